@@ -10,7 +10,7 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo deve
 COMMIT ?= $(shell git rev-parse HEAD 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-short campaign mutants bench fuzz generate lint verify vulnerabilities sbom hostile browser packages upgrade postgresql python image clean
+.PHONY: help build demo adoption-proof test test-short campaign mutants bench fuzz generate lint verify vulnerabilities sbom hostile browser packages upgrade postgresql python django image clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,18 +22,22 @@ demo: postgresql build ## four deployments on real PostgreSQL, a scenario across
 	$(BIN) dev --scenario demo
 	$(BIN) dev --scenario adopt
 
+adoption-proof: postgresql django build ## an application in Django, unchanged: scan, attach, its own flows under faults, detach; a minute
+	DBCONTROLLER_ADOPTION_PROOF=1 $(GO) test -count=1 -run TestADjangoApplicationIsAdoptedUnchanged -v ./test
+
 # Each schedule of a model runs in one goroutine: the race detector finds nothing there, and takes four times as long.
 MODELS = ./test/model/...
 
 test: postgresql python image build ## every test, with the race detector (the models without)
 	$(GO) vet -race ./... # the tests need what it compiles
-	$(GO) test -vet=off -count=1 $(MODELS)
+	CGO_ENABLED=0 $(GO) test -trimpath -vet=off -count=1 $(MODELS)
 	$(GO) test -race -vet=off -ldflags='-s -w' -count=1 -timeout 40m $$($(GO) list ./... | grep -v /test/model)
 
 test-short: postgresql ## the tests without long races and whole processes
 	$(GO) test -short -count=1 ./...
 
 campaign: postgresql ## SEEDS (default 100) campaigns of random operations and faults against native keys; hours
+	DBCONTROLLER_FLEET_RESOURCES=20000 $(GO) test -run TestFleetTearDownOfAProject -v -count=1 -timeout 1h ./test
 	DBCONTROLLER_TEST_HOLDERS=1000000 $(GO) test -run TestVeryManyHoldersWithKills -v -count=1 -timeout 1h ./test
 	$(GO) test -run TestTheProtocol -v -count=1 -timeout 1h ./test/model -rapid.checks=1000000
 	DBCONTROLLER_CAMPAIGN_SEEDS=$${SEEDS:-100} $(GO) test -run Campaign -v -count=1 -timeout 24h ./test/campaign
@@ -58,7 +62,7 @@ fuzz: postgresql ## every fuzz target for FUZZTIME (default 30s) each; failures 
 generate: ## generate code from .proto files, and documents from code
 	$(BUF) generate
 	$(GO) test -count=1 -run TestTheTableOfReasonsIsThatOfTheCode ./schema/service/outcome -write
-	$(GO) test -count=1 -run TestTheReferenceOfCommandsIsThatOfTheCode ./cmd/db-controller -write
+	$(GO) test -count=1 -run TestTheReference ./cmd/db-controller -write
 
 lint: ## go vet, golangci-lint, buf lint
 	$(GO) vet ./...
@@ -88,7 +92,7 @@ browser: ## every page of the console in a real browser; pictures in bin/picture
 	$(GO) test -count=1 ./internal/console -artifacts -outputdir $(CURDIR)/bin/pictures
 
 hostile: postgresql build ## the attacks that docs/security.md names; minutes
-	$(GO) test -count=1 -timeout 40m -run "^($$(grep -oE '`(Test|Fuzz)[A-Za-z0-9_]+`' docs/security.md | tr -d '`' | sort -u | paste -sd '|' -))$$" ./...
+	DBCONTROLLER_TEST_HOSTILE=1 $(GO) test -count=1 -timeout 40m -run "^($$(grep -oE '`(Test|Fuzz)[A-Za-z0-9_]+`' docs/security.md | tr -d '`' | sort -u | paste -sd '|' -))$$" ./...
 
 upgrade: postgresql ## replace processes of the release PREVIOUS (default: the newest tag, else the last commit) under load; a minute
 	@set -e; previous=$${PREVIOUS:-$$(git describe --tags --abbrev=0 HEAD~1 2>/dev/null || git rev-parse HEAD~1)}; \
@@ -101,6 +105,9 @@ postgresql: # installs the server's programs where they are missing and it can
 
 python: # installs gRPC for Python where it is missing and it can
 	@sh deploy/install-python-grpc.sh
+
+django: # installs Django and psycopg for Debian's Python where they are missing and it can
+	@sh deploy/install-django.sh
 
 image: # the tests' container image, where there is an engine and no registry
 	@sh test/harness/image/build.sh

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -43,7 +44,7 @@ type File struct {
 	Registry string `yaml:"registry"`
 	// Certs is a folder with tls.crt, tls.key and ca.crt of a user or an operator; with ca.crt alone for a user with a token.
 	Certs string `yaml:"certs"`
-	// TokenFile is a file with the token of a user, which is read again for each call; empty: the certificate says who calls.
+	// TokenFile is a file with the token of a user, which is read again for each call; empty: the certificate identifies the caller.
 	TokenFile string `yaml:"token_file"`
 	// Region is the region through whose deployments Get, Put, List and the other calls of Client go, when the service has one
 	// there: each deployment of a service is a door to all of its regions. Empty: through the resource's own deployment.
@@ -118,7 +119,7 @@ func Open(path string, options ...Option) (*Client, error) {
 	return New(f, path+".environment")
 }
 
-// Option changes what Open has read from a File.
+// Option changes the settings that Open has read from a File.
 type Option func(*File)
 
 // WithTokenFile makes calls with the token in a file.
@@ -291,13 +292,17 @@ func (c *Client) replace(id schema.DeploymentID, by connection) {
 	c.conns[id] = by
 }
 
-// UnregisteredError says that the environment has no deployment of this name, or none that has an address.
+// UnregisteredError reports that the environment has no deployment of this name, or that the deployment has no address. Known has the
+// names of all deployments of the environment.
 type UnregisteredError struct {
 	Deployment schema.DeploymentID
 	Known      []string
 }
 
 func (e *UnregisteredError) Error() string {
+	if slices.Contains(e.Known, e.Deployment.String()) {
+		return fmt.Sprintf("deployment %s has no address: none of its processes has registered; start them with db-controller serve", e.Deployment)
+	}
 	known := "none"
 	if len(e.Known) > 0 {
 		known = strings.Join(e.Known, ", ")

@@ -68,7 +68,7 @@ func (c *Client) stranded(ctx context.Context, p schema.DroppedPattern) string {
 		return fmt.Sprintf("%s has no pattern %s of kind %s, and %s does not answer whether it stores such resources: %s",
 			p.By, p.Pattern, p.Kind, p.Deployment, status.Convert(err).Message())
 	case found != "":
-		return fmt.Sprintf("%s has no place for %s", p.By, schema.FullName{Deployment: p.Deployment, Name: found})
+		return fmt.Sprintf("%s has no kind or pattern for %s", p.By, schema.FullName{Deployment: p.Deployment, Name: found})
 	}
 	return ""
 }

@@ -33,7 +33,7 @@ var (
 	ErrDenied = errors.New("denied")
 	// ErrReset: a token of a watch or of a list cannot be resumed.
 	ErrReset = errors.New("reset")
-	// ErrUnavailable: the outcome is not known, because somebody did not answer in time; Error.Deployments says who.
+	// ErrUnavailable: the outcome is not known, because a deployment did not answer in time; Error.Deployments names it.
 	ErrUnavailable = errors.New("unavailable")
 	// ErrInternal: a fault of a server.
 	ErrInternal = errors.New("internal")

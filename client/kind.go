@@ -132,7 +132,7 @@ func (k Kind[T]) Create(ctx context.Context, o Object[T]) (Object[T], error) {
 	return k.write(ctx, o, k.client.Create)
 }
 
-// Put creates a resource, or replaces all its fields, also those that T lacks.
+// Put creates a resource, or replaces all its fields, including fields that T lacks.
 func (k Kind[T]) Put(ctx context.Context, o Object[T]) (Object[T], error) {
 	return k.write(ctx, o, k.client.Put)
 }
@@ -170,7 +170,7 @@ type Change[T any] struct {
 	Token  string
 }
 
-// Watch delivers the resources of the kind in one region, and what happens to them, as Client.Watch does. The kind of the query
+// Watch delivers the resources of the kind in one region, and their changes, as Client.Watch does. The kind of the query
 // is ignored.
 func (k Kind[T]) Watch(ctx context.Context, region string, q WatchQuery) iter.Seq2[Change[T], error] {
 	q.Kind = k.kind
@@ -219,14 +219,19 @@ func Decode[T any](r *resourcev1.Resource) (Object[T], error) {
 	if r.GetBody() == nil {
 		return o, nil
 	}
-	raw, err := r.GetBody().MarshalJSON()
-	if err == nil {
-		err = json.Unmarshal(raw, &o.Body)
-	}
-	if err != nil {
+	if err := decode(r.GetBody(), &o.Body); err != nil {
 		return o, fmt.Errorf("%s: the body is no %T: %w", o.Name, o.Body, err)
 	}
 	return o, nil
+}
+
+// decode converts an object by encoding/json.
+func decode(in *structpb.Struct, into any) error {
+	raw, err := in.MarshalJSON()
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(raw, into)
 }
 
 // bodyOf converts a T by encoding/json. Bodies have numbers of double precision: an integer that has none is an error.

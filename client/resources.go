@@ -75,7 +75,7 @@ func (c *Client) Batch(ctx context.Context, at schema.DeploymentID, writes ...*W
 	return c.batch(ctx, at, &resourcev1.BatchWriteResourcesRequest{Writes: writes, RequestId: requestID(ctx)})
 }
 
-// Validate returns what Batch would store, with defaults, or fails as it would; nothing is stored. New resources have no uid, and the
+// Validate returns the resources that Batch would store, with defaults, or fails as it would; nothing is stored. New resources have no uid, and the
 // others the revision that is stored.
 func (c *Client) Validate(ctx context.Context, at schema.DeploymentID, writes ...*Write) ([]*resourcev1.Resource, error) {
 	return c.batch(ctx, at, &resourcev1.BatchWriteResourcesRequest{Writes: writes, ValidateOnly: true})

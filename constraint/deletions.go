@@ -42,7 +42,7 @@ type failure struct {
 }
 
 // exceptLimit is the number of deletions that an acknowledgement of deletions that are handled again may except, so that its
-// message stays small: while more have failed, those that succeed are acknowledged together later.
+// message stays small: while more have failed, successful deletions are acknowledged together later.
 const exceptLimit = 10 * batchLimit
 
 // step is either deletions, by their keys, or the position after all deletions before it.
@@ -153,7 +153,7 @@ func (d *deletions) waits(now time.Time) (waits bool, wait time.Duration) {
 	return waits, wait
 }
 
-// again returns the deletions that are handled again. Those that have arrived again since are among the steps; the others lie
+// again returns the deletions that are handled again. Deletions that have arrived again since are among the steps; the others lie
 // before the newest position, unless that is open.
 func (d *deletions) again(now time.Time) batch {
 	b := batch{stream: d.stream, retry: true}
@@ -190,6 +190,14 @@ func (d *deletions) next(limit int) batch {
 	return b
 }
 
+// atOnce makes the deletions that failed due, with the first pause after the next failure.
+func (d *deletions) atOnce() {
+	for uid, f := range d.failed {
+		f.due, f.backoff = time.Time{}, retry.Backoff{}
+		d.failed[uid] = f
+	}
+}
+
 // lookUp returns the deletions of keys that are still to be done.
 func (d *deletions) lookUp(keys []deletionKey) (todo []schema.Deletion) {
 	v := d.View()
@@ -211,7 +219,7 @@ func (d *deletions) putBack(b batch) {
 	d.steps = append(again, d.steps...)
 }
 
-// done takes the result of a batch: deletions that failed are handled again later, and those that are acknowledged leave the cache.
+// done takes the result of a batch: deletions that failed are handled again later, and acknowledged ones leave the cache.
 func (d *deletions) done(b batch, failed map[uuid.UUID]error) {
 	if b.position != "" && !b.retry {
 		d.acknowledged(b)

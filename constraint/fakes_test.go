@@ -16,6 +16,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/db-controller/db-controller/constraint"
+	"github.com/db-controller/db-controller/internal/retry"
 	"github.com/db-controller/db-controller/schema"
 )
 
@@ -94,6 +95,7 @@ type recorder struct {
 	waiting map[int64]bool // work that is left each time
 	ended   func(done <-chan error)
 	running sync.Map
+	bell    retry.Bell[schema.DeploymentID]
 	watches map[string]constraint.Primed // what was told last of each
 }
 
@@ -213,7 +215,7 @@ func newNode(t *testing.T, watches constraint.Watches, r *recorder) (*constraint
 	subscriptions := make(chan []schema.Subscription)
 	node, err := constraint.New(constraint.Config{
 		Name: "0", Deployment: self, Shards: []uint32{0}, Subscriptions: subscriptions, Watches: watches, Observer: r, Logger: zap.NewNop(), Sweeps: true,
-		Owned: ownedHandler{r}, Resolver: resolveHandler{r}, Subscribed: subscribedHandler{r},
+		Owned: ownedHandler{r}, Resolver: resolveHandler{r}, Subscribed: subscribedHandler{r}, Retries: r.bell.Listen,
 	})
 	require.NoError(t, err)
 	return node, subscriptions

@@ -43,7 +43,7 @@ type SubscribedDeleting interface {
 	Handle(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion, position string, earlier []uuid.UUID, again bool) (map[uuid.UUID]error, error)
 }
 
-// Observer receives what metrics need. It must not block.
+// Observer receives the events for metrics. It must not block.
 type Observer interface {
 	// HandlerRan is called after each run of a handler.
 	HandlerRan(handler string, deployment schema.DeploymentID, items int, took time.Duration, err error)
@@ -78,6 +78,9 @@ type Config struct {
 	Logger        *zap.Logger
 	// Sweeps makes this node look for expired blockades; one node of a deployment does.
 	Sweeps bool
+	// Retries returns a channel of deployments until ctx ends: the back-offs of their work end, and those of all for the zero one. May
+	// be nil.
+	Retries func(ctx context.Context) <-chan schema.DeploymentID
 	// SweepInterval is the time between two looks (default 1 s). A longer one makes expired blockades block longer.
 	SweepInterval time.Duration
 }
@@ -108,6 +111,7 @@ type loop struct {
 	events chan event
 	done   chan result
 
+	own       *watchRun
 	work      *outstanding
 	deletions map[schema.DeploymentID]*deletions
 	tasks     map[taskKey]*task
@@ -131,9 +135,9 @@ func (l *loop) run(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer l.workers.Wait()
 	defer cancel()
-	selfWatch := l.watchOwn(ctx)
+	l.own = l.watchOwn(ctx)
 	defer func() {
-		selfWatch.stop()
+		l.own.stop()
 		l.cfg.Observer.WatchPrimed(l.shadowsWatch(), l.cfg.Deployment, Primed{Ended: true})
 	}()
 	defer l.converge(ctx, nil)
@@ -142,6 +146,10 @@ func (l *loop) run(ctx context.Context) {
 	sweeps := sweep.C
 	if !l.cfg.Sweeps {
 		sweeps = nil
+	}
+	var retries <-chan schema.DeploymentID
+	if l.cfg.Retries != nil {
+		retries = l.cfg.Retries(ctx)
 	}
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
@@ -158,6 +166,8 @@ func (l *loop) run(ctx context.Context) {
 			l.finish(r)
 		case <-sweeps:
 			l.task(taskKey{sweeping, l.cfg.Deployment}).wanted = true
+		case of := <-retries:
+			l.retry(of)
 		case <-timer.C: // a back-off is over
 		}
 	}

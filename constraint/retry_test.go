@@ -124,3 +124,46 @@ func TestAFailureAfterASuccessIsTriedAgainAtOnce(t *testing.T) {
 		require.GreaterOrEqual(t, len(r.take()), 3)
 	})
 }
+
+// An operator's retry ends the back-offs of one deployment, or of all: of batches that fail, of pieces of work that wait, of deletions
+// that fail, and of lost watches.
+func TestARetryEndsBackOffs(t *testing.T) {
+	inNode(t, func(s *streams, r *recorder) {
+		away := true
+		r.handle = func(_ context.Context, what string) error {
+			if away && strings.HasPrefix(what, "pending ") {
+				return errors.New("away")
+			}
+			return nil
+		}
+		r.waiting = map[int64]bool{3: true}
+		r.failed = map[uuid.UUID]error{uidOf("bad"): errors.New("poison")}
+		s.work <- work(schema.Confirm, near, 1)
+		s.work <- work(schema.Confirm, far, 2)
+		s.work <- work(schema.Finalise, self, 3)
+		s.work <- endOfWork()
+		s.deletions[near] <- deletion("bad")
+		s.deletions[near] <- endOfDeletions("p1")
+		s.deletions[far] <- endOfDeletions("p1")
+		time.Sleep(5 * time.Minute) // every pause is between 5 and 10 s by now; from here on no time passes
+		synctest.Wait()
+		r.take()
+		away = false
+		r.waiting, r.failed = nil, nil
+		r.bell.Ring(near)
+		synctest.Wait()
+		require.ElementsMatch(t, []string{"pending us-west2 [1]", `again us-west2 [bad] "p1" except 0`}, r.take(), "neither the work for the other deployment nor that of this one")
+		r.bell.Ring(schema.DeploymentID{})
+		synctest.Wait()
+		require.ElementsMatch(t, []string{"pending eastus2 [2]", "deleting [3]"}, r.take())
+
+		for range 20 { // lost again and again, so that the pause is long
+			s.deletions[far] <- cutDeletion
+		}
+		synctest.Wait()
+		opened := s.opened[far.String()]
+		r.bell.Ring(far)
+		synctest.Wait()
+		require.Equal(t, opened+1, s.opened[far.String()])
+	})
+}

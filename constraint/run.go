@@ -24,7 +24,7 @@ type result struct {
 	items   int
 	took    time.Duration
 	err     error
-	holders []schema.DeploymentID // of sweeping: those that have to be asked
+	holders []schema.DeploymentID // of sweeping: deployments that have to be asked
 	// Of subscribed and continuing.
 	run    *watchRun
 	batch  batch

@@ -63,6 +63,24 @@ func (l *loop) task(k taskKey) *task {
 	return t
 }
 
+// retry ends the back-offs for a deployment, or for all: tasks, their pieces of work, deletions there, and lost watches.
+func (l *loop) retry(of schema.DeploymentID) {
+	now := time.Now()
+	for k, t := range l.tasks {
+		if of.IsZero() || k.deployment == of {
+			t.atOnce()
+			t.queue.Hurry(now)
+		}
+	}
+	for id, d := range l.deletions {
+		if of.IsZero() || id == of {
+			d.atOnce()
+			d.run.atOnce()
+		}
+	}
+	l.own.atOnce()
+}
+
 // heard ends the back-offs of all tasks for a deployment that was unreachable.
 func (l *loop) heard(from schema.DeploymentID) {
 	for k, t := range l.tasks {

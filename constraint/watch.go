@@ -25,6 +25,15 @@ type event struct {
 type watchRun struct {
 	cancel context.CancelFunc
 	done   chan struct{} // closed when the goroutine has returned
+	hurry  chan struct{} // one place: the pause before the next stream ends
+}
+
+// atOnce ends the pause before the next stream, if the watch is lost.
+func (r *watchRun) atOnce() {
+	select {
+	case r.hurry <- struct{}{}:
+	default: // told before
+	}
 }
 
 func (r *watchRun) stop() {
@@ -59,12 +68,12 @@ func (l *loop) watchDeletions(ctx context.Context, from schema.DeploymentID) *wa
 // goes on with the changes after it: no second stream is opened in between.
 func (l *loop) keepWatching(ctx context.Context, from schema.DeploymentID, watch stream) *watchRun {
 	ctx, cancel := context.WithCancel(ctx)
-	run := &watchRun{cancel: cancel, done: make(chan struct{})}
+	run := &watchRun{cancel: cancel, done: make(chan struct{}), hurry: make(chan struct{}, 1)}
 	log := l.cfg.Logger.With(zap.String("node", l.cfg.Name), zap.Stringer("deployment", from))
 	var lost atomic.Bool
 	go func() {
 		defer close(run.done)
-		retry.Forever(ctx, retry.Backoff{}, func(ctx context.Context) error {
+		retry.Forever(ctx, retry.Backoff{AtOnce: run.hurry}, func(ctx context.Context) error {
 			if err := l.send(ctx, event{from: from, run: run, started: true}); err != nil {
 				return err
 			}

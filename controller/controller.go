@@ -81,7 +81,7 @@ type Source interface {
 	Watch(ctx context.Context, id schema.DeploymentID, q client.WatchQuery) iter.Seq2[client.Event, error]
 }
 
-// Observer receives what metrics need. Its methods are called by one goroutine at a time, and must not block.
+// Observer receives the events for metrics. Its methods are called by one goroutine at a time, and must not block.
 type Observer interface {
 	// Ran is called after each run: of "reconcile", "map" or "initialise".
 	Ran(what string, took time.Duration, err error)
@@ -97,7 +97,7 @@ func (unobserved) Ran(string, time.Duration, error) {}
 func (unobserved) Waiting(int)                      {}
 func (unobserved) Cached(schema.DeploymentID, int)  {}
 
-// Controller is what to watch, and how to run. Its methods return it; Run starts it.
+// Controller describes the watched kinds and the runs. Its methods return it; Run starts it.
 type Controller struct {
 	source       Source
 	kind         Kind
@@ -108,12 +108,13 @@ type Controller struct {
 	workers      int
 	resync       time.Duration
 	pauses       retry.Backoff
-	sharing      *Sharing // nil: this process has all resources
+	finalizer    *finalizer // nil: none
+	sharing      *Sharing   // nil: this process has all resources
 	log          *zap.Logger
 	observer     Observer
 }
 
-// watched is a kind, with what its changes cause.
+// watched is a kind, with the requests that its changes cause.
 type watched struct {
 	kind    Kind
 	mapper  Mapper // nil: the resource itself is reconciled
@@ -223,6 +224,9 @@ func (c *Controller) Run(ctx context.Context, r Reconciler) error {
 	kinds, err := c.describe(ctx)
 	if err != nil {
 		return unlessEnded(ctx, err)
+	}
+	if err := c.checkFinalizer(kinds); err != nil {
+		return err
 	}
 	newLoop(c, r, kinds, cancel).run(ctx)
 	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {

@@ -104,6 +104,21 @@ func (k *kinds) present(kind Kind) (string, error) {
 	return "", fmt.Errorf("%w kind %s: the kinds of %s are %s", ErrUnknown, kind, kind.Deployment, strings.Join(model.KindNames(), ", "))
 }
 
+// finalizers returns those of a kind that has this name now.
+func (k *kinds) finalizers(kind Kind, name string) ([]string, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	model, err := k.env.Model(kind.Deployment)
+	if err != nil {
+		return nil, err
+	}
+	m, err := model.Kind(name)
+	if err != nil {
+		return nil, err
+	}
+	return m.FinalizerNames(), nil
+}
+
 func (k *kinds) root(id schema.KindID) string {
 	k.mu.Lock()
 	defer k.mu.Unlock()

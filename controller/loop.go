@@ -47,7 +47,7 @@ type loop struct {
 	running  map[key]bool // true: once more after this run
 	failing  map[key]bool // the log has one line when a key begins to fail, and one when it ends
 	initial  int          // initialisers that have not succeeded yet
-	// tenures are the shards of this process, returning those of which something may still run.
+	// tenures are the shards of this process, returning shards whose runs may still be under way included.
 	tenures   map[int]*tenure
 	returning []handing
 	workers   sync.WaitGroup // all goroutines
@@ -164,7 +164,7 @@ func (l *loop) change(from schema.DeploymentID, c change) {
 	l.changed(c.stored.kind, former, c.stored.resource)
 }
 
-// changed queues what a change of a resource causes.
+// changed queues the requests that a change of a resource causes.
 func (l *loop) changed(of Kind, before, after *Resource) {
 	i := slices.IndexFunc(l.c.watched, func(w watched) bool { return w.kind == of })
 	if l.phase != reconciling {
@@ -174,7 +174,7 @@ func (l *loop) changed(of Kind, before, after *Resource) {
 	if err != nil {
 		l.c.log.Error("a filter failed: the change counts", zap.Stringer("kind", of), zap.Error(err))
 	}
-	if matters {
+	if matters || i == 0 && l.c.finalizer.begins(before, after) {
 		l.enqueue(i, before, after)
 	}
 }

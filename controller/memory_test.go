@@ -32,7 +32,7 @@ const descriptor = `
 service: devices.example.com
 version: v1
 kinds:
-  - { kind: Device, patterns: ["devices/{device}"] }
+  - { kind: Device, patterns: ["devices/{device}"], finalizers: [{ name: badge, holder: user/badges }] }
   - { kind: Job, patterns: ["jobs/{job}"] }
   - { kind: Site, patterns: ["sites/{site}"] }
   - { kind: Lease, patterns: ["leases/{lease}"] }

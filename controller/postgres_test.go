@@ -27,6 +27,9 @@ version: v1
 kinds:
   - kind: Project
     patterns: ["projects/{project}"]
+  - kind: Badge
+    patterns: ["badges/{badge}"]
+    finalizers: [{ name: door, holder: user/doors }]
 ---
 service: devices.example.com
 version: v1
@@ -157,10 +160,13 @@ func TestAControllerOverRealDeployments(t *testing.T) {
 	require.NoError(t, err)
 	titled("jobs/d1", "two")
 
+	endBadges, isGone := badges(t, in)
 	for _, id := range []string{"iam.example.com/eu", "devices.example.com/eu"} {
 		in.Crash(id)
 		in.Start(id)
 	}
+	isGone()
+	endBadges()
 	put(acme, map[string]any{"title": "three"})
 	titled("jobs/d1", "three")
 

@@ -209,7 +209,7 @@ func (s *sharer) during(ctx context.Context, calls func(context.Context)) {
 	calls(ctx)
 }
 
-// alive returns the uids of the memberships that are alive, and removes those that are not: unless they were renewed meanwhile.
+// alive returns the uids of the memberships that are alive, and removes the expired ones unless they were renewed meanwhile.
 func (s *sharer) alive(ctx context.Context) map[string]bool {
 	alive := map[string]bool{}
 	for name, l := range s.leases {

@@ -11,7 +11,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// does is what a key stands for.
+// does is the action that a key stands for.
 type does int
 
 const (
@@ -79,6 +79,9 @@ func (l *loop) work(k key, v *View) func(ctx context.Context, e *ended) error {
 	case mapping:
 		return l.mapped(k, v)
 	case reconcile:
+	}
+	if r, ok := v.Get(k.name); ok && l.c.finalizer.left(r) {
+		return func(ctx context.Context, _ *ended) error { return l.c.finalizer.cleanUp(ctx, r, v) }
 	}
 	return func(ctx context.Context, e *ended) (err error) {
 		e.result, err = l.reconciler.Reconcile(ctx, Request{k.name}, v)

@@ -41,6 +41,7 @@ type Installation struct {
 	authority   *playground.Authority
 	server      *server
 	registry    *process
+	registryAt  string
 	deployments map[schema.DeploymentID]*deployment
 }
 
@@ -115,10 +116,8 @@ func (in *Installation) startRegistry(files *schema.File) error {
 	in.registry = newProcess(serve.NewRegistry, "--postgres", dsn, "--postgres-plaintext", "--certs", certs, "--listen", address, "--migrate")
 	in.t.Cleanup(in.registry.end)
 	in.registry.start()
-	if in.Client, err = client.New(client.File{Registry: address, Certs: in.Certs("operator/dbctest")}, ""); err != nil {
-		return err
-	}
-	in.t.Cleanup(in.Client.Close)
+	in.registryAt = address
+	in.Client = in.As("operator/dbctest")
 	env := wire.EnvironmentProto(&schema.Environment{Regions: files.Regions, Services: files.Services, Deployments: files.Deployments, Rights: files.Rights})
 	return in.eventually(func(ctx context.Context) error {
 		_, err := in.Client.Registry.Apply(ctx, &registryv1.ApplyRequest{
@@ -215,6 +214,17 @@ func (in *Installation) Certs(of string) (folder string) {
 		in.t.Fatalf("dbctest: %v", err)
 	}
 	return folder
+}
+
+// As returns a client of another identity: operator/NAME or user/NAME.
+func (in *Installation) As(identity string) *client.Client {
+	in.t.Helper()
+	c, err := client.New(client.File{Registry: in.registryAt, Certs: in.Certs(identity)}, "")
+	if err != nil {
+		in.t.Fatalf("dbctest: %v", err)
+	}
+	in.t.Cleanup(c.Close)
+	return c
 }
 
 // DSN returns the connection string of a deployment's database, with all rights.

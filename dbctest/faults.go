@@ -21,7 +21,7 @@ func (in *Installation) Heal(deployment string) {
 	in.deployment(deployment).calls.cut(false)
 }
 
-// Crash ends the process of a deployment without a last word: its connections are gone, in the middle of whatever it does, and it
+// Crash ends the process of a deployment without a last word: its connections are gone, in the middle of its work, and it
 // writes nothing any more.
 func (in *Installation) Crash(deployment string) {
 	in.t.Helper()

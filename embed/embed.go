@@ -256,7 +256,7 @@ func (a *Application) environment(raw []byte) (*schema.Environment, error) {
 // concurrent write. The resources are stored before fn runs, and are visible to its statements.
 //
 // It fails with the error of fn, *RefusedError, *InvalidError, ErrNotFound, ErrExists, ErrConflict, ErrDeleting, ErrAborted, ErrUnknown
-// or ErrTransaction. It repeats what fails temporarily until the deadline of ctx, 10 s by default.
+// or ErrTransaction. It repeats temporary failures until the deadline of ctx, 10 s by default.
 func (a *Application) Save(ctx context.Context, writes []Write, fn func(tx pgx.Tx) error) ([]Resource, error) {
 	return a.store.SaveWithin(ctx, a.within(fn), writes)
 }
@@ -268,7 +268,7 @@ type Delete struct {
 	Revision int64
 }
 
-// DeleteIn deletes a resource, and what is deleted with it in this database, and runs fn in the same transaction. Blockers in other
+// DeleteIn deletes a resource with its cascade in this database, and runs fn in the same transaction. Blockers in other
 // deployments are asked about before. The cascade in other deployments follows after the commit. It fails with the error of fn,
 // *BlockedError, ErrNotFound, ErrConflict, ErrAborted, ErrUnknown or ErrTransaction.
 func (a *Application) DeleteIn(ctx context.Context, del Delete, fn func(tx pgx.Tx) error) (Deleted, error) {

@@ -65,7 +65,7 @@ func (a *Application) reach(env *schema.Environment) error {
 	return nil
 }
 
-// connectHome connects to the deployment's own process, for what it is asked itself.
+// connectHome connects to the deployment's own process, for questions to this deployment itself.
 func (a *Application) connectHome(own schema.Deployment) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()

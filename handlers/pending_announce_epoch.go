@@ -14,8 +14,8 @@ import (
 // AnnounceEpochStore has the epoch of this deployment's database.
 type AnnounceEpochStore interface {
 	PresentEpoch() uuid.UUID
-	// AdvanceEpoch renames the present epoch, so that it is later than one that another deployment knows.
-	AdvanceEpoch(ctx context.Context, known uuid.UUID) error
+	// OutdoEpoch begins an epoch that is later than one that another deployment knows.
+	OutdoEpoch(ctx context.Context, by schema.DeploymentID, known uuid.UUID) error
 	// MarkAnnounced replaces the work by the comparison that follows. It fails when the epoch is not the present one any more.
 	MarkAnnounced(ctx context.Context, to schema.DeploymentID, epoch uuid.UUID) error
 }
@@ -37,8 +37,8 @@ func (h *AnnounceEpoch) Handle(ctx context.Context, to schema.DeploymentID, seqs
 	return nil, each(seqs, func(int64) error { return h.announce(ctx, to) })
 }
 
-// announce fails when the other deployment knows a later epoch: a clock went back. The epoch is renamed then, and announced
-// by the work that the new name leaves.
+// announce fails when the other deployment knows a later epoch: the database is an older copy, or a clock went back. A later one begins
+// then, and is announced by its own work.
 func (h *AnnounceEpoch) announce(ctx context.Context, to schema.DeploymentID) error {
 	epoch := h.Store.PresentEpoch()
 	known, err := h.Peers.AnnounceEpoch(ctx, to, epoch)
@@ -46,7 +46,7 @@ func (h *AnnounceEpoch) announce(ctx context.Context, to schema.DeploymentID) er
 		return fmt.Errorf("announce the epoch to %s: %w", to, err)
 	}
 	if bytes.Compare(known[:], epoch[:]) > 0 {
-		return errors.Join(fmt.Errorf("announce the epoch to %s: a later epoch is known there: the clock of the database went back", to), h.Store.AdvanceEpoch(ctx, known))
+		return errors.Join(fmt.Errorf("announce the epoch to %s: a later epoch is known there: the database is an older copy, or its clock went back", to), h.Store.OutdoEpoch(ctx, to, known))
 	}
 	return h.Store.MarkAnnounced(ctx, to, epoch)
 }

@@ -23,7 +23,7 @@ type MessageStore interface {
 type ConfirmStore interface {
 	MessageStore
 	// RepairAttempts compares the references of attempts with the blockades in the other deployment, and establishes
-	// again those that are lost there.
+	// again the references that are lost there.
 	RepairAttempts(ctx context.Context, at schema.DeploymentID, attempts []peer.AttemptID) error
 }
 

@@ -28,7 +28,7 @@ func (r *recovery) PresentEpoch() uuid.UUID {
 	return epoch
 }
 
-func (r *recovery) AdvanceEpoch(_ context.Context, known uuid.UUID) error {
+func (r *recovery) OutdoEpoch(_ context.Context, _ schema.DeploymentID, known uuid.UUID) error {
 	r.add("outdo", known == laterEpoch)
 	return nil
 }
@@ -108,12 +108,12 @@ func TestAStaleEpochKeepsItsWork(t *testing.T) {
 	require.Error(t, r.do(t, &handlers.AnnounceEpoch{Store: r, Peers: r}, 1))
 }
 
-func TestAnEpochBeforeTheOneThatIsKnownThereIsRenamed(t *testing.T) {
+func TestAnEpochBeforeTheOneThatIsKnownThereIsOutdone(t *testing.T) {
 	t.Parallel()
 	r := &recovery{announce: func() (uuid.UUID, error) { return laterEpoch, nil }}
 	err := r.do(t, &handlers.AnnounceEpoch{Store: r, Peers: r}, 1)
 	require.ErrorContains(t, err, "a later epoch is known there")
-	require.Equal(t, steps{"epoch", "announce true", "outdo true"}, r.steps, "it is not announced: the new name is")
+	require.Equal(t, steps{"epoch", "announce true", "outdo true"}, r.steps, "it is not announced: the later one is")
 }
 
 // The epoch of this database is read before the comparison: after a failover in between, the comparison is not confirmed for the

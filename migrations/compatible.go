@@ -70,7 +70,7 @@ func known(set Set) (int64, error) {
 	return all[len(all)-1].version, nil
 }
 
-// needed returns what a database with the migrations up to a version needs of a program.
+// needed returns the migration that a program has to know for a database with the migrations up to a version.
 func needed(set Set, upTo int64) (oldest int64, err error) {
 	all, err := sources(set)
 	for _, s := range all {
@@ -111,7 +111,7 @@ func compatible(ctx context.Context, q Querier, set Set) error {
 	case err != nil:
 		return err
 	case !marked:
-		return fmt.Errorf("%w: it has migration %d, this program knows %d, and nothing says that they are compatible: run the program that migrated it, or a newer one", ErrNotReady, newest, own)
+		return fmt.Errorf("%w: it has migration %d, this program knows %d, and no compatibility is recorded: run the program that migrated it, or a newer one", ErrNotReady, newest, own)
 	case oldest > own:
 		return fmt.Errorf("%w: it has migration %d, and works with programs that know migration %d or a newer one; this one knows %d: run a newer program", ErrNotReady, newest, oldest, own)
 	}
@@ -138,7 +138,7 @@ func readMark(ctx context.Context, q Querier, table string) (oldest int64, marke
 	return oldest, ok && err == nil, nil
 }
 
-// mark writes what the database needs of a program once it has the migrations up to a version. Before a migration it is raised, so
+// mark writes the migration that a program has to know once it has the migrations up to a version. Before a migration it is raised, so
 // that no program takes a database for compatible that is about to change; lower is true after one was taken back.
 func mark(ctx context.Context, dsn string, set Set, upTo int64, lower bool) error {
 	oldest, err := needed(set, upTo)

@@ -6,6 +6,7 @@ import (
 	"context"
 	"database/sql"
 	"embed"
+	"errors"
 	"fmt"
 	"io/fs"
 
@@ -127,6 +128,17 @@ func Current(ctx context.Context, dsn string, set Set) error {
 	return nil
 }
 
+// versionTable returns the name of the table of applied migrations: with the schema in which it is, whatever search_path says now. The first
+// migration makes it in the first schema of search_path.
+func versionTable(db *sql.DB, set Set) (string, error) {
+	var table string
+	err := db.QueryRow(versionTableSQL, set.versions()).Scan(&table)
+	if errors.Is(err, sql.ErrNoRows) {
+		return set.versions(), nil
+	}
+	return table, err
+}
+
 func with(dsn string, set Set, use func(*goose.Provider) error) error {
 	db, err := sql.Open("pgx", dsn)
 	if err != nil {
@@ -141,8 +153,11 @@ func with(dsn string, set Set, use func(*goose.Provider) error) error {
 	if err != nil {
 		return err
 	}
-	provider, err := goose.NewProvider(goose.DialectPostgres, db, dir,
-		goose.WithTableName(set.versions()), goose.WithSessionLocker(locker))
+	table, err := versionTable(db, set)
+	if err != nil {
+		return err
+	}
+	provider, err := goose.NewProvider(goose.DialectPostgres, db, dir, goose.WithTableName(table), goose.WithSessionLocker(locker))
 	if err != nil {
 		return err
 	}

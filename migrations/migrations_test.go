@@ -5,6 +5,7 @@ import (
 	"os"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/migrations"
@@ -47,5 +48,32 @@ func TestProcessesThatStartTogetherMigrateOnce(t *testing.T) {
 	}
 	for range 3 {
 		require.NoError(t, <-errs)
+	}
+}
+
+// The table of applied migrations may be moved to a schema of its own, and stays the one table: for migrations in either direction, for
+// the check at a start, and for roles; also where search_path has changed.
+func TestTheTableOfMigrationsMayBeMoved(t *testing.T) {
+	t.Parallel()
+	for _, set := range []migrations.Set{migrations.Deployment, migrations.Registry} {
+		dsn, ctx := harness.Postgres(t).NewDatabase(t, ""), t.Context()
+		all, err := migrations.Up(ctx, dsn, set)
+		require.NoError(t, err)
+		conn, err := pgx.Connect(ctx, dsn)
+		require.NoError(t, err)
+		defer func() { _ = conn.Close(context.Background()) }()
+		_, err = conn.Exec(ctx, `BEGIN; CREATE SCHEMA dbcontroller_migrations; ALTER TABLE dbcontroller_migration_`+string(set)+` SET SCHEMA dbcontroller_migrations; COMMIT`)
+		require.NoError(t, err)
+		require.NoError(t, migrations.Current(ctx, dsn, set))
+		require.NoError(t, migrations.Roles(ctx, dsn, set, "moved_"+string(set)))
+		name, err := migrations.Down(ctx, dsn, set)
+		require.NoError(t, err)
+		require.Equal(t, all[len(all)-1], name)
+		again, err := migrations.Up(ctx, dsn+"&search_path=elsewhere", set)
+		require.NoError(t, err)
+		require.Equal(t, []string{name}, again)
+		var tables int
+		require.NoError(t, conn.QueryRow(ctx, `SELECT count(*) FROM pg_class WHERE relname = 'dbcontroller_migration_`+string(set)+`'`).Scan(&tables))
+		require.Equal(t, 1, tables)
 	}
 }

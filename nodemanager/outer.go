@@ -58,7 +58,7 @@ type Store struct {
 	Switch func(ctx context.Context, model *schema.Model) error
 	// Refresh gives the store the model of the running version from the newest descriptors; may be nil.
 	Refresh func(model *schema.Model)
-	// PointedTo names the deployments that stored references point to; they are of interest whatever the version imports.
+	// PointedTo names the deployments that stored references point to; they are of interest with any imports of the version.
 	PointedTo func(ctx context.Context) ([]schema.DeploymentID, error)
 	// Renewed delivers a new epoch of the deployment's database: the caches of the nodes, and the version in the database, may be
 	// out of date. May be nil; never closed.

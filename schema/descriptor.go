@@ -105,7 +105,9 @@ type Kind struct {
 	// Fields are rules for fields of the bodies, and Schema is a JSON Schema that every written body has to fit; nil: none.
 	Fields []Field
 	Schema map[string]any
-	Pos    Pos
+	// Finalizers have to be removed before a resource in DELETING is.
+	Finalizers []Finalizer
+	Pos        Pos
 }
 
 // Parent is the kind of the resource whose name is the beginning of a child's name.

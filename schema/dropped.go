@@ -18,7 +18,7 @@ type DroppedPattern struct {
 // stores nothing, and loses none. It fails when one of the two versions cannot be compiled.
 func (e *Environment) Dropped(next *Environment, id DeploymentID) (dropped []DroppedPattern, err error) {
 	was, known := e.Deployment(id)
-	if !known || !was.Ran() {
+	if !known || was.NeverRan() {
 		return nil, nil
 	}
 	to, err := next.Model(id)
@@ -39,9 +39,6 @@ func (e *Environment) Dropped(next *Environment, id DeploymentID) (dropped []Dro
 	}
 	return dropped, nil
 }
-
-// Ran reports whether a process has ever run for the deployment: it has registered, or an operator has given its address.
-func (d Deployment) Ran() bool { return d.Generation != 0 || d.Address != "" }
 
 // SameVersion reports whether a deployment has the same descriptor in both environments. Descriptors that are equal, but
 // different values, count as different.

@@ -1,18 +1,13 @@
 package schema
 
 import (
-	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"reflect"
 	"slices"
-	"strings"
 
-	"github.com/santhosh-tekuri/jsonschema/v6"
-	"golang.org/x/text/language"
-	"golang.org/x/text/message"
+	"github.com/db-controller/db-controller/internal/bodyschema"
 )
 
 // Field is a rule for one field of a kind's bodies.
@@ -27,13 +22,8 @@ type Field struct {
 	Pos       Pos
 }
 
-// Limits of the rules of a kind.
-const (
-	maxDefaultBytes = 64 << 10
-	maxSchemaBytes  = 256 << 10
-	// maxSchemaProblems is the number of places in a body that one error names.
-	maxSchemaProblems = 10
-)
+// maxDefaultBytes bounds a default as JSON.
+const maxDefaultBytes = 64 << 10
 
 // checkFields checks the rules for fields and the JSON Schema of a kind.
 func checkFields(ps *Problems, k *Kind) {
@@ -52,7 +42,7 @@ func checkFields(ps *Problems, k *Kind) {
 	if k.Schema == nil {
 		return
 	}
-	if _, err := compileSchema(k.Schema); err != nil {
+	if _, err := bodyschema.Compile(k.Schema); err != nil {
 		ps.add(k.Pos, "correct the JSON Schema", "schema of %s: %v", k.Name, err)
 	}
 }
@@ -94,46 +84,6 @@ func checkUnsetField(ps *Problems, k *Kind, f *Field, path Path) {
 
 func isPrefix(prefix, of []string) bool {
 	return len(prefix) <= len(of) && slices.Equal(prefix, of[:len(prefix)])
-}
-
-// noLoader keeps a schema from reading files or other servers.
-type noLoader struct{}
-
-func (noLoader) Load(url string) (any, error) {
-	return nil, fmt.Errorf("%s: a schema can refer only to parts of itself", url)
-}
-
-// compileSchema compiles a JSON Schema: draft 2020-12 unless it says another one; formats are checked.
-func compileSchema(doc map[string]any) (*jsonschema.Schema, error) {
-	text, err := json.Marshal(doc)
-	if err != nil {
-		return nil, err
-	}
-	if len(text) > maxSchemaBytes {
-		return nil, fmt.Errorf("%d bytes as JSON, at most %d are allowed", len(text), maxSchemaBytes)
-	}
-	plain, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
-	if err != nil {
-		return nil, err
-	}
-	const url = "kind:body"
-	c := jsonschema.NewCompiler()
-	c.UseLoader(noLoader{})
-	c.AssertFormat()
-	if err := c.AddResource(url, plain); err != nil {
-		return nil, shortSchemaError(err)
-	}
-	compiled, err := c.Compile(url)
-	return compiled, shortSchemaError(err)
-}
-
-// shortSchemaError replaces the error of a schema that is none, which repeats the meta-schema, by its problems.
-func shortSchemaError(err error) error {
-	var invalid *jsonschema.ValidationError
-	if errors.As(err, &invalid) {
-		return errors.New(schemaProblems(invalid))
-	}
-	return err
 }
 
 type fieldModel struct {
@@ -207,7 +157,7 @@ func (k *KindModel) CheckBody(body []byte, stored map[string]any) error {
 	if len(k.fields) == 0 && k.schema == nil {
 		return nil
 	}
-	decoded, err := jsonschema.UnmarshalJSON(bytes.NewReader(body))
+	decoded, err := bodyschema.Decode(body)
 	if err != nil {
 		return err
 	}
@@ -224,13 +174,7 @@ func (k *KindModel) CheckBody(body []byte, stored map[string]any) error {
 	if k.schema == nil {
 		return nil
 	}
-	var invalid *jsonschema.ValidationError
-	if err := k.schema.Validate(decoded); errors.As(err, &invalid) {
-		return errors.New(schemaProblems(invalid))
-	} else if err != nil {
-		return err
-	}
-	return nil
+	return k.schema.Check(decoded)
 }
 
 // asJSON returns a value as JSON decodes it into any, so that equal values are deeply equal.
@@ -244,36 +188,4 @@ func asJSON(v any) (out any) {
 func jsonText(v any) string {
 	text, _ := json.Marshal(v)
 	return string(text)
-}
-
-var english = message.NewPrinter(language.English)
-
-// schemaProblems lists the places at which a body does not fit a schema.
-func schemaProblems(e *jsonschema.ValidationError) string {
-	var found []string
-	var leaves func(e *jsonschema.ValidationError)
-	leaves = func(e *jsonschema.ValidationError) {
-		if len(e.Causes) == 0 && len(found) <= maxSchemaProblems {
-			found = append(found, placeOf(e.InstanceLocation)+clip(e.ErrorKind.LocalizedString(english)))
-		}
-		for _, cause := range e.Causes {
-			leaves(cause)
-		}
-	}
-	leaves(e)
-	if len(found) > maxSchemaProblems {
-		found = append(found[:maxSchemaProblems], "and more")
-	}
-	return strings.Join(found, "; ")
-}
-
-func placeOf(location []string) string {
-	if len(location) == 0 {
-		return "body: "
-	}
-	path := make([]string, len(location))
-	for i, segment := range location {
-		path[i] = clip(segment)
-	}
-	return "field " + strings.Join(path, ".") + ": "
 }

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/santhosh-tekuri/jsonschema/v6"
+	"github.com/db-controller/db-controller/internal/bodyschema"
 )
 
 // Model is a compiled descriptor: it finds the kind of a name, and derives references from bodies. It is immutable; a version
@@ -17,8 +17,8 @@ type Model struct {
 	Digest  string
 	kinds   []*KindModel
 	renames *renames
-	// asked are the kinds of other services to which a resource of this service does not refer without asking.
-	asked map[KindID]bool
+	// asked are the kinds of other services to which a resource of this service does not refer without asking, tabled those that are rows of tables.
+	asked, tabled map[KindID]bool
 }
 
 // KindModel is a compiled kind of the model's own service.
@@ -44,7 +44,8 @@ type KindModel struct {
 	references []referenceModel
 	parents    []referenceModel
 	fields     []fieldModel
-	schema     *jsonschema.Schema // nil: none
+	schema     *bodyschema.Schema // nil: none
+	finalizers []Finalizer
 }
 
 type referenceModel struct {
@@ -91,7 +92,7 @@ func NewModel(version ServiceVersion, descriptors []*Descriptor) (*Model, error)
 		k.EverReferableBy, k.everPaths = everReferableBy(versions), everPaths(versions)
 		k.DelegationNone = slices.ContainsFunc(versions, func(v Kind) bool { return v.DelegationNone })
 	}
-	m.asked = m.askedKinds(descriptors)
+	m.asked, m.tabled = m.marked(descriptors)
 	m.renames.use(m.Descriptor)
 	for _, imp := range m.Descriptor.Imports {
 		m.renames.use(all[imp.ServiceVersion])
@@ -138,24 +139,27 @@ func (m *Model) versionsOf(id KindID, descriptors []*Descriptor) (out []Kind) {
 	return out
 }
 
-// askedKinds returns the kinds that any described version excludes from delegations, or does not let this service refer to: which
-// version another deployment runs may have changed since this one heard of it.
-func (m *Model) askedKinds(descriptors []*Descriptor) map[KindID]bool {
-	asked := map[KindID]bool{}
+// marked returns the kinds that any described version excludes from delegations, or does not let this service refer to, because which
+// version another deployment runs may have changed since this one heard of it; and those that are rows of tables.
+func (m *Model) marked(descriptors []*Descriptor) (asked, tabled map[KindID]bool) {
+	asked, tabled = map[KindID]bool{}, map[KindID]bool{}
 	for _, d := range descriptors {
 		for _, k := range d.Kinds {
+			root := m.renames.rootOf(KindID{Service: d.Service, Kind: k.Name})
 			refers := d.Service == m.Descriptor.Service || len(k.ReferableBy) == 0 || slices.Contains(k.ReferableBy, m.Descriptor.Service)
-			if k.DelegationNone || k.ConstraintsDisabled || !refers {
-				asked[m.renames.rootOf(KindID{Service: d.Service, Kind: k.Name})] = true
-			}
+			asked[root] = asked[root] || k.DelegationNone || k.ConstraintsDisabled || !refers
+			tabled[root] = tabled[root] || k.Table != (TableName{})
 		}
 	}
-	return asked
+	return asked, tabled
 }
 
 // Delegable reports whether resources of this service may refer to resources of a kind without asking, under a right. A kind that
 // no descriptor describes is asked about.
 func (m *Model) Delegable(id KindID) bool { return !m.asked[m.renames.rootOf(id)] }
+
+// Tabled reports whether resources of a kind are rows of a table, in any described version.
+func (m *Model) Tabled(id KindID) bool { return m.tabled[m.renames.rootOf(id)] }
 
 // everReferableBy returns nil, which means all, if any version allows all services.
 func everReferableBy(versions []Kind) (listed []string) {
@@ -184,10 +188,10 @@ func (m *Model) compile(k *Kind, all map[ServiceVersion]*Descriptor) *KindModel 
 	km := &KindModel{
 		ID: KindID{Service: m.Descriptor.Service, Kind: k.Name}, previous: k.PreviousName, patterns: compilePatterns(k.Patterns),
 		Hides: k.HideWhileDeleting || k.Table != (TableName{}), Unconstrained: k.ConstraintsDisabled, ReferableBy: k.ReferableBy,
-		fields: compileFields(k),
+		fields: compileFields(k), finalizers: k.Finalizers,
 	}
 	if k.Schema != nil {
-		km.schema, _ = compileSchema(k.Schema)
+		km.schema, _ = bodyschema.Compile(k.Schema)
 	}
 	if k.ConstraintsDisabled {
 		return km
@@ -196,7 +200,7 @@ func (m *Model) compile(k *Kind, all map[ServiceVersion]*Descriptor) *KindModel 
 		path, _ := ParsePath(r.BodyPath())
 		km.references = append(km.references, referenceModel{path: path, behaviour: r.Behaviour, targets: m.targets(r.Targets, all)})
 	}
-	km.Table = compileTable(k, km.references)
+	km.Table = compileTable(k, km.references, m.Root)
 	for _, p := range k.Parents {
 		field, _ := ParsePath(p.RegionField)
 		km.parents = append(km.parents, referenceModel{behaviour: p.Behaviour, targets: m.targets([]string{p.Kind}, all), region: p.Region, regionField: field})

@@ -212,6 +212,9 @@ func (m *Model) digest() string {
 		if len(k.fields) > 0 || k.schema != nil { // a kind without rules has the digest of earlier programs
 			_, _ = fmt.Fprintf(h, "rules %s\n", m.rulesOf(k))
 		}
+		if len(k.finalizers) > 0 {
+			_, _ = fmt.Fprintf(h, "finalizers %s\n", k.finalizersText())
+		}
 	}
 	return m.Descriptor.Version + " " + hex.EncodeToString(h.Sum(nil)[:16])
 }

@@ -56,7 +56,7 @@ func (g AccessGrant) String() string {
 // Rights are the rights by resource that an environment declares. The zero value, and nil, allow everything that the roles
 // allow.
 type Rights struct {
-	// Deny: what no grant allows is denied. Without it grants only add the right to operate.
+	// Deny: calls that no grant allows are denied. Without it grants only add the right to operate.
 	Deny   bool
 	Grants []AccessGrant
 	// Declaration is greater for a later declaration; 0 before the registry has set it.

@@ -31,12 +31,13 @@ type ColumnReference struct {
 	Enforce   Enforcement
 	Missing   Missing
 
+	target     KindID // by its oldest name; zero without a target
 	service    string
 	collection string // of the target's names, or "" when the column holds the name itself
 }
 
 // compileTable expects a kind that passed Check, and its compiled references.
-func compileTable(k *Kind, references []referenceModel) *TableModel {
+func compileTable(k *Kind, references []referenceModel, root func(KindID) KindID) *TableModel {
 	if k.Table == (TableName{}) {
 		return nil
 	}
@@ -46,7 +47,7 @@ func compileTable(k *Kind, references []referenceModel) *TableModel {
 			Path: r.BodyPath(), Columns: r.Columns, Region: r.Region, Behaviour: r.Behaviour, Enforce: r.Enforce, Missing: r.Missing,
 		}
 		if targets := references[i].targets; len(targets) > 0 {
-			c.service, c.collection = targets[0].id.Service, collectionOf(targets[0].patterns)
+			c.target, c.service, c.collection = root(targets[0].id), targets[0].id.Service, collectionOf(targets[0].patterns)
 		}
 		t.References = append(t.References, c)
 	}
@@ -170,18 +171,45 @@ type DefinitionReference struct {
 	Path    string   `json:"path"`
 	Columns []string `json:"columns"`
 	Region  string   `json:"region,omitempty"` // the column with the region
+	Strict  *Strict  `json:"strict,omitempty"` // nil: the target is looked for after the commit
 }
 
-// Definition returns the definition of the attachment of a kind with a table, whose key columns have these types.
-func (k *KindModel) Definition(types []string) Definition {
+// Strict describes the targets of a strict reference: a statement that names one fails unless the deployment has the right to refer to it.
+type Strict struct {
+	Kind       KindID   `json:"kind"`                 // of the targets, by its oldest name
+	Collection string   `json:"collection,omitempty"` // begins the names of the targets; without it the column holds the name
+	Region     string   `json:"region,omitempty"`     // of the targets, where no column has it; without both, that of the deployment
+	Blocks     bool     `json:"blocks"`               // the right to block; else the one to act
+	Types      []string `json:"types"`                // of the columns
+}
+
+// Definition returns the definition of the attachment of a kind with a table, whose columns have these types.
+func (k *KindModel) Definition(typeOf func(column string) string) Definition {
 	d := Definition{Collection: k.Table.collection, Table: k.Table.Name}
-	for i, name := range k.Table.Key {
-		d.Key = append(d.Key, KeyColumn{Name: name, Type: types[i]})
+	for _, name := range k.Table.Key {
+		d.Key = append(d.Key, KeyColumn{Name: name, Type: typeOf(name)})
 	}
-	for _, r := range k.Table.References {
-		d.References = append(d.References, DefinitionReference{Path: r.Path, Columns: r.Columns, Region: r.Region.Column})
+	for i := range k.Table.References {
+		r := &k.Table.References[i]
+		d.References = append(d.References, DefinitionReference{Path: r.Path, Columns: r.Columns, Region: r.Region.Column, Strict: r.strict(typeOf)})
 	}
 	return d
+}
+
+func (r *ColumnReference) strict(typeOf func(column string) string) *Strict {
+	if r.Enforce != EnforceStrict {
+		return nil
+	}
+	s := &Strict{Kind: r.target, Collection: r.collection, Region: r.Region.Fixed, Blocks: r.Behaviour == Block}
+	for _, c := range r.Columns {
+		s.Types = append(s.Types, typeOf(c))
+	}
+	return s
+}
+
+// Strict reports whether a reference of the table is strict.
+func (d *Definition) Strict() bool {
+	return slices.ContainsFunc(d.References, func(r DefinitionReference) bool { return r.Strict != nil })
 }
 
 // Describes reports whether the definition is that of the kind as its version declares it.
@@ -189,11 +217,18 @@ func (d *Definition) Describes(k *KindModel) bool {
 	if k.Table == nil || len(d.Key) != len(k.Table.Key) {
 		return false
 	}
-	types := make([]string, len(d.Key))
-	for i, c := range d.Key {
-		types[i] = c.Type
+	types := map[string]string{}
+	for _, c := range d.Key {
+		types[c.Name] = c.Type
 	}
-	declared := k.Definition(types)
+	for _, r := range d.References {
+		for i, c := range r.Columns {
+			if r.Strict != nil && i < len(r.Strict.Types) {
+				types[c] = r.Strict.Types[i]
+			}
+		}
+	}
+	declared := k.Definition(func(column string) string { return types[column] })
 	return d.Checksum() == declared.Checksum()
 }
 
@@ -203,6 +238,9 @@ func (d *Definition) Checksum() string {
 	_, _ = fmt.Fprintf(h, "%q %q %q", d.Collection, d.Table, d.Key)
 	for _, r := range d.References {
 		_, _ = fmt.Fprintf(h, " %q %q %q", r.Path, r.Columns, r.Region)
+		if r.Strict != nil {
+			_, _ = fmt.Fprintf(h, " %+v", *r.Strict)
+		}
 	}
 	return hex.EncodeToString(h.Sum(nil)[:8])
 }

@@ -167,6 +167,9 @@ func (d *yamlReader) kind(n *yaml.Node, path string, k Kind) Kind {
 		"fields": func(n *yaml.Node, path string) {
 			d.list(n, path, func(n *yaml.Node, path string) { k.Fields = append(k.Fields, d.rule(n, path)) })
 		},
+		"finalizers": func(n *yaml.Node, path string) {
+			d.list(n, path, func(n *yaml.Node, path string) { k.Finalizers = append(k.Finalizers, d.finalizer(n, path)) })
+		},
 		"schema": func(n *yaml.Node, path string) {
 			if value, ok := d.json(n, path).(map[string]any); ok {
 				k.Schema = value
@@ -184,6 +187,17 @@ func (d *yamlReader) kind(n *yaml.Node, path string, k Kind) Kind {
 	d.mapping(n, path, fields)
 	d.required(n, path, "kind")
 	return k
+}
+
+func (d *yamlReader) finalizer(n *yaml.Node, path string) Finalizer {
+	path = d.named(n, path, "name")
+	f := Finalizer{Pos: d.pos(n, path)}
+	d.mapping(n, path, yamlFields{
+		"name":   func(n *yaml.Node, path string) { d.scalar(n, path, &f.Name) },
+		"holder": func(n *yaml.Node, path string) { d.scalar(n, path, &f.Holder) },
+	})
+	d.required(n, path, "name", "holder")
+	return f
 }
 
 func (d *yamlReader) rule(n *yaml.Node, path string) Field {

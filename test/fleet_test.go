@@ -1,12 +1,14 @@
 package test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -25,10 +27,16 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
+// fleetResources is the number of resources: DBCONTROLLER_FLEET_RESOURCES, or few enough for every run of the tests.
+func fleetResources(t *testing.T) int {
+	n, err := strconv.Atoi(cmp.Or(os.Getenv("DBCONTROLLER_FLEET_RESOURCES"), "10000"))
+	require.NoError(t, err, "DBCONTROLLER_FLEET_RESOURCES")
+	return n
+}
+
 const (
-	fleetResources = 20_000
-	fleetProjects  = 6
-	fleetSeed      = 1
+	fleetProjects = 6
+	fleetSeed     = 3
 	// shared takes the place of a project for resources without one.
 	shared = -1
 )
@@ -248,17 +256,17 @@ func (k *fleetKind) missing() (needed, all int) {
 // populate creates resources, more of a kind the deeper it is, and links them.
 func (f *fleet) populate() {
 	weight := func(k *fleetKind) int { return []int{0, 1, 7, 12}[strings.Count(k.Patterns[0], "{")] }
-	weights := 0
+	all, weights := fleetResources(f.t), 0
 	for _, k := range f.kinds {
 		weights += weight(k)
 	}
 	for i, k := range f.kinds {
-		n := fleetResources * weight(k) / weights
+		n := all * weight(k) / weights
 		switch {
 		case k.model.ID == fleetProject:
 			n = fleetProjects
 		case i == len(f.kinds)-1:
-			n = fleetResources - len(f.all)
+			n = all - len(f.all)
 		}
 		for number := range n {
 			r := f.invent(k, number)

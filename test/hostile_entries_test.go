@@ -126,7 +126,8 @@ func callRaw(ctx context.Context, conn *grpc.ClientConn, method string, request 
 }
 
 // A deployment that announces epochs without end, and releases attempts that it has made up: the others write, delete and keep their
-// leases, and it leaves as many rows as its quota allows.
+// leases, and it leaves as many rows as its quota allows. Then a user who reads the whole environment without end: the registry goes on
+// to serve others.
 func TestADeploymentThatFloodsStopsNobody_I15_I20(t *testing.T) {
 	t.Parallel()
 	const deployment, quota = "a.example.com/us-west2", 1000
@@ -138,6 +139,7 @@ func TestADeploymentThatFloodsStopsNobody_I15_I20(t *testing.T) {
 	hostile := schemav1.NewSchemaServiceClient(f.as(f.Deployments[f.id(bEast+"x/y")].Certs, deployment))
 	flood, stop := context.WithCancel(t.Context())
 	var g sync.WaitGroup
+	full := newFlag()
 	for i := range 100 {
 		g.Go(func() {
 			for flood.Err() == nil {
@@ -149,7 +151,9 @@ func TestADeploymentThatFloodsStopsNobody_I15_I20(t *testing.T) {
 				for range 500 {
 					req.Attempts = append(req.Attempts, raw(uuid.Must(uuid.NewV7())))
 				}
-				_, _ = hostile.ReleaseBlockades(flood, req)
+				if _, err := hostile.ReleaseBlockades(t.Context(), req); strings.Contains(status.Convert(err).Message(), "quota") {
+					full.set()
+				}
 			}
 		})
 	}
@@ -159,10 +163,58 @@ func TestADeploymentThatFloodsStopsNobody_I15_I20(t *testing.T) {
 			f.mustDelete(bWest + "holders/" + holder)
 		}
 	})
+	<-full
 	stop()
 	g.Wait()
 	require.Equal(t, before, f.members(aWest), "no lease was lost")
-	require.LessOrEqual(t, f.closedAttempts(aWest), quota+100)
+	rows := f.closedAttempts(aWest)
+	t.Logf("%d rows of attempts that were made up", rows)
+	require.LessOrEqual(t, rows, quota+100)
+	f.floodRegistry()
+}
+
+// flag is closed once.
+type flag chan struct{}
+
+func newFlag() flag { return make(flag, 1) }
+
+func (f flag) set() {
+	select {
+	case f <- struct{}{}:
+	default:
+	}
+}
+
+// floodRegistry reads the environment without end, until the registry refuses it. Others read and change it meanwhile.
+func (f *fixture) floodRegistry() {
+	f.t.Helper()
+	certs, err := f.Issue(identity.Identity{Role: identity.RoleUser, Name: "hostile"})
+	require.NoError(f.t, err)
+	conn, err := grpc.NewClient(f.RegistryAddress, f.credentials(certs).DialOptions(identity.Identity{Role: identity.RoleRegistry})...)
+	require.NoError(f.t, err)
+	defer func() { _ = conn.Close() }()
+	hostile, refused := registryv1.NewRegistryServiceClient(conn), newFlag()
+	flood, stop := context.WithCancel(f.t.Context())
+	var g sync.WaitGroup
+	for range 200 {
+		g.Go(func() {
+			for flood.Err() == nil {
+				if _, err := hostile.GetEnvironment(flood, &registryv1.GetEnvironmentRequest{}); status.Code(err) == codes.ResourceExhausted {
+					refused.set()
+					<-time.After(50 * time.Millisecond)
+				}
+			}
+		})
+	}
+	<-refused
+	for _, region := range []string{"flooded-1", "flooded-2", "flooded-3"} {
+		_, err := f.Client.Registry.Apply(f.t.Context(), &registryv1.ApplyRequest{Regions: []*registryv1.Region{{Name: region}}})
+		require.NoError(f.t, err)
+		_, err = f.Client.Registry.GetEnvironment(f.t.Context(), &registryv1.GetEnvironmentRequest{})
+		require.NoError(f.t, err)
+	}
+	stop()
+	g.Wait()
 }
 
 // closedAttempts counts the rows of attempts that are closed.

@@ -46,6 +46,7 @@ func newHTTPAPI(t *testing.T) *httpAPI {
 	require.NoError(t, p.Stop())
 	p.Add("--http-api")
 	p.Add(at.Addr().String())
+	p.Add("--console")
 	require.NoError(t, p.Start())
 	f.ready("a.example.com/us-west2")
 	raw, err := os.ReadFile(filepath.Join(f.ClientCerts(), "ca.crt"))
@@ -106,6 +107,7 @@ func TestTheHTTPAPI(t *testing.T) {
 	code, answer = a.call("GET", "/openapi.json", "", "")
 	require.Equal(t, http.StatusOK, code)
 	require.Contains(t, answer["paths"], "/v1/resources:planDeletion")
+	a.consoleShowsThisDeployment()
 }
 
 // A watch over HTTP sends a line for each event, ends with its caller, and one too many is refused.
@@ -187,4 +189,43 @@ func TestTheExampleForCurl(t *testing.T) {
 	require.Equal(t, true, got[5]["removed"])
 	require.InDelta(t, 5, got[6]["code"], 0, "NOT_FOUND")
 	require.Equal(t, "v1", got[7]["version"])
+}
+
+// The console of a deployment is a page for everybody, and shows what the token of who signs in may read.
+func (a *httpAPI) consoleShowsThisDeployment() {
+	a.t.Helper()
+	ask := func(method, path, token string, cookies ...*http.Cookie) (*http.Response, string) {
+		req, err := http.NewRequestWithContext(a.t.Context(), method, a.url+path, nil)
+		require.NoError(a.t, err)
+		if token != "" {
+			req.Header.Set("Authorization", "Bearer "+token)
+		}
+		for _, c := range cookies {
+			req.AddCookie(c)
+		}
+		resp, err := a.client.Do(req)
+		require.NoError(a.t, err)
+		defer func() { _ = resp.Body.Close() }()
+		line, err := bufio.NewReader(resp.Body).ReadString('\n')
+		if err != nil {
+			require.ErrorIs(a.t, err, io.EOF)
+		}
+		return resp, line
+	}
+	resp, text := ask(http.MethodGet, "/console/", "")
+	require.Equal(a.t, http.StatusOK, resp.StatusCode, text)
+	require.Contains(a.t, resp.Header.Get("Content-Security-Policy"), "default-src 'none'")
+	resp, _ = ask(http.MethodGet, "/console/api/events", a.token)
+	require.Equal(a.t, http.StatusUnauthorized, resp.StatusCode)
+	resp, _ = ask(http.MethodPost, "/console/session", "wrong")
+	require.Equal(a.t, http.StatusUnauthorized, resp.StatusCode)
+	resp, text = ask(http.MethodPost, "/console/session", a.token)
+	require.Equal(a.t, http.StatusNoContent, resp.StatusCode, text)
+	cookie := resp.Cookies()[0]
+	_, text = ask(http.MethodGet, "/console/api/stuck", "", cookie)
+	require.JSONEq(a.t, `[{"deployment": "a.example.com/us-west2", "answer": {}}]`, text)
+	_, text = ask(http.MethodGet, "/console/api/resource?name="+aWest+"targets/t", "", cookie)
+	require.Contains(a.t, text, "targets/t")
+	_, text = ask(http.MethodGet, "/console/api/resource?name=//b.example.com/us-west2/holders/h", "", cookie)
+	require.Contains(a.t, text, "this console shows a.example.com/us-west2 alone")
 }

@@ -21,7 +21,7 @@ func TestAVersionThatDropsPatternsOfStoredResourcesNeedsAConfirmation(t *testing
 	const deployment = "a.example.com/us-west2"
 	out, err := run(t, "set-version", deployment, "v2", "--context", f.Context)
 	require.Error(t, err)
-	require.Contains(t, out, "a.example.com@v2 has no place for "+hidden)
+	require.Contains(t, out, "a.example.com@v2 has no kind or pattern for "+hidden)
 	require.Contains(t, out, "patterns_dropped: keep")
 	require.Equal(t, "v1", f.status(deployment).GetVersion())
 	_, err = f.Client.Registry.SetDeploymentVersion(t.Context(), &registryv1.SetDeploymentVersionRequest{Service: "a.example.com", Region: "us-west2", Version: "v2"})
@@ -42,7 +42,7 @@ func TestAVersionThatDropsPatternsOfStoredResourcesNeedsAConfirmation(t *testing
 	const deployments = "---\ndeployments:\n  - { deployment: a.example.com/us-west2, version: v2 }\n"
 	out, err = run(t, "apply", file(deployments), "--context", f.Context)
 	require.Error(t, err)
-	require.Contains(t, out, "has no place for "+hidden)
+	require.Contains(t, out, "has no kind or pattern for "+hidden)
 	_, v2, _ := strings.Cut(everything, "---\n")
 	v2, _, _ = strings.Cut(v2, "---\n")
 	out, err = run(t, "apply", file(v2+"patterns_dropped: keep\n"+deployments), "--context", f.Context)

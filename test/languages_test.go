@@ -95,6 +95,11 @@ func TestCertificatesHaveHostNames(t *testing.T) {
 	}
 	require.Empty(t, certs["user_ann"].DNSNames)
 	require.Equal(t, []string{"db.example.org"}, certs["host_db.example.org"].DNSNames)
+	for name, want := range map[string]string{"10.0.0.7": "give it with --ip", "iam:8443": "want a host name", ",iam": "want a host name"} {
+		out, err := run(t, "certs", "--dir", dir, "--dns", name, "registry")
+		require.Error(t, err, name)
+		require.Contains(t, out, want)
+	}
 }
 
 // services lists the services of a server by reflection.
@@ -148,6 +153,6 @@ func TestDevCountsConnectionsFirst(t *testing.T) {
 	began := time.Now()
 	out, err := run(t, "dev", "--postgres", server.DSN(""), "--services", file, "--dir", t.TempDir())
 	require.Error(t, err)
-	require.Contains(t, out, "20 deployments need 140: set max_connections there to 14")
+	require.Contains(t, out, "has 100 connections, of which 0 are in use; 20 deployments need 140: set max_connections there to 140 or more")
 	require.Less(t, time.Since(began), time.Minute)
 }

@@ -142,6 +142,7 @@ func TestOneIdentityTakesLittleMemory_I20_I21(t *testing.T) {
 	for i := range 8 {
 		f.mustPut(fmt.Sprintf("%sothers/large%d", aWest, i), fields{"text": strings.Repeat("x", 900<<10)})
 	}
+	f.refusesCompressed(conns[0])
 	before := f.liveHeap(deployment)
 	for name, attack := range map[string]func(context.Context){
 		"200 unread lists": func(ctx context.Context) {
@@ -159,6 +160,12 @@ func TestOneIdentityTakesLittleMemory_I20_I21(t *testing.T) {
 				unread(ctx, t, conns[i%len(conns)], resourcev1.ResourceService_WatchResources_FullMethodName,
 					&resourcev1.WatchResourcesRequest{Kind: "Other", Filter: fmt.Sprintf(`name != "others/none%d"`, i)})
 			}
+		},
+		"150 compressed requests, beside 100 unread resources": func(ctx context.Context) {
+			for i := range 100 { // the requests wait for their memory
+				unread(ctx, t, conns[i%len(conns)], resourcev1.ResourceService_GetResource_FullMethodName, &resourcev1.GetResourceRequest{Name: "others/large1"})
+			}
+			compressed(ctx, conns)
 		},
 		"60 requests without an end": func(ctx context.Context) {
 			for range 6 {

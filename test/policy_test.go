@@ -24,9 +24,9 @@ import (
 // the registry.
 const whoMay = `
 dbcontroller.resource.v1.ResourceService GetResource ListResources CreateResource UpdateResource PutResource DeleteResource WatchResources ListReferrers BatchGetResources BatchWriteResources MutateAndValidateResource PlanDeletion: user operator
-dbcontroller.resource.v1.ResourceService SetBlockDeletion: user operator
+dbcontroller.resource.v1.ResourceService SetBlockDeletion RemoveFinalizer UpdateResourceStatus: user operator
 dbcontroller.admin.v1.AdminService Status Explain ListDeletions ListStuck: user operator
-dbcontroller.admin.v1.AdminService Decommission Verify ListRemovals AcceptDatabase WaiveComparison Pause Resume: operator
+dbcontroller.admin.v1.AdminService Decommission Verify ListRemovals AcceptDatabase WaiveComparison Pause Resume Retry ListReleasable ForceRelease: operator
 dbcontroller.schema.v1.SchemaService EstablishReferences EstablishAttempts ResolveBlockades RecallDelegations PlanDeletion TraceCascades: deployment application
 dbcontroller.schema.v1.SchemaService ConfirmBlockades ReleaseBlockades WatchImportedServiceDeletions AcknowledgeDeletions WatchResourceShadows CheckOwners DropOwners AnnounceEpoch ConfirmEpoch CheckReferences UpgradeOwnerReferences: deployment
 dbcontroller.schema.v1.SchemaService ListResourceShadows ListBlockades: deployment operator
@@ -116,7 +116,7 @@ func TestCertificatesListenersAndMethods(t *testing.T) {
 				*tried++
 				err := callEmpty(t.Context(), conn, m)
 				code := status.Code(err)
-				if m.Name() == "SetBlockDeletion" && caller.role == "user" && has[0] == "dbcontroller.resource." { // without a grant, as here
+				if (m.Name() == "SetBlockDeletion" || m.Name() == "RemoveFinalizer") && caller.role == "user" && has[0] == "dbcontroller.resource." { // without a grant, as here
 					require.Equal(t, codes.PermissionDenied, code, "%s: %v", name, err)
 				}
 				switch {

@@ -349,7 +349,7 @@ func TestARestoredBackup_I1_I8(t *testing.T) {
 				})
 				out, err := run(t, "verify", "--context", f.Context)
 				require.Error(t, err)
-				require.Contains(t, out, "3 differences left: verify --repair repairs those that are certain")
+				require.Contains(t, out, "3 differences left: verify --repair makes the certain repairs")
 				for _, found := range []string{
 					"REFERENCE_NOT_KNOWN  " + bEast + "holders/new (block) and " + aWest + "targets/kept",
 					"BLOCKADE_OF_NOTHING  " + bEast + "holders/held (block) and " + aWest + "targets/held",

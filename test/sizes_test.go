@@ -1,10 +1,12 @@
 package test
 
 import (
+	"bytes"
 	"go/ast"
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -47,6 +49,34 @@ func TestSizesAreBounded(t *testing.T) {
 	n := len(s.functions)
 	require.LessOrEqual(t, s.functions[n/2], medianLines, "the median of %d functions", n)
 	require.LessOrEqual(t, s.functions[n*9/10], p90Lines, "nine of ten of %d functions", n)
+}
+
+// What is built is tested: the tests, with the models and the campaign, have at least as many lines as the program. The harness counts as neither.
+func TestTheTestsAreAsLongAsTheProgram(t *testing.T) {
+	t.Parallel()
+	program := 0
+	for _, lines := range measured(t).packages {
+		program += lines
+	}
+	tests := 0
+	require.NoError(t, filepath.WalkDir("..", func(path string, entry fs.DirEntry, err error) error {
+		name := strings.TrimPrefix(filepath.ToSlash(path), "../")
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && slices.Contains([]string{"tools", "bin", "docs", ".git"}, name):
+			return filepath.SkipDir
+		case entry.IsDir(), !strings.HasSuffix(name, ".go"):
+			return nil
+		case !strings.HasSuffix(name, "_test.go") && !strings.HasPrefix(name, "test/model/") && !strings.HasPrefix(name, "test/campaign/"):
+			return nil
+		}
+		source, err := os.ReadFile(path) //nolint:gosec // part of the sources
+		tests += bytes.Count(source, []byte("\n"))
+		return err
+	}))
+	t.Logf("%d lines of tests, %d of the program: %.3f", tests, program, float64(tests)/float64(program))
+	require.GreaterOrEqual(t, tests, program)
 }
 
 func measured(t *testing.T) sizes {

@@ -1,6 +1,8 @@
 package test
 
 import (
+	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -11,6 +13,8 @@ func TestOperatorsSeeWhatIsStuckAndPauseDeletions(t *testing.T) {
 	f := newFixture(t)
 	f.mustPut(aWest+"targets/x", fields{})
 	f.mustPut(bEast+"holders/h", fields{"asyncCascade": aWest + "targets/x"})
+	f.mustPut(aWest+"targets/z", fields{})
+	f.mustPut(bEast+"holders/kept", fields{"asyncCascade": aWest + "targets/z"})
 	f.settled()
 	out, err := run(t, "pause", "b.example.com/eastus2", "--of", "a.example.com/us-west2", "--reason", "ticket 4711", "--context", f.Context)
 	require.NoError(t, err, out)
@@ -27,6 +31,17 @@ func TestOperatorsSeeWhatIsStuckAndPauseDeletions(t *testing.T) {
 	require.Regexp(t, "follows deletions of .*a.example.com/us-west2", out)
 	require.Regexp(t, `DELETIONS_PAUSED of a\.example\.com/us-west2, by operator/.*: ticket 4711`, out)
 
+	for args, want := range map[string]string{
+		aWest + "targets/x":                                `b.example.com/eastus2 tries its work for a.example.com/us-west2 now`,
+		"b.example.com/eastus2":                            `b.example.com/eastus2 tries all its work now`,
+		"b.example.com/eastus2 --of a.example.com/eastus2": `b.example.com/eastus2 tries its work for a.example.com/eastus2 now`,
+	} {
+		out, err = run(t, append(append([]string{"retry"}, strings.Fields(args)...), "--reason", "ticket 4713", "--context", f.Context)...)
+		require.NoError(t, err, out)
+		require.Contains(t, out, want)
+	}
+	f.forceReleaseOfAnEntry()
+
 	out, err = run(t, "pause", "a.example.com/eastus2", "--reason", "ticket 4712", "--context", f.Context)
 	require.NoError(t, err, out)
 	f.mustPut(aEast+"targets/y", fields{})
@@ -40,4 +55,29 @@ func TestOperatorsSeeWhatIsStuckAndPauseDeletions(t *testing.T) {
 	}
 	f.mustDelete(aEast + "targets/y")
 	f.gone(bEast+"holders/h", aWest+"targets/x", aEast+"targets/y")
+}
+
+// forceReleaseOfAnEntry removes a resource that waits for a deployment that does not act, by the command alone; b.example.com/eastus2 is
+// paused.
+func (f *fixture) forceReleaseOfAnEntry() {
+	t := f.t
+	t.Helper()
+	command := func(args ...string) (string, error) {
+		return run(t, append([]string{"force-release", aWest + "targets/z", "--context", f.Context}, args...)...)
+	}
+	f.mustDelete(aWest + "targets/z")
+	out, err := command()
+	require.NoError(t, err, out)
+	key := regexp.MustCompile(`'(HOLDER_ENTRY\|[^']+)'`).FindStringSubmatch(out)
+	require.NotNil(t, key, out)
+	for _, missing := range [][]string{{"--yes"}, {"--reason", "ticket 4714"}} {
+		out, err = command(append(missing, "--key", key[1])...)
+		require.Error(t, err)
+		require.Contains(t, out, "only verify reports it")
+	}
+	out, err = command("--key", key[1], "--reason", "ticket 4714", "--yes")
+	require.NoError(t, err, out)
+	require.Contains(t, out, "released "+key[1])
+	f.gone(aWest + "targets/z")
+	require.NotNil(t, f.get(bEast+"holders/kept"), "nobody told its deployment")
 }

@@ -56,8 +56,8 @@ type compiledPackage struct {
 // newSourceWalk reads the functions of the packages in a directory, of this machine's platform.
 func newSourceWalk(t *testing.T, dir string) *sourceWalk {
 	t.Helper()
-	list := exec.CommandContext(t.Context(), "go", "list", "-export", "-deps", "-json=ImportPath,Dir,Export,GoFiles", "./"+dir+"/...")
-	list.Dir = ".."
+	list := exec.CommandContext(t.Context(), "go", "list", "-trimpath", "-export", "-deps", "-json=ImportPath,Dir,Export,GoFiles", "./"+dir+"/...")
+	list.Dir, list.Env = "..", append(os.Environ(), "CGO_ENABLED=0") // as the program is built: what is compiled is shared
 	out, err := list.Output()
 	require.NoError(t, err)
 	exports := map[string]string{}

@@ -39,6 +39,7 @@ kinds:
   parents: [{ kind: B, unknown: 1 }]
   references: [{ path: a, unknown: 1 }]
   fields: [{ path: b, unknown: 1 }]
+  finalizers: [{ name: a.example.com/f, unknown: 1 }]
 ---
 unknown: 1
 regions: []
@@ -47,7 +48,7 @@ rights: { unknown: 1, grants: [{ unknown: 1 }] }
 `), 0o600))
 	got := command(t, "validate", file)
 	known := regexp.MustCompile(`unknown key "unknown"; the keys here are (.*)`).FindAllStringSubmatch(got.out+got.errOut, -1)
-	require.Len(t, known, 11)
+	require.Len(t, known, 12)
 	var of []string
 	for _, k := range known {
 		of = append(of, k[1])

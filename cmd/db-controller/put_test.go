@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/db-controller/db-controller/cmd/db-controller/cli"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
@@ -16,6 +18,7 @@ type written struct {
 	project
 	update *resourcev1.UpdateResourceRequest
 	writes []*resourcev1.BatchWriteResourcesRequest_Write
+	exists bool // creates fail: the resource is there
 	gone   []string
 }
 
@@ -25,6 +28,9 @@ func (w *written) UpdateResource(_ context.Context, req *resourcev1.UpdateResour
 }
 
 func (w *written) BatchWriteResources(_ context.Context, req *resourcev1.BatchWriteResourcesRequest) (*resourcev1.BatchWriteResourcesResponse, error) {
+	if w.exists {
+		return nil, status.Error(codes.AlreadyExists, "projects/c: already exists")
+	}
 	w.writes = append(w.writes, req.GetWrites()...)
 	return &resourcev1.BatchWriteResourcesResponse{Resources: []*resourcev1.Resource{acme()}}, nil
 }
@@ -93,6 +99,10 @@ func TestAFileHasSeveralResources(t *testing.T) {
 	require.True(t, b.GetOwnerReferences()[0].GetController())
 	require.NotNil(t, b.GetBody())
 	require.Equal(t, "projects/c", served.writes[2].GetCreate().GetName(), "a missing body only creates")
+	served.exists = true
+	got = command(t, append(at, "put", "-f", file)...)
+	require.Equal(t, cli.Refused, got.code)
+	require.Contains(t, got.errOut, "projects/c: already exists (AlreadyExists), and a put without a body would empty it")
 	got = command(t, append(at, "delete", "-f", file)...)
 	require.Zero(t, got.code, got.errOut)
 	require.Equal(t, []string{"projects/c", "projects/b", "projects/a"}, served.gone)

@@ -105,6 +105,16 @@ func (q *Queue[K]) Resume(now time.Time) {
 	}
 }
 
+// Hurry makes all keys due that wait, with the first pause when they are put off again.
+func (q *Queue[K]) Hurry(now time.Time) {
+	for k, s := range q.states {
+		s.pauses.Reset()
+		if !s.due.IsZero() {
+			q.At(k, now)
+		}
+	}
+}
+
 // Due is the time at which the next key is due; false: none waits.
 func (q *Queue[K]) Due() (time.Time, bool) {
 	d, ok := q.first()

@@ -7,6 +7,8 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -86,6 +88,40 @@ func isPart(key []byte, history string) bool {
 	return err == nil && len(raw) == 2*partBytes && hmac.Equal(raw[partBytes:], partMAC(key, raw[:partBytes]))
 }
 
+// stamp identifies the answer to a caller: the part of the history, the revision that was read in it, and their authentication.
+func stamp(key []byte, told seen) string {
+	payload := told.history + "." + strconv.FormatInt(told.revision, 10)
+	return payload + "." + hex.EncodeToString(stampMAC(key, payload))
+}
+
+func stampMAC(key []byte, payload string) []byte {
+	h := hmac.New(sha256.New, key)
+	_, _ = h.Write([]byte("seen" + payload))
+	return h.Sum(nil)[:partBytes]
+}
+
+// stamped returns the content of a stamp that a registry with the key has sent. Of a part alone, as earlier versions told it, no revision
+// is known; of anything else nothing is.
+func stamped(key []byte, text string) seen {
+	if isPart(key, text) {
+		return seen{history: text}
+	}
+	i := strings.LastIndexByte(text, '.')
+	if i < 0 {
+		return seen{}
+	}
+	mac, err := hex.DecodeString(text[i+1:])
+	if err != nil || !hmac.Equal(mac, stampMAC(key, text[:i])) {
+		return seen{}
+	}
+	history, number, _ := strings.Cut(text[:i], ".")
+	revision, err := strconv.ParseInt(number, 10, 64)
+	if err != nil {
+		return seen{}
+	}
+	return seen{revision, history}
+}
+
 // isForked reports whether a part of the history went on in another copy of the database beyond this one, and that is not yet known.
 func isForked(ctx context.Context, q queryRower, what seen) (bool, error) {
 	var key []byte
@@ -122,8 +158,9 @@ type streamed struct {
 	server   *Server
 	revision int64 // of the newest event; 0 before the first
 	history  string
-	moved    bool // there were events since the last token
-	told     seen // by the caller, or with the last token
+	moved    bool   // there were events since the last token
+	told     seen   // by the caller, or with the last token
+	stamp    string // of told
 }
 
 // stream checks the revision that the caller of a watch has seen. The part is read first: the caller is heard in this one, or in a later one.
@@ -132,13 +169,14 @@ func (s *Server) stream(ctx context.Context, told seen) (*streamed, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &streamed{server: s, history: history, told: told}, s.check(ctx, told)
+	told, err = s.check(ctx, told)
+	return &streamed{server: s, history: history, told: told}, err
 }
 
 func (w *streamed) take(revision int64) { w.revision, w.moved = max(w.revision, revision), true }
 
 // settle reads the part of the history that is named at the next token: after the events were read, so that it is not an earlier one
-// than theirs. If another server has begun it, what the caller knows is compared with the database again.
+// than theirs. If another server has begun it, the caller's revision is compared with the database again.
 func (w *streamed) settle(ctx context.Context) error {
 	history, err := w.server.store.recentHistory(ctx)
 	if err == nil && (w.moved || history != w.history) {
@@ -148,13 +186,25 @@ func (w *streamed) settle(ctx context.Context) error {
 		return err
 	}
 	if history != w.history {
-		if err := w.server.check(ctx, w.told); err != nil {
+		if err := w.server.compare(ctx, w.told); err != nil {
 			return err
 		}
 	}
 	w.history, w.moved = history, false
-	w.told = seen{max(w.told.revision, w.revision), history}
-	return nil
+	if told := (seen{max(w.told.revision, w.revision), history}); told != w.told || w.stamp == "" {
+		w.told = told
+		w.stamp, err = w.server.store.stamp(ctx, told)
+	}
+	return err
+}
+
+// stamp reads the key each time: another database may have taken this one's place.
+func (s *store) stamp(ctx context.Context, told seen) (string, error) {
+	var key []byte
+	if err := s.pool.QueryRow(ctx, presentHistorySQL).Scan(&key); err != nil {
+		return "", fmt.Errorf("read the key of the history: %w", err)
+	}
+	return stamp(key, told), nil
 }
 
 func (s *store) readHistory(ctx context.Context) (history string, err error) {

@@ -13,7 +13,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// An older copy of the database's files looks like the original: server and timeline are the same. It is revealed by what was seen
+// An older copy of the database's files looks like the original: server and timeline are the same. It is revealed by revisions that were seen
 // before: a greater revision, or a part of the history (see history.go) that the copy lacks or had ended earlier. Then deployments may
 // be missing until an operator has applied all of them again, tokens that were given out are void, and no revision is used twice.
 const beginAgainSQL = `
@@ -32,23 +32,31 @@ type seen struct {
 	history  string
 }
 
-// check compares the database with what this process and its caller have seen, and notes that the caller, if it is a deployment, has
-// told it. Only deployments and operators are believed.
-func (s *Server) check(ctx context.Context, told seen) error {
-	if told.revision < 0 || told.revision > maxSeen {
-		return status.Errorf(codes.InvalidArgument, "seen_revision: want 0 to %d", int64(maxSeen))
+// check compares the database with the revisions that this process and its caller have seen, and notes that the caller, if it is a deployment, has
+// told it. Only deployments and operators are believed, and only about revisions that a registry has sent them, which are returned.
+func (s *Server) check(ctx context.Context, claimed seen) (told seen, err error) {
+	if claimed.revision < 0 || claimed.revision > maxSeen {
+		return told, status.Errorf(codes.InvalidArgument, "seen_revision: want 0 to %d", int64(maxSeen))
 	}
-	who, err := identity.FromContext(ctx)
-	if err != nil || who.Role != identity.RoleDeployment && who.Role != identity.RoleOperator {
-		told = seen{}
+	if who, err := identity.FromContext(ctx); err == nil && (who.Role == identity.RoleDeployment || who.Role == identity.RoleOperator) {
+		var key []byte
+		if err := s.store.pool.QueryRow(ctx, presentHistorySQL).Scan(&key); err != nil {
+			return told, fmt.Errorf("read the key of the history: %w", err)
+		}
+		told = stamped(key, claimed.history)
 	}
+	return told, s.compare(ctx, told)
+}
+
+// compare is check of an authentic revision.
+func (s *Server) compare(ctx context.Context, told seen) error {
 	if err := s.store.compare(ctx, seen{revision: s.store.seen.Load()}, s.log); err != nil {
 		return err
 	}
 	if err := s.store.compare(ctx, told, s.log); err != nil {
 		return err
 	}
-	if err == nil && who.Role == identity.RoleDeployment {
+	if who, err := identity.FromContext(ctx); err == nil && who.Role == identity.RoleDeployment {
 		return s.store.hear(ctx, who.Deployment)
 	}
 	return nil
@@ -61,7 +69,7 @@ func (s *Server) Restored(ctx context.Context) error {
 
 // compare begins again when the database has not reached the seen mark.
 func (s *store) compare(ctx context.Context, what seen, log *zap.Logger) error {
-	if what.revision == 0 {
+	if (what == seen{}) {
 		return nil
 	}
 	older, err := s.isOlder(ctx, s.pool, what)
@@ -103,7 +111,7 @@ func (s *store) beginAgain(ctx context.Context, what seen, declared bool, log *z
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("compare the registry's database with what was seen of it: %w", err)
+		return fmt.Errorf("compare the registry's database with the revisions that were seen: %w", err)
 	}
 	if again {
 		log.Error("the registry's database is an older copy: deployments may be missing until all of them are applied again", zap.Int64("revision_seen", what.revision))
@@ -123,7 +131,7 @@ const (
 UPDATE dbcontroller_registry.deployment d SET heard_in = m.history FROM dbcontroller_registry.meta m
 WHERE d.service = $1 AND d.region = $2 AND d.heard_in <> m.history`
 
-	// Those that have run and are not disabled. An empty history, before the first server that begins one, has been heard of.
+	// Deployments that have run and are not disabled. An empty history, before the first server that begins one, has been heard of.
 	unheardSQL = `
 SELECT d.service || '/' || d.region FROM dbcontroller_registry.deployment d, dbcontroller_registry.meta m
 WHERE d.address <> '' AND NOT d.disabled AND d.heard_in <> m.history ORDER BY 1`
@@ -132,7 +140,7 @@ WHERE d.address <> '' AND NOT d.disabled AND d.heard_in <> m.history ORDER BY 1`
 // hear notes that a deployment has reported its revision since the present part of the history began.
 func (s *store) hear(ctx context.Context, from schema.DeploymentID) error {
 	if _, err := s.pool.Exec(ctx, heardSQL, from.Service, from.Region); err != nil {
-		return fmt.Errorf("note that %s was heard: %w", from, err)
+		return fmt.Errorf("record the report of %s: %w", from, err)
 	}
 	return nil
 }

@@ -2,6 +2,8 @@ package server_test
 
 import (
 	"context"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -22,9 +24,10 @@ const another = "regions: []\ndeployments: [{deployment: iam.example.com/eastus2
 
 // copied is a registry whose database has an older copy: of before the last change.
 type copied struct {
-	t   *testing.T
-	dsn string
-	old int64
+	t    *testing.T
+	dsn  string
+	old  int64
+	seen *registryv1.Environment // what a deployment has seen of the lost commits
 }
 
 func newCopied(t *testing.T) *copied {
@@ -37,6 +40,9 @@ func newCopied(t *testing.T) *copied {
 	defer func() { _ = conn.Close(context.Background()) }()
 	require.NoError(t, conn.QueryRow(t.Context(), `SELECT revision FROM dbcontroller_registry.meta`).Scan(&c.old))
 	apply(t, operator, another)
+	answer, err := operator.GetEnvironment(t.Context(), &registryv1.GetEnvironmentRequest{})
+	require.NoError(t, err)
+	c.seen = &registryv1.Environment{Revision: answer.GetEnvironment().GetRevision(), History: answer.GetEnvironment().GetHistory()}
 	return c
 }
 
@@ -52,9 +58,9 @@ func (c *copied) putBack() {
 	require.NoError(c.t, err)
 }
 
-func incomplete(t *testing.T, c registryv1.RegistryServiceClient, seen int64) bool {
+func incomplete(t *testing.T, c registryv1.RegistryServiceClient, seen *registryv1.Environment) bool {
 	t.Helper()
-	answer, err := c.GetEnvironment(t.Context(), &registryv1.GetEnvironmentRequest{SeenRevision: seen})
+	answer, err := c.GetEnvironment(t.Context(), &registryv1.GetEnvironmentRequest{SeenRevision: seen.GetRevision(), SeenHistory: seen.GetHistory()})
 	require.NoError(t, err)
 	return answer.GetIncomplete()
 }
@@ -67,18 +73,46 @@ func TestARegistryOverAnOlderCopyIsIncomplete_I15(t *testing.T) {
 	c.putBack()
 	user := serve(t, c.dsn, identity.Identity{Role: identity.RoleUser, Name: "u"})
 	own, operator := serve(t, c.dsn, identity.Deployment(west)), serve(t, c.dsn, identity.Identity{Role: identity.RoleOperator, Name: "o"})
-	require.False(t, incomplete(t, own, 1), "it cannot know")
-	require.False(t, incomplete(t, user, 7), "anybody could claim this")
+	require.False(t, incomplete(t, own, nil), "it cannot know")
+	require.False(t, incomplete(t, user, c.seen), "a user has no part in it")
 	for _, absurd := range []int64{-1, 1 << 60} {
 		_, err := own.GetEnvironment(t.Context(), &registryv1.GetEnvironmentRequest{SeenRevision: absurd})
 		require.Equal(t, codes.InvalidArgument, status.Code(err))
 	}
-	require.True(t, incomplete(t, own, 7))
+	require.True(t, incomplete(t, own, c.seen))
 	answer, err := user.GetEnvironment(t.Context(), &registryv1.GetEnvironmentRequest{})
 	require.NoError(t, err)
-	require.EqualValues(t, 8, answer.GetEnvironment().GetRevision())
+	require.Equal(t, c.seen.GetRevision()+1, answer.GetEnvironment().GetRevision())
 	apply(t, operator, example)
-	require.False(t, incomplete(t, own, 7), "all were applied again")
+	require.False(t, incomplete(t, own, c.seen), "all were applied again")
+}
+
+// A deployment that makes up what it has seen: later revisions of the present history, alone or under the stamp of an earlier one, by
+// which the registry would disown its list with each request; and one that is so great that nobody's next one is accepted.
+func TestADeploymentDoesNotMakeUpWhatItHasSeen_I13(t *testing.T) {
+	t.Parallel()
+	c := newCopied(t)
+	hostile := serve(t, c.dsn, identity.Deployment(west))
+	history := c.seen.GetHistory()
+	later := c.seen.GetRevision() + 1
+	of, _, _ := strings.Cut(history, ".")
+	for name, told := range map[string]*registryv1.Environment{
+		"a revision":                          {Revision: later},
+		"the greatest revision":               {Revision: 1 << 52},
+		"under a stamp":                       {Revision: later, History: history},
+		"under a changed stamp":               {Revision: later, History: strings.Replace(history, "."+strconv.FormatInt(later-1, 10)+".", "."+strconv.FormatInt(later, 10)+".", 1)},
+		"under a cut stamp":                   {Revision: later, History: history[:strings.LastIndexByte(history, '.')]},
+		"under a part":                        {Revision: later, History: of},
+		"under a part with another":           {Revision: later, History: of + "." + history},
+		"under the stamp of an empty history": {Revision: later, History: "." + strconv.FormatInt(later, 10) + "."},
+	} {
+		require.False(t, incomplete(t, hostile, told), name)
+		_, err := hostile.WatchEnvironment(t.Context(), &registryv1.WatchEnvironmentRequest{SeenRevision: told.GetRevision(), SeenHistory: told.GetHistory()})
+		require.NoError(t, err, name)
+	}
+	answer, err := hostile.GetEnvironment(t.Context(), &registryv1.GetEnvironmentRequest{})
+	require.NoError(t, err)
+	require.Equal(t, c.seen.GetRevision(), answer.GetEnvironment().GetRevision())
 }
 
 // A watch resumed with a token of the lost commits would miss changes.
@@ -89,11 +123,11 @@ func TestATokenOfLostCommitsIsReset_I24(t *testing.T) {
 	_, token, err := listen(t, own, "", ends("end"))
 	require.NoError(t, err)
 	c.putBack()
-	stream, err := own.WatchEnvironment(t.Context(), &registryv1.WatchEnvironmentRequest{ResumeToken: token, SeenRevision: 2})
+	stream, err := own.WatchEnvironment(t.Context(), &registryv1.WatchEnvironmentRequest{ResumeToken: token, SeenRevision: c.seen.GetRevision(), SeenHistory: c.seen.GetHistory()})
 	require.NoError(t, err)
 	_, err = stream.Recv()
 	require.Equal(t, codes.OutOfRange, status.Code(err), "%v", err)
-	require.True(t, incomplete(t, own, 0))
+	require.True(t, incomplete(t, own, nil))
 }
 
 // A registry that runs on notices it by itself; one that has just started believes an operator.
@@ -101,9 +135,9 @@ func TestARegistryNoticesAnOlderCopyItself(t *testing.T) {
 	t.Parallel()
 	c := newCopied(t)
 	user := serve(t, c.dsn, identity.Identity{Role: identity.RoleUser, Name: "u"})
-	require.False(t, incomplete(t, user, 0))
+	require.False(t, incomplete(t, user, nil))
 	c.putBack()
-	require.True(t, incomplete(t, user, 0))
+	require.True(t, incomplete(t, user, nil))
 
 	d := newCopied(t)
 	d.putBack()
@@ -111,7 +145,7 @@ func TestARegistryNoticesAnOlderCopyItself(t *testing.T) {
 	require.NoError(t, err)
 	defer pool.Close()
 	require.NoError(t, server.New(pool, zap.NewNop()).Restored(t.Context()))
-	require.True(t, incomplete(t, serve(t, d.dsn, identity.Identity{Role: identity.RoleUser, Name: "u"}), 0))
+	require.True(t, incomplete(t, serve(t, d.dsn, identity.Identity{Role: identity.RoleUser, Name: "u"}), nil))
 }
 
 type keeper struct{ kept *schema.Environment }
@@ -132,11 +166,12 @@ func TestAClientTellsTheRevisionThatItHasSeen(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			dsn := database(t)
-			apply(t, serve(t, dsn, identity.Identity{Role: identity.RoleOperator, Name: "o"}), example)
+			copied := newCopied(t)
+			dsn := copied.dsn
+			copied.putBack()
 			client, err := envregistry.New(envregistry.Config{
 				Deployment: west, Address: "west:1", Registry: connect(t, dsn, identity.Deployment(west)), Logger: zap.NewNop(),
-				Keeper: keeper{&schema.Environment{Revision: 40, Deployments: []schema.Deployment{{DeploymentID: west}}}},
+				Keeper: keeper{&schema.Environment{Revision: copied.seen.GetRevision(), History: copied.seen.GetHistory(), Deployments: []schema.Deployment{{DeploymentID: west}}}},
 			})
 			require.NoError(t, err)
 			ctx, cancel := context.WithCancel(t.Context())
@@ -145,11 +180,11 @@ func TestAClientTellsTheRevisionThatItHasSeen(t *testing.T) {
 			<-client.Environments() // the stored one
 			meets(client)
 			for env := range client.Environments() {
-				if env.Revision == 41 {
+				if env.Revision == copied.seen.GetRevision()+1 {
 					break
 				}
 			}
-			require.True(t, incomplete(t, serve(t, dsn, identity.Deployment(west)), 0))
+			require.True(t, incomplete(t, serve(t, dsn, identity.Deployment(west)), nil))
 		})
 	}
 }

@@ -105,10 +105,13 @@ func (s *Server) Apply(ctx context.Context, req *registryv1.ApplyRequest) (*regi
 
 // GetEnvironment returns the whole environment.
 func (s *Server) GetEnvironment(ctx context.Context, req *registryv1.GetEnvironmentRequest) (*registryv1.GetEnvironmentResponse, error) {
-	if err := s.check(ctx, seen{req.GetSeenRevision(), req.GetSeenHistory()}); err != nil {
+	if _, err := s.check(ctx, seen{req.GetSeenRevision(), req.GetSeenHistory()}); err != nil {
 		return nil, s.fail(err)
 	}
 	env, err := s.store.read(ctx)
+	if err == nil {
+		env.History, err = s.store.stamp(ctx, seen{env.Revision, env.History})
+	}
 	if err != nil {
 		return nil, s.fail(err)
 	}

@@ -81,7 +81,7 @@ WITH new AS (
 INSERT INTO dbcontroller_registry.change (revision, gone, service, region, version, address, generation, disabled, database)
 SELECT m.revision, false, new.service, new.region, new.version, new.address, new.generation, new.disabled, new.database FROM new, dbcontroller_registry.meta m`
 	// The list of deployments is complete when an operator has applied each of them since the database was last restored or
-	// failed over, there is at least one, and all that run have told what they have seen (unheardSQL).
+	// failed over, there is at least one, and all that run have reported the revision that they have seen (unheardSQL).
 	incompleteSQL = `
 SELECT NOT EXISTS (SELECT FROM dbcontroller_registry.deployment) OR EXISTS (
     SELECT FROM dbcontroller_registry.deployment d, dbcontroller_registry.meta m WHERE d.applied_in IS DISTINCT FROM ` + feed.ServerSQL + `

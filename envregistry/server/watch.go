@@ -141,11 +141,11 @@ func (s *Server) WatchEnvironment(req *registryv1.WatchEnvironmentRequest, strea
 		switch {
 		case e.EndOfSnapshot:
 			return stream.Send(&registryv1.WatchEnvironmentResponse{Event: &registryv1.WatchEnvironmentResponse_EndOfSnapshot_{
-				EndOfSnapshot: &registryv1.WatchEnvironmentResponse_EndOfSnapshot{Revision: at.revision, ResumeToken: e.Token, History: at.history},
+				EndOfSnapshot: &registryv1.WatchEnvironmentResponse_EndOfSnapshot{Revision: at.revision, ResumeToken: e.Token, History: at.stamp},
 			}})
 		case e.Token != "":
 			return stream.Send(&registryv1.WatchEnvironmentResponse{Event: &registryv1.WatchEnvironmentResponse_Bookmark_{
-				Bookmark: &registryv1.WatchEnvironmentResponse_Bookmark{Revision: at.revision, ResumeToken: e.Token, History: at.history},
+				Bookmark: &registryv1.WatchEnvironmentResponse_Bookmark{Revision: at.revision, ResumeToken: e.Token, History: at.stamp},
 			}})
 		}
 		return nil

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -18,13 +19,13 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// Plan is what attach would do with one kind.
+// Plan describes the changes of attach for one kind.
 type Plan struct {
 	Kind       schema.KindID // by its oldest name, under which it is stored
 	Table      schema.TableName
 	Definition schema.Definition
 	Findings   []Finding
-	// Statements are those that change the table; none when it is attached with this definition.
+	// Statements change the table; none when it is attached with this definition.
 	Statements []string
 
 	kindID int32
@@ -95,7 +96,7 @@ SELECT id FROM made UNION ALL SELECT id FROM dbcontroller.kind WHERE service = $
 
 func prepare(ctx context.Context, tx pgx.Tx, db *catalogue.Database, model *schema.Model, k *schema.Kind) (*Plan, error) {
 	id := schema.KindID{Service: model.Descriptor.Service, Kind: k.Name}
-	p := &Plan{Kind: model.Root(id), Table: k.Table, Findings: check(db, k)}
+	p := &Plan{Kind: model.Root(id), Table: k.Table, Findings: check(db, model, k)}
 	if db.Table(k.Table) == nil {
 		return p, nil
 	}
@@ -103,18 +104,18 @@ func prepare(ctx context.Context, tx pgx.Tx, db *catalogue.Database, model *sche
 	if err != nil {
 		return nil, err
 	}
-	if p.Findings = append(p.Findings, traits...); p.Refused() {
+	members, err := checkMembers(ctx, tx, k)
+	if err != nil {
+		return nil, err
+	}
+	if p.Findings = slices.Concat(p.Findings, traits, members); p.Refused() {
 		return p, nil
 	}
 	kind, err := model.Kind(k.Name)
 	if err != nil {
 		return nil, err
 	}
-	types := make([]string, len(k.Key))
-	for i, name := range k.Key {
-		types[i] = db.Table(k.Table).Column(name).Type.String()
-	}
-	p.Definition = kind.Definition(types)
+	p.Definition = kind.Definition(func(column string) string { return db.Table(k.Table).Column(column).Type.String() })
 	if err := tx.QueryRow(ctx, kindSQL, p.Kind.Service, p.Kind.Kind).Scan(&p.kindID); err != nil {
 		return nil, fmt.Errorf("number kind %s: %w", p.Kind, err)
 	}
@@ -153,9 +154,9 @@ func (p *Plan) sources() map[string]string {
 
 const (
 	insertAttachmentSQL = `
-INSERT INTO dbcontroller.attachment (kind_id, kind, definition, checksum, functions, ready) VALUES ($1, $2, $3, $4, $5, true)
+INSERT INTO dbcontroller.attachment (kind_id, kind, definition, checksum, functions, strict, ready) VALUES ($1, $2, $3, $4, $5, $6, true)
 ON CONFLICT (kind_id) DO UPDATE SET kind = EXCLUDED.kind, definition = EXCLUDED.definition, checksum = EXCLUDED.checksum,
-    functions = EXCLUDED.functions, ready = true, filled = NULL, complete = false, attached_at = now()`
+    functions = EXCLUDED.functions, strict = EXCLUDED.strict, ready = true, filled = NULL, complete = false, attached_at = now()`
 
 	// Another table of the kind before: its triggers would capture rows under the same number.
 	otherTableSQL = `
@@ -190,6 +191,9 @@ func Apply(ctx context.Context, conn *pgx.Conn, p *Plan, told func(error)) error
 		case !errors.Is(err, pgx.ErrNoRows):
 			return err
 		}
+		if err := p.allServe(ctx, tx); err != nil {
+			return err
+		}
 		for _, sql := range p.Statements {
 			if _, err := tx.Exec(ctx, sql); err != nil {
 				return err
@@ -200,9 +204,27 @@ func Apply(ctx context.Context, conn *pgx.Conn, p *Plan, told func(error)) error
 				return err
 			}
 		}
-		_, err := tx.Exec(ctx, insertAttachmentSQL, p.kindID, p.Kind.Kind, string(raw), p.Definition.Checksum(), string(functions))
+		_, err := tx.Exec(ctx, insertAttachmentSQL, p.kindID, p.Kind.Kind, string(raw), p.Definition.Checksum(), string(functions), p.Definition.Strict())
 		return err
 	})
+}
+
+// allServe fails when a process of the deployment cannot serve strict references. One that joins afterwards finds the attachment.
+func (p *Plan) allServe(ctx context.Context, tx pgx.Tx) error {
+	if !p.Definition.Strict() {
+		return nil
+	}
+	if _, err := tx.Exec(ctx, `SELECT pg_catalog.pg_advisory_xact_lock(110373738146831)`); err != nil { // of joins
+		return err
+	}
+	var n int
+	if err := tx.QueryRow(ctx, membersSQL).Scan(&n); err != nil {
+		return err
+	}
+	if n > 0 {
+		return fmt.Errorf("%d processes of the deployment cannot serve strict references of %s", n, p.Table)
+	}
+	return nil
 }
 
 // ReadAgain makes the controller read all rows of a table again, after statements that no trigger saw.

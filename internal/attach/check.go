@@ -21,9 +21,11 @@ type Finding struct {
 }
 
 type checker struct {
-	kind  *schema.Kind
-	table *catalogue.Table
-	out   []Finding
+	service string
+	model   *schema.Model
+	kind    *schema.Kind
+	table   *catalogue.Table
+	out     []Finding
 }
 
 func (c *checker) refuse(sql, format string, args ...any) {
@@ -35,8 +37,8 @@ func (c *checker) advise(sql, format string, args ...any) {
 }
 
 // check compares the declaration of a kind with the catalogue of its database.
-func check(db *catalogue.Database, k *schema.Kind) []Finding {
-	c := &checker{kind: k, table: db.Table(k.Table)}
+func check(db *catalogue.Database, model *schema.Model, k *schema.Kind) []Finding {
+	c := &checker{service: model.Descriptor.Service, model: model, kind: k, table: db.Table(k.Table)}
 	if c.table == nil {
 		c.refuse("", "there is no table %s; names are written as in the catalogue, in upper and lower case", k.Table)
 		return c.out
@@ -101,7 +103,7 @@ func (c *checker) reference(r *schema.Reference) {
 	}
 	name := strings.Join(r.Columns, ", ")
 	if r.Enforce == schema.EnforceStrict {
-		c.refuse("", "%s: enforce: strict is not built yet: use async", name)
+		c.strict(r, name)
 	}
 	if len(r.Targets) > 1 {
 		c.refuse("", "%s: a value of columns cannot tell which of %d kinds it names: declare one target", name, len(r.Targets))
@@ -124,6 +126,45 @@ func (c *checker) reference(r *schema.Reference) {
 			c.advise("", "%s: the native key %s holds these columns as well; it acts beside this reference", name, n.Name)
 		}
 	}
+}
+
+// strict checks what a statement needs to find the right to refer to a target by itself.
+func (c *checker) strict(r *schema.Reference, name string) {
+	for _, column := range r.Columns {
+		if t := c.table.Column(column).Type; t.Schema != "pg_catalog" || !slices.Contains(schema.KeyTypes, t.String()) {
+			c.refuse("", "%s is of type %s; the columns of a strict reference are of %s, whose values have one text in every session", column, t, strings.Join(schema.KeyTypes, ", "))
+		}
+	}
+	for _, target := range r.Targets {
+		id, err := c.model.Descriptor.KindID(target)
+		switch {
+		case err != nil:
+		case id.Service == c.service:
+			c.refuse("", "%s: strict is for targets of other services: use a native key for %s where both tables are in one database, else async", name, target)
+		case !c.model.Delegable(id):
+			c.refuse("", "%s: %s gives no right to refer to it without asking (delegation: none, constraints_disabled, or referable_by without %s): use async", name, target, c.service)
+		}
+	}
+}
+
+// membersSQL: processes that cannot serve strict tables.
+const membersSQL = `SELECT count(*) FROM dbcontroller.member WHERE NOT (pins AND delegates)`
+
+func checkMembers(ctx context.Context, tx pgx.Tx, k *schema.Kind) ([]Finding, error) {
+	c := &checker{kind: k}
+	if !slices.ContainsFunc(k.References, func(r schema.Reference) bool { return r.Enforce == schema.EnforceStrict }) {
+		return nil, nil
+	}
+	var n int
+	if err := tx.QueryRow(ctx, membersSQL).Scan(&n); err != nil {
+		return nil, fmt.Errorf("read the processes of the deployment: %w", err)
+	}
+	if n > 0 {
+		c.refuse("", "%d processes of the deployment cannot serve strict references: run all of them with --delegations, in a version that knows them", n)
+	}
+	c.advise("GRANT USAGE ON SCHEMA dbcontroller TO app; GRANT EXECUTE ON FUNCTION dbcontroller.acquire, dbcontroller.acquired TO app;",
+		"strict references: the application's role (here app) calls these functions after RD001")
+	return c.out, nil
 }
 
 // traitsSQL reads properties of a table that the catalogue of a scan does not have.

@@ -17,12 +17,12 @@ type Attached struct {
 	Kind       string            `json:"kind"`
 	Definition schema.Definition `json:"definition"`
 	Checksum   string            `json:"checksum"`
-	// Ready is false for a table that is detached, while the controller gives up what its rows refer to.
+	// Ready is false for a table that is detached, while the controller releases the references of its rows.
 	Ready bool `json:"ready"`
 	// Complete: the rows that were there when it was attached have been read.
 	Complete bool `json:"complete"`
-	// Waiting is the number of changed rows that are not stored yet, Missing of those that refer to targets that do not exist, and
-	// Failed of those that could not be stored; Problem is one of their problems.
+	// Waiting is the number of changed rows that are not stored yet, Missing of rows that refer to targets that do not exist, and
+	// Failed of rows that could not be stored; Problem is one of their problems.
 	Waiting int64   `json:"waiting"`
 	Missing int64   `json:"missing"`
 	Failed  int64   `json:"failed"`
@@ -139,7 +139,7 @@ func driftOf(ctx context.Context, tx pgx.Tx, kindID int32, d *schema.Definition)
 const detachedSQL = `UPDATE dbcontroller.attachment SET ready = false WHERE kind_id = $1`
 
 // Detach removes the triggers and functions of a table, and its captured rows, in one transaction, under short locks like Apply. It may
-// be repeated, and works without the table. The controller then gives up what the rows refer to; what others refer to in them stays
+// be repeated, and works without the table. The controller then releases the references of the rows; rows to which others refer stay
 // unprotected.
 func Detach(ctx context.Context, conn *pgx.Conn, a *Attached, told func(error)) error {
 	return patiently(ctx, conn, told, func(tx pgx.Tx) error {

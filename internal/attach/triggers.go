@@ -30,6 +30,9 @@ var events = []string{"insert", "update", "delete", "truncate"}
 // refuse a deletion that others block.
 func triggersOf(kindID int32, d *schema.Definition) []trigger {
 	capture := func(from string) string {
+		if d.Strict() {
+			return fmt.Sprintf("INSERT INTO dbcontroller.captured (kind_id, name, statement) SELECT %d, %s, number FROM %s;", kindID, rowName(d), from)
+		}
 		return fmt.Sprintf("INSERT INTO dbcontroller.captured (kind_id, name) SELECT %d, %s FROM %s;", kindID, rowName(d), from)
 	}
 	gone := func(from string, moved bool) string {
@@ -37,12 +40,12 @@ func triggersOf(kindID int32, d *schema.Definition) []trigger {
 	}
 	var out []trigger
 	if len(d.References) > 0 {
-		out = append(out, trigger{"insert", "NEW TABLE AS added", capture("added AS r WHERE " + refers(d))})
+		out = append(out, trigger{"insert", "NEW TABLE AS added", take(d, false) + capture("added AS r WHERE "+refers(d))})
 	}
 	moved := gone("removed AS r WHERE NOT EXISTS (SELECT FROM added AS n WHERE "+sameKey(d)+")", true)
 	changed := ""
 	if len(d.References) > 0 {
-		changed = capture("added AS r WHERE NOT EXISTS (SELECT FROM removed AS n WHERE " + sameKey(d) + " AND " + sameReferences(d) + ")")
+		changed = take(d, true) + capture("added AS r WHERE NOT EXISTS (SELECT FROM removed AS n WHERE "+sameKey(d)+" AND "+sameReferences(d)+")")
 	}
 	return append(
 		out,
@@ -60,11 +63,15 @@ func (t trigger) function(kindID int32, checksum string) string {
 }
 
 func (t trigger) source(checksum string) string {
-	return fmt.Sprintf(`
+	declare := ""
+	if strings.Contains(t.body, "number := ") {
+		declare = "\nDECLARE number bigint;"
+	}
+	return fmt.Sprintf(`%s
 BEGIN -- %s
     %s
     RETURN NULL;
-END `, checksum, strings.TrimSpace(t.body))
+END `, declare, checksum, strings.TrimSpace(t.body))
 }
 
 func (t trigger) create(kindID int32, table schema.TableName) string {
@@ -119,10 +126,12 @@ func referring(d *schema.Definition) (columns []string) {
 	return slices.Compact(columns)
 }
 
-// sameReferences compares texts: the types may have no operator that the function finds.
-func sameReferences(d *schema.Definition) string {
+func sameReferences(d *schema.Definition) string { return sameColumns(referring(d)) }
+
+// sameColumns compares texts: the types may have no operator that the function finds.
+func sameColumns(columns []string) string {
 	var same []string
-	for _, c := range referring(d) {
+	for _, c := range columns {
 		name := schema.QuoteIdentifier(c)
 		same = append(same, fmt.Sprintf("n.%s::text IS NOT DISTINCT FROM r.%s::text", name, name))
 	}

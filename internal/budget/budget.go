@@ -1,5 +1,5 @@
 // Package budget bounds the memory that callers have in use at a server: each caller has a share of several pools, and all callers
-// together have a total. Who waits in one pool may hold memory of the pools before it, and of no other: no two wait for each other.
+// together have a total. A call that waits in one pool may hold memory of the pools before it, and of no other: no two wait for each other.
 package budget
 
 import (
@@ -111,7 +111,7 @@ type Hold struct {
 	granted chan struct{} // closed when it is granted
 }
 
-// Acquire waits until so many bytes are free, at most those that the account can ever have. Without an account it returns a hold of
+// Acquire waits until so many bytes are free, at most the share of the account. Without an account it returns a hold of
 // nothing. Release it.
 func (a *Account) Acquire(ctx context.Context, pool Pool, bytes int64) (*Hold, error) {
 	if a == nil {
@@ -169,7 +169,7 @@ func (a *Account) ask(pool Pool, bytes int64) *Hold {
 	return h
 }
 
-// grant serves those who wait in a pool, one of each caller in turn. Who fits into its share and not into what is free keeps its turn:
+// grant serves the calls that wait in a pool, one of each caller in turn. A call that fits into its share and not into the free memory keeps its turn:
 // others, who need less, do not pass it for ever.
 func (b *Budget) grant(pool Pool) {
 	for i := 0; i < len(b.turns[pool]); {
@@ -207,7 +207,7 @@ func (a *Account) add(pool Pool, bytes int64) {
 	}
 }
 
-// Set changes the size of a hold. It does not wait: who needs more than expected gets it, and others wait longer.
+// Set changes the size of a hold. It does not wait: a call that needs more than expected gets it, and others wait longer.
 func (h *Hold) Set(bytes int64) {
 	if h == nil {
 		return

@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// Call is the account of a call, and what the call converts.
+// Call is the account of a call, and the memory of its conversion.
 type Call struct {
 	account *Account
 
@@ -35,11 +35,11 @@ func FromContext(ctx context.Context) *Account {
 	return nil
 }
 
-// freeBytes is what a call converts without a wait: its share of Working has room for it.
+// freeBytes are converted without a wait: its share of Working has room for it.
 const freeBytes = 64 << 10
 
-// Convert waits for the memory in which a call decodes or encodes stored bodies, until its end. It takes the place of what the call
-// has converted before: who waits holds nothing of the pool. The call has no transaction and no connection.
+// Convert waits for the memory in which a call decodes or encodes stored bodies, until its end. It takes the place of the conversion
+// before: a call that waits holds nothing of the pool. The call has no transaction and no connection.
 func Convert(ctx context.Context, bytes int64) error {
 	c := callOf(ctx)
 	if c == nil {
@@ -67,7 +67,7 @@ func (c *Call) replace(hold *Hold) {
 	c.converting = hold
 }
 
-// End releases what the call converts: its answer is encoded, or there is none.
+// End releases the memory of the conversion: the answer is encoded, or there is none.
 func (c *Call) End() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -1,6 +1,6 @@
 package budget
 
-// shape counts what a JSON text consists of.
+// shape counts the parts of a JSON text.
 type shape struct{ values, objects, lists, fields int64 }
 
 // shapeOf reads each byte of a valid JSON text once.

@@ -78,7 +78,7 @@ func (m Match) Cast(expression string) string { return "(" + expression + ")::" 
 // Valid reports whether the text of a value is one of the key's type: another one refers to nothing.
 func (m Match) Valid(value string) bool { return m.valid == nil || m.valid(value) }
 
-// spaces are those that PostgreSQL skips around a number.
+// spaces are the characters that PostgreSQL skips around a number.
 const spaces = " \t\n\r\v\f"
 
 var (

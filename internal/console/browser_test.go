@@ -2,6 +2,7 @@ package console
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http/httptest"
 	"os"
@@ -173,4 +174,32 @@ func TestAThousandDeployments(t *testing.T) {
 	took := b.number("(() => { const at = performance.now(); dispatchEvent(new HashChangeEvent('hashchange')); return performance.now() - at })()")
 	require.Less(t, took, 1500.0, "milliseconds for a whole page, on a busy machine")
 	t.Logf("drawn again in %.0f ms", took)
+}
+
+// The page of a deployment asks for a token, says what is wrong with it, and shows the deployment to who has a valid one, also after a
+// reload.
+func TestSigningInInABrowser(t *testing.T) {
+	valid := "good"
+	server := httptest.NewServer(NewSessions(SessionsConfig{
+		Verify: func(_ context.Context, token string) (string, error) {
+			if token != valid {
+				return "", errors.New("the token is not valid")
+			}
+			return "user/ann", nil
+		},
+		Enter: func(context.Context, string, bool) (func(), error) { return func() {}, nil },
+		Of:    func(string) Deployments { return newFleet(1, 1) },
+	}))
+	t.Cleanup(server.Close)
+	b := newBrowser(t)
+	b.do(chromedp.EmulateViewport(1280, 900), chromedp.Navigate(server.URL+"/console/"))
+	b.is("document.querySelector('h1')?.textContent === 'Sign in'")
+	b.look("sign-in", "#/", "Token")
+	b.do(chromedp.SendKeys("#login input", "wrong"+kb.Enter))
+	b.is("document.querySelector('main').innerText.includes('the token is not valid')")
+	b.do(chromedp.SendKeys("#login input", "good"+kb.Enter))
+	b.is("document.querySelectorAll('.cell').length === 1")
+	b.do(chromedp.Reload())
+	b.is("document.querySelectorAll('.cell').length === 1")
+	require.Zero(t, b.number("document.cookie.length"), "scripts do not get the token")
 }

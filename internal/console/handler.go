@@ -1,5 +1,5 @@
 // Package console serves a page that shows the deployments of an environment: a map of services and regions with the watches between
-// them, outstanding work over time, running deletions, what is stuck and why, and single resources. The page only reads. It is embedded,
+// them, outstanding work over time, running deletions, stuck resources and work with their reasons, and single resources. The page only reads. It is embedded,
 // loads nothing from elsewhere, and is kept up to date by server-sent events.
 package console
 
@@ -31,11 +31,8 @@ type Handler struct {
 // NewHandler returns the console over deployments.
 func NewHandler(of Deployments) *Handler {
 	h := &Handler{mux: http.NewServeMux(), of: of, poller: NewPoller(of)}
-	files, err := fs.Sub(assets, "assets")
-	if err != nil {
-		panic(err) // the folder is embedded
-	}
-	h.mux.Handle("GET /", http.FileServerFS(files))
+	h.mux.Handle("GET /", files())
+	h.mux.HandleFunc("GET /session", func(w http.ResponseWriter, _ *http.Request) { reply(w, signedIn{true}) })
 	h.mux.HandleFunc("GET /api/events", h.events)
 	h.mux.HandleFunc("GET /api/stuck", h.stuck)
 	h.mux.HandleFunc("GET /api/resource", h.resource)
@@ -43,8 +40,32 @@ func NewHandler(of Deployments) *Handler {
 	return h
 }
 
+func files() http.Handler {
+	files, err := fs.Sub(assets, "assets")
+	if err != nil {
+		panic(err) // the folder is embedded
+	}
+	return http.FileServerFS(files)
+}
+
+// newPage serves the files of the page alone.
+func newPage() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /", files())
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		harden(w)
+		mux.ServeHTTP(w, r)
+	})
+}
+
 // ServeHTTP implements http.Handler.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	harden(w)
+	h.mux.ServeHTTP(w, r)
+}
+
+// harden sets the headers of every answer.
+func harden(w http.ResponseWriter) {
 	header := w.Header()
 	header.Set("Content-Security-Policy", policyHeader)
 	header.Set("X-Content-Type-Options", "nosniff")
@@ -53,7 +74,6 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	header.Set("Cross-Origin-Opener-Policy", "same-origin")
 	header.Set("Cross-Origin-Resource-Policy", "same-origin")
 	header.Set("Cache-Control", "no-store")
-	h.mux.ServeHTTP(w, r)
 }
 
 // events sends everything, then changes, as server-sent events.

@@ -15,7 +15,7 @@ import (
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
 
-// Deployments is what the console shows: the deployments of an environment, called with the identity of the person who looks.
+// Deployments are the data of the console: the deployments of an environment, called with the identity of the person who looks.
 // *client.Client implements it.
 type Deployments interface {
 	Environment(ctx context.Context) (*schema.Environment, error)

@@ -87,7 +87,7 @@ type Feed[T any] struct {
 	//
 	// SnapshotSQL takes, when Keyed, a limit, Args, and the Kind and Name of the key after which it begins; its rows begin with
 	// their key. Otherwise it takes the text of a position, a limit, the sequence number after which it begins, and Args: its
-	// rows are those that the position sees. SnapshotEnd is its end.
+	// rows are visible at the position. SnapshotEnd is its end.
 	//
 	// FirstSQL and NextSQL take xmax, xip, a limit, Args, the Kind and Name of the last key when Keyed, the end of the window, and
 	// NextSQL after these the last sequence number: the SELECT with New in its condition, and FirstPage or NextPage.

@@ -17,7 +17,7 @@ const (
 	stuckAtEnd = time.Second
 )
 
-// Follow delivers the rows and what happens to them meanwhile, one end of snapshot, at which that is the state at one cut, and
+// Follow delivers the rows and their changes meanwhile, one end of snapshot, at which that is the state at one cut, and
 // then everything after it: ordered, each once, without gap; or, with a token, everything after the token's position. It returns when deliver fails, ctx ends, or
 // the database does; a token that cannot be resumed is ErrReset. A reader that is slow is served from the tables: it
 // costs a chunk of memory and delays no other reader. Items are shared with other watches: deliver must not change them.

@@ -26,12 +26,12 @@ type keptPage[T any] struct {
 	page page[T]
 	err  error
 
-	bytes int64        // guarded by mu of the tail: what counts as kept
+	bytes int64        // guarded by mu of the tail: the bytes that count as kept
 	hold  *budget.Hold // guarded by mu of the tail: of the only caller that has watches
 }
 
 // maxKeptBytes bounds the pages that all tails of a log keep.
-const maxKeptBytes = 32 << 20
+const maxKeptBytes = 8 << 20
 
 // find returns the page between two positions after a sequence number, which another watch has read or reads.
 func (ps *pages[T]) find(from, until string, after int64) (k *keptPage[T], ok bool) {

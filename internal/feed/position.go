@@ -150,15 +150,49 @@ func (l *Log) Open(ctx context.Context, q Querier, token, filter string) (Positi
 	return l.open(st, token, filter)
 }
 
-// CheckAhead fails, with ErrReset, when a token is ahead of the database. A token of another epoch, or one that cannot be resumed for
-// another reason, shows nothing.
+// CheckAhead fails, with ErrReset, when a stored token shows that the database is an older copy: the token is ahead of the database, or
+// of a later epoch that the database has not begun. Any other token shows nothing.
 func (l *Log) CheckAhead(ctx context.Context, token, filter string) error {
-	_, err := l.Open(ctx, l.cfg.Pool, token, filter)
-	if errors.Is(err, errAhead) || !errors.Is(err, ErrReset) {
+	st, err := l.state(ctx, l.cfg.Pool)
+	if err != nil {
+		return err
+	}
+	var other otherEpochError
+	switch _, err = l.open(st, token, filter); {
+	case errors.As(err, &other):
+		return l.checkLater(ctx, st, other, filter)
+	case errors.Is(err, errAhead) || !errors.Is(err, ErrReset):
 		return err
 	}
 	return nil
 }
+
+const begunSQL = `SELECT EXISTS (SELECT FROM dbcontroller.epoch WHERE id = $1::text::uuid)`
+
+// checkLater fails when an epoch is later than the present one, and was never begun here. One that was begun here is later only when the
+// clock went back since.
+func (l *Log) checkLater(ctx context.Context, st state, other otherEpochError, filter string) error {
+	if other.epoch <= st.epoch || other.filter != filter {
+		return nil
+	}
+	var begun bool
+	if err := l.cfg.Pool.QueryRow(ctx, begunSQL, other.epoch).Scan(&begun); err != nil || begun {
+		return err
+	}
+	if l.cfg.Ahead != nil {
+		l.cfg.Ahead(st.epoch)
+	}
+	return errAhead
+}
+
+// otherEpochError is of an authentic token of another epoch.
+type otherEpochError struct{ epoch, filter string }
+
+func (otherEpochError) Error() string {
+	return ErrReset.Error() + ": the database was restored, copied or failed over since"
+}
+
+func (otherEpochError) Unwrap() error { return ErrReset }
 
 // open reads a token back, and reports one that is ahead of the database.
 func (l *Log) open(st state, token, filter string) (Position, error) {
@@ -187,7 +221,7 @@ func (st state) open(token, filter string) (Position, error) {
 	case len(parts) != 4 || parts[0] != "1":
 		return Position{}, fmt.Errorf("%w: of another format", ErrReset)
 	case parts[1] != st.epoch:
-		return Position{}, fmt.Errorf("%w: the database was restored, copied or failed over since", ErrReset)
+		return Position{}, otherEpochError{parts[1], parts[2]}
 	case parts[2] != filter:
 		return Position{}, fmt.Errorf("%w: of another watch", ErrReset)
 	}

@@ -37,7 +37,7 @@ func (p *pulse) rested(topic Topics, epoch string, at Position) (Position, bool)
 	return p.at, ok && p.epoch == epoch && !since.after(at) && p.at.after(at)
 }
 
-// note records what a pulse has found. The caller holds mu.
+// note records the result of a pulse. The caller holds mu.
 func (p *pulse) note(to Position, epoch string, touched Topics) {
 	if p.quiet == nil {
 		p.quiet = map[Topics]Position{}

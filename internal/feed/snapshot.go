@@ -128,7 +128,7 @@ func (l *Log) reached(ctx context.Context, from Position, now state) (Position, 
 	return to, l.flush(ctx, now)
 }
 
-// meanwhile delivers what has changed between two positions of the rows up to a key.
+// meanwhile delivers the changes between two positions of the rows up to a key.
 // has: the snapshot has the memory for large rows.
 func meanwhile[T any](ctx context.Context, l *Log, f Feed[T], epoch string, w window, has *budget.Hold, within deliverer[T]) error {
 	size := sizer{most: f.Chunk}
@@ -160,7 +160,7 @@ func meanwhile[T any](ctx context.Context, l *Log, f Feed[T], epoch string, w wi
 }
 
 // sizer decides how many rows a page asks for: after a page that was cut because of its bytes, no more than it had, and then more
-// again, since the database has read what is cut off for nothing.
+// again, since the database has read the cut-off rows for nothing.
 type sizer struct{ most, rows int }
 
 func (s *sizer) next() int {

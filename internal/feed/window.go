@@ -29,7 +29,7 @@ type page[T any] struct {
 	full bool
 	// bytes is the size of its rows.
 	bytes int64
-	// needs is the size of the row that comes next, which is too large for what the reader may have in memory; there are no items then.
+	// needs is the size of the row that comes next, which is too large for the memory of the reader; there are no items then.
 	needs int64
 	// memory is for a page of a large row, until it is delivered; nil for others.
 	memory *budget.Hold
@@ -46,7 +46,7 @@ type Key struct {
 // everyKey is not before any key.
 var everyKey = Key{Kind: math.MaxInt32}
 
-// window is what a read is about: the rows between a position and another one, or the present when that is empty; behind
+// window selects the rows of a read: the rows between a position and another one, or the present when that is empty; behind
 // the sequence number that the page before it ended with, 0 for the first page; of the keys up to one.
 type window struct {
 	from  Position
@@ -84,7 +84,7 @@ func charged[T any](ctx context.Context, read func(most int64) (page[T], error))
 // of them for each page (measured: 60,000 changes of one writer came with 4,800/s instead of 33,000/s).
 const walkSQL = `SELECT set_config('enable_bitmapscan', 'off', true)`
 
-// read reads a page of what lies in a window.
+// read reads a page of a window.
 func read[T any](ctx context.Context, l *Log, f Feed[T], epoch string, w window) (p page[T], err error) {
 	sql, args := f.FirstSQL, append([]any{w.from.xmax, w.from.xip, w.limit}, f.Args...)
 	if f.Keyed {

@@ -75,7 +75,8 @@ func incoming(header string) (string, bool) {
 }
 
 // ServeHTTP implements http.Handler.
-func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (h *Handler) ServeHTTP(to http.ResponseWriter, r *http.Request) {
+	w := &patient{ResponseWriter: to, control: http.NewResponseController(to)}
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.Header().Set("Cache-Control", "no-store")
 	if r.URL.Path == "/openapi.json" && r.Method == http.MethodGet {
@@ -85,7 +86,6 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	who, err := h.authenticate(r)
 	if err != nil {
-		w.Header().Set("WWW-Authenticate", "Bearer")
 		h.refuse(w, r, err)
 		return
 	}
@@ -98,7 +98,12 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	r = r.Clone(context.WithValue(r.Context(), caller{}, who))
 	r.Body = http.MaxBytesReader(w, r.Body, MaxBodyBytes)
 	r.URL.RawPath = r.URL.EscapedPath() // without it the runtime decodes a decoded path
-	h.mux.ServeHTTP(&patient{ResponseWriter: w, control: http.NewResponseController(w)}, r)
+	h.mux.ServeHTTP(w, r)
+}
+
+// Enter waits for a slot of a caller, which the gateway's own requests take as well, and returns a function that frees it.
+func (h *Handler) Enter(ctx context.Context, who string, stream bool) (leave func(), err error) {
+	return h.slots.enter(ctx, who, stream)
 }
 
 func (h *Handler) authenticate(r *http.Request) (who string, err error) {
@@ -151,6 +156,14 @@ type patient struct {
 func (p *patient) Write(raw []byte) (int, error) {
 	_ = p.control.SetWriteDeadline(time.Now().Add(readTimeout)) // a connection without deadlines is of a test
 	return p.ResponseWriter.Write(raw)
+}
+
+// WriteHeader implements http.ResponseWriter. The runtime's own challenge is the text of the error.
+func (p *patient) WriteHeader(code int) {
+	if code == http.StatusUnauthorized {
+		p.Header().Set("WWW-Authenticate", "Bearer")
+	}
+	p.ResponseWriter.WriteHeader(code)
 }
 
 // Unwrap is for http.ResponseController.

@@ -32,7 +32,7 @@ type Config[R any] struct {
 	Most int
 	// Batches is the number of batches that run at once (default 1): with two, one executes statements while the other one is flushed.
 	Batches int
-	// Pace, if not 0, is how long requests wait for such a batch at most: then a further one begins beside those that run, up to Beside
+	// Pace, if not 0, is how long requests wait for such a batch at most: then a further one begins beside the running ones, up to Beside
 	// of them. So batches that wait for an answer from far away delay nobody.
 	Pace   time.Duration
 	Beside int
@@ -72,7 +72,7 @@ func New[R any](cfg Config[R]) *Queue[R] {
 	return &Queue[R]{cfg: cfg}
 }
 
-// Do runs a request, in a batch or by alone, and returns its outcome. The requests of several callers take turns: who is comparable. When
+// Do runs a request, in a batch or by alone, and returns its outcome. The requests of several callers take turns: who is a comparable key of the caller. When
 // ctx ends first, the error is ErrWaiting for a request that no batch has taken, and ErrLeft otherwise.
 func (q *Queue[R]) Do(ctx context.Context, who any, r R, alone func() error) error {
 	req, err := q.enter(who, r)
@@ -91,7 +91,7 @@ func (q *Queue[R]) Do(ctx context.Context, who any, r R, alone func() error) err
 	return alone()
 }
 
-// enter counts a request that runs alone, for which it returns nil, or adds it to those that wait.
+// enter counts a request that runs alone, for which it returns nil, or adds it to the waiting ones.
 func (q *Queue[R]) enter(who any, r R) (*request[R], error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -104,7 +104,7 @@ func (q *Queue[R]) enter(who any, r R) (*request[R], error) {
 	return req, err
 }
 
-// add adds a request to those that wait. The caller holds mu.
+// add adds a waiting request. The caller holds mu.
 func (q *Queue[R]) add(who any, r R) (*request[R], error) {
 	i := slices.IndexFunc(q.waiting, func(c *caller[R]) bool { return c.who == who })
 	if i < 0 {
@@ -120,7 +120,7 @@ func (q *Queue[R]) add(who any, r R) (*request[R], error) {
 	return req, nil
 }
 
-// DoAll runs requests of one caller in batches, and returns their outcomes when all of them have ended: ErrAlone for those that were left
+// DoAll runs requests of one caller in batches, and returns their outcomes when all of them have ended: ErrAlone for requests that were left
 // out.
 func (q *Queue[R]) DoAll(who any, rs []R) []error {
 	errs, added := make([]error, len(rs)), make([]*request[R], len(rs))
@@ -184,7 +184,7 @@ func (q *Queue[R]) start() {
 	q.running.Go(func() { q.run(batch) })
 }
 
-// beside starts a batch beside those that run.
+// beside starts a batch beside the running ones.
 func (q *Queue[R]) beside() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -220,7 +220,7 @@ func (q *Queue[R]) run(batch []*request[R]) {
 	}
 }
 
-// take removes the next batch from those that wait: one request of each caller in turn, until it is full. The next batch begins with the
+// take removes the next batch from the waiting requests: one request of each caller in turn, until it is full. The next batch begins with the
 // caller after the last one. The caller holds mu.
 func (q *Queue[R]) take() (batch []*request[R]) {
 	for len(batch) < q.cfg.Most && len(q.waiting) > 0 {

@@ -32,7 +32,7 @@ func newFrames() *frames {
 
 const headBytes = 9
 
-// saw follows what was read.
+// saw follows the bytes that were read.
 func (f *frames) saw(data []byte) error {
 	for len(data) > 0 {
 		if n := min(f.skip, len(data)); n > 0 {

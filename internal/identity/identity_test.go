@@ -76,3 +76,33 @@ func TestAServerWithAMethodThatThePolicyLacksDoesNotStart(t *testing.T) {
 	err := identity.Policy{healthv1.Health_Check_FullMethodName: identity.Anybody}.Covers(s)
 	require.ErrorContains(t, err, "has no entry in the policy")
 }
+
+// A listener that wants certificates ends a connection without one; a listener for tokens lets it in, and its calls need a token.
+func TestAConnectionWithoutACertificateNeedsATokenForEachCall(t *testing.T) {
+	t.Parallel()
+	a, server := authority(t), identity.Deployment(west)
+	credentials := issue(t, a, server)
+	user := issue(t, a, identity.Identity{Role: identity.RoleUser, Name: "u"})
+	policy := identity.Policy{healthv1.Health_Check_FullMethodName: identity.Anybody}
+	check := func(address string) error {
+		conn, err := grpc.NewClient(address, user.DialOptionsForTokens(server)...)
+		require.NoError(t, err)
+		defer func() { _ = conn.Close() }()
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		_, err = healthv1.NewHealthClient(conn).Check(ctx, &healthv1.HealthCheckRequest{})
+		return err
+	}
+	require.Equal(t, codes.Unavailable, status.Code(check(serve(t, credentials, policy))))
+
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	s := grpc.NewServer(grpc.Creds(credentials.ServerForTokens(nil)), grpc.UnaryInterceptor(policy.Unary))
+	healthv1.RegisterHealthServer(s, health.NewServer())
+	go func() { _ = s.Serve(l) }()
+	t.Cleanup(s.Stop)
+	err = check(l.Addr().String())
+	require.Equal(t, codes.Unauthenticated, status.Code(err))
+	require.ErrorContains(t, err, "no certificate and the call no token")
+	require.Equal(t, codes.OK, call(t, l.Addr().String(), user, server), "a certificate is still enough")
+}

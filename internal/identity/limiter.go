@@ -23,7 +23,7 @@ type Limits struct {
 	Connections int
 	// Calls are requests in progress on all connections together, watches included, counted from the first byte.
 	Calls int
-	// Forwarded are calls that a deployment forwards for one person, Forwarding those that it forwards for all together; 0: Calls.
+	// Forwarded are calls that a deployment forwards for one person, Forwarding the calls that it forwards for all together; 0: Calls.
 	// They do not count as calls of the deployment.
 	Forwarded, Forwarding int
 	// Memory is of all callers together, in bytes; 0: budget.DefaultTotal.

@@ -117,7 +117,7 @@ func (c *call) close() {
 	}
 }
 
-// begin waits until the request may arrive: whatever is beyond the window of the stream takes memory from here on.
+// begin waits until the request may arrive: bytes beyond the window of the stream take memory from here on.
 func (c *call) begin(ctx context.Context) {
 	c.mu.Lock()
 	ended := c.references == 0
@@ -278,7 +278,7 @@ func (s *sending) RecvMsg(m any) error {
 	return in.decode(s.Context(), m, maxStreamBytes, func(request int64) int64 { return callBytes + requestCopies*request })
 }
 
-// requestCopies is how often the request of a stream is in memory: decoded, and in what its handler makes of it.
+// requestCopies is how often the request of a stream is in memory: decoded, and as converted by its handler.
 const requestCopies = 2
 
 // maxStreamBytes bounds the memory of a decoded request of a stream, which is there as long as the stream.

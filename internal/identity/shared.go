@@ -29,7 +29,7 @@ func (s *Shared[M]) encoded() ([]byte, error) {
 	return s.raw, s.err
 }
 
-// With returns what a stream sends: the message and fields of its own, which are in a message of the same type; none when own is nil. Whole
+// With returns the message of a stream: the message and fields of its own, which are in a message of the same type; none when own is nil. Whole
 // is both, for a stream that encodes nothing.
 func (s *Shared[M]) With(own proto.Message, whole M) any {
 	return &joined{own: own, whole: whole, encoded: s.encoded}

@@ -62,7 +62,7 @@ func (c *call) metadata() (header, trailer metadata.MD) {
 	return c.header.Copy(), c.trailer.Copy()
 }
 
-// tell sets what call options ask for, once the call has ended.
+// tell sets the results that call options ask for, once the call has ended.
 func (c *call) tell(opts []grpc.CallOption) {
 	header, trailer := c.metadata()
 	for _, o := range opts {

@@ -56,7 +56,7 @@ const (
 // Caller is on whose behalf statements run.
 type Caller struct {
 	Lane Lane
-	// Who is comparable. The statements of one Who are bounded; those with nil are not.
+	// Who is comparable. The statements of one Who are bounded; statements with nil are not.
 	Who any
 	// Refused is called for each statement that is refused; may be nil.
 	Refused func()
@@ -102,7 +102,7 @@ type lane struct {
 	waiting  []*use // callers with tickets, in the order of their turns
 }
 
-// use is what one caller runs, in all lanes. The process itself has one for each lane.
+// use counts the statements of one caller, in all lanes. The process itself has one for each lane.
 type use struct {
 	key      any
 	bounded  bool
@@ -182,7 +182,7 @@ func (l *Lanes) join(c Caller) *ticket {
 	return t
 }
 
-// grant gives free connections to those who wait in a lane.
+// grant assigns free connections to the callers that wait in a lane.
 func (l *Lanes) grant(at *lane) {
 	for at.reserved > 0 || l.shared > 0 {
 		t := l.next(at)

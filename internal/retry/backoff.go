@@ -14,7 +14,9 @@ import (
 type Backoff struct {
 	// First is the first pause (default 50 ms), Max the longest one (default 10 s).
 	First, Max time.Duration
-	last       time.Duration // without jitter; 0: the next pause is the first one
+	// AtOnce ends a pause of Forever, which then begins anew with the first one; may be nil.
+	AtOnce <-chan struct{}
+	last   time.Duration // without jitter; 0: the next pause is the first one
 }
 
 // Next is the next pause: between half of its nominal length and the whole.

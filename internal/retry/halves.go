@@ -12,7 +12,7 @@ type Halves struct {
 	Stop func() bool
 }
 
-// Do runs h over ids, and returns those that it did not come to. It fails with an error of the whole batch.
+// Do runs h over ids, and returns the ids that it did not reach. It fails with an error of the whole batch.
 func (h Halves) Do(ids []int64) (left []int64, err error) {
 	err = h.Run(ids)
 	switch {

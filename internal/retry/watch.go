@@ -48,6 +48,8 @@ func Forever(ctx context.Context, b Backoff, try func(ctx context.Context) error
 		failed(err, pause, repeated)
 		select {
 		case <-ctx.Done():
+		case <-b.AtOnce:
+			b.Reset()
 		case <-time.After(pause):
 		}
 	}

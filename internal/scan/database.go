@@ -96,7 +96,7 @@ func (d *database) snapshot(ctx context.Context, read func(tx pgx.Tx) error) err
 	return d.transaction(ctx, d.reader, pgx.RepeatableRead, false, read)
 }
 
-// ask runs a short transaction. With keysOnly each row is found by an index, whatever the statistics say: the asked keys are
+// ask runs a short transaction. With keysOnly each row is found by an index, with any statistics: the asked keys are
 // few beside the table.
 func (d *database) ask(ctx context.Context, keysOnly bool, read func(tx pgx.Tx) error) error {
 	return d.transaction(ctx, d.asker, pgx.ReadCommitted, keysOnly, read)
@@ -113,7 +113,7 @@ func (d *database) askOnce(ctx context.Context, keysOnly bool, read func(pgx.Row
 	if err != nil && !d.asker.IsClosed() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
-		_, _ = d.asker.Exec(ctx, "ROLLBACK") // what follows an error is not run
+		_, _ = d.asker.Exec(ctx, "ROLLBACK") // statements after an error are not run
 	}
 	return err
 }

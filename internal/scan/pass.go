@@ -46,7 +46,7 @@ type pass struct {
 	progress func(rows int64)
 }
 
-// column returns the place of a column among those that the pass reads.
+// column returns the place of a column among the columns of the pass.
 func (p *pass) column(name string) int { return slices.Index(p.columns, name) }
 
 func newPass(db *database, table *catalogue.Table, refs []*reference, progress func(int64)) *pass {

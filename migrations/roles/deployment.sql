@@ -5,6 +5,9 @@ DO $$
 DECLARE
     prefix  text := current_setting('dbcontroller.role_prefix');
     owner   text := prefix || '_owner';
+    -- The table of applied migrations, and its schema, which an operator may have given it.
+    versions text := (SELECT c.oid::regclass FROM pg_class c WHERE c.relname = 'dbcontroller_migration_deployment' AND c.relkind = 'r' ORDER BY 1 LIMIT 1);
+    their    text := (SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = versions::regclass);
     one     text;
     object  record;
     granted record;
@@ -20,7 +23,10 @@ BEGIN
     END IF;
 
     EXECUTE format('ALTER SCHEMA dbcontroller OWNER TO %I', owner);
-    EXECUTE format('GRANT ALL ON dbcontroller_migration_deployment TO %I', owner); -- its schema is not ours to give
+    EXECUTE format('GRANT ALL ON %s TO %I', versions, owner); -- its schema is not ours to give
+    IF their <> 'public' THEN
+        EXECUTE format('GRANT USAGE ON SCHEMA %I TO %I', their, owner);
+    END IF;
     FOR object IN SELECT c.oid::regclass AS name FROM pg_class c WHERE c.relnamespace = 'dbcontroller'::regnamespace AND c.relkind IN ('r', 'v') LOOP
         EXECUTE format('ALTER TABLE %s OWNER TO %I', object.name, owner);
     END LOOP;
@@ -39,11 +45,14 @@ BEGIN
         EXECUTE format('REVOKE ALL ON ALL TABLES IN SCHEMA dbcontroller FROM %s', one);
         EXECUTE format('REVOKE ALL ON ALL SEQUENCES IN SCHEMA dbcontroller FROM %s', one);
         EXECUTE format('REVOKE ALL ON ALL FUNCTIONS IN SCHEMA dbcontroller FROM %s', one);
-        EXECUTE format('REVOKE ALL ON dbcontroller_migration_deployment FROM %s', one);
+        EXECUTE format('REVOKE ALL ON %s FROM %s', versions, one);
         CONTINUE WHEN one = 'PUBLIC';
         EXECUTE format('REVOKE %I FROM %s', owner, one);
         EXECUTE format('GRANT USAGE ON SCHEMA dbcontroller TO %s', one);
-        EXECUTE format('GRANT SELECT ON dbcontroller_migration_deployment TO %s', one);
+        EXECUTE format('GRANT SELECT ON %s TO %s', versions, one);
+        IF their <> 'public' THEN
+            EXECUTE format('GRANT USAGE ON SCHEMA %I TO %s', their, one);
+        END IF;
     END LOOP;
 
     FOR granted IN SELECT * FROM (VALUES
@@ -54,12 +63,13 @@ BEGIN
         ('api', 'SELECT, INSERT, UPDATE, DELETE', 'shadow, dbcontroller.resource, dbcontroller.foreign_target, dbcontroller.reference, dbcontroller.owner_reference, dbcontroller.blockade'),
         ('api', 'SELECT, INSERT, DELETE', 'closing, dbcontroller.holder_entry, dbcontroller.ownee_entry, dbcontroller.owner_lost, dbcontroller.notice, dbcontroller.work'),
         ('api', 'SELECT, INSERT', 'attempt, dbcontroller.closed_attempt, dbcontroller.request, dbcontroller.change, dbcontroller.removal, dbcontroller.cause'),
-        ('api', 'SELECT', 'epoch, dbcontroller.member, dbcontroller.lease, dbcontroller.derivation, dbcontroller.ending, dbcontroller.attachment, dbcontroller.captured'),
+        ('api', 'SELECT', 'epoch, dbcontroller.member, dbcontroller.lease, dbcontroller.derivation, dbcontroller.ending, dbcontroller.attachment, dbcontroller.captured, dbcontroller.pin'),
         -- Acts upon deletions, keeps its place among the processes, follows versions and epochs, tidies up.
         ('controller', 'SELECT, INSERT', 'meta'),
         ('controller', 'UPDATE (singleton, version, generation, digest, compacted, environment, epoch, server, timeline, awaiting, forgotten)', 'meta'),
         ('controller', 'SELECT, INSERT, UPDATE', 'deployment'),
         ('controller', 'SELECT, INSERT', 'kind, dbcontroller.field'),
+        ('controller', 'UPDATE (finalizers)', 'kind'),
         ('controller', 'SELECT, UPDATE, DELETE', 'shadow, dbcontroller.resource'),
         ('controller', 'SELECT, INSERT, UPDATE, DELETE', 'foreign_target, dbcontroller.reference, dbcontroller.owner_reference, dbcontroller.blockade, dbcontroller.work, dbcontroller.derivation'),
         ('controller', 'SELECT, INSERT, DELETE', 'attempt, dbcontroller.closed_attempt, dbcontroller.change, dbcontroller.notice, dbcontroller.holder_entry, dbcontroller.ownee_entry, dbcontroller.owner_lost'),
@@ -72,6 +82,8 @@ BEGIN
         ('controller', 'SELECT, UPDATE, DELETE', 'attachment'),
         ('controller', 'SELECT, INSERT, UPDATE, DELETE', 'captured, dbcontroller.deletion_progress'),
         ('controller', 'SELECT, INSERT, UPDATE', 'position'),
+        ('controller', 'SELECT, DELETE', 'pin'),
+        ('controller', 'SELECT, UPDATE, DELETE', 'wish'),
         -- Writes and deletes resources in its own transactions. It follows versions and epochs, and establishes nothing for others.
         ('application', 'SELECT (service, region, database_id, version, generation, digest, compacted, environment, epoch, server, timeline, awaiting, forgotten)', 'meta'),
         ('application', 'SELECT, INSERT', 'deployment, dbcontroller.kind, dbcontroller.field'),
@@ -80,11 +92,11 @@ BEGIN
         ('application', 'SELECT, UPDATE, DELETE', 'blockade'),
         ('application', 'SELECT, INSERT, DELETE', 'closing, dbcontroller.holder_entry, dbcontroller.ownee_entry, dbcontroller.owner_lost, dbcontroller.notice, dbcontroller.work'),
         ('application', 'SELECT, INSERT', 'attempt, dbcontroller.closed_attempt, dbcontroller.change, dbcontroller.removal, dbcontroller.cause'),
-        ('application', 'SELECT', 'epoch, dbcontroller.decommissioned, dbcontroller.derivation, dbcontroller.ending, dbcontroller.attachment, dbcontroller.captured, dbcontroller.mark'),
+        ('application', 'SELECT', 'epoch, dbcontroller.decommissioned, dbcontroller.derivation, dbcontroller.ending, dbcontroller.attachment, dbcontroller.captured, dbcontroller.pin, dbcontroller.mark'),
         -- Looks after it, without what users store and without what tokens are made with.
         ('audit', 'SELECT', 'deployment, dbcontroller.kind, dbcontroller.field, dbcontroller.shadow, dbcontroller.foreign_target, dbcontroller.reference, dbcontroller.owner_reference'),
         ('audit', 'SELECT', 'blockade, dbcontroller.holder_entry, dbcontroller.ownee_entry, dbcontroller.owner_lost, dbcontroller.notice, dbcontroller.work, dbcontroller.attempt, dbcontroller.closed_attempt, dbcontroller.closing'),
-        ('audit', 'SELECT', 'removal, dbcontroller.cause, dbcontroller.decommissioned, dbcontroller.word, dbcontroller.epoch, dbcontroller.member, dbcontroller.lease, dbcontroller.derivation, dbcontroller.ending, dbcontroller.attachment, dbcontroller.captured, dbcontroller.deletion_progress'),
+        ('audit', 'SELECT', 'removal, dbcontroller.cause, dbcontroller.decommissioned, dbcontroller.word, dbcontroller.epoch, dbcontroller.member, dbcontroller.lease, dbcontroller.derivation, dbcontroller.ending, dbcontroller.attachment, dbcontroller.captured, dbcontroller.pin, dbcontroller.wish, dbcontroller.deletion_progress'),
         ('audit', 'SELECT (service, region, database_id, version, generation, digest, compacted, epoch, server, timeline, awaiting, forgotten)', 'meta')
     ) AS g (role, rights, tables) LOOP
         EXECUTE format('GRANT %s ON dbcontroller.%s TO %I', granted.rights, granted.tables, prefix || '_' || granted.role);
@@ -93,4 +105,5 @@ BEGIN
     -- A new epoch passes over numbers that were given out and lost.
     EXECUTE format('GRANT SELECT, UPDATE ON ALL SEQUENCES IN SCHEMA dbcontroller TO %I', prefix || '_controller');
     EXECUTE format('GRANT EXECUTE ON FUNCTION dbcontroller.forget_removals TO %I', prefix || '_controller');
+    EXECUTE format('GRANT EXECUTE ON FUNCTION dbcontroller.acquire, dbcontroller.acquired TO %I', prefix || '_application');
 END $$;

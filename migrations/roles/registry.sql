@@ -3,6 +3,9 @@ DO $$
 DECLARE
     prefix  text := current_setting('dbcontroller.role_prefix');
     owner   text := prefix || '_owner';
+    -- The table of applied migrations, and its schema, which an operator may have given it.
+    versions text := (SELECT c.oid::regclass FROM pg_class c WHERE c.relname = 'dbcontroller_migration_registry' AND c.relkind = 'r' ORDER BY 1 LIMIT 1);
+    their    text := (SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = versions::regclass);
     one     text;
     object  record;
     granted record;
@@ -17,7 +20,10 @@ BEGIN
     END IF;
 
     EXECUTE format('ALTER SCHEMA dbcontroller_registry OWNER TO %I', owner);
-    EXECUTE format('GRANT ALL ON dbcontroller_migration_registry TO %I', owner);
+    EXECUTE format('GRANT ALL ON %s TO %I', versions, owner);
+    IF their <> 'public' THEN
+        EXECUTE format('GRANT USAGE ON SCHEMA %I TO %I', their, owner);
+    END IF;
     FOR object IN SELECT c.oid::regclass AS name FROM pg_class c WHERE c.relnamespace = 'dbcontroller_registry'::regnamespace AND c.relkind = 'r' LOOP
         EXECUTE format('ALTER TABLE %s OWNER TO %I', object.name, owner);
     END LOOP;
@@ -26,11 +32,14 @@ BEGIN
         EXECUTE format('REVOKE ALL ON SCHEMA dbcontroller_registry FROM %s', one);
         EXECUTE format('REVOKE ALL ON ALL TABLES IN SCHEMA dbcontroller_registry FROM %s', one);
         EXECUTE format('REVOKE ALL ON ALL SEQUENCES IN SCHEMA dbcontroller_registry FROM %s', one);
-        EXECUTE format('REVOKE ALL ON dbcontroller_migration_registry FROM %s', one);
+        EXECUTE format('REVOKE ALL ON %s FROM %s', versions, one);
         CONTINUE WHEN one = 'PUBLIC';
         EXECUTE format('REVOKE %I FROM %s', owner, one);
         EXECUTE format('GRANT USAGE ON SCHEMA dbcontroller_registry TO %s', one);
-        EXECUTE format('GRANT SELECT ON dbcontroller_migration_registry TO %s', one);
+        EXECUTE format('GRANT SELECT ON %s TO %s', versions, one);
+        IF their <> 'public' THEN
+            EXECUTE format('GRANT USAGE ON SCHEMA %I TO %s', their, one);
+        END IF;
     END LOOP;
 
     FOR granted IN SELECT * FROM (VALUES

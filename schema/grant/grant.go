@@ -1,4 +1,4 @@
-// Package grant decides who may do what with which resource, from the rights that an environment declares. It is pure: no
+// Package grant decides about the rights of identities to resources, from the declarations of an environment. It is pure: no
 // database, no network.
 package grant
 
@@ -9,7 +9,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// Subject is who wants to do something.
+// Subject is the caller whose right is decided.
 type Subject struct {
 	// Identity is the path of an identity without its slash, such as user/ann.
 	Identity string

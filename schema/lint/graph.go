@@ -92,7 +92,7 @@ func shortName(from, n kindNode) string {
 	return n.String()
 }
 
-// inOrder returns the kinds by their names, so that a ring is reported in the same way whatever the order of the files.
+// inOrder returns the kinds by their names, so that a ring is reported in the same way with any order of the files.
 func (g *kindGraph) inOrder() []kindNode {
 	return slices.SortedFunc(slices.Values(g.nodes), func(a, b kindNode) int {
 		return cmp.Or(cmp.Compare(a.Service, b.Service), schema.CompareVersions(a.Version, b.Version), cmp.Compare(a.kind, b.kind))

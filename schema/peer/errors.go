@@ -20,8 +20,10 @@ var (
 	ErrConflict = errors.New("uid or revision does not match")
 	// ErrDeleting reports that the resource is in DELETING, and takes no writes.
 	ErrDeleting = errors.New("is being deleted")
-	// ErrQuota reports that another deployment has told of too many attempts of which nothing is known here; try again later.
-	ErrQuota = errors.New("too many attempts of which nothing is known here: at most as many as the quota of tentative references are recorded in an hour, try again later")
+	// ErrNotDeleting reports that nobody has deleted the resource.
+	ErrNotDeleting = errors.New("is not being deleted")
+	// ErrQuota reports that another deployment has sent too many unknown attempts; try again later.
+	ErrQuota = errors.New("too many unknown attempts: the quota of tentative references bounds their number in an hour, try again later")
 	// ErrAborted reports that the attempt was aborted, by a target's resolver, a version switch or a new epoch; try again.
 	ErrAborted = errors.New("the write was aborted, try again")
 	// ErrForeignReference reports that a write in the caller's transaction has a new reference to another deployment.

@@ -35,6 +35,8 @@ type PlanMember struct {
 	Vias []Via
 	// BlockDeletion refuses the deletion.
 	BlockDeletion bool
+	// Finalizers: it stays in DELETING until their holders have cleaned up.
+	Finalizers []string
 	// Entries are the deployments with acting references to it (holder entries), and Ownees those with resources that it owns.
 	Entries, Ownees []schema.DeploymentID
 }
@@ -76,10 +78,22 @@ type PlanQuestion struct {
 
 // Plan lists the effects of a deletion of some targets in one deployment.
 type Plan struct {
-	Members   []PlanMember
-	Blockers  []PlanBlocker
-	Unsets    []PlanUnset
-	Truncated bool
+	Members  []PlanMember
+	Blockers []PlanBlocker
+	Unsets   []PlanUnset
+	// Truncated: there are more members than the limit; MoreUnsets: there are more unsets.
+	Truncated, MoreUnsets bool
+	// Counts are the numbers of direct references to the targets and members, and Holders that of the different holders of those that
+	// cascade, if something was left out of a detailed answer.
+	Counts  []PlanCount
+	Holders int
+}
+
+// PlanCount is the number of direct references by one path and behaviour.
+type PlanCount struct {
+	Path      string
+	Behaviour schema.Behaviour
+	Count     int
 }
 
 // IsZero reports whether there is no reason: the deletion starts with the member.
@@ -99,7 +113,7 @@ type DeleteResult struct {
 	Removed bool
 	// Unasked are the deployments that could not be asked for blockers of the cascade.
 	Unasked []Unasked
-	// Deletion identifies the deletion in every deployment: that which this delete began, or an earlier one that goes on.
+	// Deletion identifies the deletion in every deployment: the deletion that this delete began, or an earlier one that goes on.
 	Deletion uuid.UUID
 	// Resource is the marked resource; nil when removed.
 	Resource *Resource

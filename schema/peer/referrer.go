@@ -7,7 +7,7 @@ import (
 )
 
 // Referrer reports for each of some resources whether the person who writes may refer to it. About resources of other deployments
-// it knows the grants of the environment alone: what these allow, their deployment may still deny when it is asked.
+// it knows the grants of the environment alone: a reference that these allow may still be denied by its deployment.
 type Referrer func(ctx context.Context, names []schema.FullName) ([]bool, error)
 
 type referrerKey struct{}
@@ -18,7 +18,7 @@ func WithReferrer(ctx context.Context, may Referrer) context.Context {
 	return context.WithValue(ctx, referrerKey{}, may)
 }
 
-// ReferrerFrom returns what WithReferrer stored, or nil.
+// ReferrerFrom returns the value of WithReferrer, or nil.
 func ReferrerFrom(ctx context.Context) Referrer {
 	may, _ := ctx.Value(referrerKey{}).(Referrer)
 	return may

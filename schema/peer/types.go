@@ -40,6 +40,11 @@ type Resource struct {
 	Owners     []OwnerReference `json:",omitempty"`
 	// BlockDeletion refuses deletes that would remove the resource.
 	BlockDeletion bool `json:",omitempty"`
+	// Finalizers are those of a resource in DELETING that are left.
+	Finalizers []string `json:",omitempty"`
+	// Status is the report of a controller, a JSON object; nil for nothing. StatusGeneration increases with its changes.
+	Status           []byte `json:",omitempty"`
+	StatusGeneration int64  `json:",omitempty"`
 }
 
 // Mode is the precondition of a write.

@@ -77,6 +77,7 @@ type admin struct {
 	inspector inspector
 	progress  progressReader
 	pauser    pauser
+	steering  steering
 	failures  func() []Failure
 	watches   func() []Watch
 	log       *zap.Logger
@@ -93,7 +94,7 @@ func newAdmin(cfg Config) *admin {
 	}
 	store := cfg.Store
 	return &admin{
-		self: store.Deployment(), work: store, processes: store, operators: store, databases: store, actions: store, inspector: store, progress: store, pauser: store,
+		self: store.Deployment(), work: store, processes: store, operators: store, databases: store, actions: store, inspector: store, progress: store, pauser: store, steering: store,
 		failures: failures, watches: watches, log: cfg.Logger,
 	}
 }

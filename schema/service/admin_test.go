@@ -26,6 +26,7 @@ type adminStore struct {
 	failing        map[string]error // by method
 	outstanding    []shadow.Outstanding
 	decommissioned []shadow.Decommissioned
+	steered        []string
 	words          []shadow.OperatorDecision
 	strangers      []shadow.DatabaseMismatch
 	epoch          shadow.EpochStatus
@@ -103,6 +104,25 @@ func (s *adminStore) Pause(_ context.Context, of schema.DeploymentID, paused boo
 	return nil
 }
 
+func (s *adminStore) Retry(_ context.Context, of schema.DeploymentID, reason, by string) error {
+	s.steered = append(s.steered, fmt.Sprint("retry ", of, reason, by))
+	return nil
+}
+
+func (s *adminStore) RetryResource(_ context.Context, name, reason, by string) ([]schema.DeploymentID, error) {
+	s.steered = append(s.steered, fmt.Sprint("retry ", name, reason, by))
+	return []schema.DeploymentID{other}, nil
+}
+
+func (s *adminStore) Releasable(_ context.Context, name string, limit int) ([]shadow.Releasable, error) {
+	return []shadow.Releasable{{Key: fmt.Sprint(name, limit), What: "HOLDER_ENTRY", Name: name, Other: other.String(), Breaks: "x", Refused: "y", Since: time.Unix(9, 0)}, {}}, nil
+}
+
+func (s *adminStore) ForceRelease(_ context.Context, keys []string, reason, by string) ([]string, error) {
+	s.steered = append(s.steered, fmt.Sprint("release ", keys, reason, by))
+	return keys[:1], nil
+}
+
 func (s *adminStore) Paused(context.Context) ([]schema.DeploymentID, error) {
 	return []schema.DeploymentID{other}, s.failing["Paused"]
 }
@@ -123,7 +143,7 @@ func (s *adminStore) RunningDeletions(_ context.Context, limit int) ([]shadow.De
 
 func newAdminService(store *adminStore, failures ...Failure) *admin {
 	return &admin{
-		self: self, work: store, processes: store, operators: store, databases: store, actions: store, inspector: store, progress: store, pauser: store,
+		self: self, work: store, processes: store, operators: store, databases: store, actions: store, inspector: store, progress: store, pauser: store, steering: store,
 		watches: func() []Watch {
 			return []Watch{{Name: "deletions", Deployment: other.String(), Primed: true, Heard: time.Unix(9, 0), Lost: 4}}
 		},
@@ -465,4 +485,33 @@ func TestStuckDeletionsAndPausesAreThoseOfTheStore(t *testing.T) {
 	_, err = a.Pause(as(t, operator), &adminv1.PauseRequest{Of: "nothing", Reason: "why"})
 	require.Equal(t, codes.InvalidArgument, status.Code(err))
 	require.Equal(t, []string{fmt.Sprint(self, true, "why", "operator/eve"), fmt.Sprint(other, false, "done", "operator/eve")}, store.pauses)
+}
+
+func TestRetriesAndReleasesAreThoseOfTheStore(t *testing.T) {
+	t.Parallel()
+	store := &adminStore{}
+	a := newAdminService(store)
+	for _, req := range []*adminv1.RetryRequest{{Reason: "r"}, {Of: other.String(), Reason: "r"}, {Name: "devices/d", Reason: "r"}} {
+		got, err := a.Retry(as(t, operator), req)
+		require.NoError(t, err)
+		require.Len(t, got.GetWaitsFor(), len(req.GetName())/len("devices/d"))
+	}
+	for _, req := range []*adminv1.RetryRequest{{Of: "nothing", Reason: "r"}, {Name: "//" + other.String() + "/devices/d", Reason: "r"}} {
+		_, err := a.Retry(as(t, operator), req)
+		require.Equal(t, codes.InvalidArgument, status.Code(err))
+	}
+	listed, err := a.ListReleasable(as(t, operator), &adminv1.ListReleasableRequest{Name: "devices/d"})
+	require.NoError(t, err)
+	first := listed.GetReleasable()[0]
+	require.Equal(t, "devices/d100", first.GetKey())
+	require.Equal(t, "//a.example.com/us-west2/devices/d", first.GetResource())
+	require.Equal(t, []string{"HOLDER_ENTRY", other.String(), "x", "y"}, []string{first.GetWhat(), first.GetOther(), first.GetBreaks(), first.GetRefused()})
+	require.Nil(t, listed.GetReleasable()[1].GetSince())
+	done, err := a.ForceRelease(as(t, operator), &adminv1.ForceReleaseRequest{Keys: []string{"k", "l"}, Reason: "r"})
+	require.NoError(t, err)
+	require.Equal(t, []string{"k"}, done.GetReleased())
+	require.Equal(t, []string{
+		fmt.Sprint("retry ", schema.DeploymentID{}, "r", "operator/eve"), fmt.Sprint("retry ", other, "r", "operator/eve"), "retry devices/droperator/eve",
+		"release [k l]roperator/eve",
+	}, store.steered)
 }

@@ -10,7 +10,6 @@ import (
 	"github.com/db-controller/db-controller/internal/identity"
 	"github.com/db-controller/db-controller/internal/inprocess"
 	"github.com/db-controller/db-controller/internal/requestid"
-	"github.com/db-controller/db-controller/schema/service/access"
 )
 
 // Channels are in-process connections to the deployment's own services: without sockets and encoding. Deadlines, metadata
@@ -20,24 +19,10 @@ type Channels struct {
 	Shared grpc.ClientConnInterface
 	// Copied passes copies of messages: for handlers, which may change them.
 	Copied grpc.ClientConnInterface
-
-	cfg     Config
-	forward *forwarder
-	rights  *access.Access
-}
-
-// As returns a channel whose caller has an identity, with the rights of the policy, and whose requests are forwarded as a
-// listener's are: for tests and tools.
-func (c *Channels) As(who identity.Identity) grpc.ClientConnInterface {
-	channel := newChannel(c.cfg.Logger, who,
-		[]grpc.UnaryServerInterceptor{c.forward.actForUnary, policy.Unary, c.forward.Unary, c.rights.Unary},
-		[]grpc.StreamServerInterceptor{c.forward.actForStream, policy.Stream, c.forward.Stream, c.rights.Stream})
-	register(channel, c.cfg)
-	return channel
 }
 
 // newChannels makes the channels of the deployment's own process, on which it is the caller itself: its watches share, its calls copy.
-func newChannels(cfg Config, forward *forwarder, rights *access.Access) *Channels {
+func newChannels(cfg Config) *Channels {
 	self := identity.Deployment(cfg.Store.Deployment())
 	shared, copied := newChannel(cfg.Logger, self, nil, nil), newChannel(cfg.Logger, self, nil, nil)
 	shared.Share = true
@@ -45,7 +30,7 @@ func newChannels(cfg Config, forward *forwarder, rights *access.Access) *Channel
 		register(channel, cfg)
 	}
 	cfg.Peers.SetSelf(shared, copied)
-	return &Channels{Shared: shared, Copied: copied, cfg: cfg, forward: forward, rights: rights}
+	return &Channels{Shared: shared, Copied: copied}
 }
 
 func newChannel(log *zap.Logger, who identity.Identity, unary []grpc.UnaryServerInterceptor, stream []grpc.StreamServerInterceptor) *inprocess.Channel {

@@ -43,7 +43,7 @@ kinds:
 `
 
 // channels returns the channels of a deployment's services over a real store.
-func channels(t testing.TB) (*service.Channels, *shadow.Store) {
+func channels(t testing.TB) (*service.TestChannels, *shadow.Store) {
 	t.Helper()
 	self := schema.DeploymentID{Service: "a.example.com", Region: "us-west2"}
 	store := harness.NewBox(t, services, nil, self.String()).Stores[self]

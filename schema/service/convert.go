@@ -142,7 +142,7 @@ func resourceProto(self schema.DeploymentID, in *peer.Resource) *resourcev1.Reso
 	out := &resourcev1.Resource{
 		Name: in.Name, Kind: in.Kind, Uid: in.UID.String(), Revision: int64(in.Revision), Generation: in.Generation, Labels: in.Labels,
 		CreateTime: timestamppb.New(in.CreatedAt), UpdateTime: timestamppb.New(in.UpdatedAt), Deployment: self.String(),
-		BlockDeletion: in.BlockDeletion, State: stateProto[in.State],
+		BlockDeletion: in.BlockDeletion, State: stateProto[in.State], Finalizers: in.Finalizers,
 	}
 	for _, o := range in.Owners {
 		out.OwnerReferences = append(out.OwnerReferences, &resourcev1.OwnerReference{

@@ -21,6 +21,9 @@ func withBodies(ctx context.Context, self schema.DeploymentID, in []peer.Resourc
 	bytes := int64(0)
 	for i := range in {
 		bytes += int64(len(in[i].Body)) + encodedCopies*budget.EncodedBytes(in[i].Body)
+		if in[i].Status != nil {
+			bytes += int64(len(in[i].Status)) + budget.DecodedBytes(in[i].Status)
+		}
 	}
 	if err := budget.Convert(ctx, bytes); err != nil {
 		return nil, err
@@ -31,7 +34,7 @@ func withBodies(ctx context.Context, self schema.DeploymentID, in []peer.Resourc
 		if err != nil {
 			return nil, err
 		}
-		out[i], in[i].Body = p, nil
+		out[i], in[i].Body, in[i].Status = p, nil, nil
 	}
 	return out, nil
 }
@@ -41,6 +44,9 @@ const encodedCopies = 2
 
 func withBody(self schema.DeploymentID, in *peer.Resource, mask *fieldmaskpb.FieldMask, encoded bool) (*resourcev1.Resource, error) {
 	out, of := resourceProto(self, in), wire.PickedOf(mask.GetPaths())
+	if err := setStatus(out, in); err != nil {
+		return nil, fmt.Errorf("the stored status of %s: %s", in.Name, err.Error())
+	}
 	if in.Body == nil || of == nil {
 		return out, nil
 	}

@@ -11,8 +11,10 @@ import (
 
 	"github.com/db-controller/db-controller/internal/identity"
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
+	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
+	"github.com/db-controller/db-controller/schema/service/costs"
 )
 
 // everyMethod yields the methods of all services of a deployment, from their .proto files.
@@ -71,7 +73,7 @@ func TestEveryMethodHasItsBounds_I20(t *testing.T) {
 		}
 		people := slices.Contains(policy[name], identity.RoleUser)
 		if whole := m.Output().FullName() == "dbcontroller.resource.v1.Resource"; lists && people && !whole && !m.IsStreamingServer() && !slices.Contains(oneByOne, name) {
-			require.True(t, costly[name], "%s answers people with a list: it is a costly read of costs.go, or bounded otherwise", name)
+			require.True(t, costs.Are(name), "%s answers people with a list: it is a costly read of package costs, or bounded otherwise", name)
 		}
 		require.False(t, m.IsStreamingClient(), "%s: requests that have no end have no bound", name)
 
@@ -95,4 +97,24 @@ func TestEveryMethodHasItsBounds_I20(t *testing.T) {
 			require.NotEmpty(t, policy[name], name)
 		}
 	}
+}
+
+// The same for the registry: whoever may read the environment may read the whole, which has no pages.
+func TestEveryMethodOfTheRegistryHasItsBounds_I20(t *testing.T) {
+	t.Parallel()
+	methods, n := registryv1.File_dbcontroller_registry_v1_registry_proto.Services().Get(0).Methods(), 0
+	for i := range methods.Len() {
+		m := methods.Get(i)
+		name := "/dbcontroller.registry.v1.RegistryService/" + string(m.Name())
+		require.False(t, m.IsStreamingClient(), "%s: requests that have no end have no bound", name)
+		whole := has(m.Output(), func(d protoreflect.MessageDescriptor) bool {
+			return d.FullName() == "dbcontroller.registry.v1.Environment"
+		}, map[protoreflect.FullName]bool{})
+		if whole && !m.IsStreamingServer() {
+			n++
+			require.True(t, costs.Are(name), "%s answers with an environment: it is a costly read of package costs", name)
+		}
+		require.NotContains(t, forwarded, name, "the registry believes nobody about others")
+	}
+	require.Equal(t, 1, n)
 }

@@ -45,6 +45,8 @@ var forwarded = []string{
 	resourcev1.ResourceService_BatchWriteResources_FullMethodName,
 	resourcev1.ResourceService_MutateAndValidateResource_FullMethodName,
 	resourcev1.ResourceService_PlanDeletion_FullMethodName,
+	resourcev1.ResourceService_RemoveFinalizer_FullMethodName,
+	resourcev1.ResourceService_UpdateResourceStatus_FullMethodName,
 	adminv1.AdminService_Explain_FullMethodName,
 }
 
@@ -156,7 +158,7 @@ func onBehalf(ctx context.Context, who identity.Caller) context.Context {
 func addressed(req any) (names []string, region string) {
 	switch req := req.(type) {
 	case *resourcev1.GetResourceRequest, *resourcev1.SetBlockDeletionRequest, *resourcev1.PlanDeletionRequest,
-		*resourcev1.DeleteResourceRequest, *adminv1.ExplainRequest:
+		*resourcev1.DeleteResourceRequest, *adminv1.ExplainRequest, *resourcev1.RemoveFinalizerRequest, *resourcev1.UpdateResourceStatusRequest:
 		return []string{req.(interface{ GetName() string }).GetName()}, ""
 	case *resourcev1.CreateResourceRequest, *resourcev1.UpdateResourceRequest, *resourcev1.PutResourceRequest:
 		return []string{req.(interface{ GetResource() *resourcev1.Resource }).GetResource().GetName()}, ""

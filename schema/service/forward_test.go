@@ -50,7 +50,7 @@ func TestRequestsAreForwardedByTheirNamesAndRegions(t *testing.T) {
 	named := func(name string) []proto.Message {
 		return []proto.Message{
 			&resourcev1.GetResourceRequest{Name: name}, &resourcev1.DeleteResourceRequest{Name: name}, &resourcev1.PlanDeletionRequest{Name: name},
-			&resourcev1.SetBlockDeletionRequest{Name: name}, &adminv1.ExplainRequest{Name: name},
+			&resourcev1.SetBlockDeletionRequest{Name: name}, &resourcev1.RemoveFinalizerRequest{Name: name}, &resourcev1.UpdateResourceStatusRequest{Name: name}, &adminv1.ExplainRequest{Name: name},
 			&resourcev1.CreateResourceRequest{Resource: &resourcev1.Resource{Name: name}},
 			&resourcev1.UpdateResourceRequest{Resource: &resourcev1.Resource{Name: name}},
 			&resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: name}},

@@ -25,6 +25,7 @@ var reads = map[string]bool{
 	adminv1.AdminService_ListRemovals_FullMethodName:            true,
 	adminv1.AdminService_ListDeletions_FullMethodName:           true,
 	adminv1.AdminService_ListStuck_FullMethodName:               true,
+	adminv1.AdminService_ListReleasable_FullMethodName:          true,
 }
 
 // callers assigns the statements of a call to a lane of the database's connections, and to the caller's identity. Calls over

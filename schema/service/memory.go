@@ -12,7 +12,7 @@ const (
 	requestCopies = 3
 	callBytes     = 64 << 10
 	bodyBytes     = 2 << 20 // calls that read one body: as it is stored, or encoded
-	pagesBytes    = 4 << 20 // calls that read several bodies, up to maxCostly of them at a time
+	pagesBytes    = 4 << 20 // calls that read several bodies, of which package costs lets four run at a time
 )
 
 // bodies has the bytes of methods that read bodies whose size the request does not tell.
@@ -25,6 +25,9 @@ var bodies = map[string]int64{
 	resourcev1.ResourceService_ListResources_FullMethodName:       pagesBytes,
 	resourcev1.ResourceService_BatchGetResources_FullMethodName:   pagesBytes,
 	resourcev1.ResourceService_PlanDeletion_FullMethodName:        bodyBytes,
+	resourcev1.ResourceService_RemoveFinalizer_FullMethodName:     bodyBytes,
+
+	resourcev1.ResourceService_UpdateResourceStatus_FullMethodName: bodyBytes,
 
 	resourcev1.ResourceService_MutateAndValidateResource_FullMethodName: bodyBytes,
 }

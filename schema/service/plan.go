@@ -51,7 +51,10 @@ func (s *schemas) planDeletion(ctx context.Context, req *schemav1.PlanDeletionRe
 }
 
 func planProto(plan *peer.Plan) *schemav1.PlanDeletionResponse {
-	out := &schemav1.PlanDeletionResponse{Truncated: plan.Truncated}
+	out := &schemav1.PlanDeletionResponse{Truncated: plan.Truncated, MoreUnsets: plan.MoreUnsets, Holders: int64(plan.Holders)}
+	for _, c := range plan.Counts {
+		out.Counts = append(out.Counts, &schemav1.PlanDeletionResponse_Count{Path: c.Path, Behaviour: schemav1.Behaviour(c.Behaviour), Count: int64(c.Count)})
+	}
 	for _, m := range plan.Members {
 		out.Members = append(out.Members, memberProto(m))
 	}
@@ -70,7 +73,7 @@ func planProto(plan *peer.Plan) *schemav1.PlanDeletionResponse {
 func memberProto(m peer.PlanMember) *schemav1.PlanDeletionResponse_Member {
 	out := &schemav1.PlanDeletionResponse_Member{
 		Resource: wire.ResourceRef(m.Kind, m.Name, m.UID), Deployments: deploymentNames(m.Entries), OwneeDeployments: deploymentNames(m.Ownees),
-		BlockDeletion: m.BlockDeletion,
+		BlockDeletion: m.BlockDeletion, Finalizers: m.Finalizers,
 	}
 	for i, via := range m.Vias {
 		if i == 0 {

@@ -37,7 +37,7 @@ func (r *resources) planDeletion(ctx context.Context, req *resourcev1.PlanDeleti
 	for _, g := range plan.Groups {
 		out.Groups = append(out.Groups, &resourcev1.PlanDeletionResponse_Group{
 			Parent: int32(g.Parent), Deployment: g.Deployment.String(), Kind: g.Kind, Path: g.Path, Behaviour: schemav1.Behaviour(g.Behaviour),
-			Count: int64(g.Count), Samples: g.Samples, Unset: g.Unset,
+			Count: int64(g.Count), Samples: g.Samples, Unset: g.Unset, AtLeast: g.AtLeast, Finalizers: g.Finalizers,
 		})
 	}
 	blockers := readableBlockers(ctx, plan.Blockers)

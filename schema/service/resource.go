@@ -22,6 +22,7 @@ import (
 	"github.com/db-controller/db-controller/schema/service/access"
 	"github.com/db-controller/db-controller/schema/service/outcome"
 	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/schema/wire"
 )
 
 // Limits of a request.
@@ -54,6 +55,12 @@ type resourceDeleter interface {
 	SetBlockDeletion(ctx context.Context, name string, uid uuid.UUID, block bool) (*peer.Resource, error)
 }
 
+// resourceControls store the reports of controllers about resources.
+type resourceControls interface {
+	RemoveFinalizer(ctx context.Context, name string, uid uuid.UUID, finalizer string) (*peer.Resource, error)
+	UpdateStatus(ctx context.Context, name string, uid uuid.UUID, status []byte, generation *int64) (*peer.Resource, error)
+}
+
 // watchedResources delivers the resources that a request asks for, as messages that all watches of them share.
 type watchedResources func(ctx context.Context, req *resourcev1.WatchResourcesRequest,
 	as func(peer.Resource) (sharedEvent, error), deliver func(schema.Event[sharedEvent]) error) error
@@ -70,6 +77,7 @@ type resources struct {
 	reader    resourceReader
 	writer    resourceWriter
 	deleter   resourceDeleter
+	controls  resourceControls
 	watched   watchedResources
 	referrers referrerReader
 	// forward gets resources of other regions for BatchGetResources, whose names can be of several regions.
@@ -82,7 +90,7 @@ type resources struct {
 func newResources(cfg Config) *resources {
 	store := cfg.Store
 	return &resources{
-		self: store.Deployment(), model: store.Model, reader: store, writer: store, deleter: store, referrers: store,
+		self: store.Deployment(), model: store.Model, reader: store, writer: store, deleter: store, controls: store, referrers: store,
 		watched: func(ctx context.Context, req *resourcev1.WatchResourcesRequest, as func(peer.Resource) (sharedEvent, error), deliver func(schema.Event[sharedEvent]) error) error {
 			return shadow.WatchResourcesAs(ctx, store, shadow.WatchRequest{
 				Kind: req.GetKind(), Filter: req.GetFilter(), Token: req.GetResumeToken(), Within: access.Names(ctx), Form: identity.Received(ctx),
@@ -346,7 +354,7 @@ func (r *resources) write(in *resourcev1.BatchWriteResourcesRequest_Write) (w pe
 	if p.GetBody() == nil && w.Mode != peer.Create && len(w.Mask) == 0 {
 		return w, &peer.InvalidError{Resource: w.Name, Err: errNoBody}
 	}
-	if err := checkBody(p.GetBody()); err != nil {
+	if err := wire.CheckObject("body", p.GetBody(), wire.Bounds{Bytes: shadow.MaxBodyBytes, Levels: shadow.MaxBodyDepth}); err != nil {
 		return w, &peer.InvalidError{Resource: w.Name, Err: err}
 	}
 	w.Revision, w.Labels, w.Body = peer.Revision(p.GetRevision()), p.GetLabels(), p.GetBody().AsMap()

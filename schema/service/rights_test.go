@@ -195,3 +195,75 @@ func listed(ctx context.Context, t *testing.T, c resourcev1.ResourceServiceClien
 		require.Len(t, page.GetResources(), 2)
 	}
 }
+
+// Tokens of pages and watches, request ids, dry runs, filters and look-alike names of those who may see more give a restricted caller
+// nothing that it may not read.
+func TestARestrictedCallerLearnsNothingFromOthers(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	issuer := harness.NewIssuer(t)
+	g := newGuarded(t, issuer)
+	g.declare(strings.Split(limited, "rights:")[0])
+	root, ann := g.as(issuer.File("root", "db", time.Hour)), g.as(issuer.File("ann", "db", time.Hour, "team-a"))
+	const request = "0190d9a2-6f9a-7b1c-9e5d-000000000001"
+	for _, name := range []string{"a-1", "b-1", "b-2"} {
+		put := target(name)
+		if name == "b-1" {
+			put.RequestId = request
+		}
+		_, err := root.PutResource(ctx, put)
+		require.NoError(t, err)
+	}
+	_, err := root.PutResource(ctx, target("b-3", "targets/a-1"))
+	require.NoError(t, err)
+	page, err := root.ListResources(ctx, &resourcev1.ListResourcesRequest{PageSize: 1})
+	require.NoError(t, err)
+	watching, stop := context.WithCancel(ctx)
+	watch, err := root.WatchResources(watching, &resourcev1.WatchResourcesRequest{})
+	require.NoError(t, err)
+	resume := ""
+	for resume == "" {
+		event, err := watch.Recv()
+		require.NoError(t, err)
+		resume = event.GetEndOfSnapshot().GetResumeToken()
+	}
+	stop()
+	g.declare(limited)
+
+	next, err := ann.ListResources(ctx, &resourcev1.ListResourcesRequest{PageSize: 10, PageToken: page.GetNextPageToken()})
+	if err == nil {
+		for _, r := range next.GetResources() {
+			require.Contains(t, r.GetName(), "targets/a-", "by the page of somebody else")
+		}
+	}
+	_, err = root.PutResource(ctx, target("b-4"))
+	require.Equal(t, codes.PermissionDenied, status.Code(err))
+	watch, err = ann.WatchResources(ctx, &resourcev1.WatchResourcesRequest{ResumeToken: resume})
+	require.NoError(t, err)
+	_, err = ann.PutResource(ctx, target("a-2"))
+	require.NoError(t, err)
+	for event := (*resourcev1.WatchResourcesResponse)(nil); err == nil && event.GetUpsert().GetName() != "targets/a-2"; {
+		event, err = watch.Recv()
+		require.NotContains(t, event.String(), "targets/b-", "by the position of somebody else")
+	}
+
+	answer, err := ann.PutResource(ctx, &resourcev1.PutResourceRequest{Resource: target("a-3").GetResource(), RequestId: request})
+	require.NotContains(t, answer.String()+status.Convert(err).Proto().String(), "b-1", "by the request id of somebody else")
+	for _, name := range []string{"targets/a-1/../b-1", "targets/b-1/", "/targets/b-1", "targets//b-1", "Targets/b-1", "targets/b-1\x00", "//a.example.com/us-west2/targets/b-1", "//A.example.com/us-west2/targets/b-1"} {
+		_, err := ann.GetResource(ctx, &resourcev1.GetResourceRequest{Name: name})
+		require.Contains(t, []codes.Code{codes.PermissionDenied, codes.InvalidArgument, codes.Internal}, status.Code(err), "%q: %v", name, err)
+	}
+	for _, filter := range []string{`name = "targets/b-1"`, `name = "targets/b-1" OR name = "targets/b-2"`, `NOT name = "targets/a-1"`} {
+		found, err := ann.ListResources(ctx, &resourcev1.ListResourcesRequest{Filter: filter})
+		require.NotContains(t, found.String()+status.Convert(err).Message(), "targets/b-2", "%s", filter)
+	}
+	for name, code := range map[string]codes.Code{"targets/b-1": codes.PermissionDenied, "targets/missing": codes.PermissionDenied} {
+		_, err := ann.MutateAndValidateResource(ctx, &resourcev1.MutateAndValidateResourceRequest{Write: &resourcev1.BatchWriteResourcesRequest_Write{
+			Write: &resourcev1.BatchWriteResourcesRequest_Write_Put{Put: target("a-5", name).GetResource()},
+		}})
+		require.Equal(t, code, status.Code(err), "a dry run that refers to %s: %v", name, err)
+	}
+	referrers, err := ann.ListReferrers(ctx, &resourcev1.ListReferrersRequest{Target: "//a.example.com/us-west2/targets/a-1"})
+	require.NotContains(t, referrers.String()+status.Convert(err).Message(), "b-3")
+}

@@ -8,6 +8,8 @@ package service
 
 import (
 	"context"
+	"errors"
+	"io"
 	"slices"
 	"time"
 
@@ -30,6 +32,7 @@ import (
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
 	"github.com/db-controller/db-controller/schema/service/access"
+	"github.com/db-controller/db-controller/schema/service/costs"
 	"github.com/db-controller/db-controller/schema/service/outcome"
 	"github.com/db-controller/db-controller/schema/service/peers"
 	"github.com/db-controller/db-controller/schema/shadow"
@@ -55,6 +58,9 @@ var policy = identity.Policy{
 	resourcev1.ResourceService_PlanDeletion_FullMethodName:              people,
 	resourcev1.ResourceService_SetBlockDeletion_FullMethodName:          people, // users need the right to operate
 
+	resourcev1.ResourceService_UpdateResourceStatus_FullMethodName: people,
+	resourcev1.ResourceService_RemoveFinalizer_FullMethodName:      people, // users need to be the holder, or the right to operate
+
 	adminv1.AdminService_Status_FullMethodName:        people,
 	adminv1.AdminService_Explain_FullMethodName:       people,
 	adminv1.AdminService_ListDeletions_FullMethodName: people,
@@ -66,6 +72,10 @@ var policy = identity.Policy{
 	adminv1.AdminService_ListStuck_FullMethodName: people,
 	adminv1.AdminService_Pause_FullMethodName:     {identity.RoleOperator},
 	adminv1.AdminService_Resume_FullMethodName:    {identity.RoleOperator},
+
+	adminv1.AdminService_Retry_FullMethodName:          {identity.RoleOperator},
+	adminv1.AdminService_ListReleasable_FullMethodName: {identity.RoleOperator},
+	adminv1.AdminService_ForceRelease_FullMethodName:   {identity.RoleOperator},
 
 	adminv1.AdminService_Verify_FullMethodName:       {identity.RoleOperator},
 	adminv1.AdminService_ListRemovals_FullMethodName: {identity.RoleOperator},
@@ -140,10 +150,9 @@ func NewServer(cfg Config) (*Server, error) {
 	forward := newForwarder(cfg)
 	decommissioned := decommissionCheck{cfg.Store} // before actFor: it is about the deployment that forwards
 	databases := databaseCheck{cfg.Store.Deployment(), cfg.Store}
-	costs := newCosts(cfg.Refused)
 	rights := newAccess(cfg)
-	lanes := callers{costs.refused}
-	unary := append(slices.Clone(cfg.Unary), decommissioned.Unary, forward.actForUnary, lanes.Unary, costs.Unary)
+	lanes := callers{refusals(cfg)}
+	unary := append(slices.Clone(cfg.Unary), decommissioned.Unary, forward.actForUnary, lanes.Unary, costs.New(cfg.Refused).Unary)
 	stream := append(slices.Clone(cfg.Stream), decommissioned.Stream, forward.actForStream, lanes.Stream)
 	server := grpc.NewServer(append(ServerOptions(Guard{Credentials: cfg.Credentials, Policy: policy, Tokens: verifier(cfg.Tokens), Refused: cfg.Refused, Memory: cfg.Memory, Logger: cfg.Logger}, unary, stream),
 		// These run after the policy.
@@ -153,15 +162,24 @@ func NewServer(cfg Config) (*Server, error) {
 	if cfg.Reflection {
 		reflection.Register(server)
 	}
-	channels := newChannels(cfg, forward, rights)
+	channels := newChannels(cfg)
 	cfg.Peers.SetKnown(cfg.Store)
 	cfg.Peers.SetPositions(cfg.Store)
 	return &Server{Server: server, Channels: channels}, policy.Covers(server)
 }
 
+// refusals returns the configured function that is told of refused calls, never nil.
+func refusals(cfg Config) func(what string, who identity.Identity) {
+	if cfg.Refused == nil {
+		return func(string, identity.Identity) {}
+	}
+	return cfg.Refused
+}
+
 func newAccess(cfg Config) *access.Access {
 	return access.New(access.Config{
 		Deployment: cfg.Store.Deployment(), Environments: cfg.Peers, Outside: cfg.Authorizer, Tokens: cfg.Tokens, Logger: cfg.Logger,
+		FinalizerHolder: finalizerHolder(cfg.Store.Model),
 	})
 }
 
@@ -190,10 +208,6 @@ const (
 	maxForwarding = 1000
 	// maxForwarded is how many of the calls of a deployment may be forwarded for the same person.
 	maxForwarded = 100
-	// maxCostly is the number of costly reads of one identity that run at the same time, maxCostlyWaiting the number of
-	// further ones that wait.
-	maxCostly        = 4
-	maxCostlyWaiting = 32
 	// streamWorkers is the number of goroutines that calls share: the stack of one that has run a call is large enough for the next one.
 	// Further calls have goroutines of their own.
 	streamWorkers = 32
@@ -220,6 +234,15 @@ type Guard struct {
 	// Memory is of the requests and answers of all callers together, in bytes; 0: 512 MiB.
 	Memory int64
 	Logger *zap.Logger
+}
+
+// uncompressed refuses compressed requests: decompressed, they take a thousand times the memory of the received bytes, before the request is known and counts.
+type uncompressed struct{}
+
+func (uncompressed) Type() string { return "gzip" }
+
+func (uncompressed) Do(io.Reader) ([]byte, error) {
+	return nil, errors.New("compressed requests are not accepted: send them as they are")
 }
 
 // ServerOptions returns the options of every listener: certificates, the policy, bounds of messages, connections and
@@ -253,7 +276,8 @@ func ServerOptions(g Guard, unary []grpc.UnaryServerInterceptor, stream []grpc.S
 		grpc.NumStreamWorkers(streamWorkers),
 		grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.MaxRecvMsgSize(identity.MaxRequestBytes),
-		// What a call may send before its request is read, and buffers of connections.
+		grpc.RPCDecompressor(uncompressed{}), //nolint:staticcheck // there is no other way to refuse what an exporter of traces has registered
+		// Bytes that a call may send before its request is read, and buffers of connections.
 		grpc.StaticStreamWindowSize(identity.WindowBytes), grpc.StaticConnWindowSize(16*identity.WindowBytes),
 		grpc.ReadBufferSize(16<<10),
 		grpc.StatsHandler(identity.Memory{}), grpc.ForceServerCodecV2(identity.Codec()),

@@ -27,7 +27,7 @@ type processStatus interface {
 	Members(ctx context.Context) ([]schema.Member, error)
 }
 
-// operatorStatus lists what operators decided about other deployments.
+// operatorStatus lists the decisions of operators about other deployments.
 type operatorStatus interface {
 	Decommissioned(ctx context.Context) ([]shadow.Decommissioned, error)
 	OperatorDecisions(ctx context.Context) ([]shadow.OperatorDecision, error)

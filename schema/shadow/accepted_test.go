@@ -27,7 +27,7 @@ func accept(t *testing.T, b *harness.Box, at, of string) {
 // comparison after the first AcceptDatabase does not count.
 func TestAnAcceptedDatabaseIsWaitedFor_I2_I3(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	b.MustPut(target, nil)
 	b.MustPut(target2, nil)
 	b.MustPut(holder, body{"block": target2})
@@ -62,7 +62,7 @@ func TestAnAcceptedDatabaseIsWaitedFor_I2_I3(t *testing.T) {
 // before AcceptDatabase: acknowledgements, confirms and releases of the replaced database have an epoch that has ended.
 func TestTheReplacedDatabaseAcknowledgesNothing_I1_I13(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	b.MustPut(target, nil)
 	b.MustPut(holder2, body{"unset": target})
 	b.Settle()
@@ -92,7 +92,7 @@ func TestEpochsOfAReplacedDatabaseAreForgotten_I13(t *testing.T) {
 	for _, atStake := range []bool{false, true} {
 		t.Run(fmt.Sprintf("at stake: %t", atStake), func(t *testing.T) {
 			t.Parallel()
-			b := newBox(t, nil)
+			b := newPair(t, nil)
 			b.MustPut(target, nil)
 			later, err := uuid.Parse("0fffffff-ffff-7000-8000-000000000000")
 			require.NoError(t, err)
@@ -115,6 +115,35 @@ func TestEpochsOfAReplacedDatabaseAreForgotten_I13(t *testing.T) {
 			require.Zero(t, b.Count(aWest, "tentative"))
 			b.Audit()
 		})
+	}
+}
+
+// decidesNothing calls what decides by numbers of deployments, kinds and fields, at a process of aWest that has not noticed an epoch.
+func decidesNothing(t *testing.T, b *harness.Box, slow *shadow.Store) {
+	t.Helper()
+	from, ref := b.ID(bEast), reference("block", schema.Block, uuid.New())
+	for name, call := range map[string]func() error{
+		"CheckReferences": func() error {
+			_, err := slow.CheckReferences(t.Context(), from, []peer.CheckedReference{{Key: peer.BlockadeKey{Attempt: newAttempt(), HolderUID: ref.HolderUID, Path: "block", TargetUID: uuid.New()}}})
+			return err
+		},
+		"CheckOwners": func() error {
+			_, err := slow.CheckOwners(t.Context(), from, []peer.OwnerQuestion{{Kind: "Target", Name: "targets/t"}})
+			return err
+		},
+		"Establish": func() error {
+			_, err := slow.Establish(t.Context(), from, newAttempt(), []peer.EstablishReference{ref})
+			return err
+		},
+		"SaveTx": func() error {
+			tx, err := b.Pools[b.ID(aWest)].Begin(t.Context())
+			require.NoError(t, err)
+			defer func() { _ = tx.Rollback(t.Context()) }()
+			_, err = slow.SaveTx(t.Context(), tx, []peer.Write{{Name: "targets/new"}})
+			return err
+		},
+	} {
+		require.Error(t, call(), name)
 	}
 }
 
@@ -141,11 +170,14 @@ func TestANumberOfBeforeConfirmsForNobodyElse_I2_I3(t *testing.T) {
 	_, err := quick.NoticeEpoch(t.Context())
 	require.NoError(t, err)
 	require.NoError(t, quick.Recover(t.Context(), b.Environment()))
+	b.Stores[b.ID(aWest)] = quick
+	_, err = b.Do(b.ID(aWest), schema.VerifyBlockades) // which tells again of deletions: a confirmation is refused before it
+	require.NoError(t, err)
 	require.Error(t, slow.MarkReferencesConfirmed(t.Context(), b.ID(bEast), quick.PresentEpoch(), b.Stores[b.ID(bEast)].PresentEpoch()))
 	require.Contains(t, unconfirmed(t, b, aWest), b.ID(bWest))
+	decidesNothing(t, b, slow)
 	_, err = quick.Delete(t.Context(), shadow.DeleteRequest{Name: "targets/t"})
 	require.ErrorAs(t, err, new(*peer.UnavailableError))
-	b.Stores[b.ID(aWest)] = quick
 	b.Settle()
 	require.Empty(t, unconfirmed(t, b, aWest))
 	_, err = b.Delete(target)
@@ -157,7 +189,7 @@ func TestANumberOfBeforeConfirmsForNobodyElse_I2_I3(t *testing.T) {
 // it calls by itself, or the epoch is advanced.
 func TestADecommissionedDeploymentIsNotToldOfEpochs_I13(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	b.MustPut(target, nil)
 	b.MustPut(holder, body{"unset": target})
 	b.Settle()
@@ -184,7 +216,9 @@ func TestADecommissionedDeploymentIsNotToldOfEpochs_I13(t *testing.T) {
 	untold()
 	require.NoError(t, store.Recover(t.Context(), b.Environment()))
 	untold()
-	require.NoError(t, store.AdvanceEpoch(t.Context(), store.PresentEpoch()))
+	require.NoError(t, store.OutdoEpoch(t.Context(), b.ID(bWest), store.PresentEpoch()))
+	untold()
+	b.Recover(aWest)
 	untold()
 	b.Settle()
 	require.Empty(t, unconfirmed(t, b, aWest))

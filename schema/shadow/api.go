@@ -7,6 +7,7 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/admin"
 	"github.com/db-controller/db-controller/schema/shadow/internal/compare"
+	"github.com/db-controller/db-controller/schema/shadow/internal/control"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/deletion"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
@@ -15,6 +16,7 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/prepare"
 	"github.com/db-controller/db-controller/schema/shadow/internal/progress"
 	"github.com/db-controller/db-controller/schema/shadow/internal/read"
+	"github.com/db-controller/db-controller/schema/shadow/internal/steer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/target"
 )
 
@@ -48,6 +50,8 @@ type (
 	DeletionProgress = progress.Deletion
 	DeletionsLeft    = progress.Left
 
+	Releasable = steer.Releasable
+
 	// Deletes.
 	DeleteRequest  = deletion.DeleteRequest
 	DeletePlan     = plan.DeletePlan
@@ -73,8 +77,9 @@ type (
 
 // Limits of a write.
 const (
-	MaxBodyBytes = prepare.MaxBodyBytes
-	MaxBodyDepth = prepare.MaxBodyDepth
+	MaxBodyBytes   = prepare.MaxBodyBytes
+	MaxBodyDepth   = prepare.MaxBodyDepth
+	MaxStatusBytes = control.MaxStatusBytes
 )
 
 // Differences that Verify finds.

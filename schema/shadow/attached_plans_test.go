@@ -10,6 +10,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/schema/shadow"
 )
 
 const (
@@ -45,7 +47,8 @@ WITH s AS (
 ), refs AS (
     INSERT INTO dbcontroller.reference (holder_id, target_id, attempt, field_id, behaviour) SELECT id, id, gen_random_uuid(), 1, 2 FROM s
 )
-INSERT INTO dbcontroller.captured (kind_id, name, problem, missing, due) SELECT (SELECT kind_id FROM dbcontroller.attachment WHERE kind = 'Order'), name, 'waits', true, 'infinity' FROM s;
+INSERT INTO dbcontroller.captured (kind_id, name, problem, missing, tries, due)
+SELECT (SELECT kind_id FROM dbcontroller.attachment WHERE kind = 'Order'), name, 'waits', true, 20, now() + interval '1 hour' FROM s;
 RESET session_replication_role; RESET statement_timeout; ANALYZE`
 
 	// Rows that sequential scans have read, of tables that grow.
@@ -84,9 +87,12 @@ func TestNothingReadsAWholeAttachedTable(t *testing.T) {
 	a.exec(a.shop, `INSERT INTO orders (customer_id, note) VALUES (12, 'few'); UPDATE orders SET customer_id = 13 WHERE customer_id = 12`)
 	a.exec(a.shop, `DELETE FROM orders WHERE customer_id = 4; UPDATE invoices SET customer_id = 5 WHERE id = 'i'; DELETE FROM invoices WHERE id = 'many1'`)
 	for _, id := range []string{crm, shop} { // not Settle, which counts everything itself
+		started := a.SecondProcess(id, shadow.Config{}) // it looks for pauses that are too long at once
 		for range 4 {
-			_, err := a.Stores[a.ID(id)].Capture(ctx)
-			require.NoError(t, err)
+			for _, store := range []*shadow.Store{started, a.Stores[a.ID(id)]} {
+				_, err := store.Capture(ctx)
+				require.NoError(t, err)
+			}
 		}
 	}
 	_, err = a.Act(a.ID(shop), a.ID(crm))
@@ -105,11 +111,15 @@ func TestNothingReadsAWholeAttachedTable(t *testing.T) {
 	}
 }
 
-// scanned waits until sessions have reported what they read.
+// scanned ends the sessions of the stores, which then report what they read; otherwise they would at their next statement, or after ten
+// seconds. The pools look at connections that were idle for a second before they use them.
 func (a *attached) scanned(conn *pgx.Conn) map[string]int64 {
 	a.t.Helper()
 	time.Sleep(1500 * time.Millisecond)
 	for _, pool := range a.Pools {
+		_, err := pool.Exec(context.Background(), `
+SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'test'`)
+		require.NoError(a.t, err)
 		pool.Reset()
 	}
 	a.exec(conn, `SELECT pg_stat_force_next_flush()`)

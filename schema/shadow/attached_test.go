@@ -70,6 +70,13 @@ type attached struct {
 func newAttached(t *testing.T) *attached {
 	t.Helper()
 	a := &attached{Box: harness.NewBox(t, attachedServices, nil, crm, shop), t: t}
+	a.tables()
+	return a
+}
+
+// tables makes the tables of the application.
+func (a *attached) tables() {
+	a.t.Helper()
 	a.crm = a.connect(crm, `
 CREATE TABLE customers (id bigint PRIMARY KEY, name text);
 CREATE TABLE seats (room text, number integer, PRIMARY KEY (room, number));
@@ -79,7 +86,6 @@ CREATE TABLE orders (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), customer_id 
 CREATE INDEX ON orders (customer_id);
 CREATE TABLE invoices (id text PRIMARY KEY, customer_id bigint, room text, seat integer);
 GRANT ALL ON orders, invoices TO dbcontroller_box_serving`)
-	return a
 }
 
 func (a *attached) connect(deployment, sql string) *pgx.Conn {

@@ -302,17 +302,20 @@ func TestExcludedKindsGiveNoRightToBlock_I30(t *testing.T) {
 	require.True(t, refused.Only(peer.NotReferable), "%v", err)
 }
 
-// Rows of attached tables are deleted by statements whose triggers cannot recall a right, so nobody gets one.
-func TestRowsGiveNoRightToBlock_I30(t *testing.T) {
+// Rows of attached tables are deleted by statements whose triggers cannot recall a right, so nobody asks for one because of many references.
+func TestRowsAreNotBlockedByRightsOfNumbers_I30(t *testing.T) {
 	t.Parallel()
-	b := harness.NewBox(t, attachedServices, func(cfg *shadow.Config) { cfg.Delegations = true }, crm, shop)
-	uid := uuid.Must(uuid.NewV7())
-	_, err := b.Stores[b.ID(crm)].Establish(t.Context(), b.ID(shop), uuid.Must(uuid.NewV7()), []peer.EstablishReference{{
-		HolderUID: uid, HolderKind: "Customer", HolderName: "customers/1", Path: peer.RightPath, TargetKind: "Customer", TargetName: "customers/1", TargetUID: uid, Behaviour: schema.Block,
-	}})
-	var refused *peer.RefusedError
-	require.ErrorAs(t, err, &refused)
-	require.True(t, refused.Only(peer.NotReferable), "%v", err)
+	a := &attached{Box: harness.NewBox(t, attachedServices, func(cfg *shadow.Config) { cfg.Delegations, cfg.Limits.BlockRightFrom = true, 2 }, crm, shop), t: t}
+	a.tables()
+	a.exec(a.crm, `INSERT INTO customers VALUES (1)`)
+	a.attach()
+	for n := range 4 {
+		a.MustPut(fmt.Sprintf("//%s/letters/%d", shop, n), harness.Body{"customer": "//" + crm + "/customers/1"})
+		a.Settle()
+	}
+	rights, proxies := blockRights(t, a.Box, shop)
+	require.Zero(t, rights+proxies)
+	require.Equal(t, 4, a.Count(crm, "blockade"))
 }
 
 // A right that nothing here needs is returned.

@@ -27,7 +27,7 @@ func newAttempt() peer.AttemptID { return uuid.Must(uuid.NewV7()) }
 
 func TestEstablishRefusesWhatCannotBeReferredTo(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	uid := b.MustPut(target, nil).UID
 	ctx, store := context.Background(), b.Stores[b.ID(aWest)]
 	establish := func(attempt peer.AttemptID, refs ...peer.EstablishReference) error {
@@ -58,7 +58,7 @@ func TestEstablishRefusesWhatCannotBeReferredTo(t *testing.T) {
 
 func TestNothingIsEstablishedToAResourceInDeleting_I4(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	b.MustPut(target, nil)
 	b.MustPut(holder, body{"cascade": target})
 	b.Settle()
@@ -82,7 +82,7 @@ func TestMessagesOfOneAttemptCommute_I7(t *testing.T) {
 		for _, held := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s held=%v", behaviour, held), func(t *testing.T) {
 				t.Parallel()
-				b := newBox(t, nil)
+				b := newPair(t, nil)
 				targetUID := b.MustPut(target, nil).UID
 				ctx, store, from := context.Background(), b.Stores[b.ID(aWest)], b.ID(bEast)
 				for seed := range uint64(40) {
@@ -137,7 +137,7 @@ func TestMessagesOfOneAttemptCommute_I7(t *testing.T) {
 
 func TestAConfirmOfAnUnknownAttemptIsReportedAndInventsNothing(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	b.MustPut(target, nil)
 	attempt := newAttempt()
 	confirmed, err := b.Stores[b.ID(aWest)].Confirm(context.Background(), b.ID(bEast), uuid.Nil, []peer.AttemptID{attempt}, true)
@@ -170,7 +170,7 @@ func TestCrashTable(t *testing.T) {
 
 	t.Run("before Establish: nothing", func(t *testing.T) {
 		t.Parallel()
-		b := newBox(t, nil)
+		b := newPair(t, nil)
 		b.MustPut(target, nil)
 		b.OnEstablish = func(schema.DeploymentID, peer.AttemptID, []peer.EstablishReference) error { return errCrash }
 		_, err := b.Put(holder, body{"block": target})
@@ -180,7 +180,7 @@ func TestCrashTable(t *testing.T) {
 
 	t.Run("after Establish, before the holder's commit: gone", func(t *testing.T) {
 		t.Parallel()
-		b := newBox(t, nil)
+		b := newPair(t, nil)
 		b.MustPut(target, nil)
 		_, err := b.Stores[b.ID(aWest)].Establish(context.Background(), b.ID(bEast), newAttempt(), []peer.EstablishReference{reference("block", schema.Block, uuid.New())})
 		require.NoError(t, err)
@@ -197,7 +197,7 @@ func TestCrashTable(t *testing.T) {
 
 	t.Run("holder paused after Establish until long after expiry: its commit fails", func(t *testing.T) {
 		t.Parallel()
-		b := newBox(t, nil)
+		b := newPair(t, nil)
 		b.MustPut(target, nil)
 		tries := 0
 		b.OnEstablish = func(schema.DeploymentID, peer.AttemptID, []peer.EstablishReference) error {
@@ -222,7 +222,7 @@ func TestCrashTable(t *testing.T) {
 	t.Run("after the commit, before Confirm: confirmed, or resolved as held", func(t *testing.T) {
 		t.Parallel()
 		for _, path := range []string{"block", "unset", "cascade", "dangling"} {
-			b := newBox(t, nil)
+			b := newPair(t, nil)
 			b.MustPut(target, nil)
 			b.MustPut(holder, body{path: target})
 			require.Equal(t, 1, b.Count(aWest, "tentative"))
@@ -237,7 +237,7 @@ func TestCrashTable(t *testing.T) {
 
 	t.Run("holder's deployment unreachable at expiry: the blockade stays, and a delete names the deployment", func(t *testing.T) {
 		t.Parallel()
-		b := newBox(t, nil)
+		b := newPair(t, nil)
 		b.MustPut(target, nil)
 		b.MustPut(holder, body{"unset": target})
 		b.SetDown(bEast, true)
@@ -257,7 +257,7 @@ func TestCrashTable(t *testing.T) {
 
 	t.Run("between cascade and acknowledgement: repeated, without effect", func(t *testing.T) {
 		t.Parallel()
-		b := newBox(t, nil)
+		b := newPair(t, nil)
 		b.MustPut(target, nil)
 		b.MustPut(holder, body{"cascade": target})
 		b.MustPut(holder2, body{"list": []any{target}})
@@ -279,7 +279,7 @@ func TestCrashTable(t *testing.T) {
 
 	t.Run("in the middle of finalising: the remaining resources are removed", func(t *testing.T) {
 		t.Parallel()
-		b := newBox(t, nil)
+		b := newPair(t, nil)
 		b.MustPut(target, nil)
 		b.MustPut(target2, nil)
 		b.MustPut(holder, body{"unset": target})
@@ -302,7 +302,7 @@ func TestCrashTable(t *testing.T) {
 
 func TestTheAnswerOfACommitIsLostAndTheWriteStandsAllTheSame_I29(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	b.MustPut(target, nil)
 	b.MustPut(holder, body{"block": target})
 	var attempt uuid.UUID
@@ -324,7 +324,7 @@ func TestTheAnswerOfACommitIsLostAndTheWriteStandsAllTheSame_I29(t *testing.T) {
 // late duplicate of its establish would restore the blockade.
 func TestAnAttemptOfTheFutureIsRefused_I7(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	b.MustPut(target, nil)
 	attempt := newAttempt()
 	ms := time.Now().Add(48 * time.Hour).UnixMilli()

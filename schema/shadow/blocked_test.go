@@ -93,7 +93,7 @@ func TestLocalAndForeignBlockersAreCountedTogether(t *testing.T) {
 // the refusal names it.
 func TestAHolderThatHasLetGoCountsUntilItsDeploymentCanSayIt_I13_I29(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	b.MustPut(target, nil)
 	b.MustPut(holder, body{"block": target})
 	b.Settle()

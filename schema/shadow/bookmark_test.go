@@ -17,7 +17,7 @@ import (
 // the database lacks are revealed by it, which no notice follows.
 func TestBookmarksOfAnIdleWatchMoveOn_I2_I23(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	here, l := counted(t, b, 10*time.Millisecond)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

@@ -22,7 +22,7 @@ func TestADeepChainIsDeletedInPieces_I21(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			const depth = 1200
-			b := newBox(t, nil)
+			b := newPair(t, nil)
 			writes := make([]peer.Write, depth)
 			for i := range writes {
 				writes[i] = peer.Write{Name: fmt.Sprintf("targets/c%d", i)}

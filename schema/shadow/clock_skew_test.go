@@ -33,7 +33,7 @@ func TestClocksAnHourApart_I5_I7_I8(t *testing.T) { // alone: the clock is that 
 	defer func() { uuidNow = honest }()
 	for _, apart := range []time.Duration{time.Hour, -time.Hour} {
 		uuidNow = func() time.Time { return honest().Add(apart) }
-		b := newBox(t, nil)
+		b := newPair(t, nil)
 		b.MustPut(target, nil)
 		b.MustPut(target2, nil)
 		b.MustPut(holder, body{"block": target})
@@ -157,7 +157,7 @@ func putHolders(t *testing.T, b *harness.Box, prefix string, n int, content body
 // reported, and once the cause is removed, no reference remains.
 func TestTwoHundredFailingHoldersDelayNoOther_I20(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	b.MustPut(target, nil)
 	putHolders(t, b, "bad", 200, body{"unset": target})
 	putHolders(t, b, "good", 300, body{"unset": target})
@@ -185,7 +185,7 @@ func TestManyFailingHoldersDelayNoOther_I20(t *testing.T) {
 	for _, field := range []string{"cascade", "unset", "asyncCascade", "near.asyncUnset"} {
 		t.Run(field, func(t *testing.T) {
 			t.Parallel()
-			b := newBox(t, func(cfg *shadow.Config) { cfg.Limits.Batch = 50 })
+			b := newPair(t, func(cfg *shadow.Config) { cfg.Limits.Batch = 20 })
 			from, of := aWest, target
 			if field == "near.asyncUnset" {
 				from, of = bEast, "//"+bEast+"/holders/of"
@@ -195,8 +195,8 @@ func TestManyFailingHoldersDelayNoOther_I20(t *testing.T) {
 			if outer, inner, ok := strings.Cut(field, "."); ok {
 				content = body{outer: body{inner: of}}
 			}
-			putHolders(t, b, "bad", 300, content)
-			putHolders(t, b, "good", 300, content)
+			putHolders(t, b, "bad", 120, content)
+			putHolders(t, b, "good", 120, content)
 			b.Settle()
 			pool := b.Pools[b.ID(bEast)]
 			_, err := pool.Exec(t.Context(), failingSQL)
@@ -205,7 +205,7 @@ func TestManyFailingHoldersDelayNoOther_I20(t *testing.T) {
 			deletions, _ := b.Seen(b.ID(bEast), b.ID(from))
 			var failed map[uuid.UUID]error
 			for runs := 1; len(failed) == 0 || errors.Is(failed[deletions[0].UID], schema.ErrUnfinished); runs++ {
-				require.LessOrEqual(t, runs, 700, "each run handles at least one of 600")
+				require.LessOrEqual(t, runs, 280, "each run handles at least one of 240")
 				failed, err = b.Stores[b.ID(bEast)].ActFor(t.Context(), b.ID(from), deletions, 50*time.Millisecond)
 				require.NoError(t, err)
 				require.Len(t, failed, 1)
@@ -236,7 +236,7 @@ CREATE TRIGGER fails BEFORE UPDATE ON dbcontroller.resource FOR EACH ROW EXECUTE
 // A deletion that is delivered again may concern new holders at keys that the walk has passed: the walk begins anew.
 func TestADeletionThatIsToldAgainIsWalkedFromTheBeginning_I4(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, func(cfg *shadow.Config) { cfg.Limits.Batch = 20 })
+	b := newPair(t, func(cfg *shadow.Config) { cfg.Limits.Batch = 20 })
 	b.MustPut(target, nil)
 	putHolders(t, b, "bad", 300, body{"unset": target})
 	putHolders(t, b, "good", 300, body{"unset": target})
@@ -265,7 +265,7 @@ func TestADeletionThatIsToldAgainIsWalkedFromTheBeginning_I4(t *testing.T) {
 // Holders locked by a transaction that hangs are skipped within seconds.
 func TestLockedHoldersDelayNoOther_I20(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	b.MustPut(target, nil)
 	putHolders(t, b, "h", 300, body{"unset": target})
 	b.Settle()
@@ -292,7 +292,7 @@ func TestLockedHoldersDelayNoOther_I20(t *testing.T) {
 // A database that refuses writes is not the fault of a holder: the batch fails as a whole, and no holder is reported.
 func TestAReadOnlyDatabaseIsNoHoldersFault_I20(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	b.MustPut(target, nil)
 	for i := range 5 {
 		b.MustPut(fmt.Sprintf("//%s/holders/h%d", bEast, i), body{"unset": target})
@@ -318,7 +318,7 @@ func TestAReadOnlyDatabaseIsNoHoldersFault_I20(t *testing.T) {
 // A batch with two deletions, which runs out of time among the failing holders of one, skips no holder of the other.
 func TestABatchThatRanOutOfTimeSkipsNobody_I1_I20(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, func(cfg *shadow.Config) { cfg.Limits.Batch = 50 })
+	b := newPair(t, func(cfg *shadow.Config) { cfg.Limits.Batch = 20 })
 	store, pool := b.Stores[b.ID(bEast)], b.Pools[b.ID(bEast)]
 	const rounds = 12 // the order of the two in a batch is random
 	var uids [rounds][]uuid.UUID

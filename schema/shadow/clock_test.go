@@ -44,7 +44,7 @@ func abandoned(t *testing.T, b *harness.Box, tries *int) func() {
 // still cannot commit, and the write is tried under another attempt.
 func TestAForgottenDecisionHoldsAgainstALateCommit_I5_I8(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	b.MustPut(target, nil)
 	b.Settle()
 	tries := 0
@@ -61,7 +61,7 @@ func TestAForgottenDecisionHoldsAgainstALateCommit_I5_I8(t *testing.T) {
 // The same for a reference that is established again at a target's database that has lost it.
 func TestAForgottenDecisionHoldsAgainstALateRepair_I5_I8(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	b.MustPut(target, nil)
 	b.Settle()
 	restore := b.Backup(aWest)
@@ -82,7 +82,7 @@ func TestAForgottenDecisionHoldsAgainstALateRepair_I5_I8(t *testing.T) {
 // An attempt older than the retention of decisions does not commit, with or without a decision.
 func TestAnOldAttemptCannotCommit_I5(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	store := b.Stores[b.ID(aWest)]
 	store.SetClock(func() time.Time { return time.Now().Add(-peer.MaxAttemptAge - time.Minute) })
 	soon, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -98,7 +98,7 @@ func TestAnOldAttemptCannotCommit_I5(t *testing.T) {
 // Rows that are old by the database's clock but not by the process's are kept: one of the clocks has jumped.
 func TestOneClockForgetsNothing_I5_I29(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	b.MustPut(target, nil)
 	store := b.Stores[b.ID(aWest)]
 	_, err := store.Answer(t.Context(), b.ID(bEast), []peer.Question{{Key: peer.BlockadeKey{Attempt: newAttempt(), Path: "block"}, Expired: true}})
@@ -131,7 +131,7 @@ func TestOneClockForgetsNothing_I5_I29(t *testing.T) {
 // then further ahead than any valid one, and delay no delete.
 func TestAClockThatGoesBackKeepsNoDeleteWaiting_I28(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	b.MustPut(target, nil)
 	b.MustPut(target2, nil)
 	b.Settle()
@@ -162,7 +162,7 @@ func TestAClockThatGoesBackKeepsNoDeleteWaiting_I28(t *testing.T) {
 // A process that crashed before the clock went back does not keep its shards until the clock has caught up.
 func TestAClockThatGoesBackKeepsNoShards_I18_I28(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	store := b.Stores[b.ID(aWest)]
 	dead := store.Leases("dead", time.Second)
 	_, err := dead.Renew(t.Context(), uuid.Nil)

@@ -126,7 +126,7 @@ func TestAnEmptyDatabaseIsNotToldOfOwners_I17(t *testing.T) {
 // After a failover elsewhere, an empty database confirms no comparison.
 func TestAnEmptyDatabaseConfirmsNothing_I2(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	b.MustPut(target, nil)
 	b.MustPut(holder2, body{"unset": target})
 	b.Settle()
@@ -186,7 +186,7 @@ func TestADatabaseThatWasReplacedForGood_I13(t *testing.T) {
 // A running process does not serve another database than it started with.
 func TestAnotherDatabaseUnderAProcessIsNoticed_I15(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	b.MustPut(target, nil)
 	b.MustPut(holder, body{"block": target})
 	b.Settle()
@@ -202,7 +202,7 @@ func TestAnotherDatabaseUnderAProcessIsNoticed_I15(t *testing.T) {
 // remembers the database that the holder's deployment registered with.
 func TestARestoredDatabaseMeetsNoEmptyOneFirst_I2_I15(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	b.MustPut(target, nil)
 	restore := b.Backup(aWest)
 	b.MustPut(holder, body{"block": target})

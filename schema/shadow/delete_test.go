@@ -33,7 +33,7 @@ func requireBlocked(t *testing.T, err error, by ...string) {
 
 func TestDeleteIsRefusedBesideALiveBlockerAndNamesIt_I3(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	b.MustPut(target, nil)
 	b.MustPut(holder, body{"block": target})
 	_, err := b.Delete(target)
@@ -54,7 +54,7 @@ func TestDeleteIsRefusedBesideALiveBlockerAndNamesIt_I3(t *testing.T) {
 
 func TestDeleteNamesAtMostAHundredHoldersAndTheirTotal(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	b.MustPut(target, nil)
 	var writes []peer.Write
 	for i := range 130 {
@@ -73,7 +73,7 @@ func TestDeleteNamesAtMostAHundredHoldersAndTheirTotal(t *testing.T) {
 
 func TestDeleteByUIDAndRevision(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	r := b.MustPut(target, nil)
 	ctx, store := context.Background(), b.Stores[b.ID(aWest)]
 	_, err := store.Delete(ctx, shadow.DeleteRequest{Name: "targets/t", UID: uuid.New()})
@@ -89,7 +89,7 @@ func TestDeleteByUIDAndRevision(t *testing.T) {
 
 func TestASecondDeleteAnswersWithTheRunningOne(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	b.MustPut(target, nil)
 	b.MustPut(holder, body{"cascade": target})
 	b.Settle()
@@ -104,7 +104,7 @@ func TestASecondDeleteAnswersWithTheRunningOne(t *testing.T) {
 // While a delete waits for undecided blockades, its target takes no new references, so that a target in use can be deleted.
 func TestAWaitingDeleteKeepsNewReferencesAway(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, func(c *shadow.Config) { c.Times.DeleteTimeout = time.Minute })
+	b := newPair(t, func(c *shadow.Config) { c.Times.DeleteTimeout = time.Minute })
 	b.MustPut(target, nil)
 	ctx, store := context.Background(), b.Stores[b.ID(aWest)]
 	ref := reference("block", schema.Block, uuid.New())
@@ -132,7 +132,7 @@ func TestAWaitingDeleteKeepsNewReferencesAway(t *testing.T) {
 // A delete that runs out of time opens its target for new references again.
 func TestADeleteThatGaveUpOpensItsTargetAgain(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, func(c *shadow.Config) { c.Times.DeleteTimeout = 100 * time.Millisecond })
+	b := newPair(t, func(c *shadow.Config) { c.Times.DeleteTimeout = 100 * time.Millisecond })
 	b.MustPut(target, nil)
 	_, err := b.Stores[b.ID(aWest)].Establish(context.Background(), b.ID(bEast), newAttempt(), []peer.EstablishReference{reference("block", schema.Block, uuid.New())})
 	require.NoError(t, err)
@@ -143,7 +143,7 @@ func TestADeleteThatGaveUpOpensItsTargetAgain(t *testing.T) {
 
 func TestLocalCascadeAndUnsetInOneTransaction(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	h := func(name string) string { return "//" + bEast + "/holders/" + name }
 	b.MustPut(h("root"), nil)
 	b.MustPut(h("child"), body{"near": body{"cascade": "holders/root"}})
@@ -160,7 +160,7 @@ func TestLocalCascadeAndUnsetInOneTransaction(t *testing.T) {
 
 func TestALocalBlockerFromOutsideRefusesTheWholeDelete(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	h := func(name string) string { return "//" + bEast + "/holders/" + name }
 	b.MustPut(h("root"), nil)
 	b.MustPut(h("child"), body{"near": body{"cascade": "holders/root"}})
@@ -177,7 +177,7 @@ func TestALocalBlockerFromOutsideRefusesTheWholeDelete(t *testing.T) {
 // I14: resources that are held only by one another are removed.
 func TestCyclesAndSelfReferencesEnd_I14(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	store, ctx := b.Stores[b.ID(bEast)], context.Background()
 	near := func(b body) body { return body{"near": b} }
 	_, err := store.Save(ctx, []peer.Write{
@@ -194,7 +194,7 @@ func TestCyclesAndSelfReferencesEnd_I14(t *testing.T) {
 
 func TestAsynchronousLocalHoldersActLater(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	h := func(name string) string { return "//" + bEast + "/holders/" + name }
 	b.MustPut(h("root"), nil)
 	b.MustPut(h("cascaded"), body{"near": body{"asyncCascade": "holders/root"}})
@@ -209,7 +209,7 @@ func TestAsynchronousLocalHoldersActLater(t *testing.T) {
 
 func TestWhatIsTooManyForOneTransactionGoesLater_I21(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, func(c *shadow.Config) { c.Limits.LocalCascade, c.Limits.Batch = 10, 7 })
+	b := newPair(t, func(c *shadow.Config) { c.Limits.LocalCascade, c.Limits.Batch = 10, 7 })
 	store, ctx := b.Stores[b.ID(bEast)], context.Background()
 	writes := []peer.Write{{Name: "holders/root"}}
 	for i := range 50 {
@@ -227,7 +227,7 @@ func TestWhatIsTooManyForOneTransactionGoesLater_I21(t *testing.T) {
 
 func TestForeignUnsetLeavesScalarListAndMap(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	b.MustPut(target, nil)
 	b.MustPut(target2, nil)
 	b.MustPut(holder, body{
@@ -245,7 +245,7 @@ func TestForeignUnsetLeavesScalarListAndMap(t *testing.T) {
 // I10: both the unset and the user's update survive, in either order.
 func TestUnsetLosesNoConcurrentUpdate_I10(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	ctx := context.Background()
 	for i := range 30 {
 		b.MustPut(target, nil)
@@ -283,7 +283,7 @@ func TestUnsetLosesNoConcurrentUpdate_I10(t *testing.T) {
 // I11: a holder that no longer refers to that uid is kept; I9: another resource of the same name is not touched.
 func TestACascadeTakesOnlyWhoStillRefersToThatUID_I11_I9(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	b.MustPut(target, nil)
 	b.MustPut(target2, nil)
 	b.MustPut(holder, body{"cascade": target})
@@ -307,7 +307,7 @@ func TestACascadeTakesOnlyWhoStillRefersToThatUID_I11_I9(t *testing.T) {
 
 func TestACascadedHolderThatOthersBlockWaitsAndSaysSo_I13(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	local := "//" + bEast + "/holders/local"
 	b.MustPut(target, nil)
 	b.MustPut(holder, body{"cascade": target})
@@ -439,7 +439,7 @@ func TestAnAcknowledgementNeedsAPositionOfThisDatabaseForThisCaller(t *testing.T
 // The age of unacknowledged notices, which operators' alerts use, grows.
 func TestTheAgeOfWhatIsNotAcknowledgedGrows(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	ctx, store := context.Background(), b.Stores[b.ID(aWest)]
 	for _, n := range []string{"1", "2"} {
 		b.MustPut(target+n, nil)
@@ -450,6 +450,10 @@ func TestTheAgeOfWhatIsNotAcknowledgedGrows(t *testing.T) {
 	b.MustDelete(target + "2")
 	_, err := b.Pools[b.ID(aWest)].Exec(ctx, `UPDATE dbcontroller.shadow SET updated_at = updated_at - interval '1 hour' WHERE uid = $1`, b.Get(target+"1").UID)
 	require.NoError(t, err)
+	for _, block := range []bool{true, false} { // protection while it is being deleted is no new beginning
+		_, err = store.SetBlockDeletion(ctx, "targets/t1", uuid.Nil, block)
+		require.NoError(t, err)
+	}
 	outstanding, err := store.Outstanding(ctx)
 	require.NoError(t, err)
 	found := slices.IndexFunc(outstanding, func(o shadow.Outstanding) bool { return o.Group == "acknowledge" })
@@ -464,7 +468,7 @@ func TestTheAgeOfWhatIsNotAcknowledgedGrows(t *testing.T) {
 // done count when the call ends early.
 func TestAnyNumberOfNoticesIsAcknowledgedPageByPage_I13_I21(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, func(cfg *shadow.Config) { cfg.Limits.Batch = 10 })
+	b := newPair(t, func(cfg *shadow.Config) { cfg.Limits.Batch = 10 })
 	ctx, store, n := context.Background(), b.Stores[b.ID(aWest)], 45
 	for i := range n {
 		b.MustPut(target+strconv.Itoa(i), nil)
@@ -503,7 +507,7 @@ SELECT max(n), sum(n) FROM (SELECT count(*) AS n FROM dbcontroller.work WHERE ac
 // I20: a holder that always fails delays its own target and no other.
 func TestAFailingHolderDelaysNoOther_I20(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	ctx := context.Background()
 	b.MustPut(target, nil)
 	b.MustPut(target2, nil)
@@ -535,7 +539,7 @@ func TestAFailingHolderDelaysNoOther_I20(t *testing.T) {
 
 func TestAllowDanglingNeverActsAndHoldsNothing(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	b.MustPut(target, nil)
 	b.MustPut(holder, body{"dangling": target})
 	b.Settle()
@@ -547,7 +551,7 @@ func TestAllowDanglingNeverActsAndHoldsNothing(t *testing.T) {
 
 func TestParentsInAnotherServiceAreReferences(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	b.MustPut(target, nil)
 	b.MustPut(target+"/children/c", nil)
 	_, err := b.Put("//"+aWest+"/targets/none/children/c", nil)
@@ -585,7 +589,7 @@ func TestABlockerInAnotherDeploymentRefusesTheWholeDelete(t *testing.T) {
 // A holder elsewhere that both blocks and cascades, or that the same deletion removes by another path, does not block.
 func TestABlockerThatTheDeletionItselfRemovesIsExcused_I14(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	b.MustPut(target, nil)
 	b.MustPut(target2, body{"next": target})
 	b.MustPut(holder, body{"block": target, "cascade": target})
@@ -599,7 +603,7 @@ func TestABlockerThatTheDeletionItselfRemovesIsExcused_I14(t *testing.T) {
 
 func TestADeleteSaysWhatCouldNotBeAsked(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	b.MustPut(target, nil)
 	b.MustPut(holder, body{"cascade": target})
 	b.Settle()
@@ -614,7 +618,7 @@ func TestADeleteSaysWhatCouldNotBeAsked(t *testing.T) {
 // Small deletions of a batch are finished in the first run, in any order with large ones; the next run continues the large ones.
 func TestALargeDeletionKeepsNoOtherWaiting_I20_I21(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	const large, small = 1000, 20
 	var uids []uuid.UUID
 	for i, holders := range []int{large, small, small, large} {

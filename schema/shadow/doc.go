@@ -15,20 +15,23 @@
 //	internal/request   the recorded outcomes of requests with an id
 //	internal/prepare   a write as a value (saving.go), validated and compared with the stored resources
 //	internal/attempt   establishes the references of a write elsewhere, aborts attempts, answers questions about them (blockade.go)
+//	internal/pins      references that statements wrote under rights, and that are not stored yet
 //	internal/write     create and update: save.go, then one transaction: write.go, lock.go locks and checks, store.go writes
 //	internal/rights    rights to block resources of other deployments without asking: rights.go acquires, recall.go answers, look.go returns
+//	internal/wishes    the rights that applications ask for before they write rows of strict tables
 //	internal/cascade   a deletion in one database: closure.go reads and locks its members, carry.go carries out what
 //	                   is decided on them; owner_change.go for lost owners
 //	internal/follow    acts on the holders here for deletions in other deployments, in batches (act.go)
-//	internal/capture   stores what captured rows of attached tables refer to
+//	internal/capture   stores the references of captured rows of attached tables
 //	internal/owner     owners of resources: questions (owner_check.go), deletions (owner_drop.go), version switches (owner_upgrade.go)
 //	internal/ownerlist comparison of the lists of owners, which are stored with bodies, with owner references
-//	internal/deletion  a user's delete: delete.go tries it in one transaction, lookahead.go finds what refuses it, plan.go answers one, trace.go upwards
+//	internal/control   the reports of controllers beside bodies: statuses, and finalizers that are done
+//	internal/deletion  a user's delete: delete.go tries it in one transaction, lookahead.go finds the refusing blockers, plan.go answers one, trace.go upwards
 //	internal/compare   finds differences inside one database: bodies, owner lists, rows of attached tables
 //	internal/verify    compares references, blockades and owners with other deployments, and repairs them
 //	internal/admin     version switches (derive.go: references anew), decommissioned deployments, kept environments, tidying, and the loops that run them
 //
-// Locks. A write transaction runs at READ COMMITTED: it takes a lock in one statement and reads what the lock protects in the next
+// Locks. A write transaction runs at READ COMMITTED: it takes a lock in one statement and reads the protected rows in the next
 // one, whose snapshot contains everything that was committed before the lock was granted. A holder's transaction locks its targets
 // FOR SHARE; a transaction that removes or marks a resource locks it FOR UPDATE; one that removes a blockade locks the target
 // FOR NO KEY UPDATE. Targets are locked before their holders, and rows of one statement by id. PostgreSQL breaks the deadlocks that

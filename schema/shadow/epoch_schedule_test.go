@@ -419,7 +419,7 @@ func TestADeploymentThatNeverRanIsNotWaitedForAfterAFailover(t *testing.T) {
 // Random steps; between any two of them, databases are restored, or fail over without a loss.
 func TestRecoveriesInRandomSteps_I1_I8_I19(t *testing.T) {
 	t.Parallel()
-	const seeds = 4
+	seeds := shorter(4, 1)
 	for seed := range uint64(seeds) {
 		b := newBox(t, func(cfg *shadow.Config) { cfg.Times.OwnerGrace = 1 })
 		r := &steps{t: t, b: b, random: rand.New(rand.NewPCG(seed, 7)), restores: map[string]func(){}} //nolint:gosec // reproducible

@@ -87,6 +87,36 @@ func TestAComparisonInAnEarlierEpochConfirmsNothing_I2_I3(t *testing.T) {
 	require.Empty(t, unconfirmed(t, b, aWest))
 }
 
+// A deployment confirms nothing before it was told again of the deletions that are under way, after a failover here or there.
+func TestNobodyConfirmsBeforeItWasTold_I1(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	b.MustPut(target, nil)
+	b.MustPut(holder, body{"block": target})
+	b.Settle()
+	store, by := b.Stores[b.ID(aWest)], b.ID(bEast)
+	there := b.Stores[by].PresentEpoch()
+	confirm := func() error { return store.MarkReferencesConfirmed(t.Context(), by, store.PresentEpoch(), there) }
+	for name, failsOver := range map[string]func(){
+		"here": func() { b.Renew(aWest) },
+		"there": func() {
+			var err error
+			there, err = store.RecordPeerEpoch(t.Context(), by, uuid.Must(uuid.NewV7()))
+			require.NoError(t, err)
+		},
+	} {
+		failsOver()
+		require.ErrorAs(t, confirm(), new(*peer.UnavailableError), name)
+		exec(t, b, aWest, `UPDATE dbcontroller.work SET cursor = 'tell 7' WHERE cursor = ''`)
+		require.ErrorAs(t, confirm(), new(*peer.UnavailableError), "%s, in the middle", name)
+		require.Contains(t, unconfirmed(t, b, aWest), by, name)
+		_, err := b.Do(b.ID(aWest), schema.VerifyBlockades)
+		require.NoError(t, err)
+		require.NoError(t, confirm())
+		require.NotContains(t, unconfirmed(t, b, aWest), by, name)
+	}
+}
+
 // A process writes once an epoch that a target's deployment is referred to, and its deletions are to be watched. When an older
 // copy takes the place of the database, with a row of that deployment but without this flag, the process writes the flag again.
 func TestWhoIsPointedToIsNotedAgainInANewEpoch_I13(t *testing.T) {

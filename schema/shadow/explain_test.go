@@ -9,7 +9,7 @@ import (
 // Explain reports block_deletion, and no empty WAITING.
 func TestExplainSaysThatDeletionIsBlocked(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	b.MustPut(target, nil)
 	store := b.Stores[b.ID(aWest)]
 	for _, blocks := range []bool{true, false} {

@@ -23,9 +23,12 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// newServer starts a server with an empty database of a deployment.
+// newServer starts a server with an empty database of a deployment. A short run starts no servers beside the common one.
 func newServer(t *testing.T) *harness.Cluster {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("starts a server of its own")
+	}
 	c := harness.NewCluster(t)
 	c.CreateDatabase("a")
 	_, err := migrations.Up(t.Context(), c.DSN("a"), migrations.Deployment)

@@ -20,7 +20,7 @@ import (
 // the end. No revision is delivered twice or goes back (follower).
 func TestASnapshotOfSeveralPagesEndsAtOneCut_I23(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	ctx, store := t.Context(), b.Stores[b.ID(aWest)]
 	pair := func(n int) error {
 		_, err := store.Save(ctx, []peer.Write{{Name: "targets/a", Body: body{"n": n}}, {Name: "targets/z", Body: body{"n": n}}})
@@ -104,7 +104,7 @@ func second[T any](_ T, err error) error { return err }
 // Readers that take nothing of what they have asked for hold no connection: neither other deployments with deletion watches nor users.
 func TestUnreadWatchesKeepNobodyWaiting_I20(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, fewConnections)
+	b := newPair(t, fewConnections)
 	store, ctx := b.Stores[b.ID(aWest)], t.Context()
 	b.MustPut(target, nil)
 	b.MustPut(holder, body{"cascade": target})

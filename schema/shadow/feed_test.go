@@ -99,7 +99,7 @@ func (f *follower) until(what string, ok func() bool) {
 
 func TestAWatchSendsTheStateOneEndAndThenEveryChange_I23(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	store := b.Stores[b.ID(aWest)]
 	b.MustPut(target, body{"n": 1.0})
 	f, _ := follow(t, store, "")
@@ -112,7 +112,7 @@ func TestAWatchSendsTheStateOneEndAndThenEveryChange_I23(t *testing.T) {
 
 func TestAWatchOfNothingEndsItsSnapshot(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	f, _ := follow(t, b.Stores[b.ID(aWest)], "")
 	f.until("the end of the snapshot", func() bool { return f.ended && f.events == 0 && f.token != "" })
 }
@@ -120,7 +120,7 @@ func TestAWatchOfNothingEndsItsSnapshot(t *testing.T) {
 // A transaction that takes its numbers early and commits late is delivered, and every other change around it, each exactly once.
 func TestALateCommitIsNotMissed_I23(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	ctx, store := context.Background(), b.Stores[b.ID(aWest)]
 	f, _ := follow(t, store, "")
 	f.until("the end of the snapshot", func() bool { return f.ended })
@@ -139,7 +139,7 @@ func TestALateCommitIsNotMissed_I23(t *testing.T) {
 
 func TestAWatchResumesAfterItsTokenWithoutASnapshot(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	store := b.Stores[b.ID(aWest)]
 	b.MustPut(target, nil)
 	f, stop := follow(t, store, "")
@@ -183,7 +183,7 @@ func TestATokenThatCannotBeResumedIsReset_I24(t *testing.T) {
 
 func TestWatchesUnderRandomWritersEndUpEqual_I23(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	ctx, store := context.Background(), b.Stores[b.ID(aWest)]
 	var writers sync.WaitGroup
 	var followers []*follower
@@ -232,7 +232,7 @@ func TestWatchesUnderRandomWritersEndUpEqual_I23(t *testing.T) {
 // A transaction larger than a chunk: the token comes only after its last change.
 func TestALargeTransactionIsNotSplitByAToken(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	ctx, store := context.Background(), b.Stores[b.ID(aWest)]
 	var mu sync.Mutex
 	sinceToken, largest, total := 0, 0, 0
@@ -279,7 +279,7 @@ func TestALargeTransactionIsNotSplitByAToken(t *testing.T) {
 // Commits of another process wake the watches of this one; polling is off, so that only a notification can.
 func TestOtherProcessesAreWokenByNotifications(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	ctx, cancel := context.WithCancel(context.Background())
 	here := b.SecondProcess(aWest, shadow.Config{Watches: shadow.Watches{PollInterval: time.Hour}})
 	there := b.SecondProcess(aWest, shadow.Config{Watches: shadow.Watches{PollInterval: time.Hour}})

@@ -20,7 +20,7 @@ import (
 // A filter's function names and operators never become text of a statement.
 func TestAFilterIsNoSQL(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	store, ctx := b.Stores[b.ID(aWest)], t.Context()
 	b.MustPut(target, nil)
 	for _, filter := range []string{
@@ -38,7 +38,7 @@ func TestAFilterIsNoSQL(t *testing.T) {
 // Values that PostgreSQL cannot store are the caller's errors, not internal errors.
 func TestNULsAndMadeUpTokensAreInvalid(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	store, ctx := b.Stores[b.ID(aWest)], t.Context()
 	b.MustPut(target, nil)
 	bad := func(what string, err error) {
@@ -80,7 +80,7 @@ func TestNULsAndMadeUpTokensAreInvalid(t *testing.T) {
 
 // In a database whose collation is not C, a filter means the same in a list, in a watch's snapshot and in its changes.
 func TestAFilterMeansTheSameInAListAndInAWatch(t *testing.T) {
-	b, ctx := newBox(t, nil), t.Context()
+	b, ctx := newPair(t, nil), t.Context()
 	c := b.Pools[b.ID(aWest)].Config().ConnConfig
 	name := c.Database + "_en"
 	_, err := b.Pools[b.ID(aWest)].Exec(ctx, `CREATE DATABASE `+name+` TEMPLATE template0 LOCALE_PROVIDER icu ICU_LOCALE 'en-US'`)
@@ -129,7 +129,7 @@ func TestAFilterMeansTheSameInAListAndInAWatch(t *testing.T) {
 }
 
 func TestNotEqualWithAStarIsTheContraryOfEqual(t *testing.T) {
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	b.MustPut(target, nil) // lacks the field of the filter
 	store := b.Stores[b.ID(aWest)]
 	for _, f := range []string{`body.tag != "red"`, `body.tag != "re*"`} {

@@ -3,6 +3,7 @@ package shadow_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -34,7 +35,13 @@ func TestARecoveryWaitsForACompleteRegistry_I2_I15(t *testing.T) {
 	var registry atomic.Pointer[answer]
 	incomplete := b.Environment()
 	incomplete.Incomplete = true
+	unheard := b.Environment()
+	unheard.Unheard = []string{bEast}
 	registry.Store(&answer{env: incomplete})
+	var latest atomic.Pointer[schema.Environment]
+	latest.Store(without(b, bWest))
+	renewed := make(chan struct{}, 1)
+	exec(t, b, aWest, `UPDATE dbcontroller.meta SET server = 'another'`) // while the process runs
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() {
@@ -44,13 +51,14 @@ func TestARecoveryWaitsForACompleteRegistry_I2_I15(t *testing.T) {
 				said.asked.Add(1)
 				return said.env, said.err
 			},
-			Kept:    func(context.Context) (*schema.Environment, error) { return b.Environment(), nil },
-			Latest:  b.Environment,
-			Renewed: make(chan struct{}, 1),
+			Kept:    func(context.Context) (*schema.Environment, error) { return without(b, bWest), nil },
+			Latest:  latest.Load,
+			Renewed: renewed,
 		})
 	}()
 	for name, said := range map[string]*answer{
 		"incomplete":             {env: incomplete},
+		"not heard":              {env: unheard},
 		"empty":                  {env: &schema.Environment{}},
 		"without the deployment": {env: without(b, aWest)},
 		"unreachable":            {err: errors.New("the registry is unreachable")},
@@ -63,9 +71,13 @@ func TestARecoveryWaitsForACompleteRegistry_I2_I15(t *testing.T) {
 		_, err = b.Delete(target)
 		require.ErrorAs(t, err, new(*peer.UnavailableError), name)
 	}
-	registry.Store(&answer{env: without(b, bEast)})
+	require.Len(t, renewed, 1, "nodes begin anew in the new epoch, whatever it waits for")
+	registry.Store(&answer{env: without(b, bEast, bWest)})
 	require.Eventually(t, func() bool { e, err := store.Epoch(t.Context()); return err == nil && !e.Awaiting }, 20*time.Second, 10*time.Millisecond)
 	require.Contains(t, unconfirmed(t, b, aWest), b.ID(bEast))
+	require.NotContains(t, unconfirmed(t, b, aWest), b.ID(bWest))
+	latest.Store(b.Environment())
+	require.Eventually(t, func() bool { return slices.Contains(unconfirmed(t, b, aWest), b.ID(bWest)) }, 20*time.Second, 10*time.Millisecond, "a later environment adds it")
 	cancel()
 	require.NoError(t, <-ended)
 	b.Settle()

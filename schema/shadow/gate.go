@@ -7,6 +7,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 )
 
 // The methods of three rooms that a Store has. Their other methods are for rooms alone. They are described in the rooms
@@ -17,7 +18,7 @@ type (
 		NoticeEpoch(ctx context.Context) (awaiting bool, err error)
 		PresentEpoch() uuid.UUID
 		EpochChanged() <-chan struct{}
-		AdvanceEpoch(ctx context.Context, known uuid.UUID) error
+		OutdoEpoch(ctx context.Context, by schema.DeploymentID, known uuid.UUID) error
 		RecordPeerEpoch(ctx context.Context, from schema.DeploymentID, epoch uuid.UUID) (known uuid.UUID, err error)
 	}
 	// recovery after a failover or a restore.
@@ -52,7 +53,7 @@ type (
 	// positions of watches of deletions in other deployments.
 	positions interface {
 		Position(ctx context.Context, of schema.DeploymentID) (token string, err error)
-		KeepPosition(ctx context.Context, of schema.DeploymentID, was, token string) (kept bool, err error)
+		KeepPositions(ctx context.Context, positions []peer.Position) (kept []bool, err error)
 	}
 	// following is acting on the holders of deleted resources; finalising is removing resources that wait for nothing any more.
 	following interface {

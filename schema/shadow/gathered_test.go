@@ -43,7 +43,7 @@ func occupy(t *testing.T, b *harness.Box) (release func()) {
 // fails, does not fail or delay the others (I20).
 func TestGatheredWritesHaveTheirOwnOutcomes_I20(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	store := b.Stores[b.ID(aWest)]
 	b.MustPut(target, nil)
 	old := b.MustPut(target2, nil)
@@ -114,7 +114,7 @@ func TestGatheredWritesHaveTheirOwnOutcomes_I20(t *testing.T) {
 // Two writes of one resource do not share a transaction: neither is lost.
 func TestGatheredWritesOfOneResourceLoseNothing_I10(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	store := b.Stores[b.ID(aWest)]
 	b.MustPut(target, nil)
 	release := occupy(t, b)
@@ -141,7 +141,7 @@ func TestGatheredWritesOfOneResourceLoseNothing_I10(t *testing.T) {
 // (I29).
 func TestAFailedBatchKeepsItsOtherWrites_I20_I29(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	store := b.Stores[b.ID(aWest)]
 	release := occupy(t, b)
 	request := uuid.New()
@@ -171,7 +171,7 @@ func TestAFailedBatchKeepsItsOtherWrites_I20_I29(t *testing.T) {
 // A write whose deadline ends while it waits has no effect.
 func TestAWriteThatWaitsForATransactionEndsWithItsDeadline(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	store := b.Stores[b.ID(aWest)]
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -186,7 +186,7 @@ func TestAWriteThatWaitsForATransactionEndsWithItsDeadline(t *testing.T) {
 // neither fails nor delays its neighbours, and the call may be repeated (I7, I8, I20).
 func TestAttemptsOfOneCallHaveTheirOwnOutcomes_I7_I8_I20(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	ctx, store, from := t.Context(), b.Stores[b.ID(aWest)], b.ID(bEast)
 	uid := b.MustPut(target, nil).UID
 	b.MustPut(target2, nil)

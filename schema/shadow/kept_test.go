@@ -148,3 +148,53 @@ func TestWhatRefersToWhatIsKeptIsEstablishedAgain_I8_I15(t *testing.T) {
 	ref.TargetName = "gones/other"
 	require.Equal(t, peer.UnknownKind, refusals(t, ask(ref))[0].Reason, "the kind is unknown")
 }
+
+// Another process of the deployment, such as an application with a pool of its own, adopts the running version: its lists have the
+// resources of kinds that the version lacks.
+func TestAProcessThatAdoptsAVersionListsWhatIsKept_I26(t *testing.T) {
+	t.Parallel()
+	b := harness.NewBox(t, dropping, nil, aWest, bEast)
+	second := b.SecondProcess(bEast, shadow.Config{})
+	b.MustPut("//"+bEast+"/gones/g", nil)
+	b.Switch(bEast, "v2")
+	require.NoError(t, second.Adopt(t.Context(), b.Stores[b.ID(bEast)].Model()))
+	for _, kind := range []string{"", "Gone"} {
+		page, _, err := second.List(t.Context(), shadow.ListRequest{Limit: 10, Kind: kind})
+		require.NoError(t, err)
+		require.Len(t, page, 1)
+		require.Equal(t, "gones/g", page[0].Name)
+	}
+}
+
+// A kept resource owns what it owned, and what names it as an owner later: both stay while it exists, and go with it.
+func TestKeptResourcesOwn_I16_I17(t *testing.T) {
+	t.Parallel()
+	b := harness.NewBox(t, dropping, graceless, aWest, bEast)
+	const gone, old = "//" + bEast + "/gones/g", "//" + bEast + "/old/x/holders/h"
+	b.MustPut(gone, nil)
+	b.MustPut(old, nil)
+	var ownees []string
+	own := func(id string) {
+		for kind, by := range map[string]string{"Gone": gone, "Holder": old} {
+			name := targetName(id + kind)
+			mustOwn(t, b, name, nil, owner(t, by, kind))
+			ownees = append(ownees, name)
+		}
+	}
+	own("before")
+	b.Settle()
+	own("unchecked")
+	b.Switch(bEast, "v2")
+	own("after")
+	mustOwn(t, b, targetName("unknown"), nil, owner(t, "//"+bEast+"/gones/never", "Gone"))
+	b.Settle()
+	for _, name := range ownees {
+		require.NotNil(t, b.Get(name), name)
+	}
+	b.MustDelete(gone)
+	b.MustDelete(old)
+	b.Settle()
+	b.Gone(ownees...)
+	require.NotNil(t, b.Get(targetName("unknown")), "a later version may have the kind, and the owner, again")
+	b.Audit()
+}

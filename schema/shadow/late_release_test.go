@@ -32,7 +32,7 @@ func keyOf(t *testing.T, b *harness.Box, holder peer.Resource, target uuid.UUID)
 // newer than its blockade, and a released attempt cannot establish any more.
 func TestAReleaseThatArrivesLastTakesNothing_I7_I8_I9(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	ctx, store, from := context.Background(), b.Stores[b.ID(aWest)], b.ID(bEast)
 	var late []peer.BlockadeKey
 	release := func(left int) {
@@ -101,7 +101,7 @@ func hangs(t *testing.T, pool *pgxpool.Pool) (waits bool) {
 // and the blockade stays.
 func TestACommitThatHangsIsWaitedFor_I3_I5(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	b.MustPut(target, nil)
 	b.Settle()
 	letCommit := hangCommits(t, b.Pools[b.ID(bEast)])
@@ -170,7 +170,7 @@ func TestACommitWhoseAnswerIsLostStands_I8_I29(t *testing.T) {
 func commitUnanswered(t *testing.T, forgotten bool) {
 	t.Helper()
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	b.MustPut(target, nil)
 	b.Settle()
 	var lost atomic.Int32

@@ -41,7 +41,7 @@ func expire(t *testing.T, b *harness.Box, member uuid.UUID) {
 // A process pauses for longer than its lease and resumes: its later transactions are refused.
 func TestAMemberThatWasGivenUpChangesNothing_I18(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	first, second := newLeases(b, "first"), newLeases(b, "second")
 	old := renew(t, first, uuid.Nil)
 	require.Len(t, old.Shards, schema.RingSize)
@@ -80,7 +80,7 @@ func TestAMemberThatWasGivenUpChangesNothing_I18(t *testing.T) {
 // An open transaction delays the takeover of its shards; PostgreSQL ends it when it is idle for longer than the lease.
 func TestATransactionThatPausesTooLongIsEnded_I18(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	first, second := newLeases(b, "first"), newLeases(b, "second")
 	old := renew(t, first, uuid.Nil)
 	reached, paused := make(chan struct{}), make(chan struct{})
@@ -113,7 +113,7 @@ func TestATransactionThatPausesTooLongIsEnded_I18(t *testing.T) {
 // A process that starts again takes its former place at once, also from a predecessor that still runs.
 func TestAProcessThatStartsAgainTakesItsPlace(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	l := newLeases(b, "one")
 	before := renew(t, l, uuid.Nil)
 	after := renew(t, l, uuid.Nil)
@@ -134,7 +134,7 @@ func TestAProcessThatStartsAgainTakesItsPlace(t *testing.T) {
 // takeover.
 func TestRaceOfATransactionAgainstATakeover_I18(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	ctx, pool, store := context.Background(), b.Pools[b.ID(aWest)], b.Stores[b.ID(aWest)]
 	_, err := pool.Exec(ctx, `CREATE TABLE public.written (member uuid); GRANT INSERT ON public.written TO PUBLIC`)
 	require.NoError(t, err)
@@ -239,7 +239,7 @@ func TestProcessesComeAndGo_I18(t *testing.T) {
 // A process that was given up releases shards late: those that another process has taken since stay there.
 func TestALateReleaseTakesNoShardsOfOthers_I18(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	one, two := newLeases(b, "one"), newLeases(b, "two")
 	former := renew(t, one, uuid.Nil)
 	require.Len(t, former.Shards, schema.RingSize)

@@ -61,6 +61,7 @@ func TestAHolderThatTheRegistryHasLostIsWaitedFor_I2_I3_I15(t *testing.T) {
 			require.ErrorAs(t, err, new(*peer.BlockedError))
 			require.NoError(t, store.Recover(t.Context(), b.Environment()), "a confirmed deployment is not asked again")
 			require.Empty(t, unconfirmed(t, b, aWest))
+			require.Zero(t, b.Count(aWest, "work"), "nor told again")
 			b.Audit()
 		})
 	}
@@ -152,6 +153,7 @@ func TestWhoIsToldOfItsEntriesStaysInterested_I13(t *testing.T) {
 	b.Settle()
 	restore()
 	b.Recover(bEast)
+	require.Equal(t, []schema.DeploymentID{b.ID(bWest)}, unconfirmed(t, b, bEast), "nobody else may refer to its resources")
 	pointedTo, err := b.Stores[b.ID(bEast)].ReferencedDeployments(t.Context())
 	require.NoError(t, err)
 	require.Empty(t, pointedTo)

@@ -16,7 +16,7 @@ import (
 
 func TestListsFilterOrderAndPage(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	store, ctx := b.Stores[b.ID(aWest)], context.Background()
 	var writes []peer.Write
 	for i := range 25 {
@@ -88,7 +88,7 @@ func TestListsFilterOrderAndPage(t *testing.T) {
 
 func TestAWatchWithAFilterTellsWhatComesAndGoes(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	b.MustPut(target, body{"on": true})
 	b.MustPut(target2, body{"on": false})
 	done := errors.New("done")
@@ -121,7 +121,7 @@ func TestAWatchWithAFilterTellsWhatComesAndGoes(t *testing.T) {
 
 func TestMaskedUpdatesReplaceOnlyWhatTheyName(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	store, ctx := b.Stores[b.ID(bEast)], context.Background()
 	b.MustPut(target, nil)
 	b.MustPut(target2, nil)
@@ -166,7 +166,7 @@ func TestMaskedUpdatesReplaceOnlyWhatTheyName(t *testing.T) {
 // Validate runs all checks of a save, those of other deployments included, and stores nothing anywhere.
 func TestValidateChecksEverythingAndStoresNothing(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	store, ctx := b.Stores[b.ID(bEast)], context.Background()
 	b.MustPut(target, nil)
 	would, err := store.Validate(ctx, peer.Write{Name: "holders/h", Body: body{"block": target}})

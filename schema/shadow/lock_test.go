@@ -65,7 +65,7 @@ func TestAConfirmBesideAMarkThatIsUnderWayIsTold_I4(t *testing.T) {
 // off as well.
 func TestADecommissionBesideAnEstablish_I15(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	b.MustPut(target, nil)
 	b.Settle()
 	g := newGate("commit")
@@ -97,7 +97,7 @@ func TestADecommissionBesideAnEstablish_I15(t *testing.T) {
 // epoch that it has not noticed gives none.
 func TestAVerdictOfAnOldEpochSettlesNothing_I5_I8(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	b.MustPut(target, nil)
 	restore := b.Backup(bEast)
 	h := b.MustPut(holder, body{"block": target})

@@ -160,6 +160,9 @@ func TestAWalkThatStopsAtItsLimitNamesWhoWasNotAsked(t *testing.T) {
 		require.Equal(t, peer.LimitReached, u.Why, u.Error())
 	}
 	require.Equal(t, []string{"a.example.com/r2"}, unaskedIDs(plan.Unasked))
+	require.Equal(t, peer.PlanLimit+1, plan.Groups[1].Count, "all direct holders, whatever the limit")
+	require.True(t, plan.Groups[1].AtLeast)
+	require.False(t, plan.Groups[0].AtLeast)
 }
 
 // A deployment, asked for a plan, has to ask another one that does not answer: it answers in time all the same.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
@@ -157,4 +158,32 @@ func TestABlockerThatLosesItsLastOwnerIsExcused(t *testing.T) {
 	b.Settle()
 	b.Gone(project, place, outside)
 	b.Audit()
+}
+
+// A plan that stops at its limit counts the direct references that it left out, also to its own members.
+func TestAPlanCountsWhatItLeavesOut(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	uid := b.MustPut(target, nil).UID
+	for i := range 8 {
+		b.MustPut(fmt.Sprint("//", bEast, "/holders/c", i), body{"cascade": target, "unset": target})
+		b.MustPut(fmt.Sprint("//", bEast, "/holders/u", i), body{"unset": target})
+	}
+	b.MustPut("//"+bEast+"/holders/below", body{"near": map[string]any{"cascade": "//" + bEast + "/holders/c0"}})
+	b.Settle()
+	q := peer.PlanQuestion{Targets: []peer.PlanTarget{{Deployment: b.ID(aWest), UID: uid}}, Limit: 5, Detailed: true}
+	plan, err := b.Stores[b.ID(bEast)].Plan(t.Context(), q)
+	require.NoError(t, err)
+	require.True(t, plan.Truncated && plan.MoreUnsets)
+	require.Len(t, plan.Members, 5)
+	require.Len(t, plan.Unsets, 5)
+	require.ElementsMatch(t, []peer.PlanCount{
+		{Path: "cascade", Behaviour: schema.CascadeDelete, Count: 8}, {Path: "near.cascade", Behaviour: schema.CascadeDelete, Count: 1}, {Path: "unset", Behaviour: schema.Unset, Count: 8},
+	}, plan.Counts, "holders that are deleted lose no value")
+	require.Equal(t, 9, plan.Holders)
+	q.Limit = 9
+	plan, err = b.Stores[b.ID(bEast)].Plan(t.Context(), q)
+	require.NoError(t, err)
+	require.False(t, plan.Truncated || plan.MoreUnsets)
+	require.Empty(t, plan.Counts)
 }

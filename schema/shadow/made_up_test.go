@@ -1,6 +1,7 @@
 package shadow_test
 
 import (
+	"os"
 	"testing"
 	"time"
 
@@ -12,12 +13,15 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
-// A deployment that releases attempts, or asks about attempts, that it has made up leaves as many rows as its quota allows. Other
-// deployments, and attempts that are known, are not affected.
+// A deployment that releases attempts, or asks about attempts, that it has made up leaves as many rows as its quota allows: the default
+// one with DBCONTROLLER_TEST_HOSTILE (make hostile). Other deployments, and attempts that are known, are not affected.
 func TestMadeUpAttemptsLeaveFewRows_I15(t *testing.T) {
 	t.Parallel()
-	const quota = 100
-	b := newBox(t, func(c *shadow.Config) { c.Limits.Quotas.Tentative = quota })
+	quota, pages := 100, 1
+	if os.Getenv("DBCONTROLLER_TEST_HOSTILE") != "" {
+		quota, pages = 0, 1000
+	}
+	b := newBox(t, func(c *shadow.Config) { c.Limits.Quotas.Tentative = int64(quota) })
 	b.MustPut(target, nil)
 	ctx, store, hostile, other := t.Context(), b.Stores[b.ID(aWest)], b.ID(bEast), b.ID(bWest)
 	moved := time.Now()
@@ -37,16 +41,23 @@ func TestMadeUpAttemptsLeaveFewRows_I15(t *testing.T) {
 		_, err := store.Answer(ctx, by, questions)
 		return err
 	}
-	require.NoError(t, release(hostile, 60))
-	require.NoError(t, ask(hostile, 40))
+	for left := 60 * pages; left > 0; left -= 10_000 {
+		require.NoError(t, release(hostile, min(left, 10_000)))
+	}
+	for left := 40 * pages; left > 0; left -= 10_000 {
+		require.NoError(t, ask(hostile, min(left, 10_000)))
+	}
 	for range 20 {
 		require.ErrorIs(t, release(hostile, 50), peer.ErrQuota)
 		require.ErrorIs(t, ask(hostile, 50), peer.ErrQuota)
 	}
 	var closed, decided int
 	require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(ctx, `SELECT (SELECT count(*) FROM dbcontroller.closed_attempt), (SELECT count(*) FROM dbcontroller.attempt)`).Scan(&closed, &decided))
-	require.Equal(t, 60, closed)
-	require.Equal(t, 40, decided)
+	require.Equal(t, 60*pages, closed)
+	require.Equal(t, 40*pages, decided)
+	var disk string
+	require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(ctx, `SELECT pg_size_pretty(pg_total_relation_size('dbcontroller.closed_attempt') + pg_total_relation_size('dbcontroller.attempt'))`).Scan(&disk))
+	t.Logf("%d rows of one deployment take %s", closed+decided, disk)
 	known := uuid.Must(uuid.NewV7())
 	_, err := store.Establish(ctx, hostile, known, []peer.EstablishReference{{
 		HolderUID: uuid.New(), HolderKind: "Holder", HolderName: "holders/h", Path: "cascade", TargetKind: "Target", TargetName: "targets/t", Behaviour: schema.CascadeDelete,
@@ -57,6 +68,26 @@ func TestMadeUpAttemptsLeaveFewRows_I15(t *testing.T) {
 	require.NoError(t, release(other, 50))
 	require.NoError(t, ask(other, 50))
 	moved = moved.Add(30 * time.Minute)
-	require.NoError(t, release(hostile, 50), "half an hour later")
+	for left := 50 * pages; left > 0; left -= 10_000 {
+		require.NoError(t, release(hostile, min(left, 10_000)), "half an hour later")
+	}
 	require.ErrorIs(t, release(hostile, 1), peer.ErrQuota)
+}
+
+// Releases that are refused leave no rows, and take nothing of the quota: an honest deployment repeats them.
+func TestRefusedReleasesTakeNothingOfTheQuota_I15(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, func(c *shadow.Config) { c.Limits.Quotas.Tentative = 100 })
+	ctx, store, by := t.Context(), b.Stores[b.ID(aWest)], b.ID(bEast)
+	old, present := uuid.Must(uuid.NewV7()), uuid.Must(uuid.NewV7())
+	_, err := store.RecordPeerEpoch(ctx, by, present)
+	require.NoError(t, err)
+	attempts := make([]peer.AttemptID, 80)
+	for i := range attempts {
+		attempts[i] = uuid.Must(uuid.NewV7())
+	}
+	for range 3 {
+		require.ErrorIs(t, store.Release(ctx, by, old, nil, attempts), peer.ErrStaleEpoch)
+	}
+	require.NoError(t, store.Release(ctx, by, present, nil, attempts))
 }

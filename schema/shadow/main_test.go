@@ -66,9 +66,16 @@ const (
 	holder2 = "//" + bEast + "/holders/h2"
 )
 
+// newBox has four deployments: a test of who is asked and told, and of who is not, needs them all.
 func newBox(t testing.TB, configure harness.BoxConfig) *harness.Box {
 	t.Helper()
 	return harness.NewBox(t, services, configure, aWest, aEast, bWest, bEast)
+}
+
+// newPair has the deployments of targets and of holders, at half the price.
+func newPair(t testing.TB, configure harness.BoxConfig) *harness.Box {
+	t.Helper()
+	return harness.NewBox(t, services, configure, aWest, bEast)
 }
 
 type body = harness.Body

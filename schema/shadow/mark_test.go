@@ -1,6 +1,7 @@
 package shadow_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"sync/atomic"
@@ -21,7 +22,7 @@ import (
 // timeline. The copy lacks a blocking reference.
 func TestAnOlderCopyOfTheDatabaseDecidesNothing_I3(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	b.MustPut(target, nil)
 	b.MustPut(target2, nil)
 	b.Settle()
@@ -186,6 +187,69 @@ func TestATokenThatIsAheadRevealsARestoredCopy_I2_I3(t *testing.T) {
 	}
 }
 
+// A copy of before the present epoch has the identity of its own time, so the process finds it unchanged. A stored position of the later
+// epoch, which the copy has never begun, reveals it. One of an epoch that has begun here does not, even if the clock went back since.
+func TestATokenOfALaterEpochRevealsARestoredCopy_I2_I3(t *testing.T) {
+	t.Parallel()
+	s, ctx := newSwapped(t), t.Context()
+	first := deletionsToken(t, s.store)
+	require.NoError(t, s.store.ForgetServer(ctx))
+	awaiting, err := s.store.NoticeEpoch(ctx)
+	require.NoError(t, err)
+	require.True(t, awaiting)
+	token := deletionsToken(t, s.store)
+	s.swap()
+	pool, store := movingPool(t, s.copy, s.address)
+	notices := func(kept string, reveals bool) {
+		t.Helper()
+		before := store.PresentEpoch()
+		if err := store.CheckKept(ctx, peerOfA, kept); reveals {
+			require.ErrorIs(t, err, schema.ErrReset)
+			_, err = store.Delete(ctx, shadow.DeleteRequest{Name: "targets/t0"})
+			require.ErrorAs(t, err, new(*peer.UnavailableError), "nothing is decided from then on")
+		} else {
+			require.NoError(t, err)
+		}
+		_, err := store.NoticeEpoch(ctx)
+		require.NoError(t, err)
+		require.Equal(t, reveals, before != store.PresentEpoch())
+	}
+	notices(token[:len(token)-1]+"A", false)
+	notices(token, true)
+	notices(token, false)
+	notices(first, false)
+	_, err = pool.Exec(ctx, `UPDATE dbcontroller.meta SET epoch = '00000000-0000-7000-8000-000000000000'`)
+	require.NoError(t, err)
+	_, err = store.NoticeEpoch(ctx)
+	require.NoError(t, err)
+	notices(first, false)
+}
+
+// Another deployment that knows a later epoch reveals a copy of before it. It is believed once: a hostile one could name a later one each
+// time, and one so far ahead that nobody accepts it.
+func TestADeploymentThatKnowsALaterEpochIsBelievedOnce_I2_I13(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	store, ctx, by := b.Stores[b.ID(aWest)], t.Context(), b.ID(bEast)
+	lost := uuid.Must(uuid.NewV7())
+	for _, made := range []uuid.UUID{uuid.Max, uuid.MustParse("fffffff0-0000-7000-8000-000000000000"), uuid.New()} {
+		require.ErrorContains(t, store.OutdoEpoch(ctx, by, made), "is not an epoch of the database")
+	}
+	require.NoError(t, store.OutdoEpoch(ctx, by, lost))
+	awaiting, err := store.NoticeEpoch(ctx)
+	require.NoError(t, err)
+	require.True(t, awaiting)
+	began := store.PresentEpoch()
+	require.Positive(t, bytes.Compare(began[:], lost[:]))
+	require.NoError(t, store.OutdoEpoch(ctx, b.ID(bWest), lost), "another epoch has begun since")
+	require.ErrorContains(t, store.OutdoEpoch(ctx, by, uuid.Must(uuid.NewV7())), "for the second time")
+	_, err = store.NoticeEpoch(ctx)
+	require.NoError(t, err)
+	require.Equal(t, began, store.PresentEpoch())
+	b.Renew(aWest)
+	require.NoError(t, store.OutdoEpoch(ctx, by, store.PresentEpoch()))
+}
+
 // A stored position that the database has reached, or that it cannot read, ends no epoch: nobody can make one up.
 func TestAStoredPositionOfThePresentShowsNothing(t *testing.T) {
 	t.Parallel()
@@ -205,9 +269,11 @@ func TestAPositionIsReplacedByWhoHasToldIt_I2(t *testing.T) {
 	t.Parallel()
 	_, store := movingPool(t, newServer(t), &atomic.Value{})
 	keep := func(was, token string) bool {
-		kept, err := store.KeepPosition(t.Context(), peerOfA, was, token)
+		// Another deployment of the statement has no part in it.
+		kept, err := store.KeepPositions(t.Context(), []peer.Position{{Of: store.Deployment(), Was: "x"}, {Of: peerOfA, Was: was, Token: token}})
 		require.NoError(t, err)
-		return kept
+		require.False(t, kept[0])
+		return kept[1]
 	}
 	position := func() string {
 		token, err := store.Position(t.Context(), peerOfA)
@@ -256,6 +322,10 @@ func TestACrashBeginsNoEpoch(t *testing.T) {
 	_, err = store.SaveTx(t.Context(), tx, []peer.Write{{Name: "targets/never"}})
 	require.NoError(t, err)
 	token := deletionsToken(t, store)
+	_, err = tx.Exec(t.Context(), `SELECT nextval('dbcontroller.mark') FROM generate_series(1, 100)`)
+	require.NoError(t, err)
+	_, err = store.NoticeEpoch(t.Context()) // sees numbers that the crash loses
+	require.NoError(t, err)
 	server.Crash()
 	_ = tx.Rollback(t.Context())
 	server.Start()

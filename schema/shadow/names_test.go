@@ -97,7 +97,7 @@ var nasty = []string{
 
 func TestNamesAreQuotedInSQLFiltersPagesAndPaths_I1(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	store, ctx := b.Stores[b.ID(aWest)], t.Context()
 	for _, id := range nasty {
 		there, here := "//"+aWest+"/targets/"+id, "//"+bEast+"/holders/"+id

@@ -15,7 +15,7 @@ import (
 // written all the same, and everything goes on afterwards.
 func TestPausedDeletionsGoOnWhenTheyAreResumed(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	west, east := b.Stores[b.ID(aWest)], b.Stores[b.ID(bEast)]
 	pause := func(at *shadow.Store, of schema.DeploymentID, paused bool) {
 		t.Helper()

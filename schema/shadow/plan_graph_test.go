@@ -43,7 +43,7 @@ type graphNode struct {
 func TestAPlanMatchesItsDelete(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, graphServices, nil, "a.example.com/us", "a.example.com/eu", "a.example.com/as")
-	const rounds = 25
+	rounds := shorter(25, 6)
 	refused := 0
 	for seed := range seeds(t) {
 		for round := range rounds {

@@ -34,7 +34,7 @@ func protect(t *testing.T, b *harness.Box, name string, on bool) {
 
 func TestBlockDeletionRefusesAndDefers(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	b.MustPut(target, nil)
 	b.MustPut(target+"/children/c", nil)
 	b.MustPut(holder, body{"cascade": target})

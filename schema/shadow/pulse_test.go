@@ -63,7 +63,7 @@ func counted(t *testing.T, b *harness.Box, interval time.Duration) (*shadow.Stor
 // without notifications too, also late ones.
 func TestOnePulseServesAllIdleWatches_I23(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	there := b.Stores[b.ID(aWest)]
 	here, l := counted(t, b, 10*time.Millisecond)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -99,7 +99,7 @@ func TestOnePulseServesAllIdleWatches_I23(t *testing.T) {
 // An idle watch ends when a new epoch begins, also when nothing is written.
 func TestAnIdleWatchEndsWithItsEpoch_I24(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	here, l := counted(t, b, 10*time.Millisecond)
 	ended := make(chan error, 1)
 	go func() {
@@ -116,7 +116,7 @@ func TestAnIdleWatchEndsWithItsEpoch_I24(t *testing.T) {
 // connection for notifications is lost.
 func TestPulsesReplaceLostNotifications_I23(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	there := b.Stores[b.ID(aWest)] // sends no notifications
 	here, l := counted(t, b, 20*time.Millisecond)
 	ctx, cancel := context.WithCancel(t.Context())

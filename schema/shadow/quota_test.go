@@ -76,7 +76,7 @@ func TestBlockingReferencesOfADeploymentAreBounded(t *testing.T) {
 // The quota counts blockades from before the process started.
 func TestAQuotaCountsEarlierBlockades(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	b.MustPut(target, nil)
 	for i := range 5 {
 		b.MustPut(fmt.Sprintf("//%s/holders/h%d", bEast, i), body{"block": target})
@@ -203,7 +203,7 @@ func TestAnAttemptIsClosedByItsOwnDeployment_I5_I7(t *testing.T) {
 // Field paths and kinds are never removed: names that no service describes are not stored.
 func TestNamesOfAHostileDeploymentAreBounded(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	b.MustPut(target, nil)
 	store := b.Stores[b.ID(aWest)]
 	names := func() (n int) {

@@ -23,12 +23,15 @@ const (
 	wrongTries   = 5000
 )
 
-func tries(t *testing.T, n int) int {
+// tries returns a twentieth of the tries in a short run.
+func tries(n int) int { return shorter(n, n/20) }
+
+// shorter returns whole, and part in a short run.
+func shorter[N any](whole, part N) N {
 	if testing.Short() {
-		return n / 20
+		return part
 	}
-	_ = t
-	return n
+	return whole
 }
 
 // together runs both functions concurrently, with an offset that varies from try to try.
@@ -94,7 +97,7 @@ func TestRaceOfEstablishAgainstDelete_I3(t *testing.T) {
 		require.True(t, remove(name, time.Minute))
 		patience = max(patience, 2*time.Since(start))
 	}
-	both, established, deleted := establishAgainstDelete(t, b, tries(t, alignedTries), func(name string) bool { return remove(name, patience) })
+	both, established, deleted := establishAgainstDelete(t, b, tries(alignedTries), func(name string) bool { return remove(name, patience) })
 	require.Zero(t, both, "a delete was accepted beside a live reference")
 	require.NotZero(t, established)
 	require.NotZero(t, deleted)
@@ -186,7 +189,7 @@ const attemptHeldSQL = `SELECT EXISTS (SELECT FROM dbcontroller.reference WHERE 
 func TestRaceOfALateCommitAgainstResolve_I5(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
-	both, committed, gone := lateCommitAgainstResolve(t, b, tries(t, alignedTries), func(key peer.BlockadeKey) bool {
+	both, committed, gone := lateCommitAgainstResolve(t, b, tries(alignedTries), func(key peer.BlockadeKey) bool {
 		verdicts, err := b.Stores[b.ID(bEast)].Answer(context.Background(), b.ID(aWest), []peer.Question{{Key: key, Expired: true}})
 		require.NoError(t, err)
 		return verdicts.Verdicts[0] == peer.GoneVerdict

@@ -60,7 +60,7 @@ func remember(t *testing.T, b *harness.Box, deployment string) (forget func()) {
 func TestAForgottenConfirmIsDoneAgain_I1_I8(t *testing.T) {
 	t.Parallel()
 	for _, forgets := range []string{aWest, bEast} {
-		b := newBox(t, nil)
+		b := newPair(t, nil)
 		b.MustPut(target, nil)
 		b.MustPut(target2, nil)
 		b.MustPut(holder, body{"cascade": target, "block": target2})

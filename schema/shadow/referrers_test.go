@@ -79,7 +79,7 @@ func TestReferrersAreListedInPages(t *testing.T) {
 
 func TestReferrersOfNothing(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	b.MustPut(target, nil)
 	b.MustPut(target2, nil)
 	b.MustPut("//"+aWest+"/targets/near", body{"next": target})

@@ -90,7 +90,7 @@ func TestEachRemovalRecordsActorRequestAndRoot(t *testing.T) {
 // A delete that is refused or rolled back records no removal.
 func TestARefusedDeleteRecordsNoRemoval(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	b.MustPut(target, nil)
 	b.MustPut(holder, body{"block": target})
 	b.Settle()
@@ -103,7 +103,7 @@ func TestARefusedDeleteRecordsNoRemoval(t *testing.T) {
 
 func TestOldRemovalsAreForgotten(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	b.MustPut(target, nil)
 	b.MustPut(target2, nil)
 	b.MustDelete(target)

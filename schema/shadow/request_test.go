@@ -19,7 +19,7 @@ import (
 // accepted.
 func TestARequestIDKeepsOnlyDefiniteRefusals_I29(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	b.MustPut(target, nil)
 	store := b.Stores[b.ID(bEast)]
 	var refuse []peer.Reason // not guarded, as the variables below: one write at a time
@@ -73,7 +73,7 @@ func TestARequestIDKeepsOnlyDefiniteRefusals_I29(t *testing.T) {
 // A refusal by a version that is not the current one any more is not recorded.
 func TestARefusalOfAnEarlierVersionIsNotKept_I29(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	store, id := b.Stores[b.ID(bEast)], uuid.New()
 	_, err := b.Pools[b.ID(bEast)].Exec(t.Context(), `UPDATE dbcontroller.meta SET version = 'v9'`)
 	require.NoError(t, err)
@@ -89,7 +89,7 @@ func TestARefusalOfAnEarlierVersionIsNotKept_I29(t *testing.T) {
 // delete would be accepted now.
 func TestARepeatedDeleteReturnsTheFirstAnswer_I29(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	store, ctx := b.Stores[b.ID(aWest)], t.Context()
 	repeat := func(req shadow.DeleteRequest, first peer.DeleteResult, err error) {
 		t.Helper()
@@ -175,7 +175,7 @@ func TestARepeatedDeleteReturnsTheFirstAnswer_I29(t *testing.T) {
 
 func TestConcurrentDeletesWithOneRequestIDHaveOneAnswer_I29(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	r := b.MustPut(target, nil)
 	store, req := b.Stores[b.ID(aWest)], shadow.DeleteRequest{Name: "targets/t", UID: r.UID, RequestID: uuid.New()}
 	var wg sync.WaitGroup
@@ -195,7 +195,7 @@ func TestConcurrentDeletesWithOneRequestIDHaveOneAnswer_I29(t *testing.T) {
 // A delete beside an undecided blockade is not definite: it can be repeated until it is.
 func TestADeleteBesideAnUndecidedBlockadeIsNotDefinite_I29(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	b.MustPut(target, nil)
 	store, holding := b.Stores[b.ID(aWest)], uuid.New()
 	_, err := store.Establish(t.Context(), b.ID(bEast), uuid.Must(uuid.NewV7()), []peer.EstablishReference{reference("block", 1, holding)})
@@ -219,7 +219,7 @@ func TestADeleteBesideAnUndecidedBlockadeIsNotDefinite_I29(t *testing.T) {
 // was never reached. Blockades of these attempts are removed in the end.
 func TestARepeatedWriteLeavesOneRelease_I5_I21(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	b.MustPut(target, nil)
 	repeat := func(id uuid.UUID, left int) {
 		t.Helper()
@@ -260,7 +260,7 @@ func TestARepeatedWriteLeavesOneRelease_I5_I21(t *testing.T) {
 // A slow deployment is not reported as unreachable.
 func TestAWriteReportsASlowDeployment(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	b.MustPut(target, nil)
 	b.OnEstablish = func(schema.DeploymentID, peer.AttemptID, []peer.EstablishReference) error {
 		return context.DeadlineExceeded

@@ -51,7 +51,7 @@ func TestSaveWithForeignReferencesIsAllOrNothing_I6(t *testing.T) {
 
 func TestSaveWhileATargetsDeploymentIsAwayNamesIt(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	b.MustPut(target, nil)
 	b.SetDown(aWest, true)
 	_, err := b.Put(holder, body{"block": target})
@@ -65,7 +65,7 @@ func TestSaveWhileATargetsDeploymentIsAwayNamesIt(t *testing.T) {
 
 func TestSaveRefusesBadInputAndChangesNothing(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	for _, c := range []struct {
 		name string
 		body body
@@ -89,7 +89,7 @@ func TestSaveRefusesBadInputAndChangesNothing(t *testing.T) {
 
 func TestSaveModesUidsAndRevisions(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	store, ctx := b.Stores[b.ID(aWest)], context.Background()
 	save := func(w peer.Write) error {
 		w.Name = "targets/t"
@@ -115,7 +115,7 @@ func TestSaveModesUidsAndRevisions(t *testing.T) {
 
 func TestResourcesOfOneBatchMayReferToOneAnotherInAnyOrder(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	store := b.Stores[b.ID(bEast)]
 	_, err := store.Save(context.Background(), []peer.Write{
 		{Name: "holders/x", Body: body{"near": body{"block": "holders/y"}}},
@@ -135,7 +135,7 @@ func TestResourcesOfOneBatchMayReferToOneAnotherInAnyOrder(t *testing.T) {
 
 func TestSaveInTheCallersTransaction(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	b.MustPut(target, nil)
 	store, pool, ctx := b.Stores[b.ID(bEast)], b.Pools[b.ID(bEast)], context.Background()
 	_, err := pool.Exec(ctx, `CREATE TABLE public.mine (id text PRIMARY KEY)`)
@@ -169,7 +169,7 @@ func TestSaveInTheCallersTransaction(t *testing.T) {
 
 func TestARefusedWriteLeavesTheCallersTransactionUsable(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	store, pool, ctx := b.Stores[b.ID(bEast)], b.Pools[b.ID(bEast)], context.Background()
 	require.NoError(t, pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 		_, err := store.SaveTx(ctx, tx, []peer.Write{{Name: "holders/x", Body: body{"near": body{"block": "holders/none"}}}})
@@ -182,7 +182,7 @@ func TestARefusedWriteLeavesTheCallersTransactionUsable(t *testing.T) {
 
 func TestAnUpdateReleasesWhatItDroppedAndKeepsTheRest(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	b.MustPut(target, nil)
 	b.MustPut(target2, nil)
 	b.MustPut(holder, body{"block": target, "unset": target, "list": []any{target, target2}})
@@ -201,7 +201,7 @@ func TestAnUpdateReleasesWhatItDroppedAndKeepsTheRest(t *testing.T) {
 
 func TestConcurrentWritersOfOneResourceLoseNothing(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	b.MustPut(target, body{"n": 0.0})
 	var wg sync.WaitGroup
 	for range 8 {
@@ -232,7 +232,7 @@ func TestConcurrentWritersOfOneResourceLoseNothing(t *testing.T) {
 
 func TestAWriteValidatedBeforeASwitchIsRetried(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	b.MustPut(target, nil)
 	ctx, store := context.Background(), b.Stores[b.ID(bEast)]
 	calls := 0
@@ -262,7 +262,7 @@ func TestADatabaseBelongsToOneDeployment(t *testing.T) {
 // I29: the same request id returns the one result, in any later state; a refused request never commits.
 func TestARequestIDGivesTheSameAnswer_I29(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	ctx, store := context.Background(), b.Stores[b.ID(bEast)]
 	create := []peer.Write{{Mode: peer.Create, Name: "holders/h", Body: body{"block": target}}}
 	refusedID, id := uuid.New(), uuid.New()
@@ -299,7 +299,7 @@ func TestARequestIDGivesTheSameAnswer_I29(t *testing.T) {
 
 func TestConcurrentWritesWithOneRequestIDTakeEffectOnce_I29(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	b.MustPut(target, nil)
 	id, store := uuid.New(), b.Stores[b.ID(bEast)]
 	uids := make([]uuid.UUID, 8)

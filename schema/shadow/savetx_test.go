@@ -41,7 +41,7 @@ func TestATransactionWithASnapshotOfBeforeASwitchTakesNoWrite_I1_I2(t *testing.T
 // remedy; the transaction can go on.
 func TestAnUnsuitableTransactionIsRefused(t *testing.T) {
 	t.Parallel()
-	b, ctx := newBox(t, nil), context.Background()
+	b, ctx := newPair(t, nil), context.Background()
 	store := b.Stores[b.ID(bEast)]
 	empty, err := pgx.Connect(ctx, harness.Postgres(t).NewDatabase(t, ""))
 	require.NoError(t, err)
@@ -82,7 +82,7 @@ func TestAnUnsuitableTransactionIsRefused(t *testing.T) {
 
 func TestAnAbortedOrEndedTransactionIsRefused(t *testing.T) {
 	t.Parallel()
-	b, ctx := newBox(t, nil), context.Background()
+	b, ctx := newPair(t, nil), context.Background()
 	store := b.Stores[b.ID(bEast)]
 	tx, err := b.Pools[b.ID(bEast)].Begin(ctx)
 	require.NoError(t, err)
@@ -110,7 +110,7 @@ func TestAnAbortedOrEndedTransactionIsRefused(t *testing.T) {
 // compared with the restored rows.
 func TestAWriteAfterACallersSavepointCanBeRolledBack(t *testing.T) {
 	t.Parallel()
-	b, ctx := newBox(t, nil), context.Background()
+	b, ctx := newPair(t, nil), context.Background()
 	store := b.Stores[b.ID(bEast)]
 	require.NoError(t, pgx.BeginFunc(ctx, b.Pools[b.ID(bEast)], func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `SAVEPOINT mine`)
@@ -132,7 +132,7 @@ func TestAWriteAfterACallersSavepointCanBeRolledBack(t *testing.T) {
 // The statements of a write run with the store's settings; afterwards the caller's settings are restored.
 func TestAWriteHasSettingsOfItsOwnInTheCallersTransaction(t *testing.T) {
 	t.Parallel()
-	b, ctx := newBox(t, nil), context.Background()
+	b, ctx := newPair(t, nil), context.Background()
 	b.MustPut("//"+bEast+"/holders/y", nil)
 	store, pool := b.Stores[b.ID(bEast)], b.Pools[b.ID(bEast)]
 	for _, sql := range []string{
@@ -170,7 +170,7 @@ SET LOCAL statement_timeout = '7s'; SET LOCAL idle_in_transaction_session_timeou
 // A database or a role can have another isolation level by default; the store's own transactions do not take it.
 func TestTheStoresTransactionsAreReadCommittedUnderAnyDefault_I3(t *testing.T) {
 	t.Parallel()
-	b, ctx := newBox(t, nil), context.Background()
+	b, ctx := newPair(t, nil), context.Background()
 	_, err := b.Pools[b.ID(bEast)].Exec(ctx, `
 DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = ''serializable''', current_database()); END $$`)
 	require.NoError(t, err)

@@ -12,6 +12,7 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/capture"
 	"github.com/db-controller/db-controller/schema/shadow/internal/cascade"
 	"github.com/db-controller/db-controller/schema/shadow/internal/compare"
+	"github.com/db-controller/db-controller/schema/shadow/internal/control"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/deletion"
 	"github.com/db-controller/db-controller/schema/shadow/internal/follow"
@@ -23,8 +24,10 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/read"
 	"github.com/db-controller/db-controller/schema/shadow/internal/rights"
 	"github.com/db-controller/db-controller/schema/shadow/internal/rows"
+	"github.com/db-controller/db-controller/schema/shadow/internal/steer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/target"
 	"github.com/db-controller/db-controller/schema/shadow/internal/verify"
+	"github.com/db-controller/db-controller/schema/shadow/internal/wishes"
 	"github.com/db-controller/db-controller/schema/shadow/internal/write"
 )
 
@@ -42,7 +45,10 @@ type Store struct {
 	*administrator
 	*capturer
 	*righter
+	*steering
+	*granter
 	*book
+	*controls
 	epochs
 	recovery
 	databases
@@ -67,7 +73,10 @@ type (
 	administrator = admin.Admin
 	capturer      = capture.Capturer
 	righter       = rights.Rights
+	steering      = steer.Steering
+	granter       = wishes.Granter
 	book          = progress.Book
+	controls      = control.Controls
 )
 
 // Open takes the database for a deployment. It fails when the database belongs to another one.
@@ -91,10 +100,10 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	b, recorder := progress.New(d)
 	c := cascade.New(g, rs, recorder)
 	i, f := inspect.New(g, r), follow.New(g, c, recorder)
-	v := verify.New(g, i, t, w, f, compare.New(g, rs))
+	v, rt := verify.New(g, i, t, w, f, compare.New(g, rs)), rights.New(g, p, a)
 	return &Store{
 		reader: r, inspector: i, keeper: t, attempts: a, writer: w, owners: owner.New(g, c), deleter: deletion.New(g, t, w, c, f, rs), verifier: v,
-		administrator: admin.New(g, p, w, c, f, v), capturer: capture.New(g, rs, w, c), righter: rights.New(g, p, a), book: b, db: d,
+		administrator: admin.New(g, p, w, c, f, v), capturer: capture.New(g, rs, w, c), righter: rt, granter: wishes.New(rs, rt), steering: steer.New(g, c), book: b, controls: control.New(d), db: d,
 		epochs: g, recovery: g, databases: g, others: g, versions: g, positions: g, following: f, finalising: c,
 	}, nil
 }

@@ -30,7 +30,7 @@ func tidied(t *testing.T, b *harness.Box, deployment string) {
 // Each row is removed when its retention has ended by both clocks, and not before.
 func TestTidyRemovesOnlyRowsPastTheirRetention_I5_I29(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	b.MustPut(target, nil)
 	pool := b.Pools[b.ID(aWest)]
 	const peer = `(SELECT id FROM dbcontroller.deployment WHERE service = 'a.example.com' AND region = 'us-west2')`
@@ -70,7 +70,7 @@ func TestTidyRemovesOnlyRowsPastTheirRetention_I5_I29(t *testing.T) {
 // meta.forgotten never decreases: an attempt that began between two values may have been aborted by the greater one.
 func TestTheForgottenMarkOnlyGrows_I5(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	pool := b.Pools[b.ID(aWest)]
 	for _, mark := range []int{700, 300, 500} {
 		_, err := pool.Exec(t.Context(), `INSERT INTO dbcontroller.attempt (id, committed, decided_at, mark)
@@ -85,7 +85,7 @@ func TestTheForgottenMarkOnlyGrows_I5(t *testing.T) {
 // Tidy starts again after the last foreign target: a target that had references in the last round may have none now.
 func TestTidyVisitsForeignTargetsAgain(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	b.MustPut(target, nil)
 	b.MustPut(holder, body{"block": target})
 	b.Settle()
@@ -117,7 +117,7 @@ func beside(t *testing.T, pool *pgxpool.Pool, fn func() error, goOn func()) erro
 // Tidy removes a foreign target beside an uncommitted write with a new reference to it: it waits, and checks again.
 func TestAForeignTargetWithANewReferenceIsKept_I1(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	b.MustPut(target, nil)
 	b.MustPut(holder2, body{"block": target})
 	b.MustPut(holder2, nil)
@@ -146,7 +146,7 @@ func TestAForeignTargetWithANewReferenceIsKept_I1(t *testing.T) {
 // Messages to a decommissioned deployment are removed; the work of the decommissioning itself is not.
 func TestMessagesToADecommissionedDeploymentAreRemoved_I13(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	b.MustPut(target, nil)
 	b.MustPut(holder, body{"block": target})
 	b.Settle()

@@ -15,7 +15,7 @@ func TestAConfirmWithoutBlockadesEstablishesAgain_I2_I8(t *testing.T) {
 	for _, field := range []string{"block", "cascade", "unset"} {
 		t.Run(field, func(t *testing.T) {
 			t.Parallel()
-			b := newBox(t, nil)
+			b := newPair(t, nil)
 			b.MustPut(target, nil)
 			b.MustPut(holder, body{field: target})
 			_, err := b.Pools[b.ID(aWest)].Exec(t.Context(), `DELETE FROM dbcontroller.blockade`)
@@ -30,7 +30,7 @@ func TestAConfirmWithoutBlockadesEstablishesAgain_I2_I8(t *testing.T) {
 // nothing is established again.
 func TestARepeatedOrLateConfirmHasNoEffect_I7_I8(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	b.MustPut(target, nil)
 	b.MustPut(holder, body{"cascade": target})
 	b.MustPut(holder2, body{"block": target})

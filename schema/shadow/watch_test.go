@@ -28,7 +28,7 @@ import (
 // housekeeping and many commits in between: each comes once, whole, when it commits.
 func TestOverlappingTransactionsAreDeliveredOnceEach_I23(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	ctx, store, pool := context.Background(), b.Stores[b.ID(aWest)], b.Pools[b.ID(aWest)]
 	f, _ := follow(t, store, "")
 	f.until("the end of the snapshot", func() bool { return f.ended })
@@ -83,7 +83,7 @@ func TestCompactionAtTheToken_I24(t *testing.T) {
 		compacted int
 		reset     bool
 	}{{2, false}, {3, false}, {4, true}, {6, true}} {
-		b := newBox(t, nil)
+		b := newPair(t, nil)
 		ctx, store := context.Background(), b.Stores[b.ID(aWest)]
 		for i := range 3 { // changes 1 to 3
 			b.MustPut(fmt.Sprintf("//%s/targets/t%d", aWest, i), nil)
@@ -122,7 +122,7 @@ WHERE seq IN (SELECT seq FROM dbcontroller.change ORDER BY seq LIMIT $1)`, c.com
 // A consumer that missed "created and removed", or "removed and created again", converges.
 func TestAWatchThatMissedBothChangesConverges_I25(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	store := b.Stores[b.ID(aWest)]
 	first := b.MustPut(target, nil)
 	f, stop := follow(t, store, "")
@@ -142,7 +142,7 @@ func TestAWatchThatMissedBothChangesConverges_I25(t *testing.T) {
 // A watch whose reader reads nothing ends with an error that asks to open it again, and resumes at its token.
 func TestAReaderThatReadsNothingIsEnded(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, func(cfg *shadow.Config) { cfg.Watches.SlowTimeout = 200 * time.Millisecond })
+	b := newPair(t, func(cfg *shadow.Config) { cfg.Watches.SlowTimeout = 200 * time.Millisecond })
 	ctx, store := context.Background(), b.Stores[b.ID(aWest)]
 	token, stuck := "", make(chan struct{})
 	defer close(stuck)
@@ -166,7 +166,7 @@ func TestAReaderThatReadsNothingIsEnded(t *testing.T) {
 // An idle watch sends bookmarks, so that a half-open connection is noticed, and its token stays valid.
 func TestAnIdleWatchSendsBookmarks(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	spoke := errors.New("spoke")
 	ended := time.Time{}
 	err := b.Stores[b.ID(aWest)].WatchResources(context.Background(), "", "", "", func(e schema.Event[peer.Resource]) error {
@@ -230,7 +230,7 @@ func decoded(t *testing.T, b *harness.Box, slot string) (transactions [][]change
 // no transaction on both sides of a token.
 func TestWatchesGetExactlyWhatWasCommitted_I23(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	ctx, store, pool := context.Background(), b.Stores[b.ID(aWest)], b.Pools[b.ID(aWest)]
 	slot := "check_" + strings.ReplaceAll(uuid.NewString(), "-", "_")
 	_, err := pool.Exec(ctx, `SELECT pg_create_logical_replication_slot($1, 'test_decoding')`, slot)
@@ -372,7 +372,7 @@ func pause(d time.Duration) { <-time.After(d) }
 // Watches at the end of a feed share one read; a watch that joins, or falls behind, reads by itself until it has caught up.
 func TestWatchesAtTheEndReadItOnce(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	cfg := b.Pools[b.ID(aWest)].Config()
 	var reads atomic.Int64
 	cfg.ConnConfig.Tracer = tracer(func(sql string) {
@@ -424,7 +424,7 @@ func TestWatchesAtTheEndReadItOnce(t *testing.T) {
 // A watch that is far behind reads each change about once, also without statistics for the planner.
 func TestAWatchThatIsBehindReadsEachChangeOnce(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	writer := b.Stores[b.ID(aWest)]
 	f, stop := follow(t, writer, "")
 	f.until("the end of the snapshot", func() bool { return f.ended })
@@ -461,7 +461,7 @@ func TestAWatchThatIsBehindReadsEachChangeOnce(t *testing.T) {
 // A panic while a watch reads ends that watch alone.
 func TestAPanickingReadEndsOnlyItsWatch(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	store := b.Stores[b.ID(aWest)]
 	var primed sync.WaitGroup
 	var once atomic.Bool

@@ -13,7 +13,7 @@ import (
 // A write that is retried until its deadline, and is in the middle of a try then, reports the failure of the last complete try.
 func TestAWritePastItsDeadlineReturnsTheLastFailure(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	g := newGate("begin")
 	store := gatedProcess(t, b, aWest, g, b.Stores[b.ID(aWest)].Model())
 	_, err := b.Pools[b.ID(aWest)].Exec(t.Context(), `UPDATE dbcontroller.meta SET timeline = 'another'`) // as after a failover

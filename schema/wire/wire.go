@@ -84,6 +84,11 @@ func Descriptor(d *schemav1.ServiceDescriptor) *schema.Descriptor {
 				Pos: schema.Pos{Path: path + ".fields[" + f.GetPath() + "]"},
 			})
 		}
+		for _, f := range k.GetFinalizers() {
+			kind.Finalizers = append(kind.Finalizers, schema.Finalizer{
+				Name: f.GetName(), Holder: f.GetHolder(), Pos: schema.Pos{Path: path + ".finalizers[" + f.GetName() + "]"},
+			})
+		}
 		if table := k.GetTable(); table != "" {
 			kind.Table, _ = schema.ParseTableName(table) // Check reports a key without a table
 		}
@@ -127,6 +132,9 @@ func DescriptorProto(d *schema.Descriptor) *schemav1.ServiceDescriptor {
 		}
 		for _, f := range k.Fields {
 			kind.Fields = append(kind.Fields, fieldProto(f))
+		}
+		for _, f := range k.Finalizers {
+			kind.Finalizers = append(kind.Finalizers, &schemav1.FinalizerDescriptor{Name: f.Name, Holder: f.Holder})
 		}
 		for _, p := range k.Parents {
 			kind.Parents = append(kind.Parents, &schemav1.ParentDescriptor{Kind: p.Kind, Behaviour: schemav1.Behaviour(p.Behaviour), Region: p.Region, RegionField: p.RegionField})

@@ -67,6 +67,9 @@ func positionless(e *schema.Environment) *schema.Environment {
 		for i := range d.Kinds {
 			k := &d.Kinds[i]
 			k.Pos = schema.Pos{}
+			for j := range k.Finalizers {
+				k.Finalizers[j].Pos = schema.Pos{}
+			}
 			for j := range k.Parents {
 				k.Parents[j].Pos = schema.Pos{}
 			}
@@ -94,6 +97,7 @@ kinds:
     previous_name: Old
     patterns: ["as/{a}", "regions/{region}/as/{a}"]
     hide_while_deleting: true
+    finalizers: [{ name: calendar, holder: user/calendar }]
     constraints_disabled: true
     referable_by: [c.example.com]
     parents:

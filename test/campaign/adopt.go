@@ -25,8 +25,9 @@ func (p *Player) overwrite(ctx context.Context, name string, c Content) {
 	})
 }
 
-// adopt sets the oracle to the state of the system: after a loss of commits there is no other source of the expected state.
-func (p *Player) adopt(ctx context.Context) {
+// adopt sets the oracle to the state of the system: after a loss of commits there is no other source of the expected state. Of resources
+// that are gone, and referred to all the same, the oracle has empty rows.
+func (p *Player) adopt(ctx context.Context, gone map[string]bool) {
 	p.t.Helper()
 	system := p.list(ctx)
 	o := newOracle(p.t)
@@ -37,6 +38,9 @@ func (p *Player) adopt(ctx context.Context) {
 		} else {
 			o.flight[name] = true // it is removed when its blockers are
 		}
+	}
+	for name := range gone {
+		rows[name] = row{UID: "lost", Content: Content{Payload: "lost"}}
 	}
 	// First all resources without references, then their references to existing resources: the others are drained.
 	for _, name := range slices.Sorted(maps.Keys(rows)) {

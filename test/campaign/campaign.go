@@ -142,27 +142,38 @@ func (p *Player) Audit(ctx context.Context) {
 func (p *Player) verify(ctx context.Context) (all []*adminv1.VerifyResponse_Difference) {
 	p.t.Helper()
 	for _, id := range deployments {
-		// Broken connections are opened again within seconds: until then their deployments cannot be asked.
-		began := time.Now()
-		found, unreachable := p.verifyAt(ctx, id)
-		for ; len(unreachable) > 0; found, unreachable = p.verifyAt(ctx, id) {
-			if time.Since(began) > quietBound {
-				p.wrong("verify at %s could not ask %v for %s (I28)", id, unreachable, quietBound)
-			}
-			<-time.After(200 * time.Millisecond)
-		}
-		all = append(all, found...)
+		all = append(all, p.insistVerified(ctx, id, &adminv1.VerifyRequest{})...)
 	}
 	return all
 }
 
-func (p *Player) verifyAt(ctx context.Context, id schema.DeploymentID) (found []*adminv1.VerifyResponse_Difference, unreachable []string) {
+// insistVerified repeats verify until it could ask everybody: broken connections are opened again within seconds. It returns what the
+// first one found and repaired as well.
+func (p *Player) insistVerified(ctx context.Context, id schema.DeploymentID, req *adminv1.VerifyRequest) (all []*adminv1.VerifyResponse_Difference) {
+	p.t.Helper()
+	began := time.Now()
+	found, unreachable := p.verifyAt(ctx, id, req)
+	for ; len(unreachable) > 0; found, unreachable = p.verifyAt(ctx, id, req) {
+		if time.Since(began) > quietBound {
+			p.wrong("verify at %s could not ask %v for %s (I28)", id, unreachable, quietBound)
+		}
+		for _, d := range found {
+			if d.GetRepaired() || d.GetActedUpon() {
+				all = append(all, d)
+			}
+		}
+		<-time.After(200 * time.Millisecond)
+	}
+	return append(all, found...)
+}
+
+func (p *Player) verifyAt(ctx context.Context, id schema.DeploymentID, req *adminv1.VerifyRequest) (found []*adminv1.VerifyResponse_Difference, unreachable []string) {
 	p.t.Helper()
 	admin, err := p.w.Client.Admin(ctx, id)
 	require.NoError(p.t, err)
 	p.insist(func() error {
 		found, unreachable = nil, nil
-		stream, err := admin.Verify(ctx, &adminv1.VerifyRequest{})
+		stream, err := admin.Verify(ctx, req)
 		for done := false; err == nil; {
 			var answer *adminv1.VerifyResponse
 			if answer, err = stream.Recv(); errors.Is(err, io.EOF) {

@@ -255,7 +255,7 @@ var mutants = []mutant{
 		"schema/shadow/internal/write/delegation.go",
 		[]string{
 			"    WHERE i.blocks AND ` + db.BlockRightCountsSQL", "    WHERE i.blocks AND ` + db.RightCountsSQL",
-			"WHERE CASE WHEN i.blocks THEN ` + db.BlockRightCountsSQL", "WHERE CASE WHEN i.blocks THEN ` + db.RightCountsSQL",
+			"WHERE i.pinned OR CASE WHEN i.blocks THEN ` + db.BlockRightCountsSQL", "WHERE i.pinned OR CASE WHEN i.blocks THEN ` + db.RightCountsSQL",
 		},
 	},
 	{

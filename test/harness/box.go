@@ -430,6 +430,12 @@ func (b *Box) Capture(deployment schema.DeploymentID) {
 	}
 }
 
+// GrantWishes answers what applications of a deployment ask for.
+func (b *Box) GrantWishes(deployment string) {
+	b.t.Helper()
+	require.NoError(b.t, b.Stores[b.ID(deployment)].GrantWishes(context.Background()))
+}
+
 // Count counts rows of a table of the deployment's database.
 func (b *Box) Count(deployment, table string) (n int) {
 	b.t.Helper()

@@ -58,6 +58,7 @@ var serverSettings = map[string]string{
 	"fsync":              "off",
 	"synchronous_commit": "off",
 	"full_page_writes":   "off",
+	"jit":                "off", // connections of tests and oracles do not set it
 	"max_connections":    "600",
 	"wal_level":          "logical", // a checker of watches reads the log
 	"shared_buffers":     "256MB",

@@ -11,10 +11,11 @@ type history struct {
 	deleted map[UID]bool                 // roots of accepted deletes
 	last    map[UID]map[string]Reference // the last references of each incarnation, also after its removal
 	left    map[UID]bool                 // marked or removed
+	cleaned map[UID]bool                 // the finalizer's holder has cleaned up after the mark
 }
 
 func newHistory() history {
-	return history{deleted: map[UID]bool{}, last: map[UID]map[string]Reference{}, left: map[UID]bool{}}
+	return history{deleted: map[UID]bool{}, last: map[UID]map[string]Reference{}, left: map[UID]bool{}, cleaned: map[UID]bool{}}
 }
 
 func (h history) wrote(wr *write) { h.last[wr.holder] = maps.Clone(wr.refs) }
@@ -136,6 +137,7 @@ func (w *World) Rest() bool {
 		for at := range w.deployments {
 			w.Expire(at)
 			w.Send(at)
+			w.Clean(at)
 		}
 		if len(w.bag) == 0 {
 			return true

@@ -19,11 +19,12 @@ const (
 	resolved
 	deletions
 	acknowledge
-	done // acknowledges an owed message
+	cleaned // removes the finalizer of a resource
+	done    // acknowledges an owed message
 )
 
 func (k kind) String() string {
-	return [...]string{"establish", "established", "together", "outcomes", "confirm", "release", "abandon", "resolve", "resolved", "deletions", "acknowledge", "done"}[k]
+	return [...]string{"establish", "established", "together", "outcomes", "confirm", "release", "abandon", "resolve", "resolved", "deletions", "acknowledge", "cleaned", "done"}[k]
 }
 
 // message is in flight. It may arrive late, several times, after later ones, or never.
@@ -32,6 +33,7 @@ type message struct {
 	from, to  int
 	attempt   Attempt
 	holder    UID
+	name      string // of cleaned
 	requests  []request
 	targets   map[string]UID // of established: by path; nil when it was refused
 	keys      []Key
@@ -150,6 +152,12 @@ func (w *World) receive(m message) {
 		for uid, by := range d.notices {
 			if len(by) == 0 {
 				delete(d.notices, uid)
+			}
+		}
+	case cleaned:
+		for _, r := range d.resources {
+			if r.UID == m.holder || w.CleanedByName && r.Name == m.name {
+				r.Finalizer = false
 			}
 		}
 	case done:

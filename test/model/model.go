@@ -41,6 +41,8 @@ type Resource struct {
 	Name     string
 	Deleting bool
 	Refs     map[string]Reference // by path
+	// Finalizer: somebody has to clean up before the resource is removed. It is set with the mark.
+	Finalizer bool
 }
 
 // Key identifies a blockade: holder, field path, attempt, target.
@@ -62,7 +64,8 @@ type blockade struct {
 type Mistakes struct {
 	ExpiryRemoves, ResolverDoesNotAbort, ReleaseByName, DeletingTakesReferences, TentativeDoesNotCount,
 	EntryForgotten, LateConfirmTellsNobody, AcknowledgesEverything, ActsUnconditionally, FinalisesBlocked,
-	CommitsAfterAbort, ForgetsReleases, LeftOutIsEstablished, OutcomesAreOfNeighbours bool
+	CommitsAfterAbort, ForgetsReleases, LeftOutIsEstablished, OutcomesAreOfNeighbours,
+	FinalisesUncleaned, CleanedByName, DeletingKeepsReferences bool
 }
 
 // deployment is one database.
@@ -82,6 +85,8 @@ type deployment struct {
 // World has all deployments, the messages in flight between them, and the writes in progress.
 type World struct {
 	Mistakes
+	// Finalizers: the resources called y are of a kind with a finalizer.
+	Finalizers  bool
 	deployments []*deployment
 	bag         []message
 	writes      []*write
@@ -300,11 +305,13 @@ func (w *World) mark(at int, uid UID) {
 	if r == nil || r.Deleting {
 		return
 	}
-	for _, path := range slices.Sorted(maps.Keys(r.Refs)) {
-		w.drop(at, uid, path, r.Refs[path])
-	}
 	w.history.went(r)
-	r.Deleting, r.Refs = true, map[string]Reference{}
+	if r.Deleting, r.Finalizer = true, w.needsCleaning(r.Name); !r.Finalizer || !w.DeletingKeepsReferences {
+		for _, path := range slices.Sorted(maps.Keys(r.Refs)) {
+			w.drop(at, uid, path, r.Refs[path])
+		}
+		r.Refs = map[string]Reference{}
+	}
 	for _, to := range slices.Sorted(maps.Keys(d.entries[uid])) {
 		d.tell(uid, to)
 	}
@@ -334,13 +341,15 @@ func (d *deployment) tell(uid UID, to int) {
 func (w *World) finalise(at int) {
 	d := w.deployments[at]
 	for uid, r := range d.resources {
-		if !r.Deleting || len(d.notices[uid]) > 0 {
+		if !r.Deleting || len(d.notices[uid]) > 0 || r.Finalizer && !w.FinalisesUncleaned {
 			continue
 		}
 		if d.isBlocked(uid, nil, false) && !w.FinalisesBlocked {
 			continue
 		}
-		w.history.removed(uid)
+		if w.history.removed(uid); w.needsCleaning(r.Name) && !w.history.cleaned[uid] {
+			w.report("I33: %s at %d was removed, and nobody had cleaned up", r.Name, at)
+		}
 		delete(d.resources, uid)
 		delete(d.entries, uid)
 		delete(d.notices, uid)
@@ -348,6 +357,21 @@ func (w *World) finalise(at int) {
 			if k.Target == uid {
 				delete(d.blockades, k)
 			}
+		}
+	}
+}
+
+// needsCleaning reports whether somebody has to clean up after a resource of this name.
+func (w *World) needsCleaning(name string) bool { return w.Finalizers && name == "y" }
+
+// Clean lets the holder of the finalizer clean up after the resources that it sees in DELETING, and report that. It may lose its report
+// in a crash: then it cleans up again.
+func (w *World) Clean(at int) {
+	d := w.deployments[at]
+	for _, uid := range slices.Sorted(maps.Keys(d.resources)) {
+		if r := d.resources[uid]; r.Finalizer {
+			w.history.cleaned[uid] = true
+			w.send(message{kind: cleaned, from: at, to: at, holder: uid, name: r.Name})
 		}
 	}
 }

@@ -90,7 +90,7 @@ func (r *run) attached(ctx context.Context) error {
 		}
 	}
 	for _, step := range attachedSteps {
-		r.add(Result{Case: step.name, N: step.each * step.at, Value: median(times[step.name]["attached"]), Unit: "ms", Baseline: median(times[step.name]["native"])})
+		r.add(Result{Case: step.name, N: step.each * step.at, Unit: "ms", Baseline: median(times[step.name]["native"])}.of(times[step.name]["attached"]))
 	}
 	return nil
 }

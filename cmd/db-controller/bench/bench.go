@@ -18,7 +18,7 @@ import (
 )
 
 // Cases lists all cases.
-var Cases = []string{"fan-out", "single", "write", "watch", "prime", "fairness", "far", "delegated", "attached"}
+var Cases = []string{"idle", "fan-out", "unset", "chain", "cost", "single", "write", "watch", "prime", "fairness", "far", "delegated", "attached"}
 
 // Parts are the cases of the case write, which can be named instead of it.
 var Parts = []string{"write-none", "write-local", "write-foreign"}
@@ -49,6 +49,20 @@ type Result struct {
 	Ratio    float64 `json:"ratio,omitempty"`
 	// Bare is the second baseline of fan-out: native keys and nothing else.
 	Bare float64 `json:"bare,omitempty"`
+	// Spread is the difference between the largest and the smallest value of the runs, as a part of Value.
+	Spread float64 `json:"spread,omitempty"`
+}
+
+// wideSpread is the Spread from which on a value says little.
+const wideSpread = 0.5
+
+// of returns the result with the median of the values of all runs, and their spread.
+func (r Result) of(values []float64) Result {
+	r.Value = median(values)
+	if r.Value > 0 {
+		r.Spread = (slices.Max(values) - slices.Min(values)) / r.Value
+	}
+	return r
 }
 
 // The deployments of targets and holders.
@@ -90,7 +104,7 @@ func Run(ctx context.Context, cfg Config) ([]Result, error) {
 		if !slices.ContainsFunc(cfg.Cases, part) {
 			continue
 		}
-		measure := map[string]func(context.Context) error{"fan-out": r.fanOut, "single": r.single, "write": r.write, "watch": r.watch, "prime": r.prime, "fairness": r.fairness, "far": r.far, "delegated": r.delegated, "attached": r.attached}[name]
+		measure := map[string]func(context.Context) error{"idle": r.idle, "fan-out": r.fanOut, "unset": r.unset, "chain": r.chain, "cost": r.costs, "single": r.single, "write": r.write, "watch": r.watch, "prime": r.prime, "fairness": r.fairness, "far": r.far, "delegated": r.delegated, "attached": r.attached}[name]
 		if err := measure(ctx); err != nil {
 			return nil, fmt.Errorf("case %s: %w", name, err)
 		}
@@ -104,6 +118,9 @@ func (r *run) add(result Result) {
 	}
 	r.results = append(r.results, result)
 	r.Progress("%s", line(result))
+	if result.Spread > wideSpread {
+		r.Progress("warning: %s %d: the runs differ by %.0f %% of their median; the machine does other things, or --runs is too small", result.Case, result.N, 100*result.Spread)
+	}
 }
 
 func line(r Result) string {
@@ -122,9 +139,9 @@ func Print(out io.Writer, results []Result, asJSON bool) error {
 		return nil
 	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	_, _ = fmt.Fprintln(w, "case\tn\tvalue\tunit\tbaseline\tratio\tbare\t")
+	_, _ = fmt.Fprintln(w, "case\tn\tvalue\tunit\tspread\tbaseline\tratio\tbare\t")
 	for _, r := range results {
-		_, _ = fmt.Fprintf(w, "%s\t%d\t%.1f\t%s\t%s\t%s\t%s\t\n", r.Case, r.N, r.Value, r.Unit, number(r.Baseline, "%.1f"), number(r.Ratio, "%.2f"), number(r.Bare, "%.1f"))
+		_, _ = fmt.Fprintf(w, "%s\t%d\t%.1f\t%s\t%s\t%s\t%s\t%s\t\n", r.Case, r.N, r.Value, r.Unit, number(r.Spread, "%.2f"), number(r.Baseline, "%.1f"), number(r.Ratio, "%.2f"), number(r.Bare, "%.1f"))
 	}
 	return w.Flush()
 }

@@ -3,13 +3,17 @@ package bench
 import (
 	"bytes"
 	"encoding/json"
+	"encoding/xml"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/schema"
 )
 
 func TestPercentilesAreOfTheSortedValues(t *testing.T) {
@@ -40,9 +44,9 @@ func TestResultsAreJSONLinesOrATable(t *testing.T) {
 	out.Reset()
 	require.NoError(t, Print(&out, results, false))
 	lines = strings.Split(strings.TrimRight(out.String(), "\n"), "\n")
-	require.Equal(t, []string{"case", "n", "value", "unit", "baseline", "ratio", "bare"}, strings.Fields(lines[0]))
-	require.Equal(t, []string{"single", "10", "3.0", "ms", "2.0", "1.50", "-"}, strings.Fields(lines[1]))
-	require.Equal(t, []string{"prime", "1000", "12.3", "ms", "-", "-", "-"}, strings.Fields(lines[2]))
+	require.Equal(t, []string{"case", "n", "value", "unit", "spread", "baseline", "ratio", "bare"}, strings.Fields(lines[0]))
+	require.Equal(t, []string{"single", "10", "3.0", "ms", "-", "2.0", "1.50", "-"}, strings.Fields(lines[1]))
+	require.Equal(t, []string{"prime", "1000", "12.3", "ms", "-", "-", "-", "-"}, strings.Fields(lines[2]))
 }
 
 func TestAResultHasTheRatioToItsBaseline(t *testing.T) {
@@ -109,4 +113,54 @@ func TestMilliseconds(t *testing.T) {
 	require.InDelta(t, 1.5, milliseconds(1500*time.Microsecond), 0)
 	require.Equal(t, "-", number(0, "%.1f"))
 	require.Equal(t, "2.3", number(2.26, "%.1f"))
+}
+
+func TestAResultHasTheMedianAndTheSpreadOfItsRuns(t *testing.T) {
+	t.Parallel()
+	var told []string
+	r := &run{Config: Config{Progress: func(format string, _ ...any) { told = append(told, format) }}}
+	r.add(Result{Case: "steady"}.of([]float64{11, 9, 10}))
+	require.InDelta(t, 10, r.results[0].Value, 0)
+	require.InDelta(t, 0.2, r.results[0].Spread, 1e-9)
+	require.Len(t, told, 1)
+	r.add(Result{Case: "noisy"}.of([]float64{10, 4, 19}))
+	require.Len(t, told, 3)
+	require.Contains(t, told[2], "warning")
+	require.Zero(t, Result{}.of([]float64{0, 0, 0}).Spread)
+}
+
+func TestThePictureShowsResultsBesideTheirBaselines(t *testing.T) {
+	t.Parallel()
+	results := []Result{{Case: "slow<er", N: 1, Value: 20, Unit: "ms", Ratio: 10}, {Case: "rate", N: 2, Value: 5, Unit: "1/s", Ratio: 0.1}, {Case: "alone", N: 3, Value: 7, Unit: "ms"}, {Case: "huge", Ratio: 1e9}}
+	var out bytes.Buffer
+	require.NoError(t, Plot(&out, results))
+	var svg struct {
+		Rects []struct {
+			X     float64 `xml:"x,attr"`
+			Width string  `xml:"width,attr"`
+		} `xml:"rect"`
+		Texts []string `xml:"text"`
+	}
+	require.NoError(t, xml.Unmarshal(out.Bytes(), &svg), "%s", &out)
+	require.Len(t, svg.Rects, 1+3, "the ground, and a bar for each result with a baseline")
+	middle := float64(nameWidth + barsWidth/2)
+	require.InDelta(t, middle, svg.Rects[1].X, 0)
+	require.InDelta(t, middle-barsWidth/2/decades, svg.Rects[2].X, 0.01)
+	require.Equal(t, strconv.Itoa(barsWidth/2), svg.Rects[3].Width, "no bar leaves the picture")
+	require.Contains(t, svg.Texts, "slow<er 1")
+	require.Contains(t, svg.Texts, "7.0 ms")
+}
+
+// Each level of a chain is in another deployment than the one above it, and all four take part.
+func TestAChainGoesOverFourDeployments(t *testing.T) {
+	t.Parallel()
+	seen := map[schema.DeploymentID]int{}
+	for level := range chainLevels {
+		at := place(1, level).Deployment
+		seen[at]++
+		if level > 0 {
+			require.NotEqual(t, place(1, level-1).Deployment, at)
+		}
+	}
+	require.Len(t, seen, 4)
 }

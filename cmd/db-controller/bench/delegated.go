@@ -79,7 +79,7 @@ func (r *run) acting(ctx context.Context, how string, project schema.FullName) e
 			plain = append(plain, rate)
 			r.Progress("acting reference, %s, %d clients, run %d: %.0f/s, plain inserts %.0f/s", how, clients, i+1, ours[i], plain[i])
 		}
-		r.add(Result{Case: fmt.Sprintf("acting-%s-%d-clients", how, clients), N: clients, Value: median(ours), Unit: "writes/s", Baseline: median(plain)})
+		r.add(Result{Case: fmt.Sprintf("acting-%s-%d-clients", how, clients), N: clients, Unit: "writes/s", Baseline: median(plain)}.of(ours))
 	}
 	return nil
 }

@@ -50,8 +50,8 @@ func (r *run) fairness(ctx context.Context) error {
 		idle50, idle99 = append(idle50, median(idle)), append(idle99, percentile(idle, 0.99))
 		r.Progress("fairness, run %d: p50 %.1f ms (idle %.1f), p99 %.1f ms (idle %.1f), %d deletions", i+1, p50[i], idle50[i], p99[i], idle99[i], len(beside))
 	}
-	r.add(Result{Case: "fairness-p50", N: dependants, Value: median(p50), Unit: "ms", Baseline: median(idle50)})
-	r.add(Result{Case: "fairness-p99", N: dependants, Value: median(p99), Unit: "ms", Baseline: median(idle99)})
+	r.add(Result{Case: "fairness-p50", N: dependants, Unit: "ms", Baseline: median(idle50)}.of(p50))
+	r.add(Result{Case: "fairness-p99", N: dependants, Unit: "ms", Baseline: median(idle99)}.of(p99))
 	return nil
 }
 

@@ -13,7 +13,7 @@ import (
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
 
-// The baselines: bare is a child table with an indexed native key. Equal does by native keys what we do by hand: a
+// The baselines: bare is a child table with an indexed native key. Equal cascades by native keys as we do by hand: a
 // resource row, its shadow and its references go with the target, and a change row is written for each.
 const baselineSQL = `
 CREATE TABLE bare_target (id bigint PRIMARY KEY);
@@ -92,7 +92,7 @@ func (r *run) fanOut(ctx context.Context) error {
 			ours = append(ours, took)
 			r.Progress("fan-out %d, run %d: %.0f ms, equal %.0f ms, bare %.0f ms", n, i+1, took, equal[i], bare[i])
 		}
-		r.add(Result{Case: "fan-out", N: n, Value: median(ours), Unit: "ms", Baseline: median(equal), Bare: median(bare)})
+		r.add(Result{Case: "fan-out", N: n, Unit: "ms", Baseline: median(equal), Bare: median(bare)}.of(ours))
 	}
 	return nil
 }
@@ -123,18 +123,7 @@ func (r *run) fanOutOnce(ctx context.Context, name string, n int) (float64, erro
 	if err := r.settle(ctx); err != nil {
 		return 0, err
 	}
-	resources, err := r.Client.Resources(ctx, targets)
-	if err != nil {
-		return 0, err
-	}
-	began := time.Now()
-	if _, err := resources.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{Name: target.Name}); err != nil {
-		return 0, err
-	}
-	if err := r.Client.WaitGone(ctx, target, uid, nil); err != nil {
-		return 0, err
-	}
-	return milliseconds(time.Since(began)), nil
+	return r.removed(ctx, target, uid)
 }
 
 func (r *run) put(ctx context.Context, name schema.FullName, body map[string]any) (uid string, err error) {

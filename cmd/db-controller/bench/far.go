@@ -56,9 +56,9 @@ func (r *run) far(ctx context.Context) error {
 			r.Progress("far with %s between deployments, run %d: answered after %.0f ms, everybody was asked", delay, i+1, ms)
 		}
 		r.add(Result{
-			Case: fmt.Sprintf("far-%dms", delay.Milliseconds()), N: farDeployments, Value: median(took), Unit: "ms",
+			Case: fmt.Sprintf("far-%dms", delay.Milliseconds()), N: farDeployments, Unit: "ms",
 			Baseline: milliseconds(farRoundTrips * delay),
-		})
+		}.of(took))
 	}
 	return nil
 }

@@ -70,8 +70,8 @@ func (r *run) prime(ctx context.Context) error {
 			took, memory = append(took, ms), append(memory, mb)
 			r.Progress("prime beside %d settled, run %d: %.0f ms, %.0f MB", n, i+1, ms, mb)
 		}
-		r.add(Result{Case: "prime", N: n, Value: median(took), Unit: "ms", Baseline: idle})
-		r.add(Result{Case: "prime-memory", N: n, Value: median(memory), Unit: "MB"})
+		r.add(Result{Case: "prime", N: n, Unit: "ms", Baseline: idle}.of(took))
+		r.add(Result{Case: "prime-memory", N: n, Unit: "MB"}.of(memory))
 		settled = n
 	}
 	if err := d.Stop(); err != nil {

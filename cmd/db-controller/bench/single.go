@@ -25,8 +25,8 @@ func (r *run) single(ctx context.Context) error {
 		p50, p99 = append(p50, median(took)), append(p99, percentile(took, 0.99))
 		r.Progress("single, run %d: p50 %.1f ms, p99 %.1f ms", i+1, p50[i], p99[i])
 	}
-	r.add(Result{Case: "single-p50", N: singles, Value: median(p50), Unit: "ms"})
-	r.add(Result{Case: "single-p99", N: singles, Value: median(p99), Unit: "ms"})
+	r.add(Result{Case: "single-p50", N: singles, Unit: "ms"}.of(p50))
+	r.add(Result{Case: "single-p99", N: singles, Unit: "ms"}.of(p99))
 	return nil
 }
 

@@ -48,13 +48,13 @@ func (r *run) watch(ctx context.Context) error {
 		}
 		burst = append(burst, rate)
 	}
-	r.add(Result{Case: "watch-burst", N: burstSize, Value: median(burst), Unit: "events/s"})
+	r.add(Result{Case: "watch-burst", N: burstSize, Unit: "events/s"}.of(burst))
 	for _, n := range watchers[1:] {
-		r.add(Result{Case: "watch-writes", N: n, Value: median(rates[n]), Unit: "writes/s", Baseline: median(rates[0])})
-		r.add(Result{Case: "watch-cpu", N: n, Value: median(cpu[n]), Unit: "ms", Baseline: median(cpu[0])})
-		r.add(Result{Case: "watch-events", N: n, Value: median(events[n]), Unit: "events/s"})
-		r.add(Result{Case: "watch-p50", N: n, Value: median(p50[n]), Unit: "ms"})
-		r.add(Result{Case: "watch-p99", N: n, Value: median(p99[n]), Unit: "ms"})
+		r.add(Result{Case: "watch-writes", N: n, Unit: "writes/s", Baseline: median(rates[0])}.of(rates[n]))
+		r.add(Result{Case: "watch-cpu", N: n, Unit: "ms", Baseline: median(cpu[0])}.of(cpu[n]))
+		r.add(Result{Case: "watch-events", N: n, Unit: "events/s"}.of(events[n]))
+		r.add(Result{Case: "watch-p50", N: n, Unit: "ms"}.of(p50[n]))
+		r.add(Result{Case: "watch-p99", N: n, Unit: "ms"}.of(p99[n]))
 	}
 	return nil
 }

@@ -109,9 +109,9 @@ func (r *run) writes(ctx context.Context, shape writeShape, clients int) error {
 		plain, plainCPU = append(plain, rate), append(plainCPU, cpu.sum())
 		r.Progress("    plain inserts: %.0f/s, %s each", rate, cpu)
 	}
-	r.add(Result{Case: shape.name, N: clients, Value: median(ours), Unit: "writes/s", Baseline: median(plain)})
+	r.add(Result{Case: shape.name, N: clients, Unit: "writes/s", Baseline: median(plain)}.of(ours))
 	if median(oursCPU) > 0 {
-		r.add(Result{Case: shape.name + "-cpu", N: clients, Value: median(oursCPU), Unit: "ms", Baseline: median(plainCPU)})
+		r.add(Result{Case: shape.name + "-cpu", N: clients, Unit: "ms", Baseline: median(plainCPU)}.of(oursCPU))
 	}
 	return nil
 }

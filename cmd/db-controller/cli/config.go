@@ -178,12 +178,15 @@ func environmentSettings(cmd *cobra.Command) (map[string]setting, error) {
 			found[name] = setting{k.Raw()[name], "environment " + variable}
 			continue
 		}
-		if near := nearest(name, known); near != "" {
+		if near := nearest(name, known); near != "" && !serviceLink.MatchString(name) {
 			wrong = errors.Join(wrong, fmt.Errorf("environment: unknown variable %s: did you mean %s?", variable, variableOf(near)))
 		}
 	}
 	return found, wrong
 }
+
+// serviceLink matches the variables that Kubernetes sets in each container for a service named dbcontroller, such as DBCONTROLLER_PORT.
+var serviceLink = regexp.MustCompile(`^(port|service)(-|$)`)
 
 func variableOf(flag string) string {
 	return environmentPrefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))

@@ -1,4 +1,4 @@
-// Package cli has what every command uses: flags and their other sources, exit codes, output for people and programs, the
+// Package cli has the parts that commands share: flags and their other sources, exit codes, output for people and programs, the
 // connection to deployments, completion.
 package cli
 

@@ -116,12 +116,12 @@ func (s *scenario) command(ctx context.Context, st *commandStep) error {
 		}
 	}
 	if shown == 0 {
-		return fmt.Errorf("the output has none of %q: %s", st.Shows, out)
+		return fmt.Errorf("the output contains none of %q: %s", st.Shows, out)
 	}
 	return nil
 }
 
-// arguments replaces what stands for connection strings and files.
+// arguments replaces the placeholders of connection strings and files.
 func (s *scenario) arguments(dir string, args []string) ([]string, error) {
 	raw, err := examples.ReadFile(adoptServices)
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 
@@ -20,16 +21,23 @@ import (
 func NewBench() *cobra.Command {
 	var cfg bench.Config
 	var asJSON bool
-	var dsn string
+	var dsn, plot string
 	cmd := &cobra.Command{
 		Use:   "bench",
 		Short: "Measure this machine, and compare with native foreign keys in the same run",
 		Long: `bench starts PostgreSQL with its default durability, two services in two deployments, and runs cases at least three
 times. Compare the ratios within a run; machines differ.
 
+  idle     nothing is asked of the deployments for 20 s: transactions and written rows a second in a database, and the part of a processor
+           that a controller takes.
   fan-out  a target in one deployment, n holders in another that cascade: from the Delete call until the target is gone.
            Two baselines in one database: "bare" native keys, and "equal" ones with the same bookkeeping as ours
            (resource row, shadow, reference rows by ON DELETE CASCADE, change rows by a statement trigger).
+  unset    a target in one deployment, n holders in another that lose the reference and stay, beside a native key with SET NULL
+           and the same bookkeeping.
+  chain    100 resources that refer to one another, each in another of four deployments than the one above: the time of a level.
+  cost     what one call of each operation takes, with all that follows from it in all deployments: writing transactions, bytes of the
+           log, and the processor time of the client, the controllers and PostgreSQL.
   single   one target, one holder elsewhere: from the Delete call until the holder is gone.
   write    create resources through gRPC: without references, with one in the same database (a parent), and with a second
            one to another deployment; 1 to 240 clients (one identity has 250 calls). Beside inserting the same rows with pgx, one transaction each. Also
@@ -56,19 +64,21 @@ times. Compare the ratios within a run; machines differ.
 					return cli.Usage("--cases %s: known are %s", c, strings.Join(known, ", "))
 				}
 			}
-			return runBench(cmd, dsn, cfg, asJSON)
+			return runBench(cmd, dsn, plot, cfg, asJSON)
 		},
 	}
+	cli.OutputFlag(cmd)
 	f := cmd.Flags()
 	f.StringSliceVar(&cfg.Cases, "cases", bench.Cases, "which cases")
 	f.IntSliceVar(&cfg.N, "n", []int{200, 300, 1_000, 3_000, 10_000, 100_000}, "holders of the fan-out")
 	f.IntVar(&cfg.Runs, "runs", 3, "runs of each case; the median counts")
-	f.BoolVar(&asJSON, "json", false, "JSON lines on standard output, and nothing else")
+	f.BoolVar(&asJSON, "json", false, "a line of JSON for each result instead of one document (-o json)")
+	f.StringVar(&plot, "plot", "", "an SVG `FILE` to write a picture of the ratios to")
 	f.StringVar(&dsn, "postgres", "", "DSN of a server to use (default: start one)")
 	return cmd
 }
 
-func runBench(cmd *cobra.Command, dsn string, cfg bench.Config, asJSON bool) error {
+func runBench(cmd *cobra.Command, dsn, plot string, cfg bench.Config, asJSON bool) error {
 	dir, done, err := temporary()
 	if err != nil {
 		return err
@@ -84,6 +94,7 @@ func runBench(cmd *cobra.Command, dsn string, cfg bench.Config, asJSON bool) err
 	if err != nil {
 		return err
 	}
+	bench.WithChains(files.Services)
 	p, c, err := startPlayground(cmd.Context(), pg, dir, files, operate.Local)
 	if p != nil {
 		defer func() { _ = p.Stop() }()
@@ -118,5 +129,23 @@ func runBench(cmd *cobra.Command, dsn string, cfg bench.Config, asJSON bool) err
 	if err != nil {
 		return err
 	}
+	if err := writePlot(plot, results); err != nil {
+		return err
+	}
+	if out := cli.PrinterOf(cmd); !out.People() && !asJSON {
+		return out.Document(results)
+	}
 	return bench.Print(cmd.OutOrStdout(), results, asJSON)
+}
+
+// writePlot writes the picture of the results; without a path it writes nothing.
+func writePlot(path string, results []bench.Result) error {
+	if path == "" {
+		return nil
+	}
+	file, err := os.Create(path) //nolint:gosec // the user names it
+	if err != nil {
+		return err
+	}
+	return errors.Join(bench.Plot(file, results), file.Close())
 }

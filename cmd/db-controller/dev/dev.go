@@ -74,6 +74,9 @@ type devConfig struct {
 }
 
 func runDev(cmd *cobra.Command, cfg devConfig) error {
+	if err := cfg.hosts.Check(); err != nil {
+		return err
+	}
 	example := defaultServices
 	if cfg.scenario == adopt {
 		example = adoptServices
@@ -281,7 +284,7 @@ func devServices(example string, paths, regions []string) (*schema.File, error) 
 	return schema.ParseFile(filepath.Base(example), bytes.NewReader(raw))
 }
 
-// deployed adds the deployments of regions to services that have none. Without regions it says what is missing.
+// deployed adds the deployments of regions to services that have none. Without regions it names the missing deployments.
 func deployed(files *schema.File, regions []string) error {
 	switch {
 	case len(files.Deployments) > 0 && len(regions) > 0:

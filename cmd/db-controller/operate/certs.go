@@ -37,6 +37,9 @@ production use your own authority, whose certificates carry one URI, spiffe://TR
 		Example: `  db-controller certs --dir certs --trust-domain example.org deployment/iam.example.com/us-west2 registry operator/alice`,
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := at.Check(); err != nil {
+				return err
+			}
 			authority := filepath.Join(dir, "authority")
 			a, err := playground.OpenAuthority(authority, trustDomain)
 			if err != nil {
@@ -87,6 +90,19 @@ var Local = Hosts{playground.LocalNames, playground.LocalAddresses}
 func (h *Hosts) Flags(f *pflag.FlagSet) {
 	f.StringSliceVar(&h.Names, "dns", Local.Names, "host names in the certificates of servers")
 	f.IPSliceVar(&h.Addresses, "ip", Local.Addresses, "addresses in the certificates of servers")
+}
+
+// Check refuses names that clients would never find in a certificate: they compare an address with the addresses alone.
+func (h *Hosts) Check() error {
+	for _, name := range h.Names {
+		switch {
+		case net.ParseIP(name) != nil:
+			return cli.Usage("--dns %s: it is an address; give it with --ip", name)
+		case name == "" || strings.ContainsAny(name, "/:= \t"):
+			return cli.Usage("--dns %q: want a host name, such as iam.example.org", name)
+		}
+	}
+	return nil
 }
 
 func issue(a *playground.Authority, folder, name string, at Hosts) error {

@@ -27,9 +27,9 @@ func NewConsole() *cobra.Command {
 			return serveConsole(cmd, c, listen)
 		})
 	cmd.Long = `Show all deployments in a browser: a map of services and regions with the watches between them, outstanding work, running
-deletions, what is stuck and why, and single resources.
+deletions, stuck resources and work with their reasons, and single resources.
 
-The page is served on this machine only, to who has the printed address. It calls the deployments with the identity of the context, and
+The page is served on this machine only, to everybody who has the printed address. It calls the deployments with the identity of the context, and
 only reads.`
 	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:0", "loopback host:port; port 0 takes a free one")
 	return cmd
@@ -38,7 +38,7 @@ only reads.`
 func loopback(address string) error {
 	at, err := netip.ParseAddrPort(address)
 	if err != nil || !at.Addr().IsLoopback() {
-		return cli.Usage("--listen %s: want a loopback address, such as 127.0.0.1:8080: whoever reaches it sees what you may see", address)
+		return cli.Usage("--listen %s: want a loopback address, such as 127.0.0.1:8080: everybody who can connect to it has your read access", address)
 	}
 	return nil
 }

@@ -20,7 +20,7 @@ func NewDecommission() *cobra.Command {
 	var yes, unlisted bool
 	cmd := &cobra.Command{
 		Use:   "decommission DEPLOYMENT --reason TEXT --yes",
-		Short: "Remove a deployment for ever: the registry and every other deployment stop waiting for it",
+		Short: "Remove a deployment permanently: the registry and every other deployment stop waiting for it",
 		Long: `Declare to the registry and to every other deployment that a deployment will never come back.
 
 Until then its resources count as existing, however long it does not answer. Afterwards, in all other deployments:
@@ -49,7 +49,7 @@ This cannot be undone. The command lists the deployments that do not answer: run
 	cli.OutputFlag(cmd)
 	cmd.ValidArgsFunction = cli.CompleteDeployments(1)
 	cmd.Flags().StringVar(&reason, "reason", "", "the reason, which every deployment stores")
-	cmd.Flags().StringVar(&blocking, "blocking", schema.Unset.String(), "what references that block do when their target was in this deployment: UNSET or CASCADE_DELETE")
+	cmd.Flags().StringVar(&blocking, "blocking", schema.Unset.String(), "effect of blocking references to resources of this deployment: UNSET or CASCADE_DELETE")
 	cmd.Flags().BoolVar(&yes, "yes", false, "confirm: this cannot be undone")
 	cmd.Flags().BoolVar(&unlisted, "unlisted", false, "accept a deployment that the registry does not list; other deployments may still wait for it")
 	return cmd

@@ -24,13 +24,13 @@ func NewPause() *cobra.Command {
 Nothing is marked or removed in the deployment: deletes are answered UNAVAILABLE, and deletions of other deployments that reach it
 wait. With --of, only the deletions of one other deployment wait. References are written, confirmed and released all the same, and
 nothing is lost: everything goes on with resume. A transaction that has begun may still end. The reason is stored, and status
-shows what is paused and by whom.`
+shows each pause and the operator who began it.`
 	return cmd
 }
 
 // NewResume returns the command resume.
 func NewResume() *cobra.Command {
-	return newPauseCommand("resume", "End what pause has begun, for operators", "%s deletes again", "%s acts upon deletions of %s again",
+	return newPauseCommand("resume", "End a pause, for operators", "%s deletes again", "%s acts upon deletions of %s again",
 		func(ctx context.Context, admin adminv1.AdminServiceClient, of, reason string) error {
 			_, err := admin.Resume(ctx, &adminv1.ResumeRequest{Of: of, Reason: reason})
 			return err

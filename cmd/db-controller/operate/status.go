@@ -64,11 +64,13 @@ type deploymentStatus struct {
 	Deployment string          `json:"deployment"`
 	Status     json.RawMessage `json:"status,omitempty"`
 	Error      string          `json:"error,omitempty"`
+	// NeverRan: the deployment is described and was never started.
+	NeverRan bool `json:"neverRan,omitempty"`
 
 	answer *adminv1.StatusResponse
 }
 
-// statusOfAll asks every deployment of the environment. It fails when one of them does not answer.
+// statusOfAll asks every deployment of the environment that has run. It fails when one of them does not answer.
 func statusOfAll(cmd *cobra.Command, c *client.Client) error {
 	env, err := c.Environment(cmd.Context())
 	if err != nil {
@@ -82,7 +84,9 @@ func statusesOf(ctx context.Context, c *client.Client, env *schema.Environment) 
 	var g errgroup.Group
 	g.SetLimit(statusesAtOnce)
 	for i, d := range env.Deployments {
-		found[i].Deployment = d.String()
+		if found[i].Deployment, found[i].NeverRan = d.String(), d.NeverRan(); d.NeverRan() {
+			continue
+		}
 		g.Go(func() error {
 			ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 			defer cancel()
@@ -103,7 +107,11 @@ func printStatuses(out cli.Printer, found []deploymentStatus) error {
 	var rows [][]any
 	silent := 0
 	for _, f := range found {
-		if f.answer == nil {
+		switch {
+		case f.NeverRan:
+			rows = append(rows, []any{f.Deployment, "", "", "", "", "has never run"})
+			continue
+		case f.answer == nil:
 			silent++
 			rows = append(rows, []any{f.Deployment, "", "", "", "", f.Error})
 			continue
@@ -135,8 +143,11 @@ func notes(s *adminv1.StatusResponse) []string {
 	return lines
 }
 
+// generationsOfEpoch is how far a new epoch of the database skips the generations of switches, so that none is used twice: these are no switches.
+const generationsOfEpoch = 1_000_000
+
 func printStatus(out cli.Printer, s *adminv1.StatusResponse) {
-	out.Line("%s runs %s, switched %s", s.GetDeployment(), s.GetVersion(), cli.Plural(s.GetGeneration(), "time"))
+	out.Line("%s runs %s, switched %s", s.GetDeployment(), s.GetVersion(), cli.Plural(s.GetGeneration()%generationsOfEpoch, "time"))
 	for _, p := range s.GetProcesses() {
 		out.Line("%s", processLine(p))
 	}
@@ -193,7 +204,7 @@ func printWatches(out cli.Printer, s *adminv1.StatusResponse) {
 	}
 }
 
-// printDecisions shows what operators have decided about other deployments.
+// printDecisions shows the decisions of operators about other deployments.
 func printDecisions(out cli.Printer, s *adminv1.StatusResponse) {
 	for _, d := range s.GetDecommissioned() {
 		still := ""

@@ -33,7 +33,7 @@ func TestStatusSaysWhatAnOperatorHasToKnow(t *testing.T) {
 		not    []string
 	}{
 		"nothing": {
-			&adminv1.StatusResponse{Deployment: self, Version: "v3", Generation: 2},
+			&adminv1.StatusResponse{Deployment: self, Version: "v3", Generation: 1_000_002},
 			[]string{self + " runs v3, switched 2 times", "Nothing is outstanding."},
 			[]string{"NOTHING IS DELETED", "follows"},
 		},
@@ -147,7 +147,7 @@ func TestStuckShowsWhatWaitsAndWhy(t *testing.T) {
 	found := []stuckAt{
 		{Deployment: "a.example.com/west", answer: &adminv1.ListStuckResponse{
 			Resources: []*adminv1.ListStuckResponse_Resource{{Name: "things/1", Since: ago(time.Hour), Reasons: []string{"BLOCKED by holders/1", "WAITING for b"}}},
-			Work:      []*adminv1.ListStuckResponse_Work{{Group: "confirm", Deployment: "b.example.com/east", Count: 2, Since: ago(2 * time.Hour), LastError: "refused"}},
+			Work:      []*adminv1.ListStuckResponse_Work{{Group: "confirm", Deployment: "b.example.com/east", Count: 2, Since: ago(2 * time.Hour), LastError: "refused"}, {Group: "deleting", Count: 1, Since: ago(time.Hour)}},
 		}},
 		{Deployment: "c.example.com/west", Error: "timeout"},
 	}
@@ -155,6 +155,7 @@ func TestStuckShowsWhatWaitsAndWhy(t *testing.T) {
 	text := printed(func(out cli.Printer) { err = printStuck(out, found) })
 	require.Regexp(t, `a.example.com/west +DELETING +things/1 +1h0m +BLOCKED by holders/1; WAITING for b`, text)
 	require.Regexp(t, `confirm +2 pieces for b.example.com/east +2h0m +refused`, text)
+	require.Regexp(t, `deleting +1 resource +1h0m`, text)
 	require.Contains(t, text, "no answer: timeout")
 	require.Equal(t, cli.Unavailable, cli.ExitCode(err))
 

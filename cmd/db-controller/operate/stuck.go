@@ -17,7 +17,7 @@ import (
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
 )
 
-// stuckAt is what waits in a deployment, or the reason why that is unknown.
+// stuckAt has the resources and the work of a deployment that wait, or the reason why they are unknown.
 type stuckAt struct {
 	Deployment string          `json:"deployment"`
 	Stuck      json.RawMessage `json:"stuck,omitempty"`
@@ -29,7 +29,7 @@ type stuckAt struct {
 // NewStuck returns the command stuck.
 func NewStuck() *cobra.Command {
 	var longer time.Duration
-	cmd := cli.NewDeploymentCommand("stuck [SERVICE | DEPLOYMENT]", "Show what waits for long, why and for whom, in all deployments", `  db-controller stuck
+	cmd := cli.NewDeploymentCommand("stuck [SERVICE | DEPLOYMENT]", "List resources and work that wait for long, with the reasons, in all deployments", `  db-controller stuck
   db-controller stuck iam.example.com --longer 10m
   db-controller stuck iam.example.com/us-west2 -o json`, cobra.MaximumNArgs(1),
 		func(cmd *cobra.Command, c *client.Client, args []string) error {
@@ -46,30 +46,33 @@ func NewStuck() *cobra.Command {
 			}
 			return printStuck(cli.PrinterOf(cmd), stuckIn(cmd.Context(), c, at, longer))
 		})
-	cmd.Flags().DurationVar(&longer, "longer", time.Minute, "show what has waited for longer than this")
+	cmd.Flags().DurationVar(&longer, "longer", time.Minute, "list resources and work that have waited for longer than this")
 	return cmd
 }
 
 // deploymentsOf returns the deployments of a service, one deployment, or all.
-func deploymentsOf(env *schema.Environment, args []string) (out []schema.DeploymentID) {
+func deploymentsOf(env *schema.Environment, args []string) (out []schema.Deployment) {
 	for _, d := range env.Deployments {
 		if len(args) == 0 || d.Service == args[0] || d.String() == args[0] {
-			out = append(out, d.DeploymentID)
+			out = append(out, d)
 		}
 	}
 	return out
 }
 
-func stuckIn(ctx context.Context, c *client.Client, at []schema.DeploymentID, longer time.Duration) []stuckAt {
+func stuckIn(ctx context.Context, c *client.Client, at []schema.Deployment, longer time.Duration) []stuckAt {
 	found := make([]stuckAt, len(at))
 	var g errgroup.Group
 	g.SetLimit(statusesAtOnce)
-	for i, id := range at {
-		found[i].Deployment = id.String()
+	for i, d := range at {
+		if found[i].Deployment = d.String(); d.NeverRan() {
+			found[i].answer = &adminv1.ListStuckResponse{} // it has nothing
+			continue
+		}
 		g.Go(func() error {
 			ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 			defer cancel()
-			admin, err := c.Admin(ctx, id)
+			admin, err := c.Admin(ctx, d.DeploymentID)
 			if err == nil {
 				found[i].answer, err = admin.ListStuck(ctx, &adminv1.ListStuckRequest{Longer: durationpb.New(longer)})
 			}
@@ -99,13 +102,16 @@ func printStuck(out cli.Printer, found []stuckAt) error {
 		}
 		for _, w := range f.answer.GetWork() {
 			what := cli.Plural(w.GetCount(), "piece") + " for " + w.GetDeployment()
+			if w.GetDeployment() == "" {
+				what = cli.Plural(w.GetCount(), "resource")
+			}
 			rows = append(rows, []any{f.Deployment, w.GetGroup(), what, cli.Ago(w.GetSince().AsTime()), w.GetLastError()})
 		}
 	}
 	if len(rows) == 0 {
 		out.Line("Nothing waits for long.")
 	} else {
-		out.Table("DEPLOYMENT WHAT OF SINCE WHY", rows)
+		out.Table("DEPLOYMENT KIND OF SINCE REASON", rows)
 	}
 	err := out.Document(found)
 	if err == nil && silent > 0 {

@@ -25,7 +25,7 @@ import (
 func NewSupportBundle() *cobra.Command {
 	var file string
 	var names bool
-	cmd := cli.NewDeploymentCommand("support-bundle", "Write the state of all deployments to a file for those who help, without names of resources and people", `  db-controller support-bundle
+	cmd := cli.NewDeploymentCommand("support-bundle", "Write the state of all deployments to a file for support, without names of resources and people", `  db-controller support-bundle
   db-controller support-bundle --file /tmp/bundle.tar.gz`, cobra.NoArgs,
 		func(cmd *cobra.Command, c *client.Client, _ []string) error {
 			if file == "" {
@@ -43,12 +43,12 @@ func NewSupportBundle() *cobra.Command {
 				return err
 			}
 			out := cli.PrinterOf(cmd)
-			out.Line("%s has the versions, the status and what is stuck of all deployments", file)
+			out.Line("%s contains the versions, the status and the stuck resources and work of all deployments", file)
 			return out.Document(map[string]string{"file": file})
 		})
-	cmd.Long = `Write the state of all deployments to a file for those who help.
+	cmd.Long = `Write the state of all deployments to a file for support.
 
-The file has the version of this program, the deployments and their versions, the status of each deployment, and what is stuck.
+The file has the version of this program, the deployments and their versions, the status of each deployment, and the resources and work that are stuck.
 Names of resources and of people are replaced by hashes with a key that is thrown away: the same name has the same hash within one
 file. Kinds, services, regions and the reasons that operators gave for decisions stay readable: look through the file before you send it.`
 	cmd.Flags().StringVar(&file, "file", "", "file to write (default: db-controller-TIME.tar.gz)")

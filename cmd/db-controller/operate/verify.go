@@ -29,7 +29,7 @@ func NewVerify() *cobra.Command {
 	var how verification
 	cmd := &cobra.Command{
 		Use:   "verify [DEPLOYMENT...]",
-		Short: "Compare references, blockades and owners between deployments; list differences, and repair those that are certain",
+		Short: "Compare references, blockades and owners between deployments; list differences, and make the certain repairs",
 		Long: `Compare the references, blockades and owners of deployments with the records of the other deployments, and the references in
 bodies with the stored references. Without arguments it compares all deployments.
 
@@ -163,7 +163,7 @@ func (v *verified) verdict(repair bool) error {
 	if left := v.found - v.repaired; left > 0 {
 		text := cli.Plural(left, "difference") + " left"
 		if !repair {
-			text += ": verify --repair repairs those that are certain"
+			text += ": verify --repair makes the certain repairs"
 		}
 		wrong = append(wrong, text)
 	}

@@ -221,7 +221,7 @@ func (d *deletion) unanswered(ctx context.Context, name schema.FullName, err err
 
 // interrupted is the error of a command that was interrupted while a deletion continues.
 func interrupted(name schema.FullName) error {
-	return cli.WithCode(cli.Unavailable, fmt.Errorf("interrupted: the deletion of %s continues in the deployments; explain %s shows what it waits for", name, name))
+	return cli.WithCode(cli.Unavailable, fmt.Errorf("interrupted: the deletion of %s continues in the deployments; explain %s shows the reasons", name, name))
 }
 
 // count returns the counts at the end of a deletion as a text.

@@ -48,7 +48,7 @@ func (p planText) line(format string, args ...any) { _, _ = fmt.Fprintf(p.out, f
 func WritePlan(out io.Writer, plan *resourcev1.PlanDeletionResponse) {
 	p := planText{out, plan}
 	if groups := plan.GetGroups(); len(groups) > 0 {
-		p.line("%s  %s", groups[0].GetSamples()[0], groups[0].GetKind())
+		p.line("%s  %s%s", groups[0].GetSamples()[0], groups[0].GetKind(), waits(groups[0]))
 		below := map[int32][]int{}
 		for i, g := range groups {
 			below[g.GetParent()] = append(below[g.GetParent()], i)
@@ -116,18 +116,34 @@ func (p planText) verdict() {
 		p.line("A delete would be refused: %s", p.plan.GetRefusal())
 		return
 	}
-	deleted, unset, more := int64(0), int64(0), ""
+	var deleted, unset tally
+	deleted.atLeast = p.plan.GetTruncated()
 	for _, g := range p.plan.GetGroups() {
 		if g.GetUnset() {
-			unset += g.GetCount()
+			unset.add(g)
 		} else {
-			deleted += g.GetCount()
+			deleted.add(g)
 		}
 	}
-	if p.plan.GetTruncated() {
-		more = " or more"
+	p.line("A delete would be accepted: %s deleted, %s unset.", deleted, unset)
+}
+
+// tally is a number of resources, or the least that it can be.
+type tally struct {
+	count   int64
+	atLeast bool
+}
+
+func (t *tally) add(g *resourcev1.PlanDeletionResponse_Group) {
+	t.count += g.GetCount()
+	t.atLeast = t.atLeast || g.GetAtLeast()
+}
+
+func (t tally) String() string {
+	if t.atLeast {
+		return fmt.Sprintf("≥ %d", t.count)
 	}
-	p.line("A delete would be accepted: %d%s deleted, %d unset.", deleted, more, unset)
+	return fmt.Sprint(t.count)
 }
 
 func groupText(g *resourcev1.PlanDeletionResponse_Group) string {
@@ -150,5 +166,13 @@ func groupText(g *resourcev1.PlanDeletionResponse_Group) string {
 	if more := g.GetCount() - int64(len(g.GetSamples())); more > 0 {
 		names += fmt.Sprintf(", and %d more", more)
 	}
-	return fmt.Sprintf("%d %s %s in %s (%s): %s", g.GetCount(), g.GetKind(), what, g.GetDeployment(), why, names)
+	return fmt.Sprintf("%s %s %s in %s (%s): %s%s", tally{g.GetCount(), g.GetAtLeast()}, g.GetKind(), what, g.GetDeployment(), why, names, waits(g))
+}
+
+// waits names the finalizers of a group, which are removed before its resources are.
+func waits(g *resourcev1.PlanDeletionResponse_Group) string {
+	if len(g.GetFinalizers()) == 0 {
+		return ""
+	}
+	return ", after the clean-up by " + strings.Join(g.GetFinalizers(), " and ")
 }

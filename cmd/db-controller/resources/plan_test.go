@@ -22,15 +22,17 @@ func TestAPlanIsATreeOfGroups(t *testing.T) {
 	got := planned(&resourcev1.PlanDeletionResponse{Accepted: true, Truncated: true, Groups: []*resourcev1.PlanDeletionResponse_Group{
 		{Parent: -1, Deployment: iam, Kind: "Project", Count: 1, Samples: []string{"//" + iam + "/projects/a"}},
 		{Parent: 0, Deployment: iam, Kind: "Account", Path: "@parent", Count: 2, Samples: []string{"//" + iam + "/projects/a/accounts/1", "//" + iam + "/projects/a/accounts/2"}},
-		{Parent: 1, Deployment: devices, Kind: "Device", Path: "account", Count: 5, Samples: []string{"//" + devices + "/devices/d"}, Unset: true},
+		{Parent: 1, Deployment: devices, Kind: "Device", Path: "account", Count: 5, Samples: []string{"//" + devices + "/devices/d"}, Unset: true, AtLeast: true},
+		{Parent: 0, Deployment: iam, Kind: "Pass", Path: "account", Count: 1, Samples: []string{"//" + iam + "/passes/p"}, Finalizers: []string{"badge", "door"}},
 		{Parent: 0, Deployment: iam, Kind: "Key", Path: "@owner", Count: 1, Samples: []string{"//" + iam + "/keys/k"}},
 	}})
 	require.Equal(t, `//iam.example.com/us-west2/projects/a  Project
 ├─ 2 Account deleted in iam.example.com/us-west2 (parent): projects/a/accounts/1, projects/a/accounts/2
-│  └─ 5 Device unset in devices.example.com/eastus2 (account): devices/d, and 4 more
+│  └─ ≥ 5 Device unset in devices.example.com/eastus2 (account): devices/d, and 4 more
+├─ 1 Pass deleted in iam.example.com/us-west2 (account): passes/p, after the clean-up by badge and door
 └─ 1 Key deleted in iam.example.com/us-west2 (owner): keys/k
 
-A delete would be accepted: 4 or more deleted, 5 unset.
+A delete would be accepted: ≥ 5 deleted, ≥ 5 unset.
 `, got)
 }
 

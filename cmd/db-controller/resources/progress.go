@@ -56,7 +56,7 @@ func (t totals) left() string {
 	return ", about " + (each * time.Duration(t.Found-t.Removed)).Round(time.Second).String() + " left"
 }
 
-// readTotals asks all deployments of the environment, since a deletion can reach any of them. Those that do not answer are left out.
+// readTotals asks all deployments of the environment, since a deletion can reach any of them. Deployments that do not answer are left out.
 func readTotals(ctx context.Context, c *client.Client, deletion string) (sum totals) {
 	env, err := c.Environment(ctx)
 	if err != nil {

@@ -335,11 +335,19 @@ func putFile(cmd *cobra.Command, c *client.Client, file string) error {
 		n := runOf(given)
 		found, err := putRun(cmd.Context(), c, given[:n])
 		if err != nil {
-			return errors.Join(show(cmd, written, true), fmt.Errorf("%s: %w", given[0], cli.Plain(err)))
+			return errors.Join(show(cmd, written, true), fmt.Errorf("%s: %w%s", given[0], cli.Plain(err), onlyCreates(err)))
 		}
 		written, given = append(written, found...), given[n:]
 	}
 	return show(cmd, written, true)
+}
+
+// onlyCreates explains the refusal of a resource without a body.
+func onlyCreates(err error) string {
+	if status.Code(err) != codes.AlreadyExists {
+		return ""
+	}
+	return ", and a put without a body would empty it: give its whole body, or 'body: {}' for none"
 }
 
 // runOf returns how many of the first resources are written together.

@@ -35,6 +35,10 @@ type fileResource struct {
 	UpdateTime    any `yaml:"updateTime"`
 	Conditions    any `yaml:"conditions"`
 	BlockDeletion any `yaml:"blockDeletion"`
+	Finalizers    any `yaml:"finalizers"`
+	Status        any `yaml:"status"`
+
+	StatusGeneration any `yaml:"statusGeneration"`
 }
 
 type fileOwner struct {
@@ -118,6 +122,7 @@ func parseResource(node *yaml.Node) (g givenResource, err error) {
 var fileFields = []string{
 	"name", "deployment", "kind", "uid", "revision", "labels", "body", "ownerReferences",
 	"generation", "state", "createTime", "updateTime", "conditions", "blockDeletion",
+	"finalizers", "status", "statusGeneration",
 }
 
 // checkFields refuses a field that a resource does not have: a misspelt body would empty the resource.

@@ -255,7 +255,7 @@ func (d *deployment) buildManager(context.Context) (err error) {
 func (d *deployment) newNode(leases *shadow.Leases, share nodemanager.Share) (nodemanager.Runner, error) {
 	node, err := constraint.New(constraint.Config{
 		Name: share.Name, Deployment: d.cfg.id, Shards: share.Shards, Subscriptions: share.Subscriptions,
-		Watches: d.peers, Observer: d.metrics, Logger: d.log, Sweeps: share.First,
+		Watches: d.peers, Observer: d.metrics, Logger: d.log, Sweeps: share.First, Retries: d.store.ListenRetries,
 		Owned:      d.owned,
 		Resolver:   &handlers.Resolve{Store: d.store, Peers: d.peers},
 		Subscribed: &handlers.SubscribedDeleting{Store: d.store, Peers: d.peers},
@@ -304,7 +304,7 @@ func (d *deployment) run(ctx context.Context) error {
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	for _, part := range []func(context.Context) error{
-		d.registry.Run, d.followEnvironments, d.manager.Run, d.store.RunNotifications, d.store.RunTidy, d.followEpochs, d.audit, d.capture, d.store.RunProgress,
+		d.registry.Run, d.followEnvironments, d.manager.Run, d.store.RunNotifications, d.store.RunTidy, d.followEpochs, d.audit, d.capture, d.grantWishes, d.store.RunProgress, d.reconnect,
 	} {
 		g.Go(func() error { return part(ctx) })
 	}
@@ -354,6 +354,22 @@ func (d *deployment) audit(ctx context.Context) error {
 
 func (d *deployment) capture(ctx context.Context) error {
 	return d.store.RunCaptures(ctx, d.registry.Leads)
+}
+
+func (d *deployment) grantWishes(ctx context.Context) error {
+	return d.store.RunWishes(ctx, d.registry.Leads)
+}
+
+// reconnect ends the back-offs of connections to other deployments when an operator has their work tried at once.
+func (d *deployment) reconnect(ctx context.Context) error {
+	for retries := d.store.ListenRetries(ctx); ; {
+		select {
+		case <-ctx.Done():
+			return nil
+		case of := <-retries:
+			d.peers.Reconnect(of)
+		}
+	}
 }
 
 // close closes the parts that exist.

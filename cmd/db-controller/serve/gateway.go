@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -15,6 +16,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/db-controller/db-controller/internal/console"
 	"github.com/db-controller/db-controller/internal/gateway"
 	"github.com/db-controller/db-controller/internal/identity"
 )
@@ -27,6 +29,9 @@ const (
 )
 
 func (c *deploymentConfig) checkHTTPAPI() error {
+	if c.httpAPI == "" && c.console {
+		return errors.New("--console: it is served with the API: give --http-api")
+	}
 	if c.httpAPI == "" {
 		return nil
 	}
@@ -57,12 +62,16 @@ func (d *deployment) serveGateway(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("--http-api: %w", err)
 	}
+	var routes http.Handler = handler
+	if d.cfg.console {
+		routes = besideConsole(handler, d.consoleSessions(handler, conns))
+	}
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", d.cfg.httpAPI)
 	if err != nil {
 		return fmt.Errorf("--http-api: %w", err)
 	}
 	server := &http.Server{
-		Handler: handler, TLSConfig: d.credentials.ServerTLS(), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 30 * time.Second,
+		Handler: routes, TLSConfig: d.credentials.ServerTLS(), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 30 * time.Second,
 		IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10, ErrorLog: zap.NewStdLog(d.log.WithOptions(zap.IncreaseLevel(zap.ErrorLevel))),
 		BaseContext: func(net.Listener) context.Context { return ctx }, // watches end with the process
 	}
@@ -73,6 +82,17 @@ func (d *deployment) serveGateway(ctx context.Context) error {
 		return nil
 	}
 	return err
+}
+
+// besideConsole serves the API and the console. (A ServeMux would redirect names with double slashes.)
+func besideConsole(api, page http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, console.SessionsPath) {
+			page.ServeHTTP(w, r)
+			return
+		}
+		api.ServeHTTP(w, r)
+	})
 }
 
 // ownAddress is where this process reaches its own listener.

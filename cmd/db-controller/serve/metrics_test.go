@@ -10,7 +10,9 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/db-controller/db-controller/constraint"
+	"github.com/db-controller/db-controller/internal/identity"
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/service"
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
@@ -104,4 +106,99 @@ func TestTheRegistryHasMetrics(t *testing.T) {
 			assert.Equal(t, truth(c.client.followed), out.GetGauge().GetValue(), name)
 		}
 	}
+}
+
+// gathered returns the values of counters and gauges by name and labels.
+func gathered(t *testing.T, from prometheus.Gatherer) map[string]float64 {
+	t.Helper()
+	families, err := from.Gather()
+	assert.NoError(t, err)
+	values := map[string]float64{}
+	for _, f := range families {
+		for _, metric := range f.GetMetric() {
+			name := f.GetName()
+			for _, label := range metric.GetLabel() {
+				name += " " + label.GetValue()
+			}
+			values[name] = metric.GetCounter().GetValue() + metric.GetGauge().GetValue() + float64(metric.GetHistogram().GetSampleCount())
+		}
+	}
+	return values
+}
+
+// only gathers some of the collectors of a process: others would read its database.
+func only(collectors ...prometheus.Collector) prometheus.Gatherer {
+	r := prometheus.NewRegistry()
+	r.MustRegister(collectors...)
+	return r
+}
+
+func TestRunsOfHandlersAreCounted(t *testing.T) {
+	m := newMetrics(prometheus.NewRegistry(), nil)
+	west := schema.DeploymentID{Service: "a.example.com", Region: "west"}
+	m.HandlerRan("confirm", west, 20, time.Second, nil)
+	m.HandlerRan("confirm", west, 5, time.Second, errors.New("refused"))
+	m.HandlerRan("release", west, 1, time.Second, nil)
+	values := gathered(t, only(m.batches, m.items, m.errors, m.seconds))
+	assert.Equal(t, map[string]float64{
+		"dbcontroller_handler_batches_total a.example.com/west confirm": 2, "dbcontroller_handler_batches_total a.example.com/west release": 1,
+		"dbcontroller_handler_items_total a.example.com/west confirm": 25, "dbcontroller_handler_items_total a.example.com/west release": 1,
+		"dbcontroller_handler_errors_total a.example.com/west confirm": 1,
+		"dbcontroller_handler_seconds confirm":                         2, "dbcontroller_handler_seconds release": 1,
+	}, values)
+	assert.Len(t, m.failures.list(), 1, "the status names the failure")
+}
+
+func TestTheStatusListsWatchesWithTheirLosses(t *testing.T) {
+	m := newMetrics(prometheus.NewRegistry(), nil)
+	here, there := schema.DeploymentID{Service: "a.example.com", Region: "us-west2"}, schema.DeploymentID{Service: "a.example.com", Region: "eastus2"}
+	m.WatchPrimed("shadows-1", here, constraint.Primed{Done: true, Objects: 3, Took: time.Second})
+	for range 2 {
+		m.WatchPrimed("deletions", there, constraint.Primed{})
+	}
+	m.WatchHeard("deletions", here)
+	list := m.watchList()
+	assert.Len(t, list, 3)
+	assert.Equal(t, []string{"deletions a.example.com/eastus2", "deletions a.example.com/us-west2", "shadows-1 a.example.com/us-west2"},
+		[]string{list[0].Name + " " + list[0].Deployment, list[1].Name + " " + list[1].Deployment, list[2].Name + " " + list[2].Deployment})
+	assert.EqualValues(t, 2, list[0].Lost)
+	assert.False(t, list[0].Primed)
+	assert.False(t, list[1].Heard.IsZero())
+	assert.True(t, list[2].Primed)
+	assert.EqualValues(t, 2, gathered(t, only(m.resets))["dbcontroller_watch_lost_total a.example.com/eastus2 deletions"])
+}
+
+// An audit without a kind of difference removes the series of that kind: an alert on it ends.
+func TestAnAuditReplacesTheOneBefore(t *testing.T) {
+	m := newMetrics(prometheus.NewRegistry(), nil)
+	m.audited(shadow.Verified{Bodies: 10, Unreachable: map[schema.DeploymentID]error{{}: errors.New("refused")}}, map[shadow.DifferenceKind]int{"A": 2, "B": 1})
+	m.audited(shadow.Verified{Bodies: 5}, map[shadow.DifferenceKind]int{"B": 3})
+	assert.Equal(t, map[string]float64{
+		"dbcontroller_audit_differences B": 3, "dbcontroller_audit_unreachable_deployments": 0, "dbcontroller_audited_bodies_total": 15,
+	}, gathered(t, only(m.differences, m.unaudited, m.auditedBodies)))
+}
+
+// All results of deletes have a series before the first one: an alert on an increase sees it.
+func TestResultsOfDeletesHaveSeriesFromTheStart(t *testing.T) {
+	r := prometheus.NewRegistry()
+	deleted := newDeletes(r)
+	values := gathered(t, r)
+	assert.Len(t, values, len(service.DeleteResults))
+	for name, n := range values {
+		assert.Zero(t, n, name)
+	}
+	deleted(service.DeleteResults[0], time.Second)
+	newDeletionEnded(r)(time.Second)
+	values = gathered(t, r)
+	assert.EqualValues(t, 1, values["dbcontroller_delete_seconds "+string(service.DeleteResults[0])])
+	assert.EqualValues(t, 1, values["dbcontroller_deletion_seconds"])
+}
+
+func TestRefusalsAreCountedByRole(t *testing.T) {
+	r := prometheus.NewRegistry()
+	refused := newRefused(r)
+	for _, name := range []string{"ann", "bob"} {
+		refused("calls", identity.Identity{Role: identity.RoleUser, Name: name})
+	}
+	assert.Equal(t, map[string]float64{"dbcontroller_refused_total user calls": 2}, gathered(t, r), "a label for each user would have no bound")
 }

@@ -161,7 +161,7 @@ func printMigrations(out cli.Printer, states []migrations.Status, undone []migra
 // rolesText lists the roles and the next step.
 func rolesText(set migrations.Set, prefix string) string {
 	if set == migrations.Registry {
-		return fmt.Sprintf("roles %[1]s_owner (migrations), %[1]s_api (registry serve), %[1]s_audit (reading)\n"+
+		return fmt.Sprintf("roles %[1]s_owner (migrations), %[1]s_api (registry), %[1]s_audit (reading)\n"+
 			"next, for a user that logs in: GRANT %[1]s_api TO <user>", prefix)
 	}
 	return fmt.Sprintf("roles %[1]s_owner (migrations), %[1]s_api and %[1]s_controller (serve), %[1]s_audit (reading)\n"+

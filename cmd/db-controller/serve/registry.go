@@ -18,6 +18,7 @@ import (
 	"github.com/db-controller/db-controller/migrations"
 	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
 	"github.com/db-controller/db-controller/schema/service"
+	"github.com/db-controller/db-controller/schema/service/costs"
 )
 
 // registryConnections is the size of the registry's pool.
@@ -43,12 +44,12 @@ func NewRegistry() *cobra.Command {
 			if err := errors.Join(cfg.database.check(), cfg.server.check()); err != nil {
 				return cli.Usage("%w", err)
 			}
-			log, err := cli.NewLogger(cmd)
+			log, level, err := cli.NewLogger(cmd)
 			if err != nil {
 				return err
 			}
 			defer func() { _ = log.Sync() }()
-			return runRegistry(cmd.Context(), cfg, log)
+			return following(cmd, level, log, func(ctx context.Context) error { return runRegistry(ctx, cfg, log) })
 		},
 	}
 	cfg.server.flags(cmd.Flags())
@@ -110,7 +111,7 @@ func newRegistryServer(environment *registryserver.Server, e *endpoints) (*grpc.
 	if e.tokens != nil {
 		guard.Tokens = e.tokens
 	}
-	server := grpc.NewServer(service.ServerOptions(guard, e.unary(), e.stream())...)
+	server := grpc.NewServer(service.ServerOptions(guard, append(e.unary(), costs.New(e.refused).Unary), e.stream())...)
 	to := service.Weighed(server)
 	registryv1.RegisterRegistryServiceServer(to, environment)
 	healthv1.RegisterHealthServer(to, e.health)

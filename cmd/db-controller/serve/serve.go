@@ -2,12 +2,15 @@
 package serve
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"go.uber.org/zap"
 
 	"github.com/db-controller/db-controller/cmd/db-controller/cli"
 	"github.com/db-controller/db-controller/schema"
@@ -22,6 +25,7 @@ type deploymentConfig struct {
 	// authorizer is host:port of an authorization service; empty for none. It proves to be authorizerIs.
 	authorizer, authorizerIs string
 	httpAPI                  string // host:port; empty: none
+	console                  bool   // beside httpAPI
 	server                   serverConfig
 	database                 databaseConfig
 	share                    shareConfig
@@ -123,6 +127,16 @@ func (c *deploymentConfig) check() error {
 	return errors.Join(address, c.checkHTTPAPI(), c.database.check(), c.server.check(), c.share.check(), c.audit.check(), c.store.check())
 }
 
+// following runs a process, with the log level that the configuration has after each SIGHUP.
+func following(cmd *cobra.Command, level zap.AtomicLevel, log *zap.Logger, run func(ctx context.Context) error) error {
+	ctx, cancel := context.WithCancel(cmd.Context())
+	var follow sync.WaitGroup
+	defer follow.Wait()
+	defer cancel()
+	follow.Go(func() { _ = cli.FollowLogLevel(ctx, cmd, level, log) }) // it ends with ctx
+	return run(ctx)
+}
+
 // NewServe returns the command serve.
 func NewServe() *cobra.Command {
 	var cfg deploymentConfig
@@ -137,7 +151,7 @@ func NewServe() *cobra.Command {
 			if err := cli.RequireFlags(cmd, "deployment", "postgres", "registry", "certs", "listen"); err != nil {
 				return err
 			}
-			log, err := cli.NewLogger(cmd)
+			log, level, err := cli.NewLogger(cmd)
 			if err != nil {
 				return err
 			}
@@ -148,7 +162,7 @@ func NewServe() *cobra.Command {
 			if err := cfg.check(); err != nil {
 				return cli.Usage("%w", err)
 			}
-			return runDeployment(cmd.Context(), cfg, log)
+			return following(cmd, level, log, func(ctx context.Context) error { return runDeployment(ctx, cfg, log) })
 		},
 	}
 	f := cmd.Flags()
@@ -158,6 +172,7 @@ func NewServe() *cobra.Command {
 	f.StringVar(&cfg.authorizer, "authorizer", "", "host:port of an authorization service (dbcontroller.authorization.v1) that is asked beside the grants of the environment (default: none)")
 	f.StringVar(&cfg.authorizerIs, "authorizer-identity", "user/authorizer", "identity in the certificate of the authorization service")
 	f.StringVar(&cfg.httpAPI, "http-api", "", "host:port for the API as HTTPS and JSON, for people who come with --tokens (default: none)")
+	f.BoolVar(&cfg.console, "console", false, "serve the console with --http-api, at /console/, for people who sign in with a token; it shows this deployment, and only reads")
 	cfg.server.flags(f)
 	cfg.database.flags(f, "the deployment's own", "the database answers, the deployment is registered and its version is known")
 	f.Int32Var(&cfg.database.connections, "connections", 20, "connections to the database; at least 4")

@@ -62,10 +62,10 @@ func NewAttach() *cobra.Command {
 		Short: "Let the rows of a deployment's tables be resources",
 		Long: `attach checks the tables that FILE declares for the service of the database, and gives each of them triggers that capture changed
 rows. Afterwards the rows are resources, and their columns references. It needs the role that owns the tables, waits for no lock longer
-than 200 ms, and leaves what is there already. --dry-run prints the findings and the statements instead.
+than 200 ms, and does not change existing objects. --dry-run prints the findings and the statements instead.
 
 Of several versions of the service in FILE it takes the last, or that of --version. --status lists the attached tables, and fails when
-their triggers are not those that attach made.`,
+their triggers differ from the triggers that attach creates.`,
 		Example: `  db-controller attach references.yaml --postgres service=shop --dry-run
   db-controller attach --status --postgres service=shop`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -81,7 +81,7 @@ their triggers are not those that attach made.`,
 		},
 	}
 	f.add(cmd)
-	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "print what would be done, and change nothing")
+	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "print the findings and the statements, and change nothing")
 	cmd.Flags().BoolVar(&f.status, "status", false, "list the attached tables, their progress and their problems")
 	cmd.Flags().BoolVar(&f.readAgain, "read-again", false, "read all rows again, after statements that no trigger saw")
 	cmd.Flags().StringVar(&f.version, "version", "", "version of the service (default: the last one in FILE)")
@@ -208,8 +208,8 @@ func NewDetach() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "detach --postgres DSN",
 		Short: "Take the triggers of attached tables away",
-		Long: `detach drops the triggers and functions that attach made, and nothing else: the schema is what it was before. The controller then gives up
-what the rows refer to. What refers to the rows is not kept true any more.`,
+		Long: `detach drops the triggers and functions that attach created, and nothing else: the schema is the same as before. The controller then
+releases the references of the rows. References to the rows are no longer enforced.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.detach(cmd) },
 	}
@@ -272,5 +272,5 @@ func (f *attachFlags) list(cmd *cobra.Command) error {
 	if err := out.Document(all); err != nil || drifted == 0 {
 		return err
 	}
-	return fmt.Errorf("%d differences from what attach made: attach again", drifted)
+	return fmt.Errorf("%d differences from the triggers that attach creates: attach again", drifted)
 }

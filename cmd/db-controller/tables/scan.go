@@ -43,7 +43,7 @@ func NewScan() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "scan [FILE...] --dsn NAME=DSN [--dsn NAME=DSN]...",
 		Short: "Find orphans, fan-outs and missing indexes of the references between the databases that you have",
-		Long: `Find orphans, fan-outs and missing indexes of the references between the databases that you have, and what a cascade would take.
+		Long: `Find orphans, fan-outs and missing indexes of the references between the databases that you have, and the reach of a cascade.
 
 FILE declares the tables and their references. Without one, references are guessed from names, types and native keys;
 --write writes the guess as a first FILE.

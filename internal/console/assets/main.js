@@ -65,7 +65,7 @@ function keep(list, point) {
 
 const model = new Model();
 const page = document.getElementById('page'), live = document.getElementById('live');
-let chosen = null, due = false;
+let chosen = null, due = false, asking = false;
 
 function route() {
   const [, name = '', ...rest] = location.hash.slice(1).split('/');
@@ -85,6 +85,7 @@ function content({ name, of }) {
 
 function show() {
   due = false;
+  if (asking) return;
   const at = route(), main = { '': 'map', deployment: 'map' }[at.name] ?? at.name;
   render(page, model.problem && h('p', { class: 'problem', role: 'alert' }, `The environment cannot be read: ${model.problem}`), content(at));
   for (const a of document.querySelectorAll('nav a')) a.toggleAttribute('aria-current', a.dataset.page === main);
@@ -98,16 +99,45 @@ function refresh() {
   requestAnimationFrame(show);
 }
 
+/** A page of `serve` needs a token; one of `db-controller console` has the identity of its command. */
+async function begin() {
+  const answer = await fetch('session').then((r) => r.json()).catch(() => ({}));
+  if (answer.signed_in === false) return login('');
+  follow();
+}
+
+function login(problem) {
+  live.textContent = '○ not signed in';
+  live.dataset.state = 'away';
+  asking = true;
+  render(page, h('h1', {}, 'Sign in'), problem && h('p', { class: 'problem', role: 'alert' }, problem),
+    h('form', { id: 'login' }, h('label', {}, 'Token ', h('input', { name: 'token', type: 'password', autocomplete: 'off', required: '' })), ' ', h('button', {}, 'Show')));
+}
+
+async function signIn(form) {
+  const token = new FormData(form).get('token').trim();
+  form.reset();
+  const r = await fetch('session', { method: 'POST', headers: { Authorization: `Bearer ${token}` } }).catch(() => null);
+  if (r?.status !== 204) return login(r ? (await r.json()).error : 'The deployment does not answer.');
+  asking = false;
+  follow();
+  show();
+}
+
 function follow() {
   const events = new EventSource('api/events');
   events.onopen = () => { live.textContent = '● live'; live.dataset.state = 'ok'; };
   events.onmessage = (e) => { model.apply(JSON.parse(e.data)); refresh(); };
-  events.onerror = () => { live.textContent = '○ connection lost, trying again'; live.dataset.state = 'away'; };
+  events.onerror = () => {
+    live.textContent = '○ connection lost, trying again';
+    live.dataset.state = 'away';
+    if (events.readyState === EventSource.CLOSED) begin(); // an answer that is no stream: the token is no longer valid
+  };
 }
 
 addEventListener('hashchange', () => { show(); page.focus(); scrollTo(0, 0); });
 addEventListener('resize', () => drawLines(model, chosen));
-page.addEventListener('submit', (e) => { e.preventDefault(); location.hash = wanted(e.target); });
+page.addEventListener('submit', (e) => { e.preventDefault(); if (e.target.id === 'login') signIn(e.target); else location.hash = wanted(e.target); });
 const choose = (e) => {
   const name = e.target.closest?.('[data-deployment]')?.dataset.deployment ?? null;
   if (name !== chosen) { chosen = name; drawLines(model, chosen); }
@@ -125,5 +155,5 @@ page.addEventListener('keydown', (e) => {
   if (next) { next.focus(); e.preventDefault(); }
 });
 setInterval(() => { model.sample(); refresh(); }, sampleEvery);
-follow();
+begin();
 show();

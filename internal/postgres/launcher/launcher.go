@@ -261,7 +261,7 @@ func (p *Server) CreateDatabase(ctx context.Context, name string) error {
 
 // CloneDatabase creates a database with all content of the template. Nobody may be connected to the template.
 func (p *Server) CloneDatabase(ctx context.Context, name, template string) error {
-	if err := p.exec(ctx, "CREATE DATABASE "+quoteIdentifier(name)+" TEMPLATE "+quoteIdentifier(template)); err != nil {
+	if err := p.exec(ctx, "CREATE DATABASE "+quoteIdentifier(name)+" TEMPLATE "+quoteIdentifier(template)+" STRATEGY file_copy"); err != nil {
 		return fmt.Errorf("clone database %s from %s: %w", name, template, err)
 	}
 	return nil
@@ -284,7 +284,7 @@ func (p *Server) Connections(ctx context.Context) (most, used int, err error) {
 	}
 	defer func() { _ = conn.Close(ctx) }()
 	err = conn.QueryRow(ctx, `
-SELECT current_setting('max_connections')::integer, (SELECT count(*) FROM pg_stat_activity WHERE usename IS NOT NULL AND pid <> pg_backend_pid())`).Scan(&most, &used)
+SELECT current_setting('max_connections')::integer, (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid())`).Scan(&most, &used)
 	if err != nil {
 		return 0, 0, fmt.Errorf("count the connections: %w", err)
 	}

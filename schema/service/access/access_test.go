@@ -106,7 +106,9 @@ func put(name string) *resourcev1.BatchWriteResourcesRequest_Write {
 
 func TestEachRequestNeedsItsRight(t *testing.T) {
 	t.Parallel()
-	a, _ := newAccess(t, declared)
+	a, _ := newAccess(t, declared, func(c *access.Config) {
+		c.FinalizerHolder = func(_, finalizer string) string { return map[string]string{"badge": "user/ann"}[finalizer] }
+	})
 	ann, sre, operator := as(t, identity.RoleUser, "ann"), as(t, identity.RoleUser, "sam", "sre"), as(t, identity.RoleOperator, "olga")
 	mine, theirs := "things/ann-1", "things/bob-1"
 	for _, c := range []struct {
@@ -132,6 +134,14 @@ func TestEachRequestNeedsItsRight(t *testing.T) {
 		{sre, resourcev1.ResourceService_SetBlockDeletion_FullMethodName, &resourcev1.SetBlockDeletionRequest{Name: "things/ops"}, true},
 		{sre, resourcev1.ResourceService_SetBlockDeletion_FullMethodName, &resourcev1.SetBlockDeletionRequest{Name: mine}, false},
 		{operator, resourcev1.ResourceService_SetBlockDeletion_FullMethodName, &resourcev1.SetBlockDeletionRequest{Name: mine}, true},
+		{ann, resourcev1.ResourceService_RemoveFinalizer_FullMethodName, &resourcev1.RemoveFinalizerRequest{Name: mine, Finalizer: "badge"}, true},
+		{ann, resourcev1.ResourceService_RemoveFinalizer_FullMethodName, &resourcev1.RemoveFinalizerRequest{Name: mine, Finalizer: "calendar"}, false},
+		{ann, resourcev1.ResourceService_RemoveFinalizer_FullMethodName, &resourcev1.RemoveFinalizerRequest{Name: theirs, Finalizer: "badge"}, false},
+		{sre, resourcev1.ResourceService_RemoveFinalizer_FullMethodName, &resourcev1.RemoveFinalizerRequest{Name: "things/ops", Finalizer: "badge"}, true},
+		{sre, resourcev1.ResourceService_RemoveFinalizer_FullMethodName, &resourcev1.RemoveFinalizerRequest{Name: mine, Finalizer: "badge"}, false},
+		{operator, resourcev1.ResourceService_RemoveFinalizer_FullMethodName, &resourcev1.RemoveFinalizerRequest{Name: theirs, Finalizer: "gone"}, true},
+		{ann, resourcev1.ResourceService_UpdateResourceStatus_FullMethodName, &resourcev1.UpdateResourceStatusRequest{Name: mine}, true},
+		{ann, resourcev1.ResourceService_UpdateResourceStatus_FullMethodName, &resourcev1.UpdateResourceStatusRequest{Name: theirs}, false},
 		{operator, adminv1.AdminService_Decommission_FullMethodName, &adminv1.DecommissionRequest{}, true},
 		{ann, adminv1.AdminService_Decommission_FullMethodName, &adminv1.DecommissionRequest{}, false},
 		{ann, adminv1.AdminService_Explain_FullMethodName, &adminv1.ExplainRequest{Name: theirs}, false},

@@ -20,11 +20,15 @@ var demands = map[string]func(req any) (schema.Verb, []string){
 	resourcev1.ResourceService_DeleteResource_FullMethodName:   named(schema.Delete),
 	resourcev1.ResourceService_PlanDeletion_FullMethodName:     named(schema.Delete), // it tells as much as a delete
 	resourcev1.ResourceService_SetBlockDeletion_FullMethodName: named(schema.Operate),
+	resourcev1.ResourceService_RemoveFinalizer_FullMethodName:  named(schema.Operate), // unless the caller is the holder
 	adminv1.AdminService_Explain_FullMethodName:                named(schema.Read),
 
 	resourcev1.ResourceService_CreateResource_FullMethodName: written,
 	resourcev1.ResourceService_UpdateResource_FullMethodName: written,
 	resourcev1.ResourceService_PutResource_FullMethodName:    written,
+
+	resourcev1.ResourceService_UpdateResourceStatus_FullMethodName: named(schema.Write),
+
 	resourcev1.ResourceService_BatchWriteResources_FullMethodName: func(req any) (schema.Verb, []string) {
 		return schema.Write, writes(req.(*resourcev1.BatchWriteResourcesRequest).GetWrites()...)
 	},

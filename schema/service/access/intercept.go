@@ -80,7 +80,11 @@ func (a *Access) enter(ctx context.Context, who identity.Caller, method string, 
 		}
 		return ctx, status.Errorf(codes.PermissionDenied, "%s may not call %s", who.Identity, method)
 	}
-	if err := a.demand(ctx, who, method, a.demandOf(method, req)); err != nil {
+	d := a.demandOf(method, req)
+	if a.holds(who, req, d.names) {
+		d.verb = schema.Read
+	}
+	if err := a.demand(ctx, who, method, d); err != nil {
 		return ctx, err
 	}
 	switch req.(type) {
@@ -93,6 +97,14 @@ func (a *Access) enter(ctx context.Context, who identity.Caller, method string, 
 	}
 	ctx = peer.WithReferrer(ctx, func(ctx context.Context, names []schema.FullName) ([]bool, error) { return a.refers(ctx, who, names) })
 	return context.WithValue(ctx, readableKey{}, func(names []schema.FullName) []bool { return a.readable(ctx, who, names) }), nil
+}
+
+// holds reports whether a request removes a finalizer that the caller is the holder of: the descriptor gives the right to that. The
+// answer is for callers who may read the resource.
+func (a *Access) holds(who identity.Caller, req any, names []schema.FullName) bool {
+	in, ok := req.(*resourcev1.RemoveFinalizerRequest)
+	return ok && a.cfg.FinalizerHolder != nil && len(names) == 1 &&
+		a.cfg.FinalizerHolder(names[0].Name, in.GetFinalizer()) == who.Identity.String()
 }
 
 // Stream is Unary for streams: the watch of resources, whose names it limits. The watch ends when the rights of its caller change,

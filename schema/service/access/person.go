@@ -35,7 +35,7 @@ func Believe(ctx context.Context, tokens Tokens, by schema.DeploymentID, p Perso
 		return identity.Caller{}, err
 	}
 	if who.Role != identity.RoleUser {
-		return identity.Caller{}, fmt.Errorf("%s may not speak for %s: only for users", by, who)
+		return identity.Caller{}, fmt.Errorf("%s may not act for %s: a deployment forwards the calls of users only", by, who)
 	}
 	switch {
 	case tokens != nil && p.Token != "":

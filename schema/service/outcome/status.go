@@ -44,6 +44,7 @@ var outcomes = []struct {
 	{peer.ErrRequestReused, "REQUEST_REUSED"},
 	{peer.ErrConflict, "MOVED"},
 	{peer.ErrDeleting, "DELETING"},
+	{peer.ErrNotDeleting, "NOT_DELETING"},
 	{peer.ErrAborted, "ABORTED"},
 	{peer.ErrQuota, string(peer.QuotaExceeded)},
 	{peer.ErrDecommissioned, "DECOMMISSIONED"},

@@ -23,7 +23,7 @@ type Peers struct {
 	mu    sync.Mutex
 	own   ownServices                   // guarded by mu; without channels until SetSelf
 	known KnownDatabases                // guarded by mu; nil until SetKnown
-	kept  Positions                     // guarded by mu; nil until SetPositions
+	kept  *positions                    // guarded by mu; nil until SetPositions
 	env   *schema.Environment           // guarded by mu
 	newer chan struct{}                 // guarded by mu; closed by the next Update
 	conns map[connectionKey]*connection // guarded by mu
@@ -132,6 +132,17 @@ func (p *Peers) Knows(id schema.DeploymentID) bool {
 // Close closes all connections.
 func (p *Peers) Close() {
 	p.Update(&schema.Environment{})
+}
+
+// Reconnect ends the back-offs of the connections to a deployment, or to all for the zero one.
+func (p *Peers) Reconnect(to schema.DeploymentID) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for key, c := range p.conns {
+		if to.IsZero() || key.to == to {
+			c.conn.ResetConnectBackoff()
+		}
+	}
 }
 
 // SetSelf sets the in-process channels to this deployment: one that shares messages with the services, and one that copies

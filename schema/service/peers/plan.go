@@ -33,7 +33,10 @@ func (p *Peers) Plan(ctx context.Context, at schema.DeploymentID, q peer.PlanQue
 }
 
 func readPlan(at schema.DeploymentID, answer *schemav1.PlanDeletionResponse) (_ *peer.Plan, err error) {
-	plan := &peer.Plan{Truncated: answer.GetTruncated()}
+	plan := &peer.Plan{Truncated: answer.GetTruncated(), MoreUnsets: answer.GetMoreUnsets(), Holders: int(answer.GetHolders())}
+	for _, c := range answer.GetCounts() {
+		plan.Counts = append(plan.Counts, peer.PlanCount{Path: c.GetPath(), Behaviour: schema.Behaviour(c.GetBehaviour()), Count: int(c.GetCount())})
+	}
 	if plan.Members, err = readAll(answer.GetMembers(), readMember); err != nil {
 		return nil, err
 	}
@@ -61,7 +64,7 @@ func readAll[P, T any](in []P, read func(P) (T, error)) ([]T, error) {
 }
 
 func readMember(m *schemav1.PlanDeletionResponse_Member) (out peer.PlanMember, err error) {
-	out = peer.PlanMember{Kind: m.GetResource().GetKind(), Name: m.GetResource().GetName(), BlockDeletion: m.GetBlockDeletion()}
+	out = peer.PlanMember{Kind: m.GetResource().GetKind(), Name: m.GetResource().GetName(), BlockDeletion: m.GetBlockDeletion(), Finalizers: m.GetFinalizers()}
 	if out.UID, err = wire.UID(m.GetResource().GetUid()); err != nil {
 		return out, err
 	}

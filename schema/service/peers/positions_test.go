@@ -3,9 +3,11 @@ package peers
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
@@ -15,14 +17,16 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
 )
 
 // positionsDouble has the positions that a deployment's database stores.
 type positionsDouble struct {
 	sync.Mutex
-	stored map[schema.DeploymentID]string
-	err    error
+	stored     map[schema.DeploymentID]string
+	err        error
+	statements int
 }
 
 func (d *positionsDouble) Position(_ context.Context, of schema.DeploymentID) (string, error) {
@@ -31,14 +35,19 @@ func (d *positionsDouble) Position(_ context.Context, of schema.DeploymentID) (s
 	return d.stored[of], d.err
 }
 
-func (d *positionsDouble) KeepPosition(_ context.Context, of schema.DeploymentID, was, token string) (bool, error) {
+func (d *positionsDouble) KeepPositions(_ context.Context, all []peer.Position) ([]bool, error) {
 	d.Lock()
 	defer d.Unlock()
-	if d.err != nil || d.stored[of] != was {
-		return false, d.err
+	if d.statements++; d.err != nil {
+		return nil, d.err
 	}
-	d.stored[of] = token
-	return true, nil
+	kept := make([]bool, len(all))
+	for i, p := range all {
+		if kept[i] = d.stored[p.Of] == p.Was; kept[i] {
+			d.stored[p.Of] = p.Token
+		}
+	}
+	return kept, nil
 }
 
 // deletionsServer tells the tokens of one stream, and refuses a token that is ahead.
@@ -109,16 +118,52 @@ func TestAWatchTellsTheStoredPosition_I2(t *testing.T) {
 func TestAPositionThatWasNotToldStays_I2(t *testing.T) {
 	t.Parallel()
 	positions := &positionsDouble{stored: map[schema.DeploymentID]string{other: "other stream"}}
-	k := &keptPosition{of: other, store: positions, token: "told"}
+	p := New(self, nil)
+	p.SetPositions(positions)
+	begun := func() *keptPosition { return &keptPosition{of: other, all: p.kept, token: "told"} }
+	k := begun()
 	require.ErrorContains(t, k.replace(t.Context(), "new"), "another watch")
 	require.Equal(t, "other stream", positions.stored[other])
 	positions.err = errors.New("no database")
-	require.NoError(t, k.replace(t.Context(), "new"))
-	p := New(self, nil)
-	p.SetPositions(positions)
+	require.NoError(t, begun().replace(t.Context(), "new"))
 	_, err := p.keptPosition(t.Context(), other)
 	require.ErrorIs(t, err, positions.err)
 	own, err := p.keptPosition(t.Context(), self)
 	require.NoError(t, err)
 	require.NoError(t, own.replace(t.Context(), "new"), "the own database is not compared with itself")
+}
+
+// Watches of many deployments, all idle, store their positions together: the first of each at once, then all with a statement every few
+// seconds. One whose token another stream has replaced ends, and no other one does.
+func TestPositionsOfAllWatchesAreStoredTogether(t *testing.T) {
+	t.Parallel()
+	store := &positionsDouble{stored: map[schema.DeploymentID]string{}}
+	p, now := New(self, nil), time.Now()
+	p.SetPositions(store)
+	p.kept.now = func() time.Time { return now }
+	var watches []*keptPosition
+	for i := range 50 {
+		k, err := p.keptPosition(t.Context(), schema.DeploymentID{Service: other.Service, Region: fmt.Sprintf("r%d", i)})
+		require.NoError(t, err)
+		require.NoError(t, k.replace(t.Context(), "first"))
+		watches = append(watches, k)
+	}
+	require.Equal(t, 50, store.statements)
+	for round := range 3 {
+		now = now.Add(keepInterval)
+		for _, k := range watches {
+			require.NoError(t, k.replace(t.Context(), fmt.Sprint("bookmark ", round)))
+		}
+	}
+	require.Equal(t, 53, store.statements)
+	require.Equal(t, "bookmark 1", store.stored[watches[49].of], "the first watch of a round stores what the others were told in that before")
+	require.Equal(t, "bookmark 2", store.stored[watches[0].of])
+	store.stored[watches[7].of] = "another stream"
+	watches[8].end()
+	now = now.Add(keepInterval)
+	require.NoError(t, watches[0].replace(t.Context(), "bookmark 3"))
+	require.NoError(t, watches[9].replace(t.Context(), "bookmark 3"))
+	require.ErrorContains(t, watches[7].replace(t.Context(), "bookmark 3"), "another watch")
+	require.Equal(t, "another stream", store.stored[watches[7].of])
+	require.Equal(t, "bookmark 1", store.stored[watches[8].of], "its stream has ended")
 }

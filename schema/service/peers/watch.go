@@ -49,6 +49,7 @@ func (p *Peers) WatchDeletions(ctx context.Context, from schema.DeploymentID, de
 	if err != nil {
 		return err
 	}
+	defer kept.end()
 	req := &schemav1.WatchImportedServiceDeletionsRequest{KeptToken: kept.token}
 	stream, err := client.WatchImportedServiceDeletions(ctx, req, grpc.WaitForReady(true))
 	if err != nil {

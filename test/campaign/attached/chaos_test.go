@@ -36,7 +36,7 @@ type chaos struct {
 
 func playChaos(t *testing.T, seed uint64, rounds int) {
 	t.Helper()
-	w := newWorld(t)
+	w := newWorld(t, false)
 	c := &chaos{world: w, r: rand.New(rand.NewPCG(seed, 4))}
 	for _, d := range deployments {
 		w.attach(d)

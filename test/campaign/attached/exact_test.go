@@ -36,7 +36,14 @@ func seeds(t *testing.T, otherwise int) (out []uint64) {
 // it does in one database with native keys.
 func TestAttachedTablesDecideAsNativeKeys(t *testing.T) {
 	for _, seed := range seeds(t, 3) {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) { playExactly(t, seed, 60) })
+		t.Run(fmt.Sprint(seed), func(t *testing.T) { playExactly(t, seed, 60, false) })
+	}
+}
+
+// With strict references nothing has to be stored before a deletion, and a target that does not exist is refused.
+func TestStrictTablesDecideAsNativeKeys(t *testing.T) {
+	for _, seed := range seeds(t, 1) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) { playExactly(t, seed, 30, true) })
 	}
 }
 
@@ -49,10 +56,10 @@ type exact struct {
 	compare int
 }
 
-func playExactly(t *testing.T, seed uint64, steps int) {
+func playExactly(t *testing.T, seed uint64, steps int, strict bool) {
 	t.Helper()
-	w := newWorld(t)
-	p := &exact{world: w, o: newOracle(t), g: &generator{Rand: rand.New(rand.NewPCG(seed, 1))}, r: rand.New(rand.NewPCG(seed, 2))}
+	w := newWorld(t, strict)
+	p := &exact{world: w, o: newOracle(t, strict), g: &generator{Rand: rand.New(rand.NewPCG(seed, 1))}, r: rand.New(rand.NewPCG(seed, 2))}
 	for range 15 { // tables that exist, with rows: only their own keys decide
 		p.play(true)
 	}
@@ -96,15 +103,15 @@ func (p *exact) play(before bool) {
 		p.flight = false
 	}
 	acted, would := p.o.play(tx, false)
-	if before && acted {
+	if before && (acted || p.strict && would != nil) {
 		return // nobody looks at missing targets yet
 	}
-	err := p.beside(tx, before)
+	err := p.insist(tx.at, func() error { return p.beside(tx, before) })
 	p.note("%v: %v (native: %v)", tx, err, would)
 	if would == nil && refusal(err) == "23503" { // a reference that was dropped, and is not released
 		p.settle()
 		p.flight = false
-		if err = p.beside(tx, true); tx.strict && err != nil {
+		if err = p.insist(tx.at, func() error { return p.beside(tx, true) }); tx.strict && err != nil {
 			return
 		}
 	}

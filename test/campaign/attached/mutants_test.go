@@ -29,6 +29,9 @@ var mutants = []mutant{
 	{"first-reading-forgets-rows", "schema/shadow/internal/capture/fill.go", "names = append(names, name)", "names = append(names[:0], name)", "TestAttachedTablesBehaveLikeOneDatabase"},
 	{"unset-in-the-body-alone", "schema/shadow/internal/cascade/carry.go", "		for _, e := range edges[h.id] {", "		for _, e := range edges[h.id][:0] {", "TestAttachedTablesBehaveLikeOneDatabase"},
 	{"deleted-in-the-store-alone", "schema/shadow/internal/cascade/carry.go", "		keys = append(keys, rows.Key{Kind: m.Kind, Name: m.Name})", "		keys = append(keys[:0], rows.Key{Kind: m.Kind, Name: m.Name})", "TestAttachedTablesBehaveLikeOneDatabase"},
+	{"recall-beside-rows-not-read", "schema/shadow/internal/rights/recall.go", "slices.Contains(pinned, true)", "slices.Contains(pinned, true) && false", "TestStrictReferencesCountFromTheirCommit"},
+	{"acknowledged-beside-rows-not-read", "schema/shadow/internal/follow/close.go", "		a.failed[a.targets[id].UID] = errPinned", "		_, _ = id, errPinned", "TestStrictReferencesCountFromTheirCommit"},
+	{"rows-not-read-ask-again", "schema/shadow/internal/pins/pins.go", "		refs[n].Pinned, refs[n].Rights = true,", "		refs[n].Pinned, refs[n].Rights = false,", "TestStrictReferencesCountFromTheirCommit"},
 	{"commas-join-keys", "internal/attach/triggers.go", `if len(d.Key) > 1 {`, `if len(d.Key) > 9 {`, "TestAttachedTablesBehaveLikeOneDatabase"},
 }
 

@@ -22,7 +22,7 @@ type oracle struct {
 	conn *pgx.Conn
 }
 
-func newOracle(t testing.TB) *oracle {
+func newOracle(t testing.TB, strict bool) *oracle {
 	t.Helper()
 	ctx := context.Background()
 	conn, err := pgx.Connect(ctx, harness.Postgres(t).NewDatabase(t, ""))
@@ -33,7 +33,7 @@ func newOracle(t testing.TB) *oracle {
 		sql += r.native()
 	}
 	for _, table := range []string{"orders", "lines", "invoices", "parcels"} {
-		sql += holderTrigger(table)
+		sql += holderTrigger(table, strict)
 	}
 	for _, target := range []string{"customers", "seats", "orders"} {
 		sql += targetTrigger(target)
@@ -86,23 +86,25 @@ func (r reference) assign(to []string, value func(i int) string) (sql string) {
 
 func null(int) string { return "NULL" }
 
-func holderTrigger(table string) string {
+func holderTrigger(table string, strict bool) string {
 	var acts, computes strings.Builder
 	for _, r := range of(table) {
 		fmt.Fprintf(&acts, `
     IF TG_OP = 'UPDATE' THEN IF num_nulls(%s) = 0 AND num_nonnulls(%s) = 0 AND (%s) = (%s) THEN%s RETURN NEW; END IF; END IF;`,
 			prefixed("OLD.", r.fk()), prefixed("NEW.", r.fk()), prefixed("OLD.", r.columns), prefixed("NEW.", r.columns), r.assign(r.columns, null))
-		missing := ""
-		switch r.missing {
-		case "unset":
+		missing, exists := "", fmt.Sprintf("EXISTS (SELECT FROM %s WHERE (%s) = (%s))", r.target, prefixed("", r.key), prefixed("NEW.", r.columns))
+		switch {
+		case strict: // the native key refuses it
+			exists = "true"
+		case r.missing == "unset":
 			missing = r.assign(r.columns, null) + " INSERT INTO acted VALUES (1);"
-		case "delete":
+		case r.missing == "delete":
 			missing = " NEW.doomed := true; INSERT INTO acted VALUES (1);"
 		}
 		fmt.Fprintf(&computes, `
     IF NOT (%s) THEN%s
-    ELSIF EXISTS (SELECT FROM %s WHERE (%s) = (%s)) THEN%s
-    ELSE%s%s END IF;`, r.given(), r.assign(r.fk(), null), r.target, prefixed("", r.key), prefixed("NEW.", r.columns),
+    ELSIF %s THEN%s
+    ELSE%s%s END IF;`, r.given(), r.assign(r.fk(), null), exists,
 			r.assign(r.fk(), func(i int) string { return "NEW." + r.columns[i] }), r.assign(r.fk(), null), missing)
 	}
 	return fmt.Sprintf(`

@@ -28,12 +28,17 @@ type world struct {
 	*harness.Box
 	t       testing.TB
 	apps    map[string]*pgx.Conn // of the application
+	strict  bool                 // all references are strict
 	journal []string
 }
 
-func newWorld(t testing.TB) *world {
+func newWorld(t testing.TB, strict bool) *world {
 	t.Helper()
-	w := &world{Box: harness.NewBox(t, services, nil, deployments...), t: t, apps: map[string]*pgx.Conn{}}
+	declared := services
+	if strict {
+		declared = strings.ReplaceAll(services, "behaviour:", "enforce: strict, behaviour:")
+	}
+	w := &world{Box: harness.NewBox(t, declared, func(cfg *shadow.Config) { cfg.Delegations = strict }, deployments...), t: t, apps: map[string]*pgx.Conn{}, strict: strict}
 	for _, d := range deployments {
 		w.connect(d)
 		w.exec(d, tables[d])
@@ -107,6 +112,43 @@ func (w *world) run(conn *pgx.Conn, t transaction, pause func()) error {
 	return tx.Commit(ctx)
 }
 
+// insist runs a transaction as the application of strict tables does: it acquires the rights that are lacking, and repeats it.
+func (w *world) insist(at string, run func() error) error {
+	w.t.Helper()
+	for range 20 {
+		err := run()
+		if refusal(err) != "RD001" {
+			return err
+		}
+		var pg *pgconn.PgError
+		_ = errors.As(err, &pg)
+		if err := w.acquire(at, strings.Split(pg.Detail, "\n")); err != nil {
+			return err
+		}
+	}
+	w.wrong("rights are lacking again and again")
+	return nil
+}
+
+func (w *world) acquire(at string, rights []string) (err error) {
+	w.t.Helper()
+	ctx := context.Background()
+	for try := range 8 {
+		_, err = w.apps[at].Exec(ctx, `SELECT dbcontroller.acquire($1)`, rights)
+		require.NoError(w.t, err)
+		w.GrantWishes(at)
+		_, _ = w.Do(w.ID(at), schema.Confirm)
+		w.GrantWishes(at)
+		if _, err = w.apps[at].Exec(ctx, `SELECT dbcontroller.acquired($1, interval '0')`, rights); refusal(err) != "RD002" {
+			return err
+		}
+		if w.exec(at, `UPDATE dbcontroller.wish SET asked_at = asked_at - interval '2 s'`); try > 0 { // its region is away, or a deletion is under way
+			w.settle()
+		}
+	}
+	return err
+}
+
 // step does one step of some deployment; it may fail, and is then repeated.
 func (w *world) step(r *rand.Rand) {
 	at, other := w.ID(deployments[r.IntN(3)]), w.ID(deployments[r.IntN(3)])
@@ -127,7 +169,7 @@ func (w *world) step(r *rand.Rand) {
 // crash gives a deployment another process; what the first one had in memory is lost.
 func (w *world) crash(d string) {
 	w.t.Helper()
-	w.Stores[w.ID(d)] = w.SecondProcess(d, shadow.Config{})
+	w.Stores[w.ID(d)] = w.SecondProcess(d, shadow.Config{Delegations: w.strict})
 }
 
 // settle does everything, and tries rows again whose targets are missing.
@@ -135,6 +177,14 @@ func (w *world) settle() {
 	w.t.Helper()
 	for _, d := range deployments {
 		w.SetDown(d, false)
+	}
+	if w.strict { // nobody waits for the time in which a right may be used
+		w.Settle()
+		for _, d := range deployments {
+			w.exec(d, `UPDATE dbcontroller.foreign_target SET kept_until = NULL`)
+			_, err := w.Stores[w.ID(d)].Tidy(context.Background())
+			require.NoError(w.t, err)
+		}
 	}
 	for range 3 { // a row that is refused because its target is being deleted, and then because it is missing
 		w.Settle()

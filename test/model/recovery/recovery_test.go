@@ -46,8 +46,42 @@ func (w *World) change() {
 	w.list(target, l)
 }
 
+// copied is a world in which positions were told, and an older copy of the database is in its place, possibly from an earlier epoch.
+func copied(seed uint64, m Mistakes) *World {
+	w := New(seed, m)
+	w.backup = w.a.clone()
+	if w.r.IntN(3) == 0 {
+		w.Restore()
+		w.Rest()
+	}
+	for range w.r.IntN(3) {
+		w.Number()
+	}
+	for i := range 2 {
+		w.Watch(holder, i)
+		w.Bookmark(holder, i)
+	}
+	if w.r.IntN(2) == 0 {
+		w.Receive(holder, 0)
+	}
+	w.Establish(holder)
+	w.Commit(holder)
+	w.Bookmark(holder, 0)
+	if w.r.IntN(3) == 0 {
+		w.Crash()
+	} else {
+		w.RestoreCopy(w.r.IntN(3) == 0)
+	}
+	w.Open(target)
+	return w
+}
+
 func play(seed uint64, m Mistakes) *World {
-	w := begun(seed, m)
+	begin := begun
+	if seed%3 == 2 {
+		begin = copied
+	}
+	w := begin(seed, m)
 	any := func() int { return holder + w.r.IntN(2) }
 	steps := []func(){
 		func() { w.Establish(any()) },
@@ -67,7 +101,18 @@ func play(seed uint64, m Mistakes) *World {
 			}
 		},
 	}
+	which := func() int { return w.r.IntN(2) }
+	steps = append(steps,
+		func() { w.Watch(any(), which()) },
+		func() { w.Bookmark(any(), which()) },
+		func() { w.Receive(any(), which()) },
+		func() { w.Receive(any(), which()) },
+	)
 	rare := []func(){
+		w.Number,
+		w.Crash,
+		func() { w.RestoreCopy(w.r.IntN(2) == 0) },
+		func() { w.RestartWatches(any()) },
 		func() { w.Come(late) },
 		w.Restore,
 		func() { w.RestoreRegistry(true) },
@@ -108,7 +153,7 @@ func TestRecoveriesBesideARestoredRegistry_I2_I8_I13_I15(t *testing.T) {
 		}
 	}
 	t.Log(count)
-	for _, what := range []string{"committed", "deleted", "restored", "recovered"} {
+	for _, what := range []string{"committed", "deleted", "restored", "recovered", "copied"} {
 		require.Greater(t, count[what], schedules/20, slices.Sorted(maps.Keys(count)))
 	}
 }

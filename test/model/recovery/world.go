@@ -1,6 +1,6 @@
 // Package recovery models the recovery of a deployment whose database was restored, with a registry whose database may have been
-// restored as well: whom the registry names, whom the deployment waits for, and which databases it believes. One target, which two
-// deployments refer to by BLOCK references, stands for all.
+// restored as well: whom the registry names, whom the deployment waits for, and which databases it believes; and how an older copy is
+// noticed that nobody has announced. One target, which two deployments refer to by BLOCK references, stands for all.
 //
 // It models docs/protocol.md and not the implementation: the other tests show that the two agree.
 package recovery
@@ -32,11 +32,16 @@ type Mistakes struct {
 	AnyEpochConfirms, DatabasesAreNotCompared, FirstDatabaseCounts, FormerDatabasesCount bool
 	// Of the holders' deployments.
 	DisabledIsNo, CommitsInAnyEpoch bool
+	// Of positions: the target's deployment, then the holders'.
+	OwnMarkIsNotCompared, AheadIsResetAlone, LaterEpochsShowNothing, EachOtherEpochIsLater, BookmarksBeforeTheDisk, IdleBookmarksStay,
+	UntoldPositionsAreReplaced, PositionsAreInMemory, KnownEpochIsRefused bool
 }
 
 // database is the database of the target's deployment.
 type database struct {
 	epoch       int
+	mark        int  // the last number taken
+	flushed     int  // the last number that is on disk
 	mayHaveLost bool // it is not in its first epoch
 	awaiting    bool // it is not known yet whom it waits for
 	deleted     bool // the target
@@ -71,6 +76,11 @@ type World struct {
 	a, backup                database
 	known                    map[int]listing // the environment that the target's process has; nil: none
 	holdings                 [deployments]holding
+	watching                 [deployments]watching
+	process                  int  // the greatest number that the target's process has seen
+	lost                     bool // the database has lost commits in this epoch
+	told                     bool // a position that it has lost was told since
+	blind                    bool // nobody can reveal that any more
 	databases                [deployments]int
 	seen                     [deployments]seen
 	came                     map[int]bool
@@ -111,7 +121,7 @@ func (w *World) Establish(d int) {
 	if !w.came[d] || h.refers || h.dangling || h.established != 0 || !w.call(d, w.databases[d]) || w.a.deleted || w.known[d].disabled {
 		return
 	}
-	if _, listed := w.known[d]; !listed { // unknown is not "no": the write is repeated
+	if _, listed := w.known[d]; !listed || !w.commits() { // unknown is not "no": the write is repeated
 		return
 	}
 	w.a.blockades[d], w.a.related[d] = true, true
@@ -127,7 +137,7 @@ func (w *World) Commit(d int) {
 	epoch := h.established
 	h.established = 0
 	if epoch != h.knows && !w.CommitsInAnyEpoch {
-		if w.a.epoch == epoch {
+		if w.a.epoch == epoch && w.commits() {
 			delete(w.a.blockades, d)
 		}
 		return
@@ -141,7 +151,7 @@ func (w *World) Commit(d int) {
 // Drop ends a reference.
 func (w *World) Drop(d int) {
 	h := &w.holdings[d]
-	if h.refers && w.call(d, w.databases[d]) && h.knows == w.a.epoch {
+	if h.refers && w.call(d, w.databases[d]) && h.knows == w.a.epoch && w.commits() {
 		h.refers = false
 		delete(w.a.blockades, d)
 	}
@@ -150,13 +160,14 @@ func (w *World) Drop(d int) {
 // Delete deletes the target, unless something blocks it or may block it.
 func (w *World) Delete() {
 	waits := w.a.awaiting && !w.DeletesWhileItAsks || len(w.a.unconfirmed) > 0
-	if w.a.deleted || waits || len(w.a.blockades) > 0 {
+	if w.a.deleted || waits || len(w.a.blockades) > 0 || !w.commits() {
 		return
 	}
 	w.a.deleted = true
 	w.count["deleted"]++
+	unknown := w.excusesCopy()
 	for d, h := range w.holdings {
-		w.excused[d] = w.careless && !w.heardOf[d]
+		w.excused[d] = w.careless && !w.heardOf[d] || unknown
 		if h.refers && !h.dangling && !w.excused[d] {
 			w.report("I2: the target is deleted beside the reference of %d", d)
 		}
@@ -166,15 +177,10 @@ func (w *World) Delete() {
 // Restore puts the backup in the place of the target's database, in a new epoch. Its process starts anew.
 func (w *World) Restore() {
 	w.a = w.backup.clone()
-	w.a.epoch, w.a.mayHaveLost, w.a.awaiting = w.number(), true, true
-	for d := range w.a.met { // another one may have taken its place before the references that are lost now
-		if !w.a.related[d] && !w.FormerDatabasesCount {
-			delete(w.a.met, d)
-		}
-	}
+	w.lost = true
+	w.beginEpoch()
 	w.known, w.seen[target] = nil, seen{}
 	clear(w.heardOf)
-	w.count["restored"]++
 }
 
 // Recover asks the registry whom the target's deployment has to wait for.
@@ -249,7 +255,13 @@ func (w *World) Compare(d int) {
 	if !w.a.unconfirmed[d] || !w.call(d, w.databases[d]) {
 		return
 	}
-	h.knows = max(h.knows, w.a.epoch)
+	if h.knows > w.a.epoch { // what it knows reveals an older copy as well
+		if !w.KnownEpochIsRefused {
+			w.beginEpoch()
+		}
+		return
+	}
+	h.knows = w.a.epoch
 	switch {
 	case !h.refers || h.dangling || w.a.blockades[d]:
 	case w.a.deleted:
@@ -262,7 +274,7 @@ func (w *World) Compare(d int) {
 	default:
 		w.a.blockades[d] = true
 	}
-	w.bag = append(w.bag, confirmation{d, w.databases[d], w.a.epoch})
+	w.bag = append(w.bag, confirmation{d, w.databases[d], h.knows})
 }
 
 // Impersonate lets a process over an empty database answer for a deployment: it refers to nothing.
@@ -282,7 +294,7 @@ func (w *World) Deliver(i int, again bool) {
 	if !again {
 		w.bag = slices.Delete(w.bag, i, i+1)
 	}
-	if w.call(m.from, m.database) && (m.epoch == w.a.epoch || w.AnyEpochConfirms) {
+	if w.call(m.from, m.database) && (m.epoch == w.a.epoch || w.AnyEpochConfirms) && w.commits() {
 		delete(w.a.unconfirmed, m.from)
 	}
 }
@@ -303,7 +315,9 @@ func (w *World) Rest() {
 	for range 4 {
 		for _, d := range sorted(w.came) {
 			w.Open(d)
+			w.Watch(d, 0)
 		}
+		w.commits()
 		w.ApplyAll()
 		w.Recover()
 		w.Open(target)
@@ -319,8 +333,9 @@ func (w *World) Rest() {
 	if w.a.awaiting || len(w.a.unconfirmed) > 0 {
 		w.report("I13: the target's deployment waits for %v at rest, awaiting %v", sorted(w.a.unconfirmed), w.a.awaiting)
 	}
+	unknown := w.excusesCopy()
 	for d, h := range w.holdings {
-		if h.refers && !h.dangling && !w.a.deleted && !w.a.blockades[d] {
+		if h.refers && !h.dangling && !w.a.deleted && !w.a.blockades[d] && !unknown {
 			w.report("I8: the reference of %d has no blockade", d)
 		}
 	}

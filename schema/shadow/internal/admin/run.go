@@ -105,12 +105,12 @@ func (f *epochFollower) recover(ctx context.Context) error {
 		return err
 	}
 	if len(env.Unheard) > 0 {
-		return fmt.Errorf("the registry's list of deployments may have lost some: %s have not told it what they have seen since its last start: "+
-			"start them, disable them, or remove those that no longer exist", strings.Join(env.Unheard, ", "))
+		return fmt.Errorf("the registry's list of deployments may have lost some: %s have not reported a revision since its last start: "+
+			"start them, disable them, or remove deployments that no longer exist", strings.Join(env.Unheard, ", "))
 	}
 	if _, listed := env.Deployment(f.store.Deployment()); env.Incomplete || !listed {
 		return errors.New("the deployments that may refer to resources here are not known: the registry's database was restored or failed over, or is empty, " +
-			"and may lack deployments: db-controller apply the files that describe all of them, or remove those that no longer exist")
+			"and may lack deployments: db-controller apply the files that describe all of them, or remove deployments that no longer exist")
 	}
 	kept, err := f.Kept(ctx)
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 
@@ -23,6 +24,12 @@ UPDATE dbcontroller.meta SET version = $1, digest = $2, generation = generation 
 FROM before RETURNING generation, moves`
 
 	adoptSQL = `SELECT ` + gate.RunningColumns + `, EXISTS (SELECT FROM dbcontroller.derivation WHERE dropped <> '{}') FROM dbcontroller.meta m`
+
+	// A kind that the version lacks, or that has none in it, has none from now on. Resources that are in DELETING keep theirs.
+	noteFinalizersSQL = `
+UPDATE dbcontroller.kind k SET finalizers = string_to_array(f.names, ' ')
+FROM dbcontroller.kind o LEFT JOIN unnest($1::int[], $2::text[]) AS f (kind_id, names) ON f.kind_id = o.id
+WHERE k.id = o.id AND k.finalizers IS DISTINCT FROM string_to_array(f.names, ' ')`
 
 	// Kinds that the version lacks are not derived by it. An empty fingerprint makes a later version that has them again derive them.
 	forgetDerivationsSQL = `UPDATE dbcontroller.derivation SET fingerprint = '' WHERE NOT kind_id = ANY ($1)`
@@ -73,12 +80,20 @@ func (s *Admin) Switch(ctx context.Context, model *schema.Model) error {
 
 func (s *Admin) switchVersion(ctx context.Context, model *schema.Model) error {
 	v := &db.Version{Model: model}
-	err := s.InTx(ctx, db.WorkFeed, func(tx pgx.Tx) error {
+	finalized, finalizers, err := s.finalizersOf(ctx, model)
+	if err != nil {
+		return err
+	}
+	err = s.InTx(ctx, db.WorkFeed, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, gate.LockVersionSQL, gate.VersionLock); err != nil {
 			return err
 		}
 		var moved bool
-		if err := tx.QueryRow(ctx, switchSQL, model.Descriptor.Version, model.Digest).Scan(&v.Generation, &moved); err != nil || !moved {
+		if err := tx.QueryRow(ctx, switchSQL, model.Descriptor.Version, model.Digest).Scan(&v.Generation, &moved); err != nil {
+			return err
+		}
+		// With the version, and not after it: no resource is created under the version and removed without its finalizers.
+		if _, err := tx.Exec(ctx, noteFinalizersSQL, finalized, finalizers); err != nil || !moved {
 			return err
 		}
 		_, err := tx.Exec(ctx, upgradeWorkSQL, schema.RingSize)
@@ -119,6 +134,27 @@ func (s *Admin) switchVersion(ctx context.Context, model *schema.Model) error {
 		s.Version.Store(v)
 	}
 	return err
+}
+
+// finalizersOf returns the kinds of a model that have finalizers, and the finalizers. The kinds are found by their oldest names, since the
+// running version may not know the new ones.
+func (s *Admin) finalizersOf(ctx context.Context, model *schema.Model) (kinds []int32, finalizers []string, err error) {
+	for _, name := range model.KindNames() {
+		kind, err := model.Kind(name)
+		if err != nil {
+			return nil, nil, err
+		}
+		names := kind.FinalizerNames()
+		if len(names) == 0 {
+			continue
+		}
+		id, err := s.Names.Kind(ctx, model.Root(kind.ID))
+		if err != nil {
+			return nil, nil, err
+		}
+		kinds, finalizers = append(kinds, id), append(finalizers, strings.Join(names, " "))
+	}
+	return kinds, finalizers, nil
 }
 
 // Adopt makes the model, of the version that another process has switched the deployment to, validate the writes of this process. It

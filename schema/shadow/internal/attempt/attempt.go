@@ -20,12 +20,12 @@ import (
 )
 
 // EstablishAll establishes the attempt's references at all targets' deployments concurrently. When one refuses or does
-// not answer, the attempt is decided ABORTED at once, and its blockades, including those that may exist, are released.
+// not answer, the attempt is decided ABORTED at once, and its blockades, including possible ones, are released.
 func EstablishAll(ctx context.Context, a *Attempts, sv *prepare.Saving) error {
 	var (
 		mu      sync.Mutex
 		refused peer.RefusedError // guarded by mu
-		// Deployments with blockades of the attempt, and those that may have some; guarded by mu.
+		// Deployments that have, or may have, blockades of the attempt; guarded by mu.
 		established, unanswered []schema.DeploymentID
 		wg                      sync.WaitGroup
 	)
@@ -89,7 +89,7 @@ func establishRequest(refs []*prepare.NewReference) []peer.EstablishReference {
 	return request
 }
 
-// refusalsOf translates an error of an Establish call into refusals: those that it names, or all references. reached
+// refusalsOf translates an error of an Establish call into refusals: of the references that it names, or of all. reached
 // reports whether the call may have inserted blockades.
 func refusalsOf(refs []*prepare.NewReference, err error) (refused *peer.RefusedError, reached bool) {
 	switch {

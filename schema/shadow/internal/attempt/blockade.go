@@ -23,7 +23,7 @@ JOIN dbcontroller.reference r ON r.holder_id = s.id AND r.field_id = i.field_id 
 UNION ALL
 SELECT i.n - 1 -- a proxy, whose holder uid is that of its target
 FROM unnest($1::uuid[], $2::uuid[], $4::uuid[]) WITH ORDINALITY AS i (attempt, holder_uid, target_uid, n)
-JOIN dbcontroller.foreign_target f ON f.uid = i.target_uid AND f.deployment_id = $5 AND f.block_attempt = i.attempt
+JOIN dbcontroller.foreign_target f ON f.uid = i.target_uid AND f.deployment_id = $5 AND i.attempt IN (f.block_attempt, f.acting_attempt)
 WHERE i.holder_uid = i.target_uid`
 )
 
@@ -75,13 +75,19 @@ type resolution struct {
 	unknown   *gate.Allowance
 }
 
-func (r *resolution) run(ctx context.Context, tx pgx.Tx) error {
+func (r *resolution) run(ctx context.Context, tx pgx.Tx) (err error) {
 	if err := r.findHeld(ctx, tx); err != nil {
 		return err
 	}
-	if err := r.takeUnknown(ctx, tx); err != nil {
+	taken, err := r.takeUnknown(ctx, tx)
+	if err != nil {
 		return err
 	}
+	defer func() {
+		if err != nil {
+			r.unknown.Return(r.target, taken)
+		}
+	}()
 	// Waits for a concurrent commit of the same attempt; the next statements then see its rows.
 	if _, err := tx.Exec(ctx, decideAbortedSQL, r.expired()); err != nil {
 		return err
@@ -124,11 +130,11 @@ func (r *resolution) expired() (attempts []peer.AttemptID) {
 }
 
 // takeUnknown counts the attempts without a decision for the deployment that asks: each of them gets a row.
-func (r *resolution) takeUnknown(ctx context.Context, tx pgx.Tx) error {
+func (r *resolution) takeUnknown(ctx context.Context, tx pgx.Tx) (taken int, err error) {
 	expired := r.expired()
 	decided, err := decisions(ctx, tx, expired)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	unknown := map[peer.AttemptID]bool{}
 	for _, a := range expired {
@@ -136,7 +142,7 @@ func (r *resolution) takeUnknown(ctx context.Context, tx pgx.Tx) error {
 			unknown[a] = true
 		}
 	}
-	return r.unknown.Take(r.target, len(unknown))
+	return len(unknown), r.unknown.Take(r.target, len(unknown))
 }
 
 func decisions(ctx context.Context, tx pgx.Tx, attempts []peer.AttemptID) (map[peer.AttemptID]bool, error) {

@@ -31,7 +31,7 @@ func (s *Capturer) setAside(ctx context.Context, t *rows.Table, kind *schema.Kin
 			continue
 		}
 		for _, r := range reasons[c.name] {
-			c.cut(r.Path, strings.TrimPrefix(r.String(), r.Holder+": "), r.Reason != peer.TargetMissing)
+			c.cut(kind, r.Path, strings.TrimPrefix(r.String(), r.Holder+": "), r.Reason != peer.TargetMissing)
 		}
 		left = append(left, c)
 	}
@@ -39,13 +39,13 @@ func (s *Capturer) setAside(ctx context.Context, t *rows.Table, kind *schema.Kin
 }
 
 // setApart is setAside for deployments that could not be asked.
-func (s *Capturer) setApart(ctx context.Context, group []*changed, unavailable *peer.UnavailableError) (left []*changed, err error) {
+func (s *Capturer) setApart(ctx context.Context, kind *schema.KindModel, group []*changed, unavailable *peer.UnavailableError) (left []*changed, err error) {
 	for _, c := range group {
 		before := len(c.body)
 		for path, value := range c.body {
 			target, perr := schema.ParseFullName(value.(string))
 			if perr == nil && slices.Contains(unavailable.Deployments, target.Deployment) {
-				c.cut(path, fmt.Sprintf("%s: %s: %v", path, target, unavailable), true)
+				c.cut(kind, path, fmt.Sprintf("%s: %s: %v", path, target, unavailable), true)
 			}
 		}
 		if len(c.body) < before {
@@ -57,10 +57,13 @@ func (s *Capturer) setApart(ctx context.Context, group []*changed, unavailable *
 	return left, err
 }
 
-// cut takes a reference out of the body of a row.
-func (c *changed) cut(path, problem string, soon bool) {
+// cut takes a reference out of the body of a row. A strict one whose target may exist is still owed.
+func (c *changed) cut(kind *schema.KindModel, path, problem string, soon bool) {
 	delete(c.body, path)
 	c.without, c.soon = append(c.without, problem), c.soon || soon
+	c.owed = c.owed || soon && slices.ContainsFunc(kind.Table.References, func(r schema.ColumnReference) bool {
+		return r.Path == path && r.Enforce == schema.EnforceStrict
+	})
 }
 
 // missing deletes a row, or sets its columns to NULL, if that is declared for all of its refusals and all are of targets that do not

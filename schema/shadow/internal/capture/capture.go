@@ -1,7 +1,7 @@
-// Package capture stores what the rows of attached tables say. Triggers note which rows changed (dbcontroller.captured); this room
+// Package capture stores the content of rows of attached tables. Triggers note which rows changed (dbcontroller.captured); this room
 // reads these rows as they are now, and keeps shadow, body and references of each as for resources with bodies.
 //
-// A note is removed in the transaction that stores what its row says, under a lock of the row, so that a crash, a repetition or a
+// A note is removed in the transaction that stores its row, under a lock of the row, so that a crash, a repetition or a
 // second process costs a reading and nothing else.
 package capture
 
@@ -102,7 +102,7 @@ func (s *Capturer) Capture(ctx context.Context) (more bool, err error) {
 const countCapturedSQL = `
 SELECT count(*) FILTER (WHERE NOT missing), count(*) FILTER (WHERE missing) FROM (SELECT missing FROM dbcontroller.captured LIMIT 1000000) AS c`
 
-// Captured counts the rows that wait to be stored, and those that are stored without a reference, because its target does not exist
+// Captured counts the rows that wait to be stored, and the rows that are stored without a reference, because its target does not exist
 // or could not be asked. It counts to a million.
 func (s *Capturer) Captured(ctx context.Context) (waiting, incomplete int64, err error) {
 	if err := s.Pool.QueryRow(ctx, countCapturedSQL).Scan(&waiting, &incomplete); err != nil {
@@ -126,9 +126,14 @@ func (s *Capturer) capture(ctx context.Context) (more bool, err error) {
 	return true, s.store(ctx, notes)
 }
 
-// No pause is longer than this one: the clock of the database has gone back since.
+// No pause is longer than the one of its number of tries: the clock of the database has gone back since. The pauses of few tries are
+// found by captured_late, number by number, and longer ones than an hour by captured_due, so that rows that wait as they should cost nothing.
 const boundDueSQL = `
-UPDATE dbcontroller.captured SET due = now() WHERE due > now() + interval '1 s' + least(interval '250 ms' * power(2, least(tries, 20)), interval '1 hour')`
+UPDATE dbcontroller.captured SET due = now() WHERE seq = ANY (ARRAY(
+    SELECT c.seq FROM generate_series(0, 13) AS n CROSS JOIN LATERAL (
+        SELECT seq FROM dbcontroller.captured WHERE tries = n AND tries < 14 AND due > now() + interval '1 s' + interval '250 ms' * power(2, n)) AS c
+    UNION ALL
+    SELECT seq FROM dbcontroller.captured WHERE due > now() + interval '1 hour 1 s'))`
 
 // boundDue makes notes due that are due later than any pause allows.
 func (s *Capturer) boundDue(ctx context.Context) error {

@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// The first reading goes on while few notes wait, so that they stay few.
-	selectManySQL = `SELECT EXISTS (SELECT FROM dbcontroller.captured WHERE problem IS NULL OFFSET $1)`
+	// The first reading goes on while few notes wait, so that they stay few. Notes that nobody has tried are due since ever.
+	selectManySQL = `SELECT EXISTS (SELECT FROM dbcontroller.captured WHERE due = '-infinity' AND problem IS NULL OFFSET $1)`
 
 	insertReadSQL = `INSERT INTO dbcontroller.captured (kind_id, name) SELECT $1, n FROM unnest($2::text[]) AS n`
 

@@ -17,11 +17,11 @@ var (
 SELECT s.name, s.uid, s.revision FROM dbcontroller.shadow s JOIN dbcontroller.resource r USING (id)
 WHERE s.kind_id = $1 AND s.state = {active} AND r.body <> '{}' ORDER BY s.name LIMIT $2`)
 
-	// Locked first: what a target's shadow is needed for is read under its lock.
+	// Locked first: the uses of a target's shadow are read under its lock.
 	lockFreeSQL = `SELECT id FROM dbcontroller.shadow WHERE kind_id = $1 AND name > $2 AND name <= $3 ORDER BY id FOR UPDATE`
 	lastFreeSQL = `SELECT max(name) FROM (SELECT name FROM dbcontroller.shadow WHERE kind_id = $1 AND name > $2 ORDER BY name LIMIT $3) AS page`
 
-	// What others refer to, or what waits for others, stays.
+	// Resources to which others refer, or that wait for others, stay.
 	removeFreeSQL = db.Codes(`
 WITH gone AS (
     DELETE FROM dbcontroller.shadow s WHERE s.id = ANY ($1) AND s.state = {active} AND NOT s.block_deletion
@@ -33,7 +33,7 @@ WITH gone AS (
 )` + db.ChangeGone(`nextval('dbcontroller.revision')`, `gone`))
 )
 
-// letGo gives up what the rows of detached tables refer to, a batch of each at a time. It reports whether there is more.
+// letGo releases the references of rows of detached tables, a batch of each at a time. It reports whether there is more.
 func (s *Capturer) letGo(ctx context.Context) (more bool, err error) {
 	found, err := s.Pool.Query(ctx, selectDetachedSQL)
 	if err != nil {
@@ -62,7 +62,7 @@ func (s *Capturer) letGoOf(ctx context.Context, kind int32) (more bool, err erro
 		return false, fmt.Errorf("read resources of a detached table: %w", err)
 	}
 	if len(writes) > 0 {
-		return true, s.write.SaveRows(ctx, writes, nil, nil)
+		return true, s.write.SaveRows(ctx, writes, nil, nil, nil)
 	}
 	return false, s.removeAttachment(ctx, kind)
 }

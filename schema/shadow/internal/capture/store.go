@@ -1,6 +1,7 @@
 package capture
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,7 +23,7 @@ import (
 )
 
 const (
-	selectNotesSQL = `SELECT seq, name, lost FROM dbcontroller.captured WHERE kind_id = $1 AND name = ANY ($2) AND gone IS NULL`
+	selectNotesSQL = `SELECT seq, name, lost, statement FROM dbcontroller.captured WHERE kind_id = $1 AND name = ANY ($2) AND gone IS NULL`
 
 	selectShadowsSQL = `
 SELECT s.id, s.uid, s.name, s.state, s.hidden, s.revision, r.body,
@@ -47,9 +48,12 @@ type changed struct {
 	// without are the problems of the references that it is stored without; soon: one of them may pass by itself.
 	without []string
 	soon    bool
-	// lost: a restore of another database has lost one of its targets. What is declared about missing targets does not apply: nobody
+	// lost: a restore of another database has lost one of its targets. The declared action for missing targets does not apply: nobody
 	// deleted them.
 	lost bool
+	// statements of its notes that were written under rights; owed: a reference that may have been is not stored.
+	statements []int64
+	owed       bool
 }
 
 type shadow struct {
@@ -60,10 +64,10 @@ type shadow struct {
 	Hidden   bool
 	Revision peer.Revision
 	Body     []byte
-	Dangling bool // a reference to a target that was lost: it is established again, to what has the name now
+	Dangling bool // a reference to a target that was lost: it is established again, to the resource that has the name now
 }
 
-// storeRows stores what rows of one table say. A row that fails by itself keeps no other one back.
+// storeRows stores the content of rows of one table. A row that fails by itself keeps no other one back.
 func (s *Capturer) storeRows(ctx context.Context, t *rows.Table, notes map[string][]note) error {
 	kind, err := s.kindOf(t)
 	if err != nil {
@@ -110,9 +114,12 @@ func (s *Capturer) read(ctx context.Context, t *rows.Table, names []string) ([]*
 	var seq int64
 	var name string
 	var lost bool
-	if _, err = pgx.ForEachRow(found, []any{&seq, &name, &lost}, func() error {
+	var statement *int64
+	if _, err = pgx.ForEachRow(found, []any{&seq, &name, &lost, &statement}, func() error {
 		c := byName[name]
-		c.seqs, c.lost = append(c.seqs, seq), c.lost || lost
+		if c.seqs, c.lost = append(c.seqs, seq), c.lost || lost; statement != nil {
+			c.statements = append(c.statements, *statement)
+		}
 		return nil
 	}); err != nil {
 		return nil, fmt.Errorf("read captured rows: %w", err)
@@ -134,7 +141,7 @@ func (s *Capturer) read(ctx context.Context, t *rows.Table, names []string) ([]*
 	return all, err
 }
 
-// step is what has to be done about a changed row.
+// step is the action for a changed row.
 type step int
 
 const (
@@ -244,7 +251,7 @@ func (s *Capturer) writeGroup(ctx context.Context, t *rows.Table, kind *schema.K
 		}
 		return s.writeGroup(ctx, t, kind, left)
 	case errors.As(err, &unavailable):
-		left, err := s.setApart(ctx, group, unavailable)
+		left, err := s.setApart(ctx, kind, group, unavailable)
 		if err != nil {
 			return err
 		}
@@ -276,18 +283,24 @@ func seqsOf(group []*changed) (seqs []int64) {
 const (
 	deleteNotesSQL = `DELETE FROM dbcontroller.captured WHERE seq = ANY ($1)`
 
+	lockNotesSQL = `SELECT seq FROM dbcontroller.captured WHERE seq = ANY ($1) ORDER BY seq FOR UPDATE`
+
 	withoutSQL = `
 UPDATE dbcontroller.captured SET problem = i.problem, missing = true, lost = i.lost, tries = tries + 1,
+    statement = CASE WHEN i.owed THEN captured.statement END,
     due = now() + least(interval '250 ms' * power(2, least(tries, 20)), CASE WHEN i.soon THEN interval '10 s' ELSE interval '1 hour' END)
-FROM unnest($1::bigint[], $2::text[], $3::boolean[], $4::boolean[]) AS i (seq, problem, soon, lost) WHERE captured.seq = i.seq`
+FROM unnest($1::bigint[], $2::text[], $3::boolean[], $4::boolean[], $5::boolean[]) AS i (seq, problem, soon, lost, owed) WHERE captured.seq = i.seq`
 )
 
 // writeOnce stores rows, and removes their notes in the same transaction. It fails with db.ErrStale when a row is not as it was read.
 func (s *Capturer) writeOnce(ctx context.Context, t *rows.Table, group []*changed) error {
 	ctx, cancel := context.WithTimeout(ctx, saveTimeout)
 	defer cancel()
-	writes := make([]peer.Write, 0, len(group))
+	writes, under := make([]peer.Write, 0, len(group)), map[string][]int64{}
 	for _, c := range group {
+		if len(c.statements) > 0 {
+			under[c.name] = c.statements
+		}
 		w := peer.Write{Name: c.name, Body: c.body, Mode: peer.Create}
 		if c.before != nil {
 			w.Mode, w.UID, w.Revision = peer.Update, c.before.UID, c.before.Revision
@@ -301,15 +314,23 @@ func (s *Capturer) writeOnce(ctx context.Context, t *rows.Table, group []*change
 	if len(writes) == 0 {
 		return s.InTx(ctx, db.NoFeed, also)
 	}
-	return s.write.SaveRows(ctx, writes, first, also)
+	return s.write.SaveRows(ctx, writes, under, first, also)
 }
 
 // unchanged locks rows against deletion, and fails with db.ErrStale unless they are as they were read. An update that commits later
-// has a note of its own.
+// has a note of its own. Notes of statements that wrote under rights are locked first: what they allow is stored once.
 func unchanged(ctx context.Context, tx pgx.Tx, t *rows.Table, group []*changed) error {
 	names := make([]string, len(group))
+	var seqs []int64
 	for i, c := range group {
-		names[i] = c.name
+		if names[i] = c.name; len(c.statements) > 0 {
+			seqs = append(seqs, c.seqs...)
+		}
+	}
+	if len(seqs) > 0 {
+		if tag, err := tx.Exec(ctx, lockNotesSQL, seqs); err != nil || tag.RowsAffected() < int64(len(seqs)) {
+			return cmp.Or(err, db.ErrStale)
+		}
 	}
 	there, err := t.Share(ctx, tx, names)
 	if err != nil {
@@ -330,23 +351,30 @@ func unchanged(ctx context.Context, tx pgx.Tx, t *rows.Table, group []*changed) 
 	return nil
 }
 
-// settle removes the notes of rows. One note of a row that is stored without a reference stays, and is tried again.
+// settle removes the notes of rows. One note of a row that is stored without a reference stays, and is tried again; all of them, when that
+// reference may have been written under a right.
 func settle(ctx context.Context, tx pgx.Tx, group []*changed) error {
 	var done, kept []int64
 	var problems []string
-	var soon, lost []bool
+	var soon, lost, owed []bool
 	for _, c := range group {
 		if len(c.without) == 0 {
 			done = append(done, c.seqs...)
 			continue
 		}
-		kept, problems = append(kept, c.seqs[0]), append(problems, strings.Join(c.without, "; "))
-		soon, lost = append(soon, c.soon), append(lost, c.lost)
-		done = append(done, c.seqs[1:]...)
+		keep := 1
+		if c.owed {
+			keep = len(c.seqs)
+		}
+		for _, seq := range c.seqs[:keep] {
+			kept, problems = append(kept, seq), append(problems, strings.Join(c.without, "; "))
+			soon, lost, owed = append(soon, c.soon), append(lost, c.lost), append(owed, c.owed)
+		}
+		done = append(done, c.seqs[keep:]...)
 	}
 	b := &pgx.Batch{}
 	b.Queue(deleteNotesSQL, done)
-	b.Queue(withoutSQL, kept, problems, soon, lost)
+	b.Queue(withoutSQL, kept, problems, soon, lost, owed)
 	if err := tx.SendBatch(ctx, b).Close(); err != nil {
 		return fmt.Errorf("remove captured rows: %w", err)
 	}

@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -55,9 +57,10 @@ WITH going AS (
 WITH going AS (
     UPDATE dbcontroller.shadow
     SET state = {deleting}, revision = nextval('dbcontroller.revision'), updated_at = now(),
-        hidden = COALESCE(kind_id = ANY (@hiding::int[]), false) AND NOT COALESCE(id = ANY (@visible::bigint[]), false)
+        hidden = COALESCE(kind_id = ANY (@hiding::int[]), false) AND NOT COALESCE(id = ANY (@visible::bigint[]), false),
+        finalizers = (SELECT string_to_array(f.names, ' ') FROM unnest(@held_kinds::int[], @finalizers::text[]) AS f (kind_id, names) WHERE f.kind_id = shadow.kind_id)
     WHERE id = ANY (@ids) AND state = {active}
-    RETURNING id, uid, kind_id, name, shard, revision, generation, created_at, hidden, block_deletion
+    RETURNING id, uid, kind_id, name, shard, revision, generation, created_at, hidden, block_deletion, finalizers
 ), ` + notedSQL + `, notices AS (
     INSERT INTO dbcontroller.notice (target_id, deployment_id)
     SELECT e.target_id, e.deployment_id FROM dbcontroller.holder_entry e JOIN going ON going.id = e.target_id
@@ -68,13 +71,13 @@ WITH going AS (
     SELECT {drop_owners}, going.shard, e.deployment_id, going.id FROM dbcontroller.ownee_entry e JOIN going ON going.id = e.owner_id
 ), ` + leaveReferencesSQL + db.ChangeTo(`{deleting}`, `going JOIN dbcontroller.resource r USING (id) WHERE NOT hidden`) + `
 UNION ALL
-SELECT uid, revision, generation, kind_id, {gone}, created_at, name, NULL, NULL, NULL, false FROM going WHERE hidden`)
+SELECT uid, revision, generation, kind_id, {gone}, created_at, name, NULL, NULL, NULL, false, NULL, NULL, NULL FROM going WHERE hidden`)
 )
 
 // CarryOut carries out a decision. The members are locked.
 func (s *Actor) CarryOut(ctx context.Context, tx pgx.Tx, d Decision) error {
 	c, v := d.Closure, d.Verdict
-	gone, names, b := rowsOf(d), s.memberNames(c), s.statements(c, v)
+	gone, names, b := rowsOf(d), s.memberNames(c), s.statements(d)
 	if err := s.rows.Take(ctx, tx, gone); err != nil {
 		return err
 	}
@@ -89,7 +92,12 @@ func (s *Actor) CarryOut(ctx context.Context, tx pgx.Tx, d Decision) error {
 	if err := s.progress.Decided(ctx, tx, c, v); err != nil {
 		return err
 	}
-	if err := tx.SendBatch(ctx, b).Close(); err != nil {
+	sent := &pgx.Batch{}
+	if len(c.Members) <= fewMembers {
+		db.QueueGenericPlans(tx, sent)
+	}
+	sent.QueuedQueries = append(sent.QueuedQueries, b.QueuedQueries...)
+	if err := tx.SendBatch(ctx, sent).Close(); err != nil {
 		return fmt.Errorf("delete resources: %w", err)
 	}
 	if err := s.rows.Delete(ctx, tx, gone); err != nil { // after the marks: the triggers of the tables meet no blocker any more
@@ -99,12 +107,16 @@ func (s *Actor) CarryOut(ctx context.Context, tx pgx.Tx, d Decision) error {
 	return nil
 }
 
-// statements returns those that mark and remove members.
-func (s *Actor) statements(c *plan.Closure, v plan.Verdict) *pgx.Batch {
-	b := &pgx.Batch{}
+// fewMembers is the size up to which marking and removing takes less time than planning it anew.
+const fewMembers = 32
+
+// statements returns the statements that mark and remove members.
+func (s *Actor) statements(d Decision) *pgx.Batch {
+	c, v, b := d.Closure, d.Verdict, &pgx.Batch{}
 	if len(v.Mark) > 0 {
 		args := reasonsOf(c, v.Mark).parameters(v.Mark, s.SelfID)
 		args["notify"], args["hiding"], args["visible"] = v.Notify, s.hiding(), v.Visible
+		args["held_kinds"], args["finalizers"] = finalizerColumns(d.Bonds.Finalizers)
 		b.Queue(markSQL, args)
 	}
 	if len(v.Remove) > 0 {
@@ -114,6 +126,14 @@ func (s *Actor) statements(c *plan.Closure, v plan.Verdict) *pgx.Batch {
 		}
 	}
 	return b
+}
+
+// finalizerColumns are the finalizers of kinds as columns for unnest; no name contains a space.
+func finalizerColumns(finalizers map[int32][]string) (kinds []int32, names []string) {
+	for _, kind := range slices.Sorted(maps.Keys(finalizers)) {
+		kinds, names = append(kinds, kind), append(names, strings.Join(finalizers[kind], " "))
+	}
+	return kinds, names
 }
 
 // hiding returns the kinds with hide_while_deleting: readers see their resources as gone once nothing blocks them.
@@ -153,9 +173,9 @@ WITH i AS (
     UPDATE dbcontroller.shadow s
     SET revision = nextval('dbcontroller.revision'), generation = s.generation + 1, updated_at = now()
     FROM i WHERE s.id = i.id
-    RETURNING s.id, s.uid, s.kind_id, s.name, s.revision, s.generation, s.created_at, s.block_deletion
+    RETURNING s.id, s.uid, s.kind_id, s.name, s.revision, s.generation, s.created_at, s.block_deletion, s.finalizers
 ), r AS (
-    UPDATE dbcontroller.resource r SET body = i.body::jsonb FROM i WHERE r.id = i.id RETURNING r.id, r.labels, r.body, r.owners
+    UPDATE dbcontroller.resource r SET body = i.body::jsonb FROM i WHERE r.id = i.id RETURNING r.id, r.labels, r.body, r.owners, r.status, r.status_generation
 )` + db.ChangeTo(`{active}`, `s JOIN r USING (id)`))
 )
 

@@ -76,7 +76,7 @@ func IDsOf(members []*plan.Member) []int64 {
 	return ids
 }
 
-// LockMembers locks resources, in the order of their ids, and returns those that exist.
+// LockMembers locks resources, in the order of their ids, and returns the existing ones.
 func LockMembers(ctx context.Context, tx pgx.Tx, ids []int64) ([]*plan.Member, error) {
 	return ReadMembers(ctx, tx, LockMembersSQL, ids)
 }
@@ -255,15 +255,37 @@ WHERE EXISTS (SELECT FROM dbcontroller.blockade WHERE target_id = t)
     OR EXISTS (SELECT FROM dbcontroller.holder_entry WHERE target_id = t)
     OR EXISTS (SELECT FROM dbcontroller.ownee_entry WHERE owner_id = t)`
 
+// finalizersSQL reads the finalizers of the version that runs in the database: this process may not have heard of it yet.
+const finalizersSQL = `SELECT id, finalizers FROM dbcontroller.kind WHERE finalizers IS NOT NULL`
+
 // readBonds reads blockades and entries in one statement: a Confirm replaces blockades by entries in between.
 func readBonds(ctx context.Context, tx pgx.Tx, ids []int64) (b plan.Bonds, err error) {
-	rows, err := tx.Query(ctx, bondsSQL, ids)
-	if err != nil {
-		return b, fmt.Errorf("read blockades: %w", err)
+	batch := &pgx.Batch{}
+	batch.Queue(bondsSQL, ids).Query(func(rows pgx.Rows) error { return scanBonds(rows, &b) })
+	batch.Queue(finalizersSQL).Query(func(rows pgx.Rows) error { return scanFinalizers(rows, &b) })
+	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
+		return b, fmt.Errorf("read blockades and finalizers: %w", err)
 	}
+	return b, nil
+}
+
+func scanFinalizers(rows pgx.Rows, b *plan.Bonds) error {
+	var kind int32
+	var names []string
+	_, err := pgx.ForEachRow(rows, []any{&kind, &names}, func() error {
+		if b.Finalizers == nil {
+			b.Finalizers = map[int32][]string{}
+		}
+		b.Finalizers[kind], names = names, nil
+		return nil
+	})
+	return err
+}
+
+func scanBonds(rows pgx.Rows, b *plan.Bonds) error {
 	var id int64
 	var blockaded, entered, owns bool
-	_, err = pgx.ForEachRow(rows, []any{&id, &blockaded, &entered, &owns}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&id, &blockaded, &entered, &owns}, func() error {
 		if blockaded {
 			b.Blockaded = append(b.Blockaded, id)
 		}
@@ -275,8 +297,5 @@ func readBonds(ctx context.Context, tx pgx.Tx, ids []int64) (b plan.Bonds, err e
 		}
 		return nil
 	})
-	if err != nil {
-		return b, fmt.Errorf("read blockades: %w", err)
-	}
-	return b, nil
+	return err
 }

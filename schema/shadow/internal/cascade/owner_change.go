@@ -30,6 +30,8 @@ type Pin struct {
 type OwnerChange struct {
 	Lost func(prepare.OwnerRow) bool        // reports whether the owner is gone: the reference is dropped
 	Pin  func(prepare.OwnerRow) (Pin, bool) // returns the uid and kind to store
+	// Stays is true when a person drops the references: an ownee stays without them.
+	Stays bool
 	// Causes are the reported causes of the owners' deletions, by the owner's uid.
 	Causes map[uuid.UUID]*schema.Cause
 	Cause  *schema.Cause // of owners that are not in causes; may be nil
@@ -57,9 +59,9 @@ WITH i AS (
 ), s AS (
     UPDATE dbcontroller.shadow s SET revision = nextval('dbcontroller.revision'), updated_at = now()
     FROM i WHERE s.id = i.id
-    RETURNING s.id, s.uid, s.kind_id, s.name, s.revision, s.generation, s.created_at, s.block_deletion
+    RETURNING s.id, s.uid, s.kind_id, s.name, s.revision, s.generation, s.created_at, s.block_deletion, s.finalizers
 ), r AS (
-    UPDATE dbcontroller.resource r SET owners = i.owners::jsonb FROM i WHERE r.id = i.id RETURNING r.id, r.labels, r.body, r.owners
+    UPDATE dbcontroller.resource r SET owners = i.owners::jsonb FROM i WHERE r.id = i.id RETURNING r.id, r.labels, r.body, r.owners, r.status, r.status_generation
 )` + db.ChangeTo(`{active}`, `s JOIN r USING (id)`))
 
 // ChangeOwners locks ownees, reads their owner references, and drops and pins them as the change decides. Ownees that keep
@@ -133,8 +135,9 @@ func (s *Actor) editOwners(all []prepare.OwnerRow, change OwnerChange, before ma
 	for _, r := range all {
 		if change.Lost != nil && change.Lost(r) {
 			e.changed[r.OwneeID], e.lost[r.Key()] = true, true
-			e.drop = append(e.drop, r)
-			e.lose(r)
+			if e.drop = append(e.drop, r); !change.Stays {
+				e.lose(r)
+			}
 			continue
 		}
 		e.left[r.OwneeID]++

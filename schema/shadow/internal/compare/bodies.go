@@ -97,7 +97,7 @@ type bodyPage struct {
 	cut       bool // there are further ones, but these are large
 	held      map[int64][]read.HeldReference
 	differing map[int64][]Difference
-	// ownerLists are those that differ from their rows.
+	// ownerLists are the lists that differ from their rows.
 	ownerLists []*ownerlist.Difference
 }
 

@@ -33,7 +33,7 @@ const (
 	// Of a list of owners, which is stored with the body: an owner in it is not stored as one; a stored one is not in it.
 	OwnerNotStored DifferenceKind = "OWNER_NOT_STORED"
 	OwnerNotListed DifferenceKind = "OWNER_NOT_IN_LIST"
-	// Of an attached table: a row changed, or is gone, and no trigger saw it; its triggers are not those that attach made.
+	// Of an attached table: a row changed, or is gone, and no trigger saw it; its triggers differ from the triggers that attach creates.
 	RowMissed    DifferenceKind = "ROW_MISSED"
 	TriggerDrift DifferenceKind = "TRIGGER_DRIFT"
 )
@@ -115,7 +115,7 @@ func (d Difference) Remedy() string {
 // Verification configures a comparison.
 type Verification struct {
 	// With are the deployments to compare with, each of which has to answer; nil: all that resources here refer to, are owned by,
-	// or are blocked by, and those that do not answer are skipped.
+	// or are blocked by, and deployments that do not answer are skipped.
 	With []schema.DeploymentID
 	// Repair repairs differences for which one repair is certain to be right.
 	Repair bool

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// The functions are compared with those that attach made; an attachment of an older release has no list of them.
+	// The functions are compared with the functions that attach created; an attachment of an older release has no list of them.
 	driftSQL = `
 WITH made AS (
     SELECT f.key AS trigger, f.value AS source FROM dbcontroller.attachment a, jsonb_each_text(a.functions) AS f WHERE a.kind_id = $1

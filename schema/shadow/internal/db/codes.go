@@ -56,8 +56,8 @@ SELECT DISTINCT {finalise}, s.shard, ` + self + `::int, s.id FROM ` + from)
 // ChangeTo inserts a change of each resource of a FROM clause, which has the columns of a change.
 func ChangeTo(state, from string) string {
 	return Codes(`
-INSERT INTO dbcontroller.change (uid, revision, generation, kind_id, state, created_at, name, labels, body, owners, block_deletion)
-SELECT uid, revision, generation, kind_id, ` + state + `, created_at, name, labels, body, owners, block_deletion FROM ` + from)
+INSERT INTO dbcontroller.change (uid, revision, generation, kind_id, state, created_at, name, labels, body, owners, block_deletion, finalizers, status, status_generation)
+SELECT uid, revision, generation, kind_id, ` + state + `, created_at, name, labels, body, owners, block_deletion, finalizers, status, status_generation FROM ` + from)
 }
 
 // ChangeGone inserts the last change of each resource of a FROM clause.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/db-controller/db-controller/internal/feed"
 	"github.com/db-controller/db-controller/internal/postgres"
+	"github.com/db-controller/db-controller/internal/retry"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 )
@@ -48,7 +49,7 @@ type Times struct {
 	OwnerGrace time.Duration
 }
 
-// Limits bound one transaction, and what other deployments may have here.
+// Limits bound one transaction, and the rows of other deployments here.
 type Limits struct {
 	// LocalCascade is the maximum number of resources that one delete removes or marks in its transaction (default 10,000); the
 	// others follow asynchronously.
@@ -94,6 +95,9 @@ type DB struct {
 	Rollback rollbackDetector
 	// Version validates writes; nil before the first switch.
 	Version atomic.Pointer[Version]
+
+	// Retries tells the loops of this process which deployment's work is to be tried at once.
+	Retries retry.Bell[schema.DeploymentID]
 
 	Now func() time.Time // the clock of this process; tests move it
 

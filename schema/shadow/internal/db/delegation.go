@@ -33,6 +33,10 @@ ON CONFLICT (target_id) DO UPDATE SET until = EXCLUDED.until`
 	EndingLockTimeoutSQL = `SET LOCAL lock_timeout = '300ms'`
 	LockRightsSQL        = `SELECT id FROM dbcontroller.foreign_target WHERE id = ANY ($1) ORDER BY id FOR NO KEY UPDATE`
 	DoneEndingSQL        = `DELETE FROM dbcontroller.ending WHERE target_id = ANY ($1)`
+
+	// NotEndingSQL is true of a row f of foreign_target whose rights no process is about to end. The time bounds the rows of a process that
+	// died while it ended a right.
+	NotEndingSQL = `NOT EXISTS (SELECT FROM dbcontroller.ending e WHERE e.target_id = f.id AND e.until > now() AND e.until < now() + interval '1 min')`
 )
 
 // LookAtRights inserts a piece of work for each row f of foreign_target of a FROM clause: the right to block it may not be needed any more.
@@ -41,3 +45,11 @@ func LookAtRights(from string) string {
 INSERT INTO dbcontroller.work (action, shard, deployment_id, target_id)
 SELECT DISTINCT {look_at_right}, (f.id % 64)::smallint, f.deployment_id, f.id FROM ` + from)
 }
+
+// PinnedSQL is true of a row f of foreign_target while rows of attached tables that were written under its rights are not stored as
+// references. It is read before the references, or in one statement with them: a row is stored in the transaction that removes its note.
+const PinnedSQL = `EXISTS (SELECT FROM dbcontroller.pin p JOIN dbcontroller.captured c ON c.statement = p.statement AND c.statement IS NOT NULL WHERE p.target_id = f.id)`
+
+// KeptSQL is true of a row f of foreign_target whose rights were asked for a short time ago, so that nothing may refer to it yet. A time
+// further ahead than any is that of a clock which went back.
+const KeptSQL = `(f.kept_until IS NOT NULL AND f.kept_until > now() AND f.kept_until < now() + interval '1 min')`

@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Named are the arguments of a statement that has @name in its text. It does what pgx.StrictNamedArgs does, which parses the
+// Named are the arguments of a statement that has @name in its text. It works as pgx.StrictNamedArgs, which parses the
 // text at every call; here each text is parsed once.
 type Named map[string]any
 

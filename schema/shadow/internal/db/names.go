@@ -235,7 +235,7 @@ func (n *names) loadIn(ctx context.Context, q Querier, generation int64) (taken 
 	return true, nil
 }
 
-// merge adds names, and keeps those that a concurrent load has added; names never change.
+// merge adds names, and keeps names that a concurrent load has added; names never change.
 func (m bimap[T]) merge(more bimap[T]) {
 	maps.Copy(m.ids, more.ids)
 	maps.Copy(m.text, more.text)

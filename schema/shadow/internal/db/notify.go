@@ -14,11 +14,18 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/db-controller/db-controller/internal/feed"
+	"github.com/db-controller/db-controller/schema"
 )
 
 // notifyChannel carries the payload "process feeds": the id of the committing process and the bit mask of the feeds that it
 // changed, in decimal.
 const notifyChannel = "dbcontroller_wake"
+
+// retryChannel carries the deployment (service/region) whose work is to be tried at once, in every process; empty: all.
+const retryChannel = "dbcontroller_retry"
+
+// NotifyRetrySQL sends it with the commit of the transaction.
+const NotifyRetrySQL = `SELECT pg_notify('` + retryChannel + `', $1)`
 
 // notifyDelay is how long commits are collected into one notification.
 const notifyDelay = 4 * time.Millisecond
@@ -73,7 +80,7 @@ func (s *DB) listen(ctx context.Context, process string) error {
 		return err
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
-	if _, err := conn.Exec(ctx, "LISTEN "+notifyChannel); err != nil {
+	if _, err := conn.Exec(ctx, "LISTEN "+notifyChannel+"; LISTEN "+retryChannel); err != nil {
 		return err
 	}
 	s.watchers.Wake(AllFeeds) // for notifications sent before LISTEN
@@ -81,6 +88,10 @@ func (s *DB) listen(ctx context.Context, process string) error {
 		n, err := conn.WaitForNotification(ctx)
 		if err != nil {
 			return err
+		}
+		if n.Channel == retryChannel {
+			s.ringRetry(n.Payload)
+			continue
 		}
 		from, mask, _ := strings.Cut(n.Payload, " ")
 		touched, err := strconv.ParseUint(mask, 10, 8)
@@ -92,6 +103,12 @@ func (s *DB) listen(ctx context.Context, process string) error {
 			s.watchers.Wake(feed.Topics(touched) & AllFeeds)
 		}
 	}
+}
+
+// ringRetry tells the loops of this process what is to be tried at once. What a newer program sends in another form is taken for all.
+func (s *DB) ringRetry(payload string) {
+	of, _ := schema.ParseDeploymentID(payload)
+	s.Retries.Ring(of)
 }
 
 func (s *DB) notify(ctx context.Context, process string) error {

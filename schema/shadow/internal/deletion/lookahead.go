@@ -29,7 +29,7 @@ LEFT JOIN unnest(@attempts::uuid[], @holders::uuid[], @fields::int[]) AS e (atte
     ON e.attempt = b.attempt AND e.holder_uid = b.holder_uid AND e.field_id = b.field_id
 WHERE b.target_id = ANY (@targets) AND e.attempt IS NULL ORDER BY b.target_id, b.holder_uid, b.field_id, b.attempt LIMIT @at_most`
 
-// lookAhead is the result of a look-ahead: the blockers that a delete may ignore, and those that it has to wait for.
+// lookAhead is the result of a look-ahead: the blockers that a delete may ignore, and the blockers that it has to wait for.
 type lookAhead struct {
 	// keys and blocks are the excused blockades and local references: their holders are removed by the same deletion, and
 	// they existed before the walk. No others are excused.
@@ -234,10 +234,10 @@ func (s *Deleter) beforeLookAhead(ctx context.Context, tx pgx.Tx, d cascade.Deci
 }
 
 var planMembersSQL = db.Codes(`
-SELECT s.id, s.uid, s.kind_id, s.name, s.block_deletion,
+SELECT s.id, s.uid, s.kind_id, s.name, s.block_deletion, k.finalizers,
     ARRAY (SELECT deployment_id FROM dbcontroller.holder_entry e WHERE e.target_id = s.id ORDER BY 1),
     ARRAY (SELECT deployment_id FROM dbcontroller.ownee_entry e WHERE e.owner_id = s.id ORDER BY 1)
-FROM dbcontroller.shadow s WHERE s.id = ANY ($1) AND s.state = {active} ORDER BY s.id`)
+FROM dbcontroller.shadow s JOIN dbcontroller.kind k ON k.id = s.kind_id WHERE s.id = ANY ($1) AND s.state = {active} ORDER BY s.id`)
 
 // members reads the ACTIVE resources with some ids and adds them to the plan.
 func (p *planning) members(ctx context.Context, tx pgx.Tx, ids []int64, vias map[int64][]peer.Via) error {
@@ -247,6 +247,7 @@ func (p *planning) members(ctx context.Context, tx pgx.Tx, ids []int64, vias map
 		Kind            int32
 		Name            string
 		BlockDeletion   bool
+		Finalizers      []string
 		Entries, Ownees []int32
 	}
 	s := p.store
@@ -259,7 +260,7 @@ func (p *planning) members(ctx context.Context, tx pgx.Tx, ids []int64, vias map
 		return err
 	}
 	for _, r := range found {
-		m := peer.PlanMember{UID: r.UID, Name: r.Name, Vias: vias[r.ID], BlockDeletion: r.BlockDeletion}
+		m := peer.PlanMember{UID: r.UID, Name: r.Name, Vias: vias[r.ID], BlockDeletion: r.BlockDeletion, Finalizers: r.Finalizers}
 		kind, err := s.Names.KindOf(ctx, tx, r.Kind)
 		if err != nil {
 			return err
@@ -359,7 +360,7 @@ func (s *Deleter) askAll(ctx context.Context, blockades []blockade, mode peer.Re
 	return a
 }
 
-// take adds a verdict. A right that stands is held by those who refer under it.
+// take adds a verdict. A right that stands is held by the resources that refer under it.
 func (a *asked) take(b blockade, v peer.Verdict, under *peer.RecallAnswer) {
 	switch {
 	case v == peer.Undecided:

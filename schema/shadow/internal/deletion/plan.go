@@ -71,11 +71,14 @@ func (s *Deleter) Plan(ctx context.Context, q peer.PlanQuestion) (*peer.Plan, er
 			continue
 		}
 		p.plan.Blockers = append(p.plan.Blockers, blockers...)
+		if q.Detailed && (p.plan.Truncated || p.plan.MoreUnsets) {
+			p.count(ctx)
+		}
 		return p.plan, nil
 	}
 }
 
-// planAsked asks the holders' deployments about blockades and returns those that are held or could not be resolved. The second
+// planAsked asks the holders' deployments about blockades and returns the blockades that are held or could not be resolved. The second
 // result reports whether blockades were removed, so that the plan has to be read again.
 func (s *Deleter) planAsked(ctx context.Context, o *obstacle, detailed bool) ([]peer.PlanBlocker, bool) {
 	asked := s.askAll(ctx, o.blockades, peer.RecallLooks)
@@ -306,13 +309,16 @@ func (p *planning) unsets(ctx context.Context, tx pgx.Tx) error {
 	for id := range p.targets {
 		of = append(of, id)
 	}
-	rows, err := tx.Query(ctx, planUnsetsSQL, of, append([]int64{}, p.ids...), p.question.Limit)
+	rows, err := tx.Query(ctx, planUnsetsSQL, of, append([]int64{}, p.ids...), p.question.Limit+1)
 	if err != nil {
 		return err
 	}
 	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[unset])
 	if err != nil {
 		return err
+	}
+	if len(found) > p.question.Limit {
+		found, p.plan.MoreUnsets = found[:p.question.Limit], true
 	}
 	for _, u := range found {
 		kind, err := p.store.Names.KindOf(ctx, tx, u.Kind)

@@ -19,11 +19,12 @@ SELECT id, uid, state, shard, hidden FROM dbcontroller.shadow WHERE kind_id = $1
 
 var protectSQL = db.Codes(`
 WITH s AS (
-    UPDATE dbcontroller.shadow SET block_deletion = $2, revision = nextval('dbcontroller.revision'), updated_at = now()
+    UPDATE dbcontroller.shadow SET block_deletion = $2, revision = nextval('dbcontroller.revision'),
+        updated_at = CASE WHEN state = {active} THEN now() ELSE updated_at END
     WHERE id = $1 AND block_deletion <> $2
-    RETURNING id, uid, kind_id, state, shard, name, revision, generation, created_at, block_deletion
+    RETURNING id, uid, kind_id, state, shard, name, revision, generation, created_at, block_deletion, finalizers
 ), looked AS (
-` + db.LookAgain(`$3`, `s WHERE s.state = {deleting} AND NOT s.block_deletion`) + `
+` + db.LookAgain(`$3`, `s WHERE s.state = {deleting} AND NOT s.block_deletion AND s.finalizers IS NULL`) + `
 )` + db.ChangeTo(`state`, `s JOIN dbcontroller.resource r USING (id)`))
 
 // SetBlockDeletion sets or clears block_deletion of a resource and returns the resource. While it is set, a delete that would

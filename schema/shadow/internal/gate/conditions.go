@@ -188,3 +188,12 @@ func (a *Allowance) Take(deployment int32, rows int) error {
 	a.used[deployment] = u
 	return nil
 }
+
+// Return counts rows less that were taken for a transaction without effect: one whose commit was not begun.
+func (a *Allowance) Return(deployment int32, rows int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	u := a.used[deployment]
+	u.rows = max(0, u.rows-float64(rows))
+	a.used[deployment] = u
+}

@@ -191,7 +191,7 @@ func (s *Gate) SetFlag(ctx context.Context, sql string, deployment int32) error 
 		return nil
 	}
 	if _, err := s.Pool.Exec(ctx, sql, deployment); err != nil {
-		return fmt.Errorf("note what is at stake: %w", err)
+		return fmt.Errorf("note the deployments with references or rows here: %w", err)
 	}
 	s.flagged.Store(deploymentFlag{sql, deployment}, true)
 	return nil
@@ -233,7 +233,7 @@ func (s *Gate) AcceptDatabase(ctx context.Context, d AcceptedDatabase) error {
 	if err != nil {
 		return err
 	}
-	err = s.recordDecision(ctx, id, databaseAccepted, d.Reason, d.By, func(tx pgx.Tx) (bool, error) {
+	err = s.RecordDecision(ctx, id, databaseAccepted, d.Reason, d.By, func(tx pgx.Tx) (bool, error) {
 		tag, err := tx.Exec(ctx, acceptSQL, id, d.Database, d.Epoch)
 		if err != nil || tag.RowsAffected() == 0 {
 			return false, err
@@ -251,14 +251,14 @@ func (s *Gate) AcceptDatabase(ctx context.Context, d AcceptedDatabase) error {
 
 const databaseAccepted = "DATABASE_ACCEPTED"
 
-// recordDecision applies an operator's decision about a deployment and stores it in the same transaction. When change
+// RecordDecision applies an operator's decision about a deployment and stores it in the same transaction. When change
 // returns false, the decision was applied before, and nothing is stored. Writes hold the version lock shared until they
-// commit. It fails with *InvalidError and ErrDecommissioned.
-func (s *Gate) recordDecision(ctx context.Context, of int32, what, reason, by string, change func(pgx.Tx) (bool, error)) error {
+// commit. All watches wake after the commit. It fails with *InvalidError and ErrDecommissioned.
+func (s *Gate) RecordDecision(ctx context.Context, of int32, what, reason, by string, change func(pgx.Tx) (bool, error)) error {
 	if reason == "" || len(reason) > 1000 {
 		return &peer.InvalidError{Resource: "reason", Err: errors.New("want 1 to 1000 characters; the reason is stored with the decision")}
 	}
-	return s.InTx(ctx, db.WorkFeed|db.NoticeFeed, func(tx pgx.Tx) error {
+	return s.InTx(ctx, db.AllFeeds, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, LockVersionSQL, VersionLock); err != nil {
 			return err
 		}
@@ -306,7 +306,7 @@ const danglingActed = "DANGLING_ACTED"
 // RecordDanglingActed records an operator's decision (by) that references to lost resources of a deployment act as at deletions of
 // their targets.
 func (s *Gate) RecordDanglingActed(ctx context.Context, of int32, reason, by string) error {
-	return s.recordDecision(ctx, of, danglingActed, reason, by, func(pgx.Tx) (bool, error) { return true, nil })
+	return s.RecordDecision(ctx, of, danglingActed, reason, by, func(pgx.Tx) (bool, error) { return true, nil })
 }
 
 const comparisonWaived = "COMPARISON_WAIVED"
@@ -320,7 +320,7 @@ func (s *Gate) WaiveComparison(ctx context.Context, of schema.DeploymentID, reas
 	if err != nil {
 		return err
 	}
-	err = s.recordDecision(ctx, id, comparisonWaived, reason, by, func(tx pgx.Tx) (bool, error) {
+	err = s.RecordDecision(ctx, id, comparisonWaived, reason, by, func(tx pgx.Tx) (bool, error) {
 		tag, err := tx.Exec(ctx, ForgetUnconfirmedSQL, id)
 		return tag.RowsAffected() > 0, err
 	})

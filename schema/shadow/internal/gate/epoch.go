@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -99,7 +100,7 @@ func (s *Gate) NoticeEpoch(ctx context.Context) (awaiting bool, err error) {
 // keeps its epoch, so that no transaction over the other database decides anything.
 func (s *Gate) sameDatabase(live uuid.UUID) error {
 	if !s.database.CompareAndSwap(nil, &live) && *s.database.Load() != live {
-		return fmt.Errorf("another database (%s) has taken the place of the one that this process began with (%s): connect it to the right one, or restore a backup of that", live, s.Database())
+		return fmt.Errorf("another database (%s) has replaced the database with which this process started (%s): connect it to the right one, or restore a backup of that", live, s.Database())
 	}
 	return nil
 }
@@ -147,6 +148,12 @@ func (s *Gate) beginEpoch(ctx context.Context, tx pgx.Tx, observed *observedEpoc
 	if err := observed.scan(tx.QueryRow(ctx, lockEpochSQL)); err != nil || !s.hasEnded(observed) {
 		return err // another process was first
 	}
+	s.outdone.Clear()
+	return s.begin(ctx, tx, observed, uuid.Must(uuid.NewV7()))
+}
+
+// begin begins an epoch. The row of meta is locked.
+func (s *Gate) begin(ctx context.Context, tx pgx.Tx, observed *observedEpoch, epoch uuid.UUID) error {
 	if observed.awaiting = observed.epoch != nil; observed.awaiting {
 		if _, err := tx.Exec(ctx, skipNumbersSQL); err != nil {
 			return err
@@ -160,7 +167,6 @@ func (s *Gate) beginEpoch(ctx context.Context, tx pgx.Tx, observed *observedEpoc
 		s.Log.Warn("the database was restored or failed over; nothing is deleted until other deployments have confirmed their references",
 			zap.String("was", observed.server), zap.String("is", observed.live))
 	}
-	epoch := uuid.Must(uuid.NewV7())
 	observed.epoch = &epoch
 	_, err := tx.Exec(ctx, beginEpochSQL, epoch, observed.live, observed.timeline, observed.awaiting)
 	return err
@@ -179,45 +185,48 @@ func (s *Gate) EpochOf(ctx context.Context, tx pgx.Tx) (uuid.UUID, error) {
 	return uuid.Nil, s.RecoveringSelf()
 }
 
-const renameEpochSQL = `
-WITH noted AS (
-    UPDATE dbcontroller.epoch SET id = $2 WHERE id = $1
-), counted AS (
-    UPDATE dbcontroller.deployment SET counted_in = $2 WHERE counted_in = $1
-)
-UPDATE dbcontroller.meta SET epoch = $2 WHERE epoch = $1`
+// maxAhead is how far ahead of the clock here an epoch may lie that another deployment knows: others refuse one that is further ahead.
+const maxAhead = 2 * time.Hour
 
-var announceAgainSQL = db.Codes(`
-WITH old AS (
-    DELETE FROM dbcontroller.work WHERE action = {announce_epoch}
-)
-INSERT INTO dbcontroller.work (action, shard, deployment_id, cursor)
-SELECT {announce_epoch}, id % $2::int, id, '' FROM dbcontroller.deployment d
-WHERE id <> $1 AND NOT EXISTS (SELECT FROM dbcontroller.decommissioned WHERE deployment_id = d.id)`)
-
-// AdvanceEpoch replaces the id of the present epoch by one greater than known, the epoch of this database that another
-// deployment has stored: the clock went back since then. The new id is announced to all deployments.
-func (s *Gate) AdvanceEpoch(ctx context.Context, known uuid.UUID) error {
-	greater := uuid.Must(uuid.NewV7())
-	if ms := peer.AttemptTime(known).UnixMilli() + 1; peer.AttemptTime(greater).UnixMilli() < ms {
+// laterThan returns an id for an epoch that is later than another one.
+func (s *Gate) laterThan(known uuid.UUID) (uuid.UUID, error) {
+	greater, ms := uuid.Must(uuid.NewV7()), peer.AttemptTime(known).UnixMilli()+1
+	if known.Version() != 7 || peer.AttemptTime(known).After(s.Now().Add(maxAhead)) {
+		return uuid.Nil, fmt.Errorf("%s is not an epoch of the database: its time is %s", known, peer.AttemptTime(known).UTC())
+	}
+	if peer.AttemptTime(greater).UnixMilli() < ms {
 		for i := 5; i >= 0; i-- {
 			greater[i], ms = byte(ms), ms>>8
 		}
 	}
-	present := s.PresentEpoch()
-	err := s.InTx(ctx, db.WorkFeed, func(tx pgx.Tx) error {
-		tag, err := tx.Exec(ctx, renameEpochSQL, present, greater)
-		if err != nil || tag.RowsAffected() == 0 { // another process was first
-			return err
-		}
-		_, err = tx.Exec(ctx, announceAgainSQL, s.SelfID, schema.RingSize)
+	return greater, nil
+}
+
+// OutdoEpoch begins an epoch that is later than known, an epoch of this database of which another deployment was told. The database has
+// lost known: it is an older copy, or the clock went back since. A deployment is believed once until an epoch begins for another
+// reason: it is told of no later one than those of this deployment, and a hostile one could go on for ever.
+func (s *Gate) OutdoEpoch(ctx context.Context, by schema.DeploymentID, known uuid.UUID) error {
+	ctx = postgres.InControl(ctx)
+	greater, err := s.laterThan(known)
+	if err != nil {
 		return err
+	}
+	if _, again := s.outdone.LoadOrStore(by, true); again {
+		return fmt.Errorf("%s has reported a later epoch than the one sent to it, for the second time: to stop waiting for it, use db-controller waive", by)
+	}
+	err = s.InTx(ctx, db.WorkFeed, func(tx pgx.Tx) error {
+		var observed observedEpoch
+		if err := observed.scan(tx.QueryRow(ctx, lockEpochSQL)); err != nil || observed.epoch == nil || bytes.Compare(observed.epoch[:], known[:]) > 0 {
+			return err // another process was first
+		}
+		return s.begin(ctx, tx, &observed, greater)
 	})
 	if err != nil {
-		return fmt.Errorf("advance the epoch beyond the one that another deployment has stored: %w", err)
+		s.outdone.Delete(by)
+		return fmt.Errorf("begin a later epoch than the one that another deployment has reported: %w", err)
 	}
-	_, err = s.NoticeEpoch(ctx)
-	return err
+	s.SignalEpochChanged()
+	return nil
 }
 
 const (
@@ -225,7 +234,7 @@ const (
 	lockAwaitingSQL = `SELECT awaiting, ` + mayHaveLostSQL + ` FROM dbcontroller.meta m FOR UPDATE`
 	mayHaveLostSQL  = `EXISTS (SELECT FROM dbcontroller.epoch e WHERE e.id <> m.epoch)`
 
-	// The deployments that may refer to resources here: those that the registry lists, and those with rows here, which the
+	// The deployments that may refer to resources here: the deployments in the registry's list, and the deployments with rows here, which the
 	// registry may have lost. Their blockades here may be lost, so that each of them has to compare.
 	unconfirmedSQL = `
 WITH who AS (
@@ -408,7 +417,7 @@ SELECT EXISTS (
         AND (d.unconfirmed AND m.epoch = $3 OR d.uncompared AND d.epoch = $4)
 )`)
 
-var errTelling = errors.New("it has not told again all deletions that are under way")
+var errTelling = errors.New("its deletions under way have not all been sent again")
 
 // MarkReferencesConfirmed records that a deployment has compared its references to resources here, and established the lost ones
 // again. epoch is the epoch of this database in which it compared, selfEpoch that of its own. Until the deployment was told again of all

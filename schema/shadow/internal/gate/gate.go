@@ -30,6 +30,8 @@ type Gate struct {
 	checkedDatabases, mismatches, flagged sync.Map
 	// strangers are the strangers (schema.DeploymentID) that this process has logged.
 	strangers sync.Map
+	// outdone are the deployments (schema.DeploymentID) that knew a later epoch of this database, since an epoch began for another reason.
+	outdone sync.Map
 	// environment is the one of the last Recover of this process.
 	environment atomic.Pointer[schema.Environment]
 	// NotedTargets is a cache of the deployments (int32) that are stored as referred to.

@@ -32,7 +32,7 @@ func (s *Gate) Pause(ctx context.Context, of schema.DeploymentID, paused bool, r
 	if paused {
 		what = deletionsPaused
 	}
-	err = s.recordDecision(ctx, id, what, reason, by, func(tx pgx.Tx) (bool, error) {
+	err = s.RecordDecision(ctx, id, what, reason, by, func(tx pgx.Tx) (bool, error) {
 		tag, err := tx.Exec(ctx, pauseSQL, id, paused)
 		return tag.RowsAffected() > 0, err
 	})
@@ -47,7 +47,7 @@ func (s *Gate) Pause(ctx context.Context, of schema.DeploymentID, paused bool, r
 func (s *Gate) Paused(ctx context.Context) ([]schema.DeploymentID, error) {
 	rows, err := s.Pool.Query(ctx, pausedSQL)
 	if err != nil {
-		return nil, fmt.Errorf("read what is paused: %w", err)
+		return nil, fmt.Errorf("read the pauses: %w", err)
 	}
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[schema.DeploymentID])
 }

@@ -4,18 +4,26 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 )
 
 const (
 	selectPositionSQL = `SELECT token FROM dbcontroller.position WHERE deployment_id = $1`
 
-	keepPositionSQL = `
-INSERT INTO dbcontroller.position AS p (deployment_id, token) VALUES (@deployment, @token)
-ON CONFLICT (deployment_id) DO UPDATE SET token = EXCLUDED.token WHERE p.token = @was`
+	keepPositionsSQL = `
+WITH i AS (
+    SELECT * FROM unnest(@deployments::int[], @was::text[], @tokens::text[]) AS i (id, was, token)
+), moved AS (
+    UPDATE dbcontroller.position p SET token = i.token FROM i WHERE p.deployment_id = i.id AND p.token = i.was RETURNING p.deployment_id
+), added AS (
+    INSERT INTO dbcontroller.position (deployment_id, token) SELECT id, token FROM i WHERE was = '' ON CONFLICT (deployment_id) DO NOTHING RETURNING deployment_id
+)
+SELECT deployment_id FROM moved UNION ALL SELECT deployment_id FROM added`
 )
 
 // Position returns the stored token of the watch of deletions of another deployment; empty when none is stored.
@@ -31,15 +39,27 @@ func (s *Gate) Position(ctx context.Context, of schema.DeploymentID) (token stri
 	return token, nil
 }
 
-// KeepPosition stores a token of the watch of deletions of another deployment, unless another token than was is stored.
-func (s *Gate) KeepPosition(ctx context.Context, of schema.DeploymentID, was, token string) (kept bool, err error) {
-	id, err := s.Names.Deployment(ctx, of)
-	if err != nil {
-		return false, err
+// KeepPositions stores tokens of watches of deletions, with one statement. It reports false for those in whose place another token than
+// Was is stored.
+func (s *Gate) KeepPositions(ctx context.Context, positions []peer.Position) (kept []bool, err error) {
+	ids, was, tokens := make([]int32, len(positions)), make([]string, len(positions)), make([]string, len(positions))
+	for i, p := range positions {
+		if ids[i], err = s.Names.Deployment(ctx, p.Of); err != nil {
+			return nil, err
+		}
+		was[i], tokens[i] = p.Was, p.Token
 	}
-	tag, err := s.Pool.Exec(ctx, keepPositionSQL, pgx.StrictNamedArgs{"deployment": id, "was": was, "token": token})
+	rows, err := s.Pool.Query(ctx, keepPositionsSQL, pgx.StrictNamedArgs{"deployments": ids, "was": was, "tokens": tokens})
 	if err != nil {
-		return false, fmt.Errorf("keep the position of %s: %w", of, err)
+		return nil, fmt.Errorf("keep positions: %w", err)
 	}
-	return tag.RowsAffected() > 0, nil
+	stored, err := pgx.CollectRows(rows, pgx.RowTo[int32])
+	if err != nil {
+		return nil, fmt.Errorf("keep positions: %w", err)
+	}
+	kept = make([]bool, len(positions))
+	for i, id := range ids {
+		kept[i] = slices.Contains(stored, id)
+	}
+	return kept, nil
 }

@@ -138,7 +138,7 @@ func ownedAfter(at referrersCursor) int64 {
 func (s *Inspector) referred(ctx context.Context, req ReferrersRequest) (id int64, uid uuid.UUID, err error) {
 	if req.Target.Deployment != s.Self {
 		if req.UID == uuid.Nil {
-			return 0, uid, &peer.InvalidError{Resource: "target_uid", Err: fmt.Errorf("is missing: %s belongs to another deployment, which tells it", req.Target)}
+			return 0, uid, &peer.InvalidError{Resource: "target_uid", Err: fmt.Errorf("is missing: %s belongs to another deployment, whose answer contains the uid", req.Target)}
 		}
 		d := req.Target.Deployment
 		if err = s.Pool.QueryRow(ctx, selectForeignSQL, req.UID, d.Service, d.Region).Scan(&id); errors.Is(err, pgx.ErrNoRows) {

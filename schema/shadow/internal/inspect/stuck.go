@@ -27,7 +27,7 @@ SELECT kind_id, name, uid, updated_at FROM dbcontroller.shadow WHERE state = {de
 func (s *Inspector) Stuck(ctx context.Context, longer time.Duration, limit int) ([]Stuck, error) {
 	rows, err := s.Pool.Query(ctx, stuckSQL, longer, limit)
 	if err != nil {
-		return nil, fmt.Errorf("read what is stuck: %w", err)
+		return nil, fmt.Errorf("read the stuck resources and work: %w", err)
 	}
 	var kinds []int32
 	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (x Stuck, err error) {
@@ -37,7 +37,7 @@ func (s *Inspector) Stuck(ctx context.Context, longer time.Duration, limit int) 
 		return x, err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("read what is stuck: %w", err)
+		return nil, fmt.Errorf("read the stuck resources and work: %w", err)
 	}
 	for i := range found {
 		kind, err := s.Names.KindOf(ctx, s.Pool, kinds[i])

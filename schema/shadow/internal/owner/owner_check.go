@@ -71,12 +71,16 @@ func (s *Owners) checkOwners(ctx context.Context, ownee schema.DeploymentID, que
 	if err != nil {
 		return nil, err
 	}
-	c := &ownerCheck{store: s, epoch: selfEpoch, validateOnly: validateOnly, version: v, ownee: deployment, questions: questions, kinds: make([]int32, len(questions)), out: &peer.OwnerAnswers{Answers: make([]peer.OwnerAnswer, len(questions))}}
+	c := &ownerCheck{store: s, epoch: selfEpoch, validateOnly: validateOnly, version: v, ownee: deployment, questions: questions, kinds: make([]int32, len(questions)), kept: make([]bool, len(questions)), out: &peer.OwnerAnswers{Answers: make([]peer.OwnerAnswer, len(questions))}}
 	for i, q := range questions {
 		kind, err := v.Model.Kind(v.Model.Canonical(schema.KindID{Service: s.Self.Service, Kind: q.Kind}).Kind)
 		switch {
-		case err != nil:
-			continue // this version does not know the kind: OwnerUnknown
+		case err != nil: // this version does not know the kind: OwnerUnknown, unless the owner is kept
+			if c.kinds[i], err = s.keptKind(ctx, v, q); err != nil {
+				return nil, err
+			}
+			c.out.Answers[i].Kind, c.kept[i] = q.Kind, true
+			continue
 		case kind.Unconstrained:
 			c.out.Answers[i].Verdict = peer.OwnerCannotOwn
 			continue
@@ -97,6 +101,27 @@ func (s *Owners) checkOwners(ctx context.Context, ownee schema.DeploymentID, que
 	return c.out, nil
 }
 
+// keptKind returns the id of the kind that a question names and the version lacks, if resources of it may be kept; 0 otherwise.
+func (s *Owners) keptKind(ctx context.Context, v *db.Version, q peer.OwnerQuestion) (int32, error) {
+	if !v.Keeps {
+		return 0, nil
+	}
+	id, err := s.KeptUnder(ctx, s.Pool, q.Name, errNotKept)
+	if errors.Is(err, errNotKept) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	kind, err := s.Names.KindOf(ctx, s.Pool, id)
+	if err != nil || s.Names.Root(kind) != s.Names.Root(schema.KindID{Service: s.Self.Service, Kind: q.Kind}) {
+		return 0, err
+	}
+	return id, nil
+}
+
+var errNotKept = errors.New("no resource of this name is kept")
+
 type ownerCheck struct {
 	store        *Owners
 	validateOnly bool
@@ -105,6 +130,7 @@ type ownerCheck struct {
 	ownee        int32       // the ownees' deployment
 	questions    []peer.OwnerQuestion
 	kinds        []int32 // by question; 0: its verdict needs no look at the owner
+	kept         []bool  // by question: the version lacks the kind
 	out          *peer.OwnerAnswers
 }
 
@@ -180,7 +206,9 @@ func (c *ownerCheck) judge(found []ownerFound) (owners []int64, required require
 			continue
 		}
 		a := &c.out.Answers[i]
-		a.Verdict = peer.OwnerAbsent
+		if a.Verdict = peer.OwnerAbsent; c.kept[i] && q.UID == uuid.Nil {
+			a.Verdict = peer.OwnerUnknown // a later version may have the kind again, and the owner may come
+		}
 		for _, f := range found {
 			if f.uid == q.UID && f.name == q.Name && f.kindID != c.kinds[i] {
 				a.Verdict = peer.OwnerUnknown // the owner exists, and the two sides disagree about its kind
@@ -470,7 +498,7 @@ func (d *ownerDecisions) pin(r prepare.OwnerRow) (cascade.Pin, bool) {
 	return p, ok && d.current(r)
 }
 
-// split divides the pieces of work of the ownees into finished ones and those that stay.
+// split divides the pieces of work of the ownees into finished and remaining ones.
 func (d *ownerDecisions) split(pieces map[int64][]int64) (finished, left []int64) {
 	for ownee, seqs := range pieces {
 		if d.open[ownee] {

@@ -126,7 +126,7 @@ func (s *Owners) dropOwners(ctx context.Context, d *ownerDrop) (more bool, err e
 	}
 }
 
-// dropFrom drops the owner references of some ownees, all or, after a failure, those that can be handled.
+// dropFrom drops the owner references of some ownees, all or, after a failure, the ones that can be handled.
 func (s *Owners) dropFrom(ctx context.Context, d *ownerDrop, ownees []int64) error {
 	if len(ownees) == 0 {
 		return nil

@@ -103,7 +103,7 @@ func stored(ctx context.Context, d *db.DB, tx pgx.Tx, resources []*prepare.Shado
 	return out, nil
 }
 
-// Repair derives the owner references from the lists again, and returns the ids of the repaired resources: those that have not changed
+// Repair derives the owner references from the lists again, and returns the ids of the repaired resources: the resources that have not changed
 // since they were compared. The owners of added ones are checked as new ones are.
 func Repair(ctx context.Context, d *db.DB, lists []*Difference) (repaired map[int64]bool, err error) {
 	ids, add := make([]int64, len(lists)), make([][]prepare.OwnerRow, len(lists))

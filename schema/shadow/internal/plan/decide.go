@@ -91,6 +91,8 @@ type Bonds struct {
 	Entered []int64
 	// Owns have ownee entries: other deployments have to drop them as owners.
 	Owns []int64
+	// Finalizers of kinds: somebody has to clean up before a resource of the kind is removed.
+	Finalizers map[int32][]string
 }
 
 // Verdict is the decision on a closure.
@@ -99,7 +101,7 @@ type Verdict struct {
 	Mark   []int64 // members that become DELETING until others have acted or released them
 	// Notify are the members of Mark with local holders that act asynchronously: this deployment gets a notice too.
 	Notify []int64
-	// Visible are the members of Mark with blockers or block_deletion: readers still see them, also when their kind hides
+	// Visible are the members of Mark with blockers, block_deletion or finalizers: readers still see them, also when their kind hides
 	// resources in DELETING.
 	Visible []int64
 	Unset   []Edge // sorted by holder and field
@@ -139,13 +141,14 @@ func Decide(c *Closure, b Bonds) Verdict {
 		if m.Protected {
 			v.Protected = append(v.Protected, m)
 		}
-		if (held[id] || m.Protected) && !m.Rowless {
+		cleaned := len(b.Finalizers[m.Kind]) > 0
+		if (held[id] || m.Protected || cleaned) && !m.Rowless {
 			v.Visible = append(v.Visible, id)
 		}
 		switch {
 		case m.Later:
 			v.Mark, v.Notify = append(v.Mark, id), append(v.Notify, id)
-		case waits[id] || m.Protected:
+		case waits[id] || m.Protected || cleaned:
 			v.Mark = append(v.Mark, id)
 		default:
 			v.Remove = append(v.Remove, id)

@@ -23,7 +23,9 @@ type Group struct {
 	Behaviour  schema.Behaviour
 	Unset      bool
 	Count      int
+	AtLeast    bool     // there may be more
 	Samples    []string // full names
+	Finalizers []string // they stay in DELETING until the holders of these have cleaned up
 }
 
 // DeletePlan lists the effects of a delete in all deployments.
@@ -68,7 +70,7 @@ func (w *Walk) Groups() []Group {
 		if !via.IsZero() {
 			k.parent = groupOf[via.Target]
 			if p := groups[k.parent]; p.Deployment == d && p.Kind == kind && p.Path == via.Path && !unset {
-				// Descendants of one kind by one path form one group, whatever their depth.
+				// Descendants of one kind by one path form one group at any depth.
 				k = key{p.Parent, d, kind, via.Path, via.Behaviour, false}
 			}
 		}
@@ -85,7 +87,8 @@ func (w *Walk) Groups() []Group {
 		return i
 	}
 	for _, m := range w.order {
-		groupOf[m.at] = put(m.at.Deployment, m.Kind, m.Name, m.via, false)
+		i := put(m.at.Deployment, m.Kind, m.Name, m.via, false)
+		groupOf[m.at], groups[i].Finalizers = i, m.Finalizers
 	}
 	unsets := slices.Collect(maps.Values(w.unsets))
 	slices.SortFunc(unsets, func(a, b walkedUnset) int {
@@ -97,5 +100,6 @@ func (w *Walk) Groups() []Group {
 			put(u.deployment, u.Kind, u.Name, u.Via, true)
 		}
 	}
+	w.addBeyond(groups)
 	return groups
 }

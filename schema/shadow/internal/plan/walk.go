@@ -36,8 +36,9 @@ type Walk struct {
 	order    []*walkedMember
 	unsets   map[unsetKey]walkedUnset
 	blockers map[blockerKey]peer.PlanBlocker
-	// silent are the deployments that did not answer; unasked are these and those that the walk did not reach.
+	// silent are the deployments that did not answer; unasked are these and the deployments that the walk did not reach.
 	silent    map[schema.DeploymentID]bool
+	beyond    map[schema.DeploymentID]*beyond
 	Unasked   []peer.Unasked
 	Truncated bool
 	// excused are holders that the deletion removes although the walk did not reach them; for the holders in Unknown that could
@@ -84,7 +85,7 @@ type blockerKey struct {
 func NewWalk(self schema.DeploymentID, peers walkPeers, detailed bool) *Walk {
 	return &Walk{
 		self: self, peers: peers, detailed: detailed, members: map[peer.PlanTarget]*walkedMember{},
-		unsets: map[unsetKey]walkedUnset{}, blockers: map[blockerKey]peer.PlanBlocker{}, silent: map[schema.DeploymentID]bool{},
+		unsets: map[unsetKey]walkedUnset{}, blockers: map[blockerKey]peer.PlanBlocker{}, silent: map[schema.DeploymentID]bool{}, beyond: map[schema.DeploymentID]*beyond{},
 		excused: map[peer.PlanTarget]bool{}, Unknown: map[peer.PlanTarget]bool{},
 		ask: map[schema.DeploymentID]map[peer.PlanTarget]bool{}, owners: map[schema.DeploymentID][]peer.PlanTarget{},
 	}
@@ -131,6 +132,7 @@ func (w *Walk) take(d schema.DeploymentID, members []peer.PlanMember) {
 
 func (w *Walk) takePlan(d schema.DeploymentID, plan *peer.Plan) {
 	w.Truncated = w.Truncated || plan.Truncated
+	w.takeCounts(d, plan)
 	for _, b := range plan.Blockers {
 		b.Holder.Target.Deployment = d
 		w.Block(b)
@@ -139,6 +141,23 @@ func (w *Walk) takePlan(d schema.DeploymentID, plan *peer.Plan) {
 		w.unsets[unsetKey{peer.PlanTarget{Deployment: d, UID: u.UID}, u.Via.Path, u.Via.Target}] = walkedUnset{u, d}
 	}
 	w.take(d, plan.Members)
+}
+
+// takeCounts keeps the greatest counts of a deployment: its answers may count the same references.
+func (w *Walk) takeCounts(d schema.DeploymentID, plan *peer.Plan) {
+	if !plan.Truncated && !plan.MoreUnsets {
+		return
+	}
+	b := w.beyond[d]
+	if b == nil {
+		b = &beyond{counts: map[countKey]int{}}
+		w.beyond[d] = b
+	}
+	b.holders, b.unsets = max(b.holders, plan.Holders), b.unsets || plan.MoreUnsets
+	for _, c := range plan.Counts {
+		k := countKey{c.Path, c.Behaviour}
+		b.counts[k] = max(b.counts[k], c.Count)
+	}
 }
 
 // Block adds a blocker. A confirmed one replaces an undecided or unreachable one, and is not replaced.

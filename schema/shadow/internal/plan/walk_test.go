@@ -355,3 +355,35 @@ func TestAWalkEndsWithItsCaller(t *testing.T) {
 	cancel()
 	require.ErrorIs(t, walk.Run(ctx), context.Canceled)
 }
+
+// Numbers of groups are raised to the counts of their deployment: at most by the different holders, and not where several kinds share a
+// path.
+func TestGroupsCountWhatTheWalkDidNotVisit(t *testing.T) {
+	t.Parallel()
+	cascade := func(path, kind string, n int) Group {
+		return Group{Deployment: away, Kind: kind, Path: path, Behaviour: schema.CascadeDelete, Count: n}
+	}
+	w := NewWalk(home, nil, true)
+	w.Truncated = true
+	for range 7 {
+		w.order = append(w.order, &walkedMember{at: peer.PlanTarget{Deployment: away}})
+	}
+	count := func(path string, b schema.Behaviour, n int) peer.PlanCount {
+		return peer.PlanCount{Path: path, Behaviour: b, Count: n}
+	}
+	w.takeCounts(away, &peer.Plan{Truncated: true, Holders: 100, Counts: []peer.PlanCount{count("a", schema.CascadeDelete, 60), count("b", schema.CascadeDelete, 70), count("c", schema.CascadeDelete, 9), count("u", schema.Unset, 50)}})
+	w.takeCounts(away, &peer.Plan{Truncated: true, Holders: 90, Counts: []peer.PlanCount{count("a", schema.CascadeDelete, 10)}})
+	groups := []Group{
+		{Parent: -1, Deployment: home, Count: 1},
+		cascade("a", "k", 3), cascade("b", "k", 2), cascade("c", "k", 1), cascade("c", "l", 1),
+		{Deployment: away, Path: "u", Behaviour: schema.Unset, Unset: true, Count: 4},
+		cascade("d", "k", 0),
+	}
+	w.addBeyond(groups)
+	counts := make([]int, len(groups))
+	for i, g := range groups {
+		counts[i] = g.Count
+		require.Equal(t, i > 0, g.AtLeast)
+	}
+	require.Equal(t, []int{1, 60, 38, 1, 1, 50, 0}, counts, "60 and 38 and 2 are the 100 holders")
+}

@@ -36,6 +36,9 @@ type ShadowRow struct {
 	Labels        map[string]string
 	Body          map[string]any
 	Owners        []peer.OwnerReference
+	// Status and StatusGeneration are not written with the body; answers have them.
+	Status           []byte
+	StatusGeneration int64
 
 	body []byte // until it is decoded
 }
@@ -43,7 +46,7 @@ type ShadowRow struct {
 const (
 	ShadowColumns = `
 SELECT s.id, s.uid, s.kind_id, s.name, s.state, s.revision, s.generation, s.derivation, s.block_deletion, s.created_at, s.updated_at,
-    r.labels, r.body, r.owners
+    r.labels, r.body, r.owners, r.status, COALESCE(r.status_generation, 0)
 `
 	selectShadowsSQL = ShadowColumns + `
 FROM unnest($1::int[], $2::text[]) AS i (kind_id, name)
@@ -72,7 +75,7 @@ func scanUndecoded(row pgx.CollectableRow) (*ShadowRow, error) {
 	r := &ShadowRow{}
 	var labels, owners []byte
 	if err := row.Scan(&r.ID, &r.UID, &r.KindID, &r.Name, &r.State, &r.Revision, &r.Generation, &r.Derivation, &r.BlockDeletion,
-		&r.CreatedAt, &r.UpdatedAt, &labels, &r.body, &owners); err != nil {
+		&r.CreatedAt, &r.UpdatedAt, &labels, &r.body, &owners, &r.Status, &r.StatusGeneration); err != nil {
 		return nil, err
 	}
 	for _, column := range []struct {
@@ -90,7 +93,7 @@ func scanUndecoded(row pgx.CollectableRow) (*ShadowRow, error) {
 const maxPageBytes = 4 << 20
 
 // PageSize returns the number of rows to ask for after a page of so many: no more than it had when it was cut, since the database has
-// read what is cut off for nothing, and then more again.
+// read the cut-off rows for nothing, and then more again.
 func PageSize(asked, got int, cut bool, most int) int {
 	if cut {
 		return got
@@ -247,7 +250,7 @@ func (p *Preparer) validate(model *schema.Model, wr *Writing) ([]schema.Found, e
 		return nil, err
 	}
 	wr.BodyText = string(body)
-	if err := storable("body", wr.BodyText, MaxBodyBytes); err != nil {
+	if err := Storable("body", wr.BodyText, MaxBodyBytes); err != nil {
 		return nil, err
 	}
 	if n := budget.DecodedBytes(body); n > MaxDecodedBytes {
@@ -269,7 +272,7 @@ func (p *Preparer) validate(model *schema.Model, wr *Writing) ([]schema.Found, e
 	}
 	text := string(labels)
 	wr.LabelsText = &text
-	return found, storable("labels", text, maxLabelBytes)
+	return found, Storable("labels", text, maxLabelBytes)
 }
 
 // MaxBodyBytes is the maximum size of a body as JSON: each stored body has to fit into a gRPC message.
@@ -307,7 +310,8 @@ func within(value any, levels int) bool {
 	return true
 }
 
-func storable(what, text string, most int) error {
+// Storable returns an error for a text that is too long, or that PostgreSQL cannot store.
+func Storable(what, text string, most int) error {
 	if len(text) > most {
 		return fmt.Errorf("%s: %d bytes as JSON, at most %d are allowed", what, len(text), most)
 	}

@@ -37,6 +37,8 @@ type Saving struct {
 	// OfRows: the writes are of rows of attached tables. First runs at the beginning of their transaction; nil: nothing does.
 	OfRows bool
 	First  func(pgx.Tx) error
+	// Under has the statements that wrote a row under rights, by its name.
+	Under  map[string][]int64
 	Within *gate.Within // nil: the transaction is the store's own
 	// LocalRows are the local targets, and Absent those of them that are rows of attached tables and do not exist.
 	LocalRows, Absent []rows.Key
@@ -87,7 +89,7 @@ type Writing struct {
 	ShadowUID   uuid.UUID
 	Add         []*NewReference
 	Drop        []read.HeldReference
-	// Owner references that are new or have other flags, and those that are dropped.
+	// Owner references that are new or have other flags, and dropped ones.
 	AddOwners, DropOwners []OwnerRow
 }
 
@@ -104,6 +106,8 @@ type NewReference struct {
 	Epoch uuid.UUID // of the foreign target's database when it was established
 	// Rights to the name of the foreign target.
 	Rights []DelegatedTarget
+	// Pinned: a statement wrote the reference under a right, and whoever ends that right waits until it is stored.
+	Pinned bool
 }
 
 // DelegatedTarget is a target elsewhere to which this deployment has a right.

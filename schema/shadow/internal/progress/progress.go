@@ -51,7 +51,7 @@ type Book struct {
 	notes map[uuid.UUID]*note // guarded by mu
 }
 
-// Recorder adds to a book what transactions do.
+// Recorder adds the changes of transactions to a book.
 type Recorder struct {
 	book  *Book
 	ended func(took time.Duration)
@@ -62,7 +62,7 @@ type note struct {
 	root string
 }
 
-// New returns an empty book, and what cascades record in it with.
+// New returns an empty book, and the recorder with which cascades write to it.
 func New(d *db.DB) (*Book, *Recorder) {
 	ended := d.Cfg.DeletionEnded
 	if ended == nil {
@@ -179,7 +179,7 @@ func (r *Recorder) record(tx pgx.Tx, t *tally) {
 	db.AfterCommit(tx, report)
 }
 
-// take adds counts to those that are not in the table yet.
+// take adds counts that are not in the table yet.
 func (b *Book) take(notes map[uuid.UUID]*note) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -116,9 +116,10 @@ func (s *Reader) WatchWork(ctx context.Context, shards []int16, token string, de
 // A row x of a resource, or of a change of one, has the columns that filters know.
 const (
 	resourcesSnapshotSQL = beginSinceSQL + `
-SELECT x.kind_id, x.name, x.id, x.uid, x.kind, x.name, x.state, x.revision, x.generation, x.created_at, x.updated_at, x.labels, x.body, x.owners, x.block_deletion
+SELECT x.kind_id, x.name, x.id, x.uid, x.kind, x.name, x.state, x.revision, x.generation, x.created_at, x.updated_at, x.labels, x.body, x.owners, x.block_deletion,
+    x.finalizers, x.status, x.status_generation
 FROM (
-    SELECT s.*, k.kind, r.labels, r.body, r.owners
+    SELECT s.*, k.kind, r.labels, r.body, r.owners, r.status, r.status_generation
     FROM dbcontroller.shadow s JOIN dbcontroller.kind k ON k.id = s.kind_id LEFT JOIN dbcontroller.resource r ON r.id = s.id
     WHERE NOT s.hidden
 ) AS x
@@ -129,7 +130,8 @@ WHERE ($2::int = 0 OR x.kind_id = $2) AND (x.kind_id, x.name) > ($3, $4) AND `
     SELECT x.seq, x.uid, x.kind, x.name, CASE WHEN `
 )
 
-var resourcesNewOfSQL = db.Codes(` THEN x.state ELSE {gone} END, x.revision, x.generation, x.created_at, x.updated_at, x.labels, x.body, x.owners, x.block_deletion
+var resourcesNewOfSQL = db.Codes(` THEN x.state ELSE {gone} END, x.revision, x.generation, x.created_at, x.updated_at, x.labels, x.body, x.owners, x.block_deletion,
+    x.finalizers, x.status, x.status_generation
     FROM (
         SELECT c.*, c.changed_at AS updated_at, k.kind FROM dbcontroller.change c JOIN dbcontroller.kind k ON k.id = c.kind_id
     ) AS x
@@ -149,7 +151,7 @@ type WatchRequest struct {
 	Kind, Filter, Token string
 	// Within are the names that the caller may read; a token is bound to them. Others are not delivered, not even as gone.
 	Within grant.Within
-	// Form is a comparable value: watches with equal ones share what their conversion returns.
+	// Form is a comparable value: watches with equal ones share the results of their conversion.
 	Form any
 }
 
@@ -228,6 +230,7 @@ func (s *Reader) readable(ctx context.Context, v *db.Version, names grant.Within
 func scanChange(row pgx.CollectableRow) (r peer.Resource, _ int64, err error) {
 	var (
 		seq, revision, generation *int64
+		statusGeneration          *int64
 		uid                       *uuid.UUID
 		kind, name                *string
 		state                     *peer.State
@@ -235,16 +238,18 @@ func scanChange(row pgx.CollectableRow) (r peer.Resource, _ int64, err error) {
 		blocks                    *bool
 		labels, owners            []byte
 	)
-	if err := row.Scan(&seq, &uid, &kind, &name, &state, &revision, &generation, &created, &updated, &labels, &r.Body, &owners, &blocks); err != nil || seq == nil {
+	if err := row.Scan(&seq, &uid, &kind, &name, &state, &revision, &generation, &created, &updated, &labels, &r.Body, &owners, &blocks, &r.Finalizers, &r.Status, &statusGeneration); err != nil || seq == nil {
 		return r, 0, err
 	}
 	r.UID, r.Kind, r.Name, r.State, r.Revision, r.Generation = *uid, *kind, *name, *state, peer.Revision(*revision), *generation
 	r.CreatedAt, r.UpdatedAt = *created, *updated
 	if r.State == peer.Gone {
-		r.Body = nil
+		r.Body, r.Status, r.Finalizers = nil, nil, nil
 		return r, *seq, nil
 	}
-	r.BlockDeletion = *blocks
+	if r.BlockDeletion = *blocks; statusGeneration != nil {
+		r.StatusGeneration = *statusGeneration
+	}
 	if err := postgres.DecodeJSON(labels, &r.Labels); err != nil {
 		return r, 0, err
 	}

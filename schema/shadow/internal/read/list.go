@@ -25,7 +25,7 @@ type ListRequest struct {
 	Token   string // of the page before; the other fields are the same as in its request
 	Filter  string // AIP-160
 	OrderBy string // AIP-132; empty: by kind and name
-	// Within are the names that the caller may read. A page token is valid whatever they are: they may change between pages.
+	// Within are the names that the caller may read. A page token does not depend on them: they may change between pages.
 	Within grant.Within
 }
 
@@ -64,14 +64,16 @@ func (r ListRequest) cursor() (*cursor, error) {
 // listedSQL is a table x of resources with the columns of filters and orders.
 const listedSQL = `
 FROM (
-    SELECT s.uid, s.kind_id, k.kind, s.name, s.state, s.revision, s.generation, s.created_at, s.updated_at, r.labels, r.body, r.owners, s.block_deletion
+    SELECT s.uid, s.kind_id, k.kind, s.name, s.state, s.revision, s.generation, s.created_at, s.updated_at, r.labels, r.body, r.owners, s.block_deletion,
+        s.finalizers, r.status, COALESCE(r.status_generation, 0) AS status_generation
     FROM dbcontroller.shadow s JOIN dbcontroller.kind k ON k.id = s.kind_id LEFT JOIN dbcontroller.resource r ON r.id = s.id
     WHERE NOT s.hidden
 ) AS x
 `
 
 const listColumns = `
-SELECT x.uid, x.kind_id, x.name, x.state, x.revision, x.generation, x.created_at, x.updated_at, x.labels, x.body, x.owners, x.block_deletion`
+SELECT x.uid, x.kind_id, x.name, x.state, x.revision, x.generation, x.created_at, x.updated_at, x.labels, x.body, x.owners, x.block_deletion,
+    x.finalizers, x.status, x.status_generation`
 
 // listTimeout is the longest time for one page.
 const listTimeout = 10 * time.Second

@@ -16,7 +16,8 @@ import (
 )
 
 const (
-	resourceColumns = `s.uid, s.kind_id, s.name, s.state, s.revision, s.generation, s.created_at, s.updated_at, r.labels, r.body, r.owners, s.block_deletion`
+	resourceColumns = `s.uid, s.kind_id, s.name, s.state, s.revision, s.generation, s.created_at, s.updated_at, r.labels, r.body, r.owners, s.block_deletion,
+    s.finalizers, r.status, COALESCE(r.status_generation, 0)`
 
 	getSQL = `SELECT ` + resourceColumns + `
 FROM dbcontroller.shadow s LEFT JOIN dbcontroller.resource r USING (id)
@@ -38,6 +39,8 @@ WHERE s.kind_id = $1 AND s.name = $2 AND s.state = {deleting} AND r.behaviour = 
 UNION ALL
 SELECT 'PROTECTED', '', 0, '' FROM dbcontroller.shadow s WHERE s.kind_id = $1 AND s.name = $2 AND s.state = {deleting} AND s.block_deletion
 UNION ALL
+SELECT 'FINALIZER', f, 0, '' FROM dbcontroller.shadow s CROSS JOIN unnest(s.finalizers) AS f WHERE s.kind_id = $1 AND s.name = $2 AND s.state = {deleting}
+UNION ALL
 SELECT DISTINCT 'WAITING', d.service || '/' || d.region, 0, 'to cascade or unset'
 FROM dbcontroller.notice n JOIN dbcontroller.deployment d ON d.id = n.deployment_id
 JOIN dbcontroller.shadow s ON s.id = n.target_id
@@ -56,7 +59,8 @@ type scannedResource struct {
 
 func scanResource(row pgx.CollectableRow) (r scannedResource, err error) {
 	var labels, owners []byte
-	if err = row.Scan(&r.UID, &r.kindID, &r.Name, &r.State, &r.Revision, &r.Generation, &r.CreatedAt, &r.UpdatedAt, &labels, &r.Body, &owners, &r.BlockDeletion); err != nil {
+	if err = row.Scan(&r.UID, &r.kindID, &r.Name, &r.State, &r.Revision, &r.Generation, &r.CreatedAt, &r.UpdatedAt, &labels, &r.Body, &owners, &r.BlockDeletion,
+		&r.Finalizers, &r.Status, &r.StatusGeneration); err != nil {
 		return r, err
 	}
 	if err = postgres.DecodeJSON(labels, &r.Labels); err != nil {
@@ -93,7 +97,7 @@ func LookUp(ctx context.Context, d *db.DB, q db.Querier, kindID int32, name stri
 }
 
 // Condition is a reason why a resource is still DELETING. The types are BLOCKED (by a holder, or by block_deletion) and WAITING
-// (for a deployment that has to act upon the deletion).
+// (for a deployment that has to act upon the deletion, or for the holder of a finalizer).
 type Condition struct {
 	Type    string
 	Message string
@@ -120,6 +124,10 @@ func (s *Reader) Conditions(ctx context.Context, name string) ([]Condition, erro
 			c.Message = "for " + deployment + " " + first
 			return c, nil
 		}
+		if c.Type == "FINALIZER" {
+			c.Type, c.Message = "WAITING", s.cleans(name, deployment)
+			return c, nil
+		}
 		if c.Type == "PROTECTED" {
 			c.Type, c.Message = "BLOCKED", "by block_deletion, which an operator has to clear"
 			return c, nil
@@ -132,6 +140,20 @@ func (s *Reader) Conditions(ctx context.Context, name string) ([]Condition, erro
 		}
 		return c, nil
 	})
+}
+
+// cleans returns the message of a finalizer that is left.
+func (s *Reader) cleans(name, finalizer string) string {
+	holder := ""
+	if m := s.Model(); m != nil {
+		if kind, err := m.KindOf(name); err == nil {
+			holder = kind.FinalizerHolder(finalizer)
+		}
+	}
+	if holder == "" {
+		return "for an operator to remove finalizer " + finalizer + ": the running version does not name who cleans up (db-controller remove-finalizer)"
+	}
+	return "for " + holder + " to clean up (finalizer " + finalizer + ")"
 }
 
 func schemaName(s *Reader, relative string) string { return "//" + s.Self.String() + "/" + relative }

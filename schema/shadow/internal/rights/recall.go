@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -18,6 +19,8 @@ SELECT i.n - 1, f.id FROM unnest($1::uuid[], $2::uuid[]) WITH ORDINALITY AS i (u
 JOIN dbcontroller.foreign_target f ON f.uid = i.uid AND f.deployment_id = $3 AND f.block_attempt = i.attempt`
 
 var (
+	selectPinnedSQL = `SELECT ` + db.PinnedSQL + ` FROM dbcontroller.foreign_target f WHERE f.id = $1`
+
 	// The references that a proxy stands for.
 	selectUnderSQL = db.Codes(`
 SELECT h.uid, h.name, r.field_id FROM dbcontroller.reference r JOIN dbcontroller.shadow h ON h.id = r.holder_id
@@ -78,10 +81,10 @@ func (s *Rights) proxies(ctx context.Context, of schema.DeploymentID, questions 
 	return out, err
 }
 
-// recall answers for one proxy. One whose row stays locked is undecided.
+// recall answers for one proxy. One whose row stays locked is undecided, and so is one under which rows were written that are not stored yet.
 func (s *Rights) recall(ctx context.Context, id int64, r peer.Recall, epoch uuid.UUID) (peer.RecallAnswer, error) {
 	answer := peer.RecallAnswer{Verdict: peer.Held}
-	if err := s.under(ctx, s.Pool, id, &answer); err != nil {
+	if err := s.under(ctx, s.Pool, id, &answer); err != nil || answer.Verdict == peer.Undecided {
 		return answer, err
 	}
 	if r.Mode == peer.RecallLooks || r.Mode == peer.RecallIfFree && len(answer.Holders) > 0 {
@@ -96,6 +99,8 @@ func (s *Rights) recall(ctx context.Context, id int64, r peer.Recall, epoch uuid
 			return err
 		}
 		switch {
+		case answer.Verdict == peer.Undecided:
+			return nil
 		case len(answer.Holders) == 0:
 			answer.Verdict = peer.GoneVerdict
 			return s.remove(ctx, tx, id, r.Key.Attempt)
@@ -111,7 +116,7 @@ func (s *Rights) recall(ctx context.Context, id int64, r peer.Recall, epoch uuid
 	return answer, err
 }
 
-// alone runs fn under the lock of a row, which no write shares: those that did have ended.
+// alone runs fn under the lock of a row, which no write shares: all writes that shared it have ended.
 func (s *Rights) alone(ctx context.Context, id int64, fn func(tx pgx.Tx) error) error {
 	ids := []int64{id}
 	if _, err := s.Pool.Exec(ctx, db.BeginEndingSQL, ids); err != nil {
@@ -129,10 +134,21 @@ func (s *Rights) alone(ctx context.Context, id int64, fn func(tx pgx.Tx) error) 
 	})
 }
 
-// under adds the references that a proxy stands for to an answer.
+// under adds the references that a proxy stands for to an answer, or makes it undecided while some are not stored yet.
 func (s *Rights) under(ctx context.Context, q db.Querier, id int64, answer *peer.RecallAnswer) error {
-	rows, err := q.Query(ctx, selectUnderSQL, id, peer.MaxRecalled+1)
+	rows, err := q.Query(ctx, selectPinnedSQL, id)
 	if err != nil {
+		return err
+	}
+	pinned, err := pgx.CollectRows(rows, pgx.RowTo[bool])
+	if err != nil {
+		return err
+	}
+	if slices.Contains(pinned, true) { // read before the references: what is stored in between is seen below
+		answer.Verdict = peer.Undecided
+		return nil
+	}
+	if rows, err = q.Query(ctx, selectUnderSQL, id, peer.MaxRecalled+1); err != nil {
 		return err
 	}
 	type row struct {

@@ -1,5 +1,5 @@
 // Package rights is the holder's side of rights to block resources of other deployments without asking: it acquires them, answers when
-// they are recalled, and returns those that are not needed. A right is the reference of a proxy, which is established, confirmed,
+// they are recalled, and returns unneeded rights. A right is the reference of a proxy, which is established, confirmed,
 // resolved and released as any other.
 package rights
 
@@ -48,6 +48,9 @@ WHERE f.id = ANY ($1) AND NOT (` + db.BlockRightCountsSQL + `) ORDER BY f.id`
 	selectTurnSQL = `SELECT turn, block_attempt, ` + db.KnowsBlockRightsSQL + ` FROM dbcontroller.foreign_target WHERE id = $1`
 
 	takeBlockRightSQL = `UPDATE dbcontroller.foreign_target SET block_attempt = $2, block_epoch = $3, block_own = $4 WHERE id = $1`
+
+	// The right itself comes with the answer to the confirm.
+	askActingRightSQL = `UPDATE dbcontroller.foreign_target SET acting_attempt = $2 WHERE id = $1`
 )
 
 // The proxy's blockade of an attempt is released as that of any other reference.
@@ -79,12 +82,26 @@ func (s *Rights) Acquire(ctx context.Context, at schema.DeploymentID, ids []int6
 		return fmt.Errorf("read targets: %w", err)
 	}
 	for _, w := range wishes {
-		if err := s.acquire(ctx, at, w); err != nil {
+		if err := s.acquireByNumber(ctx, at, w); err != nil {
 			s.putOff(w.ID)
 			s.Log.Debug("the right to block a resource is not given, asking for each reference", zap.Stringer("deployment", at), zap.String("name", w.Name), zap.Error(err))
 		}
 	}
 	return nil
+}
+
+// acquireByNumber asks for the right to block a target that many references block, unless it is a row of a table: the statement that deletes
+// it could not recall the right. Rights that strict tables ask for are returned as soon as no row needs them.
+func (s *Rights) acquireByNumber(ctx context.Context, at schema.DeploymentID, w wish) error {
+	v, err := s.Current()
+	if err != nil {
+		return err
+	}
+	kind, err := s.Names.KindOf(ctx, s.Pool, w.Kind)
+	if err != nil || v.Model.Tabled(kind) {
+		return errors.Join(err, errNotTaken)
+	}
+	return s.acquire(ctx, at, w, schema.Block)
 }
 
 // due returns the targets that were not refused lately.
@@ -111,8 +128,9 @@ func (s *Rights) putOff(id int64) {
 // errNotTaken: the target was closed, or a database failed over, after the question.
 var errNotTaken = errors.New("the answer came too late")
 
-// acquire writes the reference of the proxy as an exact write does: it is established, and committed with the decision on its attempt.
-func (s *Rights) acquire(ctx context.Context, at schema.DeploymentID, w wish) error {
+// acquire writes the reference of the proxy as an exact write does: it is established, and committed with the decision on its attempt. That
+// of the right to act becomes an entry when it is confirmed.
+func (s *Rights) acquire(ctx context.Context, at schema.DeploymentID, w wish, behaviour schema.Behaviour) error {
 	v, err := s.Current()
 	if err != nil {
 		return err
@@ -128,19 +146,19 @@ func (s *Rights) acquire(ctx context.Context, at schema.DeploymentID, w wish) er
 	began, epoch, id := s.Rollback.Seen.Load(), s.gate.PresentEpoch(), s.preparer.NewAttempt()
 	answer, err := s.Peers.Establish(ctx, at, id, []peer.EstablishReference{{
 		HolderUID: w.UID, HolderKind: kind.Kind, HolderName: w.Name, Path: peer.RightPath,
-		TargetKind: kind.Kind, TargetName: w.Name, TargetUID: w.UID, Behaviour: schema.Block,
+		TargetKind: kind.Kind, TargetName: w.Name, TargetUID: w.UID, Behaviour: behaviour,
 	}})
 	if err != nil {
-		return err // what may be there is resolved when it expires
+		return err // a blockade that may exist there is resolved when it expires
 	}
-	err = s.take(ctx, deployment, w, answer.Epoch, epoch, began, id)
+	err = s.take(ctx, deployment, w, behaviour, answer.Epoch, epoch, began, id)
 	if err != nil {
 		return errors.Join(err, attempt.AbandonAt(ctx, s.attempts, id, deployment))
 	}
 	return nil
 }
 
-func (s *Rights) take(ctx context.Context, deployment int32, w wish, theirs, own uuid.UUID, began int64, id peer.AttemptID) error {
+func (s *Rights) take(ctx context.Context, deployment int32, w wish, behaviour schema.Behaviour, theirs, own uuid.UUID, began int64, id peer.AttemptID) error {
 	if _, err := s.Pool.Exec(ctx, db.BeginEndingSQL, []int64{w.ID}); err != nil { // writers under the other right share the row
 		return err
 	}
@@ -167,9 +185,13 @@ func (s *Rights) take(ctx context.Context, deployment int32, w wish, theirs, own
 		}
 		b = &pgx.Batch{}
 		write.QueueDecision(b, began, id)
-		b.Queue(takeBlockRightSQL, w.ID, id, theirs, own)
+		if behaviour == schema.Block {
+			b.Queue(takeBlockRightSQL, w.ID, id, theirs, own)
+		} else {
+			b.Queue(askActingRightSQL, w.ID, id)
+		}
 		b.Queue(write.ConfirmWorkSQL, []int16{int16(w.ID % schema.RingSize)}, []int32{deployment}, []peer.AttemptID{id})
-		if earlier != nil {
+		if earlier != nil && behaviour == schema.Block {
 			b.Queue(releaseProxySQL, w.ID, earlier, field)
 		}
 		b.Queue(db.DoneEndingSQL, []int64{w.ID})

@@ -238,7 +238,7 @@ func (t *Table) present(ctx context.Context, q db.Querier, sql string, names []s
 	return there, err
 }
 
-// Share locks rows against deletion until the end of the transaction, and returns the names of those that exist.
+// Share locks rows against deletion until the end of the transaction, and returns the names of the existing ones.
 func (t *Table) Share(ctx context.Context, tx pgx.Tx, names []string) ([]string, error) {
 	return t.present(ctx, tx, t.shareSQL, names)
 }
@@ -255,7 +255,8 @@ WITH i AS (
 ), r AS (
     INSERT INTO dbcontroller.resource (id, body) SELECT id, '{}' FROM s
 )` + db.ChangeTo(`{active}`, `(
-    SELECT uid, revision, generation, kind_id, created_at, name, NULL::jsonb AS labels, '{}'::jsonb AS body, NULL::jsonb AS owners, block_deletion FROM s
+    SELECT uid, revision, generation, kind_id, created_at, name, NULL::jsonb AS labels, '{}'::jsonb AS body, NULL::jsonb AS owners, block_deletion,
+        NULL::text[] AS finalizers, NULL::jsonb AS status, NULL::bigint AS status_generation FROM s
 ) AS created`))
 
 // A transaction of the users with an older snapshot would not see a reference that is established here: the new version of the shadow fails it.
@@ -265,7 +266,7 @@ WITH locked AS (
 )
 UPDATE dbcontroller.shadow s SET updated_at = s.updated_at FROM locked WHERE s.id = locked.id`
 
-// Ensure locks the rows among some targets against deletion, and gives those that exist a shadow. It returns the targets whose row
+// Ensure locks the rows among some targets against deletion, and inserts a shadow for each existing one. It returns the targets whose row
 // does not exist. It fails with db.CodeLockNotAvailable when a transaction that deletes one of them takes long.
 func (s *Rows) Ensure(ctx context.Context, tx pgx.Tx, targets []Key) (absent []Key, err error) {
 	err = s.each(targets, func(t *Table, names []string) error {

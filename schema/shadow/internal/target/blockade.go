@@ -190,7 +190,11 @@ func (s *Keeper) Release(ctx context.Context, holder schema.DeploymentID, epoch 
 		})
 		b.Queue(removeAttemptsSQL, db.Named{"attempts": attempts, "deployment": deployment, "targets": locked, "self": s.SelfID})
 		b.Queue(closeAttemptsSQL, ended, deployment)
-		return tx.SendBatch(ctx, b).Close()
+		err := tx.SendBatch(ctx, b).Close()
+		if err != nil {
+			s.gate.Unknown.Return(deployment, unknown)
+		}
+		return err
 	})
 	if err != nil {
 		return fmt.Errorf("release blockades: %w", err)

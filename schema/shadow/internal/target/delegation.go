@@ -35,12 +35,6 @@ func (s *Keeper) delegates(kind *schema.KindModel, service string) bool {
 	return s.Cfg.Delegations && !kind.DelegationNone && !kind.Unconstrained && referableBy(kind, service, s.Self.Service, false)
 }
 
-// mayBlock reports whether a service gets the right to block resources of a kind without asking. For rows of a table it does not: the
-// trigger that refuses their deletion cannot recall a right.
-func (s *Keeper) mayBlock(kind *schema.KindModel, service string) bool {
-	return s.delegates(kind, service) && kind.Table == nil
-}
-
 // delegatedKinds returns the kinds of which a service gets delegations.
 func (s *Keeper) delegatedKinds(ctx context.Context, service string) ([]int32, error) {
 	v, err := s.Current()
@@ -70,7 +64,10 @@ var selectDelegableSQL = db.Codes(`
 SELECT DISTINCT f.id, f.uid, f.turn
 FROM dbcontroller.reference r JOIN dbcontroller.foreign_target f ON f.id = r.target_id
 WHERE r.attempt = ANY ($1) AND f.deployment_id = $2 AND r.behaviour NOT IN ({block}, {allow_dangling})
-    AND NOT (` + db.RightCountsSQL + `) AND ` + db.KnowsRightsSQL)
+    AND NOT (` + db.RightCountsSQL + `) AND ` + db.KnowsRightsSQL + `
+UNION -- a right that was asked for without a reference
+SELECT f.id, f.uid, f.turn FROM dbcontroller.foreign_target f
+WHERE f.acting_attempt = ANY ($1) AND f.deployment_id = $2 AND NOT (` + db.RightCountsSQL + `) AND ` + db.KnowsRightsSQL)
 
 // Targets with many blocking references from here: they cannot be deleted anyway, so that the right to block them costs nobody anything.
 var selectWantedSQL = db.Codes(`

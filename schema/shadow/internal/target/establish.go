@@ -378,7 +378,7 @@ func (s *Keeper) establishIDs(ctx context.Context, holder schema.DeploymentID, r
 		targetKinds[i] = v.Model.Canonical(schema.KindID{Service: s.Self.Service, Kind: ref.TargetKind})
 		kind, err := v.Model.KindOf(ref.TargetName)
 		switch {
-		case ref.Path == peer.RightPath && (err != nil || kind.ID != targetKinds[i] || !s.mayBlock(kind, holder.Service)):
+		case ref.Path == peer.RightPath && (err != nil || kind.ID != targetKinds[i] || !s.delegates(kind, holder.Service)):
 			reasons[i] = peer.NotReferable
 		case err != nil && ref.TargetUID != uuid.Nil:
 			kept[i] = true // a target of a kind that the version lacks is established again, for recovery

@@ -95,7 +95,7 @@ WHERE NOT EXISTS (SELECT FROM dbcontroller.blockade WHERE target_id = t)
     AND NOT EXISTS (SELECT FROM dbcontroller.notice WHERE target_id = t)
     AND NOT EXISTS (SELECT FROM dbcontroller.reference WHERE target_id = t AND behaviour < {allow_dangling})
     AND NOT EXISTS (SELECT FROM dbcontroller.ownee_entry WHERE owner_id = t)
-    AND NOT EXISTS (SELECT FROM dbcontroller.shadow WHERE id = t AND block_deletion)`)
+    AND NOT EXISTS (SELECT FROM dbcontroller.shadow WHERE id = t AND (block_deletion OR finalizers IS NOT NULL))`)
 
 var (
 	SelectFinaliseSQL = db.Codes(`SELECT DISTINCT target_id FROM dbcontroller.work WHERE seq = ANY ($1) AND action = {finalise}`)
@@ -104,7 +104,7 @@ var (
 	HideSQL = db.Codes(`
 WITH hiding AS (
     UPDATE dbcontroller.shadow s SET hidden = true, revision = nextval('dbcontroller.revision')
-    WHERE id = ANY ($1) AND NOT COALESCE(id = ANY ($2), false) AND kind_id = ANY ($3::int[]) AND NOT hidden AND NOT block_deletion
+    WHERE id = ANY ($1) AND NOT COALESCE(id = ANY ($2), false) AND kind_id = ANY ($3::int[]) AND NOT hidden AND NOT block_deletion AND finalizers IS NULL
         AND NOT EXISTS (SELECT FROM dbcontroller.blockade WHERE target_id = s.id)
         AND NOT EXISTS (SELECT FROM dbcontroller.reference WHERE target_id = s.id AND behaviour = {block})
     RETURNING uid, revision, generation, kind_id, created_at, name

@@ -9,7 +9,7 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/rows"
 )
 
-// Keeper keeps what holders in other deployments have on this deployment's resources.
+// Keeper stores the blockades and entries of holders in other deployments on this deployment's resources.
 type Keeper struct {
 	*db.DB
 	gate  *gate.Gate
@@ -26,7 +26,7 @@ func New(g *gate.Gate, rs *rows.Rows) *Keeper {
 	return s
 }
 
-// Close ends what runs in the background.
+// Close ends the background work.
 func (s *Keeper) Close() {
 	s.establishes.Wait()
 	s.usage.close()

@@ -26,7 +26,7 @@ func (ids *establishIDs) rowKeys() []rows.Key {
 	return keys
 }
 
-// ensureRows locks the rows that are targets, gives them shadows, and returns those that do not exist.
+// ensureRows locks the rows that are targets, inserts their shadows, and returns the missing ones.
 func (s *Keeper) ensureRows(ctx context.Context, tx pgx.Tx, e *establishment) (map[rows.Key]bool, error) {
 	absent, err := s.rows.Ensure(ctx, tx, e.ids.rowKeys())
 	if db.HasCode(err, db.CodeLockNotAvailable) { // a transaction of the users deletes one of them, and is not decided

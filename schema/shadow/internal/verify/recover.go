@@ -37,6 +37,11 @@ func (s *Verifier) ConfirmAgain(ctx context.Context, at schema.DeploymentID, seq
 	if err != nil {
 		return told, err
 	}
+	if cursor == "" {
+		if err := s.stored(ctx, at); err != nil {
+			return told, err
+		}
+	}
 	v := s.recovering(at)
 	save := func(c string) error {
 		if v.refused != nil { // the next pass compares these references again
@@ -66,6 +71,74 @@ func (s *Verifier) ConfirmAgain(ctx context.Context, at schema.DeploymentID, seq
 		told = *epoch
 	}
 	return told, nil
+}
+
+const selectPinnedSQL = `SELECT EXISTS (SELECT FROM dbcontroller.foreign_target f WHERE f.deployment_id = $1 AND ` + db.PinnedSQL + `)`
+
+// stored fails while rows that were written under rights of before are not stored, or may still be committed: their references are
+// compared like all others.
+func (s *Verifier) stored(ctx context.Context, at schema.DeploymentID) error {
+	id, err := s.Names.Deployment(ctx, at)
+	if err != nil {
+		return err
+	}
+	if err := s.endLost(ctx, id); err != nil {
+		return fmt.Errorf("end rights of lost epochs: %w", err)
+	}
+	var pinned bool
+	if err := s.Pool.QueryRow(ctx, selectPinnedSQL, id).Scan(&pinned); err != nil {
+		return fmt.Errorf("read rows that are not stored: %w", err)
+	}
+	if pinned {
+		return fmt.Errorf("%w: rows of attached tables that refer to %s are not read yet", peer.ErrAborted, at)
+	}
+	return nil
+}
+
+// Rights of lost epochs never count again, and statements on strict tables are the only ones that may still write under them: those of a
+// transaction that took them before the epoch was known, or whose snapshot is of before.
+var (
+	selectLostSQL = `
+SELECT f.id FROM dbcontroller.foreign_target f
+WHERE f.deployment_id = $1 AND f.id > $2 AND EXISTS (SELECT FROM dbcontroller.attachment WHERE strict)
+    AND (f.acting_epoch IS NOT NULL AND NOT (` + db.RightCountsSQL + `) OR f.block_epoch IS NOT NULL AND NOT (` + db.BlockRightCountsSQL + `))
+ORDER BY f.id LIMIT 1000`
+
+	endLostActingSQL = `
+UPDATE dbcontroller.foreign_target f SET acting_epoch = NULL, acting_own = NULL WHERE f.id = ANY ($1) AND f.acting_epoch IS NOT NULL AND NOT (` + db.RightCountsSQL + `)`
+
+	endLostBlockSQL = `
+UPDATE dbcontroller.foreign_target f SET block_epoch = NULL, block_own = NULL WHERE f.id = ANY ($1) AND f.block_epoch IS NOT NULL AND NOT (` + db.BlockRightCountsSQL + `)`
+)
+
+// endLost ends rights of lost epochs. It waits for the transactions that share their rows, as prepared ones do until they are decided; one
+// whose snapshot is older than the end fails with 40001 when it takes such a right.
+func (s *Verifier) endLost(ctx context.Context, deployment int32) error {
+	for last := int64(0); ; {
+		rows, err := s.Pool.Query(ctx, selectLostSQL, deployment, last)
+		if err != nil {
+			return err
+		}
+		ids, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+		if err != nil || len(ids) == 0 {
+			return err
+		}
+		last = ids[len(ids)-1]
+		if _, err := s.Pool.Exec(ctx, db.BeginEndingSQL, ids); err != nil {
+			return err
+		}
+		err = s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
+			b := &pgx.Batch{}
+			b.Queue(db.EndingLockTimeoutSQL)
+			for _, sql := range []string{db.LockRightsSQL, endLostActingSQL, endLostBlockSQL, db.DoneEndingSQL} {
+				b.Queue(sql, ids)
+			}
+			return tx.SendBatch(ctx, b).Close()
+		})
+		if err != nil {
+			return err
+		}
+	}
 }
 
 // Rights of lost epochs do not count any more.
@@ -98,7 +171,7 @@ func (s *Verifier) VerifyBlockades(ctx context.Context, of schema.DeploymentID, 
 	}
 	if cursor == "" || strings.HasPrefix(cursor, gate.TellsAgain) {
 		if err := s.tellAgain(ctx, of, seq, cursor); err != nil {
-			return fmt.Errorf("tell %s again of deletions: %w", of, err)
+			return fmt.Errorf("send deletions to %s again: %w", of, err)
 		}
 		cursor = blockadesBegin
 	}

@@ -318,7 +318,7 @@ func referenceColumns(refs []*referenceRow) (holders, targets []int64, fields []
 	return holders, targets, fields, attempts
 }
 
-// repairReferences establishes lost references again, and marks those whose targets are gone as dangling, until they are acted upon
+// repairReferences establishes lost references again, and marks references whose targets are gone as dangling, until they are acted upon
 // or a user updates or deletes their holders.
 func (v *verifying) repairReferences(ctx context.Context, at schema.DeploymentID, refs []*referenceRow) error {
 	if !v.How.Repair || len(refs) == 0 {
@@ -427,7 +427,7 @@ func (v *verifying) noteRefusal(no peer.Refusal) {
 	v.refused.Refusals = append(v.refused.Refusals, no)
 }
 
-// renew commits the attempt that replaces the lost ones in the references, and releases what was established for references that
+// renew commits the attempt that replaces the lost ones in the references, and releases blockades that were established for references that
 // were dropped meanwhile.
 func (v *verifying) renew(ctx context.Context, at schema.DeploymentID, refs []*referenceRow, attempt peer.AttemptID, began int64, epoch, there uuid.UUID) error {
 	s := v.store

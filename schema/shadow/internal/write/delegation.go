@@ -12,6 +12,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+	"github.com/db-controller/db-controller/schema/shadow/internal/pins"
 	"github.com/db-controller/db-controller/schema/shadow/internal/prepare"
 )
 
@@ -29,23 +30,24 @@ WITH i AS (
     JOIN dbcontroller.foreign_target f ON f.deployment_id = i.deployment_id AND f.kind_id = i.kind_id AND f.name = i.name
     WHERE i.blocks AND ` + db.BlockRightCountsSQL + `
 )
-SELECT f.n - 1, f.id, f.uid FROM f WHERE ` + notEndingSQL
+SELECT f.n - 1, f.id, f.uid FROM f WHERE ` + db.NotEndingSQL
 
-	// The time bounds the rows of a process that died while it ended a right.
-	notEndingSQL = `NOT EXISTS (SELECT FROM dbcontroller.ending e WHERE e.target_id = f.id AND e.until > now() AND e.until < now() + interval '1 min')`
-
-	// Whoever ends a right waits for these locks. It would wait for ever if new ones were taken beside it.
-	lockDelegatedSQL = `SELECT id FROM dbcontroller.foreign_target f WHERE id = ANY ($1) AND ` + notEndingSQL + ` ORDER BY id FOR SHARE`
+	// A transaction that ends a right waits for these locks. It would wait for ever if new ones were taken beside it.
+	lockDelegatedSQL = `SELECT id FROM dbcontroller.foreign_target f WHERE id = ANY ($1) AND (id = ANY ($2) OR ` + db.NotEndingSQL + `) ORDER BY id FOR SHARE`
 
 	// After the locks, in a statement of its own: a right that ended before the lock is not seen.
 	checkDelegatedSQL = `
-SELECT count(*) FROM unnest($1::bigint[], $2::boolean[]) AS i (id, blocks) JOIN dbcontroller.foreign_target f USING (id)
-WHERE CASE WHEN i.blocks THEN ` + db.BlockRightCountsSQL + ` ELSE ` + db.RightCountsSQL + ` END`
+SELECT count(*) FROM unnest($1::bigint[], $2::boolean[], $3::boolean[]) AS i (id, blocks, pinned) JOIN dbcontroller.foreign_target f USING (id)
+WHERE i.pinned OR CASE WHEN i.blocks THEN ` + db.BlockRightCountsSQL + ` ELSE ` + db.RightCountsSQL + ` END`
 )
 
 // delegate takes the new references that need no question out of those that are to be established: those to targets to which this
 // deployment has the right that covers their behaviour. The right is checked again under the lock of its row.
 func (s *Writer) delegate(ctx context.Context, q db.Querier, sv *prepare.Saving) error {
+	if err := pins.Find(ctx, s.DB, q, sv); err != nil {
+		return err
+	}
+	takeDelegated(sv)
 	refs, err := s.delegable(ctx, sv)
 	if err != nil || len(refs) == 0 {
 		return err
@@ -132,13 +134,16 @@ func (s *Writer) queueDelegated(b *pgx.Batch, sv *prepare.Saving) {
 	if len(sv.Delegated) == 0 {
 		return
 	}
-	ids, blocks := make([]int64, len(sv.Delegated)), make([]bool, len(sv.Delegated))
+	ids, blocks, pinned := make([]int64, len(sv.Delegated)), make([]bool, len(sv.Delegated)), make([]bool, len(sv.Delegated))
+	var waitedFor []int64
 	for i, ref := range sv.Delegated {
-		ids[i], blocks[i] = ref.TargetID, ref.Behaviour == schema.Block
+		if ids[i], blocks[i], pinned[i] = ref.TargetID, ref.Behaviour == schema.Block, ref.Pinned; ref.Pinned {
+			waitedFor = append(waitedFor, ref.TargetID)
+		}
 	}
 	distinct := slices.Compact(slices.Sorted(slices.Values(ids)))
-	b.Queue(lockDelegatedSQL, distinct).Exec(Wrote(len(distinct)))
-	b.Queue(checkDelegatedSQL, ids, blocks).QueryRow(func(row pgx.Row) error {
+	b.Queue(lockDelegatedSQL, distinct, waitedFor).Exec(Wrote(len(distinct)))
+	b.Queue(checkDelegatedSQL, ids, blocks, pinned).QueryRow(func(row pgx.Row) error {
 		var count int
 		if err := row.Scan(&count); err != nil || count == len(ids) {
 			return err

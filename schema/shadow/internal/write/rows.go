@@ -12,19 +12,21 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/rows"
 )
 
-// SaveRows stores what rows of attached tables say, all or nothing; it is Save for the resources that nobody else may write, without
-// repetition. first and also run in the same transaction, before the locks of shadows and after the writes.
-func (s *Writer) SaveRows(ctx context.Context, writes []peer.Write, first, also func(pgx.Tx) error) error {
+// SaveRows stores the content of rows of attached tables, all or nothing; it is Save for the resources that nobody else may write, without
+// repetition. under has the statements that wrote a row under rights, by its name: references to their targets are stored without asking,
+// whether the rights still count or not. first and also run in the same transaction, before the locks of shadows and after the writes;
+// first makes sure that the statements still count.
+func (s *Writer) SaveRows(ctx context.Context, writes []peer.Write, under map[string][]int64, first, also func(pgx.Tx) error) error {
 	sv, err := s.preparer.PrepareRows(ctx, s.Pool, writes, false, true)
 	if err != nil {
 		return err
 	}
-	sv.First, sv.OfRows = first, true
+	sv.First, sv.OfRows, sv.Under = first, true, under
 	_, err = Commit(ctx, s, sv, also)
 	return err
 }
 
-// localRows returns the local targets of new references, without those that the write creates.
+// localRows returns the local targets of new references, without targets that the write creates.
 func (s *Writer) localRows(sv *prepare.Saving) (keys []rows.Key) {
 	if len(s.rows.Tables()) == 0 {
 		return nil

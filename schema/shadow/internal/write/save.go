@@ -83,7 +83,7 @@ func passes(err error) bool {
 }
 
 // allCreate reports whether all writes create resources. They are expected not to exist, so that they are not read before: the
-// transaction finds those that do exist.
+// transaction finds existing ones.
 func allCreate(writes []peer.Write) bool {
 	return !slices.ContainsFunc(writes, func(w peer.Write) bool { return w.Mode != peer.Create })
 }

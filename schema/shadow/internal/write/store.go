@@ -70,7 +70,8 @@ WITH i AS (
     INSERT INTO dbcontroller.resource (id, labels, body, owners) SELECT id, labels::jsonb, body::jsonb, owners::jsonb FROM i
 )` + db.ChangeTo(`{active}`, `(
     SELECT i.uid, i.revision, 1 AS generation, i.kind_id, now() AS created_at, i.name,
-        i.labels::jsonb AS labels, i.body::jsonb AS body, i.owners::jsonb AS owners, false AS block_deletion
+        i.labels::jsonb AS labels, i.body::jsonb AS body, i.owners::jsonb AS owners, false AS block_deletion,
+        NULL::text[] AS finalizers, NULL::jsonb AS status, NULL::bigint AS status_generation
     FROM s JOIN i USING (id)
 ) AS created`))  // reads from s: the change's seq is taken after the insert has waited for a transaction that holds the name
 
@@ -82,7 +83,7 @@ WITH i AS (
     SET revision = i.revision, generation = s.generation + (r.body <> i.body::jsonb)::int, updated_at = now()
     FROM i JOIN dbcontroller.resource r ON r.id = i.id
     WHERE s.id = i.id
-    RETURNING s.id, s.uid, s.kind_id, s.name, s.revision, s.generation, s.created_at, s.block_deletion,
+    RETURNING s.id, s.uid, s.kind_id, s.name, s.revision, s.generation, s.created_at, s.block_deletion, s.finalizers, r.status, r.status_generation,
         i.labels::jsonb AS labels, i.body::jsonb AS body, i.owners::jsonb AS owners
 ), r AS (
     UPDATE dbcontroller.resource r SET labels = i.labels::jsonb, body = i.body::jsonb, owners = i.owners::jsonb FROM i WHERE r.id = i.id

@@ -79,7 +79,7 @@ func (s *Writer) validateOnce(ctx context.Context, writes []peer.Write, unread b
 	return sv.Saved, nil
 }
 
-// asBefore removes from a resource what only a stored write has.
+// asBefore removes the fields of a resource that only a stored write has.
 func asBefore(wr *prepare.Writing, r *peer.Resource) {
 	if wr.Before == nil {
 		r.UID, r.Revision, r.CreatedAt, r.UpdatedAt = uuid.Nil, 0, time.Time{}, time.Time{}

@@ -98,6 +98,7 @@ func saved(wr *prepare.Writing, at time.Time) peer.Resource {
 	}
 	if wr.Before != nil {
 		r.Generation, r.CreatedAt, r.BlockDeletion = wr.Before.Generation, wr.Before.CreatedAt, wr.Before.BlockDeletion
+		r.Status, r.StatusGeneration = wr.Before.Status, wr.Before.StatusGeneration
 	}
 	return r
 }

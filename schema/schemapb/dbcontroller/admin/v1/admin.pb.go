@@ -68,7 +68,7 @@ func (x VerifyRequest_Dangling) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use VerifyRequest_Dangling.Descriptor instead.
 func (VerifyRequest_Dangling) EnumDescriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{20, 0}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{27, 0}
 }
 
 type ListStuckRequest struct {
@@ -358,6 +358,419 @@ func (*ResumeResponse) Descriptor() ([]byte, []int) {
 	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{5}
 }
 
+type RetryRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A relative name, or the full name of a resource of this deployment: the work for the deployments that it waits for.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// service/region: the work for this other deployment, and what is done here for its deletions. Without name and of: all.
+	Of string `protobuf:"bytes,2,opt,name=of,proto3" json:"of,omitempty"`
+	// 1 to 1,000 characters, stored with the decision.
+	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RetryRequest) Reset() {
+	*x = RetryRequest{}
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RetryRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RetryRequest) ProtoMessage() {}
+
+func (x *RetryRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RetryRequest.ProtoReflect.Descriptor instead.
+func (*RetryRequest) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *RetryRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *RetryRequest) GetOf() string {
+	if x != nil {
+		return x.Of
+	}
+	return ""
+}
+
+func (x *RetryRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+type RetryResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The deployments (service/region) that the resource waits for: the cause may be there.
+	WaitsFor      []string `protobuf:"bytes,1,rep,name=waits_for,json=waitsFor,proto3" json:"waits_for,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RetryResponse) Reset() {
+	*x = RetryResponse{}
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RetryResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RetryResponse) ProtoMessage() {}
+
+func (x *RetryResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RetryResponse.ProtoReflect.Descriptor instead.
+func (*RetryResponse) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *RetryResponse) GetWaitsFor() []string {
+	if x != nil {
+		return x.WaitsFor
+	}
+	return nil
+}
+
+type ListReleasableRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A relative name, or the full name of a resource of this deployment.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// At most 1,000; 100 when it is 0.
+	PageSize      int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListReleasableRequest) Reset() {
+	*x = ListReleasableRequest{}
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListReleasableRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListReleasableRequest) ProtoMessage() {}
+
+func (x *ListReleasableRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListReleasableRequest.ProtoReflect.Descriptor instead.
+func (*ListReleasableRequest) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *ListReleasableRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ListReleasableRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+type ListReleasableResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Releasable    []*Releasable          `protobuf:"bytes,1,rep,name=releasable,proto3" json:"releasable,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListReleasableResponse) Reset() {
+	*x = ListReleasableResponse{}
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListReleasableResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListReleasableResponse) ProtoMessage() {}
+
+func (x *ListReleasableResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListReleasableResponse.ProtoReflect.Descriptor instead.
+func (*ListReleasableResponse) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *ListReleasableResponse) GetReleasable() []*Releasable {
+	if x != nil {
+		return x.Releasable
+	}
+	return nil
+}
+
+// Releasable is a row that ties a resource of this deployment to another resource or deployment.
+type Releasable struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// For ForceRelease. It contains the uids, and the attempt, the newest notice or the time by which an equal row that is written later differs.
+	Key string `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	// BLOCKADE, HOLDER_ENTRY, OWNEE_ENTRY or OWNER_REFERENCE.
+	What string `protobuf:"bytes,2,opt,name=what,proto3" json:"what,omitempty"`
+	// Full name of the resource of this deployment.
+	Resource string `protobuf:"bytes,3,opt,name=resource,proto3" json:"resource,omitempty"`
+	// The other side: full name of the holder or owner; service/region of an entry.
+	Other string `protobuf:"bytes,4,opt,name=other,proto3" json:"other,omitempty"`
+	// The field of a blockade's reference.
+	Path  string                 `protobuf:"bytes,5,opt,name=path,proto3" json:"path,omitempty"`
+	Since *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=since,proto3" json:"since,omitempty"`
+	// What is lost by releasing it.
+	Breaks string `protobuf:"bytes,7,opt,name=breaks,proto3" json:"breaks,omitempty"`
+	// Why it cannot be released now; empty: it can.
+	Refused       string `protobuf:"bytes,8,opt,name=refused,proto3" json:"refused,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Releasable) Reset() {
+	*x = Releasable{}
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Releasable) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Releasable) ProtoMessage() {}
+
+func (x *Releasable) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Releasable.ProtoReflect.Descriptor instead.
+func (*Releasable) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *Releasable) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *Releasable) GetWhat() string {
+	if x != nil {
+		return x.What
+	}
+	return ""
+}
+
+func (x *Releasable) GetResource() string {
+	if x != nil {
+		return x.Resource
+	}
+	return ""
+}
+
+func (x *Releasable) GetOther() string {
+	if x != nil {
+		return x.Other
+	}
+	return ""
+}
+
+func (x *Releasable) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *Releasable) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *Releasable) GetBreaks() string {
+	if x != nil {
+		return x.Breaks
+	}
+	return ""
+}
+
+func (x *Releasable) GetRefused() string {
+	if x != nil {
+		return x.Refused
+	}
+	return ""
+}
+
+type ForceReleaseRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// From ListReleasable; 1 to 100. Each is released by itself, in this order.
+	Keys []string `protobuf:"bytes,1,rep,name=keys,proto3" json:"keys,omitempty"`
+	// 1 to 1,000 characters, stored with each decision.
+	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ForceReleaseRequest) Reset() {
+	*x = ForceReleaseRequest{}
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ForceReleaseRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ForceReleaseRequest) ProtoMessage() {}
+
+func (x *ForceReleaseRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ForceReleaseRequest.ProtoReflect.Descriptor instead.
+func (*ForceReleaseRequest) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *ForceReleaseRequest) GetKeys() []string {
+	if x != nil {
+		return x.Keys
+	}
+	return nil
+}
+
+func (x *ForceReleaseRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+type ForceReleaseResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The keys whose rows were there, and are removed now.
+	Released      []string `protobuf:"bytes,1,rep,name=released,proto3" json:"released,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ForceReleaseResponse) Reset() {
+	*x = ForceReleaseResponse{}
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ForceReleaseResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ForceReleaseResponse) ProtoMessage() {}
+
+func (x *ForceReleaseResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ForceReleaseResponse.ProtoReflect.Descriptor instead.
+func (*ForceReleaseResponse) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *ForceReleaseResponse) GetReleased() []string {
+	if x != nil {
+		return x.Released
+	}
+	return nil
+}
+
 type ListDeletionsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Only this deletion (DeleteResourceResponse.deletion); otherwise those with resources in DELETING here, the newest change first.
@@ -370,7 +783,7 @@ type ListDeletionsRequest struct {
 
 func (x *ListDeletionsRequest) Reset() {
 	*x = ListDeletionsRequest{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[6]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -382,7 +795,7 @@ func (x *ListDeletionsRequest) String() string {
 func (*ListDeletionsRequest) ProtoMessage() {}
 
 func (x *ListDeletionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[6]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -395,7 +808,7 @@ func (x *ListDeletionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDeletionsRequest.ProtoReflect.Descriptor instead.
 func (*ListDeletionsRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{6}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ListDeletionsRequest) GetDeletion() string {
@@ -421,7 +834,7 @@ type ListDeletionsResponse struct {
 
 func (x *ListDeletionsResponse) Reset() {
 	*x = ListDeletionsResponse{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[7]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -433,7 +846,7 @@ func (x *ListDeletionsResponse) String() string {
 func (*ListDeletionsResponse) ProtoMessage() {}
 
 func (x *ListDeletionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[7]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -446,7 +859,7 @@ func (x *ListDeletionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDeletionsResponse.ProtoReflect.Descriptor instead.
 func (*ListDeletionsResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{7}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ListDeletionsResponse) GetDeletions() []*Deletion {
@@ -476,7 +889,7 @@ type Deletion struct {
 
 func (x *Deletion) Reset() {
 	*x = Deletion{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[8]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -488,7 +901,7 @@ func (x *Deletion) String() string {
 func (*Deletion) ProtoMessage() {}
 
 func (x *Deletion) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[8]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -501,7 +914,7 @@ func (x *Deletion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Deletion.ProtoReflect.Descriptor instead.
 func (*Deletion) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{8}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Deletion) GetId() string {
@@ -567,7 +980,7 @@ type ListRemovalsRequest struct {
 
 func (x *ListRemovalsRequest) Reset() {
 	*x = ListRemovalsRequest{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[9]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -579,7 +992,7 @@ func (x *ListRemovalsRequest) String() string {
 func (*ListRemovalsRequest) ProtoMessage() {}
 
 func (x *ListRemovalsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[9]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -592,7 +1005,7 @@ func (x *ListRemovalsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRemovalsRequest.ProtoReflect.Descriptor instead.
 func (*ListRemovalsRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{9}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ListRemovalsRequest) GetName() string {
@@ -626,7 +1039,7 @@ type ListRemovalsResponse struct {
 
 func (x *ListRemovalsResponse) Reset() {
 	*x = ListRemovalsResponse{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[10]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -638,7 +1051,7 @@ func (x *ListRemovalsResponse) String() string {
 func (*ListRemovalsResponse) ProtoMessage() {}
 
 func (x *ListRemovalsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[10]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -651,7 +1064,7 @@ func (x *ListRemovalsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRemovalsResponse.ProtoReflect.Descriptor instead.
 func (*ListRemovalsResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{10}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ListRemovalsResponse) GetRemovals() []*Removal {
@@ -690,7 +1103,7 @@ type Removal struct {
 
 func (x *Removal) Reset() {
 	*x = Removal{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[11]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -702,7 +1115,7 @@ func (x *Removal) String() string {
 func (*Removal) ProtoMessage() {}
 
 func (x *Removal) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[11]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -715,7 +1128,7 @@ func (x *Removal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Removal.ProtoReflect.Descriptor instead.
 func (*Removal) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{11}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Removal) GetName() string {
@@ -824,7 +1237,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[12]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -836,7 +1249,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[12]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -849,7 +1262,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{12}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{19}
 }
 
 type StatusResponse struct {
@@ -890,7 +1303,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[13]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -902,7 +1315,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[13]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -915,7 +1328,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{13}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *StatusResponse) GetDeployment() string {
@@ -1057,7 +1470,7 @@ type Decommissioned struct {
 
 func (x *Decommissioned) Reset() {
 	*x = Decommissioned{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[14]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1069,7 +1482,7 @@ func (x *Decommissioned) String() string {
 func (*Decommissioned) ProtoMessage() {}
 
 func (x *Decommissioned) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[14]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1082,7 +1495,7 @@ func (x *Decommissioned) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Decommissioned.ProtoReflect.Descriptor instead.
 func (*Decommissioned) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{14}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Decommissioned) GetDeployment() string {
@@ -1144,7 +1557,7 @@ type Word struct {
 
 func (x *Word) Reset() {
 	*x = Word{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[15]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1156,7 +1569,7 @@ func (x *Word) String() string {
 func (*Word) ProtoMessage() {}
 
 func (x *Word) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[15]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1169,7 +1582,7 @@ func (x *Word) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Word.ProtoReflect.Descriptor instead.
 func (*Word) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{15}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Word) GetDeployment() string {
@@ -1222,7 +1635,7 @@ type AcceptDatabaseRequest struct {
 
 func (x *AcceptDatabaseRequest) Reset() {
 	*x = AcceptDatabaseRequest{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[16]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1234,7 +1647,7 @@ func (x *AcceptDatabaseRequest) String() string {
 func (*AcceptDatabaseRequest) ProtoMessage() {}
 
 func (x *AcceptDatabaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[16]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1247,7 +1660,7 @@ func (x *AcceptDatabaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcceptDatabaseRequest.ProtoReflect.Descriptor instead.
 func (*AcceptDatabaseRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{16}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *AcceptDatabaseRequest) GetDeployment() string {
@@ -1286,7 +1699,7 @@ type AcceptDatabaseResponse struct {
 
 func (x *AcceptDatabaseResponse) Reset() {
 	*x = AcceptDatabaseResponse{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[17]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1298,7 +1711,7 @@ func (x *AcceptDatabaseResponse) String() string {
 func (*AcceptDatabaseResponse) ProtoMessage() {}
 
 func (x *AcceptDatabaseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[17]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1311,7 +1724,7 @@ func (x *AcceptDatabaseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcceptDatabaseResponse.ProtoReflect.Descriptor instead.
 func (*AcceptDatabaseResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{17}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{24}
 }
 
 type WaiveComparisonRequest struct {
@@ -1326,7 +1739,7 @@ type WaiveComparisonRequest struct {
 
 func (x *WaiveComparisonRequest) Reset() {
 	*x = WaiveComparisonRequest{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[18]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1338,7 +1751,7 @@ func (x *WaiveComparisonRequest) String() string {
 func (*WaiveComparisonRequest) ProtoMessage() {}
 
 func (x *WaiveComparisonRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[18]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1351,7 +1764,7 @@ func (x *WaiveComparisonRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaiveComparisonRequest.ProtoReflect.Descriptor instead.
 func (*WaiveComparisonRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{18}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *WaiveComparisonRequest) GetDeployment() string {
@@ -1376,7 +1789,7 @@ type WaiveComparisonResponse struct {
 
 func (x *WaiveComparisonResponse) Reset() {
 	*x = WaiveComparisonResponse{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[19]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1388,7 +1801,7 @@ func (x *WaiveComparisonResponse) String() string {
 func (*WaiveComparisonResponse) ProtoMessage() {}
 
 func (x *WaiveComparisonResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[19]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1401,7 +1814,7 @@ func (x *WaiveComparisonResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaiveComparisonResponse.ProtoReflect.Descriptor instead.
 func (*WaiveComparisonResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{19}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{26}
 }
 
 type VerifyRequest struct {
@@ -1418,7 +1831,7 @@ type VerifyRequest struct {
 
 func (x *VerifyRequest) Reset() {
 	*x = VerifyRequest{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[20]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1430,7 +1843,7 @@ func (x *VerifyRequest) String() string {
 func (*VerifyRequest) ProtoMessage() {}
 
 func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[20]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1443,7 +1856,7 @@ func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyRequest.ProtoReflect.Descriptor instead.
 func (*VerifyRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{20}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *VerifyRequest) GetRepair() bool {
@@ -1480,7 +1893,7 @@ type VerifyResponse struct {
 
 func (x *VerifyResponse) Reset() {
 	*x = VerifyResponse{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[21]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1492,7 +1905,7 @@ func (x *VerifyResponse) String() string {
 func (*VerifyResponse) ProtoMessage() {}
 
 func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[21]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1505,7 +1918,7 @@ func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyResponse.ProtoReflect.Descriptor instead.
 func (*VerifyResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *VerifyResponse) GetEvent() isVerifyResponse_Event {
@@ -1564,7 +1977,7 @@ type DecommissionRequest struct {
 
 func (x *DecommissionRequest) Reset() {
 	*x = DecommissionRequest{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[22]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1576,7 +1989,7 @@ func (x *DecommissionRequest) String() string {
 func (*DecommissionRequest) ProtoMessage() {}
 
 func (x *DecommissionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[22]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1589,7 +2002,7 @@ func (x *DecommissionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecommissionRequest.ProtoReflect.Descriptor instead.
 func (*DecommissionRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{22}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *DecommissionRequest) GetDeployment() string {
@@ -1622,7 +2035,7 @@ type DecommissionResponse struct {
 
 func (x *DecommissionResponse) Reset() {
 	*x = DecommissionResponse{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[23]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1634,7 +2047,7 @@ func (x *DecommissionResponse) String() string {
 func (*DecommissionResponse) ProtoMessage() {}
 
 func (x *DecommissionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[23]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1647,7 +2060,7 @@ func (x *DecommissionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecommissionResponse.ProtoReflect.Descriptor instead.
 func (*DecommissionResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{23}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *DecommissionResponse) GetDecommissioned() *Decommissioned {
@@ -1670,7 +2083,7 @@ type Failure struct {
 
 func (x *Failure) Reset() {
 	*x = Failure{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[24]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1682,7 +2095,7 @@ func (x *Failure) String() string {
 func (*Failure) ProtoMessage() {}
 
 func (x *Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[24]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1695,7 +2108,7 @@ func (x *Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failure.ProtoReflect.Descriptor instead.
 func (*Failure) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{24}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Failure) GetHandler() string {
@@ -1736,7 +2149,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[25]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1748,7 +2161,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[25]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1761,7 +2174,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{25}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ExplainRequest) GetName() string {
@@ -1791,7 +2204,7 @@ type ExplainResponse struct {
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[26]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1803,7 +2216,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[26]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1816,7 +2229,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{26}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ExplainResponse) GetName() string {
@@ -1890,7 +2303,7 @@ type ListStuckResponse_Resource struct {
 
 func (x *ListStuckResponse_Resource) Reset() {
 	*x = ListStuckResponse_Resource{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[27]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1902,7 +2315,7 @@ func (x *ListStuckResponse_Resource) String() string {
 func (*ListStuckResponse_Resource) ProtoMessage() {}
 
 func (x *ListStuckResponse_Resource) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[27]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1968,7 +2381,7 @@ type ListStuckResponse_Work struct {
 
 func (x *ListStuckResponse_Work) Reset() {
 	*x = ListStuckResponse_Work{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[28]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1980,7 +2393,7 @@ func (x *ListStuckResponse_Work) String() string {
 func (*ListStuckResponse_Work) ProtoMessage() {}
 
 func (x *ListStuckResponse_Work) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[28]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2049,7 +2462,7 @@ type StatusResponse_Watch struct {
 
 func (x *StatusResponse_Watch) Reset() {
 	*x = StatusResponse_Watch{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[29]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2061,7 +2474,7 @@ func (x *StatusResponse_Watch) String() string {
 func (*StatusResponse_Watch) ProtoMessage() {}
 
 func (x *StatusResponse_Watch) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[29]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2074,7 +2487,7 @@ func (x *StatusResponse_Watch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_Watch.ProtoReflect.Descriptor instead.
 func (*StatusResponse_Watch) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{13, 0}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{20, 0}
 }
 
 func (x *StatusResponse_Watch) GetName() string {
@@ -2124,7 +2537,7 @@ type StatusResponse_Delegations struct {
 
 func (x *StatusResponse_Delegations) Reset() {
 	*x = StatusResponse_Delegations{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[30]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2136,7 +2549,7 @@ func (x *StatusResponse_Delegations) String() string {
 func (*StatusResponse_Delegations) ProtoMessage() {}
 
 func (x *StatusResponse_Delegations) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[30]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2149,7 +2562,7 @@ func (x *StatusResponse_Delegations) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_Delegations.ProtoReflect.Descriptor instead.
 func (*StatusResponse_Delegations) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{13, 1}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{20, 1}
 }
 
 func (x *StatusResponse_Delegations) GetDeployment() string {
@@ -2178,7 +2591,7 @@ type StatusResponse_Kept struct {
 
 func (x *StatusResponse_Kept) Reset() {
 	*x = StatusResponse_Kept{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[31]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2190,7 +2603,7 @@ func (x *StatusResponse_Kept) String() string {
 func (*StatusResponse_Kept) ProtoMessage() {}
 
 func (x *StatusResponse_Kept) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[31]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2203,7 +2616,7 @@ func (x *StatusResponse_Kept) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_Kept.ProtoReflect.Descriptor instead.
 func (*StatusResponse_Kept) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{13, 2}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{20, 2}
 }
 
 func (x *StatusResponse_Kept) GetKind() string {
@@ -2245,7 +2658,7 @@ type StatusResponse_Epoch struct {
 
 func (x *StatusResponse_Epoch) Reset() {
 	*x = StatusResponse_Epoch{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[32]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2257,7 +2670,7 @@ func (x *StatusResponse_Epoch) String() string {
 func (*StatusResponse_Epoch) ProtoMessage() {}
 
 func (x *StatusResponse_Epoch) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[32]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2270,7 +2683,7 @@ func (x *StatusResponse_Epoch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_Epoch.ProtoReflect.Descriptor instead.
 func (*StatusResponse_Epoch) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{13, 3}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{20, 3}
 }
 
 func (x *StatusResponse_Epoch) GetOrdinal() int64 {
@@ -2322,7 +2735,7 @@ type StatusResponse_Process struct {
 
 func (x *StatusResponse_Process) Reset() {
 	*x = StatusResponse_Process{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[33]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2334,7 +2747,7 @@ func (x *StatusResponse_Process) String() string {
 func (*StatusResponse_Process) ProtoMessage() {}
 
 func (x *StatusResponse_Process) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[33]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2347,7 +2760,7 @@ func (x *StatusResponse_Process) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_Process.ProtoReflect.Descriptor instead.
 func (*StatusResponse_Process) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{13, 4}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{20, 4}
 }
 
 func (x *StatusResponse_Process) GetName() string {
@@ -2391,7 +2804,7 @@ type StatusResponse_Outstanding struct {
 
 func (x *StatusResponse_Outstanding) Reset() {
 	*x = StatusResponse_Outstanding{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[34]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2403,7 +2816,7 @@ func (x *StatusResponse_Outstanding) String() string {
 func (*StatusResponse_Outstanding) ProtoMessage() {}
 
 func (x *StatusResponse_Outstanding) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[34]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2416,7 +2829,7 @@ func (x *StatusResponse_Outstanding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_Outstanding.ProtoReflect.Descriptor instead.
 func (*StatusResponse_Outstanding) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{13, 5}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{20, 5}
 }
 
 func (x *StatusResponse_Outstanding) GetGroup() string {
@@ -2460,7 +2873,7 @@ type StatusResponse_Derivation struct {
 
 func (x *StatusResponse_Derivation) Reset() {
 	*x = StatusResponse_Derivation{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[35]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2472,7 +2885,7 @@ func (x *StatusResponse_Derivation) String() string {
 func (*StatusResponse_Derivation) ProtoMessage() {}
 
 func (x *StatusResponse_Derivation) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[35]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2485,7 +2898,7 @@ func (x *StatusResponse_Derivation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_Derivation.ProtoReflect.Descriptor instead.
 func (*StatusResponse_Derivation) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{13, 6}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{20, 6}
 }
 
 func (x *StatusResponse_Derivation) GetKind() string {
@@ -2539,7 +2952,7 @@ type VerifyResponse_Difference struct {
 
 func (x *VerifyResponse_Difference) Reset() {
 	*x = VerifyResponse_Difference{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[36]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2551,7 +2964,7 @@ func (x *VerifyResponse_Difference) String() string {
 func (*VerifyResponse_Difference) ProtoMessage() {}
 
 func (x *VerifyResponse_Difference) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[36]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2564,7 +2977,7 @@ func (x *VerifyResponse_Difference) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyResponse_Difference.ProtoReflect.Descriptor instead.
 func (*VerifyResponse_Difference) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21, 0}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{28, 0}
 }
 
 func (x *VerifyResponse_Difference) GetKind() string {
@@ -2657,7 +3070,7 @@ type VerifyResponse_Progress struct {
 
 func (x *VerifyResponse_Progress) Reset() {
 	*x = VerifyResponse_Progress{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[37]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2669,7 +3082,7 @@ func (x *VerifyResponse_Progress) String() string {
 func (*VerifyResponse_Progress) ProtoMessage() {}
 
 func (x *VerifyResponse_Progress) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[37]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2682,7 +3095,7 @@ func (x *VerifyResponse_Progress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyResponse_Progress.ProtoReflect.Descriptor instead.
 func (*VerifyResponse_Progress) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21, 1}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{28, 1}
 }
 
 func (x *VerifyResponse_Progress) GetReferences() int64 {
@@ -2762,7 +3175,7 @@ type ExplainResponse_Reason struct {
 
 func (x *ExplainResponse_Reason) Reset() {
 	*x = ExplainResponse_Reason{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[38]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2774,7 +3187,7 @@ func (x *ExplainResponse_Reason) String() string {
 func (*ExplainResponse_Reason) ProtoMessage() {}
 
 func (x *ExplainResponse_Reason) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[38]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2787,7 +3200,7 @@ func (x *ExplainResponse_Reason) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse_Reason.ProtoReflect.Descriptor instead.
 func (*ExplainResponse_Reason) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{26, 0}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{33, 0}
 }
 
 func (x *ExplainResponse_Reason) GetType() string {
@@ -2851,7 +3264,35 @@ const file_dbcontroller_admin_v1_admin_proto_rawDesc = "" +
 	"\rResumeRequest\x12\x0e\n" +
 	"\x02of\x18\x01 \x01(\tR\x02of\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\"\x10\n" +
-	"\x0eResumeResponse\"O\n" +
+	"\x0eResumeResponse\"J\n" +
+	"\fRetryRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x0e\n" +
+	"\x02of\x18\x02 \x01(\tR\x02of\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\",\n" +
+	"\rRetryResponse\x12\x1b\n" +
+	"\twaits_for\x18\x01 \x03(\tR\bwaitsFor\"H\n" +
+	"\x15ListReleasableRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1b\n" +
+	"\tpage_size\x18\x02 \x01(\x05R\bpageSize\"[\n" +
+	"\x16ListReleasableResponse\x12A\n" +
+	"\n" +
+	"releasable\x18\x01 \x03(\v2!.dbcontroller.admin.v1.ReleasableR\n" +
+	"releasable\"\xdc\x01\n" +
+	"\n" +
+	"Releasable\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x12\n" +
+	"\x04what\x18\x02 \x01(\tR\x04what\x12\x1a\n" +
+	"\bresource\x18\x03 \x01(\tR\bresource\x12\x14\n" +
+	"\x05other\x18\x04 \x01(\tR\x05other\x12\x12\n" +
+	"\x04path\x18\x05 \x01(\tR\x04path\x120\n" +
+	"\x05since\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x16\n" +
+	"\x06breaks\x18\a \x01(\tR\x06breaks\x12\x18\n" +
+	"\arefused\x18\b \x01(\tR\arefused\"A\n" +
+	"\x13ForceReleaseRequest\x12\x12\n" +
+	"\x04keys\x18\x01 \x03(\tR\x04keys\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"2\n" +
+	"\x14ForceReleaseResponse\x12\x1a\n" +
+	"\breleased\x18\x01 \x03(\tR\breleased\"O\n" +
 	"\x14ListDeletionsRequest\x12\x1a\n" +
 	"\bdeletion\x18\x01 \x01(\tR\bdeletion\x12\x1b\n" +
 	"\tpage_size\x18\x02 \x01(\x05R\bpageSize\"V\n" +
@@ -3063,7 +3504,8 @@ const file_dbcontroller_admin_v1_admin_proto_rawDesc = "" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x120\n" +
 	"\x05since\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x1d\n" +
 	"\n" +
-	"last_error\x18\x04 \x01(\tR\tlastError2\xc2\b\n" +
+	"last_error\x18\x04 \x01(\tR\tlastError2\xee\n" +
+	"\n" +
 	"\fAdminService\x12U\n" +
 	"\x06Status\x12$.dbcontroller.admin.v1.StatusRequest\x1a%.dbcontroller.admin.v1.StatusResponse\x12X\n" +
 	"\aExplain\x12%.dbcontroller.admin.v1.ExplainRequest\x1a&.dbcontroller.admin.v1.ExplainResponse\x12g\n" +
@@ -3074,7 +3516,10 @@ const file_dbcontroller_admin_v1_admin_proto_rawDesc = "" +
 	"\fListRemovals\x12*.dbcontroller.admin.v1.ListRemovalsRequest\x1a+.dbcontroller.admin.v1.ListRemovalsResponse\x12^\n" +
 	"\tListStuck\x12'.dbcontroller.admin.v1.ListStuckRequest\x1a(.dbcontroller.admin.v1.ListStuckResponse\x12R\n" +
 	"\x05Pause\x12#.dbcontroller.admin.v1.PauseRequest\x1a$.dbcontroller.admin.v1.PauseResponse\x12U\n" +
-	"\x06Resume\x12$.dbcontroller.admin.v1.ResumeRequest\x1a%.dbcontroller.admin.v1.ResumeResponse\x12j\n" +
+	"\x06Resume\x12$.dbcontroller.admin.v1.ResumeRequest\x1a%.dbcontroller.admin.v1.ResumeResponse\x12R\n" +
+	"\x05Retry\x12#.dbcontroller.admin.v1.RetryRequest\x1a$.dbcontroller.admin.v1.RetryResponse\x12m\n" +
+	"\x0eListReleasable\x12,.dbcontroller.admin.v1.ListReleasableRequest\x1a-.dbcontroller.admin.v1.ListReleasableResponse\x12g\n" +
+	"\fForceRelease\x12*.dbcontroller.admin.v1.ForceReleaseRequest\x1a+.dbcontroller.admin.v1.ForceReleaseResponse\x12j\n" +
 	"\rListDeletions\x12+.dbcontroller.admin.v1.ListDeletionsRequest\x1a,.dbcontroller.admin.v1.ListDeletionsResponseBVZTgithub.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1;adminv1b\x06proto3"
 
 var (
@@ -3090,7 +3535,7 @@ func file_dbcontroller_admin_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_dbcontroller_admin_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_dbcontroller_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
+var file_dbcontroller_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 46)
 var file_dbcontroller_admin_v1_admin_proto_goTypes = []any{
 	(VerifyRequest_Dangling)(0),        // 0: dbcontroller.admin.v1.VerifyRequest.Dangling
 	(*ListStuckRequest)(nil),           // 1: dbcontroller.admin.v1.ListStuckRequest
@@ -3099,108 +3544,123 @@ var file_dbcontroller_admin_v1_admin_proto_goTypes = []any{
 	(*PauseResponse)(nil),              // 4: dbcontroller.admin.v1.PauseResponse
 	(*ResumeRequest)(nil),              // 5: dbcontroller.admin.v1.ResumeRequest
 	(*ResumeResponse)(nil),             // 6: dbcontroller.admin.v1.ResumeResponse
-	(*ListDeletionsRequest)(nil),       // 7: dbcontroller.admin.v1.ListDeletionsRequest
-	(*ListDeletionsResponse)(nil),      // 8: dbcontroller.admin.v1.ListDeletionsResponse
-	(*Deletion)(nil),                   // 9: dbcontroller.admin.v1.Deletion
-	(*ListRemovalsRequest)(nil),        // 10: dbcontroller.admin.v1.ListRemovalsRequest
-	(*ListRemovalsResponse)(nil),       // 11: dbcontroller.admin.v1.ListRemovalsResponse
-	(*Removal)(nil),                    // 12: dbcontroller.admin.v1.Removal
-	(*StatusRequest)(nil),              // 13: dbcontroller.admin.v1.StatusRequest
-	(*StatusResponse)(nil),             // 14: dbcontroller.admin.v1.StatusResponse
-	(*Decommissioned)(nil),             // 15: dbcontroller.admin.v1.Decommissioned
-	(*Word)(nil),                       // 16: dbcontroller.admin.v1.Word
-	(*AcceptDatabaseRequest)(nil),      // 17: dbcontroller.admin.v1.AcceptDatabaseRequest
-	(*AcceptDatabaseResponse)(nil),     // 18: dbcontroller.admin.v1.AcceptDatabaseResponse
-	(*WaiveComparisonRequest)(nil),     // 19: dbcontroller.admin.v1.WaiveComparisonRequest
-	(*WaiveComparisonResponse)(nil),    // 20: dbcontroller.admin.v1.WaiveComparisonResponse
-	(*VerifyRequest)(nil),              // 21: dbcontroller.admin.v1.VerifyRequest
-	(*VerifyResponse)(nil),             // 22: dbcontroller.admin.v1.VerifyResponse
-	(*DecommissionRequest)(nil),        // 23: dbcontroller.admin.v1.DecommissionRequest
-	(*DecommissionResponse)(nil),       // 24: dbcontroller.admin.v1.DecommissionResponse
-	(*Failure)(nil),                    // 25: dbcontroller.admin.v1.Failure
-	(*ExplainRequest)(nil),             // 26: dbcontroller.admin.v1.ExplainRequest
-	(*ExplainResponse)(nil),            // 27: dbcontroller.admin.v1.ExplainResponse
-	(*ListStuckResponse_Resource)(nil), // 28: dbcontroller.admin.v1.ListStuckResponse.Resource
-	(*ListStuckResponse_Work)(nil),     // 29: dbcontroller.admin.v1.ListStuckResponse.Work
-	(*StatusResponse_Watch)(nil),       // 30: dbcontroller.admin.v1.StatusResponse.Watch
-	(*StatusResponse_Delegations)(nil), // 31: dbcontroller.admin.v1.StatusResponse.Delegations
-	(*StatusResponse_Kept)(nil),        // 32: dbcontroller.admin.v1.StatusResponse.Kept
-	(*StatusResponse_Epoch)(nil),       // 33: dbcontroller.admin.v1.StatusResponse.Epoch
-	(*StatusResponse_Process)(nil),     // 34: dbcontroller.admin.v1.StatusResponse.Process
-	(*StatusResponse_Outstanding)(nil), // 35: dbcontroller.admin.v1.StatusResponse.Outstanding
-	(*StatusResponse_Derivation)(nil),  // 36: dbcontroller.admin.v1.StatusResponse.Derivation
-	(*VerifyResponse_Difference)(nil),  // 37: dbcontroller.admin.v1.VerifyResponse.Difference
-	(*VerifyResponse_Progress)(nil),    // 38: dbcontroller.admin.v1.VerifyResponse.Progress
-	(*ExplainResponse_Reason)(nil),     // 39: dbcontroller.admin.v1.ExplainResponse.Reason
-	(*durationpb.Duration)(nil),        // 40: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil),      // 41: google.protobuf.Timestamp
+	(*RetryRequest)(nil),               // 7: dbcontroller.admin.v1.RetryRequest
+	(*RetryResponse)(nil),              // 8: dbcontroller.admin.v1.RetryResponse
+	(*ListReleasableRequest)(nil),      // 9: dbcontroller.admin.v1.ListReleasableRequest
+	(*ListReleasableResponse)(nil),     // 10: dbcontroller.admin.v1.ListReleasableResponse
+	(*Releasable)(nil),                 // 11: dbcontroller.admin.v1.Releasable
+	(*ForceReleaseRequest)(nil),        // 12: dbcontroller.admin.v1.ForceReleaseRequest
+	(*ForceReleaseResponse)(nil),       // 13: dbcontroller.admin.v1.ForceReleaseResponse
+	(*ListDeletionsRequest)(nil),       // 14: dbcontroller.admin.v1.ListDeletionsRequest
+	(*ListDeletionsResponse)(nil),      // 15: dbcontroller.admin.v1.ListDeletionsResponse
+	(*Deletion)(nil),                   // 16: dbcontroller.admin.v1.Deletion
+	(*ListRemovalsRequest)(nil),        // 17: dbcontroller.admin.v1.ListRemovalsRequest
+	(*ListRemovalsResponse)(nil),       // 18: dbcontroller.admin.v1.ListRemovalsResponse
+	(*Removal)(nil),                    // 19: dbcontroller.admin.v1.Removal
+	(*StatusRequest)(nil),              // 20: dbcontroller.admin.v1.StatusRequest
+	(*StatusResponse)(nil),             // 21: dbcontroller.admin.v1.StatusResponse
+	(*Decommissioned)(nil),             // 22: dbcontroller.admin.v1.Decommissioned
+	(*Word)(nil),                       // 23: dbcontroller.admin.v1.Word
+	(*AcceptDatabaseRequest)(nil),      // 24: dbcontroller.admin.v1.AcceptDatabaseRequest
+	(*AcceptDatabaseResponse)(nil),     // 25: dbcontroller.admin.v1.AcceptDatabaseResponse
+	(*WaiveComparisonRequest)(nil),     // 26: dbcontroller.admin.v1.WaiveComparisonRequest
+	(*WaiveComparisonResponse)(nil),    // 27: dbcontroller.admin.v1.WaiveComparisonResponse
+	(*VerifyRequest)(nil),              // 28: dbcontroller.admin.v1.VerifyRequest
+	(*VerifyResponse)(nil),             // 29: dbcontroller.admin.v1.VerifyResponse
+	(*DecommissionRequest)(nil),        // 30: dbcontroller.admin.v1.DecommissionRequest
+	(*DecommissionResponse)(nil),       // 31: dbcontroller.admin.v1.DecommissionResponse
+	(*Failure)(nil),                    // 32: dbcontroller.admin.v1.Failure
+	(*ExplainRequest)(nil),             // 33: dbcontroller.admin.v1.ExplainRequest
+	(*ExplainResponse)(nil),            // 34: dbcontroller.admin.v1.ExplainResponse
+	(*ListStuckResponse_Resource)(nil), // 35: dbcontroller.admin.v1.ListStuckResponse.Resource
+	(*ListStuckResponse_Work)(nil),     // 36: dbcontroller.admin.v1.ListStuckResponse.Work
+	(*StatusResponse_Watch)(nil),       // 37: dbcontroller.admin.v1.StatusResponse.Watch
+	(*StatusResponse_Delegations)(nil), // 38: dbcontroller.admin.v1.StatusResponse.Delegations
+	(*StatusResponse_Kept)(nil),        // 39: dbcontroller.admin.v1.StatusResponse.Kept
+	(*StatusResponse_Epoch)(nil),       // 40: dbcontroller.admin.v1.StatusResponse.Epoch
+	(*StatusResponse_Process)(nil),     // 41: dbcontroller.admin.v1.StatusResponse.Process
+	(*StatusResponse_Outstanding)(nil), // 42: dbcontroller.admin.v1.StatusResponse.Outstanding
+	(*StatusResponse_Derivation)(nil),  // 43: dbcontroller.admin.v1.StatusResponse.Derivation
+	(*VerifyResponse_Difference)(nil),  // 44: dbcontroller.admin.v1.VerifyResponse.Difference
+	(*VerifyResponse_Progress)(nil),    // 45: dbcontroller.admin.v1.VerifyResponse.Progress
+	(*ExplainResponse_Reason)(nil),     // 46: dbcontroller.admin.v1.ExplainResponse.Reason
+	(*durationpb.Duration)(nil),        // 47: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil),      // 48: google.protobuf.Timestamp
 }
 var file_dbcontroller_admin_v1_admin_proto_depIdxs = []int32{
-	40, // 0: dbcontroller.admin.v1.ListStuckRequest.longer:type_name -> google.protobuf.Duration
-	28, // 1: dbcontroller.admin.v1.ListStuckResponse.resources:type_name -> dbcontroller.admin.v1.ListStuckResponse.Resource
-	29, // 2: dbcontroller.admin.v1.ListStuckResponse.work:type_name -> dbcontroller.admin.v1.ListStuckResponse.Work
-	9,  // 3: dbcontroller.admin.v1.ListDeletionsResponse.deletions:type_name -> dbcontroller.admin.v1.Deletion
-	41, // 4: dbcontroller.admin.v1.Deletion.start_time:type_name -> google.protobuf.Timestamp
-	41, // 5: dbcontroller.admin.v1.Deletion.update_time:type_name -> google.protobuf.Timestamp
-	12, // 6: dbcontroller.admin.v1.ListRemovalsResponse.removals:type_name -> dbcontroller.admin.v1.Removal
-	41, // 7: dbcontroller.admin.v1.Removal.decide_time:type_name -> google.protobuf.Timestamp
-	41, // 8: dbcontroller.admin.v1.Removal.request_time:type_name -> google.protobuf.Timestamp
-	35, // 9: dbcontroller.admin.v1.StatusResponse.outstanding:type_name -> dbcontroller.admin.v1.StatusResponse.Outstanding
-	36, // 10: dbcontroller.admin.v1.StatusResponse.derivations:type_name -> dbcontroller.admin.v1.StatusResponse.Derivation
-	25, // 11: dbcontroller.admin.v1.StatusResponse.failures:type_name -> dbcontroller.admin.v1.Failure
-	15, // 12: dbcontroller.admin.v1.StatusResponse.decommissioned:type_name -> dbcontroller.admin.v1.Decommissioned
-	34, // 13: dbcontroller.admin.v1.StatusResponse.processes:type_name -> dbcontroller.admin.v1.StatusResponse.Process
-	33, // 14: dbcontroller.admin.v1.StatusResponse.epoch:type_name -> dbcontroller.admin.v1.StatusResponse.Epoch
-	16, // 15: dbcontroller.admin.v1.StatusResponse.words:type_name -> dbcontroller.admin.v1.Word
-	32, // 16: dbcontroller.admin.v1.StatusResponse.kept:type_name -> dbcontroller.admin.v1.StatusResponse.Kept
-	31, // 17: dbcontroller.admin.v1.StatusResponse.delegations:type_name -> dbcontroller.admin.v1.StatusResponse.Delegations
-	9,  // 18: dbcontroller.admin.v1.StatusResponse.deletions:type_name -> dbcontroller.admin.v1.Deletion
-	30, // 19: dbcontroller.admin.v1.StatusResponse.watches:type_name -> dbcontroller.admin.v1.StatusResponse.Watch
-	41, // 20: dbcontroller.admin.v1.Decommissioned.said_time:type_name -> google.protobuf.Timestamp
-	41, // 21: dbcontroller.admin.v1.Word.said_time:type_name -> google.protobuf.Timestamp
-	0,  // 22: dbcontroller.admin.v1.VerifyRequest.dangling:type_name -> dbcontroller.admin.v1.VerifyRequest.Dangling
-	37, // 23: dbcontroller.admin.v1.VerifyResponse.difference:type_name -> dbcontroller.admin.v1.VerifyResponse.Difference
-	38, // 24: dbcontroller.admin.v1.VerifyResponse.progress:type_name -> dbcontroller.admin.v1.VerifyResponse.Progress
-	15, // 25: dbcontroller.admin.v1.DecommissionResponse.decommissioned:type_name -> dbcontroller.admin.v1.Decommissioned
-	41, // 26: dbcontroller.admin.v1.Failure.time:type_name -> google.protobuf.Timestamp
-	41, // 27: dbcontroller.admin.v1.ExplainResponse.update_time:type_name -> google.protobuf.Timestamp
-	39, // 28: dbcontroller.admin.v1.ExplainResponse.reasons:type_name -> dbcontroller.admin.v1.ExplainResponse.Reason
-	9,  // 29: dbcontroller.admin.v1.ExplainResponse.deletion:type_name -> dbcontroller.admin.v1.Deletion
-	41, // 30: dbcontroller.admin.v1.ListStuckResponse.Resource.since:type_name -> google.protobuf.Timestamp
-	41, // 31: dbcontroller.admin.v1.ListStuckResponse.Work.since:type_name -> google.protobuf.Timestamp
-	41, // 32: dbcontroller.admin.v1.StatusResponse.Watch.heard_time:type_name -> google.protobuf.Timestamp
-	41, // 33: dbcontroller.admin.v1.StatusResponse.Epoch.since:type_name -> google.protobuf.Timestamp
-	41, // 34: dbcontroller.admin.v1.StatusResponse.Process.join_time:type_name -> google.protobuf.Timestamp
-	41, // 35: dbcontroller.admin.v1.StatusResponse.Process.expire_time:type_name -> google.protobuf.Timestamp
-	41, // 36: dbcontroller.admin.v1.StatusResponse.Outstanding.oldest_time:type_name -> google.protobuf.Timestamp
-	41, // 37: dbcontroller.admin.v1.ExplainResponse.Reason.since:type_name -> google.protobuf.Timestamp
-	13, // 38: dbcontroller.admin.v1.AdminService.Status:input_type -> dbcontroller.admin.v1.StatusRequest
-	26, // 39: dbcontroller.admin.v1.AdminService.Explain:input_type -> dbcontroller.admin.v1.ExplainRequest
-	23, // 40: dbcontroller.admin.v1.AdminService.Decommission:input_type -> dbcontroller.admin.v1.DecommissionRequest
-	17, // 41: dbcontroller.admin.v1.AdminService.AcceptDatabase:input_type -> dbcontroller.admin.v1.AcceptDatabaseRequest
-	19, // 42: dbcontroller.admin.v1.AdminService.WaiveComparison:input_type -> dbcontroller.admin.v1.WaiveComparisonRequest
-	21, // 43: dbcontroller.admin.v1.AdminService.Verify:input_type -> dbcontroller.admin.v1.VerifyRequest
-	10, // 44: dbcontroller.admin.v1.AdminService.ListRemovals:input_type -> dbcontroller.admin.v1.ListRemovalsRequest
-	1,  // 45: dbcontroller.admin.v1.AdminService.ListStuck:input_type -> dbcontroller.admin.v1.ListStuckRequest
-	3,  // 46: dbcontroller.admin.v1.AdminService.Pause:input_type -> dbcontroller.admin.v1.PauseRequest
-	5,  // 47: dbcontroller.admin.v1.AdminService.Resume:input_type -> dbcontroller.admin.v1.ResumeRequest
-	7,  // 48: dbcontroller.admin.v1.AdminService.ListDeletions:input_type -> dbcontroller.admin.v1.ListDeletionsRequest
-	14, // 49: dbcontroller.admin.v1.AdminService.Status:output_type -> dbcontroller.admin.v1.StatusResponse
-	27, // 50: dbcontroller.admin.v1.AdminService.Explain:output_type -> dbcontroller.admin.v1.ExplainResponse
-	24, // 51: dbcontroller.admin.v1.AdminService.Decommission:output_type -> dbcontroller.admin.v1.DecommissionResponse
-	18, // 52: dbcontroller.admin.v1.AdminService.AcceptDatabase:output_type -> dbcontroller.admin.v1.AcceptDatabaseResponse
-	20, // 53: dbcontroller.admin.v1.AdminService.WaiveComparison:output_type -> dbcontroller.admin.v1.WaiveComparisonResponse
-	22, // 54: dbcontroller.admin.v1.AdminService.Verify:output_type -> dbcontroller.admin.v1.VerifyResponse
-	11, // 55: dbcontroller.admin.v1.AdminService.ListRemovals:output_type -> dbcontroller.admin.v1.ListRemovalsResponse
-	2,  // 56: dbcontroller.admin.v1.AdminService.ListStuck:output_type -> dbcontroller.admin.v1.ListStuckResponse
-	4,  // 57: dbcontroller.admin.v1.AdminService.Pause:output_type -> dbcontroller.admin.v1.PauseResponse
-	6,  // 58: dbcontroller.admin.v1.AdminService.Resume:output_type -> dbcontroller.admin.v1.ResumeResponse
-	8,  // 59: dbcontroller.admin.v1.AdminService.ListDeletions:output_type -> dbcontroller.admin.v1.ListDeletionsResponse
-	49, // [49:60] is the sub-list for method output_type
-	38, // [38:49] is the sub-list for method input_type
-	38, // [38:38] is the sub-list for extension type_name
-	38, // [38:38] is the sub-list for extension extendee
-	0,  // [0:38] is the sub-list for field type_name
+	47, // 0: dbcontroller.admin.v1.ListStuckRequest.longer:type_name -> google.protobuf.Duration
+	35, // 1: dbcontroller.admin.v1.ListStuckResponse.resources:type_name -> dbcontroller.admin.v1.ListStuckResponse.Resource
+	36, // 2: dbcontroller.admin.v1.ListStuckResponse.work:type_name -> dbcontroller.admin.v1.ListStuckResponse.Work
+	11, // 3: dbcontroller.admin.v1.ListReleasableResponse.releasable:type_name -> dbcontroller.admin.v1.Releasable
+	48, // 4: dbcontroller.admin.v1.Releasable.since:type_name -> google.protobuf.Timestamp
+	16, // 5: dbcontroller.admin.v1.ListDeletionsResponse.deletions:type_name -> dbcontroller.admin.v1.Deletion
+	48, // 6: dbcontroller.admin.v1.Deletion.start_time:type_name -> google.protobuf.Timestamp
+	48, // 7: dbcontroller.admin.v1.Deletion.update_time:type_name -> google.protobuf.Timestamp
+	19, // 8: dbcontroller.admin.v1.ListRemovalsResponse.removals:type_name -> dbcontroller.admin.v1.Removal
+	48, // 9: dbcontroller.admin.v1.Removal.decide_time:type_name -> google.protobuf.Timestamp
+	48, // 10: dbcontroller.admin.v1.Removal.request_time:type_name -> google.protobuf.Timestamp
+	42, // 11: dbcontroller.admin.v1.StatusResponse.outstanding:type_name -> dbcontroller.admin.v1.StatusResponse.Outstanding
+	43, // 12: dbcontroller.admin.v1.StatusResponse.derivations:type_name -> dbcontroller.admin.v1.StatusResponse.Derivation
+	32, // 13: dbcontroller.admin.v1.StatusResponse.failures:type_name -> dbcontroller.admin.v1.Failure
+	22, // 14: dbcontroller.admin.v1.StatusResponse.decommissioned:type_name -> dbcontroller.admin.v1.Decommissioned
+	41, // 15: dbcontroller.admin.v1.StatusResponse.processes:type_name -> dbcontroller.admin.v1.StatusResponse.Process
+	40, // 16: dbcontroller.admin.v1.StatusResponse.epoch:type_name -> dbcontroller.admin.v1.StatusResponse.Epoch
+	23, // 17: dbcontroller.admin.v1.StatusResponse.words:type_name -> dbcontroller.admin.v1.Word
+	39, // 18: dbcontroller.admin.v1.StatusResponse.kept:type_name -> dbcontroller.admin.v1.StatusResponse.Kept
+	38, // 19: dbcontroller.admin.v1.StatusResponse.delegations:type_name -> dbcontroller.admin.v1.StatusResponse.Delegations
+	16, // 20: dbcontroller.admin.v1.StatusResponse.deletions:type_name -> dbcontroller.admin.v1.Deletion
+	37, // 21: dbcontroller.admin.v1.StatusResponse.watches:type_name -> dbcontroller.admin.v1.StatusResponse.Watch
+	48, // 22: dbcontroller.admin.v1.Decommissioned.said_time:type_name -> google.protobuf.Timestamp
+	48, // 23: dbcontroller.admin.v1.Word.said_time:type_name -> google.protobuf.Timestamp
+	0,  // 24: dbcontroller.admin.v1.VerifyRequest.dangling:type_name -> dbcontroller.admin.v1.VerifyRequest.Dangling
+	44, // 25: dbcontroller.admin.v1.VerifyResponse.difference:type_name -> dbcontroller.admin.v1.VerifyResponse.Difference
+	45, // 26: dbcontroller.admin.v1.VerifyResponse.progress:type_name -> dbcontroller.admin.v1.VerifyResponse.Progress
+	22, // 27: dbcontroller.admin.v1.DecommissionResponse.decommissioned:type_name -> dbcontroller.admin.v1.Decommissioned
+	48, // 28: dbcontroller.admin.v1.Failure.time:type_name -> google.protobuf.Timestamp
+	48, // 29: dbcontroller.admin.v1.ExplainResponse.update_time:type_name -> google.protobuf.Timestamp
+	46, // 30: dbcontroller.admin.v1.ExplainResponse.reasons:type_name -> dbcontroller.admin.v1.ExplainResponse.Reason
+	16, // 31: dbcontroller.admin.v1.ExplainResponse.deletion:type_name -> dbcontroller.admin.v1.Deletion
+	48, // 32: dbcontroller.admin.v1.ListStuckResponse.Resource.since:type_name -> google.protobuf.Timestamp
+	48, // 33: dbcontroller.admin.v1.ListStuckResponse.Work.since:type_name -> google.protobuf.Timestamp
+	48, // 34: dbcontroller.admin.v1.StatusResponse.Watch.heard_time:type_name -> google.protobuf.Timestamp
+	48, // 35: dbcontroller.admin.v1.StatusResponse.Epoch.since:type_name -> google.protobuf.Timestamp
+	48, // 36: dbcontroller.admin.v1.StatusResponse.Process.join_time:type_name -> google.protobuf.Timestamp
+	48, // 37: dbcontroller.admin.v1.StatusResponse.Process.expire_time:type_name -> google.protobuf.Timestamp
+	48, // 38: dbcontroller.admin.v1.StatusResponse.Outstanding.oldest_time:type_name -> google.protobuf.Timestamp
+	48, // 39: dbcontroller.admin.v1.ExplainResponse.Reason.since:type_name -> google.protobuf.Timestamp
+	20, // 40: dbcontroller.admin.v1.AdminService.Status:input_type -> dbcontroller.admin.v1.StatusRequest
+	33, // 41: dbcontroller.admin.v1.AdminService.Explain:input_type -> dbcontroller.admin.v1.ExplainRequest
+	30, // 42: dbcontroller.admin.v1.AdminService.Decommission:input_type -> dbcontroller.admin.v1.DecommissionRequest
+	24, // 43: dbcontroller.admin.v1.AdminService.AcceptDatabase:input_type -> dbcontroller.admin.v1.AcceptDatabaseRequest
+	26, // 44: dbcontroller.admin.v1.AdminService.WaiveComparison:input_type -> dbcontroller.admin.v1.WaiveComparisonRequest
+	28, // 45: dbcontroller.admin.v1.AdminService.Verify:input_type -> dbcontroller.admin.v1.VerifyRequest
+	17, // 46: dbcontroller.admin.v1.AdminService.ListRemovals:input_type -> dbcontroller.admin.v1.ListRemovalsRequest
+	1,  // 47: dbcontroller.admin.v1.AdminService.ListStuck:input_type -> dbcontroller.admin.v1.ListStuckRequest
+	3,  // 48: dbcontroller.admin.v1.AdminService.Pause:input_type -> dbcontroller.admin.v1.PauseRequest
+	5,  // 49: dbcontroller.admin.v1.AdminService.Resume:input_type -> dbcontroller.admin.v1.ResumeRequest
+	7,  // 50: dbcontroller.admin.v1.AdminService.Retry:input_type -> dbcontroller.admin.v1.RetryRequest
+	9,  // 51: dbcontroller.admin.v1.AdminService.ListReleasable:input_type -> dbcontroller.admin.v1.ListReleasableRequest
+	12, // 52: dbcontroller.admin.v1.AdminService.ForceRelease:input_type -> dbcontroller.admin.v1.ForceReleaseRequest
+	14, // 53: dbcontroller.admin.v1.AdminService.ListDeletions:input_type -> dbcontroller.admin.v1.ListDeletionsRequest
+	21, // 54: dbcontroller.admin.v1.AdminService.Status:output_type -> dbcontroller.admin.v1.StatusResponse
+	34, // 55: dbcontroller.admin.v1.AdminService.Explain:output_type -> dbcontroller.admin.v1.ExplainResponse
+	31, // 56: dbcontroller.admin.v1.AdminService.Decommission:output_type -> dbcontroller.admin.v1.DecommissionResponse
+	25, // 57: dbcontroller.admin.v1.AdminService.AcceptDatabase:output_type -> dbcontroller.admin.v1.AcceptDatabaseResponse
+	27, // 58: dbcontroller.admin.v1.AdminService.WaiveComparison:output_type -> dbcontroller.admin.v1.WaiveComparisonResponse
+	29, // 59: dbcontroller.admin.v1.AdminService.Verify:output_type -> dbcontroller.admin.v1.VerifyResponse
+	18, // 60: dbcontroller.admin.v1.AdminService.ListRemovals:output_type -> dbcontroller.admin.v1.ListRemovalsResponse
+	2,  // 61: dbcontroller.admin.v1.AdminService.ListStuck:output_type -> dbcontroller.admin.v1.ListStuckResponse
+	4,  // 62: dbcontroller.admin.v1.AdminService.Pause:output_type -> dbcontroller.admin.v1.PauseResponse
+	6,  // 63: dbcontroller.admin.v1.AdminService.Resume:output_type -> dbcontroller.admin.v1.ResumeResponse
+	8,  // 64: dbcontroller.admin.v1.AdminService.Retry:output_type -> dbcontroller.admin.v1.RetryResponse
+	10, // 65: dbcontroller.admin.v1.AdminService.ListReleasable:output_type -> dbcontroller.admin.v1.ListReleasableResponse
+	13, // 66: dbcontroller.admin.v1.AdminService.ForceRelease:output_type -> dbcontroller.admin.v1.ForceReleaseResponse
+	15, // 67: dbcontroller.admin.v1.AdminService.ListDeletions:output_type -> dbcontroller.admin.v1.ListDeletionsResponse
+	54, // [54:68] is the sub-list for method output_type
+	40, // [40:54] is the sub-list for method input_type
+	40, // [40:40] is the sub-list for extension type_name
+	40, // [40:40] is the sub-list for extension extendee
+	0,  // [0:40] is the sub-list for field type_name
 }
 
 func init() { file_dbcontroller_admin_v1_admin_proto_init() }
@@ -3208,7 +3668,7 @@ func file_dbcontroller_admin_v1_admin_proto_init() {
 	if File_dbcontroller_admin_v1_admin_proto != nil {
 		return
 	}
-	file_dbcontroller_admin_v1_admin_proto_msgTypes[21].OneofWrappers = []any{
+	file_dbcontroller_admin_v1_admin_proto_msgTypes[28].OneofWrappers = []any{
 		(*VerifyResponse_Difference_)(nil),
 		(*VerifyResponse_Progress_)(nil),
 	}
@@ -3218,7 +3678,7 @@ func file_dbcontroller_admin_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dbcontroller_admin_v1_admin_proto_rawDesc), len(file_dbcontroller_admin_v1_admin_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   39,
+			NumMessages:   46,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

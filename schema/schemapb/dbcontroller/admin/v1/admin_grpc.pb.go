@@ -29,6 +29,9 @@ const (
 	AdminService_ListStuck_FullMethodName       = "/dbcontroller.admin.v1.AdminService/ListStuck"
 	AdminService_Pause_FullMethodName           = "/dbcontroller.admin.v1.AdminService/Pause"
 	AdminService_Resume_FullMethodName          = "/dbcontroller.admin.v1.AdminService/Resume"
+	AdminService_Retry_FullMethodName           = "/dbcontroller.admin.v1.AdminService/Retry"
+	AdminService_ListReleasable_FullMethodName  = "/dbcontroller.admin.v1.AdminService/ListReleasable"
+	AdminService_ForceRelease_FullMethodName    = "/dbcontroller.admin.v1.AdminService/ForceRelease"
 	AdminService_ListDeletions_FullMethodName   = "/dbcontroller.admin.v1.AdminService/ListDeletions"
 )
 
@@ -62,6 +65,15 @@ type AdminServiceClient interface {
 	// and released meanwhile. A repetition changes nothing.
 	Pause(ctx context.Context, in *PauseRequest, opts ...grpc.CallOption) (*PauseResponse, error)
 	Resume(ctx context.Context, in *ResumeRequest, opts ...grpc.CallOption) (*ResumeResponse, error)
+	// Retry makes every process of the deployment try at once what waits by a back-off: the work of a resource, or for another deployment,
+	// or all. A repetition tries again.
+	Retry(ctx context.Context, in *RetryRequest, opts ...grpc.CallOption) (*RetryResponse, error)
+	// ListReleasable returns the blockades, entries and owner references of a resource with their keys for ForceRelease, and the effect of
+	// a release.
+	ListReleasable(ctx context.Context, in *ListReleasableRequest, opts ...grpc.CallOption) (*ListReleasableResponse, error)
+	// ForceRelease removes blockades, entries and owner references that an operator knows to be wrong. A key names exactly what
+	// ListReleasable returned: what is written afterwards has other keys. A repetition changes nothing.
+	ForceRelease(ctx context.Context, in *ForceReleaseRequest, opts ...grpc.CallOption) (*ForceReleaseResponse, error)
 	// ListDeletions returns the progress of deletions in this deployment.
 	ListDeletions(ctx context.Context, in *ListDeletionsRequest, opts ...grpc.CallOption) (*ListDeletionsResponse, error)
 }
@@ -183,6 +195,36 @@ func (c *adminServiceClient) Resume(ctx context.Context, in *ResumeRequest, opts
 	return out, nil
 }
 
+func (c *adminServiceClient) Retry(ctx context.Context, in *RetryRequest, opts ...grpc.CallOption) (*RetryResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RetryResponse)
+	err := c.cc.Invoke(ctx, AdminService_Retry_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) ListReleasable(ctx context.Context, in *ListReleasableRequest, opts ...grpc.CallOption) (*ListReleasableResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListReleasableResponse)
+	err := c.cc.Invoke(ctx, AdminService_ListReleasable_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) ForceRelease(ctx context.Context, in *ForceReleaseRequest, opts ...grpc.CallOption) (*ForceReleaseResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ForceReleaseResponse)
+	err := c.cc.Invoke(ctx, AdminService_ForceRelease_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *adminServiceClient) ListDeletions(ctx context.Context, in *ListDeletionsRequest, opts ...grpc.CallOption) (*ListDeletionsResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListDeletionsResponse)
@@ -223,6 +265,15 @@ type AdminServiceServer interface {
 	// and released meanwhile. A repetition changes nothing.
 	Pause(context.Context, *PauseRequest) (*PauseResponse, error)
 	Resume(context.Context, *ResumeRequest) (*ResumeResponse, error)
+	// Retry makes every process of the deployment try at once what waits by a back-off: the work of a resource, or for another deployment,
+	// or all. A repetition tries again.
+	Retry(context.Context, *RetryRequest) (*RetryResponse, error)
+	// ListReleasable returns the blockades, entries and owner references of a resource with their keys for ForceRelease, and the effect of
+	// a release.
+	ListReleasable(context.Context, *ListReleasableRequest) (*ListReleasableResponse, error)
+	// ForceRelease removes blockades, entries and owner references that an operator knows to be wrong. A key names exactly what
+	// ListReleasable returned: what is written afterwards has other keys. A repetition changes nothing.
+	ForceRelease(context.Context, *ForceReleaseRequest) (*ForceReleaseResponse, error)
 	// ListDeletions returns the progress of deletions in this deployment.
 	ListDeletions(context.Context, *ListDeletionsRequest) (*ListDeletionsResponse, error)
 	mustEmbedUnimplementedAdminServiceServer()
@@ -264,6 +315,15 @@ func (UnimplementedAdminServiceServer) Pause(context.Context, *PauseRequest) (*P
 }
 func (UnimplementedAdminServiceServer) Resume(context.Context, *ResumeRequest) (*ResumeResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Resume not implemented")
+}
+func (UnimplementedAdminServiceServer) Retry(context.Context, *RetryRequest) (*RetryResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Retry not implemented")
+}
+func (UnimplementedAdminServiceServer) ListReleasable(context.Context, *ListReleasableRequest) (*ListReleasableResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListReleasable not implemented")
+}
+func (UnimplementedAdminServiceServer) ForceRelease(context.Context, *ForceReleaseRequest) (*ForceReleaseResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ForceRelease not implemented")
 }
 func (UnimplementedAdminServiceServer) ListDeletions(context.Context, *ListDeletionsRequest) (*ListDeletionsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListDeletions not implemented")
@@ -462,6 +522,60 @@ func _AdminService_Resume_Handler(srv interface{}, ctx context.Context, dec func
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_Retry_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RetryRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).Retry(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_Retry_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).Retry(ctx, req.(*RetryRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_ListReleasable_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListReleasableRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).ListReleasable(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_ListReleasable_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).ListReleasable(ctx, req.(*ListReleasableRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_ForceRelease_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ForceReleaseRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).ForceRelease(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_ForceRelease_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).ForceRelease(ctx, req.(*ForceReleaseRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _AdminService_ListDeletions_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListDeletionsRequest)
 	if err := dec(in); err != nil {
@@ -522,6 +636,18 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Resume",
 			Handler:    _AdminService_Resume_Handler,
+		},
+		{
+			MethodName: "Retry",
+			Handler:    _AdminService_Retry_Handler,
+		},
+		{
+			MethodName: "ListReleasable",
+			Handler:    _AdminService_ListReleasable_Handler,
+		},
+		{
+			MethodName: "ForceRelease",
+			Handler:    _AdminService_ForceRelease_Handler,
 		},
 		{
 			MethodName: "ListDeletions",

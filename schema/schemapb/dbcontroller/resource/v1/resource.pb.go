@@ -126,7 +126,7 @@ func (x UnaskedDeployment_Reason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use UnaskedDeployment_Reason.Descriptor instead.
 func (UnaskedDeployment_Reason) EnumDescriptor() ([]byte, []int) {
-	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{21, 0}
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{23, 0}
 }
 
 type Resource struct {
@@ -153,8 +153,14 @@ type Resource struct {
 	OwnerReferences []*OwnerReference `protobuf:"bytes,13,rep,name=owner_references,json=ownerReferences,proto3" json:"owner_references,omitempty"`
 	// Every delete that would remove it is refused; output only, see SetBlockDeletion.
 	BlockDeletion bool `protobuf:"varint,14,opt,name=block_deletion,json=blockDeletion,proto3" json:"block_deletion,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// In DELETING: those who have to clean up before it is removed have these finalizers; output only, see RemoveFinalizer.
+	Finalizers []string `protobuf:"bytes,15,rep,name=finalizers,proto3" json:"finalizers,omitempty"`
+	// The state of the world that a controller reports; output only, see UpdateResourceStatus. Names in it are no references.
+	Status *structpb.Struct `protobuf:"bytes,16,opt,name=status,proto3" json:"status,omitempty"`
+	// Increases with every change of the status. Changes of the body do not increase it, nor those of the status generation.
+	StatusGeneration int64 `protobuf:"varint,17,opt,name=status_generation,json=statusGeneration,proto3" json:"status_generation,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *Resource) Reset() {
@@ -283,6 +289,27 @@ func (x *Resource) GetBlockDeletion() bool {
 		return x.BlockDeletion
 	}
 	return false
+}
+
+func (x *Resource) GetFinalizers() []string {
+	if x != nil {
+		return x.Finalizers
+	}
+	return nil
+}
+
+func (x *Resource) GetStatus() *structpb.Struct {
+	if x != nil {
+		return x.Status
+	}
+	return nil
+}
+
+func (x *Resource) GetStatusGeneration() int64 {
+	if x != nil {
+		return x.StatusGeneration
+	}
+	return 0
 }
 
 type Condition struct {
@@ -1135,6 +1162,137 @@ func (x *SetBlockDeletionRequest) GetBlockDeletion() bool {
 	return false
 }
 
+type RemoveFinalizerRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// The incarnation after which the holder has cleaned up; required.
+	Uid           string `protobuf:"bytes,2,opt,name=uid,proto3" json:"uid,omitempty"`
+	Finalizer     string `protobuf:"bytes,3,opt,name=finalizer,proto3" json:"finalizer,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveFinalizerRequest) Reset() {
+	*x = RemoveFinalizerRequest{}
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveFinalizerRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveFinalizerRequest) ProtoMessage() {}
+
+func (x *RemoveFinalizerRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveFinalizerRequest.ProtoReflect.Descriptor instead.
+func (*RemoveFinalizerRequest) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *RemoveFinalizerRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *RemoveFinalizerRequest) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
+}
+
+func (x *RemoveFinalizerRequest) GetFinalizer() string {
+	if x != nil {
+		return x.Finalizer
+	}
+	return ""
+}
+
+type UpdateResourceStatusRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Only the incarnation with this uid, if given.
+	Uid    string           `protobuf:"bytes,2,opt,name=uid,proto3" json:"uid,omitempty"`
+	Status *structpb.Struct `protobuf:"bytes,3,opt,name=status,proto3" json:"status,omitempty"`
+	// Only if the stored status has this generation, which is 0 before the first status; otherwise FAILED_PRECONDITION.
+	StatusGeneration *int64 `protobuf:"varint,4,opt,name=status_generation,json=statusGeneration,proto3,oneof" json:"status_generation,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *UpdateResourceStatusRequest) Reset() {
+	*x = UpdateResourceStatusRequest{}
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UpdateResourceStatusRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UpdateResourceStatusRequest) ProtoMessage() {}
+
+func (x *UpdateResourceStatusRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UpdateResourceStatusRequest.ProtoReflect.Descriptor instead.
+func (*UpdateResourceStatusRequest) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *UpdateResourceStatusRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *UpdateResourceStatusRequest) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
+}
+
+func (x *UpdateResourceStatusRequest) GetStatus() *structpb.Struct {
+	if x != nil {
+		return x.Status
+	}
+	return nil
+}
+
+func (x *UpdateResourceStatusRequest) GetStatusGeneration() int64 {
+	if x != nil && x.StatusGeneration != nil {
+		return *x.StatusGeneration
+	}
+	return 0
+}
+
 type PlanDeletionRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -1148,7 +1306,7 @@ type PlanDeletionRequest struct {
 
 func (x *PlanDeletionRequest) Reset() {
 	*x = PlanDeletionRequest{}
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[15]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1160,7 +1318,7 @@ func (x *PlanDeletionRequest) String() string {
 func (*PlanDeletionRequest) ProtoMessage() {}
 
 func (x *PlanDeletionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[15]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1173,7 +1331,7 @@ func (x *PlanDeletionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanDeletionRequest.ProtoReflect.Descriptor instead.
 func (*PlanDeletionRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{15}
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *PlanDeletionRequest) GetName() string {
@@ -1224,7 +1382,7 @@ type PlanDeletionResponse struct {
 
 func (x *PlanDeletionResponse) Reset() {
 	*x = PlanDeletionResponse{}
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[16]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1236,7 +1394,7 @@ func (x *PlanDeletionResponse) String() string {
 func (*PlanDeletionResponse) ProtoMessage() {}
 
 func (x *PlanDeletionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[16]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1249,7 +1407,7 @@ func (x *PlanDeletionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanDeletionResponse.ProtoReflect.Descriptor instead.
 func (*PlanDeletionResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{16}
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *PlanDeletionResponse) GetAccepted() bool {
@@ -1340,7 +1498,7 @@ type ListReferrersRequest struct {
 
 func (x *ListReferrersRequest) Reset() {
 	*x = ListReferrersRequest{}
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[17]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1352,7 +1510,7 @@ func (x *ListReferrersRequest) String() string {
 func (*ListReferrersRequest) ProtoMessage() {}
 
 func (x *ListReferrersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[17]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1365,7 +1523,7 @@ func (x *ListReferrersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListReferrersRequest.ProtoReflect.Descriptor instead.
 func (*ListReferrersRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{17}
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ListReferrersRequest) GetTarget() string {
@@ -1418,7 +1576,7 @@ type ListReferrersResponse struct {
 
 func (x *ListReferrersResponse) Reset() {
 	*x = ListReferrersResponse{}
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[18]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1430,7 +1588,7 @@ func (x *ListReferrersResponse) String() string {
 func (*ListReferrersResponse) ProtoMessage() {}
 
 func (x *ListReferrersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[18]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1443,7 +1601,7 @@ func (x *ListReferrersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListReferrersResponse.ProtoReflect.Descriptor instead.
 func (*ListReferrersResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{18}
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ListReferrersResponse) GetReferrers() []*ListReferrersResponse_Referrer {
@@ -1490,7 +1648,7 @@ type DeleteResourceRequest struct {
 
 func (x *DeleteResourceRequest) Reset() {
 	*x = DeleteResourceRequest{}
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[19]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1502,7 +1660,7 @@ func (x *DeleteResourceRequest) String() string {
 func (*DeleteResourceRequest) ProtoMessage() {}
 
 func (x *DeleteResourceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[19]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1515,7 +1673,7 @@ func (x *DeleteResourceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteResourceRequest.ProtoReflect.Descriptor instead.
 func (*DeleteResourceRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{19}
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *DeleteResourceRequest) GetName() string {
@@ -1564,7 +1722,7 @@ type DeleteResourceResponse struct {
 
 func (x *DeleteResourceResponse) Reset() {
 	*x = DeleteResourceResponse{}
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[20]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1576,7 +1734,7 @@ func (x *DeleteResourceResponse) String() string {
 func (*DeleteResourceResponse) ProtoMessage() {}
 
 func (x *DeleteResourceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[20]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1589,7 +1747,7 @@ func (x *DeleteResourceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteResourceResponse.ProtoReflect.Descriptor instead.
 func (*DeleteResourceResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{20}
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *DeleteResourceResponse) GetRemoved() bool {
@@ -1641,7 +1799,7 @@ type UnaskedDeployment struct {
 
 func (x *UnaskedDeployment) Reset() {
 	*x = UnaskedDeployment{}
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[21]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1653,7 +1811,7 @@ func (x *UnaskedDeployment) String() string {
 func (*UnaskedDeployment) ProtoMessage() {}
 
 func (x *UnaskedDeployment) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[21]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1666,7 +1824,7 @@ func (x *UnaskedDeployment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnaskedDeployment.ProtoReflect.Descriptor instead.
 func (*UnaskedDeployment) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{21}
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *UnaskedDeployment) GetDeployment() string {
@@ -1706,7 +1864,7 @@ type WatchResourcesRequest struct {
 
 func (x *WatchResourcesRequest) Reset() {
 	*x = WatchResourcesRequest{}
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[22]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1718,7 +1876,7 @@ func (x *WatchResourcesRequest) String() string {
 func (*WatchResourcesRequest) ProtoMessage() {}
 
 func (x *WatchResourcesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[22]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1731,7 +1889,7 @@ func (x *WatchResourcesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResourcesRequest.ProtoReflect.Descriptor instead.
 func (*WatchResourcesRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{22}
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *WatchResourcesRequest) GetKind() string {
@@ -1779,7 +1937,7 @@ type WatchResourcesResponse struct {
 
 func (x *WatchResourcesResponse) Reset() {
 	*x = WatchResourcesResponse{}
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[23]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1791,7 +1949,7 @@ func (x *WatchResourcesResponse) String() string {
 func (*WatchResourcesResponse) ProtoMessage() {}
 
 func (x *WatchResourcesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[23]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1804,7 +1962,7 @@ func (x *WatchResourcesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResourcesResponse.ProtoReflect.Descriptor instead.
 func (*WatchResourcesResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{23}
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *WatchResourcesResponse) GetEvent() isWatchResourcesResponse_Event {
@@ -1900,7 +2058,7 @@ type BatchWriteResourcesRequest_Write struct {
 
 func (x *BatchWriteResourcesRequest_Write) Reset() {
 	*x = BatchWriteResourcesRequest_Write{}
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[25]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1912,7 +2070,7 @@ func (x *BatchWriteResourcesRequest_Write) String() string {
 func (*BatchWriteResourcesRequest_Write) ProtoMessage() {}
 
 func (x *BatchWriteResourcesRequest_Write) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[25]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1998,14 +2156,18 @@ type PlanDeletionResponse_Group struct {
 	// Full names of the first few.
 	Samples []string `protobuf:"bytes,7,rep,name=samples,proto3" json:"samples,omitempty"`
 	// They are unset, not deleted.
-	Unset         bool `protobuf:"varint,8,opt,name=unset,proto3" json:"unset,omitempty"`
+	Unset bool `protobuf:"varint,8,opt,name=unset,proto3" json:"unset,omitempty"`
+	// There may be more than count: the plan has reached its limit.
+	AtLeast bool `protobuf:"varint,9,opt,name=at_least,json=atLeast,proto3" json:"at_least,omitempty"`
+	// They stay in DELETING until the holders of these finalizers have cleaned up.
+	Finalizers    []string `protobuf:"bytes,10,rep,name=finalizers,proto3" json:"finalizers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PlanDeletionResponse_Group) Reset() {
 	*x = PlanDeletionResponse_Group{}
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[26]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2017,7 +2179,7 @@ func (x *PlanDeletionResponse_Group) String() string {
 func (*PlanDeletionResponse_Group) ProtoMessage() {}
 
 func (x *PlanDeletionResponse_Group) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[26]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2030,7 +2192,7 @@ func (x *PlanDeletionResponse_Group) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanDeletionResponse_Group.ProtoReflect.Descriptor instead.
 func (*PlanDeletionResponse_Group) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{16, 0}
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{18, 0}
 }
 
 func (x *PlanDeletionResponse_Group) GetParent() int32 {
@@ -2089,6 +2251,20 @@ func (x *PlanDeletionResponse_Group) GetUnset() bool {
 	return false
 }
 
+func (x *PlanDeletionResponse_Group) GetAtLeast() bool {
+	if x != nil {
+		return x.AtLeast
+	}
+	return false
+}
+
+func (x *PlanDeletionResponse_Group) GetFinalizers() []string {
+	if x != nil {
+		return x.Finalizers
+	}
+	return nil
+}
+
 type PlanDeletionResponse_Blocker struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Full name.
@@ -2110,7 +2286,7 @@ type PlanDeletionResponse_Blocker struct {
 
 func (x *PlanDeletionResponse_Blocker) Reset() {
 	*x = PlanDeletionResponse_Blocker{}
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[27]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2122,7 +2298,7 @@ func (x *PlanDeletionResponse_Blocker) String() string {
 func (*PlanDeletionResponse_Blocker) ProtoMessage() {}
 
 func (x *PlanDeletionResponse_Blocker) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[27]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2135,7 +2311,7 @@ func (x *PlanDeletionResponse_Blocker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanDeletionResponse_Blocker.ProtoReflect.Descriptor instead.
 func (*PlanDeletionResponse_Blocker) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{16, 1}
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{18, 1}
 }
 
 func (x *PlanDeletionResponse_Blocker) GetHolder() string {
@@ -2202,7 +2378,7 @@ type ListReferrersResponse_Referrer struct {
 
 func (x *ListReferrersResponse_Referrer) Reset() {
 	*x = ListReferrersResponse_Referrer{}
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[28]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2214,7 +2390,7 @@ func (x *ListReferrersResponse_Referrer) String() string {
 func (*ListReferrersResponse_Referrer) ProtoMessage() {}
 
 func (x *ListReferrersResponse_Referrer) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[28]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2227,7 +2403,7 @@ func (x *ListReferrersResponse_Referrer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListReferrersResponse_Referrer.ProtoReflect.Descriptor instead.
 func (*ListReferrersResponse_Referrer) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{18, 0}
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{20, 0}
 }
 
 func (x *ListReferrersResponse_Referrer) GetHolder() string {
@@ -2267,7 +2443,7 @@ type WatchResourcesResponse_EndOfSnapshot struct {
 
 func (x *WatchResourcesResponse_EndOfSnapshot) Reset() {
 	*x = WatchResourcesResponse_EndOfSnapshot{}
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[29]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2279,7 +2455,7 @@ func (x *WatchResourcesResponse_EndOfSnapshot) String() string {
 func (*WatchResourcesResponse_EndOfSnapshot) ProtoMessage() {}
 
 func (x *WatchResourcesResponse_EndOfSnapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[29]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2292,7 +2468,7 @@ func (x *WatchResourcesResponse_EndOfSnapshot) ProtoReflect() protoreflect.Messa
 
 // Deprecated: Use WatchResourcesResponse_EndOfSnapshot.ProtoReflect.Descriptor instead.
 func (*WatchResourcesResponse_EndOfSnapshot) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{23, 0}
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{25, 0}
 }
 
 func (x *WatchResourcesResponse_EndOfSnapshot) GetResumeToken() string {
@@ -2312,7 +2488,7 @@ type WatchResourcesResponse_Bookmark struct {
 
 func (x *WatchResourcesResponse_Bookmark) Reset() {
 	*x = WatchResourcesResponse_Bookmark{}
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[30]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2324,7 +2500,7 @@ func (x *WatchResourcesResponse_Bookmark) String() string {
 func (*WatchResourcesResponse_Bookmark) ProtoMessage() {}
 
 func (x *WatchResourcesResponse_Bookmark) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[30]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2337,7 +2513,7 @@ func (x *WatchResourcesResponse_Bookmark) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResourcesResponse_Bookmark.ProtoReflect.Descriptor instead.
 func (*WatchResourcesResponse_Bookmark) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{23, 1}
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{25, 1}
 }
 
 func (x *WatchResourcesResponse_Bookmark) GetResumeToken() string {
@@ -2351,7 +2527,7 @@ var File_dbcontroller_resource_v1_resource_proto protoreflect.FileDescriptor
 
 const file_dbcontroller_resource_v1_resource_proto_rawDesc = "" +
 	"\n" +
-	"'dbcontroller/resource/v1/resource.proto\x12\x18dbcontroller.resource.v1\x1a'dbcontroller/schema/v1/descriptor.proto\x1a google/protobuf/field_mask.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x91\x06\n" +
+	"'dbcontroller/resource/v1/resource.proto\x12\x18dbcontroller.resource.v1\x1a'dbcontroller/schema/v1/descriptor.proto\x1a google/protobuf/field_mask.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x8f\a\n" +
 	"\bResource\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x10\n" +
@@ -2375,7 +2551,12 @@ const file_dbcontroller_resource_v1_resource_proto_rawDesc = "" +
 	"conditions\x18\f \x03(\v2#.dbcontroller.resource.v1.ConditionR\n" +
 	"conditions\x12S\n" +
 	"\x10owner_references\x18\r \x03(\v2(.dbcontroller.resource.v1.OwnerReferenceR\x0fownerReferences\x12%\n" +
-	"\x0eblock_deletion\x18\x0e \x01(\bR\rblockDeletion\x1a9\n" +
+	"\x0eblock_deletion\x18\x0e \x01(\bR\rblockDeletion\x12\x1e\n" +
+	"\n" +
+	"finalizers\x18\x0f \x03(\tR\n" +
+	"finalizers\x12/\n" +
+	"\x06status\x18\x10 \x01(\v2\x17.google.protobuf.StructR\x06status\x12+\n" +
+	"\x11status_generation\x18\x11 \x01(\x03R\x10statusGeneration\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"D\n" +
@@ -2450,12 +2631,22 @@ const file_dbcontroller_resource_v1_resource_proto_rawDesc = "" +
 	"\x17SetBlockDeletionRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12%\n" +
-	"\x0eblock_deletion\x18\x03 \x01(\bR\rblockDeletion\"e\n" +
+	"\x0eblock_deletion\x18\x03 \x01(\bR\rblockDeletion\"\\\n" +
+	"\x16RemoveFinalizerRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
+	"\x03uid\x18\x02 \x01(\tR\x03uid\x12\x1c\n" +
+	"\tfinalizer\x18\x03 \x01(\tR\tfinalizer\"\xbc\x01\n" +
+	"\x1bUpdateResourceStatusRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
+	"\x03uid\x18\x02 \x01(\tR\x03uid\x12/\n" +
+	"\x06status\x18\x03 \x01(\v2\x17.google.protobuf.StructR\x06status\x120\n" +
+	"\x11status_generation\x18\x04 \x01(\x03H\x00R\x10statusGeneration\x88\x01\x01B\x14\n" +
+	"\x12_status_generation\"e\n" +
 	"\x13PlanDeletionRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1b\n" +
 	"\tpage_size\x18\x02 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\x03 \x01(\tR\tpageToken\"\xaf\a\n" +
+	"page_token\x18\x03 \x01(\tR\tpageToken\"\xea\a\n" +
 	"\x14PlanDeletionResponse\x12\x1a\n" +
 	"\baccepted\x18\x01 \x01(\bR\baccepted\x12L\n" +
 	"\x06groups\x18\x02 \x03(\v24.dbcontroller.resource.v1.PlanDeletionResponse.GroupR\x06groups\x12R\n" +
@@ -2467,7 +2658,7 @@ const file_dbcontroller_resource_v1_resource_proto_rawDesc = "" +
 	"\x0fnext_page_token\x18\b \x01(\tR\rnextPageToken\x12%\n" +
 	"\x0etotal_blockers\x18\t \x01(\x03R\rtotalBlockers\x12'\n" +
 	"\x0fhidden_blockers\x18\n" +
-	" \x01(\x03R\x0ehiddenBlockers\x1a\xee\x01\n" +
+	" \x01(\x03R\x0ehiddenBlockers\x1a\xa9\x02\n" +
 	"\x05Group\x12\x16\n" +
 	"\x06parent\x18\x01 \x01(\x05R\x06parent\x12\x1e\n" +
 	"\n" +
@@ -2478,7 +2669,12 @@ const file_dbcontroller_resource_v1_resource_proto_rawDesc = "" +
 	"\tbehaviour\x18\x05 \x01(\x0e2!.dbcontroller.schema.v1.BehaviourR\tbehaviour\x12\x14\n" +
 	"\x05count\x18\x06 \x01(\x03R\x05count\x12\x18\n" +
 	"\asamples\x18\a \x03(\tR\asamples\x12\x14\n" +
-	"\x05unset\x18\b \x01(\bR\x05unset\x1a\xbf\x01\n" +
+	"\x05unset\x18\b \x01(\bR\x05unset\x12\x19\n" +
+	"\bat_least\x18\t \x01(\bR\aatLeast\x12\x1e\n" +
+	"\n" +
+	"finalizers\x18\n" +
+	" \x03(\tR\n" +
+	"finalizers\x1a\xbf\x01\n" +
 	"\aBlocker\x12\x16\n" +
 	"\x06holder\x18\x01 \x01(\tR\x06holder\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x12\x16\n" +
@@ -2546,7 +2742,7 @@ const file_dbcontroller_resource_v1_resource_proto_rawDesc = "" +
 	"\fresume_token\x18\x01 \x01(\tR\vresumeToken\x1a-\n" +
 	"\bBookmark\x12!\n" +
 	"\fresume_token\x18\x01 \x01(\tR\vresumeTokenB\a\n" +
-	"\x05event2\xcb\v\n" +
+	"\x05event2\xa7\r\n" +
 	"\x0fResourceService\x12_\n" +
 	"\vGetResource\x12,.dbcontroller.resource.v1.GetResourceRequest\x1a\".dbcontroller.resource.v1.Resource\x12|\n" +
 	"\x11BatchGetResources\x122.dbcontroller.resource.v1.BatchGetResourcesRequest\x1a3.dbcontroller.resource.v1.BatchGetResourcesResponse\x12p\n" +
@@ -2556,7 +2752,9 @@ const file_dbcontroller_resource_v1_resource_proto_rawDesc = "" +
 	"\vPutResource\x12,.dbcontroller.resource.v1.PutResourceRequest\x1a\".dbcontroller.resource.v1.Resource\x12\x82\x01\n" +
 	"\x13BatchWriteResources\x124.dbcontroller.resource.v1.BatchWriteResourcesRequest\x1a5.dbcontroller.resource.v1.BatchWriteResourcesResponse\x12{\n" +
 	"\x19MutateAndValidateResource\x12:.dbcontroller.resource.v1.MutateAndValidateResourceRequest\x1a\".dbcontroller.resource.v1.Resource\x12i\n" +
-	"\x10SetBlockDeletion\x121.dbcontroller.resource.v1.SetBlockDeletionRequest\x1a\".dbcontroller.resource.v1.Resource\x12m\n" +
+	"\x10SetBlockDeletion\x121.dbcontroller.resource.v1.SetBlockDeletionRequest\x1a\".dbcontroller.resource.v1.Resource\x12g\n" +
+	"\x0fRemoveFinalizer\x120.dbcontroller.resource.v1.RemoveFinalizerRequest\x1a\".dbcontroller.resource.v1.Resource\x12q\n" +
+	"\x14UpdateResourceStatus\x125.dbcontroller.resource.v1.UpdateResourceStatusRequest\x1a\".dbcontroller.resource.v1.Resource\x12m\n" +
 	"\fPlanDeletion\x12-.dbcontroller.resource.v1.PlanDeletionRequest\x1a..dbcontroller.resource.v1.PlanDeletionResponse\x12p\n" +
 	"\rListReferrers\x12..dbcontroller.resource.v1.ListReferrersRequest\x1a/.dbcontroller.resource.v1.ListReferrersResponse\x12s\n" +
 	"\x0eDeleteResource\x12/.dbcontroller.resource.v1.DeleteResourceRequest\x1a0.dbcontroller.resource.v1.DeleteResourceResponse\x12u\n" +
@@ -2575,7 +2773,7 @@ func file_dbcontroller_resource_v1_resource_proto_rawDescGZIP() []byte {
 }
 
 var file_dbcontroller_resource_v1_resource_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_dbcontroller_resource_v1_resource_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
+var file_dbcontroller_resource_v1_resource_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
 var file_dbcontroller_resource_v1_resource_proto_goTypes = []any{
 	(Resource_State)(0),                          // 0: dbcontroller.resource.v1.Resource.State
 	(UnaskedDeployment_Reason)(0),                // 1: dbcontroller.resource.v1.UnaskedDeployment.Reason
@@ -2594,95 +2792,103 @@ var file_dbcontroller_resource_v1_resource_proto_goTypes = []any{
 	(*BatchWriteResourcesResponse)(nil),          // 14: dbcontroller.resource.v1.BatchWriteResourcesResponse
 	(*MutateAndValidateResourceRequest)(nil),     // 15: dbcontroller.resource.v1.MutateAndValidateResourceRequest
 	(*SetBlockDeletionRequest)(nil),              // 16: dbcontroller.resource.v1.SetBlockDeletionRequest
-	(*PlanDeletionRequest)(nil),                  // 17: dbcontroller.resource.v1.PlanDeletionRequest
-	(*PlanDeletionResponse)(nil),                 // 18: dbcontroller.resource.v1.PlanDeletionResponse
-	(*ListReferrersRequest)(nil),                 // 19: dbcontroller.resource.v1.ListReferrersRequest
-	(*ListReferrersResponse)(nil),                // 20: dbcontroller.resource.v1.ListReferrersResponse
-	(*DeleteResourceRequest)(nil),                // 21: dbcontroller.resource.v1.DeleteResourceRequest
-	(*DeleteResourceResponse)(nil),               // 22: dbcontroller.resource.v1.DeleteResourceResponse
-	(*UnaskedDeployment)(nil),                    // 23: dbcontroller.resource.v1.UnaskedDeployment
-	(*WatchResourcesRequest)(nil),                // 24: dbcontroller.resource.v1.WatchResourcesRequest
-	(*WatchResourcesResponse)(nil),               // 25: dbcontroller.resource.v1.WatchResourcesResponse
-	nil,                                          // 26: dbcontroller.resource.v1.Resource.LabelsEntry
-	(*BatchWriteResourcesRequest_Write)(nil),     // 27: dbcontroller.resource.v1.BatchWriteResourcesRequest.Write
-	(*PlanDeletionResponse_Group)(nil),           // 28: dbcontroller.resource.v1.PlanDeletionResponse.Group
-	(*PlanDeletionResponse_Blocker)(nil),         // 29: dbcontroller.resource.v1.PlanDeletionResponse.Blocker
-	(*ListReferrersResponse_Referrer)(nil),       // 30: dbcontroller.resource.v1.ListReferrersResponse.Referrer
-	(*WatchResourcesResponse_EndOfSnapshot)(nil), // 31: dbcontroller.resource.v1.WatchResourcesResponse.EndOfSnapshot
-	(*WatchResourcesResponse_Bookmark)(nil),      // 32: dbcontroller.resource.v1.WatchResourcesResponse.Bookmark
-	(*structpb.Struct)(nil),                      // 33: google.protobuf.Struct
-	(*timestamppb.Timestamp)(nil),                // 34: google.protobuf.Timestamp
-	(*fieldmaskpb.FieldMask)(nil),                // 35: google.protobuf.FieldMask
-	(v1.Behaviour)(0),                            // 36: dbcontroller.schema.v1.Behaviour
+	(*RemoveFinalizerRequest)(nil),               // 17: dbcontroller.resource.v1.RemoveFinalizerRequest
+	(*UpdateResourceStatusRequest)(nil),          // 18: dbcontroller.resource.v1.UpdateResourceStatusRequest
+	(*PlanDeletionRequest)(nil),                  // 19: dbcontroller.resource.v1.PlanDeletionRequest
+	(*PlanDeletionResponse)(nil),                 // 20: dbcontroller.resource.v1.PlanDeletionResponse
+	(*ListReferrersRequest)(nil),                 // 21: dbcontroller.resource.v1.ListReferrersRequest
+	(*ListReferrersResponse)(nil),                // 22: dbcontroller.resource.v1.ListReferrersResponse
+	(*DeleteResourceRequest)(nil),                // 23: dbcontroller.resource.v1.DeleteResourceRequest
+	(*DeleteResourceResponse)(nil),               // 24: dbcontroller.resource.v1.DeleteResourceResponse
+	(*UnaskedDeployment)(nil),                    // 25: dbcontroller.resource.v1.UnaskedDeployment
+	(*WatchResourcesRequest)(nil),                // 26: dbcontroller.resource.v1.WatchResourcesRequest
+	(*WatchResourcesResponse)(nil),               // 27: dbcontroller.resource.v1.WatchResourcesResponse
+	nil,                                          // 28: dbcontroller.resource.v1.Resource.LabelsEntry
+	(*BatchWriteResourcesRequest_Write)(nil),     // 29: dbcontroller.resource.v1.BatchWriteResourcesRequest.Write
+	(*PlanDeletionResponse_Group)(nil),           // 30: dbcontroller.resource.v1.PlanDeletionResponse.Group
+	(*PlanDeletionResponse_Blocker)(nil),         // 31: dbcontroller.resource.v1.PlanDeletionResponse.Blocker
+	(*ListReferrersResponse_Referrer)(nil),       // 32: dbcontroller.resource.v1.ListReferrersResponse.Referrer
+	(*WatchResourcesResponse_EndOfSnapshot)(nil), // 33: dbcontroller.resource.v1.WatchResourcesResponse.EndOfSnapshot
+	(*WatchResourcesResponse_Bookmark)(nil),      // 34: dbcontroller.resource.v1.WatchResourcesResponse.Bookmark
+	(*structpb.Struct)(nil),                      // 35: google.protobuf.Struct
+	(*timestamppb.Timestamp)(nil),                // 36: google.protobuf.Timestamp
+	(*fieldmaskpb.FieldMask)(nil),                // 37: google.protobuf.FieldMask
+	(v1.Behaviour)(0),                            // 38: dbcontroller.schema.v1.Behaviour
 }
 var file_dbcontroller_resource_v1_resource_proto_depIdxs = []int32{
 	0,  // 0: dbcontroller.resource.v1.Resource.state:type_name -> dbcontroller.resource.v1.Resource.State
-	26, // 1: dbcontroller.resource.v1.Resource.labels:type_name -> dbcontroller.resource.v1.Resource.LabelsEntry
-	33, // 2: dbcontroller.resource.v1.Resource.body:type_name -> google.protobuf.Struct
-	34, // 3: dbcontroller.resource.v1.Resource.create_time:type_name -> google.protobuf.Timestamp
-	34, // 4: dbcontroller.resource.v1.Resource.update_time:type_name -> google.protobuf.Timestamp
+	28, // 1: dbcontroller.resource.v1.Resource.labels:type_name -> dbcontroller.resource.v1.Resource.LabelsEntry
+	35, // 2: dbcontroller.resource.v1.Resource.body:type_name -> google.protobuf.Struct
+	36, // 3: dbcontroller.resource.v1.Resource.create_time:type_name -> google.protobuf.Timestamp
+	36, // 4: dbcontroller.resource.v1.Resource.update_time:type_name -> google.protobuf.Timestamp
 	3,  // 5: dbcontroller.resource.v1.Resource.conditions:type_name -> dbcontroller.resource.v1.Condition
 	4,  // 6: dbcontroller.resource.v1.Resource.owner_references:type_name -> dbcontroller.resource.v1.OwnerReference
-	35, // 7: dbcontroller.resource.v1.GetResourceRequest.read_mask:type_name -> google.protobuf.FieldMask
-	35, // 8: dbcontroller.resource.v1.BatchGetResourcesRequest.read_mask:type_name -> google.protobuf.FieldMask
-	2,  // 9: dbcontroller.resource.v1.BatchGetResourcesResponse.resources:type_name -> dbcontroller.resource.v1.Resource
-	35, // 10: dbcontroller.resource.v1.ListResourcesRequest.read_mask:type_name -> google.protobuf.FieldMask
-	2,  // 11: dbcontroller.resource.v1.ListResourcesResponse.resources:type_name -> dbcontroller.resource.v1.Resource
-	2,  // 12: dbcontroller.resource.v1.CreateResourceRequest.resource:type_name -> dbcontroller.resource.v1.Resource
-	2,  // 13: dbcontroller.resource.v1.UpdateResourceRequest.resource:type_name -> dbcontroller.resource.v1.Resource
-	35, // 14: dbcontroller.resource.v1.UpdateResourceRequest.update_mask:type_name -> google.protobuf.FieldMask
-	2,  // 15: dbcontroller.resource.v1.PutResourceRequest.resource:type_name -> dbcontroller.resource.v1.Resource
-	27, // 16: dbcontroller.resource.v1.BatchWriteResourcesRequest.writes:type_name -> dbcontroller.resource.v1.BatchWriteResourcesRequest.Write
-	2,  // 17: dbcontroller.resource.v1.BatchWriteResourcesResponse.resources:type_name -> dbcontroller.resource.v1.Resource
-	27, // 18: dbcontroller.resource.v1.MutateAndValidateResourceRequest.write:type_name -> dbcontroller.resource.v1.BatchWriteResourcesRequest.Write
-	27, // 19: dbcontroller.resource.v1.MutateAndValidateResourceRequest.more:type_name -> dbcontroller.resource.v1.BatchWriteResourcesRequest.Write
-	28, // 20: dbcontroller.resource.v1.PlanDeletionResponse.groups:type_name -> dbcontroller.resource.v1.PlanDeletionResponse.Group
-	29, // 21: dbcontroller.resource.v1.PlanDeletionResponse.blockers:type_name -> dbcontroller.resource.v1.PlanDeletionResponse.Blocker
-	23, // 22: dbcontroller.resource.v1.PlanDeletionResponse.unasked:type_name -> dbcontroller.resource.v1.UnaskedDeployment
-	30, // 23: dbcontroller.resource.v1.ListReferrersResponse.referrers:type_name -> dbcontroller.resource.v1.ListReferrersResponse.Referrer
-	2,  // 24: dbcontroller.resource.v1.DeleteResourceResponse.resource:type_name -> dbcontroller.resource.v1.Resource
-	23, // 25: dbcontroller.resource.v1.DeleteResourceResponse.unasked:type_name -> dbcontroller.resource.v1.UnaskedDeployment
-	1,  // 26: dbcontroller.resource.v1.UnaskedDeployment.reason:type_name -> dbcontroller.resource.v1.UnaskedDeployment.Reason
-	2,  // 27: dbcontroller.resource.v1.WatchResourcesResponse.upsert:type_name -> dbcontroller.resource.v1.Resource
-	2,  // 28: dbcontroller.resource.v1.WatchResourcesResponse.delete:type_name -> dbcontroller.resource.v1.Resource
-	31, // 29: dbcontroller.resource.v1.WatchResourcesResponse.end_of_snapshot:type_name -> dbcontroller.resource.v1.WatchResourcesResponse.EndOfSnapshot
-	32, // 30: dbcontroller.resource.v1.WatchResourcesResponse.bookmark:type_name -> dbcontroller.resource.v1.WatchResourcesResponse.Bookmark
-	2,  // 31: dbcontroller.resource.v1.BatchWriteResourcesRequest.Write.create:type_name -> dbcontroller.resource.v1.Resource
-	11, // 32: dbcontroller.resource.v1.BatchWriteResourcesRequest.Write.update:type_name -> dbcontroller.resource.v1.UpdateResourceRequest
-	2,  // 33: dbcontroller.resource.v1.BatchWriteResourcesRequest.Write.put:type_name -> dbcontroller.resource.v1.Resource
-	36, // 34: dbcontroller.resource.v1.PlanDeletionResponse.Group.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
-	36, // 35: dbcontroller.resource.v1.ListReferrersResponse.Referrer.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
-	5,  // 36: dbcontroller.resource.v1.ResourceService.GetResource:input_type -> dbcontroller.resource.v1.GetResourceRequest
-	6,  // 37: dbcontroller.resource.v1.ResourceService.BatchGetResources:input_type -> dbcontroller.resource.v1.BatchGetResourcesRequest
-	8,  // 38: dbcontroller.resource.v1.ResourceService.ListResources:input_type -> dbcontroller.resource.v1.ListResourcesRequest
-	10, // 39: dbcontroller.resource.v1.ResourceService.CreateResource:input_type -> dbcontroller.resource.v1.CreateResourceRequest
-	11, // 40: dbcontroller.resource.v1.ResourceService.UpdateResource:input_type -> dbcontroller.resource.v1.UpdateResourceRequest
-	12, // 41: dbcontroller.resource.v1.ResourceService.PutResource:input_type -> dbcontroller.resource.v1.PutResourceRequest
-	13, // 42: dbcontroller.resource.v1.ResourceService.BatchWriteResources:input_type -> dbcontroller.resource.v1.BatchWriteResourcesRequest
-	15, // 43: dbcontroller.resource.v1.ResourceService.MutateAndValidateResource:input_type -> dbcontroller.resource.v1.MutateAndValidateResourceRequest
-	16, // 44: dbcontroller.resource.v1.ResourceService.SetBlockDeletion:input_type -> dbcontroller.resource.v1.SetBlockDeletionRequest
-	17, // 45: dbcontroller.resource.v1.ResourceService.PlanDeletion:input_type -> dbcontroller.resource.v1.PlanDeletionRequest
-	19, // 46: dbcontroller.resource.v1.ResourceService.ListReferrers:input_type -> dbcontroller.resource.v1.ListReferrersRequest
-	21, // 47: dbcontroller.resource.v1.ResourceService.DeleteResource:input_type -> dbcontroller.resource.v1.DeleteResourceRequest
-	24, // 48: dbcontroller.resource.v1.ResourceService.WatchResources:input_type -> dbcontroller.resource.v1.WatchResourcesRequest
-	2,  // 49: dbcontroller.resource.v1.ResourceService.GetResource:output_type -> dbcontroller.resource.v1.Resource
-	7,  // 50: dbcontroller.resource.v1.ResourceService.BatchGetResources:output_type -> dbcontroller.resource.v1.BatchGetResourcesResponse
-	9,  // 51: dbcontroller.resource.v1.ResourceService.ListResources:output_type -> dbcontroller.resource.v1.ListResourcesResponse
-	2,  // 52: dbcontroller.resource.v1.ResourceService.CreateResource:output_type -> dbcontroller.resource.v1.Resource
-	2,  // 53: dbcontroller.resource.v1.ResourceService.UpdateResource:output_type -> dbcontroller.resource.v1.Resource
-	2,  // 54: dbcontroller.resource.v1.ResourceService.PutResource:output_type -> dbcontroller.resource.v1.Resource
-	14, // 55: dbcontroller.resource.v1.ResourceService.BatchWriteResources:output_type -> dbcontroller.resource.v1.BatchWriteResourcesResponse
-	2,  // 56: dbcontroller.resource.v1.ResourceService.MutateAndValidateResource:output_type -> dbcontroller.resource.v1.Resource
-	2,  // 57: dbcontroller.resource.v1.ResourceService.SetBlockDeletion:output_type -> dbcontroller.resource.v1.Resource
-	18, // 58: dbcontroller.resource.v1.ResourceService.PlanDeletion:output_type -> dbcontroller.resource.v1.PlanDeletionResponse
-	20, // 59: dbcontroller.resource.v1.ResourceService.ListReferrers:output_type -> dbcontroller.resource.v1.ListReferrersResponse
-	22, // 60: dbcontroller.resource.v1.ResourceService.DeleteResource:output_type -> dbcontroller.resource.v1.DeleteResourceResponse
-	25, // 61: dbcontroller.resource.v1.ResourceService.WatchResources:output_type -> dbcontroller.resource.v1.WatchResourcesResponse
-	49, // [49:62] is the sub-list for method output_type
-	36, // [36:49] is the sub-list for method input_type
-	36, // [36:36] is the sub-list for extension type_name
-	36, // [36:36] is the sub-list for extension extendee
-	0,  // [0:36] is the sub-list for field type_name
+	35, // 7: dbcontroller.resource.v1.Resource.status:type_name -> google.protobuf.Struct
+	37, // 8: dbcontroller.resource.v1.GetResourceRequest.read_mask:type_name -> google.protobuf.FieldMask
+	37, // 9: dbcontroller.resource.v1.BatchGetResourcesRequest.read_mask:type_name -> google.protobuf.FieldMask
+	2,  // 10: dbcontroller.resource.v1.BatchGetResourcesResponse.resources:type_name -> dbcontroller.resource.v1.Resource
+	37, // 11: dbcontroller.resource.v1.ListResourcesRequest.read_mask:type_name -> google.protobuf.FieldMask
+	2,  // 12: dbcontroller.resource.v1.ListResourcesResponse.resources:type_name -> dbcontroller.resource.v1.Resource
+	2,  // 13: dbcontroller.resource.v1.CreateResourceRequest.resource:type_name -> dbcontroller.resource.v1.Resource
+	2,  // 14: dbcontroller.resource.v1.UpdateResourceRequest.resource:type_name -> dbcontroller.resource.v1.Resource
+	37, // 15: dbcontroller.resource.v1.UpdateResourceRequest.update_mask:type_name -> google.protobuf.FieldMask
+	2,  // 16: dbcontroller.resource.v1.PutResourceRequest.resource:type_name -> dbcontroller.resource.v1.Resource
+	29, // 17: dbcontroller.resource.v1.BatchWriteResourcesRequest.writes:type_name -> dbcontroller.resource.v1.BatchWriteResourcesRequest.Write
+	2,  // 18: dbcontroller.resource.v1.BatchWriteResourcesResponse.resources:type_name -> dbcontroller.resource.v1.Resource
+	29, // 19: dbcontroller.resource.v1.MutateAndValidateResourceRequest.write:type_name -> dbcontroller.resource.v1.BatchWriteResourcesRequest.Write
+	29, // 20: dbcontroller.resource.v1.MutateAndValidateResourceRequest.more:type_name -> dbcontroller.resource.v1.BatchWriteResourcesRequest.Write
+	35, // 21: dbcontroller.resource.v1.UpdateResourceStatusRequest.status:type_name -> google.protobuf.Struct
+	30, // 22: dbcontroller.resource.v1.PlanDeletionResponse.groups:type_name -> dbcontroller.resource.v1.PlanDeletionResponse.Group
+	31, // 23: dbcontroller.resource.v1.PlanDeletionResponse.blockers:type_name -> dbcontroller.resource.v1.PlanDeletionResponse.Blocker
+	25, // 24: dbcontroller.resource.v1.PlanDeletionResponse.unasked:type_name -> dbcontroller.resource.v1.UnaskedDeployment
+	32, // 25: dbcontroller.resource.v1.ListReferrersResponse.referrers:type_name -> dbcontroller.resource.v1.ListReferrersResponse.Referrer
+	2,  // 26: dbcontroller.resource.v1.DeleteResourceResponse.resource:type_name -> dbcontroller.resource.v1.Resource
+	25, // 27: dbcontroller.resource.v1.DeleteResourceResponse.unasked:type_name -> dbcontroller.resource.v1.UnaskedDeployment
+	1,  // 28: dbcontroller.resource.v1.UnaskedDeployment.reason:type_name -> dbcontroller.resource.v1.UnaskedDeployment.Reason
+	2,  // 29: dbcontroller.resource.v1.WatchResourcesResponse.upsert:type_name -> dbcontroller.resource.v1.Resource
+	2,  // 30: dbcontroller.resource.v1.WatchResourcesResponse.delete:type_name -> dbcontroller.resource.v1.Resource
+	33, // 31: dbcontroller.resource.v1.WatchResourcesResponse.end_of_snapshot:type_name -> dbcontroller.resource.v1.WatchResourcesResponse.EndOfSnapshot
+	34, // 32: dbcontroller.resource.v1.WatchResourcesResponse.bookmark:type_name -> dbcontroller.resource.v1.WatchResourcesResponse.Bookmark
+	2,  // 33: dbcontroller.resource.v1.BatchWriteResourcesRequest.Write.create:type_name -> dbcontroller.resource.v1.Resource
+	11, // 34: dbcontroller.resource.v1.BatchWriteResourcesRequest.Write.update:type_name -> dbcontroller.resource.v1.UpdateResourceRequest
+	2,  // 35: dbcontroller.resource.v1.BatchWriteResourcesRequest.Write.put:type_name -> dbcontroller.resource.v1.Resource
+	38, // 36: dbcontroller.resource.v1.PlanDeletionResponse.Group.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	38, // 37: dbcontroller.resource.v1.ListReferrersResponse.Referrer.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	5,  // 38: dbcontroller.resource.v1.ResourceService.GetResource:input_type -> dbcontroller.resource.v1.GetResourceRequest
+	6,  // 39: dbcontroller.resource.v1.ResourceService.BatchGetResources:input_type -> dbcontroller.resource.v1.BatchGetResourcesRequest
+	8,  // 40: dbcontroller.resource.v1.ResourceService.ListResources:input_type -> dbcontroller.resource.v1.ListResourcesRequest
+	10, // 41: dbcontroller.resource.v1.ResourceService.CreateResource:input_type -> dbcontroller.resource.v1.CreateResourceRequest
+	11, // 42: dbcontroller.resource.v1.ResourceService.UpdateResource:input_type -> dbcontroller.resource.v1.UpdateResourceRequest
+	12, // 43: dbcontroller.resource.v1.ResourceService.PutResource:input_type -> dbcontroller.resource.v1.PutResourceRequest
+	13, // 44: dbcontroller.resource.v1.ResourceService.BatchWriteResources:input_type -> dbcontroller.resource.v1.BatchWriteResourcesRequest
+	15, // 45: dbcontroller.resource.v1.ResourceService.MutateAndValidateResource:input_type -> dbcontroller.resource.v1.MutateAndValidateResourceRequest
+	16, // 46: dbcontroller.resource.v1.ResourceService.SetBlockDeletion:input_type -> dbcontroller.resource.v1.SetBlockDeletionRequest
+	17, // 47: dbcontroller.resource.v1.ResourceService.RemoveFinalizer:input_type -> dbcontroller.resource.v1.RemoveFinalizerRequest
+	18, // 48: dbcontroller.resource.v1.ResourceService.UpdateResourceStatus:input_type -> dbcontroller.resource.v1.UpdateResourceStatusRequest
+	19, // 49: dbcontroller.resource.v1.ResourceService.PlanDeletion:input_type -> dbcontroller.resource.v1.PlanDeletionRequest
+	21, // 50: dbcontroller.resource.v1.ResourceService.ListReferrers:input_type -> dbcontroller.resource.v1.ListReferrersRequest
+	23, // 51: dbcontroller.resource.v1.ResourceService.DeleteResource:input_type -> dbcontroller.resource.v1.DeleteResourceRequest
+	26, // 52: dbcontroller.resource.v1.ResourceService.WatchResources:input_type -> dbcontroller.resource.v1.WatchResourcesRequest
+	2,  // 53: dbcontroller.resource.v1.ResourceService.GetResource:output_type -> dbcontroller.resource.v1.Resource
+	7,  // 54: dbcontroller.resource.v1.ResourceService.BatchGetResources:output_type -> dbcontroller.resource.v1.BatchGetResourcesResponse
+	9,  // 55: dbcontroller.resource.v1.ResourceService.ListResources:output_type -> dbcontroller.resource.v1.ListResourcesResponse
+	2,  // 56: dbcontroller.resource.v1.ResourceService.CreateResource:output_type -> dbcontroller.resource.v1.Resource
+	2,  // 57: dbcontroller.resource.v1.ResourceService.UpdateResource:output_type -> dbcontroller.resource.v1.Resource
+	2,  // 58: dbcontroller.resource.v1.ResourceService.PutResource:output_type -> dbcontroller.resource.v1.Resource
+	14, // 59: dbcontroller.resource.v1.ResourceService.BatchWriteResources:output_type -> dbcontroller.resource.v1.BatchWriteResourcesResponse
+	2,  // 60: dbcontroller.resource.v1.ResourceService.MutateAndValidateResource:output_type -> dbcontroller.resource.v1.Resource
+	2,  // 61: dbcontroller.resource.v1.ResourceService.SetBlockDeletion:output_type -> dbcontroller.resource.v1.Resource
+	2,  // 62: dbcontroller.resource.v1.ResourceService.RemoveFinalizer:output_type -> dbcontroller.resource.v1.Resource
+	2,  // 63: dbcontroller.resource.v1.ResourceService.UpdateResourceStatus:output_type -> dbcontroller.resource.v1.Resource
+	20, // 64: dbcontroller.resource.v1.ResourceService.PlanDeletion:output_type -> dbcontroller.resource.v1.PlanDeletionResponse
+	22, // 65: dbcontroller.resource.v1.ResourceService.ListReferrers:output_type -> dbcontroller.resource.v1.ListReferrersResponse
+	24, // 66: dbcontroller.resource.v1.ResourceService.DeleteResource:output_type -> dbcontroller.resource.v1.DeleteResourceResponse
+	27, // 67: dbcontroller.resource.v1.ResourceService.WatchResources:output_type -> dbcontroller.resource.v1.WatchResourcesResponse
+	53, // [53:68] is the sub-list for method output_type
+	38, // [38:53] is the sub-list for method input_type
+	38, // [38:38] is the sub-list for extension type_name
+	38, // [38:38] is the sub-list for extension extendee
+	0,  // [0:38] is the sub-list for field type_name
 }
 
 func init() { file_dbcontroller_resource_v1_resource_proto_init() }
@@ -2690,13 +2896,14 @@ func file_dbcontroller_resource_v1_resource_proto_init() {
 	if File_dbcontroller_resource_v1_resource_proto != nil {
 		return
 	}
-	file_dbcontroller_resource_v1_resource_proto_msgTypes[23].OneofWrappers = []any{
+	file_dbcontroller_resource_v1_resource_proto_msgTypes[16].OneofWrappers = []any{}
+	file_dbcontroller_resource_v1_resource_proto_msgTypes[25].OneofWrappers = []any{
 		(*WatchResourcesResponse_Upsert)(nil),
 		(*WatchResourcesResponse_Delete)(nil),
 		(*WatchResourcesResponse_EndOfSnapshot_)(nil),
 		(*WatchResourcesResponse_Bookmark_)(nil),
 	}
-	file_dbcontroller_resource_v1_resource_proto_msgTypes[25].OneofWrappers = []any{
+	file_dbcontroller_resource_v1_resource_proto_msgTypes[27].OneofWrappers = []any{
 		(*BatchWriteResourcesRequest_Write_Create)(nil),
 		(*BatchWriteResourcesRequest_Write_Update)(nil),
 		(*BatchWriteResourcesRequest_Write_Put)(nil),
@@ -2707,7 +2914,7 @@ func file_dbcontroller_resource_v1_resource_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dbcontroller_resource_v1_resource_proto_rawDesc), len(file_dbcontroller_resource_v1_resource_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   31,
+			NumMessages:   33,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -28,6 +28,8 @@ const (
 	ResourceService_BatchWriteResources_FullMethodName       = "/dbcontroller.resource.v1.ResourceService/BatchWriteResources"
 	ResourceService_MutateAndValidateResource_FullMethodName = "/dbcontroller.resource.v1.ResourceService/MutateAndValidateResource"
 	ResourceService_SetBlockDeletion_FullMethodName          = "/dbcontroller.resource.v1.ResourceService/SetBlockDeletion"
+	ResourceService_RemoveFinalizer_FullMethodName           = "/dbcontroller.resource.v1.ResourceService/RemoveFinalizer"
+	ResourceService_UpdateResourceStatus_FullMethodName      = "/dbcontroller.resource.v1.ResourceService/UpdateResourceStatus"
 	ResourceService_PlanDeletion_FullMethodName              = "/dbcontroller.resource.v1.ResourceService/PlanDeletion"
 	ResourceService_ListReferrers_FullMethodName             = "/dbcontroller.resource.v1.ResourceService/ListReferrers"
 	ResourceService_DeleteResource_FullMethodName            = "/dbcontroller.resource.v1.ResourceService/DeleteResource"
@@ -60,6 +62,13 @@ type ResourceServiceClient interface {
 	MutateAndValidateResource(ctx context.Context, in *MutateAndValidateResourceRequest, opts ...grpc.CallOption) (*Resource, error)
 	// SetBlockDeletion protects a resource from every delete, or ends the protection. For operators and the service's own code.
 	SetBlockDeletion(ctx context.Context, in *SetBlockDeletionRequest, opts ...grpc.CallOption) (*Resource, error)
+	// RemoveFinalizer tells that a finalizer's holder has cleaned up after a resource in DELETING; the last one lets it be removed. For the
+	// identity that the kind names as the holder, for operators, and for users with the right to operate. A finalizer that the resource
+	// does not have is no error.
+	RemoveFinalizer(ctx context.Context, in *RemoveFinalizerRequest, opts ...grpc.CallOption) (*Resource, error)
+	// UpdateResourceStatus replaces the status of a resource, and nothing else; also in DELETING. Without a status it removes the stored one.
+	// A status that is equal to the stored one changes nothing.
+	UpdateResourceStatus(ctx context.Context, in *UpdateResourceStatusRequest, opts ...grpc.CallOption) (*Resource, error)
 	// PlanDeletion returns what a delete would do, in all deployments, and changes nothing.
 	PlanDeletion(ctx context.Context, in *PlanDeletionRequest, opts ...grpc.CallOption) (*PlanDeletionResponse, error)
 	// ListReferrers lists the resources of one deployment that refer to a resource, or that it owns. For all of them, ask the deployment
@@ -170,6 +179,26 @@ func (c *resourceServiceClient) SetBlockDeletion(ctx context.Context, in *SetBlo
 	return out, nil
 }
 
+func (c *resourceServiceClient) RemoveFinalizer(ctx context.Context, in *RemoveFinalizerRequest, opts ...grpc.CallOption) (*Resource, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Resource)
+	err := c.cc.Invoke(ctx, ResourceService_RemoveFinalizer_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *resourceServiceClient) UpdateResourceStatus(ctx context.Context, in *UpdateResourceStatusRequest, opts ...grpc.CallOption) (*Resource, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Resource)
+	err := c.cc.Invoke(ctx, ResourceService_UpdateResourceStatus_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *resourceServiceClient) PlanDeletion(ctx context.Context, in *PlanDeletionRequest, opts ...grpc.CallOption) (*PlanDeletionResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(PlanDeletionResponse)
@@ -245,6 +274,13 @@ type ResourceServiceServer interface {
 	MutateAndValidateResource(context.Context, *MutateAndValidateResourceRequest) (*Resource, error)
 	// SetBlockDeletion protects a resource from every delete, or ends the protection. For operators and the service's own code.
 	SetBlockDeletion(context.Context, *SetBlockDeletionRequest) (*Resource, error)
+	// RemoveFinalizer tells that a finalizer's holder has cleaned up after a resource in DELETING; the last one lets it be removed. For the
+	// identity that the kind names as the holder, for operators, and for users with the right to operate. A finalizer that the resource
+	// does not have is no error.
+	RemoveFinalizer(context.Context, *RemoveFinalizerRequest) (*Resource, error)
+	// UpdateResourceStatus replaces the status of a resource, and nothing else; also in DELETING. Without a status it removes the stored one.
+	// A status that is equal to the stored one changes nothing.
+	UpdateResourceStatus(context.Context, *UpdateResourceStatusRequest) (*Resource, error)
 	// PlanDeletion returns what a delete would do, in all deployments, and changes nothing.
 	PlanDeletion(context.Context, *PlanDeletionRequest) (*PlanDeletionResponse, error)
 	// ListReferrers lists the resources of one deployment that refer to a resource, or that it owns. For all of them, ask the deployment
@@ -291,6 +327,12 @@ func (UnimplementedResourceServiceServer) MutateAndValidateResource(context.Cont
 }
 func (UnimplementedResourceServiceServer) SetBlockDeletion(context.Context, *SetBlockDeletionRequest) (*Resource, error) {
 	return nil, status.Error(codes.Unimplemented, "method SetBlockDeletion not implemented")
+}
+func (UnimplementedResourceServiceServer) RemoveFinalizer(context.Context, *RemoveFinalizerRequest) (*Resource, error) {
+	return nil, status.Error(codes.Unimplemented, "method RemoveFinalizer not implemented")
+}
+func (UnimplementedResourceServiceServer) UpdateResourceStatus(context.Context, *UpdateResourceStatusRequest) (*Resource, error) {
+	return nil, status.Error(codes.Unimplemented, "method UpdateResourceStatus not implemented")
 }
 func (UnimplementedResourceServiceServer) PlanDeletion(context.Context, *PlanDeletionRequest) (*PlanDeletionResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method PlanDeletion not implemented")
@@ -487,6 +529,42 @@ func _ResourceService_SetBlockDeletion_Handler(srv interface{}, ctx context.Cont
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ResourceService_RemoveFinalizer_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RemoveFinalizerRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ResourceServiceServer).RemoveFinalizer(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ResourceService_RemoveFinalizer_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ResourceServiceServer).RemoveFinalizer(ctx, req.(*RemoveFinalizerRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ResourceService_UpdateResourceStatus_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(UpdateResourceStatusRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ResourceServiceServer).UpdateResourceStatus(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ResourceService_UpdateResourceStatus_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ResourceServiceServer).UpdateResourceStatus(ctx, req.(*UpdateResourceStatusRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _ResourceService_PlanDeletion_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(PlanDeletionRequest)
 	if err := dec(in); err != nil {
@@ -594,6 +672,14 @@ var ResourceService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "SetBlockDeletion",
 			Handler:    _ResourceService_SetBlockDeletion_Handler,
+		},
+		{
+			MethodName: "RemoveFinalizer",
+			Handler:    _ResourceService_RemoveFinalizer_Handler,
+		},
+		{
+			MethodName: "UpdateResourceStatus",
+			Handler:    _ResourceService_UpdateResourceStatus_Handler,
 		},
 		{
 			MethodName: "PlanDeletion",

@@ -251,7 +251,9 @@ type KindDescriptor struct {
 	// Rules for fields of the bodies.
 	Fields []*FieldDescriptor `protobuf:"bytes,12,rep,name=fields,proto3" json:"fields,omitempty"`
 	// A JSON Schema (draft 2020-12, unless it says another one) that each written body has to fit.
-	Schema        *structpb.Struct `protobuf:"bytes,13,opt,name=schema,proto3" json:"schema,omitempty"`
+	Schema *structpb.Struct `protobuf:"bytes,13,opt,name=schema,proto3" json:"schema,omitempty"`
+	// Have to be removed before a resource in DELETING is.
+	Finalizers    []*FinalizerDescriptor `protobuf:"bytes,14,rep,name=finalizers,proto3" json:"finalizers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -377,6 +379,68 @@ func (x *KindDescriptor) GetSchema() *structpb.Struct {
 	return nil
 }
 
+func (x *KindDescriptor) GetFinalizers() []*FinalizerDescriptor {
+	if x != nil {
+		return x.Finalizers
+	}
+	return nil
+}
+
+// The part that somebody takes in each deletion of a resource of a kind.
+type FinalizerDescriptor struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Such as calendar.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// The identity that cleans up and removes it, such as user/calendar; operators may remove it as well.
+	Holder        string `protobuf:"bytes,2,opt,name=holder,proto3" json:"holder,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FinalizerDescriptor) Reset() {
+	*x = FinalizerDescriptor{}
+	mi := &file_dbcontroller_schema_v1_descriptor_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FinalizerDescriptor) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FinalizerDescriptor) ProtoMessage() {}
+
+func (x *FinalizerDescriptor) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_schema_v1_descriptor_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FinalizerDescriptor.ProtoReflect.Descriptor instead.
+func (*FinalizerDescriptor) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_schema_v1_descriptor_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *FinalizerDescriptor) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *FinalizerDescriptor) GetHolder() string {
+	if x != nil {
+		return x.Holder
+	}
+	return ""
+}
+
 type FieldDescriptor struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Field path in the body, without stars.
@@ -393,7 +457,7 @@ type FieldDescriptor struct {
 
 func (x *FieldDescriptor) Reset() {
 	*x = FieldDescriptor{}
-	mi := &file_dbcontroller_schema_v1_descriptor_proto_msgTypes[3]
+	mi := &file_dbcontroller_schema_v1_descriptor_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -405,7 +469,7 @@ func (x *FieldDescriptor) String() string {
 func (*FieldDescriptor) ProtoMessage() {}
 
 func (x *FieldDescriptor) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_descriptor_proto_msgTypes[3]
+	mi := &file_dbcontroller_schema_v1_descriptor_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -418,7 +482,7 @@ func (x *FieldDescriptor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FieldDescriptor.ProtoReflect.Descriptor instead.
 func (*FieldDescriptor) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_descriptor_proto_rawDescGZIP(), []int{3}
+	return file_dbcontroller_schema_v1_descriptor_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *FieldDescriptor) GetPath() string {
@@ -465,7 +529,7 @@ type ParentDescriptor struct {
 
 func (x *ParentDescriptor) Reset() {
 	*x = ParentDescriptor{}
-	mi := &file_dbcontroller_schema_v1_descriptor_proto_msgTypes[4]
+	mi := &file_dbcontroller_schema_v1_descriptor_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -477,7 +541,7 @@ func (x *ParentDescriptor) String() string {
 func (*ParentDescriptor) ProtoMessage() {}
 
 func (x *ParentDescriptor) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_descriptor_proto_msgTypes[4]
+	mi := &file_dbcontroller_schema_v1_descriptor_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -490,7 +554,7 @@ func (x *ParentDescriptor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ParentDescriptor.ProtoReflect.Descriptor instead.
 func (*ParentDescriptor) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_descriptor_proto_rawDescGZIP(), []int{4}
+	return file_dbcontroller_schema_v1_descriptor_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ParentDescriptor) GetKind() string {
@@ -543,7 +607,7 @@ type ReferenceDescriptor struct {
 
 func (x *ReferenceDescriptor) Reset() {
 	*x = ReferenceDescriptor{}
-	mi := &file_dbcontroller_schema_v1_descriptor_proto_msgTypes[5]
+	mi := &file_dbcontroller_schema_v1_descriptor_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -555,7 +619,7 @@ func (x *ReferenceDescriptor) String() string {
 func (*ReferenceDescriptor) ProtoMessage() {}
 
 func (x *ReferenceDescriptor) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_descriptor_proto_msgTypes[5]
+	mi := &file_dbcontroller_schema_v1_descriptor_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -568,7 +632,7 @@ func (x *ReferenceDescriptor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReferenceDescriptor.ProtoReflect.Descriptor instead.
 func (*ReferenceDescriptor) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_descriptor_proto_rawDescGZIP(), []int{5}
+	return file_dbcontroller_schema_v1_descriptor_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ReferenceDescriptor) GetPath() string {
@@ -640,7 +704,7 @@ const file_dbcontroller_schema_v1_descriptor_proto_rawDesc = "" +
 	"\x10patterns_dropped\x18\x05 \x01(\tR\x0fpatternsDropped\"D\n" +
 	"\x0eServiceVersion\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\tR\aservice\x12\x18\n" +
-	"\aversion\x18\x02 \x01(\tR\aversion\"\xbf\x04\n" +
+	"\aversion\x18\x02 \x01(\tR\aversion\"\x8c\x05\n" +
 	"\x0eKindDescriptor\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x1a\n" +
 	"\bpatterns\x18\x02 \x03(\tR\bpatterns\x12B\n" +
@@ -657,7 +721,13 @@ const file_dbcontroller_schema_v1_descriptor_proto_rawDesc = "" +
 	" \x01(\tR\x05table\x12\x10\n" +
 	"\x03key\x18\v \x03(\tR\x03key\x12?\n" +
 	"\x06fields\x18\f \x03(\v2'.dbcontroller.schema.v1.FieldDescriptorR\x06fields\x12/\n" +
-	"\x06schema\x18\r \x01(\v2\x17.google.protobuf.StructR\x06schema\"\x91\x01\n" +
+	"\x06schema\x18\r \x01(\v2\x17.google.protobuf.StructR\x06schema\x12K\n" +
+	"\n" +
+	"finalizers\x18\x0e \x03(\v2+.dbcontroller.schema.v1.FinalizerDescriptorR\n" +
+	"finalizers\"A\n" +
+	"\x13FinalizerDescriptor\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
+	"\x06holder\x18\x02 \x01(\tR\x06holder\"\x91\x01\n" +
 	"\x0fFieldDescriptor\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x120\n" +
 	"\adefault\x18\x02 \x01(\v2\x16.google.protobuf.ValueR\adefault\x12\x1a\n" +
@@ -699,33 +769,35 @@ func file_dbcontroller_schema_v1_descriptor_proto_rawDescGZIP() []byte {
 }
 
 var file_dbcontroller_schema_v1_descriptor_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_dbcontroller_schema_v1_descriptor_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_dbcontroller_schema_v1_descriptor_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
 var file_dbcontroller_schema_v1_descriptor_proto_goTypes = []any{
 	(Behaviour)(0),              // 0: dbcontroller.schema.v1.Behaviour
 	(*ServiceDescriptor)(nil),   // 1: dbcontroller.schema.v1.ServiceDescriptor
 	(*ServiceVersion)(nil),      // 2: dbcontroller.schema.v1.ServiceVersion
 	(*KindDescriptor)(nil),      // 3: dbcontroller.schema.v1.KindDescriptor
-	(*FieldDescriptor)(nil),     // 4: dbcontroller.schema.v1.FieldDescriptor
-	(*ParentDescriptor)(nil),    // 5: dbcontroller.schema.v1.ParentDescriptor
-	(*ReferenceDescriptor)(nil), // 6: dbcontroller.schema.v1.ReferenceDescriptor
-	(*structpb.Struct)(nil),     // 7: google.protobuf.Struct
-	(*structpb.Value)(nil),      // 8: google.protobuf.Value
+	(*FinalizerDescriptor)(nil), // 4: dbcontroller.schema.v1.FinalizerDescriptor
+	(*FieldDescriptor)(nil),     // 5: dbcontroller.schema.v1.FieldDescriptor
+	(*ParentDescriptor)(nil),    // 6: dbcontroller.schema.v1.ParentDescriptor
+	(*ReferenceDescriptor)(nil), // 7: dbcontroller.schema.v1.ReferenceDescriptor
+	(*structpb.Struct)(nil),     // 8: google.protobuf.Struct
+	(*structpb.Value)(nil),      // 9: google.protobuf.Value
 }
 var file_dbcontroller_schema_v1_descriptor_proto_depIdxs = []int32{
-	2, // 0: dbcontroller.schema.v1.ServiceDescriptor.imports:type_name -> dbcontroller.schema.v1.ServiceVersion
-	3, // 1: dbcontroller.schema.v1.ServiceDescriptor.kinds:type_name -> dbcontroller.schema.v1.KindDescriptor
-	5, // 2: dbcontroller.schema.v1.KindDescriptor.parents:type_name -> dbcontroller.schema.v1.ParentDescriptor
-	6, // 3: dbcontroller.schema.v1.KindDescriptor.references:type_name -> dbcontroller.schema.v1.ReferenceDescriptor
-	4, // 4: dbcontroller.schema.v1.KindDescriptor.fields:type_name -> dbcontroller.schema.v1.FieldDescriptor
-	7, // 5: dbcontroller.schema.v1.KindDescriptor.schema:type_name -> google.protobuf.Struct
-	8, // 6: dbcontroller.schema.v1.FieldDescriptor.default:type_name -> google.protobuf.Value
-	0, // 7: dbcontroller.schema.v1.ParentDescriptor.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
-	0, // 8: dbcontroller.schema.v1.ReferenceDescriptor.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
-	9, // [9:9] is the sub-list for method output_type
-	9, // [9:9] is the sub-list for method input_type
-	9, // [9:9] is the sub-list for extension type_name
-	9, // [9:9] is the sub-list for extension extendee
-	0, // [0:9] is the sub-list for field type_name
+	2,  // 0: dbcontroller.schema.v1.ServiceDescriptor.imports:type_name -> dbcontroller.schema.v1.ServiceVersion
+	3,  // 1: dbcontroller.schema.v1.ServiceDescriptor.kinds:type_name -> dbcontroller.schema.v1.KindDescriptor
+	6,  // 2: dbcontroller.schema.v1.KindDescriptor.parents:type_name -> dbcontroller.schema.v1.ParentDescriptor
+	7,  // 3: dbcontroller.schema.v1.KindDescriptor.references:type_name -> dbcontroller.schema.v1.ReferenceDescriptor
+	5,  // 4: dbcontroller.schema.v1.KindDescriptor.fields:type_name -> dbcontroller.schema.v1.FieldDescriptor
+	8,  // 5: dbcontroller.schema.v1.KindDescriptor.schema:type_name -> google.protobuf.Struct
+	4,  // 6: dbcontroller.schema.v1.KindDescriptor.finalizers:type_name -> dbcontroller.schema.v1.FinalizerDescriptor
+	9,  // 7: dbcontroller.schema.v1.FieldDescriptor.default:type_name -> google.protobuf.Value
+	0,  // 8: dbcontroller.schema.v1.ParentDescriptor.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	0,  // 9: dbcontroller.schema.v1.ReferenceDescriptor.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	10, // [10:10] is the sub-list for method output_type
+	10, // [10:10] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_dbcontroller_schema_v1_descriptor_proto_init() }
@@ -739,7 +811,7 @@ func file_dbcontroller_schema_v1_descriptor_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dbcontroller_schema_v1_descriptor_proto_rawDesc), len(file_dbcontroller_schema_v1_descriptor_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   6,
+			NumMessages:   7,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

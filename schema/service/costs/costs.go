@@ -1,4 +1,5 @@
-package service
+// Package costs bounds the costly reads of each caller.
+package costs
 
 import (
 	"context"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/db-controller/db-controller/internal/identity"
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
+	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 	"github.com/db-controller/db-controller/schema/service/outcome"
 )
@@ -25,13 +27,24 @@ var costly = map[string]bool{
 	adminv1.AdminService_Explain_FullMethodName:                 true,
 	adminv1.AdminService_ListRemovals_FullMethodName:            true,
 	adminv1.AdminService_ListStuck_FullMethodName:               true,
+	adminv1.AdminService_ListReleasable_FullMethodName:          true,
+	registryv1.RegistryService_GetEnvironment_FullMethodName:    true,
 }
+
+// maxCostly is the number of costly reads of one identity that run at the same time, maxCostlyWaiting the number of further ones that wait.
+const (
+	maxCostly        = 4
+	maxCostlyWaiting = 32
+)
+
+// Are reports whether a method is costly.
+func Are(method string) bool { return costly[method] }
 
 var errTooManyCosts = fmt.Errorf("%d lists, plans and other costly reads of this caller are in progress or waiting, and %w", maxCostly+maxCostlyWaiting, outcome.ErrTooManyCalls)
 
-// costs bounds the costly reads of each identity, so that one caller cannot use all connections to the database: maxCostly
+// Costs bounds the costly reads of each identity, so that one caller cannot use all connections to the database: maxCostly
 // of them run, maxCostlyWaiting wait, and further ones are refused at once.
-type costs struct {
+type Costs struct {
 	refused func(what string, who identity.Identity)
 
 	mu   sync.Mutex
@@ -40,19 +53,20 @@ type costs struct {
 
 // use counts the costly reads of one identity.
 type use struct {
-	calls  int           // guarded by costs.mu; with those that wait
+	calls  int           // guarded by Costs.mu; with those that wait
 	places chan struct{} // one element for each call that runs, which the call itself puts in and takes out
 }
 
-func newCosts(refused func(what string, who identity.Identity)) *costs {
+// New returns bounds that tell refused of each call that they refuse; it may be nil.
+func New(refused func(what string, who identity.Identity)) *Costs {
 	if refused == nil {
 		refused = func(string, identity.Identity) {}
 	}
-	return &costs{refused: refused, uses: map[identity.Identity]*use{}}
+	return &Costs{refused: refused, uses: map[identity.Identity]*use{}}
 }
 
-// Unary runs after actForUnary, so that it counts the forwarded calls of a person as the person's.
-func (c *costs) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+// Unary runs after the identity of a forwarded call is known, so that it counts the forwarded calls of a person as the person's.
+func (c *Costs) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	who, err := identity.FromContext(ctx)
 	if err != nil || !costly[info.FullMethod] {
 		return handler(ctx, req)
@@ -72,7 +86,7 @@ func (c *costs) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, 
 	return handler(ctx, req)
 }
 
-func (c *costs) enter(who identity.Identity) *use {
+func (c *Costs) enter(who identity.Identity) *use {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	u := c.uses[who]
@@ -87,7 +101,7 @@ func (c *costs) enter(who identity.Identity) *use {
 	return u
 }
 
-func (c *costs) leave(who identity.Identity, u *use) {
+func (c *Costs) leave(who identity.Identity, u *use) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if u.calls--; u.calls == 0 {

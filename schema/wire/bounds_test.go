@@ -1,4 +1,4 @@
-package service
+package wire_test
 
 import (
 	"fmt"
@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/structpb"
 
-	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/schema/wire"
 )
 
 func structOf(t testing.TB, v map[string]any) *structpb.Struct {
@@ -21,6 +21,8 @@ func structOf(t testing.TB, v map[string]any) *structpb.Struct {
 
 func TestBodiesAreBoundedBeforeTheyAreConverted(t *testing.T) {
 	t.Parallel()
+	most := wire.Bounds{Bytes: 1 << 20, Levels: 100}
+	check := func(s *structpb.Struct) error { return wire.CheckObject("body", s, most) }
 	nested := func(levels int) *structpb.Struct {
 		v := structpb.NewStringValue("x")
 		for range levels - 1 {
@@ -28,22 +30,22 @@ func TestBodiesAreBoundedBeforeTheyAreConverted(t *testing.T) {
 		}
 		return &structpb.Struct{Fields: map[string]*structpb.Value{"a": v}}
 	}
-	require.NoError(t, checkBody(nil))
-	require.NoError(t, checkBody(structOf(t, map[string]any{"a": []any{1, "x", nil, true, map[string]any{"b": 1e308}}})))
-	require.NoError(t, checkBody(nested(shadow.MaxBodyDepth)))
-	require.ErrorIs(t, checkBody(nested(shadow.MaxBodyDepth+1)), errBodyTooDeep)
-	require.NoError(t, checkBody(structOf(t, map[string]any{"a": strings.Repeat("x", shadow.MaxBodyBytes-100)})))
+	require.NoError(t, check(nil))
+	require.NoError(t, check(structOf(t, map[string]any{"a": []any{1, "x", nil, true, map[string]any{"b": 1e308}}})))
+	require.NoError(t, check(nested(most.Levels)))
+	require.EqualError(t, check(nested(most.Levels+1)), "body: more than 100 levels")
+	require.NoError(t, check(structOf(t, map[string]any{"a": strings.Repeat("x", most.Bytes-100)})))
 	for name, body := range map[string]map[string]any{
-		"a text":         {"a": strings.Repeat("x", shadow.MaxBodyBytes+1)},
-		"a key":          {strings.Repeat("k", shadow.MaxBodyBytes+1): 1},
-		"many elements":  {"a": make([]any, shadow.MaxBodyBytes+1)},
-		"many keys":      {"a": manyKeys(shadow.MaxBodyBytes / 5)},
-		"texts together": {"a": strings.Repeat("x", shadow.MaxBodyBytes/2), "b": strings.Repeat("y", shadow.MaxBodyBytes/2)},
+		"a text":         {"a": strings.Repeat("x", most.Bytes+1)},
+		"a key":          {strings.Repeat("k", most.Bytes+1): 1},
+		"many elements":  {"a": make([]any, most.Bytes+1)},
+		"many keys":      {"a": manyKeys(most.Bytes / 5)},
+		"texts together": {"a": strings.Repeat("x", most.Bytes/2), "b": strings.Repeat("y", most.Bytes/2)},
 	} {
-		require.ErrorIs(t, checkBody(structOf(t, body)), errBodyTooLarge, name)
+		require.EqualError(t, check(structOf(t, body)), "body: more than 1048576 bytes as JSON", name)
 	}
 	for _, n := range []float64{math.Inf(1), math.Inf(-1), math.NaN()} {
-		err := checkBody(&structpb.Struct{Fields: map[string]*structpb.Value{"a": structpb.NewListValue(&structpb.ListValue{Values: []*structpb.Value{
+		err := check(&structpb.Struct{Fields: map[string]*structpb.Value{"a": structpb.NewListValue(&structpb.ListValue{Values: []*structpb.Value{
 			structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{"b": structpb.NewNumberValue(n)}}),
 		}})}})
 		require.ErrorContains(t, err, "field body.a[0].b: ")

@@ -1,4 +1,4 @@
-package service
+package costs
 
 import (
 	"context"
@@ -19,7 +19,7 @@ func TestCostlyReadsOfOneIdentityAreBounded_I20(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var told []string
-		c := newCosts(func(what string, who identity.Identity) { told = append(told, what+" of "+who.String()) })
+		c := New(func(what string, who identity.Identity) { told = append(told, what+" of "+who.String()) })
 		end, underWay := make(chan struct{}), make(chan struct{}, 1000)
 		call := func(ctx context.Context, name, method string) <-chan codes.Code {
 			done := make(chan codes.Code, 1)

@@ -1,0 +1,121 @@
+package operate
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/db-controller/db-controller/client"
+	"github.com/db-controller/db-controller/cmd/db-controller/cli"
+	"github.com/db-controller/db-controller/schema"
+	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
+)
+
+// forceRelease has the flags of the command.
+type forceRelease struct {
+	keys   []string
+	reason string
+	yes    bool
+}
+
+// NewForceRelease returns the command force-release.
+func NewForceRelease() *cobra.Command {
+	var f forceRelease
+	cmd := cli.NewDeploymentCommand("force-release RESOURCE [--key KEY ... --reason TEXT --yes]", "Release wrong rows that keep a resource, for operators", `  db-controller force-release //iam.example.com/us-west2/projects/acme
+  db-controller force-release //iam.example.com/us-west2/projects/acme --key 'OWNEE_ENTRY|0198…' --reason "ticket 4711" --yes`, cobra.ExactArgs(1),
+		func(cmd *cobra.Command, c *client.Client, args []string) error {
+			name, err := schema.ParseFullName(args[0])
+			if err != nil {
+				return err
+			}
+			return f.run(cmd.Context(), cli.PrinterOf(cmd), c, name)
+		})
+	cmd.Long = `Release wrong rows that keep a resource.
+
+Without --key the command lists the rows that tie the resource to others, with a key for each: blockades of references in other deployments;
+while it is being deleted, the deployments that it waits for; otherwise its owners. With --key it prints the effects of the release, and
+with --yes it releases. It is for rows that a person knows to be wrong, for example because their deployment was restored from an old
+backup: first try retry, verify --repair, and decommission of a deployment that never comes back.
+
+A key contains uids and a number that differs in an equal row that is written later. So a repetition changes nothing, and a reference that
+exists, and that its deployment still reports, is established again. The deployment stores the reason with each key.`
+	cmd.ValidArgsFunction = cli.CompleteNames(1)
+	cmd.Flags().StringArrayVar(&f.keys, "key", nil, "key of a row to release, from the list; can be repeated")
+	cmd.Flags().StringVar(&f.reason, "reason", "", "the reason, which the deployment stores")
+	cmd.Flags().BoolVar(&f.yes, "yes", false, "confirm: this cannot be undone")
+	return cmd
+}
+
+func (f *forceRelease) run(ctx context.Context, out cli.Printer, c *client.Client, name schema.FullName) error {
+	admin, err := c.Admin(ctx, name.Deployment)
+	if err != nil {
+		return err
+	}
+	listed, err := admin.ListReleasable(ctx, &adminv1.ListReleasableRequest{Name: name.Name, PageSize: 1000})
+	if err != nil {
+		return cli.Plain(err)
+	}
+	if len(f.keys) == 0 {
+		printReleasable(out, listed.GetReleasable())
+		return out.Document(cli.Messages(listed.GetReleasable()))
+	}
+	chosen := slices.DeleteFunc(listed.GetReleasable(), func(r *adminv1.Releasable) bool { return !slices.Contains(f.keys, r.GetKey()) })
+	if err := f.confirmed(chosen); err != nil {
+		return err
+	}
+	for _, r := range chosen {
+		out.Line("%s: %s", r.GetKey(), r.GetBreaks())
+	}
+	answer, err := admin.ForceRelease(ctx, &adminv1.ForceReleaseRequest{Keys: f.keys, Reason: f.reason})
+	if err != nil {
+		return cli.Plain(err)
+	}
+	for _, key := range f.keys {
+		if slices.Contains(answer.GetReleased(), key) {
+			out.Line("released %s", key)
+		} else {
+			out.Line("nothing to release by %s: it is gone, or was replaced since", key)
+		}
+	}
+	return out.Document(map[string][]string{"released": answer.GetReleased()})
+}
+
+// confirmed fails with the effects while the operator has not confirmed them.
+func (f *forceRelease) confirmed(chosen []*adminv1.Releasable) error {
+	var effects strings.Builder
+	for _, r := range chosen {
+		fmt.Fprintf(&effects, "%s: %s\n", r.GetKey(), r.GetBreaks())
+	}
+	switch {
+	case f.reason == "":
+		return cli.Usage("%s--reason is missing: the reason is stored with the decision", effects.String())
+	case !f.yes:
+		return cli.Usage("%sthis cannot be undone: add --yes to continue", effects.String())
+	}
+	return nil
+}
+
+func printReleasable(out cli.Printer, all []*adminv1.Releasable) {
+	if len(all) == 0 {
+		out.Line("Nothing ties it to other resources or deployments.")
+	}
+	for _, r := range all {
+		what := strings.ToLower(strings.ReplaceAll(r.GetWhat(), "_", " ")) + " of " + r.GetOther()
+		if r.GetPath() != "" {
+			what += " (" + r.GetPath() + ")"
+		}
+		if r.GetSince() != nil {
+			what += ", since " + cli.Ago(r.GetSince().AsTime())
+		}
+		out.Line("%s", what)
+		if r.GetRefused() != "" {
+			out.Line("  cannot be released: %s", r.GetRefused())
+			continue
+		}
+		out.Line("  key:     '%s'", r.GetKey())
+		out.Line("  release: %s", r.GetBreaks())
+	}
+}

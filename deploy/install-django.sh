@@ -1,0 +1,33 @@
+#!/bin/sh
+# install-django.sh installs Django and psycopg for Debian's Python, if they are
+# missing: the proof of adoption runs an application with them, and the example
+# of transactions on strict tables uses psycopg.
+#
+# It installs only as root on Debian and its relatives. Everywhere else it names
+# the missing packages and exits with 0: those tests are skipped there.
+set -eu
+
+# The interpreter of the distribution: its packages work with no other one.
+python=/usr/bin/python3
+packages="python3-django python3-psycopg2"
+
+present() {
+	[ -x "$python" ] && "$python" -c 'import django, psycopg2' 2>/dev/null
+}
+
+skip() {
+	echo "install-django.sh: $*"
+	exit 0
+}
+
+if present; then
+	skip "Django and psycopg are present"
+fi
+[ -r /etc/debian_version ] || skip "Django is missing, its test is skipped (on Debian: $packages)"
+[ "$(id -u)" = 0 ] || skip "Django is missing, its test is skipped; install it with: sudo apt-get install -y $packages"
+
+apt-get update
+# shellcheck disable=SC2086
+DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $packages
+present || { echo "install-django.sh: apt-get installed $packages, yet $python cannot use them" >&2; exit 1; }
+echo "install-django.sh: Django and psycopg are present now"

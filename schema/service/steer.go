@@ -1,0 +1,80 @@
+package service
+
+import (
+	"cmp"
+	"context"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/db-controller/db-controller/schema"
+	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
+	"github.com/db-controller/db-controller/schema/service/outcome"
+	"github.com/db-controller/db-controller/schema/shadow"
+)
+
+// steering has work tried at once, and releases what an operator knows to be wrong.
+type steering interface {
+	Retry(ctx context.Context, of schema.DeploymentID, reason, by string) error
+	RetryResource(ctx context.Context, name, reason, by string) (waitsFor []schema.DeploymentID, err error)
+	Releasable(ctx context.Context, name string, limit int) ([]shadow.Releasable, error)
+	ForceRelease(ctx context.Context, keys []string, reason, by string) (released []string, err error)
+}
+
+func (a *admin) Retry(ctx context.Context, req *adminv1.RetryRequest) (*adminv1.RetryResponse, error) {
+	out, err := a.retry(ctx, req)
+	return out, outcome.Status(a.log, err)
+}
+
+func (a *admin) retry(ctx context.Context, req *adminv1.RetryRequest) (*adminv1.RetryResponse, error) {
+	of, by, err := operatorAction(ctx, cmp.Or(req.GetOf(), a.self.String()))
+	switch {
+	case err != nil:
+		return nil, err
+	case req.GetName() == "" && req.GetOf() == "":
+		return &adminv1.RetryResponse{}, a.steering.Retry(ctx, schema.DeploymentID{}, req.GetReason(), by)
+	case req.GetName() == "":
+		return &adminv1.RetryResponse{}, a.steering.Retry(ctx, of, req.GetReason(), by)
+	}
+	name, err := ownName(a.self, req.GetName())
+	if err != nil {
+		return nil, err
+	}
+	waitsFor, err := a.steering.RetryResource(ctx, name, req.GetReason(), by)
+	return &adminv1.RetryResponse{WaitsFor: deploymentNames(waitsFor)}, err
+}
+
+func (a *admin) ListReleasable(ctx context.Context, req *adminv1.ListReleasableRequest) (*adminv1.ListReleasableResponse, error) {
+	out, err := a.listReleasable(ctx, req)
+	return out, outcome.Status(a.log, err)
+}
+
+func (a *admin) listReleasable(ctx context.Context, req *adminv1.ListReleasableRequest) (*adminv1.ListReleasableResponse, error) {
+	name, err := ownName(a.self, req.GetName())
+	if err != nil {
+		return nil, err
+	}
+	found, err := a.steering.Releasable(ctx, name, pageSize(req.GetPageSize()))
+	if err != nil {
+		return nil, err
+	}
+	out := &adminv1.ListReleasableResponse{}
+	for _, r := range found {
+		p := &adminv1.Releasable{
+			Key: r.Key, What: r.What, Resource: schema.FullName{Deployment: a.self, Name: r.Name}.String(), Other: r.Other, Path: r.Path, Breaks: r.Breaks, Refused: r.Refused,
+		}
+		if !r.Since.IsZero() {
+			p.Since = timestamppb.New(r.Since)
+		}
+		out.Releasable = append(out.Releasable, p)
+	}
+	return out, nil
+}
+
+func (a *admin) ForceRelease(ctx context.Context, req *adminv1.ForceReleaseRequest) (*adminv1.ForceReleaseResponse, error) {
+	_, by, err := operatorAction(ctx, a.self.String())
+	if err != nil {
+		return nil, err
+	}
+	released, err := a.steering.ForceRelease(ctx, req.GetKeys(), req.GetReason(), by)
+	return &adminv1.ForceReleaseResponse{Released: released}, outcome.Status(a.log, err)
+}

@@ -1,0 +1,286 @@
+package shadow_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/internal/attach"
+	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/test/harness"
+)
+
+// newStrict is newAttached with strict references, in deployments that give rights.
+func newStrict(t *testing.T) *attached {
+	t.Helper()
+	services := strings.ReplaceAll(attachedServices, "region: eu, behaviour:", "region: eu, enforce: strict, behaviour:")
+	services = strings.ReplaceAll(services, "region: {column: approver_region}, behaviour:", "region: {column: approver_region}, enforce: strict, behaviour:")
+	a := &attached{Box: harness.NewBox(t, services, func(cfg *shadow.Config) { cfg.Delegations = true }, crm, shop), t: t}
+	a.tables()
+	a.exec(a.crm, `INSERT INTO customers SELECT g, 'c' FROM generate_series(1, 9) g; INSERT INTO seats VALUES ('a,b', 1)`)
+	a.attach()
+	return a
+}
+
+// lacks runs a statement that fails because rights are lacking, and returns the targets.
+func (a *attached) lacks(sql string) []string {
+	a.t.Helper()
+	_, err := a.shop.Exec(context.Background(), sql)
+	var pg *pgconn.PgError
+	require.True(a.t, errors.As(err, &pg), "%v", err)
+	require.Equal(a.t, "RD001", pg.Code, pg.Message)
+	return strings.Split(pg.Detail, "\n")
+}
+
+// acquire asks for the rights to refer to targets.
+func (a *attached) acquire(targets []string) {
+	a.t.Helper()
+	a.exec(a.shop, `SELECT dbcontroller.acquire($1)`, targets)
+	for range 3 {
+		a.GrantWishes(shop)
+		a.Settle()
+	}
+	a.exec(a.shop, `SELECT dbcontroller.acquired($1, interval '0')`, targets)
+}
+
+// write runs a statement as an application does.
+func (a *attached) write(sql string) {
+	a.t.Helper()
+	a.acquire(a.lacks(sql))
+	a.exec(a.shop, sql)
+}
+
+func customer(n string) string { return "//" + crm + "/customers/" + n }
+
+// A first reference is refused with the targets in DETAIL, and written after they were acquired. From its commit on, before the row is
+// read by the controller, it counts: it blocks, or is cascaded and unset.
+func TestStrictReferencesCountFromTheirCommit(t *testing.T) {
+	t.Parallel()
+	a := newStrict(t)
+	require.Equal(t, []string{"BLOCK " + customer("1"), "BLOCK //" + crm + "/seats/a%5C,b,1"}, a.lacks(`INSERT INTO invoices VALUES ('i', 1, 'a,b', 1)`))
+	order := `INSERT INTO orders (customer_id, approver_id, approver_region, note) VALUES (2, 3, 'eu', 'x')`
+	a.acquire(a.lacks(order))
+	a.write(`INSERT INTO invoices VALUES ('i', 1, 'a,b', 1)`)
+	a.exec(a.shop, order)
+	require.Zero(t, a.Count(shop, "reference"), "nothing is read yet")
+
+	// Nobody answers for the rows before they are read: a delete in plain SQL is refused, and one through the API waits.
+	refused := a.refused(a.crm, `DELETE FROM customers WHERE id = 1`)
+	require.Contains(t, refused.Detail, "//"+shop+" (rows written under its right)")
+	_, err := a.Delete(customer("1"))
+	require.Error(t, err)
+	a.exec(a.crm, `DELETE FROM customers WHERE id IN (2, 3)`)
+	a.Capture(a.ID(crm))
+	done, err := a.Act(a.ID(shop), a.ID(crm))
+	require.NoError(t, err)
+	require.Zero(t, done, "it acknowledges nothing before the row is read")
+	require.Equal(t, 2, a.Count(crm, "deleting"))
+	_ = a.lacks(`INSERT INTO orders (customer_id) VALUES (2)`)
+	a.Settle()
+	require.Equal(t, []string{"0"}, a.rows(a.shop, `SELECT count(*)::text FROM orders`))
+	require.Zero(t, a.Count(crm, "deleting"))
+
+	// What is written under a right needs nobody.
+	a.SetDown(crm, true)
+	a.exec(a.shop, `INSERT INTO invoices (id, customer_id) SELECT 'n' || g, 1 FROM generate_series(1, 50) g`)
+	a.exec(a.shop, `UPDATE invoices SET id = id || 'x' WHERE id LIKE 'n%'; DELETE FROM invoices WHERE id = 'i'`)
+	a.Settle()
+	require.Equal(t, 50, a.Count(shop, "reference"))
+	require.Empty(t, a.rows(a.shop, `SELECT problem FROM dbcontroller.captured`))
+	a.SetDown(crm, false)
+	_ = a.refused(a.crm, `DELETE FROM customers WHERE id = 1`)
+	_, err = a.Delete(customer("1"))
+	require.ErrorContains(t, err, "invoices/n")
+	a.exec(a.shop, `DELETE FROM invoices`)
+	a.returned()
+	a.exec(a.crm, `DELETE FROM customers WHERE id = 1`)
+	a.Settle()
+	require.Empty(t, harness.AuditDatabases(t, a.Pools))
+}
+
+// returned waits until rights that nothing uses are returned, as if the time for their use was over.
+func (a *attached) returned() {
+	a.t.Helper()
+	a.exec(a.shop, `UPDATE dbcontroller.foreign_target SET kept_until = now()`)
+	a.Settle()
+	_, err := a.Stores[a.ID(shop)].Tidy(context.Background())
+	require.NoError(a.t, err)
+	a.Settle()
+}
+
+// A target that does not exist is refused for good, and one whose region is dark is refused for now.
+func TestStrictReferencesToNothingAreRefused(t *testing.T) {
+	t.Parallel()
+	a := newStrict(t)
+	ctx := context.Background()
+	missing := a.lacks(`INSERT INTO orders (customer_id) VALUES (77)`)
+	a.exec(a.shop, `SELECT dbcontroller.acquire($1)`, missing)
+	a.GrantWishes(shop)
+	_, err := a.shop.Exec(ctx, `SELECT dbcontroller.acquired($1, interval '0')`, missing)
+	var pg *pgconn.PgError
+	require.True(t, errors.As(err, &pg), "%v", err)
+	require.Equal(t, "23503", pg.Code, pg.Message)
+	require.Contains(t, pg.Message, "does not exist")
+	_ = a.lacks(`INSERT INTO orders (customer_id) VALUES (77)`)
+
+	a.SetDown(crm, true)
+	a.exec(a.shop, `SELECT dbcontroller.acquire($1)`, []string{"BLOCK " + customer("5")})
+	a.GrantWishes(shop)
+	_, err = a.shop.Exec(ctx, `SELECT dbcontroller.acquired($1, interval '0')`, []string{"BLOCK " + customer("5")})
+	require.True(t, errors.As(err, &pg), "%v", err)
+	require.Equal(t, "RD002", pg.Code, pg.Message)
+	a.SetDown(crm, false)
+	a.exec(a.shop, `UPDATE dbcontroller.wish SET asked_at = asked_at - interval '2 s'`)
+
+	// Rights that are not used are returned.
+	a.acquire([]string{"BLOCK " + customer("5")})
+	_ = a.refused(a.crm, `DELETE FROM customers WHERE id = 5`)
+	a.returned()
+	a.exec(a.crm, `DELETE FROM customers WHERE id = 5`)
+	a.Settle()
+	_ = a.lacks(`INSERT INTO orders (customer_id) VALUES (5)`)
+	require.Empty(t, harness.AuditDatabases(t, a.Pools))
+}
+
+// A transaction that holds a right delays its end; at REPEATABLE READ one with an older snapshot fails with 40001.
+func TestTheEndOfARightWaitsForStrictWrites(t *testing.T) {
+	t.Parallel()
+	a := newStrict(t)
+	ctx := context.Background()
+	a.write(`INSERT INTO orders (customer_id, note) VALUES (4, 'one')`)
+	a.Settle()
+	older, err := pgx.ConnectConfig(ctx, a.shop.Config())
+	require.NoError(t, err)
+	defer func() { _ = older.Close(ctx) }()
+	snapshot, err := older.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+	require.NoError(t, err)
+	_, err = snapshot.Exec(ctx, `SELECT FROM public.orders`)
+	require.NoError(t, err)
+	tx, err := a.shop.Begin(ctx)
+	require.NoError(t, err)
+	_, err = tx.Exec(ctx, `INSERT INTO orders (customer_id, note) VALUES (4, 'two')`)
+	require.NoError(t, err)
+	a.exec(a.crm, `DELETE FROM customers WHERE id = 4`)
+	a.Capture(a.ID(crm))
+	done, err := a.Act(a.ID(shop), a.ID(crm))
+	require.NoError(t, err)
+	require.Zero(t, done, "the right is used by a transaction")
+	require.NoError(t, tx.Commit(ctx))
+
+	a.Settle()
+	_, err = snapshot.Exec(ctx, `INSERT INTO public.orders (customer_id, note) VALUES (4, 'three')`)
+	var pg *pgconn.PgError
+	require.True(t, errors.As(err, &pg), "%v", err)
+	require.Equal(t, "40001", pg.Code, pg.Message)
+	require.NoError(t, snapshot.Rollback(ctx))
+	require.Equal(t, []string{"0"}, a.rows(a.shop, `SELECT count(*)::text FROM orders`))
+	require.Empty(t, harness.AuditDatabases(t, a.Pools))
+}
+
+// Rights of before a failover do not count; what was written under them and not read yet is stored and compared.
+func TestStrictRowsSurviveAFailover(t *testing.T) {
+	t.Parallel()
+	a := newStrict(t)
+	ctx := context.Background()
+	require.NoError(t, a.crm.Close(ctx))
+	restore := a.Backup(crm) // without the rights
+	a.write(`INSERT INTO orders (customer_id, note) VALUES (4, 'one')`)
+	a.write(`INSERT INTO invoices (id, customer_id) VALUES ('i', 6)`)
+	restore()
+	a.Recover(crm)
+	a.crm = a.connect(crm, ``)
+	a.Settle()
+	a.again()
+	a.again()
+	require.Equal(t, 2, a.Count(shop, "reference"))
+	_ = a.refused(a.crm, `DELETE FROM customers WHERE id = 6`)
+	a.exec(a.crm, `DELETE FROM customers WHERE id = 4`)
+	a.Settle()
+	require.Equal(t, []string{"0"}, a.rows(a.shop, `SELECT count(*)::text FROM orders`))
+	require.Empty(t, harness.AuditDatabases(t, a.Pools))
+}
+
+// What strict cannot do is refused in words, and a process that does not know it does not join.
+func TestStrictIsRefusedInWords(t *testing.T) {
+	t.Parallel()
+	services := strings.ReplaceAll(attachedServices, "region: eu, behaviour:", "region: eu, enforce: strict, behaviour:")
+	services = strings.Replace(services, "  - kind: Customer\n", "  - kind: Customer\n    delegation: none\n", 1)
+	a := &attached{Box: harness.NewBox(t, services, func(cfg *shadow.Config) { cfg.Delegations = true }, crm, shop), t: t}
+	a.tables()
+	a.exec(a.shop, `ALTER TABLE invoices ALTER COLUMN seat TYPE numeric`)
+	a.exec(a.shop, `INSERT INTO dbcontroller.member (id, name, expires_at, delegates, blocks) VALUES (gen_random_uuid(), 'old', now() + interval '10 s', true, true)`)
+	plans, err := attach.Prepare(t.Context(), a.shop, a.Stores[a.ID(shop)].Model(), true)
+	require.NoError(t, err)
+	var said []string
+	for _, p := range plans {
+		for _, f := range p.Findings {
+			said = append(said, f.Text)
+		}
+	}
+	text := strings.Join(said, "\n")
+	require.Contains(t, text, "customer_id: crm.example.com/Customer gives no right to refer to it without asking")
+	require.Contains(t, text, "seat is of type numeric; the columns of a strict reference are of")
+	require.Contains(t, text, "1 processes of the deployment cannot serve strict references")
+	a.exec(a.shop, `DELETE FROM dbcontroller.member; INSERT INTO dbcontroller.attachment (kind_id, kind, definition, checksum, ready, strict) VALUES (1, 'X', '{}', '', true, true)`)
+	_, err = a.shop.Exec(t.Context(), `INSERT INTO dbcontroller.member (id, name, expires_at, delegates, blocks) VALUES (gen_random_uuid(), 'old', now(), true, true)`)
+	require.ErrorContains(t, err, "tables here have strict references")
+}
+
+// A transaction that took a right before a failover of the target's database is waited for; what it commits is compared.
+func TestAFailoverWaitsForStrictTransactions(t *testing.T) {
+	t.Parallel()
+	a := newStrict(t)
+	ctx := context.Background()
+	require.NoError(t, a.crm.Close(ctx))
+	restore := a.Backup(crm) // without the rights
+	a.acquire([]string{"ACT " + customer("4")})
+	older, err := pgx.ConnectConfig(ctx, a.shop.Config())
+	require.NoError(t, err)
+	defer func() { _ = older.Close(ctx) }()
+	snapshot, err := older.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+	require.NoError(t, err)
+	_, err = snapshot.Exec(ctx, `SELECT FROM public.orders`)
+	require.NoError(t, err)
+	tx, err := a.shop.Begin(ctx)
+	require.NoError(t, err)
+	_, err = tx.Exec(ctx, `INSERT INTO orders (customer_id, note) VALUES (4, 'one')`)
+	require.NoError(t, err)
+	restore()
+	a.Recover(crm)
+	a.crm = a.connect(crm, ``)
+	a.Settle()
+	waits := `SELECT unconfirmed::text FROM dbcontroller.deployment WHERE service = 'shop.example.com'`
+	require.Equal(t, []string{"true"}, a.rows(a.crm, waits), "a transaction may write under a right that the restore has lost")
+
+	require.NoError(t, tx.Commit(ctx))
+	a.Settle()
+	a.again()
+	a.again()
+	require.Equal(t, []string{"false"}, a.rows(a.crm, waits))
+	_, err = snapshot.Exec(ctx, `INSERT INTO public.orders (customer_id, note) VALUES (4, 'two')`)
+	var pg *pgconn.PgError
+	require.True(t, errors.As(err, &pg), "%v", err)
+	require.Equal(t, "40001", pg.Code, pg.Message)
+	require.NoError(t, snapshot.Rollback(ctx))
+	a.exec(a.crm, `DELETE FROM customers WHERE id = 4`)
+	a.Settle()
+	require.Equal(t, []string{"0"}, a.rows(a.shop, `SELECT count(*)::text FROM orders`))
+	require.Empty(t, harness.AuditDatabases(t, a.Pools))
+}
+
+// A wish is not answered with a right that is about to end: the statement would be refused again at once.
+func TestARightThatEndsIsAcquiredAnew(t *testing.T) {
+	t.Parallel()
+	a := newStrict(t)
+	order := `INSERT INTO orders (customer_id, note) VALUES (4, 'one')`
+	a.acquire(a.lacks(order))
+	a.exec(a.shop, `INSERT INTO dbcontroller.ending SELECT id, now() + interval '10 s' FROM dbcontroller.foreign_target`) // its process died
+	a.write(order)
+	a.Settle()
+	require.Empty(t, harness.AuditDatabases(t, a.Pools))
+}

@@ -1,0 +1,146 @@
+// Package control stores the reports of controllers about resources, beside the bodies: finalizers that are done, and statuses.
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+	"github.com/db-controller/db-controller/schema/shadow/internal/prepare"
+	"github.com/db-controller/db-controller/schema/shadow/internal/read"
+)
+
+// Controls writes for controllers.
+type Controls struct{ *db.DB }
+
+// New returns the controls of a database.
+func New(d *db.DB) *Controls { return &Controls{d} }
+
+const lockSQL = `
+SELECT id, uid, state, hidden, finalizers FROM dbcontroller.shadow WHERE kind_id = $1 AND name = $2 FOR NO KEY UPDATE`
+
+// locked is a resource of which other transactions change nothing until the end of this one.
+type locked struct {
+	id         int64
+	uid        uuid.UUID
+	state      peer.State
+	finalizers []string
+}
+
+// change locks a resource, changes it, and returns it as it is then. A non-zero uid has to match the resource's. It fails with
+// ErrNotFound.
+func (s *Controls) change(ctx context.Context, name string, uid uuid.UUID, change func(tx pgx.Tx, l locked) error) (*peer.Resource, error) {
+	kindID, err := s.KindOfName(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	var out *peer.Resource
+	err = s.InTx(ctx, db.ChangeFeed|db.WorkFeed, func(tx pgx.Tx) error {
+		var l locked
+		var hidden bool
+		err := tx.QueryRow(ctx, lockSQL, kindID, name).Scan(&l.id, &l.uid, &l.state, &hidden, &l.finalizers)
+		switch {
+		case errors.Is(err, pgx.ErrNoRows) || hidden:
+			return fmt.Errorf("%s: %w", name, peer.ErrNotFound)
+		case err != nil:
+			return fmt.Errorf("lock %s: %w", name, err)
+		case uid != uuid.Nil && uid != l.uid:
+			return fmt.Errorf("%s: %w with uid %s", name, peer.ErrNotFound, uid)
+		}
+		if err := change(tx, l); err != nil {
+			return err
+		}
+		out, err = read.LookUp(ctx, s.DB, tx, kindID, name)
+		return err
+	})
+	return out, err
+}
+
+// The time of the last update stays: for a resource in DELETING it is the time of the mark, by which long waits are found.
+var removeFinalizerSQL = db.Codes(`
+WITH s AS (
+    UPDATE dbcontroller.shadow SET finalizers = NULLIF(array_remove(finalizers, $2), '{}'), revision = nextval('dbcontroller.revision')
+    WHERE id = $1
+    RETURNING id, uid, kind_id, state, shard, name, revision, generation, created_at, block_deletion, finalizers
+), looked AS (
+` + db.LookAgain(`$3`, `s WHERE s.finalizers IS NULL`) + `
+)` + db.ChangeTo(`state`, `s JOIN dbcontroller.resource r USING (id)`))
+
+// RemoveFinalizer removes a finalizer of a resource in DELETING and returns the resource, which is removed soon if nothing else holds
+// it. A finalizer that the resource in DELETING does not have was removed before. It fails with ErrNotFound, and with ErrNotDeleting for
+// a resource that nobody has deleted: its clean-up would not be the last one.
+func (s *Controls) RemoveFinalizer(ctx context.Context, name string, uid uuid.UUID, finalizer string) (*peer.Resource, error) {
+	return s.change(ctx, name, uid, func(tx pgx.Tx, l locked) error {
+		switch {
+		case l.state != peer.Deleting:
+			return fmt.Errorf("%s: %w", name, peer.ErrNotDeleting)
+		case !slices.Contains(l.finalizers, finalizer):
+			return nil
+		}
+		if _, err := tx.Exec(ctx, removeFinalizerSQL, l.id, finalizer, s.SelfID); err != nil {
+			return fmt.Errorf("remove finalizer %s of %s: %w", finalizer, name, err)
+		}
+		return nil
+	})
+}
+
+const (
+	selectStatusSQL = `SELECT status IS NOT DISTINCT FROM $2::jsonb, COALESCE(status_generation, 0) FROM dbcontroller.resource WHERE id = $1`
+
+	// MaxStatusBytes is the maximum size of a status as JSON: lists and watches carry it beside the body.
+	MaxStatusBytes = 64 << 10
+)
+
+var writeStatusSQL = db.Codes(`
+WITH s AS (
+    UPDATE dbcontroller.shadow
+    SET revision = nextval('dbcontroller.revision'), updated_at = CASE WHEN state = {active} THEN now() ELSE updated_at END
+    WHERE id = $1
+    RETURNING id, uid, kind_id, state, name, revision, generation, created_at, block_deletion, finalizers
+), r AS (
+    UPDATE dbcontroller.resource SET status = $2::jsonb, status_generation = COALESCE(status_generation, 0) + 1
+    WHERE id = $1
+    RETURNING id, labels, body, owners, status, status_generation
+)` + db.ChangeTo(`state`, `s JOIN r USING (id)`))
+
+// UpdateStatus replaces the status of a resource by a JSON object, or removes it if status is nil, and returns the resource. The
+// generation of the body stays as it is, that of the status increases; a status that is equal to the stored one changes nothing, so that a
+// repeated call has no effect. With a generation it fails with ErrConflict unless the stored status has that one. It fails with
+// ErrNotFound, and *InvalidError.
+func (s *Controls) UpdateStatus(ctx context.Context, name string, uid uuid.UUID, status []byte, generation *int64) (*peer.Resource, error) {
+	var text *string
+	if status != nil {
+		t := string(status)
+		if text = &t; prepare.Storable("status", t, MaxStatusBytes) != nil {
+			return nil, &peer.InvalidError{Err: prepare.Storable("status", t, MaxStatusBytes)}
+		}
+	}
+	if m := s.Model(); m != nil {
+		if kind, err := m.KindOf(name); err == nil && kind.Table != nil {
+			return nil, &peer.InvalidError{Err: fmt.Errorf("%s is the row of a table, which has no status", name)}
+		}
+	}
+	return s.change(ctx, name, uid, func(tx pgx.Tx, l locked) error {
+		var same bool
+		var stored int64
+		err := tx.QueryRow(ctx, selectStatusSQL, l.id, text).Scan(&same, &stored)
+		switch {
+		case err != nil:
+			return fmt.Errorf("read the status of %s: %w", name, err)
+		case same:
+			return nil
+		case generation != nil && *generation != stored:
+			return fmt.Errorf("%s: %w: its status has generation %d, not %d", name, peer.ErrConflict, stored, *generation)
+		}
+		if _, err := tx.Exec(ctx, writeStatusSQL, l.id, text); err != nil {
+			return fmt.Errorf("write the status of %s: %w", name, err)
+		}
+		return nil
+	})
+}

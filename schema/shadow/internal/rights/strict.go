@@ -1,0 +1,134 @@
+package rights
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/shadow/internal/attempt"
+	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+	"github.com/db-controller/db-controller/schema/shadow/internal/prepare"
+)
+
+// Asked is a right that rows of attached tables are about to need.
+type Asked struct {
+	Target schema.FullName
+	Kind   schema.KindID
+	Block  bool // the right to block; else the one to act
+}
+
+// The row of a target is there before the question, because an answer must not make it: a deletion that comes between the two finds it.
+// It is kept for a while, so that the application can use the rights.
+const keepTargetsSQL = `
+WITH i AS (
+    SELECT * FROM unnest($1::uuid[], $2::int[], $3::text[]) WITH ORDINALITY AS i (uid, kind_id, name, n)
+), kept AS (
+    INSERT INTO dbcontroller.foreign_target (uid, deployment_id, kind_id, name, kept_until)
+    SELECT DISTINCT uid, $4::int, kind_id, name, now() + interval '15 s' FROM i
+    ON CONFLICT ON CONSTRAINT foreign_target_uid DO UPDATE SET kept_until = EXCLUDED.kept_until
+    RETURNING id, uid, turn, kind_id, name
+)
+SELECT kept.id, kept.uid, kept.turn, kept.kind_id, kept.name FROM i JOIN kept USING (uid) ORDER BY i.n`
+
+// AcquireAsked asks a deployment for rights to refer to targets that nothing here may refer to yet. It returns the reasons of those that it
+// refuses, by name; other errors are of all. A right to act is there when its confirm is answered.
+func (s *Rights) AcquireAsked(ctx context.Context, at schema.DeploymentID, asked []Asked) (map[string]error, error) {
+	refused := map[string]error{}
+	id := s.preparer.NewAttempt()
+	uids, err := s.find(ctx, at, id, asked)
+	var named *peer.RefusedError
+	if errors.As(err, &named) {
+		for _, r := range named.Refusals {
+			refused[r.Target.Name] = named
+		}
+		asked = slices.DeleteFunc(slices.Clone(asked), func(a Asked) bool { return refused[a.Target.Name] != nil })
+		if len(asked) == 0 || len(refused) == 0 {
+			return refused, nil
+		}
+		id = s.preparer.NewAttempt()
+		uids, err = s.find(ctx, at, id, asked)
+	}
+	if err != nil {
+		return refused, err
+	}
+	deployment, err := s.Names.Deployment(ctx, at)
+	if err != nil {
+		return refused, err
+	}
+	err = s.acquireAll(ctx, at, deployment, asked, uids)
+	return refused, errors.Join(err, attempt.AbandonAt(ctx, s.attempts, id, deployment))
+}
+
+// find returns the uids of targets. The tentative references that it establishes for that keep them there, and are never committed: nobody
+// could say yet which row of this database stands for such a target.
+func (s *Rights) find(ctx context.Context, at schema.DeploymentID, id peer.AttemptID, asked []Asked) ([]uuid.UUID, error) {
+	v, err := s.Current()
+	if err != nil {
+		return nil, err
+	}
+	if err := attempt.NoteTargets(ctx, s.attempts, &prepare.Saving{Foreign: map[schema.DeploymentID][]*prepare.NewReference{at: nil}}); err != nil {
+		return nil, err
+	}
+	refs := make([]peer.EstablishReference, len(asked))
+	for i, a := range asked {
+		kind := v.Model.Canonical(a.Kind).Kind
+		refs[i] = peer.EstablishReference{
+			HolderUID: uuid.Must(uuid.NewV7()), HolderKind: kind, HolderName: a.Target.Name, Path: peer.RightPath,
+			TargetKind: kind, TargetName: a.Target.Name, Behaviour: schema.Block,
+		}
+	}
+	answer, err := s.Peers.Establish(ctx, at, id, refs)
+	if err != nil {
+		return nil, err
+	}
+	if len(answer.UIDs) != len(asked) {
+		return nil, fmt.Errorf("the answer of %s has %d uids for %d names", at, len(answer.UIDs), len(asked))
+	}
+	return answer.UIDs, nil
+}
+
+func (s *Rights) acquireAll(ctx context.Context, at schema.DeploymentID, deployment int32, asked []Asked, uids []uuid.UUID) error {
+	wishes, err := s.keep(ctx, deployment, asked, uids)
+	if err != nil {
+		return fmt.Errorf("keep targets: %w", err)
+	}
+	for i, w := range wishes {
+		behaviour := schema.Unset
+		if asked[i].Block {
+			behaviour = schema.Block
+		}
+		err = errors.Join(err, s.acquire(ctx, at, w, behaviour))
+	}
+	return err
+}
+
+func (s *Rights) keep(ctx context.Context, deployment int32, asked []Asked, uids []uuid.UUID) (wishes []wish, err error) {
+	kinds, names := make([]int32, len(asked)), make([]string, len(asked))
+	for i, a := range asked {
+		if kinds[i], err = s.Names.Kind(ctx, a.Kind); err != nil {
+			return nil, err
+		}
+		names[i] = a.Target.Name
+	}
+	err = s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, db.EndingLockTimeoutSQL); err != nil {
+			return err
+		}
+		rows, err := tx.Query(ctx, keepTargetsSQL, uids, kinds, names, deployment)
+		if err != nil {
+			return err
+		}
+		wishes, err = pgx.CollectRows(rows, pgx.RowToStructByPos[wish])
+		return err
+	})
+	if err == nil && len(wishes) != len(asked) {
+		err = fmt.Errorf("%d rows for %d targets", len(wishes), len(asked))
+	}
+	return wishes, err
+}

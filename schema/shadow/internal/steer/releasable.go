@@ -1,0 +1,194 @@
+package steer
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+)
+
+// Releasable is a row that ties a resource of this deployment to another resource or deployment.
+type Releasable struct {
+	Key   string // for ForceRelease
+	What  string
+	Name  string    // of the resource here
+	Other string    // full name of the holder or owner; the deployment of an entry
+	Path  string    // of a blockade
+	Since time.Time // zero: unknown
+	// Breaks describes what is lost by the release.
+	Breaks string
+	// Refused is the reason why it cannot be released now; empty: it can.
+	Refused string
+}
+
+const (
+	listBlockadesSQL = `
+SELECT d.service, d.region, b.holder_name, b.holder_uid, b.attempt, f.path, b.expires_at IS NOT NULL, COALESCE(` + db.ExpiredSQL + `$2::interval), false)
+FROM dbcontroller.blockade b JOIN dbcontroller.deployment d ON d.id = b.deployment_id JOIN dbcontroller.field f ON f.id = b.field_id
+WHERE b.target_id = $1 ORDER BY b.holder_uid, b.field_id, b.attempt LIMIT $3`
+
+	listNoticesSQL = `
+SELECT d.service, d.region, max(n.seq) FROM dbcontroller.notice n JOIN dbcontroller.deployment d ON d.id = n.deployment_id
+WHERE n.target_id = $1 GROUP BY d.service, d.region ORDER BY d.service, d.region LIMIT $2`
+
+	listOwneeEntriesSQL = `
+SELECT d.service, d.region FROM dbcontroller.ownee_entry e JOIN dbcontroller.deployment d ON d.id = e.deployment_id
+WHERE e.owner_id = $1 ORDER BY d.service, d.region LIMIT $2`
+
+	listOwnersSQL = `
+SELECT d.service, d.region, k.kind, o.name, o.uid, o.created_at
+FROM dbcontroller.owner_reference o JOIN dbcontroller.deployment d ON d.id = o.deployment_id JOIN dbcontroller.kind k ON k.id = o.kind_id
+WHERE o.ownee_id = $1 ORDER BY d.service, d.region, k.kind, o.name, o.uid LIMIT $2`
+)
+
+// resource is a resource here.
+type resource struct {
+	id    int64
+	name  string
+	uid   uuid.UUID
+	state peer.State
+}
+
+func (s *Steering) find(ctx context.Context, name string) (r resource, err error) {
+	kind, err := s.KindOfName(ctx, name)
+	if err != nil {
+		return r, err
+	}
+	r.name = name
+	err = s.Pool.QueryRow(ctx, selectShadowSQL, kind, name).Scan(&r.id, &r.uid, &r.state)
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = peer.ErrNotFound
+	}
+	if err != nil {
+		err = fmt.Errorf("%s: %w", name, err)
+	}
+	return r, err
+}
+
+// Releasable lists what ties a resource to others: blockades; entries of deployments that a resource in DELETING waits for; owners of an
+// ACTIVE one. There are at most limit of each. It fails with ErrNotFound and *InvalidError.
+func (s *Steering) Releasable(ctx context.Context, name string, limit int) (out []Releasable, err error) {
+	r, err := s.find(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	lists := []func(context.Context, resource, int) ([]Releasable, error){s.blockades, s.owners}
+	if r.state == peer.Deleting {
+		lists = []func(context.Context, resource, int) ([]Releasable, error){s.blockades, s.entries, s.owneeEntries}
+	}
+	for _, list := range lists {
+		found, err := list(ctx, r, limit)
+		if err != nil {
+			return nil, fmt.Errorf("read the releasable rows of %s: %w", name, err)
+		}
+		out = append(out, found...)
+	}
+	return out, nil
+}
+
+func (s *Steering) blockades(ctx context.Context, r resource, limit int) ([]Releasable, error) {
+	rows, err := s.Pool.Query(ctx, listBlockadesSQL, r.id, s.Cfg.Times.TentativeTTL, limit)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (Releasable, error) {
+		k := key{what: Blockade, uid: r.uid}
+		var holder string
+		var tentative, expired bool
+		if err := row.Scan(&k.deployment.Service, &k.deployment.Region, &holder, &k.holder, &k.attempt, &k.path, &tentative, &expired); err != nil {
+			return Releasable{}, err
+		}
+		out := Releasable{
+			Key: k.String(), What: Blockade, Name: r.name, Path: k.path, Since: peer.AttemptTime(k.attempt),
+			Other: schema.FullName{Deployment: k.deployment, Name: holder}.String(),
+		}
+		out.Breaks = out.Other + " no longer keeps this resource: if it refers to it, the reference dangles once this resource is deleted, and only verify reports it"
+		if tentative {
+			out.Breaks += "; its write may still be committed"
+		}
+		out.Refused = refusal(k, tentative && !expired)
+		return out, nil
+	})
+}
+
+// refusal returns the reason why a blockade stays.
+func refusal(k key, undecided bool) string {
+	switch {
+	case k.path == peer.RightPath || k.holder == k.uid:
+		return "it stands for a right of " + k.deployment.String() + ", which goes on writing references under it: end the right there (serve --delegations=false)"
+	case undecided:
+		return "its write may be under way: its deployment is asked about it within seconds"
+	}
+	return ""
+}
+
+func (s *Steering) entries(ctx context.Context, r resource, limit int) ([]Releasable, error) {
+	rows, err := s.Pool.Query(ctx, listNoticesSQL, r.id, limit)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (Releasable, error) {
+		k := key{what: HolderEntry, uid: r.uid}
+		if err := row.Scan(&k.deployment.Service, &k.deployment.Region, &k.notice); err != nil {
+			return Releasable{}, err
+		}
+		return Releasable{
+			Key: k.String(), What: HolderEntry, Name: r.name, Other: k.deployment.String(), Refused: s.entryRefusal(k),
+			Breaks: "this resource does not wait for " + k.deployment.String() + ": what refers to it there is neither unset nor deleted along, and dangles; only verify reports it",
+		}, nil
+	})
+}
+
+// entryRefusal returns the reason why an entry stays.
+func (s *Steering) entryRefusal(k key) string {
+	switch {
+	case k.deployment == s.Self:
+		return "its work is done here: it waits for nobody else"
+	case k.what == HolderEntry && s.Cfg.Delegations:
+		return k.deployment.String() + " may have the right to refer to it without asking, and would go on: serve without --delegations, or decommission it"
+	}
+	return ""
+}
+
+func (s *Steering) owneeEntries(ctx context.Context, r resource, limit int) ([]Releasable, error) {
+	rows, err := s.Pool.Query(ctx, listOwneeEntriesSQL, r.id, limit)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (Releasable, error) {
+		k := key{what: OwneeEntry, uid: r.uid}
+		if err := row.Scan(&k.deployment.Service, &k.deployment.Region); err != nil {
+			return Releasable{}, err
+		}
+		return Releasable{
+			Key: k.String(), What: OwneeEntry, Name: r.name, Other: k.deployment.String(), Refused: s.entryRefusal(k),
+			Breaks: "this resource does not wait for " + k.deployment.String() + ": what it owns there stays and names an owner that is gone, until verify --repair there",
+		}, nil
+	})
+}
+
+func (s *Steering) owners(ctx context.Context, r resource, limit int) ([]Releasable, error) {
+	rows, err := s.Pool.Query(ctx, listOwnersSQL, r.id, limit)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (Releasable, error) {
+		k := key{what: OwnerReference, uid: r.uid}
+		if err := row.Scan(&k.deployment.Service, &k.deployment.Region, &k.kind, &k.name, &k.owner, &k.since); err != nil {
+			return Releasable{}, err
+		}
+		owner := cmp.Or(k.kind, "owner") + " " + schema.FullName{Deployment: k.deployment, Name: k.name}.String()
+		return Releasable{
+			Key: k.String(), What: OwnerReference, Name: r.name, Other: schema.FullName{Deployment: k.deployment, Name: k.name}.String(), Since: k.since,
+			Breaks: "this resource is not deleted with " + owner + "; without any owner it stays until somebody deletes it",
+		}, nil
+	})
+}

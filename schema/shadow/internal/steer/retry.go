@@ -1,0 +1,104 @@
+package steer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"go.uber.org/zap"
+
+	"github.com/db-controller/db-controller/internal/requestid"
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+)
+
+const (
+	workRetried = "WORK_RETRIED"
+
+	// Rows of attached tables wait in the database: up to an hour after a mistake of a person.
+	retryCapturedSQL = `UPDATE dbcontroller.captured SET due = now() WHERE due > now()`
+
+	selectShadowSQL = `SELECT id, uid, state FROM dbcontroller.shadow WHERE kind_id = $1 AND name = $2`
+)
+
+// The deployments that a resource waits for, this one among them if its own work is outstanding.
+var waitsForSQL = db.Codes(`
+SELECT d.service, d.region FROM dbcontroller.deployment d WHERE d.id IN (
+    SELECT deployment_id FROM dbcontroller.notice WHERE target_id = @id
+    UNION ALL SELECT deployment_id FROM dbcontroller.blockade WHERE target_id = @id AND expires_at IS NOT NULL
+    UNION ALL SELECT deployment_id FROM dbcontroller.owner_reference WHERE ownee_id = @id AND NOT checked
+    UNION ALL SELECT deployment_id FROM dbcontroller.work w
+    WHERE w.action IN ({finalise}, {check_owners}, {drop_owners}, {derive}) AND w.target_id = @id
+        OR w.action IN ({release}, {let_go}) AND w.holder_uid = @uid
+        OR w.action = {confirm} AND w.attempt IN (SELECT attempt FROM dbcontroller.reference WHERE holder_id = @id)
+) ORDER BY d.service, d.region`)
+
+// Retry is an operator's decision (by) that the work for a deployment, or all work for the zero one, is tried at once by every process of
+// this deployment, with what is done here for that deployment's deletions. A process that does not hear of it tries again when the pause
+// is over. The decision is recorded. It fails with *InvalidError.
+func (s *Steering) Retry(ctx context.Context, of schema.DeploymentID, reason, by string) error {
+	return s.retry(ctx, []schema.DeploymentID{of}, "", reason, by)
+}
+
+// RetryResource is Retry for the work of a resource. It returns the deployments that the resource waits for: the cause may be there. It
+// fails with ErrNotFound and *InvalidError.
+func (s *Steering) RetryResource(ctx context.Context, name, reason, by string) ([]schema.DeploymentID, error) {
+	r, err := s.find(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := s.Pool.Query(ctx, waitsForSQL, db.Named{"id": r.id, "uid": r.uid})
+	if err != nil {
+		return nil, fmt.Errorf("read the deployments that %s waits for: %w", name, err)
+	}
+	waitsFor, err := pgx.CollectRows(rows, pgx.RowToStructByPos[schema.DeploymentID])
+	if err != nil {
+		return nil, fmt.Errorf("read the deployments that %s waits for: %w", name, err)
+	}
+	of := waitsFor
+	if len(of) == 0 { // the decision is recorded all the same
+		of = []schema.DeploymentID{s.Self}
+	}
+	return waitsFor, s.retry(ctx, of, name+" "+r.uid.String()+": ", reason, by)
+}
+
+func (s *Steering) retry(ctx context.Context, of []schema.DeploymentID, about, reason, by string) error {
+	if reason == "" || len(reason) > 1000 {
+		return &peer.InvalidError{Resource: "reason", Err: errors.New("want 1 to 1000 characters; the reason is stored with the decision")}
+	}
+	told := make([]string, len(of))
+	ids := make([]int32, len(of))
+	for i, d := range of {
+		var err error
+		if told[i] = d.String(); d.IsZero() {
+			d, told[i] = s.Self, ""
+		}
+		if ids[i], err = s.Names.Deployment(ctx, d); err != nil {
+			return err
+		}
+	}
+	err := s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
+		b := &pgx.Batch{}
+		b.Queue(retryCapturedSQL)
+		for i := range of {
+			b.Queue(recordSQL, ids[i], workRetried, about+reason, by)
+			b.Queue(db.NotifyRetrySQL, told[i])
+		}
+		return tx.SendBatch(ctx, b).Close()
+	})
+	if err != nil {
+		return fmt.Errorf("retry: %w", err)
+	}
+	for _, d := range of { // also where notifications do not arrive
+		s.Retries.Ring(d)
+	}
+	s.Log.Warn("an operator has work tried at once", zap.Stringers("of", of), zap.String("about", about), zap.String("by", by), zap.String("reason", reason), requestid.Field(ctx))
+	return nil
+}
+
+// ListenRetries returns a channel of the deployments whose work is to be tried at once, until ctx ends; the zero one stands for all.
+func (s *Steering) ListenRetries(ctx context.Context) <-chan schema.DeploymentID {
+	return s.Retries.Listen(ctx)
+}

@@ -1,0 +1,21 @@
+// Package steer has the decisions of operators about single rows and waits: work that is tried at once, and blockades, entries and owner
+// references that are released although their deployments have not said so.
+package steer
+
+import (
+	"github.com/db-controller/db-controller/schema/shadow/internal/cascade"
+	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
+)
+
+// Steering is what operators decide about single rows and waits.
+type Steering struct {
+	*db.DB
+	gate    *gate.Gate
+	cascade *cascade.Actor
+}
+
+// New joins the parts.
+func New(g *gate.Gate, c *cascade.Actor) *Steering {
+	return &Steering{DB: g.DB, gate: g, cascade: c}
+}
