@@ -122,7 +122,7 @@ func TestADeleteWaitsForTheRemoval(t *testing.T) {
 	require.Regexp(t, `^//iam.example.com/us-west2/projects/acme deleted, after \d+m?s\n$`, got.out)
 	require.Equal(t, int32(4), d.reads.Load())
 
-	d.gone = -1
+	at = []string{"--context", stub.New(t, stub.Services{Resources: &deleting{gone: -1}, Admin: &counting{}}).Context}
 	got = command(t, append(at, "delete", acmeName, "--wait", "30ms")...)
 	require.Equal(t, cli.Unavailable, got.code)
 	require.Contains(t, got.out, "BLOCKED by //devices.example.com")
@@ -136,14 +136,13 @@ func TestADeleteWaitsForTheRemoval(t *testing.T) {
 // A delete without an answer may have been accepted: the message says so instead of reporting a failure.
 func TestADeleteWithoutAnAnswerIsUnknown(t *testing.T) {
 	t.Parallel()
-	d := &deleting{hangs: true}
-	at := []string{"--context", stub.New(t, stub.Services{Resources: d}).Context}
+	at := []string{"--context", stub.New(t, stub.Services{Resources: &deleting{hangs: true}}).Context}
 	got := command(t, append(at, "delete", acmeName, "--timeout", "50ms")...)
 	require.Equal(t, cli.Unavailable, got.code)
 	require.Equal(t, "error: no answer within 50ms (--timeout): it is unknown whether the delete of "+acmeName+" was accepted; explain "+acmeName+" shows it\n", got.errOut)
 
 	ctx, cancel := context.WithCancel(t.Context())
-	d.called = cancel
+	at = []string{"--context", stub.New(t, stub.Services{Resources: &deleting{hangs: true, called: cancel}}).Context}
 	var out, errOut bytes.Buffer
 	require.Equal(t, cli.Unavailable, run(ctx, append(at, "delete", acmeName), strings.NewReader(""), &out, &errOut))
 	require.Contains(t, errOut.String(), "interrupted: it is unknown whether the delete of "+acmeName+" was accepted")
