@@ -5,8 +5,6 @@ package inprocess
 import (
 	"context"
 	"fmt"
-	"maps"
-	"strings"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -26,34 +24,26 @@ type Channel struct {
 	Unary  grpc.UnaryServerInterceptor
 	Stream grpc.StreamServerInterceptor
 
-	services map[string]service
+	methods map[string]method // by full name
 }
 
-type service struct {
-	server  any
-	methods map[string]grpc.MethodHandler
-	streams map[string]grpc.StreamDesc
+type method struct {
+	server any
+	unary  grpc.MethodHandler
+	stream grpc.StreamDesc // without a handler: none
 }
 
 // RegisterService implements grpc.ServiceRegistrar.
 func (c *Channel) RegisterService(desc *grpc.ServiceDesc, server any) {
-	s := service{server: server, methods: map[string]grpc.MethodHandler{}, streams: map[string]grpc.StreamDesc{}}
+	if c.methods == nil {
+		c.methods = map[string]method{}
+	}
 	for _, m := range desc.Methods {
-		s.methods[m.MethodName] = m.Handler
+		c.methods["/"+desc.ServiceName+"/"+m.MethodName] = method{server: server, unary: m.Handler}
 	}
 	for _, d := range desc.Streams {
-		s.streams[d.StreamName] = d
+		c.methods["/"+desc.ServiceName+"/"+d.StreamName] = method{server: server, stream: d}
 	}
-	if c.services = maps.Clone(c.services); c.services == nil {
-		c.services = map[string]service{}
-	}
-	c.services[desc.ServiceName] = s
-}
-
-// find returns the service of a full method name, and the method's own name.
-func (c *Channel) find(method string) (service, string) {
-	name, own, _ := strings.Cut(strings.TrimPrefix(method, "/"), "/")
-	return c.services[name], own
 }
 
 func unimplemented(method string) error {
@@ -62,9 +52,8 @@ func unimplemented(method string) error {
 
 // Invoke implements grpc.ClientConnInterface.
 func (c *Channel) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
-	s, name := c.find(method)
-	handler := s.methods[name]
-	if handler == nil {
+	m := c.methods[method]
+	if m.unary == nil {
 		return unimplemented(method)
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -72,7 +61,7 @@ func (c *Channel) Invoke(ctx context.Context, method string, args, reply any, op
 	call := newCall(method)
 	req, done := c.pass(args), make(chan outcome, 1) // one place: the caller may have gone
 	go func() {
-		answer, err := handler(s.server, call.serverContext(ctx), func(in any) error { return receive(in, req) }, c.Unary)
+		answer, err := m.unary(m.server, call.serverContext(ctx), func(in any) error { return receive(in, req) }, c.Unary)
 		call.end()
 		if err == nil {
 			answer = c.pass(answer)

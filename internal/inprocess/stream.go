@@ -24,16 +24,15 @@ type stream struct {
 
 // NewStream implements grpc.ClientConnInterface.
 func (c *Channel) NewStream(ctx context.Context, _ *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-	s, name := c.find(method)
-	desc, ok := s.streams[name]
-	if !ok {
+	m := c.methods[method]
+	if m.stream.Handler == nil {
 		return nil, unimplemented(method)
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	st := &stream{call: newCall(method), channel: c, desc: desc, requests: make(chan any, 1), answers: make(chan any), done: make(chan struct{})}
+	st := &stream{call: newCall(method), channel: c, desc: m.stream, requests: make(chan any, 1), answers: make(chan any), done: make(chan struct{})}
 	go func() {
 		defer cancel()
-		st.err = st.serve(s.server, &serverStream{st, st.serverContext(ctx)})
+		st.err = st.serve(m.server, &serverStream{st, st.serverContext(ctx)})
 		st.end()
 		close(st.done)
 	}()
