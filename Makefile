@@ -75,8 +75,10 @@ verify: lint vulnerabilities ## what a reviewer wants to know: linters, vulnerab
 	git diff --exit-code -- schema/schemapb go.mod go.sum
 	$(BUF) breaking --against '.git#branch=main'
 
-vulnerabilities: ## known vulnerabilities in called code, by the database GOVULNDB, such as https://vuln.go.dev
-	@if [ -z "$$GOVULNDB" ]; then echo "vulnerabilities: skipped: set GOVULNDB to https://vuln.go.dev, or to a copy of it"; else $(VULN) ./...; fi
+GOVULNDB ?= https://vuln.go.dev
+vulnerabilities: ## known vulnerabilities in called code, by the database GOVULNDB (a URL, a copy as file:///…, or off)
+	@if [ "$(GOVULNDB)" = off ]; then echo "vulnerabilities: not looked for: GOVULNDB=off"; else \
+	  $(VULN) -db "$(GOVULNDB)" ./... || { echo "vulnerabilities: see above; if $(GOVULNDB) cannot be reached, set GOVULNDB to a copy of it, or to off"; exit 1; }; fi
 
 sbom: build ## write bin/sbom.json, the bill of materials of the binary (CycloneDX)
 	cd tools && $(GO) run ./sbom ../$(BIN) > ../bin/sbom.json

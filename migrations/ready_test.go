@@ -59,6 +59,7 @@ func TestReadyNamesWhatIsMissing(t *testing.T) {
 			role := prefix + "_serving"
 			execute(t, admin, "DO $$ BEGIN IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = '"+role+"') THEN CREATE ROLE "+role+"; END IF; END $$")
 			require.NoError(t, migrations.Roles(t.Context(), dsn, set, prefix))
+			execute(t, admin, "REVOKE "+c.grants+" FROM "+role) // roles are of the server: another run may have left them
 			execute(t, serving, "SET ROLE "+role)
 			require.Error(t, ready(), "the roles are not granted to it")
 			execute(t, admin, "GRANT "+c.grants+" TO "+role)
