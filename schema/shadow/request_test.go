@@ -13,6 +13,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/test/harness"
 )
 
 // A refusal is recorded with its request id if, and only if, it is definite: any other reason can pass, and then the same request is
@@ -254,6 +255,55 @@ func TestARepeatedWriteLeavesOneRelease_I5_I21(t *testing.T) {
 	_, err := b.Stores[b.ID(bEast)].SaveRequested(t.Context(), id, []peer.Write{{Name: "holders/h", Body: body{"block": target}}})
 	require.NoError(t, err)
 	b.Settle()
+	b.Audit()
+}
+
+// A repeated write that one deployment accepts, and another one does not answer, leaves one release at the first one, which ends its
+// newest attempts at once, also those that are added while it is under way.
+func TestARepeatedWriteLeavesOneReleaseWhereItWasEstablished_I5_I21(t *testing.T) {
+	t.Parallel()
+	b := harness.NewBox(t, services, nil, aWest, aEast, bEast)
+	other := "//" + aEast + "/targets/t"
+	b.MustPut(target, nil)
+	b.MustPut(other, nil)
+	b.OnEstablish = func(to schema.DeploymentID, _ peer.AttemptID, _ []peer.EstablishReference) error {
+		if to == b.ID(aWest) {
+			return peer.ErrNotSent
+		}
+		return nil
+	}
+	store, id := b.Stores[b.ID(bEast)], uuid.New()
+	repeat := func(n int) {
+		t.Helper()
+		for range n {
+			_, err := store.SaveRequested(t.Context(), id, []peer.Write{{Name: "holders/h", Body: body{"block": target, "cascade": other}}})
+			require.False(t, peer.Definite(err))
+		}
+		require.Len(t, b.Work(b.ID(bEast)), 1, "one release")
+	}
+	repeat(3)
+	work := b.Work(b.ID(bEast))
+	m, err := store.Messages(t.Context(), b.ID(aEast), []int64{work[0].Seq})
+	require.NoError(t, err)
+	require.Len(t, m.Abandon, 3)
+	repeat(2) // before the message arrives
+	require.NoError(t, b.Stores[b.ID(aEast)].Release(t.Context(), b.ID(bEast), m.Epoch, nil, m.Abandon))
+	require.NoError(t, store.Delivered(t.Context(), m))
+	require.Equal(t, 2, b.Count(aEast, "tentative"))
+	require.Len(t, b.Work(b.ID(bEast)), 1, "the later attempts are released as well")
+	b.Settle()
+	require.Zero(t, b.Count(aEast, "blockade"), "none has to expire")
+
+	repeat(30) // the release is bounded, and the blockades of the oldest attempts expire
+	again := b.Work(b.ID(bEast))
+	m, err = store.Messages(t.Context(), b.ID(aEast), []int64{again[0].Seq})
+	require.NoError(t, err)
+	require.Len(t, m.Abandon, 10)
+	b.Settle()
+	require.Equal(t, 20, b.Count(aEast, "tentative"))
+	b.MustDelete(other) // asks at once, and is not kept waiting by them
+	b.Settle()
+	b.Gone(other)
 	b.Audit()
 }
 

@@ -26,8 +26,8 @@ func EstablishAll(ctx context.Context, a *Attempts, sv *prepare.Saving) error {
 		mu      sync.Mutex
 		refused peer.RefusedError // guarded by mu
 		// Deployments that have, or may have, blockades of the attempt; guarded by mu.
-		established, unanswered []schema.DeploymentID
-		wg                      sync.WaitGroup
+		asked []schema.DeploymentID
+		wg    sync.WaitGroup
 	)
 	for target, refs := range sv.Foreign {
 		wg.Go(func() {
@@ -35,11 +35,8 @@ func EstablishAll(ctx context.Context, a *Attempts, sv *prepare.Saving) error {
 			mu.Lock()
 			defer mu.Unlock()
 			refused.Add(failed)
-			switch {
-			case failed == nil:
-				established = append(established, target)
-			case reached:
-				unanswered = append(unanswered, target)
+			if reached {
+				asked = append(asked, target)
 			}
 		})
 	}
@@ -47,10 +44,10 @@ func EstablishAll(ctx context.Context, a *Attempts, sv *prepare.Saving) error {
 	if refused.Total() == 0 {
 		return nil
 	}
-	if len(established)+len(unanswered) == 0 {
+	if len(asked) == 0 {
 		return refused.Sorted()
 	}
-	if _, err := Abandon(ctx, a, sv, established, unanswered); err != nil {
+	if _, err := Abandon(ctx, a, sv, asked); err != nil {
 		a.Log.Warn("cannot record an aborted attempt; its blockades are resolved when they expire", zap.Error(err), requestid.Field(ctx)) // I5
 	}
 	return refused.Sorted()
@@ -125,13 +122,18 @@ var (
 INSERT INTO dbcontroller.work (action, shard, deployment_id, attempt)
 SELECT {release}, $1, d, $2 FROM unnest($3::int[]) AS d`)
 
-	// For a deployment that may have blockades, one release stands for all attempts of a repeated write. Blockades of the
-	// later attempts expire, are resolved, and removed.
+	// One release stands for all attempts of a repeated write. A further attempt makes new work of it (seq): an attempt that is added
+	// while its release is under way is not finished with it.
 	releaseChainSQL = db.Codes(`
-INSERT INTO dbcontroller.work (action, shard, deployment_id, attempt, chain)
-SELECT {release}, $1, d, $2, $4 FROM unnest($3::int[]) AS d
-ON CONFLICT (chain, deployment_id) WHERE chain IS NOT NULL DO NOTHING`)
+INSERT INTO dbcontroller.work AS w (action, shard, deployment_id, attempt, chain)
+SELECT {release}, $1, d, $2, $4 FROM unnest($3::int[]) AS d ORDER BY d
+ON CONFLICT (chain, deployment_id) WHERE chain IS NOT NULL DO UPDATE
+SET seq = DEFAULT, xid = EXCLUDED.xid, attempt = EXCLUDED.attempt, earlier = (array_prepend(w.attempt, w.earlier))[:$5]`)
 )
+
+// earlierReleased bounds the earlier attempts of a release, so that a batch of 1,000 releases has at most the 10,000 attempts that one
+// call may have. The blockades of attempts before them expire, are resolved, and removed.
+const earlierReleased = 9
 
 // chain returns an id that all attempts of a repeated write share: a hash of its holders' names.
 func chain(sv *prepare.Saving) uuid.UUID {
@@ -142,19 +144,15 @@ func chain(sv *prepare.Saving) uuid.UUID {
 	return uuid.NewSHA1(uuid.Nil, []byte(strings.Join(names, "\n")))
 }
 
-// Abandon decides the attempt ABORTED and adds the releases of its blockades as work, for deployments that established
-// some and for those that may have. It returns true, and adds nothing, when the attempt has committed.
-func Abandon(ctx context.Context, a *Attempts, sv *prepare.Saving, established, unanswered []schema.DeploymentID) (committed bool, err error) {
+// Abandon decides the attempt ABORTED and adds the releases of its blockades as work, for the deployments that have, or may
+// have, some. It returns true, and adds nothing, when the attempt has committed.
+func Abandon(ctx context.Context, a *Attempts, sv *prepare.Saving, at []schema.DeploymentID) (committed bool, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
-	var numbers [2][]int32
-	for i, of := range [][]schema.DeploymentID{established, unanswered} {
-		for _, d := range of {
-			id, err := a.Names.Deployment(ctx, d)
-			if err != nil {
-				return false, err
-			}
-			numbers[i] = append(numbers[i], id)
+	numbers := make([]int32, len(at))
+	for i, d := range at {
+		if numbers[i], err = a.Names.Deployment(ctx, d); err != nil {
+			return false, err
 		}
 	}
 	var holders []int64
@@ -174,11 +172,8 @@ func Abandon(ctx context.Context, a *Attempts, sv *prepare.Saving, established, 
 		if err := tx.QueryRow(ctx, selectDecisionsSQL, attempts).Scan(&attempts[0], &committed); err != nil || committed {
 			return err
 		}
-		shard := schema.Shard(sv.Writes[0].Name)
-		b := &pgx.Batch{}
-		b.Queue(releaseAttemptSQL, shard, sv.Attempt, numbers[0])
-		b.Queue(releaseChainSQL, shard, sv.Attempt, numbers[1], chain(sv))
-		return tx.SendBatch(ctx, b).Close()
+		_, err := tx.Exec(ctx, releaseChainSQL, schema.Shard(sv.Writes[0].Name), sv.Attempt, numbers, chain(sv), earlierReleased)
+		return err
 	})
 	return committed, err
 }

@@ -130,7 +130,7 @@ func Deleting(ctx context.Context, tx pgx.Tx, targets []int64) ([]int64, error) 
 }
 
 var selectMessagesSQL = db.Codes(`
-SELECT w.seq, w.action, w.attempt, w.holder_uid, w.field_id, w.target_uid, ` + gate.EpochNowSQL + `
+SELECT w.seq, w.action, w.attempt, w.holder_uid, w.field_id, w.target_uid, w.earlier, ` + gate.EpochNowSQL + `
 FROM dbcontroller.work w, dbcontroller.meta m WHERE w.seq = ANY ($1) AND w.deployment_id = $2 AND w.action IN ({confirm}, {release}, {let_go})`)
 
 // Messages reads the messages of some pieces of work for a deployment. Work that was removed has none.
@@ -146,6 +146,7 @@ func (s *Keeper) Messages(ctx context.Context, to schema.DeploymentID, seqs []in
 		HolderUID *uuid.UUID
 		Field     *int32
 		TargetUID *uuid.UUID
+		Earlier   []uuid.UUID
 		Epoch     *uuid.UUID
 	}
 	rows, err := s.Pool.Query(ctx, selectMessagesSQL, seqs, deployment)
@@ -169,7 +170,7 @@ func (s *Keeper) Messages(ctx context.Context, to schema.DeploymentID, seqs []in
 		case r.Action == schema.LetGo:
 			m.LetGo = append(m.LetGo, peer.LetGo{Owner: *r.HolderUID, Ownee: *r.TargetUID})
 		case r.HolderUID == nil:
-			m.Abandon = append(m.Abandon, *r.Attempt)
+			m.Abandon = append(append(m.Abandon, *r.Attempt), r.Earlier...)
 		default:
 			path, err := s.Names.FieldOf(ctx, s.Pool, *r.Field)
 			if err != nil {

@@ -124,7 +124,7 @@ func Commit(ctx context.Context, s *Writer, sv *prepare.Saving, also func(pgx.Tx
 		s.delegatedWrites.Add(int64(len(sv.Delegated)))
 	}
 	if err != nil && len(sv.Foreign) > 0 {
-		committed, aerr := attempt.Abandon(ctx, s.attempts, sv, slices.Collect(maps.Keys(sv.Foreign)), nil)
+		committed, aerr := attempt.Abandon(ctx, s.attempts, sv, slices.Collect(maps.Keys(sv.Foreign)))
 		if committed {
 			return sv.Saved, nil // the commit's answer was lost, not the commit
 		}
