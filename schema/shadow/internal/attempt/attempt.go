@@ -122,13 +122,16 @@ var (
 INSERT INTO dbcontroller.work (action, shard, deployment_id, attempt)
 SELECT {release}, $1, d, $2 FROM unnest($3::int[]) AS d`)
 
-	// One release stands for all attempts of a repeated write. A further attempt makes new work of it (seq): an attempt that is added
-	// while its release is under way is not finished with it.
+	// One release stands for all attempts of a repeated write. A further attempt makes new work of it: an attempt that is added while
+	// its release is under way is not finished with it. (Two at the same time: the blockades of the second one expire.)
 	releaseChainSQL = db.Codes(`
-INSERT INTO dbcontroller.work AS w (action, shard, deployment_id, attempt, chain)
-SELECT {release}, $1, d, $2, $4 FROM unnest($3::int[]) AS d ORDER BY d
-ON CONFLICT (chain, deployment_id) WHERE chain IS NOT NULL DO UPDATE
-SET seq = DEFAULT, xid = EXCLUDED.xid, attempt = EXCLUDED.attempt, earlier = (array_prepend(w.attempt, w.earlier))[:$5]`)
+WITH before AS (
+    DELETE FROM dbcontroller.work WHERE chain = @chain AND deployment_id = ANY (@deployments::int[]) RETURNING deployment_id, attempt, earlier
+)
+INSERT INTO dbcontroller.work (action, shard, deployment_id, attempt, chain, earlier)
+SELECT {release}, @shard, d, @attempt, @chain, CASE WHEN b.attempt IS NOT NULL THEN (array_prepend(b.attempt, b.earlier))[:@most] END
+FROM unnest(@deployments::int[]) AS d LEFT JOIN before b ON b.deployment_id = d
+ON CONFLICT (chain, deployment_id) WHERE chain IS NOT NULL DO NOTHING`)
 )
 
 // earlierReleased bounds the earlier attempts of a release, so that a batch of 1,000 releases has at most the 10,000 attempts that one
@@ -172,7 +175,9 @@ func Abandon(ctx context.Context, a *Attempts, sv *prepare.Saving, at []schema.D
 		if err := tx.QueryRow(ctx, selectDecisionsSQL, attempts).Scan(&attempts[0], &committed); err != nil || committed {
 			return err
 		}
-		_, err := tx.Exec(ctx, releaseChainSQL, schema.Shard(sv.Writes[0].Name), sv.Attempt, numbers, chain(sv), earlierReleased)
+		_, err := tx.Exec(ctx, releaseChainSQL, db.Named{
+			"shard": schema.Shard(sv.Writes[0].Name), "attempt": sv.Attempt, "deployments": numbers, "chain": chain(sv), "most": earlierReleased,
+		})
 		return err
 	})
 	return committed, err
