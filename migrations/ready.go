@@ -29,7 +29,7 @@ func Ready(ctx context.Context, q Querier, set Set) error {
 	if err := compatible(ctx, q, set); err != nil {
 		return err
 	}
-	rights, err := servingRights(set)
+	rights, beside, err := servingRights(set)
 	if err != nil {
 		return err
 	}
@@ -37,7 +37,9 @@ func Ready(ctx context.Context, q Querier, set Set) error {
 	for _, r := range rights {
 		relations, columns, privileges = append(relations, r.relation), append(columns, r.column), append(privileges, r.privilege)
 	}
-	rows, err := q.Query(ctx, missingRightsSQL, relations, columns, privileges, set.schema())
+	rows, err := q.Query(ctx, missingRightsSQL, pgx.NamedArgs{
+		"relations": relations, "columns": columns, "privileges": privileges, "schema": set.schema(), "functions": beside.functions, "sequences": beside.sequences,
+	})
 	if err != nil {
 		return fmt.Errorf("read the rights of the database's user: %w", err)
 	}
@@ -101,18 +103,29 @@ func hasNewest(ctx context.Context, q Querier, set Set) error {
 // right is a privilege on a table, or, with a column, on that column alone.
 type right struct{ relation, column, privilege string }
 
+// rightsBeside are the rights besides those on tables: the functions that may be executed, and the privileges on all sequences.
+type rightsBeside struct{ functions, sequences []string }
+
 var (
+	sequencesLine = regexp.MustCompile(`'GRANT ([A-Z, ]+) ON ALL SEQUENCES IN SCHEMA \w+ TO [^\n]*'_(?:api|controller)'`)
+	executeLine   = regexp.MustCompile(`'GRANT EXECUTE ON FUNCTION \w+\.(\w+) TO %I', prefix \|\| '_(?:api|controller)'`)
+
 	grantLine = regexp.MustCompile(`\('(api|controller)', '([^']+)', '([^']+)'\)`)
 	ofColumns = regexp.MustCompile(`^(\w+) \(([^)]+)\)$`)
 )
 
-// servingRights returns the rights on tables of the roles of serving processes, as roles/*.sql grants them.
-func servingRights(set Set) ([]right, error) {
+// servingRights returns the rights of the roles of serving processes, as roles/*.sql grants them.
+func servingRights(set Set) (out []right, beside rightsBeside, err error) {
 	script, err := roles.ReadFile("roles/" + string(set) + ".sql")
 	if err != nil {
-		return nil, err
+		return nil, beside, err
 	}
-	var out []right
+	for _, grant := range sequencesLine.FindAllStringSubmatch(string(script), -1) {
+		beside.sequences = append(beside.sequences, strings.Split(grant[1], ", ")...)
+	}
+	for _, grant := range executeLine.FindAllStringSubmatch(string(script), -1) {
+		beside.functions = append(beside.functions, grant[1])
+	}
 	for _, grant := range grantLine.FindAllStringSubmatch(string(script), -1) {
 		privileges, columns := strings.Split(grant[2], ", "), []string{""}
 		if m := ofColumns.FindStringSubmatch(grant[2]); m != nil {
@@ -130,25 +143,33 @@ func servingRights(set Set) ([]right, error) {
 		}
 	}
 	if len(out) == 0 {
-		return nil, fmt.Errorf("roles/%s.sql grants nothing", set)
+		return nil, beside, fmt.Errorf("roles/%s.sql grants nothing", set)
 	}
-	return out, nil
+	return out, beside, nil
 }
 
-// missingRightsSQL lists the rights that the user lacks; only USAGE on the schema when the user lacks that.
+// missingRightsSQL lists the rights that the user lacks, sorted; only USAGE on the schema when the user lacks that.
 const missingRightsSQL = `
 WITH usable AS (
-    SELECT COALESCE(bool_and(pg_catalog.has_schema_privilege(oid, 'USAGE')), false) AS yes FROM pg_catalog.pg_namespace WHERE nspname = $4
+    SELECT COALESCE(bool_and(pg_catalog.has_schema_privilege(oid, 'USAGE')), false) AS yes FROM pg_catalog.pg_namespace WHERE nspname = @schema
 ), needed AS (
     SELECT DISTINCT i.relation, i.col, i.privilege, c.oid
-    FROM unnest($1::text[], $2::text[], $3::text[]) AS i (relation, col, privilege)
-    LEFT JOIN (pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace AND n.nspname = $4) ON n.nspname || '.' || c.relname = i.relation
+    FROM unnest(@relations::text[], @columns::text[], @privileges::text[]) AS i (relation, col, privilege)
+    LEFT JOIN (pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace AND n.nspname = @schema) ON n.nspname || '.' || c.relname = i.relation
 )
-SELECT format('USAGE on schema %s', $4) FROM usable WHERE NOT yes
+SELECT format('USAGE on schema %s', @schema::text) FROM usable WHERE NOT yes
 UNION ALL
 SELECT format('%s on %s%s', privilege, relation, ' (' || NULLIF(col, '') || ')') FROM needed, usable
 WHERE yes AND (oid IS NULL OR NOT CASE WHEN col = '' THEN pg_catalog.has_table_privilege(oid, privilege)
     ELSE pg_catalog.has_column_privilege(oid, col, privilege) END)
 UNION ALL
-SELECT format('USAGE on sequence %s.%s', $4, c.relname) FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace, usable
-WHERE yes AND n.nspname = $4 AND CASE WHEN c.relkind = 'S' THEN NOT pg_catalog.has_sequence_privilege(c.oid, 'USAGE') ELSE false END`
+SELECT format('%s on sequence %s.%s', p, @schema::text, c.relname)
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace, unnest(@sequences::text[]) AS p, usable
+WHERE yes AND n.nspname = @schema AND CASE WHEN c.relkind = 'S' THEN NOT pg_catalog.has_sequence_privilege(c.oid, p) ELSE false END
+UNION ALL
+SELECT format('EXECUTE on function %s.%s', @schema::text, f) FROM unnest(@functions::text[]) AS f, usable
+WHERE yes AND NOT COALESCE((
+    SELECT bool_and(pg_catalog.has_function_privilege(p.oid, 'EXECUTE')) FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
+    WHERE n.nspname = @schema AND p.proname = f
+), false)
+ORDER BY 1`

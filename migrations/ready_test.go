@@ -28,6 +28,23 @@ func execute(t *testing.T, conn *pgx.Conn, statements ...string) {
 	}
 }
 
+// besideTables has the rights on sequences and functions that are looked at, and their names in the error.
+var besideTables = map[migrations.Set]map[string]string{
+	migrations.Deployment: {
+		"REVOKE EXECUTE ON FUNCTION dbcontroller.forget_removals":    "EXECUTE on function dbcontroller.forget_removals: run",
+		"REVOKE UPDATE ON SEQUENCE dbcontroller.mark":                "UPDATE on sequence dbcontroller.mark: run",
+		"REVOKE USAGE ON SEQUENCE dbcontroller.work_seq_seq":         "USAGE on sequence dbcontroller.work_seq_seq: run",
+		"REVOKE SELECT ON ALL SEQUENCES IN SCHEMA dbcontroller":      "SELECT on sequence dbcontroller.",
+		"REVOKE USAGE ON SCHEMA dbcontroller":                        "USAGE on schema dbcontroller: run",
+		"REVOKE UPDATE (finalizers), INSERT ON dbcontroller.kind":    "INSERT on dbcontroller.kind, UPDATE on dbcontroller.kind (finalizers): run",
+		"REVOKE ALL ON ALL FUNCTIONS IN SCHEMA dbcontroller":         "EXECUTE on function dbcontroller.forget_removals: run",
+		"REVOKE SELECT, INSERT, UPDATE, DELETE ON dbcontroller.work": "DELETE on dbcontroller.work, INSERT on dbcontroller.work, ",
+	},
+	migrations.Registry: {
+		"REVOKE USAGE ON SCHEMA dbcontroller_registry": "USAGE on schema dbcontroller_registry: run",
+	},
+}
+
 // A right that the user lacks, and a migration that the database lacks, are named with the remedy.
 func TestReadyNamesWhatIsMissing(t *testing.T) {
 	t.Parallel()
@@ -69,6 +86,13 @@ func TestReadyNamesWhatIsMissing(t *testing.T) {
 			require.ErrorContains(t, ready(), c.missing)
 			require.NoError(t, migrations.Roles(t.Context(), dsn, set, prefix))
 			require.NoError(t, ready())
+			for revoke, missing := range besideTables[set] {
+				execute(t, admin, revoke+" FROM "+c.grants)
+				require.ErrorIs(t, ready(), migrations.ErrNotReady, revoke)
+				require.ErrorContains(t, ready(), "its user lacks "+missing)
+				require.NoError(t, migrations.Roles(t.Context(), dsn, set, prefix))
+				require.NoError(t, ready())
+			}
 
 			_, err = migrations.Down(t.Context(), dsn, set)
 			require.NoError(t, err)
