@@ -68,6 +68,13 @@ func (r *registration) see(env *schema.Environment) {
 	}
 }
 
+// own reports whether the registry has the address of this process.
+func (r *registration) own() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.entry != nil && r.entry.Address == r.client.cfg.Address
+}
+
 // registered returns the reason while others cannot learn where to reach this process, or the one that leads.
 func (r *registration) registered() error {
 	r.mu.Lock()

@@ -170,6 +170,7 @@ func TestReadyMeansThatThisAddressIsRegistered(t *testing.T) {
 	leading(t, "there:1", 3, func(t *testing.T, b *book, client *envregistry.Client) {
 		synctest.Wait()
 		require.NoError(t, client.Registered(), "another process does")
+		require.True(t, client.CanLead(), "it would be registered")
 		b.refusing(func(*registryv1.RegisterDeploymentRequest) error { return status.Error(codes.Unavailable, "away") })
 		client.Lead(true)
 		synctest.Wait()
@@ -232,6 +233,7 @@ func TestAStartWithoutARegistryKeepsTheRegistration(t *testing.T) {
 			client.Lead(true)
 			synctest.Wait()
 			require.Equal(t, address == "here:1", client.Registered() == nil)
+			require.Equal(t, address == "here:1", client.CanLead(), "another process may be able to register")
 			cancel()
 			require.NoError(t, <-done)
 		})

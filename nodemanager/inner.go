@@ -29,6 +29,7 @@ type innerManager struct {
 	renewed time.Time // the time before the last renewal that succeeded
 	failing bool      // the last renewal failed
 	leads   bool
+	lead    leadership
 	nodes   []*runningNode // by number; nil for those without shards
 }
 
@@ -42,7 +43,7 @@ type runningNode struct {
 }
 
 func newInner(cfg Config, subscriptions <-chan []schema.Subscription, joined func()) *innerManager {
-	return &innerManager{cfg: cfg, subscriptions: subscriptions, joined: joined, log: cfg.Logger, nodes: make([]*runningNode, cfg.Sharing.Nodes)}
+	return &innerManager{cfg: cfg, subscriptions: subscriptions, joined: joined, log: cfg.Logger, nodes: make([]*runningNode, cfg.Sharing.Nodes), lead: leadership{can: cfg.Sharing.CanLead, ttl: cfg.Sharing.TTL}}
 }
 
 // run blocks until ctx ends and all nodes have returned; then the process has left.
@@ -69,7 +70,7 @@ func (i *innerManager) renew(ctx context.Context) {
 	began := time.Now()
 	asked, cancel := context.WithTimeout(ctx, i.cfg.Sharing.TTL)
 	defer cancel()
-	g, err := i.cfg.Sharing.Leases.Renew(asked, i.member)
+	g, err := i.cfg.Sharing.Leases.Renew(asked, i.member, i.lead.wish(began))
 	if ctx.Err() != nil {
 		return
 	}
@@ -78,14 +79,18 @@ func (i *innerManager) renew(ctx context.Context) {
 		return
 	}
 	i.member, i.renewed, i.failing = g.Member, began, false
+	if leads := slices.Contains(g.Shards, schema.LeadShard); i.lead.stepsDown(began, leads && len(g.Shards) < schema.RingSize) {
+		i.log.Warn("this process leads the deployment and cannot be registered: it leaves the lead to another process, if one takes it")
+		g.Surplus = append(g.Surplus, schema.LeadShard)
+	}
 	held := slices.DeleteFunc(slices.Clone(g.Shards), func(s uint32) bool { return slices.Contains(g.Surplus, s) })
 	i.divide(ctx, held)
-	i.lead(slices.Contains(held, 0))
+	i.leading(slices.Contains(held, schema.LeadShard))
 	i.joined()
 	if len(g.Surplus) == 0 {
 		return
 	}
-	i.log.Info("surplus shards are released", zap.Uint32s("shards", g.Surplus))
+	i.log.Info("shards are released to other processes", zap.Uint32s("shards", g.Surplus))
 	if err := i.cfg.Sharing.Leases.Release(asked, i.member, g.Surplus); err != nil {
 		i.log.Warn("shards could not be released, it is tried again", zap.Error(err))
 	}
@@ -105,14 +110,14 @@ func (i *innerManager) notRenewed(err error) {
 	case errors.Is(err, schema.ErrFenced), time.Since(i.renewed) > i.cfg.Sharing.TTL:
 		i.log.Warn("the lease of this process has expired: its nodes end, and it joins again", zap.Error(err))
 		i.stop(nil)
-		i.lead(false)
+		i.leading(false)
 		i.member = uuid.Nil
 	default:
 		i.log.Log(level, "the lease could not be renewed, it is tried again", zap.Error(err))
 	}
 }
 
-func (i *innerManager) lead(leads bool) {
+func (i *innerManager) leading(leads bool) {
 	if i.leads != leads {
 		i.leads = leads
 		i.cfg.Sharing.Leads(leads)
@@ -156,7 +161,7 @@ func (i *innerManager) start(ctx context.Context, number int, shards []uint32) {
 	ctx, cancel := context.WithCancel(ctx)
 	n := &runningNode{shards: shards, subscriptions: make(chan []schema.Subscription), cancel: cancel, done: make(chan struct{})}
 	node, err := i.cfg.NewNode(Share{
-		Name: strconv.Itoa(number), Member: i.member, Shards: shards, Subscriptions: n.subscriptions, First: slices.Contains(shards, 0),
+		Name: strconv.Itoa(number), Member: i.member, Shards: shards, Subscriptions: n.subscriptions, First: slices.Contains(shards, schema.LeadShard),
 	})
 	if err != nil {
 		cancel()
@@ -188,7 +193,7 @@ func (i *innerManager) tell(ctx context.Context, n *runningNode) {
 // leave ends the nodes, and releases the shards to other processes.
 func (i *innerManager) leave(ctx context.Context) {
 	i.stop(nil)
-	i.lead(false)
+	i.leading(false)
 	if i.member == uuid.Nil {
 		return
 	}

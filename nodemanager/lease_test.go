@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -46,7 +47,7 @@ type process struct {
 
 var errAway = errors.New("the database is away")
 
-func (p *process) Renew(_ context.Context, member uuid.UUID) (g schema.Grant, err error) {
+func (p *process) Renew(_ context.Context, member uuid.UUID, lead schema.LeadWish) (g schema.Grant, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.away {
@@ -62,7 +63,12 @@ func (p *process) Renew(_ context.Context, member uuid.UUID) (g schema.Grant, er
 	part := (schema.RingSize + len(p.members) - 1) / len(p.members)
 	g.Member = member
 	for s, holder := range p.shards {
-		if _, held := p.members[holder]; !held && len(g.Shards) < part {
+		_, held := p.members[holder]
+		takes := len(g.Shards) < part
+		if s == schema.LeadShard {
+			takes = lead == schema.LeadAtOnce || lead == schema.LeadInTurn && p.count(member) < part
+		}
+		if !held && takes {
 			p.shards[s], holder = member, member
 			p.moved++
 		}
@@ -74,6 +80,16 @@ func (p *process) Renew(_ context.Context, member uuid.UUID) (g schema.Grant, er
 		g.Surplus = slices.Clone(g.Shards[part:])
 	}
 	return g, nil
+}
+
+// count is the number of shards of a member. Called with mu.
+func (p *process) count(member uuid.UUID) (n int) {
+	for _, holder := range p.shards {
+		if holder == member {
+			n++
+		}
+	}
+	return n
 }
 
 func (p *process) Release(ctx context.Context, member uuid.UUID, shards []uint32) error {
@@ -101,7 +117,8 @@ func (p *process) cut(away bool) {
 type member struct {
 	*process
 	manager *nodemanager.Manager
-	leads   []bool // guarded by mu of the table
+	leads   []bool      // guarded by mu of the table
+	cutOff  atomic.Bool // from the registry: it could not be registered if it led
 	cancel  context.CancelFunc
 	done    chan error
 }
@@ -117,7 +134,7 @@ func (w *world) beginAs(t *testing.T, p *process) *member {
 	m := &member{process: p, done: make(chan error, 1)}
 	manager, err := nodemanager.New(nodemanager.Config{
 		Deployment: self, Environments: envs, Store: idleStore, Logger: zap.NewNop(),
-		Sharing: nodemanager.Sharing{Nodes: 2, Leases: m.process, TTL: ttl, Leads: m.lead},
+		Sharing: nodemanager.Sharing{Nodes: 2, Leases: m.process, TTL: ttl, Leads: m.lead, CanLead: func() bool { return !m.cutOff.Load() }},
 		NewNode: func(share nodemanager.Share) (nodemanager.Runner, error) { return node{w, share}, nil },
 	})
 	require.NoError(t, err)
@@ -279,8 +296,8 @@ type leading struct {
 	led      bool
 }
 
-func (l *leading) Renew(ctx context.Context, member uuid.UUID) (schema.Grant, error) {
-	g, err := l.process.Renew(ctx, member)
+func (l *leading) Renew(ctx context.Context, member uuid.UUID, lead schema.LeadWish) (schema.Grant, error) {
+	g, err := l.process.Renew(ctx, member, lead)
 	if l.renewals++; l.renewals == 2 {
 		g.Surplus = []uint32{0}
 	}
@@ -339,8 +356,8 @@ func (d *delayed) delay(by time.Duration) {
 	d.by = by
 }
 
-func (d *delayed) Renew(ctx context.Context, member uuid.UUID) (schema.Grant, error) {
-	g, err := d.process.Renew(ctx, member)
+func (d *delayed) Renew(ctx context.Context, member uuid.UUID, lead schema.LeadWish) (schema.Grant, error) {
+	g, err := d.process.Renew(ctx, member, lead)
 	d.mu.Lock()
 	by := d.by
 	d.mu.Unlock()

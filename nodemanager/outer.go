@@ -30,10 +30,10 @@ type Share struct {
 
 // Leases divide the ring among the processes of a deployment.
 type Leases interface {
-	// Renew renews the leases of a member, and leases its part of the free shards; without a member the process joins. It
-	// fails with schema.ErrFenced when the member has expired. After any other error the member may have expired as well;
+	// Renew renews the leases of a member, and leases its part of the free shards; without a member the process joins. The member
+	// takes the lead as it wishes. It fails with schema.ErrFenced when the member has expired. After any other error the member may have expired as well;
 	// then its transactions take no effect.
-	Renew(ctx context.Context, member uuid.UUID) (schema.Grant, error)
+	Renew(ctx context.Context, member uuid.UUID, lead schema.LeadWish) (schema.Grant, error)
 	// Release releases shards to other members; without shards the member leaves.
 	Release(ctx context.Context, member uuid.UUID, shards []uint32) error
 }
@@ -88,6 +88,9 @@ type Sharing struct {
 	Nodes int
 	// Leads is called when this process begins to lead the deployment, and when it ends to; may be nil.
 	Leads func(bool)
+	// CanLead reports whether others learn the address of this process when it leads; may be nil: they do. A process of
+	// which they do not leaves the lead to another one, if there is one.
+	CanLead func() bool
 }
 
 // Manager is the outer manager. Run it once.
@@ -120,6 +123,9 @@ func (s *Sharing) setDefaults() {
 	}
 	if s.Leads == nil {
 		s.Leads = func(bool) {}
+	}
+	if s.CanLead == nil {
+		s.CanLead = func() bool { return true }
 	}
 }
 

@@ -30,9 +30,10 @@ UPDATE dbcontroller.member SET expires_at = clock_timestamp() + $2::interval WHE
 	deadSQL = `(expires_at < clock_timestamp() OR expires_at > clock_timestamp() + interval '15 s' + 3 * $1::interval)`
 
 	countSQL = `
-SELECT (SELECT count(*) FROM dbcontroller.member), (SELECT count(*) FROM dbcontroller.lease WHERE member_id = $1)`
+SELECT (SELECT count(*) FROM dbcontroller.member), (SELECT count(*) FROM dbcontroller.lease WHERE member_id = $1),
+    EXISTS (SELECT FROM dbcontroller.lease l WHERE shard = $2 AND NOT EXISTS (SELECT FROM dbcontroller.member m WHERE m.id = l.member_id))`
 	lockFreeSQL = `
-SELECT shard FROM dbcontroller.lease l WHERE NOT EXISTS (SELECT FROM dbcontroller.member m WHERE m.id = l.member_id)
+SELECT shard FROM dbcontroller.lease l WHERE NOT EXISTS (SELECT FROM dbcontroller.member m WHERE m.id = l.member_id) AND shard BETWEEN $2 AND $3
 ORDER BY shard LIMIT $1 FOR UPDATE SKIP LOCKED`
 	takeSQL = `
 UPDATE dbcontroller.lease l SET member_id = $1, since = clock_timestamp()
@@ -59,9 +60,9 @@ type Leases struct {
 	TTL time.Duration
 }
 
-// Renew renews the member, evicts expired members, and takes the member's part of the free shards. With uuid.Nil it joins
-// as a new member first. It fails with schema.ErrFenced when the member has expired or was evicted.
-func (l *Leases) Renew(ctx context.Context, member uuid.UUID) (g schema.Grant, err error) {
+// Renew renews the member, evicts expired members, and takes the member's part of the free shards, with the lead as wished. With
+// uuid.Nil it joins as a new member first. It fails with schema.ErrFenced when the member has expired or was evicted.
+func (l *Leases) Renew(ctx context.Context, member uuid.UUID, lead schema.LeadWish) (g schema.Grant, err error) {
 	ctx = postgres.InControl(ctx)
 	if member == uuid.Nil {
 		if member, err = l.join(ctx); err != nil {
@@ -80,7 +81,7 @@ func (l *Leases) Renew(ctx context.Context, member uuid.UUID) (g schema.Grant, e
 		if err := evict(ctx, tx, l.TTL); err != nil {
 			return err
 		}
-		g.Shards, g.Surplus, err = share(ctx, tx, member)
+		g.Shards, g.Surplus, err = share(ctx, tx, member, lead)
 		return err
 	})
 	if err != nil {
@@ -115,14 +116,22 @@ func evict(ctx context.Context, tx pgx.Tx, ttl time.Duration) error {
 }
 
 // share takes free shards up to an equal part, and returns the member's shards and those beyond its part.
-func share(ctx context.Context, tx pgx.Tx, member uuid.UUID) (held, surplus []uint32, err error) {
+func share(ctx context.Context, tx pgx.Tx, member uuid.UUID, lead schema.LeadWish) (held, surplus []uint32, err error) {
 	var members, mine int
-	if err := tx.QueryRow(ctx, countSQL, member).Scan(&members, &mine); err != nil {
+	var leaderless bool
+	if err := tx.QueryRow(ctx, countSQL, member, schema.LeadShard).Scan(&members, &mine, &leaderless); err != nil {
 		return nil, nil, err
 	}
 	part := (schema.RingSize + members - 1) / members
-	if mine < part {
-		rows, err := tx.Query(ctx, lockFreeSQL, part-mine)
+	lacking, first, last := part-mine, 0, schema.RingSize-1
+	switch {
+	case lead == schema.LeadOther:
+		first = schema.LeadShard + 1
+	case lead == schema.LeadAtOnce && leaderless && lacking <= 0:
+		lacking, last = 1, schema.LeadShard
+	}
+	if lacking > 0 {
+		rows, err := tx.Query(ctx, lockFreeSQL, lacking, first, last)
 		if err != nil {
 			return nil, nil, err
 		}
