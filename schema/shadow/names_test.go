@@ -4,11 +4,14 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/shadow"
@@ -152,4 +155,50 @@ func TestNamesAreQuotedInSQLFiltersPagesAndPaths_I1(t *testing.T) {
 		b.Gone("//" + bEast + "/holders/" + id)
 	}
 	b.Audit()
+}
+
+// A version of many kinds and fields is stored in as many statements as one of few; processes that switch at the same time store
+// each name once.
+func TestAVersionsNamesAreStoredTogether(t *testing.T) {
+	t.Parallel()
+	var kinds strings.Builder
+	for i := range 60 {
+		fmt.Fprintf(&kinds, "  - kind: K%d\n    patterns: [\"k%ds/{k}\"]\n    references: [{ path: to%d, targets: [K0], behaviour: BLOCK }]\n", i, i, i)
+	}
+	many := "service: a.example.com\nversion: v1\nkinds: [{ kind: K0, patterns: [\"k0s/{k}\"] }]\n---\nservice: a.example.com\nversion: v2\nkinds:\n" + kinds.String()
+	b := harness.NewBox(t, many, nil, aWest)
+	var statements atomic.Int64
+	cfg := b.Pools[b.ID(aWest)].Config()
+	cfg.ConnConfig.Tracer = tracer(func(string) { statements.Add(1) })
+	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	file, err := schema.ParseFile("many.yaml", strings.NewReader(many))
+	require.NoError(t, err)
+	model, err := schema.NewModel(schema.ServiceVersion{Service: "a.example.com", Version: "v2"}, file.Services)
+	require.NoError(t, err)
+	var processes []*shadow.Store
+	for range 3 {
+		store, err := shadow.Open(t.Context(), shadow.Config{Pool: pool, Deployment: b.ID(aWest), Peers: b.Peers(aWest)})
+		require.NoError(t, err)
+		processes = append(processes, store)
+	}
+	statements.Store(0)
+	require.NoError(t, processes[0].Switch(t.Context(), model))
+	require.LessOrEqual(t, statements.Load(), int64(20), "60 kinds and 60 fields")
+	var stored int
+	require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM dbcontroller.kind WHERE service = 'a.example.com'`).Scan(&stored))
+	require.Equal(t, 60, stored)
+	require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM dbcontroller.field WHERE path LIKE 'to%'`).Scan(&stored))
+	require.Equal(t, 60, stored)
+
+	_, err = pool.Exec(t.Context(), `DELETE FROM dbcontroller.kind WHERE kind <> 'K0'; DELETE FROM dbcontroller.field`)
+	require.NoError(t, err)
+	var g errgroup.Group
+	for _, store := range processes[1:] {
+		g.Go(func() error { return store.Switch(t.Context(), model) })
+	}
+	require.NoError(t, g.Wait())
+	require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM dbcontroller.kind`).Scan(&stored))
+	require.Equal(t, 60, stored)
 }

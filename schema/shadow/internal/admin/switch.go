@@ -198,6 +198,9 @@ func (s *Admin) Refresh(model *schema.Model) {
 // learn stores and caches the ids of the version's kinds and field paths, so that no transaction needs a second connection to look
 // one up (I22).
 func (s *Admin) learn(ctx context.Context, v *db.Version) (ids []int32, fingerprints []string, shards []int16, err error) {
+	if err := s.storeNames(ctx, v.Model); err != nil {
+		return nil, nil, nil, err
+	}
 	for _, name := range v.Model.KindNames() {
 		kind, err := v.Model.Kind(name)
 		if err != nil {
@@ -225,4 +228,18 @@ func (s *Admin) learn(ctx context.Context, v *db.Version) (ids []int32, fingerpr
 		}
 	}
 	return ids, fingerprints, shards, nil
+}
+
+// storeNames stores the names of all kinds and fields of a version.
+func (s *Admin) storeNames(ctx context.Context, m *schema.Model) error {
+	var kinds []schema.KindID
+	var paths []string
+	for _, name := range m.KindNames() {
+		kind, err := m.Kind(name)
+		if err != nil {
+			return err
+		}
+		kinds, paths = append(kinds, kind.Kinds()...), append(paths, kind.Paths()...)
+	}
+	return s.Names.Store(ctx, kinds, paths)
 }

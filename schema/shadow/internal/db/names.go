@@ -51,10 +51,18 @@ const (
 	insertDeploymentSQL = `INSERT INTO dbcontroller.deployment (service, region) VALUES ($1, $2) ON CONFLICT DO NOTHING`
 	insertKindSQL       = `INSERT INTO dbcontroller.kind (service, kind) VALUES ($1, $2) ON CONFLICT DO NOTHING`
 	insertFieldSQL      = `INSERT INTO dbcontroller.field (path) VALUES ($1) ON CONFLICT DO NOTHING`
-	selectDeploymentSQL = `SELECT id, service, region FROM dbcontroller.deployment`
-	selectKindSQL       = `SELECT id, service, kind FROM dbcontroller.kind`
-	selectFieldSQL      = `SELECT id, path FROM dbcontroller.field`
 	selectOneFieldSQL   = `SELECT id FROM dbcontroller.field WHERE path = $1`
+
+	selectNamesSQL = `
+SELECT 'deployment', id, service, region FROM dbcontroller.deployment
+UNION ALL SELECT 'kind', id, service, kind FROM dbcontroller.kind
+UNION ALL SELECT 'field', id, path, '' FROM dbcontroller.field`
+
+	// In one order, so that two processes do not wait for each other.
+	insertKindsSQL = `
+INSERT INTO dbcontroller.kind (service, kind) SELECT * FROM unnest($1::text[], $2::text[]) AS i (service, kind) ORDER BY 1, 2 ON CONFLICT DO NOTHING`
+	insertFieldsSQL = `
+INSERT INTO dbcontroller.field (path) SELECT * FROM unnest($1::text[]) AS path ORDER BY 1 ON CONFLICT DO NOTHING`
 )
 
 func (n *names) Deployment(ctx context.Context, d schema.DeploymentID) (int32, error) {
@@ -72,20 +80,58 @@ func (n *names) Field(ctx context.Context, path string) (int32, error) {
 
 // Unknown counts the field paths and kinds that this process has not stored or read yet, each once.
 func (n *names) Unknown(paths []string, kinds []schema.KindID) int {
+	_, of, fields := n.missing(kinds, paths)
+	return len(of) + len(fields)
+}
+
+// Store stores many kinds and field paths, and loads their ids: two statements in place of two for each name.
+func (n *names) Store(ctx context.Context, kinds []schema.KindID, paths []string) error {
+	if n.Unknown(paths, kinds) == 0 {
+		return nil
+	}
+	q, done, err := n.storing(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	if err := n.load(ctx, q); err != nil {
+		return err
+	}
+	services, of, fields := n.missing(kinds, paths)
+	if len(of)+len(fields) == 0 {
+		return nil
+	}
+	if _, err := q.Exec(ctx, insertKindsSQL, services, of); err != nil {
+		return fmt.Errorf("store names of kinds: %w", err)
+	}
+	if _, err := q.Exec(ctx, insertFieldsSQL, fields); err != nil {
+		return fmt.Errorf("store field paths: %w", err)
+	}
+	return n.load(ctx, q)
+}
+
+// missing returns the kinds, as two columns, and the field paths that the cache lacks, each once.
+func (n *names) missing(kinds []schema.KindID, paths []string) (services, of, fields []string) {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
-	fresh := map[any]bool{}
-	for _, p := range paths {
-		if _, ok := n.fields.ids[p]; !ok {
-			fresh[p] = true
-		}
+	seen := map[any]bool{}
+	fresh := func(name any, known bool) bool {
+		first := !known && !seen[name]
+		seen[name] = true
+		return first
 	}
 	for _, k := range kinds {
-		if _, ok := n.kinds.ids[n.Root(k)]; !ok {
-			fresh[n.Root(k)] = true
+		k = n.Root(k)
+		if _, known := n.kinds.ids[k]; fresh(k, known) {
+			services, of = append(services, k.Service), append(of, k.Kind)
 		}
 	}
-	return len(fresh)
+	for _, p := range paths {
+		if _, known := n.fields.ids[p]; fresh(p, known) {
+			fields = append(fields, p)
+		}
+	}
+	return services, of, fields
 }
 
 // KnownDeployment returns the id of a deployment from the cache alone.
@@ -205,24 +251,25 @@ func (n *names) load(ctx context.Context, q Querier) error {
 // loadIn adds the names that it reads, unless forget was called in the meantime: some may be of the epoch before.
 func (n *names) loadIn(ctx context.Context, q Querier, generation int64) (taken bool, err error) {
 	deployments, kinds, fields := newBimap[schema.DeploymentID](), newBimap[schema.KindID](), newBimap[string]()
+	rows, err := q.Query(ctx, selectNamesSQL)
+	if err != nil {
+		return false, fmt.Errorf("read names: %w", err)
+	}
 	var id int32
-	var a, b string
-	each := func(sql string, into []any, put func()) error {
-		rows, err := q.Query(ctx, sql)
-		if err != nil {
-			return fmt.Errorf("read names: %w", err)
+	var table, a, b string
+	_, err = pgx.ForEachRow(rows, []any{&table, &id, &a, &b}, func() error {
+		switch table {
+		case "deployment":
+			deployments.put(schema.DeploymentID{Service: a, Region: b}, id)
+		case "kind":
+			kinds.put(schema.KindID{Service: a, Kind: b}, id)
+		default:
+			fields.put(a, id)
 		}
-		_, err = pgx.ForEachRow(rows, into, func() error { put(); return nil })
-		return err
-	}
-	if err := each(selectDeploymentSQL, []any{&id, &a, &b}, func() { deployments.put(schema.DeploymentID{Service: a, Region: b}, id) }); err != nil {
-		return false, err
-	}
-	if err := each(selectKindSQL, []any{&id, &a, &b}, func() { kinds.put(schema.KindID{Service: a, Kind: b}, id) }); err != nil {
-		return false, err
-	}
-	if err := each(selectFieldSQL, []any{&id, &a}, func() { fields.put(a, id) }); err != nil {
-		return false, err
+		return nil
+	})
+	if err != nil {
+		return false, fmt.Errorf("read names: %w", err)
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
