@@ -16,7 +16,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/internal/postgres"
-	"github.com/db-controller/db-controller/migrations"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
@@ -29,11 +28,7 @@ func newServer(t *testing.T) *harness.Cluster {
 	if testing.Short() {
 		t.Skip("starts a server of its own")
 	}
-	c := harness.NewCluster(t)
-	c.CreateDatabase("a")
-	_, err := migrations.Up(t.Context(), c.DSN("a"), migrations.Deployment)
-	require.NoError(t, err)
-	return c
+	return harness.NewMigratedCluster(t)
 }
 
 // newStandby starts a server with three resources, and prepares an older copy of it, which is stopped.

@@ -30,7 +30,7 @@ func TestAnOwnerWithoutUnsetOnDeleteDecidesInAnyOrder_I17(t *testing.T) {
 			for _, how := range []string{"told", "asked"} {
 				t.Run(fmt.Sprint(c.name, ", first ", first, ", ", how), func(t *testing.T) {
 					t.Parallel()
-					b := newBox(t, nil)
+					b := harness.NewBox(t, services, nil, aWest, bEast, bWest)
 					kind := map[string]string{"cascade": "Holder", "next": "Target"}[c.field]
 					o := targetName("owned")
 					b.MustPut(target, nil)

@@ -56,7 +56,7 @@ func TestOwnersUnderLoad_I16_I17(t *testing.T) {
 		b.Pools[id] = pool
 		b.Stores[id] = b.SecondProcess(id.String(), shadow.Config{Times: shadow.Times{OwnerGrace: time.Hour, TentativeTTL: time.Second}})
 	}
-	end := time.Now().Add(shorter(4*time.Second, time.Second))
+	end := time.Now().Add(shorter(2*time.Second, time.Second))
 	var mu sync.Mutex
 	unexpected, succeeded := map[string]bool{}, map[string]int{}
 	note := func(what string, err error) {

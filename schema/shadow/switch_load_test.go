@@ -29,7 +29,7 @@ func TestSwitchesUnderLoad_I26(t *testing.T) {
 		cfg.Times.TentativeTTL = time.Second
 	})
 	store := b.Stores[b.ID(bEast)]
-	ctx, cancel := context.WithTimeout(context.Background(), shorter(12*time.Second, 3*time.Second))
+	ctx, cancel := context.WithTimeout(context.Background(), shorter(5*time.Second, 2*time.Second))
 	defer cancel()
 	var wg sync.WaitGroup
 	random := func() body {

@@ -3,6 +3,7 @@ package harness
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"net"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -18,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/internal/postgres/launcher"
+	"github.com/db-controller/db-controller/migrations"
 )
 
 // Cluster is a PostgreSQL server for one test, whose folder can be copied while it does not run: for restored backups and standbys. It
@@ -38,6 +41,46 @@ func NewCluster(t testing.TB) *Cluster {
 		refuse(t, choiceFromEnvironment(), errors.New("no binaries of PostgreSQL are on this machine"))
 	}
 	return c
+}
+
+// migrated is a server that has stopped, with a migrated database "a" of a deployment.
+var migrated struct {
+	once        sync.Once
+	parent, dir string
+}
+
+// NewMigratedCluster starts a server with a migrated database "a" of a deployment. All of them are copies of one server: they have
+// the same system identifier, as a primary and its standbys have.
+func NewMigratedCluster(t testing.TB) *Cluster {
+	t.Helper()
+	migrated.once.Do(func() {
+		c := NewCluster(t)
+		c.CreateDatabase("a")
+		_, err := migrations.Up(t.Context(), c.DSN("a"), migrations.Deployment)
+		require.NoError(t, err)
+		c.Stop()
+		migrated.parent, err = os.MkdirTemp("/tmp", "db-controller-cluster-")
+		require.NoError(t, err)
+		require.NoError(t, os.Chmod(migrated.parent, 0o755)) //nolint:gosec // the server's user enters it
+		dir := filepath.Join(migrated.parent, "server")
+		require.NoError(t, copyFolder(t.Context(), c.dir, dir))
+		migrated.dir = dir
+	})
+	if migrated.dir == "" {
+		refuse(t, choiceFromEnvironment(), errors.New("the server to copy could not be made"))
+	}
+	c := newCluster(t)
+	require.NoError(t, copyFolder(t.Context(), migrated.dir, c.dir))
+	c.Start()
+	return c
+}
+
+func copyFolder(ctx context.Context, from, to string) error {
+	out, err := exec.CommandContext(ctx, "cp", "-a", from, to).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("copy %s: %w: %s", from, err, out)
+	}
+	return nil
 }
 
 // NewClusterWith starts a server with the certificate of a folder (tls.crt and tls.key).
@@ -168,8 +211,7 @@ func (c *Cluster) CreateDatabase(name string) {
 func (c *Cluster) Copy() *Cluster {
 	c.t.Helper()
 	out := newCluster(c.t)
-	said, err := exec.CommandContext(c.t.Context(), "cp", "-a", c.dir, out.dir).CombinedOutput()
-	require.NoError(c.t, err, "%s", said)
+	require.NoError(c.t, copyFolder(c.t.Context(), c.dir, out.dir))
 	return out
 }
 

@@ -118,6 +118,9 @@ func Postgres(t testing.TB) *Server {
 // has to run after Main: the running server has some.
 func Main(m *testing.M) int {
 	code := m.Run()
+	if migrated.parent != "" {
+		_ = os.RemoveAll(migrated.parent)
+	}
 	shared.once.Do(func() { shared.err = errors.New("the tests are over") })
 	if shared.server == nil {
 		return code
