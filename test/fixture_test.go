@@ -205,16 +205,19 @@ func (f *fixture) get(name string) *resourcev1.Resource {
 	return r
 }
 
+// poll is the pause between two looks at a condition: a look costs processes and PostgreSQL milliseconds that the others need.
+const poll = 50 * time.Millisecond
+
 // eventually waits until a condition holds.
 func (f *fixture) eventually(what string, holds func() bool) {
 	f.t.Helper()
-	require.Eventually(f.t, holds, time.Minute, 10*time.Millisecond, what)
+	require.Eventually(f.t, holds, time.Minute, poll, what)
 }
 
 func (f *fixture) gone(names ...string) {
 	f.t.Helper()
 	for _, name := range names {
-		if !assert.Eventually(f.t, func() bool { return f.get(name) == nil }, time.Minute, 10*time.Millisecond) {
+		if !assert.Eventually(f.t, func() bool { return f.get(name) == nil }, time.Minute, poll) {
 			said, err := run(f.t, "explain", name, "--context", f.Context)
 			status, _ := run(f.t, "status", f.id(name).String(), "--context", f.Context)
 			require.FailNow(f.t, name+" does not go", "%v\n%s\n%v\n%s", f.get(name), said, err, status)
@@ -245,7 +248,7 @@ func (f *fixture) settled() {
 		for id := range f.Deployments {
 			require.Empty(c, f.status(id.String()).GetOutstanding(), "%s", id)
 		}
-	}, time.Minute, 20*time.Millisecond)
+	}, time.Minute, poll)
 	audit(f.t, f.Processes)
 }
 

@@ -74,7 +74,7 @@ ignore_startup_parameters = statement_timeout,lock_timeout,idle_in_transaction_s
 			err = conn.Close(t.Context())
 		}
 		return err == nil
-	}, 10*time.Second, 20*time.Millisecond)
+	}, 10*time.Second, poll)
 	return dsn.String()
 }
 

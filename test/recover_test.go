@@ -291,7 +291,7 @@ func TestARestoredCopyIsNoticedByRestartedDeployments_I1_I2(t *testing.T) {
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
 		e := f.status(of).GetEpoch()
 		require.True(c, e.GetOrdinal() == 2 && !e.GetAwaitingRegistry() && len(e.GetUnconfirmed()) == 0, "%v", e)
-	}, 2*time.Minute, 20*time.Millisecond)
+	}, 2*time.Minute, poll)
 	require.ErrorContains(t, f.delete(aWest+"targets/kept"), bEast+"holders/new")
 }
 

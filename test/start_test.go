@@ -130,7 +130,7 @@ func TestAStartWaitsForPostgreSQL(t *testing.T) {
 		require.NoError(t, p.Start())
 		require.Eventually(t, func() bool {
 			return strings.Contains(strings.Join(a.said(p, 0), "\n"), "waiting to be ready")
-		}, 20*time.Second, 20*time.Millisecond, p.Tail())
+		}, 20*time.Second, poll, p.Tail())
 		require.Contains(t, p.Tail(), "postgres: ")
 	}
 	a.back()

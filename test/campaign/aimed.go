@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/internal/identity"
@@ -108,6 +109,72 @@ func (p *Player) loseCommit(ctx context.Context) {
 		p.c.add("committed without an answer", 1)
 	}
 }
+
+// answerLate delays the answer to the establish of a blocking reference until its blockade has expired, and deletes the target before
+// the answer arrives: the delete ends the attempt (I5), or it is refused. A reference to a deleted target must not be stored; a repair that
+// follows the confirm would establish it again, but only while its target exists.
+func (p *Player) answerLate(ctx context.Context) {
+	p.t.Helper()
+	holder, target := p.unblocked(ctx)
+	if holder == "" {
+		return
+	}
+	p.g.n += 2
+	p.Put(ctx, holder, Content{Payload: fmt.Sprintf("p%d", p.g.n-1)}) // then the deletion does not reach it
+	if !p.o.there(holder) || !p.o.there(target) || p.o.flight[holder] || p.o.flight[target] {
+		return
+	}
+	c, request := Content{Payload: fmt.Sprintf("p%d", p.g.n), Refs: map[string][]string{"b1": {target}}}, uuid.NewString()
+	mend := p.siteOf(target).calls.Suffer(func(_ identity.Identity, method string) harness.Mishap {
+		if establishes(method) {
+			return harness.Mishap{After: 4 * tentativeTTL}
+		}
+		return harness.Mishap{}
+	})
+	asked, cancel := context.WithTimeout(ctx, 6*time.Second)
+	defer cancel()
+	written := make(chan error, 1) // one outcome
+	resources, put := p.w.resources(ctx, p.siteOf(holder).id), &resourcev1.PutResourceRequest{Resource: p.resource(holder, c), RequestId: request}
+	go func() {
+		_, err := resources.PutResource(asked, put)
+		written <- err
+	}()
+	select {
+	case <-ctx.Done():
+	case <-time.After(2 * tentativeTTL):
+	}
+	early := len(written) > 0 // under a right, or refused
+	p.o.flight[holder] = true // the oracle cannot decide the delete
+	p.Delete(ctx, target)
+	delete(p.o.flight, holder)
+	<-written
+	mend()
+	p.put(ctx, holder, c, request) // its definite outcome
+	if !early && !p.o.there(target) {
+		p.c.add("deleted a target whose blockade had expired", 1)
+	}
+}
+
+func establishes(method string) bool {
+	return strings.HasSuffix(method, "/EstablishReferences") || strings.HasSuffix(method, "/EstablishAttempts")
+}
+
+// unblocked is pair for a target that a delete would remove, and that the holder's deployment has no right to block without asking.
+func (p *Player) unblocked(ctx context.Context) (holder, target string) {
+	for range 8 {
+		holder, target = p.pair(ctx)
+		var right bool
+		if holder == "" || p.o.Would(target, nil) != nil {
+			continue
+		}
+		if err := p.siteOf(holder).admin.QueryRow(ctx, hasBlockRightSQL, p.o.rows[target].UID).Scan(&right); err == nil && !right {
+			return holder, target
+		}
+	}
+	return "", ""
+}
+
+const hasBlockRightSQL = `SELECT EXISTS (SELECT FROM dbcontroller.foreign_target WHERE block_epoch IS NOT NULL AND uid = $1)`
 
 // underARight reports whether references to a deleted resource may be written all the same: they act, the holder's deployment may not have heard
 // of the deletion yet, and it may have a right to refer to the resource without asking. What it writes then is acted upon later.

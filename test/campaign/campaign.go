@@ -77,6 +77,9 @@ func Play(t testing.TB, plan Plan, c *Coverage) {
 				p.refuse(ctx)
 				p.loseCommit(ctx)
 				p.referInTheDark(ctx)
+				for range 2 {
+					p.answerLate(ctx)
+				}
 			}
 		})
 		p.Rest(ctx)

@@ -178,20 +178,28 @@ func (p *Player) content(name string) Content {
 // Put writes a resource, and repeats that until the outcome is definite.
 func (p *Player) Put(ctx context.Context, name string, c Content) {
 	p.t.Helper()
-	quiet, would := p.o.quiet(), p.o.Would(name, &c)
+	p.put(ctx, name, c, uuid.NewString())
+}
+
+func (p *Player) resource(name string, c Content) *resourcev1.Resource {
 	body, err := structpb.NewStruct(c.body())
 	require.NoError(p.t, err)
-	resource := &resourcev1.Resource{Body: body}
+	resource := &resourcev1.Resource{Name: name, Body: body}
 	for _, owner := range c.Owners {
 		of, uid, _ := strings.Cut(owner, " ")
 		resource.OwnerReferences = append(resource.OwnerReferences, &resourcev1.OwnerReference{Name: of, Uid: uid, Kind: kindOf(of)})
 	}
+	return resource
+}
+
+func (p *Player) put(ctx context.Context, name string, c Content, request string) {
+	p.t.Helper()
+	quiet, would := p.o.quiet(), p.o.Would(name, &c)
+	resource := p.resource(name, c)
 	full, err := schema.ParseFullName(name)
 	require.NoError(p.t, err)
-	request := uuid.NewString()
 	var answer *resourcev1.Resource
 	err = p.until(ctx, full, func(ctx context.Context, r resourcev1.ResourceServiceClient) (err error) {
-		resource.Name = "//" + full.Deployment.String() + "/" + full.Name
 		answer, err = r.PutResource(ctx, &resourcev1.PutResourceRequest{Resource: resource, RequestId: request})
 		return err
 	})
