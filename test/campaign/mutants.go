@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -348,43 +349,60 @@ var mutants = []mutant{
 	},
 }
 
-// plant writes the file with the mistake, and returns the overlay for the go command.
-func (m mutant) plant(t testing.TB) (overlay string) {
+// plant writes the files with the mistakes, and returns the overlay for the go command. Each mistake is in a file of its own.
+func plant(t testing.TB, mistakes ...mutant) (overlay string) {
 	t.Helper()
-	root := moduleRoot(t)
-	source, err := os.ReadFile(filepath.Join(root, m.file))
-	require.NoError(t, err)
-	text := string(source)
-	for i := 0; i < len(m.edits); i += 2 {
-		require.Equal(t, 1, strings.Count(text, m.edits[i]), "%s: the text to replace has to be in %s once", m.name, m.file)
-		text = strings.Replace(text, m.edits[i], m.edits[i+1], 1)
+	root, dir, replace := moduleRoot(t), t.TempDir(), map[string]string{}
+	for _, m := range mistakes {
+		source, err := os.ReadFile(filepath.Join(root, m.file))
+		require.NoError(t, err)
+		text := string(source)
+		for i := 0; i < len(m.edits); i += 2 {
+			require.Equal(t, 1, strings.Count(text, m.edits[i]), "%s: the text to replace has to be in %s once", m.name, m.file)
+			text = strings.Replace(text, m.edits[i], m.edits[i+1], 1)
+		}
+		if strings.Contains(text, "uuid.") && !strings.Contains(text, `"github.com/google/uuid"`) {
+			text = strings.Replace(text, "import (", "import (\n\t\"github.com/google/uuid\"", 1)
+		}
+		wrong := filepath.Join(dir, m.name+".go")
+		require.NoError(t, os.WriteFile(wrong, []byte(text), 0o600))
+		require.Empty(t, replace[filepath.Join(root, m.file)], "%s: another mistake is in the file", m.name)
+		replace[filepath.Join(root, m.file)] = wrong
 	}
-	if strings.Contains(text, "uuid.") && !strings.Contains(text, `"github.com/google/uuid"`) {
-		text = strings.Replace(text, "import (", "import (\n\t\"github.com/google/uuid\"", 1)
-	}
-	dir := t.TempDir()
-	wrong, overlay := filepath.Join(dir, "wrong.go"), filepath.Join(dir, "overlay.json")
-	require.NoError(t, os.WriteFile(wrong, []byte(text), 0o600))
-	raw, err := json.Marshal(map[string]any{"Replace": map[string]string{filepath.Join(root, m.file): wrong}})
+	raw, err := json.Marshal(map[string]any{"Replace": replace})
 	require.NoError(t, err)
+	overlay = filepath.Join(dir, "overlay.json")
 	require.NoError(t, os.WriteFile(overlay, raw, 0o600))
 	return overlay
 }
 
-// build builds the program with the mistake, and returns its path; without main it builds only the changed package.
-func (m mutant) build(t testing.TB, main bool) (binary string) {
+// build builds the program with the mistake, and returns its path.
+func (m mutant) build(t testing.TB) (binary string) {
 	t.Helper()
-	args := []string{"-overlay", m.plant(t)}
-	if binary = filepath.Join(t.TempDir(), "db-controller"); main {
-		args = append(args, "-tags", "crashpoints", "-o", binary, "./cmd/db-controller")
-	} else {
-		args = append(args, "./"+filepath.Dir(m.file))
+	binary = filepath.Join(t.TempDir(), "db-controller")
+	compile(t, m.name, "-overlay", plant(t, m), "-tags", "crashpoints", "-o", binary, "./cmd/db-controller")
+	return binary
+}
+
+// buildPackages builds the packages of mistakes in different files.
+func buildPackages(t testing.TB, mistakes []mutant) {
+	t.Helper()
+	args, names := []string{"-overlay", plant(t, mistakes...)}, ""
+	for _, m := range mistakes {
+		names += m.name + " "
+		if dir := "./" + filepath.Dir(m.file); !slices.Contains(args, dir) {
+			args = append(args, dir)
+		}
 	}
+	compile(t, names, args...)
+}
+
+func compile(t testing.TB, what string, args ...string) {
+	t.Helper()
 	cmd := harness.GoBuild(t.Context(), args...)
 	cmd.Dir = moduleRoot(t)
 	out, err := cmd.CombinedOutput()
-	require.NoError(t, err, "%s: %s", m.name, out)
-	return binary
+	require.NoError(t, err, "%s: %s", what, out)
 }
 
 func moduleRoot(t testing.TB) string {
