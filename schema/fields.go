@@ -151,9 +151,15 @@ func withField(in map[string]any, path []string, value any) (map[string]any, err
 	return out, nil
 }
 
+// CheckSteps are the steps that checks by JSON Schemas may still take.
+type CheckSteps = bodyschema.Steps
+
+// MaxCheckSteps is for all bodies of a request.
+const MaxCheckSteps = bodyschema.MaxSteps
+
 // CheckBody checks a body, as JSON, by the kind's rules: fields that are required, those that may not change from the stored body
-// (nil: none), and the kind's JSON Schema.
-func (k *KindModel) CheckBody(body []byte, stored map[string]any) error {
+// (nil: none), and the kind's JSON Schema, which takes its steps from left.
+func (k *KindModel) CheckBody(body []byte, stored map[string]any, left *CheckSteps) error {
 	if len(k.fields) == 0 && k.schema == nil {
 		return nil
 	}
@@ -174,7 +180,7 @@ func (k *KindModel) CheckBody(body []byte, stored map[string]any) error {
 	if k.schema == nil {
 		return nil
 	}
-	return k.schema.Check(decoded)
+	return k.schema.Check(decoded, left)
 }
 
 // asJSON returns a value as JSON decodes it into any, so that equal values are deeply equal.

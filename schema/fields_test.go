@@ -70,6 +70,11 @@ func TestDefaultsCompleteABodyAndLeaveTheGivenOne(t *testing.T) {
 	require.ErrorContains(t, err, "field spec: want a message, got a string")
 }
 
+func checkBody(kind *schema.KindModel, body []byte, stored map[string]any) error {
+	left := schema.MaxCheckSteps
+	return kind.CheckBody(body, stored, &left)
+}
+
 func TestABodyIsCheckedByTheRulesOfItsKind(t *testing.T) {
 	t.Parallel()
 	kind := ruledKind(t, ruled)
@@ -86,15 +91,30 @@ func TestABodyIsCheckedByTheRulesOfItsKind(t *testing.T) {
 		`{"project": "projects/p", "prject": 1}`:                    "additional properties 'prject' not allowed",
 		`{"project": "projects/p", "mail": "nobody"}`:               "field mail: 'nobody' is not valid email",
 	} {
-		err := kind.CheckBody([]byte(body), stored)
+		err := checkBody(kind, []byte(body), stored)
 		if want == "" {
 			require.NoError(t, err, body)
 		} else {
 			require.ErrorContains(t, err, want, body)
 		}
 	}
-	require.NoError(t, kind.CheckBody([]byte(`{"project": "projects/q"}`), nil), "a new resource")
-	require.NoError(t, kind.CheckBody([]byte(`{"project": "projects/q"}`), map[string]any{"spec": map[string]any{}}), "the stored body has no value")
+	require.NoError(t, checkBody(kind, []byte(`{"project": "projects/q"}`), nil), "a new resource")
+	require.NoError(t, checkBody(kind, []byte(`{"project": "projects/q"}`), map[string]any{"spec": map[string]any{}}), "the stored body has no value")
+}
+
+// The bodies of a request share its steps.
+func TestAChecksStepsAreTakenFromThoseOfItsRequest(t *testing.T) {
+	t.Parallel()
+	kind := ruledKind(t, ruled)
+	const body = `{"project": "projects/p", "spec": {"size": 1}}`
+	left := schema.MaxCheckSteps
+	require.NoError(t, kind.CheckBody([]byte(body), nil, &left))
+	taken := schema.MaxCheckSteps - left
+	require.Positive(t, taken)
+	require.NoError(t, kind.CheckBody([]byte(body), nil, &left))
+	require.Equal(t, schema.MaxCheckSteps-2*taken, left)
+	left = taken - 1
+	require.ErrorContains(t, kind.CheckBody([]byte(body), nil, &left), "take too many steps")
 }
 
 func TestAnImmutableNumberHasManySpellings(t *testing.T) {
@@ -104,9 +124,9 @@ service: a.example.com
 version: v1
 kinds: [{ kind: Device, patterns: ["devices/{device}"], fields: [{ path: n, immutable: true }] }]
 `)
-	require.NoError(t, kind.CheckBody([]byte(`{"n": {"a": [1e1]}}`), map[string]any{"n": map[string]any{"a": []any{json.Number("10.0")}}}))
-	require.Error(t, kind.CheckBody([]byte(`{"n": {"a": [11]}}`), map[string]any{"n": map[string]any{"a": []any{json.Number("10.0")}}}))
-	require.Error(t, kind.CheckBody([]byte(`{}`), map[string]any{"n": 1.0}), "removed")
+	require.NoError(t, checkBody(kind, []byte(`{"n": {"a": [1e1]}}`), map[string]any{"n": map[string]any{"a": []any{json.Number("10.0")}}}))
+	require.Error(t, checkBody(kind, []byte(`{"n": {"a": [11]}}`), map[string]any{"n": map[string]any{"a": []any{json.Number("10.0")}}}))
+	require.Error(t, checkBody(kind, []byte(`{}`), map[string]any{"n": 1.0}), "removed")
 }
 
 func TestCheckNamesProblemsOfFieldsAndSchemas(t *testing.T) {

@@ -22,13 +22,29 @@ const (
 )
 
 // Schema is a compiled JSON Schema.
-type Schema struct{ compiled *jsonschema.Schema }
+type Schema struct {
+	compiled *jsonschema.Schema
+	fits     *jsonschema.Schema // of bodies that do not fit: its check keeps no problems
+}
 
 // Decode decodes a body as Check expects it.
 func Decode(body []byte) (any, error) { return jsonschema.UnmarshalJSON(bytes.NewReader(body)) }
 
-// Check returns an error with the places at which a decoded body does not fit.
-func (s *Schema) Check(decoded any) error {
+// Check returns an error with the places at which a decoded body does not fit. It takes its steps from left, or fails with ErrTooCostly
+// before the check when there are too few.
+func (s *Schema) Check(decoded any, left *Steps) error {
+	w := &walk{left: int64(*left)}
+	w.value(s.compiled, decoded, 0, 0)
+	if w.left < 0 {
+		return ErrTooCostly
+	}
+	*left = Steps(w.left)
+	if w.problem > maxProblemBytes {
+		if s.fits.Validate(decoded) == nil {
+			return errors.New("body: it does not fit the JSON Schema of its kind, and is too large for a list of the places")
+		}
+		return nil
+	}
 	var invalid *jsonschema.ValidationError
 	err := s.compiled.Validate(decoded)
 	if errors.As(err, &invalid) {
@@ -57,9 +73,10 @@ func Compile(doc map[string]any) (*Schema, error) {
 	if err != nil {
 		return nil, err
 	}
-	const url = "kind:body"
+	const url, fits = "kind:body", "kind:fits"
 	c := jsonschema.NewCompiler()
 	c.UseLoader(noLoader{})
+	c.UseRegexpEngine(newPattern)
 	c.AssertFormat()
 	if err := c.AddResource(url, plain); err != nil {
 		return nil, short(err)
@@ -68,7 +85,12 @@ func Compile(doc map[string]any) (*Schema, error) {
 	if err != nil {
 		return nil, short(err)
 	}
-	return &Schema{compiled}, nil
+	if err := c.AddResource(fits, map[string]any{"not": map[string]any{"$ref": url}}); err != nil {
+		return nil, err
+	}
+	out := &Schema{compiled: compiled}
+	out.fits, err = c.Compile(fits)
+	return out, err
 }
 
 // short replaces the error of a schema that is none, which repeats the meta-schema, by its problems.

@@ -158,12 +158,12 @@ func (p *Preparer) PrepareRows(ctx context.Context, q db.Querier, writes []peer.
 			return nil, err
 		}
 	}
-	references := 0
+	references, steps := 0, schema.MaxCheckSteps
 	for _, wr := range sv.Writes {
 		if err := expected(wr); err != nil {
 			return nil, err
 		}
-		found, err := p.validate(v.Model, wr)
+		found, err := p.validate(v.Model, wr, &steps)
 		if err != nil {
 			return nil, &peer.InvalidError{Resource: wr.Name, Err: err}
 		}
@@ -215,8 +215,8 @@ func (p *Preparer) mayRefer(ctx context.Context, sv *Saving) error {
 	return refused.Sorted()
 }
 
-// validate sets the JSON columns to store, and returns the references in the body.
-func (p *Preparer) validate(model *schema.Model, wr *Writing) ([]schema.Found, error) {
+// validate sets the JSON columns to store, and returns the references in the body. The check by a JSON Schema takes its steps from left.
+func (p *Preparer) validate(model *schema.Model, wr *Writing, left *schema.CheckSteps) ([]schema.Found, error) {
 	if wr.Before != nil && len(wr.Mask) > 0 {
 		if err := wr.merge(); err != nil {
 			return nil, err
@@ -256,7 +256,7 @@ func (p *Preparer) validate(model *schema.Model, wr *Writing) ([]schema.Found, e
 	if n := budget.DecodedBytes(body); n > MaxDecodedBytes {
 		return nil, fmt.Errorf("body: it has so many values that they take %d bytes of memory, at most %d are allowed", n, MaxDecodedBytes)
 	}
-	if err := kind.CheckBody(body, stored); err != nil {
+	if err := kind.CheckBody(body, stored, left); err != nil {
 		return nil, err
 	}
 	found, err := kind.References(p.Self, wr.Name, wr.Body)
