@@ -59,6 +59,11 @@ type send func(ctx context.Context, door resourcev1.ResourceServiceClient) error
 // untilDefinite repeats a call until its answer is definite (docs/guarantees.md), or ctx ends. Each deployment of a service is a
 // door to the others: after a try that was not answered, the next one goes through another region.
 func (c *Client) untilDefinite(ctx context.Context, home schema.DeploymentID, id string, try send) error {
+	return c.throughDoors(ctx, c.doors, home, id, try)
+}
+
+// throughDoors is untilDefinite through some of the doors.
+func (c *Client) throughDoors(ctx context.Context, doors doorsTo, home schema.DeploymentID, id string, try send) error {
 	if _, bounded := ctx.Deadline(); !bounded {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, patience)
@@ -67,7 +72,7 @@ func (c *Client) untilDefinite(ctx context.Context, home schema.DeploymentID, id
 	pauses := retry.Backoff{First: 20 * time.Millisecond, Max: 2 * time.Second}
 	var last error
 	for n := 0; ; n++ {
-		err := c.once(ctx, home, n, try)
+		err := c.once(ctx, doors, home, n, try)
 		if err == nil || isDefinite(err) {
 			return err
 		}
@@ -90,10 +95,10 @@ func isDefinite(err error) bool {
 }
 
 // once makes the n-th try, through the door whose turn it is.
-func (c *Client) once(ctx context.Context, home schema.DeploymentID, n int, try send) error {
+func (c *Client) once(ctx context.Context, doorsOf doorsTo, home schema.DeploymentID, n int, try send) error {
 	ctx, cancel := context.WithTimeout(ctx, tryTimeout)
 	defer cancel()
-	doors, err := c.doors(ctx, home)
+	doors, err := doorsOf(ctx, home)
 	if err != nil {
 		return err
 	}
@@ -103,6 +108,13 @@ func (c *Client) once(ctx context.Context, home schema.DeploymentID, n int, try 
 		return err
 	}
 	return errorOf(try(ctx, door), at)
+}
+
+// doorsTo returns the deployments through which the resources of one can be reached, at least one.
+type doorsTo func(ctx context.Context, home schema.DeploymentID) ([]schema.DeploymentID, error)
+
+func (c *Client) ownDoor(_ context.Context, home schema.DeploymentID) ([]schema.DeploymentID, error) {
+	return []schema.DeploymentID{home}, nil
 }
 
 // doors returns the deployments through which the resources of home can be reached: the preferred region, home, and the other

@@ -6,15 +6,22 @@ import (
 
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/db-controller/db-controller/schema"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
 
 // RemoveFinalizer tells that the caller has cleaned up after an incarnation of a resource in DELETING. That the resource, or its
-// finalizer, is gone is no error. It fails with ErrDenied unless the kind names the caller as the finalizer's holder, or the caller may
+// finalizer, is gone is no error. It asks the resource's own deployment: a call that another region forwards has the rights of a user.
+// It fails with ErrDenied unless the kind names the caller as the finalizer's holder, or the caller may
 // operate on the resource.
 func (c *Client) RemoveFinalizer(ctx context.Context, name, uid, finalizer string) error {
-	_, err := c.call(ctx, name, "", func(ctx context.Context, door resourcev1.ResourceServiceClient) (*resourcev1.Resource, error) {
-		return door.RemoveFinalizer(ctx, &resourcev1.RemoveFinalizerRequest{Name: name, Uid: uid, Finalizer: finalizer})
+	full, err := schema.ParseFullName(name)
+	if err != nil {
+		return err
+	}
+	err = c.throughDoors(ctx, c.ownDoor, full.Deployment, "", func(ctx context.Context, door resourcev1.ResourceServiceClient) error {
+		_, err := door.RemoveFinalizer(ctx, &resourcev1.RemoveFinalizerRequest{Name: name, Uid: uid, Finalizer: finalizer})
+		return err
 	})
 	if errors.Is(err, ErrNotFound) {
 		return nil

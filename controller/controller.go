@@ -108,8 +108,8 @@ type Controller struct {
 	workers      int
 	resync       time.Duration
 	pauses       retry.Backoff
-	finalizer    *finalizer // nil: none
-	sharing      *Sharing   // nil: this process has all resources
+	finalizers   finalizers
+	sharing      *Sharing // nil: this process has all resources
 	log          *zap.Logger
 	observer     Observer
 }
@@ -225,7 +225,7 @@ func (c *Controller) Run(ctx context.Context, r Reconciler) error {
 	if err != nil {
 		return unlessEnded(ctx, err)
 	}
-	if err := c.checkFinalizer(kinds); err != nil {
+	if err := c.checkFinalizers(kinds); err != nil {
 		return err
 	}
 	newLoop(c, r, kinds, cancel).run(ctx)

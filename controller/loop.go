@@ -174,7 +174,7 @@ func (l *loop) changed(of Kind, before, after *Resource) {
 	if err != nil {
 		l.c.log.Error("a filter failed: the change counts", zap.Stringer("kind", of), zap.Error(err))
 	}
-	if matters || i == 0 && l.c.finalizer.begins(before, after) {
+	if matters || i == 0 && l.c.finalizers.begins(before, after) {
 		l.enqueue(i, before, after)
 	}
 }

@@ -80,8 +80,8 @@ func (l *loop) work(k key, v *View) func(ctx context.Context, e *ended) error {
 		return l.mapped(k, v)
 	case reconcile:
 	}
-	if r, ok := v.Get(k.name); ok && l.c.finalizer.left(r) {
-		return func(ctx context.Context, _ *ended) error { return l.c.finalizer.cleanUp(ctx, r, v) }
+	if r, ok := v.Get(k.name); ok && l.c.finalizers.left(r) {
+		return func(ctx context.Context, _ *ended) error { return l.c.finalizers.cleanUp(ctx, r, v) }
 	}
 	return func(ctx context.Context, e *ended) (err error) {
 		e.result, err = l.reconciler.Reconcile(ctx, Request{k.name}, v)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -216,10 +217,21 @@ func (in *Installation) Certs(of string) (folder string) {
 	return folder
 }
 
+// ClientFile makes a certificate, and returns the path of a client.yaml with it, for programs that the test starts.
+func (in *Installation) ClientFile(identity string) (path string) {
+	in.t.Helper()
+	certs := in.Certs(identity)
+	path = filepath.Join(certs, "client.yaml")
+	if err := os.WriteFile(path, fmt.Appendf(nil, "registry: %s\ncerts: %s\n", in.registryAt, certs), 0o600); err != nil {
+		in.t.Fatalf("dbctest: %v", err)
+	}
+	return path
+}
+
 // As returns a client of another identity: operator/NAME or user/NAME.
 func (in *Installation) As(identity string) *client.Client {
 	in.t.Helper()
-	c, err := client.New(client.File{Registry: in.registryAt, Certs: in.Certs(identity)}, "")
+	c, err := client.Open(in.ClientFile(identity))
 	if err != nil {
 		in.t.Fatalf("dbctest: %v", err)
 	}

@@ -3,6 +3,9 @@ package dbctest_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"os"
+	"runtime"
 	"testing"
 	"time"
 
@@ -15,6 +18,7 @@ import (
 	"github.com/db-controller/db-controller/dbctest"
 	"github.com/db-controller/db-controller/embed"
 	"github.com/db-controller/db-controller/schema"
+	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
 
@@ -140,4 +144,56 @@ func TestAnApplicationInAnInstallation(t *testing.T) {
 	var booked int
 	require.NoError(t, admin.QueryRow(ctx, `SELECT count(*) FROM public.booking`).Scan(&booked))
 	require.Zero(t, booked)
+}
+
+// An installation starts within two seconds of processor time: the first one of a process migrates a template, the others copy it.
+func TestAnInstallationStartsQuickly(t *testing.T) {
+	t.Parallel()
+	dbctest.New(t, dbctest.Config{Services: services})
+	best := time.Hour
+	for range 3 {
+		began := time.Now()
+		dbctest.New(t, dbctest.Config{Services: services})
+		if best = min(best, time.Since(began)); best < 2*time.Second {
+			break
+		}
+	}
+	t.Logf("two deployments and a registry after %s", best)
+	if load, err := os.ReadFile("/proc/loadavg"); best >= 2*time.Second && err == nil && !busy(string(load)) {
+		t.Errorf("an installation starts within two seconds, this one took %s", best)
+	}
+}
+
+// busy reports whether more programs want to run than there are processors for.
+func busy(load string) bool {
+	var minute float64
+	_, err := fmt.Sscan(load, &minute)
+	return err != nil || minute > float64(runtime.NumCPU())
+}
+
+// Time passes at one deployment: what waits for long is shown, and limits pass.
+func TestTheClockOfADeploymentMoves(t *testing.T) {
+	t.Parallel()
+	in, ctx := dbctest.New(t, dbctest.Config{Services: desks}), t.Context()
+	name := "//" + desksEU.String() + "/desks/d1"
+	mustPut(t, in, name, map[string]any{"room": "a"})
+	before, err := in.Client.Get(ctx, name)
+	require.NoError(t, err)
+	_, err = in.Client.Delete(ctx, name, client.Version{}) // it waits for its finalizers
+	require.NoError(t, err)
+	admin, err := in.Client.Admin(ctx, desksEU)
+	require.NoError(t, err)
+	stuck := func() int {
+		answer, err := admin.ListStuck(ctx, &adminv1.ListStuckRequest{})
+		require.NoError(t, err)
+		return len(answer.GetResources())
+	}
+	require.Zero(t, stuck())
+	in.Advance(desksEU.String(), 24*time.Hour)
+	require.Equal(t, 1, stuck())
+	after, err := in.Client.Get(ctx, name)
+	require.NoError(t, err)
+	require.Equal(t, 24*time.Hour, before.GetCreateTime().AsTime().Sub(after.GetCreateTime().AsTime()))
+	eventually := func() error { return put(ctx, in, "//"+desksEU.String()+"/desks/d2", map[string]any{"room": "b"}) }
+	require.Eventually(t, func() bool { return eventually() == nil }, time.Minute, 10*time.Millisecond, "the process whose lease has passed takes part again")
 }

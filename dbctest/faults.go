@@ -57,6 +57,40 @@ func (in *Installation) Expire(deployment string) {
 	}
 }
 
+// advanceSQL makes everything that the database has stored older. Logs that watches read are left alone: their order is not that of times.
+const advanceSQL = `
+WITH t AS (SELECT make_interval(secs => $1) AS d)
+, a AS (UPDATE dbcontroller.blockade SET expires_at = expires_at - d FROM t WHERE expires_at IS NOT NULL)
+, b AS (UPDATE dbcontroller.closing SET until = until - d FROM t)
+, c AS (UPDATE dbcontroller.ending SET until = until - d FROM t)
+, e AS (UPDATE dbcontroller.foreign_target SET kept_until = kept_until - d FROM t WHERE kept_until IS NOT NULL)
+, f AS (UPDATE dbcontroller.member SET joined_at = joined_at - d, expires_at = expires_at - d FROM t)
+, g AS (UPDATE dbcontroller.attempt SET decided_at = decided_at - d FROM t)
+, h AS (UPDATE dbcontroller.closed_attempt SET closed_at = closed_at - d FROM t)
+, i AS (UPDATE dbcontroller.request SET created_at = created_at - d FROM t)
+, j AS (UPDATE dbcontroller.owner_reference SET created_at = created_at - d FROM t)
+, k AS (UPDATE dbcontroller.captured SET due = due - d, at = at - d FROM t)
+, l AS (UPDATE dbcontroller.wish SET asked_at = asked_at - d FROM t)
+, m AS (UPDATE dbcontroller.removal SET decided_at = decided_at - d FROM t)
+, n AS (UPDATE dbcontroller.deletion_progress SET started_at = started_at - d, updated_at = updated_at - d FROM t)
+UPDATE dbcontroller.shadow SET created_at = created_at - d, updated_at = updated_at - d FROM t`
+
+// Advance lets time pass at a deployment: its database takes everything that it has stored for older by d, so that limits, graces, waits
+// and ages that it compares with its clock (now()) move on: those of undecided references, leases, absent owners, stuck deletions, and the
+// times in resources. The clocks of the processes do not move: pauses between tries and timeouts of calls take as long as they do, and
+// what is forgotten only by two clocks (decisions, answers to requests) stays.
+func (in *Installation) Advance(deployment string, d time.Duration) {
+	in.t.Helper()
+	conn, err := pgx.Connect(in.t.Context(), in.deployment(deployment).dsn)
+	if err == nil {
+		_, err = conn.Exec(in.t.Context(), advanceSQL, d.Seconds())
+		err = errors.Join(err, conn.Close(in.t.Context()))
+	}
+	if err != nil {
+		in.t.Fatalf("dbctest: %v", err)
+	}
+}
+
 // outstandingSQL counts the outstanding work: undecided references, work, deletions to act upon, resources in DELETING.
 const outstandingSQL = `
 SELECT (SELECT count(*) FROM dbcontroller.blockade WHERE expires_at IS NOT NULL) + (SELECT count(*) FROM dbcontroller.work)

@@ -51,12 +51,16 @@ type (
 	InvalidError = peer.InvalidError
 )
 
-// Errors of Save and DeleteIn.
+// Errors of the methods that write.
 var (
 	ErrNotFound = peer.ErrNotFound
 	ErrExists   = peer.ErrExists
 	ErrConflict = peer.ErrConflict
 	ErrDeleting = peer.ErrDeleting
+	// ErrNotDeleting: nobody has deleted the resource, so its clean-up would not be the last one.
+	ErrNotDeleting = peer.ErrNotDeleting
+	// ErrDenied: the running version names another holder of the finalizer.
+	ErrDenied = peer.ErrDenied
 	// ErrAborted: nothing is stored; the same write may succeed.
 	ErrAborted = peer.ErrAborted
 	// ErrUnknown: the answer to the commit was lost. Either all is stored, or nothing.
@@ -278,5 +282,8 @@ func (a *Application) DeleteIn(ctx context.Context, del Delete, fn func(tx pgx.T
 }
 
 func (a *Application) within(fn func(tx pgx.Tx) error) *shadow.Within {
+	if fn == nil {
+		fn = func(pgx.Tx) error { return nil }
+	}
 	return &shadow.Within{Pool: a.cfg.Pool, Also: fn}
 }

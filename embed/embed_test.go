@@ -43,6 +43,9 @@ kinds:
     references:
       - { path: project, targets: [iam.example.com/Project], behaviour: BLOCK }
       - { path: site, targets: [iam.example.com/Project], behaviour: CASCADE_DELETE }
+  - kind: Room
+    patterns: ["rooms/{room}"]
+    finalizers: [{ name: door, holder: application/devices.example.com/booking }, { name: badge, holder: user/badges }]
 ---
 service: devices.example.com
 version: v2
@@ -54,6 +57,9 @@ kinds:
     references:
       - { path: project, targets: [iam.example.com/Project], behaviour: BLOCK }
       - { path: site, targets: [iam.example.com/Project], behaviour: CASCADE_DELETE }
+  - kind: Room
+    patterns: ["rooms/{room}"]
+    finalizers: [{ name: door, holder: application/devices.example.com/other }, { name: badge, holder: user/badges }]
 ---
 regions: [eu]
 deployments:
@@ -161,6 +167,8 @@ func TestAnApplicationsTransactions(t *testing.T) {
 	t.Run("a delete is in the application's transaction, after its look-ahead", w.deletesTogether)
 	t.Run("sessions keep their settings", w.keepsSettings)
 	t.Run("the function cannot end the transaction unnoticed", w.noticesTheEnd)
+	t.Run("a clean-up is in one transaction with its finalizer", w.cleansUpTogether)
+	t.Run("a status is in the application's transaction", w.reportsTogether)
 	t.Run("the role cannot decide for the deployment", w.decidesNothing)
 	t.Run("the certificate is no key of the deployment", w.isNoKey)
 	t.Run("switches and epochs are followed", w.follows) // the last one: the version is another one then
@@ -220,6 +228,61 @@ func (w *world) deletesTogether(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, deleted.Removed)
 	require.False(t, w.booked(t, "h"))
+}
+
+func (w *world) cleansUpTogether(t *testing.T) {
+	ctx := t.Context()
+	saved, err := w.Save(ctx, []embed.Write{{Name: "rooms/r"}}, book("r"))
+	require.NoError(t, err)
+	door := embed.Finalizer{Name: "rooms/r", UID: saved[0].UID, Finalizer: "door"}
+	_, err = w.RemoveFinalizerIn(ctx, door, unbook("r"))
+	require.ErrorIs(t, err, embed.ErrNotDeleting)
+	deleted, err := w.DeleteIn(ctx, embed.Delete{Name: "rooms/r"}, nil)
+	require.NoError(t, err)
+	require.False(t, deleted.Removed)
+	_, err = w.RemoveFinalizerIn(ctx, embed.Finalizer{Name: "rooms/r", UID: saved[0].UID, Finalizer: "badge"}, unbook("r"))
+	require.ErrorIs(t, err, embed.ErrDenied, "another one is its holder")
+	_, err = w.RemoveFinalizerIn(ctx, embed.Finalizer{Name: "rooms/r", UID: uuid.New(), Finalizer: "door"}, unbook("r"))
+	require.ErrorIs(t, err, embed.ErrNotFound)
+	_, err = w.RemoveFinalizerIn(ctx, door, func(tx pgx.Tx) error { return errors.Join(unbook("r")(tx), errMine) })
+	require.ErrorIs(t, err, errMine)
+	require.True(t, w.booked(t, "r"))
+	for range 2 { // a repeated call finds it done
+		left, err := w.RemoveFinalizerIn(ctx, door, unbook("r"))
+		require.NoError(t, err)
+		require.Equal(t, []string{"badge"}, left.Finalizers)
+	}
+	require.False(t, w.booked(t, "r"))
+	require.NoError(t, w.Client.RemoveFinalizer(ctx, things+"rooms/r", saved[0].UID.String(), "badge"))
+	w.Settle(ctx)
+	require.False(t, w.stored(t, things+"rooms/r"))
+	_, err = w.RemoveFinalizerIn(ctx, door, nil)
+	require.ErrorIs(t, err, embed.ErrNotFound)
+}
+
+func (w *world) reportsTogether(t *testing.T) {
+	ctx := t.Context()
+	_, err := w.Save(ctx, []embed.Write{{Name: "devices/st", Body: fields{"x": 1}}}, nil)
+	require.NoError(t, err)
+	report := func(status any, generation int64, fn func(pgx.Tx) error) (embed.Resource, error) {
+		return w.UpdateStatusIn(ctx, embed.Status{Name: "devices/st", Status: status, Generation: &generation}, fn)
+	}
+	_, err = report(fields{"phase": "new"}, 0, func(tx pgx.Tx) error { return errors.Join(book("st")(tx), errMine) })
+	require.ErrorIs(t, err, errMine)
+	r, err := report(fields{"phase": "new"}, 0, book("st"))
+	require.NoError(t, err)
+	require.Equal(t, []any{int64(1), int64(1), `{"phase": "new"}`}, []any{r.Generation, r.StatusGeneration, string(r.Status)})
+	require.True(t, w.booked(t, "st"))
+	_, err = report(fields{"phase": "late"}, 0, nil)
+	require.ErrorIs(t, err, embed.ErrConflict)
+	var invalid *embed.InvalidError
+	for _, no := range []any{[]int{1}, "text", make(chan int), (*struct{})(nil)} {
+		_, err = report(no, 1, nil)
+		require.ErrorAs(t, err, &invalid, "%v", no)
+	}
+	r, err = report(nil, 1, nil)
+	require.NoError(t, err)
+	require.Nil(t, r.Status)
 }
 
 func (w *world) keepsSettings(t *testing.T) {
@@ -337,6 +400,12 @@ func (w *world) follows(t *testing.T) {
 		}
 		return err
 	})
+	room, err := w.Save(ctx, []embed.Write{{Name: "rooms/f"}}, nil)
+	require.NoError(t, err)
+	_, err = w.DeleteIn(ctx, embed.Delete{Name: "rooms/f"}, nil)
+	require.NoError(t, err)
+	_, err = w.RemoveFinalizerIn(ctx, embed.Finalizer{Name: "rooms/f", UID: room[0].UID, Finalizer: "door"}, nil)
+	require.ErrorIs(t, err, embed.ErrDenied, "v2 names another holder")
 	_, err = w.admin.Exec(ctx, `UPDATE dbcontroller.meta SET server = 'another'`) // as after a failover
 	require.NoError(t, err)
 	eventually(t, func() error { _, err := save(); return err })

@@ -79,7 +79,7 @@ func checkKindDescriptor(ps *Problems, d *Descriptor, k *Kind, all map[ServiceVe
 	}
 	checkTable(ps, k)
 	checkFields(ps, k)
-	checkFinalizers(ps, k)
+	checkFinalizers(ps, d.Service, k)
 	for i := range k.Parents {
 		checkParent(ps, d, k, &k.Parents[i], all)
 	}

@@ -10,7 +10,8 @@ import (
 // the resource in DELETING.
 type Finalizer struct {
 	Name string
-	// Holder is the identity that may remove it, such as user/calendar. Operators may as well.
+	// Holder is the identity that may remove it: user/calendar, or an application of the service in a transaction of its own,
+	// application/rooms.example.com/calendar. Operators may as well.
 	Holder string
 	Pos    Pos
 }
@@ -20,7 +21,7 @@ const MaxFinalizers = 10
 
 var finalizerGrammar = regexp.MustCompile(`^[a-z][a-z0-9.-]{0,62}$`)
 
-func checkFinalizers(ps *Problems, k *Kind) {
+func checkFinalizers(ps *Problems, service string, k *Kind) {
 	if k.Table != (TableName{}) && len(k.Finalizers) > 0 {
 		ps.add(k.Pos, "remove finalizers", "kind %s is a table: SQL deletes its rows, and waits for nobody", k.Name)
 	}
@@ -36,8 +37,9 @@ func checkFinalizers(ps *Problems, k *Kind) {
 			ps.add(f.Pos, "give one of them another name", "finalizer %s is listed twice", f.Name)
 		}
 		names[f.Name] = true
-		if !identityGrammar.MatchString(f.Holder) {
-			ps.add(f.Pos, "write user/NAME or operator/NAME", "finalizer %s: holder %q: unknown form", f.Name, clip(f.Holder))
+		application, own := strings.CutPrefix(f.Holder, "application/"+service+"/")
+		if !identityGrammar.MatchString(f.Holder) && (!own || !identityGrammar.MatchString("user/"+application)) {
+			ps.add(f.Pos, "write user/NAME, operator/NAME or application/"+service+"/NAME", "finalizer %s: holder %q: unknown form", f.Name, clip(f.Holder))
 		}
 	}
 }

@@ -38,7 +38,9 @@ func TestFinalizersOfADescriptor(t *testing.T) {
 	for text, problem := range map[string]string{
 		patterns + `, finalizers: [{ name: Calendar, holder: user/c }]`:                               `finalizer "Calendar"; write lower-case letters`,
 		patterns + `, finalizers: [{ name: "a b", holder: user/c }]`:                                  `finalizer "a b"; write lower-case letters`,
-		patterns + `, finalizers: [{ name: a, holder: someone }]`:                                     `finalizer a: holder "someone": unknown form; write user/NAME or operator/NAME`,
+		patterns + `, finalizers: [{ name: a, holder: someone }]`:                                     `finalizer a: holder "someone": unknown form; write user/NAME, operator/NAME or application/a.example.com/NAME`,
+		patterns + `, finalizers: [{ name: a, holder: application/b.example.com/x }]`:                 `finalizer a: holder "application/b.example.com/x": unknown form`,
+		patterns + `, finalizers: [{ name: a, holder: application/a.example.com/ }]`:                  `finalizer a: holder "application/a.example.com/": unknown form`,
 		patterns + `, finalizers: [{ name: a }]`:                                                      `key "holder" is missing`,
 		patterns + `, finalizers: [{ name: a, holder: user/c }, { name: a, holder: user/d }]`:         `finalizer a is listed twice`,
 		`patterns: ["as/{a}"], table: public.a, key: [id], finalizers: [{ name: a, holder: user/c }]`: `kind A is a table: SQL deletes its rows, and waits for nobody; remove finalizers`,

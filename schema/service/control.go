@@ -4,10 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 
 	"google.golang.org/protobuf/types/known/structpb"
 
-	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 	"github.com/db-controller/db-controller/schema/service/outcome"
@@ -76,18 +76,23 @@ func statusText(in *structpb.Struct) ([]byte, error) {
 	return json.Marshal(in.AsMap())
 }
 
-// finalizerHolder returns the identity that may remove a finalizer here by the running version; empty for none.
-func finalizerHolder(model func() *schema.Model) func(name, finalizer string) string {
-	return func(name, finalizer string) string {
-		m := model()
+// finalizerHolder returns the identity that may remove a finalizer here by the running version; empty for none. A process that has not
+// adopted the running version decides nothing: the holder may be another one by now. It fails with peer.ErrAborted then.
+func finalizerHolder(s *shadow.Store) func(ctx context.Context, name, finalizer string) (string, error) {
+	return func(ctx context.Context, name, finalizer string) (string, error) {
+		m := s.Model()
 		if m == nil {
-			return ""
+			return "", fmt.Errorf("%w: no version runs yet", peer.ErrAborted)
 		}
-		kind, err := m.KindOf(name)
-		if err != nil {
-			return ""
+		if same, err := s.Runs(ctx, m); err != nil {
+			return "", err
+		} else if !same {
+			return "", fmt.Errorf("%w: the deployment switched its version", peer.ErrAborted)
 		}
-		return kind.FinalizerHolder(finalizer)
+		if kind, err := m.KindOf(name); err == nil {
+			return kind.FinalizerHolder(finalizer), nil
+		}
+		return "", nil // a kind that the version lacks names nobody
 	}
 }
 

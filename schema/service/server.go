@@ -179,7 +179,7 @@ func refusals(cfg Config) func(what string, who identity.Identity) {
 func newAccess(cfg Config) *access.Access {
 	return access.New(access.Config{
 		Deployment: cfg.Store.Deployment(), Environments: cfg.Peers, Outside: cfg.Authorizer, Tokens: cfg.Tokens, Logger: cfg.Logger,
-		FinalizerHolder: finalizerHolder(cfg.Store.Model),
+		FinalizerHolder: finalizerHolder(cfg.Store),
 	})
 }
 

@@ -43,8 +43,9 @@ type Config struct {
 	// Tokens verifies the tokens of people whom other deployments speak for; nil: their word is believed.
 	Tokens Tokens
 	Logger *zap.Logger
-	// FinalizerHolder returns the identity that may remove a finalizer of a resource here (its relative name); empty for none. Nil: none.
-	FinalizerHolder func(name, finalizer string) string
+	// FinalizerHolder returns the identity that may remove a finalizer of a resource here (its relative name); empty for none. It fails
+	// when this process does not know the version that runs. Nil: none.
+	FinalizerHolder func(ctx context.Context, name, finalizer string) (string, error)
 }
 
 // Access holds the rights of the newest environment.

@@ -107,7 +107,9 @@ func put(name string) *resourcev1.BatchWriteResourcesRequest_Write {
 func TestEachRequestNeedsItsRight(t *testing.T) {
 	t.Parallel()
 	a, _ := newAccess(t, declared, func(c *access.Config) {
-		c.FinalizerHolder = func(_, finalizer string) string { return map[string]string{"badge": "user/ann"}[finalizer] }
+		c.FinalizerHolder = func(_ context.Context, _, finalizer string) (string, error) {
+			return map[string]string{"badge": "user/ann"}[finalizer], nil
+		}
 	})
 	ann, sre, operator := as(t, identity.RoleUser, "ann"), as(t, identity.RoleUser, "sam", "sre"), as(t, identity.RoleOperator, "olga")
 	mine, theirs := "things/ann-1", "things/bob-1"
@@ -158,6 +160,22 @@ func TestEachRequestNeedsItsRight(t *testing.T) {
 	require.ErrorContains(t, err, "user/ann has no right to delete //a.example.com/us-west2/things/bob-1: ask an operator for a grant")
 	_, err = call(a, t.Context(), resourcev1.ResourceService_GetResource_FullMethodName, &resourcev1.GetResourceRequest{Name: mine}, fine)
 	require.Equal(t, codes.Unauthenticated, status.Code(err), "a caller without identity")
+}
+
+// A process that has not adopted the running version does not know who holds a finalizer: it allows and denies nothing by its own version.
+func TestAnOlderVersionNamesNoHolder(t *testing.T) {
+	t.Parallel()
+	a, _ := newAccess(t, declared, func(c *access.Config) {
+		c.FinalizerHolder = func(context.Context, string, string) (string, error) { return "user/ann", peer.ErrAborted }
+	})
+	remove := func(who context.Context, name string) error {
+		_, err := call(a, who, resourcev1.ResourceService_RemoveFinalizer_FullMethodName, &resourcev1.RemoveFinalizerRequest{Name: name, Finalizer: "badge"}, fine)
+		return err
+	}
+	for _, who := range []context.Context{as(t, identity.RoleUser, "ann"), as(t, identity.RoleUser, "sam", "sre")} {
+		require.Equal(t, codes.Aborted, status.Code(remove(who, "things/ops")), "another try, or another process, answers")
+	}
+	require.NoError(t, remove(as(t, identity.RoleOperator, "olga"), "things/ann-1"), "the right of operators is in no version")
 }
 
 func TestAListIsLimitedToTheNamesThatItsCallerMayRead(t *testing.T) {

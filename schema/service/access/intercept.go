@@ -81,7 +81,10 @@ func (a *Access) enter(ctx context.Context, who identity.Caller, method string, 
 		return ctx, status.Errorf(codes.PermissionDenied, "%s may not call %s", who.Identity, method)
 	}
 	d := a.demandOf(method, req)
-	if a.holds(who, req, d.names) {
+	switch is, err := a.holds(ctx, who, req, d.names); {
+	case err != nil && who.Role != identity.RoleOperator:
+		return ctx, a.status(err)
+	case is:
 		d.verb = schema.Read
 	}
 	if err := a.demand(ctx, who, method, d); err != nil {
@@ -101,10 +104,13 @@ func (a *Access) enter(ctx context.Context, who identity.Caller, method string, 
 
 // holds reports whether a request removes a finalizer that the caller is the holder of: the descriptor gives the right to that. The
 // answer is for callers who may read the resource.
-func (a *Access) holds(who identity.Caller, req any, names []schema.FullName) bool {
+func (a *Access) holds(ctx context.Context, who identity.Caller, req any, names []schema.FullName) (bool, error) {
 	in, ok := req.(*resourcev1.RemoveFinalizerRequest)
-	return ok && a.cfg.FinalizerHolder != nil && len(names) == 1 &&
-		a.cfg.FinalizerHolder(names[0].Name, in.GetFinalizer()) == who.Identity.String()
+	if !ok || a.cfg.FinalizerHolder == nil || len(names) != 1 {
+		return false, nil
+	}
+	holder, err := a.cfg.FinalizerHolder(ctx, names[0].Name, in.GetFinalizer())
+	return err == nil && holder == who.Identity.String(), err
 }
 
 // Stream is Unary for streams: the watch of resources, whose names it limits. The watch ends when the rights of its caller change,

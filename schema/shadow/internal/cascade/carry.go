@@ -93,6 +93,7 @@ func (s *Actor) CarryOut(ctx context.Context, tx pgx.Tx, d Decision) error {
 		return err
 	}
 	sent := &pgx.Batch{}
+	sent.Queue(db.KnowsSQL)
 	if len(c.Members) <= fewMembers {
 		db.QueueGenericPlans(tx, sent)
 	}

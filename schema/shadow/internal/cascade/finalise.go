@@ -53,6 +53,7 @@ func (s *Actor) Finalise(ctx context.Context, seqs []int64) (removed int, err er
 			return err
 		}
 		b := &pgx.Batch{}
+		b.Queue(db.KnowsSQL)
 		if hiding := s.hidingBodies(); len(hiding) > 0 {
 			b.Queue(target.HideSQL, targets, free, hiding)
 		}

@@ -12,15 +12,27 @@ import (
 
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
 	"github.com/db-controller/db-controller/schema/shadow/internal/prepare"
 	"github.com/db-controller/db-controller/schema/shadow/internal/read"
 )
 
 // Controls writes for controllers.
-type Controls struct{ *db.DB }
+type Controls struct {
+	*db.DB
+	gate *gate.Gate
+}
 
 // New returns the controls of a database.
-func New(d *db.DB) *Controls { return &Controls{d} }
+func New(g *gate.Gate) *Controls { return &Controls{g.DB, g} }
+
+// inTx runs a transaction: its own, or one with an application's statements after the given ones.
+func (s *Controls) inTx(ctx context.Context, within *gate.Within, fn func(pgx.Tx) error) error {
+	if within == nil {
+		return s.InTx(ctx, db.ChangeFeed|db.WorkFeed, fn)
+	}
+	return s.gate.InTxWithin(ctx, within, db.ChangeFeed|db.WorkFeed, fn)
+}
 
 const lockSQL = `
 SELECT id, uid, state, hidden, finalizers FROM dbcontroller.shadow WHERE kind_id = $1 AND name = $2 FOR NO KEY UPDATE`
@@ -33,15 +45,26 @@ type locked struct {
 	finalizers []string
 }
 
+// part is how a change is part of a transaction.
+type part struct {
+	within *gate.Within          // with an application's statements after it; nil: with none
+	first  func(tx pgx.Tx) error // runs before the resource is locked; may be nil
+}
+
 // change locks a resource, changes it, and returns it as it is then. A non-zero uid has to match the resource's. It fails with
 // ErrNotFound.
-func (s *Controls) change(ctx context.Context, name string, uid uuid.UUID, change func(tx pgx.Tx, l locked) error) (*peer.Resource, error) {
+func (s *Controls) change(ctx context.Context, p part, name string, uid uuid.UUID, change func(tx pgx.Tx, l locked) error) (*peer.Resource, error) {
 	kindID, err := s.KindOfName(ctx, name)
 	if err != nil {
 		return nil, err
 	}
 	var out *peer.Resource
-	err = s.InTx(ctx, db.ChangeFeed|db.WorkFeed, func(tx pgx.Tx) error {
+	err = s.inTx(ctx, p.within, func(tx pgx.Tx) error {
+		if p.first != nil {
+			if err := p.first(tx); err != nil {
+				return err
+			}
+		}
 		var l locked
 		var hidden bool
 		err := tx.QueryRow(ctx, lockSQL, kindID, name).Scan(&l.id, &l.uid, &l.state, &hidden, &l.finalizers)
@@ -76,18 +99,49 @@ WITH s AS (
 // it. A finalizer that the resource in DELETING does not have was removed before. It fails with ErrNotFound, and with ErrNotDeleting for
 // a resource that nobody has deleted: its clean-up would not be the last one.
 func (s *Controls) RemoveFinalizer(ctx context.Context, name string, uid uuid.UUID, finalizer string) (*peer.Resource, error) {
-	return s.change(ctx, name, uid, func(tx pgx.Tx, l locked) error {
-		switch {
-		case l.state != peer.Deleting:
-			return fmt.Errorf("%s: %w", name, peer.ErrNotDeleting)
-		case !slices.Contains(l.finalizers, finalizer):
-			return nil
-		}
-		if _, err := tx.Exec(ctx, removeFinalizerSQL, l.id, finalizer, s.SelfID); err != nil {
-			return fmt.Errorf("remove finalizer %s of %s: %w", finalizer, name, err)
-		}
+	return s.change(ctx, part{}, name, uid, func(tx pgx.Tx, l locked) error { return s.remove(ctx, tx, l, name, finalizer) })
+}
+
+// RemoveFinalizerWithin is RemoveFinalizer by its holder, in one transaction with an application's own statements. It fails with
+// ErrDenied when the version that runs names another holder, and with ErrAborted when this process does not know that version.
+func (s *Controls) RemoveFinalizerWithin(ctx context.Context, within *gate.Within, by, name string, uid uuid.UUID, finalizer string) (*peer.Resource, error) {
+	first := func(tx pgx.Tx) error { return s.holds(ctx, tx, by, name, finalizer) }
+	return s.change(ctx, part{within, first}, name, uid, func(tx pgx.Tx, l locked) error { return s.remove(ctx, tx, l, name, finalizer) })
+}
+
+// holds fails unless the version that runs names the caller as the holder of a finalizer. No switch commits before the transaction ends.
+func (s *Controls) holds(ctx context.Context, tx pgx.Tx, by, name, finalizer string) error {
+	v := s.Version.Load()
+	if v == nil {
+		return fmt.Errorf("%w: no version runs yet", peer.ErrAborted)
+	}
+	if _, err := tx.Exec(ctx, gate.ShareVersionSQL, gate.VersionLock); err != nil {
+		return err
+	}
+	var running gate.Running
+	if err := tx.QueryRow(ctx, gate.SelectRunningSQL).Scan(running.Into()...); err != nil {
+		return fmt.Errorf("read the version: %w", err)
+	}
+	if err := s.gate.CheckVersion(v, running); err != nil {
+		return err
+	}
+	if kind, err := v.Model.KindOf(name); err != nil || kind.FinalizerHolder(finalizer) != by {
+		return fmt.Errorf("%s: %s is not the holder of finalizer %s: %w", name, by, finalizer, peer.ErrDenied)
+	}
+	return nil
+}
+
+func (s *Controls) remove(ctx context.Context, tx pgx.Tx, l locked, name, finalizer string) error {
+	switch {
+	case l.state != peer.Deleting:
+		return fmt.Errorf("%s: %w", name, peer.ErrNotDeleting)
+	case !slices.Contains(l.finalizers, finalizer):
 		return nil
-	})
+	}
+	if _, err := tx.Exec(ctx, removeFinalizerSQL, l.id, finalizer, s.SelfID); err != nil {
+		return fmt.Errorf("remove finalizer %s of %s: %w", finalizer, name, err)
+	}
+	return nil
 }
 
 const (
@@ -114,6 +168,11 @@ WITH s AS (
 // repeated call has no effect. With a generation it fails with ErrConflict unless the stored status has that one. It fails with
 // ErrNotFound, and *InvalidError.
 func (s *Controls) UpdateStatus(ctx context.Context, name string, uid uuid.UUID, status []byte, generation *int64) (*peer.Resource, error) {
+	return s.UpdateStatusWithin(ctx, nil, name, uid, status, generation)
+}
+
+// UpdateStatusWithin is UpdateStatus in one transaction with an application's own statements; nil: with none.
+func (s *Controls) UpdateStatusWithin(ctx context.Context, within *gate.Within, name string, uid uuid.UUID, status []byte, generation *int64) (*peer.Resource, error) {
 	var text *string
 	if status != nil {
 		t := string(status)
@@ -126,7 +185,7 @@ func (s *Controls) UpdateStatus(ctx context.Context, name string, uid uuid.UUID,
 			return nil, &peer.InvalidError{Err: fmt.Errorf("%s is the row of a table, which has no status", name)}
 		}
 	}
-	return s.change(ctx, name, uid, func(tx pgx.Tx, l locked) error {
+	return s.change(ctx, part{within: within}, name, uid, func(tx pgx.Tx, l locked) error {
 		var same bool
 		var stored int64
 		err := tx.QueryRow(ctx, selectStatusSQL, l.id, text).Scan(&same, &stored)

@@ -29,6 +29,10 @@ func QueueGenericPlans(tx pgx.Tx, b *pgx.Batch) {
 	}
 }
 
+// KnowsSQL declares, for a transaction that removes or marks resources or switches the version, that this program knows finalizers: a
+// deployment that has had some refuses others.
+const KnowsSQL = `SELECT set_config('dbcontroller.knows', 'finalizers', true)`
+
 // own returns a transaction of InTx; nil for that of another pool, or of the caller.
 func own(tx pgx.Tx) (*Marked, *postgres.Tx) {
 	m, ok := tx.(*Marked)

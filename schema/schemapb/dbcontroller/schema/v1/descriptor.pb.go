@@ -391,7 +391,8 @@ type FinalizerDescriptor struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Such as calendar.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// The identity that cleans up and removes it, such as user/calendar; operators may remove it as well.
+	// The identity that cleans up and removes it, such as user/calendar, or application/SERVICE/NAME of the same service; operators may
+	// remove it as well.
 	Holder        string `protobuf:"bytes,2,opt,name=holder,proto3" json:"holder,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
