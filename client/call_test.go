@@ -60,6 +60,10 @@ func (s *scripted) GetResource(_ context.Context, req *resourcev1.GetResourceReq
 	return &resourcev1.Resource{Name: req.GetName()}, s.next("")
 }
 
+func (s *scripted) RemoveFinalizer(context.Context, *resourcev1.RemoveFinalizerRequest) (*resourcev1.Resource, error) {
+	return &resourcev1.Resource{}, s.next("")
+}
+
 func (s *scripted) DeleteResource(_ context.Context, req *resourcev1.DeleteResourceRequest) (*resourcev1.DeleteResourceResponse, error) {
 	return &resourcev1.DeleteResourceResponse{Removed: true}, s.next(req.GetRequestId())
 }
@@ -144,6 +148,10 @@ func TestThePreferredRegionIsTheDoor(t *testing.T) {
 	_, err = c.Get(t.Context(), acme)
 	require.NoError(t, err)
 	require.Empty(t, home.requestIDs())
+	require.Len(t, preferred.requestIDs(), 1)
+	// An operator has the rights of a user by way of another region.
+	require.NoError(t, c.RemoveFinalizer(t.Context(), acme, uuid.NewString(), "badge"))
+	require.Len(t, home.requestIDs(), 1)
 	require.Len(t, preferred.requestIDs(), 1)
 }
 
