@@ -284,7 +284,8 @@ func (p *prepared) complete() error {
 		if p.stored != nil {
 			before = p.stored.GetBody().AsMap()
 		}
-		err = p.kind.CheckBody(text, before)
+		steps := schema.MaxCheckSteps
+		err = p.kind.CheckBody(text, before, &steps)
 	}
 	if err == nil {
 		p.wanted.Body, err = structpb.NewStruct(body)
