@@ -47,6 +47,7 @@ func newHTTPAPI(t *testing.T) *httpAPI {
 	p.Add("--http-api")
 	p.Add(at.Addr().String())
 	p.Add("--console")
+	p.Add("--console-actions")
 	require.NoError(t, p.Start())
 	f.ready("a.example.com/us-west2")
 	raw, err := os.ReadFile(filepath.Join(f.ClientCerts(), "ca.crt"))
@@ -228,4 +229,37 @@ func (a *httpAPI) consoleShowsThisDeployment() {
 	require.Contains(a.t, text, "targets/t")
 	_, text = ask(http.MethodGet, "/console/api/resource?name=//b.example.com/us-west2/holders/h", "", cookie)
 	require.Contains(a.t, text, "this console shows a.example.com/us-west2 alone")
+	a.consoleShowsAllDeployments(cookie)
+}
+
+// With --console-all the token of who looks goes to the other deployments, without the certificate of this one; actions are done with the
+// rights of who looks.
+func (a *httpAPI) consoleShowsAllDeployments(cookie *http.Cookie) {
+	a.t.Helper()
+	p := a.Deployments[a.id(aWest+"x/y")]
+	require.NoError(a.t, p.Stop())
+	p.Add("--console-all")
+	require.NoError(a.t, p.Start())
+	a.ready("a.example.com/us-west2")
+	ask := func(method, path, body string) (int, string) {
+		req, err := http.NewRequestWithContext(a.t.Context(), method, a.url+"/console/api/"+path, strings.NewReader(body))
+		require.NoError(a.t, err)
+		req.AddCookie(cookie)
+		req.Header.Set("Content-Type", "application/json")
+		resp, err := a.client.Do(req)
+		require.NoError(a.t, err)
+		defer func() { _ = resp.Body.Close() }()
+		text, err := io.ReadAll(resp.Body)
+		require.NoError(a.t, err)
+		return resp.StatusCode, string(text)
+	}
+	a.eventually("every deployment answers", func() bool {
+		_, text := ask(http.MethodGet, "stuck", "")
+		return strings.Count(text, `"answer"`) == len(a.Deployments) && !strings.Contains(text, `"error"`)
+	})
+	for at := range a.Deployments {
+		code, text := ask(http.MethodPost, "action", `{"do": "pause", "deployment": "`+at.String()+`", "reason": "r"}`)
+		require.Equal(a.t, http.StatusConflict, code, text)
+		require.Contains(a.t, text, "PermissionDenied", "ann is no operator at %s", at)
+	}
 }

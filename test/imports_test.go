@@ -70,6 +70,7 @@ var allowed = map[string][]string{
 	"internal/feed":                             {"internal/budget", "internal/postgres", "schema"},
 	"internal/gather":                           {},
 	"internal/identity":                         {"internal/budget", "schema"},
+	"internal/identity/workload":                {"internal/identity"},
 	"internal/inprocess":                        {},
 	"internal/postgres":                         {"internal/trace"},
 	"internal/postgres/launcher":                {},
@@ -174,7 +175,7 @@ func TestImportsPointOneWay(t *testing.T) {
 var notLinked = map[string][]string{
 	"schema": {"github.com/jackc/pgx", "google.golang.org/grpc", "go.uber.org/zap", "google.golang.org/protobuf"},
 	"client": {
-		"github.com/jackc/pgx", "github.com/prometheus", module + "/constraint", module + "/envregistry/server", module + "/handlers",
+		"github.com/jackc/pgx", "github.com/prometheus", "github.com/spiffe/go-spiffe/v2/workloadapi", module + "/constraint", module + "/envregistry/server", module + "/handlers",
 		module + "/internal/feed", module + "/internal/postgres", module + "/migrations", module + "/nodemanager",
 		module + "/schema/service", module + "/schema/shadow",
 	},

@@ -45,12 +45,12 @@ func (o *operated) ListStuck(_ context.Context, req *adminv1.ListStuckRequest) (
 }
 
 func (o *operated) Pause(_ context.Context, req *adminv1.PauseRequest) (*adminv1.PauseResponse, error) {
-	o.asked = append(o.asked, "pause "+req.GetOf()+": "+req.GetReason())
+	o.asked = append(o.asked, "pause "+req.GetHandler()+req.GetOf()+": "+req.GetReason())
 	return &adminv1.PauseResponse{}, o.refuse
 }
 
 func (o *operated) Resume(_ context.Context, req *adminv1.ResumeRequest) (*adminv1.ResumeResponse, error) {
-	o.asked = append(o.asked, "resume "+req.GetOf()+": "+req.GetReason())
+	o.asked = append(o.asked, "resume "+req.GetHandler()+req.GetOf()+": "+req.GetReason())
 	return &adminv1.ResumeResponse{}, o.refuse
 }
 
@@ -72,9 +72,12 @@ func busy() *adminv1.StatusResponse {
 		Decommissioned: []*adminv1.Decommissioned{
 			{Deployment: "old.example.com/mars", SaidBy: "operator/eveline", SaidTime: ago(time.Hour), Reason: "closed", Working: true},
 		},
-		Words:              []*adminv1.Word{{What: "WAIVED", Deployment: "lost.example.com/mars", SaidBy: "operator/eveline", SaidTime: ago(time.Hour), Reason: "down"}},
-		Failures:           []*adminv1.Failure{{Handler: "database", Deployment: "devices.example.com/eastus2", Error: "another database", Time: ago(time.Second)}},
-		Paused:             []string{"iam.example.com/us-west2", "devices.example.com/eastus2"},
+		Words:    []*adminv1.Word{{What: "WAIVED", Deployment: "lost.example.com/mars", SaidBy: "operator/eveline", SaidTime: ago(time.Hour), Reason: "down"}},
+		Failures: []*adminv1.Failure{{Handler: "database", Deployment: "devices.example.com/eastus2", Error: "another database", Time: ago(time.Second)}},
+		Paused:   []string{"iam.example.com/us-west2", "devices.example.com/eastus2"},
+		Pauses: []*adminv1.Pause{
+			{Of: "iam.example.com/us-west2"}, {Of: "devices.example.com/eastus2", Handler: "OWNED_PENDING"}, {Of: "iam.example.com/us-west2", Handler: "OWNED_DELETING"},
+		},
 		Epoch:              &adminv1.StatusResponse_Epoch{Id: "e", Ordinal: 2, Since: ago(time.Hour), Unconfirmed: []string{"x.example.com/r"}, AwaitingRegistry: true},
 		Delegations:        []*adminv1.StatusResponse_Delegations{{Deployment: "iam.example.com/eu", ActingHeld: 1}},
 		Kept:               []*adminv1.StatusResponse_Kept{{Kind: "Old", Resources: 4, Sample: "olds/o"}},
@@ -99,6 +102,7 @@ func TestTheStatusNamesEachFact(t *testing.T) {
 		`^old.example.com/mars is decommissioned, by operator/eveline on .*: closed; work on its references and resources is outstanding$`,
 		`^WAIVED of lost.example.com/mars, by operator/eveline on .*: down$`, `^MESSAGES OF devices.example.com/eastus2 ARE IGNORED: another database$`,
 		`^NOTHING IS DELETED: an operator has paused deletions \(db-controller resume\)$`, `^deletions of devices.example.com/eastus2 are paused here \(db-controller resume --of\)$`,
+		`^owned-pending for devices.example.com/eastus2 is paused \(db-controller resume --handler\)$`, `^owned-deleting is paused \(db-controller resume --handler\)$`,
 		`^the database was failed over or restored 1 time, last noticed 1h0m0s ago$`, `^NOTHING IS DELETED until the registry returns`,
 		`^NOTHING IS DELETED until these deployments have confirmed their references: x.example.com/r \(for one that stays down`,
 		`^5 references without a target`, `^delegations: may refer to 1 resource of iam.example.com/eu without asking$`, `^kept: 4 resources of kind Old, such as olds/o,`,
@@ -202,18 +206,26 @@ func TestDeletionsArePausedWithAReason(t *testing.T) {
 	}{
 		{[]string{"pause", here, "--reason", "ticket 1"}, here + " deletes nothing until resume\n"},
 		{[]string{"pause", here, "--of", there, "--reason", "ticket 2"}, here + " does nothing for deletions of " + there + " until resume\n"},
+		{[]string{"pause", here, "--handler", "owned-pending", "--reason", "ticket 3"}, here + ": owned-pending is paused until resume\n"},
+		{[]string{"pause", here, "--handler", "SUBSCRIBED_DELETING", "--of", there, "--reason", "ticket 4"}, here + ": subscribed-deleting is paused for " + there + " until resume\n"},
+		{[]string{"resume", here, "--handler", "owned-pending", "--reason", "done"}, here + ": owned-pending works again\n"},
+		{[]string{"resume", here, "--handler", "owned-deleting", "--of", there, "--reason", "done"}, here + ": owned-deleting works for " + there + " again\n"},
 		{[]string{"resume", here, "--reason", "done"}, here + " deletes again\n"},
 		{[]string{"resume", here, "--of", there, "--reason", "done", "-o", "json"}, "{\n  \"deployment\": \"" + here + "\",\n  \"of\": \"" + there + "\"\n}\n"},
 	} {
 		require.Equal(t, ran{0, c.out, ""}, command(t, slices.Concat(at, c.args)...), "%q", c.args)
 	}
-	require.Equal(t, []string{"pause : ticket 1", "pause " + there + ": ticket 2", "resume : done", "resume " + there + ": done"}, o.asked)
+	require.Equal(t, []string{
+		"pause : ticket 1", "pause " + there + ": ticket 2", "pause OWNED_PENDING: ticket 3", "pause SUBSCRIBED_DELETING" + there + ": ticket 4",
+		"resume OWNED_PENDING: done", "resume OWNED_DELETING" + there + ": done", "resume : done", "resume " + there + ": done",
+	}, o.asked)
 
 	for _, name := range []string{"pause", "resume"} {
 		require.Contains(t, command(t, slices.Concat(at, []string{name, here})...).errOut, "--reason is missing")
 		require.Contains(t, command(t, slices.Concat(at, []string{name, here, "--of", "devices", "--reason", "r"})...).errOut, "--of: ")
+		require.Contains(t, command(t, slices.Concat(at, []string{name, here, "--handler", "x", "--reason", "r"})...).errOut, "want one of owned-pending, owned-deleting, subscribed-deleting")
 	}
-	require.Len(t, o.asked, 4, "nothing is called without a reason")
+	require.Len(t, o.asked, 8, "nothing is called without a reason")
 	o.refuse = status.Error(codes.NotFound, "not paused")
 	require.Equal(t, ran{cli.Refused, "", "error: not paused (NotFound)\n"}, command(t, slices.Concat(at, []string{"resume", here, "--reason", "r"})...))
 }

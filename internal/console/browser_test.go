@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
@@ -101,8 +102,13 @@ func (b *browser) look(name, hash, says string) {
 
 func open(t *testing.T, f *fleet) *browser {
 	t.Helper()
+	return openConsole(t, NewHandler(f))
+}
+
+func openConsole(t *testing.T, h http.Handler) *browser {
+	t.Helper()
 	b := newBrowser(t)
-	server := httptest.NewServer(NewHandler(f))
+	server := httptest.NewServer(h)
 	t.Cleanup(server.Close)
 	b.do(chromedp.EmulateViewport(1280, 900), chromedp.Navigate(server.URL))
 	b.is("document.getElementById('live').textContent.includes('live')")
@@ -154,6 +160,25 @@ func TestChangesArriveAndTheFocusStays(t *testing.T) {
 	b.is("document.activeElement.dataset.deployment === 'iam.example.com/us-west2'")
 	b.do(chromedp.KeyEvent(kb.Enter))
 	b.is("document.querySelector('h1').textContent === 'iam.example.com/us-west2'")
+}
+
+// Where actions are allowed, a person pauses a handler with a reason, and sees the pause; elsewhere the page has no forms.
+func TestActionsInABrowser(t *testing.T) {
+	f := newFleet(2, 2)
+	b := openConsole(t, NewHandler(f).AllowActions())
+	deployment, resource := "#/deployment/iam.example.com%2Fus-west2", "#/resource/"+strings.ReplaceAll(root, "/", "%2F")
+	b.look("actions-resource", resource, "Retry its work")
+	b.look("actions-deployment", deployment, "Pause, resume, retry")
+	b.do(chromedp.SetValue("select[name=handler]", "OWNED_PENDING"), chromedp.SetValue("select[name=of]", "devices.example.com/eastus2"), chromedp.SendKeys("input[name=reason]", "ticket 4711"+kb.Enter))
+	b.is("document.querySelector('.answer').textContent.includes('pause: done.')")
+	b.is("document.querySelector('main').innerText.includes('operator/eve has paused owned-pending for devices.example.com/eastus2: ticket 4711')")
+	require.Equal(t, []string{"pause iam.example.com/us-west2 OWNED_PENDING devices.example.com/eastus2 ticket 4711"}, f.did)
+	b.look("actions-done", deployment, "owned-pending paused")
+
+	b = open(t, newFleet(2, 2))
+	b.do(chromedp.Evaluate(fmt.Sprintf("location.hash = %q", deployment), nil))
+	b.is("document.querySelector('main').innerText.includes('host-2:7001')")
+	require.Zero(t, b.number("document.querySelectorAll('.act').length"))
 }
 
 // A name from a deployment is text, and a body is not markup.

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -27,6 +28,7 @@ type fleet struct {
 	env   *schema.Environment
 	at    map[schema.DeploymentID]*answers
 	fails error // of the environment
+	did   []string
 }
 
 // answers of one deployment.
@@ -34,6 +36,7 @@ type answers struct {
 	adminv1.AdminServiceClient
 	resourcev1.ResourceServiceClient
 
+	id        schema.DeploymentID
 	fleet     *fleet
 	dark      bool
 	status    *adminv1.StatusResponse
@@ -56,7 +59,7 @@ func newFleet(services, regions int) *fleet {
 		}
 	}
 	for _, d := range f.env.Deployments {
-		f.at[d.DeploymentID] = &answers{fleet: f, status: f.atRest(d)}
+		f.at[d.DeploymentID] = &answers{id: d.DeploymentID, fleet: f, status: f.atRest(d)}
 	}
 	return f
 }
@@ -160,6 +163,39 @@ func (f *fleet) of(id schema.DeploymentID) (*answers, error) {
 		return nil, status.Error(codes.Unavailable, id.String()+" cannot be reached")
 	}
 	return a, nil
+}
+
+// did records an action, and refuses one without a reason.
+func (a *answers) did(what, about, of, reason string) error {
+	defer a.lock()()
+	if reason == "" {
+		return status.Error(codes.InvalidArgument, "reason: want 1 to 1000 characters")
+	}
+	a.fleet.did = append(a.fleet.did, fmt.Sprintf("%s %s %s %s %s", what, a.id, about, of, reason))
+	return nil
+}
+
+func (a *answers) Pause(_ context.Context, req *adminv1.PauseRequest, _ ...grpc.CallOption) (*adminv1.PauseResponse, error) {
+	err := a.did("pause", req.GetHandler(), req.GetOf(), req.GetReason())
+	if err == nil {
+		of := req.GetOf()
+		if of == "" {
+			of = a.id.String()
+		}
+		defer a.lock()()
+		changed, _ := proto.Clone(a.status).(*adminv1.StatusResponse)
+		changed.Pauses = append(changed.Pauses, &adminv1.Pause{Of: of, Handler: req.GetHandler(), Reason: req.GetReason(), Actor: "operator/eve", Time: timestamppb.Now()})
+		a.status = changed
+	}
+	return &adminv1.PauseResponse{}, err
+}
+
+func (a *answers) Resume(_ context.Context, req *adminv1.ResumeRequest, _ ...grpc.CallOption) (*adminv1.ResumeResponse, error) {
+	return &adminv1.ResumeResponse{}, a.did("resume", req.GetHandler(), req.GetOf(), req.GetReason())
+}
+
+func (a *answers) Retry(_ context.Context, req *adminv1.RetryRequest, _ ...grpc.CallOption) (*adminv1.RetryResponse, error) {
+	return &adminv1.RetryResponse{}, a.did("retry", req.GetName(), req.GetOf(), req.GetReason())
 }
 
 // lock returns with the answers fixed.

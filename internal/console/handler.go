@@ -1,6 +1,6 @@
 // Package console serves a page that shows the deployments of an environment: a map of services and regions with the watches between
-// them, outstanding work over time, running deletions, stuck resources and work with their reasons, and single resources. The page only reads. It is embedded,
-// loads nothing from elsewhere, and is kept up to date by server-sent events.
+// them, outstanding work over time, running deletions, stuck resources and work with their reasons, and single resources. The page only reads
+// unless actions are allowed. It is embedded, loads nothing from elsewhere, and is kept up to date by server-sent events.
 package console
 
 import (
@@ -26,13 +26,14 @@ type Handler struct {
 	mux    *http.ServeMux
 	of     Deployments
 	poller *Poller
+	acts   bool // AllowActions
 }
 
 // NewHandler returns the console over deployments.
 func NewHandler(of Deployments) *Handler {
 	h := &Handler{mux: http.NewServeMux(), of: of, poller: NewPoller(of)}
 	h.mux.Handle("GET /", files())
-	h.mux.HandleFunc("GET /session", func(w http.ResponseWriter, _ *http.Request) { reply(w, signedIn{true}) })
+	h.mux.HandleFunc("GET /session", func(w http.ResponseWriter, _ *http.Request) { reply(w, signedIn{true, h.acts}) })
 	h.mux.HandleFunc("GET /api/events", h.events)
 	h.mux.HandleFunc("GET /api/stuck", h.stuck)
 	h.mux.HandleFunc("GET /api/resource", h.resource)

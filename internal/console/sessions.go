@@ -32,7 +32,7 @@ type Sessions struct {
 	open map[[sha256.Size]byte]*session // guarded by mu; of tokens with requests under way
 }
 
-// SessionsConfig of Sessions. All fields are needed.
+// SessionsConfig of Sessions. All functions are needed.
 type SessionsConfig struct {
 	// Verify returns the identity of a token.
 	Verify func(ctx context.Context, token string) (who string, err error)
@@ -40,6 +40,8 @@ type SessionsConfig struct {
 	Enter func(ctx context.Context, who string, stream bool) (leave func(), err error)
 	// Of returns the deployments as a token sees them.
 	Of func(token string) Deployments
+	// Actions allows actions (AllowActions).
+	Actions bool
 }
 
 // session is a console for one token: the open pages share its looks.
@@ -82,7 +84,7 @@ func (s *Sessions) session(w http.ResponseWriter, r *http.Request) {
 	switch r.Method {
 	case http.MethodGet:
 		_, err := s.cfg.Verify(r.Context(), tokenOf(r))
-		reply(w, signedIn{err == nil})
+		reply(w, signedIn{err == nil, s.cfg.Actions})
 		return
 	case http.MethodPost:
 		scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
@@ -109,6 +111,8 @@ func (s *Sessions) session(w http.ResponseWriter, r *http.Request) {
 // signedIn tells the page whether it has to ask for a token.
 type signedIn struct {
 	SignedIn bool `json:"signed_in"`
+	// Actions are allowed.
+	Actions bool `json:"actions,omitempty"`
 }
 
 func tokenOf(r *http.Request) string {
@@ -147,7 +151,11 @@ func (s *Sessions) of(token string) (http.Handler, func()) {
 	defer s.mu.Unlock()
 	o := s.open[key]
 	if o == nil {
-		o = &session{handler: NewHandler(s.cfg.Of(token))}
+		console := NewHandler(s.cfg.Of(token))
+		if s.cfg.Actions {
+			console.AllowActions()
+		}
+		o = &session{handler: console}
 		s.open[key] = o
 	}
 	o.users++

@@ -101,6 +101,7 @@ func TestAConsoleOfSessionsAsksWithTheTokenOfWhoLooks(t *testing.T) {
 	require.Equal(t, 429, do("GET", "/console/api/stuck", "", do("POST", "/console/session", "bob", nil).Cookies()[0]).StatusCode)
 	require.Equal(t, 405, do("PUT", "/console/session", "ann", cookie).StatusCode)
 	require.Equal(t, 405, do("POST", "/console/api/stuck", "", cookie).StatusCode, "it only reads")
+	require.Equal(t, 405, do("POST", "/console/api/action", "", cookie).StatusCode, "it only reads")
 
 	server := httptest.NewServer(pages)
 	defer server.Close()

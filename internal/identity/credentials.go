@@ -32,12 +32,38 @@ func InDir(dir string) Files {
 	return Files{Cert: in("tls.crt"), Key: in("tls.key"), CA: in("ca.crt"), CRL: in("ca.crl")}
 }
 
+// Source is where certificates come from: Files, or another one.
+type Source interface {
+	// PEM returns the certificate with intermediate ones after it, its key, the trusted authorities, and revocation lists or nothing.
+	PEM() ([4]string, error)
+	// String names the certificate in messages.
+	String() string
+}
+
+// String is the path of the certificate.
+func (f Files) String() string { return f.Cert }
+
+// PEM reads the files.
+func (f Files) PEM() (pem [4]string, err error) {
+	for i, path := range []string{f.Cert, f.Key, f.CA, f.CRL} {
+		raw, err := os.ReadFile(path)
+		if path == f.CRL && (path == "" || errors.Is(err, fs.ErrNotExist)) {
+			continue
+		}
+		if err != nil {
+			return pem, fmt.Errorf("load certificates: %w", err)
+		}
+		pem[i] = string(raw)
+	}
+	return pem, private(f.Key)
+}
+
 // Credentials are the certificate of a process and the authorities that it trusts. Both can be renewed while the process runs:
 // connections that begin after Reload use the new ones.
 type Credentials struct {
 	Identity    Identity
 	trustDomain spiffeid.TrustDomain
-	files       Files
+	source      Source
 	current     atomic.Pointer[material]
 
 	mu       sync.Mutex
@@ -52,14 +78,14 @@ type material struct {
 	pem     [4]string // the files' text, to detect changes
 }
 
-// Load reads the files.
-func Load(f Files) (*Credentials, error) {
+// Load reads the certificate, its key, the authorities and the revocation lists.
+func Load(f Source) (*Credentials, error) {
 	m, err := read(f)
 	if err != nil {
 		return nil, err
 	}
-	c := &Credentials{files: f}
-	if c.Identity, c.trustDomain, err = whose(f.Cert, m.cert.Leaf); err != nil {
+	c := &Credentials{source: f}
+	if c.Identity, c.trustDomain, err = whose(f, m.cert.Leaf); err != nil {
 		return nil, err
 	}
 	c.current.Store(m)
@@ -84,37 +110,42 @@ func LoadAuthorities(f Files) (*Credentials, error) {
 	if m.revoked, err = readRevoked(lists, authorities); err != nil {
 		return nil, fmt.Errorf("load revocation lists %s: %w", f.CRL, err)
 	}
-	c := &Credentials{files: f}
+	c := &Credentials{source: f}
 	c.current.Store(m)
 	return c, nil
 }
 
-func read(f Files) (*material, error) {
+func read(from Source) (*material, error) {
 	m := &material{roots: x509.NewCertPool()}
-	for i, path := range []string{f.Cert, f.Key, f.CA, f.CRL} {
-		raw, err := os.ReadFile(path)
-		if path == f.CRL && (path == "" || errors.Is(err, fs.ErrNotExist)) {
-			continue
-		}
-		if err != nil {
-			return nil, fmt.Errorf("load certificates: %w", err)
-		}
-		m.pem[i] = string(raw)
-	}
-	if err := private(f.Key); err != nil {
+	var err error
+	if m.pem, err = from.PEM(); err != nil {
 		return nil, err
 	}
-	var err error
 	if m.cert, err = tls.X509KeyPair([]byte(m.pem[0]), []byte(m.pem[1])); err != nil {
-		return nil, fmt.Errorf("load certificate %s: %w", f.Cert, err)
+		return nil, fmt.Errorf("load certificate %s: %w", from, err)
 	}
 	if !m.roots.AppendCertsFromPEM([]byte(m.pem[2])) {
-		return nil, fmt.Errorf("load authorities: %s has no certificate in PEM", f.CA)
+		return nil, fmt.Errorf("load authorities: %s has no certificate in PEM", authorities(from))
 	}
 	if m.revoked, err = readRevoked([]byte(m.pem[3]), []byte(m.pem[2])); err != nil {
-		return nil, fmt.Errorf("load revocation lists %s: %w", f.CRL, err)
+		return nil, fmt.Errorf("load revocation lists %s: %w", revocations(from), err)
 	}
 	return m, nil
+}
+
+// authorities and revocations name the parts of a source in messages.
+func authorities(of Source) string {
+	if f, ok := of.(Files); ok {
+		return f.CA
+	}
+	return of.String()
+}
+
+func revocations(of Source) string {
+	if f, ok := of.(Files); ok {
+		return f.CRL
+	}
+	return of.String()
 }
 
 // private returns an error for a key that every user of the machine may read or change.
@@ -129,7 +160,7 @@ func private(key string) error {
 	return nil
 }
 
-func whose(file string, leaf *x509.Certificate) (id Identity, domain spiffeid.TrustDomain, err error) {
+func whose(file Source, leaf *x509.Certificate) (id Identity, domain spiffeid.TrustDomain, err error) {
 	if len(leaf.URIs) != 1 {
 		return id, domain, fmt.Errorf("certificate %s has %d URIs, want one such as spiffe://example.org/deployment/iam.example.com/us-west2", file, len(leaf.URIs))
 	}
@@ -146,25 +177,25 @@ func whose(file string, leaf *x509.Certificate) (id Identity, domain spiffeid.Tr
 // Reload reads the files again, and reports whether they changed. Files that cannot be read, a certificate that has expired,
 // and a certificate of another identity are errors, and the former ones stay in use.
 func (c *Credentials) Reload() (changed bool, err error) {
-	m, err := read(c.files)
+	m, err := read(c.source)
 	if err != nil {
 		return false, err
 	}
 	if m.pem == c.current.Load().pem {
 		return false, nil
 	}
-	id, domain, err := whose(c.files.Cert, m.cert.Leaf)
+	id, domain, err := whose(c.source, m.cert.Leaf)
 	switch {
 	case err != nil:
 		return false, err
 	case m.pem[3] == "" && c.current.Load().pem[3] != "":
-		return false, fmt.Errorf("the revocation list %s no longer exists: write a list without entries if nothing is revoked", c.files.CRL)
+		return false, fmt.Errorf("the revocation list %s no longer exists: write a list without entries if nothing is revoked", revocations(c.source))
 	case id != c.Identity || domain != c.trustDomain:
-		return false, fmt.Errorf("certificate %s now has the identity %s in %s, not %s in %s: restart the process to change its identity", c.files.Cert, id, domain, c.Identity, c.trustDomain)
+		return false, fmt.Errorf("certificate %s now has the identity %s in %s, not %s in %s: restart the process to change its identity", c.source, id, domain, c.Identity, c.trustDomain)
 	}
 	for _, usage := range []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth} {
 		if err := m.verify(usage); err != nil && c.current.Load().verify(usage) == nil {
-			return false, fmt.Errorf("certificate %s would be rejected: %w", c.files.Cert, err)
+			return false, fmt.Errorf("certificate %s would be rejected: %w", c.source, err)
 		}
 	}
 	c.current.Store(m)

@@ -14,7 +14,7 @@ func LoadUnchecked(f Files) (*Credentials, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Credentials{files: f, trustDomain: spiffeid.RequireTrustDomainFromString("playground.db-controller.dev")}
+	c := &Credentials{source: f, trustDomain: spiffeid.RequireTrustDomainFromString("playground.db-controller.dev")}
 	c.current.Store(m)
 	return c, nil
 }

@@ -175,7 +175,7 @@ func (e *UnavailableError) Error() string {
 	if errors.Is(e.Err, ErrRecovering) { // recovery waits for them, reachable or not
 		return fmt.Sprintf("%v: %s", e.Err, joined(e.Deployments))
 	}
-	if errors.Is(e.Err, ErrPaused) {
+	if errors.Is(e.Err, ErrPaused) || errors.Is(e.Err, ErrHandlerPaused) {
 		return fmt.Sprintf("%v: %s", e.Err, joined(e.Deployments))
 	}
 	return fmt.Sprintf("%s cannot be reached: %v", joined(e.Deployments), e.Err)
@@ -189,6 +189,9 @@ var ErrRecovering = errors.New("the database was restored or failed over, and ma
 
 // ErrPaused is the reason why nothing is deleted while an operator has paused deletions.
 var ErrPaused = errors.New("an operator has paused deletions until db-controller resume")
+
+// ErrHandlerPaused is the reason why work waits while an operator has paused its handler.
+var ErrHandlerPaused = errors.New("an operator has paused the handler until db-controller resume --handler")
 
 // maxNamedInText is the number of list items in the text of an error.
 const maxNamedInText = 5

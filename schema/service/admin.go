@@ -47,8 +47,8 @@ type operatorActions interface {
 
 // pauser pauses deletions, and finds what waits for long.
 type pauser interface {
-	Pause(ctx context.Context, of schema.DeploymentID, paused bool, reason, by string) error
-	Paused(ctx context.Context) ([]schema.DeploymentID, error)
+	Pause(ctx context.Context, of schema.DeploymentID, handler schema.Handler, paused bool, reason, by string) error
+	Pauses(ctx context.Context) ([]shadow.Pause, error)
 	Stuck(ctx context.Context, longer time.Duration, limit int) ([]shadow.Stuck, error)
 }
 
@@ -126,7 +126,34 @@ func (a *admin) explain(ctx context.Context, req *adminv1.ExplainRequest) (*admi
 	for _, r := range e.Reasons {
 		out.Reasons = append(out.Reasons, reasonProto(r, failures))
 	}
-	return out, nil
+	paused, err := a.pausedReasons(ctx, e)
+	out.Reasons = append(out.Reasons, paused...)
+	return out, err
+}
+
+// pausedReasons are the pauses that keep a resource waiting: those as a whole, and those for the deployments of its work.
+func (a *admin) pausedReasons(ctx context.Context, e *shadow.Explanation) (out []*adminv1.ExplainResponse_Reason, err error) {
+	if e.State != peer.Deleting && !e.Pending {
+		return nil, nil
+	}
+	pauses, err := a.pauser.Pauses(ctx)
+	for _, p := range pauses {
+		work := func(r shadow.ExplainedReason) bool { return r.Deployment == p.Of }
+		if p.Of != a.self && !slices.ContainsFunc(e.Reasons, work) {
+			continue
+		}
+		what := "deletions"
+		if p.Handler != "" {
+			what = p.Handler.Text()
+		}
+		if p.Of != a.self {
+			what += " for " + p.Of.String()
+		}
+		out = append(out, &adminv1.ExplainResponse_Reason{
+			Type: "PAUSED", Message: fmt.Sprintf("%s has paused %s here: %s", p.By, what, p.Reason), Since: timestamppb.New(p.At),
+		})
+	}
+	return out, err
 }
 
 // reasonProto adds to a reason without an error the last failure of a handler for its deployment.

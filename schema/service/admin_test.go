@@ -23,6 +23,7 @@ import (
 // adminStore is the store of an AdminService: fixed results for Status, functions for the other methods.
 type adminStore struct {
 	pauses         []string
+	paused         []shadow.Pause
 	failing        map[string]error // by method
 	outstanding    []shadow.Outstanding
 	decommissioned []shadow.Decommissioned
@@ -99,8 +100,8 @@ func (s *adminStore) WaiveComparison(_ context.Context, of schema.DeploymentID, 
 	return s.waive(of, reason, by)
 }
 
-func (s *adminStore) Pause(_ context.Context, of schema.DeploymentID, paused bool, reason, by string) error {
-	s.pauses = append(s.pauses, fmt.Sprint(of, paused, reason, by))
+func (s *adminStore) Pause(_ context.Context, of schema.DeploymentID, handler schema.Handler, paused bool, reason, by string) error {
+	s.pauses = append(s.pauses, fmt.Sprint(of, handler, paused, reason, by))
 	return nil
 }
 
@@ -123,8 +124,8 @@ func (s *adminStore) ForceRelease(_ context.Context, keys []string, reason, by s
 	return keys[:1], nil
 }
 
-func (s *adminStore) Paused(context.Context) ([]schema.DeploymentID, error) {
-	return []schema.DeploymentID{other}, s.failing["Paused"]
+func (s *adminStore) Pauses(context.Context) ([]shadow.Pause, error) {
+	return s.paused, s.failing["Pauses"]
 }
 
 func (s *adminStore) Stuck(_ context.Context, longer time.Duration, limit int) ([]shadow.Stuck, error) {
@@ -158,6 +159,7 @@ func TestTheStatusHasAllThatAnOperatorLooksAt(t *testing.T) {
 		a := newAdminService(&adminStore{
 			outstanding:    []shadow.Outstanding{{Group: "confirm", Deployment: other.String(), Count: 12, Oldest: 90}},
 			decommissioned: []shadow.Decommissioned{{Deployment: sibling, Blocking: schema.Unset, Reason: "closed", By: "operator/eve", At: began, Working: true}},
+			paused:         []shadow.Pause{{Of: self, Handler: schema.OwnedPending, Reason: "why", By: "operator/eve", At: began}, {Of: other}},
 			words:          []shadow.OperatorDecision{{Deployment: other, What: "COMPARISON_WAIVED", Reason: "lost", By: "operator/eve", At: began}},
 			strangers:      []shadow.DatabaseMismatch{{Err: &peer.DatabaseError{Deployment: other, Known: uid(1), Spoken: uid(2)}, At: began}},
 			epoch:          shadow.EpochStatus{ID: uid(6), Since: began, Ordinal: 2, Awaiting: true, Unconfirmed: []schema.DeploymentID{other}, Dangling: 3},
@@ -187,7 +189,9 @@ func TestTheStatusHasAllThatAnOperatorLooksAt(t *testing.T) {
 		require.True(t, got.GetDecommissioned()[0].GetWorking())
 		require.Equal(t, "COMPARISON_WAIVED", got.GetWords()[0].GetWhat())
 
-		require.Equal(t, []string{other.String()}, got.GetPaused())
+		require.Equal(t, []string{other.String()}, got.GetPaused(), "deletions alone")
+		require.Len(t, got.GetPauses(), 2)
+		require.Equal(t, []string{self.String(), "OWNED_PENDING", "why", "operator/eve"}, []string{got.GetPauses()[0].GetOf(), got.GetPauses()[0].GetHandler(), got.GetPauses()[0].GetReason(), got.GetPauses()[0].GetActor()})
 		require.Equal(t, int64(2), got.GetDeletions()[0].GetRemoved())
 		require.Equal(t, int64(9), got.GetWatches()[0].GetHeardTime().GetSeconds())
 		require.Equal(t, int64(4), got.GetWatches()[0].GetLost())
@@ -201,7 +205,7 @@ func TestTheStatusHasAllThatAnOperatorLooksAt(t *testing.T) {
 
 func TestEachPartOfTheStatusCanFail(t *testing.T) {
 	t.Parallel()
-	for _, method := range []string{"Status", "Outstanding", "Kept", "Members", "Decommissioned", "Words", "Epoch", "Paused", "RunningDeletions"} {
+	for _, method := range []string{"Status", "Outstanding", "Kept", "Members", "Decommissioned", "Words", "Epoch", "Pauses", "RunningDeletions"} {
 		a := newAdminService(&adminStore{failing: map[string]error{method: peer.ErrAborted}})
 		got, err := a.Status(as(t, operator), &adminv1.StatusRequest{})
 		require.Equal(t, codes.Aborted, status.Code(err), method)
@@ -225,6 +229,9 @@ func TestAnExplanationHasTheLastErrors(t *testing.T) {
 	a := newAdminService(&adminStore{explain: func(name string) (*shadow.Explanation, error) {
 		require.Equal(t, "devices/d", name)
 		return e, nil
+	}, paused: []shadow.Pause{
+		{Of: self, Handler: schema.OwnedDeleting, Reason: "look", By: "operator/eve"}, {Of: other, Handler: schema.OwnedPending, Reason: "slow", By: "operator/eve"},
+		{Of: schema.DeploymentID{Service: "c.example.com", Region: "r"}, Reason: "of no work here"},
 	}, removals: func(string, uuid.UUID, int) ([]shadow.Removal, error) {
 		return []shadow.Removal{{Cause: &schema.Cause{ID: uid(7)}}}, nil
 	}}, Failure{Deployment: other, Error: "first"}, Failure{Deployment: other, Error: "second"})
@@ -241,13 +248,17 @@ func TestAnExplanationHasTheLastErrors(t *testing.T) {
 	for _, r := range got.GetReasons() {
 		errs = append(errs, r.GetLastError())
 	}
-	require.Equal(t, []string{"", "first", "its own", ""}, errs)
+	require.Equal(t, []string{"", "first", "its own", "", "", ""}, errs)
+	require.Equal(t, "PAUSED", got.GetReasons()[4].GetType())
+	require.Equal(t, "operator/eve has paused owned-deleting here: look", got.GetReasons()[4].GetMessage())
+	require.Equal(t, "operator/eve has paused owned-pending for "+other.String()+" here: slow", got.GetReasons()[5].GetMessage())
 
-	e.UID, e.State = uuid.Nil, peer.Active
+	e.UID, e.State, e.Pending = uuid.Nil, peer.Active, false
 	got, err = a.Explain(as(t, ann), &adminv1.ExplainRequest{Name: "devices/d"})
 	require.NoError(t, err)
 	require.Empty(t, got.GetUid())
 	require.Equal(t, "ACTIVE", got.GetState())
+	require.Len(t, got.GetReasons(), 4, "nothing of it waits, whatever is paused")
 	_, err = a.Explain(as(t, ann), &adminv1.ExplainRequest{Name: "//b.example.com/us-west2/devices/d"})
 	require.Equal(t, codes.InvalidArgument, status.Code(err))
 	a = newAdminService(&adminStore{explain: func(string) (*shadow.Explanation, error) { return nil, peer.ErrNotFound }})
@@ -484,7 +495,14 @@ func TestStuckDeletionsAndPausesAreThoseOfTheStore(t *testing.T) {
 	require.NoError(t, err)
 	_, err = a.Pause(as(t, operator), &adminv1.PauseRequest{Of: "nothing", Reason: "why"})
 	require.Equal(t, codes.InvalidArgument, status.Code(err))
-	require.Equal(t, []string{fmt.Sprint(self, true, "why", "operator/eve"), fmt.Sprint(other, false, "done", "operator/eve")}, store.pauses)
+	_, err = a.Pause(as(t, operator), &adminv1.PauseRequest{Of: other.String(), Handler: "owned-pending", Reason: "why"})
+	require.NoError(t, err)
+	_, err = a.Resume(as(t, operator), &adminv1.ResumeRequest{Handler: "everything", Reason: "why"})
+	require.Equal(t, codes.InvalidArgument, status.Code(err))
+	require.ErrorContains(t, err, "want one of owned-pending, owned-deleting, subscribed-deleting")
+	require.Equal(t, []string{
+		fmt.Sprint(self, "", true, "why", "operator/eve"), fmt.Sprint(other, "", false, "done", "operator/eve"), fmt.Sprint(other, schema.OwnedPending, true, "why", "operator/eve"),
+	}, store.pauses)
 }
 
 func TestRetriesAndReleasesAreThoseOfTheStore(t *testing.T) {

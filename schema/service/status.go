@@ -45,7 +45,7 @@ type databaseStatus interface {
 func (a *admin) Status(ctx context.Context, _ *adminv1.StatusRequest) (*adminv1.StatusResponse, error) {
 	out := &adminv1.StatusResponse{Deployment: a.self.String()}
 	for _, add := range []func(context.Context, *adminv1.StatusResponse) error{
-		a.addWork, a.addPaused, a.addDeletions, a.addKept, a.addDelegations, a.addProcesses, a.addDatabase, a.addOperatorActions,
+		a.addWork, a.addPauses, a.addDeletions, a.addKept, a.addDelegations, a.addProcesses, a.addDatabase, a.addOperatorActions,
 	} {
 		if err := add(ctx, out); err != nil {
 			return nil, outcome.Status(a.log, err)

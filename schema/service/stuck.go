@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
 	"github.com/db-controller/db-controller/schema/service/outcome"
 )
@@ -36,6 +37,9 @@ func (a *admin) listStuck(ctx context.Context, req *adminv1.ListStuckRequest) (*
 		}
 		out.Resources = append(out.Resources, p)
 	}
+	if out.Pauses, err = a.pauses(ctx); err != nil {
+		return nil, err
+	}
 	return out, a.addStuckWork(ctx, longer, out)
 }
 
@@ -62,23 +66,49 @@ func (a *admin) addStuckWork(ctx context.Context, longer time.Duration, out *adm
 }
 
 func (a *admin) Pause(ctx context.Context, req *adminv1.PauseRequest) (*adminv1.PauseResponse, error) {
-	return &adminv1.PauseResponse{}, outcome.Status(a.log, a.pause(ctx, req.GetOf(), true, req.GetReason()))
+	return &adminv1.PauseResponse{}, outcome.Status(a.log, a.pause(ctx, req, true))
 }
 
 func (a *admin) Resume(ctx context.Context, req *adminv1.ResumeRequest) (*adminv1.ResumeResponse, error) {
-	return &adminv1.ResumeResponse{}, outcome.Status(a.log, a.pause(ctx, req.GetOf(), false, req.GetReason()))
+	return &adminv1.ResumeResponse{}, outcome.Status(a.log, a.pause(ctx, req, false))
 }
 
-func (a *admin) pause(ctx context.Context, of string, paused bool, reason string) error {
-	id, by, err := operatorAction(ctx, cmp.Or(of, a.self.String()))
+// pauseRequest is a PauseRequest or a ResumeRequest.
+type pauseRequest interface {
+	GetOf() string
+	GetHandler() string
+	GetReason() string
+}
+
+func (a *admin) pause(ctx context.Context, req pauseRequest, paused bool) error {
+	id, by, err := operatorAction(ctx, cmp.Or(req.GetOf(), a.self.String()))
 	if err != nil {
 		return err
 	}
-	return a.pauser.Pause(ctx, id, paused, reason, by)
+	var handler schema.Handler
+	if req.GetHandler() != "" {
+		if handler, err = schema.ParseHandler(req.GetHandler()); err != nil {
+			return &peer.InvalidError{Resource: "handler", Err: err}
+		}
+	}
+	return a.pauser.Pause(ctx, id, handler, paused, req.GetReason(), by)
 }
 
-func (a *admin) addPaused(ctx context.Context, out *adminv1.StatusResponse) error {
-	paused, err := a.pauser.Paused(ctx)
-	out.Paused = deploymentNames(paused)
+func (a *admin) pauses(ctx context.Context) ([]*adminv1.Pause, error) {
+	pauses, err := a.pauser.Pauses(ctx)
+	var out []*adminv1.Pause
+	for _, p := range pauses {
+		out = append(out, &adminv1.Pause{Of: p.Of.String(), Handler: string(p.Handler), Reason: p.Reason, Actor: p.By, Time: timestamppb.New(p.At)})
+	}
+	return out, err
+}
+
+func (a *admin) addPauses(ctx context.Context, out *adminv1.StatusResponse) (err error) {
+	out.Pauses, err = a.pauses(ctx)
+	for _, p := range out.GetPauses() {
+		if p.GetHandler() == "" {
+			out.Paused = append(out.Paused, p.GetOf())
+		}
+	}
 	return err
 }

@@ -41,8 +41,9 @@ type (
 		OperatorDecisions(ctx context.Context) ([]OperatorDecision, error)
 		Decommissioned(ctx context.Context) ([]Decommissioned, error)
 		IsDecommissioned(id schema.DeploymentID) bool
-		Pause(ctx context.Context, of schema.DeploymentID, paused bool, reason, by string) error
-		Paused(ctx context.Context) ([]schema.DeploymentID, error)
+		Pause(ctx context.Context, of schema.DeploymentID, handler schema.Handler, paused bool, reason, by string) error
+		Pauses(ctx context.Context) ([]Pause, error)
+		CheckHandler(ctx context.Context, handler schema.Handler, of schema.DeploymentID) error
 	}
 	// versions of the service.
 	versions interface {

@@ -19,7 +19,7 @@ func TestPausedDeletionsGoOnWhenTheyAreResumed(t *testing.T) {
 	west, east := b.Stores[b.ID(aWest)], b.Stores[b.ID(bEast)]
 	pause := func(at *shadow.Store, of schema.DeploymentID, paused bool) {
 		t.Helper()
-		require.NoError(t, at.Pause(t.Context(), of, paused, "ticket 1", "operator/eve"))
+		require.NoError(t, at.Pause(t.Context(), of, "", paused, "ticket 1", "operator/eve"))
 	}
 	b.MustPut(target, nil)
 	b.MustPut(holder, body{"cascade": target})
@@ -30,9 +30,11 @@ func TestPausedDeletionsGoOnWhenTheyAreResumed(t *testing.T) {
 	require.ErrorIs(t, err, peer.ErrPaused)
 	require.ErrorContains(t, err, "an operator has paused deletions until db-controller resume")
 	b.MustPut(holder2, body{"cascade": target})
-	paused, err := west.Paused(t.Context())
+	paused, err := west.Pauses(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, []schema.DeploymentID{b.ID(aWest)}, paused)
+	require.Len(t, paused, 1)
+	paused[0].At = time.Time{}
+	require.Equal(t, shadow.Pause{Of: b.ID(aWest), Reason: "ticket 1", By: "operator/eve"}, paused[0])
 	pause(west, b.ID(aWest), false)
 
 	pause(east, b.ID(aWest), true) // what is done there for the deletions of a
@@ -62,5 +64,63 @@ func TestPausedDeletionsGoOnWhenTheyAreResumed(t *testing.T) {
 	require.Len(t, decisions, 4)
 	require.Equal(t, "DELETIONS_RESUMED", decisions[0].What)
 	require.Equal(t, "operator/eve", decisions[0].By)
+	b.Audit()
+}
+
+// Each handler stops by itself, as a whole or for one deployment, in every process and after a restart; the others go on, and nothing is
+// lost. A resume rings the bell that ends back-offs.
+func TestAPausedHandlerGoesOnWhenItIsResumed(t *testing.T) {
+	t.Parallel()
+	b := newPair(t, nil)
+	a, holders := b.ID(aWest), b.ID(bEast)
+	pause := func(at, of schema.DeploymentID, handler schema.Handler, paused bool) {
+		t.Helper()
+		require.NoError(t, b.Stores[at].Pause(t.Context(), of, handler, paused, "ticket 2", "operator/eve"))
+	}
+	b.MustPut(target, nil)
+
+	pause(holders, a, schema.OwnedPending, true) // for one deployment
+	pause(holders, a, schema.OwnedPending, true) // changes nothing
+	b.MustPut(holder, body{"asyncCascade": target})
+	_, err := b.Do(holders, schema.Confirm)
+	require.ErrorIs(t, err, peer.ErrHandlerPaused)
+	require.ErrorContains(t, err, "owned-pending: an operator has paused the handler until db-controller resume --handler")
+	second := b.SecondProcess(bEast, shadow.Config{})
+	require.ErrorIs(t, second.CheckHandler(t.Context(), schema.OwnedPending, a), peer.ErrHandlerPaused, "the pause is in the database")
+	require.NoError(t, b.Stores[holders].CheckHandler(t.Context(), schema.OwnedPending, b.ID(aEast)), "the other deployments are served")
+	require.NoError(t, b.Stores[holders].CheckHandler(t.Context(), schema.SubscribedDeleting, a), "the other handlers work")
+	retries := b.Stores[holders].ListenRetries(t.Context())
+	pause(holders, a, schema.OwnedPending, false)
+	require.Equal(t, a, <-retries)
+	b.Settle()
+
+	pause(holders, holders, schema.SubscribedDeleting, true) // for all
+	b.MustDelete(target)
+	_, err = b.Act(holders, a)
+	require.ErrorIs(t, err, peer.ErrHandlerPaused)
+	require.NotNil(t, b.Get(holder))
+	pauses, err := b.Stores[holders].Pauses(t.Context())
+	require.NoError(t, err)
+	require.Len(t, pauses, 1)
+	require.Equal(t, schema.SubscribedDeleting, pauses[0].Handler)
+	require.Equal(t, "ticket 2", pauses[0].Reason)
+	pause(holders, holders, schema.SubscribedDeleting, false)
+	require.Equal(t, schema.DeploymentID{}, <-retries, "all work is tried")
+
+	pause(a, a, schema.OwnedDeleting, true)
+	_, err = b.Act(holders, a)
+	require.NoError(t, err)
+	_, err = b.Do(a, schema.Finalise)
+	require.ErrorIs(t, err, peer.ErrHandlerPaused)
+	b.Gone(holder)
+	require.NotNil(t, b.Get(target), "it waits for the handler alone")
+	pause(a, a, schema.OwnedDeleting, false)
+	b.Settle()
+	b.Gone(target)
+	decisions, err := b.Stores[holders].OperatorDecisions(t.Context())
+	require.NoError(t, err)
+	require.Len(t, decisions, 4)
+	require.Equal(t, "SUBSCRIBED_DELETING_RESUMED", decisions[0].What)
+	require.Equal(t, "OWNED_PENDING_PAUSED", decisions[3].What)
 	b.Audit()
 }

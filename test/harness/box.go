@@ -276,7 +276,7 @@ func (b *Box) Work(deployment schema.DeploymentID) []schema.Work {
 }
 
 // Handlers returns the handlers of a process of a deployment.
-func (b *Box) Handlers(deployment schema.DeploymentID, store *shadow.Store) *handlers.Table {
+func (b *Box) Handlers(deployment schema.DeploymentID, store *shadow.Store) handlers.PausableTable {
 	b.t.Helper()
 	peers := &boxPeers{box: b, self: deployment}
 	table, err := handlers.NewTable(handlers.Actions{
@@ -288,7 +288,7 @@ func (b *Box) Handlers(deployment schema.DeploymentID, store *shadow.Store) *han
 		Finalise: &handlers.Finalise{Store: store}, DropOwners: &handlers.DropOwners{Store: store, Peers: peers},
 	})
 	require.NoError(b.t, err)
-	return table
+	return handlers.PausableTable{Table: table, Pauses: store}
 }
 
 // Do handles a deployment's outstanding work of an action once, and returns how many pieces were done.
@@ -343,7 +343,9 @@ func (b *Box) Act(holder, from schema.DeploymentID) (int, error) {
 	if len(deletions) == 0 {
 		return 0, nil
 	}
-	h := &handlers.SubscribedDeleting{Store: b.Stores[holder], Peers: &boxPeers{box: b, self: holder}}
+	h := handlers.PausableSubscribedDeleting{
+		SubscribedDeleting: &handlers.SubscribedDeleting{Store: b.Stores[holder], Peers: &boxPeers{box: b, self: holder}}, Pauses: b.Stores[holder],
+	}
 	failed, err := h.Handle(context.Background(), from, deletions, position, nil, true)
 	done := len(deletions) // less those that failed
 	for _, cause := range failed {
@@ -356,7 +358,7 @@ func (b *Box) Act(holder, from schema.DeploymentID) (int, error) {
 
 // Resolve makes a deployment ask about its expired blockades.
 func (b *Box) Resolve(deployment schema.DeploymentID) error {
-	h := &handlers.Resolve{Store: b.Stores[deployment], Peers: &boxPeers{box: b, self: deployment}}
+	h := handlers.PausableResolve{Handler: &handlers.Resolve{Store: b.Stores[deployment], Peers: &boxPeers{box: b, self: deployment}}, Pauses: b.Stores[deployment]}
 	expired, err := h.Expired(context.Background())
 	for _, holder := range expired {
 		err = errors.Join(err, h.Resolve(context.Background(), holder))

@@ -18,19 +18,21 @@ import (
 // NewConsole returns the command console.
 func NewConsole() *cobra.Command {
 	var listen string
+	var actions bool
 	cmd := cli.NewDeploymentCommand("console", "Show all deployments in a browser", `  db-controller console --context dev
   db-controller console --listen 127.0.0.1:8080`, cobra.NoArgs,
 		func(cmd *cobra.Command, c *client.Client, _ []string) error {
 			if err := loopback(listen); err != nil {
 				return err
 			}
-			return serveConsole(cmd, c, listen)
+			return serveConsole(cmd, c, listen, actions)
 		})
 	cmd.Long = `Show all deployments in a browser: a map of services and regions with the watches between them, outstanding work, running
 deletions, stuck resources and work with their reasons, and single resources.
 
-The page is served on this machine only, to everybody who has the printed address. It calls the deployments with the identity of the context, and
-only reads.`
+The page is served on this machine only, to everybody who has the printed address. It calls the deployments with the identity of the context. It
+only reads, unless --actions allows it to pause, resume and retry.`
+	cmd.Flags().BoolVar(&actions, "actions", false, "allow the page to pause, resume and retry, with the identity of the context")
 	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:0", "loopback host:port; port 0 takes a free one")
 	return cmd
 }
@@ -43,12 +45,16 @@ func loopback(address string) error {
 	return nil
 }
 
-func serveConsole(cmd *cobra.Command, c *client.Client, listen string) error {
+func serveConsole(cmd *cobra.Command, c *client.Client, listen string, actions bool) error {
 	listener, err := (&net.ListenConfig{}).Listen(cmd.Context(), "tcp", listen)
 	if err != nil {
 		return err
 	}
-	page := console.NewKeyed(console.NewHandler(c), listener.Addr().String())
+	handler := console.NewHandler(c)
+	if actions {
+		handler.AllowActions()
+	}
+	page := console.NewKeyed(handler, listener.Addr().String())
 	server := &http.Server{Handler: page, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
 	ctx, stop := context.WithCancel(cmd.Context())
 	defer stop()

@@ -12,65 +12,128 @@ import (
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
 )
 
+// pausing is what pause and resume change.
+type pausing struct{ of, handler, reason string }
+
 // NewPause returns the command pause.
 func NewPause() *cobra.Command {
-	cmd := newPauseCommand("pause", "Stop deletions in a deployment until resume, for operators", "%s deletes nothing until resume", "%s does nothing for deletions of %s until resume",
-		func(ctx context.Context, admin adminv1.AdminServiceClient, of, reason string) error {
-			_, err := admin.Pause(ctx, &adminv1.PauseRequest{Of: of, Reason: reason})
-			return err
-		})
-	cmd.Long = `Stop deletions in a deployment until resume.
+	cmd := newPauseCommand("pause", "Stop deletions or a handler in a deployment until resume, for operators", pauseTexts{
+		"%s deletes nothing until resume", "%s does nothing for deletions of %s until resume", "%s: %s is paused until resume", "%s: %s is paused for %s until resume",
+	}, func(ctx context.Context, admin adminv1.AdminServiceClient, p pausing) error {
+		_, err := admin.Pause(ctx, &adminv1.PauseRequest{Of: p.of, Handler: p.handler, Reason: p.reason})
+		return err
+	})
+	cmd.Long = `Stop deletions or a handler in a deployment until resume.
 
 Nothing is marked or removed in the deployment: deletes are answered UNAVAILABLE, and deletions of other deployments that reach it
-wait. With --of, only the deletions of one other deployment wait. References are written, confirmed and released all the same, and
-nothing is lost: everything goes on with resume. A transaction that has begun may still end. The reason is stored, and status
-shows each pause and the operator who began it.`
+wait. With --of, only the deletions of one other deployment wait. References are written, confirmed and released all the same.
+
+With --handler, one handler stops in every process within a second, for all deployments or for the one of --of; its work waits in the
+database, and everything else goes on:
+
+  owned-pending         confirms, releases, resolves, checks of owners, derivations, comparisons after a failover. References whose writers
+                        did not answer stay undecided: deletes of their targets wait
+  owned-deleting        the removal of resources in DELETING that wait for nothing any more, and of deleted owners
+  subscribed-deleting   cascades and unsets for deletions in other deployments, which wait for this one
+
+Nothing is lost: everything goes on with resume, at once, also after restarts. A transaction that has begun may still end. The reason is
+stored; status, stuck and explain show each pause and the operator who began it.`
 	return cmd
 }
 
 // NewResume returns the command resume.
 func NewResume() *cobra.Command {
-	return newPauseCommand("resume", "End a pause, for operators", "%s deletes again", "%s acts upon deletions of %s again",
-		func(ctx context.Context, admin adminv1.AdminServiceClient, of, reason string) error {
-			_, err := admin.Resume(ctx, &adminv1.ResumeRequest{Of: of, Reason: reason})
-			return err
-		})
+	return newPauseCommand("resume", "End a pause, for operators", pauseTexts{
+		"%s deletes again", "%s acts upon deletions of %s again", "%s: %s works again", "%s: %s works for %s again",
+	}, func(ctx context.Context, admin adminv1.AdminServiceClient, p pausing) error {
+		_, err := admin.Resume(ctx, &adminv1.ResumeRequest{Of: p.of, Handler: p.handler, Reason: p.reason})
+		return err
+	})
 }
 
-func newPauseCommand(name, short, all, some string, call func(ctx context.Context, admin adminv1.AdminServiceClient, of, reason string) error) *cobra.Command {
-	var of, reason string
-	cmd := cli.NewDeploymentCommand(name+" DEPLOYMENT [--of OTHER] --reason TEXT", short, `  db-controller `+name+` iam.example.com/us-west2 --reason "ticket 4711"
-  db-controller `+name+` iam.example.com/us-west2 --of devices.example.com/eastus2 --reason "ticket 4711"`, cli.OfDeployment,
+// pauseTexts say what was done, with the deployment, the handler and the other deployment.
+type pauseTexts struct{ all, some, handler, handlerFor string }
+
+func (t pauseTexts) print(out cli.Printer, at schema.DeploymentID, p pausing) {
+	handler := schema.Handler(p.handler).Text()
+	switch {
+	case p.handler != "" && p.of != "":
+		out.Line(t.handlerFor, at, handler, p.of)
+	case p.handler != "":
+		out.Line(t.handler, at, handler)
+	case p.of != "":
+		out.Line(t.some, at, p.of)
+	default:
+		out.Line(t.all, at)
+	}
+}
+
+func newPauseCommand(name, short string, texts pauseTexts, call func(context.Context, adminv1.AdminServiceClient, pausing) error) *cobra.Command {
+	var p pausing
+	cmd := cli.NewDeploymentCommand(name+" DEPLOYMENT [--handler HANDLER] [--of OTHER] --reason TEXT", short, `  db-controller `+name+` iam.example.com/us-west2 --reason "ticket 4711"
+  db-controller `+name+` iam.example.com/us-west2 --of devices.example.com/eastus2 --reason "ticket 4711"
+  db-controller `+name+` iam.example.com/us-west2 --handler owned-pending --reason "ticket 4711"`, cli.OfDeployment,
 		func(cmd *cobra.Command, c *client.Client, args []string) error {
 			at, err := schema.ParseDeploymentID(args[0])
 			if err != nil {
 				return err
 			}
-			if reason == "" {
-				return cli.Usage("--reason is missing: the reason is stored with the decision")
-			}
-			if of != "" {
-				if _, err := schema.ParseDeploymentID(of); err != nil {
-					return cli.Usage("--of: %w", err)
-				}
+			if err := p.check(); err != nil {
+				return err
 			}
 			admin, err := c.Admin(cmd.Context(), at)
 			if err == nil {
-				err = call(cmd.Context(), admin, of, reason)
+				err = call(cmd.Context(), admin, p)
 			}
 			if err != nil {
 				return cli.Plain(err)
 			}
 			out := cli.PrinterOf(cmd)
-			if of == "" {
-				out.Line(all, at)
-			} else {
-				out.Line(some, at, of)
+			texts.print(out, at, p)
+			done := map[string]string{"deployment": at.String(), "of": cmp.Or(p.of, at.String())}
+			if p.handler != "" {
+				done["handler"] = p.handler
 			}
-			return out.Document(map[string]string{"deployment": at.String(), "of": cmp.Or(of, at.String())})
+			return out.Document(done)
 		})
 	cmd.ValidArgsFunction = cli.CompleteDeployments(1)
-	cmd.Flags().StringVar(&of, "of", "", "service/region of another deployment whose deletions are meant (default: all deletions)")
-	cmd.Flags().StringVar(&reason, "reason", "", "the reason, which the deployment stores")
+	cmd.Flags().StringVar(&p.of, "of", "", "service/region of another deployment whose deletions, or work with --handler, are meant (default: all)")
+	cmd.Flags().StringVar(&p.handler, "handler", "", "only this handler: "+schema.HandlerNames())
+	cmd.Flags().StringVar(&p.reason, "reason", "", "the reason, which the deployment stores")
 	return cmd
+}
+
+// check checks the flags, and brings the handler into the form of the API.
+func (p *pausing) check() error {
+	if p.reason == "" {
+		return cli.Usage("--reason is missing: the reason is stored with the decision")
+	}
+	if p.of != "" {
+		if _, err := schema.ParseDeploymentID(p.of); err != nil {
+			return cli.Usage("--of: %w", err)
+		}
+	}
+	if p.handler != "" {
+		handler, err := schema.ParseHandler(p.handler)
+		if err != nil {
+			return cli.Usage("--handler: %w", err)
+		}
+		p.handler = string(handler)
+	}
+	return nil
+}
+
+// pauseText describes a pause of a deployment.
+func pauseText(deployment string, p *adminv1.Pause) string {
+	what := "deletions"
+	if p.GetHandler() != "" {
+		what = schema.Handler(p.GetHandler()).Text()
+	}
+	if p.GetOf() != deployment && p.GetHandler() == "" {
+		return what + " of " + p.GetOf()
+	}
+	if p.GetOf() != deployment {
+		return what + " for " + p.GetOf()
+	}
+	return what
 }

@@ -233,6 +233,11 @@ func epochLines(s *adminv1.StatusResponse) []string {
 			lines = append(lines, "deletions of "+of+" are paused here (db-controller resume --of)")
 		}
 	}
+	for _, p := range s.GetPauses() {
+		if p.GetHandler() != "" {
+			lines = append(lines, fmt.Sprintf("%s is paused (db-controller resume --handler)", pauseText(s.GetDeployment(), p)))
+		}
+	}
 	e := s.GetEpoch()
 	if e.GetOrdinal() > 1 {
 		lines = append(lines, fmt.Sprintf("the database was failed over or restored %s, last noticed %s ago",

@@ -97,6 +97,9 @@ func printStuck(out cli.Printer, found []stuckAt) error {
 			rows = append(rows, []any{f.Deployment, "", "", "", "no answer: " + f.Error})
 			continue
 		}
+		for _, p := range f.answer.GetPauses() {
+			rows = append(rows, []any{f.Deployment, "PAUSED", pauseText(f.Deployment, p), cli.Ago(p.GetTime().AsTime()), p.GetReason() + " (" + p.GetActor() + ")"})
+		}
 		for _, r := range f.answer.GetResources() {
 			rows = append(rows, []any{f.Deployment, "DELETING", r.GetName(), cli.Ago(r.GetSince().AsTime()), strings.Join(r.GetReasons(), "; ")})
 		}

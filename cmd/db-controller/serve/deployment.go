@@ -41,14 +41,16 @@ type deployment struct {
 	outage  *postgres.Outage
 	waiting *startWait
 
-	credentials  *identity.Credentials
-	pool         *postgres.Lanes
-	peers        *peers.Peers
-	store        *shadow.Store
-	metrics      *metrics
-	endpoints    *endpoints
-	server       *service.Server
-	registryConn *grpc.ClientConn
+	credentials *identity.Credentials
+	// closeCredentials is nil before they are loaded.
+	closeCredentials func()
+	pool             *postgres.Lanes
+	peers            *peers.Peers
+	store            *shadow.Store
+	metrics          *metrics
+	endpoints        *endpoints
+	server           *service.Server
+	registryConn     *grpc.ClientConn
 	// authorizerConn is nil without an authorization service.
 	authorizerConn *grpc.ClientConn
 	registry       *envregistry.Client
@@ -107,9 +109,8 @@ func newDeployment(ctx context.Context, cfg deploymentConfig, log *zap.Logger) (
 	return d, nil
 }
 
-func (d *deployment) loadCredentials(context.Context) (err error) {
-	d.credentials, err = identity.Load(identity.InDir(d.cfg.server.certs))
-	if err != nil {
+func (d *deployment) loadCredentials(ctx context.Context) (err error) {
+	if d.credentials, d.closeCredentials, err = loadCredentials(ctx, d.cfg.server.certs, identity.Deployment(d.cfg.id), d.cfg.database.startTimeout); err != nil {
 		return err
 	}
 	if d.credentials.Identity != identity.Deployment(d.cfg.id) {
@@ -256,9 +257,9 @@ func (d *deployment) newNode(leases *shadow.Leases, share nodemanager.Share) (no
 	node, err := constraint.New(constraint.Config{
 		Name: share.Name, Deployment: d.cfg.id, Shards: share.Shards, Subscriptions: share.Subscriptions,
 		Watches: d.peers, Observer: d.metrics, Logger: d.log, Sweeps: share.First, Retries: d.store.ListenRetries,
-		Owned:      d.owned,
-		Resolver:   &handlers.Resolve{Store: d.store, Peers: d.peers},
-		Subscribed: &handlers.SubscribedDeleting{Store: d.store, Peers: d.peers},
+		Owned:      handlers.PausableTable{Table: d.owned, Pauses: d.store},
+		Resolver:   handlers.PausableResolve{Handler: &handlers.Resolve{Store: d.store, Peers: d.peers}, Pauses: d.store},
+		Subscribed: handlers.PausableSubscribedDeleting{SubscribedDeleting: &handlers.SubscribedDeleting{Store: d.store, Peers: d.peers}, Pauses: d.store},
 	})
 	return fenced{node, leases, share.Member}, err
 }
@@ -391,6 +392,9 @@ func (d *deployment) close() {
 	}
 	if d.pool != nil {
 		d.pool.Close()
+	}
+	if d.closeCredentials != nil {
+		d.closeCredentials()
 	}
 }
 

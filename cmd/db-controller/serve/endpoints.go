@@ -42,7 +42,7 @@ type serverConfig struct {
 }
 
 func (c *serverConfig) flags(f *pflag.FlagSet) {
-	f.StringVar(&c.certs, "certs", "", "folder with tls.crt, tls.key and ca.crt")
+	f.StringVar(&c.certs, "certs", "", "folder with tls.crt, tls.key and ca.crt, or the address of a SPIFFE Workload API (unix:///run/spire/agent/public/api.sock)")
 	f.StringVar(&c.tokens, "tokens", "", "`FILE` with the issuers and shared keys whose tokens users may come with instead of a certificate (default: none)")
 	f.StringVar(&c.listen, "listen", "", "host:port for gRPC")
 	f.StringVar(&c.http, "http", "", "host:port for /livez, /readyz and /metrics (default: none)")

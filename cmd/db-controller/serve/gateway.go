@@ -29,6 +29,9 @@ const (
 )
 
 func (c *deploymentConfig) checkHTTPAPI() error {
+	if !c.console && (c.consoleActions || c.consoleAll) {
+		return errors.New("--console-actions and --console-all change the console: give --console")
+	}
 	if c.httpAPI == "" && c.console {
 		return errors.New("--console: it is served with the API: give --http-api")
 	}
@@ -64,7 +67,9 @@ func (d *deployment) serveGateway(ctx context.Context) error {
 	}
 	var routes http.Handler = handler
 	if d.cfg.console {
-		routes = besideConsole(handler, d.consoleSessions(handler, conns))
+		others := newTokenConns(d.credentials)
+		defer others.close()
+		routes = besideConsole(handler, d.consoleSessions(handler, conns, others))
 	}
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", d.cfg.httpAPI)
 	if err != nil {

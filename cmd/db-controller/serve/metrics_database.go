@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -21,6 +22,7 @@ var (
 	attachedDesc    = prometheus.NewDesc("dbcontroller_attached_rows", "Rows of attached tables that wait to be stored, or are stored without a reference whose target does not exist or could not be asked.", []string{"state"}, nil)
 	delegatedDesc   = prometheus.NewDesc("dbcontroller_delegated_references_total", "References that this process has written without asking.", nil, nil)
 	shardsDesc      = prometheus.NewDesc("dbcontroller_shards", "Shards of the ring that a process of the deployment works on.", []string{"process"}, nil)
+	pausedDesc      = prometheus.NewDesc("dbcontroller_paused", "1 for each pause by an operator: deletions, or a handler; of the deployment itself, or for another one. No series without pauses.", []string{"what", "deployment"}, nil)
 	upDesc          = prometheus.NewDesc("dbcontroller_outstanding_work_up", "Whether the outstanding work could be read.", nil, nil)
 	runningDesc     = prometheus.NewDesc("dbcontroller_deletions_running", "Deletions with resources in DELETING here.", nil, nil)
 	leftDesc        = prometheus.NewDesc("dbcontroller_deletions_resources_left", "Resources of running deletions that are not removed here yet.", nil, nil)
@@ -37,6 +39,7 @@ type readings struct {
 	delegations []shadow.Delegations
 	deletions   *shadow.DeletionsLeft
 	attached    *attachedRows
+	pauses      []shadow.Pause
 }
 
 type attachedRows struct{ waiting, incomplete int64 }
@@ -62,13 +65,16 @@ func (r *readings) read(ctx context.Context, store *shadow.Store) bool {
 	if waiting, incomplete, err := store.Captured(ctx); err == nil {
 		r.attached = &attachedRows{waiting: waiting, incomplete: incomplete}
 	}
+	if pauses, err := store.Pauses(ctx); err == nil {
+		r.pauses = pauses
+	}
 	return err == nil
 }
 
 // Describe is prometheus.Collector.
 func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		outstandingDesc, oldestDesc, lagDesc, upDesc, epochDesc, unconfirmedDesc, danglingDesc, shardsDesc, delegationsDesc, attachedDesc, delegatedDesc, auditedAtDesc, runningDesc, leftDesc,
+		outstandingDesc, oldestDesc, lagDesc, upDesc, epochDesc, unconfirmedDesc, danglingDesc, shardsDesc, delegationsDesc, attachedDesc, delegatedDesc, auditedAtDesc, runningDesc, leftDesc, pausedDesc,
 	} {
 		ch <- d
 	}
@@ -112,6 +118,9 @@ func (r *readings) collect(ch chan<- prometheus.Metric) {
 	if a := r.attached; a != nil {
 		gauge(attachedDesc, float64(a.waiting), "waiting")
 		gauge(attachedDesc, float64(a.incomplete), "incomplete")
+	}
+	for _, p := range r.pauses {
+		gauge(pausedDesc, 1, cmp.Or(p.Handler.Text(), "deletions"), p.Of.String())
 	}
 	for _, member := range r.members {
 		gauge(shardsDesc, float64(len(member.Shards)), member.Name)

@@ -59,6 +59,7 @@ func TestMetricsOfADatabaseThatIsAwayKeepTheirSeries(t *testing.T) {
 	m.last = readings{
 		outstanding: []shadow.Outstanding{{Group: "confirm", Deployment: "b", Count: 3, Oldest: 10}}, at: time.Now().Add(-time.Minute),
 		epoch: &shadow.EpochStatus{Ordinal: 2}, members: []schema.Member{{Name: "p"}},
+		pauses: []shadow.Pause{{Of: schema.DeploymentID{Service: "a.example.com", Region: "r"}, Handler: schema.OwnedPending}},
 	}
 	ch := make(chan prometheus.Metric, 20)
 	m.last.collect(ch)
@@ -72,6 +73,7 @@ func TestMetricsOfADatabaseThatIsAwayKeepTheirSeries(t *testing.T) {
 	}
 	assert.InDelta(t, 70, values["dbcontroller_outstanding_work_oldest_seconds"], 5, "the age grows")
 	assert.EqualValues(t, 3, values["dbcontroller_outstanding_work"])
+	assert.EqualValues(t, 1, values["dbcontroller_paused"])
 	assert.EqualValues(t, 2, values["dbcontroller_epoch"])
 	assert.NotContains(t, values, "dbcontroller_audit_timestamp_seconds", "no audit has ended: 0 would be the oldest of all")
 	m.audited(shadow.Verified{}, nil)

@@ -66,10 +66,14 @@ func runRegistry(ctx context.Context, cfg registryConfig, log *zap.Logger) error
 	}
 	defer stop()
 	log, outage := postgres.LogOutageOnce(log)
-	credentials, err := identity.Load(identity.InDir(cfg.server.certs))
+	credentials, closeCredentials, err := loadCredentials(ctx, cfg.server.certs, identity.Identity{Role: identity.RoleRegistry}, cfg.database.startTimeout)
+	if errors.Is(err, errInterrupted) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
+	defer closeCredentials()
 	pool, err := connect(ctx, newStartWait(cfg.database.startTimeout, log), cfg.database, migrations.Registry, "db-controller registry")
 	if errors.Is(err, errInterrupted) {
 		return nil

@@ -26,6 +26,8 @@ type deploymentConfig struct {
 	authorizer, authorizerIs string
 	httpAPI                  string // host:port; empty: none
 	console                  bool   // beside httpAPI
+	consoleActions           bool   // of console
+	consoleAll               bool   // of console
 	server                   serverConfig
 	database                 databaseConfig
 	share                    shareConfig
@@ -173,6 +175,8 @@ func NewServe() *cobra.Command {
 	f.StringVar(&cfg.authorizerIs, "authorizer-identity", "user/authorizer", "identity in the certificate of the authorization service")
 	f.StringVar(&cfg.httpAPI, "http-api", "", "host:port for the API as HTTPS and JSON, for people who come with --tokens (default: none)")
 	f.BoolVar(&cfg.console, "console", false, "serve the console with --http-api, at /console/, for people who sign in with a token; it shows this deployment, and only reads")
+	f.BoolVar(&cfg.consoleActions, "console-actions", false, "with --console: people may pause, resume and retry from the page, with their own rights")
+	f.BoolVar(&cfg.consoleAll, "console-all", false, "with --console: show all deployments of the environment; the tokens of people who look are sent to each of them")
 	cfg.server.flags(f)
 	cfg.database.flags(f, "the deployment's own", "the database answers, the deployment is registered and its version is known")
 	f.Int32Var(&cfg.database.connections, "connections", 20, "connections to the database; at least 4")

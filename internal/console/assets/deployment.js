@@ -5,6 +5,7 @@ import { ago, broken, clock, count, deploymentPage, plural, seconds, age } from 
 import { health, late, problems, states } from './health.js';
 import { chart } from './chart.js';
 import { bar } from './deletions.js';
+import { deploymentActions, paused } from './actions.js';
 
 export function deploymentPageOf(model, name) {
   const d = model.deployments.get(name);
@@ -24,8 +25,9 @@ export function deploymentPageOf(model, name) {
     card('Decisions of operators', table(['About', 'Decision', 'When', 'By', 'Reason'], [
       ...(s.decommissioned ?? []).map((x) => [x.deployment, `decommissioned, blocking references: ${x.blocking}`, clock(x.saidTime), x.saidBy, x.reason]),
       ...(s.words ?? []).map((x) => [x.deployment, x.what, clock(x.saidTime), x.saidBy, x.reason]),
-      ...(s.paused ?? []).map((x) => [x, 'deletions paused', '', '', ''])])),
-    s.kept?.length ? card('Resources without a kind or pattern', table(['Kind', 'Resources', 'Such as'], s.kept.map((k) => [k.kind, count(k.resources), k.sample]))) : null)];
+      ...(s.pauses ?? []).map((p) => [p.of, `${paused(p, p.of)} paused`, clock(p.time), p.actor, p.reason])])),
+    s.kept?.length ? card('Resources without a kind or pattern', table(['Kind', 'Resources', 'Such as'], s.kept.map((k) => [k.kind, count(k.resources), k.sample]))) : null,
+    deploymentActions(name, [...model.deployments.keys()]))];
 }
 
 function card(title, ...content) { return h('section', { class: 'card', 'data-key': title }, h('h2', {}, title), content); }

@@ -1,5 +1,6 @@
 // What a deployment's status means for somebody who looks at it from afar. Each state has a sign and a word beside its colour.
 
+import { paused } from './actions.js';
 import { age, plural, seconds } from './format.js';
 
 export const states = {
@@ -27,7 +28,9 @@ export function problems(d) {
   const silentFor = (w) => (w.primed ? `silent for ${seconds(age(w.heardTime))}` : 'without a snapshot');
   const overdue = late(s);
   if (overdue.length) add('failing', `Late: ${overdue.slice(0, 3).map((w) => `the watch of ${w.deployment} (${w.name}), ${silentFor(w)}`).join('; ')}${overdue.length > 3 ? `; and ${overdue.length - 3} more watches` : ''}.`);
-  if (s.paused?.length) add('paused', `Deletions are paused for ${s.paused.join(', ')}.`);
+  for (const p of s.pauses ?? []) {
+    add('paused', `${p.actor} has paused ${paused(p, s.deployment)}: ${p.reason}`);
+  }
   if (Number(s.danglingReferences)) add('failing', `${plural(s.danglingReferences, 'reference')} lost a target and need a decision (verify).`);
   for (const x of s.derivations ?? []) add('working', `References of ${x.kind} are derived again: ${x.done} of ${x.total}.`);
   return found;

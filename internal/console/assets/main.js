@@ -7,6 +7,7 @@ import { deploymentPageOf } from './deployment.js';
 import { deletionsPage } from './deletions.js';
 import { stuckPage } from './stuck.js';
 import { resourcePageOf, wanted } from './resource.js';
+import { act, allow } from './actions.js';
 
 const kept = 150; // samples of outstanding work
 const sampleEvery = 2000, askAgainAfter = 3000; // ms
@@ -102,6 +103,7 @@ function refresh() {
 /** A page of `serve` needs a token; one of `db-controller console` has the identity of its command. */
 async function begin() {
   const answer = await fetch('session').then((r) => r.json()).catch(() => ({}));
+  allow(answer.actions);
   if (answer.signed_in === false) return login('');
   follow();
 }
@@ -137,7 +139,7 @@ function follow() {
 
 addEventListener('hashchange', () => { show(); page.focus(); scrollTo(0, 0); });
 addEventListener('resize', () => drawLines(model, chosen));
-page.addEventListener('submit', (e) => { e.preventDefault(); if (e.target.id === 'login') signIn(e.target); else location.hash = wanted(e.target); });
+page.addEventListener('submit', (e) => { e.preventDefault(); if (e.target.id === 'login') signIn(e.target); else if (e.target.dataset.act) act(e.target, refresh); else location.hash = wanted(e.target); });
 const choose = (e) => {
   const name = e.target.closest?.('[data-deployment]')?.dataset.deployment ?? null;
   if (name !== chosen) { chosen = name; drawLines(model, chosen); }

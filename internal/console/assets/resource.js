@@ -4,6 +4,7 @@ import { h } from './dom.js';
 import { ago, broken, clock, deploymentPage, plural, resourcePage } from './format.js';
 import { table } from './deployment.js';
 import { tree } from './deletions.js';
+import { resourceActions } from './actions.js';
 
 const fullName = /^\/\/[^/]+\/[^/]+\/.+/;
 
@@ -19,7 +20,8 @@ export function resourcePageOf(model, name) {
     card('Referred to by', v.errors?.referrers ? h('p', { class: 'quiet' }, v.errors.referrers) : referrers(v.referrers ?? [])),
     r ? card('References and body', references(r.body), h('details', {}, h('summary', {}, 'Body'), h('pre', {}, JSON.stringify(r.body ?? {}, null, 2)))) : null,
     r?.ownerReferences?.length ? card('Owners', table(['Owner', 'Controller'], r.ownerReferences.map((o) => [linked(o.name), o.controller ? 'yes' : 'no']))) : null,
-    card('Removals', v.errors?.removals ? h('p', { class: 'quiet' }, v.errors.removals) : removals(v.removals?.removals ?? [])))];
+    card('Removals', v.errors?.removals ? h('p', { class: 'quiet' }, v.errors.removals) : removals(v.removals?.removals ?? [])),
+    r || x ? resourceActions(name) : null)];
 }
 
 function card(title, ...content) { return h('section', { class: 'card', 'data-key': title }, h('h2', {}, title), content); }

@@ -68,7 +68,7 @@ func (x VerifyRequest_Dangling) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use VerifyRequest_Dangling.Descriptor instead.
 func (VerifyRequest_Dangling) EnumDescriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{27, 0}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{28, 0}
 }
 
 type ListStuckRequest struct {
@@ -130,7 +130,9 @@ type ListStuckResponse struct {
 	// Resources in DELETING, those that have waited for the longest time first.
 	Resources []*ListStuckResponse_Resource `protobuf:"bytes,1,rep,name=resources,proto3" json:"resources,omitempty"`
 	// Outstanding work, by group and deployment.
-	Work          []*ListStuckResponse_Work `protobuf:"bytes,2,rep,name=work,proto3" json:"work,omitempty"`
+	Work []*ListStuckResponse_Work `protobuf:"bytes,2,rep,name=work,proto3" json:"work,omitempty"`
+	// What an operator has paused.
+	Pauses        []*Pause `protobuf:"bytes,3,rep,name=pauses,proto3" json:"pauses,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -179,12 +181,22 @@ func (x *ListStuckResponse) GetWork() []*ListStuckResponse_Work {
 	return nil
 }
 
+func (x *ListStuckResponse) GetPauses() []*Pause {
+	if x != nil {
+		return x.Pauses
+	}
+	return nil
+}
+
 type PauseRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// service/region: what is done here for the deletions of this other deployment. Empty: every mark and removal here.
 	Of string `protobuf:"bytes,1,opt,name=of,proto3" json:"of,omitempty"`
 	// 1 to 1,000 characters, stored with the decision.
-	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	// OWNED_PENDING, OWNED_DELETING or SUBSCRIBED_DELETING: only this handler, for all deployments or for the one of the field of. Empty:
+	// deletions.
+	Handler       string `protobuf:"bytes,3,opt,name=handler,proto3" json:"handler,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -233,6 +245,13 @@ func (x *PauseRequest) GetReason() string {
 	return ""
 }
 
+func (x *PauseRequest) GetHandler() string {
+	if x != nil {
+		return x.Handler
+	}
+	return ""
+}
+
 type PauseResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -271,9 +290,10 @@ func (*PauseResponse) Descriptor() ([]byte, []int) {
 
 type ResumeRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// As in PauseRequest.
+	// As in PauseRequest. What was paused apart is resumed apart.
 	Of            string `protobuf:"bytes,1,opt,name=of,proto3" json:"of,omitempty"`
 	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	Handler       string `protobuf:"bytes,3,opt,name=handler,proto3" json:"handler,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -322,6 +342,13 @@ func (x *ResumeRequest) GetReason() string {
 	return ""
 }
 
+func (x *ResumeRequest) GetHandler() string {
+	if x != nil {
+		return x.Handler
+	}
+	return ""
+}
+
 type ResumeResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -358,6 +385,86 @@ func (*ResumeResponse) Descriptor() ([]byte, []int) {
 	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{5}
 }
 
+// Pause is what an operator has paused in a deployment.
+type Pause struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// service/region: the deployment itself, or the other one for whose deletions or work nothing is done.
+	Of string `protobuf:"bytes,1,opt,name=of,proto3" json:"of,omitempty"`
+	// OWNED_PENDING, OWNED_DELETING or SUBSCRIBED_DELETING; empty: deletions.
+	Handler string `protobuf:"bytes,2,opt,name=handler,proto3" json:"handler,omitempty"`
+	Reason  string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	// The operator.
+	Actor         string                 `protobuf:"bytes,4,opt,name=actor,proto3" json:"actor,omitempty"`
+	Time          *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=time,proto3" json:"time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Pause) Reset() {
+	*x = Pause{}
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Pause) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Pause) ProtoMessage() {}
+
+func (x *Pause) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Pause.ProtoReflect.Descriptor instead.
+func (*Pause) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Pause) GetOf() string {
+	if x != nil {
+		return x.Of
+	}
+	return ""
+}
+
+func (x *Pause) GetHandler() string {
+	if x != nil {
+		return x.Handler
+	}
+	return ""
+}
+
+func (x *Pause) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Pause) GetActor() string {
+	if x != nil {
+		return x.Actor
+	}
+	return ""
+}
+
+func (x *Pause) GetTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Time
+	}
+	return nil
+}
+
 type RetryRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// A relative name, or the full name of a resource of this deployment: the work for the deployments that it waits for.
@@ -372,7 +479,7 @@ type RetryRequest struct {
 
 func (x *RetryRequest) Reset() {
 	*x = RetryRequest{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[6]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -384,7 +491,7 @@ func (x *RetryRequest) String() string {
 func (*RetryRequest) ProtoMessage() {}
 
 func (x *RetryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[6]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -397,7 +504,7 @@ func (x *RetryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryRequest.ProtoReflect.Descriptor instead.
 func (*RetryRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{6}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *RetryRequest) GetName() string {
@@ -431,7 +538,7 @@ type RetryResponse struct {
 
 func (x *RetryResponse) Reset() {
 	*x = RetryResponse{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[7]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -443,7 +550,7 @@ func (x *RetryResponse) String() string {
 func (*RetryResponse) ProtoMessage() {}
 
 func (x *RetryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[7]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -456,7 +563,7 @@ func (x *RetryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryResponse.ProtoReflect.Descriptor instead.
 func (*RetryResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{7}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *RetryResponse) GetWaitsFor() []string {
@@ -478,7 +585,7 @@ type ListReleasableRequest struct {
 
 func (x *ListReleasableRequest) Reset() {
 	*x = ListReleasableRequest{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[8]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -490,7 +597,7 @@ func (x *ListReleasableRequest) String() string {
 func (*ListReleasableRequest) ProtoMessage() {}
 
 func (x *ListReleasableRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[8]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -503,7 +610,7 @@ func (x *ListReleasableRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListReleasableRequest.ProtoReflect.Descriptor instead.
 func (*ListReleasableRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{8}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ListReleasableRequest) GetName() string {
@@ -529,7 +636,7 @@ type ListReleasableResponse struct {
 
 func (x *ListReleasableResponse) Reset() {
 	*x = ListReleasableResponse{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[9]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -541,7 +648,7 @@ func (x *ListReleasableResponse) String() string {
 func (*ListReleasableResponse) ProtoMessage() {}
 
 func (x *ListReleasableResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[9]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -554,7 +661,7 @@ func (x *ListReleasableResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListReleasableResponse.ProtoReflect.Descriptor instead.
 func (*ListReleasableResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{9}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ListReleasableResponse) GetReleasable() []*Releasable {
@@ -588,7 +695,7 @@ type Releasable struct {
 
 func (x *Releasable) Reset() {
 	*x = Releasable{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[10]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -600,7 +707,7 @@ func (x *Releasable) String() string {
 func (*Releasable) ProtoMessage() {}
 
 func (x *Releasable) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[10]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -613,7 +720,7 @@ func (x *Releasable) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Releasable.ProtoReflect.Descriptor instead.
 func (*Releasable) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{10}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Releasable) GetKey() string {
@@ -684,7 +791,7 @@ type ForceReleaseRequest struct {
 
 func (x *ForceReleaseRequest) Reset() {
 	*x = ForceReleaseRequest{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[11]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -696,7 +803,7 @@ func (x *ForceReleaseRequest) String() string {
 func (*ForceReleaseRequest) ProtoMessage() {}
 
 func (x *ForceReleaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[11]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -709,7 +816,7 @@ func (x *ForceReleaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForceReleaseRequest.ProtoReflect.Descriptor instead.
 func (*ForceReleaseRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{11}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ForceReleaseRequest) GetKeys() []string {
@@ -736,7 +843,7 @@ type ForceReleaseResponse struct {
 
 func (x *ForceReleaseResponse) Reset() {
 	*x = ForceReleaseResponse{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[12]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -748,7 +855,7 @@ func (x *ForceReleaseResponse) String() string {
 func (*ForceReleaseResponse) ProtoMessage() {}
 
 func (x *ForceReleaseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[12]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -761,7 +868,7 @@ func (x *ForceReleaseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForceReleaseResponse.ProtoReflect.Descriptor instead.
 func (*ForceReleaseResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{12}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ForceReleaseResponse) GetReleased() []string {
@@ -783,7 +890,7 @@ type ListDeletionsRequest struct {
 
 func (x *ListDeletionsRequest) Reset() {
 	*x = ListDeletionsRequest{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[13]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -795,7 +902,7 @@ func (x *ListDeletionsRequest) String() string {
 func (*ListDeletionsRequest) ProtoMessage() {}
 
 func (x *ListDeletionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[13]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -808,7 +915,7 @@ func (x *ListDeletionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDeletionsRequest.ProtoReflect.Descriptor instead.
 func (*ListDeletionsRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{13}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ListDeletionsRequest) GetDeletion() string {
@@ -834,7 +941,7 @@ type ListDeletionsResponse struct {
 
 func (x *ListDeletionsResponse) Reset() {
 	*x = ListDeletionsResponse{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[14]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -846,7 +953,7 @@ func (x *ListDeletionsResponse) String() string {
 func (*ListDeletionsResponse) ProtoMessage() {}
 
 func (x *ListDeletionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[14]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -859,7 +966,7 @@ func (x *ListDeletionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDeletionsResponse.ProtoReflect.Descriptor instead.
 func (*ListDeletionsResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{14}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ListDeletionsResponse) GetDeletions() []*Deletion {
@@ -889,7 +996,7 @@ type Deletion struct {
 
 func (x *Deletion) Reset() {
 	*x = Deletion{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[15]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -901,7 +1008,7 @@ func (x *Deletion) String() string {
 func (*Deletion) ProtoMessage() {}
 
 func (x *Deletion) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[15]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -914,7 +1021,7 @@ func (x *Deletion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Deletion.ProtoReflect.Descriptor instead.
 func (*Deletion) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{15}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Deletion) GetId() string {
@@ -980,7 +1087,7 @@ type ListRemovalsRequest struct {
 
 func (x *ListRemovalsRequest) Reset() {
 	*x = ListRemovalsRequest{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[16]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -992,7 +1099,7 @@ func (x *ListRemovalsRequest) String() string {
 func (*ListRemovalsRequest) ProtoMessage() {}
 
 func (x *ListRemovalsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[16]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1005,7 +1112,7 @@ func (x *ListRemovalsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRemovalsRequest.ProtoReflect.Descriptor instead.
 func (*ListRemovalsRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{16}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ListRemovalsRequest) GetName() string {
@@ -1039,7 +1146,7 @@ type ListRemovalsResponse struct {
 
 func (x *ListRemovalsResponse) Reset() {
 	*x = ListRemovalsResponse{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[17]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1051,7 +1158,7 @@ func (x *ListRemovalsResponse) String() string {
 func (*ListRemovalsResponse) ProtoMessage() {}
 
 func (x *ListRemovalsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[17]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1064,7 +1171,7 @@ func (x *ListRemovalsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRemovalsResponse.ProtoReflect.Descriptor instead.
 func (*ListRemovalsResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{17}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ListRemovalsResponse) GetRemovals() []*Removal {
@@ -1103,7 +1210,7 @@ type Removal struct {
 
 func (x *Removal) Reset() {
 	*x = Removal{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[18]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1115,7 +1222,7 @@ func (x *Removal) String() string {
 func (*Removal) ProtoMessage() {}
 
 func (x *Removal) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[18]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1128,7 +1235,7 @@ func (x *Removal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Removal.ProtoReflect.Descriptor instead.
 func (*Removal) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{18}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Removal) GetName() string {
@@ -1237,7 +1344,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[19]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1249,7 +1356,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[19]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1262,7 +1369,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{19}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 type StatusResponse struct {
@@ -1296,14 +1403,16 @@ type StatusResponse struct {
 	Paused []string `protobuf:"bytes,16,rep,name=paused,proto3" json:"paused,omitempty"`
 	// The watches of the process that was asked: of the shards that it works on, and of the deletions of each deployment that this one may
 	// refer to.
-	Watches       []*StatusResponse_Watch `protobuf:"bytes,17,rep,name=watches,proto3" json:"watches,omitempty"`
+	Watches []*StatusResponse_Watch `protobuf:"bytes,17,rep,name=watches,proto3" json:"watches,omitempty"`
+	// What an operator has paused here, that of the deployment as a whole first.
+	Pauses        []*Pause `protobuf:"bytes,18,rep,name=pauses,proto3" json:"pauses,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[20]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1315,7 +1424,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[20]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1328,7 +1437,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{20}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *StatusResponse) GetDeployment() string {
@@ -1450,6 +1559,13 @@ func (x *StatusResponse) GetWatches() []*StatusResponse_Watch {
 	return nil
 }
 
+func (x *StatusResponse) GetPauses() []*Pause {
+	if x != nil {
+		return x.Pauses
+	}
+	return nil
+}
+
 // Decommissioned is an operator's decision that a deployment is decommissioned.
 type Decommissioned struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1470,7 +1586,7 @@ type Decommissioned struct {
 
 func (x *Decommissioned) Reset() {
 	*x = Decommissioned{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[21]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1482,7 +1598,7 @@ func (x *Decommissioned) String() string {
 func (*Decommissioned) ProtoMessage() {}
 
 func (x *Decommissioned) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[21]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1495,7 +1611,7 @@ func (x *Decommissioned) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Decommissioned.ProtoReflect.Descriptor instead.
 func (*Decommissioned) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Decommissioned) GetDeployment() string {
@@ -1557,7 +1673,7 @@ type Word struct {
 
 func (x *Word) Reset() {
 	*x = Word{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[22]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1569,7 +1685,7 @@ func (x *Word) String() string {
 func (*Word) ProtoMessage() {}
 
 func (x *Word) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[22]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1582,7 +1698,7 @@ func (x *Word) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Word.ProtoReflect.Descriptor instead.
 func (*Word) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{22}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Word) GetDeployment() string {
@@ -1635,7 +1751,7 @@ type AcceptDatabaseRequest struct {
 
 func (x *AcceptDatabaseRequest) Reset() {
 	*x = AcceptDatabaseRequest{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[23]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1647,7 +1763,7 @@ func (x *AcceptDatabaseRequest) String() string {
 func (*AcceptDatabaseRequest) ProtoMessage() {}
 
 func (x *AcceptDatabaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[23]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1660,7 +1776,7 @@ func (x *AcceptDatabaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcceptDatabaseRequest.ProtoReflect.Descriptor instead.
 func (*AcceptDatabaseRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{23}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *AcceptDatabaseRequest) GetDeployment() string {
@@ -1699,7 +1815,7 @@ type AcceptDatabaseResponse struct {
 
 func (x *AcceptDatabaseResponse) Reset() {
 	*x = AcceptDatabaseResponse{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[24]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1711,7 +1827,7 @@ func (x *AcceptDatabaseResponse) String() string {
 func (*AcceptDatabaseResponse) ProtoMessage() {}
 
 func (x *AcceptDatabaseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[24]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1724,7 +1840,7 @@ func (x *AcceptDatabaseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcceptDatabaseResponse.ProtoReflect.Descriptor instead.
 func (*AcceptDatabaseResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{24}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{25}
 }
 
 type WaiveComparisonRequest struct {
@@ -1739,7 +1855,7 @@ type WaiveComparisonRequest struct {
 
 func (x *WaiveComparisonRequest) Reset() {
 	*x = WaiveComparisonRequest{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[25]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1751,7 +1867,7 @@ func (x *WaiveComparisonRequest) String() string {
 func (*WaiveComparisonRequest) ProtoMessage() {}
 
 func (x *WaiveComparisonRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[25]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1764,7 +1880,7 @@ func (x *WaiveComparisonRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaiveComparisonRequest.ProtoReflect.Descriptor instead.
 func (*WaiveComparisonRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{25}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *WaiveComparisonRequest) GetDeployment() string {
@@ -1789,7 +1905,7 @@ type WaiveComparisonResponse struct {
 
 func (x *WaiveComparisonResponse) Reset() {
 	*x = WaiveComparisonResponse{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[26]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1801,7 +1917,7 @@ func (x *WaiveComparisonResponse) String() string {
 func (*WaiveComparisonResponse) ProtoMessage() {}
 
 func (x *WaiveComparisonResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[26]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1814,7 +1930,7 @@ func (x *WaiveComparisonResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaiveComparisonResponse.ProtoReflect.Descriptor instead.
 func (*WaiveComparisonResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{26}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{27}
 }
 
 type VerifyRequest struct {
@@ -1831,7 +1947,7 @@ type VerifyRequest struct {
 
 func (x *VerifyRequest) Reset() {
 	*x = VerifyRequest{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[27]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1843,7 +1959,7 @@ func (x *VerifyRequest) String() string {
 func (*VerifyRequest) ProtoMessage() {}
 
 func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[27]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1856,7 +1972,7 @@ func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyRequest.ProtoReflect.Descriptor instead.
 func (*VerifyRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{27}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *VerifyRequest) GetRepair() bool {
@@ -1893,7 +2009,7 @@ type VerifyResponse struct {
 
 func (x *VerifyResponse) Reset() {
 	*x = VerifyResponse{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[28]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1905,7 +2021,7 @@ func (x *VerifyResponse) String() string {
 func (*VerifyResponse) ProtoMessage() {}
 
 func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[28]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1918,7 +2034,7 @@ func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyResponse.ProtoReflect.Descriptor instead.
 func (*VerifyResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{28}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *VerifyResponse) GetEvent() isVerifyResponse_Event {
@@ -1977,7 +2093,7 @@ type DecommissionRequest struct {
 
 func (x *DecommissionRequest) Reset() {
 	*x = DecommissionRequest{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[29]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1989,7 +2105,7 @@ func (x *DecommissionRequest) String() string {
 func (*DecommissionRequest) ProtoMessage() {}
 
 func (x *DecommissionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[29]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2002,7 +2118,7 @@ func (x *DecommissionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecommissionRequest.ProtoReflect.Descriptor instead.
 func (*DecommissionRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{29}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *DecommissionRequest) GetDeployment() string {
@@ -2035,7 +2151,7 @@ type DecommissionResponse struct {
 
 func (x *DecommissionResponse) Reset() {
 	*x = DecommissionResponse{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[30]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2047,7 +2163,7 @@ func (x *DecommissionResponse) String() string {
 func (*DecommissionResponse) ProtoMessage() {}
 
 func (x *DecommissionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[30]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2060,7 +2176,7 @@ func (x *DecommissionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecommissionResponse.ProtoReflect.Descriptor instead.
 func (*DecommissionResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{30}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *DecommissionResponse) GetDecommissioned() *Decommissioned {
@@ -2083,7 +2199,7 @@ type Failure struct {
 
 func (x *Failure) Reset() {
 	*x = Failure{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[31]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2095,7 +2211,7 @@ func (x *Failure) String() string {
 func (*Failure) ProtoMessage() {}
 
 func (x *Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[31]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2108,7 +2224,7 @@ func (x *Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failure.ProtoReflect.Descriptor instead.
 func (*Failure) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{31}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Failure) GetHandler() string {
@@ -2149,7 +2265,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[32]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2161,7 +2277,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[32]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2174,7 +2290,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{32}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ExplainRequest) GetName() string {
@@ -2204,7 +2320,7 @@ type ExplainResponse struct {
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[33]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2216,7 +2332,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[33]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2229,7 +2345,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{33}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ExplainResponse) GetName() string {
@@ -2303,7 +2419,7 @@ type ListStuckResponse_Resource struct {
 
 func (x *ListStuckResponse_Resource) Reset() {
 	*x = ListStuckResponse_Resource{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[34]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2315,7 +2431,7 @@ func (x *ListStuckResponse_Resource) String() string {
 func (*ListStuckResponse_Resource) ProtoMessage() {}
 
 func (x *ListStuckResponse_Resource) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[34]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2381,7 +2497,7 @@ type ListStuckResponse_Work struct {
 
 func (x *ListStuckResponse_Work) Reset() {
 	*x = ListStuckResponse_Work{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[35]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2393,7 +2509,7 @@ func (x *ListStuckResponse_Work) String() string {
 func (*ListStuckResponse_Work) ProtoMessage() {}
 
 func (x *ListStuckResponse_Work) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[35]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2462,7 +2578,7 @@ type StatusResponse_Watch struct {
 
 func (x *StatusResponse_Watch) Reset() {
 	*x = StatusResponse_Watch{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[36]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2474,7 +2590,7 @@ func (x *StatusResponse_Watch) String() string {
 func (*StatusResponse_Watch) ProtoMessage() {}
 
 func (x *StatusResponse_Watch) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[36]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2487,7 +2603,7 @@ func (x *StatusResponse_Watch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_Watch.ProtoReflect.Descriptor instead.
 func (*StatusResponse_Watch) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{20, 0}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21, 0}
 }
 
 func (x *StatusResponse_Watch) GetName() string {
@@ -2537,7 +2653,7 @@ type StatusResponse_Delegations struct {
 
 func (x *StatusResponse_Delegations) Reset() {
 	*x = StatusResponse_Delegations{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[37]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2549,7 +2665,7 @@ func (x *StatusResponse_Delegations) String() string {
 func (*StatusResponse_Delegations) ProtoMessage() {}
 
 func (x *StatusResponse_Delegations) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[37]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2562,7 +2678,7 @@ func (x *StatusResponse_Delegations) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_Delegations.ProtoReflect.Descriptor instead.
 func (*StatusResponse_Delegations) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{20, 1}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21, 1}
 }
 
 func (x *StatusResponse_Delegations) GetDeployment() string {
@@ -2591,7 +2707,7 @@ type StatusResponse_Kept struct {
 
 func (x *StatusResponse_Kept) Reset() {
 	*x = StatusResponse_Kept{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[38]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2603,7 +2719,7 @@ func (x *StatusResponse_Kept) String() string {
 func (*StatusResponse_Kept) ProtoMessage() {}
 
 func (x *StatusResponse_Kept) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[38]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2616,7 +2732,7 @@ func (x *StatusResponse_Kept) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_Kept.ProtoReflect.Descriptor instead.
 func (*StatusResponse_Kept) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{20, 2}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21, 2}
 }
 
 func (x *StatusResponse_Kept) GetKind() string {
@@ -2658,7 +2774,7 @@ type StatusResponse_Epoch struct {
 
 func (x *StatusResponse_Epoch) Reset() {
 	*x = StatusResponse_Epoch{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[39]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2670,7 +2786,7 @@ func (x *StatusResponse_Epoch) String() string {
 func (*StatusResponse_Epoch) ProtoMessage() {}
 
 func (x *StatusResponse_Epoch) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[39]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2683,7 +2799,7 @@ func (x *StatusResponse_Epoch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_Epoch.ProtoReflect.Descriptor instead.
 func (*StatusResponse_Epoch) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{20, 3}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21, 3}
 }
 
 func (x *StatusResponse_Epoch) GetOrdinal() int64 {
@@ -2735,7 +2851,7 @@ type StatusResponse_Process struct {
 
 func (x *StatusResponse_Process) Reset() {
 	*x = StatusResponse_Process{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[40]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2747,7 +2863,7 @@ func (x *StatusResponse_Process) String() string {
 func (*StatusResponse_Process) ProtoMessage() {}
 
 func (x *StatusResponse_Process) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[40]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2760,7 +2876,7 @@ func (x *StatusResponse_Process) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_Process.ProtoReflect.Descriptor instead.
 func (*StatusResponse_Process) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{20, 4}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21, 4}
 }
 
 func (x *StatusResponse_Process) GetName() string {
@@ -2804,7 +2920,7 @@ type StatusResponse_Outstanding struct {
 
 func (x *StatusResponse_Outstanding) Reset() {
 	*x = StatusResponse_Outstanding{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[41]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2816,7 +2932,7 @@ func (x *StatusResponse_Outstanding) String() string {
 func (*StatusResponse_Outstanding) ProtoMessage() {}
 
 func (x *StatusResponse_Outstanding) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[41]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2829,7 +2945,7 @@ func (x *StatusResponse_Outstanding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_Outstanding.ProtoReflect.Descriptor instead.
 func (*StatusResponse_Outstanding) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{20, 5}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21, 5}
 }
 
 func (x *StatusResponse_Outstanding) GetGroup() string {
@@ -2873,7 +2989,7 @@ type StatusResponse_Derivation struct {
 
 func (x *StatusResponse_Derivation) Reset() {
 	*x = StatusResponse_Derivation{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[42]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2885,7 +3001,7 @@ func (x *StatusResponse_Derivation) String() string {
 func (*StatusResponse_Derivation) ProtoMessage() {}
 
 func (x *StatusResponse_Derivation) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[42]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2898,7 +3014,7 @@ func (x *StatusResponse_Derivation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_Derivation.ProtoReflect.Descriptor instead.
 func (*StatusResponse_Derivation) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{20, 6}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21, 6}
 }
 
 func (x *StatusResponse_Derivation) GetKind() string {
@@ -2952,7 +3068,7 @@ type VerifyResponse_Difference struct {
 
 func (x *VerifyResponse_Difference) Reset() {
 	*x = VerifyResponse_Difference{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[43]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2964,7 +3080,7 @@ func (x *VerifyResponse_Difference) String() string {
 func (*VerifyResponse_Difference) ProtoMessage() {}
 
 func (x *VerifyResponse_Difference) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[43]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2977,7 +3093,7 @@ func (x *VerifyResponse_Difference) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyResponse_Difference.ProtoReflect.Descriptor instead.
 func (*VerifyResponse_Difference) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{28, 0}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{29, 0}
 }
 
 func (x *VerifyResponse_Difference) GetKind() string {
@@ -3070,7 +3186,7 @@ type VerifyResponse_Progress struct {
 
 func (x *VerifyResponse_Progress) Reset() {
 	*x = VerifyResponse_Progress{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[44]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3082,7 +3198,7 @@ func (x *VerifyResponse_Progress) String() string {
 func (*VerifyResponse_Progress) ProtoMessage() {}
 
 func (x *VerifyResponse_Progress) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[44]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3095,7 +3211,7 @@ func (x *VerifyResponse_Progress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyResponse_Progress.ProtoReflect.Descriptor instead.
 func (*VerifyResponse_Progress) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{28, 1}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{29, 1}
 }
 
 func (x *VerifyResponse_Progress) GetReferences() int64 {
@@ -3163,7 +3279,7 @@ func (x *VerifyResponse_Progress) GetActedUpon() int64 {
 
 type ExplainResponse_Reason struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// BLOCKED, WAITING, OWNER, or the kind of outstanding work.
+	// BLOCKED, WAITING, PAUSED, OWNER, or the kind of outstanding work.
 	Type    string                 `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"`
 	Message string                 `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
 	Since   *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=since,proto3" json:"since,omitempty"`
@@ -3175,7 +3291,7 @@ type ExplainResponse_Reason struct {
 
 func (x *ExplainResponse_Reason) Reset() {
 	*x = ExplainResponse_Reason{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[45]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3187,7 +3303,7 @@ func (x *ExplainResponse_Reason) String() string {
 func (*ExplainResponse_Reason) ProtoMessage() {}
 
 func (x *ExplainResponse_Reason) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[45]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3200,7 +3316,7 @@ func (x *ExplainResponse_Reason) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse_Reason.ProtoReflect.Descriptor instead.
 func (*ExplainResponse_Reason) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{33, 0}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{34, 0}
 }
 
 func (x *ExplainResponse_Reason) GetType() string {
@@ -3238,10 +3354,11 @@ const file_dbcontroller_admin_v1_admin_proto_rawDesc = "" +
 	"!dbcontroller/admin/v1/admin.proto\x12\x15dbcontroller.admin.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"b\n" +
 	"\x10ListStuckRequest\x121\n" +
 	"\x06longer\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x06longer\x12\x1b\n" +
-	"\tpage_size\x18\x02 \x01(\x05R\bpageSize\"\xe0\x03\n" +
+	"\tpage_size\x18\x02 \x01(\x05R\bpageSize\"\x96\x04\n" +
 	"\x11ListStuckResponse\x12O\n" +
 	"\tresources\x18\x01 \x03(\v21.dbcontroller.admin.v1.ListStuckResponse.ResourceR\tresources\x12A\n" +
-	"\x04work\x18\x02 \x03(\v2-.dbcontroller.admin.v1.ListStuckResponse.WorkR\x04work\x1a\x90\x01\n" +
+	"\x04work\x18\x02 \x03(\v2-.dbcontroller.admin.v1.ListStuckResponse.WorkR\x04work\x124\n" +
+	"\x06pauses\x18\x03 \x03(\v2\x1c.dbcontroller.admin.v1.PauseR\x06pauses\x1a\x90\x01\n" +
 	"\bResource\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x10\n" +
@@ -3256,15 +3373,23 @@ const file_dbcontroller_admin_v1_admin_proto_rawDesc = "" +
 	"\x05count\x18\x03 \x01(\x03R\x05count\x120\n" +
 	"\x05since\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x1d\n" +
 	"\n" +
-	"last_error\x18\x05 \x01(\tR\tlastError\"6\n" +
+	"last_error\x18\x05 \x01(\tR\tlastError\"P\n" +
 	"\fPauseRequest\x12\x0e\n" +
 	"\x02of\x18\x01 \x01(\tR\x02of\x12\x16\n" +
-	"\x06reason\x18\x02 \x01(\tR\x06reason\"\x0f\n" +
-	"\rPauseResponse\"7\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x18\n" +
+	"\ahandler\x18\x03 \x01(\tR\ahandler\"\x0f\n" +
+	"\rPauseResponse\"Q\n" +
 	"\rResumeRequest\x12\x0e\n" +
 	"\x02of\x18\x01 \x01(\tR\x02of\x12\x16\n" +
-	"\x06reason\x18\x02 \x01(\tR\x06reason\"\x10\n" +
-	"\x0eResumeResponse\"J\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x18\n" +
+	"\ahandler\x18\x03 \x01(\tR\ahandler\"\x10\n" +
+	"\x0eResumeResponse\"\x8f\x01\n" +
+	"\x05Pause\x12\x0e\n" +
+	"\x02of\x18\x01 \x01(\tR\x02of\x12\x18\n" +
+	"\ahandler\x18\x02 \x01(\tR\ahandler\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x14\n" +
+	"\x05actor\x18\x04 \x01(\tR\x05actor\x12.\n" +
+	"\x04time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\"J\n" +
 	"\fRetryRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x0e\n" +
 	"\x02of\x18\x02 \x01(\tR\x02of\x12\x16\n" +
@@ -3332,7 +3457,7 @@ const file_dbcontroller_admin_v1_admin_proto_rawDesc = "" +
 	"request_id\x18\f \x01(\tR\trequestId\x12=\n" +
 	"\frequest_time\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\vrequestTime\x12\x17\n" +
 	"\atold_by\x18\x0e \x01(\tR\x06toldBy\"\x0f\n" +
-	"\rStatusRequest\"\x8d\x0f\n" +
+	"\rStatusRequest\"\xc3\x0f\n" +
 	"\x0eStatusResponse\x12\x1e\n" +
 	"\n" +
 	"deployment\x18\x01 \x01(\tR\n" +
@@ -3355,7 +3480,8 @@ const file_dbcontroller_admin_v1_admin_proto_rawDesc = "" +
 	"\vdelegations\x18\x0e \x03(\v21.dbcontroller.admin.v1.StatusResponse.DelegationsR\vdelegations\x12=\n" +
 	"\tdeletions\x18\x0f \x03(\v2\x1f.dbcontroller.admin.v1.DeletionR\tdeletions\x12\x16\n" +
 	"\x06paused\x18\x10 \x03(\tR\x06paused\x12E\n" +
-	"\awatches\x18\x11 \x03(\v2+.dbcontroller.admin.v1.StatusResponse.WatchR\awatches\x1a\xa2\x01\n" +
+	"\awatches\x18\x11 \x03(\v2+.dbcontroller.admin.v1.StatusResponse.WatchR\awatches\x124\n" +
+	"\x06pauses\x18\x12 \x03(\v2\x1c.dbcontroller.admin.v1.PauseR\x06pauses\x1a\xa2\x01\n" +
 	"\x05Watch\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1e\n" +
 	"\n" +
@@ -3535,7 +3661,7 @@ func file_dbcontroller_admin_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_dbcontroller_admin_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_dbcontroller_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 46)
+var file_dbcontroller_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 47)
 var file_dbcontroller_admin_v1_admin_proto_goTypes = []any{
 	(VerifyRequest_Dangling)(0),        // 0: dbcontroller.admin.v1.VerifyRequest.Dangling
 	(*ListStuckRequest)(nil),           // 1: dbcontroller.admin.v1.ListStuckRequest
@@ -3544,123 +3670,127 @@ var file_dbcontroller_admin_v1_admin_proto_goTypes = []any{
 	(*PauseResponse)(nil),              // 4: dbcontroller.admin.v1.PauseResponse
 	(*ResumeRequest)(nil),              // 5: dbcontroller.admin.v1.ResumeRequest
 	(*ResumeResponse)(nil),             // 6: dbcontroller.admin.v1.ResumeResponse
-	(*RetryRequest)(nil),               // 7: dbcontroller.admin.v1.RetryRequest
-	(*RetryResponse)(nil),              // 8: dbcontroller.admin.v1.RetryResponse
-	(*ListReleasableRequest)(nil),      // 9: dbcontroller.admin.v1.ListReleasableRequest
-	(*ListReleasableResponse)(nil),     // 10: dbcontroller.admin.v1.ListReleasableResponse
-	(*Releasable)(nil),                 // 11: dbcontroller.admin.v1.Releasable
-	(*ForceReleaseRequest)(nil),        // 12: dbcontroller.admin.v1.ForceReleaseRequest
-	(*ForceReleaseResponse)(nil),       // 13: dbcontroller.admin.v1.ForceReleaseResponse
-	(*ListDeletionsRequest)(nil),       // 14: dbcontroller.admin.v1.ListDeletionsRequest
-	(*ListDeletionsResponse)(nil),      // 15: dbcontroller.admin.v1.ListDeletionsResponse
-	(*Deletion)(nil),                   // 16: dbcontroller.admin.v1.Deletion
-	(*ListRemovalsRequest)(nil),        // 17: dbcontroller.admin.v1.ListRemovalsRequest
-	(*ListRemovalsResponse)(nil),       // 18: dbcontroller.admin.v1.ListRemovalsResponse
-	(*Removal)(nil),                    // 19: dbcontroller.admin.v1.Removal
-	(*StatusRequest)(nil),              // 20: dbcontroller.admin.v1.StatusRequest
-	(*StatusResponse)(nil),             // 21: dbcontroller.admin.v1.StatusResponse
-	(*Decommissioned)(nil),             // 22: dbcontroller.admin.v1.Decommissioned
-	(*Word)(nil),                       // 23: dbcontroller.admin.v1.Word
-	(*AcceptDatabaseRequest)(nil),      // 24: dbcontroller.admin.v1.AcceptDatabaseRequest
-	(*AcceptDatabaseResponse)(nil),     // 25: dbcontroller.admin.v1.AcceptDatabaseResponse
-	(*WaiveComparisonRequest)(nil),     // 26: dbcontroller.admin.v1.WaiveComparisonRequest
-	(*WaiveComparisonResponse)(nil),    // 27: dbcontroller.admin.v1.WaiveComparisonResponse
-	(*VerifyRequest)(nil),              // 28: dbcontroller.admin.v1.VerifyRequest
-	(*VerifyResponse)(nil),             // 29: dbcontroller.admin.v1.VerifyResponse
-	(*DecommissionRequest)(nil),        // 30: dbcontroller.admin.v1.DecommissionRequest
-	(*DecommissionResponse)(nil),       // 31: dbcontroller.admin.v1.DecommissionResponse
-	(*Failure)(nil),                    // 32: dbcontroller.admin.v1.Failure
-	(*ExplainRequest)(nil),             // 33: dbcontroller.admin.v1.ExplainRequest
-	(*ExplainResponse)(nil),            // 34: dbcontroller.admin.v1.ExplainResponse
-	(*ListStuckResponse_Resource)(nil), // 35: dbcontroller.admin.v1.ListStuckResponse.Resource
-	(*ListStuckResponse_Work)(nil),     // 36: dbcontroller.admin.v1.ListStuckResponse.Work
-	(*StatusResponse_Watch)(nil),       // 37: dbcontroller.admin.v1.StatusResponse.Watch
-	(*StatusResponse_Delegations)(nil), // 38: dbcontroller.admin.v1.StatusResponse.Delegations
-	(*StatusResponse_Kept)(nil),        // 39: dbcontroller.admin.v1.StatusResponse.Kept
-	(*StatusResponse_Epoch)(nil),       // 40: dbcontroller.admin.v1.StatusResponse.Epoch
-	(*StatusResponse_Process)(nil),     // 41: dbcontroller.admin.v1.StatusResponse.Process
-	(*StatusResponse_Outstanding)(nil), // 42: dbcontroller.admin.v1.StatusResponse.Outstanding
-	(*StatusResponse_Derivation)(nil),  // 43: dbcontroller.admin.v1.StatusResponse.Derivation
-	(*VerifyResponse_Difference)(nil),  // 44: dbcontroller.admin.v1.VerifyResponse.Difference
-	(*VerifyResponse_Progress)(nil),    // 45: dbcontroller.admin.v1.VerifyResponse.Progress
-	(*ExplainResponse_Reason)(nil),     // 46: dbcontroller.admin.v1.ExplainResponse.Reason
-	(*durationpb.Duration)(nil),        // 47: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil),      // 48: google.protobuf.Timestamp
+	(*Pause)(nil),                      // 7: dbcontroller.admin.v1.Pause
+	(*RetryRequest)(nil),               // 8: dbcontroller.admin.v1.RetryRequest
+	(*RetryResponse)(nil),              // 9: dbcontroller.admin.v1.RetryResponse
+	(*ListReleasableRequest)(nil),      // 10: dbcontroller.admin.v1.ListReleasableRequest
+	(*ListReleasableResponse)(nil),     // 11: dbcontroller.admin.v1.ListReleasableResponse
+	(*Releasable)(nil),                 // 12: dbcontroller.admin.v1.Releasable
+	(*ForceReleaseRequest)(nil),        // 13: dbcontroller.admin.v1.ForceReleaseRequest
+	(*ForceReleaseResponse)(nil),       // 14: dbcontroller.admin.v1.ForceReleaseResponse
+	(*ListDeletionsRequest)(nil),       // 15: dbcontroller.admin.v1.ListDeletionsRequest
+	(*ListDeletionsResponse)(nil),      // 16: dbcontroller.admin.v1.ListDeletionsResponse
+	(*Deletion)(nil),                   // 17: dbcontroller.admin.v1.Deletion
+	(*ListRemovalsRequest)(nil),        // 18: dbcontroller.admin.v1.ListRemovalsRequest
+	(*ListRemovalsResponse)(nil),       // 19: dbcontroller.admin.v1.ListRemovalsResponse
+	(*Removal)(nil),                    // 20: dbcontroller.admin.v1.Removal
+	(*StatusRequest)(nil),              // 21: dbcontroller.admin.v1.StatusRequest
+	(*StatusResponse)(nil),             // 22: dbcontroller.admin.v1.StatusResponse
+	(*Decommissioned)(nil),             // 23: dbcontroller.admin.v1.Decommissioned
+	(*Word)(nil),                       // 24: dbcontroller.admin.v1.Word
+	(*AcceptDatabaseRequest)(nil),      // 25: dbcontroller.admin.v1.AcceptDatabaseRequest
+	(*AcceptDatabaseResponse)(nil),     // 26: dbcontroller.admin.v1.AcceptDatabaseResponse
+	(*WaiveComparisonRequest)(nil),     // 27: dbcontroller.admin.v1.WaiveComparisonRequest
+	(*WaiveComparisonResponse)(nil),    // 28: dbcontroller.admin.v1.WaiveComparisonResponse
+	(*VerifyRequest)(nil),              // 29: dbcontroller.admin.v1.VerifyRequest
+	(*VerifyResponse)(nil),             // 30: dbcontroller.admin.v1.VerifyResponse
+	(*DecommissionRequest)(nil),        // 31: dbcontroller.admin.v1.DecommissionRequest
+	(*DecommissionResponse)(nil),       // 32: dbcontroller.admin.v1.DecommissionResponse
+	(*Failure)(nil),                    // 33: dbcontroller.admin.v1.Failure
+	(*ExplainRequest)(nil),             // 34: dbcontroller.admin.v1.ExplainRequest
+	(*ExplainResponse)(nil),            // 35: dbcontroller.admin.v1.ExplainResponse
+	(*ListStuckResponse_Resource)(nil), // 36: dbcontroller.admin.v1.ListStuckResponse.Resource
+	(*ListStuckResponse_Work)(nil),     // 37: dbcontroller.admin.v1.ListStuckResponse.Work
+	(*StatusResponse_Watch)(nil),       // 38: dbcontroller.admin.v1.StatusResponse.Watch
+	(*StatusResponse_Delegations)(nil), // 39: dbcontroller.admin.v1.StatusResponse.Delegations
+	(*StatusResponse_Kept)(nil),        // 40: dbcontroller.admin.v1.StatusResponse.Kept
+	(*StatusResponse_Epoch)(nil),       // 41: dbcontroller.admin.v1.StatusResponse.Epoch
+	(*StatusResponse_Process)(nil),     // 42: dbcontroller.admin.v1.StatusResponse.Process
+	(*StatusResponse_Outstanding)(nil), // 43: dbcontroller.admin.v1.StatusResponse.Outstanding
+	(*StatusResponse_Derivation)(nil),  // 44: dbcontroller.admin.v1.StatusResponse.Derivation
+	(*VerifyResponse_Difference)(nil),  // 45: dbcontroller.admin.v1.VerifyResponse.Difference
+	(*VerifyResponse_Progress)(nil),    // 46: dbcontroller.admin.v1.VerifyResponse.Progress
+	(*ExplainResponse_Reason)(nil),     // 47: dbcontroller.admin.v1.ExplainResponse.Reason
+	(*durationpb.Duration)(nil),        // 48: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil),      // 49: google.protobuf.Timestamp
 }
 var file_dbcontroller_admin_v1_admin_proto_depIdxs = []int32{
-	47, // 0: dbcontroller.admin.v1.ListStuckRequest.longer:type_name -> google.protobuf.Duration
-	35, // 1: dbcontroller.admin.v1.ListStuckResponse.resources:type_name -> dbcontroller.admin.v1.ListStuckResponse.Resource
-	36, // 2: dbcontroller.admin.v1.ListStuckResponse.work:type_name -> dbcontroller.admin.v1.ListStuckResponse.Work
-	11, // 3: dbcontroller.admin.v1.ListReleasableResponse.releasable:type_name -> dbcontroller.admin.v1.Releasable
-	48, // 4: dbcontroller.admin.v1.Releasable.since:type_name -> google.protobuf.Timestamp
-	16, // 5: dbcontroller.admin.v1.ListDeletionsResponse.deletions:type_name -> dbcontroller.admin.v1.Deletion
-	48, // 6: dbcontroller.admin.v1.Deletion.start_time:type_name -> google.protobuf.Timestamp
-	48, // 7: dbcontroller.admin.v1.Deletion.update_time:type_name -> google.protobuf.Timestamp
-	19, // 8: dbcontroller.admin.v1.ListRemovalsResponse.removals:type_name -> dbcontroller.admin.v1.Removal
-	48, // 9: dbcontroller.admin.v1.Removal.decide_time:type_name -> google.protobuf.Timestamp
-	48, // 10: dbcontroller.admin.v1.Removal.request_time:type_name -> google.protobuf.Timestamp
-	42, // 11: dbcontroller.admin.v1.StatusResponse.outstanding:type_name -> dbcontroller.admin.v1.StatusResponse.Outstanding
-	43, // 12: dbcontroller.admin.v1.StatusResponse.derivations:type_name -> dbcontroller.admin.v1.StatusResponse.Derivation
-	32, // 13: dbcontroller.admin.v1.StatusResponse.failures:type_name -> dbcontroller.admin.v1.Failure
-	22, // 14: dbcontroller.admin.v1.StatusResponse.decommissioned:type_name -> dbcontroller.admin.v1.Decommissioned
-	41, // 15: dbcontroller.admin.v1.StatusResponse.processes:type_name -> dbcontroller.admin.v1.StatusResponse.Process
-	40, // 16: dbcontroller.admin.v1.StatusResponse.epoch:type_name -> dbcontroller.admin.v1.StatusResponse.Epoch
-	23, // 17: dbcontroller.admin.v1.StatusResponse.words:type_name -> dbcontroller.admin.v1.Word
-	39, // 18: dbcontroller.admin.v1.StatusResponse.kept:type_name -> dbcontroller.admin.v1.StatusResponse.Kept
-	38, // 19: dbcontroller.admin.v1.StatusResponse.delegations:type_name -> dbcontroller.admin.v1.StatusResponse.Delegations
-	16, // 20: dbcontroller.admin.v1.StatusResponse.deletions:type_name -> dbcontroller.admin.v1.Deletion
-	37, // 21: dbcontroller.admin.v1.StatusResponse.watches:type_name -> dbcontroller.admin.v1.StatusResponse.Watch
-	48, // 22: dbcontroller.admin.v1.Decommissioned.said_time:type_name -> google.protobuf.Timestamp
-	48, // 23: dbcontroller.admin.v1.Word.said_time:type_name -> google.protobuf.Timestamp
-	0,  // 24: dbcontroller.admin.v1.VerifyRequest.dangling:type_name -> dbcontroller.admin.v1.VerifyRequest.Dangling
-	44, // 25: dbcontroller.admin.v1.VerifyResponse.difference:type_name -> dbcontroller.admin.v1.VerifyResponse.Difference
-	45, // 26: dbcontroller.admin.v1.VerifyResponse.progress:type_name -> dbcontroller.admin.v1.VerifyResponse.Progress
-	22, // 27: dbcontroller.admin.v1.DecommissionResponse.decommissioned:type_name -> dbcontroller.admin.v1.Decommissioned
-	48, // 28: dbcontroller.admin.v1.Failure.time:type_name -> google.protobuf.Timestamp
-	48, // 29: dbcontroller.admin.v1.ExplainResponse.update_time:type_name -> google.protobuf.Timestamp
-	46, // 30: dbcontroller.admin.v1.ExplainResponse.reasons:type_name -> dbcontroller.admin.v1.ExplainResponse.Reason
-	16, // 31: dbcontroller.admin.v1.ExplainResponse.deletion:type_name -> dbcontroller.admin.v1.Deletion
-	48, // 32: dbcontroller.admin.v1.ListStuckResponse.Resource.since:type_name -> google.protobuf.Timestamp
-	48, // 33: dbcontroller.admin.v1.ListStuckResponse.Work.since:type_name -> google.protobuf.Timestamp
-	48, // 34: dbcontroller.admin.v1.StatusResponse.Watch.heard_time:type_name -> google.protobuf.Timestamp
-	48, // 35: dbcontroller.admin.v1.StatusResponse.Epoch.since:type_name -> google.protobuf.Timestamp
-	48, // 36: dbcontroller.admin.v1.StatusResponse.Process.join_time:type_name -> google.protobuf.Timestamp
-	48, // 37: dbcontroller.admin.v1.StatusResponse.Process.expire_time:type_name -> google.protobuf.Timestamp
-	48, // 38: dbcontroller.admin.v1.StatusResponse.Outstanding.oldest_time:type_name -> google.protobuf.Timestamp
-	48, // 39: dbcontroller.admin.v1.ExplainResponse.Reason.since:type_name -> google.protobuf.Timestamp
-	20, // 40: dbcontroller.admin.v1.AdminService.Status:input_type -> dbcontroller.admin.v1.StatusRequest
-	33, // 41: dbcontroller.admin.v1.AdminService.Explain:input_type -> dbcontroller.admin.v1.ExplainRequest
-	30, // 42: dbcontroller.admin.v1.AdminService.Decommission:input_type -> dbcontroller.admin.v1.DecommissionRequest
-	24, // 43: dbcontroller.admin.v1.AdminService.AcceptDatabase:input_type -> dbcontroller.admin.v1.AcceptDatabaseRequest
-	26, // 44: dbcontroller.admin.v1.AdminService.WaiveComparison:input_type -> dbcontroller.admin.v1.WaiveComparisonRequest
-	28, // 45: dbcontroller.admin.v1.AdminService.Verify:input_type -> dbcontroller.admin.v1.VerifyRequest
-	17, // 46: dbcontroller.admin.v1.AdminService.ListRemovals:input_type -> dbcontroller.admin.v1.ListRemovalsRequest
-	1,  // 47: dbcontroller.admin.v1.AdminService.ListStuck:input_type -> dbcontroller.admin.v1.ListStuckRequest
-	3,  // 48: dbcontroller.admin.v1.AdminService.Pause:input_type -> dbcontroller.admin.v1.PauseRequest
-	5,  // 49: dbcontroller.admin.v1.AdminService.Resume:input_type -> dbcontroller.admin.v1.ResumeRequest
-	7,  // 50: dbcontroller.admin.v1.AdminService.Retry:input_type -> dbcontroller.admin.v1.RetryRequest
-	9,  // 51: dbcontroller.admin.v1.AdminService.ListReleasable:input_type -> dbcontroller.admin.v1.ListReleasableRequest
-	12, // 52: dbcontroller.admin.v1.AdminService.ForceRelease:input_type -> dbcontroller.admin.v1.ForceReleaseRequest
-	14, // 53: dbcontroller.admin.v1.AdminService.ListDeletions:input_type -> dbcontroller.admin.v1.ListDeletionsRequest
-	21, // 54: dbcontroller.admin.v1.AdminService.Status:output_type -> dbcontroller.admin.v1.StatusResponse
-	34, // 55: dbcontroller.admin.v1.AdminService.Explain:output_type -> dbcontroller.admin.v1.ExplainResponse
-	31, // 56: dbcontroller.admin.v1.AdminService.Decommission:output_type -> dbcontroller.admin.v1.DecommissionResponse
-	25, // 57: dbcontroller.admin.v1.AdminService.AcceptDatabase:output_type -> dbcontroller.admin.v1.AcceptDatabaseResponse
-	27, // 58: dbcontroller.admin.v1.AdminService.WaiveComparison:output_type -> dbcontroller.admin.v1.WaiveComparisonResponse
-	29, // 59: dbcontroller.admin.v1.AdminService.Verify:output_type -> dbcontroller.admin.v1.VerifyResponse
-	18, // 60: dbcontroller.admin.v1.AdminService.ListRemovals:output_type -> dbcontroller.admin.v1.ListRemovalsResponse
-	2,  // 61: dbcontroller.admin.v1.AdminService.ListStuck:output_type -> dbcontroller.admin.v1.ListStuckResponse
-	4,  // 62: dbcontroller.admin.v1.AdminService.Pause:output_type -> dbcontroller.admin.v1.PauseResponse
-	6,  // 63: dbcontroller.admin.v1.AdminService.Resume:output_type -> dbcontroller.admin.v1.ResumeResponse
-	8,  // 64: dbcontroller.admin.v1.AdminService.Retry:output_type -> dbcontroller.admin.v1.RetryResponse
-	10, // 65: dbcontroller.admin.v1.AdminService.ListReleasable:output_type -> dbcontroller.admin.v1.ListReleasableResponse
-	13, // 66: dbcontroller.admin.v1.AdminService.ForceRelease:output_type -> dbcontroller.admin.v1.ForceReleaseResponse
-	15, // 67: dbcontroller.admin.v1.AdminService.ListDeletions:output_type -> dbcontroller.admin.v1.ListDeletionsResponse
-	54, // [54:68] is the sub-list for method output_type
-	40, // [40:54] is the sub-list for method input_type
-	40, // [40:40] is the sub-list for extension type_name
-	40, // [40:40] is the sub-list for extension extendee
-	0,  // [0:40] is the sub-list for field type_name
+	48, // 0: dbcontroller.admin.v1.ListStuckRequest.longer:type_name -> google.protobuf.Duration
+	36, // 1: dbcontroller.admin.v1.ListStuckResponse.resources:type_name -> dbcontroller.admin.v1.ListStuckResponse.Resource
+	37, // 2: dbcontroller.admin.v1.ListStuckResponse.work:type_name -> dbcontroller.admin.v1.ListStuckResponse.Work
+	7,  // 3: dbcontroller.admin.v1.ListStuckResponse.pauses:type_name -> dbcontroller.admin.v1.Pause
+	49, // 4: dbcontroller.admin.v1.Pause.time:type_name -> google.protobuf.Timestamp
+	12, // 5: dbcontroller.admin.v1.ListReleasableResponse.releasable:type_name -> dbcontroller.admin.v1.Releasable
+	49, // 6: dbcontroller.admin.v1.Releasable.since:type_name -> google.protobuf.Timestamp
+	17, // 7: dbcontroller.admin.v1.ListDeletionsResponse.deletions:type_name -> dbcontroller.admin.v1.Deletion
+	49, // 8: dbcontroller.admin.v1.Deletion.start_time:type_name -> google.protobuf.Timestamp
+	49, // 9: dbcontroller.admin.v1.Deletion.update_time:type_name -> google.protobuf.Timestamp
+	20, // 10: dbcontroller.admin.v1.ListRemovalsResponse.removals:type_name -> dbcontroller.admin.v1.Removal
+	49, // 11: dbcontroller.admin.v1.Removal.decide_time:type_name -> google.protobuf.Timestamp
+	49, // 12: dbcontroller.admin.v1.Removal.request_time:type_name -> google.protobuf.Timestamp
+	43, // 13: dbcontroller.admin.v1.StatusResponse.outstanding:type_name -> dbcontroller.admin.v1.StatusResponse.Outstanding
+	44, // 14: dbcontroller.admin.v1.StatusResponse.derivations:type_name -> dbcontroller.admin.v1.StatusResponse.Derivation
+	33, // 15: dbcontroller.admin.v1.StatusResponse.failures:type_name -> dbcontroller.admin.v1.Failure
+	23, // 16: dbcontroller.admin.v1.StatusResponse.decommissioned:type_name -> dbcontroller.admin.v1.Decommissioned
+	42, // 17: dbcontroller.admin.v1.StatusResponse.processes:type_name -> dbcontroller.admin.v1.StatusResponse.Process
+	41, // 18: dbcontroller.admin.v1.StatusResponse.epoch:type_name -> dbcontroller.admin.v1.StatusResponse.Epoch
+	24, // 19: dbcontroller.admin.v1.StatusResponse.words:type_name -> dbcontroller.admin.v1.Word
+	40, // 20: dbcontroller.admin.v1.StatusResponse.kept:type_name -> dbcontroller.admin.v1.StatusResponse.Kept
+	39, // 21: dbcontroller.admin.v1.StatusResponse.delegations:type_name -> dbcontroller.admin.v1.StatusResponse.Delegations
+	17, // 22: dbcontroller.admin.v1.StatusResponse.deletions:type_name -> dbcontroller.admin.v1.Deletion
+	38, // 23: dbcontroller.admin.v1.StatusResponse.watches:type_name -> dbcontroller.admin.v1.StatusResponse.Watch
+	7,  // 24: dbcontroller.admin.v1.StatusResponse.pauses:type_name -> dbcontroller.admin.v1.Pause
+	49, // 25: dbcontroller.admin.v1.Decommissioned.said_time:type_name -> google.protobuf.Timestamp
+	49, // 26: dbcontroller.admin.v1.Word.said_time:type_name -> google.protobuf.Timestamp
+	0,  // 27: dbcontroller.admin.v1.VerifyRequest.dangling:type_name -> dbcontroller.admin.v1.VerifyRequest.Dangling
+	45, // 28: dbcontroller.admin.v1.VerifyResponse.difference:type_name -> dbcontroller.admin.v1.VerifyResponse.Difference
+	46, // 29: dbcontroller.admin.v1.VerifyResponse.progress:type_name -> dbcontroller.admin.v1.VerifyResponse.Progress
+	23, // 30: dbcontroller.admin.v1.DecommissionResponse.decommissioned:type_name -> dbcontroller.admin.v1.Decommissioned
+	49, // 31: dbcontroller.admin.v1.Failure.time:type_name -> google.protobuf.Timestamp
+	49, // 32: dbcontroller.admin.v1.ExplainResponse.update_time:type_name -> google.protobuf.Timestamp
+	47, // 33: dbcontroller.admin.v1.ExplainResponse.reasons:type_name -> dbcontroller.admin.v1.ExplainResponse.Reason
+	17, // 34: dbcontroller.admin.v1.ExplainResponse.deletion:type_name -> dbcontroller.admin.v1.Deletion
+	49, // 35: dbcontroller.admin.v1.ListStuckResponse.Resource.since:type_name -> google.protobuf.Timestamp
+	49, // 36: dbcontroller.admin.v1.ListStuckResponse.Work.since:type_name -> google.protobuf.Timestamp
+	49, // 37: dbcontroller.admin.v1.StatusResponse.Watch.heard_time:type_name -> google.protobuf.Timestamp
+	49, // 38: dbcontroller.admin.v1.StatusResponse.Epoch.since:type_name -> google.protobuf.Timestamp
+	49, // 39: dbcontroller.admin.v1.StatusResponse.Process.join_time:type_name -> google.protobuf.Timestamp
+	49, // 40: dbcontroller.admin.v1.StatusResponse.Process.expire_time:type_name -> google.protobuf.Timestamp
+	49, // 41: dbcontroller.admin.v1.StatusResponse.Outstanding.oldest_time:type_name -> google.protobuf.Timestamp
+	49, // 42: dbcontroller.admin.v1.ExplainResponse.Reason.since:type_name -> google.protobuf.Timestamp
+	21, // 43: dbcontroller.admin.v1.AdminService.Status:input_type -> dbcontroller.admin.v1.StatusRequest
+	34, // 44: dbcontroller.admin.v1.AdminService.Explain:input_type -> dbcontroller.admin.v1.ExplainRequest
+	31, // 45: dbcontroller.admin.v1.AdminService.Decommission:input_type -> dbcontroller.admin.v1.DecommissionRequest
+	25, // 46: dbcontroller.admin.v1.AdminService.AcceptDatabase:input_type -> dbcontroller.admin.v1.AcceptDatabaseRequest
+	27, // 47: dbcontroller.admin.v1.AdminService.WaiveComparison:input_type -> dbcontroller.admin.v1.WaiveComparisonRequest
+	29, // 48: dbcontroller.admin.v1.AdminService.Verify:input_type -> dbcontroller.admin.v1.VerifyRequest
+	18, // 49: dbcontroller.admin.v1.AdminService.ListRemovals:input_type -> dbcontroller.admin.v1.ListRemovalsRequest
+	1,  // 50: dbcontroller.admin.v1.AdminService.ListStuck:input_type -> dbcontroller.admin.v1.ListStuckRequest
+	3,  // 51: dbcontroller.admin.v1.AdminService.Pause:input_type -> dbcontroller.admin.v1.PauseRequest
+	5,  // 52: dbcontroller.admin.v1.AdminService.Resume:input_type -> dbcontroller.admin.v1.ResumeRequest
+	8,  // 53: dbcontroller.admin.v1.AdminService.Retry:input_type -> dbcontroller.admin.v1.RetryRequest
+	10, // 54: dbcontroller.admin.v1.AdminService.ListReleasable:input_type -> dbcontroller.admin.v1.ListReleasableRequest
+	13, // 55: dbcontroller.admin.v1.AdminService.ForceRelease:input_type -> dbcontroller.admin.v1.ForceReleaseRequest
+	15, // 56: dbcontroller.admin.v1.AdminService.ListDeletions:input_type -> dbcontroller.admin.v1.ListDeletionsRequest
+	22, // 57: dbcontroller.admin.v1.AdminService.Status:output_type -> dbcontroller.admin.v1.StatusResponse
+	35, // 58: dbcontroller.admin.v1.AdminService.Explain:output_type -> dbcontroller.admin.v1.ExplainResponse
+	32, // 59: dbcontroller.admin.v1.AdminService.Decommission:output_type -> dbcontroller.admin.v1.DecommissionResponse
+	26, // 60: dbcontroller.admin.v1.AdminService.AcceptDatabase:output_type -> dbcontroller.admin.v1.AcceptDatabaseResponse
+	28, // 61: dbcontroller.admin.v1.AdminService.WaiveComparison:output_type -> dbcontroller.admin.v1.WaiveComparisonResponse
+	30, // 62: dbcontroller.admin.v1.AdminService.Verify:output_type -> dbcontroller.admin.v1.VerifyResponse
+	19, // 63: dbcontroller.admin.v1.AdminService.ListRemovals:output_type -> dbcontroller.admin.v1.ListRemovalsResponse
+	2,  // 64: dbcontroller.admin.v1.AdminService.ListStuck:output_type -> dbcontroller.admin.v1.ListStuckResponse
+	4,  // 65: dbcontroller.admin.v1.AdminService.Pause:output_type -> dbcontroller.admin.v1.PauseResponse
+	6,  // 66: dbcontroller.admin.v1.AdminService.Resume:output_type -> dbcontroller.admin.v1.ResumeResponse
+	9,  // 67: dbcontroller.admin.v1.AdminService.Retry:output_type -> dbcontroller.admin.v1.RetryResponse
+	11, // 68: dbcontroller.admin.v1.AdminService.ListReleasable:output_type -> dbcontroller.admin.v1.ListReleasableResponse
+	14, // 69: dbcontroller.admin.v1.AdminService.ForceRelease:output_type -> dbcontroller.admin.v1.ForceReleaseResponse
+	16, // 70: dbcontroller.admin.v1.AdminService.ListDeletions:output_type -> dbcontroller.admin.v1.ListDeletionsResponse
+	57, // [57:71] is the sub-list for method output_type
+	43, // [43:57] is the sub-list for method input_type
+	43, // [43:43] is the sub-list for extension type_name
+	43, // [43:43] is the sub-list for extension extendee
+	0,  // [0:43] is the sub-list for field type_name
 }
 
 func init() { file_dbcontroller_admin_v1_admin_proto_init() }
@@ -3668,7 +3798,7 @@ func file_dbcontroller_admin_v1_admin_proto_init() {
 	if File_dbcontroller_admin_v1_admin_proto != nil {
 		return
 	}
-	file_dbcontroller_admin_v1_admin_proto_msgTypes[28].OneofWrappers = []any{
+	file_dbcontroller_admin_v1_admin_proto_msgTypes[29].OneofWrappers = []any{
 		(*VerifyResponse_Difference_)(nil),
 		(*VerifyResponse_Progress_)(nil),
 	}
@@ -3678,7 +3808,7 @@ func file_dbcontroller_admin_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dbcontroller_admin_v1_admin_proto_rawDesc), len(file_dbcontroller_admin_v1_admin_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   46,
+			NumMessages:   47,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -62,7 +62,7 @@ type AdminServiceClient interface {
 	// ListStuck returns what waits for longer than a time, and for whom.
 	ListStuck(ctx context.Context, in *ListStuckRequest, opts ...grpc.CallOption) (*ListStuckResponse, error)
 	// Pause stops deletions here until Resume: all of them, or what is done here for those of another deployment. References are written
-	// and released meanwhile. A repetition changes nothing.
+	// and released meanwhile. With a handler it stops this handler, in each process within a second. A repetition changes nothing.
 	Pause(ctx context.Context, in *PauseRequest, opts ...grpc.CallOption) (*PauseResponse, error)
 	Resume(ctx context.Context, in *ResumeRequest, opts ...grpc.CallOption) (*ResumeResponse, error)
 	// Retry makes every process of the deployment try at once what waits by a back-off: the work of a resource, or for another deployment,
@@ -262,7 +262,7 @@ type AdminServiceServer interface {
 	// ListStuck returns what waits for longer than a time, and for whom.
 	ListStuck(context.Context, *ListStuckRequest) (*ListStuckResponse, error)
 	// Pause stops deletions here until Resume: all of them, or what is done here for those of another deployment. References are written
-	// and released meanwhile. A repetition changes nothing.
+	// and released meanwhile. With a handler it stops this handler, in each process within a second. A repetition changes nothing.
 	Pause(context.Context, *PauseRequest) (*PauseResponse, error)
 	Resume(context.Context, *ResumeRequest) (*ResumeResponse, error)
 	// Retry makes every process of the deployment try at once what waits by a back-off: the work of a resource, or for another deployment,

@@ -1,0 +1,50 @@
+// What a person can do where the server allows it: pause, resume, retry. Each needs a reason, which the deployment stores.
+
+import { h } from './dom.js';
+
+const handlers = { '': 'all deletions', OWNED_PENDING: 'owned-pending', OWNED_DELETING: 'owned-deleting', SUBSCRIBED_DELETING: 'subscribed-deleting' };
+
+let allowed = false;
+const answers = new Map();
+
+/** The server says whether it takes actions. */
+export function allow(yes) { allowed = yes === true; }
+
+/** Returns what is paused, for people. */
+export function paused(p, deployment) {
+  const what = p.handler ? handlers[p.handler] ?? p.handler : 'deletions';
+  return p.of === deployment ? what : `${what} ${p.handler ? 'for' : 'of'} ${p.of}`;
+}
+
+/** The form of a deployment. */
+export function deploymentActions(name, others) {
+  return form(name, [
+    h('fieldset', {}, h('legend', {}, 'Do'), ['pause', 'resume', 'retry'].map((v, i) => h('label', {}, h('input', { type: 'radio', name: 'do', value: v, checked: i === 0, required: true }), ` ${v} `))),
+    h('input', { type: 'hidden', name: 'deployment', value: name }),
+    h('label', {}, 'What is paused or resumed ', h('select', { name: 'handler' }, Object.entries(handlers).map(([v, text]) => h('option', { value: v }, text)))),
+    h('label', {}, 'For ', h('select', { name: 'of' }, h('option', { value: '' }, 'all deployments'), others.filter((o) => o !== name).sort().map((o) => h('option', { value: o }, o)))),
+  ], 'Pause, resume, retry');
+}
+
+/** The form of a resource. */
+export function resourceActions(name) {
+  return form(name, [h('input', { type: 'hidden', name: 'do', value: 'retry' }), h('input', { type: 'hidden', name: 'name', value: name })], 'Retry its work');
+}
+
+function form(key, fields, title) {
+  if (!allowed) return null;
+  const answer = answers.get(key);
+  return h('section', { class: 'card', 'data-key': title }, h('h2', {}, title),
+    h('form', { class: 'act', 'data-act': key }, fields, h('label', { class: 'reason' }, 'Reason ', h('input', { name: 'reason', required: true, maxlength: 1000, autocomplete: 'off' })), h('button', {}, 'Do it')),
+    h('p', { role: 'status', class: 'answer', 'data-state': answer?.state ?? null }, answer ? [h('i', {}, answer.state === 'ok' ? '✓' : '✕'), ` ${answer.text}`] : ''));
+}
+
+/** Sends a form. */
+export async function act(of, done) {
+  const fields = Object.fromEntries(new FormData(of)), say = (state, text) => { answers.set(of.dataset.act, { state, text }); done(); };
+  const r = await fetch('api/action', { method: 'POST', headers: { 'Content-Type': 'application/json' }, body: JSON.stringify(fields) }).catch(() => null);
+  if (!r) return say('away', 'The console does not answer.');
+  if (!r.ok) return say('away', (await r.json()).error);
+  of.reset();
+  say('ok', `${fields.do}: done.`);
+}
