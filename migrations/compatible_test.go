@@ -21,7 +21,7 @@ func TestANewerSchemaIsTakenOnlyIfItIsKnownToBeCompatible(t *testing.T) {
 	require.NoError(t, err)
 	conn := connected(t, dsn)
 	var mark string
-	require.NoError(t, conn.QueryRow(t.Context(), "SELECT obj_description('dbcontroller_migration_registry'::regclass)").Scan(&mark))
+	require.NoError(t, conn.QueryRow(t.Context(), "SELECT obj_description('dbcontroller_migrations.dbcontroller_migration_registry'::regclass)").Scan(&mark))
 	require.Equal(t, fmt.Sprint("works with programs that know migration ", oldest(t)), mark)
 	check := func() error {
 		current := migrations.Current(t.Context(), dsn, set)
@@ -30,12 +30,12 @@ func TestANewerSchemaIsTakenOnlyIfItIsKnownToBeCompatible(t *testing.T) {
 		return ready
 	}
 	require.NoError(t, check())
-	execute(t, conn, "INSERT INTO dbcontroller_migration_registry (version_id, is_applied) VALUES (999, true)")
+	execute(t, conn, "INSERT INTO dbcontroller_migrations.dbcontroller_migration_registry (version_id, is_applied) VALUES (999, true)")
 	require.NoError(t, check(), "a newer program has said that older ones may go on")
-	execute(t, conn, "COMMENT ON TABLE dbcontroller_migration_registry IS 'works with programs that know migration 999'")
+	execute(t, conn, "COMMENT ON TABLE dbcontroller_migrations.dbcontroller_migration_registry IS 'works with programs that know migration 999'")
 	require.ErrorIs(t, check(), migrations.ErrNotReady)
 	require.ErrorContains(t, check(), "works with programs that know migration 999 or a newer one; this one knows")
-	execute(t, conn, "COMMENT ON TABLE dbcontroller_migration_registry IS NULL")
+	execute(t, conn, "COMMENT ON TABLE dbcontroller_migrations.dbcontroller_migration_registry IS NULL")
 	require.ErrorContains(t, check(), "no compatibility is recorded")
 }
 

@@ -26,18 +26,20 @@ WHERE datname = current_database() AND pid <> pg_backend_pid() AND usename IS NO
 
 	membersSQL = `SELECT name FROM dbcontroller.member WHERE expires_at > clock_timestamp() ORDER BY name`
 
-	// Outside the schema, which the first migration drops when it is taken back.
+	undone = "dbcontroller_migration_undone"
+
+	// Outside the schema of the set, which the first migration drops when it is taken back.
 	makeUndoneSQL = `
-CREATE TABLE IF NOT EXISTS dbcontroller_migration_undone (
+CREATE TABLE IF NOT EXISTS %s (
     at     timestamptz NOT NULL DEFAULT now(),
     set    text NOT NULL,
     name   text NOT NULL,
     by     text NOT NULL DEFAULT session_user,
     reason text NOT NULL
 )`
-	noteUndoneSQL   = `INSERT INTO dbcontroller_migration_undone (set, name, reason) VALUES ($1, $2, $3) RETURNING at`
-	strikeUndoneSQL = `DELETE FROM dbcontroller_migration_undone WHERE set = $1 AND name = $2 AND at = $3`
-	selectUndoneSQL = `SELECT name, by, reason, at FROM dbcontroller_migration_undone WHERE set = $1 ORDER BY at`
+	noteUndoneSQL   = `INSERT INTO %s (set, name, reason) VALUES ($1, $2, $3) RETURNING at`
+	strikeUndoneSQL = `DELETE FROM %s WHERE set = $1 AND name = $2 AND at = $3`
+	selectUndoneSQL = `SELECT name, by, reason, at FROM %s WHERE set = $1 ORDER BY at`
 )
 
 // TakeBack is Down for operators: it refuses while a process uses the database, and stores the reason. The tables of the
@@ -62,13 +64,13 @@ func TakeBack(ctx context.Context, dsn string, set Set, reason string) (string, 
 		return "", err
 	}
 	// The reason is stored first: a crash in between leaves a record too many, not one too few.
-	at, err := noteUndone(ctx, conn, set, newest, reason)
+	table, at, err := noteUndone(ctx, conn, set, newest, reason)
 	if err != nil {
 		return "", fmt.Errorf("take back a migration: store the reason: %w", err)
 	}
 	name, err := Down(ctx, dsn, set)
 	if err != nil {
-		_, failed := conn.Exec(ctx, strikeUndoneSQL, string(set), newest, at)
+		_, failed := conn.Exec(ctx, fmt.Sprintf(strikeUndoneSQL, table), string(set), newest, at)
 		err = errors.Join(err, failed)
 	}
 	return name, err
@@ -85,12 +87,30 @@ func newestApplied(ctx context.Context, dsn string, set Set) (newest string, err
 	return newest, err
 }
 
-func noteUndone(ctx context.Context, conn *pgx.Conn, set Set, name, reason string) (at time.Time, err error) {
-	if _, err := conn.Exec(ctx, makeUndoneSQL); err != nil {
-		return at, err
+// undoneTable returns the name of the table of undone migrations: with the schema in which it is; otherwise beside the table of applied ones.
+func undoneTable(ctx context.Context, conn *pgx.Conn, set Set) (table string, there bool, err error) {
+	err = conn.QueryRow(ctx, versionTableSQL, undone).Scan(&table)
+	if !errors.Is(err, pgx.ErrNoRows) {
+		return table, true, err
 	}
-	err = conn.QueryRow(ctx, noteUndoneSQL, string(set), name, reason).Scan(&at)
-	return at, err
+	err = conn.QueryRow(ctx, versionTableSQL, set.versions()).Scan(&table)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return undone, false, nil
+	}
+	schema, _, _ := strings.Cut(table, ".dbcontroller_migration_")
+	return schema + "." + undone, false, err
+}
+
+func noteUndone(ctx context.Context, conn *pgx.Conn, set Set, name, reason string) (table string, at time.Time, err error) {
+	table, there, err := undoneTable(ctx, conn, set)
+	if err == nil && !there {
+		_, err = conn.Exec(ctx, fmt.Sprintf(makeUndoneSQL, table))
+	}
+	if err != nil {
+		return table, at, err
+	}
+	err = conn.QueryRow(ctx, fmt.Sprintf(noteUndoneSQL, table), string(set), name, reason).Scan(&at)
+	return table, at, err
 }
 
 // unused fails while a process uses the database.
@@ -126,11 +146,11 @@ func ListUndone(ctx context.Context, dsn string, set Set) ([]Undone, error) {
 		return nil, fmt.Errorf("migrate %s status: %w", set, err)
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
-	var there bool
-	if err := conn.QueryRow(ctx, `SELECT to_regclass('dbcontroller_migration_undone') IS NOT NULL`).Scan(&there); err != nil || !there {
+	table, there, err := undoneTable(ctx, conn, set)
+	if err != nil || !there {
 		return nil, err
 	}
-	rows, err := conn.Query(ctx, selectUndoneSQL, string(set))
+	rows, err := conn.Query(ctx, fmt.Sprintf(selectUndoneSQL, table), string(set))
 	if err != nil {
 		return nil, fmt.Errorf("migrate %s status: %w", set, err)
 	}

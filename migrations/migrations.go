@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io/fs"
 
+	"github.com/jackc/pgx/v5"
 	_ "github.com/jackc/pgx/v5/stdlib" // the database/sql driver that goose uses
 	"github.com/pressly/goose/v3"
 	"github.com/pressly/goose/v3/lock"
@@ -128,15 +129,64 @@ func Current(ctx context.Context, dsn string, set Set) error {
 	return nil
 }
 
-// versionTable returns the name of the table of applied migrations: with the schema in which it is, whatever search_path says now. The first
-// migration makes it in the first schema of search_path.
-func versionTable(db *sql.DB, set Set) (string, error) {
+// versionTable returns the name of the table of applied migrations: with the schema in which it is, whatever search_path says now. In a
+// database without one it is to be made in a schema of its own: the first migration, when it is taken back, drops the schema of the set.
+func versionTable(ctx context.Context, db *sql.DB, set Set) (string, error) {
 	var table string
-	err := db.QueryRow(versionTableSQL, set.versions()).Scan(&table)
+	err := db.QueryRowContext(ctx, versionTableSQL, set.versions()).Scan(&table)
 	if errors.Is(err, sql.ErrNoRows) {
-		return set.versions(), nil
+		_, err = db.ExecContext(ctx, makeOwnSchemaSQL)
+		table = ownSchema + "." + set.versions()
 	}
 	return table, err
+}
+
+// ownSchema has the tables of applied and of undone migrations.
+const ownSchema = "dbcontroller_migrations"
+
+// Processes that start at the same time take turns: IF NOT EXISTS fails when another transaction makes it.
+const makeOwnSchemaSQL = `
+DO $$ BEGIN
+    PERFORM pg_advisory_xact_lock(hashtext('` + ownSchema + `'));
+    CREATE SCHEMA IF NOT EXISTS ` + ownSchema + `;
+END $$`
+
+// MoveTable moves the tables of applied and of undone migrations into the schema of their own, where an earlier program has made them in the
+// first schema of search_path, and reports whether it moved any. It is one transaction, and idempotent. Programs that look for the
+// table by search_path alone do not find it any more.
+func MoveTable(ctx context.Context, dsn string, set Set) (moved bool, err error) {
+	if err := ofThisSet(ctx, dsn, set); err != nil {
+		return false, fmt.Errorf("move the table of applied migrations: %w", err)
+	}
+	conn, err := pgx.Connect(ctx, dsn)
+	if err != nil {
+		return false, fmt.Errorf("move the table of applied migrations: %w", err)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, makeOwnSchemaSQL); err != nil { // its lock is held until the end
+			return err
+		}
+		for _, name := range []string{set.versions(), undone} {
+			var table string
+			err := tx.QueryRow(ctx, versionTableSQL, name).Scan(&table)
+			if errors.Is(err, pgx.ErrNoRows) || err == nil && table == ownSchema+"."+name {
+				continue
+			}
+			if err == nil {
+				_, err = tx.Exec(ctx, `ALTER TABLE `+table+` SET SCHEMA `+ownSchema)
+			}
+			if err != nil {
+				return err
+			}
+			moved = true
+		}
+		return nil
+	})
+	if err != nil {
+		return false, fmt.Errorf("move the table of applied migrations: %w", err)
+	}
+	return moved, nil
 }
 
 func with(dsn string, set Set, use func(*goose.Provider) error) error {
@@ -153,7 +203,7 @@ func with(dsn string, set Set, use func(*goose.Provider) error) error {
 	if err != nil {
 		return err
 	}
-	table, err := versionTable(db, set)
+	table, err := versionTable(context.Background(), db, set)
 	if err != nil {
 		return err
 	}

@@ -70,7 +70,7 @@ func (s Set) schema() string {
 	return "dbcontroller"
 }
 
-// The version table of goose is in the schema that was the first of search_path when the first migration ran.
+// The version table of goose is in ownSchema, or in the schema that was the first of search_path when an earlier program ran the first migration.
 const versionTableSQL = `
 SELECT format('%I.%I', n.nspname, c.relname) FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relname = $1 AND c.relkind = 'r' ORDER BY 1 LIMIT 1`

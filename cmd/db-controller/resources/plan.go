@@ -126,6 +126,9 @@ func (p planText) verdict() {
 		}
 	}
 	p.line("A delete would be accepted: %s deleted, %s unset.", deleted, unset)
+	if deleted.atLeast || unset.atLeast {
+		p.line("≥ is \"at least\": the plan stopped at its limit. What refers to the visited resources is counted beyond it, what is below the others is not.")
+	}
 }
 
 // tally is a number of resources, or the least that it can be.
