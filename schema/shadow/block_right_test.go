@@ -20,8 +20,10 @@ import (
 // blocking returns deployments of which one asks for the right to block from the second reference on.
 func blocking(t *testing.T) *harness.Box {
 	t.Helper()
-	return newBox(t, func(cfg *shadow.Config) { cfg.Delegations, cfg.Limits.BlockRightFrom = true, 2 })
+	return newPair(t, withBlockRights)
 }
+
+func withBlockRights(cfg *shadow.Config) { cfg.Delegations, cfg.Limits.BlockRightFrom = true, 2 }
 
 // blockRights is the number of rights to block that count, and of proxies.
 func blockRights(t *testing.T, b *harness.Box, deployment string) (rights, proxies int) {
@@ -177,7 +179,7 @@ func TestHoldersUnderARightGoAlong_I1_I3(t *testing.T) {
 // A cascade that reaches the target waits for what is under the right, whose deployment is told.
 func TestACascadeWaitsForARight_I2_I13(t *testing.T) {
 	t.Parallel()
-	b := blocking(t)
+	b := harness.NewBox(t, services, withBlockRights, aWest, aEast, bEast)
 	root := "//" + aEast + "/targets/root"
 	b.MustPut(root, nil)
 	b.MustPut(target, body{"next": root})

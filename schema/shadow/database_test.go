@@ -15,8 +15,8 @@ import (
 // settleThrough settles the box with all blockades expired: all that time and messages bring about.
 func settleThrough(b *harness.Box) {
 	for range 2 {
-		for _, d := range everywhere {
-			b.Expire(d)
+		for id := range b.Stores {
+			b.Expire(id.String())
 		}
 		b.Settle()
 	}

@@ -25,7 +25,7 @@ func decommission(t *testing.T, b *harness.Box, at, gone string, blocking schema
 // Whatever waits for an unreachable deployment waits exactly until an operator decommissions it.
 func TestWhatADecommissionedDeploymentHeldIsLetGo_I15(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, func(cfg *shadow.Config) { cfg.Times.DeleteTimeout = 200 * time.Millisecond })
+	b := newPair(t, func(cfg *shadow.Config) { cfg.Times.DeleteTimeout = 200 * time.Millisecond })
 	t3, t4, t5 := targetName("t3"), targetName("t4"), targetName("t5")
 	for _, name := range []string{target, target2, t3, t4, t5} {
 		b.MustPut(name, nil)
@@ -156,7 +156,7 @@ func TestADecommissionedDeploymentIsRefused(t *testing.T) {
 // points to the deployment remains.
 func TestTheWordMeetsWritesThatAreUnderWay(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	b.MustPut(target, nil)
 	const tries = 40
 	var established, refused int
@@ -201,7 +201,7 @@ func TestTheWordMeetsWritesThatAreUnderWay(t *testing.T) {
 // A process crashes in the middle of working off; another one continues.
 func TestWorkingOffIsResumed_I19(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, func(cfg *shadow.Config) { cfg.Limits.Batch = 50 })
+	b := newPair(t, func(cfg *shadow.Config) { cfg.Limits.Batch = 50 })
 	b.MustPut(target, nil)
 	putMany(t, b, bEast, "holders/h", 300, body{"block": target})
 	b.Settle()

@@ -128,7 +128,7 @@ func TestRightsOfALostDatabaseCountForNothing_I30(t *testing.T) {
 // A reference under a right takes nothing of the quotas of its deployment, and is written when they are full.
 func TestQuotasAreNotForReferencesUnderRights(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, func(cfg *shadow.Config) {
+	b := newPair(t, func(cfg *shadow.Config) {
 		cfg.Delegations, cfg.Limits.Quotas = true, peer.Quotas{Tentative: 1, Blocking: 1}
 	})
 	b.MustPut(target, nil)

@@ -16,7 +16,7 @@ import (
 
 func delegating(t *testing.T) *harness.Box {
 	t.Helper()
-	return newBox(t, func(cfg *shadow.Config) { cfg.Delegations = true })
+	return newPair(t, func(cfg *shadow.Config) { cfg.Delegations = true })
 }
 
 // rights is the number of delegations that a deployment has.
@@ -183,7 +183,7 @@ func TestAProcessWithoutRightsEndsThem_I31(t *testing.T) {
 // Without the setting there are none, on either side.
 func TestDelegationsAreOffByDefault(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, func(cfg *shadow.Config) { cfg.Delegations = cfg.Deployment.Service == "b.example.com" })
+	b := newPair(t, func(cfg *shadow.Config) { cfg.Delegations = cfg.Deployment.Service == "b.example.com" })
 	b.MustPut(target, nil)
 	b.MustPut(holderNumber(0), body{"unset": target})
 	b.Settle()

@@ -62,7 +62,7 @@ func confirmLate(t *testing.T, b *harness.Box, attempt peer.AttemptID) {
 // operator has not seen; the released attempt establishes nothing any more.
 func TestAForcedReleaseOfABlockade_I3_I7(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	west := b.Stores[b.ID(aWest)]
 	first := b.MustPut(target, nil)
 	h := b.MustPut(holder, body{"block": target})
@@ -111,7 +111,7 @@ SELECT target_id, holder_uid, `+strings.Replace(other, "attempt", "gen_random_uu
 // repetition leaves alone; an acknowledgement that comes later has no effect.
 func TestAForcedReleaseOfAHolderEntry_I4(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	west, east := b.Stores[b.ID(aWest)], b.ID(bEast)
 	uid := b.MustPut(target, nil).UID
 	b.MustPut(holder, body{"cascade": target})
@@ -159,7 +159,7 @@ func TestAForcedReleaseOfAHolderEntry_I4(t *testing.T) {
 // An owner does not wait for the deployment of ownees whose entry is released; verify there finds the ownees later.
 func TestAForcedReleaseOfAnOwneeEntry_I17(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	west, east := b.Stores[b.ID(aWest)], b.Stores[b.ID(bEast)]
 	full, err := schema.ParseFullName(target)
 	require.NoError(t, err)
@@ -204,7 +204,7 @@ func TestAForcedReleaseOfAnOwneeEntry_I17(t *testing.T) {
 // another key.
 func TestAForcedReleaseOfAnOwnerReference_I16(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	east := b.Stores[b.ID(bEast)]
 	full, err := schema.ParseFullName(target)
 	require.NoError(t, err)
@@ -237,7 +237,7 @@ func TestAForcedReleaseOfAnOwnerReference_I16(t *testing.T) {
 // Keys are checked before anything is released.
 func TestForcedReleasesAreRefusedWithoutAKeyOrAReason(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	west := b.Stores[b.ID(aWest)]
 	uid := b.MustPut(target, nil).UID.String()
 	good := "OWNEE_ENTRY|" + uid + "|" + bEast
@@ -262,7 +262,7 @@ func TestForcedReleasesAreRefusedWithoutAKeyOrAReason(t *testing.T) {
 // A retry reaches every process of the deployment, and is recorded.
 func TestARetryReachesOtherProcesses(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	west := b.Stores[b.ID(aWest)]
 	other := b.SecondProcess(aWest, shadow.Config{})
 	ctx, cancel := context.WithCancel(t.Context())

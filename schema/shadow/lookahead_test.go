@@ -163,7 +163,7 @@ func TestABlockerThatLosesItsLastOwnerIsExcused(t *testing.T) {
 // A plan that stops at its limit counts the direct references that it left out, also to its own members.
 func TestAPlanCountsWhatItLeavesOut(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	uid := b.MustPut(target, nil).UID
 	for i := range 8 {
 		b.MustPut(fmt.Sprint("//", bEast, "/holders/c", i), body{"cascade": target, "unset": target})

@@ -77,7 +77,7 @@ func TestMadeUpAttemptsLeaveFewRows_I15(t *testing.T) {
 // Releases that are refused leave no rows, and take nothing of the quota: an honest deployment repeats them.
 func TestRefusedReleasesTakeNothingOfTheQuota_I15(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, func(c *shadow.Config) { c.Limits.Quotas.Tentative = 100 })
+	b := newPair(t, func(c *shadow.Config) { c.Limits.Quotas.Tentative = 100 })
 	ctx, store, by := t.Context(), b.Stores[b.ID(aWest)], b.ID(bEast)
 	old, present := uuid.Must(uuid.NewV7()), uuid.Must(uuid.NewV7())
 	_, err := store.RecordPeerEpoch(ctx, by, present)

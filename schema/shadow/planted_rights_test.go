@@ -9,6 +9,7 @@ import (
 
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/test/harness"
 )
 
 // A right of a lost epoch, under which nothing stands, is returned without a delete that recalls it.
@@ -31,7 +32,7 @@ func TestAnIdleRightOfALostEpochIsReturned_I30(t *testing.T) {
 // again, though it has no entry at the target.
 func TestADeploymentWithARightIsToldAgain_I1_I30(t *testing.T) {
 	t.Parallel()
-	b := blocking(t)
+	b := harness.NewBox(t, services, withBlockRights, aWest, aEast, bEast)
 	root := "//" + aEast + "/targets/root"
 	b.MustPut(root, nil)
 	b.MustPut(target, body{"next": root})

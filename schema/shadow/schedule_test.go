@@ -50,7 +50,7 @@ SELECT FROM dbcontroller.reference r JOIN dbcontroller.shadow s ON s.id = r.hold
 // for the mark.
 func TestALookWaitsForAConcurrentMark_I13(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	blocker := "//" + bEast + "/holders/x"
 	b.MustPut(target, nil)
 	b.MustPut(holder, body{"cascade": target})
@@ -171,7 +171,7 @@ func TestAnUpdateKeepsAValueThatDanglesByPermission(t *testing.T) {
 
 func TestAReferenceToAnUnknownDeploymentLeavesNothingOutstanding_I28(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	_, err := b.Put(holder, body{"block": "//a.example.com/nowhere/targets/t"})
 	require.Equal(t, peer.TargetUnreadable, refusals(t, err)[0].Reason)
 	require.Zero(t, b.Count(bEast, "work"))
@@ -189,7 +189,7 @@ func fewConnections(c *shadow.Config) {
 // I22: the documented minimum of connections is enough for new names, writes and deletes at once.
 func TestTheMinimumOfConnectionsIsEnough_I22(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, fewConnections)
+	b := newPair(t, fewConnections)
 	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 	defer cancel()
 	b.MustPut(target, nil)
@@ -220,7 +220,7 @@ func TestTheMinimumOfConnectionsIsEnough_I22(t *testing.T) {
 
 func TestStalledReadersHoldNoConnections(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, fewConnections)
+	b := newPair(t, fewConnections)
 	ctx, cancel := context.WithCancel(context.Background())
 	b.MustPut(target, nil)
 	block, reading := make(chan struct{}), make(chan struct{}, 10)
@@ -246,7 +246,7 @@ func TestStalledReadersHoldNoConnections(t *testing.T) {
 // A delete ends although new references arrive as fast as old ones are settled.
 func TestABusyTargetCanBeDeleted(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, func(c *shadow.Config) { c.Times.DeleteTimeout = 20 * time.Second })
+	b := newPair(t, func(c *shadow.Config) { c.Times.DeleteTimeout = 20 * time.Second })
 	b.MustPut(target, nil)
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
@@ -278,7 +278,7 @@ func TestABusyTargetCanBeDeleted(t *testing.T) {
 
 func TestForeignTargetsWithoutReferencesAreRemoved(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	b.MustPut(target, nil)
 	b.MustPut(target2, nil)
 	b.MustPut(holder, body{"block": target, "unset": target2})
@@ -292,7 +292,7 @@ func TestForeignTargetsWithoutReferencesAreRemoved(t *testing.T) {
 
 func TestABodyThatPostgreSQLCannotStoreIsBadInput(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	_, err := b.Put(target, body{"x": "a\x00b"})
 	var invalid *peer.InvalidError
 	require.ErrorAs(t, err, &invalid)
@@ -334,7 +334,7 @@ func TestAMemberWaitsForABlockerThatIsRemovedLater_I2(t *testing.T) {
 // Only blockers from before the look-ahead are excused.
 func TestABlockerThatComesAfterTheLookAheadIsNotExcused_I3(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	b.MustPut(target, nil)
 	b.MustPut(holder, body{"cascade": target})
 	b.Settle()
@@ -399,7 +399,7 @@ func TestABlockerIsExcusedThough(t *testing.T) {
 // A reader that pauses longer than the retention of changes gets a reset, never a gap.
 func TestAPausedReaderIsResetWhenItsChangesAreGone_I24(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	ctx, store := context.Background(), b.Stores[b.ID(aWest)]
 	paused, goOn, ended := make(chan struct{}), make(chan struct{}), make(chan error)
 	go func() {
@@ -425,7 +425,7 @@ func TestAPausedReaderIsResetWhenItsChangesAreGone_I24(t *testing.T) {
 // Watches look up a kind that another process has stored without a second connection.
 func TestAKindUnknownToTheProcessBlocksNoWatch_I22(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, fewConnections)
+	b := newPair(t, fewConnections)
 	b.MustPut(target, nil)
 	ctx, cancel := context.WithCancel(context.Background())
 	store := b.Stores[b.ID(aWest)]

@@ -18,7 +18,7 @@ import (
 // lists have both.
 func TestAStatusIsApartFromTheBody(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, nil)
+	b := newPair(t, nil)
 	store, ctx := b.Stores[b.ID(bEast)], context.Background()
 	b.MustPut(target, nil)
 	made := b.MustPut(holder, body{"cascade": target, "x": 1})

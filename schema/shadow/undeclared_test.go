@@ -16,7 +16,7 @@ import (
 // Each kind of write refuses a full name in a field without a declared reference, and stores nothing.
 func TestAReferenceInAnUndeclaredFieldIsRefused_I1(t *testing.T) {
 	t.Parallel()
-	b, ctx := newBox(t, nil), t.Context()
+	b, ctx := newPair(t, nil), t.Context()
 	store := b.Stores[b.ID(bEast)]
 	b.MustPut(target, nil)
 	b.MustPut(holder2, body{"block": target})

@@ -17,7 +17,7 @@ import (
 // body protects a target without a holder.
 func TestVerifyReadsBodies_I1_I8(t *testing.T) {
 	t.Parallel()
-	b, ctx := newBox(t, nil), context.Background()
+	b, ctx := newPair(t, nil), context.Background()
 	pool := b.Pools[b.ID(bEast)]
 	for _, n := range []string{"lost", "left", "turned", "fine"} {
 		b.MustPut("//"+aWest+"/targets/"+n, nil)
@@ -106,7 +106,7 @@ func TestASupersededProcessVerifiesNoBodies_I26(t *testing.T) {
 // An audit reads a sample of bodies, and all of them in turn.
 func TestAnAuditReadsBodiesInTurn_I21(t *testing.T) {
 	t.Parallel()
-	b, ctx := newBox(t, nil), context.Background()
+	b, ctx := newPair(t, nil), context.Background()
 	var writes []peer.Write
 	for i := range 250 {
 		writes = append(writes, peer.Write{Name: fmt.Sprintf("holders/h%03d", i), Body: body{"near": body{"block": "holders/h000"}}})
@@ -135,7 +135,7 @@ func TestAnAuditReadsBodiesInTurn_I21(t *testing.T) {
 // Large bodies are compared, and derived, a few at a time.
 func TestLargeBodiesAreReadAFewAtATime_I21(t *testing.T) {
 	t.Parallel()
-	b, ctx := newBox(t, nil), t.Context()
+	b, ctx := newPair(t, nil), t.Context()
 	const resources = 14
 	for i := range resources {
 		b.MustPut(fmt.Sprintf("//%s/holders/large%02d", bEast, i), body{"text": strings.Repeat("x", 900<<10)})
