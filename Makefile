@@ -34,7 +34,7 @@ test: postgresql python image build ## every test, with the race detector (the m
 	$(GO) test -race -vet=off -ldflags='-s -w' -count=1 -timeout 40m $$($(GO) list ./... | grep -v /test/model)
 
 test-short: postgresql ## the tests without long races and whole processes
-	$(GO) test -short -count=1 ./...
+	$(GO) test -short -vet=off -ldflags='-s -w' -count=1 ./...
 
 campaign: postgresql ## SEEDS (default 100) campaigns of random operations and faults against native keys; hours
 	DBCONTROLLER_FLEET_RESOURCES=20000 $(GO) test -run TestFleetTearDownOfAProject -v -count=1 -timeout 1h ./test

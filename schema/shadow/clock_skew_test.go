@@ -238,15 +238,16 @@ func TestADeletionThatIsToldAgainIsWalkedFromTheBeginning_I4(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, func(cfg *shadow.Config) { cfg.Limits.Batch = 20 })
 	b.MustPut(target, nil)
-	putHolders(t, b, "bad", 300, body{"unset": target})
-	putHolders(t, b, "good", 300, body{"unset": target})
+	n := shorter(300, 60)
+	putHolders(t, b, "bad", n, body{"unset": target})
+	putHolders(t, b, "good", n, body{"unset": target})
 	b.Settle()
 	pool := b.Pools[b.ID(bEast)]
 	_, err := pool.Exec(t.Context(), failingSQL)
 	require.NoError(t, err)
 	b.MustDelete(target)
 	deletions, _ := b.Seen(b.ID(bEast), b.ID(aWest))
-	for b.Count(bEast, "reference") > 590 { // until the walk has passed all that fail
+	for b.Count(bEast, "reference") > 2*n-10 { // until the walk has passed all that fail
 		failed, err := b.Stores[b.ID(bEast)].ActFor(t.Context(), b.ID(aWest), deletions, 20*time.Millisecond)
 		require.NoError(t, err)
 		require.ErrorIs(t, failed[deletions[0].UID], schema.ErrUnfinished)
@@ -320,9 +321,8 @@ func TestABatchThatRanOutOfTimeSkipsNobody_I1_I20(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, func(cfg *shadow.Config) { cfg.Limits.Batch = 20 })
 	store, pool := b.Stores[b.ID(bEast)], b.Pools[b.ID(bEast)]
-	const rounds = 12 // the order of the two in a batch is random
-	var uids [rounds][]uuid.UUID
-	for i := range rounds {
+	uids := make([][]uuid.UUID, shorter(12, 4)) // the order of the two in a batch is random
+	for i := range uids {
 		// More good holders than the first look and a page, so that some could be skipped.
 		holders := map[string]int{"good": 360, "bad": 60}
 		for _, prefix := range []string{"good", "bad"} {

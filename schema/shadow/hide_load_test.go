@@ -56,7 +56,7 @@ func TestWhatIsHiddenStaysHiddenUnderLoad(t *testing.T) {
 	for k := range 3 {
 		readers.Go(func() {
 			away := map[int]bool{}
-			for r := rand.New(rand.NewPCG(1, uint64(k))); ctx.Err() == nil; {
+			for r := rand.New(rand.NewPCG(1, uint64(k))); ctx.Err() == nil; <-time.After(time.Millisecond) { // the deleters go on meanwhile
 				i := r.IntN(n)
 				got, err := store.Get(ctx, fmt.Sprintf("targets/t%d", i))
 				switch {
@@ -71,7 +71,7 @@ func TestWhatIsHiddenStaysHiddenUnderLoad(t *testing.T) {
 	for k := range 3 {
 		deleters.Go(func() {
 			r := rand.New(rand.NewPCG(2, uint64(k)))
-			for range 60 {
+			for range shorter(60, 15) {
 				i := r.IntN(n)
 				switch r.IntN(6) {
 				case 0:

@@ -214,7 +214,7 @@ func TestOneDatabaseDecidesAsNativeKeysDo_I1_I3_I14(t *testing.T) {
 		for i := range 9 {
 			names = append(names, fmt.Sprintf("//%s/nodes/n%d", aWest, i))
 		}
-		play(t, b, newNative(t), names, seed+1, 400)
+		play(t, b, newNative(t), names, seed+1, shorter(400, 100))
 	}
 }
 
