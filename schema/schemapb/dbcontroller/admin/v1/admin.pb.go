@@ -190,7 +190,7 @@ func (x *ListStuckResponse) GetPauses() []*Pause {
 
 type PauseRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// service/region: what is done here for the deletions of this other deployment. Empty: every mark and removal here.
+	// service/region: the work here for deletions of this other deployment. Empty: every mark and removal here.
 	Of string `protobuf:"bytes,1,opt,name=of,proto3" json:"of,omitempty"`
 	// 1 to 1,000 characters, stored with the decision.
 	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
@@ -385,7 +385,7 @@ func (*ResumeResponse) Descriptor() ([]byte, []int) {
 	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{5}
 }
 
-// Pause is what an operator has paused in a deployment.
+// Pause is a pause that an operator has made in a deployment.
 type Pause struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// service/region: the deployment itself, or the other one for whose deletions or work nothing is done.
@@ -469,7 +469,7 @@ type RetryRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// A relative name, or the full name of a resource of this deployment: the work for the deployments that it waits for.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// service/region: the work for this other deployment, and what is done here for its deletions. Without name and of: all.
+	// service/region: the work for this other deployment, and the work here for its deletions. Without name and of: all work.
 	Of string `protobuf:"bytes,2,opt,name=of,proto3" json:"of,omitempty"`
 	// 1 to 1,000 characters, stored with the decision.
 	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
@@ -976,7 +976,7 @@ func (x *ListDeletionsResponse) GetDeletions() []*Deletion {
 	return nil
 }
 
-// Deletion is what a deletion has found and done in this deployment so far.
+// Deletion has the counts of a deletion in this deployment so far.
 type Deletion struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// A UUID, the same in every deployment that the deletion reaches.
@@ -1202,7 +1202,7 @@ type Removal struct {
 	Actor       string                 `protobuf:"bytes,11,opt,name=actor,proto3" json:"actor,omitempty"`
 	RequestId   string                 `protobuf:"bytes,12,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	RequestTime *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=request_time,json=requestTime,proto3" json:"request_time,omitempty"`
-	// The deployment (service/region) that told the root; the called deployment cannot check it. Empty when it was recorded here.
+	// The deployment (service/region) that sent the root; the called deployment cannot check it. Empty when it was recorded here.
 	ToldBy        string `protobuf:"bytes,14,opt,name=told_by,json=toldBy,proto3" json:"told_by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1937,7 +1937,7 @@ type VerifyRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Repair differences with one certain repair: establish lost references again, and remove blockades without a reference.
 	Repair bool `protobuf:"varint,1,opt,name=repair,proto3" json:"repair,omitempty"`
-	// With repair: what to do about references whose targets are gone.
+	// With repair: the treatment of references whose targets are gone.
 	Dangling VerifyRequest_Dangling `protobuf:"varint,2,opt,name=dangling,proto3,enum=dbcontroller.admin.v1.VerifyRequest_Dangling" json:"dangling,omitempty"`
 	// The reason for DANGLING_ACT, which is stored.
 	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`

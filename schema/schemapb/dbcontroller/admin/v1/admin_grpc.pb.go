@@ -59,20 +59,20 @@ type AdminServiceClient interface {
 	// ListRemovals returns why resources were removed here: the request at the root, and the resource with which each was
 	// removed. The deployment of that resource has the next link of the chain.
 	ListRemovals(ctx context.Context, in *ListRemovalsRequest, opts ...grpc.CallOption) (*ListRemovalsResponse, error)
-	// ListStuck returns what waits for longer than a time, and for whom.
+	// ListStuck returns the resources and the work that wait for longer than a time, and the deployments that they wait for.
 	ListStuck(ctx context.Context, in *ListStuckRequest, opts ...grpc.CallOption) (*ListStuckResponse, error)
-	// Pause stops deletions here until Resume: all of them, or what is done here for those of another deployment. References are written
+	// Pause stops deletions here until Resume: all of them, or the work here for deletions of another deployment. References are written
 	// and released meanwhile. With a handler it stops this handler, in each process within a second. A repetition changes nothing.
 	Pause(ctx context.Context, in *PauseRequest, opts ...grpc.CallOption) (*PauseResponse, error)
 	Resume(ctx context.Context, in *ResumeRequest, opts ...grpc.CallOption) (*ResumeResponse, error)
-	// Retry makes every process of the deployment try at once what waits by a back-off: the work of a resource, or for another deployment,
-	// or all. A repetition tries again.
+	// Retry ends the back-off of failed work in every process of the deployment: of the work of a resource, of the work for another
+	// deployment, or of all work. A repetition tries again.
 	Retry(ctx context.Context, in *RetryRequest, opts ...grpc.CallOption) (*RetryResponse, error)
 	// ListReleasable returns the blockades, entries and owner references of a resource with their keys for ForceRelease, and the effect of
 	// a release.
 	ListReleasable(ctx context.Context, in *ListReleasableRequest, opts ...grpc.CallOption) (*ListReleasableResponse, error)
-	// ForceRelease removes blockades, entries and owner references that an operator knows to be wrong. A key names exactly what
-	// ListReleasable returned: what is written afterwards has other keys. A repetition changes nothing.
+	// ForceRelease removes blockades, entries and owner references that an operator knows to be wrong. A key names one row that
+	// ListReleasable returned; later rows have other keys. A repetition changes nothing.
 	ForceRelease(ctx context.Context, in *ForceReleaseRequest, opts ...grpc.CallOption) (*ForceReleaseResponse, error)
 	// ListDeletions returns the progress of deletions in this deployment.
 	ListDeletions(ctx context.Context, in *ListDeletionsRequest, opts ...grpc.CallOption) (*ListDeletionsResponse, error)
@@ -259,20 +259,20 @@ type AdminServiceServer interface {
 	// ListRemovals returns why resources were removed here: the request at the root, and the resource with which each was
 	// removed. The deployment of that resource has the next link of the chain.
 	ListRemovals(context.Context, *ListRemovalsRequest) (*ListRemovalsResponse, error)
-	// ListStuck returns what waits for longer than a time, and for whom.
+	// ListStuck returns the resources and the work that wait for longer than a time, and the deployments that they wait for.
 	ListStuck(context.Context, *ListStuckRequest) (*ListStuckResponse, error)
-	// Pause stops deletions here until Resume: all of them, or what is done here for those of another deployment. References are written
+	// Pause stops deletions here until Resume: all of them, or the work here for deletions of another deployment. References are written
 	// and released meanwhile. With a handler it stops this handler, in each process within a second. A repetition changes nothing.
 	Pause(context.Context, *PauseRequest) (*PauseResponse, error)
 	Resume(context.Context, *ResumeRequest) (*ResumeResponse, error)
-	// Retry makes every process of the deployment try at once what waits by a back-off: the work of a resource, or for another deployment,
-	// or all. A repetition tries again.
+	// Retry ends the back-off of failed work in every process of the deployment: of the work of a resource, of the work for another
+	// deployment, or of all work. A repetition tries again.
 	Retry(context.Context, *RetryRequest) (*RetryResponse, error)
 	// ListReleasable returns the blockades, entries and owner references of a resource with their keys for ForceRelease, and the effect of
 	// a release.
 	ListReleasable(context.Context, *ListReleasableRequest) (*ListReleasableResponse, error)
-	// ForceRelease removes blockades, entries and owner references that an operator knows to be wrong. A key names exactly what
-	// ListReleasable returned: what is written afterwards has other keys. A repetition changes nothing.
+	// ForceRelease removes blockades, entries and owner references that an operator knows to be wrong. A key names one row that
+	// ListReleasable returned; later rows have other keys. A repetition changes nothing.
 	ForceRelease(context.Context, *ForceReleaseRequest) (*ForceReleaseResponse, error)
 	// ListDeletions returns the progress of deletions in this deployment.
 	ListDeletions(context.Context, *ListDeletionsRequest) (*ListDeletionsResponse, error)

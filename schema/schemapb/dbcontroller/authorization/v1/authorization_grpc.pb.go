@@ -27,8 +27,8 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// AuthorizationService is implemented outside of db-controller, for example in front of OPA or SpiceDB. It can deny what the
-// environment's grants allow, and allows nothing that they deny. An error, and silence, deny.
+// AuthorizationService is implemented outside of db-controller, for example in front of OPA or SpiceDB. It can deny verbs that
+// the environment's grants allow, and it allows none that they deny. An error denies, and so does a missing answer.
 type AuthorizationServiceClient interface {
 	// Authorize decides about each resource by itself.
 	Authorize(ctx context.Context, in *AuthorizeRequest, opts ...grpc.CallOption) (*AuthorizeResponse, error)
@@ -68,8 +68,8 @@ func (c *authorizationServiceClient) Ranges(ctx context.Context, in *RangesReque
 // All implementations must embed UnimplementedAuthorizationServiceServer
 // for forward compatibility.
 //
-// AuthorizationService is implemented outside of db-controller, for example in front of OPA or SpiceDB. It can deny what the
-// environment's grants allow, and allows nothing that they deny. An error, and silence, deny.
+// AuthorizationService is implemented outside of db-controller, for example in front of OPA or SpiceDB. It can deny verbs that
+// the environment's grants allow, and it allows none that they deny. An error denies, and so does a missing answer.
 type AuthorizationServiceServer interface {
 	// Authorize decides about each resource by itself.
 	Authorize(context.Context, *AuthorizeRequest) (*AuthorizeResponse, error)

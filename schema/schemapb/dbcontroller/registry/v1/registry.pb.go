@@ -162,7 +162,7 @@ func (x *Deployment) GetDatabase() string {
 	return ""
 }
 
-// Rights are the rights by resource. Without them everybody may do what the roles allow.
+// Rights are the rights by resource. Without them the roles alone decide.
 type Rights struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Whether everything is denied that no grant allows.
@@ -699,7 +699,7 @@ type GetEnvironmentRequest struct {
 	// incomplete until all deployments are applied again.
 	SeenRevision int64 `protobuf:"varint,1,opt,name=seen_revision,json=seenRevision,proto3" json:"seen_revision,omitempty"`
 	// The history that came with this revision; empty if none did. Each server that starts begins a part of the history of its own:
-	// a registry that does not have this part, or has ended it before this revision, has lost commits, whatever its revision is now.
+	// a registry that does not have this part, or has ended it before this revision, has lost commits, also when its revision is greater.
 	SeenHistory   string `protobuf:"bytes,2,opt,name=seen_history,json=seenHistory,proto3" json:"seen_history,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -755,8 +755,8 @@ type GetEnvironmentResponse struct {
 	// The registry's database was restored or failed over, or is empty, and deployments may be missing: not all of them were
 	// applied since; or unheard is not empty.
 	Incomplete bool `protobuf:"varint,2,opt,name=incomplete,proto3" json:"incomplete,omitempty"`
-	// The registered deployments (service/region) that have not told since the last start of a registry server what they have seen.
-	// Until then the registry may have lost commits that only they know of. Disabled deployments are not waited for.
+	// The registered deployments (service/region) that have sent no seen_revision since the last start of a registry server.
+	// Until they do, the registry may have lost commits that only they have seen. Disabled deployments are not waited for.
 	Unheard       []string `protobuf:"bytes,3,rep,name=unheard,proto3" json:"unheard,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

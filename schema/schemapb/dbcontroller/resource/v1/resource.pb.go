@@ -153,7 +153,7 @@ type Resource struct {
 	OwnerReferences []*OwnerReference `protobuf:"bytes,13,rep,name=owner_references,json=ownerReferences,proto3" json:"owner_references,omitempty"`
 	// Every delete that would remove it is refused; output only, see SetBlockDeletion.
 	BlockDeletion bool `protobuf:"varint,14,opt,name=block_deletion,json=blockDeletion,proto3" json:"block_deletion,omitempty"`
-	// In DELETING: those who have to clean up before it is removed have these finalizers; output only, see RemoveFinalizer.
+	// In DELETING: the finalizers whose holders have not cleaned up yet; output only, see RemoveFinalizer.
 	Finalizers []string `protobuf:"bytes,15,rep,name=finalizers,proto3" json:"finalizers,omitempty"`
 	// The state of the world that a controller reports; output only, see UpdateResourceStatus. Names in it are no references.
 	Status *structpb.Struct `protobuf:"bytes,16,opt,name=status,proto3" json:"status,omitempty"`
@@ -937,7 +937,7 @@ type BatchWriteResourcesRequest struct {
 	// At most 1,000.
 	Writes    []*BatchWriteResourcesRequest_Write `protobuf:"bytes,1,rep,name=writes,proto3" json:"writes,omitempty"`
 	RequestId string                              `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	// Nothing is stored: the response has what the writes would store, without the uids, revisions and times that they would get.
+	// Nothing is stored: the response has the resources that the writes would store, without new uids, revisions and times.
 	ValidateOnly  bool `protobuf:"varint,3,opt,name=validate_only,json=validateOnly,proto3" json:"validate_only,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1042,7 +1042,7 @@ func (x *BatchWriteResourcesResponse) GetResources() []*Resource {
 type MutateAndValidateResourceRequest struct {
 	state protoimpl.MessageState            `protogen:"open.v1"`
 	Write *BatchWriteResourcesRequest_Write `protobuf:"bytes,1,opt,name=write,proto3" json:"write,omitempty"`
-	// Further writes of the same batch; the response is what the first write would store.
+	// Further writes of the same batch; the response is the resource that the first write would store.
 	More []*BatchWriteResourcesRequest_Write `protobuf:"bytes,2,rep,name=more,proto3" json:"more,omitempty"`
 	// From the metadata of an error that does not list all refused references: the error then lists the next ones.
 	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`

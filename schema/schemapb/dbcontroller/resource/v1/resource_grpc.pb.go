@@ -57,27 +57,27 @@ type ResourceServiceClient interface {
 	PutResource(ctx context.Context, in *PutResourceRequest, opts ...grpc.CallOption) (*Resource, error)
 	// BatchWriteResources writes all or nothing, in one transaction; the resources may refer to one another in any order.
 	BatchWriteResources(ctx context.Context, in *BatchWriteResourcesRequest, opts ...grpc.CallOption) (*BatchWriteResourcesResponse, error)
-	// MutateAndValidateResource returns what a write would store, with defaults, or the error with which it would fail, and stores
+	// MutateAndValidateResource returns the resource that a write would store, with defaults, or the error of that write. It stores
 	// nothing. It calls other deployments as the write would; a later write can still fail.
 	MutateAndValidateResource(ctx context.Context, in *MutateAndValidateResourceRequest, opts ...grpc.CallOption) (*Resource, error)
 	// SetBlockDeletion protects a resource from every delete, or ends the protection. For operators and the service's own code.
 	SetBlockDeletion(ctx context.Context, in *SetBlockDeletionRequest, opts ...grpc.CallOption) (*Resource, error)
-	// RemoveFinalizer tells that a finalizer's holder has cleaned up after a resource in DELETING; the last one lets it be removed. For the
+	// RemoveFinalizer reports that the holder of a finalizer has cleaned up; without finalizers a resource in DELETING is removed. For the
 	// identity that the kind names as the holder, for operators, and for users with the right to operate. A finalizer that the resource
 	// does not have is no error.
 	RemoveFinalizer(ctx context.Context, in *RemoveFinalizerRequest, opts ...grpc.CallOption) (*Resource, error)
 	// UpdateResourceStatus replaces the status of a resource, and nothing else; also in DELETING. Without a status it removes the stored one.
 	// A status that is equal to the stored one changes nothing.
 	UpdateResourceStatus(ctx context.Context, in *UpdateResourceStatusRequest, opts ...grpc.CallOption) (*Resource, error)
-	// PlanDeletion returns what a delete would do, in all deployments, and changes nothing.
+	// PlanDeletion returns the effects of a delete in all deployments, and changes nothing.
 	PlanDeletion(ctx context.Context, in *PlanDeletionRequest, opts ...grpc.CallOption) (*PlanDeletionResponse, error)
 	// ListReferrers lists the resources of one deployment that refer to a resource, or that it owns. For all of them, ask the deployment
 	// of the resource first, and then the deployments that its first page names.
 	ListReferrers(ctx context.Context, in *ListReferrersRequest, opts ...grpc.CallOption) (*ListReferrersResponse, error)
 	// DeleteResource returns when the resource is removed, or in DELETING because other deployments have to act first.
 	DeleteResource(ctx context.Context, in *DeleteResourceRequest, opts ...grpc.CallOption) (*DeleteResourceResponse, error)
-	// WatchResources sends the resources, and what happens to them meanwhile, then one EndOfSnapshot, at which that is the state at one
-	// moment, then every change in order.
+	// WatchResources sends the resources and their changes since the start, then one EndOfSnapshot: the events up to it are the state at
+	// one moment. Then it sends every change in order.
 	WatchResources(ctx context.Context, in *WatchResourcesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchResourcesResponse], error)
 }
 
@@ -269,27 +269,27 @@ type ResourceServiceServer interface {
 	PutResource(context.Context, *PutResourceRequest) (*Resource, error)
 	// BatchWriteResources writes all or nothing, in one transaction; the resources may refer to one another in any order.
 	BatchWriteResources(context.Context, *BatchWriteResourcesRequest) (*BatchWriteResourcesResponse, error)
-	// MutateAndValidateResource returns what a write would store, with defaults, or the error with which it would fail, and stores
+	// MutateAndValidateResource returns the resource that a write would store, with defaults, or the error of that write. It stores
 	// nothing. It calls other deployments as the write would; a later write can still fail.
 	MutateAndValidateResource(context.Context, *MutateAndValidateResourceRequest) (*Resource, error)
 	// SetBlockDeletion protects a resource from every delete, or ends the protection. For operators and the service's own code.
 	SetBlockDeletion(context.Context, *SetBlockDeletionRequest) (*Resource, error)
-	// RemoveFinalizer tells that a finalizer's holder has cleaned up after a resource in DELETING; the last one lets it be removed. For the
+	// RemoveFinalizer reports that the holder of a finalizer has cleaned up; without finalizers a resource in DELETING is removed. For the
 	// identity that the kind names as the holder, for operators, and for users with the right to operate. A finalizer that the resource
 	// does not have is no error.
 	RemoveFinalizer(context.Context, *RemoveFinalizerRequest) (*Resource, error)
 	// UpdateResourceStatus replaces the status of a resource, and nothing else; also in DELETING. Without a status it removes the stored one.
 	// A status that is equal to the stored one changes nothing.
 	UpdateResourceStatus(context.Context, *UpdateResourceStatusRequest) (*Resource, error)
-	// PlanDeletion returns what a delete would do, in all deployments, and changes nothing.
+	// PlanDeletion returns the effects of a delete in all deployments, and changes nothing.
 	PlanDeletion(context.Context, *PlanDeletionRequest) (*PlanDeletionResponse, error)
 	// ListReferrers lists the resources of one deployment that refer to a resource, or that it owns. For all of them, ask the deployment
 	// of the resource first, and then the deployments that its first page names.
 	ListReferrers(context.Context, *ListReferrersRequest) (*ListReferrersResponse, error)
 	// DeleteResource returns when the resource is removed, or in DELETING because other deployments have to act first.
 	DeleteResource(context.Context, *DeleteResourceRequest) (*DeleteResourceResponse, error)
-	// WatchResources sends the resources, and what happens to them meanwhile, then one EndOfSnapshot, at which that is the state at one
-	// moment, then every change in order.
+	// WatchResources sends the resources and their changes since the start, then one EndOfSnapshot: the events up to it are the state at
+	// one moment. Then it sends every change in order.
 	WatchResources(*WatchResourcesRequest, grpc.ServerStreamingServer[WatchResourcesResponse]) error
 	mustEmbedUnimplementedResourceServiceServer()
 }

@@ -250,7 +250,7 @@ type KindDescriptor struct {
 	Key []string `protobuf:"bytes,11,rep,name=key,proto3" json:"key,omitempty"`
 	// Rules for fields of the bodies.
 	Fields []*FieldDescriptor `protobuf:"bytes,12,rep,name=fields,proto3" json:"fields,omitempty"`
-	// A JSON Schema (draft 2020-12, unless it says another one) that each written body has to fit.
+	// A JSON Schema (draft 2020-12, unless it names another one) with which each written body is checked.
 	Schema *structpb.Struct `protobuf:"bytes,13,opt,name=schema,proto3" json:"schema,omitempty"`
 	// Have to be removed before a resource in DELETING is.
 	Finalizers    []*FinalizerDescriptor `protobuf:"bytes,14,rep,name=finalizers,proto3" json:"finalizers,omitempty"`
@@ -386,7 +386,7 @@ func (x *KindDescriptor) GetFinalizers() []*FinalizerDescriptor {
 	return nil
 }
 
-// The part that somebody takes in each deletion of a resource of a kind.
+// A finalizer of a kind: its holder has to clean up before a resource of the kind is removed.
 type FinalizerDescriptor struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Such as calendar.

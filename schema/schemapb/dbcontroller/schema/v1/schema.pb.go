@@ -2626,7 +2626,7 @@ func (x *ListResourceShadowsResponse) GetNextPageToken() string {
 	return ""
 }
 
-// A shadow: what the constraint store has about a resource.
+// A shadow: the record of a resource in the constraint store.
 type ResourceShadow struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Resource *ResourceRef           `protobuf:"bytes,1,opt,name=resource,proto3" json:"resource,omitempty"`
@@ -3134,7 +3134,7 @@ func (x *WorkItem) GetCreateTime() *timestamppb.Timestamp {
 	return nil
 }
 
-// Person is a caller of another deployment. All of it is that deployment's word, but for what the token proves.
+// Person is a caller of another deployment. The called deployment can check the signed token alone; it trusts the caller for the other fields.
 type EstablishReferencesRequest_Person struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// user/NAME or operator/NAME.

@@ -81,7 +81,7 @@ type SchemaServiceClient interface {
 	// ConfirmEpoch reports that the caller has compared all its references to resources here, since this deployment announced
 	// an epoch or the caller's own one began, and has established the lost ones again.
 	ConfirmEpoch(ctx context.Context, in *ConfirmEpochRequest, opts ...grpc.CallOption) (*ConfirmEpochResponse, error)
-	// CheckReferences returns what is stored here about references of the caller. It changes nothing.
+	// CheckReferences returns the state here of references of the caller. It changes nothing.
 	CheckReferences(ctx context.Context, in *CheckReferencesRequest, opts ...grpc.CallOption) (*CheckReferencesResponse, error)
 	// ListResourceShadows and ListBlockades are for tools and audits.
 	ListResourceShadows(ctx context.Context, in *ListResourceShadowsRequest, opts ...grpc.CallOption) (*ListResourceShadowsResponse, error)
@@ -347,7 +347,7 @@ type SchemaServiceServer interface {
 	// ConfirmEpoch reports that the caller has compared all its references to resources here, since this deployment announced
 	// an epoch or the caller's own one began, and has established the lost ones again.
 	ConfirmEpoch(context.Context, *ConfirmEpochRequest) (*ConfirmEpochResponse, error)
-	// CheckReferences returns what is stored here about references of the caller. It changes nothing.
+	// CheckReferences returns the state here of references of the caller. It changes nothing.
 	CheckReferences(context.Context, *CheckReferencesRequest) (*CheckReferencesResponse, error)
 	// ListResourceShadows and ListBlockades are for tools and audits.
 	ListResourceShadows(context.Context, *ListResourceShadowsRequest) (*ListResourceShadowsResponse, error)
