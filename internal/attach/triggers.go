@@ -29,28 +29,29 @@ var events = []string{"insert", "update", "delete", "truncate"}
 // triggersOf returns the triggers of a table. They are statement-level and set-based, call nothing but PostgreSQL, and fail only to
 // refuse a deletion that others block.
 func triggersOf(kindID int32, d *schema.Definition) []trigger {
-	capture := func(from string) string {
-		if d.Strict() {
-			return fmt.Sprintf("INSERT INTO dbcontroller.captured (kind_id, name, statement) SELECT %d, %s, number FROM %s;", kindID, rowName(d), from)
-		}
-		return fmt.Sprintf("INSERT INTO dbcontroller.captured (kind_id, name) SELECT %d, %s FROM %s;", kindID, rowName(d), from)
+	number, statement := "", ""
+	if d.Strict() {
+		number, statement = ", number", ", statement"
 	}
-	gone := func(from string, moved bool) string {
-		return fmt.Sprintf("PERFORM dbcontroller.capture_gone(%d, array_agg(%s), %t, TG_RELID::regclass) FROM %s HAVING count(*) > 0;", kindID, rowName(d), moved, from)
+	capture := func(name, from string) string {
+		return fmt.Sprintf("INSERT INTO dbcontroller.captured (kind_id, name%s) SELECT %d, %s%s FROM %s;", statement, kindID, name, number, from)
+	}
+	gone := func(name, from string, moved bool) string {
+		return fmt.Sprintf("PERFORM dbcontroller.capture_gone(%d, array_agg(%s), %t, TG_RELID::regclass) FROM %s HAVING count(*) > 0;", kindID, name, moved, from)
 	}
 	var out []trigger
 	if len(d.References) > 0 {
-		out = append(out, trigger{"insert", "NEW TABLE AS added", take(d, false) + capture("added AS r WHERE "+refers(d))})
+		out = append(out, trigger{"insert", "NEW TABLE AS added", take(d, false) + capture(rowName(d), "added AS r WHERE "+refers(d))})
 	}
-	moved := gone("removed AS r WHERE NOT EXISTS (SELECT FROM added AS n WHERE "+sameKey(d)+")", true)
+	moved := gone("m.name", "(SELECT t.name FROM "+bothSides(rowName(d)+" AS name", "true")+" GROUP BY t.name HAVING NOT bool_or(t.added)) AS m", true)
 	changed := ""
 	if len(d.References) > 0 {
-		changed = take(d, true) + capture("added AS r WHERE NOT EXISTS (SELECT FROM removed AS n WHERE "+sameKey(d)+" AND "+sameReferences(d)+")")
+		changed = take(d, true) + capture("t.name", rowsWithReferences(d))
 	}
 	return append(
 		out,
 		trigger{"update", "OLD TABLE AS removed NEW TABLE AS added", moved + "\n    " + changed},
-		trigger{"delete", "OLD TABLE AS removed", gone("removed AS r", false)},
+		trigger{"delete", "OLD TABLE AS removed", gone(rowName(d), "removed AS r", false)},
 		trigger{"truncate", "", fmt.Sprintf("PERFORM dbcontroller.capture_truncate(%d, TG_RELID::regclass);", kindID)},
 	)
 }
@@ -58,14 +59,14 @@ func triggersOf(kindID int32, d *schema.Definition) []trigger {
 // function returns the statement that makes the function of a trigger. It runs with the rights of its owner, so the application's
 // roles need none, and finds only PostgreSQL's own operators and functions.
 func (t trigger) function(kindID int32, checksum string) string {
-	return fmt.Sprintf(`CREATE OR REPLACE FUNCTION %s() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $attached$%s$attached$`,
+	return fmt.Sprintf(`CREATE OR REPLACE FUNCTION %s() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off AS $attached$%s$attached$`,
 		functionName(kindID, t.event), t.source(checksum))
 }
 
 func (t trigger) source(checksum string) string {
 	declare := ""
-	if strings.Contains(t.body, "number := ") {
-		declare = "\nDECLARE number bigint;"
+	if strings.Contains(t.body, "known := ") {
+		declare = "\nDECLARE number bigint := nextval('dbcontroller.statement'); known boolean;"
 	}
 	return fmt.Sprintf(`%s
 BEGIN -- %s
@@ -105,13 +106,25 @@ func rowName(d *schema.Definition) string {
 
 func isText(c schema.KeyColumn) bool { return c.Type == "text" || c.Type == "character varying" }
 
-func sameKey(d *schema.Definition) string {
-	same := make([]string, len(d.Key))
-	for i, c := range d.Key {
-		name := schema.QuoteIdentifier(c.Name)
-		same[i] = fmt.Sprintf("n.%s = r.%s", name, name)
+// bothSides returns the rows of an UPDATE before and after it, with the columns, as t, and in t.added whether a row is one of those after.
+// Rows are compared in groups and not by a join: PostgreSQL keeps the plan of an earlier statement, and a join that is right for one row
+// compares each row of a large statement with each other.
+func bothSides(columns, condition string) string {
+	side := func(from string, added bool) string {
+		return fmt.Sprintf("SELECT %s, %t AS added FROM %s AS r WHERE %s", columns, added, from, condition)
 	}
-	return strings.Join(same, " AND ")
+	return "(" + side("added", true) + " UNION ALL " + side("removed", false) + ") AS t"
+}
+
+// rowsWithReferences selects the rows of an UPDATE whose references, or whose key, are others than before. It compares texts: the types may have no
+// operator that the function finds.
+func rowsWithReferences(d *schema.Definition) string {
+	columns, groups := rowName(d)+" AS name", "t.name"
+	for i, c := range referring(d) {
+		columns += fmt.Sprintf(", r.%s::text AS c%d", schema.QuoteIdentifier(c), i)
+		groups += fmt.Sprintf(", t.c%d", i)
+	}
+	return bothSides(columns, "true") + " GROUP BY " + groups + " HAVING bool_and(t.added)"
 }
 
 // referring returns the columns of all references, each once.
@@ -124,18 +137,6 @@ func referring(d *schema.Definition) (columns []string) {
 	}
 	slices.Sort(columns)
 	return slices.Compact(columns)
-}
-
-func sameReferences(d *schema.Definition) string { return sameColumns(referring(d)) }
-
-// sameColumns compares texts: the types may have no operator that the function finds.
-func sameColumns(columns []string) string {
-	var same []string
-	for _, c := range columns {
-		name := schema.QuoteIdentifier(c)
-		same = append(same, fmt.Sprintf("n.%s::text IS NOT DISTINCT FROM r.%s::text", name, name))
-	}
-	return strings.Join(same, " AND ")
 }
 
 // refers is the condition that a row refers to something.

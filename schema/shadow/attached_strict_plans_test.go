@@ -4,7 +4,9 @@ import (
 	"os"
 	"strconv"
 	"testing"
+	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 )
 
@@ -39,4 +41,56 @@ FROM pg_stat_user_indexes WHERE relid = 'dbcontroller.foreign_target'::regclass`
 	a.exec(a.shop, `INSERT INTO orders (customer_id, note) SELECT 1000 + g % 100, 'n' FROM generate_series(1, 2000) g`)
 	a.exec(a.shop, `UPDATE orders SET customer_id = customer_id + 1 WHERE note = 'n'`)
 	require.Less(t, read()-before, 1500, "index entries and rows of 200 targets")
+}
+
+// timed returns the duration of statements in one transaction, which is rolled back.
+func (a *attached) timed(conn *pgx.Conn, statements ...string) time.Duration {
+	a.t.Helper()
+	tx, err := conn.Begin(a.t.Context())
+	require.NoError(a.t, err)
+	began := time.Now()
+	for _, sql := range statements {
+		_, err = tx.Exec(a.t.Context(), sql)
+		require.NoError(a.t, err)
+	}
+	took := time.Since(began)
+	require.NoError(a.t, tx.Rollback(a.t.Context()))
+	return took
+}
+
+// The triggers of attached tables do not depend on the settings of the application's session, nor on the statements before: PostgreSQL keeps
+// plans, and compiles those that look expensive.
+func TestTriggersDoNotDependOnTheSession(t *testing.T) {
+	t.Parallel()
+	a := newStrict(t)
+	a.write(`INSERT INTO orders (customer_id, approver_id, approver_region, note) VALUES (1, 2, 'eu', 'x')`)
+	a.exec(a.shop, `INSERT INTO orders (customer_id, note) SELECT 1, 'n' FROM generate_series(1, 4000)`)
+	a.Settle()
+	const insert = `INSERT INTO orders (customer_id, approver_id, approver_region, note) VALUES (1, 2, 'eu', 'y')`
+	const update = `UPDATE orders SET customer_id = 1, note = 'm' WHERE note = 'n'`
+
+	compiles := a.connect(shop, `SET jit = on`)
+	plain := min(a.timed(a.shop, insert), a.timed(a.shop, insert), a.timed(a.shop, insert))
+	require.Less(t, min(a.timed(compiles, insert), a.timed(compiles, insert), a.timed(compiles, insert)), 20*plain+100*time.Millisecond, "with jit")
+
+	large := a.timed(a.connect(shop, ``), update)
+	one := a.connect(shop, ``)
+	for range 8 { // a plan is kept from the sixth on
+		a.exec(one, `UPDATE orders SET note = note WHERE note = 'x'`)
+	}
+	require.Less(t, a.timed(one, update), 8*large+200*time.Millisecond, "after statements about one row")
+}
+
+// A trigger of an earlier release passes each row's target.
+func TestRightsAreTakenForEqualTargets(t *testing.T) {
+	t.Parallel()
+	a := newStrict(t)
+	a.acquire([]string{"BLOCK " + customer("1"), "BLOCK " + customer("2")})
+	const take = `
+SELECT dbcontroller.take_rights('orders', array_fill($1::text, ARRAY[4]), array_fill('Customer'::text, ARRAY[4]), '{eu,NULL,eu,eu}',
+    '{customers/1,customers/1,customers/1,customers/2}', '{t,t,t,t}')`
+	service := a.ID(crm).Service
+	a.exec(a.shop, take, service)
+	require.Equal(t, []string{"customers/1", "customers/2"},
+		a.rows(a.shop, `SELECT f.name FROM dbcontroller.pin p JOIN dbcontroller.foreign_target f ON f.id = p.target_id ORDER BY 1`))
 }

@@ -3,6 +3,7 @@ package shadow_test
 import (
 	"context"
 	"errors"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -283,4 +284,106 @@ func TestARightThatEndsIsAcquiredAnew(t *testing.T) {
 	a.write(order)
 	a.Settle()
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
+}
+
+// Any SQL takes rights, and gives them back: statements that insert and update at once, COPY, a savepoint, native cascades, prepared
+// transactions, and transactions that name the same targets in another order.
+func TestStrictTablesTakeAnySQL(t *testing.T) {
+	t.Parallel()
+	a := newStrict(t)
+	ctx := context.Background()
+	a.exec(a.shop, `CREATE TABLE carts (id int PRIMARY KEY); INSERT INTO carts VALUES (1), (2);
+ALTER TABLE invoices ADD cart int REFERENCES carts ON DELETE CASCADE ON UPDATE CASCADE`)
+	for sql, lacking := range map[string]string{
+		`INSERT INTO invoices (id, customer_id) VALUES ('i', NULL), ('i2', 1) ON CONFLICT (id) DO UPDATE SET customer_id = 2`:                                       "1",
+		`MERGE INTO invoices i USING (VALUES ('m', 3)) AS n (id, customer) ON i.id = n.id WHEN NOT MATCHED THEN INSERT (id, customer_id) VALUES (n.id, n.customer)`: "3",
+		`WITH one AS (INSERT INTO invoices (id, customer_id) VALUES ('c', 4) RETURNING id) SELECT FROM one`:                                                         "4",
+	} {
+		require.Equal(t, []string{"BLOCK " + customer(lacking)}, a.lacks(sql), sql)
+	}
+	copied := func() error {
+		_, err := a.shop.CopyFrom(ctx, pgx.Identifier{"invoices"}, []string{"id", "customer_id"}, pgx.CopyFromRows([][]any{{"p", int64(5)}, {"q", int64(5)}}))
+		return err
+	}
+	require.ErrorContains(t, copied(), "1 rights are lacking")
+	a.acquire([]string{"BLOCK " + customer("1"), "BLOCK " + customer("2"), "BLOCK " + customer("5")})
+	require.NoError(t, copied())
+
+	// After an error the rest of the transaction goes on from a savepoint.
+	a.exec(a.shop, `INSERT INTO invoices (id, customer_id, cart) VALUES ('i', 1, 1); INSERT INTO invoices (id, customer_id) VALUES ('i', 1) ON CONFLICT (id) DO UPDATE SET customer_id = 2`)
+	tx, err := a.shop.Begin(ctx)
+	require.NoError(t, err)
+	_, err = tx.Exec(ctx, `INSERT INTO invoices (id, customer_id) VALUES ('s', 1)`)
+	require.NoError(t, err)
+	inner, err := tx.Begin(ctx)
+	require.NoError(t, err)
+	_, err = inner.Exec(ctx, `INSERT INTO invoices (id, customer_id) VALUES ('none', 9)`)
+	require.Error(t, err)
+	require.NoError(t, inner.Rollback(ctx))
+	require.NoError(t, tx.Commit(ctx))
+
+	// Rights are shared: no order of statements deadlocks.
+	other := a.connect(shop, ``)
+	one, err := a.shop.Begin(ctx)
+	require.NoError(t, err)
+	two, err := other.Begin(ctx)
+	require.NoError(t, err)
+	for i, step := range []pgx.Tx{one, two, one, two} {
+		_, err = step.Exec(ctx, `INSERT INTO invoices (id, customer_id) VALUES ($1, $2)`, "d"+strconv.Itoa(i), []int{1, 2, 2, 1}[i])
+		require.NoError(t, err)
+	}
+	require.NoError(t, one.Commit(ctx))
+	require.NoError(t, two.Commit(ctx))
+	a.Settle()
+	require.Equal(t, 8, a.Count(shop, "reference"), "two copied ones, i, s, and four")
+
+	// The key of a native parent changes, and then it goes, with the invoice.
+	_ = a.refused(a.crm, `DELETE FROM customers WHERE id = 2`)
+	a.exec(a.shop, `UPDATE carts SET id = 7 WHERE id = 1; DELETE FROM carts WHERE id = 7`)
+	a.exec(a.shop, `DELETE FROM invoices WHERE id LIKE 'd%'`)
+	a.Settle()
+	a.returned()
+	a.exec(a.crm, `DELETE FROM customers WHERE id = 2`)
+	_ = a.refused(a.crm, `DELETE FROM customers WHERE id = 1`)
+
+	// A prepared transaction holds the right until it is decided, however long that takes, and its rows count from its commit.
+	a.acquire([]string{"ACT " + customer("6")})
+	a.exec(a.shop, `BEGIN; INSERT INTO orders (customer_id, note) VALUES (6, 'prepared'); PREPARE TRANSACTION 'strict'`)
+	a.exec(a.crm, `DELETE FROM customers WHERE id = 6`)
+	a.Capture(a.ID(crm))
+	done, err := a.Act(a.ID(shop), a.ID(crm))
+	require.NoError(t, err)
+	require.Zero(t, done, "the right is used by a prepared transaction")
+	a.exec(a.shop, `COMMIT PREPARED 'strict'`)
+	a.Settle()
+	require.Equal(t, []string{"0"}, a.rows(a.shop, `SELECT count(*)::text FROM orders`))
+
+	a.exec(a.shop, `TRUNCATE invoices`)
+	a.Settle()
+	a.returned()
+	a.exec(a.crm, `DELETE FROM customers`)
+	a.Settle()
+	require.Empty(t, harness.AuditDatabases(t, a.Pools))
+}
+
+// What is asked for is bounded, and an error about very many targets says what to do.
+func TestWishesAreBounded(t *testing.T) {
+	t.Parallel()
+	a := newStrict(t)
+	ctx := context.Background()
+	_, err := a.shop.Exec(ctx, `INSERT INTO orders (customer_id) SELECT generate_series(1, 3000)`)
+	var pg *pgconn.PgError
+	require.True(t, errors.As(err, &pg), "%v", err)
+	require.Equal(t, "RD001", pg.Code)
+	require.Contains(t, pg.Message, "3000 rights are lacking")
+	require.Len(t, strings.Split(pg.Detail, "\n"), 1000)
+	require.Contains(t, pg.Hint, "at most 100 new targets in one transaction")
+
+	a.exec(a.shop, `INSERT INTO dbcontroller.wish (target, answered) SELECT 'BLOCK ' || g, true FROM generate_series(1, 100000) g`)
+	_, err = a.shop.Exec(ctx, `SELECT dbcontroller.acquire('{BLOCK //crm.example.com/eu/customers/1}')`)
+	require.True(t, errors.As(err, &pg), "%v", err)
+	require.Equal(t, "RD002", pg.Code, pg.Message)
+	a.exec(a.shop, `UPDATE dbcontroller.wish SET asked_at = now() - interval '6 min'`)
+	a.GrantWishes(shop)
+	a.acquire([]string{"BLOCK " + customer("1")})
 }

@@ -55,16 +55,17 @@ const (
 // serverSettings give up durability, which no test needs, for speed. All servers
 // that the harness starts have them.
 var serverSettings = map[string]string{
-	"fsync":              "off",
-	"synchronous_commit": "off",
-	"full_page_writes":   "off",
-	"jit":                "off", // connections of tests and oracles do not set it
-	"max_connections":    "600",
-	"wal_level":          "logical", // a checker of watches reads the log
-	"shared_buffers":     "256MB",
-	"max_wal_size":       "256MB", // it is in memory, once per test process
-	"timezone":           "UTC",
-	"log_timezone":       "UTC",
+	"fsync":                     "off",
+	"synchronous_commit":        "off",
+	"full_page_writes":          "off",
+	"jit":                       "off", // connections of tests and oracles do not set it
+	"max_connections":           "600",
+	"max_prepared_transactions": "8",
+	"wal_level":                 "logical", // a checker of watches reads the log
+	"shared_buffers":            "256MB",
+	"max_wal_size":              "256MB", // it is in memory, once per test process
+	"timezone":                  "UTC",
+	"log_timezone":              "UTC",
 }
 
 // Server is a PostgreSQL server for tests. Its methods may be called from

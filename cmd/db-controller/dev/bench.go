@@ -55,8 +55,8 @@ times. Compare the ratios within a run; machines differ.
   delegated
            create a resource with one acting reference to another deployment: by asking that deployment, and then by
            processes with --delegations, under a right. Beside both, inserting the same rows with pgx.
-  attached what the triggers of attached tables cost plain SQL: inserts, updates and deletes of single rows and of 50,000, beside
-           the same statements on equal tables with a native key.`,
+  attached what the triggers of attached tables, async and strict, cost plain SQL: inserts, updates and deletes of single rows, 100 and
+           50,000, beside the same statements on equal tables with a native key, in processor time of the server.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			for _, c := range cfg.Cases {

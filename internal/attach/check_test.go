@@ -1,0 +1,97 @@
+package attach
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/internal/catalogue"
+	"github.com/db-controller/db-controller/schema"
+)
+
+const orders = `
+service: crm.example.com
+version: v1
+kinds:
+  - {kind: Customer, patterns: ["customers/{customer}"]}
+---
+service: shop.example.com
+version: v1
+imports: [crm.example.com@v1]
+kinds:
+  - kind: Order
+    table: public.orders
+    key: [id]
+    patterns: ["orders/{order}"]
+    references:
+      - {columns: [customer_id], targets: [crm.example.com/Customer], region: eu, behaviour: UNSET, enforce: strict}
+      - {columns: [other_id], targets: [crm.example.com/Customer], region: {column: other_region}, behaviour: BLOCK, enforce: strict}
+`
+
+func ordersModel(t *testing.T) *schema.Model {
+	t.Helper()
+	file, err := schema.ParseFile("orders.yaml", strings.NewReader(orders))
+	require.NoError(t, err)
+	model, err := schema.NewModel(file.Services[1].ServiceVersion, file.Services)
+	require.NoError(t, err)
+	return model
+}
+
+func ordersTable(change func(*catalogue.Table)) *catalogue.Database {
+	bigint, text := catalogue.Type{Schema: "pg_catalog", Name: "int8"}, catalogue.Type{Schema: "pg_catalog", Name: "text"}
+	t := catalogue.Table{
+		Name: schema.TableName{Schema: "public", Name: "orders"}, Form: catalogue.Ordinary,
+		Columns: []catalogue.Column{
+			{Name: "id", Type: bigint, NotNull: true}, {Name: "customer_id", Type: bigint}, {Name: "other_id", Type: bigint}, {Name: "other_region", Type: text},
+		},
+	}
+	change(&t)
+	return &catalogue.Database{Tables: []*catalogue.Table{&t}}
+}
+
+// What a table cannot be is refused in words.
+func TestTablesAreRefusedInWords(t *testing.T) {
+	t.Parallel()
+	model := ordersModel(t)
+	for want, change := range map[string]func(*catalogue.Table){
+		"public.orders is partitioned, or a partition: triggers of the root do not see DETACH and DROP of a partition": func(t *catalogue.Table) { t.Form = catalogue.Partitioned },
+		"public.orders is partitioned, or a partition":                                                                 func(t *catalogue.Table) { t.Partition = true },
+		"public.orders has a parent or children by inheritance":                                                        func(t *catalogue.Table) { t.Inherits = true },
+		"a key is unique only in each of them":                                                                         func(t *catalogue.Table) { t.Inherited = true },
+		"public.orders is no ordinary table":                                                                           func(t *catalogue.Table) { t.Form = catalogue.Form("v") },
+		"customer_id: UNSET sets it to NULL, and it is NOT NULL":                                                       func(t *catalogue.Table) { t.Columns[1].NotNull = true },
+		"customer_id: UNSET sets it to NULL, and it is generated":                                                      func(t *catalogue.Table) { t.Columns[1].Generated = true },
+		"key column id can be NULL":                                                                                    func(t *catalogue.Table) { t.Columns[0].NotNull = false },
+		`columns: public.orders has no column "other_region"`:                                                          func(t *catalogue.Table) { t.Columns = t.Columns[:3] },
+		"other_id is of type numeric; the columns of a strict reference":                                               func(t *catalogue.Table) { t.Columns[2].Type.Name = "numeric" },
+		"no unique index has exactly the columns id":                                                                   func(*catalogue.Table) {},
+		"there is no table public.orders":                                                                              func(t *catalogue.Table) { t.Name.Name = "Orders" },
+	} {
+		var said []string
+		for _, f := range check(ordersTable(change), model, &model.Descriptor.Kinds[0]) {
+			if f.Refuses {
+				said = append(said, f.Text)
+			}
+		}
+		require.Contains(t, strings.Join(said, "\n"), want)
+	}
+}
+
+// Triggers compare the sides of an UPDATE in groups: PostgreSQL keeps the plan of an earlier, smaller statement, and a join of then compares
+// each row with each other.
+func TestTriggersJoinNoSides(t *testing.T) {
+	t.Parallel()
+	model := ordersModel(t)
+	kind, err := model.Kind("Order")
+	require.NoError(t, err)
+	d := kind.Definition(func(string) string { return "bigint" })
+	for _, one := range triggersOf(7, &d) {
+		require.NotContains(t, one.body, "JOIN")
+		require.NotContains(t, one.body, "EXISTS (SELECT FROM removed")
+		require.NotContains(t, one.body, "EXISTS (SELECT FROM added")
+		if one.event == "update" {
+			require.Equal(t, 2+2*2+2, strings.Count(one.body, "UNION ALL"), "moved rows, rows with other references, and each strict reference in both of its statements")
+		}
+	}
+}
