@@ -3,6 +3,7 @@ package campaign
 import (
 	"context"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"strconv"
 	"testing"
@@ -29,7 +30,7 @@ func failover(t *testing.T, seed uint64) {
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	c := NewCoverage()
-	w := NewWorld(t, "", true)
+	w := NewWorld(t, os.Getenv("DBCONTROLLER_CAMPAIGN_BINARY"), true)
 	w.calm = true
 	p := NewPlayer(t, w, c, rand.New(rand.NewPCG(seed, 5)), full, 2)
 	site := w.sites[deployments[0]]
