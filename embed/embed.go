@@ -74,7 +74,8 @@ type Config struct {
 	// Deployment in whose database the application writes.
 	Deployment schema.DeploymentID
 	// Pool of the application, in that database; its user is a member of the role <prefix>_application. Its sessions keep their
-	// settings. A second pool of at most Connections (default 4) connections reads with settings of its own.
+	// settings. A second pool of at most Connections (default 4) connections, with the address and the credentials of the first,
+	// reads with settings of its own. Behind a pooler of connections both need pgx.QueryExecModeCacheDescribe or DescribeExec.
 	Pool        *pgxpool.Pool
 	Connections int32
 	// Certs is a folder with tls.crt, tls.key and ca.crt of application/SERVICE/NAME.
@@ -90,6 +91,8 @@ func (c *Config) validate() error {
 	}
 	if c.Pool == nil {
 		faults = append(faults, errors.New("the pool is missing"))
+	} else if mode := c.Pool.Config().ConnConfig.DefaultQueryExecMode; mode == pgx.QueryExecModeExec || mode == pgx.QueryExecModeSimpleProtocol {
+		faults = append(faults, fmt.Errorf("the pool sends statements without asking for the types of their parameters (%s): behind a pooler of connections use cache_describe or describe_exec", mode))
 	}
 	if c.Certs == "" {
 		faults = append(faults, errors.New("the folder of the certificate is missing"))
@@ -140,7 +143,7 @@ func New(ctx context.Context, cfg Config) (*Application, error) {
 
 func (a *Application) open(ctx context.Context) (err error) {
 	name := "db-controller " + a.credentials.Identity.String()
-	if a.pool, err = postgres.Connect(ctx, a.cfg.Pool.Config().ConnString(), name, a.cfg.Connections); err != nil {
+	if a.pool, err = postgres.ConnectBeside(ctx, a.cfg.Pool.Config(), name, a.cfg.Connections); err != nil {
 		return err
 	}
 	a.store, err = shadow.Open(ctx, shadow.Config{
@@ -257,7 +260,8 @@ func (a *Application) environment(raw []byte) (*schema.Environment, error) {
 
 // Save stores resources and runs fn in one transaction: all of it is stored, or nothing. New references to other deployments are
 // established before. fn uses the transaction, and does not end it; it may run again, in another transaction, when the first one met a
-// concurrent write. The resources are stored before fn runs, and are visible to its statements.
+// concurrent write. The resources are stored before fn runs, and are visible to its statements. nil: none. A Save within fn is another
+// transaction, which stays when this one is rolled back.
 //
 // It fails with the error of fn, *RefusedError, *InvalidError, ErrNotFound, ErrExists, ErrConflict, ErrDeleting, ErrAborted, ErrUnknown
 // or ErrTransaction. It repeats temporary failures until the deadline of ctx, 10 s by default.

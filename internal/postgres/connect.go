@@ -45,6 +45,15 @@ func Connect(ctx context.Context, dsn, name string, connections int32) (*pgxpool
 	if err != nil {
 		return nil, errNotADSN
 	}
+	return ConnectBeside(ctx, cfg, name, connections)
+}
+
+// ConnectBeside is Connect with the address and the credentials of another pool: its hooks of connections are kept, those of sessions not.
+func ConnectBeside(ctx context.Context, of *pgxpool.Config, name string, connections int32) (*pgxpool.Pool, error) {
+	cfg := of.Copy()
+	cfg.AfterConnect, cfg.PrepareConn, cfg.AfterRelease, cfg.BeforeClose = nil, nil, nil, nil
+	cfg.MinConns, cfg.MinIdleConns = 0, 0
+	maps.DeleteFunc(cfg.ConnConfig.RuntimeParams, func(name, _ string) bool { return strings.HasPrefix(name, "default_transaction_") })
 	cfg.MaxConns = max(connections, MinConnections)
 	cfg.ConnConfig.RuntimeParams["application_name"] = name
 	for key, value := range Settings {

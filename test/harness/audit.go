@@ -54,6 +54,10 @@ UNION ALL SELECT 'owner_lost', count(*) FROM dbcontroller.owner_lost o WHERE NOT
 UNION ALL SELECT 'ownee_entry', count(*) FROM dbcontroller.ownee_entry e WHERE NOT EXISTS (SELECT FROM dbcontroller.shadow s WHERE s.id = e.owner_id)
 UNION ALL SELECT 'notice', count(*) FROM dbcontroller.notice`
 
+	// Finalizers belong to resources in DELETING that readers see; none is written as null.
+	auditFinalizersSQL = `
+SELECT name FROM dbcontroller.shadow WHERE finalizers IS NOT NULL AND (state <> 2 OR hidden OR cardinality(finalizers) = 0)`
+
 	// Resources whose number of owners differs from their number of rows of owner_reference.
 	auditOwnersSeenSQL = `
 SELECT s.name FROM dbcontroller.shadow s JOIN dbcontroller.resource r USING (id)
@@ -119,6 +123,13 @@ func AuditDatabases(t require.TestingT, pools map[schema.DeploymentID]*pgxpool.P
 		auditRights(t, id, pool, pools, held)
 		auditOwners(t, id, pool, pools, report)
 		auditRemovals(t, id, pool, pools, report)
+		rows, err = pool.Query(ctx, auditFinalizersSQL)
+		require.NoError(t, err)
+		_, err = pgx.ForEachRow(rows, []any{&name}, func() error {
+			report("I33: %s: %s has finalizers that nobody will remove", id, name)
+			return nil
+		})
+		require.NoError(t, err)
 	}
 	for id, pool := range pools {
 		rows, err := pool.Query(ctx, auditBlockadesSQL)

@@ -28,6 +28,7 @@ func TestTheAuditorFindsWhatIsWrong(t *testing.T) {
 		"a holder is lost":            {holders, `DELETE FROM dbcontroller.shadow WHERE name = 'holders/b'`, "1 rows of resource belong to nothing"},
 		"a removal has no reason":     {targets, `DELETE FROM dbcontroller.removal`, "has no removal with a cause"},
 		"what lives was removed":      {targets, `UPDATE dbcontroller.removal r SET name = s.name, uid = s.uid FROM dbcontroller.shadow s WHERE s.name = 'targets/t'`, "but it lives"},
+		"a finalizer is not due":      {targets, `UPDATE dbcontroller.shadow SET finalizers = '{badge}' WHERE name = 'targets/t'`, "I33: a.example.com/east: targets/t has finalizers"},
 		"a cascade came from nowhere": {holders, `UPDATE dbcontroller.cause SET via_uid = gen_random_uuid() WHERE how = 2`, "the removal of which is not noted there"},
 	} {
 		t.Run(name, func(t *testing.T) {
