@@ -93,6 +93,7 @@ type recorder struct {
 	failed  map[uuid.UUID]error
 	expired []schema.DeploymentID
 	waiting map[int64]bool // work that is left each time
+	paces   map[string]time.Duration
 	ended   func(done <-chan error)
 	running sync.Map
 	bell    retry.Bell[schema.DeploymentID]
@@ -158,6 +159,8 @@ func (h ownedHandler) Task(action schema.Action) string {
 		return ""
 	}
 }
+
+func (h ownedHandler) Pace(task string) time.Duration { return h.paces[task] }
 
 func (h ownedHandler) Handle(ctx context.Context, to schema.DeploymentID, work []schema.Work) ([]int64, error) {
 	if h.Task(work[0].Action) == "deleting" {

@@ -24,6 +24,9 @@ type Owned interface {
 	// Task names the task of an action: the work of one task and one deployment is handled one batch at a time, beside all
 	// other tasks. It is empty for an action that this version does not know; its work is left to a newer version.
 	Task(action schema.Action) string
+	// Pace is the time from the beginning of one batch of a task to that of the next one, at least: work that comes meanwhile shares
+	// the next batch. A full batch begins at once. It is zero for work that somebody waits for.
+	Pace(task string) time.Duration
 	// Handle does work of one task for one deployment. It returns the pieces that wait for something that has not come
 	// yet. Pieces that fail by themselves are a schema.PartError; any other error is of the whole batch.
 	Handle(ctx context.Context, deployment schema.DeploymentID, work []schema.Work) (waiting []int64, err error)

@@ -50,13 +50,14 @@ func (l *loop) start(ctx context.Context) time.Duration {
 		if t.running || !t.wanted && t.queue.Len() == 0 {
 			continue
 		}
-		if wait := t.notYet.Sub(now); wait > 0 {
+		if wait := t.wait(now); wait > 0 {
 			soonest = min(soonest, wait)
 			continue
 		}
 		t.wanted = false
 		if next := l.batch(k, t); next != nil {
 			t.running = true
+			t.paced = now.Add(l.cfg.Owned.Pace(k.task))
 			l.startWorker(ctx, k, next)
 		}
 	}

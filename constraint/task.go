@@ -31,8 +31,17 @@ type task struct {
 	running bool
 	backoff retry.Backoff
 	notYet  time.Time // a batch failed: the next one begins after this
+	paced   time.Time // the next batch begins after this, unless it is full
 	// failing: the last batch failed, or pieces of it. The log has one line when this begins and one when it ends.
 	failing bool
+}
+
+// wait returns the time until the next batch may begin.
+func (t *task) wait(now time.Time) time.Duration {
+	if t.queue.Len() >= batchLimit {
+		return t.notYet.Sub(now)
+	}
+	return max(t.notYet.Sub(now), t.paced.Sub(now))
 }
 
 // atOnce ends the back-off.

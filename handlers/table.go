@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/db-controller/db-controller/schema"
 )
@@ -28,6 +29,13 @@ type Actions struct {
 // Table has for each action of outstanding work its task and its handler.
 type Table struct{ rows []row }
 
+const (
+	confirming = "owned_pending_confirm"
+	// confirmPace bounds what confirms cost: under load, those of many writes share a call and its transactions. A delete of a target asks
+	// about references that are not confirmed yet; nobody else waits for a confirm.
+	confirmPace = 100 * time.Millisecond
+)
+
 // row of the table. The work of one task and one deployment is handled one batch at a time, beside all other tasks: so what
 // waits, or takes long, has a task of its own. Of a batch, actions are handled in the order of the rows. The names of
 // tasks are labels of metrics.
@@ -40,7 +48,7 @@ type row struct {
 // NewTable makes the table.
 func NewTable(a Actions) (*Table, error) {
 	t := &Table{rows: []row{
-		{schema.Confirm, "owned_pending", a.Confirm},
+		{schema.Confirm, confirming, a.Confirm},
 		{schema.Release, "owned_pending", a.Release},
 		{schema.LetGo, "owned_pending", a.LetGo},
 		{schema.CheckOwners, "owned_pending_owners", a.CheckOwners},
@@ -71,6 +79,14 @@ func (t *Table) Task(action schema.Action) string {
 		}
 	}
 	return ""
+}
+
+// Pace is the least time between the beginnings of two batches of a task.
+func (t *Table) Pace(task string) time.Duration {
+	if task == confirming {
+		return confirmPace
+	}
+	return 0
 }
 
 // Handle does a batch of work for one deployment, action by action: as Handler does. An action that fails keeps no other one

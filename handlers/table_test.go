@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -51,13 +52,24 @@ func TestEveryActionHasATaskAndAHandler(t *testing.T) {
 func TestTasksAreNamedAfterTheirGroup(t *testing.T) {
 	t.Parallel()
 	whole := table(t, actions())
-	require.Equal(t, "owned_pending", whole.Task(schema.Confirm))
+	require.Equal(t, "owned_pending_confirm", whole.Task(schema.Confirm))
 	require.Equal(t, "owned_pending", whole.Task(schema.Release))
 	require.Equal(t, "owned_pending", whole.Task(schema.LetGo))
 	require.Equal(t, "owned_pending_owners", whole.Task(schema.CheckOwners), "owners that may still come keep no message waiting")
 	require.Equal(t, "owned_deleting", whole.Task(schema.Finalise))
 	require.Equal(t, "owned_deleting_owners", whole.Task(schema.DropOwners))
 	require.Equal(t, whole.Task(schema.ConfirmAgain), whole.Task(schema.VerifyBlockades))
+}
+
+// Confirms alone may wait: nobody waits for them.
+func TestOnlyConfirmsHaveAPace(t *testing.T) {
+	t.Parallel()
+	whole := table(t, actions())
+	for action := schema.Confirm; action.String() != "unknown"; action++ {
+		pace := whole.Pace(whole.Task(action))
+		require.Equal(t, action == schema.Confirm, pace > 0, action)
+		require.LessOrEqual(t, pace, 100*time.Millisecond, "a right is granted with a confirm")
+	}
 }
 
 func TestABatchIsHandledActionByAction(t *testing.T) {

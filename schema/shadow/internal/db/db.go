@@ -103,6 +103,7 @@ type DB struct {
 
 	watchers   *feed.Broadcast           // wakes the watches of this process
 	committed  *feed.Broadcast           // commits of this process, for RunNotifications to send
+	confirms   *feed.Pace                // of the wake-ups by commits with confirms
 	notifiedAt atomic.Pointer[time.Time] // when the last notification of this process to itself arrived; nil: none on this connection
 }
 
@@ -121,6 +122,7 @@ func Open(ctx context.Context, cfg Config) (*DB, error) {
 		Pool: cfg.Pool, Self: cfg.Deployment, Peers: cfg.Peers, Log: cfg.Logger, Names: newNames(cfg.Pool), Cfg: cfg,
 		Now: time.Now, watchers: feed.NewBroadcast(), committed: feed.NewBroadcast(),
 	}
+	s.confirms = feed.NewPace(confirmPace, func() { s.Touched(WorkFeed) })
 	s.Feeds = feed.NewLog(feed.Config{Pool: cfg.Pool, StateSQL: stateSQL, WrittenSQL: writtenSQL, Wake: s.watchers, PollInterval: cfg.Watches.PollInterval, Heard: s.NotificationsAlive, SlowTimeout: cfg.Watches.SlowTimeout, Ahead: s.tokenAhead})
 	var owner schema.DeploymentID
 	sql, args := claimSQL, []any{s.Self.Service, s.Self.Region}

@@ -1,6 +1,8 @@
 package db
 
 import (
+	"time"
+
 	"github.com/db-controller/db-controller/internal/feed"
 )
 
@@ -11,7 +13,14 @@ const (
 	NoticeFeed
 	NoFeed   feed.Topics = 0
 	AllFeeds feed.Topics = ChangeFeed | WorkFeed | NoticeFeed
+
+	// ConfirmFeed is the part of WorkFeed that nobody waits for, confirms: under load its watches hear of several commits together.
+	ConfirmFeed feed.Topics = 1 << 7
 )
+
+// confirmPace is the least time between two wake-ups by commits with confirms. Each costs all readers of WorkFeed some statements, which
+// for a few clients are as many as those of a write.
+const confirmPace = 100 * time.Millisecond
 
 const (
 	stateSQL = feed.StateBegin + `dbcontroller.meta` + feed.StateEnd

@@ -167,6 +167,12 @@ func (s *DB) Wake() { s.Touched(AllFeeds) }
 
 // Touched wakes the watches of feeds, here and in the other processes, after a commit.
 func (s *DB) Touched(t feed.Topics) {
+	if t&(ConfirmFeed|WorkFeed) == ConfirmFeed {
+		s.confirms.Ring()
+	}
+	if t &^= ConfirmFeed; t == NoFeed {
+		return
+	}
 	s.watchers.Wake(t)
 	s.committed.Wake(t)
 }

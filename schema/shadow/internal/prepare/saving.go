@@ -61,8 +61,11 @@ func (p *Preparer) NewAttempt() peer.AttemptID {
 // Touches returns the feeds that the write adds rows to.
 func (sv *Saving) Touches() feed.Topics {
 	touched := db.ChangeFeed
+	if len(sv.Foreign) > 0 {
+		touched |= db.ConfirmFeed
+	}
 	for _, wr := range sv.Writes {
-		if len(sv.Foreign) > 0 || len(wr.Drop) > 0 || len(wr.AddOwners) > 0 {
+		if len(wr.Drop) > 0 || len(wr.AddOwners) > 0 {
 			touched |= db.WorkFeed
 		}
 		if len(wr.Drop) > 0 && len(wr.Add) > 0 {
