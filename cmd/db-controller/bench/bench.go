@@ -18,7 +18,7 @@ import (
 )
 
 // Cases lists all cases.
-var Cases = []string{"idle", "fan-out", "unset", "chain", "cost", "single", "write", "watch", "prime", "fairness", "far", "delegated", "attached"}
+var Cases = []string{"idle", "fan-out", "unset", "chain", "cost", "single", "write", "watch", "prime", "fairness", "far", "delegated", "attached", "growth"}
 
 // Parts are the cases of the case write, which can be named instead of it.
 var Parts = []string{"write-none", "write-local", "write-foreign"}
@@ -104,7 +104,7 @@ func Run(ctx context.Context, cfg Config) ([]Result, error) {
 		if !slices.ContainsFunc(cfg.Cases, part) {
 			continue
 		}
-		measure := map[string]func(context.Context) error{"idle": r.idle, "fan-out": r.fanOut, "unset": r.unset, "chain": r.chain, "cost": r.costs, "single": r.single, "write": r.write, "watch": r.watch, "prime": r.prime, "fairness": r.fairness, "far": r.far, "delegated": r.delegated, "attached": r.attached}[name]
+		measure := map[string]func(context.Context) error{"idle": r.idle, "fan-out": r.fanOut, "unset": r.unset, "chain": r.chain, "cost": r.costs, "single": r.single, "write": r.write, "watch": r.watch, "prime": r.prime, "fairness": r.fairness, "far": r.far, "delegated": r.delegated, "attached": r.attached, "growth": r.growth}[name]
 		if err := measure(ctx); err != nil {
 			return nil, fmt.Errorf("case %s: %w", name, err)
 		}

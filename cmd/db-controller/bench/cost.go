@@ -22,16 +22,36 @@ const writtenSQL = `SELECT pg_snapshot_xmax(pg_current_snapshot())::text::float8
 // costs measures what one call of each operation takes, with all that follows from it in all deployments: writing transactions, bytes of
 // the log, and processor time by process. Rates depend on a machine and on what else it does; these hardly do.
 func (r *run) costs(ctx context.Context) error {
-	project, err := r.costFixture(ctx)
+	operations, err := r.operations(ctx, "cost")
 	if err != nil {
 		return err
+	}
+	for _, op := range operations {
+		if err := r.cost(ctx, op); err != nil {
+			return fmt.Errorf("%s: %w", op.name, err)
+		}
+	}
+	return nil
+}
+
+// operation is one that costCalls calls are made of, with a number each.
+type operation struct {
+	name string
+	call func(ctx context.Context, i int) error
+}
+
+// operations returns all, in their order, and makes what they refer to. The names of their resources contain a name.
+func (r *run) operations(ctx context.Context, of string) ([]operation, error) {
+	project, err := r.costFixture(ctx, of)
+	if err != nil {
+		return nil, err
 	}
 	at, err := r.Client.Resources(ctx, targets)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	full := schema.FullName{Deployment: targets, Name: project}.String()
-	account := full + "/serviceAccounts/cost"
+	account := full + "/serviceAccounts/of"
 	put := func(id schema.DeploymentID, name string, body map[string]any) func(context.Context, int) error {
 		return func(ctx context.Context, i int) error {
 			_, err := r.put(ctx, schema.FullName{Deployment: id, Name: fmt.Sprint(name, i)}, body)
@@ -44,52 +64,44 @@ func (r *run) costs(ctx context.Context) error {
 			return err
 		}
 	}
-	for _, op := range []struct {
-		name string
-		call func(ctx context.Context, i int) error
-	}{
-		{"create", put(targets, "projects/cost-none-", nil)},
+	return []operation{
+		{"create", put(targets, "projects/"+of+"-none-", nil)},
 		{"create-local", put(targets, project+"/serviceAccounts/", nil)},
-		{"create-acting", put(holders, "fleets/cost-", map[string]any{"project": full})},
-		{"create-blocking", put(holders, "fleets/cost/devices/", map[string]any{"account": account})},
-		{"update", put(targets, "projects/cost-none-", map[string]any{"title": "changed"})},
+		{"create-acting", put(holders, "fleets/"+of+"-", map[string]any{"project": full})},
+		{"create-blocking", put(holders, "fleets/"+of+"/devices/", map[string]any{"account": account})},
+		{"update", put(targets, "projects/"+of+"-none-", map[string]any{"title": "changed"})},
 		{"get", func(ctx context.Context, i int) error {
-			_, err := at.GetResource(ctx, &resourcev1.GetResourceRequest{Name: fmt.Sprint("projects/cost-none-", i)})
+			_, err := at.GetResource(ctx, &resourcev1.GetResourceRequest{Name: fmt.Sprint("projects/"+of+"-none-", i)})
 			return err
 		}},
 		{"list-100", func(ctx context.Context, _ int) error {
 			_, err := at.ListResources(ctx, &resourcev1.ListResourcesRequest{Kind: "Project", PageSize: 100})
 			return err
 		}},
-		{"delete", remove("projects/cost-none-")},
-		{"delete-cascade", remove("projects/cost-root-")},
-	} {
-		if err := r.cost(ctx, op.name, op.call); err != nil {
-			return fmt.Errorf("%s: %w", op.name, err)
-		}
-	}
-	return nil
+		{"delete", remove("projects/" + of + "-none-")},
+		{"delete-cascade", remove("projects/" + of + "-root-")},
+	}, nil
 }
 
 // costFixture makes the targets of the operations, and returns the project.
-func (r *run) costFixture(ctx context.Context) (project string, err error) {
-	project = "projects/cost"
+func (r *run) costFixture(ctx context.Context, of string) (project string, err error) {
+	project = "projects/" + of
 	for _, name := range []schema.FullName{
-		{Deployment: targets, Name: project}, {Deployment: targets, Name: project + "/serviceAccounts/cost"}, {Deployment: holders, Name: "fleets/cost"},
+		{Deployment: targets, Name: project}, {Deployment: targets, Name: project + "/serviceAccounts/of"}, {Deployment: holders, Name: "fleets/" + of},
 	} {
 		if _, err := r.put(ctx, name, nil); err != nil {
 			return "", err
 		}
 	}
-	if err := r.Client.PutMany(ctx, targets, "projects/cost-root-", costCalls, nil); err != nil {
+	if err := r.Client.PutMany(ctx, targets, "projects/"+of+"-root-", costCalls, nil); err != nil {
 		return "", err
 	}
 	g, within := errgroup.WithContext(ctx)
 	g.SetLimit(costClients)
 	for i := 1; i <= costCalls; i++ {
 		g.Go(func() error {
-			root := schema.FullName{Deployment: targets, Name: fmt.Sprint("projects/cost-root-", i)}
-			_, err := r.put(within, schema.FullName{Deployment: holders, Name: fmt.Sprint("fleets/cost-root-", i)}, map[string]any{"project": root.String()})
+			root := schema.FullName{Deployment: targets, Name: fmt.Sprint("projects/", of, "-root-", i)}
+			_, err := r.put(within, schema.FullName{Deployment: holders, Name: fmt.Sprint("fleets/", of, "-root-", i)}, map[string]any{"project": root.String()})
 			return err
 		})
 	}
@@ -97,7 +109,7 @@ func (r *run) costFixture(ctx context.Context) (project string, err error) {
 }
 
 // cost measures all calls once.
-func (r *run) cost(ctx context.Context, name string, call func(ctx context.Context, i int) error) error {
+func (r *run) cost(ctx context.Context, op operation) error {
 	if err := r.settle(ctx); err != nil {
 		return err
 	}
@@ -105,19 +117,10 @@ func (r *run) cost(ctx context.Context, name string, call func(ctx context.Conte
 	if err != nil {
 		return err
 	}
-	before := cpuNow(r.server)
-	g, within := errgroup.WithContext(ctx)
-	g.SetLimit(costClients)
-	for i := 1; i <= costCalls; i++ {
-		g.Go(func() error { return call(within, i) })
-	}
-	if err := g.Wait(); err != nil {
+	used, err := r.calls(ctx, op)
+	if err != nil {
 		return err
 	}
-	if err := r.quiet(ctx); err != nil {
-		return err
-	}
-	used := before.since(r.server, costCalls)
 	allTransactions, allBytes, err := r.written(ctx)
 	if err != nil {
 		return err
@@ -129,10 +132,25 @@ func (r *run) cost(ctx context.Context, name string, call func(ctx context.Conte
 		{Case: "cpu-controllers", Value: used.controllers, Unit: "ms"},
 		{Case: "cpu-postgresql", Value: max(0, used.postgres), Unit: "ms"},
 	} {
-		result.Case, result.N = "cost-"+name+"-"+result.Case, costCalls
+		result.Case, result.N = "cost-"+op.name+"-"+result.Case, costCalls
 		r.add(result)
 	}
 	return nil
+}
+
+// calls makes all calls, waits for what follows from them, and returns the processor time of each.
+func (r *run) calls(ctx context.Context, op operation) (cpuTimes, error) {
+	before := cpuNow(r.server)
+	g, within := errgroup.WithContext(ctx)
+	g.SetLimit(costClients)
+	for i := 1; i <= costCalls; i++ {
+		g.Go(func() error { return op.call(within, i) })
+	}
+	if err := g.Wait(); err != nil {
+		return cpuTimes{}, err
+	}
+	err := r.quiet(ctx)
+	return before.since(r.server, costCalls), err
 }
 
 func (r *run) written(ctx context.Context) (transactions, bytes float64, err error) {

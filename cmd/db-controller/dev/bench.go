@@ -56,7 +56,9 @@ times. Compare the ratios within a run; machines differ.
            create a resource with one acting reference to another deployment: by asking that deployment, and then by
            processes with --delegations, under a right. Beside both, inserting the same rows with pgx.
   attached what the triggers of attached tables, async and strict, cost plain SQL: inserts, updates and deletes of single rows, 100 and
-           50,000, beside the same statements on equal tables with a native key, in processor time of the server.`,
+           50,000, beside the same statements on equal tables with a native key, in processor time of the server.
+  growth   the operations of cost while both deployments have 10,000, 100,000 and 1,000,000 resources: the processor time of a call beside
+           that with the fewest, and how many rows of large tables a call reads by sequential scans. It runs last.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			for _, c := range cfg.Cases {
