@@ -23,11 +23,16 @@ var Cases = []string{"idle", "fan-out", "unset", "chain", "cost", "single", "wri
 // Parts are the cases of the case write, which can be named instead of it.
 var Parts = []string{"write-none", "write-local", "write-foreign"}
 
+// Long are cases that run only when they are named.
+var Long = []string{"soak"}
+
 // Config of a run. The playground runs the example services.
 type Config struct {
 	Cases []string
 	N     []int
 	Runs  int // at least 3
+	// Minutes is how long soak runs.
+	Minutes int
 	// Playground runs, and Client is a client of it.
 	Playground *playground.Playground
 	Client     *client.Client
@@ -81,7 +86,7 @@ type run struct {
 
 // Run runs the cases one after the other.
 func Run(ctx context.Context, cfg Config) ([]Result, error) {
-	cfg.Runs = max(cfg.Runs, 3)
+	cfg.Runs, cfg.Minutes = max(cfg.Runs, 3), max(cfg.Minutes, 1)
 	dsn, err := cfg.BaselineDSN(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("make the baseline's database: %w", err)
@@ -99,12 +104,12 @@ func Run(ctx context.Context, cfg Config) ([]Result, error) {
 		return nil, err
 	}
 	r.server = parentOf(r.server)
-	for _, name := range Cases {
+	for _, name := range slices.Concat(Cases, Long) {
 		part := func(c string) bool { return c == name || name == "write" && slices.Contains(Parts, c) }
 		if !slices.ContainsFunc(cfg.Cases, part) {
 			continue
 		}
-		measure := map[string]func(context.Context) error{"idle": r.idle, "fan-out": r.fanOut, "unset": r.unset, "chain": r.chain, "cost": r.costs, "single": r.single, "write": r.write, "watch": r.watch, "prime": r.prime, "fairness": r.fairness, "far": r.far, "delegated": r.delegated, "attached": r.attached, "growth": r.growth}[name]
+		measure := map[string]func(context.Context) error{"idle": r.idle, "fan-out": r.fanOut, "unset": r.unset, "chain": r.chain, "cost": r.costs, "single": r.single, "write": r.write, "watch": r.watch, "prime": r.prime, "fairness": r.fairness, "far": r.far, "delegated": r.delegated, "attached": r.attached, "growth": r.growth, "soak": r.soak}[name]
 		if err := measure(ctx); err != nil {
 			return nil, fmt.Errorf("case %s: %w", name, err)
 		}

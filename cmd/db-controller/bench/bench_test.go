@@ -175,3 +175,18 @@ func TestScannedRowsAreOfTablesThatWereLargeBefore(t *testing.T) {
 	require.Zero(t, rows)
 	require.Empty(t, by)
 }
+
+func TestGrowthIsThatOfTheLastThird(t *testing.T) {
+	t.Parallel()
+	require.Empty(t, growthOf([]held{{}, {}}))
+	steady := held{memory: 100, goroutines: 50, connections: 10, dead: 1000}
+	grown := held{memory: 150, goroutines: 50, connections: 10, dead: 1000}
+	samples := []held{{memory: 1}, {memory: 2}, {memory: 3}, steady, steady, steady, grown, grown, grown} // a warm-up first
+	results := growthOf(samples)
+	require.Len(t, results, 4)
+	require.Equal(t, Result{Case: "soak-memory", Unit: "MB", Value: 150, Baseline: 100}, results[0])
+	for _, r := range results[1:] {
+		require.InDelta(t, r.Baseline, r.Value, 1e-9, r.Case)
+		require.Positive(t, r.Value)
+	}
+}

@@ -110,7 +110,7 @@ func (r *run) primed(ctx context.Context, outstanding float64) (ms, mb float64, 
 	return 0, 0, fmt.Errorf("its watches were not primed within a minute: %w", ctx.Err())
 }
 
-// scrape sums up the metrics of the nodes' watches of shadows.
+// scrape sums up the metrics of the nodes' watches of shadows, and reads what the process holds.
 func scrape(ctx context.Context, url string) (map[string]float64, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -129,6 +129,8 @@ func scrape(ctx context.Context, url string) (map[string]float64, error) {
 		case err != nil:
 		case name == "process_resident_memory_bytes":
 			out["bytes"] = v
+		case name == "go_goroutines":
+			out["goroutines"] = v
 		case !strings.Contains(name, `watch="shadows-`):
 		case strings.HasPrefix(name, "dbcontroller_watch_primed"):
 			out["primed"] += v

@@ -58,11 +58,13 @@ times. Compare the ratios within a run; machines differ.
   attached what the triggers of attached tables, async and strict, cost plain SQL: inserts, updates and deletes of single rows, 100 and
            50,000, beside the same statements on equal tables with a native key, in processor time of the server.
   growth   the operations of cost while both deployments have 10,000, 100,000 and 1,000,000 resources: the processor time of a call beside
-           that with the fewest, and how many rows of large tables a call reads by sequential scans. It runs last.`,
+           that with the fewest, and how many rows of large tables a call reads by sequential scans. It runs last.
+  soak     for --minutes, only when it is named: resources come and go at full speed, and memory, goroutines, connections and dead rows of the
+           last third are compared with those of the third before.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			for _, c := range cfg.Cases {
-				if known := slices.Concat(bench.Cases, bench.Parts); !slices.Contains(known, c) {
+				if known := slices.Concat(bench.Cases, bench.Parts, bench.Long); !slices.Contains(known, c) {
 					return cli.Usage("--cases %s: known are %s", c, strings.Join(known, ", "))
 				}
 			}
@@ -74,6 +76,7 @@ times. Compare the ratios within a run; machines differ.
 	f.StringSliceVar(&cfg.Cases, "cases", bench.Cases, "which cases")
 	f.IntSliceVar(&cfg.N, "n", []int{200, 300, 1_000, 3_000, 10_000, 100_000}, "holders of the fan-out")
 	f.IntVar(&cfg.Runs, "runs", 3, "runs of each case; the median counts")
+	f.IntVar(&cfg.Minutes, "minutes", 20, "how long soak runs")
 	f.BoolVar(&asJSON, "json", false, "a line of JSON for each result instead of one document (-o json)")
 	f.StringVar(&plot, "plot", "", "an SVG `FILE` to write a picture of the ratios to")
 	f.StringVar(&dsn, "postgres", "", "DSN of a server to use (default: start one)")
