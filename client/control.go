@@ -10,7 +10,7 @@ import (
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
 
-// RemoveFinalizer tells that the caller has cleaned up after an incarnation of a resource in DELETING. That the resource, or its
+// RemoveFinalizer reports that the caller has cleaned up after an incarnation of a resource in DELETING. That the resource, or its
 // finalizer, is gone is no error. It asks the resource's own deployment: a call that another region forwards has the rights of a user.
 // It fails with ErrDenied unless the kind names the caller as the finalizer's holder, or the caller may
 // operate on the resource.

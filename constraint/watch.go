@@ -32,7 +32,7 @@ type watchRun struct {
 func (r *watchRun) atOnce() {
 	select {
 	case r.hurry <- struct{}{}:
-	default: // told before
+	default: // notified before
 	}
 }
 

@@ -125,7 +125,7 @@ func (l *loop) handed(h handing) {
 	l.giveBack()
 }
 
-// giveBack tells of the shards of which nothing runs any more.
+// giveBack reports the shards of which nothing runs any more.
 func (l *loop) giveBack() {
 	var busy []handing
 	for _, h := range l.returning {

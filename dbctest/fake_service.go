@@ -217,7 +217,7 @@ type prepared struct {
 	wanted *resourcev1.Resource
 }
 
-// check checks what is wrong with writes whatever is stored.
+// check finds the mistakes of writes that do not depend on stored resources.
 func (d *door) check(writes []*resourcev1.BatchWriteResourcesRequest_Write) error {
 	names := map[schema.FullName]bool{}
 	for _, w := range writes {

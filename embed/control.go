@@ -17,7 +17,7 @@ type Finalizer struct {
 	Finalizer string
 }
 
-// RemoveFinalizerIn tells that the application has cleaned up after a resource in DELETING, and runs fn in the same transaction: what fn
+// RemoveFinalizerIn reports that the application has cleaned up after a resource in DELETING, and runs fn in the same transaction: what fn
 // removes is removed with the finalizer, once. The kind names application/SERVICE/NAME as its holder. That the resource is gone is
 // ErrNotFound, and that it has no such finalizer any more is no error; fn runs then as well.
 //

@@ -24,7 +24,7 @@ type registration struct {
 	known   bool               // guarded by mu: whether there is an environment
 	entry   *schema.Deployment // guarded by mu: this deployment in the newest environment; nil when it is not in it
 	problem string             // guarded by mu: the reason why the last try failed
-	named   bool               // guarded by mu: the registry has been told the identity of the database
+	named   bool               // guarded by mu: the registry has the identity of the database
 
 	// Of capacity one: a field above has changed. Sent by lead and see, received by run; never closed.
 	changed chan struct{}
@@ -102,7 +102,7 @@ func (r *registration) due() (generation int64, due bool) {
 	if r.entry.Address != r.client.cfg.Address {
 		return r.entry.Generation + 1, true
 	}
-	// A registry of an earlier version does not store the identity: it is told once.
+	// A registry of an earlier version does not store the identity: it is sent once.
 	return r.entry.Generation, r.entry.Database == uuid.Nil && !r.named
 }
 

@@ -11,7 +11,7 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 )
 
-// DropOwnersStore has the deleted owners whose ownees' deployment has to be told.
+// DropOwnersStore has the deleted owners whose ownees' deployment has to be notified.
 type DropOwnersStore interface {
 	// Disowned reads the owners of pieces of work. An owner that is gone already is not among them.
 	Disowned(ctx context.Context, to schema.DeploymentID, seqs []int64) (*peer.Disowned, error)
@@ -19,7 +19,7 @@ type DropOwnersStore interface {
 	MarkOwneesNotified(ctx context.Context, d *peer.Disowned) error
 }
 
-// OwnersPeers tells the ownees' deployment which owners are deleted, and which ones do not refer to an ownee any more.
+// OwnersPeers notifies the ownees' deployment of deleted owners, and of owners that do not refer to an ownee any more.
 type OwnersPeers interface {
 	// DropOwners returns the owners with an ownee that could not be handled there, and whether the call has to be
 	// repeated: it ends after a while when there are many ownees.

@@ -9,7 +9,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// Pauses has what an operator has paused.
+// Pauses has the pauses of an operator.
 type Pauses interface {
 	// CheckHandler fails while a handler is paused, as a whole or for a deployment.
 	CheckHandler(ctx context.Context, handler schema.Handler, of schema.DeploymentID) error

@@ -20,13 +20,13 @@ type AnnounceEpochStore interface {
 	MarkAnnounced(ctx context.Context, to schema.DeploymentID, epoch uuid.UUID) error
 }
 
-// AnnounceEpochPeers tells another deployment the epoch.
+// AnnounceEpochPeers sends the epoch to another deployment.
 type AnnounceEpochPeers interface {
 	// AnnounceEpoch returns the epoch that the other deployment knows now.
 	AnnounceEpoch(ctx context.Context, at schema.DeploymentID, epoch uuid.UUID) (known uuid.UUID, err error)
 }
 
-// AnnounceEpoch tells another deployment that this deployment's database was failed over or restored.
+// AnnounceEpoch notifies another deployment of a failover or restore of this deployment's database.
 type AnnounceEpoch struct {
 	Store AnnounceEpochStore
 	Peers AnnounceEpochPeers

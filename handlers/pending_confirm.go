@@ -33,7 +33,7 @@ type ConfirmPeers interface {
 	Confirm(ctx context.Context, target schema.DeploymentID, epoch uuid.UUID, attempts []peer.AttemptID, delegable bool) (*peer.Confirmed, error)
 }
 
-// Confirm tells the targets' deployment that attempts have committed. Messages of one reference may arrive in any order (I7).
+// Confirm notifies the targets' deployment of committed attempts. Messages of one reference may arrive in any order (I7).
 type Confirm struct {
 	Store ConfirmStore
 	Peers ConfirmPeers

@@ -21,7 +21,7 @@ type ConfirmAgainStore interface {
 	Recovered(ctx context.Context, seq int64) error
 }
 
-// ConfirmAgainPeers tells another deployment that the references to it are compared.
+// ConfirmAgainPeers notifies another deployment that the references to it are compared.
 type ConfirmAgainPeers interface {
 	// ConfirmEpoch names the epochs that were compared: of the other deployment's database, and of this one's.
 	ConfirmEpoch(ctx context.Context, at schema.DeploymentID, epoch, selfEpoch uuid.UUID) error

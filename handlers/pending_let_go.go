@@ -7,7 +7,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// LetGo tells the ownees' deployment that owners here do not refer to ownees there any more: it checks these owners again.
+// LetGo notifies the ownees' deployment that owners here do not refer to ownees there any more: it checks these owners again.
 type LetGo struct {
 	Store MessageStore
 	Peers OwnersPeers

@@ -16,7 +16,7 @@ type ReleasePeers interface {
 	Release(ctx context.Context, target schema.DeploymentID, epoch uuid.UUID, keys []peer.BlockadeKey, attempts []peer.AttemptID) error
 }
 
-// Release tells the targets' deployment which references were dropped, and which attempts were aborted. Messages of one
+// Release notifies the targets' deployment of dropped references and aborted attempts. Messages of one
 // reference may arrive in any order (I7).
 type Release struct {
 	Store MessageStore

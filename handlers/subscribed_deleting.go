@@ -23,7 +23,7 @@ type SubscribedStore interface {
 	ActFor(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion, patience time.Duration) (map[uuid.UUID]error, error)
 }
 
-// Acknowledger tells a deployment that its deletions up to a position are acted upon here, except some.
+// Acknowledger notifies a deployment that its deletions up to a position are acted upon here, except some.
 type Acknowledger interface {
 	Acknowledge(ctx context.Context, target schema.DeploymentID, epoch uuid.UUID, position string, except []uuid.UUID) error
 }

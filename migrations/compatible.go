@@ -19,7 +19,7 @@ import (
 // that the program knows. Without the line a migration needs a program that knows it.
 var compatibleLine = regexp.MustCompile(`(?m)^-- compatible with programs that know migration (\d+)$`)
 
-// markText is the comment on the table of applied migrations, which tells programs that do not know its newest ones whether
+// markText is the comment on the table of applied migrations, which shows programs without its newest migrations whether
 // they can work with the database.
 const markText = "works with programs that know migration "
 

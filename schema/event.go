@@ -36,7 +36,7 @@ const (
 	UpgradeOwners         Action = 7
 	Derive                Action = 8
 	CleanUpDecommissioned Action = 9
-	// AnnounceEpoch tells another deployment that this database failed over or was restored. ConfirmAgain compares the
+	// AnnounceEpoch notifies another deployment of a failover or restore of this database. ConfirmAgain compares the
 	// references to another deployment with its blockades and holder entries; VerifyBlockades compares the blockades and
 	// holder entries of another deployment here with its references.
 	AnnounceEpoch   Action = 10

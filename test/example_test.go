@@ -13,6 +13,9 @@ import (
 // The example application, a module of its own, is built and runs: over two deployments, with tables of its own.
 func TestTheExampleApplication(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("builds another module, and runs two deployments")
+	}
 	for _, args := range [][]string{{"vet", "./..."}, {"test", "-count=1", "./..."}} {
 		run := exec.CommandContext(t.Context(), "go", args...)
 		run.Dir = exampleDir

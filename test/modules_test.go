@@ -13,6 +13,9 @@ import (
 // only tests of dependencies need are not.
 func TestModulesAreTidy(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("loads the packages of all modules and of their tests")
+	}
 	for _, dir := range []string{"..", exampleDir} {
 		t.Run(dir, func(t *testing.T) {
 			t.Parallel()

@@ -72,7 +72,7 @@ func (a *App) Close() { a.embed.Close() }
 // ErrTaken: the room has a booking on that day.
 var ErrTaken = errors.New("the room is taken")
 
-// Book books a room. Ids are used once: what is removed late from the calendar is of no later booking.
+// Book books a room. Ids are used once: a late removal from the calendar concerns no later booking.
 func (a *App) Book(ctx context.Context, b Booking) (id string, err error) {
 	id = uuid.NewString()
 	write := embed.Write{Mode: embed.Create, Name: "bookings/" + id, Body: map[string]any{"room": b.Room, "day": b.Day, "project": b.Project}}

@@ -16,7 +16,7 @@ import (
 // maxActionBytes bounds the body of an action.
 const maxActionBytes = 8 << 10
 
-// action is what a person wants a deployment to do. The deployment checks the rights of the person, and stores the reason.
+// action is a request of a person to a deployment. The deployment checks the rights of the person, and stores the reason.
 type action struct {
 	// Do is pause, resume or retry.
 	Do         string `json:"do"`

@@ -108,7 +108,7 @@ func (s *Sessions) session(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// signedIn tells the page whether it has to ask for a token.
+// signedIn reports to the page whether it has to ask for a token.
 type signedIn struct {
 	SignedIn bool `json:"signed_in"`
 	// Actions are allowed.

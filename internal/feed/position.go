@@ -203,7 +203,7 @@ func (l *Log) open(st state, token, filter string) (Position, error) {
 	return p, err
 }
 
-// errAhead: a position is told only when the log is on disk up to it, so that no crash leads back to before it. Only an older copy
+// errAhead: a position is sent only when the log is on disk up to it, so that no crash leads back to before it. Only an older copy
 // of the database, whose server nothing distinguishes from the former one, has not reached it.
 var errAhead = fmt.Errorf("%w: it is ahead of the database, which an older copy has replaced", ErrReset)
 

@@ -378,7 +378,7 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	return mem.BufferSlice{mem.NewBuffer(&raw, sentBuffer{out.call, out.hold})}, nil
 }
 
-// sentBuffer is told when a buffer is no longer needed: its message is sent, or never will be.
+// sentBuffer is called when a buffer is no longer needed: its message is sent, or never will be.
 type sentBuffer struct {
 	call *call
 	hold *budget.Hold

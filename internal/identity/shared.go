@@ -52,7 +52,7 @@ func (j *joined) size() (int, error) {
 	return len(raw) + proto.Size(j.own), nil
 }
 
-// marshal returns the encoded parts. The last buffer is the shared one, whose end ended is told.
+// marshal returns the encoded parts. The last buffer is the shared one; ended is called at its end.
 func (j *joined) marshal(ended mem.BufferPool) (out mem.BufferSlice, err error) {
 	raw, err := j.encoded()
 	if err != nil {

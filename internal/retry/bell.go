@@ -5,10 +5,10 @@ import (
 	"sync"
 )
 
-// bellRoom is the number of rings that a busy listener is told one by one.
+// bellRoom is the number of keys that wait for a busy listener.
 const bellRoom = 16
 
-// Bell tells loops of one process that something that waits is to be tried at once. The zero key stands for everything. The zero Bell
+// Bell makes loops of one process try waiting work at once. The zero key stands for everything. The zero Bell
 // is ready to use, and safe for concurrent use.
 type Bell[K comparable] struct {
 	mu        sync.Mutex
@@ -32,7 +32,7 @@ func (b *Bell[K]) Listen(ctx context.Context) <-chan K {
 	return heard
 }
 
-// Ring tells the listeners a key, and waits for none of them: one that is too busy for single keys is told the zero key.
+// Ring sends a key to the listeners, and waits for none of them: one that is too busy for single keys gets the zero key.
 func (b *Bell[K]) Ring(k K) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -45,7 +45,7 @@ type operatorActions interface {
 	WaiveComparison(ctx context.Context, of schema.DeploymentID, reason, by string) error
 }
 
-// pauser pauses deletions, and finds what waits for long.
+// pauser pauses deletions, and finds resources and work that wait for long.
 type pauser interface {
 	Pause(ctx context.Context, of schema.DeploymentID, handler schema.Handler, paused bool, reason, by string) error
 	Pauses(ctx context.Context) ([]shadow.Pause, error)

@@ -168,7 +168,7 @@ func NewServer(cfg Config) (*Server, error) {
 	return &Server{Server: server, Channels: channels}, policy.Covers(server)
 }
 
-// refusals returns the configured function that is told of refused calls, never nil.
+// refusals returns the configured function for refused calls, never nil.
 func refusals(cfg Config) func(what string, who identity.Identity) {
 	if cfg.Refused == nil {
 		return func(string, identity.Identity) {}

@@ -12,7 +12,7 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
-// steering has work tried at once, and releases what an operator knows to be wrong.
+// steering has work tried at once, and releases rows that an operator knows to be wrong.
 type steering interface {
 	Retry(ctx context.Context, of schema.DeploymentID, reason, by string) error
 	RetryResource(ctx context.Context, name, reason, by string) (waitsFor []schema.DeploymentID, err error)

@@ -123,7 +123,7 @@ func (s *Store) Deployment() schema.DeploymentID { return s.db.Deployment() }
 // Model that writes are validated with; nil before the first Switch.
 func (s *Store) Model() *schema.Model { return s.db.Model() }
 
-// Wake tells the watchers that something was committed: for callers of SaveTx, after their commit. It costs nothing;
+// Wake notifies the watchers of a commit: for callers of SaveTx, after their commit. It costs nothing;
 // without it watchers notice within a few seconds.
 func (s *Store) Wake() { s.db.Wake() }
 
@@ -135,5 +135,5 @@ func (s *Store) Leases(name string, ttl time.Duration) *Leases {
 	return &Leases{Store: s.db, Name: name, TTL: ttl}
 }
 
-// RunNotifications listens for other processes' commits, and tells them of those of this process, until ctx ends.
+// RunNotifications listens for other processes' commits, and notifies them of those of this process, until ctx ends.
 func (s *Store) RunNotifications(ctx context.Context) error { return s.db.RunNotifications(ctx) }

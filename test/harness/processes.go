@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -53,31 +52,37 @@ func GoBuild(ctx context.Context, args ...string) *exec.Cmd {
 // Binary builds the program, once for each test process.
 func Binary(t testing.TB) string {
 	t.Helper()
-	path, err := binary()
-	require.NoError(t, err)
-	return path
+	return built(t, binary)
 }
 
 // CrashingBinary is Binary with crash points.
 func CrashingBinary(t testing.TB) string {
 	t.Helper()
-	path, err := crashing()
+	return built(t, crashing)
+}
+
+// folders of the binaries that were built.
+var folders struct {
+	mu   sync.Mutex
+	each []string // guarded by mu
+}
+
+func built(t testing.TB, build func() (string, error)) string {
+	t.Helper()
+	path, err := build()
 	require.NoError(t, err)
-	built.Store(true)
+	folders.mu.Lock()
+	defer folders.mu.Unlock()
+	folders.each = append(folders.each, filepath.Dir(path))
 	return path
 }
 
-// built: there is a crashing binary to remove.
-var built atomic.Bool
-
-// RemoveBinary removes the binaries. TestMain calls it.
+// RemoveBinary removes the binaries, if some were built. TestMain calls it.
 func RemoveBinary() {
-	if path, err := binary(); err == nil {
-		_ = os.RemoveAll(filepath.Dir(path))
-	}
-	if built.Load() {
-		path, _ := crashing()
-		_ = os.RemoveAll(filepath.Dir(path))
+	folders.mu.Lock()
+	defer folders.mu.Unlock()
+	for _, dir := range folders.each {
+		_ = os.RemoveAll(dir)
 	}
 }
 

@@ -97,7 +97,7 @@ func decommission(cmd *cobra.Command, id schema.DeploymentID, blocking, reason s
 	return told.result(out, id, "did not answer, and still waits for "+id.String())
 }
 
-// decisions are the answers of deployments that were told an operator's decision about one deployment.
+// decisions are the answers of deployments to an operator's decision about one deployment.
 type decisions []decided
 
 type decided struct {
@@ -116,7 +116,7 @@ func (d *decisions) failed(out cli.Printer, id schema.DeploymentID, err error) {
 	out.Line("  %-40s FAILED: %v", id, cli.Plain(err))
 }
 
-// result prints the answers for programs. It returns an error when a deployment was not told.
+// result prints the answers for programs. It returns an error when a deployment did not receive the decision.
 func (d decisions) result(out cli.Printer, about schema.DeploymentID, effect string) error {
 	var silent []string
 	for _, one := range d {

@@ -48,7 +48,7 @@ func (c *serverConfig) flags(f *pflag.FlagSet) {
 	f.StringVar(&c.http, "http", "", "host:port for /livez, /readyz and /metrics (default: none)")
 	f.StringVar(&c.pprof, "pprof", "", "loopback host:port for profiles (default: none)")
 	f.Int64Var(&c.memory, "call-memory", 512, "MiB of memory for the requests and answers of all callers together, at least 64; one caller has 40 at most")
-	f.DurationVar(&c.stopTimeout, "stop-timeout", 2*time.Second, "how long calls under way may go on after the process was told to stop; watches are ended then")
+	f.DurationVar(&c.stopTimeout, "stop-timeout", 2*time.Second, "how long calls under way may go on after the signal to stop; watches are ended then")
 	f.BoolVar(&c.reflection, "reflection", false, "serve gRPC reflection, which lists services and messages, to users and operators")
 }
 

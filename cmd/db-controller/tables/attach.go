@@ -197,7 +197,7 @@ func (f *attachFlags) apply(cmd *cobra.Command, conn *pgx.Conn, out cli.Printer,
 	return "attached", nil
 }
 
-// waits tells that a lock is not to be had.
+// waits reports that a lock is taken.
 func waits(cmd *cobra.Command, table schema.TableName) func(error) {
 	return func(error) { cmd.PrintErrf("%s is locked by another transaction; trying again\n", table) }
 }

@@ -240,7 +240,7 @@ func (f *scanFlags) verdict(ctx context.Context, r *report.Report) error {
 	return nil
 }
 
-// newProgress returns a function that tells of a table at its end, and every few seconds while it is read.
+// newProgress returns a function that reports the progress of a table: at its end, and every few seconds while it is read.
 func newProgress(w io.Writer) func(scan.Progress) {
 	last := time.Now()
 	return func(p scan.Progress) {

@@ -140,7 +140,7 @@ func (f *serverFolder) removeTemporary() error {
 	return nil
 }
 
-// checkReachable tells which parent of path the account cannot pass through.
+// checkReachable returns an error that names the parent of path which the account cannot pass through.
 func checkReachable(path string, who *serverAccount) error {
 	if who == nil {
 		return nil
@@ -282,7 +282,7 @@ func (c *serverProcess) stop() error {
 		signal syscall.Signal
 		limit  time.Duration
 	}{{syscall.SIGINT, fastLimit}, {syscall.SIGQUIT, quitLimit}, {syscall.SIGKILL, quitLimit}} {
-		// An error means that the process has ended, which done tells as well.
+		// An error means that the process has ended, which done shows as well.
 		_ = c.command.Process.Signal(step.signal)
 		select {
 		case <-c.done:
@@ -360,7 +360,7 @@ func startJanitor(pid int, f *serverFolder, serverAlive *os.File) (*janitor, err
 	return &janitor{command: command, line: ours}, nil
 }
 
-// serverEnded tells the janitor that there is no server to end any more.
+// serverEnded notifies the janitor that the server has ended.
 func (j *janitor) serverEnded() {
 	if j != nil {
 		_, _ = j.line.WriteString("ended\n") // fails only when it was dismissed

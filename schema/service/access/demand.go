@@ -18,7 +18,7 @@ type demand struct {
 var demands = map[string]func(req any) (schema.Verb, []string){
 	resourcev1.ResourceService_GetResource_FullMethodName:      named(schema.Read),
 	resourcev1.ResourceService_DeleteResource_FullMethodName:   named(schema.Delete),
-	resourcev1.ResourceService_PlanDeletion_FullMethodName:     named(schema.Delete), // it tells as much as a delete
+	resourcev1.ResourceService_PlanDeletion_FullMethodName:     named(schema.Delete), // it reveals as much as a delete
 	resourcev1.ResourceService_SetBlockDeletion_FullMethodName: named(schema.Operate),
 	resourcev1.ResourceService_RemoveFinalizer_FullMethodName:  named(schema.Operate), // unless the caller is the holder
 	adminv1.AdminService_Explain_FullMethodName:                named(schema.Read),

@@ -46,7 +46,7 @@ func (a *Access) readable(ctx context.Context, who identity.Caller, names []sche
 	return allowed
 }
 
-// redacted hides names that the caller may not read in an answer that tells of resources other than those that were asked for, and
+// redacted hides names that the caller may not read in an answer about other resources than the requested ones, and
 // in an error.
 func (a *Access) redacted(ctx context.Context, who identity.Caller, out any, err error) (any, error) {
 	hide := hider{readable: func(names []schema.FullName) []bool { return a.readable(ctx, who, names) }}

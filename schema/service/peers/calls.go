@@ -47,7 +47,7 @@ func (p *Peers) CheckReferences(ctx context.Context, at schema.DeploymentID, ref
 	return known, nil
 }
 
-// AnnounceEpoch tells a deployment that the database of this one began a new epoch, and returns the greatest epoch that
+// AnnounceEpoch notifies a deployment that the database of this one began a new epoch, and returns the greatest epoch that
 // is known there.
 func (p *Peers) AnnounceEpoch(ctx context.Context, at schema.DeploymentID, epoch uuid.UUID) (uuid.UUID, error) {
 	client, err := p.Client(at)
@@ -63,7 +63,7 @@ func (p *Peers) AnnounceEpoch(ctx context.Context, at schema.DeploymentID, epoch
 	return wire.UID(answer.GetEpoch())
 }
 
-// ConfirmEpoch tells a deployment that all references to it have been compared: in the epoch that it has announced,
+// ConfirmEpoch notifies a deployment that all references to it have been compared: in the epoch that it has announced,
 // and in the epoch of this deployment (selfEpoch).
 func (p *Peers) ConfirmEpoch(ctx context.Context, at schema.DeploymentID, epoch, selfEpoch uuid.UUID) error {
 	client, err := p.Client(at)
@@ -126,7 +126,7 @@ func (p *Peers) Recall(ctx context.Context, holder schema.DeploymentID, asked []
 	return out, err
 }
 
-// Confirm tells a deployment that attempts have committed. delegable: it may grant delegations of the targets.
+// Confirm notifies a deployment of committed attempts. delegable: it may grant delegations of the targets.
 func (p *Peers) Confirm(ctx context.Context, target schema.DeploymentID, epoch uuid.UUID, attempts []peer.AttemptID, delegable bool) (*peer.Confirmed, error) {
 	client, err := p.Client(target)
 	if err != nil {
@@ -151,7 +151,7 @@ func (p *Peers) Confirm(ctx context.Context, target schema.DeploymentID, epoch u
 	return out, err
 }
 
-// Release tells a deployment that references were dropped, and that attempts were aborted.
+// Release notifies a deployment of dropped references and aborted attempts.
 func (p *Peers) Release(ctx context.Context, target schema.DeploymentID, epoch uuid.UUID, keys []peer.BlockadeKey, attempts []peer.AttemptID) error {
 	client, err := p.Client(target)
 	if err != nil {
@@ -167,7 +167,7 @@ func (p *Peers) Release(ctx context.Context, target schema.DeploymentID, epoch u
 	return err
 }
 
-// Acknowledge tells a deployment that this one has acted upon all its deletions up to a position, with exceptions.
+// Acknowledge notifies a deployment that this one has acted upon all its deletions up to a position, with exceptions.
 func (p *Peers) Acknowledge(ctx context.Context, target schema.DeploymentID, epoch uuid.UUID, position string, except []uuid.UUID) error {
 	req := &schemav1.AcknowledgeDeletionsRequest{Position: position, ExceptUids: wire.Bytes(except), Epoch: epoch[:], InParts: true}
 	for {

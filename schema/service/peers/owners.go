@@ -93,7 +93,7 @@ func (p *Peers) checkManyOwners(ctx context.Context, at schema.DeploymentID, que
 	return out, nil
 }
 
-// DropOwners tells a deployment that owners of its resources were deleted here, or let go of its resources.
+// DropOwners notifies a deployment that owners of its resources were deleted here, or let go of its resources.
 func (p *Peers) DropOwners(ctx context.Context, at schema.DeploymentID, epoch uuid.UUID, deleted []schema.Deletion, letGo []peer.LetGo) (failed []uuid.UUID, more bool, err error) {
 	client, err := p.Client(at)
 	if err != nil {

@@ -27,7 +27,7 @@ func (p *Peers) SetPositions(store Positions) {
 	p.kept = &positions{store: store, told: map[*keptPosition]string{}, now: time.Now}
 }
 
-// positions are the tokens that the watches of this process were told since the last statement. A deployment that watches many others
+// positions are the tokens that the watches of this process have received since the last statement. A deployment that watches many others
 // stores all of their tokens with one statement: idle watches cost no statement each.
 type positions struct {
 	store Positions
@@ -38,7 +38,7 @@ type positions struct {
 	at   time.Time                // of the last statement for all
 }
 
-// keptPosition is the stored token of a watch of deletions. Each stream tells it before it is replaced by a token of that stream,
+// keptPosition is the stored token of a watch of deletions. Each stream sends it before it is replaced by a token of that stream,
 // so that the other deployment learns of a position that its database has lost, even when every process has restarted since.
 type keptPosition struct {
 	all   *positions // nil: nothing is stored
@@ -68,7 +68,7 @@ func (p *Peers) keptPosition(ctx context.Context, of schema.DeploymentID) (*kept
 }
 
 // replace has a newer token stored: the first one of a stream at once, later ones every few seconds together with those of the other
-// watches. It fails when another stream has stored one that this stream has not told: the next stream does. While the database
+// watches. It fails when another stream has stored one that this stream has not sent: the next stream does. While the database
 // fails the stored token stays, and is older than it could be.
 func (k *keptPosition) replace(ctx context.Context, token string) error {
 	if k.all == nil || token == "" {

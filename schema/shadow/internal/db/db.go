@@ -96,7 +96,7 @@ type DB struct {
 	// Version validates writes; nil before the first switch.
 	Version atomic.Pointer[Version]
 
-	// Retries tells the loops of this process which deployment's work is to be tried at once.
+	// Retries makes the loops of this process try the work for a deployment at once.
 	Retries retry.Bell[schema.DeploymentID]
 
 	Now func() time.Time // the clock of this process; tests move it

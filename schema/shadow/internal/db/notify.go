@@ -105,7 +105,7 @@ func (s *DB) listen(ctx context.Context, process string) error {
 	}
 }
 
-// ringRetry tells the loops of this process what is to be tried at once. What a newer program sends in another form is taken for all.
+// ringRetry makes the loops of this process try work at once. A message in another form, of a newer program, stands for all work.
 func (s *DB) ringRetry(payload string) {
 	of, _ := schema.ParseDeploymentID(payload)
 	s.Retries.Ring(of)

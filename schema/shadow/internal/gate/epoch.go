@@ -202,9 +202,9 @@ func (s *Gate) laterThan(known uuid.UUID) (uuid.UUID, error) {
 	return greater, nil
 }
 
-// OutdoEpoch begins an epoch that is later than known, an epoch of this database of which another deployment was told. The database has
+// OutdoEpoch begins an epoch that is later than known, an epoch of this database that another deployment knows. The database has
 // lost known: it is an older copy, or the clock went back since. A deployment is believed once until an epoch begins for another
-// reason: it is told of no later one than those of this deployment, and a hostile one could go on for ever.
+// reason: it receives no later one than those of this deployment, and a hostile one could go on for ever.
 func (s *Gate) OutdoEpoch(ctx context.Context, by schema.DeploymentID, known uuid.UUID) error {
 	ctx = postgres.InControl(ctx)
 	greater, err := s.laterThan(known)

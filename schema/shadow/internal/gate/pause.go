@@ -36,11 +36,11 @@ ORDER BY d.id <> $1, d.service, d.region, p.handler`
 	deletions = "DELETIONS"
 )
 
-// Pause is what an operator has paused here, and the decision.
+// Pause is a pause of deletions or of a handler here, and the decision.
 type Pause struct {
 	// Of is this deployment for a pause as a whole, or the other deployment for whose deletions or work nothing is done.
 	Of schema.DeploymentID
-	// Handler is empty for deletions: all marks and removals here, or what is done for the deletions of Of.
+	// Handler is empty for deletions: all marks and removals here, or the work for the deletions of Of.
 	Handler    schema.Handler
 	Reason, By string
 	At         time.Time
@@ -91,7 +91,7 @@ func retryPayload(of schema.DeploymentID) string {
 	return of.String()
 }
 
-// Pauses lists what is paused here, that of this deployment as a whole first.
+// Pauses lists the pauses here, that of the whole deployment first.
 func (s *Gate) Pauses(ctx context.Context) ([]Pause, error) {
 	rows, err := s.Pool.Query(ctx, pausesSQL, s.SelfID)
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package owner keeps owner references true across deployments: owners are found, pinned, told of their ownees, and upgraded;
+// Package owner keeps owner references true across deployments: owners are found, pinned, recorded with their ownees, and upgraded;
 // ownees that lost their last owner are collected.
 package owner
 

@@ -20,7 +20,7 @@ JOIN dbcontroller.pin p ON p.statement = i.statement AND p.blocks = i.blocks
 JOIN dbcontroller.foreign_target f ON f.id = p.target_id AND f.deployment_id = i.deployment_id AND f.kind_id = i.kind_id AND f.name = i.name
 ORDER BY p.statement`
 
-// Find sets the targets of the new references that statements wrote under rights: they were committed with the rows, and whoever ends
+// Find sets the targets of the new references that statements wrote under rights: they were committed with the rows, and the end of
 // such a right waits until they are stored.
 func Find(ctx context.Context, s *db.DB, q db.Querier, sv *prepare.Saving) error {
 	if len(sv.Under) == 0 {

@@ -1,5 +1,5 @@
 // Package steer has the decisions of operators about single rows and waits: work that is tried at once, and blockades, entries and owner
-// references that are released although their deployments have not said so.
+// references that are released without a release by their deployments.
 package steer
 
 import (

@@ -159,10 +159,10 @@ func (s *Verifier) lookAtRights(ctx context.Context, at schema.DeploymentID) err
 	return nil
 }
 
-// blockadesBegin is the cursor of a pass that has told all deletions again and begins with the blockades.
+// blockadesBegin is the cursor of a pass that has delivered all deletions again and begins with the blockades.
 const blockadesBegin = "blockades"
 
-// VerifyBlockades tells a deployment again of the deletions that concern it, and then compares its blockades here with its references,
+// VerifyBlockades delivers the deletions that concern a deployment to it again, and then compares its blockades here with its references,
 // and removes those without a reference. It is one piece of work, and resumes at its saved cursor.
 func (s *Verifier) VerifyBlockades(ctx context.Context, of schema.DeploymentID, seq int64) error {
 	cursor, _, err := s.pass(ctx, schema.VerifyBlockades, seq)

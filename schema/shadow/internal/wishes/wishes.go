@@ -114,7 +114,7 @@ type asking struct {
 	rights.Asked
 	text string
 	once string // the wish, and when it was asked
-	late bool   // it is answered now, with whatever stands in its way
+	late bool   // it is answered now, with the obstacle if there is one
 }
 
 // GrantWishes asks for the rights of the wishes that are not answered, and answers those whose rights are there or refused.

@@ -58,7 +58,7 @@ func settled(ctx context.Context, writes []peer.Write, once func(ctx context.Con
 	for pauses := (retry.Backoff{First: 5 * time.Millisecond, Max: 200 * time.Millisecond}); ; {
 		saved, err := once(ctx, unread)
 		if unread && (errors.Is(err, db.ErrStale) || peer.Definite(err)) {
-			unread = false // a resource may exist: that is told first
+			unread = false // a resource may exist: that error comes first
 			continue
 		}
 		if last != nil && peer.GaveUp(err) {
