@@ -211,7 +211,8 @@ func (g *generator) shop(t *transaction) string {
 	case 3:
 		return fmt.Sprintf("UPDATE orders SET approver_id = %s, approver_region = %s", g.maybe(), region)
 	case 4:
-		return fmt.Sprintf("INSERT INTO lines SELECT %d, id, %s FROM orders WHERE id = %s", g.n, g.maybe(), o)
+		rows := g.one("id = "+o, "true") // many rows of one statement may name one target
+		return fmt.Sprintf("INSERT INTO lines SELECT 100 * %d + row_number() OVER (ORDER BY id COLLATE \"C\"), id, %s FROM orders WHERE %s", g.n, g.maybe(), rows)
 	case 5:
 		return g.one("TRUNCATE lines", "TRUNCATE invoices", "DELETE FROM lines WHERE id % 2 = 0", "DELETE FROM invoices WHERE id = "+g.invoice(), "UPDATE lines SET id = -id")
 	case 6:
