@@ -73,6 +73,9 @@ func (c *Client) throughDoors(ctx context.Context, doors doorsTo, home schema.De
 	var last error
 	for n := 0; ; n++ {
 		err := c.once(ctx, doors, home, n, try)
+		if errors.Is(err, ErrClosed) && last != nil {
+			return fmt.Errorf("%w: the outcome is unknown (request id %q); the last answer was: %w", err, id, last)
+		}
 		if err == nil || isDefinite(err) {
 			return err
 		}
@@ -91,7 +94,7 @@ func isDefinite(err error) bool {
 	if e := (*Error)(nil); errors.As(err, &e) {
 		return e.Definite()
 	}
-	return errors.As(err, new(*UnregisteredError))
+	return errors.As(err, new(*UnregisteredError)) || errors.Is(err, ErrClosed)
 }
 
 // once makes the n-th try, through the door whose turn it is.

@@ -229,3 +229,21 @@ func TestAnUnavailableTargetNamesItsDeployment(t *testing.T) {
 	require.ErrorAs(t, err, &e)
 	require.Equal(t, []schema.DeploymentID{{Service: "devices.example.com", Region: "eastus2"}}, e.Deployments)
 }
+
+// A call of a client that is closed fails at once.
+func TestAClosedClientAnswersAtOnce(t *testing.T) {
+	t.Parallel()
+	c := open(t, stub.New(t, stub.Services{Resources: &scripted{}}))
+	_, err := c.Get(t.Context(), acme)
+	require.NoError(t, err)
+	c.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	_, err = c.Get(ctx, acme)
+	require.ErrorIs(t, err, client.ErrClosed)
+	require.NoError(t, ctx.Err(), "%v", err)
+	for _, err := range c.Watch(ctx, stub.Deployment, client.WatchQuery{}) {
+		require.ErrorIs(t, err, client.ErrClosed)
+	}
+	require.NoError(t, ctx.Err())
+}

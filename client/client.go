@@ -86,6 +86,8 @@ type Client struct {
 	read  time.Time                                        // guarded by mu; when env was read
 	conns map[schema.DeploymentID]connection               // guarded by mu
 	over  map[schema.DeploymentID]grpc.ClientConnInterface // of Over; nil: connections are made from the environment
+
+	closed bool // guarded by mu
 }
 
 // connection is a connection and its address, which the registry may replace.
@@ -159,13 +161,14 @@ func Over(env *schema.Environment, conns map[schema.DeploymentID]grpc.ClientConn
 	return &Client{env: env, over: conns}
 }
 
-// Close closes every connection.
+// Close closes every connection. Calls fail with ErrClosed from then on.
 func (c *Client) Close() {
 	if c.over != nil {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.closed = true
 	for _, conn := range c.conns {
 		_ = conn.Close()
 	}
@@ -177,6 +180,9 @@ func (c *Client) Close() {
 func (c *Client) Environment(ctx context.Context) (*schema.Environment, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.closed {
+		return nil, ErrClosed
+	}
 	if c.env != nil {
 		return c.env, nil
 	}

@@ -39,6 +39,9 @@ var (
 	ErrInternal = errors.New("internal")
 )
 
+// ErrClosed: the client is closed. The outcome of a write that was under way is unknown.
+var ErrClosed = errors.New("the client is closed")
+
 // Error is the failure of a call. errors.As finds it in each error of Client, Kind and Watch that came from a server.
 type Error struct {
 	// Class is one of the errors above; errors.Is compares with it.
