@@ -125,6 +125,9 @@ func (f *fixture) find(name string) bool {
 // A binary built without the tag contains no crash points, nor their names.
 func TestReleasesHaveNoCrashPoints(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("builds the program with crash points")
+	}
 	for binary, has := range map[string]bool{harness.Binary(t): false, harness.CrashingBinary(t): true} {
 		program, err := os.ReadFile(binary)
 		require.NoError(t, err)
