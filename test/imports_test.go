@@ -110,7 +110,7 @@ var allowed = map[string][]string{
 	"test/model/attached":                       {},
 	"test/model/strict":                         {},
 	"test/model/recovery":                       {},
-	"internal/gateway":                          {"schema/gatewaypb/", "schema/schemapb/"},
+	"internal/gateway":                          {"internal/budget", "internal/identity", "schema/gatewaypb/", "schema/schemapb/"},
 	"schema/gatewaypb/dbcontroller/admin/v1":    {"schema/schemapb/"},
 	"schema/gatewaypb/dbcontroller/resource/v1": {"schema/schemapb/"},
 }

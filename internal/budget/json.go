@@ -3,7 +3,7 @@ package budget
 // shape counts the parts of a JSON text.
 type shape struct{ values, objects, lists, fields int64 }
 
-// shapeOf reads each byte of a valid JSON text once.
+// shapeOf reads each byte of a JSON text once.
 func shapeOf(text []byte) (s shape) {
 	s.values = 1
 	for i := 0; i < len(text); i++ {
@@ -44,6 +44,9 @@ func DecodedBytes(text []byte) int64 {
 	s := shapeOf(text)
 	return int64(len(text)) + valueBytes*s.values + objectBytes*s.objects + fieldBytes*s.fields + listBytes*s.lists
 }
+
+// Values is the number of values of a JSON text.
+func Values(text []byte) int64 { return shapeOf(text).values }
 
 // EncodedBytes is the greatest size of a JSON text that is encoded as google.protobuf.Struct: a number has 11 bytes, and a length has
 // up to 4 for each level that begins.

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/db-controller/db-controller/internal/budget"
 	admingw "github.com/db-controller/db-controller/schema/gatewaypb/dbcontroller/admin/v1"
 	resourcegw "github.com/db-controller/db-controller/schema/gatewaypb/dbcontroller/resource/v1"
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
@@ -46,23 +47,26 @@ type Handler struct {
 	mux    *runtime.ServeMux
 	verify Verify
 	slots  *slots
+	memory *budget.Budget // of decoded answers
 }
 
 // New returns a gateway over connections to the gRPC server of the deployment, which have no certificate of their own. Callers are spread
-// over the connections. Nothing of a request is read before verify has accepted its token.
-func New(ctx context.Context, conns []grpc.ClientConnInterface, verify Verify) (*Handler, error) {
+// over the connections. Nothing of a request is read before verify has accepted its token. memory bounds the decoded answers of all callers.
+func New(ctx context.Context, conns []grpc.ClientConnInterface, verify Verify, memory int64) (*Handler, error) {
+	h := &Handler{verify: verify, slots: newSlots(), memory: budget.New(memory)}
 	mux := runtime.NewServeMux(
 		runtime.WithMarshalerOption(runtime.MIMEWildcard, &runtime.JSONPb{}),
 		runtime.WithIncomingHeaderMatcher(incoming),
 		runtime.WithOutgoingHeaderMatcher(func(header string) (string, bool) { return header, header == "x-request-id" }),
 		runtime.WithUnescapingMode(runtime.UnescapingModeAllCharacters),
 	)
-	conn := spread(conns)
+	conn := spread{conns, h}
 	err := errors.Join(
 		resourcegw.RegisterResourceServiceHandlerClient(ctx, mux, resourcev1.NewResourceServiceClient(conn)),
 		admingw.RegisterAdminServiceHandlerClient(ctx, mux, adminv1.NewAdminServiceClient(conn)),
 	)
-	return &Handler{mux: mux, verify: verify, slots: newSlots()}, err
+	h.mux = mux
+	return h, err
 }
 
 // incoming passes the headers that mean something to the gRPC server. The token is passed by the runtime.
@@ -96,7 +100,10 @@ func (h *Handler) ServeHTTP(to http.ResponseWriter, r *http.Request) {
 	}
 	defer leave()
 	r = r.Clone(context.WithValue(r.Context(), caller{}, who))
-	r.Body = http.MaxBytesReader(w, r.Body, MaxBodyBytes)
+	if err := readBody(w, r); err != nil {
+		h.refuse(w, r, err)
+		return
+	}
 	r.URL.RawPath = r.URL.EscapedPath() // without it the runtime decodes a decoded path
 	h.mux.ServeHTTP(w, r)
 }
@@ -127,13 +134,16 @@ func streams(r *http.Request) bool {
 type caller struct{}
 
 // spread is connections over which callers are spread, so that the streams of one caller take the place of few others.
-type spread []grpc.ClientConnInterface
+type spread struct {
+	conns   []grpc.ClientConnInterface
+	handler *Handler
+}
 
 func (s spread) of(ctx context.Context) grpc.ClientConnInterface {
 	who, _ := ctx.Value(caller{}).(string)
 	sum := fnv.New32a()
 	_, _ = sum.Write([]byte(who)) // never fails
-	return s[sum.Sum32()%uint32(len(s))]
+	return s.handler.Bounded(s.conns[sum.Sum32()%uint32(len(s.conns))], who)
 }
 
 // Invoke implements grpc.ClientConnInterface.

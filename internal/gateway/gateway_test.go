@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/db-controller/db-controller/internal/budget"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
 
@@ -38,7 +39,11 @@ func (s *server) Invoke(ctx context.Context, method string, args, reply any, _ .
 		return s.refuse
 	}
 	if out, ok := reply.(*resourcev1.Resource); ok {
-		proto.Merge(out, &resourcev1.Resource{Name: args.(interface{ GetName() string }).GetName(), Uid: "u1", Revision: 7})
+		named, _ := args.(interface{ GetName() string })
+		if put, ok := args.(*resourcev1.PutResourceRequest); ok {
+			named = put.GetResource()
+		}
+		proto.Merge(out, &resourcev1.Resource{Name: named.GetName(), Uid: "u1", Revision: 7})
 	}
 	return nil
 }
@@ -71,7 +76,7 @@ func handler(t *testing.T, conns ...grpc.ClientConnInterface) *Handler {
 			return "", status.Error(codes.Unauthenticated, "the token is revoked")
 		}
 		return "user/" + token, nil
-	})
+	}, budget.DefaultTotal)
 	require.NoError(t, err)
 	return h
 }

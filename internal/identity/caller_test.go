@@ -308,7 +308,7 @@ func TestTheMemoryOfAMessageIsEstimated_I20(t *testing.T) {
 	estimate := func(m proto.Message) int64 {
 		raw, err := proto.Marshal(m)
 		require.NoError(t, err)
-		bytes, err := decodedBytes(m.ProtoReflect().Descriptor(), raw)
+		bytes, err := DecodedBytes(m.ProtoReflect().Descriptor(), raw)
 		require.NoError(t, err)
 		return bytes
 	}
@@ -334,7 +334,7 @@ func TestTheMemoryOfAMessageIsEstimated_I20(t *testing.T) {
 	require.Equal(t, int64(1000), estimate(structpb.NewStringValue(strings.Repeat("x", 2000)))-estimate(structpb.NewStringValue(strings.Repeat("x", 1000))))
 	rapid.Check(t, func(t *rapid.T) {
 		raw := rapid.SliceOfN(rapid.Byte(), 0, 60).Draw(t, "raw")
-		bytes, err := decodedBytes((&structpb.Struct{}).ProtoReflect().Descriptor(), raw)
+		bytes, err := DecodedBytes((&structpb.Struct{}).ProtoReflect().Descriptor(), raw)
 		if proto.Unmarshal(raw, &structpb.Struct{}) == nil {
 			require.NoError(t, err, "what can be decoded can be estimated")
 			require.GreaterOrEqual(t, bytes, int64(messageBytes))
@@ -354,6 +354,6 @@ func TestALevelTooDeepIsNotRead(t *testing.T) {
 	require.NoError(t, err)
 	_, err = decodedLevel(of, raw, 6)
 	require.ErrorContains(t, err, "levels")
-	_, err = decodedBytes(of, raw[:len(raw)-1])
+	_, err = DecodedBytes(of, raw[:len(raw)-1])
 	require.Error(t, err, "a message that ends in the middle")
 }

@@ -19,8 +19,8 @@ const (
 	entryBytes   = 64  // of a further entry
 )
 
-// decodedBytes estimates the memory of a message, before it is decoded. It reads each byte once.
-func decodedBytes(of protoreflect.MessageDescriptor, raw []byte) (int64, error) {
+// DecodedBytes estimates the memory of a message, before it is decoded. It reads each byte once.
+func DecodedBytes(of protoreflect.MessageDescriptor, raw []byte) (int64, error) {
 	return decodedLevel(of, raw, maxLevels)
 }
 

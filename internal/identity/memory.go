@@ -408,7 +408,7 @@ func (in *incoming) decode(ctx context.Context, v any, most int64, weigh func(re
 	}
 	raw := in.raw.MaterializeToBuffer(mem.DefaultBufferPool())
 	defer raw.Free()
-	bytes, err := decodedBytes(m.ProtoReflect().Descriptor(), raw.ReadOnlyData())
+	bytes, err := DecodedBytes(m.ProtoReflect().Descriptor(), raw.ReadOnlyData())
 	if err != nil {
 		return status.Errorf(codes.InvalidArgument, "the request: %v", err)
 	}

@@ -22,7 +22,10 @@ func (d *deployment) consoleSessions(api *gateway.Handler, conns []grpc.ClientCo
 	return console.NewSessions(console.SessionsConfig{
 		Verify: d.verified, Enter: api.Enter, Actions: d.cfg.consoleActions,
 		Of: func(token string) console.Deployments {
-			own := &ownConsole{self: d.cfg.id, environment: d.peers.Environment, token: token, conn: conns[int(token[len(token)-1])%len(conns)]}
+			own := &ownConsole{
+				self: d.cfg.id, environment: d.peers.Environment, token: token, conn: conns[int(token[len(token)-1])%len(conns)],
+				bounded: func(conn grpc.ClientConnInterface) grpc.ClientConnInterface { return api.Bounded(conn, token) },
+			}
 			if d.cfg.consoleAll {
 				own.others = others
 			}
@@ -38,6 +41,7 @@ type ownConsole struct {
 	token       string
 	conn        grpc.ClientConnInterface
 	others      *tokenConns
+	bounded     func(grpc.ClientConnInterface) grpc.ClientConnInterface // answers take memory of the gateway
 }
 
 // Environment implements console.Deployments.
@@ -55,7 +59,7 @@ func (o *ownConsole) Environment(context.Context) (*schema.Environment, error) {
 
 func (o *ownConsole) to(id schema.DeploymentID) (grpc.ClientConnInterface, error) {
 	if id == o.self {
-		return bearer{o.conn, o.token}, nil
+		return bearer{o.bounded(o.conn), o.token}, nil
 	}
 	if o.others == nil {
 		return nil, fmt.Errorf("this console shows %s alone: open that of %s, use db-controller console, or start it with --console-all", o.self, id)
@@ -65,7 +69,10 @@ func (o *ownConsole) to(id schema.DeploymentID) (grpc.ClientConnInterface, error
 		return nil, fmt.Errorf("the environment has no address of %s", id)
 	}
 	conn, err := o.others.to(id, d.Address)
-	return bearer{conn, o.token}, err
+	if err != nil {
+		return nil, err
+	}
+	return bearer{o.bounded(conn), o.token}, nil
 }
 
 // Admin implements console.Deployments.
@@ -131,7 +138,9 @@ type bearer struct {
 	token string
 }
 
-// Invoke implements grpc.ClientConnInterface.
+// Invoke implements grpc.ClientConnInterface. The memory of an answer is free when it returns: a page asks several questions, one after another.
 func (b bearer) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	return b.ClientConnInterface.Invoke(metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+b.token), method, args, reply, opts...)
 }

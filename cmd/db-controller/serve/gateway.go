@@ -61,7 +61,7 @@ func (d *deployment) serveGateway(ctx context.Context) error {
 		defer func() { _ = conn.Close() }()
 		conns[i] = conn
 	}
-	handler, err := gateway.New(ctx, conns, d.verified)
+	handler, err := gateway.New(ctx, conns, d.verified, d.cfg.server.memory<<20)
 	if err != nil {
 		return fmt.Errorf("--http-api: %w", err)
 	}
@@ -82,7 +82,7 @@ func (d *deployment) serveGateway(ctx context.Context) error {
 	}
 	context.AfterFunc(ctx, func() { _ = server.Close() })
 	d.log.Info("serving the API as HTTPS and JSON", zap.Stringer("http_api", listener.Addr()))
-	err = server.Serve(tls.NewListener(netutil.LimitListener(listener, maxGatewayConnections), server.TLSConfig))
+	err = server.Serve(tls.NewListener(newByAddress(netutil.LimitListener(listener, maxGatewayConnections), maxOfAddress), server.TLSConfig))
 	if errors.Is(err, http.ErrServerClosed) {
 		return nil
 	}

@@ -80,7 +80,7 @@ func listenHTTP(ctx context.Context, flag, address string, server *http.Server, 
 		}
 	})
 	log.Info("serving "+flag, zap.Stringer("http", listener.Addr()))
-	err = server.Serve(listener)
+	err = server.Serve(newByAddress(listener, maxOfAddress))
 	if !stop() {
 		<-stopped
 	}
