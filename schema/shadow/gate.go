@@ -41,6 +41,9 @@ type (
 		OperatorDecisions(ctx context.Context) ([]OperatorDecision, error)
 		Decommissioned(ctx context.Context) ([]Decommissioned, error)
 		IsDecommissioned(id schema.DeploymentID) bool
+	}
+	// pauses of deletions and of handlers.
+	pauses interface {
 		Pause(ctx context.Context, of schema.DeploymentID, handler schema.Handler, paused bool, reason, by string) error
 		Pauses(ctx context.Context) ([]Pause, error)
 		CheckHandler(ctx context.Context, handler schema.Handler, of schema.DeploymentID) error
