@@ -103,6 +103,9 @@ func statusesOf(ctx context.Context, c *client.Client, env *schema.Environment) 
 	return found
 }
 
+// noDeployments is said instead of an empty table.
+const noDeployments = "The environment has no deployments: describe some, and apply the files (db-controller apply)."
+
 func printStatuses(out cli.Printer, found []deploymentStatus) error {
 	var rows [][]any
 	silent := 0
@@ -126,7 +129,11 @@ func printStatuses(out cli.Printer, found []deploymentStatus) error {
 		}
 		rows = append(rows, []any{f.Deployment, f.answer.GetVersion(), len(f.answer.GetProcesses()), count, oldest, strings.Join(notes(f.answer), "; ")})
 	}
-	out.Table("DEPLOYMENT VERSION PROCESSES OUTSTANDING OLDEST NOTES", rows)
+	if len(found) == 0 {
+		out.Line("%s", noDeployments)
+	} else {
+		out.Table("DEPLOYMENT VERSION PROCESSES OUTSTANDING OLDEST NOTES", rows)
+	}
 	err := out.Document(found)
 	if err == nil && silent > 0 {
 		err = cli.WithCode(cli.Unavailable, fmt.Errorf("%d of %s did not answer", silent, cli.Plural(len(found), "deployment")))

@@ -265,3 +265,23 @@ func TestTheFolderOfACertificate(t *testing.T) {
 	require.Equal(t, "user_ann", folderOf("user/ann"))
 	require.Equal(t, "deployment_iam.example.com_us-west2", folderOf("deployment/iam.example.com/us-west2"))
 }
+
+// An environment without deployments is no empty table, and not "nothing waits"; programs get an empty array.
+func TestAnEnvironmentWithoutDeploymentsIsNamed(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{
+		printed(func(out cli.Printer) { require.NoError(t, printStatuses(out, []deploymentStatus{})) }),
+		printed(func(out cli.Printer) { require.NoError(t, printStuck(out, []stuckAt{})) }),
+	} {
+		require.Equal(t, "The environment has no deployments: describe some, and apply the files (db-controller apply).\n", text)
+	}
+	require.Equal(t, "Nothing waits for long.\n", printed(func(out cli.Printer) {
+		require.NoError(t, printStuck(out, []stuckAt{{Deployment: "a", answer: &adminv1.ListStuckResponse{}}}))
+	}))
+	require.Contains(t, printed(func(out cli.Printer) {
+		require.NoError(t, printStuck(out, []stuckAt{{Deployment: "a.example.com/r", answer: &adminv1.ListStuckResponse{Pauses: []*adminv1.Pause{
+			{Of: "a.example.com/r", Reason: "r1", Actor: "operator/eve", Time: ago(0)}, {Of: "b.example.com/r", Reason: "r2", Actor: "operator/eve", Time: ago(0)},
+			{Of: "b.example.com/r", Handler: "OWNED_DELETING", Reason: "r3", Actor: "operator/eve", Time: ago(0)},
+		}}}}))
+	}), "PAUSED  owned-deleting for b.example.com/r")
+}

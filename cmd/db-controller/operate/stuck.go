@@ -41,7 +41,7 @@ func NewStuck() *cobra.Command {
 				return err
 			}
 			at := deploymentsOf(env, args)
-			if len(at) == 0 {
+			if len(at) == 0 && len(args) > 0 {
 				return cli.Usage("%s is no service and no deployment of the environment", strings.Join(args, " "))
 			}
 			return printStuck(cli.PrinterOf(cmd), stuckIn(cmd.Context(), c, at, longer))
@@ -111,9 +111,12 @@ func printStuck(out cli.Printer, found []stuckAt) error {
 			rows = append(rows, []any{f.Deployment, w.GetGroup(), what, cli.Ago(w.GetSince().AsTime()), w.GetLastError()})
 		}
 	}
-	if len(rows) == 0 {
+	switch {
+	case len(found) == 0:
+		out.Line("%s", noDeployments)
+	case len(rows) == 0:
 		out.Line("Nothing waits for long.")
-	} else {
+	default:
 		out.Table("DEPLOYMENT KIND OF SINCE REASON", rows)
 	}
 	err := out.Document(found)

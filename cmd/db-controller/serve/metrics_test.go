@@ -204,3 +204,8 @@ func TestRefusalsAreCountedByRole(t *testing.T) {
 	}
 	assert.Equal(t, map[string]float64{"dbcontroller_refused_total user calls": 2}, gathered(t, r), "a label for each user would have no bound")
 }
+
+func TestADryRunPrintsSQLAlsoWhenNothingIsMissing(t *testing.T) {
+	assert.Equal(t, "-- nothing to do: the database has the newest schema", dryRunText(nil))
+	assert.Equal(t, "A\nB", dryRunText([]string{"A", "B"}))
+}

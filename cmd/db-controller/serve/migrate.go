@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -69,9 +70,7 @@ func (m *migrated) newUp() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			for _, sql := range missing {
-				out.Line("%s", sql)
-			}
+			out.Line("%s", dryRunText(missing))
 			return out.Document(map[string]any{"sql": append([]string{}, missing...)})
 		}
 		applied, err := m.up(cmd.Context(), out)
@@ -93,6 +92,14 @@ func (m *migrated) newUp() *cobra.Command {
 	cmd.Flags().BoolVar(&move, "move-table", false, "move the table of applied migrations, which earlier releases made in the first schema of search_path, into the schema dbcontroller_migrations; those releases do not find it there")
 	cmd.Flags().StringVar(&prefix, "role-prefix", "dbcontroller", "with --roles: prefix of their names; use another one for each database of a server")
 	return cmd
+}
+
+// dryRunText is SQL in every case.
+func dryRunText(missing []string) string {
+	if len(missing) == 0 {
+		return "-- nothing to do: the database has the newest schema"
+	}
+	return strings.Join(missing, "\n")
 }
 
 func (m *migrated) up(ctx context.Context, out cli.Printer) ([]string, error) {
