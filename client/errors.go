@@ -39,7 +39,7 @@ var (
 	ErrInternal = errors.New("internal")
 )
 
-// ErrClosed: the client is closed. The outcome of a write that was under way is unknown.
+// ErrClosed is the error of calls after Close. The outcome of a write that was under way is unknown.
 var ErrClosed = errors.New("the client is closed")
 
 // Error is the failure of a call. errors.As finds it in each error of Client, Kind and Watch that came from a server.

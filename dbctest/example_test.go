@@ -75,7 +75,6 @@ func ExampleNew() {
 // A unit test without PostgreSQL: the second write is not answered, so that the client repeats it.
 func ExampleNewFake() {
 	t := newExampleT() // in a test: its t
-	defer t.end()
 
 	f := dbctest.NewFake(t, services)
 	tries := 0

@@ -58,15 +58,14 @@ func ExampleApplication_Save() {
 	defer end()
 
 	ctx, stop := context.WithCancel(context.Background())
-	defer stop()
 	pool, err := pgxpool.New(ctx, dsn)
 	if err != nil {
-		log.Fatal(err)
+		log.Panic(err)
 	}
 	defer pool.Close()
 	app, err := embed.New(ctx, embed.Config{Deployment: devices, Pool: pool, Certs: certs})
 	if err != nil {
-		log.Fatal(err)
+		log.Panic(err)
 	}
 	ended := make(chan error)
 	go func() { ended <- app.Run(ctx) }()
@@ -81,17 +80,17 @@ func ExampleApplication_Save() {
 	fmt.Println("refused:", errors.As(err, &refused))
 	saved, err := app.Save(ctx, []embed.Write{{Name: "devices/d1"}}, book)
 	if err != nil {
-		log.Fatal(err)
+		log.Panic(err)
 	}
 	fmt.Println("stored:", saved[0].Name)
 	var rows int
 	if err := pool.QueryRow(ctx, `SELECT count(*) FROM public.bookings`).Scan(&rows); err != nil {
-		log.Fatal(err)
+		log.Panic(err)
 	}
 	fmt.Println("rows:", rows)
 	stop()
 	if err := <-ended; err != nil {
-		log.Fatal(err)
+		log.Panic(err)
 	}
 	app.Close()
 	// Output:
