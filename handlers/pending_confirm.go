@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/google/uuid"
-
 	"github.com/db-controller/db-controller/internal/crash"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
@@ -29,8 +27,8 @@ type ConfirmStore interface {
 
 // ConfirmPeers confirms the blockades of attempts at another deployment.
 type ConfirmPeers interface {
-	// Confirm returns the attempts of which the other deployment has no blockade and, if delegable, the targets that it delegates.
-	Confirm(ctx context.Context, target schema.DeploymentID, epoch uuid.UUID, attempts []peer.AttemptID, delegable bool) (*peer.Confirmed, error)
+	// Confirm returns the attempts of which the other deployment lacks blockades and, if delegable, the targets that it delegates.
+	Confirm(ctx context.Context, target schema.DeploymentID, c peer.Confirm) (*peer.Confirmed, error)
 }
 
 // Confirm notifies the targets' deployment of committed attempts. Messages of one reference may arrive in any order (I7).
@@ -53,7 +51,7 @@ func (h *Confirm) Handle(ctx context.Context, to schema.DeploymentID, seqs []int
 		return nil, err
 	}
 	if len(m.Confirm) > 0 {
-		confirmed, err := h.Peers.Confirm(ctx, to, m.Epoch, m.Confirm, len(m.Delegable) > 0)
+		confirmed, err := h.Peers.Confirm(ctx, to, peer.Confirm{Epoch: m.Epoch, Attempts: m.Confirm, References: m.References, Delegable: len(m.Delegable) > 0})
 		if err != nil {
 			return nil, fmt.Errorf("confirm at %s: %w", to, err)
 		}

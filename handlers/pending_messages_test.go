@@ -20,9 +20,9 @@ type messagePeers struct {
 	epoch   uuid.UUID // of the last message
 }
 
-func (p *messagePeers) Confirm(_ context.Context, _ schema.DeploymentID, epoch uuid.UUID, attempts []peer.AttemptID, _ bool) (*peer.Confirmed, error) {
-	p.epoch = epoch
-	p.add("confirm", len(attempts))
+func (p *messagePeers) Confirm(_ context.Context, _ schema.DeploymentID, c peer.Confirm) (*peer.Confirmed, error) {
+	p.epoch = c.Epoch
+	p.add("confirm", len(c.Attempts))
 	return &peer.Confirmed{Unknown: p.unknown}, p.err
 }
 

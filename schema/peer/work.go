@@ -13,9 +13,11 @@ type Messages struct {
 	// Epoch of the database in which they were read.
 	Epoch   uuid.UUID
 	Confirm []AttemptID
-	Release []BlockadeKey
-	Abandon []AttemptID
-	LetGo   []LetGo
+	// References are, by attempt of Confirm, the references that are stored under it.
+	References []int32
+	Release    []BlockadeKey
+	Abandon    []AttemptID
+	LetGo      []LetGo
 	// Seqs are the pieces of work of these messages, which Delivered removes.
 	Seqs []int64
 	// Delegable are the targets of Confirm to which this deployment wants to be able to refer without asking; empty while it
@@ -34,9 +36,20 @@ type Delegable struct {
 	Turn int64
 }
 
+// Confirm tells the targets' deployment that attempts have committed.
+type Confirm struct {
+	// Epoch of the database in which the attempts were read.
+	Epoch    uuid.UUID
+	Attempts []AttemptID
+	// References are, by attempt, those that the holder's deployment stores under it; empty from earlier versions.
+	References []int32
+	// Delegable: the holder's deployment may be granted delegations of the targets.
+	Delegable bool
+}
+
 // Confirmed is the answer of the targets' deployment to a confirm.
 type Confirmed struct {
-	// Unknown are the attempts without a tentative blockade.
+	// Unknown are the attempts without a tentative blockade, or with fewer than they have references.
 	Unknown []AttemptID
 	// Delegated are targets to which the holder's deployment may refer by acting references without asking, as granted in Epoch.
 	Delegated []uuid.UUID

@@ -2,6 +2,7 @@ package service
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/google/uuid"
 
@@ -15,7 +16,7 @@ import (
 // blockadeStore confirms and releases blockades of a holder's deployment, and returns verdicts on blockades that a
 // target's deployment has of holders here.
 type blockadeStore interface {
-	Confirm(ctx context.Context, holder schema.DeploymentID, epoch uuid.UUID, attempts []peer.AttemptID, delegable bool) (*peer.Confirmed, error)
+	Confirm(ctx context.Context, holder schema.DeploymentID, c peer.Confirm) (*peer.Confirmed, error)
 	Release(ctx context.Context, holder schema.DeploymentID, epoch uuid.UUID, keys []peer.BlockadeKey, attempts []peer.AttemptID) error
 	Answer(ctx context.Context, target schema.DeploymentID, questions []peer.Question) (*peer.Answers, error)
 	Recall(ctx context.Context, from schema.DeploymentID, asked []peer.Recall) (*peer.Recalled, error)
@@ -43,11 +44,14 @@ func (s *schemas) confirm(ctx context.Context, req *schemav1.ConfirmBlockadesReq
 	if err != nil {
 		return nil, outcome.Invalid("attempts", err)
 	}
+	if n := len(req.GetReferences()); n > 0 && n != len(attempts) {
+		return nil, outcome.Invalid("references", fmt.Errorf("%d numbers for %d attempts", n, len(attempts)))
+	}
 	epoch, err := optionalEpoch(req.GetEpoch())
 	if err != nil {
 		return nil, err
 	}
-	confirmed, err := s.blockades.Confirm(ctx, holder, epoch, attempts, req.GetDelegable() && s.delegates())
+	confirmed, err := s.blockades.Confirm(ctx, holder, peer.Confirm{Epoch: epoch, Attempts: attempts, References: req.GetReferences(), Delegable: req.GetDelegable() && s.delegates()})
 	if err != nil {
 		return nil, err
 	}

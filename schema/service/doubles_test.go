@@ -89,7 +89,8 @@ type schemaStore struct {
 	listShadows       func(kind, token string, limit int) ([]shadow.ResourceView, string, error)
 	listBlockades     func(of schema.DeploymentID, token string, limit int) ([]shadow.BlockadeView, string, error)
 	watchWork         func(shards []int16, token string, deliver func(schema.Event[schema.Work]) error) error
-	delegable         bool // of the last confirm
+	delegable         bool    // of the last confirm
+	references        []int32 // of the last confirm
 }
 
 func (s *schemaStore) Establish(_ context.Context, holder schema.DeploymentID, attempt peer.AttemptID, refs []peer.EstablishReference) (*peer.Established, error) {
@@ -111,9 +112,9 @@ func (s *schemaStore) WouldEstablish(_ context.Context, holder schema.Deployment
 	return s.wouldEstablish(holder, attempt, refs)
 }
 
-func (s *schemaStore) Confirm(_ context.Context, holder schema.DeploymentID, epoch uuid.UUID, attempts []peer.AttemptID, delegable bool) (*peer.Confirmed, error) {
-	s.delegable = delegable
-	unknown, err := s.confirm(holder, epoch, attempts)
+func (s *schemaStore) Confirm(_ context.Context, holder schema.DeploymentID, c peer.Confirm) (*peer.Confirmed, error) {
+	s.delegable, s.references = c.Delegable, c.References
+	unknown, err := s.confirm(holder, c.Epoch, c.Attempts)
 	return &peer.Confirmed{Unknown: unknown}, err
 }
 

@@ -84,7 +84,7 @@ func TestConfirmationsAndReleasesSurviveTheWire(t *testing.T) {
 	attempts := []peer.AttemptID{uid(1), uid(2)}
 	keys := []peer.BlockadeKey{{Attempt: uid(3), HolderUID: uid(4), Path: "a.b", TargetUID: uid(5)}, {Attempt: uid(6), HolderUID: uid(7), Path: schema.ParentPath, TargetUID: uid(8)}}
 	failing := error(nil)
-	p := connected(&schemaStore{
+	store := &schemaStore{
 		confirm: func(holder schema.DeploymentID, epoch uuid.UUID, got []peer.AttemptID) ([]peer.AttemptID, error) {
 			require.Equal(t, other, holder)
 			require.Equal(t, uid(9), epoch)
@@ -98,15 +98,19 @@ func TestConfirmationsAndReleasesSurviveTheWire(t *testing.T) {
 			require.Equal(t, attempts, got)
 			return failing
 		},
-	})
-	confirmed, err := p.Confirm(t.Context(), self, uid(9), attempts, false)
+	}
+	p := connected(store)
+	confirmed, err := p.Confirm(t.Context(), self, peer.Confirm{Epoch: uid(9), Attempts: attempts, References: []int32{1, 2}})
 	require.NoError(t, err)
 	require.Equal(t, attempts[1:], confirmed.Unknown)
+	require.Equal(t, []int32{1, 2}, store.references)
 	require.NoError(t, p.Release(t.Context(), self, uid(9), keys, attempts))
 	failing = peer.ErrAborted
-	_, err = p.Confirm(t.Context(), self, uid(9), attempts, false)
+	_, err = p.Confirm(t.Context(), self, peer.Confirm{Epoch: uid(9), Attempts: attempts})
 	require.Equal(t, codes.Aborted, status.Code(err))
 	require.Equal(t, codes.Aborted, status.Code(p.Release(t.Context(), self, uid(9), keys, attempts)))
+	_, err = p.Confirm(t.Context(), self, peer.Confirm{Attempts: attempts, References: []int32{1}})
+	require.ErrorContains(t, err, "references: 1 numbers for 2 attempts")
 }
 
 func TestVerdictsSurviveTheWire(t *testing.T) {
@@ -415,7 +419,7 @@ func TestCallsToAnUnknownDeploymentFail(t *testing.T) {
 		"ConfirmEpoch":     func() error { return p.ConfirmEpoch(ctx, other, uid(1), uid(1)) },
 		"Resolve":          func() error { _, err := p.Resolve(ctx, other, nil); return err },
 		"Recall":           func() error { _, err := p.Recall(ctx, other, nil); return err },
-		"Confirm":          func() error { _, err := p.Confirm(ctx, other, uid(1), nil, false); return err },
+		"Confirm":          func() error { _, err := p.Confirm(ctx, other, peer.Confirm{Epoch: uid(1)}); return err },
 		"Release":          func() error { return p.Release(ctx, other, uid(1), nil, nil) },
 		"Acknowledge":      func() error { return p.Acknowledge(ctx, other, uid(1), "", nil) },
 		"CheckOwners":      func() error { _, err := p.CheckOwners(ctx, other, nil); return err },

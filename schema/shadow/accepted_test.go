@@ -78,7 +78,7 @@ func TestTheReplacedDatabaseAcknowledgesNothing_I1_I13(t *testing.T) {
 	b.MustDelete(target)
 	_, position := b.Seen(b.ID(bEast), b.ID(aWest))
 	require.ErrorIs(t, store.Acknowledge(t.Context(), b.ID(bEast), former, position, nil), peer.ErrStaleEpoch)
-	_, err = store.Confirm(t.Context(), b.ID(bEast), former, nil, false)
+	_, err = store.Confirm(t.Context(), b.ID(bEast), peer.Confirm{Epoch: former})
 	require.ErrorIs(t, err, peer.ErrStaleEpoch)
 	b.Settle()
 	b.Gone(target, holder)

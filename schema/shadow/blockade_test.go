@@ -100,7 +100,7 @@ func TestMessagesOfOneAttemptCommute_I7(t *testing.T) {
 					messages := []func(){
 						establish,
 						func() {
-							_, err := store.Confirm(ctx, from, uuid.Nil, []peer.AttemptID{attempt}, false)
+							_, err := store.Confirm(ctx, from, peer.Confirm{Attempts: []peer.AttemptID{attempt}})
 							require.NoError(t, err)
 						},
 					}
@@ -140,7 +140,7 @@ func TestAConfirmOfAnUnknownAttemptIsReportedAndInventsNothing(t *testing.T) {
 	b := newPair(t, nil)
 	b.MustPut(target, nil)
 	attempt := newAttempt()
-	confirmed, err := b.Stores[b.ID(aWest)].Confirm(context.Background(), b.ID(bEast), uuid.Nil, []peer.AttemptID{attempt}, true)
+	confirmed, err := b.Stores[b.ID(aWest)].Confirm(context.Background(), b.ID(bEast), peer.Confirm{Attempts: []peer.AttemptID{attempt}, Delegable: true})
 	require.NoError(t, err)
 	require.Equal(t, []peer.AttemptID{attempt}, confirmed.Unknown)
 	require.Zero(t, b.Count(aWest, "blockade"))

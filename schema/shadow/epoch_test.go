@@ -111,7 +111,7 @@ func TestMessagesOfAnOldEpochCountForNothing_I5_I8(t *testing.T) {
 	b.Settle()
 	a := b.Stores[b.ID(aWest)]
 	require.ErrorIs(t, a.Release(ctx, b.ID(bEast), old, []peer.BlockadeKey{key}, nil), peer.ErrStaleEpoch)
-	_, err := a.Confirm(ctx, b.ID(bEast), old, []peer.AttemptID{attempt}, false)
+	_, err := a.Confirm(ctx, b.ID(bEast), peer.Confirm{Epoch: old, Attempts: []peer.AttemptID{attempt}})
 	require.ErrorIs(t, err, peer.ErrStaleEpoch)
 	err = a.Settle(ctx, b.ID(bEast), []peer.Question{{Key: key}}, &peer.Answers{Verdicts: []peer.Verdict{peer.GoneVerdict}, Epoch: old})
 	require.ErrorIs(t, err, peer.ErrStaleEpoch)

@@ -75,7 +75,7 @@ func FuzzBlockades(f *testing.F) {
 				}})
 				require.Equal(t, over, err != nil, "%q: %v", messages, err)
 			case 'c':
-				_, _ = target.Confirm(ctx, by, epoch, []peer.AttemptID{attempt}, true)
+				_, _ = target.Confirm(ctx, by, peer.Confirm{Epoch: epoch, Attempts: []peer.AttemptID{attempt}, Delegable: true})
 			case 'r':
 				require.NoError(t, target.Release(ctx, by, epoch, []peer.BlockadeKey{key}, nil))
 				over = over || fromHolder

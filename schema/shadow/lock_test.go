@@ -49,7 +49,7 @@ func TestAConfirmBesideAMarkThatIsUnderWayIsTold_I4(t *testing.T) {
 		require.FailNow(t, "no mark", "%v", err)
 	}
 	require.NoError(t, beside(t, b.Pools[b.ID(bWest)], func() error {
-		confirmed, err := b.Stores[b.ID(bWest)].Confirm(context.Background(), b.ID(bEast), b.Stores[b.ID(bEast)].PresentEpoch(), []peer.AttemptID{attempt}, false)
+		confirmed, err := b.Stores[b.ID(bWest)].Confirm(context.Background(), b.ID(bEast), peer.Confirm{Epoch: b.Stores[b.ID(bEast)].PresentEpoch(), Attempts: []peer.AttemptID{attempt}})
 		if err == nil && len(confirmed.Unknown) > 0 {
 			t.Errorf("the attempt of %s is not known", h.Name)
 		}

@@ -98,7 +98,7 @@ func TestAnOlderCopyOfTheServersFilesDecidesNothing_I3(t *testing.T) {
 		_, err := s.store.Delete(s.t.Context(), shadow.DeleteRequest{Name: "targets/t0"})
 		require.ErrorAs(t, err, &unavailable)
 	}
-	_, err := s.store.Confirm(t.Context(), peerOfA, uuid.Must(uuid.NewV7()), []peer.AttemptID{newAttempt()}, false)
+	_, err := s.store.Confirm(t.Context(), peerOfA, peer.Confirm{Epoch: uuid.Must(uuid.NewV7()), Attempts: []peer.AttemptID{newAttempt()}})
 	require.ErrorAs(t, err, &unavailable)
 	_, err = s.store.Answer(t.Context(), peerOfA, []peer.Question{{Key: peer.BlockadeKey{Attempt: newAttempt()}, Expired: true}})
 	require.ErrorAs(t, err, &unavailable)

@@ -29,7 +29,7 @@ func TestAForgottenConfirmIsNoOlderCopy_I8_I31(t *testing.T) {
 		require.NoError(t, err)
 		var mark int64
 		require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(t.Context(), `SELECT last_value FROM dbcontroller.mark`).Scan(&mark))
-		_, err = store.Confirm(t.Context(), from, uuid.Nil, []peer.AttemptID{attempt}, delegable)
+		_, err = store.Confirm(t.Context(), from, peer.Confirm{Attempts: []peer.AttemptID{attempt}, Delegable: delegable})
 		require.NoError(t, err)
 		exec(t, b, aWest, `SELECT setval('dbcontroller.mark', `+fmt.Sprint(mark)+`)`)
 		_, err = establish()

@@ -26,6 +26,35 @@ func TestAConfirmWithoutBlockadesEstablishesAgain_I2_I8(t *testing.T) {
 	}
 }
 
+// Of an attempt with several references the target's database has lost some blockades, and a confirm finds the others: that is a sign as well.
+// References under one attempt that are all there cause no comparison.
+func TestAConfirmThatLacksBlockadesEstablishesAgain_I2_I8(t *testing.T) {
+	t.Parallel()
+	for name, refs := range map[string]body{
+		"the block": {"block": target, "cascade": target2}, "the cascade": {"block": target2, "cascade": target}, "one of two": {"list": []any{target, target2}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newPair(t, nil)
+			first := b.MustPut(target, nil)
+			b.MustPut(target2, nil)
+			b.MustPut(holder, refs)
+			checks := 0
+			b.AfterCheckReferences = func() { checks++ }
+			_, err := b.Pools[b.ID(aWest)].Exec(t.Context(), `DELETE FROM dbcontroller.blockade WHERE target_id = (SELECT id FROM dbcontroller.shadow WHERE uid = $1)`, first.UID)
+			require.NoError(t, err)
+			b.Settle()
+			require.Positive(t, checks)
+			b.Audit()
+			checks = 0
+			b.MustPut(holder2, refs)
+			b.Settle()
+			require.Zero(t, checks, "nothing is lost")
+			b.Audit()
+		})
+	}
+}
+
 // A confirm finds no blockade when it is repeated, when its reference was dropped and released before, or when its target is gone: then
 // nothing is established again.
 func TestARepeatedOrLateConfirmHasNoEffect_I7_I8(t *testing.T) {

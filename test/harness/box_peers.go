@@ -178,12 +178,12 @@ func (p *boxPeers) Trace(ctx context.Context, at schema.DeploymentID, uids []uui
 	return store.Trace(ctx, uids)
 }
 
-func (p *boxPeers) Confirm(ctx context.Context, to schema.DeploymentID, epoch uuid.UUID, attempts []peer.AttemptID, delegable bool) (*peer.Confirmed, error) {
+func (p *boxPeers) Confirm(ctx context.Context, to schema.DeploymentID, c peer.Confirm) (*peer.Confirmed, error) {
 	store, err := p.reach(ctx, to)
 	if err != nil {
 		return nil, err
 	}
-	return store.Confirm(ctx, p.self, epoch, attempts, delegable)
+	return store.Confirm(ctx, p.self, c)
 }
 
 func (p *boxPeers) Release(ctx context.Context, to schema.DeploymentID, epoch uuid.UUID, keys []peer.BlockadeKey, attempts []peer.AttemptID) error {

@@ -163,7 +163,7 @@ func (f *farAway) confirm(ctx context.Context) error {
 	f.mu.Unlock()
 	for between, ids := range attempts {
 		holder, target := between[0], between[1]
-		if _, err := f.stores[target].Confirm(ctx, holder, f.stores[holder].PresentEpoch(), ids, false); err != nil {
+		if _, err := f.stores[target].Confirm(ctx, holder, peer.Confirm{Epoch: f.stores[holder].PresentEpoch(), Attempts: ids}); err != nil {
 			return err
 		}
 	}

@@ -126,15 +126,15 @@ func (p *Peers) Recall(ctx context.Context, holder schema.DeploymentID, asked []
 	return out, err
 }
 
-// Confirm notifies a deployment of committed attempts. delegable: it may grant delegations of the targets.
-func (p *Peers) Confirm(ctx context.Context, target schema.DeploymentID, epoch uuid.UUID, attempts []peer.AttemptID, delegable bool) (*peer.Confirmed, error) {
+// Confirm notifies a deployment of committed attempts.
+func (p *Peers) Confirm(ctx context.Context, target schema.DeploymentID, c peer.Confirm) (*peer.Confirmed, error) {
 	client, err := p.Client(target)
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
 	defer cancel()
-	answer, err := client.ConfirmBlockades(ctx, &schemav1.ConfirmBlockadesRequest{Attempts: wire.Bytes(attempts), Epoch: epoch[:], Delegable: delegable})
+	answer, err := client.ConfirmBlockades(ctx, &schemav1.ConfirmBlockadesRequest{Attempts: wire.Bytes(c.Attempts), Epoch: c.Epoch[:], Delegable: c.Delegable, References: c.References})
 	if err != nil {
 		return nil, err
 	}
@@ -142,7 +142,7 @@ func (p *Peers) Confirm(ctx context.Context, target schema.DeploymentID, epoch u
 	if out.Unknown, err = wire.UIDs(answer.GetUnknownAttempts()); err != nil {
 		return nil, err
 	}
-	if !delegable || len(answer.GetDelegatedUids()) == 0 {
+	if !c.Delegable || len(answer.GetDelegatedUids()) == 0 {
 		return out, nil
 	}
 	if out.Delegated, err = wire.UIDs(answer.GetDelegatedUids()); err == nil {

@@ -153,17 +153,17 @@ func TestRightsOfAConfirmAreThoseThatWereAskedFor(t *testing.T) {
 	t.Parallel()
 	a := &scripted{done: &schemav1.ConfirmBlockadesResponse{UnknownAttempts: [][]byte{bytesOf(uid(1))}, DelegatedUids: [][]byte{bytesOf(uid(3))}, Epoch: bytesOf(uid(9))}}
 	p := asking(a)
-	confirmed, err := p.Confirm(t.Context(), self, uid(8), []peer.AttemptID{uid(1), uid(2)}, true)
+	confirmed, err := p.Confirm(t.Context(), self, peer.Confirm{Epoch: uid(8), Attempts: []peer.AttemptID{uid(1), uid(2)}, Delegable: true})
 	require.NoError(t, err)
 	require.Equal(t, &peer.Confirmed{Unknown: []uuid.UUID{uid(1)}, Delegated: []uuid.UUID{uid(3)}, Epoch: uid(9)}, confirmed)
-	confirmed, err = p.Confirm(t.Context(), self, uid(8), nil, false)
+	confirmed, err = p.Confirm(t.Context(), self, peer.Confirm{Epoch: uid(8)})
 	require.NoError(t, err)
 	require.Empty(t, confirmed.Delegated)
 	a.done.Epoch = nil
-	_, err = p.Confirm(t.Context(), self, uid(8), nil, true)
+	_, err = p.Confirm(t.Context(), self, peer.Confirm{Epoch: uid(8), Delegable: true})
 	require.Error(t, err, "rights of no epoch")
 	a.done.UnknownAttempts = [][]byte{{1}}
-	_, err = p.Confirm(t.Context(), self, uid(8), nil, false)
+	_, err = p.Confirm(t.Context(), self, peer.Confirm{Epoch: uid(8)})
 	require.Error(t, err)
 }
 
@@ -235,11 +235,14 @@ func TestAFailedCallHasNoAnswer_I15(t *testing.T) {
 		"Resolve":         func() error { _, err := p.Resolve(t.Context(), self, nil); return err },
 		"CheckReferences": func() error { _, err := p.CheckReferences(t.Context(), self, nil); return err },
 		"Recall":          func() error { _, err := p.Recall(t.Context(), self, nil); return err },
-		"Confirm":         func() error { _, err := p.Confirm(t.Context(), self, uid(1), nil, true); return err },
-		"CheckOwners":     func() error { _, err := p.CheckOwners(t.Context(), self, nil); return err },
-		"AnnounceEpoch":   func() error { _, err := p.AnnounceEpoch(t.Context(), self, uid(1)); return err },
-		"ConfirmEpoch":    func() error { return p.ConfirmEpoch(t.Context(), self, uid(1), uid(2)) },
-		"UpgradeOwners":   func() error { _, err := p.UpgradeOwners(t.Context(), self, &peer.Upgrade{}); return err },
+		"Confirm": func() error {
+			_, err := p.Confirm(t.Context(), self, peer.Confirm{Epoch: uid(1), Delegable: true})
+			return err
+		},
+		"CheckOwners":   func() error { _, err := p.CheckOwners(t.Context(), self, nil); return err },
+		"AnnounceEpoch": func() error { _, err := p.AnnounceEpoch(t.Context(), self, uid(1)); return err },
+		"ConfirmEpoch":  func() error { return p.ConfirmEpoch(t.Context(), self, uid(1), uid(2)) },
+		"UpgradeOwners": func() error { _, err := p.UpgradeOwners(t.Context(), self, &peer.Upgrade{}); return err },
 	} {
 		require.Error(t, call(), name)
 	}

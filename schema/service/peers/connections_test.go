@@ -5,13 +5,13 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 )
 
 func environmentOf(deployments ...schema.Deployment) *schema.Environment {
@@ -105,7 +105,7 @@ func TestOwnWatchesShareAndOwnCallsCopy(t *testing.T) {
 	p.SetSelf(shared, copied)
 	require.ErrorIs(t, p.WatchShadows(t.Context(), nil, nil), errCalled)
 	require.ErrorIs(t, p.WatchDeletions(t.Context(), self, nil), errCalled)
-	_, err := p.Confirm(t.Context(), self, uuid.Nil, nil, false)
+	_, err := p.Confirm(t.Context(), self, peer.Confirm{})
 	require.Error(t, err)
 	require.Equal(t, called{streams: 2}, *shared)
 	require.Equal(t, called{calls: 1}, *copied)

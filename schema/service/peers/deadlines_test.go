@@ -33,7 +33,7 @@ func TestCallsOfPeersHaveDeadlines(t *testing.T) {
 			call func() error
 			want time.Duration
 		}{
-			"Confirm":     {func() error { _, err := p.Confirm(ctx, self, uid(1), nil, false); return err }, peerTimeout},
+			"Confirm":     {func() error { _, err := p.Confirm(ctx, self, peer.Confirm{Epoch: uid(1)}); return err }, peerTimeout},
 			"Release":     {func() error { return p.Release(ctx, self, uid(1), nil, nil) }, peerTimeout},
 			"Resolve":     {func() error { _, err := p.Resolve(ctx, self, nil); return err }, peerTimeout},
 			"Establish":   {func() error { _, err := p.Establish(ctx, self, uid(1), nil); return err }, peerTimeout},

@@ -32,7 +32,7 @@ WITH taken AS (
     WHERE attempt = ANY (@attempts) AND deployment_id = @deployment AND behaviour <> {block} AND target_id = ANY (@targets)
     RETURNING target_id, behaviour, attempt
 )` + enterTakenSQL + `
-SELECT DISTINCT attempt FROM taken`)
+SELECT attempt FROM taken`)
 
 	enterTakenSQL = db.Codes(`, entries AS (
     INSERT INTO dbcontroller.holder_entry (target_id, deployment_id)
@@ -78,36 +78,38 @@ func (s *Keeper) withLockedTargets(ctx context.Context, lock string, args []any,
 
 // Confirm records that attempts of a holder's deployment have committed, in the given epoch of its database: BLOCK
 // blockades become confirmed; one holder entry replaces the blockades of acting references. It returns the attempts
-// without a tentative blockade, which were confirmed or released before: nothing is created for them. A holder's deployment
-// that is delegable is granted delegations of the targets. It fails with ErrStaleEpoch.
-func (s *Keeper) Confirm(ctx context.Context, holder schema.DeploymentID, epoch uuid.UUID, attempts []peer.AttemptID, delegable bool) (*peer.Confirmed, error) {
+// without a tentative blockade, which were confirmed or released before, and those with fewer than they have references, of which
+// this database has lost some: nothing is created for them. A holder's deployment that is delegable is granted delegations of the
+// targets. It fails with ErrStaleEpoch.
+func (s *Keeper) Confirm(ctx context.Context, holder schema.DeploymentID, c peer.Confirm) (*peer.Confirmed, error) {
 	selfEpoch := s.gate.PresentEpoch()
 	deployment, err := s.Names.Deployment(ctx, holder)
 	if err != nil {
 		return nil, err
 	}
 	var kinds []int32
-	if delegable = delegable && s.Cfg.Delegations; delegable {
+	delegable := c.Delegable && s.Cfg.Delegations
+	if delegable {
 		if kinds, err = s.delegatedKinds(ctx, holder.Service); err != nil {
 			return nil, err
 		}
 	}
 	out := &peer.Confirmed{Epoch: selfEpoch}
-	known := map[peer.AttemptID]bool{}
-	err = s.withLockedTargets(ctx, lockAttemptTargetsSQL, []any{attempts, deployment}, func(tx pgx.Tx, locked []int64) error {
+	known := map[peer.AttemptID]int32{}
+	err = s.withLockedTargets(ctx, lockAttemptTargetsSQL, []any{c.Attempts, deployment}, func(tx pgx.Tx, locked []int64) error {
 		clear(known) // of an earlier try
 		take := func(rows pgx.Rows) error {
 			var a peer.AttemptID
-			_, err := pgx.ForEachRow(rows, []any{&a}, func() error { known[a] = true; return nil })
+			_, err := pgx.ForEachRow(rows, []any{&a}, func() error { known[a]++; return nil })
 			return err
 		}
 		b := &pgx.Batch{}
 		if !delegable { // a forgotten confirm leaves tentative blockades, which are resolved; a right would be forgotten here alone
 			db.Redoable(tx, b)
 		}
-		s.gate.CheckPeerEpoch(tx, b, deployment, epoch, selfEpoch)
-		b.Queue(confirmBlockingSQL, attempts, deployment, locked).Query(take)
-		b.Queue(confirmActingSQL, db.Named{"attempts": attempts, "deployment": deployment, "self": s.SelfID, "targets": locked}).Query(take)
+		s.gate.CheckPeerEpoch(tx, b, deployment, c.Epoch, selfEpoch)
+		b.Queue(confirmBlockingSQL, c.Attempts, deployment, locked).Query(take)
+		b.Queue(confirmActingSQL, db.Named{"attempts": c.Attempts, "deployment": deployment, "self": s.SelfID, "targets": locked}).Query(take)
 		if out.Delegated = nil; delegable {
 			s.queueGrants(b, locked, deployment, kinds, &out.Delegated)
 		}
@@ -116,8 +118,12 @@ func (s *Keeper) Confirm(ctx context.Context, holder schema.DeploymentID, epoch 
 	if err != nil {
 		return nil, fmt.Errorf("confirm blockades: %w", err)
 	}
-	for _, a := range attempts {
-		if !known[a] {
+	for i, a := range c.Attempts {
+		least := int32(1)
+		if len(c.References) == len(c.Attempts) {
+			least = max(least, c.References[i])
+		}
+		if known[a] < least {
 			out.Unknown = append(out.Unknown, a)
 		}
 	}

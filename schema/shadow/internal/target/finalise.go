@@ -130,7 +130,10 @@ func Deleting(ctx context.Context, tx pgx.Tx, targets []int64) ([]int64, error) 
 }
 
 var selectMessagesSQL = db.Codes(`
-SELECT w.seq, w.action, w.attempt, w.holder_uid, w.field_id, w.target_uid, w.earlier, ` + gate.EpochNowSQL + `
+SELECT w.seq, w.action, w.attempt, w.holder_uid, w.field_id, w.target_uid, w.earlier, CASE WHEN w.action = {confirm} THEN (
+        SELECT count(*) FROM dbcontroller.reference r JOIN dbcontroller.foreign_target f ON f.id = r.target_id
+        WHERE r.attempt = w.attempt AND f.deployment_id = w.deployment_id AND NOT r.delegated
+    ) ELSE 0 END::int, ` + gate.EpochNowSQL + `
 FROM dbcontroller.work w, dbcontroller.meta m WHERE w.seq = ANY ($1) AND w.deployment_id = $2 AND w.action IN ({confirm}, {release}, {let_go})`)
 
 // Messages reads the messages of some pieces of work for a deployment. Work that was removed has none.
@@ -147,6 +150,7 @@ func (s *Keeper) Messages(ctx context.Context, to schema.DeploymentID, seqs []in
 		Field     *int32
 		TargetUID *uuid.UUID
 		Earlier   []uuid.UUID
+		Stored    int32
 		Epoch     *uuid.UUID
 	}
 	rows, err := s.Pool.Query(ctx, selectMessagesSQL, seqs, deployment)
@@ -166,7 +170,7 @@ func (s *Keeper) Messages(ctx context.Context, to schema.DeploymentID, seqs []in
 		m.Seqs = append(m.Seqs, r.Seq)
 		switch {
 		case r.Action == schema.Confirm:
-			m.Confirm = append(m.Confirm, *r.Attempt)
+			m.Confirm, m.References = append(m.Confirm, *r.Attempt), append(m.References, r.Stored)
 		case r.Action == schema.LetGo:
 			m.LetGo = append(m.LetGo, peer.LetGo{Owner: *r.HolderUID, Ownee: *r.TargetUID})
 		case r.HolderUID == nil:

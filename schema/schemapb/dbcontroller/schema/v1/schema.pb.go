@@ -729,7 +729,9 @@ type ConfirmBlockadesRequest struct {
 	// The epoch of the database from which the attempts were read.
 	Epoch []byte `protobuf:"bytes,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	// Every process of the caller ends its rights before it acts upon a deletion: it can be granted delegations.
-	Delegable     bool `protobuf:"varint,3,opt,name=delegable,proto3" json:"delegable,omitempty"`
+	Delegable bool `protobuf:"varint,3,opt,name=delegable,proto3" json:"delegable,omitempty"`
+	// By attempt, the number of references that the caller stores under it. Earlier versions do not send it.
+	References    []int32 `protobuf:"varint,4,rep,packed,name=references,proto3" json:"references,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -785,9 +787,16 @@ func (x *ConfirmBlockadesRequest) GetDelegable() bool {
 	return false
 }
 
+func (x *ConfirmBlockadesRequest) GetReferences() []int32 {
+	if x != nil {
+		return x.References
+	}
+	return nil
+}
+
 type ConfirmBlockadesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Attempts without a tentative blockade here: confirmed before, or released.
+	// Attempts without a tentative blockade here (confirmed before, or released), or with fewer than they have references.
 	UnknownAttempts [][]byte `protobuf:"bytes,1,rep,name=unknown_attempts,json=unknownAttempts,proto3" json:"unknown_attempts,omitempty"`
 	// Targets of confirmed attempts to which the caller may refer by acting references without asking: they are ACTIVE and not
 	// closing, and have a holder entry of the caller.
@@ -4920,11 +4929,14 @@ const file_dbcontroller_schema_v1_schema_proto_rawDesc = "" +
 	"\x06holder\x18\x01 \x01(\tR\x06holder\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x12\x16\n" +
 	"\x06target\x18\x03 \x01(\tR\x06target\x12\x16\n" +
-	"\x06reason\x18\x04 \x01(\tR\x06reason\"i\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\"\x89\x01\n" +
 	"\x17ConfirmBlockadesRequest\x12\x1a\n" +
 	"\battempts\x18\x01 \x03(\fR\battempts\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\fR\x05epoch\x12\x1c\n" +
-	"\tdelegable\x18\x03 \x01(\bR\tdelegable\"\x82\x01\n" +
+	"\tdelegable\x18\x03 \x01(\bR\tdelegable\x12\x1e\n" +
+	"\n" +
+	"references\x18\x04 \x03(\x05R\n" +
+	"references\"\x82\x01\n" +
 	"\x18ConfirmBlockadesResponse\x12)\n" +
 	"\x10unknown_attempts\x18\x01 \x03(\fR\x0funknownAttempts\x12%\n" +
 	"\x0edelegated_uids\x18\x02 \x03(\fR\rdelegatedUids\x12\x14\n" +
