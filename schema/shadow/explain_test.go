@@ -26,6 +26,41 @@ func TestExplainSaysThatDeletionIsBlocked(t *testing.T) {
 	}
 }
 
+// A resource in DELETING whose holders are gone still waits while an operator has paused deletions, or while others compare their
+// references after a failover: the explanation names both, and the deployments that are waited for.
+func TestExplainSaysThatDeletionsAreHalted_I13(t *testing.T) {
+	t.Parallel()
+	b := newPair(t, nil)
+	store, id := b.Stores[b.ID(aWest)], b.ID(aWest)
+	b.MustPut(target, nil)
+	b.MustPut(holder, body{"cascade": target})
+	b.Settle()
+	b.MustDelete(target)
+	halted := func() (told []string) {
+		e, err := store.Explain(t.Context(), "targets/t")
+		require.NoError(t, err)
+		for _, r := range e.Reasons {
+			if r.Type == "HALTED" {
+				told = append(told, r.Message)
+			}
+		}
+		return told
+	}
+	require.Empty(t, halted())
+	require.NoError(t, store.Pause(t.Context(), id, true, "a test", "operator/o"))
+	require.Len(t, halted(), 1)
+	require.Contains(t, halted()[0], "an operator has paused deletions until db-controller resume")
+	require.NoError(t, store.Pause(t.Context(), id, false, "a test", "operator/o"))
+	require.Empty(t, halted())
+	exec(t, b, aWest, `UPDATE dbcontroller.deployment SET unconfirmed = true WHERE service || '/' || region = $1`, bEast)
+	require.Len(t, halted(), 1)
+	require.Contains(t, halted()[0], bEast)
+	exec(t, b, aWest, `UPDATE dbcontroller.deployment SET unconfirmed = false`)
+	require.Empty(t, halted())
+	b.Settle()
+	b.Gone(target, holder)
+}
+
 // The explanation names a blocker with its field, in this deployment and in others.
 func TestExplainNamesTheFieldOfABlocker_I13(t *testing.T) {
 	t.Parallel()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -29,7 +30,7 @@ type Explanation struct {
 
 // ExplainedReason is one reason.
 type ExplainedReason struct {
-	// Type is BLOCKED, WAITING, PROTECTED, TENTATIVE, DELEGATED, OWNER, or the name of outstanding work.
+	// Type is BLOCKED, WAITING, PROTECTED, HALTED (all deletions here), TENTATIVE, DELEGATED, OWNER, or the name of outstanding work.
 	Type    string
 	Message string
 	Since   time.Time // zero: unknown
@@ -100,6 +101,7 @@ func (s *Inspector) Explain(ctx context.Context, name string) (*Explanation, err
 		})
 	}
 	for _, part := range []func(context.Context, int64) error{
+		func(ctx context.Context, _ int64) error { return e.halted(ctx, s) },
 		func(ctx context.Context, id int64) error { return e.tentative(ctx, s, id) },
 		func(ctx context.Context, id int64) error { return e.rights(ctx, s, id) },
 		func(ctx context.Context, id int64) error { return e.dangling(ctx, s, id) },
@@ -111,6 +113,32 @@ func (s *Inspector) Explain(ctx context.Context, name string) (*Explanation, err
 		}
 	}
 	return e, nil
+}
+
+// halted adds the reason why nothing is marked or removed here: a comparison after a failover, or an operator's pause.
+func (e *Explanation) halted(ctx context.Context, s *Inspector) error {
+	add := func(waits []schema.DeploymentID, why error) {
+		halts := &peer.UnavailableError{Deployments: waits, Err: why}
+		e.Reasons = append(e.Reasons, ExplainedReason{Type: "HALTED", Message: halts.Error()})
+	}
+	paused, err := s.gate.Paused(ctx)
+	if err != nil {
+		return err
+	}
+	if slices.Contains(paused, s.Self) {
+		add([]schema.DeploymentID{s.Self}, peer.ErrPaused)
+	}
+	switch epoch, err := s.Epoch(ctx); {
+	case errors.Is(err, pgx.ErrNoRows): // not noticed yet
+		add([]schema.DeploymentID{s.Self}, peer.ErrRecovering)
+	case err != nil:
+		return err
+	case len(epoch.Unconfirmed) > 0:
+		add(epoch.Unconfirmed, peer.ErrRecovering)
+	case epoch.Awaiting:
+		add([]schema.DeploymentID{s.Self}, peer.ErrRecovering)
+	}
+	return nil
 }
 
 func (e *Explanation) tentative(ctx context.Context, s *Inspector, id int64) error {

@@ -81,7 +81,11 @@ func Once(ctx context.Context, d *db.DB, id uuid.UUID, content any, run func(*Re
 	case err == nil:
 		return o, nil
 	case peer.Definite(err):
-		if _, rerr := d.Pool.Exec(ctx, refuseRequestSQL, req.id, req.hash, refusalOutcome(err), v.Model.Descriptor.Version, v.Model.Digest); rerr != nil {
+		refusal, known := refusalOutcome(err)
+		if !known {
+			return Outcome{}, err
+		}
+		if _, rerr := d.Pool.Exec(ctx, refuseRequestSQL, req.id, req.hash, refusal, v.Model.Descriptor.Version, v.Model.Digest); rerr != nil {
 			return Outcome{}, fmt.Errorf("%w: record a refusal: %w", peer.ErrUnknown, rerr)
 		}
 	case !db.Violates(err, "request_pkey"): // otherwise the same request was committed concurrently
@@ -125,31 +129,30 @@ func recorded(ctx context.Context, d *db.DB, req *Request) (o Outcome, known boo
 	return o, true, o.err()
 }
 
-// refusalOutcome converts a definite refusal for storage.
-func refusalOutcome(err error) Outcome {
+// refusalOutcome converts a definite refusal for storage. known is false for one that no write or delete has: stored without its
+// reason, it would be read as a success.
+func refusalOutcome(err error) (o Outcome, known bool) {
 	var invalid *peer.InvalidError
 	var refused *peer.RefusedError
-	var o Outcome
 	switch {
 	case errors.As(err, &invalid):
-		return Outcome{Refused: "invalid", Resource: invalid.Resource, Message: invalid.Err.Error()}
+		return Outcome{Refused: "invalid", Resource: invalid.Resource, Message: invalid.Err.Error()}, true
 	case errors.As(err, &refused):
 		kept := min(len(refused.Refusals), peer.MaxNamedHolders)
-		return Outcome{Refused: "references", Refusals: refused.Refusals[:kept], More: refused.Total() - kept}
+		return Outcome{Refused: "references", Refusals: refused.Refusals[:kept], More: refused.Total() - kept}, true
 	case errors.As(err, &o.Blocked):
 		o.Refused = "blocked"
-		return o
+		return o, true
 	case errors.As(err, &o.Protected):
 		o.Refused = "protected"
-		return o
+		return o, true
 	}
-	o.Message = err.Error()
-	for key, known := range recordable {
-		if errors.Is(err, known) {
-			o.Refused = key
+	for key, is := range recordable {
+		if errors.Is(err, is) {
+			return Outcome{Refused: key, Message: err.Error()}, true
 		}
 	}
-	return o
+	return Outcome{}, false
 }
 
 func (o Outcome) err() error {

@@ -15,7 +15,9 @@ import (
 // stored is what a repeated request reads after a refusal was recorded.
 func stored(t *testing.T, err error) error {
 	t.Helper()
-	raw, merr := json.Marshal(refusalOutcome(err))
+	refusal, known := refusalOutcome(err)
+	require.True(t, known)
+	raw, merr := json.Marshal(refusal)
 	require.NoError(t, merr)
 	var o Outcome
 	require.NoError(t, json.Unmarshal(raw, &o))
@@ -47,6 +49,20 @@ func TestARepeatedRequestGetsTheSameRefusal(t *testing.T) {
 			require.True(t, peer.Definite(again))
 		})
 	}
+}
+
+// A definite refusal that no write or delete has today is not stored: without its reason it would be read as a success.
+func TestARefusalThatCannotBeStoredIsNotReadAsASuccess_I29(t *testing.T) {
+	t.Parallel()
+	for _, err := range []error{peer.ErrNotDeleting, peer.ErrDenied, peer.ErrDecommissioned, peer.ErrPosition, peer.ErrReset, peer.ErrRequestReused} {
+		require.True(t, peer.Definite(err))
+		o, known := refusalOutcome(fmt.Errorf("things/1: %w", err))
+		require.False(t, known, "%v", err)
+		require.Empty(t, o)
+	}
+	o, known := refusalOutcome(fmt.Errorf("things/1: %w", peer.ErrNotFound))
+	require.True(t, known)
+	require.Error(t, o.err())
 }
 
 func TestManyRefusalsAreStoredByNumber(t *testing.T) {
