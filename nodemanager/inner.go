@@ -70,7 +70,7 @@ func (i *innerManager) renew(ctx context.Context) {
 	began := time.Now()
 	asked, cancel := context.WithTimeout(ctx, i.cfg.Sharing.TTL)
 	defer cancel()
-	g, err := i.cfg.Sharing.Leases.Renew(asked, i.member, i.lead.wish(began))
+	g, err := i.cfg.Sharing.Leases.Renew(asked, i.member, i.lead.takes(began))
 	if ctx.Err() != nil {
 		return
 	}

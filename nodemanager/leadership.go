@@ -1,10 +1,6 @@
 package nodemanager
 
-import (
-	"time"
-
-	"github.com/db-controller/db-controller/schema"
-)
+import "time"
 
 // leadership decides whether this process takes and keeps the lead of its deployment. Other deployments reach the deployment at the
 // address of the process that leads. One that cannot be registered, because it cannot reach the registry, leaves the lead to another
@@ -29,14 +25,9 @@ const (
 // aside is the time for which the lead is left to others, each of which renews five times in a TTL.
 func (l *leadership) aside() time.Duration { return l.ttl * 3 / 5 }
 
-func (l *leadership) wish(now time.Time) schema.LeadWish {
-	switch {
-	case l.can():
-		return schema.LeadAtOnce
-	case !l.steppedDown.IsZero() && now.Sub(l.steppedDown) < l.aside():
-		return schema.LeadOther
-	}
-	return schema.LeadInTurn
+// takes reports whether this process takes the lead if nobody has it.
+func (l *leadership) takes(now time.Time) bool {
+	return l.can() || l.steppedDown.IsZero() || now.Sub(l.steppedDown) >= l.aside()
 }
 
 // stepsDown reports whether this process leaves the lead now. leads: it leads, and there are other processes.

@@ -47,7 +47,7 @@ type process struct {
 
 var errAway = errors.New("the database is away")
 
-func (p *process) Renew(_ context.Context, member uuid.UUID, lead schema.LeadWish) (g schema.Grant, err error) {
+func (p *process) Renew(_ context.Context, member uuid.UUID, lead bool) (g schema.Grant, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.away {
@@ -66,7 +66,7 @@ func (p *process) Renew(_ context.Context, member uuid.UUID, lead schema.LeadWis
 		_, held := p.members[holder]
 		takes := len(g.Shards) < part
 		if s == schema.LeadShard {
-			takes = lead == schema.LeadAtOnce || lead == schema.LeadInTurn && p.count(member) < part
+			takes = lead
 		}
 		if !held && takes {
 			p.shards[s], holder = member, member
@@ -80,16 +80,6 @@ func (p *process) Renew(_ context.Context, member uuid.UUID, lead schema.LeadWis
 		g.Surplus = slices.Clone(g.Shards[part:])
 	}
 	return g, nil
-}
-
-// count is the number of shards of a member. Called with mu.
-func (p *process) count(member uuid.UUID) (n int) {
-	for _, holder := range p.shards {
-		if holder == member {
-			n++
-		}
-	}
-	return n
 }
 
 func (p *process) Release(ctx context.Context, member uuid.UUID, shards []uint32) error {
@@ -296,7 +286,7 @@ type leading struct {
 	led      bool
 }
 
-func (l *leading) Renew(ctx context.Context, member uuid.UUID, lead schema.LeadWish) (schema.Grant, error) {
+func (l *leading) Renew(ctx context.Context, member uuid.UUID, lead bool) (schema.Grant, error) {
 	g, err := l.process.Renew(ctx, member, lead)
 	if l.renewals++; l.renewals == 2 {
 		g.Surplus = []uint32{0}
@@ -356,7 +346,7 @@ func (d *delayed) delay(by time.Duration) {
 	d.by = by
 }
 
-func (d *delayed) Renew(ctx context.Context, member uuid.UUID, lead schema.LeadWish) (schema.Grant, error) {
+func (d *delayed) Renew(ctx context.Context, member uuid.UUID, lead bool) (schema.Grant, error) {
 	g, err := d.process.Renew(ctx, member, lead)
 	d.mu.Lock()
 	by := d.by

@@ -30,10 +30,10 @@ type Share struct {
 
 // Leases divide the ring among the processes of a deployment.
 type Leases interface {
-	// Renew renews the leases of a member, and leases its part of the free shards; without a member the process joins. The member
-	// takes the lead as it wishes. It fails with schema.ErrFenced when the member has expired. After any other error the member may have expired as well;
+	// Renew renews the leases of a member, and leases its part of the free shards; without a member the process joins. lead: the
+	// shard that leads too if it is free, also beyond its part; otherwise it is left to others. It fails with schema.ErrFenced when the member has expired. After any other error the member may have expired as well;
 	// then its transactions take no effect.
-	Renew(ctx context.Context, member uuid.UUID, lead schema.LeadWish) (schema.Grant, error)
+	Renew(ctx context.Context, member uuid.UUID, lead bool) (schema.Grant, error)
 	// Release releases shards to other members; without shards the member leaves.
 	Release(ctx context.Context, member uuid.UUID, shards []uint32) error
 }

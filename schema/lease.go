@@ -24,18 +24,6 @@ type Grant struct {
 // LeadShard is the shard of the process that leads the deployment: its address is the one that the registry has.
 const LeadShard = 0
 
-// LeadWish says whether a process takes the lead of its deployment when nobody has it.
-type LeadWish int8
-
-const (
-	// LeadInTurn: if it lacks shards.
-	LeadInTurn LeadWish = iota
-	// LeadAtOnce: also if it has its part of the shards.
-	LeadAtOnce
-	// LeadOther: it leaves the lead to another process.
-	LeadOther
-)
-
 // Member is a process of a deployment, as the status shows it.
 type Member struct {
 	Name      string

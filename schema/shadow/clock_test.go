@@ -165,10 +165,10 @@ func TestAClockThatGoesBackKeepsNoShards_I18_I28(t *testing.T) {
 	b := newPair(t, nil)
 	store := b.Stores[b.ID(aWest)]
 	dead := store.Leases("dead", time.Second)
-	_, err := dead.Renew(t.Context(), uuid.Nil, schema.LeadInTurn)
+	_, err := dead.Renew(t.Context(), uuid.Nil, true)
 	require.NoError(t, err)
 	exec(t, b, aWest, `UPDATE dbcontroller.member SET expires_at = expires_at + interval '1 hour'`)
-	grant, err := store.Leases("living", time.Second).Renew(t.Context(), uuid.Nil, schema.LeadInTurn)
+	grant, err := store.Leases("living", time.Second).Renew(t.Context(), uuid.Nil, true)
 	require.NoError(t, err)
 	require.Len(t, grant.Shards, schema.RingSize)
 }

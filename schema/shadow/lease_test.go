@@ -26,7 +26,7 @@ func newLeases(b *harness.Box, name string) *shadow.Leases {
 
 func renew(t *testing.T, l *shadow.Leases, member uuid.UUID) schema.Grant {
 	t.Helper()
-	g, err := l.Renew(t.Context(), member, schema.LeadInTurn)
+	g, err := l.Renew(t.Context(), member, true)
 	require.NoError(t, err)
 	return g
 }
@@ -61,7 +61,7 @@ func TestAMemberThatWasGivenUpChangesNothing_I18(t *testing.T) {
 	require.ErrorIs(t, err, schema.ErrFenced, "its time is over, though no other member has taken its shards yet")
 	next := renew(t, second, uuid.Nil)
 	require.Len(t, next.Shards, schema.RingSize)
-	_, err = first.Renew(t.Context(), old.Member, schema.LeadInTurn)
+	_, err = first.Renew(t.Context(), old.Member, true)
 	require.ErrorIs(t, err, schema.ErrFenced)
 	_, err = b.Stores[b.ID(aWest)].Finalise(fenced, []int64{1})
 	require.ErrorIs(t, err, schema.ErrFenced)
@@ -118,7 +118,7 @@ func TestAProcessThatStartsAgainTakesItsPlace(t *testing.T) {
 	before := renew(t, l, uuid.Nil)
 	after := renew(t, l, uuid.Nil)
 	require.Len(t, after.Shards, schema.RingSize)
-	_, err := l.Renew(t.Context(), before.Member, schema.LeadInTurn)
+	_, err := l.Renew(t.Context(), before.Member, true)
 	require.ErrorIs(t, err, schema.ErrFenced)
 	members, err := b.Stores[b.ID(aWest)].Members(t.Context())
 	require.NoError(t, err)
@@ -150,7 +150,7 @@ func TestRaceOfATransactionAgainstATakeover_I18(t *testing.T) {
 				return err
 			})
 		}()
-		next, err := second.Renew(ctx, uuid.Nil, schema.LeadInTurn)
+		next, err := second.Renew(ctx, uuid.Nil, true)
 		require.NoError(t, err)
 		for len(next.Shards) < schema.RingSize {
 			next = renew(t, second, next.Member)
@@ -197,7 +197,7 @@ func TestProcessesComeAndGo_I18(t *testing.T) {
 	}
 	step := func(i int) {
 		p := &processes[i]
-		g, err := p.leases.Renew(t.Context(), p.grant.Member, schema.LeadInTurn)
+		g, err := p.leases.Renew(t.Context(), p.grant.Member, true)
 		if errors.Is(err, schema.ErrFenced) {
 			p.grant = schema.Grant{}
 			return
@@ -257,31 +257,29 @@ func TestTheLeadGoesToAProcessThatWishesIt_I18(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
 	first, second := newLeases(b, "first"), newLeases(b, "second")
-	wish := func(l *shadow.Leases, member uuid.UUID, lead schema.LeadWish) schema.Grant {
+	wish := func(l *shadow.Leases, member uuid.UUID, lead bool) schema.Grant {
 		t.Helper()
 		g, err := l.Renew(t.Context(), member, lead)
 		require.NoError(t, err)
 		return g
 	}
-	one := wish(first, uuid.Nil, schema.LeadInTurn)
-	two := wish(second, uuid.Nil, schema.LeadInTurn)
-	one = wish(first, one.Member, schema.LeadInTurn)
+	one := wish(first, uuid.Nil, true)
+	two := wish(second, uuid.Nil, true)
+	one = wish(first, one.Member, true)
 	require.NoError(t, first.Release(t.Context(), one.Member, one.Surplus))
-	two = wish(second, two.Member, schema.LeadAtOnce)
+	two = wish(second, two.Member, true)
 	require.Len(t, two.Shards, schema.RingSize/2)
 	require.NotContains(t, two.Shards, uint32(schema.LeadShard), "it is not taken from the process that has it")
 
 	require.NoError(t, first.Release(t.Context(), one.Member, []uint32{schema.LeadShard}))
-	one = wish(first, one.Member, schema.LeadOther)
+	one = wish(first, one.Member, false)
 	require.NotContains(t, one.Shards, uint32(schema.LeadShard))
-	two = wish(second, two.Member, schema.LeadInTurn)
-	require.NotContains(t, two.Shards, uint32(schema.LeadShard), "it has its part")
-	two = wish(second, two.Member, schema.LeadAtOnce)
+	two = wish(second, two.Member, true)
 	require.Contains(t, two.Shards, uint32(schema.LeadShard))
 	require.Len(t, two.Surplus, 1)
 	require.NotContains(t, two.Surplus, uint32(schema.LeadShard))
 	require.NoError(t, second.Release(t.Context(), two.Member, two.Surplus))
-	one = wish(first, one.Member, schema.LeadOther)
+	one = wish(first, one.Member, false)
 	require.Equal(t, two.Surplus[0], one.Shards[len(one.Shards)-1], "the shards are divided equally again")
 	require.Len(t, one.Shards, schema.RingSize/2)
 }

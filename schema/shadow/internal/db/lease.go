@@ -60,9 +60,9 @@ type Leases struct {
 	TTL time.Duration
 }
 
-// Renew renews the member, evicts expired members, and takes the member's part of the free shards, with the lead as wished. With
-// uuid.Nil it joins as a new member first. It fails with schema.ErrFenced when the member has expired or was evicted.
-func (l *Leases) Renew(ctx context.Context, member uuid.UUID, lead schema.LeadWish) (g schema.Grant, err error) {
+// Renew renews the member, evicts expired members, and takes the member's part of the free shards; lead: the shard that
+// leads too, also beyond its part. With uuid.Nil it joins as a new member first. It fails with schema.ErrFenced when the member has expired or was evicted.
+func (l *Leases) Renew(ctx context.Context, member uuid.UUID, lead bool) (g schema.Grant, err error) {
 	ctx = postgres.InControl(ctx)
 	if member == uuid.Nil {
 		if member, err = l.join(ctx); err != nil {
@@ -116,7 +116,7 @@ func evict(ctx context.Context, tx pgx.Tx, ttl time.Duration) error {
 }
 
 // share takes free shards up to an equal part, and returns the member's shards and those beyond its part.
-func share(ctx context.Context, tx pgx.Tx, member uuid.UUID, lead schema.LeadWish) (held, surplus []uint32, err error) {
+func share(ctx context.Context, tx pgx.Tx, member uuid.UUID, lead bool) (held, surplus []uint32, err error) {
 	var members, mine int
 	var leaderless bool
 	if err := tx.QueryRow(ctx, countSQL, member, schema.LeadShard).Scan(&members, &mine, &leaderless); err != nil {
@@ -125,9 +125,9 @@ func share(ctx context.Context, tx pgx.Tx, member uuid.UUID, lead schema.LeadWis
 	part := (schema.RingSize + members - 1) / members
 	lacking, first, last := part-mine, 0, schema.RingSize-1
 	switch {
-	case lead == schema.LeadOther:
+	case !lead:
 		first = schema.LeadShard + 1
-	case lead == schema.LeadAtOnce && leaderless && lacking <= 0:
+	case leaderless && lacking <= 0:
 		lacking, last = 1, schema.LeadShard
 	}
 	if lacking > 0 {
