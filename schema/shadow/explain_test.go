@@ -47,10 +47,10 @@ func TestExplainSaysThatDeletionsAreHalted_I13(t *testing.T) {
 		return told
 	}
 	require.Empty(t, halted())
-	require.NoError(t, store.Pause(t.Context(), id, true, "a test", "operator/o"))
+	require.NoError(t, store.Pause(t.Context(), id, "", true, "a test", "operator/o"))
 	require.Len(t, halted(), 1)
 	require.Contains(t, halted()[0], "an operator has paused deletions until db-controller resume")
-	require.NoError(t, store.Pause(t.Context(), id, false, "a test", "operator/o"))
+	require.NoError(t, store.Pause(t.Context(), id, "", false, "a test", "operator/o"))
 	require.Empty(t, halted())
 	exec(t, b, aWest, `UPDATE dbcontroller.deployment SET unconfirmed = true WHERE service || '/' || region = $1`, bEast)
 	require.Len(t, halted(), 1)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -48,6 +47,8 @@ SELECT id, uid, state, updated_at, block_deletion FROM dbcontroller.shadow WHERE
 SELECT '//' || d.service || '/' || d.region || '/' || b.holder_name, f.path, b.expires_at, ` + db.ExpiredSQL + `$2::interval), b.attempt
 FROM dbcontroller.blockade b JOIN dbcontroller.deployment d ON d.id = b.deployment_id JOIN dbcontroller.field f ON f.id = b.field_id
 WHERE b.target_id = $1 AND b.expires_at IS NOT NULL ORDER BY b.expires_at LIMIT 20`
+
+	explainPausedSQL = `SELECT EXISTS (SELECT FROM dbcontroller.deployment WHERE id = $1 AND paused)`
 
 	explainRightsSQL = `
 SELECT DISTINCT d.service || '/' || d.region
@@ -121,11 +122,11 @@ func (e *Explanation) halted(ctx context.Context, s *Inspector) error {
 		halts := &peer.UnavailableError{Deployments: waits, Err: why}
 		e.Reasons = append(e.Reasons, ExplainedReason{Type: "HALTED", Message: halts.Error()})
 	}
-	paused, err := s.gate.Paused(ctx)
-	if err != nil {
+	var paused bool
+	if err := s.Pool.QueryRow(ctx, explainPausedSQL, s.SelfID).Scan(&paused); err != nil {
 		return err
 	}
-	if slices.Contains(paused, s.Self) {
+	if paused {
 		add([]schema.DeploymentID{s.Self}, peer.ErrPaused)
 	}
 	switch epoch, err := s.Epoch(ctx); {
