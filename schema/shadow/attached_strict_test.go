@@ -5,13 +5,17 @@ import (
 	"errors"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/internal/attach"
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
 )
@@ -112,6 +116,36 @@ func (a *attached) returned() {
 	_, err := a.Stores[a.ID(shop)].Tidy(context.Background())
 	require.NoError(a.t, err)
 	a.Settle()
+}
+
+// The wishes for a silent deployment, as many as a look takes, delay none for another one.
+func TestWishesForASilentDeploymentDelayNoOthers_I20(t *testing.T) {
+	t.Parallel()
+	a := newStrict(t)
+	asked, silent := make(chan schema.DeploymentID, 10_000), make(chan struct{})
+	a.OnEstablish = func(to schema.DeploymentID, _ peer.AttemptID, _ []peer.EstablishReference) error {
+		asked <- to
+		if to != a.ID(crm) {
+			<-silent
+		}
+		return nil
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { _ = a.Stores[a.ID(shop)].RunWishes(ctx, func() bool { return true }) })
+	defer running.Wait()
+	defer cancel()
+	defer close(silent)
+
+	a.exec(a.shop, `SELECT dbcontroller.acquire(array_agg('BLOCK //crm.example.com/mars/customers/' || n)) FROM generate_series(1, 600) n`)
+	require.Equal(t, "crm.example.com/mars", (<-asked).String())
+	a.exec(a.shop, `SELECT dbcontroller.acquire($1)`, []string{"BLOCK " + customer("1")})
+	select {
+	case to := <-asked:
+		require.Equal(t, a.ID(crm), to, "mars is asked by one call at a time")
+	case <-time.After(6 * time.Second):
+		t.Fatal("the other deployment is not asked")
+	}
 }
 
 // A target that does not exist is refused for good, and one whose region is dark is refused for now.

@@ -27,13 +27,14 @@ type Granter struct {
 	rights *rights.Rights
 
 	mu       sync.Mutex
-	asked    map[string]time.Time // guarded by mu; when a wish was last followed
-	returned time.Time            // guarded by mu; when unused rights were last looked for
+	asked    map[string]time.Time         // guarded by mu; when a wish was last followed
+	asking   map[schema.DeploymentID]bool // guarded by mu; deployments with a call under way
+	returned time.Time                    // guarded by mu; when unused rights were last looked for
 }
 
 // New joins the parts.
 func New(rs *rows.Rows, r *rights.Rights) *Granter {
-	return &Granter{DB: rs.DB, rows: rs, rights: r, asked: map[string]time.Time{}}
+	return &Granter{DB: rs.DB, rows: rs, rights: r, asked: map[string]time.Time{}, asking: map[schema.DeploymentID]bool{}}
 }
 
 const (
@@ -44,11 +45,18 @@ const (
 	again = time.Second
 	// patience is the age at which a wish is answered with the last problem, although that may pass.
 	patience = 8 * time.Second
-	batch    = 500
+	// batch is the maximum number of wishes of a look, and batchOfOne that for one deployment: those of a deployment that is away leave
+	// places for the others (I20).
+	batch      = 5000
+	batchOfOne = 500
 )
 
 var (
-	selectWishesSQL = `SELECT target, target || asked_at, now() - asked_at > $2::interval FROM dbcontroller.wish WHERE NOT answered ORDER BY asked_at, target LIMIT $1`
+	selectWishesSQL = `
+SELECT target, target || asked_at, now() - asked_at > $1::interval FROM (
+    SELECT target, asked_at, row_number() OVER (PARTITION BY split_part(target, '/', 3), split_part(target, '/', 4) ORDER BY asked_at, target) AS place
+    FROM dbcontroller.wish WHERE NOT answered) AS w
+WHERE place <= $2 ORDER BY place, asked_at, target LIMIT $3`
 
 	answerSQL = `
 UPDATE dbcontroller.wish w SET answered = true, problem = i.problem, missing = i.missing
@@ -75,11 +83,13 @@ LIMIT 1000`))
 
 // RunWishes answers wishes while leads returns true, until ctx ends. It returns nil.
 func (s *Granter) RunWishes(ctx context.Context, leads func() bool) error {
+	var asks sync.WaitGroup
+	defer asks.Wait()
 	for failed := false; ; {
 		strict := s.strict()
 		var err error
 		if strict && leads() && s.Version.Load() != nil {
-			err = s.GrantWishes(ctx)
+			err = s.look(ctx, &asks)
 		}
 		if ctx.Err() != nil {
 			return nil
@@ -117,12 +127,20 @@ type asking struct {
 	late bool   // it is answered now, with the obstacle if there is one
 }
 
-// GrantWishes asks for the rights of the wishes that are not answered, and answers those whose rights are there or refused.
+// GrantWishes asks once for the rights of the wishes that are not answered, and answers those whose rights are there or refused.
 func (s *Granter) GrantWishes(ctx context.Context) error {
+	var asks sync.WaitGroup
+	defer asks.Wait()
+	return s.look(ctx, &asks)
+}
+
+// look answers the wishes whose rights are there, and begins to ask for the others. A deployment is asked by one call at a time, and none
+// waits for the answer of another one.
+func (s *Granter) look(ctx context.Context, asks *sync.WaitGroup) error {
 	if err := s.tidy(ctx); err != nil {
 		return err
 	}
-	rows, err := s.Pool.Query(ctx, selectWishesSQL, batch, patience)
+	rows, err := s.Pool.Query(ctx, selectWishesSQL, patience, batchOfOne, batch)
 	if err != nil {
 		return fmt.Errorf("read wishes: %w", err)
 	}
@@ -143,8 +161,18 @@ func (s *Granter) GrantWishes(ctx context.Context) error {
 	if all, err = s.held(ctx, all, answers); err != nil {
 		return err
 	}
-	s.ask(ctx, all, answers)
-	return s.answer(ctx, answers)
+	if err := s.answer(ctx, answers); err != nil {
+		return err
+	}
+	for at, of := range s.due(all) {
+		asks.Go(func() {
+			defer s.done(at)
+			if err := s.answer(ctx, s.ask(ctx, at, of)); err != nil && ctx.Err() == nil {
+				s.Log.Warn("the answers to wishes could not be stored; their targets are asked for again", zap.Stringer("deployment", at), zap.Error(err))
+			}
+		})
+	}
+	return nil
 }
 
 // needs reads a wish, and finds the strict references that it is for.
@@ -202,30 +230,8 @@ func (s *Granter) held(ctx context.Context, all []asking, answers map[string]err
 	return left, nil
 }
 
-// ask asks the deployments of targets that were not asked for a moment ago.
-func (s *Granter) ask(ctx context.Context, all []asking, answers map[string]error) {
-	byDeployment := map[schema.DeploymentID][]asking{}
-	for _, a := range all {
-		if a.late || s.due(a.once) {
-			byDeployment[a.Target.Deployment] = append(byDeployment[a.Target.Deployment], a)
-		}
-	}
-	var wg sync.WaitGroup
-	var mu sync.Mutex
-	for at, of := range byDeployment {
-		wg.Go(func() {
-			found := s.askOne(ctx, at, of)
-			mu.Lock()
-			defer mu.Unlock()
-			for text, err := range found {
-				answers[text] = err
-			}
-		})
-	}
-	wg.Wait()
-}
-
-func (s *Granter) askOne(ctx context.Context, at schema.DeploymentID, of []asking) map[string]error {
+// ask asks a deployment for rights, and returns the answers that are known then.
+func (s *Granter) ask(ctx context.Context, at schema.DeploymentID, of []asking) map[string]error {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
 	asked := make([]rights.Asked, len(of))
@@ -250,19 +256,33 @@ func (s *Granter) askOne(ctx context.Context, at schema.DeploymentID, of []askin
 	return answers
 }
 
-// due reports whether a target was not asked for a moment ago, and notes that it is now.
-func (s *Granter) due(once string) bool {
+// due returns the wishes to ask for now, by deployment: those that are late, or were not asked for a moment ago. No call to these
+// deployments is under way; the caller ends each by done.
+func (s *Granter) due(all []asking) map[schema.DeploymentID][]asking {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := time.Now()
-	if now.Sub(s.asked[once]) < again {
-		return false
-	}
-	if len(s.asked) > 10_000 {
+	if len(s.asked) > 2*batch {
 		clear(s.asked)
 	}
-	s.asked[once] = now
-	return true
+	now, due := time.Now(), map[schema.DeploymentID][]asking{}
+	for _, a := range all {
+		at := a.Target.Deployment
+		if s.asking[at] || !a.late && now.Sub(s.asked[a.once]) < again {
+			continue
+		}
+		s.asked[a.once] = now
+		due[at] = append(due[at], a)
+	}
+	for at := range due {
+		s.asking[at] = true
+	}
+	return due
+}
+
+func (s *Granter) done(at schema.DeploymentID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.asking, at)
 }
 
 func (s *Granter) answer(ctx context.Context, answers map[string]error) error {
