@@ -21,6 +21,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/db-controller/db-controller/envregistry"
+	"github.com/db-controller/db-controller/internal/address"
 	"github.com/db-controller/db-controller/internal/identity"
 	"github.com/db-controller/db-controller/schema"
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
@@ -264,7 +265,7 @@ func (c *Client) conn(ctx context.Context, id schema.DeploymentID) (grpc.ClientC
 	if !ok || !c.reaches(d) {
 		return nil, unregistered(env, id)
 	}
-	target, err := d.Target()
+	target, err := address.Target(d)
 	if err != nil {
 		return nil, err
 	}

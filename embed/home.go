@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 
+	"github.com/db-controller/db-controller/internal/address"
 	"github.com/db-controller/db-controller/internal/identity"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
@@ -72,7 +73,7 @@ func (a *Application) connectHome(own schema.Deployment) error {
 	if a.at == own.Address {
 		return nil
 	}
-	target, err := own.Target()
+	target, err := address.Target(own)
 	if err != nil {
 		return err
 	}

@@ -2,7 +2,6 @@ package schema
 
 import (
 	"errors"
-	"time"
 
 	"github.com/google/uuid"
 )
@@ -23,11 +22,3 @@ type Grant struct {
 
 // LeadShard is the shard of the process that leads the deployment: its address is the one that the registry has.
 const LeadShard = 0
-
-// Member is a process of a deployment, as the status shows it.
-type Member struct {
-	Name      string
-	Shards    []uint32
-	JoinedAt  time.Time
-	ExpiresAt time.Time
-}

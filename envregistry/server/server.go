@@ -17,6 +17,7 @@ import (
 	reflectionv1alpha "google.golang.org/grpc/reflection/grpc_reflection_v1alpha" // most clients use it
 	"google.golang.org/grpc/status"
 
+	"github.com/db-controller/db-controller/internal/address"
 	"github.com/db-controller/db-controller/internal/feed"
 	"github.com/db-controller/db-controller/internal/identity"
 	"github.com/db-controller/db-controller/internal/postgres"
@@ -145,7 +146,7 @@ func (s *Server) RegisterDeployment(ctx context.Context, req *registryv1.Registe
 	if who.Deployment != id {
 		return nil, status.Errorf(codes.PermissionDenied, "%s may not register %s", who, id)
 	}
-	if err := schema.CheckAddress(req.GetAddress()); err != nil {
+	if err := address.Check(req.GetAddress()); err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
 	database, err := databaseOf(req.GetDatabase())

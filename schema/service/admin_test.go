@@ -56,8 +56,8 @@ func (s *adminStore) Kept(context.Context) ([]shadow.Kept, error) {
 	return []shadow.Kept{{Kind: "Old", Resources: 4, Sample: "olds/a"}}, s.failing["Kept"]
 }
 
-func (s *adminStore) Members(context.Context) ([]schema.Member, error) {
-	return []schema.Member{{Name: "host:1", Shards: []uint32{1, 2}, JoinedAt: time.Unix(1, 0), ExpiresAt: time.Unix(2, 0)}}, s.failing["Members"]
+func (s *adminStore) Members(context.Context) ([]peer.Member, error) {
+	return []peer.Member{{Name: "host:1", Shards: []uint32{1, 2}, JoinedAt: time.Unix(1, 0), ExpiresAt: time.Unix(2, 0)}}, s.failing["Members"]
 }
 
 func (s *adminStore) Decommissioned(context.Context) ([]shadow.Decommissioned, error) {

@@ -21,6 +21,7 @@ import (
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 	"github.com/db-controller/db-controller/schema/service/access"
 	"github.com/db-controller/db-controller/schema/service/outcome"
+	"github.com/db-controller/db-controller/schema/service/readmask"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/schema/wire"
 )
@@ -110,7 +111,7 @@ func (r *resources) get(ctx context.Context, req *resourcev1.GetResourceRequest)
 	if err != nil {
 		return nil, err
 	}
-	if err := checkMask(req.GetReadMask()); err != nil {
+	if err := readmask.Check(req.GetReadMask()); err != nil {
 		return nil, err
 	}
 	found, err := r.reader.Get(ctx, name)
@@ -119,13 +120,13 @@ func (r *resources) get(ctx context.Context, req *resourcev1.GetResourceRequest)
 	}
 	out, err := r.answer(ctx, found, req.GetReadMask())
 	if err != nil || found.State != peer.Deleting {
-		return out, errors.Join(err, prune(out, req.GetReadMask()))
+		return out, errors.Join(err, readmask.Prune(out, req.GetReadMask()))
 	}
 	conditions, err := r.reader.Conditions(ctx, name)
 	for _, c := range conditions {
 		out.Conditions = append(out.Conditions, &resourcev1.Condition{Type: c.Type, Message: c.Message})
 	}
-	return out, errors.Join(err, prune(out, req.GetReadMask()))
+	return out, errors.Join(err, readmask.Prune(out, req.GetReadMask()))
 }
 
 // answer returns a stored resource as a message.
@@ -178,7 +179,7 @@ func (r *resources) ListResources(ctx context.Context, req *resourcev1.ListResou
 }
 
 func (r *resources) list(ctx context.Context, req *resourcev1.ListResourcesRequest) (*resourcev1.ListResourcesResponse, error) {
-	if err := checkMask(req.GetReadMask()); err != nil {
+	if err := readmask.Check(req.GetReadMask()); err != nil {
 		return nil, err
 	}
 	found, next, err := r.reader.List(ctx, shadow.ListRequest{
@@ -193,7 +194,7 @@ func (r *resources) list(ctx context.Context, req *resourcev1.ListResourcesReque
 		return nil, err
 	}
 	for _, p := range out.Resources {
-		if err := prune(p, req.GetReadMask()); err != nil {
+		if err := readmask.Prune(p, req.GetReadMask()); err != nil {
 			return nil, err
 		}
 	}

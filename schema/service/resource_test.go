@@ -22,6 +22,7 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
+	"github.com/db-controller/db-controller/schema/service/readmask"
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
@@ -159,10 +160,10 @@ func TestAReadMaskKeepsTheFieldsThatItNames(t *testing.T) {
 		mask := &fieldmaskpb.FieldMask{Paths: paths}
 		p, err := withBody(self, stored("devices/d"), mask, false)
 		require.NoError(t, err)
-		require.NoError(t, prune(p, mask))
+		require.NoError(t, readmask.Prune(p, mask))
 		sent, err := withBody(self, stored("devices/d"), mask, true)
 		require.NoError(t, err)
-		require.NoError(t, prune(sent, mask))
+		require.NoError(t, readmask.Prune(sent, mask))
 		raw, err := proto.Marshal(sent)
 		require.NoError(t, err)
 		received := &resourcev1.Resource{}
@@ -202,12 +203,12 @@ func TestAReadMaskKeepsTheFieldsThatItNames(t *testing.T) {
 	for _, bad := range []string{"colour", "spec.a", "name.first", "", "conditions.type", "owner_references.name"} {
 		p, err := withBody(self, stored("devices/d"), nil, false)
 		require.NoError(t, err)
-		err = prune(p, &fieldmaskpb.FieldMask{Paths: []string{"name", bad}})
+		err = readmask.Prune(p, &fieldmaskpb.FieldMask{Paths: []string{"name", bad}})
 		require.ErrorContains(t, err, fmt.Sprintf("read_mask: unknown field %q", bad))
 		require.Equal(t, whole.String(), p.String(), "nothing is removed when the mask is invalid")
 	}
-	require.ErrorContains(t, prune(whole, &fieldmaskpb.FieldMask{Paths: make([]string, 1001)}), "1001 paths, at most 1000 are allowed")
-	require.NoError(t, prune(nil, &fieldmaskpb.FieldMask{Paths: []string{"colour"}}))
+	require.ErrorContains(t, readmask.Prune(whole, &fieldmaskpb.FieldMask{Paths: make([]string, 1001)}), "1001 paths, at most 1000 are allowed")
+	require.NoError(t, readmask.Prune(nil, &fieldmaskpb.FieldMask{Paths: []string{"colour"}}))
 }
 
 func TestABatchIsReadInTheOrderOfItsNames(t *testing.T) {

@@ -7,7 +7,7 @@ import (
 	"github.com/google/uuid"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
 	"github.com/db-controller/db-controller/schema/service/outcome"
 	"github.com/db-controller/db-controller/schema/shadow"
@@ -24,7 +24,7 @@ type workStatus interface {
 
 // processStatus lists the processes of a deployment.
 type processStatus interface {
-	Members(ctx context.Context) ([]schema.Member, error)
+	Members(ctx context.Context) ([]peer.Member, error)
 }
 
 // operatorStatus lists the decisions of operators about other deployments.

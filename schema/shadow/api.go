@@ -64,7 +64,7 @@ type (
 	EpochStatus      = inspect.EpochStatus
 	DatabaseMismatch = gate.DatabaseMismatch
 	OperatorDecision = gate.OperatorDecision
-	Pause            = gate.Pause
+	Pause            = steer.Pause
 	AcceptedDatabase = gate.AcceptedDatabase
 	Decommissioned   = gate.Decommissioned
 	Difference       = compare.Difference

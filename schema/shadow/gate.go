@@ -42,12 +42,6 @@ type (
 		Decommissioned(ctx context.Context) ([]Decommissioned, error)
 		IsDecommissioned(id schema.DeploymentID) bool
 	}
-	// pauses of deletions and of handlers.
-	pauses interface {
-		Pause(ctx context.Context, of schema.DeploymentID, handler schema.Handler, paused bool, reason, by string) error
-		Pauses(ctx context.Context) ([]Pause, error)
-		CheckHandler(ctx context.Context, handler schema.Handler, of schema.DeploymentID) error
-	}
 	// versions of the service.
 	versions interface {
 		Runs(ctx context.Context, model *schema.Model) (bool, error)

@@ -7,6 +7,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/admin"
 	"github.com/db-controller/db-controller/schema/shadow/internal/attempt"
 	"github.com/db-controller/db-controller/schema/shadow/internal/capture"
@@ -53,7 +54,6 @@ type Store struct {
 	recovery
 	databases
 	others
-	pauses
 	versions
 	positions
 	following
@@ -105,7 +105,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	return &Store{
 		reader: r, inspector: i, keeper: t, attempts: a, writer: w, owners: owner.New(g, c), deleter: deletion.New(g, t, w, c, f, rs), verifier: v,
 		administrator: admin.New(g, p, w, c, f, v), capturer: capture.New(g, rs, w, c), righter: rt, granter: wishes.New(rs, rt), steering: steer.New(g, c), book: b, controls: control.New(g), db: d,
-		epochs: g, recovery: g, databases: g, others: g, pauses: g, versions: g, positions: g, following: f, finalising: c,
+		epochs: g, recovery: g, databases: g, others: g, versions: g, positions: g, following: f, finalising: c,
 	}, nil
 }
 
@@ -129,7 +129,7 @@ func (s *Store) Model() *schema.Model { return s.db.Model() }
 func (s *Store) Wake() { s.db.Wake() }
 
 // Members returns the live processes of this deployment, and how many shards each has.
-func (s *Store) Members(ctx context.Context) ([]schema.Member, error) { return s.db.Members(ctx) }
+func (s *Store) Members(ctx context.Context) ([]peer.Member, error) { return s.db.Members(ctx) }
 
 // Leases returns the leases of a process by this name; Leases describes the time to live.
 func (s *Store) Leases(name string, ttl time.Duration) *Leases {

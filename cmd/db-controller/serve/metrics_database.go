@@ -7,7 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
@@ -35,7 +35,7 @@ type readings struct {
 	outstanding []shadow.Outstanding
 	at          time.Time // of outstanding
 	epoch       *shadow.EpochStatus
-	members     []schema.Member
+	members     []peer.Member
 	delegations []shadow.Delegations
 	deletions   *shadow.DeletionsLeft
 	attached    *attachedRows

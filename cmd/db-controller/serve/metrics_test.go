@@ -12,6 +12,7 @@ import (
 	"github.com/db-controller/db-controller/constraint"
 	"github.com/db-controller/db-controller/internal/identity"
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/service"
 	"github.com/db-controller/db-controller/schema/shadow"
 )
@@ -58,7 +59,7 @@ func TestMetricsOfADatabaseThatIsAwayKeepTheirSeries(t *testing.T) {
 	m := newMetrics(prometheus.NewRegistry(), nil)
 	m.last = readings{
 		outstanding: []shadow.Outstanding{{Group: "confirm", Deployment: "b", Count: 3, Oldest: 10}}, at: time.Now().Add(-time.Minute),
-		epoch: &shadow.EpochStatus{Ordinal: 2}, members: []schema.Member{{Name: "p"}},
+		epoch: &shadow.EpochStatus{Ordinal: 2}, members: []peer.Member{{Name: "p"}},
 		pauses: []shadow.Pause{{Of: schema.DeploymentID{Service: "a.example.com", Region: "r"}, Handler: schema.OwnedPending}},
 	}
 	ch := make(chan prometheus.Metric, 20)

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/db-controller/db-controller/cmd/db-controller/cli"
+	"github.com/db-controller/db-controller/internal/address"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 )
@@ -118,15 +119,15 @@ func (c *auditConfig) check() error {
 }
 
 func (c *deploymentConfig) check() error {
-	var address error
+	var advertised error
 	if c.advertise != "" {
-		if err := schema.CheckAddress(c.advertise); err != nil {
-			address = fmt.Errorf("--advertise: %w", err)
+		if err := address.Check(c.advertise); err != nil {
+			advertised = fmt.Errorf("--advertise: %w", err)
 		}
 	} else if c.server.everywhere() {
-		address = fmt.Errorf("--listen %s is no address at which other deployments reach this one: give --advertise host:port", c.server.listen)
+		advertised = fmt.Errorf("--listen %s is no address at which other deployments reach this one: give --advertise host:port", c.server.listen)
 	}
-	return errors.Join(address, c.checkHTTPAPI(), c.database.check(), c.server.check(), c.share.check(), c.audit.check(), c.store.check())
+	return errors.Join(advertised, c.checkHTTPAPI(), c.database.check(), c.server.check(), c.share.check(), c.audit.check(), c.store.check())
 }
 
 // following runs a process, with the log level that the configuration has after each SIGHUP.

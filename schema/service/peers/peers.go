@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/db-controller/db-controller/internal/address"
 	"github.com/db-controller/db-controller/internal/identity"
 	"github.com/db-controller/db-controller/schema"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
@@ -207,7 +208,7 @@ func (p *Peers) conn(key connectionKey) (grpc.ClientConnInterface, error) {
 	case d.Disabled:
 		return nil, fmt.Errorf("deployment %s is disabled", id)
 	}
-	target, err := d.Target()
+	target, err := address.Target(d)
 	if err != nil {
 		return nil, err
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/db-controller/db-controller/internal/postgres"
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 )
 
 const (
@@ -174,12 +175,12 @@ func (l *Leases) Release(ctx context.Context, member uuid.UUID, shards []uint32)
 }
 
 // Members returns the processes of this deployment with their shards, by name.
-func (s *DB) Members(ctx context.Context) ([]schema.Member, error) {
+func (s *DB) Members(ctx context.Context) ([]peer.Member, error) {
 	rows, err := s.Pool.Query(ctx, membersSQL)
 	if err != nil {
 		return nil, fmt.Errorf("read the processes: %w", err)
 	}
-	members, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (m schema.Member, err error) {
+	members, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (m peer.Member, err error) {
 		var shards []int16
 		err = row.Scan(&m.Name, &m.JoinedAt, &m.ExpiresAt, &shards)
 		for _, n := range shards {

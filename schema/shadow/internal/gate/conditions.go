@@ -197,3 +197,13 @@ func (a *Allowance) Return(deployment int32, rows int) {
 	u.rows = max(0, u.rows-float64(rows))
 	a.used[deployment] = u
 }
+
+// CheckNotPaused fails with *UnavailableError while the deletions of another deployment are paused here.
+func (s *Gate) CheckNotPaused(ctx context.Context, from schema.DeploymentID) error {
+	var paused bool
+	err := s.Pool.QueryRow(ctx, `SELECT EXISTS (SELECT FROM dbcontroller.deployment WHERE service = $1 AND region = $2 AND paused)`, from.Service, from.Region).Scan(&paused)
+	if err == nil && paused {
+		err = &peer.UnavailableError{Deployments: []schema.DeploymentID{from}, Err: peer.ErrPaused}
+	}
+	return err
+}

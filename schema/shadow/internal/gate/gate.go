@@ -40,7 +40,6 @@ type Gate struct {
 	Unknown *Allowance
 	// decommissioned are the decommissioned deployments that this process has read.
 	decommissioned atomic.Pointer[[]schema.DeploymentID]
-	handlerPauses  handlerPauses
 }
 
 // New reads the epoch of the database and the decommissioned deployments.

@@ -1,4 +1,4 @@
-// Package steer has the decisions of operators about single rows and waits: work that is tried at once, and blockades, entries and owner
+// Package steer has the decisions of operators: pauses of deletions and handlers, work that is tried at once, and blockades, entries and owner
 // references that are released without a release by their deployments.
 package steer
 
@@ -8,11 +8,13 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
 )
 
-// Steering is what operators decide about single rows and waits.
+// Steering carries out the decisions of operators.
 type Steering struct {
 	*db.DB
 	gate    *gate.Gate
 	cascade *cascade.Actor
+
+	handlerPauses handlerPauses
 }
 
 // New joins the parts.

@@ -1,4 +1,4 @@
-package gate
+package steer
 
 import (
 	"context"
@@ -50,7 +50,7 @@ type Pause struct {
 // deletions of another deployment; with a handler, that this handler does nothing at all, or nothing for another deployment; or that
 // this goes on, at once in every process. Transactions that have checked the pause before end; a handler stops within
 // handlerPausesKept. It is idempotent; the decision is recorded with its reason and its author (by).
-func (s *Gate) Pause(ctx context.Context, of schema.DeploymentID, handler schema.Handler, paused bool, reason, by string) error {
+func (s *Steering) Pause(ctx context.Context, of schema.DeploymentID, handler schema.Handler, paused bool, reason, by string) error {
 	id, err := s.Names.Deployment(ctx, of)
 	if err != nil {
 		return err
@@ -66,7 +66,7 @@ func (s *Gate) Pause(ctx context.Context, of schema.DeploymentID, handler schema
 	if of == s.Self {
 		whose = schema.DeploymentID{}
 	}
-	err = s.RecordDecision(ctx, id, what, reason, by, func(tx pgx.Tx) (bool, error) {
+	err = s.gate.RecordDecision(ctx, id, what, reason, by, func(tx pgx.Tx) (bool, error) {
 		tag, err := tx.Exec(ctx, statement, args...)
 		if err == nil && !paused {
 			_, err = tx.Exec(ctx, db.NotifyRetrySQL, retryPayload(whose))
@@ -92,7 +92,7 @@ func retryPayload(of schema.DeploymentID) string {
 }
 
 // Pauses lists the pauses here, that of the whole deployment first.
-func (s *Gate) Pauses(ctx context.Context) ([]Pause, error) {
+func (s *Steering) Pauses(ctx context.Context) ([]Pause, error) {
 	rows, err := s.Pool.Query(ctx, pausesSQL, s.SelfID)
 	if err != nil {
 		return nil, fmt.Errorf("read the pauses: %w", err)
@@ -101,16 +101,6 @@ func (s *Gate) Pauses(ctx context.Context) ([]Pause, error) {
 		err = row.Scan(&p.Of.Service, &p.Of.Region, &p.Handler, &p.Reason, &p.By, &p.At)
 		return p, err
 	})
-}
-
-// CheckNotPaused fails with *UnavailableError while the deletions of another deployment are paused here.
-func (s *Gate) CheckNotPaused(ctx context.Context, from schema.DeploymentID) error {
-	var paused bool
-	err := s.Pool.QueryRow(ctx, `SELECT EXISTS (SELECT FROM dbcontroller.deployment WHERE service = $1 AND region = $2 AND paused)`, from.Service, from.Region).Scan(&paused)
-	if err == nil && paused {
-		err = &peer.UnavailableError{Deployments: []schema.DeploymentID{from}, Err: peer.ErrPaused}
-	}
-	return err
 }
 
 // handlerPausesKept is how long a process goes by the paused handlers that it has read: a pause takes effect within this time. A
@@ -132,7 +122,7 @@ func (p *handlerPauses) forget() {
 }
 
 // CheckHandler fails with *UnavailableError while a handler is paused, as a whole or for a deployment.
-func (s *Gate) CheckHandler(ctx context.Context, handler schema.Handler, of schema.DeploymentID) error {
+func (s *Steering) CheckHandler(ctx context.Context, handler schema.Handler, of schema.DeploymentID) error {
 	p := &s.handlerPauses
 	p.mu.Lock()
 	defer p.mu.Unlock()

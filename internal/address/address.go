@@ -1,4 +1,5 @@
-package schema
+// Package address has the addresses of deployments: host:port, and nothing else.
+package address
 
 import (
 	"errors"
@@ -7,14 +8,16 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+
+	"github.com/db-controller/db-controller/schema"
 )
 
 // hostName is a name of DNS, or of a network that is as lenient as container networks are.
 var hostName = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?$`)
 
-// CheckAddress returns an error unless an address is host:port. gRPC would take other texts for URLs, whose schemes lead to files
+// Check returns an error unless an address is host:port. gRPC would take other texts for URLs, whose schemes lead to files
 // and to other resolvers.
-func CheckAddress(address string) error {
+func Check(address string) error {
 	i := strings.LastIndexByte(address, ':')
 	if i < 0 {
 		return fmt.Errorf("address %q: want host:port", address)
@@ -36,10 +39,10 @@ func CheckAddress(address string) error {
 	return nil
 }
 
-// Target is the address in the form of gRPC's targets, in which nothing in it is taken for a scheme.
-func (d Deployment) Target() (string, error) {
+// Target returns the address of a deployment in the form of gRPC's targets, in which nothing in it is taken for a scheme.
+func Target(d schema.Deployment) (string, error) {
 	if d.Address == "" {
 		return "", errors.New("deployment " + d.String() + " has not registered yet")
 	}
-	return "dns:///" + d.Address, CheckAddress(d.Address)
+	return "dns:///" + d.Address, Check(d.Address)
 }

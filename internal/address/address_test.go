@@ -1,4 +1,4 @@
-package schema_test
+package address_test
 
 import (
 	"strings"
@@ -6,13 +6,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/db-controller/db-controller/internal/address"
 	"github.com/db-controller/db-controller/schema"
 )
 
 func TestAddressesAreHostAndPort(t *testing.T) {
 	for _, good := range []string{"localhost:7001", "iam-us-west2:1", "10.0.0.1:65535", "[::1]:7001", "[fe80::1%eth0]:9", "[::]:7001", "a_b.svc.cluster.local.:80", "x:1"} {
-		require.NoError(t, schema.CheckAddress(good), good)
-		target, err := schema.Deployment{Address: good}.Target()
+		require.NoError(t, address.Check(good), good)
+		target, err := address.Target(schema.Deployment{Address: good})
 		require.NoError(t, err)
 		require.Equal(t, "dns:///"+good, target)
 	}
@@ -21,8 +22,8 @@ func TestAddressesAreHostAndPort(t *testing.T) {
 		"dns:///host:1", "passthrough:///host:1", "xds:///a:1", "host:1,other:2", "a b:1", "host:1\n", "[::1:7001", "[]:1", "[10.0.0.1]:1", "::1:7001", "user@host:1",
 		"host/path:1", "é:1", "-a:1", strings.Repeat("a", 300) + ":1",
 	} {
-		require.Error(t, schema.CheckAddress(bad), bad)
-		_, err := schema.Deployment{Address: bad}.Target()
+		require.Error(t, address.Check(bad), bad)
+		_, err := address.Target(schema.Deployment{Address: bad})
 		require.Error(t, err)
 	}
 }
