@@ -83,7 +83,7 @@ func costly() map[string][2]string {
 
 // It runs alone: it measures the process.
 func TestACheckByASchemaCostsLittle_I20_I21(t *testing.T) {
-	const maxCPU, maxBytes = time.Second, 256 << 20 // of garbage; tests of whole requests bound the heap
+	const maxCPU, maxBytes = time.Second * raceFactor, 256 << 20 // of garbage; tests of whole requests bound the heap
 	for what, c := range costly() {
 		s := compile(t, c[0])
 		decoded, err := Decode([]byte(c[1]))

@@ -2,6 +2,7 @@ package feed
 
 import (
 	"math/rand/v2"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -34,11 +35,13 @@ func TestNoRingIsForgotten(t *testing.T) {
 	for seed := range uint64(200) {
 		synctest.Test(t, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 1))
-			var written, read, calls int
-			p := NewPace(100*time.Millisecond, func() { calls++; read = written })
+			var written atomic.Int64 // timers call beside the writes
+			var read int64
+			var calls int
+			p := NewPace(100*time.Millisecond, func() { calls++; read = written.Load() })
 			began := time.Now()
 			for range 100 {
-				if written++; r.IntN(3) > 0 {
+				if written.Add(1); r.IntN(3) > 0 {
 					p.Ring()
 				}
 				time.Sleep(time.Duration(r.IntN(120)) * time.Millisecond)
@@ -47,7 +50,7 @@ func TestNoRingIsForgotten(t *testing.T) {
 			p.Ring()
 			time.Sleep(100 * time.Millisecond)
 			synctest.Wait()
-			require.Equal(t, written, read)
+			require.Equal(t, written.Load(), read)
 			require.LessOrEqual(t, calls, 2+int(time.Since(began)/(100*time.Millisecond)))
 		})
 	}

@@ -1,0 +1,5 @@
+//go:build !race
+
+package bodyschema
+
+const raceFactor = 1
