@@ -48,7 +48,7 @@ func Up(ctx context.Context, dsn string, set Set) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = with(dsn, set, func(p *goose.Provider) error {
+	err = with(ctx, dsn, set, func(p *goose.Provider) error {
 		version, err := p.GetDBVersion(ctx) // makes the table of applied migrations, which has the mark
 		if err != nil {
 			return err
@@ -73,7 +73,7 @@ func Up(ctx context.Context, dsn string, set Set) ([]string, error) {
 // Down takes back the newest migration, and returns its name; empty when there is none.
 func Down(ctx context.Context, dsn string, set Set) (string, error) {
 	var name string
-	err := with(dsn, set, func(p *goose.Provider) error {
+	err := with(ctx, dsn, set, func(p *goose.Provider) error {
 		version, err := p.GetDBVersion(ctx)
 		if err != nil || version == 0 {
 			return err
@@ -98,7 +98,7 @@ func Down(ctx context.Context, dsn string, set Set) (string, error) {
 // List returns all migrations of a set, and which of them the database has.
 func List(ctx context.Context, dsn string, set Set) ([]Status, error) {
 	var out []Status
-	err := with(dsn, set, func(p *goose.Provider) error {
+	err := with(ctx, dsn, set, func(p *goose.Provider) error {
 		states, err := p.Status(ctx)
 		for _, s := range states {
 			out = append(out, Status{Name: s.Source.Path, Applied: s.State == goose.StateApplied})
@@ -189,7 +189,7 @@ func MoveTable(ctx context.Context, dsn string, set Set) (moved bool, err error)
 	return moved, nil
 }
 
-func with(dsn string, set Set, use func(*goose.Provider) error) error {
+func with(ctx context.Context, dsn string, set Set, use func(*goose.Provider) error) error {
 	db, err := sql.Open("pgx", dsn)
 	if err != nil {
 		return err
@@ -203,7 +203,7 @@ func with(dsn string, set Set, use func(*goose.Provider) error) error {
 	if err != nil {
 		return err
 	}
-	table, err := versionTable(context.Background(), db, set)
+	table, err := versionTable(ctx, db, set)
 	if err != nil {
 		return err
 	}

@@ -230,7 +230,8 @@ func TestAnExplanationHasTheLastErrors(t *testing.T) {
 		require.Equal(t, "devices/d", name)
 		return e, nil
 	}, paused: []shadow.Pause{
-		{Of: self, Handler: schema.OwnedDeleting, Reason: "look", By: "operator/eve"}, {Of: other, Handler: schema.OwnedPending, Reason: "slow", By: "operator/eve"},
+		{Of: self, Handler: schema.OwnedDeleting, Reason: "look", By: "operator/eve"},
+		{Of: other, Handler: schema.OwnedPending, Reason: "slow", By: "operator/eve"},
 		{Of: schema.DeploymentID{Service: "c.example.com", Region: "r"}, Reason: "of no work here"},
 	}, removals: func(string, uuid.UUID, int) ([]shadow.Removal, error) {
 		return []shadow.Removal{{Cause: &schema.Cause{ID: uid(7)}}}, nil

@@ -58,7 +58,11 @@ func (s *scenario) sql(ctx context.Context, st *sqlStep) error {
 	case err == nil:
 		return fmt.Errorf("accepted, although the scenario expects a refusal (%s)", st.Refused)
 	case errors.As(err, &pg) && st.Refused != "" && strings.Contains(pg.Detail, st.Refused):
-		s.print("  refused ERROR %s: %s\n          DETAIL: %s\n          HINT: %s", pg.Code, pg.Message, pg.Detail, pg.Hint)
+		text := fmt.Sprintf("  refused ERROR %s: %s\n          DETAIL: %s", pg.Code, pg.Message, pg.Detail)
+		if pg.Hint != "" {
+			text += "\n          HINT: " + pg.Hint
+		}
+		s.print("%s", text)
 		return nil
 	}
 	return err

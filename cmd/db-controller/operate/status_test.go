@@ -280,7 +280,8 @@ func TestAnEnvironmentWithoutDeploymentsIsNamed(t *testing.T) {
 	}))
 	require.Contains(t, printed(func(out cli.Printer) {
 		require.NoError(t, printStuck(out, []stuckAt{{Deployment: "a.example.com/r", answer: &adminv1.ListStuckResponse{Pauses: []*adminv1.Pause{
-			{Of: "a.example.com/r", Reason: "r1", Actor: "operator/eve", Time: ago(0)}, {Of: "b.example.com/r", Reason: "r2", Actor: "operator/eve", Time: ago(0)},
+			{Of: "a.example.com/r", Reason: "r1", Actor: "operator/eve", Time: ago(0)},
+			{Of: "b.example.com/r", Reason: "r2", Actor: "operator/eve", Time: ago(0)},
 			{Of: "b.example.com/r", Handler: "OWNED_DELETING", Reason: "r3", Actor: "operator/eve", Time: ago(0)},
 		}}}}))
 	}), "PAUSED  owned-deleting for b.example.com/r")

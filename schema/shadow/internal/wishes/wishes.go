@@ -298,7 +298,11 @@ func (s *Granter) answer(ctx context.Context, answers map[string]error) error {
 		absent := false
 		if err != nil {
 			text := err.Error()
-			problem, absent = &text, errors.As(err, &named) && named.All(func(r peer.Reason) bool { return r == peer.TargetMissing })
+			if absent = errors.As(err, &named) && named.All(func(r peer.Reason) bool { return r == peer.TargetMissing }); absent {
+				_, name, _ := strings.Cut(target, " ")
+				text = name + " does not exist"
+			}
+			problem = &text
 		}
 		targets, problems, missing = append(targets, target), append(problems, problem), append(missing, absent)
 	}
