@@ -10,13 +10,13 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo deve
 COMMIT ?= $(shell git rev-parse HEAD 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo adoption-proof test test-short campaign mutants bench fuzz generate lint verify vulnerabilities sbom hostile browser packages upgrade postgresql python django image clean
+.PHONY: help build demo adoption-proof test test-outside test-inside test-short campaign mutants bench fuzz generate lint verify vulnerabilities sbom hostile browser packages upgrade postgresql python django image clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## build bin/db-controller
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-X github.com/db-controller/db-controller/cmd/db-controller/cli.version=$(VERSION) -X github.com/db-controller/db-controller/cmd/db-controller/cli.commit=$(COMMIT)" -o $(BIN) ./cmd/db-controller
+	CGO_ENABLED=0 $(COMPILE) build -trimpath -ldflags "-X github.com/db-controller/db-controller/cmd/db-controller/cli.version=$(VERSION) -X github.com/db-controller/db-controller/cmd/db-controller/cli.commit=$(COMMIT)" -o $(BIN) ./cmd/db-controller
 
 demo: postgresql build ## four deployments on real PostgreSQL, a scenario across regions; then tables that applications already have
 	$(BIN) dev --scenario demo
@@ -25,16 +25,28 @@ demo: postgresql build ## four deployments on real PostgreSQL, a scenario across
 adoption-proof: postgresql django build ## an application in Django, unchanged: scan, attach, its own flows under faults, detach; a minute
 	DBCONTROLLER_ADOPTION_PROOF=1 $(GO) test -count=1 -run TestADjangoApplicationIsAdoptedUnchanged -v ./test
 
-# Each schedule of a model runs in one goroutine: the race detector finds nothing there, and takes four times as long.
-MODELS = ./test/model/...
+# The compiler needs a quarter less processor time when it collects its garbage later. Tests and what they start have the default:
+# they have bounds of memory. Without their paths, checkouts share what is compiled.
+COMPILE = GOGC=400 $(GO)
+TEST = $(COMPILE) test -exec 'env -u GOGC' -trimpath -vet=off -ldflags='-s -w' -count=1 -timeout 40m
 
-test: postgresql python image build ## every test, with the race detector (the models without)
-	$(GO) vet -race ./... # the tests need what it compiles
-	CGO_ENABLED=0 $(GO) test -trimpath -vet=off -count=1 $(MODELS)
-	$(GO) test -race -vet=off -ldflags='-s -w' -count=1 -timeout 40m $$($(GO) list ./... | grep -v /test/model)
+# The race detector finds nothing in a model, whose schedules run in one goroutine each, and costs four times its time. Tests from outside
+# start the program as processes, which are built without it.
+OUTSIDE = ./test ./test/campaign ./test/model/...
+INSIDE = ./schema/shadow $$($(GO) list ./... | grep -v -e '/test$$' -e '/test/campaign$$' -e '/test/model' -e '/schema/shadow$$')
+
+test: postgresql python image build ## every test, with the race detector (the models and the tests from outside without)
+	$(COMPILE) vet -trimpath -race ./... # the tests need what it compiles
+	@$(MAKE) --no-print-directory -j2 test-outside test-inside
+
+test-outside:
+	CGO_ENABLED=0 $(TEST) -p 1 $(OUTSIDE)
+
+test-inside: # two packages at a time: most wait as much as they compute
+	$(TEST) -race -p 2 $(INSIDE)
 
 test-short: postgresql ## the tests without long races and whole processes
-	$(GO) test -short -vet=off -ldflags='-s -w' -count=1 ./...
+	CGO_ENABLED=0 $(TEST) -short ./schema/shadow ./...
 
 campaign: postgresql ## SEEDS (default 100) campaigns of random operations and faults against native keys; hours
 	DBCONTROLLER_FLEET_RESOURCES=20000 $(GO) test -run TestFleetTearDownOfAProject -v -count=1 -timeout 1h ./test
@@ -63,6 +75,7 @@ generate: ## generate code from .proto files, and documents from code
 	$(BUF) generate
 	$(GO) test -count=1 -run TestTheTableOfReasonsIsThatOfTheCode ./schema/service/outcome -write
 	$(GO) test -count=1 -run TestTheReference ./cmd/db-controller -write
+	$(GO) test -count=1 -run TestNothingBreaksTheWire ./test -write
 
 lint: ## go vet, golangci-lint, buf lint
 	$(GO) vet ./...

@@ -5,7 +5,6 @@ package client
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -15,10 +14,8 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
-	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/db-controller/db-controller/envregistry"
 	"github.com/db-controller/db-controller/internal/address"
@@ -30,11 +27,11 @@ import (
 	"github.com/db-controller/db-controller/schema/wire"
 )
 
-// Limits of requests that the servers accept.
-const (
-	MaxBatch    = 1000
-	maxPageSize = 1000
-)
+// MaxBatch is the number of writes that Batch and Validate take at most.
+const MaxBatch = 1000
+
+// maxPageSize is the number of resources in a page at most.
+const maxPageSize = 1000
 
 // registryTimeout bounds a call for the environment; after it the cached environment is used.
 const registryTimeout = 2 * time.Second
@@ -103,9 +100,6 @@ const environmentAge = 2 * time.Second
 // Open reads a File and returns a client. It caches the environment beside the file.
 func Open(path string, options ...Option) (*Client, error) {
 	raw, err := os.ReadFile(path)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("%s does not exist: start `db-controller dev` in another terminal, or name a file with --context", path)
-	}
 	if err != nil {
 		return nil, err
 	}
@@ -145,7 +139,7 @@ func New(f File, cache string) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	conn, err := envregistry.Dial(f.Registry, append(credentials.DialOptions(identity.Identity{Role: identity.RoleRegistry}), dial...)...)
+	conn, err := envregistry.Dial(f.Registry, slices.Concat(credentials.DialOptions(identity.Identity{Role: identity.RoleRegistry}), unreached("the registry "+f.Registry), dial)...)
 	if err != nil {
 		return nil, fmt.Errorf("connect to the registry: %w", err)
 	}
@@ -226,7 +220,7 @@ func (c *Client) readEnvironment(ctx context.Context) (*registryv1.Environment, 
 	}
 	raw, missing := os.ReadFile(c.cache)
 	if missing != nil {
-		return nil, fmt.Errorf("the registry does not answer: %w", err)
+		return nil, errorOf(err, schema.DeploymentID{})
 	}
 	cached := &registryv1.Environment{}
 	if err := proto.Unmarshal(raw, cached); err != nil {
@@ -274,7 +268,7 @@ func (c *Client) conn(ctx context.Context, id schema.DeploymentID) (grpc.ClientC
 	if held, ok := c.conns[id]; ok && held.target == target {
 		return held.ClientConn, nil
 	}
-	conn, err := grpc.NewClient(target, append(c.credentials.DialOptions(identity.Deployment(id)), c.dial...)...)
+	conn, err := grpc.NewClient(target, slices.Concat(c.credentials.DialOptions(identity.Deployment(id)), unreached(id.String()), c.dial)...)
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", id, err)
 	}
@@ -323,44 +317,4 @@ func unregistered(env *schema.Environment, id schema.DeploymentID) error {
 		e.Known = append(e.Known, d.String())
 	}
 	return e
-}
-
-// Named parses a full name, and returns the ResourceService of its deployment.
-func (c *Client) Named(ctx context.Context, full string) (schema.FullName, resourcev1.ResourceServiceClient, error) {
-	name, err := schema.ParseFullName(full)
-	if err != nil {
-		return name, nil, err
-	}
-	resources, err := c.Resources(ctx, name.Deployment)
-	return name, resources, err
-}
-
-// PutMany puts prefix1, prefix2, … prefixN with one body, in batches.
-func (c *Client) PutMany(ctx context.Context, id schema.DeploymentID, prefix string, n int, body map[string]any) error {
-	resources, err := c.Resources(ctx, id)
-	if err != nil {
-		return err
-	}
-	s, err := structpb.NewStruct(body)
-	if err != nil {
-		return err
-	}
-	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(2)
-	for first := 1; first <= n; first += MaxBatch {
-		g.Go(func() error {
-			req := &resourcev1.BatchWriteResourcesRequest{}
-			for i := first; i < first+MaxBatch && i <= n; i++ {
-				req.Writes = append(req.Writes, PutWrite(&resourcev1.Resource{Name: fmt.Sprint(prefix, i), Body: s}))
-			}
-			_, err := resources.BatchWriteResources(ctx, req)
-			return err
-		})
-	}
-	return g.Wait()
-}
-
-// PutWrite returns a put for a batch of writes.
-func PutWrite(r *resourcev1.Resource) *resourcev1.BatchWriteResourcesRequest_Write {
-	return &resourcev1.BatchWriteResourcesRequest_Write{Write: &resourcev1.BatchWriteResourcesRequest_Write_Put{Put: r}}
 }

@@ -180,7 +180,7 @@ func (e *Error) silent(asked schema.DeploymentID) (ids []schema.DeploymentID) {
 	for _, r := range e.Refusals {
 		ids = append(ids, r.Target.Deployment)
 	}
-	if len(ids) == 0 {
+	if len(ids) == 0 && !asked.IsZero() { // zero: the registry
 		ids = append(ids, asked)
 	}
 	return schema.SortedDeployments(ids)

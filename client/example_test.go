@@ -40,7 +40,7 @@ func (e *exampleTB) TempDir() string {
 func (e *exampleTB) Errorf(format string, args ...any) { log.Printf(format, args...) }
 func (e *exampleTB) FailNow()                          { log.Fatal("the example failed") }
 
-// installed returns the path of a client.yaml, whose deployment has what s serves; end stops it.
+// installed returns the path of a client.yaml, whose deployment serves the resources of s; end stops it.
 func installed(s stub.Services) (path string, end func()) {
 	dir, err := os.MkdirTemp("", "example")
 	if err != nil {

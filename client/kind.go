@@ -1,18 +1,17 @@
 package client
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"iter"
 	"reflect"
-	"strconv"
 	"strings"
 	"time"
 
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/db-controller/db-controller/internal/jsonbody"
 	"github.com/db-controller/db-controller/schema"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
@@ -27,13 +26,18 @@ type Object[T any] struct {
 	Revision int64
 	// Generation increases with every change of the body.
 	Generation int64
-	// Deleting: the resource is being deleted.
-	Deleting bool
-	Labels   map[string]string
-	Owners   []*resourcev1.OwnerReference
-	Created  time.Time
-	Updated  time.Time
-	Body     T
+	// Deleting: the resource is being deleted. Finalizers are those that are left then.
+	Deleting   bool
+	Finalizers []string
+	Labels     map[string]string
+	Owners     []*resourcev1.OwnerReference
+	Created    time.Time
+	Updated    time.Time
+	Body       T
+	// Status is the report of a controller, a JSON object, nil for none, and StatusGeneration increases with its changes. Only
+	// UpdateStatus writes it.
+	Status           json.RawMessage
+	StatusGeneration int64
 }
 
 // Kind reads and writes the resources of one kind. encoding/json converts bodies.
@@ -144,6 +148,16 @@ func (k Kind[T]) Update(ctx context.Context, o Object[T], mask ...string) (Objec
 	})
 }
 
+// UpdateStatus replaces the status of a resource by a value, which encoding/json converts to an object; nil removes it. It fails with
+// ErrConflict if o has a uid, and the stored status is another one than that of o.
+func (k Kind[T]) UpdateStatus(ctx context.Context, o Object[T], status any) (Object[T], error) {
+	var only StatusVersion
+	if o.UID != "" {
+		only = StatusVersion{UID: o.UID, Generation: &o.StatusGeneration}
+	}
+	return k.object(k.client.UpdateStatus(ctx, o.Name, status, only))
+}
+
 // Delete deletes the incarnation of a resource that o has, and any if o has no uid. It returns as Client.Delete does.
 func (k Kind[T]) Delete(ctx context.Context, o Object[T]) (removed bool, err error) {
 	answer, err := k.client.Delete(ctx, o.Name, Version{UID: o.UID})
@@ -215,6 +229,13 @@ func Decode[T any](r *resourcev1.Resource) (Object[T], error) {
 		Name: FullName(r), UID: r.GetUid(), Revision: r.GetRevision(), Generation: r.GetGeneration(),
 		Deleting: r.GetState() == resourcev1.Resource_STATE_DELETING, Labels: r.GetLabels(), Owners: r.GetOwnerReferences(),
 		Created: r.GetCreateTime().AsTime(), Updated: r.GetUpdateTime().AsTime(),
+		Finalizers: r.GetFinalizers(), StatusGeneration: r.GetStatusGeneration(),
+	}
+	if r.GetStatus() != nil {
+		var err error
+		if o.Status, err = r.GetStatus().MarshalJSON(); err != nil {
+			return o, fmt.Errorf("%s: the status: %w", o.Name, err)
+		}
 	}
 	if r.GetBody() == nil {
 		return o, nil
@@ -234,51 +255,11 @@ func decode(in *structpb.Struct, into any) error {
 	return json.Unmarshal(raw, into)
 }
 
-// bodyOf converts a T by encoding/json. Bodies have numbers of double precision: an integer that has none is an error.
+// bodyOf converts a T by encoding/json.
 func bodyOf(v any) (*structpb.Struct, error) {
-	raw, err := json.Marshal(v)
+	fields, err := jsonbody.Of(v)
 	if err != nil {
 		return nil, err
 	}
-	var fields map[string]any
-	d := json.NewDecoder(bytes.NewReader(raw))
-	d.UseNumber()
-	if err := d.Decode(&fields); err != nil {
-		return nil, fmt.Errorf("%T is no JSON object: %w", v, err)
-	}
-	if err := exact(fields); err != nil {
-		return nil, err
-	}
 	return structpb.NewStruct(fields)
-}
-
-// exact replaces the numbers in a value of JSON by float64.
-func exact(v any) error {
-	replace := func(v any) (any, error) {
-		n, ok := v.(json.Number)
-		if !ok {
-			return v, exact(v)
-		}
-		f, err := n.Float64()
-		if err == nil && !strings.ContainsAny(n.String(), ".eE") && strconv.FormatFloat(f, 'f', -1, 64) != n.String() {
-			err = fmt.Errorf("the integer %s has no exact value of double precision: store it as a string", n)
-		}
-		return f, err
-	}
-	var err error
-	switch v := v.(type) {
-	case map[string]any:
-		for key := range v {
-			if v[key], err = replace(v[key]); err != nil {
-				return err
-			}
-		}
-	case []any:
-		for i := range v {
-			if v[i], err = replace(v[i]); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
 }

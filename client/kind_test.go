@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/db-controller/db-controller/client"
 	"github.com/db-controller/db-controller/schema"
@@ -55,6 +57,15 @@ func (s *shelf) GetResource(context.Context, *resourcev1.GetResourceRequest) (*r
 	return s.last, nil
 }
 
+func (s *shelf) UpdateResourceStatus(_ context.Context, req *resourcev1.UpdateResourceStatusRequest) (*resourcev1.Resource, error) {
+	if req.GetUid() != s.last.GetUid() || req.StatusGeneration != nil && req.GetStatusGeneration() != s.last.GetStatusGeneration() {
+		return nil, status.Error(codes.FailedPrecondition, "another one")
+	}
+	s.last.Status = req.GetStatus()
+	s.last.StatusGeneration++
+	return s.last, nil
+}
+
 func (s *shelf) ListResources(context.Context, *resourcev1.ListResourcesRequest) (*resourcev1.ListResourcesResponse, error) {
 	return &resourcev1.ListResourcesResponse{Resources: []*resourcev1.Resource{s.last}}, nil
 }
@@ -88,6 +99,16 @@ func TestAKindConvertsBodies(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, stored, listed)
 	}
+
+	reported, err := kind.UpdateStatus(t.Context(), read, map[string]int{"seen": 1})
+	require.NoError(t, err)
+	require.JSONEq(t, `{"seen": 1}`, string(reported.Status))
+	require.Equal(t, []any{int64(1), stored.Body}, []any{reported.StatusGeneration, reported.Body})
+	_, err = kind.UpdateStatus(t.Context(), read, nil)
+	require.ErrorIs(t, err, client.ErrConflict, "a status that was not read")
+	reported, err = kind.UpdateStatus(t.Context(), reported, nil)
+	require.NoError(t, err)
+	require.Nil(t, reported.Status)
 
 	o.Body.Spec.Size++
 	_, err = kind.Put(t.Context(), o)

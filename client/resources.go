@@ -136,42 +136,9 @@ type Query struct {
 
 // List returns the resources of a deployment that match a query, and reads them page by page. It ends after an error.
 func (c *Client) List(ctx context.Context, id schema.DeploymentID, q Query) iter.Seq2[*resourcev1.Resource, error] {
-	return q.pages(id, func(req *resourcev1.ListResourcesRequest) (page *resourcev1.ListResourcesResponse, err error) {
-		err = c.untilDefinite(ctx, id, "", func(ctx context.Context, door resourcev1.ResourceServiceClient) (err error) {
-			page, err = door.ListResources(ctx, req)
-			return err
-		})
-		return page, err
-	})
-}
-
-// Each calls visit for every resource of a deployment that matches the query. Unlike List it calls that deployment only, and
-// makes one try.
-func (c *Client) Each(ctx context.Context, id schema.DeploymentID, q Query, visit func(*resourcev1.Resource) error) error {
-	resources, err := c.Resources(ctx, id)
-	if err != nil {
-		return err
-	}
-	for r, err := range q.pages(id, func(req *resourcev1.ListResourcesRequest) (*resourcev1.ListResourcesResponse, error) {
-		return resources.ListResources(ctx, req)
-	}) {
-		if err != nil {
-			return err
-		}
-		if err := visit(r); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// pages returns the resources of all pages.
-func (q Query) pages(id schema.DeploymentID, read func(*resourcev1.ListResourcesRequest) (*resourcev1.ListResourcesResponse, error)) iter.Seq2[*resourcev1.Resource, error] {
 	return func(yield func(*resourcev1.Resource, error) bool) {
 		for token := ""; ; {
-			page, err := read(&resourcev1.ListResourcesRequest{
-				Kind: q.Kind, Filter: q.Filter, OrderBy: q.OrderBy, Region: id.Region, PageSize: maxPageSize, PageToken: token,
-			})
+			page, err := c.page(ctx, id, q, token)
 			if err != nil {
 				yield(nil, err)
 				return
@@ -188,9 +155,23 @@ func (q Query) pages(id schema.DeploymentID, read func(*resourcev1.ListResources
 	}
 }
 
-// WaitGone waits until no resource with the name and the uid exists. While it waits, progress receives the resource whenever
+func (c *Client) page(ctx context.Context, id schema.DeploymentID, q Query, token string) (page *resourcev1.ListResourcesResponse, err error) {
+	err = c.untilDefinite(ctx, id, "", func(ctx context.Context, door resourcev1.ResourceServiceClient) (err error) {
+		page, err = door.ListResources(ctx, &resourcev1.ListResourcesRequest{
+			Kind: q.Kind, Filter: q.Filter, OrderBy: q.OrderBy, Region: id.Region, PageSize: maxPageSize, PageToken: token,
+		})
+		return err
+	})
+	return page, err
+}
+
+// WaitGone waits until no resource with the full name and the uid exists. While it waits, progress receives the resource whenever
 // its state or its conditions, the reasons for the wait, have changed; nil for none.
-func (c *Client) WaitGone(ctx context.Context, name schema.FullName, uid string, progress func(*resourcev1.Resource)) error {
+func (c *Client) WaitGone(ctx context.Context, full, uid string, progress func(*resourcev1.Resource)) error {
+	name, err := schema.ParseFullName(full)
+	if err != nil {
+		return err
+	}
 	resources, err := c.Resources(ctx, name.Deployment)
 	if err != nil {
 		return err

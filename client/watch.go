@@ -159,7 +159,7 @@ func (w *watcher) take(received *resourcev1.WatchResourcesResponse) error {
 	case *resourcev1.WatchResourcesResponse_Bookmark_:
 		return w.bookmark(e.Bookmark.GetResumeToken())
 	}
-	return nil
+	return w.bookmark(token) // an event of a later version: its token may end a transaction
 }
 
 // upsert delivers a resource that is new, or another version than the delivered one.

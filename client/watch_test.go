@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
@@ -75,7 +76,9 @@ func follow(t *testing.T, q client.WatchQuery, n int, streams ...played) (events
 	server := &watches{streams: streams}
 	c := open(t, stub.New(t, stub.Services{Resources: server}))
 	var e client.Event
-	for e, err = range c.Watch(t.Context(), stub.Deployment, q) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for e, err = range c.Watch(ctx, stub.Deployment, q) {
 		if err != nil {
 			break
 		}
@@ -176,6 +179,17 @@ func TestAWatchResumesWithWhatIsKnown(t *testing.T) {
 	require.Equal(t, []string{"+a u1", "-gone g3", "synced"}, events)
 	require.Equal(t, []string{"old", ""}, tokens)
 	require.Len(t, known, 1, "the caller's map stays as it is")
+}
+
+// An event of a type that a later version adds is skipped. The position behind it counts: it may end a transaction.
+func TestAnUnknownEventIsSkipped(t *testing.T) {
+	t.Parallel()
+	unknown := &resourcev1.WatchResourcesResponse{ResumeToken: "t2"}
+	events, _, err := follow(t, client.WatchQuery{Bookmarks: true}, 4, played{sends: []*resourcev1.WatchResourcesResponse{
+		upsert("a", "u", 1), endOfSnapshot("t1"), upsert("a", "u", 2), unknown,
+	}})
+	require.NoError(t, err)
+	require.Equal(t, []string{"+a u1", "synced", "+a u2", "bookmark"}, events)
 }
 
 func TestAWatchEndsWithADefiniteErrorOrItsContext(t *testing.T) {

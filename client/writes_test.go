@@ -23,7 +23,7 @@ type ledger struct {
 	resourcev1.UnimplementedResourceServiceServer
 
 	mu     sync.Mutex
-	writes []string // guarded by mu: what, and its request id
+	writes []string // guarded by mu: operations, with their request ids
 	last   any      // guarded by mu; the last request
 }
 
@@ -144,7 +144,7 @@ func (e *ending) GetResource(context.Context, *resourcev1.GetResourceRequest) (*
 	return next, nil
 }
 
-// Whoever waits for the end of a resource sees each change of its reasons once, and no failure of a deployment that is away for a while.
+// WaitGone reports each change of the reasons once, and no failure while a deployment is away for a moment.
 func TestTheReasonsOfAWaitAreShownOnce(t *testing.T) {
 	t.Parallel()
 	because := func(message string) *resourcev1.Resource {
@@ -154,14 +154,14 @@ func TestTheReasonsOfAWaitAreShownOnce(t *testing.T) {
 	c := open(t, stub.New(t, stub.Services{Resources: e}))
 	var shown []string
 	name := schema.FullName{Deployment: stub.Deployment, Name: "projects/acme"}
-	require.NoError(t, c.WaitGone(t.Context(), name, "u1", func(r *resourcev1.Resource) { shown = append(shown, r.GetConditions()[0].GetMessage()) }))
+	require.NoError(t, c.WaitGone(t.Context(), name.String(), "u1", func(r *resourcev1.Resource) { shown = append(shown, r.GetConditions()[0].GetMessage()) }))
 	require.Equal(t, []string{"a", "b"}, shown)
 
 	e.states = []*resourcev1.Resource{{Uid: "u2"}}
-	require.NoError(t, c.WaitGone(t.Context(), name, "u1", nil), "another resource of the name")
+	require.NoError(t, c.WaitGone(t.Context(), name.String(), "u1", nil), "another resource of the name")
 	forever := make([]*resourcev1.Resource, 100_000)
 	e.states = forever
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
-	require.Error(t, c.WaitGone(ctx, name, "u1", nil), "unavailable is not gone")
+	require.Error(t, c.WaitGone(ctx, name.String(), "u1", nil), "unavailable is not gone")
 }

@@ -63,7 +63,7 @@ func TestPositionsEndWithTheirStream(t *testing.T) {
 	require.Empty(t, f.fresh().position)
 	require.Equal(t, "p2", f.fresh().position)
 
-	// Nor does what is handled again use one that was told.
+	// A repeated deletion uses no such position either.
 	f = newDeletions(schema.Subscription{})
 	said(t, f, event{started: true}, deleted("bad"), end("p1"))
 	b := f.fresh()
@@ -108,4 +108,51 @@ func TestRetriedDeletionsAreBounded_I21(t *testing.T) {
 	b = f.again(later)
 	require.Equal(t, "p1", b.position)
 	require.Len(t, b.except, exceptLimit-batchLimit)
+}
+
+// A deletion that failed is not handled again before its pause is over, also beside one whose pause is.
+func TestADeletionIsHandledAgainWhenItIsDue_I20(t *testing.T) {
+	f := newDeletions(schema.Subscription{})
+	said(t, f, event{started: true}, deleted("often", "once"), end("p1"))
+	b := f.fresh()
+	failed := map[uuid.UUID]error{}
+	for _, x := range b.deletions {
+		failed[x.UID] = errors.New("poison")
+	}
+	f.done(b, failed)
+	often := deleted("often").deletion.Items[0].UID
+	for range 10 { // its pauses grow
+		retried := batch{stream: f.stream, retry: true, deletions: b.deletions[:1]}
+		f.done(retried, map[uuid.UUID]error{often: failed[often]})
+	}
+	again := f.again(time.Now().Add(time.Second))
+	require.Len(t, again.deletions, 1)
+	require.Equal(t, "once", again.deletions[0].Name)
+	require.Equal(t, []uuid.UUID{often}, again.except)
+}
+
+// A large deletion goes on beside the others: it arrives again, is handled, and the late result of the run before it changes nothing. The
+// next position acknowledges it.
+func TestALateResultChangesNothing(t *testing.T) {
+	for _, result := range []error{nil, schema.ErrUnfinished, errors.New("poison")} {
+		f := newDeletions(schema.Subscription{})
+		said(t, f, event{started: true}, deleted("x"), end("p1"))
+		earlier := f.fresh()
+		earlier.position, earlier.covered = "", 0
+		again := deleted("x")
+		again.deletion.Items[0].Seq = 2
+		said(t, f, again) // the end of its transaction follows
+		f.done(f.fresh(), nil)
+		failed := map[uuid.UUID]error{}
+		if result != nil {
+			failed[again.deletion.Items[0].UID] = result
+		}
+		f.done(earlier, failed)
+		said(t, f, event{deletion: schema.Event[schema.Deletion]{Token: "p2"}})
+		last := f.fresh()
+		require.Equal(t, "p2", last.position)
+		require.Empty(t, last.except)
+		f.done(last, nil)
+		require.Zero(t, f.Len())
+	}
 }

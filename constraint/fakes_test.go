@@ -97,7 +97,7 @@ type recorder struct {
 	ended   func(done <-chan error)
 	running sync.Map
 	bell    retry.Bell[schema.DeploymentID]
-	watches map[string]constraint.Primed // what was told last of each
+	watches map[string]constraint.Primed // the last message about each
 }
 
 func (r *recorder) left(work []schema.Work) (out []int64) {

@@ -477,6 +477,30 @@ func TestARemovedWatchIsReportedToHaveEnded(t *testing.T) {
 	})
 }
 
+// The stream of a watch is lost: its share is not primed until the next snapshot, and the observer is told at once.
+func TestALostWatchIsReportedToBeUnprimed(t *testing.T) {
+	inNode(t, func(s *streams, r *recorder) {
+		told := func(work, deletions bool) {
+			t.Helper()
+			synctest.Wait()
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			require.Equal(t, constraint.Primed{Done: work}, r.watches["shadows-0 us-west2"])
+			require.Equal(t, constraint.Primed{Done: deletions}, r.watches["deletions us-west2"])
+		}
+		s.work <- endOfWork()
+		s.deletions[near] <- endOfDeletions("p1")
+		told(true, true)
+		s.deletions[near] <- cutDeletion
+		told(true, false)
+		s.work <- cutWork
+		told(false, false)
+		s.work <- endOfWork()
+		s.deletions[near] <- endOfDeletions("p2")
+		told(true, true)
+	})
+}
+
 // The run of a large deletion ends while the acknowledgement that excepted it is under way: another acknowledgement follows that
 // one, without a further event of the watch, which is idle from then on.
 func TestALargeDeletionIsAcknowledgedWhenItIsDone_I13(t *testing.T) {

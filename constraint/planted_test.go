@@ -26,7 +26,7 @@ func TestAnEventOfAReplacedWatchIsDropped(t *testing.T) {
 	require.Zero(t, d.Len())
 }
 
-// stop returns after the goroutine of the watch: what it may still do belongs to the former subscription.
+// stop returns after the goroutine of the watch: until then its events belong to the former subscription.
 func TestAStoppedWatchHasReturned(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())

@@ -92,7 +92,7 @@ func (l *loop) keepWatching(ctx context.Context, from schema.DeploymentID, watch
 			if lost.Swap(true) || repeated {
 				level = zap.DebugLevel
 			}
-			log.Log(level, "a watch ended, it is opened again", zap.Error(err), zap.Duration("in", pause))
+			log.Log(level, "a watch ended, it is opened again", zap.Error(err), zap.Duration("again_in_seconds", pause))
 		})
 	}()
 	return run

@@ -2,7 +2,6 @@ package controller
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"iter"
 	"slices"
@@ -219,17 +218,17 @@ func (c *Controller) Run(ctx context.Context, r Reconciler) error {
 	if err := c.check(); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
+	running, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	kinds, err := c.describe(ctx)
+	kinds, err := c.describe(running)
 	if err != nil {
 		return unlessEnded(ctx, err)
 	}
 	if err := c.checkFinalizers(kinds); err != nil {
 		return err
 	}
-	newLoop(c, r, kinds, cancel).run(ctx)
-	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
+	newLoop(c, r, kinds, cancel).run(running)
+	if err := context.Cause(running); err != context.Cause(ctx) { //nolint:errorlint // the same error, not one of its class
 		return err
 	}
 	return nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 	"sync"
@@ -131,6 +132,46 @@ func TestAnEmptyKindIsThere(t *testing.T) {
 	})
 }
 
+// Without Share each process has all resources, and needs no lease.
+func TestWithoutShareEachProcessHasAllResources(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		m, first, second := newMemory(here), &recorder{}, &recorder{}
+		m.write(device("a", nil))
+		endFirst := running(t, controller.New(clientOf(false, m), devices), first)
+		endSecond := running(t, controller.New(clientOf(false, m), devices), second)
+		m.write(device("b", nil))
+		require.Equal(t, []string{"devices/a", "devices/b"}, first.take())
+		require.Equal(t, []string{"devices/a", "devices/b"}, second.take())
+		require.NoError(t, endFirst())
+		m.write(device("c", nil))
+		require.Empty(t, first.take())
+		require.Equal(t, []string{"devices/c"}, second.take())
+		require.NoError(t, endSecond())
+	})
+}
+
+// Run returns after its last run, also one that ignores the end of its context; nothing begins meanwhile.
+func TestRunEndsAfterItsLastRun(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		m, r, hold := newMemory(here), &recorder{}, make(chan struct{})
+		r.does = func(ctx context.Context, _ string, _ *controller.View) (controller.Result, error) {
+			<-hold
+			return controller.Result{}, ctx.Err()
+		}
+		m.write(device("a", nil), device("b", nil), device("c", nil))
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- controller.New(clientOf(false, m), devices).Run(ctx, r) }()
+		require.Len(t, r.take(), 1, "one worker")
+		cancel()
+		pass(time.Hour)
+		require.Empty(t, ended, "a run goes on")
+		close(hold)
+		require.NoError(t, <-ended)
+		require.Empty(t, r.take(), "nothing has begun")
+	})
+}
+
 func TestInitialisersRunFirstWithTheCacheUntilTheySucceed(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		m, r := newMemory(here), &recorder{}
@@ -192,7 +233,7 @@ func TestWorkersRunDifferentKeysAndNoKeyTwice(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		m := newMemory(here)
 		var mu sync.Mutex
-		at, most := map[string]int{}, 0
+		at, most, twice := map[string]int{}, 0, false
 		r := &recorder{does: func(_ context.Context, name string, _ *controller.View) (controller.Result, error) {
 			mu.Lock()
 			at[name]++
@@ -201,7 +242,7 @@ func TestWorkersRunDifferentKeysAndNoKeyTwice(t *testing.T) {
 				sum += n
 			}
 			most = max(most, sum)
-			require.Equal(t, 1, at[name])
+			twice = twice || at[name] > 1
 			mu.Unlock()
 			time.Sleep(time.Second)
 			mu.Lock()
@@ -213,12 +254,13 @@ func TestWorkersRunDifferentKeysAndNoKeyTwice(t *testing.T) {
 			m.write(device(fmt.Sprint(i), nil))
 		}
 		end := running(t, controller.New(clientOf(false, m), devices).Workers(3), r)
-		for range 5 {
+		for range 12 { // longer than the others need, so that workers are free while it runs
 			pass(400 * time.Millisecond)
 			m.write(device("1", map[string]any{"at": time.Now().String()}))
 		}
 		pass(time.Minute)
 		require.Equal(t, 3, most)
+		require.False(t, twice)
 		require.NoError(t, end())
 	})
 }
@@ -374,6 +416,26 @@ func TestWhatIsUnknownIsAnError(t *testing.T) {
 		require.ErrorContains(t, controller.New(clientOf(false, m), devices).Index("n", number).Index("n", number).Run(t.Context(), r), "two indexes")
 		m.denied = map[string]bool{"Device": true}
 		require.ErrorIs(t, controller.New(clientOf(false, m), devices).Run(t.Context(), r), client.ErrDenied)
+	})
+}
+
+// brokenSource is a source whose watches end.
+type brokenSource struct {
+	controller.Source
+	by error
+}
+
+func (b brokenSource) Watch(context.Context, schema.DeploymentID, client.WatchQuery) iter.Seq2[client.Event, error] {
+	return func(yield func(client.Event, error) bool) { yield(client.Event{}, b.by) }
+}
+
+// A controller whose source gave up says so, also when a time limit of the source was the reason.
+func TestAWatchThatEndsEndsTheController(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		for _, by := range []error{errors.New("mine"), fmt.Errorf("no answer: %w", context.DeadlineExceeded), context.Canceled} {
+			err := controller.New(brokenSource{clientOf(false, newMemory(here)), by}, devices).Run(t.Context(), controller.Func(nil))
+			require.ErrorIs(t, err, by)
+		}
 	})
 }
 

@@ -29,6 +29,7 @@ type Sharing struct {
 	Kind   Kind
 	Prefix string
 	// Shards is the number of parts of the resources; each part has one process at most (default 16). All processes have the same number.
+	// Ten for each process spread the work well: shards are spread by hash, and of few ones a process may get none.
 	Shards int
 	// Duration is the time after which a process that does not renew its lease is replaced (default 15 s). All processes have the same.
 	Duration time.Duration

@@ -95,6 +95,8 @@ func (c *crew) join(id int) (end func() error, conn *cuttable) {
 	return running(c.t, control, controller.Func(func(ctx context.Context, req controller.Request, _ *controller.View) (controller.Result, error) {
 		term, ok := controller.TermOf(ctx)
 		require.True(c.t, ok)
+		guard := term.Guard().GetUpdate().GetResource()
+		require.Equal(c.t, term, controller.Term{Lease: guard.GetName(), UID: guard.GetUid()}, "no other term passes the guard")
 		name := req.Name.Name
 		c.mu.Lock()
 		c.running[name]++

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -24,7 +25,7 @@ func pointsTo(_ context.Context, r *controller.Resource, _ *controller.View) ([]
 
 func on(device string) map[string]any { return map[string]any{"device": device} }
 
-// A resource that points elsewhere concerns what it pointed to as well; so does one that is removed.
+// A resource that changes its reference concerns the former target as well; so does a removed one.
 func TestAMapperSeesTheFormerStateAndTheNewOne(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		m, r := newMemory(here), &recorder{}
@@ -47,12 +48,16 @@ func TestAMapperThatIsBusyMissesNoState(t *testing.T) {
 		m, r, release := newMemory(here), &recorder{}, make(chan struct{})
 		var mu sync.Mutex
 		var seen []string
+		var once atomic.Bool // a call that fails forgets none of the states that came meanwhile
 		mapper := func(ctx context.Context, j *controller.Resource, v *controller.View) ([]controller.Request, error) {
 			mu.Lock()
 			seen = append(seen, text(j, "device"))
 			mu.Unlock()
 			<-release
-			return pointsTo(ctx, j, v)
+			if once.Swap(true) {
+				return pointsTo(ctx, j, v)
+			}
+			return nil, errMine
 		}
 		m.write(job("j", on("a")))
 		end := running(t, controller.New(clientOf(false, m), devices).Watches(jobs, mapper).Workers(2), r)
@@ -61,6 +66,7 @@ func TestAMapperThatIsBusyMissesNoState(t *testing.T) {
 			require.Equal(t, []string{"devices/other"}, r.take(), "others are not held up")
 		}
 		close(release)
+		pass(time.Second)
 		require.Equal(t, []string{"devices/a", "devices/b", "devices/c", "devices/d"}, slices.Compact(r.take()))
 		require.Equal(t, "d", seen[len(seen)-1])
 		require.NoError(t, end())
@@ -238,10 +244,10 @@ func TestChangesThatDoNotMatterCauseNoRun(t *testing.T) {
 	})
 }
 
-// observed keeps what it receives.
+// observed keeps the received keys.
 type observed struct {
 	mu      sync.Mutex
-	ran     map[string]int // by what, and whether it failed
+	ran     map[string]int // by which reconciler, and whether it failed
 	took    time.Duration
 	waiting []int
 	cached  map[schema.DeploymentID]int

@@ -15,7 +15,7 @@ import (
 )
 
 // ErrUnknown is the error for a kind that is not watched, and for the name of an unknown index.
-var ErrUnknown = cache.ErrUnknown
+var ErrUnknown = errors.New("unknown")
 
 // View is the state of all watched kinds. It does not change: of each deployment it has all transactions up to one moment, and none
 // after it. The resources that it returns are copies. Any number of goroutines may read it.
@@ -64,12 +64,14 @@ func (v *View) List(kind Kind) (iter.Seq[*Resource], error) {
 // By goes through the resources that have a key in an index: by deployment, in the order of their names.
 func (v *View) By(index, key string) (iter.Seq[*Resource], error) {
 	var all []iter.Seq[*object]
-	var errs []error
 	for _, id := range schema.SortedDeployments(slices.Collect(maps.Keys(v.of))) {
 		found, err := v.of[id].By(index, key)
-		all, errs = append(all, found), append(errs, err)
+		if err != nil {
+			return nil, fmt.Errorf("%w index %q: there are %s", ErrUnknown, index, v.of[id].Indexes())
+		}
+		all = append(all, found)
 	}
-	return resources(all...), errors.Join(errs...)
+	return resources(all...), nil
 }
 
 // Owned goes through the resources of watched kinds of which a resource is an owner.

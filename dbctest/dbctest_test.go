@@ -171,7 +171,7 @@ func busy(load string) bool {
 	return err != nil || minute > float64(runtime.NumCPU())
 }
 
-// Time passes at one deployment: what waits for long is shown, and limits pass.
+// Time passes at one deployment: long waits are shown, and limits pass.
 func TestTheClockOfADeploymentMoves(t *testing.T) {
 	t.Parallel()
 	in, ctx := dbctest.New(t, dbctest.Config{Services: desks}), t.Context()

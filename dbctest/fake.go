@@ -15,22 +15,22 @@ import (
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
 
-// Fake has the resources of deployments in memory, for unit tests of code that calls a client: without PostgreSQL, and without another
-// process. Names, kinds, defaults, rules and JSON Schemas of bodies, uids, revisions, generations, labels, statuses, finalizers, batches,
-// lists and watches are as in an installation; requests and answers are copies, so that a change of either leaves the stored resources
-// alone. It enforces no reference and no right, cascades nothing and knows no owners: tests of those use New. Filters select kinds only
-// (kind = "Device" OR kind = "Job"); what it does not have answers UNIMPLEMENTED.
+// Fake has the resources of deployments in memory, for unit tests of code that calls a client: without PostgreSQL, and without another process.
+// Names, kinds, defaults, rules and JSON Schemas of bodies, uids, revisions, generations, labels, statuses, finalizers, batches, lists and watches
+// are as in an installation; requests and answers are copies, so that a change of either leaves the stored resources alone. It enforces no reference
+// and no right, cascades nothing and knows no owners: tests of those use New. Filters select kinds only (kind = "Device" OR kind = "Job"); other
+// methods return UNIMPLEMENTED.
 type Fake struct {
 	// Client calls the deployments. It may be given to a controller.
 	Client *client.Client
 	// Before is called before each call, with the full name of its method and its request; an error is the answer. A status error, such as
-	// status.Error(codes.Unavailable, "away"), is what a deployment sends. Set it before the first call; nil: none.
+	// status.Error(codes.Unavailable, "away"), has the form of a deployment's error. Set it before the first call; nil: none.
 	Before func(ctx context.Context, method string, req any) error
 
 	models map[schema.DeploymentID]*schema.Model
 
 	mu       sync.Mutex
-	stored   map[schema.FullName]*resourcev1.Resource // guarded by mu; what it holds is replaced, and never changed
+	stored   map[schema.FullName]*resourcev1.Resource // guarded by mu; its values are replaced, and never changed
 	log      []transaction                            // guarded by mu; of all deployments
 	newer    chan struct{}                            // guarded by mu; closed by the next transaction
 	revision int64                                    // guarded by mu
@@ -49,7 +49,7 @@ type change struct {
 	gone bool
 }
 
-// answer is what a request with an id was answered.
+// answer is the outcome of a request with an id.
 type answer struct {
 	all []*resourcev1.Resource
 	err error

@@ -296,7 +296,7 @@ func (p *prepared) complete() error {
 	return nil
 }
 
-// changes reports whether the write changes what is stored.
+// changes reports whether the write changes the stored resource.
 func (p *prepared) changes() bool {
 	return p.stored == nil || !proto.Equal(p.stored.GetBody(), p.wanted.GetBody()) ||
 		!proto.Equal(&resourcev1.Resource{Labels: p.stored.GetLabels(), OwnerReferences: p.stored.GetOwnerReferences()},

@@ -54,7 +54,7 @@ func lamp(n int, watts any) *resourcev1.Resource {
 	return r
 }
 
-// What a Fake returns and receives are copies: code that changes them does not change what is stored.
+// A Fake copies requests and results: code that changes them does not change the stored resources.
 func TestAFakeSharesNoMemory(t *testing.T) {
 	t.Parallel()
 	c, ctx := dbctest.NewFake(t, desks).Client, t.Context()
@@ -139,7 +139,7 @@ func TestAControllerRunsOverAFake(t *testing.T) {
 // deed is one random call, the same for the Fake and for the installation.
 type deed func(ctx context.Context, c *client.Client) (*resourcev1.Resource, error)
 
-// only returns what a random call demands of the stored resource: mostly what it is.
+// only returns the preconditions of a random call: mostly those that the stored resource meets.
 func only(ctx context.Context, c *client.Client, name string, kind int) client.Version {
 	r, err := c.Get(ctx, name)
 	switch {
@@ -208,7 +208,7 @@ func randomDeed(rnd *rand.Rand) deed {
 	}[rnd.IntN(8)]
 }
 
-// picture is what both have to agree on.
+// picture has the fields in which both have to agree.
 func picture(r *resourcev1.Resource) string {
 	if r == nil {
 		return "none"

@@ -75,10 +75,10 @@ WITH t AS (SELECT make_interval(secs => $1) AS d)
 , n AS (UPDATE dbcontroller.deletion_progress SET started_at = started_at - d, updated_at = updated_at - d FROM t)
 UPDATE dbcontroller.shadow SET created_at = created_at - d, updated_at = updated_at - d FROM t`
 
-// Advance lets time pass at a deployment: its database takes everything that it has stored for older by d, so that limits, graces, waits
-// and ages that it compares with its clock (now()) move on: those of undecided references, leases, absent owners, stuck deletions, and the
-// times in resources. The clocks of the processes do not move: pauses between tries and timeouts of calls take as long as they do, and
-// what is forgotten only by two clocks (decisions, answers to requests) stays.
+// Advance lets time pass at a deployment: its database takes everything that it has stored for older by d, so that limits, graces, waits and ages
+// that it compares with its clock (now()) move on: those of undecided references, leases, absent owners, stuck deletions, and the times in resources.
+// The clocks of the processes do not move: pauses between tries and timeouts of calls take as long as they do, and rows that two clocks have to
+// forget (decisions, answers to requests) stay.
 func (in *Installation) Advance(deployment string, d time.Duration) {
 	in.t.Helper()
 	conn, err := pgx.Connect(in.t.Context(), in.deployment(deployment).dsn)

@@ -55,7 +55,9 @@ func running(t *testing.T, in *dbctest.Installation, source string) *bufio.Scann
 	dir := t.TempDir()
 	file, binary := filepath.Join(dir, "main.go"), filepath.Join(dir, "program")
 	require.NoError(t, os.WriteFile(file, []byte(source), 0o600))
-	out, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, file).CombinedOutput()
+	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-o", binary, file)
+	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOGC=400") // as the program is built: both share compiled packages
+	out, err := build.CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	cmd := exec.CommandContext(t.Context(), binary)
 	cmd.Dir = filepath.Dir(in.ClientFile("operator/programs"))

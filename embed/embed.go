@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -24,49 +25,6 @@ import (
 	"github.com/db-controller/db-controller/schema/service/peers"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/schema/wire"
-)
-
-// Write is one resource to create or to update. Its name is relative, such as projects/acme.
-type Write = peer.Write
-
-// Modes of a Write.
-const (
-	Put    = peer.Put
-	Create = peer.Create
-	Update = peer.Update
-)
-
-// Resource is a stored resource. Its body is JSON.
-type Resource = peer.Resource
-
-// Deleted is the result of a delete: the resource is removed, or in DELETING because other deployments have to act first.
-type Deleted = peer.DeleteResult
-
-type (
-	// RefusedError names the references that were refused.
-	RefusedError = peer.RefusedError
-	// BlockedError names the holders that block a delete.
-	BlockedError = peer.BlockedError
-	// InvalidError names the fault of a write.
-	InvalidError = peer.InvalidError
-)
-
-// Errors of the methods that write.
-var (
-	ErrNotFound = peer.ErrNotFound
-	ErrExists   = peer.ErrExists
-	ErrConflict = peer.ErrConflict
-	ErrDeleting = peer.ErrDeleting
-	// ErrNotDeleting: nobody has deleted the resource, so its clean-up would not be the last one.
-	ErrNotDeleting = peer.ErrNotDeleting
-	// ErrDenied: the running version names another holder of the finalizer.
-	ErrDenied = peer.ErrDenied
-	// ErrAborted: nothing is stored; the same write may succeed.
-	ErrAborted = peer.ErrAborted
-	// ErrUnknown: the answer to the commit was lost. Either all is stored, or nothing.
-	ErrUnknown = peer.ErrUnknown
-	// ErrTransaction: the transaction cannot contain the write. The message has the reason.
-	ErrTransaction = peer.ErrTransaction
 )
 
 // Config of an Application.
@@ -115,6 +73,8 @@ type Application struct {
 	kept    []byte
 	version string
 
+	closed atomic.Bool
+
 	mu   sync.Mutex
 	home *grpc.ClientConn // guarded by mu; to the deployment's own process
 	at   string           // guarded by mu; its address
@@ -155,8 +115,11 @@ func (a *Application) open(ctx context.Context) (err error) {
 	return a.follow(ctx)
 }
 
-// Close closes the connections. Call it when Run has returned and nothing writes.
+// Close closes the connections. Call it when Run has returned and nothing writes: calls fail with ErrClosed from then on.
 func (a *Application) Close() {
+	if a.closed.Swap(true) {
+		return
+	}
 	a.peers.Close()
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -263,13 +226,22 @@ func (a *Application) environment(raw []byte) (*schema.Environment, error) {
 // concurrent write. The resources are stored before fn runs, and are visible to its statements. nil: none. A Save within fn is another
 // transaction, which stays when this one is rolled back.
 //
-// It fails with the error of fn, *RefusedError, *InvalidError, ErrNotFound, ErrExists, ErrConflict, ErrDeleting, ErrAborted, ErrUnknown
-// or ErrTransaction. It repeats temporary failures until the deadline of ctx, 10 s by default.
+// It fails with the error of fn, *RefusedError, *InvalidError, ErrNotFound, ErrExists, ErrConflict, ErrDeleting, ErrAborted, ErrUnknown,
+// ErrTransaction or ErrClosed. It repeats temporary failures until the deadline of ctx, 10 s by default.
 func (a *Application) Save(ctx context.Context, writes []Write, fn func(tx pgx.Tx) error) ([]Resource, error) {
-	return a.store.SaveWithin(ctx, a.within(fn), writes)
+	all, err := a.peerWrites(writes)
+	if err != nil {
+		return nil, err
+	}
+	saved, err := a.store.SaveWithin(ctx, a.within(fn), all)
+	if err != nil {
+		return nil, a.errorOf(err)
+	}
+	return resourcesOf(saved), nil
 }
 
-// Delete selects the resource to delete. UID and Revision select one incarnation, or one state of it; zero selects any.
+// Delete selects the resource to delete, by its relative or full name. UID and Revision select one incarnation, or one state of it; zero
+// selects any.
 type Delete struct {
 	Name     string
 	UID      uuid.UUID
@@ -278,11 +250,24 @@ type Delete struct {
 
 // DeleteIn deletes a resource with its cascade in this database, and runs fn in the same transaction. Blockers in other
 // deployments are asked about before. The cascade in other deployments follows after the commit. It fails with the error of fn,
-// *BlockedError, ErrNotFound, ErrConflict, ErrAborted, ErrUnknown or ErrTransaction.
+// *BlockedError, *InvalidError, ErrNotFound, ErrConflict, ErrUnavailable, ErrAborted, ErrUnknown, ErrTransaction or ErrClosed.
 func (a *Application) DeleteIn(ctx context.Context, del Delete, fn func(tx pgx.Tx) error) (Deleted, error) {
-	return a.store.DeleteWithin(ctx, a.within(fn), shadow.DeleteRequest{
-		Name: del.Name, UID: del.UID, Revision: peer.Revision(del.Revision), Actor: a.credentials.Identity.String(),
+	name, err := a.relative(del.Name)
+	if err != nil {
+		return Deleted{}, err
+	}
+	deleted, err := a.store.DeleteWithin(ctx, a.within(fn), shadow.DeleteRequest{
+		Name: name, UID: del.UID, Revision: peer.Revision(del.Revision), Actor: a.credentials.Identity.String(),
 	})
+	return deletedOf(deleted), a.errorOf(err)
+}
+
+// errorOf converts an error of the store.
+func (a *Application) errorOf(err error) error {
+	if err != nil && a.closed.Load() {
+		return fmt.Errorf("%w: %w", ErrClosed, err)
+	}
+	return errorOf(err)
 }
 
 func (a *Application) within(fn func(tx pgx.Tx) error) *shadow.Within {

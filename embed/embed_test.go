@@ -3,6 +3,7 @@ package embed_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -169,6 +170,7 @@ func TestAnApplicationsTransactions(t *testing.T) {
 	t.Run("the function cannot end the transaction unnoticed", w.noticesTheEnd)
 	t.Run("a clean-up is in one transaction with its finalizer", w.cleansUpTogether)
 	t.Run("a status is in the application's transaction", w.reportsTogether)
+	t.Run("bodies are Go values, names relative or full", w.takesValues)
 	t.Run("the role cannot decide for the deployment", w.decidesNothing)
 	t.Run("the certificate is no key of the deployment", w.isNoKey)
 	t.Run("switches and epochs are followed", w.follows) // the last one: the version is another one then
@@ -184,7 +186,7 @@ func (w *world) savesTogether(t *testing.T) {
 	require.ErrorIs(t, err, errMine)
 	require.False(t, w.booked(t, "d"))
 	require.False(t, w.stored(t, things+"devices/d"))
-	w.Settle(ctx) // what was established is released
+	w.Settle(ctx) // the established references are released
 
 	saved, err := w.Save(ctx, refers, func(tx pgx.Tx) error {
 		var stored bool
@@ -201,6 +203,8 @@ func (w *world) savesTogether(t *testing.T) {
 	var refused *embed.RefusedError
 	_, err = w.Save(ctx, []embed.Write{{Name: "devices/e", Body: fields{"project": projects + "none"}}}, book("e"))
 	require.ErrorAs(t, err, &refused)
+	none, _ := schema.ParseFullName(projects + "none")
+	require.Equal(t, []embed.Refusal{{Holder: "devices/e", Path: "project", Target: none, Reason: "TARGET_MISSING"}}, refused.Refusals)
 	require.False(t, w.booked(t, "e"))
 
 	_, err = w.Client.Delete(ctx, projects+"s", client.Version{})
@@ -222,6 +226,7 @@ func (w *world) deletesTogether(t *testing.T) {
 	for _, refused := range []embed.Delete{{Name: "devices/none"}, {Name: "devices/h", UID: uuid.New()}} {
 		_, err = w.DeleteIn(ctx, refused, unbook("h"))
 		require.ErrorIs(t, err, embed.ErrNotFound)
+		require.True(t, strings.HasPrefix(err.Error(), refused.Name+": not found"), err)
 	}
 	require.True(t, w.booked(t, "h"), "the function runs only when the delete is accepted")
 	deleted, err := w.DeleteIn(ctx, embed.Delete{Name: "devices/h", UID: saved[0].UID}, unbook("h"))
@@ -283,6 +288,39 @@ func (w *world) reportsTogether(t *testing.T) {
 	r, err = report(nil, 1, nil)
 	require.NoError(t, err)
 	require.Nil(t, r.Status)
+}
+
+func (w *world) takesValues(t *testing.T) {
+	ctx := t.Context()
+	type body struct {
+		N int64 `json:"n"`
+	}
+	saved, err := w.Save(ctx, []embed.Write{{Name: things + "devices/v", Body: body{7}}}, book("v"))
+	require.NoError(t, err)
+	require.Equal(t, []string{"devices/v", `{"n":7}`}, []string{saved[0].Name, string(saved[0].Body)})
+	var invalid *embed.InvalidError
+	for _, no := range []embed.Write{
+		{Name: projects + "v"},
+		{Name: "//devices.example.com/us/devices/v"},
+		{Name: "//devices"},
+		{Name: "devices/v", Body: 7},
+		{Name: "devices/v", Body: body{1<<53 + 1}},
+		{Name: "devices/v", Body: make(chan int)},
+	} {
+		_, err = w.Save(ctx, []embed.Write{no}, nil)
+		require.ErrorAs(t, err, &invalid, "%+v", no)
+		require.Equal(t, no.Name, invalid.Name)
+	}
+	_, err = w.UpdateStatusIn(ctx, embed.Status{Name: things + "devices/v", Status: body{1}}, nil)
+	require.NoError(t, err)
+	resources, err := w.Client.Resources(ctx, devices)
+	require.NoError(t, err)
+	_, err = resources.SetBlockDeletion(ctx, &resourcev1.SetBlockDeletionRequest{Name: things + "devices/v", BlockDeletion: true})
+	require.NoError(t, err)
+	var blocked *embed.BlockedError
+	_, err = w.DeleteIn(ctx, embed.Delete{Name: things + "devices/v"}, nil)
+	require.ErrorAs(t, err, &blocked)
+	require.Equal(t, []string{things + "devices/v"}, []string{blocked.Protected[0].String()})
 }
 
 func (w *world) keepsSettings(t *testing.T) {

@@ -25,7 +25,7 @@ func (w *world) poolOf(t *testing.T, change func(*pgxpool.Config)) *pgxpool.Pool
 	return pool
 }
 
-// What an application's pool and functions do on the first day.
+// The mistakes of an application's pool and functions on the first day.
 func TestWhatApplicationsDo(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -144,6 +144,10 @@ func (w *world) functionSavesAgain(t *testing.T) {
 }
 
 func (w *world) twoProcesses(t *testing.T) {
-	w.all(t, w.application(t, w.pool), "two")
+	other := w.application(t, w.pool)
+	w.all(t, other, "two")
+	other.Close()
+	_, err := other.Save(t.Context(), []embed.Write{{Name: "devices/closed"}}, book("closed"))
+	require.ErrorIs(t, err, embed.ErrClosed)
 	w.all(t, w.Application, "two")
 }

@@ -81,7 +81,7 @@ func code(err error) string {
 	return ""
 }
 
-// Tx acquires what a transaction lacks, and repeats it; the example in Python does so too.
+// Tx acquires the rights that a transaction lacks, and repeats it; the example in Python does so too.
 func TestTransactionsOfStrictTablesAreRepeated(t *testing.T) {
 	t.Parallel()
 	in, shop, crm := newStrictWorld(t)

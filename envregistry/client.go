@@ -95,8 +95,11 @@ func (c *Client) Lead(leads bool) { c.registration.lead(leads) }
 // Leads reports whether this process leads its deployment.
 func (c *Client) Leads() bool { return c.registration.leading() }
 
-// CanLead reports whether other deployments learn the address of this process when it leads: it is registered, or follows the registry.
-func (c *Client) CanLead() bool { return c.registration.own() || c.problem.Load() == nil }
+// CanLead reports whether other deployments learn the address of this process when it leads: it is registered, or follows the registry
+// and has not failed to register.
+func (c *Client) CanLead() bool {
+	return c.registration.own() || c.problem.Load() == nil && !c.registration.failing()
+}
 
 // Registered returns the reason while the registry lacks the address of this process, when it leads the deployment, or any
 // address of the deployment, when another process does; nil otherwise.

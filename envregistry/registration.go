@@ -23,7 +23,7 @@ type registration struct {
 	leads   bool               // guarded by mu
 	known   bool               // guarded by mu: whether there is an environment
 	entry   *schema.Deployment // guarded by mu: this deployment in the newest environment; nil when it is not in it
-	problem string             // guarded by mu: the reason why the last try failed
+	problem string             // guarded by mu: the reason why the last try failed; empty when the entry has changed since
 	named   bool               // guarded by mu: the registry has the identity of the database
 
 	// Of capacity one: a field above has changed. Sent by lead and see, received by run; never closed.
@@ -64,6 +64,7 @@ func (r *registration) see(env *schema.Environment) {
 		r.entry = &d
 	}
 	if before == nil || r.entry == nil || before.Address != r.entry.Address || before.Generation != r.entry.Generation {
+		r.problem = ""
 		r.tell()
 	}
 }
@@ -73,6 +74,13 @@ func (r *registration) own() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.entry != nil && r.entry.Address == r.client.cfg.Address
+}
+
+// failing reports whether this process could not replace the address that the registry has.
+func (r *registration) failing() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.problem != ""
 }
 
 // registered returns the reason while others cannot learn where to reach this process, or the one that leads.

@@ -189,6 +189,45 @@ func TestReadyMeansThatThisAddressIsRegistered(t *testing.T) {
 	})
 }
 
+// The registry answers the watch of a process and refuses its registrations: it would not be reached as the one that leads, until it
+// is registered, or another process is.
+func TestAProcessWhoseRegistrationsFailLeavesTheLead(t *testing.T) {
+	leading(t, "there:1", 3, func(t *testing.T, b *book, client *envregistry.Client) {
+		b.refusing(func(req *registryv1.RegisterDeploymentRequest) error {
+			if req.GetAddress() == "here:1" {
+				return status.Error(codes.PermissionDenied, "not from there")
+			}
+			return nil
+		})
+		synctest.Wait()
+		require.True(t, client.CanLead(), "nothing speaks against it")
+		client.Lead(true)
+		synctest.Wait()
+		require.False(t, client.CanLead())
+		require.Error(t, client.Registered())
+		_, followed := client.Heard()
+		require.True(t, followed)
+
+		client.Lead(false)
+		time.Sleep(time.Second)
+		require.False(t, client.CanLead(), "another try would fail as well")
+		b.say("other:1", 4)
+		synctest.Wait()
+		require.NoError(t, client.Registered(), "another process leads, and is registered")
+
+		client.Lead(true)
+		synctest.Wait()
+		require.False(t, client.CanLead())
+		b.refusing(nil)
+		time.Sleep(longest)
+		require.True(t, client.CanLead())
+		require.NoError(t, client.Registered())
+	})
+}
+
+// longest is more than the longest pause between two tries to register.
+const longest = 6 * time.Second
+
 // Two processes that both believe to lead the deployment replace each other's registration at growing intervals: each registration
 // is sent to all deployments.
 func TestTwoLeadersRegisterInTurnsSlowly(t *testing.T) {

@@ -21,7 +21,7 @@ import (
 	"github.com/db-controller/db-controller/schema/wire"
 )
 
-// fleet is a registry of very many deployments, which counts what it sends, second by second of a simulated time.
+// fleet is a registry of very many deployments, which counts the sent messages, for each second of a simulated time.
 type fleet struct {
 	registryv1.UnimplementedRegistryServiceServer
 	env *registryv1.Environment

@@ -27,7 +27,7 @@ func upTo(n int64) (seqs []int64) {
 	return seqs
 }
 
-// failsWith is a transaction that fails whenever it has one of the pieces, and else notes what it did.
+// failsWith is a transaction that fails with each of the given pieces, and else records its pieces.
 func failsWith(err error, done *[]int64, poison ...int64) func(seqs []int64) error {
 	return func(seqs []int64) error {
 		if slices.ContainsFunc(seqs, func(seq int64) bool { return slices.Contains(poison, seq) }) {

@@ -41,9 +41,9 @@ const (
 	patienceAgain = 2 * time.Second
 )
 
-// Handle acts upon deletions of a deployment and, when a position is given, acknowledges everything up to it, except what
-// fails now or has failed earlier. A crash in between repeats the batch, without effect. It returns the deletions that
-// fail now, and with schema.ErrUnfinished those that have more holders than one run handles.
+// Handle acts upon deletions of a deployment and, when a position is given, acknowledges everything up to it, except deletions that fail now or have
+// failed earlier. A crash in between repeats the batch, without effect. It returns the deletions that fail now, and with schema.ErrUnfinished those
+// that have more holders than one run handles.
 func (h *SubscribedDeleting) Handle(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion, position string, earlier []uuid.UUID, again bool) (map[uuid.UUID]error, error) {
 	ctx, end := trace.Continue(ctx, "act upon deletions", parents(deletions))
 	failed, err := h.handle(ctx, from, deletions, position, earlier, again)

@@ -31,14 +31,13 @@ type Table struct{ rows []row }
 
 const (
 	confirming = "owned_pending_confirm"
-	// confirmPace bounds what confirms cost: under load, those of many writes share a call and its transactions. A delete of a target asks
-	// about references that are not confirmed yet; nobody else waits for a confirm.
+	// confirmPace bounds the cost of confirms: under load, those of many writes share a call and its transactions. A delete of a target asks about
+	// references that are not confirmed yet; nobody else waits for a confirm.
 	confirmPace = 100 * time.Millisecond
 )
 
-// row of the table. The work of one task and one deployment is handled one batch at a time, beside all other tasks: so what
-// waits, or takes long, has a task of its own. Of a batch, actions are handled in the order of the rows. The names of
-// tasks are labels of metrics.
+// row of the table. The work of one task and one deployment is handled one batch at a time, beside all other tasks: so work that waits, or takes
+// long, has a task of its own. Of a batch, actions are handled in the order of the rows. The names of tasks are labels of metrics.
 type row struct {
 	action  schema.Action
 	task    string

@@ -183,11 +183,45 @@ func ofThisSet(ctx context.Context, dsn string, set Set) error {
 		return err
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
-	newest, _, err := appliedOf(ctx, conn, set.otherSet())
+	return notOfTheOther(ctx, conn, set)
+}
+
+func notOfTheOther(ctx context.Context, q Querier, set Set) error {
+	newest, _, err := appliedOf(ctx, q, set.otherSet())
 	if err == nil && newest > 0 {
 		err = fmt.Errorf("this is the database of a %s, and not of a %s: use another database, or --set %s", set.otherSet(), set, set.otherSet())
 	}
 	return err
+}
+
+// complete reports whether a database has every migration of its set. It fails for a database of the other set.
+func complete(ctx context.Context, dsn string, set Set) (bool, error) {
+	all, err := sources(set)
+	if err != nil {
+		return false, err
+	}
+	conn, err := pgx.Connect(ctx, dsn)
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	if err := notOfTheOther(ctx, conn, set); err != nil {
+		return false, err
+	}
+	_, table, err := appliedOf(ctx, conn, set)
+	if err != nil || table == "" {
+		return false, err
+	}
+	versions := make([]int64, len(all))
+	for i, s := range all {
+		versions[i] = s.version
+	}
+	var has int
+	err = conn.QueryRow(ctx, `SELECT count(DISTINCT version_id) FROM `+table+` WHERE is_applied AND version_id = ANY ($1)`, versions).Scan(&has)
+	if err != nil {
+		return false, fmt.Errorf("read the applied migrations of the database: %w", err)
+	}
+	return has == len(all), nil
 }
 
 // Missing returns the SQL that Up would run, a migration each, and changes nothing.

@@ -9,8 +9,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	_ "github.com/jackc/pgx/v5/stdlib" // the database/sql driver that goose uses
 	"github.com/pressly/goose/v3"
 	"github.com/pressly/goose/v3/lock"
@@ -38,11 +40,14 @@ type Status struct {
 }
 
 // Up applies all missing migrations, and returns their names. Processes that start at the same time take turns by an
-// advisory lock.
+// advisory lock; where no migration is missing, Up waits for nobody.
 func Up(ctx context.Context, dsn string, set Set) ([]string, error) {
 	var applied []string
-	if err := ofThisSet(ctx, dsn, set); err != nil {
-		return nil, fmt.Errorf("migrate %s up: %w", set, err)
+	if all, err := complete(ctx, dsn, set); err != nil || all {
+		if err != nil {
+			err = fmt.Errorf("migrate %s up: %w", set, err)
+		}
+		return nil, err
 	}
 	newest, err := known(set)
 	if err != nil {
@@ -58,16 +63,48 @@ func Up(ctx context.Context, dsn string, set Set) ([]string, error) {
 				return err
 			}
 		}
-		results, err := p.Up(ctx)
-		for _, r := range results {
-			applied = append(applied, r.Source.Path)
-		}
+		applied, err = upBesideWriters(ctx, p)
 		return err
 	})
 	if err != nil {
 		return applied, fmt.Errorf("migrate %s up: %w", set, err)
 	}
 	return applied, nil
+}
+
+const (
+	deadlockTries = 20
+	deadlockPause = 100 * time.Millisecond
+)
+
+// upBesideWriters repeats a migration that a deadlock has ended: processes that serve lock tables in another order than a migration,
+// which changes several in one transaction.
+func upBesideWriters(ctx context.Context, p *goose.Provider) (applied []string, err error) {
+	for range deadlockTries {
+		var results []*goose.MigrationResult
+		results, err = p.Up(ctx)
+		failed := (*goose.PartialError)(nil)
+		if errors.As(err, &failed) {
+			results = failed.Applied
+		}
+		for _, r := range results {
+			applied = append(applied, r.Source.Path)
+		}
+		if !isDeadlock(err) {
+			return applied, err
+		}
+		select {
+		case <-ctx.Done():
+			return applied, err
+		case <-time.After(deadlockPause):
+		}
+	}
+	return applied, err
+}
+
+func isDeadlock(err error) bool {
+	found := (*pgconn.PgError)(nil)
+	return errors.As(err, &found) && found.Code == "40P01"
 }
 
 // Down takes back the newest migration, and returns its name; empty when there is none.

@@ -4,8 +4,10 @@ import (
 	"context"
 	"os"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/pressly/goose/v3/lock"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -49,6 +51,26 @@ func TestProcessesThatStartTogetherMigrateOnce(t *testing.T) {
 	}
 	for range 3 {
 		require.NoError(t, <-errs)
+	}
+}
+
+// A process that starts on a database with all migrations does not wait for one that holds the lock of the migrations.
+func TestACompleteDatabaseIsNotWaitedFor(t *testing.T) {
+	t.Parallel()
+	for _, set := range []migrations.Set{migrations.Deployment, migrations.Registry} {
+		dsn := harness.Postgres(t).NewDatabase(t, "")
+		_, err := migrations.Up(t.Context(), dsn, set)
+		require.NoError(t, err)
+		migrating, err := pgx.Connect(t.Context(), dsn)
+		require.NoError(t, err)
+		defer func() { _ = migrating.Close(context.Background()) }()
+		_, err = migrating.Exec(t.Context(), `SELECT pg_advisory_lock($1)`, lock.DefaultLockID)
+		require.NoError(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		applied, err := migrations.Up(ctx, dsn, set)
+		require.NoError(t, err)
+		require.Empty(t, applied)
 	}
 }
 
@@ -120,4 +142,46 @@ func TestTheTableOfMigrationsIsInItsOwnSchema(t *testing.T) {
 		require.NoError(t, conn.QueryRow(ctx, `SELECT count(*) FROM pg_class WHERE relname = 'dbcontroller_migration_`+string(set)+`'`).Scan(&tables))
 		require.Equal(t, 1, tables)
 	}
+}
+
+// A process that serves locks tables in another order than a migration that changes several: the deadlock ends the migration, which is
+// tried again.
+func TestAMigrationSurvivesADeadlockWithAWriter(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	dsn := harness.Postgres(t).NewDatabase(t, "")
+	all, err := migrations.Up(ctx, dsn, migrations.Deployment)
+	require.NoError(t, err)
+	var missing []string
+	for name := ""; name != "00027_finalizers.sql"; missing = append([]string{name}, missing...) {
+		name, err = migrations.Down(ctx, dsn, migrations.Deployment)
+		require.NoError(t, err)
+		require.NotEmpty(t, name)
+	}
+	writer := connected(t, dsn)
+	// PostgreSQL ends the session that looks first, which is the migration's.
+	execute(t, writer, `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET deadlock_timeout = ''5s''', current_database()); END $$`)
+	execute(t, writer, `SET deadlock_timeout = '5min'`)
+	execute(t, writer, `BEGIN`)
+	execute(t, writer, `LOCK TABLE dbcontroller.change IN ROW EXCLUSIVE MODE`)
+	type result struct {
+		applied []string
+		err     error
+	}
+	done := make(chan result, 1)
+	go func() {
+		applied, err := migrations.Up(ctx, dsn, migrations.Deployment)
+		done <- result{applied, err}
+	}()
+	require.Eventually(t, func() bool {
+		var waits bool
+		err := writer.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_locks WHERE relation = 'dbcontroller.change'::regclass AND NOT granted)`).Scan(&waits)
+		return err == nil && waits
+	}, time.Minute, time.Millisecond)
+	execute(t, writer, `LOCK TABLE dbcontroller.kind IN ROW EXCLUSIVE MODE`)
+	execute(t, writer, `COMMIT`)
+	got := <-done
+	require.NoError(t, got.err)
+	require.Equal(t, missing, got.applied)
+	require.Equal(t, all[len(all)-1], got.applied[len(got.applied)-1])
 }

@@ -58,11 +58,12 @@ func Roles(ctx context.Context, dsn string, set Set, prefix string) error {
 	}
 }
 
-// atTheSameTime reports whether another session created or granted the same role at the same time.
+// atTheSameTime reports whether another session created or granted the same role at the same time, or serves: it locks tables in
+// another order than the script.
 func atTheSameTime(err error) bool {
 	var pg *pgconn.PgError
 	if !errors.As(err, &pg) {
 		return false
 	}
-	return pg.Code == "42710" || pg.Code == "23505" || pg.Code == "XX000" && strings.Contains(pg.Message, "concurrently")
+	return isDeadlock(err) || pg.Code == "42710" || pg.Code == "23505" || pg.Code == "XX000" && strings.Contains(pg.Message, "concurrently")
 }

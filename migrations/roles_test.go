@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"net/url"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -311,4 +313,24 @@ func TestRolesOfTwoDatabasesAtATime(t *testing.T) {
 		all.Go(func() error { return migrations.Roles(t.Context(), dsn, migrations.Deployment, "dbcontroller_shared") })
 	}
 	require.NoError(t, all.Wait())
+}
+
+// Roles that are made again, as after each migration, wait for no transaction of a process that serves, and hand over new tables.
+func TestRolesWaitForNoTransaction(t *testing.T) {
+	for _, set := range []migrations.Set{migrations.Deployment, migrations.Registry} {
+		dsn := rolesDatabase(t, set)
+		admin, serving := connected(t, dsn), connected(t, dsn)
+		first := map[migrations.Set]string{migrations.Deployment: "dbcontroller.shadow", migrations.Registry: "dbcontroller_registry.meta"}[set]
+		schema, _, _ := strings.Cut(first, ".")
+		execute(t, admin, `CREATE TABLE `+schema+`.late (id bigint)`)
+		execute(t, serving, `BEGIN`)
+		execute(t, serving, `LOCK TABLE `+first+` IN ROW EXCLUSIVE MODE`)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		require.NoError(t, migrations.Roles(ctx, dsn, set, "dbcontroller_test"), "it waits for no transaction")
+		execute(t, serving, `COMMIT`)
+		var owner string
+		require.NoError(t, admin.QueryRow(t.Context(), `SELECT relowner::regrole FROM pg_class WHERE oid = $1::text::regclass`, schema+".late").Scan(&owner))
+		require.Equal(t, "dbcontroller_test_owner", owner)
+	}
 }

@@ -3,8 +3,8 @@ package nodemanager
 import "time"
 
 // leadership decides whether this process takes and keeps the lead of its deployment. Other deployments reach the deployment at the
-// address of the process that leads. One that cannot be registered, because it cannot reach the registry, leaves the lead to another
-// process for a moment. If no process takes it, none can be registered either, and this one goes on.
+// address of the process that leads. One that cannot be registered leaves the lead to another process for a moment. If no process
+// takes it, or that one cannot be registered either, the lead comes back, and this process goes on.
 type leadership struct {
 	can func() bool
 	ttl time.Duration

@@ -21,7 +21,7 @@ import (
 
 var self = schema.DeploymentID{Service: "b.example.com", Region: "us-west2"}
 
-// world records what the manager does.
+// world records the actions of the manager.
 type world struct {
 	mu         sync.Mutex
 	log        []string
@@ -101,7 +101,7 @@ func (n node) Run(ctx context.Context) error {
 			}
 			n.w.mu.Unlock()
 		case <-ctx.Done():
-			time.Sleep(time.Second) // what is under way is brought to its end
+			time.Sleep(time.Second) // running nodes end
 			n.w.mu.Lock()
 			n.w.running--
 			delete(n.w.subs, key)

@@ -202,7 +202,7 @@ func TestAfterARestoreAProcessWaitsForNoLostSwitch_I26(t *testing.T) {
 		synctest.Wait()
 		require.Error(t, m.Ready())
 		w.take()
-		w.switched(t, otherWords(t), false) // what ran before v1
+		w.switched(t, otherWords(t), false) // the version before v1
 		w.renewed <- struct{}{}
 		time.Sleep(2 * time.Second)
 		synctest.Wait()

@@ -165,7 +165,7 @@ func Shard(name string) uint32 {
 // clip shortens untrusted text in messages.
 func clip(s string) string {
 	if len(s) > 80 {
-		return s[:77] + "..."
+		return strings.ToValidUTF8(s[:77], "") + "..." // no half character
 	}
 	return s
 }

@@ -228,7 +228,7 @@ func TestDeclarationsOfRightsAreOrdered(t *testing.T) {
 	require.Equal(t, "group ops: []", both.Grants[1].String())
 }
 
-// A strict reference is part of the attachment: its triggers contain whether it blocks. What is async is compared as before.
+// A strict reference is part of the attachment: its triggers contain whether it blocks. Async references are compared as before.
 func TestStrictReferencesArePartOfTheAttachment(t *testing.T) {
 	t.Parallel()
 	order := func(enforce, behaviour string) *schema.KindModel {

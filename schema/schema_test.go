@@ -245,3 +245,13 @@ kinds: [{ kind: B, patterns: ["as/{a}"] }, { kind: A, patterns: ["others/{a}"] }
 		require.ErrorContains(t, err, says)
 	}
 }
+
+// A name in an error is cut between characters.
+func TestALongNameInAnErrorStaysReadable(t *testing.T) {
+	t.Parallel()
+	for n := range 4 {
+		_, err := schema.ParseServiceVersion(strings.Repeat("x", n) + strings.Repeat("ß", 300))
+		require.Error(t, err)
+		require.NotContains(t, err.Error(), `\x`)
+	}
+}

@@ -20,8 +20,11 @@ type UndeclaredError struct {
 }
 
 func (e *UndeclaredError) Error() string {
-	text := fmt.Sprintf("field %s: %q is the name of a resource, and %s has no reference there; ", e.Field, clip(e.Value), e.Kind)
-	if e.Closest != "" {
+	text := fmt.Sprintf("field %s: %q is the name of a resource, and %s has no reference there; ", e.Field, e.Value, e.Kind)
+	switch {
+	case strings.HasPrefix(e.Field, e.Closest+"["), strings.HasPrefix(e.Field, e.Closest+"."):
+		text += e.Closest + " has one name, and a list or map of names is declared as " + e.Closest + ".*; "
+	case e.Closest != "":
 		text += "did you mean " + e.Closest + "? If not, "
 	}
 	return text + "declare a reference for the field in a version of the service"

@@ -15,6 +15,7 @@ func TestFullNamesInFieldsWithoutAReferenceAreFound(t *testing.T) {
 	kind, err := model(t).KindOf("projects/acme/devices/d1")
 	require.NoError(t, err)
 	const project, device = `"//iam.example.com/us-west2/projects/p"`, `"//devices.example.com/us-west2/projects/p/devices/d"`
+	long := "//iam.example.com/us-west2/projects/" + strings.Repeat("%C3%A9", 80)
 	for body, want := range map[string]string{
 		`{"ownr": {"project": ` + project + `}}`:                                "field ownr.project: did you mean owner.project",
 		`{"owner": {"projct": ` + project + `}}`:                                "field owner.projct: did you mean owner.project",
@@ -44,6 +45,15 @@ func TestFullNamesInFieldsWithoutAReferenceAreFound(t *testing.T) {
 		var v map[string]any
 		require.NoError(t, json.Unmarshal([]byte(body), &v))
 		require.NoError(t, kind.CheckUndeclared(v, nil), body)
+	}
+	for body, want := range map[string]string{ // the right field with another shape
+		`{"owner": {"project": [` + project + `]}}`:         "field owner.project[0]: " + project + " is the name of a resource, and Device has no reference there; owner.project has one name",
+		`{"owner": {"project": {"name": ` + project + `}}}`: "field owner.project.name: " + project + " is the name of a resource, and Device has no reference there; owner.project has one name",
+		`{"x": "` + long + `"}`:                             long, // whole: a name that is cut is one that its writer may not read
+	} {
+		var v map[string]any
+		require.NoError(t, json.Unmarshal([]byte(body), &v))
+		require.ErrorContains(t, kind.CheckUndeclared(v, nil), want)
 	}
 	// The body of a write in another program's transaction can have other Go types than JSON has.
 	require.Error(t, kind.CheckUndeclared(map[string]any{"tags": []string{"//iam.example.com/us-west2/projects/p"}}, nil))

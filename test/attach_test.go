@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -50,7 +51,7 @@ func dumpSchema(t *testing.T, dsn string) string {
 	return regexp.MustCompile(`(?m)^\\(un)?restrict .*$`).ReplaceAllString(string(out), "") // a random word each time
 }
 
-// A table is attached, looked at, repaired and detached from the command line, and its schema is what it was.
+// A table is attached, looked at, repaired and detached from the command line, and its schema is the former one.
 func TestAttachAndDetachFromTheCommandLine(t *testing.T) {
 	t.Parallel()
 	box := harness.NewBox(t, attachedTables, nil, "shop.example.com/eu")
@@ -106,6 +107,39 @@ CREATE TABLE public."Orders" (shop text NOT NULL, "Number" integer NOT NULL, "Cu
 	code, out = command("detach")
 	require.Zero(t, code, out)
 	require.Contains(t, out, "nothing to do")
+}
+
+// attach names the rights that are lacking: its own, and those of the role of serve.
+func TestAttachNamesTheRightsThatAreLacking(t *testing.T) {
+	t.Parallel()
+	box := harness.NewBox(t, attachedTables, nil, "shop.example.com/eu")
+	dsn := box.Pools[box.ID("shop.example.com/eu")].Config().ConnString()
+	fillTables(t, dsn, `CREATE TABLE public."Orders" (shop text NOT NULL, "Number" integer NOT NULL, "Customer ID" bigint, region text, UNIQUE (shop, "Number"))`)
+	file := filepath.Join(t.TempDir(), "tables.yaml")
+	require.NoError(t, os.WriteFile(file, []byte(attachedTables), 0o600))
+	cfg, err := pgx.ParseConfig(dsn)
+	require.NoError(t, err)
+	cfg.User, cfg.RuntimeParams["application_name"] = harness.RolePrefix+"_login", "db-controller shop.example.com/eu"
+	fillTables(t, dsn, `DO $$ BEGIN IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = '`+cfg.User+`') THEN CREATE ROLE `+cfg.User+` LOGIN PASSWORD '`+cfg.Password+`'; END IF; END $$`)
+	serving, err := pgx.ConnectConfig(t.Context(), cfg)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = serving.Close(context.Background()) })
+
+	code, out := exitCode(t, "attach", file, "--postgres", dsn, "--postgres-plaintext")
+	require.Zero(t, code, out)
+	grant := `GRANT SELECT, UPDATE, DELETE ON "public"."Orders" TO ` + cfg.User
+	require.Contains(t, out, grant)
+	code, out = exitCode(t, "attach", "--status", "--postgres", dsn, "--postgres-plaintext")
+	require.Equal(t, 1, code, out)
+	require.Contains(t, out, grant)
+	fillTables(t, dsn, grant)
+	code, out = exitCode(t, "attach", "--status", "--postgres", dsn, "--postgres-plaintext")
+	require.Zero(t, code, out)
+
+	code, out = exitCode(t, "attach", file, "--postgres", strings.Replace(harness.AsServing(dsn), harness.ServingRole, "pg_monitor", 1), "--postgres-plaintext")
+	require.Equal(t, 1, code, out)
+	require.Contains(t, out, "the owner of schema dbcontroller: GRANT ")
+	require.Contains(t, out, "TO pg_monitor")
 }
 
 // one returns the single value of a query.

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/db-controller/db-controller/cmd/db-controller/direct"
 	"github.com/db-controller/db-controller/internal/identity"
 	"github.com/db-controller/db-controller/schema"
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
@@ -115,7 +116,29 @@ func newFixture(t *testing.T, args ...string) *fixture {
 	if testing.Short() {
 		t.Skip("starts five processes")
 	}
-	return &fixture{t: t, Processes: harness.NewProcesses(t, everything, append([]string{"--tentative-ttl", "1s"}, args...)...)}
+	f := &fixture{t: t, Processes: harness.NewProcesses(t, everything, append([]string{"--tentative-ttl", "1s"}, args...)...)}
+	f.acquainted()
+	return f
+}
+
+// acquainted waits until the deployments follow one another: one that is ready may not have the addresses of those that registered after it.
+func (f *fixture) acquainted() {
+	f.t.Helper()
+	require.EventuallyWithT(f.t, func(c *assert.CollectT) {
+		for id := range f.Deployments {
+			followed := 0
+			for _, w := range f.statusFor(c, id.String()).GetWatches() {
+				if w.GetName() == "deletions" && w.GetPrimed() {
+					followed++
+				}
+			}
+			interested := len(f.Deployments) // of b.example.com, which imports a.example.com
+			if id.Service == "a.example.com" {
+				interested /= 2
+			}
+			require.Equal(c, interested, followed, "%s", id)
+		}
+	}, time.Minute, poll)
 }
 
 func (f *fixture) id(name string) schema.DeploymentID {
@@ -127,7 +150,7 @@ func (f *fixture) id(name string) schema.DeploymentID {
 
 func (f *fixture) named(name string) (string, resourcev1.ResourceServiceClient) {
 	f.t.Helper()
-	full, resources, err := f.Client.Named(f.t.Context(), name)
+	full, resources, err := direct.Named(f.t.Context(), f.Client, name)
 	require.NoError(f.t, err)
 	return full.Name, resources
 }
@@ -267,7 +290,7 @@ func (f *fixture) switchVersion(deployment, version string) {
 	f.t.Helper()
 	id, err := schema.ParseDeploymentID(deployment)
 	require.NoError(f.t, err)
-	_, err = f.Client.SetVersion(f.t.Context(), id, version)
+	_, err = direct.SetVersion(f.t.Context(), f.Client, id, version)
 	require.NoError(f.t, err)
 	f.eventually(deployment+" runs "+version, func() bool { return f.status(deployment).GetVersion() == version })
 }

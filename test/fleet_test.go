@@ -21,6 +21,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/db-controller/db-controller/client"
+	"github.com/db-controller/db-controller/cmd/db-controller/direct"
 	"github.com/db-controller/db-controller/schema"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 	"github.com/db-controller/db-controller/schema/service"
@@ -90,7 +91,7 @@ func TestFleetTearDownOfAProject(t *testing.T) {
 	}), "nothing outside of the project blocks it")
 	require.Empty(t, answer.GetUnaskedDeployments())
 	t.Logf("the delete was answered after %s", since(began))
-	require.NoError(t, p.Client.WaitGone(ctx, victim.name, project.GetUid(), nil))
+	require.NoError(t, p.Client.WaitGone(ctx, victim.name.String(), project.GetUid(), nil))
 	t.Logf("the project was gone after %s", since(began))
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
 		require.Equal(c, before-len(gone), sum(c, pools, allShadowsSQL))
@@ -418,7 +419,7 @@ func putBatch(ctx context.Context, c *client.Client, id schema.DeploymentID, bat
 		if err != nil {
 			return err
 		}
-		req.Writes = append(req.Writes, client.PutWrite(&resourcev1.Resource{Name: r.name.Name, Body: body}))
+		req.Writes = append(req.Writes, client.PutOf(&resourcev1.Resource{Name: r.name.Name, Body: body}))
 	}
 	_, err = resources.BatchWriteResources(ctx, req)
 	return err
@@ -481,7 +482,7 @@ func (f *fleet) closure(victim *fleetResource) map[schema.FullName]bool {
 func (f *fleet) check(c *client.Client, gone map[schema.FullName]bool) {
 	there := map[schema.FullName]map[string]any{}
 	for _, d := range f.files.Deployments {
-		f.NoError(c.Each(f.t.Context(), d.DeploymentID, client.Query{}, func(r *resourcev1.Resource) error {
+		f.NoError(direct.Each(f.t.Context(), c, d.DeploymentID, client.Query{}, func(r *resourcev1.Resource) error {
 			there[schema.FullName{Deployment: d.DeploymentID, Name: r.GetName()}] = r.GetBody().AsMap()
 			return nil
 		}))

@@ -49,7 +49,7 @@ func (p pressing) Close() error {
 	return err
 }
 
-// refusesCompressed requires that a compressed request is refused for what it is.
+// refusesCompressed requires that a compressed request is refused, and that the error names compression.
 func (f *fixture) refusesCompressed(conn *grpc.ClientConn) {
 	f.t.Helper()
 	var answer []byte
@@ -64,7 +64,7 @@ func compressed(ctx context.Context, conns []*grpc.ClientConn) {
 			for ctx.Err() == nil {
 				var answer []byte
 				_ = conns[i%len(conns)].Invoke(ctx, resourcev1.ResourceService_PutResource_FullMethodName, []byte("anything"), &answer, grpc.UseCompressor("gzip"), grpc.ForceCodec(rawCodec{}))
-				<-time.After(20 * time.Millisecond) // what is refused at once takes processor time only
+				<-time.After(20 * time.Millisecond) // a call that is refused at once takes processor time only
 			}
 		}()
 	}

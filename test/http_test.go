@@ -77,7 +77,7 @@ func (a *httpAPI) call(method, path, token, body string) (int, map[string]any) {
 	return resp.StatusCode, answer
 }
 
-// The gateway answers as gRPC does, to who has a token, and to nobody else.
+// The gateway returns the answers of gRPC to callers with a token, and refuses others.
 func TestTheHTTPAPI(t *testing.T) {
 	t.Parallel()
 	a := newHTTPAPI(t)
@@ -192,7 +192,7 @@ func TestTheExampleForCurl(t *testing.T) {
 	require.Equal(t, "v1", got[7]["version"])
 }
 
-// The console of a deployment is a page for everybody, and shows what the token of who signs in may read.
+// The console of a deployment is a page for everybody, and shows the resources that the person's token may read.
 func (a *httpAPI) consoleShowsThisDeployment() {
 	a.t.Helper()
 	ask := func(method, path, token string, cookies ...*http.Cookie) (*http.Response, string) {
@@ -232,8 +232,7 @@ func (a *httpAPI) consoleShowsThisDeployment() {
 	a.consoleShowsAllDeployments(cookie)
 }
 
-// With --console-all the token of who looks goes to the other deployments, without the certificate of this one; actions are done with the
-// rights of who looks.
+// With --console-all the person's token goes to the other deployments, without the certificate of this one; actions have the rights of the person.
 func (a *httpAPI) consoleShowsAllDeployments(cookie *http.Cookie) {
 	a.t.Helper()
 	p := a.Deployments[a.id(aWest+"x/y")]

@@ -96,7 +96,7 @@ func (h *halves) read() {
 	}
 }
 
-// send promises a message and sends what the windows allow, until the context ends.
+// send announces a message and sends as much of it as the windows allow, until the context ends.
 func (h *halves) send(ctx context.Context, t *testing.T, id uint32, bytes int) {
 	const frame = 16 << 10
 	stop := context.AfterFunc(ctx, func() { _ = h.conn.Close() })

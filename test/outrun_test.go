@@ -4,6 +4,9 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -15,6 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/db-controller/db-controller/internal/identity"
+	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 	"github.com/db-controller/db-controller/test/harness"
 )
@@ -97,8 +101,45 @@ func TestAProcessThatIsCutOffFromTheRegistryFollowsASwitch_I26(t *testing.T) {
 	require.Equal(t, codes.FailedPrecondition, status.Code(f.delete(aWest+"targets/t")), "it blocks")
 }
 
-// One that can learn from nowhere what is run now gives its shards up, is not ready and says why, and asks no deployment for
-// what it could not commit. When it reaches the registry again, it goes on.
+// A process follows the registry, which takes no registration of it. When it leads, it leaves the lead to the next process that comes, and
+// others reach the deployment there.
+func TestAProcessThatCannotRegisterLeavesTheLead_I13(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "--lease", "2s")
+	const deployment = "b.example.com/us-west2"
+	first := f.Deployments[f.id(bWest+"x/y")]
+	registry := harness.NewRPCProxy(t, filepath.Dir(f.ClientCerts()), f.RegistryCerts(), f.RegistryAddress)
+	registry.Suffer(func(_ identity.Identity, method string) harness.Mishap {
+		return harness.Mishap{Cut: strings.HasSuffix(method, "/RegisterDeployment")}
+	})
+	second := f.beside(deployment, "second", "--registry", registry.Address())
+	f.shared(deployment, 2)
+	f.mustPut(aWest+"targets/t", nil)
+	require.NoError(t, first.Kill())
+	f.eventually("it leads, is not registered, and is not ready", func() bool {
+		code, text := second.readyz(t)
+		return code != http.StatusOK && strings.Contains(text, "[-]registered")
+	})
+	third := f.beside(deployment, "third")
+	f.eventually("others reach the deployment at the third process", func() bool {
+		answer, err := f.Client.Registry.GetEnvironment(t.Context(), &registryv1.GetEnvironmentRequest{})
+		require.NoError(t, err)
+		return slices.ContainsFunc(answer.GetEnvironment().GetDeployments(), func(d *registryv1.Deployment) bool {
+			return d.GetService()+"/"+d.GetRegion() == deployment && d.GetAddress() == third.address
+		})
+	})
+	require.NoError(t, patiently(t.Context(), func() error {
+		return f.putAt(third, bWest+"holders/h", fields{"block": aWest + "targets/t"})
+	}))
+	f.eventually("the second is ready: another process speaks for the deployment", func() bool {
+		code, _ := second.readyz(t)
+		return code == http.StatusOK
+	})
+	require.Equal(t, codes.FailedPrecondition, status.Code(f.delete(aWest+"targets/t")))
+}
+
+// One that can learn from nowhere what is run now gives its shards up, is not ready and gives the reason, and establishes no reference that it could
+// not commit. When it reaches the registry again, it goes on.
 func TestAProcessThatCannotLearnOfASwitchGivesItsShardsUp_I15_I26(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "--lease", "2s")

@@ -8,7 +8,10 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
+	"github.com/db-controller/db-controller/cmd/db-controller/bench"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
 
@@ -102,22 +105,31 @@ func TestOwnersGoWhileControllersAreDown_I15_I17(t *testing.T) {
 	f.settled()
 }
 
-// A disabled deployment answers nobody: its resources are unknown, not absent; so are those of a deployment that is not in the environment.
+// A disabled deployment answers nobody: its resources are unknown, not absent; so are those of a deployment that was removed from the
+// environment. Owners in a deployment that was never in it are refused for now.
 func TestOwnersInADisabledDeployment_I15_I27(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "--owner-grace", "1s")
 	const ownee, orphan = aEast + "targets/owned", aEast + "targets/orphan"
-	apply := func(disabled bool) {
+	applyText := func(text string) {
 		file := filepath.Join(t.TempDir(), "d.yaml")
-		text := fmt.Sprintf("deployments: [{deployment: b.example.com/us-west2, version: v1, disabled: %v}]\n", disabled)
 		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 		out, err := run(t, "apply", file, "--context", f.Context)
 		require.NoError(t, err, out)
 	}
+	apply := func(disabled bool) {
+		applyText(fmt.Sprintf("deployments: [{deployment: b.example.com/us-west2, version: v1, disabled: %v}]\n", disabled))
+	}
 	f.mustPut(bWest+"holders/one", nil)
 	apply(true)
 	f.mustPut(ownee, nil, ownedBy("Holder", bWest+"holders/one"))
-	f.mustPut(orphan, nil, ownedBy("Thing", "//c.example.com/us-west2/things/x"))
+	thing := ownedBy("Thing", "//c.example.com/us-west2/things/x")
+	_, err := f.put(orphan, nil, thing)
+	require.Equal(t, codes.Unavailable, status.Code(err), "nothing is stored for a deployment that may be made up")
+	applyText("service: c.example.com\nversion: v1\nkinds: [{kind: Thing, patterns: [\"things/{thing}\"]}]\n---\ndeployments: [{deployment: c.example.com/us-west2, version: v1}]\n")
+	f.mustPut(orphan, nil, thing)
+	out, err := run(t, "remove", "c.example.com/us-west2", "--context", f.Context)
+	require.NoError(t, err, out)
 	f.eventually("both are asked for in vain", func() bool {
 		told := map[string]bool{}
 		for _, failure := range f.status("a.example.com/eastus2").GetFailures() {
@@ -146,9 +158,9 @@ func TestAVersionSwitch_I26(t *testing.T) {
 	f.mustPut(aEast+"targets/owned", nil, ownedBy("Holder", bEast+"holders/old"))
 	f.pinned(aEast+"targets/owned", 1)
 	id := f.id(bEast + "holders/x")
-	require.NoError(t, f.Client.PutMany(t.Context(), id, "holders/h", 3000, fields{"cascade": target}))
+	require.NoError(t, bench.PutMany(t.Context(), f.Client, id, "holders/h", 3000, fields{"cascade": target}))
 	f.mustPut(aWest+"targets/root", nil)
-	require.NoError(t, f.Client.PutMany(t.Context(), id, "holders/c", 6000, fields{"cascade": aWest + "targets/root"}))
+	require.NoError(t, bench.PutMany(t.Context(), f.Client, id, "holders/c", 6000, fields{"cascade": aWest + "targets/root"}))
 	f.mustDelete(aWest + "targets/root")
 	f.switchVersion("b.example.com/eastus2", "v2") // in the middle of it
 	writes := make(chan error, 1)

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/db-controller/db-controller/internal/postgres/launcher"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/test/harness"
 )
@@ -39,6 +40,24 @@ func TestDemo(t *testing.T) {
 	out, err := run(t, "dev", "--scenario", "demo", "--postgres", harness.Postgres(t).DSN(""))
 	require.NoError(t, err, out)
 	require.True(t, strings.HasSuffix(out, "demo: ok\n"), out)
+}
+
+// A playground drops the databases of an earlier one on the same server; those of a running one it leaves alone.
+func TestTwoPlaygroundsDoNotShareAServer(t *testing.T) {
+	t.Parallel()
+	server := harness.NewCluster(t)
+	other, err := launcher.Start(t.Context(), launcher.Config{DSN: server.DSN("")})
+	require.NoError(t, err)
+	require.NoError(t, other.Claim(t.Context()))
+	require.NoError(t, other.CreateDatabase(t.Context(), "dbc_registry"))
+	out, err := run(t, "dev", "--postgres", server.DSN(""), "--dir", t.TempDir())
+	require.Error(t, err)
+	require.Contains(t, out, "another playground runs on PostgreSQL")
+	require.Contains(t, out, "stop it, or use another server with --postgres")
+	require.ErrorContains(t, other.CreateDatabase(t.Context(), "dbc_registry"), "already exists")
+	require.NoError(t, other.Stop())
+	require.NoError(t, other.Claim(t.Context()), "the claim ends with Stop")
+	require.NoError(t, other.Stop())
 }
 
 func TestAScenarioThatFailsNamesWhatFailed(t *testing.T) {

@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// delete --wait shows what a deletion finds and does in all deployments, and what goes on when its time is up.
+// delete --wait shows the counts of a deletion in all deployments, and the work that goes on when its time is up.
 func TestADeleteShowsItsProgress(t *testing.T) {
 	f := newFixture(t)
 	f.mustPut(aWest+"targets/x", fields{})

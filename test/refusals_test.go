@@ -15,7 +15,7 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// Each of these calls is refused for more reasons than an error can list. The program prints what a client receives, and asks for the
+// Each of these calls is refused for more reasons than an error can list. The program prints the reasons that a client receives, and asks for the
 // others.
 const refusedClient = `
 import sys, json
@@ -109,7 +109,7 @@ func TestStockClientsGetLongRefusals(t *testing.T) {
 	req := &resourcev1.BatchWriteResourcesRequest{}
 	refused := []any{}
 	for i := range n {
-		req.Writes = append(req.Writes, client.PutWrite(&resourcev1.Resource{
+		req.Writes = append(req.Writes, client.PutOf(&resourcev1.Resource{
 			Name: fmt.Sprintf("holders/with-a-name-of-some-length-%03d", i), Body: block,
 		}))
 		refused = append(refused, fmt.Sprintf("%stargets/missing-with-a-name-of-some-length-%03d", aEast, i))

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/db-controller/db-controller/client"
+	"github.com/db-controller/db-controller/cmd/db-controller/direct"
 	"github.com/db-controller/db-controller/cmd/db-controller/playground"
 	registryserver "github.com/db-controller/db-controller/envregistry/server"
 	"github.com/db-controller/db-controller/internal/identity"
@@ -116,7 +117,7 @@ func TestDeploymentsComeAndGoWhileAllRuns(t *testing.T) {
 // count returns the number of resources of a kind in a deployment.
 func (f *fixture) count(at, kind string) (n int) {
 	f.t.Helper()
-	require.NoError(f.t, f.Client.Each(f.t.Context(), f.id(at+"x/y"), client.Query{Kind: kind}, func(*resourcev1.Resource) error {
+	require.NoError(f.t, direct.Each(f.t.Context(), f.Client, f.id(at+"x/y"), client.Query{Kind: kind}, func(*resourcev1.Resource) error {
 		n++
 		return nil
 	}))

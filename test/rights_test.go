@@ -92,8 +92,8 @@ func codeOf(t *testing.T, call func() error) codes.Code {
 	return status.Code(patiently(t.Context(), call))
 }
 
-// People have the rights of their groups at two deployments and between them: their references are checked at the target for them,
-// whether they come with a token or with a certificate, and a delete that they may make takes along what they may not see.
+// People have the rights of their groups at two deployments and between them: their references are checked at the target for them, whether they come
+// with a token or with a certificate, and an allowed delete takes along resources that they may not see.
 func TestRightsHoldBetweenDeployments(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -144,7 +144,14 @@ func TestRightsHoldBetweenDeployments(t *testing.T) {
 	}
 	require.Equal(t, codes.PermissionDenied, codeOf(t, func() error { _, err := bobAt.PutResource(t.Context(), device(t, "a-bob", "shared")); return err }))
 
-	// The command line with --token-file: lists have what ann may read, and so has a plan, which counts the rest.
+	// An owner elsewhere: by the same grants, at the deployment that is written to, whether it exists or not.
+	for owner, code := range map[string]codes.Code{"secret": codes.PermissionDenied, "missing": codes.PermissionDenied, "shared": codes.OK} {
+		put := device(t, "a-owned", "shared")
+		put.Resource.OwnerReferences = []*resourcev1.OwnerReference{ownedBy("Project", iamWest+"projects/"+owner)}
+		require.Equal(t, code, codeOf(t, func() error { _, err := annAt.PutResource(t.Context(), put); return err }), "the owner %s", owner)
+	}
+
+	// The command line with --token-file: lists have the resources that ann may read, and so has a plan, which counts the rest.
 	as := []string{"--context", f.Context, "--token-file", string(ann)}
 	out, err := run(t, append([]string{"list", "devices.example.com/eastus2"}, as...)...)
 	require.NoError(t, err, out)

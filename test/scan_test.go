@@ -35,7 +35,7 @@ func TestScanFromTheCommandLine(t *testing.T) {
 	dsns := []string{"--dsn", "shop=" + shop, "--dsn", "crm=" + crm, "--postgres-plaintext"}
 	code, out := exitCode(t, append([]string{"scan", "--write", first, "--html", page}, dsns...)...)
 	require.Zero(t, code, out)
-	require.Contains(t, out, "! 1 row of 6 refer to 1 target that does not exist")
+	require.Contains(t, out, "! 1 row of 6 refers to 1 target that does not exist")
 	require.Contains(t, out, "public.Order <script>6 -> 6")
 	require.Contains(t, out, `CREATE INDEX CONCURRENTLY "Order_customerId_idx" ON "public"."Order" ("customerId");`)
 	html, err := os.ReadFile(page)

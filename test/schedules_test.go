@@ -15,18 +15,18 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/db-controller/db-controller/cmd/db-controller/bench"
 	"github.com/db-controller/db-controller/cmd/db-controller/playground"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// killed kills the process of a deployment, and starts it again.
+// killed kills the process of a deployment, and starts it again, without waiting until it is ready.
 func (f *fixture) killed(name string) {
 	f.t.Helper()
 	d := f.Deployments[f.id(name+"x/y")]
 	require.NoError(f.t, d.Kill())
 	require.NoError(f.t, d.Start())
-	f.ready(d.Name)
 }
 
 // The processes of both sides are killed repeatedly in the middle of a cascade, with little time between two kills.
@@ -35,19 +35,26 @@ func TestAKillLoopInTheMiddleOfACascade_I1_I19(t *testing.T) {
 	f := newFixture(t, "--lease", "1s")
 	const target = aWest + "targets/loop"
 	f.mustPut(target, nil)
-	require.NoError(t, f.Client.PutMany(t.Context(), f.id(bEast+"x/y"), "holders/c", 6000, fields{"cascade": target}))
-	require.NoError(t, f.Client.PutMany(t.Context(), f.id(bWest+"x/y"), "holders/u", 3000, fields{"unset": fields{"list": []any{target}}}))
+	require.NoError(t, bench.PutMany(t.Context(), f.Client, f.id(bEast+"x/y"), "holders/c", 6000, fields{"cascade": target}))
+	require.NoError(t, bench.PutMany(t.Context(), f.Client, f.id(bWest+"x/y"), "holders/u", 3000, fields{"unset": fields{"list": []any{target}}}))
 	f.mustDelete(target)
 	r, midway := rand.New(rand.NewPCG(7, 7)), 0
 	for range 10 {
 		if f.find(target) {
 			midway++
 		}
-		f.killed([]string{aWest, bEast, bWest}[r.IntN(3)])
+		name := []string{aWest, bEast, bWest}[r.IntN(3)]
+		f.killed(name)
+		if name == aWest {
+			f.ready(f.id(aWest + "x/y").String()) // the target is looked for there
+		}
 		<-time.After(harness.Some(r, 120*time.Millisecond))
 	}
 	t.Logf("%d of 10 kills came before the end", midway)
 	require.GreaterOrEqual(t, midway, 2, "the cascade was over before anything was killed")
+	for _, name := range []string{bEast, bWest} {
+		f.ready(f.id(name + "x/y").String())
+	}
 	f.gone(target, bEast+"holders/c1", bEast+"holders/c6000")
 	f.settled()
 	require.NotNil(t, f.get(bWest+"holders/u3000"))
@@ -63,7 +70,7 @@ func TestVeryManyHoldersWithKills_I19(t *testing.T) {
 	const target = aWest + "targets/many"
 	f.mustPut(target, nil)
 	began := time.Now()
-	require.NoError(t, f.Client.PutMany(t.Context(), f.id(bEast+"x/y"), "holders/m", n, fields{"cascade": target}))
+	require.NoError(t, bench.PutMany(t.Context(), f.Client, f.id(bEast+"x/y"), "holders/m", n, fields{"cascade": target}))
 	t.Logf("%d holders written in %s", n, time.Since(began).Round(time.Millisecond))
 	f.analyze(bEast) // from now on the planner takes it that nothing is ever deleted
 	began = time.Now()
@@ -71,6 +78,7 @@ func TestVeryManyHoldersWithKills_I19(t *testing.T) {
 	for _, name := range []string{bEast, aWest, bEast} {
 		<-time.After(time.Duration(n) * 5 * time.Microsecond)
 		f.killed(name)
+		f.ready(f.id(name + "x/y").String())
 	}
 	require.Eventually(t, func() bool { return f.get(target) == nil }, time.Minute+time.Duration(n)*time.Millisecond, 20*time.Millisecond)
 	t.Logf("gone in %s, with three kills", time.Since(began).Round(time.Millisecond))

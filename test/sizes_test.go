@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -31,7 +32,7 @@ type sizes struct {
 	broad     []string       // interfaces with more than mostMethods
 }
 
-// What grows is divided before it is hard to read: packages into rooms, functions and interfaces into parts.
+// Growing code is divided before it is hard to read: packages into rooms, functions and interfaces into parts.
 func TestSizesAreBounded(t *testing.T) {
 	t.Parallel()
 	s := measured(t)
@@ -51,7 +52,7 @@ func TestSizesAreBounded(t *testing.T) {
 	require.LessOrEqual(t, s.functions[n*9/10], p90Lines, "nine of ten of %d functions", n)
 }
 
-// What is built is tested: the tests, with the models and the campaign, have at least as many lines as the program. The harness counts as neither.
+// The program is tested: the tests, with the models and the campaign, have at least as many lines as the program. The harness counts as neither.
 func TestTheTestsAreAsLongAsTheProgram(t *testing.T) {
 	t.Parallel()
 	program := 0
@@ -119,6 +120,36 @@ func (s *sizes) take(positions *token.FileSet, of string, file *ast.File) {
 		}
 		return true
 	})
+}
+
+var (
+	// manyParameters is a sixth positional parameter of a statement: above five they have names (pgx.StrictNamedArgs).
+	manyParameters = regexp.MustCompile(`\$(?:[6-9]|[1-9][0-9])\b`)
+	// bareCode compares a column of codes with a number; statements take the codes from the constants (db.Codes).
+	bareCode = regexp.MustCompile(`\b(?:action|behaviour|state|verdict|flags) *(?:=|<>|&|IN \() *[0-9]`)
+)
+
+// Statements can be read without a list of codes, or counting parameters.
+func TestStatementsAreReadable(t *testing.T) {
+	t.Parallel()
+	require.NoError(t, filepath.WalkDir("..", func(path string, entry fs.DirEntry, err error) error {
+		name := strings.TrimPrefix(filepath.ToSlash(path), "../")
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && slices.Contains([]string{"test", "tools", "bin", "docs", ".git"}, name):
+			return filepath.SkipDir
+		case entry.IsDir(), !strings.HasSuffix(name, ".go"), strings.HasSuffix(name, "_test.go"), strings.HasSuffix(name, ".pb.go"):
+			return nil
+		}
+		source, err := os.ReadFile(path) //nolint:gosec // part of the sources
+		for i, line := range strings.Split(string(source), "\n") {
+			if found := manyParameters.FindString(line) + bareCode.FindString(line); found != "" {
+				t.Errorf("%s:%d: %s", name, i+1, found)
+			}
+		}
+		return err
+	}))
 }
 
 // methodsOf returns the number of methods that an interface declares itself.

@@ -2,6 +2,7 @@ package test
 
 import (
 	"context"
+	"encoding/json"
 	"io"
 	"net/http"
 	"net/url"
@@ -200,6 +201,46 @@ func TestADatabaseOutageIsLoggedOnce(t *testing.T) {
 		require.NotContains(t, text, `"level":"error"`)
 		require.Less(t, len(lines), 12, text)
 	}
+	for _, p := range []*playground.Process{a.deployment, a.registry} {
+		require.NoError(t, p.Stop())
+		a.hasOneStory(p)
+	}
+}
+
+// hasOneStory checks the log of a process that has ended: each line is an object in which no key is repeated, the first one has the build
+// and the settings without passwords, and the last ones the end.
+func (a *away) hasOneStory(p *playground.Process) {
+	a.t.Helper()
+	lines := a.said(p, 0)
+	for _, line := range lines {
+		keys, in := map[string]bool{}, json.NewDecoder(strings.NewReader(line))
+		_, err := in.Token() // {
+		require.NoError(a.t, err, line)
+		for in.More() {
+			key, err := in.Token()
+			require.NoError(a.t, err, line)
+			require.False(a.t, keys[key.(string)], "%v is repeated: %s", key, line)
+			keys[key.(string)] = true
+			require.NoError(a.t, in.Decode(new(any)), line)
+		}
+	}
+	first := lines[0]
+	require.Contains(a.t, first, `"msg":"starting"`)
+	require.Contains(a.t, first, `"build":"db-controller `)
+	require.Contains(a.t, first, `"start-timeout":"1m0s"`)
+	if secret := a.password(); secret != "" {
+		require.NotContains(a.t, first, secret)
+	}
+	end := strings.Join(lines[len(lines)-min(8, len(lines)):], "\n")
+	require.Contains(a.t, end, `"msg":"stopping"`)
+	require.Contains(a.t, lines[len(lines)-1], `"msg":"stopped"`)
+}
+
+func (a *away) password() string {
+	dsn, err := url.Parse(a.dsn("own"))
+	require.NoError(a.t, err)
+	secret, _ := dsn.User.Password()
+	return secret
 }
 
 // The database was migrated and the grants of the roles were not: the process is not ready, and reports the remedy. Its tables cannot be

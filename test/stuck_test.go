@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What waits is shown for all deployments, with the one waited for; a pause stops deletes, is shown with its reason, and ends.
+// stuck lists the waiting work of all deployments, with the deployment waited for; a pause stops deletes, is shown with its reason, and ends.
 func TestOperatorsSeeWhatIsStuckAndPauseDeletions(t *testing.T) {
 	f := newFixture(t)
 	f.mustPut(aWest+"targets/x", fields{})
@@ -73,7 +73,7 @@ func (f *fixture) forceReleaseOfAnEntry() {
 	for _, missing := range [][]string{{"--yes"}, {"--reason", "ticket 4714"}} {
 		out, err = command(append(missing, "--key", key[1])...)
 		require.Error(t, err)
-		require.Contains(t, out, "only verify reports it")
+		require.Contains(t, out, "only verify reports them")
 	}
 	out, err = command("--key", key[1], "--reason", "ticket 4714", "--yes")
 	require.NoError(t, err, out)

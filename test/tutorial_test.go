@@ -25,6 +25,7 @@ func TestTheTutorial(t *testing.T) {
 	program, err := os.ReadFile("../examples/booking/cleaner/main.go")
 	require.NoError(t, err)
 	home, checkout := t.TempDir(), t.TempDir()
+	server := harness.NewCluster(t)                                     // the tests' common one may have a playground
 	require.NoError(t, os.Mkdir(filepath.Join(checkout, "bin"), 0o755)) //nolint:gosec // it has a program
 	require.NoError(t, os.Symlink(harness.Binary(t), filepath.Join(checkout, "bin", "db-controller")))
 	examples, err := filepath.Abs("../examples")
@@ -35,7 +36,7 @@ func TestTheTutorial(t *testing.T) {
 	bash := func(script string) *exec.Cmd {
 		cmd := exec.CommandContext(t.Context(), "bash", "-eu", "-c", script) //nolint:gosec // the project's own document
 		cmd.Dir = checkout
-		cmd.Env = append(os.Environ(), "HOME="+home, "DBCONTROLLER_POSTGRES="+harness.Postgres(t).DSN(""),
+		cmd.Env = append(os.Environ(), "HOME="+home, "DBCONTROLLER_POSTGRES="+server.DSN(""),
 			"GOPROXY=off", "GOWORK=off", "GOFLAGS=-trimpath", "CGO_ENABLED=0", "GOCACHE="+goes[0], "GOMODCACHE="+goes[1], "GOPATH="+goes[2])
 		return cmd
 	}

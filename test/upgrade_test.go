@@ -14,17 +14,22 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/db-controller/db-controller/cmd/db-controller/playground"
+	"github.com/db-controller/db-controller/migrations"
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// Processes of the previous release and of this one work side by side, as peers and after one another over one database, while
-// resources are written and deleted through both. `make upgrade` builds the previous release.
+// The previous release migrates its databases; this one migrates them further while the processes of the previous one work, and
+// then replaces them. They work side by side, as peers and after one another over one database, while resources are written and
+// deleted through both. In the end the table of applied migrations, which releases had in schema public, is moved. `make upgrade`
+// builds the previous release.
 func TestARollingUpgradeUnderLoad(t *testing.T) {
 	previous := os.Getenv("DBCONTROLLER_TEST_PREVIOUS")
 	if previous == "" {
 		t.Skip("needs the previous release: make upgrade")
 	}
-	f := &fixture{t: t, Processes: harness.NewProcessesWith(t, everything, playground.Config{Binary: previous, Args: []string{"--tentative-ttl", "2s"}})}
+	f := &fixture{t: t, Processes: harness.NewProcessesWith(t, everything, playground.Config{
+		Binary: previous, Database: harness.MigratedBy(t, previous), Args: []string{"--tentative-ttl", "2s"},
+	})}
 	stop := f.load()
 	steps := []*playground.Process{f.Registry}
 	for _, name := range []string{aEast + "x/y", bWest + "x/y", "//a.example.com/us-west2/x/y", "//b.example.com/eastus2/x/y"} {
@@ -32,6 +37,15 @@ func TestARollingUpgradeUnderLoad(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
+	migrate := func(more ...string) {
+		require.NoError(t, harness.Migrate(ctx, t, harness.Binary(t), migrations.Registry, f.RegistryDSN, more...))
+		for _, d := range f.Deployments {
+			require.NoError(t, harness.Migrate(ctx, t, harness.Binary(t), migrations.Deployment, d.DSN, more...))
+		}
+	}
+	before := stop.done.Load()
+	migrate()
+	f.eventually("the load goes on over newer databases", func() bool { return stop.done.Load() > before+10 })
 	for _, p := range steps {
 		before := stop.done.Load()
 		require.NoError(t, p.Stop())
@@ -40,6 +54,9 @@ func TestARollingUpgradeUnderLoad(t *testing.T) {
 		require.NoError(t, p.WaitReady(ctx))
 		f.eventually("the load goes on with "+p.Name, func() bool { return stop.done.Load() > before+10 })
 	}
+	migrate("--move-table")
+	before = stop.done.Load()
+	f.eventually("the load goes on over a moved table", func() bool { return stop.done.Load() > before+10 })
 	stop.end()
 	f.settled()
 	out, err := run(t, "verify", "--context", f.Context)

@@ -80,7 +80,7 @@ kinds:
 	require.Contains(t, out, "--output xml: want table, json or yaml")
 }
 
-// What documents show as descriptors can be used as it stands.
+// Descriptors in the documents can be used unchanged.
 func TestTheReadmesDescriptorIsValid(t *testing.T) {
 	t.Parallel()
 	readme, err := os.ReadFile("../README.md")

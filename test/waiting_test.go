@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/db-controller/db-controller/cmd/db-controller/bench"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
 
@@ -47,7 +48,7 @@ func TestADeletionAmongIdleDeploymentsWaitsForNoTimer_I13(t *testing.T) {
 		f.promptly(fmt.Sprint("a deletion with ", n, " holders"), func(try int) time.Duration {
 			target := fmt.Sprintf("idle%dx%d", n, try)
 			f.mustPut(aWest+"targets/"+target, nil)
-			require.NoError(t, f.Client.PutMany(t.Context(), f.id(bWest+"x/y"), "holders/"+target+"-", n, fields{"cascade": aWest + "targets/" + target}))
+			require.NoError(t, bench.PutMany(t.Context(), f.Client, f.id(bWest+"x/y"), "holders/"+target+"-", n, fields{"cascade": aWest + "targets/" + target}))
 			f.settled()
 			f.mustDelete(aWest + "targets/" + target)
 			f.eventually("the holders are gone", func() bool { return f.holders(target) == 0 })

@@ -12,10 +12,10 @@ import (
 	"github.com/db-controller/db-controller/cmd/db-controller/cli"
 )
 
-// configured is an entry of what config print prints.
+// configured is an entry of the output of config print.
 type configured struct{ Flag, Value, Origin string }
 
-// settingsOf returns what config print says.
+// settingsOf returns the output of config print.
 func settingsOf(t *testing.T, args ...string) map[string]configured {
 	t.Helper()
 	got := command(t, append([]string{"config", "print"}, args...)...)
@@ -29,7 +29,7 @@ func settingsOf(t *testing.T, args ...string) map[string]configured {
 	return by
 }
 
-// A section is for one command, the keys beside the sections are for all; lists and nulls are what YAML says.
+// A section is for one command, the keys beside the sections are for all; lists and nulls have the meaning of YAML.
 func TestAFileHasSectionsForSeveralCommands(t *testing.T) {
 	file := write(t, `log-level: debug
 registry: { listen: ":7000" }
@@ -54,7 +54,7 @@ migrate: { set: registry }
 	require.Equal(t, configured{"owner-grace", "1m0s", "configuration " + file + ": serve.owner_grace"}, serve["owner-grace"])
 	require.Equal(t, configured{"log-level", "debug", "configuration " + file + ": log-level"}, serve["log-level"])
 	require.Equal(t, configured{"registry", "localhost:7000", "configuration " + file + ": serve.registry"}, serve["registry"])
-	require.Equal(t, configured{"max-blocking", "0", "default"}, serve["max-blocking"])
+	require.Equal(t, configured{"max-blocking", "10000000", "default"}, serve["max-blocking"])
 	require.Equal(t, configured{"name", "x", "flag"}, serve["name"])
 	require.Equal(t, "postgres://common:xxxxx@localhost/x", serve["postgres"].Value)
 	require.Equal(t, ":7000", settingsOf(t, "registry", "--config", file, "-o", "json")["listen"].Value)
@@ -63,6 +63,25 @@ migrate: { set: registry }
 
 	migrate := settingsOf(t, "migrate", "up", "-o", "json", "--", "--postgres-file", secret)
 	require.Equal(t, configured{"postgres", "host=localhost password=xxxxx", "file " + secret}, migrate["postgres"])
+}
+
+// config print shows the settings, and refuses values that the command refuses. Missing settings are none.
+func TestConfigPrintRefusesAbsurdValues(t *testing.T) {
+	for says, args := range map[string][]string{
+		"--nodes -1: want 1 to":                   {"serve", "--", "--nodes", "-1"},
+		"--owner-grace -5m0s: want more than 0s":  {"serve", "--", "--owner-grace", "-5m"},
+		"give --advertise host:port":              {"serve", "--", "--listen", ":7101"},
+		"--call-memory 1: want at least 64":       {"registry", "--", "--call-memory", "1"},
+		`"many" for "--nodes" flag: want a whole`: {"serve", "--", "--nodes", "many"},
+		`deployment "iam": want service/region`:   {"serve", "--", "--deployment", "iam"},
+	} {
+		got := command(t, append([]string{"config", "print"}, args...)...)
+		require.Equal(t, cli.WrongUsage, got.code, args)
+		require.Contains(t, got.errOut, says)
+	}
+	got := command(t, "config", "print", "serve", "--", "--nodes", "-1")
+	require.Regexp(t, `(?m)^nodes +-1 +flag$`, got.out, "where the wrong value comes from")
+	require.Zero(t, command(t, "config", "print", "serve").code, "what is missing is not wrong")
 }
 
 // A mistake is named with the nearest right word, and nothing is done.
@@ -74,7 +93,10 @@ func TestMistakesInTheConfigurationAreRefused(t *testing.T) {
 		`unknown section "srve": did you mean serve?`:                          "srve: { nodes: 3 }\n",
 		`: nodes: want one value, not a list`:                                  "nodes: [1, 2]\n",
 		`.nodes: want a value, not fields`:                                     "serve: { nodes: { a: 1 } }\n",
-		`.nodes: strconv.ParseInt: parsing "many"`:                             "serve: { nodes: many }\n",
+		`.nodes: "many": want a whole number`:                                  "serve: { nodes: many }\n",
+		`.lease: "5": want a duration with its unit, such as 30s or 5m`:        "serve: { lease: 5 }\n",
+		`.max-blocking: "99999999999999999999": the number is too large`:       "serve: { max-blocking: \"99999999999999999999\" }\n",
+		`.migrate: "perhaps": want true or false`:                              "serve: { migrate: perhaps }\n",
 		`are both given`:                     "serve: { postgres: x, postgres-file: " + secret + " }\n",
 		`--postgres-file: open /nonexistent`: "serve: { postgres-file: /nonexistent }\n",
 	} {

@@ -25,7 +25,7 @@ func (quiet) Status(context.Context, *adminv1.StatusRequest) (*adminv1.StatusRes
 	return &adminv1.StatusResponse{Version: "v7"}, nil
 }
 
-// console prints an address that shows the deployments to who opens it, and ends with the command.
+// console prints the address of a page that shows the deployments, and ends with the command.
 func TestTheConsoleIsServedUntilTheCommandEnds(t *testing.T) {
 	t.Parallel()
 	file := stub.New(t, stub.Services{Admin: quiet{}}).Context

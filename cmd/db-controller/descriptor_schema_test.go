@@ -15,7 +15,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// descriptorSchema is what validate --print-schema prints.
+// descriptorSchema is the output of validate --print-schema.
 func descriptorSchema(t *testing.T) []byte {
 	t.Helper()
 	got := command(t, "validate", "--print-schema")

@@ -11,7 +11,7 @@ import (
 	"github.com/db-controller/db-controller/cmd/db-controller/playground"
 )
 
-// Services without deployments run nowhere: dev says what to add, and adds it for --regions.
+// Services without deployments run nowhere: dev prints the deployments to add, and adds them for --regions.
 func TestDevSaysWhatServicesWithoutDeploymentsLack(t *testing.T) {
 	t.Parallel()
 	file := write(t, twoKinds)

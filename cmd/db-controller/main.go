@@ -29,7 +29,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	root.SetErr(stderr)
 	err := root.ExecuteContext(ctx)
 	if err != nil {
-		_, _ = fmt.Fprintln(stderr, "error: "+err.Error())
+		_, _ = fmt.Fprintln(stderr, "error: "+cli.Legible(err.Error()))
 	}
 	return cli.ExitCode(err)
 }

@@ -26,7 +26,7 @@ import (
 	"github.com/db-controller/db-controller/test/stub"
 )
 
-// operated is a deployment that returns what a test sets, and keeps the requests.
+// operated is a deployment that returns the answers of a test, and keeps the requests.
 type operated struct {
 	adminv1.UnimplementedAdminServiceServer
 	status *adminv1.StatusResponse
@@ -185,21 +185,22 @@ func TestStuckShowsResourcesAndWorkWithTheirReasons(t *testing.T) {
 	got = command(t, append(at, "stuck", "iam.example.com")...)
 	require.Equal(t, ran{0, "Nothing waits for long.\n", ""}, got)
 	require.Len(t, o.asked, 3)
-	for says, args := range map[string][]string{
-		"elsewhere is no service and no deployment of the environment": {"stuck", "elsewhere"},
-		"--longer 0s: want more than 0s":                               {"stuck", "--longer", "0s"},
-	} {
-		got := command(t, slices.Concat(at, args)...)
-		require.Equal(t, cli.WrongUsage, got.code)
-		require.Contains(t, got.errOut, says)
-	}
+	got = command(t, append(at, "stuck", "elsewhere")...)
+	require.Equal(t, ran{cli.Refused, "", "error: elsewhere is no service and no deployment of the environment: known deployments are iam.example.com/us-west2, iam.example.com/eastus2\n"}, got)
+	require.Equal(t, ran{cli.WrongUsage, "", "error: --longer 0s: want more than 0s\n"}, command(t, append(at, "stuck", "--longer", "0s")...))
 }
 
 func TestDeletionsArePausedWithAReason(t *testing.T) {
 	t.Parallel()
 	o := &operated{}
-	at := []string{"--context", stub.New(t, stub.Services{Admin: o}).Context}
-	const here, there = "iam.example.com/us-west2", "devices.example.com/eastus2"
+	at := []string{"--context", stub.New(t, stub.Services{Admin: o, Described: "eastus2"}).Context}
+	const here, there = "iam.example.com/us-west2", "iam.example.com/eastus2"
+	paused := &adminv1.StatusResponse{Pauses: []*adminv1.Pause{
+		{Of: here, Reason: "ticket 1", Actor: "operator/ann", Time: timestamppb.New(time.Unix(0, 0))},
+		{Of: there},
+		{Of: here, Handler: "OWNED_PENDING"},
+		{Of: there, Handler: "OWNED_DELETING"},
+	}}
 	for _, c := range []struct {
 		args []string
 		out  string
@@ -213,19 +214,39 @@ func TestDeletionsArePausedWithAReason(t *testing.T) {
 		{[]string{"resume", here, "--reason", "done"}, here + " deletes again\n"},
 		{[]string{"resume", here, "--of", there, "--reason", "done", "-o", "json"}, "{\n  \"deployment\": \"" + here + "\",\n  \"of\": \"" + there + "\"\n}\n"},
 	} {
+		if o.status = nil; c.args[0] == "resume" {
+			o.status = paused
+		}
 		require.Equal(t, ran{0, c.out, ""}, command(t, slices.Concat(at, c.args)...), "%q", c.args)
 	}
 	require.Equal(t, []string{
 		"pause : ticket 1", "pause " + there + ": ticket 2", "pause OWNED_PENDING: ticket 3", "pause SUBSCRIBED_DELETING" + there + ": ticket 4",
 		"resume OWNED_PENDING: done", "resume OWNED_DELETING" + there + ": done", "resume : done", "resume " + there + ": done",
 	}, o.asked)
+	for _, c := range []struct {
+		status *adminv1.StatusResponse
+		args   []string
+		says   string
+	}{
+		{paused, []string{"pause", here, "--reason", "r"}, "nothing has changed: it was paused before, by operator/ann on 1970-01-01T00:00:00Z: ticket 1"},
+		{paused, []string{"resume", here, "--handler", "owned-deleting", "--reason", "r"}, "nothing has changed: there was no such pause: status shows the others"},
+		{nil, []string{"resume", here, "--reason", "r"}, "nothing has changed: nothing was paused"},
+	} {
+		o.status = c.status
+		require.Contains(t, command(t, slices.Concat(at, c.args)...).out, c.says)
+	}
+	for _, name := range []string{"pause", "retry"} { // a misspelt deployment
+		got := command(t, slices.Concat(at, []string{name, here, "--of", "iam.example.com/eastus", "--reason", "r"})...)
+		require.Equal(t, ran{cli.Refused, "", "error: deployment iam.example.com/eastus is not registered; known deployments: " + here + ", " + there + "\n"}, got)
+	}
+	o.asked = nil
 
 	for _, name := range []string{"pause", "resume"} {
 		require.Contains(t, command(t, slices.Concat(at, []string{name, here})...).errOut, "--reason is missing")
 		require.Contains(t, command(t, slices.Concat(at, []string{name, here, "--of", "devices", "--reason", "r"})...).errOut, "--of: ")
 		require.Contains(t, command(t, slices.Concat(at, []string{name, here, "--handler", "x", "--reason", "r"})...).errOut, "want one of owned-pending, owned-deleting, subscribed-deleting")
 	}
-	require.Len(t, o.asked, 8, "nothing is called without a reason")
+	require.Empty(t, o.asked, "nothing is called without a reason")
 	o.refuse = status.Error(codes.NotFound, "not paused")
 	require.Equal(t, ran{cli.Refused, "", "error: not paused (NotFound)\n"}, command(t, slices.Concat(at, []string{"resume", here, "--reason", "r"})...))
 }

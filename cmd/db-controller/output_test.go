@@ -133,6 +133,8 @@ func TestResultsForProgramsAreOneDocument(t *testing.T) {
 	}
 	got := command(t, append(at, "removals", acmeName, "-o", "json")...)
 	require.Equal(t, ran{0, "[]\n", ""}, got)
+	got = command(t, append(at, "list", "iam.example.com/us-west2")...)
+	require.Equal(t, ran{0, "", "no resources\n"}, got, "for people")
 	got = command(t, append(at, "plan", acmeName, "-o", "json")...)
 	require.Zero(t, got.code, got.errOut)
 	require.Contains(t, got.out, `"accepted": true`)
@@ -156,7 +158,7 @@ func TestSeveralDeletesGoOnAfterARefusedOne(t *testing.T) {
 	got := command(t, append(at, "delete", "//iam.example.com/us-west2/projects/none", acmeName)...)
 	require.Equal(t, cli.Refused, got.code)
 	require.Equal(t, acmeName+" deleted\n", got.out)
-	require.Equal(t, "error: //iam.example.com/us-west2/projects/none: projects/none: not found (NotFound)\n", got.errOut)
+	require.Equal(t, "error: //iam.example.com/us-west2/projects/none: not found (NotFound)\n", got.errOut)
 }
 
 func TestAMisspeltNameIsNotRemoved(t *testing.T) {

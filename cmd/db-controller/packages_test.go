@@ -12,7 +12,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// The command lines in deploy/compose name commands and flags that exist, and what they apply is valid.
+// The command lines in deploy/compose name commands and flags that exist, and apply valid files.
 func TestTheCommandsInComposeExist(t *testing.T) {
 	t.Parallel()
 	raw, err := os.ReadFile("../../deploy/compose/compose.yaml")

@@ -108,7 +108,7 @@ func TestAFileHasSeveralResources(t *testing.T) {
 	require.Equal(t, []string{"projects/c", "projects/b", "projects/a"}, served.gone)
 }
 
-// What get and list print can be put again.
+// The output of get and list is input of put.
 func TestWhatIsPrintedCanBePut(t *testing.T) {
 	t.Parallel()
 	served := &written{}

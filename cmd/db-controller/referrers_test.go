@@ -53,6 +53,7 @@ func TestReferrersOfAllDeploymentsAreListed(t *testing.T) {
 	got := command(t, append(at, "referrers", acmeName)...)
 	require.Zero(t, got.code, got.errOut)
 	require.Equal(t, []string{
+		"NAME", "KIND", "FIELD", "BEHAVIOUR",
 		"//iam.example.com/us-west2/projects/a", "Robot", "spec.owner", "BLOCK",
 		"//iam.example.com/us-west2/projects/b", "Robot", "@owner", "owned",
 		"//iam.example.com/eastus2/projects/c", "Robot", "friend", "UNSET",
@@ -66,4 +67,9 @@ func TestReferrersOfAllDeploymentsAreListed(t *testing.T) {
 	alone := []string{"--context", stub.New(t, stub.Services{Resources: &referring{home: true}}).Context}
 	got = command(t, append(alone, "referrers", acmeName)...)
 	require.NotZero(t, got.code, "a deployment that does not answer is unknown, not empty")
+	failing := map[string]resourcev1.ResourceServiceServer{"eastus2": resourcev1.UnimplementedResourceServiceServer{}}
+	got = command(t, "referrers", acmeName, "--context", stub.New(t, stub.Services{Resources: home, Beside: failing}).Context)
+	require.NotZero(t, got.code)
+	require.Contains(t, got.out, "//iam.example.com/us-west2/projects/b", "what the others have answered")
+	require.Contains(t, got.errOut, "iam.example.com/eastus2")
 }

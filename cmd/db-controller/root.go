@@ -33,7 +33,7 @@ describes the file, and "config print COMMAND" shows where each setting comes fr
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.SetVersionTemplate("{{.Version}}\n")
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return cli.Usage("%w", err) })
+	root.SetFlagErrorFunc(cli.FlagError)
 	root.PersistentFlags().String("config", "", "YAML `FILE` with settings: help config describes it")
 	root.PersistentFlags().String("log-level", "info", "debug, info, warn or error")
 	root.AddGroup(&cobra.Group{ID: "try", Title: "Try it:"}, &cobra.Group{ID: "resources", Title: "Resources:"},

@@ -154,6 +154,7 @@ func TestMissingFilesExitWithOne(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{
 		{"validate", "/nonexistent.yaml"},
+		{"put", "-f", "/nonexistent.yaml", "--context", stub.New(t, stub.Services{}).Context},
 		{"serve", "--deployment", "iam.example.com/us-west2", "--registry", "localhost:1", "--postgres", "postgres://localhost/x", "--certs", "/nonexistent", "--listen", "127.0.0.1:0"},
 	} {
 		got := command(t, args...)
@@ -331,6 +332,13 @@ func (r *project) PutResource(_ context.Context, req *resourcev1.PutResourceRequ
 	return acme(), nil
 }
 
+func (r *project) UpdateResourceStatus(_ context.Context, req *resourcev1.UpdateResourceStatusRequest) (*resourcev1.Resource, error) {
+	stored := acme()
+	stored.Status, stored.StatusGeneration = req.GetStatus(), 4
+	r.put <- stored
+	return stored, nil
+}
+
 func (r *project) DeleteResource(context.Context, *resourcev1.DeleteResourceRequest) (*resourcev1.DeleteResourceResponse, error) {
 	return nil, status.Error(codes.FailedPrecondition, "projects/acme cannot be deleted: it is referred to by //d/r/devices/d1 (account)")
 }
@@ -380,7 +388,10 @@ func TestGetShowsWhatExistsAndFailsForTheRest(t *testing.T) {
 	got := command(t, append(at, "get", acmeName, "//iam.example.com/us-west2/projects/none")...)
 	require.Equal(t, cli.Refused, got.code)
 	require.Contains(t, got.out, "projects/acme  Project")
-	require.Equal(t, "error: projects/none: not found (NotFound)\n", got.errOut)
+	require.Equal(t, "error: //iam.example.com/us-west2/projects/none: not found (NotFound)\n", got.errOut)
+	const none, neither = "//iam.example.com/us-west2/projects/none", "//iam.example.com/us-west2/projects/neither"
+	got = command(t, append(at, "get", none, neither)...)
+	require.Equal(t, ran{cli.Refused, "", "error: //iam.example.com/us-west2/projects/none: not found (NotFound)\n//iam.example.com/us-west2/projects/neither: not found (NotFound)\n"}, got, "no table without rows")
 }
 
 func TestListSaysThatThereAreMore(t *testing.T) {
@@ -429,12 +440,43 @@ func TestPutReadsTheBody(t *testing.T) {
 	}
 }
 
+// A status is given as a body is: JSON or YAML, as an argument, a file or standard input.
+func TestSetStatusReadsTheStatus(t *testing.T) {
+	t.Parallel()
+	served := &project{put: make(chan *resourcev1.Resource, 1)}
+	at := []string{"--context", stub.New(t, stub.Services{Resources: served}).Context, "set-status", acmeName}
+	for _, c := range []struct {
+		stdin string
+		args  []string
+	}{
+		{"", []string{"phase: ready"}},
+		{"", []string{`{"phase": "ready"}`}},
+		{"", []string{"-f", write(t, "phase: ready\n")}},
+		{"phase: ready\n", []string{"-f", "-"}},
+	} {
+		got := commandWith(t, c.stdin, append(at, c.args...)...)
+		require.Zero(t, got.code, got.errOut)
+		require.Equal(t, "ready", (<-served.put).GetStatus().GetFields()["phase"].GetStringValue())
+		require.Equal(t, acmeName+" has status generation 4\n", got.out)
+	}
+	for says, args := range map[string][]string{
+		"give the status as an argument or in a file, not both": {"a: 1", "-f", "x"},
+		"the status is neither JSON nor YAML with fields":       {"[1]"},
+		"'{}' for one without fields":                           {},
+		"field status.n: 12345678901234567890 has more digits":  {"n: 12345678901234567890"},
+	} {
+		got := command(t, append(at, args...)...)
+		require.Equal(t, cli.WrongUsage, got.code, says)
+		require.Contains(t, got.errOut, says)
+	}
+}
+
 func TestARefusedDeleteSaysTheReason(t *testing.T) {
 	t.Parallel()
 	at := []string{"--context", stub.New(t, stub.Services{Resources: &project{}}).Context}
 	got := command(t, append(at, "delete", acmeName)...)
 	require.Equal(t, cli.Refused, got.code)
-	require.Equal(t, "error: projects/acme cannot be deleted: it is referred to by //d/r/devices/d1 (account) (FailedPrecondition)\n", got.errOut)
+	require.Equal(t, "error: //iam.example.com/us-west2/projects/acme cannot be deleted: it is referred to by //d/r/devices/d1 (account) (FailedPrecondition)\n", got.errOut)
 }
 
 func TestAPlanIsATree(t *testing.T) {

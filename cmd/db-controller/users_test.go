@@ -172,7 +172,7 @@ func TestFlagsOfADeleteAreChecked(t *testing.T) {
 		require.Contains(t, got.errOut, says)
 	}
 	got := command(t, append(at, "delete", "-f", "/nonexistent")...)
-	require.Equal(t, cli.WrongUsage, got.code)
+	require.Equal(t, cli.Failed, got.code)
 	require.Contains(t, got.errOut, "/nonexistent")
 }
 

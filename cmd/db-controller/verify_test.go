@@ -54,8 +54,12 @@ func TestDanglingReferencesAreCountedBeforeTheyAreActedUpon(t *testing.T) {
 	}
 	require.Empty(t, there.asked)
 
+	got := command(t, append(slices.Clone(at), "verify")...)
+	require.Equal(t, "error: 3 differences left; 3 references without a target: a person decides about each, or about all (verify --repair --dangling=act)\n", got.errOut,
+		"no repair is certain")
+	there.asked = nil
 	all := append(slices.Clone(at), "verify", "--repair", "--dangling=act", "--reason", "lagged")
-	got := command(t, all...)
+	got = command(t, all...)
 	require.Equal(t, cli.WrongUsage, got.code)
 	require.Contains(t, got.out, "2 dangling references with CASCADE_DELETE: holders are deleted\n")
 	require.Contains(t, got.out, "1 dangling reference with BLOCK: left for a person to decide\n")

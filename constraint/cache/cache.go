@@ -14,8 +14,6 @@ type Index[T any] struct {
 	Name string
 	// Keys of an object: none, one, or many. Computed from the object alone, they change only with it.
 	Keys func(T) ([]string, error)
-	// Required: an object without a key is refused.
-	Required bool
 }
 
 // Config of a Cache. Kind and ID are needed.
@@ -127,8 +125,6 @@ func (c *Cache[T]) keys(id string, o T) ([][]string, error) {
 		switch {
 		case err != nil:
 			return nil, fmt.Errorf("cache of %s, index %s: %s: %w", c.cfg.Kind, index.Name, id, err)
-		case index.Required && len(keys) == 0:
-			return nil, fmt.Errorf("cache of %s, index %s: %s has no key, and needs one", c.cfg.Kind, index.Name, id)
 		case slices.ContainsFunc(keys, func(k string) bool { return strings.Contains(k, separator) }):
 			return nil, fmt.Errorf("cache of %s, index %s: %s has a key with a NUL character", c.cfg.Kind, index.Name, id)
 		}

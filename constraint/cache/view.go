@@ -28,9 +28,6 @@ func (v *View[T]) give(o T) T {
 	return o
 }
 
-// Len is the number of objects.
-func (v *View[T]) Len() int { return v.objects.Len() }
-
 // Get finds an object by its id. That there is none is no error.
 func (v *View[T]) Get(id string) (o T, ok bool) {
 	if o, ok = v.objects.Get(id); ok {
@@ -39,18 +36,11 @@ func (v *View[T]) Get(id string) (o T, ok bool) {
 	return o, ok
 }
 
-// All goes through all objects in the order of their ids.
-func (v *View[T]) All() iter.Seq[T] {
-	return func(yield func(T) bool) {
-		v.objects.Scan(func(_ string, o T) bool { return yield(v.give(o)) })
-	}
-}
-
 // By goes through the objects that have a key in an index, in the order of their ids.
 func (v *View[T]) By(index, key string) (iter.Seq[T], error) {
 	i := slices.IndexFunc(v.cfg.Indexes, func(i Index[T]) bool { return i.Name == index })
 	if i < 0 {
-		return nil, fmt.Errorf("cache of %s: %w index %q: there are %s", v.cfg.Kind, ErrUnknown, index, v.names())
+		return nil, fmt.Errorf("cache of %s: %w index %q: there are %s", v.cfg.Kind, ErrUnknown, index, v.Indexes())
 	}
 	prefix := key + separator
 	return func(yield func(T) bool) {
@@ -60,12 +50,13 @@ func (v *View[T]) By(index, key string) (iter.Seq[T], error) {
 	}, nil
 }
 
-func (v *View[T]) names() string {
+// Indexes returns the names of the indexes.
+func (v *View[T]) Indexes() []string {
 	names := make([]string, len(v.cfg.Indexes))
 	for i, index := range v.cfg.Indexes {
 		names[i] = index.Name
 	}
-	return "[" + strings.Join(names, " ") + "]"
+	return names
 }
 
 func joined(errs []error) error { return errors.Join(errs...) }

@@ -127,7 +127,7 @@ func TestACopyWithAsManyChangesAsWereLostIsNoticed_I15(t *testing.T) {
 	}
 }
 
-// What was seen of the present history, in whichever part, reveals nothing; an invented part neither.
+// A position in any part of the present history reveals no loss; an invented part reveals none either.
 func TestWhatWasSeenOfThePresentHistoryRevealsNothing(t *testing.T) {
 	t.Parallel()
 	p := newParts(t)
@@ -147,8 +147,8 @@ func TestWhatWasSeenOfThePresentHistoryRevealsNothing(t *testing.T) {
 	require.False(t, p.get(p.west, &registryv1.Environment{Revision: 1, History: "?"}).GetIncomplete(), "malformed")
 }
 
-// The database may have been replaced while no server ran: before the registry vouches for its list, it hears from each deployment in
-// it what that one has seen. Disabled deployments, and those that never ran, are not waited for.
+// The database may have been replaced while no server ran: before the registry vouches for its list, each deployment in the list tells the position
+// that it has seen. Disabled deployments, and those that never ran, are not waited for.
 func TestARegistryThatHasStartedHearsItsDeploymentsFirst_I2_I15(t *testing.T) {
 	t.Parallel()
 	p := newParts(t)

@@ -27,7 +27,7 @@ type copied struct {
 	t    *testing.T
 	dsn  string
 	old  int64
-	seen *registryv1.Environment // what a deployment has seen of the lost commits
+	seen *registryv1.Environment // the position of a deployment among the lost commits
 }
 
 func newCopied(t *testing.T) *copied {
@@ -46,7 +46,7 @@ func newCopied(t *testing.T) *copied {
 	return c
 }
 
-// putBack makes the database what an older copy of its server's files is: the same server, epoch and key, and an older environment.
+// putBack gives the database the state of an older copy of its server's files: the same server, epoch and key, and an older environment.
 func (c *copied) putBack() {
 	c.t.Helper()
 	conn, err := pgx.Connect(c.t.Context(), c.dsn)
@@ -87,8 +87,8 @@ func TestARegistryOverAnOlderCopyIsIncomplete_I15(t *testing.T) {
 	require.False(t, incomplete(t, own, c.seen), "all were applied again")
 }
 
-// A deployment that makes up what it has seen: later revisions of the present history, alone or under the stamp of an earlier one, by
-// which the registry would disown its list with each request; and one that is so great that nobody's next one is accepted.
+// A deployment that invents its position: later revisions of the present history, alone or under the stamp of an earlier one, by which the registry
+// would disown its list with each request; and one so great that no later position of any deployment is accepted.
 func TestADeploymentDoesNotMakeUpWhatItHasSeen_I13(t *testing.T) {
 	t.Parallel()
 	c := newCopied(t)

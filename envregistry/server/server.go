@@ -51,13 +51,14 @@ var Policy = identity.Policy{
 type Server struct {
 	registryv1.UnimplementedRegistryServiceServer
 	store *store
+	pace  *pace
 	log   *zap.Logger
 }
 
 // New makes a server over a migrated database.
 func New(pool *pgxpool.Pool, log *zap.Logger) *Server {
 	log, _ = postgres.LogOutageOnce(log)
-	return &Server{store: newStore(pool), log: log}
+	return &Server{store: newStore(pool), pace: newPace(), log: log}
 }
 
 func (s *Server) fail(err error) error {
@@ -145,6 +146,9 @@ func (s *Server) RegisterDeployment(ctx context.Context, req *registryv1.Registe
 	}
 	if who.Deployment != id {
 		return nil, status.Errorf(codes.PermissionDenied, "%s may not register %s", who, id)
+	}
+	if err := s.pace.check(id); err != nil {
+		return nil, err
 	}
 	if err := address.Check(req.GetAddress()); err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())

@@ -165,7 +165,7 @@ func TestAGenerationFromAClockExcludesNoProcess(t *testing.T) {
 	require.NoError(t, register("new:1", entry().Generation+1))
 	require.Equal(t, "new:1", entry().Address)
 
-	// What a registry of before has stored counts for no more.
+	// Rows that an older release of the registry has stored are worth no more.
 	pool, err := postgres.Connect(t.Context(), dsn, "test", 2)
 	require.NoError(t, err)
 	defer pool.Close()

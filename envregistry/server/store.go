@@ -73,7 +73,8 @@ SELECT m.revision, false, new.service, new.version, new.descriptor FROM new, dbc
 	upsertDeploymentSQL = `
 WITH new AS (
     INSERT INTO dbcontroller_registry.deployment (service, region, version, address, generation, disabled, database)
-    VALUES ($1, $2, $3, $4, $5, $6, COALESCE($7, (SELECT database FROM dbcontroller_registry.removed WHERE service = $1 AND region = $2)))
+    VALUES (@service, @region, @version, @address, @generation, @disabled,
+        COALESCE(@database, (SELECT database FROM dbcontroller_registry.removed WHERE service = @service AND region = @region)))
     ON CONFLICT (service, region) DO UPDATE SET version = EXCLUDED.version, address = EXCLUDED.address,
         generation = EXCLUDED.generation, disabled = EXCLUDED.disabled, database = EXCLUDED.database
     RETURNING service, region, version, address, generation, disabled, database
@@ -298,7 +299,10 @@ func queueDifference(b *pgx.Batch, before, after *schema.Environment) ([]string,
 		if old != nil && old.Version == d.Version && old.Address == d.Address && old.Generation == d.Generation && old.Disabled == d.Disabled && old.Database == d.Database {
 			continue
 		}
-		b.Queue(upsertDeploymentSQL, d.Service, d.Region, d.Version, d.Address, d.Generation, d.Disabled, uuid.NullUUID{UUID: d.Database, Valid: d.Database != uuid.Nil})
+		b.Queue(upsertDeploymentSQL, pgx.StrictNamedArgs{
+			"service": d.Service, "region": d.Region, "version": d.Version, "address": d.Address, "generation": d.Generation, "disabled": d.Disabled,
+			"database": uuid.NullUUID{UUID: d.Database, Valid: d.Database != uuid.Nil},
+		})
 		changes = append(changes, "deployment "+d.String()+": "+word(old != nil))
 	}
 	if after.Rights != before.Rights { // also when they are the same: deployments keep the latest declaration

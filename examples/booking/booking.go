@@ -156,7 +156,7 @@ func (a *App) forget(ctx context.Context, id string) error {
 	return err
 }
 
-// tidy removes from the calendar what was deleted while no process ran.
+// tidy removes the entries of the calendar whose resources were deleted while no process ran.
 func (a *App) tidy(ctx context.Context, v *controller.View) error {
 	rows, err := a.pool.Query(ctx, `SELECT booking FROM public.calendar`)
 	if err != nil {

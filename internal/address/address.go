@@ -1,9 +1,10 @@
-// Package address has the addresses of deployments: host:port, and nothing else.
+// Package address has the addresses of deployments: host:port, and nothing else; and the networks that clients come from.
 package address
 
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"regexp"
 	"strconv"
@@ -45,4 +46,19 @@ func Target(d schema.Deployment) (string, error) {
 		return "", errors.New("deployment " + d.String() + " has not registered yet")
 	}
 	return "dns:///" + d.Address, Check(d.Address)
+}
+
+// networkBits are the bits of an IPv6 address that one customer of a provider does not choose: the others are of one machine, or one home.
+const networkBits = 64
+
+// Network returns what a connection without a certificate counts as: its IPv4 address, or the network of its IPv6 address, since one
+// machine has any number of addresses in it. It is the zero address for a connection without one.
+func Network(of net.Addr) netip.Addr {
+	at, _ := netip.ParseAddrPort(of.String())
+	ip := at.Addr().Unmap().WithZone("")
+	if !ip.Is6() {
+		return ip
+	}
+	network, _ := ip.Prefix(networkBits) // an error: more bits than there are
+	return network.Addr()
 }

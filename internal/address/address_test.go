@@ -1,6 +1,8 @@
 package address_test
 
 import (
+	"net"
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -26,4 +28,18 @@ func TestAddressesAreHostAndPort(t *testing.T) {
 		_, err := address.Target(schema.Deployment{Address: bad})
 		require.Error(t, err)
 	}
+}
+
+// Who has a network of IPv6 connects from any number of addresses.
+func TestConnectionsCountByTheirNetworks(t *testing.T) {
+	t.Parallel()
+	for from, want := range map[string]string{
+		"192.0.2.7:1": "192.0.2.7", "192.0.2.8:1": "192.0.2.8", "[::ffff:192.0.2.7]:9": "192.0.2.7", "[::1]:9": "::",
+		"[2001:db8:1:2::1]:9": "2001:db8:1:2::", "[2001:db8:1:2:ffff:ffff:ffff:ffff]:10": "2001:db8:1:2::", "[2001:db8:1:3::1]:9": "2001:db8:1:3::", "[fe80::1%eth0]:9": "fe80::",
+	} {
+		at, err := netip.ParseAddrPort(from)
+		require.NoError(t, err)
+		require.Equal(t, netip.MustParseAddr(want), address.Network(net.TCPAddrFromAddrPort(at)), from)
+	}
+	require.Equal(t, netip.Addr{}, address.Network(&net.UnixAddr{Name: "/run/x.sock", Net: "unix"}))
 }

@@ -48,6 +48,8 @@ func Deployment(ctx context.Context, conn *pgx.Conn) (d schema.DeploymentID, err
 	switch {
 	case errors.As(err, &pg) && (pg.Code == "42P01" || pg.Code == "3F000"), errors.Is(err, pgx.ErrNoRows):
 		return d, errors.New("the database is not that of a deployment yet: the tables have to be in the database of db-controller serve; run it, or db-controller migrate up, there first")
+	case errors.As(err, &pg) && pg.Code == "42501":
+		return d, strange(ctx, conn, err)
 	case err != nil:
 		return d, fmt.Errorf("read the deployment of the database: %w", err)
 	}
@@ -108,7 +110,11 @@ func prepare(ctx context.Context, tx pgx.Tx, db *catalogue.Database, model *sche
 	if err != nil {
 		return nil, err
 	}
-	if p.Findings = slices.Concat(p.Findings, traits, members); p.Refused() {
+	grants, err := checkRights(ctx, tx, k.Table)
+	if err != nil {
+		return nil, err
+	}
+	if p.Findings = slices.Concat(p.Findings, traits, members, grants); p.Refused() {
 		return p, nil
 	}
 	kind, err := model.Kind(k.Name)
@@ -154,7 +160,8 @@ func (p *Plan) sources() map[string]string {
 
 const (
 	insertAttachmentSQL = `
-INSERT INTO dbcontroller.attachment (kind_id, kind, definition, checksum, functions, strict, ready) VALUES ($1, $2, $3, $4, $5, $6, true)
+INSERT INTO dbcontroller.attachment (kind_id, kind, definition, checksum, functions, strict, ready)
+VALUES (@kind_id, @kind, @definition, @checksum, @functions, @strict, true)
 ON CONFLICT (kind_id) DO UPDATE SET kind = EXCLUDED.kind, definition = EXCLUDED.definition, checksum = EXCLUDED.checksum,
     functions = EXCLUDED.functions, strict = EXCLUDED.strict, ready = true, filled = NULL, complete = false, attached_at = now()`
 
@@ -204,7 +211,9 @@ func Apply(ctx context.Context, conn *pgx.Conn, p *Plan, told func(error)) error
 				return err
 			}
 		}
-		_, err := tx.Exec(ctx, insertAttachmentSQL, p.kindID, p.Kind.Kind, string(raw), p.Definition.Checksum(), string(functions), p.Definition.Strict())
+		_, err := tx.Exec(ctx, insertAttachmentSQL, pgx.StrictNamedArgs{
+			"kind_id": p.kindID, "kind": p.Kind.Kind, "definition": string(raw), "checksum": p.Definition.Checksum(), "functions": string(functions), "strict": p.Definition.Strict(),
+		})
 		return err
 	})
 }

@@ -128,7 +128,7 @@ func (c *checker) reference(r *schema.Reference) {
 	}
 }
 
-// strict checks what a statement needs to find the right to refer to a target by itself.
+// strict checks the columns and keys by which a statement finds the right to refer to a target.
 func (c *checker) strict(r *schema.Reference, name string) {
 	for _, column := range r.Columns {
 		if t := c.table.Column(column).Type; t.Schema != "pg_catalog" || !slices.Contains(schema.KeyTypes, t.String()) {
@@ -169,7 +169,7 @@ func checkMembers(ctx context.Context, tx pgx.Tx, k *schema.Kind) ([]Finding, er
 
 // traitsSQL reads properties of a table that the catalogue of a scan does not have.
 const traitsSQL = `
-SELECT c.relpersistence::text, c.relforcerowsecurity, EXISTS (SELECT FROM pg_catalog.pg_rewrite w WHERE w.ev_class = c.oid),
+SELECT c.relpersistence::text, c.relrowsecurity, c.relforcerowsecurity, EXISTS (SELECT FROM pg_catalog.pg_rewrite w WHERE w.ev_class = c.oid),
     pg_catalog.pg_has_role(c.relowner, 'USAGE'), pg_catalog.pg_get_userbyid(c.relowner)::text,
     ARRAY(SELECT a.attname::text FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_collation l ON l.oid = a.attcollation
         WHERE a.attrelid = c.oid AND a.attname = ANY ($3) AND NOT l.collisdeterministic)
@@ -178,17 +178,20 @@ FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamesp
 func checkTraits(ctx context.Context, tx pgx.Tx, k *schema.Kind) ([]Finding, error) {
 	c := &checker{kind: k}
 	var persistence, owner string
-	var forced, rules, owns bool
+	var secured, forced, rules, owns bool
 	var loose []string
-	err := tx.QueryRow(ctx, traitsSQL, k.Table.Schema, k.Table.Name, k.Key).Scan(&persistence, &forced, &rules, &owns, &owner, &loose)
+	err := tx.QueryRow(ctx, traitsSQL, k.Table.Schema, k.Table.Name, k.Key).Scan(&persistence, &secured, &forced, &rules, &owns, &owner, &loose)
 	if err != nil {
 		return nil, fmt.Errorf("read the properties of %s: %w", k.Table, err)
 	}
 	if persistence != "p" {
 		c.refuse("", "%s is temporary or unlogged: a crash empties it without a trigger", k.Table)
 	}
-	if forced {
+	switch {
+	case forced:
 		c.refuse("", "row-level security is FORCEd for %s: the controller would not see its rows", k.Table)
+	case secured:
+		c.advise("ALTER ROLE controller BYPASSRLS;", "%s has row-level security: the role of serve (here controller) has to see all rows, else it reads none", k.Table)
 	}
 	if rules {
 		c.refuse("", "%s has rules, which rewrite statements before triggers see them", k.Table)

@@ -50,7 +50,7 @@ func ordersTable(change func(*catalogue.Table)) *catalogue.Database {
 	return &catalogue.Database{Tables: []*catalogue.Table{&t}}
 }
 
-// What a table cannot be is refused in words.
+// A table that cannot be attached is refused with the reason.
 func TestTablesAreRefusedInWords(t *testing.T) {
 	t.Parallel()
 	model := ordersModel(t)

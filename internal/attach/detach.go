@@ -29,6 +29,8 @@ type Attached struct {
 	Problem *string `json:"problem,omitempty"`
 	// Drift are the differences between the triggers and the definition.
 	Drift []string `json:"drift,omitempty"`
+	// Grants are rights that roles of the deployment's processes lack.
+	Grants []Finding `json:"grants,omitempty"`
 }
 
 // State says in words how far the attachment is.
@@ -80,6 +82,18 @@ func list(ctx context.Context, tx pgx.Tx) ([]*Attached, error) {
 		if a.Drift, err = driftOf(ctx, tx, a.KindID, &a.Definition); err != nil {
 			return nil, err
 		}
+		table, err := tx.Query(ctx, `SELECT d FROM dbcontroller.table_drift($1) AS d ORDER BY d`, a.KindID)
+		if err != nil {
+			return nil, fmt.Errorf("read the table of %s: %w", a.Kind, err)
+		}
+		changes, err := pgx.CollectRows(table, pgx.RowTo[string])
+		if err != nil {
+			return nil, fmt.Errorf("read the table of %s: %w", a.Kind, err)
+		}
+		a.Drift = append(a.Drift, changes...)
+		if a.Grants, err = checkRights(ctx, tx, a.Definition.Table); err != nil {
+			return nil, err
+		}
 	}
 	return all, nil
 }
@@ -88,7 +102,7 @@ const (
 	checksumSQL = `SELECT checksum FROM dbcontroller.attachment WHERE kind_id = $1 AND ready`
 
 	triggersSQL = `
-SELECT g.tgname::text, g.tgenabled::text, pn.nspname || '.' || p.proname, p.prosrc
+SELECT g.tgname::text, g.tgenabled::text, pn.nspname || '.' || p.proname, p.prosrc, p.prosecdef, COALESCE(p.proconfig, '{}')
 FROM pg_catalog.pg_trigger g JOIN pg_catalog.pg_proc p ON p.oid = g.tgfoid JOIN pg_catalog.pg_namespace pn ON pn.oid = p.pronamespace
 JOIN pg_catalog.pg_class c ON c.oid = g.tgrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = $1 AND c.relname = $2 AND NOT g.tgisinternal AND g.tgname = ANY ($3)`
@@ -114,7 +128,11 @@ func driftOf(ctx context.Context, tx pgx.Tx, kindID int32, d *schema.Definition)
 	if rows, err = tx.Query(ctx, triggersSQL, d.Table.Schema, d.Table.Name, names); err != nil {
 		return nil, fmt.Errorf("read the triggers of %s: %w", d.Table, err)
 	}
-	type found struct{ Name, Enabled, Function, Source string }
+	type found struct {
+		Name, Enabled, Function, Source string
+		Definer                         bool
+		Settings                        []string
+	}
 	there, err := pgx.CollectRows(rows, pgx.RowToStructByPos[found])
 	if err != nil {
 		return nil, fmt.Errorf("read the triggers of %s: %w", d.Table, err)
@@ -131,6 +149,8 @@ func driftOf(ctx context.Context, tx pgx.Tx, kindID int32, d *schema.Definition)
 			drift = append(drift, "the trigger "+name+" calls "+there[i].Function)
 		case there[i].Source != t.source(d.Checksum()):
 			drift = append(drift, "the function of the trigger "+name+" is not that of the definition")
+		case !there[i].Definer || !slices.Equal(there[i].Settings, functionSettings):
+			drift = append(drift, "the function of the trigger "+name+" has other settings")
 		}
 	}
 	return drift, nil

@@ -31,7 +31,7 @@ var events = []string{"insert", "update", "delete", "truncate"}
 func triggersOf(kindID int32, d *schema.Definition) []trigger {
 	number, statement := "", ""
 	if d.Strict() {
-		number, statement = ", number", ", statement"
+		number, statement = ", own.number", ", statement"
 	}
 	capture := func(name, from string) string {
 		return fmt.Sprintf("INSERT INTO dbcontroller.captured (kind_id, name%s) SELECT %d, %s%s FROM %s;", statement, kindID, name, number, from)
@@ -56,17 +56,24 @@ func triggersOf(kindID int32, d *schema.Definition) []trigger {
 	)
 }
 
+// functionSettings are the settings of the functions, as the catalogue has them.
+var functionSettings = []string{"search_path=pg_catalog, pg_temp", "jit=off", "enable_seqscan=off", "enable_nestloop=on", "plan_cache_mode=force_generic_plan"}
+
+// settingsSQL sets them. Functions that a trigger calls have them too, without a cost of their own.
+var settingsSQL = "SET " + strings.ReplaceAll(strings.Join(functionSettings, " SET "), "=", " = ")
+
 // function returns the statement that makes the function of a trigger. It runs with the rights of its owner, so the application's
 // roles need none, and finds only PostgreSQL's own operators and functions.
 func (t trigger) function(kindID int32, checksum string) string {
-	return fmt.Sprintf(`CREATE OR REPLACE FUNCTION %s() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off AS $attached$%s$attached$`,
-		functionName(kindID, t.event), t.source(checksum))
+	return fmt.Sprintf(`CREATE OR REPLACE FUNCTION %s() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER %s AS $attached$%s$attached$`,
+		functionName(kindID, t.event), settingsSQL, t.source(checksum))
 }
 
 func (t trigger) source(checksum string) string {
 	declare := ""
 	if strings.Contains(t.body, "known := ") {
-		declare = "\nDECLARE number bigint := nextval('dbcontroller.statement'); known boolean;"
+		// Each variable has the name of the block before it: a column of the table may have the same name.
+		declare = "\n<<own>>\nDECLARE number bigint := nextval('dbcontroller.statement'); known boolean;"
 	}
 	return fmt.Sprintf(`%s
 BEGIN -- %s
@@ -84,7 +91,11 @@ func (t trigger) create(kindID int32, table schema.TableName) string {
 		triggerName(t.event), strings.ToUpper(t.event), table.SQL(), referencing, functionName(kindID, t.event))
 }
 
-// rowName returns the expression for the name of the row r, as schema.Definition.RowName has it.
+// clippedName is longer than any name of a resource, and short enough for an index: a longer key is noted, and reported.
+const clippedName = schema.MaxNameBytes + 1
+
+// rowName returns the expression for the name of the row r, as schema.Definition.RowName has it. Its collation does not depend on those of
+// the columns: names of different collations cannot be compared, and nondeterministic ones take different names for equal.
 func rowName(d *schema.Definition) string {
 	parts := make([]string, len(d.Key))
 	plain := true
@@ -92,16 +103,17 @@ func rowName(d *schema.Definition) string {
 		parts[i] = "r." + schema.QuoteIdentifier(c.Name) + "::text"
 		if text := isText(c); text {
 			plain = false
+			parts[i] += ` COLLATE "C"`
 			if len(d.Key) > 1 {
 				parts[i] = "dbcontroller.key_part(" + parts[i] + ")"
 			}
 		}
 	}
 	key := strings.Join(parts, " || ',' || ")
-	if !plain {
-		key = "dbcontroller.segment(" + key + ")"
+	if plain {
+		return fmt.Sprintf("('%s/' || %s) COLLATE \"C\"", d.Collection, key)
 	}
-	return fmt.Sprintf("'%s/' || %s", d.Collection, key)
+	return fmt.Sprintf("pg_catalog.left('%s/' || dbcontroller.segment(%s), %d) COLLATE \"C\"", d.Collection, key, clippedName)
 }
 
 func isText(c schema.KeyColumn) bool { return c.Type == "text" || c.Type == "character varying" }
@@ -121,7 +133,7 @@ func bothSides(columns, condition string) string {
 func rowsWithReferences(d *schema.Definition) string {
 	columns, groups := rowName(d)+" AS name", "t.name"
 	for i, c := range referring(d) {
-		columns += fmt.Sprintf(", r.%s::text AS c%d", schema.QuoteIdentifier(c), i)
+		columns += fmt.Sprintf(", r.%s::text COLLATE \"C\" AS c%d", schema.QuoteIdentifier(c), i)
 		groups += fmt.Sprintf(", t.c%d", i)
 	}
 	return bothSides(columns, "true") + " GROUP BY " + groups + " HAVING bool_and(t.added)"

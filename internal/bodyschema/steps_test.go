@@ -133,7 +133,7 @@ func TestProblemsOfALargeBodyAreNotListed(t *testing.T) {
 	require.EqualError(t, check(t, s, strings.Replace(body, "1]", `"a"]`, 1)), "body: it does not fit the JSON Schema of its kind, and is too large for a list of the places")
 }
 
-// What a walk does not count, a check must not do: each keyword with subschemas is counted.
+// A check does no step that the walk does not count: each keyword with subschemas is counted.
 func TestEachKeywordWithSubschemasIsCounted(t *testing.T) {
 	t.Parallel()
 	const below = `{"items": {"type": "string"}}`

@@ -56,7 +56,7 @@ func TestOneCallerHasItsShareAtMost_I20(t *testing.T) {
 	require.Equal(t, New(DefaultTotal).free, b.free)
 }
 
-// All together have the total; those who wait are served in turn, whoever asked most.
+// All together have the total; waiting callers are served in turn, also beside one with most requests.
 func TestCallersShareTheTotalInTurn_I20(t *testing.T) {
 	b := New(0)
 	hostile, other := b.Open("hostile"), b.Open("other")
@@ -76,7 +76,7 @@ func TestCallersShareTheTotalInTurn_I20(t *testing.T) {
 	<-many[1].granted
 }
 
-// What a deployment forwards for one person is at most half of what it forwards.
+// Calls that a deployment forwards for one person take at most half of the deployment's memory.
 func TestAPersonHasHalfOfAForwarder_I20(t *testing.T) {
 	b := New(DefaultTotal)
 	ann, bob, carl := b.Open("ann", "west"), b.Open("bob", "west"), b.Open("carl", "west")
@@ -89,7 +89,7 @@ func TestAPersonHasHalfOfAForwarder_I20(t *testing.T) {
 	<-c.granted
 }
 
-// Whoever ends its wait takes nothing.
+// A call that ends its wait takes no memory.
 func TestAWaitEndsWithItsCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := New(0)

@@ -111,7 +111,7 @@ func jsonValue(depth int) *rapid.Generator[any] {
 	)
 }
 
-// The encoded size of a body is known before it is encoded: an upper bound, whatever the body contains.
+// The encoded size of a body is known before it is encoded: an upper bound for every body.
 func TestTheEncodedSizeOfABodyIsBounded_I20(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -140,7 +140,7 @@ func TestTheBoundHoldsForDenseBodies_I20(t *testing.T) {
 	}
 }
 
-// Quotes and escapes hide what looks like structure.
+// Brackets and commas inside strings are no structure.
 func TestTheShapeOfAText(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]shape{

@@ -62,7 +62,7 @@ func (r *Reference) adviseRelation(db *Database, t *Table, role string, columns 
 		r.add(false, "", "%s is a partition: rows of the other partitions are not read", name)
 	}
 	if t.RowsHidden {
-		r.add(true, "", "row-level security hides rows of %s from this role: what is hidden is not counted, and a hidden target counts as missing; scan as a role with BYPASSRLS", name)
+		r.add(true, "", "row-level security hides rows of %s from this role: hidden rows are not counted, and a hidden target counts as missing; scan as a role with BYPASSRLS", name)
 	}
 	if grant := missingGrant(db, t, columns); grant != "" {
 		r.Unscanned = fmt.Sprintf("the role may not read %s", name)

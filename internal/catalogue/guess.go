@@ -128,12 +128,12 @@ func (g *guesser) candidates(holder place, c *Column, target place) (out []candi
 		return nil
 	}
 	for _, key := range singleKeys(target.table) {
-		score, why := named(base, word, target)
-		if !fits(word, key, target.table) {
-			score, why = named(noun(strings.Join(before(words(c.Name), words(key.Name)), "_")), "key", target) // product_sku
-			if score < 95 {
-				score = 0
-			}
+		score, why := 0, ""
+		if fits(word, key, target.table) {
+			score, why = named(base, word, target)
+		}
+		if s, w := named(noun(strings.Join(before(words(c.Name), words(key.Name)), "_")), "key", target); s >= 95 && s > score {
+			score, why = s, w // product_sku
 		}
 		if w := words(key.Name); strings.EqualFold(key.Name, c.Name) && len(w) > 1 && score < 85 {
 			score, why = 85, "it has the name of the key"

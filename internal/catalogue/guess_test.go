@@ -87,6 +87,12 @@ func TestReferencesAreGuessed(t *testing.T) {
 			[]string{"orders.customer_uuid -> customers.uuid"},
 			nil,
 		},
+		"the table and its primary key": {
+			[]*catalogue.Table{table("reviews", "id int8 key", "product_sku text")},
+			[]*catalogue.Table{table("products", "sku text key")},
+			[]string{"reviews.product_sku -> products.sku"},
+			nil,
+		},
 		"a text that refers to a uuid": {
 			[]*catalogue.Table{table("orders", "id int8 key", "customer_id varchar")},
 			[]*catalogue.Table{table("customers", "id uuid key")},
@@ -165,8 +171,7 @@ func TestReferencesAreGuessed(t *testing.T) {
 	}
 }
 
-// A guess is written as a file that Check accepts and that binds to the same tables, whatever their names are, and also when the
-// services refer to one another.
+// A guess is written as a file that Check accepts and that binds to the same tables, with any names, and also when the services refer to one another.
 func TestAGuessIsWrittenAsADeclaration(t *testing.T) {
 	t.Parallel()
 	databases := []*catalogue.Database{
@@ -231,7 +236,7 @@ kinds:
 	require.Equal(t, "no --dsn for crm.example.com", bound[0].Unscanned)
 }
 
-// Values of other types are compared as PostgreSQL reads their texts; what it cannot read refers to nothing.
+// Values of other types are compared as PostgreSQL reads their texts; a text that it cannot read refers to nothing.
 func TestTypesAreCompared(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

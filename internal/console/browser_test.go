@@ -22,7 +22,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// browser is a headless Chromium; errors has what its pages reported: exceptions, refused content, failed requests.
+// browser is a headless Chromium; errors has the reports of its pages: exceptions, refused content, failed requests.
 type browser struct {
 	*testing.T
 	ctx context.Context
@@ -77,7 +77,7 @@ func (b *browser) number(expression string) (n float64) {
 	return n
 }
 
-// look opens a page of the console, keeps pictures of it, and checks what holds for every page.
+// look opens a page of the console, keeps pictures of it, and checks the rules for every page.
 func (b *browser) look(name, hash, says string) {
 	b.Helper()
 	b.do(chromedp.Evaluate(fmt.Sprintf("location.hash = %q", hash), nil))
@@ -201,8 +201,7 @@ func TestAThousandDeployments(t *testing.T) {
 	t.Logf("drawn again in %.0f ms", took)
 }
 
-// The page of a deployment asks for a token, says what is wrong with it, and shows the deployment to who has a valid one, also after a
-// reload.
+// The page of a deployment asks for a token, names the fault of a wrong one, and shows the deployment with a valid one, also after a reload.
 func TestSigningInInABrowser(t *testing.T) {
 	valid := "good"
 	server := httptest.NewServer(NewSessions(SessionsConfig{

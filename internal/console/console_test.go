@@ -53,7 +53,7 @@ func serve(t *testing.T, f *fleet) (*httptest.Server, *Handler) {
 	return server, h
 }
 
-// A browser gets every deployment, then only what changes, also when the environment loses a deployment or cannot be read.
+// A browser gets every deployment, then only the changes, also when the environment loses a deployment or cannot be read.
 func TestEventsAreEverythingAndThenChanges(t *testing.T) {
 	t.Parallel()
 	f := newFleet(2, 2)

@@ -20,7 +20,7 @@ import (
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
 )
 
-// fleet is Deployments without processes: what each deployment answers is set by the test.
+// fleet is Deployments without processes: the test sets the answers of each deployment.
 type fleet struct {
 	asked atomic.Int64
 
@@ -96,7 +96,7 @@ func (f *fleet) atRest(d schema.Deployment) *adminv1.StatusResponse {
 	return s
 }
 
-// change changes what a deployment answers from now on.
+// change sets the next answers of a deployment.
 func (f *fleet) change(id schema.DeploymentID, how func(*answers)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -13,17 +13,19 @@ import (
 const (
 	// SessionsPath is where sessions serve the page.
 	SessionsPath = "/console/"
-	// sessionCookie has the token of who looks. Browsers take a name with this prefix by HTTPS alone.
+	// sessionCookie has the token of the person. Browsers take a name with this prefix by HTTPS alone.
 	sessionCookie = "__Secure-db-controller-console"
 	// maxTokenBytes bounds a token, which has to fit into a cookie.
 	maxTokenBytes = 2800
+	// readTimeout is the patience with a browser that does not read its answer.
+	readTimeout = 30 * time.Second
 	// streamTime is how long one stream of events lasts: its token is verified when it begins, and the browser opens it again.
 	streamTime = 5 * time.Minute
 )
 
-// Sessions serve the console to people who prove who they are by a token. The page itself has no secrets, and is served to everybody; what
-// it shows is asked with the token of who looks, so that the rights of this person decide. The token is in a cookie that scripts and other
-// sites do not get; it is verified with every request, and nothing of a session is stored here between requests.
+// Sessions serve the console to people who prove who they are by a token. The page itself has no secrets, and is served to everybody; its data are
+// read with the token of the person, whose rights decide. The token is in a cookie that scripts and other sites do not get; it is verified with every
+// request, and nothing of a session is stored here between requests.
 type Sessions struct {
 	cfg  SessionsConfig
 	page http.Handler // files alone
@@ -57,6 +59,7 @@ func NewSessions(cfg SessionsConfig) *Sessions {
 
 // ServeHTTP implements http.Handler.
 func (s *Sessions) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(readTimeout)) // a stream of events sets later ones
 	switch path := strings.TrimPrefix(r.URL.Path, SessionsPath); {
 	case foreign(r):
 		harden(w)

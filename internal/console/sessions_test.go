@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -27,7 +28,26 @@ func (s seenBy) Environment(ctx context.Context) (*schema.Environment, error) {
 	return s.Deployments.Environment(ctx)
 }
 
-// The page is for everybody; what it shows is asked with the token of who looks, while that is valid, and never for another site.
+// hasty is an answer whose reader has until a time.
+type hasty struct {
+	*httptest.ResponseRecorder
+	until time.Time
+}
+
+func (h *hasty) SetWriteDeadline(until time.Time) error { h.until = until; return nil }
+
+// Nobody keeps a connection by reading nothing, with or without a token.
+func TestAnAnswerThatIsNotReadEnds_I20(t *testing.T) {
+	t.Parallel()
+	pages := NewSessions(SessionsConfig{Verify: func(context.Context, string) (string, error) { return "", errors.New("no token") }})
+	for _, path := range []string{"", "app.js", "session", "api/stuck", "api/events"} {
+		w := &hasty{ResponseRecorder: httptest.NewRecorder()}
+		pages.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "https://here"+SessionsPath+path, nil))
+		require.WithinDuration(t, time.Now().Add(readTimeout), w.until, time.Minute, path)
+	}
+}
+
+// The page is for everybody; its data are read with the person's token, while that is valid, and never for another site.
 func TestAConsoleOfSessionsAsksWithTheTokenOfWhoLooks(t *testing.T) {
 	t.Parallel()
 	valid, streams, entered := map[string]bool{"ann": true, "bob": true}, 0, 0

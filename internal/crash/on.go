@@ -16,6 +16,3 @@ func At(name string) {
 		select {} // until the signal arrives
 	}
 }
-
-// FewAlone is small, so that campaigns, which have few clients, play what requests share.
-const FewAlone = 1

@@ -291,7 +291,7 @@ func (r *reader) take(e schema.Event[string]) error {
 	return nil
 }
 
-// state returns what the reader has, and the token that covers a part of it.
+// state returns the events of the reader, and the token that covers a part of them.
 func (r *reader) state() (texts []string, token string, seen int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -345,7 +345,7 @@ func TestEveryWatchHasEachRowOnce_I23(t *testing.T) {
 					}
 				case n == 9:
 					watches = append(watches, open(t.Context(), l, f, "", nil))
-				case n == 10 && len(watches) > 0: // a watch ends, and resumes at its token with what the token covers
+				case n == 10 && len(watches) > 0: // a watch ends, and resumes at its token with the events that the token covers
 					i := random.IntN(len(watches))
 					watches[i].cancel()
 					require.ErrorIs(t, <-watches[i].done, context.Canceled)
@@ -543,7 +543,9 @@ func TestTheTokenOfAWatchAtRestIsYoung_I24(t *testing.T) {
 		_, token, _ := w.state()
 		w.cancel()
 		<-w.done //nolint:errcheck // it was cancelled
-		at, err := l.Open(t.Context(), d, token, f.Filter)
+		st, err := l.state(t.Context(), d)
+		require.NoError(t, err)
+		at, err := l.open(st, token, f.Filter)
 		require.NoError(t, err)
 		require.Equal(t, strconv.Itoa(d.next), at.xmax)
 		d.change(func() { d.next -= 5 })

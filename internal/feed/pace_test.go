@@ -29,7 +29,7 @@ func TestAPaceIsAtOnceAfterAPauseAndThenOnceInItsInterval(t *testing.T) {
 	})
 }
 
-// Whatever was written before a Ring is read by a call that begins after it.
+// A write before a Ring is read by a call that begins after it.
 func TestNoRingIsForgotten(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(200) {

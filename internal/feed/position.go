@@ -92,7 +92,11 @@ type Querier interface {
 }
 
 func (l *Log) state(ctx context.Context, q Querier) (st state, err error) {
-	if err = q.QueryRow(ctx, l.cfg.StateSQL).Scan(&st.at, &st.lsn, &st.flushed, &st.epoch, &st.key, &st.compacted); err != nil {
+	return readState(q.QueryRow(ctx, l.cfg.StateSQL))
+}
+
+func readState(row pgx.Row) (st state, err error) {
+	if err = row.Scan(&st.at, &st.lsn, &st.flushed, &st.epoch, &st.key, &st.compacted); err != nil {
 		return st, fmt.Errorf("read the database's epoch: %w", err)
 	}
 	if st.epoch == "" {
@@ -140,14 +144,19 @@ func (st state) mac(payload string) []byte {
 	return h.Sum(nil)[:macBytes]
 }
 
-// Open reads a token back. Every way in which it cannot be used is ErrReset, or ErrUnnoticed for now. The position is one of the database that q
-// speaks to; a transaction that uses it has to be q itself, since the next connection may be to a promoted standby.
-func (l *Log) Open(ctx context.Context, q Querier, token, filter string) (Position, error) {
-	st, err := l.state(ctx, q)
-	if err != nil {
-		return Position{}, err
-	}
-	return l.open(st, token, filter)
+// QueueOpen reads a token back in a batch of statements. The position is set when the batch has been sent. Every way in which the token
+// cannot be used is ErrReset, or ErrUnnoticed for now. The position is one of the database of the batch; a transaction that uses it has to
+// be the one of the batch, since the next connection may be to a promoted standby.
+func (l *Log) QueueOpen(b *pgx.Batch, token, filter string) *Position {
+	p := &Position{}
+	b.Queue(l.cfg.StateSQL).QueryRow(func(row pgx.Row) error {
+		st, err := readState(row)
+		if err == nil {
+			*p, err = l.open(st, token, filter)
+		}
+		return err
+	})
+	return p
 }
 
 // CheckAhead fails, with ErrReset, when a stored token shows that the database is an older copy: the token is ahead of the database, or

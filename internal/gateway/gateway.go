@@ -59,6 +59,7 @@ func New(ctx context.Context, conns []grpc.ClientConnInterface, verify Verify, m
 		runtime.WithIncomingHeaderMatcher(incoming),
 		runtime.WithOutgoingHeaderMatcher(func(header string) (string, bool) { return header, header == "x-request-id" }),
 		runtime.WithUnescapingMode(runtime.UnescapingModeAllCharacters),
+		runtime.WithDisablePathLengthFallback(), // no form is another method
 	)
 	conn := spread{conns, h}
 	err := errors.Join(
@@ -99,6 +100,10 @@ func (h *Handler) ServeHTTP(to http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer leave()
+	if err := checkMask(r); err != nil {
+		h.refuse(w, r, err)
+		return
+	}
 	r = r.Clone(context.WithValue(r.Context(), caller{}, who))
 	if err := readBody(w, r); err != nil {
 		h.refuse(w, r, err)
@@ -123,6 +128,17 @@ func (h *Handler) authenticate(r *http.Request) (who string, err error) {
 
 func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	runtime.DefaultHTTPErrorHandler(r.Context(), h.mux, &runtime.JSONPb{}, w, r, err)
+}
+
+// checkMask refuses a change without the names of its fields: without a mask it would replace everything, as PUT does.
+func checkMask(r *http.Request) error {
+	if r.Method != http.MethodPatch {
+		return nil
+	}
+	if query := r.URL.Query(); query.Get("updateMask")+query.Get("update_mask") == "" {
+		return status.Error(codes.InvalidArgument, "want updateMask in the query, such as updateMask=labels,body.size: PATCH changes the fields in it; PUT replaces all")
+	}
+	return nil
 }
 
 // streams reports whether the answer has no end of its own, or a late one.

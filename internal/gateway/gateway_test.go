@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -40,8 +41,8 @@ func (s *server) Invoke(ctx context.Context, method string, args, reply any, _ .
 	}
 	if out, ok := reply.(*resourcev1.Resource); ok {
 		named, _ := args.(interface{ GetName() string })
-		if put, ok := args.(*resourcev1.PutResourceRequest); ok {
-			named = put.GetResource()
+		if written, ok := args.(interface{ GetResource() *resourcev1.Resource }); ok {
+			named = written.GetResource()
 		}
 		proto.Merge(out, &resourcev1.Resource{Name: named.GetName(), Uid: "u1", Revision: 7})
 	}
@@ -193,4 +194,39 @@ func TestAnswersWithoutAnEndAreStreams(t *testing.T) {
 	for path, want := range map[string]bool{"/v1/resources:watch": true, "/v1/admin:verify": true, "/v1/projects/watch": false, "/v1/projects/acme": false} {
 		require.Equal(t, want, streams(httptest.NewRequest(http.MethodGet, path, http.NoBody)), path)
 	}
+}
+
+// A change has a mask of its own. One that was made from the body would have the path of each value: a long key above many values is a
+// terabyte.
+func TestAChangeHasAMask_I20_I21(t *testing.T) {
+	t.Parallel()
+	s := &server{}
+	h := handler(t, s)
+	change := func(query string) (int, string) {
+		values := ""
+		for i := range 5000 {
+			values += strconv.Quote(strconv.Itoa(i)) + ":1,"
+		}
+		body := `{"body":{"` + strings.Repeat("x", 100_000) + `":{` + strings.TrimSuffix(values, ",") + `}}}`
+		r := httptest.NewRequest(http.MethodPatch, "/v1/resources/targets/t"+query, strings.NewReader(body))
+		r.Header.Set("Authorization", "Bearer ann")
+		w := httptest.NewRecorder()
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		h.ServeHTTP(w, r)
+		runtime.ReadMemStats(&after)
+		t.Logf("%q: %d, %d MB", query, w.Code, (after.TotalAlloc-before.TotalAlloc)>>20)
+		require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(100<<20))
+		return w.Code, w.Body.String()
+	}
+	for _, query := range []string{"?updateMask=body", "?update_mask=body.a,body.b"} {
+		code, body := change(query)
+		require.Equal(t, http.StatusOK, code, body)
+	}
+	for _, query := range []string{"", "?updateMask=", "?validateOnly=true"} {
+		code, body := change(query)
+		require.Equal(t, http.StatusBadRequest, code)
+		require.Contains(t, body, "updateMask")
+	}
+	require.Equal(t, []string{"UpdateResource", "UpdateResource"}, s.calls)
 }

@@ -146,7 +146,7 @@ func TestOneCallerOverHTTPTakesLittleMemory_I20_I21(t *testing.T) {
 			})
 		}
 		for began := time.Now(); time.Since(began) < time.Second; {
-			// What is allocated while a collection runs survives it, garbage or not: the smallest of three counts.
+			// Memory that is allocated while a collection runs survives it, garbage or not: the smallest of three counts.
 			grown = max(grown, min(liveHeap(), liveHeap(), liveHeap())-before)
 		}
 		cancel()

@@ -26,31 +26,33 @@ var ErrTooMany = errors.New("too many requests of this caller are waiting")
 type Config[R any] struct {
 	// Run runs a batch and returns the outcome of each request, in their order.
 	Run func(batch []R) []error
-	// Alone is the number of requests under way up to which a request runs at once, by itself: few clients never wait for company.
-	Alone int
 	// Most is the size of a batch.
 	Most int
-	// Batches is the number of batches that run at once (default 1): with two, one executes statements while the other one is flushed.
-	Batches int
-	// Pace, if not 0, is how long requests wait for such a batch at most: then a further one begins beside the running ones, up to Beside
-	// of them. So batches that wait for an answer from far away delay nobody.
-	Pace   time.Duration
+	// Beside is the number of batches that run at once (default 1). A second one begins when it is large, and as large as the running one: it
+	// executes statements while the other one is flushed. Smaller batches beside one another would cost more than they gain.
 	Beside int
+	// Pace, if not 0, is how long requests wait for the running ones at most: then a further batch begins beside them. So requests that wait
+	// for a lock, or for an answer from far away, delay nobody.
+	Pace time.Duration
 	// Waiting is the number of requests of one caller that wait. Those of the caller nil are not bounded.
 	Waiting int
 }
 
-// Queue gathers requests.
+// Queue gathers requests. A request that finds nothing under way runs at once, by itself.
 type Queue[R any] struct {
 	cfg Config[R]
 
-	mu       sync.Mutex
-	underWay int          // guarded by mu, like all below; requests that run, alone or in a batch
-	batches  int          // that run
-	pacing   bool         // a timer runs that begins a further batch
-	waiting  []*caller[R] // in the order of their turns
+	mu      sync.Mutex
+	alone   int          // guarded by mu, like all below; the request that runs by itself, for which the others wait; 0: none
+	alones  int          // so far
+	batches int          // that run
+	running int          // requests in them
+	began   int          // batches so far
+	pacing  bool         // a timer runs that begins a further batch
+	queued  int          // requests in waiting
+	waiting []*caller[R] // in the order of their turns
 
-	running sync.WaitGroup // has a count for each of batches
+	ended sync.WaitGroup // has a count for each of batches
 }
 
 // caller is one that has waiting requests.
@@ -68,40 +70,39 @@ type request[R any] struct {
 
 // New returns an empty queue.
 func New[R any](cfg Config[R]) *Queue[R] {
-	cfg.Batches = max(cfg.Batches, 1)
+	cfg.Beside = max(cfg.Beside, 1)
 	return &Queue[R]{cfg: cfg}
 }
 
-// Do runs a request, in a batch or by alone, and returns its outcome. The requests of several callers take turns: who is a comparable key of the caller. When
-// ctx ends first, the error is ErrWaiting for a request that no batch has taken, and ErrLeft otherwise.
+// Do runs a request, in a batch or by itself, and returns its outcome. The requests of several callers take turns: the argument who is a comparable
+// key of the caller. When ctx ends first, the error is ErrWaiting for a request that no batch has taken, and ErrLeft otherwise.
 func (q *Queue[R]) Do(ctx context.Context, who any, r R, alone func() error) error {
-	req, err := q.enter(who, r)
+	req, n, err := q.enter(who, r)
 	if err != nil {
 		return err
 	}
-	if req != nil {
-		if err := q.wait(ctx, who, req); !errors.Is(err, ErrAlone) {
-			return err
-		}
-		q.mu.Lock()
-		q.underWay++
-		q.mu.Unlock()
+	if req == nil {
+		defer q.leave(n)
+		return alone()
 	}
-	defer q.leave()
+	if err := q.wait(ctx, who, req); !errors.Is(err, ErrAlone) {
+		return err
+	}
 	return alone()
 }
 
-// enter counts a request that runs alone, for which it returns nil, or adds it to the waiting ones.
-func (q *Queue[R]) enter(who any, r R) (*request[R], error) {
+// enter adds a request to the waiting ones, or returns the number of one that runs alone.
+func (q *Queue[R]) enter(who any, r R) (req *request[R], alone int, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.underWay < q.cfg.Alone && len(q.waiting) == 0 {
-		q.underWay++
-		return nil, nil //nolint:nilnil // nil stands for alone
+	if q.alone == 0 && q.batches == 0 {
+		q.alones++
+		q.alone = q.alones
+		return nil, q.alone, nil
 	}
-	req, err := q.add(who, r)
+	req, err = q.add(who, r)
 	q.begin()
-	return req, err
+	return req, 0, err
 }
 
 // add adds a waiting request. The caller holds mu.
@@ -117,6 +118,7 @@ func (q *Queue[R]) add(who any, r R) (*request[R], error) {
 	}
 	req := &request[R]{r: r, done: make(chan struct{})}
 	c.requests = append(c.requests, req)
+	q.queued++
 	return req, nil
 }
 
@@ -151,6 +153,7 @@ func (q *Queue[R]) wait(ctx context.Context, who any, req *request[R]) error {
 		return ErrLeft
 	}
 	if i := slices.IndexFunc(q.waiting, func(c *caller[R]) bool { return c.who == who }); i >= 0 {
+		q.queued--
 		c := q.waiting[i]
 		if c.requests = slices.DeleteFunc(c.requests, func(other *request[R]) bool { return other == req }); len(c.requests) == 0 {
 			q.waiting = slices.Delete(q.waiting, i, i+1)
@@ -159,65 +162,73 @@ func (q *Queue[R]) wait(ctx context.Context, who any, req *request[R]) error {
 	return fmt.Errorf("%w: %w", ErrWaiting, ctx.Err())
 }
 
-func (q *Queue[R]) leave() {
+// leave ends the request that ran alone, unless nobody waits for it any more.
+func (q *Queue[R]) leave(alone int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.underWay--
+	if q.alone == alone {
+		q.alone = 0
+		q.begin()
+	}
 }
 
-// begin starts a batch unless as many run as may. The caller holds mu.
+// large is the number of requests from which on a second batch is worth its cost.
+const large = 8
+
+// begin starts a batch if one may run now, or a timer that does so at the pace. The caller holds mu.
 func (q *Queue[R]) begin() {
+	underWay := q.batches + min(q.alone, 1)
 	switch {
-	case len(q.waiting) == 0:
-	case q.batches < q.cfg.Batches:
+	case q.queued == 0:
+	case underWay == 0, underWay == 1 && q.cfg.Beside > 1 && q.queued >= max(q.running, large):
 		q.start()
+		q.begin()
 	case q.cfg.Pace > 0 && !q.pacing && q.batches < q.cfg.Beside:
 		q.pacing = true
-		time.AfterFunc(q.cfg.Pace, q.beside)
+		began := q.began
+		time.AfterFunc(q.cfg.Pace, func() { q.beside(began) })
 	}
 }
 
 // start starts a batch. The caller holds mu.
 func (q *Queue[R]) start() {
 	q.batches++
+	q.began++
+	q.pacing = false
 	batch := q.take()
-	q.running.Go(func() { q.run(batch) })
+	q.ended.Go(func() { q.run(batch) })
 }
 
-// beside starts a batch beside the running ones.
-func (q *Queue[R]) beside() {
+// beside starts a batch beside the running requests, unless one has begun since the requests wait.
+func (q *Queue[R]) beside(began int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.pacing = false
-	if len(q.waiting) > 0 && q.batches < q.cfg.Beside {
+	if q.began != began {
+		return
+	}
+	q.pacing, q.alone = false, 0
+	if q.queued > 0 && q.batches < q.cfg.Beside {
 		q.start()
 	}
 	q.begin()
 }
 
-// run runs batches until nothing waits.
+// run runs a batch, and begins the next one.
 func (q *Queue[R]) run(batch []*request[R]) {
-	for len(batch) > 0 {
-		requests := make([]R, len(batch))
-		for i, req := range batch {
-			requests[i] = req.r
-		}
-		errs := q.cfg.Run(requests)
-		for i, req := range batch {
-			req.err = errs[i]
-			close(req.done)
-		}
-		q.mu.Lock()
-		q.underWay -= len(batch)
-		if batch = nil; q.batches <= q.cfg.Batches { // further ones are begun at their pace only
-			batch = q.take()
-		}
-		if len(batch) == 0 {
-			q.batches--
-		}
-		q.begin()
-		q.mu.Unlock()
+	requests := make([]R, len(batch))
+	for i, req := range batch {
+		requests[i] = req.r
 	}
+	errs := q.cfg.Run(requests)
+	for i, req := range batch {
+		req.err = errs[i]
+		close(req.done)
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.batches--
+	q.running -= len(batch)
+	q.begin()
 }
 
 // take removes the next batch from the waiting requests: one request of each caller in turn, until it is full. The next batch begins with the
@@ -232,9 +243,10 @@ func (q *Queue[R]) take() (batch []*request[R]) {
 			q.waiting = append(q.waiting, c)
 		}
 	}
-	q.underWay += len(batch)
+	q.queued -= len(batch)
+	q.running += len(batch)
 	return batch
 }
 
 // Wait waits until no batch runs. Nothing may call Do any more.
-func (q *Queue[R]) Wait() { q.running.Wait() }
+func (q *Queue[R]) Wait() { q.ended.Wait() }

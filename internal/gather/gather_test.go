@@ -25,63 +25,81 @@ func (b *batches) run(batch []string) []error {
 	return <-b.end
 }
 
-func newQueue(alone, most int) (*gather.Queue[string], *batches) {
+func newQueue(cfg gather.Config[string]) (*gather.Queue[string], *batches) {
 	b := &batches{begun: make(chan []string, 10), end: make(chan []error)}
-	return gather.New(gather.Config[string]{Run: b.run, Alone: alone, Most: most, Waiting: 3}), b
+	cfg.Run, cfg.Waiting = b.run, 3
+	return gather.New(cfg), b
+}
+
+// occupied returns a queue in which a request runs by itself until end, so that those that arrive meanwhile are a batch.
+func occupied(t *testing.T, cfg gather.Config[string]) (q *gather.Queue[string], b *batches, end func()) {
+	q, b = newQueue(cfg)
+	var g sync.WaitGroup
+	hold := make(chan struct{})
+	g.Go(func() { require.NoError(t, q.Do(t.Context(), nil, "alone", func() error { <-hold; return nil })) })
+	synctest.Wait()
+	return q, b, func() { close(hold); g.Wait(); synctest.Wait() }
 }
 
 var errNever = errors.New("it ran alone")
 
 func never() error { return errNever }
 
-// Few requests run at once and by themselves; the others are one batch, and what comes meanwhile is the next one.
+// One request runs at once and by itself; those that arrive meanwhile are a batch, and those that arrive during it are the next one.
 func TestWhatComesDuringABatchIsTheNextOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q, b := newQueue(2, 10)
+		q, b, end := occupied(t, gather.Config[string]{Most: 10})
 		var g sync.WaitGroup
-		hold := make(chan struct{})
-		for i := range 2 {
-			g.Go(func() {
-				require.NoError(t, q.Do(t.Context(), nil, fmt.Sprint("alone", i), func() error { <-hold; return nil }))
-			})
-		}
-		synctest.Wait()
 		do := func(name string) {
 			g.Go(func() { require.NoError(t, q.Do(t.Context(), nil, name, never)) })
 			synctest.Wait()
 		}
 		do("first")
-		require.Equal(t, []string{"first"}, <-b.begun)
 		do("second")
+		require.Empty(t, b.begun, "a request is under way")
+		end()
+		require.Equal(t, []string{"first", "second"}, <-b.begun)
 		do("third")
+		do("fourth")
 		require.Empty(t, b.begun, "one batch at a time")
-		b.end <- make([]error, 1)
-		require.Equal(t, []string{"second", "third"}, <-b.begun)
 		b.end <- make([]error, 2)
-		close(hold)
+		require.Equal(t, []string{"third", "fourth"}, <-b.begun)
+		b.end <- make([]error, 2)
 		g.Wait()
 		q.Wait()
 		require.NoError(t, q.Do(t.Context(), nil, "idle again", func() error { return nil }))
 	})
 }
 
-// Two batches run at once, and what comes meanwhile is the next one of the one that ends first.
-func TestTwoBatchesRunAtOnce(t *testing.T) {
+// A second batch begins beside a running one when it is large, and as large as that.
+func TestASecondBatchIsAsLargeAsTheFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := &batches{begun: make(chan []string, 10), end: make(chan []error)}
-		q := gather.New(gather.Config[string]{Run: b.run, Most: 10, Batches: 2, Waiting: 3})
+		q, b, end := occupied(t, gather.Config[string]{Most: 20, Beside: 2})
 		var g sync.WaitGroup
-		for _, name := range []string{"first", "second", "third", "fourth"} {
-			g.Go(func() { require.NoError(t, q.Do(t.Context(), nil, name, never)) })
-			synctest.Wait()
+		do := func(n int) {
+			for range n {
+				g.Go(func() { require.NoError(t, q.Do(t.Context(), new(int), "one", never)) })
+				synctest.Wait()
+			}
 		}
-		require.Equal(t, []string{"first"}, <-b.begun)
-		require.Equal(t, []string{"second"}, <-b.begun)
-		require.Empty(t, b.begun)
+		do(1)
+		end()
+		require.Len(t, <-b.begun, 1)
+		do(7)
+		require.Empty(t, b.begun, "a small one waits")
+		do(1)
+		require.Len(t, <-b.begun, 8)
 		b.end <- make([]error, 1)
-		require.Equal(t, []string{"third", "fourth"}, <-b.begun)
-		b.end <- make([]error, 1)
-		b.end <- make([]error, 2)
+		do(1)
+		require.Empty(t, b.begun, "fewer than run")
+		do(7)
+		require.Len(t, <-b.begun, 8)
+		do(20)
+		require.Empty(t, b.begun, "two at most")
+		b.end <- make([]error, 8)
+		require.Len(t, <-b.begun, 20)
+		b.end <- make([]error, 8)
+		b.end <- make([]error, 20)
 		g.Wait()
 		q.Wait()
 	})
@@ -90,13 +108,14 @@ func TestTwoBatchesRunAtOnce(t *testing.T) {
 // Callers take turns: one with many requests delays another one by its share of a batch.
 func TestCallersTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q, b := newQueue(0, 2)
+		q, b, end := occupied(t, gather.Config[string]{Most: 2})
 		var g sync.WaitGroup
 		do := func(who, name string) {
 			g.Go(func() { require.NoError(t, q.Do(t.Context(), who, name, never)) })
 			synctest.Wait()
 		}
 		do("flood", "0")
+		end()
 		for i := range 3 {
 			do("flood", fmt.Sprint(i+1))
 		}
@@ -115,7 +134,7 @@ func TestCallersTakeTurns(t *testing.T) {
 // Each request has its own outcome; one that is left out runs alone.
 func TestEachRequestHasItsOwnOutcome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q, b := newQueue(0, 10)
+		q, b, end := occupied(t, gather.Config[string]{Most: 10})
 		refused := errors.New("refused")
 		var g sync.WaitGroup
 		expect := func(name string, want error) {
@@ -123,6 +142,7 @@ func TestEachRequestHasItsOwnOutcome(t *testing.T) {
 			synctest.Wait()
 		}
 		expect("before", nil)
+		end()
 		expect("good", nil)
 		expect("bad", refused)
 		expect("left out", errNever)
@@ -137,11 +157,12 @@ func TestEachRequestHasItsOwnOutcome(t *testing.T) {
 // A request that waits ends with its context, without effect; one that a batch has taken may take effect.
 func TestARequestEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q, b := newQueue(0, 10)
+		q, b, end := occupied(t, gather.Config[string]{Most: 10})
 		ctx, cancel := context.WithCancel(t.Context())
 		var g sync.WaitGroup
 		g.Go(func() { require.ErrorIs(t, q.Do(ctx, nil, "taken", never), gather.ErrLeft) })
 		synctest.Wait()
+		end()
 		g.Go(func() { require.ErrorIs(t, q.Do(ctx, nil, "waiting", never), gather.ErrWaiting) })
 		synctest.Wait()
 		cancel()
@@ -156,13 +177,14 @@ func TestARequestEndsWithItsContext(t *testing.T) {
 // Several requests of one caller are one batch, beside others, and each has its own outcome.
 func TestRequestsOfOneCallerAreAddedTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q, b := newQueue(4, 10)
+		q, b, end := occupied(t, gather.Config[string]{Most: 10})
 		var g sync.WaitGroup
 		refused := errors.New("refused")
 		g.Go(func() {
 			require.Equal(t, []error{nil, refused, gather.ErrAlone, gather.ErrTooMany}, q.DoAll("caller", []string{"a", "b", "c", "d"}))
 		})
 		synctest.Wait()
+		end()
 		require.Equal(t, []string{"a", "b", "c"}, <-b.begun)
 		b.end <- []error{nil, refused, gather.ErrAlone}
 		g.Wait()
@@ -170,11 +192,10 @@ func TestRequestsOfOneCallerAreAddedTogether(t *testing.T) {
 	})
 }
 
-// A batch that takes long delays the next one by the pace, up to so many; the further ones end with what waited for them.
+// A request or a batch that takes long delays the next batch by the pace, up to so many batches.
 func TestBatchesBeginAtTheirPace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := &batches{begun: make(chan []string, 10), end: make(chan []error)}
-		q := gather.New(gather.Config[string]{Run: b.run, Most: 10, Waiting: 3, Pace: time.Second, Beside: 2})
+		q, b, end := occupied(t, gather.Config[string]{Most: 10, Pace: time.Second, Beside: 2})
 		began := time.Now()
 		var g sync.WaitGroup
 		do := func(name string) {
@@ -183,19 +204,23 @@ func TestBatchesBeginAtTheirPace(t *testing.T) {
 		}
 		do("first")
 		do("second")
-		do("third")
-		require.Equal(t, []string{"first"}, <-b.begun)
 		require.Empty(t, b.begun)
-		require.Equal(t, []string{"second", "third"}, <-b.begun)
+		require.Equal(t, []string{"first", "second"}, <-b.begun, "nobody waits for the request that runs by itself any more")
 		require.Equal(t, time.Second, time.Since(began))
+		end()
+		do("third")
+		require.Empty(t, b.begun)
+		require.Equal(t, []string{"third"}, <-b.begun)
+		require.Equal(t, 2*time.Second, time.Since(began))
 		do("fourth")
 		time.Sleep(time.Minute)
 		require.Empty(t, b.begun, "two at most")
-		b.end <- make([]error, 1)
-		synctest.Wait()
-		require.Empty(t, b.begun, "what is beside the other one ends")
-		require.Equal(t, []string{"fourth"}, <-b.begun)
 		b.end <- make([]error, 2)
+		synctest.Wait()
+		require.Empty(t, b.begun, "a batch beside another one begins at the pace")
+		require.Equal(t, []string{"fourth"}, <-b.begun)
+		require.Equal(t, time.Second*3+time.Minute, time.Since(began))
+		b.end <- make([]error, 1)
 		b.end <- make([]error, 1)
 		g.Wait()
 		q.Wait()

@@ -302,7 +302,7 @@ func TestCallsAreLimitedForEachIdentity_I20(t *testing.T) {
 	})
 }
 
-// The memory of a decoded message is known before it is decoded: each value costs something, whatever it is in.
+// The memory of a decoded message is known before it is decoded: each value counts, in every kind of container.
 func TestTheMemoryOfAMessageIsEstimated_I20(t *testing.T) {
 	t.Parallel()
 	estimate := func(m proto.Message) int64 {

@@ -18,6 +18,8 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"go.uber.org/zap"
 	"google.golang.org/grpc/credentials"
+
+	"github.com/db-controller/db-controller/internal/address"
 )
 
 // Files are the paths of the certificate, its key, the trusted authorities and their revocation lists, all in PEM. The file
@@ -316,8 +318,7 @@ func (c *Credentials) info(state tls.ConnectionState, raw net.Conn) (Info, error
 const roleAnonymous Role = "anonymous"
 
 func anonymousInfo(raw net.Conn) Info {
-	host, _, _ := net.SplitHostPort(raw.RemoteAddr().String())
-	return Info{Identity: Identity{Role: roleAnonymous, Name: host}, NotAfter: time.Now().AddDate(100, 0, 0)}
+	return Info{Identity: Identity{Role: roleAnonymous, Name: address.Network(raw.RemoteAddr()).String()}, NotAfter: time.Now().AddDate(100, 0, 0)}
 }
 
 // Server is for listeners: everybody must show a certificate of the same trust domain. The limiter bounds how
@@ -395,6 +396,9 @@ func (c *Credentials) ServerTLS() *tls.Config {
 	}
 }
 
+// Unproven is a connection that counts as one of an unknown client until Proved is called.
+type Unproven interface{ Proved() }
+
 // ServerHandshake adds the client's identity to the connection.
 func (t *transport) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	conn, auth, err := t.TransportCredentials.ServerHandshake(raw)
@@ -409,6 +413,9 @@ func (t *transport) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInf
 	if err != nil {
 		_ = raw.Close()
 		return nil, nil, err
+	}
+	if unproven, ok := raw.(Unproven); ok {
+		unproven.Proved()
 	}
 	info.TLSInfo = auth.(credentials.TLSInfo)
 	return conn, info, nil

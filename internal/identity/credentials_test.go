@@ -201,6 +201,41 @@ func TestAConnectionEndsToServeWithItsCertificate(t *testing.T) {
 	require.ErrorContains(t, check(t, conn), "the certificate of user/u has expired")
 }
 
+// unproven is a connection that says on which listener it has proved an identity.
+type unproven struct {
+	net.Conn
+	proved chan<- struct{}
+}
+
+func (u unproven) Proved() { u.proved <- struct{}{} }
+
+type unprovenListener struct {
+	net.Listener
+	proved chan struct{}
+}
+
+func (l unprovenListener) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	return unproven{conn, l.proved}, err
+}
+
+// The listener learns which connections have proved an identity: those of a wrong authority have not.
+func TestAListenerLearnsOfProvedConnections(t *testing.T) {
+	a, server := authority(t), identity.Deployment(west)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	proved := make(chan struct{}, 10)
+	s := grpc.NewServer(grpc.Creds(issue(t, a, server).Server(nil)))
+	healthv1.RegisterHealthServer(s, health.NewServer())
+	go func() { _ = s.Serve(unprovenListener{l, proved}) }()
+	t.Cleanup(s.Stop)
+	user := identity.Identity{Role: identity.RoleUser, Name: "ann"}
+	require.NotEqual(t, codes.OK, call(t, l.Addr().String(), identity.Anonymous(issue(t, a, server)), server))
+	require.Empty(t, proved)
+	require.Equal(t, codes.OK, call(t, l.Addr().String(), issue(t, a, user), server))
+	require.Len(t, proved, 1)
+}
+
 // One identity may not take the place of others: neither connections nor calls, however it spreads them.
 func TestOneIdentityTakesNobodysPlace(t *testing.T) {
 	a, server := authority(t), identity.Deployment(west)

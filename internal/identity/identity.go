@@ -76,7 +76,7 @@ func ParsePath(path string) (Identity, error) {
 	case len(parts) == 1 && parts[0] == string(RoleRegistry):
 		return Identity{Role: RoleRegistry}, nil
 	}
-	return Identity{}, fmt.Errorf("identity %.100q: want /deployment/SERVICE/REGION, /application/SERVICE/NAME, /user/NAME, /operator/NAME or /registry", path)
+	return Identity{}, fmt.Errorf("identity %.100q: want deployment/SERVICE/REGION, application/SERVICE/NAME, user/NAME, operator/NAME or registry", strings.TrimPrefix(path, "/"))
 }
 
 // ofCertificate returns the identity in a verified certificate. A client without a certificate has no trust domain.

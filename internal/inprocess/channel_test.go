@@ -150,15 +150,58 @@ func TestWhatIsNotRegisteredIsUnimplemented(t *testing.T) {
 	require.Equal(t, codes.Unimplemented, status.Code(err))
 }
 
-// What a handler does with its request, and a caller with its answer, changes nothing for the other side, unless they share.
+// A handler that changes its request, and a caller that changes its answer, change nothing for the other side, unless they share.
+// echoes returns the messages that it receives, in an answer or in a stream, and keeps them.
+type echoes struct {
+	received []*healthv1.HealthListResponse
+}
+
+func (e *echoes) register(channel *inprocess.Channel) {
+	channel.RegisterService(&grpc.ServiceDesc{
+		ServiceName: "test.Echo",
+		Methods: []grpc.MethodDesc{{MethodName: "Once", Handler: func(_ any, _ context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
+			in := &healthv1.HealthListResponse{}
+			e.received = append(e.received, in)
+			return in, decode(in)
+		}}},
+		Streams: []grpc.StreamDesc{{StreamName: "Each", ServerStreams: true, ClientStreams: true, Handler: func(_ any, stream grpc.ServerStream) error {
+			in := &healthv1.HealthListResponse{}
+			if err := stream.RecvMsg(in); err != nil {
+				return err
+			}
+			e.received = append(e.received, in)
+			return stream.SendMsg(in)
+		}}},
+	}, nil)
+}
+
+// A part of a message is the same one on both sides of a channel that shares, and another one otherwise: of requests and of answers, in
+// calls and in streams.
 func TestMessagesAreCopiedUnlessShared(t *testing.T) {
 	t.Parallel()
 	for _, share := range []bool{false, true} {
-		kept := &healthv1.HealthListResponse{Statuses: map[string]*healthv1.HealthCheckResponse{"a": {}}}
-		channel := &inprocess.Channel{Share: share, Unary: func(context.Context, any, *grpc.UnaryServerInfo, grpc.UnaryHandler) (any, error) { return kept, nil }}
-		answer, err := client(channel, &health{}).List(t.Context(), &healthv1.HealthListRequest{})
-		require.NoError(t, err)
-		require.True(t, proto.Equal(kept, answer))
-		require.Equal(t, share, answer.GetStatuses()["a"] == kept.GetStatuses()["a"])
+		server, channel := &echoes{}, &inprocess.Channel{Share: share}
+		server.register(channel)
+		check := func(call func(sent, answer *healthv1.HealthListResponse)) {
+			t.Helper()
+			sent, answer := &healthv1.HealthListResponse{Statuses: map[string]*healthv1.HealthCheckResponse{"a": {Status: 1}}}, &healthv1.HealthListResponse{}
+			call(sent, answer)
+			received := server.received[len(server.received)-1]
+			require.True(t, proto.Equal(sent, received))
+			require.True(t, proto.Equal(sent, answer))
+			part := func(m *healthv1.HealthListResponse) *healthv1.HealthCheckResponse { return m.GetStatuses()["a"] }
+			require.Equal(t, share, part(sent) == part(received), "the request")
+			require.Equal(t, share, part(received) == part(answer), "the answer")
+		}
+		check(func(sent, answer *healthv1.HealthListResponse) {
+			require.NoError(t, channel.Invoke(t.Context(), "/test.Echo/Once", sent, answer))
+		})
+		check(func(sent, answer *healthv1.HealthListResponse) {
+			stream, err := channel.NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, "/test.Echo/Each")
+			require.NoError(t, err)
+			require.NoError(t, stream.SendMsg(sent))
+			require.NoError(t, stream.RecvMsg(answer))
+			require.ErrorIs(t, stream.RecvMsg(&healthv1.HealthListResponse{}), io.EOF)
+		})
 	}
 }

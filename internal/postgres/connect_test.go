@@ -1,11 +1,13 @@
 package postgres_test
 
 import (
+	"context"
 	"maps"
 	"net/url"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
@@ -32,6 +34,31 @@ func TestConnectionsHaveTheirSettings_I22(t *testing.T) {
 	require.NoError(t, err)
 	pool.Reset()
 	require.NoError(t, postgres.CheckSettings(t.Context(), pool))
+}
+
+// Callers who end their calls at once do not make the server open connections for others: the statements of such calls end by themselves.
+func TestCallsThatEndAtOnceKeepTheirConnections_I20(t *testing.T) {
+	t.Parallel()
+	const calls = 40
+	pool, err := postgres.Connect(t.Context(), harness.Postgres(t).NewDatabase(t, ""), "test", postgres.MinConnections)
+	require.NoError(t, err)
+	defer pool.Close()
+	before := pool.Stat().NewConnsCount()
+	for range calls {
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
+		_, _ = pool.Exec(ctx, "SELECT pg_sleep(0.02)")
+		cancel()
+	}
+	lost := pool.Stat().NewConnsCount() - before
+	t.Logf("%d new connections", lost)
+	require.LessOrEqual(t, lost, int64(calls/4))
+
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
+	defer cancel()
+	began := time.Now()
+	_, err = pool.Exec(ctx, "SELECT pg_sleep(60)")
+	require.Error(t, err)
+	require.Less(t, time.Since(began), 30*time.Second, "a long statement ends with its call")
 }
 
 // A session that acknowledges commits before they are on disk is refused.

@@ -56,7 +56,7 @@ const (
 // Caller is on whose behalf statements run.
 type Caller struct {
 	Lane Lane
-	// Who is comparable. The statements of one Who are bounded; statements with nil are not.
+	// The key who of a caller is comparable. The statements of one Who are bounded; statements with nil are not.
 	Who any
 	// Refused is called for each statement that is refused; may be nil.
 	Refused func()

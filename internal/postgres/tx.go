@@ -10,12 +10,13 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Tx is a transaction at READ COMMITTED whose BEGIN travels with its first statements, and whose COMMIT can travel with its last ones: a
+// Tx is a transaction, by default at READ COMMITTED, whose BEGIN travels with its first statements, and whose COMMIT can travel with its last ones: a
 // round trip costs more than most statements.
 type Tx struct {
 	pgx.Tx  // nil until the first statement
 	conn    *pgxpool.Conn
 	release func()
+	options pgx.TxOptions
 	opening *opening // nil: none
 }
 
@@ -28,11 +29,17 @@ type opening struct {
 
 // Begin takes a connection for a transaction, and sends nothing.
 func Begin(ctx context.Context, p Pool) (*Tx, error) {
+	// Set explicitly: the default of the database, the role or a pooler can be another level.
+	return BeginTx(ctx, p, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
+}
+
+// BeginTx is Begin with options.
+func BeginTx(ctx context.Context, p Pool, options pgx.TxOptions) (*Tx, error) {
 	conn, release, err := acquire(ctx, p)
 	if err != nil {
 		return nil, err
 	}
-	return &Tx{conn: conn, release: release}, nil
+	return &Tx{conn: conn, release: release, options: options}, nil
 }
 
 func acquire(ctx context.Context, p Pool) (*pgxpool.Conn, func(), error) {
@@ -67,9 +74,8 @@ func (t *Tx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 	if t.Tx != nil {
 		return t.Tx.SendBatch(ctx, b)
 	}
-	// Set explicitly: the default of the database, the role or a pooler can be another level.
 	whole := &pgx.Batch{}
-	whole.BeginTx(pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
+	whole.BeginTx(t.options)
 	if t.opening != nil {
 		whole.Queue(t.opening.sql, t.opening.args...)
 	}

@@ -238,7 +238,7 @@ func TestRegionsChooseTheDatabase(t *testing.T) {
 	require.Equal(t, []report.Sample{{Key: []string{"3"}, Value: []string{"1"}}, {Key: []string{"4"}, Value: []string{"2"}}}, got[0].Orphans.Samples)
 }
 
-// The cascade from the largest target: over databases, through native keys, with what refuses.
+// The cascade from the largest target: over databases, through native keys, with the blockers.
 func TestACascadeIsWalked(t *testing.T) {
 	t.Parallel()
 	server := harness.Postgres(t)

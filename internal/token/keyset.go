@@ -21,10 +21,19 @@ const (
 	// fetchTimeout bounds a request for a key set: the connection of the caller whose token needs it waits.
 	fetchTimeout = 3 * time.Second
 	// fetchPause is the least time between two requests, so that tokens with invented key ids cause no more.
-	fetchPause = 10 * time.Second
+	fetchPause   = 10 * time.Second
+	maxRedirects = 3
 	// keysAge is the age at which keys are read again, so that a withdrawn key is not accepted for longer.
 	keysAge = 5 * time.Minute
 )
+
+// keysClient follows redirects to https alone: everybody on the way could replace the keys.
+var keysClient = &http.Client{CheckRedirect: func(to *http.Request, via []*http.Request) error {
+	if to.URL.Scheme != "https" || len(via) > maxRedirects {
+		return errors.New("want a redirect to https, and not many")
+	}
+	return nil
+}}
 
 // keySet are the public keys of an issuer, from a file or a URL. It implements oidc.KeySet.
 type keySet struct {
@@ -149,7 +158,7 @@ func (k *keySet) content(ctx context.Context) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	answer, err := http.DefaultClient.Do(req)
+	answer, err := keysClient.Do(req)
 	if err != nil {
 		return nil, errors.New("no answer")
 	}

@@ -149,14 +149,21 @@ func TestKeySetsAtURLs(t *testing.T) {
 	t.Parallel()
 	key := rsaSigner(t, "1")
 	var requests atomic.Int32
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/moved" {
+			http.Redirect(w, r, "/", http.StatusFound)
+			return
+		}
 		requests.Add(1)
 		_, _ = w.Write(keySet(t, key))
 	}))
 	t.Cleanup(server.Close)
+	moved, _ := load(t, config(server.URL+"/moved"))
+	_, err := moved.Verify(t.Context(), key.sign(t, nil))
+	require.Error(t, err, "a redirect to a place without TLS")
 	v, _ := load(t, config(server.URL))
 	require.Zero(t, requests.Load())
-	_, err := v.Verify(t.Context(), key.sign(t, nil))
+	_, err = v.Verify(t.Context(), key.sign(t, nil))
 	require.NoError(t, err)
 	for range 5 {
 		_, err = v.Verify(t.Context(), signer{key.key, "invented", key.alg}.sign(t, nil))

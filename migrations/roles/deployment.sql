@@ -27,15 +27,18 @@ BEGIN
     IF their <> 'public' THEN
         EXECUTE format('GRANT USAGE ON SCHEMA %I TO %I', their, owner);
     END IF;
-    FOR object IN SELECT c.oid::regclass AS name FROM pg_class c WHERE c.relnamespace = 'dbcontroller'::regnamespace AND c.relkind IN ('r', 'v') LOOP
+    -- A change of the owner waits for all transactions with the table, and keeps others from it until the end: only those that lack it.
+    FOR object IN SELECT c.oid::regclass AS name FROM pg_class c WHERE c.relnamespace = 'dbcontroller'::regnamespace AND c.relkind IN ('r', 'v')
+            AND c.relowner <> quote_ident(owner)::regrole LOOP
         EXECUTE format('ALTER TABLE %s OWNER TO %I', object.name, owner);
     END LOOP;
     -- Sequences of identity columns follow their tables.
     FOR object IN SELECT c.oid::regclass AS name FROM pg_class c WHERE c.relnamespace = 'dbcontroller'::regnamespace AND c.relkind = 'S'
-            AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.objid = c.oid AND d.classid = 'pg_class'::regclass AND d.deptype IN ('a', 'i')) LOOP
+            AND c.relowner <> quote_ident(owner)::regrole AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.objid = c.oid AND d.classid = 'pg_class'::regclass AND d.deptype IN ('a', 'i')) LOOP
         EXECUTE format('ALTER SEQUENCE %s OWNER TO %I', object.name, owner);
     END LOOP;
-    FOR object IN SELECT p.oid::regprocedure AS name FROM pg_proc p WHERE p.pronamespace = 'dbcontroller'::regnamespace LOOP
+    FOR object IN SELECT p.oid::regprocedure AS name FROM pg_proc p WHERE p.pronamespace = 'dbcontroller'::regnamespace
+            AND p.proowner <> quote_ident(owner)::regrole LOOP
         EXECUTE format('ALTER FUNCTION %s OWNER TO %I', object.name, owner);
     END LOOP;
 
@@ -106,4 +109,6 @@ BEGIN
     EXECUTE format('GRANT SELECT, UPDATE ON ALL SEQUENCES IN SCHEMA dbcontroller TO %I', prefix || '_controller');
     EXECUTE format('GRANT EXECUTE ON FUNCTION dbcontroller.forget_removals TO %I', prefix || '_controller');
     EXECUTE format('GRANT EXECUTE ON FUNCTION dbcontroller.acquire, dbcontroller.acquired TO %I', prefix || '_application');
+    EXECUTE format('GRANT EXECUTE ON FUNCTION dbcontroller.table_drift TO %I, %I, %I', prefix || '_api', prefix || '_controller', prefix || '_audit');
+    EXECUTE format('GRANT EXECUTE ON FUNCTION dbcontroller.unhidden TO %I, %I, %I', prefix || '_api', prefix || '_controller', prefix || '_application');
 END $$;

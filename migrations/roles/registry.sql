@@ -24,7 +24,9 @@ BEGIN
     IF their <> 'public' THEN
         EXECUTE format('GRANT USAGE ON SCHEMA %I TO %I', their, owner);
     END IF;
-    FOR object IN SELECT c.oid::regclass AS name FROM pg_class c WHERE c.relnamespace = 'dbcontroller_registry'::regnamespace AND c.relkind = 'r' LOOP
+    -- A change of the owner waits for all transactions with the table, and keeps others from it until the end: only those that lack it.
+    FOR object IN SELECT c.oid::regclass AS name FROM pg_class c WHERE c.relnamespace = 'dbcontroller_registry'::regnamespace AND c.relkind = 'r'
+            AND c.relowner <> quote_ident(owner)::regrole LOOP
         EXECUTE format('ALTER TABLE %s OWNER TO %I', object.name, owner);
     END LOOP;
 

@@ -42,9 +42,13 @@ func (g *kindGraph) stuck() []Finding {
 func (g *kindGraph) cycles() []Finding {
 	var out []Finding
 	edges := g.edgesThat(schema.Behaviour.Cascades)
+	const remedy = "acknowledge it if it is intended; otherwise use another behaviour in one of them"
 	for _, ring := range g.rings(edges) {
-		out = append(out, ringFinding(Warning, CascadeCycle, ring, "cascades form a cycle: "+ringText(ring)+": deleting one resource can delete all resources of these kinds",
-			"acknowledge it if it is intended; otherwise use another behaviour in one of them"))
+		out = append(out, ringFinding(Warning, CascadeCycle, ring, "cascades form a cycle: "+ringText(ring)+": deleting one resource can delete all resources of these kinds", remedy))
+	}
+	for _, ring := range g.overVersions(edges) {
+		out = append(out, ringFinding(Warning, CascadeCycle, ring,
+			fmt.Sprintf("cascades form a cycle where %s run beside one another: %s: deleting one resource can delete all resources of these kinds", versionsText(ring), ringText(ring)), remedy))
 	}
 	for _, e := range withinKind(edges) {
 		out = append(out, ringFinding(Note, CascadeWithinKind, []kindEdge{e},
@@ -61,6 +65,11 @@ func (g *kindGraph) blockCycles() []Finding {
 	const remedy = "acknowledge it if it is intended; otherwise use UNSET or CASCADE_DELETE in one of them"
 	for _, ring := range g.rings(edges) {
 		out = append(out, ringFinding(Warning, BlockCycle, ring, "blockers form a cycle: "+ringText(ring)+": resources in such a cycle cannot be deleted before one of the references is removed", remedy))
+	}
+	for _, ring := range g.overVersions(edges) {
+		out = append(out, ringFinding(Warning, BlockCycle, ring,
+			fmt.Sprintf("blockers form a cycle where %s run beside one another: %s: resources in such a cycle cannot be deleted before one of the references is removed",
+				versionsText(ring), ringText(ring)), remedy))
 	}
 	for _, e := range withinKind(edges) {
 		out = append(out, ringFinding(Warning, BlockWithinKind, []kindEdge{e},

@@ -3,6 +3,7 @@ package lint
 import (
 	"cmp"
 	"slices"
+	"strings"
 
 	"github.com/db-controller/db-controller/schema"
 )
@@ -135,6 +136,32 @@ func (g *kindGraph) rings(edges []kindEdge) (out [][]kindEdge) {
 	return out
 }
 
+// overVersions returns the rings of edges that close only where a service runs another version than the one that is imported, as it may.
+func (g *kindGraph) overVersions(edges []kindEdge) (out [][]kindEdge) {
+	within := map[string]bool{}
+	for _, n := range g.nodes {
+		if holdersOf(n, edges)[n] {
+			within[n.String()] = true
+		}
+	}
+	known := func(e kindEdge) bool { return within[e.holder.String()] && within[e.target.String()] }
+	all := slices.Clone(edges)
+	for _, e := range edges {
+		for _, n := range g.nodes {
+			if n != e.target && n.Service != e.holder.Service && n.String() == e.target.String() {
+				e.target = n
+				all = append(all, e)
+			}
+		}
+	}
+	for _, ring := range g.rings(all) {
+		if !slices.ContainsFunc(ring, known) {
+			out = append(out, ring)
+		}
+	}
+	return out
+}
+
 func withinKind(edges []kindEdge) []kindEdge {
 	return slices.DeleteFunc(slices.Clone(edges), func(e kindEdge) bool { return e.holder != e.target })
 }
@@ -163,6 +190,18 @@ func ringFrom(n kindNode, edges []kindEdge) []kindEdge {
 		}
 	}
 	return nil
+}
+
+// versionsText names the versions in which the kinds of a ring refer to one another.
+func versionsText(ring []kindEdge) string {
+	var versions []string
+	for _, e := range ring {
+		if v := e.holder.ServiceVersion.String(); !slices.Contains(versions, v) {
+			versions = append(versions, v)
+		}
+	}
+	slices.Sort(versions)
+	return strings.Join(versions, " and ")
 }
 
 func ringText(ring []kindEdge) string {

@@ -132,3 +132,54 @@ func withoutDeployment(descriptors []*schema.Descriptor, deployments []schema.De
 	}
 	return out
 }
+
+// importsNotRun finds imports of kinds to which nothing can refer in the version that a deployment of their service runs: it lacks them, or
+// has disabled their constraints.
+func importsNotRun(descriptors []*schema.Descriptor, deployments []schema.Deployment) []Finding {
+	models := map[schema.ServiceVersion]*schema.Model{}
+	for _, o := range deployments {
+		of := schema.ServiceVersion{Service: o.Service, Version: o.Version}
+		if models[of] == nil {
+			models[of], _ = schema.NewModel(of, descriptors) // nil: the version is not described here
+		}
+	}
+	var out []Finding
+	for _, d := range descriptors {
+		if !slices.ContainsFunc(deployments, func(o schema.Deployment) bool { return o.Service == d.Service && o.Version == d.Version }) {
+			continue
+		}
+		for _, imp := range d.Imports {
+			for _, o := range deployments {
+				running := models[schema.ServiceVersion{Service: o.Service, Version: o.Version}]
+				if o.Service != imp.Service || o.Version == imp.Version || running == nil {
+					continue
+				}
+				if kinds := targetsWithout(d, imp.Service, running); len(kinds) > 0 {
+					out = append(out, importFinding(d, ImportNotRun, imp, "import a version that has what runs, or switch the version there",
+						"%s refers to %s of %s, but %s runs %s, which refuses such references", d.ServiceVersion, strings.Join(kinds, ", "), imp.ServiceVersion, o.DeploymentID, o.Version))
+				}
+			}
+		}
+	}
+	return out
+}
+
+// targetsWithout returns the kinds of a service to which a version refers, and to which it cannot refer in the running version of that service.
+func targetsWithout(d *schema.Descriptor, service string, running *schema.Model) (kinds []string) {
+	for i := range d.Kinds {
+		if d.Kinds[i].ConstraintsDisabled {
+			continue
+		}
+		for _, target := range targetsOf(&d.Kinds[i]) {
+			id, err := d.KindID(target)
+			if err != nil || id.Service != service || slices.Contains(kinds, id.Kind) {
+				continue
+			}
+			kind, err := running.Kind(running.Canonical(id).Kind)
+			if err != nil || kind.Unconstrained || len(kind.ReferableBy) > 0 && !slices.Contains(kind.ReferableBy, d.Service) {
+				kinds = append(kinds, id.Kind)
+			}
+		}
+	}
+	return kinds
+}

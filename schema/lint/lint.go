@@ -31,6 +31,7 @@ const (
 	UnusedImport         = "unused-import"
 	ImportCycle          = "import-cycle"
 	NoDeploymentInRegion = "no-deployment-in-region"
+	ImportNotRun         = "import-not-run"
 	NothingAcknowledged  = "nothing-acknowledged"
 	CascadeWithinKind    = "cascade-within-kind"
 	ActsLater            = "acts-later"
@@ -59,13 +60,14 @@ func (f Finding) String() string {
 
 // Services returns the findings in descriptors that pass Check: cascades that a reference from outside can block, cycles of
 // cascades and of blockers, names that lie below a resource that is not their parent, imports without references, imports
-// that form a cycle of services, imports of services without a deployment in a region (for given deployments), and
-// references that act later than their behaviour says, because holder and target are in different databases.
+// that form a cycle of services, imports of services that have no deployment in a region, or run a version without the target's kind there (for
+// given deployments), and references that act later than their behaviour says, because holder and target are in different databases.
 func Services(descriptors []*schema.Descriptor, deployments ...schema.Deployment) []Finding {
 	g := newKindGraph(descriptors)
 	findings := slices.Concat(
 		g.stuck(), g.cycles(), g.blockCycles(), g.later(descriptors), ignored(descriptors),
 		withoutParent(descriptors), unusedImports(descriptors), importCycles(descriptors), withoutDeployment(descriptors, deployments), parentsWithoutDeployment(descriptors, deployments),
+		importsNotRun(descriptors, deployments),
 	)
 	for _, d := range descriptors {
 		findings = append(findings, acknowledge(d, findings)...)

@@ -1,6 +1,8 @@
 package lint_test
 
 import (
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -122,6 +124,46 @@ func TestBlockersThatFormACycleAreFound(t *testing.T) {
 	require.Equal(t, []string{"block-cycle a.example.com@v1 kinds[B].parents[A]"}, found)
 }
 
+// A service may run another version than the imported one: the references of both form a cycle then.
+func TestCyclesOverVersionsAreFound(t *testing.T) {
+	for behaviour, id := range map[string]string{"BLOCK": "block-cycle", "CASCADE_DELETE": "cascade-cycle"} {
+		services := func(second string) string {
+			return `
+service: a.example.com
+version: v1
+imports: [b.example.com@v1]
+kinds: [{ kind: A, patterns: ["as/{a}"], references: [{ path: b, targets: [b.example.com/B], behaviour: ` + behaviour + ` }] }]
+---
+service: b.example.com
+version: v1
+kinds: [{ kind: B, patterns: ["bs/{b}"] }]
+---
+service: b.example.com
+version: v2
+imports: [a.example.com@v1]
+kinds: [{ kind: B, patterns: ["bs/{b}"], references: [{ path: a, targets: [a.example.com/A], behaviour: ` + second + ` }] }]
+`
+		}
+		found, all := warnings(t, services(behaviour))
+		require.Contains(t, found, id+" b.example.com@v2 kinds[B].references[a]")
+		require.True(t, slices.ContainsFunc(all, func(f lint.Finding) bool {
+			return strings.Contains(f.Message, "where a.example.com@v1 and b.example.com@v2 run beside one another: A <- b.example.com/B.a <- A.b")
+		}), all)
+		found, _ = warnings(t, services("UNSET"))
+		require.NotContains(t, strings.Join(found, "\n"), id)
+		// Versions that have the same ring are reported one by one, and nothing else.
+		both := `
+service: a.example.com
+version: V
+kinds:
+  - { kind: A, patterns: ["as/{a}"], references: [{ path: b, targets: [B], behaviour: ` + behaviour + ` }] }
+  - { kind: B, patterns: ["bs/{b}"], references: [{ path: a, targets: [A], behaviour: ` + behaviour + ` }] }
+`
+		found, _ = warnings(t, strings.Replace(both, "V", "v1", 1)+"---"+strings.Replace(both, "V", "v2", 1))
+		require.Equal(t, []string{id + " a.example.com@v1 kinds[B].references[a]", id + " a.example.com@v2 kinds[B].references[a]"}, found)
+	}
+}
+
 // A reference within a kind does not hide a larger ring of the kind.
 func TestARingIsNotHiddenByAKindThatCascadesToItself(t *testing.T) {
 	found, _ := warnings(t, `
@@ -194,6 +236,50 @@ kinds:
 	require.Contains(t, all[0].Message, "the parent's region is us, where a.example.com has no deployment: no Child can be created")
 	found, _ = warnings(t, deployed+", { deployment: a.example.com/us, version: v1 }]\n")
 	require.Empty(t, found)
+}
+
+// The version that a deployment runs counts, not the imported one.
+func TestAnImportedKindIsInTheRunningVersion(t *testing.T) {
+	const text = `
+service: a.example.com
+version: v1
+kinds: [{ kind: A, patterns: ["as/{a}"] }, { kind: B, patterns: ["bs/{b}"] }]
+---
+service: a.example.com
+version: v2
+kinds: [{ kind: Renamed, previous_name: A, patterns: ["as/{a}"] }, { kind: B, constraints_disabled: true, patterns: ["bs/{b}"] }]
+---
+service: a.example.com
+version: v3
+kinds: [{ kind: C, patterns: ["cs/{c}"] }, { kind: Renamed, referable_by: [c.example.com], patterns: ["as/{a}"] }]
+---
+service: c.example.com
+version: v1
+kinds: [{ kind: C, patterns: ["cs/{c}"] }]
+---
+service: b.example.com
+version: v1
+imports: [a.example.com@v1]
+kinds:
+  - kind: Holder
+    patterns: ["holders/{holder}"]
+    references: [{ path: a, targets: [a.example.com/A], behaviour: BLOCK }, { path: b, targets: [a.example.com/A, a.example.com/B], behaviour: UNSET }]
+---
+regions: [us, eu]
+deployments:
+  - { deployment: a.example.com/us, version: v1 }
+  - { deployment: a.example.com/eu, version: %s }
+`
+	found, _ := warnings(t, fmt.Sprintf(text, "v3"))
+	require.Empty(t, found, "nothing runs the importing version")
+	const runs = "  - { deployment: b.example.com/us, version: v1 }\n"
+	found, _ = warnings(t, fmt.Sprintf(text, "v1")+runs)
+	require.NotContains(t, strings.Join(found, "\n"), "import-not-run")
+	for version, kinds := range map[string]string{"v2": "B", "v3": "A, B"} {
+		_, all := warnings(t, fmt.Sprintf(text, version)+runs)
+		require.Equal(t, lint.ImportNotRun, all[0].ID)
+		require.Contains(t, all[0].Message, "b.example.com@v1 refers to "+kinds+" of a.example.com@v1, but a.example.com/eu runs "+version)
+	}
 }
 
 func TestAWarningIsAcknowledgedInItsFileWithAReason(t *testing.T) {

@@ -61,7 +61,7 @@ var refusalReasons = map[Reason]struct {
 	TargetDeleting:       {Final, "is being deleted"},
 	TargetClosing:        {Again, "is about to be deleted, try again"},
 	TargetReplaced:       {Again, "is another resource of the same name now, try again"},
-	UnknownKind:          {Later, "is of a kind that the version run by its deployment does not have"},
+	UnknownKind:          {Later, "is of a kind that the version run by its deployment does not have, or whose table is not attached there"},
 	NotImported:          {Later, "belongs to a service that the holder's service does not import, according to the target's deployment: add the import to the descriptor, or wait until that deployment has received it"},
 	NotReferable:         {Later, "is of a kind that only listed services may refer to: ask its owner to list yours in referable_by"},
 	ReferDenied:          {Final, "cannot be referred to: the writer has no right to refer to it, so ask an operator for a grant"},

@@ -115,7 +115,7 @@ func (a *admin) explain(ctx context.Context, req *adminv1.ExplainRequest) (*admi
 	}
 	out := &adminv1.ExplainResponse{
 		Name: schema.FullName{Deployment: a.self, Name: e.Name}.String(), Kind: e.Kind, Uid: optionalText(e.UID), Pending: e.Pending,
-		State: stateNames[e.State], UpdateTime: timestamppb.New(e.UpdatedAt),
+		State: stateNames[e.State], UpdateTime: timestamppb.New(e.UpdatedAt), WaitsFor: deploymentNames(e.WaitsFor),
 	}
 	if e.State == peer.Deleting {
 		if out.Deletion, err = a.deletionOf(ctx, e); err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/db-controller/db-controller/internal/identity"
 	"github.com/db-controller/db-controller/schema"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
+	"github.com/db-controller/db-controller/schema/service/costs"
 	"github.com/db-controller/db-controller/schema/service/outcome"
 	"github.com/db-controller/db-controller/schema/service/peers"
 )
@@ -21,10 +22,18 @@ import (
 // applicationRelay makes the calls of an application of this service to other deployments. The application has the database of this deployment
 // and no key of it: other deployments see this one.
 type applicationRelay struct {
-	self  schema.DeploymentID
-	peers connector
-	log   *zap.Logger
+	self   schema.DeploymentID
+	peers  connector
+	places *costs.Places
+	log    *zap.Logger
 }
+
+// Other deployments count the calls of applications as those of this one, which needs most of its maxCalls there itself: for confirms,
+// watches, and its people. A further call waits.
+const (
+	maxRelayed      = 50  // of one application
+	maxRelayedOfAll = 100 // of all applications together
+)
 
 // connector connects to other deployments, and to this one.
 type connector interface {
@@ -58,6 +67,11 @@ func (r applicationRelay) Unary(ctx context.Context, req any, info *grpc.UnarySe
 	if err != nil {
 		return nil, outcome.Status(r.log, err)
 	}
+	leave, err := r.places.Enter(ctx, who)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
 	if err := conn.Invoke(ctx, info.FullMethod, req, out); err != nil {
 		return nil, err
 	}

@@ -50,8 +50,8 @@ func channels(t testing.TB) (*service.TestChannels, *shadow.Store) {
 	return service.NewChannels(service.Config{Store: store, Peers: peers.New(self, nil), Logger: zap.NewNop()}), store
 }
 
-// The channels that a deployment makes share and copy as their names say, and its own calls are copied: what two watches of the same
-// changes receive is one message in memory on the one, and two on the other.
+// The channels that a deployment makes share and copy as their names say, and its own calls are copied: two watches of the same changes receive one
+// message in memory on the one, and two on the other.
 func TestTheChannelsOfADeploymentShareAndCopy(t *testing.T) {
 	self := schema.DeploymentID{Service: "a.example.com", Region: "us-west2"}
 	store, own := harness.NewBox(t, services, nil, self.String()).Stores[self], peers.New(self, nil)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"math"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/google/uuid"
@@ -20,6 +22,7 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
+	"github.com/db-controller/db-controller/schema/service/costs"
 	"github.com/db-controller/db-controller/schema/service/peers"
 	"github.com/db-controller/db-controller/schema/shadow"
 )
@@ -158,7 +161,7 @@ func TestCallsOfAnApplicationAreRelayed(t *testing.T) {
 			return nil
 		},
 	}
-	relay := applicationRelay{self: self, peers: reach, log: zap.NewNop()}
+	relay := applicationRelay{self: self, peers: reach, places: costs.NewPlaces(maxRelayed, maxRelayedOfAll), log: zap.NewNop()}
 	call := func(who identity.Identity, method, to string) (any, error) {
 		handled = false
 		ctx := metadata.NewIncomingContext(as(t, who), metadata.Pairs(peers.RelayKey, to))
@@ -193,4 +196,47 @@ func TestCallsOfAnApplicationAreRelayed(t *testing.T) {
 	relay.peers = reach
 	_, err = call(application, method, other.String())
 	require.Equal(t, codes.FailedPrecondition, status.Code(err), "the refusal is passed on")
+}
+
+// Applications whose calls do not end leave their deployment most of its calls at the other one, and each other a part.
+func TestApplicationsLeaveTheirDeploymentItsCalls_I20(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	var running atomic.Int64
+	reached := make(chan struct{}, 10*maxRelayedOfAll)
+	relay := applicationRelay{self: self, places: costs.NewPlaces(maxRelayed, maxRelayedOfAll), log: zap.NewNop(), peers: &relayPeers{
+		conn: func(schema.DeploymentID) error { return nil },
+		invoke: func(string, any, any) error {
+			running.Add(1)
+			reached <- struct{}{}
+			<-ctx.Done()
+			return nil
+		},
+	}}
+	call := func(ctx context.Context, name string) error {
+		who := identity.NewContext(ctx, identity.Identity{Role: identity.RoleApplication, Name: self.Service + "/" + name})
+		_, err := relay.Unary(metadata.NewIncomingContext(who, metadata.Pairs(peers.RelayKey, other.String())), &schemav1.TraceCascadesRequest{},
+			&grpc.UnaryServerInfo{FullMethod: schemav1.SchemaService_TraceCascades_FullMethodName}, nil)
+		return err
+	}
+	var g sync.WaitGroup
+	flood := func(name string) {
+		for range maxCalls {
+			g.Go(func() { _ = call(ctx, name) })
+		}
+	}
+	flood("hostile")
+	for range maxRelayed {
+		<-reached
+	}
+	flood("other")
+	for range maxRelayedOfAll - maxRelayed {
+		<-reached
+	}
+	late, stop := context.WithCancel(t.Context())
+	stop()
+	require.Equal(t, codes.Canceled, status.Code(call(late, "third")), "a further call waits until its context ends")
+	require.EqualValues(t, maxRelayedOfAll, running.Load())
+	cancel()
+	g.Wait()
 }

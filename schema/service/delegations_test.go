@@ -71,7 +71,7 @@ func TestRecallsOfRights(t *testing.T) {
 	require.Equal(t, peer.RecallLooks, wire.RecallMode(99), "what is not known changes nothing")
 }
 
-// Who decides who refers by what others do not know gives no right to block either.
+// A deployment that decides about references by rules that others do not know gives no right to block either.
 func TestNoRightToBlockIsGivenByWhoDecidesItself(t *testing.T) {
 	t.Parallel()
 	s := newSchemaService(&schemaStore{})

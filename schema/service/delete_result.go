@@ -17,11 +17,14 @@ const (
 	DeleteBlocked   DeleteResult = "blocked"   // references block it
 	DeleteProtected DeleteResult = "protected" // block_deletion is set
 	DeleteUndecided DeleteResult = "undecided" // a write was not decided in time
-	DeleteFailed    DeleteResult = "failed"
+	// DeleteUnavailable is a delete that waits for others: deployments that do not answer, or have not compared after a failover, or the
+	// operator who has paused deletions.
+	DeleteUnavailable DeleteResult = "unavailable"
+	DeleteFailed      DeleteResult = "failed"
 )
 
 // DeleteResults are all of them.
-var DeleteResults = []DeleteResult{DeleteRemoved, DeleteGoesOn, DeleteBlocked, DeleteProtected, DeleteUndecided, DeleteFailed}
+var DeleteResults = []DeleteResult{DeleteRemoved, DeleteGoesOn, DeleteBlocked, DeleteProtected, DeleteUndecided, DeleteUnavailable, DeleteFailed}
 
 func deleteResultOf(r peer.DeleteResult, err error) DeleteResult {
 	switch {
@@ -37,6 +40,8 @@ func deleteResultOf(r peer.DeleteResult, err error) DeleteResult {
 		return DeleteProtected
 	case "UNDECIDED":
 		return DeleteUndecided
+	case "UNAVAILABLE":
+		return DeleteUnavailable
 	}
 	return DeleteFailed
 }

@@ -25,6 +25,7 @@ func TestDeletesAreCountedByTheirResults(t *testing.T) {
 		{peer.DeleteResult{}, nil, DeleteGoesOn},
 		{peer.DeleteResult{}, &peer.BlockedError{}, DeleteBlocked},
 		{peer.DeleteResult{}, &peer.BlockedError{Undecided: true}, DeleteUndecided},
+		{peer.DeleteResult{}, &peer.UnavailableError{Err: peer.ErrPaused}, DeleteUnavailable},
 		{peer.DeleteResult{}, &peer.ProtectedError{}, DeleteProtected},
 		{peer.DeleteResult{}, errors.New("fault"), DeleteFailed},
 		{peer.DeleteResult{}, peer.ErrNotFound, DeleteFailed},

@@ -15,7 +15,7 @@ import (
 	"github.com/db-controller/db-controller/schema/wire"
 )
 
-// withBodies returns stored resources as messages, with what a mask names of their bodies. They are encoded already where the answer will
+// withBodies returns stored resources as messages, with the fields of their bodies that a mask names. They are encoded already where the answer will
 // be: the messages have their bodies as unknown fields, which are sent as they are.
 func withBodies(ctx context.Context, self schema.DeploymentID, in []peer.Resource, mask *fieldmaskpb.FieldMask) ([]*resourcev1.Resource, error) {
 	bytes := int64(0)

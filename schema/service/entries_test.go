@@ -52,10 +52,10 @@ func has(m protoreflect.MessageDescriptor, is func(protoreflect.MessageDescripto
 // calls in the name of somebody else.
 func TestEveryMethodHasItsBounds_I20(t *testing.T) {
 	t.Parallel()
-	written := []string{ // their answers are what the request has
+	written := []string{ // their answers repeat the request's entries
 		resourcev1.ResourceService_CreateResource_FullMethodName, resourcev1.ResourceService_PutResource_FullMethodName,
 	}
-	oneByOne := []string{ // lists of what one delete or one process has, with bounds of their own
+	oneByOne := []string{ // lists of one delete or one process, with bounds of their own
 		resourcev1.ResourceService_BatchWriteResources_FullMethodName, resourcev1.ResourceService_DeleteResource_FullMethodName,
 		adminv1.AdminService_ListDeletions_FullMethodName,
 	}
@@ -99,7 +99,7 @@ func TestEveryMethodHasItsBounds_I20(t *testing.T) {
 	}
 }
 
-// The same for the registry: whoever may read the environment may read the whole, which has no pages.
+// The same for the registry: a reader of the environment may read the whole, which has no pages.
 func TestEveryMethodOfTheRegistryHasItsBounds_I20(t *testing.T) {
 	t.Parallel()
 	methods, n := registryv1.File_dbcontroller_registry_v1_registry_proto.Services().Get(0).Methods(), 0

@@ -11,7 +11,7 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
-// ListDeletions is for everybody who may delete.
+// Callers of ListDeletions need the right to delete.
 func (a *admin) ListDeletions(ctx context.Context, req *adminv1.ListDeletionsRequest) (*adminv1.ListDeletionsResponse, error) {
 	out, err := a.listDeletions(ctx, req)
 	return out, outcome.Status(a.log, err)

@@ -13,7 +13,7 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
-// referrerReader lists what refers to a resource.
+// referrerReader lists the referrers of a resource.
 type referrerReader interface {
 	Referrers(ctx context.Context, req shadow.ReferrersRequest) (*shadow.Referrers, error)
 }

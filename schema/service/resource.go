@@ -42,7 +42,7 @@ type resourceReader interface {
 	List(ctx context.Context, req shadow.ListRequest) ([]peer.Resource, string, error)
 }
 
-// resourceWriter writes a batch of resources, all or nothing. ValidateBatch returns what Save would, and stores nothing.
+// resourceWriter writes a batch of resources, all or nothing. ValidateBatch returns the results of Save, and stores nothing.
 type resourceWriter interface {
 	Save(ctx context.Context, writes []peer.Write) ([]peer.Resource, error)
 	SaveRequested(ctx context.Context, id uuid.UUID, writes []peer.Write) ([]peer.Resource, error)

@@ -7,12 +7,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/health"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/fieldmaskpb"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/db-controller/db-controller/cmd/db-controller/playground"
@@ -58,7 +60,7 @@ type guarded struct {
 	dial    *identity.Credentials // without a certificate
 }
 
-func newGuarded(t *testing.T, issuer *harness.Issuer) *guarded {
+func newGuarded(t *testing.T, issuer *harness.Issuer, written ...int64) *guarded {
 	self := schema.DeploymentID{Service: "a.example.com", Region: "us-west2"}
 	store := harness.NewBox(t, services, nil, self.String()).Stores[self]
 	authority, err := playground.NewAuthority()
@@ -71,7 +73,10 @@ func newGuarded(t *testing.T, issuer *harness.Issuer) *guarded {
 	require.NoError(t, err)
 	g := &guarded{t: t, self: self, peers: peers.New(self, credentials)}
 	g.declare(limited)
-	server, err := service.NewServer(service.Config{Store: store, Peers: g.peers, Credentials: credentials, Health: health.NewServer(), Logger: zap.NewNop(), Tokens: tokens})
+	cfg := service.Config{Store: store, Peers: g.peers, Credentials: credentials, Health: health.NewServer(), Logger: zap.NewNop(), Tokens: tokens}
+	for _, cfg.MaxWritten = range written {
+	}
+	server, err := service.NewServer(cfg)
 	require.NoError(t, err)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -109,7 +114,14 @@ func target(name string, to ...string) *resourcev1.PutResourceRequest {
 	return &resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: "targets/" + name, Body: s}}
 }
 
-// People come with signed tokens instead of certificates, and do what the grants of their groups allow.
+// owned is target with an owner.
+func owned(name, owner string) *resourcev1.PutResourceRequest {
+	put := target(name)
+	put.Resource.OwnerReferences = []*resourcev1.OwnerReference{{Name: "targets/" + owner, Kind: "Target"}}
+	return put
+}
+
+// People come with signed tokens instead of certificates, and have the rights of their groups.
 func TestPeopleComeWithTokensAndHaveTheRightsOfTheirGroups(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -180,6 +192,43 @@ func TestPeopleComeWithTokensAndHaveTheRightsOfTheirGroups(t *testing.T) {
 	require.Equal(t, []string{"targets/a-1"}, listed(ctx, t, ann, ""))
 }
 
+// A small change of a large resource stores all of it, and again as the outcome of its request: a person who repeats it is refused, and
+// nobody else.
+func TestAServerBoundsWhatAPersonWrites_I20(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	issuer := harness.NewIssuer(t)
+	g := newGuarded(t, issuer, 4<<20)
+	g.declare(strings.Split(limited, "rights:")[0])
+	eve, ann := g.as(issuer.File("eve", "db", time.Hour)), g.as(issuer.File("ann", "db", time.Hour))
+	large := target("large")
+	large.Resource.Body.Fields["text"] = structpb.NewStringValue(strings.Repeat("x", 500<<10))
+	_, err := eve.PutResource(ctx, large)
+	require.NoError(t, err)
+	change := func(c resourcev1.ResourceServiceClient) error {
+		_, err := c.UpdateResource(ctx, &resourcev1.UpdateResourceRequest{
+			Resource: &resourcev1.Resource{Name: "targets/large", Labels: map[string]string{"n": uuid.NewString()}}, UpdateMask: &fieldmaskpb.FieldMask{Paths: []string{"labels"}},
+			RequestId: uuid.NewString(),
+		})
+		return err
+	}
+	changes := 0
+	for ; changes < 20; changes++ {
+		if err = change(eve); err != nil {
+			break
+		}
+	}
+	require.Equal(t, codes.ResourceExhausted, status.Code(err), "%v", err)
+	require.ErrorContains(t, err, "user/eve has written 4 MiB in an hour")
+	require.Equal(t, 4, changes)
+	_, err = eve.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{Name: "targets/missing", RequestId: uuid.NewString()})
+	require.Equal(t, codes.ResourceExhausted, status.Code(err), "its outcome would be stored")
+	_, err = eve.GetResource(ctx, &resourcev1.GetResourceRequest{Name: "targets/large"})
+	require.NoError(t, err)
+	require.NoError(t, change(ann))
+}
+
 // listed reads all pages of two resources each; every page but the last is full.
 func listed(ctx context.Context, t *testing.T, c resourcev1.ResourceServiceClient, order string) (names []string) {
 	t.Helper()
@@ -216,6 +265,8 @@ func TestARestrictedCallerLearnsNothingFromOthers(t *testing.T) {
 		require.NoError(t, err)
 	}
 	_, err := root.PutResource(ctx, target("b-3", "targets/a-1"))
+	require.NoError(t, err)
+	_, err = root.PutResource(ctx, owned("a-7", "b-1"))
 	require.NoError(t, err)
 	page, err := root.ListResources(ctx, &resourcev1.ListResourcesRequest{PageSize: 1})
 	require.NoError(t, err)
@@ -264,6 +315,12 @@ func TestARestrictedCallerLearnsNothingFromOthers(t *testing.T) {
 		}})
 		require.Equal(t, code, status.Code(err), "a dry run that refers to %s: %v", name, err)
 	}
+	for owner, code := range map[string]codes.Code{"b-1": codes.PermissionDenied, "missing": codes.PermissionDenied, "shared": codes.OK} {
+		_, err := ann.PutResource(ctx, owned("a-8", owner))
+		require.Equal(t, code, status.Code(err), "the owner %s: %v", owner, err)
+	}
+	_, err = ann.PutResource(ctx, owned("a-7", "b-1"))
+	require.NoError(t, err, "an owner that it has")
 	referrers, err := ann.ListReferrers(ctx, &resourcev1.ListReferrersRequest{Target: "//a.example.com/us-west2/targets/a-1"})
 	require.NotContains(t, referrers.String()+status.Convert(err).Message(), "b-3")
 }

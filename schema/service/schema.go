@@ -46,8 +46,8 @@ type schemas struct {
 	mayRefer func(holder schema.DeploymentID, again bool) (bool, error)
 	// disabled fails while a deployment is disabled in the registry.
 	disabled func(holder schema.DeploymentID) error
-	// delegates reports whether other deployments may get delegations: not while who may refer to resources here is decided by what
-	// they do not know.
+	// delegates reports whether other deployments may get delegations: not while rules that they do not know decide about references to resources
+	// here.
 	delegates func() bool
 	log       *zap.Logger
 }
@@ -62,7 +62,7 @@ func newSchemas(cfg Config) *schemas {
 	}
 }
 
-// delegatesUnless is schemas.delegates: an authorization service, or the proof of the person who writes, is what others do not know.
+// delegatesUnless is schemas.delegates: others know neither an authorization service nor the proof of the person who writes.
 func delegatesUnless(authorizer access.Authorizer, tokens access.Tokens) func() bool {
 	return func() bool { return authorizer == nil && (tokens == nil || !tokens.RequireForwarded()) }
 }

@@ -345,7 +345,7 @@ func TestBlockadeKeysAreChecked(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// Whatever a caller repeats 10,001 times is refused before the store is asked.
+// A list with 10,001 entries is refused before the store is asked.
 func TestCallsOfTheSchemaServiceAreBounded_I21(t *testing.T) {
 	t.Parallel()
 	ctx := asDeployment(t, other)
@@ -579,7 +579,7 @@ func TestEventsOfDeletionsBecomeMessages(t *testing.T) {
 			}
 		}
 		require.Equal(t, c.want, got, name)
-		if len(c.event.Items) > 0 { // what is sent is read again
+		if len(c.event.Items) > 0 { // sent values are read again
 			back, err := wire.DeletionEvent(stream.messages(t)[0])
 			require.NoError(t, err)
 			require.Equal(t, items[1], back.Items[1])

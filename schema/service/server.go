@@ -125,6 +125,8 @@ type Config struct {
 	Refused func(what string, who identity.Identity)
 	// Memory is of the requests and answers of all callers together, in bytes; 0: 512 MiB.
 	Memory int64
+	// MaxWritten is the number of bytes that one person may write in an hour; 0: costs.DefaultMaxWritten.
+	MaxWritten int64
 	// Tokens verifies the tokens of people; nil: everybody needs a certificate.
 	Tokens access.Tokens
 	// Authorizer is the authorization service that is asked beside the grants of the environment; nil for none.
@@ -156,7 +158,7 @@ func NewServer(cfg Config) (*Server, error) {
 	stream := append(slices.Clone(cfg.Stream), decommissioned.Stream, forward.actForStream, lanes.Stream)
 	server := grpc.NewServer(append(ServerOptions(Guard{Credentials: cfg.Credentials, Policy: policy, Tokens: verifier(cfg.Tokens), Refused: cfg.Refused, Memory: cfg.Memory, Logger: cfg.Logger}, unary, stream),
 		// These run after the policy.
-		grpc.ChainUnaryInterceptor(databases.Unary, applicationRelay{cfg.Store.Deployment(), cfg.Peers, cfg.Logger}.Unary, rights.Operate, forward.Unary, rights.Unary), grpc.ChainStreamInterceptor(databases.Stream, forward.Stream, rights.Stream))...)
+		grpc.ChainUnaryInterceptor(databases.Unary, applicationRelay{cfg.Store.Deployment(), cfg.Peers, costs.NewPlaces(maxRelayed, maxRelayedOfAll), cfg.Logger}.Unary, rights.Operate, forward.Unary, rights.Unary, costs.NewWritten(cfg.MaxWritten, cfg.Refused).Unary), grpc.ChainStreamInterceptor(databases.Stream, forward.Stream, rights.Stream))...)
 	register(Weighed(server), cfg)
 	healthv1.RegisterHealthServer(Weighed(server), cfg.Health)
 	if cfg.Reflection {
@@ -276,7 +278,7 @@ func ServerOptions(g Guard, unary []grpc.UnaryServerInterceptor, stream []grpc.S
 		grpc.NumStreamWorkers(streamWorkers),
 		grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.MaxRecvMsgSize(identity.MaxRequestBytes),
-		grpc.RPCDecompressor(uncompressed{}), //nolint:staticcheck // there is no other way to refuse what an exporter of traces has registered
+		grpc.RPCDecompressor(uncompressed{}), //nolint:staticcheck // there is no other way to refuse a codec that an exporter of traces has registered
 		// Bytes that a call may send before its request is read, and buffers of connections.
 		grpc.StaticStreamWindowSize(identity.WindowBytes), grpc.StaticConnWindowSize(16*identity.WindowBytes),
 		grpc.ReadBufferSize(16<<10),

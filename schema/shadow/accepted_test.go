@@ -118,7 +118,7 @@ func TestEpochsOfAReplacedDatabaseAreForgotten_I13(t *testing.T) {
 	}
 }
 
-// decidesNothing calls what decides by numbers of deployments, kinds and fields, at a process of aWest that has not noticed an epoch.
+// decidesNothing makes the calls that use stored numbers of deployments, kinds and fields, at a process of aWest that has not noticed an epoch.
 func decidesNothing(t *testing.T, b *harness.Box, slow *shadow.Store) {
 	t.Helper()
 	from, ref := b.ID(bEast), reference("block", schema.Block, uuid.New())

@@ -20,6 +20,15 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/target"
 )
 
+// Defaults of Config, for the flags of serve.
+const (
+	DefaultTentativeTTL   = db.DefaultTentativeTTL
+	DefaultOwnerGrace     = db.DefaultOwnerGrace
+	DefaultRemovalsKept   = db.DefaultRemovalsKept
+	DefaultTentativeQuota = db.DefaultTentativeQuota
+	DefaultBlockingQuota  = db.DefaultBlockingQuota
+)
+
 // Parameters and results of the store's methods, beside the values of package peer.
 type (
 	Config    = db.Config

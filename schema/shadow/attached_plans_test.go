@@ -57,8 +57,8 @@ SELECT relname, seq_tup_read FROM pg_stat_user_tables
 WHERE relname IN ('shadow', 'resource', 'reference', 'foreign_target', 'blockade', 'holder_entry', 'captured', 'attempt', 'customers', 'orders', 'invoices')`
 )
 
-// Statements of the triggers, and those that read and store rows, find what they need by keys, however many rows there are.
-// DBCONTROLLER_TEST_ROWS is their number.
+// Statements of the triggers, and those that read and store rows, find their rows by keys, however many rows there are. DBCONTROLLER_TEST_ROWS is
+// their number.
 func TestNothingReadsAWholeAttachedTable(t *testing.T) {
 	if testing.Short() {
 		t.Skip("fills tables")
@@ -111,8 +111,25 @@ func TestNothingReadsAWholeAttachedTable(t *testing.T) {
 	}
 }
 
-// scanned ends the sessions of the stores, which then report what they read; otherwise they would at their next statement, or after ten
-// seconds. The pools look at connections that were idle for a second before they use them.
+// The notes of a statement about very many rows are read by their names, although the statistics are of a time without notes: each batch was compared
+// with each of them.
+func TestNotesAreReadByName(t *testing.T) {
+	t.Parallel()
+	a := newAttached(t)
+	a.attach()
+	a.exec(a.shop, `
+INSERT INTO dbcontroller.captured (kind_id, name) SELECT kind_id, 'orders/' || g FROM dbcontroller.attachment, generate_series(1, 5000) g WHERE kind = 'Order';
+UPDATE pg_class SET reltuples = 1 WHERE oid = 'dbcontroller.captured'::regclass`)
+	pool, kind, plan := a.Pools[a.ID(shop)], int32(0), ""
+	require.NoError(t, pool.QueryRow(t.Context(), `SELECT kind_id FROM dbcontroller.attachment WHERE kind = 'Order'`).Scan(&kind))
+	names := a.rows(a.shop, `SELECT 'orders/' || generate_series(1, 1000)`)
+	require.NoError(t, pool.QueryRow(t.Context(), `EXPLAIN (ANALYZE, FORMAT JSON) `+shadow.SelectNotesSQL, kind, names).Scan(&plan))
+	require.Contains(t, plan, "captured_name")
+	require.NotRegexp(t, `"Rows Removed by (Index Recheck|Filter)": [1-9]`, plan)
+}
+
+// scanned ends the sessions of the stores, which then report the rows that they read; otherwise they would report at their next statement, or after
+// ten seconds. The pools look at connections that were idle for a second before they use them.
 func (a *attached) scanned(conn *pgx.Conn) map[string]int64 {
 	a.t.Helper()
 	time.Sleep(1500 * time.Millisecond)

@@ -107,7 +107,7 @@ func TestAProcessThatHasNotNoticedAnAttachment_I1(t *testing.T) {
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 
-// A row is deleted after it was read, and before what it refers to is stored: no trigger notes it, since it has no resource yet.
+// A row is deleted after it was read, and before its references are stored: no trigger notes it, since it has no resource yet.
 func TestARowThatIsDeletedWhileItIsStored_I1_I8(t *testing.T) {
 	t.Parallel()
 	a := newAttached(t)

@@ -2,6 +2,7 @@ package shadow_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"strconv"
 	"strings"
@@ -90,7 +91,7 @@ func TestStrictReferencesCountFromTheirCommit(t *testing.T) {
 	require.Equal(t, []string{"0"}, a.rows(a.shop, `SELECT count(*)::text FROM orders`))
 	require.Zero(t, a.Count(crm, "deleting"))
 
-	// What is written under a right needs nobody.
+	// A write under a right calls no other deployment.
 	a.SetDown(crm, true)
 	a.exec(a.shop, `INSERT INTO invoices (id, customer_id) SELECT 'n' || g, 1 FROM generate_series(1, 50) g`)
 	a.exec(a.shop, `UPDATE invoices SET id = id || 'x' WHERE id LIKE 'n%'; DELETE FROM invoices WHERE id = 'i'`)
@@ -182,6 +183,30 @@ func TestStrictReferencesToNothingAreRefused(t *testing.T) {
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 
+// A target that is created after a question was answered in vain, and before the answer is stored: who asks then gets the right.
+func TestAnAnswerIsForEarlierQuestionsAlone(t *testing.T) {
+	t.Parallel()
+	a := newStrict(t)
+	ctx := context.Background()
+	late := []string{"BLOCK " + customer("77")}
+	a.exec(a.shop, `SELECT dbcontroller.acquire($1)`, late)
+	a.OnEstablish = func(to schema.DeploymentID, attempt peer.AttemptID, refs []peer.EstablishReference) error {
+		a.OnEstablish = nil
+		_, err := a.Stores[to].Establish(ctx, a.ID(shop), attempt, refs)
+		a.exec(a.crm, `INSERT INTO customers VALUES (77, 'late')`)
+		a.exec(a.shop, `SELECT dbcontroller.acquire($1)`, late)
+		require.Error(t, err)
+		return err
+	}
+	a.GrantWishes(shop)
+	_, err := a.shop.Exec(ctx, `SELECT dbcontroller.acquired($1, interval '0')`, late)
+	var pg *pgconn.PgError
+	require.True(t, errors.As(err, &pg), "%v", err)
+	require.Equal(t, "RD002", pg.Code, "the answer %q is for the first question", pg.Message)
+	a.acquire(late)
+	a.exec(a.shop, `INSERT INTO invoices (id, customer_id) VALUES ('i', 77)`)
+}
+
 // A transaction that holds a right delays its end; at REPEATABLE READ one with an older snapshot fails with 40001.
 func TestTheEndOfARightWaitsForStrictWrites(t *testing.T) {
 	t.Parallel()
@@ -217,7 +242,7 @@ func TestTheEndOfARightWaitsForStrictWrites(t *testing.T) {
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 
-// Rights of before a failover do not count; what was written under them and not read yet is stored and compared.
+// Rights of before a failover do not count; rows that were written under them and not read yet are stored and compared.
 func TestStrictRowsSurviveAFailover(t *testing.T) {
 	t.Parallel()
 	a := newStrict(t)
@@ -240,7 +265,7 @@ func TestStrictRowsSurviveAFailover(t *testing.T) {
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 
-// What strict cannot do is refused in words, and a process that does not know it does not join.
+// References that cannot be strict are refused with the reason, and a process of a release without strict does not join.
 func TestStrictIsRefusedInWords(t *testing.T) {
 	t.Parallel()
 	services := strings.ReplaceAll(attachedServices, "region: eu, behaviour:", "region: eu, enforce: strict, behaviour:")
@@ -266,7 +291,7 @@ func TestStrictIsRefusedInWords(t *testing.T) {
 	require.ErrorContains(t, err, "tables here have strict references")
 }
 
-// A transaction that took a right before a failover of the target's database is waited for; what it commits is compared.
+// A transaction that took a right before a failover of the target's database is waited for; its references are compared.
 func TestAFailoverWaitsForStrictTransactions(t *testing.T) {
 	t.Parallel()
 	a := newStrict(t)
@@ -339,7 +364,7 @@ ALTER TABLE invoices ADD cart int REFERENCES carts ON DELETE CASCADE ON UPDATE C
 		_, err := a.shop.CopyFrom(ctx, pgx.Identifier{"invoices"}, []string{"id", "customer_id"}, pgx.CopyFromRows([][]any{{"p", int64(5)}, {"q", int64(5)}}))
 		return err
 	}
-	require.ErrorContains(t, copied(), "1 rights are lacking")
+	require.ErrorContains(t, copied(), "1 right is lacking")
 	a.acquire([]string{"BLOCK " + customer("1"), "BLOCK " + customer("2"), "BLOCK " + customer("5")})
 	require.NoError(t, copied())
 
@@ -400,7 +425,7 @@ ALTER TABLE invoices ADD cart int REFERENCES carts ON DELETE CASCADE ON UPDATE C
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 
-// What is asked for is bounded, and an error about very many targets says what to do.
+// Wishes are bounded, and an error about very many targets names the remedy.
 func TestWishesAreBounded(t *testing.T) {
 	t.Parallel()
 	a := newStrict(t)
@@ -420,4 +445,47 @@ func TestWishesAreBounded(t *testing.T) {
 	a.exec(a.shop, `UPDATE dbcontroller.wish SET asked_at = now() - interval '6 min'`)
 	a.GrantWishes(shop)
 	a.acquire([]string{"BLOCK " + customer("1")})
+
+	_, err = a.shop.Exec(ctx, `SELECT dbcontroller.acquire(ARRAY[repeat('a', 200000)])`)
+	require.True(t, errors.As(err, &pg), "%v", err)
+	require.Equal(t, "54000", pg.Code, "a look would read thousands of such names into memory")
+	a.exec(a.shop, `INSERT INTO dbcontroller.wish (target, answered, asked_by) SELECT 'BLOCK ' || g, true, 'another' FROM generate_series(1, 60000) g`)
+	a.exec(a.shop, `SELECT dbcontroller.acquire('{BLOCK //crm.example.com/eu/customers/2}')`)
+	a.exec(a.shop, `UPDATE dbcontroller.wish SET asked_by = session_user`)
+	_, err = a.shop.Exec(ctx, `SELECT dbcontroller.acquire('{BLOCK //crm.example.com/eu/customers/3}')`)
+	require.True(t, errors.As(err, &pg), "%v", err)
+	require.Equal(t, "RD002", pg.Code, "one role leaves places for others")
+}
+
+// A table full of wishes, for one deployment or for very many that are made up, costs a look little, and leaves no names behind.
+func TestVeryManyWishesCostALookLittle_I20_I21(t *testing.T) {
+	t.Parallel()
+	a := newStrict(t)
+	store, ctx := a.Stores[a.ID(shop)], context.Background()
+	require.NoError(t, store.Recover(ctx, a.Environment()))
+	a.exec(a.shop, `INSERT INTO dbcontroller.wish (target) SELECT 'BLOCK //crm.example.com/mars-' || g || '/customers/1' FROM generate_series(1, 2000) g`)
+	before := numbered(t, a.Box, shop)
+	a.GrantWishes(shop)
+	a.GrantWishes(shop)
+	require.Equal(t, before, numbered(t, a.Box, shop))
+	var problem string
+	require.NoError(t, a.shop.QueryRow(ctx, `SELECT problem FROM dbcontroller.wish WHERE target LIKE '%mars-1999/%'`).Scan(&problem))
+	require.Contains(t, problem, "not in the environment")
+
+	a.exec(a.shop, `INSERT INTO dbcontroller.wish (target) SELECT 'BLOCK //crm.example.com/mars/customers/' || g FROM generate_series(1, 50000) g`)
+	read := func() (blocks int) {
+		var plan []byte
+		require.NoError(t, a.Pools[a.ID(shop)].QueryRow(ctx, `EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) `+shadow.SelectWishesSQL, "8s", 500, 5000, 1000).Scan(&plan))
+		var parsed []struct {
+			Plan struct {
+				Hit  int `json:"Shared Hit Blocks"`
+				Read int `json:"Shared Read Blocks"`
+				Temp int `json:"Temp Written Blocks"`
+			}
+		}
+		require.NoError(t, json.Unmarshal(plan, &parsed))
+		require.Zero(t, parsed[0].Plan.Temp, "sorted on disk")
+		return parsed[0].Plan.Hit + parsed[0].Plan.Read
+	}
+	require.Less(t, read(), 1500, "blocks, of 500 rows and the index")
 }

@@ -160,8 +160,8 @@ func TestAttachedTablesBehaveLikeOneDatabase(t *testing.T) {
 	require.NotNil(t, a.Get("//"+shop+"/invoices/a%2Fb"))
 
 	refused := a.refused(a.crm, `DELETE FROM customers WHERE id = 4`)
-	require.Contains(t, refused.Detail, "1 references, the first from //"+shop+"/invoices/a%2Fb")
-	require.Equal(t, "db-controller explain customers/4", refused.Hint)
+	require.Contains(t, refused.Detail, "1 reference, from //"+shop+"/invoices/a%2Fb")
+	require.Equal(t, "db-controller plan //"+crm+"/customers/4", refused.Hint)
 	_ = a.refused(a.crm, `DELETE FROM seats WHERE room = 'a,b'`)
 	_ = a.refused(a.crm, `DELETE FROM seats WHERE number = 2`)
 	_ = a.refused(a.crm, `UPDATE customers SET id = 40 WHERE id = 4`)
@@ -241,7 +241,7 @@ func TestAMissingTargetIsReported(t *testing.T) {
 	_ = a.refused(a.crm, `DELETE FROM customers WHERE id = 7`)
 }
 
-// While the region of a target is dark, plain SQL goes on, rows keep their other references, and what they name is stored later.
+// While the region of a target is dark, plain SQL goes on, rows keep their other references, and references to the dark region are stored later.
 func TestAttachedRowsWaitForADarkRegion(t *testing.T) {
 	t.Parallel()
 	a := newAttached(t)

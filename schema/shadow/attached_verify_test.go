@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/db-controller/db-controller/internal/attach"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
 )
@@ -27,7 +28,7 @@ func (a *attached) verify(deployment string, repair bool) (found []string) {
 	return found
 }
 
-// A verification finds rows that no trigger saw, and repairs what is stored about them.
+// A verification finds rows that no trigger saw, and repairs their stored references.
 func TestVerifyFindsRowsThatNoTriggerSaw(t *testing.T) {
 	t.Parallel()
 	a := newAttached(t)
@@ -74,4 +75,44 @@ WHERE g.tgrelid = 'orders'::regclass AND g.tgname = 'dbcontroller_update'`)[0]
 	a.exec(a.shop, `CREATE TABLE archive (id text NOT NULL, customer_id bigint, room text, seat integer) PARTITION BY RANGE (id);
 ALTER TABLE archive ATTACH PARTITION invoices FOR VALUES FROM ('a') TO ('z')`)
 	require.Equal(t, []string{"TRIGGER_DRIFT invoices the table has become a partition, or has one, or a child: statements at the parent do not fire its triggers"}, a.verify(shop, false))
+}
+
+// A verification, and attach --status, find changes of a table that its triggers do not survive, and settings of their functions.
+func TestVerifyFindsTablesThatWereChanged(t *testing.T) {
+	t.Parallel()
+	a := newAttached(t)
+	a.attach()
+	drift := func() (found []string) {
+		all, err := attach.All(context.Background(), a.connect(shop, ``))
+		require.NoError(t, err)
+		for _, at := range all {
+			found = append(found, at.Drift...)
+		}
+		return found
+	}
+	require.Empty(t, a.verify(shop, false))
+	require.Empty(t, drift())
+	rows := func(sql string) string { return a.rows(a.shop, sql)[0] }
+	function := rows(`SELECT tgfoid::regprocedure::text FROM pg_trigger WHERE tgrelid = 'orders'::regclass AND tgname = 'dbcontroller_delete'`)
+	a.exec(a.shop, `ALTER FUNCTION `+function+` SET search_path = public`)
+	require.Equal(t, []string{"TRIGGER_DRIFT orders the function of the trigger dbcontroller_delete was changed"}, a.verify(shop, false))
+	require.Equal(t, []string{"the function of the trigger dbcontroller_delete has other settings"}, drift())
+	a.exec(a.shop, `ALTER FUNCTION `+function+` SET search_path = pg_catalog, pg_temp; ALTER FUNCTION `+function+` SECURITY INVOKER`)
+	require.Equal(t, []string{"the function of the trigger dbcontroller_delete has other settings"}, drift())
+	a.attach()
+	require.Empty(t, drift())
+
+	for change, undo := range map[string][2]string{
+		`ALTER TABLE orders RENAME customer_id TO buyer_id`:           {`ALTER TABLE orders RENAME buyer_id TO customer_id`, "the column customer_id is missing: each statement that fires a trigger fails"},
+		`ALTER TABLE orders ALTER id TYPE text`:                       {`ALTER TABLE orders ALTER id DROP DEFAULT, ALTER id TYPE uuid USING id::uuid`, "the column id is of type text, and was of type uuid"},
+		`ALTER TABLE orders DROP CONSTRAINT orders_pkey`:              {`ALTER TABLE orders ADD PRIMARY KEY (id)`, "no unique index has exactly the columns of the key"},
+		`CREATE RULE never AS ON DELETE TO orders DO INSTEAD NOTHING`: {`DROP RULE never ON orders`, "the table has rules, which rewrite statements before triggers see them"},
+	} {
+		a.exec(a.shop, change)
+		require.Equal(t, []string{undo[1]}, drift(), change)
+		a.exec(a.shop, undo[0])
+		require.Empty(t, drift(), undo[0])
+	}
+	a.exec(a.shop, `ALTER TABLE orders DROP CONSTRAINT orders_pkey`)
+	require.Equal(t, []string{"TRIGGER_DRIFT orders no unique index has exactly the columns of the key"}, a.verify(shop, false))
 }

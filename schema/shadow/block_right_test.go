@@ -1,6 +1,7 @@
 package shadow_test
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -176,7 +177,7 @@ func TestHoldersUnderARightGoAlong_I1_I3(t *testing.T) {
 	b.Audit()
 }
 
-// A cascade that reaches the target waits for what is under the right, whose deployment is told.
+// A cascade that reaches the target waits for the references under the right, whose deployment gets a notice.
 func TestACascadeWaitsForARight_I2_I13(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, services, withBlockRights, aWest, aEast, bEast)
@@ -206,7 +207,7 @@ func TestACascadeWaitsForARight_I2_I13(t *testing.T) {
 	b.Audit()
 }
 
-// Rights of a lost epoch are void on both sides. What was written under them is compared, and keeps its target.
+// Rights of a lost epoch are void on both sides. References that were written under them are compared, and keep their target.
 func TestBlockRightsEndWithTheEpoch_I8_I30(t *testing.T) {
 	t.Parallel()
 	for _, failing := range []string{aWest, bEast} {
@@ -266,7 +267,7 @@ func TestABlockRightOfAnEarlierEpochIsNotUsed_I30(t *testing.T) {
 	require.Equal(t, 2, blocked.Total, "that of the earlier right as well")
 }
 
-// A row that was closed, or a target in DELETING, gives no right; what was established for it is released.
+// A row that was closed, or a target in DELETING, gives no right; references that were established for it are released.
 func TestALateBlockRightIsNotTaken_I30_I31(t *testing.T) {
 	t.Parallel()
 	b := blocking(t)
@@ -290,7 +291,7 @@ func TestALateBlockRightIsNotTaken_I30_I31(t *testing.T) {
 	b.Audit()
 }
 
-// Kinds that are excluded give no right, whoever asks.
+// Excluded kinds give no right, to any deployment.
 func TestExcludedKindsGiveNoRightToBlock_I30(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, undelegated, func(cfg *shadow.Config) { cfg.Delegations = true }, aWest, bEast)
@@ -438,4 +439,49 @@ func TestACallersTransactionBlocksUnderARight_I22_I30(t *testing.T) {
 	require.NoError(t, err)
 	b.SetDown(aWest, false)
 	b.Audit()
+}
+
+// Recalls of another deployment than the target's end no right, and made-up ones leave as few rows as its quota of attempts allows.
+func TestRecallsOfAHostileDeployment_I15_I31(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, func(cfg *shadow.Config) {
+		withBlockRights(cfg)
+		cfg.Limits.Quotas.Tentative = 100
+	})
+	uid := acquired(t, b)
+	store, hostile := b.Stores[b.ID(bEast)], b.ID(aEast)
+	var attempt uuid.UUID
+	require.NoError(t, b.Pools[b.ID(bEast)].QueryRow(t.Context(), `SELECT block_attempt FROM dbcontroller.foreign_target WHERE uid = $1`, uid).Scan(&attempt))
+	decided := func() (n int) {
+		require.NoError(t, b.Pools[b.ID(bEast)].QueryRow(t.Context(), `SELECT count(*) FROM dbcontroller.attempt`).Scan(&n))
+		return n
+	}
+	before := decided()
+	for _, mode := range []peer.RecallMode{peer.RecallLooks, peer.RecallIfFree, peer.RecallEnds} {
+		key := peer.BlockadeKey{Attempt: attempt, HolderUID: uid, Path: peer.RightPath, TargetUID: uid}
+		out, err := store.Recall(t.Context(), hostile, []peer.Recall{{Question: peer.Question{Key: key, Expired: true}, Mode: mode}})
+		require.NoError(t, err)
+		require.Empty(t, out.Answers[0].Holders, "names of holders are for the target's deployment")
+	}
+	made := func(n int) []peer.Recall {
+		all := make([]peer.Recall, n)
+		for i := range all {
+			all[i] = peer.Recall{Mode: peer.RecallEnds, Question: peer.Question{
+				Expired: true, Key: peer.BlockadeKey{Attempt: uuid.Must(uuid.NewV7()), HolderUID: uuid.New(), Path: peer.RightPath, TargetUID: uuid.New()},
+			}}
+		}
+		return all
+	}
+	var refused bool
+	for range 20 {
+		_, err := store.Recall(t.Context(), hostile, made(50))
+		refused = refused || errors.Is(err, peer.ErrQuota)
+	}
+	require.True(t, refused)
+	require.LessOrEqual(t, decided(), before+101)
+	rights, _ := blockRights(t, b, bEast)
+	require.Equal(t, 1, rights)
+	unasked(t, b, holderNumber(3), body{"block": target})
+	_, err := b.Delete(target)
+	require.Error(t, err, "it blocks")
 }

@@ -238,16 +238,16 @@ func TestADeletionThatIsToldAgainIsWalkedFromTheBeginning_I4(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, func(cfg *shadow.Config) { cfg.Limits.Batch = 20 })
 	b.MustPut(target, nil)
-	n := shorter(300, 60)
-	putHolders(t, b, "bad", n, body{"unset": target})
-	putHolders(t, b, "good", n, body{"unset": target})
+	bad, good := shorter(300, 60), 600 // so many that no call below reaches the last one
+	putHolders(t, b, "bad", bad, body{"unset": target})
+	putHolders(t, b, "good", good, body{"unset": target})
 	b.Settle()
 	pool := b.Pools[b.ID(bEast)]
 	_, err := pool.Exec(t.Context(), failingSQL)
 	require.NoError(t, err)
 	b.MustDelete(target)
 	deletions, _ := b.Seen(b.ID(bEast), b.ID(aWest))
-	for b.Count(bEast, "reference") > 2*n-10 { // until the walk has passed all that fail
+	for b.Count(bEast, "reference") > bad+good-10 { // until the walk has passed all that fail
 		failed, err := b.Stores[b.ID(bEast)].ActFor(t.Context(), b.ID(aWest), deletions, 20*time.Millisecond)
 		require.NoError(t, err)
 		require.ErrorIs(t, failed[deletions[0].UID], schema.ErrUnfinished)

@@ -22,7 +22,7 @@ func decommission(t *testing.T, b *harness.Box, at, gone string, blocking schema
 	require.NoError(t, err)
 }
 
-// Whatever waits for an unreachable deployment waits exactly until an operator decommissions it.
+// A deletion that waits for an unreachable deployment waits exactly until an operator decommissions it.
 func TestWhatADecommissionedDeploymentHeldIsLetGo_I15(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, func(cfg *shadow.Config) { cfg.Times.DeleteTimeout = 200 * time.Millisecond })
@@ -228,4 +228,35 @@ func TestWorkingOffIsResumed_I19(t *testing.T) {
 	require.Zero(t, b.Count(bEast, "reference"))
 	require.Zero(t, b.Count(bEast, "work"))
 	require.JSONEq(t, `{}`, string(b.Get("//"+bEast+"/holders/h7").Body))
+}
+
+// Of one hot target, and of messages to the deployment, any number is removed, a batch in a transaction.
+func TestADecommissionedDeploymentIsWorkedOffInBatches_I21(t *testing.T) {
+	t.Parallel()
+	b := newPair(t, func(cfg *shadow.Config) { cfg.Limits.Batch = 20 })
+	b.MustPut(target, nil)
+	putHolders(t, b, "h", 110, body{"block": target})
+	b.Settle()
+	there := b.Pools[b.ID(aWest)]
+	_, err := there.Exec(t.Context(), `
+CREATE FUNCTION public.bounded() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    IF (SELECT count(*) FROM gone) > 20 THEN
+        RAISE EXCEPTION '% rows in one statement', (SELECT count(*) FROM gone);
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER bounded AFTER DELETE ON dbcontroller.blockade REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION public.bounded();
+CREATE TRIGGER bounded AFTER DELETE ON dbcontroller.work REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION public.bounded();
+INSERT INTO dbcontroller.work (action, shard, deployment_id, attempt) SELECT 2, 1, id, gen_random_uuid() FROM dbcontroller.deployment, generate_series(1, 110) WHERE service = 'b.example.com'`)
+	require.NoError(t, err)
+	b.SetDown(bEast, true)
+	decommission(t, b, aWest, bEast, schema.Unset)
+	done, err := b.Do(b.ID(aWest), schema.CleanUpDecommissioned)
+	require.NoError(t, err)
+	require.Equal(t, 1, done)
+	for _, table := range []string{"blockade", "work"} {
+		require.Zero(t, b.Count(aWest, table), table)
+	}
+	b.MustDelete(target)
+	b.Gone(target)
 }

@@ -211,7 +211,7 @@ func TestKindsAreExcludedFromDelegations(t *testing.T) {
 	}
 }
 
-// Who may refer to a resource elsewhere is decided there unless the grants that are known here allow it.
+// The deployment of the target decides who may refer to it, unless the grants that are known here allow it.
 func TestWhoHasNoRightToReferAsks(t *testing.T) {
 	t.Parallel()
 	b := delegating(t)

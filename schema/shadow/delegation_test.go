@@ -145,7 +145,7 @@ func TestRightsEndWithTheEpoch_I30(t *testing.T) {
 			b.Recover(failing)
 			b.Settle()
 			b.Audit()
-			if failing == aWest { // what was written under the lost right was established again, and its confirm granted another one
+			if failing == aWest { // the reference under the lost right was established again, and its confirm granted another one
 				require.Equal(t, b.Stores[b.ID(aWest)].PresentEpoch(), epochOfRight(t, b, bEast))
 			} else {
 				b.MustPut(holderNumber(2), body{"unset": target})

@@ -74,7 +74,10 @@ func TestDeleteNamesAtMostAHundredHoldersAndTheirTotal(t *testing.T) {
 func TestDeleteByUIDAndRevision(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
-	r := b.MustPut(target, nil)
+	b.MustPut(target, nil)
+	b.MustPut(holder, body{"cascade": target})
+	b.Settle()
+	r := b.Get(target)
 	ctx, store := context.Background(), b.Stores[b.ID(aWest)]
 	_, err := store.Delete(ctx, shadow.DeleteRequest{Name: "targets/t", UID: uuid.New()})
 	require.ErrorIs(t, err, peer.ErrNotFound)
@@ -82,9 +85,14 @@ func TestDeleteByUIDAndRevision(t *testing.T) {
 	require.ErrorIs(t, err, peer.ErrConflict)
 	_, err = store.Delete(ctx, shadow.DeleteRequest{Name: "targets/none"})
 	require.ErrorIs(t, err, peer.ErrNotFound)
+	b.Settle()
+	require.NotNil(t, b.Get(holder), "a refused delete has no effect")
+	require.Equal(t, peer.Active, b.Get(target).State)
 	res, err := store.Delete(ctx, shadow.DeleteRequest{Name: "targets/t", UID: r.UID, Revision: r.Revision})
 	require.NoError(t, err)
-	require.True(t, res.Removed)
+	require.False(t, res.Removed, "its holder goes first")
+	b.Settle()
+	b.Gone(target, holder)
 }
 
 func TestASecondDeleteAnswersWithTheRunningOne(t *testing.T) {
@@ -99,6 +107,9 @@ func TestASecondDeleteAnswersWithTheRunningOne(t *testing.T) {
 	conditions, err := b.Stores[b.ID(aWest)].Conditions(context.Background(), "targets/t")
 	require.NoError(t, err)
 	require.Equal(t, []shadow.Condition{{Type: "WAITING", Message: "for b.example.com/eastus2 to cascade or unset"}}, conditions)
+	explained, err := b.Stores[b.ID(aWest)].Explain(context.Background(), "targets/t")
+	require.NoError(t, err)
+	require.Equal(t, []schema.DeploymentID{b.ID(bEast)}, explained.WaitsFor)
 }
 
 // While a delete waits for undecided blockades, its target takes no new references, so that a target in use can be deleted.
@@ -223,6 +234,44 @@ func TestWhatIsTooManyForOneTransactionGoesLater_I21(t *testing.T) {
 	b.Settle()
 	require.Equal(t, 50, b.Count(bEast, "shadow"))
 	b.Audit()
+}
+
+// References that may dangle go with their target, any number of them, a batch in a transaction.
+func TestAnyNumberOfDanglingReferencesGoesInBatches_I21(t *testing.T) {
+	t.Parallel()
+	for _, doomed := range []int{1, 4} {
+		b := newPair(t, func(c *shadow.Config) { c.Limits.LocalCascade, c.Limits.Batch = 30, 20 })
+		here := b.Pools[b.ID(aWest)]
+		for n := range doomed {
+			b.MustPut(targetName(fmt.Sprint("d", n)), nil)
+		}
+		b.MustPut(targetName("stays"), nil)
+		const refer = `
+INSERT INTO dbcontroller.reference (holder_id, field_id, target_id, behaviour)
+SELECT 1000000 + n, 1, s.id, $1 FROM dbcontroller.shadow s, generate_series(1, 110) AS n`
+		_, err := here.Exec(t.Context(), refer, schema.AllowDangling)
+		require.NoError(t, err)
+		_, err = here.Exec(t.Context(), `
+CREATE FUNCTION public.bounded() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    IF (SELECT count(*) FROM gone) > 20 THEN
+        RAISE EXCEPTION '% rows in one statement', (SELECT count(*) FROM gone);
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER bounded AFTER DELETE ON dbcontroller.reference REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION public.bounded()`)
+		require.NoError(t, err)
+		for n := range doomed {
+			require.False(t, b.MustDelete(targetName(fmt.Sprint("d", n))).Removed)
+		}
+		// The one that stays is looked at, too, and has more of them than a batch.
+		_, err = here.Exec(t.Context(), `
+INSERT INTO dbcontroller.work (action, shard, deployment_id, target_id)
+SELECT $1, s.shard, d.id, s.id FROM dbcontroller.shadow s, dbcontroller.deployment d WHERE d.service || '/' || d.region = $2`, schema.Finalise, aWest)
+		require.NoError(t, err)
+		b.Settle()
+		require.Equal(t, 1, b.Count(aWest, "shadow"))
+		require.Equal(t, 110, b.Count(aWest, "reference"))
+	}
 }
 
 func TestForeignUnsetLeavesScalarListAndMap(t *testing.T) {

@@ -16,6 +16,7 @@
 //	internal/prepare   a write as a value (saving.go), validated and compared with the stored resources
 //	internal/attempt   establishes the references of a write elsewhere, aborts attempts, answers questions about them (blockade.go)
 //	internal/pins      references that statements wrote under rights, and that are not stored yet
+//	internal/delegated references to other deployments that are written under rights: found (find.go), locked and checked (locks.go)
 //	internal/write     create and update: save.go, then one transaction: write.go, lock.go locks and checks, store.go writes
 //	internal/rights    rights to block resources of other deployments without asking: rights.go acquires, recall.go answers, look.go returns
 //	internal/wishes    the rights that applications ask for before they write rows of strict tables
@@ -25,7 +26,7 @@
 //	internal/capture   stores the references of captured rows of attached tables
 //	internal/owner     owners of resources: questions (owner_check.go), deletions (owner_drop.go), version switches (owner_upgrade.go)
 //	internal/ownerlist comparison of the lists of owners, which are stored with bodies, with owner references
-//	internal/control   the reports of controllers beside bodies: statuses, and finalizers that are done
+//	internal/control   what is stored beside bodies: statuses, finalizers that are done, and block_deletion
 //	internal/deletion  a user's delete: delete.go tries it in one transaction, lookahead.go finds the refusing blockers, plan.go answers one, trace.go upwards
 //	internal/compare   finds differences inside one database: bodies, owner lists, rows of attached tables
 //	internal/verify    compares references, blockades and owners with other deployments, and repairs them

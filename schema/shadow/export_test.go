@@ -9,7 +9,10 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/shadow/internal/capture"
+	"github.com/db-controller/db-controller/schema/shadow/internal/cascade"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+	"github.com/db-controller/db-controller/schema/shadow/internal/wishes"
 )
 
 // InTx runs fn in a transaction as handlers run theirs, for tests of its fencing.
@@ -19,6 +22,15 @@ func (s *Store) InTx(ctx context.Context, fn func(pgx.Tx) error) error {
 
 // Hears reports whether the notifications of other processes' commits arrive.
 func (s *Store) Hears() bool { return s.db.NotificationsAlive() }
+
+// SelectWishesSQL is the statement of each look for wishes.
+var SelectWishesSQL = wishes.SelectSQL
+
+// SelectNotesSQL is the statement that reads the notes of captured rows.
+const SelectNotesSQL = capture.SelectNotesSQL
+
+// ReferredSQL selects those of some ids to which something here refers.
+var ReferredSQL = cascade.ByID.ReferredSQL
 
 // Mark is the greatest value of the sequence mark that this process has seen.
 func (s *Store) Mark() int64 { return s.db.Rollback.Seen.Load() }

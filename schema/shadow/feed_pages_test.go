@@ -101,7 +101,7 @@ func TestASnapshotOfSeveralPagesEndsAtOneCut_I23(t *testing.T) {
 
 func second[T any](_ T, err error) error { return err }
 
-// Readers that take nothing of what they have asked for hold no connection: neither other deployments with deletion watches nor users.
+// Readers that do not read their streams hold no connection: neither other deployments with deletion watches nor users.
 func TestUnreadWatchesKeepNobodyWaiting_I20(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, fewConnections)

@@ -152,6 +152,26 @@ func TestAWatchResumesAfterItsTokenWithoutASnapshot(t *testing.T) {
 	require.False(t, g.ended)
 }
 
+// A snapshot that begins after the answer to a write has it, whatever an idle watch beside it has read.
+func TestASnapshotHasEveryWriteThatWasAnswered_I23(t *testing.T) {
+	t.Parallel()
+	b := newPair(t, nil)
+	store := b.Stores[b.ID(aWest)]
+	idle, _ := follow(t, store, "")
+	idle.until("the end of the snapshot", func() bool { return idle.ended })
+	for i := range 20 {
+		name := fmt.Sprintf("targets/t%d", i)
+		b.MustPut("//"+aWest+"/"+name, nil)
+		f, stop := follow(t, store, "")
+		f.until("the end of the snapshot", func() bool {
+			_, known := f.state[name]
+			require.True(t, known || !f.ended, "the snapshot lacks %s", name)
+			return f.ended
+		})
+		stop()
+	}
+}
+
 func TestATokenThatCannotBeResumedIsReset_I24(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)

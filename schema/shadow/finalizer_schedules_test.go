@@ -89,8 +89,8 @@ func TestAStatusBesideAWriteOfTheBody(t *testing.T) {
 	require.Equal(t, `{"phase": "new"}`, noted)
 }
 
-// A resource waits for its finalizers, whoever else it waits for no longer: an operator has released its entry, or its deployment is
-// decommissioned; block_deletion was set and cleared meanwhile.
+// A resource waits for its finalizers when it waits for nothing else: an operator has released its entry, or its deployment is decommissioned;
+// block_deletion was set and cleared meanwhile.
 func TestFinalizersBesideDecisionsOfOperators_I33(t *testing.T) {
 	t.Parallel()
 	b, ctx := harness.NewBox(t, finalized, func(c *shadow.Config) { c.Delegations = false }, aWest, bEast), context.Background()

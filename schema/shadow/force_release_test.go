@@ -58,8 +58,8 @@ func confirmLate(t *testing.T, b *harness.Box, attempt peer.AttemptID) {
 	require.NoError(t, err)
 }
 
-// A blockade is released by its key alone. What arrives late about a reference that exists establishes it again, under a key that the
-// operator has not seen; the released attempt establishes nothing any more.
+// A blockade is released by its key alone. A late message about a reference that exists establishes it again, under a key that the operator has not
+// seen; the released attempt establishes nothing any more.
 func TestAForcedReleaseOfABlockade_I3_I7(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)

@@ -15,7 +15,7 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// outcome is what one of several concurrent writes returned.
+// outcome is the result of one of several concurrent writes.
 type outcome struct {
 	saved []peer.Resource
 	err   error

@@ -2,6 +2,7 @@ package shadow_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -107,6 +108,43 @@ func TestWhatAVersionHasNoPlaceForIsKept_I13_I26(t *testing.T) {
 	require.ErrorContains(t, err, "fits no kind")
 	_, err = store.Delete(ctx, shadow.DeleteRequest{Name: old})
 	require.ErrorIs(t, err, peer.ErrNotFound)
+	require.EqualError(t, err, old+": not found")
+	b.Audit()
+}
+
+// The next version gives the names of a kind to another one. What is stored under such a name is read and deleted by it, and nothing of
+// the other kind takes its place before it is gone.
+func TestANameThatIsKeptIsNotUsedByAnotherKind_I26(t *testing.T) {
+	t.Parallel()
+	const services = `
+service: a.example.com
+version: v1
+kinds: [{ kind: Device, patterns: ["devices/{device}", "labs/{lab}/devices/{device}"] }]
+---
+service: a.example.com
+version: v2
+patterns_dropped: keep
+kinds: [{ kind: Device, patterns: ["devices/{device}"] }, { kind: Sample, patterns: ["labs/{lab}/devices/{device}"] }]
+`
+	b, ctx := harness.NewBox(t, services, nil, aWest), context.Background()
+	store := b.Stores[b.ID(aWest)]
+	const name = "labs/l/devices/d"
+	stored := b.MustPut("//"+aWest+"/"+name, body{"x": 1})
+	b.Switch(aWest, "v2")
+	for _, mode := range []peer.Mode{peer.Create, peer.Update, peer.Put} {
+		_, err := store.Save(ctx, []peer.Write{{Name: "labs/l/devices/e"}, {Name: name, Mode: mode}})
+		require.ErrorIs(t, err, peer.ErrExists)
+		require.ErrorContains(t, err, "an earlier version stored it as Device, which can be read and deleted")
+	}
+	require.Equal(t, stored.UID, b.Get("//"+aWest+"/"+name).UID)
+	require.Nil(t, b.Get("//"+aWest+"/labs/l/devices/e"), "all or nothing")
+	b.MustPut("//"+aWest+"/labs/l/devices/e", nil)
+	b.MustDelete("//" + aWest + "/" + name)
+	b.Settle()
+	require.Equal(t, "Sample", b.MustPut("//"+aWest+"/"+name, nil).Kind)
+	b.MustPut("//"+aWest+"/"+name, body{"x": 2})
+	b.MustDelete("//" + aWest + "/" + name)
+	b.Settle()
 	b.Audit()
 }
 
@@ -166,7 +204,7 @@ func TestAProcessThatAdoptsAVersionListsWhatIsKept_I26(t *testing.T) {
 	}
 }
 
-// A kept resource owns what it owned, and what names it as an owner later: both stay while it exists, and go with it.
+// A kept resource owns its former ownees, and resources that name it as an owner later: both stay while it exists, and go with it.
 func TestKeptResourcesOwn_I16_I17(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, dropping, graceless, aWest, bEast)
@@ -198,3 +236,85 @@ func TestKeptResourcesOwn_I16_I17(t *testing.T) {
 	require.NotNil(t, b.Get(targetName("unknown")), "a later version may have the kind, and the owner, again")
 	b.Audit()
 }
+
+// S10: the running version has no place for the target any more, and the holder's version changes the behaviour of a stored reference. It is
+// no new reference: it is derived, and a target in DELETING for which it blocked is removed.
+func TestAReferenceToWhatIsKeptChangesItsBehaviour_I13_I26(t *testing.T) {
+	t.Parallel()
+	for name, kind := range map[string]string{
+		"without the pattern": `{ kind: Target, patterns: ["others/{target}"] }`,
+		"without the kind":    `{ kind: Other, patterns: ["others/{other}"] }`,
+		"without constraints": `{ kind: Target, constraints_disabled: true, patterns: ["targets/{target}"] }`,
+		"for others":          `{ kind: Target, referable_by: [c.example.com], patterns: ["targets/{target}"] }`,
+		"of another kind":     `{ kind: Target, patterns: ["others/{target}"] }, { kind: Other, patterns: ["targets/{target}"] }`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := harness.NewBox(t, fmt.Sprintf(keptTargets, kind), nil, aWest, bEast)
+			soft, firm := targetName("soft"), targetName("firm")
+			b.MustPut(soft, nil)
+			b.MustPut(firm, nil)
+			doomed(b, targetName)
+			b.MustPut(holder, body{"block": targetName("mid"), "firm": firm, "soft": soft})
+			b.Settle()
+			require.Equal(t, peer.Deleting, b.Get(targetName("mid")).State)
+			b.Switch(aWest, "v2")
+			b.Switch(bEast, "v2")
+			b.Settle()
+			b.Gone(targetName("mid"))
+			require.Zero(t, b.Count(bEast, "work"))
+			_, err := b.Delete(soft)
+			require.ErrorAs(t, err, new(*peer.BlockedError))
+			b.MustDelete(firm)
+			b.Settle()
+			b.Gone(firm)
+			b.Renew(aWest) // the references are established again
+			b.Settle()
+			require.Zero(t, b.Count(bEast, "dangling"))
+			_, err = b.Delete(soft)
+			require.ErrorAs(t, err, new(*peer.BlockedError))
+			b.Audit()
+		})
+	}
+}
+
+// v2 of b changes each behaviour, and v2 of a has no place for its targets.
+const keptTargets = `
+service: a.example.com
+version: v1
+kinds:
+  - kind: Target
+    patterns: ["targets/{target}"]
+    references: [{ path: next, targets: [Target], behaviour: ASYNC_CASCADE_DELETE }]
+---
+service: a.example.com
+version: v2
+patterns_dropped: keep
+kinds: [%s]
+---
+service: b.example.com
+version: v1
+imports: [a.example.com@v1]
+kinds:
+  - kind: Holder
+    patterns: ["holders/{holder}"]
+    references:
+      - { path: block, targets: [a.example.com/Target], behaviour: BLOCK }
+      - { path: firm, targets: [a.example.com/Target], behaviour: BLOCK }
+      - { path: soft, targets: [a.example.com/Target], behaviour: UNSET }
+---
+service: b.example.com
+version: v2
+imports: [a.example.com@v1]
+kinds:
+  - kind: Holder
+    patterns: ["holders/{holder}"]
+    references:
+      - { path: block, targets: [a.example.com/Target], behaviour: UNSET }
+      - { path: firm, targets: [a.example.com/Target], behaviour: ASYNC_UNSET }
+      - { path: soft, targets: [a.example.com/Target], behaviour: BLOCK }
+---
+service: c.example.com
+version: v1
+kinds: [{ kind: Any, patterns: ["anys/{any}"] }]
+`

@@ -42,7 +42,9 @@ func expire(t *testing.T, b *harness.Box, member uuid.UUID) {
 func TestAMemberThatWasGivenUpChangesNothing_I18(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
-	first, second := newLeases(b, "first"), newLeases(b, "second")
+	const ttl = time.Minute // the leases that end here are ended by expire
+	store := b.Stores[b.ID(aWest)]
+	first, second := store.Leases("first", ttl), store.Leases("second", ttl)
 	old := renew(t, first, uuid.Nil)
 	require.Len(t, old.Shards, schema.RingSize)
 	b.MustPut(target, nil)
@@ -65,8 +67,12 @@ func TestAMemberThatWasGivenUpChangesNothing_I18(t *testing.T) {
 	require.ErrorIs(t, err, schema.ErrFenced)
 	_, err = b.Stores[b.ID(aWest)].Finalise(fenced, []int64{1})
 	require.ErrorIs(t, err, schema.ErrFenced)
-	_, err = b.Stores[b.ID(aWest)].Act(fenced, b.ID(bEast), []uuid.UUID{uuid.New()})
+	east := b.Stores[b.ID(bEast)].Leases("east", ttl)
+	paused := renew(t, east, uuid.Nil)
+	exec(t, b, bEast, `UPDATE dbcontroller.member SET expires_at = clock_timestamp() - interval '1 ms'`)
+	_, err = b.Stores[b.ID(bEast)].Act(east.Fenced(t.Context(), paused.Member), b.ID(aWest), []uuid.UUID{deletions[0].UID})
 	require.ErrorIs(t, err, schema.ErrFenced)
+	require.NotNil(t, b.Get(holder))
 	require.NoError(t, b.Stores[b.ID(aWest)].InTx(second.Fenced(t.Context(), next.Member), func(pgx.Tx) error { return nil }))
 	again := renew(t, first, uuid.Nil)
 	require.NotEqual(t, old.Member, again.Member, "a member that joins again has another term")
@@ -130,8 +136,7 @@ func TestAProcessThatStartsAgainTakesItsPlace(t *testing.T) {
 	require.Empty(t, members)
 }
 
-// Takeovers race with transactions of the former member, aligned as closely as possible: whatever commits, commits before the
-// takeover.
+// Takeovers race with transactions of the former member, aligned as closely as possible: a commit of the former member comes before the takeover.
 func TestRaceOfATransactionAgainstATakeover_I18(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)

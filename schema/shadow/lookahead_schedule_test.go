@@ -58,8 +58,8 @@ func TestABlockerOfWhatGoesLaterRefuses(t *testing.T) {
 	require.ErrorAs(t, err, new(*peer.BlockedError))
 }
 
-// x is a member in two ways: its only owner is r, and it cascades from y, which cascades from r. A holder from outside blocks x,
-// so that a delete of r is refused, by whichever way the walk reaches x first.
+// x is a member in two ways: its only owner is r, and it cascades from y, which cascades from r. A holder from outside blocks x, so that a delete of
+// r is refused, by each way on which the walk reaches x first.
 func TestACollectedResourceThatAlsoCascadesRefuses(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, graphServices, nil, "a.example.com/us", "a.example.com/eu", "a.example.com/as")
@@ -174,7 +174,7 @@ func newJudged(t *testing.T) *harness.Box {
 
 const judgedHolder = "//b.example.com/us/holders/h"
 
-// All deployments that could remove the blocker answer, and none does: it blocks, whichever other deployments are unreachable.
+// All deployments that could remove the blocker answer, and none does: it blocks, with any other deployments unreachable.
 func TestABlockerOfWhichAllIsKnownIsNamed(t *testing.T) {
 	t.Parallel()
 	b := newJudged(t)

@@ -289,8 +289,7 @@ func TestAPositionIsReplacedByWhoHasToldIt_I2(t *testing.T) {
 	require.Equal(t, "c", position())
 }
 
-// NoticeEpoch detects an older copy before any transaction has; and a process counts what NoticeEpoch has read of another process's
-// commits.
+// NoticeEpoch detects an older copy before any transaction has; and a process counts the commits of another process that NoticeEpoch has read.
 func TestNoticeEpochDetectsAnOlderCopy(t *testing.T) {
 	t.Parallel()
 	s := newSwapped(t)

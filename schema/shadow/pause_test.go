@@ -37,7 +37,7 @@ func TestPausedDeletionsGoOnWhenTheyAreResumed(t *testing.T) {
 	require.Equal(t, shadow.Pause{Of: b.ID(aWest), Reason: "ticket 1", By: "operator/eve"}, paused[0])
 	pause(west, b.ID(aWest), false)
 
-	pause(east, b.ID(aWest), true) // what is done there for the deletions of a
+	pause(east, b.ID(aWest), true) // the work there for the deletions of a
 	b.MustDelete(target)
 	_, err = b.Act(b.ID(bEast), b.ID(aWest))
 	require.ErrorIs(t, err, peer.ErrPaused)

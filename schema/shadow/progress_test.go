@@ -12,7 +12,7 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
-// A deletion counts what it has found and done in each deployment, marked and removed, and its end once.
+// A deletion counts the resources that it has marked and removed in each deployment, and its end once.
 func TestADeletionCountsWhatItDoesInEachDeployment(t *testing.T) {
 	t.Parallel()
 	var ended atomic.Int32

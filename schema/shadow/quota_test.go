@@ -91,7 +91,7 @@ func TestAQuotaCountsEarlierBlockades(t *testing.T) {
 	}, 5*time.Second, 20*time.Millisecond)
 }
 
-// The target's deployment enforces referable_by, whatever the holder's deployment has described.
+// The target's deployment enforces referable_by, also against the descriptor at the holder's deployment.
 func TestOnlyServicesInReferableByReferToAKind(t *testing.T) {
 	t.Parallel()
 	const closed = `

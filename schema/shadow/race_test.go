@@ -134,6 +134,7 @@ func lateCommitAgainstResolve(t *testing.T, b *harness.Box, n int, answer func(k
 	t.Helper()
 	ctx, store := context.Background(), b.Stores[b.ID(bEast)]
 	targetUID := b.MustPut(target, nil).UID
+	wait := time.Millisecond
 	errOver := errors.New("the first attempt is over")
 	type established struct {
 		key  peer.BlockadeKey
@@ -169,10 +170,16 @@ func lateCommitAgainstResolve(t *testing.T, b *harness.Box, n int, answer func(k
 		var isGone bool
 		var err error
 		together(try, func() { close(e.goOn); err = <-saved }, func() {
-			// The holder's commit takes a few round trips; the question comes at a random moment of them.
-			<-time.After(time.Duration(try%40) * 100 * time.Microsecond)
+			// The question comes earlier after each commit, and later after each attempt that it has aborted: it meets the commit also
+			// on a machine that is slow.
+			<-time.After(wait)
 			isGone = answer(e.key)
 		})
+		if isGone {
+			wait += wait / 4
+		} else {
+			wait -= wait / 5
+		}
 		switch {
 		case isGone && err == nil:
 			both++

@@ -41,7 +41,23 @@ func TestAForgottenConfirmIsNoOlderCopy_I8_I31(t *testing.T) {
 	}
 }
 
-// remember returns a function that undoes what a deployment has done since before, in the tables that a confirm changes.
+// An end of work waits for the disk: a watch that goes on after a crash would not deliver work that is there again.
+func TestAnEndOfWorkIsNotForgotten_I8(t *testing.T) {
+	t.Parallel()
+	b := newPair(t, nil)
+	b.MustPut(target, nil)
+	exec(t, b, bEast, `CREATE TABLE public.ends (waits text)`)
+	exec(t, b, bEast, `CREATE FUNCTION public.note_end() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+AS $$ BEGIN INSERT INTO public.ends VALUES (current_setting('synchronous_commit')); RETURN OLD; END $$`)
+	exec(t, b, bEast, `CREATE TRIGGER note BEFORE DELETE ON dbcontroller.work FOR EACH ROW EXECUTE FUNCTION public.note_end()`)
+	b.MustPut(holder, body{"cascade": target})
+	b.Settle()
+	var ends, waiting int
+	require.NoError(t, b.Pools[b.ID(bEast)].QueryRow(t.Context(), `SELECT count(*), count(*) FILTER (WHERE waits = 'on') FROM public.ends`).Scan(&ends, &waiting))
+	require.Equal(t, [2]int{1, 1}, [2]int{ends, waiting})
+}
+
+// remember returns a function that restores the tables that a confirm changes to their present state.
 func remember(t *testing.T, b *harness.Box, deployment string) (forget func()) {
 	t.Helper()
 	for _, table := range []string{"blockade", "holder_entry", "work"} {
@@ -55,7 +71,7 @@ func remember(t *testing.T, b *harness.Box, deployment string) (forget func()) {
 	}
 }
 
-// A crash forgets a confirm of which the holder's deployment was told, or the end of the work there: the tentative blockade is resolved, the
+// A crash forgets a confirm of which the holder's deployment was told, or comes before the end of the work there: the tentative blockade is resolved, the
 // confirm is sent again, and the references are as before.
 func TestAForgottenConfirmIsDoneAgain_I1_I8(t *testing.T) {
 	t.Parallel()
@@ -82,4 +98,27 @@ func TestAForgottenConfirmIsDoneAgain_I1_I8(t *testing.T) {
 		b.MustDelete(target2)
 		b.Audit()
 	}
+}
+
+// A crash forgets that the row of a deleted target went, but not the acknowledgement of its deletion: nothing refers to it, and tidying
+// removes it.
+func TestAForgottenTargetIsTidied_I8(t *testing.T) {
+	t.Parallel()
+	b := newPair(t, nil)
+	b.MustPut(target, nil)
+	b.MustPut(holder, body{"cascade": target})
+	b.Settle()
+	exec(t, b, bEast, `CREATE TABLE dbcontroller.before_target AS TABLE dbcontroller.foreign_target`)
+	b.MustDelete(target)
+	b.Settle()
+	b.Gone(target, holder)
+	require.Zero(t, b.Count(bEast, "foreign_target"))
+	exec(t, b, bEast, `INSERT INTO dbcontroller.foreign_target TABLE dbcontroller.before_target`)
+	b.Audit()
+	tidied(t, b, bEast)
+	require.Zero(t, b.Count(bEast, "foreign_target"))
+	b.MustPut(target, nil)
+	b.MustPut(holder, body{"cascade": target})
+	b.Settle()
+	b.Audit()
 }

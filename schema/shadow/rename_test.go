@@ -236,7 +236,7 @@ func TestARenamedKindIsDerivedOnTheWayBack_I26(t *testing.T) {
 	require.ErrorAs(t, err, new(*peer.BlockedError), "I3: the body of an ACTIVE holder names it with BLOCK")
 }
 
-// A filter accepts each name of a kind, whichever of them it is stored by.
+// A filter accepts each name of a kind, also others than the stored one.
 func TestAFilterKnowsARenamedKindByEachName(t *testing.T) {
 	t.Parallel()
 	b := regionFirst(t)

@@ -104,7 +104,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	v, rt := verify.New(g, i, t, w, f, compare.New(g, rs)), rights.New(g, p, a)
 	return &Store{
 		reader: r, inspector: i, keeper: t, attempts: a, writer: w, owners: owner.New(g, c), deleter: deletion.New(g, t, w, c, f, rs), verifier: v,
-		administrator: admin.New(g, p, w, c, f, v), capturer: capture.New(g, rs, w, c), righter: rt, granter: wishes.New(rs, rt), steering: steer.New(g, c), book: b, controls: control.New(g), db: d,
+		administrator: admin.New(g, p, w, c, f, v), capturer: capture.New(g, rs, w, c), righter: rt, granter: wishes.New(g, rs, rt), steering: steer.New(g, c), book: b, controls: control.New(g), db: d,
 		epochs: g, recovery: g, databases: g, others: g, versions: g, positions: g, following: f, finalising: c,
 	}, nil
 }

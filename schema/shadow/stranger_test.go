@@ -87,7 +87,7 @@ func TestBeforeTheFirstEnvironmentNobodyIsAStranger_I2_I15(t *testing.T) {
 	require.NoError(t, <-ended)
 }
 
-// A process of a restored database that has not received an environment yet makes nothing wait for who calls: it refuses the call.
+// A process of a restored database that has not received an environment yet makes nothing wait for a caller: it refuses the call.
 func TestBeforeTheFirstEnvironmentAStrangerStopsNoDelete_I13_I15(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)

@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 )
 
 // A confirm that finds no blockade is the first sign that the target's database has lost one: the reference is established again at
@@ -53,6 +54,22 @@ func TestAConfirmThatLacksBlockadesEstablishesAgain_I2_I8(t *testing.T) {
 			b.Audit()
 		})
 	}
+}
+
+// A reference that acts is dropped before the confirm, and leaves its blockade for a while, which does not stand for one that is lost.
+func TestABlockadeOfADroppedReferenceHidesNoLostOne_I8(t *testing.T) {
+	t.Parallel()
+	b := newPair(t, nil)
+	lost := b.MustPut(target, nil)
+	b.MustPut(target2, nil)
+	b.MustPut(holder, body{"block": target, "cascade": target2})
+	_, err := b.Pools[b.ID(aWest)].Exec(t.Context(), `DELETE FROM dbcontroller.blockade WHERE target_id = (SELECT id FROM dbcontroller.shadow WHERE uid = $1)`, lost.UID)
+	require.NoError(t, err)
+	b.MustPut(holder, body{"block": target})
+	b.Settle()
+	_, err = b.Delete(target)
+	require.ErrorAs(t, err, new(*peer.BlockedError))
+	b.Audit()
 }
 
 // A confirm finds no blockade when it is repeated, when its reference was dropped and released before, or when its target is gone: then

@@ -1,6 +1,7 @@
 package shadow_test
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -39,6 +40,29 @@ kinds:
       - { path: zone, immutable: true }
     schema:
       properties: { spec: { properties: { size: { type: integer } } } }
+`
+
+// ruledNext is a version with other defaults, one more reference, and a finalizer.
+const ruledNext = `
+---
+service: b.example.com
+version: v2
+imports: [a.example.com@v1]
+kinds:
+  - kind: Holder
+    patterns: ["holders/{holder}"]
+    finalizers: [{ name: calendar, holder: user/calendar }]
+    references:
+      - { path: block, targets: [a.example.com/Target], behaviour: CASCADE_DELETE }
+      - { path: cascade, targets: [a.example.com/Target], behaviour: CASCADE_DELETE }
+      - { path: list.*, targets: [a.example.com/Target], behaviour: UNSET }
+      - { path: dangling, targets: [a.example.com/Target], behaviour: ALLOW_DANGLING }
+      - { path: near, targets: [Holder], behaviour: BLOCK }
+      - { path: blok, targets: [a.example.com/Target], behaviour: BLOCK }
+    fields:
+      - { path: spec.size, default: 4 }
+    schema:
+      properties: { spec: { properties: { size: { type: integer, maximum: 6 } } } }
 `
 
 const (
@@ -109,10 +133,10 @@ func (w *randomWrites) batch() (writes []peer.Write) {
 }
 
 // A random write and its validation just before have the same answer, defaults and generations included, and the validation leaves no
-// row behind.
+// row behind; across switches of the version, and with resources in DELETING that wait for a finalizer.
 func TestValidateAnswersAsTheWriteWould(t *testing.T) {
 	t.Parallel()
-	b := harness.NewBox(t, ruledServices, func(cfg *shadow.Config) {
+	b := harness.NewBox(t, ruledServices+ruledNext, func(cfg *shadow.Config) {
 		cfg.Delegations = true
 		if cfg.Deployment.Region == "full" {
 			cfg.Limits.Quotas = peer.Quotas{Blocking: 1}
@@ -165,7 +189,7 @@ func TestValidateAnswersAsTheWriteWould(t *testing.T) {
 
 // event changes the world between two writes.
 func (w *randomWrites) event(b *harness.Box) {
-	switch w.IntN(12) {
+	switch w.IntN(14) {
 	case 0:
 		_, _ = b.Delete(fmt.Sprintf("//%s/targets/t%d", aWest, w.IntN(4)))
 	case 1:
@@ -178,6 +202,10 @@ func (w *randomWrites) event(b *harness.Box) {
 		if w.IntN(3) == 0 {
 			b.Renew(aWest) // a failover: a new epoch at the targets' deployment
 		}
+	case 6:
+		b.Switch(bEast, pick(w.Rand, "v1", "v2")) // its derivations wait for the next Settle
+	case 7, 8:
+		_, _ = b.Stores[b.ID(bEast)].RemoveFinalizer(context.Background(), fmt.Sprintf("holders/h%d", w.IntN(5)), uuid.Nil, "calendar")
 	}
 }
 

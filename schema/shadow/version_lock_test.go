@@ -35,8 +35,8 @@ const (
 	shared      = `SELECT pg_advisory_xact_lock_shared($1)`
 )
 
-// What changes whose references and messages count waits for writes under way, which hold the version lock shared; what writes relies
-// on those holds it shared itself.
+// A change of the environment or the version waits for writes under way, which hold the version lock shared; each transaction that relies on them
+// holds it shared itself.
 func TestStepsOfARecoveryHoldTheVersionLock_I1_I5_I8(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)

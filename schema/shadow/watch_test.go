@@ -198,7 +198,7 @@ var (
 // with the watches.
 func decoded(t *testing.T, b *harness.Box, slot string) (transactions [][]changed) {
 	t.Helper()
-	// Decoding reads what is flushed, and the test servers flush late: wait for the last commit.
+	// Decoding reads flushed records, and the test servers flush late: wait for the last commit.
 	require.NoError(t, pgx.BeginFunc(context.Background(), b.Pools[b.ID(aWest)], func(tx pgx.Tx) error {
 		_, err := tx.Exec(context.Background(), `SET LOCAL synchronous_commit = on; SELECT pg_logical_emit_message(true, '', '')`)
 		return err

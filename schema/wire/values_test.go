@@ -76,8 +76,8 @@ func withoutPositions(v reflect.Value) {
 	}
 }
 
-// A field that is added to a descriptor, a deployment, or the rights is lost between registry and deployments unless both
-// conversions have it: here every field is set, whatever its name.
+// A field that is added to a descriptor, a deployment, or the rights is lost between registry and deployments unless both conversions have it: here
+// every field is set by reflection.
 func TestNoFieldIsLostOnTheWire(t *testing.T) {
 	t.Parallel()
 	env := &schema.Environment{}

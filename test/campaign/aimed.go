@@ -176,8 +176,8 @@ func (p *Player) unblocked(ctx context.Context) (holder, target string) {
 
 const hasBlockRightSQL = `SELECT EXISTS (SELECT FROM dbcontroller.foreign_target WHERE block_epoch IS NOT NULL AND uid = $1)`
 
-// underARight reports whether references to a deleted resource may be written all the same: they act, the holder's deployment may not have heard
-// of the deletion yet, and it may have a right to refer to the resource without asking. What it writes then is acted upon later.
+// underARight reports whether references to a deleted resource may be written all the same: they act, the holder's deployment may not have heard of
+// the deletion yet, and it may have a right to refer to the resource without asking. Handlers act upon its writes later.
 func (p *Player) underARight(holder, target string, c Content) bool {
 	return at(holder) != at(target) && p.o.flight[target] && !slices.Contains(slices.Concat(c.Refs["b1"], c.Refs["bl"]), target)
 }

@@ -49,7 +49,7 @@ func Play(t testing.TB, plan Plan, c *Coverage) {
 	watching, stop := context.WithCancel(ctx)
 	defer stop()
 	for _, id := range deployments {
-		watcher, ended := Watch(watching, w, id, c)
+		watcher, ended := Watch(watching, w, id, c, p.cleaner)
 		watchers = append(watchers, watcher)
 		defer func() { stop(); <-ended }()
 	}
@@ -150,8 +150,8 @@ func (p *Player) verify(ctx context.Context) (all []*adminv1.VerifyResponse_Diff
 	return all
 }
 
-// insistVerified repeats verify until it could ask everybody: broken connections are opened again within seconds. It returns what the
-// first one found and repaired as well.
+// insistVerified repeats verify until it could ask everybody: broken connections are opened again within seconds. It returns the findings and repairs
+// of the first one as well.
 func (p *Player) insistVerified(ctx context.Context, id schema.DeploymentID, req *adminv1.VerifyRequest) (all []*adminv1.VerifyResponse_Difference) {
 	p.t.Helper()
 	began := time.Now()

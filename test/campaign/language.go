@@ -17,7 +17,7 @@ import (
 )
 
 // services are two services in two regions. Roots refer to nothing; Chains only cascade and unset; Blockers block, and no cascade
-// removes them; Nodes have all fields; nothing refers to Leaves. v2 renames the kinds.
+// removes them; Nodes have all fields; nothing refers to Leaves. Chains and Leaves have a finalizer. v2 renames the kinds.
 var services = versions("a.example.com", "", "") + "---\n" + versions("b.example.com", "imports: [a.example.com@v1]\n", "a.example.com/") + `---
 regions: [east, west]
 deployments:
@@ -51,10 +51,10 @@ func versions(service, imports, of string) string {
 		ref := func(path, targets, behaviour string) string {
 			return fmt.Sprintf("      - { path: %s, targets: %s, behaviour: %s }\n", path, targets, behaviour)
 		}
-		all := of1(node)
+		all, cleaned := of1(node), fmt.Sprintf("    finalizers: [{ name: %s, holder: %s }]\n", finalizer, cleanerIdentity)
 		return fmt.Sprintf("service: %s\nversion: %s\n%skinds:\n", service, v, imports) +
 			kind("Root", "roots") +
-			kind("Chain", "chains") + refs(
+			kind("Chain", "chains") + cleaned + refs(
 			ref("c1", of1(root, chain), "CASCADE_DELETE"), ref("c2", of1(root, chain), "ASYNC_CASCADE_DELETE"),
 			ref("u1", of1(root, chain), "UNSET"), ref("u2", of1(root, chain), "ASYNC_UNSET"), ref("ul.*", of1(root, chain), "UNSET")) +
 			kind("Blocker", "blockers") + refs(
@@ -62,7 +62,7 @@ func versions(service, imports, of string) string {
 			kind("Node", "nodes") + refs(
 			ref("b1", all, "BLOCK"), ref("bl.*", all, "BLOCK"), ref("c1", all, "CASCADE_DELETE"), ref("c2", all, "ASYNC_CASCADE_DELETE"),
 			ref("u1", all, "UNSET"), ref("u2", all, "ASYNC_UNSET"), ref("ul.*", all, "UNSET"), ref("d", all, "ALLOW_DANGLING")) +
-			kind("Leaf", "leaves") + refs(
+			kind("Leaf", "leaves") + cleaned + refs(
 			ref("c1", all, "CASCADE_DELETE"), ref("u1", all, "UNSET"), ref("ul.*", all, "UNSET"))
 	}
 	return version("v1", "", "") + "---\n" + version("v2", "2", "yes")

@@ -84,28 +84,8 @@ var mutants = []mutant{
 		"check-with-the-lock", "I1, I3", "A delete looks for blockades before it has the lock.",
 		"schema/shadow/internal/deletion/delete.go",
 		[]string{
-			`		root, err := s.lockRoot(ctx, tx, d.kindID, d.req)
-		if err != nil {
-			return err
-		}`,
-			`		early := &plan.Member{}
-		if err := tx.QueryRow(ctx, selectRootSQL, d.kindID, d.req.Name).Scan(&early.ID); err != nil && !errors.Is(err, pgx.ErrNoRows) {
-			return err
-		}
-		before, err := s.cascade.DecideOn(ctx, tx, []*plan.Member{early})
-		if err != nil {
-			return err
-		}
-		d.before = before.Verdict
-		root, err := s.lockRoot(ctx, tx, d.kindID, d.req)
-		if err != nil {
-			return err
-		}`,
-			"\tobstacles int // tries", `	before    plan.Verdict
-	obstacles int // tries`,
-			// what was decided before the lock counts
-			"\tprotected := &peer.ProtectedError{Name: d.req.Name}\n",
-			"\tdecided.Verdict = d.before\n\tprotected := &peer.ProtectedError{Name: d.req.Name}\n",
+			"	member := d.queueRoot(b, root)\n	seen := s.cascade.QueueSight(tx, b, byName, d.kindID, d.req.Name)\n",
+			"	seen := s.cascade.QueueSight(tx, b, byName, d.kindID, d.req.Name)\n	member := d.queueRoot(b, root)\n",
 		},
 	},
 	{
@@ -162,9 +142,7 @@ var mutants = []mutant{
 		"finalised-beside-blockades", "I3, I13", "A blocked resource is removed when every deployment has acknowledged.",
 		"schema/shadow/internal/target/finalise.go",
 		[]string{
-			`WHERE NOT EXISTS (SELECT FROM dbcontroller.blockade WHERE target_id = t)
-    AND NOT EXISTS (SELECT FROM dbcontroller.notice`,
-			"WHERE NOT EXISTS (SELECT FROM dbcontroller.notice",
+			"    AND NOT EXISTS (SELECT FROM dbcontroller.blockade WHERE target_id = t.id)\n", "",
 		},
 	},
 	{
@@ -253,10 +231,10 @@ var mutants = []mutant{
 	},
 	{
 		"one-right-includes-the-other", "I3, I8, I30", "The acting right to a target is taken for the right to block it.",
-		"schema/shadow/internal/write/delegation.go",
+		"schema/shadow/internal/delegated/sql.go",
 		[]string{
 			"    WHERE i.blocks AND ` + db.BlockRightCountsSQL", "    WHERE i.blocks AND ` + db.RightCountsSQL",
-			"WHERE i.pinned OR CASE WHEN i.blocks THEN ` + db.BlockRightCountsSQL", "WHERE i.pinned OR CASE WHEN i.blocks THEN ` + db.RightCountsSQL",
+			"countingSQL + ` AND ` + db.BlockRightCountsSQL", "countingSQL + ` AND ` + db.RightCountsSQL",
 		},
 	},
 	{
@@ -345,6 +323,22 @@ var mutants = []mutant{
 		[]string{
 			"\t\t\treturn v.Model.Names(s.Self, kind.Kind, text, value, name, targetKind)",
 			`			return value != "" || v.Model.Names(s.Self, kind.Kind, text, value, name, targetKind)`,
+		},
+	},
+	{
+		"finalizers-do-not-hold", "I33", "A resource in DELETING is removed although it has finalizers.",
+		"schema/shadow/internal/target/finalise.go",
+		[]string{
+			"AND NOT t.block_deletion AND t.finalizers IS NULL\n",
+			"AND NOT t.block_deletion\n",
+		},
+	},
+	{
+		"removed-at-once-with-finalizers", "I33", "A member of a cascade inside one database is removed at once although its kind has finalizers.",
+		"schema/shadow/internal/plan/decide.go",
+		[]string{
+			"		case waits[id] || m.Protected || cleaned:",
+			"		case waits[id] || m.Protected:",
 		},
 	},
 }

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/db-controller/db-controller/client"
+	"github.com/db-controller/db-controller/cmd/db-controller/direct"
 	"github.com/db-controller/db-controller/schema"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
@@ -43,13 +44,16 @@ type Player struct {
 	// said is the content of the last accepted put of a name: its references stay until a deletion has unset them.
 	said map[string]said
 	// held ends the delay of a deployment's deletions.
-	held func()
+	held    func()
+	cleaner *Cleaner
 }
 
 // NewPlayer returns a player of a language.
 func NewPlayer(t testing.TB, w *World, c *Coverage, r *rand.Rand, l language, each int) *Player {
 	t.Helper()
-	return &Player{t: t, w: w, o: newOracle(t), g: newGenerator(r, l, each), c: c, gone: map[string]bool{}, deleted: map[string]bool{}, said: map[string]said{}}
+	p := &Player{t: t, w: w, o: newOracle(t), g: newGenerator(r, l, each), c: c, gone: map[string]bool{}, deleted: map[string]bool{}, said: map[string]said{}}
+	p.cleaner = newCleaner(p)
+	return p
 }
 
 type said struct {
@@ -424,7 +428,7 @@ func (p *Player) listAt(ctx context.Context, id schema.DeploymentID) (out map[st
 	p.t.Helper()
 	p.insist(func() error {
 		out = map[string]*resourcev1.Resource{}
-		return p.w.Client.Each(ctx, id, client.Query{}, func(r *resourcev1.Resource) error {
+		return direct.Each(ctx, p.w.Client, id, client.Query{}, func(r *resourcev1.Resource) error {
 			out["//"+id.String()+"/"+r.GetName()] = r
 			return nil
 		})

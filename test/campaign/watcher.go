@@ -20,6 +20,8 @@ type Watcher struct {
 	w  *World
 	id schema.DeploymentID
 	c  *Coverage
+	// cleaner has cleaned up after each resource with a finalizer that is gone.
+	cleaner *Cleaner
 
 	mu       sync.Mutex
 	known    map[string]*resourcev1.Resource // guarded by mu; by name
@@ -32,9 +34,9 @@ type Watcher struct {
 }
 
 // Watch watches until ctx ends.
-func Watch(ctx context.Context, w *World, id schema.DeploymentID, c *Coverage) (watcher *Watcher, done <-chan struct{}) {
+func Watch(ctx context.Context, w *World, id schema.DeploymentID, c *Coverage, cleaner *Cleaner) (watcher *Watcher, done <-chan struct{}) {
 	watcher = &Watcher{
-		w: w, id: id, c: c, known: map[string]*resourcev1.Resource{}, revision: map[string]int64{}, deleting: map[string]bool{}, gone: map[string]bool{},
+		w: w, id: id, c: c, cleaner: cleaner, known: map[string]*resourcev1.Resource{}, revision: map[string]int64{}, deleting: map[string]bool{}, gone: map[string]bool{},
 	}
 	ended := make(chan struct{})
 	go func() {
@@ -120,8 +122,7 @@ func (w *Watcher) takeOne(e *resourcev1.WatchResourcesResponse) {
 		w.ended = true
 		for name := range w.known {
 			if !w.fresh[name] {
-				w.gone[w.known[name].GetUid()] = true
-				delete(w.known, name)
+				w.goes(w.known[name])
 			}
 		}
 		w.fresh = nil
@@ -155,8 +156,19 @@ func (w *Watcher) takeOne(e *resourcev1.WatchResourcesResponse) {
 			w.report("%s %s is deleted, and was unknown (I23)", d.GetName(), d.GetUid())
 		}
 		w.gone[d.GetUid()] = true
-		delete(w.known, d.GetName())
+		if known != nil {
+			w.goes(known)
+		}
 	}
+}
+
+// goes takes a resource that is gone.
+func (w *Watcher) goes(r *resourcev1.Resource) {
+	if !w.cleaner.hasCleaned(r) {
+		w.report("%s %s is gone, and nobody has cleaned up after it (I33)", r.GetName(), r.GetUid())
+	}
+	w.gone[r.GetUid()] = true
+	delete(w.known, r.GetName())
 }
 
 // Check returns all violations, and the differences between the watched state and a list.

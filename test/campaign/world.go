@@ -32,6 +32,8 @@ type World struct {
 	t      testing.TB
 	binary string
 	calm   bool // no faults
+	// cleaner is the folder with the certificate of the holder of finalizers.
+	cleaner string
 
 	mu     sync.Mutex
 	wanted map[schema.DeploymentID]string // guarded by mu; the version in the registry
@@ -92,6 +94,7 @@ func NewWorld(t testing.TB, binary string, cluster bool) *World {
 	w.Processes = harness.DescribeProcesses(t, services, playground.Config{Binary: binary, DSNs: dsns, Args: []string{
 		"--tentative-ttl", tentativeTTL.String(), "--owner-grace", "1s", "--lease", leaseTTL.String(), "--audit-interval", "3s", "--delegations", "--block-right-from", "2",
 	}})
+	w.issueCleaner() // the proxies have the certificates of all callers
 	for id, s := range w.sites {
 		s.Deployment = w.Deployments[id]
 		s.calls = harness.NewRPCProxy(t, filepath.Dir(w.ClientCerts()), s.Certs, s.Address)

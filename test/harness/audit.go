@@ -95,9 +95,8 @@ func auditRights(t require.TestingT, id schema.DeploymentID, pool *pgxpool.Pool,
 	require.NoError(t, err)
 }
 
-// Audit fails unless what the invariants promise at rest holds over all deployments: I1 (no reference of an active
-// resource points to nothing), I8 (blocking references and confirmed blockades match one to one, entries cover the
-// acting ones, nothing is tentative), and no row belongs to nothing.
+// Audit fails unless the invariants at rest hold over all deployments: I1 (no reference of an active resource points to nothing), I8 (blocking
+// references and confirmed blockades match one to one, entries cover the acting ones, nothing is tentative), and no row belongs to nothing.
 func (b *Box) Audit() {
 	b.t.Helper()
 	problems := AuditDatabases(b.t, b.Pools)

@@ -432,7 +432,7 @@ func (b *Box) Capture(deployment schema.DeploymentID) {
 	}
 }
 
-// GrantWishes answers what applications of a deployment ask for.
+// GrantWishes grants the wishes of applications of a deployment.
 func (b *Box) GrantWishes(deployment string) {
 	b.t.Helper()
 	require.NoError(b.t, b.Stores[b.ID(deployment)].GrantWishes(context.Background()))

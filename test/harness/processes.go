@@ -2,6 +2,7 @@ package harness
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -42,10 +43,10 @@ func build(flags ...string) (string, error) {
 	return path, build.Run()
 }
 
-// GoBuild runs go build with the flags of make build, so that both share the build cache.
+// GoBuild runs go build with the flags of make build, so that both share the build cache, and collects garbage as late.
 func GoBuild(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "go", append([]string{"build", "-trimpath"}, args...)...)
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOGC=400")
 	return cmd
 }
 
@@ -130,12 +131,14 @@ func DescribeProcesses(t testing.TB, services string, cfg playground.Config) *Pr
 	if cfg.Dir = dir; cfg.Binary == "" {
 		cfg.Binary = Binary(t)
 	}
-	template := deploymentTemplate(t, server)
-	cfg.Database = func(_ context.Context, name string) (string, error) {
-		if name == "registry" {
-			return server.NewDatabase(t, ""), nil
+	if cfg.Database == nil {
+		template := deploymentTemplate(t, server)
+		cfg.Database = func(_ context.Context, name string) (string, error) {
+			if name == "registry" {
+				return server.NewDatabase(t, ""), nil
+			}
+			return server.NewDatabase(t, template), nil
 		}
-		return server.NewDatabase(t, template), nil
 	}
 	cfg.Serving, cfg.DatabaseArgs = AsServing, DatabaseArgs(t)
 	for _, d := range files.Deployments {
@@ -158,6 +161,34 @@ func (p *Processes) Begin(t testing.TB) {
 		_, err := p.Client.Registry.Apply(ctx, &registryv1.ApplyRequest{Regions: env.GetRegions(), Services: env.GetServices(), Deployments: env.GetDeployments(), Rights: env.GetRights()})
 		return err
 	}))
+}
+
+// MigratedBy returns a Database of a playground whose databases a program of another release migrates, with the roles of that release.
+func MigratedBy(t testing.TB, binary string) func(ctx context.Context, name string) (string, error) {
+	server := Postgres(t)
+	return func(ctx context.Context, name string) (string, error) {
+		dsn := server.NewDatabase(t, "")
+		if name == "registry" { // it migrates itself
+			return dsn, nil
+		}
+		if err := Migrate(ctx, t, binary, migrations.Deployment, dsn); err != nil {
+			return "", err
+		}
+		return dsn, grantServing(ctx, dsn)
+	}
+}
+
+// Migrate runs a program's migrate up, for a deployment with the roles of boxes.
+func Migrate(ctx context.Context, t testing.TB, binary string, set migrations.Set, dsn string, more ...string) error {
+	args := append([]string{"migrate", "up", "--set", string(set), "--postgres", dsn}, DatabaseArgs(t)...)
+	if set == migrations.Deployment {
+		args = append(args, "--roles", "--role-prefix", RolePrefix)
+	}
+	out, err := exec.CommandContext(ctx, binary, append(args, more...)...).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("migrate up: %w: %s", err, out)
+	}
+	return nil
 }
 
 // DeploymentDatabase creates a migrated database on the tests' server, for a test that passes it to a deployment.

@@ -30,6 +30,11 @@ func leastPrivileges(ctx context.Context, dsn string) error {
 	if err := migrations.Roles(ctx, dsn, migrations.Deployment, RolePrefix); err != nil {
 		return err
 	}
+	return grantServing(ctx, dsn)
+}
+
+// grantServing makes ServingRole.
+func grantServing(ctx context.Context, dsn string) error {
 	conn, err := pgx.Connect(ctx, dsn)
 	if err != nil {
 		return err

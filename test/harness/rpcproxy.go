@@ -41,7 +41,7 @@ type Mishap struct {
 	Replay time.Duration
 }
 
-// Misfortune decides what happens to a call. It is called concurrently.
+// Misfortune decides the fault of a call. It is called concurrently.
 type Misfortune func(from identity.Identity, method string) Mishap
 
 // and combines two mishaps.

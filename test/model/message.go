@@ -19,12 +19,14 @@ const (
 	resolved
 	deletions
 	acknowledge
+	check   // asks about references of a confirm
+	checked // the lost ones
 	cleaned // removes the finalizer of a resource
 	done    // acknowledges an owed message
 )
 
 func (k kind) String() string {
-	return [...]string{"establish", "established", "together", "outcomes", "confirm", "release", "abandon", "resolve", "resolved", "deletions", "acknowledge", "cleaned", "done"}[k]
+	return [...]string{"establish", "established", "together", "outcomes", "confirm", "release", "abandon", "resolve", "resolved", "deletions", "acknowledge", "check", "checked", "cleaned", "done"}[k]
 }
 
 // message is in flight. It may arrive late, several times, after later ones, or never.
@@ -40,9 +42,12 @@ type message struct {
 	verdicts  []verdict
 	deletions map[UID]bool
 	position  int
-	owed      string    // of done
-	parts     []message // of together: an establish each; of outcomes: an established each, or the establish that was left out
-	leftOut   int       // of together: the part that is left out; none when it is negative
+	owed      string // of done, check and checked
+	unknown   bool   // of done: there were fewer tentative blockades than references
+	// references: of confirm, those that were established under the attempt.
+	references int
+	parts      []message // of together: an establish each; of outcomes: an established each, or the establish that was left out
+	leftOut    int       // of together: the part that is left out; none when it is negative
 }
 
 type request struct {
@@ -97,12 +102,11 @@ func (w *World) receive(m message) {
 	case outcomes:
 		w.outcomes(m)
 	case confirm:
-		for k, b := range d.blockades {
-			if k.Attempt == m.attempt && b.from == m.from {
-				w.confirmOne(m.to, k, b)
-			}
-		}
-		w.answer(m)
+		w.confirm(m)
+	case check:
+		w.send(message{kind: checked, from: m.to, to: m.from, attempt: m.attempt, keys: w.missing(m), owed: m.owed})
+	case checked:
+		w.repair(m)
 	case release:
 		for _, key := range m.keys {
 			for k, b := range d.blockades {
@@ -161,7 +165,11 @@ func (w *World) receive(m message) {
 			}
 		}
 	case done:
-		delete(d.outbox, m.owed)
+		if m.unknown && !w.UnknownIsThrownAway {
+			w.compare(m)
+		} else {
+			delete(d.outbox, m.owed)
+		}
 	}
 	w.finalise(m.to)
 }

@@ -6,6 +6,7 @@
 package model
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -65,7 +66,8 @@ type Mistakes struct {
 	ExpiryRemoves, ResolverDoesNotAbort, ReleaseByName, DeletingTakesReferences, TentativeDoesNotCount,
 	EntryForgotten, LateConfirmTellsNobody, AcknowledgesEverything, ActsUnconditionally, FinalisesBlocked,
 	CommitsAfterAbort, ForgetsReleases, LeftOutIsEstablished, OutcomesAreOfNeighbours,
-	FinalisesUncleaned, CleanedByName, DeletingKeepsReferences bool
+	FinalisesUncleaned, CleanedByName, DeletingKeepsReferences,
+	PartialLossIsNotCounted, DroppedAreNotCounted, UnknownIsThrownAway, LostReferencesAreLeft bool
 }
 
 // deployment is one database.
@@ -196,7 +198,7 @@ func (w *World) Commit(i int) {
 		return
 	}
 	d.decided[wr.attempt] = true
-	confirms := map[int]bool{}
+	confirms := map[int]int{} // by deployment: the references established there
 	for _, path := range slices.Sorted(maps.Keys(wr.before)) {
 		old := wr.before[path]
 		if current, ok := wr.refs[path]; !ok || current != old {
@@ -205,12 +207,12 @@ func (w *World) Commit(i int) {
 	}
 	for _, ref := range wr.refs {
 		if ref.Attempt == wr.attempt && ref.Home != wr.at {
-			confirms[ref.Home] = true
+			confirms[ref.Home]++
 		}
 	}
 	d.resources[wr.holder] = &Resource{UID: wr.holder, Name: wr.name, Refs: wr.refs}
 	for _, home := range slices.Sorted(maps.Keys(confirms)) {
-		w.owe(message{kind: confirm, from: wr.at, to: home, attempt: wr.attempt})
+		w.owe(message{kind: confirm, from: wr.at, to: home, attempt: wr.attempt, references: confirms[home]})
 	}
 	w.history.wrote(wr)
 }
@@ -401,7 +403,7 @@ func (w *World) Expire(at int) {
 func (w *World) Send(at int) {
 	d := w.deployments[at]
 	for _, k := range slices.Sorted(maps.Keys(d.outbox)) {
-		w.send(d.outbox[k])
+		w.send(w.counted(d.outbox[k]))
 	}
 	for to := range w.deployments {
 		snapshot := map[UID]bool{}
@@ -449,10 +451,12 @@ func (w *World) actUpon(at, from int, target UID) {
 }
 
 func sorted(keys []Key) []Key {
-	slices.SortFunc(keys, func(a, b Key) int {
-		return slices.Compare([]int{int(a.Target), int(a.Holder), int(a.Attempt)}, []int{int(b.Target), int(b.Holder), int(b.Attempt)})
-	})
+	slices.SortFunc(keys, Key.compare)
 	return keys
+}
+
+func (k Key) compare(other Key) int {
+	return cmp.Or(cmp.Compare(k.Target, other.Target), cmp.Compare(k.Holder, other.Holder), cmp.Compare(k.Attempt, other.Attempt), cmp.Compare(k.Path, other.Path))
 }
 
 func (w *World) report(format string, args ...any) {

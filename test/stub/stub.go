@@ -75,6 +75,9 @@ func New(t testing.TB, s Services) *Installation {
 		id := schema.DeploymentID{Service: Deployment.Service, Region: region}
 		_, address := serve(t, authority, identity.Deployment(id), func(server *grpc.Server) {
 			resourcev1.RegisterResourceServiceServer(server, resources)
+			if s.Admin != nil {
+				adminv1.RegisterAdminServiceServer(server, s.Admin)
+			}
 		})
 		env.Regions = append(env.Regions, &registryv1.Region{Name: region})
 		env.Deployments = append(env.Deployments, &registryv1.Deployment{Service: id.Service, Region: region, Version: "v1", Address: address})

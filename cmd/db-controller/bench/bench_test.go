@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"encoding/xml"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -189,4 +190,48 @@ func TestGrowthIsThatOfTheLastThird(t *testing.T) {
 		require.InDelta(t, r.Baseline, r.Value, 1e-9, r.Case)
 		require.Positive(t, r.Value)
 	}
+}
+
+// A connection that ends during a measurement takes its processor time with it: its parent has it.
+func TestTimesOfEndedProcessesCount(t *testing.T) {
+	t.Parallel()
+	if _, pid := statOf("/proc/self/stat"); pid == 0 {
+		t.Skip("no /proc")
+	}
+	cmd := exec.CommandContext(t.Context(), "sh", "-c", "(i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done); echo ended; read -r _")
+	in, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	_, err = out.Read(make([]byte, 1))
+	require.NoError(t, err)
+	require.Positive(t, cpuNow(cmd.Process.Pid).postgres)
+	require.NoError(t, in.Close())
+	_ = cmd.Wait()
+}
+
+// A shape with many targets has a body for each, and the written resources refer to them in turn.
+func TestShapesReferToTheirTargetsInTurn(t *testing.T) {
+	bodies, err := writeShape{body: map[string]any{"account": "accounts/a*", "model": "sensor"}, targets: 3}.bodies()
+	require.NoError(t, err)
+	require.Len(t, bodies, 3)
+	require.Equal(t, map[string]any{"account": "accounts/a3", "model": "sensor"}, bodies[2].AsMap())
+	bodies, err = writeShape{body: map[string]any{"model": "sensor"}}.bodies()
+	require.NoError(t, err)
+	require.Len(t, bodies, 1)
+}
+
+// A shared list is neither encoded nor copied, so that its memory does not depend on its size; no time is compared here.
+func TestListsInsideAProcessAreMeasuredBesideAConnection(t *testing.T) {
+	r := &run{Config: Config{Runs: 1, Progress: func(string, ...any) {}}}
+	require.NoError(t, r.inProcess(t.Context()))
+	found := map[string]Result{}
+	for _, result := range r.results {
+		found[result.Case] = result
+	}
+	require.Len(t, found, 4)
+	require.Less(t, found["in-process-shared-memory"].Ratio, 0.05)
+	require.Greater(t, found["in-process-copied-memory"].Value, found["in-process-shared-memory"].Value)
+	require.Positive(t, found["in-process-shared"].Baseline)
 }

@@ -84,7 +84,7 @@ func (r *run) removed(ctx context.Context, name schema.FullName, uid string) (fl
 	if _, err := resources.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{Name: name.Name}); err != nil {
 		return 0, err
 	}
-	if err := r.Client.WaitGone(ctx, name, uid, nil); err != nil {
+	if err := r.Client.WaitGone(ctx, name.String(), uid, nil); err != nil {
 		return 0, err
 	}
 	return milliseconds(time.Since(began)), nil

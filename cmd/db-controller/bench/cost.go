@@ -19,8 +19,8 @@ const (
 // writtenSQL returns how many transactions have written so far, and the bytes of the log, of the whole server.
 const writtenSQL = `SELECT pg_snapshot_xmax(pg_current_snapshot())::text::float8, pg_current_wal_insert_lsn() - '0/0'::pg_lsn`
 
-// costs measures what one call of each operation takes, with all that follows from it in all deployments: writing transactions, bytes of
-// the log, and processor time by process. Rates depend on a machine and on what else it does; these hardly do.
+// costs measures one call of each operation, with its consequences in all deployments: writing transactions, bytes of the log, and processor time by
+// process. Rates depend on the machine and its load; these measures hardly do.
 func (r *run) costs(ctx context.Context) error {
 	operations, err := r.operations(ctx, "cost")
 	if err != nil {
@@ -40,7 +40,7 @@ type operation struct {
 	call func(ctx context.Context, i int) error
 }
 
-// operations returns all, in their order, and makes what they refer to. The names of their resources contain a name.
+// operations returns all operations, in their order, and makes the resources to which they refer. The names of their resources contain a name.
 func (r *run) operations(ctx context.Context, of string) ([]operation, error) {
 	project, err := r.costFixture(ctx, of)
 	if err != nil {
@@ -93,7 +93,7 @@ func (r *run) costFixture(ctx context.Context, of string) (project string, err e
 			return "", err
 		}
 	}
-	if err := r.Client.PutMany(ctx, targets, "projects/"+of+"-root-", costCalls, nil); err != nil {
+	if err := PutMany(ctx, r.Client, targets, "projects/"+of+"-root-", costCalls, nil); err != nil {
 		return "", err
 	}
 	g, within := errgroup.WithContext(ctx)
@@ -138,7 +138,7 @@ func (r *run) cost(ctx context.Context, op operation) error {
 	return nil
 }
 
-// calls makes all calls, waits for what follows from them, and returns the processor time of each.
+// calls makes all calls, waits for their consequences, and returns the processor time of each call.
 func (r *run) calls(ctx context.Context, op operation) (cpuTimes, error) {
 	before := cpuNow(r.server)
 	g, within := errgroup.WithContext(ctx)

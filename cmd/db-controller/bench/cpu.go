@@ -41,8 +41,7 @@ func statOf(path string) (fields []string, pid int) {
 	return fields, pid
 }
 
-// cpuNow reads the times; server is the first process of PostgreSQL. Its processes that have ended are missing: connections stay open
-// during a measurement.
+// cpuNow reads the times; server is the first process of PostgreSQL, which knows those of its processes that have ended.
 func cpuNow(server int) (t cpuTimes) {
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
 	for _, path := range stats {
@@ -56,6 +55,10 @@ func cpuNow(server int) (t cpuTimes) {
 		switch took := (user + system) * 10; { // a hundred ticks a second
 		case pid == os.Getpid():
 			t.client += took
+		case pid == server && server != 0 && len(fields) > 14:
+			user, _ = strconv.ParseFloat(fields[13], 64)
+			system, _ = strconv.ParseFloat(fields[14], 64)
+			t.postgres += (user + system) * 10
 		case parent == server && server != 0:
 			t.postgres += took
 		case parent == os.Getpid() && pid != server:

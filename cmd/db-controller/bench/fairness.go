@@ -86,7 +86,7 @@ func (r *run) besideLarge(ctx context.Context, name string) ([]float64, error) {
 		return nil, err
 	}
 	gone := make(chan error, 1)
-	go func() { gone <- r.Client.WaitGone(ctx, target, uid, nil) }()
+	go func() { gone <- r.Client.WaitGone(ctx, target.String(), uid, nil) }()
 	return r.deleteEach(ctx, small, gone)
 }
 
@@ -120,7 +120,7 @@ func (r *run) singleOnce(ctx context.Context, s pair) (float64, error) {
 	if _, err := resources.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{Name: s.target.Name}); err != nil {
 		return 0, err
 	}
-	if err := r.Client.WaitGone(ctx, s.holder, s.uid, nil); err != nil {
+	if err := r.Client.WaitGone(ctx, s.holder.String(), s.uid, nil); err != nil {
 		return 0, err
 	}
 	return milliseconds(time.Since(began)), nil

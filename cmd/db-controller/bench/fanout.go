@@ -117,7 +117,7 @@ func (r *run) fanOutOnce(ctx context.Context, name string, n int) (float64, erro
 	if err != nil {
 		return 0, err
 	}
-	if err := r.Client.PutMany(ctx, holders, "fleets/"+name+"-", n, map[string]any{"project": target.String()}); err != nil {
+	if err := PutMany(ctx, r.Client, holders, "fleets/"+name+"-", n, map[string]any{"project": target.String()}); err != nil {
 		return 0, err
 	}
 	if err := r.settle(ctx); err != nil {

@@ -16,12 +16,12 @@ import (
 var growths = []int{10_000, 100_000, 1_000_000}
 
 const (
-	// Resources of the kind of $3 with a blockade each: half of these on the target $4, from the deployment ($5, $6).
+	// Resources of the kind of a resource with a blockade each: half of these on a hot target.
 	growTargetsSQL = `
 WITH s AS (
     INSERT INTO dbcontroller.shadow (uid, kind_id, state, shard, revision, generation, name)
     SELECT gen_random_uuid(), p.kind_id, 1, n % 64, n, 1, 'projects/grown-' || n
-    FROM dbcontroller.shadow p, generate_series($1::int + 1, $2::int) AS n WHERE p.name = $3
+    FROM dbcontroller.shadow p, generate_series(@from::int + 1, @to::int) AS n WHERE p.name = @like
     RETURNING id, uid, kind_id, revision, name
 ), r AS (
     INSERT INTO dbcontroller.resource (id, body) SELECT id, '{}' FROM s
@@ -32,7 +32,7 @@ WITH s AS (
 INSERT INTO dbcontroller.blockade (target_id, holder_uid, attempt, field_id, deployment_id, holder_kind_id, behaviour, holder_name)
 SELECT CASE WHEN s.revision % 2 = 0 THEN s.id ELSE hot.id END, gen_random_uuid(), gen_random_uuid(), f.id, d.id, s.kind_id, 1, 'fleets/grown-' || s.revision
 FROM s, dbcontroller.shadow hot, dbcontroller.deployment d, (SELECT min(id) AS id FROM dbcontroller.field) f
-WHERE hot.name = $4 AND d.service = $5 AND d.region = $6`
+WHERE hot.name = @hot AND d.service = @service AND d.region = @region`
 
 	// Resources of the kind of $3, each with a reference to the target $4 and a decided attempt; and as many other targets.
 	growHoldersSQL = `
@@ -61,8 +61,8 @@ SELECT s.id, t.id, gen_random_uuid(), f.id, 1 FROM s, t, (SELECT min(id) AS id F
 	scannedSQL = `SELECT relname, seq_tup_read FROM pg_stat_user_tables WHERE schemaname = 'dbcontroller' AND n_live_tup >= $1`
 )
 
-// growth measures the operations of cost while both deployments grow: the processor time of a call beside that with the least resources, and
-// how many rows of large tables a call reads by sequential scans. It runs last: what it adds stays.
+// growth measures the operations of cost while both deployments grow: the processor time of a call beside that with the least resources, and how many
+// rows of large tables a call reads by sequential scans. It runs last: the added resources stay.
 func (r *run) growth(ctx context.Context) error {
 	least := map[string]float64{}
 	grown := 0
@@ -114,7 +114,9 @@ func (r *run) grow(ctx context.Context, of string, from, n int) error {
 		return err
 	}
 	err := onConnection(ctx, r.Playground.Deployments[targets].DSN, func(conn *pgx.Conn) error {
-		_, err := conn.Exec(ctx, growTargetsSQL, from, n, "projects/"+of, account, holders.Service, holders.Region)
+		_, err := conn.Exec(ctx, growTargetsSQL, pgx.StrictNamedArgs{
+			"from": from, "to": n, "like": "projects/" + of, "hot": account, "service": holders.Service, "region": holders.Region,
+		})
 		return err
 	})
 	if err != nil {

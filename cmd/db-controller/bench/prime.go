@@ -110,7 +110,7 @@ func (r *run) primed(ctx context.Context, outstanding float64) (ms, mb float64, 
 	return 0, 0, fmt.Errorf("its watches were not primed within a minute: %w", ctx.Err())
 }
 
-// scrape sums up the metrics of the nodes' watches of shadows, and reads what the process holds.
+// scrape sums up the metrics of the nodes' watches of shadows, and reads the memory of the process.
 func scrape(ctx context.Context, url string) (map[string]float64, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {

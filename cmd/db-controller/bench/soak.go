@@ -7,7 +7,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/db-controller/db-controller/client"
 	"github.com/db-controller/db-controller/schema"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
@@ -18,16 +20,16 @@ const (
 	soakSamples = 60
 )
 
-// heldSQL counts what a database holds for the load: connections and dead rows.
+// heldSQL counts the connections and the dead rows of a database.
 const heldSQL = `
 SELECT (SELECT count(*) FROM pg_stat_activity WHERE datname = current_database())::float8,
     (SELECT COALESCE(sum(n_dead_tup), 0) FROM pg_stat_user_tables)::float8`
 
-// held is what the controllers and their databases hold at a time.
+// held has the resources of the controllers and their databases at one time.
 type held struct{ memory, goroutines, connections, dead float64 }
 
-// soak writes and deletes for some minutes, so that as many resources go as come, and compares what the controllers and their databases hold
-// in the last third of the time with the third before. A ratio well above 1 is a leak.
+// soak writes and deletes for some minutes, so that as many resources go as come, and compares memory, goroutines, connections and dead rows in the
+// last third of the time with the third before. A ratio well above 1 is a leak.
 func (r *run) soak(ctx context.Context) error {
 	account := schema.FullName{Deployment: targets, Name: "projects/soak/serviceAccounts/a"}
 	for _, name := range []schema.FullName{{Deployment: targets, Name: "projects/soak"}, account, {Deployment: holders, Name: "fleets/soak"}} {
@@ -79,28 +81,29 @@ func (r *run) soak(ctx context.Context) error {
 	return nil
 }
 
-// soakRound makes a target with a holder elsewhere that goes along, and a blocking reference; and removes all.
+// soakRound makes a target with a holder elsewhere that goes along, and a blocking reference; and removes all. Its calls are repeated until they are
+// definite, as guarantees.md tells: within twenty minutes some run out of time on a busy machine.
 func (r *run) soakRound(ctx context.Context, name string, account schema.FullName) error {
-	target := schema.FullName{Deployment: targets, Name: "projects/" + name}
-	device := schema.FullName{Deployment: holders, Name: "fleets/soak/devices/" + name}
+	target := schema.FullName{Deployment: targets, Name: "projects/" + name}.String()
+	device := schema.FullName{Deployment: holders, Name: "fleets/soak/devices/" + name}.String()
 	for _, put := range []struct {
-		name schema.FullName
+		name string
 		body map[string]any
 	}{
 		{target, nil},
-		{schema.FullName{Deployment: holders, Name: "fleets/" + name}, map[string]any{"project": target.String()}},
+		{schema.FullName{Deployment: holders, Name: "fleets/" + name}.String(), map[string]any{"project": target}},
 		{device, map[string]any{"account": account.String()}},
 	} {
-		if _, err := r.put(ctx, put.name, put.body); err != nil {
-			return err
-		}
-	}
-	for _, name := range []schema.FullName{device, target} {
-		resources, err := r.Client.Resources(ctx, name.Deployment)
+		body, err := structpb.NewStruct(put.body)
 		if err != nil {
 			return err
 		}
-		if _, err := resources.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{Name: name.Name}); err != nil {
+		if _, err := r.Client.Put(ctx, &resourcev1.Resource{Name: put.name, Body: body}); err != nil {
+			return err
+		}
+	}
+	for _, name := range []string{device, target} {
+		if _, err := r.Client.Delete(ctx, name, client.Version{}); err != nil {
 			return err
 		}
 	}

@@ -81,7 +81,7 @@ func (r *run) unsetOnce(ctx context.Context, name string, n int) (float64, error
 		return 0, err
 	}
 	body := map[string]any{"backup": map[string]any{"account": account.String()}}
-	if err := r.Client.PutMany(ctx, holders, fleet.Name+"/devices/d", n, body); err != nil {
+	if err := PutMany(ctx, r.Client, holders, fleet.Name+"/devices/d", n, body); err != nil {
 		return 0, err
 	}
 	if err := r.settle(ctx); err != nil {

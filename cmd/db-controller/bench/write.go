@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -37,15 +39,36 @@ SELECT $1, revision, 1, 3, 1, now(), $2, $3::text::jsonb FROM s`
 // writeShape describes the references of the written resources.
 type writeShape struct {
 	name       string
-	pattern    string // of the name
-	body       map[string]any
+	pattern    string         // of the name
+	body       map[string]any // a star in a text stands for the number of a target
+	targets    int            // that the resources refer to in turn
 	references int
 	foreign    bool
 	clients    []int
 }
 
+// bodies returns a body for each target.
+func (s writeShape) bodies() ([]*structpb.Struct, error) {
+	out := make([]*structpb.Struct, max(s.targets, 1))
+	for i := range out {
+		body := map[string]any{}
+		for key, value := range s.body {
+			text, _ := value.(string)
+			body[key] = strings.ReplaceAll(text, "*", strconv.Itoa(i+1))
+		}
+		var err error
+		if out[i], err = structpb.NewStruct(body); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// manyTargets is the number of targets of writes that do not refer to one hot target.
+const manyTargets = 1000
+
 // write measures creates: without references, with one in the same database, and with another one to another deployment, which is
-// established and confirmed.
+// established and confirmed, to one hot target and to many.
 func (r *run) write(ctx context.Context) error {
 	account := schema.FullName{Deployment: targets, Name: "projects/write/serviceAccounts/a"}
 	for _, name := range []schema.FullName{{Deployment: targets, Name: "projects/write"}, account, {Deployment: holders, Name: "fleets/write"}} {
@@ -53,13 +76,28 @@ func (r *run) write(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := PutMany(ctx, r.Client, targets, account.Name, manyTargets, nil); err != nil {
+		return err
+	}
+	var chosen []writeShape
 	for _, shape := range []writeShape{
-		{"write-none", "fleets/write-%s", map[string]any{"model": "sensor"}, 0, false, []int{1, 8, 16, 64}},
-		{"write-local", "fleets/write/devices/local-%s", map[string]any{"model": "sensor"}, 1, false, []int{1, 8, 16, 64}},
-		{"write-foreign", "fleets/write/devices/%s", map[string]any{"account": account.String(), "model": "sensor"}, 2, true, []int{1, 16, 64, 240}},
+		{"write-none", "fleets/write-%s", map[string]any{"model": "sensor"}, 1, 0, false, []int{1, 8, 16, 64}},
+		{"write-local", "fleets/write/devices/local-%s", map[string]any{"model": "sensor"}, 1, 1, false, []int{1, 8, 16, 64}},
+		{"write-foreign", "fleets/write/devices/%s", map[string]any{"account": account.String(), "model": "sensor"}, 1, 2, true, []int{1, 16, 64, 240}},
+		{"write-foreign-1000", "fleets/write/devices/many-%s", map[string]any{"account": account.String() + "*", "model": "sensor"}, manyTargets, 2, true, []int{16, 64, 240}},
 	} {
-		if !slices.Contains(r.Cases, "write") && !slices.Contains(r.Cases, shape.name) {
-			continue
+		if slices.Contains(r.Cases, "write") || slices.Contains(r.Cases, shape.name) {
+			chosen = append(chosen, shape)
+		}
+	}
+	return r.shapes(ctx, chosen...)
+}
+
+// shapes measures shapes with their numbers of clients, or with those that were asked for.
+func (r *run) shapes(ctx context.Context, shapes ...writeShape) error {
+	for _, shape := range shapes {
+		if len(r.Clients) > 0 {
+			shape.clients = r.Clients
 		}
 		for _, clients := range shape.clients {
 			if err := r.writes(ctx, shape, clients); err != nil {
@@ -72,11 +110,11 @@ func (r *run) write(ctx context.Context) error {
 
 // writes measures one shape with a number of clients, beside inserts of the same rows.
 func (r *run) writes(ctx context.Context, shape writeShape, clients int) error {
-	body, err := structpb.NewStruct(shape.body)
+	bodies, err := shape.bodies()
 	if err != nil {
 		return err
 	}
-	text, err := body.MarshalJSON()
+	text, err := bodies[0].MarshalJSON()
 	if err != nil {
 		return err
 	}
@@ -88,7 +126,7 @@ func (r *run) writes(ctx context.Context, shape writeShape, clients int) error {
 	for i := range r.Runs {
 		name := func(n int64) string { return fmt.Sprintf(shape.pattern, fmt.Sprintf("c%d-%d-%d", clients, i, n)) }
 		rate, cpu, err := r.measured(ctx, clients, func(ctx context.Context, n int64) error {
-			_, err := resources.CreateResource(ctx, &resourcev1.CreateResourceRequest{Resource: &resourcev1.Resource{Name: name(n), Body: body}})
+			_, err := resources.CreateResource(ctx, &resourcev1.CreateResourceRequest{Resource: &resourcev1.Resource{Name: name(n), Body: bodies[n%int64(len(bodies))]}})
 			return err
 		}, r.quiet)
 		if err != nil {
@@ -116,13 +154,7 @@ func (r *run) writes(ctx context.Context, shape writeShape, clients int) error {
 	return nil
 }
 
-// rate runs clients in parallel for a while, and returns their operations a second.
-func (r *run) rate(ctx context.Context, clients int, do func(ctx context.Context, n int64) error) (float64, error) {
-	rate, _, err := r.measured(ctx, clients, do, nil)
-	return rate, err
-}
-
-// measured is rate, and also returns the processor time of each. The time includes
+// measured runs clients in parallel for a while, and returns their operations a second and the processor time of each. The time includes
 // the work that quiet waits for; quiet may be nil.
 func (r *run) measured(ctx context.Context, clients int, do func(ctx context.Context, n int64) error, quiet func(context.Context) error) (float64, cpuTimes, error) {
 	var n atomic.Int64

@@ -92,3 +92,13 @@ func TestADatabaseElsewhereNeedsVerifiedTLS(t *testing.T) {
 	require.NoError(t, CheckDSN(elsewhere+"?sslmode=disable", true))
 	require.NoError(t, CheckDSN("postgres://u@localhost/x?sslmode=disable", false))
 }
+
+// Texts of other people and deployments cannot control the terminal, nor forge a row of a table.
+func TestPrintedTextsControlNoTerminal(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	p := Printer{Out: &out}
+	p.Table("NAME REASON", [][]any{{"a", "\x1b[2Jgone\nb  fine\r\u202e\u009b"}})
+	p.Line("because %s\n\tend", "\x1b]0;title\a")
+	require.Equal(t, "NAME  REASON\na     \ufffd[2Jgone b  fine\ufffd\ufffd\ufffd\nbecause \ufffd]0;title\ufffd\n\tend\n", out.String())
+}

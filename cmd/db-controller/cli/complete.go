@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/db-controller/db-controller/client"
+	"github.com/db-controller/db-controller/cmd/db-controller/direct"
 	"github.com/db-controller/db-controller/schema"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
@@ -86,7 +87,7 @@ func namesIn(ctx context.Context, c *client.Client, id schema.DeploymentID, pref
 		query.Filter = `name = "` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, `*`, `\\*`).Replace(prefix) + `*"`
 	}
 	var names []string
-	_ = c.Each(ctx, id, query, func(r *resourcev1.Resource) error { // a part of the names is better than none
+	_ = direct.Each(ctx, c, id, query, func(r *resourcev1.Resource) error { // a part of the names is better than none
 		if names = append(names, "//"+id.String()+"/"+r.GetName()); len(names) == mostCompletions {
 			return errEnoughNames
 		}

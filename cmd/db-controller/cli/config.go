@@ -83,7 +83,10 @@ func setFlag(f *pflag.Flag, value any) (err error) {
 		if _, nested := value.(map[string]any); nested {
 			return errors.New("want a value, not fields")
 		}
-		err = f.Value.Set(fmt.Sprint(value))
+		text := fmt.Sprint(value)
+		if err = f.Value.Set(text); err != nil {
+			err = fmt.Errorf("%q: %w", text, wanted(f, err))
+		}
 	}
 	if err != nil {
 		return err
@@ -268,6 +271,17 @@ func shown(f *pflag.Flag) string {
 		return "xxxxx" // not a URL, and perhaps one with a password
 	}
 	return passwordField.ReplaceAllString(value, "${1}xxxxx")
+}
+
+// Given returns the values of the flags of a command that are set, for people: without passwords.
+func Given(cmd *cobra.Command) map[string]string {
+	given := map[string]string{}
+	cmd.Flags().VisitAll(func(f *pflag.Flag) { // Visit knows only those of the command line
+		if f.Changed {
+			given[f.Name] = shown(f)
+		}
+	})
+	return given
 }
 
 // RequireFlags returns an error that names all of these flags that are empty.

@@ -1,6 +1,8 @@
 package cli
 
 import (
+	"errors"
+
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
@@ -40,7 +42,7 @@ func newConfigPrint() *cobra.Command {
 	var flags []string
 	cmd := &cobra.Command{
 		Use:     "print COMMAND [FLAG...]",
-		Short:   "Print the settings that a command would run with, and where each comes from; passwords are left out",
+		Short:   "Print the settings that a command would run with, and where each comes from; passwords are left out, and absurd values are refused",
 		Example: "  db-controller config print serve --config /etc/db-controller.yaml -o json\n  db-controller config print migrate up -- --set registry",
 		Args: func(cmd *cobra.Command, args []string) (err error) {
 			if len(args) == 0 {
@@ -57,12 +59,16 @@ func newConfigPrint() *cobra.Command {
 				flags = append([]string{"--config", path}, flags...)
 			}
 			if err := of.ParseFlags(flags); err != nil {
-				return Usage("%w", err)
+				return FlagError(of, err)
 			}
 			if err := Configure(of); err != nil {
 				return Usage("%w", err)
 			}
-			return printSettings(PrinterOf(cmd), of)
+			err := printSettings(PrinterOf(cmd), of)
+			if of.PreRunE != nil { // it checks the values
+				err = errors.Join(err, of.PreRunE(of, nil))
+			}
+			return err
 		},
 	}
 	OutputFlag(cmd)

@@ -1,6 +1,9 @@
 package cli
 
 import (
+	"errors"
+	"os"
+
 	"github.com/spf13/cobra"
 
 	"github.com/db-controller/db-controller/client"
@@ -28,10 +31,18 @@ func OpenClient(cmd *cobra.Command) (*client.Client, error) {
 		options = append(options, client.WithTokenFile(token))
 	}
 	c, err := client.Open(path, options...)
+	if errors.Is(err, os.ErrNotExist) && !fileExists(path) {
+		return nil, Usage("%s does not exist: start `db-controller dev` in another terminal, or name a file with --context", path)
+	}
 	if err != nil {
 		return nil, Usage("%w", err)
 	}
 	return c, nil
+}
+
+func fileExists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }
 
 // NewDeploymentCommand returns a command that calls deployments.

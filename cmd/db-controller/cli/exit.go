@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/db-controller/db-controller/client"
+	"github.com/db-controller/db-controller/schema"
 )
 
 // Exit codes. Scripts depend on them: docs/operations.md has the table.
@@ -37,9 +38,13 @@ func (e *exitError) Unwrap() error { return e.err }
 // WithCode returns an error with an exit code.
 func WithCode(code int, err error) error { return &exitError{code, err} }
 
-// Usage returns an error about the command line or the configuration.
+// Usage returns an error about the command line or the configuration. An error in args that has a code keeps it.
 func Usage(format string, args ...any) error {
-	return WithCode(WrongUsage, fmt.Errorf(format, args...))
+	err := fmt.Errorf(format, args...)
+	if errors.As(err, new(*exitError)) {
+		return err
+	}
+	return WithCode(WrongUsage, err)
 }
 
 // ExitCode returns the exit code for an error.
@@ -68,22 +73,37 @@ func ExitCode(err error) int {
 }
 
 // answered is the error of a call, with the message and the code of its status as text.
-type answered struct{ err error }
+type answered struct {
+	err error
+	of  schema.FullName // the resource of the call; zero: none
+}
 
 func (e *answered) Error() string {
 	s, _ := status.FromError(e.err)
-	return fmt.Sprintf("%s (%s)", s.Message(), s.Code())
+	message := s.Message()
+	if e.of.Name != "" && startsWithName(message, e.of.Name) { // a deployment calls its own resources by their relative names
+		message = strings.Replace(message, e.of.Name, e.of.String(), 1)
+	}
+	return fmt.Sprintf("%s (%s)", message, s.Code())
+}
+
+func startsWithName(message, name string) bool {
+	rest, starts := strings.CutPrefix(message, name)
+	return starts && (strings.HasPrefix(rest, " ") || strings.HasPrefix(rest, ":"))
 }
 
 func (e *answered) Unwrap() error { return e.err }
 
 // Plain shows the error of a call by its message and its code.
-func Plain(err error) error {
+func Plain(err error) error { return PlainOf(schema.FullName{}, err) }
+
+// PlainOf is Plain for a call about a resource: the message has its full name, as commands take it.
+func PlainOf(name schema.FullName, err error) error {
 	if err == nil || errors.As(err, new(*answered)) {
 		return err
 	}
 	if _, ok := status.FromError(err); ok {
-		return &answered{err}
+		return &answered{err, name}
 	}
 	return err
 }

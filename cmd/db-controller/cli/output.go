@@ -10,6 +10,7 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode"
 
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
@@ -53,7 +54,7 @@ func (r Printer) People() bool { return r.Format == "table" || r.Format == "" }
 // Line prints a line for people.
 func (r Printer) Line(format string, args ...any) {
 	if r.People() {
-		_, _ = fmt.Fprintf(r.Out, format+"\n", args...)
+		_, _ = fmt.Fprintln(r.Out, Legible(fmt.Sprintf(format, args...)))
 	}
 }
 
@@ -67,11 +68,22 @@ func (r Printer) Table(header string, rows [][]any) {
 	for _, row := range rows {
 		cells := make([]string, len(row))
 		for i, cell := range row {
-			cells[i] = fmt.Sprint(cell)
+			cells[i] = strings.NewReplacer("\n", " ", "\t", " ").Replace(Legible(fmt.Sprint(cell)))
 		}
 		_, _ = fmt.Fprintln(w, strings.Join(cells, "\t"))
 	}
 	_ = w.Flush()
+}
+
+// Legible returns a text in which nothing controls a terminal: reasons, causes and errors are texts of other people and deployments. Lines
+// and tabs stay, and any other character that is not printed becomes U+FFFD.
+func Legible(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) || r == '\n' || r == '\t' {
+			return r
+		}
+		return unicode.ReplacementChar
+	}, text)
 }
 
 // Document prints the result for programs: a message, a slice of messages, or a value for encoding/json.

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/spf13/pflag"
@@ -18,7 +19,11 @@ func CheckDSN(dsn string, plaintext bool) error {
 	if plaintext {
 		return nil
 	}
-	if err := postgres.CheckTLS(dsn); err != nil {
+	err := postgres.CheckTLS(dsn)
+	if errors.Is(err, postgres.ErrNotADSN) {
+		return fmt.Errorf("--postgres: %w: want postgres://user@host/database, or host=… dbname=…", err)
+	}
+	if err != nil {
 		return fmt.Errorf("--postgres: %w; on a trusted network, add --postgres-plaintext", err)
 	}
 	return nil

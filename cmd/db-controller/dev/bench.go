@@ -42,7 +42,7 @@ times. Compare the ratios within a run; machines differ.
   write    create resources through gRPC: without references, with one in the same database (a parent), and with a second
            one to another deployment; 1 to 240 clients (one identity has 250 calls). Beside inserting the same rows with pgx, one transaction each. Also
            the processor time of a write in all processes, which says more than a rate on a machine that does other things.
-           write-none, write-local and write-foreign are its parts.
+           write-none, write-local, write-foreign (one hot target) and write-foreign-1000 (a thousand) are its parts.
   watch    eight writers at full speed, with no watch, with one, and with a hundred on connections of their own: what
            the writers lose, events a second, and from a write's answer to its event; and one writer of transactions of
            a thousand.
@@ -53,10 +53,14 @@ times. Compare the ratios within a run; machines differ.
            the call until the answer, beside five round trips. The deployments are stores of one process, so that
            the round trips count and not the machine. It fails when a deployment was not asked.
   delegated
-           create a resource with one acting reference to another deployment: by asking that deployment, and then by
-           processes with --delegations, under a right. Beside both, inserting the same rows with pgx.
+           create a resource with one acting reference to one of 1,000 resources of another deployment: by asking that deployment, and then by
+           processes with --delegations, under a right; so with a parent and a blocking reference, and both again with the target's
+           deployment stopped. Beside all, inserting the same rows with pgx, and resources without references.
   attached what the triggers of attached tables, async and strict, cost plain SQL: inserts, updates and deletes of single rows, 100 and
            50,000, beside the same statements on equal tables with a native key, in processor time of the server.
+  in-process
+           the list of 100 resources over the channels inside a process, which share messages or copy them, beside a connection of this machine:
+           time, and allocated memory.
   growth   the operations of cost while both deployments have 10,000, 100,000 and 1,000,000 resources: the processor time of a call beside
            that with the fewest, and how many rows of large tables a call reads by sequential scans. It runs last.
   soak     for --minutes, only when it is named: resources come and go at full speed, and memory, goroutines, connections and dead rows of the
@@ -76,6 +80,7 @@ times. Compare the ratios within a run; machines differ.
 	f.StringSliceVar(&cfg.Cases, "cases", bench.Cases, "which cases")
 	f.IntSliceVar(&cfg.N, "n", []int{200, 300, 1_000, 3_000, 10_000, 100_000}, "holders of the fan-out")
 	f.IntVar(&cfg.Runs, "runs", 3, "runs of each case; the median counts")
+	f.IntSliceVar(&cfg.Clients, "clients", nil, "numbers of clients of write and delegated (default: those of each case)")
 	f.IntVar(&cfg.Minutes, "minutes", 20, "how long soak runs")
 	f.BoolVar(&asJSON, "json", false, "a line of JSON for each result instead of one document (-o json)")
 	f.StringVar(&plot, "plot", "", "an SVG `FILE` to write a picture of the ratios to")

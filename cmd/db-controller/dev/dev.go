@@ -42,7 +42,7 @@ and certificate. It runs until Ctrl-C, and then stops all processes. With --scen
 built in, and so is "adopt", about tables that applications already have.
 
 Each deployment needs at least 6 connections to PostgreSQL. dev starts a server with enough connections; before it uses the
-server of --postgres, it checks that enough connections are free.`,
+server of --postgres, it checks that enough connections are free and that no other playground runs on it.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			err := runDev(cmd, cfg)
@@ -193,6 +193,12 @@ func startPlayground(ctx context.Context, pg *launcher.Server, dir string, files
 	}
 	each, err := connectionsEach(ctx, pg, len(ids))
 	if err != nil {
+		return nil, nil, err
+	}
+	// An earlier playground's databases are dropped below, not those of a running one.
+	if err := pg.Claim(ctx); errors.Is(err, launcher.ErrClaimed) {
+		return nil, nil, fmt.Errorf("another playground runs on %s: stop it, or use another server with --postgres", pg.Source())
+	} else if err != nil {
 		return nil, nil, err
 	}
 	p, err := playground.New(ctx, playground.Config{

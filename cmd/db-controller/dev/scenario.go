@@ -18,7 +18,9 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/db-controller/db-controller/client"
+	"github.com/db-controller/db-controller/cmd/db-controller/bench"
 	"github.com/db-controller/db-controller/cmd/db-controller/cli"
+	"github.com/db-controller/db-controller/cmd/db-controller/direct"
 	"github.com/db-controller/db-controller/cmd/db-controller/playground"
 	"github.com/db-controller/db-controller/cmd/db-controller/resources"
 	"github.com/db-controller/db-controller/schema"
@@ -178,7 +180,7 @@ func (s *scenario) expect(refused, verb, name string, err error) error {
 }
 
 func (s *scenario) put(ctx context.Context, p *putStep) error {
-	name, calls, err := s.c.Named(ctx, p.Name)
+	name, calls, err := direct.Named(ctx, s.c, p.Name)
 	if err != nil {
 		return err
 	}
@@ -201,7 +203,7 @@ func (s *scenario) bulk(ctx context.Context, b *bulkStep) error {
 	if err != nil {
 		return err
 	}
-	if err := s.c.PutMany(ctx, first.Deployment, strings.TrimSuffix(first.Name, "1"), b.Count, b.Body); err != nil {
+	if err := bench.PutMany(ctx, s.c, first.Deployment, strings.TrimSuffix(first.Name, "1"), b.Count, b.Body); err != nil {
 		return fmt.Errorf("put %s1 to %d: %w", b.Name, b.Count, cli.Plain(err))
 	}
 	s.print("  put     %s1 … %d   in %s", b.Name, b.Count, since(began))
@@ -211,7 +213,7 @@ func (s *scenario) bulk(ctx context.Context, b *bulkStep) error {
 func since(began time.Time) time.Duration { return time.Since(began).Round(time.Millisecond) }
 
 func (s *scenario) delete(ctx context.Context, st step) error {
-	name, resources, err := s.c.Named(ctx, st.Delete)
+	name, resources, err := direct.Named(ctx, s.c, st.Delete)
 	if err != nil {
 		return err
 	}
@@ -228,11 +230,7 @@ func (s *scenario) gone(ctx context.Context, names []string) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	for _, full := range names {
-		name, err := schema.ParseFullName(full)
-		if err != nil {
-			return err
-		}
-		if err := s.c.WaitGone(ctx, name, s.uidOf(ctx, full), nil); err != nil {
+		if err := s.c.WaitGone(ctx, full, s.uidOf(ctx, full), nil); err != nil {
 			return fmt.Errorf("%s still exists: %w", full, cli.Plain(err))
 		}
 		s.print("  gone    %s   after %s", full, since(s.deleted))
@@ -245,7 +243,7 @@ func (s *scenario) uidOf(ctx context.Context, full string) string {
 	if uid := s.uids[full]; uid != "" {
 		return uid
 	}
-	if name, resources, err := s.c.Named(ctx, full); err == nil {
+	if name, resources, err := direct.Named(ctx, s.c, full); err == nil {
 		if r, err := resources.GetResource(ctx, &resourcev1.GetResourceRequest{Name: name.Name}); err == nil {
 			return r.GetUid()
 		}
@@ -254,7 +252,7 @@ func (s *scenario) uidOf(ctx context.Context, full string) string {
 }
 
 func (s *scenario) without(ctx context.Context, full, field string) error {
-	name, resources, err := s.c.Named(ctx, full)
+	name, resources, err := direct.Named(ctx, s.c, full)
 	if err != nil {
 		return err
 	}
@@ -363,7 +361,7 @@ func (s *scenario) switchVersion(ctx context.Context, st step) error {
 	if err != nil {
 		return err
 	}
-	if _, err := s.c.SetVersion(ctx, id, st.Switch.Version); err != nil {
+	if _, err := direct.SetVersion(ctx, s.c, id, st.Switch.Version); err != nil {
 		return cli.Plain(err)
 	}
 	s.print("  switch  %s to %s", st.Switch.Deployment, st.Switch.Version)
@@ -371,7 +369,7 @@ func (s *scenario) switchVersion(ctx context.Context, st step) error {
 }
 
 func (s *scenario) plan(ctx context.Context, full string) error {
-	name, calls, err := s.c.Named(ctx, full)
+	name, calls, err := direct.Named(ctx, s.c, full)
 	if err != nil {
 		return err
 	}
@@ -434,7 +432,7 @@ func (s *scenario) dangling(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		err = s.c.Each(ctx, d.DeploymentID, client.Query{}, func(r *resourcev1.Resource) error {
+		err = direct.Each(ctx, s.c, d.DeploymentID, client.Query{}, func(r *resourcev1.Resource) error {
 			full := schema.FullName{Deployment: d.DeploymentID, Name: r.GetName()}.String()
 			there[full] = true
 			kind, err := model.Kind(r.GetKind())

@@ -13,6 +13,7 @@ import (
 
 	"github.com/db-controller/db-controller/client"
 	"github.com/db-controller/db-controller/cmd/db-controller/cli"
+	"github.com/db-controller/db-controller/cmd/db-controller/direct"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/lint"
 	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
@@ -77,7 +78,7 @@ func NewApply() *cobra.Command {
 			if err := files.Rights.CheckKinds(after.Services); err != nil {
 				return err
 			}
-			unused, err := c.UnusedPatterns(cmd.Context(), before, after)
+			unused, err := direct.UnusedPatterns(cmd.Context(), c, before, after)
 			if err != nil {
 				return err
 			}
@@ -96,12 +97,12 @@ func NewApply() *cobra.Command {
 	return cmd
 }
 
-// unreached are the warnings of services that lead to regions in which, as far as all files and the registry know, the service
-// that they refer to is not.
+// unreached are the warnings of services that refer to a service which, as far as all files and the registry know, is not in a region, or
+// runs a version there without the target's kind.
 func unreached(services []*schema.Descriptor, env *schema.Environment) []lint.Finding {
 	return slices.DeleteFunc(lint.Services(env.Services, env.Deployments...), func(f lint.Finding) bool {
 		given := slices.ContainsFunc(services, func(d *schema.Descriptor) bool { return d.ServiceVersion == f.Of })
-		return f.ID != lint.NoDeploymentInRegion || f.Acknowledged != "" || !given
+		return f.ID != lint.NoDeploymentInRegion && f.ID != lint.ImportNotRun || f.Acknowledged != "" || !given
 	})
 }
 

@@ -19,7 +19,7 @@ import (
 func NewConsole() *cobra.Command {
 	var listen string
 	var actions bool
-	cmd := cli.NewDeploymentCommand("console", "Show all deployments in a browser", `  db-controller console --context dev
+	cmd := cli.NewDeploymentCommand("console", "Show all deployments in a browser", `  db-controller console --context /etc/db-controller/client.yaml
   db-controller console --listen 127.0.0.1:8080`, cobra.NoArgs,
 		func(cmd *cobra.Command, c *client.Client, _ []string) error {
 			if err := loopback(listen); err != nil {

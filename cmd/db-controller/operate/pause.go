@@ -3,6 +3,7 @@ package operate
 import (
 	"cmp"
 	"context"
+	"fmt"
 
 	"github.com/spf13/cobra"
 
@@ -12,16 +13,34 @@ import (
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
 )
 
-// pausing is what pause and resume change.
+// pausing names the handlers and deployments that pause and resume change.
 type pausing struct{ of, handler, reason string }
+
+// among returns the pause that p names of those of a deployment, or nil.
+func (p pausing) among(pauses []*adminv1.Pause, at schema.DeploymentID) *adminv1.Pause {
+	for _, k := range pauses {
+		if k.GetOf() == cmp.Or(p.of, at.String()) && k.GetHandler() == p.handler {
+			return k
+		}
+	}
+	return nil
+}
 
 // NewPause returns the command pause.
 func NewPause() *cobra.Command {
 	cmd := newPauseCommand("pause", "Stop deletions or a handler in a deployment until resume, for operators", pauseTexts{
 		"%s deletes nothing until resume", "%s does nothing for deletions of %s until resume", "%s: %s is paused until resume", "%s: %s is paused for %s until resume",
-	}, func(ctx context.Context, admin adminv1.AdminServiceClient, p pausing) error {
+	}, func(ctx context.Context, c *client.Client, admin adminv1.AdminServiceClient, p pausing) error {
+		if err := checkListed(ctx, c, p.of); err != nil {
+			return err
+		}
 		_, err := admin.Pause(ctx, &adminv1.PauseRequest{Of: p.of, Handler: p.handler, Reason: p.reason})
 		return err
+	}, func(_ []*adminv1.Pause, before *adminv1.Pause) string {
+		if before == nil {
+			return ""
+		}
+		return fmt.Sprintf("it was paused before, by %s on %s: %s", before.GetActor(), cli.At(before.GetTime().AsTime()), before.GetReason())
 	})
 	cmd.Long = `Stop deletions or a handler in a deployment until resume.
 
@@ -45,13 +64,21 @@ stored; status, stuck and explain show each pause and the operator who began it.
 func NewResume() *cobra.Command {
 	return newPauseCommand("resume", "End a pause, for operators", pauseTexts{
 		"%s deletes again", "%s acts upon deletions of %s again", "%s: %s works again", "%s: %s works for %s again",
-	}, func(ctx context.Context, admin adminv1.AdminServiceClient, p pausing) error {
+	}, func(ctx context.Context, _ *client.Client, admin adminv1.AdminServiceClient, p pausing) error {
 		_, err := admin.Resume(ctx, &adminv1.ResumeRequest{Of: p.of, Handler: p.handler, Reason: p.reason})
 		return err
+	}, func(pauses []*adminv1.Pause, before *adminv1.Pause) string {
+		switch {
+		case before != nil:
+			return ""
+		case len(pauses) == 0:
+			return "nothing was paused"
+		}
+		return "there was no such pause: status shows the others"
 	})
 }
 
-// pauseTexts say what was done, with the deployment, the handler and the other deployment.
+// pauseTexts are the messages of both commands, with the deployment, the handler and the other deployment.
 type pauseTexts struct{ all, some, handler, handlerFor string }
 
 func (t pauseTexts) print(out cli.Printer, at schema.DeploymentID, p pausing) {
@@ -68,7 +95,8 @@ func (t pauseTexts) print(out cli.Printer, at schema.DeploymentID, p pausing) {
 	}
 }
 
-func newPauseCommand(name, short string, texts pauseTexts, call func(context.Context, adminv1.AdminServiceClient, pausing) error) *cobra.Command {
+// newPauseCommand returns pause or resume. note describes a call that changes nothing, by the pauses before it and the one that is named.
+func newPauseCommand(name, short string, texts pauseTexts, call func(context.Context, *client.Client, adminv1.AdminServiceClient, pausing) error, note func(pauses []*adminv1.Pause, named *adminv1.Pause) string) *cobra.Command {
 	var p pausing
 	cmd := cli.NewDeploymentCommand(name+" DEPLOYMENT [--handler HANDLER] [--of OTHER] --reason TEXT", short, `  db-controller `+name+` iam.example.com/us-west2 --reason "ticket 4711"
   db-controller `+name+` iam.example.com/us-west2 --of devices.example.com/eastus2 --reason "ticket 4711"
@@ -82,8 +110,12 @@ func newPauseCommand(name, short string, texts pauseTexts, call func(context.Con
 				return err
 			}
 			admin, err := c.Admin(cmd.Context(), at)
+			if err != nil {
+				return err
+			}
+			before, err := admin.Status(cmd.Context(), &adminv1.StatusRequest{})
 			if err == nil {
-				err = call(cmd.Context(), admin, p)
+				err = call(cmd.Context(), c, admin, p)
 			}
 			if err != nil {
 				return cli.Plain(err)
@@ -93,6 +125,10 @@ func newPauseCommand(name, short string, texts pauseTexts, call func(context.Con
 			done := map[string]string{"deployment": at.String(), "of": cmp.Or(p.of, at.String())}
 			if p.handler != "" {
 				done["handler"] = p.handler
+			}
+			if unchanged := note(before.GetPauses(), p.among(before.GetPauses(), at)); unchanged != "" {
+				out.Line("  nothing has changed: %s", unchanged)
+				done["unchanged"] = unchanged
 			}
 			return out.Document(done)
 		})

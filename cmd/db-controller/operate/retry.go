@@ -33,6 +33,9 @@ func NewRetry() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if err := checkListed(cmd.Context(), c, of); err != nil {
+				return err
+			}
 			done, err := retry(cmd.Context(), c, at, req)
 			if err != nil {
 				return cli.Plain(err)

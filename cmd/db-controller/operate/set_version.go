@@ -5,6 +5,7 @@ import (
 
 	"github.com/db-controller/db-controller/client"
 	"github.com/db-controller/db-controller/cmd/db-controller/cli"
+	"github.com/db-controller/db-controller/cmd/db-controller/direct"
 	"github.com/db-controller/db-controller/schema"
 )
 
@@ -17,7 +18,7 @@ func NewSetVersion() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			d, err := c.SetVersion(cmd.Context(), id, args[1])
+			d, err := direct.SetVersion(cmd.Context(), c, id, args[1])
 			if err != nil {
 				return cli.Plain(err)
 			}

@@ -38,11 +38,11 @@ func NewStuck() *cobra.Command {
 			}
 			env, err := c.Environment(cmd.Context())
 			if err != nil {
-				return err
+				return cli.Plain(err)
 			}
 			at := deploymentsOf(env, args)
 			if len(at) == 0 && len(args) > 0 {
-				return cli.Usage("%s is no service and no deployment of the environment", strings.Join(args, " "))
+				return cli.WithCode(cli.Refused, fmt.Errorf("%s is no service and no deployment of the environment: known deployments are %s", args[0], strings.Join(deploymentNames(env), ", ")))
 			}
 			return printStuck(cli.PrinterOf(cmd), stuckIn(cmd.Context(), c, at, longer))
 		})

@@ -99,6 +99,7 @@ type verified struct {
 	Differences []json.RawMessage    `json:"differences"`
 
 	found, repaired int64
+	dangling        int64 // of found, not repaired: the target is gone
 	unasked         []string
 }
 
@@ -132,19 +133,12 @@ func verify(cmd *cobra.Command, c *client.Client, names []string, how verificati
 
 // which returns the deployments to verify: the named ones, or all that have run.
 func (v *verified) which(ctx context.Context, c *client.Client, names []string) (of []schema.DeploymentID, err error) {
-	for _, name := range names {
-		id, err := schema.ParseDeploymentID(name)
-		if err != nil {
-			return nil, err
-		}
-		of = append(of, id)
-	}
-	if len(of) > 0 {
-		return of, nil
+	if len(names) > 0 {
+		return named(ctx, c, names)
 	}
 	env, err := c.Environment(ctx)
 	if err != nil {
-		return nil, err
+		return nil, cli.Plain(err)
 	}
 	for _, d := range env.Deployments {
 		if d.NeverRan() {
@@ -156,16 +150,34 @@ func (v *verified) which(ctx context.Context, c *client.Client, names []string) 
 	return of, nil
 }
 
+// named parses names of deployments, and refuses those that the environment does not list before any is compared.
+func named(ctx context.Context, c *client.Client, names []string) (of []schema.DeploymentID, err error) {
+	for _, name := range names {
+		id, err := schema.ParseDeploymentID(name)
+		if err != nil {
+			return nil, cli.Usage("%w", err)
+		}
+		if err := checkListed(ctx, c, name); err != nil {
+			return nil, err
+		}
+		of = append(of, id)
+	}
+	return of, nil
+}
+
 // verdict returns an error when differences are left, or deployments were not compared.
 func (v *verified) verdict(repair bool) error {
 	var wrong []string
 	code := cli.Failed
 	if left := v.found - v.repaired; left > 0 {
 		text := cli.Plural(left, "difference") + " left"
-		if !repair {
+		if left > v.dangling && !repair {
 			text += ": verify --repair makes the certain repairs"
 		}
 		wrong = append(wrong, text)
+		if v.dangling > 0 {
+			wrong = append(wrong, cli.Plural(v.dangling, "reference")+" without a target: a person decides about each, or about all (verify --repair --dangling=act)")
+		}
 	}
 	if len(v.unasked) > 0 {
 		if len(wrong) == 0 {
@@ -220,6 +232,9 @@ func (v *verified) one(cmd *cobra.Command, c *client.Client, id schema.Deploymen
 		if d.GetActedUpon() {
 			v.out.Line("%s  %s (%s, %s) and %s: %s", d.GetKind(), d.GetHolder(), d.GetPath(), d.GetBehaviour(), d.GetTarget(), d.GetRemedy())
 			return
+		}
+		if d.GetDangling() && !d.GetRepaired() {
+			v.dangling++
 		}
 		v.out.Line("%s  %s (%s) and %s\n    cause:  %s\n    remedy: %s", d.GetKind(), d.GetHolder(), d.GetPath(), d.GetTarget(), d.GetCause(), d.GetRemedy())
 	}, func(p *adminv1.VerifyResponse_Progress) {

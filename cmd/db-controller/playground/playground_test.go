@@ -1,15 +1,19 @@
 package playground_test
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -89,4 +93,39 @@ func TestAStartEndsWithTheFirstFailure(t *testing.T) {
 	failed := errors.New("not applied")
 	p = newPlayground(t, 1)
 	require.ErrorIs(t, p.Start(t.Context(), func(context.Context) error { return failed }), failed)
+}
+
+// Two processes never get the same port, although neither listens on it yet.
+func TestProcessesTakeDifferentPorts(t *testing.T) {
+	t.Parallel()
+	if os.Getenv("DBCONTROLLER_TEST_PORTS") != "" {
+		mine, err := playground.FreeAddresses(1000)
+		require.NoError(t, err)
+		fmt.Println(strings.Join(mine, "\n"))
+		_, _ = io.Copy(io.Discard, os.Stdin) // it keeps them
+		return
+	}
+	ours, err := playground.FreeAddresses(1000)
+	require.NoError(t, err)
+	seen := map[string]bool{}
+	for _, address := range ours {
+		require.False(t, seen[address], address)
+		seen[address] = true
+	}
+	for range 2 {
+		other := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestProcessesTakeDifferentPorts$") //nolint:gosec // this test
+		other.Env = append(os.Environ(), "DBCONTROLLER_TEST_PORTS=1")
+		in, err := other.StdinPipe()
+		require.NoError(t, err)
+		out, err := other.StdoutPipe()
+		require.NoError(t, err)
+		require.NoError(t, other.Start())
+		t.Cleanup(func() { _ = in.Close(); _ = other.Wait() })
+		lines := bufio.NewScanner(out)
+		for range 1000 {
+			require.True(t, lines.Scan())
+			require.False(t, seen[lines.Text()], lines.Text())
+			seen[lines.Text()] = true
+		}
+	}
 }

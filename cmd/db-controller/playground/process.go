@@ -4,13 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"runtime"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -184,36 +181,4 @@ func (p *Process) end(s syscall.Signal) error {
 	}
 	p.cmd = nil
 	return nil
-}
-
-// given holds the ports that FreeAddresses has returned in this process.
-var given = struct {
-	sync.Mutex
-	ports map[int]bool // guarded by Mutex
-}{ports: map[int]bool{}}
-
-// FreeAddresses returns n addresses on loopback on which no process listens, and that it has not returned before. Their ports
-// are below the range of outgoing connections, one of which could otherwise take the port before a server listens.
-func FreeAddresses(n int) ([]string, error) {
-	given.Lock()
-	defer given.Unlock()
-	var out []string
-	for tries := 0; len(out) < n; tries++ {
-		port := 20_000 + rand.IntN(12_000)
-		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
-		if given.ports[port] {
-			continue
-		}
-		l, err := net.Listen("tcp", address)
-		if err != nil && tries > 1000 {
-			return nil, fmt.Errorf("find a free port: %w", err)
-		}
-		if err != nil {
-			continue
-		}
-		_ = l.Close()
-		given.ports[port] = true
-		out = append(out, address)
-	}
-	return out, nil
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 
 	"github.com/db-controller/db-controller/client"
 	"github.com/db-controller/db-controller/cmd/db-controller/cli"
+	"github.com/db-controller/db-controller/cmd/db-controller/direct"
 	"github.com/db-controller/db-controller/schema"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
@@ -123,7 +125,7 @@ func (d *deletion) all(cmd *cobra.Command, c *client.Client, names []string) err
 		result, err := d.one(cmd, c, name)
 		if err != nil {
 			result.Error = err.Error()
-			if len(names) > 1 {
+			if len(names) > 1 && !strings.HasPrefix(err.Error(), name) {
 				err = fmt.Errorf("%s: %w", name, err)
 			}
 		}
@@ -141,7 +143,7 @@ func (d *deletion) all(cmd *cobra.Command, c *client.Client, names []string) err
 func (d *deletion) one(cmd *cobra.Command, c *client.Client, full string) (result deleted, err error) {
 	out := cli.PrinterOf(cmd)
 	result.Name = full
-	name, resources, err := c.Named(cmd.Context(), full)
+	name, resources, err := direct.Named(cmd.Context(), c, full)
 	if err != nil {
 		return result, err
 	}
@@ -177,7 +179,7 @@ func (d *deletion) follow(cmd *cobra.Command, c *client.Client, name schema.Full
 			return interrupted(name)
 		}
 		if err != nil {
-			return cli.Plain(err)
+			return cli.PlainOf(name, err)
 		}
 		if gone {
 			result.State = "GONE"
@@ -216,7 +218,7 @@ func (d *deletion) unanswered(ctx context.Context, name schema.FullName, err err
 	case d.timeout > 0 && (errors.Is(err, context.DeadlineExceeded) || status.Code(err) == codes.DeadlineExceeded):
 		return cli.WithCode(cli.Unavailable, fmt.Errorf("no answer within %s (--timeout): it is unknown whether the delete of %s was accepted; explain %s shows it", d.timeout, name, name))
 	}
-	return cli.Plain(err)
+	return cli.PlainOf(name, err)
 }
 
 // interrupted is the error of a command that was interrupted while a deletion continues.
@@ -248,7 +250,7 @@ func (d *deletion) waitGone(cmd *cobra.Command, c *client.Client, name schema.Fu
 		showing.Wait()
 		lines.end()
 	}()
-	err := c.WaitGone(ctx, name, answer.GetResource().GetUid(), nil)
+	err := c.WaitGone(ctx, name.String(), answer.GetResource().GetUid(), nil)
 	if errors.Is(err, context.DeadlineExceeded) || status.Code(err) == codes.DeadlineExceeded {
 		return false, nil
 	}

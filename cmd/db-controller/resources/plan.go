@@ -9,6 +9,7 @@ import (
 
 	"github.com/db-controller/db-controller/client"
 	"github.com/db-controller/db-controller/cmd/db-controller/cli"
+	"github.com/db-controller/db-controller/cmd/db-controller/direct"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
 
@@ -21,13 +22,13 @@ func NewPlan() *cobra.Command {
 }
 
 func printPlan(cmd *cobra.Command, c *client.Client, full string) error {
-	name, resources, err := c.Named(cmd.Context(), full)
+	name, resources, err := direct.Named(cmd.Context(), c, full)
 	if err != nil {
 		return err
 	}
 	plan, err := resources.PlanDeletion(cmd.Context(), &resourcev1.PlanDeletionRequest{Name: name.Name})
 	if err != nil {
-		return cli.Plain(err)
+		return cli.PlainOf(name, err)
 	}
 	if out := cli.PrinterOf(cmd); !out.People() {
 		return out.Document(plan)
@@ -42,7 +43,9 @@ type planText struct {
 	plan *resourcev1.PlanDeletionResponse
 }
 
-func (p planText) line(format string, args ...any) { _, _ = fmt.Fprintf(p.out, format+"\n", args...) }
+func (p planText) line(format string, args ...any) {
+	_, _ = fmt.Fprintln(p.out, cli.Legible(fmt.Sprintf(format, args...)))
+}
 
 // WritePlan draws the resources that would be deleted or changed as a tree, and lists blockers.
 func WritePlan(out io.Writer, plan *resourcev1.PlanDeletionResponse) {
@@ -125,9 +128,17 @@ func (p planText) verdict() {
 			deleted.add(g)
 		}
 	}
+	silent := len(p.plan.GetUnasked())
+	if silent > 0 {
+		deleted.atLeast, unset.atLeast = true, true
+	}
 	p.line("A delete would be accepted: %s deleted, %s unset.", deleted, unset)
+	if silent > 0 {
+		p.line("≥ is \"at least\": %s did not answer.", cli.Plural(silent, "deployment"))
+		return
+	}
 	if deleted.atLeast || unset.atLeast {
-		p.line("≥ is \"at least\": the plan stopped at its limit. What refers to the visited resources is counted beyond it, what is below the others is not.")
+		p.line("≥ is \"at least\": the plan stopped at its limit. Referrers of the visited resources are counted beyond it, resources below the others are not.")
 	}
 }
 

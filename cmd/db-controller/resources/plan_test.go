@@ -33,7 +33,7 @@ func TestAPlanIsATreeOfGroups(t *testing.T) {
 └─ 1 Key deleted in iam.example.com/us-west2 (owner): keys/k
 
 A delete would be accepted: ≥ 5 deleted, ≥ 5 unset.
-≥ is "at least": the plan stopped at its limit. What refers to the visited resources is counted beyond it, what is below the others is not.
+≥ is "at least": the plan stopped at its limit. Referrers of the visited resources are counted beyond it, resources below the others are not.
 `, got)
 }
 

@@ -21,6 +21,7 @@ import (
 
 	"github.com/db-controller/db-controller/client"
 	"github.com/db-controller/db-controller/cmd/db-controller/cli"
+	"github.com/db-controller/db-controller/cmd/db-controller/direct"
 	"github.com/db-controller/db-controller/schema"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
@@ -83,7 +84,7 @@ func (p *putting) checkArguments(cmd *cobra.Command, args []string) error {
 }
 
 func (p *putting) one(cmd *cobra.Command, c *client.Client, args []string) error {
-	body, err := readBody(cmd, args[1:], p.file)
+	body, err := readBody(cmd, "body", args[1:], p.file)
 	if err == nil && len(p.set) > 0 {
 		body, err = setFields(body, p.set)
 	}
@@ -94,7 +95,7 @@ func (p *putting) one(cmd *cobra.Command, c *client.Client, args []string) error
 	if err != nil {
 		return err
 	}
-	name, resources, err := c.Named(cmd.Context(), args[0])
+	name, resources, err := direct.Named(cmd.Context(), c, args[0])
 	if err != nil {
 		return err
 	}
@@ -103,7 +104,7 @@ func (p *putting) one(cmd *cobra.Command, c *client.Client, args []string) error
 		return cli.WithCode(cli.Refused, fmt.Errorf("%s exists, and a put without a body would empty it: give its whole body, or '{}' for none", name))
 	}
 	if err != nil {
-		return cli.Plain(err)
+		return cli.PlainOf(name, err)
 	}
 	return show(cmd, []*resourcev1.Resource{r}, false)
 }
@@ -127,14 +128,14 @@ func NewPatch() *cobra.Command {
 			if err != nil {
 				return cli.Usage("%w", err)
 			}
-			name, resources, err := c.Named(cmd.Context(), args[0])
+			name, resources, err := direct.Named(cmd.Context(), c, args[0])
 			if err != nil {
 				return err
 			}
 			update.Resource.Name = name.Name
 			r, err := resources.UpdateResource(cmd.Context(), update)
 			if err != nil {
-				return cli.Plain(err)
+				return cli.PlainOf(name, err)
 			}
 			return show(cmd, []*resourcev1.Resource{r}, false)
 		})
@@ -197,7 +198,7 @@ func setFields(body *structpb.Struct, set []string) (*structpb.Struct, error) {
 			return nil, fmt.Errorf("--set %s: %w", s, err)
 		}
 	}
-	return toStruct(fields)
+	return toStruct("body", fields)
 }
 
 func setField(fields map[string]any, path []string, value any) error {
@@ -235,16 +236,20 @@ func readInput(cmd *cobra.Command, file string) ([]byte, error) {
 	if file == "-" {
 		return io.ReadAll(cmd.InOrStdin())
 	}
-	return os.ReadFile(file)
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		return nil, cli.WithCode(cli.Failed, err)
+	}
+	return raw, nil
 }
 
 // readBody returns nil when there is no body, or one without a document.
-func readBody(cmd *cobra.Command, inline []string, file string) (*structpb.Struct, error) {
+func readBody(cmd *cobra.Command, what string, inline []string, file string) (*structpb.Struct, error) {
 	var raw []byte
 	var err error
 	switch {
 	case len(inline) > 0 && file != "":
-		return nil, errors.New("give the body as an argument or in a file, not both")
+		return nil, fmt.Errorf("give the %s as an argument or in a file, not both", what)
 	case len(inline) > 0:
 		raw = []byte(inline[0])
 	case file != "":
@@ -256,29 +261,29 @@ func readBody(cmd *cobra.Command, inline []string, file string) (*structpb.Struc
 	var body map[string]any
 	documents := yaml.NewDecoder(bytes.NewReader(raw))
 	if err := documents.Decode(&body); err != nil && !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("the body is neither JSON nor YAML with fields: %w", err)
+		return nil, fmt.Errorf("the %s is neither JSON nor YAML with fields: %w", what, err)
 	}
 	if err := documents.Decode(new(any)); !errors.Is(err, io.EOF) {
-		return nil, errors.New("the body has more than one YAML document; a resource has one (several resources: put -f FILE without a name)")
+		return nil, fmt.Errorf("the %s has more than one YAML document; a resource has one (several resources: put -f FILE without a name)", what)
 	}
 	if body == nil {
 		return nil, nil //nolint:nilnil // no body, which differs from an empty body
 	}
-	return toStruct(body)
+	return toStruct(what, body)
 }
 
-// toStruct converts a body. It returns an error for a value that JSON does not represent exactly.
-func toStruct(body map[string]any) (*structpb.Struct, error) {
-	if err := exact("body", body); err != nil {
+// toStruct converts a body, or a status. It returns an error for a value that JSON does not represent exactly.
+func toStruct(what string, body map[string]any) (*structpb.Struct, error) {
+	if err := exact(what, body); err != nil {
 		return nil, err
 	}
 	s, err := structpb.NewStruct(body)
 	if err != nil {
-		return nil, fmt.Errorf("the body: %w", err)
+		return nil, fmt.Errorf("the %s: %w", what, err)
 	}
 	// Protobuf's JSON would write NaN as a string; encoding/json refuses it.
 	if _, err := json.Marshal(body); err != nil {
-		return nil, fmt.Errorf("the body: %w", err)
+		return nil, fmt.Errorf("the %s: %w", what, err)
 	}
 	return s, nil
 }
@@ -369,7 +374,7 @@ func putRun(ctx context.Context, c *client.Client, run []givenResource) ([]*reso
 		if r.Body == nil {
 			req.Writes = append(req.Writes, &resourcev1.BatchWriteResourcesRequest_Write{Write: &resourcev1.BatchWriteResourcesRequest_Write_Create{Create: r.Resource}})
 		} else {
-			req.Writes = append(req.Writes, client.PutWrite(r.Resource))
+			req.Writes = append(req.Writes, client.PutOf(r.Resource))
 		}
 	}
 	answer, err := resources.BatchWriteResources(ctx, req)

@@ -1,6 +1,10 @@
 package resources
 
 import (
+	"context"
+	"errors"
+	"time"
+
 	"github.com/spf13/cobra"
 
 	"github.com/db-controller/db-controller/client"
@@ -19,16 +23,24 @@ type referrer struct {
 // NewReferrers returns the command referrers.
 func NewReferrers() *cobra.Command {
 	var limit int
+	var timeout time.Duration
 	cmd := cli.NewDeploymentCommand("referrers NAME", "List the resources that refer to a resource, or that it owns, in all deployments",
 		"  db-controller referrers //iam.example.com/us-west2/projects/acme", ofResources(cobra.ExactArgs(1)),
 		func(cmd *cobra.Command, c *client.Client, args []string) error {
 			if limit <= 0 {
 				return cli.Usage("--limit %d: want at least 1", limit)
 			}
-			out, found := cli.PrinterOf(cmd), []referrer{}
-			for r, err := range c.Referrers(cmd.Context(), args[0]) {
-				if err != nil {
-					return cli.Plain(err)
+			if timeout <= 0 {
+				return cli.Usage("--timeout %s: want more than 0s", timeout)
+			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
+			defer cancel()
+			out, found, rows := cli.PrinterOf(cmd), []referrer{}, [][]any{}
+			var silent error
+			for r, err := range c.Referrers(ctx, args[0]) {
+				if err != nil { // the referrers found so far are true
+					silent = cli.Plain(err)
+					break
 				}
 				if len(found) == limit {
 					cmd.PrintErrf("there are more: use --limit %d\n", 10*limit)
@@ -38,14 +50,20 @@ func NewReferrers() *cobra.Command {
 				if b := schema.Behaviour(r.GetBehaviour()); b.Valid() {
 					line.Behaviour = b.String()
 				}
-				out.Line("%-60s %-20s %-24s %s", line.Holder, line.Kind, line.Path, line.Behaviour)
 				found = append(found, line)
+				rows = append(rows, []any{line.Holder, line.Kind, line.Path, line.Behaviour})
+			}
+			if silent != nil && len(found) == 0 {
+				return silent
 			}
 			if len(found) == 0 {
 				out.Line("Nothing refers to %s, and it owns nothing.", args[0])
+			} else {
+				out.Table("NAME KIND FIELD BEHAVIOUR", rows)
 			}
-			return out.Document(found)
+			return errors.Join(out.Document(found), silent)
 		})
+	cmd.Flags().DurationVar(&timeout, "timeout", 10*time.Second, "how long to wait for the deployments; the referrers of those that answered are printed")
 	cmd.Flags().IntVar(&limit, "limit", 1000, "maximum number of resources")
 	cmd.ValidArgsFunction = cli.CompleteNames(1)
 	return cmd

@@ -114,7 +114,7 @@ func parseResource(node *yaml.Node) (g givenResource, err error) {
 		})
 	}
 	if r.Body != nil {
-		g.Body, err = toStruct(r.Body)
+		g.Body, err = toStruct("body", r.Body)
 	}
 	return g, err
 }

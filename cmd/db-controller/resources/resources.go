@@ -11,6 +11,7 @@ import (
 
 	"github.com/db-controller/db-controller/client"
 	"github.com/db-controller/db-controller/cmd/db-controller/cli"
+	"github.com/db-controller/db-controller/cmd/db-controller/direct"
 	"github.com/db-controller/db-controller/schema"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
@@ -34,18 +35,18 @@ func NewGet() *cobra.Command {
 			var found []*resourcev1.Resource
 			var missing error
 			for _, arg := range args {
-				name, resources, err := c.Named(cmd.Context(), arg)
+				name, resources, err := direct.Named(cmd.Context(), c, arg)
 				if err != nil {
 					return err
 				}
 				r, err := resources.GetResource(cmd.Context(), &resourcev1.GetResourceRequest{Name: name.Name})
 				if err != nil {
-					missing = errors.Join(missing, cli.Plain(err))
+					missing = errors.Join(missing, cli.PlainOf(name, err))
 					continue
 				}
 				found = append(found, r)
 			}
-			if len(found) == 0 && len(args) == 1 {
+			if len(found) == 0 && (len(args) == 1 || cli.PrinterOf(cmd).People()) {
 				return missing
 			}
 			return errors.Join(show(cmd, found, len(args) > 1), missing)
@@ -70,7 +71,7 @@ func NewList() *cobra.Command {
 			}
 			var found []*resourcev1.Resource
 			errEnough := errors.New("enough")
-			err = c.Each(cmd.Context(), id, query, func(r *resourcev1.Resource) error {
+			err = direct.Each(cmd.Context(), c, id, query, func(r *resourcev1.Resource) error {
 				if len(found) == limit {
 					return errEnough
 				}
@@ -167,6 +168,10 @@ func show(cmd *cobra.Command, found []*resourcev1.Resource, several bool) error 
 			return r.Document(found[0])
 		}
 		return r.Document(cli.Messages(found))
+	}
+	if len(found) == 0 {
+		cmd.PrintErrln("no resources")
+		return nil
 	}
 	var rows [][]any
 	for _, f := range found {

@@ -4,10 +4,17 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+
+	"github.com/db-controller/db-controller/internal/address"
 )
 
-// maxOfAddress is the number of connections that one address has to a listener whose callers are not known by their connections.
-const maxOfAddress = 200
+const (
+	// maxOfAddress is the number of connections that one address has to a listener whose callers are not known by their connections.
+	maxOfAddress = 200
+	// maxUnproven is the number of connections of one address to the gRPC listener that have not proved an identity yet. Many callers may
+	// come by way of one address, such as that of a proxy.
+	maxUnproven = 1000
+)
 
 // byAddress bounds the connections of each address: those of one address leave places for others. A further connection is closed at once.
 type byAddress struct {
@@ -29,18 +36,12 @@ func (l *byAddress) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		from := addressOf(conn)
+		from := address.Network(conn.RemoteAddr())
 		if l.enter(from) {
 			return &addressed{Conn: conn, leave: sync.OnceFunc(func() { l.leave(from) })}, nil
 		}
 		_ = conn.Close()
 	}
-}
-
-// addressOf returns the address of the other end; the zero one for a connection without an address, which counts with the others of its kind.
-func addressOf(conn net.Conn) netip.Addr {
-	at, _ := netip.ParseAddrPort(conn.RemoteAddr().String())
-	return at.Addr().Unmap().WithZone("")
 }
 
 func (l *byAddress) enter(from netip.Addr) bool {
@@ -61,7 +62,7 @@ func (l *byAddress) leave(from netip.Addr) {
 	}
 }
 
-// addressed is a connection that counts until it is closed.
+// addressed is a connection that counts until it is closed, or has proved an identity, whose own bound it counts for then.
 type addressed struct {
 	net.Conn
 	leave func()
@@ -72,3 +73,6 @@ func (c *addressed) Close() error {
 	c.leave()
 	return c.Conn.Close()
 }
+
+// Proved is identity.Unproven.
+func (c *addressed) Proved() { c.leave() }

@@ -12,6 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 	"golang.org/x/net/netutil"
+
+	"github.com/db-controller/db-controller/internal/identity"
 )
 
 // dialFrom connects from an address of this machine.
@@ -75,6 +77,42 @@ func TestOneAddressLeavesPlacesForOthers_I20(t *testing.T) {
 	require.NoError(t, again.Body.Close())
 }
 
+// One address opens connections to the gRPC listener and proves nothing, as many as the listener takes of all. Those that prove an identity
+// leave the place.
+func TestConnectionsWithoutAnIdentityLeavePlacesForOthers_I20(t *testing.T) {
+	t.Parallel()
+	const all, most = 20, 8
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	listener := newByAddress(netutil.LimitListener(l, all), most)
+	t.Cleanup(func() { require.NoError(t, listener.Close()) })
+	accepted := make(chan net.Conn, 4*all)
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			accepted <- conn
+		}
+	}()
+	for range 2 * all {
+		dialFrom(t, "127.0.0.2", l.Addr().String())
+	}
+	dialFrom(t, "127.0.0.3", l.Addr().String())
+	for range most {
+		require.Contains(t, (<-accepted).RemoteAddr().String(), "127.0.0.2:")
+	}
+	other := <-accepted
+	require.Contains(t, other.RemoteAddr().String(), "127.0.0.3:", "others are accepted")
+	proved := other.(identity.Unproven)
+	proved.Proved()
+	proved.Proved()
+	listener.mu.Lock()
+	defer listener.mu.Unlock()
+	require.Len(t, listener.open, 1, "who has proved an identity counts no more")
+}
+
 // Health is served while one address holds connections, whose number is bounded: each takes memory and a file of the process.
 func TestHealthIsServedBesideAnAddressThatHoldsConnections_I20(t *testing.T) {
 	t.Parallel()
@@ -83,7 +121,7 @@ func TestHealthIsServedBesideAnAddressThatHoldsConnections_I20(t *testing.T) {
 	at := l.Addr().String()
 	require.NoError(t, l.Close())
 	ended := make(chan error, 1)
-	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: healthHandler("livez", nil)}
+	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: healthHandler("livez", &checkup{})}
 	go func() { ended <- listenHTTP(t.Context(), "http", at, server, zap.NewNop()) }()
 	t.Cleanup(func() { require.NoError(t, <-ended) })
 	require.Eventually(t, func() bool {

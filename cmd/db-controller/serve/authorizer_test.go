@@ -17,7 +17,7 @@ import (
 	"github.com/db-controller/db-controller/schema/service/access"
 )
 
-// owners is an authorization service, as one in front of OPA or SpiceDB could be: it allows what lies below the subject's own name.
+// owners is an authorization service, as one in front of OPA or SpiceDB could be: it allows resources below the subject's own name.
 type owners struct {
 	authorizationv1.UnimplementedAuthorizationServiceServer
 }

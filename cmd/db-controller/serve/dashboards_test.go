@@ -57,7 +57,7 @@ func TestAlertsAndDashboardsNameMetricsThatAreExported(t *testing.T) {
 	}
 }
 
-// withoutLabels matches what stands in braces, where names are those of labels.
+// withoutLabels matches text in braces, whose names are names of labels.
 var withoutLabels = regexp.MustCompile(`\{[^}]*\}|by \([^)]*\)`)
 
 func alertExpressions(t *testing.T) (out []string) {

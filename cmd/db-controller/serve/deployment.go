@@ -97,7 +97,6 @@ func beginTraces(ctx context.Context, instance string, log *zap.Logger) (stop fu
 func newDeployment(ctx context.Context, cfg deploymentConfig, log *zap.Logger) (*deployment, error) {
 	d := &deployment{cfg: cfg, environments: make(chan *schema.Environment, 1), renewed: make(chan struct{}, 1)}
 	d.log, d.outage = postgres.LogOutageOnce(log)
-	d.log = d.log.With(zap.Stringer("of", cfg.id))
 	d.waiting = newStartWait(cfg.database.startTimeout, d.log)
 	for _, build := range []func(context.Context) error{
 		d.loadCredentials, d.connect, d.listen, d.openStore, d.loadEnvironment, d.connectAuthorizer, d.buildServer, d.buildRegistryClient, d.buildManager,
@@ -213,6 +212,7 @@ func (d *deployment) buildServer(context.Context) (err error) {
 		Store: d.store, Peers: d.peers, Credentials: d.credentials, Health: d.endpoints.health,
 		Reflection: d.cfg.server.reflection, Logger: d.log, Failures: d.failures, Watches: d.metrics.watchList, Refused: d.endpoints.refused, Deleted: newDeletes(d.endpoints.metrics),
 		Unary: d.endpoints.unary(), Stream: d.endpoints.stream(), Memory: d.cfg.server.memory << 20,
+		MaxWritten: d.cfg.store.maxWritten << 20,
 	}
 	if d.endpoints.tokens != nil {
 		cfg.Tokens = d.endpoints.tokens
@@ -313,7 +313,7 @@ func (d *deployment) run(ctx context.Context) error {
 	g.Go(func() error { return d.serveGateway(ctx) })
 	g.Go(func() error { return d.waiting.checks(ctx, checks, d.registry.Problem) })
 	g.Go(func() error { return d.outage.Follow(postgres.InControl(ctx), takesWrites(d.pool)) })
-	d.log.Info("serving", zap.Any("build", cli.ThisBuild()), zap.Int("nodes", d.cfg.share.nodes), zap.Int32("connections", d.cfg.database.connections), zap.Stringer("grpc", d.endpoints.listener.Addr()), zap.String("advertised", d.cfg.advertise))
+	d.log.Info("serving", zap.Stringer("grpc", d.endpoints.listener.Addr()), zap.String("advertised", d.cfg.advertise))
 	return g.Wait()
 }
 

@@ -104,7 +104,10 @@ func (c *databaseConfig) check() error {
 	if c.connections < postgres.MinConnections || c.connections > mostPooled {
 		wrong = errors.Join(wrong, fmt.Errorf("--connections %d: want %d to %d", c.connections, postgres.MinConnections, mostPooled))
 	}
-	return errors.Join(cli.CheckDSN(c.dsn, c.plaintext), wrong)
+	if c.dsn != "" { // cli.RequireFlags says that it is missing
+		wrong = errors.Join(cli.CheckDSN(c.dsn, c.plaintext), wrong)
+	}
+	return wrong
 }
 
 // endpoints are the servers of a process: gRPC, and over HTTP health, metrics and profiles.
@@ -171,7 +174,7 @@ func serveGRPC(ctx context.Context, server *grpc.Server, listener net.Listener, 
 		defer cut.Stop()
 		server.GracefulStop()
 	})
-	err := server.Serve(netutil.LimitListener(listener, maxConnections))
+	err := server.Serve(newByAddress(netutil.LimitListener(listener, maxConnections), maxUnproven))
 	if !stop() {
 		<-stopped
 	}

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -36,7 +37,7 @@ func fails(err error) func(context.Context) error {
 // asked returns the answer of a health endpoint.
 func asked(checks []check, query string) (int, string) {
 	w := httptest.NewRecorder()
-	healthHandler("readyz", checks)(w, httptest.NewRequest(http.MethodGet, "/readyz"+query, nil))
+	healthHandler("readyz", &checkup{checks: checks})(w, httptest.NewRequest(http.MethodGet, "/readyz"+query, nil))
 	return w.Code, w.Body.String()
 }
 
@@ -76,6 +77,35 @@ func TestAHealthCheckEndsByItself(t *testing.T) {
 		}}}, "")
 		require.Equal(t, 503, code)
 		require.Equal(t, 2*time.Second, time.Since(began))
+	})
+}
+
+// Whoever asks for health without end reads the database no more often than everybody else together, and a caller that goes away changes
+// no answer of others.
+func TestHealthReadsTheDatabaseTenTimesASecond_I20(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		runs := 0
+		handler := healthHandler("readyz", &checkup{checks: []check{{name: "postgres", run: func(ctx context.Context) error {
+			runs++
+			return ctx.Err()
+		}}}})
+		gone, cancel := context.WithCancel(t.Context())
+		cancel()
+		var g sync.WaitGroup
+		for range 200 {
+			g.Go(func() {
+				for began := time.Now(); time.Since(began) < time.Second; time.Sleep(time.Millisecond) {
+					w := httptest.NewRecorder()
+					handler(w, httptest.NewRequest(http.MethodGet, "/readyz", nil).WithContext(gone))
+					if w.Code != http.StatusOK {
+						t.Errorf("code %d", w.Code)
+					}
+				}
+			})
+		}
+		g.Wait()
+		require.InDelta(t, 10, runs, 1)
 	})
 }
 
@@ -200,7 +230,7 @@ func TestAServerStopsWithItsContext(t *testing.T) {
 	require.Error(t, err, "nothing listens any more")
 }
 
-// waited returns what a start has logged, and its result, after it has run in simulated time.
+// waited returns the log of a start, and its result, after a run in simulated time.
 func waited(t *testing.T, timeout time.Duration, checks []check) (took time.Duration, lines int, result error) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {

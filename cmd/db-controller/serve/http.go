@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -44,9 +45,10 @@ func serveHTTP(ctx context.Context, address string, checks []check, metrics *pro
 		return nil
 	}
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /livez", healthHandler("livez", nil))
-	mux.HandleFunc("GET /readyz", healthHandler("readyz", checks))
-	mux.HandleFunc("GET /healthz", healthHandler("healthz", checks))
+	all := &checkup{checks: checks}
+	mux.HandleFunc("GET /livez", healthHandler("livez", &checkup{}))
+	mux.HandleFunc("GET /readyz", healthHandler("readyz", all))
+	mux.HandleFunc("GET /healthz", healthHandler("healthz", all))
 	mux.Handle("GET /metrics", metricsHandler(metrics))
 	return listenHTTP(ctx, "http", address, &http.Server{
 		Handler: mux, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second,
@@ -54,31 +56,64 @@ func serveHTTP(ctx context.Context, address string, checks []check, metrics *pro
 	}, log)
 }
 
-// healthHandler responds with ok or the failed checks; with ?verbose, with a line for each check.
-func healthHandler(name string, checks []check) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		ctx, cancel := context.WithTimeout(r.Context(), 2*time.Second)
-		defer cancel()
-		status, text := http.StatusOK, ""
-		for _, c := range checks {
-			line := c.passed()
-			if err := c.run(ctx); err != nil {
-				status, line = http.StatusServiceUnavailable, "[-]"+c.name+" failed\n"
-				if c.name == "version" || errors.Is(err, migrations.ErrNotReady) {
-					line = "[-]" + c.name + ": " + err.Error() + "\n" // messages of this program; other errors may contain host names
-				}
+const (
+	// checkAge bounds the age of a result of the checks: they read the database at most once in that time, however often anybody asks.
+	checkAge = 100 * time.Millisecond
+	// checkTimeout bounds a run of the checks.
+	checkTimeout = 2 * time.Second
+)
+
+// checkup runs checks for all requests, each of which gets a result of at most checkAge.
+type checkup struct {
+	checks []check
+
+	mu     sync.Mutex
+	at     time.Time // guarded by mu; the end of the last run
+	failed bool      // guarded by mu
+	text   string    // guarded by mu; a line for each check
+}
+
+// result returns whether a check has failed, and a line for each check.
+func (c *checkup) result() (failed bool, text string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.at.IsZero() || time.Since(c.at) > checkAge {
+		c.run()
+	}
+	return c.failed, c.text
+}
+
+// run is called with mu. It does not end with the request that asks first.
+func (c *checkup) run() {
+	ctx, cancel := context.WithTimeout(context.Background(), checkTimeout)
+	defer cancel()
+	c.failed, c.text = false, ""
+	for _, check := range c.checks {
+		line := check.passed()
+		if err := check.run(ctx); err != nil {
+			c.failed, line = true, "[-]"+check.name+" failed\n"
+			if check.name == "version" || errors.Is(err, migrations.ErrNotReady) {
+				line = "[-]" + check.name + ": " + err.Error() + "\n" // messages of this program; other errors may contain host names
 			}
-			text += line
 		}
-		word := "passed"
-		if status != http.StatusOK {
-			word = "failed"
+		c.text += line
+	}
+	c.at = time.Now()
+}
+
+// healthHandler responds with ok or the failed checks; with ?verbose, with a line for each check.
+func healthHandler(name string, checks *checkup) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		failed, text := checks.result() //nolint:contextcheck // for all who ask
+		status, word := http.StatusOK, "passed"
+		if failed {
+			status, word = http.StatusServiceUnavailable, "failed"
 		}
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		w.WriteHeader(status)
 		switch {
-		case r.URL.Query().Has("verbose") || status != http.StatusOK:
+		case r.URL.Query().Has("verbose") || failed:
 			_, _ = fmt.Fprintf(w, "%s%s check %s\n", text, name, word)
 		default:
 			_, _ = fmt.Fprintln(w, "ok")

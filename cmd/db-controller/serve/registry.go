@@ -37,12 +37,15 @@ func NewRegistry() *cobra.Command {
 		Use:   "registry",
 		Short: "Run the registry of services, regions and deployments",
 		Args:  cobra.NoArgs,
+		PreRunE: func(*cobra.Command, []string) error {
+			if err := errors.Join(cfg.database.check(), cfg.server.check()); err != nil {
+				return cli.Usage("%w", err)
+			}
+			return nil
+		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := cli.RequireFlags(cmd, "postgres", "certs", "listen"); err != nil {
 				return err
-			}
-			if err := errors.Join(cfg.database.check(), cfg.server.check()); err != nil {
-				return cli.Usage("%w", err)
 			}
 			log, level, err := cli.NewLogger(cmd)
 			if err != nil {
@@ -105,7 +108,7 @@ func runRegistry(ctx context.Context, cfg registryConfig, log *zap.Logger) error
 	endpoints.start(ctx, g, server, []check{{name: "postgres", run: pool.Ping}, schemaCheck(pool, migrations.Registry)})
 	g.Go(func() error { return outage.Follow(ctx, takesWrites(pool)) })
 	g.Go(func() error { return environment.RunTidy(ctx) })
-	log.Info("serving", zap.Any("build", cli.ThisBuild()), zap.Stringer("grpc", endpoints.listener.Addr()))
+	log.Info("serving", zap.Stringer("grpc", endpoints.listener.Addr()))
 	return g.Wait()
 }
 

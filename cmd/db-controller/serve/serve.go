@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"time"
 
@@ -16,6 +17,8 @@ import (
 	"github.com/db-controller/db-controller/internal/address"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/service/costs"
+	"github.com/db-controller/db-controller/schema/shadow"
 )
 
 // deploymentConfig is the configuration of a process of a deployment; every field is a flag of serve.
@@ -64,6 +67,7 @@ func (c *shareConfig) check() error {
 type storeConfig struct {
 	tentativeTTL, ownerGrace, removalsKept time.Duration
 	quotas                                 peer.Quotas
+	maxWritten                             int64 // MiB
 	delegations                            bool
 	blockRightFrom                         int
 	restored                               bool // the operator says that the database is an older copy
@@ -73,11 +77,12 @@ func (c *storeConfig) flags(f *pflag.FlagSet) {
 	f.BoolVar(&c.restored, "restored", false, "the database was restored from a copy of its server's files: nothing is deleted until the other deployments have confirmed their references (other restores, and failovers, are detected without this flag)")
 	f.BoolVar(&c.delegations, "delegations", false, "take and give the rights to refer to a resource of another deployment without asking")
 	f.IntVar(&c.blockRightFrom, "block-right-from", 0, "number of BLOCK references to a resource of another deployment from which on this one asks for the right to block it without asking (0: never)")
-	f.DurationVar(&c.tentativeTTL, "tentative-ttl", 0, "how long a tentative blockade stands before its holder must decide (default 15s)")
-	f.DurationVar(&c.ownerGrace, "owner-grace", 0, "how long an owner named without its uid may be missing before it counts as deleted (default 5m)")
-	f.Int64Var(&c.quotas.Tentative, "max-tentative", 0, "tentative references that each other deployment may have here at a time (default 100000)")
-	f.Int64Var(&c.quotas.Blocking, "max-blocking", 0, "blocking references that each other deployment may have here (default 10000000)")
-	f.DurationVar(&c.removalsKept, "removals-kept", 0, "how long the record of removals is kept, at least 168h (default 2160h, 90 days)")
+	f.DurationVar(&c.tentativeTTL, "tentative-ttl", shadow.DefaultTentativeTTL, "how long a tentative blockade stands before its holder must decide")
+	f.DurationVar(&c.ownerGrace, "owner-grace", shadow.DefaultOwnerGrace, "how long an owner named without its uid may be missing before it counts as deleted")
+	f.Int64Var(&c.quotas.Tentative, "max-tentative", shadow.DefaultTentativeQuota, "tentative references that each other deployment may have here at a time")
+	f.Int64Var(&c.quotas.Blocking, "max-blocking", shadow.DefaultBlockingQuota, "blocking references that each other deployment may have here")
+	f.Int64Var(&c.maxWritten, "max-written", costs.DefaultMaxWritten>>20, "MiB that each person may write in an hour by this process, with the outcomes that are stored of requests with an id")
+	f.DurationVar(&c.removalsKept, "removals-kept", shadow.DefaultRemovalsKept, "how long the record of removals is kept, at least 168h; by default 90 days")
 }
 
 func (c *storeConfig) check() error {
@@ -90,10 +95,13 @@ func (c *storeConfig) check() error {
 			wrong = errors.Join(wrong, fmt.Errorf("--%s %s: want more than 0s; 0 is the default", flag, d))
 		}
 	}
-	for flag, n := range map[string]int64{"max-tentative": c.quotas.Tentative, "max-blocking": c.quotas.Blocking} {
+	for flag, n := range map[string]int64{"max-tentative": c.quotas.Tentative, "max-blocking": c.quotas.Blocking, "max-written": c.maxWritten} {
 		if n < 0 {
 			wrong = errors.Join(wrong, fmt.Errorf("--%s %d: want more than 0; 0 is the default", flag, n))
 		}
+	}
+	if most := int64(math.MaxInt64 >> 20); c.maxWritten > most {
+		wrong = errors.Join(wrong, fmt.Errorf("--max-written %d: want at most %d", c.maxWritten, most))
 	}
 	return wrong
 }
@@ -130,14 +138,28 @@ func (c *deploymentConfig) check() error {
 	return errors.Join(advertised, c.checkHTTPAPI(), c.database.check(), c.server.check(), c.share.check(), c.audit.check(), c.store.check())
 }
 
-// following runs a process, with the log level that the configuration has after each SIGHUP.
+// following runs a process, with the log level that the configuration has after each SIGHUP. The log has its start, with the settings
+// that are not the default, and its end.
 func following(cmd *cobra.Command, level zap.AtomicLevel, log *zap.Logger, run func(ctx context.Context) error) error {
+	log.Info("starting", zap.Any("build", cli.ThisBuild()), zap.Any("configuration", cli.Given(cmd)))
 	ctx, cancel := context.WithCancel(cmd.Context())
 	var follow sync.WaitGroup
 	defer follow.Wait()
 	defer cancel()
 	follow.Go(func() { _ = cli.FollowLogLevel(ctx, cmd, level, log) }) // it ends with ctx
-	return run(ctx)
+	follow.Go(func() {
+		<-ctx.Done()
+		if cmd.Context().Err() != nil {
+			log.Info("stopping")
+		}
+	})
+	err := run(ctx)
+	if err == nil {
+		cancel()
+		follow.Wait()
+		log.Info("stopped")
+	}
+	return err
 }
 
 // NewServe returns the command serve.
@@ -150,6 +172,17 @@ func NewServe() *cobra.Command {
 		Example: `  db-controller serve --deployment iam.example.com/us-west2 --postgres postgres://…/iam \
     --registry registry:7000 --certs /etc/db-controller --listen :7001 --advertise iam-us-west2:7001 --migrate`,
 		Args: cobra.NoArgs,
+		PreRunE: func(*cobra.Command, []string) (err error) {
+			if deployment != "" {
+				if cfg.id, err = schema.ParseDeploymentID(deployment); err != nil {
+					err = fmt.Errorf("--deployment: %w", err)
+				}
+			}
+			if err = errors.Join(err, cfg.check()); err != nil {
+				return cli.Usage("%w", err)
+			}
+			return nil
+		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := cli.RequireFlags(cmd, "deployment", "postgres", "registry", "certs", "listen"); err != nil {
 				return err
@@ -159,12 +192,7 @@ func NewServe() *cobra.Command {
 				return err
 			}
 			defer func() { _ = log.Sync() }()
-			if cfg.id, err = schema.ParseDeploymentID(deployment); err != nil {
-				return cli.Usage("--deployment: %w", err)
-			}
-			if err := cfg.check(); err != nil {
-				return cli.Usage("%w", err)
-			}
+			log = log.With(zap.Stringer("of", cfg.id))
 			return following(cmd, level, log, func(ctx context.Context) error { return runDeployment(ctx, cfg, log) })
 		},
 	}

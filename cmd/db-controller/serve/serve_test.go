@@ -50,6 +50,8 @@ func TestServeChecksItsConfiguration(t *testing.T) {
 		"removals kept too short":      {func(c *deploymentConfig) { c.store.removalsKept = time.Hour }, "--removals-kept"},
 		"the default of removals":      {func(c *deploymentConfig) { c.store.removalsKept = 0 }, ""},
 		"a negative expiry":            {func(c *deploymentConfig) { c.store.tentativeTTL = -1 }, "--tentative-ttl"},
+		"a negative bound of writes":   {func(c *deploymentConfig) { c.store.maxWritten = -1 }, "--max-written -1"},
+		"a bound of writes too large":  {func(c *deploymentConfig) { c.store.maxWritten = 1 << 43 }, "--max-written 8796093022208: want at most 8796093022207"},
 		"a negative quota":             {func(c *deploymentConfig) { c.store.quotas.Blocking = -1 }, "--max-blocking -1"},
 		"no audits":                    {func(c *deploymentConfig) { c.audit.interval = 0 }, ""},
 		"audits of nothing":            {func(c *deploymentConfig) { c.audit.rate = 0 }, "--audit-interval 0 turns audits off"},

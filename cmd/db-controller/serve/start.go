@@ -42,7 +42,7 @@ func (w *startWait) pause(ctx context.Context, pause time.Duration, reasons ...s
 		return fmt.Errorf("not ready after %s (--start-timeout): %s", w.timeout, strings.Join(reasons, "; "))
 	case time.Since(w.logged) > 5*time.Second:
 		w.logged = time.Now()
-		w.log.Info("waiting to be ready", zap.Strings("for", reasons), zap.Duration("gives_up_in", (w.timeout-time.Since(w.began)).Round(time.Second)))
+		w.log.Info("waiting to be ready", zap.Strings("for", reasons), zap.Duration("gives_up_in_seconds", (w.timeout-time.Since(w.began)).Round(time.Second)))
 	}
 	select {
 	case <-ctx.Done():

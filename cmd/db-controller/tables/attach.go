@@ -14,6 +14,7 @@ import (
 	"github.com/db-controller/db-controller/cmd/db-controller/cli"
 	"github.com/db-controller/db-controller/cmd/db-controller/operate"
 	"github.com/db-controller/db-controller/internal/attach"
+	"github.com/db-controller/db-controller/internal/scan/report"
 	"github.com/db-controller/db-controller/schema"
 )
 
@@ -154,7 +155,7 @@ func (f *attachFlags) carryOut(cmd *cobra.Command, conn *pgx.Conn, plans []*atta
 		results = append(results, a)
 	}
 	if refused > 0 {
-		return errors.Join(out.Document(results), fmt.Errorf("%d tables cannot be attached; nothing is changed", refused))
+		return errors.Join(out.Document(results), fmt.Errorf("%s cannot be attached; nothing is changed", report.Several(int64(refused), "table")))
 	}
 	for i, p := range plans {
 		var err error
@@ -255,7 +256,7 @@ func (f *attachFlags) list(cmd *cobra.Command) error {
 		return err
 	}
 	all = slices.DeleteFunc(all, func(a *attach.Attached) bool { return !f.wants(a.Kind) })
-	out, drifted := cli.PrinterOf(cmd), 0
+	out, drifted, lacking := cli.PrinterOf(cmd), 0, 0
 	for _, a := range all {
 		out.Line("%s  %s  %s; %d changed rows wait, %d failed, %d refer to missing targets", a.Kind, a.Definition.Table, a.State(), a.Waiting, a.Failed, a.Missing)
 		if a.Problem != nil {
@@ -265,12 +266,19 @@ func (f *attachFlags) list(cmd *cobra.Command) error {
 			drifted++
 			out.Line("    ! %s", d)
 		}
+		for _, g := range a.Grants {
+			lacking++
+			out.Line("    ! %s\n      %s", g.Text, g.SQL)
+		}
 	}
 	if len(all) == 0 {
 		out.Line("no such table is attached")
 	}
-	if err := out.Document(all); err != nil || drifted == 0 {
+	if err := out.Document(all); err != nil || drifted+lacking == 0 {
 		return err
 	}
-	return fmt.Errorf("%d differences from the triggers that attach creates: attach again", drifted)
+	if drifted == 0 {
+		return fmt.Errorf("rights are lacking on %s: grant them", report.Several(int64(lacking), "table"))
+	}
+	return fmt.Errorf("%s from the triggers that attach creates: attach again", report.Several(int64(drifted), "difference"))
 }

@@ -253,8 +253,12 @@ func newProgress(w io.Writer) func(scan.Progress) {
 			of = " of about " + report.Count(p.Estimate)
 		}
 		if p.Orphans > 0 {
-			orphans = ", " + report.Count(p.Orphans) + " orphans"
+			orphans = ", " + report.Several(p.Orphans, "orphan")
 		}
-		_, _ = fmt.Fprintf(w, "%s %s: %s%s rows read%s\n", p.Database, report.Plain(p.Table), report.Count(p.Rows), of, orphans)
+		rows := report.Several(p.Rows, "row")
+		if of != "" {
+			rows = report.Count(p.Rows) + of + " rows"
+		}
+		_, _ = fmt.Fprintf(w, "%s %s: %s read%s\n", p.Database, report.Plain(p.Table), rows, orphans)
 	}
 }

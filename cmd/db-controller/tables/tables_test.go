@@ -136,6 +136,9 @@ func TestProgressIsToldAtTheEndOfATable(t *testing.T) {
 	require.Empty(t, out.String(), "not at once")
 	show(scan.Progress{Database: "shop", Table: "orders", Rows: 100, Estimate: 100, Orphans: 2, Done: true})
 	require.Equal(t, "shop orders: 100 rows read, 2 orphans\n", out.String())
+	out.Reset()
+	show(scan.Progress{Database: "shop", Table: "notes", Rows: 1, Orphans: 1, Done: true})
+	require.Equal(t, "shop notes: 1 row read, 1 orphan\n", out.String())
 }
 
 func TestAttachTakesTheNamedKinds(t *testing.T) {

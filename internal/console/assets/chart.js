@@ -9,9 +9,10 @@ const dashes = ['none', '6 3', '2 3', '10 3 2 3', '1 2', '8 2'];
 /** history is a list of { time, groups: { name: count } }, the oldest first. */
 export function chart(history) {
   const names = [...new Set(history.flatMap((p) => Object.keys(p.groups)))].sort();
-  if (history.length < 2 || !names.length) return h('p', { class: 'quiet' }, 'None so far.');
+  if (!names.length) return h('p', { class: 'quiet' }, 'None so far.');
+  if (history.length < 2) return h('p', { class: 'quiet' }, `Now: ${names.map((n) => `${n} ${count(history[0].groups[n])}`).join(', ')}.`);
   const top = Math.max(1, ...history.flatMap((p) => Object.values(p.groups))), begin = history[0].time, span = Math.max(1, history.at(-1).time - begin);
-  const x = (time) => left + ((width - left - right) * (time - begin)) / span, y = (n) => 10 + (height - 30) * (1 - n / top);
+  const x = (time) => left + ((width - left - right) * (time - begin)) / span, y = (n) => 18 + (height - 38) * (1 - n / top);
   const places = spread(names.map((name) => y(history.at(-1).groups[name] ?? 0)));
   return h('figure', {}, svg('svg', { class: 'chart', viewBox: `0 0 ${width} ${height}`, role: 'img', 'aria-label': `Outstanding work: ${names.map((n) => `${n} ${history.at(-1).groups[n] ?? 0}`).join(', ')}` },
     svg('path', { class: 'axis', d: `M${left} ${y(0)}H${width - right}M${left} ${y(top)}H${width - right}` }),

@@ -113,7 +113,7 @@ function login(problem) {
   live.dataset.state = 'away';
   asking = true;
   render(page, h('h1', {}, 'Sign in'), problem && h('p', { class: 'problem', role: 'alert' }, problem),
-    h('form', { id: 'login' }, h('label', {}, 'Token ', h('input', { name: 'token', type: 'password', autocomplete: 'off', required: '' })), ' ', h('button', {}, 'Show')));
+    h('form', { id: 'login', class: 'find' }, h('label', { for: 'token' }, 'Token'), h('input', { id: 'token', name: 'token', type: 'password', autocomplete: 'off', required: '' }), h('button', {}, 'Show')));
 }
 
 async function signIn(form) {

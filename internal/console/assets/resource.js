@@ -44,8 +44,8 @@ function deletion(model, own) {
 function referrers(answers) {
   const silent = answers.filter((a) => a.error), found = answers.flatMap((a) => a.answer?.referrers ?? []);
   const more = answers.some((a) => a.answer?.nextPageToken);
-  return [silent.map((a) => h('p', {}, `✕ ${a.deployment}: ${a.error}`)),
-    table(['Resource', 'By the field', 'Behaviour'], found.map((f) => [linked(f.holder), f.path, (f.behaviour ?? 'owned').replace('BEHAVIOUR_', '')])),
+  return [silent.length ? h('ul', { class: 'notes' }, silent.map((a) => h('li', { 'data-state': 'away' }, h('i', {}, '✕'), `${a.deployment}: ${a.error}`))) : null,
+    silent.length && !found.length ? h('p', { class: 'quiet' }, 'None in the deployments that answered.') : table(['Resource', 'By the field', 'Behaviour'], found.map((f) => [linked(f.holder), f.path, (f.behaviour ?? 'owned').replace('BEHAVIOUR_', '')])),
     more ? h('p', {}, `These are the first ${plural(found.length, 'one')}; \`db-controller referrers\` lists all.`) : null];
 }
 

@@ -29,7 +29,7 @@ import (
 
 var iam = identity.Deployment(schema.DeploymentID{Service: "iam.example.com", Region: "us-west2"})
 
-// agent is a Workload API: it sends what was given last to each stream.
+// agent is a Workload API: it sends the last given certificates to each stream.
 type agent struct {
 	workload.UnimplementedSpiffeWorkloadAPIServer
 

@@ -77,8 +77,9 @@ type Server struct {
 	folder  *serverFolder  // nil for a server that was given
 	process *serverProcess // nil for a server that was given
 
-	mu   sync.Mutex
-	idle []*pgx.Conn // guarded by mu; to the maintenance database, at most maxIdle
+	mu    sync.Mutex
+	idle  []*pgx.Conn // guarded by mu; to the maintenance database, at most maxIdle
+	claim *pgx.Conn   // guarded by mu; it holds the lock of Claim, nil without
 
 	watching sync.WaitGroup // Stop waits for it
 	stop     sync.Once
@@ -236,7 +237,7 @@ func (p *Server) DSN(database string) string {
 // first call does something, and all of them return its error.
 func (p *Server) Stop() error {
 	p.stop.Do(func() {
-		p.closeIdle()
+		p.closeConnections()
 		if p.process == nil {
 			return
 		}
@@ -343,7 +344,7 @@ func (p *Server) keep(conn *pgx.Conn) bool {
 	return true
 }
 
-func (p *Server) closeIdle() {
+func (p *Server) closeConnections() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
@@ -352,6 +353,10 @@ func (p *Server) closeIdle() {
 		_ = conn.Close(ctx)
 	}
 	p.idle = nil
+	if p.claim != nil {
+		_ = p.claim.Close(ctx)
+		p.claim = nil
+	}
 }
 
 func quoteIdentifier(identifier string) string { return pgx.Identifier{identifier}.Sanitize() }

@@ -51,8 +51,8 @@ func (r *Report) Summary() string {
 		}
 	}
 	return fmt.Sprintf("%s, %s, %s read in %s: %s between databases, %s; %s to look at.",
-		several(int64(len(r.Databases)), "database"), several(int64(tables), "table"), several(r.Read(), "row"), r.Ended.Sub(r.Started).Round(100*time.Millisecond),
-		several(int64(between), "reference"), several(r.Orphaned(), "orphan"), several(int64(r.Findings()), "reference"))
+		Several(int64(len(r.Databases)), "database"), Several(int64(tables), "table"), Several(r.Read(), "row"), r.Ended.Sub(r.Started).Round(100*time.Millisecond),
+		Several(int64(between), "reference"), Several(r.Orphaned(), "orphan"), Several(int64(r.Findings()), "reference"))
 }
 
 // table writes the numbers, a line for each reference.
@@ -85,7 +85,11 @@ func (r *Reference) text(print func(string, ...any)) {
 		print("  ! %s: %s", r.State, Plain(r.Reason))
 	}
 	if r.Orphans.Rows > 0 {
-		print("  ! %s of %s refer to %s", several(r.Orphans.Rows, "row"), Count(r.Rows), r.Missing())
+		verb := "refer"
+		if r.Orphans.Rows == 1 {
+			verb = "refers"
+		}
+		print("  ! %s of %s %s to %s", Several(r.Orphans.Rows, "row"), Count(r.Rows), verb, r.Missing())
 		for _, s := range r.Orphans.Samples {
 			print("      %s %s -> %s", Plain(r.Holder.Table), Values(s.Key), Values(s.Value))
 		}
@@ -134,7 +138,7 @@ func (s Step) String() string {
 	if s.Effect == Unknown {
 		return fmt.Sprintf("%s: %s", s.Place, Plain(s.Reason))
 	}
-	rows := several(s.Rows, "row")
+	rows := Several(s.Rows, "row")
 	if s.More {
 		rows += " or more"
 	}
@@ -172,7 +176,8 @@ func Count(n int64) string {
 	return s
 }
 
-func several(n int64, noun string) string {
+// Several writes a number with its noun, in the plural unless it is one.
+func Several(n int64, noun string) string {
 	if n == 1 {
 		return "1 " + noun
 	}

@@ -1,6 +1,5 @@
-// Package access decides what callers may do with resources, by the rights that the environment declares and, where there is one,
-// by an authorization service outside. Its interceptors run last, after a request was forwarded: each deployment decides about
-// its own resources.
+// Package access decides which calls a caller may make on which resources, by the rights that the environment declares and, where there is one, by an
+// authorization service outside. Its interceptors run last, after a request was forwarded: each deployment decides about its own resources.
 package access
 
 import (
@@ -14,6 +13,7 @@ import (
 	"go.uber.org/zap/zapcore"
 
 	"github.com/db-controller/db-controller/internal/identity"
+	"github.com/db-controller/db-controller/internal/requestid"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/grant"
 	"github.com/db-controller/db-controller/schema/peer"
@@ -108,7 +108,7 @@ func (a *Access) Authorize(ctx context.Context, who identity.Caller, verb schema
 // Within returns the names here that a caller may read, by kind; nil for all.
 func (a *Access) Within(ctx context.Context, who identity.Caller) (grant.Within, error) {
 	self := a.cfg.Deployment
-	within := a.current().Within(subject(who), schema.Read, self.Service)
+	within := a.granted(who)
 	if a.cfg.Outside == nil || who.Role == identity.RoleOperator {
 		return within, nil
 	}
@@ -121,6 +121,11 @@ func (a *Access) Within(ctx context.Context, who identity.Caller) (grant.Within,
 		out[kind] = grant.CommonRanges(within.Of(kind), ranges)
 	}
 	return out, nil
+}
+
+// granted returns the names here that a caller may read by the grants alone, by kind; nil for all.
+func (a *Access) granted(who identity.Caller) grant.Within {
+	return a.current().Within(subject(who), schema.Read, a.cfg.Deployment.Service)
 }
 
 // undecided returns the error of a call that the authorization service did not decide about. Its own error is for the log.
@@ -166,7 +171,7 @@ func (a *Access) demand(ctx context.Context, who identity.Caller, method string,
 		}
 	}
 	fields := []zap.Field{
-		zap.Stringer("identity", who.Identity), zap.String("proof", who.Proof), zap.String("method", method), zap.String("verb", string(d.verb)),
+		zap.Stringer("identity", who.Identity), zap.String("proof", who.Proof), zap.String("method", method), zap.String("verb", string(d.verb)), requestid.Field(ctx),
 	}
 	if len(denied.Names) > 0 {
 		a.audit.Info("denied", append(fields, zap.Int("names", len(denied.Names)), zap.Stringer("first", denied.Names[0]))...)

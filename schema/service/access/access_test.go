@@ -3,11 +3,14 @@ package access_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
@@ -227,6 +230,38 @@ func TestAnswersAndErrorsHideNames(t *testing.T) {
 	require.EqualValues(t, 2, plan.GetGroups()[0].GetCount())
 }
 
+// Errors of handlers, and samples, have names without their deployment.
+func TestStatusHidesNames(t *testing.T) {
+	t.Parallel()
+	a, e := newAccess(t, declared)
+	const text = "things/secret: to: //a.example.com/us-west2/things/ann-1 is being deleted"
+	answers := func(who context.Context) (string, []*adminv1.StatusResponse_Kept) {
+		status := &adminv1.StatusResponse{Failures: []*adminv1.Failure{{Handler: "owned_pending", Error: text}}, Kept: []*adminv1.StatusResponse_Kept{
+			{Kind: "Thing", Resources: 2, Sample: "things/secret"}, {Kind: "Thing", Resources: 1, Sample: "things/ann-3"},
+		}}
+		stuck := &adminv1.ListStuckResponse{Work: []*adminv1.ListStuckResponse_Work{{Group: "owned_pending", Count: 3, LastError: text}, {Group: "owned_deleting"}}}
+		_, err := call(a, who, adminv1.AdminService_Status_FullMethodName, &adminv1.StatusRequest{}, func(context.Context, any) (any, error) { return status, nil })
+		require.NoError(t, err)
+		_, err = call(a, who, adminv1.AdminService_ListStuck_FullMethodName, &adminv1.ListStuckRequest{}, func(context.Context, any) (any, error) { return stuck, nil })
+		require.NoError(t, err)
+		require.Empty(t, stuck.GetWork()[1].GetLastError())
+		return status.GetFailures()[0].GetError() + stuck.GetWork()[0].GetLastError(), status.GetKept()
+	}
+	ann, operator := as(t, identity.RoleUser, "ann"), as(t, identity.RoleOperator, "olga")
+	errors, kept := answers(ann)
+	require.NotContains(t, errors, "secret")
+	require.Contains(t, errors, "not shown")
+	require.Equal(t, "a resource that you may not read", kept[0].GetSample())
+	require.EqualValues(t, 2, kept[0].GetResources())
+	require.Equal(t, "things/ann-3", kept[1].GetSample())
+	errors, kept = answers(operator)
+	require.Equal(t, text+text, errors)
+	require.Equal(t, "things/secret", kept[0].GetSample())
+	e.set(t, "rights: { grants: [{ group: a, verbs: [read] }] }")
+	errors, _ = answers(ann)
+	require.Equal(t, text+text, errors, "who may read everything here")
+}
+
 // stream is the stream of a watch.
 type stream struct {
 	grpc.ServerStream
@@ -404,6 +439,82 @@ func TestAnAuthorizationServiceIsAskedBesideTheGrants(t *testing.T) {
 	require.Equal(t, codes.Unavailable, read("slow", "things/a"), "silence denies")
 	server.Stop()
 	require.Equal(t, codes.Unavailable, read("ann", "things/ann-2"))
+}
+
+// counted is an authorization service that allows names without "secret", and counts its questions.
+type counted struct {
+	mu              sync.Mutex
+	questions, asks int // guarded by mu
+	ranges          []grant.NameRange
+}
+
+func (c *counted) Authorize(_ context.Context, _ grant.Subject, _ schema.Verb, names []schema.FullName) ([]bool, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.questions++
+	out := make([]bool, len(names))
+	for i, n := range names {
+		out[i] = !strings.Contains(n.Name, "secret")
+	}
+	return out, nil
+}
+
+func (c *counted) Ranges(context.Context, grant.Subject, schema.Verb, schema.DeploymentID, string) ([]grant.NameRange, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.asks++
+	return c.ranges, nil
+}
+
+func (c *counted) allow(ranges ...grant.NameRange) (asks int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ranges = ranges
+	return c.asks
+}
+
+// An answer with many names is one question to the authorization service, besides that about the request.
+func TestNamesOfAnAnswerAreOneQuestion_I20(t *testing.T) {
+	t.Parallel()
+	c := &counted{}
+	a, _ := newAccess(t, strings.Split(declared, "---")[0], func(cfg *access.Config) { cfg.Outside = c })
+	answer := &adminv1.ExplainResponse{Name: "//a.example.com/us-west2/things/a"}
+	for i := range 300 {
+		answer.Reasons = append(answer.Reasons, &adminv1.ExplainResponse_Reason{Message: fmt.Sprintf("//a.example.com/us-west2/things/secret-%d and //a.example.com/us-west2/things/t-%d wait", i, i)})
+	}
+	_, err := call(a, as(t, identity.RoleUser, "ann"), adminv1.AdminService_Explain_FullMethodName, &adminv1.ExplainRequest{Name: "things/a"}, func(context.Context, any) (any, error) { return answer, nil })
+	require.NoError(t, err)
+	require.Equal(t, 2, c.questions)
+	for i, r := range answer.GetReasons() {
+		require.Equal(t, fmt.Sprintf("a resource that you may not read and //a.example.com/us-west2/things/t-%d wait", i), r.GetMessage())
+	}
+}
+
+// An environment that changes every second, as by a deployment that registers without end, asks the authorization service now and then; a
+// change of its answer ends the watch all the same.
+func TestWatchesAskTheAuthorizationServiceNowAndThen_I20(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := &counted{}
+		a, e := newAccess(t, strings.Split(declared, "---")[0], func(cfg *access.Config) { cfg.Outside = c })
+		c.allow(grant.AllNames)
+		ended := make(chan error, 1)
+		go func() {
+			ended <- a.Stream(nil, stream{ctx: as(t, identity.RoleUser, "ann")}, &grpc.StreamServerInfo{FullMethod: resourcev1.ResourceService_WatchResources_FullMethodName},
+				func(_ any, s grpc.ServerStream) error { <-s.Context().Done(); return s.Context().Err() })
+		}()
+		synctest.Wait()
+		began := c.allow(grant.AllNames)
+		for range 120 {
+			e.set(t, strings.Split(declared, "---")[0])
+			time.Sleep(time.Second)
+		}
+		require.LessOrEqual(t, c.allow(), began+4*began, "for two minutes")
+		require.Empty(t, ended)
+		e.set(t, strings.Split(declared, "---")[0])
+		time.Sleep(time.Minute)
+		require.Equal(t, codes.OutOfRange, status.Code(<-ended))
+	})
 }
 
 // The right to refer to a resource elsewhere is known here as far as the grants go: for an operator as for the user of that name.

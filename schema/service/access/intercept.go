@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -124,6 +125,7 @@ func (a *Access) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServ
 		return handler(srv, stream)
 	}
 	changed := a.cfg.Environments.Changed() // before the rights are read
+	granted := a.granted(who)
 	within, err := a.Within(stream.Context(), who)
 	if err != nil {
 		return a.status(err)
@@ -135,7 +137,7 @@ func (a *Access) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServ
 		ctx, stop = context.WithDeadlineCause(ctx, who.Expires, errTokenExpired)
 		defer stop()
 	}
-	go a.follow(ctx, who, within, changed, cancel)
+	go a.follow(ctx, who, followed{granted, within, changed}, cancel)
 	err = handler(srv, &ownStream{ServerStream: stream, ctx: withNames(ctx, within)})
 	if cause := context.Cause(ctx); ctx.Err() != nil && stream.Context().Err() == nil && cause != nil {
 		return a.status(cause)
@@ -148,19 +150,44 @@ var (
 	errTokenExpired  = status.Error(codes.Unauthenticated, "the token of the watch has expired: open it again with a new one, and the last resume token")
 )
 
-// follow ends a watch when its caller may read other names.
-func (a *Access) follow(ctx context.Context, who identity.Caller, was grant.Within, changed <-chan struct{}, end context.CancelCauseFunc) {
+// outsidePace is the least time between two questions of one watch to the authorization service: an environment may change every second,
+// as addresses do, and a process has hundreds of watches.
+const outsidePace = 30 * time.Second
+
+// followed is what a watch began with.
+type followed struct {
+	granted grant.Within    // by the grants alone
+	within  grant.Within    // with the answer of the authorization service
+	changed <-chan struct{} // of the environment from before
+}
+
+// same reports whether names are the same ones; nil is all.
+func same(a, b grant.Within) bool { return (a == nil) == (b == nil) && fmt.Sprint(a) == fmt.Sprint(b) }
+
+// follow ends a watch when its caller may read other names: by the grants at once, by the authorization service within outsidePace of a change
+// of the environment.
+func (a *Access) follow(ctx context.Context, who identity.Caller, was followed, end context.CancelCauseFunc) {
+	changed, asked := was.changed, time.Now()
+	var due <-chan time.Time // nil: nothing to ask
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-changed:
-		}
-		changed = a.cfg.Environments.Changed()
-		now, err := a.Within(ctx, who)
-		if err != nil || fmt.Sprint(now) != fmt.Sprint(was) || (now == nil) != (was == nil) {
-			end(errRightsChanged)
-			return
+			changed = a.cfg.Environments.Changed()
+			if !same(a.granted(who), was.granted) {
+				end(errRightsChanged)
+				return
+			}
+			if a.cfg.Outside != nil && due == nil {
+				due = time.After(outsidePace - time.Since(asked))
+			}
+		case <-due:
+			due, asked = nil, time.Now()
+			if now, err := a.Within(ctx, who); err != nil || !same(now, was.within) {
+				end(errRightsChanged)
+				return
+			}
 		}
 	}
 }

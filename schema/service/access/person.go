@@ -27,8 +27,8 @@ type Person struct {
 	Token    string
 }
 
-// Believe returns the caller that a deployment speaks for: what the person's token proves, where the person has one and tokens are
-// accepted here; otherwise the word of the deployment. It is never an operator.
+// Believe returns the caller that a deployment speaks for: the identity that the person's token proves, where there is one and tokens are accepted
+// here; otherwise the word of the deployment. It is never an operator.
 func Believe(ctx context.Context, tokens Tokens, by schema.DeploymentID, p Person) (identity.Caller, error) {
 	who, err := identity.ParsePath(p.Identity)
 	if err != nil {

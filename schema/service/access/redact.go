@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -22,6 +23,9 @@ import (
 
 // hiddenName replaces the full name of a resource that the caller may not read.
 const hiddenName = "a resource that you may not read"
+
+// hiddenError replaces an error of a handler, whose text may have names without their deployment.
+const hiddenError = "not shown: it may name resources that you may not read; an operator can read it"
 
 type readableKey struct{}
 
@@ -47,21 +51,37 @@ func (a *Access) readable(ctx context.Context, who identity.Caller, names []sche
 }
 
 // redacted hides names that the caller may not read in an answer about other resources than the requested ones, and
-// in an error.
+// in an error. An authorization service is asked about all names of an answer at once.
 func (a *Access) redacted(ctx context.Context, who identity.Caller, out any, err error) (any, error) {
-	hide := hider{readable: func(names []schema.FullName) []bool { return a.readable(ctx, who, names) }}
+	hide := &hider{readable: func(names []schema.FullName) []bool { return a.readable(ctx, who, names) }, known: map[schema.FullName]bool{}}
+	if a.cfg.Outside != nil {
+		hide.collecting = true
+		_ = a.redact(who, hide, out, err)
+		hide.ask()
+	}
+	return out, a.redact(who, hide, out, err)
+}
+
+func (a *Access) redact(who identity.Caller, hide *hider, out any, err error) error {
 	if err != nil {
-		return out, hide.status(err)
+		return hide.status(err)
 	}
 	switch out := out.(type) {
 	case *adminv1.ExplainResponse:
 		hide.message(out.ProtoReflect())
 	case *adminv1.ListStuckResponse:
 		hide.message(out.ProtoReflect())
+		a.hideErrors(who, out.GetWork(), nil)
 	case *adminv1.ListDeletionsResponse:
 		hide.message(out.ProtoReflect())
 	case *adminv1.StatusResponse:
 		hide.message(out.ProtoReflect())
+		a.hideErrors(who, nil, out.GetFailures())
+		for _, kept := range out.GetKept() {
+			if !hide.may(schema.FullName{Deployment: a.cfg.Deployment, Name: kept.GetSample()}) {
+				kept.Sample = hiddenName
+			}
+		}
 	case *resourcev1.PlanDeletionResponse:
 		hide.message(out.ProtoReflect())
 	case *resourcev1.Resource:
@@ -71,21 +91,68 @@ func (a *Access) redacted(ctx context.Context, who identity.Caller, out any, err
 			hide.conditions(r)
 		}
 	}
-	return out, nil
+	return nil
+}
+
+// hideErrors hides the errors of handlers from callers who may not read everything here.
+func (a *Access) hideErrors(who identity.Caller, work []*adminv1.ListStuckResponse_Work, failures []*adminv1.Failure) {
+	if a.granted(who) == nil && (a.cfg.Outside == nil || who.Role == identity.RoleOperator) {
+		return
+	}
+	for _, w := range work {
+		if w.GetLastError() != "" {
+			w.LastError = hiddenError
+		}
+	}
+	for _, f := range failures {
+		f.Error = hiddenError
+	}
 }
 
 type hider struct {
 	readable func([]schema.FullName) []bool
+	known    map[schema.FullName]bool // the answers so far
+	// collecting: nothing is hidden, and names are collected, which ask asks about.
+	collecting bool
+	names      []schema.FullName
 }
 
-func (h hider) conditions(r *resourcev1.Resource) {
+// askAtOnce is the number of names in one question.
+const askAtOnce = 1000
+
+// ask asks about the names that were collected.
+func (h *hider) ask() {
+	for names := range slices.Chunk(h.names, askAtOnce) {
+		for i, allowed := range h.readable(names) {
+			h.known[names[i]] = allowed
+		}
+	}
+	h.collecting, h.names = false, nil
+}
+
+// may reports whether the caller may read a resource.
+func (h *hider) may(name schema.FullName) bool {
+	allowed, known := h.known[name]
+	switch {
+	case known:
+		return allowed
+	case h.collecting:
+		h.names = append(h.names, name)
+		h.known[name] = true
+		return true
+	}
+	h.known[name] = h.readable([]schema.FullName{name})[0]
+	return h.known[name]
+}
+
+func (h *hider) conditions(r *resourcev1.Resource) {
 	for _, c := range r.GetConditions() {
 		c.Message = h.text(c.GetMessage())
 	}
 }
 
 // message hides names in all texts of a message, and removes list elements that are nothing but such a name.
-func (h hider) message(m protoreflect.Message) {
+func (h *hider) message(m protoreflect.Message) {
 	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
 		switch {
 		case f.IsMap():
@@ -104,7 +171,7 @@ func (h hider) message(m protoreflect.Message) {
 	})
 }
 
-func (h hider) list(m protoreflect.Message, f protoreflect.FieldDescriptor, of protoreflect.List) {
+func (h *hider) list(m protoreflect.Message, f protoreflect.FieldDescriptor, of protoreflect.List) {
 	kept := m.NewField(f).List()
 	for i := range of.Len() {
 		if text := h.text(of.Get(i).String()); text != hiddenName {
@@ -118,14 +185,17 @@ func (h hider) list(m protoreflect.Message, f protoreflect.FieldDescriptor, of p
 var fullNames = regexp.MustCompile(`//[a-z][a-z0-9.-]*/[a-z][a-z0-9-]*/[a-z][A-Za-z0-9]*/[!-~]+`)
 
 // text hides the full names in a text that the caller may not read.
-func (h hider) text(text string) string {
+func (h *hider) text(text string) string {
 	if !strings.Contains(text, "//") {
 		return text
 	}
 	return fullNames.ReplaceAllStringFunc(text, func(found string) string {
 		name := strings.TrimRight(found, `.,;:)"'`)
 		full, err := schema.ParseFullName(name)
-		if err == nil && h.readable([]schema.FullName{full})[0] {
+		if err == nil && h.may(full) {
+			return found
+		}
+		if err != nil && h.collecting {
 			return found
 		}
 		return hiddenName + found[len(name):]
@@ -133,7 +203,7 @@ func (h hider) text(text string) string {
 }
 
 // status hides names in an error: in its text, and among the holders in its details, where it counts them.
-func (h hider) status(err error) error {
+func (h *hider) status(err error) error {
 	st, ok := status.FromError(err)
 	if fault := (*requestid.Fault)(nil); !ok || errors.As(err, &fault) { // the text of a fault has no names
 		return err
@@ -169,7 +239,7 @@ func (h hider) status(err error) error {
 }
 
 // violations removes those about resources that the caller may not read, and returns how many they were.
-func (h hider) violations(of *errdetails.PreconditionFailure) (hidden int) {
+func (h *hider) violations(of *errdetails.PreconditionFailure) (hidden int) {
 	var kept []*errdetails.PreconditionFailure_Violation
 	for _, v := range of.GetViolations() {
 		if h.text(v.GetSubject()) != v.GetSubject() {

@@ -1,4 +1,4 @@
-// Package costs bounds the costly reads of each caller.
+// Package costs bounds the costly reads of each caller, and the calls that applications have at other deployments.
 package costs
 
 import (

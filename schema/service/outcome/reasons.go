@@ -33,6 +33,7 @@ var reasons = withRefusals([]reason{
 	{"OLD_EPOCH", codes.Aborted, "between deployments: the message was sent before the sender's database failed over or was restored"},
 	{"SLOW_READER", codes.Aborted, "a watch: the client did not read the events in time; go on from the last token"},
 	{"TOO_MANY_CALLS", codes.ResourceExhausted, "the caller has too many costly reads (lists, plans) or statements in progress; wait until some end"},
+	{"TOO_MUCH_WRITTEN", codes.ResourceExhausted, "a write or a delete: the caller has written as many bytes as a person may in an hour (`--max-written`); wait for the next hour"},
 	{"COSTLY", codes.ResourceExhausted, "a list: the database needed too long for the page; use a narrower filter, or another order"},
 	{"OUTCOME_UNKNOWN", codes.Unknown, "the connection to the database broke during the commit, so the write may have taken effect"},
 	{"DEADLINE_EXCEEDED", codes.DeadlineExceeded, "the deadline of the call has passed"},

@@ -32,6 +32,9 @@ const domain = "dbcontroller"
 // ErrTooManyCalls is the end of the text of an error that refuses a call because the caller has too many in progress.
 var ErrTooManyCalls = errors.New("more are not allowed: wait until some of them end")
 
+// ErrTooMuchWritten is the end of the text of an error that refuses a write because the caller has written too much.
+var ErrTooMuchWritten = errors.New("may write more in the next hour")
+
 // outcomes are the sentinel errors with their reasons. The first that matches counts: an error that wraps two of them has
 // the reason of the earlier one.
 var outcomes = []struct {
@@ -55,6 +58,7 @@ var outcomes = []struct {
 	{peer.ErrDenied, "DENIED"},
 	{peer.ErrAuthorizer, "AUTHORIZER_UNAVAILABLE"},
 	{ErrTooManyCalls, "TOO_MANY_CALLS"},
+	{ErrTooMuchWritten, "TOO_MUCH_WRITTEN"},
 	{budget.ErrExhausted, "TOO_MANY_CALLS"},
 	{postgres.ErrTooMany, "TOO_MANY_CALLS"},
 	{shadow.ErrCostly, "COSTLY"}, // wraps context.DeadlineExceeded

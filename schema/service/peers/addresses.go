@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/db-controller/db-controller/internal/address"
 	"github.com/db-controller/db-controller/internal/requestid"
 	"github.com/db-controller/db-controller/internal/trace"
 	"github.com/db-controller/db-controller/schema"
@@ -17,8 +18,8 @@ import (
 // addresses matches the addresses of hosts in errors of connections.
 var addresses = regexp.MustCompile(`\b(dial|read|write) tcp \S+:|\blookup \S+ on \S+:|\blookup \S+:`)
 
-// withoutAddress is an error of a connection to another deployment without the addresses in its text, which the callers of
-// this deployment must not learn. The error that it wraps has the original text, for the log.
+// withoutAddress is an error of a connection to another deployment without gRPC's words around it and without the addresses in its
+// text, which the callers of this deployment must not learn. The error that it wraps has the original text, for the log.
 type withoutAddress struct {
 	text string
 	err  error
@@ -45,7 +46,8 @@ func withoutAddresses(err error) error {
 			return err
 		}
 	}
-	if text := addresses.ReplaceAllString(s.Message(), "$1 …:"); text != s.Message() {
+	reason, _ := address.Reason(s.Message())
+	if text := addresses.ReplaceAllString(reason, "$1 …:"); text != s.Message() {
 		return &withoutAddress{text: text, err: err}
 	}
 	return err

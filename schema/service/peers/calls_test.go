@@ -17,7 +17,7 @@ import (
 	"github.com/db-controller/db-controller/schema/wire"
 )
 
-// scripted is a deployment that keeps each request, and returns what a test sets.
+// scripted is a deployment that keeps each request, and returns the answers of a test.
 type scripted struct {
 	schemav1.UnimplementedSchemaServiceServer
 	refuse   error
@@ -248,7 +248,7 @@ func TestAFailedCallHasNoAnswer_I15(t *testing.T) {
 	}
 }
 
-// Whoever waits for a newer environment is woken by each.
+// Each newer environment wakes the calls that wait for one.
 func TestANewerEnvironmentWakes(t *testing.T) {
 	t.Parallel()
 	p := New(self, nil)

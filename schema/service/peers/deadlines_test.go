@@ -16,7 +16,7 @@ import (
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
 )
 
-// A deployment that does not answer is given up after a few seconds, whatever the caller's patience.
+// A deployment that does not answer is given up after a few seconds, also when the caller's deadline is later.
 func TestCallsOfPeersHaveDeadlines(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

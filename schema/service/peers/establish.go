@@ -16,7 +16,6 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"github.com/db-controller/db-controller/internal/crash"
 	"github.com/db-controller/db-controller/internal/gather"
 	"github.com/db-controller/db-controller/internal/identity"
 	"github.com/db-controller/db-controller/internal/requestid"
@@ -28,8 +27,6 @@ import (
 )
 
 const (
-	// aloneUpTo is the number of attempts under way at a deployment up to which each has a call of its own.
-	aloneUpTo = crash.FewAlone
 	// pace is how long an attempt waits for the answer of the call before it, so that a deployment that is far away delays it no longer.
 	pace = 3 * time.Millisecond
 	// callsBeside is the number of calls with several attempts that a deployment has not answered.
@@ -149,7 +146,7 @@ func (p *Peers) togetherAt(to schema.DeploymentID) *together {
 	if t == nil {
 		t = &together{peers: p, to: to}
 		t.queue = gather.New(gather.Config[*asked]{
-			Run: t.run, Alone: aloneUpTo, Most: wire.MaxAttempts, Waiting: mostWaiting, Pace: pace, Beside: callsBeside,
+			Run: t.run, Most: wire.MaxAttempts, Beside: callsBeside, Pace: pace, Waiting: mostWaiting,
 		})
 		p.togethers[to] = t
 	}
@@ -224,9 +221,8 @@ func establishParts(refs []*schemav1.EstablishReferencesRequest_Reference) (part
 	return append(parts, refs[begin:])
 }
 
-// person returns the person for whom references are established: the target's deployment decides whether they may refer to it. An
-// operator refers with the rights of the user of the same name, since no deployment speaks for operators. It is nil for what this
-// deployment does by itself.
+// person returns the person for whom references are established: the target's deployment decides whether they may refer to it. An operator refers
+// with the rights of the user of the same name, since no deployment speaks for operators. It is nil for writes of the deployment itself.
 func person(ctx context.Context) *schemav1.EstablishReferencesRequest_Person {
 	who, err := identity.CallerFromContext(ctx)
 	if err != nil || who.Role != identity.RoleUser && who.Role != identity.RoleOperator {

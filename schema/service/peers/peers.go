@@ -188,7 +188,7 @@ func (p *Peers) Forwarding(id schema.DeploymentID) (grpc.ClientConnInterface, er
 	return p.conn(connectionKey{to: id, forward: true})
 }
 
-// forwardWindow is what of a forwarded watch may have arrived before it is passed on. (For an answer that has begun there is room.)
+// forwardWindow bounds the bytes of a forwarded watch that have arrived and are not passed on yet. (For an answer that has begun there is room.)
 const forwardWindow = 64 << 10
 
 func (p *Peers) conn(key connectionKey) (grpc.ClientConnInterface, error) {

@@ -19,9 +19,9 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// Whatever the application and the controllers do at one time, in whatever order, and whichever database is replaced by an earlier copy:
-// afterwards every row refers to a row that exists, or is reported; no row is gone that nothing deleted; and each controller knows
-// what the rows say.
+// After any concurrent operations of the application and the controllers, in any order, and the replacement of any database by an earlier copy, every
+// row refers to a row that exists, or is reported; no row is gone that nothing deleted; and the stored references of each controller are those of the
+// rows.
 func TestAttachedTablesUnderChaos(t *testing.T) {
 	for _, seed := range seeds(t, 3) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { playChaos(t, seed, 3, false) })

@@ -14,9 +14,12 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// seeds returns the seeds to play: DBCONTROLLER_ATTACHED_SEEDS is their number, DBCONTROLLER_ATTACHED_FIRST the first one.
+// seeds returns the seeds to play: DBCONTROLLER_ATTACHED_SEEDS is their number (one in a short run), DBCONTROLLER_ATTACHED_FIRST the first one.
 func seeds(t *testing.T, otherwise int) (out []uint64) {
 	t.Helper()
+	if testing.Short() {
+		otherwise = 1
+	}
 	number := func(name string, n int) int {
 		if text := os.Getenv(name); text != "" {
 			var err error

@@ -115,7 +115,7 @@ var columns = map[string][]string{
 
 var databaseOf = map[string]string{"orders": shop, "lines": shop, "invoices": shop, "parcels": post, "customers": crm, "seats": crm}
 
-// transaction is what an application does in one transaction of one database.
+// transaction has the statements of one transaction of an application in one database.
 type transaction struct {
 	at         string
 	isolation  string

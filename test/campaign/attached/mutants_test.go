@@ -24,7 +24,7 @@ var mutants = []mutant{
 	{"a-key-used-again-is-the-old-one", "schema/shadow/internal/target/rows.go", "case goes[k]:", "case goes[k] && absent[k]:", "TestAttachedTablesTakeAnySQL"},
 	{"deletion-beside-a-note", "schema/shadow/internal/rows/rows.go", "if err == nil && len(changed) > 0 {", "if err == nil && len(changed) > len(keys) {", "TestADeletionLooksAtTheRowAsItIs"},
 	{"first-reference-alone", "internal/attach/triggers.go", "	for i, c := range referring(d) {", "	for i, c := range referring(d)[:1] {", ""},
-	{"rights-lack-in-silence", "internal/attach/strict.go", "ELSIF NOT known THEN", "ELSIF false THEN", ""},
+	{"rights-lack-in-silence", "internal/attach/strict.go", "ELSIF NOT own.known THEN", "ELSIF false THEN", ""},
 	{"all-references-or-none", "internal/attach/triggers.go", "	return strings.Join(some, \" OR \")", "	return strings.Join(some, \" AND \")", ""},
 	{"truncate-forgotten", "schema/shadow/internal/capture/capture.go", "WHERE s.kind_id = $1 AND NOT s.hidden`", "WHERE s.kind_id = $1 AND s.hidden`", "TestAttachedTablesBehaveLikeOneDatabase"},
 	{"first-reading-forgets-rows", "schema/shadow/internal/capture/fill.go", "names = append(names, name)", "names = append(names[:0], name)", "TestAttachedTablesBehaveLikeOneDatabase"},

@@ -166,7 +166,7 @@ func (w *world) step(r *rand.Rand) {
 	}
 }
 
-// crash gives a deployment another process; what the first one had in memory is lost.
+// crash gives a deployment another process; the memory of the first one is lost.
 func (w *world) crash(d string) {
 	w.t.Helper()
 	w.Stores[w.ID(d)] = w.SecondProcess(d, shadow.Config{Delegations: w.strict})
@@ -196,7 +196,7 @@ func (w *world) settle() {
 	w.Settle()
 }
 
-// stored returns what the controllers know: the body of each resource that refers to something, by full name.
+// stored returns the bodies that the controllers have of resources with references, by full name.
 func (w *world) stored() map[string]string {
 	w.t.Helper()
 	all := map[string]string{}
@@ -221,7 +221,7 @@ func resource(service, collection string, key []string) string {
 	return "//" + service + "/" + collection + "/" + schema.EscapeID(key[0])
 }
 
-// bodies returns what the controllers should know about rows: values reads the columns of a reference that count.
+// bodies returns the bodies that the controllers should have of rows: values reads the columns of a reference that count.
 func (w *world) bodies(conn func(table string) *pgx.Conn, values func(reference) []string) map[string]string {
 	w.t.Helper()
 	bodies := map[string]map[string]any{}

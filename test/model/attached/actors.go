@@ -196,7 +196,7 @@ func (w *World) forget(h key, seqs map[int]bool) {
 
 func (w *World) release(h key, u uid) { delete(w.a.blocks[u], h) }
 
-// establish runs at A: the row is locked, then its shadow, and what was deleted is read afterwards.
+// establish runs at A: the row is locked, then its shadow, and deletions are read afterwards.
 func (t *task) establish(h, k key) (u uid, missing, ok bool) {
 	w := t.w
 	t.pause()
@@ -350,8 +350,8 @@ func (t *task) finalise() {
 	}
 }
 
-// restore replaces a database by its earlier copy: rows, notes and resources together. X then compares its references with A: what it
-// refers to by a uid that A has lost is read again.
+// restore replaces a database by its earlier copy: rows, notes and resources together. X then compares its references with A: a target with a uid
+// that A has lost is read again.
 func (w *World) restore(atA bool) {
 	for len(w.tasks) > 0 { // the processes of both lose their connections
 		w.step(0, false)

@@ -26,7 +26,7 @@ type (
 	uid int
 )
 
-// shadow is what A knows about one of its rows.
+// shadow is A's shadow of one of its rows.
 type shadow struct {
 	of       key
 	row      int // the incarnation of the row that it was made for; for the bystander
@@ -40,7 +40,7 @@ type note struct {
 	gone uid
 }
 
-// holder is a resource of X: what the row was when it was stored.
+// holder is a resource of X: the row at the time of its storing.
 type holder struct {
 	target  key
 	uid     uid

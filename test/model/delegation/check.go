@@ -66,7 +66,7 @@ func (w *World) proxyOf(uid UID) bool {
 	return ok && attempt != 0
 }
 
-// atRest checks what holds when nothing is under way.
+// atRest checks the invariants at rest.
 func (w *World) atRest() {
 	protected := map[key]bool{}
 	for holder, r := range w.x.references {

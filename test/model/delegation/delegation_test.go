@@ -40,6 +40,7 @@ func once(seed uint64, m Mistakes, traced bool) *World {
 			}
 			w.put(w.r.IntN(holdersOfX), u)
 		},
+		func() { w.putTogether(map[int]UID{0: uid(), 1: uid(), 2: uid()}) },
 		func() { w.remove(uid()) },
 		func() {
 			if work := sortedWork(w.x.work); len(work) > 0 {
@@ -77,7 +78,7 @@ func once(seed uint64, m Mistakes, traced bool) *World {
 		func() { w.failover(true) },
 		func() { w.failover(false) },
 	}
-	for range 2 { // what there is before anything goes wrong
+	for range 2 { // the state before the first fault
 		for holder := range holdersOfX {
 			w.put(holder, uid())
 		}
@@ -129,7 +130,7 @@ func once(seed uint64, m Mistakes, traced bool) *World {
 	return w
 }
 
-// Whatever is lost, repeated, late or paused, whoever fails over, tidies up or switches its version.
+// Messages are lost, repeated and late, processes pause, and deployments fail over, tidy up and switch their versions.
 func TestDelegationsOnManySchedules_I1_I3_I8_I13_I28_I30_I31_I32(t *testing.T) {
 	t.Parallel()
 	began, seen := time.Now(), map[string]int{}
@@ -156,7 +157,7 @@ func TestDelegationsOnManySchedules_I1_I3_I8_I13_I28_I30_I31_I32(t *testing.T) {
 	}
 	all.Wait()
 	t.Logf("%.0f schedules a second; %v", float64(*schedules)/time.Since(began).Seconds(), seen)
-	for _, what := range []string{"acting right taken", "block right taken", "acting written", "block written", "written beside a deletion", "held", "deleted", "removed", "dangling"} {
+	for _, what := range []string{"acting right taken", "block right taken", "acting written", "block written", "batch", "written beside a deletion", "held", "deleted", "removed", "dangling"} {
 		require.GreaterOrEqual(t, seen[what], *schedules/1000, "%s is too rare: %v", what, slices.Sorted(maps.Keys(seen)))
 	}
 }

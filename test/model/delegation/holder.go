@@ -16,8 +16,8 @@ type reference struct {
 // right counts only while both epochs are the present ones.
 type right struct{ theirs, own Epoch }
 
-// target is what X knows about a target of A. attempt is that of the proxy's blockade; 0: there is none. The blockade outlives the
-// right until nothing that was written under it is left.
+// target is X's row of a target of A. attempt is that of the proxy's blockade; 0: there is none. The blockade outlives the right until nothing that
+// was written under it is left.
 type target struct {
 	turn    Turn
 	rights  [2]right
@@ -456,8 +456,8 @@ func (t *task) hear(theirs Epoch) {
 	})
 }
 
-// resolved is the verdict on a blockade: what is undecided can never commit afterwards. The question about the proxy recalls the right
-// to block: it ends when nothing that was written under it is left, and then the verdict is gone.
+// resolved is the verdict on a blockade: an undecided attempt can never commit afterwards. The question about the proxy recalls the right to block:
+// it ends when nothing that was written under it is left, and then the verdict is gone.
 func (t *task) resolved(m message) {
 	w := t.w
 	own := w.x.epoch
@@ -543,7 +543,7 @@ func (t *task) compare(k work) {
 			return
 		}
 	}
-	t.commit(func() { // what was granted in a lost epoch is returned, if nothing needs it
+	t.commit(func() { // a right of a lost epoch is returned, if nothing needs it
 		for _, uid := range slices.Sorted(maps.Keys(w.x.targets)) {
 			if !w.may(uid, Block) {
 				w.lookAt(uid)

@@ -38,7 +38,7 @@ type targets struct {
 	doubted map[key]bool
 }
 
-// doubt begins the comparison of what stands here with X.
+// doubt begins the comparison of the blockades here with X.
 func (a *targets) doubt() {
 	a.doubted = map[key]bool{}
 	for k := range a.blockades {
@@ -168,7 +168,7 @@ func (w *World) confirmOne(k key, b blockade) {
 	}
 }
 
-// check compares a reference of X with what protects it here.
+// check compares a reference of X with its protection here.
 func (w *World) check(m message) string {
 	a := w.a
 	b, established := a.blockades[key{m.holder, m.attempt, m.uid}]
@@ -183,7 +183,7 @@ func (w *World) check(m message) string {
 	return "lost"
 }
 
-// announced stores the epoch of X. What X may have forgotten is told again, and asked.
+// announced stores the epoch of X. Messages that X may have lost are sent again, and questions are repeated.
 func (w *World) announced(m message) {
 	a := w.a
 	if m.own <= a.peer {
@@ -273,7 +273,7 @@ func (w *World) resolve(keys []key) {
 	}
 }
 
-// remove is a user's delete: it asks about what is undecided, recalls, and looks again, until it is refused, accepted, or gives up.
+// remove is a user's delete: it asks about undecided attempts, recalls rights, and looks again, until it is refused, accepted, or gives up.
 func (w *World) remove(uid UID) {
 	w.start("delete", func(t *task) {
 		epoch := w.a.epoch
@@ -308,7 +308,7 @@ func (w *World) remove(uid UID) {
 	})
 }
 
-// sendA repeats what A owes: notices, questions, and its epoch.
+// sendA repeats the messages that A owes: notices, questions, and its epoch.
 func (w *World) sendA() {
 	a := w.a
 	w.send(message{kind: "announce A", theirs: a.epoch})

@@ -42,7 +42,8 @@ func (b Behaviour) String() string { return [...]string{"acting", "block"}[b] }
 type Mistakes struct {
 	GrantAfterClose, GrantWithoutTurn, MarkWithoutRecall, GrantOfLostEpoch, ReturnBeforeLook, ReleaseBeforeEnd, FreeWithoutEnd, HeldAsFree,
 	CloseWithoutWaiting, UnknownAsConfirmed, RowMadeByAnswer, OneRightIncludes, ActsBeforeClose, AcknowledgesUnclosed, SwitchKeepsDelegated,
-	EarlierProxyKept, ProxyUnknownIsGone, EndsWithoutLook, FinalisesBesideProxy, CascadeTellsEntriesOnly bool
+	EarlierProxyKept, ProxyUnknownIsGone, EndsWithoutLook, FinalisesBesideProxy, CascadeTellsEntriesOnly, ChecksBeforeLocks,
+	NeighboursRightCounts bool
 }
 
 // World is both databases, the messages between them, and the tasks of their processes.

@@ -15,10 +15,10 @@ type watch struct {
 	sent   []bookmark // in flight
 }
 
-// watching is what a holder's deployment knows by its watches, of two processes.
+// watching has the positions of a holder's deployment from its watches, of two processes.
 type watching struct {
 	stored position // durable
-	newest position // the newest one that it was ever told, whatever is stored
+	newest position // the newest one that it has ever received, stored or not
 	of     [2]watch
 }
 
@@ -135,8 +135,8 @@ func (w *World) RestoreCopy(running bool) {
 	w.count["copied"]++
 }
 
-// excusesCopy reports whether nobody can know that the database is an older copy: the process has seen no greater number, and no
-// position that the copy has not reached was told since. What no deployment was told in time remains unknown, as docs/protocol.md says.
+// excusesCopy reports whether nobody can know that the database is an older copy: the process has seen no greater number, and no position that the
+// copy has not reached was told since. A position that no deployment received in time remains unknown, as docs/protocol.md says.
 func (w *World) excusesCopy() bool {
 	if !w.lost || w.told || w.process > w.a.mark {
 		return w.blind

@@ -9,7 +9,7 @@ type registry struct {
 	part     int         // of the history; each start of a registry server begins one, and each notice of an older copy
 	ended    map[int]int // the last revision of each earlier part
 	listed   map[int]listing
-	heardIn  map[int]int // the part in which a deployment has told what it has seen
+	heardIn  map[int]int // the part in which a deployment has told its position
 }
 
 type listing struct {
@@ -38,8 +38,8 @@ func (w *World) list(d int, l listing) {
 	}
 }
 
-// Come lets an operator describe a deployment, which registers. The open watches deliver it to all: the limit that docs/protocol.md
-// names, that nobody who remembers it speaks, is not played.
+// Come lets an operator describe a deployment, which registers. The open watches deliver it to all: the limit that docs/protocol.md names, that no
+// deployment which remembers it speaks, is not played.
 func (w *World) Come(d int) {
 	w.came[d] = true
 	w.list(d, listing{database: w.databases[d], appliedIn: w.registry.server})
@@ -87,8 +87,8 @@ func (w *World) ApplyListed() {
 	w.careless = true
 }
 
-// vouches reports whether the list of deployments is complete: an operator has applied each of them on this server, and each that
-// runs has told what it has seen since this server began.
+// vouches reports whether the list of deployments is complete: an operator has applied each of them on this server, and each that runs has told its
+// position since this server began.
 func (w *World) vouches() bool {
 	r := w.registry
 	for d, l := range r.listed {
@@ -115,8 +115,8 @@ func (w *World) isLost(s seen) bool {
 	return !known || s.revision > last
 }
 
-// hear compares what a deployment has seen with the registry's history. A registry that has lost commits vouches for nothing until all
-// deployments are applied again.
+// hear compares the position of a deployment with the registry's history. A registry that has lost commits vouches for nothing until all deployments
+// are applied again.
 func (w *World) hear(d int) {
 	if w.isLost(w.seen[d]) {
 		for d, l := range w.registry.listed {
@@ -132,7 +132,7 @@ func (w *World) hear(d int) {
 	w.seen[d] = seen{w.registry.part, w.registry.revision}
 }
 
-// Open opens the watch of the environment: the deployment tells what it has seen, and receives the list.
+// Open opens the watch of the environment: the deployment tells its position, and receives the list.
 func (w *World) Open(d int) {
 	w.hear(d)
 	if d == target {

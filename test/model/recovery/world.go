@@ -208,7 +208,7 @@ func (w *World) await(d int) {
 	}
 }
 
-// take takes the newest environment. Who appears in it after the recovery has begun is waited for from then on.
+// take takes the newest environment. A deployment that appears in it after the recovery has begun is waited for from then on.
 func (w *World) take() {
 	w.known = maps.Clone(w.registry.listed)
 	if w.a.awaiting {
@@ -255,7 +255,7 @@ func (w *World) Compare(d int) {
 	if !w.a.unconfirmed[d] || !w.call(d, w.databases[d]) {
 		return
 	}
-	if h.knows > w.a.epoch { // what it knows reveals an older copy as well
+	if h.knows > w.a.epoch { // its position reveals an older copy as well
 		if !w.KnownEpochIsRefused {
 			w.beginEpoch()
 		}

@@ -44,7 +44,7 @@ func play(seed uint64, m Mistakes) *World {
 	return w
 }
 
-// application starts what people do.
+// application starts the statements of people.
 func (w *World) application() {
 	h := w.r.IntN(holders)
 	switch w.r.IntN(10) {

@@ -102,9 +102,12 @@ DELETE FROM dbcontroller.work w WHERE w.deployment_id = $1
 )
 
 var (
+	// At most $4 blockades: one target can have millions. Each step has its targets looked at again, since it may be the last one.
 	cleanUpTargetsSQL = db.Codes(`
 WITH blockades AS (
-    DELETE FROM dbcontroller.blockade WHERE deployment_id = $1 AND target_id = ANY ($2)
+    DELETE FROM dbcontroller.blockade WHERE (target_id, holder_uid, field_id, attempt) IN (
+        SELECT target_id, holder_uid, field_id, attempt FROM dbcontroller.blockade WHERE deployment_id = $1 AND target_id = ANY ($2) LIMIT $4
+    )
 ), entries AS (
     DELETE FROM dbcontroller.holder_entry WHERE deployment_id = $1 AND target_id = ANY ($2)
 ), notices AS (
@@ -112,6 +115,8 @@ WITH blockades AS (
 ), ownees AS (
     DELETE FROM dbcontroller.ownee_entry WHERE deployment_id = $1 AND owner_id = ANY ($2)
 )` + db.LookAgain(`$3`, `dbcontroller.shadow s WHERE s.id = ANY ($2) AND s.state = {deleting}`))
+
+	blockadesLeftSQL = `SELECT EXISTS (SELECT FROM dbcontroller.blockade WHERE deployment_id = $1 AND target_id = ANY ($2))`
 
 	blockingHoldersSQL = db.Codes(`
 SELECT r.holder_id FROM dbcontroller.reference r JOIN dbcontroller.foreign_target f ON f.id = r.target_id
@@ -123,7 +128,13 @@ UPDATE dbcontroller.reference r SET behaviour = CASE WHEN $3 = {unset} AND r.fie
 FROM dbcontroller.foreign_target f
 WHERE r.holder_id = ANY ($4) AND f.id = r.target_id AND f.deployment_id = $1 AND f.uid = ANY ($2) AND r.behaviour = {block}`)
 
-	dropDecommissionedWorkSQL = db.Codes(`DELETE FROM dbcontroller.work WHERE deployment_id = $1 AND action <> {clean_up_decommissioned}`)
+	dropDecommissionedWorkSQL = db.Codes(`
+WITH dropped AS (
+    DELETE FROM dbcontroller.work WHERE seq IN (
+        SELECT seq FROM dbcontroller.work WHERE deployment_id = $1 AND action <> {clean_up_decommissioned} AND seq > $2 ORDER BY seq LIMIT $3
+    ) RETURNING seq
+)
+SELECT COALESCE(max(seq), 0) FROM dropped`)
 )
 
 // decommissionPage is the maximum number of targets, and of foreign targets, of one step.
@@ -152,16 +163,28 @@ func (s *Admin) CleanUpDecommissioned(ctx context.Context, deployment schema.Dep
 	if err != nil {
 		return fmt.Errorf("clean up after %s: %w", deployment, err)
 	}
+	if err := s.dropMessages(ctx, id); err != nil {
+		return fmt.Errorf("clean up after %s: %w", deployment, err)
+	}
 	return s.InTx(ctx, db.WorkFeed, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, dropDecommissionedWorkSQL, id); err != nil {
-			return err
-		}
 		tag, err := tx.Exec(ctx, finishDecommissionSQL, id)
 		if err == nil && tag.RowsAffected() > 0 {
 			s.Log.Info("cleaned up after a decommissioned deployment", zap.Stringer("deployment", deployment))
 		}
 		return err
 	})
+}
+
+// dropMessages removes the messages to a decommissioned deployment.
+func (s *Admin) dropMessages(ctx context.Context, deployment int32) error {
+	for last := int64(0); ; {
+		err := s.InTx(ctx, db.WorkFeed, func(tx pgx.Tx) error {
+			return tx.QueryRow(ctx, dropDecommissionedWorkSQL, deployment, last, s.Cfg.Limits.Batch).Scan(&last)
+		})
+		if err != nil || last == 0 {
+			return err
+		}
+	}
 }
 
 func (s *Admin) cleanUpTargets(ctx context.Context, deployment int32) error {
@@ -175,14 +198,17 @@ func (s *Admin) cleanUpTargets(ctx context.Context, deployment int32) error {
 			return err
 		}
 		after = targets[len(targets)-1]
-		err = s.InTx(ctx, db.WorkFeed|db.NoticeFeed, func(tx pgx.Tx) error {
-			b := &pgx.Batch{}
-			b.Queue(lockDecommissionedTargetsSQL, targets)
-			b.Queue(cleanUpTargetsSQL, deployment, targets, s.SelfID)
-			return tx.SendBatch(ctx, b).Close()
-		})
-		if err != nil {
-			return err
+		for more := true; more; {
+			err = s.InTx(ctx, db.WorkFeed|db.NoticeFeed, func(tx pgx.Tx) error {
+				b := &pgx.Batch{}
+				b.Queue(lockDecommissionedTargetsSQL, targets)
+				b.Queue(cleanUpTargetsSQL, deployment, targets, s.SelfID, s.Cfg.Limits.Batch)
+				b.Queue(blockadesLeftSQL, deployment, targets).QueryRow(func(row pgx.Row) error { return row.Scan(&more) })
+				return tx.SendBatch(ctx, b).Close()
+			})
+			if err != nil {
+				return err
+			}
 		}
 	}
 }

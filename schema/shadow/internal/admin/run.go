@@ -47,6 +47,7 @@ type EpochConfig struct {
 // environment and those of the stored one, since either may lack some. A deployment that a later environment adds may
 // have existed before, unknown to the registry, and is recovered from as well. It returns nil when ctx ends.
 func (s *Admin) FollowEpochs(ctx context.Context, cfg EpochConfig) error {
+	s.gate.Follow(cfg.Latest)
 	f := epochFollower{EpochConfig: cfg, store: s, last: s.gate.PresentEpoch()}
 	for failed := false; ; {
 		err := f.step(ctx)

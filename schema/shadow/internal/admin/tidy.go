@@ -85,9 +85,10 @@ SELECT count(*) FROM old`)
 
 	// Messages to decommissioned deployments, left by attempts that were under way when the deployment was decommissioned.
 	tidyDecommissionedSQL = db.Codes(`
-DELETE FROM dbcontroller.work WHERE action <> {clean_up_decommissioned} AND deployment_id IN (
-    SELECT deployment_id FROM dbcontroller.decommissioned x
+DELETE FROM dbcontroller.work WHERE seq IN (
+    SELECT m.seq FROM dbcontroller.decommissioned x JOIN dbcontroller.work m ON m.deployment_id = x.deployment_id AND m.action <> {clean_up_decommissioned}
     WHERE NOT EXISTS (SELECT FROM dbcontroller.work w WHERE w.action = {clean_up_decommissioned} AND w.deployment_id = x.deployment_id)
+    LIMIT 5000
 )`)
 )
 

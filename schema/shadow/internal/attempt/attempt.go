@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -80,7 +81,7 @@ func establishRequest(refs []*prepare.NewReference) []peer.EstablishReference {
 	for i, r := range refs {
 		request[i] = peer.EstablishReference{
 			HolderUID: r.Holder.ShadowUID, HolderKind: r.Holder.Kind.Kind, HolderName: r.Holder.Name, Path: r.Path,
-			TargetKind: r.TargetKind.Kind, TargetName: r.Target.Name, Behaviour: r.Behaviour, Right: r.ReplacedRight(),
+			TargetKind: r.TargetKind.Kind, TargetName: r.Target.Name, TargetUID: r.ReplacedUID(), Behaviour: r.Behaviour, Right: r.ReplacedRight(),
 		}
 	}
 	return request
@@ -123,15 +124,16 @@ INSERT INTO dbcontroller.work (action, shard, deployment_id, attempt)
 SELECT {release}, $1, d, $2 FROM unnest($3::int[]) AS d`)
 
 	// One release stands for all attempts of a repeated write. A further attempt makes new work of it: an attempt that is added while
-	// its release is under way is not finished with it. (Two at the same time: the blockades of the second one expire.)
+	// its release is under way is not finished with it. It returns the deployments with a release of this attempt: the others got one from
+	// a concurrent transaction, for which it has waited, and which the next statement sees.
 	releaseChainSQL = db.Codes(`
 WITH before AS (
     DELETE FROM dbcontroller.work WHERE chain = @chain AND deployment_id = ANY (@deployments::int[]) RETURNING deployment_id, attempt, earlier
 )
 INSERT INTO dbcontroller.work (action, shard, deployment_id, attempt, chain, earlier)
 SELECT {release}, @shard, d, @attempt, @chain, CASE WHEN b.attempt IS NOT NULL THEN (array_prepend(b.attempt, b.earlier))[:@most] END
-FROM unnest(@deployments::int[]) AS d LEFT JOIN before b ON b.deployment_id = d
-ON CONFLICT (chain, deployment_id) WHERE chain IS NOT NULL DO NOTHING`)
+FROM unnest(@deployments::int[]) AS d LEFT JOIN before b ON b.deployment_id = d ORDER BY d
+ON CONFLICT (chain, deployment_id) WHERE chain IS NOT NULL DO NOTHING RETURNING deployment_id`)
 )
 
 // earlierReleased bounds the earlier attempts of a release, so that a batch of 1,000 releases has at most the 10,000 attempts that one
@@ -175,12 +177,28 @@ func Abandon(ctx context.Context, a *Attempts, sv *prepare.Saving, at []schema.D
 		if err := tx.QueryRow(ctx, selectDecisionsSQL, attempts).Scan(&attempts[0], &committed); err != nil || committed {
 			return err
 		}
-		_, err := tx.Exec(ctx, releaseChainSQL, db.Named{
-			"shard": schema.Shard(sv.Writes[0].Name), "attempt": sv.Attempt, "deployments": numbers, "chain": chain(sv), "most": earlierReleased,
-		})
-		return err
+		return release(ctx, tx, sv, numbers)
 	})
 	return committed, err
+}
+
+// release adds the releases of an attempt at deployments.
+func release(ctx context.Context, tx pgx.Tx, sv *prepare.Saving, deployments []int32) error {
+	left := slices.Clone(deployments)
+	for len(left) > 0 {
+		rows, err := tx.Query(ctx, releaseChainSQL, db.Named{
+			"shard": schema.Shard(sv.Writes[0].Name), "attempt": sv.Attempt, "deployments": left, "chain": chain(sv), "most": earlierReleased,
+		})
+		if err != nil {
+			return err
+		}
+		added, err := pgx.CollectRows(rows, pgx.RowTo[int32])
+		if err != nil {
+			return err
+		}
+		left = slices.DeleteFunc(left, func(d int32) bool { return slices.Contains(added, d) })
+	}
+	return nil
 }
 
 // AbandonAt decides an attempt ABORTED, unless it has committed, and adds the release of its blockades at a deployment as work.

@@ -38,6 +38,21 @@ func (s *Capturer) setAside(ctx context.Context, t *rows.Table, kind *schema.Kin
 	return left, err
 }
 
+// cutUnnamed treats the values of a row that are no names as references to targets that do not exist. It reports whether the row was deleted
+// or changed, as declared.
+func (s *Capturer) cutUnnamed(ctx context.Context, t *rows.Table, kind *schema.KindModel, c *changed) (done bool, err error) {
+	if len(c.unnamed) == 0 {
+		return false, nil
+	}
+	refusals := make([]peer.Refusal, 0, len(c.unnamed))
+	for path, problem := range c.unnamed {
+		c.without = append(c.without, fmt.Sprintf("%s: %v", path, problem))
+		refusals = append(refusals, peer.Refusal{Holder: c.name, Path: path, Reason: peer.TargetMissing})
+	}
+	slices.Sort(c.without)
+	return s.missing(ctx, t, kind, c, refusals)
+}
+
 // setApart is setAside for deployments that could not be asked.
 func (s *Capturer) setApart(ctx context.Context, kind *schema.KindModel, group []*changed, unavailable *peer.UnavailableError) (left []*changed, err error) {
 	for _, c := range group {

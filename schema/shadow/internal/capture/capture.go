@@ -127,11 +127,11 @@ func (s *Capturer) capture(ctx context.Context) (more bool, err error) {
 }
 
 // No pause is longer than the one of its number of tries: the clock of the database has gone back since. The pauses of few tries are
-// found by captured_late, number by number, and longer ones than an hour by captured_due, so that rows that wait as they should cost nothing.
+// found by captured_tried, number by number, and longer ones than an hour by captured_due, so that rows that wait as they should cost nothing.
 const boundDueSQL = `
 UPDATE dbcontroller.captured SET due = now() WHERE seq = ANY (ARRAY(
-    SELECT c.seq FROM generate_series(0, 13) AS n CROSS JOIN LATERAL (
-        SELECT seq FROM dbcontroller.captured WHERE tries = n AND tries < 14 AND due > now() + interval '1 s' + interval '250 ms' * power(2, n)) AS c
+    SELECT c.seq FROM generate_series(1, 13) AS n CROSS JOIN LATERAL (
+        SELECT seq FROM dbcontroller.captured WHERE tries = n AND tries > 0 AND tries < 14 AND due > now() + interval '1 s' + interval '250 ms' * power(2, n)) AS c
     UNION ALL
     SELECT seq FROM dbcontroller.captured WHERE due > now() + interval '1 hour 1 s'))`
 

@@ -23,7 +23,12 @@ import (
 )
 
 const (
-	selectNotesSQL = `SELECT seq, name, lost, statement FROM dbcontroller.captured WHERE kind_id = $1 AND name = ANY ($2) AND gone IS NULL`
+	// SelectNotesSQL is one look into the index for each name: statistics say that there are few notes, and a condition on an array would be compared with each
+	// of the notes of a large statement.
+	SelectNotesSQL = `
+SELECT c.seq, i.name, c.lost, c.statement FROM unnest($2::text[]) AS i (name) CROSS JOIN LATERAL (
+    SELECT seq, lost, statement FROM dbcontroller.captured WHERE kind_id = $1 AND name = i.name AND gone IS NULL OFFSET 0
+) AS c`
 
 	selectShadowsSQL = `
 SELECT s.id, s.uid, s.name, s.state, s.hidden, s.revision, r.body,
@@ -43,8 +48,10 @@ type changed struct {
 	seqs   []int64   // of its notes that were read before the row was
 	values []*string // nil: the row does not exist
 	body   map[string]any
-	before *shadow        // nil: the row has no resource
-	stored map[string]any // the body of before
+	// unnamed are the problems of values that are no names, by field: nothing like it exists.
+	unnamed map[string]error
+	before  *shadow        // nil: the row has no resource
+	stored  map[string]any // the body of before
 	// without are the problems of the references that it is stored without; soon: one of them may pass by itself.
 	without []string
 	soon    bool
@@ -89,7 +96,10 @@ func (s *Capturer) storeRows(ctx context.Context, t *rows.Table, notes map[strin
 		case next == remove:
 			gone = append(gone, c)
 		default:
-			write = append(write, c)
+			done, uerr := s.cutUnnamed(ctx, t, kind, c)
+			if err = errors.Join(err, uerr); !done && uerr == nil {
+				write = append(write, c)
+			}
 		}
 	}
 	if len(settled) > 0 {
@@ -107,7 +117,7 @@ func (s *Capturer) read(ctx context.Context, t *rows.Table, names []string) ([]*
 		all[i] = &changed{name: name}
 		byName[name] = all[i]
 	}
-	found, err := s.Pool.Query(ctx, selectNotesSQL, t.KindID, names)
+	found, err := s.Pool.Query(ctx, SelectNotesSQL, t.KindID, names)
 	if err != nil {
 		return nil, fmt.Errorf("read captured rows: %w", err)
 	}
@@ -154,17 +164,18 @@ var errOldName = errors.New("the deletion of the row that had this key before is
 
 // judge decides about a changed row, and sets its body.
 func (s *Capturer) judge(t *rows.Table, kind *schema.KindModel, c *changed) (next step, problem error) {
+	if len(c.name) > schema.MaxNameBytes {
+		return nothing, fmt.Errorf("name %.40s…: more than %d bytes: the references of this row are not held", c.name, schema.MaxNameBytes)
+	}
 	if c.values == nil {
 		if c.before != nil && c.before.State == peer.Active {
 			return remove, nil
 		}
 		return nothing, nil
 	}
-	if c.body, problem = t.Body(s.Self, kind, c.values); problem != nil {
-		return nothing, problem
-	}
+	c.body, c.unnamed = t.Body(s.Self, kind, c.values)
 	switch {
-	case c.before == nil && len(c.body) == 0:
+	case c.before == nil && len(c.body) == 0 && len(c.unnamed) == 0:
 		return nothing, nil // a shadow when something refers to it
 	case c.before == nil:
 		return store, nil
@@ -176,7 +187,7 @@ func (s *Capturer) judge(t *rows.Table, kind *schema.KindModel, c *changed) (nex
 	if err := postgres.DecodeJSON(c.before.Body, &c.stored); err != nil {
 		return nothing, err
 	}
-	if !c.differs() {
+	if !c.differs() && len(c.unnamed) == 0 {
 		return nothing, nil
 	}
 	return store, nil
@@ -317,8 +328,8 @@ func (s *Capturer) writeOnce(ctx context.Context, t *rows.Table, group []*change
 	return s.write.SaveRows(ctx, writes, under, first, also)
 }
 
-// unchanged locks rows against deletion, and fails with db.ErrStale unless they are as they were read. An update that commits later
-// has a note of its own. Notes of statements that wrote under rights are locked first: what they allow is stored once.
+// unchanged locks rows against deletion, and fails with db.ErrStale unless they are as they were read. An update that commits later has a note of its
+// own. Notes of statements that wrote under rights are locked first: the references that they pin are stored once.
 func unchanged(ctx context.Context, tx pgx.Tx, t *rows.Table, group []*changed) error {
 	names := make([]string, len(group))
 	var seqs []int64

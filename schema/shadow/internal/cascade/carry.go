@@ -53,6 +53,12 @@ WITH going AS (
 
 	removeDanglingSQL = db.Codes(`DELETE FROM dbcontroller.reference WHERE target_id = ANY ($1) AND behaviour = {allow_dangling}`)
 
+	// Those of a batch. Their targets stay in DELETING, and get no new ones (I4).
+	removeSomeDanglingSQL = db.Codes(`
+DELETE FROM dbcontroller.reference WHERE (holder_id, field_id, target_id) IN (
+    SELECT holder_id, field_id, target_id FROM dbcontroller.reference WHERE target_id = ANY ($1) AND behaviour = {allow_dangling} LIMIT $2
+)`)
+
 	markSQL = db.Codes(`
 WITH going AS (
     UPDATE dbcontroller.shadow
@@ -76,40 +82,53 @@ SELECT uid, revision, generation, kind_id, {gone}, created_at, name, NULL, NULL,
 
 // CarryOut carries out a decision. The members are locked.
 func (s *Actor) CarryOut(ctx context.Context, tx pgx.Tx, d Decision) error {
+	return s.CarryOutAnd(ctx, tx, d, &pgx.Batch{}, db.Stay)
+}
+
+// CarryOutAnd is CarryOut with further statements behind, which are sent together with those of the decision where they can be.
+func (s *Actor) CarryOutAnd(ctx context.Context, tx pgx.Tx, d Decision, also *pgx.Batch, send db.Sender) error {
 	c, v := d.Closure, d.Verdict
-	gone, names, b := rowsOf(d), s.memberNames(c), s.statements(d)
+	gone, names, b := rowsOf(d), s.memberNames(c), &pgx.Batch{}
+	carried := s.statements(d)
 	if err := s.rows.Take(ctx, tx, gone); err != nil {
 		return err
 	}
+	attached := s.rows.Any(gone)
 	if err := s.Unset(ctx, tx, v.Unset, names); err != nil {
 		return err
 	}
 	if len(v.Mark)+len(v.Remove) > 0 {
-		if err := s.gate.CheckRecovered(ctx, tx); err != nil {
+		if err := d.recovered.Check(ctx); err != nil {
 			return err
 		}
 	}
 	if err := s.progress.Decided(ctx, tx, c, v); err != nil {
 		return err
 	}
-	sent := &pgx.Batch{}
-	sent.Queue(db.KnowsSQL)
-	if len(c.Members) <= fewMembers {
-		db.QueueGenericPlans(tx, sent)
+	crash.At("crash-delete-uncommitted")
+	b.Queue(db.KnowsSQL)
+	if len(c.Members) <= FewMembers {
+		db.QueueGenericPlans(tx, b)
 	}
-	sent.QueuedQueries = append(sent.QueuedQueries, b.QueuedQueries...)
-	if err := tx.SendBatch(ctx, sent).Close(); err != nil {
+	b.QueuedQueries = append(b.QueuedQueries, carried.QueuedQueries...)
+	if attached {
+		if err := db.Stay(ctx, tx, b); err != nil {
+			return fmt.Errorf("delete resources: %w", err)
+		}
+		if err := s.rows.Delete(ctx, tx, gone); err != nil { // after the marks: the triggers of the tables meet no blocker any more
+			return err
+		}
+		b = &pgx.Batch{}
+	}
+	b.QueuedQueries = append(b.QueuedQueries, also.QueuedQueries...)
+	if err := send(ctx, tx, b); err != nil {
 		return fmt.Errorf("delete resources: %w", err)
 	}
-	if err := s.rows.Delete(ctx, tx, gone); err != nil { // after the marks: the triggers of the tables meet no blocker any more
-		return err
-	}
-	crash.At("crash-delete-uncommitted")
 	return nil
 }
 
-// fewMembers is the size up to which marking and removing takes less time than planning it anew.
-const fewMembers = 32
+// FewMembers is the size up to which marking and removing takes less time than planning it anew.
+const FewMembers = 32
 
 // statements returns the statements that mark and remove members.
 func (s *Actor) statements(d Decision) *pgx.Batch {

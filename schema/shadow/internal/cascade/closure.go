@@ -10,21 +10,20 @@ import (
 
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
 	"github.com/db-controller/db-controller/schema/shadow/internal/plan"
 )
 
 const (
 	LockMembersSQL = `
 SELECT id, uid, kind_id, name, state, shard, block_deletion, hidden FROM dbcontroller.shadow WHERE id = ANY ($1) ORDER BY id FOR UPDATE`
-
-	anyReferenceSQL = `SELECT EXISTS (SELECT FROM dbcontroller.reference WHERE target_id = ANY ($1))`
 )
 
 var (
 	// For each member: has it asynchronous holders, and holders that may dangle?
 	otherReferencesSQL = db.Codes(`
 SELECT t, EXISTS (SELECT FROM dbcontroller.reference WHERE target_id = t AND behaviour IN ({async_unset}, {async_cascade_delete})),
-    EXISTS (SELECT FROM dbcontroller.reference WHERE target_id = t AND behaviour = {allow_dangling})
+    (SELECT count(*) FROM (SELECT FROM dbcontroller.reference WHERE target_id = t AND behaviour = {allow_dangling} LIMIT $2 + 1) AS d)
 FROM unnest($1::bigint[]) AS t`)
 
 	// Holders with BLOCK references that no cascade removes, now or later. Read when all members are known: with a limit,
@@ -77,21 +76,21 @@ func IDsOf(members []*plan.Member) []int64 {
 }
 
 // LockMembers locks resources, in the order of their ids, and returns the existing ones.
-func LockMembers(ctx context.Context, tx pgx.Tx, ids []int64) ([]*plan.Member, error) {
-	return ReadMembers(ctx, tx, LockMembersSQL, ids)
+func LockMembers(ctx context.Context, tx pgx.Tx, ids []int64) (locked []*plan.Member, err error) {
+	b := &pgx.Batch{}
+	QueueMembers(b, &locked, LockMembersSQL, ids)
+	if err := tx.SendBatch(ctx, b).Close(); err != nil {
+		return nil, fmt.Errorf("lock shadows: %w", err)
+	}
+	return locked, nil
 }
 
-// ReadMembers is LockMembers with another statement, which selects the columns of LockMembersSQL.
-func ReadMembers(ctx context.Context, tx pgx.Tx, lockSQL string, ids []int64) ([]*plan.Member, error) {
-	rows, err := tx.Query(ctx, lockSQL, ids)
-	if err != nil {
-		return nil, fmt.Errorf("lock shadows: %w", err)
-	}
-	members, err := pgx.CollectRows(rows, scanMember)
-	if err != nil {
-		return nil, fmt.Errorf("lock shadows: %w", err)
-	}
-	return members, nil
+// QueueMembers reads members by a statement with the columns of LockMembersSQL, in a batch of statements.
+func QueueMembers(b *pgx.Batch, members *[]*plan.Member, sql string, args ...any) {
+	b.Queue(sql, args...).Query(func(rows pgx.Rows) (err error) {
+		*members, err = pgx.CollectRows(rows, scanMember)
+		return err
+	})
 }
 
 // Decision is the decision on a closure, and the closure itself.
@@ -99,16 +98,33 @@ type Decision struct {
 	Closure *plan.Closure
 	Bonds   plan.Bonds
 	Verdict plan.Verdict
+
+	recovered *gate.Recovered
 }
 
 // DecideOn expands the locked roots to their closure, locks it, and decides on it.
 func (s *Actor) DecideOn(ctx context.Context, tx pgx.Tx, roots []*plan.Member) (d Decision, err error) {
-	if d.Closure, err = s.expand(ctx, tx, roots); err != nil {
+	b := &pgx.Batch{}
+	sight := s.QueueSight(tx, b, ByID, IDsOf(roots))
+	if err := tx.SendBatch(ctx, b).Close(); err != nil {
+		return d, fmt.Errorf("look at locked resources: %w", err)
+	}
+	return s.DecideBy(ctx, tx, roots, sight)
+}
+
+// DecideBy is DecideOn with what was seen behind the locks of the roots. Roots to which nothing here refers need no further statement.
+func (s *Actor) DecideBy(ctx context.Context, tx pgx.Tx, roots []*plan.Member, seen *Sight) (d Decision, err error) {
+	if d.Closure, err = s.expand(ctx, tx, roots, seen); err != nil {
 		return d, err
 	}
-	if d.Bonds, err = readBonds(ctx, tx, slices.Sorted(maps.Keys(d.Closure.Members))); err != nil {
-		return d, err
+	if len(d.Closure.Members) > len(roots) { // locked since
+		b := &pgx.Batch{}
+		seen = s.QueueSight(tx, b, ByID, slices.Sorted(maps.Keys(d.Closure.Members)))
+		if err := tx.SendBatch(ctx, b).Close(); err != nil {
+			return d, fmt.Errorf("look at locked resources: %w", err)
+		}
 	}
+	d.Bonds, d.recovered = seen.of(d.Closure), seen.recovered
 	d.Verdict = plan.Decide(d.Closure, d.Bonds)
 	return d, nil
 }
@@ -116,17 +132,13 @@ func (s *Actor) DecideOn(ctx context.Context, tx pgx.Tx, roots []*plan.Member) (
 // expand follows the references that act in the same transaction, level by level from locked roots, up to
 // Config.Limits.LocalCascade members and maxLevels levels. Holders beyond these limits act later. The caller sets the reason
 // of the roots; that of the other members is the member to which they refer.
-func (s *Actor) expand(ctx context.Context, tx pgx.Tx, roots []*plan.Member) (*plan.Closure, error) {
+func (s *Actor) expand(ctx context.Context, tx pgx.Tx, roots []*plan.Member, seen *Sight) (*plan.Closure, error) {
 	limit, self := s.Cfg.Limits.LocalCascade, s.SelfID
 	c := &plan.Closure{Members: make(map[int64]*plan.Member, len(roots))}
 	for _, m := range roots {
 		c.Members[m.ID] = m
 	}
-	var referred bool // most roots have no holders
-	if err := tx.QueryRow(ctx, anyReferenceSQL, IDsOf(roots)).Scan(&referred); err != nil {
-		return nil, fmt.Errorf("look for references: %w", err)
-	}
-	if !referred {
+	if !seen.anyReferred(roots) { // most roots have no holders
 		return c, nil
 	}
 	for level, frontier := 0, roots; len(frontier) > 0; level++ {
@@ -167,16 +179,22 @@ func (s *Actor) expand(ctx context.Context, tx pgx.Tx, roots []*plan.Member) (*p
 // ahead, takes just the default 5 s.)
 const maxLevels = 100
 
+// fewDangling is a number of references with ALLOW_DANGLING that each member may have in a deletion of many. A member with more than its part
+// of the limit is marked: they are removed a batch at a time, before it is (Finalise).
+const fewDangling = 10
+
 // look reads the references to a level, and returns the ones to follow.
 func look(ctx context.Context, tx pgx.Tx, c *plan.Closure, frontier []*plan.Member, ids []int64, limit int) ([]plan.Edge, error) {
 	var acting []plan.Edge
 	b := &pgx.Batch{}
-	b.Queue(otherReferencesSQL, ids).Query(func(rows pgx.Rows) error {
+	most := max(fewDangling, limit/len(ids))
+	b.Queue(otherReferencesSQL, ids, most).Query(func(rows pgx.Rows) error {
 		var id int64
-		var async, dangling bool
+		var async bool
+		var dangling int
 		_, err := pgx.ForEachRow(rows, []any{&id, &async, &dangling}, func() error {
-			c.Members[id].Later = c.Members[id].Later || async
-			c.Dangling = c.Dangling || dangling
+			c.Members[id].Later = c.Members[id].Later || async || dangling > most
+			c.Dangling = c.Dangling || dangling > 0
 			return nil
 		})
 		return err
@@ -214,10 +232,7 @@ func take(ctx context.Context, tx pgx.Tx, c *plan.Closure, self int32, ids []int
 	var locked []*plan.Member
 	var still []plan.Edge
 	b := &pgx.Batch{} // two statements: the snapshot of the second is taken after the locks
-	b.Queue(LockMembersSQL, holders).Query(func(rows pgx.Rows) (err error) {
-		locked, err = pgx.CollectRows(rows, scanMember)
-		return err
-	})
+	QueueMembers(b, &locked, LockMembersSQL, holders)
 	b.Queue(stillActingSQL, holders, ids).Query(func(rows pgx.Rows) (err error) {
 		still, err = pgx.CollectRows(rows, ScanEdge)
 		return err
@@ -246,27 +261,80 @@ func take(ctx context.Context, tx pgx.Tx, c *plan.Closure, self int32, ids []int
 	return next, nil
 }
 
-const bondsSQL = `
+// Sight is what a transaction sees of resources right behind the statement that locks them, in the same round trip: each statement has a
+// snapshot of its own, which is newer than the locks. It may cover more resources than were locked; those do not count.
+type Sight struct {
+	referred  map[int64]bool
+	bonds     plan.Bonds
+	recovered *gate.Recovered
+}
+
+// Selection is a subquery of ids, with the statements of a Sight of them.
+type Selection struct{ ReferredSQL, bondsSQL string }
+
+// Select returns the statements for a subquery of ids.
+func Select(ids string) Selection {
+	return Selection{
+		// A look-up for each id in the index of targets. With an equality the planner, which has statistics of one hot target, expects every
+		// row to fit, and reads any index from its start, with dead rows, for each batch of holders.
+		ReferredSQL: `
+SELECT t FROM (` + ids + `) AS x (t)
+CROSS JOIN LATERAL (SELECT FROM dbcontroller.reference WHERE target_id BETWEEN t AND t ORDER BY target_id LIMIT 1) AS r`,
+		bondsSQL: `
 SELECT t, EXISTS (SELECT FROM dbcontroller.blockade WHERE target_id = t),
     EXISTS (SELECT FROM dbcontroller.holder_entry WHERE target_id = t),
     EXISTS (SELECT FROM dbcontroller.ownee_entry WHERE owner_id = t)
-FROM unnest($1::bigint[]) AS t
+FROM (` + ids + `) AS x (t)
 WHERE EXISTS (SELECT FROM dbcontroller.blockade WHERE target_id = t)
     OR EXISTS (SELECT FROM dbcontroller.holder_entry WHERE target_id = t)
-    OR EXISTS (SELECT FROM dbcontroller.ownee_entry WHERE owner_id = t)`
+    OR EXISTS (SELECT FROM dbcontroller.ownee_entry WHERE owner_id = t)`,
+	}
+}
+
+// ByID selects the ids of an array.
+var ByID = Select(`SELECT unnest($1::bigint[])`)
 
 // finalizersSQL reads the finalizers of the version that runs in the database: this process may not have heard of it yet.
 const finalizersSQL = `SELECT id, finalizers FROM dbcontroller.kind WHERE finalizers IS NOT NULL`
 
-// readBonds reads blockades and entries in one statement: a Confirm replaces blockades by entries in between.
-func readBonds(ctx context.Context, tx pgx.Tx, ids []int64) (b plan.Bonds, err error) {
-	batch := &pgx.Batch{}
-	batch.Queue(bondsSQL, ids).Query(func(rows pgx.Rows) error { return scanBonds(rows, &b) })
-	batch.Queue(finalizersSQL).Query(func(rows pgx.Rows) error { return scanFinalizers(rows, &b) })
-	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
-		return b, fmt.Errorf("read blockades and finalizers: %w", err)
+// QueueSight adds the statements of a Sight to a batch, behind the one that locks. Its fields are set when the batch has been sent.
+func (s *Actor) QueueSight(tx pgx.Tx, b *pgx.Batch, of Selection, args ...any) *Sight {
+	seen := &Sight{referred: map[int64]bool{}}
+	b.Queue(of.ReferredSQL, args...).Query(func(rows pgx.Rows) error {
+		var id int64
+		_, err := pgx.ForEachRow(rows, []any{&id}, func() error { seen.referred[id] = true; return nil })
+		return err
+	})
+	// Blockades and entries in one statement: a Confirm replaces blockades by entries in between.
+	b.Queue(of.bondsSQL, args...).Query(func(rows pgx.Rows) error { return scanBonds(rows, &seen.bonds) })
+	b.Queue(finalizersSQL).Query(func(rows pgx.Rows) error { return scanFinalizers(rows, &seen.bonds) })
+	seen.recovered = s.gate.QueueRecovered(tx, b)
+	return seen
+}
+
+// anyReferred reports whether a reference here has one of some resources as its target.
+func (s *Sight) anyReferred(members []*plan.Member) bool {
+	for _, m := range members {
+		if s.referred[m.ID] {
+			return true
+		}
 	}
-	return b, nil
+	return false
+}
+
+// of returns the bonds of the members of a closure.
+func (s *Sight) of(c *plan.Closure) plan.Bonds {
+	members := func(ids []int64) (out []int64) {
+		for _, id := range ids {
+			if c.Members[id] != nil {
+				out = append(out, id)
+			}
+		}
+		return out
+	}
+	return plan.Bonds{
+		Blockaded: members(s.bonds.Blockaded), Entered: members(s.bonds.Entered), Owns: members(s.bonds.Owns), Finalizers: s.bonds.Finalizers,
+	}
 }
 
 func scanFinalizers(rows pgx.Rows, b *plan.Bonds) error {

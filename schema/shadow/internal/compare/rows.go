@@ -21,7 +21,7 @@ const (
 WITH made AS (
     SELECT f.key AS trigger, f.value AS source FROM dbcontroller.attachment a, jsonb_each_text(a.functions) AS f WHERE a.kind_id = $1
 ), there AS (
-    SELECT g.tgname::text AS trigger, g.tgenabled, md5(p.prosrc) AS source
+    SELECT g.tgname::text AS trigger, g.tgenabled, CASE WHEN p.prosecdef AND 'search_path=pg_catalog, pg_temp' = ANY (p.proconfig) THEN md5(p.prosrc) ELSE '' END AS source
     FROM pg_catalog.pg_trigger g JOIN pg_catalog.pg_proc p ON p.oid = g.tgfoid
     WHERE g.tgrelid = to_regclass($2) AND NOT g.tgisinternal
 )
@@ -31,8 +31,7 @@ SELECT CASE WHEN there.trigger IS NULL THEN 'the trigger ' || trigger || ' is mi
 FROM made LEFT JOIN there USING (trigger)
 WHERE there.trigger IS NULL OR tgenabled NOT IN ('O', 'A') OR there.source <> made.source
 UNION ALL
-SELECT 'the table has become a partition, or has one, or a child: statements at the parent do not fire its triggers'
-WHERE EXISTS (SELECT FROM pg_catalog.pg_inherits i WHERE to_regclass($2) IN (i.inhrelid, i.inhparent))
+SELECT d FROM dbcontroller.table_drift($1) AS d
 ORDER BY 1`
 
 	// A row with a note is read again anyway; one whose target does not exist keeps its note.
@@ -248,10 +247,10 @@ func (v *comparing) rowDiffers(t *rows.Table, kind *schema.KindModel, stored kno
 		}
 		return "", ""
 	}
-	body, err := t.Body(v.store.Self, kind, values)
+	body, unnamed := t.Body(v.store.Self, kind, values)
 	switch {
-	case err != nil:
-		return err.Error(), RowMissed
+	case len(unnamed) > 0:
+		return strings.Join(slices.Sorted(maps.Keys(unnamed)), ", "), RowMissed // unless it has a note, as a row that is read has
 	case stored.body != nil && !stored.active: // it is being deleted, and its references are dropped
 		return "", ""
 	case !maps.Equal(body, stored.body):

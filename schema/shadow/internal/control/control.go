@@ -1,4 +1,5 @@
-// Package control stores the reports of controllers about resources, beside the bodies: finalizers that are done, and statuses.
+// Package control stores reports of controllers and decisions about resources, beside the bodies: finalizers that are done, statuses, and
+// block_deletion.
 package control
 
 import (
@@ -17,7 +18,7 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/read"
 )
 
-// Controls writes for controllers.
+// Controls writes them.
 type Controls struct {
 	*db.DB
 	gate *gate.Gate

@@ -47,6 +47,8 @@ type Times struct {
 	// OwnerGrace is how long an owner that was named without a uid may be missing, or an owner may lack its required reference,
 	// before the owner reference is dropped (default 5 min).
 	OwnerGrace time.Duration
+	// OwneeCall is about how long a call about many ownees works before it returns with more to do (default 2 s).
+	OwneeCall time.Duration
 }
 
 // Limits bound one transaction, and the rows of other deployments here.
@@ -140,18 +142,28 @@ func Open(ctx context.Context, cfg Config) (*DB, error) {
 	return s, err
 }
 
+// Defaults that operators see as those of their settings.
+const (
+	DefaultTentativeTTL   = 15 * time.Second
+	DefaultOwnerGrace     = 5 * time.Minute
+	DefaultRemovalsKept   = 90 * 24 * time.Hour
+	DefaultTentativeQuota = 100_000
+	DefaultBlockingQuota  = 10_000_000
+)
+
 func (c *Config) setDefaults() {
 	defaults := func(d *time.Duration, v time.Duration) {
 		if *d <= 0 {
 			*d = v
 		}
 	}
-	defaults(&c.Times.TentativeTTL, 15*time.Second)
+	defaults(&c.Times.TentativeTTL, DefaultTentativeTTL)
 	defaults(&c.Times.DeleteTimeout, 5*time.Second)
 	defaults(&c.Watches.PollInterval, 500*time.Millisecond)
-	defaults(&c.Times.OwnerGrace, 5*time.Minute)
+	defaults(&c.Times.OwnerGrace, DefaultOwnerGrace)
+	defaults(&c.Times.OwneeCall, 2*time.Second)
 	defaults(&c.Retention.Changes, 24*time.Hour)
-	defaults(&c.Retention.Removals, 90*24*time.Hour)
+	defaults(&c.Retention.Removals, DefaultRemovalsKept)
 	if c.Limits.LocalCascade <= 0 {
 		c.Limits.LocalCascade = 10_000
 	}
@@ -159,7 +171,7 @@ func (c *Config) setDefaults() {
 		c.Limits.Batch = 4_000
 	}
 	if c.Limits.Quotas.Tentative <= 0 {
-		c.Limits.Quotas.Tentative = 100_000
+		c.Limits.Quotas.Tentative = DefaultTentativeQuota
 	}
 	if c.Logger == nil {
 		c.Logger = zap.NewNop()

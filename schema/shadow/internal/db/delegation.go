@@ -20,9 +20,9 @@ const (
 	KnowsBlockRightsSQL = `NOT EXISTS (SELECT FROM dbcontroller.member WHERE NOT (delegates AND blocks))`
 )
 
-// How a right ends. First BeginEndingSQL is committed: writes look there and share the row no more, since PostgreSQL lets new sharers of
-// a row pass who waits for it alone. Then, in a transaction, LockRightsSQL waits for the writes that share it; the next statement sees
-// what they have written; DoneEndingSQL is last. A write that has not committed within the timeout delays this end alone.
+// How a right ends. First BeginEndingSQL is committed: writes look there and share the row no more, since PostgreSQL lets new sharers of a row pass
+// who waits for it alone. Then, in a transaction, LockRightsSQL waits for the writes that share it; the next statement sees their rows; DoneEndingSQL
+// is last. A write that has not committed within the timeout delays this end alone.
 const (
 	BeginEndingSQL = `
 INSERT INTO dbcontroller.ending (target_id, until)

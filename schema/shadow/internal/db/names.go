@@ -52,6 +52,8 @@ const (
 	insertKindSQL       = `INSERT INTO dbcontroller.kind (service, kind) VALUES ($1, $2) ON CONFLICT DO NOTHING`
 	insertFieldSQL      = `INSERT INTO dbcontroller.field (path) VALUES ($1) ON CONFLICT DO NOTHING`
 	selectOneFieldSQL   = `SELECT id FROM dbcontroller.field WHERE path = $1`
+	hasDeploymentSQL    = `SELECT EXISTS (SELECT FROM dbcontroller.deployment WHERE service = $1 AND region = $2)`
+	hasKindSQL          = `SELECT EXISTS (SELECT FROM dbcontroller.kind WHERE service = $1 AND kind = $2)`
 
 	selectNamesSQL = `
 SELECT 'deployment', id, service, region FROM dbcontroller.deployment
@@ -140,6 +142,30 @@ func (n *names) KnownDeployment(d schema.DeploymentID) (int32, bool) {
 	defer n.mu.RUnlock()
 	id, ok := n.deployments.ids[d]
 	return id, ok
+}
+
+// HasDeployment reports whether a deployment has a number, and stores none.
+func (n *names) HasDeployment(ctx context.Context, d schema.DeploymentID) (bool, error) {
+	if _, known := n.KnownDeployment(d); known {
+		return true, nil
+	}
+	return n.has(ctx, hasDeploymentSQL, d.Service, d.Region)
+}
+
+// HasKind reports whether a kind has a number, and stores none.
+func (n *names) HasKind(ctx context.Context, k schema.KindID) (bool, error) {
+	if n.Unknown(nil, []schema.KindID{k}) == 0 {
+		return true, nil
+	}
+	k = n.Root(k)
+	return n.has(ctx, hasKindSQL, k.Service, k.Kind)
+}
+
+func (n *names) has(ctx context.Context, sql string, args ...any) (there bool, err error) {
+	if err := n.pool.QueryRow(ctx, sql, args...).Scan(&there); err != nil {
+		return false, fmt.Errorf("look a name up: %w", err)
+	}
+	return there, nil
 }
 
 func (n *names) DeploymentOf(ctx context.Context, q Querier, id int32) (schema.DeploymentID, error) {
@@ -234,6 +260,9 @@ func lookUp[T comparable](ctx context.Context, n *names, q Querier, m *bimap[T],
 	}
 	return v, nil
 }
+
+// Load reads all names that have numbers.
+func (n *names) Load(ctx context.Context) error { return n.load(ctx, n.pool) }
 
 // load reads all names. It takes the mutex only after the query: a goroutine that waits for the mutex may hold the
 // connection that the query needs.

@@ -8,7 +8,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// Unknown names count once, however often and by whichever of its names a kind is given, and known ones do not count.
+// An unknown name counts once, also when it is repeated or given by another name of its kind; known names do not count.
 func TestUnknownNamesAreCountedOnce(t *testing.T) {
 	t.Parallel()
 	v1 := schema.ServiceVersion{Service: "a.example.com", Version: "v1"}

@@ -10,6 +10,8 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgconn/ctxwatch"
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
@@ -66,8 +68,13 @@ func (s *DB) NotificationsAlive() bool {
 	return at != nil && time.Since(*at) < heartbeatTimeout
 }
 
+// connection opens a connection of its own, whose wait ends at once with its context: it is closed then.
 func (s *DB) connection(ctx context.Context) (*pgx.Conn, error) {
-	conn, err := pgx.ConnectConfig(ctx, s.Pool.Config().ConnConfig.Copy())
+	cfg := s.Pool.Config().ConnConfig.Copy()
+	cfg.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {
+		return &pgconn.DeadlineContextWatcherHandler{Conn: conn.Conn()}
+	}
+	conn, err := pgx.ConnectConfig(ctx, cfg)
 	if err != nil {
 		return nil, fmt.Errorf("connect for notifications: %w", err)
 	}

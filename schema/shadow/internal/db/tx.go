@@ -25,9 +25,15 @@ import (
 // caller's keep their plans.
 func QueueGenericPlans(tx pgx.Tx, b *pgx.Batch) {
 	if m, _ := own(tx); m != nil {
-		b.Queue(`SELECT set_config('plan_cache_mode', 'force_generic_plan', true)`)
+		b.Queue(GenericPlansSQL)
 	}
 }
+
+// GenericPlansSQL is that statement, for a transaction that is known to be the store's.
+const GenericPlansSQL = `SELECT set_config('plan_cache_mode', 'force_generic_plan', true)`
+
+// OwnPlansSQL ends its effect.
+const OwnPlansSQL = `SELECT set_config('plan_cache_mode', 'auto', true)`
 
 // KnowsSQL declares, for a transaction that removes or marks resources or switches the version, that this program knows finalizers: a
 // deployment that has had some refuses others.

@@ -7,14 +7,14 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Finish removes pieces of work that are done.
+// Finish removes pieces of work that are done. It waits for the disk: after a crash of PostgreSQL a watch that goes on would not deliver work
+// that is there again, because its position is later than that work.
 func (s *DB) Finish(ctx context.Context, seqs []int64) error {
 	if len(seqs) == 0 {
 		return nil
 	}
 	err := s.InTx(ctx, NoFeed, func(tx pgx.Tx) error {
 		b := &pgx.Batch{}
-		Redoable(tx, b) // work that is there again is done again, without effect
 		b.Queue(DoneSQL, seqs)
 		return CommitWith(ctx, tx, b)
 	})

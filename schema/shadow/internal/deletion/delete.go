@@ -19,6 +19,7 @@ import (
 	"github.com/db-controller/db-controller/internal/trace"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/shadow/internal/cascade"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
 	"github.com/db-controller/db-controller/schema/shadow/internal/plan"
@@ -46,17 +47,19 @@ const (
 SELECT id, uid, kind_id, name, state, shard, revision, block_deletion, hidden FROM dbcontroller.shadow
 WHERE kind_id = $1 AND name = $2 FOR UPDATE`
 
+	rootSQL = `SELECT id FROM dbcontroller.shadow WHERE kind_id = $1 AND name = $2`
+
 	// One row for each delete, so that none ends the closing of another.
 	closeTargetsSQL = `
 INSERT INTO dbcontroller.closing (target_id, delete_id, until) SELECT id, $2, now() + $3 FROM unnest($1::bigint[]) AS id`
 
 	openTargetsSQL = `DELETE FROM dbcontroller.closing WHERE target_id = ANY ($1) AND delete_id = $2`
 
-	selectRootSQL = `SELECT id FROM dbcontroller.shadow WHERE kind_id = $1 AND name = $2`
-
 	// A delete that waits behind many shared locks gives up soon, and closes its target to new references.
 	shortWaitSQL = `SET LOCAL lock_timeout = '300ms'`
 )
+
+var byName = cascade.Select(rootSQL)
 
 // Delete deletes a resource with everything that cascades. Before it is refused, the blockades in its way are resolved:
 // released ones, and those of aborted attempts, do not block. It waits for undecided attempts until the deadline (default
@@ -66,7 +69,7 @@ INSERT INTO dbcontroller.closing (target_id, delete_id, until) SELECT id, $2, no
 // the blockers; *ProtectedError (block_deletion); *UnavailableError, when a blocker's deployment does not answer;
 // ErrNotFound; ErrConflict.
 func (s *Deleter) Delete(ctx context.Context, req DeleteRequest) (peer.DeleteResult, error) {
-	d := &deletion{inTx: s.InTx}
+	d := &deletion{}
 	if req.RequestID == uuid.Nil {
 		return s.delete(ctx, d, req)
 	}
@@ -92,10 +95,13 @@ func (s *Deleter) DeleteWithin(ctx context.Context, within *gate.Within, req Del
 	inTx := func(ctx context.Context, touches feed.Topics, fn func(pgx.Tx) error) error {
 		return s.gate.InTxWithin(ctx, within, touches, fn)
 	}
-	return s.delete(ctx, &deletion{inTx: inTx}, req)
+	return s.delete(ctx, &deletion{inTx: inTx, last: db.Stay}, req)
 }
 
 func (s *Deleter) delete(ctx context.Context, d *deletion, req DeleteRequest) (peer.DeleteResult, error) {
+	if d.inTx == nil {
+		d.inTx, d.last = s.InTx, db.CommitWith
+	}
 	kindID, err := s.KindOfName(ctx, req.Name)
 	if err != nil {
 		return peer.DeleteResult{}, err
@@ -122,7 +128,9 @@ type deletion struct {
 	req     DeleteRequest
 	request *request.Request // nil without a request id
 	// inTx runs a try in one transaction: the store's own, or one of an application.
-	inTx   func(ctx context.Context, touches feed.Topics, fn func(pgx.Tx) error) error
+	inTx func(ctx context.Context, touches feed.Topics, fn func(pgx.Tx) error) error
+	// last sends the last statements of a try: with the commit, where that is the store's.
+	last   db.Sender
 	kindID int32
 	cause  *schema.Cause
 	closed *closing
@@ -207,53 +215,36 @@ func (s *Deleter) undecided(name string, by []blockade) error {
 	return e
 }
 
-// errObstacle rolls a try back.
-var errObstacle = errors.New("obstacle")
+var (
+	// errObstacle rolls a try back.
+	errObstacle = errors.New("obstacle")
+	// errMarked is about a root in DELETING.
+	errMarked = errors.New("marked already")
+)
 
 // try is the whole delete in one transaction: first the lock, then the checks, then the mark. It changes nothing when it
 // returns an obstacle.
 func (d *deletion) try(ctx context.Context) (result peer.DeleteResult, found *obstacle, err error) {
-	s := d.store
-	err = d.inTx(ctx, db.AllFeeds, func(tx pgx.Tx) error {
+	err = d.inTx(ctx, db.AllFeeds, func(tx pgx.Tx) (err error) {
 		result, found = peer.DeleteResult{}, nil // forget an earlier try
 		if d.ahead != nil {
 			result.Unasked = d.ahead.unasked
 		}
-		if _, err := tx.Exec(ctx, shortWaitSQL); err != nil {
-			return err
+		root := &plan.Member{}
+		found, err = d.carryOut(ctx, tx, root, &result)
+		switch {
+		case errors.Is(err, errMarked):
+			err = d.again(ctx, tx, root, &result)
+		case err == nil && found != nil:
+			err = errObstacle
 		}
-		root, err := s.lockRoot(ctx, tx, d.kindID, d.req)
-		if err != nil {
-			return err
-		}
-		if root.State != peer.Active {
-			result.Deletion, err = deletionOf(ctx, tx, root)
-		} else {
-			result.Deletion = d.cause.ID
-			result.Removed, found, err = d.carryOut(ctx, tx, root)
-		}
-		if err != nil {
-			return err
-		}
-		if found != nil {
-			return errObstacle
-		}
-		if !result.Removed {
-			result.Resource, err = read.LookUp(ctx, s.DB, tx, d.kindID, d.req.Name)
-			if errors.Is(err, peer.ErrNotFound) { // its kind hides it from now on
-				result.Removed, err = true, nil
-			}
-		}
-		if err != nil {
-			return err
-		}
-		return d.request.Record(ctx, tx, request.Outcome{Deleted: &result})
+		return err
 	})
 	if errors.Is(err, errObstacle) {
 		err = nil
 	}
 	if err == nil && found == nil {
-		s.Log.Debug("a delete is decided", zap.String("name", d.req.Name), zap.Bool("removed", result.Removed), zap.Stringer("deletion", d.cause.ID), requestid.Field(ctx))
+		d.store.Log.Debug("a delete is decided", zap.String("name", d.req.Name), zap.Bool("removed", result.Removed), zap.Stringer("deletion", d.cause.ID), requestid.Field(ctx))
 		crash.At("crash-delete-committed")
 	}
 	return result, found, err
@@ -271,49 +262,116 @@ func deletionOf(ctx context.Context, tx pgx.Tx, root *plan.Member) (id uuid.UUID
 	return id, err
 }
 
-// carryOut removes or marks the root, which is locked, with the other members; or returns the obstacle that has to be resolved
-// first.
-func (d *deletion) carryOut(ctx context.Context, tx pgx.Tx, root *plan.Member) (removed bool, found *obstacle, err error) {
-	s := d.store
+// carryOut reads and locks the root, and removes or marks it with the other members; or returns the obstacle that has to be resolved first.
+func (d *deletion) carryOut(ctx context.Context, tx pgx.Tx, root *plan.Member, result *peer.DeleteResult) (found *obstacle, err error) {
+	s, b := d.store, &pgx.Batch{}
+	member := d.queueRoot(b, root)
+	seen := s.cascade.QueueSight(tx, b, byName, d.kindID, d.req.Name)
+	if err := tx.SendBatch(ctx, b).Close(); err != nil {
+		return nil, fmt.Errorf("%s: %w", d.req.Name, err)
+	}
+	if root.State != peer.Active {
+		return nil, errMarked
+	}
 	d.cause.RootUID = root.UID
 	root.Why = plan.Reason{How: peer.Requested, Cause: d.cause}
-	decided, err := s.cascade.DecideOn(ctx, tx, []*plan.Member{root})
+	decided, err := s.cascade.DecideBy(ctx, tx, []*plan.Member{root}, seen)
 	if err != nil {
-		return false, nil, err
+		return nil, err
 	}
 	protected := &peer.ProtectedError{Name: d.req.Name}
 	for _, m := range decided.Verdict.Protected {
 		protected.By = append(protected.By, s.full(m.Name))
 	}
 	if len(protected.By) > 0 {
-		return false, nil, protected
+		return nil, protected
 	}
 	enough, err := s.lookAheadComplete(ctx, tx, decided, d.ahead)
 	if err != nil {
-		return false, nil, err
+		return nil, err
 	}
 	if !enough {
-		found, err = s.beforeLookAhead(ctx, tx, decided)
-		return false, found, err
+		return s.beforeLookAhead(ctx, tx, decided, member)
 	}
-	return slices.Contains(decided.Verdict.Remove, root.ID), nil, s.cascade.CarryOut(ctx, tx, decided)
+	b = &pgx.Batch{}
+	result.Deletion, result.Removed = d.cause.ID, slices.Contains(decided.Verdict.Remove, root.ID)
+	if result.Removed {
+		d.request.Queue(b, request.Outcome{Deleted: result})
+		return nil, s.cascade.CarryOutAnd(ctx, tx, decided, b, d.last)
+	}
+	kind, err := s.Names.KindOf(ctx, tx, root.Kind)
+	if err != nil {
+		return nil, err
+	}
+	marked := read.QueueLookUp(b, root.Kind, kind.Kind, root.Name)
+	if d.request == nil {
+		err = s.cascade.CarryOutAnd(ctx, tx, decided, b, d.last)
+		result.Resource, result.Removed = *marked, *marked == nil // its kind hides it from now on
+		return nil, err
+	}
+	if err := s.cascade.CarryOutAnd(ctx, tx, decided, b, db.Stay); err != nil {
+		return nil, err
+	}
+	result.Resource, result.Removed = *marked, *marked == nil
+	b = &pgx.Batch{}
+	d.request.Queue(b, request.Outcome{Deleted: result})
+	return nil, d.last(ctx, tx, b)
 }
 
-func (s *Deleter) lockRoot(ctx context.Context, tx pgx.Tx, kindID int32, req DeleteRequest) (*plan.Member, error) {
-	root := &plan.Member{}
-	var revision peer.Revision
-	err := tx.QueryRow(ctx, lockRootSQL, kindID, req.Name).Scan(&root.ID, &root.UID, &root.Kind, &root.Name, &root.State, &root.Shard, &revision, &root.Protected, &root.Hidden)
-	switch {
-	case errors.Is(err, pgx.ErrNoRows) || root.Hidden:
-		return nil, fmt.Errorf("%s: %w", req.Name, peer.ErrNotFound)
-	case err != nil:
-		return nil, fmt.Errorf("lock %s: %w", req.Name, err)
-	case req.UID != uuid.Nil && req.UID != root.UID:
-		return nil, fmt.Errorf("%s: %w with uid %s", req.Name, peer.ErrNotFound, req.UID)
-	case req.Revision != 0 && req.Revision != revision && root.State == peer.Active:
-		return nil, fmt.Errorf("%s: %w: it is at revision %d, not %d", req.Name, peer.ErrConflict, revision, req.Revision)
+// again answers a delete of a resource that is marked.
+func (d *deletion) again(ctx context.Context, tx pgx.Tx, root *plan.Member, result *peer.DeleteResult) (err error) {
+	if result.Deletion, err = deletionOf(ctx, tx, root); err != nil {
+		return err
 	}
-	return root, nil
+	kind, err := d.store.Names.KindOf(ctx, tx, root.Kind)
+	if err != nil {
+		return err
+	}
+	b := &pgx.Batch{}
+	marked := read.QueueLookUp(b, root.Kind, kind.Kind, root.Name)
+	if err := tx.SendBatch(ctx, b).Close(); err != nil {
+		return err
+	}
+	result.Resource = *marked
+	b = &pgx.Batch{}
+	d.request.Queue(b, request.Outcome{Deleted: result})
+	return d.last(ctx, tx, b)
+}
+
+// queueRoot locks the root, and reads it for a look-ahead unless that was made, in a batch of statements. The batch fails when the root does
+// not fit the request.
+func (d *deletion) queueRoot(b *pgx.Batch, root *plan.Member) (member *[]memberRow) {
+	req := d.req
+	b.Queue(shortWaitSQL)
+	b.Queue(lockRootSQL, d.kindID, req.Name).QueryRow(func(row pgx.Row) error {
+		var revision peer.Revision
+		err := row.Scan(&root.ID, &root.UID, &root.Kind, &root.Name, &root.State, &root.Shard, &revision, &root.Protected, &root.Hidden)
+		switch {
+		case errors.Is(err, pgx.ErrNoRows) || err == nil && root.Hidden:
+			return peer.ErrNotFound
+		case err != nil:
+			return err
+		case req.UID != uuid.Nil && req.UID != root.UID:
+			return fmt.Errorf("%w with uid %s", peer.ErrNotFound, req.UID)
+		case req.Revision != 0 && req.Revision != revision && root.State == peer.Active:
+			return fmt.Errorf("%w: it is at revision %d, not %d", peer.ErrConflict, revision, req.Revision)
+		}
+		return nil
+	})
+	if d.ahead == nil {
+		member = queued[memberRow](b, planRootSQL, d.kindID, req.Name)
+	}
+	return member
+}
+
+// queued adds a statement to a batch. Its rows are set when the batch has been sent.
+func queued[T any](b *pgx.Batch, sql string, args ...any) *[]T {
+	found := new([]T)
+	b.Queue(sql, args...).Query(func(rows pgx.Rows) (err error) {
+		*found, err = pgx.CollectRows(rows, pgx.RowToStructByPos[T])
+		return err
+	})
+	return found
 }
 
 // full returns the full name of a resource of this deployment.
@@ -340,7 +398,15 @@ func (s *Deleter) closeTargets(ctx context.Context, closed *closing, targets []i
 		return nil
 	}
 	// Not during recovery: nothing can be deleted then, and lost references have to be established again.
-	if err := s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error { return s.gate.CheckRecovered(ctx, tx) }); err != nil {
+	err := s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
+		b := &pgx.Batch{}
+		recovered := s.gate.QueueRecovered(tx, b)
+		if err := tx.SendBatch(ctx, b).Close(); err != nil {
+			return err
+		}
+		return recovered.Check(ctx)
+	})
+	if err != nil {
 		return err
 	}
 	deadline, _ := ctx.Deadline()
@@ -353,7 +419,7 @@ func (s *Deleter) closeTargets(ctx context.Context, closed *closing, targets []i
 
 func (s *Deleter) closeRoot(ctx context.Context, closed *closing, kindID int32, name string) error {
 	var id int64
-	err := s.Pool.QueryRow(ctx, selectRootSQL, kindID, name).Scan(&id)
+	err := s.Pool.QueryRow(ctx, rootSQL, kindID, name).Scan(&id)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil
 	}

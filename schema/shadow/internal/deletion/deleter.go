@@ -3,6 +3,11 @@
 package deletion
 
 import (
+	"context"
+
+	"github.com/google/uuid"
+
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/cascade"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/follow"
@@ -26,4 +31,9 @@ type Deleter struct {
 // New joins the parts.
 func New(g *gate.Gate, t *target.Keeper, w *write.Writer, c *cascade.Actor, f *follow.Follower, rs *rows.Rows) *Deleter {
 	return &Deleter{DB: g.DB, gate: g, target: t, write: w, cascade: c, follow: f, rows: rs}
+}
+
+// Trace is that of the follower.
+func (s *Deleter) Trace(ctx context.Context, uids []uuid.UUID) (map[uuid.UUID]peer.Trace, error) {
+	return s.follow.Trace(ctx, uids)
 }

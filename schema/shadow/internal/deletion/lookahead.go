@@ -172,31 +172,45 @@ func (s *Deleter) lookAheadComplete(ctx context.Context, tx pgx.Tx, d cascade.De
 }
 
 func (s *Deleter) obstacle(ctx context.Context, tx pgx.Tx, targets []int64, limit int, ahead *lookAhead) (*obstacle, error) {
-	o := &obstacle{targets: targets}
+	b := &pgx.Batch{}
+	found := s.queueBlockades(b, targets, limit, ahead)
+	if err := tx.SendBatch(ctx, b).Close(); err != nil {
+		return nil, fmt.Errorf("read blockades: %w", err)
+	}
+	return s.obstacleOf(ctx, tx, targets, *found)
+}
+
+// queueBlockades reads the blockades of targets in a batch of statements, except those that a look-ahead has excused.
+func (s *Deleter) queueBlockades(batch *pgx.Batch, targets []int64, limit int, ahead *lookAhead) *[]blockade {
 	var k db.KeyColumns
 	if ahead != nil {
 		k = ahead.keys
 	}
-	rows, err := tx.Query(ctx, selectBlockadesSQL, db.Named{
+	found := new([]blockade)
+	batch.Queue(selectBlockadesSQL, db.Named{
 		"targets": targets, "at_most": limit, "attempts": k.Attempts, "holders": k.Holders, "fields": k.Fields, "ttl": s.Cfg.Times.TentativeTTL,
+	}).Query(func(rows pgx.Rows) (err error) {
+		*found, err = pgx.CollectRows(rows, scanBlockade)
+		return err
 	})
-	if err != nil {
-		return nil, fmt.Errorf("read blockades: %w", err)
-	}
-	o.blockades, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (b blockade, err error) {
-		k := &b.question.Key
-		err = row.Scan(&b.targetID, &k.TargetUID, &k.Attempt, &k.HolderUID, &b.fieldID, &b.depID, &b.holder.Name, &b.target.Name, &b.behaviour, &b.tentative, &b.question.Expired)
-		return b, err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("read blockades: %w", err)
-	}
+	return found
+}
+
+func scanBlockade(row pgx.CollectableRow) (b blockade, err error) {
+	k := &b.question.Key
+	err = row.Scan(&b.targetID, &k.TargetUID, &k.Attempt, &k.HolderUID, &b.fieldID, &b.depID, &b.holder.Name, &b.target.Name, &b.behaviour, &b.tentative, &b.question.Expired)
+	return b, err
+}
+
+// obstacleOf returns blockades as an obstacle, with the names in them.
+func (s *Deleter) obstacleOf(ctx context.Context, q db.Querier, targets []int64, found []blockade) (o *obstacle, err error) {
+	o = &obstacle{targets: targets, blockades: found}
 	for i := range o.blockades {
 		b := &o.blockades[i]
-		if b.deployment, err = s.Names.DeploymentOf(ctx, tx, b.depID); err != nil {
+		if b.deployment, err = s.Names.DeploymentOf(ctx, q, b.depID); err != nil {
 			return nil, err
 		}
-		if b.question.Key.Path, err = s.Names.FieldOf(ctx, tx, b.fieldID); err != nil {
+		if b.question.Key.Path, err = s.Names.FieldOf(ctx, q, b.fieldID); err != nil {
 			return nil, err
 		}
 		b.holder.Deployment, b.target.Deployment = b.deployment, s.Self
@@ -206,14 +220,24 @@ func (s *Deleter) obstacle(ctx context.Context, tx pgx.Tx, targets []int64, limi
 
 // beforeLookAhead reads the members here, the deployments that have to act because of them, and the present blockers here: later
 // blockers are never excused.
-func (s *Deleter) beforeLookAhead(ctx context.Context, tx pgx.Tx, d cascade.Decision) (*obstacle, error) {
+func (s *Deleter) beforeLookAhead(ctx context.Context, tx pgx.Tx, d cascade.Decision, member *[]memberRow) (*obstacle, error) {
 	c, v := d.Closure, d.Verdict
-	o, err := s.obstacle(ctx, tx, v.Blockaded, peer.PlanLimit, nil)
-	if err != nil {
-		return nil, err
+	o, members := &obstacle{}, member
+	if len(v.Blockaded) > 0 {
+		var err error
+		if o, err = s.obstacle(ctx, tx, v.Blockaded, peer.PlanLimit, nil); err != nil {
+			return nil, err
+		}
+	}
+	if members == nil || len(c.Members) > 1 {
+		b := &pgx.Batch{}
+		members = queued[memberRow](b, planMembersSQL, slices.Sorted(maps.Keys(c.Members)))
+		if err := tx.SendBatch(ctx, b).Close(); err != nil {
+			return nil, err
+		}
 	}
 	p := &planning{store: s, plan: &peer.Plan{}}
-	if err := p.members(ctx, tx, slices.Sorted(maps.Keys(c.Members)), nil); err != nil {
+	if err := p.add(ctx, tx, *members, nil); err != nil {
 		return nil, err
 	}
 	o.members, o.blocks = p.plan.Members, v.Blocks
@@ -233,43 +257,41 @@ func (s *Deleter) beforeLookAhead(ctx context.Context, tx pgx.Tx, d cascade.Deci
 	return o, nil
 }
 
-var planMembersSQL = db.Codes(`
+var (
+	planMemberSQL = `
 SELECT s.id, s.uid, s.kind_id, s.name, s.block_deletion, k.finalizers,
     ARRAY (SELECT deployment_id FROM dbcontroller.holder_entry e WHERE e.target_id = s.id ORDER BY 1),
     ARRAY (SELECT deployment_id FROM dbcontroller.ownee_entry e WHERE e.owner_id = s.id ORDER BY 1)
-FROM dbcontroller.shadow s JOIN dbcontroller.kind k ON k.id = s.kind_id WHERE s.id = ANY ($1) AND s.state = {active} ORDER BY s.id`)
+FROM dbcontroller.shadow s JOIN dbcontroller.kind k ON k.id = s.kind_id WHERE s.state = {active} AND `
+	planMembersSQL = db.Codes(planMemberSQL + `s.id = ANY ($1) ORDER BY s.id`)
+	planRootSQL    = db.Codes(planMemberSQL + `s.kind_id = $1 AND s.name = $2`)
+)
 
-// members reads the ACTIVE resources with some ids and adds them to the plan.
-func (p *planning) members(ctx context.Context, tx pgx.Tx, ids []int64, vias map[int64][]peer.Via) error {
-	type row struct {
-		ID              int64
-		UID             uuid.UUID
-		Kind            int32
-		Name            string
-		BlockDeletion   bool
-		Finalizers      []string
-		Entries, Ownees []int32
-	}
+// memberRow is a row of planMembersSQL.
+type memberRow struct {
+	ID              int64
+	UID             uuid.UUID
+	Kind            int32
+	Name            string
+	BlockDeletion   bool
+	Finalizers      []string
+	Entries, Ownees []int32
+}
+
+// add adds resources to the plan.
+func (p *planning) add(ctx context.Context, q db.Querier, found []memberRow, vias map[int64][]peer.Via) error {
 	s := p.store
-	rows, err := tx.Query(ctx, planMembersSQL, ids)
-	if err != nil {
-		return err
-	}
-	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[row])
-	if err != nil {
-		return err
-	}
 	for _, r := range found {
 		m := peer.PlanMember{UID: r.UID, Name: r.Name, Vias: vias[r.ID], BlockDeletion: r.BlockDeletion, Finalizers: r.Finalizers}
-		kind, err := s.Names.KindOf(ctx, tx, r.Kind)
+		kind, err := s.Names.KindOf(ctx, q, r.Kind)
 		if err != nil {
 			return err
 		}
 		m.Kind = kind.Kind
-		if m.Entries, err = s.DeploymentsOf(ctx, tx, r.Entries); err != nil {
+		if m.Entries, err = s.DeploymentsOf(ctx, q, r.Entries); err != nil {
 			return err
 		}
-		if m.Ownees, err = s.DeploymentsOf(ctx, tx, r.Ownees); err != nil {
+		if m.Ownees, err = s.DeploymentsOf(ctx, q, r.Ownees); err != nil {
 			return err
 		}
 		p.plan.Members = append(p.plan.Members, m)

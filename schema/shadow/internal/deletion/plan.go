@@ -12,7 +12,6 @@ import (
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
-	"github.com/db-controller/db-controller/schema/shadow/internal/plan"
 )
 
 var (
@@ -50,19 +49,41 @@ FROM dbcontroller.reference r JOIN dbcontroller.shadow h ON h.id = r.holder_id
 WHERE r.target_id = ANY ($1) AND r.behaviour IN ({unset}, {async_unset}) AND NOT r.holder_id = ANY ($2) ORDER BY h.name, r.field_id, r.target_id LIMIT $3`)
 )
 
+// Rows of planViasSQL, planOwneesSQL and planBlockersSQL.
+type edgeRow struct {
+	Holder, Target int64
+	Field          int32
+	Behaviour      schema.Behaviour
+}
+
+type owneeRow struct {
+	ID         int64
+	Deployment int32
+	Owner, UID uuid.UUID
+}
+
+type blockerRow struct {
+	UID       uuid.UUID
+	Name      string
+	Field     int32
+	TargetUID uuid.UUID
+	Target    string
+}
+
 // Plan returns the effects here of a deletion of targets. The only rows it changes are blockades: as a delete would, it asks about
 // those in the way and removes released ones. Undecided blockades are left out unless the question is Detailed, since they may be
 // released before the cascade arrives.
 func (s *Deleter) Plan(ctx context.Context, q peer.PlanQuestion) (*peer.Plan, error) {
 	p := &planning{store: s, question: q}
-	for _, t := range q.Targets { // the transaction must not ask for a second connection
-		if _, err := s.Names.Deployment(ctx, t.Deployment); err != nil {
-			return nil, err
-		}
+	if err := p.leaveOutUnknown(ctx); err != nil {
+		return nil, err
 	}
 	options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
 	for again := true; ; again = false {
-		err := pgx.BeginTxFunc(ctx, s.Pool, options, func(tx pgx.Tx) error { return p.read(ctx, tx) })
+		complete, err := p.readLeaf(ctx, options)
+		if err == nil && !complete {
+			err = pgx.BeginTxFunc(ctx, s.Pool, options, func(tx pgx.Tx) error { return p.read(ctx, tx) })
+		}
 		if err != nil {
 			return nil, fmt.Errorf("plan a deletion: %w", err)
 		}
@@ -76,6 +97,24 @@ func (s *Deleter) Plan(ctx context.Context, q peer.PlanQuestion) (*peer.Plan, er
 		}
 		return p.plan, nil
 	}
+}
+
+// leaveOutUnknown drops the targets of deployments that have no number here: nothing here refers to them. It loads the numbers of the
+// others, since the transaction must not ask for a second connection.
+func (p *planning) leaveOutUnknown(ctx context.Context) error {
+	names := p.store.Names
+	unknown := func(t peer.PlanTarget) bool {
+		_, known := names.KnownDeployment(t.Deployment)
+		return !known
+	}
+	if !slices.ContainsFunc(p.question.Targets, unknown) {
+		return nil
+	}
+	if err := names.Load(ctx); err != nil {
+		return err
+	}
+	p.question.Targets = slices.DeleteFunc(slices.Clone(p.question.Targets), unknown)
+	return nil
 }
 
 // planAsked asks the holders' deployments about blockades and returns the blockades that are held or could not be resolved. The second
@@ -103,8 +142,12 @@ type planning struct {
 	targets map[int64]peer.PlanTarget
 }
 
-func (p *planning) read(ctx context.Context, tx pgx.Tx) error {
+func (p *planning) begin() {
 	p.plan, p.ids, p.owners, p.targets = &peer.Plan{}, nil, map[int64]peer.Via{}, map[int64]peer.PlanTarget{}
+}
+
+func (p *planning) read(ctx context.Context, tx pgx.Tx) error {
+	p.begin()
 	if err := p.closure(ctx, tx); err != nil {
 		return err
 	}
@@ -120,9 +163,6 @@ func (p *planning) read(ctx context.Context, tx pgx.Tx) error {
 	}
 	ids := slices.Sorted(maps.Keys(vias)) // also local targets of the question: there may be further reasons for them
 	if err := p.members(ctx, tx, ids, vias); err != nil {
-		return err
-	}
-	if err := p.blockers(ctx, tx, ids); err != nil {
 		return err
 	}
 	if p.question.Detailed {
@@ -214,12 +254,7 @@ func (p *planning) ownees(ctx context.Context, tx pgx.Tx) (next []int64, err err
 	if err != nil {
 		return nil, err
 	}
-	type ownee struct {
-		ID         int64
-		Deployment int32
-		Owner, UID uuid.UUID
-	}
-	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[ownee])
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[owneeRow])
 	if err != nil {
 		return nil, err
 	}
@@ -246,45 +281,42 @@ func (p *planning) vias(ctx context.Context, tx pgx.Tx) (map[int64][]peer.Via, e
 		}
 	}
 	targets := slices.Collect(maps.Keys(p.targets))
-	rows, err := tx.Query(ctx, planViasSQL, targets, targets)
-	if err != nil {
+	b := &pgx.Batch{}
+	edges := queued[edgeRow](b, planViasSQL, targets, targets)
+	if err := tx.SendBatch(ctx, b).Close(); err != nil {
 		return nil, err
 	}
-	edges, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (e plan.Edge, err error) {
-		return e, row.Scan(&e.HolderID, &e.TargetID, &e.FieldID, &e.Behaviour)
-	})
-	if err != nil {
-		return nil, err
-	}
-	for _, e := range edges {
-		path, err := p.store.Names.FieldOf(ctx, tx, e.FieldID)
-		if err != nil {
-			return nil, err
-		}
-		vias[e.HolderID] = append(vias[e.HolderID], peer.Via{Target: p.targets[e.TargetID], Path: path, Behaviour: e.Behaviour})
-	}
-	return vias, nil
+	return vias, p.addVias(ctx, tx, vias, *edges)
 }
 
-// blockers adds the local holders that block members to the plan.
-func (p *planning) blockers(ctx context.Context, tx pgx.Tx, ids []int64) error {
-	type blocker struct {
-		UID       uuid.UUID
-		Name      string
-		Field     int32
-		TargetUID uuid.UUID
-		Target    string
+func (p *planning) addVias(ctx context.Context, q db.Querier, vias map[int64][]peer.Via, edges []edgeRow) error {
+	for _, e := range edges {
+		path, err := p.store.Names.FieldOf(ctx, q, e.Field)
+		if err != nil {
+			return err
+		}
+		vias[e.Holder] = append(vias[e.Holder], peer.Via{Target: p.targets[e.Target], Path: path, Behaviour: e.Behaviour})
 	}
-	rows, err := tx.Query(ctx, planBlockersSQL, ids, peer.PlanLimit)
-	if err != nil {
+	return nil
+}
+
+// members adds the ACTIVE resources with some ids to the plan, and the local holders that block them.
+func (p *planning) members(ctx context.Context, tx pgx.Tx, ids []int64, vias map[int64][]peer.Via) error {
+	b := &pgx.Batch{}
+	members, blockers := queued[memberRow](b, planMembersSQL, ids), queued[blockerRow](b, planBlockersSQL, ids, peer.PlanLimit)
+	if err := tx.SendBatch(ctx, b).Close(); err != nil {
 		return err
 	}
-	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[blocker])
-	if err != nil {
+	if err := p.add(ctx, tx, *members, vias); err != nil {
 		return err
 	}
+	return p.addBlockers(ctx, tx, *blockers)
+}
+
+// addBlockers adds the local holders that block members to the plan.
+func (p *planning) addBlockers(ctx context.Context, q db.Querier, found []blockerRow) error {
 	for _, b := range found {
-		path, err := p.store.Names.FieldOf(ctx, tx, b.Field)
+		path, err := p.store.Names.FieldOf(ctx, q, b.Field)
 		if err != nil {
 			return err
 		}

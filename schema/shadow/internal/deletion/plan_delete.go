@@ -33,9 +33,6 @@ func (s *Deleter) PlanDelete(ctx context.Context, name string) (*plan.DeletePlan
 			if err := p.members(ctx, tx, []int64{root}, nil); err != nil {
 				return err
 			}
-			if err := p.blockers(ctx, tx, []int64{root}); err != nil {
-				return err
-			}
 			p.obstacle, err = s.obstacle(ctx, tx, []int64{root}, peer.PlanLimit, nil)
 			return err
 		})

@@ -78,10 +78,8 @@ func (s *Follower) ActFor(ctx context.Context, from schema.DeploymentID, deletio
 	if _, err := s.Current(); err != nil {
 		return nil, err
 	}
-	if len(deletions) > 0 {
-		if err := s.gate.CheckNotPaused(ctx, from); err != nil {
-			return nil, err
-		}
+	if len(deletions) == 0 {
+		return nil, nil
 	}
 	a := &acting{
 		store: s, from: from, epoch: s.gate.PresentEpoch(), began: time.Now(), patience: patience, actingOn: actingOnSQL,
@@ -91,7 +89,7 @@ func (s *Follower) ActFor(ctx context.Context, from schema.DeploymentID, deletio
 	for i, d := range deletions {
 		uids[i], a.deletions[d.UID] = d.UID, d
 	}
-	if err := a.load(ctx, uids); err != nil {
+	if err := a.glance(ctx, uids); err != nil {
 		return nil, err
 	}
 	var fresh, many []int64
@@ -141,6 +139,8 @@ type acting struct {
 	targets       map[int64]Target
 	failed        map[uuid.UUID]error
 	failedHolders map[uuid.UUID]failedHolders
+	// glimpse is what glance has read beside the targets; nil when nothing follows from it.
+	glimpse *glimpse
 	// left is the first of the holders of a batch that there was no time for, or 0.
 	left int64
 	// actingOn selects the references of holders that act.
@@ -168,21 +168,29 @@ func (s *Follower) Targets(ctx context.Context, q db.Querier, from schema.Deploy
 	if err != nil {
 		return nil, err
 	}
-	sql, args := selectLocalTargetsSQL, []any{uids}
-	if from != s.Self {
-		sql, args = selectForeignTargetsSQL, []any{id, uids}
-	}
+	sql, args := s.targetsSQL(from, id, uids)
 	rows, err := q.Query(ctx, sql, args...)
 	if err != nil {
 		return nil, fmt.Errorf("read targets: %w", err)
 	}
 	targets := map[int64]Target{}
-	var t Target
-	_, err = pgx.ForEachRow(rows, []any{&t.ID, &t.UID, &t.Kind, &t.Name}, func() error { targets[t.ID] = t; return nil })
-	if err != nil {
+	if err := scanTargets(rows, targets); err != nil {
 		return nil, fmt.Errorf("read targets: %w", err)
 	}
 	return targets, nil
+}
+
+func (s *Follower) targetsSQL(from schema.DeploymentID, id int32, uids []uuid.UUID) (sql string, args []any) {
+	if from == s.Self {
+		return selectLocalTargetsSQL, []any{uids}
+	}
+	return selectForeignTargetsSQL, []any{id, uids}
+}
+
+func scanTargets(rows pgx.Rows, targets map[int64]Target) error {
+	var t Target
+	_, err := pgx.ForEachRow(rows, []any{&t.ID, &t.UID, &t.Kind, &t.Name}, func() error { targets[t.ID] = t; return nil })
+	return err
 }
 
 func (a *acting) load(ctx context.Context, uids []uuid.UUID) (err error) {
@@ -198,19 +206,14 @@ func (a *acting) actSmall(ctx context.Context, ids []int64) (many []int64, err e
 	size := a.store.Cfg.Limits.Batch
 	seen := map[int64]int{}
 	for len(ids) > 0 {
-		rows, err := a.store.Pool.Query(ctx, firstHoldersSQL, ids, smallTarget+1, size)
+		found, err := a.firstHolders(ctx, ids)
 		if err != nil {
-			return nil, fmt.Errorf("read holders: %w", err)
+			return nil, err
 		}
-		var target, holder int64
-		var holders []int64
-		_, err = pgx.ForEachRow(rows, []any{&target, &holder}, func() error {
-			seen[target]++
-			holders = append(holders, holder)
-			return nil
-		})
-		if err != nil {
-			return nil, fmt.Errorf("read holders: %w", err)
+		holders := make([]int64, len(found))
+		for i, h := range found {
+			seen[h.Target]++
+			holders[i] = h.Holder
 		}
 		full := len(holders) == size
 		slices.Sort(holders)
@@ -360,12 +363,21 @@ func (a *acting) act(ctx context.Context, tx pgx.Tx, targets, holders []int64, l
 			return nil, err
 		}
 	}
-	if _, err := tx.Exec(ctx, actLockTimeoutSQL); err != nil {
-		return nil, fmt.Errorf("limit waiting for locks: %w", err)
+	var locked []*plan.Member
+	var edges []plan.Edge
+	b := &pgx.Batch{} // the statements behind the locks have newer snapshots
+	b.Queue(actLockTimeoutSQL)
+	if len(holders) <= cascade.FewMembers {
+		db.QueueGenericPlans(tx, b)
 	}
-	locked, err := cascade.ReadMembers(ctx, tx, lockSQL, holders)
-	if err != nil {
-		return nil, err
+	cascade.QueueMembers(b, &locked, lockSQL, holders)
+	b.Queue(a.actingOn, holders, targets).Query(func(rows pgx.Rows) (err error) {
+		edges, err = pgx.CollectRows(rows, cascade.ScanEdge)
+		return err
+	})
+	seen := s.cascade.QueueSight(tx, b, cascade.ByID, holders)
+	if err := tx.SendBatch(ctx, b).Close(); err != nil {
+		return nil, fmt.Errorf("lock holders, and read their references: %w", err)
 	}
 	if len(locked) < len(holders) { // removed, or skipped because locked
 		ids := cascade.IDsOf(locked)
@@ -376,14 +388,10 @@ func (a *acting) act(ctx context.Context, tx pgx.Tx, targets, holders []int64, l
 		if err := a.recordFailed(ctx, tx, targets, passed, errLocked); err != nil {
 			return nil, err
 		}
-	}
-	rows, err := tx.Query(ctx, a.actingOn, cascade.IDsOf(locked), targets)
-	if err != nil {
-		return nil, fmt.Errorf("read references: %w", err)
-	}
-	edges, err := pgx.CollectRows(rows, cascade.ScanEdge)
-	if err != nil {
-		return nil, fmt.Errorf("read references: %w", err)
+		edges = slices.DeleteFunc(edges, func(e plan.Edge) bool {
+			_, found := slices.BinarySearch(ids, e.HolderID)
+			return !found
+		})
 	}
 	with := map[int64]Target{} // by holder: the target whose deletion cascades to it
 	for _, e := range edges {
@@ -398,7 +406,7 @@ func (a *acting) act(ctx context.Context, tx pgx.Tx, targets, holders []int64, l
 			roots = append(roots, m)
 		}
 	}
-	d, err := s.cascade.DecideOn(ctx, tx, roots)
+	d, err := s.cascade.DecideBy(ctx, tx, roots, seen)
 	if err != nil {
 		return nil, err
 	}
@@ -415,7 +423,7 @@ func (a *acting) act(ctx context.Context, tx pgx.Tx, targets, holders []int64, l
 		t := a.targets[e.TargetID]
 		s.progress.Unset(tx, cascade.CauseOr(a.deletions[t.UID].Cause, a.from, t.Name, t.UID))
 	}
-	return edges, s.cascade.CarryOut(ctx, tx, d)
+	return edges, s.cascade.CarryOutAnd(ctx, tx, d, &pgx.Batch{}, db.CommitWith)
 }
 
 func (a *acting) nameOf(ctx context.Context, tx pgx.Tx, id int64) (schema.FullName, schema.KindID, error) {
@@ -427,11 +435,18 @@ func (a *acting) nameOf(ctx context.Context, tx pgx.Tx, id int64) (schema.FullNa
 // Forget removes foreign targets without references. It locks them before it looks for references: a save that refers to
 // one of them holds that lock shared.
 func (s *Follower) Forget(ctx context.Context, ids []int64) error {
+	if len(ids) == 0 {
+		return nil
+	}
 	err := s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
 		b := &pgx.Batch{}
+		db.Redoable(tx, b) // tidying finds those that are there again
+		if len(ids) <= cascade.FewMembers {
+			db.QueueGenericPlans(tx, b)
+		}
 		b.Queue(lockForeignTargetsSQL, ids)
 		b.Queue(removeForeignTargetsSQL, ids)
-		return tx.SendBatch(ctx, b).Close()
+		return db.CommitWith(ctx, tx, b)
 	})
 	if err != nil {
 		return fmt.Errorf("remove foreign targets without references: %w", err)

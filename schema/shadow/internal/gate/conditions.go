@@ -99,16 +99,39 @@ FROM dbcontroller.meta m`
 // CheckRecovered fails with *UnavailableError while blockades and entries here may be lost, and while an operator has paused
 // deletions. A transaction that marks or removes resources calls it after it has locked them: establishing again waits for these locks, and is confirmed later.
 func (s *Gate) CheckRecovered(ctx context.Context, tx pgx.Tx) error {
-	var settled, paused bool
-	present := s.Present(tx)
-	if err := tx.QueryRow(ctx, recoveredSQL, s.SelfID).Scan(append(present.Columns(), &settled, &paused)...); err != nil {
+	b := &pgx.Batch{}
+	r := s.QueueRecovered(tx, b)
+	if err := tx.SendBatch(ctx, b).Close(); err != nil {
 		return err
 	}
-	if paused {
+	return r.Check(ctx)
+}
+
+// Recovered is the answer to QueueRecovered.
+type Recovered struct {
+	store           *Gate
+	present         *EpochCheck
+	settled, paused bool
+}
+
+// QueueRecovered is CheckRecovered in a batch of statements: behind the statement that locks the resources. Check is called when the batch has
+// been sent.
+func (s *Gate) QueueRecovered(tx pgx.Tx, b *pgx.Batch) *Recovered {
+	r := &Recovered{store: s, present: s.Present(tx)}
+	b.Queue(recoveredSQL, s.SelfID).QueryRow(func(row pgx.Row) error {
+		return row.Scan(append(r.present.Columns(), &r.settled, &r.paused)...)
+	})
+	return r
+}
+
+// Check returns the error of CheckRecovered.
+func (r *Recovered) Check(ctx context.Context) error {
+	s, tx := r.store, r.present.tx
+	if r.paused {
 		return &peer.UnavailableError{Deployments: []schema.DeploymentID{s.Self}, Err: peer.ErrPaused}
 	}
-	noticed := present.epoch() != nil
-	if noticed && settled {
+	noticed := r.present.epoch() != nil
+	if noticed && r.settled {
 		return nil
 	}
 	if !noticed {
@@ -198,12 +221,16 @@ func (a *Allowance) Return(deployment int32, rows int) {
 	a.used[deployment] = u
 }
 
-// CheckNotPaused fails with *UnavailableError while the deletions of another deployment are paused here.
-func (s *Gate) CheckNotPaused(ctx context.Context, from schema.DeploymentID) error {
-	var paused bool
-	err := s.Pool.QueryRow(ctx, `SELECT EXISTS (SELECT FROM dbcontroller.deployment WHERE service = $1 AND region = $2 AND paused)`, from.Service, from.Region).Scan(&paused)
-	if err == nil && paused {
-		err = &peer.UnavailableError{Deployments: []schema.DeploymentID{from}, Err: peer.ErrPaused}
-	}
-	return err
+const selectPausedSQL = `SELECT EXISTS (SELECT FROM dbcontroller.deployment WHERE service = $1 AND region = $2 AND paused)`
+
+// QueueNotPaused makes a batch fail with *UnavailableError while the deletions of another deployment are paused here.
+func (s *Gate) QueueNotPaused(b *pgx.Batch, from schema.DeploymentID) {
+	b.Queue(selectPausedSQL, from.Service, from.Region).QueryRow(func(row pgx.Row) error {
+		var paused bool
+		err := row.Scan(&paused)
+		if err == nil && paused {
+			err = &peer.UnavailableError{Deployments: []schema.DeploymentID{from}, Err: peer.ErrPaused}
+		}
+		return err
+	})
 }

@@ -20,8 +20,8 @@ import (
 func (s *Gate) Database() uuid.UUID { return *s.database.Load() }
 
 const (
-	// The last columns: the recovery of the present epoch did not know the deployment; this database may have lost what it knew of it,
-	// and whether the environment of its recovery is awaited.
+	// The last columns: the recovery of the present epoch did not know the deployment; this database may have lost rows of it, and whether the
+	// environment of its recovery is awaited.
 	selectPeerDatabaseSQL = `
 SELECT d.database_id, ` + relatedSQL + `, d.counted_in IS DISTINCT FROM m.epoch AND NOT d.unconfirmed AND ` + mayHaveLostSQL + `,
     ` + mayHaveLostSQL + `, m.awaiting
@@ -327,6 +327,6 @@ func (s *Gate) WaiveComparison(ctx context.Context, of schema.DeploymentID, reas
 	if err != nil {
 		return fmt.Errorf("waive the comparison of %s: %w", of, err)
 	}
-	s.Log.Warn("waived the comparison of references: deletions do not wait for this deployment", zap.Stringer("of", of), zap.String("by", by), zap.String("reason", reason), requestid.Field(ctx))
+	s.Log.Warn("waived the comparison of references: deletions do not wait for this deployment", zap.Stringer("for", of), zap.String("by", by), zap.String("reason", reason), requestid.Field(ctx))
 	return nil
 }

@@ -336,9 +336,9 @@ WITH old AS (
 INSERT INTO dbcontroller.work (action, shard, deployment_id, cursor) SELECT a, $1 % $2::int, $1, '' FROM unnest(ARRAY [{announce_epoch}, {confirm_again}, {verify_blockades}]) AS a
 WHERE a <> {announce_epoch} OR EXISTS (SELECT FROM dbcontroller.deployment WHERE id = $1 AND unconfirmed)`)
 
-// RecordPeerEpoch records that another deployment's database has begun a new epoch. From its commit on, blockades established
-// there before and messages of earlier epochs count for nothing; writes that may rely on them hold the version lock shared until
-// they commit. The greater epoch counts, in whichever order they arrive; it is returned.
+// RecordPeerEpoch records that another deployment's database has begun a new epoch. From its commit on, blockades established there before and
+// messages of earlier epochs count for nothing; writes that may rely on them hold the version lock shared until they commit. The greater epoch
+// counts, in any order of arrival; it is returned.
 func (s *Gate) RecordPeerEpoch(ctx context.Context, from schema.DeploymentID, epoch uuid.UUID) (known uuid.UUID, err error) {
 	id, err := s.Names.Deployment(ctx, from)
 	if err != nil {

@@ -34,6 +34,8 @@ type Gate struct {
 	outdone sync.Map
 	// environment is the one of the last Recover of this process.
 	environment atomic.Pointer[schema.Environment]
+	// latest returns the newest environment that the process has; nil until Follow.
+	latest atomic.Pointer[func() *schema.Environment]
 	// NotedTargets is a cache of the deployments (int32) that are stored as referred to.
 	NotedTargets sync.Map
 	// Unknown bounds the rows about attempts that have nothing here.

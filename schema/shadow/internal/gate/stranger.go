@@ -12,8 +12,8 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 )
 
-// A certificate alone stops nothing: who is neither in the environment nor has anything here, and whose service may not refer to
-// this one, is a stranger. Its epochs are refused, and deletions do not wait for it.
+// A certificate alone stops nothing: a deployment that is neither in the environment nor has rows here, and whose service may not refer to this one,
+// is a stranger. Its epochs are refused, and deletions do not wait for it.
 
 // listed reports whether a deployment is in the last environment, or any described version of its service may refer to resources
 // here. Before the first environment nobody is known to be a stranger.

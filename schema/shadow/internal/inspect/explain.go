@@ -25,6 +25,8 @@ type Explanation struct {
 	// Pending reports that work is outstanding.
 	Pending bool
 	Reasons []ExplainedReason
+	// WaitsFor are the deployments that have to act, this one among them if its own work is outstanding.
+	WaitsFor []schema.DeploymentID
 }
 
 // ExplainedReason is one reason.
@@ -88,6 +90,9 @@ func (s *Inspector) Explain(ctx context.Context, name string) (*Explanation, err
 	}
 	if err != nil {
 		return nil, fmt.Errorf("explain %s: %w", name, err)
+	}
+	if e.WaitsFor, err = db.WaitsFor(ctx, s.Pool, id, e.UID); err != nil {
+		return nil, err
 	}
 	conditions, err := s.read.Conditions(ctx, name)
 	if err != nil {
@@ -170,7 +175,7 @@ func (e *Explanation) rights(ctx context.Context, s *Inspector, id int64) error 
 	}
 	var holder string
 	_, err = pgx.ForEachRow(rows, []any{&holder}, func() error {
-		e.Reasons = append(e.Reasons, ExplainedReason{Type: "DELEGATED", Message: holder + " may block it without asking; a delete asks there for what was written so"})
+		e.Reasons = append(e.Reasons, ExplainedReason{Type: "DELEGATED", Message: holder + " may block it without asking; a delete asks there for such references"})
 		return nil
 	})
 	return err

@@ -453,7 +453,11 @@ func (d *ownerDecisions) add(ctx context.Context, s *Owners, service string, r p
 	d.asked[r.Key()] = r
 	switch a.Verdict {
 	case peer.OwnerExists:
-		kindID, err := s.Names.Kind(ctx, schema.KindID{Service: service, Kind: a.Kind})
+		kind := schema.KindID{Service: service, Kind: a.Kind}
+		if err := s.gate.CheckNamedKind(ctx, kind); err != nil {
+			return err
+		}
+		kindID, err := s.Names.Kind(ctx, kind)
 		if err != nil {
 			return err
 		}

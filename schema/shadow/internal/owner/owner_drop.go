@@ -2,15 +2,14 @@ package owner
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"go.uber.org/zap"
 
-	"github.com/db-controller/db-controller/internal/retry"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/cascade"
@@ -20,14 +19,9 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/read"
 )
 
-const (
-	selectOwnedSQL = `
+const selectOwnedSQL = `
 SELECT DISTINCT ownee_id FROM dbcontroller.owner_reference
-WHERE deployment_id = $1 AND uid = ANY ($2) AND ownee_id > $3 ORDER BY ownee_id LIMIT $4`
-
-	// dropTime is about how long one call works before it returns with more to do.
-	dropTime = 2 * time.Second
-)
+WHERE ownee_id > $1 AND deployment_id = $3 AND uid = ANY ($4) ORDER BY ownee_id LIMIT $2`
 
 // Work to check the owner again: by the time that the message arrives, the owner may refer to the ownee again.
 var checkAgainSQL = db.Codes(`
@@ -102,52 +96,35 @@ func newOwnerDrop(deployment int32, owners []schema.Deletion) *ownerDrop {
 	}}}
 }
 
-// dropOwners drops the owner references to deleted owners, a batch of ownees after the other; more is true when its time was over.
+// dropOwners drops the owner references to deleted owners, in a pass over their ownees; more is true when its time was over.
 func (s *Owners) dropOwners(ctx context.Context, d *ownerDrop) (more bool, err error) {
-	began := time.Now()
-	for after := int64(0); ; {
-		rows, err := s.Pool.Query(ctx, selectOwnedSQL, d.deployment, d.deleted, after, s.Cfg.Limits.Batch)
-		if err != nil {
-			return false, fmt.Errorf("read ownees: %w", err)
-		}
-		ownees, err := pgx.CollectRows(rows, pgx.RowTo[int64])
-		if err != nil {
-			return false, fmt.Errorf("read ownees: %w", err)
-		}
-		if err := s.dropFrom(ctx, d, ownees); err != nil {
-			return false, err
-		}
-		if len(ownees) < s.Cfg.Limits.Batch {
-			return false, nil
-		}
-		if after = ownees[len(ownees)-1]; time.Since(began) > dropTime {
-			return true, nil
-		}
+	run := func(part []int64) error {
+		return s.InTx(ctx, db.AllFeeds, func(tx pgx.Tx) error {
+			b := &pgx.Batch{}
+			d.admit(tx, b)
+			if err := tx.SendBatch(ctx, b).Close(); err != nil {
+				return err
+			}
+			return s.cascade.ChangeOwners(ctx, tx, slices.Clone(part), d.change)
+		})
 	}
+	failed := func(ownee int64, err error) { // stillOwning returns its owners
+		s.Log.Warn("changing the owners of a resource failed; it will be retried", zap.Int64("resource", ownee), zap.Error(err))
+	}
+	more, err = s.pass(ctx, passKey{d.deployment, messageOf(d.deleted)}, selectOwnedSQL, []any{d.deployment, d.deleted}, run, failed)
+	if err != nil {
+		return false, fmt.Errorf("drop owners: %w", err)
+	}
+	return more, nil
 }
 
-// dropFrom drops the owner references of some ownees, all or, after a failure, the ones that can be handled.
-func (s *Owners) dropFrom(ctx context.Context, d *ownerDrop, ownees []int64) error {
-	if len(ownees) == 0 {
-		return nil
+// messageOf identifies the message that some owners were deleted; it is repeated while there is more to do.
+func messageOf(deleted []uuid.UUID) string {
+	h := sha256.New()
+	for _, uid := range deleted {
+		h.Write(uid[:])
 	}
-	_, err := s.Halving(ctx, ownees, retry.Halves{
-		Run: func(part []int64) error {
-			return s.InTx(ctx, db.AllFeeds, func(tx pgx.Tx) error {
-				b := &pgx.Batch{}
-				d.admit(tx, b)
-				if err := tx.SendBatch(ctx, b).Close(); err != nil {
-					return err
-				}
-				return s.cascade.ChangeOwners(ctx, tx, slices.Clone(part), d.change)
-			})
-		},
-		Failed: func(ownee int64, err error) error { // stillOwning returns its owners
-			s.Log.Warn("changing the owners of a resource failed; it will be retried", zap.Int64("resource", ownee), zap.Error(err))
-			return nil
-		},
-	})
-	return err
+	return string(h.Sum(nil))
 }
 
 // stillOwning returns the deleted owners that still have an owner reference here, since its ownee could not be handled.

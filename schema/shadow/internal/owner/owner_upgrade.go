@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
+	"strconv"
 
 	"github.com/jackc/pgx/v5"
 
@@ -21,7 +21,7 @@ const (
 	// Keyset pagination: a batch does not scan the rows of earlier batches.
 	selectOutdatedSQL = `
 SELECT DISTINCT ownee_id FROM dbcontroller.owner_reference
-WHERE deployment_id = $1 AND generation < $2 AND ownee_id > $3 ORDER BY ownee_id LIMIT $4`
+WHERE ownee_id > $1 AND deployment_id = $3 AND generation < $4 ORDER BY ownee_id LIMIT $2`
 
 	// Also rows that are not checked yet: an answer from before the switch does not apply to them any more.
 	outdateSQL = `
@@ -39,45 +39,55 @@ func (s *Owners) UpgradeOwners(ctx context.Context, from schema.DeploymentID, ve
 	if err != nil {
 		return 0, err
 	}
-	kinds := map[int32]cascade.Pin{}
-	for old, stored := range renamed {
-		was, err := s.Names.Kind(ctx, schema.KindID{Service: from.Service, Kind: old})
-		if err != nil {
-			return 0, err
-		}
-		is, err := s.Names.Kind(ctx, schema.KindID{Service: from.Service, Kind: stored})
-		if err != nil {
-			return 0, err
-		}
-		kinds[was] = cascade.Pin{KindID: is, Kind: stored}
+	kinds, err := s.renamed(ctx, from.Service, renamed)
+	if err != nil {
+		return 0, err
 	}
 	u := ownerUpgrade{deployment: deployment, version: version, generation: generation, kinds: kinds}
-	after := int64(0)
-	var failed error
-	for began := time.Now(); time.Since(began) < dropTime; {
-		rows, err := s.Pool.Query(ctx, selectOutdatedSQL, deployment, generation, after, s.Cfg.Limits.Batch)
-		if err != nil {
-			return 0, fmt.Errorf("read owner references: %w", err)
-		}
-		ownees, err := pgx.CollectRows(rows, pgx.RowTo[int64])
-		if err != nil {
-			return 0, fmt.Errorf("read owner references: %w", err)
-		}
-		if len(ownees) == 0 {
-			break
-		}
-		failed = errors.Join(failed, s.ChangeEach(ctx, ownees, func(part []int64) error {
-			return s.InTx(ctx, db.ChangeFeed, func(tx pgx.Tx) error { return s.upgradeSome(ctx, tx, u, part) })
-		}))
-		after = ownees[len(ownees)-1]
+	run := func(part []int64) error {
+		return s.InTx(ctx, db.ChangeFeed, func(tx pgx.Tx) error { return s.upgradeSome(ctx, tx, u, part) })
 	}
-	if failed != nil {
-		return 0, fmt.Errorf("upgrade owner references: %w", failed)
+	var failed error
+	more, err := s.pass(ctx, passKey{deployment, strconv.FormatInt(generation, 10)}, selectOutdatedSQL, []any{deployment, generation}, run, func(ownee int64, err error) {
+		failed = fmt.Errorf("change the owners of resource %d: %w", ownee, err)
+	})
+	if err != nil {
+		return 0, fmt.Errorf("upgrade owner references: %w", err)
 	}
 	if err := s.Pool.QueryRow(ctx, countOutdatedSQL, deployment, generation).Scan(&remaining); err != nil {
 		return 0, fmt.Errorf("count owner references: %w", err)
 	}
+	if !more && remaining > 0 { // failed now, or earlier in the pass
+		return 0, errors.Join(fmt.Errorf("upgrade owner references: %d are left", remaining), failed)
+	}
 	return remaining, nil
+}
+
+// renamed returns the pins of renamed kinds by the number of the old kind. A kind without a number is in no owner reference, and gets none.
+func (s *Owners) renamed(ctx context.Context, service string, names map[string]string) (map[int32]cascade.Pin, error) {
+	if err := s.Names.Load(ctx); err != nil {
+		return nil, err
+	}
+	kinds := map[int32]cascade.Pin{}
+	for old, stored := range names {
+		from, to := schema.KindID{Service: service, Kind: old}, schema.KindID{Service: service, Kind: stored}
+		if s.Names.Unknown(nil, []schema.KindID{from}) > 0 {
+			continue
+		}
+		if err := s.gate.CheckNamedKind(ctx, to); err != nil {
+			return nil, err
+		}
+		was, err := s.Names.Kind(ctx, from)
+		if err != nil {
+			return nil, err
+		}
+		is, err := s.Names.Kind(ctx, to)
+		if err != nil {
+			return nil, err
+		}
+		kinds[was] = cascade.Pin{KindID: is, Kind: stored}
+	}
+	return kinds, nil
 }
 
 // ownerUpgrade is the content of one UpgradeOwnerReferences message.

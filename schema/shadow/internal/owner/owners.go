@@ -13,6 +13,7 @@ type Owners struct {
 	*db.DB
 	gate    *gate.Gate
 	cascade *cascade.Actor
+	passes  passes
 }
 
 // New joins the parts.

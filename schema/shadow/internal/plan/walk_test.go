@@ -20,7 +20,7 @@ var (
 	third = schema.DeploymentID{Service: "c.example.com", Region: "north"}
 )
 
-// world is what all deployments know: resources, each with those that its deletion removes or changes, by one reference each.
+// world has the resources of all deployments, each with those that its deletion removes or changes, by one reference each.
 type world struct {
 	resources map[string]*resource
 	down      map[schema.DeploymentID]bool

@@ -114,7 +114,7 @@ func TestWrongMasksAreRefused(t *testing.T) {
 	require.NoError(t, CheckMask(slices.Repeat([]string{"a"}, maxMaskPaths)))
 }
 
-// PostgreSQL stores no NUL, whatever surrounds it in the JSON text: a text is storable if no string of it has one.
+// PostgreSQL stores no NUL, at any place of the JSON text: a text is storable if no string of it has one.
 func TestATextWithANULIsNotStorable(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

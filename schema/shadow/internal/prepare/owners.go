@@ -72,6 +72,7 @@ func (p *Preparer) compareOwners(ctx context.Context, model *schema.Model, wr *W
 			}
 		} else {
 			owners = append(owners, o)
+			wr.NewOwners = append(wr.NewOwners, o.Owner)
 		}
 		row, err := p.ownerRow(ctx, o)
 		if err != nil {
@@ -119,6 +120,12 @@ func (p *Preparer) checkOwner(model *schema.Model, wr *Writing, o peer.OwnerRefe
 
 func (p *Preparer) ownerRow(ctx context.Context, o peer.OwnerReference) (row OwnerRow, err error) {
 	row = OwnerRow{Name: o.Owner.Name, UID: o.UID, Flags: o.Flags()}
+	if err := p.gate.CheckNamed(ctx, o.Owner.Deployment); err != nil {
+		return row, err
+	}
+	if err := p.gate.CheckNamedKind(ctx, o.KindID()); err != nil {
+		return row, err
+	}
 	if row.DeploymentID, err = p.Names.Deployment(ctx, o.Owner.Deployment); err != nil {
 		return row, err
 	}

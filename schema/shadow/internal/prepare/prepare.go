@@ -152,6 +152,11 @@ func (p *Preparer) PrepareRows(ctx context.Context, q db.Querier, writes []peer.
 		}
 		sv.Writes = append(sv.Writes, wr)
 	}
+	if !captures {
+		if err := p.free(ctx, q, sv); err != nil {
+			return nil, err
+		}
+	}
 	var held map[int64][]read.HeldReference
 	if sv.Unread = unread; !unread {
 		if held, err = p.readBefore(ctx, q, sv); err != nil {
@@ -180,20 +185,30 @@ func (p *Preparer) PrepareRows(ctx context.Context, q db.Querier, writes []peer.
 	return sv, p.mayRefer(ctx, sv)
 }
 
-// mayRefer refuses new references to resources here that the person who writes has no right to refer to. Other deployments decide
-// about theirs.
+// ownersPath is the path of an owner in a refusal.
+const ownersPath = "owner_references"
+
+// mayRefer refuses new references to resources here, and new owners anywhere, to which the person who writes has no right to refer. Other
+// deployments decide about references to theirs. They do not learn who names an owner: the grants known here decide about that.
 func (p *Preparer) mayRefer(ctx context.Context, sv *Saving) error {
 	may := peer.ReferrerFrom(ctx)
 	if may == nil {
 		return nil
 	}
-	var refs []*NewReference
+	var asked []peer.Refusal
 	var names []schema.FullName
+	ask := func(wr *Writing, path string, target schema.FullName) {
+		asked = append(asked, peer.Refusal{Holder: wr.Name, Path: path, Target: target, Reason: peer.ReferDenied})
+		names = append(names, target)
+	}
 	for _, wr := range sv.Writes {
 		for _, ref := range wr.Add {
 			if ref.Target.Deployment == p.Self {
-				refs, names = append(refs, ref), append(names, ref.Target)
+				ask(wr, ref.Path, ref.Target)
 			}
+		}
+		for _, owner := range wr.NewOwners {
+			ask(wr, ownersPath, owner)
 		}
 	}
 	if len(names) == 0 {
@@ -206,7 +221,7 @@ func (p *Preparer) mayRefer(ctx context.Context, sv *Saving) error {
 	refused := &peer.RefusedError{}
 	for i, ok := range allowed {
 		if !ok {
-			refused.Refusals = append(refused.Refusals, peer.Refusal{Holder: refs[i].Holder.Name, Path: refs[i].Path, Target: names[i], Reason: peer.ReferDenied})
+			refused.Refusals = append(refused.Refusals, asked[i])
 		}
 	}
 	if len(refused.Refusals) == 0 {
@@ -414,6 +429,7 @@ func (p *Preparer) Compare(ctx context.Context, q db.Querier, sv *Saving, wr *Wr
 		h.Target = schema.FullName{Deployment: d, Name: *h.Name}
 		have[key{h.FieldID, sv.Version.Model.Canonical(kind), h.Target}] = h
 	}
+	var refused peer.RefusedError // references to deployments that are made up
 	for _, f := range found {
 		ref := &NewReference{Found: f, Holder: wr}
 		var err error
@@ -430,7 +446,16 @@ func (p *Preparer) Compare(ctx context.Context, q db.Querier, sv *Saving, wr *Wr
 				continue
 			}
 		}
+		var away *peer.UnavailableError
+		if err = p.gate.CheckNamed(ctx, f.Target.Deployment); errors.As(err, &away) {
+			refused.Add(&peer.RefusedError{Refusals: []peer.Refusal{{Holder: wr.Name, Path: f.Path, Target: f.Target, Reason: peer.TargetUnreadable, Detail: away.Err.Error()}}})
+		} else if err != nil {
+			return err
+		}
 		wr.Add = append(wr.Add, ref)
+	}
+	if refused.Total() > 0 {
+		return refused.Sorted()
 	}
 	for _, h := range have {
 		wr.Drop = append(wr.Drop, h)

@@ -94,6 +94,8 @@ type Writing struct {
 	Drop        []read.HeldReference
 	// Owner references that are new or have other flags, and dropped ones.
 	AddOwners, DropOwners []OwnerRow
+	// NewOwners are the owners that the resource did not have.
+	NewOwners []schema.FullName
 }
 
 // NewReference is a reference that a write adds.
@@ -107,9 +109,10 @@ type NewReference struct {
 	Late  bool
 	UID   uuid.UUID // of a foreign target; set when it is established
 	Epoch uuid.UUID // of the foreign target's database when it was established
-	// Rights to the name of the foreign target.
-	Rights []DelegatedTarget
-	// Pinned: a statement wrote the reference under a right, and whoever ends that right waits until it is stored.
+	// Rights to the name of the foreign target. Delegated: the reference is one of Saving.Delegated.
+	Rights    []DelegatedTarget
+	Delegated bool
+	// Pinned: a statement wrote the reference under a right, and the end of that right waits until the reference is stored.
 	Pinned bool
 }
 
@@ -136,6 +139,18 @@ func (r *NewReference) ReplacedRight() (right uuid.UUID) {
 		}
 	}
 	return right
+}
+
+// ReplacedUID returns the uid of the foreign target to which the holder refers by the same field until now, so that its deployment
+// recognises a reference that was established before, although its version has no place for the target by now. It is zero when there is
+// none, and when the target may be gone: a dangling reference, and one that may dangle.
+func (r *NewReference) ReplacedUID() (uid uuid.UUID) {
+	for _, h := range r.Holder.Drop {
+		if h.FieldID == r.FieldID && h.Target == r.Target && h.UID != nil && !h.Dangling && h.Behaviour != schema.AllowDangling {
+			uid = *h.UID
+		}
+	}
+	return uid
 }
 
 // AllWrites iterates over the writes of savings.

@@ -108,8 +108,12 @@ func (r *Recorder) Decided(ctx context.Context, tx pgx.Tx, c *plan.Closure, v pl
 	for _, e := range v.Unset {
 		t.member(c.Members[e.TargetID], Counts{Unset: 1})
 	}
-	if err := t.finalised(ctx, tx, marked); err != nil {
-		return err
+	if len(marked) > 0 {
+		b := &pgx.Batch{}
+		t.queueFinalised(b, marked)
+		if err := tx.SendBatch(ctx, b).Close(); err != nil {
+			return fmt.Errorf("count removals: %w", err)
+		}
 	}
 	r.record(tx, t)
 	return nil
@@ -130,36 +134,32 @@ SELECT x.deletion_id, min(x.root), count(*), min(x.at) FILTER (WHERE x.how = {re
 FROM dbcontroller.shadow s JOIN dbcontroller.removal r ON r.name = s.name AND r.uid = s.uid JOIN dbcontroller.cause x ON x.id = r.cause_id
 WHERE s.id = ANY ($1) GROUP BY 1`)
 
-// finalised adds resources in DELETING that are about to be removed.
-func (t *tally) finalised(ctx context.Context, tx pgx.Tx, free []int64) error {
-	if len(free) == 0 {
-		return nil
-	}
-	rows, err := tx.Query(ctx, finalisedSQL, free)
-	if err != nil {
-		return fmt.Errorf("count removals: %w", err)
-	}
-	var cause schema.Cause
-	var n int64
-	var began *time.Time
-	_, err = pgx.ForEachRow(rows, []any{&cause.ID, &cause.Root, &n, &began}, func() error {
-		t.add(&cause, Counts{Removed: n})
-		if began != nil {
-			t.began = append(t.began, *began)
-		}
-		return nil
+// queueFinalised adds resources in DELETING that are about to be removed, when the batch is sent.
+func (t *tally) queueFinalised(b *pgx.Batch, free []int64) {
+	b.Queue(finalisedSQL, free).Query(func(rows pgx.Rows) error {
+		var cause schema.Cause
+		var n int64
+		var began *time.Time
+		_, err := pgx.ForEachRow(rows, []any{&cause.ID, &cause.Root, &n, &began}, func() error {
+			t.add(&cause, Counts{Removed: n})
+			if began != nil {
+				t.began = append(t.began, *began)
+			}
+			return nil
+		})
+		return err
 	})
-	return err
 }
 
-// Finalised adds resources in DELETING that are about to be removed to the counts of their deletions, when the transaction is committed.
-func (r *Recorder) Finalised(ctx context.Context, tx pgx.Tx, free []int64) error {
-	t := &tally{notes: map[uuid.UUID]*note{}}
-	if err := t.finalised(ctx, tx, free); err != nil {
-		return err
+// QueueFinalised adds resources in DELETING that are about to be removed to the counts of their deletions, when the transaction is
+// committed. It reads them in a batch of statements, before those that remove them.
+func (r *Recorder) QueueFinalised(tx pgx.Tx, b *pgx.Batch, free []int64) {
+	if len(free) == 0 {
+		return
 	}
+	t := &tally{notes: map[uuid.UUID]*note{}}
+	t.queueFinalised(b, free)
 	r.record(tx, t)
-	return nil
 }
 
 // Unset adds a reference that is unset to the counts of a deletion when the transaction is committed.

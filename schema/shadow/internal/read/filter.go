@@ -315,7 +315,7 @@ func orderBy(text string, c *condition) ([]sortKey, error) {
 	}
 	var o ordering.OrderBy
 	if err := o.UnmarshalString(text); err != nil {
-		return nil, &peer.InvalidError{Resource: "order_by", Err: err}
+		return nil, &peer.InvalidError{Resource: "order_by", Err: fmt.Errorf("%q is no order: want fields such as create_time desc, body.size", text)}
 	}
 	if len(o.Fields) > maxOrderFields {
 		return nil, &peer.InvalidError{Resource: "order_by", Err: fmt.Errorf("at most %d fields are allowed", maxOrderFields)}

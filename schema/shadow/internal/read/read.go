@@ -96,6 +96,20 @@ func LookUp(ctx context.Context, d *db.DB, q db.Querier, kindID int32, name stri
 	return &found.Resource, err
 }
 
+// QueueLookUp reads one resource of a kind in a batch of statements. The result is set when the batch has been sent: nil when it is not found.
+func QueueLookUp(b *pgx.Batch, kindID int32, kind, name string) **peer.Resource {
+	found := new(*peer.Resource)
+	b.Queue(getSQL, kindID, name).Query(func(rows pgx.Rows) error {
+		all, err := pgx.CollectRows(rows, scanResource)
+		for _, r := range all {
+			r.Kind = kind
+			*found = &r.Resource
+		}
+		return err
+	})
+	return found
+}
+
 // Condition is a reason why a resource is still DELETING. The types are BLOCKED (by a holder, or by block_deletion) and WAITING
 // (for a deployment that has to act upon the deletion, or for the holder of a finalizer).
 type Condition struct {

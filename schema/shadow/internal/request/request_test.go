@@ -12,7 +12,7 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 )
 
-// stored is what a repeated request reads after a refusal was recorded.
+// stored is the answer to a repeated request after a refusal was recorded.
 func stored(t *testing.T, err error) error {
 	t.Helper()
 	refusal, known := refusalOutcome(err)

@@ -144,7 +144,7 @@ func (s *Rights) under(ctx context.Context, q db.Querier, id int64, answer *peer
 	if err != nil {
 		return err
 	}
-	if slices.Contains(pinned, true) { // read before the references: what is stored in between is seen below
+	if slices.Contains(pinned, true) { // read before the references: a reference that is stored in between is seen below
 		answer.Verdict = peer.Undecided
 		return nil
 	}

@@ -190,7 +190,7 @@ func (s *Rights) take(ctx context.Context, deployment int32, w wish, behaviour s
 		} else {
 			b.Queue(askActingRightSQL, w.ID, id)
 		}
-		b.Queue(write.ConfirmWorkSQL, []int16{int16(w.ID % schema.RingSize)}, []int32{deployment}, []peer.AttemptID{id})
+		b.Queue(write.ConfirmWorkSQL, []int16{int16(w.ID % schema.RingSize)}, []int32{deployment}, []peer.AttemptID{id}, []int32{1})
 		if earlier != nil && behaviour == schema.Block {
 			b.Queue(releaseProxySQL, w.ID, earlier, field)
 		}

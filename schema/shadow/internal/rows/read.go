@@ -21,9 +21,10 @@ func (t *Table) Declared(model *schema.Model) *schema.KindModel {
 	return nil
 }
 
-// Body returns the body of a row with these values: the full name of the target for each reference.
-func (t *Table) Body(self schema.DeploymentID, kind *schema.KindModel, values []*string) (map[string]any, error) {
-	body := map[string]any{}
+// Body returns the body of a row with these values: the full name of the target for each reference. A value that is no name refers to
+// nothing that could exist; unnamed has the problem, by field.
+func (t *Table) Body(self schema.DeploymentID, kind *schema.KindModel, values []*string) (body map[string]any, unnamed map[string]error) {
+	body = map[string]any{}
 	for i, r := range t.Definition.References {
 		own := values[:len(r.Columns)]
 		values = values[len(r.Columns):]
@@ -32,14 +33,16 @@ func (t *Table) Body(self schema.DeploymentID, kind *schema.KindModel, values []
 			region, values = values[0], values[1:]
 		}
 		target, err := kind.Table.References[i].Target(self, own, region)
-		if err != nil {
-			return nil, err
-		}
-		if target != "" {
+		switch {
+		case err != nil && unnamed == nil:
+			unnamed = map[string]error{r.Path: err}
+		case err != nil:
+			unnamed[r.Path] = err
+		case target != "":
 			body[r.Path] = target
 		}
 	}
-	return body, nil
+	return body, unnamed
 }
 
 // Existing returns the names of rows that exist. It locks nothing.
@@ -69,6 +72,9 @@ func (t *Table) Read(ctx context.Context, q db.Querier, names []string) (map[str
 	if err != nil {
 		return nil, fmt.Errorf("read rows of %s: %w", t.Definition.Table, err)
 	}
+	if len(out) < len(at) {
+		return out, t.unhidden(ctx, q)
+	}
 	return out, nil
 }
 
@@ -91,5 +97,9 @@ func (t *Table) Page(ctx context.Context, q db.Querier, after []string, limit in
 	if err != nil {
 		return nil, fmt.Errorf("read rows of %s: %w", t.Definition.Table, err)
 	}
-	return pgx.CollectRows(found, pgx.RowToStructByPos[Row])
+	page, err := pgx.CollectRows(found, pgx.RowToStructByPos[Row])
+	if err != nil {
+		return nil, fmt.Errorf("read rows of %s: %w", t.Definition.Table, err)
+	}
+	return page, t.unhidden(ctx, q)
 }

@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -111,11 +112,12 @@ func newTable(kindID int32, kind string, d schema.Definition) *Table {
 	t.firstPageSQL = page + order + " LIMIT $1"
 	t.nextPageSQL = fmt.Sprintf("%s WHERE (%s) > (%s)%s LIMIT $1", page, t.columns("t."), t.parameters(2), order)
 	for _, r := range d.References {
-		sets := make([]string, len(r.Columns))
+		sets, null := make([]string, len(r.Columns)), make([]string, len(r.Columns))
 		for i, c := range r.Columns {
-			sets[i] = schema.QuoteIdentifier(c) + " = NULL"
+			sets[i], null[i] = schema.QuoteIdentifier(c)+" = NULL", "t."+schema.QuoteIdentifier(c)+" IS NULL"
 		}
-		t.unsetSQL[r.Path] = fmt.Sprintf("UPDATE %s AS t SET %s FROM %s WHERE %s", d.Table.SQL(), strings.Join(sets, ", "), t.keys(), t.sameKey())
+		t.unsetSQL[r.Path] = fmt.Sprintf("UPDATE %s AS t SET %s FROM %s WHERE %s RETURNING i.n, %s",
+			d.Table.SQL(), strings.Join(sets, ", "), t.keys(), t.sameKey(), strings.Join(null, " OR "))
 	}
 	return t
 }
@@ -235,7 +237,22 @@ func (t *Table) present(ctx context.Context, q db.Querier, sql string, names []s
 	var n int
 	var there []string
 	_, err = pgx.ForEachRow(found, []any{&n}, func() error { there = append(there, names[at[n-1]]); return nil })
+	if err == nil && len(there) < len(at) {
+		err = t.unhidden(ctx, q)
+	}
 	return there, err
+}
+
+// unhidden fails when policies hide rows from this role: a hidden row would count as deleted. It is called after rows were not found.
+func (t *Table) unhidden(ctx context.Context, q db.Querier) error {
+	found, err := q.Query(ctx, `SELECT dbcontroller.unhidden($1::text::regclass)`, t.Definition.Table.SQL())
+	if err == nil {
+		_, err = pgx.CollectRows(found, pgx.RowTo[bool])
+	}
+	if err != nil {
+		return fmt.Errorf("read rows of %s: %w", t.Definition.Table, err)
+	}
+	return nil
 }
 
 // Share locks rows against deletion until the end of the transaction, and returns the names of the existing ones.
@@ -380,12 +397,28 @@ func (s *Rows) Delete(ctx context.Context, tx pgx.Tx, keys []Key) error {
 		if _, err := tx.Exec(ctx, lockTimeoutSQL); err != nil {
 			return err
 		}
-		if _, err := tx.Exec(ctx, t.deleteSQL, args...); err != nil {
+		tag, err := tx.Exec(ctx, t.deleteSQL, args...)
+		if err != nil {
 			return fmt.Errorf("delete rows of %s: %w", t.Definition.Table, err)
 		}
-		return nil
+		if int(tag.RowsAffected()) == len(at) {
+			return nil
+		}
+		return t.gone(ctx, tx, names) // a native key may have deleted some before
 	})
 }
+
+// gone fails with errKept when one of some rows still exists.
+func (t *Table) gone(ctx context.Context, tx pgx.Tx, names []string) error {
+	there, err := t.present(ctx, tx, t.lockSQL, names)
+	if err == nil && len(there) > 0 {
+		err = fmt.Errorf("%w: %s of %s", errKept, slices.Min(there), t.Definition.Table)
+	}
+	return err
+}
+
+// errKept: the row would stay and refer to a resource that is gone. The deletion is delayed instead, and the row reported.
+var errKept = errors.New("a trigger or a rule of the application keeps a row that is to be deleted or changed")
 
 // Unset sets the columns of a reference to NULL.
 func (s *Rows) Unset(ctx context.Context, tx pgx.Tx, kindID int32, path string, names []string) error {
@@ -398,10 +431,21 @@ func (s *Rows) Unset(ctx context.Context, tx pgx.Tx, kindID int32, path string, 
 	if !ok {
 		return errors.New("unset " + path + ": the attachment of " + t.Kind + " has no such reference: attach it again")
 	}
-	if _, err := tx.Exec(ctx, sql, args...); err != nil {
+	left := map[string]bool{}
+	for _, n := range at {
+		left[names[n]] = true
+	}
+	found, err := tx.Query(ctx, sql, args...)
+	if err != nil {
 		return fmt.Errorf("set %s of %s to NULL: %w", path, t.Definition.Table, err)
 	}
-	return nil
+	var n int
+	var null bool
+	if _, err := pgx.ForEachRow(found, []any{&n, &null}, func() error { left[names[at[n-1]]] = !null; return nil }); err != nil {
+		return fmt.Errorf("set %s of %s to NULL: %w", path, t.Definition.Table, err)
+	}
+	maps.DeleteFunc(left, func(_ string, kept bool) bool { return !kept })
+	return t.gone(ctx, tx, slices.Sorted(maps.Keys(left)))
 }
 
 // arrays returns the parameters for some names, and their indexes. Names that no row can have are left out.

@@ -13,7 +13,7 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 )
 
-// What can be released.
+// The kinds of ties that can be released.
 const (
 	Blockade       = "BLOCKADE"
 	HolderEntry    = "HOLDER_ENTRY"

@@ -80,7 +80,7 @@ func (s *Steering) Pause(ctx context.Context, of schema.DeploymentID, handler sc
 	if !paused { // also where notifications do not arrive
 		s.Retries.Ring(whose)
 	}
-	s.Log.Warn("an operator has decided about deletions", zap.String("what", what), zap.Stringer("of", of), zap.String("by", by), zap.String("reason", reason), requestid.Field(ctx))
+	s.Log.Warn("an operator has paused or resumed work", zap.String("what", what), zap.Stringer("for", of), zap.String("by", by), zap.String("reason", reason), requestid.Field(ctx))
 	return nil
 }
 

@@ -23,7 +23,7 @@ type Releasable struct {
 	Other string    // full name of the holder or owner; the deployment of an entry
 	Path  string    // of a blockade
 	Since time.Time // zero: unknown
-	// Breaks describes what is lost by the release.
+	// Breaks describes the loss by the release.
 	Breaks string
 	// Refused is the reason why it cannot be released now; empty: it can.
 	Refused string
@@ -73,8 +73,8 @@ func (s *Steering) find(ctx context.Context, name string) (r resource, err error
 	return r, err
 }
 
-// Releasable lists what ties a resource to others: blockades; entries of deployments that a resource in DELETING waits for; owners of an
-// ACTIVE one. There are at most limit of each. It fails with ErrNotFound and *InvalidError.
+// Releasable lists the ties of a resource to others: blockades; entries of deployments that a resource in DELETING waits for; owners of an ACTIVE
+// one. There are at most limit of each. It fails with ErrNotFound and *InvalidError.
 func (s *Steering) Releasable(ctx context.Context, name string, limit int) (out []Releasable, err error) {
 	r, err := s.find(ctx, name)
 	if err != nil {
@@ -142,7 +142,7 @@ func (s *Steering) entries(ctx context.Context, r resource, limit int) ([]Releas
 		}
 		return Releasable{
 			Key: k.String(), What: HolderEntry, Name: r.name, Other: k.deployment.String(), Refused: s.entryRefusal(k),
-			Breaks: "this resource does not wait for " + k.deployment.String() + ": what refers to it there is neither unset nor deleted along, and dangles; only verify reports it",
+			Breaks: "this resource does not wait for " + k.deployment.String() + ": references to it there are neither unset nor deleted along, and dangle; only verify reports them",
 		}, nil
 	})
 }
@@ -170,7 +170,7 @@ func (s *Steering) owneeEntries(ctx context.Context, r resource, limit int) ([]R
 		}
 		return Releasable{
 			Key: k.String(), What: OwneeEntry, Name: r.name, Other: k.deployment.String(), Refused: s.entryRefusal(k),
-			Breaks: "this resource does not wait for " + k.deployment.String() + ": what it owns there stays and names an owner that is gone, until verify --repair there",
+			Breaks: "this resource does not wait for " + k.deployment.String() + ": its ownees there stay and name an owner that is gone, until verify --repair there",
 		}, nil
 	})
 }

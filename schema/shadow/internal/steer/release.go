@@ -21,8 +21,8 @@ const MostKeys = 100
 const (
 	recordSQL = `INSERT INTO dbcontroller.word (deployment_id, what, reason, said_by) VALUES ($1, $2, $3, $4)`
 
-	// Establish, Confirm, Release, deletes and finalising lock the same row, or wait for it: their rows are committed before the
-	// next statement, or they find what it did.
+	// Establish, Confirm, Release, deletes and finalising lock the same row, or wait for it: their rows are committed before the next statement, or
+	// they see its changes.
 	lockSQL = `SELECT id, state FROM dbcontroller.shadow WHERE uid = $1 FOR NO KEY UPDATE`
 
 	blockadeSQL = `
@@ -64,9 +64,9 @@ WITH gone AS (
 // Each is removed in a transaction of its own, which records the decision. It returns the keys whose rows were there. A row that is written
 // later has another key, so a repetition, also a late one, changes nothing.
 //
-// What arrives late finds the state that it would find after a release by the other deployment: a confirm is answered with an unknown attempt,
-// and its deployment compares its references, and establishes again those that exist while their target does; an establish of the attempt
-// is refused; an acknowledgement has no notice to remove. It fails with *InvalidError, ErrAborted and ErrDecommissioned.
+// A late message finds the same state as after a release by the other deployment: a confirm is answered with an unknown attempt, and its deployment
+// compares its references, and establishes again those that exist while their target does; an establish of the attempt is refused; an acknowledgement
+// has no notice to remove. It fails with *InvalidError, ErrAborted and ErrDecommissioned.
 func (s *Steering) ForceRelease(ctx context.Context, keys []string, reason, by string) (released []string, err error) {
 	if len(keys) == 0 || len(keys) > MostKeys {
 		return nil, &peer.InvalidError{Resource: "keys", Err: fmt.Errorf("want 1 to %d keys", MostKeys)}
@@ -147,7 +147,7 @@ func (s *Steering) releaseIn(ctx context.Context, tx pgx.Tx, k key, deployment i
 	return false, nil
 }
 
-// both runs a statement that removes what holds the resource back and, if there was something, one that removes what belongs to it.
+// both runs a statement that removes the row that holds the resource back and, if there was one, a statement that removes the rows that belong to it.
 func both(ctx context.Context, tx pgx.Tx, first string, named db.Named, second string, id int64, deployment int32) (bool, error) {
 	tag, err := tx.Exec(ctx, first, named)
 	if err != nil || tag.RowsAffected() == 0 {

@@ -23,21 +23,9 @@ const (
 	selectShadowSQL = `SELECT id, uid, state FROM dbcontroller.shadow WHERE kind_id = $1 AND name = $2`
 )
 
-// The deployments that a resource waits for, this one among them if its own work is outstanding.
-var waitsForSQL = db.Codes(`
-SELECT d.service, d.region FROM dbcontroller.deployment d WHERE d.id IN (
-    SELECT deployment_id FROM dbcontroller.notice WHERE target_id = @id
-    UNION ALL SELECT deployment_id FROM dbcontroller.blockade WHERE target_id = @id AND expires_at IS NOT NULL
-    UNION ALL SELECT deployment_id FROM dbcontroller.owner_reference WHERE ownee_id = @id AND NOT checked
-    UNION ALL SELECT deployment_id FROM dbcontroller.work w
-    WHERE w.action IN ({finalise}, {check_owners}, {drop_owners}, {derive}) AND w.target_id = @id
-        OR w.action IN ({release}, {let_go}) AND w.holder_uid = @uid
-        OR w.action = {confirm} AND w.attempt IN (SELECT attempt FROM dbcontroller.reference WHERE holder_id = @id)
-) ORDER BY d.service, d.region`)
-
-// Retry is an operator's decision (by) that the work for a deployment, or all work for the zero one, is tried at once by every process of
-// this deployment, with what is done here for that deployment's deletions. A process that does not hear of it tries again when the pause
-// is over. The decision is recorded. It fails with *InvalidError.
+// Retry is an operator's decision (by) that the work for a deployment, or all work for the zero one, is tried at once by every process of this
+// deployment, with the work here for that deployment's deletions. A process that does not hear of it tries again when the pause is over. The decision
+// is recorded. It fails with *InvalidError.
 func (s *Steering) Retry(ctx context.Context, of schema.DeploymentID, reason, by string) error {
 	return s.retry(ctx, []schema.DeploymentID{of}, "", reason, by)
 }
@@ -49,13 +37,9 @@ func (s *Steering) RetryResource(ctx context.Context, name, reason, by string) (
 	if err != nil {
 		return nil, err
 	}
-	rows, err := s.Pool.Query(ctx, waitsForSQL, db.Named{"id": r.id, "uid": r.uid})
+	waitsFor, err := db.WaitsFor(ctx, s.Pool, r.id, r.uid)
 	if err != nil {
-		return nil, fmt.Errorf("read the deployments that %s waits for: %w", name, err)
-	}
-	waitsFor, err := pgx.CollectRows(rows, pgx.RowToStructByPos[schema.DeploymentID])
-	if err != nil {
-		return nil, fmt.Errorf("read the deployments that %s waits for: %w", name, err)
+		return nil, err
 	}
 	of := waitsFor
 	if len(of) == 0 { // the decision is recorded all the same

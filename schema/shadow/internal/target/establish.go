@@ -380,13 +380,13 @@ func (s *Keeper) establishIDs(ctx context.Context, holder schema.DeploymentID, r
 		switch {
 		case ref.Path == peer.RightPath && (err != nil || kind.ID != targetKinds[i] || !s.delegates(kind, holder.Service)):
 			reasons[i] = peer.NotReferable
-		case err != nil && ref.TargetUID != uuid.Nil:
-			kept[i] = true // a target of a kind that the version lacks is established again, for recovery
+		case (err != nil || kind.ID != targetKinds[i]) && ref.TargetUID != uuid.Nil:
+			kept[i] = true // a reference to a target for which the version has no place is established again
 		case err != nil || kind.ID != targetKinds[i]:
 			reasons[i] = peer.UnknownKind
 		case kind.Table != nil && !s.attached(ctx, kind.ID): // whether the row exists is not known
 			reasons[i] = peer.UnknownKind
-		case kind.Unconstrained && ref.TargetUID == uuid.Nil: // one that was stored before is established again, for recovery
+		case kind.Unconstrained && ref.TargetUID == uuid.Nil: // one that was stored before is established again
 			reasons[i] = peer.NotConstrained
 		case !referableBy(kind, holder.Service, s.Self.Service, ref.TargetUID != uuid.Nil):
 			reasons[i] = peer.NotReferable

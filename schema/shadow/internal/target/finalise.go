@@ -58,19 +58,20 @@ func (s *Keeper) AcknowledgeFor(ctx context.Context, holder schema.DeploymentID,
 		}
 		after := last
 		err = s.InTx(ctx, db.WorkFeed, func(tx pgx.Tx) error {
-			position, err := s.Feeds.Open(ctx, tx, token, read.NoticesFilter(holder))
-			if errors.Is(err, feed.ErrReset) {
-				err = fmt.Errorf("%w: %w", peer.ErrPosition, err)
-			}
-			if err != nil {
+			b := &pgx.Batch{}
+			opened := s.Feeds.QueueOpen(b, token, read.NoticesFilter(holder))
+			s.gate.CheckPeerEpoch(tx, b, deployment, epoch, selfEpoch)
+			if err := tx.SendBatch(ctx, b).Close(); err != nil {
+				if errors.Is(err, feed.ErrReset) {
+					err = fmt.Errorf("%w: %w", peer.ErrPosition, err)
+				}
 				return read.Followed(s.gate, err)
 			}
-			b := &pgx.Batch{}
-			s.gate.CheckPeerEpoch(tx, b, deployment, epoch, selfEpoch)
+			b = &pgx.Batch{}
 			b.Queue(acknowledgeSQL, db.Named{
-				"deployment": deployment, "position": position.Text, "except": except, "self": s.SelfID, "after": after, "at_most": s.Cfg.Limits.Batch,
+				"deployment": deployment, "position": opened.Text, "except": except, "self": s.SelfID, "after": after, "at_most": s.Cfg.Limits.Batch,
 			}).QueryRow(func(row pgx.Row) error { return row.Scan(&n, &last) })
-			return tx.SendBatch(ctx, b).Close()
+			return db.CommitWith(ctx, tx, b)
 		})
 		if err != nil {
 			return false, fmt.Errorf("acknowledge deletions: %w", err)
@@ -79,26 +80,24 @@ func (s *Keeper) AcknowledgeFor(ctx context.Context, holder schema.DeploymentID,
 	return false, nil
 }
 
-const (
-	// Waits for a transaction that is about to mark one of them, and returns the mark: a condition on the state would pass over
-	// the old version without waiting, and no work to look again would follow. It does not conflict with new references to an
-	// ACTIVE one.
-	awaitMarksSQL = `SELECT id, state FROM dbcontroller.shadow WHERE id = ANY ($1) ORDER BY id FOR KEY SHARE`
-
-	LockDeletingSQL = `SELECT id FROM dbcontroller.shadow WHERE id = ANY ($1) ORDER BY id FOR UPDATE`
-)
-
-// All holders are ACTIVE: a holder in DELETING has dropped its references.
-var NothingLeftSQL = db.Codes(`
-SELECT t FROM unnest($1::bigint[]) AS t
-WHERE NOT EXISTS (SELECT FROM dbcontroller.blockade WHERE target_id = t)
-    AND NOT EXISTS (SELECT FROM dbcontroller.notice WHERE target_id = t)
-    AND NOT EXISTS (SELECT FROM dbcontroller.reference WHERE target_id = t AND behaviour < {allow_dangling})
-    AND NOT EXISTS (SELECT FROM dbcontroller.ownee_entry WHERE owner_id = t)
-    AND NOT EXISTS (SELECT FROM dbcontroller.shadow WHERE id = t AND (block_deletion OR finalizers IS NOT NULL))`)
-
 var (
-	SelectFinaliseSQL = db.Codes(`SELECT DISTINCT target_id FROM dbcontroller.work WHERE seq = ANY ($1) AND action = {finalise}`)
+	// The resources that pieces of work ($1) look at again.
+	lookedAt = db.Codes(`SELECT target_id FROM dbcontroller.work WHERE seq = ANY ($1) AND action = {finalise}`)
+
+	// Waits for a transaction that is about to mark one of them: a condition on the state would pass over the old version without
+	// waiting, and no work to look again would follow. It does not conflict with new references to an ACTIVE one.
+	awaitMarksSQL = `SELECT id FROM dbcontroller.shadow WHERE id IN (` + lookedAt + `) ORDER BY id FOR KEY SHARE`
+
+	lockDeletingSQL = db.Codes(`SELECT id FROM dbcontroller.shadow WHERE id IN (` + lookedAt + `) AND state = {deleting} ORDER BY id FOR UPDATE`)
+
+	// All holders are ACTIVE: a holder in DELETING has dropped its references.
+	nothingLeftSQL = db.Codes(`
+SELECT t.id FROM dbcontroller.shadow t
+WHERE t.id IN (` + lookedAt + `) AND t.state = {deleting} AND NOT t.block_deletion AND t.finalizers IS NULL
+    AND NOT EXISTS (SELECT FROM dbcontroller.blockade WHERE target_id = t.id)
+    AND NOT EXISTS (SELECT FROM dbcontroller.notice WHERE target_id = t.id)
+    AND NOT EXISTS (SELECT FROM dbcontroller.reference WHERE target_id = t.id AND behaviour < {allow_dangling})
+    AND NOT EXISTS (SELECT FROM dbcontroller.ownee_entry WHERE owner_id = t.id)`)
 
 	// A resource in DELETING without blockers can be hidden: no blocker can be added any more (I12).
 	HideSQL = db.Codes(`
@@ -111,29 +110,26 @@ WITH hiding AS (
 )` + db.ChangeGone(`revision`, `hiding`))
 )
 
-// Deleting returns the targets in DELETING.
-func Deleting(ctx context.Context, tx pgx.Tx, targets []int64) ([]int64, error) {
-	rows, err := tx.Query(ctx, awaitMarksSQL, targets)
-	if err != nil {
-		return nil, err
-	}
-	var marked []int64
-	var id int64
-	var state peer.State
-	_, err = pgx.ForEachRow(rows, []any{&id, &state}, func() error {
-		if state == peer.Deleting {
-			marked = append(marked, id)
+// Looked are the resources that pieces of work look at again: those in DELETING, which are locked, and those of them that nothing holds.
+type Looked struct{ Deleting, Free []int64 }
+
+// QueueLook locks and checks in a batch of statements: each has a newer snapshot than the one before.
+func QueueLook(b *pgx.Batch, seqs []int64) *Looked {
+	l := &Looked{}
+	b.Queue(awaitMarksSQL, seqs)
+	ids := func(into *[]int64) func(rows pgx.Rows) error {
+		return func(rows pgx.Rows) (err error) {
+			*into, err = pgx.CollectRows(rows, pgx.RowTo[int64])
+			return err
 		}
-		return nil
-	})
-	return marked, err
+	}
+	b.Queue(lockDeletingSQL, seqs).Query(ids(&l.Deleting))
+	b.Queue(nothingLeftSQL, seqs).Query(ids(&l.Free))
+	return l
 }
 
 var selectMessagesSQL = db.Codes(`
-SELECT w.seq, w.action, w.attempt, w.holder_uid, w.field_id, w.target_uid, w.earlier, CASE WHEN w.action = {confirm} THEN (
-        SELECT count(*) FROM dbcontroller.reference r JOIN dbcontroller.foreign_target f ON f.id = r.target_id
-        WHERE r.attempt = w.attempt AND f.deployment_id = w.deployment_id AND NOT r.delegated
-    ) ELSE 0 END::int, ` + gate.EpochNowSQL + `
+SELECT w.seq, w.action, w.attempt, w.holder_uid, w.field_id, w.target_uid, w.earlier, COALESCE(w.established, 0), ` + gate.EpochNowSQL + `
 FROM dbcontroller.work w, dbcontroller.meta m WHERE w.seq = ANY ($1) AND w.deployment_id = $2 AND w.action IN ({confirm}, {release}, {let_go})`)
 
 // Messages reads the messages of some pieces of work for a deployment. Work that was removed has none.
@@ -150,7 +146,7 @@ func (s *Keeper) Messages(ctx context.Context, to schema.DeploymentID, seqs []in
 		Field     *int32
 		TargetUID *uuid.UUID
 		Earlier   []uuid.UUID
-		Stored    int32
+		Known     int32
 		Epoch     *uuid.UUID
 	}
 	rows, err := s.Pool.Query(ctx, selectMessagesSQL, seqs, deployment)
@@ -170,7 +166,7 @@ func (s *Keeper) Messages(ctx context.Context, to schema.DeploymentID, seqs []in
 		m.Seqs = append(m.Seqs, r.Seq)
 		switch {
 		case r.Action == schema.Confirm:
-			m.Confirm, m.References = append(m.Confirm, *r.Attempt), append(m.References, r.Stored)
+			m.Confirm, m.References = append(m.Confirm, *r.Attempt), append(m.References, r.Known)
 		case r.Action == schema.LetGo:
 			m.LetGo = append(m.LetGo, peer.LetGo{Owner: *r.HolderUID, Ownee: *r.TargetUID})
 		case r.HolderUID == nil:

@@ -18,12 +18,14 @@ import (
 )
 
 const (
-	// aloneUpTo is the number of establishments under way up to which each has a transaction of its own.
-	aloneUpTo = crash.FewAlone
 	// mostGathered is the number of attempts in one transaction.
 	mostGathered = 200
 	// mostWaiting is the number of attempts of one deployment that wait for a transaction.
-	mostWaiting     = 1000
+	mostWaiting = 1000
+	// batchesAtOnce: one batch executes statements while the other one is flushed.
+	batchesAtOnce = 2
+	// pace is how long attempts wait for a transaction that is delayed, by a lock or by the database.
+	pace            = 20 * time.Millisecond
 	gatheredTimeout = 10 * time.Second
 	skipLocked      = ` SKIP LOCKED`
 )

@@ -51,10 +51,10 @@ func (n used) plus(more used) used {
 
 func newUsage(q peer.Quotas) *usage {
 	if q.Tentative <= 0 {
-		q.Tentative = 100_000
+		q.Tentative = db.DefaultTentativeQuota
 	}
 	if q.Blocking <= 0 {
-		q.Blocking = 10_000_000
+		q.Blocking = db.DefaultBlockingQuota
 	}
 	return &usage{limits: q, counting: make(chan struct{}, 1), closed: make(chan struct{}), used: map[int32]used{}, inFlight: map[int32]used{}, refused: map[int32]time.Time{}, named: map[int32]int{}}
 }

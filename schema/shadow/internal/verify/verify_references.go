@@ -39,8 +39,7 @@ SELECT i.n - 1
 FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::uuid[]) WITH ORDINALITY AS i (holder_id, target_id, field_id, attempt, n)
 JOIN dbcontroller.reference r ON r.holder_id = i.holder_id AND r.field_id = i.field_id AND r.target_id = i.target_id AND r.attempt = i.attempt`
 
-	// Only references with the attempt that was compared. The rows of attached tables are read again: what they name may exist, under
-	// another uid.
+	// Only references with the attempt that was compared. The rows of attached tables are read again: their targets may exist, under another uid.
 	markDanglingSQL = `
 WITH marked AS (
     UPDATE dbcontroller.reference r SET dangling = $5
@@ -455,7 +454,7 @@ func (v *verifying) renew(ctx context.Context, at schema.DeploymentID, refs []*r
 		b = &pgx.Batch{}
 		b.Queue(renewAttemptSQL, holders, targets, fields, attempts, attempt)
 		write.QueueDecision(b, began, attempt)
-		b.Queue(write.ConfirmWorkSQL, []int16{int16(schema.Shard(refs[0].holderName))}, []int32{deployment}, []peer.AttemptID{attempt})
+		b.Queue(write.ConfirmWorkSQL, []int16{int16(schema.Shard(refs[0].holderName))}, []int32{deployment}, []peer.AttemptID{attempt}, []int32{int32(len(refs))})
 		b.Queue(lookAtRenewedSQL, targets)
 		b.Queue(releaseLeftSQL, db.Named{
 			"shard": schema.Shard(refs[0].holderName), "deployment": deployment, "attempt": attempt,

@@ -16,6 +16,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
 	"github.com/db-controller/db-controller/schema/shadow/internal/rights"
 	"github.com/db-controller/db-controller/schema/shadow/internal/rows"
 )
@@ -23,6 +24,7 @@ import (
 // Granter answers wishes.
 type Granter struct {
 	*db.DB
+	gate   *gate.Gate
 	rows   *rows.Rows
 	rights *rights.Rights
 
@@ -33,8 +35,8 @@ type Granter struct {
 }
 
 // New joins the parts.
-func New(rs *rows.Rows, r *rights.Rights) *Granter {
-	return &Granter{DB: rs.DB, rows: rs, rights: r, asked: map[string]time.Time{}, asking: map[schema.DeploymentID]bool{}}
+func New(g *gate.Gate, rs *rows.Rows, r *rights.Rights) *Granter {
+	return &Granter{DB: rs.DB, gate: g, rows: rs, rights: r, asked: map[string]time.Time{}, asking: map[schema.DeploymentID]bool{}}
 }
 
 const (
@@ -49,18 +51,35 @@ const (
 	// places for the others (I20).
 	batch      = 5000
 	batchOfOne = 500
+	// deploymentsOfLook is the maximum number of deployments of a look. Those that the environment does not list are answered at once.
+	deploymentsOfLook = 1000
 )
 
 var (
-	selectWishesSQL = `
-SELECT target, target || asked_at, now() - asked_at > $1::interval FROM (
-    SELECT target, asked_at, row_number() OVER (PARTITION BY split_part(target, '/', 3), split_part(target, '/', 4) ORDER BY asked_at, target) AS place
-    FROM dbcontroller.wish WHERE NOT answered) AS w
-WHERE place <= $2 ORDER BY place, asked_at, target LIMIT $3`
+	// SelectSQL finds the open wishes. A step of its recursion finds the next deployment by the index, and each of them has the same share of a look: very many wishes for
+	// one, or for very many, cost a look little.
+	SelectSQL = `
+WITH RECURSIVE d AS (
+    (SELECT split_part(target, '/', 3) AS service, split_part(target, '/', 4) AS region FROM dbcontroller.wish WHERE NOT answered ORDER BY 1, 2 LIMIT 1)
+    UNION ALL
+    SELECT n.service, n.region FROM d CROSS JOIN LATERAL (
+        SELECT split_part(w.target, '/', 3) AS service, split_part(w.target, '/', 4) AS region FROM dbcontroller.wish w
+        WHERE NOT w.answered AND (split_part(w.target, '/', 3), split_part(w.target, '/', 4)) > (d.service, d.region) ORDER BY 1, 2 LIMIT 1
+    ) AS n
+), first AS (
+    SELECT * FROM d LIMIT $4
+)
+SELECT w.target, w.asks, w.target || w.asked_at || COALESCE(w.answers, 0), now() - w.asked_at > $1::interval FROM first CROSS JOIN LATERAL (
+    SELECT target, asks, answers, asked_at FROM dbcontroller.wish
+    WHERE NOT answered AND split_part(target, '/', 3) = first.service AND split_part(target, '/', 4) = first.region
+    ORDER BY asked_at, target LIMIT LEAST($2, $3 / (SELECT count(*) FROM first))
+) AS w`
 
+	// A target may have been created after the question that is answered: who asked afterwards waits for the answer to the last question. A
+	// right is there for all.
 	answerSQL = `
-UPDATE dbcontroller.wish w SET answered = true, problem = i.problem, missing = i.missing
-FROM unnest($1::text[], $2::text[], $3::boolean[]) AS i (target, problem, missing) WHERE w.target = i.target AND NOT w.answered`
+UPDATE dbcontroller.wish w SET answered = i.problem IS NULL OR w.asks = i.asks, answers = i.asks, problem = i.problem, missing = i.missing
+FROM unnest($1::text[], $2::bigint[], $3::text[], $4::boolean[]) AS i (target, asks, problem, missing) WHERE w.target = i.target AND NOT w.answered AND COALESCE(w.answers, 0) < i.asks`
 
 	// One uid has the right, and nobody is about to end it, as in the trigger. A right that is about to end is asked for anew.
 	selectHeldSQL = `
@@ -122,9 +141,15 @@ func (s *Granter) strict() bool {
 // asking is a wish under way.
 type asking struct {
 	rights.Asked
-	text string
+	question
 	once string // the wish, and when it was asked
 	late bool   // it is answered now, with the obstacle if there is one
+}
+
+// question is a wish as it was asked last, by the number of that question.
+type question struct {
+	text string
+	asks int64
 }
 
 // GrantWishes asks once for the rights of the wishes that are not answered, and answers those whose rights are there or refused.
@@ -140,16 +165,16 @@ func (s *Granter) look(ctx context.Context, asks *sync.WaitGroup) error {
 	if err := s.tidy(ctx); err != nil {
 		return err
 	}
-	rows, err := s.Pool.Query(ctx, selectWishesSQL, patience, batchOfOne, batch)
+	rows, err := s.Pool.Query(ctx, SelectSQL, patience, batchOfOne, batch, deploymentsOfLook)
 	if err != nil {
 		return fmt.Errorf("read wishes: %w", err)
 	}
 	var all []asking
-	answers := map[string]error{}
+	answers := map[question]error{}
 	var a asking
-	_, err = pgx.ForEachRow(rows, []any{&a.text, &a.once, &a.late}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&a.text, &a.asks, &a.once, &a.late}, func() error {
 		if a.Asked, err = s.needs(a.text); err != nil {
-			answers[a.text] = err
+			answers[a.question] = err
 		} else {
 			all = append(all, a)
 		}
@@ -157,6 +182,9 @@ func (s *Granter) look(ctx context.Context, asks *sync.WaitGroup) error {
 	})
 	if err != nil {
 		return fmt.Errorf("read wishes: %w", err)
+	}
+	if all, err = s.named(ctx, all, answers); err != nil {
+		return err
 	}
 	if all, err = s.held(ctx, all, answers); err != nil {
 		return err
@@ -179,7 +207,7 @@ func (s *Granter) look(ctx context.Context, asks *sync.WaitGroup) error {
 func (s *Granter) needs(text string) (out rights.Asked, err error) {
 	right, name, _ := strings.Cut(text, " ")
 	if out.Target, err = schema.ParseFullName(name); err != nil {
-		return out, err
+		return out, errors.Join(errUnnamed, err)
 	}
 	out.Block = right == "BLOCK"
 	for _, t := range s.rows.Tables() {
@@ -193,12 +221,36 @@ func (s *Granter) needs(text string) (out rights.Asked, err error) {
 	return out, fmt.Errorf("no strict reference of an attached table needs %s", text)
 }
 
+// errUnnamed: the value of a column, such as the empty text, names nothing that could exist.
+var errUnnamed = errors.New("no name of a resource")
+
 func names(r *schema.Strict, target schema.FullName) bool {
 	return r.Kind.Service == target.Deployment.Service && (r.Collection == "" || strings.HasPrefix(target.Name, r.Collection+"/"))
 }
 
+// named answers the wishes whose deployments are made up, and returns the others.
+func (s *Granter) named(ctx context.Context, all []asking, answers map[question]error) (left []asking, err error) {
+	checked := map[schema.DeploymentID]error{}
+	for _, a := range all {
+		at := a.Target.Deployment
+		if _, done := checked[at]; !done {
+			checked[at] = s.gate.CheckNamed(ctx, at)
+		}
+		var away *peer.UnavailableError
+		switch {
+		case errors.As(checked[at], &away):
+			answers[a.question] = checked[at]
+		case checked[at] != nil:
+			return nil, checked[at]
+		default:
+			left = append(left, a)
+		}
+	}
+	return left, nil
+}
+
 // held answers the wishes whose rights are there, and returns the others.
-func (s *Granter) held(ctx context.Context, all []asking, answers map[string]error) (left []asking, err error) {
+func (s *Granter) held(ctx context.Context, all []asking, answers map[question]error) (left []asking, err error) {
 	if len(all) == 0 {
 		return nil, nil
 	}
@@ -222,7 +274,7 @@ func (s *Granter) held(ctx context.Context, all []asking, answers map[string]err
 	}
 	for i, a := range all {
 		if slices.Contains(there, i) {
-			answers[a.text] = nil
+			answers[a.question] = nil
 		} else {
 			left = append(left, a)
 		}
@@ -231,7 +283,7 @@ func (s *Granter) held(ctx context.Context, all []asking, answers map[string]err
 }
 
 // ask asks a deployment for rights, and returns the answers that are known then.
-func (s *Granter) ask(ctx context.Context, at schema.DeploymentID, of []asking) map[string]error {
+func (s *Granter) ask(ctx context.Context, at schema.DeploymentID, of []asking) map[question]error {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
 	asked := make([]rights.Asked, len(of))
@@ -239,15 +291,15 @@ func (s *Granter) ask(ctx context.Context, at schema.DeploymentID, of []asking) 
 		asked[i] = a.Asked
 	}
 	refused, err := s.rights.AcquireAsked(ctx, at, asked)
-	answers := map[string]error{}
+	answers := map[question]error{}
 	for _, a := range of {
 		why := refused[a.Target.Name]
 		var named *peer.RefusedError
 		switch {
 		case errors.As(why, &named) && named.All(peer.Stands(peer.Final)), a.late && why != nil:
-			answers[a.text] = why
+			answers[a.question] = why
 		case a.late:
-			answers[a.text] = fmt.Errorf("the right to refer to it was not given in %s: %w", patience, errors.Join(err, why))
+			answers[a.question] = fmt.Errorf("the right to refer to it was not given in %s: %w", patience, errors.Join(err, why))
 		}
 	}
 	if err != nil {
@@ -285,28 +337,30 @@ func (s *Granter) done(at schema.DeploymentID) {
 	delete(s.asking, at)
 }
 
-func (s *Granter) answer(ctx context.Context, answers map[string]error) error {
+func (s *Granter) answer(ctx context.Context, answers map[question]error) error {
 	if len(answers) == 0 {
 		return nil
 	}
 	var targets []string
+	var asks []int64
 	var problems []*string
 	var missing []bool
-	for target, err := range answers {
+	for q, err := range answers {
 		var problem *string
 		var named *peer.RefusedError
 		absent := false
 		if err != nil {
 			text := err.Error()
-			if absent = errors.As(err, &named) && named.All(func(r peer.Reason) bool { return r == peer.TargetMissing }); absent {
-				_, name, _ := strings.Cut(target, " ")
+			absent = errors.Is(err, errUnnamed) || errors.As(err, &named) && named.All(func(r peer.Reason) bool { return r == peer.TargetMissing })
+			if absent {
+				_, name, _ := strings.Cut(q.text, " ")
 				text = name + " does not exist"
 			}
 			problem = &text
 		}
-		targets, problems, missing = append(targets, target), append(problems, problem), append(missing, absent)
+		targets, asks, problems, missing = append(targets, q.text), append(asks, q.asks), append(problems, problem), append(missing, absent)
 	}
-	if _, err := s.Pool.Exec(ctx, answerSQL, targets, problems, missing); err != nil {
+	if _, err := s.Pool.Exec(ctx, answerSQL, targets, asks, problems, missing); err != nil {
 		return fmt.Errorf("answer wishes: %w", err)
 	}
 	return nil

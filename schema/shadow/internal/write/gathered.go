@@ -8,7 +8,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/db-controller/db-controller/internal/crash"
 	"github.com/db-controller/db-controller/internal/gather"
 	"github.com/db-controller/db-controller/internal/postgres"
 	"github.com/db-controller/db-controller/internal/retry"
@@ -18,10 +17,10 @@ import (
 )
 
 const (
-	// aloneUpTo is the number of writes under way up to which each has a transaction of its own.
-	aloneUpTo = crash.FewAlone
 	// batchesAtOnce: one batch executes statements while the other one is flushed.
 	batchesAtOnce = 2
+	// pace is how long writes wait for a transaction that is delayed, by a lock or by the database.
+	pace = 20 * time.Millisecond
 	// mostGathered is the number of writes in one transaction.
 	mostGathered = 200
 	// mostWaiting is the number of writes of one caller that wait for a transaction.
@@ -87,7 +86,7 @@ func small(sv *prepare.Saving) bool {
 		bytes += len(wr.BodyText)
 		n = max(n, len(wr.Add)+len(wr.Drop)+len(wr.AddOwners)+len(wr.DropOwners))
 	}
-	return n <= largestGathered && bytes <= largestGatheredBody && len(sv.Delegated) == 0
+	return n <= largestGathered && bytes <= largestGatheredBody
 }
 
 // errPending is the outcome of a saving whose transaction has not ended.
@@ -187,7 +186,7 @@ func nameOnce(sv *prepare.Saving, named map[string]bool) bool {
 // checkGathered is check for a saving whose locks were not waited for: a missing row may be locked by another transaction.
 func (s *Writer) checkGathered(ctx context.Context, l *locked, sv *prepare.Saving) error {
 	err := s.check(ctx, l, sv)
-	if err != nil && (l.lacks(sv) || len(missingTargets(s.Self, sv)) > 0) {
+	if err != nil && (l.lacks(sv) || l.rights.Lack(sv) || len(missingTargets(s.Self, sv)) > 0) {
 		return gather.ErrAlone
 	}
 	return err

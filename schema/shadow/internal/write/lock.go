@@ -11,6 +11,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+	"github.com/db-controller/db-controller/schema/shadow/internal/delegated"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
 	"github.com/db-controller/db-controller/schema/shadow/internal/prepare"
 	"github.com/db-controller/db-controller/schema/shadow/internal/target"
@@ -45,8 +46,9 @@ type locked struct {
 	refused   map[*prepare.Saving][]peer.Refusal // because of local targets
 	existing  map[localTarget]bool               // resources that were not read before
 	selfRows  map[int64]prepare.ShadowRow        // by id
-	revisions []int64                            // by write
-	ids       []int64                            // for new resources
+	rights    delegated.Locks
+	revisions []int64 // by write
+	ids       []int64 // for new resources
 }
 
 // lock locks the rows of one saving, waits for them, and checks it.
@@ -69,8 +71,9 @@ func (s *Writer) lock(ctx context.Context, tx pgx.Tx, sv *prepare.Saving) (*lock
 	return l, s.check(ctx, l, sv)
 }
 
-// lockAll locks, in this order, the version (shared), the local targets (shared), and the written shadows, and takes a revision for
-// each write and an id for each new resource. suffix is nothing, or skipLocked.
+// lockAll locks, in this order, the version (shared), the rows of rights (shared), the local targets (shared), and the written shadows,
+// each once and in the order of its id, and takes a revision for each write and an id for each new resource. suffix is nothing, or
+// skipLocked.
 func (s *Writer) lockAll(ctx context.Context, tx pgx.Tx, savings []*prepare.Saving, suffix string) (*locked, error) {
 	l := &locked{view: gate.CommitView{Present: s.gate.Present(tx)}, refused: map[*prepare.Saving][]peer.Refusal{}, existing: map[localTarget]bool{}, selfRows: map[int64]prepare.ShadowRow{}}
 	established, epochs, err := s.epochsAt(ctx, savings)
@@ -84,9 +87,7 @@ func (s *Writer) lockAll(ctx context.Context, tx pgx.Tx, savings []*prepare.Savi
 	db.QueueGenericPlans(tx, b)
 	b.Queue(gate.ShareVersionSQL, gate.VersionLock)
 	b.Queue(gate.SelectNowSQL, established, epochs).QueryRow(l.view.Scan)
-	for _, sv := range savings {
-		s.queueDelegated(b, sv)
-	}
+	l.rights.Queue(b, savings, suffix)
 	l.queueTargets(b, s.Self, savings, suffix)
 	l.queueUnread(b, savings)
 	l.queueWritten(b, savings, suffix)
@@ -105,6 +106,9 @@ func (s *Writer) check(ctx context.Context, l *locked, sv *prepare.Saving) error
 		return err
 	}
 	if err := l.unchanged(sv); err != nil {
+		return err
+	}
+	if err := s.rights.Check(&l.rights, sv); err != nil {
 		return err
 	}
 	adoptBatchTargets(sv)

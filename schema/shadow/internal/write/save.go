@@ -101,7 +101,7 @@ func (s *Writer) saveOnce(ctx context.Context, req *request.Request, writes []pe
 // Commit establishes the new references to other deployments, and then decides the attempt in the transaction that writes
 // everything. also, when it is not nil, runs in the same transaction.
 func Commit(ctx context.Context, s *Writer, sv *prepare.Saving, also func(pgx.Tx) error) ([]peer.Resource, error) {
-	if err := s.delegate(ctx, s.Pool, sv); err != nil {
+	if err := s.rights.Take(ctx, s.Pool, sv); err != nil {
 		return nil, err
 	}
 	if len(sv.Foreign) > 0 {

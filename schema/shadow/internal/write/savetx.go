@@ -27,7 +27,7 @@ func (s *Writer) SaveTx(ctx context.Context, tx pgx.Tx, writes []peer.Write) (sa
 			if err != nil {
 				return err
 			}
-			if err := s.delegate(ctx, tx, sv); err != nil {
+			if err := s.rights.Take(ctx, tx, sv); err != nil {
 				return err
 			}
 			if len(sv.Foreign) > 0 {

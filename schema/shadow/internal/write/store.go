@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -14,6 +13,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+	"github.com/db-controller/db-controller/schema/shadow/internal/delegated"
 	"github.com/db-controller/db-controller/schema/shadow/internal/prepare"
 )
 
@@ -118,9 +118,12 @@ WITH gone AS (
     WHERE e.deployment_id = COALESCE(f.deployment_id, $4::int) AND COALESCE(f.uid, t.uid) IS NOT NULL
 )` + db.LookAgain(`$4`, `gone JOIN dbcontroller.shadow s ON s.id = gone.target_id WHERE gone.behaviour = {block}`))
 
+	// The number of established references is stored: one that is dropped before the confirm leaves a blockade for a while, which
+	// would stand for a lost one.
 	ConfirmWorkSQL = db.Codes(`
-INSERT INTO dbcontroller.work (action, shard, deployment_id, attempt)
-SELECT {confirm}, i.shard, i.deployment_id, i.attempt FROM unnest($1::smallint[], $2::int[], $3::uuid[]) AS i (shard, deployment_id, attempt)`)
+INSERT INTO dbcontroller.work (action, shard, deployment_id, attempt, established)
+SELECT {confirm}, i.shard, i.deployment_id, i.attempt, i.established
+FROM unnest($1::smallint[], $2::int[], $3::uuid[], $4::int[]) AS i (shard, deployment_id, attempt, established)`)
 )
 
 func queueResources(b *pgx.Batch, savings []*prepare.Saving) {
@@ -195,8 +198,8 @@ func (s *Writer) queueReferences(ctx context.Context, b *pgx.Batch, savings []*p
 	var local referenceColumns
 	foreign := foreignColumns{began: math.MaxInt64}
 	var late []int64
+	delegated.QueueInsert(b, savings)
 	for _, sv := range savings {
-		s.insertDelegated(b, sv)
 		deployments, err := foreign.decide(ctx, s, sv)
 		if err != nil {
 			return err
@@ -204,7 +207,7 @@ func (s *Writer) queueReferences(ctx context.Context, b *pgx.Batch, savings []*p
 		for _, wr := range sv.Writes {
 			for _, ref := range wr.Add {
 				switch {
-				case slices.Contains(sv.Delegated, ref):
+				case ref.Delegated:
 					continue
 				case ref.Target.Deployment != s.Self:
 					foreign.add(ref, deployments[ref.Target.Deployment], sv.Attempt)
@@ -255,6 +258,7 @@ type foreignColumns struct {
 	confirmShards      []int16
 	confirmDeployments []int32
 	confirmAttempts    []peer.AttemptID
+	established        []int32
 }
 
 // decide adds the attempt of a saving, and returns the numbers of the deployments.
@@ -264,14 +268,14 @@ func (c *foreignColumns) decide(ctx context.Context, s *Writer, sv *prepare.Savi
 	}
 	c.decided, c.began = append(c.decided, sv.Attempt), min(c.began, sv.Began)
 	deployments := map[schema.DeploymentID]int32{}
-	for d := range sv.Foreign {
+	for d, refs := range sv.Foreign {
 		id, err := s.Names.Deployment(ctx, d)
 		if err != nil {
 			return nil, err
 		}
 		deployments[d] = id
 		c.confirmShards, c.confirmDeployments = append(c.confirmShards, int16(schema.Shard(sv.Writes[0].Name))), append(c.confirmDeployments, id)
-		c.confirmAttempts = append(c.confirmAttempts, sv.Attempt)
+		c.confirmAttempts, c.established = append(c.confirmAttempts, sv.Attempt), append(c.established, int32(len(refs)))
 	}
 	return deployments, nil
 }
@@ -288,7 +292,7 @@ func (s *Writer) queueForeign(b *pgx.Batch, c *foreignColumns) {
 	b.Queue(insertForeignReferencesSQL, db.Named{
 		"holders": c.holders, "uids": c.uids, "deployments": c.deployments, "fields": c.fields, "behaviours": c.behaviours, "attempts": c.attempts,
 	})
-	b.Queue(ConfirmWorkSQL, c.confirmShards, c.confirmDeployments, c.confirmAttempts)
+	b.Queue(ConfirmWorkSQL, c.confirmShards, c.confirmDeployments, c.confirmAttempts, c.established)
 }
 
 // Wrote fails with errStale when a statement wrote fewer rows than it was given, since Tidy removed a foreign target between two

@@ -53,7 +53,7 @@ func (s *Writer) validateOnce(ctx context.Context, writes []peer.Write, unread b
 	if err != nil {
 		return nil, err
 	}
-	if err := s.delegate(ctx, s.Pool, sv); err != nil {
+	if err := s.rights.Take(ctx, s.Pool, sv); err != nil {
 		return nil, err
 	}
 	if len(sv.Foreign) > 0 {

@@ -8,6 +8,7 @@ import (
 	"github.com/db-controller/db-controller/internal/gather"
 	"github.com/db-controller/db-controller/schema/shadow/internal/attempt"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+	"github.com/db-controller/db-controller/schema/shadow/internal/delegated"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
 	"github.com/db-controller/db-controller/schema/shadow/internal/prepare"
 	"github.com/db-controller/db-controller/schema/shadow/internal/rows"
@@ -20,6 +21,7 @@ type Writer struct {
 	rows     *rows.Rows
 	preparer *prepare.Preparer
 	attempts *attempt.Attempts
+	rights   *delegated.Finder
 	// delegatedWrites counts the references written under rights.
 	delegatedWrites atomic.Int64
 
@@ -29,9 +31,9 @@ type Writer struct {
 
 // New joins the parts.
 func New(g *gate.Gate, rs *rows.Rows, p *prepare.Preparer, a *attempt.Attempts) *Writer {
-	s := &Writer{DB: g.DB, gate: g, rows: rs, preparer: p, attempts: a}
-	s.commits = gather.New(gather.Config[*prepare.Saving]{Run: s.transactAll, Alone: aloneUpTo, Most: mostGathered, Batches: batchesAtOnce, Waiting: mostWaiting})
-	s.readings = gather.New(gather.Config[*prepare.Saving]{Run: s.stillRunTogether, Alone: 1, Most: mostGathered, Waiting: mostWaiting})
+	s := &Writer{DB: g.DB, gate: g, rows: rs, preparer: p, attempts: a, rights: delegated.NewFinder(g.DB)}
+	s.commits = gather.New(gather.Config[*prepare.Saving]{Run: s.transactAll, Most: mostGathered, Beside: batchesAtOnce, Pace: pace, Waiting: mostWaiting})
+	s.readings = gather.New(gather.Config[*prepare.Saving]{Run: s.stillRunTogether, Most: mostGathered, Beside: batchesAtOnce, Pace: pace, Waiting: mostWaiting})
 	return s
 }
 
@@ -40,3 +42,6 @@ func (s *Writer) Close() {
 	s.readings.Wait()
 	s.commits.Wait()
 }
+
+// DelegatedWrites is the number of references that this process has written under rights.
+func (s *Writer) DelegatedWrites() int64 { return s.delegatedWrites.Load() }

@@ -2313,7 +2313,9 @@ type ExplainResponse struct {
 	// One line each, the most important first.
 	Reasons []*ExplainResponse_Reason `protobuf:"bytes,7,rep,name=reasons,proto3" json:"reasons,omitempty"`
 	// The progress here of the deletion of a resource in DELETING.
-	Deletion      *Deletion `protobuf:"bytes,8,opt,name=deletion,proto3" json:"deletion,omitempty"`
+	Deletion *Deletion `protobuf:"bytes,8,opt,name=deletion,proto3" json:"deletion,omitempty"`
+	// The deployments (service/region) that have to act: the cause of a long wait may be there.
+	WaitsFor      []string `protobuf:"bytes,9,rep,name=waits_for,json=waitsFor,proto3" json:"waits_for,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2400,6 +2402,13 @@ func (x *ExplainResponse) GetReasons() []*ExplainResponse_Reason {
 func (x *ExplainResponse) GetDeletion() *Deletion {
 	if x != nil {
 		return x.Deletion
+	}
+	return nil
+}
+
+func (x *ExplainResponse) GetWaitsFor() []string {
+	if x != nil {
+		return x.WaitsFor
 	}
 	return nil
 }
@@ -3279,7 +3288,8 @@ func (x *VerifyResponse_Progress) GetActedUpon() int64 {
 
 type ExplainResponse_Reason struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// BLOCKED, WAITING, PAUSED, OWNER, or the kind of outstanding work.
+	// BLOCKED, WAITING, PAUSED, OWNER, or the kind of outstanding work. (The command explain asks the deployments of waits_for itself, and
+	// adds their pauses, and SILENT for one that does not answer.)
 	Type    string                 `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"`
 	Message string                 `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
 	Since   *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=since,proto3" json:"since,omitempty"`
@@ -3614,7 +3624,7 @@ const file_dbcontroller_admin_v1_admin_proto_rawDesc = "" +
 	"\x05error\x18\x03 \x01(\tR\x05error\x12.\n" +
 	"\x04time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\"$\n" +
 	"\x0eExplainRequest\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\"\xc8\x03\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"\xe5\x03\n" +
 	"\x0fExplainResponse\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x10\n" +
@@ -3624,7 +3634,8 @@ const file_dbcontroller_admin_v1_admin_proto_rawDesc = "" +
 	"\vupdate_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"updateTime\x12G\n" +
 	"\areasons\x18\a \x03(\v2-.dbcontroller.admin.v1.ExplainResponse.ReasonR\areasons\x12;\n" +
-	"\bdeletion\x18\b \x01(\v2\x1f.dbcontroller.admin.v1.DeletionR\bdeletion\x1a\x87\x01\n" +
+	"\bdeletion\x18\b \x01(\v2\x1f.dbcontroller.admin.v1.DeletionR\bdeletion\x12\x1b\n" +
+	"\twaits_for\x18\t \x03(\tR\bwaitsFor\x1a\x87\x01\n" +
 	"\x06Reason\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x120\n" +

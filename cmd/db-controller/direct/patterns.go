@@ -1,4 +1,4 @@
-package client
+package direct
 
 import (
 	"context"
@@ -7,16 +7,16 @@ import (
 
 	"google.golang.org/grpc/status"
 
+	"github.com/db-controller/db-controller/client"
 	"github.com/db-controller/db-controller/schema"
 	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
-	"github.com/db-controller/db-controller/schema/wire"
 )
 
 // UnusedPatterns asks the deployments about the name patterns that their versions in next lack, and returns those with no
 // stored resource, for Apply and SetDeploymentVersion. It fails with schema.Problems when a deployment stores such
 // resources, and its next version does not keep them, or when it does not answer.
-func (c *Client) UnusedPatterns(ctx context.Context, present, next *schema.Environment) (unused []*registryv1.UnusedPattern, err error) {
+func UnusedPatterns(ctx context.Context, c *client.Client, present, next *schema.Environment) (unused []*registryv1.UnusedPattern, err error) {
 	var stranded schema.Problems
 	for _, d := range next.Deployments {
 		if present.SameVersion(next, d.DeploymentID) {
@@ -27,7 +27,7 @@ func (c *Client) UnusedPatterns(ctx context.Context, present, next *schema.Envir
 			continue // the registry reports the problem
 		}
 		for _, p := range dropped {
-			if problem := c.stranded(ctx, p); problem != "" {
+			if problem := problemOf(ctx, c, p); problem != "" {
 				stranded = append(stranded, schema.Problem{
 					Pos: p.Pos, Message: problem,
 					Remedy: "delete them, or describe the version with patterns_dropped: keep, so that they can be read and deleted",
@@ -47,22 +47,21 @@ func (c *Client) UnusedPatterns(ctx context.Context, present, next *schema.Envir
 
 // SetVersion switches a deployment to another described version, after it has asked the deployment about the patterns that
 // the version lacks.
-func (c *Client) SetVersion(ctx context.Context, id schema.DeploymentID, version string) (*registryv1.Deployment, error) {
-	found, err := c.readEnvironment(ctx)
+func SetVersion(ctx context.Context, c *client.Client, id schema.DeploymentID, version string) (*registryv1.Deployment, error) {
+	present, err := c.Refresh(ctx)
 	if err != nil {
 		return nil, err
 	}
-	present := wire.Environment(found)
-	unused, err := c.UnusedPatterns(ctx, present, present.Over(&schema.Environment{Deployments: []schema.Deployment{{DeploymentID: id, Version: version}}}))
+	unused, err := UnusedPatterns(ctx, c, present, present.Over(&schema.Environment{Deployments: []schema.Deployment{{DeploymentID: id, Version: version}}}))
 	if err != nil {
 		return nil, err
 	}
 	return c.Registry.SetDeploymentVersion(ctx, &registryv1.SetDeploymentVersionRequest{Service: id.Service, Region: id.Region, Version: version, PatternsUnused: unused})
 }
 
-// stranded returns the problem with a dropped pattern; empty without one.
-func (c *Client) stranded(ctx context.Context, p schema.DroppedPattern) string {
-	found, err := c.first(ctx, p)
+// problemOf returns the problem with a dropped pattern; empty without one.
+func problemOf(ctx context.Context, c *client.Client, p schema.DroppedPattern) string {
+	found, err := first(ctx, c, p)
 	switch {
 	case err != nil:
 		return fmt.Sprintf("%s has no pattern %s of kind %s, and %s does not answer whether it stores such resources: %s",
@@ -76,9 +75,9 @@ func (c *Client) stranded(ctx context.Context, p schema.DroppedPattern) string {
 var errFound = errors.New("found")
 
 // first returns the name of a stored resource that matches a pattern; empty: there is none.
-func (c *Client) first(ctx context.Context, p schema.DroppedPattern) (found string, err error) {
-	q := Query{Kind: p.Kind, Filter: fmt.Sprintf("name = %q", p.Pattern.Shape())}
-	err = c.Each(ctx, p.Deployment, q, func(r *resourcev1.Resource) error {
+func first(ctx context.Context, c *client.Client, p schema.DroppedPattern) (found string, err error) {
+	q := client.Query{Kind: p.Kind, Filter: fmt.Sprintf("name = %q", p.Pattern.Shape())}
+	err = Each(ctx, c, p.Deployment, q, func(r *resourcev1.Resource) error {
 		if !p.Pattern.Match(r.GetName()) {
 			return nil
 		}

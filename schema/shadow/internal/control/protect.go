@@ -1,4 +1,4 @@
-package deletion
+package control
 
 import (
 	"context"
@@ -10,12 +10,11 @@ import (
 
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
-	"github.com/db-controller/db-controller/schema/shadow/internal/plan"
 	"github.com/db-controller/db-controller/schema/shadow/internal/read"
 )
 
 const lockProtectedSQL = `
-SELECT id, uid, state, shard, hidden FROM dbcontroller.shadow WHERE kind_id = $1 AND name = $2 FOR NO KEY UPDATE`
+SELECT id, uid, hidden FROM dbcontroller.shadow WHERE kind_id = $1 AND name = $2 FOR NO KEY UPDATE`
 
 var protectSQL = db.Codes(`
 WITH s AS (
@@ -30,25 +29,26 @@ WITH s AS (
 // SetBlockDeletion sets or clears block_deletion of a resource and returns the resource. While it is set, a delete that would
 // remove the resource is refused, and an asynchronous cascade leaves it in DELETING. A non-zero uid has to match the resource's.
 // It fails with ErrNotFound.
-func (s *Deleter) SetBlockDeletion(ctx context.Context, name string, uid uuid.UUID, block bool) (*peer.Resource, error) {
+func (s *Controls) SetBlockDeletion(ctx context.Context, name string, uid uuid.UUID, block bool) (*peer.Resource, error) {
 	kindID, err := s.KindOfName(ctx, name)
 	if err != nil {
 		return nil, err
 	}
 	var out *peer.Resource
 	err = s.InTx(ctx, db.ChangeFeed|db.WorkFeed, func(tx pgx.Tx) error {
-		var m plan.Member
+		var id int64
+		var found uuid.UUID
 		var hidden bool
-		err := tx.QueryRow(ctx, lockProtectedSQL, kindID, name).Scan(&m.ID, &m.UID, &m.State, &m.Shard, &hidden)
+		err := tx.QueryRow(ctx, lockProtectedSQL, kindID, name).Scan(&id, &found, &hidden)
 		switch {
 		case errors.Is(err, pgx.ErrNoRows) || hidden:
 			return fmt.Errorf("%s: %w", name, peer.ErrNotFound)
 		case err != nil:
 			return fmt.Errorf("lock %s: %w", name, err)
-		case uid != uuid.Nil && uid != m.UID:
+		case uid != uuid.Nil && uid != found:
 			return fmt.Errorf("%s: %w with uid %s", name, peer.ErrNotFound, uid)
 		}
-		if _, err := tx.Exec(ctx, protectSQL, m.ID, block, s.SelfID); err != nil {
+		if _, err := tx.Exec(ctx, protectSQL, id, block, s.SelfID); err != nil {
 			return fmt.Errorf("block the deletion of %s: %w", name, err)
 		}
 		out, err = read.LookUp(ctx, s.DB, tx, kindID, name)

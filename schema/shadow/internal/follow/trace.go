@@ -1,4 +1,4 @@
-package deletion
+package follow
 
 import (
 	"context"
@@ -34,7 +34,7 @@ SELECT DISTINCT up.origin, o.deployment_id, o.uid FROM up JOIN dbcontroller.owne
 
 // Trace returns, by uid, the resources whose deletion would remove some resources here. It follows references upwards (holder →
 // target) where Plan follows them downwards; the fan-in is small where the fan-out is large.
-func (s *Deleter) Trace(ctx context.Context, uids []uuid.UUID) (map[uuid.UUID]peer.Trace, error) {
+func (s *Follower) Trace(ctx context.Context, uids []uuid.UUID) (map[uuid.UUID]peer.Trace, error) {
 	out := map[uuid.UUID]peer.Trace{}
 	err := s.traced(ctx, func(origin uuid.UUID, t peer.PlanTarget) {
 		trace := out[origin]
@@ -51,7 +51,7 @@ func (s *Deleter) Trace(ctx context.Context, uids []uuid.UUID) (map[uuid.UUID]pe
 	}, traceOwnersSQL, uids, plan.MaxTraced)
 }
 
-func (s *Deleter) traced(ctx context.Context, take func(origin uuid.UUID, t peer.PlanTarget), sql string, args ...any) error {
+func (s *Follower) traced(ctx context.Context, take func(origin uuid.UUID, t peer.PlanTarget), sql string, args ...any) error {
 	rows, err := s.Pool.Query(ctx, sql, args...)
 	if err != nil {
 		return fmt.Errorf("trace cascades: %w", err)

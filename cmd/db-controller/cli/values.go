@@ -1,0 +1,37 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// FlagError is the error of wrong flags, for people.
+func FlagError(_ *cobra.Command, err error) error {
+	var invalid *pflag.InvalidValueError
+	if errors.As(err, &invalid) {
+		err = fmt.Errorf("invalid argument %q for \"--%s\" flag: %w", invalid.GetValue(), invalid.GetFlag().Name, wanted(invalid.GetFlag(), invalid.Unwrap()))
+	}
+	return Usage("%w", err)
+}
+
+// wanted says what a flag takes, instead of why a parser of the standard library refuses a text.
+func wanted(f *pflag.Flag, err error) error {
+	if errors.Is(err, strconv.ErrRange) {
+		return errors.New("the number is too large")
+	}
+	switch f.Value.Type() {
+	case "int", "int32", "int64", "uint16", "uint32":
+		return errors.New("want a whole number")
+	case "float64":
+		return errors.New("want a number")
+	case "bool":
+		return errors.New("want true or false")
+	case "duration":
+		return errors.New("want a duration with its unit, such as 30s or 5m")
+	}
+	return err
+}

@@ -1,0 +1,54 @@
+package main
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
+	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
+	"github.com/db-controller/db-controller/test/stub"
+)
+
+// waitingFor explains a deletion that waits for other deployments, of which one has pauses, and is all of them in the stub.
+type waitingFor struct {
+	adminv1.UnimplementedAdminServiceServer
+	others []string
+}
+
+func (w waitingFor) Explain(context.Context, *adminv1.ExplainRequest) (*adminv1.ExplainResponse, error) {
+	return &adminv1.ExplainResponse{Name: acmeName, Kind: "Project", State: "DELETING", Uid: "u1", WaitsFor: w.others, Reasons: []*adminv1.ExplainResponse_Reason{
+		{Type: "WAITING", Message: "for iam.example.com/eastus2 to cascade or unset"},
+	}}, nil
+}
+
+func (waitingFor) Status(context.Context, *adminv1.StatusRequest) (*adminv1.StatusResponse, error) {
+	at := timestamppb.Now()
+	return &adminv1.StatusResponse{Pauses: []*adminv1.Pause{
+		{Of: "iam.example.com/eastus2", Actor: "operator/ann", Reason: "ticket 1", Time: at},
+		{Of: "iam.example.com/us-west2", Handler: "SUBSCRIBED_DELETING", Actor: "operator/eve", Reason: "ticket 2", Time: at},
+		{Of: "other.example.com/r", Actor: "operator/eve", Reason: "of no concern", Time: at},
+	}}, nil
+}
+
+// The cause of a wait may be elsewhere: explain shows the pauses of the deployments that have to act, and which of them do not answer.
+func TestAnExplanationAsksTheDeploymentsThatHaveToAct(t *testing.T) {
+	t.Parallel()
+	at := []string{"--context", stub.New(t, stub.Services{
+		Admin:  waitingFor{others: []string{"iam.example.com/eastus2", "iam.example.com/us-west2", "gone.example.com/r"}},
+		Beside: map[string]resourcev1.ResourceServiceServer{"eastus2": &project{}},
+	}).Context}
+	got := command(t, append(at, "explain", acmeName)...)
+	require.Zero(t, got.code, got.errOut)
+	require.Contains(t, got.out, "WAITING    for iam.example.com/eastus2 to cascade or unset\n")
+	require.Contains(t, got.out, "PAUSED     operator/ann has paused deletions at iam.example.com/eastus2: ticket 1, since 0s\n")
+	require.Contains(t, got.out, "PAUSED     operator/eve has paused ")
+	require.Contains(t, got.out, " for iam.example.com/us-west2 at iam.example.com/eastus2: ticket 2, since 0s\n")
+	require.NotContains(t, got.out, "of no concern")
+	require.Contains(t, got.out, "SILENT     gone.example.com/r does not answer\n             last error: ")
+	got = command(t, append(at, "explain", acmeName, "-o", "json")...)
+	require.Contains(t, got.out, `"waitsFor"`)
+	require.Contains(t, got.out, "ticket 1")
+}

@@ -1,0 +1,94 @@
+package costs
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/db-controller/db-controller/internal/identity"
+	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
+	"github.com/db-controller/db-controller/schema/service/outcome"
+)
+
+// stores are the methods that leave rows, at least the outcome of a request with an id. SetBlockDeletion and Decommission are operators'.
+var stores = map[string]bool{
+	resourcev1.ResourceService_CreateResource_FullMethodName:       true,
+	resourcev1.ResourceService_UpdateResource_FullMethodName:       true,
+	resourcev1.ResourceService_PutResource_FullMethodName:          true,
+	resourcev1.ResourceService_BatchWriteResources_FullMethodName:  true,
+	resourcev1.ResourceService_UpdateResourceStatus_FullMethodName: true,
+	resourcev1.ResourceService_RemoveFinalizer_FullMethodName:      true,
+	resourcev1.ResourceService_DeleteResource_FullMethodName:       true,
+}
+
+// callRows is what a call counts beside its answer: its rows in indexes, or the outcome of a refusal.
+const callRows = 1 << 10
+
+// DefaultMaxWritten is the number of bytes that one person may write in an hour by a process.
+const DefaultMaxWritten = 32 << 30
+
+// Written bounds the bytes that each person writes in an hour. A resource counts as it is answered, since a small change of a large one
+// stores all of it, and once more with a request id, whose outcome is stored as well. Calls in progress are not counted yet.
+type Written struct {
+	max     int64
+	refused func(what string, who identity.Identity)
+
+	mu    sync.Mutex
+	since time.Time                   // guarded by mu; the beginning of the hour
+	bytes map[identity.Identity]int64 // guarded by mu; of people who wrote in it
+}
+
+// NewWritten returns a bound of max bytes, or of DefaultMaxWritten. It tells refused of each call that it refuses; it may be nil.
+func NewWritten(max int64, refused func(what string, who identity.Identity)) *Written {
+	if max == 0 {
+		max = DefaultMaxWritten
+	}
+	if refused == nil {
+		refused = func(string, identity.Identity) {}
+	}
+	return &Written{max: max, refused: refused, bytes: map[identity.Identity]int64{}}
+}
+
+// Unary runs after the identity of a forwarded call is known.
+func (w *Written) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	who, err := identity.FromContext(ctx)
+	if err != nil || who.Role != identity.RoleUser || !stores[info.FullMethod] {
+		return handler(ctx, req)
+	}
+	if r, ok := req.(interface{ GetValidateOnly() bool }); ok && r.GetValidateOnly() {
+		return handler(ctx, req)
+	}
+	if w.add(who, 0) >= w.max {
+		w.refused("written bytes", who)
+		return nil, outcome.Because("TOO_MUCH_WRITTEN", fmt.Errorf("%s has written %d MiB in an hour, and %w", who, w.max>>20, outcome.ErrTooMuchWritten))
+	}
+	out, err := handler(ctx, req)
+	written := int64(callRows)
+	if m, ok := out.(proto.Message); ok && err == nil {
+		size := int64(proto.Size(m))
+		written += size
+		if r, ok := req.(interface{ GetRequestId() string }); ok && r.GetRequestId() != "" {
+			written += size
+		}
+	}
+	w.add(who, written)
+	return out, err
+}
+
+// add counts bytes, and returns those of this hour.
+func (w *Written) add(who identity.Identity, bytes int64) int64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if time.Since(w.since) >= time.Hour {
+		w.since = time.Now()
+		clear(w.bytes)
+	}
+	if bytes > 0 {
+		w.bytes[who] += bytes
+	}
+	return w.bytes[who]
+}

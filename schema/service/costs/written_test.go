@@ -1,0 +1,59 @@
+package costs
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/db-controller/db-controller/internal/identity"
+	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
+)
+
+// A person who has written as many bytes as --max-written allows is refused until the hour ends. Others, operators, reads and dry runs are not affected.
+func TestTheBytesThatAPersonWritesAreBounded_I20(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		told := 0
+		w := NewWritten(10<<20, func(string, identity.Identity) { told++ })
+		large := &resourcev1.Resource{Name: strings.Repeat("n", 1<<20)}
+		call := func(role identity.Role, name, method string, req any, answer *resourcev1.Resource) codes.Code {
+			ctx := identity.NewContext(context.Background(), identity.Identity{Role: role, Name: name})
+			_, err := w.Unary(ctx, req, &grpc.UnaryServerInfo{FullMethod: method}, func(context.Context, any) (any, error) {
+				if answer == nil {
+					return nil, errors.New("refused")
+				}
+				return answer, nil
+			})
+			return status.Code(err)
+		}
+		const put, update, batch = resourcev1.ResourceService_PutResource_FullMethodName, resourcev1.ResourceService_UpdateResource_FullMethodName, resourcev1.ResourceService_BatchWriteResources_FullMethodName
+		small := &resourcev1.UpdateResourceRequest{RequestId: "r"}
+		for range 5 { // a small change of a large resource, and its outcome
+			require.Equal(t, codes.OK, call(identity.RoleUser, "eve", update, small, large))
+		}
+		require.Equal(t, codes.ResourceExhausted, call(identity.RoleUser, "eve", update, small, large))
+		require.Equal(t, codes.ResourceExhausted, call(identity.RoleUser, "eve", resourcev1.ResourceService_DeleteResource_FullMethodName, nil, large))
+		require.Equal(t, 2, told)
+		require.Equal(t, codes.OK, call(identity.RoleUser, "eve", resourcev1.ResourceService_GetResource_FullMethodName, nil, large))
+		require.Equal(t, codes.OK, call(identity.RoleUser, "eve", batch, &resourcev1.BatchWriteResourcesRequest{ValidateOnly: true}, large))
+		require.Equal(t, codes.OK, call(identity.RoleUser, "ann", update, small, large))
+		for range 20 {
+			require.Equal(t, codes.OK, call(identity.RoleOperator, "eve", put, &resourcev1.PutResourceRequest{}, large))
+		}
+		time.Sleep(time.Hour)
+		require.Equal(t, codes.OK, call(identity.RoleUser, "eve", update, small, large))
+		// Refusals, whose outcomes are stored as well.
+		for range 10 << 10 {
+			require.Equal(t, codes.Unknown, call(identity.RoleUser, "bob", put, &resourcev1.PutResourceRequest{}, nil))
+		}
+		require.Equal(t, codes.ResourceExhausted, call(identity.RoleUser, "bob", put, &resourcev1.PutResourceRequest{}, large))
+	})
+}

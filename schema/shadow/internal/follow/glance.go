@@ -1,0 +1,98 @@
+package follow
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/db-controller/db-controller/schema/shadow/internal/cascade"
+	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+)
+
+// The deleted resources of another deployment that references here name ($1, $2).
+const deletedTargets = `dbcontroller.foreign_target f WHERE f.deployment_id = $1 AND f.uid = ANY ($2)`
+
+const (
+	anyRightSQL = `
+SELECT EXISTS (SELECT FROM ` + deletedTargets + ` AND (f.acting_epoch IS NOT NULL OR f.block_attempt IS NOT NULL))`
+
+	pinnedTargetsSQL = `SELECT f.id FROM ` + deletedTargets + ` AND ` + db.PinnedSQL
+)
+
+var holdersAtOnceSQL = db.Codes(`
+SELECT f.id, r.holder_id FROM dbcontroller.foreign_target f CROSS JOIN LATERAL (
+    SELECT holder_id FROM dbcontroller.reference WHERE target_id = f.id AND behaviour IN ({unset}, {cascade_delete}, {async_unset}, {async_cascade_delete}) LIMIT $3
+) AS r WHERE f.deployment_id = $1 AND f.uid = ANY ($2) LIMIT $4`)
+
+// held is a holder of a deleted resource.
+type held struct{ Target, Holder int64 }
+
+// glimpse is what follows for deletions of another deployment when no right to their targets has to be ended: then nothing is written
+// under a right, and the rows that are not stored yet and the holders can be read at once.
+type glimpse struct {
+	pinned  []int64
+	holders []held
+}
+
+// glance reads the targets of deletions and, for those of another deployment, a glimpse, in one round trip: each statement has a newer
+// snapshot than the one before. It fails when the deletions are paused.
+func (a *acting) glance(ctx context.Context, uids []uuid.UUID) (err error) {
+	s := a.store
+	if a.fromID, err = s.Names.Deployment(ctx, a.from); err != nil {
+		return err
+	}
+	a.targets = map[int64]Target{}
+	b, g, rights := &pgx.Batch{}, &glimpse{}, s.Cfg.Delegations
+	if len(uids) <= cascade.FewMembers {
+		b.Queue(db.GenericPlansSQL)
+	}
+	s.gate.QueueNotPaused(b, a.from)
+	sql, args := s.targetsSQL(a.from, a.fromID, uids)
+	b.Queue(sql, args...).Query(func(rows pgx.Rows) error { return scanTargets(rows, a.targets) })
+	if a.from != s.Self && !rights {
+		b.Queue(anyRightSQL, a.fromID, uids).QueryRow(func(row pgx.Row) error { return row.Scan(&rights) })
+		b.Queue(pinnedTargetsSQL, a.fromID, uids).Query(func(rows pgx.Rows) (err error) {
+			g.pinned, err = pgx.CollectRows(rows, pgx.RowTo[int64])
+			return err
+		})
+		b.Queue(holdersAtOnceSQL, a.fromID, uids, smallTarget+1, s.Cfg.Limits.Batch).Query(func(rows pgx.Rows) (err error) {
+			g.holders, err = pgx.CollectRows(rows, pgx.RowToStructByPos[held])
+			return err
+		})
+	}
+	if err := s.Pool.SendBatch(ctx, b).Close(); err != nil {
+		return fmt.Errorf("read deleted targets: %w", err)
+	}
+	if a.from != s.Self && !rights {
+		a.glimpse = g
+	}
+	return nil
+}
+
+// firstHolders reads some holders of each of some targets. The first time they are those of the glimpse, if it is of these targets.
+func (a *acting) firstHolders(ctx context.Context, ids []int64) (found []held, err error) {
+	if g := a.glimpse; g != nil && len(ids) == len(a.targets) {
+		a.glimpse = nil
+		return g.holders, nil
+	}
+	rows, err := a.store.Pool.Query(ctx, firstHoldersSQL, ids, smallTarget+1, a.store.Cfg.Limits.Batch)
+	if err != nil {
+		return nil, fmt.Errorf("read holders: %w", err)
+	}
+	if found, err = pgx.CollectRows(rows, pgx.RowToStructByPos[held]); err != nil {
+		return nil, fmt.Errorf("read holders: %w", err)
+	}
+	return found, nil
+}
+
+// open returns the targets under whose rights nothing was written that is not stored as a reference yet, by the glimpse; the others are
+// recorded as failed.
+func (a *acting) open(ids []int64) []int64 {
+	for _, id := range a.glimpse.pinned {
+		a.failed[a.targets[id].UID] = errPinned
+	}
+	return slices.DeleteFunc(slices.Clone(ids), func(id int64) bool { return slices.Contains(a.glimpse.pinned, id) })
+}

@@ -1,0 +1,70 @@
+package gate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
+)
+
+// Names get numbers for good, and each process has all of them in memory. A request can make up any number of regions, services and
+// kinds, so only those get one that the environment lists, or that had one before: of a deployment or kind that was removed since.
+
+var errNotListed = errors.New("it is not in the environment that this deployment last received from the registry: correct the name, or apply its description")
+
+// Follow lets the checks of names take the newest environment of the process, before it is recovered from.
+func (s *Gate) Follow(latest func() *schema.Environment) { s.latest.Store(&latest) }
+
+// newest returns the newest environment that lists this deployment; nil for none.
+func (s *Gate) newest() *schema.Environment {
+	if latest := s.latest.Load(); latest != nil {
+		if env := (*latest)(); env != nil {
+			if _, listed := env.Deployment(s.Self); listed {
+				return env
+			}
+		}
+	}
+	return s.environment.Load()
+}
+
+// CheckNamed fails with *UnavailableError for a deployment that a request may have made up. The registry may list it later: the refusal
+// is not definite. Before the first environment a process knows of nothing that it is made up.
+func (s *Gate) CheckNamed(ctx context.Context, d schema.DeploymentID) error {
+	env := s.newest()
+	if env == nil && !s.Cfg.Guest {
+		return nil
+	}
+	if env != nil {
+		if _, listed := env.Deployment(d); listed {
+			return nil
+		}
+	}
+	there, err := s.Names.HasDeployment(ctx, d)
+	if err == nil && !there {
+		err = &peer.UnavailableError{Deployments: []schema.DeploymentID{d}, Err: errNotListed}
+	}
+	return err
+}
+
+// CheckNamedKind is CheckNamed for a kind.
+func (s *Gate) CheckNamedKind(ctx context.Context, k schema.KindID) error {
+	env := s.newest()
+	if env == nil && !s.Cfg.Guest || env != nil && describes(env, k) {
+		return nil
+	}
+	there, err := s.Names.HasKind(ctx, k)
+	if err == nil && !there {
+		err = &peer.UnavailableError{Deployments: []schema.DeploymentID{s.Self}, Err: fmt.Errorf(
+			"kind %s is of no version of %s in the environment that it last received from the registry: correct the kind, or apply the description of the version", k.Kind, k.Service)}
+	}
+	return err
+}
+
+func describes(env *schema.Environment, k schema.KindID) bool {
+	return slices.ContainsFunc(env.Services, func(d *schema.Descriptor) bool {
+		return d.Service == k.Service && slices.ContainsFunc(d.Kinds, func(kind schema.Kind) bool { return kind.Name == k.Kind })
+	})
+}

@@ -1,0 +1,148 @@
+package shadow_test
+
+import (
+	"context"
+	"math"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/test/harness"
+)
+
+// trips counts what the processes of a test send to their databases: round trips, which are what a single request waits for, and
+// statements.
+type trips struct {
+	mu            sync.Mutex
+	sent          [][]string // guarded by mu
+	rounds, count int        // guarded by mu
+}
+
+func (c *trips) sentTogether(sql ...string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.rounds++
+	c.count += len(sql)
+	c.sent = append(c.sent, sql)
+}
+
+// reset returns the counts since the last call, and logs the round trips.
+func (c *trips) reset(t *testing.T, of string) (rounds, statements int) {
+	t.Helper()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	rounds, statements = c.rounds, c.count
+	t.Logf("%s: %d round trips, %d statements", of, rounds, statements)
+	for i, sql := range c.sent {
+		for _, text := range sql {
+			t.Logf("  %d  %.90q", i+1, text)
+		}
+	}
+	c.rounds, c.count, c.sent = 0, 0, nil
+	return rounds, statements
+}
+
+func (c *trips) TraceQueryStart(ctx context.Context, _ *pgx.Conn, d pgx.TraceQueryStartData) context.Context {
+	c.sentTogether(d.SQL)
+	return ctx
+}
+
+func (c *trips) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+func (c *trips) TraceBatchStart(ctx context.Context, _ *pgx.Conn, d pgx.TraceBatchStartData) context.Context {
+	var sql []string
+	for _, q := range d.Batch.QueuedQueries {
+		sql = append(sql, q.SQL)
+	}
+	c.sentTogether(sql...)
+	return ctx
+}
+
+func (c *trips) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
+
+func (c *trips) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}
+
+// countedPair returns a box whose deployments tell what they send.
+func countedPair(t *testing.T) (*harness.Box, *trips) {
+	t.Helper()
+	c := &trips{}
+	b := newPair(t, func(cfg *shadow.Config) {
+		traced := cfg.Pool.Config().Copy()
+		traced.ConnConfig.Tracer = c
+		pool, err := pgxpool.NewWithConfig(context.Background(), traced)
+		require.NoError(t, err)
+		t.Cleanup(pool.Close)
+		cfg.Pool = pool
+	})
+	return b, c
+}
+
+// Each step of a delete with a holder elsewhere takes few round trips: a caller waits for all of those of the delete and of the plan, and
+// the holder is gone after those of the act.
+func TestASingleDeleteTakesFewRoundTrips(t *testing.T) {
+	t.Parallel()
+	b, c := countedPair(t)
+	here, there := b.ID(aWest), b.ID(bEast)
+	for i, last := range []bool{false, false, true} { // the first times fill the caches of names
+		if i > 0 {
+			b.Settle()
+		}
+		b.MustPut(target, nil)
+		b.MustPut(holder, body{"cascade": target})
+		b.Settle()
+		var planned int
+		b.AfterPlan = func() { planned, _ = c.reset(t, "try and plan") }
+		c.reset(t, "before")
+		b.MustDelete(target)
+		decided, _ := c.reset(t, "delete")
+
+		deletions, position := b.Seen(there, here)
+		require.Len(t, deletions, 1)
+		c.reset(t, "watch")
+		failed, err := b.Stores[there].ActFor(t.Context(), here, deletions, math.MaxInt64)
+		require.NoError(t, err)
+		require.Empty(t, failed)
+		acted, statements := c.reset(t, "act")
+		b.Gone(holder)
+		c.reset(t, "")
+		require.NoError(t, b.Stores[here].Acknowledge(t.Context(), there, b.Stores[there].PresentEpoch(), position, nil))
+		acknowledged, _ := c.reset(t, "acknowledge")
+		work := b.Work(here)
+		require.Len(t, work, 1)
+		require.Equal(t, schema.Finalise, work[0].Action)
+		c.reset(t, "")
+		removed, err := b.Stores[here].Finalise(t.Context(), []int64{work[0].Seq})
+		require.NoError(t, err)
+		require.Equal(t, 1, removed)
+		finalised, _ := c.reset(t, "finalise")
+		b.Gone(target)
+		if last {
+			require.LessOrEqual(t, planned, 4, "the first try, which is rolled back, and the plan of the holder's deployment")
+			require.LessOrEqual(t, decided, 2, "one locks and looks, one marks and commits")
+			require.LessOrEqual(t, acted, 4, "one finds the holders, one locks and looks, one removes and commits, one forgets the target")
+			require.LessOrEqual(t, statements, 25)
+			require.LessOrEqual(t, acknowledged, 2)
+			require.LessOrEqual(t, finalised, 2)
+		}
+	}
+	b.Audit()
+}
+
+// A delete to which nothing refers locks and looks in one round trip, and removes and commits in a second one.
+func TestADeleteThatNothingRefersToTakesTwoRoundTrips(t *testing.T) {
+	t.Parallel()
+	b, c := countedPair(t)
+	for range 3 {
+		b.MustPut(target, nil)
+		b.Settle()
+		c.reset(t, "before")
+		require.True(t, b.MustDelete(target).Removed)
+	}
+	rounds, _ := c.reset(t, "delete")
+	require.LessOrEqual(t, rounds, 2)
+}
