@@ -5,12 +5,13 @@ import (
 	"slices"
 )
 
-// Mislay lets a deployment's database lose one tentative blockade, as a restored copy has. It returns false when there is none.
+// Mislay lets a deployment's database lose one tentative blockade that no comparison has found, as a restored copy has. It returns false when
+// there is none. A blockade that is lost later is lost as a confirmed one is: no confirm shows that, but an epoch and verify do.
 func (w *World) Mislay(at, which int) bool {
 	d := w.deployments[at]
 	var tentative []Key
 	for k, b := range d.blockades {
-		if b.tentative {
+		if b.tentative && !b.compared {
 			tentative = append(tentative, k)
 		}
 	}
@@ -83,7 +84,9 @@ func (w *World) missing(m message) (lost []Key) {
 	d := w.deployments[m.to]
 	for i, k := range m.keys {
 		entered := m.requests[i].behaviour != Block && d.entries[k.Target][m.from]
-		if d.blockades[k] == nil && !entered {
+		if b := d.blockades[k]; b != nil {
+			b.compared = true
+		} else if !entered {
 			lost = append(lost, k)
 		}
 	}

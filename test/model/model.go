@@ -59,6 +59,7 @@ type blockade struct {
 	behaviour Behaviour
 	tentative bool
 	expired   bool
+	compared  bool // a comparison of its reference has found it
 }
 
 // Mistakes that can be planted, to show that the checks find them.
