@@ -52,6 +52,7 @@ type Client struct {
 	out          chan *schema.Environment
 	// problem is the reason why the registry cannot be followed; nil while it is.
 	problem atomic.Pointer[string]
+	lostBy  codes.Code // of the last problem; used by Run alone
 	// seen is the greatest revision of a whole environment, with the part of the registry's history that came with it: a registry
 	// that has not reached both has lost commits. Stored by Run.
 	seen atomic.Pointer[seen]
@@ -173,12 +174,14 @@ func (c *Client) Run(ctx context.Context) error {
 	return nil
 }
 
-// lost notes that a watch of the registry has ended. A problem that is the same as before is not logged again.
+// lost notes that a watch of the registry has ended. While it cannot be followed, a further warning means another code: texts of errors differ
+// by the ids of requests.
 func (c *Client) lost(err error, pause time.Duration, _ bool) {
-	problem, level := "the registry cannot be followed: "+status.Convert(err).Message(), zap.WarnLevel
-	if before := c.problem.Swap(&problem); before != nil && *before == problem {
+	problem, code, level := "the registry cannot be followed: "+status.Convert(err).Message(), status.Code(err), zap.WarnLevel
+	if before := c.problem.Swap(&problem); before != nil && c.lostBy == code {
 		level = zap.DebugLevel
 	}
+	c.lostBy = code
 	c.cfg.Logger.Log(level, "the registry cannot be followed; the last environment counts", zap.Error(err), zap.Duration("again_in", pause))
 }
 

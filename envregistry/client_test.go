@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -58,6 +60,46 @@ func (r *registry) WatchEnvironment(req *registryv1.WatchEnvironmentRequest, str
 			}
 		}
 	}
+}
+
+// away is a registry without its database, whose texts have the ids of requests.
+type away struct {
+	registryv1.UnimplementedRegistryServiceServer
+	calls atomic.Int64
+}
+
+func (a *away) refusal() error {
+	return status.Errorf(codes.Unavailable, "the registry's database is unavailable: try again (request %d)", a.calls.Add(1))
+}
+
+func (a *away) RegisterDeployment(context.Context, *registryv1.RegisterDeploymentRequest) (*registryv1.Deployment, error) {
+	return nil, a.refusal()
+}
+
+func (a *away) WatchEnvironment(*registryv1.WatchEnvironmentRequest, grpc.ServerStreamingServer[registryv1.WatchEnvironmentResponse]) error {
+	return a.refusal()
+}
+
+// A registry that is away for a minute is a line in the log for the watch and one for the registration, however often they are tried again.
+func TestARegistryThatIsAwayIsLoggedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		core, logs := observer.New(zap.InfoLevel)
+		registry, channel := &away{}, &inprocess.Channel{}
+		before := kept{&schema.Environment{Deployments: []schema.Deployment{{DeploymentID: self, Version: "v1", Address: "there:1"}}}}
+		registryv1.RegisterRegistryServiceServer(channel, registry)
+		client, err := envregistry.New(envregistry.Config{Deployment: self, Address: "here:1", Registry: channel, Keeper: before, Logger: zap.New(core)})
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- client.Run(ctx) }()
+		client.Lead(true)
+		time.Sleep(time.Minute)
+		require.Greater(t, registry.calls.Load(), int64(10))
+		require.Len(t, logs.FilterMessageSnippet("cannot be followed").All(), 1)
+		require.Len(t, logs.FilterMessageSnippet("could not be registered").All(), 1)
+		cancel()
+		require.NoError(t, <-done)
+	})
 }
 
 func (r *registry) watched() []string {

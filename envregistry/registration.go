@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 	"go.uber.org/zap"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/db-controller/db-controller/internal/retry"
@@ -24,6 +25,7 @@ type registration struct {
 	known   bool               // guarded by mu: whether there is an environment
 	entry   *schema.Deployment // guarded by mu: this deployment in the newest environment; nil when it is not in it
 	problem string             // guarded by mu: the reason why the last try failed; empty when the entry has changed since
+	code    codes.Code         // guarded by mu: of that reason
 	named   bool               // guarded by mu: the registry has the identity of the database
 
 	// Of capacity one: a field above has changed. Sent by lead and see, received by run; never closed.
@@ -166,8 +168,8 @@ func (r *registration) register(ctx context.Context, generation int64) {
 		problem = "the registry refuses the registration: " + status.Convert(err).Message()
 	}
 	r.mu.Lock()
-	changed := r.problem != problem
-	r.problem = problem
+	changed := r.problem == "" || r.code != status.Code(err) // texts differ by the ids of requests
+	r.problem, r.code = problem, status.Code(err)
 	r.named = r.named || err == nil
 	r.mu.Unlock()
 	if changed && err != nil {
