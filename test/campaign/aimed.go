@@ -190,7 +190,7 @@ const dark = time.Second
 // that go with it all the same (I31).
 func (p *Player) referInTheDark(ctx context.Context) {
 	p.t.Helper()
-	target, holders := p.lit()
+	target, holders := p.lit("u1")
 	if target == "" {
 		return
 	}
@@ -202,7 +202,7 @@ func (p *Player) referInTheDark(ctx context.Context) {
 	if p.o.flight[target] || !p.o.there(target) {
 		return
 	}
-	for began := time.Now(); !p.holdsRight(ctx, holders[0], target) && time.Since(began) < time.Second; <-time.After(10 * time.Millisecond) {
+	for began := time.Now(); !p.asks(ctx, holders[0], hasRightSQL, target) && time.Since(began) < time.Second; <-time.After(10 * time.Millisecond) {
 	}
 	mend := p.siteOf(target).calls.Suffer(func(who identity.Identity, _ string) harness.Mishap {
 		return harness.Mishap{Cut: who.Role == identity.RoleDeployment}
@@ -222,15 +222,15 @@ func (p *Player) referInTheDark(ctx context.Context) {
 	}
 }
 
-// lit returns an existing resource, and holders in one other deployment that may refer to it.
-func (p *Player) lit() (target string, holders []string) {
+// lit returns an existing resource, and holders in one other deployment that may refer to it by a field.
+func (p *Player) lit(field string) (target string, holders []string) {
 	for _, i := range p.g.Perm(len(p.g.names)) {
 		target, by := p.g.names[i], map[string][]string{}
 		if !p.o.there(target) || p.o.flight[target] {
 			continue
 		}
 		for _, holder := range p.g.names {
-			if at(holder) != at(target) && p.g.has(holder, "u1", target) && !p.o.flight[holder] && !p.holdsOn(holder) {
+			if at(holder) != at(target) && p.g.has(holder, field, target) && !p.o.flight[holder] && !p.holdsOn(holder) {
 				by[at(holder)] = append(by[at(holder)], holder)
 			}
 		}
@@ -244,11 +244,6 @@ func (p *Player) lit() (target string, holders []string) {
 }
 
 const hasRightSQL = `SELECT EXISTS (SELECT FROM dbcontroller.foreign_target WHERE acting_epoch IS NOT NULL AND uid = $1)`
-
-func (p *Player) holdsRight(ctx context.Context, holder, target string) (has bool) {
-	err := p.siteOf(holder).admin.QueryRow(ctx, hasRightSQL, p.o.rows[target].UID).Scan(&has)
-	return err == nil && has // the server may have crashed
-}
 
 // pair returns a resource that may refer by a blocking field to another one in another deployment; empty names when there is
 // none.

@@ -77,6 +77,7 @@ func Play(t testing.TB, plan Plan, c *Coverage) {
 				p.refuse(ctx)
 				p.loseCommit(ctx)
 				p.referInTheDark(ctx)
+				p.recall(ctx)
 				for range 2 {
 					p.answerLate(ctx)
 				}

@@ -62,8 +62,8 @@ const (
 )
 
 // NewWorld starts everything: a program with points at which it can be killed, with clocks an hour apart. With cluster, the first
-// deployment has a database server of its own, for faults of servers.
-func NewWorld(t testing.TB, binary string, cluster bool) *World {
+// deployment has a database server of its own, for faults of servers. More are further flags of each deployment's serve.
+func NewWorld(t testing.TB, binary string, cluster bool, more ...string) *World {
 	t.Helper()
 	if binary == "" {
 		binary = harness.CrashingBinary(t)
@@ -91,9 +91,9 @@ func NewWorld(t testing.TB, binary string, cluster bool) *World {
 		t.Cleanup(s.admin.Close)
 		w.sites[id] = s
 	}
-	w.Processes = harness.DescribeProcesses(t, services, playground.Config{Binary: binary, DSNs: dsns, Args: []string{
+	w.Processes = harness.DescribeProcesses(t, services, playground.Config{Binary: binary, DSNs: dsns, Args: append([]string{
 		"--tentative-ttl", tentativeTTL.String(), "--owner-grace", "1s", "--lease", leaseTTL.String(), "--audit-interval", "3s", "--delegations", "--block-right-from", "2",
-	}})
+	}, more...)})
 	w.issueCleaner() // the proxies have the certificates of all callers
 	for id, s := range w.sites {
 		s.Deployment = w.Deployments[id]

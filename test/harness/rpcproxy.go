@@ -39,6 +39,8 @@ type Mishap struct {
 	Repeat bool
 	// Replay executes the call once more after this delay, and drops the response.
 	Replay time.Duration
+	// Executed is called when the call was executed; its answer is sent when it returns.
+	Executed func()
 }
 
 // Misfortune decides the fault of a call. It is called concurrently.
@@ -46,10 +48,16 @@ type Misfortune func(from identity.Identity, method string) Mishap
 
 // and combines two mishaps.
 func (m Mishap) and(o Mishap) Mishap {
-	return Mishap{
+	both := Mishap{
 		Cut: m.Cut || o.Cut, Lose: m.Lose || o.Lose, Repeat: m.Repeat || o.Repeat,
-		Before: max(m.Before, o.Before), After: max(m.After, o.After), Replay: max(m.Replay, o.Replay),
+		Before: max(m.Before, o.Before), After: max(m.After, o.After), Replay: max(m.Replay, o.Replay), Executed: m.Executed,
 	}
+	if both.Executed == nil {
+		both.Executed = o.Executed
+	} else if o.Executed != nil {
+		both.Executed = func() { m.Executed(); o.Executed() }
+	}
+	return both
 }
 
 // RPCProxy is a proxy of the gRPC server of a deployment: it presents the deployment's certificate, and calls the server with the
@@ -192,6 +200,9 @@ func (p *RPCProxy) forward(_ any, in grpc.ServerStream) error {
 		})
 	}
 	<-time.After(m.After)
+	if m.Executed != nil {
+		m.Executed()
+	}
 	in.SetTrailer(trailer)
 	if m.Lose {
 		return status.Error(codes.Unavailable, "the answer was lost by the test")
