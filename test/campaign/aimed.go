@@ -194,11 +194,8 @@ func (p *Player) referInTheDark(ctx context.Context) {
 	if target == "" {
 		return
 	}
-	only := func(holder string) { // nothing that would have to be asked for
-		p.g.n++
-		p.Put(ctx, holder, Content{Payload: fmt.Sprintf("p%d", p.g.n), Refs: map[string][]string{"u1": {target}}})
-	}
-	only(holders[0]) // its confirm brings the right
+	refs := map[string][]string{"u1": {target}} // nothing that would have to be asked for
+	p.only(ctx, holders[0], refs)               // its confirm brings the right
 	if p.o.flight[target] || !p.o.there(target) {
 		return
 	}
@@ -210,7 +207,7 @@ func (p *Player) referInTheDark(ctx context.Context) {
 	began := time.Now()
 	later := time.AfterFunc(dark, mend)
 	for i, holder := range holders[1:] {
-		if only(holder); time.Since(began) < dark && slices.Contains(p.o.rows[holder].Refs["u1"], target) {
+		if p.only(ctx, holder, refs); time.Since(began) < dark && slices.Contains(p.o.rows[holder].Refs["u1"], target) {
 			p.c.add("referred to a target whose deployment was away", 1)
 		}
 		if i == 0 && p.g.IntN(2) == 0 {

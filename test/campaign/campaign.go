@@ -88,6 +88,7 @@ func Play(t testing.TB, plan Plan, c *Coverage) {
 		for range 4 { // at rest every decision has to be that of native keys
 			p.Step(ctx)
 		}
+		p.recall(ctx)
 		w.calm = plan.Calm
 	}
 	p.Rest(ctx)

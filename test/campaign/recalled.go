@@ -11,36 +11,53 @@ import (
 func (p *Player) recall(ctx context.Context) {
 	p.t.Helper()
 	p.forgetSettled(ctx)
-	target, holders := p.lit("b1")
-	if target == "" || p.o.Would(target, nil) != nil {
+	target, may, holder := p.mayBlock(ctx)
+	if target == "" {
 		return
-	}
-	only := func(holder string, refs map[string][]string) {
-		p.g.n++
-		p.Put(ctx, holder, Content{Payload: fmt.Sprintf("p%d", p.g.n), Refs: refs})
-	}
-	may, stays := holders[0], holders[1]
-	only(may, map[string][]string{"b1": {target}, "bl": {target}}) // two references are enough for the right
-	if p.o.flight[target] || !p.o.there(target) {
-		return
-	}
-	for began := time.Now(); !p.asks(ctx, may, hasBlockRightSQL, target) && time.Since(began) < time.Second; <-time.After(10 * time.Millisecond) {
 	}
 	refs := map[string][]string{"b1": {target}}
-	if p.g.has(stays, "c1", target) && p.g.IntN(2) == 0 {
+	if p.g.has(holder, "c1", target) && p.g.IntN(2) == 0 {
 		refs["c1"] = []string{target}
 	}
-	only(stays, refs)
-	only(may, nil)
-	if p.asks(ctx, stays, blocksUnderRightSQL, target) {
+	p.only(ctx, holder, refs)
+	p.only(ctx, may, nil)
+	if p.asks(ctx, holder, blocksUnderRightSQL, target) {
 		p.c.add("blocked a resource under a right, and deleted it", 1)
 	}
-	if p.g.IntN(3) == 0 {
-		mend := p.suffer(stays, "RecallDelegations")
+	if !p.w.calm && p.g.IntN(3) == 0 {
+		mend := p.suffer(holder, "RecallDelegations")
 		defer time.AfterFunc(dark/2, mend).Stop()
 		defer mend()
 	}
 	p.Delete(ctx, target)
+}
+
+// mayBlock returns a target, a resource that blocks it by two references, whose deployment has the right to block it therefore, and another
+// holder in that deployment; empty names when there is none. A right that was not given is asked for again after a minute only, so that
+// under faults other targets are tried.
+func (p *Player) mayBlock(ctx context.Context) (target, may, holder string) {
+	for range 3 {
+		target, holders := p.lit("b1")
+		if target == "" || p.o.Would(target, nil) != nil {
+			continue
+		}
+		if p.only(ctx, holders[0], map[string][]string{"b1": {target}, "bl": {target}}); p.o.flight[target] || !p.o.there(target) {
+			continue
+		}
+		for began := time.Now(); time.Since(began) < time.Second; <-time.After(10 * time.Millisecond) {
+			if p.asks(ctx, holders[0], hasBlockRightSQL, target) {
+				return target, holders[0], holders[1]
+			}
+		}
+	}
+	return "", "", ""
+}
+
+// only writes a resource with these references and no others.
+func (p *Player) only(ctx context.Context, holder string, refs map[string][]string) {
+	p.t.Helper()
+	p.g.n++
+	p.Put(ctx, holder, Content{Payload: fmt.Sprintf("p%d", p.g.n), Refs: refs})
 }
 
 const blocksUnderRightSQL = `
