@@ -37,6 +37,16 @@ func TestMutantsCanBePlanted(t *testing.T) {
 	}
 }
 
+// Every mistake has been caught.
+func TestMutantsHaveBeenCaught(t *testing.T) {
+	t.Parallel()
+	table, err := os.ReadFile(filepath.Join(moduleRoot(t), "docs", "mutants.md"))
+	require.NoError(t, err)
+	for _, m := range mutants {
+		require.Contains(t, string(table), "\n| `"+m.name+"` |", "play it: make mutants")
+	}
+}
+
 var why = regexp.MustCompile(`(?m)^\s+Error:\s+(.*)\n\s+(.*)`)
 
 // DBCONTROLLER_MUTANTS is the number of seeds for every mutant, or for the mutants in DBCONTROLLER_MUTANT, separated by commas;

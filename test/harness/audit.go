@@ -79,6 +79,10 @@ type blockadeID struct {
 	path, deployment        string
 }
 
+func (b blockadeID) String() string {
+	return fmt.Sprintf("(%s of %s at %s to %s, attempt %s)", b.path, b.holder, b.deployment, b.target, b.attempt)
+}
+
 // auditRights takes the proxies of rights to block, which have blockades.
 func auditRights(t require.TestingT, id schema.DeploymentID, pool *pgxpool.Pool, pools map[schema.DeploymentID]*pgxpool.Pool, held map[blockadeID]bool) {
 	rows, err := pool.Query(context.Background(), auditRightsSQL)
