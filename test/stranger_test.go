@@ -1,6 +1,11 @@
 package test
 
 import (
+	"cmp"
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/google/uuid"
@@ -45,15 +50,34 @@ func (f *fixture) announce(deployment, to string) error {
 	return err
 }
 
-// A certificate of a deployment that the registry does not know stops no delete: of a service that nobody knows ever, and of a service
-// that imports the called one while its database has lost nothing. After a restore the latter is waited for, because the registry may
-// have lost it, until an operator lifts that; and either one can be decommissioned.
+// follow opens a watch of deletions as announce announces, and returns its first token.
+func (f *fixture) follow(deployment, to, kept string) (token string, err error) {
+	f.t.Helper()
+	id, err := schema.ParseDeploymentID(deployment)
+	require.NoError(f.t, err)
+	certs, err := f.Issue(identity.Deployment(id))
+	require.NoError(f.t, err)
+	ctx, cancel := context.WithCancel(metadata.AppendToOutgoingContext(f.t.Context(), "dbcontroller-database", uuid.NewSHA1(uuid.Nil, []byte(deployment)).String()))
+	defer cancel()
+	stream, err := schemav1.NewSchemaServiceClient(f.as(certs, to)).WatchImportedServiceDeletions(ctx, &schemav1.WatchImportedServiceDeletionsRequest{KeptToken: kept})
+	for err == nil && token == "" {
+		var msg *schemav1.WatchImportedServiceDeletionsResponse
+		if msg, err = stream.Recv(); err == nil {
+			token = cmp.Or(msg.GetEndOfSnapshot().GetResumeToken(), msg.GetBookmark().GetResumeToken())
+		}
+	}
+	return token, err
+}
+
+// A certificate of a deployment that the registry does not know stops no delete: of a service that nobody knows, and of a service
+// that imports the called one, also after a restore, and with the position of another deployment. One that the registry has lost, and that shows
+// its own position, is waited for until an operator lifts that; and each can be decommissioned.
 func TestAnUnknownCertificateStopsNoDelete_I13_I15(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
 		t.Skip("starts two processes")
 	}
-	const of, evil, unlisted = "a.example.com/us-west2", "evil.example.com/mars", "b.example.com/mars"
+	const of, evil, unlisted, lost = "a.example.com/us-west2", "evil.example.com/mars", "b.example.com/mars", "b.example.com/venus"
 	f := &fixture{t: t, Processes: harness.NewProcesses(t, oneTarget)}
 	for _, name := range []string{"one", "two", "three", "four"} {
 		f.mustPut(aWest+"targets/"+name, nil)
@@ -63,8 +87,22 @@ func TestAnUnknownCertificateStopsNoDelete_I13_I15(t *testing.T) {
 	for range 3 {
 		require.Equal(t, codes.Unavailable, status.Code(f.announce(evil, of)))
 	}
-	require.NoError(t, f.announce(unlisted, of))
+	require.Equal(t, codes.Unavailable, status.Code(f.announce(unlisted, of)))
+	_, err := f.follow(unlisted, of, "")
+	require.Equal(t, codes.Unavailable, status.Code(err))
 	f.mustDelete(aWest + "targets/one")
+
+	described := filepath.Join(t.TempDir(), "venus.yaml")
+	require.NoError(t, os.WriteFile(described, []byte(strings.Replace(oneTarget, "regions: [us-west2]\ndeployments: [", "regions: [us-west2, venus]\ndeployments: [{ deployment: "+lost+", version: v1 }, ", 1)), 0o600))
+	out, err := run(t, "apply", described, "--context", f.Context)
+	require.NoError(t, err, out)
+	var position string
+	f.eventually("a listed deployment follows", func() bool { position, err = f.follow(lost, of, ""); return err == nil })
+	out, err = run(t, "remove", lost, "--context", f.Context)
+	require.NoError(t, err, out)
+	f.eventually("a removed one does not", func() bool { _, err = f.follow(lost, of, ""); return status.Code(err) == codes.Unavailable })
+	_, err = f.follow(lost, of, position)
+	require.Equal(t, codes.Unavailable, status.Code(err), "nothing was lost")
 
 	p := f.Deployments[f.id(aWest+"x/y")]
 	require.NoError(t, p.Stop())
@@ -75,17 +113,24 @@ func TestAnUnknownCertificateStopsNoDelete_I13_I15(t *testing.T) {
 		e := f.status(of).GetEpoch()
 		return e.GetOrdinal() == 2 && !e.GetAwaitingRegistry() && len(e.GetUnconfirmed()) == 0
 	})
-	require.Equal(t, codes.Unavailable, status.Code(f.announce(evil, of)))
+	for _, name := range []string{evil, unlisted, lost} {
+		require.Equal(t, codes.Unavailable, status.Code(f.announce(name, of)))
+		_, err = f.follow(name, of, "")
+		require.Equal(t, codes.Unavailable, status.Code(err))
+	}
+	_, err = f.follow(evil, of, position)
+	require.Equal(t, codes.Unavailable, status.Code(err), "it was issued to another deployment")
 	f.mustDelete(aWest + "targets/two")
-	_ = f.announce(unlisted, of)
-	err := f.delete(aWest + "targets/three")
+	_, err = f.follow(lost, of, position)
+	require.NoError(t, err)
+	err = f.delete(aWest + "targets/three")
 	require.Equal(t, codes.Unavailable, status.Code(err), "%v", err)
-	require.ErrorContains(t, err, unlisted)
+	require.ErrorContains(t, err, lost)
 
-	out, err := run(t, "waive", of, "--of", unlisted, "--reason", "it does not exist", "--yes", "--context", f.Context)
+	out, err = run(t, "waive", of, "--of", lost, "--reason", "it does not exist", "--yes", "--context", f.Context)
 	require.NoError(t, err, out)
 	f.mustDelete(aWest + "targets/three")
-	for _, name := range []string{evil, unlisted} {
+	for _, name := range []string{evil, unlisted, lost} {
 		out, err = run(t, "decommission", name, "--reason", "stolen", "--yes", "--context", f.Context)
 		require.Error(t, err)
 		require.Contains(t, out, "--unlisted")

@@ -176,6 +176,17 @@ func (l *Log) CheckAhead(ctx context.Context, token, filter string) error {
 	return nil
 }
 
+// Issued reports whether a token is one of this database, for a filter: of any epoch, also of one that the database has lost.
+func (l *Log) Issued(ctx context.Context, token, filter string) (bool, error) {
+	st, err := l.state(ctx, l.cfg.Pool)
+	if err != nil {
+		return false, err
+	}
+	var other otherEpochError
+	_, err = st.open(token, filter)
+	return err == nil || errors.Is(err, errAhead) || errors.As(err, &other) && other.filter == filter, nil
+}
+
 const begunSQL = `SELECT EXISTS (SELECT FROM dbcontroller.epoch WHERE id = $1::text::uuid)`
 
 // checkLater fails when an epoch is later than the present one, and was never begun here. One that was begun here is later only when the

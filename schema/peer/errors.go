@@ -183,6 +183,12 @@ func (e *UnavailableError) Error() string {
 
 func (e *UnavailableError) Unwrap() error { return e.Err }
 
+// ErrStranger is the reason why a deployment is refused that nothing here knows.
+var ErrStranger = errors.New("is not in the environment that this deployment last received from the registry, and has nothing here")
+
+// StrangerError is ErrStranger about a deployment.
+func StrangerError(who schema.DeploymentID) error { return fmt.Errorf("%s %w", who, ErrStranger) }
+
 // ErrRecovering is the reason why nothing is deleted during a recovery.
 var ErrRecovering = errors.New("the database was restored or failed over, and may have lost blockades: " +
 	"nothing is deleted here until these deployments have confirmed their references")

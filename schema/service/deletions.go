@@ -23,7 +23,7 @@ type deletionStore interface {
 
 func (s *schemas) WatchImportedServiceDeletions(req *schemav1.WatchImportedServiceDeletionsRequest, stream grpc.ServerStreamingServer[schemav1.WatchImportedServiceDeletionsResponse]) error {
 	holder, err := caller(stream.Context())
-	if err == nil && req.GetKeptToken() != "" {
+	if err == nil {
 		err = s.deletions.CheckKept(stream.Context(), holder, req.GetKeptToken())
 	}
 	if err != nil {

@@ -135,6 +135,9 @@ func (s *schemaStore) CheckReferences(_ context.Context, holder schema.Deploymen
 }
 
 func (s *schemaStore) CheckKept(_ context.Context, holder schema.DeploymentID, token string) error {
+	if s.checkKept == nil {
+		return nil
+	}
 	return s.checkKept(holder, token)
 }
 
@@ -266,6 +269,7 @@ func newResourceService(store *resourceStore) *resources {
 type databaseDouble struct {
 	database uuid.UUID
 	met      []string
+	stranger error
 	meet     func(with schema.DeploymentID, database uuid.UUID) error
 }
 
@@ -274,6 +278,8 @@ func (d *databaseDouble) Database() uuid.UUID { return d.database }
 func (d *databaseDouble) DecommissionedBy(context.Context, schema.DeploymentID) error { return nil }
 
 func (d *databaseDouble) Logger() *zap.Logger { return zap.NewNop() }
+
+func (d *databaseDouble) CheckCaller(context.Context, schema.DeploymentID) error { return d.stranger }
 
 func (d *databaseDouble) CheckDatabase(_ context.Context, with schema.DeploymentID, database uuid.UUID) error {
 	d.met = append(d.met, with.String()+" "+database.String())

@@ -66,6 +66,7 @@ func (h *handled) stream(_ any, ss grpc.ServerStream) error {
 func TestADeploymentCallsFromItsKnownDatabaseOnly(t *testing.T) {
 	t.Parallel()
 	another := &peer.DatabaseError{Deployment: other, Known: uid(1), Spoken: uid(2)}
+	stranger := &peer.UnavailableError{Deployments: []schema.DeploymentID{self}, Err: peer.StrangerError(other)}
 	for name, c := range map[string]struct {
 		who    identity.Identity
 		method string
@@ -77,6 +78,7 @@ func TestADeploymentCallsFromItsKnownDatabaseOnly(t *testing.T) {
 		"a known database":                  {identity.Deployment(other), confirmMethod, []string{peers.DatabaseKey, uid(1).String()}, nil, codes.OK, []string{other.String() + " " + uid(1).String()}},
 		"another database":                  {identity.Deployment(other), confirmMethod, []string{peers.DatabaseKey, uid(2).String()}, another, codes.Unavailable, []string{other.String() + " " + uid(2).String()}},
 		"an earlier version sends none":     {identity.Deployment(other), confirmMethod, nil, another, codes.OK, nil},
+		"a stranger":                        {identity.Deployment(other), confirmMethod, []string{peers.DatabaseKey, uid(1).String()}, stranger, codes.Unavailable, []string{other.String() + " " + uid(1).String()}},
 		"no UUID":                           {identity.Deployment(other), confirmMethod, []string{peers.DatabaseKey, "mine"}, nil, codes.InvalidArgument, nil},
 		"the deployment itself":             {identity.Deployment(self), confirmMethod, []string{peers.DatabaseKey, uid(2).String()}, another, codes.OK, nil},
 		"a person":                          {ann, confirmMethod, []string{peers.DatabaseKey, uid(2).String()}, another, codes.OK, nil},
@@ -99,6 +101,32 @@ func TestADeploymentCallsFromItsKnownDatabaseOnly(t *testing.T) {
 	h := &handled{}
 	_, err := databaseCheck{self, &databaseDouble{}}.Unary(ctx, nil, &grpc.UnaryServerInfo{FullMethod: confirmMethod}, h.unary)
 	require.NoError(t, err, "the policy refuses callers without an identity")
+}
+
+// A stranger is refused every call, also without the identity of a database; its watch of deletions goes on to the check of its stored
+// position, with the identity of its database.
+func TestAStrangerIsRefusedEverything_I13(t *testing.T) {
+	t.Parallel()
+	stranger := &peer.UnavailableError{Deployments: []schema.DeploymentID{self}, Err: peer.StrangerError(other)}
+	check := databaseCheck{self, &databaseDouble{stranger: stranger, meet: func(schema.DeploymentID, uuid.UUID) error { return stranger }}}
+	for _, header := range [][]string{nil, {peers.DatabaseKey, uid(1).String()}} {
+		ctx, _ := received(as(t, identity.Deployment(other)), header...)
+		h := &handled{}
+		_, err := check.Unary(ctx, nil, &grpc.UnaryServerInfo{FullMethod: confirmMethod}, h.unary)
+		require.Equal(t, codes.Unavailable, status.Code(err))
+		err = check.Stream(nil, &streamDouble{ctx: ctx}, &grpc.StreamServerInfo{FullMethod: schemav1.SchemaService_WatchResourceShadows_FullMethodName}, h.stream)
+		require.Equal(t, codes.Unavailable, status.Code(err))
+		require.Zero(t, h.calls)
+		err = check.Stream(nil, &streamDouble{ctx: ctx}, &grpc.StreamServerInfo{FullMethod: schemav1.SchemaService_WatchImportedServiceDeletions_FullMethodName}, func(_ any, stream grpc.ServerStream) error {
+			database, sent := stream.Context().Value(peer.CallerDatabase{}).(uuid.UUID)
+			require.Equal(t, header != nil, sent)
+			require.Equal(t, sent, database == uid(1))
+			h.calls++
+			return nil
+		})
+		require.NoError(t, err)
+		require.Equal(t, 1, h.calls)
+	}
 }
 
 func TestADecommissionedDeploymentIsRefusedEverything(t *testing.T) {

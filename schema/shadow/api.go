@@ -72,7 +72,7 @@ type (
 	EpochConfig      = admin.EpochConfig
 	EpochStatus      = inspect.EpochStatus
 	DatabaseMismatch = gate.DatabaseMismatch
-	OperatorDecision = gate.OperatorDecision
+	OperatorDecision = steer.OperatorDecision
 	Pause            = steer.Pause
 	AcceptedDatabase = gate.AcceptedDatabase
 	Decommissioned   = gate.Decommissioned

@@ -27,18 +27,17 @@ type (
 		MarkAnnounced(ctx context.Context, to schema.DeploymentID, epoch uuid.UUID) error
 		MarkReferencesConfirmed(ctx context.Context, by schema.DeploymentID, epoch, selfEpoch uuid.UUID) error
 		ForgetServer(ctx context.Context) error
-		WaiveComparison(ctx context.Context, of schema.DeploymentID, reason, by string) error
 	}
 	// databases are the identities of this one and of those of other deployments.
 	databases interface {
 		Database() uuid.UUID
+		CheckCaller(ctx context.Context, who schema.DeploymentID) error
 		CheckDatabase(ctx context.Context, with schema.DeploymentID, database uuid.UUID) error
 		DatabaseMismatches() []DatabaseMismatch
 		AcceptDatabase(ctx context.Context, d AcceptedDatabase) error
 	}
 	// others are the decisions of operators about other deployments.
 	others interface {
-		OperatorDecisions(ctx context.Context) ([]OperatorDecision, error)
 		Decommissioned(ctx context.Context) ([]Decommissioned, error)
 		IsDecommissioned(id schema.DeploymentID) bool
 	}
@@ -50,6 +49,7 @@ type (
 	}
 	// positions of watches of deletions in other deployments.
 	positions interface {
+		HasPosition(ctx context.Context, of schema.DeploymentID) (bool, error)
 		Position(ctx context.Context, of schema.DeploymentID) (token string, err error)
 		KeepPositions(ctx context.Context, positions []peer.Position) (kept []bool, err error)
 	}

@@ -21,7 +21,7 @@ func without(b *harness.Box, lost ...string) *schema.Environment {
 }
 
 // A target's database and the registry are restored to a state before a holder's deployment existed. When that deployment appears
-// in the environment again, or calls by itself, it is waited for.
+// in the environment again, or opens its watch by itself, it is waited for.
 func TestAHolderThatTheRegistryHasLostIsWaitedFor_I2_I3_I15(t *testing.T) {
 	t.Parallel()
 	for name, appears := range map[string]func(*testing.T, *harness.Box){
@@ -34,7 +34,7 @@ func TestAHolderThatTheRegistryHasLostIsWaitedFor_I2_I3_I15(t *testing.T) {
 		},
 		"by itself": func(t *testing.T, b *harness.Box) {
 			t.Helper()
-			require.NoError(t, b.Stores[b.ID(aWest)].CheckDatabase(t.Context(), b.ID(bEast), b.Stores[b.ID(bEast)].Database()))
+			require.NoError(t, b.OpenWatch(b.ID(bEast), b.ID(aWest)))
 			require.Equal(t, []schema.DeploymentID{b.ID(bEast)}, unconfirmed(t, b, aWest))
 		},
 	} {

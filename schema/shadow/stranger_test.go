@@ -10,6 +10,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/test/harness"
 )
 
 // A certificate of a deployment that the environment does not list, of a service that nothing describes, stops no delete: neither
@@ -24,12 +25,17 @@ func TestAStrangerStopsNoDelete_I13_I20(t *testing.T) {
 	attack := func() {
 		store := b.Stores[b.ID(aWest)]
 		require.NoError(t, store.Recover(t.Context(), b.Environment())) // as each process does at its start
-		require.NoError(t, store.CheckDatabase(t.Context(), stranger, uuid.New()))
+		require.ErrorIs(t, store.CheckCaller(t.Context(), stranger), peer.ErrStranger)
+		require.ErrorIs(t, store.CheckDatabase(t.Context(), stranger, uuid.New()), peer.ErrStranger)
+		for _, token := range []string{"", "invented", tokenOf(t, b, aWest, b.ID(bEast))} {
+			require.ErrorIs(t, store.CheckKept(t.Context(), stranger, token), peer.ErrStranger)
+		}
 		_, err := store.RecordPeerEpoch(t.Context(), stranger, uuid.Must(uuid.NewV7()))
 		require.ErrorAs(t, err, new(*peer.UnavailableError), "the registry may list it later")
 		require.ErrorContains(t, err, "is not in the environment that this deployment last received from the registry, and has nothing here")
 		require.Empty(t, unconfirmed(t, b, aWest))
 		require.Empty(t, recovering(b, aWest, stranger.String(), schema.AnnounceEpoch, schema.ConfirmAgain, schema.VerifyBlockades))
+		require.Zero(t, countRows(t, b.Pools[b.ID(aWest)], `SELECT count(*) FROM dbcontroller.deployment WHERE service = 'evil.example.com'`))
 	}
 	attack()
 	b.MustDelete(target)
@@ -39,6 +45,112 @@ func TestAStrangerStopsNoDelete_I13_I20(t *testing.T) {
 	require.Empty(t, unconfirmed(t, b, aWest))
 	attack()
 	b.MustDelete(target2)
+}
+
+// tokenOf returns a token of the watch of the deletions at a deployment.
+func tokenOf(t *testing.T, b *harness.Box, at string, holder schema.DeploymentID) string {
+	t.Helper()
+	_, token := b.Seen(holder, b.ID(at))
+	return token
+}
+
+// The same of a service that imports the called one, whose other regions the environment lists: it is waited for when it is listed.
+func TestAnUnlistedRegionOfAnImportingServiceStopsNoDelete_I13_I15(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	b.MustPut(target, nil)
+	b.Settle()
+	b.Backup(aWest)()
+	b.Recover(aWest)
+	b.Settle()
+	store, unlisted := b.Stores[b.ID(aWest)], schema.DeploymentID{Service: "b.example.com", Region: "mars"}
+	require.ErrorIs(t, store.CheckDatabase(t.Context(), unlisted, uuid.New()), peer.ErrStranger)
+	require.ErrorIs(t, store.CheckKept(t.Context(), unlisted, ""), peer.ErrStranger)
+	_, err := store.RecordPeerEpoch(t.Context(), unlisted, uuid.Must(uuid.NewV7()))
+	require.ErrorIs(t, err, peer.ErrStranger)
+	b.MustDelete(target)
+	env := b.Environment()
+	env.Deployments = append(env.Deployments, schema.Deployment{DeploymentID: unlisted, Version: "v1", Address: "box", Database: uuid.New()})
+	require.NoError(t, store.Recover(t.Context(), env))
+	require.Equal(t, []schema.DeploymentID{unlisted}, unconfirmed(t, b, aWest))
+}
+
+// The target's database and the registry are restored to before the holder's deployment came, and an operator has vouched for the
+// registry's list. The holder opens its watch with a position of the target's database, as soon as it has a reference: it is waited for,
+// and its reference counts again.
+func TestAHolderThatEverybodyHasLostIsNoStranger_I2_I15(t *testing.T) {
+	t.Parallel()
+	for name, after := range map[string]func(b *harness.Box){
+		"a second after its first write": func(*harness.Box) {},
+		"at rest":                        func(b *harness.Box) { b.Settle() },
+		"after an epoch that is lost as well": func(b *harness.Box) {
+			b.Settle()
+			b.Renew(aWest)
+			b.Settle()
+			exec(t, b, bEast, `DELETE FROM dbcontroller.position`)
+			b.MustPut(holder2, body{"block": target})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBox(t, nil)
+			b.MustPut(target, nil)
+			b.Settle()
+			restore := b.Backup(aWest)
+			b.MustPut(holder, body{"block": target})
+			after(b)
+			restore()
+			store := b.Stores[b.ID(aWest)]
+			exec(t, b, aWest, `DELETE FROM dbcontroller.deployment WHERE service = 'b.example.com' AND region = 'eastus2'`)
+			_, err := store.NoticeEpoch(t.Context())
+			require.NoError(t, err)
+			listed := without(b, bEast)
+			require.NoError(t, store.Recover(t.Context(), listed))
+			require.NotContains(t, unconfirmed(t, b, aWest), b.ID(bEast))
+			ctx := peer.WithCallerDatabase(t.Context(), uuid.New())
+			require.ErrorIs(t, store.CheckKept(ctx, b.ID(bEast), ""), peer.ErrStranger, "an empty database in its place has no position")
+			require.NoError(t, b.OpenWatch(b.ID(bEast), b.ID(aWest)))
+			require.Contains(t, unconfirmed(t, b, aWest), b.ID(bEast))
+			_, err = b.Delete(target)
+			require.ErrorAs(t, err, new(*peer.UnavailableError))
+			require.Error(t, store.CheckDatabase(t.Context(), b.ID(bEast), uuid.New()), "the empty database comes later")
+			b.Settle()
+			require.NotContains(t, unconfirmed(t, b, aWest), b.ID(bEast))
+			_, err = b.Delete(target)
+			require.ErrorAs(t, err, new(*peer.BlockedError))
+			b.Audit()
+		})
+	}
+}
+
+// An operator lifts the wait for a deployment that has shown a position and is gone; the decision is recorded, and the deployment can be
+// decommissioned, known or not.
+func TestTheWaitForALostHolderCanBeWaived_I13(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	b.MustPut(target, nil)
+	b.Settle()
+	token := tokenOf(t, b, aWest, b.ID(bEast))
+	b.Backup(aWest)()
+	store := b.Stores[b.ID(aWest)]
+	_, err := store.NoticeEpoch(t.Context())
+	require.NoError(t, err)
+	exec(t, b, aWest, `DELETE FROM dbcontroller.deployment WHERE service = 'b.example.com' AND region = 'eastus2'`)
+	require.NoError(t, store.Recover(t.Context(), without(b, bEast)))
+	b.Settle()
+	require.NoError(t, store.CheckKept(t.Context(), b.ID(bEast), token))
+	require.Equal(t, []schema.DeploymentID{b.ID(bEast)}, unconfirmed(t, b, aWest))
+	require.NoError(t, store.WaiveComparison(t.Context(), b.ID(bEast), "lost", "operator/eve"))
+	decisions, err := store.OperatorDecisions(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, "operator/eve", decisions[0].By)
+	b.MustDelete(target)
+	for _, gone := range []schema.DeploymentID{b.ID(bEast), {Service: "evil.example.com", Region: "mars"}} {
+		require.NoError(t, store.Decommission(t.Context(), shadow.Decommissioned{Deployment: gone, Blocking: schema.Unset, Reason: "stolen", By: "operator/eve"}))
+		require.NoError(t, store.CheckCaller(t.Context(), gone), "it is refused as decommissioned")
+		_, err := store.RecordPeerEpoch(t.Context(), gone, uuid.Must(uuid.NewV7()))
+		require.ErrorIs(t, err, peer.ErrDecommissioned)
+	}
 }
 
 // A deployment that the registry has lost with its service's descriptor is no stranger where it has anything.
@@ -81,6 +193,15 @@ func TestBeforeTheFirstEnvironmentNobodyIsAStranger_I2_I15(t *testing.T) {
 	}()
 	<-looked
 	<-looked // the first look has ended
+	go func() {
+		for {
+			select {
+			case <-looked:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
 	_, err := store.RecordPeerEpoch(t.Context(), schema.DeploymentID{Service: "unheard.example.com", Region: "mars"}, uuid.Must(uuid.NewV7()))
 	require.NoError(t, err)
 	cancel()

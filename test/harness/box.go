@@ -331,13 +331,28 @@ func (b *Box) Seen(holder, from schema.DeploymentID) (deletions []schema.Deletio
 	return deletions, position
 }
 
+// OpenWatch opens a holder's watch of the deletions at another deployment, with the stored position, as far as the checks at that one.
+func (b *Box) OpenWatch(holder, from schema.DeploymentID) error {
+	ctx := peer.WithCallerDatabase(context.Background(), b.Stores[holder].Database())
+	if holder == from {
+		return nil
+	}
+	err := b.Stores[from].CheckDatabase(ctx, holder, b.Stores[holder].Database())
+	if err != nil && !errors.Is(err, peer.ErrStranger) {
+		return err
+	}
+	token, err := b.Stores[holder].Position(ctx, from)
+	if err != nil {
+		return err
+	}
+	return b.Stores[from].CheckKept(ctx, holder, token)
+}
+
 // Act makes a holder's deployment act upon the deletions at another one and acknowledge them. It returns how many were done.
 func (b *Box) Act(holder, from schema.DeploymentID) (int, error) {
 	b.t.Helper()
-	if holder != from { // the watch does so
-		if err := b.Stores[from].CheckDatabase(context.Background(), holder, b.Stores[holder].Database()); err != nil {
-			return 0, err
-		}
+	if err := b.OpenWatch(holder, from); err != nil {
+		return 0, err
 	}
 	deletions, position := b.Seen(holder, from)
 	if len(deletions) == 0 {

@@ -2,6 +2,7 @@ package harness
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/google/uuid"
@@ -30,6 +31,25 @@ func (p *boxPeers) reach(ctx context.Context, to schema.DeploymentID) (*shadow.S
 	return store, selfEpoch.CheckDatabase(ctx, to, store.Database())
 }
 
+// begin stores a position of another deployment before that one has anything of this one, as connections between deployments do.
+func (p *boxPeers) begin(ctx context.Context, to schema.DeploymentID) error {
+	self := p.box.Stores[p.self]
+	if has, err := self.HasPosition(ctx, to); to == p.self || has || err != nil {
+		return err
+	}
+	var position string
+	err := p.box.Stores[to].WatchDeletions(ctx, p.self, "", func(e schema.Event[schema.Deletion]) error {
+		if position = e.Token; position == "" {
+			return nil
+		}
+		return errEnd
+	})
+	if errors.Is(err, errEnd) {
+		_, err = self.KeepPositions(ctx, []peer.Position{{Of: to, Token: position}})
+	}
+	return err
+}
+
 func (p *boxPeers) Establish(ctx context.Context, to schema.DeploymentID, attempt peer.AttemptID, refs []peer.EstablishReference) (*peer.Established, error) {
 	if hook := p.box.OnEstablish; hook != nil {
 		if err := hook(to, attempt, refs); err != nil {
@@ -39,6 +59,9 @@ func (p *boxPeers) Establish(ctx context.Context, to schema.DeploymentID, attemp
 	store, err := p.reach(ctx, to)
 	if p.box.Stores[to] == nil {
 		return nil, fmt.Errorf("%w: %w", peer.ErrNotSent, err) // as for a deployment that is not in the environment
+	}
+	if err == nil {
+		err = p.begin(ctx, to)
 	}
 	if err != nil {
 		return nil, err
@@ -91,6 +114,9 @@ func (p *boxPeers) WouldEstablish(ctx context.Context, to schema.DeploymentID, a
 
 func (p *boxPeers) CheckOwners(ctx context.Context, at schema.DeploymentID, questions []peer.OwnerQuestion) (*peer.OwnerAnswers, error) {
 	store, err := p.reach(ctx, at)
+	if err == nil {
+		err = p.begin(ctx, at)
+	}
 	if err != nil {
 		return nil, err
 	}

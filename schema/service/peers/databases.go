@@ -24,9 +24,10 @@ const DatabaseKey = "dbcontroller-database"
 const RelayKey = "dbcontroller-relay"
 
 // KnownDatabases are the identities of this deployment's database, and of the others' as they were first seen. CheckDatabase
-// fails with a *peer.DatabaseError when a deployment uses another database than the known one.
+// fails with a *peer.DatabaseError when a deployment uses another database than the known one. Both checks fail with peer.ErrStranger.
 type KnownDatabases interface {
 	Database() uuid.UUID
+	CheckCaller(ctx context.Context, who schema.DeploymentID) error
 	CheckDatabase(ctx context.Context, with schema.DeploymentID, database uuid.UUID) error
 	// DecommissionedBy is called when a deployment refuses this one because an operator has decommissioned it there.
 	DecommissionedBy(ctx context.Context, by schema.DeploymentID) error

@@ -46,6 +46,8 @@ func (d *databaseDouble) DecommissionedBy(_ context.Context, by schema.Deploymen
 
 func (d *databaseDouble) Logger() *zap.Logger { return zap.NewNop() }
 
+func (d *databaseDouble) CheckCaller(context.Context, schema.DeploymentID) error { return nil }
+
 func (d *databaseDouble) CheckDatabase(_ context.Context, with schema.DeploymentID, database uuid.UUID) error {
 	if d.check == nil {
 		return nil

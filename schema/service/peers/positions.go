@@ -3,22 +3,86 @@ package peers
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
+	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
+	"github.com/db-controller/db-controller/schema/wire"
 )
 
 // Positions stores the newest token of the watch of deletions of each other deployment. KeepPositions replaces tokens that were
 // stored before, and reports false for those in whose place another one is stored.
 type Positions interface {
+	HasPosition(ctx context.Context, of schema.DeploymentID) (bool, error)
 	Position(ctx context.Context, of schema.DeploymentID) (token string, err error)
 	KeepPositions(ctx context.Context, positions []peer.Position) (kept []bool, err error)
 }
 
 // keepInterval is the time between two statements that store the tokens of all watches.
 const keepInterval = 5 * time.Second
+
+// beginsRelations are the methods after which another deployment has something of this one.
+var beginsRelations = []string{
+	schemav1.SchemaService_EstablishReferences_FullMethodName, schemav1.SchemaService_EstablishAttempts_FullMethodName,
+	schemav1.SchemaService_CheckOwners_FullMethodName,
+}
+
+// beginWithAPosition stores a position of another deployment before that one has anything of this one: the position shows later that its
+// restored database, and a restored registry, have lost this deployment.
+func (p *Peers) beginWithAPosition(of schema.DeploymentID) grpc.UnaryClientInterceptor {
+	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		p.mu.Lock()
+		kept := p.kept
+		p.mu.Unlock()
+		if kept != nil && of != p.self && slices.Contains(beginsRelations, method) {
+			if err := kept.first(ctx, of, schemav1.NewSchemaServiceClient(cc)); err != nil {
+				return err
+			}
+		}
+		return invoke(ctx, method, req, reply, cc, opts...)
+	}
+}
+
+// first stores the first position of another deployment, from a watch that it ends, unless one is stored.
+func (a *positions) first(ctx context.Context, of schema.DeploymentID, at schemav1.SchemaServiceClient) error {
+	has, err := a.store.HasPosition(ctx, of)
+	if err != nil {
+		return status.Error(codes.Unavailable, err.Error())
+	}
+	if has {
+		return nil
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := at.WatchImportedServiceDeletions(ctx, &schemav1.WatchImportedServiceDeletionsRequest{})
+	if err != nil {
+		return err
+	}
+	for {
+		msg, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		event, err := wire.DeletionEvent(msg)
+		if err != nil {
+			return fmt.Errorf("deletions of %s: %w", of, err)
+		}
+		if event.Token == "" {
+			continue
+		}
+		if _, err := a.store.KeepPositions(ctx, []peer.Position{{Of: of, Token: event.Token}}); err != nil {
+			return status.Error(codes.Unavailable, err.Error())
+		}
+		return nil
+	}
+}
 
 // SetPositions sets the store of positions, which watches tell and replace from then on.
 func (p *Peers) SetPositions(store Positions) {

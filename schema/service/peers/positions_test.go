@@ -35,6 +35,11 @@ func (d *positionsDouble) Position(_ context.Context, of schema.DeploymentID) (s
 	return d.stored[of], d.err
 }
 
+func (d *positionsDouble) HasPosition(ctx context.Context, of schema.DeploymentID) (bool, error) {
+	token, err := d.Position(ctx, of)
+	return token != "", err
+}
+
 func (d *positionsDouble) KeepPositions(_ context.Context, all []peer.Position) ([]bool, error) {
 	d.Lock()
 	defer d.Unlock()
@@ -74,7 +79,7 @@ func (s *deletionsServer) WatchImportedServiceDeletions(req *schemav1.WatchImpor
 }
 
 // watching returns peers that are connected to a server of deletions.
-func watching(t *testing.T, server *deletionsServer) *Peers {
+func watching(t *testing.T, server schemav1.SchemaServiceServer) *Peers {
 	t.Helper()
 	listener, served := bufconn.Listen(1<<16), grpc.NewServer()
 	schemav1.RegisterSchemaServiceServer(served, server)
@@ -111,6 +116,38 @@ func TestAWatchTellsTheStoredPosition_I2(t *testing.T) {
 	}
 	require.Equal(t, server.ahead, positions.stored[other])
 	require.Equal(t, []string{"", "one", "lost", "lost"}, server.told)
+}
+
+// A deployment has a stored position of another one before that one has anything of it: it reads the first token of a watch, and makes the
+// call afterwards. Without one nothing is sent.
+func TestAPositionIsStoredBeforeTheFirstReference_I2_I15(t *testing.T) {
+	t.Parallel()
+	server := &deletionsServer{ahead: "lost"}
+	p, positions := watching(t, server), &positionsDouble{stored: map[schema.DeploymentID]string{}}
+	invoked := 0
+	call := func(method string) error {
+		return p.beginWithAPosition(other)(t.Context(), method, nil, nil, p.conns[connectionKey{to: other}].conn, func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error {
+			invoked++
+			return nil
+		})
+	}
+	require.NoError(t, call(schemav1.SchemaService_EstablishAttempts_FullMethodName), "nothing stores positions")
+	p.SetPositions(positions)
+	for _, method := range beginsRelations {
+		require.Error(t, call(method), "no token came")
+	}
+	require.Equal(t, 1, invoked)
+	require.NoError(t, call(schemav1.SchemaService_ConfirmBlockades_FullMethodName))
+	server.tokens = []string{"", "one", "two"}
+	for range 2 {
+		require.NoError(t, call(schemav1.SchemaService_EstablishReferences_FullMethodName))
+	}
+	require.Equal(t, "one", positions.stored[other])
+	require.Equal(t, 4, invoked)
+	require.Equal(t, 1, positions.statements)
+	positions.err = errors.New("no database")
+	require.Equal(t, codes.Unavailable, status.Code(call(schemav1.SchemaService_CheckOwners_FullMethodName)))
+	require.Equal(t, 4, invoked)
 }
 
 // A position that another stream has stored meanwhile is not replaced: the stream ends, and the next one tells it. While the database

@@ -75,7 +75,29 @@ func (w *World) Watch(d, i int) {
 	if ahead && !w.AheadIsResetAlone {
 		w.beginEpoch()
 	}
+	if w.known != nil && !w.a.awaiting {
+		w.heardOf[d] = true // whatever the target's deployment makes of it
+	}
+	if !w.Admit(d, w.databases[d], h.stored, d) {
+		return
+	}
 	h.of[i] = watch{open: true, told: h.stored, opened: w.a.position()}
+}
+
+// FirstPosition lets a deployment that has stored no position of the target's database, and is about to refer to it, ask for one: it shows later that
+// the database has lost the deployment. It returns false when it has none.
+func (w *World) FirstPosition(d int) bool {
+	h := &w.watching[d]
+	if h.stored != (position{}) {
+		return true
+	}
+	if !w.Admit(d, w.databases[d], position{}, d) {
+		return false
+	}
+	w.a.flushed = w.a.mark
+	h.stored = w.a.position()
+	h.newest = h.stored
+	return true
 }
 
 // Bookmark sends the present position to an open watch, when the log is on disk up to it.

@@ -121,7 +121,8 @@ func play(seed uint64, m Mistakes) *World {
 		w.ApplyListed,
 		w.Restart,
 		func() { w.Disable(late, w.r.IntN(2) == 0) },
-		func() { w.Impersonate(holder) },
+		func() { w.Impersonate(any()) },
+		w.Attack,
 		func() { w.backup = w.a.clone() },
 		func() {
 			w.list(target, listing{database: w.databases[target], appliedIn: w.registry.server, disabled: w.r.IntN(2) == 0})

@@ -12,12 +12,14 @@ import (
 	"slices"
 )
 
-// The deployments. The late one comes during the schedule: backups of before do not know it.
+// The deployments. The late one comes during the schedule: backups of before do not know it. The stranger never comes: it has a certificate, and
+// nothing at the target's deployment.
 const (
 	target = iota
 	holder
 	late
 	deployments
+	stranger = deployments
 )
 
 // empty is the identity of the database over which a holder's process is started by mistake.
@@ -29,9 +31,10 @@ type Mistakes struct {
 	HeardIsNotNeeded, OlderCopyIsNotNoticed, RevisionsAlone, AppliedBeforeCounts bool
 	// Of the target's deployment.
 	TrustsAnyList, DeletesWhileItAsks, LaterListedAreNotAwaited, CallersAreNotAwaited, CountedForEver,
-	AnyEpochConfirms, DatabasesAreNotCompared, FirstDatabaseCounts, FormerDatabasesCount bool
+	AnyEpochConfirms, DatabasesAreNotCompared, FirstDatabaseCounts, FormerDatabasesCount,
+	StrangersAreAwaited, InventedPositionsCount, PositionsOfOthersCount, LostHoldersAreStrangers bool
 	// Of the holders' deployments.
-	DisabledIsNo, CommitsInAnyEpoch bool
+	DisabledIsNo, CommitsInAnyEpoch, EstablishesWithoutAPosition bool
 	// Of positions: the target's deployment, then the holders'.
 	OwnMarkIsNotCompared, AheadIsResetAlone, LaterEpochsShowNothing, EachOtherEpochIsLater, BookmarksBeforeTheDisk, IdleBookmarksStay,
 	UntoldPositionsAreReplaced, PositionsAreInMemory, KnownEpochIsRefused bool
@@ -121,6 +124,9 @@ func (w *World) Establish(d int) {
 	if !w.came[d] || h.refers || h.dangling || h.established != 0 || !w.call(d, w.databases[d]) || w.a.deleted || w.known[d].disabled {
 		return
 	}
+	if !w.EstablishesWithoutAPosition && !w.FirstPosition(d) {
+		return
+	}
 	if _, listed := w.known[d]; !listed || !w.commits() { // unknown is not "no": the write is repeated
 		return
 	}
@@ -196,6 +202,7 @@ func (w *World) Recover() {
 		w.await(d)
 	}
 	w.take()
+	w.checkStranger()
 	w.count["recovered"]++
 }
 
@@ -221,9 +228,24 @@ func (w *World) take() {
 	}
 }
 
+// isStranger reports whether a deployment is neither listed nor has anything at the target's deployment. Before the first environment of the process
+// that is unknown.
+func (w *World) isStranger(d int) bool {
+	_, listed := w.known[d]
+	return w.known != nil && !listed && !w.a.related[d] && !w.a.blockades[d] && !w.a.unconfirmed[d]
+}
+
 // call is a call of another deployment, or an answer of it, with the identity of its database. It returns false when the caller is
 // not believed, or cannot be judged yet.
 func (w *World) call(d, database int) bool {
+	if w.isStranger(d) && !w.StrangersAreAwaited {
+		return false
+	}
+	return w.meet(d, database)
+}
+
+// meet takes a call of a deployment that is no stranger.
+func (w *World) meet(d, database int) bool {
 	met, known := w.a.met[d]
 	if !known && w.a.mayHaveLost && !w.FirstDatabaseCounts {
 		if w.a.awaiting || w.known == nil {
@@ -246,6 +268,44 @@ func (w *World) call(d, database int) bool {
 		w.await(d)
 	}
 	return true
+}
+
+// Admit decides about a watch that a deployment opens with a stored position. One of the target's database shows that the database has lost a
+// deployment that it followed before: it is waited for. One that nobody issued, or issued to another deployment, shows nothing.
+func (w *World) Admit(d, database int, shown position, issuedTo int) bool {
+	proved := shown != (position{}) && issuedTo == d || w.InventedPositionsCount && issuedTo < 0 || w.PositionsOfOthersCount && issuedTo >= 0
+	switch {
+	case !w.isStranger(d):
+		return w.meet(d, database)
+	case !proved && !w.StrangersAreAwaited || w.LostHoldersAreStrangers || !w.a.mayHaveLost:
+		return false
+	}
+	w.count["remembered"]++
+	if !w.meet(d, database) {
+		return false
+	}
+	if d == stranger {
+		w.checkStranger()
+	}
+	return true
+}
+
+// Attack lets the stranger call, and open watches with what it has: nothing, an invented position, or one that was issued to another deployment.
+func (w *World) Attack() {
+	const invented = -1
+	w.call(stranger, empty)
+	w.Admit(stranger, empty, position{}, stranger)
+	w.Admit(stranger, empty, position{w.a.epoch, w.a.mark}, invented)
+	for d := range w.watching {
+		w.Admit(stranger, empty, w.watching[d].stored, d)
+	}
+	w.checkStranger()
+}
+
+func (w *World) checkStranger() {
+	if w.a.unconfirmed[stranger] {
+		w.report("I13: a stranger is waited for")
+	}
 }
 
 // Compare tells a deployment the epoch, if it is waited for; the deployment compares its reference with the target's database, and

@@ -3,6 +3,8 @@
 package follow
 
 import (
+	"sync"
+
 	"github.com/db-controller/db-controller/schema/shadow/internal/cascade"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
@@ -17,6 +19,8 @@ type Follower struct {
 	progress *progress.Recorder
 	// walks over the holders of targets that were interrupted.
 	walks walks
+	// positioned are the deployments (checkedPosition by schema.DeploymentID) that have a stored position.
+	positioned sync.Map
 }
 
 // New joins the parts.

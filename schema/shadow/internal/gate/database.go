@@ -10,7 +10,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"go.uber.org/zap"
 
-	"github.com/db-controller/db-controller/internal/requestid"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
@@ -42,10 +41,13 @@ WHERE id = $1 AND (database_id IS NULL OR NOT ` + relatedSQL + `)`
 )
 
 // CheckDatabase compares the identity of another deployment's database, as it reports it, with the recorded one, and records the
-// first. When they differ and nothing is at stake, it records the new one; otherwise it fails with *DatabaseError.
+// first. When they differ and nothing is at stake, it records the new one; otherwise it fails with *DatabaseError. It fails as CheckCaller does.
 func (s *Gate) CheckDatabase(ctx context.Context, with schema.DeploymentID, database uuid.UUID) error {
 	if known, ok := s.checkedDatabases.Load(with); ok && known == database {
 		return nil
+	}
+	if err := s.CheckCaller(ctx, with); err != nil {
+		return err
 	}
 	id, err := s.Names.Deployment(ctx, with)
 	if err != nil {
@@ -207,17 +209,17 @@ type AcceptedDatabase struct {
 
 const (
 	// Nothing is deleted until the deployment has compared. The epoch of the former database is replaced even by a smaller one,
-	// since the former clock may have been ahead.
+	// since the former clock may have been ahead. A position of the former one shows the new one nothing.
 	acceptSQL = `
+WITH former AS (
+    UPDATE dbcontroller.position p SET token = '' FROM dbcontroller.deployment d
+    WHERE p.deployment_id = $1 AND d.id = $1 AND d.database_id IS DISTINCT FROM $2
+)
 UPDATE dbcontroller.deployment
 SET database_id = $2, epoch = CASE WHEN database_id IS NULL THEN GREATEST(epoch, $3) ELSE $3 END, unconfirmed = true
 WHERE id = $1 AND database_id IS DISTINCT FROM $2`
 
 	insertOperatorDecisionSQL = `INSERT INTO dbcontroller.word (deployment_id, what, reason, said_by) VALUES ($1, $2, $3, $4)`
-
-	selectOperatorDecisionsSQL = `
-SELECT d.service, d.region, w.what, w.reason, w.said_by, w.said_at
-FROM dbcontroller.word w JOIN dbcontroller.deployment d ON d.id = w.deployment_id ORDER BY w.seq DESC LIMIT 100`
 )
 
 // AcceptDatabase applies and records the decision. Both sides compare, as after a failover: commits of the former database are
@@ -278,55 +280,10 @@ func (s *Gate) RecordDecision(ctx context.Context, of int32, what, reason, by st
 	})
 }
 
-// OperatorDecision is a stored decision of an operator about another deployment.
-type OperatorDecision struct {
-	Deployment       schema.DeploymentID
-	What, Reason, By string
-	At               time.Time
-}
-
-// OperatorDecisions returns the last 100 decisions, newest first.
-func (s *Gate) OperatorDecisions(ctx context.Context) ([]OperatorDecision, error) {
-	rows, err := s.Pool.Query(ctx, selectOperatorDecisionsSQL)
-	if err != nil {
-		return nil, fmt.Errorf("read the operators' decisions: %w", err)
-	}
-	out, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (w OperatorDecision, err error) {
-		err = row.Scan(&w.Deployment.Service, &w.Deployment.Region, &w.What, &w.Reason, &w.By, &w.At)
-		return w, err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("read the operators' decisions: %w", err)
-	}
-	return out, nil
-}
-
 const danglingActed = "DANGLING_ACTED"
 
 // RecordDanglingActed records an operator's decision (by) that references to lost resources of a deployment act as at deletions of
 // their targets.
 func (s *Gate) RecordDanglingActed(ctx context.Context, of int32, reason, by string) error {
 	return s.RecordDecision(ctx, of, danglingActed, reason, by, func(pgx.Tx) (bool, error) { return true, nil })
-}
-
-const comparisonWaived = "COMPARISON_WAIVED"
-
-// WaiveComparison is an operator's decision that deletions here no longer wait for a deployment that has to compare its references
-// after a failover, here or there. Targets of its references that this database has lost may then be deleted; if it compares after
-// all, such references are marked dangling. It is idempotent, and without effect for a deployment that is not waited for. The
-// decision is recorded with its reason and its author (by).
-func (s *Gate) WaiveComparison(ctx context.Context, of schema.DeploymentID, reason, by string) error {
-	id, err := s.Names.Deployment(ctx, of)
-	if err != nil {
-		return err
-	}
-	err = s.RecordDecision(ctx, id, comparisonWaived, reason, by, func(tx pgx.Tx) (bool, error) {
-		tag, err := tx.Exec(ctx, ForgetUnconfirmedSQL, id)
-		return tag.RowsAffected() > 0, err
-	})
-	if err != nil {
-		return fmt.Errorf("waive the comparison of %s: %w", of, err)
-	}
-	s.Log.Warn("waived the comparison of references: deletions do not wait for this deployment", zap.Stringer("for", of), zap.String("by", by), zap.String("reason", reason), requestid.Field(ctx))
-	return nil
 }

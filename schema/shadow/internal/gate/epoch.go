@@ -340,6 +340,9 @@ WHERE a <> {announce_epoch} OR EXISTS (SELECT FROM dbcontroller.deployment WHERE
 // messages of earlier epochs count for nothing; writes that may rely on them hold the version lock shared until they commit. The greater epoch
 // counts, in any order of arrival; it is returned.
 func (s *Gate) RecordPeerEpoch(ctx context.Context, from schema.DeploymentID, epoch uuid.UUID) (known uuid.UUID, err error) {
+	if err := s.CheckCaller(ctx, from); err != nil {
+		return known, err
+	}
 	id, err := s.Names.Deployment(ctx, from)
 	if err != nil {
 		return known, err
@@ -354,9 +357,6 @@ func (s *Gate) RecordPeerEpoch(ctx context.Context, from schema.DeploymentID, ep
 		}
 		if decommissioned { // nothing may wait for a deployment whose calls are refused
 			return peer.ErrDecommissioned
-		}
-		if err := s.checkStranger(ctx, tx, from, id); err != nil {
-			return err
 		}
 		if err := tx.QueryRow(ctx, learnEpochSQL, id, epoch).Scan(&moved, &known); err != nil || !moved {
 			return err

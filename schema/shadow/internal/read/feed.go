@@ -62,9 +62,29 @@ func Followed(g *gate.Gate, err error) error {
 }
 
 // CheckKept fails, with ErrReset, when a token that a holder's deployment has kept of its watch of deletions is ahead of this
-// database: an older copy has taken its place, and a new epoch begins.
+// database: an older copy has taken its place, and a new epoch begins. The token is empty when none is kept. A stranger is refused
+// (ErrStranger), unless the token shows that the database has lost it.
 func (s *Reader) CheckKept(ctx context.Context, holder schema.DeploymentID, token string) error {
-	return Followed(s.gate, s.Feeds.CheckAhead(ctx, token, NoticesFilter(holder)))
+	if token != "" {
+		if err := s.Feeds.CheckAhead(ctx, token, NoticesFilter(holder)); err != nil {
+			return Followed(s.gate, err)
+		}
+	}
+	err := s.gate.CheckCaller(ctx, holder)
+	if !errors.Is(err, peer.ErrStranger) || token == "" {
+		return err
+	}
+	issued, failed := s.Feeds.Issued(ctx, token, NoticesFilter(holder))
+	if issued && failed == nil {
+		issued, failed = s.gate.Readmit(ctx, holder)
+	}
+	if failed != nil {
+		return Followed(s.gate, failed)
+	}
+	if issued {
+		return nil
+	}
+	return err
 }
 
 // WatchDeletions delivers the notices of a holder's deployment: the deletions that it has not acknowledged.

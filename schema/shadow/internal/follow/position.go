@@ -1,11 +1,13 @@
-package gate
+package follow
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/db-controller/db-controller/schema"
@@ -26,8 +28,29 @@ WITH i AS (
 SELECT deployment_id FROM moved UNION ALL SELECT deployment_id FROM added`
 )
 
+// checkedPosition is when a deployment was last seen to have a stored position, and in which epoch of this database.
+type checkedPosition struct {
+	at    time.Time
+	epoch uuid.UUID
+}
+
+// HasPosition reports whether a position of another deployment is stored. It reads the database once a second at most.
+func (s *Follower) HasPosition(ctx context.Context, of schema.DeploymentID) (bool, error) {
+	epoch := s.gate.PresentEpoch()
+	if c, ok := s.positioned.Load(of); ok && c.(checkedPosition).epoch == epoch && time.Since(c.(checkedPosition).at) < time.Second {
+		return true, nil
+	}
+	at := time.Now()
+	token, err := s.Position(ctx, of)
+	if err != nil || token == "" {
+		return false, err
+	}
+	s.positioned.Store(of, checkedPosition{at, epoch})
+	return true, nil
+}
+
 // Position returns the stored token of the watch of deletions of another deployment; empty when none is stored.
-func (s *Gate) Position(ctx context.Context, of schema.DeploymentID) (token string, err error) {
+func (s *Follower) Position(ctx context.Context, of schema.DeploymentID) (token string, err error) {
 	id, err := s.Names.Deployment(ctx, of)
 	if err != nil {
 		return "", err
@@ -41,7 +64,7 @@ func (s *Gate) Position(ctx context.Context, of schema.DeploymentID) (token stri
 
 // KeepPositions stores tokens of watches of deletions, with one statement. It reports false for those in whose place another token than
 // Was is stored.
-func (s *Gate) KeepPositions(ctx context.Context, positions []peer.Position) (kept []bool, err error) {
+func (s *Follower) KeepPositions(ctx context.Context, positions []peer.Position) (kept []bool, err error) {
 	ids, was, tokens := make([]int32, len(positions)), make([]string, len(positions)), make([]string, len(positions))
 	for i, p := range positions {
 		if ids[i], err = s.Names.Deployment(ctx, p.Of); err != nil {
