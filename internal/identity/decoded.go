@@ -2,8 +2,12 @@ package identity
 
 import (
 	"errors"
+	"fmt"
 
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
@@ -71,4 +75,34 @@ func decodedLevel(of protoreflect.MessageDescriptor, raw []byte, levels int) (by
 		bytes += below
 	}
 	return bytes, nil
+}
+
+// AnswerCodec is the codec of a client that decodes no answer which takes more memory than Most: grpc.ForceCodecV2. It is of one call.
+type AnswerCodec struct {
+	encoding.CodecV2
+	Most int64
+	// TooLarge is set by an answer that would take more.
+	TooLarge bool
+}
+
+// NewAnswerCodec returns an AnswerCodec.
+func NewAnswerCodec(most int64) *AnswerCodec {
+	return &AnswerCodec{CodecV2: encoding.GetCodecV2("proto"), Most: most}
+}
+
+// Unmarshal implements encoding.CodecV2.
+func (c *AnswerCodec) Unmarshal(data mem.BufferSlice, v any) error {
+	if m, ok := v.(proto.Message); ok && int64(data.Len())*(messageBytes+fieldBytes) > c.Most { // else it takes less in any case
+		raw := data.MaterializeToBuffer(mem.DefaultBufferPool())
+		defer raw.Free()
+		bytes, err := DecodedBytes(m.ProtoReflect().Descriptor(), raw.ReadOnlyData())
+		if err == nil && bytes > c.Most {
+			c.TooLarge = true
+			err = fmt.Errorf("the answer would take %d MiB of memory, at most %d are allowed", bytes>>20, c.Most>>20)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return c.CodecV2.Unmarshal(data, v)
 }

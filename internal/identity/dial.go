@@ -12,6 +12,8 @@ import (
 const (
 	// MaxMessageBytes bounds an answer.
 	MaxMessageBytes = 16 << 20
+	// maxHeaderBytes bounds the headers of an answer, and its error with its details.
+	maxHeaderBytes = 64 << 10
 	// MaxRequestBytes bounds a request.
 	MaxRequestBytes = 4 << 20
 )
@@ -32,6 +34,7 @@ func dialOptions(with credentials.TransportCredentials) []grpc.DialOption {
 	return []grpc.DialOption{
 		grpc.WithTransportCredentials(with),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(MaxMessageBytes)),
+		grpc.WithMaxHeaderListSize(maxHeaderBytes),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 20 * time.Second, Timeout: 5 * time.Second}),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			MinConnectTimeout: 2 * time.Second,

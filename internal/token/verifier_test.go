@@ -10,6 +10,7 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -119,6 +120,65 @@ func TestSignedTokens(t *testing.T) {
 	} {
 		_, err := v.Verify(t.Context(), c.token)
 		require.ErrorContains(t, err, c.want, name)
+	}
+}
+
+// A token does not bring its own key, nor a place where its key is; extensions that nobody here knows, numbers that are no times, and names that look
+// like others are refused. Of a claim that is there twice one counts for everything.
+func TestTokensWithTricks(t *testing.T) {
+	t.Parallel()
+	good, evil := rsaSigner(t, "1"), rsaSigner(t, "1")
+	file := filepath.Join(t.TempDir(), "jwks.json")
+	require.NoError(t, os.WriteFile(file, keySet(t, good), 0o600))
+	v, _ := load(t, config(file))
+	payload := func(claims string) string {
+		return fmt.Sprintf(`{"iss":%q,"aud":"db-controller","sub":"ann","exp":%d%s}`, issuer, time.Now().Add(time.Hour).Unix(), claims)
+	}
+	with := func(by signer, raw string, options *jose.SignerOptions) string {
+		signer, err := jose.NewSigner(jose.SigningKey{Algorithm: by.alg, Key: jose.JSONWebKey{Key: by.key, KeyID: by.id}}, options)
+		require.NoError(t, err)
+		signed, err := signer.Sign([]byte(raw))
+		require.NoError(t, err)
+		text, err := signed.CompactSerialize()
+		require.NoError(t, err)
+		return text
+	}
+	header := func(name jose.HeaderKey, value any) *jose.SignerOptions {
+		return (&jose.SignerOptions{}).WithHeader(name, value)
+	}
+	for name, tok := range map[string]string{
+		"its own key":                      with(evil, payload(""), &jose.SignerOptions{EmbedJWK: true}),
+		"the address of its key set":       with(evil, payload(""), header("jku", "file://"+file)),
+		"a certificate of its own":         with(evil, payload(""), header("x5u", "https://evil.example.org")),
+		"an extension that is critical":    with(good, payload(""), header("crit", []string{"x"})),
+		"an end that is no time":           with(good, payload(`,"exp":1e300`), nil),
+		"a text as its end":                with(good, payload(`,"exp":"never"`), nil),
+		"a negative end":                   with(good, payload(`,"exp":-1`), nil),
+		"a name with a space":              with(good, payload(`,"sub":"ann "`), nil),
+		"a name with a new line":           with(good, payload(`,"sub":"ann\noperator/eve"`), nil),
+		"a name with NUL":                  with(good, payload(`,"sub":"ann\u0000"`), nil),
+		"a name with a mark of directions": with(good, payload(`,"sub":"\u202eann"`), nil),
+		"a name that looks like another":   with(good, payload(`,"sub":"\u0430nn"`), nil),
+		"an operator's identity":           with(good, payload(`,"sub":"operator/eve"`), nil),
+		"a list of names":                  with(good, payload(`,"sub":["ann","eve"]`), nil),
+		"a name of 10,000 bytes":           with(good, payload(`,"sub":"`+strings.Repeat("a", 3000)+`"`), nil),
+		"an audience that begins alike":    with(good, payload(`,"aud":["db-controller-2"]`), nil),
+		"several tokens":                   good.sign(t, nil) + "," + good.sign(t, nil),
+		"the form of JSON":                 `{"payload":"e30","signatures":[]}`,
+	} {
+		_, err := v.Verify(t.Context(), tok)
+		require.Error(t, err, name)
+		require.Less(t, len(err.Error()), 1000, name)
+	}
+	twice, err := v.Verify(t.Context(), with(good, payload(`,"sub":"eve"`), nil))
+	require.NoError(t, err)
+	require.Equal(t, "user/eve", twice.Identity.String())
+	many, err := v.Verify(t.Context(), with(good, payload(`,"groups":["`+strings.Repeat(`g","`, 900)+`sre"]`), nil))
+	require.NoError(t, err)
+	require.LessOrEqual(t, len(many.Groups), 100)
+	_, err = v.Verify(t.Context(), with(good, payload(`,"groups":{"sre":true}`), nil))
+	if err == nil {
+		t.Log("groups of another form are none")
 	}
 }
 

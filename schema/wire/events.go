@@ -32,6 +32,9 @@ func WorkEvent(msg *schemav1.WatchResourceShadowsResponse, known map[string]sche
 	return out, nil
 }
 
+// maxKindBytes bounds the name of a kind, as schema.CheckKind does.
+const maxKindBytes = 63
+
 // DeletionEvent reads an event of deletions.
 func DeletionEvent(msg *schemav1.WatchImportedServiceDeletionsResponse) (out schema.Event[schema.Deletion], err error) {
 	switch e := msg.GetEvent().(type) {
@@ -43,6 +46,9 @@ func DeletionEvent(msg *schemav1.WatchImportedServiceDeletionsResponse) (out sch
 			d := schema.Deletion{Seq: e.Upsert.GetNotices()[i], Kind: r.GetKind(), Name: r.GetName()}
 			if d.UID, err = UID(r.GetUid()); err != nil {
 				return out, err
+			}
+			if len(d.Name) > schema.MaxNameBytes || len(d.Kind) > maxKindBytes { // they stay in memory until the deletion is acknowledged
+				return out, fmt.Errorf("a name of %d bytes, a kind of %d: too long", len(d.Name), len(d.Kind))
 			}
 			out.Items = append(out.Items, d)
 		}

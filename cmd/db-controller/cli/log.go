@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -37,7 +38,24 @@ func newLogger(cmd *cobra.Command, level zap.AtomicLevel) *zap.Logger {
 	encoding.EncodeTime = func(t time.Time, to zapcore.PrimitiveArrayEncoder) { zapcore.RFC3339NanoTimeEncoder(t.UTC(), to) }
 	core := zapcore.NewCore(zapcore.NewJSONEncoder(encoding), out, level)
 	// As zap's production configuration: of equal lines, the first 100 a second and then every hundredth.
-	return zap.New(zapcore.NewSamplerWithOptions(core, time.Second, 100, 100), options...)
+	return zap.New(audited{zapcore.NewSamplerWithOptions(core, time.Second, 100, 100), core}, options...)
+}
+
+// audited leaves out no line of the logger audit: a caller could hide one among many.
+type audited struct {
+	zapcore.Core // all other lines
+	audit        zapcore.Core
+}
+
+func (c audited) With(fields []zap.Field) zapcore.Core {
+	return audited{c.Core.With(fields), c.audit.With(fields)}
+}
+
+func (c audited) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
+	if entry.LoggerName == "audit" || strings.HasSuffix(entry.LoggerName, ".audit") {
+		return c.audit.Check(entry, checked)
+	}
+	return c.Core.Check(entry, checked)
 }
 
 // FollowLogLevel reads the log level again with each SIGHUP, from where it came: the configuration file. A level from the command line or

@@ -51,8 +51,9 @@ type Config struct {
 // Access holds the rights of the newest environment.
 type Access struct {
 	cfg Config
-	// audit has a line for each delete and each denial; of equal denials ten a second.
-	audit *zap.Logger
+	// audit has a line for each delete and operate, and for each denial within denials.
+	audit   *zap.Logger
+	denials denials
 
 	mu     sync.Mutex
 	of     *schema.Environment // guarded by mu; that rights were compiled from
@@ -62,7 +63,7 @@ type Access struct {
 // New returns the access to one deployment.
 func New(cfg Config) *Access {
 	sampled := zap.WrapCore(func(core zapcore.Core) zapcore.Core { return zapcore.NewSamplerWithOptions(core, time.Second, 10, 0) })
-	return &Access{cfg: cfg, audit: cfg.Logger.Named("audit").WithOptions(sampled)}
+	return &Access{cfg: cfg, audit: cfg.Logger.Named("audit").WithOptions(sampled), denials: denials{of: map[identity.Identity]*denied{}}}
 }
 
 // current returns the rights of the newest environment.
@@ -174,7 +175,9 @@ func (a *Access) demand(ctx context.Context, who identity.Caller, method string,
 		zap.Stringer("identity", who.Identity), zap.String("proof", who.Proof), zap.String("method", method), zap.String("verb", string(d.verb)), requestid.Field(ctx),
 	}
 	if len(denied.Names) > 0 {
-		a.audit.Info("denied", append(fields, zap.Int("names", len(denied.Names)), zap.Stringer("first", denied.Names[0]))...)
+		if fields, log := a.denials.fields(who.Identity, fields); log {
+			a.cfg.Logger.Named("audit").Info("denied", append(fields, zap.Int("names", len(denied.Names)), zap.Stringer("first", denied.Names[0]))...)
+		}
 		return denied
 	}
 	if len(d.names) > 0 && (d.verb == schema.Delete || d.verb == schema.Operate) {

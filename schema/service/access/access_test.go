@@ -15,6 +15,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -166,6 +167,34 @@ func TestEachRequestNeedsItsRight(t *testing.T) {
 }
 
 // A process that has not adopted the running version does not know who holds a finalizer: it allows and denies nothing by its own version.
+// Many denials of one identity leave the first ones of a second in the audit, and hide none of others; the next line of the identity says how many
+// were left out.
+func TestDenialsOfOneIdentityHideNoOthers(t *testing.T) {
+	t.Parallel()
+	core, logged := observer.New(zap.InfoLevel)
+	a, _ := newAccess(t, declared, func(c *access.Config) { c.Logger = zap.New(core) })
+	synctest.Test(t, func(t *testing.T) {
+		denied := func(name string) {
+			_, err := call(a, as(t, identity.RoleUser, name), resourcev1.ResourceService_GetResource_FullMethodName, &resourcev1.GetResourceRequest{Name: "things/x"}, fine)
+			require.Equal(t, codes.PermissionDenied, status.Code(err))
+		}
+		lines := func(name string) []observer.LoggedEntry {
+			return logged.FilterField(zap.Stringer("identity", identity.Identity{Role: identity.RoleUser, Name: name})).All()
+		}
+		for range 1000 {
+			denied("ann")
+		}
+		denied("ben")
+		require.Len(t, lines("ann"), 10)
+		require.Len(t, lines("ben"), 1)
+		time.Sleep(time.Second)
+		denied("ann")
+		require.Len(t, lines("ann"), 11)
+		require.Equal(t, int64(990), lines("ann")[10].ContextMap()["left_out"])
+		require.Equal(t, "audit", lines("ben")[0].LoggerName)
+	})
+}
+
 func TestAnOlderVersionNamesNoHolder(t *testing.T) {
 	t.Parallel()
 	a, _ := newAccess(t, declared, func(c *access.Config) {

@@ -67,7 +67,7 @@ func (p *Peers) interceptors(id schema.DeploymentID) []grpc.DialOption {
 			}
 			return &addresslessStream{stream, func(err error) error { return withoutAddresses(p.hear(id, method, err)) }}, nil
 		}),
-		grpc.WithChainUnaryInterceptor(p.checkAnswers(id), p.beginWithAPosition(id)), grpc.WithChainStreamInterceptor(p.sendDatabase),
+		grpc.WithChainUnaryInterceptor(p.checkAnswers(id), p.beginWithAPosition(id), boundAnswers()), grpc.WithChainStreamInterceptor(p.sendDatabase, boundEvents),
 	)
 }
 

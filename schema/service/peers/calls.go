@@ -177,6 +177,20 @@ func (p *Peers) Acknowledge(ctx context.Context, target schema.DeploymentID, epo
 	}
 }
 
+// leastPart is the least time of a call that has to be repeated because it is done in parts. A deployment works at a part for about two seconds; one
+// that answers at once is not called without a pause, for ever.
+const leastPart = time.Second
+
+// endPart returns a second after a part has begun.
+func endPart(ctx context.Context, began time.Time) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(time.Until(began.Add(leastPart))):
+		return nil
+	}
+}
+
 func (p *Peers) acknowledge(ctx context.Context, target schema.DeploymentID, req *schemav1.AcknowledgeDeletionsRequest) (more bool, err error) {
 	client, err := p.Client(target)
 	if err != nil {
@@ -184,6 +198,10 @@ func (p *Peers) acknowledge(ctx context.Context, target schema.DeploymentID, req
 	}
 	ctx, cancel := context.WithTimeout(ctx, longPeerTimeout)
 	defer cancel()
+	began := time.Now()
 	answer, err := client.AcknowledgeDeletions(ctx, req)
-	return answer.GetMore(), err
+	if err != nil || !answer.GetMore() {
+		return false, err
+	}
+	return true, endPart(ctx, began)
 }

@@ -3,6 +3,7 @@ package peers
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -52,6 +53,11 @@ func ownerQuestionsProto(questions []peer.OwnerQuestion, validateOnly bool) *sch
 
 func readOwnerAnswers(answer *schemav1.CheckOwnersResponse) (*peer.OwnerAnswers, error) {
 	out := &peer.OwnerAnswers{Version: answer.GetVersion(), Generation: answer.GetGeneration()}
+	if out.Version != "" { // it is stored with the ownees
+		if err := schema.CheckVersion(out.Version); err != nil {
+			return nil, err
+		}
+	}
 	deletions := make([]schema.Deletion, len(answer.GetAnswers()))
 	wire.SetCauses(deletions, answer.GetCauses(), answer.GetCauseOf())
 	for i, a := range answer.GetAnswers() {
@@ -109,7 +115,11 @@ func (p *Peers) DropOwners(ctx context.Context, at schema.DeploymentID, epoch uu
 	}
 	ctx, cancel := context.WithTimeout(ctx, longPeerTimeout)
 	defer cancel()
+	began := time.Now()
 	answer, err := client.DropOwners(ctx, req)
+	if err == nil && answer.GetMore() {
+		err = endPart(ctx, began)
+	}
 	if err != nil {
 		return nil, false, err
 	}
@@ -129,6 +139,10 @@ func (p *Peers) UpgradeOwners(ctx context.Context, at schema.DeploymentID, u *pe
 	}
 	ctx, cancel := context.WithTimeout(ctx, longPeerTimeout)
 	defer cancel()
+	began := time.Now()
 	answer, err := client.UpgradeOwnerReferences(ctx, req)
+	if err == nil && answer.GetRemaining() != 0 {
+		err = endPart(ctx, began)
+	}
 	return answer.GetRemaining(), err
 }
