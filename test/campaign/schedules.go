@@ -35,8 +35,8 @@ type stage struct {
 	n       int
 }
 
-// newStage returns a world for schedules: blockades expire late and nothing is compared in the background, so that no timer repairs anything.
-func newStage(t testing.TB, binary string) *World {
+// worldOfSchedules returns a world in which blockades expire late and nothing is compared in the background, so that no timer repairs anything.
+func worldOfSchedules(t testing.TB, binary string) *World {
 	t.Helper()
 	w := NewWorld(t, binary, false, "--tentative-ttl", "1m", "--audit-interval", "0")
 	w.calm = true

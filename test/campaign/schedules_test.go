@@ -10,7 +10,7 @@ func TestSchedulesOfRights_I2_I3_I4_I15_I31(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts five processes")
 	}
-	w := newStage(t, os.Getenv("DBCONTROLLER_CAMPAIGN_BINARY"))
+	w := worldOfSchedules(t, os.Getenv("DBCONTROLLER_CAMPAIGN_BINARY"))
 	for _, s := range ofRights {
 		t.Run(s.name, func(t *testing.T) { w.perform(t, s) })
 	}

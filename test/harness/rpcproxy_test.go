@@ -56,4 +56,13 @@ func TestACallThatComesOnceMoreIsOnItsWay(t *testing.T) {
 	require.EqualValues(t, 1, calls.Load())
 	require.NoError(t, proxy.Landed(t.Context()))
 	require.EqualValues(t, 2, calls.Load())
+
+	var executed atomic.Int32 // and an answer is sent when Executed has returned
+	mend = proxy.Suffer(func(identity.Identity, string) Mishap {
+		return Mishap{Executed: func() { executed.Store(calls.Load()) }}
+	})
+	_, err = healthv1.NewHealthClient(conn).Check(t.Context(), &healthv1.HealthCheckRequest{})
+	require.NoError(t, err)
+	mend()
+	require.EqualValues(t, 3, executed.Load())
 }
