@@ -126,13 +126,13 @@ func TestWhoWasWaitedForIsWaitedForAgain_I2_I3(t *testing.T) {
 	t.Parallel()
 	for name, recover := range map[string]func(*testing.T, *harness.Box){
 		"listed": func(_ *testing.T, b *harness.Box) { b.Recover(aWest) },
-		"calls by itself": func(t *testing.T, b *harness.Box) {
+		"opens its watch by itself": func(t *testing.T, b *harness.Box) {
 			t.Helper()
 			store := b.Stores[b.ID(aWest)]
 			_, err := store.NoticeEpoch(t.Context())
 			require.NoError(t, err)
 			require.NoError(t, store.Recover(t.Context(), without(b, bEast)))
-			require.NoError(t, store.CheckDatabase(t.Context(), b.ID(bEast), b.Stores[b.ID(bEast)].Database()))
+			require.NoError(t, b.OpenWatch(b.ID(bEast), b.ID(aWest)))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
