@@ -55,6 +55,7 @@ func (p *Player) blockLate(ctx context.Context) {
 	if target == "" {
 		return
 	}
+	uid := p.o.rows[target].UID
 	p.holdBack(root)
 	defer func() { p.held() }()
 	if p.Delete(ctx, root); p.o.there(root) {
@@ -67,6 +68,7 @@ func (p *Player) blockLate(ctx context.Context) {
 		}
 		if p.refer(ctx, holder, "b1", target); p.o.held[[2]string{holder, target}] {
 			p.c.add("blocked a resource that a deletion was reaching", 1)
+			p.blockToTheEnd(ctx, holder, target, uid)
 			return
 		}
 	}
@@ -199,7 +201,7 @@ func (p *Player) referInTheDark(ctx context.Context) {
 	if p.o.flight[target] || !p.o.there(target) {
 		return
 	}
-	for began := time.Now(); !p.asks(ctx, holders[0], hasRightSQL, target) && time.Since(began) < time.Second; <-time.After(10 * time.Millisecond) {
+	for began := time.Now(); !p.asks(ctx, holders[0], hasRightSQL, p.o.rows[target].UID) && time.Since(began) < time.Second; <-time.After(10 * time.Millisecond) {
 	}
 	mend := p.siteOf(target).calls.Suffer(func(who identity.Identity, _ string) harness.Mishap {
 		return harness.Mishap{Cut: who.Role == identity.RoleDeployment}

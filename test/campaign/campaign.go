@@ -89,6 +89,7 @@ func Play(t testing.TB, plan Plan, c *Coverage) {
 			p.Step(ctx)
 		}
 		p.recall(ctx)
+		p.blockLate(ctx)
 		w.calm = plan.Calm
 	}
 	p.Rest(ctx)

@@ -21,7 +21,7 @@ func (p *Player) recall(ctx context.Context) {
 	}
 	p.only(ctx, holder, refs)
 	p.only(ctx, may, nil)
-	if p.asks(ctx, holder, blocksUnderRightSQL, target) {
+	if p.asks(ctx, holder, blocksUnderRightSQL, p.o.rows[target].UID) {
 		p.c.add("blocked a resource under a right, and deleted it", 1)
 	}
 	if !p.w.calm && p.g.IntN(3) == 0 {
@@ -44,13 +44,41 @@ func (p *Player) mayBlock(ctx context.Context) (target, may, holder string) {
 		if p.only(ctx, holders[0], map[string][]string{"b1": {target}, "bl": {target}}); p.o.flight[target] || !p.o.there(target) {
 			continue
 		}
-		for began := time.Now(); time.Since(began) < time.Second; <-time.After(10 * time.Millisecond) {
-			if p.asks(ctx, holders[0], hasBlockRightSQL, target) {
-				return target, holders[0], holders[1]
-			}
+		if p.awaitsRight(ctx, holders[0], p.o.rows[target].UID) {
+			return target, holders[0], holders[1]
 		}
 	}
 	return "", "", ""
+}
+
+// awaitsRight waits a while for the right of a holder's deployment to block a target.
+func (p *Player) awaitsRight(ctx context.Context, holder, uid string) bool {
+	for began := time.Now(); time.Since(began) < time.Second; <-time.After(10 * time.Millisecond) {
+		if p.asks(ctx, holder, hasBlockRightSQL, uid) {
+			return true
+		}
+	}
+	return false
+}
+
+// blockToTheEnd lets a holder, which blocks a target that a deletion elsewhere is about to reach, give its deployment the right to do so, and
+// another one there block the target under the right. The target waits for that one when the first one has let go.
+func (p *Player) blockToTheEnd(ctx context.Context, first, target, uid string) {
+	p.t.Helper()
+	for _, holder := range p.g.names {
+		if holder == first || at(holder) != at(first) || at(holder) == at(target) || p.o.flight[holder] || !p.g.has(holder, "b1", target) {
+			continue
+		}
+		if p.only(ctx, first, map[string][]string{"b1": {target}, "bl": {target}}); !p.awaitsRight(ctx, first, uid) {
+			return
+		}
+		p.only(ctx, holder, map[string][]string{"b1": {target}})
+		p.only(ctx, first, nil)
+		if p.asks(ctx, holder, blocksUnderRightSQL, uid) {
+			p.c.add("blocked a resource that a deletion was reaching under a right", 1)
+		}
+		return
+	}
 }
 
 // only writes a resource with these references and no others.
@@ -66,7 +94,7 @@ SELECT EXISTS (
 )`
 
 // asks asks the database of a holder's deployment about the uid of a target; false when the database cannot be reached.
-func (p *Player) asks(ctx context.Context, holder, sql, target string) (is bool) {
-	err := p.siteOf(holder).admin.QueryRow(ctx, sql, p.o.rows[target].UID).Scan(&is)
+func (p *Player) asks(ctx context.Context, holder, sql, uid string) (is bool) {
+	err := p.siteOf(holder).admin.QueryRow(ctx, sql, uid).Scan(&is)
 	return err == nil && is
 }

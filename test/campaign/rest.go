@@ -20,13 +20,28 @@ import (
 
 var fullName = regexp.MustCompile(`//[a-z.]+/[a-z]+/[a-z]+/[0-9]+`)
 
+// underRight matches the reason of a resource that is blocked under the right of a deployment, whose holders it does not name.
+var underRight = regexp.MustCompile(`references of ([a-z.]+/[a-z]+) under its right to block`)
+
+// blockers returns the resources of deployments that block a resource.
+func blockers(system map[string]*resourcev1.Resource, deployments [][]string, name string) (all []string) {
+	for _, d := range deployments {
+		for holder, r := range system {
+			if c := read(r); at(holder) == "//"+d[1] && slices.Contains(slices.Concat(c.Refs["b1"], c.Refs["bl"]), name) {
+				all = append(all, holder)
+			}
+		}
+	}
+	return all
+}
+
 // Drain removes the reported blockers until nothing is blocked.
 func (p *Player) Drain(ctx context.Context) {
 	p.t.Helper()
 	for round := 0; ; round++ {
 		p.Quiet(ctx, true)
 		system := p.list(ctx)
-		blockers := map[string]map[string]bool{}
+		blocked := map[string]map[string]bool{}
 		for name, r := range system {
 			if r.GetState() != resourcev1.Resource_STATE_DELETING {
 				continue
@@ -35,7 +50,7 @@ func (p *Player) Drain(ctx context.Context) {
 			for _, c := range p.explain(ctx, name).GetReasons() {
 				said += c.GetType() + ": " + c.GetMessage() + "\n"
 			}
-			named := fullName.FindAllString(said, -1)
+			named := append(fullName.FindAllString(said, -1), blockers(system, underRight.FindAllStringSubmatch(said, -1), name)...)
 			found := 0
 			for _, b := range named {
 				if b == name {
@@ -49,10 +64,10 @@ func (p *Player) Drain(ctx context.Context) {
 				if !slices.Contains(slices.Concat(c.Refs["b1"], c.Refs["bl"]), name) {
 					p.wrong("%s waits for %s, which does not block it:\n%s", name, b, said)
 				}
-				if blockers[b] == nil {
-					blockers[b] = map[string]bool{}
+				if blocked[b] == nil {
+					blocked[b] = map[string]bool{}
 				}
-				blockers[b][name] = true
+				blocked[b][name] = true
 				found++
 			}
 			if found == 0 {
@@ -60,15 +75,15 @@ func (p *Player) Drain(ctx context.Context) {
 			}
 			p.c.add("reported blocked, and drained", 1)
 		}
-		if len(blockers) == 0 {
+		if len(blocked) == 0 {
 			return
 		}
 		if round > 30 {
-			p.wrong("still blocked after %d rounds: %v", round, blockers)
+			p.wrong("still blocked after %d rounds: %v", round, blocked)
 		}
-		for _, b := range slices.Sorted(maps.Keys(blockers)) {
+		for _, b := range slices.Sorted(maps.Keys(blocked)) {
 			c := read(system[b])
-			for name := range blockers[b] {
+			for name := range blocked[b] {
 				c = c.without(name, blocks)
 			}
 			p.g.n++
