@@ -13,7 +13,7 @@ import (
 )
 
 // configured is an entry of the output of config print.
-type configured struct{ Flag, Value, Origin string }
+type configured struct{ Flag, Value, Origin, Reload string }
 
 // settingsOf returns the output of config print.
 func settingsOf(t *testing.T, args ...string) map[string]configured {
@@ -49,20 +49,21 @@ migrate: { set: registry }
 	t.Setenv("DBCONTROLLER_NODES", "4")
 
 	serve := settingsOf(t, "serve", "--config", file, "-o", "json", "--", "--name", "x")
-	require.Equal(t, configured{"nodes", "4", "environment DBCONTROLLER_NODES"}, serve["nodes"])
-	require.Equal(t, configured{"lease", "7s", "environment DBCONTROLLER_LEASE"}, serve["lease"])
-	require.Equal(t, configured{"owner-grace", "1m0s", "configuration " + file + ": serve.owner_grace"}, serve["owner-grace"])
-	require.Equal(t, configured{"log-level", "debug", "configuration " + file + ": log-level"}, serve["log-level"])
-	require.Equal(t, configured{"registry", "localhost:7000", "configuration " + file + ": serve.registry"}, serve["registry"])
-	require.Equal(t, configured{"max-blocking", "10000000", "default"}, serve["max-blocking"])
-	require.Equal(t, configured{"name", "x", "flag"}, serve["name"])
+	require.Equal(t, configured{"nodes", "4", "environment DBCONTROLLER_NODES", "restart"}, serve["nodes"])
+	require.Equal(t, configured{"lease", "7s", "environment DBCONTROLLER_LEASE", "restart"}, serve["lease"])
+	require.Equal(t, configured{"owner-grace", "1m0s", "configuration " + file + ": serve.owner_grace", "SIGHUP"}, serve["owner-grace"])
+	require.Equal(t, configured{"log-level", "debug", "configuration " + file + ": log-level", "SIGHUP"}, serve["log-level"])
+	require.Equal(t, configured{"registry", "localhost:7000", "configuration " + file + ": serve.registry", "restart"}, serve["registry"])
+	require.Equal(t, configured{"max-blocking", "10000000", "default", "SIGHUP"}, serve["max-blocking"])
+	require.Equal(t, configured{"name", "x", "flag", "restart"}, serve["name"])
 	require.Equal(t, "postgres://common:xxxxx@localhost/x", serve["postgres"].Value)
+	require.Equal(t, "followed", serve["certs"].Reload)
 	require.Equal(t, ":7000", settingsOf(t, "registry", "--config", file, "-o", "json")["listen"].Value)
 	require.Equal(t, "registry", settingsOf(t, "migrate", "up", "--config", file, "-o", "json")["set"].Value)
 	require.Equal(t, `[a.yaml,"b,c.yaml"]`, settingsOf(t, "dev", "--config", file, "-o", "json")["services"].Value)
 
 	migrate := settingsOf(t, "migrate", "up", "-o", "json", "--", "--postgres-file", secret)
-	require.Equal(t, configured{"postgres", "host=localhost password=xxxxx", "file " + secret}, migrate["postgres"])
+	require.Equal(t, configured{"postgres", "host=localhost password=xxxxx", "file " + secret, ""}, migrate["postgres"])
 }
 
 // config print shows the settings, and refuses values that the command refuses. Missing settings are none.
@@ -80,7 +81,7 @@ func TestConfigPrintRefusesAbsurdValues(t *testing.T) {
 		require.Contains(t, got.errOut, says)
 	}
 	got := command(t, "config", "print", "serve", "--", "--nodes", "-1")
-	require.Regexp(t, `(?m)^nodes +-1 +flag$`, got.out, "where the wrong value comes from")
+	require.Regexp(t, `(?m)^nodes +-1 +flag +restart$`, got.out, "where the wrong value comes from")
 	require.Zero(t, command(t, "config", "print", "serve").code, "what is missing is not wrong")
 }
 

@@ -19,6 +19,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/cmd/db-controller/cli"
 )
 
 // Each page is made from the code: go test ./cmd/db-controller -run TestTheReference -write.
@@ -243,7 +245,7 @@ func literal(e ast.Expr) string {
 // configurationPage lists the settings: each flag is a key of the file and a variable of the environment as well.
 func configurationPage(t *testing.T) string {
 	t.Helper()
-	type setting struct{ usage, initial string }
+	type setting struct{ usage, initial, reload string }
 	commands := map[string]map[setting][]string{} // by flag: its meanings, and the commands that have each
 	var walk func(c *cobra.Command)
 	walk = func(c *cobra.Command) {
@@ -252,7 +254,10 @@ func configurationPage(t *testing.T) string {
 				return
 			}
 			_, usage := pflag.UnquoteUsage(f)
-			s := setting{usage, f.DefValue}
+			s := setting{usage, f.DefValue, cli.ReloadOf(f)}
+			if s.reload == "restart" { // or the command ends by itself
+				s.reload = ""
+			}
 			if commands[f.Name] == nil {
 				commands[f.Name] = map[setting][]string{}
 			}
@@ -271,8 +276,10 @@ func configurationPage(t *testing.T) string {
 	out := &bytes.Buffer{}
 	out.WriteString("# Configuration\n\nMade from the program by `make generate`. A setting is a flag, a variable of the environment, or a key of the file of `--config`; the first of these that is\n" +
 		"given counts. In the file a key at the top is for every command that has such a flag; one below the name of a command is for this command alone.\n" +
-		"`config print` shows the values with their origins, `config schema` prints the JSON Schema of the file.\n\n```yaml\nregistry: registry.example.com:7000\nserve:\n  deployment: iam.example.com/us-west2\n  tentative-ttl: 15s\n```\n\n" +
-		"| key | variable | commands | default | |\n| --- | --- | --- | --- | --- |\n")
+		"`config print` shows the values with their origins, `config schema` prints the JSON Schema of the file.\n\n" +
+		"*reload* is for processes: settings with `SIGHUP` are read again from the file after this signal, `followed` ones name files that are read again when they\n" +
+		"change; the others need a restart. `log-level` is one with `SIGHUP`. [Upgrade](upgrade.md#reload) has the rules.\n\n```yaml\nregistry: registry.example.com:7000\nserve:\n  deployment: iam.example.com/us-west2\n  tentative-ttl: 15s\n```\n\n" +
+		"| key | variable | commands | default | reload | |\n| --- | --- | --- | --- | --- | --- |\n")
 	for _, name := range slices.Sorted(maps.Keys(commands)) {
 		meanings := slices.SortedFunc(maps.Keys(commands[name]), func(a, b setting) int { return cmp.Compare(commands[name][a][0], commands[name][b][0]) })
 		for _, s := range meanings {
@@ -287,7 +294,7 @@ func configurationPage(t *testing.T) string {
 			if initial != "" {
 				initial = "`" + initial + "`"
 			}
-			fmt.Fprintf(out, "| `%s` | `DBCONTROLLER_%s` | %s | %s | %s |\n", name, strings.ToUpper(strings.ReplaceAll(name, "-", "_")), strings.Join(of, ", "), cell(initial),
+			fmt.Fprintf(out, "| `%s` | `DBCONTROLLER_%s` | %s | %s | %s | %s |\n", name, strings.ToUpper(strings.ReplaceAll(name, "-", "_")), strings.Join(of, ", "), cell(initial), s.reload,
 				cell(strings.ReplaceAll(s.usage, filepath.Join(home, ".db-controller"), "~/.db-controller")))
 		}
 	}

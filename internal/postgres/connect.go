@@ -84,6 +84,15 @@ func ConnectBeside(ctx context.Context, of *pgxpool.Config, name string, connect
 	return pool, nil
 }
 
+// Beside returns the configuration of a connection beside those of a pool, with its present password.
+func Beside(ctx context.Context, of *pgxpool.Config) (*pgx.ConnConfig, error) {
+	cfg := of.ConnConfig.Copy()
+	if of.BeforeConnect == nil {
+		return cfg, nil
+	}
+	return cfg, of.BeforeConnect(ctx, cfg)
+}
+
 // CheckTLS returns an error unless every host of a connection string is this machine, or is connected to with TLS that
 // verifies the server's certificate and name: sslmode=verify-full.
 func CheckTLS(dsn string) error {

@@ -143,7 +143,11 @@ type Config struct {
 type Server struct {
 	*grpc.Server
 	Channels *Channels
+	written  *costs.Written
 }
+
+// SetMaxWritten changes the number of bytes that one person may write in an hour; 0: costs.DefaultMaxWritten.
+func (s *Server) SetMaxWritten(bytes int64) { s.written.SetMax(bytes) }
 
 // NewServer registers all services, on the gRPC server and on the in-process channels, which Peers uses from then on. It
 // fails when a method is missing in the policy.
@@ -153,12 +157,12 @@ func NewServer(cfg Config) (*Server, error) {
 	decommissioned := decommissionCheck{cfg.Store} // before actFor: it is about the deployment that forwards
 	databases := databaseCheck{cfg.Store.Deployment(), cfg.Store}
 	rights := newAccess(cfg)
-	lanes := callers{refusals(cfg)}
+	lanes, written := callers{refusals(cfg)}, costs.NewWritten(cfg.MaxWritten, cfg.Refused)
 	unary := append(slices.Clone(cfg.Unary), decommissioned.Unary, forward.actForUnary, lanes.Unary, costs.New(cfg.Refused).Unary)
 	stream := append(slices.Clone(cfg.Stream), decommissioned.Stream, forward.actForStream, lanes.Stream)
 	server := grpc.NewServer(append(ServerOptions(Guard{Credentials: cfg.Credentials, Policy: policy, Tokens: verifier(cfg.Tokens), Refused: cfg.Refused, Memory: cfg.Memory, Logger: cfg.Logger}, unary, stream),
 		// These run after the policy.
-		grpc.ChainUnaryInterceptor(databases.Unary, applicationRelay{cfg.Store.Deployment(), cfg.Peers, costs.NewPlaces(maxRelayed, maxRelayedOfAll), cfg.Logger}.Unary, rights.Operate, forward.Unary, rights.Unary, costs.NewWritten(cfg.MaxWritten, cfg.Refused).Unary), grpc.ChainStreamInterceptor(databases.Stream, forward.Stream, rights.Stream))...)
+		grpc.ChainUnaryInterceptor(databases.Unary, applicationRelay{cfg.Store.Deployment(), cfg.Peers, costs.NewPlaces(maxRelayed, maxRelayedOfAll), cfg.Logger}.Unary, rights.Operate, forward.Unary, rights.Unary, written.Unary), grpc.ChainStreamInterceptor(databases.Stream, forward.Stream, rights.Stream))...)
 	register(Weighed(server), cfg)
 	healthv1.RegisterHealthServer(Weighed(server), cfg.Health)
 	if cfg.Reflection {
@@ -167,7 +171,7 @@ func NewServer(cfg Config) (*Server, error) {
 	channels := newChannels(cfg)
 	cfg.Peers.SetKnown(cfg.Store)
 	cfg.Peers.SetPositions(cfg.Store)
-	return &Server{Server: server, Channels: channels}, policy.Covers(server)
+	return &Server{Server: server, Channels: channels, written: written}, policy.Covers(server)
 }
 
 // refusals returns the configured function for refused calls, never nil.

@@ -36,6 +36,7 @@ type (
 	Limits    = db.Limits
 	Watches   = db.Watches
 	Retention = db.Retention
+	Tuning    = db.Tuning
 	Leases    = db.Leases
 	// Within is an application's part of a transaction that writes resources.
 	Within = gate.Within

@@ -121,6 +121,9 @@ func (s *Store) Logger() *zap.Logger { return s.db.Logger() }
 // Deployment whose store it is.
 func (s *Store) Deployment() schema.DeploymentID { return s.db.Deployment() }
 
+// Tune changes settings while the store works; a zero is the default.
+func (s *Store) Tune(t Tuning) { s.db.Tune(t) }
+
 // Model that writes are validated with; nil before the first Switch.
 func (s *Store) Model() *schema.Model { return s.db.Model() }
 

@@ -215,11 +215,11 @@ func FlagsBelow(cmd *cobra.Command) []string {
 
 func allFlags(root *cobra.Command) []string { return FlagsBelow(root) }
 
-// SecretFlag adds a flag with a value that may contain a secret, and one that names a file with the value.
-func SecretFlag(f *pflag.FlagSet, to *string, name, usage string) {
+// SecretFlag adds a flag with a value that may contain a secret, and one that names a file with the value; it returns where this name is.
+func SecretFlag(f *pflag.FlagSet, to *string, name, usage string) (file *string) {
 	f.StringVar(to, name, "", usage)
 	setAnnotation(f.Lookup(name), secretKey, "")
-	f.String(name+"-file", "", "`FILE` with the value of --"+name+", which the list of processes does not show")
+	return f.String(name+"-file", "", "`FILE` with the value of --"+name+", which the list of processes does not show")
 }
 
 // readSecrets reads the files of secret flags.
@@ -256,10 +256,13 @@ var passwordField = regexp.MustCompile(`(?i)(password\s*=\s*)('[^']*'|\S+)`)
 
 // shown returns the value of a flag for people: without passwords.
 func shown(f *pflag.Flag) string {
-	value := f.Value.String()
-	if _, secret := f.Annotations[secretKey]; !secret {
-		return value
+	if _, secret := f.Annotations[secretKey]; secret {
+		return withoutPassword(f.Value.String())
 	}
+	return f.Value.String()
+}
+
+func withoutPassword(value string) string {
 	if u, err := url.Parse(value); err == nil && u.Scheme != "" {
 		query := u.Query()
 		if query.Has("password") {

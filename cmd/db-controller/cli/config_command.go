@@ -35,6 +35,8 @@ type configured struct {
 	Flag   string `json:"flag"`
 	Value  string `json:"value"`
 	Origin string `json:"origin"`
+	// Reload is how a change reaches a process that runs: SIGHUP, followed or restart; empty for commands that end by themselves.
+	Reload string `json:"reload,omitempty"`
 }
 
 func newConfigPrint() *cobra.Command {
@@ -78,15 +80,23 @@ func newConfigPrint() *cobra.Command {
 func printSettings(out Printer, of *cobra.Command) error {
 	var all []configured
 	var rows [][]any
+	process, header := reloads(of), "FLAG VALUE ORIGIN"
+	if process {
+		header += " RELOAD"
+	}
 	of.Flags().VisitAll(func(f *pflag.Flag) {
 		if f.Name == "help" {
 			return
 		}
-		c := configured{f.Name, shown(f), originOf(f)}
-		all = append(all, c)
-		rows = append(rows, []any{c.Flag, c.Value, c.Origin})
+		c := configured{Flag: f.Name, Value: shown(f), Origin: originOf(f)}
+		row := []any{c.Flag, c.Value, c.Origin}
+		if process {
+			c.Reload = ReloadOf(f)
+			row = append(row, c.Reload)
+		}
+		all, rows = append(all, c), append(rows, row)
 	})
-	out.Table("FLAG VALUE ORIGIN", rows)
+	out.Table(header, rows)
 	return out.Document(all)
 }
 

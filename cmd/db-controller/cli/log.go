@@ -1,14 +1,9 @@
 package cli
 
 import (
-	"context"
-	"fmt"
 	"io"
-	"maps"
 	"os"
-	"os/signal"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -16,7 +11,7 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// NewLogger writes to stderr: text when it is a terminal, else JSON. FollowLogLevel changes the level.
+// NewLogger writes to stderr: text when it is a terminal, else JSON. FollowReloads changes the level.
 func NewLogger(cmd *cobra.Command) (*zap.Logger, zap.AtomicLevel, error) {
 	text, _ := cmd.Flags().GetString("log-level")
 	level, err := zap.ParseAtomicLevel(text)
@@ -56,51 +51,6 @@ func (c audited) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zapc
 		return c.audit.Check(entry, checked)
 	}
 	return c.Core.Check(entry, checked)
-}
-
-// FollowLogLevel reads the log level again with each SIGHUP, from where it came: the configuration file. A level from the command line or
-// the environment cannot change. It returns nil when ctx ends.
-func FollowLogLevel(ctx context.Context, cmd *cobra.Command, level zap.AtomicLevel, log *zap.Logger) error {
-	hangup := make(chan os.Signal, 1)
-	signal.Notify(hangup, syscall.SIGHUP)
-	defer signal.Stop(hangup)
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-hangup:
-		}
-		now, err := levelAgain(cmd)
-		switch {
-		case err != nil:
-			log.Warn("the log level could not be read again, it stays", zap.Stringer("level", level), zap.Error(err))
-		case now != level.Level():
-			log.Warn("the log level is changed", zap.Stringer("from", level), zap.Stringer("to", now))
-			level.SetLevel(now)
-		}
-	}
-}
-
-// levelAgain returns the log level that a process would have that started now with the same command line and environment.
-func levelAgain(cmd *cobra.Command) (zapcore.Level, error) {
-	f := cmd.Flags().Lookup("log-level")
-	text := f.Value.String()
-	if origin := originOf(f); origin != "flag" {
-		settings, err := fileSettings(cmd)
-		if err != nil {
-			return 0, err
-		}
-		given, err := environmentSettings(cmd)
-		if err != nil {
-			return 0, err
-		}
-		maps.Copy(settings, given)
-		text = f.DefValue
-		if s := settings[f.Name]; s.value != nil {
-			text = fmt.Sprint(s.value)
-		}
-	}
-	return zapcore.ParseLevel(text)
 }
 
 // OnTerminal reports whether a command writes to a terminal.

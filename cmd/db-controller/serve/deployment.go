@@ -56,6 +56,7 @@ type deployment struct {
 	registry       *envregistry.Client
 	owned          *handlers.Table
 	manager        *nodemanager.Manager
+	auditing       *auditing
 
 	// environments carries the newest environment from the peers to the node manager. One place; closed by nobody.
 	environments chan *schema.Environment
@@ -64,7 +65,7 @@ type deployment struct {
 }
 
 // runDeployment runs a process of a deployment until ctx ends or a part fails, and returns when all parts have returned.
-func runDeployment(ctx context.Context, cfg deploymentConfig, log *zap.Logger) error {
+func runDeployment(ctx context.Context, cfg deploymentConfig, changes *reloads[deploymentConfig], log *zap.Logger) error {
 	stop, err := beginTraces(ctx, cfg.id.String(), log)
 	if err != nil {
 		return err
@@ -78,6 +79,7 @@ func runDeployment(ctx context.Context, cfg deploymentConfig, log *zap.Logger) e
 	if err != nil {
 		return err
 	}
+	changes.to(d.reload)
 	return d.run(ctx)
 }
 
@@ -95,7 +97,7 @@ func beginTraces(ctx context.Context, instance string, log *zap.Logger) (stop fu
 // newDeployment builds the parts, in the order of their dependencies. It returns the deployment with an error as well: the
 // parts that exist are closed.
 func newDeployment(ctx context.Context, cfg deploymentConfig, log *zap.Logger) (*deployment, error) {
-	d := &deployment{cfg: cfg, environments: make(chan *schema.Environment, 1), renewed: make(chan struct{}, 1)}
+	d := &deployment{cfg: cfg, environments: make(chan *schema.Environment, 1), renewed: make(chan struct{}, 1), auditing: newAuditing(cfg.audit)}
 	d.log, d.outage = postgres.LogOutageOnce(log)
 	d.waiting = newStartWait(cfg.database.startTimeout, d.log)
 	for _, build := range []func(context.Context) error{
@@ -131,7 +133,7 @@ func connect(ctx context.Context, waiting *startWait, cfg databaseConfig, set mi
 	err = waiting.database(ctx, cfg.dsn, func() error {
 		err := ready(ctx, cfg.dsn, set, cfg.migrate, waiting.log)
 		if err == nil {
-			pool, err = postgres.Connect(ctx, cfg.dsn, name, cfg.connections)
+			pool, err = cfg.pool(ctx, name, waiting.log)
 		}
 		return err
 	})
@@ -349,7 +351,7 @@ func (d *deployment) followEpochs(ctx context.Context) error {
 
 func (d *deployment) audit(ctx context.Context) error {
 	return d.store.RunAudits(ctx, shadow.AuditConfig{
-		Interval: d.cfg.audit.interval, Rate: d.cfg.audit.rate, Leads: d.registry.Leads, Audited: d.metrics.audited,
+		Pace: d.auditing.pace, Repaced: d.auditing.changed, Leads: d.registry.Leads, Audited: d.metrics.audited,
 	})
 }
 

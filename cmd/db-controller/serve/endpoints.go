@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"sync/atomic"
 	"time"
 
 	grpcprom "github.com/grpc-ecosystem/go-grpc-middleware/providers/prometheus"
@@ -50,6 +51,8 @@ func (c *serverConfig) flags(f *pflag.FlagSet) {
 	f.Int64Var(&c.memory, "call-memory", 512, "MiB of memory for the requests and answers of all callers together, at least 64; one caller has 40 at most")
 	f.DurationVar(&c.stopTimeout, "stop-timeout", 2*time.Second, "how long calls under way may go on after the signal to stop; watches are ended then")
 	f.BoolVar(&c.reflection, "reflection", false, "serve gRPC reflection, which lists services and messages, to users and operators")
+	cli.Reloadable(f, cli.OnSignal, "stop-timeout")
+	cli.Reloadable(f, cli.Followed, "certs", "tokens")
 }
 
 func (c *serverConfig) check() error {
@@ -83,17 +86,19 @@ func (c *serverConfig) everywhere() bool {
 // databaseConfig is the database of a process, and how the process starts with it.
 type databaseConfig struct {
 	dsn          string
-	connections  int32 // in the pool
+	dsnFile      *string // the file that dsn was read from; empty: none
+	connections  int32   // in the pool
 	plaintext    bool
 	migrate      bool
 	startTimeout time.Duration // until the process is ready for the first time
 }
 
 func (c *databaseConfig) flags(f *pflag.FlagSet, whose, ready string) {
-	cli.SecretFlag(f, &c.dsn, "postgres", "DSN of "+whose+" database")
+	c.dsnFile = cli.SecretFlag(f, &c.dsn, "postgres", "DSN of "+whose+" database")
 	cli.PlaintextFlag(f, &c.plaintext)
 	f.BoolVar(&c.migrate, "migrate", false, "bring the database to the newest schema first")
 	startTimeoutFlag(f, &c.startTimeout, ready)
+	cli.Reloadable(f, cli.Followed, "postgres-file")
 }
 
 func (c *databaseConfig) check() error {
@@ -121,6 +126,7 @@ type endpoints struct {
 	calls       *grpcprom.ServerMetrics
 	refused     func(what string, who identity.Identity)
 	health      *health.Server
+	stopTimeout atomic.Int64 // of cfg, in nanoseconds; it can change
 }
 
 // newEndpoints listens for gRPC; run serves.
@@ -138,10 +144,12 @@ func newEndpoints(ctx context.Context, cfg serverConfig, credentials *identity.C
 	}
 	calls := grpcprom.NewServerMetrics(grpcprom.WithServerHandlingTimeHistogram(grpcprom.WithHistogramBuckets(prometheus.ExponentialBuckets(0.001, 4, 9))))
 	metrics.MustRegister(certificateExpiry(credentials), calls)
-	return &endpoints{
+	e := &endpoints{
 		cfg: cfg, log: log, credentials: credentials, tokens: tokens, listener: listener, metrics: metrics, calls: calls,
 		refused: newRefused(metrics), health: health.NewServer(),
-	}, nil
+	}
+	e.reload(cfg)
+	return e, nil
 }
 
 func (e *endpoints) unary() []grpc.UnaryServerInterceptor {
@@ -155,7 +163,9 @@ func (e *endpoints) stream() []grpc.StreamServerInterceptor {
 // start serves with the group. The checks decide about readiness.
 func (e *endpoints) start(ctx context.Context, g *errgroup.Group, server *grpc.Server, checks []check) {
 	e.calls.InitializeMetrics(server)
-	g.Go(func() error { return serveGRPC(ctx, server, e.listener, e.cfg.stopTimeout) })
+	g.Go(func() error {
+		return serveGRPC(ctx, server, e.listener, func() time.Duration { return time.Duration(e.stopTimeout.Load()) })
+	})
 	g.Go(func() error { return serveHTTP(ctx, e.cfg.http, checks, e.metrics, e.log) })
 	g.Go(func() error { return servePprof(ctx, e.cfg.pprof, e.log) })
 	g.Go(func() error { return reportHealth(ctx, e.health, checks) })
@@ -166,11 +176,11 @@ func (e *endpoints) start(ctx context.Context, g *errgroup.Group, server *grpc.S
 }
 
 // serveGRPC serves until ctx ends, and returns when the server has stopped.
-func serveGRPC(ctx context.Context, server *grpc.Server, listener net.Listener, stopTimeout time.Duration) error {
+func serveGRPC(ctx context.Context, server *grpc.Server, listener net.Listener, stopTimeout func() time.Duration) error {
 	stopped := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(stopped)
-		cut := time.AfterFunc(stopTimeout, server.Stop)
+		cut := time.AfterFunc(stopTimeout(), server.Stop)
 		defer cut.Stop()
 		server.GracefulStop()
 	})

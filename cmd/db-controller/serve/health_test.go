@@ -223,7 +223,9 @@ func TestAServerStopsWithItsContext(t *testing.T) {
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
-	go func() { done <- serveGRPC(ctx, grpc.NewServer(), listener, time.Minute) }()
+	go func() {
+		done <- serveGRPC(ctx, grpc.NewServer(), listener, func() time.Duration { return time.Minute })
+	}()
 	cancel()
 	require.NoError(t, <-done)
 	_, err = net.DialTimeout("tcp", listener.Addr().String(), time.Second)

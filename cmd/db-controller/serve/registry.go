@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
@@ -32,13 +33,13 @@ type registryConfig struct {
 
 // NewRegistry returns the command registry.
 func NewRegistry() *cobra.Command {
-	cfg := registryConfig{database: databaseConfig{connections: registryConnections}}
+	var cfg registryConfig
 	cmd := &cobra.Command{
 		Use:   "registry",
 		Short: "Run the registry of services, regions and deployments",
 		Args:  cobra.NoArgs,
 		PreRunE: func(*cobra.Command, []string) error {
-			if err := errors.Join(cfg.database.check(), cfg.server.check()); err != nil {
+			if err := cfg.check(); err != nil {
 				return cli.Usage("%w", err)
 			}
 			return nil
@@ -52,17 +53,30 @@ func NewRegistry() *cobra.Command {
 				return err
 			}
 			defer func() { _ = log.Sync() }()
-			return following(cmd, level, log, func(ctx context.Context) error { return runRegistry(ctx, cfg, log) })
+			var changes reloads[registryConfig]
+			again := func(f *pflag.FlagSet) (check func() error, apply func()) {
+				next := &registryConfig{}
+				next.flags(f)
+				return next.check, func() { changes.pass(*next) }
+			}
+			return following(cmd, level, log, again, func(ctx context.Context) error { return runRegistry(ctx, cfg, &changes, log) })
 		},
 	}
-	cfg.server.flags(cmd.Flags())
-	cfg.database.flags(cmd.Flags(), "the registry's", "the database answers")
-	cmd.Flags().BoolVar(&cfg.restored, "restored", false, "the database was restored from a copy of its server's files: its list of deployments does not count as complete until all are applied again (other restores, and failovers, are detected without this flag)")
+	cfg.flags(cmd.Flags())
 	return cmd
 }
 
+func (c *registryConfig) flags(f *pflag.FlagSet) {
+	c.database.connections = registryConnections
+	c.server.flags(f)
+	c.database.flags(f, "the registry's", "the database answers")
+	f.BoolVar(&c.restored, "restored", false, "the database was restored from a copy of its server's files: its list of deployments does not count as complete until all are applied again (other restores, and failovers, are detected without this flag)")
+}
+
+func (c *registryConfig) check() error { return errors.Join(c.database.check(), c.server.check()) }
+
 // runRegistry runs a registry until ctx ends or a part fails, and returns when all parts have returned.
-func runRegistry(ctx context.Context, cfg registryConfig, log *zap.Logger) error {
+func runRegistry(ctx context.Context, cfg registryConfig, changes *reloads[registryConfig], log *zap.Logger) error {
 	stop, err := beginTraces(ctx, "registry", log)
 	if err != nil {
 		return err
@@ -104,6 +118,7 @@ func runRegistry(ctx context.Context, cfg registryConfig, log *zap.Logger) error
 	if err != nil {
 		return err
 	}
+	changes.to(func(c registryConfig) { endpoints.reload(c.server) })
 	g, ctx := errgroup.WithContext(ctx)
 	endpoints.start(ctx, g, server, []check{{name: "postgres", run: pool.Ping}, schemaCheck(pool, migrations.Registry)})
 	g.Go(func() error { return outage.Follow(ctx, takesWrites(pool)) })

@@ -23,9 +23,10 @@ import (
 
 // deploymentConfig is the configuration of a process of a deployment; every field is a flag of serve.
 type deploymentConfig struct {
-	id        schema.DeploymentID
-	registry  string // host:port, several separated by commas
-	advertise string // host:port; empty: the listener's address
+	deployment string // id as text
+	id         schema.DeploymentID
+	registry   string // host:port, several separated by commas
+	advertise  string // host:port; empty: the listener's address
 	// authorizer is host:port of an authorization service; empty for none. It proves to be authorizerIs.
 	authorizer, authorizerIs string
 	httpAPI                  string // host:port; empty: none
@@ -83,6 +84,11 @@ func (c *storeConfig) flags(f *pflag.FlagSet) {
 	f.Int64Var(&c.quotas.Blocking, "max-blocking", shadow.DefaultBlockingQuota, "blocking references that each other deployment may have here")
 	f.Int64Var(&c.maxWritten, "max-written", costs.DefaultMaxWritten>>20, "MiB that each person may write in an hour by this process, with the outcomes that are stored of requests with an id")
 	f.DurationVar(&c.removalsKept, "removals-kept", shadow.DefaultRemovalsKept, "how long the record of removals is kept, at least 168h; by default 90 days")
+	cli.Reloadable(f, cli.OnSignal, "tentative-ttl", "owner-grace", "max-tentative", "max-blocking", "max-written", "removals-kept")
+}
+
+func (c *storeConfig) tuning() shadow.Tuning {
+	return shadow.Tuning{TentativeTTL: c.tentativeTTL, OwnerGrace: c.ownerGrace, RemovalsKept: c.removalsKept, Quotas: c.quotas}
 }
 
 func (c *storeConfig) check() error {
@@ -114,6 +120,7 @@ type auditConfig struct {
 func (c *auditConfig) flags(f *pflag.FlagSet) {
 	f.DurationVar(&c.interval, "audit-interval", time.Hour, "pause between two comparisons with the other deployments (as verify does, without repairs); 0 for none")
 	f.IntVar(&c.rate, "audit-rate", 1000, "rows a second that such a comparison reads")
+	cli.Reloadable(f, cli.OnSignal, "audit-interval", "audit-rate")
 }
 
 func (c *auditConfig) check() error {
@@ -126,8 +133,31 @@ func (c *auditConfig) check() error {
 	return nil
 }
 
+func (c *deploymentConfig) flags(f *pflag.FlagSet) {
+	f.StringVar(&c.deployment, "deployment", "", "service/region")
+	f.StringVar(&c.registry, "registry", "", "host:port of the registry; several servers are separated by commas")
+	f.StringVar(&c.advertise, "advertise", "", "host:port under which other deployments reach it (default: the address it listens at)")
+	f.StringVar(&c.authorizer, "authorizer", "", "host:port of an authorization service (dbcontroller.authorization.v1) that is asked beside the grants of the environment (default: none)")
+	f.StringVar(&c.authorizerIs, "authorizer-identity", "user/authorizer", "identity in the certificate of the authorization service")
+	f.StringVar(&c.httpAPI, "http-api", "", "host:port for the API as HTTPS and JSON, for people who come with --tokens (default: none)")
+	f.BoolVar(&c.console, "console", false, "serve the console with --http-api, at /console/, for people who sign in with a token; it shows this deployment, and only reads")
+	f.BoolVar(&c.consoleActions, "console-actions", false, "with --console: people may pause, resume and retry from the page, with their own rights")
+	f.BoolVar(&c.consoleAll, "console-all", false, "with --console: show all deployments of the environment; the tokens of people who look are sent to each of them")
+	c.server.flags(f)
+	c.database.flags(f, "the deployment's own", "the database answers, the deployment is registered and its version is known")
+	f.Int32Var(&c.database.connections, "connections", 20, "connections to the database; at least 4")
+	c.share.flags(f)
+	c.store.flags(f)
+	c.audit.flags(f)
+}
+
 func (c *deploymentConfig) check() error {
-	var advertised error
+	var named, advertised error
+	if c.deployment != "" { // cli.RequireFlags says that it is missing
+		if c.id, named = schema.ParseDeploymentID(c.deployment); named != nil {
+			named = fmt.Errorf("--deployment: %w", named)
+		}
+	}
 	if c.advertise != "" {
 		if err := address.Check(c.advertise); err != nil {
 			advertised = fmt.Errorf("--advertise: %w", err)
@@ -135,18 +165,18 @@ func (c *deploymentConfig) check() error {
 	} else if c.server.everywhere() {
 		advertised = fmt.Errorf("--listen %s is no address at which other deployments reach this one: give --advertise host:port", c.server.listen)
 	}
-	return errors.Join(advertised, c.checkHTTPAPI(), c.database.check(), c.server.check(), c.share.check(), c.audit.check(), c.store.check())
+	return errors.Join(named, advertised, c.checkHTTPAPI(), c.database.check(), c.server.check(), c.share.check(), c.audit.check(), c.store.check())
 }
 
-// following runs a process, with the log level that the configuration has after each SIGHUP. The log has its start, with the settings
-// that are not the default, and its end.
-func following(cmd *cobra.Command, level zap.AtomicLevel, log *zap.Logger, run func(ctx context.Context) error) error {
+// following runs a process, and reads its settings again after each SIGHUP. The log has its start, with the settings that are not the
+// default, and its end.
+func following(cmd *cobra.Command, level zap.AtomicLevel, log *zap.Logger, again cli.Again, run func(ctx context.Context) error) error {
 	log.Info("starting", zap.Any("build", cli.ThisBuild()), zap.Any("configuration", cli.Given(cmd)))
 	ctx, cancel := context.WithCancel(cmd.Context())
 	var follow sync.WaitGroup
 	defer follow.Wait()
 	defer cancel()
-	follow.Go(func() { _ = cli.FollowLogLevel(ctx, cmd, level, log) }) // it ends with ctx
+	follow.Go(func() { cli.FollowReloads(ctx, cmd, level, log, again) })
 	follow.Go(func() {
 		<-ctx.Done()
 		if cmd.Context().Err() != nil {
@@ -165,20 +195,14 @@ func following(cmd *cobra.Command, level zap.AtomicLevel, log *zap.Logger, run f
 // NewServe returns the command serve.
 func NewServe() *cobra.Command {
 	var cfg deploymentConfig
-	var deployment string
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Run the db-controller of one deployment",
 		Example: `  db-controller serve --deployment iam.example.com/us-west2 --postgres postgres://…/iam \
     --registry registry:7000 --certs /etc/db-controller --listen :7001 --advertise iam-us-west2:7001 --migrate`,
 		Args: cobra.NoArgs,
-		PreRunE: func(*cobra.Command, []string) (err error) {
-			if deployment != "" {
-				if cfg.id, err = schema.ParseDeploymentID(deployment); err != nil {
-					err = fmt.Errorf("--deployment: %w", err)
-				}
-			}
-			if err = errors.Join(err, cfg.check()); err != nil {
+		PreRunE: func(*cobra.Command, []string) error {
+			if err := cfg.check(); err != nil {
 				return cli.Usage("%w", err)
 			}
 			return nil
@@ -193,24 +217,15 @@ func NewServe() *cobra.Command {
 			}
 			defer func() { _ = log.Sync() }()
 			log = log.With(zap.Stringer("of", cfg.id))
-			return following(cmd, level, log, func(ctx context.Context) error { return runDeployment(ctx, cfg, log) })
+			var changes reloads[deploymentConfig]
+			again := func(f *pflag.FlagSet) (check func() error, apply func()) {
+				next := &deploymentConfig{}
+				next.flags(f)
+				return next.check, func() { changes.pass(*next) }
+			}
+			return following(cmd, level, log, again, func(ctx context.Context) error { return runDeployment(ctx, cfg, &changes, log) })
 		},
 	}
-	f := cmd.Flags()
-	f.StringVar(&deployment, "deployment", "", "service/region")
-	f.StringVar(&cfg.registry, "registry", "", "host:port of the registry; several servers are separated by commas")
-	f.StringVar(&cfg.advertise, "advertise", "", "host:port under which other deployments reach it (default: the address it listens at)")
-	f.StringVar(&cfg.authorizer, "authorizer", "", "host:port of an authorization service (dbcontroller.authorization.v1) that is asked beside the grants of the environment (default: none)")
-	f.StringVar(&cfg.authorizerIs, "authorizer-identity", "user/authorizer", "identity in the certificate of the authorization service")
-	f.StringVar(&cfg.httpAPI, "http-api", "", "host:port for the API as HTTPS and JSON, for people who come with --tokens (default: none)")
-	f.BoolVar(&cfg.console, "console", false, "serve the console with --http-api, at /console/, for people who sign in with a token; it shows this deployment, and only reads")
-	f.BoolVar(&cfg.consoleActions, "console-actions", false, "with --console: people may pause, resume and retry from the page, with their own rights")
-	f.BoolVar(&cfg.consoleAll, "console-all", false, "with --console: show all deployments of the environment; the tokens of people who look are sent to each of them")
-	cfg.server.flags(f)
-	cfg.database.flags(f, "the deployment's own", "the database answers, the deployment is registered and its version is known")
-	f.Int32Var(&cfg.database.connections, "connections", 20, "connections to the database; at least 4")
-	cfg.share.flags(f)
-	cfg.store.flags(f)
-	cfg.audit.flags(f)
+	cfg.flags(cmd.Flags())
 	return cmd
 }

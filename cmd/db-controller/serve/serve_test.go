@@ -15,12 +15,7 @@ import (
 func configured(change func(c *deploymentConfig)) *deploymentConfig {
 	c := &deploymentConfig{}
 	f := pflag.NewFlagSet("serve", pflag.ContinueOnError)
-	c.server.flags(f)
-	c.database.flags(f, "the deployment's own", "ready")
-	f.Int32Var(&c.database.connections, "connections", 20, "")
-	c.share.flags(f)
-	c.store.flags(f)
-	c.audit.flags(f)
+	c.flags(f)
 	c.server.listen, c.database.dsn = "127.0.0.1:7001", "postgres://localhost/iam"
 	if change != nil {
 		change(c)

@@ -1,9 +1,11 @@
 package costs
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -34,7 +36,7 @@ const DefaultMaxWritten = 32 << 30
 // Written bounds the bytes that each person writes in an hour. A resource counts as it is answered, since a small change of a large one
 // stores all of it, and once more with a request id, whose outcome is stored as well. Calls in progress are not counted yet.
 type Written struct {
-	max     int64
+	max     atomic.Int64
 	refused func(what string, who identity.Identity)
 
 	mu    sync.Mutex
@@ -44,14 +46,16 @@ type Written struct {
 
 // NewWritten returns a bound of max bytes, or of DefaultMaxWritten. It tells refused of each call that it refuses; it may be nil.
 func NewWritten(max int64, refused func(what string, who identity.Identity)) *Written {
-	if max == 0 {
-		max = DefaultMaxWritten
-	}
 	if refused == nil {
 		refused = func(string, identity.Identity) {}
 	}
-	return &Written{max: max, refused: refused, bytes: map[identity.Identity]int64{}}
+	w := &Written{refused: refused, bytes: map[identity.Identity]int64{}}
+	w.SetMax(max)
+	return w
 }
+
+// SetMax changes the bound; what was written in this hour counts.
+func (w *Written) SetMax(bytes int64) { w.max.Store(cmp.Or(bytes, DefaultMaxWritten)) }
 
 // Unary runs after the identity of a forwarded call is known.
 func (w *Written) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
@@ -62,9 +66,9 @@ func (w *Written) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo
 	if r, ok := req.(interface{ GetValidateOnly() bool }); ok && r.GetValidateOnly() {
 		return handler(ctx, req)
 	}
-	if w.add(who, 0) >= w.max {
+	if max := w.max.Load(); w.add(who, 0) >= max {
 		w.refused("written bytes", who)
-		return nil, outcome.Because("TOO_MUCH_WRITTEN", fmt.Errorf("%s has written %d MiB in an hour, and %w", who, w.max>>20, outcome.ErrTooMuchWritten))
+		return nil, outcome.Because("TOO_MUCH_WRITTEN", fmt.Errorf("%s has written %d MiB in an hour, and %w", who, max>>20, outcome.ErrTooMuchWritten))
 	}
 	out, err := handler(ctx, req)
 	written := int64(callRows)

@@ -125,8 +125,9 @@ func (f *epochFollower) recover(ctx context.Context) error {
 
 // AuditConfig of RunAudits.
 type AuditConfig struct {
-	Interval time.Duration // pause between two audits; 0: no audits
-	Rate     int           // rows a second
+	// Pace returns the pause between two audits (0: no audits), and the rows a second that an audit reads; Repaced says that it has changed.
+	Pace    func() (pause time.Duration, rate int)
+	Repaced <-chan struct{}
 	// Leads reports whether this process does the work of which one process of the deployment is enough.
 	Leads func() bool
 	// Audited is called with the result of each complete audit.
@@ -139,16 +140,12 @@ const auditBodies = 10_000
 
 // RunAudits compares with the other deployments, again and again, slowly, and repairs nothing. It returns nil when ctx ends.
 func (s *Admin) RunAudits(ctx context.Context, cfg AuditConfig) error {
-	for cfg.Interval > 0 {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(cfg.Interval):
-		}
+	for cfg.wait(ctx) {
 		if !cfg.Leads() {
 			continue
 		}
-		done, found, err := s.runAudit(ctx, cfg.Rate)
+		_, rate := cfg.Pace()
+		done, found, err := s.runAudit(ctx, rate)
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -158,8 +155,24 @@ func (s *Admin) RunAudits(ctx context.Context, cfg AuditConfig) error {
 		}
 		cfg.Audited(done, found)
 	}
-	<-ctx.Done()
 	return nil
+}
+
+// wait returns true when the next audit is due, false when ctx ends.
+func (c AuditConfig) wait(ctx context.Context) bool {
+	for began := time.Now(); ; {
+		var due <-chan time.Time // never without audits
+		if pause, _ := c.Pace(); pause > 0 {
+			due = time.After(time.Until(began.Add(pause)))
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-due:
+			return true
+		case <-c.Repaced:
+		}
+	}
 }
 
 func (s *Admin) runAudit(ctx context.Context, rate int) (compare.Verified, map[compare.DifferenceKind]int, error) {

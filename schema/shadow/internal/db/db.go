@@ -103,6 +103,8 @@ type DB struct {
 
 	Now func() time.Time // the clock of this process; tests move it
 
+	tuning atomic.Pointer[Tuning]
+
 	watchers   *feed.Broadcast           // wakes the watches of this process
 	committed  *feed.Broadcast           // commits of this process, for RunNotifications to send
 	confirms   *feed.Pace                // of the wake-ups by commits with confirms
@@ -124,6 +126,7 @@ func Open(ctx context.Context, cfg Config) (*DB, error) {
 		Pool: cfg.Pool, Self: cfg.Deployment, Peers: cfg.Peers, Log: cfg.Logger, Names: newNames(cfg.Pool), Cfg: cfg,
 		Now: time.Now, watchers: feed.NewBroadcast(), committed: feed.NewBroadcast(),
 	}
+	s.Tune(Tuning{cfg.Times.TentativeTTL, cfg.Times.OwnerGrace, cfg.Retention.Removals, cfg.Limits.Quotas})
 	s.confirms = feed.NewPace(confirmPace, func() { s.Touched(WorkFeed) })
 	s.Feeds = feed.NewLog(feed.Config{Pool: cfg.Pool, StateSQL: stateSQL, WrittenSQL: writtenSQL, Wake: s.watchers, PollInterval: cfg.Watches.PollInterval, Heard: s.NotificationsAlive, SlowTimeout: cfg.Watches.SlowTimeout, Ahead: s.tokenAhead})
 	var owner schema.DeploymentID
@@ -157,21 +160,15 @@ func (c *Config) setDefaults() {
 			*d = v
 		}
 	}
-	defaults(&c.Times.TentativeTTL, DefaultTentativeTTL)
 	defaults(&c.Times.DeleteTimeout, 5*time.Second)
 	defaults(&c.Watches.PollInterval, 500*time.Millisecond)
-	defaults(&c.Times.OwnerGrace, DefaultOwnerGrace)
 	defaults(&c.Times.OwneeCall, 2*time.Second)
 	defaults(&c.Retention.Changes, 24*time.Hour)
-	defaults(&c.Retention.Removals, DefaultRemovalsKept)
 	if c.Limits.LocalCascade <= 0 {
 		c.Limits.LocalCascade = 10_000
 	}
 	if c.Limits.Batch <= 0 {
 		c.Limits.Batch = 4_000
-	}
-	if c.Limits.Quotas.Tentative <= 0 {
-		c.Limits.Quotas.Tentative = DefaultTentativeQuota
 	}
 	if c.Logger == nil {
 		c.Logger = zap.NewNop()

@@ -208,7 +208,11 @@ func (n *names) storing(ctx context.Context) (q interface {
 	if ctx.Value(SeparateConnection{}) == nil {
 		return n.pool, func() {}, nil
 	}
-	conn, err := pgx.ConnectConfig(ctx, n.pool.Config().ConnConfig.Copy())
+	cfg, err := postgres.Beside(ctx, n.pool.Config())
+	if err != nil {
+		return nil, nil, fmt.Errorf("connect to store a name: %w", err)
+	}
+	conn, err := pgx.ConnectConfig(ctx, cfg)
 	if err != nil {
 		return nil, nil, fmt.Errorf("connect to store a name: %w", err)
 	}

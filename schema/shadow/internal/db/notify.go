@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/db-controller/db-controller/internal/feed"
+	"github.com/db-controller/db-controller/internal/postgres"
 	"github.com/db-controller/db-controller/schema"
 )
 
@@ -70,7 +71,10 @@ func (s *DB) NotificationsAlive() bool {
 
 // connection opens a connection of its own, whose wait ends at once with its context: it is closed then.
 func (s *DB) connection(ctx context.Context) (*pgx.Conn, error) {
-	cfg := s.Pool.Config().ConnConfig.Copy()
+	cfg, err := postgres.Beside(ctx, s.Pool.Config())
+	if err != nil {
+		return nil, fmt.Errorf("connect for notifications: %w", err)
+	}
 	cfg.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {
 		return &pgconn.DeadlineContextWatcherHandler{Conn: conn.Conn()}
 	}

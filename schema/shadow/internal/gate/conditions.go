@@ -177,7 +177,7 @@ func (s *Gate) RecoveringSelf() error {
 // Allowance bounds the rows that each other deployment can make this process store about attempts that have nothing here. Such a row
 // keeps a late message of the attempt from taking effect, so that it is needed when the attempt is real, and nothing shows that.
 type Allowance struct {
-	most int64 // at once, and in an hour
+	most func() int64 // at once, and in an hour
 	now  func() time.Time
 
 	mu   sync.Mutex
@@ -189,7 +189,7 @@ type allowed struct {
 	at   time.Time
 }
 
-func newAllowance(most int64, now func() time.Time) *Allowance {
+func newAllowance(most func() int64, now func() time.Time) *Allowance {
 	return &Allowance{most: most, now: now, used: map[int32]allowed{}}
 }
 
@@ -200,11 +200,11 @@ func (a *Allowance) Take(deployment int32, rows int) error {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	now, u := a.now(), a.used[deployment]
+	now, u, most := a.now(), a.used[deployment], float64(a.most())
 	if past := now.Sub(u.at); past > 0 {
-		u.rows, u.at = max(0, u.rows-past.Hours()*float64(a.most)), now
+		u.rows, u.at = max(0, u.rows-past.Hours()*most), now
 	}
-	if u.rows+float64(rows) > float64(a.most) {
+	if u.rows+float64(rows) > most {
 		return peer.ErrQuota
 	}
 	u.rows += float64(rows)

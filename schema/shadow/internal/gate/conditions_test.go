@@ -78,7 +78,7 @@ func TestAChangedEpochIsSignalledOnce(t *testing.T) {
 func TestAnAllowanceIsUsedUpAndComesBack(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	a := newAllowance(100, func() time.Time { return now })
+	a := newAllowance(func() int64 { return 100 }, func() time.Time { return now })
 	require.NoError(t, a.Take(1, 60))
 	require.NoError(t, a.Take(1, 40))
 	require.ErrorIs(t, a.Take(1, 1), peer.ErrQuota)

@@ -26,7 +26,7 @@ const countAtMost = 20
 // count plus everything established since; releases are subtracted only by the next count. Before it refuses, it counts again,
 // except for a deployment that was refused by a recent count.
 type usage struct {
-	limits peer.Quotas
+	limits func() peer.Quotas
 
 	counting   chan struct{} // semaphore of one: held while counting
 	closed     chan struct{} // closed by close, which ends counts in the background
@@ -49,14 +49,8 @@ func (n used) plus(more used) used {
 	return used{n.tentative + more.tentative, n.blocking + more.blocking}
 }
 
-func newUsage(q peer.Quotas) *usage {
-	if q.Tentative <= 0 {
-		q.Tentative = db.DefaultTentativeQuota
-	}
-	if q.Blocking <= 0 {
-		q.Blocking = db.DefaultBlockingQuota
-	}
-	return &usage{limits: q, counting: make(chan struct{}, 1), closed: make(chan struct{}), used: map[int32]used{}, inFlight: map[int32]used{}, refused: map[int32]time.Time{}, named: map[int32]int{}}
+func newUsage(limits func() peer.Quotas) *usage {
+	return &usage{limits: limits, counting: make(chan struct{}, 1), closed: make(chan struct{}), used: map[int32]used{}, inFlight: map[int32]used{}, refused: map[int32]time.Time{}, named: map[int32]int{}}
 }
 
 // add reserves the blockades that a deployment is about to establish. It returns the exceeded limit as text, and then reserves
@@ -113,7 +107,8 @@ func (u *usage) try(deployment int32, more used) (detail string, due, hopeless b
 	if detail = u.over(held, more); detail != "" {
 		return detail, false, time.Since(u.refused[deployment]) < pause
 	}
-	near := held.tentative > u.limits.Tentative/2 || held.blocking > u.limits.Blocking/2
+	limits := u.limits()
+	near := held.tentative > limits.Tentative/2 || held.blocking > limits.Blocking/2
 	if due = u.began.IsZero() || near && time.Since(u.counted) > pause; due {
 		u.began, u.counted = time.Now(), time.Now() // other calls do not begin a count too
 	}
@@ -152,11 +147,12 @@ func (u *usage) done(deployment int32, added used) {
 }
 
 func (u *usage) over(held, more used) string {
+	limits := u.limits()
 	switch {
-	case held.tentative+more.tentative > u.limits.Tentative:
-		return fmt.Sprintf("at most %d tentative blockades are allowed", u.limits.Tentative)
-	case held.blocking+more.blocking > u.limits.Blocking:
-		return fmt.Sprintf("at most %d blocking references are allowed", u.limits.Blocking)
+	case held.tentative+more.tentative > limits.Tentative:
+		return fmt.Sprintf("at most %d tentative blockades are allowed", limits.Tentative)
+	case held.blocking+more.blocking > limits.Blocking:
+		return fmt.Sprintf("at most %d blocking references are allowed", limits.Blocking)
 	}
 	return ""
 }

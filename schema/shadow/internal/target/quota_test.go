@@ -13,7 +13,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 )
+
+func quotas(tentative int64) func() peer.Quotas {
+	return func() peer.Quotas { return peer.Quotas{Tentative: tentative, Blocking: db.DefaultBlockingQuota} }
+}
 
 // slowCount is a count that takes a while and returns no rows.
 type slowCount struct {
@@ -39,7 +44,7 @@ func (noRows) Scan(...any) error             { return nil }
 func TestAQuotaRefusesForStoredBlockadesOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := &slowCount{takes: 500 * time.Millisecond}
-		u := newUsage(peer.Quotas{})
+		u := newUsage(quotas(db.DefaultTentativeQuota))
 		for range 2000 {
 			more := used{tentative: 1000}
 			detail, err := u.add(t.Context(), q, 1, more)
@@ -57,7 +62,7 @@ func TestAQuotaRefusesForStoredBlockadesOnly(t *testing.T) {
 func TestAQuotaIsCountedOnceForAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := &slowCount{takes: 200 * time.Millisecond}
-		u := newUsage(peer.Quotas{Tentative: 10})
+		u := newUsage(quotas(10))
 		for range 3 {
 			var callers sync.WaitGroup
 			for range 50 {
@@ -86,7 +91,7 @@ func (e endless) Query(ctx context.Context, _ string, _ ...any) (pgx.Rows, error
 func TestCloseEndsACountInTheBackground(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		u, q := newUsage(peer.Quotas{}), endless{make(chan struct{})}
+		u, q := newUsage(quotas(db.DefaultTentativeQuota)), endless{make(chan struct{})}
 		detail, err := u.add(t.Context(), q, 1, used{tentative: 1})
 		require.NoError(t, err)
 		require.Empty(t, detail)
