@@ -5,12 +5,15 @@ import (
 	"encoding/hex"
 	"fmt"
 	"net"
+	"os"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	collectorv1 "go.opentelemetry.io/proto/otlp/collector/trace/v1"
@@ -19,6 +22,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 
+	"github.com/db-controller/db-controller/cmd/db-controller/playground"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
 
@@ -95,6 +99,51 @@ func newCollector(t *testing.T) (*collector, string) {
 	go func() { _ = server.Serve(listener) }()
 	t.Cleanup(server.Stop)
 	return c, "http://" + listener.Addr().String()
+}
+
+// Without OTEL_… variables processes make no spans, and connect to no collector: not to one at the addresses that OpenTelemetry takes by default either.
+func TestNothingIsTracedWithoutItsVariables(t *testing.T) {
+	for _, variable := range os.Environ() {
+		if name, _, _ := strings.Cut(variable, "="); strings.HasPrefix(name, "OTEL_") {
+			t.Setenv(name, "") // which counts as not set
+		}
+	}
+	var connected atomic.Int64
+	for _, address := range []string{"127.0.0.1:4317", "127.0.0.1:4318"} {
+		listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", address)
+		if err != nil {
+			t.Skip("another program listens there: ", err)
+		}
+		t.Cleanup(func() { _ = listener.Close() })
+		go func() {
+			for {
+				conn, err := listener.Accept()
+				if err != nil {
+					return
+				}
+				connected.Add(1)
+				_ = conn.Close()
+			}
+		}()
+	}
+	f := newFixture(t)
+	f.mustPut(aWest+"targets/x", fields{})
+	f.mustPut(bEast+"holders/h", fields{"cascade": aWest + "targets/x"})
+	name, resources := f.named(aWest + "targets/x")
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "traceparent", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")
+	_, err := resources.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{Name: name})
+	require.NoError(t, err)
+	f.gone(bEast + "holders/h")
+	conn, err := pgx.Connect(t.Context(), f.Deployments[f.id(aWest+"x/y")].DSN)
+	require.NoError(t, err)
+	defer func() { _ = conn.Close(t.Context()) }()
+	var stored int
+	require.NoError(t, conn.QueryRow(t.Context(), `SELECT count(*) FROM dbcontroller.cause WHERE trace_parent IS NOT NULL`).Scan(&stored))
+	require.Zero(t, stored, "the span of a delete is stored where its work continues it")
+	for _, p := range append([]*playground.Process{f.Registry}, f.Deployments[f.id(aWest+"x/y")].Process, f.Deployments[f.id(bEast+"x/y")].Process) {
+		require.NoError(t, p.Stop()) // an exporter sends its last spans now
+	}
+	require.Zero(t, connected.Load())
 }
 
 // A user's delete, its look-ahead, the cascade in another region, and the statements below are one trace; work of the processes is none.

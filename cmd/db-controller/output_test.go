@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"testing"
 
@@ -181,6 +182,17 @@ func TestStatusOfAllDeployments(t *testing.T) {
 	got = command(t, "--context", silent.Context, "status", "--all", "-o", "json")
 	require.NotZero(t, got.code)
 	require.Contains(t, got.out, `"error": `)
+}
+
+// Completions find the installation as commands do: also by the environment and the configuration file.
+func TestCompletionsReadTheConfiguration(t *testing.T) {
+	at := stub.New(t, stub.Services{}).Context
+	t.Setenv("DBCONTROLLER_CONTEXT", at)
+	require.Equal(t, "iam.example.com/us-west2\n:4\n", command(t, "__complete", "status", "").out)
+	t.Setenv("DBCONTROLLER_CONTEXT", "/nonexistent")
+	require.Equal(t, ":4\n", command(t, "__complete", "status", "").out)
+	require.NoError(t, os.Unsetenv("DBCONTROLLER_CONTEXT"))
+	require.Equal(t, "iam.example.com/us-west2\n:4\n", command(t, "__complete", "status", "--config", write(t, "context: "+at+"\n"), "").out)
 }
 
 func TestNamesAndKindsAreCompleted(t *testing.T) {

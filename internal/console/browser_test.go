@@ -91,7 +91,8 @@ func (b *browser) look(name, hash, says string) {
 		b.do(emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: form.scheme}}),
 			chromedp.EmulateViewport(form.width, 900), chromedp.Sleep(50*time.Millisecond), chromedp.FullScreenshot(&picture, 100))
 		require.NoError(b, os.WriteFile(filepath.Join(b.ArtifactDir(), name+"-"+form.name+".png"), picture, 0o600))
-		require.LessOrEqual(b, b.number("document.documentElement.scrollWidth - innerWidth"), 0.0, "%s %s: only tables and the map scroll to the side", name, form.name)
+		require.LessOrEqual(b, b.number("document.documentElement.scrollWidth - innerWidth"), 0.0, "%s %s: only the map scrolls to the side", name, form.name)
+		require.Zero(b, b.number("[...document.querySelectorAll('.scroll')].filter((e) => e.scrollWidth > e.clientWidth).length"), "%s %s: no column is cut off", name, form.name)
 	}
 	b.do(chromedp.EmulateViewport(1280, 900))
 	require.Zero(b, b.number("[...document.querySelectorAll('[data-state] > i')].filter((e) => !e.textContent.trim()).length"), "%s: a state has a sign beside its colour", name)
@@ -141,6 +142,49 @@ func TestPagesInABrowser(t *testing.T) {
 				b.look(state.name+"-"+name, page, says)
 			}
 		})
+	}
+}
+
+// Many stuck resources are a few groups by reason, each with its oldest resources; the others are unfolded, and stay so. The page does not grow with them.
+func TestManyStuckResourcesAreGroups(t *testing.T) {
+	few, many := newFleet(3, 3), newFleet(3, 3)
+	few.block(west, 400)
+	many.block(west, 1000)
+	var heights []float64
+	for _, f := range []*fleet{few, many} {
+		b := open(t, f)
+		b.do(chromedp.Evaluate("location.hash = '#/stuck'", nil))
+		b.is("document.querySelectorAll('.group').length === 3")
+		b.is("document.querySelector('.why').innerText.includes('BLOCKED by //devices.example.com/eastus2/fleets/*/devices/* (account)')")
+		require.LessOrEqual(t, b.number("[...document.querySelectorAll('.group tr')].filter((r) => r.checkVisibility()).length"), 3.0*6)
+		heights = append(heights, b.number("document.documentElement.scrollHeight"))
+		if f == many {
+			b.do(chromedp.Click(".group summary"))
+			b.is("document.querySelector('.group .rest').checkVisibility()")
+			f.change(west, func(a *answers) { a.stuck.Resources = a.stuck.Resources[:990] })
+			b.do(chromedp.Sleep(4 * time.Second)) // the page is asked for again
+			b.is("document.querySelector('.group .rest').checkVisibility()")
+			b.look("stuck-unfolded", "#/stuck", "more")
+			require.Less(t, b.number("document.documentElement.scrollHeight"), 3000.0)
+		}
+	}
+	require.InDelta(t, heights[0], heights[1], 100)
+}
+
+// On a phone the rows of tables are lists, and the map of three regions is narrow: no column is cut off.
+func TestTablesFitAPhone(t *testing.T) {
+	f := newFleet(3, 3)
+	f.block(west, 200)
+	f.darken("eastus2")
+	b := open(t, f)
+	for page, says := range map[string]string{
+		"#/": "Running deletions", "#/stuck": "resources in DELETING", "#/deployment/iam.example.com%2Fus-west2": "host-2:7001", "#/resource/" + strings.ReplaceAll(root, "/", "%2F"): "BLOCKED",
+	} {
+		b.do(chromedp.Evaluate(fmt.Sprintf("location.hash = %q", page), nil))
+		b.is(fmt.Sprintf("document.querySelector('main').innerText.includes(%q)", says))
+		b.do(chromedp.EmulateViewport(390, 900))
+		require.Zero(t, b.number("[...document.querySelectorAll('.scroll, .map')].filter((e) => e.scrollWidth > e.clientWidth).length"), page)
+		b.do(chromedp.EmulateViewport(1280, 900))
 	}
 }
 

@@ -127,10 +127,17 @@ func (f *fleet) block(id schema.DeploymentID, n int) {
 	defer f.mu.Unlock()
 	a := f.at[id]
 	a.stuck = &adminv1.ListStuckResponse{Work: []*adminv1.ListStuckResponse_Work{{Group: "release", Deployment: "devices.example.com/eastus2", Count: 3, Since: timestamppb.New(time.Now().Add(-time.Hour)), LastError: "connection refused"}}}
-	for i := range n {
+	for i := range n { // most for one reason, with blockers of their own
+		reasons := []string{fmt.Sprintf("BLOCKED by %s/devices/d%d (account)", holder, i), "WAITING for devices.example.com/eastus2"}
+		switch {
+		case i%10 == 7:
+			reasons = []string{"WAITING for devices.example.com/region-2 to cascade or unset"}
+		case i%40 == 9:
+			reasons = []string{"WAITING for the finalizer billing of devices.example.com"}
+		}
 		a.stuck.Resources = append(a.stuck.Resources, &adminv1.ListStuckResponse_Resource{
 			Name: fmt.Sprintf("%s/serviceAccounts/robot-%03d", root, i), Kind: "iam.example.com/ServiceAccount", Since: timestamppb.New(time.Now().Add(-time.Duration(i) * time.Minute)),
-			Reasons: []string{"BLOCKED by " + holder + "/devices/d1 (account)", "WAITING for devices.example.com/eastus2"},
+			Reasons: reasons,
 		})
 	}
 	for at, found := range map[schema.DeploymentID]int64{id: int64(n), {Service: "devices.example.com", Region: "eastus2"}: 40} {

@@ -26,8 +26,12 @@ const (
 
 type completion = func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective)
 
-// completing calls propose with a client; without an installation that answers there are no proposals.
+// completing calls propose with a client; without an installation that answers there are no proposals. Cobra runs no hook of a command
+// before it completes its arguments, so the environment and the configuration file are read here.
 func completing(cmd *cobra.Command, propose func(ctx context.Context, c *client.Client) []string) []string {
+	if err := Configure(cmd); err != nil {
+		return nil
+	}
 	c, err := OpenClient(cmd)
 	if err != nil {
 		return nil

@@ -128,9 +128,12 @@ func (p planText) verdict() {
 			deleted.add(g)
 		}
 	}
-	silent := len(p.plan.GetUnasked())
-	if silent > 0 {
+	silent := 0
+	for _, u := range p.plan.GetUnasked() {
 		deleted.atLeast, unset.atLeast = true, true
+		if u.GetReason() != resourcev1.UnaskedDeployment_REASON_LIMIT_REACHED {
+			silent++
+		}
 	}
 	p.line("A delete would be accepted: %s deleted, %s unset.", deleted, unset)
 	if silent > 0 {

@@ -2,6 +2,7 @@
 
 import { h } from './dom.js';
 import { age, broken, clock, count, deploymentPage, plural, resourcePage, seconds } from './format.js';
+import { table } from './table.js';
 
 /** Running deletions of all deployments, one entry a deletion, the oldest first. */
 export function running(all) {
@@ -27,9 +28,7 @@ function left(x) {
 }
 
 export function deletionTable(list) {
-  if (!list.length) return h('p', { class: 'quiet' }, 'None.');
-  return h('div', { class: 'scroll' }, h('table', {}, h('thead', {}, h('tr', {}, ['Root', 'Removed', 'Unset', 'Deployments', 'For', 'Estimate'].map((t) => h('th', { scope: 'col' }, t)))),
-    h('tbody', {}, list.map((x) => h('tr', { 'data-key': x.id }, h('td', {}, h('a', { href: resourcePage(x.root) }, broken(x.root))), h('td', {}, bar(x.removed, x.found)), h('td', {}, count(x.unset)), h('td', {}, count(x.at.length)), h('td', {}, seconds(age(x.startTime))), h('td', {}, left(x)))))));
+  return table(['Root', 'Removed', 'Unset', 'Deployments', 'For', 'Estimate'], list.map((x) => [h('a', { href: resourcePage(x.root) }, broken(x.root)), bar(x.removed, x.found), count(x.unset), count(x.at.length), seconds(age(x.startTime)), left(x)]));
 }
 
 export function deletionsPage(model) {

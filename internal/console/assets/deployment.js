@@ -5,6 +5,7 @@ import { ago, broken, clock, count, deploymentPage, plural, seconds, age } from 
 import { health, late, problems, states } from './health.js';
 import { chart } from './chart.js';
 import { bar } from './deletions.js';
+import { table } from './table.js';
 import { deploymentActions, paused } from './actions.js';
 
 export function deploymentPageOf(model, name) {
@@ -21,7 +22,7 @@ export function deploymentPageOf(model, name) {
     card('Outstanding work', table(['Group', 'For', 'Pieces', 'Oldest'], (s.outstanding ?? []).map((o) => [o.group, link(o.deployment), count(o.count), ago(o.oldestTime)])), chart(model.historyOf(name))),
     card('Watches', watches(s)),
     card('Deletions here', table(['Root', 'Removed', 'Unset', 'For'], (s.deletions ?? []).map((x) => [x.root, bar(x.removed, x.found), count(x.unset), seconds(age(x.startTime))]))),
-    card('Last failures of handlers', table(['Handler', 'For', 'When', 'Error'], (s.failures ?? []).map((f) => [f.handler, link(f.deployment), ago(f.time), f.error]))),
+    card('Last failures of handlers', table(['Handler', 'For', 'When', 'Error'], (s.failures ?? []).map((f) => [f.handler, link(f.deployment), ago(f.time), broken(f.error)]))),
     card('Decisions of operators', table(['About', 'Decision', 'When', 'By', 'Reason'], [
       ...(s.decommissioned ?? []).map((x) => [x.deployment, `decommissioned, blocking references: ${x.blocking}`, clock(x.saidTime), x.saidBy, x.reason]),
       ...(s.words ?? []).map((x) => [x.deployment, x.what, clock(x.saidTime), x.saidBy, x.reason]),
@@ -35,11 +36,6 @@ function card(title, ...content) { return h('section', { class: 'card', 'data-ke
 function link(name) { return name && name.includes('/') ? h('a', { href: deploymentPage(name) }, broken(name)) : name ?? ''; }
 
 function facts(of) { return h('dl', {}, Object.entries(of).filter(([, v]) => v).map(([k, v]) => [h('dt', {}, k), h('dd', {}, v)])); }
-
-export function table(head, rows) {
-  if (!rows.length) return h('p', { class: 'quiet' }, 'None.');
-  return h('div', { class: 'scroll' }, h('table', {}, h('thead', {}, h('tr', {}, head.map((t) => h('th', { scope: 'col' }, t)))), h('tbody', {}, rows.map((r) => h('tr', {}, r.map((c) => h('td', {}, c)))))));
-}
 
 function derivations(list = []) { return list.map((x) => h('p', {}, `${x.kind}: `, bar(x.done, x.total), Number(x.setAside) ? `, ${count(x.setAside)} set aside` : '')); }
 

@@ -16,8 +16,8 @@ export function seconds(s) {
   if (s < 1) return 'less than 1 s';
   if (s < 60) return `${Math.round(s)} s`;
   if (s < 3600) return `${Math.floor(s / 60)} min${s % 60 < 1 ? '' : ` ${Math.floor(s % 60)} s`}`;
-  if (s < 86400) return `${Math.floor(s / 3600)} h ${Math.round((s % 3600) / 60)} min`;
-  return `${Math.floor(s / 86400)} d ${Math.round((s % 86400) / 3600)} h`;
+  if (s < 86400) return `${Math.floor(s / 3600)} h${s % 3600 < 60 ? '' : ` ${Math.floor((s % 3600) / 60)} min`}`;
+  return `${Math.floor(s / 86400)} d${s % 86400 < 3600 ? '' : ` ${Math.floor((s % 86400) / 3600)} h`}`;
 }
 
 export function ago(time) { return time ? `${seconds(age(time))} ago` : 'never'; }

@@ -2,7 +2,7 @@
 
 import { h } from './dom.js';
 import { ago, broken, clock, deploymentPage, plural, resourcePage } from './format.js';
-import { table } from './deployment.js';
+import { table } from './table.js';
 import { tree } from './deletions.js';
 import { resourceActions } from './actions.js';
 

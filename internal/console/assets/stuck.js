@@ -1,11 +1,13 @@
 // What has waited for long, in all deployments: why, and for whom.
 
 import { h } from './dom.js';
-import { ago, broken, count, deploymentPage, plural, resourcePage } from './format.js';
+import { age, ago, broken, count, deploymentPage, plural, resourcePage, seconds } from './format.js';
 import { paused } from './actions.js';
-import { table } from './deployment.js';
+import { table } from './table.js';
 
 const choices = ['10s', '1m', '10m', '1h', '24h'];
+const shown = 5; // of a group, before the others are unfolded
+const most = 500; // rows of a group: the command lists all
 
 export function stuckPage(model, longer = '1m') {
   const answer = model.ask(`api/stuck?longer=${encodeURIComponent(longer)}`);
@@ -20,10 +22,39 @@ export function stuckPage(model, longer = '1m') {
 
 function resources(list) {
   if (!list.length) return null;
-  return [h('h3', {}, `${plural(list.length, 'resource')} in DELETING`), table(['Resource', 'Since', 'Why'], list.map((r) => [h('a', { href: resourcePage(r.name) }, broken(r.name)), ago(r.since), reasons(r.reasons ?? [])]))];
+  return [h('h3', {}, `${plural(list.length, 'resource')} in DELETING`), groups(list).map(group)];
 }
 
-function reasons(list) { return list.length > 1 ? h('ul', {}, list.map((r) => h('li', {}, r))) : list[0] ?? ''; }
+/** Groups resources by the pattern of their reasons, the largest group first, and in each the oldest first. */
+function groups(list) {
+  const found = new Map();
+  for (const r of list) {
+    const why = (r.reasons ?? []).map(pattern), key = why.join('\n');
+    if (!found.has(key)) found.set(key, { key, list: [] });
+    found.get(key).list.push(r);
+  }
+  for (const g of found.values()) g.list.sort((a, b) => (a.since < b.since ? -1 : 1));
+  return [...found.values()].sort((a, b) => b.list.length - a.list.length);
+}
+
+// The reasons of many resources differ by the names of their blockers alone: a pattern has a star for each id.
+function pattern(reason) {
+  return reason.replace(/(\/\/[^/\s]+\/[^/\s]+)((?:\/[^/\s]+\/[^/\s,;]+)+)/g, (_, deployment, name) => deployment + name.split('/').map((part, i) => (i && i % 2 === 0 ? '*' : part)).join('/'));
+}
+
+function group(g) {
+  const common = new Set((g.list[0].reasons ?? []).filter((reason) => g.list.every((r) => (r.reasons ?? []).includes(reason))));
+  const why = (g.list[0].reasons ?? []).map((reason) => (common.has(reason) ? reason : pattern(reason))), same = common.size === why.length;
+  const rows = (list) => table(same ? ['Resource', 'Since'] : ['Resource', 'Since', 'Why'], list.map((r) => [h('a', { href: resourcePage(r.name) }, broken(r.name)), ago(r.since), ...(same ? [] : [reasons(r.reasons.filter((reason) => !common.has(reason)))])]));
+  const rest = g.list.slice(shown, most), beyond = g.list.length - most;
+  return h('section', { class: 'group', 'data-key': g.key },
+    h('p', { class: 'why' }, h('b', {}, count(g.list.length)), h('span', {}, why.length ? reasons(why) : 'no reason is known')),
+    g.list[0].since && h('p', { class: 'quiet' }, `The oldest waits for ${seconds(age(g.list[0].since))}.`),
+    rows(g.list.slice(0, shown)),
+    rest.length ? h('details', {}, h('summary', {}, `${count(g.list.length - shown)} more`), h('div', { class: 'rest', tabindex: '0', role: 'region', 'aria-label': 'more resources' }, rows(rest)), beyond > 0 ? h('p', { class: 'quiet' }, `and ${count(beyond)} that `, h('code', {}, 'db-controller stuck'), ' lists') : null) : null);
+}
+
+function reasons(list) { return list.length > 1 ? h('ul', {}, list.map((r) => h('li', {}, broken(r)))) : broken(list[0]); }
 
 function pauses(deployment, list) {
   if (!list.length) return null;
@@ -32,5 +63,5 @@ function pauses(deployment, list) {
 
 function work(list) {
   if (!list.length) return null;
-  return [h('h3', {}, 'Work'), table(['Group', 'For', 'Pieces', 'Since', 'Last error'], list.map((w) => [w.group, w.deployment, count(w.count), ago(w.since), w.lastError ?? '']))];
+  return [h('h3', {}, 'Work'), table(['Group', 'For', 'Pieces', 'Since', 'Last error'], list.map((w) => [w.group, broken(w.deployment), count(w.count), ago(w.since), broken(w.lastError)]))];
 }

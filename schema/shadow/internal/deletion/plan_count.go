@@ -20,11 +20,13 @@ SELECT r.field_id, r.behaviour, count(*) FROM dbcontroller.reference r
 WHERE r.target_id = ANY ($1) AND r.behaviour IN ({cascade_delete}, {async_cascade_delete}) AND NOT r.holder_id = ANY ($2)
 GROUP BY r.field_id, r.behaviour`)
 
+	// Materialized: otherwise the planner can read the whole table in the order of its primary key, which has the holders in order.
 	countHoldersSQL = db.Codes(`
-SELECT count(*) FROM (
-    SELECT DISTINCT r.holder_id FROM dbcontroller.reference r
+WITH r AS MATERIALIZED (
+    SELECT r.holder_id FROM dbcontroller.reference r
     WHERE r.target_id = ANY ($1) AND r.behaviour IN ({cascade_delete}, {async_cascade_delete}) AND NOT r.holder_id = ANY ($2)
-) AS holder`)
+)
+SELECT count(DISTINCT holder_id) FROM r`)
 
 	// Without the holders that are deleted as well.
 	countUnsetsSQL = db.Codes(`

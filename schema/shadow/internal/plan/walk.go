@@ -37,7 +37,9 @@ type Walk struct {
 	unsets   map[unsetKey]walkedUnset
 	blockers map[blockerKey]peer.PlanBlocker
 	// silent are the deployments that did not answer; unasked are these and the deployments that the walk did not reach.
-	silent    map[schema.DeploymentID]bool
+	silent map[schema.DeploymentID]bool
+	// asked are the deployments that were asked at least once.
+	asked     map[schema.DeploymentID]bool
 	beyond    map[schema.DeploymentID]*beyond
 	Unasked   []peer.Unasked
 	Truncated bool
@@ -85,7 +87,7 @@ type blockerKey struct {
 func NewWalk(self schema.DeploymentID, peers walkPeers, detailed bool) *Walk {
 	return &Walk{
 		self: self, peers: peers, detailed: detailed, members: map[peer.PlanTarget]*walkedMember{},
-		unsets: map[unsetKey]walkedUnset{}, blockers: map[blockerKey]peer.PlanBlocker{}, silent: map[schema.DeploymentID]bool{}, beyond: map[schema.DeploymentID]*beyond{},
+		unsets: map[unsetKey]walkedUnset{}, blockers: map[blockerKey]peer.PlanBlocker{}, silent: map[schema.DeploymentID]bool{}, asked: map[schema.DeploymentID]bool{}, beyond: map[schema.DeploymentID]*beyond{},
 		excused: map[peer.PlanTarget]bool{}, Unknown: map[peer.PlanTarget]bool{},
 		ask: map[schema.DeploymentID]map[peer.PlanTarget]bool{}, owners: map[schema.DeploymentID][]peer.PlanTarget{},
 	}
@@ -178,14 +180,19 @@ type answer struct {
 
 // Run follows the deletion over all deployments, level by level. The deployments of a level are asked concurrently; each
 // call has two thirds of the time that the walk has left. The result is best effort: resources that change afterwards,
-// exceed the limit or belong to unreachable deployments are handled when the cascade reaches them.
+// exceed the limit or belong to unreachable deployments are handled when the cascade reaches them. At its limit a detailed walk asks the
+// deployments that were not asked yet, and waits for all answers: they have counts.
 func (w *Walk) Run(parent context.Context) error {
 	ctx, cancel := peer.InPart(parent, 3, 4)
 	defer cancel()
 	answers := make(chan answer, maxAsking)
 	asking := map[schema.DeploymentID]bool{}
-	for len(w.members) < peer.PlanLimit {
-		fresh := w.next(asking)
+	for {
+		full := len(w.members) >= peer.PlanLimit
+		if full && !w.detailed {
+			break
+		}
+		fresh := w.next(asking, full)
 		for d := range fresh {
 			asking[d] = true
 			go w.askOne(ctx, d, w.question(d), answers)
@@ -218,13 +225,15 @@ func (w *Walk) skip(d schema.DeploymentID) {
 	}
 }
 
-// next returns the deployments to ask now: each has one question in flight, and silent ones are not asked again.
-func (w *Walk) next(asking map[schema.DeploymentID]bool) map[schema.DeploymentID]bool {
+// next returns the deployments to ask now: each has one question in flight, and silent ones are not asked again. A full walk asks each
+// deployment once.
+func (w *Walk) next(asking map[schema.DeploymentID]bool, full bool) map[schema.DeploymentID]bool {
 	fresh := map[schema.DeploymentID]bool{}
 	for d := range w.ask {
 		switch {
 		case w.silent[d]:
 			delete(w.ask, d)
+		case full && w.asked[d]:
 		case !asking[d] && len(asking)+len(fresh) < maxAsking:
 			fresh[d] = true
 		}
@@ -236,6 +245,7 @@ func (w *Walk) next(asking map[schema.DeploymentID]bool) map[schema.DeploymentID
 func (w *Walk) question(d schema.DeploymentID) peer.PlanQuestion {
 	targets := w.ask[d]
 	delete(w.ask, d)
+	w.asked[d] = true
 	for _, o := range w.owners[d] {
 		targets[o] = true
 	}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
@@ -358,6 +360,58 @@ func TestAWalkEndsWithItsCaller(t *testing.T) {
 
 // Numbers of groups are raised to the counts of their deployment: at most by the different holders, and not where several kinds share a
 // path.
+// crowded is a world in which each deployment has more resources than a walk visits: it answers with as many as it is asked for, and counts the others.
+// The answers take a while, one longer than the other.
+type crowded struct {
+	takes map[schema.DeploymentID]time.Duration
+}
+
+func (c crowded) Plan(ctx context.Context, at schema.DeploymentID, q peer.PlanQuestion) (*peer.Plan, error) {
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-time.After(c.takes[at]):
+	}
+	via := peer.Via{Target: q.Targets[0], Path: "ref", Behaviour: schema.CascadeDelete}
+	p := &peer.Plan{Truncated: true, Holders: 1_000_000, Counts: []peer.PlanCount{{Path: "ref", Behaviour: schema.CascadeDelete, Count: 1_000_000}}}
+	for i := range q.Limit {
+		name := fmt.Sprintf("%s-%d", at.Region, i)
+		p.Members = append(p.Members, peer.PlanMember{UID: uidOf(name), Kind: "things", Name: name, Vias: []peer.Via{via}})
+	}
+	return p, nil
+}
+
+func (c crowded) Trace(context.Context, schema.DeploymentID, []uuid.UUID) (map[uuid.UUID]peer.Trace, error) {
+	return nil, errors.New("not asked")
+}
+
+// A plan counts the resources of every deployment, also of those that answer when it has reached its limit. A delete does not wait for them.
+func TestAFullWalkCountsTheOtherDeployments(t *testing.T) {
+	t.Parallel()
+	for _, detailed := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			w := NewWalk(home, crowded{map[schema.DeploymentID]time.Duration{away: 2 * time.Second, third: 5 * time.Second}}, detailed)
+			w.Begin([]peer.PlanMember{{UID: uidOf("root"), Kind: "things", Name: "root", Entries: []schema.DeploymentID{away, third}}})
+			began := time.Now()
+			require.NoError(t, w.Run(ctx))
+			require.True(t, w.Truncated)
+			if !detailed {
+				require.Less(t, time.Since(began), 3*time.Second)
+				require.Equal(t, []peer.Unasked{{Deployment: third, Why: peer.LimitReached}}, w.Unasked)
+				return
+			}
+			require.Empty(t, w.Unasked)
+			counts := map[schema.DeploymentID]int{}
+			for _, g := range w.Groups() {
+				counts[g.Deployment] += g.Count
+			}
+			require.Equal(t, map[schema.DeploymentID]int{home: 1, away: 1_000_000, third: 1_000_000}, counts)
+		})
+	}
+}
+
 func TestGroupsCountWhatTheWalkDidNotVisit(t *testing.T) {
 	t.Parallel()
 	cascade := func(path, kind string, n int) Group {
