@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -51,6 +52,27 @@ func TestTheCommandsInUnitsExist(t *testing.T) {
 		require.NoError(t, err, unit)
 		require.NotEqual(t, "db-controller", cmd.Name())
 		require.NoError(t, cmd.ParseFlags(flags), unit)
+	}
+}
+
+// systemd accepts the units, where it is installed.
+func TestSystemdAcceptsTheUnits(t *testing.T) {
+	t.Parallel()
+	analyze, err := exec.LookPath("systemd-analyze")
+	if err != nil {
+		t.Skip(err)
+	}
+	dir := t.TempDir()
+	program, err := os.Executable()
+	require.NoError(t, err)
+	for unit, as := range map[string]string{"db-controller-registry.service": "db-controller-registry.service", "db-controller@.service": "db-controller@iam.service"} {
+		raw, err := os.ReadFile(filepath.Join("../../deploy/systemd", unit))
+		require.NoError(t, err)
+		path := filepath.Join(dir, as)
+		require.NoError(t, os.WriteFile(path, []byte(strings.ReplaceAll(string(raw), "/usr/local/bin/db-controller", program)), 0o600))
+		out, err := exec.CommandContext(t.Context(), analyze, "verify", "--man=no", path).CombinedOutput() //nolint:gosec // a program of the system
+		require.NoError(t, err, string(out))
+		require.Empty(t, string(out))
 	}
 }
 
