@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"go.opentelemetry.io/otel"
@@ -58,7 +59,7 @@ func Begin(ctx context.Context, version, instance string, log func(error)) (stop
 func wanted() (bool, error) {
 	to := os.Getenv("OTEL_TRACES_EXPORTER")
 	switch {
-	case os.Getenv("OTEL_SDK_DISABLED") == "true" || to == "none":
+	case strings.EqualFold(os.Getenv("OTEL_SDK_DISABLED"), "true") || to == "none":
 		return false, nil
 	case to == "otlp":
 		return true, nil
