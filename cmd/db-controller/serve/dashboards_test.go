@@ -3,6 +3,7 @@ package serve
 import (
 	"encoding/json"
 	"os"
+	"os/exec"
 	"regexp"
 	"strings"
 	"testing"
@@ -99,4 +100,15 @@ func dashboardExpressions(t *testing.T) (out []string) {
 		}
 	}
 	return out
+}
+
+// Prometheus accepts the rules, where promtool is installed.
+func TestPromtoolAcceptsTheAlerts(t *testing.T) {
+	t.Parallel()
+	promtool, err := exec.LookPath("promtool")
+	if err != nil {
+		t.Skip(err)
+	}
+	out, err := exec.CommandContext(t.Context(), promtool, "check", "rules", "../../../deploy/prometheus/alerts.yaml").CombinedOutput() //nolint:gosec // a program of the system
+	require.NoError(t, err, string(out))
 }
