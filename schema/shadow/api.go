@@ -18,15 +18,16 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/read"
 	"github.com/db-controller/db-controller/schema/shadow/internal/steer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/target"
+	"github.com/db-controller/db-controller/schema/shadow/internal/tuning"
 )
 
 // Defaults of Config, for the flags of serve.
 const (
-	DefaultTentativeTTL   = db.DefaultTentativeTTL
-	DefaultOwnerGrace     = db.DefaultOwnerGrace
-	DefaultRemovalsKept   = db.DefaultRemovalsKept
-	DefaultTentativeQuota = db.DefaultTentativeQuota
-	DefaultBlockingQuota  = db.DefaultBlockingQuota
+	DefaultTentativeTTL   = tuning.DefaultTentativeTTL
+	DefaultOwnerGrace     = tuning.DefaultOwnerGrace
+	DefaultRemovalsKept   = tuning.DefaultRemovalsKept
+	DefaultTentativeQuota = tuning.DefaultTentativeQuota
+	DefaultBlockingQuota  = tuning.DefaultBlockingQuota
 )
 
 // Parameters and results of the store's methods, beside the values of package peer.
@@ -36,7 +37,7 @@ type (
 	Limits    = db.Limits
 	Watches   = db.Watches
 	Retention = db.Retention
-	Tuning    = db.Tuning
+	Tuning    = tuning.Tuning
 	Leases    = db.Leases
 	// Within is an application's part of a transaction that writes resources.
 	Within = gate.Within

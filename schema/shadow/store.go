@@ -122,7 +122,7 @@ func (s *Store) Logger() *zap.Logger { return s.db.Logger() }
 func (s *Store) Deployment() schema.DeploymentID { return s.db.Deployment() }
 
 // Tune changes settings while the store works; a zero is the default.
-func (s *Store) Tune(t Tuning) { s.db.Tune(t) }
+func (s *Store) Tune(t Tuning) { s.db.Tuning.Store(t.Complete()) }
 
 // Model that writes are validated with; nil before the first Switch.
 func (s *Store) Model() *schema.Model { return s.db.Model() }

@@ -131,7 +131,7 @@ func (s *Admin) Tidy(ctx context.Context) (more bool, err error) {
 		return false, err
 	}
 	var removals int64 // last, since its failure must not keep back the others
-	if err := s.Pool.QueryRow(ctx, `SELECT dbcontroller.forget_removals($1, $2)`, s.Tuning().RemovalsKept, limit).Scan(&removals); err != nil {
+	if err := s.Pool.QueryRow(ctx, `SELECT dbcontroller.forget_removals($1, $2)`, s.Tuning.Load().RemovalsKept, limit).Scan(&removals); err != nil {
 		return false, fmt.Errorf("forget removals: %w", err)
 	}
 	return more || n == limit || forgotten || removals == limit, nil
@@ -191,7 +191,7 @@ type Outstanding struct {
 // Outstanding counts the outstanding work by group and deployment: messages owed (such as confirm and release), resources to look at
 // again (finalise), deletions that other deployments have not acknowledged, resources in DELETING, and expired tentative blockades.
 func (s *Admin) Outstanding(ctx context.Context) ([]Outstanding, error) {
-	rows, err := s.Pool.Query(ctx, countsSQL, s.Tuning().TentativeTTL)
+	rows, err := s.Pool.Query(ctx, countsSQL, s.Tuning.Load().TentativeTTL)
 	if err != nil {
 		return nil, fmt.Errorf("count outstanding work: %w", err)
 	}

@@ -76,7 +76,7 @@ func (s *Actor) ChangeOwners(ctx context.Context, tx pgx.Tx, ownees []int64, cha
 	if err != nil {
 		return err
 	}
-	rows, err := tx.Query(ctx, SelectOwnerRowsSQL, IDsOf(locked), nil, s.Tuning().OwnerGrace)
+	rows, err := tx.Query(ctx, SelectOwnerRowsSQL, IDsOf(locked), nil, s.Tuning.Load().OwnerGrace)
 	if err != nil {
 		return fmt.Errorf("read owners: %w", err)
 	}

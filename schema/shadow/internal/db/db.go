@@ -15,6 +15,7 @@ import (
 	"github.com/db-controller/db-controller/internal/retry"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/shadow/internal/tuning"
 )
 
 // Config of a Store. Zero means the default.
@@ -103,7 +104,8 @@ type DB struct {
 
 	Now func() time.Time // the clock of this process; tests move it
 
-	tuning atomic.Pointer[Tuning]
+	// Tuning are the settings that may change; all of them are set.
+	Tuning atomic.Pointer[tuning.Tuning]
 
 	watchers   *feed.Broadcast           // wakes the watches of this process
 	committed  *feed.Broadcast           // commits of this process, for RunNotifications to send
@@ -126,7 +128,7 @@ func Open(ctx context.Context, cfg Config) (*DB, error) {
 		Pool: cfg.Pool, Self: cfg.Deployment, Peers: cfg.Peers, Log: cfg.Logger, Names: newNames(cfg.Pool), Cfg: cfg,
 		Now: time.Now, watchers: feed.NewBroadcast(), committed: feed.NewBroadcast(),
 	}
-	s.Tune(Tuning{cfg.Times.TentativeTTL, cfg.Times.OwnerGrace, cfg.Retention.Removals, cfg.Limits.Quotas})
+	s.Tuning.Store(tuning.Tuning{TentativeTTL: cfg.Times.TentativeTTL, OwnerGrace: cfg.Times.OwnerGrace, RemovalsKept: cfg.Retention.Removals, Quotas: cfg.Limits.Quotas}.Complete())
 	s.confirms = feed.NewPace(confirmPace, func() { s.Touched(WorkFeed) })
 	s.Feeds = feed.NewLog(feed.Config{Pool: cfg.Pool, StateSQL: stateSQL, WrittenSQL: writtenSQL, Wake: s.watchers, PollInterval: cfg.Watches.PollInterval, Heard: s.NotificationsAlive, SlowTimeout: cfg.Watches.SlowTimeout, Ahead: s.tokenAhead})
 	var owner schema.DeploymentID
@@ -144,15 +146,6 @@ func Open(ctx context.Context, cfg Config) (*DB, error) {
 	s.SelfID, err = s.Names.Deployment(ctx, s.Self)
 	return s, err
 }
-
-// Defaults that operators see as those of their settings.
-const (
-	DefaultTentativeTTL   = 15 * time.Second
-	DefaultOwnerGrace     = 5 * time.Minute
-	DefaultRemovalsKept   = 90 * 24 * time.Hour
-	DefaultTentativeQuota = 100_000
-	DefaultBlockingQuota  = 10_000_000
-)
 
 func (c *Config) setDefaults() {
 	defaults := func(d *time.Duration, v time.Duration) {

@@ -188,7 +188,7 @@ func (s *Deleter) queueBlockades(batch *pgx.Batch, targets []int64, limit int, a
 	}
 	found := new([]blockade)
 	batch.Queue(selectBlockadesSQL, db.Named{
-		"targets": targets, "at_most": limit, "attempts": k.Attempts, "holders": k.Holders, "fields": k.Fields, "ttl": s.Tuning().TentativeTTL,
+		"targets": targets, "at_most": limit, "attempts": k.Attempts, "holders": k.Holders, "fields": k.Fields, "ttl": s.Tuning.Load().TentativeTTL,
 	}).Query(func(rows pgx.Rows) (err error) {
 		*found, err = pgx.CollectRows(rows, scanBlockade)
 		return err

@@ -158,7 +158,7 @@ func (s *Gate) begin(ctx context.Context, tx pgx.Tx, observed *observedEpoch, ep
 		if _, err := tx.Exec(ctx, skipNumbersSQL); err != nil {
 			return err
 		}
-		if _, err := tx.Exec(ctx, boundTimesSQL, s.Tuning().TentativeTTL); err != nil {
+		if _, err := tx.Exec(ctx, boundTimesSQL, s.Tuning.Load().TentativeTTL); err != nil {
 			return err
 		}
 		if _, err := tx.Exec(ctx, forgetDatabasesSQL); err != nil {

@@ -47,7 +47,7 @@ type Gate struct {
 // New reads the epoch of the database and the decommissioned deployments.
 func New(ctx context.Context, d *db.DB) (*Gate, error) {
 	s := &Gate{DB: d, epochChanged: make(chan struct{}, 1), superseded: make(chan struct{}, 1)}
-	s.Unknown = newAllowance(func() int64 { return d.Tuning().Quotas.Tentative }, func() time.Time { return d.Now() })
+	s.Unknown = newAllowance(func() int64 { return d.Tuning.Load().Quotas.Tentative }, func() time.Time { return d.Now() })
 	if _, err := s.NoticeEpoch(ctx); err != nil {
 		return nil, err
 	}

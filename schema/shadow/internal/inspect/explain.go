@@ -148,7 +148,7 @@ func (e *Explanation) halted(ctx context.Context, s *Inspector) error {
 }
 
 func (e *Explanation) tentative(ctx context.Context, s *Inspector, id int64) error {
-	rows, err := s.Pool.Query(ctx, explainTentativeSQL, id, s.Tuning().TentativeTTL)
+	rows, err := s.Pool.Query(ctx, explainTentativeSQL, id, s.Tuning.Load().TentativeTTL)
 	if err != nil {
 		return err
 	}
@@ -203,7 +203,7 @@ func (e *Explanation) dangling(ctx context.Context, s *Inspector, id int64) erro
 }
 
 func (e *Explanation) owners(ctx context.Context, s *Inspector, id int64) error {
-	rows, err := s.Pool.Query(ctx, explainOwnersSQL, id, s.Tuning().OwnerGrace)
+	rows, err := s.Pool.Query(ctx, explainOwnersSQL, id, s.Tuning.Load().OwnerGrace)
 	if err != nil {
 		return err
 	}
@@ -224,7 +224,7 @@ func (e *Explanation) owners(ctx context.Context, s *Inspector, id int64) error 
 		case over || uid != uuid.Nil:
 			message += "; it is dropped as an owner as soon as its deployment reports that"
 		default:
-			message += fmt.Sprintf("; it can still be created until %s", created.Add(s.Tuning().OwnerGrace).UTC().Format(time.TimeOnly))
+			message += fmt.Sprintf("; it can still be created until %s", created.Add(s.Tuning.Load().OwnerGrace).UTC().Format(time.TimeOnly))
 		}
 		e.Reasons = append(e.Reasons, ExplainedReason{Type: "OWNER", Message: message, Since: created})
 		return nil

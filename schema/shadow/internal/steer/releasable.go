@@ -95,7 +95,7 @@ func (s *Steering) Releasable(ctx context.Context, name string, limit int) (out 
 }
 
 func (s *Steering) blockades(ctx context.Context, r resource, limit int) ([]Releasable, error) {
-	rows, err := s.Pool.Query(ctx, listBlockadesSQL, r.id, s.Tuning().TentativeTTL, limit)
+	rows, err := s.Pool.Query(ctx, listBlockadesSQL, r.id, s.Tuning.Load().TentativeTTL, limit)
 	if err != nil {
 		return nil, err
 	}

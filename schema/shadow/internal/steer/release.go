@@ -161,7 +161,7 @@ func (s *Steering) releaseBlockade(ctx context.Context, tx pgx.Tx, k key, named 
 	named["holder"], named["attempt"], named["path"] = k.holder, k.attempt, k.path
 	var undecided bool
 	err := tx.QueryRow(ctx, blockadeSQL, db.Named{
-		"target": named["target"], "deployment": named["deployment"], "holder": k.holder, "attempt": k.attempt, "path": k.path, "ttl": s.Tuning().TentativeTTL,
+		"target": named["target"], "deployment": named["deployment"], "holder": k.holder, "attempt": k.attempt, "path": k.path, "ttl": s.Tuning.Load().TentativeTTL,
 	}).Scan(&undecided)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):

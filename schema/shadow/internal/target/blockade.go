@@ -287,7 +287,7 @@ ORDER BY b.expires_at LIMIT $2`
 
 // ExpiredHolders returns the deployments with expired tentative blockades here, by this database's clock.
 func (s *Keeper) ExpiredHolders(ctx context.Context) ([]schema.DeploymentID, error) {
-	rows, err := s.Pool.Query(ctx, selectExpiredHoldersSQL, s.Tuning().TentativeTTL)
+	rows, err := s.Pool.Query(ctx, selectExpiredHoldersSQL, s.Tuning.Load().TentativeTTL)
 	if err != nil {
 		return nil, fmt.Errorf("read expired blockades: %w", err)
 	}
@@ -310,7 +310,7 @@ func (s *Keeper) Expired(ctx context.Context, holder schema.DeploymentID, limit 
 	if err != nil {
 		return nil, err
 	}
-	rows, err := s.Pool.Query(ctx, selectExpiredSQL, deployment, limit, s.Tuning().TentativeTTL)
+	rows, err := s.Pool.Query(ctx, selectExpiredSQL, deployment, limit, s.Tuning.Load().TentativeTTL)
 	if err != nil {
 		return nil, fmt.Errorf("read expired blockades: %w", err)
 	}

@@ -188,7 +188,7 @@ func (s *Keeper) insertBlockades(ctx context.Context, tx pgx.Tx, last db.Sender,
 	}
 	b := &pgx.Batch{}
 	b.Queue(insertBlockadesSQL, db.Named{
-		"ttl": s.Tuning().TentativeTTL, "targets": targets, "holders": holders, "attempts": attempts, "fields": fields,
+		"ttl": s.Tuning.Load().TentativeTTL, "targets": targets, "holders": holders, "attempts": attempts, "fields": fields,
 		"deployments": deployments, "kinds": kinds, "behaviours": behaviours, "names": names,
 	})
 	return last(ctx, tx, b)

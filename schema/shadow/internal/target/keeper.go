@@ -22,7 +22,7 @@ type Keeper struct {
 
 // New joins the parts.
 func New(g *gate.Gate, rs *rows.Rows) *Keeper {
-	s := &Keeper{DB: g.DB, gate: g, rows: rs, usage: newUsage(func() peer.Quotas { return g.Tuning().Quotas })}
+	s := &Keeper{DB: g.DB, gate: g, rows: rs, usage: newUsage(func() peer.Quotas { return g.Tuning.Load().Quotas })}
 	s.establishes = gather.New(gather.Config[*establishment]{Run: s.establishAll, Most: mostGathered, Beside: batchesAtOnce, Pace: pace, Waiting: mostWaiting})
 	return s
 }

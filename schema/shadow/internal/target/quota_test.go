@@ -13,11 +13,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema/peer"
-	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 )
 
 func quotas(tentative int64) func() peer.Quotas {
-	return func() peer.Quotas { return peer.Quotas{Tentative: tentative, Blocking: db.DefaultBlockingQuota} }
+	return func() peer.Quotas { return peer.Quotas{Tentative: tentative, Blocking: 10_000_000} }
 }
 
 // slowCount is a count that takes a while and returns no rows.
@@ -44,7 +43,7 @@ func (noRows) Scan(...any) error             { return nil }
 func TestAQuotaRefusesForStoredBlockadesOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := &slowCount{takes: 500 * time.Millisecond}
-		u := newUsage(quotas(db.DefaultTentativeQuota))
+		u := newUsage(quotas(100_000))
 		for range 2000 {
 			more := used{tentative: 1000}
 			detail, err := u.add(t.Context(), q, 1, more)
@@ -91,7 +90,7 @@ func (e endless) Query(ctx context.Context, _ string, _ ...any) (pgx.Rows, error
 func TestCloseEndsACountInTheBackground(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		u, q := newUsage(quotas(db.DefaultTentativeQuota)), endless{make(chan struct{})}
+		u, q := newUsage(quotas(100_000)), endless{make(chan struct{})}
 		detail, err := u.add(t.Context(), q, 1, used{tentative: 1})
 		require.NoError(t, err)
 		require.Empty(t, detail)
