@@ -89,7 +89,7 @@ func (b *browser) look(name, hash, says string) {
 	}{{"light", 1280, "light"}, {"dark", 1280, "dark"}, {"phone", 390, "light"}} {
 		var picture []byte
 		b.do(emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: form.scheme}}),
-			chromedp.EmulateViewport(form.width, 900), chromedp.Sleep(50*time.Millisecond), chromedp.FullScreenshot(&picture, 100))
+			chromedp.EmulateViewport(form.width, 900), chromedp.Evaluate("scrollTo(0, 0)", nil), chromedp.Sleep(50*time.Millisecond), chromedp.FullScreenshot(&picture, 100))
 		require.NoError(b, os.WriteFile(filepath.Join(b.ArtifactDir(), name+"-"+form.name+".png"), picture, 0o600))
 		require.LessOrEqual(b, b.number("document.documentElement.scrollWidth - innerWidth"), 0.0, "%s %s: only the map scrolls to the side", name, form.name)
 		require.Zero(b, b.number("[...document.querySelectorAll('.scroll')].filter((e) => e.scrollWidth > e.clientWidth).length"), "%s %s: no column is cut off", name, form.name)

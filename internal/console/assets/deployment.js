@@ -21,12 +21,12 @@ export function deploymentPageOf(model, name) {
     card('Processes and shards', processes(s.processes ?? [], d.ring)),
     card('Outstanding work', table(['Group', 'For', 'Pieces', 'Oldest'], (s.outstanding ?? []).map((o) => [o.group, link(o.deployment), count(o.count), ago(o.oldestTime)])), chart(model.historyOf(name))),
     card('Watches', watches(s)),
-    card('Deletions here', table(['Root', 'Removed', 'Unset', 'For'], (s.deletions ?? []).map((x) => [x.root, bar(x.removed, x.found), count(x.unset), seconds(age(x.startTime))]))),
-    card('Last failures of handlers', table(['Handler', 'For', 'When', 'Error'], (s.failures ?? []).map((f) => [f.handler, link(f.deployment), ago(f.time), broken(f.error)]))),
+    card('Deletions here', table(['Root', 'Removed', 'Unset', 'For'], (s.deletions ?? []).map((x) => [x.root, bar(x.removed, x.found), count(x.unset), seconds(age(x.startTime))]), true)),
+    card('Last failures of handlers', table(['Handler', 'For', 'When', 'Error'], (s.failures ?? []).map((f) => [f.handler, link(f.deployment), ago(f.time), broken(f.error)]), true)),
     card('Decisions of operators', table(['About', 'Decision', 'When', 'By', 'Reason'], [
       ...(s.decommissioned ?? []).map((x) => [x.deployment, `decommissioned, blocking references: ${x.blocking}`, clock(x.saidTime), x.saidBy, x.reason]),
       ...(s.words ?? []).map((x) => [x.deployment, x.what, clock(x.saidTime), x.saidBy, x.reason]),
-      ...(s.pauses ?? []).map((p) => [p.of, `${paused(p, p.of)} paused`, clock(p.time), p.actor, p.reason])])),
+      ...(s.pauses ?? []).map((p) => [p.of, `${paused(p, p.of)} paused`, clock(p.time), p.actor, p.reason])], true)),
     s.kept?.length ? card('Resources without a kind or pattern', table(['Kind', 'Resources', 'Such as'], s.kept.map((k) => [k.kind, count(k.resources), k.sample]))) : null,
     deploymentActions(name, [...model.deployments.keys()]))];
 }

@@ -61,7 +61,7 @@ function references(body) {
 }
 
 function removals(list) {
-  return table(['When', 'How', 'With', 'Requested by'], list.map((m) => [clock(m.decideTime), m.how, m.via ? linked(m.via) : 'itself', [m.actor, m.toldBy ? `, as told by ${m.toldBy}` : '']]));
+  return table(['When', 'How', 'With', 'Requested by'], list.map((m) => [clock(m.decideTime), m.how, m.via ? linked(m.via) : 'itself', [m.actor, m.toldBy ? `, as told by ${m.toldBy}` : '']]), true);
 }
 
 /** The page that a person asked for in the form. */
