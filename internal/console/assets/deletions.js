@@ -28,7 +28,7 @@ function left(x) {
 }
 
 export function deletionTable(list) {
-  return table(['Root', 'Removed', 'Unset', 'Deployments', 'For', 'Estimate'], list.map((x) => [h('a', { href: resourcePage(x.root) }, broken(x.root)), bar(x.removed, x.found), count(x.unset), count(x.at.length), seconds(age(x.startTime)), left(x)]));
+  return table(['Root', 'Removed', 'Unset', 'Deployments', 'For', 'Estimate'], list.map((x) => [h('a', { href: resourcePage(x.root) }, broken(x.root)), bar(x.removed, x.found), count(x.unset), count(x.at.length), seconds(age(x.startTime)), left(x)]), true);
 }
 
 export function deletionsPage(model) {
