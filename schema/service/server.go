@@ -143,11 +143,8 @@ type Config struct {
 type Server struct {
 	*grpc.Server
 	Channels *Channels
-	written  *costs.Written
+	Written  *costs.Written // of Config.MaxWritten
 }
-
-// SetMaxWritten changes the number of bytes that one person may write in an hour; 0: costs.DefaultMaxWritten.
-func (s *Server) SetMaxWritten(bytes int64) { s.written.SetMax(bytes) }
 
 // NewServer registers all services, on the gRPC server and on the in-process channels, which Peers uses from then on. It
 // fails when a method is missing in the policy.
@@ -171,7 +168,7 @@ func NewServer(cfg Config) (*Server, error) {
 	channels := newChannels(cfg)
 	cfg.Peers.SetKnown(cfg.Store)
 	cfg.Peers.SetPositions(cfg.Store)
-	return &Server{Server: server, Channels: channels, written: written}, policy.Covers(server)
+	return &Server{Server: server, Channels: channels, Written: written}, policy.Covers(server)
 }
 
 // refusals returns the configured function for refused calls, never nil.

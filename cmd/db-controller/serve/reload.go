@@ -34,7 +34,7 @@ func (r *reloads[C]) to(apply func(C)) {
 // reload applies the settings that can change while the process runs.
 func (d *deployment) reload(c deploymentConfig) {
 	d.store.Tune(c.store.tuning())
-	d.server.SetMaxWritten(c.store.maxWritten << 20)
+	d.server.Written.SetMax(c.store.maxWritten << 20)
 	d.endpoints.reload(c.server)
 	d.auditing.reload(c.audit)
 }
