@@ -50,11 +50,12 @@ func together(try int, first, second func()) {
 }
 
 // The race of establish against delete: no delete is accepted beside an established reference (I3). remove deletes the target in its
-// own way and reports whether that was accepted.
+// own way and reports whether that was accepted. There are n tries, and more until each of the two has won, but no more than alignedTries.
 func establishAgainstDelete(t *testing.T, b *harness.Box, n int, remove func(name string) bool) (both, established, deleted int) {
 	t.Helper()
 	ctx, store := context.Background(), b.Stores[b.ID(aWest)]
-	for try := range n {
+	try := 0
+	for ; try < n || try < alignedTries && (established == 0 || deleted == 0); try++ {
 		name := fmt.Sprintf("targets/r%d", try)
 		_, err := store.Save(ctx, []peer.Write{{Name: name}})
 		require.NoError(t, err)
@@ -74,7 +75,7 @@ func establishAgainstDelete(t *testing.T, b *harness.Box, n int, remove func(nam
 			deleted++
 		}
 	}
-	t.Logf("of %d tries: %d established, %d deleted, %d both", n, established, deleted, both)
+	t.Logf("of %d tries: %d established, %d deleted, %d both", try, established, deleted, both)
 	return both, established, deleted
 }
 

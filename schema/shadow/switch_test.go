@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -192,16 +193,20 @@ func TestAResourceThatCannotBeDerivedIsSetAside_I20(t *testing.T) {
 // The target has the old form of the reference until it has the new one.
 func TestABehaviourChangesAfterTheTargetHasEstablishedIt(t *testing.T) {
 	t.Parallel()
-	b := newVersions(t, nil)
+	b := newVersions(t, func(cfg *shadow.Config) { // the delete ends before the blockade expires
+		cfg.Times.DeleteTimeout, cfg.Times.TentativeTTL = time.Second, time.Minute
+	})
 	b.MustPut(targetName("t"), nil)
 	b.MustPut(holder, body{"turns": body{"block": targetName("t")}})
 	b.Settle()
 	b.Switch(bEast, "v2")
 	b.AfterEstablish = func() {
 		b.AfterEstablish = nil
-		// The old form still acts: the delete either succeeds or waits for the undecided reference.
+		// The old form still acts: the delete waits for the undecided reference.
 		_, err := b.Delete(targetName("t"))
-		require.Error(t, err, "an undecided blocking reference counts")
+		var blocked *peer.BlockedError
+		require.ErrorAs(t, err, &blocked, "an undecided blocking reference counts")
+		require.True(t, blocked.Undecided)
 	}
 	b.Settle()
 	_, err := b.Delete(targetName("t"))

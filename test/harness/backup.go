@@ -61,6 +61,7 @@ func (b *Box) reopen(id schema.DeploymentID, dsn string) {
 }
 
 func (b *Box) close(id schema.DeploymentID) {
+	b.seats[id].spoiled = true
 	b.Pools[id].Close()
 	b.configs[id].Pool.Close()
 }
@@ -97,6 +98,7 @@ func (b *Box) Renew(deployment string) {
 func (b *Box) Copy(deployment string) (takeOver func()) {
 	b.t.Helper()
 	ctx := context.Background()
+	b.seats[b.ID(deployment)].spoiled = true
 	pool, server := b.Pools[b.ID(deployment)], Postgres(b.t)
 	serving := b.configs[b.ID(deployment)].Pool
 	present := pool.Config().ConnConfig.Database

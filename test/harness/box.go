@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"strings"
 	"sync"
 	"testing"
@@ -46,14 +45,12 @@ type Box struct {
 	// AfterCheckOwners, when set, runs after an owners' deployment's answer and before it is applied.
 	AfterCheckOwners func()
 
+	seats    map[schema.DeploymentID]*seat // of the databases that the deployments began with
 	services []*schema.Descriptor
 	configs  map[schema.DeploymentID]shadow.Config
 	// databases are the identities of the first databases, as the registry keeps them.
 	databases map[schema.DeploymentID]uuid.UUID
 }
-
-// boxConnections bounds the connections of a store, and those of a test, to one database.
-const boxConnections = 12
 
 // BoxConfig changes the configuration of a box's stores.
 type BoxConfig func(*shadow.Config)
@@ -64,17 +61,19 @@ func NewBox(t testing.TB, services string, configure BoxConfig, deployments ...s
 	file, err := schema.ParseFile("services.yaml", strings.NewReader(services))
 	require.NoError(t, err)
 	server := Postgres(t)
-	template := deploymentTemplate(t, server)
-	b := &Box{t: t, Stores: map[schema.DeploymentID]*shadow.Store{}, Pools: map[schema.DeploymentID]*pgxpool.Pool{}, down: map[schema.DeploymentID]bool{}, services: file.Services, configs: map[schema.DeploymentID]shadow.Config{}, databases: map[schema.DeploymentID]uuid.UUID{}}
+	b := &Box{t: t, seats: map[schema.DeploymentID]*seat{}, Stores: map[schema.DeploymentID]*shadow.Store{}, Pools: map[schema.DeploymentID]*pgxpool.Pool{}, down: map[schema.DeploymentID]bool{}, services: file.Services, configs: map[schema.DeploymentID]shadow.Config{}, databases: map[schema.DeploymentID]uuid.UUID{}}
 	for _, name := range deployments {
 		id, err := schema.ParseDeploymentID(name)
 		require.NoError(t, err)
-		dsn := server.NewDatabase(t, template)
-		pool, serving := b.connect(dsn)
-		b.Pools[id] = pool
-		cfg := shadow.Config{Pool: serving, Deployment: id, Peers: peer.PeersOf(&boxPeers{box: b, self: id}), Times: shadow.Times{DeleteTimeout: 15 * time.Second}}
+		seat := server.takeSeat(t)
+		b.seats[id], b.Pools[id] = seat, seat.test
+		cfg := shadow.Config{Pool: postgres.NewLanes(seat.serving), Deployment: id, Peers: peer.PeersOf(&boxPeers{box: b, self: id}), Times: shadow.Times{DeleteTimeout: 15 * time.Second}}
+		own := cfg.Pool
 		if configure != nil {
 			configure(&cfg)
+		}
+		if cfg.Pool != own {
+			t.Cleanup(cfg.Pool.Close)
 		}
 		b.configs[id] = cfg
 		b.Stores[id] = b.open(cfg, file.Services)
@@ -94,19 +93,12 @@ func deploymentTemplate(t testing.TB, server *Server) string {
 	})
 }
 
-// connect opens a database for a test, with all rights, and for a store, with the rights that serve needs. The connections of the
-// test begin with its first statement: most tests have several deployments and look into few.
+// connect opens a database for a test and for a store.
 func (b *Box) connect(dsn string) (test *pgxpool.Pool, serving postgres.Pool) {
 	b.t.Helper()
-	cfg, err := pgxpool.ParseConfig(dsn)
-	require.NoError(b.t, err)
-	cfg.MaxConns = boxConnections
-	maps.Copy(cfg.ConnConfig.RuntimeParams, postgres.Settings)
-	test, err = pgxpool.NewWithConfig(context.Background(), cfg)
+	test, pool, err := openPools(dsn)
 	require.NoError(b.t, err)
 	b.t.Cleanup(test.Close)
-	pool, err := postgres.Connect(context.Background(), AsServing(dsn), "test", boxConnections)
-	require.NoError(b.t, err)
 	b.t.Cleanup(pool.Close)
 	return test, postgres.NewLanes(pool)
 }

@@ -82,6 +82,8 @@ type Server struct {
 
 	mu        sync.Mutex
 	templates map[string]*template
+
+	seats seats
 }
 
 // template is a database to clone from.
@@ -126,7 +128,7 @@ func Main(m *testing.M) int {
 	if shared.server == nil {
 		return code
 	}
-	if err := shared.server.stop(); err != nil {
+	if err := errors.Join(shared.server.dropSeats(), shared.server.stop()); err != nil {
 		fmt.Fprintln(os.Stderr, "harness:", err)
 		return max(code, 1)
 	}
@@ -243,24 +245,28 @@ func (s *Server) DSN(database string) string { return s.postgres.DSN(database) }
 // It is removed at the end of the test, also while there are connections.
 func (s *Server) NewDatabase(t testing.TB, template string) string {
 	t.Helper()
-	name := s.newName()
-	var err error
-	if template == "" {
-		err = s.postgres.CreateDatabase(t.Context(), name)
-	} else {
-		err = s.postgres.CloneDatabase(t.Context(), name, template)
-	}
+	database, drop, err := s.createDatabase(t.Context(), template)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), dropLimit)
 		defer cancel()
-		if err := s.postgres.DropDatabase(ctx, name); err != nil {
+		if err := drop(ctx); err != nil {
 			t.Error(err)
 		}
 	})
-	return s.DSN(name)
+	return s.DSN(database)
+}
+
+func (s *Server) createDatabase(ctx context.Context, template string) (name string, drop func(context.Context) error, err error) {
+	name = s.newName()
+	if template == "" {
+		err = s.postgres.CreateDatabase(ctx, name)
+	} else {
+		err = s.postgres.CloneDatabase(ctx, name, template)
+	}
+	return name, func(ctx context.Context) error { return s.postgres.DropDatabase(ctx, name) }, err
 }
 
 // Template returns the database to clone with NewDatabase. The first call for a
