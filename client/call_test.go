@@ -16,6 +16,7 @@ import (
 
 	"github.com/db-controller/db-controller/client"
 	"github.com/db-controller/db-controller/schema"
+	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
 	"github.com/db-controller/db-controller/test/stub"
@@ -115,7 +116,7 @@ func TestAnUnknownOutcomeSaysTheRequestID(t *testing.T) {
 	server := &scripted{script: []error{because(t, codes.Unavailable, "DATABASE_UNAVAILABLE")}}
 	c := open(t, stub.New(t, stub.Services{Resources: server}))
 	id := uuid.New()
-	ctx, cancel := context.WithTimeout(client.WithRequestID(t.Context(), id), 300*time.Millisecond)
+	ctx, cancel := context.WithTimeout(client.WithRequestID(t.Context(), id), 3*time.Second)
 	defer cancel()
 	_, err := c.Delete(ctx, acme, client.Version{})
 	require.ErrorIs(t, err, context.DeadlineExceeded)
@@ -163,6 +164,12 @@ func TestAnUnknownDeploymentIsNotAskedAgain(t *testing.T) {
 	require.ErrorAs(t, err, &e)
 	_, err = c.Get(t.Context(), "projects/acme")
 	require.Error(t, err)
+}
+
+func TestAClientOverConnectionsHasNoRegistry(t *testing.T) {
+	t.Parallel()
+	_, err := client.Over(&schema.Environment{}, nil).Registry().GetEnvironment(t.Context(), &registryv1.GetEnvironmentRequest{})
+	require.ErrorIs(t, err, client.ErrNoRegistry)
 }
 
 func TestErrorsHaveClassesAndDetails(t *testing.T) {

@@ -5,6 +5,7 @@ package client
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -71,11 +72,10 @@ func DefaultFile() string {
 
 // Client is safe for concurrent use.
 type Client struct {
-	Registry    registryv1.RegistryServiceClient
 	credentials *identity.Credentials
 	dial        []grpc.DialOption // beside those of the credentials
-	registry    *grpc.ClientConn
-	region      string // the preferred door; may be empty
+	registry    *grpc.ClientConn  // nil: there is none (Over)
+	region      string            // the preferred door; may be empty
 	// cache is the path of a file with the last environment, for times without the registry; empty: none.
 	cache string
 
@@ -145,7 +145,7 @@ func New(f File, cache string) (*Client, error) {
 	}
 	dial = append(dial, grpc.WithChainUnaryInterceptor(checkSize))
 	return &Client{
-		Registry: registryv1.NewRegistryServiceClient(conn), credentials: credentials, dial: dial, registry: conn, cache: cache,
+		credentials: credentials, dial: dial, registry: conn, cache: cache,
 		region: f.Region, conns: map[schema.DeploymentID]connection{},
 	}, nil
 }
@@ -211,7 +211,7 @@ func (c *Client) forgetEnvironment() {
 func (c *Client) readEnvironment(ctx context.Context) (*registryv1.Environment, error) {
 	ctx, cancel := context.WithTimeout(ctx, registryTimeout)
 	defer cancel()
-	answer, err := c.Registry.GetEnvironment(ctx, &registryv1.GetEnvironmentRequest{})
+	answer, err := c.Registry().GetEnvironment(ctx, &registryv1.GetEnvironmentRequest{})
 	if err == nil {
 		if raw, err := proto.Marshal(answer.GetEnvironment()); err == nil && c.cache != "" {
 			_ = os.WriteFile(c.cache, raw, 0o600) // the cache is optional
@@ -229,7 +229,29 @@ func (c *Client) readEnvironment(ctx context.Context) (*registryv1.Environment, 
 	return cached, nil
 }
 
-// Resources returns the ResourceService of a deployment.
+// ErrNoRegistry is the error of calls to the registry by a client that has none (Over).
+var ErrNoRegistry = errors.New("the client has no registry: it was made with client.Over")
+
+// Registry returns the RegistryService, in which operators describe services, regions, deployments and rights. Its calls are made once, and
+// fail with a status of gRPC, or with ErrNoRegistry.
+func (c *Client) Registry() registryv1.RegistryServiceClient {
+	if c.registry == nil {
+		return registryv1.NewRegistryServiceClient(noRegistry{})
+	}
+	return registryv1.NewRegistryServiceClient(c.registry)
+}
+
+type noRegistry struct{}
+
+func (noRegistry) Invoke(context.Context, string, any, any, ...grpc.CallOption) error {
+	return ErrNoRegistry
+}
+
+func (noRegistry) NewStream(context.Context, *grpc.StreamDesc, string, ...grpc.CallOption) (grpc.ClientStream, error) {
+	return nil, ErrNoRegistry
+}
+
+// Resources returns the ResourceService of a deployment. Its calls are made once, through that deployment, and fail with a status of gRPC.
 func (c *Client) Resources(ctx context.Context, id schema.DeploymentID) (resourcev1.ResourceServiceClient, error) {
 	conn, err := c.conn(ctx, id)
 	if err != nil {
@@ -238,7 +260,7 @@ func (c *Client) Resources(ctx context.Context, id schema.DeploymentID) (resourc
 	return resourcev1.NewResourceServiceClient(conn), nil
 }
 
-// Admin returns the AdminService of a deployment, which is for operators.
+// Admin returns the AdminService of a deployment, which is for operators. Its calls are made once, and fail with a status of gRPC.
 func (c *Client) Admin(ctx context.Context, id schema.DeploymentID) (adminv1.AdminServiceClient, error) {
 	conn, err := c.conn(ctx, id)
 	if err != nil {

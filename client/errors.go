@@ -80,7 +80,10 @@ type Holder struct {
 
 // Field is a field of a request that is invalid.
 type Field struct {
-	Path, Problem string
+	// Path from the request on: resource.body.spec.account or resource.name of Create, Put and Update, update_mask of Update,
+	// writes[2].put.body.members[0] of the third write of Batch and Validate. It is empty when the server names no field.
+	Path    string
+	Problem string
 }
 
 // Error returns the message of the server.

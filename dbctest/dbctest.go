@@ -121,7 +121,7 @@ func (in *Installation) startRegistry(files *schema.File) error {
 	in.Client = in.As("operator/dbctest")
 	env := wire.EnvironmentProto(&schema.Environment{Regions: files.Regions, Services: files.Services, Deployments: files.Deployments, Rights: files.Rights})
 	return in.eventually(func(ctx context.Context) error {
-		_, err := in.Client.Registry.Apply(ctx, &registryv1.ApplyRequest{
+		_, err := in.Client.Registry().Apply(ctx, &registryv1.ApplyRequest{
 			Regions: env.GetRegions(), Services: env.GetServices(), Deployments: env.GetDeployments(), Rights: env.GetRights(),
 		})
 		return errors.Join(err, in.registry.problem())
@@ -183,7 +183,7 @@ func (in *Installation) ready() error {
 
 // registered fails while the registry lacks the address of a deployment.
 func (in *Installation) registered(ctx context.Context) error {
-	answer, err := in.Client.Registry.GetEnvironment(ctx, &registryv1.GetEnvironmentRequest{})
+	answer, err := in.Client.Registry().GetEnvironment(ctx, &registryv1.GetEnvironmentRequest{})
 	if err != nil {
 		return err
 	}

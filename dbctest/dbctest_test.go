@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"syscall"
 	"testing"
 	"time"
 
@@ -146,22 +147,30 @@ func TestAnApplicationInAnInstallation(t *testing.T) {
 	require.Zero(t, booked)
 }
 
-// An installation starts within two seconds of processor time: the first one of a process migrates a template, the others copy it.
-func TestAnInstallationStartsQuickly(t *testing.T) {
-	t.Parallel()
+// The first installation of a process migrates a template, the others copy it. One of these starts within two seconds of time when the machine
+// has a processor to spare. On a busier machine the time says nothing: there the process itself, without PostgreSQL's, takes less than two seconds
+// of processor time. The test is not parallel, so that no other test of this process has a share in either.
+func TestAnInstallationStartsQuickly(t *testing.T) { //nolint:paralleltest // see above
 	dbctest.New(t, dbctest.Config{Services: services})
-	best := time.Hour
+	took, used := time.Hour, time.Hour
 	for range 3 {
-		began := time.Now()
+		began, before := time.Now(), processorTime(t)
 		dbctest.New(t, dbctest.Config{Services: services})
-		if best = min(best, time.Since(began)); best < 2*time.Second {
-			break
-		}
+		took, used = min(took, time.Since(began)), min(used, processorTime(t)-before)
 	}
-	t.Logf("two deployments and a registry after %s", best)
-	if load, err := os.ReadFile("/proc/loadavg"); best >= 2*time.Second && err == nil && !busy(string(load)) {
-		t.Errorf("an installation starts within two seconds, this one took %s", best)
+	t.Logf("two deployments and a registry after %s, of which this process computed %s", took, used)
+	require.Less(t, used, 2*time.Second)
+	if load, err := os.ReadFile("/proc/loadavg"); took >= 2*time.Second && err == nil && !busy(string(load)) {
+		t.Errorf("an installation starts within two seconds, this one took %s", took)
 	}
+}
+
+// processorTime is the time that this process has computed so far.
+func processorTime(t *testing.T) time.Duration {
+	t.Helper()
+	var used syscall.Rusage
+	require.NoError(t, syscall.Getrusage(syscall.RUSAGE_SELF, &used))
+	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }
 
 // busy reports whether more programs want to run than there are processors for.

@@ -7,6 +7,7 @@ import (
 	"log"
 	"os"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -14,6 +15,8 @@ import (
 
 	"github.com/db-controller/db-controller/client"
 	"github.com/db-controller/db-controller/dbctest"
+	"github.com/db-controller/db-controller/schema"
+	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
 
@@ -70,6 +73,59 @@ func ExampleNew() {
 	// Output:
 	// the device is deleted, and iam cannot be told yet
 	// the project: <nil>
+}
+
+// A process that has crashed leaves its database as it was; another one goes on from there.
+func ExampleInstallation_Crash() {
+	t := newExampleT() // in a test: its t
+	defer t.end()
+
+	in := dbctest.New(t, dbctest.Config{Services: services})
+	ctx := context.Background()
+	acme, device := "//iam.example.com/eu/projects/acme", "//devices.example.com/eu/devices/d1"
+	if err := put(ctx, in, acme, nil); err != nil {
+		t.Fatalf("%v", err)
+	}
+	in.Crash("iam.example.com/eu")
+	short, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	err := put(short, in, device, map[string]any{"project": acme})
+	fmt.Println("nobody knows whether the project exists:", errors.Is(err, client.ErrUnavailable))
+	in.Expire("iam.example.com/eu") // the next process waits for no lease of the former one
+	in.Start("iam.example.com/eu")
+	fmt.Println("the device:", put(ctx, in, device, map[string]any{"project": acme}))
+	// Output:
+	// nobody knows whether the project exists: true
+	// the device: <nil>
+}
+
+// A day passes: a deletion that waits for a finalizer is listed as stuck.
+func ExampleInstallation_Advance() {
+	t := newExampleT() // in a test: its t
+	defer t.end()
+
+	in := dbctest.New(t, dbctest.Config{Services: desks})
+	ctx := context.Background()
+	name := "//desks.example.com/eu/desks/d1"
+	if err := put(ctx, in, name, map[string]any{"room": "a"}); err != nil {
+		t.Fatalf("%v", err)
+	}
+	if _, err := in.Client.Delete(ctx, name, client.Version{}); err != nil {
+		t.Fatalf("%v", err)
+	}
+	in.Advance("desks.example.com/eu", 24*time.Hour)
+	admin, err := in.Client.Admin(ctx, schema.DeploymentID{Service: "desks.example.com", Region: "eu"})
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	answer, err := admin.ListStuck(ctx, &adminv1.ListStuckRequest{})
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	for _, r := range answer.GetResources() {
+		fmt.Println(r.GetName(), "is stuck")
+	}
+	// Output: //desks.example.com/eu/desks/d1 is stuck
 }
 
 // A unit test without PostgreSQL: the second write is not answered, so that the client repeats it.

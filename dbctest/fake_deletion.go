@@ -2,8 +2,10 @@ package dbctest
 
 import (
 	"context"
+	"errors"
 	"slices"
 
+	"go.uber.org/zap"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -12,6 +14,7 @@ import (
 
 	"github.com/db-controller/db-controller/schema"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
+	"github.com/db-controller/db-controller/schema/service/outcome"
 )
 
 // failed is a refusal with its reason.
@@ -69,7 +72,7 @@ func (d *door) RemoveFinalizer(_ context.Context, req *resourcev1.RemoveFinalize
 	full, r, err := d.find(req.GetName(), req.GetUid(), 0)
 	switch {
 	case req.GetUid() == "":
-		return nil, status.Error(codes.InvalidArgument, "uid: is missing")
+		return nil, outcome.Status(zap.NewNop(), outcome.Invalid("uid", errors.New("is missing")))
 	case err != nil:
 		return nil, err
 	case r.GetState() != resourcev1.Resource_STATE_DELETING:

@@ -4,11 +4,13 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/google/uuid"
+	"go.uber.org/zap"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -16,7 +18,11 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
+	"github.com/db-controller/db-controller/schema/service/outcome"
+	"github.com/db-controller/db-controller/schema/service/writes"
+	"github.com/db-controller/db-controller/schema/violation"
 )
 
 // door is the ResourceService of one deployment of a Fake. Its channel copies requests and answers.
@@ -34,9 +40,9 @@ func (d *door) full(name string) (schema.FullName, error) {
 	full, err := schema.ParseFullName(name)
 	switch {
 	case err != nil:
-		return full, status.Error(codes.InvalidArgument, err.Error())
+		return full, err
 	case full.Deployment.Service != d.id.Service || d.fake.models[full.Deployment] == nil:
-		return full, status.Errorf(codes.InvalidArgument, "%s belongs to another service than %s", full, d.id)
+		return full, fmt.Errorf("%s belongs to another service than %s", full, d.id)
 	}
 	return full, nil
 }
@@ -50,7 +56,7 @@ func (d *door) in(region string) schema.DeploymentID {
 func (d *door) find(name, uid string, revision int64) (schema.FullName, *resourcev1.Resource, error) {
 	full, err := d.full(name)
 	if err != nil {
-		return full, nil, err
+		return full, nil, outcome.Status(zap.NewNop(), outcome.Invalid("name", err))
 	}
 	r := d.fake.stored[full]
 	switch {
@@ -140,32 +146,32 @@ func kindsOf(kind, filter string) ([]string, error) {
 }
 
 func (d *door) CreateResource(_ context.Context, req *resourcev1.CreateResourceRequest) (*resourcev1.Resource, error) {
-	return d.one(req.GetRequestId(), &resourcev1.BatchWriteResourcesRequest_Write{Write: &resourcev1.BatchWriteResourcesRequest_Write_Create{Create: req.GetResource()}})
+	return d.one(req.GetRequestId(), req)
 }
 
 func (d *door) PutResource(_ context.Context, req *resourcev1.PutResourceRequest) (*resourcev1.Resource, error) {
-	return d.one(req.GetRequestId(), &resourcev1.BatchWriteResourcesRequest_Write{Write: &resourcev1.BatchWriteResourcesRequest_Write_Put{Put: req.GetResource()}})
+	return d.one(req.GetRequestId(), req)
 }
 
 func (d *door) UpdateResource(_ context.Context, req *resourcev1.UpdateResourceRequest) (*resourcev1.Resource, error) {
-	return d.one(req.GetRequestId(), &resourcev1.BatchWriteResourcesRequest_Write{Write: &resourcev1.BatchWriteResourcesRequest_Write_Update{Update: req}})
+	return d.one(req.GetRequestId(), req)
 }
 
 func (d *door) BatchWriteResources(_ context.Context, req *resourcev1.BatchWriteResourcesRequest) (*resourcev1.BatchWriteResourcesResponse, error) {
-	all, err := d.write(req.GetRequestId(), !req.GetValidateOnly(), req.GetWrites()...)
+	all, err := d.write(req.GetRequestId(), !req.GetValidateOnly(), req)
 	return &resourcev1.BatchWriteResourcesResponse{Resources: all}, err
 }
 
 func (d *door) MutateAndValidateResource(_ context.Context, req *resourcev1.MutateAndValidateResourceRequest) (*resourcev1.Resource, error) {
-	all, err := d.write("", false, append([]*resourcev1.BatchWriteResourcesRequest_Write{req.GetWrite()}, req.GetMore()...)...)
+	all, err := d.write("", false, req)
 	if err != nil {
 		return nil, err
 	}
 	return all[0], nil
 }
 
-func (d *door) one(id string, w *resourcev1.BatchWriteResourcesRequest_Write) (*resourcev1.Resource, error) {
-	all, err := d.write(id, true, w)
+func (d *door) one(id string, req any) (*resourcev1.Resource, error) {
+	all, err := d.write(id, true, req)
 	if err != nil {
 		return nil, err
 	}
@@ -173,7 +179,7 @@ func (d *door) one(id string, w *resourcev1.BatchWriteResourcesRequest_Write) (*
 }
 
 // write stores all resources of a request, or none. The same request id has the same answer.
-func (d *door) write(id string, store bool, writes ...*resourcev1.BatchWriteResourcesRequest_Write) (all []*resourcev1.Resource, err error) {
+func (d *door) write(id string, store bool, req any) (all []*resourcev1.Resource, err error) {
 	f := d.fake
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -181,14 +187,15 @@ func (d *door) write(id string, store bool, writes ...*resourcev1.BatchWriteReso
 		return before.all, before.err
 	}
 	var changes []change
-	if err := d.check(writes); err != nil {
+	in, _ := writes.Of(req)
+	if err := d.check(in); err != nil {
 		return nil, err
 	}
 	at := d.id
-	for _, w := range writes {
+	for i, w := range in.All {
 		p, err := d.prepare(w)
 		if err != nil {
-			return nil, err
+			return nil, invalid(in, i, err)
 		}
 		at = p.at
 		r := p.result(store)
@@ -218,38 +225,45 @@ type prepared struct {
 }
 
 // check finds the mistakes of writes that do not depend on stored resources.
-func (d *door) check(writes []*resourcev1.BatchWriteResourcesRequest_Write) error {
-	names := map[schema.FullName]bool{}
-	for _, w := range writes {
-		in := cmp.Or(w.GetCreate(), w.GetPut(), w.GetUpdate().GetResource())
-		full, err := d.full(in.GetName())
-		switch {
-		case err != nil:
-			return err
-		case names[full]:
-			return status.Errorf(codes.InvalidArgument, "%s is written twice", full)
+func (d *door) check(in writes.Request) error {
+	names := map[schema.FullName]int{}
+	for i, w := range in.All {
+		r := writes.Resource(w)
+		full, err := d.full(r.GetName())
+		if first, twice := names[full]; err == nil && twice {
+			return invalid(in, first, violation.In("name", fmt.Errorf("%s is written twice", full)))
 		}
-		names[full] = true
-		if _, err := d.fake.models[full.Deployment].KindOf(full.Name); err != nil {
-			return status.Error(codes.InvalidArgument, err.Error())
+		if names[full] = i; err == nil {
+			_, err = d.fake.models[full.Deployment].KindOf(full.Name)
 		}
-		if len(w.GetUpdate().GetUpdateMask().GetPaths()) == 0 && in.GetBody() == nil {
-			return status.Errorf(codes.InvalidArgument, "%s: body is missing", full)
+		if err != nil {
+			return invalid(in, i, violation.In("name", err))
+		}
+		if len(w.GetUpdate().GetUpdateMask().GetPaths()) == 0 && r.GetBody() == nil && w.GetCreate() == nil {
+			return invalid(in, i, violation.In("body", fmt.Errorf("%s: the body is missing", full)))
 		}
 	}
 	return nil
 }
 
+// invalid returns the status of a write that is invalid. Other refusals have one already.
+func invalid(in writes.Request, i int, err error) error {
+	if _, refused := status.FromError(err); refused {
+		return err
+	}
+	return outcome.Status(zap.NewNop(), in.Invalid(i, &peer.InvalidError{Err: err}))
+}
+
 // prepare checks a write; mu is held.
 func (d *door) prepare(w *resourcev1.BatchWriteResourcesRequest_Write) (*prepared, error) {
-	in := cmp.Or(w.GetCreate(), w.GetPut(), w.GetUpdate().GetResource())
+	in := writes.Resource(w)
 	full, err := d.full(in.GetName())
 	if err != nil {
 		return nil, err
 	}
 	kind, err := d.fake.models[full.Deployment].KindOf(full.Name)
 	if err != nil {
-		return nil, status.Error(codes.InvalidArgument, err.Error())
+		return nil, err
 	}
 	p := &prepared{at: full.Deployment, kind: kind, stored: d.fake.stored[full], wanted: proto.CloneOf(in)}
 	p.wanted.Name = full.Name
@@ -291,7 +305,7 @@ func (p *prepared) complete() error {
 		p.wanted.Body, err = structpb.NewStruct(body)
 	}
 	if err != nil {
-		return status.Errorf(codes.InvalidArgument, "%s: %v", p.wanted.GetName(), err)
+		return fmt.Errorf("%s: %w", p.wanted.GetName(), err)
 	}
 	return nil
 }
@@ -349,7 +363,7 @@ func masked(stored, wanted *resourcev1.Resource, mask []string) (*resourcev1.Res
 		case field == "body":
 			out.Body = wanted.GetBody()
 		default:
-			return nil, status.Errorf(codes.InvalidArgument, "update_mask: %s is unknown", path)
+			return nil, violation.In("update_mask", fmt.Errorf("update_mask: %s is unknown", path))
 		}
 	}
 	return out, nil

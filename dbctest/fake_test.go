@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -225,6 +226,65 @@ func classOf(err error) string {
 	return fmt.Sprint(err)
 }
 
+// pathsOf returns the paths of the fields that are invalid.
+func pathsOf(err error) (paths []string) {
+	if e := (*client.Error)(nil); errors.As(err, &e) {
+		for _, f := range e.Fields {
+			paths = append(paths, f.Path)
+		}
+	}
+	return paths
+}
+
+// The path of an invalid field is that in the request, of each form of a write, in an installation and in a Fake.
+func TestAnInvalidFieldIsNamedByItsPath(t *testing.T) {
+	t.Parallel()
+	installation, fake := dbctest.New(t, dbctest.Config{Services: desks}), dbctest.NewFake(t, desks)
+	ctx := t.Context()
+	for _, c := range []*client.Client{installation.Client, fake.Client} {
+		fine, bright, roomless := lamp(1, 5), lamp(2, "bright"), desk(2, map[string]any{"height": 1})
+		_, err := c.Put(ctx, desk(1, map[string]any{"room": "a", "serial": 1}))
+		require.NoError(t, err)
+		_, err = c.Put(ctx, fine)
+		require.NoError(t, err)
+		elsewhere := desk(1, nil)
+		elsewhere.Name = "//" + desksEU.String() + "/chairs/c1"
+		unnamed := desk(1, nil)
+		unnamed.Name = "//" + desksEU.String() + "/desks"
+		validate := func(writes ...*client.Write) error { _, err := c.Validate(ctx, desksEU, writes...); return err }
+		batch := func(writes ...*client.Write) error { _, err := c.Batch(ctx, desksEU, writes...); return err }
+		put := func(r *resourcev1.Resource) error { _, err := c.Put(ctx, r); return err }
+		update := func(r *resourcev1.Resource, mask ...string) error { _, err := c.Update(ctx, r, mask...); return err }
+		for name, of := range map[string]struct {
+			err  error
+			path string
+		}{
+			"a JSON Schema":               {put(bright), "resource.body.watts"},
+			"a required field":            {put(roomless), "resource.body.room"},
+			"an immutable field":          {update(desk(1, map[string]any{"serial": 2}), "body.serial"), "resource.body.serial"},
+			"a mask":                      {update(fine, "nothing"), "update_mask"},
+			"a name without a kind":       {put(elsewhere), "resource.name"},
+			"a name that is none":         {batch(client.PutOf(fine), client.PutOf(unnamed)), "writes[1].put.name"},
+			"a put of a batch":            {batch(client.PutOf(fine), client.PutOf(bright)), "writes[1].put.body.watts"},
+			"a create that is validated":  {validate(client.CreateOf(bright)), "writes[0].create.body.watts"},
+			"an update of a batch":        {batch(client.UpdateOf(desk(1, map[string]any{"serial": 2}), "body.serial")), "writes[0].update.resource.body.serial"},
+			"a mask of a batch":           {batch(client.UpdateOf(fine, "nothing")), "writes[0].update.update_mask"},
+			"a batch with a name without": {batch(client.PutOf(fine), client.CreateOf(elsewhere)), "writes[1].create.name"},
+		} {
+			require.ErrorIs(t, of.err, client.ErrInvalid, name)
+			require.Equal(t, []string{of.path}, pathsOf(of.err), "%s: %v", name, of.err)
+		}
+		again := client.WithRequestID(ctx, uuid.New())
+		for range 2 { // the second answer is that which was recorded
+			_, err := c.Put(again, bright)
+			require.Equal(t, []string{"resource.body.watts"}, pathsOf(err))
+			var e *client.Error
+			require.ErrorAs(t, err, &e)
+			require.Equal(t, "got string, want integer", e.Fields[0].Problem)
+		}
+	}
+}
+
 // The same calls have the same outcomes in an installation and in a Fake, and leave the same resources.
 func TestAFakeAnswersAsAnInstallationDoes(t *testing.T) {
 	t.Parallel()
@@ -236,6 +296,7 @@ func TestAFakeAnswersAsAnInstallationDoes(t *testing.T) {
 		want, wanted := do(ctx, real.Client)
 		got, err := do(ctx, fake.Client)
 		require.Equal(t, classOf(wanted), classOf(err), "call %d: %v, %v", i, wanted, err)
+		require.Equal(t, pathsOf(wanted), pathsOf(err), "call %d: %v, %v", i, wanted, err)
 		require.Equal(t, picture(want), picture(got), "call %d", i)
 		outcomes[classOf(err)]++
 		if want == nil {

@@ -299,6 +299,9 @@ func (w *world) takesValues(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{"devices/v", `{"n":7}`}, []string{saved[0].Name, string(saved[0].Body)})
 	var invalid *embed.InvalidError
+	_, err = w.Save(ctx, []embed.Write{{Name: "devices/v", Body: fields{"project": 7}}}, nil)
+	require.ErrorAs(t, err, &invalid)
+	require.Equal(t, []embed.Field{{Path: "body.project", Problem: "want the name of a resource as a string, got a number"}}, invalid.Fields)
 	for _, no := range []embed.Write{
 		{Name: projects + "v"},
 		{Name: "//devices.example.com/us/devices/v"},
@@ -429,7 +432,7 @@ func (w *world) follows(t *testing.T) {
 		}
 		return saved[0], nil
 	}
-	_, err := w.Client.Registry.SetDeploymentVersion(ctx, &registryv1.SetDeploymentVersionRequest{Service: devices.Service, Region: devices.Region, Version: "v2"})
+	_, err := w.Client.Registry().SetDeploymentVersion(ctx, &registryv1.SetDeploymentVersionRequest{Service: devices.Service, Region: devices.Region, Version: "v2"})
 	require.NoError(t, err)
 	eventually(t, func() error {
 		r, err := save()

@@ -5,6 +5,7 @@ import (
 
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/violation"
 )
 
 // Errors of the methods that write, for errors.Is.
@@ -83,9 +84,15 @@ type Holder struct {
 
 // InvalidError has the fault of a write.
 type InvalidError struct {
-	Name string // of the resource
+	Name   string  // of the resource
+	Fields []Field // those that are invalid; none when the whole write is
 
 	err error
+}
+
+// Field is a field of a resource that is invalid, such as body.spec.account, body.members[2], labels or name.
+type Field struct {
+	Path, Problem string
 }
 
 func (e *RefusedError) Error() string { return e.err.Error() }
@@ -136,7 +143,11 @@ func errorOf(err error) error {
 	case errors.As(err, &protected):
 		return &BlockedError{Total: len(protected.By), Protected: protected.By, err: err}
 	case errors.As(err, &invalid):
-		return &InvalidError{Name: invalid.Resource, err: invalid.Err}
+		made := &InvalidError{Name: invalid.Resource, err: invalid.Err}
+		for _, v := range violation.Of(err) {
+			made.Fields = append(made.Fields, Field(v))
+		}
+		return made
 	}
 	made := &classified{error: err}
 	if errors.As(err, &unavailable) {

@@ -2,12 +2,13 @@ package schema
 
 import (
 	"encoding/json"
-	"fmt"
+	"errors"
 	"maps"
 	"reflect"
 	"slices"
 
 	"github.com/db-controller/db-controller/internal/bodyschema"
+	"github.com/db-controller/db-controller/schema/violation"
 )
 
 // Field is a rule for one field of a kind's bodies.
@@ -129,6 +130,15 @@ func (f *fieldModel) value(body map[string]any) any {
 	return v
 }
 
+// problem returns an error of the field.
+func (f *fieldModel) problem(text string, args ...any) error {
+	err := violation.Errorf(text, args...)
+	for _, segment := range slices.Backward(f.path.segments) {
+		err = violation.Under(segment, err)
+	}
+	return err
+}
+
 // withField returns a copy of a message with a value at a path. It shares everything beside the path.
 func withField(in map[string]any, path []string, value any) (map[string]any, error) {
 	out := maps.Clone(in)
@@ -141,11 +151,11 @@ func withField(in map[string]any, path []string, value any) (map[string]any, err
 	}
 	below, ok := out[path[0]].(map[string]any)
 	if !ok && out[path[0]] != nil {
-		return nil, Under(path[0], FieldErrorf("want a message, got %s", shapeOf(out[path[0]])))
+		return nil, violation.Under(path[0], violation.Errorf("want a message, got %s", shapeOf(out[path[0]])))
 	}
 	child, err := withField(below, path[1:], value)
 	if err != nil {
-		return nil, Under(path[0], err)
+		return nil, violation.Under(path[0], err)
 	}
 	out[path[0]] = child
 	return out, nil
@@ -172,15 +182,28 @@ func (k *KindModel) CheckBody(body []byte, stored map[string]any, left *CheckSte
 		is, was := f.value(in), f.value(stored)
 		switch {
 		case f.Required && is == nil:
-			return fmt.Errorf("field %s: is required", f.Path)
+			return f.problem("is required")
 		case f.Immutable && was != nil && !reflect.DeepEqual(asJSON(is), asJSON(was)):
-			return fmt.Errorf("field %s: is immutable: it is %s", f.Path, clip(jsonText(was)))
+			return f.problem("is immutable: it is %s", clip(jsonText(was)))
 		}
 	}
 	if k.schema == nil {
 		return nil
 	}
-	return k.schema.Check(decoded, left)
+	return inBody(k.schema.Check(decoded, left))
+}
+
+// inBody returns an error of a JSON Schema with the places in the body.
+func inBody(err error) error {
+	var misfit *bodyschema.MisfitError
+	if !errors.As(err, &misfit) {
+		return violation.In(violation.Body, err)
+	}
+	var all []violation.Field
+	for _, p := range misfit.Problems {
+		all = append(all, violation.Field{Path: violation.Join(violation.Body, p.Place), Problem: p.Text})
+	}
+	return violation.InFields(err, all...)
 }
 
 // asJSON returns a value as JSON decodes it into any, so that equal values are deeply equal.

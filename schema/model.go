@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/db-controller/db-controller/internal/bodyschema"
+	"github.com/db-controller/db-controller/schema/violation"
 )
 
 // Model is a compiled descriptor: it finds the kind of a name, and derives references from bodies. It is immutable; a version
@@ -279,7 +280,7 @@ func (k *KindModel) References(self DeploymentID, name string, body map[string]a
 		for _, value := range values {
 			f, err := r.resolve(self, value)
 			if err != nil {
-				return nil, fmt.Errorf("field %s: %w", r.path, err)
+				return nil, violation.In(violation.Join(violation.Body, r.path.String()), fmt.Errorf("field %s: %w", r.path, err))
 			}
 			f.Path = r.path.String()
 			found = append(found, f)
@@ -375,7 +376,7 @@ func (r referenceModel) parentOf(self DeploymentID, name string, body map[string
 				region, err = values[0], CheckRegion(values[0])
 			}
 			if err != nil {
-				return Found{}, false, fmt.Errorf("field %s, the region of the parent: %w", r.regionField, err)
+				return Found{}, false, violation.In(violation.Join(violation.Body, r.regionField.String()), fmt.Errorf("field %s, the region of the parent: %w", r.regionField, err))
 			}
 		}
 		d := DeploymentID{Service: t.id.Service, Region: cmp.Or(region, self.Region)}

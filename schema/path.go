@@ -4,8 +4,9 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
+
+	"github.com/db-controller/db-controller/schema/violation"
 )
 
 // ParentPath takes the place of the field path in references to parents. No field can have this path.
@@ -17,7 +18,7 @@ const MaxPathDepth = 16
 // MaxReferences bounds the references of one resource.
 const MaxReferences = 1000
 
-var errTooManyReferences = fmt.Errorf("body: more than %d references, at most %d are allowed in one resource", MaxReferences, MaxReferences)
+var errTooManyReferences = violation.In(violation.Body, fmt.Errorf("body: more than %d references, at most %d are allowed in one resource", MaxReferences, MaxReferences))
 
 // maxFieldLength is the longest field that fieldGrammar accepts.
 const maxFieldLength = 63
@@ -59,7 +60,7 @@ func (p Path) Values(body map[string]any) ([]string, error) {
 	err := walk(body, p.segments, func(v any) error {
 		s, ok := v.(string)
 		if !ok {
-			return FieldErrorf("want the name of a resource as a string, got %s", shapeOf(v))
+			return violation.Errorf("want the name of a resource as a string, got %s", shapeOf(v))
 		}
 		if s == "" || seen[s] {
 			return nil
@@ -73,40 +74,6 @@ func (p Path) Values(body map[string]any) ([]string, error) {
 	})
 	return values, err
 }
-
-// FieldError is a problem of a value in a body. It collects the path to the value on the way outwards, and joins it only
-// when it is printed: keys can be long, and a path for each value would cost too much.
-type FieldError struct {
-	problem string
-	inner   []string
-}
-
-// FieldErrorf returns a FieldError without a path; Under and UnderIndex add the path.
-func FieldErrorf(problem string, args ...any) error {
-	return &FieldError{problem: fmt.Sprintf(problem, args...)}
-}
-
-func (e *FieldError) Error() string {
-	var at strings.Builder
-	for i, segment := range slices.Backward(e.inner) {
-		if i < len(e.inner)-1 && !strings.HasPrefix(segment, "[") {
-			at.WriteByte('.')
-		}
-		at.WriteString(segment)
-	}
-	return fmt.Sprintf("field %s: %s", at.String(), e.problem)
-}
-
-// Under adds a field name or a map key to the path of a FieldError. It returns other errors unchanged.
-func Under(key string, err error) error {
-	if e, ok := err.(*FieldError); ok { //nolint:errorlint // no caller wraps it on the way outwards
-		e.inner = append(e.inner, clip(key))
-	}
-	return err
-}
-
-// UnderIndex adds a list index to the path of a FieldError.
-func UnderIndex(i int, err error) error { return Under("["+strconv.Itoa(i)+"]", err) }
 
 func walk(v any, segments []string, leaf func(any) error) error {
 	if v == nil {
@@ -124,22 +91,22 @@ func walk(v any, segments []string, leaf func(any) error) error {
 		}
 		for _, key := range keys {
 			if err := walk(node[key], rest, leaf); err != nil {
-				return Under(key, err)
+				return violation.Under(key, err)
 			}
 		}
 		return nil
 	case []any:
 		if segment != "*" {
-			return FieldErrorf("is a list, and the descriptor's path has the field %q here: use * for the elements of a list", segment)
+			return violation.Errorf("is a list, and the descriptor's path has the field %q here: use * for the elements of a list", segment)
 		}
 		for i, element := range node {
 			if err := walk(element, rest, leaf); err != nil {
-				return UnderIndex(i, err)
+				return violation.UnderIndex(i, err)
 			}
 		}
 		return nil
 	}
-	return FieldErrorf("want a message, list or map, got %s", shapeOf(v))
+	return violation.Errorf("want a message, list or map, got %s", shapeOf(v))
 }
 
 // Unset removes each value at the path for which drop returns true, in place: a field from its message, an entry from its

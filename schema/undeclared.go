@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/db-controller/db-controller/schema/violation"
 )
 
 // UndeclaredError is the error of a body with the full name of a resource in a field for which its kind declares no reference.
@@ -46,7 +48,9 @@ func (k *KindModel) CheckUndeclared(body, stored map[string]any) error {
 			}
 		}
 		if !kept[value] {
-			return &UndeclaredError{Field: fieldText(path), Value: value, Kind: k.ID.Kind, Closest: k.closest(path, value)}
+			err := &UndeclaredError{Field: fieldText(path), Value: value, Kind: k.ID.Kind, Closest: k.closest(path, value)}
+			_, problem, _ := strings.Cut(err.Error(), ": ")
+			return violation.InFields(err, violation.Field{Path: violation.Join(violation.Body, err.Field), Problem: problem})
 		}
 	}
 	return nil

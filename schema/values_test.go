@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/violation"
 )
 
 func TestBehavioursHaveFixedNumbersAndNames(t *testing.T) {
@@ -321,12 +322,12 @@ func TestReferencesOfOneResourceAreBounded_I21(t *testing.T) {
 
 func TestFieldErrorsNameTheirPlace(t *testing.T) {
 	t.Parallel()
-	err := schema.FieldErrorf("%d is too much", 5)
-	err = schema.UnderIndex(3, err)
-	err = schema.Under("b", err)
-	err = schema.Under("a", err)
+	err := violation.Errorf("%d is too much", 5)
+	err = violation.UnderIndex(3, err)
+	err = violation.Under("b", err)
+	err = violation.Under("a", err)
 	require.EqualError(t, err, "field a.b[3]: 5 is too much")
 	plain := errors.New("plain")
-	require.Equal(t, plain, schema.Under("a", schema.UnderIndex(1, plain)))
-	require.Less(t, len(schema.Under(strings.Repeat("k", 10_000), schema.FieldErrorf("bad")).Error()), 200)
+	require.Equal(t, plain, violation.Under("a", violation.UnderIndex(1, plain)))
+	require.Less(t, len(violation.Under(strings.Repeat("k", 10_000), violation.Errorf("bad")).Error()), 200)
 }

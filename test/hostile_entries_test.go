@@ -208,9 +208,9 @@ func (f *fixture) floodRegistry() {
 	}
 	<-refused
 	for _, region := range []string{"flooded-1", "flooded-2", "flooded-3"} {
-		_, err := f.Client.Registry.Apply(f.t.Context(), &registryv1.ApplyRequest{Regions: []*registryv1.Region{{Name: region}}})
+		_, err := f.Client.Registry().Apply(f.t.Context(), &registryv1.ApplyRequest{Regions: []*registryv1.Region{{Name: region}}})
 		require.NoError(f.t, err)
-		_, err = f.Client.Registry.GetEnvironment(f.t.Context(), &registryv1.GetEnvironmentRequest{})
+		_, err = f.Client.Registry().GetEnvironment(f.t.Context(), &registryv1.GetEnvironmentRequest{})
 		require.NoError(f.t, err)
 	}
 	stop()

@@ -7,6 +7,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -96,6 +97,9 @@ func TestTheHTTPAPI(t *testing.T) {
 	require.InDelta(t, 5, answer["code"], 0)
 	code, answer = a.call("PUT", "/v1/resources/targets/t1", a.token, `{"bdy": {}}`)
 	require.Equal(t, http.StatusBadRequest, code, "%v", answer)
+	code, answer = a.call("PUT", "/v1/resources/targets/t1", a.token, `{"body": {"text": "a\u0000"}}`)
+	require.Equal(t, http.StatusBadRequest, code, "%v", answer)
+	require.Contains(t, fmt.Sprint(answer["details"]), "field:resource.body]", "the path in the request of gRPC")
 	code, _ = a.call("POST", "/v1/deployments:decommission", a.token, `{"deployment": "b.example.com/mars", "reason": "x"}`)
 	require.Equal(t, http.StatusForbidden, code, "only operators")
 	code, answer = a.call("PUT", "/v1/resources/targets/t1", a.token, `{"body": {"text": "`+strings.Repeat("x", 1<<20)+`"}}`)

@@ -20,7 +20,8 @@ var allowed = map[string][]string{
 	"schema/service/access": {"internal/identity", "internal/requestid", "schema", "schema/grant", "schema/peer", "schema/schemapb/", "schema/service/outcome"},
 	"schema/grant":          {"schema"},
 	"internal/token":        {"internal/identity", "schema"},
-	"schema":                {"internal/bodyschema"},
+	"schema":                {"internal/bodyschema", "schema/violation"},
+	"schema/violation":      {},
 	"internal/bodyschema":   {},
 	"schema/lint":           {"schema"},
 	"schema/schemapb/dbcontroller/authorization/v1": {},
@@ -28,7 +29,7 @@ var allowed = map[string][]string{
 	"schema/schemapb/dbcontroller/resource/v1":      {"schema/schemapb/dbcontroller/schema/v1"},
 	"schema/schemapb/dbcontroller/admin/v1":         {},
 	"schema/schemapb/dbcontroller/registry/v1":      {"schema/schemapb/dbcontroller/schema/v1"},
-	"schema/wire":                               {"schema", "schema/peer", "schema/schemapb/"},
+	"schema/wire":                               {"schema", "schema/peer", "schema/schemapb/", "schema/violation"},
 	"schema/peer":                               {"schema"},
 	"schema/shadow":                             {"schema", "schema/peer", "schema/shadow/internal/"},
 	"schema/shadow/internal/plan":               {"schema", "schema/peer"},
@@ -59,10 +60,11 @@ var allowed = map[string][]string{
 	"schema/shadow/internal/compare":            rooms("db", "gate", "read", "rows", "prepare", "ownerlist"),
 	"schema/shadow/internal/verify":             rooms("db", "gate", "inspect", "rows", "target", "prepare", "write", "follow", "compare"),
 	"schema/shadow/internal/admin":              rooms("db", "gate", "read", "target", "prepare", "write", "cascade", "follow", "compare", "verify"),
-	"schema/service":                            {"internal/budget", "internal/identity", "internal/inprocess", "internal/postgres", "internal/requestid", "internal/trace", "schema", "schema/peer", "schema/schemapb/", "schema/service/access", "schema/service/costs", "schema/service/outcome", "schema/service/peers", "schema/service/readmask", "schema/shadow", "schema/wire"},
+	"schema/service":                            {"internal/budget", "internal/identity", "internal/inprocess", "internal/postgres", "internal/requestid", "internal/trace", "schema", "schema/peer", "schema/schemapb/", "schema/service/access", "schema/service/costs", "schema/service/outcome", "schema/service/peers", "schema/service/readmask", "schema/service/writes", "schema/shadow", "schema/violation", "schema/wire"},
+	"schema/service/writes":                     {"schema/schemapb/", "schema/violation"},
 	"schema/service/readmask":                   {"schema/schemapb/", "schema/service/outcome", "schema/shadow"},
 	"schema/service/costs":                      {"internal/identity", "schema/schemapb/", "schema/service/outcome"},
-	"schema/service/outcome":                    {"internal/budget", "internal/postgres", "internal/requestid", "schema", "schema/peer", "schema/schemapb/", "schema/shadow"},
+	"schema/service/outcome":                    {"internal/budget", "internal/postgres", "internal/requestid", "schema", "schema/peer", "schema/schemapb/", "schema/shadow", "schema/violation"},
 	"schema/service/peers":                      {"internal/address", "internal/gather", "internal/identity", "internal/requestid", "internal/trace", "schema", "schema/peer", "schema/schemapb/", "schema/service/outcome", "schema/wire"},
 	"migrations":                                {},
 	"internal/attach":                           {"internal/catalogue", "internal/retry", "internal/scan", "schema"},
@@ -93,8 +95,8 @@ var allowed = map[string][]string{
 	"constraint/cache":                          {},
 	"handlers":                                  {"internal/crash", "internal/retry", "internal/trace", "schema", "schema/peer"},
 	"nodemanager":                               {"schema"},
-	"embed":                                     {"internal/address", "internal/identity", "internal/jsonbody", "internal/postgres", "internal/retry", "schema", "schema/peer", "schema/schemapb/", "schema/service/peers", "schema/shadow", "schema/wire"},
-	"dbctest":                                   {"client", "cmd/db-controller/playground", "cmd/db-controller/serve", "internal/identity", "internal/inprocess", "internal/postgres/launcher", "migrations", "schema", "schema/schemapb/", "schema/wire"},
+	"embed":                                     {"internal/address", "internal/identity", "internal/jsonbody", "internal/postgres", "internal/retry", "schema", "schema/peer", "schema/schemapb/", "schema/service/peers", "schema/shadow", "schema/violation", "schema/wire"},
+	"dbctest":                                   {"client", "cmd/db-controller/playground", "cmd/db-controller/serve", "internal/identity", "internal/inprocess", "internal/postgres/launcher", "migrations", "schema", "schema/peer", "schema/schemapb/", "schema/service/outcome", "schema/service/writes", "schema/violation", "schema/wire"},
 	"client":                                    {"internal/address", "envregistry", "internal/identity", "internal/jsonbody", "internal/retry", "schema", "schema/schemapb/", "schema/wire"},
 	"cmd/db-controller":                         {"cmd/db-controller/"},
 	"cmd/db-controller/direct":                  {"client", "schema", "schema/schemapb/"},
@@ -123,7 +125,7 @@ var allowed = map[string][]string{
 
 // rooms returns the imports of a room of the store that stands on these others.
 func rooms(below ...string) []string {
-	may := []string{"internal/budget", "internal/crash", "internal/feed", "internal/gather", "internal/postgres", "internal/requestid", "internal/retry", "internal/trace", "schema", "schema/grant", "schema/peer"}
+	may := []string{"internal/budget", "internal/crash", "internal/feed", "internal/gather", "internal/postgres", "internal/requestid", "internal/retry", "internal/trace", "schema", "schema/grant", "schema/peer", "schema/violation"}
 	for _, room := range below {
 		may = append(may, "schema/shadow/internal/"+room)
 	}

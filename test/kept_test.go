@@ -24,7 +24,7 @@ func TestAVersionThatDropsPatternsOfStoredResourcesNeedsAConfirmation(t *testing
 	require.Contains(t, out, "a.example.com@v2 has no kind or pattern for "+hidden)
 	require.Contains(t, out, "patterns_dropped: keep")
 	require.Equal(t, "v1", f.status(deployment).GetVersion())
-	_, err = f.Client.Registry.SetDeploymentVersion(t.Context(), &registryv1.SetDeploymentVersionRequest{Service: "a.example.com", Region: "us-west2", Version: "v2"})
+	_, err = f.Client.Registry().SetDeploymentVersion(t.Context(), &registryv1.SetDeploymentVersionRequest{Service: "a.example.com", Region: "us-west2", Version: "v2"})
 	require.ErrorContains(t, err, "a.example.com@v2 has no pattern hidden/{hidden} of kind Hidden", "a client that does not ask the deployment")
 
 	// A deployment that stores none of them switches.

@@ -122,7 +122,7 @@ func TestAProcessThatCannotRegisterLeavesTheLead_I13(t *testing.T) {
 	})
 	third := f.beside(deployment, "third")
 	f.eventually("others reach the deployment at the third process", func() bool {
-		answer, err := f.Client.Registry.GetEnvironment(t.Context(), &registryv1.GetEnvironmentRequest{})
+		answer, err := f.Client.Registry().GetEnvironment(t.Context(), &registryv1.GetEnvironmentRequest{})
 		require.NoError(t, err)
 		return slices.ContainsFunc(answer.GetEnvironment().GetDeployments(), func(d *registryv1.Deployment) bool {
 			return d.GetService()+"/"+d.GetRegion() == deployment && d.GetAddress() == third.address

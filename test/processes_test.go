@@ -93,7 +93,7 @@ func TestProcessesOfOneDeployment_I18(t *testing.T) {
 	f.settled()
 
 	address := func() string {
-		env, err := f.Client.Registry.GetEnvironment(t.Context(), &registryv1.GetEnvironmentRequest{})
+		env, err := f.Client.Registry().GetEnvironment(t.Context(), &registryv1.GetEnvironmentRequest{})
 		require.NoError(t, err)
 		for _, d := range env.GetEnvironment().GetDeployments() {
 			if d.GetService()+"/"+d.GetRegion() == deployment {

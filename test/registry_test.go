@@ -190,7 +190,7 @@ func (l *liar) WatchEnvironment(req *registryv1.WatchEnvironmentRequest, stream 
 func TestALyingRegistryDeletesNothing_I15_I27(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "--owner-grace", "1s")
-	answer, err := f.Client.Registry.GetEnvironment(t.Context(), &registryv1.GetEnvironmentRequest{})
+	answer, err := f.Client.Registry().GetEnvironment(t.Context(), &registryv1.GetEnvironmentRequest{})
 	require.NoError(t, err)
 	truth := answer.GetEnvironment()
 	for i := range 20 {
@@ -288,7 +288,7 @@ func TestARegistrationByAnAheadClockIsReplaced(t *testing.T) {
 	})
 	require.NoError(t, err)
 	f.eventually("it is registered where it runs", func() bool {
-		answer, err := f.Client.Registry.GetEnvironment(t.Context(), &registryv1.GetEnvironmentRequest{})
+		answer, err := f.Client.Registry().GetEnvironment(t.Context(), &registryv1.GetEnvironmentRequest{})
 		require.NoError(t, err)
 		for _, d := range answer.GetEnvironment().GetDeployments() {
 			if d.GetService() == east.Service && d.GetRegion() == east.Region {

@@ -64,7 +64,7 @@ func (f *fixture) declare(text string) {
 	f.t.Helper()
 	file, err := schema.ParseFile("rights.yaml", strings.NewReader(text))
 	require.NoError(f.t, err)
-	_, err = f.Client.Registry.Apply(f.t.Context(), &registryv1.ApplyRequest{Rights: wire.RightsProto(file.Rights)})
+	_, err = f.Client.Registry().Apply(f.t.Context(), &registryv1.ApplyRequest{Rights: wire.RightsProto(file.Rights)})
 	require.NoError(f.t, err)
 }
 

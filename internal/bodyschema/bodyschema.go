@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
@@ -48,9 +49,33 @@ func (s *Schema) Check(decoded any, left *Steps) error {
 	var invalid *jsonschema.ValidationError
 	err := s.compiled.Validate(decoded)
 	if errors.As(err, &invalid) {
-		return errors.New(problems(invalid))
+		return misfit(invalid, decoded)
 	}
 	return err
+}
+
+// MisfitError has the first places of a body at which it does not fit.
+type MisfitError struct {
+	Problems []Problem
+	more     bool
+}
+
+// Problem of a value at a place, such as spec.members[2]; it is empty for the whole body.
+type Problem struct{ Place, Text string }
+
+func (e *MisfitError) Error() string {
+	var all []string
+	for _, p := range e.Problems {
+		if p.Place == "" {
+			all = append(all, "body: "+p.Text)
+		} else {
+			all = append(all, "field "+p.Place+": "+p.Text)
+		}
+	}
+	if e.more {
+		all = append(all, "and more")
+	}
+	return strings.Join(all, "; ")
 }
 
 // noLoader keeps a schema from reading files or other servers.
@@ -79,11 +104,11 @@ func Compile(doc map[string]any) (*Schema, error) {
 	c.UseRegexpEngine(newPattern)
 	c.AssertFormat()
 	if err := c.AddResource(url, plain); err != nil {
-		return nil, short(err)
+		return nil, short(err, plain)
 	}
 	compiled, err := c.Compile(url)
 	if err != nil {
-		return nil, short(err)
+		return nil, short(err, plain)
 	}
 	if err := c.AddResource(fits, map[string]any{"not": map[string]any{"$ref": url}}); err != nil {
 		return nil, err
@@ -94,44 +119,54 @@ func Compile(doc map[string]any) (*Schema, error) {
 }
 
 // short replaces the error of a schema that is none, which repeats the meta-schema, by its problems.
-func short(err error) error {
+func short(err error, schema any) error {
 	var invalid *jsonschema.ValidationError
 	if errors.As(err, &invalid) {
-		return errors.New(problems(invalid))
+		return misfit(invalid, schema)
 	}
 	return err
 }
 
 var english = message.NewPrinter(language.English)
 
-// problems lists the places at which a body does not fit a schema.
-func problems(e *jsonschema.ValidationError) string {
-	var found []string
+// misfit lists the places at which a body does not fit a schema.
+func misfit(e *jsonschema.ValidationError, body any) *MisfitError {
+	out := &MisfitError{}
 	var leaves func(e *jsonschema.ValidationError)
 	leaves = func(e *jsonschema.ValidationError) {
-		if len(e.Causes) == 0 && len(found) <= maxProblems {
-			found = append(found, placeOf(e.InstanceLocation)+clip(e.ErrorKind.LocalizedString(english)))
+		if len(e.Causes) == 0 && len(out.Problems) <= maxProblems {
+			out.Problems = append(out.Problems, Problem{placeOf(e.InstanceLocation, body), clip(e.ErrorKind.LocalizedString(english))})
 		}
 		for _, cause := range e.Causes {
 			leaves(cause)
 		}
 	}
 	leaves(e)
-	if len(found) > maxProblems {
-		found = append(found[:maxProblems], "and more")
+	if out.more = len(out.Problems) > maxProblems; out.more {
+		out.Problems = out.Problems[:maxProblems]
 	}
-	return strings.Join(found, "; ")
+	return out
 }
 
-func placeOf(location []string) string {
-	if len(location) == 0 {
-		return "body: "
+// placeOf returns the path of a value in a body; elements of lists have their index in brackets.
+func placeOf(location []string, body any) (place string) {
+	for _, segment := range location {
+		switch in := body.(type) {
+		case []any:
+			place += "[" + segment + "]"
+			body = nil
+			if i, err := strconv.Atoi(segment); err == nil && 0 <= i && i < len(in) {
+				body = in[i]
+			}
+		case map[string]any:
+			if place != "" {
+				place += "."
+			}
+			place += clip(segment)
+			body = in[segment]
+		}
 	}
-	path := make([]string, len(location))
-	for i, segment := range location {
-		path[i] = clip(segment)
-	}
-	return "field " + strings.Join(path, ".") + ": "
+	return place
 }
 
 // clip shortens a text of others.

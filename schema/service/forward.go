@@ -27,6 +27,8 @@ import (
 	"github.com/db-controller/db-controller/schema/service/access"
 	"github.com/db-controller/db-controller/schema/service/outcome"
 	"github.com/db-controller/db-controller/schema/service/peers"
+	"github.com/db-controller/db-controller/schema/service/writes"
+	"github.com/db-controller/db-controller/schema/violation"
 )
 
 // onBehalfOf is the header with the identity (its path) of the person whose request a deployment forwards.
@@ -156,54 +158,48 @@ func onBehalf(ctx context.Context, who identity.Caller) context.Context {
 
 // addressed returns the names of the resources that a request is about, or the region that it names.
 func addressed(req any) (names []string, region string) {
+	if in, is := writes.Of(req); is {
+		return in.Names(), ""
+	}
 	switch req := req.(type) {
 	case *resourcev1.GetResourceRequest, *resourcev1.SetBlockDeletionRequest, *resourcev1.PlanDeletionRequest,
 		*resourcev1.DeleteResourceRequest, *adminv1.ExplainRequest, *resourcev1.RemoveFinalizerRequest, *resourcev1.UpdateResourceStatusRequest:
 		return []string{req.(interface{ GetName() string }).GetName()}, ""
-	case *resourcev1.CreateResourceRequest, *resourcev1.UpdateResourceRequest, *resourcev1.PutResourceRequest:
-		return []string{req.(interface{ GetResource() *resourcev1.Resource }).GetResource().GetName()}, ""
-	case *resourcev1.BatchWriteResourcesRequest:
-		return writtenNames(req.GetWrites()), ""
-	case *resourcev1.MutateAndValidateResourceRequest:
-		return append(writtenNames([]*resourcev1.BatchWriteResourcesRequest_Write{req.GetWrite()}), writtenNames(req.GetMore())...), ""
 	case *resourcev1.ListResourcesRequest, *resourcev1.WatchResourcesRequest, *resourcev1.ListReferrersRequest:
 		return nil, req.(interface{ GetRegion() string }).GetRegion()
 	}
 	return nil, "" // about this deployment; or of several ones, and the handler itself forwards
 }
 
-func writtenNames(writes []*resourcev1.BatchWriteResourcesRequest_Write) (names []string) {
-	for _, w := range writes {
-		names = append(names, written(w).GetName())
-	}
-	return names
-}
-
 // elsewhere returns the deployment that a request has to be forwarded to; zero when it is for this one.
 func (f *forwarder) elsewhere(ctx context.Context, req any) (schema.DeploymentID, error) {
 	names, region := addressed(req)
-	to, err := f.destination(names, region)
+	to, i, err := f.destination(names, region)
 	switch {
 	case err != nil:
-		return to, err
+		return to, writes.OfRequest(req, i, err)
 	case to == f.self:
 		return schema.DeploymentID{}, nil
 	case to.Service != f.self.Service:
-		return to, outcome.Invalid("name", fmt.Errorf("%s belongs to another service: ask %s, this is %s", names[0], to, f.self))
+		return to, writes.OfRequest(req, 0, outcome.Invalid("name", fmt.Errorf("%s belongs to another service: ask %s, this is %s", names[0], to, f.self)))
 	case !f.peers.Knows(to):
-		return to, outcome.Invalid("region", fmt.Errorf("%s has no deployment in region %s", to.Service, to.Region))
+		err := outcome.Invalid("region", fmt.Errorf("%s has no deployment in region %s", to.Service, to.Region))
+		if len(names) > 0 {
+			err = violation.In("name", err)
+		}
+		return to, writes.OfRequest(req, 0, err)
 	case ctx.Value(forwardedKey{}) != nil:
 		return to, fmt.Errorf("a request for %s was forwarded to %s", to, f.self)
 	}
 	return to, nil
 }
 
-// destination returns the one deployment of some names, or of a region of this service.
-func (f *forwarder) destination(names []string, region string) (schema.DeploymentID, error) {
-	to := f.self
+// destination returns the one deployment of some names, or of a region of this service. i is the index of the name that an error is about.
+func (f *forwarder) destination(names []string, region string) (to schema.DeploymentID, i int, err error) {
+	to = f.self
 	if region != "" {
 		if err := schema.CheckRegion(region); err != nil {
-			return to, outcome.Invalid("region", err)
+			return to, 0, outcome.Invalid("region", err)
 		}
 		to.Region = region
 	}
@@ -212,16 +208,16 @@ func (f *forwarder) destination(names []string, region string) (schema.Deploymen
 		if strings.HasPrefix(name, "//") {
 			full, err := schema.ParseFullName(name)
 			if err != nil {
-				return to, outcome.Invalid("name", err)
+				return to, i, outcome.Invalid("name", err)
 			}
 			at = full.Deployment
 		}
 		if i > 0 && at != to {
-			return to, outcome.Invalid("name", fmt.Errorf("%s belongs to %s, others belong to %s: one request writes in one deployment", name, at, to))
+			return to, i, outcome.Invalid("name", fmt.Errorf("%s belongs to %s, others belong to %s: one request writes in one deployment", name, at, to))
 		}
 		to = at
 	}
-	return to, nil
+	return to, 0, nil
 }
 
 // Unary and Stream forward the requests for other regions. They run after the policy.

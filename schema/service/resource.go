@@ -22,8 +22,8 @@ import (
 	"github.com/db-controller/db-controller/schema/service/access"
 	"github.com/db-controller/db-controller/schema/service/outcome"
 	"github.com/db-controller/db-controller/schema/service/readmask"
+	"github.com/db-controller/db-controller/schema/service/writes"
 	"github.com/db-controller/db-controller/schema/shadow"
-	"github.com/db-controller/db-controller/schema/wire"
 )
 
 // Limits of a request.
@@ -202,25 +202,20 @@ func (r *resources) list(ctx context.Context, req *resourcev1.ListResourcesReque
 }
 
 func (r *resources) CreateResource(ctx context.Context, req *resourcev1.CreateResourceRequest) (*resourcev1.Resource, error) {
-	return r.save(ctx, req.GetRequestId(), &resourcev1.BatchWriteResourcesRequest_Write{
-		Write: &resourcev1.BatchWriteResourcesRequest_Write_Create{Create: req.GetResource()},
-	})
+	return r.save(ctx, req.GetRequestId(), req)
 }
 
 func (r *resources) UpdateResource(ctx context.Context, req *resourcev1.UpdateResourceRequest) (*resourcev1.Resource, error) {
-	return r.save(ctx, req.GetRequestId(), &resourcev1.BatchWriteResourcesRequest_Write{
-		Write: &resourcev1.BatchWriteResourcesRequest_Write_Update{Update: req},
-	})
+	return r.save(ctx, req.GetRequestId(), req)
 }
 
 func (r *resources) PutResource(ctx context.Context, req *resourcev1.PutResourceRequest) (*resourcev1.Resource, error) {
-	return r.save(ctx, req.GetRequestId(), &resourcev1.BatchWriteResourcesRequest_Write{
-		Write: &resourcev1.BatchWriteResourcesRequest_Write_Put{Put: req.GetResource()},
-	})
+	return r.save(ctx, req.GetRequestId(), req)
 }
 
-func (r *resources) save(ctx context.Context, request string, w *resourcev1.BatchWriteResourcesRequest_Write) (*resourcev1.Resource, error) {
-	saved, err := r.saveAll(ctx, request, []*resourcev1.BatchWriteResourcesRequest_Write{w})
+func (r *resources) save(ctx context.Context, id string, req any) (*resourcev1.Resource, error) {
+	in, _ := writes.Of(req)
+	saved, err := r.saveAll(ctx, id, in)
 	if err != nil {
 		return nil, outcome.Status(r.log, err)
 	}
@@ -231,9 +226,10 @@ func (r *resources) BatchWriteResources(ctx context.Context, req *resourcev1.Bat
 	if n := len(req.GetWrites()); n > MaxBatch {
 		return nil, outcome.Status(r.log, outcome.Invalid("writes", fmt.Errorf("%d in one batch, at most %d are allowed", n, MaxBatch)))
 	}
-	all := func() ([]*resourcev1.Resource, error) { return r.saveAll(ctx, req.GetRequestId(), req.GetWrites()) }
+	in, _ := writes.Of(req)
+	all := func() ([]*resourcev1.Resource, error) { return r.saveAll(ctx, req.GetRequestId(), in) }
 	if req.GetValidateOnly() {
-		all = func() ([]*resourcev1.Resource, error) { return r.validateAll(ctx, req.GetWrites()) }
+		all = func() ([]*resourcev1.Resource, error) { return r.validateAll(ctx, in) }
 	}
 	saved, err := all()
 	if err != nil {
@@ -242,16 +238,22 @@ func (r *resources) BatchWriteResources(ctx context.Context, req *resourcev1.Bat
 	return &resourcev1.BatchWriteResourcesResponse{Resources: saved}, nil
 }
 
-func (r *resources) validateAll(ctx context.Context, in []*resourcev1.BatchWriteResourcesRequest_Write) ([]*resourcev1.Resource, error) {
-	writes, err := r.writes(in)
-	if err != nil {
-		return nil, err
-	}
-	would, err := r.writer.ValidateBatch(ctx, writes, "")
+func (r *resources) validateAll(ctx context.Context, in writes.Request) ([]*resourcev1.Resource, error) {
+	would, err := r.would(ctx, in, "")
 	if err != nil {
 		return nil, err
 	}
 	return r.wouldProto(ctx, would)
+}
+
+// would returns the resources that a batch would store.
+func (r *resources) would(ctx context.Context, in writes.Request, token string) ([]peer.Resource, error) {
+	writes, err := r.writes(in)
+	if err != nil {
+		return nil, err
+	}
+	would, err := r.writer.ValidateBatch(ctx, writes, token)
+	return would, r.invalidIn(in, err)
 }
 
 func (r *resources) MutateAndValidateResource(ctx context.Context, req *resourcev1.MutateAndValidateResourceRequest) (*resourcev1.Resource, error) {
@@ -263,11 +265,8 @@ func (r *resources) validate(ctx context.Context, req *resourcev1.MutateAndValid
 	if n := len(req.GetMore()); n >= MaxBatch {
 		return nil, outcome.Invalid("more", fmt.Errorf("%d in one batch with write, fewer than %d are allowed", n, MaxBatch))
 	}
-	writes, err := r.writes(append([]*resourcev1.BatchWriteResourcesRequest_Write{req.GetWrite()}, req.GetMore()...))
-	if err != nil {
-		return nil, err
-	}
-	would, err := r.writer.ValidateBatch(ctx, writes, req.GetPageToken())
+	in, _ := writes.Of(req)
+	would, err := r.would(ctx, in, req.GetPageToken())
 	if err != nil {
 		return nil, err
 	}
@@ -310,65 +309,7 @@ func (r *resources) setBlockDeletion(ctx context.Context, req *resourcev1.SetBlo
 	return r.answer(ctx, found, nil)
 }
 
-// written returns the resource of a write, or nil.
-func written(w *resourcev1.BatchWriteResourcesRequest_Write) *resourcev1.Resource {
-	switch w := w.GetWrite().(type) {
-	case *resourcev1.BatchWriteResourcesRequest_Write_Create:
-		return w.Create
-	case *resourcev1.BatchWriteResourcesRequest_Write_Update:
-		return w.Update.GetResource()
-	case *resourcev1.BatchWriteResourcesRequest_Write_Put:
-		return w.Put
-	}
-	return nil
-}
-
-func (r *resources) writes(in []*resourcev1.BatchWriteResourcesRequest_Write) (out []peer.Write, err error) {
-	out = make([]peer.Write, len(in))
-	for i, w := range in {
-		if out[i], err = r.write(w); err != nil {
-			return nil, err
-		}
-	}
-	return out, nil
-}
-
-// errNoBody refuses a write that replaces everything and has no body: most likely its caller does not mean to empty the
-// resource.
-var errNoBody = errors.New("the body is missing, and the write would replace the whole resource: give the whole body, an empty one for none; " +
-	"to keep fields, update with a mask; to create only, send a create")
-
-func (r *resources) write(in *resourcev1.BatchWriteResourcesRequest_Write) (w peer.Write, err error) {
-	p := written(in)
-	if p == nil {
-		return w, outcome.Invalid("resource", errors.New("is missing: give the resource to write"))
-	}
-	switch in := in.GetWrite().(type) {
-	case *resourcev1.BatchWriteResourcesRequest_Write_Create:
-		w.Mode = peer.Create
-	case *resourcev1.BatchWriteResourcesRequest_Write_Update:
-		w.Mode, w.Mask = peer.Update, in.Update.GetUpdateMask().GetPaths()
-	}
-	if w.Name, err = ownName(r.self, p.GetName()); err != nil {
-		return w, err
-	}
-	if p.GetBody() == nil && w.Mode != peer.Create && len(w.Mask) == 0 {
-		return w, &peer.InvalidError{Resource: w.Name, Err: errNoBody}
-	}
-	if err := wire.CheckObject("body", p.GetBody(), wire.Bounds{Bytes: shadow.MaxBodyBytes, Levels: shadow.MaxBodyDepth}); err != nil {
-		return w, &peer.InvalidError{Resource: w.Name, Err: err}
-	}
-	w.Revision, w.Labels, w.Body = peer.Revision(p.GetRevision()), p.GetLabels(), p.GetBody().AsMap()
-	if w.UID, err = optionalUUID("uid", p.GetUid()); err != nil {
-		return w, err
-	}
-	if w.Owners, err = owners(r.self, p.GetOwnerReferences()); err != nil {
-		return w, err
-	}
-	return w, r.checkKind(p, w.Name)
-}
-
-func (r *resources) saveAll(ctx context.Context, request string, in []*resourcev1.BatchWriteResourcesRequest_Write) ([]*resourcev1.Resource, error) {
+func (r *resources) saveAll(ctx context.Context, request string, in writes.Request) ([]*resourcev1.Resource, error) {
 	writes, err := r.writes(in)
 	if err != nil {
 		return nil, err
@@ -384,25 +325,9 @@ func (r *resources) saveAll(ctx context.Context, request string, in []*resourcev
 		saved, err = r.writer.SaveRequested(ctx, id, writes)
 	}
 	if err != nil {
-		return nil, err
+		return nil, r.invalidIn(in, err)
 	}
 	return withBodies(ctx, r.self, saved, nil)
-}
-
-// checkKind refuses a kind that differs from the kind of the name.
-func (r *resources) checkKind(p *resourcev1.Resource, name string) error {
-	model := r.model()
-	if p.GetKind() == "" || model == nil {
-		return nil
-	}
-	given := model.Canonical(schema.KindID{Service: r.self.Service, Kind: p.GetKind()})
-	if _, err := model.Kind(given.Kind); err != nil {
-		return &peer.InvalidError{Resource: name, Err: err}
-	}
-	if kind, err := model.KindOf(name); err == nil && kind.ID != given {
-		return &peer.InvalidError{Resource: name, Err: fmt.Errorf("kind %q does not fit the name, which is of kind %s", p.GetKind(), kind.ID.Kind)}
-	}
-	return nil
 }
 
 func (r *resources) DeleteResource(ctx context.Context, req *resourcev1.DeleteResourceRequest) (*resourcev1.DeleteResourceResponse, error) {

@@ -6,7 +6,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/structpb"
 
-	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/violation"
 )
 
 // Bounds of an object that a message carries: its size as JSON, and its nesting.
@@ -16,7 +16,7 @@ type Bounds struct{ Bytes, Levels int }
 // converted. It stops at the first problem, so that no message costs more than a walk over as many bytes.
 func CheckObject(field string, object *structpb.Struct, most Bounds) error {
 	b := &bounded{Bounds: most, field: field, left: most.Bytes}
-	return schema.Under(field, b.fields(object, most.Levels))
+	return violation.UnderRoot(field, b.fields(object, most.Levels))
 }
 
 // bounded is a walk over an object. It subtracts from left the least number of bytes that each value can have as JSON.
@@ -34,7 +34,7 @@ func (b *bounded) fields(s *structpb.Struct, levels int) error {
 	for name, field := range s.GetFields() {
 		b.left -= len(name) + len(`"":`)
 		if err := b.value(field, levels); err != nil {
-			return schema.Under(name, err)
+			return violation.Under(name, err)
 		}
 	}
 	return nil
@@ -51,7 +51,7 @@ func (b *bounded) value(v *structpb.Value, levels int) error {
 	switch kind := v.GetKind().(type) {
 	case *structpb.Value_NumberValue:
 		if math.IsInf(kind.NumberValue, 0) || math.IsNaN(kind.NumberValue) {
-			return schema.FieldErrorf("%v cannot be stored: JSON has no such number", kind.NumberValue)
+			return violation.Errorf("%v cannot be stored: JSON has no such number", kind.NumberValue)
 		}
 	case *structpb.Value_StringValue:
 		b.left -= len(kind.StringValue)
@@ -60,7 +60,7 @@ func (b *bounded) value(v *structpb.Value, levels int) error {
 	case *structpb.Value_ListValue:
 		for i, element := range kind.ListValue.GetValues() {
 			if err := b.value(element, levels-1); err != nil {
-				return schema.UnderIndex(i, err)
+				return violation.UnderIndex(i, err)
 			}
 		}
 	}

@@ -143,7 +143,7 @@ func (w *World) status(ctx context.Context, id schema.DeploymentID) (*adminv1.St
 func (w *World) switchVersion(ctx context.Context, id schema.DeploymentID, version string) error {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
-	_, err := w.Client.Registry.SetDeploymentVersion(ctx, &registryv1.SetDeploymentVersionRequest{Service: id.Service, Region: id.Region, Version: version})
+	_, err := w.Client.Registry().SetDeploymentVersion(ctx, &registryv1.SetDeploymentVersionRequest{Service: id.Service, Region: id.Region, Version: version})
 	if err == nil {
 		w.mu.Lock()
 		defer w.mu.Unlock()

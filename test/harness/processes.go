@@ -158,7 +158,7 @@ func (p *Processes) Begin(t testing.TB) {
 	t.Helper()
 	env := wire.EnvironmentProto(&schema.Environment{Regions: p.files.Regions, Services: p.files.Services, Deployments: p.files.Deployments, Rights: p.files.Rights})
 	require.NoError(t, p.Start(context.Background(), func(ctx context.Context) error {
-		_, err := p.Client.Registry.Apply(ctx, &registryv1.ApplyRequest{Regions: env.GetRegions(), Services: env.GetServices(), Deployments: env.GetDeployments(), Rights: env.GetRights()})
+		_, err := p.Client.Registry().Apply(ctx, &registryv1.ApplyRequest{Regions: env.GetRegions(), Services: env.GetServices(), Deployments: env.GetDeployments(), Rights: env.GetRights()})
 		return err
 	}))
 }

@@ -393,7 +393,7 @@ func (w *indented) Write(line []byte) (int, error) {
 // settled waits until every deployment runs its registered version, and no work is outstanding.
 func (s *scenario) settled(ctx context.Context) error {
 	began := time.Now()
-	answer, err := s.c.Registry.GetEnvironment(ctx, &registryv1.GetEnvironmentRequest{})
+	answer, err := s.c.Registry().GetEnvironment(ctx, &registryv1.GetEnvironmentRequest{})
 	if err != nil {
 		return cli.Plain(err)
 	}
@@ -419,7 +419,7 @@ func (s *scenario) settled(ctx context.Context) error {
 
 // dangling lists all resources of all deployments, and checks that the targets of their references exist.
 func (s *scenario) dangling(ctx context.Context) error {
-	answer, err := s.c.Registry.GetEnvironment(ctx, &registryv1.GetEnvironmentRequest{}) // versions may have been switched
+	answer, err := s.c.Registry().GetEnvironment(ctx, &registryv1.GetEnvironmentRequest{}) // versions may have been switched
 	if err != nil {
 		return cli.Plain(err)
 	}

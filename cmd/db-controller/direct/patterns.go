@@ -56,7 +56,7 @@ func SetVersion(ctx context.Context, c *client.Client, id schema.DeploymentID, v
 	if err != nil {
 		return nil, err
 	}
-	return c.Registry.SetDeploymentVersion(ctx, &registryv1.SetDeploymentVersionRequest{Service: id.Service, Region: id.Region, Version: version, PatternsUnused: unused})
+	return c.Registry().SetDeploymentVersion(ctx, &registryv1.SetDeploymentVersionRequest{Service: id.Service, Region: id.Region, Version: version, PatternsUnused: unused})
 }
 
 // problemOf returns the problem with a dropped pattern; empty without one.

@@ -87,7 +87,7 @@ func acceptDatabase(cmd *cobra.Command, id schema.DeploymentID, reason string) e
 		}
 		told.done(out, d.DeploymentID, "ok; db-controller status "+d.String()+" shows when both have compared")
 	}
-	_, unstored := c.Registry.AcceptDatabase(cmd.Context(), &registryv1.AcceptDatabaseRequest{Service: id.Service, Region: id.Region, Database: req.GetDatabase()})
+	_, unstored := c.Registry().AcceptDatabase(cmd.Context(), &registryv1.AcceptDatabaseRequest{Service: id.Service, Region: id.Region, Database: req.GetDatabase()})
 	if err := told.result(out, id, "did not answer, and still ignores messages of "+id.String()); err != nil || unstored == nil {
 		return err
 	}

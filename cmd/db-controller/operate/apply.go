@@ -151,7 +151,7 @@ it. It can be applied again. Use decommission for a deployment that will never c
 					return err
 				}
 			}
-			answer, err := c.Registry.Remove(cmd.Context(), req)
+			answer, err := c.Registry().Remove(cmd.Context(), req)
 			if err != nil {
 				return cli.Plain(err)
 			}
@@ -167,7 +167,7 @@ it. It can be applied again. Use decommission for a deployment that will never c
 
 // registered returns an error that names the services or versions that the registry does not have. A misspelt name must not look removed.
 func registered(ctx context.Context, c *client.Client, req *registryv1.RemoveRequest) error {
-	answer, err := c.Registry.GetEnvironment(ctx, &registryv1.GetEnvironmentRequest{}) // not the cached one
+	answer, err := c.Registry().GetEnvironment(ctx, &registryv1.GetEnvironmentRequest{}) // not the cached one
 	if err != nil {
 		return cli.Plain(err)
 	}
@@ -194,7 +194,7 @@ func registered(ctx context.Context, c *client.Client, req *registryv1.RemoveReq
 // Apply registers the contents of files, all or nothing, and returns the changes.
 func Apply(ctx context.Context, c *client.Client, files *schema.File, unused []*registryv1.UnusedPattern) ([]string, error) {
 	env := wire.EnvironmentProto(&schema.Environment{Regions: files.Regions, Services: files.Services, Deployments: files.Deployments, Rights: files.Rights})
-	answer, err := c.Registry.Apply(ctx, &registryv1.ApplyRequest{
+	answer, err := c.Registry().Apply(ctx, &registryv1.ApplyRequest{
 		Regions: env.GetRegions(), Services: env.GetServices(), Deployments: env.GetDeployments(), PatternsUnused: unused, Rights: env.GetRights(),
 	})
 	if err != nil {

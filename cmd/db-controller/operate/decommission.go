@@ -65,7 +65,7 @@ func decommission(cmd *cobra.Command, id schema.DeploymentID, blocking, reason s
 	}
 	defer c.Close()
 	// The registry first: the name cannot be registered again, and no deployment follows it any more.
-	_, err = c.Registry.DecommissionDeployment(cmd.Context(), &registryv1.DecommissionDeploymentRequest{Service: id.Service, Region: id.Region, Reason: reason, Unlisted: unlisted})
+	_, err = c.Registry().DecommissionDeployment(cmd.Context(), &registryv1.DecommissionDeploymentRequest{Service: id.Service, Region: id.Region, Reason: reason, Unlisted: unlisted})
 	if status.Code(err) == codes.NotFound {
 		return fmt.Errorf("%w: add --unlisted if it exists, or has existed, all the same", cli.Plain(err))
 	}

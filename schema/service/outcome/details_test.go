@@ -20,6 +20,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/schema/violation"
 )
 
 // Each error has the reason and the code of the table in docs/guarantees.md.
@@ -127,6 +128,10 @@ func TestInvalidFieldsAreInTheDetails(t *testing.T) {
 		return out
 	}
 	require.Equal(t, []string{"uid: not a UUID"}, fields(Invalid("uid", errors.New("not a UUID"))))
+	invalid := &peer.InvalidError{Resource: "devices/d1", Err: violation.Under("spec", violation.UnderIndex(2, violation.Errorf("is wrong")))}
+	require.Equal(t, []string{"body.spec[2]: is wrong"}, fields(invalid))
+	require.Equal(t, []string{"devices/d1: is wrong"}, fields(&peer.InvalidError{Resource: "devices/d1", Err: errors.New("is wrong")}))
+	require.Equal(t, []string{"a: 1", "b: 2"}, fields(violation.InFields(invalid, violation.Field{Path: "a", Problem: "1"}, violation.Field{Path: "b", Problem: "2"})))
 	require.Equal(t, []string{"kinds[A]: bad", "kinds[B]: worse"}, fields(schema.Problems{
 		{Pos: schema.Pos{Path: "kinds[A]"}, Message: "bad", Remedy: "mend it"}, {Pos: schema.Pos{Path: "kinds[B]"}, Message: "worse"},
 	}))

@@ -24,6 +24,7 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
 	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/schema/violation"
 )
 
 // domain is the domain of each ErrorInfo.
@@ -110,7 +111,8 @@ func typedStatus(err error) error {
 	)
 	switch {
 	case errors.As(err, &invalid):
-		return refused("INVALID", err, 1, []*errdetails.BadRequest_FieldViolation{fieldViolation(invalid.Resource, invalid.Err.Error())}, fieldViolations)
+		fields := invalidProto(err, invalid)
+		return refused("INVALID", err, len(fields), fields, fieldViolations)
 	case errors.As(err, &problems):
 		return refused("INVALID", err, len(problems), problemsProto(problems), fieldViolations)
 	case errors.As(err, &references) && len(references.Refusals) > 0:
@@ -133,6 +135,17 @@ func blockedReason(e *peer.BlockedError) string {
 		return "UNDECIDED"
 	}
 	return "BLOCKED"
+}
+
+// invalidProto has the fields that the error names; otherwise the whole of what is invalid.
+func invalidProto(err error, invalid *peer.InvalidError) (out []*errdetails.BadRequest_FieldViolation) {
+	for _, v := range violation.Of(err) {
+		out = append(out, fieldViolation(v.Path, v.Problem))
+	}
+	if len(out) == 0 {
+		out = append(out, fieldViolation(invalid.Resource, invalid.Err.Error()))
+	}
+	return out
 }
 
 func problemsProto(problems schema.Problems) (out []*errdetails.BadRequest_FieldViolation) {
@@ -275,5 +288,8 @@ func TextOf(err error) error {
 
 // Invalid returns the error of a field of a request that is invalid.
 func Invalid(field string, err error) error {
+	if len(violation.Of(err)) == 0 {
+		err = violation.In(field, err)
+	}
 	return &peer.InvalidError{Resource: field, Err: err}
 }

@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/db-controller/db-controller/schema/violation"
 )
 
 // Limits of a field mask of an update or a read.
@@ -12,6 +14,9 @@ const (
 	maxMaskPaths = 1000
 	maxMaskBytes = 256 << 10
 )
+
+// maskField is the field of a request with the mask.
+const maskField = "update_mask"
 
 // CheckMask returns an error for a field mask with more than 1,000 paths or more than 256 KiB in all paths together.
 func CheckMask(paths []string) error {
@@ -35,7 +40,7 @@ func (wr *Writing) merge() error {
 		return nil
 	}
 	if err := CheckMask(wr.Mask); err != nil {
-		return fmt.Errorf("update_mask: %w", err)
+		return violation.In(maskField, fmt.Errorf("update_mask: %w", err))
 	}
 	given := wr.Write
 	wr.Labels, wr.Owners = maps.Clone(wr.Before.Labels), wr.Before.Owners
@@ -60,10 +65,10 @@ func (wr *Writing) merge() error {
 			wr.Body = given.Body
 		case part == "body":
 			if err := replace(wr.Body, given.Body, strings.Split(rest, ".")); err != nil {
-				return fmt.Errorf("update_mask %q: %w", path, err)
+				return violation.In(maskField, fmt.Errorf("update_mask %q: %w", path, err))
 			}
 		default:
-			return fmt.Errorf("update_mask %q: want labels, labels.<key>, owner_references, body, or body.<field>", path)
+			return violation.In(maskField, fmt.Errorf("update_mask %q: want labels, labels.<key>, owner_references, body, or body.<field>", path))
 		}
 	}
 	return nil

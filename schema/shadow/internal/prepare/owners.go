@@ -14,6 +14,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+	"github.com/db-controller/db-controller/schema/violation"
 )
 
 // MaxOwners is how many owners a resource may have.
@@ -44,13 +45,13 @@ func (p *Preparer) compareOwners(ctx context.Context, model *schema.Model, wr *W
 		return nil
 	}
 	if len(wr.Owners) > MaxOwners {
-		return &peer.InvalidError{Resource: wr.Name, Err: fmt.Errorf("more than %d owners", MaxOwners)}
+		return &peer.InvalidError{Resource: wr.Name, Err: violation.In(ownersPath, fmt.Errorf("more than %d owners", MaxOwners))}
 	}
 	left := slices.Clone(had)
 	var owners []peer.OwnerReference
 	for i, o := range wr.Owners {
 		if err := p.checkOwner(model, wr, o); err != nil {
-			return &peer.InvalidError{Resource: fmt.Sprintf("%s: owner_references[%d]", wr.Name, i), Err: err}
+			return invalidOwner(wr, i, err)
 		}
 		o.Version = ""
 		root := model.Root(o.KindID())
@@ -60,7 +61,7 @@ func (p *Preparer) compareOwners(ctx context.Context, model *schema.Model, wr *W
 		if slices.ContainsFunc(wr.Owners[:i], func(h peer.OwnerReference) bool { // a missing uid matches any
 			return h.Owner == o.Owner && model.Root(h.KindID()) == root && (h.UID == o.UID || o.UID == uuid.Nil || h.UID == uuid.Nil)
 		}) {
-			return &peer.InvalidError{Resource: fmt.Sprintf("%s: owner_references[%d]", wr.Name, i), Err: fmt.Errorf("owner %s is listed twice", o.Owner)}
+			return invalidOwner(wr, i, fmt.Errorf("owner %s is listed twice", o.Owner))
 		}
 		if at := slices.IndexFunc(left, same); at >= 0 {
 			h := left[at]
@@ -91,6 +92,11 @@ func (p *Preparer) compareOwners(ctx context.Context, model *schema.Model, wr *W
 	wr.Owners = owners
 	wr.OwnersText, err = OwnersJSON(owners)
 	return err
+}
+
+func invalidOwner(wr *Writing, i int, err error) error {
+	field := fmt.Sprintf("%s[%d]", ownersPath, i)
+	return &peer.InvalidError{Resource: wr.Name, Err: violation.In(field, fmt.Errorf("%s: %w", field, err))}
 }
 
 func (p *Preparer) checkOwner(model *schema.Model, wr *Writing, o peer.OwnerReference) error {

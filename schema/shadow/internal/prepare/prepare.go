@@ -18,6 +18,7 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/read"
+	"github.com/db-controller/db-controller/schema/violation"
 )
 
 // ShadowRow is a stored resource, read before a write.
@@ -136,15 +137,15 @@ func (p *Preparer) PrepareRows(ctx context.Context, q db.Querier, writes []peer.
 	named := map[string]bool{}
 	for _, w := range writes {
 		if named[w.Name] {
-			return nil, &peer.InvalidError{Resource: w.Name, Err: errors.New("the batch contains this resource twice")}
+			return nil, &peer.InvalidError{Resource: w.Name, Err: violation.In("name", errors.New("the batch contains this resource twice"))}
 		}
 		named[w.Name] = true
 		kind, err := v.Model.KindOf(w.Name)
 		if err != nil {
-			return nil, read.Unfit(ctx, p.DB, q, w.Name, err)
+			return nil, violation.In("name", read.Unfit(ctx, p.DB, q, w.Name, err))
 		}
 		if kind.Table != nil && !captures {
-			return nil, &peer.InvalidError{Resource: w.Name, Err: fmt.Errorf("%s is a row of table %s: write it with SQL", kind.ID.Kind, kind.Table.Name)}
+			return nil, &peer.InvalidError{Resource: w.Name, Err: violation.In("name", fmt.Errorf("%s is a row of table %s: write it with SQL", kind.ID.Kind, kind.Table.Name))}
 		}
 		wr := &Writing{Write: w, Kind: kind.ID}
 		if wr.KindID, err = p.Names.Kind(ctx, kind.ID); err != nil {
@@ -246,13 +247,13 @@ func (p *Preparer) validate(model *schema.Model, wr *Writing, left *schema.Check
 	}
 	// Depth and size come first: they bound the work of the other checks.
 	if !within(wr.Body, MaxBodyDepth) {
-		return nil, fmt.Errorf("body: more than %d levels", MaxBodyDepth)
+		return nil, violation.In("body", fmt.Errorf("body: more than %d levels", MaxBodyDepth))
 	}
 	var stored map[string]any
 	if wr.Before != nil {
 		stored = wr.Before.Body
 	} else if err := kind.CheckRegion(p.Self, wr.Name); err != nil {
-		return nil, err
+		return nil, violation.In("name", err)
 	}
 	if wr.Body, err = kind.Complete(wr.Body); err != nil {
 		return nil, err
@@ -269,7 +270,7 @@ func (p *Preparer) validate(model *schema.Model, wr *Writing, left *schema.Check
 		return nil, err
 	}
 	if n := budget.DecodedBytes(body); n > MaxDecodedBytes {
-		return nil, fmt.Errorf("body: it has so many values that they take %d bytes of memory, at most %d are allowed", n, MaxDecodedBytes)
+		return nil, violation.In("body", fmt.Errorf("body: it has so many values that they take %d bytes of memory, at most %d are allowed", n, MaxDecodedBytes))
 	}
 	if err := kind.CheckBody(body, stored, left); err != nil {
 		return nil, err
@@ -279,7 +280,7 @@ func (p *Preparer) validate(model *schema.Model, wr *Writing, left *schema.Check
 		return found, err
 	}
 	if _, ok := wr.Labels[""]; ok {
-		return nil, errors.New("labels: a key is empty")
+		return nil, violation.In("labels", errors.New("labels: a key is empty"))
 	}
 	labels, err := json.Marshal(wr.Labels)
 	if err != nil {
@@ -325,14 +326,14 @@ func within(value any, levels int) bool {
 	return true
 }
 
-// Storable returns an error for a text that is too long, or that PostgreSQL cannot store.
-func Storable(what, text string, most int) error {
+// Storable returns an error for the text of a field that is too long, or that PostgreSQL cannot store.
+func Storable(field, text string, most int) error {
 	if len(text) > most {
-		return fmt.Errorf("%s: %d bytes as JSON, at most %d are allowed", what, len(text), most)
+		return violation.In(field, fmt.Errorf("%s: %d bytes as JSON, at most %d are allowed", field, len(text), most))
 	}
 	// In \\u0000 the backslash itself is escaped: no NUL.
 	if strings.Contains(text, `\u0000`) && strings.Contains(strings.ReplaceAll(text, `\\`, ""), `\u0000`) {
-		return fmt.Errorf("%s: contains a NUL character, which PostgreSQL cannot store", what)
+		return violation.In(field, fmt.Errorf("%s: contains a NUL character, which PostgreSQL cannot store", field))
 	}
 	return nil
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+	"github.com/db-controller/db-controller/schema/violation"
 )
 
 // Request identifies a write or a delete. A nil request has no id, and its outcome is not recorded.
@@ -29,6 +30,7 @@ type Outcome struct {
 	Refused   string               `json:"refused,omitempty"` // a key of recordable, or "invalid", "references", "blocked" or "protected"
 	Message   string               `json:"message,omitempty"`
 	Resource  string               `json:"resource,omitempty"` // of an *InvalidError
+	Fields    []violation.Field    `json:"fields,omitempty"`   // of an *InvalidError
 	Refusals  []peer.Refusal       `json:"refusals,omitempty"`
 	More      int                  `json:"more,omitempty"`
 	Blocked   *peer.BlockedError   `json:"blocked,omitempty"`
@@ -136,7 +138,7 @@ func refusalOutcome(err error) (o Outcome, known bool) {
 	var refused *peer.RefusedError
 	switch {
 	case errors.As(err, &invalid):
-		return Outcome{Refused: "invalid", Resource: invalid.Resource, Message: invalid.Err.Error()}, true
+		return Outcome{Refused: "invalid", Resource: invalid.Resource, Message: invalid.Err.Error(), Fields: violation.Of(err)}, true
 	case errors.As(err, &refused):
 		kept := min(len(refused.Refusals), peer.MaxNamedHolders)
 		return Outcome{Refused: "references", Refusals: refused.Refusals[:kept], More: refused.Total() - kept}, true
@@ -160,7 +162,7 @@ func (o Outcome) err() error {
 	case "":
 		return nil
 	case "invalid":
-		return &peer.InvalidError{Resource: o.Resource, Err: errors.New(o.Message)}
+		return &peer.InvalidError{Resource: o.Resource, Err: violation.InFields(errors.New(o.Message), o.Fields...)}
 	case "references":
 		return &peer.RefusedError{Refusals: o.Refusals, More: o.More}
 	case "blocked":

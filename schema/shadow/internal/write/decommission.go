@@ -8,6 +8,7 @@ import (
 
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/prepare"
+	"github.com/db-controller/db-controller/schema/violation"
 )
 
 // refuseDecommissioned refuses new references to, and owners in, decommissioned deployments. The caller holds the version lock shared.
@@ -19,7 +20,7 @@ func (s *Writer) refuseDecommissioned(ctx context.Context, sv *prepare.Saving, d
 	for _, wr := range sv.Writes {
 		for _, o := range wr.AddOwners {
 			if slices.Contains(decommissioned, o.DeploymentID) {
-				return &peer.InvalidError{Resource: wr.Name, Err: fmt.Errorf("owner %s: %w", o.Name, errOwnerDecommissioned)}
+				return &peer.InvalidError{Resource: wr.Name, Err: violation.In("owner_references", fmt.Errorf("owner %s: %w", o.Name, errOwnerDecommissioned))}
 			}
 		}
 		for _, ref := range wr.Add {
