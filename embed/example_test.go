@@ -8,9 +8,12 @@ import (
 	"os"
 	"testing"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/sync/errgroup"
 
+	"github.com/db-controller/db-controller/controller"
 	"github.com/db-controller/db-controller/dbctest"
 	"github.com/db-controller/db-controller/embed"
 )
@@ -50,6 +53,55 @@ func deployed() (dsn, certs string, end func()) {
 		}
 		_ = os.RemoveAll(dir)
 	}
+}
+
+// A controller in the process of the application keeps a row for each device, in one transaction with the report in its status.
+func ExampleApplication_Source() {
+	dsn, certs, end := deployed()
+	defer end()
+
+	ctx, stop := context.WithCancel(context.Background())
+	pool, err := pgxpool.New(ctx, dsn)
+	if err != nil {
+		log.Panic(err)
+	}
+	defer pool.Close()
+	app, err := embed.New(ctx, embed.Config{Deployment: devices, Pool: pool, Certs: certs})
+	if err != nil {
+		log.Panic(err)
+	}
+	defer app.Close()
+	booked := make(chan string, 1)
+	reconcile := func(ctx context.Context, req controller.Request, v *controller.View) (controller.Result, error) {
+		device, ok := v.Get(req.Name)
+		if !ok {
+			return controller.Result{}, nil
+		}
+		status := embed.Status{Name: device.GetName(), UID: uuid.MustParse(device.GetUid()), Status: map[string]any{"booked": true}}
+		_, err := app.UpdateStatusIn(ctx, status, func(tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, `INSERT INTO public.bookings SELECT $1 WHERE NOT EXISTS (SELECT FROM public.bookings WHERE device = $1)`, device.GetName())
+			return err
+		})
+		if err == nil {
+			booked <- device.GetName()
+		}
+		return controller.Result{}, err
+	}
+	var running errgroup.Group
+	running.Go(func() error { return app.Run(ctx) })
+	running.Go(func() error {
+		kind := controller.Kind{Deployment: devices, Name: "Device"}
+		return controller.New(app.Source(nil), kind, controller.GenerationChanged).Run(ctx, controller.Func(reconcile))
+	})
+	if _, err := app.Save(ctx, []embed.Write{{Name: "devices/d1"}}, nil); err != nil {
+		log.Panic(err)
+	}
+	fmt.Println("booked:", <-booked)
+	stop()
+	if err := running.Wait(); err != nil {
+		log.Panic(err)
+	}
+	// Output: booked: devices/d1
 }
 
 // A device and the application's own row are stored together, or neither is.

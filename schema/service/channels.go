@@ -10,6 +10,8 @@ import (
 	"github.com/db-controller/db-controller/internal/identity"
 	"github.com/db-controller/db-controller/internal/inprocess"
 	"github.com/db-controller/db-controller/internal/requestid"
+	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
+	"github.com/db-controller/db-controller/schema/shadow"
 )
 
 // Channels are in-process connections to the deployment's own services: without sockets and encoding. Deadlines, metadata
@@ -31,6 +33,20 @@ func newChannels(cfg Config) *Channels {
 	}
 	cfg.Peers.SetSelf(shared, copied)
 	return &Channels{Shared: shared, Copied: copied}
+}
+
+// RegisterWatches registers the watches of a store's resources alone, for readers inside the process, who have all rights.
+func RegisterWatches(to grpc.ServiceRegistrar, store *shadow.Store, log *zap.Logger) {
+	resourcev1.RegisterResourceServiceServer(to, watches{all: newResources(Config{Store: store, Logger: log})})
+}
+
+type watches struct {
+	resourcev1.UnimplementedResourceServiceServer
+	all *resources
+}
+
+func (w watches) WatchResources(req *resourcev1.WatchResourcesRequest, stream grpc.ServerStreamingServer[resourcev1.WatchResourcesResponse]) error {
+	return w.all.WatchResources(req, stream)
 }
 
 func newChannel(log *zap.Logger, who identity.Identity, unary []grpc.UnaryServerInterceptor, stream []grpc.StreamServerInterceptor) *inprocess.Channel {

@@ -1,0 +1,179 @@
+package embed_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/client"
+	"github.com/db-controller/db-controller/controller"
+	"github.com/db-controller/db-controller/embed"
+	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
+	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
+)
+
+var (
+	_ controller.Source     = (*embed.Source)(nil)
+	_ controller.Finalizers = (*embed.Source)(nil)
+)
+
+// statuses are the newest reports of a reconciler, by resource.
+type statuses struct {
+	mu  sync.Mutex
+	all map[string]int64 // the generation that was seen; -1: it was gone
+}
+
+func (s *statuses) set(name string, generation int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all[name] = generation
+}
+
+func (s *statuses) becomes(t *testing.T, name string, generation int64) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.all[name] == generation
+	}, 30*time.Second, time.Millisecond, "%s at generation %d: %v", name, generation, s.all)
+}
+
+// control runs a controller until the test ends, or stop is called.
+func control(t *testing.T, c *controller.Controller, r controller.Func) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- c.Run(ctx, r) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		require.NoError(t, <-ended)
+	})
+	t.Cleanup(stop)
+	return stop
+}
+
+// A controller in the process of the application reads the deployment's own feed out of the database, also while no process of the deployment
+// can be reached, and writes in the application's transactions. Resources of other deployments come over the network, by the same interface.
+func TestAControllerInTheProcessOfAnApplication(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	ctx, seen := t.Context(), &statuses{all: map[string]int64{}}
+	w.put(t, projects+"p")
+	inProject := func(r *controller.Resource) ([]string, error) {
+		return []string{r.GetBody().GetFields()["project"].GetStringValue()}, nil
+	}
+	source := w.Source(w.Client)
+	control(t, controller.New(source, controller.Kind{Deployment: devices, Name: "Device"}, controller.GenerationChanged).
+		Watches(controller.Kind{Deployment: iam, Name: "Project"}, controller.ByIndex("project")).Index("project", inProject),
+		func(ctx context.Context, req controller.Request, v *controller.View) (controller.Result, error) {
+			d, ok := v.Get(req.Name)
+			if !ok {
+				seen.set(req.Name.Name, -1)
+				return controller.Result{}, nil
+			}
+			uid := uuid.MustParse(d.GetUid())
+			_, err := w.UpdateStatusIn(ctx, embed.Status{Name: d.GetName(), UID: uid, Status: fields{"seen": d.GetGeneration()}}, func(pgx.Tx) error {
+				seen.set(d.GetName(), d.GetGeneration())
+				return nil
+			})
+			d.Body = nil // a copy
+			return controller.Result{}, err
+		})
+	_, err := w.Save(ctx, []embed.Write{{Name: "devices/a", Body: fields{"project": projects + "p"}}}, nil)
+	require.NoError(t, err)
+	seen.becomes(t, "devices/a", 1)
+	seen.set("devices/a", 0)
+	_, err = w.Client.Update(ctx, &resourcev1.Resource{Name: projects + "p", Labels: map[string]string{"k": "v"}}, "labels")
+	require.NoError(t, err)
+	seen.becomes(t, "devices/a", 1)
+
+	w.Cut(devices.String())
+	_, err = w.Save(ctx, []embed.Write{{Name: "devices/a", Body: fields{"n": 1}}, {Name: "devices/b"}}, nil)
+	require.NoError(t, err)
+	seen.becomes(t, "devices/a", 2)
+	seen.becomes(t, "devices/b", 1)
+	_, err = w.DeleteIn(ctx, embed.Delete{Name: "devices/b"}, nil)
+	require.NoError(t, err)
+	seen.becomes(t, "devices/b", -1)
+	w.Heal(devices.String())
+
+	// The kind is renamed under the running controller.
+	_, err = w.Client.Registry().SetDeploymentVersion(ctx, &registryv1.SetDeploymentVersionRequest{Service: devices.Service, Region: devices.Region, Version: "v2"})
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		_, err := w.Save(ctx, []embed.Write{{Name: "devices/a", Body: fields{"n": 2}}}, nil)
+		env, rerr := source.Refresh(ctx)
+		d, _ := env.Deployment(devices)
+		return err == nil && rerr == nil && d.Version == "v2"
+	}, 30*time.Second, 10*time.Millisecond)
+	_, err = w.Save(ctx, []embed.Write{{Name: "devices/c"}}, nil)
+	require.NoError(t, err)
+	seen.becomes(t, "devices/c", 1)
+}
+
+// The application cleans up after its resources in its own process.
+func TestAControllerOfAnApplicationRemovesItsFinalizers_I33(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	ctx := t.Context()
+	source := w.Source(nil)
+	rooms := controller.Kind{Deployment: devices, Name: "Room"}
+	closed := make(chan string, 10)
+	control(t, controller.New(source, rooms).Finalizer("door", source, func(_ context.Context, r *controller.Resource, _ *controller.View) error {
+		closed <- r.GetName()
+		return nil
+	}), func(context.Context, controller.Request, *controller.View) (controller.Result, error) {
+		return controller.Result{}, nil
+	})
+	saved, err := w.Save(ctx, []embed.Write{{Name: "rooms/r"}}, nil)
+	require.NoError(t, err)
+	_, err = w.DeleteIn(ctx, embed.Delete{Name: "rooms/r"}, nil)
+	require.NoError(t, err)
+	require.Equal(t, "rooms/r", <-closed)
+	badges := w.As("user/badges")
+	require.NoError(t, badges.RemoveFinalizer(ctx, things+"rooms/r", saved[0].UID.String(), "badge"))
+	require.Eventually(t, func() bool { return !w.stored(t, things+"rooms/r") }, 30*time.Second, 10*time.Millisecond)
+	require.NoError(t, source.RemoveFinalizer(ctx, "rooms/r", saved[0].UID.String(), "door"), "a repeated call")
+	require.Error(t, source.RemoveFinalizer(ctx, "rooms/r", "none", "door"))
+
+	// Another deployment is an error without a source for it, and reported.
+	err = controller.New(source, controller.Kind{Deployment: iam, Name: "Project"}).Run(ctx, nil)
+	require.ErrorContains(t, err, iam.String())
+}
+
+// The watches of a process share the messages of the feed.
+func TestTheWatchesOfAnApplicationShareTheirResources(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	source := w.Source(nil)
+	received, synced := make(chan *resourcev1.Resource, 2), make(chan struct{}, 2)
+	for range 2 {
+		go func() {
+			for e, err := range source.Watch(ctx, devices, client.WatchQuery{Kind: "Device"}) {
+				switch {
+				case err != nil:
+					return
+				case e.Type == client.Synced:
+					synced <- struct{}{}
+				case e.Type == client.Upserted:
+					received <- e.Resource
+					return
+				}
+			}
+		}()
+	}
+	<-synced
+	<-synced
+	_, err := w.Save(ctx, []embed.Write{{Name: "devices/a"}}, nil)
+	require.NoError(t, err)
+	first, second := <-received, <-received
+	require.Equal(t, "devices/a", first.GetName())
+	require.Same(t, first, second)
+}
