@@ -1,5 +1,19 @@
-// Package client calls the deployments and the registry of an installation, as the command line does: it reads their
-// addresses from the registry, and authenticates with the certificate of a user or an operator, or with the token of a user.
+// Package client reads, writes and watches the resources of an installation of db-controller.
+//
+//	c, err := client.Open("client.yaml")
+//	...
+//	defer c.Close()
+//	device, err := c.Put(ctx, &resourcev1.Resource{Name: "//devices.example.com/eu/devices/d1", Body: body})
+//	if errors.Is(err, client.ErrRefused) { ... }
+//	for e, err := range c.Watch(ctx, deployment, client.WatchQuery{Kind: "Device"}) { ... }
+//
+// A client finds the deployments through the registry, and authenticates with the certificate of a user or an operator, or with the token of a
+// user. Names of resources are full ones, //SERVICE/REGION/NAME, in requests; answers have the deployment and the name relative to it (FullName
+// joins them). Bodies are JSON objects; Kind converts them from and to Go types.
+//
+// Calls are repeated until their answer is definite: the request has taken effect, or it is refused for good. They end with their context,
+// after a minute if it has no deadline. All tries of a write have one request id, so that it takes effect at most once. Errors of deployments
+// are *Error, with a class for errors.Is.
 package client
 
 import (
@@ -28,7 +42,7 @@ import (
 	"github.com/db-controller/db-controller/schema/wire"
 )
 
-// MaxBatch is the number of writes that Batch and Validate take at most.
+// MaxBatch is the number of writes that Batch and Validate take at most; more are ErrInvalid.
 const MaxBatch = 1000
 
 // maxPageSize is the number of resources in a page at most.
@@ -70,7 +84,7 @@ func DefaultFile() string {
 	return filepath.Join(home, ".db-controller", "dev", "client.yaml")
 }
 
-// Client is safe for concurrent use.
+// Client calls the deployments of an installation. It is safe for concurrent use.
 type Client struct {
 	credentials *identity.Credentials
 	dial        []grpc.DialOption // beside those of the credentials
@@ -97,7 +111,8 @@ type connection struct {
 // environmentAge is how long an environment counts when a deployment does not answer.
 const environmentAge = 2 * time.Second
 
-// Open reads a File and returns a client. It caches the environment beside the file.
+// Open reads a File in YAML and returns a client. It writes the last environment to path + ".environment", for times without the registry.
+// It fails when the file, or the certificate that it names, cannot be read; it calls nobody.
 func Open(path string, options ...Option) (*Client, error) {
 	raw, err := os.ReadFile(path)
 	if err != nil {
@@ -133,7 +148,8 @@ func (f File) load() (*identity.Credentials, []grpc.DialOption, error) {
 	return credentials, []grpc.DialOption{grpc.WithPerRPCCredentials(identity.TokenFile(f.TokenFile))}, err
 }
 
-// New returns a client. cache is the path of a file for the last environment; empty: none.
+// New returns a client. cache is the path of a file for the last environment, which counts while the registry does not answer; empty: none.
+// It fails when the certificate cannot be read; it calls nobody.
 func New(f File, cache string) (*Client, error) {
 	credentials, dial, err := f.load()
 	if err != nil {
@@ -170,8 +186,9 @@ func (c *Client) Close() {
 	_ = c.registry.Close()
 }
 
-// Environment returns the environment that the registry returned to an earlier call; it is read again when a deployment does
-// not answer. When the registry does not answer, it returns the environment that is cached in the file.
+// Environment returns the services with their versions, the regions, and the deployments with their addresses. It is the answer of the
+// registry to an earlier call, and is read again when a deployment does not answer; when the registry does not answer, it is the last one,
+// from the cache file. Nobody may change it.
 func (c *Client) Environment(ctx context.Context) (*schema.Environment, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -189,7 +206,7 @@ func (c *Client) Environment(ctx context.Context) (*schema.Environment, error) {
 	return c.env, nil
 }
 
-// Refresh reads the environment again.
+// Refresh is Environment, read from the registry again.
 func (c *Client) Refresh(ctx context.Context) (*schema.Environment, error) {
 	if c.over == nil {
 		c.mu.Lock()

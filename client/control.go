@@ -61,7 +61,8 @@ func (c *Client) UpdateStatus(ctx context.Context, name string, status any, only
 	})
 }
 
-// DecodeStatus converts the status of a resource that a deployment sent; it leaves into alone when there is none.
+// DecodeStatus converts the status of a resource that a deployment sent by encoding/json, whose errors it returns; it leaves into alone when there
+// is none.
 func DecodeStatus(r *resourcev1.Resource, into any) error {
 	if r.GetStatus() == nil {
 		return nil

@@ -19,7 +19,8 @@ var (
 	ErrNotFound = errors.New("not found")
 	// ErrExists: a resource of this name exists already.
 	ErrExists = errors.New("already exists")
-	// ErrConflict: the resource has another revision or uid than the request. Read it, and send a new request.
+	// ErrConflict: the resource, or its status, has another state than the request expects (uid, revision, generation of the status). Read it,
+	// and send a new request.
 	ErrConflict = errors.New("conflict")
 	// ErrDeleting: the resource is being deleted.
 	ErrDeleting = errors.New("deleting")
@@ -42,7 +43,8 @@ var (
 // ErrClosed is the error of calls after Close. The outcome of a write that was under way is unknown.
 var ErrClosed = errors.New("the client is closed")
 
-// Error is the failure of a call. errors.As finds it in each error of Client, Kind and Watch that came from a server.
+// Error is the answer of a server that a call failed. errors.As finds it in the errors of Client and Kind; errors that came from no server, such as
+// a name that is none, and the end of the context, have none.
 type Error struct {
 	// Class is one of the errors above; errors.Is compares with it.
 	Class error
@@ -66,10 +68,10 @@ type Error struct {
 
 // Refusal is a reference that was refused.
 type Refusal struct {
-	Holder string          // relative name
-	Path   string          // of the field
+	Holder string          // name of the resource with the reference, relative to its deployment
+	Path   string          // of the field in its body, as the kind declares it: spec.members.*
 	Target schema.FullName // to which it refers
-	Reason string          // as in Error.Reason
+	Reason string          // such as TARGET_MISSING; docs/guarantees.md lists them
 }
 
 // Holder is a resource that refers to one that a delete would remove.

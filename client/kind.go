@@ -40,7 +40,7 @@ type Object[T any] struct {
 	StatusGeneration int64
 }
 
-// Kind reads and writes the resources of one kind. encoding/json converts bodies.
+// Kind reads and writes the resources of one kind in all regions of a service. encoding/json converts bodies. Its methods fail as those of Client do.
 type Kind[T any] struct {
 	client        *Client
 	service, kind string
@@ -126,7 +126,7 @@ func jsonField(t reflect.Type, name string) (reflect.Type, bool) {
 	return nil, false
 }
 
-// Get reads a resource by its full name.
+// Get reads a resource by its full name. It fails with ErrNotFound, and when its body is no T.
 func (k Kind[T]) Get(ctx context.Context, name string) (Object[T], error) {
 	return k.object(k.client.Get(ctx, name))
 }
@@ -223,7 +223,7 @@ func (Kind[T]) object(r *resourcev1.Resource, err error) (Object[T], error) {
 	return Decode[T](r)
 }
 
-// Decode converts a resource that a deployment sent.
+// Decode converts a resource that a deployment sent. It fails when the body is no T for encoding/json.
 func Decode[T any](r *resourcev1.Resource) (Object[T], error) {
 	o := Object[T]{
 		Name: FullName(r), UID: r.GetUid(), Revision: r.GetRevision(), Generation: r.GetGeneration(),

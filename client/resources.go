@@ -15,7 +15,7 @@ import (
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
 
-// Get reads a resource by its full name, such as //iam.example.com/us-west2/projects/acme.
+// Get reads a resource by its full name, such as //iam.example.com/us-west2/projects/acme. It fails with ErrNotFound.
 func (c *Client) Get(ctx context.Context, name string) (*resourcev1.Resource, error) {
 	return c.call(ctx, name, "", func(ctx context.Context, door resourcev1.ResourceServiceClient) (*resourcev1.Resource, error) {
 		return door.GetResource(ctx, &resourcev1.GetResourceRequest{Name: name})
@@ -30,8 +30,9 @@ func (c *Client) Create(ctx context.Context, r *resourcev1.Resource) (*resourcev
 	})
 }
 
-// Put creates a resource, or replaces all its fields; its name is the full one. With a uid or a revision it fails with
-// ErrConflict if the stored one differs.
+// Put creates a resource, or replaces its labels, owner references and body; its name is the full one. With a uid or a revision it fails with
+// ErrConflict if the stored one differs, and with ErrNotFound if there is none. Put, Create and Update fail with ErrRefused when a reference is
+// refused, with ErrInvalid, and with ErrDeleting.
 func (c *Client) Put(ctx context.Context, r *resourcev1.Resource) (*resourcev1.Resource, error) {
 	id := requestID(ctx)
 	return c.call(ctx, r.GetName(), id, func(ctx context.Context, door resourcev1.ResourceServiceClient) (*resourcev1.Resource, error) {
@@ -53,7 +54,7 @@ func (c *Client) Update(ctx context.Context, r *resourcev1.Resource, mask ...str
 // Write is one write of a batch: a *resourcev1.Resource in Create or Put, or an Update with a mask.
 type Write = resourcev1.BatchWriteResourcesRequest_Write
 
-// PutOf creates a resource or replaces its body. The name of the resource is the full one, as for CreateOf and UpdateOf.
+// PutOf creates a resource or replaces it, as Put does. The name of the resource is the full one, as for CreateOf and UpdateOf.
 func PutOf(r *resourcev1.Resource) *Write {
 	return &Write{Write: &resourcev1.BatchWriteResourcesRequest_Write_Put{Put: r}}
 }
@@ -63,14 +64,15 @@ func CreateOf(r *resourcev1.Resource) *Write {
 	return &Write{Write: &resourcev1.BatchWriteResourcesRequest_Write_Create{Create: r}}
 }
 
-// UpdateOf replaces the fields in the mask.
+// UpdateOf replaces the fields in the mask, as Update does.
 func UpdateOf(r *resourcev1.Resource, mask ...string) *Write {
 	return &Write{Write: &resourcev1.BatchWriteResourcesRequest_Write_Update{
 		Update: &resourcev1.UpdateResourceRequest{Resource: r, UpdateMask: &fieldmaskpb.FieldMask{Paths: mask}},
 	}}
 }
 
-// Batch writes all resources of one deployment, or none; they may refer to one another. It returns them in the order of the writes.
+// Batch writes all resources of one deployment, or none; they may refer to one another. It returns them in the order of the writes. It fails
+// as Create, Put and Update do.
 func (c *Client) Batch(ctx context.Context, at schema.DeploymentID, writes ...*Write) ([]*resourcev1.Resource, error) {
 	return c.batch(ctx, at, &resourcev1.BatchWriteResourcesRequest{Writes: writes, RequestId: requestID(ctx)})
 }
@@ -92,12 +94,15 @@ func (c *Client) batch(ctx context.Context, at schema.DeploymentID, req *resourc
 
 // Version selects one incarnation of a resource, or one state of it. Its zero value selects any.
 type Version struct {
-	UID      string
+	// UID of the incarnation: a resource that is deleted and created again has another one. Empty: any.
+	UID string
+	// Revision of the state: it grows with every change. 0: any.
 	Revision int64
 }
 
 // Delete deletes a resource by its full name. It returns when the resource is removed, or is in DELETING because other
-// deployments have to act first (WaitGone waits for them). It fails with ErrBlocked, naming the holders.
+// deployments have to act first (WaitGone waits for them). It fails with ErrBlocked, naming the holders, with ErrNotFound, and with
+// ErrConflict if the stored revision differs.
 func (c *Client) Delete(ctx context.Context, name string, only Version) (*resourcev1.DeleteResourceResponse, error) {
 	req := &resourcev1.DeleteResourceRequest{Name: name, Uid: only.UID, Revision: only.Revision, RequestId: requestID(ctx)}
 	full, err := schema.ParseFullName(name)
@@ -131,7 +136,12 @@ func FullName(r *resourcev1.Resource) string { return "//" + r.GetDeployment() +
 
 // Query selects and orders resources; its zero value selects all of them.
 type Query struct {
-	Kind, Filter, OrderBy string
+	// Kind such as Device; empty: all kinds.
+	Kind string
+	// Filter in the language of AIP-160, such as labels.team = "a" AND body.size > 3; empty: no condition.
+	Filter string
+	// OrderBy is a list of fields, such as create_time desc, body.size; empty: by name.
+	OrderBy string
 }
 
 // List returns the resources of a deployment that match a query, and reads them page by page. It ends after an error.
@@ -166,7 +176,7 @@ func (c *Client) page(ctx context.Context, id schema.DeploymentID, q Query, toke
 }
 
 // WaitGone waits until no resource with the full name and the uid exists. While it waits, progress receives the resource whenever
-// its state or its conditions, the reasons for the wait, have changed; nil for none.
+// its state or its conditions, the reasons for the wait, have changed; nil for none. It ends with the error of ctx, without a bound of its own.
 func (c *Client) WaitGone(ctx context.Context, full, uid string, progress func(*resourcev1.Resource)) error {
 	name, err := schema.ParseFullName(full)
 	if err != nil {

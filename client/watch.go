@@ -43,8 +43,9 @@ type Event struct {
 
 // WatchQuery selects resources. Its zero value selects all of a deployment, from a snapshot on.
 type WatchQuery struct {
+	// Kind and Filter are those of Query.
 	Kind, Filter string
-	// Token of an earlier event, and Known, the names of the resources of that moment with their versions, resume an earlier
+	// Token of an earlier event, and Known, the relative names of the resources of that moment with their versions, resume an earlier
 	// watch. The token alone is enough until the deployment cannot resume it: then the watch fails with ErrReset.
 	Token string
 	Known map[string]Version

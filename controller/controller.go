@@ -36,9 +36,9 @@ type Request struct{ Name schema.FullName }
 // RequestFor returns the request for a resource.
 func RequestFor(r *Resource) Request { return Request{nameOf(r)} }
 
-// Result of a successful run.
+// Result of a successful run; its zero value: the resource is reconciled again when something has changed.
 type Result struct {
-	// RequeueAfter is the time after which the resource is reconciled again at the latest; 0: when something has changed.
+	// RequeueAfter is the time after which the resource is reconciled again at the latest; 0: none.
 	RequeueAfter time.Duration
 }
 
@@ -69,20 +69,22 @@ func GenerationChanged(before, after *Resource) bool {
 	return before == nil || after == nil || before.GetUid() != after.GetUid() || before.GetGeneration() != after.GetGeneration()
 }
 
-// Keys are the keys of a resource in an index: none, one, or many.
+// Keys returns the keys of a resource in an index: none, one, or many. It depends on the resource alone. A resource for which it fails stays in the
+// cache as it was, and the log has the error.
 type Keys func(r *Resource) ([]string, error)
 
-// Source delivers resources: a *client.Client.
+// Source delivers resources: a *client.Client, an *embed.Source, or the Client of a *dbctest.Fake.
 type Source interface {
-	// Refresh reads the environment.
+	// Refresh reads the environment: the kinds of each version, and the version of each deployment.
 	Refresh(ctx context.Context) (*schema.Environment, error)
-	// Watch goes on until ctx ends, or an error is definite.
+	// Watch delivers the resources that q selects, and their changes, as client.Client.Watch does. It goes on until ctx ends, or an error is
+	// definite, which is the last one that it yields.
 	Watch(ctx context.Context, id schema.DeploymentID, q client.WatchQuery) iter.Seq2[client.Event, error]
 }
 
-// Observer receives the events for metrics. Its methods are called by one goroutine at a time, and must not block.
+// Observer receives what metrics need. Its methods are called by one goroutine at a time, and must not block.
 type Observer interface {
-	// Ran is called after each run: of "reconcile", "map" or "initialise".
+	// Ran is called after each run: of "reconcile" (also of a clean-up), "map" or "initialise"; err is nil after a success.
 	Ran(what string, took time.Duration, err error)
 	// Waiting is called with the number of keys that wait for a worker, whenever it may have changed.
 	Waiting(keys int)
@@ -144,7 +146,7 @@ type customSource struct {
 	run  func(ctx context.Context, enqueue func(...Request)) error
 }
 
-// New returns a controller of a kind. Changes of its resources that a filter drops cause no run.
+// New returns a controller of a kind, the controlled one. A change of its resources that one of the filters drops causes no run.
 func New(source Source, kind Kind, filters ...Filter) *Controller {
 	return &Controller{source: source, kind: kind, watched: []watched{{kind: kind, filters: filters}}, workers: 1, log: zap.NewNop(), observer: unobserved{}}
 }
@@ -160,7 +162,7 @@ func (c *Controller) Owns(kind Kind, filters ...Filter) *Controller {
 	return c.Watches(kind, nil, filters...)
 }
 
-// Index finds resources by keys in View.By: those of the controlled kind, or of other watched kinds.
+// Index finds resources by keys in View.By: those of the controlled kind, or of the watched kinds that are named.
 func (c *Controller) Index(name string, keys Keys, kinds ...Kind) *Controller {
 	if len(kinds) == 0 {
 		kinds = []Kind{c.kind}
@@ -182,13 +184,13 @@ func (c *Controller) Initialise(f func(ctx context.Context, v *View) error) *Con
 	return c
 }
 
-// Workers sets the number of runs at a time, of different resources (default 1).
+// Workers sets the number of runs at a time, of different resources (default, and at least, 1).
 func (c *Controller) Workers(n int) *Controller {
 	c.workers = max(n, 1)
 	return c
 }
 
-// Resync reconciles each resource again after some time without a run, give or take a tenth.
+// Resync reconciles each resource again after some time without a run, give or take a tenth (default 0: never).
 func (c *Controller) Resync(every time.Duration) *Controller {
 	c.resync = every
 	return c
@@ -212,8 +214,8 @@ func (c *Controller) Observe(o Observer) *Controller {
 	return c
 }
 
-// Run reconciles until ctx ends, and returns nil after every run has ended. It fails when a watch is refused: when the caller has no
-// right to read a kind, or there is no such kind.
+// Run reconciles until ctx ends, and returns nil after every run has ended. It fails when the declarations contradict one another, with ErrUnknown
+// when there is no such kind, and with the error of a watch that is refused, such as client.ErrDenied. A controller can be run again.
 func (c *Controller) Run(ctx context.Context, r Reconciler) error {
 	if err := c.check(); err != nil {
 		return err

@@ -13,7 +13,5 @@
 // A resource is reconciled by one worker at a time; changes that arrive meanwhile are one more run. A run that fails, or panics, is
 // repeated after a pause of its own, which grows.
 //
-//	watches, one a deployment ──► batches of whole transactions ──► the loop: caches, queue of keys ──► workers ──► the loop
-//
-// The watches are those of package client: over the network, or over channels inside a process (client.Over).
+// Resources come from a Source: over the network from a *client.Client, or inside the process of an application from an *embed.Source.
 package controller

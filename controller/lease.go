@@ -22,8 +22,10 @@ type Writer interface {
 //
 //   - { kind: Lease, patterns: ["leases/{lease}"] }
 //
-// in a deployment that all processes reach. docs/controllers.md has the argument why two processes never have the same resource.
+// in a deployment that all processes reach. No resource is reconciled by two processes at a time, as long as runs end with their contexts; see
+// Term.Guard for those that do not.
 type Sharing struct {
+	// Writer may create, update and delete the leases.
 	Writer Writer
 	// Kind of the leases, and the beginning of their names, which no other controller has: leases/devices-.
 	Kind   Kind

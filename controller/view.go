@@ -52,7 +52,7 @@ func (v *View) get(name schema.FullName) (*object, bool) {
 	return nil, false
 }
 
-// List goes through the resources of a watched kind, in the order of their names.
+// List goes through the resources of a watched kind, in the order of their names. It fails with ErrUnknown.
 func (v *View) List(kind Kind) (iter.Seq[*Resource], error) {
 	if !v.kinds.declares(kind) {
 		return nil, fmt.Errorf("%w kind %s: it is not watched", ErrUnknown, kind)
@@ -61,7 +61,7 @@ func (v *View) List(kind Kind) (iter.Seq[*Resource], error) {
 	return resources(found), err
 }
 
-// By goes through the resources that have a key in an index: by deployment, in the order of their names.
+// By goes through the resources that have a key in an index: by deployment, in the order of their names. It fails with ErrUnknown.
 func (v *View) By(index, key string) (iter.Seq[*Resource], error) {
 	var all []iter.Seq[*object]
 	for _, id := range schema.SortedDeployments(slices.Collect(maps.Keys(v.of))) {

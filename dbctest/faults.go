@@ -77,8 +77,7 @@ UPDATE dbcontroller.shadow SET created_at = created_at - d, updated_at = updated
 
 // Advance lets time pass at a deployment: its database takes everything that it has stored for older by d, so that limits, graces, waits and ages
 // that it compares with its clock (now()) move on: those of undecided references, leases, absent owners, stuck deletions, and the times in resources.
-// The clocks of the processes do not move: pauses between tries and timeouts of calls take as long as they do, and rows that two clocks have to
-// forget (decisions, answers to requests) stay.
+// The clocks of the processes do not move: pauses between tries and timeouts of calls take as long as they do, and the answers to request ids are kept.
 func (in *Installation) Advance(deployment string, d time.Duration) {
 	in.t.Helper()
 	conn, err := pgx.Connect(in.t.Context(), in.deployment(deployment).dsn)
