@@ -13,7 +13,8 @@ import (
 type Referrer = resourcev1.ListReferrersResponse_Referrer
 
 // Referrers iterates over the resources of all deployments that refer to a resource, or that it owns: first those of its own
-// deployment. A deployment that does not answer ends the iteration with an error: its referrers are unknown.
+// deployment, by behaviour. Those that the caller may not read are left out. A deployment that does not answer ends the iteration with an error:
+// its referrers are unknown.
 func (c *Client) Referrers(ctx context.Context, name string) iter.Seq2[*Referrer, error] {
 	return func(yield func(*Referrer, error) bool) {
 		full, err := schema.ParseFullName(name)
@@ -40,6 +41,28 @@ func (c *Client) Referrers(ctx context.Context, name string) iter.Seq2[*Referrer
 			yield(nil, err)
 		}
 	}
+}
+
+// ReferringDeployments returns the deployments, beside the resource's own one, with resources that refer to a resource, or that it owns. It fails with
+// ErrNotFound.
+func (c *Client) ReferringDeployments(ctx context.Context, name string) (ids []schema.DeploymentID, err error) {
+	full, err := schema.ParseFullName(name)
+	if err != nil {
+		return nil, err
+	}
+	none := func(*Referrer, error) bool { return false }
+	first, _, err := c.referrersAt(ctx, full.Deployment, &resourcev1.ListReferrersRequest{Target: name, PageSize: 1}, none)
+	if err != nil {
+		return nil, err
+	}
+	for _, at := range first.GetDeployments() {
+		id, err := schema.ParseDeploymentID(at)
+		if err != nil {
+			return nil, err
+		}
+		ids = append(ids, id)
+	}
+	return ids, nil
 }
 
 // referrersAt yields the referrers in one deployment, and returns its first page; more is false when the loop has ended.
