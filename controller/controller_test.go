@@ -328,6 +328,17 @@ func TestARunIsRepeatedWhenItAsksForIt(t *testing.T) {
 		pass(30 * time.Second)
 		require.Len(t, r.take(), 1)
 		require.NoError(t, end())
+
+		// Nor does a resync, in either order.
+		after = time.Minute
+		end = running(t, controller.New(clientOf(false, m), devices).Resync(time.Hour), r)
+		require.Len(t, r.take(), 1)
+		after = 3 * time.Hour
+		pass(time.Minute)
+		require.Len(t, r.take(), 1, "before the resync")
+		pass(66 * time.Minute)
+		require.Len(t, r.take(), 1, "by the resync")
+		require.NoError(t, end())
 	})
 }
 
@@ -386,6 +397,32 @@ func TestReadsAreCopiesOfOneVersion(t *testing.T) {
 		for _, e := range slices.Concat(m.log...) {
 			require.NotEqual(t, "spoilt", e.GetUpsert().GetName())
 		}
+	})
+}
+
+// An index has the resources of all deployments, in an order that does not change.
+func TestAnIndexIsReadByDeploymentsAndNames(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		m, other := newMemory(here), newMemory(elsehere)
+		m.write(device("b", nil), device("a", nil))
+		other.write(device("d", nil), device("c", nil))
+		far := controller.Kind{Deployment: elsehere, Name: "Device"}
+		r := &recorder{does: func(_ context.Context, _ string, v *controller.View) (controller.Result, error) {
+			for range 20 {
+				found, err := v.By("all", "yes")
+				require.NoError(t, err)
+				var names []string
+				for o := range found {
+					names = append(names, o.GetName())
+				}
+				require.Equal(t, []string{"devices/a", "devices/b", "devices/c", "devices/d"}, names)
+			}
+			return controller.Result{}, nil
+		}}
+		all := func(*controller.Resource) ([]string, error) { return []string{"yes"}, nil }
+		end := running(t, controller.New(clientOf(false, m, other), devices).Owns(far).Index("all", all, devices, far), r)
+		require.Len(t, r.take(), 2)
+		require.NoError(t, end())
 	})
 }
 

@@ -104,9 +104,10 @@ func (c *slow) Update(ctx context.Context, r *controller.Resource, mask ...strin
 }
 
 // standing is a reconciler whose runs last until their contexts end.
-type standing struct{ runs, ended atomic.Int32 }
+type standing struct{ began, runs, ended atomic.Int32 }
 
 func (s *standing) Reconcile(ctx context.Context, _ controller.Request, _ *controller.View) (controller.Result, error) {
+	s.began.Add(1)
 	s.runs.Add(1)
 	<-ctx.Done()
 	s.runs.Add(-1)
@@ -120,7 +121,7 @@ func alone(t *testing.T, m *memory, conn interface {
 },
 ) (r *standing, end func() error) {
 	t.Helper()
-	m.write(device("d", nil))
+	m.write(device("d", nil), device("e", nil)) // one runs, the other waits for its end
 	r = &standing{}
 	return r, running(t, controller.New(conn, devices).
 		Share(controller.Sharing{Writer: conn, Kind: leases, Prefix: "leases/devices-", Shards: 1, Duration: leaseTime}), r)
@@ -144,10 +145,11 @@ func TestAMembershipThatIsNotRenewedEndsBeforeItsDuration(t *testing.T) {
 				during := r.runs.Load()
 				conn.away.Store(true)
 				pass(time.Until(conn.sent.Load().Add(c.joins + leaseTime*2/3 + time.Millisecond)))
-				after := r.runs.Load()
+				after, begun := r.runs.Load(), r.began.Load()
 				conn.away.Store(false)
 				require.NoError(t, end())
 				require.EqualValues(t, 1, during)
+				require.EqualValues(t, 1, begun, "a run begins after the end of the membership")
 				require.Zero(t, after, "a run goes on although the membership was not renewed for more than two thirds of its duration")
 			})
 		})
