@@ -180,9 +180,10 @@ func TestInitialisersRunFirstWithTheCacheUntilTheySucceed(t *testing.T) {
 		c := controller.New(clientOf(false, m), devices).Initialise(func(_ context.Context, v *controller.View) error {
 			_, ok := v.Get(m.name("devices/a"))
 			require.True(t, ok)
-			require.Empty(t, r.take())
+			require.Empty(t, r.take(), "neither the resource nor its change")
 			switch tries++; tries {
 			case 1:
+				m.write(device("a", map[string]any{"n": 1}))
 				return errMine
 			case 2:
 				panic("a mistake")

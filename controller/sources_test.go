@@ -147,7 +147,7 @@ func TestTheOwnersOfTheControlledKindAreReconciled(t *testing.T) {
 // A source that ends, fails or panics is started again, and the log says so. It starts when the caches are there.
 func TestASourceIsStartedAgain(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		m, r, starts := newMemory(here), &recorder{}, 0
+		m, r, starts, ended := newMemory(here), &recorder{}, 0, 0
 		core, logs := observer.New(zap.WarnLevel)
 		c := controller.New(clientOf(false, m), devices).Logger(zap.New(core)).From("webhook", func(ctx context.Context, enqueue func(...controller.Request)) error {
 			starts++
@@ -161,6 +161,8 @@ func TestASourceIsStartedAgain(t *testing.T) {
 				panic("a mistake")
 			}
 			<-ctx.Done()
+			time.Sleep(time.Minute)
+			ended++
 			return ctx.Err()
 		})
 		end := running(t, c, r)
@@ -168,6 +170,7 @@ func TestASourceIsStartedAgain(t *testing.T) {
 		require.Equal(t, []string{"devices/1", "devices/2", "devices/3", "devices/4"}, r.take())
 		require.Equal(t, 3, logs.FilterMessage("a source ended, it is started again").Len())
 		require.NoError(t, end())
+		require.Equal(t, 1, ended, "Run waits for its sources")
 		require.NoError(t, running(t, c, r)(), "the controller can be run again")
 	})
 }
