@@ -10,7 +10,6 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/db-controller/db-controller/client"
-	"github.com/db-controller/db-controller/internal/inprocess"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/service"
 )
@@ -25,14 +24,12 @@ type Others interface {
 type Source struct {
 	app     *Application
 	others  Others
-	channel *inprocess.Channel
+	channel grpc.ClientConnInterface
 }
 
 // Source returns a Source. Others has the resources of other deployments; nil: they are errors. Run has to run; controllers end before Close.
 func (a *Application) Source(others Others) *Source {
-	s := &Source{app: a, others: others, channel: &inprocess.Channel{Share: true}}
-	service.RegisterWatches(s.channel, a.store, a.cfg.Logger)
-	return s
+	return &Source{app: a, others: others, channel: service.NewWatches(a.store, a.credentials.Identity, a.cfg.Logger)}
 }
 
 // Refresh returns the environment that the deployment's processes keep, in which the deployment has the version that it runs.
@@ -57,7 +54,8 @@ func (s *Source) Refresh(ctx context.Context) (*schema.Environment, error) {
 	return env, nil
 }
 
-// Watch delivers the resources of a deployment as client.Client.Watch does.
+// Watch delivers the resources of a deployment as client.Client.Watch does. Tokens of its own deployment's events resume watches of this process
+// alone.
 func (s *Source) Watch(ctx context.Context, id schema.DeploymentID, q client.WatchQuery) iter.Seq2[client.Event, error] {
 	if id != s.app.cfg.Deployment && s.others != nil {
 		return s.others.Watch(ctx, id, q)

@@ -134,7 +134,12 @@ func TestAControllerOfAnApplicationRemovesItsFinalizers_I33(t *testing.T) {
 	require.NoError(t, err)
 	_, err = w.DeleteIn(ctx, embed.Delete{Name: "rooms/r"}, nil)
 	require.NoError(t, err)
-	require.Equal(t, "rooms/r", <-closed)
+	select {
+	case name := <-closed:
+		require.Equal(t, "rooms/r", name)
+	case <-time.After(30 * time.Second):
+		t.Fatal("nobody cleans up")
+	}
 	badges := w.As("user/badges")
 	require.NoError(t, badges.RemoveFinalizer(ctx, things+"rooms/r", saved[0].UID.String(), "badge"))
 	require.Eventually(t, func() bool { return !w.stored(t, things+"rooms/r") }, 30*time.Second, 10*time.Millisecond)
@@ -159,6 +164,7 @@ func TestTheWatchesOfAnApplicationShareTheirResources(t *testing.T) {
 			for e, err := range source.Watch(ctx, devices, client.WatchQuery{Kind: "Device"}) {
 				switch {
 				case err != nil:
+					t.Error(err)
 					return
 				case e.Type == client.Synced:
 					synced <- struct{}{}
@@ -169,8 +175,13 @@ func TestTheWatchesOfAnApplicationShareTheirResources(t *testing.T) {
 			}
 		}()
 	}
-	<-synced
-	<-synced
+	for range 2 {
+		select {
+		case <-synced:
+		case <-ctx.Done():
+			t.Fatal("no snapshot")
+		}
+	}
 	_, err := w.Save(ctx, []embed.Write{{Name: "devices/a"}}, nil)
 	require.NoError(t, err)
 	first, second := <-received, <-received

@@ -95,7 +95,7 @@ var allowed = map[string][]string{
 	"constraint/cache":                          {},
 	"handlers":                                  {"internal/crash", "internal/retry", "internal/trace", "schema", "schema/peer"},
 	"nodemanager":                               {"schema"},
-	"embed":                                     {"client", "internal/address", "internal/identity", "internal/inprocess", "internal/jsonbody", "internal/postgres", "internal/retry", "schema", "schema/peer", "schema/schemapb/", "schema/service", "schema/service/peers", "schema/shadow", "schema/violation", "schema/wire"},
+	"embed":                                     {"client", "internal/address", "internal/identity", "internal/jsonbody", "internal/postgres", "internal/retry", "schema", "schema/peer", "schema/schemapb/", "schema/service", "schema/service/peers", "schema/shadow", "schema/violation", "schema/wire"},
 	"dbctest":                                   {"client", "cmd/db-controller/playground", "cmd/db-controller/serve", "internal/identity", "internal/inprocess", "internal/postgres/launcher", "migrations", "schema", "schema/peer", "schema/schemapb/", "schema/service/outcome", "schema/service/writes", "schema/violation", "schema/wire"},
 	"client":                                    {"internal/address", "envregistry", "internal/identity", "internal/jsonbody", "internal/retry", "schema", "schema/schemapb/", "schema/wire"},
 	"cmd/db-controller":                         {"cmd/db-controller/"},

@@ -35,9 +35,13 @@ func newChannels(cfg Config) *Channels {
 	return &Channels{Shared: shared, Copied: copied}
 }
 
-// RegisterWatches registers the watches of a store's resources alone, for readers inside the process, who have all rights.
-func RegisterWatches(to grpc.ServiceRegistrar, store *shadow.Store, log *zap.Logger) {
-	resourcev1.RegisterResourceServiceServer(to, watches{all: newResources(Config{Store: store, Logger: log})})
+// NewWatches returns a channel to the watches of a store's resources alone, for a reader inside the process, who has all rights and changes no
+// message: they are shared.
+func NewWatches(store *shadow.Store, who identity.Identity, log *zap.Logger) grpc.ClientConnInterface {
+	channel := newChannel(log, who, nil, nil)
+	channel.Share = true
+	resourcev1.RegisterResourceServiceServer(channel, watches{all: newResources(Config{Store: store, Logger: log})})
+	return channel
 }
 
 type watches struct {

@@ -130,7 +130,11 @@ func Open(ctx context.Context, cfg Config) (*DB, error) {
 	}
 	s.Tuning.Store(tuning.Tuning{TentativeTTL: cfg.Times.TentativeTTL, OwnerGrace: cfg.Times.OwnerGrace, RemovalsKept: cfg.Retention.Removals, Quotas: cfg.Limits.Quotas}.Complete())
 	s.confirms = feed.NewPace(confirmPace, func() { s.Touched(WorkFeed) })
-	s.Feeds = feed.NewLog(feed.Config{Pool: cfg.Pool, StateSQL: stateSQL, WrittenSQL: writtenSQL, Wake: s.watchers, PollInterval: cfg.Watches.PollInterval, Heard: s.NotificationsAlive, SlowTimeout: cfg.Watches.SlowTimeout, Ahead: s.tokenAhead})
+	state := stateSQL
+	if cfg.Guest {
+		state = guestStateSQL()
+	}
+	s.Feeds = feed.NewLog(feed.Config{Pool: cfg.Pool, StateSQL: state, WrittenSQL: writtenSQL, Wake: s.watchers, PollInterval: cfg.Watches.PollInterval, Heard: s.NotificationsAlive, SlowTimeout: cfg.Watches.SlowTimeout, Ahead: s.tokenAhead})
 	var owner schema.DeploymentID
 	sql, args := claimSQL, []any{s.Self.Service, s.Self.Region}
 	if cfg.Guest {
