@@ -61,29 +61,8 @@ func newChannel(log *zap.Logger, who identity.Identity, unary []grpc.UnaryServer
 		return handler(srv, &ownStream{ServerStream: ss, ctx: identity.NewContext(ss.Context(), who)})
 	}
 	return &inprocess.Channel{
-		Unary:  chainUnary(append([]grpc.UnaryServerInterceptor{requestid.Unary(log), recovery.UnaryServerInterceptor(), named}, unary...)),
-		Stream: chainStream(append([]grpc.StreamServerInterceptor{requestid.Stream(log), recovery.StreamServerInterceptor(), namedStream}, stream...)),
-	}
-}
-
-// chainUnary nests interceptors as grpc.ChainUnaryInterceptor does: the first is the outermost.
-func chainUnary(all []grpc.UnaryServerInterceptor) grpc.UnaryServerInterceptor {
-	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-		for i := len(all) - 1; i >= 0; i-- {
-			next := handler
-			handler = func(ctx context.Context, req any) (any, error) { return all[i](ctx, req, info, next) }
-		}
-		return handler(ctx, req)
-	}
-}
-
-func chainStream(all []grpc.StreamServerInterceptor) grpc.StreamServerInterceptor {
-	return func(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-		for i := len(all) - 1; i >= 0; i-- {
-			next := handler
-			handler = func(srv any, ss grpc.ServerStream) error { return all[i](srv, ss, info, next) }
-		}
-		return handler(srv, ss)
+		Unary:  inprocess.ChainUnary(append([]grpc.UnaryServerInterceptor{requestid.Unary(log), recovery.UnaryServerInterceptor(), named}, unary...)),
+		Stream: inprocess.ChainStream(append([]grpc.StreamServerInterceptor{requestid.Stream(log), recovery.StreamServerInterceptor(), namedStream}, stream...)),
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/db-controller/db-controller/internal/identity"
+	"github.com/db-controller/db-controller/internal/inprocess"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
@@ -209,7 +210,7 @@ func TestInterceptorsOfChannelsAreNested(t *testing.T) {
 		}
 	}
 	h := &handled{}
-	out, err := chainUnary([]grpc.UnaryServerInterceptor{unary("a"), unary("b")})(t.Context(), nil, nil, h.unary)
+	out, err := inprocess.ChainUnary([]grpc.UnaryServerInterceptor{unary("a"), unary("b")})(t.Context(), nil, nil, h.unary)
 	require.NoError(t, err)
 	require.Equal(t, "answer", out)
 	require.Equal(t, []string{"a", "b", "after b", "after a"}, order)
@@ -220,7 +221,7 @@ func TestInterceptorsOfChannelsAreNested(t *testing.T) {
 			return handler(srv, ss)
 		}
 	}
-	require.NoError(t, chainStream([]grpc.StreamServerInterceptor{stream("a"), stream("b")})(nil, &streamDouble{ctx: t.Context()}, nil, h.stream))
+	require.NoError(t, inprocess.ChainStream([]grpc.StreamServerInterceptor{stream("a"), stream("b")})(nil, &streamDouble{ctx: t.Context()}, nil, h.stream))
 	require.Equal(t, []string{"a", "b"}, order)
 	require.Equal(t, 2, h.calls)
 }
