@@ -147,7 +147,9 @@ func TestAControllerOfAnApplicationRemovesItsFinalizers_I33(t *testing.T) {
 	require.Error(t, source.RemoveFinalizer(ctx, "rooms/r", "none", "door"))
 
 	// Another deployment is an error without a source for it, and reported.
-	err = controller.New(source, controller.Kind{Deployment: iam, Name: "Project"}).Run(ctx, nil)
+	bounded, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	err = controller.New(source, controller.Kind{Deployment: iam, Name: "Project"}).Run(bounded, nil)
 	require.ErrorContains(t, err, iam.String())
 }
 
