@@ -29,7 +29,7 @@ type Source struct {
 
 // Source returns a Source. Others has the resources of other deployments; nil: they are errors. Run has to run; controllers end before Close.
 func (a *Application) Source(others Others) *Source {
-	return &Source{app: a, others: others, channel: service.NewWatches(a.store, a.credentials.Identity, a.cfg.Logger)}
+	return &Source{app: a, others: others, channel: service.NewReader(a.store, a.credentials.Identity, a.cfg.Logger)}
 }
 
 // Refresh returns the environment that the deployment's processes keep, in which the deployment has the version that it runs.

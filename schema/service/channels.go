@@ -28,29 +28,18 @@ func newChannels(cfg Config) *Channels {
 	self := identity.Deployment(cfg.Store.Deployment())
 	shared, copied := newChannel(cfg.Logger, self, nil, nil), newChannel(cfg.Logger, self, nil, nil)
 	shared.Share = true
-	for _, channel := range []*inprocess.Channel{shared, copied} {
-		register(channel, cfg)
-	}
+	register(shared, cfg)
+	register(copied, cfg)
 	cfg.Peers.SetSelf(shared, copied)
 	return &Channels{Shared: shared, Copied: copied}
 }
 
-// NewWatches returns a channel to the watches of a store's resources alone, for a reader inside the process, who has all rights and changes no
-// message: they are shared.
-func NewWatches(store *shadow.Store, who identity.Identity, log *zap.Logger) grpc.ClientConnInterface {
+// NewReader returns a channel to a store's resources for a reader inside the process, who has all rights. Messages are shared.
+func NewReader(store *shadow.Store, who identity.Identity, log *zap.Logger) grpc.ClientConnInterface {
 	channel := newChannel(log, who, nil, nil)
 	channel.Share = true
-	resourcev1.RegisterResourceServiceServer(channel, watches{all: newResources(Config{Store: store, Logger: log})})
+	resourcev1.RegisterResourceServiceServer(channel, newResources(Config{Store: store, Logger: log}))
 	return channel
-}
-
-type watches struct {
-	resourcev1.UnimplementedResourceServiceServer
-	all *resources
-}
-
-func (w watches) WatchResources(req *resourcev1.WatchResourcesRequest, stream grpc.ServerStreamingServer[resourcev1.WatchResourcesResponse]) error {
-	return w.all.WatchResources(req, stream)
 }
 
 func newChannel(log *zap.Logger, who identity.Identity, unary []grpc.UnaryServerInterceptor, stream []grpc.StreamServerInterceptor) *inprocess.Channel {

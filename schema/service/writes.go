@@ -23,11 +23,8 @@ func (r *resources) invalidIn(in writes.Request, err error) error {
 	model := r.model()
 	i := slices.IndexFunc(in.All, func(w *resourcev1.BatchWriteResourcesRequest_Write) bool {
 		name, _ := ownName(r.self, writes.Resource(w).GetName())
-		if invalid.Resource != "" {
+		if invalid.Resource != "" || model == nil {
 			return name == invalid.Resource
-		}
-		if model == nil {
-			return false
 		}
 		_, unfit := model.KindOf(name) // whose error has no resource, because it contains the name
 		return unfit != nil
