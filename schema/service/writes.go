@@ -20,13 +20,12 @@ func (r *resources) invalidIn(in writes.Request, err error) error {
 	if !errors.As(err, &invalid) {
 		return err
 	}
-	model := r.model()
 	i := slices.IndexFunc(in.All, func(w *resourcev1.BatchWriteResourcesRequest_Write) bool {
 		name, _ := ownName(r.self, writes.Resource(w).GetName())
-		if invalid.Resource != "" || model == nil {
+		if invalid.Resource != "" || r.model() == nil {
 			return name == invalid.Resource
 		}
-		_, unfit := model.KindOf(name) // whose error has no resource, because it contains the name
+		_, unfit := r.model().KindOf(name) // whose error has no resource, because it contains the name
 		return unfit != nil
 	})
 	return in.Invalid(i, err)
@@ -42,8 +41,7 @@ func (r *resources) writes(in writes.Request) (out []peer.Write, err error) {
 	return out, nil
 }
 
-// errNoBody refuses a write that replaces everything and has no body: most likely its caller does not mean to empty the
-// resource.
+// errNoBody refuses a write that replaces everything and has no body: most likely nobody means to empty the resource.
 var errNoBody = errors.New("the body is missing, and the write would replace the whole resource: give the whole body, an empty one for none; " +
 	"to keep fields, update with a mask; to create only, send a create")
 
