@@ -153,40 +153,49 @@ func TestAControllerOfAnApplicationRemovesItsFinalizers_I33(t *testing.T) {
 	require.ErrorContains(t, err, iam.String())
 }
 
-// The watches of a process share the messages of the feed.
+// The watches of a process share the messages of the feed, once each of them has come to its end.
 func TestTheWatchesOfAnApplicationShareTheirResources(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	source := w.Source(nil)
-	received, synced := make(chan *resourcev1.Resource, 2), make(chan struct{}, 2)
-	for range 2 {
+	var watches [2]chan client.Event
+	for i := range watches {
+		watches[i] = make(chan client.Event)
 		go func() {
 			for e, err := range source.Watch(ctx, devices, client.WatchQuery{Kind: "Device"}) {
-				switch {
-				case err != nil:
+				if err != nil {
 					t.Error(err)
 					return
-				case e.Type == client.Synced:
-					synced <- struct{}{}
-				case e.Type == client.Upserted:
-					received <- e.Resource
-					return
+				}
+				select {
+				case watches[i] <- e:
+				case <-ctx.Done():
 				}
 			}
 		}()
 	}
-	for range 2 {
+	next := func(i int) client.Event {
 		select {
-		case <-synced:
+		case e := <-watches[i]:
+			return e
 		case <-ctx.Done():
-			t.Fatal("no snapshot")
+			t.Fatal("no event")
+			return client.Event{}
 		}
 	}
-	_, err := w.Save(ctx, []embed.Write{{Name: "devices/a"}}, nil)
-	require.NoError(t, err)
-	first, second := <-received, <-received
-	require.Equal(t, "devices/a", first.GetName())
-	require.Same(t, first, second)
+	for i := range watches {
+		require.Equal(t, client.Synced, next(i).Type)
+	}
+	for n := 0; ; n++ {
+		_, err := w.Save(ctx, []embed.Write{{Name: "devices/a", Body: fields{"n": n}}}, nil)
+		require.NoError(t, err)
+		first, second := next(0), next(1)
+		require.Equal(t, []int64{int64(n) + 1, int64(n) + 1}, []int64{first.Resource.GetGeneration(), second.Resource.GetGeneration()})
+		if first.Resource == second.Resource {
+			return
+		}
+		require.Less(t, n, 100, "they never share")
+	}
 }
