@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
 	"github.com/db-controller/db-controller/schema/service/outcome"
 	"github.com/db-controller/db-controller/schema/wire"
@@ -16,7 +17,7 @@ import (
 
 // maxAhead is how far in the future the time of another deployment's epoch may lie. The next epoch of that deployment
 // has to be greater, and has the time of its clock: an epoch from the far future could hardly be replaced.
-const maxAhead = 2 * time.Hour
+const maxAhead = peer.MaxEpochAhead
 
 // epochStore keeps the epochs of other deployments' databases. RecordPeerEpoch returns the greatest epoch recorded of the
 // caller.

@@ -150,7 +150,7 @@ func notes(s *adminv1.StatusResponse) []string {
 	return lines
 }
 
-// generationsOfEpoch is how far a new epoch of the database skips the generations of switches, so that none is used twice: these are no switches.
+// generationsOfEpoch: a new epoch of the database skips multiples of it, so that no generation is used twice; the rest counts the switches.
 const generationsOfEpoch = 1_000_000
 
 func printStatus(out cli.Printer, s *adminv1.StatusResponse) {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -28,13 +27,14 @@ SELECT m.epoch, COALESCE(m.server, ''), ` + feed.ServerSQL + `, ` + feed.Timelin
 FROM dbcontroller.meta m`
 	lockEpochSQL = readEpochSQL + ` FOR UPDATE`
 
-	// A version switch may be lost. The jump of the generation makes every process compare its version again.
+	// A version switch may be lost. The jump of the generation makes every process compare its version again. The last six digits stay: they
+	// count the switches.
 	beginEpochSQL = `
 WITH noted AS (
     INSERT INTO dbcontroller.epoch (id, server) VALUES ($1, $2)
 )
 UPDATE dbcontroller.meta
-SET epoch = $1, server = $2, timeline = $3, awaiting = $4, generation = generation + CASE WHEN $4 THEN 1000000 ELSE 0 END`
+SET epoch = $1, server = $2, timeline = $3, awaiting = $4, generation = CASE WHEN $4 THEN greatest(generation + 1000000, $5::bigint + generation % 1000000) ELSE generation END`
 
 	// The stored times are of the former server's clock, which may have been hours ahead.
 	boundTimesSQL = `
@@ -45,9 +45,10 @@ WITH closed AS (
 )
 UPDATE dbcontroller.blockade SET expires_at = clock_timestamp() + $1::interval WHERE expires_at > clock_timestamp() + $1::interval`
 
-	// Skip the numbers that lost transactions may have taken: readers take the greater number for the newer row.
+	// Skip the numbers that lost transactions may have taken: readers take the greater number for the newer row. $1 grows from epoch to
+	// epoch, also between two restores of one backup, each of which finds the same numbers in it.
 	skipNumbersSQL = `
-SELECT setval(s::regclass, nextval(s::regclass) + 1000000000) FROM unnest(ARRAY [
+SELECT setval(s::regclass, greatest(nextval(s::regclass) + 1000000000, $1::bigint)) FROM unnest(ARRAY [
     'dbcontroller.object_id', 'dbcontroller.revision', 'dbcontroller.mark', pg_get_serial_sequence('dbcontroller.notice', 'seq'),
     pg_get_serial_sequence('dbcontroller.work', 'seq'), pg_get_serial_sequence('dbcontroller.change', 'seq')
 ]) AS s
@@ -149,13 +150,13 @@ func (s *Gate) beginEpoch(ctx context.Context, tx pgx.Tx, observed *observedEpoc
 		return err // another process was first
 	}
 	s.outdone.Clear()
-	return s.begin(ctx, tx, observed, uuid.Must(uuid.NewV7()))
+	return s.begin(ctx, tx, observed, peer.EpochAfter(s.Now(), observed.was, observed.epoch))
 }
 
 // begin begins an epoch. The row of meta is locked.
 func (s *Gate) begin(ctx context.Context, tx pgx.Tx, observed *observedEpoch, epoch uuid.UUID) error {
 	if observed.awaiting = observed.epoch != nil; observed.awaiting {
-		if _, err := tx.Exec(ctx, skipNumbersSQL); err != nil {
+		if _, err := tx.Exec(ctx, skipNumbersSQL, peer.FirstNumber(epoch)); err != nil {
 			return err
 		}
 		if _, err := tx.Exec(ctx, boundTimesSQL, s.Tuning.Load().TentativeTTL); err != nil {
@@ -168,7 +169,7 @@ func (s *Gate) begin(ctx context.Context, tx pgx.Tx, observed *observedEpoch, ep
 			zap.String("was", observed.server), zap.String("is", observed.live))
 	}
 	observed.epoch = &epoch
-	_, err := tx.Exec(ctx, beginEpochSQL, epoch, observed.live, observed.timeline, observed.awaiting)
+	_, err := tx.Exec(ctx, beginEpochSQL, epoch, observed.live, observed.timeline, observed.awaiting, 1000*peer.FirstNumber(epoch))
 	return err
 }
 
@@ -185,21 +186,12 @@ func (s *Gate) EpochOf(ctx context.Context, tx pgx.Tx) (uuid.UUID, error) {
 	return uuid.Nil, s.RecoveringSelf()
 }
 
-// maxAhead is how far ahead of the clock here an epoch may lie that another deployment knows: others refuse one that is further ahead.
-const maxAhead = 2 * time.Hour
-
 // laterThan returns an id for an epoch that is later than another one.
 func (s *Gate) laterThan(known uuid.UUID) (uuid.UUID, error) {
-	greater, ms := uuid.Must(uuid.NewV7()), peer.AttemptTime(known).UnixMilli()+1
-	if known.Version() != 7 || peer.AttemptTime(known).After(s.Now().Add(maxAhead)) {
+	if known.Version() != 7 || peer.AttemptTime(known).After(s.Now().Add(peer.MaxEpochAhead)) {
 		return uuid.Nil, fmt.Errorf("%s is not an epoch of the database: its time is %s", known, peer.AttemptTime(known).UTC())
 	}
-	if peer.AttemptTime(greater).UnixMilli() < ms {
-		for i := 5; i >= 0; i-- {
-			greater[i], ms = byte(ms), ms>>8
-		}
-	}
-	return greater, nil
+	return peer.EpochAfter(s.Now(), &known), nil
 }
 
 // OutdoEpoch begins an epoch that is later than known, an epoch of this database that another deployment knows. The database has
@@ -234,15 +226,17 @@ const (
 	lockAwaitingSQL = `SELECT awaiting, ` + mayHaveLostSQL + ` FROM dbcontroller.meta m FOR UPDATE`
 	mayHaveLostSQL  = `EXISTS (SELECT FROM dbcontroller.epoch e WHERE e.id <> m.epoch)`
 
-	// The deployments that may refer to resources here: the deployments in the registry's list, and the deployments with rows here, which the
-	// registry may have lost. Their blockades here may be lost, so that each of them has to compare.
+	// The deployments that may refer to resources here: those in the registry's list whose service imports this one, or that have ever referred
+	// to resources here, under a version that is not described any more; and the deployments with rows here, which the registry may have lost.
+	// Their blockades here may be lost, so that each of them has to compare.
 	unconfirmedSQL = `
 WITH who AS (
     SELECT id FROM dbcontroller.deployment d, dbcontroller.meta m WHERE id <> $2 AND d.counted_in IS DISTINCT FROM m.epoch
         AND NOT EXISTS (SELECT FROM dbcontroller.decommissioned WHERE deployment_id = d.id)
         AND (
             id = ANY ($1) OR m.awaiting AND (
-                EXISTS (SELECT FROM dbcontroller.blockade WHERE deployment_id = d.id)
+                d.referred AND id = ANY ($3)
+                OR EXISTS (SELECT FROM dbcontroller.blockade WHERE deployment_id = d.id)
                 OR EXISTS (SELECT FROM dbcontroller.holder_entry WHERE deployment_id = d.id)
                 OR EXISTS (SELECT FROM dbcontroller.notice WHERE deployment_id = d.id)
             )
@@ -298,7 +292,7 @@ func (s *Gate) Recover(ctx context.Context, env *schema.Environment) error {
 		if awaiting {
 			b.Queue(forgetPassesSQL)
 		}
-		b.Queue(unconfirmedSQL, referring, s.SelfID)
+		b.Queue(unconfirmedSQL, referring, s.SelfID, all)
 		b.Queue(recoverWorkSQL, all, s.SelfID, schema.RingSize)
 		b.Queue(`UPDATE dbcontroller.meta SET awaiting = false`)
 		return tx.SendBatch(ctx, b).Close()

@@ -1,0 +1,34 @@
+package peer
+
+import (
+	"time"
+
+	"github.com/google/uuid"
+)
+
+const (
+	// MaxEpochAhead is how far ahead of the clock here an epoch of another deployment may lie. One that is further ahead is refused.
+	MaxEpochAhead = 2 * time.Hour
+
+	// betweenEpochs is the time between two epochs if the clock has gone back.
+	betweenEpochs = 10 * time.Second
+)
+
+// EpochAfter returns the id of a new epoch: its time is that of the clock, or later than those of known epochs if the clock has gone back.
+// Known ones that others refuse do not count.
+func EpochAfter(now time.Time, known ...*uuid.UUID) uuid.UUID {
+	id, at := uuid.Must(uuid.NewV7()), now
+	for _, k := range known {
+		if k != nil && !at.After(AttemptTime(*k)) && !AttemptTime(*k).After(now.Add(MaxEpochAhead)) {
+			at = AttemptTime(*k).Add(betweenEpochs)
+		}
+	}
+	for i, ms := 5, at.UnixMilli(); i >= 0; i, ms = i-1, ms>>8 {
+		id[i] = byte(ms)
+	}
+	return id
+}
+
+// FirstNumber returns the number from which the sequences of an epoch count: the microseconds of its time, which is in milliseconds. No
+// database takes a million numbers a second for long, so that an earlier epoch, which this database may have lost, ended below it.
+func FirstNumber(epoch uuid.UUID) int64 { return AttemptTime(epoch).UnixMicro() }
