@@ -21,8 +21,10 @@ type Deployment struct {
 	Pos      Pos
 }
 
-// NeverRan reports whether a deployment has been described and has never registered: it has no resources and no references.
-func (d Deployment) NeverRan() bool { return d.Address == "" && d.Generation == 0 }
+// NeverRan reports whether a deployment has been described and has never registered, also not before it was removed: it has no resources.
+func (d Deployment) NeverRan() bool {
+	return d.Address == "" && d.Generation == 0 && d.Database == uuid.Nil
+}
 
 // Environment is the content of the registry at one moment. Nobody changes an Environment that was handed out.
 type Environment struct {

@@ -60,7 +60,7 @@ func keepsPatterns(ctx context.Context, tx pgx.Tx, before, after *schema.Environ
 // resources of the version that it ran then.
 func drops(before, after *schema.Environment, id schema.DeploymentID, removed *schema.Environment, unused patterns) (problems schema.Problems, err error) {
 	remedy := ""
-	if was := find(before, id); removed != nil && (was == nil || was.NeverRan()) {
+	if was := find(before, id); removed != nil && (was == nil || was.Address == "" && was.Generation == 0) {
 		before = before.Over(removed)
 		remedy = fmt.Sprintf("; it ran %s when it was removed: with that version it can be asked", removed.Services[0].ServiceVersion)
 	}

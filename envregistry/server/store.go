@@ -258,6 +258,9 @@ func (s *store) change(ctx context.Context, unused patterns, edit func(*schema.E
 		if err := keepsPatterns(ctx, tx, before, after, unused); err != nil {
 			return err
 		}
+		if err := keepsImports(before, after); err != nil {
+			return err
+		}
 		b := &pgx.Batch{}
 		b.Queue(moveRevisionSQL) // first: the changes have the new revision
 		if changes, err = queueDifference(b, before, after); err != nil || len(changes) == 0 {
