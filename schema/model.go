@@ -398,14 +398,14 @@ func (k *KindModel) CheckRegion(self DeploymentID, name string) error {
 	return nil
 }
 
-// Names reports whether a value in a field of one of the model's kinds names the target. In a field that the version does
-// not have any more, or whose target kinds changed, the names alone are compared, because the stored reference counts.
-func (m *Model) Names(self DeploymentID, kind, path, value string, target FullName, targetKind KindID) bool {
+// Names reports whether a value in a field of one of the model's kinds names the target, of whatever kind: the version may give its names to
+// another one. Of a field or a value that the version does not have any more, the names alone are compared: the stored reference counts.
+func (m *Model) Names(self DeploymentID, kind, path, value string, target FullName) bool {
 	if k, err := m.Kind(kind); err == nil {
 		for _, r := range k.references {
 			if r.path.String() == path {
 				if f, err := r.resolve(self, value); err == nil {
-					return f.Target == target && f.TargetKind == m.Canonical(targetKind)
+					return f.Target == target
 				}
 			}
 		}

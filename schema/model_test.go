@@ -167,23 +167,22 @@ func TestARelativeNameCanContainItsRegion(t *testing.T) {
 func TestAValueThatNamesATargetIsRecognised(t *testing.T) {
 	t.Parallel()
 	m := model(t)
-	device := schema.KindID{Service: "devices.example.com", Kind: "Device"}
 	target := schema.FullName{Deployment: self, Name: "projects/a/devices/b"}
 	for _, path := range []string{"peers.*", "removed", "roles.*.who"} {
 		for value, want := range map[string]bool{
 			"projects/a/devices/b": true, "//devices.example.com/us-west2/projects/a/devices/b": true,
 			"//devices.example.com/eastus2/projects/a/devices/b": false, "projects/a/devices/c": false, "projects/a": false, "": false, "nonsense": false,
 		} {
-			require.Equal(t, want, m.Names(self, "Device", path, value, target, device), "%s in %s", value, path)
+			require.Equal(t, want, m.Names(self, "Device", path, value, target), "%s in %s", value, path)
 		}
 	}
-	require.True(t, m.Names(self, "Robot", "x", "projects/a/devices/b", target, device), "a kind that the version does not have")
+	require.True(t, m.Names(self, "Robot", "x", "projects/a/devices/b", target), "a kind that the version does not have")
 	project := schema.FullName{Deployment: schema.DeploymentID{Service: "iam.example.com", Region: "us-west2"}, Name: "projects/a"}
-	require.True(t, m.Names(self, "Device", "removed", "projects/a", project, schema.KindID{Service: "iam.example.com", Kind: "Project"}),
+	require.True(t, m.Names(self, "Device", "removed", "projects/a", project),
 		"the service of a relative name is that of its target")
 	regional := schema.FullName{Deployment: schema.DeploymentID{Service: "iam.example.com", Region: "eu"}, Name: "regions/eu/nodes/n"}
-	require.True(t, m.Names(self, "Device", "removed", "regions/eu/nodes/n", regional, schema.KindID{Service: "iam.example.com", Kind: "Node"}))
-	require.False(t, m.Names(self, "Device", "removed", "regions/us/nodes/n", regional, schema.KindID{Service: "iam.example.com", Kind: "Node"}))
+	require.True(t, m.Names(self, "Device", "removed", "regions/eu/nodes/n", regional))
+	require.False(t, m.Names(self, "Device", "removed", "regions/us/nodes/n", regional))
 }
 
 func TestAKindListsWhatItRefersTo(t *testing.T) {

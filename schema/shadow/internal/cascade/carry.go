@@ -164,15 +164,11 @@ func (s *Actor) hiding() []int32 {
 	return nil
 }
 
-// nameOf returns the name and the kind of the target of a reference that is unset.
-type nameOf func(ctx context.Context, tx pgx.Tx, targetID int64) (schema.FullName, schema.KindID, error)
+// nameOf returns the name of the target of a reference that is unset.
+type nameOf func(targetID int64) schema.FullName
 
 func (s *Actor) memberNames(c *plan.Closure) nameOf {
-	return func(ctx context.Context, tx pgx.Tx, id int64) (schema.FullName, schema.KindID, error) {
-		m := c.Members[id]
-		kind, err := s.Names.KindOf(ctx, tx, m.Kind)
-		return schema.FullName{Deployment: s.Self, Name: m.Name}, kind, err
-	}
+	return func(id int64) schema.FullName { return schema.FullName{Deployment: s.Self, Name: c.Members[id].Name} }
 }
 
 const dropUnsetSQL = `
@@ -271,12 +267,9 @@ func (s *Actor) withoutValues(ctx context.Context, tx pgx.Tx, h unsetHolder, edg
 		if err != nil {
 			return "", err
 		}
-		name, targetKind, err := target(ctx, tx, e.TargetID)
-		if err != nil {
-			return "", err
-		}
+		name := target(e.TargetID)
 		path.Unset(body, func(value string) bool {
-			return v.Model.Names(s.Self, kind.Kind, text, value, name, targetKind)
+			return v.Model.Names(s.Self, kind.Kind, text, value, name)
 		})
 	}
 	changed, err := json.Marshal(body)

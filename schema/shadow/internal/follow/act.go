@@ -426,10 +426,8 @@ func (a *acting) act(ctx context.Context, tx pgx.Tx, targets, holders []int64, l
 	return edges, s.cascade.CarryOutAnd(ctx, tx, d, &pgx.Batch{}, db.CommitWith)
 }
 
-func (a *acting) nameOf(ctx context.Context, tx pgx.Tx, id int64) (schema.FullName, schema.KindID, error) {
-	t := a.targets[id]
-	kind, err := a.store.Names.KindOf(ctx, tx, t.Kind)
-	return schema.FullName{Deployment: a.from, Name: t.Name}, kind, err
+func (a *acting) nameOf(id int64) schema.FullName {
+	return schema.FullName{Deployment: a.from, Name: a.targets[id].Name}
 }
 
 // Forget removes foreign targets without references. It locks them before it looks for references: a save that refers to

@@ -3,6 +3,7 @@ package gate
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -172,6 +173,41 @@ func (s *Gate) CheckPeerEpoch(tx pgx.Tx, b *pgx.Batch, deployment int32, epoch, 
 func (s *Gate) RecoveringSelf() error {
 	s.SignalEpochChanged()
 	return &peer.UnavailableError{Deployments: []schema.DeploymentID{s.Self}, Err: peer.ErrRecovering}
+}
+
+// Running is the version stored in the database.
+type Running struct {
+	Version    string
+	Generation int64 // increases with each switch
+	Digest     string
+}
+
+// Into returns the scan targets of RunningColumns.
+func (r *Running) Into() []any { return []any{&r.Version, &r.Generation, &r.Digest} }
+
+// CheckVersion fails with ErrAborted, and signals Superseded, when the version stored in the database is not the caller's: another name, or
+// the same name with another digest. The caller's request is retried.
+func (s *Gate) CheckVersion(v *db.Version, stored Running) error {
+	switch {
+	case stored.Generation == v.Generation:
+		return nil
+	case !v.Model.Says(stored.Version, stored.Digest):
+		select {
+		case s.superseded <- struct{}{}:
+		default:
+		}
+		return fmt.Errorf("%w: the deployment switched its version", peer.ErrAborted)
+	}
+	s.adopt(v, stored.Generation)
+	return nil
+}
+
+// adopt takes over the generation of the database: another process has switched to another version and back. What was stored under that
+// version may be kept.
+func (s *Gate) adopt(v *db.Version, generation int64) {
+	fresh := *v
+	fresh.Generation, fresh.Keeps = generation, true
+	s.Version.CompareAndSwap(v, &fresh)
 }
 
 // Allowance bounds the rows that each other deployment can make this process store about attempts that have nothing here. Such a row

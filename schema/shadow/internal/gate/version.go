@@ -5,8 +5,6 @@ import (
 	"fmt"
 
 	"github.com/db-controller/db-controller/schema"
-	"github.com/db-controller/db-controller/schema/peer"
-	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 )
 
 // VersionLock is the advisory lock that writers hold shared, and a switch of the version exclusively.
@@ -21,33 +19,6 @@ const (
 	// RunningColumns are of a row m of meta.
 	RunningColumns = `m.version, m.generation, m.digest`
 )
-
-// Running is the version stored in the database.
-type Running struct {
-	Version    string
-	Generation int64 // increases with each switch
-	Digest     string
-}
-
-// Into returns the scan targets of RunningColumns.
-func (r *Running) Into() []any { return []any{&r.Version, &r.Generation, &r.Digest} }
-
-// CheckVersion fails with ErrAborted, and signals Superseded, when the version stored in the database is not the caller's: another name, or
-// the same name with another digest. The caller's request is retried.
-func (s *Gate) CheckVersion(v *db.Version, stored Running) error {
-	switch {
-	case stored.Generation == v.Generation:
-		return nil
-	case !v.Model.Says(stored.Version, stored.Digest):
-		select {
-		case s.superseded <- struct{}{}:
-		default:
-		}
-		return fmt.Errorf("%w: the deployment switched its version", peer.ErrAborted)
-	}
-	s.adopt(v, stored.Generation)
-	return nil
-}
 
 // Runs reports whether the version stored in the database is that of the model. If not, another process has switched the version.
 func (s *Gate) Runs(ctx context.Context, model *schema.Model) (bool, error) {
@@ -70,13 +41,6 @@ func (s *Gate) RunningVersion(ctx context.Context) (string, error) {
 // Superseded receives after a transaction met another version than this process has switched to. Its capacity is one, since one
 // signal means the same as several; it is never closed.
 func (s *Gate) Superseded() <-chan struct{} { return s.superseded }
-
-// adopt takes over the generation of the database: another process has switched to another version and back.
-func (s *Gate) adopt(v *db.Version, generation int64) {
-	fresh := *v
-	fresh.Generation = generation
-	s.Version.CompareAndSwap(v, &fresh)
-}
 
 const (
 	SelectVersionSQL = `SELECT version, generation FROM dbcontroller.meta`
