@@ -23,7 +23,17 @@ WITH before AS (
 UPDATE dbcontroller.meta SET version = $1, digest = $2, generation = generation + moves::int
 FROM before RETURNING generation, moves`
 
-	adoptSQL = `SELECT ` + gate.RunningColumns + `, EXISTS (SELECT FROM dbcontroller.derivation WHERE dropped <> '{}') FROM dbcontroller.meta m`
+	// The last columns: there may be kept resources, and the second transaction of the switch, which notes what is derived by the version, has
+	// committed.
+	adoptSQL = `
+WITH i AS (
+    SELECT kind_id, fingerprint, ARRAY(SELECT shape FROM unnest($3::int[], $4::text[]) AS s (kind_id, shape) WHERE s.kind_id = i.kind_id ORDER BY shape) AS shapes
+    FROM unnest($1::int[], $2::text[]) AS i (kind_id, fingerprint)
+)
+SELECT ` + gate.RunningColumns + `, EXISTS (SELECT FROM dbcontroller.derivation WHERE dropped <> '{}'), NOT EXISTS (
+    SELECT FROM i FULL JOIN dbcontroller.derivation d USING (kind_id)
+    WHERE d.fingerprint IS DISTINCT FROM COALESCE(i.fingerprint, '') OR d.shapes IS DISTINCT FROM COALESCE(i.shapes, '{}')
+) FROM dbcontroller.meta m`
 
 	// A kind that the version lacks, or that has none in it, has none from now on. Resources that are in DELETING keep theirs.
 	noteFinalizersSQL = `
@@ -171,24 +181,44 @@ func (s *Admin) finalizersOf(ctx context.Context, model *schema.Model) (kinds []
 }
 
 // Adopt makes the model, of the version that another process has switched the deployment to, validate the writes of this process. It
-// fails with *UnavailableError when the database has another version.
+// fails with *UnavailableError when the database has another version, or its switch is not complete: what were written before would not be
+// derived anew if the switch is never completed, because the deployment goes back to the version before.
 func (s *Admin) Adopt(ctx context.Context, model *schema.Model) error {
 	v := &db.Version{Model: model}
 	var stored gate.Running
-	err := s.Pool.QueryRow(ctx, adoptSQL).Scan(append(stored.Into(), &v.Keeps)...)
-	switch {
-	case err != nil:
+	if err := s.Pool.QueryRow(ctx, gate.SelectRunningSQL).Scan(stored.Into()...); err != nil {
 		return fmt.Errorf("adopt %s: %w", model.Descriptor.ServiceVersion, err)
-	case !model.Says(stored.Version, stored.Digest):
-		return &peer.UnavailableError{Deployments: []schema.DeploymentID{s.Self}, Err: fmt.Errorf("it runs version %s, not %s", stored.Version, model.Descriptor.Version)}
 	}
-	v.Generation = stored.Generation
-	s.Names.Model.Store(model)
-	if _, _, _, err := s.learn(ctx, v); err != nil {
+	if err := s.runs(stored, model); err != nil {
 		return err
 	}
+	s.Names.Model.Store(model)
+	ids, fingerprints, _, err := s.learn(ctx, v)
+	if err != nil {
+		return err
+	}
+	var complete bool
+	kinds, shapes := v.Shapes(ids)
+	if err := s.Pool.QueryRow(ctx, adoptSQL, ids, fingerprints, kinds, shapes).Scan(append(stored.Into(), &v.Keeps, &complete)...); err != nil {
+		return fmt.Errorf("adopt %s: %w", model.Descriptor.ServiceVersion, err)
+	}
+	if err := s.runs(stored, model); err != nil {
+		return err
+	}
+	if !complete {
+		return &peer.UnavailableError{Deployments: []schema.DeploymentID{s.Self}, Err: fmt.Errorf("its switch to version %s is not complete", stored.Version)}
+	}
+	v.Generation = stored.Generation
 	s.Version.Store(v)
 	return nil
+}
+
+// runs fails when the database has another version than that of a model.
+func (s *Admin) runs(stored gate.Running, model *schema.Model) error {
+	if model.Says(stored.Version, stored.Digest) {
+		return nil
+	}
+	return &peer.UnavailableError{Deployments: []schema.DeploymentID{s.Self}, Err: fmt.Errorf("it runs version %s, not %s", stored.Version, model.Descriptor.Version)}
 }
 
 // Refresh replaces the model by one of the same version made of more descriptors: it has the names of kinds in versions that were
