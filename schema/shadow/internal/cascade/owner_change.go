@@ -76,7 +76,7 @@ func (s *Actor) ChangeOwners(ctx context.Context, tx pgx.Tx, ownees []int64, cha
 	if err != nil {
 		return err
 	}
-	rows, err := tx.Query(ctx, SelectOwnerRowsSQL, IDsOf(locked), nil, s.Tuning.Load().OwnerGrace)
+	rows, err := tx.Query(ctx, SelectOwnerRowsSQL, IDsOf(locked), nil, s.Tuning.Load().OwnerGrace, s.Now())
 	if err != nil {
 		return fmt.Errorf("read owners: %w", err)
 	}
@@ -349,8 +349,10 @@ func (e *ownerEdit) byName(ctx context.Context, tx pgx.Tx) (map[seenOwner]bool, 
 	return lost, becomes, nil
 }
 
+// SelectOwnerRowsSQL: $4 is the time by the process's clock. A grace period is over when it is so by this clock and by the database's, since
+// either may have jumped.
 const SelectOwnerRowsSQL = `
-SELECT ownee_id, deployment_id, kind_id, name, uid, flags, checked, generation, created_at, created_at + $3 <= now()
+SELECT ownee_id, deployment_id, kind_id, name, uid, flags, checked, generation, created_at, created_at + $3 <= least(now(), $4::timestamptz)
 FROM dbcontroller.owner_reference WHERE ownee_id = ANY ($1) AND ($2::int IS NULL OR deployment_id = $2)`
 
 // ScanOwnerRow reads a row of SelectOwnerRowsSQL.

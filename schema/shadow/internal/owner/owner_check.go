@@ -384,7 +384,7 @@ func (s *Owners) OwnersToCheck(ctx context.Context, at schema.DeploymentID, seqs
 	}); err != nil {
 		return nil, fmt.Errorf("read owners to check: %w", err)
 	}
-	if rows, err = s.Pool.Query(ctx, cascade.SelectOwnerRowsSQL, ownees, deployment, s.Tuning.Load().OwnerGrace); err != nil {
+	if rows, err = s.Pool.Query(ctx, cascade.SelectOwnerRowsSQL, ownees, deployment, s.Tuning.Load().OwnerGrace, s.Now()); err != nil {
 		return nil, fmt.Errorf("read owners to check: %w", err)
 	}
 	if asked.rows, err = pgx.CollectRows(rows, cascade.ScanOwnerRow); err != nil {
