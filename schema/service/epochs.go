@@ -9,7 +9,6 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/db-controller/db-controller/schema"
-	"github.com/db-controller/db-controller/schema/peer"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
 	"github.com/db-controller/db-controller/schema/service/outcome"
 	"github.com/db-controller/db-controller/schema/wire"
@@ -17,7 +16,7 @@ import (
 
 // maxAhead is how far in the future the time of another deployment's epoch may lie. The next epoch of that deployment
 // has to be greater, and has the time of its clock: an epoch from the far future could hardly be replaced.
-const maxAhead = peer.MaxEpochAhead
+const maxAhead = 2 * time.Hour
 
 // epochStore keeps the epochs of other deployments' databases. RecordPeerEpoch returns the greatest epoch recorded of the
 // caller.
