@@ -310,9 +310,10 @@ func TestARunThatFailsOrPanicsIsRepeatedAfterItsOwnPause(t *testing.T) {
 func TestARunIsRepeatedWhenItAsksForIt(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		m := newMemory(here)
-		after := time.Minute
+		var after atomic.Int64
+		after.Store(int64(time.Minute))
 		r := &recorder{does: func(context.Context, string, *controller.View) (controller.Result, error) {
-			return controller.Result{RequeueAfter: after}, nil
+			return controller.Result{RequeueAfter: time.Duration(after.Load())}, nil
 		}}
 		m.write(device("a", nil))
 		end := running(t, controller.New(clientOf(false, m), devices), r)
@@ -323,7 +324,7 @@ func TestARunIsRepeatedWhenItAsksForIt(t *testing.T) {
 		require.Len(t, r.take(), 1)
 		// A later deferral never postpones an earlier one.
 		pass(30 * time.Second)
-		after = time.Hour
+		after.Store(int64(time.Hour))
 		m.write(device("a", map[string]any{"n": 1}))
 		require.Len(t, r.take(), 1)
 		pass(30 * time.Second)
@@ -331,10 +332,10 @@ func TestARunIsRepeatedWhenItAsksForIt(t *testing.T) {
 		require.NoError(t, end())
 
 		// Nor does a resync, in either order.
-		after = time.Minute
+		after.Store(int64(time.Minute))
 		end = running(t, controller.New(clientOf(false, m), devices).Resync(time.Hour), r)
 		require.Len(t, r.take(), 1)
-		after = 3 * time.Hour
+		after.Store(int64(3 * time.Hour))
 		pass(time.Minute)
 		require.Len(t, r.take(), 1, "before the resync")
 		pass(66 * time.Minute)
