@@ -321,8 +321,8 @@ var mutants = []mutant{
 		"unset-takes-the-whole-list", "I10", "Unsetting one element of a list removes the others too.",
 		"schema/shadow/internal/cascade/carry.go",
 		[]string{
-			"\t\t\treturn v.Model.Names(s.Self, kind.Kind, text, value, name, targetKind)",
-			`			return value != "" || v.Model.Names(s.Self, kind.Kind, text, value, name, targetKind)`,
+			"\t\t\treturn v.Model.Names(s.Self, kind.Kind, text, value, name)",
+			`			return value != "" || v.Model.Names(s.Self, kind.Kind, text, value, name)`,
 		},
 	},
 	{

@@ -2,6 +2,7 @@ package attempt
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/google/uuid"
@@ -57,12 +58,32 @@ func (a *Attempts) Answer(ctx context.Context, target schema.DeploymentID, quest
 		if r.epoch != selfEpoch { // the looked-up ids may mean other rows: "not found" would not mean gone
 			return a.gate.RecoveringSelf()
 		}
+		if err := a.announced(ctx, tx, deployment); err != nil {
+			return err
+		}
 		return r.run(ctx, tx)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("resolve attempts: %w", err)
 	}
 	return &peer.Answers{Verdicts: r.verdicts, Epoch: r.epoch}, nil
+}
+
+var unannouncedSQL = db.Codes(`
+SELECT m.awaiting OR EXISTS (SELECT FROM dbcontroller.work w WHERE w.action = {announce_epoch} AND w.deployment_id = $1) FROM dbcontroller.meta m`)
+
+var errUnannounced = errors.New("it has not announced the epoch of its restored database yet")
+
+// announced fails with *UnavailableError while another deployment has not been told the epoch of this database. The database may have lost
+// attempts, and have earlier ones again: "gone" would be true of the asked attempt, and false of the reference. A deployment that knows the epoch
+// deletes nothing until the references are compared.
+func (a *Attempts) announced(ctx context.Context, tx pgx.Tx, to int32) error {
+	var not bool
+	err := tx.QueryRow(ctx, unannouncedSQL, to).Scan(&not)
+	if err == nil && not {
+		err = &peer.UnavailableError{Deployments: []schema.DeploymentID{a.Self}, Err: errUnannounced}
+	}
+	return err
 }
 
 // resolution is a call of Answer.
