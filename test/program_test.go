@@ -45,6 +45,9 @@ func TestDemo(t *testing.T) {
 // A playground drops the databases of an earlier one on the same server; those of a running one it leaves alone.
 func TestTwoPlaygroundsDoNotShareAServer(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("starts two playgrounds")
+	}
 	server := harness.NewCluster(t)
 	other, err := launcher.Start(t.Context(), launcher.Config{DSN: server.DSN("")})
 	require.NoError(t, err)

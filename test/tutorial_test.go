@@ -20,6 +20,9 @@ import (
 // text that it shows, and the program has the lines that it shows.
 func TestTheTutorial(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("starts six processes")
+	}
 	text, err := os.ReadFile("../docs/tutorial.md")
 	require.NoError(t, err)
 	program, err := os.ReadFile("../examples/booking/cleaner/main.go")

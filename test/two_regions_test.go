@@ -21,6 +21,9 @@ import (
 // docs/two-regions.md is executed by one shell, with two PostgreSQL servers and free ports; each block prints the lines that follow it.
 func TestTwoRegionsByTheDocument(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("starts the processes of two regions")
+	}
 	for _, program := range []string{"psql", "pg_dump", "pg_restore", "curl"} {
 		if _, err := exec.LookPath(program); err != nil {
 			t.Skip(err)

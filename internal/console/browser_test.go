@@ -33,6 +33,9 @@ type browser struct {
 
 func newBrowser(t *testing.T) *browser {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("starts a browser")
+	}
 	if _, err := exec.LookPath("chromium"); err != nil {
 		t.Skip("chromium is not installed; make browser installs it and runs these tests")
 	}

@@ -414,6 +414,9 @@ func waitGone(ctx context.Context, t *testing.T, path string) {
 // TestPostgresInAContainer covers the way for machines with a container engine
 // and no binaries, with any suitable image on this machine.
 func TestPostgresInAContainer(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts containers")
+	}
 	if !engineAnswers(t.Context()) {
 		t.Skip("no container engine answers")
 	}
