@@ -28,7 +28,7 @@ func TestAnErrorOfAServerIsShort_I20(t *testing.T) {
 		})
 		conn, err := grpc.NewClient("passthrough:hostile", append(dialOptions(insecure.NewCredentials()), grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) {
 			here, there := net.Pipe()
-			go (&http2.Server{}).ServeConn(there, &http2.ServeConnOpts{Handler: answer})
+			go (&http2.Server{}).ServeConn(there, &http2.ServeConnOpts{Handler: answer}) //nolint:staticcheck // a connection of its own, without a listener
 			return here, nil
 		}))...)
 		require.NoError(t, err)

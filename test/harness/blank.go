@@ -14,7 +14,7 @@ import (
 // blank is what a new clone of a template contains. The clones of a template have the same numbers of objects and of transactions, so
 // what is read from one is true for all.
 type blank struct {
-	readSQL   string // reads the state of the catalogs, and the names of the tables that have changed
+	readSQL   string // reads the state of the catalogues, and the names of the tables that have changed
 	state     string
 	rows      map[string][]byte // of the tables that are not empty, in the format of COPY
 	setvalSQL string            // sets all sequences
@@ -24,9 +24,9 @@ type blank struct {
 const firstObject = "16384"
 
 const (
-	// catalogsSQL returns the query for the state of the catalogs. A changed row has a new xmin, and a removed one is not counted. The
+	// cataloguesSQL returns the query for the state of the catalogues. A changed row has a new xmin, and a removed one is not counted. The
 	// rows of tables and indexes change also with a TRUNCATE: their columns are compared. The schemas of temporary tables stay for ever.
-	catalogsSQL = `
+	cataloguesSQL = `
 SELECT format('SELECT concat_ws('', '', %s)', string_agg(
     format('(SELECT %L || count(*) || ''+'' || count(*) FILTER (WHERE age(xmin) < age(%L::xid)) FROM %s%s)', relname || ' ', pg_current_xact_id()::xid, oid::regclass,
         CASE relname WHEN 'pg_class' THEN ' WHERE oid < ` + firstObject + `' WHEN 'pg_namespace' THEN ' WHERE nspname !~ ''^pg_(toast_)?temp_''' ELSE '' END), ', ' ORDER BY relname) ||
@@ -54,9 +54,9 @@ SET LOCAL ROLE NONE; SET LOCAL enable_seqscan = on; SET LOCAL synchronous_commit
 DELETE FROM pg_statistic WHERE starelid >= ` + firstObject
 )
 
-var errChanged = errors.New("the test has changed the catalogs")
+var errChanged = errors.New("the test has changed the catalogues")
 
-// readBlank reads a database that nothing has changed yet. It returns nil on a server whose given user is no superuser: catalogs cannot
+// readBlank reads a database that nothing has changed yet. It returns nil on a server whose given user is no superuser: catalogues cannot
 // be read there.
 func readBlank(ctx context.Context, pool *pgxpool.Pool) (*blank, error) {
 	var all bool
@@ -68,15 +68,15 @@ func readBlank(ctx context.Context, pool *pgxpool.Pool) (*blank, error) {
 		if _, err := tx.Exec(ctx, asOwnerSQL); err != nil {
 			return err
 		}
-		var catalogs string
-		if err := tx.QueryRow(ctx, catalogsSQL).Scan(&catalogs); err != nil {
+		var catalogues string
+		if err := tx.QueryRow(ctx, cataloguesSQL).Scan(&catalogues); err != nil {
 			return err
 		}
 		changed, err := b.readTables(ctx, tx)
 		if err != nil {
 			return err
 		}
-		b.readSQL = fmt.Sprintf("SELECT (%s), ARRAY (%s)", catalogs, strings.Join(changed, " UNION "))
+		b.readSQL = fmt.Sprintf("SELECT (%s), ARRAY (%s)", catalogues, strings.Join(changed, " UNION "))
 		if err := tx.QueryRow(ctx, sequencesSQL).Scan(&b.setvalSQL); err != nil {
 			return err
 		}

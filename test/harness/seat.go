@@ -27,7 +27,7 @@ const (
 
 // seat is a migrated database of a deployment with two pools: for a test, with all rights, and for a store, with the rights that
 // serve needs. New sessions and new databases are half of the price of most tests, so a seat serves one test after another, as
-// long as its reset gives it the contents, the catalogs and the sessions of a new one.
+// long as its reset gives it the contents, the catalogues and the sessions of a new one.
 type seat struct {
 	database      string
 	drop          func(context.Context) error
@@ -166,7 +166,7 @@ func (s *seat) discard() error {
 // reset makes the seat like new; an error says why it cannot.
 func (s *seat) reset(ctx context.Context, like *blank) error {
 	if like == nil {
-		return errors.New("only a superuser can compare catalogs")
+		return errors.New("only a superuser can compare catalogues")
 	}
 	var kept []int32
 	for _, pool := range []*pgxpool.Pool{s.test, s.serving} {
@@ -197,7 +197,7 @@ func quiet(ctx context.Context, pool *pgxpool.Pool) error {
 	return nil
 }
 
-// resetSessionSQL is DISCARD ALL without the plans and the prepared statements, which follow the catalogs.
+// resetSessionSQL is DISCARD ALL without the plans and the prepared statements, which follow the catalogues.
 const resetSessionSQL = `
 RESET SESSION AUTHORIZATION; RESET ROLE; RESET ALL; UNLISTEN *; CLOSE ALL; DISCARD TEMPORARY; DISCARD SEQUENCES; SELECT pg_advisory_unlock_all()`
 

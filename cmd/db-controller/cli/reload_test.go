@@ -138,7 +138,7 @@ func TestAWrongFileChangesNothing(t *testing.T) {
 		"most: 5\nmist: 6\n":             `unknown key "mist": did you mean most?`,
 		"most: 5\nnodes: many\n":         `"many": want a whole number`,
 		"most: -1\n":                     "--most: want more than 0",
-		"most: 5\nlog_level: loud\n":     "log-level: unrecognized level",
+		"most: 5\nlog_level: loud\n":     "log-level: unrecognized level", //nolint:misspell // the word of zap
 		"postgres-file: /nonexistent\n":  "--postgres-file: open /nonexistent",
 		"most: 5\nlog_level: debug\n- x": "did not find expected key",
 	} {
