@@ -136,7 +136,7 @@ UNION ALL SELECT 'mine ' || current_setting('shadow.mine', true) WHERE current_s
 	return out
 }
 
-// A seat is thrown away when its catalogs, its settings or its sessions are not those of a new one.
+// A seat is thrown away when its catalogues, its settings or its sessions are not those of a new one.
 func TestASeatThatIsNotLikeNewIsThrownAway(t *testing.T) {
 	t.Parallel()
 	s := ownSeats(t)
