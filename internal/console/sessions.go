@@ -81,7 +81,7 @@ func foreign(r *http.Request) bool {
 	return site != "" && site != "same-origin" && site != "none" && r.Header.Get("Sec-Fetch-Mode") != "navigate"
 }
 
-// session begins a session with the token of the header (POST), ends it (DELETE), or answers whether there is one (GET).
+// session begins a session with the token of the header (POST), ends it (DELETE), or reports whether there is one (GET).
 func (s *Sessions) session(w http.ResponseWriter, r *http.Request) {
 	cookie := &http.Cookie{Name: sessionCookie, Path: SessionsPath, HttpOnly: true, Secure: true, SameSite: http.SameSiteStrictMode}
 	switch r.Method {

@@ -39,7 +39,7 @@ func (w *World) counted(m message) message {
 	return m
 }
 
-// confirm confirms the blockades of an attempt, and answers whether there were fewer than established references.
+// confirm confirms the blockades of an attempt, and reports whether there were fewer than established references.
 func (w *World) confirm(m message) {
 	d := w.deployments[m.to]
 	found := 0
