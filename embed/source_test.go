@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/db-controller/db-controller/client"
 	"github.com/db-controller/db-controller/controller"
@@ -151,6 +152,34 @@ func TestAControllerOfAnApplicationRemovesItsFinalizers_I33(t *testing.T) {
 	defer cancel()
 	err = controller.New(source, controller.Kind{Deployment: iam, Name: "Project"}).Run(bounded, nil)
 	require.ErrorContains(t, err, iam.String())
+}
+
+// During a switch the stored environment may name another version than the database runs: a source has that of the database, by which its feed is
+// read.
+func TestASourceHasTheVersionOfTheDatabase(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var raw []byte
+	var running string
+	require.NoError(t, w.admin.QueryRow(t.Context(), `SELECT environment, version FROM dbcontroller.meta`).Scan(&raw, &running))
+	env := &registryv1.Environment{}
+	require.NoError(t, proto.Unmarshal(raw, env))
+	for _, d := range env.GetDeployments() {
+		d.Version = "v9"
+	}
+	raw, err := proto.Marshal(env)
+	require.NoError(t, err)
+	_, err = w.admin.Exec(t.Context(), `UPDATE dbcontroller.meta SET environment = $1`, raw)
+	require.NoError(t, err)
+	got, err := w.Source(nil).Refresh(t.Context())
+	require.NoError(t, err)
+	for _, d := range got.Deployments {
+		if d.DeploymentID == devices {
+			require.Equal(t, running, d.Version)
+		} else {
+			require.Equal(t, "v9", d.Version)
+		}
+	}
 }
 
 // The watches of a process share the messages of the feed, once each of them has come to its end.

@@ -35,7 +35,7 @@ deployments:
   - {deployment: devices.example.com/eastus2, version: v1}
 `
 
-// The last description of an import stays as long as both services have deployments that ran: what was stored under it may still refer
+// The last description of an import stays as long as both services have deployments that ran: resources that were stored under it may still refer
 // there, and a restored database of the imported service would wait for nobody.
 func TestTheLastDescriptionOfAnImportStays_I2_I15(t *testing.T) {
 	t.Parallel()
@@ -73,7 +73,7 @@ kinds: [{kind: Device, patterns: ["devices/{device}"], references: [{path: accou
 	require.NoError(t, remove(old))
 }
 
-// A deployment that was removed, and is described again, has what it had: it is not taken for one that never ran.
+// A deployment that was removed, and is described again, still has its resources: it is not taken for one that never ran.
 func TestADeploymentThatIsDescribedAgainHasRun_I2_I15(t *testing.T) {
 	t.Parallel()
 	dsn := database(t)

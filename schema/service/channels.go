@@ -34,7 +34,7 @@ func newChannels(cfg Config) *Channels {
 	return &Channels{Shared: shared, Copied: copied}
 }
 
-// NewReader returns a channel to a store's resources for a reader inside the process, who has all rights. Messages are shared.
+// NewReader returns a channel to a store's resources for a reader inside the process with all rights. Messages are shared.
 func NewReader(store *shadow.Store, who identity.Identity, log *zap.Logger) grpc.ClientConnInterface {
 	channel := newChannel(log, who, nil, nil)
 	channel.Share = true

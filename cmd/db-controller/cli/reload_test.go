@@ -82,7 +82,7 @@ func (r *running) hangup() map[string]any {
 	return line
 }
 
-// A process has the settings of its file after SIGHUP, as far as they can be reloaded; one line of the log says what has changed, and what waits for a restart.
+// A process has the settings of its file after SIGHUP, as far as they can be reloaded; one line of the log names the changed settings, and those that wait for a restart.
 func TestSettingsAreReadAgain(t *testing.T) {
 	r := run(t, "log_level: warn\npostgres: postgres://u:secret1@localhost/x\n")
 	require.Equal(t, zapcore.WarnLevel, r.level.Level())

@@ -94,7 +94,7 @@ func (a *Access) redact(who identity.Caller, hide *hider, out any, err error) er
 	return nil
 }
 
-// hideErrors hides the errors of handlers from callers who may not read everything here.
+// hideErrors hides the errors of handlers from callers without the right to read every resource here.
 func (a *Access) hideErrors(who identity.Caller, work []*adminv1.ListStuckResponse_Work, failures []*adminv1.Failure) {
 	if a.granted(who) == nil && (a.cfg.Outside == nil || who.Role == identity.RoleOperator) {
 		return

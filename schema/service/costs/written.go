@@ -54,7 +54,7 @@ func NewWritten(max int64, refused func(what string, who identity.Identity)) *Wr
 	return w
 }
 
-// SetMax changes the bound; what was written in this hour counts.
+// SetMax changes the bound; bytes that were written in this hour count.
 func (w *Written) SetMax(bytes int64) { w.max.Store(cmp.Or(bytes, DefaultMaxWritten)) }
 
 // Unary runs after the identity of a forwarded call is known.
