@@ -50,18 +50,19 @@ type SubscribedDeleting interface {
 type Observer interface {
 	// HandlerRan is called after each run of a handler.
 	HandlerRan(handler string, deployment schema.DeploymentID, items int, took time.Duration, err error)
-	// WatchPrimed is called when a watch reaches its end of snapshot, when its stream is lost, and when it has ended.
+	// WatchPrimed is called when a watch begins, when it reaches its end of snapshot, when its stream is lost, and when it has ended.
 	WatchPrimed(watch string, deployment schema.DeploymentID, p Primed)
 	// WatchHeard is called for everything that a watch delivers, bookmarks included.
 	WatchHeard(watch string, deployment schema.DeploymentID)
 }
 
 // Primed reports whether a watch has reached its end of snapshot, the number of objects in its cache, and the time that the
-// snapshot took; or that the watch has ended for good.
+// snapshot took; or that the watch has begun, or ended for good.
 type Primed struct {
 	Done    bool
 	Objects int
 	Took    time.Duration
+	Began   bool
 	Ended   bool
 }
 

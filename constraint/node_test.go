@@ -452,7 +452,7 @@ func TestALargeDeletionKeepsNoOtherWaiting_I20(t *testing.T) {
 	})
 }
 
-// A watch ends with its subscription, and with its node: the observer is told, so that its metrics end.
+// A watch begins and ends with its subscription, and ends with its node: the observer is told, so that its metrics begin and end.
 func TestARemovedWatchIsReportedToHaveEnded(t *testing.T) {
 	inSubscribedNode(t, func(s *streams, r *recorder, subscriptions chan<- []schema.Subscription) {
 		told := func(want map[string]constraint.Primed) {
@@ -462,13 +462,14 @@ func TestARemovedWatchIsReportedToHaveEnded(t *testing.T) {
 			defer r.mu.Unlock()
 			require.Equal(t, want, r.watches)
 		}
+		primed, began, ended := constraint.Primed{Done: true}, constraint.Primed{Began: true}, constraint.Primed{Ended: true}
+		told(map[string]constraint.Primed{"shadows-0 us-west2": began, "deletions us-west2": began, "deletions eastus2": began})
 		s.work <- endOfWork()
 		s.deletions[near] <- endOfDeletions("p1")
 		s.deletions[far] <- endOfDeletions("q1")
-		primed, lost, ended := constraint.Primed{Done: true}, constraint.Primed{}, constraint.Primed{Ended: true}
 		told(map[string]constraint.Primed{"shadows-0 us-west2": primed, "deletions us-west2": primed, "deletions eastus2": primed})
 		subscriptions <- []schema.Subscription{{DeploymentID: near, Address: "it has moved"}}
-		told(map[string]constraint.Primed{"shadows-0 us-west2": primed, "deletions us-west2": lost, "deletions eastus2": ended})
+		told(map[string]constraint.Primed{"shadows-0 us-west2": primed, "deletions us-west2": began, "deletions eastus2": ended})
 		s.deletions[near] <- endOfDeletions("p1")
 		r.ended = func(done <-chan error) {
 			require.NoError(t, <-done)

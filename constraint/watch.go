@@ -45,7 +45,8 @@ func (r *watchRun) stop() {
 type stream func(ctx context.Context, run *watchRun, heard func()) error
 
 func (l *loop) watchOwn(ctx context.Context) *watchRun {
-	return l.keepWatching(ctx, schema.DeploymentID{}, func(ctx context.Context, run *watchRun, heard func()) error {
+	l.cfg.Observer.WatchPrimed(l.shadowsWatch(), l.cfg.Deployment, Primed{Began: true})
+	return l.keepWatching(ctx, schema.DeploymentID{}, l.shadowsWatch(), func(ctx context.Context, run *watchRun, heard func()) error {
 		return l.cfg.Watches.WatchShadows(ctx, l.cfg.Shards, func(e schema.Event[schema.Work]) error {
 			heard()
 			l.cfg.Observer.WatchHeard(l.shadowsWatch(), l.cfg.Deployment)
@@ -55,7 +56,8 @@ func (l *loop) watchOwn(ctx context.Context) *watchRun {
 }
 
 func (l *loop) watchDeletions(ctx context.Context, from schema.DeploymentID) *watchRun {
-	return l.keepWatching(ctx, from, func(ctx context.Context, run *watchRun, heard func()) error {
+	l.cfg.Observer.WatchPrimed(deletionsWatch, from, Primed{Began: true})
+	return l.keepWatching(ctx, from, deletionsWatch+" of "+from.String(), func(ctx context.Context, run *watchRun, heard func()) error {
 		return l.cfg.Watches.WatchDeletions(ctx, from, func(e schema.Event[schema.Deletion]) error {
 			heard()
 			l.cfg.Observer.WatchHeard(deletionsWatch, from)
@@ -66,10 +68,10 @@ func (l *loop) watchDeletions(ctx context.Context, from schema.DeploymentID) *wa
 
 // keepWatching opens a watch again whenever its stream ends. Each stream begins with a snapshot, which replaces the cache, and
 // goes on with the changes after it: no second stream is opened in between.
-func (l *loop) keepWatching(ctx context.Context, from schema.DeploymentID, watch stream) *watchRun {
+func (l *loop) keepWatching(ctx context.Context, from schema.DeploymentID, name string, watch stream) *watchRun {
 	ctx, cancel := context.WithCancel(ctx)
 	run := &watchRun{cancel: cancel, done: make(chan struct{}), hurry: make(chan struct{}, 1)}
-	log := l.cfg.Logger.With(zap.String("node", l.cfg.Name), zap.Stringer("deployment", from))
+	log := l.cfg.Logger.With(zap.String("node", l.cfg.Name), zap.String("watch", name))
 	var lost atomic.Bool
 	go func() {
 		defer close(run.done)

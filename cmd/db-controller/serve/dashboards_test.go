@@ -102,13 +102,15 @@ func dashboardExpressions(t *testing.T) (out []string) {
 	return out
 }
 
-// Prometheus accepts the rules, where promtool is installed.
+// Prometheus accepts the rules, and they fire when they should, where promtool is installed.
 func TestPromtoolAcceptsTheAlerts(t *testing.T) {
 	t.Parallel()
 	promtool, err := exec.LookPath("promtool")
 	if err != nil {
 		t.Skip(err)
 	}
-	out, err := exec.CommandContext(t.Context(), promtool, "check", "rules", "../../../deploy/prometheus/alerts.yaml").CombinedOutput() //nolint:gosec // a program of the system
-	require.NoError(t, err, string(out))
+	for _, args := range [][]string{{"check", "rules", "../../../deploy/prometheus/alerts.yaml"}, {"test", "rules", "testdata/alerts_test.yaml"}} {
+		out, err := exec.CommandContext(t.Context(), promtool, args...).CombinedOutput() //nolint:gosec // a program of the system
+		require.NoError(t, err, string(out))
+	}
 }

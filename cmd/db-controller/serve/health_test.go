@@ -245,7 +245,7 @@ func waited(t *testing.T, timeout time.Duration, checks []check) (took time.Dura
 	return took, lines, result
 }
 
-// A start that takes long says why, every few seconds, and ends with the same reasons.
+// A start that takes long says why in one line, and ends with the same reasons.
 func TestAStartWaitsForItsChecks(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -255,8 +255,8 @@ func TestAStartWaitsForItsChecks(t *testing.T) {
 	}{
 		{0, time.Minute, 0, 0, ""},
 		{3 * time.Second, time.Minute, 3 * time.Second, 0, ""},
-		{16 * time.Second, time.Minute, 16 * time.Second, 3, ""},
-		{time.Hour, 12 * time.Second, 12 * time.Second, 2, "not ready after 12s (--start-timeout): postgres: away; the registry does not answer"},
+		{16 * time.Second, time.Minute, 16 * time.Second, 1, ""},
+		{time.Hour, 12 * time.Second, 12 * time.Second, 1, "not ready after 12s (--start-timeout): postgres: away; the registry does not answer"},
 	} {
 		var began time.Time
 		took, lines, result := waited(t, c.timeout, []check{{name: "fine", run: passes}, {name: "postgres", run: func(context.Context) error {
@@ -276,6 +276,23 @@ func TestAStartWaitsForItsChecks(t *testing.T) {
 		require.InDelta(t, c.want, took, float64(200*time.Millisecond))
 		require.Equal(t, c.lines, lines, "lines of the log of a start that takes %s", c.after)
 	}
+}
+
+// The log has a line when what a process waits for changes, not for each try.
+func TestAStartLogsWhatItWaitsForWhenThatChanges(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		core, logs := observer.New(zap.InfoLevel)
+		w := newStartWait(time.Minute, zap.New(core))
+		for _, reason := range []string{"postgres: dial 1", "postgres: dial 2", "registered: no answer 1", "registered: no answer 2", "postgres: dial 3"} {
+			require.NoError(t, w.pause(t.Context(), 6*time.Second, reason))
+		}
+		var said []any
+		for _, line := range logs.All() {
+			said = append(said, line.ContextMap()["for"].([]any)[0])
+		}
+		require.Equal(t, []any{"postgres: dial 1", "registered: no answer 1", "postgres: dial 3"}, said)
+	})
 }
 
 func TestAnInterruptedStartIsNoFailure(t *testing.T) {

@@ -2,6 +2,7 @@ package serve
 
 import (
 	"cmp"
+	"maps"
 	"regexp"
 	"slices"
 	"sync"
@@ -26,9 +27,6 @@ type metrics struct {
 	errors  *prometheus.CounterVec
 	seconds *prometheus.HistogramVec
 	resets  *prometheus.CounterVec
-	primed  *prometheus.GaugeVec
-	objects *prometheus.GaugeVec
-	priming *prometheus.GaugeVec
 
 	failures failures
 
@@ -47,9 +45,14 @@ type metrics struct {
 type watchKey struct{ watch, deployment string }
 
 type watchState struct {
-	primed bool
-	heard  time.Time
-	lost   int64
+	primed  bool
+	objects int           // of the last snapshot
+	took    time.Duration // of the last snapshot; zero before the first
+	began   time.Time
+	heard   time.Time // zero before the first message
+	lost    int64
+	// ended: it is forgotten once the database can be read. Until then it may have ended because the database is away, and its lag grows.
+	ended bool
 }
 
 // liveHeap is go_gc_heap_live_bytes: the memory that the last garbage collection left.
@@ -72,16 +75,13 @@ func newMetrics(registry *prometheus.Registry, store *shadow.Store) *metrics {
 			Name: "dbcontroller_handler_seconds", Help: "Duration of a run of a handler.",
 			Buckets: prometheus.ExponentialBuckets(0.0005, 4, 10),
 		}, []string{"handler"}),
-		resets:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "dbcontroller_watch_lost_total", Help: "Watches that ended and were opened again."}, []string{"watch", "deployment"}),
-		primed:  prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "dbcontroller_watch_primed", Help: "Whether a watch has reached its end of snapshot."}, []string{"watch", "deployment"}),
-		objects: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "dbcontroller_watch_snapshot_objects", Help: "Objects in the last snapshot of a watch."}, []string{"watch", "deployment"}),
-		priming: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "dbcontroller_watch_snapshot_seconds", Help: "Duration of the last snapshot of a watch."}, []string{"watch", "deployment"}),
+		resets: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "dbcontroller_watch_lost_total", Help: "Watches that ended and were opened again."}, []string{"watch", "deployment"}),
 	}
 	m.differences = prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "dbcontroller_audit_differences", Help: "Differences that the last audit found, by kind."}, []string{"kind"})
 	m.unaudited = prometheus.NewGauge(prometheus.GaugeOpts{Name: "dbcontroller_audit_unreachable_deployments", Help: "Deployments that did not answer the last audit."})
 	m.auditedBodies = prometheus.NewCounter(prometheus.CounterOpts{Name: "dbcontroller_audited_bodies_total", Help: "Bodies from which audits have derived references."})
 	registry.MustRegister(m.differences, m.unaudited, m.auditedBodies)
-	registry.MustRegister(m.batches, m.items, m.errors, m.seconds, m.resets, m.primed, m.objects, m.priming, &cachedCollector{Collector: m})
+	registry.MustRegister(m.batches, m.items, m.errors, m.seconds, m.resets, &cachedCollector{Collector: m})
 	return m
 }
 
@@ -98,34 +98,17 @@ func (m *metrics) HandlerRan(handler string, d schema.DeploymentID, items int, t
 
 // WatchPrimed is constraint.Observer.
 func (m *metrics) WatchPrimed(watch string, d schema.DeploymentID, p constraint.Primed) {
-	if p.Ended {
-		m.forget(watch, d)
-		return
-	}
-	m.mu.Lock()
-	w := m.watch(watch, d)
-	if w.primed = p.Done; !p.Done {
-		w.lost++
-	}
-	m.mu.Unlock()
-	if !p.Done {
-		m.resets.WithLabelValues(watch, d.String()).Inc()
-		m.primed.WithLabelValues(watch, d.String()).Set(0)
-		return
-	}
-	m.primed.WithLabelValues(watch, d.String()).Set(1)
-	m.objects.WithLabelValues(watch, d.String()).Set(float64(p.Objects))
-	m.priming.WithLabelValues(watch, d.String()).Set(p.Took.Seconds())
-}
-
-// forget removes the series of a watch, except the counter of its losses.
-func (m *metrics) forget(watch string, d schema.DeploymentID) {
-	for _, gauge := range []*prometheus.GaugeVec{m.primed, m.objects, m.priming} {
-		gauge.DeleteLabelValues(watch, d.String())
-	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	delete(m.watches, watchKey{watch, d.String()})
+	w := m.watch(watch, d)
+	w.primed, w.ended = p.Done, p.Ended
+	switch {
+	case p.Done:
+		w.objects, w.took = p.Objects, p.Took
+	case !p.Began && !p.Ended:
+		w.lost++
+		m.resets.WithLabelValues(watch, d.String()).Inc()
+	}
 }
 
 // WatchHeard is constraint.Observer.
@@ -139,9 +122,16 @@ func (m *metrics) WatchHeard(watch string, d schema.DeploymentID) {
 func (m *metrics) watch(name string, d schema.DeploymentID) *watchState {
 	key := watchKey{name, d.String()}
 	if m.watches[key] == nil {
-		m.watches[key] = &watchState{}
+		m.watches[key] = &watchState{began: time.Now()}
 	}
 	return m.watches[key]
+}
+
+// forgetEnded forgets the watches that have ended, except the counters of their losses.
+func (m *metrics) forgetEnded() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	maps.DeleteFunc(m.watches, func(_ watchKey, w *watchState) bool { return w.ended })
 }
 
 // watchList is for the status of the deployment.
@@ -149,6 +139,9 @@ func (m *metrics) watchList() (out []service.Watch) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for k, w := range m.watches {
+		if w.ended {
+			continue
+		}
 		out = append(out, service.Watch{Name: k.watch, Deployment: k.deployment, Primed: w.primed, Heard: w.heard, Lost: w.lost})
 	}
 	slices.SortFunc(out, func(a, b service.Watch) int {

@@ -14,7 +14,10 @@ import (
 var (
 	outstandingDesc = prometheus.NewDesc("dbcontroller_outstanding_work", "Pieces of outstanding work, by group and deployment.", []string{"group", "deployment"}, nil)
 	oldestDesc      = prometheus.NewDesc("dbcontroller_outstanding_work_oldest_seconds", "Age of the oldest piece of outstanding work.", []string{"group", "deployment"}, nil)
-	lagDesc         = prometheus.NewDesc("dbcontroller_watch_lag_seconds", "Time since the last message of a watch; an idle watch sends one every five seconds.", []string{"watch", "deployment"}, nil)
+	lagDesc         = prometheus.NewDesc("dbcontroller_watch_lag_seconds", "Time since the last message of a watch, or since its start before the first; an idle watch sends one every five seconds.", []string{"watch", "deployment"}, nil)
+	primedDesc      = prometheus.NewDesc("dbcontroller_watch_primed", "Whether a watch has reached its end of snapshot.", []string{"watch", "deployment"}, nil)
+	objectsDesc     = prometheus.NewDesc("dbcontroller_watch_snapshot_objects", "Objects in the last snapshot of a watch; no series before the first.", []string{"watch", "deployment"}, nil)
+	primingDesc     = prometheus.NewDesc("dbcontroller_watch_snapshot_seconds", "Duration of the last snapshot of a watch; no series before the first.", []string{"watch", "deployment"}, nil)
 	epochDesc       = prometheus.NewDesc("dbcontroller_epoch", "Number of epochs of the database; more than one after a failover or a restore.", nil, nil)
 	unconfirmedDesc = prometheus.NewDesc("dbcontroller_unconfirmed_deployments", "Deployments that have not confirmed their references in the current epoch; nothing is deleted until they have.", nil, nil)
 	danglingDesc    = prometheus.NewDesc("dbcontroller_dangling_references", "References whose targets do not exist any more; a person decides.", nil, nil)
@@ -74,7 +77,7 @@ func (r *readings) read(ctx context.Context, store *shadow.Store) bool {
 // Describe is prometheus.Collector.
 func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		outstandingDesc, oldestDesc, lagDesc, upDesc, epochDesc, unconfirmedDesc, danglingDesc, shardsDesc, delegationsDesc, attachedDesc, delegatedDesc, auditedAtDesc, runningDesc, leftDesc, pausedDesc,
+		outstandingDesc, oldestDesc, lagDesc, primedDesc, objectsDesc, primingDesc, upDesc, epochDesc, unconfirmedDesc, danglingDesc, shardsDesc, delegationsDesc, attachedDesc, delegatedDesc, auditedAtDesc, runningDesc, leftDesc, pausedDesc,
 	} {
 		ch <- d
 	}
@@ -87,6 +90,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	up := 0.0
 	if m.last.read(ctx, m.store) {
 		up = 1
+		m.forgetEnded()
 	}
 	ch <- prometheus.MustNewConstMetric(upDesc, prometheus.GaugeValue, up)
 	ch <- prometheus.MustNewConstMetric(delegatedDesc, prometheus.CounterValue, float64(m.store.DelegatedWrites()))
@@ -139,8 +143,21 @@ func (m *metrics) collectTimes(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(auditedAtDesc, prometheus.GaugeValue, float64(m.auditedAt.Unix()))
 	}
 	for k, w := range m.watches {
-		if !w.heard.IsZero() {
-			ch <- prometheus.MustNewConstMetric(lagDesc, prometheus.GaugeValue, time.Since(w.heard).Seconds(), k.watch, k.deployment)
+		gauge := func(d *prometheus.Desc, v float64) {
+			ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, k.watch, k.deployment)
+		}
+		since, primed := w.heard, 0.0
+		if since.IsZero() {
+			since = w.began
+		}
+		if w.primed {
+			primed = 1
+		}
+		gauge(lagDesc, time.Since(since).Seconds())
+		gauge(primedDesc, primed)
+		if w.took > 0 {
+			gauge(objectsDesc, float64(w.objects))
+			gauge(primingDesc, w.took.Seconds())
 		}
 	}
 }

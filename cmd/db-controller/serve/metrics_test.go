@@ -2,7 +2,9 @@ package serve
 
 import (
 	"errors"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -17,41 +19,63 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
-// watched lists the gauges of watches; counters are never removed.
+// watched lists the gauges of watches.
 func watched(t *testing.T, m *metrics) (names []string) {
 	t.Helper()
-	m.mu.Lock()
-	for key := range m.watches {
-		names = append(names, "lag "+key.deployment)
-	}
-	m.mu.Unlock()
-	for name, vec := range map[string]*prometheus.GaugeVec{"primed ": m.primed, "objects ": m.objects, "seconds ": m.priming} {
-		r := prometheus.NewRegistry()
-		assert.NoError(t, r.Register(vec))
-		families, err := r.Gather()
-		assert.NoError(t, err)
-		for _, f := range families {
-			for _, s := range f.GetMetric() {
-				names = append(names, name+s.GetLabel()[0].GetValue())
-			}
-		}
+	ch := make(chan prometheus.Metric, 20)
+	m.collectTimes(ch)
+	close(ch)
+	for metric := range ch {
+		var out dto.Metric
+		assert.NoError(t, metric.Write(&out))
+		name := describes.FindStringSubmatch(metric.Desc().String())[1]
+		names = append(names, strings.TrimPrefix(name, "dbcontroller_watch_")+" "+out.GetLabel()[0].GetValue())
 	}
 	return names
 }
 
 // A watch that has ended for good, because its deployment was removed or another process took over its shards, has no gauges:
-// its lag would grow for ever, and it would stay primed.
-func TestAWatchThatHasEndedHasNoMetrics(t *testing.T) {
+// its lag would grow for ever, and it would stay primed. While the database is away watches end with the lease of the process:
+// their series stay, and the lag grows.
+func TestAWatchThatHasEndedHasNoMetricsOnceTheDatabaseIsRead(t *testing.T) {
 	m := newMetrics(prometheus.NewRegistry(), nil)
 	here, there := schema.DeploymentID{Service: "a.example.com", Region: "us-west2"}, schema.DeploymentID{Service: "a.example.com", Region: "eastus2"}
 	for _, d := range []schema.DeploymentID{here, there} {
+		m.WatchPrimed("deletions", d, constraint.Primed{Began: true})
 		m.WatchHeard("deletions", d)
-		m.WatchPrimed("deletions", d, constraint.Primed{Done: true, Objects: 1})
+		m.WatchPrimed("deletions", d, constraint.Primed{Done: true, Objects: 1, Took: time.Second})
 	}
 	m.WatchPrimed("deletions", there, constraint.Primed{}) // lost, and opened again
 	assert.Len(t, watched(t, m), 8)
 	m.WatchPrimed("deletions", there, constraint.Primed{Ended: true})
-	assert.ElementsMatch(t, []string{"lag " + here.String(), "primed " + here.String(), "objects " + here.String(), "seconds " + here.String()}, watched(t, m))
+	assert.Len(t, watched(t, m), 8, "the database is away")
+	assert.Len(t, m.watchList(), 1, "the status has only watches that run")
+	m.forgetEnded()
+	assert.ElementsMatch(t, []string{"lag_seconds " + here.String(), "primed " + here.String(), "snapshot_objects " + here.String(), "snapshot_seconds " + here.String()}, watched(t, m))
+	m.WatchPrimed("deletions", here, constraint.Primed{Ended: true})
+	m.WatchPrimed("deletions", here, constraint.Primed{Began: true})
+	m.forgetEnded()
+	assert.Len(t, watched(t, m), 4, "it began again")
+}
+
+// A watch that has never been answered has a lag from its start: an alert sees that it is missing.
+func TestAWatchHasALagFromItsStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMetrics(prometheus.NewRegistry(), nil)
+		m.WatchPrimed("deletions", schema.DeploymentID{Service: "a.example.com", Region: "eastus2"}, constraint.Primed{Began: true})
+		time.Sleep(time.Minute)
+		m.WatchPrimed("deletions", schema.DeploymentID{Service: "a.example.com", Region: "eastus2"}, constraint.Primed{}) // the stream could not be opened
+		ch := make(chan prometheus.Metric, 20)
+		m.collectTimes(ch)
+		close(ch)
+		values := map[string]float64{}
+		for metric := range ch {
+			var out dto.Metric
+			assert.NoError(t, metric.Write(&out))
+			values[describes.FindStringSubmatch(metric.Desc().String())[1]] = out.GetGauge().GetValue()
+		}
+		assert.Equal(t, map[string]float64{"dbcontroller_watch_lag_seconds": 60, "dbcontroller_watch_primed": 0}, values)
+	})
 }
 
 // A database that is away makes no series vanish: alerts on them would end.

@@ -18,14 +18,18 @@ import (
 // errInterrupted says that the context ended while a process waited to become ready.
 var errInterrupted = errors.New("interrupted during the start")
 
-// startWait bounds the waiting at the start of a process. It logs the reasons at once, and again every few
-// seconds; after the timeout the start fails with the same reasons, so that a supervisor can see them and start the process
-// again.
+// startWait bounds the waiting at the start of a process. It logs what the process waits for when that changes; after the
+// timeout the start fails with the reasons, so that a supervisor can see them and start the process again.
 type startWait struct {
-	timeout       time.Duration // --start-timeout
-	began, logged time.Time
-	log           *zap.Logger
+	timeout time.Duration // --start-timeout
+	began   time.Time
+	quiet   time.Time // no log line before: a start may take its usual time
+	logged  string    // what the last log line was about
+	log     *zap.Logger
 }
+
+// usual is the time that a start takes whose database and registry answer.
+const usual = 5 * time.Second
 
 func newStartWait(timeout time.Duration, log *zap.Logger) *startWait {
 	return &startWait{timeout: timeout, began: time.Now(), log: log}
@@ -40,8 +44,8 @@ func (w *startWait) pause(ctx context.Context, pause time.Duration, reasons ...s
 	switch {
 	case time.Since(w.began) > w.timeout:
 		return fmt.Errorf("not ready after %s (--start-timeout): %s", w.timeout, strings.Join(reasons, "; "))
-	case time.Since(w.logged) > 5*time.Second:
-		w.logged = time.Now()
+	case w.logged != about(reasons) && !time.Now().Before(w.quiet):
+		w.logged = about(reasons)
 		w.log.Info("waiting to be ready", zap.Strings("for", reasons), zap.Duration("gives_up_in_seconds", (w.timeout-time.Since(w.began)).Round(time.Second)))
 	}
 	select {
@@ -50,6 +54,16 @@ func (w *startWait) pause(ctx context.Context, pause time.Duration, reasons ...s
 	case <-time.After(pause):
 		return nil
 	}
+}
+
+// about returns what the reasons are about: their texts differ at each try, by ports and request ids.
+func about(reasons []string) string {
+	var names []string
+	for _, r := range reasons {
+		name, _, _ := strings.Cut(r, ":")
+		names = append(names, name)
+	}
+	return strings.Join(names, ", ")
 }
 
 // database calls use, which works with the database, and repeats it while the database is unavailable.
@@ -92,7 +106,7 @@ func refused(err error) bool {
 
 // checks waits until all checks pass for the first time. problem returns a further reason, or nothing.
 func (w *startWait) checks(ctx context.Context, checks []check, problem func() string) error {
-	w.logged = time.Now() // no log line about a start that takes its usual time
+	w.quiet = time.Now().Add(usual)
 	for {
 		var reasons []string
 		for _, c := range checks {
