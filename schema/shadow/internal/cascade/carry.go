@@ -17,6 +17,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
 	"github.com/db-controller/db-controller/schema/shadow/internal/plan"
 	"github.com/db-controller/db-controller/schema/shadow/internal/rows"
 )
@@ -90,7 +91,7 @@ func (s *Actor) CarryOutAnd(ctx context.Context, tx pgx.Tx, d Decision, also *pg
 	c, v := d.Closure, d.Verdict
 	gone, names, b := rowsOf(d), s.memberNames(c), &pgx.Batch{}
 	carried := s.statements(d)
-	if err := s.rows.Take(ctx, tx, gone); err != nil {
+	if err := s.rows.Take(ctx, tx, gone, d.recovered.Behind); err != nil {
 		return err
 	}
 	attached := s.rows.Any(gone)
@@ -178,8 +179,8 @@ WHERE r.holder_id = i.holder_id AND r.field_id = i.field_id AND r.target_id = i.
 
 var (
 	selectBodiesSQL = db.Codes(`
-SELECT s.id, s.kind_id, s.name, r.body
-FROM dbcontroller.shadow s JOIN dbcontroller.resource r USING (id)
+SELECT s.id, s.kind_id, s.name, r.body, ` + gate.RunningColumns + `
+FROM dbcontroller.shadow s JOIN dbcontroller.resource r USING (id) CROSS JOIN dbcontroller.meta m
 WHERE s.id = ANY ($1) AND s.state = {active}`)
 
 	writeBodiesSQL = db.Codes(`
@@ -196,7 +197,8 @@ WITH i AS (
 )
 
 // Unset removes the references' values from the holders' bodies. The holders' shadows are locked, so that no concurrent
-// update is lost (I10). The edges are sorted by holder.
+// update is lost (I10). The edges are sorted by holder. It fails with ErrAborted when another process has switched the version: bodies of
+// that version may have values that this one does not take for the target's name.
 func (s *Actor) Unset(ctx context.Context, tx pgx.Tx, edges []plan.Edge, target nameOf) error {
 	if len(edges) == 0 {
 		return nil
@@ -208,12 +210,19 @@ func (s *Actor) Unset(ctx context.Context, tx pgx.Tx, edges []plan.Edge, target 
 		byHolder[e.HolderID] = append(byHolder[e.HolderID], e)
 		holders, fields, targets = append(holders, e.HolderID), append(fields, e.FieldID), append(targets, e.TargetID)
 	}
+	v, err := s.Current()
+	if err != nil {
+		return err
+	}
 	rows, err := tx.Query(ctx, selectBodiesSQL, holders)
 	if err != nil {
 		return fmt.Errorf("read bodies to unset: %w", err)
 	}
 	before, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (h unsetHolder, err error) {
-		err = row.Scan(&h.id, &h.kind, &h.name, &h.body)
+		var stored gate.Running
+		if err = row.Scan(append([]any{&h.id, &h.kind, &h.name, &h.body}, stored.Into()...)...); err == nil {
+			err = s.gate.CheckVersion(v, stored)
+		}
 		return h, err
 	})
 	if err != nil {
@@ -222,7 +231,7 @@ func (s *Actor) Unset(ctx context.Context, tx pgx.Tx, edges []plan.Edge, target 
 	ids, bodies := make([]int64, len(before)), make([]string, len(before))
 	for i, h := range before {
 		ids[i] = h.id
-		if bodies[i], err = s.withoutValues(ctx, tx, h, byHolder[h.id], target); err != nil {
+		if bodies[i], err = s.withoutValues(ctx, tx, v, h, byHolder[h.id], target); err != nil {
 			return fmt.Errorf("unset in %s: %w", h.name, err)
 		}
 	}
@@ -245,11 +254,7 @@ type unsetHolder struct {
 	body []byte
 }
 
-func (s *Actor) withoutValues(ctx context.Context, tx pgx.Tx, h unsetHolder, edges []plan.Edge, target nameOf) (string, error) {
-	v, err := s.Current()
-	if err != nil {
-		return "", err
-	}
+func (s *Actor) withoutValues(ctx context.Context, tx pgx.Tx, v *db.Version, h unsetHolder, edges []plan.Edge, target nameOf) (string, error) {
 	kind, err := s.Names.KindOf(ctx, tx, h.kind)
 	if err != nil {
 		return "", err
@@ -414,7 +419,7 @@ func (s *Actor) unsetRows(ctx context.Context, tx pgx.Tx, holders []unsetHolder,
 			names[k] = append(names[k], h.name)
 		}
 	}
-	if err := s.rows.Take(ctx, tx, keys); err != nil {
+	if err := s.rows.Take(ctx, tx, keys, false); err != nil {
 		return err
 	}
 	for k, of := range names {

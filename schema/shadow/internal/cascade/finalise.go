@@ -58,14 +58,14 @@ func (s *Actor) finaliseOnce(ctx context.Context, seqs []int64) (removed int, mo
 			}
 		}
 		removed = len(looked.Free) // each of them is locked: it was in DELETING before, and its work there
-		return s.removeLooked(ctx, tx, seqs, looked)
+		return s.removeLooked(ctx, tx, seqs, looked, recovered.Behind)
 	})
 	return removed, more, err
 }
 
 // removeLooked removes resources that nothing holds any more, hides others, and ends the work.
-func (s *Actor) removeLooked(ctx context.Context, tx pgx.Tx, seqs []int64, looked *target.Looked) error {
-	last, err := s.finalRows(ctx, tx, looked.Free)
+func (s *Actor) removeLooked(ctx context.Context, tx pgx.Tx, seqs []int64, looked *target.Looked, behind bool) error {
+	last, err := s.finalRows(ctx, tx, looked.Free, behind)
 	if err != nil {
 		return err
 	}

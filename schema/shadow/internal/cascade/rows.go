@@ -16,8 +16,8 @@ import (
 )
 
 // finalRows returns the rows that still exist of resources that are about to be removed: those that had blockers when they were marked.
-func (s *Actor) finalRows(ctx context.Context, tx pgx.Tx, ids []int64) ([]rows.Key, error) {
-	if err := s.rows.Refresh(ctx, tx); err != nil || len(s.rows.Tables()) == 0 || len(ids) == 0 {
+func (s *Actor) finalRows(ctx context.Context, tx pgx.Tx, ids []int64, behind bool) ([]rows.Key, error) {
+	if err := s.rows.Refresh(ctx, tx, behind); err != nil || len(s.rows.Tables()) == 0 || len(ids) == 0 {
 		return nil, err
 	}
 	found, err := tx.Query(ctx, `

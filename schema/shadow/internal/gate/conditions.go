@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -93,7 +94,7 @@ const (
 
 	recoveredSQL = `
 SELECT ` + PresentSQL + `, NOT m.awaiting AND NOT EXISTS (SELECT FROM dbcontroller.deployment d WHERE ` + AwaitedSQL + `),
-    EXISTS (SELECT FROM dbcontroller.deployment d WHERE d.id = $1 AND d.paused)
+    EXISTS (SELECT FROM dbcontroller.deployment d WHERE d.id = $1 AND d.paused), ` + RunningColumns + `
 FROM dbcontroller.meta m`
 )
 
@@ -110,6 +111,9 @@ func (s *Gate) CheckRecovered(ctx context.Context, tx pgx.Tx) error {
 
 // Recovered is the answer to QueueRecovered.
 type Recovered struct {
+	// Behind: the database runs another version than this process.
+	Behind bool
+
 	store           *Gate
 	present         *EpochCheck
 	settled, paused bool
@@ -120,7 +124,11 @@ type Recovered struct {
 func (s *Gate) QueueRecovered(tx pgx.Tx, b *pgx.Batch) *Recovered {
 	r := &Recovered{store: s, present: s.Present(tx)}
 	b.Queue(recoveredSQL, s.SelfID).QueryRow(func(row pgx.Row) error {
-		return row.Scan(append(r.present.Columns(), &r.settled, &r.paused)...)
+		var stored Running
+		err := row.Scan(slices.Concat(r.present.Columns(), []any{&r.settled, &r.paused}, stored.Into())...)
+		v := s.Version.Load()
+		r.Behind = v == nil || err == nil && s.CheckVersion(v, stored) != nil
+		return err
 	})
 	return r
 }

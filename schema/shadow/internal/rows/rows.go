@@ -39,8 +39,9 @@ func (s *Rows) Load(ctx context.Context) error { return s.load(ctx, s.Pool) }
 
 // Refresh reads which tables are attached in a transaction that may delete or change rows: a process that has just started, or has not
 // noticed an attach or a detach of the last seconds, would leave rows behind, or delete rows that are nobody's business any more.
-func (s *Rows) Refresh(ctx context.Context, tx pgx.Tx) error {
-	if v := s.Version.Load(); (v == nil || !v.Tables) && len(s.Tables()) == 0 {
+// behind: the database runs another version than this process, so that it may have tables although this version has none.
+func (s *Rows) Refresh(ctx context.Context, tx pgx.Tx, behind bool) error {
+	if v := s.Version.Load(); !behind && (v == nil || !v.Tables) && len(s.Tables()) == 0 {
 		return nil
 	}
 	return s.load(ctx, tx)
@@ -364,8 +365,8 @@ WHERE NOT c.missing`
 
 // Take reads which tables are attached, locks those rows that a deletion will change, and fails with ErrBehind when one of them has
 // changed since it was read: it may refer to another target by now, or belong to a new resource of the same name.
-func (s *Rows) Take(ctx context.Context, tx pgx.Tx, keys []Key) error {
-	if err := s.Refresh(ctx, tx); err != nil {
+func (s *Rows) Take(ctx context.Context, tx pgx.Tx, keys []Key, behind bool) error {
+	if err := s.Refresh(ctx, tx, behind); err != nil {
 		return err
 	}
 	err := s.each(keys, func(t *Table, names []string) error {
