@@ -23,7 +23,8 @@ import (
 // The blockades of the targets, except the excused ones.
 const selectBlockadesSQL = `
 SELECT b.target_id, t.uid, b.attempt, b.holder_uid, b.field_id, b.deployment_id, b.holder_name, t.name, b.behaviour,
-       b.expires_at IS NOT NULL, COALESCE(` + db.ExpiredSQL + `@ttl::interval), true)
+       b.expires_at IS NOT NULL, COALESCE(` + db.ExpiredSQL + `@ttl::interval), true),
+       EXISTS (SELECT FROM dbcontroller.decommissioned d WHERE d.deployment_id = b.deployment_id)
 FROM dbcontroller.blockade b JOIN dbcontroller.shadow t ON t.id = b.target_id
 LEFT JOIN unnest(@attempts::uuid[], @holders::uuid[], @fields::int[]) AS e (attempt, holder_uid, field_id)
     ON e.attempt = b.attempt AND e.holder_uid = b.holder_uid AND e.field_id = b.field_id
@@ -66,6 +67,7 @@ type blockade struct {
 	deployment schema.DeploymentID
 	behaviour  schema.Behaviour
 	tentative  bool
+	passes     bool // its deployment is decommissioned: it is about to be removed
 	fieldID    int32
 	depID      int32
 }
@@ -198,7 +200,7 @@ func (s *Deleter) queueBlockades(batch *pgx.Batch, targets []int64, limit int, a
 
 func scanBlockade(row pgx.CollectableRow) (b blockade, err error) {
 	k := &b.question.Key
-	err = row.Scan(&b.targetID, &k.TargetUID, &k.Attempt, &k.HolderUID, &b.fieldID, &b.depID, &b.holder.Name, &b.target.Name, &b.behaviour, &b.tentative, &b.question.Expired)
+	err = row.Scan(&b.targetID, &k.TargetUID, &k.Attempt, &k.HolderUID, &b.fieldID, &b.depID, &b.holder.Name, &b.target.Name, &b.behaviour, &b.tentative, &b.question.Expired, &b.passes)
 	return b, err
 }
 
@@ -339,18 +341,22 @@ func (b blockade) reference() peer.Holder {
 }
 
 // askAll resolves blockades at all holders' deployments concurrently, and recalls the rights among them. Each call has half of the
-// remaining time.
+// remaining time. Blockades of decommissioned deployments are waited for: nobody is asked.
 func (s *Deleter) askAll(ctx context.Context, blockades []blockade, mode peer.RecallMode) *asked {
 	type asking struct {
 		deployment schema.DeploymentID
 		rights     bool
 	}
+	a := &asked{}
 	by := map[asking][]blockade{}
 	for _, b := range blockades {
+		if b.passes {
+			a.undecided = append(a.undecided, b)
+			continue
+		}
 		k := asking{b.deployment, b.ofRight()}
 		by[k] = append(by[k], b)
 	}
-	a := &asked{}
 	var wg sync.WaitGroup
 	var mu sync.Mutex // of a
 	for k, blockades := range by {
