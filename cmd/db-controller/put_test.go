@@ -125,6 +125,16 @@ func TestWhatIsPrintedCanBePut(t *testing.T) {
 	}
 }
 
+// Documents are separated by a line, which may also be the first and the last one.
+func TestEmptyDocumentsOfAFileAreIgnored(t *testing.T) {
+	t.Parallel()
+	served := &written{}
+	at := []string{"--context", stub.New(t, stub.Services{Resources: served}).Context}
+	got := commandWith(t, "---\nname: "+acmeName+"\n---\n---\n# nothing\n", append(at, "put", "-f", "-")...)
+	require.Zero(t, got.code, got.errOut)
+	require.Len(t, served.writes, 1)
+}
+
 func TestMistakesInAFileOfResourcesAreNamedWithTheirLines(t *testing.T) {
 	t.Parallel()
 	for text, says := range map[string]string{

@@ -70,6 +70,9 @@ func parseResources(file string, raw []byte) ([]givenResource, error) {
 			nodes = nodes[0].Content
 		}
 		for _, node := range nodes {
+			if node.Tag == "!!null" {
+				continue // an empty document, as after a last ---
+			}
 			at := fmt.Sprintf("%s:%d", file, node.Line)
 			r, err := parseResource(node)
 			if err != nil {
