@@ -152,6 +152,39 @@ func TestErrorsHaveTheirHTTPCodes(t *testing.T) {
 	require.Empty(t, s.calls)
 }
 
+// The document says what it is about, how callers prove who they are, and what each route does; its tags have routes.
+func TestTheDocumentDescribesItself(t *testing.T) {
+	t.Parallel()
+	var document struct {
+		Info                struct{ Title, Version, Description string }
+		Tags                []struct{ Name, Description string }
+		Security            []map[string][]string
+		SecurityDefinitions map[string]struct{ In, Name string }
+		Paths               map[string]map[string]struct {
+			Summary string
+			Tags    []string
+		}
+	}
+	require.NoError(t, json.Unmarshal(openapi, &document))
+	require.Equal(t, "db-controller", document.Info.Title)
+	require.Equal(t, "v1", document.Info.Version)
+	require.NotEmpty(t, document.Info.Description)
+	require.Len(t, document.Security, 1)
+	require.Equal(t, "Authorization", document.SecurityDefinitions["bearer"].Name)
+	used := map[string]bool{}
+	for path, methods := range document.Paths {
+		for method, o := range methods {
+			require.NotEmpty(t, o.Summary, "%s %s", method, path)
+			used[o.Tags[0]] = true
+		}
+	}
+	require.Len(t, used, len(document.Tags))
+	for _, tag := range document.Tags {
+		require.NotEmpty(t, tag.Description)
+		require.True(t, used[tag.Name], tag.Name)
+	}
+}
+
 // The document is for programs that have no token yet.
 func TestTheDocumentNeedsNoToken(t *testing.T) {
 	t.Parallel()

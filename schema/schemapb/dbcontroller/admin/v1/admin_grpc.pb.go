@@ -64,6 +64,7 @@ type AdminServiceClient interface {
 	// Pause stops deletions here until Resume: all of them, or the work here for deletions of another deployment. References are written
 	// and released meanwhile. With a handler it stops this handler, in each process within a second. A repetition changes nothing.
 	Pause(ctx context.Context, in *PauseRequest, opts ...grpc.CallOption) (*PauseResponse, error)
+	// Resume ends a pause: what has waited goes on at once. A repetition changes nothing.
 	Resume(ctx context.Context, in *ResumeRequest, opts ...grpc.CallOption) (*ResumeResponse, error)
 	// Retry ends the back-off of failed work in every process of the deployment: of the work of a resource, of the work for another
 	// deployment, or of all work. A repetition tries again.
@@ -264,6 +265,7 @@ type AdminServiceServer interface {
 	// Pause stops deletions here until Resume: all of them, or the work here for deletions of another deployment. References are written
 	// and released meanwhile. With a handler it stops this handler, in each process within a second. A repetition changes nothing.
 	Pause(context.Context, *PauseRequest) (*PauseResponse, error)
+	// Resume ends a pause: what has waited goes on at once. A repetition changes nothing.
 	Resume(context.Context, *ResumeRequest) (*ResumeResponse, error)
 	// Retry ends the back-off of failed work in every process of the deployment: of the work of a resource, of the work for another
 	// deployment, or of all work. A repetition tries again.

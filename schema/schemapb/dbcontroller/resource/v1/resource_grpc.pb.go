@@ -43,9 +43,11 @@ const (
 // ResourceService is for users of a deployment's resources. Every deployment of a service serves all regions: it forwards
 // requests for another region there, with the identity of the caller.
 type ResourceServiceClient interface {
+	// GetResource returns one resource; NOT_FOUND if there is none.
 	GetResource(ctx context.Context, in *GetResourceRequest, opts ...grpc.CallOption) (*Resource, error)
 	// BatchGetResources returns resources in the order of the names; NOT_FOUND if one is missing.
 	BatchGetResources(ctx context.Context, in *BatchGetResourcesRequest, opts ...grpc.CallOption) (*BatchGetResourcesResponse, error)
+	// ListResources returns the resources of one deployment by pages.
 	ListResources(ctx context.Context, in *ListResourcesRequest, opts ...grpc.CallOption) (*ListResourcesResponse, error)
 	// CreateResource fails with ALREADY_EXISTS if a resource of this name exists.
 	CreateResource(ctx context.Context, in *CreateResourceRequest, opts ...grpc.CallOption) (*Resource, error)
@@ -255,9 +257,11 @@ type ResourceService_WatchResourcesClient = grpc.ServerStreamingClient[WatchReso
 // ResourceService is for users of a deployment's resources. Every deployment of a service serves all regions: it forwards
 // requests for another region there, with the identity of the caller.
 type ResourceServiceServer interface {
+	// GetResource returns one resource; NOT_FOUND if there is none.
 	GetResource(context.Context, *GetResourceRequest) (*Resource, error)
 	// BatchGetResources returns resources in the order of the names; NOT_FOUND if one is missing.
 	BatchGetResources(context.Context, *BatchGetResourcesRequest) (*BatchGetResourcesResponse, error)
+	// ListResources returns the resources of one deployment by pages.
 	ListResources(context.Context, *ListResourcesRequest) (*ListResourcesResponse, error)
 	// CreateResource fails with ALREADY_EXISTS if a resource of this name exists.
 	CreateResource(context.Context, *CreateResourceRequest) (*Resource, error)
