@@ -1,6 +1,7 @@
 // Package recovery models the recovery of a deployment whose database was restored, with a registry whose database may have been
 // restored as well: whom the registry names, whom the deployment waits for, and which databases it believes; and how an older copy is
-// noticed that nobody has announced. One target, which two deployments refer to by BLOCK references, stands for all.
+// noticed that nobody has announced. One target, which two deployments refer to by BLOCK references, stands for all. HolderWorld models the restores
+// of a holder's deployment by itself.
 //
 // It models docs/protocol.md and not the implementation: the other tests show that the two agree.
 package recovery
