@@ -49,6 +49,8 @@ type Log struct {
 	cfg   Config
 	tails tails
 	pulse pulse
+	// flushes are shared by all watches.
+	flushes flushes
 	// kept is the size of the pages that tails keep for their watches, bounded by maxKeptBytes.
 	kept atomic.Int64
 }

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -103,31 +102,6 @@ func readState(row pgx.Row) (st state, err error) {
 		return st, ErrUnnoticed
 	}
 	return st, nil
-}
-
-const flushedSQL = `SELECT pg_current_wal_flush_lsn() >= $1::text::pg_lsn`
-
-// flush returns when the log is on disk up to a position. Only then the position may be sent: a crash of PostgreSQL loses the
-// later log, and with it the transaction ids that were assigned, even to transactions that were rolled back; assigned again, they
-// would lie before the position. Under load the commits of others flush the log; at rest flush commits a transaction of its own.
-func (l *Log) flush(ctx context.Context, st state) error {
-	if st.flushed {
-		return nil
-	}
-	for wait := time.Millisecond; wait < 8*time.Millisecond; wait *= 2 {
-		var flushed bool
-		if err := l.cfg.Pool.QueryRow(ctx, flushedSQL, st.lsn).Scan(&flushed); err != nil || flushed {
-			return err
-		}
-		if err := sleep(ctx, wait); err != nil {
-			return err
-		}
-	}
-	return pgx.BeginFunc(ctx, l.cfg.Pool, func(tx pgx.Tx) error {
-		// A transaction that has written nothing to the log would not wait for it.
-		_, err := tx.Exec(ctx, `SELECT set_config('synchronous_commit', 'on', true), pg_logical_emit_message(true, 'db-controller', '')`)
-		return err
-	})
 }
 
 const macBytes = 16

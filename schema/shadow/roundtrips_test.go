@@ -2,9 +2,13 @@ package shadow_test
 
 import (
 	"context"
+	"fmt"
 	"math"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -67,11 +71,24 @@ func (c *trips) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryD
 
 func (c *trips) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}
 
-// countedPair returns a box whose deployments tell what they send.
+// with returns how many statements with a text were sent since the last reset.
+func (c *trips) with(text string) (n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, sql := range slices.Concat(c.sent...) {
+		if strings.Contains(sql, text) {
+			n++
+		}
+	}
+	return n
+}
+
+// countedPair returns a box whose deployments tell what they send. Their watches do not poll.
 func countedPair(t *testing.T) (*harness.Box, *trips) {
 	t.Helper()
 	c := &trips{}
 	b := newPair(t, func(cfg *shadow.Config) {
+		cfg.Watches.PollInterval = time.Hour
 		traced := cfg.Pool.Config().Copy()
 		traced.ConnConfig.Tracer = c
 		pool, err := pgxpool.NewWithConfig(context.Background(), traced)
@@ -145,4 +162,34 @@ func TestADeleteThatNothingRefersToTakesTwoRoundTrips(t *testing.T) {
 	}
 	rounds, _ := c.reset(t, "delete")
 	require.LessOrEqual(t, rounds, 2)
+}
+
+// A commit wakes the watches of what it has written: a deletion that leaves neither work nor notices costs their readers no statement.
+func TestADeleteWakesOnlyTheWatchesThatHaveSomethingToRead(t *testing.T) {
+	t.Parallel()
+	b, c := countedPair(t)
+	watches := keepAwake(t, b)
+	b.MustPut(target, nil)
+	b.MustPut(holder, body{"cascade": target})
+	b.Settle()
+	names := make([]string, 5)
+	for i := range names {
+		names[i] = fmt.Sprintf("//%s/targets/leaf%d", aWest, i)
+		b.MustPut(names[i], nil)
+	}
+	watches.after("writes")
+	const readsWork, readsNotices = "FROM dbcontroller.work w JOIN dbcontroller.deployment", "FROM dbcontroller.notice n\n    JOIN"
+	c.reset(t, "before")
+	for _, name := range names {
+		b.MustDelete(name)
+	}
+	time.Sleep(100 * time.Millisecond) // a woken watch reads within a few milliseconds
+	require.Zero(t, c.with(readsWork)+c.with(readsNotices))
+
+	c.reset(t, "leaves")
+	b.MustDelete(target)
+	watches.after("a deletion elsewhere")
+	require.NotZero(t, c.with(readsNotices))
+	require.Zero(t, c.with(readsWork))
+	watches.settle()
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/db-controller/db-controller/internal/crash"
+	"github.com/db-controller/db-controller/internal/feed"
 	"github.com/db-controller/db-controller/internal/postgres"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
@@ -36,12 +37,17 @@ owned AS (
     INSERT INTO dbcontroller.work (action, shard, deployment_id, attempt, holder_uid, field_id, target_uid)
     SELECT {release}, going.shard, f.deployment_id, refs.attempt, going.uid, refs.field_id, f.uid
     FROM refs JOIN going ON going.id = refs.holder_id JOIN dbcontroller.foreign_target f ON f.id = refs.target_id
-    WHERE refs.behaviour = {block} AND NOT refs.delegated
+    WHERE refs.behaviour = {block} AND NOT refs.delegated RETURNING 1
 ), rights AS (
-` + db.LookAtRights(`refs JOIN dbcontroller.foreign_target f ON f.id = refs.target_id WHERE refs.behaviour = {block} AND refs.delegated`) + `
+` + db.LookAtRights(`refs JOIN dbcontroller.foreign_target f ON f.id = refs.target_id WHERE refs.behaviour = {block} AND refs.delegated RETURNING 1`) + `
 ), looked AS (
-` + db.LookAgain("@self", `refs JOIN dbcontroller.shadow s ON s.id = refs.target_id WHERE refs.behaviour = {block} AND NOT s.id = ANY (@ids)`) + `
-)`)
+` + db.LookAgain("@self", `refs JOIN dbcontroller.shadow s ON s.id = refs.target_id WHERE refs.behaviour = {block} AND NOT s.id = ANY (@ids) RETURNING 1`) + `
+), changed AS (`)
+
+	// Which feeds have new rows, beside that of changes: work, and notices.
+	leftWorkSQL = `
+)
+SELECT EXISTS (SELECT FROM released) OR EXISTS (SELECT FROM rights) OR EXISTS (SELECT FROM looked)`
 
 	removeSQL = db.Codes(`
 WITH going AS (
@@ -50,7 +56,7 @@ WITH going AS (
     DELETE FROM dbcontroller.resource WHERE id = ANY (@ids)
 ), entries AS (
     DELETE FROM dbcontroller.holder_entry WHERE target_id = ANY (@ids)
-), ` + leaveReferencesSQL + db.ChangeGone(`nextval('dbcontroller.revision')`, `going WHERE NOT hidden`))
+), ` + leaveReferencesSQL + db.ChangeGone(`nextval('dbcontroller.revision')`, `going WHERE NOT hidden`) + leftWorkSQL + `, false`)
 
 	removeDanglingSQL = db.Codes(`DELETE FROM dbcontroller.reference WHERE target_id = ANY ($1) AND behaviour = {allow_dangling}`)
 
@@ -73,12 +79,14 @@ WITH going AS (
     SELECT e.target_id, e.deployment_id FROM dbcontroller.holder_entry e JOIN going ON going.id = e.target_id
     UNION SELECT b.target_id, b.deployment_id FROM dbcontroller.blockade b JOIN going ON going.id = b.target_id AND going.uid = b.holder_uid
     UNION SELECT id, @self::int FROM going WHERE id = ANY (@notify)
+    RETURNING 1
 ), disowned AS (
     INSERT INTO dbcontroller.work (action, shard, deployment_id, target_id)
     SELECT {drop_owners}, going.shard, e.deployment_id, going.id FROM dbcontroller.ownee_entry e JOIN going ON going.id = e.owner_id
+    RETURNING 1
 ), ` + leaveReferencesSQL + db.ChangeTo(`{deleting}`, `going JOIN dbcontroller.resource r USING (id) WHERE NOT hidden`) + `
 UNION ALL
-SELECT uid, revision, generation, kind_id, {gone}, created_at, name, NULL, NULL, NULL, false, NULL, NULL, NULL FROM going WHERE hidden`)
+SELECT uid, revision, generation, kind_id, {gone}, created_at, name, NULL, NULL, NULL, false, NULL, NULL, NULL FROM going WHERE hidden` + leftWorkSQL + ` OR EXISTS (SELECT FROM disowned), EXISTS (SELECT FROM notices)`)
 )
 
 // CarryOut carries out a decision. The members are locked.
@@ -90,7 +98,7 @@ func (s *Actor) CarryOut(ctx context.Context, tx pgx.Tx, d Decision) error {
 func (s *Actor) CarryOutAnd(ctx context.Context, tx pgx.Tx, d Decision, also *pgx.Batch, send db.Sender) error {
 	c, v := d.Closure, d.Verdict
 	gone, names, b := rowsOf(d), s.memberNames(c), &pgx.Batch{}
-	carried := s.statements(d)
+	carried, left := s.statements(d)
 	if err := s.rows.Take(ctx, tx, gone, d.recovered.Behind); err != nil {
 		return err
 	}
@@ -111,8 +119,10 @@ func (s *Actor) CarryOutAnd(ctx context.Context, tx pgx.Tx, d Decision, also *pg
 	if len(c.Members) <= FewMembers {
 		db.QueueGenericPlans(tx, b)
 	}
+	db.AfterCommit(tx, func() { s.Touched(*left) })
 	b.QueuedQueries = append(b.QueuedQueries, carried.QueuedQueries...)
 	if attached {
+		db.AfterCommit(tx, s.Wake) // their triggers may have left work
 		if err := db.Stay(ctx, tx, b); err != nil {
 			return fmt.Errorf("delete resources: %w", err)
 		}
@@ -131,22 +141,39 @@ func (s *Actor) CarryOutAnd(ctx context.Context, tx pgx.Tx, d Decision, also *pg
 // FewMembers is the size up to which marking and removing takes less time than planning it anew.
 const FewMembers = 32
 
-// statements returns the statements that mark and remove members.
-func (s *Actor) statements(d Decision) *pgx.Batch {
-	c, v, b := d.Closure, d.Verdict, &pgx.Batch{}
+// statements returns the statements that mark and remove members, and the feeds that they write to beside that of changes.
+func (s *Actor) statements(d Decision) (b *pgx.Batch, left *feed.Topics) {
+	c, v := d.Closure, d.Verdict
+	b, left = &pgx.Batch{}, new(feed.Topics)
 	if len(v.Mark) > 0 {
 		args := reasonsOf(c, v.Mark).parameters(v.Mark, s.SelfID)
 		args["notify"], args["hiding"], args["visible"] = v.Notify, s.hiding(), v.Visible
 		args["held_kinds"], args["finalizers"] = finalizerColumns(d.Bonds.Finalizers)
-		b.Queue(markSQL, args)
+		queueGoing(b, left, markSQL, args)
 	}
 	if len(v.Remove) > 0 {
-		b.Queue(removeSQL, reasonsOf(c, v.Remove).parameters(v.Remove, s.SelfID))
+		queueGoing(b, left, removeSQL, reasonsOf(c, v.Remove).parameters(v.Remove, s.SelfID))
 		if c.Dangling {
 			b.Queue(removeDanglingSQL, v.Remove)
 		}
 	}
-	return b
+	return b, left
+}
+
+// queueGoing marks or removes resources, and adds the feeds of the work and the notices that they leave: most deletions leave none, and
+// the watches of others have nothing to read.
+func queueGoing(b *pgx.Batch, left *feed.Topics, sql string, args db.Named) {
+	b.Queue(sql, args).QueryRow(func(row pgx.Row) error {
+		var work, notices bool
+		err := row.Scan(&work, &notices)
+		if work {
+			*left |= db.WorkFeed
+		}
+		if notices {
+			*left |= db.NoticeFeed
+		}
+		return err
+	})
 }
 
 // finalizerColumns are the finalizers of kinds as columns for unnest; no name contains a space.

@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/db-controller/db-controller/internal/crash"
+	"github.com/db-controller/db-controller/internal/feed"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/target"
 )
@@ -35,7 +36,7 @@ func (s *Actor) Finalise(ctx context.Context, seqs []int64) (removed int, err er
 
 func (s *Actor) finaliseOnce(ctx context.Context, seqs []int64) (removed int, more bool, err error) {
 	batch := s.Cfg.Limits.Batch
-	err = s.InTx(ctx, db.ChangeFeed|db.WorkFeed, func(tx pgx.Tx) error {
+	err = s.InTx(ctx, db.ChangeFeed, func(tx pgx.Tx) error {
 		b := &pgx.Batch{}
 		if len(seqs) <= FewMembers {
 			db.QueueGenericPlans(tx, b)
@@ -76,7 +77,9 @@ func (s *Actor) removeLooked(ctx context.Context, tx pgx.Tx, seqs []int64, looke
 		b.Queue(target.HideSQL, looked.Deleting, looked.Free, hiding)
 	}
 	if len(looked.Free) > 0 {
-		b.Queue(removeSQL, (&reasons{}).parameters(looked.Free, s.SelfID)) // noted when they were marked
+		left := new(feed.Topics)
+		db.AfterCommit(tx, func() { s.Touched(*left) })
+		queueGoing(b, left, removeSQL, (&reasons{}).parameters(looked.Free, s.SelfID)) // noted when they were marked
 		b.Queue(removeDanglingSQL, looked.Free)
 	}
 	b.Queue(db.DoneSQL, seqs)

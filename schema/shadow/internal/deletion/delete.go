@@ -92,8 +92,8 @@ func (s *Deleter) Delete(ctx context.Context, req DeleteRequest) (peer.DeleteRes
 // DeleteWithin is Delete in one transaction with an application's own statements, after the look-ahead. The request has no id. It
 // fails with the errors of Delete, with those of the application's function, and with ErrTransaction.
 func (s *Deleter) DeleteWithin(ctx context.Context, within *gate.Within, req DeleteRequest) (peer.DeleteResult, error) {
-	inTx := func(ctx context.Context, touches feed.Topics, fn func(pgx.Tx) error) error {
-		return s.gate.InTxWithin(ctx, within, touches, fn)
+	inTx := func(ctx context.Context, _ feed.Topics, fn func(pgx.Tx) error) error {
+		return s.gate.InTxWithin(ctx, within, db.AllFeeds, fn)
 	}
 	return s.delete(ctx, &deletion{inTx: inTx, last: db.Stay}, req)
 }
@@ -225,7 +225,7 @@ var (
 // try is the whole delete in one transaction: first the lock, then the checks, then the mark. It changes nothing when it
 // returns an obstacle.
 func (d *deletion) try(ctx context.Context) (result peer.DeleteResult, found *obstacle, err error) {
-	err = d.inTx(ctx, db.AllFeeds, func(tx pgx.Tx) (err error) {
+	err = d.inTx(ctx, db.ChangeFeed, func(tx pgx.Tx) (err error) {
 		result, found = peer.DeleteResult{}, nil // forget an earlier try
 		if d.ahead != nil {
 			result.Unasked = d.ahead.unasked

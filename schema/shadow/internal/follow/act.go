@@ -319,7 +319,7 @@ func (a *acting) batch(ctx context.Context, targets, holders []int64) error {
 // try calls act in one transaction. A panic becomes an error of these holders.
 func (a *acting) try(ctx context.Context, targets, holders []int64, lockSQL string) error {
 	var edges []plan.Edge
-	err := a.store.InTx(ctx, db.AllFeeds, func(tx pgx.Tx) (err error) {
+	err := a.store.InTx(ctx, db.ChangeFeed, func(tx pgx.Tx) (err error) {
 		defer func() {
 			if cause := recover(); cause != nil {
 				err = fmt.Errorf("panic: %v\n%s", cause, debug.Stack())

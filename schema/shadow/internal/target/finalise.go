@@ -57,7 +57,7 @@ func (s *Keeper) AcknowledgeFor(ctx context.Context, holder schema.DeploymentID,
 			return true, nil
 		}
 		after := last
-		err = s.InTx(ctx, db.WorkFeed, func(tx pgx.Tx) error {
+		err = s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
 			b := &pgx.Batch{}
 			opened := s.Feeds.QueueOpen(b, token, read.NoticesFilter(holder))
 			s.gate.CheckPeerEpoch(tx, b, deployment, epoch, selfEpoch)
@@ -67,6 +67,11 @@ func (s *Keeper) AcknowledgeFor(ctx context.Context, holder schema.DeploymentID,
 				}
 				return read.Followed(s.gate, err)
 			}
+			db.AfterCommit(tx, func() {
+				if n > 0 { // otherwise nothing is looked at again
+					s.Touched(db.WorkFeed)
+				}
+			})
 			b = &pgx.Batch{}
 			b.Queue(acknowledgeSQL, db.Named{
 				"deployment": deployment, "position": opened.Text, "except": except, "self": s.SelfID, "after": after, "at_most": s.Cfg.Limits.Batch,

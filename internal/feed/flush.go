@@ -1,0 +1,138 @@
+package feed
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/db-controller/db-controller/internal/postgres"
+)
+
+const (
+	flushedSQL = `SELECT pg_current_wal_flush_lsn()::text`
+
+	// A transaction that has written nothing to the log would not wait for it.
+	flushSQL = `SELECT set_config('synchronous_commit', 'on', true), pg_logical_emit_message(true, 'db-controller', '')`
+
+	// othersFlush is how long the commits of others have to flush the log.
+	othersFlush = time.Millisecond
+)
+
+// flush returns when the log is on disk up to a position. Only then the position may be sent: a crash of PostgreSQL loses the
+// later log, and with it the transaction ids that were assigned, even to transactions that were rolled back; assigned again, they
+// would lie before the position.
+func (l *Log) flush(ctx context.Context, st state) error {
+	if st.flushed {
+		return nil
+	}
+	until, err := parseLSN(st.lsn)
+	if err != nil {
+		return err
+	}
+	for asked := false; ; asked = true {
+		r := l.flushes.join(l.cfg.Pool, asked)
+		select {
+		case <-r.done:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		if r.err != nil || r.reached >= until {
+			return r.err
+		}
+	}
+}
+
+// flushes are the waits of all watches of a log for the disk. Under load the commits of others flush the log, and one statement asks for
+// all; at rest one commits a transaction of its own. The watches that a commit has woken wait together.
+type flushes struct {
+	mu      sync.Mutex
+	next    *flushRound // guarded by mu; the round that begins next, if any
+	running bool        // guarded by mu
+}
+
+// flushRound is one look at the log, or one flush of it, later than the reads of all that wait for it: what an earlier one found may
+// have been another server.
+type flushRound struct {
+	commits bool          // guarded by mu of flushes: one of its watches has waited for the others' commits already
+	soon    chan struct{} // closed with commits
+
+	done    chan struct{} // closed when the fields below are set
+	reached uint64        // the place up to which the log is on disk
+	err     error
+}
+
+// join returns the next round, which flushes the log itself when commits is set.
+func (f *flushes) join(pool postgres.Pool, commits bool) *flushRound {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.next == nil {
+		f.next = &flushRound{soon: make(chan struct{}), done: make(chan struct{})}
+	}
+	r := f.next
+	if commits && !r.commits {
+		r.commits = true
+		close(r.soon)
+	}
+	if !f.running {
+		f.running = true
+		go f.run(pool)
+	}
+	return r
+}
+
+// run runs rounds while somebody waits for one.
+func (f *flushes) run(pool postgres.Pool) {
+	for {
+		f.mu.Lock()
+		r := f.next
+		f.running = r != nil
+		f.mu.Unlock()
+		if r == nil {
+			return
+		}
+		select {
+		case <-r.soon:
+		case <-time.After(othersFlush):
+		}
+		f.mu.Lock()
+		f.next = nil
+		f.mu.Unlock()
+		r.reached, r.err = r.look(pool)
+		close(r.done)
+	}
+}
+
+// look runs in a context of its own: no watch can cancel it for the others.
+func (r *flushRound) look(pool postgres.Pool) (reached uint64, err error) {
+	ctx, cancel := context.WithTimeout(postgres.InControl(context.Background()), lookTimeout)
+	defer cancel()
+	if r.commits {
+		if _, err = pool.Exec(ctx, flushSQL); err != nil {
+			return 0, fmt.Errorf("flush the log: %w", err)
+		}
+		return math.MaxUint64, nil // beyond all that was read before
+	}
+	var text string
+	if err = pool.QueryRow(ctx, flushedSQL).Scan(&text); err != nil {
+		return 0, fmt.Errorf("read how much of the log is on disk: %w", err)
+	}
+	return parseLSN(text)
+}
+
+// parseLSN reads a place in the log: two hexadecimal numbers.
+func parseLSN(text string) (uint64, error) {
+	high, low, _ := strings.Cut(text, "/")
+	h, err := strconv.ParseUint(high, 16, 32)
+	if err != nil {
+		return 0, fmt.Errorf("a place in the log: %w", err)
+	}
+	n, err := strconv.ParseUint(low, 16, 32)
+	if err != nil {
+		return 0, fmt.Errorf("a place in the log: %w", err)
+	}
+	return h<<32 | n, nil
+}

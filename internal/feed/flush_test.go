@@ -1,0 +1,116 @@
+package feed
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/internal/postgres"
+)
+
+// disk is a database of which only the log is asked.
+type disk struct {
+	postgres.Pool
+	mu              sync.Mutex
+	reached         string // guarded by mu, like all below
+	err             error
+	asked, flushed  int
+	flushesAtCommit string // the place that a flush reaches
+}
+
+func (d *disk) QueryRow(context.Context, string, ...any) pgx.Row {
+	time.Sleep(100 * time.Microsecond)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.asked++
+	return place{d.reached, d.err}
+}
+
+func (d *disk) Exec(context.Context, string, ...any) (pgconn.CommandTag, error) {
+	time.Sleep(time.Millisecond)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.flushed++
+	d.reached = d.flushesAtCommit
+	return pgconn.CommandTag{}, d.err
+}
+
+type place struct {
+	text string
+	err  error
+}
+
+func (p place) Scan(dest ...any) error {
+	*dest[0].(*string) = p.text
+	return p.err
+}
+
+// flushAll waits for a place in the log as so many watches at once, and returns how long that took.
+func flushAll(t *testing.T, l *Log, lsn string, watches int) time.Duration {
+	t.Helper()
+	began := time.Now()
+	var g sync.WaitGroup
+	for range watches {
+		g.Go(func() { require.NoError(t, l.flush(t.Context(), state{lsn: lsn})) })
+	}
+	g.Wait()
+	return time.Since(began)
+}
+
+// All watches that wait for the disk at the same time ask once, and flush the log when the commits of others do not: once, and once more for those
+// that come while it is flushed.
+func TestWatchesWaitForTheDiskTogether(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d := &disk{reached: "0/FFFFFFFF", flushesAtCommit: "1/1"}
+		l := NewLog(Config{Pool: d})
+		took := flushAll(t, l, "1/1", 100)
+		require.LessOrEqual(t, took, 4*time.Millisecond)
+		require.Equal(t, 1, d.asked)
+		require.NotZero(t, d.flushed)
+		require.LessOrEqual(t, d.flushed, 2)
+
+		before := d.flushed
+		flushAll(t, l, "1/1", 100)
+		require.Equal(t, []int{2, before}, []int{d.asked, d.flushed}, "others have flushed it")
+	})
+}
+
+// What an earlier look has found says nothing about a later read, which may be one of another server.
+func TestEachWaitForTheDiskLooksAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d := &disk{reached: "2/0", flushesAtCommit: "1/8"}
+		l := NewLog(Config{Pool: d})
+		flushAll(t, l, "1/8", 1)
+		require.Equal(t, 0, d.flushed)
+		d.reached = "1/7" // another one took its place
+		flushAll(t, l, "1/8", 1)
+		require.Equal(t, []int{2, 1}, []int{d.asked, d.flushed})
+	})
+}
+
+func TestAWaitForTheDiskFailsWithItsStatements(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		away := errors.New("the database is away")
+		d := &disk{reached: "0/1", err: away}
+		l := NewLog(Config{Pool: d})
+		require.ErrorIs(t, l.flush(t.Context(), state{lsn: "0/1"}), away)
+		require.Error(t, l.flush(t.Context(), state{lsn: "nowhere"}))
+		require.Error(t, l.flush(t.Context(), state{lsn: "0/nowhere"}))
+		require.NoError(t, l.flush(t.Context(), state{flushed: true}))
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		require.ErrorIs(t, l.flush(ctx, state{lsn: "0/1"}), context.Canceled)
+		synctest.Wait()
+		time.Sleep(time.Second) // its round ends by itself
+	})
+}
