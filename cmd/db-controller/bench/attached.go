@@ -137,7 +137,7 @@ func (r *run) attached(ctx context.Context) error {
 			}
 		}
 	}
-	return nil
+	return r.attachedCascade(ctx)
 }
 
 // run runs a step in one transaction, and returns the milliseconds of it.

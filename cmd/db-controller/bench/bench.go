@@ -38,6 +38,8 @@ type Config struct {
 	// Playground runs, and Client is a client of it.
 	Playground *playground.Playground
 	Client     *client.Client
+	// Services are those that the playground serves.
+	Services []*schema.Descriptor
 	// BaselineDSN creates an empty database on the same server.
 	BaselineDSN func(ctx context.Context) (string, error)
 	// Databases creates migrated databases of deployments on the same server.

@@ -57,7 +57,8 @@ times. Compare the ratios within a run; machines differ.
            processes with --delegations, under a right; so with a parent and a blocking reference, and both again with the target's
            deployment stopped. Beside all, inserting the same rows with pgx, and resources without references.
   attached what the triggers of attached tables, async and strict, cost plain SQL: inserts, updates and deletes of single rows, 100 and
-           50,000, beside the same statements on equal tables with a native key, in processor time of the server.
+           50,000, beside the same statements on equal tables with a native key, in processor time of the server. And a row with n rows
+           in another database that go with it: from the DELETE until they are gone, beside a native key of the same tables in one database.
   in-process
            the list of 100 resources over the channels inside a process, which share messages or copy them, beside a connection of this machine:
            time, and allocated memory.
@@ -105,6 +106,7 @@ func runBench(cmd *cobra.Command, dsn, plot string, cfg bench.Config, asJSON boo
 		return err
 	}
 	bench.WithChains(files.Services)
+	bench.WithTables(files.Services)
 	p, c, err := startPlayground(cmd.Context(), pg, dir, files, operate.Local)
 	if p != nil {
 		defer func() { _ = p.Stop() }()
@@ -113,7 +115,7 @@ func runBench(cmd *cobra.Command, dsn, plot string, cfg bench.Config, asJSON boo
 		return err
 	}
 	defer c.Close()
-	cfg.Playground, cfg.Client = p, c
+	cfg.Playground, cfg.Client, cfg.Services = p, c, files.Services
 	cfg.Progress = func(format string, args ...any) { cmd.PrintErrf(format+"\n", args...) }
 	cfg.BaselineDSN = func(ctx context.Context) (string, error) {
 		if err := pg.DropDatabase(ctx, "dbc_baseline"); err != nil {
