@@ -58,7 +58,7 @@ times. Compare the ratios within a run; machines differ.
            deployment stopped. Beside all, inserting the same rows with pgx, and resources without references.
   attached what the triggers of attached tables, async and strict, cost plain SQL: inserts, updates and deletes of single rows, 100 and
            50,000, beside the same statements on equal tables with a native key, in processor time of the server. And a row with n rows
-           in another database that go with it: from the DELETE until they are gone, beside a native key of the same tables in one database.
+           in another database that go with it: from the DELETE until they are gone, beside "equal" ones, and "bare" native keys of the same tables.
   in-process
            the list of 100 resources over the channels inside a process, which share messages or copy them, beside a connection of this machine:
            time, and allocated memory.
