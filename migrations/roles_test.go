@@ -86,6 +86,8 @@ var forbidden = map[string][]string{
 		`DELETE FROM dbcontroller.request`,
 		`SELECT setval('dbcontroller.object_id', 1)`,
 		`SELECT dbcontroller.forget_removals('8 days', 1)`,
+		`INSERT INTO dbcontroller.wish (target) VALUES ('x')`,
+		`UPDATE dbcontroller.wish SET answered = true`,
 	},
 	"controller": {
 		`INSERT INTO dbcontroller.shadow (uid, kind_id, state, shard, revision, generation, name) VALUES (gen_random_uuid(), 1, 1, 1, 1, 1, 'x')`,
@@ -94,6 +96,7 @@ var forbidden = map[string][]string{
 		`INSERT INTO dbcontroller.decommissioned (deployment_id, blocking, reason, said_by) VALUES (1, 2, 'x', 'x')`,
 	},
 	"application": {
+		`SELECT dbcontroller.acquire_as('{}', 'somebody else')`,
 		`SELECT token_key FROM dbcontroller.meta`,
 		`UPDATE dbcontroller.meta SET version = 'x'`,
 		`UPDATE dbcontroller.meta SET epoch = NULL`,
@@ -333,4 +336,15 @@ func TestRolesWaitForNoTransaction(t *testing.T) {
 		require.NoError(t, admin.QueryRow(t.Context(), `SELECT relowner::regrole FROM pg_class WHERE oid = $1::text::regclass`, schema+".late").Scan(&owner))
 		require.Equal(t, "dbcontroller_test_owner", owner)
 	}
+}
+
+// The process asks for rights for those who call it, under their names.
+func TestTheRoleOfTheProcessAsksForOthers(t *testing.T) {
+	dsn := rolesDatabase(t, migrations.Deployment)
+	conn := as(t, dsn, "dbcontroller_test_api")
+	_, err := conn.Exec(t.Context(), `SELECT dbcontroller.acquire_as('{ACT //a.example.com/eu/x/1}', 'user/ann')`)
+	require.NoError(t, err)
+	var by string
+	require.NoError(t, conn.QueryRow(t.Context(), `SELECT asked_by FROM dbcontroller.wish`).Scan(&by))
+	require.Equal(t, "user/ann", by)
 }

@@ -66,7 +66,7 @@ BEGIN
         ('api', 'SELECT, INSERT, UPDATE, DELETE', 'shadow, dbcontroller.resource, dbcontroller.foreign_target, dbcontroller.reference, dbcontroller.owner_reference, dbcontroller.blockade'),
         ('api', 'SELECT, INSERT, DELETE', 'closing, dbcontroller.holder_entry, dbcontroller.ownee_entry, dbcontroller.owner_lost, dbcontroller.notice, dbcontroller.work'),
         ('api', 'SELECT, INSERT', 'attempt, dbcontroller.closed_attempt, dbcontroller.request, dbcontroller.change, dbcontroller.removal, dbcontroller.cause'),
-        ('api', 'SELECT', 'epoch, dbcontroller.member, dbcontroller.lease, dbcontroller.derivation, dbcontroller.ending, dbcontroller.attachment, dbcontroller.captured, dbcontroller.pin'),
+        ('api', 'SELECT', 'epoch, dbcontroller.member, dbcontroller.lease, dbcontroller.derivation, dbcontroller.ending, dbcontroller.attachment, dbcontroller.captured, dbcontroller.pin, dbcontroller.wish'),
         -- Acts upon deletions, keeps its place among the processes, follows versions and epochs, tidies up.
         ('controller', 'SELECT, INSERT', 'meta'),
         ('controller', 'UPDATE (singleton, version, generation, digest, compacted, environment, epoch, server, timeline, awaiting, forgotten, finalizers)', 'meta'),
@@ -109,6 +109,7 @@ BEGIN
     EXECUTE format('GRANT SELECT, UPDATE ON ALL SEQUENCES IN SCHEMA dbcontroller TO %I', prefix || '_controller');
     EXECUTE format('GRANT EXECUTE ON FUNCTION dbcontroller.forget_removals TO %I', prefix || '_controller');
     EXECUTE format('GRANT EXECUTE ON FUNCTION dbcontroller.acquire, dbcontroller.acquired TO %I', prefix || '_application');
+    EXECUTE format('GRANT EXECUTE ON FUNCTION dbcontroller.acquire_as TO %I', prefix || '_api');
     EXECUTE format('GRANT EXECUTE ON FUNCTION dbcontroller.table_drift TO %I, %I, %I', prefix || '_api', prefix || '_controller', prefix || '_audit');
     EXECUTE format('GRANT EXECUTE ON FUNCTION dbcontroller.unhidden TO %I, %I, %I', prefix || '_api', prefix || '_controller', prefix || '_application');
 END $$;

@@ -49,6 +49,7 @@ var forwarded = []string{
 	resourcev1.ResourceService_PlanDeletion_FullMethodName,
 	resourcev1.ResourceService_RemoveFinalizer_FullMethodName,
 	resourcev1.ResourceService_UpdateResourceStatus_FullMethodName,
+	resourcev1.ResourceService_AcquireDelegations_FullMethodName,
 	adminv1.AdminService_Explain_FullMethodName,
 }
 
@@ -165,7 +166,7 @@ func addressed(req any) (names []string, region string) {
 	case *resourcev1.GetResourceRequest, *resourcev1.SetBlockDeletionRequest, *resourcev1.PlanDeletionRequest,
 		*resourcev1.DeleteResourceRequest, *adminv1.ExplainRequest, *resourcev1.RemoveFinalizerRequest, *resourcev1.UpdateResourceStatusRequest:
 		return []string{req.(interface{ GetName() string }).GetName()}, ""
-	case *resourcev1.ListResourcesRequest, *resourcev1.WatchResourcesRequest, *resourcev1.ListReferrersRequest:
+	case *resourcev1.ListResourcesRequest, *resourcev1.WatchResourcesRequest, *resourcev1.ListReferrersRequest, *resourcev1.AcquireDelegationsRequest:
 		return nil, req.(interface{ GetRegion() string }).GetRegion()
 	}
 	return nil, "" // about this deployment; or of several ones, and the handler itself forwards

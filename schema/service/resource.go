@@ -79,19 +79,20 @@ type resources struct {
 	writer    resourceWriter
 	deleter   resourceDeleter
 	controls  resourceControls
+	acquirer  rightAcquirer
 	watched   watchedResources
 	referrers referrerReader
 	// forward gets resources of other regions for BatchGetResources, whose names can be of several regions.
 	forward *forwarder
 	log     *zap.Logger
 	// deleted is called with the result of each delete; may be nil.
-	deleted func(DeleteResult, time.Duration)
+	deleted func(outcome.DeleteResult, time.Duration)
 }
 
 func newResources(cfg Config) *resources {
 	store := cfg.Store
 	return &resources{
-		self: store.Deployment(), model: store.Model, reader: store, writer: store, deleter: store, controls: store, referrers: store,
+		self: store.Deployment(), model: store.Model, reader: store, writer: store, deleter: store, controls: store, acquirer: store, referrers: store,
 		watched: func(ctx context.Context, req *resourcev1.WatchResourcesRequest, as func(peer.Resource) (sharedEvent, error), deliver func(schema.Event[sharedEvent]) error) error {
 			return shadow.WatchResourcesAs(ctx, store, shadow.WatchRequest{
 				Kind: req.GetKind(), Filter: req.GetFilter(), Token: req.GetResumeToken(), Within: access.Names(ctx), Form: identity.Received(ctx),
@@ -458,4 +459,11 @@ func pageSize(asked int32) int {
 		return defaultPageSize
 	}
 	return min(int(asked), maxPageSize)
+}
+
+// observe reports a delete that began at a time.
+func (r *resources) observe(began time.Time, result peer.DeleteResult, err error) {
+	if r.deleted != nil {
+		r.deleted(outcome.OfDelete(result, outcome.Status(r.log, err)), time.Since(began))
+	}
 }

@@ -52,6 +52,7 @@ var policy = identity.Policy{
 	resourcev1.ResourceService_WatchResources_FullMethodName: people,
 	resourcev1.ResourceService_ListReferrers_FullMethodName:  people,
 
+	resourcev1.ResourceService_AcquireDelegations_FullMethodName:        people,
 	resourcev1.ResourceService_BatchGetResources_FullMethodName:         people,
 	resourcev1.ResourceService_BatchWriteResources_FullMethodName:       people,
 	resourcev1.ResourceService_MutateAndValidateResource_FullMethodName: people,
@@ -132,7 +133,7 @@ type Config struct {
 	// Authorizer is the authorization service that is asked beside the grants of the environment; nil for none.
 	Authorizer access.Authorizer
 	// Deleted is called with the result of each delete of a user; may be nil.
-	Deleted func(result DeleteResult, took time.Duration)
+	Deleted func(result outcome.DeleteResult, took time.Duration)
 	// Watches returns the watches of the process; nil for none.
 	Watches func() []Watch
 	// Failures returns the last failure of each handler and deployment; nil for none.

@@ -8,7 +8,7 @@ import (
 
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
-	"github.com/db-controller/db-controller/schema/service"
+	"github.com/db-controller/db-controller/schema/service/outcome"
 	"github.com/db-controller/db-controller/schema/service/peers"
 )
 
@@ -46,15 +46,15 @@ func newDeletionEnded(to *prometheus.Registry) func(took time.Duration) {
 
 // newDeletes returns a function that counts the deletes of users and their durations, by result. All results have a series from the
 // start, so that the first one is an increase.
-func newDeletes(to *prometheus.Registry) func(result service.DeleteResult, took time.Duration) {
+func newDeletes(to *prometheus.Registry) func(result outcome.DeleteResult, took time.Duration) {
 	seconds := prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: "dbcontroller_delete_seconds", Help: "Duration of deletes by users until their answer, by result.", Buckets: prometheus.ExponentialBuckets(0.001, 4, 9),
 	}, []string{"result"})
 	to.MustRegister(seconds)
-	for _, r := range service.DeleteResults {
+	for _, r := range outcome.DeleteResults {
 		seconds.WithLabelValues(string(r))
 	}
-	return func(result service.DeleteResult, took time.Duration) {
+	return func(result outcome.DeleteResult, took time.Duration) {
 		seconds.WithLabelValues(string(result)).Observe(took.Seconds())
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/db-controller/db-controller/internal/identity"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
-	"github.com/db-controller/db-controller/schema/service"
+	"github.com/db-controller/db-controller/schema/service/outcome"
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
@@ -210,14 +210,14 @@ func TestResultsOfDeletesHaveSeriesFromTheStart(t *testing.T) {
 	r := prometheus.NewRegistry()
 	deleted := newDeletes(r)
 	values := gathered(t, r)
-	assert.Len(t, values, len(service.DeleteResults))
+	assert.Len(t, values, len(outcome.DeleteResults))
 	for name, n := range values {
 		assert.Zero(t, n, name)
 	}
-	deleted(service.DeleteResults[0], time.Second)
+	deleted(outcome.DeleteResults[0], time.Second)
 	newDeletionEnded(r)(time.Second)
 	values = gathered(t, r)
-	assert.EqualValues(t, 1, values["dbcontroller_delete_seconds "+string(service.DeleteResults[0])])
+	assert.EqualValues(t, 1, values["dbcontroller_delete_seconds "+string(outcome.DeleteResults[0])])
 	assert.EqualValues(t, 1, values["dbcontroller_deletion_seconds"])
 }
 

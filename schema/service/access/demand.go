@@ -44,6 +44,8 @@ var demands = map[string]func(req any) (schema.Verb, []string){
 		return schema.Read, req.(*resourcev1.BatchGetResourcesRequest).GetNames()
 	},
 
+	// Its handler asks about each target, wherever it is: see peer.Referrer.
+	resourcev1.ResourceService_AcquireDelegations_FullMethodName: nothing,
 	// They deliver only resources that the caller may read: see Within.
 	resourcev1.ResourceService_ListResources_FullMethodName:  nothing,
 	resourcev1.ResourceService_WatchResources_FullMethodName: nothing,

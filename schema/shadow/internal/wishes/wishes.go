@@ -2,6 +2,7 @@
 package wishes
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -221,6 +222,9 @@ func (s *Granter) needs(text string) (out rights.Asked, err error) {
 	return out, fmt.Errorf("no strict reference of an attached table needs %s", text)
 }
 
+// errUnconfirmed: the deployment has answered, and its answer to the confirm, which gives the right, is under way.
+var errUnconfirmed = errors.New("its deployment has not confirmed it yet")
+
 // errUnnamed: the value of a column, such as the empty text, names nothing that could exist.
 var errUnnamed = errors.New("no name of a resource")
 
@@ -299,7 +303,7 @@ func (s *Granter) ask(ctx context.Context, at schema.DeploymentID, of []asking) 
 		case errors.As(why, &named) && named.All(peer.Stands(peer.Final)), a.late && why != nil:
 			answers[a.question] = why
 		case a.late:
-			answers[a.question] = fmt.Errorf("the right to refer to it was not given in %s: %w", patience, errors.Join(err, why))
+			answers[a.question] = fmt.Errorf("the right to refer to it was not given in %s: %w", patience, cmp.Or(errors.Join(err, why), errUnconfirmed))
 		}
 	}
 	if err != nil {

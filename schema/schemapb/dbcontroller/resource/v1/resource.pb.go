@@ -126,7 +126,7 @@ func (x UnaskedDeployment_Reason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use UnaskedDeployment_Reason.Descriptor instead.
 func (UnaskedDeployment_Reason) EnumDescriptor() ([]byte, []int) {
-	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{23, 0}
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{25, 0}
 }
 
 type Resource struct {
@@ -1632,6 +1632,97 @@ func (x *ListReferrersResponse) GetDeployments() []string {
 	return nil
 }
 
+type AcquireDelegationsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The lines of DETAIL of the error: BLOCK or ACT, a space, and the full name of a target; at most 1,000. The caller needs the right to refer to each
+	// target.
+	Rights []string `protobuf:"bytes,1,rep,name=rights,proto3" json:"rights,omitempty"`
+	// The region whose table it is; empty for that of the called deployment.
+	Region        string `protobuf:"bytes,2,opt,name=region,proto3" json:"region,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AcquireDelegationsRequest) Reset() {
+	*x = AcquireDelegationsRequest{}
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AcquireDelegationsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AcquireDelegationsRequest) ProtoMessage() {}
+
+func (x *AcquireDelegationsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AcquireDelegationsRequest.ProtoReflect.Descriptor instead.
+func (*AcquireDelegationsRequest) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *AcquireDelegationsRequest) GetRights() []string {
+	if x != nil {
+		return x.Rights
+	}
+	return nil
+}
+
+func (x *AcquireDelegationsRequest) GetRegion() string {
+	if x != nil {
+		return x.Region
+	}
+	return ""
+}
+
+type AcquireDelegationsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AcquireDelegationsResponse) Reset() {
+	*x = AcquireDelegationsResponse{}
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AcquireDelegationsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AcquireDelegationsResponse) ProtoMessage() {}
+
+func (x *AcquireDelegationsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AcquireDelegationsResponse.ProtoReflect.Descriptor instead.
+func (*AcquireDelegationsResponse) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{22}
+}
+
 type DeleteResourceRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -1648,7 +1739,7 @@ type DeleteResourceRequest struct {
 
 func (x *DeleteResourceRequest) Reset() {
 	*x = DeleteResourceRequest{}
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[21]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1660,7 +1751,7 @@ func (x *DeleteResourceRequest) String() string {
 func (*DeleteResourceRequest) ProtoMessage() {}
 
 func (x *DeleteResourceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[21]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1673,7 +1764,7 @@ func (x *DeleteResourceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteResourceRequest.ProtoReflect.Descriptor instead.
 func (*DeleteResourceRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{21}
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *DeleteResourceRequest) GetName() string {
@@ -1722,7 +1813,7 @@ type DeleteResourceResponse struct {
 
 func (x *DeleteResourceResponse) Reset() {
 	*x = DeleteResourceResponse{}
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[22]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1734,7 +1825,7 @@ func (x *DeleteResourceResponse) String() string {
 func (*DeleteResourceResponse) ProtoMessage() {}
 
 func (x *DeleteResourceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[22]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1747,7 +1838,7 @@ func (x *DeleteResourceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteResourceResponse.ProtoReflect.Descriptor instead.
 func (*DeleteResourceResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{22}
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *DeleteResourceResponse) GetRemoved() bool {
@@ -1799,7 +1890,7 @@ type UnaskedDeployment struct {
 
 func (x *UnaskedDeployment) Reset() {
 	*x = UnaskedDeployment{}
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[23]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1811,7 +1902,7 @@ func (x *UnaskedDeployment) String() string {
 func (*UnaskedDeployment) ProtoMessage() {}
 
 func (x *UnaskedDeployment) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[23]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1824,7 +1915,7 @@ func (x *UnaskedDeployment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnaskedDeployment.ProtoReflect.Descriptor instead.
 func (*UnaskedDeployment) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{23}
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *UnaskedDeployment) GetDeployment() string {
@@ -1864,7 +1955,7 @@ type WatchResourcesRequest struct {
 
 func (x *WatchResourcesRequest) Reset() {
 	*x = WatchResourcesRequest{}
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[24]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1876,7 +1967,7 @@ func (x *WatchResourcesRequest) String() string {
 func (*WatchResourcesRequest) ProtoMessage() {}
 
 func (x *WatchResourcesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[24]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1889,7 +1980,7 @@ func (x *WatchResourcesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResourcesRequest.ProtoReflect.Descriptor instead.
 func (*WatchResourcesRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{24}
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *WatchResourcesRequest) GetKind() string {
@@ -1937,7 +2028,7 @@ type WatchResourcesResponse struct {
 
 func (x *WatchResourcesResponse) Reset() {
 	*x = WatchResourcesResponse{}
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[25]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1949,7 +2040,7 @@ func (x *WatchResourcesResponse) String() string {
 func (*WatchResourcesResponse) ProtoMessage() {}
 
 func (x *WatchResourcesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[25]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1962,7 +2053,7 @@ func (x *WatchResourcesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResourcesResponse.ProtoReflect.Descriptor instead.
 func (*WatchResourcesResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{25}
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *WatchResourcesResponse) GetEvent() isWatchResourcesResponse_Event {
@@ -2058,7 +2149,7 @@ type BatchWriteResourcesRequest_Write struct {
 
 func (x *BatchWriteResourcesRequest_Write) Reset() {
 	*x = BatchWriteResourcesRequest_Write{}
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[27]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2070,7 +2161,7 @@ func (x *BatchWriteResourcesRequest_Write) String() string {
 func (*BatchWriteResourcesRequest_Write) ProtoMessage() {}
 
 func (x *BatchWriteResourcesRequest_Write) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[27]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2167,7 +2258,7 @@ type PlanDeletionResponse_Group struct {
 
 func (x *PlanDeletionResponse_Group) Reset() {
 	*x = PlanDeletionResponse_Group{}
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[28]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2179,7 +2270,7 @@ func (x *PlanDeletionResponse_Group) String() string {
 func (*PlanDeletionResponse_Group) ProtoMessage() {}
 
 func (x *PlanDeletionResponse_Group) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[28]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2286,7 +2377,7 @@ type PlanDeletionResponse_Blocker struct {
 
 func (x *PlanDeletionResponse_Blocker) Reset() {
 	*x = PlanDeletionResponse_Blocker{}
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[29]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2298,7 +2389,7 @@ func (x *PlanDeletionResponse_Blocker) String() string {
 func (*PlanDeletionResponse_Blocker) ProtoMessage() {}
 
 func (x *PlanDeletionResponse_Blocker) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[29]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2378,7 +2469,7 @@ type ListReferrersResponse_Referrer struct {
 
 func (x *ListReferrersResponse_Referrer) Reset() {
 	*x = ListReferrersResponse_Referrer{}
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[30]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2390,7 +2481,7 @@ func (x *ListReferrersResponse_Referrer) String() string {
 func (*ListReferrersResponse_Referrer) ProtoMessage() {}
 
 func (x *ListReferrersResponse_Referrer) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[30]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2443,7 +2534,7 @@ type WatchResourcesResponse_EndOfSnapshot struct {
 
 func (x *WatchResourcesResponse_EndOfSnapshot) Reset() {
 	*x = WatchResourcesResponse_EndOfSnapshot{}
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[31]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2455,7 +2546,7 @@ func (x *WatchResourcesResponse_EndOfSnapshot) String() string {
 func (*WatchResourcesResponse_EndOfSnapshot) ProtoMessage() {}
 
 func (x *WatchResourcesResponse_EndOfSnapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[31]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2468,7 +2559,7 @@ func (x *WatchResourcesResponse_EndOfSnapshot) ProtoReflect() protoreflect.Messa
 
 // Deprecated: Use WatchResourcesResponse_EndOfSnapshot.ProtoReflect.Descriptor instead.
 func (*WatchResourcesResponse_EndOfSnapshot) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{25, 0}
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{27, 0}
 }
 
 func (x *WatchResourcesResponse_EndOfSnapshot) GetResumeToken() string {
@@ -2488,7 +2579,7 @@ type WatchResourcesResponse_Bookmark struct {
 
 func (x *WatchResourcesResponse_Bookmark) Reset() {
 	*x = WatchResourcesResponse_Bookmark{}
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[32]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2500,7 +2591,7 @@ func (x *WatchResourcesResponse_Bookmark) String() string {
 func (*WatchResourcesResponse_Bookmark) ProtoMessage() {}
 
 func (x *WatchResourcesResponse_Bookmark) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[32]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2513,7 +2604,7 @@ func (x *WatchResourcesResponse_Bookmark) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResourcesResponse_Bookmark.ProtoReflect.Descriptor instead.
 func (*WatchResourcesResponse_Bookmark) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{25, 1}
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{27, 1}
 }
 
 func (x *WatchResourcesResponse_Bookmark) GetResumeToken() string {
@@ -2703,7 +2794,11 @@ const file_dbcontroller_resource_v1_resource_proto_rawDesc = "" +
 	"\x06holder\x18\x01 \x01(\tR\x06holder\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x12\n" +
 	"\x04path\x18\x03 \x01(\tR\x04path\x12?\n" +
-	"\tbehaviour\x18\x04 \x01(\x0e2!.dbcontroller.schema.v1.BehaviourR\tbehaviour\"x\n" +
+	"\tbehaviour\x18\x04 \x01(\x0e2!.dbcontroller.schema.v1.BehaviourR\tbehaviour\"K\n" +
+	"\x19AcquireDelegationsRequest\x12\x16\n" +
+	"\x06rights\x18\x01 \x03(\tR\x06rights\x12\x16\n" +
+	"\x06region\x18\x02 \x01(\tR\x06region\"\x1c\n" +
+	"\x1aAcquireDelegationsResponse\"x\n" +
 	"\x15DeleteResourceRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12\x1a\n" +
@@ -2742,7 +2837,7 @@ const file_dbcontroller_resource_v1_resource_proto_rawDesc = "" +
 	"\fresume_token\x18\x01 \x01(\tR\vresumeToken\x1a-\n" +
 	"\bBookmark\x12!\n" +
 	"\fresume_token\x18\x01 \x01(\tR\vresumeTokenB\a\n" +
-	"\x05event2\xa7\r\n" +
+	"\x05event2\xa8\x0e\n" +
 	"\x0fResourceService\x12_\n" +
 	"\vGetResource\x12,.dbcontroller.resource.v1.GetResourceRequest\x1a\".dbcontroller.resource.v1.Resource\x12|\n" +
 	"\x11BatchGetResources\x122.dbcontroller.resource.v1.BatchGetResourcesRequest\x1a3.dbcontroller.resource.v1.BatchGetResourcesResponse\x12p\n" +
@@ -2756,7 +2851,8 @@ const file_dbcontroller_resource_v1_resource_proto_rawDesc = "" +
 	"\x0fRemoveFinalizer\x120.dbcontroller.resource.v1.RemoveFinalizerRequest\x1a\".dbcontroller.resource.v1.Resource\x12q\n" +
 	"\x14UpdateResourceStatus\x125.dbcontroller.resource.v1.UpdateResourceStatusRequest\x1a\".dbcontroller.resource.v1.Resource\x12m\n" +
 	"\fPlanDeletion\x12-.dbcontroller.resource.v1.PlanDeletionRequest\x1a..dbcontroller.resource.v1.PlanDeletionResponse\x12p\n" +
-	"\rListReferrers\x12..dbcontroller.resource.v1.ListReferrersRequest\x1a/.dbcontroller.resource.v1.ListReferrersResponse\x12s\n" +
+	"\rListReferrers\x12..dbcontroller.resource.v1.ListReferrersRequest\x1a/.dbcontroller.resource.v1.ListReferrersResponse\x12\x7f\n" +
+	"\x12AcquireDelegations\x123.dbcontroller.resource.v1.AcquireDelegationsRequest\x1a4.dbcontroller.resource.v1.AcquireDelegationsResponse\x12s\n" +
 	"\x0eDeleteResource\x12/.dbcontroller.resource.v1.DeleteResourceRequest\x1a0.dbcontroller.resource.v1.DeleteResourceResponse\x12u\n" +
 	"\x0eWatchResources\x12/.dbcontroller.resource.v1.WatchResourcesRequest\x1a0.dbcontroller.resource.v1.WatchResourcesResponse0\x01B\\ZZgithub.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1;resourcev1b\x06proto3"
 
@@ -2773,7 +2869,7 @@ func file_dbcontroller_resource_v1_resource_proto_rawDescGZIP() []byte {
 }
 
 var file_dbcontroller_resource_v1_resource_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_dbcontroller_resource_v1_resource_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
+var file_dbcontroller_resource_v1_resource_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
 var file_dbcontroller_resource_v1_resource_proto_goTypes = []any{
 	(Resource_State)(0),                          // 0: dbcontroller.resource.v1.Resource.State
 	(UnaskedDeployment_Reason)(0),                // 1: dbcontroller.resource.v1.UnaskedDeployment.Reason
@@ -2798,62 +2894,64 @@ var file_dbcontroller_resource_v1_resource_proto_goTypes = []any{
 	(*PlanDeletionResponse)(nil),                 // 20: dbcontroller.resource.v1.PlanDeletionResponse
 	(*ListReferrersRequest)(nil),                 // 21: dbcontroller.resource.v1.ListReferrersRequest
 	(*ListReferrersResponse)(nil),                // 22: dbcontroller.resource.v1.ListReferrersResponse
-	(*DeleteResourceRequest)(nil),                // 23: dbcontroller.resource.v1.DeleteResourceRequest
-	(*DeleteResourceResponse)(nil),               // 24: dbcontroller.resource.v1.DeleteResourceResponse
-	(*UnaskedDeployment)(nil),                    // 25: dbcontroller.resource.v1.UnaskedDeployment
-	(*WatchResourcesRequest)(nil),                // 26: dbcontroller.resource.v1.WatchResourcesRequest
-	(*WatchResourcesResponse)(nil),               // 27: dbcontroller.resource.v1.WatchResourcesResponse
-	nil,                                          // 28: dbcontroller.resource.v1.Resource.LabelsEntry
-	(*BatchWriteResourcesRequest_Write)(nil),     // 29: dbcontroller.resource.v1.BatchWriteResourcesRequest.Write
-	(*PlanDeletionResponse_Group)(nil),           // 30: dbcontroller.resource.v1.PlanDeletionResponse.Group
-	(*PlanDeletionResponse_Blocker)(nil),         // 31: dbcontroller.resource.v1.PlanDeletionResponse.Blocker
-	(*ListReferrersResponse_Referrer)(nil),       // 32: dbcontroller.resource.v1.ListReferrersResponse.Referrer
-	(*WatchResourcesResponse_EndOfSnapshot)(nil), // 33: dbcontroller.resource.v1.WatchResourcesResponse.EndOfSnapshot
-	(*WatchResourcesResponse_Bookmark)(nil),      // 34: dbcontroller.resource.v1.WatchResourcesResponse.Bookmark
-	(*structpb.Struct)(nil),                      // 35: google.protobuf.Struct
-	(*timestamppb.Timestamp)(nil),                // 36: google.protobuf.Timestamp
-	(*fieldmaskpb.FieldMask)(nil),                // 37: google.protobuf.FieldMask
-	(v1.Behaviour)(0),                            // 38: dbcontroller.schema.v1.Behaviour
+	(*AcquireDelegationsRequest)(nil),            // 23: dbcontroller.resource.v1.AcquireDelegationsRequest
+	(*AcquireDelegationsResponse)(nil),           // 24: dbcontroller.resource.v1.AcquireDelegationsResponse
+	(*DeleteResourceRequest)(nil),                // 25: dbcontroller.resource.v1.DeleteResourceRequest
+	(*DeleteResourceResponse)(nil),               // 26: dbcontroller.resource.v1.DeleteResourceResponse
+	(*UnaskedDeployment)(nil),                    // 27: dbcontroller.resource.v1.UnaskedDeployment
+	(*WatchResourcesRequest)(nil),                // 28: dbcontroller.resource.v1.WatchResourcesRequest
+	(*WatchResourcesResponse)(nil),               // 29: dbcontroller.resource.v1.WatchResourcesResponse
+	nil,                                          // 30: dbcontroller.resource.v1.Resource.LabelsEntry
+	(*BatchWriteResourcesRequest_Write)(nil),     // 31: dbcontroller.resource.v1.BatchWriteResourcesRequest.Write
+	(*PlanDeletionResponse_Group)(nil),           // 32: dbcontroller.resource.v1.PlanDeletionResponse.Group
+	(*PlanDeletionResponse_Blocker)(nil),         // 33: dbcontroller.resource.v1.PlanDeletionResponse.Blocker
+	(*ListReferrersResponse_Referrer)(nil),       // 34: dbcontroller.resource.v1.ListReferrersResponse.Referrer
+	(*WatchResourcesResponse_EndOfSnapshot)(nil), // 35: dbcontroller.resource.v1.WatchResourcesResponse.EndOfSnapshot
+	(*WatchResourcesResponse_Bookmark)(nil),      // 36: dbcontroller.resource.v1.WatchResourcesResponse.Bookmark
+	(*structpb.Struct)(nil),                      // 37: google.protobuf.Struct
+	(*timestamppb.Timestamp)(nil),                // 38: google.protobuf.Timestamp
+	(*fieldmaskpb.FieldMask)(nil),                // 39: google.protobuf.FieldMask
+	(v1.Behaviour)(0),                            // 40: dbcontroller.schema.v1.Behaviour
 }
 var file_dbcontroller_resource_v1_resource_proto_depIdxs = []int32{
 	0,  // 0: dbcontroller.resource.v1.Resource.state:type_name -> dbcontroller.resource.v1.Resource.State
-	28, // 1: dbcontroller.resource.v1.Resource.labels:type_name -> dbcontroller.resource.v1.Resource.LabelsEntry
-	35, // 2: dbcontroller.resource.v1.Resource.body:type_name -> google.protobuf.Struct
-	36, // 3: dbcontroller.resource.v1.Resource.create_time:type_name -> google.protobuf.Timestamp
-	36, // 4: dbcontroller.resource.v1.Resource.update_time:type_name -> google.protobuf.Timestamp
+	30, // 1: dbcontroller.resource.v1.Resource.labels:type_name -> dbcontroller.resource.v1.Resource.LabelsEntry
+	37, // 2: dbcontroller.resource.v1.Resource.body:type_name -> google.protobuf.Struct
+	38, // 3: dbcontroller.resource.v1.Resource.create_time:type_name -> google.protobuf.Timestamp
+	38, // 4: dbcontroller.resource.v1.Resource.update_time:type_name -> google.protobuf.Timestamp
 	3,  // 5: dbcontroller.resource.v1.Resource.conditions:type_name -> dbcontroller.resource.v1.Condition
 	4,  // 6: dbcontroller.resource.v1.Resource.owner_references:type_name -> dbcontroller.resource.v1.OwnerReference
-	35, // 7: dbcontroller.resource.v1.Resource.status:type_name -> google.protobuf.Struct
-	37, // 8: dbcontroller.resource.v1.GetResourceRequest.read_mask:type_name -> google.protobuf.FieldMask
-	37, // 9: dbcontroller.resource.v1.BatchGetResourcesRequest.read_mask:type_name -> google.protobuf.FieldMask
+	37, // 7: dbcontroller.resource.v1.Resource.status:type_name -> google.protobuf.Struct
+	39, // 8: dbcontroller.resource.v1.GetResourceRequest.read_mask:type_name -> google.protobuf.FieldMask
+	39, // 9: dbcontroller.resource.v1.BatchGetResourcesRequest.read_mask:type_name -> google.protobuf.FieldMask
 	2,  // 10: dbcontroller.resource.v1.BatchGetResourcesResponse.resources:type_name -> dbcontroller.resource.v1.Resource
-	37, // 11: dbcontroller.resource.v1.ListResourcesRequest.read_mask:type_name -> google.protobuf.FieldMask
+	39, // 11: dbcontroller.resource.v1.ListResourcesRequest.read_mask:type_name -> google.protobuf.FieldMask
 	2,  // 12: dbcontroller.resource.v1.ListResourcesResponse.resources:type_name -> dbcontroller.resource.v1.Resource
 	2,  // 13: dbcontroller.resource.v1.CreateResourceRequest.resource:type_name -> dbcontroller.resource.v1.Resource
 	2,  // 14: dbcontroller.resource.v1.UpdateResourceRequest.resource:type_name -> dbcontroller.resource.v1.Resource
-	37, // 15: dbcontroller.resource.v1.UpdateResourceRequest.update_mask:type_name -> google.protobuf.FieldMask
+	39, // 15: dbcontroller.resource.v1.UpdateResourceRequest.update_mask:type_name -> google.protobuf.FieldMask
 	2,  // 16: dbcontroller.resource.v1.PutResourceRequest.resource:type_name -> dbcontroller.resource.v1.Resource
-	29, // 17: dbcontroller.resource.v1.BatchWriteResourcesRequest.writes:type_name -> dbcontroller.resource.v1.BatchWriteResourcesRequest.Write
+	31, // 17: dbcontroller.resource.v1.BatchWriteResourcesRequest.writes:type_name -> dbcontroller.resource.v1.BatchWriteResourcesRequest.Write
 	2,  // 18: dbcontroller.resource.v1.BatchWriteResourcesResponse.resources:type_name -> dbcontroller.resource.v1.Resource
-	29, // 19: dbcontroller.resource.v1.MutateAndValidateResourceRequest.write:type_name -> dbcontroller.resource.v1.BatchWriteResourcesRequest.Write
-	29, // 20: dbcontroller.resource.v1.MutateAndValidateResourceRequest.more:type_name -> dbcontroller.resource.v1.BatchWriteResourcesRequest.Write
-	35, // 21: dbcontroller.resource.v1.UpdateResourceStatusRequest.status:type_name -> google.protobuf.Struct
-	30, // 22: dbcontroller.resource.v1.PlanDeletionResponse.groups:type_name -> dbcontroller.resource.v1.PlanDeletionResponse.Group
-	31, // 23: dbcontroller.resource.v1.PlanDeletionResponse.blockers:type_name -> dbcontroller.resource.v1.PlanDeletionResponse.Blocker
-	25, // 24: dbcontroller.resource.v1.PlanDeletionResponse.unasked:type_name -> dbcontroller.resource.v1.UnaskedDeployment
-	32, // 25: dbcontroller.resource.v1.ListReferrersResponse.referrers:type_name -> dbcontroller.resource.v1.ListReferrersResponse.Referrer
+	31, // 19: dbcontroller.resource.v1.MutateAndValidateResourceRequest.write:type_name -> dbcontroller.resource.v1.BatchWriteResourcesRequest.Write
+	31, // 20: dbcontroller.resource.v1.MutateAndValidateResourceRequest.more:type_name -> dbcontroller.resource.v1.BatchWriteResourcesRequest.Write
+	37, // 21: dbcontroller.resource.v1.UpdateResourceStatusRequest.status:type_name -> google.protobuf.Struct
+	32, // 22: dbcontroller.resource.v1.PlanDeletionResponse.groups:type_name -> dbcontroller.resource.v1.PlanDeletionResponse.Group
+	33, // 23: dbcontroller.resource.v1.PlanDeletionResponse.blockers:type_name -> dbcontroller.resource.v1.PlanDeletionResponse.Blocker
+	27, // 24: dbcontroller.resource.v1.PlanDeletionResponse.unasked:type_name -> dbcontroller.resource.v1.UnaskedDeployment
+	34, // 25: dbcontroller.resource.v1.ListReferrersResponse.referrers:type_name -> dbcontroller.resource.v1.ListReferrersResponse.Referrer
 	2,  // 26: dbcontroller.resource.v1.DeleteResourceResponse.resource:type_name -> dbcontroller.resource.v1.Resource
-	25, // 27: dbcontroller.resource.v1.DeleteResourceResponse.unasked:type_name -> dbcontroller.resource.v1.UnaskedDeployment
+	27, // 27: dbcontroller.resource.v1.DeleteResourceResponse.unasked:type_name -> dbcontroller.resource.v1.UnaskedDeployment
 	1,  // 28: dbcontroller.resource.v1.UnaskedDeployment.reason:type_name -> dbcontroller.resource.v1.UnaskedDeployment.Reason
 	2,  // 29: dbcontroller.resource.v1.WatchResourcesResponse.upsert:type_name -> dbcontroller.resource.v1.Resource
 	2,  // 30: dbcontroller.resource.v1.WatchResourcesResponse.delete:type_name -> dbcontroller.resource.v1.Resource
-	33, // 31: dbcontroller.resource.v1.WatchResourcesResponse.end_of_snapshot:type_name -> dbcontroller.resource.v1.WatchResourcesResponse.EndOfSnapshot
-	34, // 32: dbcontroller.resource.v1.WatchResourcesResponse.bookmark:type_name -> dbcontroller.resource.v1.WatchResourcesResponse.Bookmark
+	35, // 31: dbcontroller.resource.v1.WatchResourcesResponse.end_of_snapshot:type_name -> dbcontroller.resource.v1.WatchResourcesResponse.EndOfSnapshot
+	36, // 32: dbcontroller.resource.v1.WatchResourcesResponse.bookmark:type_name -> dbcontroller.resource.v1.WatchResourcesResponse.Bookmark
 	2,  // 33: dbcontroller.resource.v1.BatchWriteResourcesRequest.Write.create:type_name -> dbcontroller.resource.v1.Resource
 	11, // 34: dbcontroller.resource.v1.BatchWriteResourcesRequest.Write.update:type_name -> dbcontroller.resource.v1.UpdateResourceRequest
 	2,  // 35: dbcontroller.resource.v1.BatchWriteResourcesRequest.Write.put:type_name -> dbcontroller.resource.v1.Resource
-	38, // 36: dbcontroller.resource.v1.PlanDeletionResponse.Group.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
-	38, // 37: dbcontroller.resource.v1.ListReferrersResponse.Referrer.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	40, // 36: dbcontroller.resource.v1.PlanDeletionResponse.Group.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	40, // 37: dbcontroller.resource.v1.ListReferrersResponse.Referrer.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
 	5,  // 38: dbcontroller.resource.v1.ResourceService.GetResource:input_type -> dbcontroller.resource.v1.GetResourceRequest
 	6,  // 39: dbcontroller.resource.v1.ResourceService.BatchGetResources:input_type -> dbcontroller.resource.v1.BatchGetResourcesRequest
 	8,  // 40: dbcontroller.resource.v1.ResourceService.ListResources:input_type -> dbcontroller.resource.v1.ListResourcesRequest
@@ -2867,25 +2965,27 @@ var file_dbcontroller_resource_v1_resource_proto_depIdxs = []int32{
 	18, // 48: dbcontroller.resource.v1.ResourceService.UpdateResourceStatus:input_type -> dbcontroller.resource.v1.UpdateResourceStatusRequest
 	19, // 49: dbcontroller.resource.v1.ResourceService.PlanDeletion:input_type -> dbcontroller.resource.v1.PlanDeletionRequest
 	21, // 50: dbcontroller.resource.v1.ResourceService.ListReferrers:input_type -> dbcontroller.resource.v1.ListReferrersRequest
-	23, // 51: dbcontroller.resource.v1.ResourceService.DeleteResource:input_type -> dbcontroller.resource.v1.DeleteResourceRequest
-	26, // 52: dbcontroller.resource.v1.ResourceService.WatchResources:input_type -> dbcontroller.resource.v1.WatchResourcesRequest
-	2,  // 53: dbcontroller.resource.v1.ResourceService.GetResource:output_type -> dbcontroller.resource.v1.Resource
-	7,  // 54: dbcontroller.resource.v1.ResourceService.BatchGetResources:output_type -> dbcontroller.resource.v1.BatchGetResourcesResponse
-	9,  // 55: dbcontroller.resource.v1.ResourceService.ListResources:output_type -> dbcontroller.resource.v1.ListResourcesResponse
-	2,  // 56: dbcontroller.resource.v1.ResourceService.CreateResource:output_type -> dbcontroller.resource.v1.Resource
-	2,  // 57: dbcontroller.resource.v1.ResourceService.UpdateResource:output_type -> dbcontroller.resource.v1.Resource
-	2,  // 58: dbcontroller.resource.v1.ResourceService.PutResource:output_type -> dbcontroller.resource.v1.Resource
-	14, // 59: dbcontroller.resource.v1.ResourceService.BatchWriteResources:output_type -> dbcontroller.resource.v1.BatchWriteResourcesResponse
-	2,  // 60: dbcontroller.resource.v1.ResourceService.MutateAndValidateResource:output_type -> dbcontroller.resource.v1.Resource
-	2,  // 61: dbcontroller.resource.v1.ResourceService.SetBlockDeletion:output_type -> dbcontroller.resource.v1.Resource
-	2,  // 62: dbcontroller.resource.v1.ResourceService.RemoveFinalizer:output_type -> dbcontroller.resource.v1.Resource
-	2,  // 63: dbcontroller.resource.v1.ResourceService.UpdateResourceStatus:output_type -> dbcontroller.resource.v1.Resource
-	20, // 64: dbcontroller.resource.v1.ResourceService.PlanDeletion:output_type -> dbcontroller.resource.v1.PlanDeletionResponse
-	22, // 65: dbcontroller.resource.v1.ResourceService.ListReferrers:output_type -> dbcontroller.resource.v1.ListReferrersResponse
-	24, // 66: dbcontroller.resource.v1.ResourceService.DeleteResource:output_type -> dbcontroller.resource.v1.DeleteResourceResponse
-	27, // 67: dbcontroller.resource.v1.ResourceService.WatchResources:output_type -> dbcontroller.resource.v1.WatchResourcesResponse
-	53, // [53:68] is the sub-list for method output_type
-	38, // [38:53] is the sub-list for method input_type
+	23, // 51: dbcontroller.resource.v1.ResourceService.AcquireDelegations:input_type -> dbcontroller.resource.v1.AcquireDelegationsRequest
+	25, // 52: dbcontroller.resource.v1.ResourceService.DeleteResource:input_type -> dbcontroller.resource.v1.DeleteResourceRequest
+	28, // 53: dbcontroller.resource.v1.ResourceService.WatchResources:input_type -> dbcontroller.resource.v1.WatchResourcesRequest
+	2,  // 54: dbcontroller.resource.v1.ResourceService.GetResource:output_type -> dbcontroller.resource.v1.Resource
+	7,  // 55: dbcontroller.resource.v1.ResourceService.BatchGetResources:output_type -> dbcontroller.resource.v1.BatchGetResourcesResponse
+	9,  // 56: dbcontroller.resource.v1.ResourceService.ListResources:output_type -> dbcontroller.resource.v1.ListResourcesResponse
+	2,  // 57: dbcontroller.resource.v1.ResourceService.CreateResource:output_type -> dbcontroller.resource.v1.Resource
+	2,  // 58: dbcontroller.resource.v1.ResourceService.UpdateResource:output_type -> dbcontroller.resource.v1.Resource
+	2,  // 59: dbcontroller.resource.v1.ResourceService.PutResource:output_type -> dbcontroller.resource.v1.Resource
+	14, // 60: dbcontroller.resource.v1.ResourceService.BatchWriteResources:output_type -> dbcontroller.resource.v1.BatchWriteResourcesResponse
+	2,  // 61: dbcontroller.resource.v1.ResourceService.MutateAndValidateResource:output_type -> dbcontroller.resource.v1.Resource
+	2,  // 62: dbcontroller.resource.v1.ResourceService.SetBlockDeletion:output_type -> dbcontroller.resource.v1.Resource
+	2,  // 63: dbcontroller.resource.v1.ResourceService.RemoveFinalizer:output_type -> dbcontroller.resource.v1.Resource
+	2,  // 64: dbcontroller.resource.v1.ResourceService.UpdateResourceStatus:output_type -> dbcontroller.resource.v1.Resource
+	20, // 65: dbcontroller.resource.v1.ResourceService.PlanDeletion:output_type -> dbcontroller.resource.v1.PlanDeletionResponse
+	22, // 66: dbcontroller.resource.v1.ResourceService.ListReferrers:output_type -> dbcontroller.resource.v1.ListReferrersResponse
+	24, // 67: dbcontroller.resource.v1.ResourceService.AcquireDelegations:output_type -> dbcontroller.resource.v1.AcquireDelegationsResponse
+	26, // 68: dbcontroller.resource.v1.ResourceService.DeleteResource:output_type -> dbcontroller.resource.v1.DeleteResourceResponse
+	29, // 69: dbcontroller.resource.v1.ResourceService.WatchResources:output_type -> dbcontroller.resource.v1.WatchResourcesResponse
+	54, // [54:70] is the sub-list for method output_type
+	38, // [38:54] is the sub-list for method input_type
 	38, // [38:38] is the sub-list for extension type_name
 	38, // [38:38] is the sub-list for extension extendee
 	0,  // [0:38] is the sub-list for field type_name
@@ -2897,13 +2997,13 @@ func file_dbcontroller_resource_v1_resource_proto_init() {
 		return
 	}
 	file_dbcontroller_resource_v1_resource_proto_msgTypes[16].OneofWrappers = []any{}
-	file_dbcontroller_resource_v1_resource_proto_msgTypes[25].OneofWrappers = []any{
+	file_dbcontroller_resource_v1_resource_proto_msgTypes[27].OneofWrappers = []any{
 		(*WatchResourcesResponse_Upsert)(nil),
 		(*WatchResourcesResponse_Delete)(nil),
 		(*WatchResourcesResponse_EndOfSnapshot_)(nil),
 		(*WatchResourcesResponse_Bookmark_)(nil),
 	}
-	file_dbcontroller_resource_v1_resource_proto_msgTypes[27].OneofWrappers = []any{
+	file_dbcontroller_resource_v1_resource_proto_msgTypes[29].OneofWrappers = []any{
 		(*BatchWriteResourcesRequest_Write_Create)(nil),
 		(*BatchWriteResourcesRequest_Write_Update)(nil),
 		(*BatchWriteResourcesRequest_Write_Put)(nil),
@@ -2914,7 +3014,7 @@ func file_dbcontroller_resource_v1_resource_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dbcontroller_resource_v1_resource_proto_rawDesc), len(file_dbcontroller_resource_v1_resource_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   33,
+			NumMessages:   35,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

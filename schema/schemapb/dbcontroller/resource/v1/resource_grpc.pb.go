@@ -32,6 +32,7 @@ const (
 	ResourceService_UpdateResourceStatus_FullMethodName      = "/dbcontroller.resource.v1.ResourceService/UpdateResourceStatus"
 	ResourceService_PlanDeletion_FullMethodName              = "/dbcontroller.resource.v1.ResourceService/PlanDeletion"
 	ResourceService_ListReferrers_FullMethodName             = "/dbcontroller.resource.v1.ResourceService/ListReferrers"
+	ResourceService_AcquireDelegations_FullMethodName        = "/dbcontroller.resource.v1.ResourceService/AcquireDelegations"
 	ResourceService_DeleteResource_FullMethodName            = "/dbcontroller.resource.v1.ResourceService/DeleteResource"
 	ResourceService_WatchResources_FullMethodName            = "/dbcontroller.resource.v1.ResourceService/WatchResources"
 )
@@ -76,6 +77,10 @@ type ResourceServiceClient interface {
 	// ListReferrers lists the resources of one deployment that refer to a resource, or that it owns. For all of them, ask the deployment
 	// of the resource first, and then the deployments that its first page names.
 	ListReferrers(ctx context.Context, in *ListReferrersRequest, opts ...grpc.CallOption) (*ListReferrersResponse, error)
+	// AcquireDelegations acquires the rights that a statement on a table with strict references lacked (SQLSTATE RD001), as dbcontroller.acquire
+	// and dbcontroller.acquired do in SQL: afterwards the transaction is repeated. It waits at most ten seconds. It fails with FAILED_PRECONDITION
+	// when a target does not exist, and with UNAVAILABLE or DEADLINE_EXCEEDED when its deployment does not answer.
+	AcquireDelegations(ctx context.Context, in *AcquireDelegationsRequest, opts ...grpc.CallOption) (*AcquireDelegationsResponse, error)
 	// DeleteResource returns when the resource is removed, or in DELETING because other deployments have to act first.
 	DeleteResource(ctx context.Context, in *DeleteResourceRequest, opts ...grpc.CallOption) (*DeleteResourceResponse, error)
 	// WatchResources sends the resources and their changes since the start, then one EndOfSnapshot: the events up to it are the state at
@@ -221,6 +226,16 @@ func (c *resourceServiceClient) ListReferrers(ctx context.Context, in *ListRefer
 	return out, nil
 }
 
+func (c *resourceServiceClient) AcquireDelegations(ctx context.Context, in *AcquireDelegationsRequest, opts ...grpc.CallOption) (*AcquireDelegationsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AcquireDelegationsResponse)
+	err := c.cc.Invoke(ctx, ResourceService_AcquireDelegations_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *resourceServiceClient) DeleteResource(ctx context.Context, in *DeleteResourceRequest, opts ...grpc.CallOption) (*DeleteResourceResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(DeleteResourceResponse)
@@ -290,6 +305,10 @@ type ResourceServiceServer interface {
 	// ListReferrers lists the resources of one deployment that refer to a resource, or that it owns. For all of them, ask the deployment
 	// of the resource first, and then the deployments that its first page names.
 	ListReferrers(context.Context, *ListReferrersRequest) (*ListReferrersResponse, error)
+	// AcquireDelegations acquires the rights that a statement on a table with strict references lacked (SQLSTATE RD001), as dbcontroller.acquire
+	// and dbcontroller.acquired do in SQL: afterwards the transaction is repeated. It waits at most ten seconds. It fails with FAILED_PRECONDITION
+	// when a target does not exist, and with UNAVAILABLE or DEADLINE_EXCEEDED when its deployment does not answer.
+	AcquireDelegations(context.Context, *AcquireDelegationsRequest) (*AcquireDelegationsResponse, error)
 	// DeleteResource returns when the resource is removed, or in DELETING because other deployments have to act first.
 	DeleteResource(context.Context, *DeleteResourceRequest) (*DeleteResourceResponse, error)
 	// WatchResources sends the resources and their changes since the start, then one EndOfSnapshot: the events up to it are the state at
@@ -343,6 +362,9 @@ func (UnimplementedResourceServiceServer) PlanDeletion(context.Context, *PlanDel
 }
 func (UnimplementedResourceServiceServer) ListReferrers(context.Context, *ListReferrersRequest) (*ListReferrersResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListReferrers not implemented")
+}
+func (UnimplementedResourceServiceServer) AcquireDelegations(context.Context, *AcquireDelegationsRequest) (*AcquireDelegationsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method AcquireDelegations not implemented")
 }
 func (UnimplementedResourceServiceServer) DeleteResource(context.Context, *DeleteResourceRequest) (*DeleteResourceResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method DeleteResource not implemented")
@@ -605,6 +627,24 @@ func _ResourceService_ListReferrers_Handler(srv interface{}, ctx context.Context
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ResourceService_AcquireDelegations_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AcquireDelegationsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ResourceServiceServer).AcquireDelegations(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ResourceService_AcquireDelegations_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ResourceServiceServer).AcquireDelegations(ctx, req.(*AcquireDelegationsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _ResourceService_DeleteResource_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(DeleteResourceRequest)
 	if err := dec(in); err != nil {
@@ -692,6 +732,10 @@ var ResourceService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListReferrers",
 			Handler:    _ResourceService_ListReferrers_Handler,
+		},
+		{
+			MethodName: "AcquireDelegations",
+			Handler:    _ResourceService_AcquireDelegations_Handler,
 		},
 		{
 			MethodName: "DeleteResource",

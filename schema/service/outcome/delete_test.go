@@ -1,9 +1,8 @@
-package service
+package outcome
 
 import (
 	"errors"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
@@ -13,8 +12,6 @@ import (
 
 func TestDeletesAreCountedByTheirResults(t *testing.T) {
 	t.Parallel()
-	var got DeleteResult
-	r := &resources{log: zap.NewNop(), deleted: func(result DeleteResult, _ time.Duration) { got = result }}
 	seen := map[DeleteResult]bool{}
 	for _, c := range []struct {
 		result peer.DeleteResult
@@ -30,7 +27,7 @@ func TestDeletesAreCountedByTheirResults(t *testing.T) {
 		{peer.DeleteResult{}, errors.New("fault"), DeleteFailed},
 		{peer.DeleteResult{}, peer.ErrNotFound, DeleteFailed},
 	} {
-		r.observe(time.Now(), c.result, c.err)
+		got := OfDelete(c.result, Status(zap.NewNop(), c.err))
 		require.Equal(t, c.want, got, "%v", c.err)
 		seen[got] = true
 	}

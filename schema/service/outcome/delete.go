@@ -1,11 +1,6 @@
-package service
+package outcome
 
-import (
-	"time"
-
-	"github.com/db-controller/db-controller/schema/peer"
-	"github.com/db-controller/db-controller/schema/service/outcome"
-)
+import "github.com/db-controller/db-controller/schema/peer"
 
 // DeleteResult is the result of a delete, for metrics.
 type DeleteResult string
@@ -26,14 +21,15 @@ const (
 // DeleteResults are all of them.
 var DeleteResults = []DeleteResult{DeleteRemoved, DeleteGoesOn, DeleteBlocked, DeleteProtected, DeleteUndecided, DeleteUnavailable, DeleteFailed}
 
-func deleteResultOf(r peer.DeleteResult, err error) DeleteResult {
+// OfDelete returns the result of a delete with this answer, or with this status.
+func OfDelete(r peer.DeleteResult, err error) DeleteResult {
 	switch {
 	case err == nil && r.Removed:
 		return DeleteRemoved
 	case err == nil:
 		return DeleteGoesOn
 	}
-	switch outcome.ReasonOf(err) {
+	switch ReasonOf(err) {
 	case "BLOCKED":
 		return DeleteBlocked
 	case "BLOCK_DELETION":
@@ -44,11 +40,4 @@ func deleteResultOf(r peer.DeleteResult, err error) DeleteResult {
 		return DeleteUnavailable
 	}
 	return DeleteFailed
-}
-
-// observe reports a delete that began at a time.
-func (r *resources) observe(began time.Time, result peer.DeleteResult, err error) {
-	if r.deleted != nil {
-		r.deleted(deleteResultOf(result, outcome.Status(r.log, err)), time.Since(began))
-	}
 }
