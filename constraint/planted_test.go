@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/internal/retry"
@@ -102,4 +103,24 @@ func TestABackOffBeginsAnewAfterASuccess(t *testing.T) {
 	tk.atOnce()
 	require.Zero(t, tk.notYet)
 	require.Less(t, tk.backoff.Next(), 10*time.Millisecond)
+}
+
+// A deletion is handled again, arrives again meanwhile, and fails; the result of the earlier run, which comes last, does not put it in the
+// place of the newer one, which nobody would handle then.
+func TestAnEarlierFailureReplacesNoLaterOne_I13(t *testing.T) {
+	d := newDeletions(schema.Subscription{})
+	said(t, d, event{started: true}, deleted("x"), end("p1"))
+	first := d.fresh()
+	uid := first.deletions[0].UID
+	d.done(first, map[uuid.UUID]error{uid: schema.ErrUnfinished})
+	earlier := d.again(time.Now())
+	require.Len(t, earlier.deletions, 1)
+	anew := deleted("x")
+	anew.deletion.Items[0].Seq = 2
+	said(t, d, anew)
+	d.done(d.fresh(), map[uuid.UUID]error{uid: schema.ErrUnfinished})
+	d.done(earlier, map[uuid.UUID]error{uid: schema.ErrUnfinished})
+	again := d.again(time.Now())
+	require.Len(t, again.deletions, 1)
+	require.EqualValues(t, 2, again.deletions[0].Seq)
 }

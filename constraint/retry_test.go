@@ -165,5 +165,14 @@ func TestARetryEndsBackOffs(t *testing.T) {
 		r.bell.Ring(far)
 		synctest.Wait()
 		require.Equal(t, opened+1, s.opened[far.String()])
+
+		for range 20 {
+			s.work <- cutWork
+		}
+		synctest.Wait()
+		opened = s.opened["own"]
+		r.bell.Ring(self)
+		synctest.Wait()
+		require.Equal(t, opened+1, s.opened["own"])
 	})
 }

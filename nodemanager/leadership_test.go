@@ -97,6 +97,26 @@ func TestAProcessAloneKeepsTheLead(t *testing.T) {
 	})
 }
 
+// A process that was cut off for moments leaves the lead only after it was cut off for the whole time at once.
+func TestMomentsOfBeingCutOffAreNotAddedUp(t *testing.T) {
+	inTable(t, func(t *testing.T, w *world) {
+		first := w.begin(t)
+		time.Sleep(ttl)
+		second := w.begin(t)
+		time.Sleep(2 * ttl)
+		for range 6 {
+			first.cutOff.Store(true)
+			time.Sleep(3 * ttl / 5)
+			require.Equal(t, 0, leader(first, second))
+			first.cutOff.Store(false)
+			time.Sleep(2 * ttl / 5)
+			require.Equal(t, 0, leader(first, second))
+		}
+		first.end(t)
+		second.end(t)
+	})
+}
+
 func boolToInt(b bool) int {
 	if b {
 		return 1

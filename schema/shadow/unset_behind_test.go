@@ -5,6 +5,7 @@ import (
 	"math"
 	"testing"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/internal/attach"
@@ -132,4 +133,23 @@ GRANT ALL ON customers TO dbcontroller_box_serving`)
 	a.Gone(group, customer)
 	require.Empty(t, a.rows(a.crm, `SELECT id::text FROM customers`))
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
+}
+
+// The names of a kind become those of another one: a process that has not heard of that says of nothing that it is gone.
+func TestAProcessBehindASwitchKnowsNothingToBeGone_I15_I26(t *testing.T) {
+	t.Parallel()
+	b, ctx := harness.NewBox(t, movedNames, nil, aWest), context.Background()
+	behind := b.SecondProcess(aWest, shadow.Config{})
+	b.Switch(aWest, "v2")
+	uid := b.MustPut(target, nil).UID
+	for _, request := range []uuid.UUID{uuid.Nil, uuid.New()} {
+		_, err := behind.Delete(ctx, shadow.DeleteRequest{Name: "targets/t", UID: uid, RequestID: request})
+		require.ErrorIs(t, err, peer.ErrAborted)
+	}
+	require.NoError(t, behind.Adopt(ctx, b.Stores[b.ID(aWest)].Model()))
+	result, err := behind.Delete(ctx, shadow.DeleteRequest{Name: "targets/t", UID: uid})
+	require.NoError(t, err)
+	require.True(t, result.Removed)
+	_, err = behind.Delete(ctx, shadow.DeleteRequest{Name: "targets/t", UID: uid})
+	require.ErrorIs(t, err, peer.ErrNotFound)
 }

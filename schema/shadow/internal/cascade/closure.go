@@ -124,7 +124,7 @@ func (s *Actor) DecideBy(ctx context.Context, tx pgx.Tx, roots []*plan.Member, s
 			return d, fmt.Errorf("look at locked resources: %w", err)
 		}
 	}
-	d.Bonds, d.recovered = seen.of(d.Closure), seen.recovered
+	d.Bonds, d.recovered = seen.of(d.Closure), seen.Recovered
 	d.Verdict = plan.Decide(d.Closure, d.Bonds)
 	return d, nil
 }
@@ -264,9 +264,10 @@ func take(ctx context.Context, tx pgx.Tx, c *plan.Closure, self int32, ids []int
 // Sight is what a transaction sees of resources right behind the statement that locks them, in the same round trip: each statement has a
 // snapshot of its own, which is newer than the locks. It may cover more resources than were locked; those do not count.
 type Sight struct {
-	referred  map[int64]bool
-	bonds     plan.Bonds
-	recovered *gate.Recovered
+	Recovered *gate.Recovered
+
+	referred map[int64]bool
+	bonds    plan.Bonds
 }
 
 // Selection is a subquery of ids, with the statements of a Sight of them.
@@ -308,7 +309,7 @@ func (s *Actor) QueueSight(tx pgx.Tx, b *pgx.Batch, of Selection, args ...any) *
 	// Blockades and entries in one statement: a Confirm replaces blockades by entries in between.
 	b.Queue(of.bondsSQL, args...).Query(func(rows pgx.Rows) error { return scanBonds(rows, &seen.bonds) })
 	b.Queue(finalizersSQL).Query(func(rows pgx.Rows) error { return scanFinalizers(rows, &seen.bonds) })
-	seen.recovered = s.gate.QueueRecovered(tx, b)
+	seen.Recovered = s.gate.QueueRecovered(tx, b)
 	return seen
 }
 

@@ -265,10 +265,16 @@ func deletionOf(ctx context.Context, tx pgx.Tx, root *plan.Member) (id uuid.UUID
 // carryOut reads and locks the root, and removes or marks it with the other members; or returns the obstacle that has to be resolved first.
 func (d *deletion) carryOut(ctx context.Context, tx pgx.Tx, root *plan.Member, result *peer.DeleteResult) (found *obstacle, err error) {
 	s, b := d.store, &pgx.Batch{}
-	member := d.queueRoot(b, root)
+	member, unfit := d.queueRoot(b, root)
 	seen := s.cascade.QueueSight(tx, b, byName, d.kindID, d.req.Name)
 	if err := tx.SendBatch(ctx, b).Close(); err != nil {
 		return nil, fmt.Errorf("%s: %w", d.req.Name, err)
+	}
+	switch {
+	case *unfit != nil && seen.Recovered.Behind: // the name may be of another kind
+		return nil, fmt.Errorf("%w: the deployment switched its version", peer.ErrAborted)
+	case *unfit != nil:
+		return nil, fmt.Errorf("%s: %w", d.req.Name, *unfit)
 	}
 	if root.State != peer.Active {
 		return nil, errMarked
@@ -338,30 +344,31 @@ func (d *deletion) again(ctx context.Context, tx pgx.Tx, root *plan.Member, resu
 	return d.last(ctx, tx, b)
 }
 
-// queueRoot locks the root, and reads it for a look-ahead unless that was made, in a batch of statements. The batch fails when the root does
-// not fit the request.
-func (d *deletion) queueRoot(b *pgx.Batch, root *plan.Member) (member *[]memberRow) {
+// queueRoot locks the root, and reads it for a look-ahead unless that was made, in a batch of statements. unfit is why the root does not fit
+// the request, if it does not.
+func (d *deletion) queueRoot(b *pgx.Batch, root *plan.Member) (member *[]memberRow, unfit *error) {
 	req := d.req
+	unfit = new(error)
 	b.Queue(shortWaitSQL)
 	b.Queue(lockRootSQL, d.kindID, req.Name).QueryRow(func(row pgx.Row) error {
 		var revision peer.Revision
 		err := row.Scan(&root.ID, &root.UID, &root.Kind, &root.Name, &root.State, &root.Shard, &revision, &root.Protected, &root.Hidden)
 		switch {
 		case errors.Is(err, pgx.ErrNoRows) || err == nil && root.Hidden:
-			return peer.ErrNotFound
+			*unfit = peer.ErrNotFound
 		case err != nil:
 			return err
 		case req.UID != uuid.Nil && req.UID != root.UID:
-			return fmt.Errorf("%w with uid %s", peer.ErrNotFound, req.UID)
+			*unfit = fmt.Errorf("%w with uid %s", peer.ErrNotFound, req.UID)
 		case req.Revision != 0 && req.Revision != revision && root.State == peer.Active:
-			return fmt.Errorf("%w: it is at revision %d, not %d", peer.ErrConflict, revision, req.Revision)
+			*unfit = fmt.Errorf("%w: it is at revision %d, not %d", peer.ErrConflict, revision, req.Revision)
 		}
 		return nil
 	})
 	if d.ahead == nil {
 		member = queued[memberRow](b, planRootSQL, d.kindID, req.Name)
 	}
-	return member
+	return member, unfit
 }
 
 // queued adds a statement to a batch. Its rows are set when the batch has been sent.
