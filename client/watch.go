@@ -51,6 +51,9 @@ type WatchQuery struct {
 	Known map[string]Version
 	// Bookmarks are delivered as well.
 	Bookmarks bool
+	// Interrupted is called with the reason when the watch can receive no more and tries again, and with nil when it goes on: once a
+	// change, not once a try. It must not block.
+	Interrupted func(err error)
 }
 
 // Watch delivers the resources of a deployment, then Synced, then every change in order. It goes on after lost connections, in
@@ -82,7 +85,16 @@ type watcher struct {
 	known map[string]Version
 	whole bool
 	// present are the names in the snapshot that is being read; nil outside of one.
-	present map[string]bool
+	present     map[string]bool
+	interrupted bool
+}
+
+// interrupt tells the caller when the watch is interrupted (err is not nil), or goes on.
+func (w *watcher) interrupt(err error) {
+	if changed := w.interrupted != (err != nil); changed && w.query.Interrupted != nil {
+		w.query.Interrupted(err)
+	}
+	w.interrupted = err != nil
 }
 
 // run opens streams until ctx or the reader ends, or an error is definite.
@@ -101,6 +113,8 @@ func (w *watcher) run(ctx context.Context) error {
 			w.query.Token = ""
 		case isDefinite(err):
 			return err
+		default:
+			w.interrupt(err)
 		}
 		if time.Since(began) > retry.Stable {
 			pauses.Reset()
@@ -141,6 +155,7 @@ func (w *watcher) stream(ctx context.Context, n int, heard func()) error {
 			return errorOf(err, at)
 		}
 		heard()
+		w.interrupt(nil)
 		if err := w.take(received); err != nil {
 			return err
 		}

@@ -109,6 +109,22 @@ func TestAWatchGoesOnFromItsLastToken(t *testing.T) {
 	require.Equal(t, []string{"", "t2"}, tokens)
 }
 
+// A fault of a deployment is tried again for ever, and said once.
+func TestAnInterruptionOfAWatchIsSaidOnce(t *testing.T) {
+	t.Parallel()
+	var said []string
+	fault := status.Error(codes.Internal, "a fault")
+	_, _, err := follow(t, client.WatchQuery{Interrupted: func(err error) { said = append(said, fmt.Sprint(err)) }}, 3,
+		played{sends: []*resourcev1.WatchResourcesResponse{upsert("a", "u", 1), endOfSnapshot("t1")}, ends: fault},
+		played{ends: fault}, played{ends: away}, played{ends: fault},
+		played{sends: []*resourcev1.WatchResourcesResponse{upsert("a", "u", 2)}},
+	)
+	require.NoError(t, err)
+	require.Len(t, said, 2)
+	require.Contains(t, said[0], "a fault")
+	require.Equal(t, "<nil>", said[1], "it goes on")
+}
+
 func TestAResetBecomesADifference(t *testing.T) {
 	t.Parallel()
 	events, tokens, err := follow(t, client.WatchQuery{}, 8,

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"go.uber.org/zap"
+
 	"github.com/db-controller/db-controller/client"
 	"github.com/db-controller/db-controller/schema"
 )
@@ -52,6 +54,13 @@ func (l *loop) follow(ctx context.Context, id schema.DeploymentID) error {
 	q, err := l.kinds.query(id)
 	if err != nil {
 		return err
+	}
+	q.Interrupted = func(err error) {
+		if err == nil {
+			l.c.log.Info("a watch goes on", zap.Stringer("deployment", id))
+			return
+		}
+		l.c.log.Warn("a watch is interrupted, it is tried again", zap.Stringer("deployment", id), zap.Error(err))
 	}
 	b := batch{from: id}
 	for e, err := range l.c.source.Watch(ctx, id, q) {

@@ -36,8 +36,12 @@ func (c *Controller) describe(ctx context.Context) (*kinds, error) {
 			stop()
 		}
 		return err
-	}, func(err error, pause time.Duration, _ bool) {
-		c.log.Info("the environment could not be read, it is tried again", zap.Error(err), zap.Duration("in", pause))
+	}, func(err error, pause time.Duration, repeated bool) {
+		level := zap.WarnLevel
+		if repeated {
+			level = zap.DebugLevel
+		}
+		c.log.Log(level, "the environment could not be read, it is tried again", zap.Error(err), zap.Duration("in", pause))
 	})
 	if ctx.Err() != nil {
 		return nil, ctx.Err()

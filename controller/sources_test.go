@@ -2,7 +2,9 @@ package controller_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -13,6 +15,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/db-controller/db-controller/client"
 	"github.com/db-controller/db-controller/controller"
 	"github.com/db-controller/db-controller/schema"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
@@ -121,6 +124,29 @@ func TestRequestsForOtherResourcesAreDropped(t *testing.T) {
 		require.Equal(t, []string{"devices/a", "devices/new"}, r.take())
 		require.Equal(t, 5, logs.FilterMessage("a request is not for a resource of the controlled kind, it is dropped").Len())
 		require.NoError(t, end())
+	})
+}
+
+// interrupted is a source whose watches are interrupted once.
+type interrupted struct{ controller.Source }
+
+func (s interrupted) Watch(ctx context.Context, id schema.DeploymentID, q client.WatchQuery) iter.Seq2[client.Event, error] {
+	q.Interrupted(errors.New("a fault"))
+	q.Interrupted(nil)
+	return s.Source.Watch(ctx, id, q)
+}
+
+func TestAnInterruptedWatchIsALineOfTheLog(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		m, r := newMemory(here), &recorder{}
+		m.write(device("a", nil))
+		core, logs := observer.New(zap.InfoLevel)
+		end := running(t, controller.New(interrupted{clientOf(false, m)}, devices).Logger(zap.New(core)), r)
+		require.Equal(t, []string{"devices/a"}, r.take())
+		require.NoError(t, end())
+		of := zap.Stringer("deployment", here)
+		require.Equal(t, 1, logs.FilterMessage("a watch is interrupted, it is tried again").FilterField(of).Len())
+		require.Equal(t, 1, logs.FilterMessage("a watch goes on").FilterField(of).Len())
 	})
 }
 

@@ -189,7 +189,7 @@ func ofThisSet(ctx context.Context, dsn string, set Set) error {
 func notOfTheOther(ctx context.Context, q Querier, set Set) error {
 	newest, _, err := appliedOf(ctx, q, set.otherSet())
 	if err == nil && newest > 0 {
-		err = fmt.Errorf("this is the database of a %s, and not of a %s: use another database, or --set %s", set.otherSet(), set, set.otherSet())
+		err = refuse("this is the database of a %s, and not of a %s: use another database, or --set %s", set.otherSet(), set, set.otherSet())
 	}
 	return err
 }

@@ -42,6 +42,13 @@ CREATE TABLE IF NOT EXISTS %s (
 	selectUndoneSQL = `SELECT name, by, reason, at FROM %s WHERE set = $1 ORDER BY at`
 )
 
+// RefusedError says why a database is not changed: it is in use, or has the other set of migrations.
+type RefusedError struct{ reason string }
+
+func (e *RefusedError) Error() string { return e.reason }
+
+func refuse(format string, args ...any) error { return &RefusedError{fmt.Sprintf(format, args...)} }
+
 // TakeBack is Down for operators: it refuses while a process uses the database, and stores the reason. The tables of the
 // migration are dropped with their data, such as the records of removals.
 func TakeBack(ctx context.Context, dsn string, set Set, reason string) (string, error) {
@@ -132,9 +139,9 @@ func unused(ctx context.Context, conn *pgx.Conn, set Set) error {
 	case err != nil:
 		return fmt.Errorf("take back a migration: read the sessions and processes of the database: %w", err)
 	case len(members) > 0:
-		return fmt.Errorf("take back a migration: processes of this database are running: %s: stop them first (a killed process counts until its lease expires)", strings.Join(members, ", "))
+		return refuse("take back a migration: processes of this database are running: %s: stop them first (a killed process counts until its lease expires)", strings.Join(members, ", "))
 	case sessions > 0:
-		return fmt.Errorf("take back a migration: processes have %d open connections to this database: stop them first", sessions)
+		return refuse("take back a migration: processes have %d open connections to this database: stop them first", sessions)
 	}
 	return nil
 }

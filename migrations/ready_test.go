@@ -116,6 +116,7 @@ func TestAMigrationIsTakenBackWhenNoProcessUsesTheDatabase(t *testing.T) {
 			execute(t, admin, `INSERT INTO dbcontroller.member (id, name, expires_at) VALUES (gen_random_uuid(), 'host:1', now() + interval '1 hour')`)
 			_, err = migrations.TakeBack(t.Context(), dsn, set, "a mistake")
 			require.ErrorContains(t, err, "processes of this database are running: host:1: stop them first")
+			require.ErrorAs(t, err, new(*migrations.RefusedError))
 			execute(t, admin, `UPDATE dbcontroller.member SET expires_at = now() - interval '1 hour'`)
 		}
 		serving, err := pgx.ParseConfig(dsn)

@@ -1,7 +1,11 @@
 package test
 
 import (
+	"os"
+	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
@@ -16,10 +20,10 @@ import (
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
 
-// A delete without an id gets one where it arrives. The answer and the record of each removal in both deployments have it, and an error
-// of the deployment that a call is forwarded to has the id of the call.
+// A delete without an id gets one where it arrives. The answer, the record of each removal in both deployments, and the logs of the three
+// processes have it, and an error of the deployment that a call is forwarded to has the id of the call.
 func TestARequestIDFollowsADeleteThroughDeployments(t *testing.T) {
-	f := newFixture(t)
+	f := newFixture(t, "--log-level", "debug")
 	f.mustPut(aWest+"targets/x", fields{})
 	f.mustPut(bEast+"holders/h", fields{"cascade": aWest + "targets/x"})
 
@@ -40,10 +44,28 @@ func TestARequestIDFollowsADeleteThroughDeployments(t *testing.T) {
 		require.Equal(t, id.String(), found.GetRemovals()[0].GetRequestId(), name)
 	}
 
+	for at, lines := range map[string][]string{
+		aEast: {"DeleteResource"},
+		aWest: {"DeleteResource", "a delete is decided"},
+		bEast: {`PlanDeletion","from":"deployment/a.example.com/us-west2"`, "a deletion was acted upon"},
+	} {
+		for _, line := range lines {
+			require.Eventually(t, func() bool { return f.logged(at, id.String(), line) }, 20*time.Second, poll, "%s: no line of the request with %s", at, line)
+		}
+	}
+
 	asked := uuid.NewString()
 	_, err = elsewhere.GetResource(metadata.AppendToOutgoingContext(t.Context(), requestid.Header, asked), &resourcev1.GetResourceRequest{Name: aWest + "targets/none"})
 	require.Equal(t, codes.NotFound, status.Code(err))
 	require.Equal(t, asked, requestInfo(err), "the deployment that the call was forwarded to has the same id")
+}
+
+// logged reports whether a line of the log of a deployment contains both.
+func (f *fixture) logged(at, id, what string) bool {
+	f.t.Helper()
+	raw, err := os.ReadFile(f.Deployments[f.id(at+"x/y")].Log())
+	require.NoError(f.t, err)
+	return slices.ContainsFunc(strings.Split(string(raw), "\n"), func(line string) bool { return strings.Contains(line, id) && strings.Contains(line, what) })
 }
 
 func requestInfo(err error) string {

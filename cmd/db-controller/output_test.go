@@ -9,6 +9,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
@@ -20,6 +21,7 @@ import (
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
 	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
+	"github.com/db-controller/db-controller/test/harness"
 	"github.com/db-controller/db-controller/test/stub"
 )
 
@@ -46,6 +48,23 @@ func TestErrorsHaveAnExitCodeByClass(t *testing.T) {
 	require.Equal(t, 2, cli.ExitCode(fmt.Errorf("more: %w", cli.Usage("wrong"))))
 	require.Equal(t, 4, cli.ExitCode(&client.UnregisteredError{}))
 	require.Equal(t, 5, cli.ExitCode(fmt.Errorf("more: %w", context.DeadlineExceeded)))
+}
+
+// Commands that work with a database have the exit codes of the others.
+func TestErrorsOfDatabasesHaveAnExitCodeByClass(t *testing.T) {
+	t.Parallel()
+	for code, want := range map[string]int{"28P01": 4, "3D000": 4, "57P03": 5, "40P01": 5, "42601": 1} {
+		require.Equal(t, want, cli.ExitCode(cli.OfDatabase(fmt.Errorf("migrate: %w", &pgconn.PgError{Code: code}))), code)
+	}
+	require.NoError(t, cli.OfDatabase(nil))
+	require.Equal(t, 2, cli.ExitCode(cli.OfDatabase(cli.Usage("wrong"))))
+	nobody := command(t, "migrate", "status", "--postgres", "postgres://127.0.0.1:1/x")
+	require.Equal(t, 5, nobody.code, nobody.errOut)
+
+	dsn := harness.Postgres(t).NewDatabase(t, "")
+	require.Zero(t, command(t, "migrate", "up", "--postgres", dsn).code)
+	other := command(t, "migrate", "up", "--set", "registry", "--postgres", dsn)
+	require.Equal(t, 4, other.code, other.errOut)
 }
 
 // Every command that ends by itself prints its result for programs as well.

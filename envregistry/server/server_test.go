@@ -235,7 +235,7 @@ func TestARegistryWithoutItsDatabaseIsUnavailable(t *testing.T) {
 			},
 			func(ctx context.Context, _ any) (any, error) { return c.Apply(ctx, &registryv1.ApplyRequest{}) },
 		} {
-			_, err := served(ctx, nil, nil, call)
+			_, err := served(ctx, nil, &grpc.UnaryServerInfo{}, call)
 			require.Equal(t, codes.Unavailable, status.Code(err), "%v", err)
 		}
 	}

@@ -267,6 +267,9 @@ type Info struct {
 	conn     *counted // at a server that limits connections
 }
 
+// String returns the identity, for the log.
+func (i Info) String() string { return i.Identity.String() }
+
 // anonymous reports whether the other end has shown no certificate.
 func (i Info) anonymous() bool { return i.Identity.Role == roleAnonymous }
 

@@ -38,6 +38,12 @@ func Unavailable(err error) bool {
 	return pgconn.SafeToRetry(err) // nothing was sent
 }
 
+// Refused reports whether the server rejects the user, or has no such database. Waiting does not change that.
+func Refused(err error) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && (strings.HasPrefix(pg.Code, "28") || pg.Code == "3D000")
+}
+
 // busy are the SQLSTATEs of a transaction that was ended because of concurrent transactions or a timeout.
 var busy = []string{
 	"40",    // serialization failure, deadlock

@@ -4,11 +4,14 @@ package requestid
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/google/uuid"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
 )
 
 // Header has the request id, a UUID: in a call when the caller has one, and in each answer.
@@ -35,23 +38,47 @@ func Field(ctx context.Context) zap.Field {
 	return zap.Skip()
 }
 
-// Unary gives each call an id, and names it in the answer and in the error. log is for errors that say nothing to the caller.
+// Unary gives each call an id, and names it in the answer and in the error. log is for errors that say nothing to the caller, and, for
+// debugging, has a line for each call.
 func Unary(log *zap.Logger) grpc.UnaryServerInterceptor {
-	return func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 		ctx = WithID(ctx, idOf(ctx, req))
 		_ = grpc.SetHeader(ctx, metadata.Pairs(Header, ID(ctx).String())) // an error: the call has no header, or has ended
 		out, err := handler(ctx, req)
-		return out, Told(ctx, log, err)
+		err = Told(ctx, log, err)
+		answered(ctx, log, info.FullMethod, err)
+		return out, err
 	}
 }
 
 // Stream is Unary for streams.
 func Stream(log *zap.Logger) grpc.StreamServerInterceptor {
-	return func(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	return func(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 		ctx := WithID(ss.Context(), idOf(ss.Context(), nil))
 		_ = ss.SetHeader(metadata.Pairs(Header, ID(ctx).String()))
-		return Told(ctx, log, handler(srv, &stream{ss, ctx}))
+		err := Told(ctx, log, handler(srv, &stream{ss, ctx}))
+		answered(ctx, log, info.FullMethod, err)
+		return err
 	}
+}
+
+// answered writes the line of a call for debugging.
+func answered(ctx context.Context, log *zap.Logger, method string, err error) {
+	if line := log.Check(zap.DebugLevel, "a call is answered"); line != nil {
+		line.Write(zap.String("method", method), zap.String("from", caller(ctx)), zap.Stringer("code", status.Code(err)), Field(ctx))
+	}
+}
+
+// caller returns what the connection proves about the caller, or its address.
+func caller(ctx context.Context) string {
+	from, ok := peer.FromContext(ctx)
+	if !ok {
+		return "the process itself"
+	}
+	if proven, ok := from.AuthInfo.(fmt.Stringer); ok {
+		return proven.String()
+	}
+	return from.Addr.String()
 }
 
 type stream struct {

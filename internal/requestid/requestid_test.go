@@ -37,7 +37,7 @@ type write struct{ id string }
 func (w write) GetRequestId() string { return w.id } //nolint:revive // as protoc-gen-go names it
 
 func observed() (*zap.Logger, *observer.ObservedLogs) {
-	core, logs := observer.New(zap.DebugLevel)
+	core, logs := observer.New(zap.InfoLevel)
 	return zap.New(core), logs
 }
 
@@ -49,7 +49,7 @@ func served(t *testing.T, log *zap.Logger, header string, req any, result error)
 		ctx = metadata.NewIncomingContext(ctx, metadata.Pairs(requestid.Header, header))
 	}
 	c := &call{}
-	_, err = requestid.Unary(log)(grpc.NewContextWithServerTransportStream(ctx, c), req, nil, func(ctx context.Context, _ any) (any, error) {
+	_, err = requestid.Unary(log)(grpc.NewContextWithServerTransportStream(ctx, c), req, &grpc.UnaryServerInfo{FullMethod: "/service/Method"}, func(ctx context.Context, _ any) (any, error) {
 		seen = requestid.ID(ctx)
 		return nil, result
 	})
@@ -183,7 +183,7 @@ func TestAStreamHasAnIDToo(t *testing.T) {
 	want := uuid.New()
 	s := &stream{ctx: metadata.NewIncomingContext(context.Background(), metadata.Pairs(requestid.Header, want.String()))}
 	log, logs := observed()
-	err := requestid.Stream(log)(nil, s, nil, func(_ any, inner grpc.ServerStream) error {
+	err := requestid.Stream(log)(nil, s, &grpc.StreamServerInfo{}, func(_ any, inner grpc.ServerStream) error {
 		require.Equal(t, want, requestid.ID(inner.Context()))
 		return errors.New("broken")
 	})
@@ -191,6 +191,16 @@ func TestAStreamHasAnIDToo(t *testing.T) {
 	require.Equal(t, codes.Internal, status.Code(err))
 	require.Equal(t, []string{want.String()}, infos(err))
 	require.Len(t, logs.All(), 1)
+}
+
+// For debugging the log has a line for each call: who asked for what, and the answer.
+func TestEachCallIsALineForDebugging(t *testing.T) {
+	t.Parallel()
+	core, logs := observer.New(zap.DebugLevel)
+	id, _, err := served(t, zap.New(core), "", nil, status.Error(codes.NotFound, "no"))
+	require.Error(t, err)
+	require.Len(t, logs.All(), 1)
+	require.Equal(t, map[string]any{"method": "/service/Method", "from": "the process itself", "code": "NotFound", "request_id": id.String()}, logs.All()[0].ContextMap())
 }
 
 // Calls to other deployments have the id of the call that they follow from; work of the process itself has none.

@@ -9,6 +9,19 @@ import (
 	"github.com/db-controller/db-controller/internal/postgres"
 )
 
+// OfDatabase returns an error of a command that works with a database itself, with its exit code.
+func OfDatabase(err error) error {
+	switch {
+	case err == nil || errors.As(err, new(*exitError)):
+		return err
+	case postgres.Refused(err):
+		return WithCode(Refused, err)
+	case postgres.Unavailable(err), postgres.Busy(err):
+		return WithCode(Unavailable, err)
+	}
+	return err
+}
+
 // PlaintextFlag is for trusted networks.
 func PlaintextFlag(f *pflag.FlagSet, to *bool) {
 	f.BoolVar(to, "postgres-plaintext", false, "allow a database on another host without verified TLS (sslmode=verify-full)")

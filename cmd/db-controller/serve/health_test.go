@@ -25,6 +25,7 @@ import (
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/db-controller/db-controller/cmd/db-controller/cli"
+	"github.com/db-controller/db-controller/internal/postgres"
 	"github.com/db-controller/db-controller/migrations"
 )
 
@@ -310,9 +311,9 @@ func TestAnInterruptedStartIsNoFailure(t *testing.T) {
 func TestAStartDoesNotWaitForARefusal(t *testing.T) {
 	t.Parallel()
 	for code, want := range map[string]bool{"28P01": true, "28000": true, "3D000": true, "57P03": false, "53300": false} {
-		require.Equal(t, want, refused(fmt.Errorf("connect: %w", &pgconn.PgError{Code: code})), code)
+		require.Equal(t, want, postgres.Refused(fmt.Errorf("connect: %w", &pgconn.PgError{Code: code})), code)
 	}
-	require.False(t, refused(errors.New("connection refused")))
+	require.False(t, postgres.Refused(errors.New("connection refused")))
 	err := newStartWait(time.Minute, zap.NewNop()).database(t.Context(), "postgres://user:secret@host:port/x", func() error { return nil })
 	require.EqualError(t, err, "--postgres: not a PostgreSQL connection string")
 }

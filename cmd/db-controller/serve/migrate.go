@@ -54,7 +54,11 @@ func (m *migrated) command(use, short string, run func(cmd *cobra.Command) error
 		if err := m.check(cmd); err != nil {
 			return err
 		}
-		return run(cmd)
+		err := run(cmd)
+		if errors.As(err, new(*migrations.RefusedError)) {
+			return cli.WithCode(cli.Refused, err)
+		}
+		return cli.OfDatabase(err)
 	}}
 	cli.OutputFlag(cmd)
 	return cmd

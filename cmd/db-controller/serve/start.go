@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/pflag"
 	"go.uber.org/zap"
 
@@ -75,7 +74,7 @@ func (w *startWait) database(ctx context.Context, dsn string, use func() error) 
 			err = use()
 			w.began = w.began.Add(time.Since(began)) // the timeout excludes migrations
 		}
-		if err == nil || !postgres.Unavailable(err) || refused(err) {
+		if err == nil || !postgres.Unavailable(err) || postgres.Refused(err) {
 			return err
 		}
 		if stop := w.pause(ctx, 500*time.Millisecond, "postgres: "+err.Error()); stop != nil {
@@ -96,12 +95,6 @@ func reach(ctx context.Context, dsn string) error {
 		return fmt.Errorf("connect to PostgreSQL: %w", err)
 	}
 	return conn.Close(ctx)
-}
-
-// refused reports whether the server rejects the user or has no such database, which waiting does not change.
-func refused(err error) bool {
-	var pg *pgconn.PgError
-	return errors.As(err, &pg) && (strings.HasPrefix(pg.Code, "28") || pg.Code == "3D000")
 }
 
 // checks waits until all checks pass for the first time. problem returns a further reason, or nothing.

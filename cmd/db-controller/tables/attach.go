@@ -41,14 +41,15 @@ func (f *attachFlags) connect(cmd *cobra.Command) (*pgx.Conn, error) {
 		return nil, err
 	}
 	if err := cli.CheckDSN(f.dsn, f.plaintext); err != nil {
-		return nil, err
+		return nil, cli.Usage("%w", err)
 	}
 	cfg, err := pgx.ParseConfig(f.dsn)
 	if err != nil {
 		return nil, cli.Usage("--postgres: not a PostgreSQL connection string") // the parser's error contains the password
 	}
 	cfg.DefaultQueryExecMode = pgx.QueryExecModeExec
-	return pgx.ConnectConfig(cmd.Context(), cfg)
+	conn, err := pgx.ConnectConfig(cmd.Context(), cfg)
+	return conn, cli.OfDatabase(err)
 }
 
 func (f *attachFlags) wants(kind string) bool {
@@ -155,7 +156,7 @@ func (f *attachFlags) carryOut(cmd *cobra.Command, conn *pgx.Conn, plans []*atta
 		results = append(results, a)
 	}
 	if refused > 0 {
-		return errors.Join(out.Document(results), fmt.Errorf("%s cannot be attached; nothing is changed", report.Several(int64(refused), "table")))
+		return errors.Join(out.Document(results), cli.WithCode(cli.Refused, fmt.Errorf("%s cannot be attached; nothing is changed", report.Several(int64(refused), "table"))))
 	}
 	for i, p := range plans {
 		var err error

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -104,7 +105,7 @@ func TestOnlyFaultsAreLogged(t *testing.T) {
 		{nil, 0, 0},
 	} {
 		core, logs := observer.New(zapcore.DebugLevel)
-		_, err := requestid.Unary(zap.NewNop())(t.Context(), nil, nil, func(context.Context, any) (any, error) {
+		_, err := requestid.Unary(zap.NewNop())(t.Context(), nil, &grpc.UnaryServerInfo{}, func(context.Context, any) (any, error) {
 			return nil, Status(zap.New(core), c.err)
 		})
 		require.Equal(t, c.logged, logs.Len(), "%v", c.err)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"go.uber.org/zap"
 
 	"github.com/db-controller/db-controller/internal/retry"
 	"github.com/db-controller/db-controller/schema"
@@ -121,10 +122,26 @@ func (s *Follower) ActFor(ctx context.Context, from schema.DeploymentID, deletio
 			a.failed[uid] = fmt.Errorf("%d holders could not be handled, the last one: %w", len(f.holders), f.cause)
 		}
 	}
+	a.tell()
 	if from != s.Self {
 		return a.failed, s.Forget(ctx, append(closed, many...))
 	}
 	return a.failed, nil
+}
+
+// tell writes a line for debugging for each deletion.
+func (a *acting) tell() {
+	for uid, d := range a.deletions {
+		line := a.store.Log.Check(zap.DebugLevel, "a deletion was acted upon")
+		if line == nil {
+			return
+		}
+		fields := []zap.Field{zap.Stringer("deployment", a.from), zap.String("name", d.Name), zap.Stringer("uid", uid), zap.Error(a.failed[uid])}
+		if c := d.Cause; c != nil {
+			fields = append(fields, zap.Stringer("deletion", c.ID), zap.String("root", c.Root), zap.Stringer("request_id", c.RequestID))
+		}
+		line.Write(fields...)
+	}
 }
 
 // acting is a run over the holders of some deleted resources.
