@@ -67,6 +67,7 @@ type Credentials struct {
 	trustDomain spiffeid.TrustDomain
 	source      Source
 	current     atomic.Pointer[material]
+	refusals    refusals
 
 	mu       sync.Mutex
 	limiters []*Limiter // guarded by mu; of the servers with these credentials
@@ -221,8 +222,9 @@ func (c *Credentials) NotAfter() time.Time { return c.current.Load().cert.Leaf.N
 
 // Follow reloads the files at an interval until ctx ends, and closes connections to its servers whose certificates have
 // expired or were revoked; their calls and watches end with them. A file that is replaced during a read is read again at the
-// next interval.
+// next interval. Meanwhile the log has refused handshakes with their reasons, one of each address in a minute.
 func (c *Credentials) Follow(ctx context.Context, interval time.Duration, log *zap.Logger) error {
+	c.refusals.log.Store(log)
 	said := ""
 	for {
 		select {
@@ -406,6 +408,7 @@ type Unproven interface{ Proved() }
 func (t *transport) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	conn, auth, err := t.TransportCredentials.ServerHandshake(raw)
 	if err != nil {
+		t.c.refusals.handshake(raw, err)
 		return nil, nil, err
 	}
 	info, err := t.c.info(auth.(credentials.TLSInfo).State, raw)
@@ -414,6 +417,7 @@ func (t *transport) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInf
 		conn = info.conn
 	}
 	if err != nil {
+		t.c.refusals.handshake(raw, err)
 		_ = raw.Close()
 		return nil, nil, err
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/health"
@@ -185,6 +186,29 @@ func TestCertificatesThatAreNotBelieved(t *testing.T) {
 	t.Run("none", func(t *testing.T) {
 		require.Equal(t, codes.Unavailable, call(t, address, identity.Anonymous(issue(t, a, server)), server))
 	})
+}
+
+// A client of another authority learns little by design; the log of the server has the reason, once a minute for each address.
+func TestRefusedHandshakesAreInTheLog(t *testing.T) {
+	a, other, server := authority(t), authority(t), identity.Deployment(west)
+	mine := issue(t, a, server)
+	core, logs := observer.New(zap.WarnLevel)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- mine.Follow(ctx, time.Hour, zap.New(core)) }()
+	address := serve(t, mine, open)
+	require.Eventually(t, func() bool {
+		require.Equal(t, codes.Unavailable, call(t, address, issue(t, other, identity.Identity{Role: identity.RoleUser, Name: "u"}), server))
+		return logs.Len() > 0
+	}, 20*time.Second, 10*time.Millisecond)
+	require.Equal(t, codes.Unavailable, call(t, address, issue(t, other, identity.Identity{Role: identity.RoleUser, Name: "u"}), server))
+	cancel()
+	require.NoError(t, <-done)
+	require.Equal(t, 1, logs.Len())
+	line := logs.All()[0]
+	require.Equal(t, "a connection was refused", line.Message)
+	require.Equal(t, "127.0.0.1", line.ContextMap()["from"])
+	require.Contains(t, line.ContextMap()["reason"], "certificate")
 }
 
 // A connection serves no longer than the certificate that it began with.
