@@ -128,5 +128,5 @@ func TestExplainPrintsEachReasonWithItsError(t *testing.T) {
 	require.Contains(t, got.out, "  BLOCKED    devices/d1 blocks it, since 0s\n")
 	require.Contains(t, got.out, "last error: connection refused\n")
 	got = command(t, append(at, "explain", "//iam.example.com/us-west2/projects/other")...)
-	require.Contains(t, got.out, "  It waits for nothing.\n")
+	require.Contains(t, got.out, "  It waits for nothing.\n  What its delete would do, and what refuses it: plan projects/other\n")
 }

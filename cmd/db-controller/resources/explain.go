@@ -112,6 +112,9 @@ func printExplanation(out cli.Printer, e *adminv1.ExplainResponse) {
 	}
 	if len(e.GetReasons()) == 0 {
 		out.Line("  It waits for nothing.")
+		if e.GetState() == "ACTIVE" {
+			out.Line("  What its delete would do, and what refuses it: plan %s", e.GetName())
+		}
 	}
 	for _, r := range e.GetReasons() {
 		out.Line("  %-10s %s%s", r.GetType(), r.GetMessage(), sinceText(r))
