@@ -3,7 +3,10 @@ package main
 import (
 	"testing"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/test/harness"
 )
 
 // Wrong arguments exit with 2, and no message contains a connection string.
@@ -42,4 +45,54 @@ func TestWrongArgumentsOfScanAreRefused(t *testing.T) {
 		require.NotContains(t, got.errOut, "s3cr3t")
 		require.Empty(t, got.out)
 	}
+}
+
+// validate compares declared tables with a database that db-controller has not touched: what attach would refuse is a problem with the line of the kind, and its
+// advice a note.
+func TestValidateComparesTablesWithADatabase(t *testing.T) {
+	t.Parallel()
+	dsn := harness.Postgres(t).NewDatabase(t, "template0")
+	conn, err := pgx.Connect(t.Context(), dsn)
+	require.NoError(t, err)
+	defer func() { _ = conn.Close(t.Context()) }()
+	file := write(t, `service: crm.example.com
+version: v1
+kinds: [{kind: Customer, patterns: ["customers/{customer}"]}]
+---
+service: shop.example.com
+version: v1
+imports: [crm.example.com@v1]
+kinds:
+  - kind: Order
+    table: public.orders
+    key: [id]
+    patterns: ["orders/{order}"]
+    references: [{columns: [customer_id], targets: [crm.example.com/Customer], region: eu, behaviour: UNSET}]
+`)
+	for sql, want := range map[string]string{
+		``: "there is no table public.orders",
+		`CREATE TABLE orders (id bigint, customer_id bigint)`:                                    "key column id can be NULL",
+		`CREATE TABLE orders (id bigint PRIMARY KEY)`:                                            `public.orders has no column "customer_id"`,
+		`CREATE TABLE orders (id numeric PRIMARY KEY, customer_id bigint)`:                       "key column id is of type numeric",
+		`CREATE TABLE orders (id bigint PRIMARY KEY, customer_id bigint NOT NULL)`:               "UNSET sets it to NULL, and it is NOT NULL; ALTER TABLE",
+		`CREATE UNLOGGED TABLE orders (id bigint PRIMARY KEY, customer_id bigint)`:               "temporary or unlogged",
+		`CREATE TABLE orders (id bigint PRIMARY KEY, customer_id bigint) PARTITION BY HASH (id)`: "is partitioned",
+	} {
+		_, err := conn.Exec(t.Context(), `DROP TABLE IF EXISTS orders; `+sql)
+		require.NoError(t, err)
+		got := command(t, "validate", file, "--dsn", "shop="+dsn)
+		require.Equal(t, 1, got.code, "%s: %s%s", sql, got.out, got.errOut)
+		require.Contains(t, got.errOut, file+":9: kinds[Order]: database shop: ", sql)
+		require.Contains(t, got.errOut, want, sql)
+	}
+	_, err = conn.Exec(t.Context(), `DROP TABLE orders; CREATE TABLE orders (id bigint PRIMARY KEY, customer_id bigint)`)
+	require.NoError(t, err)
+	got := command(t, "validate", file, "--strict", "--dsn", "shop="+dsn)
+	require.Zero(t, got.code, "%s%s", got.out, got.errOut)
+	require.Contains(t, got.out, "note: database shop: customer_id: no index finds the rows that refer to a target")
+	require.Contains(t, got.out, "CREATE INDEX CONCURRENTLY")
+	got = command(t, "validate", file, "--dsn", "shop=postgres://u:s3cr3t@127.0.0.1:1/x?connect_timeout=1")
+	require.Equal(t, 1, got.code)
+	require.NotContains(t, got.errOut, "s3cr3t")
+	require.Equal(t, 2, command(t, "validate", file, "--dsn", "elsewhere="+dsn).code)
 }

@@ -102,7 +102,7 @@ func prepare(ctx context.Context, tx pgx.Tx, db *catalogue.Database, model *sche
 	if db.Table(k.Table) == nil {
 		return p, nil
 	}
-	traits, err := checkTraits(ctx, tx, k)
+	traits, err := checkTraits(ctx, tx, k, true)
 	if err != nil {
 		return nil, err
 	}

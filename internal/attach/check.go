@@ -175,7 +175,8 @@ SELECT c.relpersistence::text, c.relrowsecurity, c.relforcerowsecurity, EXISTS (
         WHERE a.attrelid = c.oid AND a.attname = ANY ($3) AND NOT l.collisdeterministic)
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname = $2`
 
-func checkTraits(ctx context.Context, tx pgx.Tx, k *schema.Kind) ([]Finding, error) {
+// checkTraits checks them; attaching also needs the owner's rights.
+func checkTraits(ctx context.Context, tx pgx.Tx, k *schema.Kind, attaching bool) ([]Finding, error) {
 	c := &checker{kind: k}
 	var persistence, owner string
 	var secured, forced, rules, owns bool
@@ -196,7 +197,7 @@ func checkTraits(ctx context.Context, tx pgx.Tx, k *schema.Kind) ([]Finding, err
 	if rules {
 		c.refuse("", "%s has rules, which rewrite statements before triggers see them", k.Table)
 	}
-	if !owns {
+	if attaching && !owns {
 		c.refuse("", "%s belongs to %s: attach as that role", k.Table, owner)
 	}
 	for _, column := range loose {

@@ -125,3 +125,36 @@ func TestARowThatIsDeletedWhileItIsStored_I1_I8(t *testing.T) {
 	a.exec(a.crm, `DELETE FROM customers`)
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
+
+// The targets' database is replaced by a copy from before a right was given, while a transaction of the holders is prepared that has written under this
+// right. The comparison waits for that transaction: its row counts after the recovery, and blocks.
+func TestAPreparedTransactionBesideARestore_I1_I8_I30(t *testing.T) {
+	t.Parallel()
+	a := newStrict(t)
+	ctx := context.Background()
+	require.NoError(t, a.crm.Close(ctx))
+	restore := a.Backup(crm)
+	a.crm = a.connect(crm, ``)
+	a.acquire([]string{"BLOCK " + customer("2"), "ACT " + customer("3")})
+	a.exec(a.shop, `BEGIN; INSERT INTO invoices (id, customer_id) VALUES ('p', 2); INSERT INTO orders (customer_id, note) VALUES (3, 'p'); PREPARE TRANSACTION 'restored'`)
+
+	require.NoError(t, a.crm.Close(ctx))
+	restore()
+	a.Recover(crm)
+	a.crm = a.connect(crm, ``)
+	a.again()
+	_, err := a.Delete(customer("2"))
+	require.Error(t, err, "the holders have not confirmed their references: one of them is prepared")
+	_ = a.lacks(`INSERT INTO invoices (id, customer_id) VALUES ('q', 2)`)
+
+	a.exec(a.shop, `COMMIT PREPARED 'restored'`)
+	a.again()
+	a.again()
+	require.Empty(t, a.rows(a.shop, `SELECT name FROM dbcontroller.captured`))
+	_ = a.refused(a.crm, `DELETE FROM customers WHERE id = 2`)
+	a.exec(a.crm, `DELETE FROM customers WHERE id = 3`)
+	a.Settle()
+	require.Equal(t, []string{"0"}, a.rows(a.shop, `SELECT count(*)::text FROM orders`))
+	require.Equal(t, []string{"p 2"}, a.rows(a.shop, `SELECT concat_ws(' ', id, customer_id) FROM invoices`))
+	require.Empty(t, harness.AuditDatabases(t, a.Pools))
+}

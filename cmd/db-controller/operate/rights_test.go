@@ -1,13 +1,27 @@
 package operate
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/lint"
 )
+
+// noTables compares nothing.
+type noTables struct{}
+
+func (noTables) Add(*cobra.Command) {}
+
+func (noTables) Compare(context.Context, *schema.File) (schema.Problems, []lint.Finding, error) {
+	return nil, nil, nil
+}
 
 const unknownKind = `rights:
   grants: [{ group: a, verbs: [read], kind: a.example.com/B }]
@@ -29,7 +43,7 @@ func TestValidateKnowsRights(t *testing.T) {
 		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 		v, err := validate([]string{file})
 		require.NoError(t, err)
-		cmd := NewValidate()
+		cmd := NewValidate(noTables{})
 		var out strings.Builder
 		cmd.SetOut(&out)
 		cmd.SetErr(&out)

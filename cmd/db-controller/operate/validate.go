@@ -1,6 +1,7 @@
 package operate
 
 import (
+	"context"
 	_ "embed" // the JSON Schema of descriptors
 	"errors"
 	"fmt"
@@ -15,8 +16,16 @@ import (
 //go:embed descriptor.schema.json
 var descriptorSchema []byte
 
+// TablesOf is the part of validate that compares declared tables with databases.
+type TablesOf interface {
+	// Add adds its flags to the command.
+	Add(cmd *cobra.Command)
+	// Compare returns what attach would refuse, as problems, and its advice; nothing when no database was named.
+	Compare(ctx context.Context, files *schema.File) (schema.Problems, []lint.Finding, error)
+}
+
 // NewValidate returns the command validate.
-func NewValidate() *cobra.Command {
+func NewValidate(tables TablesOf) *cobra.Command {
 	var strict, printSchema bool
 	cmd := &cobra.Command{
 		Use:   "validate FILE... | validate --print-schema",
@@ -28,8 +37,12 @@ A warning ends with its id in brackets. A descriptor acknowledges an intended on
   acknowledge:
     - { warning: blocked-cascade, at: "kinds[Device].references[account]", reason: a device outlives its account }
 
-The exit code is 1 when a file cannot be applied, and with --strict 3 when there are warnings that are not acknowledged.`,
-		Example: "  db-controller validate services/*.yaml --strict -o json",
+With --dsn the declared tables are compared with those of databases, as attach does: the table, its columns and their types, the unique key, an index
+by the columns of each reference, NOT NULL against UNSET, partitions, inheritance and rules. It reads the catalogue alone.
+
+The exit code is 1 when a file cannot be applied, or a table cannot be attached, and with --strict 3 when there are warnings that are not acknowledged.`,
+		Example: `  db-controller validate services/*.yaml --strict -o json
+  db-controller validate references.yaml --dsn shop=postgres://reader@db1/shop`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if printSchema {
 				return cobra.NoArgs(cmd, args)
@@ -42,6 +55,9 @@ The exit code is 1 when a file cannot be applied, and with --strict 3 when there
 				return err
 			}
 			v, err := validate(args)
+			if err == nil && len(v.problems) == 0 {
+				err = v.compare(cmd.Context(), tables)
+			}
 			if err != nil {
 				return err
 			}
@@ -61,6 +77,7 @@ The exit code is 1 when a file cannot be applied, and with --strict 3 when there
 	}
 	cmd.Flags().BoolVar(&printSchema, "print-schema", false, "print the JSON Schema of the files, for editors")
 	cmd.Flags().BoolVar(&strict, "strict", false, "fail with exit code 3 when a warning is not acknowledged")
+	tables.Add(cmd)
 	cli.OutputFlag(cmd)
 	return cmd
 }
@@ -96,6 +113,12 @@ func validate(paths []string) (v validated, err error) {
 		v.findings = lint.Services(v.files.Services, v.files.Deployments...)
 	}
 	return v, err
+}
+
+func (v *validated) compare(ctx context.Context, tables TablesOf) error {
+	problems, advice, err := tables.Compare(ctx, v.files)
+	v.problems, v.findings = problems, append(v.findings, advice...)
+	return err
 }
 
 func (v validated) unacknowledged() (n int) {

@@ -1,7 +1,10 @@
 package attached
 
 import (
+	"cmp"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -76,22 +79,55 @@ func TestMistakesInAttachedTablesAreCaught(t *testing.T) {
 	if only == "" && os.Getenv("DBCONTROLLER_MUTANTS") == "" {
 		t.Skip("builds the tests many times: run make mutants")
 	}
+	sound := map[string]bool{}
 	for _, m := range mutants {
 		if only != "" && !strings.Contains(","+only+",", ","+m.name+",") {
 			continue
 		}
 		t.Run(m.name, func(t *testing.T) {
-			binary, dir := m.build(t)
-			tests := m.tests
-			if tests == "" {
-				tests = "TestAttachedTables"
+			out, err := m.run(t)
+			require.NoError(t, noticed(out, err), m.name)
+			if sound[m.tests] {
+				return
 			}
-			cmd := exec.CommandContext(t.Context(), binary, "-test.run", tests, "-test.timeout", "5m")
-			cmd.Dir = dir
-			cmd.Env = append(os.Environ(), "DBCONTROLLER_ATTACHED_SEEDS=20")
-			out, err := cmd.CombinedOutput()
-			require.Error(t, err, "%s is not noticed", m.name)
-			require.Contains(t, string(out), "--- FAIL", "%s", out)
+			// The same tests pass here and now without a mistake: the machine was not too slow for them.
+			control := mutant{m.name + " (control)", m.file, m.right, m.right, m.tests}
+			out, err = control.run(t)
+			require.NoError(t, err, "%s fails without the mistake: %s", m.tests, out)
+			sound[m.tests] = true
 		})
 	}
+}
+
+// run builds the tests with the mistake, and runs them.
+func (m mutant) run(t *testing.T) (out string, err error) {
+	t.Helper()
+	binary, dir := m.build(t)
+	cmd := exec.CommandContext(t.Context(), binary, "-test.run", cmp.Or(m.tests, "TestAttachedTables"), "-test.timeout", "5m")
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "DBCONTROLLER_ATTACHED_SEEDS=20")
+	raw, err := cmd.CombinedOutput()
+	return string(raw), err
+}
+
+// noticed returns an error unless a test has failed by a finding: tests that ran out of time have found nothing.
+func noticed(out string, err error) error {
+	switch {
+	case err == nil:
+		return errors.New("the mistake is not noticed")
+	case strings.Contains(out, "panic: test timed out"):
+		return fmt.Errorf("the tests ran out of time:\n%s", out)
+	case !strings.Contains(out, "--- FAIL"):
+		return fmt.Errorf("no test has failed:\n%s", out)
+	}
+	return nil
+}
+
+func TestALackOfTimeIsNoFinding(t *testing.T) {
+	t.Parallel()
+	failed := errors.New("exit status 1")
+	require.NoError(t, noticed("--- FAIL: TestA (3s)\n    orders/1 exists", failed))
+	require.Error(t, noticed("PASS", nil))
+	require.Error(t, noticed("--- FAIL: TestB (3s)\npanic: test timed out after 5m0s", failed))
+	require.Error(t, noticed("fork/exec: no such file", failed))
 }
