@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/internal/attach"
+	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
@@ -100,7 +101,12 @@ kinds:
     table: public.customers
     key: [id]
     patterns: ["customers/{customer}"]
-    references: [{ columns: [group_id], targets: [Group], region: eu, behaviour: CASCADE_DELETE }]
+    references:
+      - { columns: [group_id], targets: [Group], region: eu, behaviour: CASCADE_DELETE }
+      - { columns: [club_id], targets: [Group], region: eu, behaviour: ASYNC_CASCADE_DELETE }
+  - kind: Note
+    patterns: ["notes/{note}"]
+    references: [{ path: customer, targets: [Customer], behaviour: BLOCK }]
 `
 
 // A process that has not heard of a switch deletes rows of tables that are attached since: it would delete the resource and leave the row.
@@ -110,10 +116,11 @@ func TestAProcessBehindASwitchLeavesNoRow_I1_I26(t *testing.T) {
 	a := &attached{Box: harness.NewBox(t, tabledLater, nil, crm), t: t}
 	id := a.ID(crm)
 	a.crm = a.connect(crm, `
-CREATE TABLE customers (id bigint PRIMARY KEY, group_id text);
+CREATE TABLE customers (id bigint PRIMARY KEY, group_id text, club_id text);
 CREATE INDEX ON customers (group_id);
+CREATE INDEX ON customers (club_id);
 GRANT ALL ON customers TO dbcontroller_box_serving`)
-	behind := a.SecondProcess(crm, shadow.Config{})
+	behind, another := a.SecondProcess(crm, shadow.Config{}), a.SecondProcess(crm, shadow.Config{})
 	a.Switch(crm, "v2")
 	plans, err := attach.Prepare(ctx, a.crm, a.Stores[id].Model(), false)
 	require.NoError(t, err)
@@ -131,6 +138,27 @@ GRANT ALL ON customers TO dbcontroller_box_serving`)
 	require.NoError(t, err)
 	a.Settle()
 	a.Gone(group, customer)
+	require.Empty(t, a.rows(a.crm, `SELECT id::text FROM customers`))
+
+	// The same when the last blocker of a resource in DELETING goes.
+	a.MustPut(group, nil)
+	a.exec(a.crm, `INSERT INTO customers VALUES (2, NULL, 'g')`)
+	a.Settle()
+	a.MustDelete(group)
+	note := "//" + crm + "/notes/n"
+	a.MustPut(note, body{"customer": "customers/2"})
+	_, err = a.Act(id, id)
+	require.NoError(t, err)
+	require.Equal(t, peer.Deleting, a.Get("//"+crm+"/customers/2").State)
+	a.MustDelete(note)
+	for _, w := range a.Work(id) {
+		if w.Action == schema.Finalise {
+			_, err = another.Finalise(ctx, []int64{w.Seq})
+			require.NoError(t, err)
+		}
+	}
+	a.Settle()
+	a.Gone("//" + crm + "/customers/2")
 	require.Empty(t, a.rows(a.crm, `SELECT id::text FROM customers`))
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
