@@ -209,6 +209,7 @@ func (d *deployment) connectAuthorizer(context.Context) error {
 
 func (d *deployment) buildServer(context.Context) (err error) {
 	d.metrics = newMetrics(d.endpoints.metrics, d.store)
+	d.metrics.process = d.cfg.share.name
 	d.endpoints.metrics.MustRegister(poolCollector{d.pool.Pool})
 	cfg := service.Config{
 		Store: d.store, Peers: d.peers, Credentials: d.credentials, Health: d.endpoints.health,

@@ -13,6 +13,7 @@ import (
 
 	"github.com/db-controller/db-controller/constraint"
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/service"
 	"github.com/db-controller/db-controller/schema/shadow"
 )
@@ -20,7 +21,8 @@ import (
 // metrics observes the nodes, and reads the outstanding work from the store at each scrape. Names and uids of resources are
 // no labels.
 type metrics struct {
-	store *shadow.Store
+	store   *shadow.Store
+	process string // the name of this one among those of the deployment
 
 	batches *prometheus.CounterVec
 	items   *prometheus.CounterVec
@@ -148,6 +150,20 @@ func (m *metrics) watchList() (out []service.Watch) {
 		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Deployment, b.Deployment))
 	})
 	return out
+}
+
+// forgetAudit forgets the last audit when another process leads the deployment, and audits it now.
+func (m *metrics) forgetAudit(members []peer.Member) {
+	if !slices.ContainsFunc(members, func(p peer.Member) bool {
+		return p.Name != m.process && slices.Contains(p.Shards, schema.LeadShard)
+	}) {
+		return
+	}
+	m.mu.Lock()
+	m.auditedAt = time.Time{}
+	m.mu.Unlock()
+	m.differences.Reset()
+	m.unaudited.Set(0)
 }
 
 // audited records the result of an audit.

@@ -91,6 +91,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	if m.last.read(ctx, m.store) {
 		up = 1
 		m.forgetEnded()
+		m.forgetAudit(m.last.members)
 	}
 	ch <- prometheus.MustNewConstMetric(upDesc, prometheus.GaugeValue, up)
 	ch <- prometheus.MustNewConstMetric(delegatedDesc, prometheus.CounterValue, float64(m.store.DelegatedWrites()))

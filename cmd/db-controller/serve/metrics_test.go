@@ -205,6 +205,21 @@ func TestAnAuditReplacesTheOneBefore(t *testing.T) {
 	}, gathered(t, only(m.differences, m.unaudited, m.auditedBodies)))
 }
 
+// The process that leads the deployment audits it. An earlier leader would show the differences of its last audit, and an audit that gets
+// older, for ever.
+func TestAnAuditIsForgottenWhenAnotherProcessLeads(t *testing.T) {
+	m := newMetrics(prometheus.NewRegistry(), nil)
+	m.process = "a:1"
+	m.audited(shadow.Verified{Bodies: 10, Unreachable: map[schema.DeploymentID]error{{}: errors.New("refused")}}, map[shadow.DifferenceKind]int{"A": 2})
+	series := func() map[string]float64 { return gathered(t, only(m.differences, m.unaudited)) }
+	m.forgetAudit(nil)
+	m.forgetAudit([]peer.Member{{Name: "a:1", Shards: []uint32{schema.LeadShard, 1}}, {Name: "b:1", Shards: []uint32{2}}})
+	assert.Equal(t, map[string]float64{"dbcontroller_audit_differences A": 2, "dbcontroller_audit_unreachable_deployments": 1}, series())
+	m.forgetAudit([]peer.Member{{Name: "a:1", Shards: []uint32{1}}, {Name: "b:1", Shards: []uint32{schema.LeadShard}}})
+	assert.Equal(t, map[string]float64{"dbcontroller_audit_unreachable_deployments": 0}, series())
+	assert.Empty(t, watched(t, m), "nor a time")
+}
+
 // All results of deletes have a series before the first one: an alert on an increase sees it.
 func TestResultsOfDeletesHaveSeriesFromTheStart(t *testing.T) {
 	r := prometheus.NewRegistry()
