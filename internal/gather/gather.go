@@ -50,6 +50,8 @@ type Queue[R any] struct {
 	began   int          // batches so far
 	pacing  bool         // a timer runs that begins a further batch
 	queued  int          // requests in waiting
+	expects int          // requests for which the next batch waits, at most linger
+	lingers bool         // it does
 	waiting []*caller[R] // in the order of their turns
 
 	ended sync.WaitGroup // has a count for each of batches
@@ -77,7 +79,7 @@ func New[R any](cfg Config[R]) *Queue[R] {
 // Do runs a request, in a batch or by itself, and returns its outcome. The requests of several callers take turns: the argument who is a comparable
 // key of the caller. When ctx ends first, the error is ErrWaiting for a request that no batch has taken, and ErrLeft otherwise.
 func (q *Queue[R]) Do(ctx context.Context, who any, r R, alone func() error) error {
-	req, n, err := q.enter(who, r)
+	req, n, err := q.enter(who, r, companyOf(ctx))
 	if err != nil {
 		return err
 	}
@@ -92,10 +94,13 @@ func (q *Queue[R]) Do(ctx context.Context, who any, r R, alone func() error) err
 }
 
 // enter adds a request to the waiting ones, or returns the number of one that runs alone.
-func (q *Queue[R]) enter(who any, r R) (req *request[R], alone int, err error) {
+func (q *Queue[R]) enter(who any, r R, company int) (req *request[R], alone int, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.alone == 0 && q.batches == 0 {
+	if q.expects == 0 && company > 1 {
+		q.expects = min(company, q.cfg.Most)
+	}
+	if q.alone == 0 && q.batches == 0 && q.expects == 0 {
 		q.alones++
 		q.alone = q.alones
 		return nil, q.alone, nil
@@ -180,6 +185,12 @@ func (q *Queue[R]) begin() {
 	underWay := q.batches + min(q.alone, 1)
 	switch {
 	case q.queued == 0:
+	case underWay == 0 && q.queued < q.expects:
+		if !q.lingers {
+			q.lingers = true
+			began := q.began
+			time.AfterFunc(linger, func() { q.lingered(began) })
+		}
 	case underWay == 0, underWay == 1 && q.cfg.Beside > 1 && q.queued >= max(q.running, large):
 		q.start()
 		q.begin()
@@ -194,9 +205,19 @@ func (q *Queue[R]) begin() {
 func (q *Queue[R]) start() {
 	q.batches++
 	q.began++
-	q.pacing = false
+	q.pacing, q.lingers, q.expects = false, false, 0
 	batch := q.take()
 	q.ended.Go(func() { q.run(batch) })
+}
+
+// lingered starts the batch that has waited for others, unless it has begun.
+func (q *Queue[R]) lingered(began int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.began == began && q.lingers {
+		q.expects, q.lingers = 0, false
+		q.begin()
+	}
 }
 
 // beside starts a batch beside the running requests, unless one has begun since the requests wait.

@@ -226,3 +226,25 @@ func TestBatchesBeginAtTheirPace(t *testing.T) {
 		q.Wait()
 	})
 }
+
+// Requests that are made together are one batch: the first of them waits for the others, and a millisecond at most.
+func TestRequestsInCompanyAreOneBatch(t *testing.T) {
+	for name, missing := range map[string]int{"all come": 0, "one does not come": 1} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				q, b := newQueue(gather.Config[string]{Most: 10})
+				began := time.Now()
+				var g sync.WaitGroup
+				for i := range 3 {
+					ctx := gather.WithCompany(t.Context(), 3+missing)
+					g.Go(func() { require.NoError(t, q.Do(ctx, nil, fmt.Sprint(i), never)) })
+				}
+				require.ElementsMatch(t, []string{"0", "1", "2"}, <-b.begun)
+				require.Equal(t, time.Duration(missing)*time.Millisecond, time.Since(began))
+				b.end <- make([]error, 3)
+				g.Wait()
+				require.NoError(t, q.Do(t.Context(), nil, "later", func() error { return nil }), "one that comes without company waits for nobody")
+			})
+		})
+	}
+}

@@ -21,8 +21,9 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 )
 
-// QueueGenericPlans is for transactions of few rows: planning a statement for its values costs more than running it. Transactions of the
-// caller's keep their plans.
+// QueueGenericPlans is for transactions of few rows: planning a statement for its values costs more than running it, and each row is found
+// by its key. A hash or a merge of a table that had some hundred rows when the statement was planned reads all its rows, each time and also
+// when it has grown. Transactions of the caller's keep their plans.
 func QueueGenericPlans(tx pgx.Tx, b *pgx.Batch) {
 	if m, _ := own(tx); m != nil {
 		b.Queue(GenericPlansSQL)
@@ -30,10 +31,10 @@ func QueueGenericPlans(tx pgx.Tx, b *pgx.Batch) {
 }
 
 // GenericPlansSQL is that statement, for a transaction that is known to be the store's.
-const GenericPlansSQL = `SELECT set_config('plan_cache_mode', 'force_generic_plan', true)`
+const GenericPlansSQL = `SELECT set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true)`
 
 // OwnPlansSQL ends its effect.
-const OwnPlansSQL = `SELECT set_config('plan_cache_mode', 'auto', true)`
+const OwnPlansSQL = `SELECT set_config('plan_cache_mode', 'auto', true), set_config('enable_hashjoin', 'on', true), set_config('enable_mergejoin', 'on', true)`
 
 // KnowsSQL declares, for a transaction that removes or marks resources or switches the version, that this program knows finalizers: a
 // deployment that has had some refuses others.

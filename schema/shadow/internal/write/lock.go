@@ -103,8 +103,10 @@ func (s *Writer) lockAll(ctx context.Context, tx pgx.Tx, savings []*prepare.Savi
 // check checks that nothing has changed since a saving was prepared, under the locks of all that it relies on.
 func (s *Writer) check(ctx context.Context, l *locked, sv *prepare.Saving) error {
 	if err := s.checkView(sv, &l.view); err != nil {
+		s.ran.Store(nil)
 		return err
 	}
+	s.sawRunning(sv)
 	if err := l.unchanged(sv); err != nil {
 		return err
 	}

@@ -104,15 +104,30 @@ func Commit(ctx context.Context, s *Writer, sv *prepare.Saving, also func(pgx.Tx
 	if err := s.rights.Take(ctx, s.Pool, sv); err != nil {
 		return nil, err
 	}
+	if len(sv.Foreign) == 1 && also == nil && sv.Within == nil {
+		for target := range sv.Foreign {
+			if err := s.cohorts.join(ctx, target, func(ctx context.Context) error { return commit(ctx, s, sv, nil) }); err != nil {
+				return nil, err
+			}
+			return sv.Saved, nil
+		}
+	}
+	if err := commit(ctx, s, sv, also); err != nil {
+		return nil, err
+	}
+	return sv.Saved, nil
+}
+
+func commit(ctx context.Context, s *Writer, sv *prepare.Saving, also func(pgx.Tx) error) error {
 	if len(sv.Foreign) > 0 {
 		if err := s.stillRuns(ctx, sv); err != nil { // before other deployments establish references that could not commit
-			return nil, err
+			return err
 		}
 		if err := attempt.NoteTargets(ctx, s.attempts, sv); err != nil {
-			return nil, err
+			return err
 		}
 		if err := attempt.EstablishAll(ctx, s.attempts, sv); err != nil {
-			return nil, err
+			return err
 		}
 		crash.At("crash-save-established")
 	}
@@ -126,14 +141,11 @@ func Commit(ctx context.Context, s *Writer, sv *prepare.Saving, also func(pgx.Tx
 	if err != nil && len(sv.Foreign) > 0 {
 		committed, aerr := attempt.Abandon(ctx, s.attempts, sv, slices.Collect(maps.Keys(sv.Foreign)))
 		if committed {
-			return sv.Saved, nil // the commit's answer was lost, not the commit
+			return nil // the commit's answer was lost, not the commit
 		}
 		if aerr == nil && errors.Is(err, peer.ErrUnknown) {
-			return nil, peer.ErrAborted
+			return peer.ErrAborted
 		}
 	}
-	if err != nil {
-		return nil, err
-	}
-	return sv.Saved, nil
+	return err
 }

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/db-controller/db-controller/internal/gather"
+	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/shadow/internal/attempt"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/delegated"
@@ -25,13 +26,17 @@ type Writer struct {
 	// delegatedWrites counts the references written under rights.
 	delegatedWrites atomic.Int64
 
+	// ran is what a transaction has seen last: that a version and an epoch are the current ones.
+	ran atomic.Pointer[ran]
+
+	cohorts  cohorts
 	commits  *gather.Queue[*prepare.Saving] // transactions
 	readings *gather.Queue[*prepare.Saving] // of the version, before references are established
 }
 
 // New joins the parts.
 func New(g *gate.Gate, rs *rows.Rows, p *prepare.Preparer, a *attempt.Attempts) *Writer {
-	s := &Writer{DB: g.DB, gate: g, rows: rs, preparer: p, attempts: a, rights: delegated.NewFinder(g.DB)}
+	s := &Writer{DB: g.DB, gate: g, rows: rs, preparer: p, attempts: a, rights: delegated.NewFinder(g.DB), cohorts: cohorts{at: map[schema.DeploymentID]*gather.Queue[*member]{}}}
 	s.commits = gather.New(gather.Config[*prepare.Saving]{Run: s.transactAll, Most: mostGathered, Beside: batchesAtOnce, Pace: pace, Waiting: mostWaiting})
 	s.readings = gather.New(gather.Config[*prepare.Saving]{Run: s.stillRunTogether, Most: mostGathered, Beside: batchesAtOnce, Pace: pace, Waiting: mostWaiting})
 	return s
@@ -39,6 +44,7 @@ func New(g *gate.Gate, rs *rows.Rows, p *prepare.Preparer, a *attempt.Attempts) 
 
 // Close returns when no transaction runs in the background. Nothing may write any more.
 func (s *Writer) Close() {
+	s.cohorts.wait()
 	s.readings.Wait()
 	s.commits.Wait()
 }
