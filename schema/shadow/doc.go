@@ -28,7 +28,7 @@
 //	internal/owner     owners of resources: questions (owner_check.go), deletions (owner_drop.go), version switches (owner_upgrade.go)
 //	internal/ownerlist comparison of the lists of owners, which are stored with bodies, with owner references
 //	internal/control   what is stored beside bodies: statuses, finalizers that are done, and block_deletion
-//	internal/deletion  a user's delete: delete.go tries it in one transaction, lookahead.go finds the refusing blockers, plan.go answers one, trace.go upwards
+//	internal/deletion  a user's delete: delete.go tries it in one transaction, gathered.go several in one, lookahead.go finds the refusing blockers, plan.go answers one, trace.go upwards
 //	internal/compare   finds differences inside one database: bodies, owner lists, rows of attached tables
 //	internal/verify    compares references, blockades and owners with other deployments, and repairs them
 //	internal/admin     version switches (derive.go: references anew), decommissioned deployments, kept environments, tidying, and the loops that run them

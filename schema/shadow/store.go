@@ -111,6 +111,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 
 // Close ends the store's background work. Call it once, when no other method runs, and before the pool is closed.
 func (s *Store) Close() {
+	s.deleter.Close()
 	s.writer.Close()
 	s.keeper.Close()
 }

@@ -313,6 +313,12 @@ func (s *Actor) QueueSight(tx pgx.Tx, b *pgx.Batch, of Selection, args ...any) *
 	return seen
 }
 
+// Leaf reports whether no reference here has a locked resource as its target: nothing cascades with it inside this database.
+func (s *Sight) Leaf(m *plan.Member) bool { return !s.referred[m.ID] }
+
+// Blockaded reports whether another deployment has a blockade of a locked resource.
+func (s *Sight) Blockaded(m *plan.Member) bool { return slices.Contains(s.bonds.Blockaded, m.ID) }
+
 // anyReferred reports whether a reference here has one of some resources as its target.
 func (s *Sight) anyReferred(members []*plan.Member) bool {
 	for _, m := range members {

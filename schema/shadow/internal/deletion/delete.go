@@ -25,8 +25,6 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/plan"
 	"github.com/db-controller/db-controller/schema/shadow/internal/read"
 	"github.com/db-controller/db-controller/schema/shadow/internal/request"
-	"github.com/db-controller/db-controller/schema/shadow/internal/rows"
-	"github.com/db-controller/db-controller/schema/shadow/internal/target"
 )
 
 // DeleteRequest names the resource to delete. UID and Revision are preconditions.
@@ -48,12 +46,6 @@ SELECT id, uid, kind_id, name, state, shard, revision, block_deletion, hidden FR
 WHERE kind_id = $1 AND name = $2 FOR UPDATE`
 
 	rootSQL = `SELECT id FROM dbcontroller.shadow WHERE kind_id = $1 AND name = $2`
-
-	// One row for each delete, so that none ends the closing of another.
-	closeTargetsSQL = `
-INSERT INTO dbcontroller.closing (target_id, delete_id, until) SELECT id, $2, now() + $3 FROM unnest($1::bigint[]) AS id`
-
-	openTargetsSQL = `DELETE FROM dbcontroller.closing WHERE target_id = ANY ($1) AND delete_id = $2`
 
 	// A delete that waits behind many shared locks gives up soon, and closes its target to new references.
 	shortWaitSQL = `SET LOCAL lock_timeout = '300ms'`
@@ -95,7 +87,7 @@ func (s *Deleter) DeleteWithin(ctx context.Context, within *gate.Within, req Del
 	inTx := func(ctx context.Context, _ feed.Topics, fn func(pgx.Tx) error) error {
 		return s.gate.InTxWithin(ctx, within, db.AllFeeds, fn)
 	}
-	return s.delete(ctx, &deletion{inTx: inTx, last: db.Stay}, req)
+	return s.delete(ctx, &deletion{inTx: inTx, last: db.Stay, within: true}, req)
 }
 
 func (s *Deleter) delete(ctx context.Context, d *deletion, req DeleteRequest) (peer.DeleteResult, error) {
@@ -108,16 +100,16 @@ func (s *Deleter) delete(ctx context.Context, d *deletion, req DeleteRequest) (p
 	}
 	ctx, cancel := peer.WithDefaultTimeout(ctx, s.Cfg.Times.DeleteTimeout)
 	defer cancel()
-	if err := s.ensureRow(ctx, kindID, req.Name); err != nil {
+	if err := s.rows.EnsureNamed(ctx, kindID, req.Name); err != nil {
 		return peer.DeleteResult{}, err
 	}
-	d.store, d.req, d.kindID, d.closed = s, req, kindID, &closing{id: uuid.New()}
+	d.store, d.req, d.kindID, d.closed = s, req, kindID, s.closing()
 	d.pauses = retry.Backoff{First: 2 * time.Millisecond, Max: 100 * time.Millisecond}
 	d.cause = &schema.Cause{
 		ID: uuid.Must(uuid.NewV7()), Root: s.full(req.Name).String(), Actor: req.Actor, RequestID: cmp.Or(req.Call, req.RequestID), At: time.Now(),
 		TraceParent: trace.Parent(ctx),
 	}
-	defer s.reopen(ctx, d.closed)
+	defer d.closed.End(ctx)
 	return d.run(ctx)
 }
 
@@ -131,9 +123,10 @@ type deletion struct {
 	inTx func(ctx context.Context, touches feed.Topics, fn func(pgx.Tx) error) error
 	// last sends the last statements of a try: with the commit, where that is the store's.
 	last   db.Sender
+	within bool // in the application's transaction
 	kindID int32
 	cause  *schema.Cause
-	closed *closing
+	closed closer
 	// ahead is the look-ahead for the next try; nil: look ahead first.
 	ahead *lookAhead
 	// undecided are the undecided blockades of the last look-ahead.
@@ -144,19 +137,19 @@ type deletion struct {
 
 func (d *deletion) run(ctx context.Context) (peer.DeleteResult, error) {
 	for {
-		result, found, err := d.try(ctx)
+		t, err := d.try(ctx)
 		switch {
 		case db.HasCode(err, db.CodeLockNotAvailable) && ctx.Err() == nil:
-			err = d.store.closeRoot(ctx, d.closed, d.kindID, d.req.Name)
-		case err == nil && found == nil:
-			return result, nil
+			err = d.closed.CloseNamed(ctx, d.kindID, d.req.Name)
+		case err == nil && t.found == nil:
+			return t.result, nil
 		case err == nil:
-			err = d.giveWay(ctx, found)
+			err = d.giveWay(ctx, t.found)
 		default:
 			err = d.whyNot(err)
 		}
 		if err != nil {
-			return result, err
+			return peer.DeleteResult{}, err
 		}
 	}
 }
@@ -174,7 +167,7 @@ func (d *deletion) giveWay(ctx context.Context, found *obstacle) error {
 	}
 	// Once is chance; twice, new references come as fast as old ones are settled.
 	if d.obstacles++; d.obstacles > 1 || !moved {
-		if err := d.store.closeTargets(ctx, d.closed, found.targets); err != nil && ctx.Err() == nil {
+		if err := d.closed.Close(ctx, found.targets); err != nil && ctx.Err() == nil {
 			return err
 		}
 	}
@@ -222,20 +215,38 @@ var (
 	errMarked = errors.New("marked already")
 )
 
+// trial is one try of a delete: the result, or the obstacle in its way.
+type trial struct {
+	of     *deletion
+	result peer.DeleteResult
+	found  *obstacle
+}
+
 // try is the whole delete in one transaction: first the lock, then the checks, then the mark. It changes nothing when it
-// returns an obstacle.
-func (d *deletion) try(ctx context.Context) (result peer.DeleteResult, found *obstacle, err error) {
-	err = d.inTx(ctx, db.ChangeFeed, func(tx pgx.Tx) (err error) {
-		result, found = peer.DeleteResult{}, nil // forget an earlier try
-		if d.ahead != nil {
-			result.Unasked = d.ahead.unasked
-		}
+// finds an obstacle. Tries that come at the same time share transactions.
+func (d *deletion) try(ctx context.Context) (*trial, error) {
+	t := &trial{of: d}
+	if err := d.store.run(ctx, t); err != nil {
+		return nil, err
+	}
+	if t.found == nil {
+		d.store.Log.Debug("a delete is decided", zap.String("name", d.req.Name), zap.Bool("removed", t.result.Removed), zap.Stringer("deletion", d.cause.ID), requestid.Field(ctx))
+		crash.At("crash-delete-committed")
+	}
+	return t, nil
+}
+
+// alone runs a try in a transaction of its own.
+func (t *trial) alone(ctx context.Context) error {
+	d := t.of
+	err := d.inTx(ctx, db.ChangeFeed, func(tx pgx.Tx) (err error) {
+		t.begin() // forget an earlier try
 		root := &plan.Member{}
-		found, err = d.carryOut(ctx, tx, root, &result)
+		t.found, err = d.carryOut(ctx, tx, root, &t.result)
 		switch {
 		case errors.Is(err, errMarked):
-			err = d.again(ctx, tx, root, &result)
-		case err == nil && found != nil:
+			err = d.again(ctx, tx, root, &t.result)
+		case err == nil && t.found != nil:
 			err = errObstacle
 		}
 		return err
@@ -243,23 +254,14 @@ func (d *deletion) try(ctx context.Context) (result peer.DeleteResult, found *ob
 	if errors.Is(err, errObstacle) {
 		err = nil
 	}
-	if err == nil && found == nil {
-		d.store.Log.Debug("a delete is decided", zap.String("name", d.req.Name), zap.Bool("removed", result.Removed), zap.Stringer("deletion", d.cause.ID), requestid.Field(ctx))
-		crash.At("crash-delete-committed")
-	}
-	return result, found, err
+	return err
 }
 
-const deletionOfSQL = `
-SELECT x.deletion_id FROM dbcontroller.removal r JOIN dbcontroller.cause x ON x.id = r.cause_id WHERE r.name = $1 AND r.uid = $2`
-
-// deletionOf returns the deletion that has marked a resource; zero when its record is too old.
-func deletionOf(ctx context.Context, tx pgx.Tx, root *plan.Member) (id uuid.UUID, err error) {
-	err = tx.QueryRow(ctx, deletionOfSQL, root.Name, root.UID).Scan(&id)
-	if errors.Is(err, pgx.ErrNoRows) {
-		err = nil
+func (t *trial) begin() {
+	t.result, t.found = peer.DeleteResult{}, nil
+	if t.of.ahead != nil {
+		t.result.Unasked = t.of.ahead.unasked
 	}
-	return id, err
 }
 
 // carryOut reads and locks the root, and removes or marks it with the other members; or returns the obstacle that has to be resolved first.
@@ -279,25 +281,9 @@ func (d *deletion) carryOut(ctx context.Context, tx pgx.Tx, root *plan.Member, r
 	if root.State != peer.Active {
 		return nil, errMarked
 	}
-	d.cause.RootUID = root.UID
-	root.Why = plan.Reason{How: peer.Requested, Cause: d.cause}
-	decided, err := s.cascade.DecideBy(ctx, tx, []*plan.Member{root}, seen)
-	if err != nil {
-		return nil, err
-	}
-	protected := &peer.ProtectedError{Name: d.req.Name}
-	for _, m := range decided.Verdict.Protected {
-		protected.By = append(protected.By, s.full(m.Name))
-	}
-	if len(protected.By) > 0 {
-		return nil, protected
-	}
-	enough, err := s.lookAheadComplete(ctx, tx, decided, d.ahead)
-	if err != nil {
-		return nil, err
-	}
-	if !enough {
-		return s.beforeLookAhead(ctx, tx, decided, member)
+	decided, found, err := d.decide(ctx, tx, root, seen, member)
+	if err != nil || found != nil {
+		return found, err
 	}
 	b = &pgx.Batch{}
 	result.Deletion, result.Removed = d.cause.ID, slices.Contains(decided.Verdict.Remove, root.ID)
@@ -324,9 +310,31 @@ func (d *deletion) carryOut(ctx context.Context, tx pgx.Tx, root *plan.Member, r
 	return nil, d.last(ctx, tx, b)
 }
 
+// decide decides about the locked root with its other members. It returns the obstacle that has to be resolved before the decision is carried out.
+func (d *deletion) decide(ctx context.Context, tx pgx.Tx, root *plan.Member, seen *cascade.Sight, member *[]memberRow) (decided cascade.Decision, found *obstacle, err error) {
+	s := d.store
+	d.cause.RootUID = root.UID
+	root.Why = plan.Reason{How: peer.Requested, Cause: d.cause}
+	if decided, err = s.cascade.DecideBy(ctx, tx, []*plan.Member{root}, seen); err != nil {
+		return decided, nil, err
+	}
+	protected := &peer.ProtectedError{Name: d.req.Name}
+	for _, m := range decided.Verdict.Protected {
+		protected.By = append(protected.By, s.full(m.Name))
+	}
+	if len(protected.By) > 0 {
+		return decided, nil, protected
+	}
+	enough, err := s.lookAheadComplete(ctx, tx, decided, d.ahead)
+	if err == nil && !enough {
+		found, err = s.beforeLookAhead(ctx, tx, decided, member)
+	}
+	return decided, found, err
+}
+
 // again answers a delete of a resource that is marked.
 func (d *deletion) again(ctx context.Context, tx pgx.Tx, root *plan.Member, result *peer.DeleteResult) (err error) {
-	if result.Deletion, err = deletionOf(ctx, tx, root); err != nil {
+	if result.Deletion, err = read.DeletionOf(ctx, tx, root.Name, root.UID); err != nil {
 		return err
 	}
 	kind, err := d.store.Names.KindOf(ctx, tx, root.Kind)
@@ -351,107 +359,39 @@ func (d *deletion) queueRoot(b *pgx.Batch, root *plan.Member) (member *[]memberR
 	unfit = new(error)
 	b.Queue(shortWaitSQL)
 	b.Queue(lockRootSQL, d.kindID, req.Name).QueryRow(func(row pgx.Row) error {
-		var revision peer.Revision
-		err := row.Scan(&root.ID, &root.UID, &root.Kind, &root.Name, &root.State, &root.Shard, &revision, &root.Protected, &root.Hidden)
-		switch {
-		case errors.Is(err, pgx.ErrNoRows) || err == nil && root.Hidden:
-			*unfit = peer.ErrNotFound
-		case err != nil:
-			return err
-		case req.UID != uuid.Nil && req.UID != root.UID:
-			*unfit = fmt.Errorf("%w with uid %s", peer.ErrNotFound, req.UID)
-		case req.Revision != 0 && req.Revision != revision && root.State == peer.Active:
-			*unfit = fmt.Errorf("%w: it is at revision %d, not %d", peer.ErrConflict, revision, req.Revision)
+		revision, err := scanRoot(row, root)
+		if errors.Is(err, pgx.ErrNoRows) {
+			*unfit, err = peer.ErrNotFound, nil
+		} else if err == nil {
+			*unfit = req.fits(root, revision)
 		}
-		return nil
+		return err
 	})
 	if d.ahead == nil {
-		member = queued[memberRow](b, planRootSQL, d.kindID, req.Name)
+		member = read.Queued[memberRow](b, planRootSQL, d.kindID, req.Name)
 	}
 	return member, unfit
 }
 
-// queued adds a statement to a batch. Its rows are set when the batch has been sent.
-func queued[T any](b *pgx.Batch, sql string, args ...any) *[]T {
-	found := new([]T)
-	b.Queue(sql, args...).Query(func(rows pgx.Rows) (err error) {
-		*found, err = pgx.CollectRows(rows, pgx.RowToStructByPos[T])
-		return err
-	})
-	return found
+func scanRoot(row pgx.Row, root *plan.Member) (revision peer.Revision, err error) {
+	err = row.Scan(&root.ID, &root.UID, &root.Kind, &root.Name, &root.State, &root.Shard, &revision, &root.Protected, &root.Hidden)
+	return revision, err
+}
+
+// fits checks the preconditions of a delete.
+func (req DeleteRequest) fits(root *plan.Member, revision peer.Revision) error {
+	switch {
+	case root.Hidden:
+		return peer.ErrNotFound
+	case req.UID != uuid.Nil && req.UID != root.UID:
+		return fmt.Errorf("%w with uid %s", peer.ErrNotFound, req.UID)
+	case req.Revision != 0 && req.Revision != revision && root.State == peer.Active:
+		return fmt.Errorf("%w: it is at revision %d, not %d", peer.ErrConflict, revision, req.Revision)
+	}
+	return nil
 }
 
 // full returns the full name of a resource of this deployment.
 func (s *Deleter) full(name string) schema.FullName {
 	return schema.FullName{Deployment: s.Self, Name: name}
-}
-
-// closing holds the targets that one delete has closed to new references.
-type closing struct {
-	id      uuid.UUID
-	targets []int64
-}
-
-// closeTargets closes targets to new references until one second after the deadline. A target that is closed already
-// keeps its end.
-func (s *Deleter) closeTargets(ctx context.Context, closed *closing, targets []int64) error {
-	var more []int64
-	for _, id := range targets {
-		if !slices.Contains(closed.targets, id) {
-			more = append(more, id)
-		}
-	}
-	if len(more) == 0 {
-		return nil
-	}
-	// Not during recovery: nothing can be deleted then, and lost references have to be established again.
-	err := s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
-		b := &pgx.Batch{}
-		recovered := s.gate.QueueRecovered(tx, b)
-		if err := tx.SendBatch(ctx, b).Close(); err != nil {
-			return err
-		}
-		return recovered.Check(ctx)
-	})
-	if err != nil {
-		return err
-	}
-	deadline, _ := ctx.Deadline()
-	if _, err := s.Pool.Exec(ctx, closeTargetsSQL, more, closed.id, min(time.Until(deadline)+time.Second, target.MaxClosing)); err != nil {
-		return fmt.Errorf("close targets to new references: %w", err)
-	}
-	closed.targets = append(closed.targets, more...)
-	return nil
-}
-
-func (s *Deleter) closeRoot(ctx context.Context, closed *closing, kindID int32, name string) error {
-	var id int64
-	err := s.Pool.QueryRow(ctx, rootSQL, kindID, name).Scan(&id)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("close targets to new references: %w", err)
-	}
-	return s.closeTargets(ctx, closed, []int64{id})
-}
-
-func (s *Deleter) reopen(ctx context.Context, closed *closing) {
-	if len(closed.targets) == 0 {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-	defer cancel()
-	_, _ = s.Pool.Exec(ctx, openTargetsSQL, closed.targets, closed.id) // on an error the closing ends by its time
-}
-
-// ensureRow gives the row of an attached table a shadow: most rows have none, because nobody refers to them.
-func (s *Deleter) ensureRow(ctx context.Context, kindID int32, name string) error {
-	if s.rows.Of(kindID) == nil {
-		return nil
-	}
-	return s.InTx(ctx, db.ChangeFeed, func(tx pgx.Tx) error {
-		_, err := s.rows.Ensure(ctx, tx, []rows.Key{{Kind: kindID, Name: name}})
-		return err
-	})
 }

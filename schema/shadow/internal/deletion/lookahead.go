@@ -18,6 +18,7 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/cascade"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/plan"
+	"github.com/db-controller/db-controller/schema/shadow/internal/read"
 )
 
 // The blockades of the targets, except the excused ones.
@@ -233,7 +234,7 @@ func (s *Deleter) beforeLookAhead(ctx context.Context, tx pgx.Tx, d cascade.Deci
 	}
 	if members == nil || len(c.Members) > 1 {
 		b := &pgx.Batch{}
-		members = queued[memberRow](b, planMembersSQL, slices.Sorted(maps.Keys(c.Members)))
+		members = read.Queued[memberRow](b, planMembersSQL, slices.Sorted(maps.Keys(c.Members)))
 		if err := tx.SendBatch(ctx, b).Close(); err != nil {
 			return nil, err
 		}

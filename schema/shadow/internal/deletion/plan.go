@@ -8,10 +8,13 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"go.uber.org/zap"
 
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/shadow/internal/count"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+	"github.com/db-controller/db-controller/schema/shadow/internal/read"
 )
 
 var (
@@ -282,7 +285,7 @@ func (p *planning) vias(ctx context.Context, tx pgx.Tx) (map[int64][]peer.Via, e
 	}
 	targets := slices.Collect(maps.Keys(p.targets))
 	b := &pgx.Batch{}
-	edges := queued[edgeRow](b, planViasSQL, targets, targets)
+	edges := read.Queued[edgeRow](b, planViasSQL, targets, targets)
 	if err := tx.SendBatch(ctx, b).Close(); err != nil {
 		return nil, err
 	}
@@ -303,7 +306,7 @@ func (p *planning) addVias(ctx context.Context, q db.Querier, vias map[int64][]p
 // members adds the ACTIVE resources with some ids to the plan, and the local holders that block them.
 func (p *planning) members(ctx context.Context, tx pgx.Tx, ids []int64, vias map[int64][]peer.Via) error {
 	b := &pgx.Batch{}
-	members, blockers := queued[memberRow](b, planMembersSQL, ids), queued[blockerRow](b, planBlockersSQL, ids, peer.PlanLimit)
+	members, blockers := read.Queued[memberRow](b, planMembersSQL, ids), read.Queued[blockerRow](b, planBlockersSQL, ids, peer.PlanLimit)
 	if err := tx.SendBatch(ctx, b).Close(); err != nil {
 		return err
 	}
@@ -364,4 +367,21 @@ func (p *planning) unsets(ctx context.Context, tx pgx.Tx) error {
 		p.plan.Unsets = append(p.plan.Unsets, peer.PlanUnset{UID: u.UID, Kind: kind.Kind, Name: u.Name, Via: peer.Via{Target: p.targets[u.Target], Path: path, Behaviour: u.Behaviour}})
 	}
 	return nil
+}
+
+// count counts the references that the plan leaves out. It has half of the time that is left: without the counts the plan is as good as
+// before.
+func (p *planning) count(ctx context.Context) {
+	ctx, cancel := peer.InPart(ctx, 1, 2)
+	defer cancel()
+	named := maps.Clone(p.targets)
+	for _, id := range p.ids {
+		delete(named, id)
+	}
+	counts, holders, err := count.References(ctx, p.store.DB, append([]int64{}, p.ids...), append([]int64{}, slices.Collect(maps.Keys(named))...), p.plan.MoreUnsets)
+	if err != nil {
+		p.store.Log.Debug("a plan has no counts beyond its limit", zap.Error(err))
+		return
+	}
+	p.plan.Counts, p.plan.Holders = counts, holders
 }

@@ -50,37 +50,8 @@ func (s *Deleter) PlanDelete(ctx context.Context, name string) (*plan.DeletePlan
 		}
 		asked.doubt()
 		p.plan.Blockers = append(p.plan.Blockers, asked.blockers()...)
-		return s.planFrom(ctx, name, p.plan, asked.unasked)
+		return plan.NewWalk(s.Self, s.Peers, true).Complete(ctx, name, p.plan, asked.unasked)
 	}
-}
-
-// planFrom completes a plan whose first level is the root of the deletion.
-func (s *Deleter) planFrom(ctx context.Context, name string, root *peer.Plan, unasked []peer.Unasked) (*plan.DeletePlan, error) {
-	w := plan.NewWalk(s.Self, s.Peers, true)
-	w.Begin(root.Members)
-	for _, b := range root.Blockers {
-		w.Block(b)
-	}
-	// The walk asks its own deployment like any other.
-	w.Follow(s.Self, peer.PlanTarget{Deployment: s.Self, UID: root.Members[0].UID})
-	if err := w.Run(ctx); err != nil {
-		return nil, err
-	}
-	if err := w.Judge(ctx, nil); err != nil {
-		return nil, err
-	}
-	w.Unasked = peer.SortUnasked(append(w.Unasked, unasked...))
-	out := &plan.DeletePlan{Refusal: w.Refusal(name), Unasked: w.Unasked, Truncated: w.Truncated, Groups: w.Groups()}
-	for _, b := range w.InOrder() {
-		if w.Goes(b.HolderResource()) {
-			continue
-		}
-		unknown := w.Unknown[b.HolderResource()] && !b.Undecided
-		out.Blockers = append(out.Blockers, plan.PlannedBlocker{
-			Holder: b.Holder, Undecided: b.Undecided || unknown, Unknown: unknown, Unanswered: b.Unreachable, Refuses: w.Refuses(b),
-		})
-	}
-	return out, nil
 }
 
 const selectPlanRootSQL = `SELECT id, state FROM dbcontroller.shadow WHERE kind_id = $1 AND name = $2 AND NOT hidden`

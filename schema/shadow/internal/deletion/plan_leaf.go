@@ -12,6 +12,7 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/cascade"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+	"github.com/db-controller/db-controller/schema/shadow/internal/read"
 )
 
 // The targets of a question that references here name ($1, $2).
@@ -62,8 +63,8 @@ func (p *planning) readLeaf(ctx context.Context, options pgx.TxOptions) (complet
 	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // without effect after the commit
 	b := &pgx.Batch{}
 	b.Queue(db.GenericPlansSQL)
-	targets := queued[targetRow](b, leafTargetsSQL, deployments, uids)
-	holders := queued[holderRow](b, leafHoldersSQL, deployments, uids, q.Limit+1)
+	targets := read.Queued[targetRow](b, leafTargetsSQL, deployments, uids)
+	holders := read.Queued[holderRow](b, leafHoldersSQL, deployments, uids, q.Limit+1)
 	if err := tx.SendBatch(ctx, b).Close(); err != nil {
 		return false, err
 	}
@@ -92,11 +93,11 @@ func (p *planning) readLeafMembers(ctx context.Context, tx *postgres.Tx, targets
 	if len(ids) > cascade.FewMembers {
 		b.Queue(db.OwnPlansSQL)
 	}
-	further := queued[holderRow](b, planHoldersSQL, ids, len(ids)+1)
-	ownees := queued[owneeRow](b, planOwneesSQL, deployments, gone, 1)
-	edges := queued[edgeRow](b, planViasSQL, all, all)
-	members := queued[memberRow](b, planMembersSQL, ids)
-	blockers := queued[blockerRow](b, planBlockersSQL, ids, peer.PlanLimit)
+	further := read.Queued[holderRow](b, planHoldersSQL, ids, len(ids)+1)
+	ownees := read.Queued[owneeRow](b, planOwneesSQL, deployments, gone, 1)
+	edges := read.Queued[edgeRow](b, planViasSQL, all, all)
+	members := read.Queued[memberRow](b, planMembersSQL, ids)
+	blockers := read.Queued[blockerRow](b, planBlockersSQL, ids, peer.PlanLimit)
 	blockades := s.queueBlockades(b, ids, peer.PlanLimit, nil)
 	if err := tx.CommitWith(ctx, b); err != nil {
 		return false, err

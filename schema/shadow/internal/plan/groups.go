@@ -2,6 +2,7 @@ package plan
 
 import (
 	"cmp"
+	"context"
 	"maps"
 	"slices"
 	"strings"
@@ -102,4 +103,32 @@ func (w *Walk) Groups() []Group {
 	}
 	w.addBeyond(groups)
 	return groups
+}
+
+// Complete asks for the plan of the root of a deletion, which is all of the first level, at the deployments behind it.
+func (w *Walk) Complete(ctx context.Context, name string, root *peer.Plan, unasked []peer.Unasked) (*DeletePlan, error) {
+	w.Begin(root.Members)
+	for _, b := range root.Blockers {
+		w.Block(b)
+	}
+	// The walk asks its own deployment like any other.
+	w.Follow(w.self, peer.PlanTarget{Deployment: w.self, UID: root.Members[0].UID})
+	if err := w.Run(ctx); err != nil {
+		return nil, err
+	}
+	if err := w.Judge(ctx, nil); err != nil {
+		return nil, err
+	}
+	w.Unasked = peer.SortUnasked(append(w.Unasked, unasked...))
+	out := &DeletePlan{Refusal: w.Refusal(name), Unasked: w.Unasked, Truncated: w.Truncated, Groups: w.Groups()}
+	for _, b := range w.InOrder() {
+		if w.Goes(b.HolderResource()) {
+			continue
+		}
+		unknown := w.Unknown[b.HolderResource()] && !b.Undecided
+		out.Blockers = append(out.Blockers, PlannedBlocker{
+			Holder: b.Holder, Undecided: b.Undecided || unknown, Unknown: unknown, Unanswered: b.Unreachable, Refuses: w.Refuses(b),
+		})
+	}
+	return out, nil
 }

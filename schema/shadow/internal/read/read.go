@@ -204,3 +204,25 @@ func (r *CauseRow) Cause() *schema.Cause {
 	}
 	return c
 }
+
+const deletionOfSQL = `
+SELECT x.deletion_id FROM dbcontroller.removal r JOIN dbcontroller.cause x ON x.id = r.cause_id WHERE r.name = $1 AND r.uid = $2`
+
+// DeletionOf returns the deletion that has marked a resource; zero when its record is too old.
+func DeletionOf(ctx context.Context, tx pgx.Tx, name string, uid uuid.UUID) (id uuid.UUID, err error) {
+	err = tx.QueryRow(ctx, deletionOfSQL, name, uid).Scan(&id)
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = nil
+	}
+	return id, err
+}
+
+// Queued adds a statement to a batch. Its rows are set when the batch has been sent.
+func Queued[T any](b *pgx.Batch, sql string, args ...any) *[]T {
+	found := new([]T)
+	b.Queue(sql, args...).Query(func(rows pgx.Rows) (err error) {
+		*found, err = pgx.CollectRows(rows, pgx.RowToStructByPos[T])
+		return err
+	})
+	return found
+}

@@ -284,6 +284,17 @@ WITH locked AS (
 )
 UPDATE dbcontroller.shadow s SET updated_at = s.updated_at FROM locked WHERE s.id = locked.id`
 
+// EnsureNamed gives the row of an attached table a shadow, in a transaction of its own: most rows have none, because nobody refers to them.
+func (s *Rows) EnsureNamed(ctx context.Context, kindID int32, name string) error {
+	if s.Of(kindID) == nil {
+		return nil
+	}
+	return s.InTx(ctx, db.ChangeFeed, func(tx pgx.Tx) error {
+		_, err := s.Ensure(ctx, tx, []Key{{Kind: kindID, Name: name}})
+		return err
+	})
+}
+
 // Ensure locks the rows among some targets against deletion, and inserts a shadow for each existing one. It returns the targets whose row
 // does not exist. It fails with db.CodeLockNotAvailable when a transaction that deletes one of them takes long.
 func (s *Rows) Ensure(ctx context.Context, tx pgx.Tx, targets []Key) (absent []Key, err error) {

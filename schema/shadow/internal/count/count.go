@@ -1,12 +1,11 @@
-package deletion
+// Package count counts what a plan of a deletion leaves out.
+package count
 
 import (
 	"context"
-	"maps"
 	"slices"
 
 	"github.com/jackc/pgx/v5"
-	"go.uber.org/zap"
 
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
@@ -37,33 +36,21 @@ WHERE r.target_id = ANY ($1) AND r.behaviour IN ({unset}, {async_unset}) AND NOT
 ) GROUP BY r.field_id, r.behaviour`)
 )
 
-// count counts the references that the plan leaves out. It has half of the time that is left: without the counts the plan is as good as
-// before.
-func (p *planning) count(ctx context.Context) {
-	ctx, cancel := peer.InPart(ctx, 1, 2)
-	defer cancel()
-	targets, members := slices.Collect(maps.Keys(p.targets)), map[int64]bool{}
-	for _, id := range p.ids {
-		members[id] = true
+// References counts the references beyond the limit of a plan: those to targets, which are members of it and the named ones of its question. With
+// unsets it counts those that are unset as well. holders is the number of the holders that cascade.
+func References(ctx context.Context, s *db.DB, members, named []int64, unsets bool) (counts []peer.PlanCount, holders int, err error) {
+	targets := slices.Concat(members, named)
+	if err = by(ctx, s, &counts, countReferencesSQL, targets, named); err != nil {
+		return nil, 0, err
 	}
-	named := slices.DeleteFunc(slices.Clone(targets), func(id int64) bool { return members[id] })
-	counts, holders := []peer.PlanCount(nil), 0
-	err := p.countBy(ctx, &counts, countReferencesSQL, targets, named)
-	if err == nil {
-		err = p.store.Pool.QueryRow(ctx, countHoldersSQL, targets, named).Scan(&holders)
+	if err = s.Pool.QueryRow(ctx, countHoldersSQL, targets, named).Scan(&holders); err == nil && unsets {
+		err = by(ctx, s, &counts, countUnsetsSQL, targets, members)
 	}
-	if err == nil && p.plan.MoreUnsets {
-		err = p.countBy(ctx, &counts, countUnsetsSQL, targets, append([]int64{}, p.ids...))
-	}
-	if err != nil {
-		p.store.Log.Debug("a plan has no counts beyond its limit", zap.Error(err))
-		return
-	}
-	p.plan.Counts, p.plan.Holders = counts, holders
+	return counts, holders, err
 }
 
-func (p *planning) countBy(ctx context.Context, counts *[]peer.PlanCount, sql string, args ...any) error {
-	rows, err := p.store.Pool.Query(ctx, sql, args...)
+func by(ctx context.Context, s *db.DB, counts *[]peer.PlanCount, sql string, args ...any) error {
+	rows, err := s.Pool.Query(ctx, sql, args...)
 	if err != nil {
 		return err
 	}
@@ -77,7 +64,7 @@ func (p *planning) countBy(ctx context.Context, counts *[]peer.PlanCount, sql st
 		return err
 	}
 	for _, f := range found {
-		path, err := p.store.Names.FieldOf(ctx, p.store.Pool, f.Field)
+		path, err := s.Names.FieldOf(ctx, s.Pool, f.Field)
 		if err != nil {
 			return err
 		}

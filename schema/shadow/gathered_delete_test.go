@@ -1,0 +1,201 @@
+package shadow_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/test/harness"
+)
+
+// occupyDelete starts a delete that waits for a row, so that those after it are gathered. release lets it go on.
+func occupyDelete(t *testing.T, b *harness.Box) (release func()) {
+	t.Helper()
+	b.MustPut("//"+aWest+"/targets/locked", nil)
+	letGo := hold(t, b, aWest, `SELECT FROM dbcontroller.shadow WHERE name = 'targets/locked' FOR UPDATE`)
+	var g sync.WaitGroup
+	g.Go(func() {
+		_, err := b.Stores[b.ID(aWest)].Delete(t.Context(), shadow.DeleteRequest{Name: "targets/locked"})
+		require.NoError(t, err)
+	})
+	stopped(t, b, aWest, 1)
+	return func() { letGo(); g.Wait() }
+}
+
+// deleteAll deletes resources at once, and returns the outcomes by name.
+func deleteAll(ctx context.Context, store *shadow.Store, requests map[string]shadow.DeleteRequest) (map[string]peer.DeleteResult, map[string]error) {
+	results, errs := map[string]peer.DeleteResult{}, map[string]error{}
+	var mu sync.Mutex
+	var g sync.WaitGroup
+	for what, req := range requests {
+		g.Go(func() {
+			result, err := store.Delete(ctx, req)
+			mu.Lock()
+			defer mu.Unlock()
+			results[what], errs[what] = result, err
+		})
+	}
+	g.Wait()
+	return results, errs
+}
+
+// Sixty-four deletes at the same time take a few transactions, each with its own outcome and removal record.
+func TestDeletesAtTheSameTimeShareTransactions(t *testing.T) {
+	t.Parallel()
+	b, c := countedPair(t)
+	store := b.Stores[b.ID(aWest)]
+	requests := map[string]shadow.DeleteRequest{}
+	for i := range 64 {
+		name := fmt.Sprintf("targets/n%d", i)
+		b.MustPut("//"+aWest+"/"+name, nil)
+		requests[name] = shadow.DeleteRequest{Name: name, Actor: "user/" + name}
+	}
+	release := occupyDelete(t, b)
+	c.reset(t, "before")
+	results, errs := deleteAll(t.Context(), store, requests)
+	transactions := c.with("commit")
+	release()
+	deletions := map[uuid.UUID]bool{}
+	for name, result := range results {
+		require.NoError(t, errs[name], name)
+		require.True(t, result.Removed, name)
+		deletions[result.Deletion] = true
+		b.Gone("//" + aWest + "/" + name)
+	}
+	require.Len(t, deletions, 64)
+	require.LessOrEqual(t, transactions, 16, "one for each at most while the first ones arrive, then batches")
+	var actors int
+	require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(t.Context(), `SELECT count(*) FROM dbcontroller.removal r JOIN dbcontroller.cause x ON x.id = r.cause_id
+		WHERE x.actor = 'user/' || r.name AND x.root_uid = r.uid`).Scan(&actors))
+	require.Equal(t, 64, actors)
+	b.Settle()
+	b.Audit()
+}
+
+// A delete that is refused, finds nothing, or waits for a lock neither fails nor delays its neighbours, and a repeated request id takes
+// effect once (I20, I29).
+func TestGatheredDeletesHaveTheirOwnOutcomes_I20_I29(t *testing.T) {
+	t.Parallel()
+	b := newPair(t, nil)
+	store := b.Stores[b.ID(aWest)]
+	at := func(name string) string { return "//" + aWest + "/targets/" + name }
+	for _, name := range []string{"plain", "asked", "old", "uid", "blocked", "cascades", "holds", "far", "referred", "waits"} {
+		b.MustPut(at(name), nil)
+	}
+	uid := b.Get(at("uid")).UID
+	old := b.Get(at("old")).Revision
+	b.MustPut(at("old"), body{"n": 1.0})
+	b.MustPut("//"+bEast+"/holders/blocks", body{"block": at("blocked")})
+	b.MustPut("//"+bEast+"/holders/goes", body{"cascade": at("cascades")})
+	b.MustPut("//"+bEast+"/holders/far", body{"cascade": at("far")})
+	b.MustPut(at("holds"), body{"peer": at("referred")})
+	b.Settle()
+	release := occupyDelete(t, b)
+	letGo := hold(t, b, aWest, `SELECT FROM dbcontroller.shadow WHERE name = 'targets/waits' FOR UPDATE`)
+	late := make(chan error, 1)
+	go func() {
+		_, err := store.Delete(context.Background(), shadow.DeleteRequest{Name: "targets/waits"})
+		late <- err
+	}()
+
+	request, farRequest := uuid.New(), uuid.New()
+	of := func(name string) shadow.DeleteRequest { return shadow.DeleteRequest{Name: "targets/" + name} }
+	requests := map[string]shadow.DeleteRequest{
+		"plain": of("plain"), "blocked": of("blocked"), "cascades": of("cascades"), "missing": of("missing"), "referred": of("referred"),
+		"old":       {Name: "targets/old", Revision: old},
+		"wrong uid": {Name: "targets/uid", UID: uuid.New()},
+		"asked":     {Name: "targets/asked", RequestID: request},
+		"far":       {Name: "targets/far", RequestID: farRequest},
+	}
+	for i := range 10 {
+		name := fmt.Sprintf("more%d", i)
+		b.MustPut(at(name), nil)
+		requests[name] = of(name)
+	}
+	results, errs := deleteAll(t.Context(), store, requests)
+	require.Empty(t, late, "it waits for its lock")
+	letGo()
+	require.NoError(t, <-late)
+	release()
+
+	var blocked *peer.BlockedError
+	require.ErrorAs(t, errs["blocked"], &blocked)
+	require.ErrorIs(t, errs["missing"], peer.ErrNotFound)
+	require.ErrorIs(t, errs["old"], peer.ErrConflict)
+	require.ErrorIs(t, errs["wrong uid"], peer.ErrNotFound)
+	require.Equal(t, uid, b.Get(at("uid")).UID)
+	for what, err := range errs {
+		switch what {
+		case "blocked", "missing", "old", "wrong uid":
+		case "referred":
+			require.Error(t, err, "a local holder blocks it")
+		default:
+			require.NoError(t, err, what)
+		}
+	}
+	for _, far := range []string{"cascades", "far"} {
+		require.False(t, results[far].Removed)
+		require.Equal(t, peer.Deleting, results[far].Resource.State)
+	}
+	for what, id := range map[string]uuid.UUID{"asked": request, "far": farRequest} {
+		again, err := store.Delete(t.Context(), shadow.DeleteRequest{Name: "targets/" + what, RequestID: id})
+		require.NoError(t, err)
+		require.Equal(t, results[what].Deletion, again.Deletion, what)
+	}
+	b.Settle()
+	b.Gone(at("plain"), at("asked"), at("cascades"), at("far"), at("waits"), at("more0"), at("more9"), "//"+bEast+"/holders/goes", "//"+bEast+"/holders/far")
+	b.Audit()
+}
+
+// The same request several times at once takes effect once, and a failed batch keeps its other deletes.
+func TestAFailedBatchKeepsItsOtherDeletes_I20_I29(t *testing.T) {
+	t.Parallel()
+	b := newPair(t, nil)
+	store := b.Stores[b.ID(aWest)]
+	request := uuid.New()
+	b.MustPut(target, nil)
+	for i := range 6 {
+		b.MustPut(fmt.Sprintf("//%s/targets/other%d", aWest, i), nil)
+	}
+	release := occupyDelete(t, b)
+	var g sync.WaitGroup
+	ids := make([]uuid.UUID, 6)
+	for i := range ids {
+		g.Go(func() {
+			result, err := store.Delete(t.Context(), shadow.DeleteRequest{Name: "targets/t", RequestID: request})
+			require.NoError(t, err)
+			ids[i] = result.Deletion
+		})
+		g.Go(func() {
+			_, err := store.Delete(t.Context(), shadow.DeleteRequest{Name: fmt.Sprintf("targets/other%d", i)})
+			require.NoError(t, err)
+		})
+	}
+	g.Wait()
+	release()
+	for _, id := range ids {
+		require.Equal(t, ids[0], id)
+	}
+	b.Audit()
+}
+
+// A delete whose deadline ends while it waits has no effect.
+func TestADeleteThatWaitsForATransactionEndsWithItsDeadline(t *testing.T) {
+	t.Parallel()
+	b := newPair(t, nil)
+	b.MustPut(target, nil)
+	release := occupyDelete(t, b)
+	defer release()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := b.Stores[b.ID(aWest)].Delete(ctx, shadow.DeleteRequest{Name: "targets/t"})
+	require.ErrorIs(t, err, context.Canceled)
+	require.NotErrorIs(t, err, peer.ErrUnknown)
+	require.NotNil(t, b.Get(target))
+}
