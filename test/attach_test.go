@@ -65,7 +65,7 @@ CREATE TABLE public."Orders" (shop text NOT NULL, "Number" integer NOT NULL, "Cu
 	command := func(args ...string) (int, string) { return exitCode(t, append(args, db...)...) }
 
 	code, out := command("attach", file)
-	require.Equal(t, 1, code, out)
+	require.Equal(t, 4, code, out)
 	require.Contains(t, out, "! Order: Customer ID: UNSET sets it to NULL, and it is NOT NULL")
 	require.Contains(t, out, `ALTER TABLE "public"."Orders" ALTER COLUMN "Customer ID" DROP NOT NULL;`)
 	require.Contains(t, out, "nothing is changed")

@@ -3,6 +3,7 @@
 package requestid
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -39,8 +40,9 @@ func Field(ctx context.Context) zap.Field {
 }
 
 // Unary gives each call an id, and names it in the answer and in the error. log is for errors that say nothing to the caller, and, for
-// debugging, has a line for each call.
+// debugging, has a line for each call; it may be nil.
 func Unary(log *zap.Logger) grpc.UnaryServerInterceptor {
+	log = cmp.Or(log, zap.NewNop())
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 		ctx = WithID(ctx, idOf(ctx, req))
 		_ = grpc.SetHeader(ctx, metadata.Pairs(Header, ID(ctx).String())) // an error: the call has no header, or has ended
@@ -53,6 +55,7 @@ func Unary(log *zap.Logger) grpc.UnaryServerInterceptor {
 
 // Stream is Unary for streams.
 func Stream(log *zap.Logger) grpc.StreamServerInterceptor {
+	log = cmp.Or(log, zap.NewNop())
 	return func(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 		ctx := WithID(ss.Context(), idOf(ss.Context(), nil))
 		_ = ss.SetHeader(metadata.Pairs(Header, ID(ctx).String()))

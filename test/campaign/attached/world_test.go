@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
@@ -194,6 +195,25 @@ func (w *world) settle() {
 		}
 	}
 	w.Settle()
+	w.expireAborted()
+	w.Settle()
+}
+
+// expireAborted lets the time of tentative blockades pass whose attempts are decided ABORTED: one release covers the newest ten attempts of a
+// write that is repeated, and the blockades of earlier ones wait until they expire.
+func (w *world) expireAborted() {
+	w.t.Helper()
+	ctx := context.Background()
+	for _, d := range deployments {
+		found, err := w.apps[d].Query(ctx, `SELECT id FROM dbcontroller.attempt WHERE NOT committed`)
+		require.NoError(w.t, err)
+		aborted, err := pgx.CollectRows(found, pgx.RowTo[uuid.UUID])
+		require.NoError(w.t, err)
+		for _, pool := range w.Pools {
+			_, err := pool.Exec(ctx, `UPDATE dbcontroller.blockade SET expires_at = now() WHERE expires_at IS NOT NULL AND attempt = ANY ($1)`, aborted)
+			require.NoError(w.t, err)
+		}
+	}
 }
 
 // stored returns the bodies that the controllers have of resources with references, by full name.
