@@ -62,8 +62,8 @@ func TestErrorsOfDatabasesHaveAnExitCodeByClass(t *testing.T) {
 	require.Equal(t, 5, nobody.code, nobody.errOut)
 
 	dsn := harness.Postgres(t).NewDatabase(t, "")
-	require.Zero(t, command(t, "migrate", "up", "--postgres", dsn).code)
-	other := command(t, "migrate", "up", "--set", "registry", "--postgres", dsn)
+	require.Zero(t, command(t, "migrate", "up", "--postgres", dsn, "--postgres-plaintext").code)
+	other := command(t, "migrate", "up", "--set", "registry", "--postgres", dsn, "--postgres-plaintext")
 	require.Equal(t, 4, other.code, other.errOut)
 }
 

@@ -80,14 +80,14 @@ kinds:
 	} {
 		_, err := conn.Exec(t.Context(), `DROP TABLE IF EXISTS orders; `+sql)
 		require.NoError(t, err)
-		got := command(t, "validate", file, "--dsn", "shop="+dsn)
+		got := command(t, "validate", file, "--dsn", "shop="+dsn, "--postgres-plaintext")
 		require.Equal(t, 1, got.code, "%s: %s%s", sql, got.out, got.errOut)
 		require.Contains(t, got.errOut, file+":9: kinds[Order]: database shop: ", sql)
 		require.Contains(t, got.errOut, want, sql)
 	}
 	_, err = conn.Exec(t.Context(), `DROP TABLE orders; CREATE TABLE orders (id bigint PRIMARY KEY, customer_id bigint)`)
 	require.NoError(t, err)
-	got := command(t, "validate", file, "--strict", "--dsn", "shop="+dsn)
+	got := command(t, "validate", file, "--strict", "--dsn", "shop="+dsn, "--postgres-plaintext")
 	require.Zero(t, got.code, "%s%s", got.out, got.errOut)
 	require.Contains(t, got.out, "note: database shop: customer_id: no index finds the rows that refer to a target")
 	require.Contains(t, got.out, "CREATE INDEX CONCURRENTLY")

@@ -56,7 +56,7 @@ func requestInfoOf(err error) (ids []string) {
 
 func TestAFaultIsLoggedOnceWithTheRequestIDThatItsCallerIsTold(t *testing.T) {
 	t.Parallel()
-	core, lines := observer.New(zap.DebugLevel)
+	core, lines := observer.New(zap.InfoLevel)
 	f := &failing{log: zap.New(core), err: &pgconn.PgError{Code: "XX001", Message: "SELECT secret"}}
 	channel := newChannel(zap.New(core), identity.Deployment(self), nil, nil)
 	resourcev1.RegisterResourceServiceServer(channel, f)

@@ -84,8 +84,8 @@ var mutants = []mutant{
 		"check-with-the-lock", "I1, I3", "A delete looks for blockades before it has the lock.",
 		"schema/shadow/internal/deletion/delete.go",
 		[]string{
-			"	member := d.queueRoot(b, root)\n	seen := s.cascade.QueueSight(tx, b, byName, d.kindID, d.req.Name)\n",
-			"	seen := s.cascade.QueueSight(tx, b, byName, d.kindID, d.req.Name)\n	member := d.queueRoot(b, root)\n",
+			"	member, unfit := d.queueRoot(b, root)\n	seen := s.cascade.QueueSight(tx, b, byName, d.kindID, d.req.Name)\n",
+			"	seen := s.cascade.QueueSight(tx, b, byName, d.kindID, d.req.Name)\n	member, unfit := d.queueRoot(b, root)\n",
 		},
 	},
 	{
