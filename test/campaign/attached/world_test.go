@@ -195,24 +195,26 @@ func (w *world) settle() {
 		}
 	}
 	w.Settle()
-	w.expireAborted()
+	w.expireUncommitted()
 	w.Settle()
 }
 
-// expireAborted lets the time of tentative blockades pass whose attempts are decided ABORTED: one release covers the newest ten attempts of a
-// write that is repeated, and the blockades of earlier ones wait until they expire.
-func (w *world) expireAborted() {
+// expireUncommitted lets the time of tentative blockades pass whose attempts have not committed: one release covers the newest ten attempts of a
+// write that is repeated, and a database that was replaced by its copy has lost its attempts. Such blockades wait until they expire.
+func (w *world) expireUncommitted() {
 	w.t.Helper()
 	ctx := context.Background()
+	committed := []uuid.UUID{}
 	for _, d := range deployments {
-		found, err := w.apps[d].Query(ctx, `SELECT id FROM dbcontroller.attempt WHERE NOT committed`)
+		found, err := w.apps[d].Query(ctx, `SELECT id FROM dbcontroller.attempt WHERE committed`)
 		require.NoError(w.t, err)
-		aborted, err := pgx.CollectRows(found, pgx.RowTo[uuid.UUID])
+		more, err := pgx.CollectRows(found, pgx.RowTo[uuid.UUID])
 		require.NoError(w.t, err)
-		for _, pool := range w.Pools {
-			_, err := pool.Exec(ctx, `UPDATE dbcontroller.blockade SET expires_at = now() WHERE expires_at IS NOT NULL AND attempt = ANY ($1)`, aborted)
-			require.NoError(w.t, err)
-		}
+		committed = append(committed, more...)
+	}
+	for _, pool := range w.Pools {
+		_, err := pool.Exec(ctx, `UPDATE dbcontroller.blockade SET expires_at = now() WHERE expires_at IS NOT NULL AND attempt <> ALL ($1)`, committed)
+		require.NoError(w.t, err)
 	}
 }
 
