@@ -34,7 +34,7 @@ func (l *Log) flush(ctx context.Context, st state) error {
 		return err
 	}
 	for asked := false; ; asked = true {
-		r := l.flushes.join(l.cfg.Pool, asked)
+		r := l.flushes.join(l.cfg.Pool, asked) //nolint:contextcheck // for all watches
 		select {
 		case <-r.done:
 		case <-ctx.Done():

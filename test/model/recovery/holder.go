@@ -187,7 +187,7 @@ func (w *HolderWorld) Announce() {
 		if epoch > w.knows {
 			w.knows, w.waits = epoch, !w.AnnouncerIsNotAwaited
 		}
-		if epoch == w.knows && epoch == w.here.epoch && w.r.IntN(3) > 0 {
+		if epoch == w.knows && w.knows == w.here.epoch && w.r.IntN(3) > 0 {
 			w.here.announced = true
 		}
 	})
@@ -211,7 +211,7 @@ func (w *HolderWorld) Compare() {
 		if epoch == w.knows || w.OldConfirmationsCount {
 			w.waits = false
 		}
-		if epoch == w.knows && epoch == w.here.epoch && !w.here.compared { // from now on its references keep their targets
+		if epoch == w.knows && w.knows == w.here.epoch && !w.here.compared { // from now on its references keep their targets
 			w.here.compared = true
 			w.wanted = w.here.reference != 0 && !w.here.dangling
 		}
