@@ -152,7 +152,7 @@ func TestErrorsHaveTheirHTTPCodes(t *testing.T) {
 	require.Empty(t, s.calls)
 }
 
-// The document says what it is about, how callers prove who they are, and what each route does; its tags have routes.
+// The document has a title, the credentials of callers and a sentence for each route; its tags have routes.
 func TestTheDocumentDescribesItself(t *testing.T) {
 	t.Parallel()
 	var document struct {

@@ -84,7 +84,7 @@ func (c *trips) with(text string) (n int) {
 	return n
 }
 
-// countedPair returns a box whose deployments tell what they send. Their watches do not poll.
+// countedPair returns a box, and counts of the statements and round trips of its deployments. Their watches do not poll.
 func countedPair(t *testing.T) (*harness.Box, *trips) {
 	t.Helper()
 	c := &trips{}
@@ -211,7 +211,7 @@ func TestAReferenceElsewhereIsWrittenInFewRoundTrips(t *testing.T) {
 		return rounds
 	}
 	least := math.MaxInt
-	for n := range 5 { // the first one fills caches; a slow machine takes longer than what was seen is trusted
+	for n := range 5 { // the first one fills caches; on a slow machine the look at the version is older than 100 ms
 		least = min(least, create(n))
 	}
 	require.LessOrEqual(t, least, 4, "two establish, two write")

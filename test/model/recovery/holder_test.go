@@ -70,7 +70,7 @@ func playHolder(seed uint64, m HolderMistakes) *HolderWorld {
 	return w
 }
 
-// A holder's database is restored at any moment, also twice: what it says by a lost history lets no target go.
+// A holder's database is restored at any moment, also twice: an answer from a lost history lets no target go.
 func TestRestoresOfHolders_I2_I5_I8_I13(t *testing.T) {
 	t.Parallel()
 	count := map[string]int{}

@@ -82,7 +82,7 @@ func (s *Deleter) tryAll(tries []*trial) []error {
 	return slices.Repeat([]error{err}, len(tries))
 }
 
-// decided are the tries of a transaction that are carried out, by the ids of their resources, with what was seen of them.
+// decided are the tries of a transaction that are carried out, by the ids of their resources, with the references and blockades of these.
 type decided struct {
 	roots []*plan.Member
 	tries []*trial
