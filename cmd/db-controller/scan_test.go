@@ -85,7 +85,7 @@ kinds:
 		require.Contains(t, got.errOut, file+":9: kinds[Order]: database shop: ", sql)
 		require.Contains(t, got.errOut, want, sql)
 	}
-	_, err = conn.Exec(t.Context(), `DROP TABLE orders; CREATE TABLE orders (id bigint PRIMARY KEY, customer_id bigint)`)
+	_, err = conn.Exec(t.Context(), `DROP TABLE IF EXISTS orders; CREATE TABLE orders (id bigint PRIMARY KEY, customer_id bigint)`)
 	require.NoError(t, err)
 	got := command(t, "validate", file, "--strict", "--dsn", "shop="+dsn, "--postgres-plaintext")
 	require.Zero(t, got.code, "%s%s", got.out, got.errOut)

@@ -193,7 +193,7 @@ func TestWhoAsksADeploymentThatIsSilentAnswersAllTheSame_I15(t *testing.T) {
 // not reported as unreachable.
 func TestADeleteThatRunsOutOfTimeSaysWhatItKnew_I29(t *testing.T) {
 	t.Parallel()
-	b := newPair(t, func(cfg *shadow.Config) { cfg.Times.DeleteTimeout = time.Second })
+	b := newPair(t, func(cfg *shadow.Config) { cfg.Times.DeleteTimeout = 5 * time.Second }) // the first question ends within a part of it
 	b.MustPut(target, nil)
 	_, err := b.Stores[b.ID(aWest)].Establish(t.Context(), b.ID(bEast), newAttempt(), []peer.EstablishReference{reference("block", schema.Block, uuid.New())})
 	require.NoError(t, err)
