@@ -225,7 +225,7 @@ func TestManyFailingHoldersDelayNoOther_I20(t *testing.T) {
 // Marking writes to shadow, unsetting to resource.
 const failingSQL = `
 CREATE FUNCTION public.fails() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-    IF OLD.id IN (SELECT id FROM dbcontroller.shadow WHERE name LIKE 'holders/bad%') THEN
+    IF EXISTS (SELECT FROM dbcontroller.shadow WHERE id = OLD.id AND name LIKE 'holders/bad%') THEN
         RAISE EXCEPTION 'it always fails';
     END IF;
     RETURN COALESCE(NEW, OLD);

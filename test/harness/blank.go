@@ -26,6 +26,7 @@ const firstObject = "16384"
 const (
 	// cataloguesSQL returns the query for the state of the catalogues. A changed row has a new xmin, and a removed one is not counted. The
 	// rows of tables and indexes change also with a TRUNCATE: their columns are compared. The schemas of temporary tables stay for ever.
+	// An object of a kind whose catalogue is not read has a row in pg_depend, on its schema or its functions.
 	cataloguesSQL = `
 SELECT format('SELECT concat_ws('', '', %s)', string_agg(
     format('(SELECT %L || count(*) || ''+'' || count(*) FILTER (WHERE age(xmin) < age(%L::xid)) FROM %s%s)', relname || ' ', pg_current_xact_id()::xid, oid::regclass,
@@ -35,13 +36,16 @@ SELECT format('SELECT concat_ws('', '', %s)', string_agg(
     ', (SELECT (datallowconn, datconnlimit, datacl, datdba)::text FROM pg_database WHERE datname = current_database())' ||
     ', (SELECT count(*) FROM pg_db_role_setting s JOIN pg_database d ON d.oid = s.setdatabase WHERE datname = current_database())' ||
     ', (SELECT count(*) FROM pg_prepared_xacts WHERE database = current_database()), (SELECT count(*) FROM pg_replication_slots WHERE database = current_database())')
-FROM pg_class WHERE relnamespace = 'pg_catalog'::regnamespace AND relkind = 'r' AND NOT relisshared AND relname NOT IN ('pg_description', 'pg_statistic')`
+FROM pg_class WHERE relnamespace = 'pg_catalog'::regnamespace AND relname IN ('pg_attrdef', 'pg_attribute', 'pg_class', 'pg_constraint', 'pg_default_acl', 'pg_depend', 'pg_enum',
+    'pg_event_trigger', 'pg_extension', 'pg_index', 'pg_inherits', 'pg_largeobject_metadata', 'pg_namespace', 'pg_policy', 'pg_proc', 'pg_publication', 'pg_publication_namespace', 'pg_publication_rel',
+    'pg_rewrite', 'pg_sequence', 'pg_statistic_ext', 'pg_trigger', 'pg_type')`
 
-	// tablesSQL returns the queries for the changed ones among the tables: by size and statistics, and by rows where there are rows.
+	// tablesSQL returns the names of the tables with rows, and the query for the tables that have changed by size or statistics.
 	tablesSQL = `
-SELECT oid::regclass::text, pg_relation_size(oid) > 0,
-    format('SELECT oid::regclass::text FROM pg_class WHERE oid = %s AND (pg_relation_size(oid) <> %s OR reltuples <> %s)', oid, pg_relation_size(oid), reltuples)
-FROM pg_class WHERE relkind = 'r' AND oid >= ` + firstObject + ` ORDER BY oid`
+SELECT array_agg(oid::regclass::text ORDER BY oid) FILTER (WHERE pg_relation_size(oid) > 0),
+    format('SELECT oid::regclass::text FROM pg_class JOIN (VALUES %s) AS b (oid, size, tuples) USING (oid) WHERE pg_relation_size(oid) <> size OR reltuples <> tuples',
+        string_agg(format('(%s::oid, %s, %s::real)', oid, pg_relation_size(oid), reltuples), ', '))
+FROM pg_class WHERE relkind = 'r' AND oid >= ` + firstObject
 	rowsSQL = `SELECT md5(string_agg((t.ctid, t)::text, '' ORDER BY t.ctid)) FROM %s t`
 
 	sequencesSQL = `
@@ -91,23 +95,13 @@ func readBlank(ctx context.Context, pool *pgxpool.Pool) (*blank, error) {
 // readTables reads the rows of the tables, and returns the queries for those that have changed.
 func (b *blank) readTables(ctx context.Context, tx pgx.Tx) (changed []string, err error) {
 	var (
-		name, query string
-		filled      bool
-		names       []string
+		names []string
+		sizes string
 	)
-	rows, err := tx.Query(ctx, tablesSQL)
-	if err != nil {
+	if err := tx.QueryRow(ctx, tablesSQL).Scan(&names, &sizes); err != nil {
 		return nil, err
 	}
-	_, err = pgx.ForEachRow(rows, []any{&name, &filled, &query}, func() error {
-		if changed = append(changed, query); filled {
-			names = append(names, name)
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, err
-	}
+	changed = append(changed, sizes)
 	for _, name := range names {
 		var content bytes.Buffer
 		if _, err := tx.Conn().PgConn().CopyTo(ctx, &content, "COPY "+name+" TO STDOUT"); err != nil {
