@@ -116,9 +116,7 @@ func (s *Actor) CarryOutAnd(ctx context.Context, tx pgx.Tx, d Decision, also *pg
 	}
 	crash.At("crash-delete-uncommitted")
 	b.Queue(db.KnowsSQL)
-	if len(c.Members) <= FewMembers {
-		db.QueueGenericPlans(tx, b)
-	}
+	db.QueuePlans(tx, b, len(c.Members))
 	db.AfterCommit(tx, func() { s.Touched(*left) })
 	b.QueuedQueries = append(b.QueuedQueries, carried.QueuedQueries...)
 	if attached {
@@ -137,9 +135,6 @@ func (s *Actor) CarryOutAnd(ctx context.Context, tx pgx.Tx, d Decision, also *pg
 	}
 	return nil
 }
-
-// FewMembers is the size up to which marking and removing takes less time than planning it anew.
-const FewMembers = 32
 
 // statements returns the statements that mark and remove members, and the feeds that they write to beside that of changes.
 func (s *Actor) statements(d Decision) (b *pgx.Batch, left *feed.Topics) {

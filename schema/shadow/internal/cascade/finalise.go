@@ -38,9 +38,7 @@ func (s *Actor) finaliseOnce(ctx context.Context, seqs []int64) (removed int, mo
 	batch := s.Cfg.Limits.Batch
 	err = s.InTx(ctx, db.ChangeFeed, func(tx pgx.Tx) error {
 		b := &pgx.Batch{}
-		if len(seqs) <= FewMembers {
-			db.QueueGenericPlans(tx, b)
-		}
+		db.QueuePlans(tx, b, len(seqs))
 		looked, dangling := target.QueueLook(b, seqs), 0
 		b.Queue(countDanglingSQL, seqs, batch+1).QueryRow(func(row pgx.Row) error { return row.Scan(&dangling) })
 		recovered := s.gate.QueueRecovered(tx, b)

@@ -21,20 +21,25 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 )
 
-// QueueGenericPlans is for transactions of few rows: planning a statement for its values costs more than running it, and each row is found
-// by its key. A hash or a merge of a table that had some hundred rows when the statement was planned reads all its rows, each time and also
-// when it has grown. Transactions of the caller's keep their plans.
-func QueueGenericPlans(tx pgx.Tx, b *pgx.Batch) {
-	if m, _ := own(tx); m != nil {
+// FewRows is the number of rows up to which planning a statement for its values costs more than running it.
+const FewRows = 32
+
+// QueuePlans says how the following statements are planned, in a transaction that concerns about so many rows. Few rows are found by their
+// keys: a hash or a merge of a table that had some hundred rows when the statement was planned reads all its rows, each time and also when it
+// has grown. For many rows, the nested loops of such a plan compare each row with each other. Transactions of the caller's keep their plans.
+func QueuePlans(tx pgx.Tx, b *pgx.Batch, rows int) {
+	if m, _ := own(tx); m != nil && rows <= FewRows {
 		b.Queue(GenericPlansSQL)
+	} else if m != nil {
+		b.Queue(OwnPlansSQL)
 	}
 }
 
-// GenericPlansSQL is that statement, for a transaction that is known to be the store's.
+// GenericPlansSQL plans statements once in a session, for any values.
 const GenericPlansSQL = `SELECT set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true)`
 
-// OwnPlansSQL ends its effect.
-const OwnPlansSQL = `SELECT set_config('plan_cache_mode', 'auto', true), set_config('enable_hashjoin', 'on', true), set_config('enable_mergejoin', 'on', true)`
+// OwnPlansSQL plans statements for their values. (By itself, PostgreSQL prefers a generic plan that it has: it estimates ten rows of an array.)
+const OwnPlansSQL = `SELECT set_config('plan_cache_mode', 'force_custom_plan', true), set_config('enable_hashjoin', 'on', true), set_config('enable_mergejoin', 'on', true)`
 
 // KnowsSQL declares, for a transaction that removes or marks resources or switches the version, that this program knows finalizers: a
 // deployment that has had some refuses others.
@@ -42,15 +47,12 @@ const KnowsSQL = `SELECT set_config('dbcontroller.knows', 'finalizers', true)`
 
 // own returns a transaction of InTx; nil for that of another pool, or of the caller.
 func own(tx pgx.Tx) (*Marked, *postgres.Tx) {
-	m, ok := tx.(*Marked)
-	if !ok {
-		return nil, nil
+	if m, ok := tx.(*Marked); ok {
+		if inner, ok := m.Tx.(*postgres.Tx); ok {
+			return m, inner
+		}
 	}
-	inner, ok := m.Tx.(*postgres.Tx)
-	if !ok {
-		return nil, nil
-	}
-	return m, inner
+	return nil, nil
 }
 
 // InTx runs fn in a transaction, and repeats it when PostgreSQL broke a deadlock. After the commit it wakes the watches of the feeds

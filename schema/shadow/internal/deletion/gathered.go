@@ -102,7 +102,7 @@ func (s *Deleter) decideAll(ctx context.Context, tx pgx.Tx, tries []*trial, errs
 	}
 	ready, b, locked := &decided{}, &pgx.Batch{}, []*plan.Member(nil)
 	b.Queue(shortWaitSQL)
-	db.QueueGenericPlans(tx, b)
+	db.QueuePlans(tx, b, len(tries))
 	b.Queue(lockRootsSQL, kinds, names).Query(func(found pgx.Rows) error {
 		for found.Next() {
 			root := &plan.Member{}

@@ -10,7 +10,6 @@ import (
 
 	"github.com/db-controller/db-controller/internal/postgres"
 	"github.com/db-controller/db-controller/schema/peer"
-	"github.com/db-controller/db-controller/schema/shadow/internal/cascade"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/read"
 )
@@ -42,7 +41,7 @@ type (
 // they are not: then nothing is read.
 func (p *planning) readLeaf(ctx context.Context, options pgx.TxOptions) (complete bool, err error) {
 	s, q := p.store, p.question
-	if q.Detailed || len(q.Targets) > cascade.FewMembers {
+	if q.Detailed || len(q.Targets) > db.FewRows {
 		return false, nil
 	}
 	p.begin()
@@ -90,7 +89,7 @@ func (p *planning) readLeafMembers(ctx context.Context, tx *postgres.Tx, targets
 	}
 	all := slices.Concat(targets, ids)
 	b := &pgx.Batch{}
-	if len(ids) > cascade.FewMembers {
+	if len(ids) > db.FewRows {
 		b.Queue(db.OwnPlansSQL)
 	}
 	further := read.Queued[holderRow](b, planHoldersSQL, ids, len(ids)+1)

@@ -384,9 +384,7 @@ func (a *acting) act(ctx context.Context, tx pgx.Tx, targets, holders []int64, l
 	var edges []plan.Edge
 	b := &pgx.Batch{} // the statements behind the locks have newer snapshots
 	b.Queue(actLockTimeoutSQL)
-	if len(holders) <= cascade.FewMembers {
-		db.QueueGenericPlans(tx, b)
-	}
+	db.QueuePlans(tx, b, len(holders))
 	cascade.QueueMembers(b, &locked, lockSQL, holders)
 	b.Queue(a.actingOn, holders, targets).Query(func(rows pgx.Rows) (err error) {
 		edges, err = pgx.CollectRows(rows, cascade.ScanEdge)
@@ -456,9 +454,7 @@ func (s *Follower) Forget(ctx context.Context, ids []int64) error {
 	err := s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
 		b := &pgx.Batch{}
 		db.Redoable(tx, b) // tidying finds those that are there again
-		if len(ids) <= cascade.FewMembers {
-			db.QueueGenericPlans(tx, b)
-		}
+		db.QueuePlans(tx, b, len(ids))
 		b.Queue(lockForeignTargetsSQL, ids)
 		b.Queue(removeForeignTargetsSQL, ids)
 		return db.CommitWith(ctx, tx, b)

@@ -8,7 +8,6 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"github.com/db-controller/db-controller/schema/shadow/internal/cascade"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 )
 
@@ -46,7 +45,7 @@ func (a *acting) glance(ctx context.Context, uids []uuid.UUID) (err error) {
 	}
 	a.targets = map[int64]Target{}
 	b, g, rights := &pgx.Batch{}, &glimpse{}, s.Cfg.Delegations
-	if len(uids) <= cascade.FewMembers {
+	if len(uids) <= db.FewRows {
 		b.Queue(db.GenericPlansSQL)
 	}
 	s.gate.QueueNotPaused(b, a.from)

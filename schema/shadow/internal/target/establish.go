@@ -206,6 +206,7 @@ func (s *Keeper) lockEstablished(ctx context.Context, tx pgx.Tx, establishments 
 	var kinds, deployments []int32
 	var names []string
 	var attempts []peer.AttemptID
+	rows := 0
 	wanted := map[wantedTarget][]establishedTarget{}
 	for _, e := range establishments {
 		e.targets, e.uids, e.refused = make([]int64, len(e.refs)), make([]uuid.UUID, len(e.refs)), make([]peer.Reason, len(e.refs))
@@ -218,10 +219,11 @@ func (s *Keeper) lockEstablished(ctx context.Context, tx pgx.Tx, establishments 
 			wanted[k] = append(wanted[k], establishedTarget{e, i})
 		}
 		attempts, deployments = append(attempts, e.attempt), append(deployments, e.ids.holder)
+		rows += len(e.refs)
 	}
 	a := &admission{present: s.gate.Present(tx)}
 	b := &pgx.Batch{}
-	db.QueueGenericPlans(tx, b)
+	db.QueuePlans(tx, b, rows)
 	b.Queue(gate.ShareVersionSQL, gate.VersionLock) // a concurrent Decommission waits for us or is visible below
 	b.Queue(lockEstablishedSQL+suffix, kinds, names).Query(func(rows pgx.Rows) error { return takeTargets(rows, kinds, names, wanted) })
 	b.Queue(selectAdmissionSQL).QueryRow(func(row pgx.Row) error {

@@ -84,7 +84,11 @@ func (s *Writer) lockAll(ctx context.Context, tx pgx.Tx, savings []*prepare.Savi
 	if suffix == skipLocked {
 		b.Queue(shortLockTimeoutSQL, gatheredLockTimeout)
 	}
-	db.QueueGenericPlans(tx, b)
+	rows := 0
+	for _, wr := range prepare.AllWrites(savings) {
+		rows += 1 + len(wr.Add) + len(wr.Drop)
+	}
+	db.QueuePlans(tx, b, rows)
 	b.Queue(gate.ShareVersionSQL, gate.VersionLock)
 	b.Queue(gate.SelectNowSQL, established, epochs).QueryRow(l.view.Scan)
 	l.rights.Queue(b, savings, suffix)
