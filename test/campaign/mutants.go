@@ -93,7 +93,7 @@ var mutants = []mutant{
 		"schema/shadow/internal/target/blockade.go",
 		[]string{
 			`    WHERE s.uid = i.target_uid AND b.target_id = s.id AND b.holder_uid = i.holder_uid AND b.field_id = i.field_id
-        AND b.attempt = i.attempt AND b.deployment_id = @deployment
+        AND b.attempt IS NOT DISTINCT FROM i.attempt AND b.deployment_id = @deployment
     RETURNING b.target_id
 )`,
 			`    WHERE s.uid = i.target_uid AND b.target_id = s.id AND b.holder_uid = i.holder_uid AND b.field_id = i.field_id

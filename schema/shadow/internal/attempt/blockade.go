@@ -14,13 +14,15 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
 )
 
+// One attempt can have as many references as a request has writes. So rows of whole keys are compared with their attempts by IS NOT DISTINCT
+// FROM, here and in other statements, which uses no index: the index of attempts would give all of them for each.
 const (
 	selectStillHeldSQL = `
 SELECT i.n - 1
 FROM unnest($1::uuid[], $2::uuid[], $3::int[], $4::uuid[]) WITH ORDINALITY AS i (attempt, holder_uid, field_id, target_uid, n)
 JOIN dbcontroller.shadow s ON s.uid = i.holder_uid
 JOIN dbcontroller.foreign_target f ON f.uid = i.target_uid AND f.deployment_id = $5
-JOIN dbcontroller.reference r ON r.holder_id = s.id AND r.field_id = i.field_id AND r.target_id = f.id AND r.attempt = i.attempt
+JOIN dbcontroller.reference r ON r.holder_id = s.id AND r.field_id = i.field_id AND r.target_id = f.id AND r.attempt IS NOT DISTINCT FROM i.attempt
 UNION ALL
 SELECT i.n - 1 -- a proxy, whose holder uid is that of its target
 FROM unnest($1::uuid[], $2::uuid[], $4::uuid[]) WITH ORDINALITY AS i (attempt, holder_uid, target_uid, n)

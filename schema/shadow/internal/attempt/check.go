@@ -15,7 +15,7 @@ import (
 var checkReferencesSQL = db.Codes(`
 SELECT i.n - 1, s.state, EXISTS (
     SELECT FROM dbcontroller.blockade b WHERE b.target_id = s.id AND b.holder_uid = i.holder_uid AND b.field_id = i.field_id
-        AND b.attempt = i.attempt AND b.deployment_id = @deployment
+        AND b.attempt IS NOT DISTINCT FROM i.attempt AND b.deployment_id = @deployment
 ) OR i.behaviour <> {block} AND EXISTS (
     SELECT FROM dbcontroller.holder_entry e WHERE e.target_id = s.id AND e.deployment_id = @deployment
 )

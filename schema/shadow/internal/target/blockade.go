@@ -154,7 +154,7 @@ WITH gone AS (
     USING unnest(@attempts::uuid[], @holders::uuid[], @fields::int[], @targets::uuid[]) AS i (attempt, holder_uid, field_id, target_uid),
         dbcontroller.shadow s
     WHERE s.uid = i.target_uid AND b.target_id = s.id AND b.holder_uid = i.holder_uid AND b.field_id = i.field_id
-        AND b.attempt = i.attempt AND b.deployment_id = @deployment
+        AND b.attempt IS NOT DISTINCT FROM i.attempt AND b.deployment_id = @deployment
     RETURNING b.target_id
 )` + lookAtGoneSQL
 
@@ -215,7 +215,7 @@ var (
 UPDATE dbcontroller.blockade b SET expires_at = NULL
 FROM unnest($1::uuid[], $2::uuid[], $3::int[], $4::uuid[]) AS i (attempt, holder_uid, field_id, target_uid)
 JOIN dbcontroller.shadow s ON s.uid = i.target_uid
-WHERE b.target_id = s.id AND b.holder_uid = i.holder_uid AND b.field_id = i.field_id AND b.attempt = i.attempt
+WHERE b.target_id = s.id AND b.holder_uid = i.holder_uid AND b.field_id = i.field_id AND b.attempt IS NOT DISTINCT FROM i.attempt
     AND b.deployment_id = $5 AND b.behaviour = {block} AND b.expires_at IS NOT NULL`)
 
 	settleActingSQL = db.Codes(`
@@ -224,7 +224,7 @@ WITH taken AS (
     USING unnest(@attempts::uuid[], @holders::uuid[], @fields::int[], @targets::uuid[]) AS i (attempt, holder_uid, field_id, target_uid),
         dbcontroller.shadow s
     WHERE s.uid = i.target_uid AND b.target_id = s.id AND b.holder_uid = i.holder_uid AND b.field_id = i.field_id
-        AND b.attempt = i.attempt AND b.deployment_id = @deployment AND b.behaviour <> {block}
+        AND b.attempt IS NOT DISTINCT FROM i.attempt AND b.deployment_id = @deployment AND b.behaviour <> {block}
     RETURNING b.target_id, b.behaviour
 )` + enterTakenSQL + `
 SELECT count(*) FROM taken`)

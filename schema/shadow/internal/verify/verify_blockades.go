@@ -88,7 +88,7 @@ const stillBlockingSQL = `
 SELECT i.n - 1
 FROM unnest($1::uuid[], $2::uuid[], $3::int[], $4::uuid[]) WITH ORDINALITY AS i (attempt, holder_uid, field_id, target_uid, n)
 JOIN dbcontroller.shadow s ON s.uid = i.target_uid
-JOIN dbcontroller.blockade b ON b.target_id = s.id AND b.holder_uid = i.holder_uid AND b.field_id = i.field_id AND b.attempt = i.attempt`
+JOIN dbcontroller.blockade b ON b.target_id = s.id AND b.holder_uid = i.holder_uid AND b.field_id = i.field_id AND b.attempt IS NOT DISTINCT FROM i.attempt`
 
 // ofNothing returns the blockades whose references do not exist, and which are still stored after the answer.
 func (v *verifying) ofNothing(ctx context.Context, holder schema.DeploymentID, blockades []inspect.BlockadeView) ([]inspect.BlockadeView, error) {

@@ -37,14 +37,14 @@ ORDER BY r.holder_id, r.field_id, r.target_id`
 	stillReferringSQL = `
 SELECT i.n - 1
 FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::uuid[]) WITH ORDINALITY AS i (holder_id, target_id, field_id, attempt, n)
-JOIN dbcontroller.reference r ON r.holder_id = i.holder_id AND r.field_id = i.field_id AND r.target_id = i.target_id AND r.attempt = i.attempt`
+JOIN dbcontroller.reference r ON r.holder_id = i.holder_id AND r.field_id = i.field_id AND r.target_id = i.target_id AND r.attempt IS NOT DISTINCT FROM i.attempt`
 
 	// Only references with the attempt that was compared. The rows of attached tables are read again: their targets may exist, under another uid.
 	markDanglingSQL = `
 WITH marked AS (
     UPDATE dbcontroller.reference r SET dangling = $5
     FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::uuid[]) AS i (holder_id, target_id, field_id, attempt)
-    WHERE r.holder_id = i.holder_id AND r.field_id = i.field_id AND r.target_id = i.target_id AND r.attempt = i.attempt AND r.dangling <> $5
+    WHERE r.holder_id = i.holder_id AND r.field_id = i.field_id AND r.target_id = i.target_id AND r.attempt IS NOT DISTINCT FROM i.attempt AND r.dangling <> $5
     RETURNING r.holder_id
 )
 INSERT INTO dbcontroller.captured (kind_id, name, lost)
@@ -54,7 +54,7 @@ WHERE $5 AND a.ready AND s.id IN (SELECT holder_id FROM marked)`
 	renewAttemptSQL = `
 UPDATE dbcontroller.reference r SET attempt = $5, dangling = false, delegated = false
 FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::uuid[]) AS i (holder_id, target_id, field_id, attempt)
-WHERE r.holder_id = i.holder_id AND r.field_id = i.field_id AND r.target_id = i.target_id AND r.attempt = i.attempt`
+WHERE r.holder_id = i.holder_id AND r.field_id = i.field_id AND r.target_id = i.target_id AND r.attempt IS NOT DISTINCT FROM i.attempt`
 )
 
 var attemptReferencesSQL = db.Codes(`
@@ -78,7 +78,7 @@ SELECT {release}, @shard, @deployment, @attempt, i.holder_uid, i.field_id, i.tar
 FROM unnest(@holder_uids::uuid[], @fields::int[], @target_uids::uuid[], @holders::bigint[], @targets::bigint[]) AS i (holder_uid, field_id, target_uid, holder_id, target_id)
 WHERE NOT EXISTS (
     SELECT FROM dbcontroller.reference r
-    WHERE r.holder_id = i.holder_id AND r.field_id = i.field_id AND r.target_id = i.target_id AND r.attempt = @attempt
+    WHERE r.holder_id = i.holder_id AND r.field_id = i.field_id AND r.target_id = i.target_id AND r.attempt IS NOT DISTINCT FROM @attempt
 )`)
 
 // referenceRow is a reference with its holder and its target.
