@@ -375,10 +375,13 @@ func (b *Box) Resolve(deployment schema.DeploymentID) error {
 
 // outstanding reports in one query which kinds of outstanding rows exist: mostly there are none, and reading them takes some twenty
 // queries.
-func (b *Box) outstanding(deployment schema.DeploymentID) (left struct{ tentative, work, notices, captured bool }) {
+func (b *Box) outstanding(deployment schema.DeploymentID) (left struct {
+	tentative               int
+	work, notices, captured bool
+}) {
 	b.t.Helper()
 	const sql = `
-SELECT EXISTS (SELECT FROM dbcontroller.blockade WHERE expires_at IS NOT NULL), EXISTS (SELECT FROM dbcontroller.work), EXISTS (SELECT FROM dbcontroller.notice),
+SELECT (SELECT count(*) FROM dbcontroller.blockade WHERE expires_at IS NOT NULL), EXISTS (SELECT FROM dbcontroller.work), EXISTS (SELECT FROM dbcontroller.notice),
     EXISTS (SELECT FROM dbcontroller.captured WHERE tries = 0)`
 	require.NoError(b.t, b.Pools[deployment].QueryRow(context.Background(), sql).Scan(&left.tentative, &left.work, &left.notices, &left.captured))
 	return left
@@ -402,8 +405,9 @@ func (b *Box) Settle() {
 				b.Capture(id)
 				done = append(done, "capture at "+id.String())
 			}
-			if left.tentative {
-				_ = b.Resolve(id) // blockades of unreachable deployments stay
+			if left.tentative > 0 {
+				err := b.Resolve(id)                                                  // blockades of unreachable deployments stay
+				count("resolve", id, left.tentative-b.outstanding(id).tentative, err) // a deletion that waited for one has new work
 			}
 			if left.work {
 				work := b.Work(id)

@@ -197,16 +197,21 @@ func (c *chaos) check() {
 	if c.strict && len(missing) > 0 {
 		c.wrong("rows of strict tables refer to nothing: %q", missing)
 	}
+	for _, d := range deployments {
+		if n := c.Count(d, "deleting") + c.Count(d, "work"); n > 0 {
+			c.wrong("%s has %d resources in DELETING or pieces of work, and nothing keeps them", d, n)
+		}
+	}
 	present := c.bodies(app, func(r reference) []string { return r.columns })
 	stored := c.stored()
 	for name, body := range present {
 		if !slices.Contains(missing, name) && same(c.t, map[string]string{name: body}, map[string]string{name: stored[name]}) != "" {
-			c.wrong("%s refers to %s, its resource to %s, and it is not reported", name, body, stored[name])
+			c.wrong("%s refers to %s, its resource to %s, and it is not reported\n%s", name, body, stored[name], c.history(name))
 		}
 	}
 	for name, body := range stored {
 		if present[name] == "" {
-			c.wrong("the row of %s is gone, or refers to nothing, and its resource refers to %s", name, body)
+			c.wrong("the row of %s is gone, or refers to nothing, and its resource refers to %s\n%s", name, body, c.history(name))
 		}
 	}
 	for _, r := range references {
@@ -224,6 +229,25 @@ func (c *chaos) check() {
 	if problems := harness.AuditDatabases(c.t, c.Pools); len(problems) > 0 {
 		c.wrong("%v", problems)
 	}
+}
+
+const historySQL = `
+SELECT concat_ws(' ', 'change', c.seq, 'state', c.state, 'revision', c.revision, c.uid, c.body) FROM dbcontroller.change c WHERE c.name = $1
+UNION ALL
+SELECT concat_ws(' ', 'now', 'state', s.state, 'revision', s.revision, s.uid, 'hidden', s.hidden, r.body) FROM dbcontroller.shadow s LEFT JOIN dbcontroller.resource r USING (id) WHERE s.name = $1
+UNION ALL
+SELECT concat_ws(' ', 'note', c.seq, 'gone', c.gone, c.problem) FROM dbcontroller.captured c WHERE c.name = $1`
+
+// history returns the changes of a resource, and its state.
+func (c *chaos) history(name string) string {
+	c.t.Helper()
+	full, err := schema.ParseFullName(name)
+	require.NoError(c.t, err)
+	found, err := c.apps[full.Deployment.String()].Query(context.Background(), historySQL, full.Name)
+	require.NoError(c.t, err)
+	lines, err := pgx.CollectRows(found, pgx.RowTo[string])
+	require.NoError(c.t, err)
+	return strings.Join(lines, "\n")
 }
 
 // targets fails for a row whose target does not exist, and that is not reported.
