@@ -158,3 +158,56 @@ func TestAPreparedTransactionBesideARestore_I1_I8_I30(t *testing.T) {
 	require.Equal(t, []string{"p 2"}, a.rows(a.shop, `SELECT concat_ws(' ', id, customer_id) FROM invoices`))
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
+
+// A key is used again while the deletion of the row that had it waits: the new row is stored as a resource of its own, afterwards.
+func TestAKeyIsUsedAgainWhileItsDeletionWaits_I1(t *testing.T) {
+	t.Parallel()
+	for name, again := range map[string]string{
+		"with another reference": `DELETE FROM invoices; INSERT INTO invoices (id, customer_id) VALUES ('i', 2)`,
+		"with the same":          `DELETE FROM invoices; INSERT INTO invoices (id, customer_id) VALUES ('i', 1)`,
+		"by an update of keys":   `UPDATE invoices SET id = 'j'; UPDATE invoices SET id = 'i'`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := newAttached(t)
+			a.exec(a.crm, `INSERT INTO customers VALUES (1), (2)`)
+			a.attach()
+			a.exec(a.shop, `INSERT INTO invoices (id, customer_id) VALUES ('i', 1)`)
+			a.Settle()
+			old := a.Get("//" + shop + "/invoices/i")
+			a.exec(a.shop, again)
+			a.exec(a.shop, `UPDATE dbcontroller.captured SET due = now() + interval '1 min' WHERE gone IS NOT NULL`)
+			a.Capture(a.ID(shop))
+			require.Equal(t, old, a.Get("//"+shop+"/invoices/i"), "the resource of the row before is left alone")
+			a.exec(a.shop, `UPDATE dbcontroller.captured SET due = now(), tries = 0`)
+			a.Settle()
+			a.again()
+			stored := a.Get("//" + shop + "/invoices/i")
+			require.NotNil(t, stored, "the new row has a resource")
+			require.NotEqual(t, old.UID, stored.UID)
+			for _, customer := range a.rows(a.shop, `SELECT customer_id::text FROM invoices`) {
+				_ = a.refused(a.crm, `DELETE FROM customers WHERE id = `+customer)
+			}
+			require.Empty(t, harness.AuditDatabases(t, a.Pools))
+		})
+	}
+}
+
+// A deleted row waits for a tentative blockade whose attempt is lost; when it has expired, Settle ends the deletion.
+func TestADeletionEndsWithTheLastBlockade_I13(t *testing.T) {
+	t.Parallel()
+	a := newAttached(t)
+	a.exec(a.crm, `INSERT INTO customers VALUES (1)`)
+	a.attach()
+	a.exec(a.shop, `INSERT INTO orders (customer_id) VALUES (1)`)
+	a.AfterEstablish = func() { a.exec(a.shop, `DELETE FROM orders`) }
+	a.Capture(a.ID(shop))
+	a.AfterEstablish = nil
+	a.exec(a.shop, `DELETE FROM dbcontroller.work; DELETE FROM dbcontroller.attempt`)
+	a.exec(a.crm, `DELETE FROM customers`)
+	a.Settle()
+	require.Equal(t, 1, a.Count(crm, "deleting"))
+	a.Expire(crm)
+	a.Settle()
+	require.Zero(t, a.Count(crm, "deleting"))
+}

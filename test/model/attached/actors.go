@@ -76,7 +76,7 @@ func (t *task) deleteTarget(k key, snapshot bool) {
 
 func (w *World) blocked(u uid) bool { return len(w.a.blocks[u]) > 0 }
 
-// write sets the column of a row of X, by plain SQL; to < 0 deletes the row.
+// write sets the column of a row of X, by plain SQL; to < 0 deletes the row, and its trigger notes the uid of its resource.
 func (t *task) write(h, to key) {
 	w := t.w
 	if !t.lock(rowOf("X", h)) {
@@ -84,12 +84,18 @@ func (t *task) write(h, to key) {
 	}
 	t.pause()
 	w.note("holder %d refers to %d", h, to)
+	_, there := w.x.rows[h]
+	own := w.x.stored[h].own
 	if to < 0 {
 		delete(w.x.rows, h)
 	} else {
 		w.x.rows[h] = to
 	}
-	if w.x.triggers {
+	switch {
+	case !w.x.triggers, to < 0 && (!there || own == 0), to == 0 && !there:
+	case to < 0:
+		w.x.notes = append(w.x.notes, note{seq: w.number(), name: h, gone: own})
+	default:
 		w.x.notes = append(w.x.notes, note{seq: w.number(), name: h})
 	}
 }
@@ -137,12 +143,13 @@ func (t *task) fill() {
 // capture reads the notes of a row, then the row, then its resource; establishes; and stores under the lock of the row.
 func (t *task) capture() {
 	w := t.w
-	if len(w.x.notes) == 0 {
+	changed := slices.DeleteFunc(slices.Clone(w.x.notes), func(n note) bool { return n.gone != 0 })
+	if len(changed) == 0 {
 		return
 	}
-	h := w.x.notes[w.r.IntN(len(w.x.notes))].name
+	h := changed[w.r.IntN(len(changed))].name
 	seqs := map[int]bool{}
-	for _, n := range w.x.notes {
+	for _, n := range changed {
 		if n.name == h {
 			seqs[n.seq] = true
 		}
@@ -151,14 +158,19 @@ func (t *task) capture() {
 	value, there := w.x.rows[h]
 	t.pause()
 	before := w.x.stored[h]
+	if there && w.x.going(h, before.own) && !w.StoresBesideGone { // the resource is that of the row before
+		w.seen["going itself"]++
+		return
+	}
 	if w.NotesRemovedFirst {
 		w.forget(h, seqs)
 		t.pause()
 	}
-	stored := holder{target: value}
+	stored := holder{own: before.own, target: value}
 	switch {
-	case !there || value == 0:
+	case !there:
 		stored = holder{}
+	case value == 0:
 	case before.target == value && before.uid != 0 && !before.missing:
 		stored = before
 	default:
@@ -167,6 +179,9 @@ func (t *task) capture() {
 			return
 		}
 		stored.uid, stored.missing = u, missing
+		if stored.own == 0 {
+			stored.own = uid(w.number())
+		}
 	}
 	t.pause()
 	if !t.lock(rowOf("X", h)) {
@@ -195,6 +210,29 @@ func (w *World) forget(h key, seqs map[int]bool) {
 }
 
 func (w *World) release(h key, u uid) { delete(w.a.blocks[u], h) }
+
+// going reports whether the row of a resource was deleted, and that is not carried out.
+func (x *holders) going(h key, own uid) bool {
+	return slices.ContainsFunc(x.notes, func(n note) bool { return n.name == h && n.gone == own && own != 0 })
+}
+
+// end carries out the deletion of a row of X.
+func (t *task) end() {
+	w := t.w
+	i := slices.IndexFunc(w.x.notes, func(n note) bool { return n.gone != 0 })
+	if i < 0 {
+		return
+	}
+	n := w.x.notes[i]
+	t.pause()
+	if s := w.x.stored[n.name]; s.own == n.gone {
+		delete(w.x.stored, n.name)
+		w.release(n.name, s.uid)
+		w.note("the resource %d of holder %d ends", n.gone, n.name)
+		w.seen["ended"]++
+	}
+	w.x.notes = slices.DeleteFunc(w.x.notes, func(o note) bool { return o.seq == n.seq })
+}
 
 // establish runs at A: the row is locked, then its shadow, and deletions are read afterwards.
 func (t *task) establish(h, k key) (u uid, missing, ok bool) {
@@ -367,9 +405,9 @@ func (w *World) restore(atA bool) {
 		s := w.x.stored[h]
 		sh, ok := w.a.shadows[s.uid]
 		switch {
-		case s.missing:
+		case s.missing, s.uid == 0:
 		case !ok && !w.RestoreKeepsReferences:
-			w.x.stored[h] = holder{target: s.target, missing: true}
+			w.x.stored[h] = holder{own: s.own, target: s.target, missing: true}
 			w.x.notes = append(w.x.notes, note{seq: w.number(), name: h})
 		case ok && h%2 == 0:
 			if w.a.blocks[s.uid] == nil {

@@ -37,7 +37,7 @@ func play(seed uint64, m Mistakes) *World {
 		func() { h := holder(); w.start("write", func(t *task) { t.write(h, key(w.r.IntN(2)-1)) }) },
 		func() { w.start("fill", (*task).fill) },
 	}
-	processes := map[string]func(*task){"capture": (*task).capture, "carry out": (*task).carryOut, "act": (*task).act, "finalise": (*task).finalise, "resolve": (*task).resolve}
+	processes := map[string]func(*task){"capture": (*task).capture, "carry out": (*task).carryOut, "end": (*task).end, "act": (*task).act, "finalise": (*task).finalise, "resolve": (*task).resolve}
 	names := slices.Sorted(maps.Keys(processes))
 	for k := range key(targetRows) {
 		w.a.rows[k+1] = w.number()
@@ -102,7 +102,7 @@ func (w *World) atRest() {
 		u := w.a.visible(k)
 		switch {
 		case k == 0:
-			if s != (holder{}) {
+			if s.target != 0 {
 				w.report("I1: row %d refers to nothing, and its resource to %d", h, s.target)
 			}
 		case row == 0 && (!s.missing || s.target != k):
@@ -152,13 +152,13 @@ func TestAttachedTablesOnManySchedules_I1_I3_I8_I9_I10_I13(t *testing.T) {
 		}
 	}
 	t.Log(seen)
-	for _, what := range []string{"refused", "deleted", "40001", "changed meanwhile", "stored", "going", "established", "behind", "cascaded", "restored", "reported", "kept"} {
+	for _, what := range []string{"refused", "deleted", "40001", "changed meanwhile", "stored", "going", "established", "behind", "going itself", "ended", "cascaded", "restored", "reported", "kept"} {
 		require.GreaterOrEqual(t, seen[what], *schedules/500, "%s is too rare: %v", what, seen)
 	}
 }
 
 // shown is the first schedule that shows a mistake, where the search for it is long.
-var shown = map[string]uint64{"RemovesNotesByName": 7526, "ActsByName": 14273}
+var shown = map[string]uint64{"RemovesNotesByName": 31640, "ActsByName": 11906}
 
 // Each mistake is found on some schedule, or the test above shows nothing.
 func TestTheModelOfAttachedTablesFindsMistakes(t *testing.T) {

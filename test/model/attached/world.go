@@ -19,6 +19,7 @@ type Mistakes struct {
 	EstablishesWithoutRow, EstablishIgnoresGoing                   bool
 	ActsBesideNotes, ActsByName, SnapshotTrusted, GoneByName       bool
 	ReadsBeforeTriggers, CursorBeforeNotes, RestoreKeepsReferences bool
+	StoresBesideGone                                               bool
 }
 
 type (
@@ -40,8 +41,10 @@ type note struct {
 	gone uid
 }
 
-// holder is a resource of X: the row at the time of its storing.
+// holder is a resource of X: the row at the time of its storing. It may be a target itself, so a row that is deleted ends its resource, and
+// a row with the same key has another one.
 type holder struct {
+	own     uid // of the resource itself
 	target  key
 	uid     uid
 	missing bool // reported: the target does not exist

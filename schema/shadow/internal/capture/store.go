@@ -30,9 +30,11 @@ SELECT c.seq, i.name, c.lost, c.statement FROM unnest($2::text[]) AS i (name) CR
     SELECT seq, lost, statement FROM dbcontroller.captured WHERE kind_id = $1 AND name = i.name AND gone IS NULL OFFSET 0
 ) AS c`
 
+	// A resource and the deletion of its row are of one snapshot: the transaction that carries the deletion out removes both.
 	selectShadowsSQL = `
 SELECT s.id, s.uid, s.name, s.state, s.hidden, s.revision, r.body,
-    EXISTS (SELECT FROM dbcontroller.reference WHERE holder_id = s.id AND dangling)
+    EXISTS (SELECT FROM dbcontroller.reference WHERE holder_id = s.id AND dangling),
+    EXISTS (SELECT FROM dbcontroller.captured c WHERE c.kind_id = s.kind_id AND c.name = s.name AND c.gone = s.uid)
 FROM dbcontroller.shadow s LEFT JOIN dbcontroller.resource r ON r.id = s.id
 WHERE s.kind_id = $1 AND s.name = ANY ($2)`
 
@@ -72,6 +74,7 @@ type shadow struct {
 	Revision peer.Revision
 	Body     []byte
 	Dangling bool // a reference to a target that was lost: it is established again, to the resource that has the name now
+	Going    bool // its row was deleted, and that is not carried out yet: a row of this name is another one
 }
 
 // storeRows stores the content of rows of one table. A row that fails by itself keeps no other one back.
@@ -168,7 +171,7 @@ func (s *Capturer) judge(t *rows.Table, kind *schema.KindModel, c *changed) (nex
 		return nothing, fmt.Errorf("name %.40s…: more than %d bytes: the references of this row are not held", c.name, schema.MaxNameBytes)
 	}
 	if c.values == nil {
-		if c.before != nil && c.before.State == peer.Active {
+		if c.before != nil && c.before.State == peer.Active && !c.before.Going {
 			return remove, nil
 		}
 		return nothing, nil
@@ -179,6 +182,8 @@ func (s *Capturer) judge(t *rows.Table, kind *schema.KindModel, c *changed) (nex
 		return nothing, nil // a shadow when something refers to it
 	case c.before == nil:
 		return store, nil
+	case c.before.Going:
+		return nothing, errOldName
 	case c.before.State != peer.Active && c.before.Hidden && len(c.body) > 0:
 		return nothing, errOldName
 	case c.before.State != peer.Active:
