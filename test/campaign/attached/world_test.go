@@ -187,7 +187,9 @@ func (w *world) settle() {
 			require.NoError(w.t, err)
 		}
 	}
-	for range 3 { // a row that is refused because its target is being deleted, and then because it is missing
+	for range 3 { // a row that waits for the end of a deletion, is refused because its target is being deleted, and then because it is missing
+		w.Settle()
+		w.expireUncommitted()
 		w.Settle()
 		for _, d := range deployments {
 			w.exec(d, `UPDATE dbcontroller.captured SET due = now(), tries = 0`)
