@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/db-controller/db-controller/internal/identity"
+	"github.com/db-controller/db-controller/internal/requestid"
 	"github.com/db-controller/db-controller/schema"
 )
 
@@ -114,7 +115,7 @@ func (s *store) beginAgain(ctx context.Context, what seen, declared bool, log *z
 		return fmt.Errorf("compare the registry's database with the revisions that were seen: %w", err)
 	}
 	if again {
-		log.Error("the registry's database is an older copy: deployments may be missing until all of them are applied again", zap.Int64("revision_seen", what.revision))
+		log.Error("the registry's database is an older copy: deployments may be missing until all of them are applied again", zap.Int64("revision_seen", what.revision), requestid.Field(ctx))
 		s.wake.Wake(environmentFeed)
 	}
 	return nil

@@ -1,6 +1,7 @@
 package feed
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync/atomic"
@@ -41,7 +42,7 @@ type Config struct {
 	SlowTimeout time.Duration
 	// Ahead is called with the present epoch when a token of it is ahead of the database: an older copy has taken its place. May
 	// be nil.
-	Ahead func(epoch string)
+	Ahead func(ctx context.Context, epoch string)
 }
 
 // Log is the set of followed tables of one database.

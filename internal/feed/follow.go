@@ -127,7 +127,7 @@ func begin[T any](ctx context.Context, l *Log, f Feed[T], token string, deliver 
 	if st, err = l.state(ctx, l.cfg.Pool); err != nil {
 		return st, at, err
 	}
-	if at, err = l.open(st, token, f.Filter); err != nil {
+	if at, err = l.open(ctx, st, token, f.Filter); err != nil {
 		return st, at, err
 	}
 	if st.compactedBeyond(at) {

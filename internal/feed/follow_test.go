@@ -395,7 +395,7 @@ func TestATokenThatCannotBeResumedIsAReset_I24(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var ahead []string
 		d := newDatabase()
-		l, f := followed(d, 10, func(c *Config) { c.Ahead = func(epoch string) { ahead = append(ahead, epoch) } })
+		l, f := followed(d, 10, func(c *Config) { c.Ahead = func(_ context.Context, epoch string) { ahead = append(ahead, epoch) } })
 		d.end(d.begin("a"), true)
 		w := open(t.Context(), l, f, "", nil)
 		synctest.Wait()
@@ -545,7 +545,7 @@ func TestTheTokenOfAWatchAtRestIsYoung_I24(t *testing.T) {
 		<-w.done //nolint:errcheck // it was cancelled
 		st, err := l.state(t.Context(), d)
 		require.NoError(t, err)
-		at, err := l.open(st, token, f.Filter)
+		at, err := l.open(t.Context(), st, token, f.Filter)
 		require.NoError(t, err)
 		require.Equal(t, strconv.Itoa(d.next), at.xmax)
 		d.change(func() { d.next -= 5 })

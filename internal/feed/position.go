@@ -121,12 +121,12 @@ func (st state) mac(payload string) []byte {
 // QueueOpen reads a token back in a batch of statements. The position is set when the batch has been sent. Every way in which the token
 // cannot be used is ErrReset, or ErrUnnoticed for now. The position is one of the database of the batch; a transaction that uses it has to
 // be the one of the batch, since the next connection may be to a promoted standby.
-func (l *Log) QueueOpen(b *pgx.Batch, token, filter string) *Position {
+func (l *Log) QueueOpen(ctx context.Context, b *pgx.Batch, token, filter string) *Position {
 	p := &Position{}
 	b.Queue(l.cfg.StateSQL).QueryRow(func(row pgx.Row) error {
 		st, err := readState(row)
 		if err == nil {
-			*p, err = l.open(st, token, filter)
+			*p, err = l.open(ctx, st, token, filter)
 		}
 		return err
 	})
@@ -141,7 +141,7 @@ func (l *Log) CheckAhead(ctx context.Context, token, filter string) error {
 		return err
 	}
 	var other otherEpochError
-	switch _, err = l.open(st, token, filter); {
+	switch _, err = l.open(ctx, st, token, filter); {
 	case errors.As(err, &other):
 		return l.checkLater(ctx, st, other, filter)
 	case errors.Is(err, errAhead) || !errors.Is(err, ErrReset):
@@ -174,7 +174,7 @@ func (l *Log) checkLater(ctx context.Context, st state, other otherEpochError, f
 		return err
 	}
 	if l.cfg.Ahead != nil {
-		l.cfg.Ahead(st.epoch)
+		l.cfg.Ahead(ctx, st.epoch)
 	}
 	return errAhead
 }
@@ -189,10 +189,10 @@ func (otherEpochError) Error() string {
 func (otherEpochError) Unwrap() error { return ErrReset }
 
 // open reads a token back, and reports one that is ahead of the database.
-func (l *Log) open(st state, token, filter string) (Position, error) {
+func (l *Log) open(ctx context.Context, st state, token, filter string) (Position, error) {
 	p, err := st.open(token, filter)
 	if errors.Is(err, errAhead) && l.cfg.Ahead != nil {
-		l.cfg.Ahead(st.epoch)
+		l.cfg.Ahead(ctx, st.epoch)
 	}
 	return p, err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"sync"
 	"time"
 
@@ -116,7 +117,9 @@ func (c *outageCore) Write(e zapcore.Entry, fields []zapcore.Field) error {
 			return nil
 		}
 		e.Level, e.Message = zapcore.WarnLevel, "the database is unavailable, retrying"
-		fields = []zapcore.Field{zap.Error(err)}
+		fields = slices.DeleteFunc(slices.Clone(fields), func(f zapcore.Field) bool {
+			return f.Type != zapcore.ErrorType && f.Key != "request_id" // the request that has met the outage
+		})
 		break
 	}
 	// Not Core.Write: a sampling core drops entries in Check.

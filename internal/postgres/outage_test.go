@@ -39,21 +39,26 @@ func TestAnOutageIsOneLineAStateChange(t *testing.T) {
 		away := fmt.Errorf("read: %w", &pgconn.PgError{Code: "57P01"})
 		fails := func() {
 			for range 30 {
-				log.Error("request failed", zap.Error(away))
+				log.Error("request failed", zap.Error(away), zap.String("request_id", "r"), zap.Int("tries", 1))
 				same.Warn("the lease could not be renewed", zap.Error(away))
 				time.Sleep(100 * time.Millisecond)
 			}
 		}
 		messages := func() (out []string) {
 			for _, e := range said.TakeAll() {
-				out = append(out, e.Level.String()+" "+e.Message)
+				text := e.Level.String() + " " + e.Message
+				if id, ok := e.ContextMap()["request_id"]; ok {
+					text += fmt.Sprintf(" (request %v)", id)
+				}
+				require.NotContains(t, e.ContextMap(), "tries")
+				out = append(out, text)
 			}
 			return out
 		}
 		fails()
 		time.Sleep(time.Hour)
 		fails()
-		require.Equal(t, []string{"warn the database is unavailable, retrying"}, messages())
+		require.Equal(t, []string{"warn the database is unavailable, retrying (request r)"}, messages())
 		log.Warn("something else", zap.Error(errors.New("broken")))
 		log.Info("nothing failed")
 		log.Info("a watch ended", zap.Error(io.EOF))

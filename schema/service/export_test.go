@@ -34,3 +34,6 @@ func (c *TestChannels) As(who identity.Identity) grpc.ClientConnInterface {
 	register(channel, c.cfg)
 	return channel
 }
+
+// NewChannel returns a channel with the interceptors of all channels, for services of other packages.
+var NewChannel = newChannel

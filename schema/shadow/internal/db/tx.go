@@ -17,6 +17,7 @@ import (
 
 	"github.com/db-controller/db-controller/internal/feed"
 	"github.com/db-controller/db-controller/internal/postgres"
+	"github.com/db-controller/db-controller/internal/requestid"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 )
@@ -302,7 +303,7 @@ func failsWholeBatch(err error) bool {
 
 // tokenAhead ends an epoch of which another deployment, or a client, has a token that the database has not reached: it is a copy of
 // before, and this process began over it.
-func (s *DB) tokenAhead(epoch string) {
+func (s *DB) tokenAhead(ctx context.Context, epoch string) {
 	ended, err := uuid.Parse(epoch)
 	if err != nil {
 		return
@@ -310,5 +311,5 @@ func (s *DB) tokenAhead(epoch string) {
 	if before := s.Rollback.EndedEpoch.Swap(&ended); before != nil && *before == ended {
 		return
 	}
-	s.Log.Warn("a resume token is ahead of the database: an older copy has taken its place; a new epoch begins", zap.String("epoch", epoch))
+	s.Log.Warn("a resume token is ahead of the database: an older copy has taken its place; a new epoch begins", zap.String("epoch", epoch), requestid.Field(ctx))
 }

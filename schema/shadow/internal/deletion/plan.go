@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"go.uber.org/zap"
 
+	"github.com/db-controller/db-controller/internal/requestid"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/count"
@@ -380,7 +381,7 @@ func (p *planning) count(ctx context.Context) {
 	}
 	counts, holders, err := count.References(ctx, p.store.DB, append([]int64{}, p.ids...), append([]int64{}, slices.Collect(maps.Keys(named))...), p.plan.MoreUnsets)
 	if err != nil {
-		p.store.Log.Debug("a plan has no counts beyond its limit", zap.Error(err))
+		p.store.Log.Debug("a plan has no counts beyond its limit", zap.Error(err), requestid.Field(ctx))
 		return
 	}
 	p.plan.Counts, p.plan.Holders = counts, holders

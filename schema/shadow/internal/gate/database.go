@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"go.uber.org/zap"
 
+	"github.com/db-controller/db-controller/internal/requestid"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
@@ -55,7 +56,7 @@ func (s *Gate) CheckDatabase(ctx context.Context, with schema.DeploymentID, data
 	}
 	met, err := s.peerDatabase(ctx, id)
 	if err == nil && met.known == nil && met.mayHaveLost {
-		if err := s.checkFirst(with, database, met.awaiting); err != nil {
+		if err := s.checkFirst(ctx, with, database, met.awaiting); err != nil {
 			return err
 		}
 	}
@@ -76,7 +77,7 @@ func (s *Gate) CheckDatabase(ctx context.Context, with schema.DeploymentID, data
 		return fmt.Errorf("meet %s: %w", with, err)
 	}
 	if *met.known != database {
-		return s.recordMismatch(&peer.DatabaseError{Deployment: with, Known: *met.known, Spoken: database})
+		return s.recordMismatch(ctx, &peer.DatabaseError{Deployment: with, Known: *met.known, Spoken: database})
 	}
 	if met.leftOut {
 		if err := s.awaitIfConcerned(ctx, with, id); err != nil {
@@ -106,13 +107,13 @@ func (s *Gate) knownDatabase(ctx context.Context, id int32) (known *uuid.UUID, e
 
 // checkFirst fails unless a database that this one meets first may be recorded: this one may have lost that it had met another. The
 // registry remembers the database that a deployment registered with.
-func (s *Gate) checkFirst(with schema.DeploymentID, database uuid.UUID, awaiting bool) error {
+func (s *Gate) checkFirst(ctx context.Context, with schema.DeploymentID, database uuid.UUID, awaiting bool) error {
 	env := s.environment.Load()
 	if awaiting || env == nil {
 		return &peer.UnavailableError{Deployments: []schema.DeploymentID{s.Self}, Err: peer.ErrRecovering}
 	}
 	if d, ok := env.Deployment(with); ok && d.Database != uuid.Nil && d.Database != database {
-		return s.recordMismatch(&peer.DatabaseError{Deployment: with, Known: d.Database, Spoken: database})
+		return s.recordMismatch(ctx, &peer.DatabaseError{Deployment: with, Known: d.Database, Spoken: database})
 	}
 	return nil
 }
@@ -148,9 +149,9 @@ type DatabaseMismatch struct {
 	At  time.Time
 }
 
-func (s *Gate) recordMismatch(e *peer.DatabaseError) error {
+func (s *Gate) recordMismatch(ctx context.Context, e *peer.DatabaseError) error {
 	if _, known := s.mismatches.Swap(e.Deployment, DatabaseMismatch{e, time.Now()}); !known {
-		s.Log.Warn("a deployment runs over another database than before; its messages are ignored", zap.Error(e))
+		s.Log.Warn("a deployment runs over another database than before; its messages are ignored", zap.Error(e), requestid.Field(ctx))
 	}
 	return e
 }

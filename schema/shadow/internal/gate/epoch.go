@@ -12,6 +12,7 @@ import (
 
 	"github.com/db-controller/db-controller/internal/feed"
 	"github.com/db-controller/db-controller/internal/postgres"
+	"github.com/db-controller/db-controller/internal/requestid"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
@@ -166,7 +167,7 @@ func (s *Gate) begin(ctx context.Context, tx pgx.Tx, observed *observedEpoch, ep
 			return err
 		}
 		s.Log.Warn("the database was restored or failed over; nothing is deleted until other deployments have confirmed their references",
-			zap.String("was", observed.server), zap.String("is", observed.live))
+			zap.String("was", observed.server), zap.String("is", observed.live), requestid.Field(ctx))
 	}
 	observed.epoch = &epoch
 	_, err := tx.Exec(ctx, beginEpochSQL, epoch, observed.live, observed.timeline, observed.awaiting, 1000*peer.FirstNumber(epoch))
@@ -446,7 +447,7 @@ func (s *Gate) MarkReferencesConfirmed(ctx context.Context, by schema.Deployment
 		return fmt.Errorf("record that %s has confirmed its references: %w", by, err)
 	}
 	if confirmed {
-		s.Log.Info("references are confirmed after the failover", zap.Stringer("by", by))
+		s.Log.Info("references are confirmed after the failover", zap.Stringer("by", by), requestid.Field(ctx))
 	}
 	return nil
 }

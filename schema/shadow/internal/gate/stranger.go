@@ -6,6 +6,7 @@ import (
 	"github.com/google/uuid"
 	"go.uber.org/zap"
 
+	"github.com/db-controller/db-controller/internal/requestid"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 )
@@ -50,7 +51,7 @@ func (s *Gate) CheckCaller(ctx context.Context, who schema.DeploymentID) error {
 	}
 	if _, known := s.strangers.LoadOrStore(who, true); !known {
 		s.Log.Warn("a deployment calls that the environment does not list, and that has nothing here: it is refused, and nothing waits for it; "+
-			"if the registry has lost it, apply its description", zap.Stringer("deployment", who))
+			"if the registry has lost it, apply its description", zap.Stringer("deployment", who), requestid.Field(ctx))
 	}
 	return &peer.UnavailableError{Deployments: []schema.DeploymentID{s.Self}, Err: peer.StrangerError(who)}
 }
@@ -67,7 +68,7 @@ func (s *Gate) Readmit(ctx context.Context, who schema.DeploymentID) (bool, erro
 		return false, err
 	}
 	s.Log.Warn("a deployment that neither the environment nor this database knows has shown a position of this database: nothing is deleted until it has compared its references; "+
-		"apply its description, so that it can be called, or waive its comparison", zap.Stringer("deployment", who))
+		"apply its description, so that it can be called, or waive its comparison", zap.Stringer("deployment", who), requestid.Field(ctx))
 	if err := s.awaitPeer(ctx, id); err != nil {
 		return false, err
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"go.uber.org/zap"
 
+	"github.com/db-controller/db-controller/internal/requestid"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/cascade"
@@ -109,7 +110,7 @@ func (s *Owners) dropOwners(ctx context.Context, d *ownerDrop) (more bool, err e
 		})
 	}
 	failed := func(ownee int64, err error) { // stillOwning returns its owners
-		s.Log.Warn("changing the owners of a resource failed; it will be retried", zap.Int64("resource", ownee), zap.Error(err))
+		s.Log.Warn("changing the owners of a resource failed; it will be retried", zap.Int64("resource", ownee), zap.Error(err), requestid.Field(ctx))
 	}
 	more, err = s.pass(ctx, passKey{d.deployment, messageOf(d.deleted)}, selectOwnedSQL, []any{d.deployment, d.deleted}, run, failed)
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"go.uber.org/zap"
 
+	"github.com/db-controller/db-controller/internal/requestid"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
@@ -161,16 +162,15 @@ func (s *Keeper) DecommissionedBy(ctx context.Context, by schema.DeploymentID) e
 	if err := s.Pool.QueryRow(ctx, hasRightsSQL, deployment).Scan(&has); err != nil || !has {
 		return err
 	}
-	err = s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
+	if err := s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
 		b := &pgx.Batch{}
 		b.Queue(gate.LockVersionSQL, gate.VersionLock) // writes under a right hold it shared
 		b.Queue(endRightsOfSQL, deployment)
 		return tx.SendBatch(ctx, b).Close()
-	})
-	if err != nil {
+	}); err != nil {
 		return fmt.Errorf("end the delegations of %s: %w", by, err)
 	}
-	s.Log.Warn("this deployment was decommissioned elsewhere: it refers to nothing there any more", zap.Stringer("at", by))
+	s.Log.Warn("this deployment was decommissioned elsewhere: it refers to nothing there any more", zap.Stringer("at", by), requestid.Field(ctx))
 	return nil
 }
 

@@ -59,7 +59,7 @@ func (s *Keeper) AcknowledgeFor(ctx context.Context, holder schema.DeploymentID,
 		after := last
 		err = s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
 			b := &pgx.Batch{}
-			opened := s.Feeds.QueueOpen(b, token, read.NoticesFilter(holder))
+			opened := s.Feeds.QueueOpen(ctx, b, token, read.NoticesFilter(holder))
 			s.gate.CheckPeerEpoch(tx, b, deployment, epoch, selfEpoch)
 			if err := tx.SendBatch(ctx, b).Close(); err != nil {
 				if errors.Is(err, feed.ErrReset) {
