@@ -35,6 +35,7 @@ type away struct {
 	// Of the registry's process and the deployment's.
 	registry, deployment     *playground.Process
 	registryAt, deploymentAt string
+	http                     map[*playground.Process]string // their --http
 }
 
 func newAway(t *testing.T, startTimeout string) *away {
@@ -56,6 +57,7 @@ func newAway(t *testing.T, startTimeout string) *away {
 	a.deployment = a.process("deployment", addresses[3], "serve", "--deployment", "a.example.com/us-west2", "--postgres", a.dsn("own"),
 		"--registry", a.registryAt, "--certs", a.certs("deployment_a.example.com_us-west2"), "--lease", "1s",
 		"--listen", a.deploymentAt, "--http", addresses[3], "--migrate", "--start-timeout", startTimeout)
+	a.http = map[*playground.Process]string{a.registry: addresses[1], a.deployment: addresses[3]}
 	return a
 }
 
@@ -138,6 +140,52 @@ func TestAStartWaitsForPostgreSQL(t *testing.T) {
 	a.ready(a.registry)
 	a.apply()
 	a.ready(a.deployment)
+}
+
+// A process that waits for its database is observed from its first moment on: it lives, it is not ready and says why, and a metric says that it
+// has not started.
+func TestAProcessIsObservedWhileItStarts(t *testing.T) {
+	t.Parallel()
+	a := newAway(t, "2m")
+	a.server.Stop()
+	get := func(p *playground.Process, path string) (int, string) {
+		res, err := http.Get("http://" + a.http[p] + path) //nolint:noctx // a test
+		if err != nil {
+			return 0, err.Error()
+		}
+		defer func() { _ = res.Body.Close() }()
+		text, err := io.ReadAll(res.Body)
+		require.NoError(t, err)
+		return res.StatusCode, string(text)
+	}
+	for _, p := range []*playground.Process{a.registry, a.deployment} {
+		require.NoError(t, p.Start())
+		require.Eventually(t, func() bool {
+			code, text := get(p, "/readyz")
+			return code == http.StatusServiceUnavailable && text == "[-]start: waiting for postgres\nreadyz check failed\n"
+		}, 20*time.Second, poll, p.Tail())
+		code, text := get(p, "/livez")
+		require.Equal(t, http.StatusOK, code, text)
+		_, metrics := get(p, "/metrics")
+		require.Contains(t, metrics, "\ndbcontroller_started 0\n")
+		require.Contains(t, metrics, "\ndbcontroller_build_info{")
+	}
+	a.back()
+	a.ready(a.registry)
+	require.Eventually(t, func() bool {
+		code, text := get(a.deployment, "/readyz")
+		return code == http.StatusServiceUnavailable && strings.Contains(text, "[+]postgres ok\n") && strings.Contains(text, "[-]registered failed\n")
+	}, time.Minute, poll, "the registry has no environment: %s", a.deployment.Tail())
+	_, metrics := get(a.deployment, "/metrics")
+	require.Contains(t, metrics, "\ndbcontroller_started 0\n")
+	a.apply()
+	a.ready(a.deployment)
+	for _, p := range []*playground.Process{a.registry, a.deployment} {
+		require.Eventually(t, func() bool {
+			_, metrics := get(p, "/metrics")
+			return strings.Contains(metrics, "\ndbcontroller_started 1\n")
+		}, 10*time.Second, poll)
+	}
 }
 
 // A start that waits too long ends with the reason; one with a wrong password ends at once.

@@ -22,7 +22,8 @@ var (
 // exported returns the names of the metrics that a process of a deployment exports, those without a series yet included.
 func exported() map[string]bool {
 	registry := newPrometheus()
-	newMetrics(registry, nil)
+	newMetrics(nil).register(registry)
+	newStarted(registry, nil)
 	newRefused(registry)
 	newDeletes(registry)
 	newDeletionEnded(registry)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -41,6 +42,7 @@ type deployment struct {
 	outage  *postgres.Outage
 	waiting *startWait
 
+	monitoring  *monitoring
 	credentials *identity.Credentials
 	// closeCredentials is nil before they are loaded.
 	closeCredentials func()
@@ -101,7 +103,7 @@ func newDeployment(ctx context.Context, cfg deploymentConfig, log *zap.Logger) (
 	d.log, d.outage = postgres.LogOutageOnce(log)
 	d.waiting = newStartWait(cfg.database.startTimeout, d.log)
 	for _, build := range []func(context.Context) error{
-		d.loadCredentials, d.connect, d.listen, d.openStore, d.loadEnvironment, d.connectAuthorizer, d.buildServer, d.buildRegistryClient, d.buildManager,
+		d.beginMonitoring, d.loadCredentials, d.connect, d.listen, d.openStore, d.loadEnvironment, d.connectAuthorizer, d.buildServer, d.buildRegistryClient, d.buildManager,
 	} {
 		if err := build(ctx); err != nil {
 			return d, err
@@ -110,7 +112,13 @@ func newDeployment(ctx context.Context, cfg deploymentConfig, log *zap.Logger) (
 	return d, nil
 }
 
+func (d *deployment) beginMonitoring(ctx context.Context) (err error) {
+	d.monitoring, err = startMonitoring(ctx, d.cfg.server.http, d.waiting, d.log)
+	return err
+}
+
 func (d *deployment) loadCredentials(ctx context.Context) (err error) {
+	d.waiting.waits("certificates")
 	if d.credentials, d.closeCredentials, err = loadCredentials(ctx, d.cfg.server.certs, identity.Deployment(d.cfg.id), d.cfg.database.startTimeout); err != nil {
 		return err
 	}
@@ -142,8 +150,7 @@ func connect(ctx context.Context, waiting *startWait, cfg databaseConfig, set mi
 
 // listen completes the configuration with the address that the listener has.
 func (d *deployment) listen(ctx context.Context) (err error) {
-	registry := newPrometheus()
-	if d.endpoints, err = newEndpoints(ctx, d.cfg.server, d.credentials, registry, d.log); err != nil {
+	if d.endpoints, err = newEndpoints(ctx, d.cfg.server, d.credentials, d.monitoring, d.log); err != nil {
 		return err
 	}
 	address := d.endpoints.listener.Addr().String()
@@ -208,7 +215,7 @@ func (d *deployment) connectAuthorizer(context.Context) error {
 }
 
 func (d *deployment) buildServer(context.Context) (err error) {
-	d.metrics = newMetrics(d.endpoints.metrics, d.store)
+	d.metrics = newMetrics(d.store)
 	d.metrics.process = d.cfg.share.name
 	d.endpoints.metrics.MustRegister(poolCollector{d.pool.Pool})
 	cfg := service.Config{
@@ -306,6 +313,11 @@ func (d *deployment) run(ctx context.Context) error {
 	for i := range checks {
 		checks[i] = checks[i].in(postgres.InControl)
 	}
+	d.metrics.audits = func() (here bool, pause time.Duration) {
+		pause, _ = d.auditing.pace()
+		return d.registry.Leads(), pause
+	}
+	d.metrics.register(d.endpoints.metrics)
 	g, ctx := errgroup.WithContext(ctx)
 	for _, part := range []func(context.Context) error{
 		d.registry.Run, d.followEnvironments, d.manager.Run, d.store.RunNotifications, d.store.RunTidy, d.followEpochs, d.audit, d.capture, d.grantWishes, d.store.RunProgress, d.reconnect,
@@ -314,7 +326,9 @@ func (d *deployment) run(ctx context.Context) error {
 	}
 	d.endpoints.start(ctx, g, d.server.Server, checks)
 	g.Go(func() error { return d.serveGateway(ctx) })
-	g.Go(func() error { return d.waiting.checks(ctx, checks, d.registry.Problem) })
+	g.Go(func() error {
+		return d.waiting.checks(ctx, checks, d.registry.Problem, func() { d.monitoring.started.Store(true) })
+	})
 	g.Go(func() error { return d.outage.Follow(postgres.InControl(ctx), takesWrites(d.pool)) })
 	d.log.Info("serving", zap.Stringer("grpc", d.endpoints.listener.Addr()), zap.String("advertised", d.cfg.advertise))
 	return g.Wait()
@@ -398,6 +412,9 @@ func (d *deployment) close() {
 	}
 	if d.closeCredentials != nil {
 		d.closeCredentials()
+	}
+	if d.monitoring != nil {
+		d.monitoring.close()
 	}
 }
 

@@ -122,15 +122,16 @@ type endpoints struct {
 	credentials *identity.Credentials
 	tokens      *token.Verifier // nil: everybody needs a certificate
 	listener    net.Listener
-	metrics     *prometheus.Registry
+	monitoring  *monitoring
+	metrics     *prometheus.Registry // of monitoring
 	calls       *grpcprom.ServerMetrics
 	refused     func(what string, who identity.Identity)
 	health      *health.Server
 	stopTimeout atomic.Int64 // of cfg, in nanoseconds; it can change
 }
 
-// newEndpoints listens for gRPC; run serves.
-func newEndpoints(ctx context.Context, cfg serverConfig, credentials *identity.Credentials, metrics *prometheus.Registry, log *zap.Logger) (*endpoints, error) {
+// newEndpoints listens for gRPC; start serves.
+func newEndpoints(ctx context.Context, cfg serverConfig, credentials *identity.Credentials, monitoring *monitoring, log *zap.Logger) (*endpoints, error) {
 	var tokens *token.Verifier
 	if cfg.tokens != "" {
 		var err error
@@ -138,14 +139,15 @@ func newEndpoints(ctx context.Context, cfg serverConfig, credentials *identity.C
 			return nil, fmt.Errorf("--tokens: %w", err)
 		}
 	}
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", cfg.listen)
+	listener, err := listenTCP(ctx, "listen", cfg.listen)
 	if err != nil {
-		return nil, fmt.Errorf("--listen: %w", err)
+		return nil, err
 	}
+	metrics := monitoring.metrics
 	calls := grpcprom.NewServerMetrics(grpcprom.WithServerHandlingTimeHistogram(grpcprom.WithHistogramBuckets(prometheus.ExponentialBuckets(0.001, 4, 9))))
 	metrics.MustRegister(certificateExpiry(credentials), calls)
 	e := &endpoints{
-		cfg: cfg, log: log, credentials: credentials, tokens: tokens, listener: listener, metrics: metrics, calls: calls,
+		cfg: cfg, log: log, credentials: credentials, tokens: tokens, listener: listener, monitoring: monitoring, metrics: metrics, calls: calls,
 		refused: newRefused(metrics), health: health.NewServer(),
 	}
 	e.reload(cfg)
@@ -166,7 +168,8 @@ func (e *endpoints) start(ctx context.Context, g *errgroup.Group, server *grpc.S
 	g.Go(func() error {
 		return serveGRPC(ctx, server, e.listener, func() time.Duration { return time.Duration(e.stopTimeout.Load()) })
 	})
-	g.Go(func() error { return serveHTTP(ctx, e.cfg.http, checks, e.metrics, e.log) })
+	e.monitoring.health.replace(checks)
+	g.Go(func() error { return e.monitoring.run(ctx) })
 	g.Go(func() error { return servePprof(ctx, e.cfg.pprof, e.log) })
 	g.Go(func() error { return reportHealth(ctx, e.health, checks) })
 	g.Go(func() error { return e.credentials.Follow(ctx, certificatesInterval, e.log) })

@@ -64,12 +64,25 @@ func onLoopback(address string) error {
 // httpStopTimeout bounds the graceful end of an HTTP server, whose answers are short.
 const httpStopTimeout = 2 * time.Second
 
-// listenHTTP serves until ctx ends, and returns when the server has stopped.
-func listenHTTP(ctx context.Context, flag, address string, server *http.Server, log *zap.Logger) error {
+func listenTCP(ctx context.Context, flag, address string) (net.Listener, error) {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	if err != nil {
-		return fmt.Errorf("--%s: %w", flag, err)
+		return nil, fmt.Errorf("--%s: %w", flag, err)
 	}
+	return listener, nil
+}
+
+// listenHTTP is serveListener on an address.
+func listenHTTP(ctx context.Context, flag, address string, server *http.Server, log *zap.Logger) error {
+	listener, err := listenTCP(ctx, flag, address)
+	if err != nil {
+		return err
+	}
+	return serveListener(ctx, flag, listener, server, log)
+}
+
+// serveListener serves until ctx ends, and returns when the server has stopped.
+func serveListener(ctx context.Context, flag string, listener net.Listener, server *http.Server, log *zap.Logger) error {
 	stopped := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(stopped)
@@ -80,7 +93,7 @@ func listenHTTP(ctx context.Context, flag, address string, server *http.Server, 
 		}
 	})
 	log.Info("serving "+flag, zap.Stringer("http", listener.Addr()))
-	err = server.Serve(newByAddress(listener, maxOfAddress))
+	err := server.Serve(newByAddress(listener, maxOfAddress))
 	if !stop() {
 		<-stopped
 	}

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
@@ -150,20 +149,42 @@ func served(t *testing.T, field string, serve func(ctx context.Context, log *zap
 // Liveness does not depend on the checks: a restart mends no database.
 func TestHealthAndMetricsAreServed(t *testing.T) {
 	t.Parallel()
-	metrics := prometheus.NewRegistry()
-	metrics.MustRegister(newBuildInfo())
-	address := served(t, "http", func(ctx context.Context, log *zap.Logger) error {
-		return serveHTTP(ctx, "127.0.0.1:0", []check{{name: "postgres", run: fails(errors.New("away"))}}, metrics, log)
-	})
+	waiting := newStartWait(time.Minute, zap.NewNop())
+	core, logs := observer.New(zap.InfoLevel)
+	ctx, cancel := context.WithCancel(t.Context())
+	m, err := startMonitoring(t.Context(), "127.0.0.1:0", waiting, zap.New(core))
+	require.NoError(t, err)
+	defer m.close()
+	defer func() {
+		cancel()
+		require.NoError(t, m.run(ctx), "it ends with its context, without an error")
+	}()
+	require.Eventually(t, func() bool { return logs.Len() > 0 }, 10*time.Second, time.Millisecond)
+	address := logs.All()[0].ContextMap()["http"].(string)
+	for waitsFor, want := range map[string]string{"": "[-]start: starting\n", "postgres": "[-]start: waiting for postgres\n"} {
+		waiting.waits(waitsFor)
+		m.health.replace(m.health.checks)
+		code, text := get(t, address, "/readyz")
+		require.Equal(t, 503, code)
+		require.Equal(t, want+"readyz check failed\n", text)
+	}
+	m.health.replace([]check{{name: "postgres", run: fails(errors.New("away"))}})
 	for path, want := range map[string]int{"/livez": 200, "/readyz": 503, "/healthz": 503, "/metrics": 200, "/": 404} {
 		code, text := get(t, address, path)
 		require.Equal(t, want, code, path)
 		if path == "/metrics" {
 			require.Contains(t, text, "dbcontroller_build_info{")
+			require.Contains(t, text, "dbcontroller_started 0\n")
 		}
 	}
-	require.NoError(t, serveHTTP(context.Background(), "", nil, metrics, zap.NewNop()), "no address, no server")
-	require.ErrorContains(t, serveHTTP(t.Context(), address, nil, metrics, zap.NewNop()), "--http: ")
+	m.started.Store(true)
+	_, text := get(t, address, "/metrics")
+	require.Contains(t, text, "dbcontroller_started 1\n")
+	none, err := startMonitoring(t.Context(), "", waiting, zap.NewNop())
+	require.NoError(t, err)
+	require.NoError(t, none.run(t.Context()), "no address, no server")
+	_, err = startMonitoring(t.Context(), address, waiting, zap.NewNop())
+	require.ErrorContains(t, err, "--http: ")
 }
 
 // Profiles show memory and the command line the connection string: neither leaves the machine.
@@ -240,7 +261,9 @@ func waited(t *testing.T, timeout time.Duration, checks []check) (took time.Dura
 		core, logs := observer.New(zap.InfoLevel)
 		w := newStartWait(timeout, zap.New(core))
 		began := time.Now()
-		result = w.checks(t.Context(), checks, func() string { return "the registry does not answer" })
+		passed := false
+		result = w.checks(t.Context(), checks, func() string { return "the registry does not answer" }, func() { passed = true })
+		require.Equal(t, result == nil, passed)
 		took, lines = time.Since(began), logs.Len()
 	})
 	return took, lines, result
@@ -302,7 +325,7 @@ func TestAnInterruptedStartIsNoFailure(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		w := newStartWait(time.Minute, zap.NewNop())
-		require.NoError(t, w.checks(ctx, []check{{name: "postgres", run: fails(errors.New("away"))}}, func() string { return "" }))
+		require.NoError(t, w.checks(ctx, []check{{name: "postgres", run: fails(errors.New("away"))}}, func() string { return "" }, func() { t.Error("it has not passed") }))
 		require.ErrorIs(t, w.pause(ctx, time.Hour, "r"), errInterrupted)
 	})
 }

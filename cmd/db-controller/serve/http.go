@@ -8,9 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"go.uber.org/zap"
-
 	"github.com/db-controller/db-controller/migrations"
 )
 
@@ -38,24 +35,6 @@ func (c check) in(change func(context.Context) context.Context) check {
 	return c
 }
 
-// serveHTTP serves health and metrics. Readiness does not depend on other deployments: a region that is down must not take this
-// one out of service.
-func serveHTTP(ctx context.Context, address string, checks []check, metrics *prometheus.Registry, log *zap.Logger) error {
-	if address == "" {
-		return nil
-	}
-	mux := http.NewServeMux()
-	all := &checkup{checks: checks}
-	mux.HandleFunc("GET /livez", healthHandler("livez", &checkup{}))
-	mux.HandleFunc("GET /readyz", healthHandler("readyz", all))
-	mux.HandleFunc("GET /healthz", healthHandler("healthz", all))
-	mux.Handle("GET /metrics", metricsHandler(metrics))
-	return listenHTTP(ctx, "http", address, &http.Server{
-		Handler: mux, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second,
-		IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
-	}, log)
-}
-
 const (
 	// checkAge bounds the age of a result of the checks: they read the database at most once in that time, however often anybody asks.
 	checkAge = 100 * time.Millisecond
@@ -65,12 +44,18 @@ const (
 
 // checkup runs checks for all requests, each of which gets a result of at most checkAge.
 type checkup struct {
-	checks []check
-
 	mu     sync.Mutex
+	checks []check   // guarded by mu
 	at     time.Time // guarded by mu; the end of the last run
 	failed bool      // guarded by mu
 	text   string    // guarded by mu; a line for each check
+}
+
+// replace replaces the checks.
+func (c *checkup) replace(checks []check) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.checks, c.at = checks, time.Time{}
 }
 
 // result returns whether a check has failed, and a line for each check.
@@ -92,7 +77,7 @@ func (c *checkup) run() {
 		line := check.passed()
 		if err := check.run(ctx); err != nil {
 			c.failed, line = true, "[-]"+check.name+" failed\n"
-			if check.name == "version" || errors.Is(err, migrations.ErrNotReady) {
+			if check.name == "version" || errors.Is(err, migrations.ErrNotReady) || errors.As(err, &startError{}) {
 				line = "[-]" + check.name + ": " + err.Error() + "\n" // messages of this program; other errors may contain host names
 			}
 		}

@@ -23,6 +23,8 @@ import (
 type metrics struct {
 	store   *shadow.Store
 	process string // the name of this one among those of the deployment
+	// audits reports whether this process audits the deployment, and the pause between two audits; 0 for none.
+	audits func() (here bool, pause time.Duration)
 
 	batches *prometheus.CounterVec
 	items   *prometheus.CounterVec
@@ -39,6 +41,7 @@ type metrics struct {
 	mu        sync.Mutex
 	watches   map[watchKey]*watchState // guarded by mu
 	auditedAt time.Time                // guarded by mu; zero before the first audit
+	ledSince  time.Time                // guarded by mu; zero while this process does not audit
 
 	// last are the last readings of the database. Of Collect, which runs once at a time.
 	last readings
@@ -66,7 +69,7 @@ func newPrometheus() *prometheus.Registry {
 	return r
 }
 
-func newMetrics(registry *prometheus.Registry, store *shadow.Store) *metrics {
+func newMetrics(store *shadow.Store) *metrics {
 	handler := []string{"handler", "deployment"}
 	m := &metrics{
 		store: store, watches: map[watchKey]*watchState{},
@@ -82,9 +85,13 @@ func newMetrics(registry *prometheus.Registry, store *shadow.Store) *metrics {
 	m.differences = prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "dbcontroller_audit_differences", Help: "Differences that the last audit found, by kind."}, []string{"kind"})
 	m.unaudited = prometheus.NewGauge(prometheus.GaugeOpts{Name: "dbcontroller_audit_unreachable_deployments", Help: "Deployments that did not answer the last audit."})
 	m.auditedBodies = prometheus.NewCounter(prometheus.CounterOpts{Name: "dbcontroller_audited_bodies_total", Help: "Bodies from which audits have derived references."})
-	registry.MustRegister(m.differences, m.unaudited, m.auditedBodies)
-	registry.MustRegister(m.batches, m.items, m.errors, m.seconds, m.resets, &cachedCollector{Collector: m})
 	return m
+}
+
+// register is called when all parts exist: a scrape reads them.
+func (m *metrics) register(to *prometheus.Registry) {
+	to.MustRegister(m.differences, m.unaudited, m.auditedBodies)
+	to.MustRegister(m.batches, m.items, m.errors, m.seconds, m.resets, &cachedCollector{Collector: m})
 }
 
 // HandlerRan is constraint.Observer.
@@ -164,6 +171,31 @@ func (m *metrics) forgetAudit(members []peer.Member) {
 	m.mu.Unlock()
 	m.differences.Reset()
 	m.unaudited.Set(0)
+}
+
+// auditDue returns when the next audit begins, or has begun if it has not ended; zero when this process does not audit. An audit that fails
+// changes nothing: the one after it is as overdue.
+func (m *metrics) auditDue() time.Time {
+	if m.audits == nil {
+		return time.Time{}
+	}
+	here, pause := m.audits()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case !here:
+		m.ledSince = time.Time{}
+	case m.ledSince.IsZero():
+		m.ledSince = time.Now()
+	}
+	if !here || pause <= 0 {
+		return time.Time{}
+	}
+	from := m.ledSince
+	if m.auditedAt.After(from) {
+		from = m.auditedAt
+	}
+	return from.Add(pause)
 }
 
 // audited records the result of an audit.

@@ -29,6 +29,7 @@ var (
 	upDesc          = prometheus.NewDesc("dbcontroller_outstanding_work_up", "Whether the outstanding work could be read.", nil, nil)
 	runningDesc     = prometheus.NewDesc("dbcontroller_deletions_running", "Deletions with resources in DELETING here.", nil, nil)
 	leftDesc        = prometheus.NewDesc("dbcontroller_deletions_resources_left", "Resources of running deletions that are not removed here yet.", nil, nil)
+	auditDueDesc    = prometheus.NewDesc("dbcontroller_audit_due_timestamp_seconds", "When the next audit begins, or has begun if it has not ended; no series in a process that does not audit.", nil, nil)
 	auditedAtDesc   = prometheus.NewDesc("dbcontroller_audit_timestamp_seconds", "Time of the end of the last audit; no series before the first.", nil, nil)
 )
 
@@ -77,7 +78,7 @@ func (r *readings) read(ctx context.Context, store *shadow.Store) bool {
 // Describe is prometheus.Collector.
 func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		outstandingDesc, oldestDesc, lagDesc, primedDesc, objectsDesc, primingDesc, upDesc, epochDesc, unconfirmedDesc, danglingDesc, shardsDesc, delegationsDesc, attachedDesc, delegatedDesc, auditedAtDesc, runningDesc, leftDesc, pausedDesc,
+		outstandingDesc, oldestDesc, lagDesc, primedDesc, objectsDesc, primingDesc, upDesc, epochDesc, unconfirmedDesc, danglingDesc, shardsDesc, delegationsDesc, attachedDesc, delegatedDesc, auditedAtDesc, auditDueDesc, runningDesc, leftDesc, pausedDesc,
 	} {
 		ch <- d
 	}
@@ -138,6 +139,9 @@ func (r *readings) collect(ch chan<- prometheus.Metric) {
 
 // collectTimes collects the metrics that need no database.
 func (m *metrics) collectTimes(ch chan<- prometheus.Metric) {
+	if due := m.auditDue(); !due.IsZero() {
+		ch <- prometheus.MustNewConstMetric(auditDueDesc, prometheus.GaugeValue, float64(due.Unix()))
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !m.auditedAt.IsZero() {

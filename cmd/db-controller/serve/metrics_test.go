@@ -38,7 +38,7 @@ func watched(t *testing.T, m *metrics) (names []string) {
 // its lag would grow for ever, and it would stay primed. While the database is away watches end with the lease of the process:
 // their series stay, and the lag grows.
 func TestAWatchThatHasEndedHasNoMetricsOnceTheDatabaseIsRead(t *testing.T) {
-	m := newMetrics(prometheus.NewRegistry(), nil)
+	m := newMetrics(nil)
 	here, there := schema.DeploymentID{Service: "a.example.com", Region: "us-west2"}, schema.DeploymentID{Service: "a.example.com", Region: "eastus2"}
 	for _, d := range []schema.DeploymentID{here, there} {
 		m.WatchPrimed("deletions", d, constraint.Primed{Began: true})
@@ -61,7 +61,7 @@ func TestAWatchThatHasEndedHasNoMetricsOnceTheDatabaseIsRead(t *testing.T) {
 // A watch that has never been answered has a lag from its start: an alert sees that it is missing.
 func TestAWatchHasALagFromItsStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := newMetrics(prometheus.NewRegistry(), nil)
+		m := newMetrics(nil)
 		m.WatchPrimed("deletions", schema.DeploymentID{Service: "a.example.com", Region: "eastus2"}, constraint.Primed{Began: true})
 		time.Sleep(time.Minute)
 		m.WatchPrimed("deletions", schema.DeploymentID{Service: "a.example.com", Region: "eastus2"}, constraint.Primed{}) // the stream could not be opened
@@ -80,7 +80,7 @@ func TestAWatchHasALagFromItsStart(t *testing.T) {
 
 // A database that is away makes no series vanish: alerts on them would end.
 func TestMetricsOfADatabaseThatIsAwayKeepTheirSeries(t *testing.T) {
-	m := newMetrics(prometheus.NewRegistry(), nil)
+	m := newMetrics(nil)
 	m.last = readings{
 		outstanding: []shadow.Outstanding{{Group: "confirm", Deployment: "b", Count: 3, Oldest: 10}}, at: time.Now().Add(-time.Minute),
 		epoch: &shadow.EpochStatus{Ordinal: 2}, members: []peer.Member{{Name: "p"}},
@@ -161,7 +161,7 @@ func only(collectors ...prometheus.Collector) prometheus.Gatherer {
 }
 
 func TestRunsOfHandlersAreCounted(t *testing.T) {
-	m := newMetrics(prometheus.NewRegistry(), nil)
+	m := newMetrics(nil)
 	west := schema.DeploymentID{Service: "a.example.com", Region: "west"}
 	m.HandlerRan("confirm", west, 20, time.Second, nil)
 	m.HandlerRan("confirm", west, 5, time.Second, errors.New("refused"))
@@ -177,7 +177,7 @@ func TestRunsOfHandlersAreCounted(t *testing.T) {
 }
 
 func TestTheStatusListsWatchesWithTheirLosses(t *testing.T) {
-	m := newMetrics(prometheus.NewRegistry(), nil)
+	m := newMetrics(nil)
 	here, there := schema.DeploymentID{Service: "a.example.com", Region: "us-west2"}, schema.DeploymentID{Service: "a.example.com", Region: "eastus2"}
 	m.WatchPrimed("shadows-1", here, constraint.Primed{Done: true, Objects: 3, Took: time.Second})
 	for range 2 {
@@ -197,7 +197,7 @@ func TestTheStatusListsWatchesWithTheirLosses(t *testing.T) {
 
 // An audit without a kind of difference removes the series of that kind: an alert on it ends.
 func TestAnAuditReplacesTheOneBefore(t *testing.T) {
-	m := newMetrics(prometheus.NewRegistry(), nil)
+	m := newMetrics(nil)
 	m.audited(shadow.Verified{Bodies: 10, Unreachable: map[schema.DeploymentID]error{{}: errors.New("refused")}}, map[shadow.DifferenceKind]int{"A": 2, "B": 1})
 	m.audited(shadow.Verified{Bodies: 5}, map[shadow.DifferenceKind]int{"B": 3})
 	assert.Equal(t, map[string]float64{
@@ -208,7 +208,7 @@ func TestAnAuditReplacesTheOneBefore(t *testing.T) {
 // The process that leads the deployment audits it. An earlier leader would show the differences of its last audit, and an audit that gets
 // older, for ever.
 func TestAnAuditIsForgottenWhenAnotherProcessLeads(t *testing.T) {
-	m := newMetrics(prometheus.NewRegistry(), nil)
+	m := newMetrics(nil)
 	m.process = "a:1"
 	m.audited(shadow.Verified{Bodies: 10, Unreachable: map[schema.DeploymentID]error{{}: errors.New("refused")}}, map[shadow.DifferenceKind]int{"A": 2})
 	series := func() map[string]float64 { return gathered(t, only(m.differences, m.unaudited)) }
@@ -218,6 +218,37 @@ func TestAnAuditIsForgottenWhenAnotherProcessLeads(t *testing.T) {
 	m.forgetAudit([]peer.Member{{Name: "a:1", Shards: []uint32{1}}, {Name: "b:1", Shards: []uint32{schema.LeadShard}}})
 	assert.Equal(t, map[string]float64{"dbcontroller_audit_unreachable_deployments": 0}, series())
 	assert.Empty(t, watched(t, m), "nor a time")
+}
+
+// An audit that never ends is overdue from the time at which it was to begin, also the first one of a process. One that fails changes nothing. A
+// process that does not audit, because another one leads or audits are off, has no time.
+func TestAnAuditThatDoesNotEndIsOverdue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, began := newMetrics(nil), time.Now()
+		assert.Zero(t, m.auditDue())
+		here, pause := false, time.Hour
+		m.audits = func() (bool, time.Duration) { return here, pause }
+		assert.Zero(t, m.auditDue())
+		time.Sleep(time.Minute)
+		here = true
+		assert.Equal(t, began.Add(61*time.Minute), m.auditDue())
+		time.Sleep(5 * time.Hour)
+		assert.Equal(t, began.Add(61*time.Minute), m.auditDue(), "none has ended")
+		m.audited(shadow.Verified{}, nil)
+		assert.Equal(t, time.Now().Add(time.Hour), m.auditDue())
+		pause = 2 * time.Hour
+		assert.Equal(t, time.Now().Add(2*time.Hour), m.auditDue(), "the pace has changed")
+		pause = 0
+		assert.Zero(t, m.auditDue(), "no audits")
+		pause, here = time.Hour, false
+		assert.Zero(t, m.auditDue())
+		time.Sleep(24 * time.Hour)
+		here = true
+		assert.Equal(t, time.Now().Add(time.Hour), m.auditDue(), "it leads again")
+		ch := make(chan prometheus.Metric, 2)
+		m.collectTimes(ch)
+		assert.Len(t, ch, 2, "the last audit, and the next one")
+	})
 }
 
 // All results of deletes have a series before the first one: an alert on an increase sees it.

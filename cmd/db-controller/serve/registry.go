@@ -83,6 +83,13 @@ func runRegistry(ctx context.Context, cfg registryConfig, changes *reloads[regis
 	}
 	defer stop()
 	log, outage := postgres.LogOutageOnce(log)
+	waiting := newStartWait(cfg.database.startTimeout, log)
+	monitoring, err := startMonitoring(ctx, cfg.server.http, waiting, log)
+	if err != nil {
+		return err
+	}
+	defer monitoring.close()
+	waiting.waits("certificates")
 	credentials, closeCredentials, err := loadCredentials(ctx, cfg.server.certs, identity.Identity{Role: identity.RoleRegistry}, cfg.database.startTimeout)
 	if errors.Is(err, errInterrupted) {
 		return nil
@@ -91,7 +98,7 @@ func runRegistry(ctx context.Context, cfg registryConfig, changes *reloads[regis
 		return err
 	}
 	defer closeCredentials()
-	pool, err := connect(ctx, newStartWait(cfg.database.startTimeout, log), cfg.database, migrations.Registry, "db-controller registry")
+	pool, err := connect(ctx, waiting, cfg.database, migrations.Registry, "db-controller registry")
 	if errors.Is(err, errInterrupted) {
 		return nil
 	}
@@ -99,7 +106,7 @@ func runRegistry(ctx context.Context, cfg registryConfig, changes *reloads[regis
 		return err
 	}
 	defer pool.Close()
-	endpoints, err := newEndpoints(ctx, cfg.server, credentials, newPrometheus(), log)
+	endpoints, err := newEndpoints(ctx, cfg.server, credentials, monitoring, log)
 	if err != nil {
 		return err
 	}
@@ -123,6 +130,7 @@ func runRegistry(ctx context.Context, cfg registryConfig, changes *reloads[regis
 	endpoints.start(ctx, g, server, []check{{name: "postgres", run: pool.Ping}, schemaCheck(pool, migrations.Registry)})
 	g.Go(func() error { return outage.Follow(ctx, takesWrites(pool)) })
 	g.Go(func() error { return environment.RunTidy(ctx) })
+	monitoring.started.Store(true)
 	log.Info("serving", zap.Stringer("grpc", endpoints.listener.Addr()))
 	return g.Wait()
 }

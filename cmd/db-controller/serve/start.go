@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -25,6 +26,7 @@ type startWait struct {
 	quiet   time.Time // no log line before: a start may take its usual time
 	logged  string    // what the last log line was about
 	log     *zap.Logger
+	present atomic.Value // a string: what is waited for now, for /readyz
 }
 
 // usual is the time that a start takes whose database and registry answer.
@@ -38,8 +40,17 @@ func startTimeoutFlag(f *pflag.FlagSet, to *time.Duration, until string) {
 	f.DurationVar(to, "start-timeout", 2*time.Minute, "how long to wait until "+until+"; after it the process exits with the reason")
 }
 
+// waits sets what is waited for; empty while nothing is.
+func (w *startWait) waits(what string) { w.present.Store(what) }
+
+func (w *startWait) waitsFor() string {
+	what, _ := w.present.Load().(string)
+	return what
+}
+
 // pause waits before another attempt. It returns errInterrupted when ctx ends, and an error with the reasons after the timeout.
 func (w *startWait) pause(ctx context.Context, pause time.Duration, reasons ...string) error {
+	w.waits(about(reasons))
 	switch {
 	case time.Since(w.began) > w.timeout:
 		return fmt.Errorf("not ready after %s (--start-timeout): %s", w.timeout, strings.Join(reasons, "; "))
@@ -67,9 +78,10 @@ func about(reasons []string) string {
 
 // database calls use, which works with the database, and repeats it while the database is unavailable.
 func (w *startWait) database(ctx context.Context, dsn string, use func() error) error {
-	for {
+	for w.waits("postgres"); ; {
 		err := reach(ctx, dsn)
 		if err == nil {
+			w.waits("")
 			began := time.Now()
 			err = use()
 			w.began = w.began.Add(time.Since(began)) // the timeout excludes migrations
@@ -97,8 +109,8 @@ func reach(ctx context.Context, dsn string) error {
 	return conn.Close(ctx)
 }
 
-// checks waits until all checks pass for the first time. problem returns a further reason, or nothing.
-func (w *startWait) checks(ctx context.Context, checks []check, problem func() string) error {
+// checks waits until all checks pass for the first time, and calls passed then. problem returns a further reason, or nothing.
+func (w *startWait) checks(ctx context.Context, checks []check, problem func() string, passed func()) error {
 	w.quiet = time.Now().Add(usual)
 	for {
 		var reasons []string
@@ -107,7 +119,11 @@ func (w *startWait) checks(ctx context.Context, checks []check, problem func() s
 				reasons = append(reasons, c.name+": "+err.Error())
 			}
 		}
-		if len(reasons) == 0 || ctx.Err() != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		if len(reasons) == 0 {
+			passed()
 			return nil
 		}
 		if p := problem(); p != "" {
