@@ -150,11 +150,20 @@ func notes(s *adminv1.StatusResponse) []string {
 	return lines
 }
 
-// generationsOfEpoch: a new epoch of the database skips multiples of it, so that no generation is used twice; the rest counts the switches.
+// generationsOfEpoch: a new epoch of the database skips multiples of it, so that no generation is used twice; the rest counts the versions, of
+// which the first one was no switch.
 const generationsOfEpoch = 1_000_000
 
+func versionLine(s *adminv1.StatusResponse) string {
+	line := s.GetDeployment() + " runs " + s.GetVersion()
+	if switches := s.GetGeneration()%generationsOfEpoch - 1; switches > 0 {
+		line += ", switched " + cli.Plural(switches, "time")
+	}
+	return line
+}
+
 func printStatus(out cli.Printer, s *adminv1.StatusResponse) {
-	out.Line("%s runs %s, switched %s", s.GetDeployment(), s.GetVersion(), cli.Plural(s.GetGeneration()%generationsOfEpoch, "time"))
+	out.Line("%s", versionLine(s))
 	for _, p := range s.GetProcesses() {
 		out.Line("%s", processLine(p))
 	}

@@ -34,7 +34,7 @@ func TestStatusSaysWhatAnOperatorHasToKnow(t *testing.T) {
 	}{
 		"nothing": {
 			&adminv1.StatusResponse{Deployment: self, Version: "v3", Generation: 1_000_002},
-			[]string{self + " runs v3, switched 2 times", "Nothing is outstanding."},
+			[]string{self + " runs v3, switched 1 time", "Nothing is outstanding."},
 			[]string{"NOTHING IS DELETED", "follows"},
 		},
 		"paused here": {
