@@ -233,7 +233,9 @@ func TestDeletionsArePausedWithAReason(t *testing.T) {
 		{nil, []string{"resume", here, "--reason", "r"}, "nothing has changed: nothing was paused"},
 	} {
 		o.status = c.status
-		require.Contains(t, command(t, slices.Concat(at, c.args)...).out, c.says)
+		out := command(t, slices.Concat(at, c.args)...).out
+		require.Contains(t, out, here+": "+c.says)
+		require.NotContains(t, out, "again", "it was not paused")
 	}
 	for _, name := range []string{"pause", "retry"} { // a misspelt deployment
 		got := command(t, slices.Concat(at, []string{name, here, "--of", "iam.example.com/eastus", "--reason", "r"})...)

@@ -56,7 +56,7 @@ func (f *forceRelease) run(ctx context.Context, out cli.Printer, c *client.Clien
 	}
 	listed, err := admin.ListReleasable(ctx, &adminv1.ListReleasableRequest{Name: name.Name, PageSize: 1000})
 	if err != nil {
-		return cli.Plain(err)
+		return cli.PlainOf(name, err)
 	}
 	if len(f.keys) == 0 {
 		printReleasable(out, listed.GetReleasable())
@@ -68,6 +68,9 @@ func (f *forceRelease) run(ctx context.Context, out cli.Printer, c *client.Clien
 	}
 	for _, r := range chosen {
 		out.Line("%s: %s", r.GetKey(), r.GetBreaks())
+	}
+	if len(chosen) == 0 && !slices.ContainsFunc(f.keys, func(k string) bool { return strings.Contains(k, "|") }) {
+		return cli.Usage("--key %s is no key: force-release %s without --key lists them", f.keys[0], name)
 	}
 	answer, err := admin.ForceRelease(ctx, &adminv1.ForceReleaseRequest{Keys: f.keys, Reason: f.reason})
 	if err != nil {

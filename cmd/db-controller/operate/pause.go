@@ -121,13 +121,17 @@ func newPauseCommand(name, short string, texts pauseTexts, call func(context.Con
 				return cli.Plain(err)
 			}
 			out := cli.PrinterOf(cmd)
-			texts.print(out, at, p)
 			done := map[string]string{"deployment": at.String(), "of": cmp.Or(p.of, at.String())}
 			if p.handler != "" {
 				done["handler"] = p.handler
 			}
-			if unchanged := note(before.GetPauses(), p.among(before.GetPauses(), at)); unchanged != "" {
-				out.Line("  nothing has changed: %s", unchanged)
+			named := p.among(before.GetPauses(), at)
+			unchanged := note(before.GetPauses(), named)
+			if unchanged == "" || named != nil { // else it would say that something works again which was not paused
+				texts.print(out, at, p)
+			}
+			if unchanged != "" {
+				out.Line("%s: nothing has changed: %s", at, unchanged)
 				done["unchanged"] = unchanged
 			}
 			return out.Document(done)

@@ -38,7 +38,7 @@ func NewRetry() *cobra.Command {
 			}
 			done, err := retry(cmd.Context(), c, at, req)
 			if err != nil {
-				return cli.Plain(err)
+				return cli.PlainOf(schema.FullName{Deployment: at, Name: req.GetName()}, err)
 			}
 			out := cli.PrinterOf(cmd)
 			for _, r := range done {
@@ -93,7 +93,11 @@ func retry(ctx context.Context, c *client.Client, at schema.DeploymentID, req *a
 	if err != nil {
 		return nil, err
 	}
-	done := []retried{{Deployment: at.String(), Of: req.GetOf(), Name: req.GetName()}}
+	own := retried{Deployment: at.String(), Of: req.GetOf()}
+	if req.GetName() != "" {
+		own.Name = schema.FullName{Deployment: at, Name: req.GetName()}.String()
+	}
+	done := []retried{own}
 	for _, other := range answer.GetWaitsFor() {
 		if other == at.String() {
 			continue
