@@ -20,6 +20,12 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/db-controller/db-controller/schema"
+	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
 )
 
 // browser is a headless Chromium; errors has the reports of its pages: exceptions, refused content, failed requests.
@@ -145,6 +151,89 @@ func TestPagesInABrowser(t *testing.T) {
 				b.look(state.name+"-"+name, page, says)
 			}
 		})
+	}
+}
+
+// A region that cannot be reached is one note, in words that are right from the first second on. Who waits for it alone waits. Every other failure
+// keeps its note: of another deployment, of another reason, and of a deployment that refuses to answer.
+func TestADarkRegionHidesNoOtherFailure(t *testing.T) {
+	f := newFleet(3, 3)
+	f.darken("eastus2")
+	failed := func(at schema.DeploymentID, of, text string) {
+		f.change(at, func(a *answers) {
+			a.status.Failures = append(a.status.Failures, &adminv1.Failure{Handler: "release", Deployment: of, Error: text, Time: timestamppb.New(time.Now().Add(time.Hour))})
+		})
+	}
+	third := schema.DeploymentID{Service: "service-2.example.com", Region: "us-west2"}
+	failed(third, "iam.example.com/us-west2", "the disk is full")
+	failed(west, "devices.example.com/eastus2", "it runs over another database")
+	f.change(schema.DeploymentID{Service: "iam.example.com", Region: "region-2"}, func(a *answers) {
+		a.status.Epoch.Unconfirmed = []string{"service-2.example.com/eastus2", "devices.example.com/eastus2"}
+	})
+	f.change(schema.DeploymentID{Service: "service-2.example.com", Region: "region-2"}, func(a *answers) { a.refuses = status.Error(codes.PermissionDenied, "user/ann may not call Status") })
+	b := open(t, f)
+	b.is("document.querySelectorAll('.cell').length === 9 && document.querySelectorAll('.notes li').length === 5")
+	var notes []string
+	b.do(chromedp.Evaluate("[...document.querySelectorAll('.notes li')].map((e) => e.innerText.replaceAll(/\\s+/g, ' '))", &notes))
+	require.Regexp(t, `^✕ ?eastus2 ?No deployment of this region can be reached: devices.example.com, iam.example.com, service-2.example.com. The region (does not answer|has not answered for at least \d+ s)\.$`, notes[0])
+	require.Regexp(t, `service-2.example.com/region-2 ?It shows no status: PermissionDenied: user/ann may not call Status`, notes[1])
+	require.Regexp(t, `iam.example.com/region-2 ?Nothing is deleted until devices.example.com/eastus2, service-2.example.com/eastus2 confirmed`, notes[2])
+	require.Regexp(t, `iam.example.com/us-west2 ?release for devices.example.com/eastus2: it runs over another database`, notes[3])
+	require.Regexp(t, `service-2.example.com/us-west2 ?release for iam.example.com/us-west2: the disk is full`, notes[4])
+	state := func(of string) (s string) {
+		b.do(chromedp.Evaluate(fmt.Sprintf("document.querySelector('[data-deployment=%q]').dataset.state", of), &s))
+		return s
+	}
+	for of, want := range map[string]string{
+		"devices.example.com/eastus2": "away", "service-2.example.com/region-2": "away", "iam.example.com/region-2": "recovering", "iam.example.com/us-west2": "failing",
+		"service-2.example.com/us-west2": "failing", "devices.example.com/us-west2": "waits", "devices.example.com/region-2": "waits",
+	} {
+		require.Equal(t, want, state(of), of)
+	}
+	b.is("document.querySelector('.notes li').innerText.match(/has not answered for at least [2-9]/)")
+	require.Zero(t, b.number("[...document.querySelectorAll('.cell')].filter((e) => getComputedStyle(e).backgroundColor === 'rgba(0, 0, 0, 0)').length"), "a line behind a cell is not seen through it")
+	b.look("dark-others", "#/", "the disk is full")
+	b.look("dark-waits", "#/deployment/devices.example.com%2Fus-west2", "waits")
+	b.do(chromedp.Evaluate("location.hash = '#/'", nil))
+	b.is("document.querySelector('.notes li b')")
+	for id := range f.at {
+		f.change(id, func(a *answers) { a.dark = false })
+	}
+	b.is("!document.querySelector('.notes li b')") // the region has answered
+	for id := range f.at {
+		f.change(id, func(a *answers) { a.dark = id.Region == "eastus2" })
+	}
+	b.is("document.querySelector('.notes li b')?.nextElementSibling.innerText.match(/has not answered for \\d+ s/)")
+}
+
+// The chart has no sample of a part of the deployments: it would look like growth.
+func TestTheFirstSampleHasAllDeployments(t *testing.T) {
+	f := newFleet(1, 3)
+	for id := range f.at {
+		f.change(id, func(a *answers) {
+			a.status.Outstanding = []*adminv1.StatusResponse_Outstanding{{Group: "confirm", Deployment: west.String(), Count: 2, OldestTime: timestamppb.Now()}}
+		})
+	}
+	slow := make(chan struct{})
+	f.change(west, func(a *answers) { a.slow = slow })
+	b := open(t, f)
+	b.is("document.querySelectorAll('.cell').length === 2")
+	b.do(chromedp.Sleep(2500 * time.Millisecond)) // longer than the pause between two samples
+	require.Zero(t, b.number("Number(document.querySelector('main').innerText.includes('Now: '))"))
+	close(slow)
+	b.is("document.querySelector('main').innerText.includes('Now: confirm 6.')")
+}
+
+// What blocks a resource is a link to its page, where the reason names one; the page that is shown is marked for everybody.
+func TestBlockersAreLinks(t *testing.T) {
+	f := newFleet(3, 3)
+	f.block(west, 1)
+	b := open(t, f)
+	for _, page := range []string{"#/stuck", "#/resource/" + strings.ReplaceAll(root, "/", "%2F")} {
+		b.do(chromedp.Evaluate(fmt.Sprintf("location.hash = %q", page), nil))
+		b.is(fmt.Sprintf("[...document.querySelectorAll('main a')].some((a) => decodeURIComponent(a.hash).startsWith('#/resource/%s') && a.closest('.why, .notes'))", holder))
+		b.is("document.querySelector('nav a[aria-current=page]').hash.startsWith(location.hash.slice(0, 5))")
+		require.EqualValues(t, 1, b.number("document.querySelectorAll('nav a[aria-current]').length"))
 	}
 }
 

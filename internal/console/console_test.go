@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema"
@@ -105,6 +106,60 @@ func TestNobodyIsAskedWhileNobodyLooks(t *testing.T) {
 	asked := f.asked.Load()
 	time.Sleep(100 * time.Millisecond)
 	require.Equal(t, asked, f.asked.Load())
+}
+
+// The console knows since when a deployment has not answered: for certain when it answered before, else since the first look at least. A time
+// without viewers ends what is known. All answers of the first look have arrived when a change says so.
+func TestTheConsoleKnowsSinceWhenADeploymentIsSilent(t *testing.T) {
+	t.Parallel()
+	f := newFleet(1, 2)
+	east := schema.DeploymentID{Service: "iam.example.com", Region: "eastus2"}
+	f.change(east, func(a *answers) { a.dark = true })
+	p := NewPoller(f)
+	p.interval = 5 * time.Millisecond
+	v := p.join()
+	states, whole := map[string]State{}, false
+	until := func(enough func() bool) {
+		require.Eventually(t, func() bool {
+			c := p.take(v)
+			for _, s := range c.Deployments {
+				assert.False(t, whole && states[s.Deployment].Deployment == "", "it arrives after the whole")
+				states[s.Deployment] = s
+			}
+			whole = whole || c.Whole
+			return enough()
+		}, 10*time.Second, time.Millisecond)
+	}
+	until(func() bool { return whole })
+	require.Len(t, states, 2)
+	first := states[east.String()]
+	require.NotNil(t, first.SilentSince)
+	require.False(t, first.Answered, "it may have been silent before")
+	require.Nil(t, states[west.String()].SilentSince)
+
+	f.change(west, func(a *answers) { a.dark = true })
+	until(func() bool { return states[west.String()].SilentSince != nil })
+	require.True(t, states[west.String()].Answered)
+	f.change(east, func(a *answers) { a.dark = false })
+	until(func() bool { return states[east.String()].Status != nil })
+	require.Nil(t, states[east.String()].SilentSince)
+
+	silent := *states[west.String()].SilentSince
+	p.leave(v)
+	v = p.join()
+	defer p.leave(v)
+	whole, states = false, map[string]State{}
+	until(func() bool { return whole && states[west.String()].SilentSince != nil })
+	again := states[west.String()]
+	require.True(t, again.SilentSince.After(silent), "it may have answered while nobody looked")
+	require.False(t, again.Answered)
+	asked := again.Asked
+	require.Eventually(t, func() bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		s := p.states[west.String()]
+		return s.Asked.After(asked) && s.SilentSince.Equal(*again.SilentSince)
+	}, 10*time.Second, time.Millisecond, "the silence goes on")
 }
 
 // A browser that does not read keeps the newest state of each deployment waiting, not every change.

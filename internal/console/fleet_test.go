@@ -39,6 +39,8 @@ type answers struct {
 	id        schema.DeploymentID
 	fleet     *fleet
 	dark      bool
+	refuses   error         // Status; nil: nothing
+	slow      chan struct{} // closed when it answers; nil: at once
 	status    *adminv1.StatusResponse
 	stuck     *adminv1.ListStuckResponse
 	deletions []*adminv1.Deletion
@@ -211,9 +213,15 @@ func (a *answers) lock() func() {
 	return a.fleet.mu.Unlock
 }
 
-func (a *answers) Status(context.Context, *adminv1.StatusRequest, ...grpc.CallOption) (*adminv1.StatusResponse, error) {
+func (a *answers) Status(_ context.Context, _ *adminv1.StatusRequest, _ ...grpc.CallOption) (*adminv1.StatusResponse, error) {
+	unlock := a.lock()
+	slow := a.slow
+	unlock()
+	if slow != nil {
+		<-slow
+	}
 	defer a.lock()()
-	return a.status, nil
+	return a.status, a.refuses
 }
 
 func (a *answers) ListStuck(context.Context, *adminv1.ListStuckRequest, ...grpc.CallOption) (*adminv1.ListStuckResponse, error) {

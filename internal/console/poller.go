@@ -25,6 +25,8 @@ type Poller struct {
 
 	mu      sync.Mutex
 	states  map[string]State     // by deployment
+	whole   bool                 // every deployment of the environment has been asked since began
+	began   time.Time            // when somebody began to look, after nobody did
 	problem string               // why the environment cannot be read; empty when it can
 	viewers map[*viewer]struct{} // who looks
 	stop    context.CancelFunc   // ends the looks; nil while nobody looks
@@ -36,6 +38,7 @@ type viewer struct {
 	pending map[string]State
 	gone    map[string]bool
 	problem *string
+	whole   bool // it has all states of the last look, or gets them with the next change
 }
 
 // Change has the changes since the last one.
@@ -44,9 +47,13 @@ type Change struct {
 	Gone        []string `json:"gone,omitempty"`
 	// Problem is why the environment cannot be read; empty when it can be read again.
 	Problem *string `json:"problem,omitempty"`
+	// Whole: the deployments of this change and those before are all of the environment.
+	Whole bool `json:"whole,omitempty"`
 }
 
-func (c Change) empty() bool { return len(c.Deployments) == 0 && len(c.Gone) == 0 && c.Problem == nil }
+func (c Change) empty() bool {
+	return len(c.Deployments) == 0 && len(c.Gone) == 0 && c.Problem == nil && !c.Whole
+}
 
 // NewPoller returns a poller that asks nothing yet.
 func NewPoller(of Deployments) *Poller {
@@ -76,8 +83,15 @@ func (p *Poller) Watch(ctx context.Context, send func(Change) error) error {
 func (p *Poller) join() *viewer {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.stop == nil { // nobody has looked for a while: what was known is old
+		p.whole, p.began = false, time.Now()
+		for name, s := range p.states {
+			s.SilentSince, s.Answered = nil, false
+			p.states[name] = s
+		}
+	}
 	problem := p.problem
-	v := &viewer{wake: make(chan struct{}, 1), pending: maps.Clone(p.states), gone: map[string]bool{}, problem: &problem}
+	v := &viewer{whole: p.whole, wake: make(chan struct{}, 1), pending: maps.Clone(p.states), gone: map[string]bool{}, problem: &problem}
 	v.wake <- struct{}{}
 	p.viewers[v] = struct{}{}
 	if p.stop == nil {
@@ -100,8 +114,8 @@ func (p *Poller) leave(v *viewer) {
 func (p *Poller) take(v *viewer) Change {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	c := Change{Deployments: slices.SortedFunc(maps.Values(v.pending), byName), Gone: slices.Sorted(maps.Keys(v.gone)), Problem: v.problem}
-	v.pending, v.gone, v.problem = map[string]State{}, map[string]bool{}, nil
+	c := Change{Deployments: slices.SortedFunc(maps.Values(v.pending), byName), Gone: slices.Sorted(maps.Keys(v.gone)), Problem: v.problem, Whole: v.whole}
+	v.pending, v.gone, v.problem, v.whole = map[string]State{}, map[string]bool{}, nil, false
 	return c
 }
 
@@ -142,6 +156,21 @@ func (p *Poller) lookAtAll(ctx context.Context) {
 	}
 	_ = g.Wait() // errors are in the states
 	p.forget(ctx, known)
+	p.wholly(ctx)
+}
+
+// wholly notes that every deployment has been asked.
+func (p *Poller) wholly(ctx context.Context) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.whole || ctx.Err() != nil {
+		return
+	}
+	p.whole = true
+	for v := range p.viewers {
+		v.whole = true
+		v.notify()
+	}
 }
 
 // put stores a state, unless the looks have ended: an error would be that of the end.
@@ -152,6 +181,7 @@ func (p *Poller) put(ctx context.Context, s State) {
 	if ctx.Err() != nil {
 		return
 	}
+	s = s.after(before, known && !before.Asked.Before(p.began))
 	p.states[s.Deployment] = s
 	if known && !s.changed(before) {
 		return

@@ -39,13 +39,30 @@ type State struct {
 	// Status is dbcontroller.admin.v1.StatusResponse as JSON; nothing when it did not answer.
 	Status json.RawMessage `json:"status,omitempty"`
 	Error  string          `json:"error,omitempty"`
+	// SilentSince is when it did not answer first, of the looks without an answer until now; nothing when it answered.
+	SilentSince *time.Time `json:"silentSince,omitempty"`
+	// Answered: it answered before that. Else it may have been silent for longer.
+	Answered bool `json:"answered,omitempty"`
 	// Asked is when it was asked.
 	Asked time.Time `json:"asked"`
 }
 
 // changed reports whether there is anything new but the time.
 func (s State) changed(from State) bool {
-	return s.Error != from.Error || s.Version != from.Version || s.Disabled != from.Disabled || string(s.Status) != string(from.Status)
+	return s.Error != from.Error || s.Version != from.Version || s.Disabled != from.Disabled || string(s.Status) != string(from.Status) ||
+		(s.SilentSince == nil) != (from.SilentSince == nil)
+}
+
+// after returns the state with the time of its silence, which goes on from the look before, if somebody has looked without a break.
+func (s State) after(before State, looked bool) State {
+	if s.Status != nil {
+		return s
+	}
+	s.SilentSince, s.Answered = &s.Asked, looked && before.Status != nil
+	if looked && before.SilentSince != nil {
+		s.SilentSince, s.Answered = before.SilentSince, before.Answered
+	}
+	return s
 }
 
 // look asks one deployment.

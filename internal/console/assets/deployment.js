@@ -2,21 +2,24 @@
 
 import { h, svg } from './dom.js';
 import { ago, broken, clock, count, deploymentPage, plural, seconds, age } from './format.js';
-import { health, late, problems, states } from './health.js';
+import { health, late, problems, states, unreachedOf } from './health.js';
 import { chart } from './chart.js';
 import { bar } from './deletions.js';
 import { table } from './table.js';
 import { deploymentActions, paused } from './actions.js';
 
+/** A new epoch of the database skips multiples of it; the rest counts the versions, of which the first one was no switch. */
+const generationsOfEpoch = 1000000;
+
 export function deploymentPageOf(model, name) {
   const d = model.deployments.get(name);
   if (!d) return [h('h1', {}, name), h('p', {}, 'The environment has no such deployment.')];
-  const state = health(d), s = d.status;
+  const dark = unreachedOf([...model.deployments.values()]), state = health(d, dark), found = problems(d, dark), s = d.status;
   const head = [h('h1', {}, name), h('p', { class: 'state', 'data-state': state }, h('i', {}, states[state].sign), states[state].word, h('small', {}, ` asked ${ago(d.asked)}`)),
-    problems(d).length ? h('ul', { class: 'notes' }, problems(d).map((p) => h('li', { 'data-state': p.state }, h('i', {}, states[p.state].sign), h('span', {}, p.text)))) : null];
+    found.length ? h('ul', { class: 'notes' }, found.map((p) => h('li', { 'data-state': p.state }, h('i', {}, states[p.state].sign), h('span', {}, p.text)))) : null];
   if (!s) return [head, d.imports?.length ? h('p', {}, 'Its version imports ', d.imports.join(', '), '.') : null];
   return [head, h('div', { class: 'cards' },
-    card('Version', facts({ 'runs': s.version, 'environment wants': d.version, 'switches': count(s.generation), 'imports': (d.imports ?? []).join(', ') || 'nothing' }), derivations(s.derivations)),
+    card('Version', facts({ 'runs': s.version, 'environment wants': d.version, 'switches': count(Math.max(0, (Number(s.generation ?? 0) % generationsOfEpoch) - 1)), 'imports': (d.imports ?? []).join(', ') || 'nothing' }), derivations(s.derivations)),
     card('Database', facts({ 'identity': s.database, 'epoch': `${s.epoch?.ordinal ?? '?'} since ${clock(s.epoch?.since)}`, 'to be confirmed by': (s.epoch?.unconfirmed ?? []).join(', ') || 'nobody', 'dangling references': count(s.danglingReferences) })),
     card('Processes and shards', processes(s.processes ?? [], d.ring)),
     card('Outstanding work', table(['Group', 'For', 'Pieces', 'Oldest'], (s.outstanding ?? []).map((o) => [o.group, link(o.deployment), count(o.count), ago(o.oldestTime)])), chart(model.historyOf(name))),

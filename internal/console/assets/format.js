@@ -24,8 +24,16 @@ export function ago(time) { return time ? `${seconds(age(time))} ago` : 'never';
 
 export function clock(time) { return time ? new Date(time).toISOString().replace('T', ' ').replace(/\.\d+Z$/, ' UTC') : ''; }
 
+/** The order of names: region-2 comes before region-10. */
+export const inOrder = new Intl.Collator('en', { numeric: true }).compare;
+
 /** Returns a name that may break after each slash and dot. */
 export function broken(name) { return String(name ?? '').split(/(?<=[/.])(?!\/)/).flatMap((part, i) => (i ? [h('wbr'), part] : [part])); }
+
+/** Returns a text in which each full name of a resource is a link to its page. A pattern, with a star, is none. */
+export function linked(text) {
+  return String(text ?? '').split(/(\/\/[^/\s]+\/[^/\s]+(?:\/[^/\s,;()]+)+)/).map((part, i) => (i % 2 && !part.includes('*') ? h('a', { href: resourcePage(part) }, broken(part)) : broken(part)));
+}
 
 /** Returns the address of the page of a deployment or a resource. */
 export function deploymentPage(name) { return `#/deployment/${encodeURIComponent(name)}`; }

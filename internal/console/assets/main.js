@@ -19,15 +19,21 @@ class Model {
   history = [];
   #histories = new Map();
   #answers = new Map();
+  #whole = false; // the answers of all deployments have arrived: a sum of some of them would look like growth
 
   apply(change) {
     for (const d of change.deployments ?? []) this.deployments.set(d.deployment, d);
     for (const name of change.gone ?? []) this.deployments.delete(name);
     if ('problem' in change) this.problem = change.problem;
     this.loaded = true;
+    if (change.whole && !this.#whole) {
+      this.#whole = true;
+      this.sample();
+    }
   }
 
   sample() {
+    if (!this.#whole) return;
     const time = Date.now(), groups = {};
     for (const d of this.deployments.values()) {
       const own = {};
@@ -89,7 +95,8 @@ function show() {
   if (asking) return;
   const at = route(), main = { '': 'map', deployment: 'map' }[at.name] ?? at.name;
   render(page, model.problem && h('p', { class: 'problem', role: 'alert' }, `The environment cannot be read: ${model.problem}`), content(at));
-  for (const a of document.querySelectorAll('nav a')) a.toggleAttribute('aria-current', a.dataset.page === main);
+  for (const a of document.querySelectorAll('nav a')) if (a.dataset.page === main) a.setAttribute('aria-current', 'page');
+  else a.removeAttribute('aria-current');
   document.title = `${page.querySelector('h1')?.textContent ?? ''} – db-controller`;
   drawLines(model, chosen);
 }

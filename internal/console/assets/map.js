@@ -1,8 +1,8 @@
 // The map: a row for each service, a column for each region, and the watches of deletions between deployments as lines.
 
 import { h, svg } from './dom.js';
-import { broken, count, deploymentPage, plural } from './format.js';
-import { health, late, outstanding, problems, states } from './health.js';
+import { broken, count, deploymentPage, inOrder, plural } from './format.js';
+import { health, late, outstanding, problems, severity, silence, states, unreached, unreachedOf } from './health.js';
 import { chart } from './chart.js';
 import { running, deletionTable } from './deletions.js';
 
@@ -12,21 +12,16 @@ const crowded = 25;
 /** The problems that the map lists; each deployment's page has all of its own. */
 const noted = 20;
 
-/** region-2 comes before region-10. */
-const inOrder = new Intl.Collator('en', { numeric: true }).compare;
-
-/** The most urgent states come first. */
-const severity = Object.keys(states);
-
 export function mapPage(model) {
   const all = [...model.deployments.values()];
   if (!all.length) return [h('h1', {}, 'Deployments'), h('p', { class: 'quiet' }, model.loaded ? 'The environment has no deployments. Describe some, then `db-controller apply`.' : 'Asking the deployments …')];
+  const dark = unreachedOf(all);
   return [
     h('h1', {}, 'Deployments'),
-    summary(all),
-    grid(all),
+    summary(all, dark),
+    grid(all, dark),
     legend(),
-    attention(all),
+    attention(all, dark),
     h('h2', {}, 'Running deletions'),
     deletionTable(running(all).slice(0, 10)),
     h('h2', {}, 'Outstanding work in the last minutes'),
@@ -34,33 +29,34 @@ export function mapPage(model) {
   ];
 }
 
-function summary(all) {
-  const by = (state) => all.filter((d) => health(d) === state).length;
+function summary(all, dark) {
+  const by = (state) => all.filter((d) => health(d, dark) === state).length;
   const tile = (value, label, state) => h('li', { class: 'tile', 'data-state': Number(value) ? state : null }, h('b', {}, count(value)), h('span', {}, label));
   return h('ul', { class: 'tiles' },
     tile(all.length, all.length === 1 ? 'deployment' : 'deployments'),
     tile(by('away'), 'without an answer', 'away'),
     tile(by('recovering'), 'recovering', 'recovering'),
     tile(by('failing'), 'failing', 'failing'),
+    tile(by('waits'), 'waiting for others', 'waits'),
     tile(running(all).length, 'running deletions', 'working'),
     tile(all.reduce((sum, d) => sum + outstanding(d), 0), 'pieces of work', 'working'),
   );
 }
 
-function grid(all) {
+function grid(all, dark) {
   const services = [...new Set(all.map((d) => d.service))].sort(inOrder), regions = [...new Set(all.map((d) => d.region))].sort(inOrder);
   const at = new Map(all.map((d) => [d.deployment, d]));
   const small = all.length >= crowded;
   return h('div', { class: 'map', id: 'map', 'data-crowded': small || null, tabindex: '0', role: 'group', 'aria-label': 'Map of services and regions' },
     h('div', { class: 'plane' }, h('table', { class: small ? 'grid small' : 'grid' },
       h('thead', {}, h('tr', {}, h('td', {}), regions.map((r) => h('th', { scope: 'col' }, h('span', {}, r))))),
-      h('tbody', {}, services.map((s) => h('tr', {}, h('th', { scope: 'row' }, broken(s)), regions.map((r) => h('td', {}, cell(at.get(`${s}/${r}`), small))))))),
+      h('tbody', {}, services.map((s) => h('tr', {}, h('th', { scope: 'row' }, broken(s)), regions.map((r) => h('td', {}, cell(at.get(`${s}/${r}`), small, dark))))))),
     svg('svg', { class: 'lines', 'data-keep': true, 'aria-hidden': 'true' })));
 }
 
-function cell(d, small) {
+function cell(d, small, dark) {
   if (!d) return null;
-  const state = health(d), busy = outstanding(d);
+  const state = health(d, dark), busy = outstanding(d);
   const about = `${d.deployment}: ${states[state].word}${busy ? `, ${plural(busy, 'piece')} of work` : ''}`;
   return h('a', { class: 'cell', href: deploymentPage(d.deployment), 'data-state': state, 'data-deployment': d.deployment, title: about, 'aria-label': about },
     h('i', {}, states[state].sign),
@@ -74,11 +70,27 @@ function legend() {
     h('li', {}, h('span', { class: 'stroke late' }), 'a watch is late'));
 }
 
-function attention(all) {
-  const found = all.flatMap((d) => problems(d).filter((p) => p.state !== 'working' && p.state !== 'off').map((p) => ({ d, ...p }))).sort((a, b) => severity.indexOf(a.state) - severity.indexOf(b.state) || inOrder(a.d.deployment, b.d.deployment));
+function attention(all, dark) {
+  const regions = darkRegions(all);
+  const silent = regions.map((r) => ({ state: 'away', key: r.region, of: h('b', {}, r.region), text: `No deployment of this region can be reached: ${r.names.join(', ')}. The region ${silence(r.since, r.answered)}.` }));
+  const single = all.flatMap((d) => problems(d, dark).filter((p) => !quiet(d, p, regions)).map((p) => ({ ...p, key: d.deployment, of: h('a', { href: deploymentPage(d.deployment) }, d.deployment) })));
+  const found = [...silent, ...single].sort((a, b) => severity.indexOf(a.state) - severity.indexOf(b.state) || inOrder(a.key, b.key));
   return [h('h2', {}, 'Needs attention'), found.length
-    ? h('ul', { class: 'notes' }, found.slice(0, noted).map((p) => h('li', { 'data-state': p.state }, h('i', {}, states[p.state].sign), h('a', { href: deploymentPage(p.d.deployment) }, p.d.deployment), h('span', {}, p.text))), found.length > noted && h('li', {}, `and ${count(found.length - noted)} more`))
+    ? h('ul', { class: 'notes' }, found.slice(0, noted).map((p) => h('li', { 'data-state': p.state }, h('i', {}, states[p.state].sign), p.of, h('span', {}, p.text))), found.length > noted && h('li', {}, `and ${count(found.length - noted)} more`))
     : h('p', { class: 'quiet' }, 'Nothing.')];
+}
+
+// What the map does not note: work, what is off, waiting for a deployment that has a note of its own, and deployments in the note of their region.
+function quiet(d, p, regions) {
+  return ['working', 'off', 'waits'].includes(p.state) || (unreached(d) && regions.some((r) => r.region === d.region));
+}
+
+/** The regions with two deployments or more of which none can be reached, and since when. */
+function darkRegions(all) {
+  return Object.entries(Object.groupBy(all.filter((d) => !d.disabled), (d) => d.region)).filter(([, of]) => of.length > 1 && of.every(unreached)).map(([region, of]) => {
+    const last = of.reduce((a, b) => (a.silentSince > b.silentSince ? a : b)); // the last of them to fall silent
+    return { region, names: of.map((d) => d.service).sort(inOrder), since: last.silentSince, answered: last.answered };
+  });
 }
 
 /** Draws the watches: all of them on a small map, those of one deployment on a large one. */

@@ -1,7 +1,7 @@
 // One resource: its state and what it waits for, its body with the references, who refers to it, its deletion, and the record of removals.
 
 import { h } from './dom.js';
-import { ago, broken, clock, deploymentPage, plural, resourcePage } from './format.js';
+import { ago, broken, clock, deploymentPage, linked as linkedText, plural, resourcePage } from './format.js';
 import { table } from './table.js';
 import { tree } from './deletions.js';
 import { resourceActions } from './actions.js';
@@ -30,7 +30,7 @@ function linked(name) { return fullName.test(name ?? '') ? h('a', { href: resour
 
 function state(r, x) {
   return [h('dl', {}, Object.entries({ kind: x?.kind ?? r?.kind, state: x ? `${x.state}${x.pending ? ', with outstanding work' : ''}` : r?.state, uid: x?.uid ?? r?.uid, changed: clock(x?.updateTime ?? r?.updateTime), protected: r?.blockDeletion ? 'its deletion is blocked' : '' }).filter(([, v]) => v).map(([k, v]) => [h('dt', {}, k), h('dd', {}, v)])),
-    x?.reasons?.length ? h('ul', { class: 'notes' }, x.reasons.map((w) => h('li', {}, h('b', {}, w.type), h('span', {}, ' ', w.message, w.since ? ` (${ago(w.since)})` : '', w.lastError ? ` – last error: ${w.lastError}` : '')))) : h('p', { class: 'quiet' }, 'It waits for nothing.')];
+    x?.reasons?.length ? h('ul', { class: 'notes' }, x.reasons.map((w) => h('li', {}, h('b', {}, w.type), h('span', {}, ' ', linkedText(w.message), w.since ? ` (${ago(w.since)})` : '', w.lastError ? ` – last error: ${w.lastError}` : '')))) : h('p', { class: 'quiet' }, 'It waits for nothing.')];
 }
 
 function deletion(model, own) {

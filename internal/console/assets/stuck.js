@@ -1,7 +1,7 @@
 // What has waited for long, in all deployments: why, and for whom.
 
 import { h } from './dom.js';
-import { age, ago, broken, count, deploymentPage, plural, resourcePage, seconds } from './format.js';
+import { age, ago, broken, count, deploymentPage, inOrder, linked, plural, resourcePage, seconds } from './format.js';
 import { paused } from './actions.js';
 import { table } from './table.js';
 
@@ -13,7 +13,7 @@ export function stuckPage(model, longer = '1m') {
   const answer = model.ask(`api/stuck?longer=${encodeURIComponent(longer)}`);
   const head = [h('h1', {}, 'Stuck'), h('p', { class: 'choice' }, 'Waits for more than ', choices.map((c) => [h('a', { href: `#/stuck/${c}`, 'aria-current': c === longer ? 'true' : null }, c), ' ']))];
   if (!answer.value) return [head, h('p', { class: 'quiet' }, answer.error ?? 'Asking the deployments …')];
-  const silent = answer.value.filter((a) => a.error), found = answer.value.filter((a) => a.answer?.resources?.length || a.answer?.work?.length || a.answer?.pauses?.length);
+  const silent = answer.value.filter((a) => a.error).sort((a, b) => inOrder(a.deployment, b.deployment)), found = answer.value.filter((a) => a.answer?.resources?.length || a.answer?.work?.length || a.answer?.pauses?.length);
   return [head, answer.error && h('p', {}, answer.error),
     silent.length ? h('ul', { class: 'notes' }, silent.map((a) => h('li', { 'data-state': 'away' }, h('i', {}, '✕'), h('a', { href: deploymentPage(a.deployment) }, a.deployment), h('span', {}, a.error)))) : null,
     found.length ? null : h('p', { class: 'lead' }, silent.length ? 'Nothing waits for long in the deployments that answered.' : 'Nothing waits for long.'),
@@ -54,7 +54,7 @@ function group(g) {
     rest.length ? h('details', {}, h('summary', {}, `${count(g.list.length - shown)} more`), h('div', { class: 'rest', tabindex: '0', role: 'region', 'aria-label': 'more resources' }, rows(rest)), beyond > 0 ? h('p', { class: 'quiet' }, `and ${count(beyond)} that `, h('code', {}, 'db-controller stuck'), ' lists') : null) : null);
 }
 
-function reasons(list) { return list.length > 1 ? h('ul', {}, list.map((r) => h('li', {}, broken(r)))) : broken(list[0]); }
+function reasons(list) { return list.length > 1 ? h('ul', {}, list.map((r) => h('li', {}, linked(r)))) : linked(list[0]); }
 
 function pauses(deployment, list) {
   if (!list.length) return null;
