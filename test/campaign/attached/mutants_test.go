@@ -25,6 +25,7 @@ type mutant struct {
 
 var mutants = []mutant{
 	{"a-key-used-again-is-the-old-one", "schema/shadow/internal/target/rows.go", "case goes[k]:", "case goes[k] && absent[k]:", "TestAttachedTablesTakeAnySQL"},
+	{"stored-beside-its-deletion", "schema/shadow/internal/capture/store.go", "	case c.before.Going:", "	case c.before.Going && len(c.body) == 0:", "TestAKeyIsUsedAgainWhileItsDeletionWaits"},
 	{"deletion-beside-a-note", "schema/shadow/internal/rows/rows.go", "if err == nil && len(changed) > 0 {", "if err == nil && len(changed) > len(keys) {", "TestADeletionLooksAtTheRowAsItIs"},
 	{"first-reference-alone", "internal/attach/triggers.go", "	for i, c := range referring(d) {", "	for i, c := range referring(d)[:1] {", ""},
 	{"rights-lack-in-silence", "internal/attach/strict.go", "ELSIF NOT own.known THEN", "ELSIF false THEN", ""},
