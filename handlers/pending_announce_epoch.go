@@ -13,7 +13,8 @@ import (
 
 // AnnounceEpochStore has the epoch of this deployment's database.
 type AnnounceEpochStore interface {
-	PresentEpoch() uuid.UUID
+	// EpochToAnnounce fails until the recovery of the present epoch has begun.
+	EpochToAnnounce(ctx context.Context) (uuid.UUID, error)
 	// OutdoEpoch begins an epoch that is later than one that another deployment knows.
 	OutdoEpoch(ctx context.Context, by schema.DeploymentID, known uuid.UUID) error
 	// MarkAnnounced replaces the work by the comparison that follows. It fails when the epoch is not the present one any more.
@@ -40,7 +41,10 @@ func (h *AnnounceEpoch) Handle(ctx context.Context, to schema.DeploymentID, seqs
 // announce fails when the other deployment knows a later epoch: the database is an older copy, or a clock went back. A later one begins
 // then, and is announced by its own work.
 func (h *AnnounceEpoch) announce(ctx context.Context, to schema.DeploymentID) error {
-	epoch := h.Store.PresentEpoch()
+	epoch, err := h.Store.EpochToAnnounce(ctx)
+	if err != nil {
+		return fmt.Errorf("announce the epoch to %s: %w", to, err)
+	}
 	known, err := h.Peers.AnnounceEpoch(ctx, to, epoch)
 	if err != nil {
 		return fmt.Errorf("announce the epoch to %s: %w", to, err)

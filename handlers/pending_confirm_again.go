@@ -13,10 +13,9 @@ import (
 
 // ConfirmAgainStore compares the references to another deployment after a failover, here or there.
 type ConfirmAgainStore interface {
-	PresentEpoch() uuid.UUID
-	// ConfirmAgain compares and repairs. It returns the epoch of the other deployment that started the comparison, zero
-	// when it was a failover here, and fails with peer.ErrPassGone when the work is done or replaced.
-	ConfirmAgain(ctx context.Context, at schema.DeploymentID, seq int64) (told uuid.UUID, err error)
+	// ConfirmAgain compares and repairs. It returns the epochs in which it compared, and fails with peer.ErrPassGone when the work is
+	// done or replaced.
+	ConfirmAgain(ctx context.Context, at schema.DeploymentID, seq int64) (peer.ComparedEpochs, error)
 	// Recovered removes the work.
 	Recovered(ctx context.Context, seq int64) error
 }
@@ -40,12 +39,11 @@ func (h *ConfirmAgain) Handle(ctx context.Context, at schema.DeploymentID, seqs 
 }
 
 func (h *ConfirmAgain) confirm(ctx context.Context, at schema.DeploymentID, seq int64) error {
-	selfEpoch := h.Store.PresentEpoch() // before the comparison, which does not cover losses of a failover in between
-	told, err := h.Store.ConfirmAgain(ctx, at, seq)
+	compared, err := h.Store.ConfirmAgain(ctx, at, seq)
 	if err != nil {
 		return err
 	}
-	if err := h.Peers.ConfirmEpoch(ctx, at, told, selfEpoch); err != nil {
+	if err := h.Peers.ConfirmEpoch(ctx, at, compared.There, compared.Own); err != nil {
 		return fmt.Errorf("confirm references at %s: %w", at, err)
 	}
 	return h.Store.Recovered(ctx, seq)

@@ -18,14 +18,15 @@ type recovery struct {
 	steps
 	announce  func() (known uuid.UUID, err error)
 	announced func() error
-	compare   func(seq int64) (told uuid.UUID, err error)
+	unready   error // the recovery has not begun
+	compare   func(seq int64) error
 	verify    func(seq int64) error
 	confirm   func(told, self uuid.UUID) error
 }
 
-func (r *recovery) PresentEpoch() uuid.UUID {
+func (r *recovery) EpochToAnnounce(context.Context) (uuid.UUID, error) {
 	r.add("epoch")
-	return epoch
+	return epoch, r.unready
 }
 
 func (r *recovery) OutdoEpoch(_ context.Context, _ schema.DeploymentID, known uuid.UUID) error {
@@ -49,12 +50,12 @@ func (r *recovery) AnnounceEpoch(_ context.Context, _ schema.DeploymentID, told 
 	return told, nil
 }
 
-func (r *recovery) ConfirmAgain(_ context.Context, _ schema.DeploymentID, seq int64) (uuid.UUID, error) {
+func (r *recovery) ConfirmAgain(_ context.Context, _ schema.DeploymentID, seq int64) (compared peer.ComparedEpochs, err error) {
 	r.add("compare", seq)
 	if r.compare != nil {
-		return r.compare(seq)
+		err = r.compare(seq)
 	}
-	return laterEpoch, nil
+	return peer.ComparedEpochs{Own: epoch, There: laterEpoch}, err
 }
 
 func (r *recovery) ConfirmEpoch(_ context.Context, _ schema.DeploymentID, told, self uuid.UUID) error {
@@ -116,8 +117,15 @@ func TestAnEpochBeforeTheOneThatIsKnownThereIsOutdone(t *testing.T) {
 	require.Equal(t, steps{"epoch", "announce true", "outdo true"}, r.steps, "it is not announced: the later one is")
 }
 
-// The epoch of this database is read before the comparison: after a failover in between, the comparison is not confirmed for the
-// new epoch.
+// The recovery of an epoch makes the work to announce it: work of before announces nothing.
+func TestAnEpochIsNotAnnouncedBeforeItsRecovery(t *testing.T) {
+	t.Parallel()
+	r := &recovery{unready: &peer.UnavailableError{Err: peer.ErrRecovering}}
+	require.ErrorIs(t, r.do(t, &handlers.AnnounceEpoch{Store: r, Peers: r}, 1), peer.ErrRecovering)
+	require.Equal(t, steps{"epoch"}, r.steps)
+}
+
+// The comparison is confirmed for the epochs in which it began: not for that of a failover in between.
 func TestReferencesAreComparedBeforeTheyAreConfirmed_I1(t *testing.T) {
 	t.Parallel()
 	r := &recovery{confirm: func(told, self uuid.UUID) error {
@@ -126,14 +134,14 @@ func TestReferencesAreComparedBeforeTheyAreConfirmed_I1(t *testing.T) {
 		return nil
 	}}
 	require.NoError(t, r.do(t, &handlers.ConfirmAgain{Store: r, Peers: r}, 1))
-	require.Equal(t, steps{"epoch", "compare 1", "confirm", "recovered 1"}, r.steps)
+	require.Equal(t, steps{"compare 1", "confirm", "recovered 1"}, r.steps)
 }
 
 func TestAComparisonThatFailsConfirmsNothing_I1(t *testing.T) {
 	t.Parallel()
-	r := &recovery{compare: func(int64) (uuid.UUID, error) { return uuid.Nil, errUnreachable }}
+	r := &recovery{compare: func(int64) error { return errUnreachable }}
 	require.ErrorIs(t, r.do(t, &handlers.ConfirmAgain{Store: r, Peers: r}, 1), errUnreachable)
-	require.Equal(t, steps{"epoch", "compare 1"}, r.steps)
+	require.Equal(t, steps{"compare 1"}, r.steps)
 }
 
 func TestAComparisonThatIsNotConfirmedKeepsItsWork(t *testing.T) {
@@ -149,16 +157,16 @@ func TestAPassThatIsGoneIsDone_I20(t *testing.T) {
 	t.Parallel()
 	gone := fmt.Errorf("compare: %w", peer.ErrPassGone)
 	r := &recovery{
-		compare: func(seq int64) (uuid.UUID, error) {
+		compare: func(seq int64) error {
 			if seq == 1 {
-				return uuid.Nil, gone
+				return gone
 			}
-			return laterEpoch, nil
+			return nil
 		},
 		verify: func(int64) error { return gone },
 	}
 	require.NoError(t, r.do(t, &handlers.ConfirmAgain{Store: r, Peers: r}, 1, 2))
-	require.Equal(t, steps{"epoch", "compare 1", "epoch", "compare 2", "confirm", "recovered 2"}, r.steps)
+	require.Equal(t, steps{"compare 1", "compare 2", "confirm", "recovered 2"}, r.steps)
 	require.NoError(t, r.do(t, &handlers.VerifyBlockades{Store: r}, 3))
 }
 

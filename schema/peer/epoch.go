@@ -14,6 +14,12 @@ const (
 	betweenEpochs = 10 * time.Second
 )
 
+// ComparedEpochs are the epochs of two databases in which references of one to the other were compared.
+type ComparedEpochs struct {
+	Own   uuid.UUID // of the database with the references
+	There uuid.UUID // of the database with their targets; zero before it has announced one
+}
+
 // EpochAfter returns the id of a new epoch: its time is that of the clock, or later than those of known epochs if the clock has gone back.
 // Known ones that others refuse do not count.
 func EpochAfter(now time.Time, known ...*uuid.UUID) uuid.UUID {

@@ -216,7 +216,7 @@ func TestADecommissionedDeploymentIsNotToldOfEpochs_I13(t *testing.T) {
 	untold()
 	require.NoError(t, store.Recover(t.Context(), b.Environment()))
 	untold()
-	require.NoError(t, store.OutdoEpoch(t.Context(), b.ID(bWest), store.PresentEpoch()))
+	require.NoError(t, store.OutdoEpoch(t.Context(), b.ID(bWest), uuid.Must(uuid.NewV7())))
 	untold()
 	b.Recover(aWest)
 	untold()

@@ -24,6 +24,7 @@ type (
 	// recovery after a failover or a restore.
 	recovery interface {
 		Recover(ctx context.Context, env *schema.Environment) error
+		EpochToAnnounce(ctx context.Context) (uuid.UUID, error)
 		MarkAnnounced(ctx context.Context, to schema.DeploymentID, epoch uuid.UUID) error
 		MarkReferencesConfirmed(ctx context.Context, by schema.DeploymentID, epoch, selfEpoch uuid.UUID) error
 		ForgetServer(ctx context.Context) error

@@ -247,7 +247,7 @@ func TestADeploymentThatKnowsALaterEpochIsBelievedOnce_I2_I13(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, began, store.PresentEpoch())
 	b.Renew(aWest)
-	require.NoError(t, store.OutdoEpoch(ctx, by, store.PresentEpoch()))
+	require.NoError(t, store.OutdoEpoch(ctx, by, uuid.Must(uuid.NewV7())))
 }
 
 // A stored position that the database has reached, or that it cannot read, ends no epoch: nobody can make one up.

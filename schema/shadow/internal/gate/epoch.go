@@ -207,19 +207,41 @@ func (s *Gate) OutdoEpoch(ctx context.Context, by schema.DeploymentID, known uui
 	if _, again := s.outdone.LoadOrStore(by, true); again {
 		return fmt.Errorf("%s has reported a later epoch than the one sent to it, for the second time: to stop waiting for it, use db-controller waive", by)
 	}
+	var lost bool
 	err = s.InTx(ctx, db.WorkFeed, func(tx pgx.Tx) error {
 		var observed observedEpoch
-		if err := observed.scan(tx.QueryRow(ctx, lockEpochSQL)); err != nil || observed.epoch == nil || bytes.Compare(observed.epoch[:], known[:]) > 0 {
-			return err // another process was first
+		err := observed.scan(tx.QueryRow(ctx, lockEpochSQL))
+		lost = err == nil && observed.epoch != nil && bytes.Compare(observed.epoch[:], known[:]) < 0
+		if !lost {
+			return err // another process was first, and this one may not have noticed
 		}
 		return s.begin(ctx, tx, &observed, greater)
 	})
-	if err != nil {
+	if err != nil || !lost {
 		s.outdone.Delete(by)
+	}
+	if err != nil {
 		return fmt.Errorf("begin a later epoch than the one that another deployment has reported: %w", err)
 	}
 	s.SignalEpochChanged()
 	return nil
+}
+
+// EpochToAnnounce returns the present epoch when its recovery has begun; before, it fails with *UnavailableError, as in a process that
+// has not noticed the epoch. A deployment that is told compares once, and is waited for from the beginning of the recovery on.
+func (s *Gate) EpochToAnnounce(ctx context.Context) (uuid.UUID, error) {
+	var epoch *uuid.UUID
+	var awaiting bool
+	err := s.Pool.QueryRow(ctx, `SELECT `+EpochNowSQL+`, m.awaiting FROM dbcontroller.meta m`).Scan(&epoch, &awaiting)
+	switch {
+	case err != nil:
+		return uuid.Nil, fmt.Errorf("read the epoch: %w", err)
+	case epoch == nil || *epoch != s.PresentEpoch():
+		return uuid.Nil, s.RecoveringSelf()
+	case awaiting:
+		return uuid.Nil, &peer.UnavailableError{Deployments: []schema.DeploymentID{s.Self}, Err: peer.ErrRecovering}
+	}
+	return *epoch, nil
 }
 
 const (

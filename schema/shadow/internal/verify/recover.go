@@ -19,7 +19,8 @@ import (
 
 const (
 	selectPassSQL = `
-SELECT w.cursor, d.epoch FROM dbcontroller.work w JOIN dbcontroller.deployment d ON d.id = w.deployment_id
+SELECT w.cursor, d.epoch, ` + gate.EpochNowSQL + `, m.awaiting
+FROM dbcontroller.meta m, dbcontroller.work w JOIN dbcontroller.deployment d ON d.id = w.deployment_id
 WHERE w.seq = $1 AND w.action = $2`
 
 	savePassSQL = `UPDATE dbcontroller.work SET cursor = $2, progress = progress + 1 WHERE seq = $1`
@@ -29,17 +30,17 @@ WHERE w.seq = $1 AND w.action = $2`
 const ownersBegin = "{}"
 
 // ConfirmAgain compares all references to a deployment's resources, and all owner references to them, with the deployment's
-// records, and establishes lost references again. It is one piece of work, and resumes at its saved cursor. It returns the last
-// epoch that the deployment has announced, which the caller confirms now; a zero one when it has announced none. It fails at its
-// end when references were refused for reasons that can pass.
-func (s *Verifier) ConfirmAgain(ctx context.Context, at schema.DeploymentID, seq int64) (told uuid.UUID, err error) {
-	cursor, epoch, err := s.pass(ctx, schema.ConfirmAgain, seq)
+// records, and establishes lost references again. It is one piece of work, and resumes at its saved cursor. It returns the epochs in
+// which it compared, and which the caller confirms now: the last one that the deployment has announced, a zero one when it has announced
+// none, and that of this database. It fails at its end when references were refused for reasons that can pass.
+func (s *Verifier) ConfirmAgain(ctx context.Context, at schema.DeploymentID, seq int64) (compared peer.ComparedEpochs, err error) {
+	cursor, compared, err := s.pass(ctx, schema.ConfirmAgain, seq)
 	if err != nil {
-		return told, err
+		return compared, err
 	}
 	if cursor == "" {
 		if err := s.stored(ctx, at); err != nil {
-			return told, err
+			return compared, err
 		}
 	}
 	v := s.recovering(at)
@@ -51,26 +52,20 @@ func (s *Verifier) ConfirmAgain(ctx context.Context, at schema.DeploymentID, seq
 	}
 	if !strings.HasPrefix(cursor, "{") {
 		if err := v.references(ctx, cursor, save); err != nil {
-			return told, fmt.Errorf("compare references to %s: %w", at, err)
+			return compared, fmt.Errorf("compare references to %s: %w", at, err)
 		}
 		if err := save(ownersBegin); err != nil {
-			return told, err
+			return compared, err
 		}
 		cursor = ownersBegin
 	}
 	if err := v.owners(ctx, cursor, save); err != nil {
-		return told, fmt.Errorf("compare owners at %s: %w", at, err)
+		return compared, fmt.Errorf("compare owners at %s: %w", at, err)
 	}
 	if err := v.waits(); err != nil {
-		return told, fmt.Errorf("compare references to %s: %w", at, err)
+		return compared, fmt.Errorf("compare references to %s: %w", at, err)
 	}
-	if err := s.lookAtRights(ctx, at); err != nil {
-		return told, err
-	}
-	if epoch != nil {
-		told = *epoch
-	}
-	return told, nil
+	return compared, s.lookAtRights(ctx, at)
 }
 
 const selectPinnedSQL = `SELECT EXISTS (SELECT FROM dbcontroller.foreign_target f WHERE f.deployment_id = $1 AND ` + db.PinnedSQL + `)`
@@ -276,15 +271,26 @@ func (s *Verifier) recovering(with schema.DeploymentID) *verifying {
 	return s.verifying(compare.Verification{With: []schema.DeploymentID{with}, Repair: true, Settle: time.Millisecond})
 }
 
-func (s *Verifier) pass(ctx context.Context, action schema.Action, seq int64) (cursor string, epoch *uuid.UUID, err error) {
-	err = s.Pool.QueryRow(ctx, selectPassSQL, seq, action).Scan(&cursor, &epoch)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return "", nil, fmt.Errorf("%s: %w", action, peer.ErrPassGone)
+// pass reads a pass, and the epochs that it is of. Passes from before the recovery of an epoch began are of none that others know, and the
+// recovery replaces them. They fail with *UnavailableError, and so do all passes in a process that has not noticed the epoch.
+func (s *Verifier) pass(ctx context.Context, action schema.Action, seq int64) (cursor string, of peer.ComparedEpochs, err error) {
+	var there, own *uuid.UUID
+	var awaiting bool
+	err = s.Pool.QueryRow(ctx, selectPassSQL, seq, action).Scan(&cursor, &there, &own, &awaiting)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return "", of, fmt.Errorf("%s: %w", action, peer.ErrPassGone)
+	case err != nil:
+		return "", of, fmt.Errorf("read the cursor of a pass: %w", err)
+	case own == nil || *own != s.gate.PresentEpoch():
+		return "", of, s.gate.RecoveringSelf()
+	case awaiting:
+		return "", of, &peer.UnavailableError{Deployments: []schema.DeploymentID{s.Self}, Err: peer.ErrRecovering}
 	}
-	if err != nil {
-		return "", nil, fmt.Errorf("read the cursor of a pass: %w", err)
+	if of.Own = *own; there != nil {
+		of.There = *there
 	}
-	return cursor, epoch, nil
+	return cursor, of, nil
 }
 
 func (s *Verifier) savePass(ctx context.Context, seq int64, cursor string) error {
