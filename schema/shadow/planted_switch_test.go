@@ -9,6 +9,7 @@ import (
 
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
 )
 
@@ -128,4 +129,92 @@ func TestOnlyTheRunningVersionIsAdopted_I26(t *testing.T) {
 	require.ErrorAs(t, store.Adopt(t.Context(), modelOf(t, versions, "b.example.com", "v1")), new(*peer.UnavailableError))
 	require.Equal(t, "v2", store.Model().Descriptor.Version)
 	require.NoError(t, store.Adopt(t.Context(), modelOf(t, versions, "b.example.com", "v2")))
+}
+
+const twoKinds = `
+service: a.example.com
+version: v1
+kinds: [{ kind: Target, patterns: ["targets/{target}"] }]
+---
+service: b.example.com
+version: v1
+imports: [a.example.com@v1]
+kinds:
+  - { kind: Holder, patterns: ["holders/{holder}"] }
+  - { kind: Other, patterns: ["others/{other}"] }
+---
+service: b.example.com
+version: v2
+imports: [a.example.com@v1]
+kinds:
+  - kind: Holder
+    patterns: ["holders/{holder}"]
+    references: [{ path: block, targets: [a.example.com/Target], behaviour: BLOCK }]
+  - { kind: Other, patterns: ["others/{other}"] }
+---
+service: b.example.com
+version: v3
+imports: [a.example.com@v1]
+kinds:
+  - kind: Holder
+    patterns: ["holders/{holder}"]
+    references: [{ path: block, targets: [a.example.com/Target], behaviour: BLOCK }]
+  - kind: Other
+    patterns: ["others/{other}"]
+    references: [{ path: block, targets: [a.example.com/Target], behaviour: BLOCK }]
+---
+service: b.example.com
+version: v4
+imports: [a.example.com@v1]
+kinds:
+  - { kind: Holder, patterns: ["keepers/{keeper}"] }
+  - { kind: Other, patterns: ["others/{other}"] }
+---
+service: b.example.com
+version: v5
+imports: [a.example.com@v1]
+kinds:
+  - { kind: Holder, patterns: ["holders/{holder}"] }
+  - { kind: Other, patterns: ["others/{other}"] }
+  - { kind: More, patterns: ["mores/{more}"] }
+---
+service: b.example.com
+version: v6
+imports: [a.example.com@v1]
+kinds: [{ kind: Holder, patterns: ["holders/{holder}"] }]
+`
+
+// A switch keeps the outstanding derivations of kinds that it derives as the version before.
+func TestASwitchKeepsTheDerivationsOfOtherKinds_I26(t *testing.T) {
+	t.Parallel()
+	b := harness.NewBox(t, twoKinds, nil, aWest, bEast)
+	b.MustPut(target, nil)
+	b.MustPut(holder, body{"block": target})
+	b.MustPut("//"+bEast+"/others/o", nil)
+	b.Switch(bEast, "v2")
+	b.Switch(bEast, "v3")
+	require.Equal(t, 2, b.Count(bEast, "work"))
+	b.Settle()
+	_, err := b.Delete(target)
+	require.ErrorAs(t, err, new(*peer.BlockedError))
+	b.Audit()
+}
+
+// A switch that stops between its two transactions has noted nothing of the new version, whatever it changes: another process does not adopt it.
+func TestNothingOfAHalfSwitchedVersionIsAdopted_I26(t *testing.T) {
+	t.Parallel()
+	for version, what := range map[string]string{"v4": "other names", "v5": "a new kind", "v6": "a dropped kind"} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			b := harness.NewBox(t, twoKinds, nil, bEast)
+			other, model := b.SecondProcess(bEast, shadow.Config{}), modelOf(t, twoKinds, "b.example.com", version)
+			exec(t, b, bEast, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'stopped'; END $$`)
+			exec(t, b, bEast, `CREATE TRIGGER stop BEFORE INSERT OR UPDATE ON dbcontroller.derivation FOR EACH ROW EXECUTE FUNCTION refuse()`)
+			require.ErrorContains(t, b.Stores[b.ID(bEast)].Switch(t.Context(), model), "stopped")
+			require.ErrorContains(t, other.Adopt(t.Context(), model), "is not complete")
+			exec(t, b, bEast, `DROP TRIGGER stop ON dbcontroller.derivation`)
+			b.Switch(bEast, version)
+			require.NoError(t, other.Adopt(t.Context(), model))
+		})
+	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
 )
 
@@ -160,4 +161,80 @@ func TestMessagesToADecommissionedDeploymentAreRemoved_I13(t *testing.T) {
 	tidied(t, b, aWest)
 	require.Zero(t, b.Count(aWest, "work"))
 	b.MustDelete(target)
+}
+
+// meta.compacted is the newest transaction of the removed rows, and never decreases: no token is accepted whose rows are removed.
+func TestTheCompactedMarkIsThatOfTheNewestRow_I24(t *testing.T) {
+	t.Parallel()
+	b := newPair(t, nil)
+	pool := b.Pools[b.ID(aWest)]
+	exec(t, b, aWest, `UPDATE dbcontroller.meta SET compacted = '10'`)
+	for _, c := range []struct{ older, newer, mark int }{{300, 500, 500}, {200, 400, 500}, {400, 600, 600}} {
+		for _, xid := range []int{c.newer, c.older} { // transactions commit in another order than they begin
+			_, err := pool.Exec(t.Context(), `INSERT INTO dbcontroller.change (xid, uid, revision, generation, kind_id, state, created_at, changed_at, name)
+				VALUES ($1::bigint::text::xid8, gen_random_uuid(), 1, 1, 1, 3, now(), now() - interval '25 hours', 'targets/t')`, xid)
+			require.NoError(t, err)
+		}
+		tidied(t, b, aWest)
+		require.Zero(t, b.Count(aWest, "change"))
+		require.Equal(t, c.mark, countRows(t, pool, `SELECT compacted::text::int FROM dbcontroller.meta`))
+	}
+}
+
+// Tidy says that there may be more when it has removed as many rows of a table as it removes at once.
+func TestTidySaysThatThereMayBeMore_I28(t *testing.T) {
+	t.Parallel()
+	b := newPair(t, nil)
+	const peer = `(SELECT id FROM dbcontroller.deployment WHERE service = 'a.example.com' AND region = 'us-west2')`
+	for _, insert := range []string{
+		`INSERT INTO dbcontroller.attempt (id, committed, decided_at) SELECT gen_random_uuid(), false, now() - interval '26 hours' FROM generate_series(1, 5000)`,
+		`INSERT INTO dbcontroller.closed_attempt (attempt, deployment_id, closed_at) SELECT gen_random_uuid(), ` + peer + `, now() - interval '26 hours' FROM generate_series(1, 5000)`,
+		`INSERT INTO dbcontroller.request (id, hash, outcome, created_at) SELECT gen_random_uuid(), '\x00', '{}', now() - interval '26 hours' FROM generate_series(1, 5000)`,
+		`INSERT INTO dbcontroller.change (uid, revision, generation, kind_id, state, created_at, changed_at, name)
+			SELECT gen_random_uuid(), 1, 1, 1, 3, now(), now() - interval '25 hours', 'targets/t' FROM generate_series(1, 5000)`,
+		`INSERT INTO dbcontroller.foreign_target (uid, deployment_id, kind_id, name) SELECT gen_random_uuid(), ` + peer + `, 1, 'targets/' || n FROM generate_series(1, 5000) n`,
+	} {
+		exec(t, b, aWest, insert)
+		more, err := b.Stores[b.ID(aWest)].Tidy(t.Context())
+		require.NoError(t, err)
+		require.True(t, more, insert)
+		tidied(t, b, aWest)
+	}
+}
+
+// Foreign targets that are in use keep none behind them from being removed.
+func TestTidyGoesOnBehindForeignTargetsInUse_I28(t *testing.T) {
+	t.Parallel()
+	b := newPair(t, nil)
+	exec(t, b, aWest, `INSERT INTO dbcontroller.foreign_target (uid, deployment_id, kind_id, name, block_attempt)
+		SELECT gen_random_uuid(), (SELECT id FROM dbcontroller.deployment WHERE service = 'a.example.com' AND region = 'us-west2'), 1, 'targets/' || n, CASE WHEN n <= 5000 THEN gen_random_uuid() END
+		FROM generate_series(1, 5001) n`)
+	more, err := b.Stores[b.ID(aWest)].Tidy(t.Context())
+	require.NoError(t, err)
+	require.True(t, more)
+	_, err = b.Stores[b.ID(aWest)].Tidy(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, 5000, b.Count(aWest, "foreign_target"))
+}
+
+// A database refuses to forget removals that early: everything else is tidied.
+func TestRemovalsThatAreKeptKeepNothingElse_I28(t *testing.T) {
+	t.Parallel()
+	b := newPair(t, func(cfg *shadow.Config) { cfg.Retention.Removals = time.Hour })
+	exec(t, b, aWest, `INSERT INTO dbcontroller.attempt (id, committed, decided_at) VALUES (gen_random_uuid(), false, now() - interval '26 hours')`)
+	_, err := b.Stores[b.ID(aWest)].Tidy(t.Context())
+	require.ErrorContains(t, err, "removals are kept for at least 7 days")
+	require.Zero(t, countRows(t, b.Pools[b.ID(aWest)], `SELECT count(*) FROM dbcontroller.attempt`))
+}
+
+// Each process learns of a deployment that was decommissioned at another one.
+func TestTidyLearnsWhoIsDecommissioned_I15(t *testing.T) {
+	t.Parallel()
+	b := newPair(t, nil)
+	other := b.SecondProcess(aWest, shadow.Config{})
+	decommission(t, b, aWest, bEast, schema.Unset)
+	require.False(t, other.IsDecommissioned(b.ID(bEast)))
+	_, err := other.Tidy(t.Context())
+	require.NoError(t, err)
+	require.True(t, other.IsDecommissioned(b.ID(bEast)))
 }
