@@ -55,6 +55,10 @@ type part struct {
 // change locks a resource, changes it, and returns it as it is then. A non-zero uid has to match the resource's. It fails with
 // ErrNotFound.
 func (s *Controls) change(ctx context.Context, p part, name string, uid uuid.UUID, change func(tx pgx.Tx, l locked) error) (*peer.Resource, error) {
+	return gate.UnlessBehind(ctx, s.gate, s.Pool, func() (*peer.Resource, error) { return s.changeNow(ctx, p, name, uid, change) })
+}
+
+func (s *Controls) changeNow(ctx context.Context, p part, name string, uid uuid.UUID, change func(tx pgx.Tx, l locked) error) (*peer.Resource, error) {
 	kindID, err := s.KindOfName(ctx, name)
 	if err != nil {
 		return nil, err

@@ -10,6 +10,7 @@ import (
 
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
 	"github.com/db-controller/db-controller/schema/shadow/internal/read"
 )
 
@@ -30,6 +31,10 @@ WITH s AS (
 // remove the resource is refused, and an asynchronous cascade leaves it in DELETING. A non-zero uid has to match the resource's.
 // It fails with ErrNotFound.
 func (s *Controls) SetBlockDeletion(ctx context.Context, name string, uid uuid.UUID, block bool) (*peer.Resource, error) {
+	return gate.UnlessBehind(ctx, s.gate, s.Pool, func() (*peer.Resource, error) { return s.protect(ctx, name, uid, block) })
+}
+
+func (s *Controls) protect(ctx context.Context, name string, uid uuid.UUID, block bool) (*peer.Resource, error) {
 	kindID, err := s.KindOfName(ctx, name)
 	if err != nil {
 		return nil, err

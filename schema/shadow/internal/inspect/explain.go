@@ -73,6 +73,10 @@ ORDER BY w.seq LIMIT 50`)
 
 // Explain returns the reasons why a resource is pending or still in DELETING. It fails with ErrNotFound or *InvalidError.
 func (s *Inspector) Explain(ctx context.Context, name string) (*Explanation, error) {
+	return gate.UnlessBehind(ctx, s.gate, s.Pool, func() (*Explanation, error) { return s.explain(ctx, name) })
+}
+
+func (s *Inspector) explain(ctx context.Context, name string) (*Explanation, error) {
 	kindID, err := s.KindOfName(ctx, name)
 	if err != nil {
 		return nil, err

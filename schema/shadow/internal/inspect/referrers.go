@@ -14,6 +14,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/grant"
 	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
 )
 
 // Referrer is a resource of this deployment that refers to a resource, or that it owns.
@@ -90,6 +91,10 @@ func (c *referrersCursor) token() string {
 
 // Referrers reads a page of the resources of this deployment that refer to a resource, or that it owns.
 func (s *Inspector) Referrers(ctx context.Context, req ReferrersRequest) (*Referrers, error) {
+	return gate.UnlessBehind(ctx, s.gate, s.Pool, func() (*Referrers, error) { return s.referrers(ctx, req) })
+}
+
+func (s *Inspector) referrers(ctx context.Context, req ReferrersRequest) (*Referrers, error) {
 	id, uid, err := s.referred(ctx, req)
 	if err != nil {
 		return nil, err

@@ -6,6 +6,8 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -230,7 +232,8 @@ func WatchResourcesAs[T any](ctx context.Context, s *Reader, req WatchRequest, a
 	}, req.Token, deliver))
 }
 
-// readable returns the condition of the names that a watch is limited to; its parameters follow those of the filter.
+// readable returns the condition of the names that a watch is limited to; its parameters follow those of the filter. The names may be of kinds
+// that only another version has: the watch outlives a switch of the version.
 func (s *Reader) readable(ctx context.Context, v *db.Version, names grant.Within, filter *condition) (string, error) {
 	if names == nil {
 		return "", nil
@@ -238,6 +241,18 @@ func (s *Reader) readable(ctx context.Context, v *db.Version, names grant.Within
 	ids, kinds, err := s.kindsToRead(ctx, v)
 	if err != nil {
 		return "", err
+	}
+	for _, kind := range slices.Sorted(maps.Keys(names)) {
+		if kind == schema.Every {
+			continue
+		}
+		id, err := s.Names.Kind(ctx, schema.KindID{Service: s.Self.Service, Kind: kind})
+		if err != nil {
+			return "", err
+		}
+		if !slices.Contains(ids, id) {
+			ids, kinds = append(ids, id), append(kinds, kind)
+		}
 	}
 	c := &condition{next: filter.next}
 	c.within(names, ids, kinds)

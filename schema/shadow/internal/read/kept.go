@@ -100,7 +100,8 @@ func (s *Reader) kindsToRead(ctx context.Context, v *db.Version) (ids []int32, n
 	return ids, names, nil
 }
 
-// kindToRead returns the id and the present name of a kind, by its name in any version. It fails with *InvalidError.
+// kindToRead returns the id and the present name of a kind, by its name in any version. It fails with *InvalidError, or with ErrAborted when
+// another version than v runs and may have the kind.
 func (s *Reader) kindToRead(ctx context.Context, v *db.Version, name string) (int32, string, error) {
 	current := s.KindNow(name)
 	ids, names, err := s.kindsToRead(ctx, v)
@@ -109,6 +110,9 @@ func (s *Reader) kindToRead(ctx context.Context, v *db.Version, name string) (in
 	}
 	if i := slices.Index(names, current); i >= 0 {
 		return ids[i], current, nil
+	}
+	if err := s.gate.CheckRuns(ctx, s.Pool, v); err != nil {
+		return 0, "", err
 	}
 	_, err = v.Model.Kind(current)
 	return 0, "", &peer.InvalidError{Resource: "kind", Err: err}

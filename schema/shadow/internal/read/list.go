@@ -104,7 +104,7 @@ func (s *Reader) list(ctx context.Context, req ListRequest) ([]peer.Resource, st
 	ids, names := make([]int32, 1), make([]string, 1)
 	if req.Kind != "" {
 		ids[0], names[0], err = s.kindToRead(ctx, v, req.Kind)
-	} else {
+	} else if err = s.gate.CheckRuns(ctx, s.Pool, v); err == nil { // otherwise the kinds that only another version has would be left out
 		ids, names, err = s.kindsToRead(ctx, v)
 	}
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
 )
 
 const (
@@ -69,13 +70,15 @@ func scanResource(row pgx.CollectableRow) (r scannedResource, err error) {
 	return r, postgres.DecodeJSON(owners, &r.Owners)
 }
 
-// Get reads one resource. It fails with ErrNotFound or *InvalidError.
+// Get reads one resource. It fails with ErrNotFound, *InvalidError, or ErrAborted when this process is behind a switch of the version.
 func (s *Reader) Get(ctx context.Context, name string) (*peer.Resource, error) {
-	kindID, err := s.KindOfName(ctx, name)
-	if err != nil {
-		return nil, err
-	}
-	return LookUp(ctx, s.DB, s.Pool, kindID, name)
+	return gate.UnlessBehind(ctx, s.gate, s.Pool, func() (*peer.Resource, error) {
+		kindID, err := s.KindOfName(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		return LookUp(ctx, s.DB, s.Pool, kindID, name)
+	})
 }
 
 // LookUp reads one resource through the pool or a transaction. It fails with ErrNotFound.

@@ -13,6 +13,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
 )
 
 // Releasable is a row that ties a resource of this deployment to another resource or deployment.
@@ -57,7 +58,11 @@ type resource struct {
 	state peer.State
 }
 
-func (s *Steering) find(ctx context.Context, name string) (r resource, err error) {
+func (s *Steering) find(ctx context.Context, name string) (resource, error) {
+	return gate.UnlessBehind(ctx, s.gate, s.Pool, func() (resource, error) { return s.lookUp(ctx, name) })
+}
+
+func (s *Steering) lookUp(ctx context.Context, name string) (r resource, err error) {
 	kind, err := s.KindOfName(ctx, name)
 	if err != nil {
 		return r, err

@@ -44,23 +44,25 @@ func (s *Writer) SaveRequested(ctx context.Context, id uuid.UUID, writes []peer.
 }
 
 func (s *Writer) save(ctx context.Context, req *request.Request, writes []peer.Write) ([]peer.Resource, error) {
-	return settled(ctx, writes, func(ctx context.Context, unread bool) ([]peer.Resource, error) {
+	return s.settled(ctx, writes, func(ctx context.Context, unread bool) ([]peer.Resource, error) {
 		return s.saveOnce(ctx, req, writes, unread)
 	})
 }
 
-// settled repeats a write while its failures are temporary.
-func settled(ctx context.Context, writes []peer.Write, once func(ctx context.Context, unread bool) ([]peer.Resource, error)) ([]peer.Resource, error) {
+// settled repeats a write while its failures are temporary, or those of a process that is behind a switch of the version.
+func (s *Writer) settled(ctx context.Context, writes []peer.Write, once func(ctx context.Context, unread bool) ([]peer.Resource, error)) ([]peer.Resource, error) {
 	ctx, cancel := peer.WithDefaultTimeout(ctx, saveTimeout)
 	defer cancel()
 	unread := allCreate(writes)
 	var last error // the temporary failure of the previous try
 	for pauses := (retry.Backoff{First: 5 * time.Millisecond, Max: 200 * time.Millisecond}); ; {
+		v := s.Version.Load()
 		saved, err := once(ctx, unread)
 		if unread && (errors.Is(err, db.ErrStale) || peer.Definite(err)) {
 			unread = false // a resource may exist: that error comes first
 			continue
 		}
+		err = s.gate.Judged(ctx, s.Pool, v, err)
 		if last != nil && peer.GaveUp(err) {
 			return nil, last // says more than an exceeded deadline
 		}

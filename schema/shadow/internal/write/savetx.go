@@ -20,7 +20,22 @@ import (
 // idle_in_transaction_session_timeout to at most 30 s, both until the end of the transaction. Call Wake after the commit.
 func (s *Writer) SaveTx(ctx context.Context, tx pgx.Tx, writes []peer.Write) (saved []peer.Resource, err error) {
 	ctx = context.WithValue(ctx, db.SeparateConnection{}, true)
-	// A savepoint: a failed write leaves the caller's transaction usable and its settings unchanged.
+	saved, err = gate.UnlessBehind(ctx, s.gate, tx, func() ([]peer.Resource, error) { return s.saveIn(ctx, tx, writes) })
+	switch {
+	case errors.Is(err, db.ErrStale):
+		return nil, peer.ErrAborted
+	case errors.Is(err, pgx.ErrTxClosed):
+		return nil, fmt.Errorf("%w: it has ended: begin another one", peer.ErrTransaction)
+	case db.HasCode(err, db.CodeInFailedTransaction):
+		return nil, fmt.Errorf("%w: an earlier statement in it has failed: roll it back, or roll back to a savepoint before that statement", peer.ErrTransaction)
+	case err != nil:
+		return nil, err
+	}
+	return saved, nil
+}
+
+// saveIn runs in a savepoint: a failed write leaves the caller's transaction usable and its settings unchanged.
+func (s *Writer) saveIn(ctx context.Context, tx pgx.Tx, writes []peer.Write) (saved []peer.Resource, err error) {
 	err = pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error {
 		return s.gate.WithSettings(ctx, tx, func(tx pgx.Tx) error {
 			sv, err := s.preparer.Prepare(ctx, tx, writes, false)
@@ -37,24 +52,14 @@ func (s *Writer) SaveTx(ctx context.Context, tx pgx.Tx, writes []peer.Write) (sa
 			return err
 		})
 	})
-	switch {
-	case errors.Is(err, db.ErrStale):
-		return nil, peer.ErrAborted
-	case errors.Is(err, pgx.ErrTxClosed):
-		return nil, fmt.Errorf("%w: it has ended: begin another one", peer.ErrTransaction)
-	case db.HasCode(err, db.CodeInFailedTransaction):
-		return nil, fmt.Errorf("%w: an earlier statement in it has failed: roll it back, or roll back to a savepoint before that statement", peer.ErrTransaction)
-	case err != nil:
-		return nil, err
-	}
-	return saved, nil
+	return saved, err
 }
 
 // SaveWithin is Save in one transaction with an application's own statements: the references to other deployments are established
 // before it begins, and decided with it. It fails with the errors of Save, with those of the application's function, and with
 // ErrTransaction.
 func (s *Writer) SaveWithin(ctx context.Context, within *gate.Within, writes []peer.Write) ([]peer.Resource, error) {
-	return settled(ctx, writes, func(ctx context.Context, unread bool) ([]peer.Resource, error) {
+	return s.settled(ctx, writes, func(ctx context.Context, unread bool) ([]peer.Resource, error) {
 		sv, err := s.preparer.Prepare(ctx, s.Pool, writes, unread)
 		if err != nil {
 			return nil, err

@@ -34,7 +34,7 @@ func (s *Writer) Validate(ctx context.Context, w peer.Write) (*peer.Resource, er
 // a later write may still fail. token is a page token of an earlier *RefusedError that did not list all refusals: the error then lists
 // those after it.
 func (s *Writer) ValidateBatch(ctx context.Context, writes []peer.Write, token string) ([]peer.Resource, error) {
-	would, err := settled(ctx, writes, func(ctx context.Context, unread bool) ([]peer.Resource, error) {
+	would, err := s.settled(ctx, writes, func(ctx context.Context, unread bool) ([]peer.Resource, error) {
 		return s.validateOnce(ctx, writes, unread)
 	})
 	var refused *peer.RefusedError

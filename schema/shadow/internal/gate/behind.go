@@ -1,0 +1,43 @@
+package gate
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+)
+
+// UnlessBehind returns an answer by the version of this process, with the error of Judged.
+func UnlessBehind[T any](ctx context.Context, s *Gate, q db.Querier, answer func() (T, error)) (T, error) {
+	v := s.Version.Load() // before the answer: the process may adopt the other version meanwhile
+	out, err := answer()
+	return out, s.Judged(ctx, q, v, err)
+}
+
+// Judged returns the error of an answer by the version v, or nil. A definite refusal becomes ErrAborted when another process has switched the
+// version: a process that is behind knows of no name that nothing has it, and of no value that it is wrong.
+func (s *Gate) Judged(ctx context.Context, q db.Querier, v *db.Version, err error) error {
+	if v == nil || !peer.Definite(err) {
+		return err
+	}
+	if behind := s.CheckRuns(ctx, q, v); behind != nil {
+		return behind
+	}
+	return err
+}
+
+// CheckRuns fails with ErrAborted when the database has another version than v.
+func (s *Gate) CheckRuns(ctx context.Context, q db.Querier, v *db.Version) error {
+	rows, err := q.Query(ctx, SelectRunningSQL)
+	if err != nil {
+		return fmt.Errorf("read the version: %w", err)
+	}
+	stored, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[Running])
+	if err != nil {
+		return fmt.Errorf("read the version: %w", err)
+	}
+	return s.CheckVersion(v, stored)
+}
