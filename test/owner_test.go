@@ -96,7 +96,7 @@ func TestOwnersGoWhileControllersAreDown_I15_I17(t *testing.T) {
 	})
 	out, err = run(t, "explain", late, "--context", f.Context)
 	require.NoError(t, err, out)
-	require.Contains(t, out, "b.example.com/us-west2 has not answered about its owners yet")
+	require.Contains(t, out, "b.example.com/us-west2 has not confirmed all of its owners yet")
 	require.Contains(t, out, "last error: check owners at b.example.com/us-west2")
 	require.NotNil(t, f.get(late))
 	require.NoError(t, owner.Start())

@@ -218,7 +218,7 @@ func TestAChainOfRemovalsEndsAtItsRoot(t *testing.T) {
 	got := command(t, append(at, "removals", key)...)
 	require.Zero(t, got.code, got.errOut)
 	lines := strings.Split(got.out, "\n")
-	require.Regexp(t, `^`+key+`  Key  uid u1, removed \S+, gone$`, lines[0])
+	require.Regexp(t, `^`+key+`  Key  uid u1, deletion decided \S+, gone$`, lines[0])
 	require.Equal(t, "  lost its last owner, "+project+"  Key  uid u2", lines[1])
 	require.Equal(t, "  cascaded with "+org+"  Key  uid u3", lines[2])
 	require.Regexp(t, `^  root: `+org+`, deleted \S+ by user/ann, request r1$`, lines[3])

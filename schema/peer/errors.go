@@ -175,6 +175,9 @@ func (e *UnavailableError) Error() string {
 	if errors.Is(e.Err, ErrRecovering) { // recovery waits for them, reachable or not
 		return fmt.Sprintf("%v: %s", e.Err, joined(e.Deployments))
 	}
+	if errors.Is(e.Err, ErrUndescribed) {
+		return e.Err.Error()
+	}
 	if errors.Is(e.Err, ErrPaused) || errors.Is(e.Err, ErrHandlerPaused) {
 		return fmt.Sprintf("%v: %s", e.Err, joined(e.Deployments))
 	}
@@ -188,6 +191,9 @@ var ErrStranger = errors.New("is not in the environment that this deployment las
 
 // StrangerError is ErrStranger about a deployment.
 func StrangerError(who schema.DeploymentID) error { return fmt.Errorf("%s %w", who, ErrStranger) }
+
+// ErrUndescribed is the reason why a name is refused that no described version of its service allows. The registry may know a newer one.
+var ErrUndescribed = errors.New("in the environment that this deployment last received from the registry: correct it, or apply the description of the version")
 
 // ErrRecovering is the reason why nothing is deleted during a recovery.
 var ErrRecovering = errors.New("the database was restored or failed over, and may have lost blockades: " +

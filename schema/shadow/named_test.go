@@ -20,6 +20,40 @@ func numbered(t *testing.T, b *harness.Box, deployment string) (n int) {
 	return n
 }
 
+// An owner of a wrong kind would never be found, and its ownee collected: a name that no described version gives to the kind is refused. Of a
+// renamed kind each name and pattern counts.
+func TestAnOwnersNameFitsItsKind_I16(t *testing.T) {
+	t.Parallel()
+	b := harness.NewBox(t, `
+service: a.example.com
+version: v1
+kinds: [{ kind: Target, patterns: ["targets/{target}"] }, { kind: Other, patterns: ["others/{other}"] }]
+---
+service: a.example.com
+version: v2
+patterns_dropped: keep
+kinds: [{ kind: Thing, previous_name: Target, patterns: ["things/{thing}"] }, { kind: Other, patterns: ["others/{other}"] }]
+---
+service: b.example.com
+version: v1
+kinds: [{ kind: Holder, patterns: ["holders/{holder}"] }]
+`, nil, aWest, bEast)
+	require.NoError(t, b.Stores[b.ID(bEast)].Recover(t.Context(), b.Environment()))
+	for name, kinds := range map[string][]string{"targets/t": {"Other"}, "things/t": {"Other"}, "others/o": {"Target", "Thing"}, "nothings/n": {"Target", "Other"}} {
+		for _, kind := range kinds {
+			_, err := b.PutOwned(holder, nil, owner(t, "//"+aWest+"/"+name, kind))
+			require.ErrorAs(t, err, new(*peer.UnavailableError), "the environment may know the version later")
+			require.EqualError(t, err, "the name "+name+" fits no pattern of kind "+kind+" in any version of a.example.com "+peer.ErrUndescribed.Error())
+		}
+	}
+	for name, kinds := range map[string][]string{"targets/t": {"Target", "Thing"}, "things/t": {"Target", "Thing"}, "others/o": {"Other"}} {
+		for _, kind := range kinds {
+			_, err := b.PutOwned(holder, nil, owner(t, "//"+aWest+"/"+name, kind))
+			require.NoError(t, err, "%s %s", kind, name)
+		}
+	}
+}
+
 // Requests of people and messages of other deployments can name any regions, services and kinds: what the environment does not list gets
 // no number, which would stay for good, in memory and in the database.
 func TestMadeUpNamesAreNotStored_I20(t *testing.T) {

@@ -102,7 +102,7 @@ func (f chain) print(out cli.Printer) {
 	if !first.GetGone() {
 		state = "still DELETING"
 	}
-	out.Line("%s  %s  uid %s, removed %s, %s", first.GetName(), first.GetKind(), first.GetUid(), cli.At(first.GetDecideTime().AsTime()), state)
+	out.Line("%s  %s  uid %s, deletion decided %s, %s", first.GetName(), first.GetKind(), first.GetUid(), cli.At(first.GetDecideTime().AsTime()), state)
 	for i, r := range f.links[1:] {
 		out.Line("  %s %s  %s  uid %s", because(f.links[i]), r.GetName(), r.GetKind(), r.GetUid())
 	}

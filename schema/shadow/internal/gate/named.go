@@ -57,10 +57,31 @@ func (s *Gate) CheckNamedKind(ctx context.Context, k schema.KindID) error {
 	}
 	there, err := s.Names.HasKind(ctx, k)
 	if err == nil && !there {
-		err = &peer.UnavailableError{Deployments: []schema.DeploymentID{s.Self}, Err: fmt.Errorf(
-			"kind %s is of no version of %s in the environment that it last received from the registry: correct the kind, or apply the description of the version", k.Kind, k.Service)}
+		err = s.undescribed("kind %s is of no version of %s", k.Kind, k.Service)
 	}
 	return err
+}
+
+// CheckNamedOwner is CheckNamedKind for a new owner, whose name has to fit a pattern of its kind in a described version. Nothing else
+// would ever be found under the name, so that the ownee would be collected because of a slip.
+func (s *Gate) CheckNamedOwner(ctx context.Context, k schema.KindID, name string) error {
+	if err := s.CheckNamedKind(ctx, k); err != nil {
+		return err
+	}
+	env := s.newest()
+	if env == nil || !describes(env, k) {
+		return nil
+	}
+	kinds := schema.NewKinds(slices.DeleteFunc(slices.Clone(env.Services), func(d *schema.Descriptor) bool { return d.Service != k.Service }))
+	if slices.Contains(kinds.Of(k.Service, "", name), kinds.Root(k)) {
+		return nil
+	}
+	return s.undescribed("the name %s fits no pattern of kind %s in any version of %s", name, k.Kind, k.Service)
+}
+
+func (s *Gate) undescribed(format string, args ...any) error {
+	return &peer.UnavailableError{Deployments: []schema.DeploymentID{s.Self}, Err: fmt.Errorf(
+		"%s %w", fmt.Sprintf(format, args...), peer.ErrUndescribed)}
 }
 
 func describes(env *schema.Environment, k schema.KindID) bool {

@@ -240,7 +240,7 @@ var workMessages = map[schema.Action]string{
 	schema.Confirm:               "%s does not know yet that references to it were committed",
 	schema.Release:               "%s does not know yet that references to it were dropped",
 	schema.Finalise:              "%s is about to check whether it can be removed",
-	schema.CheckOwners:           "%s has not answered about its owners yet",
+	schema.CheckOwners:           "%s has not confirmed all of its owners yet",
 	schema.DropOwners:            "%s has not dropped it as an owner yet",
 	schema.LetGo:                 "%s does not know yet that it dropped its references to resources that it owns",
 	schema.CleanUpDecommissioned: "rows of %s are being removed: it was decommissioned",

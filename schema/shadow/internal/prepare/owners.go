@@ -72,6 +72,9 @@ func (p *Preparer) compareOwners(ctx context.Context, model *schema.Model, wr *W
 				continue
 			}
 		} else {
+			if err := p.gate.CheckNamedOwner(ctx, o.KindID(), o.Owner.Name); err != nil {
+				return err
+			}
 			owners = append(owners, o)
 			wr.NewOwners = append(wr.NewOwners, o.Owner)
 		}
