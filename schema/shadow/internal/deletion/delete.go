@@ -94,7 +94,7 @@ func (s *Deleter) delete(ctx context.Context, d *deletion, req DeleteRequest) (p
 	if d.inTx == nil {
 		d.inTx, d.last = s.InTx, db.CommitWith
 	}
-	kindID, err := gate.UnlessBehind(ctx, s.gate, s.Pool, func() (int32, error) { return s.KindOfName(ctx, req.Name) })
+	kindID, err := s.gate.KindOfName(ctx, req.Name)
 	if err != nil {
 		return peer.DeleteResult{}, err
 	}

@@ -8,18 +8,14 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/db-controller/db-controller/schema/peer"
-	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
 	"github.com/db-controller/db-controller/schema/shadow/internal/plan"
 )
 
 // PlanDelete returns the effects of a delete in all deployments, as of now. Like Plan it changes only blockades. Its default
 // deadline is four times Config.Times.DeleteTimeout. It fails with ErrNotFound, ErrDeleting or *InvalidError.
 func (s *Deleter) PlanDelete(ctx context.Context, name string) (*plan.DeletePlan, error) {
-	return gate.UnlessBehind(ctx, s.gate, s.Pool, func() (*plan.DeletePlan, error) { return s.planDelete(ctx, name) })
-}
-
-func (s *Deleter) planDelete(ctx context.Context, name string) (*plan.DeletePlan, error) {
-	kindID, err := s.KindOfName(ctx, name)
+	v := s.Version.Load()
+	kindID, err := s.gate.KindOfName(ctx, name)
 	if err != nil {
 		return nil, err
 	}
@@ -43,7 +39,7 @@ func (s *Deleter) planDelete(ctx context.Context, name string) (*plan.DeletePlan
 		})
 		switch {
 		case errors.Is(err, pgx.ErrNoRows):
-			return nil, fmt.Errorf("%s: %w", name, peer.ErrNotFound)
+			return nil, s.gate.Judged(ctx, s.Pool, v, fmt.Errorf("%s: %w", name, peer.ErrNotFound))
 		case err != nil:
 			return nil, fmt.Errorf("plan a deletion: %w", err)
 		case state != peer.Active:

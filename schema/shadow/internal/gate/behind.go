@@ -29,6 +29,11 @@ func (s *Gate) Judged(ctx context.Context, q db.Querier, v *db.Version, err erro
 	return err
 }
 
+// KindOfName is that of the database, with the error of Judged.
+func (s *Gate) KindOfName(ctx context.Context, name string) (int32, error) {
+	return UnlessBehind(ctx, s, s.Pool, func() (int32, error) { return s.DB.KindOfName(ctx, name) })
+}
+
 // CheckRuns fails with ErrAborted when the database has another version than v.
 func (s *Gate) CheckRuns(ctx context.Context, q db.Querier, v *db.Version) error {
 	rows, err := q.Query(ctx, SelectRunningSQL)
