@@ -24,9 +24,8 @@ func (s *Deleter) PlanDelete(ctx context.Context, name string) (*plan.DeletePlan
 	var root int64
 	var state peer.State
 	p := &planning{store: s}
-	options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
 	for again := true; ; again = false {
-		err = pgx.BeginTxFunc(ctx, s.Pool, options, func(tx pgx.Tx) error {
+		err = pgx.BeginTxFunc(ctx, s.Pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 			p.plan = &peer.Plan{}
 			if err := tx.QueryRow(ctx, selectPlanRootSQL, kindID, name).Scan(&root, &state); err != nil {
 				return err
