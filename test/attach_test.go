@@ -77,6 +77,12 @@ CREATE TABLE public."Orders" (shop text NOT NULL, "Number" integer NOT NULL, "Cu
 	require.Contains(t, out, "CREATE INDEX CONCURRENTLY")
 	require.Contains(t, out, `CREATE TRIGGER dbcontroller_delete AFTER DELETE ON "public"."Orders" REFERENCING OLD TABLE AS removed FOR EACH STATEMENT`)
 	require.Equal(t, before, dumpSchema(t, dsn))
+	require.NotContains(t, out, "the deployment runs")
+	next := filepath.Join(t.TempDir(), "next.yaml")
+	require.NoError(t, os.WriteFile(next, []byte(strings.Replace(attachedTables, "service: shop.example.com\nversion: v1", "service: shop.example.com\nversion: v2", 1)), 0o600))
+	code, out = command("attach", next, "--dry-run")
+	require.Zero(t, code, out)
+	require.Contains(t, out, `the deployment runs version "v1": while its version does not declare the table as v2 does, no row is read; see db-controller set-version`)
 
 	code, out = command("attach", file)
 	require.Zero(t, code, out)
@@ -107,6 +113,11 @@ CREATE TABLE public."Orders" (shop text NOT NULL, "Number" integer NOT NULL, "Cu
 	code, out = command("detach")
 	require.Zero(t, code, out)
 	require.Contains(t, out, "nothing to do")
+
+	fillTables(t, dsn, `DELETE FROM dbcontroller.meta`) // as migrate up leaves it
+	code, out = command("attach", file)
+	require.Equal(t, 1, code, out)
+	require.Contains(t, out, "run db-controller serve there first")
 }
 
 // attach names the rights that are lacking: its own, and those of the role of serve.

@@ -46,8 +46,10 @@ func Deployment(ctx context.Context, conn *pgx.Conn) (d schema.DeploymentID, err
 	err = conn.QueryRow(ctx, `SELECT service, region FROM dbcontroller.meta`).Scan(&d.Service, &d.Region)
 	var pg *pgconn.PgError
 	switch {
-	case errors.As(err, &pg) && (pg.Code == "42P01" || pg.Code == "3F000"), errors.Is(err, pgx.ErrNoRows):
-		return d, errors.New("the database is not that of a deployment yet: the tables have to be in the database of db-controller serve; run it, or db-controller migrate up, there first")
+	case errors.As(err, &pg) && (pg.Code == "42P01" || pg.Code == "3F000"):
+		return d, errors.New("the database is not that of a deployment yet: the tables have to be in the database of db-controller serve; run db-controller migrate up, and then serve, there first")
+	case errors.Is(err, pgx.ErrNoRows):
+		return d, errors.New("no process has served a deployment from this database yet: run db-controller serve there first")
 	case errors.As(err, &pg) && pg.Code == "42501":
 		return d, strange(ctx, conn, err)
 	case err != nil:
@@ -68,6 +70,10 @@ func Prepare(ctx context.Context, conn *pgx.Conn, model *schema.Model, dry bool)
 		if err := scan.ReadCatalogue(ctx, tx, db); err != nil {
 			return fmt.Errorf("read the catalogue: %w", err)
 		}
+		waits, err := checkVersion(ctx, tx, model)
+		if err != nil {
+			return err
+		}
 		for i := range model.Descriptor.Kinds {
 			k := &model.Descriptor.Kinds[i]
 			if k.Table == (schema.TableName{}) {
@@ -77,6 +83,7 @@ func Prepare(ctx context.Context, conn *pgx.Conn, model *schema.Model, dry bool)
 			if err != nil {
 				return err
 			}
+			plan.Findings = append(plan.Findings, waits...)
 			plans = append(plans, plan)
 		}
 		if dry {
@@ -88,6 +95,19 @@ func Prepare(ctx context.Context, conn *pgx.Conn, model *schema.Model, dry bool)
 		err = nil
 	}
 	return plans, err
+}
+
+// checkVersion finds that the deployment runs another version than the one to attach.
+func checkVersion(ctx context.Context, tx pgx.Tx, model *schema.Model) ([]Finding, error) {
+	var running string
+	if err := tx.QueryRow(ctx, `SELECT version FROM dbcontroller.meta`).Scan(&running); err != nil {
+		return nil, fmt.Errorf("read the version of the deployment: %w", err)
+	}
+	if running == model.Descriptor.Version {
+		return nil, nil
+	}
+	return []Finding{{Text: fmt.Sprintf("the deployment runs version %q: while its version does not declare the table as %s does, no row is read; see db-controller set-version",
+		running, model.Descriptor.Version)}}, nil
 }
 
 const kindSQL = `
