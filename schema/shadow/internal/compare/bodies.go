@@ -11,7 +11,6 @@ import (
 
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
-	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
 	"github.com/db-controller/db-controller/schema/shadow/internal/ownerlist"
 	"github.com/db-controller/db-controller/schema/shadow/internal/prepare"
 	"github.com/db-controller/db-controller/schema/shadow/internal/read"
@@ -110,11 +109,7 @@ func (v *comparing) readBodies(ctx context.Context, after, to int64, limit int) 
 	page := &bodyPage{model: current.Model, differing: map[int64][]Difference{}}
 	options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
 	err = pgx.BeginTxFunc(ctx, s.Pool, options, func(tx pgx.Tx) error {
-		var stored gate.Running
-		if err := tx.QueryRow(ctx, gate.SelectRunningSQL).Scan(stored.Into()...); err != nil {
-			return err
-		}
-		if err := s.gate.CheckVersion(current, stored); err != nil {
+		if err := s.gate.CheckRuns(ctx, tx, current); err != nil {
 			return err
 		}
 		rows, err := tx.Query(ctx, comparedBodiesSQL, after, to, limit)

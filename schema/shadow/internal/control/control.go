@@ -123,11 +123,7 @@ func (s *Controls) holds(ctx context.Context, tx pgx.Tx, by, name, finalizer str
 	if _, err := tx.Exec(ctx, gate.ShareVersionSQL, gate.VersionLock); err != nil {
 		return err
 	}
-	var running gate.Running
-	if err := tx.QueryRow(ctx, gate.SelectRunningSQL).Scan(running.Into()...); err != nil {
-		return fmt.Errorf("read the version: %w", err)
-	}
-	if err := s.gate.CheckVersion(v, running); err != nil {
+	if err := s.gate.CheckRuns(ctx, tx, v); err != nil {
 		return err
 	}
 	if kind, err := v.Model.KindOf(name); err != nil || kind.FinalizerHolder(finalizer) != by {

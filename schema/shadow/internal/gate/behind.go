@@ -1,10 +1,8 @@
 package gate
 
 import (
+	"cmp"
 	"context"
-	"fmt"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
@@ -23,10 +21,7 @@ func (s *Gate) Judged(ctx context.Context, q db.Querier, v *db.Version, err erro
 	if v == nil || !peer.Definite(err) {
 		return err
 	}
-	if behind := s.CheckRuns(ctx, q, v); behind != nil {
-		return behind
-	}
-	return err
+	return cmp.Or(s.CheckRuns(ctx, q, v), err)
 }
 
 // KindOfName is that of the database, with the error of Judged.
@@ -36,13 +31,9 @@ func (s *Gate) KindOfName(ctx context.Context, name string) (int32, error) {
 
 // CheckRuns fails with ErrAborted when the database has another version than v.
 func (s *Gate) CheckRuns(ctx context.Context, q db.Querier, v *db.Version) error {
-	rows, err := q.Query(ctx, SelectRunningSQL)
+	stored, err := ReadRunning(ctx, q)
 	if err != nil {
-		return fmt.Errorf("read the version: %w", err)
-	}
-	stored, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[Running])
-	if err != nil {
-		return fmt.Errorf("read the version: %w", err)
+		return err
 	}
 	return s.CheckVersion(v, stored)
 }

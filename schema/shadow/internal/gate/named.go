@@ -21,26 +21,24 @@ func (s *Gate) Follow(latest func() *schema.Environment) { s.latest.Store(&lates
 // newest returns the newest environment that lists this deployment; nil for none.
 func (s *Gate) newest() *schema.Environment {
 	if latest := s.latest.Load(); latest != nil {
-		if env := (*latest)(); env != nil {
-			if _, listed := env.Deployment(s.Self); listed {
-				return env
-			}
+		if env := (*latest)(); env != nil && lists(env, s.Self) {
+			return env
 		}
 	}
 	return s.environment.Load()
+}
+
+func lists(env *schema.Environment, d schema.DeploymentID) bool {
+	_, listed := env.Deployment(d)
+	return listed
 }
 
 // CheckNamed fails with *UnavailableError for a deployment that a request may have made up. The registry may list it later: the refusal
 // is not definite. Before the first environment a process knows of nothing that it is made up.
 func (s *Gate) CheckNamed(ctx context.Context, d schema.DeploymentID) error {
 	env := s.newest()
-	if env == nil && !s.Cfg.Guest {
+	if env == nil && !s.Cfg.Guest || env != nil && lists(env, d) {
 		return nil
-	}
-	if env != nil {
-		if _, listed := env.Deployment(d); listed {
-			return nil
-		}
 	}
 	there, err := s.Names.HasDeployment(ctx, d)
 	if err == nil && !there {
@@ -80,8 +78,7 @@ func (s *Gate) CheckNamedOwner(ctx context.Context, k schema.KindID, name string
 }
 
 func (s *Gate) undescribed(format string, args ...any) error {
-	return &peer.UnavailableError{Deployments: []schema.DeploymentID{s.Self}, Err: fmt.Errorf(
-		"%s %w", fmt.Sprintf(format, args...), peer.ErrUndescribed)}
+	return &peer.UnavailableError{Deployments: []schema.DeploymentID{s.Self}, Err: fmt.Errorf("%s %w", fmt.Sprintf(format, args...), peer.ErrUndescribed)}
 }
 
 func describes(env *schema.Environment, k schema.KindID) bool {

@@ -17,15 +17,8 @@ import (
 
 // listed reports whether a deployment is in the last environment. Before the first one nobody is known to be a stranger.
 func (s *Gate) listed(who schema.DeploymentID) bool {
-	newest := s.newest()
-	if newest == nil {
-		return true
-	}
-	_, there := newest.Deployment(who)
-	if recovered := s.environment.Load(); !there && recovered != nil {
-		_, there = recovered.Deployment(who)
-	}
-	return there
+	newest, recovered := s.newest(), s.environment.Load()
+	return newest == nil || lists(newest, who) || recovered != nil && lists(recovered, who)
 }
 
 // hasRowsSQL: it has or had references in either direction, or owners, or is decommissioned.

@@ -4,7 +4,10 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 )
 
 // VersionLock is the advisory lock that writers hold shared, and a switch of the version exclusively.
@@ -18,30 +21,32 @@ const (
 
 	// RunningColumns are of a row m of meta.
 	RunningColumns = `m.version, m.generation, m.digest`
+
+	SelectVersionSQL = `SELECT version, generation FROM dbcontroller.meta`
 )
+
+// ReadRunning returns the version stored in the database.
+func ReadRunning(ctx context.Context, q db.Querier) (Running, error) {
+	rows, _ := q.Query(ctx, SelectRunningSQL) // the rows have its error
+	stored, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[Running])
+	if err != nil {
+		err = fmt.Errorf("read the version: %w", err)
+	}
+	return stored, err
+}
 
 // Runs reports whether the version stored in the database is that of the model. If not, another process has switched the version.
 func (s *Gate) Runs(ctx context.Context, model *schema.Model) (bool, error) {
-	var stored Running
-	if err := s.Pool.QueryRow(ctx, SelectRunningSQL).Scan(stored.Into()...); err != nil {
-		return false, fmt.Errorf("read the version: %w", err)
-	}
-	return model.Says(stored.Version, stored.Digest), nil
+	stored, err := ReadRunning(ctx, s.Pool)
+	return err == nil && model.Says(stored.Version, stored.Digest), err
 }
 
 // RunningVersion returns the name of the version stored in the database.
 func (s *Gate) RunningVersion(ctx context.Context) (string, error) {
-	var stored Running
-	if err := s.Pool.QueryRow(ctx, SelectRunningSQL).Scan(stored.Into()...); err != nil {
-		return "", fmt.Errorf("read the version: %w", err)
-	}
-	return stored.Version, nil
+	stored, err := ReadRunning(ctx, s.Pool)
+	return stored.Version, err
 }
 
 // Superseded receives after a transaction met another version than this process has switched to. Its capacity is one, since one
 // signal means the same as several; it is never closed.
 func (s *Gate) Superseded() <-chan struct{} { return s.superseded }
-
-const (
-	SelectVersionSQL = `SELECT version, generation FROM dbcontroller.meta`
-)
