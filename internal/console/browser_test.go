@@ -224,6 +224,20 @@ func TestTheFirstSampleHasAllDeployments(t *testing.T) {
 	b.is("document.querySelector('main').innerText.includes('Now: confirm 6.')")
 }
 
+// The letters of the chart are as large on a phone as elsewhere: it has fewer units there.
+func TestTheChartCanBeReadOnAPhone(t *testing.T) {
+	f := newFleet(1, 3)
+	f.change(west, func(a *answers) {
+		a.status.Outstanding = []*adminv1.StatusResponse_Outstanding{{Group: "confirm", Deployment: west.String(), Count: 2, OldestTime: timestamppb.Now()}}
+	})
+	b := open(t, f)
+	b.do(chromedp.EmulateViewport(390, 900))
+	b.is("document.querySelectorAll('.chart text').length > 2")
+	b.is("Math.min(...[...document.querySelectorAll('.chart text')].map((l) => l.getBoundingClientRect().height)) >= 11")
+	require.LessOrEqual(t, b.number("Math.max(...[...document.querySelectorAll('.chart text')].map((l) => l.getBoundingClientRect().right))"), 390.0)
+	b.do(chromedp.EmulateViewport(1280, 900))
+}
+
 // What blocks a resource is a link to its page, where the reason names one; the page that is shown is marked for everybody.
 func TestBlockersAreLinks(t *testing.T) {
 	f := newFleet(3, 3)

@@ -3,11 +3,12 @@
 import { h, svg } from './dom.js';
 import { count } from './format.js';
 
-const width = 720, height = 160, left = 8, right = 190;
+const height = 160, left = 8, right = 190;
 const dashes = ['none', '6 3', '2 3', '10 3 2 3', '1 2', '8 2'];
 
 /** history is a list of { time, groups: { name: count } }, the oldest first. */
 export function chart(history) {
+  const width = Math.min(720, Math.max(320, innerWidth - 40)); // on a phone a unit is a pixel: smaller letters cannot be read
   const names = [...new Set(history.flatMap((p) => Object.keys(p.groups)))].sort();
   if (!names.length) return h('p', { class: 'quiet' }, 'None so far.');
   if (history.length < 2) return h('p', { class: 'quiet' }, `Now: ${names.map((n) => `${n} ${count(history[0].groups[n])}`).join(', ')}.`);
