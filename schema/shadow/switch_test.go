@@ -193,8 +193,8 @@ func TestAResourceThatCannotBeDerivedIsSetAside_I20(t *testing.T) {
 // The target has the old form of the reference until it has the new one.
 func TestABehaviourChangesAfterTheTargetHasEstablishedIt(t *testing.T) {
 	t.Parallel()
-	b := newVersions(t, func(cfg *shadow.Config) { // the delete ends before the blockade expires
-		cfg.Times.DeleteTimeout, cfg.Times.TentativeTTL = time.Second, time.Minute
+	b := newVersions(t, func(cfg *shadow.Config) { // the delete ends before the blockade expires, and has room for its questions
+		cfg.Times.DeleteTimeout, cfg.Times.TentativeTTL = 5*time.Second, time.Minute
 	})
 	b.MustPut(targetName("t"), nil)
 	b.MustPut(holder, body{"turns": body{"block": targetName("t")}})

@@ -27,12 +27,15 @@ const (
 
 // ReadRunning returns the version stored in the database.
 func ReadRunning(ctx context.Context, q db.Querier) (Running, error) {
-	rows, _ := q.Query(ctx, SelectRunningSQL) // the rows have its error
-	stored, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[Running])
-	if err != nil {
-		err = fmt.Errorf("read the version: %w", err)
+	var stored Running
+	rows, err := q.Query(ctx, SelectRunningSQL)
+	if err == nil {
+		stored, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[Running])
 	}
-	return stored, err
+	if err != nil {
+		return stored, fmt.Errorf("read the version: %w", err)
+	}
+	return stored, nil
 }
 
 // Runs reports whether the version stored in the database is that of the model. If not, another process has switched the version.
