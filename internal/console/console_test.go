@@ -60,12 +60,15 @@ func TestEventsAreEverythingAndThenChanges(t *testing.T) {
 	f := newFleet(2, 2)
 	server, _ := serve(t, f)
 	next, _ := events(t, server)
-	seen := map[string]State{}
-	for len(seen) < 4 {
-		for _, s := range next().Deployments {
+	seen, whole := map[string]State{}, false
+	for !whole {
+		c := next()
+		for _, s := range c.Deployments {
 			seen[s.Deployment] = s
 		}
+		whole = c.Whole
 	}
+	require.Len(t, seen, 4)
 	require.Empty(t, seen[west.String()].Error)
 	require.Contains(t, string(seen[west.String()].Status), `"version":"v1"`)
 
