@@ -108,6 +108,8 @@ func TestTriggersTakeOddTablesAndSessions(t *testing.T) {
 	a.returned()
 	a.exec(a.crm, `DELETE FROM "My Seats"`)
 	a.Settle()
+	a.Expire(crm) // a right that was asked for twice, on a slow machine, has an attempt that nobody decides
+	a.Settle()
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 
