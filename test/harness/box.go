@@ -373,12 +373,15 @@ func (b *Box) Resolve(deployment schema.DeploymentID) error {
 	return err
 }
 
-// outstanding reports in one query which kinds of outstanding rows exist: mostly there are none, and reading them takes some twenty
-// queries.
-func (b *Box) outstanding(deployment schema.DeploymentID) (left struct {
+// outstanding is what is left to do: the number of tentative blockades, and whether there is other work.
+type outstanding struct {
 	tentative               int
 	work, notices, captured bool
-}) {
+}
+
+// outstanding reports in one query which kinds of outstanding rows exist: mostly there are none, and reading them takes some twenty
+// queries.
+func (b *Box) outstanding(deployment schema.DeploymentID) (left outstanding) {
 	b.t.Helper()
 	const sql = `
 SELECT (SELECT count(*) FROM dbcontroller.blockade WHERE expires_at IS NOT NULL), EXISTS (SELECT FROM dbcontroller.work), EXISTS (SELECT FROM dbcontroller.notice),
