@@ -83,7 +83,7 @@ func (p *Poller) Watch(ctx context.Context, send func(Change) error) error {
 func (p *Poller) join() *viewer {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.stop == nil { // nobody has looked for a while: what was known is old
+	if p.stop == nil { // nobody has looked for a while: the states are old
 		p.whole, p.began = false, time.Now()
 		for name, s := range p.states {
 			s.SilentSince, s.Answered = nil, false

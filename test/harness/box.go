@@ -373,7 +373,7 @@ func (b *Box) Resolve(deployment schema.DeploymentID) error {
 	return err
 }
 
-// outstanding is what is left to do: the number of tentative blockades, and whether there is other work.
+// outstanding has the number of tentative blockades of a deployment, and whether it has work, notices and captured rows.
 type outstanding struct {
 	tentative               int
 	work, notices, captured bool

@@ -26,7 +26,7 @@ type startWait struct {
 	quiet   time.Time // no log line before: a start may take its usual time
 	logged  string    // what the last log line was about
 	log     *zap.Logger
-	present atomic.Value // a string: what is waited for now, for /readyz
+	present atomic.Value // a string: the server or the registration that the start waits for now, for /readyz
 }
 
 // usual is the time that a start takes whose database and registry answer.
@@ -40,7 +40,7 @@ func startTimeoutFlag(f *pflag.FlagSet, to *time.Duration, until string) {
 	f.DurationVar(to, "start-timeout", 2*time.Minute, "how long to wait until "+until+"; after it the process exits with the reason")
 }
 
-// waits sets what is waited for; empty while nothing is.
+// waits sets the name of the server or registration that the start waits for; empty: none.
 func (w *startWait) waits(what string) { w.present.Store(what) }
 
 func (w *startWait) waitsFor() string {
