@@ -44,7 +44,11 @@ type Config struct {
 	BaselineDSN func(ctx context.Context) (string, error)
 	// Databases creates migrated databases of deployments on the same server.
 	Databases func(ctx context.Context, n int) ([]string, error)
-	Progress  func(format string, args ...any)
+	// CountsStatements says that the server was started with CountingSettings.
+	CountsStatements bool
+	// Plans receives the plans of the statements that take the most time in growth. Nil: nobody wants them.
+	Plans    io.Writer
+	Progress func(format string, args ...any)
 }
 
 // Result is one line. Value and Baseline are medians in Unit; Ratio is how many times the baseline's time it took, or
@@ -80,6 +84,12 @@ var (
 	holders = schema.DeploymentID{Service: "devices.example.com", Region: "eastus2"}
 )
 
+// Regions are those of the cases.
+var Regions = []string{targets.Region, holders.Region}
+
+// Uses says whether the cases need a deployment.
+func Uses(id schema.DeploymentID) bool { return id == targets || id == holders }
+
 type run struct {
 	Config
 	baseline *pgxpool.Pool
@@ -108,6 +118,11 @@ func Run(ctx context.Context, cfg Config) ([]Result, error) {
 		return nil, err
 	}
 	r.server = parentOf(r.server)
+	if r.CountsStatements {
+		if err := r.count(ctx, "none", "off"); err != nil {
+			return nil, err
+		}
+	}
 	for _, name := range slices.Concat(Cases, Long) {
 		part := func(c string) bool { return c == name || name == "write" && slices.Contains(Parts, c) }
 		if !slices.ContainsFunc(cfg.Cases, part) {

@@ -16,9 +16,6 @@ const (
 	costClients = 8
 )
 
-// writtenSQL returns how many transactions have written so far, and the bytes of the log, of the whole server.
-const writtenSQL = `SELECT pg_snapshot_xmax(pg_current_snapshot())::text::float8, pg_current_wal_insert_lsn() - '0/0'::pg_lsn`
-
 // costs measures one call of each operation, with its consequences in all deployments: writing transactions, bytes of the log, and processor time by
 // process. Rates depend on the machine and its load; these measures hardly do.
 func (r *run) costs(ctx context.Context) error {
@@ -26,18 +23,24 @@ func (r *run) costs(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	counted, off, err := r.counting(ctx)
+	if err != nil {
+		return err
+	}
+	defer off()
 	for _, op := range operations {
-		if err := r.cost(ctx, op); err != nil {
+		if err := r.cost(ctx, op, counted); err != nil {
 			return fmt.Errorf("%s: %w", op.name, err)
 		}
 	}
 	return nil
 }
 
-// operation is one that costCalls calls are made of, with a number each.
+// operation is one that costCalls calls are made of, with a number each. A watched one has a watch of all resources beside it.
 type operation struct {
-	name string
-	call func(ctx context.Context, i int) error
+	name    string
+	call    func(ctx context.Context, i int) error
+	watched bool
 }
 
 // operations returns all operations, in their order, and makes the resources to which they refer. The names of their resources contain a name.
@@ -64,22 +67,26 @@ func (r *run) operations(ctx context.Context, of string) ([]operation, error) {
 			return err
 		}
 	}
+	update := func(title string) func(context.Context, int) error {
+		return put(targets, "projects/"+of+"-none-", map[string]any{"title": title})
+	}
 	return []operation{
-		{"create", put(targets, "projects/"+of+"-none-", nil)},
-		{"create-local", put(targets, project+"/serviceAccounts/", nil)},
-		{"create-acting", put(holders, "fleets/"+of+"-", map[string]any{"project": full})},
-		{"create-blocking", put(holders, "fleets/"+of+"/devices/", map[string]any{"account": account})},
-		{"update", put(targets, "projects/"+of+"-none-", map[string]any{"title": "changed"})},
-		{"get", func(ctx context.Context, i int) error {
+		{name: "create", call: put(targets, "projects/"+of+"-none-", nil)},
+		{name: "create-local", call: put(targets, project+"/serviceAccounts/", nil)},
+		{name: "create-acting", call: put(holders, "fleets/"+of+"-", map[string]any{"project": full})},
+		{name: "create-blocking", call: put(holders, "fleets/"+of+"/devices/", map[string]any{"account": account})},
+		{name: "update", call: update("changed")},
+		{name: "update-watched", call: update("changed again"), watched: true},
+		{name: "get", call: func(ctx context.Context, i int) error {
 			_, err := at.GetResource(ctx, &resourcev1.GetResourceRequest{Name: fmt.Sprint("projects/"+of+"-none-", i)})
 			return err
 		}},
-		{"list-100", func(ctx context.Context, _ int) error {
+		{name: "list-100", call: func(ctx context.Context, _ int) error {
 			_, err := at.ListResources(ctx, &resourcev1.ListResourcesRequest{Kind: "Project", PageSize: 100})
 			return err
 		}},
-		{"delete", remove("projects/" + of + "-none-")},
-		{"delete-cascade", remove("projects/" + of + "-root-")},
+		{name: "delete", call: remove("projects/" + of + "-none-")},
+		{name: "delete-cascade", call: remove("projects/" + of + "-root-")},
 	}, nil
 }
 
@@ -109,11 +116,18 @@ func (r *run) costFixture(ctx context.Context, of string) (project string, err e
 }
 
 // cost measures all calls once.
-func (r *run) cost(ctx context.Context, op operation) error {
+func (r *run) cost(ctx context.Context, op operation, counted bool) error {
 	if err := r.settle(ctx); err != nil {
 		return err
 	}
-	transactions, bytes, err := r.written(ctx)
+	if op.watched {
+		stop, err := r.watchAll(ctx)
+		if err != nil {
+			return err
+		}
+		defer stop()
+	}
+	before, err := r.workNow(ctx, counted)
 	if err != nil {
 		return err
 	}
@@ -121,21 +135,55 @@ func (r *run) cost(ctx context.Context, op operation) error {
 	if err != nil {
 		return err
 	}
-	allTransactions, allBytes, err := r.written(ctx)
+	done, err := r.workSince(ctx, before, counted)
 	if err != nil {
 		return err
 	}
-	for _, result := range []Result{
-		{Case: "transactions", Value: (allTransactions - transactions) / costCalls, Unit: "1"},
-		{Case: "log", Value: (allBytes - bytes) / costCalls, Unit: "bytes"},
+	results := []Result{
+		{Case: "transactions", Value: done.transactions, Unit: "1"},
+		{Case: "log", Value: done.bytes, Unit: "bytes"},
 		{Case: "cpu-client", Value: used.client, Unit: "ms"},
 		{Case: "cpu-controllers", Value: used.controllers, Unit: "ms"},
 		{Case: "cpu-postgresql", Value: max(0, used.postgres), Unit: "ms"},
-	} {
+	}
+	if counted {
+		results = append(results, Result{Case: "statements", Value: done.statements, Unit: "1"},
+			Result{Case: "rows", Value: done.rows, Unit: "1"}, Result{Case: "index-entries", Value: done.entries, Unit: "1"})
+	}
+	for _, result := range results {
+		if result.Unit != "ms" {
+			result.Value /= costCalls
+		}
 		result.Case, result.N = "cost-"+op.name+"-"+result.Case, costCalls
 		r.add(result)
 	}
 	return nil
+}
+
+// watchAll reads the events of all projects until stop is called.
+func (r *run) watchAll(ctx context.Context) (stop func(), err error) {
+	at, err := r.Client.Resources(ctx, targets)
+	if err != nil {
+		return nil, err
+	}
+	token, err := tokenOfNow(ctx, at)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	stream, err := at.WatchResources(ctx, &resourcev1.WatchResourcesRequest{Kind: "Project", ResumeToken: token})
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for err == nil {
+			_, err = stream.Recv()
+		}
+	}()
+	return func() { cancel(); <-ended }, nil
 }
 
 // calls makes all calls, waits for their consequences, and returns the processor time of each call.
@@ -151,9 +199,4 @@ func (r *run) calls(ctx context.Context, op operation) (cpuTimes, error) {
 	}
 	err := r.quiet(ctx)
 	return before.since(r.server, costCalls), err
-}
-
-func (r *run) written(ctx context.Context) (transactions, bytes float64, err error) {
-	err = r.baseline.QueryRow(ctx, writtenSQL).Scan(&transactions, &bytes)
-	return transactions, bytes, err
 }

@@ -64,6 +64,11 @@ SELECT s.id, t.id, gen_random_uuid(), f.id, 1 FROM s, t, (SELECT min(id) AS id F
 // growth measures the operations of cost while both deployments grow: the processor time of a call beside that with the least resources, and how many
 // rows of large tables a call reads by sequential scans. It runs last: the added resources stay.
 func (r *run) growth(ctx context.Context) error {
+	counted, off, err := r.counting(ctx)
+	if err != nil {
+		return err
+	}
+	defer off()
 	least := map[string]float64{}
 	grown := 0
 	for _, n := range growths {
@@ -81,6 +86,9 @@ func (r *run) growth(ctx context.Context) error {
 		}
 		before, err := r.scanned(ctx, growths[0])
 		if err != nil {
+			return err
+		}
+		if _, err := r.workNow(ctx, counted); err != nil { // forgets the statements that have made the resources
 			return err
 		}
 		for _, op := range operations {
@@ -101,6 +109,9 @@ func (r *run) growth(ctx context.Context) error {
 		r.add(Result{Case: "growth-scanned", N: n, Unit: "rows", Value: float64(rows) / float64(costCalls*len(operations))})
 		if rows > 0 {
 			r.Progress("sequential scans of large tables: %s", by)
+		}
+		if counted && n == growths[len(growths)-1] {
+			return r.writePlans(ctx, n)
 		}
 	}
 	return nil

@@ -9,7 +9,7 @@ import (
 
 const (
 	// idleTime is how long nothing is asked of the deployments.
-	idleTime = 20 * time.Second
+	idleTime = time.Minute
 	// reportTime is how long a session may keep its counts to itself.
 	reportTime = 10 * time.Second
 )

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -15,20 +16,22 @@ import (
 	"github.com/db-controller/db-controller/cmd/db-controller/operate"
 	"github.com/db-controller/db-controller/internal/postgres/launcher"
 	"github.com/db-controller/db-controller/migrations"
+	"github.com/db-controller/db-controller/schema"
 )
 
 // NewBench returns the command bench.
 func NewBench() *cobra.Command {
 	var cfg bench.Config
 	var asJSON bool
-	var dsn, plot string
+	var at benchServer
+	var files benchFiles
 	cmd := &cobra.Command{
 		Use:   "bench",
 		Short: "Measure this machine, and compare with native foreign keys in the same run",
-		Long: `bench starts PostgreSQL with its default durability, two services in two deployments, and runs cases at least three
+		Long: `bench starts PostgreSQL with its default durability, two services in --deployments, and runs cases at least three
 times. Compare the ratios within a run; machines differ.
 
-  idle     nothing is asked of the deployments for 20 s: transactions and written rows a second in a database, and the part of a processor
+  idle     nothing is asked of the deployments for 60 s: transactions and written rows a second in a database, and the part of a processor
            that a controller takes.
   fan-out  a target in one deployment, n holders in another that cascade: from the Delete call until the target is gone.
            Two baselines in one database: "bare" native keys, and "equal" ones with the same bookkeeping as ours
@@ -36,8 +39,9 @@ times. Compare the ratios within a run; machines differ.
   unset    a target in one deployment, n holders in another that lose the reference and stay, beside a native key with SET NULL
            and the same bookkeeping.
   chain    100 resources that refer to one another, each in another of four deployments than the one above: the time of a level.
-  cost     what one call of each operation takes, with all that follows from it in all deployments: writing transactions, bytes of the
-           log, and the processor time of the client, the controllers and PostgreSQL.
+  cost     what one call of each operation takes, with all that follows from it in all deployments: writing transactions, statements, written
+           rows and entries of indexes, bytes of the log, and the processor time of the client, the controllers and PostgreSQL. Statements,
+           rows and entries are counted on a server that bench has started, by pg_stat_statements and pg_walinspect.
   single   one target, one holder elsewhere: from the Delete call until the holder is gone.
   write    create resources through gRPC: without references, with one in the same database (a parent), and with a second
            one to another deployment; 1 to 240 clients (one identity has 250 calls). Beside inserting the same rows with pgx, one transaction each. Also
@@ -63,7 +67,8 @@ times. Compare the ratios within a run; machines differ.
            the list of 100 resources over the channels inside a process, which share messages or copy them, beside a connection of this machine:
            time, and allocated memory.
   growth   the operations of cost while both deployments have 10,000, 100,000 and 1,000,000 resources: the processor time of a call beside
-           that with the fewest, and how many rows of large tables a call reads by sequential scans. It runs last.
+           that with the fewest, and how many rows of large tables a call reads by sequential scans. --plans FILE receives the ten statements
+           that take the most time with 1,000,000, and their plans. It runs last.
   soak     for --minutes, only when it is named: resources come and go at full speed, and memory, goroutines, connections and dead rows of the
            last third are compared with those of the third before.`,
 		Args: cobra.NoArgs,
@@ -73,7 +78,16 @@ times. Compare the ratios within a run; machines differ.
 					return cli.Usage("--cases %s: known are %s", c, strings.Join(known, ", "))
 				}
 			}
-			return runBench(cmd, dsn, plot, cfg, asJSON)
+			if n := at.deployments; n < 2 || n > 100 || n%2 != 0 {
+				return cli.Usage("--deployments %d: an even number from 2 to 100", n)
+			}
+			if at.deployments == 2 && slices.Contains(cfg.Cases, "chain") {
+				return cli.Usage("--deployments 2: the case chain needs 4, name other --cases")
+			}
+			if files.plans != "" && !slices.Contains(cfg.Cases, "growth") {
+				return cli.Usage("--plans: they are those of growth, add it to --cases")
+			}
+			return runBench(cmd, at, files, cfg, asJSON)
 		},
 	}
 	cli.OutputFlag(cmd)
@@ -84,18 +98,67 @@ times. Compare the ratios within a run; machines differ.
 	f.IntSliceVar(&cfg.Clients, "clients", nil, "numbers of clients of write and delegated (default: those of each case)")
 	f.IntVar(&cfg.Minutes, "minutes", 20, "how long soak runs")
 	f.BoolVar(&asJSON, "json", false, "a line of JSON for each result instead of one document (-o json)")
-	f.StringVar(&plot, "plot", "", "an SVG `FILE` to write a picture of the ratios to")
-	f.StringVar(&dsn, "postgres", "", "DSN of a server to use (default: start one)")
+	f.IntVar(&at.deployments, "deployments", 4, "in how many deployments the two services run")
+	f.StringVar(&files.plot, "plot", "", "an SVG `FILE` to write a picture of the ratios to")
+	f.StringVar(&files.plans, "plans", "", "a `FILE` to write the plans of growth to")
+	f.StringVar(&at.dsn, "postgres", "", "DSN of a server to use (default: start one)")
 	return cmd
 }
 
-func runBench(cmd *cobra.Command, dsn, plot string, cfg bench.Config, asJSON bool) error {
+// benchServer says where the deployments have their databases.
+type benchServer struct {
+	dsn         string // empty: a server is started
+	deployments int
+}
+
+// start starts the server, or takes the one that is there. counts says that it can count statements; a server without
+// the module for it does not start, so it is tried without.
+func (s benchServer) start(ctx context.Context, cases []string) (pg *launcher.Server, counts bool, err error) {
+	settings := ownServer(s.deployments)
+	if s.dsn == "" && bench.Counts(cases) {
+		counting := maps.Clone(settings)
+		maps.Copy(counting, bench.CountingSettings)
+		if pg, err := launcher.Start(ctx, launcher.Config{Settings: counting}); err == nil {
+			return pg, true, nil
+		}
+	}
+	pg, err = launcher.Start(ctx, launcher.Config{DSN: s.dsn, Settings: settings})
+	return pg, false, err
+}
+
+// benchDeployments returns n deployments of the services: those of the cases first.
+func benchDeployments(services []schema.Deployment, n int) (regions []string, deployments []schema.Deployment) {
+	byService := map[string]schema.Deployment{}
+	for _, d := range services {
+		byService[d.Service] = d
+	}
+	for i := range max(2, n/2) {
+		region := fmt.Sprintf("region%d", i+1)
+		if i < len(bench.Regions) {
+			region = bench.Regions[i]
+		}
+		regions = append(regions, region)
+		for _, service := range slices.Sorted(maps.Keys(byService)) {
+			d := byService[service]
+			d.Region = region
+			if n > 2 || bench.Uses(d.DeploymentID) {
+				deployments = append(deployments, d)
+			}
+		}
+	}
+	return regions, deployments
+}
+
+// benchFiles are those that the results go to; an empty path is none.
+type benchFiles struct{ plot, plans string }
+
+func runBench(cmd *cobra.Command, at benchServer, out benchFiles, cfg bench.Config, asJSON bool) error {
 	dir, done, err := temporary()
 	if err != nil {
 		return err
 	}
 	defer done()
-	pg, err := launcher.Start(cmd.Context(), launcher.Config{DSN: dsn})
+	pg, counts, err := at.start(cmd.Context(), cfg.Cases)
 	if err != nil {
 		return err
 	}
@@ -105,6 +168,7 @@ func runBench(cmd *cobra.Command, dsn, plot string, cfg bench.Config, asJSON boo
 	if err != nil {
 		return err
 	}
+	files.Regions, files.Deployments = benchDeployments(files.Deployments, at.deployments)
 	bench.WithChains(files.Services)
 	bench.WithTables(files.Services)
 	p, c, err := startPlayground(cmd.Context(), pg, dir, files, operate.Local)
@@ -115,7 +179,15 @@ func runBench(cmd *cobra.Command, dsn, plot string, cfg bench.Config, asJSON boo
 		return err
 	}
 	defer c.Close()
-	cfg.Playground, cfg.Client, cfg.Services = p, c, files.Services
+	cfg.Playground, cfg.Client, cfg.Services, cfg.CountsStatements = p, c, files.Services, counts
+	if out.plans != "" {
+		file, err := os.Create(out.plans)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = file.Close() }()
+		cfg.Plans = file
+	}
 	cfg.Progress = func(format string, args ...any) { cmd.PrintErrf(format+"\n", args...) }
 	cfg.BaselineDSN = func(ctx context.Context) (string, error) {
 		if err := pg.DropDatabase(ctx, "dbc_baseline"); err != nil {
@@ -141,11 +213,11 @@ func runBench(cmd *cobra.Command, dsn, plot string, cfg bench.Config, asJSON boo
 	if err != nil {
 		return err
 	}
-	if err := writePlot(plot, results); err != nil {
+	if err := writePlot(out.plot, results); err != nil {
 		return err
 	}
-	if out := cli.PrinterOf(cmd); !out.People() && !asJSON {
-		return out.Document(results)
+	if printer := cli.PrinterOf(cmd); !printer.People() && !asJSON {
+		return printer.Document(results)
 	}
 	return bench.Print(cmd.OutOrStdout(), results, asJSON)
 }
