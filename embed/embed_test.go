@@ -330,7 +330,7 @@ func (w *world) keepsSettings(t *testing.T) {
 	ctx := t.Context()
 	const settingsSQL = `
 SELECT string_agg(name || '=' || setting, ',' ORDER BY name) FROM pg_catalog.pg_settings
-WHERE name IN ('enable_seqscan', 'jit', 'search_path', 'lock_timeout', 'statement_timeout')`
+WHERE name IN ('enable_seqscan', 'jit', 'max_parallel_workers_per_gather', 'search_path', 'lock_timeout', 'statement_timeout')`
 	conn, err := w.pool.Acquire(ctx)
 	require.NoError(t, err)
 	_, err = conn.Exec(ctx, `SET search_path = public; SET enable_seqscan = on; SET lock_timeout = '7s'`)

@@ -31,7 +31,7 @@ func pooled(t *testing.T, server *harness.Cluster, database string) string {
 	conn, err := pgx.Connect(t.Context(), server.DSN(database))
 	require.NoError(t, err)
 	for name, value := range map[string]string{ // as the first start says
-		"enable_seqscan": "off", "jit": "off", "statement_timeout": "60000", "lock_timeout": "10000", "idle_in_transaction_session_timeout": "30000",
+		"enable_seqscan": "off", "jit": "off", "max_parallel_workers_per_gather": "0", "statement_timeout": "60000", "lock_timeout": "10000", "idle_in_transaction_session_timeout": "30000",
 	} {
 		_, err := conn.Exec(t.Context(), "ALTER DATABASE "+pgx.Identifier{database}.Sanitize()+" SET "+name+" = '"+value+"'")
 		require.NoError(t, err)
@@ -55,7 +55,7 @@ listen_port = %s
 unix_socket_dir =
 auth_type = any
 pool_mode = transaction
-ignore_startup_parameters = statement_timeout,lock_timeout,idle_in_transaction_session_timeout,enable_seqscan,jit,search_path
+ignore_startup_parameters = statement_timeout,lock_timeout,idle_in_transaction_session_timeout,enable_seqscan,jit,max_parallel_workers_per_gather,search_path
 `, dsn.Hostname(), dsn.Port(), dsn.User.Username(), password, host, port), 0o644)) //nolint:gosec // as said
 	args := []string{file}
 	if os.Getuid() == 0 { // it refuses to run as root

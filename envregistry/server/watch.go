@@ -23,6 +23,8 @@ const environmentFeed feed.Topics = 1
 // environmentFilter binds tokens to this kind of watch; change it when the events change, so that old tokens are reset.
 const environmentFilter = "environment with rights and databases"
 
+var writtenSQL = feed.WrittenBegin + feed.AnyNew("dbcontroller_registry.change") + `::int` + feed.WrittenFrom + `dbcontroller_registry.meta` + feed.StateEnd
+
 const (
 	// Nothing but tokens depends on it. Of two servers that find it at the same time the second one waits, and changes nothing.
 	beginEpochSQL = `
@@ -30,7 +32,6 @@ UPDATE dbcontroller_registry.meta m SET epoch = gen_random_uuid(), server = ` + 
 WHERE m.server IS DISTINCT FROM ` + feed.ServerSQL + ` OR ` + feed.EpochSQL + ` IS NULL`
 
 	stateSQL      = feed.StateBegin + `dbcontroller_registry.meta` + feed.StateEnd
-	writtenSQL    = feed.WrittenBegin + `EXISTS (SELECT FROM dbcontroller_registry.change WHERE` + feed.New + `)::int` + feed.WrittenFrom + `dbcontroller_registry.meta` + feed.StateEnd
 	beginSinceSQL = feed.SinceBegin + `dbcontroller_registry.meta` + feed.SinceJoin
 
 	// In the order of dependence: deployments need regions and services.

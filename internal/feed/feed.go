@@ -27,7 +27,7 @@ type Config struct {
 	Pool postgres.Pool
 	// StateSQL is StateBegin, the table of one row, and StateEnd.
 	StateSQL string
-	// WrittenSQL is WrittenBegin, which of the topics have a row with New, as a number, WrittenFrom, the table of one row, and
+	// WrittenSQL is WrittenBegin, for which of the topics AnyNew holds, as a number, WrittenFrom, the table of one row, and
 	// StateEnd. It takes xmax and xip.
 	WrittenSQL string
 	// Wake is woken after commits of this process, and at notifications of commits of other processes.
@@ -110,10 +110,18 @@ const (
 	SinceBegin = `
 SELECT pg_current_snapshot()::text, ` + lsnSQL + `, COALESCE((` + EpochSQL + `)::text, ''), m.compacted::text, x.* FROM `
 	SinceJoin = ` AS m LEFT JOIN LATERAL (`
-	New       = ` (xid >= $1::text::xid8 OR xid = ANY ($2::text[]::xid8[])) `
+	New       = ` (` + since + ` OR ` + ran + `) `
+	since     = `xid >= $1::text::xid8`
+	ran       = `xid = ANY ($2::text[]::xid8[])`
 	byXID     = ` ORDER BY seq + 0 LIMIT $3) AS x ON true`
 	bySeq     = ` ORDER BY seq LIMIT $3) AS x ON true`
 )
+
+// AnyNew is the condition that a table has a row with New. (As one EXISTS with New it read all of the index on xid, row by row: 54 ms of 1,000,000 rows.
+// Each of these two reads the index where such rows are.)
+func AnyNew(table string) string {
+	return `(EXISTS (SELECT FROM ` + table + ` WHERE ` + since + `) OR EXISTS (SELECT FROM ` + table + ` WHERE ` + ran + `))`
+}
 
 // SnapshotEnd is the end of a SnapshotSQL in an order, with the number of the parameter of the limit.
 func SnapshotEnd(order string, limit int) string {

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -34,7 +35,7 @@ SELECT CASE WHEN s.revision % 2 = 0 THEN s.id ELSE hot.id END, gen_random_uuid()
 FROM s, dbcontroller.shadow hot, dbcontroller.deployment d, (SELECT min(id) AS id FROM dbcontroller.field) f
 WHERE hot.name = @hot AND d.service = @service AND d.region = @region`
 
-	// Resources of the kind of $3, each with a reference to the target $4 and a decided attempt; and as many other targets.
+	// Resources of the kind of $3, each with a reference and a decided attempt: half of them to the target $4, half to targets of their own.
 	growHoldersSQL = `
 WITH t AS (
     SELECT id, deployment_id, kind_id FROM dbcontroller.foreign_target WHERE name = $4
@@ -48,14 +49,16 @@ WITH t AS (
 ), c AS (
     INSERT INTO dbcontroller.change (uid, revision, generation, kind_id, state, created_at, name, body)
     SELECT uid, revision, 1, kind_id, 1, now(), name, '{}' FROM s
-), f AS (
+), own AS (
     INSERT INTO dbcontroller.foreign_target (uid, deployment_id, kind_id, name)
-    SELECT gen_random_uuid(), t.deployment_id, t.kind_id, 'projects/grown-' || s.revision FROM s, t
+    SELECT gen_random_uuid(), t.deployment_id, t.kind_id, 'projects/grown-' || s.revision FROM s, t WHERE s.revision % 2 = 0
+    RETURNING id, name
 ), a AS (
     INSERT INTO dbcontroller.attempt (id, committed) SELECT gen_random_uuid(), true FROM s
 )
 INSERT INTO dbcontroller.reference (holder_id, target_id, attempt, field_id, behaviour)
-SELECT s.id, t.id, gen_random_uuid(), f.id, 1 FROM s, t, (SELECT min(id) AS id FROM dbcontroller.field) f`
+SELECT s.id, COALESCE(own.id, t.id), gen_random_uuid(), f.id, 1
+FROM t, (SELECT min(id) AS id FROM dbcontroller.field) f, s LEFT JOIN own ON own.name = 'projects/grown-' || s.revision`
 
 	// The rows that sequential scans have read so far, of tables that have grown.
 	scannedSQL = `SELECT relname, seq_tup_read FROM pg_stat_user_tables WHERE schemaname = 'dbcontroller' AND n_live_tup >= $1`
@@ -128,15 +131,21 @@ func (r *run) grow(ctx context.Context, of string, from, n int) error {
 		_, err := conn.Exec(ctx, growTargetsSQL, pgx.StrictNamedArgs{
 			"from": from, "to": n, "like": "projects/" + of, "hot": account, "service": holders.Service, "region": holders.Region,
 		})
-		return err
+		return errors.Join(err, vacuum(ctx, conn))
 	})
 	if err != nil {
 		return err
 	}
 	return onConnection(ctx, r.Playground.Deployments[holders].DSN, func(conn *pgx.Conn) error {
 		_, err := conn.Exec(ctx, growHoldersSQL, from, n, "fleets/"+of, account)
-		return err
+		return errors.Join(err, vacuum(ctx, conn))
 	})
+}
+
+// vacuum does what PostgreSQL would do about the new rows by itself while operations are measured.
+func vacuum(ctx context.Context, conn *pgx.Conn) error {
+	_, err := conn.Exec(ctx, `VACUUM (ANALYZE)`)
+	return err
 }
 
 // scanned returns the rows that were read by sequential scans of tables with so many rows, by table, in both deployments.

@@ -36,5 +36,5 @@ func guestStateSQL() string {
 }
 
 var writtenSQL = Codes(feed.WrittenBegin + `
-    EXISTS (SELECT FROM dbcontroller.change WHERE` + feed.New + `)::int + {work_feed} * EXISTS (SELECT FROM dbcontroller.work WHERE` + feed.New + `)::int
-    + {notice_feed} * EXISTS (SELECT FROM dbcontroller.notice WHERE` + feed.New + `)::int` + feed.WrittenFrom + `dbcontroller.meta` + feed.StateEnd)
+    ` + feed.AnyNew("dbcontroller.change") + `::int + {work_feed} * ` + feed.AnyNew("dbcontroller.work") + `::int
+    + {notice_feed} * ` + feed.AnyNew("dbcontroller.notice") + `::int` + feed.WrittenFrom + `dbcontroller.meta` + feed.StateEnd)
