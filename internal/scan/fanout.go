@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"container/heap"
 	"hash/maphash"
+	"maps"
 	"slices"
 
 	"github.com/db-controller/db-controller/internal/scan/report"
@@ -24,6 +25,7 @@ type fanOut struct {
 	counts map[uint64]uint32
 	top    []counted // of the values in counts, largest first
 	heavy  heavy
+	leads  []watched // after keep
 }
 
 type counted struct {
@@ -98,8 +100,31 @@ func (f *fanOut) result(decode func(string) []string) report.FanOut {
 	return out
 }
 
+// keep ends the counting: of the counts, the n largest that are exact remain, and the leaders.
+func (f *fanOut) keep(n int) {
+	f.leads = slices.Clone(f.leaders())
+	for value, w := range f.heavy.at {
+		if w.err == 0 {
+			f.counts[maphash.String(f.seed, value)] = w.n
+		}
+	}
+	f.top, f.heavy = nil, heavy{}
+	if len(f.counts) <= n {
+		return
+	}
+	hashes := slices.SortedFunc(maps.Keys(f.counts), func(a, b uint64) int { return cmp.Or(cmp.Compare(f.counts[b], f.counts[a]), cmp.Compare(a, b)) })
+	kept := make(map[uint64]uint32, n)
+	for _, h := range hashes[:n] {
+		kept[h] = f.counts[h]
+	}
+	f.counts = kept
+}
+
 // leaders are the values with the largest counts, those of watched values without their possible error.
 func (f *fanOut) leaders() []watched {
+	if f.leads != nil {
+		return f.leads
+	}
 	out := make([]watched, 0, heavies)
 	exact := map[string]bool{}
 	for _, c := range f.top {

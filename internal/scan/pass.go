@@ -19,7 +19,7 @@ const (
 	// longest is the length in bytes of the longest value that is looked up; indexes hold none that is much longer.
 	longest = 8192
 	samples = 5
-	// counts bounds the values that are counted one by one, over all references of a table.
+	// counts bounds the values that are counted one by one, over all references of a table, and over those of all tables that were read before.
 	counts = 1 << 17
 )
 

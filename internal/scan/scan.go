@@ -176,15 +176,17 @@ func (s *scanner) pass(ctx context.Context, t *catalogue.Table, refs []*referenc
 		case !r.failed:
 			r.out.State, r.out.Reason = report.Partial, fmt.Sprintf("read %s: %v", t.Name, err)
 		}
-		r.settle()
+		r.settle(counts / len(s.refs))
 	}
 }
 
-// settle writes the counts of a pass into the report.
-func (r *reference) settle() {
-	n := len(r.Columns)
-	r.out.FanOut = r.fan.result(func(v string) []string { return decode(v, n) })
+// settle writes the counts of a pass into the report, and keeps the n largest for the cascades: memory does not grow with the number of
+// references.
+func (r *reference) settle(n int) {
+	r.out.FanOut = r.fan.result(func(v string) []string { return decode(v, len(r.Columns)) })
 	r.out.Orphans.Targets = r.missing.distinct()
+	r.fan.keep(n)
+	r.missing = nil
 	r.out.Unread = r.long + r.nowhere
 	add := func(n int64, finding bool, text string) {
 		if n > 0 {

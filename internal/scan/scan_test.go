@@ -371,3 +371,38 @@ func TestMemoryIsBounded(t *testing.T) {
 	}
 	require.Equal(t, orphans, r.Orphans.Rows)
 }
+
+// Memory does not grow with the tables that were read before, and the cascade still knows the holders of its start.
+func TestMemoryDoesNotGrowWithTheReferences(t *testing.T) {
+	if testing.Short() {
+		t.Skip("many rows")
+	}
+	const tables, rows = 8, 50_000
+	server := harness.Postgres(t)
+	a, b := server.NewDatabase(t, ""), server.NewDatabase(t, "")
+	execute(t, b, "CREATE TABLE customers (id bigint PRIMARY KEY)", fmt.Sprintf("INSERT INTO customers SELECT generate_series(1, %d)", rows))
+	for i := range tables {
+		execute(t, a, fmt.Sprintf("CREATE TABLE orders_%d (id bigint PRIMARY KEY, customer_id bigint)", i),
+			fmt.Sprintf("INSERT INTO orders_%d SELECT i, CASE WHEN i <= %d THEN 7 ELSE i END FROM generate_series(1, %d) i", i, 100+i, rows))
+	}
+	execute(t, a, "ANALYZE")
+	defer debug.SetGCPercent(debug.SetGCPercent(25))
+	var heap []uint64
+	out, err := scan.Run(t.Context(), scan.Config{Databases: []scan.Database{service("a", a), service("b", b)}, Limits: unlimited, Progress: func(p scan.Progress) {
+		if p.Done {
+			var now runtime.MemStats
+			runtime.GC()
+			runtime.ReadMemStats(&now)
+			heap = append(heap, now.HeapAlloc)
+		}
+	}})
+	require.NoError(t, err)
+	require.Len(t, heap, tables)
+	require.Less(t, heap[tables-1]-min(heap[tables-1], heap[0]), uint64(6<<20), "%v", heap)
+	require.Len(t, out.Cascades, 1)
+	require.Equal(t, []string{"7"}, out.Cascades[0].Key)
+	require.Len(t, out.Cascades[0].Steps, tables)
+	for i, step := range out.Cascades[0].Steps {
+		require.EqualValues(t, 100+i, step.Rows, "%s: %s", step.Place.Table, step.Reason)
+	}
+}
