@@ -2,6 +2,7 @@ package test
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -9,10 +10,14 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
 
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/wire"
 	"github.com/db-controller/db-controller/test/harness"
 )
 
@@ -103,6 +108,42 @@ CREATE TABLE public."Orders" (shop text NOT NULL, "Number" integer NOT NULL, "Cu
 	code, out = command("attach", file)
 	require.Zero(t, code, out)
 	require.Equal(t, attached, dumpSchema(t, dsn))
+
+	code, out = command("attach", "--status")
+	require.Zero(t, code, out)
+	running := func(version, text string) {
+		file, err := schema.ParseFile("running.yaml", strings.NewReader(text))
+		require.NoError(t, err)
+		raw, err := proto.Marshal(wire.EnvironmentProto(&schema.Environment{Services: file.Services}))
+		require.NoError(t, err)
+		fillTables(t, dsn, fmt.Sprintf(`SET dbcontroller.knows = 'finalizers'; UPDATE dbcontroller.meta SET version = '%s', environment = '\x%x'`, version, raw))
+	}
+	running("v1", attachedTables)
+	code, out = command("attach", "--status")
+	require.Zero(t, code, out)
+	text, err := os.ReadFile(next)
+	require.NoError(t, err)
+	running("v2", strings.Replace(string(text), "region: {column: region}", "region: eu", 1))
+	code, out = command("attach", "--status")
+	require.Equal(t, 1, code, out)
+	require.Contains(t, out, "! declared otherwise in v2, which runs: no row is read until you attach again")
+	running("v2", strings.Replace(string(text), "public.Orders", "public.Others", 1))
+	code, out = command("attach", "--status")
+	require.Equal(t, 1, code, out)
+	require.Contains(t, out, "! not declared in v2, which runs: no row is read")
+
+	// A lock that is waited for is named: it may be one of the controller's own table.
+	fillTables(t, dsn, `ALTER TABLE "Orders" DISABLE TRIGGER dbcontroller_insert`)
+	held, err := pgx.Connect(t.Context(), dsn)
+	require.NoError(t, err)
+	defer func() { _ = held.Close(context.Background()) }()
+	_, err = held.Exec(t.Context(), `BEGIN; SELECT FROM dbcontroller.attachment FOR UPDATE`)
+	require.NoError(t, err)
+	time.AfterFunc(time.Second, func() { _ = held.Close(context.Background()) })
+	code, out = command("attach", file)
+	require.Zero(t, code, out)
+	require.Contains(t, out, "dbcontroller.attachment is locked by another transaction")
+	require.NotContains(t, out, "Orders is locked")
 
 	// Half of it is gone, as after a restore of an old dump of the table.
 	fillTables(t, dsn, `DROP TRIGGER dbcontroller_delete ON "Orders"`)

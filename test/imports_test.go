@@ -107,7 +107,7 @@ var allowed = map[string][]string{
 	"cmd/db-controller/operate":                 {"client", "cmd/db-controller/cli", "cmd/db-controller/direct", "cmd/db-controller/playground", "internal/console", "internal/identity", "schema", "schema/lint", "schema/schemapb/", "schema/wire"},
 	"cmd/db-controller/resources":               {"client", "cmd/db-controller/cli", "cmd/db-controller/direct", "schema", "schema/schemapb/"},
 	"cmd/db-controller/serve":                   {""},
-	"cmd/db-controller/tables":                  {"cmd/db-controller/cli", "cmd/db-controller/operate", "internal/attach", "internal/catalogue", "internal/postgres", "internal/scan", "internal/scan/report", "schema", "schema/lint"},
+	"cmd/db-controller/tables":                  {"cmd/db-controller/cli", "cmd/db-controller/operate", "internal/attach", "internal/catalogue", "internal/postgres", "internal/scan", "internal/scan/report", "schema", "schema/lint", "schema/schemapb/", "schema/wire"},
 	"cmd/db-controller/playground":              {"internal/identity", "schema"},
 	"cmd/db-controller/bench":                   {"client", "cmd/db-controller/playground", "internal/attach", "internal/identity", "internal/inprocess", "internal/postgres", "schema", "schema/peer", "schema/schemapb/", "schema/shadow"},
 	"test":                                      {""},

@@ -196,7 +196,7 @@ SELECT definition FROM dbcontroller.attachment WHERE kind_id = $1 AND definition
 
 // Apply carries a plan out in one transaction: the triggers of a table are there together or not at all. It waits for the lock of the
 // table at most 200 ms at a time, so that no statement of the application waits behind it for longer, and tries again until ctx ends.
-// Told is called before each pause.
+// Told is called before each pause, with an error that names what is locked.
 func Apply(ctx context.Context, conn *pgx.Conn, p *Plan, told func(error)) error {
 	raw, err := json.Marshal(p.Definition)
 	if err != nil {
@@ -216,14 +216,14 @@ func Apply(ctx context.Context, conn *pgx.Conn, p *Plan, told func(error)) error
 		case err == nil:
 			return fmt.Errorf("kind %s is attached to another table: detach it first", p.Kind)
 		case !errors.Is(err, pgx.ErrNoRows):
-			return err
+			return lockOf(attachments, err)
 		}
 		if err := p.allServe(ctx, tx); err != nil {
 			return err
 		}
 		for _, sql := range p.Statements {
 			if _, err := tx.Exec(ctx, sql); err != nil {
-				return err
+				return lockOf(p.Table.String(), err)
 			}
 		}
 		for _, t := range triggersOf(p.kindID, &p.Definition) {
@@ -234,7 +234,7 @@ func Apply(ctx context.Context, conn *pgx.Conn, p *Plan, told func(error)) error
 		_, err := tx.Exec(ctx, insertAttachmentSQL, pgx.StrictNamedArgs{
 			"kind_id": p.kindID, "kind": p.Kind.Kind, "definition": string(raw), "checksum": p.Definition.Checksum(), "functions": string(functions), "strict": p.Definition.Strict(),
 		})
-		return err
+		return lockOf(attachments, err)
 	})
 }
 
@@ -244,7 +244,7 @@ func (p *Plan) allServe(ctx context.Context, tx pgx.Tx) error {
 		return nil
 	}
 	if _, err := tx.Exec(ctx, `SELECT pg_catalog.pg_advisory_xact_lock(110373738146831)`); err != nil { // of joins
-		return err
+		return lockOf("the list of the deployment's processes", err)
 	}
 	var n int
 	if err := tx.QueryRow(ctx, membersSQL).Scan(&n); err != nil {
@@ -264,6 +264,22 @@ func ReadAgain(ctx context.Context, conn *pgx.Conn, p *Plan) error {
 	return nil
 }
 
+// attachments is the table of all attachments.
+const attachments = "dbcontroller.attachment"
+
+// lockOf names what another transaction has locked, if that is the error.
+func lockOf(what string, err error) error {
+	if locked(err) {
+		return fmt.Errorf("%s is locked by another transaction: %w", what, err)
+	}
+	return err
+}
+
+func locked(err error) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && (pg.Code == "55P03" || pg.Code == "40P01")
+}
+
 // patiently runs a transaction under a short lock timeout, again and again while a lock is not to be had.
 func patiently(ctx context.Context, conn *pgx.Conn, told func(error), run func(pgx.Tx) error) error {
 	for pauses := (retry.Backoff{First: 100 * time.Millisecond, Max: 2 * time.Second}); ; {
@@ -273,8 +289,7 @@ func patiently(ctx context.Context, conn *pgx.Conn, told func(error), run func(p
 			}
 			return run(tx)
 		})
-		var pg *pgconn.PgError
-		if !errors.As(err, &pg) || pg.Code != "55P03" && pg.Code != "40P01" {
+		if !locked(err) {
 			return err
 		}
 		told(err)

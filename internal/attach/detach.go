@@ -27,7 +27,7 @@ type Attached struct {
 	Missing int64   `json:"missing"`
 	Failed  int64   `json:"failed"`
 	Problem *string `json:"problem,omitempty"`
-	// Drift are the differences between the triggers and the definition.
+	// Drift are the differences between the triggers, the definition, and the version that runs.
 	Drift []string `json:"drift,omitempty"`
 	// Grants are rights that roles of the deployment's processes lack.
 	Grants []Finding `json:"grants,omitempty"`
@@ -42,6 +42,30 @@ func (a *Attached) State() string {
 		return "attached, is read for the first time"
 	}
 	return "attached"
+}
+
+// Declared adds to the differences of attached tables that the version that runs declares a table otherwise, or not at all: while it does,
+// no row is read.
+func Declared(all []*Attached, running *schema.Model) {
+	for _, a := range all {
+		if !a.Ready {
+			continue
+		}
+		otherwise, same := false, false
+		for _, name := range running.KindNames() {
+			if kind, err := running.Kind(name); err == nil && kind.Table != nil && kind.Table.Name == a.Definition.Table {
+				otherwise, same = true, same || a.Definition.Describes(kind)
+			}
+		}
+		version := running.Descriptor.Version
+		switch {
+		case same:
+		case otherwise:
+			a.Drift = append(a.Drift, "declared otherwise in "+version+", which runs: no row is read until you attach again")
+		default:
+			a.Drift = append(a.Drift, "not declared in "+version+", which runs: no row is read; detach, or let a version with the table run")
+		}
+	}
 }
 
 const listSQL = `
@@ -170,16 +194,17 @@ func Detach(ctx context.Context, conn *pgx.Conn, a *Attached, told func(error)) 
 		for _, event := range events {
 			if exists {
 				if _, err := tx.Exec(ctx, fmt.Sprintf("DROP TRIGGER IF EXISTS %s ON %s", triggerName(event), a.Definition.Table.SQL())); err != nil {
-					return err
+					return lockOf(a.Definition.Table.String(), err)
 				}
 			}
 			if _, err := tx.Exec(ctx, "DROP FUNCTION IF EXISTS "+functionName(a.KindID, event)+"()"); err != nil {
 				return err
 			}
 		}
-		b := &pgx.Batch{}
-		b.Queue(`DELETE FROM dbcontroller.captured WHERE kind_id = $1`, a.KindID)
-		b.Queue(detachedSQL, a.KindID)
-		return tx.SendBatch(ctx, b).Close()
+		if _, err := tx.Exec(ctx, `DELETE FROM dbcontroller.captured WHERE kind_id = $1`, a.KindID); err != nil {
+			return lockOf("dbcontroller.captured", err)
+		}
+		_, err := tx.Exec(ctx, detachedSQL, a.KindID)
+		return lockOf(attachments, err)
 	})
 }

@@ -2,6 +2,7 @@ package service
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/db-controller/db-controller/internal/identity"
@@ -15,7 +16,10 @@ type rightAcquirer interface {
 }
 
 func (r *resources) AcquireDelegations(ctx context.Context, req *resourcev1.AcquireDelegationsRequest) (*resourcev1.AcquireDelegationsResponse, error) {
-	if n := len(req.GetRights()); n > MaxBatch {
+	switch n := len(req.GetRights()); {
+	case n == 0:
+		return nil, outcome.Status(r.log, outcome.Invalid("rights", errors.New("the list is empty: give the lines of DETAIL of the error RD001")))
+	case n > MaxBatch:
 		return nil, outcome.Status(r.log, outcome.Invalid("rights", fmt.Errorf("%d rights, more than %d", n, MaxBatch)))
 	}
 	who, err := identity.CallerFromContext(ctx)

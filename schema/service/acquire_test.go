@@ -56,6 +56,9 @@ func TestRightsAreAcquiredForTheCaller(t *testing.T) {
 	}
 	_, err = r.AcquireDelegations(as(t, long), &resourcev1.AcquireDelegationsRequest{Rights: make([]string, MaxBatch+1)})
 	require.Equal(t, codes.InvalidArgument, status.Code(err), "%v", err)
+	_, err = r.AcquireDelegations(as(t, long), &resourcev1.AcquireDelegationsRequest{})
+	require.Equal(t, codes.InvalidArgument, status.Code(err), "%v", err)
+	require.ErrorContains(t, err, "rights: the list is empty")
 	_, err = r.AcquireDelegations(t.Context(), req)
 	require.Error(t, err, "nobody's call")
 }

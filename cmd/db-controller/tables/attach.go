@@ -10,12 +10,15 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/db-controller/db-controller/cmd/db-controller/cli"
 	"github.com/db-controller/db-controller/cmd/db-controller/operate"
 	"github.com/db-controller/db-controller/internal/attach"
 	"github.com/db-controller/db-controller/internal/scan/report"
 	"github.com/db-controller/db-controller/schema"
+	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
+	"github.com/db-controller/db-controller/schema/wire"
 )
 
 // attachFlags name tables in the database of a deployment.
@@ -67,7 +70,7 @@ rows. Afterwards the rows are resources, and their columns references. It needs 
 than 200 ms, and does not change existing objects. --dry-run prints the findings and the statements instead.
 
 Of several versions of the service in FILE it takes the last, or that of --version. --status lists the attached tables, and fails when
-their triggers differ from the triggers that attach creates.`,
+their triggers differ from the triggers that attach creates, or their declaration from that of the version that runs.`,
 		Example: `  db-controller attach references.yaml --postgres service=shop --dry-run
   db-controller attach --status --postgres service=shop`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -192,7 +195,7 @@ func (f *attachFlags) apply(cmd *cobra.Command, conn *pgx.Conn, out cli.Printer,
 		out.Line("-- %s, table %s\n%s;", p.Kind.Kind, p.Table, strings.Join(p.Statements, ";\n"))
 		return "planned", nil
 	}
-	if err := attach.Apply(cmd.Context(), conn, p, waits(cmd, p.Table)); err != nil {
+	if err := attach.Apply(cmd.Context(), conn, p, waits(cmd)); err != nil {
 		return "failed", err
 	}
 	out.Line("attached %s to %s: the controller reads its rows now", p.Kind.Kind, p.Table)
@@ -200,8 +203,8 @@ func (f *attachFlags) apply(cmd *cobra.Command, conn *pgx.Conn, out cli.Printer,
 }
 
 // waits reports that a lock is taken.
-func waits(cmd *cobra.Command, table schema.TableName) func(error) {
-	return func(error) { cmd.PrintErrf("%s is locked by another transaction; trying again\n", table) }
+func waits(cmd *cobra.Command) func(error) {
+	return func(err error) { cmd.PrintErrf("%v; trying again\n", err) }
 }
 
 // NewDetach returns the command detach.
@@ -234,7 +237,7 @@ func (f *attachFlags) detach(cmd *cobra.Command) error {
 		if !a.Ready || !f.wants(a.Kind) {
 			continue
 		}
-		if err := attach.Detach(cmd.Context(), conn, a, waits(cmd, a.Definition.Table)); err != nil {
+		if err := attach.Detach(cmd.Context(), conn, a, waits(cmd)); err != nil {
 			return errors.Join(out.Document(results), fmt.Errorf("detach %s: %w", a.Kind, err))
 		}
 		out.Line("detached %s from %s", a.Kind, a.Definition.Table)
@@ -255,6 +258,13 @@ func (f *attachFlags) list(cmd *cobra.Command) error {
 	all, err := attach.All(cmd.Context(), conn)
 	if err != nil {
 		return err
+	}
+	running, err := runningModel(cmd.Context(), conn)
+	if err != nil {
+		return err
+	}
+	if running != nil {
+		attach.Declared(all, running)
 	}
 	all = slices.DeleteFunc(all, func(a *attach.Attached) bool { return !f.wants(a.Kind) })
 	out, drifted, lacking := cli.PrinterOf(cmd), 0, 0
@@ -281,5 +291,26 @@ func (f *attachFlags) list(cmd *cobra.Command) error {
 	if drifted == 0 {
 		return fmt.Errorf("rights are lacking on %s: grant them", report.Several(int64(lacking), "table"))
 	}
-	return fmt.Errorf("%s from the triggers that attach creates: attach again", report.Several(int64(drifted), "difference"))
+	return fmt.Errorf("%s from the attachments that the version that runs needs: attach again", report.Several(int64(drifted), "difference"))
+}
+
+// runningModel compiles the version that the deployment runs, from the environment that its processes keep; nil: they have kept none yet.
+func runningModel(ctx context.Context, conn *pgx.Conn) (*schema.Model, error) {
+	var running schema.ServiceVersion
+	var raw []byte
+	if err := conn.QueryRow(ctx, `SELECT service, version, environment FROM dbcontroller.meta`).Scan(&running.Service, &running.Version, &raw); err != nil {
+		if errors.Is(err, pgx.ErrNoRows) {
+			return nil, nil
+		}
+		return nil, fmt.Errorf("read the version of the deployment: %w", err)
+	}
+	env := &registryv1.Environment{}
+	if err := proto.Unmarshal(raw, env); err != nil {
+		return nil, fmt.Errorf("read the environment of the deployment: %w", err)
+	}
+	services := wire.Environment(env).Services
+	if !slices.ContainsFunc(services, func(d *schema.Descriptor) bool { return d.ServiceVersion == running }) {
+		return nil, nil
+	}
+	return schema.NewModel(running, services)
 }
