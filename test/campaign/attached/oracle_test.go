@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -116,7 +117,7 @@ END $$;
 CREATE TRIGGER keep BEFORE INSERT OR UPDATE ON %[1]s FOR EACH ROW EXECUTE FUNCTION keep_%[1]s();`, table, acts.String(), computes.String())
 }
 
-// targetTrigger joins rows to a target that appears.
+// targetTrigger joins rows to a target that appears, at the end of the transaction: nobody sees one that is inserted and deleted in one transaction.
 func targetTrigger(target string) string {
 	var sql strings.Builder
 	for _, r := range references {
@@ -126,7 +127,7 @@ func targetTrigger(target string) string {
 	}
 	return fmt.Sprintf(`
 CREATE FUNCTION appeared_%[1]s() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN%[2]s RETURN NULL; END $$;
-CREATE TRIGGER appeared AFTER INSERT OR UPDATE ON %[1]s FOR EACH ROW WHEN (pg_trigger_depth() = 0) EXECUTE FUNCTION appeared_%[1]s();`, target, sql.String())
+CREATE CONSTRAINT TRIGGER appeared AFTER INSERT OR UPDATE ON %[1]s DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (pg_trigger_depth() = 0) EXECUTE FUNCTION appeared_%[1]s();`, target, sql.String())
 }
 
 // play plays a transaction, and reports whether rows without targets were changed as declared. err is the refusal of a native key; then,
@@ -136,7 +137,7 @@ func (o *oracle) play(t transaction, keep bool) (acted bool, err error) {
 	tx, err := o.conn.Begin(ctx)
 	require.NoError(o.t, err)
 	defer func() { _ = tx.Rollback(ctx) }()
-	for _, sql := range append(t.statements, `DELETE FROM parcels WHERE doomed`) {
+	for _, sql := range slices.Concat(t.statements, []string{`SET CONSTRAINTS ALL IMMEDIATE`, `DELETE FROM parcels WHERE doomed`}) {
 		if _, err := tx.Exec(ctx, sql); err != nil {
 			var pg *pgconn.PgError
 			require.True(o.t, errors.As(err, &pg), "%s: %v", sql, err)
