@@ -20,7 +20,8 @@ func take(d *schema.Definition, update bool) string {
 	if len(targets) == 0 {
 		return ""
 	}
-	return fmt.Sprintf(`own.known := (%s);
+	return fmt.Sprintf(`own.number := nextval('dbcontroller.statement');
+    own.known := (%s);
     IF own.known IS NULL THEN
         own.number := NULL;
     ELSIF NOT own.known THEN

@@ -40,17 +40,14 @@ func triggersOf(kindID int32, d *schema.Definition) []trigger {
 		return fmt.Sprintf("PERFORM dbcontroller.capture_gone(%d, array_agg(%s), %t, TG_RELID::regclass) FROM %s HAVING count(*) > 0;", kindID, name, moved, from)
 	}
 	var out []trigger
+	changed := gone("m.name", "(SELECT t.name FROM "+bothSides(rowName(d)+" AS name", "true")+" GROUP BY t.name HAVING NOT bool_or(t.added)) AS m", true)
 	if len(d.References) > 0 {
 		out = append(out, trigger{"insert", "NEW TABLE AS added", take(d, false) + capture(rowName(d), "added AS r WHERE "+refers(d))})
-	}
-	moved := gone("m.name", "(SELECT t.name FROM "+bothSides(rowName(d)+" AS name", "true")+" GROUP BY t.name HAVING NOT bool_or(t.added)) AS m", true)
-	changed := ""
-	if len(d.References) > 0 {
-		changed = take(d, true) + capture("t.name", rowsWithReferences(d))
+		changed = oneRow(d, changed, take(d, true), capture(rowName(d), "added AS r"), capture("t.name", rowsWithReferences(d)))
 	}
 	return append(
 		out,
-		trigger{"update", "OLD TABLE AS removed NEW TABLE AS added", moved + "\n    " + changed},
+		trigger{"update", "OLD TABLE AS removed NEW TABLE AS added", changed},
 		trigger{"delete", "OLD TABLE AS removed", gone(rowName(d), "removed AS r", false)},
 		trigger{"truncate", "", fmt.Sprintf("PERFORM dbcontroller.capture_truncate(%d, TG_RELID::regclass);", kindID)},
 	)
@@ -71,9 +68,15 @@ func (t trigger) function(kindID int32, checksum string) string {
 
 func (t trigger) source(checksum string) string {
 	declare := ""
-	if strings.Contains(t.body, "known := ") {
+	if strings.Contains(t.body, "own.kept") {
+		declare = " kept boolean;"
+	}
+	if strings.Contains(t.body, "own.known") {
+		declare += " number bigint; known boolean;"
+	}
+	if declare != "" {
 		// Each variable has the name of the block before it: a column of the table may have the same name.
-		declare = "\n<<own>>\nDECLARE number bigint := nextval('dbcontroller.statement'); known boolean;"
+		declare = "\n<<own>>\nDECLARE" + declare
 	}
 	return fmt.Sprintf(`%s
 BEGIN -- %s
@@ -128,12 +131,40 @@ func bothSides(columns, condition string) string {
 	return "(" + side("added", true) + " UNION ALL " + side("removed", false) + ") AS t"
 }
 
-// rowsWithReferences selects the rows of an UPDATE whose references, or whose key, are others than before. It compares texts: the types may have no
-// operator that the function finds.
+// oneRow returns the body of an UPDATE trigger. Most statements change one row and neither its key nor its references: one look ends them. One
+// row that keeps its key has not moved, and needs no groups.
+func oneRow(d *schema.Definition, moved, take, captureOne, captureAll string) string {
+	side := func(from string) string {
+		return fmt.Sprintf("(SELECT %s AS name, ARRAY[%s] AS refers FROM %s AS r LIMIT 1)", rowName(d), strings.Join(texts(d), ", "), from)
+	}
+	return fmt.Sprintf(`SELECT CASE WHEN a.name = b.name AND (SELECT count(*) FROM (SELECT FROM added LIMIT 2) AS t) = 1 THEN a.refers = b.refers END INTO own.kept FROM %s AS a, %s AS b;
+    IF NOT FOUND OR own.kept THEN
+        RETURN NULL;
+    ELSIF own.kept IS NULL THEN
+        %s
+    END IF;
+    %sIF own.kept IS NULL THEN
+        %s
+    ELSE
+        %s
+    END IF;`, side("added"), side("removed"), moved, take, captureAll, captureOne)
+}
+
+// texts returns the columns of all references of the row r, as texts: the types may have no operator that the function finds.
+func texts(d *schema.Definition) []string {
+	columns := referring(d)
+	out := make([]string, len(columns))
+	for i, c := range columns {
+		out[i] = "r." + schema.QuoteIdentifier(c) + `::text COLLATE "C"`
+	}
+	return out
+}
+
+// rowsWithReferences selects the rows of an UPDATE whose references, or whose key, are others than before.
 func rowsWithReferences(d *schema.Definition) string {
 	columns, groups := rowName(d)+" AS name", "t.name"
-	for i, c := range referring(d) {
-		columns += fmt.Sprintf(", r.%s::text COLLATE \"C\" AS c%d", schema.QuoteIdentifier(c), i)
+	for i, c := range texts(d) {
+		columns += fmt.Sprintf(", %s AS c%d", c, i)
 		groups += fmt.Sprintf(", t.c%d", i)
 	}
 	return bothSides(columns, "true") + " GROUP BY " + groups + " HAVING bool_and(t.added)"

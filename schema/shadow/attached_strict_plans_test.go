@@ -1,13 +1,17 @@
 package shadow_test
 
 import (
+	"context"
 	"os"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/test/harness"
 )
 
 // Many other targets, and many rights.
@@ -93,4 +97,46 @@ SELECT dbcontroller.take_rights('orders', array_fill($1::text, ARRAY[4]), array_
 	a.exec(a.shop, take, service)
 	require.Equal(t, []string{"customers/1", "customers/2"},
 		a.rows(a.shop, `SELECT f.name FROM dbcontroller.pin p JOIN dbcontroller.foreign_target f ON f.id = p.target_id ORDER BY 1`))
+}
+
+// An UPDATE leaves notes of the rows that have another key or other references than before, whether it is about one row or several. One that
+// leaves a row as it was takes no number of a statement.
+func TestUpdatesNoteChangedRows(t *testing.T) {
+	t.Parallel()
+	a := newStrict(t)
+	ctx := context.Background()
+	a.write(`INSERT INTO invoices (id, customer_id, room, seat) VALUES ('i', 1, 'a,b', 1), ('j', 2, NULL, NULL)`)
+	a.Settle()
+	const number = `SELECT last_value::text FROM dbcontroller.statement`
+	for _, c := range []struct {
+		sql   string
+		notes []string
+	}{
+		{`UPDATE invoices SET customer_id = customer_id, room = room WHERE id = 'i'`, nil},
+		{`UPDATE invoices SET customer_id = customer_id, seat = seat WHERE id = 'j'`, nil},
+		{`UPDATE invoices SET customer_id = 2 WHERE id = 'none'`, nil},
+		{`UPDATE invoices SET customer_id = 2 WHERE id = 'i'`, []string{"invoices/i"}},
+		{`UPDATE invoices SET customer_id = NULL WHERE id = 'i'`, []string{"invoices/i"}},
+		{`UPDATE invoices SET seat = NULL WHERE id = 'i'`, []string{"invoices/i"}},
+		{`UPDATE invoices SET room = 'a,b', seat = 1 WHERE id = 'j'`, []string{"invoices/j"}},
+		{`UPDATE invoices SET id = 'k' WHERE id = 'i'`, []string{"gone invoices/i", "invoices/k"}},
+		{`UPDATE invoices SET id = 'k', customer_id = 2 WHERE id = 'i'`, []string{"gone invoices/i", "invoices/k"}},
+		{`UPDATE invoices SET customer_id = customer_id`, nil},
+		{`UPDATE invoices SET customer_id = 1`, []string{"invoices/j"}},
+		{`UPDATE invoices SET customer_id = 3 - customer_id`, []string{"invoices/i", "invoices/j"}},
+		{`UPDATE invoices SET id = id || id`, []string{"gone invoices/i", "gone invoices/j", "invoices/ii", "invoices/jj"}},
+	} {
+		before := a.rows(a.shop, number)
+		tx, err := a.shop.Begin(ctx)
+		require.NoError(t, err)
+		a.exec(a.shop, c.sql)
+		found := a.rows(a.shop, `SELECT CASE WHEN gone IS NOT NULL THEN 'gone ' ELSE '' END || name FROM dbcontroller.captured ORDER BY 1`)
+		require.NoError(t, tx.Rollback(ctx))
+		require.ElementsMatch(t, c.notes, found, c.sql)
+		if single := strings.Contains(c.sql, "WHERE"); single && c.notes == nil {
+			require.Equal(t, before, a.rows(a.shop, number), c.sql)
+		}
+	}
+	a.Settle()
+	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }

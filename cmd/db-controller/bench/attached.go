@@ -85,7 +85,7 @@ func attachedSteps() (steps []attachedStep) {
 	steps = []attachedStep{{"insert 50,000 targets", 1, 1, attachedRows, `INSERT INTO %s_parent SELECT g, 'n' FROM generate_series($1::bigint, $2) g`, false}}
 	holders("insert", `INSERT INTO %s_child SELECT g, 1 + g %% 1000, 'n' FROM generate_series($1::bigint, $2) g`, sizes)
 	holders("update the target of", `UPDATE %s_child SET parent_id = 1 + (parent_id + 1) %% 1000 WHERE id BETWEEN $1::bigint AND $2`, sizes)
-	holders("update another column of", `UPDATE %s_child SET name = 'x' WHERE id BETWEEN $1::bigint AND $2`, sizes[2:])
+	holders("update another column of", `UPDATE %s_child SET name = 'x' WHERE id BETWEEN $1::bigint AND $2`, sizes)
 	holders("delete", `DELETE FROM %s_child WHERE id BETWEEN $1::bigint AND $2`, sizes)
 	return append(
 		steps,
