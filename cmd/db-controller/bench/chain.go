@@ -12,6 +12,9 @@ import (
 // chainLevels is the length of a chain; each level is in another deployment than the one above it.
 const chainLevels = 100
 
+// removedLimit is how long a measured delete may take.
+const removedLimit = 10 * time.Minute
+
 // hop is the kind of a chain's resources.
 const hop = "Hop"
 
@@ -59,8 +62,7 @@ func place(run, level int) schema.FullName {
 
 func (r *run) chainOnce(ctx context.Context, run int) (float64, error) {
 	root := place(run, 0)
-	uid, err := r.put(ctx, root, nil)
-	if err != nil {
+	if _, err := r.put(ctx, root, nil); err != nil {
 		return 0, err
 	}
 	for level := 1; level < chainLevels; level++ {
@@ -71,12 +73,18 @@ func (r *run) chainOnce(ctx context.Context, run int) (float64, error) {
 	if err := r.settle(ctx); err != nil {
 		return 0, err
 	}
-	return r.removed(ctx, root, uid)
+	return r.removed(ctx, root, hop)
 }
 
-// removed returns the time from a Delete call until the resource is removed, in milliseconds.
-func (r *run) removed(ctx context.Context, name schema.FullName, uid string) (float64, error) {
+// removed returns the time from a Delete call until a watch says that the resource is removed, in milliseconds.
+func (r *run) removed(ctx context.Context, name schema.FullName, kind string) (float64, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	resources, err := r.Client.Resources(ctx, name.Deployment)
+	if err != nil {
+		return 0, err
+	}
+	gone, err := r.watchGone(ctx, name.Deployment, kind)
 	if err != nil {
 		return 0, err
 	}
@@ -84,8 +92,16 @@ func (r *run) removed(ctx context.Context, name schema.FullName, uid string) (fl
 	if _, err := resources.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{Name: name.Name}); err != nil {
 		return 0, err
 	}
-	if err := r.Client.WaitGone(ctx, name.String(), uid, nil); err != nil {
-		return 0, err
+	for {
+		select {
+		case removed := <-gone:
+			if removed == name.Name {
+				return milliseconds(time.Since(began)), nil
+			}
+		case <-time.After(removedLimit):
+			return 0, fmt.Errorf("%s was not removed within %s", name, removedLimit)
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		}
 	}
-	return milliseconds(time.Since(began)), nil
 }

@@ -166,7 +166,7 @@ func (r *run) watchAll(ctx context.Context) (stop func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	token, err := tokenOfNow(ctx, at)
+	token, err := tokenOfNow(ctx, at, "Project")
 	if err != nil {
 		return nil, err
 	}

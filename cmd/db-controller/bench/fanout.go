@@ -113,8 +113,7 @@ func (r *run) timed(ctx context.Context, fill string, n int, remove string) (flo
 // fanOutOnce returns the time from the Delete call until the target is removed, in milliseconds.
 func (r *run) fanOutOnce(ctx context.Context, name string, n int) (float64, error) {
 	target := schema.FullName{Deployment: targets, Name: "projects/" + name}
-	uid, err := r.put(ctx, target, nil)
-	if err != nil {
+	if _, err := r.put(ctx, target, nil); err != nil {
 		return 0, err
 	}
 	if err := PutMany(ctx, r.Client, holders, "fleets/"+name+"-", n, map[string]any{"project": target.String()}); err != nil {
@@ -123,7 +122,7 @@ func (r *run) fanOutOnce(ctx context.Context, name string, n int) (float64, erro
 	if err := r.settle(ctx); err != nil {
 		return 0, err
 	}
-	return r.removed(ctx, target, uid)
+	return r.removed(ctx, target, "Project")
 }
 
 func (r *run) put(ctx context.Context, name schema.FullName, body map[string]any) (uid string, err error) {

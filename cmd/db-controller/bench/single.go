@@ -61,7 +61,7 @@ func (r *run) singleRun(ctx context.Context, name string, n int) ([]float64, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	gone, err := r.watchGone(ctx)
+	gone, err := r.watchGone(ctx, holders, "Fleet")
 	if err != nil {
 		return nil, err
 	}
@@ -85,34 +85,34 @@ func (r *run) singleRun(ctx context.Context, name string, n int) ([]float64, err
 	return took, nil
 }
 
-// watchGone returns a channel with an entry for each removed holder.
-func (r *run) watchGone(ctx context.Context) (<-chan struct{}, error) {
-	resources, err := r.Client.Resources(ctx, holders)
+// watchGone returns a channel with the name of each resource of a kind that is removed at a deployment from now on.
+func (r *run) watchGone(ctx context.Context, at schema.DeploymentID, kind string) (<-chan string, error) {
+	resources, err := r.Client.Resources(ctx, at)
 	if err != nil {
 		return nil, err
 	}
-	stream, err := resources.WatchResources(ctx, &resourcev1.WatchResourcesRequest{Kind: "Fleet"})
+	token, err := tokenOfNow(ctx, resources, kind)
 	if err != nil {
 		return nil, err
 	}
-	for {
-		msg, err := stream.Recv()
-		if err != nil {
-			return nil, err
-		}
-		if msg.GetEndOfSnapshot() != nil {
-			break
-		}
+	stream, err := resources.WatchResources(ctx, &resourcev1.WatchResourcesRequest{Kind: kind, ResumeToken: token})
+	if err != nil {
+		return nil, err
 	}
-	gone := make(chan struct{}, singles) // one place for each, so that the sender never waits for a receiver that has returned
+	gone := make(chan string)
 	go func() {
 		for {
 			msg, err := stream.Recv()
 			if err != nil {
 				return
 			}
-			if msg.GetDelete() != nil {
-				gone <- struct{}{}
+			if msg.GetDelete() == nil {
+				continue
+			}
+			select {
+			case gone <- msg.GetDelete().GetName():
+			case <-ctx.Done():
+				return
 			}
 		}
 	}()

@@ -72,8 +72,7 @@ func (r *run) unset(ctx context.Context) error {
 
 func (r *run) unsetOnce(ctx context.Context, name string, n int) (float64, error) {
 	account := schema.FullName{Deployment: targets, Name: "projects/unset/serviceAccounts/" + name}
-	uid, err := r.put(ctx, account, nil)
-	if err != nil {
+	if _, err := r.put(ctx, account, nil); err != nil {
 		return 0, err
 	}
 	fleet := schema.FullName{Deployment: holders, Name: "fleets/" + name}
@@ -87,5 +86,5 @@ func (r *run) unsetOnce(ctx context.Context, name string, n int) (float64, error
 	if err := r.settle(ctx); err != nil {
 		return 0, err
 	}
-	return r.removed(ctx, account, uid)
+	return r.removed(ctx, account, "ServiceAccount")
 }

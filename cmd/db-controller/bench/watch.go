@@ -70,7 +70,7 @@ func (r *run) watchRun(ctx context.Context, name string, watchers int) (out watc
 	if err != nil {
 		return out, err
 	}
-	token, err := tokenOfNow(ctx, resources)
+	token, err := tokenOfNow(ctx, resources, "Project")
 	if err != nil {
 		return out, err
 	}
@@ -165,7 +165,7 @@ func (r *run) burst(ctx context.Context, name string) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	token, err := tokenOfNow(ctx, resources)
+	token, err := tokenOfNow(ctx, resources, "Project")
 	if err != nil {
 		return 0, err
 	}
@@ -231,10 +231,10 @@ func (r *run) identify(watchers int) error {
 }
 
 // tokenOfNow returns a token at the current position, for watches without a snapshot.
-func tokenOfNow(ctx context.Context, resources resourcev1.ResourceServiceClient) (string, error) {
+func tokenOfNow(ctx context.Context, resources resourcev1.ResourceServiceClient, kind string) (string, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stream, err := resources.WatchResources(ctx, &resourcev1.WatchResourcesRequest{Kind: "Project"})
+	stream, err := resources.WatchResources(ctx, &resourcev1.WatchResourcesRequest{Kind: kind})
 	for err == nil {
 		var msg *resourcev1.WatchResourcesResponse
 		if msg, err = stream.Recv(); msg.GetEndOfSnapshot() != nil {
