@@ -200,8 +200,8 @@ func (h subscribedHandler) Handle(ctx context.Context, from schema.DeploymentID,
 	return failed, h.did(ctx, what+" %s %v %q except %d", from.Region, names, position, len(earlier))
 }
 
-func (r *recorder) HandlerRan(string, schema.DeploymentID, int, time.Duration, error) {}
-func (r *recorder) WatchHeard(string, schema.DeploymentID)                            {}
+func (r *recorder) HandlerRan(string, schema.DeploymentID, constraint.HandlerRun) {}
+func (r *recorder) WatchHeard(string, schema.DeploymentID)                        {}
 
 func (r *recorder) WatchPrimed(watch string, d schema.DeploymentID, p constraint.Primed) {
 	r.mu.Lock()

@@ -49,11 +49,20 @@ type SubscribedDeleting interface {
 // Observer receives the events for metrics. It must not block.
 type Observer interface {
 	// HandlerRan is called after each run of a handler.
-	HandlerRan(handler string, deployment schema.DeploymentID, items int, took time.Duration, err error)
+	HandlerRan(handler string, deployment schema.DeploymentID, run HandlerRun)
 	// WatchPrimed is called when a watch begins, when it reaches its end of snapshot, when its stream is lost, and when it has ended.
 	WatchPrimed(watch string, deployment schema.DeploymentID, p Primed)
 	// WatchHeard is called for everything that a watch delivers, bookmarks included.
 	WatchHeard(watch string, deployment schema.DeploymentID)
+}
+
+// HandlerRun is one run of a handler.
+type HandlerRun struct {
+	Items int
+	Took  time.Duration
+	Err   error
+	// Next is the time of the next try of what failed, which may be made earlier; zero: nothing failed, or it is not known.
+	Next time.Time
 }
 
 // Primed reports whether a watch has reached its end of snapshot, the number of objects in its cache, and the time that the

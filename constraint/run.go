@@ -181,9 +181,6 @@ func guarded(ctx context.Context, next job, r *result) (err error) {
 func (l *loop) finish(r result) {
 	t := l.task(r.key)
 	t.running = false
-	if r.key.task != sweeping || r.err != nil {
-		l.cfg.Observer.HandlerRan(r.key.task, r.key.deployment, r.items, r.took, r.err)
-	}
 	var part *schema.PartError
 	if errors.As(r.err, &part) {
 		r.waiting = append(r.waiting, part.Failed...)
@@ -194,6 +191,9 @@ func (l *loop) finish(r result) {
 		t.settle(l.work, r)
 	} else {
 		l.failed(t, r)
+	}
+	if r.key.task != sweeping || r.err != nil {
+		l.cfg.Observer.HandlerRan(r.key.task, r.key.deployment, HandlerRun{Items: r.items, Took: r.took, Err: r.err, Next: t.next(r.err)})
 	}
 	for _, holder := range r.holders {
 		l.task(taskKey{resolving, holder}).wanted = true

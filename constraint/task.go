@@ -50,6 +50,15 @@ func (t *task) atOnce() {
 	t.notYet = time.Time{}
 }
 
+// next returns the time of the next try after a batch with an error; zero: none.
+func (t *task) next(err error) time.Time {
+	if err == nil || !t.notYet.IsZero() {
+		return t.notYet
+	}
+	at, _ := t.queue.Due()
+	return at
+}
+
 // settle removes the work of a batch that is done, and puts off the pieces that wait.
 func (t *task) settle(work *outstanding, r result) {
 	done := slices.DeleteFunc(slices.Clone(r.seqs), func(seq int64) bool { return slices.Contains(r.waiting, seq) })

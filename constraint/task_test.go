@@ -1,6 +1,7 @@
 package constraint
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -26,4 +27,17 @@ func TestPostponedWorkThatAnotherProcessHasDoneIsForgotten(t *testing.T) {
 	require.Empty(t, l.queued(tk))
 	_, waits := tk.queue.Due()
 	require.False(t, waits)
+}
+
+func TestTheNextTryIsThatOfTheBatchOrOfItsPieces(t *testing.T) {
+	l := &loop{work: newOutstanding()}
+	failed, partly, done := &task{}, &task{}, &task{}
+	began := time.Now()
+	l.failed(failed, result{seqs: []int64{1}})
+	require.Equal(t, failed.notYet, failed.next(errors.New("no answer")))
+	require.True(t, failed.next(errors.New("no answer")).After(began))
+	partly.settle(l.work, result{seqs: []int64{1, 2}, waiting: []int64{2}})
+	require.True(t, partly.next(errors.New("one is refused")).After(began))
+	done.settle(l.work, result{seqs: []int64{1}})
+	require.Zero(t, done.next(nil))
 }

@@ -62,7 +62,7 @@ type Client struct {
 	rights     *schema.Rights
 	rightsLost bool
 	// another is the reason why the registry knows another database of this deployment; nil while it does not.
-	another atomic.Pointer[string]
+	another atomic.Pointer[anotherDatabase]
 	// heard is the time of the last message of the registry; nil before the first. Stored by Run.
 	heard atomic.Pointer[time.Time]
 	// unlisted is the time since which the registry does not list this deployment; nil while it does.
@@ -114,10 +114,25 @@ func (c *Client) Problem() string {
 	if p := c.problem.Load(); p != nil {
 		return *p
 	}
-	if p := c.another.Load(); p != nil {
-		return *p
+	if why, _ := c.AnotherDatabase(); why != "" {
+		return why
 	}
 	return c.registration.why()
+}
+
+// anotherDatabase is the finding that the registry knows this deployment over another database.
+type anotherDatabase struct {
+	why   string
+	since time.Time
+}
+
+// AnotherDatabase returns why the other deployments do not believe this process, whose database is not the one that the registry knows, and
+// since when; empty when it is.
+func (c *Client) AnotherDatabase() (why string, since time.Time) {
+	if a := c.another.Load(); a != nil {
+		return a.why, a.since
+	}
+	return "", since
 }
 
 // Heard returns the time of the last message of the registry, zero before the first, and whether it is followed now.
@@ -286,11 +301,15 @@ func (c *Client) knowsDatabase(env *schema.Environment) {
 		c.another.Store(nil)
 		return
 	}
-	problem := fmt.Sprintf("the registry knows this deployment over the database %s, and this process runs over %s: start it over the former one, or, "+
+	why := fmt.Sprintf("the registry knows this deployment over the database %s, and this process runs over %s: start it over the former one, or, "+
 		"if that one is lost for good, db-controller accept-database %s", d.Database, c.cfg.Database, c.cfg.Deployment)
-	if before := c.another.Swap(&problem); before == nil {
-		c.cfg.Logger.Warn(problem)
+	found := &anotherDatabase{why, time.Now()}
+	if before := c.another.Load(); before != nil {
+		found.since = before.since
+	} else {
+		c.cfg.Logger.Warn(why)
 	}
+	c.another.Store(found)
 }
 
 // builder builds an environment from a watch.

@@ -1,6 +1,7 @@
 package test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -43,6 +44,11 @@ func TestAProcessOverAnEmptyDatabase_I2_I15(t *testing.T) {
 	out, err = run(t, "status", "a.example.com/us-west2", "--context", f.Context)
 	require.NoError(t, err, out)
 	require.Contains(t, out, "accept-database "+of)
+	f.eventually("its own status says so too", func() bool {
+		out, err = run(t, "status", of, "--context", f.Context)
+		require.NoError(t, err, out)
+		return strings.Contains(out, "last failure of registry for "+of) && strings.Contains(out, "the registry knows this deployment over the database ")
+	})
 	require.NotNil(t, f.get(acted), "the holder's deployment has not acted upon its deletion")
 
 	require.NoError(t, p.Stop())
@@ -69,6 +75,9 @@ func TestAProcessOverAnEmptyDatabase_I2_I15(t *testing.T) {
 	require.NoError(t, err, out)
 	require.Contains(t, out, "DATABASE_ACCEPTED of "+of)
 	require.False(t, f.strangers("a.example.com/us-west2"))
+	out, err = run(t, "status", of, "--context", f.Context)
+	require.NoError(t, err, out)
+	require.NotContains(t, out, "the registry knows this deployment over")
 }
 
 // strangers reports whether a deployment has met another one with an unknown database identity.

@@ -27,6 +27,7 @@ type Failure struct {
 	Deployment schema.DeploymentID
 	Error      string
 	Time       time.Time
+	Next       time.Time // of the next try, which may be earlier; zero: unknown
 }
 
 // Watch is a watch of the process.

@@ -472,14 +472,20 @@ func TestStuckDeletionsAndPausesAreThoseOfTheStore(t *testing.T) {
 	t.Parallel()
 	store := &adminStore{outstanding: []shadow.Outstanding{
 		{Group: "confirm", Deployment: other.String(), Count: 12, Oldest: 90}, {Group: "release", Deployment: other.String(), Oldest: 10},
+		{Group: "check_owners", Deployment: self.String(), Count: 1, Oldest: 90},
 	}}
-	a := newAdminService(store, Failure{Deployment: other, Error: "no answer"})
+	again := time.Now().Add(time.Minute)
+	a := newAdminService(store, Failure{Deployment: other, Error: "no answer", Next: again})
 	stuck, err := a.ListStuck(as(t, ann), &adminv1.ListStuckRequest{})
 	require.NoError(t, err)
 	require.Equal(t, "//a.example.com/us-west2/devices/1m0s 100", stuck.GetResources()[0].GetName())
 	require.Equal(t, []string{"BLOCKED by x"}, stuck.GetResources()[0].GetReasons())
-	require.Len(t, stuck.GetWork(), 1, "the other waits for less than a minute")
+	require.Len(t, stuck.GetWork(), 2, "the other waits for less than a minute")
 	require.Equal(t, "no answer", stuck.GetWork()[0].GetLastError())
+	require.True(t, again.Equal(stuck.GetWork()[0].GetNextTime().AsTime()))
+	require.Empty(t, stuck.GetWork()[0].GetReason())
+	require.Contains(t, stuck.GetWork()[1].GetReason(), "--owner-grace")
+	require.Nil(t, stuck.GetWork()[1].GetNextTime())
 
 	running, err := a.ListDeletions(as(t, ann), &adminv1.ListDeletionsRequest{PageSize: 7})
 	require.NoError(t, err)

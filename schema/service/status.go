@@ -137,7 +137,9 @@ func (a *admin) addFailures(out *adminv1.StatusResponse) {
 		out.Failures = append(out.Failures, &adminv1.Failure{Handler: "database", Deployment: s.Err.Deployment.String(), Error: s.Err.Error(), Time: timestamppb.New(s.At)})
 	}
 	for _, f := range a.failures() {
-		out.Failures = append(out.Failures, &adminv1.Failure{Handler: f.Handler, Deployment: f.Deployment.String(), Error: f.Error, Time: timestamppb.New(f.Time)})
+		out.Failures = append(out.Failures, &adminv1.Failure{
+			Handler: f.Handler, Deployment: f.Deployment.String(), Error: f.Error, Time: timestamppb.New(f.Time), NextTime: optionalTime(f.Next),
+		})
 	}
 }
 

@@ -16,6 +16,13 @@ import (
 // stuckAfter is how long something waits before it counts as stuck, when the caller does not say.
 const stuckAfter = time.Minute
 
+// waiting has the reasons of work that is outstanding although nothing failed, by group.
+var waiting = map[string]string{
+	schema.CheckOwners.String(): "owners there do not exist: they can still be created, and count as gone after --owner-grace (explain of a resource names them)",
+	"acknowledge":               "it has not acted upon these deletions yet",
+	"resolve":                   "it has not said yet whether its writes were committed",
+}
+
 func (a *admin) ListStuck(ctx context.Context, req *adminv1.ListStuckRequest) (*adminv1.ListStuckResponse, error) {
 	out, err := a.listStuck(ctx, req)
 	return out, outcome.Status(a.log, err)
@@ -57,12 +64,23 @@ func (a *admin) addStuckWork(ctx context.Context, longer time.Duration, out *adm
 		w := &adminv1.ListStuckResponse_Work{Group: o.Group, Deployment: o.Deployment, Count: o.Count, Since: timestamppb.New(time.Now().Add(-waited))}
 		for _, f := range failures {
 			if f.Deployment.String() == o.Deployment {
-				w.LastError = f.Error
+				w.LastError, w.NextTime = f.Error, optionalTime(f.Next)
 			}
+		}
+		if w.GetLastError() == "" {
+			w.Reason = waiting[o.Group]
 		}
 		out.Work = append(out.Work, w)
 	}
 	return nil
+}
+
+// optionalTime returns no timestamp for the zero time.
+func optionalTime(at time.Time) *timestamppb.Timestamp {
+	if at.IsZero() {
+		return nil
+	}
+	return timestamppb.New(at)
 }
 
 func (a *admin) Pause(ctx context.Context, req *adminv1.PauseRequest) (*adminv1.PauseResponse, error) {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/db-controller/db-controller/client"
 	"github.com/db-controller/db-controller/cmd/db-controller/cli"
@@ -184,18 +185,32 @@ func printStatus(out cli.Printer, s *adminv1.StatusResponse) {
 	for _, d := range s.GetDerivations() {
 		out.Line("deriving references of %s again: %d of %d done, %d set aside", d.GetKind(), d.GetDone(), d.GetTotal(), d.GetSetAside())
 	}
-	if len(s.GetOutstanding()) == 0 {
-		out.Line("Nothing is outstanding.")
-		return
-	}
 	var rows [][]any
 	for _, o := range s.GetOutstanding() {
 		rows = append(rows, []any{o.GetGroup(), o.GetDeployment(), o.GetCount(), time.Since(o.GetOldestTime().AsTime()).Round(time.Second)})
 	}
-	out.Table("OUTSTANDING FOR COUNT OLDEST", rows)
-	for _, f := range s.GetFailures() {
-		out.Line("last failure of %s for %s, %s ago: %s", f.GetHandler(), f.GetDeployment(), time.Since(f.GetTime().AsTime()).Round(time.Second), f.GetError())
+	if len(rows) == 0 {
+		out.Line("Nothing is outstanding.")
+	} else {
+		out.Table("OUTSTANDING FOR COUNT OLDEST", rows)
 	}
+	for _, f := range s.GetFailures() {
+		if f.GetHandler() != databaseFailure { // those are above
+			out.Line("last failure of %s for %s, %s ago: %s%s", f.GetHandler(), f.GetDeployment(), time.Since(f.GetTime().AsTime()).Round(time.Second), f.GetError(), again(f.GetNextTime()))
+		}
+	}
+}
+
+// databaseFailure is the handler of the failures about the databases of others.
+const databaseFailure = "database"
+
+// again says when failed work is tried again; nothing when that is unknown, or now.
+func again(at *timestamppb.Timestamp) string {
+	left := time.Until(at.AsTime()).Round(time.Second)
+	if at == nil || left <= 0 {
+		return ""
+	}
+	return "; again in " + left.String()
 }
 
 // silentAfter is how long a watch may be silent, which sends something every 5 s.
@@ -233,7 +248,7 @@ func printDecisions(out cli.Printer, s *adminv1.StatusResponse) {
 		out.Line("%s of %s, by %s on %s: %s", w.GetWhat(), w.GetDeployment(), w.GetSaidBy(), cli.At(w.GetSaidTime().AsTime()), w.GetReason())
 	}
 	for _, f := range s.GetFailures() {
-		if f.GetHandler() == "database" {
+		if f.GetHandler() == databaseFailure {
 			out.Line("MESSAGES OF %s ARE IGNORED: %s", f.GetDeployment(), f.GetError())
 		}
 	}

@@ -59,10 +59,15 @@ func TestStatusSaysWhatAnOperatorHasToKnow(t *testing.T) {
 			&adminv1.StatusResponse{
 				Deployment:  self,
 				Outstanding: []*adminv1.StatusResponse_Outstanding{{Group: "confirm", Deployment: "b.example.com/east", Count: 7, OldestTime: ago(time.Hour)}},
-				Failures:    []*adminv1.Failure{{Handler: "confirm", Deployment: "b.example.com/east", Error: "connection refused", Time: ago(time.Second)}},
+				Failures:    []*adminv1.Failure{{Handler: "confirm", Deployment: "b.example.com/east", Error: "connection refused", Time: ago(time.Second), NextTime: ago(-12*time.Second - 300*time.Millisecond)}},
 			},
-			[]string{"OUTSTANDING", "b.example.com/east", "1h0m0s", "last failure of confirm for b.example.com/east", "connection refused"},
+			[]string{"OUTSTANDING", "b.example.com/east", "1h0m0s", "last failure of confirm for b.example.com/east", "connection refused; again in 12s"},
 			[]string{"Nothing is outstanding."},
+		},
+		"a failure without outstanding work": {
+			&adminv1.StatusResponse{Deployment: self, Failures: []*adminv1.Failure{{Handler: "subscribed_deleting", Deployment: "b.example.com/east", Error: "connection refused", Time: ago(time.Second), NextTime: ago(time.Second)}}},
+			[]string{"Nothing is outstanding.", "last failure of subscribed_deleting for b.example.com/east, 1s ago: connection refused\n"},
+			nil,
 		},
 		"another database": {
 			&adminv1.StatusResponse{Deployment: self, Failures: []*adminv1.Failure{{Handler: "database", Deployment: "b.example.com/east", Error: "it runs over another database"}}},
@@ -147,14 +152,16 @@ func TestStuckShowsWhatWaitsAndWhy(t *testing.T) {
 	found := []stuckAt{
 		{Deployment: "a.example.com/west", answer: &adminv1.ListStuckResponse{
 			Resources: []*adminv1.ListStuckResponse_Resource{{Name: "things/1", Since: ago(time.Hour), Reasons: []string{"BLOCKED by holders/1", "WAITING for b"}}},
-			Work:      []*adminv1.ListStuckResponse_Work{{Group: "confirm", Deployment: "b.example.com/east", Count: 2, Since: ago(2 * time.Hour), LastError: "refused"}, {Group: "deleting", Count: 1, Since: ago(time.Hour)}},
+			Work: []*adminv1.ListStuckResponse_Work{{Group: "confirm", Deployment: "b.example.com/east", Count: 2, Since: ago(2 * time.Hour), LastError: "refused", NextTime: ago(-90 * time.Second)},
+				{Group: "check_owners", Deployment: "b.example.com/east", Count: 1, Since: ago(time.Hour), Reason: "owners there do not exist"}, {Group: "deleting", Count: 1, Since: ago(time.Hour)}},
 		}},
 		{Deployment: "c.example.com/west", Error: "timeout"},
 	}
 	var err error
 	text := printed(func(out cli.Printer) { err = printStuck(out, found) })
 	require.Regexp(t, `a.example.com/west +DELETING +things/1 +1h0m +BLOCKED by holders/1; WAITING for b`, text)
-	require.Regexp(t, `confirm +2 pieces for b.example.com/east +2h0m +refused`, text)
+	require.Regexp(t, `confirm +2 pieces for b.example.com/east +2h0m +refused; again in 1m(30|29)s`, text)
+	require.Regexp(t, `check_owners +1 piece for b.example.com/east +1h0m +owners there do not exist`, text)
 	require.Regexp(t, `deleting +1 resource +1h0m`, text)
 	require.Contains(t, text, "no answer: timeout")
 	require.Equal(t, cli.Unavailable, cli.ExitCode(err))

@@ -1,6 +1,7 @@
 package operate
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -108,7 +109,7 @@ func printStuck(out cli.Printer, found []stuckAt) error {
 			if w.GetDeployment() == "" {
 				what = cli.Plural(w.GetCount(), "resource")
 			}
-			rows = append(rows, []any{f.Deployment, w.GetGroup(), what, cli.Ago(w.GetSince().AsTime()), w.GetLastError()})
+			rows = append(rows, []any{f.Deployment, w.GetGroup(), what, cli.Ago(w.GetSince().AsTime()), cmp.Or(w.GetLastError(), w.GetReason()) + again(w.GetNextTime())})
 		}
 	}
 	switch {

@@ -351,6 +351,9 @@ func (d *deployment) failures() []service.Failure {
 	if since, unlisted := d.registry.Unlisted(); unlisted {
 		out = append(out, service.Failure{Handler: "registry", Deployment: d.cfg.id, Error: unlistedText, Time: since})
 	}
+	if why, since := d.registry.AnotherDatabase(); why != "" {
+		out = append(out, service.Failure{Handler: "registry", Deployment: d.cfg.id, Error: why, Time: since})
+	}
 	return out
 }
 

@@ -21,7 +21,7 @@ type failureKey struct {
 	deployment schema.DeploymentID
 }
 
-func (f *failures) ran(handler string, d schema.DeploymentID, err error) {
+func (f *failures) ran(handler string, d schema.DeploymentID, err error, next time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if err == nil {
@@ -31,7 +31,7 @@ func (f *failures) ran(handler string, d schema.DeploymentID, err error) {
 	if f.last == nil {
 		f.last = map[failureKey]service.Failure{}
 	}
-	f.last[failureKey{handler, d}] = service.Failure{Handler: handler, Deployment: d, Error: err.Error(), Time: time.Now()}
+	f.last[failureKey{handler, d}] = service.Failure{Handler: handler, Deployment: d, Error: err.Error(), Time: time.Now(), Next: next}
 }
 
 func (f *failures) list() []service.Failure {

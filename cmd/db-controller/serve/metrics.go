@@ -95,12 +95,12 @@ func (m *metrics) register(to *prometheus.Registry) {
 }
 
 // HandlerRan is constraint.Observer.
-func (m *metrics) HandlerRan(handler string, d schema.DeploymentID, items int, took time.Duration, err error) {
+func (m *metrics) HandlerRan(handler string, d schema.DeploymentID, run constraint.HandlerRun) {
 	m.batches.WithLabelValues(handler, d.String()).Inc()
-	m.items.WithLabelValues(handler, d.String()).Add(float64(items))
-	m.seconds.WithLabelValues(handler).Observe(took.Seconds())
-	m.failures.ran(handler, d, err)
-	if err != nil {
+	m.items.WithLabelValues(handler, d.String()).Add(float64(run.Items))
+	m.seconds.WithLabelValues(handler).Observe(run.Took.Seconds())
+	m.failures.ran(handler, d, run.Err, run.Next)
+	if run.Err != nil {
 		m.errors.WithLabelValues(handler, d.String()).Inc()
 	}
 }

@@ -163,9 +163,10 @@ func only(collectors ...prometheus.Collector) prometheus.Gatherer {
 func TestRunsOfHandlersAreCounted(t *testing.T) {
 	m := newMetrics(nil)
 	west := schema.DeploymentID{Service: "a.example.com", Region: "west"}
-	m.HandlerRan("confirm", west, 20, time.Second, nil)
-	m.HandlerRan("confirm", west, 5, time.Second, errors.New("refused"))
-	m.HandlerRan("release", west, 1, time.Second, nil)
+	m.HandlerRan("confirm", west, constraint.HandlerRun{Items: 20, Took: time.Second})
+	again := time.Now().Add(time.Minute)
+	m.HandlerRan("confirm", west, constraint.HandlerRun{Items: 5, Took: time.Second, Err: errors.New("refused"), Next: again})
+	m.HandlerRan("release", west, constraint.HandlerRun{Items: 1, Took: time.Second})
 	values := gathered(t, only(m.batches, m.items, m.errors, m.seconds))
 	assert.Equal(t, map[string]float64{
 		"dbcontroller_handler_batches_total a.example.com/west confirm": 2, "dbcontroller_handler_batches_total a.example.com/west release": 1,
@@ -173,7 +174,9 @@ func TestRunsOfHandlersAreCounted(t *testing.T) {
 		"dbcontroller_handler_errors_total a.example.com/west confirm": 1,
 		"dbcontroller_handler_seconds confirm":                         2, "dbcontroller_handler_seconds release": 1,
 	}, values)
-	assert.Len(t, m.failures.list(), 1, "the status names the failure")
+	if failed := m.failures.list(); assert.Len(t, failed, 1, "the status names the failure") {
+		assert.Equal(t, again, failed[0].Next)
+	}
 }
 
 func TestTheStatusListsWatchesWithTheirLosses(t *testing.T) {

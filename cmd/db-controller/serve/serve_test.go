@@ -78,17 +78,17 @@ func TestAFailureIsListedUntilItsHandlerSucceeds(t *testing.T) {
 	t.Parallel()
 	west, east := schema.DeploymentID{Service: "a.example.com", Region: "west"}, schema.DeploymentID{Service: "a.example.com", Region: "east"}
 	var f failures
-	f.ran("confirm", west, nil)
+	f.ran("confirm", west, nil, time.Time{})
 	require.Empty(t, f.list())
-	f.ran("release", west, errors.New("first"))
-	f.ran("confirm", west, errors.New("refused"))
-	f.ran("confirm", east, errors.New("refused"))
-	f.ran("release", west, errors.New("second"))
+	f.ran("release", west, errors.New("first"), time.Time{})
+	f.ran("confirm", west, errors.New("refused"), time.Time{})
+	f.ran("confirm", east, errors.New("refused"), time.Time{})
+	f.ran("release", west, errors.New("second"), time.Time{})
 	var got []string
 	for _, failure := range f.list() {
 		got = append(got, failure.Handler+" "+failure.Deployment.Region+" "+failure.Error)
 	}
 	require.Equal(t, []string{"confirm east refused", "confirm west refused", "release west second"}, got)
-	f.ran("confirm", west, nil)
+	f.ran("confirm", west, nil, time.Time{})
 	require.Len(t, f.list(), 2)
 }

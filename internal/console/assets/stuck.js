@@ -63,5 +63,5 @@ function pauses(deployment, list) {
 
 function work(list) {
   if (!list.length) return null;
-  return [h('h3', {}, 'Work'), table(['Group', 'For', 'Pieces', 'Since', 'Last error'], list.map((w) => [w.group, broken(w.deployment), count(w.count), ago(w.since), broken(w.lastError)]))];
+  return [h('h3', {}, 'Work'), table(['Group', 'For', 'Pieces', 'Since', 'Reason'], list.map((w) => [w.group, broken(w.deployment), count(w.count), ago(w.since), broken(w.lastError || w.reason)]))];
 }

@@ -2188,11 +2188,13 @@ func (x *DecommissionResponse) GetDecommissioned() *Decommissioned {
 
 // The last failure of a handler for a deployment.
 type Failure struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Handler       string                 `protobuf:"bytes,1,opt,name=handler,proto3" json:"handler,omitempty"`
-	Deployment    string                 `protobuf:"bytes,2,opt,name=deployment,proto3" json:"deployment,omitempty"`
-	Error         string                 `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
-	Time          *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=time,proto3" json:"time,omitempty"`
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Handler    string                 `protobuf:"bytes,1,opt,name=handler,proto3" json:"handler,omitempty"`
+	Deployment string                 `protobuf:"bytes,2,opt,name=deployment,proto3" json:"deployment,omitempty"`
+	Error      string                 `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
+	Time       *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=time,proto3" json:"time,omitempty"`
+	// When it is tried again, or earlier. Unset: unknown.
+	NextTime      *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=next_time,json=nextTime,proto3" json:"next_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2251,6 +2253,13 @@ func (x *Failure) GetError() string {
 func (x *Failure) GetTime() *timestamppb.Timestamp {
 	if x != nil {
 		return x.Time
+	}
+	return nil
+}
+
+func (x *Failure) GetNextTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.NextTime
 	}
 	return nil
 }
@@ -2499,7 +2508,11 @@ type ListStuckResponse_Work struct {
 	Count      int64                  `protobuf:"varint,3,opt,name=count,proto3" json:"count,omitempty"`
 	Since      *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=since,proto3" json:"since,omitempty"`
 	// The last failure of a handler for that deployment, in the process that was asked.
-	LastError     string `protobuf:"bytes,5,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
+	LastError string `protobuf:"bytes,5,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
+	// When that handler tries again, or earlier. Unset: nothing failed, or it tries now.
+	NextTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=next_time,json=nextTime,proto3" json:"next_time,omitempty"`
+	// Why the work is outstanding when nothing failed. Empty: the group says it.
+	Reason        string `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2565,6 +2578,20 @@ func (x *ListStuckResponse_Work) GetSince() *timestamppb.Timestamp {
 func (x *ListStuckResponse_Work) GetLastError() string {
 	if x != nil {
 		return x.LastError
+	}
+	return ""
+}
+
+func (x *ListStuckResponse_Work) GetNextTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.NextTime
+	}
+	return nil
+}
+
+func (x *ListStuckResponse_Work) GetReason() string {
+	if x != nil {
+		return x.Reason
 	}
 	return ""
 }
@@ -3364,7 +3391,7 @@ const file_dbcontroller_admin_v1_admin_proto_rawDesc = "" +
 	"!dbcontroller/admin/v1/admin.proto\x12\x15dbcontroller.admin.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"b\n" +
 	"\x10ListStuckRequest\x121\n" +
 	"\x06longer\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x06longer\x12\x1b\n" +
-	"\tpage_size\x18\x02 \x01(\x05R\bpageSize\"\x96\x04\n" +
+	"\tpage_size\x18\x02 \x01(\x05R\bpageSize\"\xe7\x04\n" +
 	"\x11ListStuckResponse\x12O\n" +
 	"\tresources\x18\x01 \x03(\v21.dbcontroller.admin.v1.ListStuckResponse.ResourceR\tresources\x12A\n" +
 	"\x04work\x18\x02 \x03(\v2-.dbcontroller.admin.v1.ListStuckResponse.WorkR\x04work\x124\n" +
@@ -3374,7 +3401,7 @@ const file_dbcontroller_admin_v1_admin_proto_rawDesc = "" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x10\n" +
 	"\x03uid\x18\x03 \x01(\tR\x03uid\x120\n" +
 	"\x05since\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x18\n" +
-	"\areasons\x18\x05 \x03(\tR\areasons\x1a\xa3\x01\n" +
+	"\areasons\x18\x05 \x03(\tR\areasons\x1a\xf4\x01\n" +
 	"\x04Work\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x1e\n" +
 	"\n" +
@@ -3383,7 +3410,9 @@ const file_dbcontroller_admin_v1_admin_proto_rawDesc = "" +
 	"\x05count\x18\x03 \x01(\x03R\x05count\x120\n" +
 	"\x05since\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x1d\n" +
 	"\n" +
-	"last_error\x18\x05 \x01(\tR\tlastError\"P\n" +
+	"last_error\x18\x05 \x01(\tR\tlastError\x127\n" +
+	"\tnext_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\bnextTime\x12\x16\n" +
+	"\x06reason\x18\a \x01(\tR\x06reason\"P\n" +
 	"\fPauseRequest\x12\x0e\n" +
 	"\x02of\x18\x01 \x01(\tR\x02of\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x18\n" +
@@ -3615,14 +3644,15 @@ const file_dbcontroller_admin_v1_admin_proto_rawDesc = "" +
 	"\bblocking\x18\x02 \x01(\tR\bblocking\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\"e\n" +
 	"\x14DecommissionResponse\x12M\n" +
-	"\x0edecommissioned\x18\x01 \x01(\v2%.dbcontroller.admin.v1.DecommissionedR\x0edecommissioned\"\x89\x01\n" +
+	"\x0edecommissioned\x18\x01 \x01(\v2%.dbcontroller.admin.v1.DecommissionedR\x0edecommissioned\"\xc2\x01\n" +
 	"\aFailure\x12\x18\n" +
 	"\ahandler\x18\x01 \x01(\tR\ahandler\x12\x1e\n" +
 	"\n" +
 	"deployment\x18\x02 \x01(\tR\n" +
 	"deployment\x12\x14\n" +
 	"\x05error\x18\x03 \x01(\tR\x05error\x12.\n" +
-	"\x04time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\"$\n" +
+	"\x04time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x127\n" +
+	"\tnext_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\bnextTime\"$\n" +
 	"\x0eExplainRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\"\xe5\x03\n" +
 	"\x0fExplainResponse\x12\x12\n" +
@@ -3758,50 +3788,52 @@ var file_dbcontroller_admin_v1_admin_proto_depIdxs = []int32{
 	46, // 29: dbcontroller.admin.v1.VerifyResponse.progress:type_name -> dbcontroller.admin.v1.VerifyResponse.Progress
 	23, // 30: dbcontroller.admin.v1.DecommissionResponse.decommissioned:type_name -> dbcontroller.admin.v1.Decommissioned
 	49, // 31: dbcontroller.admin.v1.Failure.time:type_name -> google.protobuf.Timestamp
-	49, // 32: dbcontroller.admin.v1.ExplainResponse.update_time:type_name -> google.protobuf.Timestamp
-	47, // 33: dbcontroller.admin.v1.ExplainResponse.reasons:type_name -> dbcontroller.admin.v1.ExplainResponse.Reason
-	17, // 34: dbcontroller.admin.v1.ExplainResponse.deletion:type_name -> dbcontroller.admin.v1.Deletion
-	49, // 35: dbcontroller.admin.v1.ListStuckResponse.Resource.since:type_name -> google.protobuf.Timestamp
-	49, // 36: dbcontroller.admin.v1.ListStuckResponse.Work.since:type_name -> google.protobuf.Timestamp
-	49, // 37: dbcontroller.admin.v1.StatusResponse.Watch.heard_time:type_name -> google.protobuf.Timestamp
-	49, // 38: dbcontroller.admin.v1.StatusResponse.Epoch.since:type_name -> google.protobuf.Timestamp
-	49, // 39: dbcontroller.admin.v1.StatusResponse.Process.join_time:type_name -> google.protobuf.Timestamp
-	49, // 40: dbcontroller.admin.v1.StatusResponse.Process.expire_time:type_name -> google.protobuf.Timestamp
-	49, // 41: dbcontroller.admin.v1.StatusResponse.Outstanding.oldest_time:type_name -> google.protobuf.Timestamp
-	49, // 42: dbcontroller.admin.v1.ExplainResponse.Reason.since:type_name -> google.protobuf.Timestamp
-	21, // 43: dbcontroller.admin.v1.AdminService.Status:input_type -> dbcontroller.admin.v1.StatusRequest
-	34, // 44: dbcontroller.admin.v1.AdminService.Explain:input_type -> dbcontroller.admin.v1.ExplainRequest
-	31, // 45: dbcontroller.admin.v1.AdminService.Decommission:input_type -> dbcontroller.admin.v1.DecommissionRequest
-	25, // 46: dbcontroller.admin.v1.AdminService.AcceptDatabase:input_type -> dbcontroller.admin.v1.AcceptDatabaseRequest
-	27, // 47: dbcontroller.admin.v1.AdminService.WaiveComparison:input_type -> dbcontroller.admin.v1.WaiveComparisonRequest
-	29, // 48: dbcontroller.admin.v1.AdminService.Verify:input_type -> dbcontroller.admin.v1.VerifyRequest
-	18, // 49: dbcontroller.admin.v1.AdminService.ListRemovals:input_type -> dbcontroller.admin.v1.ListRemovalsRequest
-	1,  // 50: dbcontroller.admin.v1.AdminService.ListStuck:input_type -> dbcontroller.admin.v1.ListStuckRequest
-	3,  // 51: dbcontroller.admin.v1.AdminService.Pause:input_type -> dbcontroller.admin.v1.PauseRequest
-	5,  // 52: dbcontroller.admin.v1.AdminService.Resume:input_type -> dbcontroller.admin.v1.ResumeRequest
-	8,  // 53: dbcontroller.admin.v1.AdminService.Retry:input_type -> dbcontroller.admin.v1.RetryRequest
-	10, // 54: dbcontroller.admin.v1.AdminService.ListReleasable:input_type -> dbcontroller.admin.v1.ListReleasableRequest
-	13, // 55: dbcontroller.admin.v1.AdminService.ForceRelease:input_type -> dbcontroller.admin.v1.ForceReleaseRequest
-	15, // 56: dbcontroller.admin.v1.AdminService.ListDeletions:input_type -> dbcontroller.admin.v1.ListDeletionsRequest
-	22, // 57: dbcontroller.admin.v1.AdminService.Status:output_type -> dbcontroller.admin.v1.StatusResponse
-	35, // 58: dbcontroller.admin.v1.AdminService.Explain:output_type -> dbcontroller.admin.v1.ExplainResponse
-	32, // 59: dbcontroller.admin.v1.AdminService.Decommission:output_type -> dbcontroller.admin.v1.DecommissionResponse
-	26, // 60: dbcontroller.admin.v1.AdminService.AcceptDatabase:output_type -> dbcontroller.admin.v1.AcceptDatabaseResponse
-	28, // 61: dbcontroller.admin.v1.AdminService.WaiveComparison:output_type -> dbcontroller.admin.v1.WaiveComparisonResponse
-	30, // 62: dbcontroller.admin.v1.AdminService.Verify:output_type -> dbcontroller.admin.v1.VerifyResponse
-	19, // 63: dbcontroller.admin.v1.AdminService.ListRemovals:output_type -> dbcontroller.admin.v1.ListRemovalsResponse
-	2,  // 64: dbcontroller.admin.v1.AdminService.ListStuck:output_type -> dbcontroller.admin.v1.ListStuckResponse
-	4,  // 65: dbcontroller.admin.v1.AdminService.Pause:output_type -> dbcontroller.admin.v1.PauseResponse
-	6,  // 66: dbcontroller.admin.v1.AdminService.Resume:output_type -> dbcontroller.admin.v1.ResumeResponse
-	9,  // 67: dbcontroller.admin.v1.AdminService.Retry:output_type -> dbcontroller.admin.v1.RetryResponse
-	11, // 68: dbcontroller.admin.v1.AdminService.ListReleasable:output_type -> dbcontroller.admin.v1.ListReleasableResponse
-	14, // 69: dbcontroller.admin.v1.AdminService.ForceRelease:output_type -> dbcontroller.admin.v1.ForceReleaseResponse
-	16, // 70: dbcontroller.admin.v1.AdminService.ListDeletions:output_type -> dbcontroller.admin.v1.ListDeletionsResponse
-	57, // [57:71] is the sub-list for method output_type
-	43, // [43:57] is the sub-list for method input_type
-	43, // [43:43] is the sub-list for extension type_name
-	43, // [43:43] is the sub-list for extension extendee
-	0,  // [0:43] is the sub-list for field type_name
+	49, // 32: dbcontroller.admin.v1.Failure.next_time:type_name -> google.protobuf.Timestamp
+	49, // 33: dbcontroller.admin.v1.ExplainResponse.update_time:type_name -> google.protobuf.Timestamp
+	47, // 34: dbcontroller.admin.v1.ExplainResponse.reasons:type_name -> dbcontroller.admin.v1.ExplainResponse.Reason
+	17, // 35: dbcontroller.admin.v1.ExplainResponse.deletion:type_name -> dbcontroller.admin.v1.Deletion
+	49, // 36: dbcontroller.admin.v1.ListStuckResponse.Resource.since:type_name -> google.protobuf.Timestamp
+	49, // 37: dbcontroller.admin.v1.ListStuckResponse.Work.since:type_name -> google.protobuf.Timestamp
+	49, // 38: dbcontroller.admin.v1.ListStuckResponse.Work.next_time:type_name -> google.protobuf.Timestamp
+	49, // 39: dbcontroller.admin.v1.StatusResponse.Watch.heard_time:type_name -> google.protobuf.Timestamp
+	49, // 40: dbcontroller.admin.v1.StatusResponse.Epoch.since:type_name -> google.protobuf.Timestamp
+	49, // 41: dbcontroller.admin.v1.StatusResponse.Process.join_time:type_name -> google.protobuf.Timestamp
+	49, // 42: dbcontroller.admin.v1.StatusResponse.Process.expire_time:type_name -> google.protobuf.Timestamp
+	49, // 43: dbcontroller.admin.v1.StatusResponse.Outstanding.oldest_time:type_name -> google.protobuf.Timestamp
+	49, // 44: dbcontroller.admin.v1.ExplainResponse.Reason.since:type_name -> google.protobuf.Timestamp
+	21, // 45: dbcontroller.admin.v1.AdminService.Status:input_type -> dbcontroller.admin.v1.StatusRequest
+	34, // 46: dbcontroller.admin.v1.AdminService.Explain:input_type -> dbcontroller.admin.v1.ExplainRequest
+	31, // 47: dbcontroller.admin.v1.AdminService.Decommission:input_type -> dbcontroller.admin.v1.DecommissionRequest
+	25, // 48: dbcontroller.admin.v1.AdminService.AcceptDatabase:input_type -> dbcontroller.admin.v1.AcceptDatabaseRequest
+	27, // 49: dbcontroller.admin.v1.AdminService.WaiveComparison:input_type -> dbcontroller.admin.v1.WaiveComparisonRequest
+	29, // 50: dbcontroller.admin.v1.AdminService.Verify:input_type -> dbcontroller.admin.v1.VerifyRequest
+	18, // 51: dbcontroller.admin.v1.AdminService.ListRemovals:input_type -> dbcontroller.admin.v1.ListRemovalsRequest
+	1,  // 52: dbcontroller.admin.v1.AdminService.ListStuck:input_type -> dbcontroller.admin.v1.ListStuckRequest
+	3,  // 53: dbcontroller.admin.v1.AdminService.Pause:input_type -> dbcontroller.admin.v1.PauseRequest
+	5,  // 54: dbcontroller.admin.v1.AdminService.Resume:input_type -> dbcontroller.admin.v1.ResumeRequest
+	8,  // 55: dbcontroller.admin.v1.AdminService.Retry:input_type -> dbcontroller.admin.v1.RetryRequest
+	10, // 56: dbcontroller.admin.v1.AdminService.ListReleasable:input_type -> dbcontroller.admin.v1.ListReleasableRequest
+	13, // 57: dbcontroller.admin.v1.AdminService.ForceRelease:input_type -> dbcontroller.admin.v1.ForceReleaseRequest
+	15, // 58: dbcontroller.admin.v1.AdminService.ListDeletions:input_type -> dbcontroller.admin.v1.ListDeletionsRequest
+	22, // 59: dbcontroller.admin.v1.AdminService.Status:output_type -> dbcontroller.admin.v1.StatusResponse
+	35, // 60: dbcontroller.admin.v1.AdminService.Explain:output_type -> dbcontroller.admin.v1.ExplainResponse
+	32, // 61: dbcontroller.admin.v1.AdminService.Decommission:output_type -> dbcontroller.admin.v1.DecommissionResponse
+	26, // 62: dbcontroller.admin.v1.AdminService.AcceptDatabase:output_type -> dbcontroller.admin.v1.AcceptDatabaseResponse
+	28, // 63: dbcontroller.admin.v1.AdminService.WaiveComparison:output_type -> dbcontroller.admin.v1.WaiveComparisonResponse
+	30, // 64: dbcontroller.admin.v1.AdminService.Verify:output_type -> dbcontroller.admin.v1.VerifyResponse
+	19, // 65: dbcontroller.admin.v1.AdminService.ListRemovals:output_type -> dbcontroller.admin.v1.ListRemovalsResponse
+	2,  // 66: dbcontroller.admin.v1.AdminService.ListStuck:output_type -> dbcontroller.admin.v1.ListStuckResponse
+	4,  // 67: dbcontroller.admin.v1.AdminService.Pause:output_type -> dbcontroller.admin.v1.PauseResponse
+	6,  // 68: dbcontroller.admin.v1.AdminService.Resume:output_type -> dbcontroller.admin.v1.ResumeResponse
+	9,  // 69: dbcontroller.admin.v1.AdminService.Retry:output_type -> dbcontroller.admin.v1.RetryResponse
+	11, // 70: dbcontroller.admin.v1.AdminService.ListReleasable:output_type -> dbcontroller.admin.v1.ListReleasableResponse
+	14, // 71: dbcontroller.admin.v1.AdminService.ForceRelease:output_type -> dbcontroller.admin.v1.ForceReleaseResponse
+	16, // 72: dbcontroller.admin.v1.AdminService.ListDeletions:output_type -> dbcontroller.admin.v1.ListDeletionsResponse
+	59, // [59:73] is the sub-list for method output_type
+	45, // [45:59] is the sub-list for method input_type
+	45, // [45:45] is the sub-list for extension type_name
+	45, // [45:45] is the sub-list for extension extendee
+	0,  // [0:45] is the sub-list for field type_name
 }
 
 func init() { file_dbcontroller_admin_v1_admin_proto_init() }
