@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/pressly/goose/v3"
 )
 
@@ -90,10 +91,25 @@ func appliedOf(ctx context.Context, q Querier, set Set) (newest int64, table str
 	if err == nil {
 		err = q.QueryRow(ctx, `SELECT COALESCE(max(version_id) FILTER (WHERE is_applied), 0) FROM `+table).Scan(&newest)
 	}
-	if err != nil {
-		return 0, "", fmt.Errorf("read the applied migrations of the database: %w", err)
+	return newest, table, unread(err, set)
+}
+
+// unread is the error of a failed reading of the applied migrations; nil for nil. A user without rights gets the remedy.
+func unread(err error, set Set) error {
+	pg := (*pgconn.PgError)(nil)
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &pg) && pg.Code == lacksPrivilege:
+		return fmt.Errorf("%w: its user lacks the right to read the applied migrations: %s", ErrNotReady, grantRemedy(set))
 	}
-	return newest, table, nil
+	return fmt.Errorf("read the applied migrations of the database: %w", err)
+}
+
+const lacksPrivilege = "42501"
+
+func grantRemedy(set Set) string {
+	return fmt.Sprintf("run `db-controller migrate up --set %s --roles`, with the role prefix of this database, and grant the roles that it names to the user", set)
 }
 
 // compatible fails for a database with newer migrations than this program knows, unless its mark says that it works with this program.
@@ -219,7 +235,7 @@ func complete(ctx context.Context, dsn string, set Set) (bool, error) {
 	var has int
 	err = conn.QueryRow(ctx, `SELECT count(DISTINCT version_id) FROM `+table+` WHERE is_applied AND version_id = ANY ($1)`, versions).Scan(&has)
 	if err != nil {
-		return false, fmt.Errorf("read the applied migrations of the database: %w", err)
+		return false, unread(err, set)
 	}
 	return has == len(all), nil
 }

@@ -132,29 +132,66 @@ func Down(ctx context.Context, dsn string, set Set) (string, error) {
 	return name, nil
 }
 
-// List returns all migrations of a set, and which of them the database has.
+// List returns all migrations of a set, and which of them the database has. It changes nothing. It fails for a database of the other set.
 func List(ctx context.Context, dsn string, set Set) ([]Status, error) {
-	var out []Status
-	err := with(ctx, dsn, set, func(p *goose.Provider) error {
-		states, err := p.Status(ctx)
-		for _, s := range states {
-			out = append(out, Status{Name: s.Source.Path, Applied: s.State == goose.StateApplied})
-		}
-		return err
-	})
+	conn, err := pgx.Connect(ctx, dsn)
+	if err != nil {
+		return nil, fmt.Errorf("migrate %s status: %w", set, err)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	out, err := list(ctx, conn, set)
 	if err != nil {
 		return nil, fmt.Errorf("migrate %s status: %w", set, err)
 	}
 	return out, nil
 }
 
-// Current fails unless the database has every migration of the set, and newer ones only if they are known to be compatible. The
-// error has the remedy.
+func list(ctx context.Context, conn *pgx.Conn, set Set) ([]Status, error) {
+	if err := notOfTheOther(ctx, conn, set); err != nil {
+		return nil, err
+	}
+	has, err := appliedIn(ctx, conn, set)
+	if err != nil {
+		return nil, err
+	}
+	all, err := sources(set)
+	out := make([]Status, len(all))
+	for i, s := range all {
+		out[i] = Status{Name: s.name, Applied: has[s.version]}
+	}
+	return out, err
+}
+
+// appliedIn returns the applied migrations of a database.
+func appliedIn(ctx context.Context, conn *pgx.Conn, set Set) (map[int64]bool, error) {
+	_, table, err := appliedOf(ctx, conn, set)
+	if err != nil || table == "" {
+		return nil, err
+	}
+	rows, err := conn.Query(ctx, `SELECT DISTINCT version_id FROM `+table+` WHERE is_applied`)
+	if err != nil {
+		return nil, unread(err, set)
+	}
+	versions, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	has := make(map[int64]bool, len(versions))
+	for _, v := range versions {
+		has[v] = true
+	}
+	return has, unread(err, set)
+}
+
+// Current fails unless the database has every migration of the set, newer ones only if they are known to be compatible, and unless its user has
+// the rights of a serving process. It changes nothing. The error has the remedy.
 func Current(ctx context.Context, dsn string, set Set) error {
-	if err := CompatibleAt(ctx, dsn, set); err != nil {
+	conn, err := pgx.Connect(ctx, dsn)
+	if err != nil {
 		return err
 	}
-	states, err := List(ctx, dsn, set)
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	if err := compatible(ctx, conn, set); err != nil {
+		return err
+	}
+	states, err := list(ctx, conn, set)
 	if err != nil {
 		return err
 	}
@@ -163,7 +200,7 @@ func Current(ctx context.Context, dsn string, set Set) error {
 			return fmt.Errorf("the database lacks migration %s: run `db-controller migrate up --set %s`, or start with --migrate", s.Name, set)
 		}
 	}
-	return nil
+	return Ready(ctx, conn, set)
 }
 
 // versionTable returns the name of the table of applied migrations: with the schema in which it is, whatever search_path says now. In a

@@ -50,7 +50,7 @@ func Ready(ctx context.Context, q Querier, set Set) error {
 	if len(missing) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%w: its user lacks %s: run `db-controller migrate up --set %s --roles`, with the role prefix of this database, and grant the roles that it names to the user", ErrNotReady, firstOf(missing), set)
+	return fmt.Errorf("%w: its user lacks %s: %s", ErrNotReady, firstOf(missing), grantRemedy(set))
 }
 
 // firstOf joins the first rights of a list, which can have hundreds.
@@ -88,11 +88,11 @@ func hasNewest(ctx context.Context, q Querier, set Set) error {
 	case errors.Is(err, pgx.ErrNoRows):
 		return lacks
 	case err != nil:
-		return fmt.Errorf("read the applied migrations of the database: %w", err)
+		return unread(err, set)
 	}
 	var applied bool
 	if err := q.QueryRow(ctx, `SELECT COALESCE(bool_or(version_id >= $1 AND is_applied), false) FROM `+table, version).Scan(&applied); err != nil {
-		return fmt.Errorf("read the applied migrations of the database: %w", err)
+		return unread(err, set)
 	}
 	if !applied {
 		return lacks

@@ -47,6 +47,9 @@ func Roles(ctx context.Context, dsn string, set Set, prefix string) error {
 		if err == nil {
 			return nil
 		}
+		if pg := (*pgconn.PgError)(nil); errors.As(err, &pg) && pg.Code == lacksPrivilege {
+			return refuse("roles of %s: %s: run it as a superuser, or as the owner of the database with CREATEROLE", set, pg.Message)
+		}
 		if !atTheSameTime(err) || try == 5 {
 			return fmt.Errorf("roles of %s: %w", set, err)
 		}

@@ -68,6 +68,9 @@ func (m *migrated) newUp() *cobra.Command {
 	var roles, dry, move bool
 	var prefix string
 	cmd := m.command("up", "Apply the missing migrations", func(cmd *cobra.Command) error {
+		if cmd.Flags().Changed("role-prefix") && !roles {
+			return cli.Usage("--role-prefix is for --roles, which is missing")
+		}
 		out := cli.PrinterOf(cmd)
 		if dry {
 			missing, err := migrations.Missing(cmd.Context(), m.dsn, m.migrations())
