@@ -3,6 +3,7 @@ package serve
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -98,6 +99,9 @@ func runRegistry(ctx context.Context, cfg registryConfig, changes *reloads[regis
 		return err
 	}
 	defer closeCredentials()
+	if own := (identity.Identity{Role: identity.RoleRegistry}); credentials.Identity != own {
+		return fmt.Errorf("the certificate in %s has the identity %s, not %s: nobody would believe this process", cfg.server.certs, credentials.Identity, own)
+	}
 	pool, err := connect(ctx, waiting, cfg.database, migrations.Registry, "db-controller registry")
 	if errors.Is(err, errInterrupted) {
 		return nil
