@@ -58,6 +58,24 @@ func confirmLate(t *testing.T, b *harness.Box, attempt peer.AttemptID) {
 	require.NoError(t, err)
 }
 
+// The entries of a resource that is not being deleted are listed with the reason why they stay.
+func TestEntriesOfAnActiveResourceAreListed(t *testing.T) {
+	t.Parallel()
+	b := newPair(t, nil)
+	west := b.Stores[b.ID(aWest)]
+	b.MustPut(target, nil)
+	b.MustPut(holder, body{"cascade": target})
+	b.Settle()
+	all, err := west.Releasable(t.Context(), "targets/t", 10)
+	require.NoError(t, err)
+	require.Len(t, all, 1)
+	require.Equal(t, "HOLDER_ENTRY", all[0].What)
+	require.Equal(t, bEast, all[0].Other)
+	require.Contains(t, all[0].Refused, "a deletion needs it to reach "+bEast)
+	require.False(t, forceRelease(t, west, all[0].Key))
+	require.Equal(t, 1, b.Count(aWest, "holder_entry"))
+}
+
 // A blockade is released by its key alone. A late message about a reference that exists establishes it again, under a key that the operator has not
 // seen; the released attempt establishes nothing any more.
 func TestAForcedReleaseOfABlockade_I3_I7(t *testing.T) {

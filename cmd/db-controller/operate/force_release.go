@@ -29,14 +29,15 @@ func NewForceRelease() *cobra.Command {
 		func(cmd *cobra.Command, c *client.Client, args []string) error {
 			name, err := schema.ParseFullName(args[0])
 			if err != nil {
-				return err
+				return cli.Usage("%w", err)
 			}
 			return f.run(cmd.Context(), cli.PrinterOf(cmd), c, name)
 		})
 	cmd.Long = `Release wrong rows that keep a resource.
 
-Without --key the command lists the rows that tie the resource to others, with a key for each: blockades of references in other deployments;
-while it is being deleted, the deployments that it waits for; otherwise its owners. With --key it prints the effects of the release, and
+Without --key the command lists the rows that tie the resource to others, with a key for each that can be released: blockades of references in
+other deployments; entries of deployments with other references to it, or with resources that it owns, which can be released while it is being
+deleted and waits for them; otherwise its owners. With --key it prints the effects of the release, and
 with --yes it releases. It is for rows that a person knows to be wrong, for example because their deployment was restored from an old
 backup: first try retry, verify --repair, and decommission of a deployment that never comes back.
 

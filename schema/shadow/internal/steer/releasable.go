@@ -40,6 +40,10 @@ WHERE b.target_id = $1 ORDER BY b.holder_uid, b.field_id, b.attempt LIMIT $3`
 SELECT d.service, d.region, max(n.seq) FROM dbcontroller.notice n JOIN dbcontroller.deployment d ON d.id = n.deployment_id
 WHERE n.target_id = $1 GROUP BY d.service, d.region ORDER BY d.service, d.region LIMIT $2`
 
+	listHolderEntriesSQL = `
+SELECT d.service, d.region FROM dbcontroller.holder_entry e JOIN dbcontroller.deployment d ON d.id = e.deployment_id
+WHERE e.target_id = $1 ORDER BY d.service, d.region LIMIT $2`
+
 	listOwneeEntriesSQL = `
 SELECT d.service, d.region FROM dbcontroller.ownee_entry e JOIN dbcontroller.deployment d ON d.id = e.deployment_id
 WHERE e.owner_id = $1 ORDER BY d.service, d.region LIMIT $2`
@@ -78,14 +82,14 @@ func (s *Steering) lookUp(ctx context.Context, name string) (r resource, err err
 	return r, err
 }
 
-// Releasable lists the ties of a resource to others: blockades; entries of deployments that a resource in DELETING waits for; owners of an ACTIVE
-// one. There are at most limit of each. It fails with ErrNotFound and *InvalidError.
+// Releasable lists the ties of a resource to others: blockades; entries of deployments, for which a resource in DELETING waits, and which stay while it
+// is ACTIVE; owners of an ACTIVE one. There are at most limit of each. It fails with ErrNotFound and *InvalidError.
 func (s *Steering) Releasable(ctx context.Context, name string, limit int) (out []Releasable, err error) {
 	r, err := s.find(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	lists := []func(context.Context, resource, int) ([]Releasable, error){s.blockades, s.owners}
+	lists := []func(context.Context, resource, int) ([]Releasable, error){s.blockades, s.idle(s.holderEntries), s.idle(s.owneeEntries), s.owners}
 	if r.state == peer.Deleting {
 		lists = []func(context.Context, resource, int) ([]Releasable, error){s.blockades, s.entries, s.owneeEntries}
 	}
@@ -150,6 +154,30 @@ func (s *Steering) entries(ctx context.Context, r resource, limit int) ([]Releas
 			Breaks: "this resource does not wait for " + k.deployment.String() + ": references to it there are neither unset nor deleted along, and dangle; only verify reports them",
 		}, nil
 	})
+}
+
+// holderEntries are those of a resource that is not being deleted: there are no notices.
+func (s *Steering) holderEntries(ctx context.Context, r resource, limit int) ([]Releasable, error) {
+	rows, err := s.Pool.Query(ctx, listHolderEntriesSQL, r.id, limit)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (Releasable, error) {
+		k := key{what: HolderEntry, uid: r.uid}
+		err := row.Scan(&k.deployment.Service, &k.deployment.Region)
+		return Releasable{Key: k.String(), What: HolderEntry, Name: r.name, Other: k.deployment.String()}, err
+	})
+}
+
+// idle lists entries of a resource that is not being deleted.
+func (s *Steering) idle(list func(context.Context, resource, int) ([]Releasable, error)) func(context.Context, resource, int) ([]Releasable, error) {
+	return func(ctx context.Context, r resource, limit int) ([]Releasable, error) {
+		found, err := list(ctx, r, limit)
+		for i := range found {
+			found[i].Refused = "it keeps nothing now, and a deletion needs it to reach " + found[i].Other + ": while the resource is being deleted and waits for that deployment, it can be released"
+		}
+		return found, err
+	}
 }
 
 // entryRefusal returns the reason why an entry stays.
