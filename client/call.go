@@ -154,14 +154,26 @@ func (c *Client) distance(door, home schema.DeploymentID) int {
 	return 2
 }
 
+// ended is the error of a context, in words.
+type ended struct{ err error }
+
+func (e ended) Error() string {
+	if errors.Is(e.err, context.DeadlineExceeded) {
+		return "no definite answer in time"
+	}
+	return "interrupted"
+}
+
+func (e ended) Unwrap() error { return e.err }
+
 // unknownOutcome is the error of a call whose context ended before its answer was definite. Its parts are the error of ctx and
 // the last answer.
 func unknownOutcome(ctx context.Context, last error, id string) error {
 	if id == "" {
-		return fmt.Errorf("%w; the last answer was: %w", ctx.Err(), last)
+		return fmt.Errorf("%w; the last answer was: %w", ended{ctx.Err()}, last)
 	}
 	if e := (*Error)(nil); errors.As(last, &e) {
 		e.RequestID = id
 	}
-	return fmt.Errorf("%w: the outcome is unknown; repeat the request with the request id %s; the last answer was: %w", ctx.Err(), id, last)
+	return fmt.Errorf("%w: the outcome is unknown; repeat the request with the request id %s; the last answer was: %w", ended{ctx.Err()}, id, last)
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/db-controller/db-controller/cmd/db-controller/cli"
 	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
 )
 
@@ -19,12 +20,12 @@ func TestAVersionThatDropsPatternsOfStoredResourcesNeedsAConfirmation(t *testing
 	const hidden = aWest + "hidden/h"
 	f.mustPut(hidden, nil)
 	const deployment = "a.example.com/us-west2"
-	out, err := run(t, "set-version", deployment, "v2", "--context", f.Context)
-	require.Error(t, err)
+	code, out := exitCode(t, "set-version", deployment, "v2", "--context", f.Context)
+	require.Equal(t, cli.Refused, code)
 	require.Contains(t, out, "a.example.com@v2 has no kind or pattern for "+hidden)
 	require.Contains(t, out, "patterns_dropped: keep")
 	require.Equal(t, "v1", f.status(deployment).GetVersion())
-	_, err = f.Client.Registry().SetDeploymentVersion(t.Context(), &registryv1.SetDeploymentVersionRequest{Service: "a.example.com", Region: "us-west2", Version: "v2"})
+	_, err := f.Client.Registry().SetDeploymentVersion(t.Context(), &registryv1.SetDeploymentVersionRequest{Service: "a.example.com", Region: "us-west2", Version: "v2"})
 	require.ErrorContains(t, err, "a.example.com@v2 has no pattern hidden/{hidden} of kind Hidden", "a client that does not ask the deployment")
 
 	// A deployment that stores none of them switches.
@@ -40,8 +41,8 @@ func TestAVersionThatDropsPatternsOfStoredResourcesNeedsAConfirmation(t *testing
 		return path
 	}
 	const deployments = "---\ndeployments:\n  - { deployment: a.example.com/us-west2, version: v2 }\n"
-	out, err = run(t, "apply", file(deployments), "--context", f.Context)
-	require.Error(t, err)
+	code, out = exitCode(t, "apply", file(deployments), "--context", f.Context)
+	require.Equal(t, cli.Refused, code)
 	require.Contains(t, out, "has no kind or pattern for "+hidden)
 	_, v2, _ := strings.Cut(everything, "---\n")
 	v2, _, _ = strings.Cut(v2, "---\n")

@@ -54,6 +54,24 @@ func (o *operated) Resume(_ context.Context, req *adminv1.ResumeRequest) (*admin
 	return &adminv1.ResumeResponse{}, o.refuse
 }
 
+func (o *operated) Retry(_ context.Context, req *adminv1.RetryRequest) (*adminv1.RetryResponse, error) {
+	o.asked = append(o.asked, "retry "+req.GetName()+": "+req.GetReason())
+	return &adminv1.RetryResponse{}, o.refuse
+}
+
+func (o *operated) ListReleasable(_ context.Context, req *adminv1.ListReleasableRequest) (*adminv1.ListReleasableResponse, error) {
+	o.asked = append(o.asked, "releasable "+req.GetName())
+	return &adminv1.ListReleasableResponse{Releasable: []*adminv1.Releasable{
+		{Key: "OWNEE_ENTRY|u|devices.example.com/eastus2", What: "OWNEE_ENTRY", Other: "devices.example.com/eastus2", Breaks: "its ownees stay"},
+		{Key: "HOLDER_ENTRY|u|devices.example.com/eastus2|0", What: "HOLDER_ENTRY", Other: "devices.example.com/eastus2", Refused: "it keeps nothing now"},
+	}}, o.refuse
+}
+
+func (o *operated) ForceRelease(_ context.Context, req *adminv1.ForceReleaseRequest) (*adminv1.ForceReleaseResponse, error) {
+	o.asked = append(o.asked, "release "+strings.Join(req.GetKeys(), ",")+": "+req.GetReason())
+	return &adminv1.ForceReleaseResponse{Released: req.GetKeys()}, o.refuse
+}
+
 func ago(d time.Duration) *timestamppb.Timestamp { return timestamppb.New(time.Now().Add(-d)) }
 
 // busy is the status of a deployment in which everything happens at once.
@@ -107,12 +125,13 @@ func TestTheStatusNamesEachFact(t *testing.T) {
 		`^NOTHING IS DELETED until these deployments have confirmed their references: x.example.com/r \(for one that stays down`,
 		`^5 references without a target`, `^delegations: may refer to 1 resource of iam.example.com/eu without asking$`, `^kept: 4 resources of kind Old, such as olds/o,`,
 		`^deletion of //iam.example.com/us-west2/projects/p, for .*: 4 of 9 resources removed here$`, `^deriving references of Key again: 3 of 7 done, 1 set aside$`,
-		`^confirm +devices.example.com/eastus2 +12 +1m`, `^last failure of database for devices.example.com/eastus2, \ds ago: another database$`,
+		`^confirm +devices.example.com/eastus2 +12 +1m`,
 	} {
 		require.Regexp(t, `(?m)`+line, got.out)
 	}
 	require.NotContains(t, got.out, "the watch deletions", "a watch that is heard has no line")
 	require.NotContains(t, got.out, "Nothing is outstanding.")
+	require.NotContains(t, got.out, "last failure", "what is said above is not repeated")
 }
 
 func TestADeploymentAtRestHasAShortStatus(t *testing.T) {
@@ -397,4 +416,29 @@ func TestADecommissioningThatDidNotReachAllIsRepeated(t *testing.T) {
 	require.Contains(t, got.out, `"told": true`)
 	require.Equal(t, "old.example.com/mars CASCADE_DELETE: closed", r.asked[len(r.asked)-1])
 	require.Contains(t, command(t, append(args, "--blocking", "block")...).errOut, "--blocking BLOCK: want UNSET or CASCADE_DELETE")
+}
+
+// Both verbs take the full name of a resource, and call its deployment with the relative one.
+func TestRetryAndForceReleaseTakeFullNames(t *testing.T) {
+	t.Parallel()
+	o := &operated{}
+	at := []string{"--context", stub.New(t, stub.Services{Admin: o}).Context}
+	of := func(args ...string) ran { return command(t, slices.Concat(at, args)...) }
+	require.Equal(t, ran{0, "iam.example.com/us-west2 tries its work of " + acmeName + " now\n", ""}, of("retry", acmeName, "--reason", "r"))
+	require.Equal(t, ran{cli.WrongUsage, "", "error: --of is for a deployment, not for a resource\n"}, of("retry", acmeName, "--of", "devices.example.com/eastus2", "--reason", "r"))
+	require.Equal(t, cli.WrongUsage, of("retry", "projects/acme", "--reason", "r").code)
+
+	const key = "OWNEE_ENTRY|u|devices.example.com/eastus2"
+	require.Equal(t, ran{0, "ownee entry of devices.example.com/eastus2\n  key:     '" + key + "'\n  release: its ownees stay\n" +
+		"holder entry of devices.example.com/eastus2\n  cannot be released: it keeps nothing now\n", ""}, of("force-release", acmeName))
+	require.Equal(t, cli.WrongUsage, of("force-release", "projects/acme").code)
+	require.Equal(t, ran{cli.WrongUsage, "", "error: --key eastus2 is no key: force-release " + acmeName + " without --key lists them\n"},
+		of("force-release", acmeName, "--key", "eastus2", "--reason", "r", "--yes"))
+	got := of("force-release", acmeName, "--key", key, "--reason", "r")
+	require.Equal(t, cli.WrongUsage, got.code)
+	require.Contains(t, got.errOut, key+": its ownees stay\nthis cannot be undone: add --yes to continue")
+	require.Equal(t, ran{0, key + ": its ownees stay\nreleased " + key + "\n", ""}, of("force-release", acmeName, "--key", key, "--reason", "r", "--yes"))
+	require.Equal(t, []string{
+		"retry projects/acme: r", "releasable projects/acme", "releasable projects/acme", "releasable projects/acme", "releasable projects/acme", "release " + key + ": r",
+	}, o.asked)
 }

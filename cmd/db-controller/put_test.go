@@ -54,6 +54,14 @@ func TestFieldsOfABodyAreSet(t *testing.T) {
 	require.Equal(t, map[string]any{"quota": map[string]any{"devices": 5.0}}, served.update.GetResource().GetBody().AsMap())
 	require.Equal(t, map[string]string{"team": "blue"}, served.update.GetResource().GetLabels())
 
+	// With --set alone the body is a part: the resource that exists keeps its other fields.
+	got = command(t, append(at, "put", acmeName, "--set", "title=B")...)
+	require.Equal(t, ran{cli.Refused, "", "error: " + acmeName + " exists, and a put with --set alone would drop its other fields: change fields with patch " + acmeName + " --set …, or give its whole body\n"}, got)
+	require.Empty(t, served.put)
+	got = command(t, append(at, "put", acmeName, "{}", "--set", "title=B")...)
+	require.Zero(t, got.code, got.errOut)
+	require.Equal(t, map[string]any{"title": "B"}, (<-served.put).GetBody().AsMap())
+
 	for says, args := range map[string][]string{
 		"--set a: want PATH=VALUE":                               {"put", acmeName, "--set", "a"},
 		"--set a.b=1: a is not a field with fields":              {"put", acmeName, "a: 1", "--set", "a.b=1"},

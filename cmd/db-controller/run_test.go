@@ -92,6 +92,9 @@ func TestWrongArgumentsAreRefused(t *testing.T) {
 		{[]string{"put", "a", "{}", "--context", "/nonexistent/client.yaml"}, `"a": want //`},
 		{[]string{"list", "iam", "--context", "/nonexistent/client.yaml"}, `deployment "iam": want service/region`},
 		{[]string{"get", "--frobnicate"}, "unknown flag: --frobnicate"},
+		{[]string{"migrate", "up", "--role"}, "unknown flag: --role: did you mean --roles?"},
+		{[]string{"delete", acmeName, "--wait"}, "flag needs an argument: --wait: want a duration with its unit, such as 30s or 5m"},
+		{[]string{"migrate", "up", "--postgres", "postgres://127.0.0.1/x", "--role-prefix", "iam"}, "--role-prefix is for --roles, which is missing"},
 		{[]string{"get", "//a.example.com/r/ps/p", "-o", "xml"}, "--output xml: want table, json or yaml"},
 		{[]string{"get", "//a.example.com/r/ps/p", "--context", "/nonexistent/client.yaml"}, "/nonexistent/client.yaml does not exist: start `db-controller dev`"},
 		{[]string{"validate"}, "requires at least 1 arg(s)"},
@@ -509,4 +512,14 @@ func TestAServerThatWaitsForItsDatabaseEndsWithItsContext(t *testing.T) {
 	code := run(ctx, []string{"registry", "--postgres", "postgres://127.0.0.1:1/x", "--certs", filepath.Join(dir, "registry"), "--listen", "127.0.0.1:0"}, nil, &out, &errOut)
 	require.Zero(t, code, errOut.String())
 	require.Contains(t, errOut.String(), `"msg":"waiting to be ready"`)
+}
+
+// A registry with the certificate of somebody else would serve, and nobody would believe it.
+func TestTheRegistryRefusesTheCertificateOfAnother(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	require.Zero(t, command(t, "certs", "--dir", dir, "operator/ann").code)
+	got := command(t, "registry", "--postgres", "postgres://127.0.0.1:1/x", "--certs", filepath.Join(dir, "operator_ann"), "--listen", "127.0.0.1:0")
+	require.Equal(t, cli.Failed, got.code)
+	require.Contains(t, got.errOut, "has the identity operator/ann, not registry: nobody would believe this process")
 }

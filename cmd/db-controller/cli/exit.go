@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/db-controller/db-controller/client"
+	"github.com/db-controller/db-controller/cmd/db-controller/direct"
 	"github.com/db-controller/db-controller/schema"
 )
 
@@ -56,6 +57,12 @@ func ExitCode(err error) int {
 		return coded.code
 	}
 	if errors.As(err, new(*client.UnregisteredError)) {
+		return Refused
+	}
+	if stranded := (*direct.StrandedError)(nil); errors.As(err, &stranded) {
+		if stranded.Unknown {
+			return Unavailable
+		}
 		return Refused
 	}
 	if errors.Is(err, context.DeadlineExceeded) {

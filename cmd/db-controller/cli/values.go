@@ -10,12 +10,31 @@ import (
 )
 
 // FlagError is the error of wrong flags, for people.
-func FlagError(_ *cobra.Command, err error) error {
-	var invalid *pflag.InvalidValueError
+func FlagError(cmd *cobra.Command, err error) error {
+	var (
+		invalid *pflag.InvalidValueError
+		unknown *pflag.NotExistError
+		bare    *pflag.ValueRequiredError
+	)
+	switch {
+	case errors.As(err, &unknown) && len(unknown.GetSpecifiedName()) > 1:
+		return Usage("%w%s", err, DidYouMean("--"+unknown.GetSpecifiedName(), flagNames(cmd)))
+	case errors.As(err, &bare):
+		return Usage("%w: %w", err, wanted(bare.GetFlag(), fmt.Errorf("want a %s", bare.GetFlag().Value.Type())))
+	}
 	if errors.As(err, &invalid) {
 		err = fmt.Errorf("invalid argument %q for \"--%s\" flag: %w", invalid.GetValue(), invalid.GetFlag().Name, wanted(invalid.GetFlag(), invalid.Unwrap()))
 	}
 	return Usage("%w", err)
+}
+
+func flagNames(cmd *cobra.Command) (names []string) {
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		if !f.Hidden {
+			names = append(names, "--"+f.Name)
+		}
+	})
+	return names
 }
 
 // wanted says what a flag takes, instead of why a parser of the standard library refuses a text.

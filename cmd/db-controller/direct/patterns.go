@@ -13,11 +13,21 @@ import (
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
 
+// StrandedError has stored resources for whose names the next versions of their deployments have no pattern, and deployments that do not answer
+// whether they store any.
+type StrandedError struct {
+	Problems schema.Problems
+	// Unknown: none was found, and a deployment does not answer.
+	Unknown bool
+}
+
+func (e *StrandedError) Error() string { return e.Problems.Error() }
+
 // UnusedPatterns asks the deployments about the name patterns that their versions in next lack, and returns those with no
-// stored resource, for Apply and SetDeploymentVersion. It fails with schema.Problems when a deployment stores such
+// stored resource, for Apply and SetDeploymentVersion. It fails with *StrandedError when a deployment stores such
 // resources, and its next version does not keep them, or when it does not answer.
 func UnusedPatterns(ctx context.Context, c *client.Client, present, next *schema.Environment) (unused []*registryv1.UnusedPattern, err error) {
-	var stranded schema.Problems
+	stranded := &StrandedError{Unknown: true}
 	for _, d := range next.Deployments {
 		if present.SameVersion(next, d.DeploymentID) {
 			continue
@@ -27,8 +37,10 @@ func UnusedPatterns(ctx context.Context, c *client.Client, present, next *schema
 			continue // the registry reports the problem
 		}
 		for _, p := range dropped {
-			if problem := problemOf(ctx, c, p); problem != "" {
-				stranded = append(stranded, schema.Problem{
+			problem, found := problemOf(ctx, c, p)
+			if problem != "" {
+				stranded.Unknown = stranded.Unknown && !found
+				stranded.Problems = append(stranded.Problems, schema.Problem{
 					Pos: p.Pos, Message: problem,
 					Remedy: "delete them, or describe the version with patterns_dropped: keep, so that they can be read and deleted",
 				})
@@ -39,7 +51,7 @@ func UnusedPatterns(ctx context.Context, c *client.Client, present, next *schema
 			})
 		}
 	}
-	if len(stranded) > 0 {
+	if len(stranded.Problems) > 0 {
 		return nil, stranded
 	}
 	return unused, nil
@@ -59,17 +71,17 @@ func SetVersion(ctx context.Context, c *client.Client, id schema.DeploymentID, v
 	return c.Registry().SetDeploymentVersion(ctx, &registryv1.SetDeploymentVersionRequest{Service: id.Service, Region: id.Region, Version: version, PatternsUnused: unused})
 }
 
-// problemOf returns the problem with a dropped pattern; empty without one.
-func problemOf(ctx context.Context, c *client.Client, p schema.DroppedPattern) string {
+// problemOf returns the problem with a dropped pattern, empty without one, and whether a resource was found.
+func problemOf(ctx context.Context, c *client.Client, p schema.DroppedPattern) (problem string, stored bool) {
 	found, err := first(ctx, c, p)
 	switch {
 	case err != nil:
 		return fmt.Sprintf("%s has no pattern %s of kind %s, and %s does not answer whether it stores such resources: %s",
-			p.By, p.Pattern, p.Kind, p.Deployment, status.Convert(err).Message())
+			p.By, p.Pattern, p.Kind, p.Deployment, status.Convert(err).Message()), false
 	case found != "":
-		return fmt.Sprintf("%s has no kind or pattern for %s", p.By, schema.FullName{Deployment: p.Deployment, Name: found})
+		return fmt.Sprintf("%s has no kind or pattern for %s", p.By, schema.FullName{Deployment: p.Deployment, Name: found}), true
 	}
-	return ""
+	return "", false
 }
 
 var errFound = errors.New("found")

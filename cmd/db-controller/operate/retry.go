@@ -65,14 +65,17 @@ func retryAt(arg string, req *adminv1.RetryRequest) (at schema.DeploymentID, err
 	}
 	if strings.HasPrefix(arg, "//") {
 		name, err := schema.ParseFullName(arg)
-		if err == nil && req.GetOf() != "" {
-			err = cli.Usage("--of is for a deployment, not for a resource")
+		switch {
+		case err != nil:
+			return at, cli.Usage("%w", err)
+		case req.GetOf() != "":
+			return at, cli.Usage("--of is for a deployment, not for a resource")
 		}
 		req.Name = name.Name
-		return name.Deployment, err
+		return name.Deployment, nil
 	}
 	if at, err = schema.ParseDeploymentID(arg); err != nil {
-		return at, err
+		return at, cli.Usage("%w, or the full name of a resource, such as //iam.example.com/us-west2/projects/acme", err)
 	}
 	if req.GetOf() != "" {
 		if _, err := schema.ParseDeploymentID(req.GetOf()); err != nil {

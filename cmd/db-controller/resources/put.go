@@ -52,14 +52,15 @@ func NewPut() *cobra.Command {
 	cmd.Long = `Create or replace resources.
 
 A put replaces everything that a resource has: without a field in the body the field is dropped, and without --owner the owners
-are. "patch" changes some fields. Without a body a put only creates.
+are. To change some fields and leave the others, use "patch". Without a body, also with --set alone, a put only creates: it never drops
+fields of a resource that exists. With a body, --set adds to the body that is given, and not to the one that is stored.
 
 Without NAME, the file has resources as "get -o yaml" and "list -o json" print them: documents, or arrays, with a full name (or a
 name and a deployment), and body, labels and ownerReferences. The resources of one deployment that follow one another
 are written in one transaction, and may refer to one another in any order. A resource with a revision is written
 only while it has this revision.`
 	cmd.Flags().StringVarP(&p.file, "file", "f", "", "file with the body, or with resources; - for standard input")
-	cmd.Flags().StringArrayVar(&p.set, "set", nil, "PATH=VALUE of a field of the body, such as quota.devices=5; the value is YAML")
+	cmd.Flags().StringArrayVar(&p.set, "set", nil, "PATH=VALUE of a field of the given body, or of the new resource, such as quota.devices=5; the value is YAML (patch changes an existing one)")
 	cmd.Flags().StringArrayVar(&p.owners, "owner", nil, "KIND=NAME of an owner; the resource is deleted with its last owner")
 	cmd.ValidArgsFunction = cli.CompleteNames(1)
 	return cmd
@@ -85,6 +86,7 @@ func (p *putting) checkArguments(cmd *cobra.Command, args []string) error {
 
 func (p *putting) one(cmd *cobra.Command, c *client.Client, args []string) error {
 	body, err := readBody(cmd, "body", args[1:], p.file)
+	partly := body == nil // --set alone gives a part of the body
 	if err == nil && len(p.set) > 0 {
 		body, err = setFields(body, p.set)
 	}
@@ -99,7 +101,10 @@ func (p *putting) one(cmd *cobra.Command, c *client.Client, args []string) error
 	if err != nil {
 		return err
 	}
-	r, err := put(cmd.Context(), resources, &resourcev1.Resource{Name: name.Name, Body: body, OwnerReferences: references})
+	r, err := put(cmd.Context(), resources, &resourcev1.Resource{Name: name.Name, Body: body, OwnerReferences: references}, partly)
+	if status.Code(err) == codes.AlreadyExists && len(p.set) > 0 {
+		return cli.WithCode(cli.Refused, fmt.Errorf("%s exists, and a put with --set alone would drop its other fields: change fields with patch %s --set …, or give its whole body", name, name))
+	}
 	if status.Code(err) == codes.AlreadyExists {
 		return cli.WithCode(cli.Refused, fmt.Errorf("%s exists, and a put without a body would empty it: give its whole body, or '{}' for none", name))
 	}
@@ -109,9 +114,9 @@ func (p *putting) one(cmd *cobra.Command, c *client.Client, args []string) error
 	return show(cmd, []*resourcev1.Resource{r}, false)
 }
 
-// put creates or replaces a resource. Without a body it only creates: a missing body must not empty an existing resource.
-func put(ctx context.Context, c resourcev1.ResourceServiceClient, r *resourcev1.Resource) (*resourcev1.Resource, error) {
-	if r.Body == nil {
+// put creates or replaces a resource. Without a whole body it only creates: fields that nobody has named must not be dropped.
+func put(ctx context.Context, c resourcev1.ResourceServiceClient, r *resourcev1.Resource, creates bool) (*resourcev1.Resource, error) {
+	if creates {
 		return c.CreateResource(ctx, &resourcev1.CreateResourceRequest{Resource: r})
 	}
 	return c.PutResource(ctx, &resourcev1.PutResourceRequest{Resource: r})
