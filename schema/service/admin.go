@@ -159,10 +159,7 @@ func (a *admin) pausedReasons(ctx context.Context, e *shadow.Explanation) (out [
 
 // reasonProto adds to a reason without an error the last failure of a handler for its deployment.
 func reasonProto(r shadow.ExplainedReason, failures []Failure) *adminv1.ExplainResponse_Reason {
-	out := &adminv1.ExplainResponse_Reason{Type: r.Type, Message: r.Message, LastError: r.Error}
-	if !r.Since.IsZero() {
-		out.Since = timestamppb.New(r.Since)
-	}
+	out := &adminv1.ExplainResponse_Reason{Type: r.Type, Message: r.Message, LastError: r.Error, Since: optionalTime(r.Since)}
 	for _, f := range failures {
 		if out.GetLastError() == "" && f.Deployment == r.Deployment {
 			out.LastError = f.Error

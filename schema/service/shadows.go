@@ -169,8 +169,6 @@ func (s *schemas) listBlockades(ctx context.Context, req *schemav1.ListBlockades
 
 func blockadeProto(v shadow.BlockadeView) *schemav1.Blockade {
 	p := &schemav1.Blockade{Target: wire.ResourceRef(v.Kind, v.Name, v.Key.TargetUID), Key: wire.BlockadeKeyProto(v.Key), Holder: v.Holder.String(), Behaviour: schemav1.Behaviour(v.Behaviour)}
-	if !v.ExpiresAt.IsZero() {
-		p.ExpireTime = timestamppb.New(v.ExpiresAt)
-	}
+	p.ExpireTime = optionalTime(v.ExpiresAt)
 	return p
 }

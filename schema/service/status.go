@@ -145,10 +145,6 @@ func (a *admin) addFailures(out *adminv1.StatusResponse) {
 
 func (a *admin) addWatches(out *adminv1.StatusResponse) {
 	for _, w := range a.watches() {
-		p := &adminv1.StatusResponse_Watch{Name: w.Name, Deployment: w.Deployment, Primed: w.Primed, Lost: w.Lost}
-		if !w.Heard.IsZero() {
-			p.HeardTime = timestamppb.New(w.Heard)
-		}
-		out.Watches = append(out.Watches, p)
+		out.Watches = append(out.Watches, &adminv1.StatusResponse_Watch{Name: w.Name, Deployment: w.Deployment, Primed: w.Primed, HeardTime: optionalTime(w.Heard), Lost: w.Lost})
 	}
 }

@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"context"
 
-	"google.golang.org/protobuf/types/known/timestamppb"
-
 	"github.com/db-controller/db-controller/schema"
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
 	"github.com/db-controller/db-controller/schema/service/outcome"
@@ -62,9 +60,7 @@ func (a *admin) listReleasable(ctx context.Context, req *adminv1.ListReleasableR
 		p := &adminv1.Releasable{
 			Key: r.Key, What: r.What, Resource: schema.FullName{Deployment: a.self, Name: r.Name}.String(), Other: r.Other, Path: r.Path, Breaks: r.Breaks, Refused: r.Refused,
 		}
-		if !r.Since.IsZero() {
-			p.Since = timestamppb.New(r.Since)
-		}
+		p.Since = optionalTime(r.Since)
 		out.Releasable = append(out.Releasable, p)
 	}
 	return out, nil
