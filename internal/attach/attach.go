@@ -130,7 +130,7 @@ func prepare(ctx context.Context, tx pgx.Tx, db *catalogue.Database, model *sche
 	if err != nil {
 		return nil, err
 	}
-	grants, err := checkRights(ctx, tx, k.Table)
+	grants, err := checkRights(ctx, tx, k.Table, declaredChanges(k))
 	if err != nil {
 		return nil, err
 	}
@@ -153,6 +153,14 @@ func prepare(ctx context.Context, tx pgx.Tx, db *catalogue.Database, model *sche
 		p.Statements = p.statements()
 	}
 	return p, nil
+}
+
+func declaredChanges(k *schema.Kind) []string {
+	var references [][]string
+	for i := range k.References {
+		references = append(references, k.References[i].Columns)
+	}
+	return changes(k.Key, references)
 }
 
 // statements makes the functions, and replaces the triggers.

@@ -44,6 +44,18 @@ func (a *Attached) State() string {
 	return "attached"
 }
 
+func (a *Attached) changes() []string {
+	var key []string
+	for _, c := range a.Definition.Key {
+		key = append(key, c.Name)
+	}
+	var references [][]string
+	for _, r := range a.Definition.References {
+		references = append(references, r.Columns)
+	}
+	return changes(key, references)
+}
+
 // Declared adds to the differences of attached tables that the version that runs declares a table otherwise, or not at all: while it does,
 // no row is read.
 func Declared(all []*Attached, running *schema.Model) {
@@ -115,7 +127,7 @@ func list(ctx context.Context, tx pgx.Tx) ([]*Attached, error) {
 			return nil, fmt.Errorf("read the table of %s: %w", a.Kind, err)
 		}
 		a.Drift = append(a.Drift, changes...)
-		if a.Grants, err = checkRights(ctx, tx, a.Definition.Table); err != nil {
+		if a.Grants, err = checkRights(ctx, tx, a.Definition.Table, a.changes()); err != nil {
 			return nil, err
 		}
 	}

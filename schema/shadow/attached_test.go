@@ -74,18 +74,19 @@ func newAttached(t *testing.T) *attached {
 	return a
 }
 
-// tables makes the tables of the application.
+// tables makes the tables of the application, with the rights that attach asks for.
 func (a *attached) tables() {
 	a.t.Helper()
 	a.crm = a.connect(crm, `
 CREATE TABLE customers (id bigint PRIMARY KEY, name text);
 CREATE TABLE seats (room text, number integer, PRIMARY KEY (room, number));
-GRANT ALL ON customers, seats TO dbcontroller_box_serving`)
+GRANT SELECT, DELETE, UPDATE (id) ON customers TO dbcontroller_box_serving; GRANT SELECT, DELETE, UPDATE (room) ON seats TO dbcontroller_box_serving`)
 	a.shop = a.connect(shop, `
 CREATE TABLE orders (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), customer_id bigint, approver_id bigint, approver_region text, note text);
 CREATE INDEX ON orders (customer_id);
 CREATE TABLE invoices (id text PRIMARY KEY, customer_id bigint, room text, seat integer);
-GRANT ALL ON orders, invoices TO dbcontroller_box_serving`)
+GRANT SELECT, DELETE, UPDATE (customer_id, approver_id) ON orders TO dbcontroller_box_serving;
+GRANT SELECT, DELETE, UPDATE (customer_id, room, seat) ON invoices TO dbcontroller_box_serving`)
 }
 
 func (a *attached) connect(deployment, sql string) *pgx.Conn {
