@@ -1,10 +1,16 @@
 package shadow_test
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/internal/attach"
@@ -187,5 +193,46 @@ func TestHiddenRowsAreNotGone(t *testing.T) {
 	a.Settle()
 	require.Zero(t, a.Count(crm, "deleting"))
 	require.True(t, strings.HasPrefix(a.rows(a.shop, `SELECT name FROM dbcontroller.shadow WHERE name LIKE 'invoices/%'`)[0], "invoices/j"))
+	require.Empty(t, harness.AuditDatabases(t, a.Pools))
+}
+
+// Statements of the application deadlock where they do so without triggers: by the rows that they delete in other orders. One of them fails, and
+// the other takes effect. References in other orders do not.
+func TestDeadlocksAreThoseOfTheRows_I1(t *testing.T) {
+	t.Parallel()
+	a := newAttached(t)
+	ctx := context.Background()
+	a.attach()
+	a.exec(a.crm, `INSERT INTO customers SELECT generate_series(1, 2)`)
+	begin := func(conn *pgx.Conn, sql string) pgx.Tx {
+		tx, err := conn.Begin(ctx)
+		require.NoError(t, err)
+		_, err = tx.Exec(ctx, sql)
+		require.NoError(t, err)
+		return tx
+	}
+	end := func(tx pgx.Tx, sql string) error {
+		if _, err := tx.Exec(ctx, sql); err != nil {
+			return errors.Join(err, tx.Rollback(ctx))
+		}
+		return tx.Commit(ctx)
+	}
+	one, two := begin(a.shop, `INSERT INTO orders (customer_id) VALUES (1)`), begin(a.connect(shop, ``), `INSERT INTO orders (customer_id) VALUES (2)`)
+	require.NoError(t, end(one, `INSERT INTO orders (customer_id) VALUES (2)`))
+	require.NoError(t, end(two, `INSERT INTO orders (customer_id) VALUES (1)`))
+	a.Settle()
+	require.Equal(t, 4, a.Count(shop, "reference"))
+
+	one, two = begin(a.crm, `DELETE FROM customers WHERE id = 1`), begin(a.connect(crm, ``), `DELETE FROM customers WHERE id = 2`)
+	first := make(chan error, 1)
+	go func() { first <- end(one, `DELETE FROM customers WHERE id = 2`) }()
+	outcomes := []error{end(two, `DELETE FROM customers WHERE id = 1`), <-first}
+	slices.SortFunc(outcomes, func(x, y error) int { return cmp.Compare(fmt.Sprint(x == nil), fmt.Sprint(y == nil)) })
+	var pg *pgconn.PgError
+	require.ErrorAs(t, outcomes[0], &pg)
+	require.Equal(t, "40P01", pg.Code)
+	require.NoError(t, outcomes[1])
+	a.Settle()
+	require.Equal(t, []string{"0"}, a.rows(a.shop, `SELECT count(*)::text FROM orders`))
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
