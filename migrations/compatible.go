@@ -199,13 +199,22 @@ func ofThisSet(ctx context.Context, dsn string, set Set) error {
 		return err
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
-	return notOfTheOther(ctx, conn, set)
+	return migratable(ctx, conn, set)
 }
 
 func notOfTheOther(ctx context.Context, q Querier, set Set) error {
 	newest, _, err := appliedOf(ctx, q, set.otherSet())
 	if err == nil && newest > 0 {
-		err = refuse("this is the database of a %s, and not of a %s: use another database, or --set %s", set.otherSet(), set, set.otherSet())
+		err = refuse("this is the database of a %s, and not of a %s: use another database", set.otherSet(), set)
+	}
+	return err
+}
+
+// migratable is notOfTheOther with the further remedy of the commands that migrate.
+func migratable(ctx context.Context, q Querier, set Set) error {
+	err := notOfTheOther(ctx, q, set)
+	if errors.As(err, new(*RefusedError)) {
+		err = refuse("%s, or --set %s", err, set.otherSet())
 	}
 	return err
 }
@@ -221,7 +230,7 @@ func complete(ctx context.Context, dsn string, set Set) (bool, error) {
 		return false, err
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
-	if err := notOfTheOther(ctx, conn, set); err != nil {
+	if err := migratable(ctx, conn, set); err != nil {
 		return false, err
 	}
 	_, table, err := appliedOf(ctx, conn, set)

@@ -84,5 +84,6 @@ func TestMigrationsOfTheOtherSetAreRefused(t *testing.T) {
 	require.ErrorContains(t, err, "or --set registry")
 	_, err = migrations.List(t.Context(), dsn, migrations.Deployment)
 	require.ErrorContains(t, err, "this is the database of a registry, and not of a deployment")
-	require.ErrorContains(t, migrations.Current(t.Context(), dsn, migrations.Deployment), "this is the database of a registry, and not of a deployment")
+	require.ErrorContains(t, err, "or --set registry")
+	require.EqualError(t, migrations.Current(t.Context(), dsn, migrations.Deployment), "this is the database of a registry, and not of a deployment: use another database")
 }

@@ -139,7 +139,10 @@ func List(ctx context.Context, dsn string, set Set) ([]Status, error) {
 		return nil, fmt.Errorf("migrate %s status: %w", set, err)
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
-	out, err := list(ctx, conn, set)
+	var out []Status
+	if err = migratable(ctx, conn, set); err == nil {
+		out, err = list(ctx, conn, set)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("migrate %s status: %w", set, err)
 	}
@@ -147,9 +150,6 @@ func List(ctx context.Context, dsn string, set Set) ([]Status, error) {
 }
 
 func list(ctx context.Context, conn *pgx.Conn, set Set) ([]Status, error) {
-	if err := notOfTheOther(ctx, conn, set); err != nil {
-		return nil, err
-	}
 	has, err := appliedIn(ctx, conn, set)
 	if err != nil {
 		return nil, err
@@ -188,6 +188,9 @@ func Current(ctx context.Context, dsn string, set Set) error {
 		return err
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	if err := notOfTheOther(ctx, conn, set); err != nil {
+		return err
+	}
 	if err := compatible(ctx, conn, set); err != nil {
 		return err
 	}

@@ -80,7 +80,9 @@ func TestConfigPrintRefusesAbsurdValues(t *testing.T) {
 		require.Equal(t, cli.WrongUsage, got.code, args)
 		require.Contains(t, got.errOut, says)
 	}
-	got := command(t, "config", "print", "serve", "--", "--nodes", "-1")
+	got := command(t, "config", "print", "serve", "--nodes", "-1")
+	require.Equal(t, ran{cli.WrongUsage, "", "error: unknown flag: --nodes: the flags of the command follow --, as in: db-controller config print migrate up -- --set registry\n"}, got)
+	got = command(t, "config", "print", "serve", "--", "--nodes", "-1")
 	require.Regexp(t, `(?m)^nodes +-1 +flag +restart$`, got.out, "where the wrong value comes from")
 	require.Zero(t, command(t, "config", "print", "serve").code, "what is missing is not wrong")
 }

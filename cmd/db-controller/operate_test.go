@@ -366,11 +366,13 @@ func TestAVersionThatLacksAPatternIsAskedFor(t *testing.T) {
 	for _, c := range []struct {
 		stored stored
 		says   string // the error; empty: it is switched
+		code   int
 	}{
-		{stored{}, ""},
-		{stored{names: []string{"projects/a"}}, ""},
-		{stored{names: []string{"old/a"}}, "has no kind or pattern for //iam.example.com/us-west2/old/a"},
-		{stored{refuse: status.Error(codes.PermissionDenied, "no right to list")}, "does not answer whether it stores such resources: no right to list"},
+		{stored{}, "", 0},
+		{stored{names: []string{"projects/a"}}, "", 0},
+		{stored{names: []string{"old/a"}}, "has no kind or pattern for //iam.example.com/us-west2/old/a", cli.Refused},
+		{stored{refuse: status.Error(codes.PermissionDenied, "no right to list")}, "does not answer whether it stores such resources: no right to list", cli.Refused},
+		{stored{refuse: status.Error(codes.Unavailable, "its database is away")}, "does not answer whether it stores such resources: its database is away", cli.Unavailable},
 	} {
 		registry, resources := &versions{}, c.stored
 		at := []string{"--context", stub.New(t, stub.Services{
@@ -380,7 +382,7 @@ func TestAVersionThatLacksAPatternIsAskedFor(t *testing.T) {
 		got := command(t, append(at, "set-version", "iam.example.com/us-west2", "v2")...)
 		require.Equal(t, []string{`Project name = "old/*"`}, resources.asked)
 		if c.says != "" {
-			require.NotZero(t, got.code)
+			require.Equal(t, c.code, got.code)
 			require.Contains(t, got.errOut, c.says)
 			require.Empty(t, registry.set)
 			continue
@@ -389,6 +391,8 @@ func TestAVersionThatLacksAPatternIsAskedFor(t *testing.T) {
 		require.Equal(t, "v2", registry.set[0].GetVersion())
 		require.Len(t, registry.set[0].GetPatternsUnused(), 1)
 		require.Equal(t, "old/{o}", registry.set[0].GetPatternsUnused()[0].GetPattern())
+		got = command(t, append(at, "set-version", "iam.example.com/us-west2", "v1")...)
+		require.Equal(t, ran{0, "nothing has changed: iam.example.com/us-west2 was switched to v1 before\n", ""}, got)
 	}
 }
 

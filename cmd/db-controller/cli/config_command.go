@@ -43,7 +43,7 @@ func newConfigPrint() *cobra.Command {
 	var of *cobra.Command
 	var flags []string
 	cmd := &cobra.Command{
-		Use:     "print COMMAND [FLAG...]",
+		Use:     "print COMMAND [-- FLAG...]",
 		Short:   "Print the settings that a command would run with, and where each comes from; passwords are left out, and absurd values are refused",
 		Example: "  db-controller config print serve --config /etc/db-controller.yaml -o json\n  db-controller config print migrate up -- --set registry",
 		Args: func(cmd *cobra.Command, args []string) (err error) {
@@ -74,6 +74,12 @@ func newConfigPrint() *cobra.Command {
 		},
 	}
 	OutputFlag(cmd)
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		if unknown := (*pflag.NotExistError)(nil); errors.As(err, &unknown) {
+			return Usage("%w: the flags of the command follow --, as in: db-controller config print migrate up -- --set registry", err)
+		}
+		return FlagError(cmd, err)
+	})
 	return cmd
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/db-controller/db-controller/client"
@@ -17,7 +18,7 @@ import (
 // whether they store any.
 type StrandedError struct {
 	Problems schema.Problems
-	// Unknown: none was found, and a deployment does not answer.
+	// Unknown: none was found, and a deployment does not answer for now.
 	Unknown bool
 }
 
@@ -37,9 +38,9 @@ func UnusedPatterns(ctx context.Context, c *client.Client, present, next *schema
 			continue // the registry reports the problem
 		}
 		for _, p := range dropped {
-			problem, found := problemOf(ctx, c, p)
+			problem, definite := problemOf(ctx, c, p)
 			if problem != "" {
-				stranded.Unknown = stranded.Unknown && !found
+				stranded.Unknown = stranded.Unknown && !definite
 				stranded.Problems = append(stranded.Problems, schema.Problem{
 					Pos: p.Pos, Message: problem,
 					Remedy: "delete them, or describe the version with patterns_dropped: keep, so that they can be read and deleted",
@@ -71,13 +72,13 @@ func SetVersion(ctx context.Context, c *client.Client, id schema.DeploymentID, v
 	return c.Registry().SetDeploymentVersion(ctx, &registryv1.SetDeploymentVersionRequest{Service: id.Service, Region: id.Region, Version: version, PatternsUnused: unused})
 }
 
-// problemOf returns the problem with a dropped pattern, empty without one, and whether a resource was found.
-func problemOf(ctx context.Context, c *client.Client, p schema.DroppedPattern) (problem string, stored bool) {
+// problemOf returns the problem with a dropped pattern, empty without one, and whether the same question would have it again.
+func problemOf(ctx context.Context, c *client.Client, p schema.DroppedPattern) (problem string, definite bool) {
 	found, err := first(ctx, c, p)
 	switch {
 	case err != nil:
 		return fmt.Sprintf("%s has no pattern %s of kind %s, and %s does not answer whether it stores such resources: %s",
-			p.By, p.Pattern, p.Kind, p.Deployment, status.Convert(err).Message()), false
+			p.By, p.Pattern, p.Kind, p.Deployment, status.Convert(err).Message()), status.Code(err) == codes.PermissionDenied
 	case found != "":
 		return fmt.Sprintf("%s has no kind or pattern for %s", p.By, schema.FullName{Deployment: p.Deployment, Name: found}), true
 	}

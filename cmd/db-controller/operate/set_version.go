@@ -18,12 +18,20 @@ func NewSetVersion() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			before, err := c.Environment(cmd.Context())
+			if err != nil {
+				return cli.Plain(err)
+			}
 			d, err := direct.SetVersion(cmd.Context(), c, id, args[1])
 			if err != nil {
 				return cli.Plain(err)
 			}
 			out := cli.PrinterOf(cmd)
-			out.Line("%s switches to %s; see its progress with: db-controller status %s", id, d.GetVersion(), id)
+			if listed, _ := before.Deployment(id); listed.Version == d.GetVersion() {
+				out.Line("nothing has changed: %s was switched to %s before", id, d.GetVersion())
+			} else {
+				out.Line("%s switches to %s; see its progress with: db-controller status %s", id, d.GetVersion(), id)
+			}
 			return out.Document(map[string]string{"deployment": id.String(), "version": d.GetVersion()})
 		})
 	cmd.ValidArgsFunction = cli.CompleteDeployments(1)
