@@ -121,11 +121,48 @@ func (c *checker) reference(r *schema.Reference) {
 	if !c.table.Finds(r.Columns) {
 		c.advise(c.table.CreateIndex(r.Columns), "%s: no index finds the rows that refer to a target; the application's own queries may want one", name)
 	}
+	c.native(r, name)
+}
+
+// native advises about native keys: one that acts beside the reference, or one that would be better because both tables are in one database.
+func (c *checker) native(r *schema.Reference, name string) {
+	beside := false
 	for _, n := range c.table.Natives {
 		if slices.Equal(n.Columns, r.Columns) {
 			c.advise("", "%s: the native key %s holds these columns as well; it acts beside this reference", name, n.Name)
+			beside = true
 		}
 	}
+	if beside || len(r.Targets) != 1 || r.Region.Column != "" || r.Region.Fixed != "" {
+		return
+	}
+	id, err := c.model.Descriptor.KindID(r.Targets[0])
+	if err != nil || id.Service != c.service {
+		return
+	}
+	for i := range c.model.Descriptor.Kinds {
+		if k := &c.model.Descriptor.Kinds[i]; k.Name == id.Kind && k.Table != (schema.TableName{}) {
+			c.advise(nativeSQL(c.table.Name, r, k), "%s: both tables are in one database: a native key is better than a reference of ours", name)
+		}
+	}
+}
+
+func nativeSQL(table schema.TableName, r *schema.Reference, target *schema.Kind) string {
+	quoted := func(names []string) string {
+		out := make([]string, len(names))
+		for i, name := range names {
+			out[i] = schema.QuoteIdentifier(name)
+		}
+		return strings.Join(out, ", ")
+	}
+	action := ""
+	switch {
+	case r.Behaviour.Unsets():
+		action = " ON DELETE SET NULL"
+	case r.Behaviour.Cascades():
+		action = " ON DELETE CASCADE"
+	}
+	return fmt.Sprintf("ALTER TABLE %s ADD FOREIGN KEY (%s) REFERENCES %s (%s)%s NOT VALID;", table.SQL(), quoted(r.Columns), target.Table.SQL(), quoted(target.Key), action)
 }
 
 // strict checks the columns and keys by which a statement finds the right to refer to a target.

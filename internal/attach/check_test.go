@@ -95,3 +95,39 @@ func TestTriggersJoinNoSides(t *testing.T) {
 		}
 	}
 }
+
+// Of a reference inside one database attach says that a native key is better, unless there is one.
+func TestANativeKeyIsAdvisedInsideADatabase(t *testing.T) {
+	t.Parallel()
+	file, err := schema.ParseFile("parts.yaml", strings.NewReader(`
+service: shop.example.com
+version: v1
+kinds:
+  - {kind: Order, table: public.orders, key: [id], patterns: ["orders/{order}"]}
+  - kind: Line
+    table: public.lines
+    key: [id]
+    patterns: ["lines/{line}"]
+    references: [{columns: [order_id], targets: [Order], behaviour: CASCADE_DELETE}]
+`))
+	require.NoError(t, err)
+	model, err := schema.NewModel(file.Services[0].ServiceVersion, file.Services)
+	require.NoError(t, err)
+	bigint := catalogue.Type{Schema: "pg_catalog", Name: "int8"}
+	lines := &catalogue.Table{
+		Name: schema.TableName{Schema: "public", Name: "lines"}, Form: catalogue.Ordinary,
+		Columns: []catalogue.Column{{Name: "id", Type: bigint, NotNull: true}, {Name: "order_id", Type: bigint}},
+	}
+	advised := func() (said []string) {
+		for _, f := range check(&catalogue.Database{Tables: []*catalogue.Table{lines}}, model, &model.Descriptor.Kinds[1]) {
+			said = append(said, f.Text+" "+f.SQL)
+		}
+		return said
+	}
+	const better = `order_id: both tables are in one database: a native key is better than a reference of ours ` +
+		`ALTER TABLE "public"."lines" ADD FOREIGN KEY ("order_id") REFERENCES "public"."orders" ("id") ON DELETE CASCADE NOT VALID;`
+	require.Contains(t, advised(), better)
+	lines.Natives = []catalogue.NativeKey{{Name: "lines_order_id_fkey", Columns: []string{"order_id"}}}
+	require.NotContains(t, advised(), better)
+	require.Contains(t, advised(), "order_id: the native key lines_order_id_fkey holds these columns as well; it acts beside this reference ")
+}
