@@ -159,13 +159,8 @@ func (a *admin) pausedReasons(ctx context.Context, e *shadow.Explanation) (out [
 
 // reasonProto adds to a reason without an error the last failure of a handler for its deployment.
 func reasonProto(r shadow.ExplainedReason, failures []Failure) *adminv1.ExplainResponse_Reason {
-	out := &adminv1.ExplainResponse_Reason{Type: r.Type, Message: r.Message, LastError: r.Error, Since: optionalTime(r.Since)}
-	for _, f := range failures {
-		if out.GetLastError() == "" && f.Deployment == r.Deployment {
-			out.LastError = f.Error
-		}
-	}
-	return out
+	last := cmp.Or(r.Error, failureOf(failures, r.Type, r.Deployment.String()).Error)
+	return &adminv1.ExplainResponse_Reason{Type: r.Type, Message: r.Message, LastError: last, Since: optionalTime(r.Since)}
 }
 
 // optionalText returns the text of a uid, none for the zero uid.

@@ -475,13 +475,13 @@ func TestStuckDeletionsAndPausesAreThoseOfTheStore(t *testing.T) {
 		{Group: "check_owners", Deployment: self.String(), Count: 1, Oldest: 90},
 	}}
 	again := time.Now().Add(time.Minute)
-	a := newAdminService(store, Failure{Deployment: other, Error: "no answer", Next: again})
+	a := newAdminService(store, Failure{Deployment: other, Error: "release at x: refused"}, Failure{Deployment: other, Error: "confirm at x: no answer", Next: again}, Failure{Deployment: other, Error: "announce the epoch: refused"})
 	stuck, err := a.ListStuck(as(t, ann), &adminv1.ListStuckRequest{})
 	require.NoError(t, err)
 	require.Equal(t, "//a.example.com/us-west2/devices/1m0s 100", stuck.GetResources()[0].GetName())
 	require.Equal(t, []string{"BLOCKED by x"}, stuck.GetResources()[0].GetReasons())
 	require.Len(t, stuck.GetWork(), 2, "the other waits for less than a minute")
-	require.Equal(t, "no answer", stuck.GetWork()[0].GetLastError())
+	require.Equal(t, "confirm at x: no answer", stuck.GetWork()[0].GetLastError(), "the failure of this work, not of other work for the deployment")
 	require.True(t, again.Equal(stuck.GetWork()[0].GetNextTime().AsTime()))
 	require.Empty(t, stuck.GetWork()[0].GetReason())
 	require.Contains(t, stuck.GetWork()[1].GetReason(), "--owner-grace")

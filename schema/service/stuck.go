@@ -3,6 +3,7 @@ package service
 import (
 	"cmp"
 	"context"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -62,17 +63,24 @@ func (a *admin) addStuckWork(ctx context.Context, longer time.Duration, out *adm
 			continue
 		}
 		w := &adminv1.ListStuckResponse_Work{Group: o.Group, Deployment: o.Deployment, Count: o.Count, Since: timestamppb.New(time.Now().Add(-waited))}
-		for _, f := range failures {
-			if f.Deployment.String() == o.Deployment {
-				w.LastError, w.NextTime = f.Error, optionalTime(f.Next)
-			}
-		}
-		if w.GetLastError() == "" {
+		if f := failureOf(failures, o.Group, o.Deployment); f.Error != "" {
+			w.LastError, w.NextTime = f.Error, optionalTime(f.Next)
+		} else {
 			w.Reason = waiting[o.Group]
 		}
 		out.Work = append(out.Work, w)
 	}
 	return nil
+}
+
+// failureOf returns the last failure of work for a deployment: of the group, whose name begins its error, before that of another one.
+func failureOf(failures []Failure, group, deployment string) (out Failure) {
+	for _, f := range failures {
+		if f.Deployment.String() == deployment && (out.Error == "" || strings.HasPrefix(f.Error, strings.ReplaceAll(group, "_", " "))) {
+			out = f
+		}
+	}
+	return out
 }
 
 // optionalTime returns no timestamp for the zero time.
