@@ -28,7 +28,8 @@ type Via struct {
 
 // PlanMember is a resource in the asked deployment that the deletion removes.
 type PlanMember struct {
-	UID  uuid.UUID
+	UID uuid.UUID
+	// Kind and Name are empty for a Leaf.
 	Kind string
 	Name string
 	// Vias are all reasons known in its deployment; none for the root of the deletion.
@@ -40,6 +41,9 @@ type PlanMember struct {
 	// Entries are the deployments with acting references to it (holder entries), and Ownees those with resources that it owns.
 	Entries, Ownees []schema.DeploymentID
 }
+
+// Leaf reports whether nobody else has to be asked about a member of a compact plan, and nothing refuses its deletion.
+func (m PlanMember) Leaf() bool { return m.Name == "" }
 
 // PlanUnset is a holder from which the deletion removes a value.
 type PlanUnset struct {
@@ -74,6 +78,8 @@ type PlanQuestion struct {
 	Limit int
 	// Detailed adds, for people, the unsets and the undecided blockers.
 	Detailed bool
+	// Compact: members that are Leaf have neither a kind nor a name. A detailed question is not compact.
+	Compact bool
 }
 
 // Plan lists the effects of a deletion of some targets in one deployment.

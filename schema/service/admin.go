@@ -19,6 +19,7 @@ import (
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
 	"github.com/db-controller/db-controller/schema/service/outcome"
 	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/schema/wire"
 )
 
 // Failure is the last failure of a handler for a deployment.
@@ -116,7 +117,7 @@ func (a *admin) explain(ctx context.Context, req *adminv1.ExplainRequest) (*admi
 	}
 	out := &adminv1.ExplainResponse{
 		Name: schema.FullName{Deployment: a.self, Name: e.Name}.String(), Kind: e.Kind, Uid: optionalText(e.UID), Pending: e.Pending,
-		State: stateNames[e.State], UpdateTime: timestamppb.New(e.UpdatedAt), WaitsFor: deploymentNames(e.WaitsFor),
+		State: stateNames[e.State], UpdateTime: timestamppb.New(e.UpdatedAt), WaitsFor: wire.DeploymentNames(e.WaitsFor),
 	}
 	if e.State == peer.Deleting {
 		if out.Deletion, err = a.deletionOf(ctx, e); err != nil {

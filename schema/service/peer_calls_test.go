@@ -331,6 +331,24 @@ func TestPlansSurviveTheWire(t *testing.T) {
 	_, err = p.Plan(t.Context(), self, question)
 	require.ErrorContains(t, err, peer.ErrAborted.Error())
 
+	// Leaves of a compact plan have uids and reasons alone. A detailed plan has none, whatever is asked.
+	failing, question.Detailed, question.Compact = nil, false, true
+	plan = &peer.Plan{Members: []peer.PlanMember{
+		{UID: uid(3), Kind: "Device", Name: "devices/d", Vias: []peer.Via{via(1, "a", schema.CascadeDelete)}, Entries: []schema.DeploymentID{other}},
+		{UID: uid(4), Vias: []peer.Via{via(1, "a", schema.CascadeDelete)}},
+		{UID: uid(5), Vias: []peer.Via{via(1, "a", schema.CascadeDelete), via(2, "a", schema.CascadeDelete)}},
+		{UID: uid(6), Vias: []peer.Via{via(2, "a", schema.CascadeDelete)}},
+	}}
+	got, err = p.Plan(t.Context(), self, question)
+	require.NoError(t, err)
+	require.Equal(t, plan, got)
+	detailed := newSchemaService(&schemaStore{plan: func(q peer.PlanQuestion) (*peer.Plan, error) {
+		require.False(t, q.Compact)
+		return &peer.Plan{}, nil
+	}})
+	_, err = detailed.PlanDeletion(asDeployment(t, other), &schemav1.PlanDeletionRequest{Detailed: true, Compact: true})
+	require.NoError(t, err)
+
 	for asked, limit := range map[int32]int{0: defaultPlanLimit, -1: defaultPlanLimit, 7: 7, 1 << 30: peer.PlanLimit} {
 		s := newSchemaService(&schemaStore{plan: func(q peer.PlanQuestion) (*peer.Plan, error) {
 			require.Equal(t, limit, q.Limit)

@@ -6,7 +6,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
 	"github.com/db-controller/db-controller/schema/service/outcome"
@@ -36,7 +35,7 @@ func (s *schemas) planDeletion(ctx context.Context, req *schemav1.PlanDeletionRe
 	if limit <= 0 {
 		limit = defaultPlanLimit
 	}
-	q := peer.PlanQuestion{Targets: make([]peer.PlanTarget, len(req.GetTargets())), Limit: min(limit, peer.PlanLimit), Detailed: req.GetDetailed()}
+	q := peer.PlanQuestion{Targets: make([]peer.PlanTarget, len(req.GetTargets())), Limit: min(limit, peer.PlanLimit), Detailed: req.GetDetailed(), Compact: req.GetCompact() && !req.GetDetailed()}
 	for i, t := range req.GetTargets() {
 		var err error
 		if q.Targets[i], err = wire.PlanTarget(t.GetDeployment(), t.GetUid()); err != nil {
@@ -47,54 +46,7 @@ func (s *schemas) planDeletion(ctx context.Context, req *schemav1.PlanDeletionRe
 	if err != nil {
 		return nil, err
 	}
-	return planProto(plan), nil
-}
-
-func planProto(plan *peer.Plan) *schemav1.PlanDeletionResponse {
-	out := &schemav1.PlanDeletionResponse{Truncated: plan.Truncated, MoreUnsets: plan.MoreUnsets, Holders: int64(plan.Holders)}
-	for _, c := range plan.Counts {
-		out.Counts = append(out.Counts, &schemav1.PlanDeletionResponse_Count{Path: c.Path, Behaviour: schemav1.Behaviour(c.Behaviour), Count: int64(c.Count)})
-	}
-	for _, m := range plan.Members {
-		out.Members = append(out.Members, memberProto(m))
-	}
-	for _, u := range plan.Unsets {
-		out.Unsets = append(out.Unsets, &schemav1.PlanDeletionResponse_Unset{Holder: wire.ResourceRef(u.Kind, u.Name, u.UID), Via: viaProto(u.Via)})
-	}
-	for _, b := range plan.Blockers {
-		out.Blockers = append(out.Blockers, &schemav1.PlanDeletionResponse_Blocker{
-			Holder: wire.ResourceRef("", b.Holder.Name.Name, b.UID), Deployment: b.Holder.Name.Deployment.String(), Path: b.Holder.Path,
-			Target: wire.ResourceRef("", b.Holder.Target.Name, b.TargetUID), Undecided: b.Undecided, Unreachable: b.Unreachable,
-		})
-	}
-	return out
-}
-
-func memberProto(m peer.PlanMember) *schemav1.PlanDeletionResponse_Member {
-	out := &schemav1.PlanDeletionResponse_Member{
-		Resource: wire.ResourceRef(m.Kind, m.Name, m.UID), Deployments: deploymentNames(m.Entries), OwneeDeployments: deploymentNames(m.Ownees),
-		BlockDeletion: m.BlockDeletion, Finalizers: m.Finalizers,
-	}
-	for i, via := range m.Vias {
-		if i == 0 {
-			out.Via = viaProto(via)
-		} else {
-			out.MoreVias = append(out.MoreVias, viaProto(via))
-		}
-	}
-	return out
-}
-
-func deploymentNames(ids []schema.DeploymentID) []string {
-	var out []string
-	for _, d := range ids {
-		out = append(out, d.String())
-	}
-	return out
-}
-
-func viaProto(v peer.Via) *schemav1.PlanDeletionResponse_Via {
-	return &schemav1.PlanDeletionResponse_Via{Target: wire.PlanTargetProto(v.Target), Path: v.Path, Behaviour: schemav1.Behaviour(v.Behaviour)}
+	return wire.PlanProto(plan), nil
 }
 
 func (s *schemas) TraceCascades(ctx context.Context, req *schemav1.TraceCascadesRequest) (*schemav1.TraceCascadesResponse, error) {

@@ -130,7 +130,7 @@ var stateNames = map[peer.State]string{peer.Active: "ACTIVE", peer.Deleting: "DE
 func (s *schemas) shadowProto(v shadow.ResourceView) *schemav1.ResourceShadow {
 	p := &schemav1.ResourceShadow{
 		Resource: wire.ResourceRef(v.Kind, v.Name, v.UID), State: stateNames[v.State], Revision: int64(v.Revision),
-		HolderDeployments: deploymentNames(v.Holders), OwneeDeployments: deploymentNames(v.Ownees),
+		HolderDeployments: wire.DeploymentNames(v.Holders), OwneeDeployments: wire.DeploymentNames(v.Ownees),
 	}
 	for _, r := range v.References {
 		ref := &schemav1.ResourceShadow_Reference{Path: r.Path, Target: r.Target.String(), TargetUid: r.TargetUID[:], Behaviour: schemav1.Behaviour(r.Behaviour)}

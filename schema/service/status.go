@@ -11,6 +11,7 @@ import (
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
 	"github.com/db-controller/db-controller/schema/service/outcome"
 	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/schema/wire"
 )
 
 // workStatus is the version that a deployment runs, its outstanding work, and the resources that only an earlier version
@@ -110,7 +111,7 @@ func (a *admin) addDatabase(ctx context.Context, out *adminv1.StatusResponse) er
 		return err
 	}
 	out.Epoch = &adminv1.StatusResponse_Epoch{
-		Id: epoch.ID.String(), Ordinal: epoch.Ordinal, Since: timestamppb.New(epoch.Since), Unconfirmed: deploymentNames(epoch.Unconfirmed), AwaitingRegistry: epoch.Awaiting,
+		Id: epoch.ID.String(), Ordinal: epoch.Ordinal, Since: timestamppb.New(epoch.Since), Unconfirmed: wire.DeploymentNames(epoch.Unconfirmed), AwaitingRegistry: epoch.Awaiting,
 	}
 	out.DanglingReferences = epoch.Dangling
 	out.Database = a.databases.Database().String()

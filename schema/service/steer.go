@@ -8,6 +8,7 @@ import (
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
 	"github.com/db-controller/db-controller/schema/service/outcome"
 	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/schema/wire"
 )
 
 // steering has work tried at once, and releases rows that an operator knows to be wrong.
@@ -38,7 +39,7 @@ func (a *admin) retry(ctx context.Context, req *adminv1.RetryRequest) (*adminv1.
 		return nil, err
 	}
 	waitsFor, err := a.steering.RetryResource(ctx, name, req.GetReason(), by)
-	return &adminv1.RetryResponse{WaitsFor: deploymentNames(waitsFor)}, err
+	return &adminv1.RetryResponse{WaitsFor: wire.DeploymentNames(waitsFor)}, err
 }
 
 func (a *admin) ListReleasable(ctx context.Context, req *adminv1.ListReleasableRequest) (*adminv1.ListReleasableResponse, error) {

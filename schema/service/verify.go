@@ -15,6 +15,7 @@ import (
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
 	"github.com/db-controller/db-controller/schema/service/outcome"
 	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/schema/wire"
 )
 
 // Verify compares this deployment with the others, and sends each difference when it is found.
@@ -71,6 +72,6 @@ func differenceProto(d shadow.Difference) *adminv1.VerifyResponse {
 func verifiedProto(v shadow.Verified, done bool) *adminv1.VerifyResponse {
 	return &adminv1.VerifyResponse{Event: &adminv1.VerifyResponse_Progress_{Progress: &adminv1.VerifyResponse_Progress{
 		References: v.References, Blockades: v.Blockades, Owners: v.Owners, Bodies: v.Bodies, Differences: v.Differences, Repaired: v.Repaired, ActedUpon: v.ActedUpon,
-		Unreachable: deploymentNames(slices.Collect(maps.Keys(v.Unreachable))), Done: done,
+		Unreachable: wire.DeploymentNames(slices.Collect(maps.Keys(v.Unreachable))), Done: done,
 	}}}
 }

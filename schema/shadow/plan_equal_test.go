@@ -4,12 +4,14 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
 )
@@ -76,4 +78,52 @@ func TestAPlanCountsAnUnsetOnce(t *testing.T) {
 		}
 		require.Equal(t, 1, unset)
 	}
+}
+
+// A compact plan has the members of the plan, for the same reasons, and names those about which others have to be asked.
+func TestACompactPlanHasTheSameMembers(t *testing.T) {
+	t.Parallel()
+	b := harness.NewBox(t, graphServices, nil, "a.example.com/us", "a.example.com/eu", "a.example.com/as")
+	leaves, named, truncated := 0, 0, 0
+	for round := range shorter(20, 6) {
+		ns := randomGraph(rand.New(rand.NewPCG(7, uint64(round))), fmt.Sprintf("c%d", round), 12)
+		putGraph(t, b, ns)
+		for _, n := range ns[:4] {
+			target, err := schema.ParseFullName(n.name)
+			require.NoError(t, err)
+			root := peer.PlanTarget{Deployment: target.Deployment, UID: b.Get(n.name).UID}
+			for _, limit := range []int{1, peer.PlanLimit} {
+				for id, s := range b.Stores {
+					full, err := s.Plan(t.Context(), peer.PlanQuestion{Targets: []peer.PlanTarget{root}, Limit: limit})
+					require.NoError(t, err)
+					compact, err := s.Plan(t.Context(), peer.PlanQuestion{Targets: []peer.PlanTarget{root}, Limit: limit, Compact: true})
+					require.NoError(t, err)
+					require.Equal(t, full.Truncated, compact.Truncated)
+					require.ElementsMatch(t, full.Blockers, compact.Blockers)
+					require.Len(t, compact.Members, len(full.Members), "%s at %s:\n%s", n.name, id, draw(ns))
+					if full.Truncated {
+						truncated++
+					}
+					for _, m := range full.Members {
+						i := slices.IndexFunc(compact.Members, func(c peer.PlanMember) bool { return c.UID == m.UID })
+						require.GreaterOrEqual(t, i, 0)
+						c := compact.Members[i]
+						require.ElementsMatch(t, m.Vias, c.Vias)
+						require.Equal(t, len(m.Entries)+len(m.Ownees) == 0 && !m.BlockDeletion, c.Leaf(), "%+v", m)
+						if c.Leaf() {
+							leaves++
+							continue
+						}
+						named++
+						m.Vias, c.Vias = nil, nil
+						require.Equal(t, m, c)
+					}
+				}
+			}
+		}
+		takeDown(t, b, ns)
+	}
+	require.Positive(t, leaves)
+	require.Positive(t, named)
+	require.Positive(t, truncated)
 }

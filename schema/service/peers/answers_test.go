@@ -51,6 +51,8 @@ func TestUnreadablePlansAreRefused(t *testing.T) {
 			m.MoreVias = append(m.MoreVias, nil)
 			return m
 		}()}},
+		"leaves without a reason":             {Leaves: []*schemav1.PlanDeletionResponse_Leaves{{Uids: bytesOf(uid(1))}}},
+		"leaves with half a uid":              {Leaves: []*schemav1.PlanDeletionResponse_Leaves{{Via: via(), Uids: append(bytesOf(uid(1)), 1, 2)}}},
 		"an unset holder without a uid":       {Unsets: []*schemav1.PlanDeletionResponse_Unset{{Via: via()}}},
 		"an unset holder without a reason":    {Unsets: []*schemav1.PlanDeletionResponse_Unset{{Holder: wire.ResourceRef("", "", uid(1))}}},
 		"a blocker of no deployment":          {Blockers: []*schemav1.PlanDeletionResponse_Blocker{{Holder: wire.ResourceRef("", "", uid(1))}}},

@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/db-controller/db-controller/internal/identity"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
@@ -123,6 +124,26 @@ func TestLargePlansArrive_I20(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, got.GetMembers(), members)
 	}
+}
+
+// The look-ahead of a delete with ten thousand holders is one small answer: a larger one is asked for, and read from the database, twice.
+func TestAPlanOfLeavesIsASmallAnswer(t *testing.T) {
+	t.Parallel()
+	uids := make([]byte, 0, 16*peer.PlanLimit)
+	for range peer.PlanLimit {
+		uid := uuid.New()
+		uids = append(uids, uid[:]...)
+	}
+	target := uuid.New()
+	raw, err := proto.Marshal(&schemav1.PlanDeletionResponse{Leaves: []*schemav1.PlanDeletionResponse_Leaves{{
+		Via:  &schemav1.PlanDeletionResponse_Via{Target: &schemav1.PlanDeletionResponse_Target{Deployment: "a.example.com/west", Uid: target[:]}, Path: "project"},
+		Uids: uids,
+	}}})
+	require.NoError(t, err)
+	require.Less(t, len(raw), smallAnswer)
+	codec := identity.NewAnswerCodec(smallAnswerDecoded)
+	require.NoError(t, codec.Unmarshal(mem.BufferSlice{mem.SliceBuffer(raw)}, &schemav1.PlanDeletionResponse{}))
+	require.False(t, codec.TooLarge)
 }
 
 // What an answer brings into the database or into memory for long has the form that it has here.

@@ -19,7 +19,7 @@ func (p *Peers) Plan(ctx context.Context, at schema.DeploymentID, q peer.PlanQue
 	if err != nil {
 		return nil, err
 	}
-	req := &schemav1.PlanDeletionRequest{Limit: int32(q.Limit), Detailed: q.Detailed}
+	req := &schemav1.PlanDeletionRequest{Limit: int32(q.Limit), Detailed: q.Detailed, Compact: q.Compact}
 	for _, t := range q.Targets {
 		req.Targets = append(req.Targets, &schemav1.PlanDeletionRequest_Target{Deployment: t.Deployment.String(), Uid: t.UID[:]})
 	}
@@ -40,6 +40,9 @@ func readPlan(at schema.DeploymentID, answer *schemav1.PlanDeletionResponse) (_ 
 	if plan.Members, err = readAll(answer.GetMembers(), readMember); err != nil {
 		return nil, err
 	}
+	if err = readLeaves(plan, answer.GetLeaves()); err != nil {
+		return nil, err
+	}
 	if plan.Unsets, err = readAll(answer.GetUnsets(), readUnset); err != nil {
 		return nil, err
 	}
@@ -48,6 +51,31 @@ func readPlan(at schema.DeploymentID, answer *schemav1.PlanDeletionResponse) (_ 
 		return nil, err
 	}
 	return plan, nil
+}
+
+// readLeaves adds leaves to the members of a plan. One with several reasons is in several groups.
+func readLeaves(plan *peer.Plan, groups []*schemav1.PlanDeletionResponse_Leaves) error {
+	at := map[uuid.UUID]int{}
+	for _, g := range groups {
+		via, err := readVia(g.GetVia())
+		if err != nil {
+			return err
+		}
+		for raw := g.GetUids(); len(raw) > 0; raw = raw[min(len(raw), len(uuid.UUID{})):] {
+			uid, err := wire.UID(raw[:min(len(raw), len(uuid.UUID{}))])
+			if err != nil {
+				return err
+			}
+			i, known := at[uid]
+			if !known {
+				i = len(plan.Members)
+				at[uid] = i
+				plan.Members = append(plan.Members, peer.PlanMember{UID: uid})
+			}
+			plan.Members[i].Vias = append(plan.Members[i].Vias, via)
+		}
+	}
+	return nil
 }
 
 // readAll reads the elements of a list; it returns nil for an empty one.

@@ -311,7 +311,7 @@ func (d *deletion) carryOut(ctx context.Context, tx pgx.Tx, root *plan.Member, r
 }
 
 // decide decides about the locked root with its other members. It returns the obstacle that has to be resolved before the decision is carried out.
-func (d *deletion) decide(ctx context.Context, tx pgx.Tx, root *plan.Member, seen *cascade.Sight, member *[]memberRow) (decided cascade.Decision, found *obstacle, err error) {
+func (d *deletion) decide(ctx context.Context, tx pgx.Tx, root *plan.Member, seen *cascade.Sight, member *[]read.Member) (decided cascade.Decision, found *obstacle, err error) {
 	s := d.store
 	d.cause.RootUID = root.UID
 	root.Why = plan.Reason{How: peer.Requested, Cause: d.cause}
@@ -354,7 +354,7 @@ func (d *deletion) again(ctx context.Context, tx pgx.Tx, root *plan.Member, resu
 
 // queueRoot locks the root, and reads it for a look-ahead unless that was made, in a batch of statements. unfit is why the root does not fit
 // the request, if it does not.
-func (d *deletion) queueRoot(b *pgx.Batch, root *plan.Member) (member *[]memberRow, unfit *error) {
+func (d *deletion) queueRoot(b *pgx.Batch, root *plan.Member) (member *[]read.Member, unfit *error) {
 	req := d.req
 	unfit = new(error)
 	b.Queue(shortWaitSQL)
@@ -368,7 +368,7 @@ func (d *deletion) queueRoot(b *pgx.Batch, root *plan.Member) (member *[]memberR
 		return err
 	})
 	if d.ahead == nil {
-		member = read.Queued[memberRow](b, planRootSQL, d.kindID, req.Name)
+		member = read.Queued[read.Member](b, read.NamedMemberSQL, d.kindID, req.Name)
 	}
 	return member, unfit
 }

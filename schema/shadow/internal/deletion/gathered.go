@@ -35,8 +35,6 @@ SELECT s.id, s.uid, s.kind_id, s.name, s.state, s.shard, s.revision, s.block_del
 
 var byNames = cascade.Select(`SELECT s.id FROM ` + namedSQL)
 
-var planRootsSQL = db.Codes(planMemberSQL + `(s.kind_id, s.name) IN (SELECT * FROM unnest($1::int[], $2::text[]))`)
-
 // Close returns when no transaction runs in the background. Nothing may delete any more.
 func (s *Deleter) Close() { s.tries.Wait() }
 
@@ -118,13 +116,13 @@ func (s *Deleter) decideAll(ctx context.Context, tx pgx.Tx, tries []*trial, errs
 		return found.Err()
 	})
 	ready.seen = s.cascade.QueueSight(tx, b, byNames, kinds, names)
-	members := read.Queued[memberRow](b, planRootsSQL, kinds, names)
+	members := read.Queued[read.Member](b, read.NamedMembersSQL, kinds, names)
 	if err := tx.SendBatch(ctx, b).Close(); err != nil {
 		return nil, err
 	}
 	for _, root := range locked {
 		i := index[rows.Key{Kind: root.Kind, Name: root.Name}] - 1
-		t, own := tries[i], slices.DeleteFunc(slices.Clone(*members), func(m memberRow) bool { return m.ID != root.ID })
+		t, own := tries[i], slices.DeleteFunc(slices.Clone(*members), func(m read.Member) bool { return m.ID != root.ID })
 		if root.State != peer.Active || !ready.seen.Leaf(root) || ready.seen.Blockaded(root) {
 			continue
 		}

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"go.uber.org/zap"
 
@@ -223,7 +222,7 @@ func (s *Deleter) obstacleOf(ctx context.Context, q db.Querier, targets []int64,
 
 // beforeLookAhead reads the members here, the deployments that have to act because of them, and the present blockers here: later
 // blockers are never excused.
-func (s *Deleter) beforeLookAhead(ctx context.Context, tx pgx.Tx, d cascade.Decision, member *[]memberRow) (*obstacle, error) {
+func (s *Deleter) beforeLookAhead(ctx context.Context, tx pgx.Tx, d cascade.Decision, member *[]read.Member) (*obstacle, error) {
 	c, v := d.Closure, d.Verdict
 	o, members := &obstacle{}, member
 	if len(v.Blockaded) > 0 {
@@ -234,7 +233,7 @@ func (s *Deleter) beforeLookAhead(ctx context.Context, tx pgx.Tx, d cascade.Deci
 	}
 	if members == nil || len(c.Members) > 1 {
 		b := &pgx.Batch{}
-		members = read.Queued[memberRow](b, planMembersSQL, slices.Sorted(maps.Keys(c.Members)))
+		members = read.Queued[read.Member](b, read.MembersSQL, slices.Sorted(maps.Keys(c.Members)))
 		if err := tx.SendBatch(ctx, b).Close(); err != nil {
 			return nil, err
 		}
@@ -260,29 +259,8 @@ func (s *Deleter) beforeLookAhead(ctx context.Context, tx pgx.Tx, d cascade.Deci
 	return o, nil
 }
 
-var (
-	planMemberSQL = `
-SELECT s.id, s.uid, s.kind_id, s.name, s.block_deletion, k.finalizers,
-    ARRAY (SELECT deployment_id FROM dbcontroller.holder_entry e WHERE e.target_id = s.id ORDER BY 1),
-    ARRAY (SELECT deployment_id FROM dbcontroller.ownee_entry e WHERE e.owner_id = s.id ORDER BY 1)
-FROM dbcontroller.shadow s JOIN dbcontroller.kind k ON k.id = s.kind_id WHERE s.state = {active} AND `
-	planMembersSQL = db.Codes(planMemberSQL + `s.id = ANY ($1) ORDER BY s.id`)
-	planRootSQL    = db.Codes(planMemberSQL + `s.kind_id = $1 AND s.name = $2`)
-)
-
-// memberRow is a row of planMembersSQL.
-type memberRow struct {
-	ID              int64
-	UID             uuid.UUID
-	Kind            int32
-	Name            string
-	BlockDeletion   bool
-	Finalizers      []string
-	Entries, Ownees []int32
-}
-
 // add adds resources to the plan.
-func (p *planning) add(ctx context.Context, q db.Querier, found []memberRow, vias map[int64][]peer.Via) error {
+func (p *planning) add(ctx context.Context, q db.Querier, found []read.Member, vias map[int64][]peer.Via) error {
 	s := p.store
 	for _, r := range found {
 		m := peer.PlanMember{UID: r.UID, Name: r.Name, Vias: vias[r.ID], BlockDeletion: r.BlockDeletion, Finalizers: r.Finalizers}

@@ -307,14 +307,37 @@ func (p *planning) addVias(ctx context.Context, q db.Querier, vias map[int64][]p
 // members adds the ACTIVE resources with some ids to the plan, and the local holders that block them.
 func (p *planning) members(ctx context.Context, tx pgx.Tx, ids []int64, vias map[int64][]peer.Via) error {
 	b := &pgx.Batch{}
-	members, blockers := read.Queued[memberRow](b, planMembersSQL, ids), read.Queued[blockerRow](b, planBlockersSQL, ids, peer.PlanLimit)
+	members, blockers := p.queueMembers(b, ids), read.Queued[blockerRow](b, planBlockersSQL, ids, peer.PlanLimit)
 	if err := tx.SendBatch(ctx, b).Close(); err != nil {
 		return err
 	}
-	if err := p.add(ctx, tx, *members, vias); err != nil {
+	if err := p.addMembers(ctx, tx, ids, *members, vias); err != nil {
 		return err
 	}
 	return p.addBlockers(ctx, tx, *blockers)
+}
+
+func (p *planning) queueMembers(b *pgx.Batch, ids []int64) *[]read.Member {
+	if p.question.Compact {
+		return read.Queued[read.Member](b, read.ConcernedSQL, ids)
+	}
+	return read.Queued[read.Member](b, read.MembersSQL, ids)
+}
+
+// addMembers adds those that queueMembers has found, and in a compact plan all others as leaves.
+func (p *planning) addMembers(ctx context.Context, q db.Querier, ids []int64, found []read.Member, vias map[int64][]peer.Via) error {
+	if p.question.Compact {
+		concerned := map[int64]bool{}
+		for _, m := range found {
+			concerned[m.ID] = true
+		}
+		for _, id := range ids {
+			if !concerned[id] {
+				p.plan.Members = append(p.plan.Members, peer.PlanMember{UID: p.targets[id].UID, Vias: vias[id]})
+			}
+		}
+	}
+	return p.add(ctx, q, slices.DeleteFunc(found, func(m read.Member) bool { return !m.Active }), vias)
 }
 
 // addBlockers adds the local holders that block members to the plan.

@@ -38,7 +38,7 @@ type (
 
 // readLeaf is read for the commonest question: targets of other deployments whose holders here have no holders here themselves. It takes two
 // round trips, since the second one reads what follows from the holders and, beside that, whether they are all. It reports false when
-// they are not: then nothing is read.
+// they are not, unless there are more than the limit: then nothing is read.
 func (p *planning) readLeaf(ctx context.Context, options pgx.TxOptions) (complete bool, err error) {
 	s, q := p.store, p.question
 	if q.Detailed || len(q.Targets) > db.FewRows {
@@ -68,7 +68,7 @@ func (p *planning) readLeaf(ctx context.Context, options pgx.TxOptions) (complet
 		return false, err
 	}
 	if len(*holders) > q.Limit {
-		return false, nil
+		*holders, p.plan.Truncated = (*holders)[:q.Limit], true
 	}
 	for _, t := range *targets {
 		p.targets[t.ID] = peer.PlanTarget{Deployment: of[t.Deployment].Deployment, UID: t.UID}
@@ -95,21 +95,21 @@ func (p *planning) readLeafMembers(ctx context.Context, tx *postgres.Tx, targets
 	further := read.Queued[holderRow](b, planHoldersSQL, ids, len(ids)+1)
 	ownees := read.Queued[owneeRow](b, planOwneesSQL, deployments, gone, 1)
 	edges := read.Queued[edgeRow](b, planViasSQL, all, all)
-	members := read.Queued[memberRow](b, planMembersSQL, ids)
+	members := p.queueMembers(b, ids)
 	blockers := read.Queued[blockerRow](b, planBlockersSQL, ids, peer.PlanLimit)
 	blockades := s.queueBlockades(b, ids, peer.PlanLimit, nil)
 	if err := tx.CommitWith(ctx, b); err != nil {
 		return false, err
 	}
-	found := func(h holderRow) bool { return !slices.Contains(ids, h.ID) }
-	if len(*ownees) > 0 || slices.ContainsFunc(*further, found) {
+	found := func(h holderRow) bool { _, known := p.targets[h.ID]; return !known }
+	if !p.plan.Truncated && (len(*ownees) > 0 || slices.ContainsFunc(*further, found)) {
 		return false, nil
 	}
 	vias := map[int64][]peer.Via{}
 	if err := p.addVias(ctx, s.Pool, vias, *edges); err != nil {
 		return false, err
 	}
-	if err := p.add(ctx, s.Pool, *members, vias); err != nil {
+	if err := p.addMembers(ctx, s.Pool, ids, *members, vias); err != nil {
 		return false, err
 	}
 	if err := p.addBlockers(ctx, s.Pool, *blockers); err != nil {

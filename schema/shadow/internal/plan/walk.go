@@ -249,7 +249,7 @@ func (w *Walk) question(d schema.DeploymentID) peer.PlanQuestion {
 	for _, o := range w.owners[d] {
 		targets[o] = true
 	}
-	q := peer.PlanQuestion{Limit: max(1, peer.PlanLimit-len(w.members)), Detailed: w.detailed}
+	q := peer.PlanQuestion{Limit: max(1, peer.PlanLimit-len(w.members)), Detailed: w.detailed, Compact: !w.detailed}
 	for t := range targets {
 		q.Targets = append(q.Targets, t)
 	}

@@ -1637,7 +1637,9 @@ type PlanDeletionRequest struct {
 	// The maximum number of members in the response; 0 means 1,000.
 	Limit int32 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
 	// Also return the holders that would be unset, for people.
-	Detailed      bool `protobuf:"varint,3,opt,name=detailed,proto3" json:"detailed,omitempty"`
+	Detailed bool `protobuf:"varint,3,opt,name=detailed,proto3" json:"detailed,omitempty"`
+	// Members that concern nobody else may be in leaves, unless detailed.
+	Compact       bool `protobuf:"varint,4,opt,name=compact,proto3" json:"compact,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1693,6 +1695,13 @@ func (x *PlanDeletionRequest) GetDetailed() bool {
 	return false
 }
 
+func (x *PlanDeletionRequest) GetCompact() bool {
+	if x != nil {
+		return x.Compact
+	}
+	return false
+}
+
 type PlanDeletionResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Resources here that the deletion cascades to.
@@ -1707,8 +1716,11 @@ type PlanDeletionResponse struct {
 	MoreUnsets bool `protobuf:"varint,5,opt,name=more_unsets,json=moreUnsets,proto3" json:"more_unsets,omitempty"`
 	// With truncated or more_unsets, in the answer to a detailed question: the number of all direct references to the targets and
 	// members, and of the different holders of those that cascade.
-	Counts        []*PlanDeletionResponse_Count `protobuf:"bytes,6,rep,name=counts,proto3" json:"counts,omitempty"`
-	Holders       int64                         `protobuf:"varint,7,opt,name=holders,proto3" json:"holders,omitempty"`
+	Counts  []*PlanDeletionResponse_Count `protobuf:"bytes,6,rep,name=counts,proto3" json:"counts,omitempty"`
+	Holders int64                         `protobuf:"varint,7,opt,name=holders,proto3" json:"holders,omitempty"`
+	// Further members, by the reason of their deletion: nothing in other deployments refers to them, they own nothing there, and
+	// no operator protects them. A member with several reasons is in several groups.
+	Leaves        []*PlanDeletionResponse_Leaves `protobuf:"bytes,8,rep,name=leaves,proto3" json:"leaves,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1790,6 +1802,13 @@ func (x *PlanDeletionResponse) GetHolders() int64 {
 		return x.Holders
 	}
 	return 0
+}
+
+func (x *PlanDeletionResponse) GetLeaves() []*PlanDeletionResponse_Leaves {
+	if x != nil {
+		return x.Leaves
+	}
+	return nil
 }
 
 type TraceCascadesRequest struct {
@@ -3990,6 +4009,59 @@ func (x *PlanDeletionRequest_Target) GetUid() []byte {
 	return nil
 }
 
+type PlanDeletionResponse_Leaves struct {
+	state protoimpl.MessageState    `protogen:"open.v1"`
+	Via   *PlanDeletionResponse_Via `protobuf:"bytes,1,opt,name=via,proto3" json:"via,omitempty"`
+	// 16 bytes each, one after the other.
+	Uids          []byte `protobuf:"bytes,2,opt,name=uids,proto3" json:"uids,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanDeletionResponse_Leaves) Reset() {
+	*x = PlanDeletionResponse_Leaves{}
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[60]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanDeletionResponse_Leaves) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanDeletionResponse_Leaves) ProtoMessage() {}
+
+func (x *PlanDeletionResponse_Leaves) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[60]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanDeletionResponse_Leaves.ProtoReflect.Descriptor instead.
+func (*PlanDeletionResponse_Leaves) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{23, 0}
+}
+
+func (x *PlanDeletionResponse_Leaves) GetVia() *PlanDeletionResponse_Via {
+	if x != nil {
+		return x.Via
+	}
+	return nil
+}
+
+func (x *PlanDeletionResponse_Leaves) GetUids() []byte {
+	if x != nil {
+		return x.Uids
+	}
+	return nil
+}
+
 type PlanDeletionResponse_Count struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Path          string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
@@ -4001,7 +4073,7 @@ type PlanDeletionResponse_Count struct {
 
 func (x *PlanDeletionResponse_Count) Reset() {
 	*x = PlanDeletionResponse_Count{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[60]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4013,7 +4085,7 @@ func (x *PlanDeletionResponse_Count) String() string {
 func (*PlanDeletionResponse_Count) ProtoMessage() {}
 
 func (x *PlanDeletionResponse_Count) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[60]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4026,7 +4098,7 @@ func (x *PlanDeletionResponse_Count) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanDeletionResponse_Count.ProtoReflect.Descriptor instead.
 func (*PlanDeletionResponse_Count) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{23, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{23, 1}
 }
 
 func (x *PlanDeletionResponse_Count) GetPath() string {
@@ -4070,7 +4142,7 @@ type PlanDeletionResponse_Member struct {
 
 func (x *PlanDeletionResponse_Member) Reset() {
 	*x = PlanDeletionResponse_Member{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[61]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4082,7 +4154,7 @@ func (x *PlanDeletionResponse_Member) String() string {
 func (*PlanDeletionResponse_Member) ProtoMessage() {}
 
 func (x *PlanDeletionResponse_Member) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[61]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4095,7 +4167,7 @@ func (x *PlanDeletionResponse_Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanDeletionResponse_Member.ProtoReflect.Descriptor instead.
 func (*PlanDeletionResponse_Member) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{23, 1}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{23, 2}
 }
 
 func (x *PlanDeletionResponse_Member) GetResource() *ResourceRef {
@@ -4160,7 +4232,7 @@ type PlanDeletionResponse_Via struct {
 
 func (x *PlanDeletionResponse_Via) Reset() {
 	*x = PlanDeletionResponse_Via{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[62]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4172,7 +4244,7 @@ func (x *PlanDeletionResponse_Via) String() string {
 func (*PlanDeletionResponse_Via) ProtoMessage() {}
 
 func (x *PlanDeletionResponse_Via) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[62]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4185,7 +4257,7 @@ func (x *PlanDeletionResponse_Via) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanDeletionResponse_Via.ProtoReflect.Descriptor instead.
 func (*PlanDeletionResponse_Via) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{23, 2}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{23, 3}
 }
 
 func (x *PlanDeletionResponse_Via) GetTarget() *PlanDeletionResponse_Target {
@@ -4220,7 +4292,7 @@ type PlanDeletionResponse_Target struct {
 
 func (x *PlanDeletionResponse_Target) Reset() {
 	*x = PlanDeletionResponse_Target{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[63]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4232,7 +4304,7 @@ func (x *PlanDeletionResponse_Target) String() string {
 func (*PlanDeletionResponse_Target) ProtoMessage() {}
 
 func (x *PlanDeletionResponse_Target) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[63]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4245,7 +4317,7 @@ func (x *PlanDeletionResponse_Target) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanDeletionResponse_Target.ProtoReflect.Descriptor instead.
 func (*PlanDeletionResponse_Target) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{23, 3}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{23, 4}
 }
 
 func (x *PlanDeletionResponse_Target) GetDeployment() string {
@@ -4272,7 +4344,7 @@ type PlanDeletionResponse_Unset struct {
 
 func (x *PlanDeletionResponse_Unset) Reset() {
 	*x = PlanDeletionResponse_Unset{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[64]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4284,7 +4356,7 @@ func (x *PlanDeletionResponse_Unset) String() string {
 func (*PlanDeletionResponse_Unset) ProtoMessage() {}
 
 func (x *PlanDeletionResponse_Unset) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[64]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4297,7 +4369,7 @@ func (x *PlanDeletionResponse_Unset) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanDeletionResponse_Unset.ProtoReflect.Descriptor instead.
 func (*PlanDeletionResponse_Unset) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{23, 4}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{23, 5}
 }
 
 func (x *PlanDeletionResponse_Unset) GetHolder() *ResourceRef {
@@ -4332,7 +4404,7 @@ type PlanDeletionResponse_Blocker struct {
 
 func (x *PlanDeletionResponse_Blocker) Reset() {
 	*x = PlanDeletionResponse_Blocker{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[65]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4344,7 +4416,7 @@ func (x *PlanDeletionResponse_Blocker) String() string {
 func (*PlanDeletionResponse_Blocker) ProtoMessage() {}
 
 func (x *PlanDeletionResponse_Blocker) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[65]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4357,7 +4429,7 @@ func (x *PlanDeletionResponse_Blocker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanDeletionResponse_Blocker.ProtoReflect.Descriptor instead.
 func (*PlanDeletionResponse_Blocker) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{23, 5}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{23, 6}
 }
 
 func (x *PlanDeletionResponse_Blocker) GetHolder() *ResourceRef {
@@ -4415,7 +4487,7 @@ type TraceCascadesResponse_Trace struct {
 
 func (x *TraceCascadesResponse_Trace) Reset() {
 	*x = TraceCascadesResponse_Trace{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[66]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4427,7 +4499,7 @@ func (x *TraceCascadesResponse_Trace) String() string {
 func (*TraceCascadesResponse_Trace) ProtoMessage() {}
 
 func (x *TraceCascadesResponse_Trace) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[66]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4476,7 +4548,7 @@ type CheckOwnersRequest_Question struct {
 
 func (x *CheckOwnersRequest_Question) Reset() {
 	*x = CheckOwnersRequest_Question{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[67]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4488,7 +4560,7 @@ func (x *CheckOwnersRequest_Question) String() string {
 func (*CheckOwnersRequest_Question) ProtoMessage() {}
 
 func (x *CheckOwnersRequest_Question) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[67]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4532,7 +4604,7 @@ type CheckOwnersResponse_Answer struct {
 
 func (x *CheckOwnersResponse_Answer) Reset() {
 	*x = CheckOwnersResponse_Answer{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[68]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4544,7 +4616,7 @@ func (x *CheckOwnersResponse_Answer) String() string {
 func (*CheckOwnersResponse_Answer) ProtoMessage() {}
 
 func (x *CheckOwnersResponse_Answer) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[68]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4598,7 +4670,7 @@ type DropOwnersRequest_LetGo struct {
 
 func (x *DropOwnersRequest_LetGo) Reset() {
 	*x = DropOwnersRequest_LetGo{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[69]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4610,7 +4682,7 @@ func (x *DropOwnersRequest_LetGo) String() string {
 func (*DropOwnersRequest_LetGo) ProtoMessage() {}
 
 func (x *DropOwnersRequest_LetGo) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[69]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4650,7 +4722,7 @@ type UpgradeOwnerReferencesRequest_Renamed struct {
 
 func (x *UpgradeOwnerReferencesRequest_Renamed) Reset() {
 	*x = UpgradeOwnerReferencesRequest_Renamed{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[70]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4662,7 +4734,7 @@ func (x *UpgradeOwnerReferencesRequest_Renamed) String() string {
 func (*UpgradeOwnerReferencesRequest_Renamed) ProtoMessage() {}
 
 func (x *UpgradeOwnerReferencesRequest_Renamed) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[70]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4702,7 +4774,7 @@ type CheckReferencesRequest_Reference struct {
 
 func (x *CheckReferencesRequest_Reference) Reset() {
 	*x = CheckReferencesRequest_Reference{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[71]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4714,7 +4786,7 @@ func (x *CheckReferencesRequest_Reference) String() string {
 func (*CheckReferencesRequest_Reference) ProtoMessage() {}
 
 func (x *CheckReferencesRequest_Reference) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[71]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4759,7 +4831,7 @@ type ResourceShadow_Reference struct {
 
 func (x *ResourceShadow_Reference) Reset() {
 	*x = ResourceShadow_Reference{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[72]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4771,7 +4843,7 @@ func (x *ResourceShadow_Reference) String() string {
 func (*ResourceShadow_Reference) ProtoMessage() {}
 
 func (x *ResourceShadow_Reference) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[72]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4831,7 +4903,7 @@ type WatchResourceShadowsResponse_Work struct {
 
 func (x *WatchResourceShadowsResponse_Work) Reset() {
 	*x = WatchResourceShadowsResponse_Work{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[73]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4843,7 +4915,7 @@ func (x *WatchResourceShadowsResponse_Work) String() string {
 func (*WatchResourceShadowsResponse_Work) ProtoMessage() {}
 
 func (x *WatchResourceShadowsResponse_Work) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[73]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5016,16 +5088,17 @@ const file_dbcontroller_schema_v1_schema_proto_rawDesc = "" +
 	"\x05epoch\x18\x03 \x01(\fR\x05epoch\x12\x19\n" +
 	"\bin_parts\x18\x04 \x01(\bR\ainParts\"2\n" +
 	"\x1cAcknowledgeDeletionsResponse\x12\x12\n" +
-	"\x04more\x18\x01 \x01(\bR\x04more\"\xd1\x01\n" +
+	"\x04more\x18\x01 \x01(\bR\x04more\"\xeb\x01\n" +
 	"\x13PlanDeletionRequest\x12L\n" +
 	"\atargets\x18\x01 \x03(\v22.dbcontroller.schema.v1.PlanDeletionRequest.TargetR\atargets\x12\x14\n" +
 	"\x05limit\x18\x02 \x01(\x05R\x05limit\x12\x1a\n" +
-	"\bdetailed\x18\x03 \x01(\bR\bdetailed\x1a:\n" +
+	"\bdetailed\x18\x03 \x01(\bR\bdetailed\x12\x18\n" +
+	"\acompact\x18\x04 \x01(\bR\acompact\x1a:\n" +
 	"\x06Target\x12\x1e\n" +
 	"\n" +
 	"deployment\x18\x01 \x01(\tR\n" +
 	"deployment\x12\x10\n" +
-	"\x03uid\x18\x02 \x01(\fR\x03uid\"\xfc\v\n" +
+	"\x03uid\x18\x02 \x01(\fR\x03uid\"\xab\r\n" +
 	"\x14PlanDeletionResponse\x12M\n" +
 	"\amembers\x18\x01 \x03(\v23.dbcontroller.schema.v1.PlanDeletionResponse.MemberR\amembers\x12P\n" +
 	"\bblockers\x18\x02 \x03(\v24.dbcontroller.schema.v1.PlanDeletionResponse.BlockerR\bblockers\x12\x1c\n" +
@@ -5034,7 +5107,11 @@ const file_dbcontroller_schema_v1_schema_proto_rawDesc = "" +
 	"\vmore_unsets\x18\x05 \x01(\bR\n" +
 	"moreUnsets\x12J\n" +
 	"\x06counts\x18\x06 \x03(\v22.dbcontroller.schema.v1.PlanDeletionResponse.CountR\x06counts\x12\x18\n" +
-	"\aholders\x18\a \x01(\x03R\aholders\x1ar\n" +
+	"\aholders\x18\a \x01(\x03R\aholders\x12K\n" +
+	"\x06leaves\x18\b \x03(\v23.dbcontroller.schema.v1.PlanDeletionResponse.LeavesR\x06leaves\x1a`\n" +
+	"\x06Leaves\x12B\n" +
+	"\x03via\x18\x01 \x01(\v20.dbcontroller.schema.v1.PlanDeletionResponse.ViaR\x03via\x12\x12\n" +
+	"\x04uids\x18\x02 \x01(\fR\x04uids\x1ar\n" +
 	"\x05Count\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12?\n" +
 	"\tbehaviour\x18\x02 \x01(\x0e2!.dbcontroller.schema.v1.BehaviourR\tbehaviour\x12\x14\n" +
@@ -5258,7 +5335,7 @@ func file_dbcontroller_schema_v1_schema_proto_rawDescGZIP() []byte {
 }
 
 var file_dbcontroller_schema_v1_schema_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_dbcontroller_schema_v1_schema_proto_msgTypes = make([]protoimpl.MessageInfo, 74)
+var file_dbcontroller_schema_v1_schema_proto_msgTypes = make([]protoimpl.MessageInfo, 75)
 var file_dbcontroller_schema_v1_schema_proto_goTypes = []any{
 	(ResolveBlockadesResponse_Verdict)(0),                   // 0: dbcontroller.schema.v1.ResolveBlockadesResponse.Verdict
 	(RecallDelegationsRequest_Mode)(0),                      // 1: dbcontroller.schema.v1.RecallDelegationsRequest.Mode
@@ -5325,25 +5402,26 @@ var file_dbcontroller_schema_v1_schema_proto_goTypes = []any{
 	(*RecallDelegationsResponse_Holder)(nil),                // 62: dbcontroller.schema.v1.RecallDelegationsResponse.Holder
 	(*WatchImportedServiceDeletionsResponse_Deletions)(nil), // 63: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions
 	(*PlanDeletionRequest_Target)(nil),                      // 64: dbcontroller.schema.v1.PlanDeletionRequest.Target
-	(*PlanDeletionResponse_Count)(nil),                      // 65: dbcontroller.schema.v1.PlanDeletionResponse.Count
-	(*PlanDeletionResponse_Member)(nil),                     // 66: dbcontroller.schema.v1.PlanDeletionResponse.Member
-	(*PlanDeletionResponse_Via)(nil),                        // 67: dbcontroller.schema.v1.PlanDeletionResponse.Via
-	(*PlanDeletionResponse_Target)(nil),                     // 68: dbcontroller.schema.v1.PlanDeletionResponse.Target
-	(*PlanDeletionResponse_Unset)(nil),                      // 69: dbcontroller.schema.v1.PlanDeletionResponse.Unset
-	(*PlanDeletionResponse_Blocker)(nil),                    // 70: dbcontroller.schema.v1.PlanDeletionResponse.Blocker
-	(*TraceCascadesResponse_Trace)(nil),                     // 71: dbcontroller.schema.v1.TraceCascadesResponse.Trace
-	(*CheckOwnersRequest_Question)(nil),                     // 72: dbcontroller.schema.v1.CheckOwnersRequest.Question
-	(*CheckOwnersResponse_Answer)(nil),                      // 73: dbcontroller.schema.v1.CheckOwnersResponse.Answer
-	(*DropOwnersRequest_LetGo)(nil),                         // 74: dbcontroller.schema.v1.DropOwnersRequest.LetGo
-	(*UpgradeOwnerReferencesRequest_Renamed)(nil),           // 75: dbcontroller.schema.v1.UpgradeOwnerReferencesRequest.Renamed
-	(*CheckReferencesRequest_Reference)(nil),                // 76: dbcontroller.schema.v1.CheckReferencesRequest.Reference
-	(*ResourceShadow_Reference)(nil),                        // 77: dbcontroller.schema.v1.ResourceShadow.Reference
-	(*WatchResourceShadowsResponse_Work)(nil),               // 78: dbcontroller.schema.v1.WatchResourceShadowsResponse.Work
-	(*timestamppb.Timestamp)(nil),                           // 79: google.protobuf.Timestamp
-	(Behaviour)(0),                                          // 80: dbcontroller.schema.v1.Behaviour
-	(*durationpb.Duration)(nil),                             // 81: google.protobuf.Duration
-	(*emptypb.Empty)(nil),                                   // 82: google.protobuf.Empty
-	(*anypb.Any)(nil),                                       // 83: google.protobuf.Any
+	(*PlanDeletionResponse_Leaves)(nil),                     // 65: dbcontroller.schema.v1.PlanDeletionResponse.Leaves
+	(*PlanDeletionResponse_Count)(nil),                      // 66: dbcontroller.schema.v1.PlanDeletionResponse.Count
+	(*PlanDeletionResponse_Member)(nil),                     // 67: dbcontroller.schema.v1.PlanDeletionResponse.Member
+	(*PlanDeletionResponse_Via)(nil),                        // 68: dbcontroller.schema.v1.PlanDeletionResponse.Via
+	(*PlanDeletionResponse_Target)(nil),                     // 69: dbcontroller.schema.v1.PlanDeletionResponse.Target
+	(*PlanDeletionResponse_Unset)(nil),                      // 70: dbcontroller.schema.v1.PlanDeletionResponse.Unset
+	(*PlanDeletionResponse_Blocker)(nil),                    // 71: dbcontroller.schema.v1.PlanDeletionResponse.Blocker
+	(*TraceCascadesResponse_Trace)(nil),                     // 72: dbcontroller.schema.v1.TraceCascadesResponse.Trace
+	(*CheckOwnersRequest_Question)(nil),                     // 73: dbcontroller.schema.v1.CheckOwnersRequest.Question
+	(*CheckOwnersResponse_Answer)(nil),                      // 74: dbcontroller.schema.v1.CheckOwnersResponse.Answer
+	(*DropOwnersRequest_LetGo)(nil),                         // 75: dbcontroller.schema.v1.DropOwnersRequest.LetGo
+	(*UpgradeOwnerReferencesRequest_Renamed)(nil),           // 76: dbcontroller.schema.v1.UpgradeOwnerReferencesRequest.Renamed
+	(*CheckReferencesRequest_Reference)(nil),                // 77: dbcontroller.schema.v1.CheckReferencesRequest.Reference
+	(*ResourceShadow_Reference)(nil),                        // 78: dbcontroller.schema.v1.ResourceShadow.Reference
+	(*WatchResourceShadowsResponse_Work)(nil),               // 79: dbcontroller.schema.v1.WatchResourceShadowsResponse.Work
+	(*timestamppb.Timestamp)(nil),                           // 80: google.protobuf.Timestamp
+	(Behaviour)(0),                                          // 81: dbcontroller.schema.v1.Behaviour
+	(*durationpb.Duration)(nil),                             // 82: google.protobuf.Duration
+	(*emptypb.Empty)(nil),                                   // 83: google.protobuf.Empty
+	(*anypb.Any)(nil),                                       // 84: google.protobuf.Any
 }
 var file_dbcontroller_schema_v1_schema_proto_depIdxs = []int32{
 	53, // 0: dbcontroller.schema.v1.EstablishReferencesRequest.references:type_name -> dbcontroller.schema.v1.EstablishReferencesRequest.Reference
@@ -5361,112 +5439,114 @@ var file_dbcontroller_schema_v1_schema_proto_depIdxs = []int32{
 	63, // 12: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.delete:type_name -> dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions
 	23, // 13: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.end_of_snapshot:type_name -> dbcontroller.schema.v1.EndOfSnapshot
 	24, // 14: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.bookmark:type_name -> dbcontroller.schema.v1.Bookmark
-	79, // 15: dbcontroller.schema.v1.Cause.time:type_name -> google.protobuf.Timestamp
+	80, // 15: dbcontroller.schema.v1.Cause.time:type_name -> google.protobuf.Timestamp
 	64, // 16: dbcontroller.schema.v1.PlanDeletionRequest.targets:type_name -> dbcontroller.schema.v1.PlanDeletionRequest.Target
-	66, // 17: dbcontroller.schema.v1.PlanDeletionResponse.members:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Member
-	70, // 18: dbcontroller.schema.v1.PlanDeletionResponse.blockers:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Blocker
-	69, // 19: dbcontroller.schema.v1.PlanDeletionResponse.unsets:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Unset
-	65, // 20: dbcontroller.schema.v1.PlanDeletionResponse.counts:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Count
-	71, // 21: dbcontroller.schema.v1.TraceCascadesResponse.traces:type_name -> dbcontroller.schema.v1.TraceCascadesResponse.Trace
-	72, // 22: dbcontroller.schema.v1.CheckOwnersRequest.questions:type_name -> dbcontroller.schema.v1.CheckOwnersRequest.Question
-	73, // 23: dbcontroller.schema.v1.CheckOwnersResponse.answers:type_name -> dbcontroller.schema.v1.CheckOwnersResponse.Answer
-	22, // 24: dbcontroller.schema.v1.CheckOwnersResponse.causes:type_name -> dbcontroller.schema.v1.Cause
-	74, // 25: dbcontroller.schema.v1.DropOwnersRequest.let_go:type_name -> dbcontroller.schema.v1.DropOwnersRequest.LetGo
-	22, // 26: dbcontroller.schema.v1.DropOwnersRequest.causes:type_name -> dbcontroller.schema.v1.Cause
-	75, // 27: dbcontroller.schema.v1.UpgradeOwnerReferencesRequest.renamed:type_name -> dbcontroller.schema.v1.UpgradeOwnerReferencesRequest.Renamed
-	76, // 28: dbcontroller.schema.v1.CheckReferencesRequest.references:type_name -> dbcontroller.schema.v1.CheckReferencesRequest.Reference
-	3,  // 29: dbcontroller.schema.v1.CheckReferencesResponse.verdicts:type_name -> dbcontroller.schema.v1.CheckReferencesResponse.Verdict
-	45, // 30: dbcontroller.schema.v1.ListResourceShadowsResponse.shadows:type_name -> dbcontroller.schema.v1.ResourceShadow
-	5,  // 31: dbcontroller.schema.v1.ResourceShadow.resource:type_name -> dbcontroller.schema.v1.ResourceRef
-	77, // 32: dbcontroller.schema.v1.ResourceShadow.references:type_name -> dbcontroller.schema.v1.ResourceShadow.Reference
-	48, // 33: dbcontroller.schema.v1.ListBlockadesResponse.blockades:type_name -> dbcontroller.schema.v1.Blockade
-	5,  // 34: dbcontroller.schema.v1.Blockade.target:type_name -> dbcontroller.schema.v1.ResourceRef
-	6,  // 35: dbcontroller.schema.v1.Blockade.key:type_name -> dbcontroller.schema.v1.BlockadeKey
-	80, // 36: dbcontroller.schema.v1.Blockade.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
-	79, // 37: dbcontroller.schema.v1.Blockade.expire_time:type_name -> google.protobuf.Timestamp
-	78, // 38: dbcontroller.schema.v1.WatchResourceShadowsResponse.upsert:type_name -> dbcontroller.schema.v1.WatchResourceShadowsResponse.Work
-	78, // 39: dbcontroller.schema.v1.WatchResourceShadowsResponse.delete:type_name -> dbcontroller.schema.v1.WatchResourceShadowsResponse.Work
-	23, // 40: dbcontroller.schema.v1.WatchResourceShadowsResponse.end_of_snapshot:type_name -> dbcontroller.schema.v1.EndOfSnapshot
-	24, // 41: dbcontroller.schema.v1.WatchResourceShadowsResponse.bookmark:type_name -> dbcontroller.schema.v1.Bookmark
-	4,  // 42: dbcontroller.schema.v1.WorkItem.action:type_name -> dbcontroller.schema.v1.WorkItem.Action
-	79, // 43: dbcontroller.schema.v1.WorkItem.create_time:type_name -> google.protobuf.Timestamp
-	5,  // 44: dbcontroller.schema.v1.EstablishReferencesRequest.Reference.holder:type_name -> dbcontroller.schema.v1.ResourceRef
-	5,  // 45: dbcontroller.schema.v1.EstablishReferencesRequest.Reference.target:type_name -> dbcontroller.schema.v1.ResourceRef
-	80, // 46: dbcontroller.schema.v1.EstablishReferencesRequest.Reference.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
-	7,  // 47: dbcontroller.schema.v1.EstablishAttemptsRequest.Attempt.request:type_name -> dbcontroller.schema.v1.EstablishReferencesRequest
-	81, // 48: dbcontroller.schema.v1.EstablishAttemptsRequest.Attempt.timeout:type_name -> google.protobuf.Duration
-	8,  // 49: dbcontroller.schema.v1.EstablishAttemptsResponse.Outcome.established:type_name -> dbcontroller.schema.v1.EstablishReferencesResponse
-	57, // 50: dbcontroller.schema.v1.EstablishAttemptsResponse.Outcome.failure:type_name -> dbcontroller.schema.v1.EstablishAttemptsResponse.Failure
-	82, // 51: dbcontroller.schema.v1.EstablishAttemptsResponse.Outcome.left_out:type_name -> google.protobuf.Empty
-	83, // 52: dbcontroller.schema.v1.EstablishAttemptsResponse.Failure.details:type_name -> google.protobuf.Any
-	6,  // 53: dbcontroller.schema.v1.ResolveBlockadesRequest.Question.key:type_name -> dbcontroller.schema.v1.BlockadeKey
-	6,  // 54: dbcontroller.schema.v1.RecallDelegationsRequest.Question.key:type_name -> dbcontroller.schema.v1.BlockadeKey
-	1,  // 55: dbcontroller.schema.v1.RecallDelegationsRequest.Question.mode:type_name -> dbcontroller.schema.v1.RecallDelegationsRequest.Mode
-	0,  // 56: dbcontroller.schema.v1.RecallDelegationsResponse.Answer.verdict:type_name -> dbcontroller.schema.v1.ResolveBlockadesResponse.Verdict
-	62, // 57: dbcontroller.schema.v1.RecallDelegationsResponse.Answer.holders:type_name -> dbcontroller.schema.v1.RecallDelegationsResponse.Holder
-	5,  // 58: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions.resources:type_name -> dbcontroller.schema.v1.ResourceRef
-	22, // 59: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions.causes:type_name -> dbcontroller.schema.v1.Cause
-	80, // 60: dbcontroller.schema.v1.PlanDeletionResponse.Count.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
-	5,  // 61: dbcontroller.schema.v1.PlanDeletionResponse.Member.resource:type_name -> dbcontroller.schema.v1.ResourceRef
-	67, // 62: dbcontroller.schema.v1.PlanDeletionResponse.Member.via:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Via
-	67, // 63: dbcontroller.schema.v1.PlanDeletionResponse.Member.more_vias:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Via
-	68, // 64: dbcontroller.schema.v1.PlanDeletionResponse.Via.target:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Target
-	80, // 65: dbcontroller.schema.v1.PlanDeletionResponse.Via.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
-	5,  // 66: dbcontroller.schema.v1.PlanDeletionResponse.Unset.holder:type_name -> dbcontroller.schema.v1.ResourceRef
-	67, // 67: dbcontroller.schema.v1.PlanDeletionResponse.Unset.via:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Via
-	5,  // 68: dbcontroller.schema.v1.PlanDeletionResponse.Blocker.holder:type_name -> dbcontroller.schema.v1.ResourceRef
-	5,  // 69: dbcontroller.schema.v1.PlanDeletionResponse.Blocker.target:type_name -> dbcontroller.schema.v1.ResourceRef
-	68, // 70: dbcontroller.schema.v1.TraceCascadesResponse.Trace.targets:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Target
-	68, // 71: dbcontroller.schema.v1.TraceCascadesResponse.Trace.owners:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Target
-	5,  // 72: dbcontroller.schema.v1.CheckOwnersRequest.Question.owner:type_name -> dbcontroller.schema.v1.ResourceRef
-	2,  // 73: dbcontroller.schema.v1.CheckOwnersResponse.Answer.verdict:type_name -> dbcontroller.schema.v1.CheckOwnersResponse.Verdict
-	6,  // 74: dbcontroller.schema.v1.CheckReferencesRequest.Reference.key:type_name -> dbcontroller.schema.v1.BlockadeKey
-	80, // 75: dbcontroller.schema.v1.CheckReferencesRequest.Reference.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
-	80, // 76: dbcontroller.schema.v1.ResourceShadow.Reference.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
-	51, // 77: dbcontroller.schema.v1.WatchResourceShadowsResponse.Work.items:type_name -> dbcontroller.schema.v1.WorkItem
-	7,  // 78: dbcontroller.schema.v1.SchemaService.EstablishReferences:input_type -> dbcontroller.schema.v1.EstablishReferencesRequest
-	9,  // 79: dbcontroller.schema.v1.SchemaService.EstablishAttempts:input_type -> dbcontroller.schema.v1.EstablishAttemptsRequest
-	12, // 80: dbcontroller.schema.v1.SchemaService.ConfirmBlockades:input_type -> dbcontroller.schema.v1.ConfirmBlockadesRequest
-	14, // 81: dbcontroller.schema.v1.SchemaService.ResolveBlockades:input_type -> dbcontroller.schema.v1.ResolveBlockadesRequest
-	16, // 82: dbcontroller.schema.v1.SchemaService.RecallDelegations:input_type -> dbcontroller.schema.v1.RecallDelegationsRequest
-	18, // 83: dbcontroller.schema.v1.SchemaService.ReleaseBlockades:input_type -> dbcontroller.schema.v1.ReleaseBlockadesRequest
-	20, // 84: dbcontroller.schema.v1.SchemaService.WatchImportedServiceDeletions:input_type -> dbcontroller.schema.v1.WatchImportedServiceDeletionsRequest
-	25, // 85: dbcontroller.schema.v1.SchemaService.AcknowledgeDeletions:input_type -> dbcontroller.schema.v1.AcknowledgeDeletionsRequest
-	27, // 86: dbcontroller.schema.v1.SchemaService.PlanDeletion:input_type -> dbcontroller.schema.v1.PlanDeletionRequest
-	29, // 87: dbcontroller.schema.v1.SchemaService.TraceCascades:input_type -> dbcontroller.schema.v1.TraceCascadesRequest
-	31, // 88: dbcontroller.schema.v1.SchemaService.CheckOwners:input_type -> dbcontroller.schema.v1.CheckOwnersRequest
-	33, // 89: dbcontroller.schema.v1.SchemaService.DropOwners:input_type -> dbcontroller.schema.v1.DropOwnersRequest
-	35, // 90: dbcontroller.schema.v1.SchemaService.UpgradeOwnerReferences:input_type -> dbcontroller.schema.v1.UpgradeOwnerReferencesRequest
-	37, // 91: dbcontroller.schema.v1.SchemaService.AnnounceEpoch:input_type -> dbcontroller.schema.v1.AnnounceEpochRequest
-	39, // 92: dbcontroller.schema.v1.SchemaService.ConfirmEpoch:input_type -> dbcontroller.schema.v1.ConfirmEpochRequest
-	41, // 93: dbcontroller.schema.v1.SchemaService.CheckReferences:input_type -> dbcontroller.schema.v1.CheckReferencesRequest
-	43, // 94: dbcontroller.schema.v1.SchemaService.ListResourceShadows:input_type -> dbcontroller.schema.v1.ListResourceShadowsRequest
-	46, // 95: dbcontroller.schema.v1.SchemaService.ListBlockades:input_type -> dbcontroller.schema.v1.ListBlockadesRequest
-	49, // 96: dbcontroller.schema.v1.SchemaService.WatchResourceShadows:input_type -> dbcontroller.schema.v1.WatchResourceShadowsRequest
-	8,  // 97: dbcontroller.schema.v1.SchemaService.EstablishReferences:output_type -> dbcontroller.schema.v1.EstablishReferencesResponse
-	10, // 98: dbcontroller.schema.v1.SchemaService.EstablishAttempts:output_type -> dbcontroller.schema.v1.EstablishAttemptsResponse
-	13, // 99: dbcontroller.schema.v1.SchemaService.ConfirmBlockades:output_type -> dbcontroller.schema.v1.ConfirmBlockadesResponse
-	15, // 100: dbcontroller.schema.v1.SchemaService.ResolveBlockades:output_type -> dbcontroller.schema.v1.ResolveBlockadesResponse
-	17, // 101: dbcontroller.schema.v1.SchemaService.RecallDelegations:output_type -> dbcontroller.schema.v1.RecallDelegationsResponse
-	19, // 102: dbcontroller.schema.v1.SchemaService.ReleaseBlockades:output_type -> dbcontroller.schema.v1.ReleaseBlockadesResponse
-	21, // 103: dbcontroller.schema.v1.SchemaService.WatchImportedServiceDeletions:output_type -> dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse
-	26, // 104: dbcontroller.schema.v1.SchemaService.AcknowledgeDeletions:output_type -> dbcontroller.schema.v1.AcknowledgeDeletionsResponse
-	28, // 105: dbcontroller.schema.v1.SchemaService.PlanDeletion:output_type -> dbcontroller.schema.v1.PlanDeletionResponse
-	30, // 106: dbcontroller.schema.v1.SchemaService.TraceCascades:output_type -> dbcontroller.schema.v1.TraceCascadesResponse
-	32, // 107: dbcontroller.schema.v1.SchemaService.CheckOwners:output_type -> dbcontroller.schema.v1.CheckOwnersResponse
-	34, // 108: dbcontroller.schema.v1.SchemaService.DropOwners:output_type -> dbcontroller.schema.v1.DropOwnersResponse
-	36, // 109: dbcontroller.schema.v1.SchemaService.UpgradeOwnerReferences:output_type -> dbcontroller.schema.v1.UpgradeOwnerReferencesResponse
-	38, // 110: dbcontroller.schema.v1.SchemaService.AnnounceEpoch:output_type -> dbcontroller.schema.v1.AnnounceEpochResponse
-	40, // 111: dbcontroller.schema.v1.SchemaService.ConfirmEpoch:output_type -> dbcontroller.schema.v1.ConfirmEpochResponse
-	42, // 112: dbcontroller.schema.v1.SchemaService.CheckReferences:output_type -> dbcontroller.schema.v1.CheckReferencesResponse
-	44, // 113: dbcontroller.schema.v1.SchemaService.ListResourceShadows:output_type -> dbcontroller.schema.v1.ListResourceShadowsResponse
-	47, // 114: dbcontroller.schema.v1.SchemaService.ListBlockades:output_type -> dbcontroller.schema.v1.ListBlockadesResponse
-	50, // 115: dbcontroller.schema.v1.SchemaService.WatchResourceShadows:output_type -> dbcontroller.schema.v1.WatchResourceShadowsResponse
-	97, // [97:116] is the sub-list for method output_type
-	78, // [78:97] is the sub-list for method input_type
-	78, // [78:78] is the sub-list for extension type_name
-	78, // [78:78] is the sub-list for extension extendee
-	0,  // [0:78] is the sub-list for field type_name
+	67, // 17: dbcontroller.schema.v1.PlanDeletionResponse.members:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Member
+	71, // 18: dbcontroller.schema.v1.PlanDeletionResponse.blockers:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Blocker
+	70, // 19: dbcontroller.schema.v1.PlanDeletionResponse.unsets:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Unset
+	66, // 20: dbcontroller.schema.v1.PlanDeletionResponse.counts:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Count
+	65, // 21: dbcontroller.schema.v1.PlanDeletionResponse.leaves:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Leaves
+	72, // 22: dbcontroller.schema.v1.TraceCascadesResponse.traces:type_name -> dbcontroller.schema.v1.TraceCascadesResponse.Trace
+	73, // 23: dbcontroller.schema.v1.CheckOwnersRequest.questions:type_name -> dbcontroller.schema.v1.CheckOwnersRequest.Question
+	74, // 24: dbcontroller.schema.v1.CheckOwnersResponse.answers:type_name -> dbcontroller.schema.v1.CheckOwnersResponse.Answer
+	22, // 25: dbcontroller.schema.v1.CheckOwnersResponse.causes:type_name -> dbcontroller.schema.v1.Cause
+	75, // 26: dbcontroller.schema.v1.DropOwnersRequest.let_go:type_name -> dbcontroller.schema.v1.DropOwnersRequest.LetGo
+	22, // 27: dbcontroller.schema.v1.DropOwnersRequest.causes:type_name -> dbcontroller.schema.v1.Cause
+	76, // 28: dbcontroller.schema.v1.UpgradeOwnerReferencesRequest.renamed:type_name -> dbcontroller.schema.v1.UpgradeOwnerReferencesRequest.Renamed
+	77, // 29: dbcontroller.schema.v1.CheckReferencesRequest.references:type_name -> dbcontroller.schema.v1.CheckReferencesRequest.Reference
+	3,  // 30: dbcontroller.schema.v1.CheckReferencesResponse.verdicts:type_name -> dbcontroller.schema.v1.CheckReferencesResponse.Verdict
+	45, // 31: dbcontroller.schema.v1.ListResourceShadowsResponse.shadows:type_name -> dbcontroller.schema.v1.ResourceShadow
+	5,  // 32: dbcontroller.schema.v1.ResourceShadow.resource:type_name -> dbcontroller.schema.v1.ResourceRef
+	78, // 33: dbcontroller.schema.v1.ResourceShadow.references:type_name -> dbcontroller.schema.v1.ResourceShadow.Reference
+	48, // 34: dbcontroller.schema.v1.ListBlockadesResponse.blockades:type_name -> dbcontroller.schema.v1.Blockade
+	5,  // 35: dbcontroller.schema.v1.Blockade.target:type_name -> dbcontroller.schema.v1.ResourceRef
+	6,  // 36: dbcontroller.schema.v1.Blockade.key:type_name -> dbcontroller.schema.v1.BlockadeKey
+	81, // 37: dbcontroller.schema.v1.Blockade.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	80, // 38: dbcontroller.schema.v1.Blockade.expire_time:type_name -> google.protobuf.Timestamp
+	79, // 39: dbcontroller.schema.v1.WatchResourceShadowsResponse.upsert:type_name -> dbcontroller.schema.v1.WatchResourceShadowsResponse.Work
+	79, // 40: dbcontroller.schema.v1.WatchResourceShadowsResponse.delete:type_name -> dbcontroller.schema.v1.WatchResourceShadowsResponse.Work
+	23, // 41: dbcontroller.schema.v1.WatchResourceShadowsResponse.end_of_snapshot:type_name -> dbcontroller.schema.v1.EndOfSnapshot
+	24, // 42: dbcontroller.schema.v1.WatchResourceShadowsResponse.bookmark:type_name -> dbcontroller.schema.v1.Bookmark
+	4,  // 43: dbcontroller.schema.v1.WorkItem.action:type_name -> dbcontroller.schema.v1.WorkItem.Action
+	80, // 44: dbcontroller.schema.v1.WorkItem.create_time:type_name -> google.protobuf.Timestamp
+	5,  // 45: dbcontroller.schema.v1.EstablishReferencesRequest.Reference.holder:type_name -> dbcontroller.schema.v1.ResourceRef
+	5,  // 46: dbcontroller.schema.v1.EstablishReferencesRequest.Reference.target:type_name -> dbcontroller.schema.v1.ResourceRef
+	81, // 47: dbcontroller.schema.v1.EstablishReferencesRequest.Reference.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	7,  // 48: dbcontroller.schema.v1.EstablishAttemptsRequest.Attempt.request:type_name -> dbcontroller.schema.v1.EstablishReferencesRequest
+	82, // 49: dbcontroller.schema.v1.EstablishAttemptsRequest.Attempt.timeout:type_name -> google.protobuf.Duration
+	8,  // 50: dbcontroller.schema.v1.EstablishAttemptsResponse.Outcome.established:type_name -> dbcontroller.schema.v1.EstablishReferencesResponse
+	57, // 51: dbcontroller.schema.v1.EstablishAttemptsResponse.Outcome.failure:type_name -> dbcontroller.schema.v1.EstablishAttemptsResponse.Failure
+	83, // 52: dbcontroller.schema.v1.EstablishAttemptsResponse.Outcome.left_out:type_name -> google.protobuf.Empty
+	84, // 53: dbcontroller.schema.v1.EstablishAttemptsResponse.Failure.details:type_name -> google.protobuf.Any
+	6,  // 54: dbcontroller.schema.v1.ResolveBlockadesRequest.Question.key:type_name -> dbcontroller.schema.v1.BlockadeKey
+	6,  // 55: dbcontroller.schema.v1.RecallDelegationsRequest.Question.key:type_name -> dbcontroller.schema.v1.BlockadeKey
+	1,  // 56: dbcontroller.schema.v1.RecallDelegationsRequest.Question.mode:type_name -> dbcontroller.schema.v1.RecallDelegationsRequest.Mode
+	0,  // 57: dbcontroller.schema.v1.RecallDelegationsResponse.Answer.verdict:type_name -> dbcontroller.schema.v1.ResolveBlockadesResponse.Verdict
+	62, // 58: dbcontroller.schema.v1.RecallDelegationsResponse.Answer.holders:type_name -> dbcontroller.schema.v1.RecallDelegationsResponse.Holder
+	5,  // 59: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions.resources:type_name -> dbcontroller.schema.v1.ResourceRef
+	22, // 60: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions.causes:type_name -> dbcontroller.schema.v1.Cause
+	68, // 61: dbcontroller.schema.v1.PlanDeletionResponse.Leaves.via:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Via
+	81, // 62: dbcontroller.schema.v1.PlanDeletionResponse.Count.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	5,  // 63: dbcontroller.schema.v1.PlanDeletionResponse.Member.resource:type_name -> dbcontroller.schema.v1.ResourceRef
+	68, // 64: dbcontroller.schema.v1.PlanDeletionResponse.Member.via:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Via
+	68, // 65: dbcontroller.schema.v1.PlanDeletionResponse.Member.more_vias:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Via
+	69, // 66: dbcontroller.schema.v1.PlanDeletionResponse.Via.target:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Target
+	81, // 67: dbcontroller.schema.v1.PlanDeletionResponse.Via.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	5,  // 68: dbcontroller.schema.v1.PlanDeletionResponse.Unset.holder:type_name -> dbcontroller.schema.v1.ResourceRef
+	68, // 69: dbcontroller.schema.v1.PlanDeletionResponse.Unset.via:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Via
+	5,  // 70: dbcontroller.schema.v1.PlanDeletionResponse.Blocker.holder:type_name -> dbcontroller.schema.v1.ResourceRef
+	5,  // 71: dbcontroller.schema.v1.PlanDeletionResponse.Blocker.target:type_name -> dbcontroller.schema.v1.ResourceRef
+	69, // 72: dbcontroller.schema.v1.TraceCascadesResponse.Trace.targets:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Target
+	69, // 73: dbcontroller.schema.v1.TraceCascadesResponse.Trace.owners:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Target
+	5,  // 74: dbcontroller.schema.v1.CheckOwnersRequest.Question.owner:type_name -> dbcontroller.schema.v1.ResourceRef
+	2,  // 75: dbcontroller.schema.v1.CheckOwnersResponse.Answer.verdict:type_name -> dbcontroller.schema.v1.CheckOwnersResponse.Verdict
+	6,  // 76: dbcontroller.schema.v1.CheckReferencesRequest.Reference.key:type_name -> dbcontroller.schema.v1.BlockadeKey
+	81, // 77: dbcontroller.schema.v1.CheckReferencesRequest.Reference.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	81, // 78: dbcontroller.schema.v1.ResourceShadow.Reference.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	51, // 79: dbcontroller.schema.v1.WatchResourceShadowsResponse.Work.items:type_name -> dbcontroller.schema.v1.WorkItem
+	7,  // 80: dbcontroller.schema.v1.SchemaService.EstablishReferences:input_type -> dbcontroller.schema.v1.EstablishReferencesRequest
+	9,  // 81: dbcontroller.schema.v1.SchemaService.EstablishAttempts:input_type -> dbcontroller.schema.v1.EstablishAttemptsRequest
+	12, // 82: dbcontroller.schema.v1.SchemaService.ConfirmBlockades:input_type -> dbcontroller.schema.v1.ConfirmBlockadesRequest
+	14, // 83: dbcontroller.schema.v1.SchemaService.ResolveBlockades:input_type -> dbcontroller.schema.v1.ResolveBlockadesRequest
+	16, // 84: dbcontroller.schema.v1.SchemaService.RecallDelegations:input_type -> dbcontroller.schema.v1.RecallDelegationsRequest
+	18, // 85: dbcontroller.schema.v1.SchemaService.ReleaseBlockades:input_type -> dbcontroller.schema.v1.ReleaseBlockadesRequest
+	20, // 86: dbcontroller.schema.v1.SchemaService.WatchImportedServiceDeletions:input_type -> dbcontroller.schema.v1.WatchImportedServiceDeletionsRequest
+	25, // 87: dbcontroller.schema.v1.SchemaService.AcknowledgeDeletions:input_type -> dbcontroller.schema.v1.AcknowledgeDeletionsRequest
+	27, // 88: dbcontroller.schema.v1.SchemaService.PlanDeletion:input_type -> dbcontroller.schema.v1.PlanDeletionRequest
+	29, // 89: dbcontroller.schema.v1.SchemaService.TraceCascades:input_type -> dbcontroller.schema.v1.TraceCascadesRequest
+	31, // 90: dbcontroller.schema.v1.SchemaService.CheckOwners:input_type -> dbcontroller.schema.v1.CheckOwnersRequest
+	33, // 91: dbcontroller.schema.v1.SchemaService.DropOwners:input_type -> dbcontroller.schema.v1.DropOwnersRequest
+	35, // 92: dbcontroller.schema.v1.SchemaService.UpgradeOwnerReferences:input_type -> dbcontroller.schema.v1.UpgradeOwnerReferencesRequest
+	37, // 93: dbcontroller.schema.v1.SchemaService.AnnounceEpoch:input_type -> dbcontroller.schema.v1.AnnounceEpochRequest
+	39, // 94: dbcontroller.schema.v1.SchemaService.ConfirmEpoch:input_type -> dbcontroller.schema.v1.ConfirmEpochRequest
+	41, // 95: dbcontroller.schema.v1.SchemaService.CheckReferences:input_type -> dbcontroller.schema.v1.CheckReferencesRequest
+	43, // 96: dbcontroller.schema.v1.SchemaService.ListResourceShadows:input_type -> dbcontroller.schema.v1.ListResourceShadowsRequest
+	46, // 97: dbcontroller.schema.v1.SchemaService.ListBlockades:input_type -> dbcontroller.schema.v1.ListBlockadesRequest
+	49, // 98: dbcontroller.schema.v1.SchemaService.WatchResourceShadows:input_type -> dbcontroller.schema.v1.WatchResourceShadowsRequest
+	8,  // 99: dbcontroller.schema.v1.SchemaService.EstablishReferences:output_type -> dbcontroller.schema.v1.EstablishReferencesResponse
+	10, // 100: dbcontroller.schema.v1.SchemaService.EstablishAttempts:output_type -> dbcontroller.schema.v1.EstablishAttemptsResponse
+	13, // 101: dbcontroller.schema.v1.SchemaService.ConfirmBlockades:output_type -> dbcontroller.schema.v1.ConfirmBlockadesResponse
+	15, // 102: dbcontroller.schema.v1.SchemaService.ResolveBlockades:output_type -> dbcontroller.schema.v1.ResolveBlockadesResponse
+	17, // 103: dbcontroller.schema.v1.SchemaService.RecallDelegations:output_type -> dbcontroller.schema.v1.RecallDelegationsResponse
+	19, // 104: dbcontroller.schema.v1.SchemaService.ReleaseBlockades:output_type -> dbcontroller.schema.v1.ReleaseBlockadesResponse
+	21, // 105: dbcontroller.schema.v1.SchemaService.WatchImportedServiceDeletions:output_type -> dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse
+	26, // 106: dbcontroller.schema.v1.SchemaService.AcknowledgeDeletions:output_type -> dbcontroller.schema.v1.AcknowledgeDeletionsResponse
+	28, // 107: dbcontroller.schema.v1.SchemaService.PlanDeletion:output_type -> dbcontroller.schema.v1.PlanDeletionResponse
+	30, // 108: dbcontroller.schema.v1.SchemaService.TraceCascades:output_type -> dbcontroller.schema.v1.TraceCascadesResponse
+	32, // 109: dbcontroller.schema.v1.SchemaService.CheckOwners:output_type -> dbcontroller.schema.v1.CheckOwnersResponse
+	34, // 110: dbcontroller.schema.v1.SchemaService.DropOwners:output_type -> dbcontroller.schema.v1.DropOwnersResponse
+	36, // 111: dbcontroller.schema.v1.SchemaService.UpgradeOwnerReferences:output_type -> dbcontroller.schema.v1.UpgradeOwnerReferencesResponse
+	38, // 112: dbcontroller.schema.v1.SchemaService.AnnounceEpoch:output_type -> dbcontroller.schema.v1.AnnounceEpochResponse
+	40, // 113: dbcontroller.schema.v1.SchemaService.ConfirmEpoch:output_type -> dbcontroller.schema.v1.ConfirmEpochResponse
+	42, // 114: dbcontroller.schema.v1.SchemaService.CheckReferences:output_type -> dbcontroller.schema.v1.CheckReferencesResponse
+	44, // 115: dbcontroller.schema.v1.SchemaService.ListResourceShadows:output_type -> dbcontroller.schema.v1.ListResourceShadowsResponse
+	47, // 116: dbcontroller.schema.v1.SchemaService.ListBlockades:output_type -> dbcontroller.schema.v1.ListBlockadesResponse
+	50, // 117: dbcontroller.schema.v1.SchemaService.WatchResourceShadows:output_type -> dbcontroller.schema.v1.WatchResourceShadowsResponse
+	99, // [99:118] is the sub-list for method output_type
+	80, // [80:99] is the sub-list for method input_type
+	80, // [80:80] is the sub-list for extension type_name
+	80, // [80:80] is the sub-list for extension extendee
+	0,  // [0:80] is the sub-list for field type_name
 }
 
 func init() { file_dbcontroller_schema_v1_schema_proto_init() }
@@ -5498,7 +5578,7 @@ func file_dbcontroller_schema_v1_schema_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dbcontroller_schema_v1_schema_proto_rawDesc), len(file_dbcontroller_schema_v1_schema_proto_rawDesc)),
 			NumEnums:      5,
-			NumMessages:   74,
+			NumMessages:   75,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1,0 +1,38 @@
+package read
+
+import (
+	"github.com/google/uuid"
+
+	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+)
+
+// Member is a resource that a deletion removes, with the deployments that have to be asked because of it.
+type Member struct {
+	ID              int64
+	UID             uuid.UUID
+	Kind            int32
+	Name            string
+	BlockDeletion   bool
+	Finalizers      []string
+	Entries, Ownees []int32
+	Active          bool
+}
+
+// Concerned is the condition that somebody else has to be asked about a shadow s, or that it is not removed.
+const concerned = `(s.state <> {active} OR s.block_deletion OR EXISTS (SELECT FROM dbcontroller.holder_entry e WHERE e.target_id = s.id)
+    OR EXISTS (SELECT FROM dbcontroller.ownee_entry e WHERE e.owner_id = s.id))`
+
+const memberSQL = `
+SELECT s.id, s.uid, s.kind_id, s.name, s.block_deletion, k.finalizers,
+    ARRAY (SELECT deployment_id FROM dbcontroller.holder_entry e WHERE e.target_id = s.id ORDER BY 1),
+    ARRAY (SELECT deployment_id FROM dbcontroller.ownee_entry e WHERE e.owner_id = s.id ORDER BY 1), s.state = {active}
+FROM dbcontroller.shadow s JOIN dbcontroller.kind k ON k.id = s.kind_id WHERE `
+
+// The statements select Members: the ACTIVE ones by their ids, their kind and name, or several of these; and those of some ids that are
+// no plain leaves of a deletion.
+var (
+	MembersSQL      = db.Codes(memberSQL + `s.state = {active} AND s.id = ANY ($1) ORDER BY s.id`)
+	NamedMemberSQL  = db.Codes(memberSQL + `s.state = {active} AND s.kind_id = $1 AND s.name = $2`)
+	NamedMembersSQL = db.Codes(memberSQL + `s.state = {active} AND (s.kind_id, s.name) IN (SELECT * FROM unnest($1::int[], $2::text[]))`)
+	ConcernedSQL    = db.Codes(memberSQL + `s.id = ANY ($1) AND ` + concerned + ` ORDER BY s.id`)
+)
