@@ -12,17 +12,24 @@ func (k BlockadeKey) OfRight() bool { return k.Path == RightPath }
 // RecallMode is the effect of a recall on a right.
 type RecallMode int
 
-// RecallLooks: it stays. RecallIfFree: it ends when nothing was written under it that still stands. RecallEnds: it ends.
+// RecallLooks: it stays. RecallIfFree: it ends when nothing was written under it that still stands. RecallEnds: it ends. RecallCloses: it ends,
+// and so does the acting right.
 const (
 	RecallLooks RecallMode = iota
 	RecallIfFree
 	RecallEnds
+	RecallCloses
 )
+
+// Close is the recall that ends all rights to a target.
+func Close(target uuid.UUID) Recall {
+	return Recall{Question: Question{Key: BlockadeKey{Attempt: target, HolderUID: target, Path: RightPath, TargetUID: target}}, Mode: RecallCloses}
+}
 
 // MaxRecalled is the number of holders that the answer to a recall names.
 const MaxRecalled = 100
 
-// Recall asks about one blockade of a proxy.
+// Recall asks about one blockade of a proxy, or (Close) about all rights to a target.
 type Recall struct {
 	Question
 	Mode RecallMode
@@ -40,6 +47,8 @@ type RecallAnswer struct {
 	Verdict Verdict
 	Holders []RecalledHolder
 	More    bool
+	// Closed answers RecallCloses: there are no rights from now on, until this deployment grants others.
+	Closed bool
 }
 
 // RecalledHolder has a reference that was written under a right.

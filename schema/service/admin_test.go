@@ -119,8 +119,8 @@ func (s *adminStore) Releasable(_ context.Context, name string, limit int) ([]sh
 	return []shadow.Releasable{{Key: fmt.Sprint(name, limit), What: "HOLDER_ENTRY", Name: name, Other: other.String(), Breaks: "x", Refused: "y", Since: time.Unix(9, 0)}, {}}, nil
 }
 
-func (s *adminStore) ForceRelease(_ context.Context, keys []string, reason, by string) ([]string, error) {
-	s.steered = append(s.steered, fmt.Sprint("release ", keys, reason, by))
+func (s *adminStore) ForceRelease(_ context.Context, keys []string, unanswered bool, reason, by string) ([]string, error) {
+	s.steered = append(s.steered, fmt.Sprint("release ", keys, unanswered, reason, by))
 	return keys[:1], nil
 }
 
@@ -532,11 +532,11 @@ func TestRetriesAndReleasesAreThoseOfTheStore(t *testing.T) {
 	require.Equal(t, "//a.example.com/us-west2/devices/d", first.GetResource())
 	require.Equal(t, []string{"HOLDER_ENTRY", other.String(), "x", "y"}, []string{first.GetWhat(), first.GetOther(), first.GetBreaks(), first.GetRefused()})
 	require.Nil(t, listed.GetReleasable()[1].GetSince())
-	done, err := a.ForceRelease(as(t, operator), &adminv1.ForceReleaseRequest{Keys: []string{"k", "l"}, Reason: "r"})
+	done, err := a.ForceRelease(as(t, operator), &adminv1.ForceReleaseRequest{Keys: []string{"k", "l"}, Reason: "r", Unanswered: true})
 	require.NoError(t, err)
 	require.Equal(t, []string{"k"}, done.GetReleased())
 	require.Equal(t, []string{
 		fmt.Sprint("retry ", schema.DeploymentID{}, "r", "operator/eve"), fmt.Sprint("retry ", other, "r", "operator/eve"), "retry devices/droperator/eve",
-		"release [k l]roperator/eve",
+		fmt.Sprint("release ", []string{"k", "l"}, true, "r", "operator/eve"),
 	}, store.steered)
 }

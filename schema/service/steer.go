@@ -16,7 +16,7 @@ type steering interface {
 	Retry(ctx context.Context, of schema.DeploymentID, reason, by string) error
 	RetryResource(ctx context.Context, name, reason, by string) (waitsFor []schema.DeploymentID, err error)
 	Releasable(ctx context.Context, name string, limit int) ([]shadow.Releasable, error)
-	ForceRelease(ctx context.Context, keys []string, reason, by string) (released []string, err error)
+	ForceRelease(ctx context.Context, keys []string, unanswered bool, reason, by string) (released []string, err error)
 }
 
 func (a *admin) Retry(ctx context.Context, req *adminv1.RetryRequest) (*adminv1.RetryResponse, error) {
@@ -72,6 +72,6 @@ func (a *admin) ForceRelease(ctx context.Context, req *adminv1.ForceReleaseReque
 	if err != nil {
 		return nil, err
 	}
-	released, err := a.steering.ForceRelease(ctx, req.GetKeys(), req.GetReason(), by)
+	released, err := a.steering.ForceRelease(ctx, req.GetKeys(), req.GetUnanswered(), req.GetReason(), by)
 	return &adminv1.ForceReleaseResponse{Released: released}, outcome.Status(a.log, err)
 }

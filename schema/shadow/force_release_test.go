@@ -36,7 +36,7 @@ func forceRelease(t *testing.T, at *shadow.Store, key string) bool {
 	t.Helper()
 	before, err := at.OperatorDecisions(t.Context())
 	require.NoError(t, err)
-	released, err := at.ForceRelease(t.Context(), []string{key}, "ticket 1", "operator/eve")
+	released, err := at.ForceRelease(t.Context(), []string{key}, false, "ticket 1", "operator/eve")
 	require.NoError(t, err)
 	after, err := at.OperatorDecisions(t.Context())
 	require.NoError(t, err)
@@ -88,7 +88,7 @@ func TestAForcedReleaseOfABlockade_I3_I7(t *testing.T) {
 	young := releasable(t, west, "targets/t", "BLOCKADE")
 	require.Equal(t, holder, young.Other)
 	require.NotEmpty(t, young.Refused, "its write may be under way")
-	_, err := west.ForceRelease(t.Context(), []string{young.Key}, "ticket 1", "operator/eve")
+	_, err := west.ForceRelease(t.Context(), []string{young.Key}, false, "ticket 1", "operator/eve")
 	require.ErrorIs(t, err, peer.ErrAborted)
 	b.Expire(aWest)
 	require.True(t, forceRelease(t, west, releasable(t, west, "targets/t", "BLOCKADE").Key))
@@ -143,7 +143,7 @@ func TestAForcedReleaseOfAHolderEntry_I4(t *testing.T) {
 	seen := releasable(t, west, "targets/t", "HOLDER_ENTRY")
 	require.Equal(t, bEast, seen.Other)
 	own := strings.Replace(seen.Key, bEast, aWest, 1)
-	_, err := west.ForceRelease(t.Context(), []string{own}, "ticket 1", "operator/eve")
+	_, err := west.ForceRelease(t.Context(), []string{own}, false, "ticket 1", "operator/eve")
 	require.ErrorContains(t, err, "its work is done here")
 	require.True(t, forceRelease(t, west, seen.Key))
 	require.Zero(t, b.Count(aWest, "holder_entry"))
@@ -267,10 +267,10 @@ func TestForcedReleasesAreRefusedWithoutAKeyOrAReason(t *testing.T) {
 		{"OWNEE_ENTRY|" + uid + "|nowhere"},
 		{"BLOCKADE|" + uid + "|" + bEast + "|" + uid + "|" + uuid.NewString() + "|@delegation"},
 	} {
-		_, err := west.ForceRelease(t.Context(), keys, "ticket 1", "operator/eve")
+		_, err := west.ForceRelease(t.Context(), keys, false, "ticket 1", "operator/eve")
 		require.ErrorAs(t, err, new(*peer.InvalidError), "%q", keys)
 	}
-	_, err := west.ForceRelease(t.Context(), []string{good}, "", "operator/eve")
+	_, err := west.ForceRelease(t.Context(), []string{good}, false, "", "operator/eve")
 	require.ErrorContains(t, err, "reason")
 	require.ErrorContains(t, west.Retry(t.Context(), schema.DeploymentID{}, "", "operator/eve"), "reason")
 	_, err = west.Releasable(t.Context(), "targets/none", 10)

@@ -10,6 +10,7 @@ var RecallModes = map[peer.RecallMode]schemav1.RecallDelegationsRequest_Mode{
 	peer.RecallLooks:  schemav1.RecallDelegationsRequest_MODE_LOOK,
 	peer.RecallIfFree: schemav1.RecallDelegationsRequest_MODE_END_IF_FREE,
 	peer.RecallEnds:   schemav1.RecallDelegationsRequest_MODE_END,
+	peer.RecallCloses: schemav1.RecallDelegationsRequest_MODE_CLOSE,
 }
 
 // RecallMode of a question. One that is not known changes nothing.
@@ -24,7 +25,7 @@ func RecallMode(mode schemav1.RecallDelegationsRequest_Mode) peer.RecallMode {
 
 // RecallAnswer of another deployment.
 func RecallAnswer(a *schemav1.RecallDelegationsResponse_Answer) (out peer.RecallAnswer, err error) {
-	out.Verdict, out.More = Verdict(a.GetVerdict()), a.GetMore()
+	out.Verdict, out.More, out.Closed = Verdict(a.GetVerdict()), a.GetMore(), a.GetClosed()
 	for _, h := range a.GetHolders() {
 		uid, err := UID(h.GetUid())
 		if err != nil {
@@ -37,7 +38,7 @@ func RecallAnswer(a *schemav1.RecallDelegationsResponse_Answer) (out peer.Recall
 
 // RecallAnswerProto is the opposite of RecallAnswer.
 func RecallAnswerProto(a peer.RecallAnswer) *schemav1.RecallDelegationsResponse_Answer {
-	out := &schemav1.RecallDelegationsResponse_Answer{Verdict: Verdicts[a.Verdict], More: a.More}
+	out := &schemav1.RecallDelegationsResponse_Answer{Verdict: Verdicts[a.Verdict], More: a.More, Closed: a.Closed}
 	for _, h := range a.Holders {
 		out.Holders = append(out.Holders, &schemav1.RecallDelegationsResponse_Holder{Uid: h.UID[:], Name: h.Name, Path: h.Path})
 	}

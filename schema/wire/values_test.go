@@ -217,7 +217,7 @@ func TestVerdictsSurviveTheWire(t *testing.T) {
 
 func TestAnswersToRecallsSurviveTheWire(t *testing.T) {
 	t.Parallel()
-	answer := peer.RecallAnswer{Verdict: peer.Held, More: true, Holders: []peer.RecalledHolder{
+	answer := peer.RecallAnswer{Verdict: peer.Held, More: true, Closed: true, Holders: []peer.RecalledHolder{
 		{UID: uuid.New(), Name: "devices/d1", Path: "account"}, {UID: uuid.New(), Name: "devices/d2", Path: "spec.account"},
 	}}
 	message := wire.RecallAnswerProto(answer)

@@ -295,6 +295,11 @@ var mutants = []mutant{
 		[]string{"WHERE gone.behaviour = {block} AND gone.delegated`", "WHERE gone.behaviour = {block} AND gone.delegated AND false`"},
 	},
 	{
+		"entry-released-beside-a-right", "I30, I31", "An operator releases a holder entry, and its deployment goes on writing under the right that rests on the entry.",
+		"schema/shadow/internal/rights/close.go",
+		[]string{"		b.Queue(closeSQL, id)\n", ""},
+	},
+	{
 		"cascade-tells-entries-only", "I4, I13", "A deployment with the right to block a target, and no holder entry, does not hear of its deletion.",
 		"schema/shadow/internal/cascade/carry.go",
 		[]string{"JOIN going ON going.id = b.target_id AND going.uid = b.holder_uid", "JOIN going ON going.id = b.target_id AND going.uid = b.holder_uid AND false"},

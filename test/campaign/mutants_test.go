@@ -112,6 +112,7 @@ var shownBy = map[string]string{
 	"right-returned-beside-references": "cascade",
 	"dropped-without-a-look":           "cascade",
 	"cascade-tells-entries-only":       "cascade",
+	"entry-released-beside-a-right":    "released",
 	"excused-while-the-right-lasts":    "along",
 	"unanswered-recall-is-free":        "unanswered",
 }

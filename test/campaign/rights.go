@@ -3,8 +3,11 @@ package campaign
 import (
 	"strings"
 
+	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 
+	"github.com/db-controller/db-controller/schema"
+	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
 
@@ -17,6 +20,7 @@ var ofRights = []schedule{
 	{"along", (*stage).holdersGoAlong},
 	{"cascade", (*stage).cascadeReachesARight},
 	{"late", (*stage).rightAfterAClose},
+	{"released", (*stage).entryReleased},
 }
 
 // acquires writes the target and two holders that block it, which gives their deployment the right to do so without asking.
@@ -170,5 +174,33 @@ func (s *stage) rightAfterAClose() {
 	asked.release()
 	s.settled()
 	s.cannotPut(s.holder(2), s.blocks(), "its target is DELETING, which all deployments have acknowledged (I4, I31)")
+	s.letGo(0, 1)
+}
+
+const hasActingRightSQL = `SELECT EXISTS (SELECT FROM dbcontroller.foreign_target WHERE uid = $1 AND acting_epoch IS NOT NULL)`
+
+// entryReleased: an operator releases the entry of a deployment that does not hear of a deletion. Its right ends before, so that nothing is written
+// under it when the target is gone (I30, I31).
+func (s *stage) entryReleased() {
+	cascades := map[string][]string{"c1": {s.target}}
+	s.uid = s.puts(s.target, nil).GetUid()
+	s.puts(s.holder(0), cascades)
+	s.awaits("the acting right", func() bool { return s.finds(s.holder(0), hasActingRightSQL, s.uid) })
+	s.settled()
+	s.t.Cleanup(s.suffer(s.target, "WatchImportedServiceDeletions"))
+	s.deletes(s.target)
+	s.puts(s.holder(1), cascades) // under the right
+	admin, err := s.w.Client.Admin(s.ctx, s.siteOf(s.target).id)
+	require.NoError(s.t, err)
+	full, err := schema.ParseFullName(s.target)
+	require.NoError(s.t, err)
+	listed, err := admin.ListReleasable(s.ctx, &adminv1.ListReleasableRequest{Name: full.Name})
+	require.NoError(s.t, err)
+	require.Len(s.t, listed.GetReleasable(), 1)
+	released, err := admin.ForceRelease(s.ctx, &adminv1.ForceReleaseRequest{Keys: []string{listed.GetReleasable()[0].GetKey()}, Reason: "schedule"})
+	require.NoError(s.t, err)
+	require.Len(s.t, released.GetReleased(), 1)
+	s.awaits("the removal of "+s.target, func() bool { return s.state(s.target) == resourcev1.Resource_STATE_UNSPECIFIED })
+	s.cannotPut(s.holder(2), cascades, "its target was removed, and the entry of its deployment released (I30, I31)")
 	s.letGo(0, 1)
 }

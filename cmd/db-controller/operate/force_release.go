@@ -19,6 +19,8 @@ type forceRelease struct {
 	keys   []string
 	reason string
 	yes    bool
+
+	unanswered bool
 }
 
 // NewForceRelease returns the command force-release.
@@ -42,10 +44,15 @@ with --yes it releases. It is for rows that a person knows to be wrong, for exam
 backup: first try retry, verify --repair, and decommission of a deployment that never comes back.
 
 A key contains uids and a number that differs in an equal row that is written later. So a repetition changes nothing, and a reference that
-exists, and that its deployment still reports, is established again. The deployment stores the reason with each key.`
+exists, and that its deployment still reports, is established again. The deployment stores the reason with each key.
+
+The deployment of a holder entry is asked first to end its rights to refer to the resource without asking. If it does not answer, nothing is
+released. With --unanswered the entry is released all the same: if that deployment has a right, it goes on writing references to the resource,
+also when the resource is gone. They dangle, and only verify there reports them.`
 	cmd.ValidArgsFunction = cli.CompleteNames(1)
 	cmd.Flags().StringArrayVar(&f.keys, "key", nil, "key of a row to release, from the list; can be repeated")
 	cmd.Flags().StringVar(&f.reason, "reason", "", "the reason, which the deployment stores")
+	cmd.Flags().BoolVar(&f.unanswered, "unanswered", false, "release the entry of holders also when their deployment does not end its right to refer")
 	cmd.Flags().BoolVar(&f.yes, "yes", false, "confirm: this cannot be undone")
 	return cmd
 }
@@ -73,7 +80,7 @@ func (f *forceRelease) run(ctx context.Context, out cli.Printer, c *client.Clien
 	if len(chosen) == 0 && !slices.ContainsFunc(f.keys, func(k string) bool { return strings.Contains(k, "|") }) {
 		return cli.Usage("--key %s is no key: force-release %s without --key lists them", f.keys[0], name)
 	}
-	answer, err := admin.ForceRelease(ctx, &adminv1.ForceReleaseRequest{Keys: f.keys, Reason: f.reason})
+	answer, err := admin.ForceRelease(ctx, &adminv1.ForceReleaseRequest{Keys: f.keys, Reason: f.reason, Unanswered: f.unanswered})
 	if err != nil {
 		return cli.Plain(err)
 	}

@@ -53,7 +53,7 @@ func (w *World) removed(uid UID) {
 		return
 	}
 	for holder, r := range w.x.references {
-		if r.uid == uid && !r.dangling {
+		if r.uid == uid && !r.dangling && !w.dangles(holder, r) {
 			w.report("I1, I2: %d is removed, and holder %d refers to it (%s)", uid, holder, r.behaviour)
 		}
 	}
@@ -72,6 +72,8 @@ func (w *World) atRest() {
 	for holder, r := range w.x.references {
 		st := w.a.state[r.uid]
 		switch {
+		case w.dangles(holder, r):
+			w.seen["forsaken"]++
 		case r.dangling:
 			w.seen["dangling"]++
 			if w.failures == 0 {

@@ -51,6 +51,7 @@ func once(seed uint64, m Mistakes, traced bool) *World {
 		func() { w.sendA() },
 		func() { w.wants(uid()) },
 		func() { w.wants(uid()) },
+		func() { w.releaseEntry(uid()) },
 		func() { // a new target, which X has never referred to
 			if w.chance(2) {
 				u := UID(w.number())
@@ -157,7 +158,7 @@ func TestDelegationsOnManySchedules_I1_I3_I8_I13_I28_I30_I31_I32(t *testing.T) {
 	}
 	all.Wait()
 	t.Logf("%.0f schedules a second; %v", float64(*schedules)/time.Since(began).Seconds(), seen)
-	for _, what := range []string{"acting right taken", "block right taken", "acting written", "block written", "batch", "written beside a deletion", "held", "deleted", "removed", "dangling"} {
+	for _, what := range []string{"acting right taken", "block right taken", "acting written", "block written", "batch", "written beside a deletion", "held", "deleted", "removed", "dangling", "entry released", "forsaken"} {
 		require.GreaterOrEqual(t, seen[what], *schedules/1000, "%s is too rare: %v", what, slices.Sorted(maps.Keys(seen)))
 	}
 }
@@ -229,6 +230,70 @@ func takesLate(m Mistakes, tidies bool) *World {
 	return w
 }
 
+// releasedEarly is a schedule in which X is asked to close a target before the mark, and gets the acting right anew until the entry is released.
+func releasedEarly(m Mistakes) *World {
+	w := New(1, m)
+	w.calm = true
+	w.put(0, 2) // acting
+	w.rest()
+	w.releaseEntry(2)
+	held := w.tasks[0]
+	if w.step(0); len(w.bag) > 0 {
+		w.deliver(0, false)
+	}
+	w.tasks = slices.DeleteFunc(w.tasks, func(t *task) bool { return t == held })
+	w.settle()
+	w.put(2, 2) // acting
+	w.rest()
+	w.mark(2)
+	w.tasks = append(w.tasks, held)
+	w.settle()
+	w.put(0, 0)
+	w.settle()
+	w.put(0, 2)
+	if w.rest(); len(w.broken) == 0 {
+		w.atRest()
+	}
+	return w
+}
+
+// releasedBlocking is another one: nothing stands under the right to block a target when its entry is released.
+func releasedBlocking(m Mistakes) *World {
+	w := New(1, m)
+	w.calm = true
+	w.put(1, 2) // blocking
+	w.rest()
+	works := func() { // A asks nothing: the right stays
+		for _, k := range sortedWork(w.x.work) {
+			w.start("work", func(t *task) { t.do(k) })
+		}
+		w.settle()
+	}
+	w.wants(2)
+	works() // acquires
+	works() // confirms
+	w.put(1, 0)
+	w.settle()
+	works() // releases
+	w.mark(2)
+	w.releaseEntry(2)
+	w.settle()
+	if w.rest(); len(w.broken) == 0 {
+		w.atRest()
+	}
+	return w
+}
+
+func TestAnEntryIsReleasedAfterTheClose_I13_I30(t *testing.T) {
+	t.Parallel()
+	require.Empty(t, releasedEarly(Mistakes{}).broken)
+	require.NotEmpty(t, releasedEarly(Mistakes{EntryAskedBeforeMark: true}).broken)
+	w := releasedBlocking(Mistakes{})
+	require.Empty(t, w.broken)
+	require.NotZero(t, w.seen["entry released"])
+	require.NotEmpty(t, releasedBlocking(Mistakes{EntryEndsActingOnly: true}).broken)
+}
+
 func TestNoGrantAfterAClose_I30(t *testing.T) {
 	t.Parallel()
 	require.Empty(t, grantsAfterClose(Mistakes{}).broken)
@@ -248,7 +313,7 @@ func TestTheModelOfDelegationsFindsMistakes_I30_I31_I32(t *testing.T) {
 			t.Parallel()
 			var m Mistakes
 			reflect.ValueOf(&m).Elem().Field(i).SetBool(true)
-			for _, w := range []*World{grantsAfterClose(m), takesLate(m, false), takesLate(m, true)} {
+			for _, w := range []*World{grantsAfterClose(m), takesLate(m, false), takesLate(m, true), releasedEarly(m), releasedBlocking(m)} {
 				if len(w.broken) > 0 {
 					return
 				}

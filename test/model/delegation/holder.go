@@ -312,7 +312,9 @@ func (t *task) closeRow(uid UID) bool {
 	turn := Turn(w.number())
 	t.commit(func() {
 		if row, ok := w.x.targets[uid]; ok {
-			row.turn, row.rights = turn, [2]right{}
+			if row.rights = [2]right{}; !w.ClosesWithoutTurn {
+				row.turn = turn
+			}
 			w.x.targets[uid] = row
 		}
 		if !w.EndsWithoutLook {
@@ -435,6 +437,8 @@ func (w *World) receiveX(m message) {
 		if m.theirs == w.x.peer {
 			w.start("close", func(t *task) { t.close(m) })
 		}
+	case "close":
+		w.start(closesForA, func(t *task) { t.closeFor(m) })
 	case "resolve":
 		if m.theirs == w.x.peer {
 			w.start("resolve", func(t *task) { t.resolved(m) })

@@ -67,6 +67,8 @@ func (a *targets) copy() *targets {
 func (w *World) receiveA(m message) {
 	a := w.a
 	switch m.kind {
+	case "close": // to X
+		return
 	case "announce X":
 		w.announced(m)
 		return

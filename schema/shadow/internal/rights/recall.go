@@ -52,6 +52,16 @@ func (s *Rights) Recall(ctx context.Context, from schema.DeploymentID, asked []p
 	if err != nil {
 		return nil, err
 	}
+	for n, a := range asked {
+		if a.Mode != peer.RecallCloses {
+			continue
+		}
+		out.Answers[n] = peer.RecallAnswer{Verdict: peer.Undecided}
+		if out.Answers[n].Closed, err = s.close(ctx, from, a.Key.TargetUID, answers.Epoch); err != nil {
+			return nil, fmt.Errorf("end the rights to a target: %w", err)
+		}
+		delete(proxies, n)
+	}
 	for n, id := range proxies {
 		if out.Answers[n], err = s.recall(ctx, id, asked[n], answers.Epoch); err != nil {
 			return nil, fmt.Errorf("recall a right: %w", err)

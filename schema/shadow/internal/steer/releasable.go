@@ -151,7 +151,7 @@ func (s *Steering) entries(ctx context.Context, r resource, limit int) ([]Releas
 		}
 		return Releasable{
 			Key: k.String(), What: HolderEntry, Name: r.name, Other: k.deployment.String(), Refused: s.entryRefusal(k),
-			Breaks: "this resource does not wait for " + k.deployment.String() + ": references to it there are neither unset nor deleted along, and dangle; only verify reports them",
+			Breaks: "this resource does not wait for " + k.deployment.String() + ", which writes no more references to it: those that are there are neither unset nor deleted along, and dangle; only verify reports them",
 		}, nil
 	})
 }
@@ -182,11 +182,8 @@ func (s *Steering) idle(list func(context.Context, resource, int) ([]Releasable,
 
 // entryRefusal returns the reason why an entry stays.
 func (s *Steering) entryRefusal(k key) string {
-	switch {
-	case k.deployment == s.Self:
+	if k.deployment == s.Self {
 		return "its work is done here: it waits for nobody else"
-	case k.what == HolderEntry && s.Cfg.Delegations:
-		return k.deployment.String() + " may have the right to refer to it without asking, and would go on: serve without --delegations, or decommission it"
 	}
 	return ""
 }

@@ -66,8 +66,11 @@ WITH gone AS (
 //
 // A late message finds the same state as after a release by the other deployment: a confirm is answered with an unknown attempt, and its deployment
 // compares its references, and establishes again those that exist while their target does; an establish of the attempt is refused; an acknowledgement
-// has no notice to remove. It fails with *InvalidError, ErrAborted and ErrDecommissioned.
-func (s *Steering) ForceRelease(ctx context.Context, keys []string, reason, by string) (released []string, err error) {
+// has no notice to remove.
+//
+// The deployment of a holder entry first ends its rights to refer to the resource without asking. unanswered releases the entry also when it does not
+// say that it has. It fails with *InvalidError, *UnavailableError, ErrAborted and ErrDecommissioned.
+func (s *Steering) ForceRelease(ctx context.Context, keys []string, unanswered bool, reason, by string) (released []string, err error) {
 	if len(keys) == 0 || len(keys) > MostKeys {
 		return nil, &peer.InvalidError{Resource: "keys", Err: fmt.Errorf("want 1 to %d keys", MostKeys)}
 	}
@@ -78,7 +81,7 @@ func (s *Steering) ForceRelease(ctx context.Context, keys []string, reason, by s
 		}
 	}
 	for i, k := range parsed {
-		done, err := s.release(ctx, k, reason, by)
+		done, err := s.release(ctx, k, unanswered, reason, by)
 		if err != nil {
 			return released, fmt.Errorf("release %s: %w", k.what, err)
 		}
@@ -90,7 +93,7 @@ func (s *Steering) ForceRelease(ctx context.Context, keys []string, reason, by s
 	return released, nil
 }
 
-func (s *Steering) release(ctx context.Context, k key, reason, by string) (done bool, err error) {
+func (s *Steering) release(ctx context.Context, k key, unanswered bool, reason, by string) (done bool, err error) {
 	if reason == "" || len(reason) > 1000 {
 		return false, &peer.InvalidError{Resource: "reason", Err: errors.New("want 1 to 1000 characters; the reason is stored with the decision")}
 	}
@@ -101,8 +104,25 @@ func (s *Steering) release(ctx context.Context, k key, reason, by string) (done 
 	if err != nil {
 		return false, err
 	}
-	err = s.gate.RecordDecision(ctx, deployment, k.what+"_RELEASED", k.String()+": "+reason, by, func(tx pgx.Tx) (bool, error) {
-		done, err = s.releaseIn(ctx, tx, k, deployment)
+	closed, what := func(context.Context, pgx.Tx) error { return nil }, k.what+"_RELEASED"
+	if k.what == HolderEntry {
+		check, err := s.close(ctx, k, deployment)
+		switch {
+		case errors.Is(err, errNoEntry):
+			return false, nil
+		case err == nil:
+			closed = check
+		case !unanswered || ctx.Err() != nil:
+			return false, err
+		default:
+			closed, what = func(ctx context.Context, tx pgx.Tx) error { return unblocked(ctx, tx, k) }, what+"_UNANSWERED"
+			s.Log.Warn("an entry is released although its deployment did not say that it ended its rights", zap.Stringer("of", k.deployment), zap.Error(err), requestid.Field(ctx))
+		}
+	}
+	err = s.gate.RecordDecision(ctx, deployment, what, k.String()+": "+reason, by, func(tx pgx.Tx) (bool, error) {
+		if done, err = s.releaseIn(ctx, tx, k, deployment); err == nil && done {
+			err = closed(ctx, tx)
+		}
 		return done, err
 	})
 	return done && err == nil, err

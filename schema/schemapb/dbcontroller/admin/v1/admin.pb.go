@@ -784,7 +784,9 @@ type ForceReleaseRequest struct {
 	// From ListReleasable; 1 to 100. Each is released by itself, in this order.
 	Keys []string `protobuf:"bytes,1,rep,name=keys,proto3" json:"keys,omitempty"`
 	// 1 to 1,000 characters, stored with each decision.
-	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Release entries of holders also without the answer of their deployment, which may go on referring to the resource.
+	Unanswered    bool `protobuf:"varint,3,opt,name=unanswered,proto3" json:"unanswered,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -831,6 +833,13 @@ func (x *ForceReleaseRequest) GetReason() string {
 		return x.Reason
 	}
 	return ""
+}
+
+func (x *ForceReleaseRequest) GetUnanswered() bool {
+	if x != nil {
+		return x.Unanswered
+	}
+	return false
 }
 
 type ForceReleaseResponse struct {
@@ -3451,10 +3460,13 @@ const file_dbcontroller_admin_v1_admin_proto_rawDesc = "" +
 	"\x04path\x18\x05 \x01(\tR\x04path\x120\n" +
 	"\x05since\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x16\n" +
 	"\x06breaks\x18\a \x01(\tR\x06breaks\x12\x18\n" +
-	"\arefused\x18\b \x01(\tR\arefused\"A\n" +
+	"\arefused\x18\b \x01(\tR\arefused\"a\n" +
 	"\x13ForceReleaseRequest\x12\x12\n" +
 	"\x04keys\x18\x01 \x03(\tR\x04keys\x12\x16\n" +
-	"\x06reason\x18\x02 \x01(\tR\x06reason\"2\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x1e\n" +
+	"\n" +
+	"unanswered\x18\x03 \x01(\bR\n" +
+	"unanswered\"2\n" +
 	"\x14ForceReleaseResponse\x12\x1a\n" +
 	"\breleased\x18\x01 \x03(\tR\breleased\"O\n" +
 	"\x14ListDeletionsRequest\x12\x1a\n" +

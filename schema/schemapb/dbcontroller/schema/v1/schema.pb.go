@@ -90,6 +90,8 @@ const (
 	RecallDelegationsRequest_MODE_END_IF_FREE RecallDelegationsRequest_Mode = 2
 	// The right ends.
 	RecallDelegationsRequest_MODE_END RecallDelegationsRequest_Mode = 3
+	// Both rights to refer to the target end, whatever refers to it. The key is (target, target, @delegation, target).
+	RecallDelegationsRequest_MODE_CLOSE RecallDelegationsRequest_Mode = 4
 )
 
 // Enum value maps for RecallDelegationsRequest_Mode.
@@ -99,12 +101,14 @@ var (
 		1: "MODE_LOOK",
 		2: "MODE_END_IF_FREE",
 		3: "MODE_END",
+		4: "MODE_CLOSE",
 	}
 	RecallDelegationsRequest_Mode_value = map[string]int32{
 		"MODE_UNSPECIFIED": 0,
 		"MODE_LOOK":        1,
 		"MODE_END_IF_FREE": 2,
 		"MODE_END":         3,
+		"MODE_CLOSE":       4,
 	}
 )
 
@@ -3769,7 +3773,9 @@ type RecallDelegationsResponse_Answer struct {
 	// The first holders with references under the right.
 	Holders []*RecallDelegationsResponse_Holder `protobuf:"bytes,2,rep,name=holders,proto3" json:"holders,omitempty"`
 	// There are more.
-	More          bool `protobuf:"varint,3,opt,name=more,proto3" json:"more,omitempty"`
+	More bool `protobuf:"varint,3,opt,name=more,proto3" json:"more,omitempty"`
+	// MODE_CLOSE: the rights have ended, or there were none. A process that does not know the mode ends nothing, and says nothing here.
+	Closed        bool `protobuf:"varint,4,opt,name=closed,proto3" json:"closed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3821,6 +3827,13 @@ func (x *RecallDelegationsResponse_Answer) GetHolders() []*RecallDelegationsResp
 func (x *RecallDelegationsResponse_Answer) GetMore() bool {
 	if x != nil {
 		return x.More
+	}
+	return false
+}
+
+func (x *RecallDelegationsResponse_Answer) GetClosed() bool {
+	if x != nil {
+		return x.Closed
 	}
 	return false
 }
@@ -5025,25 +5038,28 @@ const file_dbcontroller_schema_v1_schema_proto_rawDesc = "" +
 	"\x13VERDICT_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fVERDICT_HELD\x10\x01\x12\x10\n" +
 	"\fVERDICT_GONE\x10\x02\x12\x15\n" +
-	"\x11VERDICT_UNDECIDED\x10\x03\"\xed\x02\n" +
+	"\x11VERDICT_UNDECIDED\x10\x03\"\xfd\x02\n" +
 	"\x18RecallDelegationsRequest\x12W\n" +
 	"\tquestions\x18\x01 \x03(\v29.dbcontroller.schema.v1.RecallDelegationsRequest.QuestionR\tquestions\x1a\xa6\x01\n" +
 	"\bQuestion\x125\n" +
 	"\x03key\x18\x01 \x01(\v2#.dbcontroller.schema.v1.BlockadeKeyR\x03key\x12\x18\n" +
 	"\aexpired\x18\x02 \x01(\bR\aexpired\x12I\n" +
-	"\x04mode\x18\x03 \x01(\x0e25.dbcontroller.schema.v1.RecallDelegationsRequest.ModeR\x04mode\"O\n" +
+	"\x04mode\x18\x03 \x01(\x0e25.dbcontroller.schema.v1.RecallDelegationsRequest.ModeR\x04mode\"_\n" +
 	"\x04Mode\x12\x14\n" +
 	"\x10MODE_UNSPECIFIED\x10\x00\x12\r\n" +
 	"\tMODE_LOOK\x10\x01\x12\x14\n" +
 	"\x10MODE_END_IF_FREE\x10\x02\x12\f\n" +
-	"\bMODE_END\x10\x03\"\x90\x03\n" +
+	"\bMODE_END\x10\x03\x12\x0e\n" +
+	"\n" +
+	"MODE_CLOSE\x10\x04\"\xa8\x03\n" +
 	"\x19RecallDelegationsResponse\x12R\n" +
 	"\aanswers\x18\x01 \x03(\v28.dbcontroller.schema.v1.RecallDelegationsResponse.AnswerR\aanswers\x12\x14\n" +
-	"\x05epoch\x18\x02 \x01(\fR\x05epoch\x1a\xc4\x01\n" +
+	"\x05epoch\x18\x02 \x01(\fR\x05epoch\x1a\xdc\x01\n" +
 	"\x06Answer\x12R\n" +
 	"\averdict\x18\x01 \x01(\x0e28.dbcontroller.schema.v1.ResolveBlockadesResponse.VerdictR\averdict\x12R\n" +
 	"\aholders\x18\x02 \x03(\v28.dbcontroller.schema.v1.RecallDelegationsResponse.HolderR\aholders\x12\x12\n" +
-	"\x04more\x18\x03 \x01(\bR\x04more\x1aB\n" +
+	"\x04more\x18\x03 \x01(\bR\x04more\x12\x16\n" +
+	"\x06closed\x18\x04 \x01(\bR\x06closed\x1aB\n" +
 	"\x06Holder\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\fR\x03uid\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +

@@ -55,7 +55,7 @@ type SchemaServiceClient interface {
 	ConfirmBlockades(ctx context.Context, in *ConfirmBlockadesRequest, opts ...grpc.CallOption) (*ConfirmBlockadesResponse, error)
 	// ResolveBlockades asks the holder's deployment for verdicts on blockades.
 	ResolveBlockades(ctx context.Context, in *ResolveBlockadesRequest, opts ...grpc.CallOption) (*ResolveBlockadesResponse, error)
-	// RecallDelegations recalls the rights of the receiver to block resources of the caller without asking.
+	// RecallDelegations recalls the rights of the receiver to refer to resources of the caller without asking.
 	RecallDelegations(ctx context.Context, in *RecallDelegationsRequest, opts ...grpc.CallOption) (*RecallDelegationsResponse, error)
 	// ReleaseBlockades removes the blockades with the given keys, and all blockades of aborted attempts.
 	ReleaseBlockades(ctx context.Context, in *ReleaseBlockadesRequest, opts ...grpc.CallOption) (*ReleaseBlockadesResponse, error)
@@ -321,7 +321,7 @@ type SchemaServiceServer interface {
 	ConfirmBlockades(context.Context, *ConfirmBlockadesRequest) (*ConfirmBlockadesResponse, error)
 	// ResolveBlockades asks the holder's deployment for verdicts on blockades.
 	ResolveBlockades(context.Context, *ResolveBlockadesRequest) (*ResolveBlockadesResponse, error)
-	// RecallDelegations recalls the rights of the receiver to block resources of the caller without asking.
+	// RecallDelegations recalls the rights of the receiver to refer to resources of the caller without asking.
 	RecallDelegations(context.Context, *RecallDelegationsRequest) (*RecallDelegationsResponse, error)
 	// ReleaseBlockades removes the blockades with the given keys, and all blockades of aborted attempts.
 	ReleaseBlockades(context.Context, *ReleaseBlockadesRequest) (*ReleaseBlockadesResponse, error)

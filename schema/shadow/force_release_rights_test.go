@@ -1,0 +1,161 @@
+package shadow_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/test/harness"
+)
+
+// releaseEntry releases a holder entry, and returns its key.
+func releaseEntry(t *testing.T, b *harness.Box, unanswered bool) (key string, released []string, err error) {
+	t.Helper()
+	west := b.Stores[b.ID(aWest)]
+	key = releasable(t, west, "targets/t", "HOLDER_ENTRY").Key
+	released, err = west.ForceRelease(t.Context(), []string{key}, unanswered, "ticket 1", "operator/eve")
+	return key, released, err
+}
+
+// Before an entry is released its deployment ends the right that rests on it: nothing is written under the right afterwards, also not by an answer
+// that grants it and comes late.
+func TestAReleasedEntryEndsItsRight_I30_I31(t *testing.T) {
+	t.Parallel()
+	for _, switchedOff := range []bool{false, true} { // the right outlives the switch of the target's deployment
+		b := delegating(t)
+		west := b.Stores[b.ID(aWest)]
+		uid := b.MustPut(target, nil).UID
+		b.MustPut(holderNumber(0), body{"unset": target})
+		b.Settle()
+		require.Equal(t, 1, rights(t, b, bEast))
+		if switchedOff {
+			west = b.SecondProcess(aWest, shadow.Config{})
+		}
+		b.MustDelete(target)
+		b.MustPut(holderNumber(1), body{"cascade": target}) // under the right: it has not heard of the deletion
+		key := releasable(t, west, "targets/t", "HOLDER_ENTRY").Key
+		released, err := west.ForceRelease(t.Context(), []string{key}, false, "ticket 1", "operator/eve")
+		require.NoError(t, err)
+		require.Equal(t, []string{key}, released)
+		require.Zero(t, rights(t, b, bEast))
+		_, err = b.Put(holderNumber(2), body{"unset": target})
+		require.Error(t, err, "it asks, and is refused")
+		_, err = b.Do(b.ID(aWest), schema.Finalise)
+		require.NoError(t, err)
+		b.Gone(target)
+		require.NotEqual(t, uid, b.MustPut(target, nil).UID)
+		require.NotNil(t, b.MustPut(holderNumber(2), body{"unset": target}), "the other uid of the name")
+		b.Settle()
+		require.Equal(t, 1, rights(t, b, bEast))
+	}
+}
+
+func TestAGrantAfterAReleasedEntryIsNotTaken_I30_I31(t *testing.T) {
+	t.Parallel()
+	b := delegating(t)
+	b.MustPut(target, nil)
+	b.MustPut(holderNumber(0), body{"unset": target})
+	ctx, store := t.Context(), b.Stores[b.ID(bEast)]
+	var seqs []int64
+	for _, w := range b.Work(b.ID(bEast)) {
+		seqs = append(seqs, w.Seq)
+	}
+	m, err := store.Messages(ctx, b.ID(aWest), seqs)
+	require.NoError(t, err)
+	m.Confirmed, err = b.Stores[b.ID(aWest)].Confirm(ctx, b.ID(bEast), peer.Confirm{Epoch: m.Epoch, Attempts: m.Confirm, References: m.References, Delegable: true})
+	require.NoError(t, err)
+	require.Len(t, m.Confirmed.Delegated, 1)
+	b.MustDelete(target)
+	_, released, err := releaseEntry(t, b, false)
+	require.NoError(t, err)
+	require.Len(t, released, 1)
+	require.NoError(t, store.Delivered(ctx, m))
+	require.Zero(t, rights(t, b, bEast))
+	_, err = b.Put(holderNumber(1), body{"unset": target})
+	require.Error(t, err)
+}
+
+// A right that has not ended keeps the entry: beside a write that is under way, and while its deployment does not answer. An operator may insist.
+func TestAnEntryIsNotReleasedBesideARight_I30_I31(t *testing.T) {
+	t.Parallel()
+	b := delegating(t)
+	west, ctx := b.Stores[b.ID(aWest)], t.Context()
+	uid := b.MustPut(target, nil).UID
+	b.MustPut(holderNumber(0), body{"unset": target})
+	b.Settle()
+	asked := 0
+	b.OnResolve = func(schema.DeploymentID) error { asked++; return nil }
+	early := "HOLDER_ENTRY|" + uid.String() + "|" + bEast + "|9999999"
+	require.False(t, forceRelease(t, west, early))
+	require.Zero(t, asked, "a right that ends before the mark can be granted again before it")
+	b.MustDelete(target)
+	asked = 0
+
+	kept := func(why string) {
+		t.Helper()
+		_, released, err := releaseEntry(t, b, false)
+		var unavailable *peer.UnavailableError
+		require.ErrorAs(t, err, &unavailable)
+		require.Equal(t, []schema.DeploymentID{b.ID(bEast)}, unavailable.Deployments)
+		require.ErrorContains(t, err, why)
+		require.Empty(t, released)
+		require.Equal(t, 1, b.Count(aWest, "notice"))
+		require.Equal(t, 1, b.Count(aWest, "holder_entry"))
+	}
+	paused, err := b.Pools[b.ID(bEast)].Begin(ctx)
+	require.NoError(t, err)
+	defer func() { _ = paused.Rollback(ctx) }()
+	_, err = paused.Exec(ctx, `SELECT FROM dbcontroller.foreign_target WHERE uid = $1 FOR SHARE`, uid)
+	require.NoError(t, err)
+	kept("it did not say that it has ended its rights")
+	require.Equal(t, 1, asked)
+	require.NoError(t, paused.Rollback(ctx))
+	b.OnResolve = func(schema.DeploymentID) error { return errors.New("no route") }
+	kept("no route")
+	require.Equal(t, 1, rights(t, b, bEast))
+
+	_, released, err := releaseEntry(t, b, true)
+	require.NoError(t, err)
+	require.Len(t, released, 1)
+	decisions, err := west.OperatorDecisions(ctx)
+	require.NoError(t, err)
+	require.Equal(t, "HOLDER_ENTRY_RELEASED_UNANSWERED", decisions[0].What)
+}
+
+// The right to block ends as well: nobody would tell its deployment to return it, and the target would wait for ever. An operator who insists cannot
+// change that.
+func TestAReleasedEntryEndsTheRightToBlock_I13_I31(t *testing.T) {
+	t.Parallel()
+	b := harness.NewBox(t, services, withBlockRights, aWest, aEast, bEast)
+	root := "//" + aEast + "/targets/root"
+	b.MustPut(root, nil)
+	b.MustPut(target, body{"next": root})
+	b.Settle()
+	idleRight(t, b)
+	b.MustDelete(root)
+	unasked(t, b, holderNumber(2), body{"block": target})
+	_, err := b.Act(b.ID(aWest), b.ID(aEast))
+	require.NoError(t, err)
+	require.Equal(t, peer.Deleting, b.Get(target).State)
+
+	b.SetDown(bEast, true)
+	_, released, err := releaseEntry(t, b, true)
+	var unavailable *peer.UnavailableError
+	require.ErrorAs(t, err, &unavailable)
+	require.ErrorContains(t, err, "it has the right to block the resource")
+	require.Empty(t, released)
+	b.SetDown(bEast, false)
+	_, released, err = releaseEntry(t, b, false)
+	require.NoError(t, err)
+	require.Len(t, released, 1)
+	_, err = b.Put(holderNumber(3), body{"block": target})
+	require.Error(t, err, "it asks, and is refused")
+	b.MustPut(holderNumber(2), nil)
+	b.Settle()
+	b.Gone(target)
+	b.Audit()
+}

@@ -1,0 +1,70 @@
+package delegation
+
+// releaseEntry is an operator of A who releases the entry of X of a target in DELETING: it no longer waits for X, and X is not told. X is asked
+// to close the target first, which ends both rights. The question comes after the mark: nothing is granted from then on.
+func (w *World) releaseEntry(uid UID) {
+	w.start("release entry", func(t *task) {
+		epoch, notice := w.a.epoch, w.a.notices[uid]
+		if notice == 0 && !w.EntryAskedBeforeMark {
+			return
+		}
+		if !w.EntryReleasedWithoutClose {
+			answer := t.ask(message{kind: "close", uid: uid, theirs: epoch, own: w.a.peer})
+			if answer == nil || answer.own != w.a.peer {
+				return
+			}
+		}
+		for range 12 {
+			if t.pause(); w.a.notices[uid] != 0 || !w.EntryAskedBeforeMark {
+				break
+			}
+		}
+		if a := w.a; a.epoch != epoch || a.notices[uid] == 0 || a.notices[uid] != notice && !w.EntryAskedBeforeMark {
+			return
+		}
+		w.forsake(uid)
+		delete(w.a.notices, uid)
+		delete(w.a.entries, uid)
+		w.seen["entry released"]++
+		w.note("an operator releases the entry of %d", uid)
+		w.finalise()
+	})
+}
+
+// forsake is a bystander who sees which references dangle by the operator's decision. A tentative blockade makes another entry when it is
+// confirmed.
+func (w *World) forsake(uid UID) {
+	for holder, r := range w.x.references {
+		if r.uid != uid || r.behaviour == Block || r.dangling || w.a.blockades[key{holder, r.attempt, uid}].tentative {
+			continue
+		}
+		w.forsaken[holder] = r
+	}
+}
+
+// dangles reports whether a reference dangles by the decision of an operator.
+func (w *World) dangles(holder int, r reference) bool {
+	r.dangling = false
+	return r.uid != 0 && w.forsaken[holder] == r
+}
+
+// closeFor closes a target for A, and answers when it is closed. What refers to it stays.
+func (t *task) closeFor(m message) {
+	w, own := t.w, t.w.x.epoch
+	if w.EntryEndsActingOnly {
+		if !t.ending(m.uid) {
+			return
+		}
+		turn := Turn(w.number())
+		t.commit(func() {
+			if row, ok := w.x.targets[m.uid]; ok {
+				row.turn, row.rights[Acting] = turn, right{}
+				w.x.targets[m.uid] = row
+			}
+			delete(w.x.ending, m.uid)
+		})
+	} else if !t.closeRow(m.uid) {
+		return
+	}
+	w.answer(m, message{own: own})
+}
