@@ -153,6 +153,45 @@ func TestGatheredDeletesHaveTheirOwnOutcomes_I20_I29(t *testing.T) {
 	b.Audit()
 }
 
+// Deletes that mark, since other deployments have to act, run beside deletes that remove: each is answered with its own resource,
+// deletion and removal, and its request id with the same again (I20, I29).
+func TestGatheredDeletesThatMarkHaveTheirOwnOutcomes_I20_I29(t *testing.T) {
+	t.Parallel()
+	b := newPair(t, nil)
+	store := b.Stores[b.ID(aWest)]
+	requests := map[string]shadow.DeleteRequest{}
+	for i := range 24 {
+		name := fmt.Sprintf("targets/m%d", i)
+		b.MustPut("//"+aWest+"/"+name, nil)
+		if i%2 == 1 {
+			b.MustPut(fmt.Sprintf("//%s/holders/m%d", bEast, i), body{"cascade": "//" + aWest + "/" + name})
+		}
+		requests[name] = shadow.DeleteRequest{Name: name, Actor: "user/" + name, RequestID: uuid.New()}
+	}
+	b.Settle()
+	release := occupyDelete(t, b)
+	results, errs := deleteAll(t.Context(), store, requests)
+	release()
+	deletions := map[uuid.UUID]bool{}
+	for i := range 24 {
+		name := fmt.Sprintf("targets/m%d", i)
+		require.NoError(t, errs[name], name)
+		deletions[results[name].Deletion] = true
+		require.Equal(t, i%2 == 0, results[name].Removed, name)
+		if i%2 == 1 {
+			require.Equal(t, name, results[name].Resource.Name)
+		}
+	}
+	require.Len(t, deletions, 24)
+	b.Settle()
+	for name, req := range requests {
+		again, err := store.Delete(t.Context(), req)
+		require.NoError(t, err, "%s is gone, and the answer is stored", name)
+		require.Equal(t, results[name].Deletion, again.Deletion, name)
+	}
+	b.Audit()
+}
+
 // The same request several times at once takes effect once, and a failed batch keeps its other deletes.
 func TestAFailedBatchKeepsItsOtherDeletes_I20_I29(t *testing.T) {
 	t.Parallel()

@@ -119,6 +119,17 @@ func TestADeadlineEndsTheWaitForACohort(t *testing.T) {
 		require.ErrorIs(t, <-w.write(later, "during", time.Second, nil), context.DeadlineExceeded)
 		require.Positive(t, w.beganAt("during"))
 		w.all.Wait()
+
+		for i := range fewWrites + 1 {
+			w.write(t.Context(), fmt.Sprint("again", i), 8*time.Millisecond, nil)
+		}
+		hastyUntil, cancelHasty := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		defer cancelHasty()
+		hasty, patient := w.write(hastyUntil, "hasty", time.Second, nil), w.write(t.Context(), "patient", 100*time.Millisecond, nil)
+		require.ErrorIs(t, <-hasty, context.DeadlineExceeded)
+		require.NoError(t, <-patient, "its neighbour's deadline is not its own")
+		require.Equal(t, w.beganAt("hasty"), w.beganAt("patient"), "in one cohort")
+		w.all.Wait()
 		w.cohorts.wait()
 	})
 }
