@@ -471,7 +471,8 @@ func TestAVerificationReportsItsProgress(t *testing.T) {
 func TestStuckDeletionsAndPausesAreThoseOfTheStore(t *testing.T) {
 	t.Parallel()
 	store := &adminStore{outstanding: []shadow.Outstanding{
-		{Group: "confirm", Deployment: other.String(), Count: 12, Oldest: 90}, {Group: "release", Deployment: other.String(), Oldest: 10},
+		{Group: "confirm", Deployment: other.String(), Count: 12, Oldest: 90},
+		{Group: "release", Deployment: other.String(), Oldest: 10},
 		{Group: "check_owners", Deployment: self.String(), Count: 1, Oldest: 90},
 	}}
 	again := time.Now().Add(time.Minute)

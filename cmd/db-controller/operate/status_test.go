@@ -152,8 +152,11 @@ func TestStuckShowsWhatWaitsAndWhy(t *testing.T) {
 	found := []stuckAt{
 		{Deployment: "a.example.com/west", answer: &adminv1.ListStuckResponse{
 			Resources: []*adminv1.ListStuckResponse_Resource{{Name: "things/1", Since: ago(time.Hour), Reasons: []string{"BLOCKED by holders/1", "WAITING for b"}}},
-			Work: []*adminv1.ListStuckResponse_Work{{Group: "confirm", Deployment: "b.example.com/east", Count: 2, Since: ago(2 * time.Hour), LastError: "refused", NextTime: ago(-90 * time.Second)},
-				{Group: "check_owners", Deployment: "b.example.com/east", Count: 1, Since: ago(time.Hour), Reason: "owners there do not exist"}, {Group: "deleting", Count: 1, Since: ago(time.Hour)}},
+			Work: []*adminv1.ListStuckResponse_Work{
+				{Group: "confirm", Deployment: "b.example.com/east", Count: 2, Since: ago(2 * time.Hour), LastError: "refused", NextTime: ago(-90 * time.Second)},
+				{Group: "check_owners", Deployment: "b.example.com/east", Count: 1, Since: ago(time.Hour), Reason: "owners there do not exist"},
+				{Group: "deleting", Count: 1, Since: ago(time.Hour)},
+			},
 		}},
 		{Deployment: "c.example.com/west", Error: "timeout"},
 	}
