@@ -92,7 +92,9 @@ func (s *target) EstablishAttempts(ctx context.Context, req *schemav1.EstablishA
 		case "new":
 			o.Outcome = nil // of a later release
 		}
-		out.Outcomes = append(out.Outcomes, o)
+		if r := a.GetRequest().GetReferences()[0]; r.GetTarget().GetName() != "forgotten" {
+			out.Outcomes = append(out.Outcomes, o)
+		}
 	}
 	s.note(attempts...)
 	s.mu.Lock()
@@ -131,6 +133,25 @@ func occupied(t *testing.T, s *target, establish func(ctx context.Context, holde
 	synctest.Wait()
 	require.Len(t, s.take(), 1, "an attempt waits for nobody")
 	return func() { close(s.hold); g.Wait() }
+}
+
+// An answer with fewer outcomes than attempts is that of no attempt: whose outcome is missing is unknown.
+func TestAnAnswerWithoutAnOutcomeIsThatOfNoAttempt_I20(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &target{}
+		_, establish, end := busy(t, s)
+		var g sync.WaitGroup
+		for _, name := range []string{"first", "forgotten", "last"} {
+			g.Go(func() {
+				_, err := establish(t.Context(), name, name)
+				require.ErrorContains(t, err, "2 outcomes for 3 attempts", name)
+			})
+			synctest.Wait()
+		}
+		g.Wait()
+		end()
+	})
 }
 
 // Attempts at the same time share a call, and each has its own outcome, deadline and request id. One that is left out is sent by itself.
