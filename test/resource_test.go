@@ -236,7 +236,7 @@ func TestPlanDryRunAndLint(t *testing.T) {
 
 refused    //b.example.com/us-west2/holders/b (block) blocks `+aEast+`targets/n3
 waits      //b.example.com/us-west2/holders/waits (block) blocks `+aWest+`others/owned, which waits for it
-A delete would be refused: targets/t cannot be deleted: `+aEast+`targets/n3, which would be deleted with it, is referred to by //b.example.com/us-west2/holders/b (block)
+A delete would be refused: `+target+` cannot be deleted: `+aEast+`targets/n3, which would be deleted with it, is referred to by //b.example.com/us-west2/holders/b (block)
 `, out)
 	}
 	require.NotNil(t, f.get(target), "nothing changed")

@@ -53,7 +53,7 @@ func TestErrorsHaveAnExitCodeByClass(t *testing.T) {
 // Commands that work with a database have the exit codes of the others.
 func TestErrorsOfDatabasesHaveAnExitCodeByClass(t *testing.T) {
 	t.Parallel()
-	for code, want := range map[string]int{"28P01": 4, "3D000": 4, "57P03": 5, "40P01": 5, "42601": 1} {
+	for code, want := range map[string]int{"28P01": 4, "3D000": 4, "42501": 4, "57P03": 5, "40P01": 5, "42601": 1} {
 		require.Equal(t, want, cli.ExitCode(cli.OfDatabase(fmt.Errorf("migrate: %w", &pgconn.PgError{Code: code}))), code)
 	}
 	require.NoError(t, cli.OfDatabase(nil))
@@ -65,6 +65,10 @@ func TestErrorsOfDatabasesHaveAnExitCodeByClass(t *testing.T) {
 	require.Zero(t, command(t, "migrate", "up", "--postgres", dsn, "--postgres-plaintext").code)
 	other := command(t, "migrate", "up", "--set", "registry", "--postgres", dsn, "--postgres-plaintext")
 	require.Equal(t, 4, other.code, other.errOut)
+	certs := t.TempDir()
+	require.Zero(t, command(t, "certs", "--dir", certs, "registry").code)
+	start := command(t, "registry", "--certs", certs+"/registry", "--listen", "127.0.0.1:0", "--postgres", dsn, "--postgres-plaintext")
+	require.Equal(t, 4, start.code, start.errOut)
 }
 
 // Every command that ends by itself prints its result for programs as well.

@@ -3,6 +3,7 @@ package resources
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -116,7 +117,7 @@ func (p planText) unasked() {
 
 func (p planText) verdict() {
 	if !p.plan.GetAccepted() {
-		p.line("A delete would be refused: %s", p.plan.GetRefusal())
+		p.line("A delete would %s: %s", p.failure(), p.refusal())
 		return
 	}
 	var deleted, unset tally
@@ -143,6 +144,31 @@ func (p planText) verdict() {
 	if deleted.atLeast || unset.atLeast {
 		p.line("≥ is \"at least\": the plan stopped at its limit. Referrers of the visited resources are counted beyond it, resources below the others are not.")
 	}
+}
+
+// failure is "be refused" only if a listed blocker refuses, or nothing is unknown: otherwise the delete may be accepted later.
+func (p planText) failure() string {
+	of := p.plan.GetBlockers()
+	definite := func(b *resourcev1.PlanDeletionResponse_Blocker) bool {
+		return b.GetRefuses() && !b.GetUnknown() && !b.GetUndecided()
+	}
+	open := func(b *resourcev1.PlanDeletionResponse_Blocker) bool { return b.GetUnknown() || b.GetUndecided() }
+	if slices.ContainsFunc(of, definite) || !slices.ContainsFunc(of, open) {
+		return "be refused"
+	}
+	return "fail now"
+}
+
+// refusal is the error of the delete with the full name of the resource: its deployment calls it by the relative name.
+func (p planText) refusal() string {
+	text := p.plan.GetRefusal()
+	if groups := p.plan.GetGroups(); len(groups) > 0 && len(groups[0].GetSamples()) > 0 {
+		full, of := groups[0].GetSamples()[0], "//"+groups[0].GetDeployment()+"/"
+		if strings.HasPrefix(full, of) && strings.HasPrefix(text, strings.TrimPrefix(full, of)+" ") {
+			return of + text
+		}
+	}
+	return text
 }
 
 // tally is a number of resources, or the least that it can be.

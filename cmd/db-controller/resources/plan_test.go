@@ -52,7 +52,25 @@ func TestBlockersOfAPlanArePrintedByTheirEffect(t *testing.T) {
 		got := planned(&resourcev1.PlanDeletionResponse{Refusal: "it is blocked", Blockers: []*resourcev1.PlanDeletionResponse_Blocker{b}, TotalBlockers: 3})
 		require.Contains(t, got, want)
 		require.Contains(t, got, "and 2 more that block, or may\n")
-		require.Contains(t, got, "A delete would be refused: it is blocked\n")
+		if b.GetUndecided() {
+			require.Contains(t, got, "A delete would fail now: it is blocked\n")
+		} else {
+			require.Contains(t, got, "A delete would be refused: it is blocked\n")
+		}
+	}
+}
+
+// The last line of a plan has the full name of the resource, as commands take it.
+func TestAPlanRefusesByFullName(t *testing.T) {
+	t.Parallel()
+	const iam = "iam.example.com/us-west2"
+	group := &resourcev1.PlanDeletionResponse_Group{Parent: -1, Deployment: iam, Kind: "Project", Count: 1, Samples: []string{"//" + iam + "/projects/a"}}
+	for refusal, want := range map[string]string{
+		"projects/a cannot be deleted":  "//" + iam + "/projects/a cannot be deleted",
+		"projects/ab cannot be deleted": "projects/ab cannot be deleted",
+	} {
+		got := planned(&resourcev1.PlanDeletionResponse{Refusal: refusal, Groups: []*resourcev1.PlanDeletionResponse_Group{group}})
+		require.Contains(t, got, "A delete would be refused: "+want+"\n")
 	}
 }
 

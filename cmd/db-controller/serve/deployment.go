@@ -145,6 +145,9 @@ func connect(ctx context.Context, waiting *startWait, cfg databaseConfig, set mi
 		}
 		return err
 	})
+	if errors.Is(err, migrations.ErrNotReady) || errors.As(err, new(*migrations.RefusedError)) {
+		err = cli.WithCode(cli.Refused, err)
+	}
 	return pool, err
 }
 
