@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -87,9 +88,11 @@ func TestAMemberThatWasGivenUpChangesNothing_I18(t *testing.T) {
 func TestATransactionThatPausesTooLongIsEnded_I18(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
-	first, second := newLeases(b, "first"), newLeases(b, "second")
+	first, second := newLeases(b, "first"), b.Stores[b.ID(aWest)].Leases("second", time.Minute)
 	old := renew(t, first, uuid.Nil)
 	reached, paused := make(chan struct{}), make(chan struct{})
+	resume := sync.OnceFunc(func() { close(paused) })
+	defer resume() // a failure ends the transaction too
 	done := make(chan error, 1)
 	go func() {
 		done <- b.Stores[b.ID(aWest)].InTx(first.Fenced(t.Context(), old.Member), func(tx pgx.Tx) error {
@@ -108,8 +111,8 @@ func TestATransactionThatPausesTooLongIsEnded_I18(t *testing.T) {
 	require.Eventually(t, func() bool {
 		next = renew(t, second, next.Member)
 		return len(next.Shards) == schema.RingSize
-	}, 10*leaseTTL, 50*time.Millisecond)
-	close(paused)
+	}, time.Minute, 50*time.Millisecond)
+	resume()
 	require.Error(t, <-done)
 	var kept []byte
 	require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(t.Context(), `SELECT environment FROM dbcontroller.meta`).Scan(&kept))

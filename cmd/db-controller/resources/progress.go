@@ -47,13 +47,18 @@ func (t totals) String() string {
 	return text + " in " + cli.Plural(t.Deployments, "deployment")
 }
 
-// left estimates the time until all found resources are removed; empty without an estimate.
+// left estimates the time until all found resources are removed; empty without an estimate. Less than a second says nothing: the holders of one resource are
+// found and removed page by page, so that nearly all that are found are removed at any time.
 func (t totals) left() string {
 	if t.Removed == 0 || t.Removed >= t.Found {
 		return ""
 	}
 	each := time.Since(t.began) / time.Duration(t.Removed)
-	return ", about " + (each * time.Duration(t.Found-t.Removed)).Round(time.Second).String() + " left"
+	estimate := (each * time.Duration(t.Found-t.Removed)).Round(time.Second)
+	if estimate == 0 {
+		return ""
+	}
+	return ", about " + estimate.String() + " left"
 }
 
 // readTotals asks all deployments of the environment, since a deletion can reach any of them. Deployments that do not answer are left out.

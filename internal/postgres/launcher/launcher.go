@@ -354,6 +354,8 @@ func (p *Server) closeConnections() {
 	}
 	p.idle = nil
 	if p.claim != nil {
+		// Before the end: the server gives the locks of a closed connection back some time later.
+		_, _ = p.claim.Exec(ctx, `SELECT pg_advisory_unlock($1)`, int64(claimLock))
 		_ = p.claim.Close(ctx)
 		p.claim = nil
 	}
