@@ -44,7 +44,7 @@ func counted(t *testing.T, b *harness.Box, interval time.Duration) (*shadow.Stor
 	cfg := b.Pools[b.ID(aWest)].Config()
 	cfg.ConnConfig.Tracer = tracer(func(sql string) {
 		switch {
-		case strings.Contains(sql, "2 * EXISTS"):
+		case strings.Contains(sql, "2 * (EXISTS"):
 			l.pulses.Add(1)
 		case strings.Contains(sql, "LATERAL"):
 			l.reads.Add(1)
