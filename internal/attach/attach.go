@@ -204,7 +204,7 @@ SELECT definition FROM dbcontroller.attachment WHERE kind_id = $1 AND definition
 
 // Apply carries a plan out in one transaction: the triggers of a table are there together or not at all. It waits for the lock of the
 // table at most 200 ms at a time, so that no statement of the application waits behind it for longer, and tries again until ctx ends.
-// Told is called before each pause, with an error that names what is locked.
+// Told is called before each pause, with an error that names the locked table.
 func Apply(ctx context.Context, conn *pgx.Conn, p *Plan, told func(error)) error {
 	raw, err := json.Marshal(p.Definition)
 	if err != nil {

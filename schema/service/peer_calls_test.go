@@ -331,7 +331,7 @@ func TestPlansSurviveTheWire(t *testing.T) {
 	_, err = p.Plan(t.Context(), self, question)
 	require.ErrorContains(t, err, peer.ErrAborted.Error())
 
-	// Leaves of a compact plan have uids and reasons alone. A detailed plan has none, whatever is asked.
+	// Leaves of a compact plan have uids and reasons alone. A detailed plan has no leaves, also for a question that is compact as well.
 	failing, question.Detailed, question.Compact = nil, false, true
 	plan = &peer.Plan{Members: []peer.PlanMember{
 		{UID: uid(3), Kind: "Device", Name: "devices/d", Vias: []peer.Via{via(1, "a", schema.CascadeDelete)}, Entries: []schema.DeploymentID{other}},

@@ -18,7 +18,7 @@ type Member struct {
 	Active          bool
 }
 
-// Concerned is the condition that somebody else has to be asked about a shadow s, or that it is not removed.
+// concerned is the condition that somebody else has to be asked about a shadow s, or that it is not removed.
 const concerned = `(s.state <> {active} OR s.block_deletion OR EXISTS (SELECT FROM dbcontroller.holder_entry e WHERE e.target_id = s.id)
     OR EXISTS (SELECT FROM dbcontroller.ownee_entry e WHERE e.owner_id = s.id))`
 

@@ -90,7 +90,7 @@ const (
 	RecallDelegationsRequest_MODE_END_IF_FREE RecallDelegationsRequest_Mode = 2
 	// The right ends.
 	RecallDelegationsRequest_MODE_END RecallDelegationsRequest_Mode = 3
-	// Both rights to refer to the target end, whatever refers to it. The key is (target, target, @delegation, target).
+	// Both rights to refer to the target end, also beside references to the target. The key is (target, target, @delegation, target).
 	RecallDelegationsRequest_MODE_CLOSE RecallDelegationsRequest_Mode = 4
 )
 
