@@ -95,6 +95,11 @@ func (m *memory) name(relative string) schema.FullName {
 func (m *memory) write(all ...*resourcev1.Resource) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.commit(all...)
+}
+
+// commit is write for a caller that has locked mu, and has read under the same lock what the write depends on.
+func (m *memory) commit(all ...*resourcev1.Resource) {
 	var events []*resourcev1.WatchResourcesResponse
 	for _, r := range all {
 		r = proto.CloneOf(r)
@@ -137,72 +142,80 @@ func (m *memory) opened() int {
 }
 
 func (m *memory) PutResource(_ context.Context, req *resourcev1.PutResourceRequest) (*resourcev1.Resource, error) {
-	full, err := schema.ParseFullName(req.GetResource().GetName())
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.put(req.GetResource())
+}
+
+// put needs mu.
+func (m *memory) put(r *resourcev1.Resource) (*resourcev1.Resource, error) {
+	full, err := schema.ParseFullName(r.GetName())
 	if err != nil {
 		return nil, err
 	}
-	r := proto.CloneOf(req.GetResource())
+	r = proto.CloneOf(r)
 	if r.Name = full.Name; r.GetKind() == "" {
 		r.Kind = map[string]string{"devices": "Device", "jobs": "Job", "sites": "Site", "leases": "Lease", "projects": "Project", "buckets": "Bucket"}[strings.Split(full.Name, "/")[0]]
 	}
-	m.write(r)
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	m.commit(r)
 	return m.stored[full.Name], nil
 }
 
-func (m *memory) CreateResource(ctx context.Context, req *resourcev1.CreateResourceRequest) (*resourcev1.Resource, error) {
-	if _, err := m.GetResource(ctx, &resourcev1.GetResourceRequest{Name: req.GetResource().GetName()}); err == nil {
+func (m *memory) CreateResource(_ context.Context, req *resourcev1.CreateResourceRequest) (*resourcev1.Resource, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if _, err := m.only(req.GetResource().GetName(), "", 0); err == nil {
 		return nil, status.Error(codes.AlreadyExists, "it exists")
 	}
-	return m.PutResource(ctx, &resourcev1.PutResourceRequest{Resource: req.GetResource()})
+	return m.put(req.GetResource())
 }
 
-// only returns a resource, unless it has another uid or revision.
-func (m *memory) only(ctx context.Context, name, uid string, revision int64) (*resourcev1.Resource, error) {
-	r, err := m.GetResource(ctx, &resourcev1.GetResourceRequest{Name: name})
-	switch {
-	case err != nil:
+// only returns a resource, unless it has another uid or revision. It needs mu.
+func (m *memory) only(name, uid string, revision int64) (*resourcev1.Resource, error) {
+	full, err := schema.ParseFullName(name)
+	if err != nil {
 		return nil, err
+	}
+	switch r := m.stored[full.Name]; {
+	case r == nil:
+		return nil, status.Error(codes.NotFound, "no such resource")
 	case uid != "" && r.GetUid() != uid:
 		return nil, status.Error(codes.NotFound, "it has another uid")
 	case revision != 0 && r.GetRevision() != revision:
 		return nil, status.Error(codes.FailedPrecondition, "it has another revision")
+	default:
+		return r, nil
 	}
-	return r, nil
 }
 
 // UpdateResource changes labels.
-func (m *memory) UpdateResource(ctx context.Context, req *resourcev1.UpdateResourceRequest) (*resourcev1.Resource, error) {
-	r, err := m.only(ctx, req.GetResource().GetName(), req.GetResource().GetUid(), 0)
+func (m *memory) UpdateResource(_ context.Context, req *resourcev1.UpdateResourceRequest) (*resourcev1.Resource, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	r, err := m.only(req.GetResource().GetName(), req.GetResource().GetUid(), 0)
 	if err != nil || len(req.GetResource().GetLabels()) == 0 {
 		return r, err
 	}
 	r = proto.CloneOf(r)
 	r.Labels = req.GetResource().GetLabels()
-	m.write(r)
-	return r, nil
+	m.commit(r)
+	return m.stored[r.GetName()], nil
 }
 
-func (m *memory) DeleteResource(ctx context.Context, req *resourcev1.DeleteResourceRequest) (*resourcev1.DeleteResourceResponse, error) {
-	r, err := m.only(ctx, req.GetName(), req.GetUid(), req.GetRevision())
+func (m *memory) DeleteResource(_ context.Context, req *resourcev1.DeleteResourceRequest) (*resourcev1.DeleteResourceResponse, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	r, err := m.only(req.GetName(), req.GetUid(), req.GetRevision())
 	if err == nil {
-		m.write(gone(r.GetName()))
+		m.commit(gone(r.GetName()))
 	}
 	return &resourcev1.DeleteResourceResponse{Removed: true}, err
 }
 
 func (m *memory) GetResource(_ context.Context, req *resourcev1.GetResourceRequest) (*resourcev1.Resource, error) {
-	full, err := schema.ParseFullName(req.GetName())
-	if err != nil {
-		return nil, err
-	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if r := m.stored[full.Name]; r != nil {
-		return r, nil
-	}
-	return nil, status.Error(codes.NotFound, "no such resource")
+	return m.only(req.GetName(), "", 0)
 }
 
 func (m *memory) WatchResources(req *resourcev1.WatchResourcesRequest, stream resourcev1.ResourceService_WatchResourcesServer) error {
