@@ -66,7 +66,7 @@ func follow[T any](ctx context.Context, l *Log, f Feed[T], token string, deliver
 	}
 	t, leave := join(ctx, l, f, st, at)
 	defer leave()
-	bookmark := time.NewTicker(bookmarkInterval)
+	bookmark := time.NewTimer(l.untilBookmark())
 	defer bookmark.Stop()
 	poll := time.NewTimer(l.due())
 	defer poll.Stop()
@@ -105,6 +105,7 @@ func follow[T any](ctx context.Context, l *Log, f Feed[T], token string, deliver
 		case <-poll.C:
 			l.beat(ctx)
 		case <-bookmark.C:
+			bookmark.Reset(l.untilBookmark())
 			young := at
 			if rested, ok := l.pulse.rested(f.Topic, st.epoch, at); ok {
 				young = rested
@@ -114,6 +115,11 @@ func follow[T any](ctx context.Context, l *Log, f Feed[T], token string, deliver
 			}
 		}
 	}
+}
+
+// untilBookmark returns the time until the next bookmark, which is the same for all watches: an idle process is woken once for all.
+func (l *Log) untilBookmark() time.Duration {
+	return bookmarkInterval - time.Since(l.began)%bookmarkInterval
 }
 
 // begin delivers the snapshot and its end, or reads the token. It returns the state that tokens are made from.

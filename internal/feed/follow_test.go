@@ -527,6 +527,43 @@ func TestWatchesShareTheirReads_I20(t *testing.T) {
 	}
 }
 
+// The bookmarks of all watches come at the same time: an idle process is woken once for all.
+func TestBookmarksComeTogether(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d := newDatabase()
+		l, f := followed(d, 10, nil)
+		times := map[time.Time]int{}
+		var mu sync.Mutex
+		ctx, cancel := context.WithCancel(t.Context())
+		var watches sync.WaitGroup
+		for range 20 {
+			watches.Go(func() {
+				_ = Follow(ctx, l, f, "", func(e schema.Event[string]) error {
+					if e.Token != "" && !e.EndOfSnapshot && len(e.Items) == 0 {
+						mu.Lock()
+						times[time.Now()]++
+						mu.Unlock()
+					}
+					return nil
+				})
+			})
+			time.Sleep(700 * time.Millisecond)
+		}
+		time.Sleep(bookmarkInterval)
+		mu.Lock()
+		clear(times)
+		mu.Unlock()
+		time.Sleep(time.Minute)
+		cancel()
+		watches.Wait()
+		require.Equal(t, 12, len(times), "times in a minute") //nolint:testifylint // the times are many when it fails
+		for _, n := range times {
+			require.Equal(t, 20, n)
+		}
+	})
+}
+
 // The token of a watch at rest is that of the last pulse: it reveals an older copy that the token of its last event would not.
 func TestTheTokenOfAWatchAtRestIsYoung_I24(t *testing.T) {
 	t.Parallel()

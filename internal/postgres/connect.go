@@ -47,6 +47,10 @@ var Settings = map[string]string{
 // PostgreSQL more than most statements: callers who end their calls at once must not take that from others.
 const cancelGrace = 300 * time.Millisecond
 
+// trustedIdle is how long a connection is taken to live without a question. It is longer than the second between two statements of an idle
+// process, each of which would need a round trip more.
+const trustedIdle = 3 * time.Second
+
 // Connect opens a pool whose sessions have Settings. The name is shown in pg_stat_activity.
 func Connect(ctx context.Context, dsn, name string, connections int32) (*pgxpool.Pool, error) {
 	cfg, err := pgxpool.ParseConfig(dsn)
@@ -61,6 +65,7 @@ func ConnectBeside(ctx context.Context, of *pgxpool.Config, name string, connect
 	cfg := of.Copy()
 	cfg.AfterConnect, cfg.PrepareConn, cfg.AfterRelease, cfg.BeforeClose = uuidsByBytes, nil, nil, nil
 	cfg.MinConns, cfg.MinIdleConns = 0, 0
+	cfg.ShouldPing = func(_ context.Context, p pgxpool.ShouldPingParams) bool { return p.IdleDuration > trustedIdle }
 	maps.DeleteFunc(cfg.ConnConfig.RuntimeParams, func(name, _ string) bool { return strings.HasPrefix(name, "default_transaction_") })
 	cfg.MaxConns = max(connections, MinConnections)
 	cfg.ConnConfig.RuntimeParams["application_name"] = name

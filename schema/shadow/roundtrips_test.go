@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
@@ -215,4 +216,18 @@ func TestAReferenceElsewhereIsWrittenInFewRoundTrips(t *testing.T) {
 		least = min(least, create(n))
 	}
 	require.LessOrEqual(t, least, 4, "two establish, two write")
+}
+
+// A process renews its lease each second: with one round trip, while nobody has expired and its part of the shards is complete.
+func TestARenewalTakesOneRoundTrip(t *testing.T) {
+	t.Parallel()
+	b, c := countedPair(t)
+	l := b.Stores[b.ID(aWest)].Leases("first", time.Minute)
+	member := renew(t, l, uuid.Nil).Member
+	c.reset(t, "join")
+	g := renew(t, l, member)
+	require.Len(t, g.Shards, schema.RingSize)
+	require.Empty(t, g.Surplus)
+	taken, _ := c.reset(t, "renew")
+	require.Equal(t, 1, taken)
 }

@@ -191,6 +191,10 @@ func (p *Peers) Forwarding(id schema.DeploymentID) (grpc.ClientConnInterface, er
 // forwardWindow bounds the bytes of a forwarded watch that have arrived and are not passed on yet. (For an answer that has begun there is room.)
 const forwardWindow = 64 << 10
 
+// peerWindow is that of a call of this deployment's own: 1 MiB in each round trip. With a window of fixed size gRPC does not measure the
+// round trip, with a ping for each bookmark of each idle watch.
+const peerWindow = 1 << 20
+
 func (p *Peers) conn(key connectionKey) (grpc.ClientConnInterface, error) {
 	id := key.to
 	p.mu.Lock()
@@ -213,9 +217,11 @@ func (p *Peers) conn(key connectionKey) (grpc.ClientConnInterface, error) {
 		return nil, err
 	}
 	options := append(p.credentials.DialOptions(identity.Deployment(id)), p.interceptors(id)...)
+	window := int32(peerWindow)
 	if key.forward {
-		options = append(options, grpc.WithStaticStreamWindowSize(forwardWindow), grpc.WithStaticConnWindowSize(16*forwardWindow))
+		window = forwardWindow
 	}
+	options = append(options, grpc.WithStaticStreamWindowSize(window), grpc.WithStaticConnWindowSize(16*window))
 	conn, err := grpc.NewClient(target, options...)
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", id, err)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/db-controller/db-controller/internal/postgres"
 	"github.com/db-controller/db-controller/schema"
@@ -30,16 +31,17 @@ UPDATE dbcontroller.member SET expires_at = clock_timestamp() + $2::interval WHE
 	// not renewed since.
 	deadSQL = `(expires_at < clock_timestamp() OR expires_at > clock_timestamp() + interval '15 s' + 3 * $1::interval)`
 
-	countSQL = `
-SELECT (SELECT count(*) FROM dbcontroller.member), (SELECT count(*) FROM dbcontroller.lease WHERE member_id = $1),
-    EXISTS (SELECT FROM dbcontroller.lease l WHERE shard = $2 AND NOT EXISTS (SELECT FROM dbcontroller.member m WHERE m.id = l.member_id))`
+	sharesSQL = `
+SELECT (SELECT count(*) FROM dbcontroller.member), ARRAY(SELECT shard FROM dbcontroller.lease WHERE member_id = $2 ORDER BY shard),
+    EXISTS (SELECT FROM dbcontroller.lease l WHERE shard = $3 AND NOT EXISTS (SELECT FROM dbcontroller.member m WHERE m.id = l.member_id)),
+    EXISTS (SELECT FROM dbcontroller.member WHERE ` + deadSQL + `)`
 	lockFreeSQL = `
 SELECT shard FROM dbcontroller.lease l WHERE NOT EXISTS (SELECT FROM dbcontroller.member m WHERE m.id = l.member_id) AND shard BETWEEN $2 AND $3
 ORDER BY shard LIMIT $1 FOR UPDATE SKIP LOCKED`
 	takeSQL = `
 UPDATE dbcontroller.lease l SET member_id = $1, since = clock_timestamp()
-WHERE shard = ANY ($2) AND NOT EXISTS (SELECT FROM dbcontroller.member m WHERE m.id = l.member_id)`
-	heldSQL = `SELECT shard FROM dbcontroller.lease WHERE member_id = $1 ORDER BY shard`
+WHERE shard = ANY ($2) AND NOT EXISTS (SELECT FROM dbcontroller.member m WHERE m.id = l.member_id)
+RETURNING shard`
 
 	releaseSQL = `UPDATE dbcontroller.lease SET member_id = NULL, since = clock_timestamp() WHERE member_id = $1 AND shard = ANY ($2)`
 	leaveSQL   = `DELETE FROM dbcontroller.member WHERE id = $1`
@@ -70,11 +72,34 @@ func (l *Leases) Renew(ctx context.Context, member uuid.UUID, lead bool) (g sche
 			return g, fmt.Errorf("join the processes of %s: %w", l.Store.Self, err)
 		}
 	}
-	g = schema.Grant{Member: member}
+	sh, err := l.renewAlone(ctx, member)
+	if err == nil && (sh.dead || sh.lacks(lead).count > 0) {
+		sh, err = l.renewAndTake(ctx, member, lead)
+	}
+	if err != nil {
+		return g, fmt.Errorf("renew the lease of %s: %w", l.Name, err)
+	}
+	g = schema.Grant{Member: member, Shards: sh.held}
+	if part := sh.part(); len(sh.held) > part {
+		g.Surplus = slices.Clone(sh.held[part:])
+	}
+	return g, nil
+}
+
+// renewAlone renews the member with one round trip, which is all that most renewals need: nobody has expired, and no shard is free.
+func (l *Leases) renewAlone(ctx context.Context, member uuid.UUID) (sh shares, err error) {
+	b := &pgx.Batch{}
+	b.Queue(renewSQL, member, l.TTL).Exec(renewed)
+	b.Queue(sharesSQL, l.TTL, member, schema.LeadShard).QueryRow(sh.scan)
+	return sh, l.Store.Pool.SendBatch(ctx, b).Close()
+}
+
+// renewAndTake also evicts the expired members, and takes what the member lacks.
+func (l *Leases) renewAndTake(ctx context.Context, member uuid.UUID, lead bool) (sh shares, err error) {
 	err = l.Store.InTx(ctx, NoFeed, func(tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, renewSQL, member, l.TTL)
-		if err == nil && tag.RowsAffected() == 0 {
-			err = schema.ErrFenced
+		if err == nil {
+			err = renewed(tag)
 		}
 		if err != nil {
 			return err
@@ -82,13 +107,19 @@ func (l *Leases) Renew(ctx context.Context, member uuid.UUID, lead bool) (g sche
 		if err := evict(ctx, tx, l.TTL); err != nil {
 			return err
 		}
-		g.Shards, g.Surplus, err = share(ctx, tx, member, lead)
-		return err
+		if err := sh.scan(tx.QueryRow(ctx, sharesSQL, l.TTL, member, schema.LeadShard)); err != nil {
+			return err
+		}
+		return sh.take(ctx, tx, member, lead)
 	})
-	if err != nil {
-		return g, fmt.Errorf("renew the lease of %s: %w", l.Name, err)
+	return sh, err
+}
+
+func renewed(tag pgconn.CommandTag) error {
+	if tag.RowsAffected() == 0 {
+		return schema.ErrFenced
 	}
-	return g, nil
+	return nil
 }
 
 func (l *Leases) join(ctx context.Context) (member uuid.UUID, err error) {
@@ -116,42 +147,62 @@ func evict(ctx context.Context, tx pgx.Tx, ttl time.Duration) error {
 	return err
 }
 
-// share takes free shards up to an equal part, and returns the member's shards and those beyond its part.
-func share(ctx context.Context, tx pgx.Tx, member uuid.UUID, lead bool) (held, surplus []uint32, err error) {
-	var members, mine int
-	var leaderless bool
-	if err := tx.QueryRow(ctx, countSQL, member, schema.LeadShard).Scan(&members, &mine, &leaderless); err != nil {
-		return nil, nil, err
+// shares are the shards of a member, and what it is to know of the others.
+type shares struct {
+	members    int
+	held       []uint32
+	leaderless bool
+	dead       bool // a member has expired
+}
+
+func (sh *shares) scan(row pgx.Row) error {
+	var held []int16
+	err := row.Scan(&sh.members, &held, &sh.leaderless, &sh.dead)
+	sh.held = nil
+	for _, n := range held {
+		sh.held = append(sh.held, uint32(n)) //nolint:gosec // of the ring
 	}
-	part := (schema.RingSize + members - 1) / members
-	lacking, first, last := part-mine, 0, schema.RingSize-1
+	return err
+}
+
+// part is how many shards a member has when all have equally many.
+func (sh *shares) part() int { return (schema.RingSize + sh.members - 1) / sh.members }
+
+// lack is how many shards a member lacks, of those from first to last.
+type lack struct{ count, first, last int }
+
+// lacks is the rest of the member's part; lead: the shard that leads counts too, also beyond its part.
+func (sh *shares) lacks(lead bool) lack {
+	lacking := lack{sh.part() - len(sh.held), 0, schema.RingSize - 1}
 	switch {
 	case !lead:
-		first = schema.LeadShard + 1
-	case leaderless && lacking <= 0:
-		lacking, last = 1, schema.LeadShard
+		lacking.first = schema.LeadShard + 1
+	case sh.leaderless && lacking.count <= 0:
+		lacking.count, lacking.last = 1, schema.LeadShard
 	}
-	if lacking > 0 {
-		rows, err := tx.Query(ctx, lockFreeSQL, lacking, first, last)
-		if err != nil {
-			return nil, nil, err
-		}
-		free, err := pgx.CollectRows(rows, pgx.RowTo[int16])
-		if err != nil {
-			return nil, nil, err
-		}
-		if _, err := tx.Exec(ctx, takeSQL, member, free); err != nil {
-			return nil, nil, err
-		}
+	return lacking
+}
+
+// take takes the free ones of the shards that the member lacks.
+func (sh *shares) take(ctx context.Context, tx pgx.Tx, member uuid.UUID, lead bool) error {
+	lacking := sh.lacks(lead)
+	if lacking.count <= 0 {
+		return nil
 	}
-	rows, err := tx.Query(ctx, heldSQL, member)
+	rows, err := tx.Query(ctx, lockFreeSQL, lacking.count, lacking.first, lacking.last)
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
-	if held, err = pgx.CollectRows(rows, shard); err != nil || len(held) <= part {
-		return held, nil, err
+	free, err := pgx.CollectRows(rows, shard)
+	if err != nil {
+		return err
 	}
-	return held, slices.Clone(held[part:]), nil
+	if rows, err = tx.Query(ctx, takeSQL, member, free); err != nil {
+		return err
+	}
+	taken, err := pgx.CollectRows(rows, shard)
+	sh.held = slices.Sorted(slices.Values(append(sh.held, taken...)))
+	return err
 }
 
 func shard(row pgx.CollectableRow) (uint32, error) {
