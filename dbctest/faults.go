@@ -73,6 +73,7 @@ WITH t AS (SELECT make_interval(secs => $1) AS d)
 , l AS (UPDATE dbcontroller.wish SET asked_at = asked_at - d FROM t)
 , m AS (UPDATE dbcontroller.removal SET decided_at = decided_at - d FROM t)
 , n AS (UPDATE dbcontroller.deletion_progress SET started_at = started_at - d, updated_at = updated_at - d FROM t)
+, o AS (UPDATE dbcontroller.deletion_walk SET started_at = started_at - d, updated_at = updated_at - d FROM t)
 UPDATE dbcontroller.shadow SET created_at = created_at - d, updated_at = updated_at - d FROM t`
 
 // Advance lets time pass at a deployment: its database takes everything that it has stored for older by d, so that limits, graces, waits and ages

@@ -64,6 +64,7 @@ BEGIN
         ('api', 'SELECT, INSERT, UPDATE', 'deployment, dbcontroller.deletion_progress'),
         ('api', 'SELECT, INSERT', 'kind, dbcontroller.field, dbcontroller.decommissioned, dbcontroller.word'),
         ('api', 'SELECT, INSERT, UPDATE, DELETE', 'shadow, dbcontroller.resource, dbcontroller.foreign_target, dbcontroller.reference, dbcontroller.owner_reference, dbcontroller.blockade'),
+        ('api', 'SELECT, INSERT, UPDATE, DELETE', 'deletion_walk'),
         ('api', 'SELECT, INSERT, DELETE', 'closing, dbcontroller.holder_entry, dbcontroller.ownee_entry, dbcontroller.owner_lost, dbcontroller.notice, dbcontroller.work'),
         ('api', 'SELECT, INSERT', 'attempt, dbcontroller.closed_attempt, dbcontroller.request, dbcontroller.change, dbcontroller.removal, dbcontroller.cause'),
         ('api', 'SELECT', 'epoch, dbcontroller.member, dbcontroller.lease, dbcontroller.derivation, dbcontroller.ending, dbcontroller.attachment, dbcontroller.captured, dbcontroller.pin, dbcontroller.wish'),
@@ -83,7 +84,7 @@ BEGIN
         ('controller', 'SELECT, INSERT, UPDATE, DELETE', 'member, dbcontroller.ending'),
         ('controller', 'SELECT, UPDATE', 'lease'),
         ('controller', 'SELECT, UPDATE, DELETE', 'attachment'),
-        ('controller', 'SELECT, INSERT, UPDATE, DELETE', 'captured, dbcontroller.deletion_progress'),
+        ('controller', 'SELECT, INSERT, UPDATE, DELETE', 'captured, dbcontroller.deletion_progress, dbcontroller.deletion_walk'),
         ('controller', 'SELECT, INSERT, UPDATE', 'position'),
         ('controller', 'SELECT, DELETE', 'pin'),
         ('controller', 'SELECT, UPDATE, DELETE', 'wish'),
@@ -99,7 +100,7 @@ BEGIN
         -- Looks after it, without what users store and without what tokens are made with.
         ('audit', 'SELECT', 'deployment, dbcontroller.kind, dbcontroller.field, dbcontroller.shadow, dbcontroller.foreign_target, dbcontroller.reference, dbcontroller.owner_reference'),
         ('audit', 'SELECT', 'blockade, dbcontroller.holder_entry, dbcontroller.ownee_entry, dbcontroller.owner_lost, dbcontroller.notice, dbcontroller.work, dbcontroller.attempt, dbcontroller.closed_attempt, dbcontroller.closing'),
-        ('audit', 'SELECT', 'removal, dbcontroller.cause, dbcontroller.decommissioned, dbcontroller.word, dbcontroller.epoch, dbcontroller.member, dbcontroller.lease, dbcontroller.derivation, dbcontroller.ending, dbcontroller.attachment, dbcontroller.captured, dbcontroller.pin, dbcontroller.wish, dbcontroller.deletion_progress'),
+        ('audit', 'SELECT', 'removal, dbcontroller.cause, dbcontroller.decommissioned, dbcontroller.word, dbcontroller.epoch, dbcontroller.member, dbcontroller.lease, dbcontroller.derivation, dbcontroller.ending, dbcontroller.attachment, dbcontroller.captured, dbcontroller.pin, dbcontroller.wish, dbcontroller.deletion_progress, dbcontroller.deletion_walk'),
         ('audit', 'SELECT (service, region, database_id, version, generation, digest, compacted, epoch, server, timeline, awaiting, forgotten, finalizers)', 'meta')
     ) AS g (role, rights, tables) LOOP
         EXECUTE format('GRANT %s ON dbcontroller.%s TO %I', granted.rights, granted.tables, prefix || '_' || granted.role);

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/google/uuid"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
@@ -38,10 +39,14 @@ func (a *admin) deletions(ctx context.Context, id uuid.UUID, limit int) ([]shado
 }
 
 func deletionProto(d shadow.DeletionProgress) *adminv1.Deletion {
-	return &adminv1.Deletion{
-		Id: d.ID.String(), Root: d.Root, Found: d.Found, Removed: d.Removed, Unset: d.Unset,
+	out := &adminv1.Deletion{
+		Id: d.ID.String(), Root: d.Root, Found: d.Found, Removed: d.Removed, Unset: d.Unset, Expected: d.Expected, ExpectedUnset: d.ExpectedUnset,
 		StartTime: timestamppb.New(d.StartedAt), UpdateTime: timestamppb.New(d.UpdatedAt),
 	}
+	if d.Left > 0 {
+		out.Left = durationpb.New(d.Left)
+	}
+	return out
 }
 
 // deletionOf returns the progress of the deletion of a resource; nil if nothing is recorded.

@@ -180,7 +180,8 @@ func printStatus(out cli.Printer, s *adminv1.StatusResponse) {
 		out.Line("kept: %s of kind %s, such as %s, which the version does not describe: they can be read and deleted", cli.Plural(k.GetResources(), "resource"), k.GetKind(), k.GetSample())
 	}
 	for _, d := range s.GetDeletions() {
-		out.Line("deletion of %s, for %s: %d of %s removed here", d.GetRoot(), cli.Ago(d.GetStartTime().AsTime()), d.GetRemoved(), cli.Plural(d.GetFound(), "resource"))
+		so := cli.ProgressOf(d)
+		out.Line("deletion of %s, for %s: here %s%s", d.GetRoot(), cli.Ago(d.GetStartTime().AsTime()), so, so.Estimate())
 	}
 	for _, d := range s.GetDerivations() {
 		out.Line("deriving references of %s again: %d of %d done, %d set aside", d.GetKind(), d.GetDone(), d.GetTotal(), d.GetSetAside())

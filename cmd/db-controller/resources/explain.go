@@ -107,8 +107,8 @@ func printExplanation(out cli.Printer, e *adminv1.ExplainResponse) {
 	}
 	out.Line("%s  %s  %s  uid %s", e.GetName(), e.GetKind(), state, e.GetUid())
 	if d := e.GetDeletion(); d != nil {
-		out.Line("  deletion of %s, for %s: here %d of %s removed, %s unset", d.GetRoot(), cli.Ago(d.GetStartTime().AsTime()), d.GetRemoved(),
-			cli.Plural(d.GetFound(), "resource"), cli.Plural(d.GetUnset(), "reference"))
+		so := cli.ProgressOf(d)
+		out.Line("  deletion of %s, for %s: here %s%s", d.GetRoot(), cli.Ago(d.GetStartTime().AsTime()), so, so.Estimate())
 	}
 	if len(e.GetReasons()) == 0 {
 		out.Line("  It waits for nothing.")

@@ -33,32 +33,11 @@ type totals struct {
 	Removed     int64 `json:"removed"`
 	Unset       int64 `json:"unset"`
 	Deployments int   `json:"deployments"` // that the deletion has reached
-	began       time.Time
+	so          cli.Progress
 }
 
 func (t totals) String() string {
-	text := cli.Plural(t.Removed, "resource") + " removed"
-	if t.Removed < t.Found {
-		text = fmt.Sprintf("%d of %s removed", t.Removed, cli.Plural(t.Found, "resource"))
-	}
-	if t.Unset > 0 {
-		text += ", " + cli.Plural(t.Unset, "reference") + " unset"
-	}
-	return text + " in " + cli.Plural(t.Deployments, "deployment")
-}
-
-// left estimates the time until all found resources are removed; empty without an estimate. Less than a second says nothing: the holders of one resource are
-// found and removed page by page, so that nearly all that are found are removed at any time.
-func (t totals) left() string {
-	if t.Removed == 0 || t.Removed >= t.Found {
-		return ""
-	}
-	each := time.Since(t.began) / time.Duration(t.Removed)
-	estimate := (each * time.Duration(t.Found-t.Removed)).Round(time.Second)
-	if estimate == 0 {
-		return ""
-	}
-	return ", about " + estimate.String() + " left"
+	return t.so.String() + " in " + cli.Plural(t.Deployments, "deployment")
 }
 
 // readTotals asks all deployments of the environment, since a deletion can reach any of them. Deployments that do not answer are left out.
@@ -96,9 +75,7 @@ func readTotals(ctx context.Context, c *client.Client, deletion string) (sum tot
 
 func (t *totals) add(p *adminv1.Deletion) {
 	t.Found, t.Removed, t.Unset, t.Deployments = t.Found+p.GetFound(), t.Removed+p.GetRemoved(), t.Unset+p.GetUnset(), t.Deployments+1
-	if at := p.GetStartTime().AsTime(); t.began.IsZero() || at.Before(t.began) {
-		t.began = at
-	}
+	t.so = t.so.Plus(cli.ProgressOf(p))
 }
 
 // settledTotals are the counts at the end of a deletion.
@@ -139,7 +116,7 @@ func newProgressLines(cmd *cobra.Command, mode string) *progressLines {
 }
 
 func (p *progressLines) show(t totals) {
-	text := t.String() + t.left()
+	text := t.String() + t.so.Estimate()
 	if text == p.shown || t.Deployments == 0 {
 		return
 	}

@@ -8,27 +8,42 @@ import { table } from './table.js';
 export function running(all) {
   const found = new Map();
   for (const d of all) for (const x of d.status?.deletions ?? []) {
-    const sum = found.get(x.id) ?? { id: x.id, root: x.root, found: 0, removed: 0, unset: 0, startTime: x.startTime, at: [] };
-    sum.found += Number(x.found ?? 0); sum.removed += Number(x.removed ?? 0); sum.unset += Number(x.unset ?? 0);
+    const sum = found.get(x.id) ?? { id: x.id, root: x.root, startTime: x.startTime, at: [] };
     if (x.startTime < sum.startTime) sum.startTime = x.startTime;
     sum.at.push({ deployment: d.deployment, ...x });
     found.set(x.id, sum);
   }
-  return [...found.values()].sort((a, b) => (a.startTime < b.startTime ? -1 : 1));
+  return [...found.values()].map((x) => ({ ...x, ...total(x.at) })).sort((a, b) => (a.startTime < b.startTime ? -1 : 1));
 }
+
+/** What the deployments have done; they work at the same time, so that the last one ends it. */
+export function total(at) {
+  const sum = (of) => at.reduce((n, x) => n + of(x), 0);
+  return {
+    removed: sum((x) => Number(x.removed ?? 0)), unset: sum((x) => Number(x.unset ?? 0)), expected: sum(expected), expectedUnset: sum(expectedUnset),
+    left: Math.max(0, ...at.map((x) => parseFloat(x.left ?? '0'))),
+  };
+}
+
+// A deployment of an earlier release expects what it has found.
+function expected(x) { return Math.max(Number(x.found ?? 0), Number(x.expected ?? 0)); }
+function expectedUnset(x) { return Math.max(Number(x.unset ?? 0), Number(x.expectedUnset ?? 0)); }
 
 export function bar(removed, found) {
   return h('span', { class: 'bar' }, h('progress', { max: Math.max(1, Number(found)), value: Number(removed ?? 0), 'aria-label': 'removed' }), ` ${count(removed)} of ${count(found)}`);
 }
 
-// The rate so far gives the end.
-function left(x) {
-  if (!x.removed || x.removed >= x.found) return '';
-  return `about ${seconds((age(x.startTime) / x.removed) * (x.found - x.removed))} left`;
-}
+/** How much one deployment has removed, or all of them. */
+export function removedBar(x) { return bar(x.removed, expected(x)); }
+
+/** How much is unset, and of how much, if that is known. */
+export function unset(x) { return expectedUnset(x) > Number(x.unset ?? 0) ? `${count(x.unset)} of ${count(expectedUnset(x))}` : count(x.unset); }
+
+/** An estimate of so many seconds; less than a second says nothing. */
+export function left(n) { return n >= 0.5 ? `about ${seconds(Math.round(n))} left` : ''; }
 
 export function deletionTable(list) {
-  return table(['Root', 'Removed', 'Unset', 'Deployments', 'For', 'Estimate'], list.map((x) => [h('a', { href: resourcePage(x.root) }, broken(x.root)), bar(x.removed, x.found), count(x.unset), count(x.at.length), seconds(age(x.startTime)), left(x)]), true);
+  return table(['Root', 'Removed', 'Unset', 'Deployments', 'For', 'Estimate'], list.map((x) => [h('a', { href: resourcePage(x.root) }, broken(x.root)), removedBar(x), unset(x), count(x.at.length), seconds(age(x.startTime)), left(x.left)]), true);
 }
 
 export function deletionsPage(model) {
@@ -40,6 +55,11 @@ export function deletionsPage(model) {
 /** A deletion as a tree: its root, and what it does in each deployment. */
 export function tree(x) {
   return [h('h2', {}, h('a', { href: resourcePage(x.root) }, broken(x.root))),
-    h('p', {}, bar(x.removed, x.found), `, ${plural(x.unset, 'reference')} unset, since ${clock(x.startTime)}`, left(x) && `, ${left(x)}`),
-    h('ul', { class: 'tree' }, x.at.map((a) => h('li', { 'data-key': a.deployment }, h('a', { href: deploymentPage(a.deployment) }, a.deployment), ' ', bar(a.removed, a.found), Number(a.unset) ? `, ${plural(a.unset, 'reference')} unset` : '')))];
+    h('p', {}, removedBar(x), `, ${references(x)} unset, since ${clock(x.startTime)}`, left(x.left) && `, ${left(x.left)}`),
+    h('ul', { class: 'tree' }, x.at.map((a) => h('li', { 'data-key': a.deployment }, h('a', { href: deploymentPage(a.deployment) }, a.deployment), ' ', removedBar(a), expectedUnset(a) ? `, ${references(a)} unset` : '')))];
+}
+
+function references(x) {
+  const all = expectedUnset(x);
+  return all > Number(x.unset ?? 0) ? `${count(x.unset)} of ${plural(all, 'reference')}` : plural(all, 'reference');
 }

@@ -3,7 +3,7 @@
 import { h } from './dom.js';
 import { ago, broken, clock, deploymentPage, linked as linkedText, plural, resourcePage } from './format.js';
 import { table } from './table.js';
-import { tree } from './deletions.js';
+import { total, tree } from './deletions.js';
 import { resourceActions } from './actions.js';
 
 const fullName = /^\/\/[^/]+\/[^/]+\/.+/;
@@ -36,9 +36,7 @@ function state(r, x) {
 function deletion(model, own) {
   const answer = model.ask(`api/deletion?id=${encodeURIComponent(own.id)}`);
   const at = (answer.value ?? []).filter((a) => a.answer).map((a) => ({ deployment: a.deployment, ...a.answer }));
-  const sum = { ...own, found: 0, removed: 0, unset: 0, at };
-  for (const a of at) { sum.found += Number(a.found ?? 0); sum.removed += Number(a.removed ?? 0); sum.unset += Number(a.unset ?? 0); }
-  return at.length ? tree(sum) : h('p', { class: 'quiet' }, answer.error ?? 'Asking the deployments …');
+  return at.length ? tree({ ...own, at, ...total(at) }) : h('p', { class: 'quiet' }, answer.error ?? 'Asking the deployments …');
 }
 
 function referrers(answers) {

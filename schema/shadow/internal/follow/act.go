@@ -263,21 +263,21 @@ func (a *acting) actSmall(ctx context.Context, ids []int64) (many []int64, err e
 func (a *acting) actLarge(ctx context.Context, id int64, patience time.Duration, first bool) error {
 	began, uid := time.Now(), a.targets[id].UID
 	w := a.store.walks.take(id, a.key(uid))
+	w.resume(began)
 	delete(a.failed, uid) // set again if its pages fail
 	delete(a.failedHolders, uid)
 	for ; w.behaviour < len(actingBehaviours); first = false {
 		if time.Since(began) >= patience && !first {
+			w.paused = time.Now()
 			a.store.walks.put(id, w)
 			a.failed[uid] = schema.ErrUnfinished
 			return nil
 		}
-		last, more, err := a.page(ctx, id, actingBehaviours[w.behaviour], w.after)
+		last, passed, more, err := a.page(ctx, id, actingBehaviours[w.behaviour], w.after)
 		if err != nil {
 			return err
 		}
-		if w.after = last; !more {
-			w.behaviour, w.after = w.behaviour+1, 0
-		}
+		a.advance(ctx, id, &w, passed, last, more)
 		if a.failed[uid] != nil {
 			w.failed = a.failed[uid]
 		}
@@ -288,24 +288,25 @@ func (a *acting) actLarge(ctx context.Context, id int64, patience time.Duration,
 	return nil
 }
 
-func (a *acting) page(ctx context.Context, target int64, b schema.Behaviour, after int64) (last int64, more bool, err error) {
+func (a *acting) page(ctx context.Context, target int64, b schema.Behaviour, after int64) (last int64, passed int, more bool, err error) {
 	size := a.store.Cfg.Limits.Batch
 	rows, err := a.store.Pool.Query(ctx, nextHoldersSQL, target, int16(b), after, size)
 	if err != nil {
-		return after, false, fmt.Errorf("read holders: %w", err)
+		return after, 0, false, fmt.Errorf("read holders: %w", err)
 	}
 	holders, err := pgx.CollectRows(rows, pgx.RowTo[int64])
 	if err != nil {
-		return after, false, fmt.Errorf("read holders: %w", err)
+		return after, 0, false, fmt.Errorf("read holders: %w", err)
 	}
 	if len(holders) > 0 {
 		after = holders[len(holders)-1]
 	}
 	if err := a.batch(ctx, []int64{target}, holders); err != nil || a.left == 0 {
-		return after, len(holders) == size, err
+		return after, len(holders), len(holders) == size, err
 	}
+	passed, _ = slices.BinarySearch(holders, a.left)
 	after, a.left = a.left-1, 0
-	return after, true, nil
+	return after, passed, true, nil
 }
 
 // batch handles holders in one transaction. It skips holders that stay locked by another transaction. When the
@@ -417,7 +418,7 @@ func (a *acting) act(ctx context.Context, tx pgx.Tx, targets, holders []int64, l
 	var roots []*plan.Member
 	for _, m := range locked {
 		if t, ok := with[m.ID]; ok {
-			m.Why = plan.Reason{How: peer.Cascaded, Cause: cascade.CauseOr(a.deletions[t.UID].Cause, a.from, t.Name, t.UID), Via: &plan.Link{DeploymentID: a.fromID, UID: t.UID, Name: t.Name}}
+			m.Why = plan.Reason{How: peer.Cascaded, Cause: a.cause(t), Via: &plan.Link{DeploymentID: a.fromID, UID: t.UID, Name: t.Name}}
 			roots = append(roots, m)
 		}
 	}
@@ -436,9 +437,13 @@ func (a *acting) act(ctx context.Context, tx pgx.Tx, targets, holders []int64, l
 	}
 	for _, e := range unsets {
 		t := a.targets[e.TargetID]
-		s.progress.Unset(tx, cascade.CauseOr(a.deletions[t.UID].Cause, a.from, t.Name, t.UID))
+		s.progress.Unset(tx, a.cause(t))
 	}
 	return edges, s.cascade.CarryOutAnd(ctx, tx, d, &pgx.Batch{}, db.CommitWith)
+}
+
+func (a *acting) cause(t Target) *schema.Cause {
+	return cascade.CauseOr(a.deletions[t.UID].Cause, a.from, t.Name, t.UID)
 }
 
 func (a *acting) nameOf(id int64) schema.FullName {

@@ -2,6 +2,7 @@ package follow
 
 import (
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
@@ -30,4 +31,20 @@ func TestInterruptedWalksAreBounded(t *testing.T) {
 		w.put(target, walk{})
 	}
 	require.Len(t, w.byTarget, mostWalks)
+}
+
+// Its row is not waited for any more, and another process may have continued it.
+func TestATallyIsBegunAnewBehindALongPause(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	var so tally
+	so.resume(now)
+	require.Equal(t, tally{began: now}, so)
+	so.counted, so.passed, so.ahead[0], so.paused = true, 7, 5, now.Add(time.Second)
+	before := so
+	so.resume(now.Add(time.Minute))
+	require.Equal(t, before, so)
+	later := now.Add(2 * time.Minute)
+	so.resume(later)
+	require.Equal(t, tally{began: later}, so)
 }

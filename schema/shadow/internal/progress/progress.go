@@ -36,19 +36,13 @@ type Counts struct {
 	Unset   int64 // references
 }
 
-// Deletion is the progress of a deletion in this deployment.
-type Deletion struct {
-	ID   uuid.UUID
-	Root string // full name of the resource that was deleted first
-	Counts
-	StartedAt, UpdatedAt time.Time
-}
-
 // Book has the counts of this process that are not in the table yet.
 type Book struct {
 	*db.DB
-	mu    sync.Mutex
-	notes map[uuid.UUID]*note // guarded by mu
+	storing sync.Mutex // one store of walks at a time: an earlier state may not follow a later one
+	mu      sync.Mutex
+	notes   map[uuid.UUID]*note // guarded by mu
+	walks   map[uuid.UUID]Walk  // guarded by mu; those that have changed, by the uids of their targets
 }
 
 // Recorder adds the changes of transactions to a book.
@@ -68,7 +62,7 @@ func New(d *db.DB) (*Book, *Recorder) {
 	if ended == nil {
 		ended = func(time.Duration) {}
 	}
-	b := &Book{DB: d, notes: map[uuid.UUID]*note{}}
+	b := &Book{DB: d, notes: map[uuid.UUID]*note{}, walks: map[uuid.UUID]Walk{}}
 	return b, &Recorder{book: b, ended: ended}
 }
 
@@ -202,8 +196,18 @@ SELECT * FROM unnest(@ids::uuid[], @roots::text[], @found::bigint[], @removed::b
 ON CONFLICT (id) DO UPDATE SET
     found = p.found + EXCLUDED.found, removed = p.removed + EXCLUDED.removed, unset = p.unset + EXCLUDED.unset, updated_at = now()`
 
-// Flush adds the counts to the table.
+// Flush adds the counts to the table, and stores the walks.
 func (b *Book) Flush(ctx context.Context) error {
+	if err := b.flushNotes(ctx); err != nil {
+		return fmt.Errorf("store the progress of deletions: %w", err)
+	}
+	if err := b.flushWalks(ctx); err != nil {
+		return fmt.Errorf("store the walks of deletions: %w", err)
+	}
+	return nil
+}
+
+func (b *Book) flushNotes(ctx context.Context) error {
 	b.mu.Lock()
 	notes := b.notes
 	b.notes = map[uuid.UUID]*note{}
@@ -221,9 +225,8 @@ func (b *Book) Flush(ctx context.Context) error {
 	_, err := b.Pool.Exec(ctx, flushSQL, db.Named{"ids": ids, "roots": roots, "found": found, "removed": removed, "unset": unset})
 	if err != nil {
 		b.take(notes)
-		return fmt.Errorf("store the progress of deletions: %w", err)
 	}
-	return nil
+	return err
 }
 
 const tidySQL = `
@@ -243,6 +246,9 @@ func (b *Book) RunProgress(ctx context.Context) error {
 		if err == nil && time.Since(tidied) > time.Hour && ctx.Err() == nil {
 			tidied = time.Now()
 			_, err = b.Pool.Exec(ctx, tidySQL, retention)
+			if err == nil {
+				_, err = b.Pool.Exec(ctx, tidyWalksSQL)
+			}
 		}
 		if err != nil && !failing && ctx.Err() == nil {
 			b.Log.Warn("the progress of deletions could not be stored, retrying", zap.Error(err))

@@ -3,15 +3,51 @@ package progress
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
 
+// Deletion is the progress of a deletion in this deployment.
+type Deletion struct {
+	ID   uuid.UUID
+	Root string // full name of the resource that was deleted first
+	Counts
+	// Expected is Found and the holders that were counted and not found yet: those of one resource are found page by page. What is
+	// deleted with them is not known before.
+	Expected int64
+	// ExpectedUnset likewise: Unset, and the references that will be.
+	ExpectedUnset int64
+	// Left is an estimate of the time until all that is expected is done here, by the rate so far; 0: none.
+	Left                 time.Duration
+	StartedAt, UpdatedAt time.Time
+}
+
 const (
-	columnsSQL = `SELECT id, root, found, removed, unset, started_at, updated_at FROM dbcontroller.deletion_progress `
-	oneSQL     = columnsSQL + `WHERE id = $1`
-	runningSQL = columnsSQL + `WHERE removed < found ORDER BY updated_at DESC LIMIT $1`
+	columnsSQL = `
+SELECT p.id, p.root, p.found, p.removed, p.unset, p.found + w.cascades, p.unset + w.unsets,
+    GREATEST(w.seconds, CASE WHEN p.removed BETWEEN 1 AND p.found THEN extract(epoch FROM now() - p.started_at) * (p.found - p.removed) / p.removed END, 0)::float8,
+    p.started_at, p.updated_at
+FROM dbcontroller.deletion_progress p CROSS JOIN LATERAL (
+    SELECT COALESCE(sum(w.cascades), 0)::bigint AS cascades, COALESCE(sum(w.unsets), 0)::bigint AS unsets,
+        max(extract(epoch FROM now() - w.started_at) * (w.cascades + w.unsets) / NULLIF(w.passed, 0)) AS seconds
+    FROM dbcontroller.deletion_walk w WHERE w.deletion = p.id AND w.updated_at > now() - ` + walkSilence + `
+) AS w `
+
+	oneSQL = columnsSQL + `WHERE p.id = $1`
+
+	// Each part by its own index.
+	runningSQL = columnsSQL + `WHERE p.id IN (
+    SELECT id FROM dbcontroller.deletion_progress WHERE removed < found
+    UNION SELECT deletion FROM dbcontroller.deletion_walk WHERE updated_at > now() - ` + walkSilence + `
+) ORDER BY p.updated_at DESC LIMIT $1`
+
+	leftSQL = `
+WITH marked AS (SELECT id, found - removed AS resources FROM dbcontroller.deletion_progress WHERE removed < found),
+walked AS (SELECT deletion, cascades FROM dbcontroller.deletion_walk WHERE updated_at > now() - ` + walkSilence + `)
+SELECT (SELECT count(*) FROM (SELECT id FROM marked UNION SELECT deletion FROM walked) AS u),
+    (COALESCE((SELECT sum(resources) FROM marked), 0) + COALESCE((SELECT sum(cascades) FROM walked), 0))::bigint`
 )
 
 // DeletionProgress returns the progress of one deletion here, with all counts of this process; nothing if it has not reached this
@@ -23,7 +59,8 @@ func (b *Book) DeletionProgress(ctx context.Context, id uuid.UUID) ([]Deletion, 
 	return b.read(ctx, oneSQL, id)
 }
 
-// RunningDeletions returns deletions with resources in DELETING here, those with the newest changes first.
+// RunningDeletions returns deletions with resources in DELETING here, or with holders here that were counted and not found yet, those with
+// the newest changes first.
 func (b *Book) RunningDeletions(ctx context.Context, limit int) ([]Deletion, error) {
 	return b.read(ctx, runningSQL, limit)
 }
@@ -34,7 +71,10 @@ func (b *Book) read(ctx context.Context, sql string, arg any) ([]Deletion, error
 		return nil, fmt.Errorf("read the progress of deletions: %w", err)
 	}
 	out, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (d Deletion, err error) {
-		return d, row.Scan(&d.ID, &d.Root, &d.Found, &d.Removed, &d.Unset, &d.StartedAt, &d.UpdatedAt)
+		var left float64
+		err = row.Scan(&d.ID, &d.Root, &d.Found, &d.Removed, &d.Unset, &d.Expected, &d.ExpectedUnset, &left, &d.StartedAt, &d.UpdatedAt)
+		d.Left = time.Duration(left * float64(time.Second))
+		return d, err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read the progress of deletions: %w", err)
@@ -42,10 +82,8 @@ func (b *Book) read(ctx context.Context, sql string, arg any) ([]Deletion, error
 	return out, nil
 }
 
-// Left sums up the running deletions.
+// Left sums up the running deletions: those of RunningDeletions.
 type Left struct{ Running, Resources int64 }
-
-const leftSQL = `SELECT count(*), COALESCE(sum(found - removed), 0)::bigint FROM dbcontroller.deletion_progress WHERE removed < found`
 
 // DeletionsLeft sums up the running deletions here.
 func (b *Book) DeletionsLeft(ctx context.Context) (left Left, err error) {

@@ -996,9 +996,16 @@ type Deletion struct {
 	Found   int64 `protobuf:"varint,3,opt,name=found,proto3" json:"found,omitempty"`
 	Removed int64 `protobuf:"varint,4,opt,name=removed,proto3" json:"removed,omitempty"`
 	// References that were unset.
-	Unset         int64                  `protobuf:"varint,5,opt,name=unset,proto3" json:"unset,omitempty"`
-	StartTime     *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
-	UpdateTime    *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=update_time,json=updateTime,proto3" json:"update_time,omitempty"`
+	Unset      int64                  `protobuf:"varint,5,opt,name=unset,proto3" json:"unset,omitempty"`
+	StartTime  *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
+	UpdateTime *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=update_time,json=updateTime,proto3" json:"update_time,omitempty"`
+	// Found, and the holders that were counted and not found yet: those of one resource are found and removed page by page. What is deleted
+	// with them is not known before they are found.
+	Expected int64 `protobuf:"varint,8,opt,name=expected,proto3" json:"expected,omitempty"`
+	// Unset, and the references that were counted and are still to be unset.
+	ExpectedUnset int64 `protobuf:"varint,9,opt,name=expected_unset,json=expectedUnset,proto3" json:"expected_unset,omitempty"`
+	// An estimate of the time until all that is expected is done in this deployment, by the rate so far. Unset: none.
+	Left          *durationpb.Duration `protobuf:"bytes,10,opt,name=left,proto3" json:"left,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1078,6 +1085,27 @@ func (x *Deletion) GetStartTime() *timestamppb.Timestamp {
 func (x *Deletion) GetUpdateTime() *timestamppb.Timestamp {
 	if x != nil {
 		return x.UpdateTime
+	}
+	return nil
+}
+
+func (x *Deletion) GetExpected() int64 {
+	if x != nil {
+		return x.Expected
+	}
+	return 0
+}
+
+func (x *Deletion) GetExpectedUnset() int64 {
+	if x != nil {
+		return x.ExpectedUnset
+	}
+	return 0
+}
+
+func (x *Deletion) GetLeft() *durationpb.Duration {
+	if x != nil {
+		return x.Left
 	}
 	return nil
 }
@@ -3473,7 +3501,7 @@ const file_dbcontroller_admin_v1_admin_proto_rawDesc = "" +
 	"\bdeletion\x18\x01 \x01(\tR\bdeletion\x12\x1b\n" +
 	"\tpage_size\x18\x02 \x01(\x05R\bpageSize\"V\n" +
 	"\x15ListDeletionsResponse\x12=\n" +
-	"\tdeletions\x18\x01 \x03(\v2\x1f.dbcontroller.admin.v1.DeletionR\tdeletions\"\xec\x01\n" +
+	"\tdeletions\x18\x01 \x03(\v2\x1f.dbcontroller.admin.v1.DeletionR\tdeletions\"\xde\x02\n" +
 	"\bDeletion\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04root\x18\x02 \x01(\tR\x04root\x12\x14\n" +
@@ -3483,7 +3511,11 @@ const file_dbcontroller_admin_v1_admin_proto_rawDesc = "" +
 	"\n" +
 	"start_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\tstartTime\x12;\n" +
 	"\vupdate_time\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"updateTime\"X\n" +
+	"updateTime\x12\x1a\n" +
+	"\bexpected\x18\b \x01(\x03R\bexpected\x12%\n" +
+	"\x0eexpected_unset\x18\t \x01(\x03R\rexpectedUnset\x12-\n" +
+	"\x04left\x18\n" +
+	" \x01(\v2\x19.google.protobuf.DurationR\x04left\"X\n" +
 	"\x13ListRemovalsRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12\x1b\n" +
@@ -3778,74 +3810,75 @@ var file_dbcontroller_admin_v1_admin_proto_depIdxs = []int32{
 	17, // 7: dbcontroller.admin.v1.ListDeletionsResponse.deletions:type_name -> dbcontroller.admin.v1.Deletion
 	49, // 8: dbcontroller.admin.v1.Deletion.start_time:type_name -> google.protobuf.Timestamp
 	49, // 9: dbcontroller.admin.v1.Deletion.update_time:type_name -> google.protobuf.Timestamp
-	20, // 10: dbcontroller.admin.v1.ListRemovalsResponse.removals:type_name -> dbcontroller.admin.v1.Removal
-	49, // 11: dbcontroller.admin.v1.Removal.decide_time:type_name -> google.protobuf.Timestamp
-	49, // 12: dbcontroller.admin.v1.Removal.request_time:type_name -> google.protobuf.Timestamp
-	43, // 13: dbcontroller.admin.v1.StatusResponse.outstanding:type_name -> dbcontroller.admin.v1.StatusResponse.Outstanding
-	44, // 14: dbcontroller.admin.v1.StatusResponse.derivations:type_name -> dbcontroller.admin.v1.StatusResponse.Derivation
-	33, // 15: dbcontroller.admin.v1.StatusResponse.failures:type_name -> dbcontroller.admin.v1.Failure
-	23, // 16: dbcontroller.admin.v1.StatusResponse.decommissioned:type_name -> dbcontroller.admin.v1.Decommissioned
-	42, // 17: dbcontroller.admin.v1.StatusResponse.processes:type_name -> dbcontroller.admin.v1.StatusResponse.Process
-	41, // 18: dbcontroller.admin.v1.StatusResponse.epoch:type_name -> dbcontroller.admin.v1.StatusResponse.Epoch
-	24, // 19: dbcontroller.admin.v1.StatusResponse.words:type_name -> dbcontroller.admin.v1.Word
-	40, // 20: dbcontroller.admin.v1.StatusResponse.kept:type_name -> dbcontroller.admin.v1.StatusResponse.Kept
-	39, // 21: dbcontroller.admin.v1.StatusResponse.delegations:type_name -> dbcontroller.admin.v1.StatusResponse.Delegations
-	17, // 22: dbcontroller.admin.v1.StatusResponse.deletions:type_name -> dbcontroller.admin.v1.Deletion
-	38, // 23: dbcontroller.admin.v1.StatusResponse.watches:type_name -> dbcontroller.admin.v1.StatusResponse.Watch
-	7,  // 24: dbcontroller.admin.v1.StatusResponse.pauses:type_name -> dbcontroller.admin.v1.Pause
-	49, // 25: dbcontroller.admin.v1.Decommissioned.said_time:type_name -> google.protobuf.Timestamp
-	49, // 26: dbcontroller.admin.v1.Word.said_time:type_name -> google.protobuf.Timestamp
-	0,  // 27: dbcontroller.admin.v1.VerifyRequest.dangling:type_name -> dbcontroller.admin.v1.VerifyRequest.Dangling
-	45, // 28: dbcontroller.admin.v1.VerifyResponse.difference:type_name -> dbcontroller.admin.v1.VerifyResponse.Difference
-	46, // 29: dbcontroller.admin.v1.VerifyResponse.progress:type_name -> dbcontroller.admin.v1.VerifyResponse.Progress
-	23, // 30: dbcontroller.admin.v1.DecommissionResponse.decommissioned:type_name -> dbcontroller.admin.v1.Decommissioned
-	49, // 31: dbcontroller.admin.v1.Failure.time:type_name -> google.protobuf.Timestamp
-	49, // 32: dbcontroller.admin.v1.Failure.next_time:type_name -> google.protobuf.Timestamp
-	49, // 33: dbcontroller.admin.v1.ExplainResponse.update_time:type_name -> google.protobuf.Timestamp
-	47, // 34: dbcontroller.admin.v1.ExplainResponse.reasons:type_name -> dbcontroller.admin.v1.ExplainResponse.Reason
-	17, // 35: dbcontroller.admin.v1.ExplainResponse.deletion:type_name -> dbcontroller.admin.v1.Deletion
-	49, // 36: dbcontroller.admin.v1.ListStuckResponse.Resource.since:type_name -> google.protobuf.Timestamp
-	49, // 37: dbcontroller.admin.v1.ListStuckResponse.Work.since:type_name -> google.protobuf.Timestamp
-	49, // 38: dbcontroller.admin.v1.ListStuckResponse.Work.next_time:type_name -> google.protobuf.Timestamp
-	49, // 39: dbcontroller.admin.v1.StatusResponse.Watch.heard_time:type_name -> google.protobuf.Timestamp
-	49, // 40: dbcontroller.admin.v1.StatusResponse.Epoch.since:type_name -> google.protobuf.Timestamp
-	49, // 41: dbcontroller.admin.v1.StatusResponse.Process.join_time:type_name -> google.protobuf.Timestamp
-	49, // 42: dbcontroller.admin.v1.StatusResponse.Process.expire_time:type_name -> google.protobuf.Timestamp
-	49, // 43: dbcontroller.admin.v1.StatusResponse.Outstanding.oldest_time:type_name -> google.protobuf.Timestamp
-	49, // 44: dbcontroller.admin.v1.ExplainResponse.Reason.since:type_name -> google.protobuf.Timestamp
-	21, // 45: dbcontroller.admin.v1.AdminService.Status:input_type -> dbcontroller.admin.v1.StatusRequest
-	34, // 46: dbcontroller.admin.v1.AdminService.Explain:input_type -> dbcontroller.admin.v1.ExplainRequest
-	31, // 47: dbcontroller.admin.v1.AdminService.Decommission:input_type -> dbcontroller.admin.v1.DecommissionRequest
-	25, // 48: dbcontroller.admin.v1.AdminService.AcceptDatabase:input_type -> dbcontroller.admin.v1.AcceptDatabaseRequest
-	27, // 49: dbcontroller.admin.v1.AdminService.WaiveComparison:input_type -> dbcontroller.admin.v1.WaiveComparisonRequest
-	29, // 50: dbcontroller.admin.v1.AdminService.Verify:input_type -> dbcontroller.admin.v1.VerifyRequest
-	18, // 51: dbcontroller.admin.v1.AdminService.ListRemovals:input_type -> dbcontroller.admin.v1.ListRemovalsRequest
-	1,  // 52: dbcontroller.admin.v1.AdminService.ListStuck:input_type -> dbcontroller.admin.v1.ListStuckRequest
-	3,  // 53: dbcontroller.admin.v1.AdminService.Pause:input_type -> dbcontroller.admin.v1.PauseRequest
-	5,  // 54: dbcontroller.admin.v1.AdminService.Resume:input_type -> dbcontroller.admin.v1.ResumeRequest
-	8,  // 55: dbcontroller.admin.v1.AdminService.Retry:input_type -> dbcontroller.admin.v1.RetryRequest
-	10, // 56: dbcontroller.admin.v1.AdminService.ListReleasable:input_type -> dbcontroller.admin.v1.ListReleasableRequest
-	13, // 57: dbcontroller.admin.v1.AdminService.ForceRelease:input_type -> dbcontroller.admin.v1.ForceReleaseRequest
-	15, // 58: dbcontroller.admin.v1.AdminService.ListDeletions:input_type -> dbcontroller.admin.v1.ListDeletionsRequest
-	22, // 59: dbcontroller.admin.v1.AdminService.Status:output_type -> dbcontroller.admin.v1.StatusResponse
-	35, // 60: dbcontroller.admin.v1.AdminService.Explain:output_type -> dbcontroller.admin.v1.ExplainResponse
-	32, // 61: dbcontroller.admin.v1.AdminService.Decommission:output_type -> dbcontroller.admin.v1.DecommissionResponse
-	26, // 62: dbcontroller.admin.v1.AdminService.AcceptDatabase:output_type -> dbcontroller.admin.v1.AcceptDatabaseResponse
-	28, // 63: dbcontroller.admin.v1.AdminService.WaiveComparison:output_type -> dbcontroller.admin.v1.WaiveComparisonResponse
-	30, // 64: dbcontroller.admin.v1.AdminService.Verify:output_type -> dbcontroller.admin.v1.VerifyResponse
-	19, // 65: dbcontroller.admin.v1.AdminService.ListRemovals:output_type -> dbcontroller.admin.v1.ListRemovalsResponse
-	2,  // 66: dbcontroller.admin.v1.AdminService.ListStuck:output_type -> dbcontroller.admin.v1.ListStuckResponse
-	4,  // 67: dbcontroller.admin.v1.AdminService.Pause:output_type -> dbcontroller.admin.v1.PauseResponse
-	6,  // 68: dbcontroller.admin.v1.AdminService.Resume:output_type -> dbcontroller.admin.v1.ResumeResponse
-	9,  // 69: dbcontroller.admin.v1.AdminService.Retry:output_type -> dbcontroller.admin.v1.RetryResponse
-	11, // 70: dbcontroller.admin.v1.AdminService.ListReleasable:output_type -> dbcontroller.admin.v1.ListReleasableResponse
-	14, // 71: dbcontroller.admin.v1.AdminService.ForceRelease:output_type -> dbcontroller.admin.v1.ForceReleaseResponse
-	16, // 72: dbcontroller.admin.v1.AdminService.ListDeletions:output_type -> dbcontroller.admin.v1.ListDeletionsResponse
-	59, // [59:73] is the sub-list for method output_type
-	45, // [45:59] is the sub-list for method input_type
-	45, // [45:45] is the sub-list for extension type_name
-	45, // [45:45] is the sub-list for extension extendee
-	0,  // [0:45] is the sub-list for field type_name
+	48, // 10: dbcontroller.admin.v1.Deletion.left:type_name -> google.protobuf.Duration
+	20, // 11: dbcontroller.admin.v1.ListRemovalsResponse.removals:type_name -> dbcontroller.admin.v1.Removal
+	49, // 12: dbcontroller.admin.v1.Removal.decide_time:type_name -> google.protobuf.Timestamp
+	49, // 13: dbcontroller.admin.v1.Removal.request_time:type_name -> google.protobuf.Timestamp
+	43, // 14: dbcontroller.admin.v1.StatusResponse.outstanding:type_name -> dbcontroller.admin.v1.StatusResponse.Outstanding
+	44, // 15: dbcontroller.admin.v1.StatusResponse.derivations:type_name -> dbcontroller.admin.v1.StatusResponse.Derivation
+	33, // 16: dbcontroller.admin.v1.StatusResponse.failures:type_name -> dbcontroller.admin.v1.Failure
+	23, // 17: dbcontroller.admin.v1.StatusResponse.decommissioned:type_name -> dbcontroller.admin.v1.Decommissioned
+	42, // 18: dbcontroller.admin.v1.StatusResponse.processes:type_name -> dbcontroller.admin.v1.StatusResponse.Process
+	41, // 19: dbcontroller.admin.v1.StatusResponse.epoch:type_name -> dbcontroller.admin.v1.StatusResponse.Epoch
+	24, // 20: dbcontroller.admin.v1.StatusResponse.words:type_name -> dbcontroller.admin.v1.Word
+	40, // 21: dbcontroller.admin.v1.StatusResponse.kept:type_name -> dbcontroller.admin.v1.StatusResponse.Kept
+	39, // 22: dbcontroller.admin.v1.StatusResponse.delegations:type_name -> dbcontroller.admin.v1.StatusResponse.Delegations
+	17, // 23: dbcontroller.admin.v1.StatusResponse.deletions:type_name -> dbcontroller.admin.v1.Deletion
+	38, // 24: dbcontroller.admin.v1.StatusResponse.watches:type_name -> dbcontroller.admin.v1.StatusResponse.Watch
+	7,  // 25: dbcontroller.admin.v1.StatusResponse.pauses:type_name -> dbcontroller.admin.v1.Pause
+	49, // 26: dbcontroller.admin.v1.Decommissioned.said_time:type_name -> google.protobuf.Timestamp
+	49, // 27: dbcontroller.admin.v1.Word.said_time:type_name -> google.protobuf.Timestamp
+	0,  // 28: dbcontroller.admin.v1.VerifyRequest.dangling:type_name -> dbcontroller.admin.v1.VerifyRequest.Dangling
+	45, // 29: dbcontroller.admin.v1.VerifyResponse.difference:type_name -> dbcontroller.admin.v1.VerifyResponse.Difference
+	46, // 30: dbcontroller.admin.v1.VerifyResponse.progress:type_name -> dbcontroller.admin.v1.VerifyResponse.Progress
+	23, // 31: dbcontroller.admin.v1.DecommissionResponse.decommissioned:type_name -> dbcontroller.admin.v1.Decommissioned
+	49, // 32: dbcontroller.admin.v1.Failure.time:type_name -> google.protobuf.Timestamp
+	49, // 33: dbcontroller.admin.v1.Failure.next_time:type_name -> google.protobuf.Timestamp
+	49, // 34: dbcontroller.admin.v1.ExplainResponse.update_time:type_name -> google.protobuf.Timestamp
+	47, // 35: dbcontroller.admin.v1.ExplainResponse.reasons:type_name -> dbcontroller.admin.v1.ExplainResponse.Reason
+	17, // 36: dbcontroller.admin.v1.ExplainResponse.deletion:type_name -> dbcontroller.admin.v1.Deletion
+	49, // 37: dbcontroller.admin.v1.ListStuckResponse.Resource.since:type_name -> google.protobuf.Timestamp
+	49, // 38: dbcontroller.admin.v1.ListStuckResponse.Work.since:type_name -> google.protobuf.Timestamp
+	49, // 39: dbcontroller.admin.v1.ListStuckResponse.Work.next_time:type_name -> google.protobuf.Timestamp
+	49, // 40: dbcontroller.admin.v1.StatusResponse.Watch.heard_time:type_name -> google.protobuf.Timestamp
+	49, // 41: dbcontroller.admin.v1.StatusResponse.Epoch.since:type_name -> google.protobuf.Timestamp
+	49, // 42: dbcontroller.admin.v1.StatusResponse.Process.join_time:type_name -> google.protobuf.Timestamp
+	49, // 43: dbcontroller.admin.v1.StatusResponse.Process.expire_time:type_name -> google.protobuf.Timestamp
+	49, // 44: dbcontroller.admin.v1.StatusResponse.Outstanding.oldest_time:type_name -> google.protobuf.Timestamp
+	49, // 45: dbcontroller.admin.v1.ExplainResponse.Reason.since:type_name -> google.protobuf.Timestamp
+	21, // 46: dbcontroller.admin.v1.AdminService.Status:input_type -> dbcontroller.admin.v1.StatusRequest
+	34, // 47: dbcontroller.admin.v1.AdminService.Explain:input_type -> dbcontroller.admin.v1.ExplainRequest
+	31, // 48: dbcontroller.admin.v1.AdminService.Decommission:input_type -> dbcontroller.admin.v1.DecommissionRequest
+	25, // 49: dbcontroller.admin.v1.AdminService.AcceptDatabase:input_type -> dbcontroller.admin.v1.AcceptDatabaseRequest
+	27, // 50: dbcontroller.admin.v1.AdminService.WaiveComparison:input_type -> dbcontroller.admin.v1.WaiveComparisonRequest
+	29, // 51: dbcontroller.admin.v1.AdminService.Verify:input_type -> dbcontroller.admin.v1.VerifyRequest
+	18, // 52: dbcontroller.admin.v1.AdminService.ListRemovals:input_type -> dbcontroller.admin.v1.ListRemovalsRequest
+	1,  // 53: dbcontroller.admin.v1.AdminService.ListStuck:input_type -> dbcontroller.admin.v1.ListStuckRequest
+	3,  // 54: dbcontroller.admin.v1.AdminService.Pause:input_type -> dbcontroller.admin.v1.PauseRequest
+	5,  // 55: dbcontroller.admin.v1.AdminService.Resume:input_type -> dbcontroller.admin.v1.ResumeRequest
+	8,  // 56: dbcontroller.admin.v1.AdminService.Retry:input_type -> dbcontroller.admin.v1.RetryRequest
+	10, // 57: dbcontroller.admin.v1.AdminService.ListReleasable:input_type -> dbcontroller.admin.v1.ListReleasableRequest
+	13, // 58: dbcontroller.admin.v1.AdminService.ForceRelease:input_type -> dbcontroller.admin.v1.ForceReleaseRequest
+	15, // 59: dbcontroller.admin.v1.AdminService.ListDeletions:input_type -> dbcontroller.admin.v1.ListDeletionsRequest
+	22, // 60: dbcontroller.admin.v1.AdminService.Status:output_type -> dbcontroller.admin.v1.StatusResponse
+	35, // 61: dbcontroller.admin.v1.AdminService.Explain:output_type -> dbcontroller.admin.v1.ExplainResponse
+	32, // 62: dbcontroller.admin.v1.AdminService.Decommission:output_type -> dbcontroller.admin.v1.DecommissionResponse
+	26, // 63: dbcontroller.admin.v1.AdminService.AcceptDatabase:output_type -> dbcontroller.admin.v1.AcceptDatabaseResponse
+	28, // 64: dbcontroller.admin.v1.AdminService.WaiveComparison:output_type -> dbcontroller.admin.v1.WaiveComparisonResponse
+	30, // 65: dbcontroller.admin.v1.AdminService.Verify:output_type -> dbcontroller.admin.v1.VerifyResponse
+	19, // 66: dbcontroller.admin.v1.AdminService.ListRemovals:output_type -> dbcontroller.admin.v1.ListRemovalsResponse
+	2,  // 67: dbcontroller.admin.v1.AdminService.ListStuck:output_type -> dbcontroller.admin.v1.ListStuckResponse
+	4,  // 68: dbcontroller.admin.v1.AdminService.Pause:output_type -> dbcontroller.admin.v1.PauseResponse
+	6,  // 69: dbcontroller.admin.v1.AdminService.Resume:output_type -> dbcontroller.admin.v1.ResumeResponse
+	9,  // 70: dbcontroller.admin.v1.AdminService.Retry:output_type -> dbcontroller.admin.v1.RetryResponse
+	11, // 71: dbcontroller.admin.v1.AdminService.ListReleasable:output_type -> dbcontroller.admin.v1.ListReleasableResponse
+	14, // 72: dbcontroller.admin.v1.AdminService.ForceRelease:output_type -> dbcontroller.admin.v1.ForceReleaseResponse
+	16, // 73: dbcontroller.admin.v1.AdminService.ListDeletions:output_type -> dbcontroller.admin.v1.ListDeletionsResponse
+	60, // [60:74] is the sub-list for method output_type
+	46, // [46:60] is the sub-list for method input_type
+	46, // [46:46] is the sub-list for extension type_name
+	46, // [46:46] is the sub-list for extension extendee
+	0,  // [0:46] is the sub-list for field type_name
 }
 
 func init() { file_dbcontroller_admin_v1_admin_proto_init() }

@@ -1,0 +1,100 @@
+package progress
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+)
+
+// Walk is what is known of the holders of one deleted resource that are acted upon page by page.
+type Walk struct {
+	Deletion uuid.UUID
+	Cascades int64 // references that were counted and not passed yet, of holders that are removed
+	Unsets   int64 // and those that are unset
+	Passed   int64
+	Began    time.Time
+}
+
+func (w Walk) ended() bool { return w.Cascades+w.Unsets == 0 }
+
+// Walked tells how far a walk over the holders of target has come. A walk that begins anew, in this process or another one, takes the place of
+// the earlier one, so that holders count once.
+func (r *Recorder) Walked(cause *schema.Cause, target uuid.UUID, w Walk) {
+	w.Deletion = cause.ID
+	r.book.take(map[uuid.UUID]*note{cause.ID: {root: cause.Root}}) // what is read of a deletion is read from its row
+	r.book.mu.Lock()
+	defer r.book.mu.Unlock()
+	if _, known := r.book.walks[target]; known || len(r.book.walks) < maxNotes {
+		r.book.walks[target] = w
+	}
+}
+
+// WalkSilence is the age of a row whose walk does not go on: its process has ended, and what it left was too little for another walk.
+const WalkSilence = time.Minute
+
+const (
+	walkSilence = `interval '1 min'` // WalkSilence
+
+	flushWalksSQL = `
+INSERT INTO dbcontroller.deletion_walk AS w (target, deletion, cascades, unsets, passed, started_at)
+SELECT i.target, i.deletion, i.cascades, i.unsets, i.passed, now() - make_interval(secs => i.took)
+FROM unnest(@targets::uuid[], @deletions::uuid[], @cascades::bigint[], @unsets::bigint[], @passed::bigint[], @took::float8[])
+    AS i (target, deletion, cascades, unsets, passed, took) ORDER BY i.target
+ON CONFLICT (target) DO UPDATE SET deletion = EXCLUDED.deletion, cascades = EXCLUDED.cascades, unsets = EXCLUDED.unsets,
+    passed = EXCLUDED.passed, started_at = EXCLUDED.started_at, updated_at = now()`
+
+	endWalksSQL = `DELETE FROM dbcontroller.deletion_walk WHERE target = ANY ($1)`
+
+	tidyWalksSQL = `DELETE FROM dbcontroller.deletion_walk WHERE updated_at < now() - interval '1 hour'`
+)
+
+func (b *Book) flushWalks(ctx context.Context) error {
+	b.storing.Lock()
+	defer b.storing.Unlock()
+	b.mu.Lock()
+	walks := b.walks
+	b.walks = map[uuid.UUID]Walk{}
+	b.mu.Unlock()
+	if len(walks) == 0 {
+		return nil
+	}
+	var targets, deletions, ended []uuid.UUID
+	var cascades, unsets, passed []int64
+	var took []float64
+	for target, w := range walks {
+		if w.ended() {
+			ended = append(ended, target)
+			continue
+		}
+		targets, deletions, took = append(targets, target), append(deletions, w.Deletion), append(took, time.Since(w.Began).Seconds())
+		cascades, unsets, passed = append(cascades, w.Cascades), append(unsets, w.Unsets), append(passed, w.Passed)
+	}
+	var err error
+	if len(targets) > 0 {
+		_, err = b.Pool.Exec(ctx, flushWalksSQL, db.Named{
+			"targets": targets, "deletions": deletions, "cascades": cascades, "unsets": unsets, "passed": passed, "took": took,
+		})
+	}
+	if err == nil && len(ended) > 0 {
+		_, err = b.Pool.Exec(ctx, endWalksSQL, ended)
+	}
+	if err != nil {
+		b.putBack(walks)
+	}
+	return err
+}
+
+// putBack keeps walks that could not be stored, unless they went on meanwhile.
+func (b *Book) putBack(walks map[uuid.UUID]Walk) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for target, w := range walks {
+		if _, newer := b.walks[target]; !newer {
+			b.walks[target] = w
+		}
+	}
+}
