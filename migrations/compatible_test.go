@@ -64,7 +64,7 @@ func TestMigrationsOfTheOtherSetAreRefused(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, states, len(missing))
 	require.False(t, states[0].Applied)
-	require.ErrorContains(t, migrations.Current(t.Context(), dsn, migrations.Registry), "the database lacks migration 00001")
+	require.ErrorContains(t, migrations.Current(t.Context(), dsn, migrations.Registry), "the database is not ready: it lacks migration 00001")
 	require.Contains(t, missing[0], "-- 00001_registry.sql\nCREATE SCHEMA IF NOT EXISTS dbcontroller_registry;")
 	require.NotContains(t, strings.Join(missing, ""), "goose")
 	var relations int

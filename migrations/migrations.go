@@ -200,7 +200,7 @@ func Current(ctx context.Context, dsn string, set Set) error {
 	}
 	for _, s := range states {
 		if !s.Applied {
-			return fmt.Errorf("the database lacks migration %s: run `db-controller migrate up --set %s`, or start with --migrate", s.Name, set)
+			return fmt.Errorf("%w: it lacks migration %s: run `db-controller migrate up --set %s`, or start with --migrate", ErrNotReady, s.Name, set)
 		}
 	}
 	return Ready(ctx, conn, set)

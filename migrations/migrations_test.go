@@ -21,7 +21,7 @@ func TestMigrationsGoUpDownAndUpAgain(t *testing.T) {
 	t.Parallel()
 	for _, set := range []migrations.Set{migrations.Deployment, migrations.Registry} {
 		dsn, ctx := harness.Postgres(t).NewDatabase(t, ""), context.Background()
-		require.ErrorContains(t, migrations.Current(ctx, dsn, set), "the database lacks migration 00001")
+		require.ErrorContains(t, migrations.Current(ctx, dsn, set), "the database is not ready: it lacks migration 00001")
 		all, err := migrations.Up(ctx, dsn, set)
 		require.NoError(t, err)
 		require.NotEmpty(t, all)

@@ -19,7 +19,7 @@ var ofNoRequest = map[string][]string{
 	"schema/shadow/internal/admin":    {"CleanUpDecommissioned", "RunTidy", "FollowEpochs", "RunAudits", "runAudit"},
 	"schema/shadow/internal/capture":  {"RunCaptures"},
 	"schema/shadow/internal/db":       {"RunNotifications"},
-	"schema/shadow/internal/progress": {"RunProgress"},
+	"schema/shadow/internal/progress": {"RunProgress", "Close"},
 	"schema/shadow/internal/rights":   {"Acquire"},
 	"schema/shadow/internal/verify":   {"RepairAttempts"},
 	"schema/shadow/internal/wishes":   {"RunWishes", "look", "ask"},

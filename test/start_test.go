@@ -334,8 +334,8 @@ func TestReadyNeedsTheSchemaAndTheRights(t *testing.T) {
 	out, err = run(t, append(down, "--reason", "to see")...)
 	require.Error(t, err)
 	require.Contains(t, out, "add --yes to continue")
-	out, err = run(t, append(down, "--reason", "to see", "--yes")...)
-	require.Error(t, err)
+	code, out := exitCode(t, append(down, "--reason", "to see", "--yes")...)
+	require.Equal(t, 4, code)
 	require.Contains(t, out, "processes of this database are running")
 	f.mustPut(aWest+"targets/t", nil)
 	f.mustDelete(aWest + "targets/t")
@@ -347,4 +347,10 @@ func TestReadyNeedsTheSchemaAndTheRights(t *testing.T) {
 	out, err = run(t, append([]string{"migrate", "status", "--postgres", d.DSN}, harness.DatabaseArgs(t)...)...)
 	require.NoError(t, err, out)
 	require.Contains(t, out, ": to see\n")
+
+	code, out = exitCode(t, append([]string{
+		"serve", "--deployment", "a.example.com/us-west2", "--postgres", d.DSN, "--registry", f.RegistryAddress, "--certs", d.Certs, "--listen", "127.0.0.1:0",
+	}, harness.DatabaseArgs(t)...)...)
+	require.Equal(t, 4, code, "a database that lacks a migration: the same start is refused again")
+	require.Contains(t, out, "the database is not ready: it lacks migration 0")
 }

@@ -33,6 +33,8 @@ type operated struct {
 	stuck  *adminv1.ListStuckResponse
 	asked  []string
 	refuse error
+
+	waitsFor []string
 }
 
 func (o *operated) Status(context.Context, *adminv1.StatusRequest) (*adminv1.StatusResponse, error) {
@@ -56,7 +58,7 @@ func (o *operated) Resume(_ context.Context, req *adminv1.ResumeRequest) (*admin
 
 func (o *operated) Retry(_ context.Context, req *adminv1.RetryRequest) (*adminv1.RetryResponse, error) {
 	o.asked = append(o.asked, "retry "+req.GetName()+": "+req.GetReason())
-	return &adminv1.RetryResponse{}, o.refuse
+	return &adminv1.RetryResponse{WaitsFor: o.waitsFor}, o.refuse
 }
 
 func (o *operated) ListReleasable(_ context.Context, req *adminv1.ListReleasableRequest) (*adminv1.ListReleasableResponse, error) {
@@ -431,6 +433,12 @@ func TestRetryAndForceReleaseTakeFullNames(t *testing.T) {
 	require.Equal(t, ran{0, "iam.example.com/us-west2 tries its work of " + acmeName + " now\n", ""}, of("retry", acmeName, "--reason", "r"))
 	require.Equal(t, ran{cli.WrongUsage, "", "error: --of is for a deployment, not for a resource\n"}, of("retry", acmeName, "--of", "devices.example.com/eastus2", "--reason", "r"))
 	require.Equal(t, cli.WrongUsage, of("retry", "projects/acme", "--reason", "r").code)
+	o.waitsFor = []string{"iam.example.com/us-west2", "old.example.com/mars"}
+	got := of("retry", acmeName, "--reason", "r")
+	require.Equal(t, cli.Refused, got.code)
+	require.Contains(t, got.out, "iam.example.com/us-west2 tries its work of "+acmeName+" now\nold.example.com/mars could not be asked: ")
+	require.Equal(t, "error: 1 of 1 deployment that the resource waits for could not be asked\n", got.errOut)
+	o.waitsFor = nil
 
 	const key = "OWNEE_ENTRY|u|devices.example.com/eastus2"
 	require.Equal(t, ran{0, "ownee entry of devices.example.com/eastus2\n  key:     '" + key + "'\n  release: its ownees stay\n" +

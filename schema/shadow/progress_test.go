@@ -58,6 +58,25 @@ func TestADeletionCountsWhatItDoesInEachDeployment(t *testing.T) {
 	require.EqualValues(t, 2, ended.Load())
 }
 
+// At a graceful stop, the last transactions of handlers commit behind the end of the counting.
+func TestAStopLosesNoCounts(t *testing.T) {
+	t.Parallel()
+	b := newPair(t, nil)
+	b.MustPut(target, nil)
+	b.MustPut(holder, body{"cascade": target})
+	b.Settle()
+	deletion := b.MustDelete(target).Deletion
+	stopping := b.SecondProcess(bEast, shadow.Config{})
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	require.NoError(t, stopping.RunProgress(ctx))
+	deletions, _ := b.Seen(b.ID(bEast), b.ID(aWest))
+	_, err := stopping.ActFor(t.Context(), b.ID(aWest), deletions, time.Minute)
+	require.NoError(t, err)
+	stopping.Close()
+	require.Equal(t, [3]int64{1, 1, 0}, counts(t, b.Stores[b.ID(bEast)], deletion))
+}
+
 // counts stores the counts of a process, and returns the found, the removed and the unset ones of a deletion.
 func counts(t *testing.T, s *shadow.Store, id uuid.UUID) [3]int64 {
 	t.Helper()

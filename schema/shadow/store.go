@@ -114,6 +114,7 @@ func (s *Store) Close() {
 	s.deleter.Close()
 	s.writer.Close()
 	s.keeper.Close()
+	s.book.Close()
 }
 
 // Logger for messages to operators.

@@ -2,6 +2,8 @@ package operate
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"strings"
 	"time"
 
@@ -19,6 +21,8 @@ type retried struct {
 	Of         string `json:"of,omitempty"`   // empty: all, or the resource's
 	Name       string `json:"name,omitempty"` // of a resource
 	Error      string `json:"error,omitempty"`
+
+	failure error // Error
 }
 
 // NewRetry returns the command retry.
@@ -44,7 +48,7 @@ func NewRetry() *cobra.Command {
 			for _, r := range done {
 				printRetried(out, r)
 			}
-			return out.Document(done)
+			return errors.Join(out.Document(done), unasked(done))
 		})
 	cmd.Long = `Repeat failed work at once.
 
@@ -107,7 +111,7 @@ func retry(ctx context.Context, c *client.Client, at schema.DeploymentID, req *a
 		}
 		r := retried{Deployment: other, Of: at.String()}
 		if err := retryThere(ctx, c, other, &adminv1.RetryRequest{Of: at.String(), Reason: req.GetReason()}); err != nil {
-			r.Error = cli.Plain(err).Error()
+			r.failure, r.Error = err, cli.Plain(err).Error()
 		}
 		done = append(done, r)
 	}
@@ -126,6 +130,23 @@ func retryThere(ctx context.Context, c *client.Client, other string, req *adminv
 		_, err = admin.Retry(ctx, req)
 	}
 	return err
+}
+
+// unasked is the error of a command that could not ask all deployments. What the others do is not undone by it.
+func unasked(done []retried) error {
+	failed, code := 0, cli.Refused
+	for _, r := range done {
+		if r.failure != nil {
+			failed++
+			if cli.ExitCode(r.failure) != cli.Refused {
+				code = cli.Unavailable
+			}
+		}
+	}
+	if failed == 0 {
+		return nil
+	}
+	return cli.WithCode(code, fmt.Errorf("%d of %s that the resource waits for could not be asked", failed, cli.Plural(len(done)-1, "deployment")))
 }
 
 func printRetried(out cli.Printer, r retried) {

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"go.uber.org/zap"
 
+	"github.com/db-controller/db-controller/internal/requestid"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/progress"
@@ -67,7 +68,7 @@ func (a *acting) advance(ctx context.Context, id int64, w *walk, passed int, las
 	if !w.counted && more {
 		w.counted = true
 		if err := a.count(ctx, id, w); err != nil {
-			a.store.Log.Debug("the holders of a deleted resource were not counted: no estimate of the end", zap.Error(err))
+			a.store.Log.Debug("the holders of a deleted resource were not counted: no estimate of the end", requestid.Field(ctx), zap.Error(err))
 		}
 	}
 	a.tellOf(id, w)

@@ -179,7 +179,7 @@ func (e *Explanation) rights(ctx context.Context, s *Inspector, id int64) error 
 	}
 	var holder string
 	_, err = pgx.ForEachRow(rows, []any{&holder}, func() error {
-		e.Reasons = append(e.Reasons, ExplainedReason{Type: "DELEGATED", Message: holder + " may block it without asking; a delete asks there for such references"})
+		e.Reasons = append(e.Reasons, ExplainedReason{Type: "DELEGATED", Message: holder + " may block it without asking, so that its references are stored there alone: a delete asks for them, and plan and referrers show them"})
 		return nil
 	})
 	return err

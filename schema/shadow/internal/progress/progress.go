@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -39,6 +40,7 @@ type Counts struct {
 // Book has the counts of this process that are not in the table yet.
 type Book struct {
 	*db.DB
+	stores  atomic.Bool
 	storing sync.Mutex // one store of walks at a time: an earlier state may not follow a later one
 	mu      sync.Mutex
 	notes   map[uuid.UUID]*note // guarded by mu
@@ -234,12 +236,14 @@ DELETE FROM dbcontroller.deletion_progress WHERE id IN (
     SELECT id FROM dbcontroller.deletion_progress WHERE updated_at < now() - $1::interval ORDER BY updated_at LIMIT 5000
 )`
 
-// RunProgress stores the counts until ctx ends, and once more then. It removes old rows.
+// RunProgress stores the counts until ctx ends; Close stores the last ones. It removes old rows.
 func (b *Book) RunProgress(ctx context.Context) error {
+	b.stores.Store(true)
 	failing, tidied := false, time.Time{}
-	for ctx.Err() == nil {
+	for {
 		select {
 		case <-ctx.Done():
+			return nil
 		case <-time.After(flushInterval):
 		}
 		err := b.flushOnce(ctx)
@@ -255,7 +259,17 @@ func (b *Book) RunProgress(ctx context.Context) error {
 		}
 		failing = err != nil
 	}
-	return nil
+}
+
+// Close stores the last counts, in a process that stores its counts: behind the end of RunProgress, transactions of handlers and of calls still
+// commit. Call it when they have ended.
+func (b *Book) Close() {
+	if !b.stores.Load() {
+		return
+	}
+	if err := b.flushOnce(context.Background()); err != nil {
+		b.Log.Warn("the last counts of deletions could not be stored: their progress lacks them", zap.Error(err))
+	}
 }
 
 func (b *Book) flushOnce(ctx context.Context) error {
