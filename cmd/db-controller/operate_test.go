@@ -446,11 +446,11 @@ func TestRetryAndForceReleaseTakeFullNames(t *testing.T) {
 	require.Equal(t, cli.WrongUsage, of("force-release", "projects/acme").code)
 	require.Equal(t, ran{cli.WrongUsage, "", "error: --key eastus2 is no key: force-release " + acmeName + " without --key lists them\n"},
 		of("force-release", acmeName, "--key", "eastus2", "--reason", "r", "--yes"))
-	got := of("force-release", acmeName, "--key", key, "--reason", "r")
+	got = of("force-release", acmeName, "--key", key, "--reason", "r")
 	require.Equal(t, cli.WrongUsage, got.code)
 	require.Contains(t, got.errOut, key+": its ownees stay\nthis cannot be undone: add --yes to continue")
 	require.Equal(t, ran{0, key + ": its ownees stay\nreleased " + key + "\n", ""}, of("force-release", acmeName, "--key", key, "--reason", "r", "--yes"))
 	require.Equal(t, []string{
-		"retry projects/acme: r", "releasable projects/acme", "releasable projects/acme", "releasable projects/acme", "releasable projects/acme", "release " + key + ": r",
+		"retry projects/acme: r", "retry projects/acme: r", "releasable projects/acme", "releasable projects/acme", "releasable projects/acme", "releasable projects/acme", "release " + key + ": r",
 	}, o.asked)
 }

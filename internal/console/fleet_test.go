@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -143,7 +144,7 @@ func (f *fleet) block(id schema.DeploymentID, n int) {
 		})
 	}
 	for at, found := range map[schema.DeploymentID]int64{id: int64(n), {Service: "devices.example.com", Region: "eastus2"}: 40} {
-		d := &adminv1.Deletion{Id: "0193e0a0-0000-7000-8000-000000000001", Root: root, Found: found, Removed: found / 4, Unset: 2, StartTime: timestamppb.New(time.Now().Add(-time.Minute)), UpdateTime: timestamppb.Now()}
+		d := &adminv1.Deletion{Id: "0193e0a0-0000-7000-8000-000000000001", Root: root, Found: found, Removed: found / 4, Unset: 2, Expected: 4 * found, ExpectedUnset: 60, Left: durationpb.New(95 * time.Second), StartTime: timestamppb.New(time.Now().Add(-time.Minute)), UpdateTime: timestamppb.Now()}
 		f.at[at].deletions, f.at[at].status.Deletions = []*adminv1.Deletion{d}, []*adminv1.Deletion{d}
 		f.at[at].status.Outstanding = []*adminv1.StatusResponse_Outstanding{{Group: "deletions", Deployment: at.String(), Count: found, OldestTime: timestamppb.New(time.Now().Add(-time.Minute))}}
 	}

@@ -138,7 +138,7 @@ func (s *adminStore) DeletionProgress(_ context.Context, id uuid.UUID) ([]shadow
 
 func (s *adminStore) RunningDeletions(_ context.Context, limit int) ([]shadow.DeletionProgress, error) {
 	d := shadow.DeletionProgress{ID: uid(8)}
-	d.Found, d.Removed, d.Unset = int64(limit), 2, 3
+	d.Found, d.Removed, d.Unset, d.Expected, d.ExpectedUnset, d.Left = int64(limit), 2, 3, 40, 50, 6*time.Second
 	return []shadow.DeletionProgress{d}, s.failing["RunningDeletions"]
 }
 
@@ -193,6 +193,9 @@ func TestTheStatusHasAllThatAnOperatorLooksAt(t *testing.T) {
 		require.Len(t, got.GetPauses(), 2)
 		require.Equal(t, []string{self.String(), "OWNED_PENDING", "why", "operator/eve"}, []string{got.GetPauses()[0].GetOf(), got.GetPauses()[0].GetHandler(), got.GetPauses()[0].GetReason(), got.GetPauses()[0].GetActor()})
 		require.Equal(t, int64(2), got.GetDeletions()[0].GetRemoved())
+		require.Equal(t, int64(40), got.GetDeletions()[0].GetExpected())
+		require.Equal(t, int64(50), got.GetDeletions()[0].GetExpectedUnset())
+		require.Equal(t, 6*time.Second, got.GetDeletions()[0].GetLeft().AsDuration())
 		require.Equal(t, int64(9), got.GetWatches()[0].GetHeardTime().GetSeconds())
 		require.Equal(t, int64(4), got.GetWatches()[0].GetLost())
 
@@ -494,6 +497,7 @@ func TestStuckDeletionsAndPausesAreThoseOfTheStore(t *testing.T) {
 	one, err := a.ListDeletions(as(t, ann), &adminv1.ListDeletionsRequest{Deletion: uid(3).String()})
 	require.NoError(t, err)
 	require.Equal(t, uid(3).String(), one.GetDeletions()[0].GetId())
+	require.Nil(t, one.GetDeletions()[0].GetLeft(), "no estimate")
 	_, err = a.ListDeletions(as(t, ann), &adminv1.ListDeletionsRequest{Deletion: "x"})
 	require.Equal(t, codes.InvalidArgument, status.Code(err))
 
