@@ -55,8 +55,8 @@ export function deletionsPage(model) {
 /** A deletion as a tree: its root, and what it does in each deployment. */
 export function tree(x) {
   return [h('h2', {}, h('a', { href: resourcePage(x.root) }, broken(x.root))),
-    h('p', {}, removedBar(x), `, ${references(x)} unset, since ${clock(x.startTime)}`, left(x.left) && `, ${left(x.left)}`),
-    h('ul', { class: 'tree' }, x.at.map((a) => h('li', { 'data-key': a.deployment }, h('a', { href: deploymentPage(a.deployment) }, a.deployment), ' ', removedBar(a), expectedUnset(a) ? `, ${references(a)} unset` : '')))];
+    h('p', {}, removedBar(x), ' removed', `, ${references(x)} unset, since ${clock(x.startTime)}`, left(x.left) && `, ${left(x.left)}`),
+    h('ul', { class: 'tree' }, x.at.map((a) => h('li', { 'data-key': a.deployment }, h('a', { href: deploymentPage(a.deployment) }, a.deployment), ' ', removedBar(a), ' removed', expectedUnset(a) ? `, ${references(a)} unset` : '')))];
 }
 
 function references(x) {
