@@ -50,7 +50,7 @@ func NewSupportBundle() *cobra.Command {
 
 The file has the version of this program, the deployments and their versions, the status of each deployment, and the resources and work that are stuck.
 Names of resources and of people are replaced by hashes with a key that is thrown away: the same name has the same hash within one
-file. Kinds, services, regions and the reasons that operators gave for decisions stay readable: look through the file before you send it.`
+file. Kinds, services, regions and the reasons that operators gave for decisions stay readable, without passwords of connection strings and without tokens: look through the file before you send it.`
 	cmd.Flags().StringVar(&file, "file", "", "file to write (default: db-controller-TIME.tar.gz)")
 	cmd.Flags().BoolVar(&names, "names", false, "keep the names of resources and people")
 	return cmd
@@ -132,7 +132,22 @@ var (
 	people        = regexp.MustCompile(`\b(user|operator)/[!#-\[\]-~]+`)
 )
 
+// secrets are what an operator may have pasted into a reason, or another system into an error: passwords of URLs and of connection strings, and
+// tokens. Nobody needs them for support, also not beside names.
+var secrets = []struct {
+	found *regexp.Regexp
+	stays string
+}{
+	{regexp.MustCompile(`(://[^\s/:@"]*):[^\s"]+@`), `$1:REDACTED@`},
+	{regexp.MustCompile(`(?i)(password)=(?:'[^']*'|[^\s"\\]+)`), `$1=REDACTED`},
+	{regexp.MustCompile(`(?i)\b(bearer) +[\w.~+/-]+=*`), `$1 REDACTED`},
+	{regexp.MustCompile(`\beyJ[\w-]+\.[\w-]+(?:\.[\w-]*)?`), `REDACTED`},
+}
+
 func (r *redactor) text(s string) string {
+	for _, secret := range secrets {
+		s = secret.found.ReplaceAllString(s, secret.stays)
+	}
 	if r.keep {
 		return s
 	}

@@ -56,3 +56,26 @@ func TestABundleHasNoNamesOfResourcesAndPeople(t *testing.T) {
 	require.NoError(t, packBundle(&out, parts, &redactor{keep: true}))
 	require.Contains(t, unpack(t, out.Bytes())["stuck.json"], "projects/secret/keys/hidden")
 }
+
+// Reasons of operators and errors of others can contain anything; with --names as well.
+func TestABundleHasNoPasswordsAndTokens(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	require.NoError(t, packBundle(&out, []bundlePart{{"status.json", map[string]any{
+		"url":   "ticket 1: postgres://eve:hid/den@db.example.org/x?a=b&password=hidden&c=d fails",
+		"words": "host=db user=eve password='hid den' dbname=x, sslpassword=hidden\tport=5432",
+		"call":  "authorization: Bearer hidden-hidden==",
+		"token": "the token eyJhbGciOiJFUzI1NiJ9.hidden.hidden was refused",
+		"none":  "see https://example.org:8443/x, by operator@example.org; password is wrong",
+	}}}, &redactor{keep: true}))
+	text := unpack(t, out.Bytes())["status.json"]
+	for _, secret := range []string{"hid", "den"} {
+		require.NotContains(t, text, secret)
+	}
+	for _, stays := range []string{
+		"postgres://eve:REDACTED@db.example.org/x?a=b", "c=d fails", "host=db user=eve password=REDACTED dbname=x, sslpassword=REDACTED\\tport=5432", "Bearer REDACTED", "the token REDACTED was refused",
+		"see https://example.org:8443/x, by operator@example.org; password is wrong",
+	} {
+		require.Contains(t, text, stays)
+	}
+}
