@@ -87,7 +87,7 @@ func TestStatusSaysWhatAnOperatorHasToKnow(t *testing.T) {
 			},
 			[]string{
 				"kept: 2 resources of kind Old, such as olds/1", "may refer to 1 resource of b.example.com/east without asking",
-				"deletion of //x/1, for 1m: 2 of 5 resources removed here",
+				"deletion of //x/1, for 1m: here 2 of 5 resources removed",
 			},
 			nil,
 		},
