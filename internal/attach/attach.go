@@ -229,6 +229,9 @@ func Apply(ctx context.Context, conn *pgx.Conn, p *Plan, told func(error)) error
 		if err := p.allServe(ctx, tx); err != nil {
 			return err
 		}
+		if err := p.number(ctx, tx); err != nil {
+			return err
+		}
 		for _, sql := range p.Statements {
 			if _, err := tx.Exec(ctx, sql); err != nil {
 				return lockOf(p.Table.String(), err)
@@ -244,6 +247,26 @@ func Apply(ctx context.Context, conn *pgx.Conn, p *Plan, told func(error)) error
 		})
 		return lockOf(attachments, err)
 	})
+}
+
+const numberTargetsSQL = `
+WITH d AS (
+    INSERT INTO dbcontroller.deployment (service, region) SELECT $1, COALESCE($3, m.region) FROM dbcontroller.meta m WHERE m.singleton AND NOT $4 ON CONFLICT DO NOTHING
+)
+INSERT INTO dbcontroller.kind (service, kind) VALUES ($1, $2) ON CONFLICT DO NOTHING`
+
+// number numbers the kinds and deployments of strict targets: the plans of the triggers have the numbers as constants.
+func (p *Plan) number(ctx context.Context, tx pgx.Tx) error {
+	for _, r := range strictOf(&p.Definition) {
+		region := &r.Strict.Region
+		if *region == "" {
+			region = nil
+		}
+		if _, err := tx.Exec(ctx, numberTargetsSQL, r.Strict.Kind.Service, r.Strict.Kind.Kind, region, r.Region != ""); err != nil {
+			return fmt.Errorf("number the targets of %s: %w", p.Table, err)
+		}
+	}
+	return nil
 }
 
 // allServe fails when a process of the deployment cannot serve strict references. One that joins afterwards finds the attachment.

@@ -185,7 +185,7 @@ func driftOf(ctx context.Context, tx pgx.Tx, kindID int32, d *schema.Definition)
 			drift = append(drift, "the trigger "+name+" calls "+there[i].Function)
 		case there[i].Source != t.source(d.Checksum()):
 			drift = append(drift, "the function of the trigger "+name+" is not that of the definition")
-		case !there[i].Definer || !slices.Equal(there[i].Settings, functionSettings):
+		case !there[i].Definer || !slices.Equal(there[i].Settings, t.settings()):
 			drift = append(drift, "the function of the trigger "+name+" has other settings")
 		}
 	}

@@ -61,18 +61,162 @@ func ownRegion(r schema.DefinitionReference) string {
 	return literal(r.Strict.Region)
 }
 
-// targetsOf returns the query for the targets of one reference. A row counts once for each of its targets, on each side of an UPDATE.
-func targetsOf(d *schema.Definition, r schema.DefinitionReference, update bool) string {
-	var conditions []string
+// strictOf returns the strict references.
+func strictOf(d *schema.Definition) (out []schema.DefinitionReference) {
+	for _, r := range d.References {
+		if r.Strict != nil {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// oneAdded returns the statements of an INSERT of one row that names one target: the right is taken in the statement that writes the note. They
+// leave the function unless that is all; then the others decide.
+func oneAdded(kindID int32, d *schema.Definition) string {
+	strict := strictOf(d)
+	if len(strict) == 0 {
+		return ""
+	}
+	only := onlyTarget(strict, false)
+	return fmt.Sprintf(`SELECT count(*), %s INTO own.rows, %s FROM (SELECT %s FROM (SELECT %s AS name%s FROM added AS r WHERE %s LIMIT 2) AS a) AS o;
+    IF own.rows = 1 AND own.target IS NOT NULL THEN%s
+    END IF;
+    `, only.names("min(o.", ")"), only.names("own.", ""), only.list(), rowName(d), targetColumns(strict), refers(d), takeOne(kindID, strict))
+}
+
+// oneChanged is oneAdded for an UPDATE of one row that keeps its key.
+func oneChanged(kindID int32, d *schema.Definition) string {
+	strict := strictOf(d)
+	if len(strict) == 0 {
+		return ""
+	}
+	return fmt.Sprintf(`IF NOT own.kept AND own.target IS NOT NULL THEN%s
+    END IF;
+    `, takeOne(kindID, strict))
+}
+
+// targetColumns are the columns of the region and the name of the target of each strict reference of the row r.
+func targetColumns(strict []schema.DefinitionReference) (out string) {
+	for i, r := range strict {
+		out += fmt.Sprintf(", %s AS g%d, CASE WHEN %s THEN %s END AS t%d", regionOf(r), i, strings.Join(present(r), " AND "), targetName(r), i)
+	}
+	return out
+}
+
+// column is an expression about the row a, and the variable for it.
+type column struct{ variable, expression string }
+
+type columns []column
+
+// onlyTarget returns the name of the row a, and the name and the region of its only target, and which reference has it; of an UPDATE, of
+// the targets that the row b does not have. All but the first are null when there are several, and when there is none.
+func onlyTarget(strict []schema.DefinitionReference, update bool) columns {
+	var names []string
+	var target, region, place strings.Builder
+	regions := false
+	for i, r := range strict {
+		name := fmt.Sprintf("a.t%d", i)
+		if update {
+			name = fmt.Sprintf("CASE WHEN (a.t%[1]d = b.t%[1]d AND a.g%[1]d IS NOT DISTINCT FROM b.g%[1]d) IS NOT TRUE THEN a.t%[1]d END", i)
+		}
+		names = append(names, name)
+		fmt.Fprintf(&target, " WHEN (%s) IS NOT NULL THEN a.t%d", name, i)
+		fmt.Fprintf(&region, " WHEN (%s) IS NOT NULL THEN a.g%d", name, i)
+		fmt.Fprintf(&place, " WHEN (%s) IS NOT NULL THEN %d", name, i)
+		regions = regions || r.Region != ""
+	}
+	out := columns{{"name", "a.name"}}
+	if len(strict) == 1 {
+		out = append(out, column{"target", names[0]})
+	} else {
+		several := "CASE WHEN num_nonnulls(" + strings.Join(names, ", ") + ") <> 1 THEN NULL"
+		out = append(out, column{"target", several + target.String() + " END"}, column{"place", several + place.String() + " END"})
+	}
+	if regions {
+		out = append(out, column{"region", "CASE" + region.String() + " END"})
+	}
+	return out
+}
+
+// list returns the expressions, as columns.
+func (c columns) list() string {
+	var out []string
+	for _, x := range c {
+		out = append(out, x.expression+" AS "+x.variable)
+	}
+	return strings.Join(out, ", ")
+}
+
+// names returns the variables between two texts.
+func (c columns) names(before, after string) string {
+	var out []string
+	for _, x := range c {
+		out = append(out, before+x.variable+after)
+	}
+	return strings.Join(out, ", ")
+}
+
+// takeOne returns the statements that take the right to one target and write the note of its row, in one statement: PostgreSQL looks at the
+// conditions on the right again under its lock. See dbcontroller.take, which has the same conditions.
+func takeOne(kindID int32, strict []schema.DefinitionReference) string {
+	notes := noteUnderRight(kindID, strict[0])
+	if len(strict) > 1 {
+		var cases strings.Builder
+		for i, r := range strict {
+			fmt.Fprintf(&cases, "%sIF own.place = %d THEN\n            %s\n        ", map[bool]string{true: "ELS"}[i > 0], i, noteUnderRight(kindID, r))
+		}
+		notes = cases.String() + "END IF;"
+	}
+	return `
+        ` + notes + `
+        GET DIAGNOSTICS own.rows = ROW_COUNT;
+        IF own.rows = 1 THEN
+            RETURN NULL;
+        END IF;`
+}
+
+func noteUnderRight(kindID int32, r schema.DefinitionReference) string {
+	right := "acting"
+	if r.Strict.Blocks {
+		right = "block"
+	}
+	service, kind := literal(r.Strict.Kind.Service), literal(r.Strict.Kind.Kind)
+	deployment := fmt.Sprintf("dbcontroller.number_of_deployment(%s, %s)", service, ownRegion(r))
+	if r.Region != "" {
+		deployment = fmt.Sprintf("(SELECT d.id FROM dbcontroller.deployment AS d WHERE d.service = %s AND d.region = own.region)", service)
+	}
+	return fmt.Sprintf(`INSERT INTO dbcontroller.captured (kind_id, name, statement, target_id, blocks)
+            SELECT %[1]d, own.name, nextval('dbcontroller.statement'), f.id, %[2]t FROM dbcontroller.foreign_target AS f
+            WHERE f.name = own.target AND f.%[3]s_epoch IS NOT NULL AND f.deployment_id = %[4]s AND f.kind_id = dbcontroller.number_of_kind(%[5]s, %[6]s)
+                AND f.%[3]s_epoch = COALESCE((SELECT d.epoch FROM dbcontroller.deployment AS d WHERE d.id = f.deployment_id), f.%[3]s_epoch)
+                AND f.%[3]s_own = (SELECT m.epoch FROM dbcontroller.meta AS m WHERE m.singleton AND m.timeline || '.' || split_part(m.server, '.', 2) = dbcontroller.here())
+                AND (SELECT x.deployment_id FROM dbcontroller.decommissioned AS x WHERE x.deployment_id = f.deployment_id) IS NULL
+                AND (SELECT e.target_id FROM dbcontroller.ending AS e WHERE e.target_id = f.id AND e.until > now() AND e.until < now() + interval '1 min') IS NULL
+            FOR SHARE OF f;`, kindID, r.Strict.Blocks, right, deployment, service, kind)
+}
+
+func regionOf(r schema.DefinitionReference) string {
+	if r.Region == "" {
+		return ownRegion(r)
+	}
+	return "r." + schema.QuoteIdentifier(r.Region) + `::text COLLATE "C"`
+}
+
+// present are the conditions that the row r names a target.
+func present(r schema.DefinitionReference) (conditions []string) {
 	for _, c := range r.Columns {
 		conditions = append(conditions, "r."+schema.QuoteIdentifier(c)+" IS NOT NULL")
 	}
-	region := ownRegion(r)
 	if r.Region != "" {
-		region = "r." + schema.QuoteIdentifier(r.Region) + "::text COLLATE \"C\""
-		conditions = append(conditions, region+" IS NOT NULL")
+		conditions = append(conditions, "r."+schema.QuoteIdentifier(r.Region)+" IS NOT NULL")
 	}
-	condition, name := strings.Join(conditions, " AND "), targetName(r)
+	return conditions
+}
+
+// targetsOf returns the query for the targets of one reference. A row counts once for each of its targets, on each side of an UPDATE.
+func targetsOf(d *schema.Definition, r schema.DefinitionReference, update bool) string {
+	condition, region, name := strings.Join(present(r), " AND "), regionOf(r), targetName(r)
 	from := "added AS r WHERE " + condition
 	if update {
 		from = bothSides(fmt.Sprintf("%s AS holder, %s AS region, %s AS name", rowName(d), region, name), condition) +

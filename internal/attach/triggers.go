@@ -42,8 +42,8 @@ func triggersOf(kindID int32, d *schema.Definition) []trigger {
 	var out []trigger
 	changed := gone("m.name", "(SELECT t.name FROM "+bothSides(rowName(d)+" AS name", "true")+" GROUP BY t.name HAVING NOT bool_or(t.added)) AS m", true)
 	if len(d.References) > 0 {
-		out = append(out, trigger{"insert", "NEW TABLE AS added", take(d, false) + capture(rowName(d), "added AS r WHERE "+refers(d))})
-		changed = oneRow(d, changed, take(d, true), capture(rowName(d), "added AS r"), capture("t.name", rowsWithReferences(d)))
+		out = append(out, trigger{"insert", "NEW TABLE AS added", oneAdded(kindID, d) + take(d, false) + capture(rowName(d), "added AS r WHERE "+refers(d))})
+		changed = oneRow(d, changed, oneChanged(kindID, d)+take(d, true), capture(rowName(d), "added AS r"), capture("t.name", rowsWithReferences(d)))
 	}
 	return append(
 		out,
@@ -53,17 +53,26 @@ func triggersOf(kindID int32, d *schema.Definition) []trigger {
 	)
 }
 
-// functionSettings are the settings of the functions, as the catalogue has them.
-var functionSettings = []string{"search_path=pg_catalog, pg_temp", "jit=off", "enable_seqscan=off", "enable_nestloop=on", "plan_cache_mode=force_generic_plan"}
-
-// settingsSQL sets them. Functions that a trigger calls have them too, without a cost of their own.
-var settingsSQL = "SET " + strings.ReplaceAll(strings.Join(functionSettings, " SET "), "=", " = ")
+// settings are those of the function, as the catalogue has them. Each one costs two microseconds a statement, so a function has those alone on which its
+// plans depend: an UPDATE joins, a strict INSERT looks for rights, the others pass the rows on. What they call has settings of its own.
+func (t trigger) settings() []string {
+	path, generic := "search_path=pg_catalog, pg_temp", "plan_cache_mode=force_generic_plan"
+	switch {
+	case t.event == "update":
+		return []string{path, "jit=off", "enable_seqscan=off", "enable_nestloop=on", generic}
+	case strings.Contains(t.body, "foreign_target"):
+		return []string{path, "enable_seqscan=off", generic}
+	case t.event == "delete":
+		return []string{path, generic}
+	}
+	return []string{path}
+}
 
 // function returns the statement that makes the function of a trigger. It runs with the rights of its owner, so the application's
 // roles need none, and finds only PostgreSQL's own operators and functions.
 func (t trigger) function(kindID int32, checksum string) string {
 	return fmt.Sprintf(`CREATE OR REPLACE FUNCTION %s() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER %s AS $attached$%s$attached$`,
-		functionName(kindID, t.event), settingsSQL, t.source(checksum))
+		functionName(kindID, t.event), "SET "+strings.ReplaceAll(strings.Join(t.settings(), " SET "), "=", " = "), t.source(checksum))
 }
 
 func (t trigger) source(checksum string) string {
@@ -72,7 +81,7 @@ func (t trigger) source(checksum string) string {
 		declare = " kept boolean;"
 	}
 	if strings.Contains(t.body, "own.known") {
-		declare += " number bigint; known boolean;"
+		declare += ` number bigint; known boolean; rows bigint; name text COLLATE "C"; place integer; region text COLLATE "C"; target text COLLATE "C";`
 	}
 	if declare != "" {
 		// Each variable has the name of the block before it: a column of the table may have the same name.
@@ -134,10 +143,15 @@ func bothSides(columns, condition string) string {
 // oneRow returns the body of an UPDATE trigger. Most statements change one row and neither its key nor its references: one look ends them. One
 // row that keeps its key has not moved, and needs no groups.
 func oneRow(d *schema.Definition, moved, take, captureOne, captureAll string) string {
-	side := func(from string) string {
-		return fmt.Sprintf("(SELECT %s AS name, ARRAY[%s] AS refers FROM %s AS r LIMIT 1)", rowName(d), strings.Join(texts(d), ", "), from)
+	targets, only, into := "", "", ""
+	if strict := strictOf(d); len(strict) > 0 {
+		of := onlyTarget(strict, true)
+		targets, only, into = targetColumns(strict), ", "+of.list(), ", "+of.names("own.", "")
 	}
-	return fmt.Sprintf(`SELECT CASE WHEN a.name = b.name AND (SELECT count(*) FROM (SELECT FROM added LIMIT 2) AS t) = 1 THEN a.refers = b.refers END INTO own.kept FROM %s AS a, %s AS b;
+	side := func(from string) string {
+		return fmt.Sprintf("(SELECT %s AS name, ARRAY[%s] AS refers%s FROM %s AS r LIMIT 1)", rowName(d), strings.Join(texts(d), ", "), targets, from)
+	}
+	return fmt.Sprintf(`SELECT CASE WHEN a.name = b.name AND (SELECT count(*) FROM (SELECT FROM added LIMIT 2) AS t) = 1 THEN a.refers = b.refers END%s INTO own.kept%s FROM %s AS a, %s AS b;
     IF NOT FOUND OR own.kept THEN
         RETURN NULL;
     ELSIF own.kept IS NULL THEN
@@ -147,7 +161,7 @@ func oneRow(d *schema.Definition, moved, take, captureOne, captureAll string) st
         %s
     ELSE
         %s
-    END IF;`, side("added"), side("removed"), moved, take, captureAll, captureOne)
+    END IF;`, only, into, side("added"), side("removed"), moved, take, captureAll, captureOne)
 }
 
 // texts returns the columns of all references of the row r, as texts: the types may have no operator that the function finds.

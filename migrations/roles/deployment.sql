@@ -86,7 +86,7 @@ BEGIN
         ('controller', 'SELECT, UPDATE, DELETE', 'attachment'),
         ('controller', 'SELECT, INSERT, UPDATE, DELETE', 'captured, dbcontroller.deletion_progress, dbcontroller.deletion_walk'),
         ('controller', 'SELECT, INSERT, UPDATE', 'position'),
-        ('controller', 'SELECT, DELETE', 'pin'),
+        ('controller', 'SELECT, DELETE', 'pin, dbcontroller.statement_pin'),
         ('controller', 'SELECT, UPDATE, DELETE', 'wish'),
         -- Writes and deletes resources in its own transactions. It follows versions and epochs, and establishes nothing for others.
         ('application', 'SELECT (service, region, database_id, version, generation, digest, compacted, environment, epoch, server, timeline, awaiting, forgotten, finalizers)', 'meta'),

@@ -1,0 +1,100 @@
+package shadow_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/test/harness"
+)
+
+const pinsSQL = `SELECT f.name || CASE WHEN p.blocks THEN ' BLOCK' ELSE ' ACT' END FROM dbcontroller.pin p JOIN dbcontroller.foreign_target f ON f.id = p.target_id ORDER BY 1`
+
+// A statement about one row that names one target pins it with the note of the row, whichever of the references names it. The pin goes with the
+// note, and until then nothing ends the right.
+func TestANoteOfOneRowIsThePin(t *testing.T) {
+	t.Parallel()
+	a := newStrict(t)
+	a.write(`INSERT INTO orders (customer_id, approver_id, approver_region, note) VALUES (1, 2, 'eu', 'both')`)
+	a.acquire([]string{"BLOCK " + customer("1"), "BLOCK //" + crm + "/seats/a%5C,b,1"})
+	require.Equal(t, []string{"customers/1 ACT", "customers/2 ACT"}, a.rows(a.shop, pinsSQL))
+	a.Settle()
+	a.exec(a.shop, `DELETE FROM dbcontroller.statement_pin`)
+	for _, c := range []struct {
+		sql  string
+		pins []string
+	}{
+		{`INSERT INTO orders (customer_id, note) VALUES (1, 'one')`, []string{"customers/1 ACT"}},
+		{`INSERT INTO orders (approver_id, approver_region, note) VALUES (2, 'eu', 'one')`, []string{"customers/2 ACT"}},
+		{`INSERT INTO invoices VALUES ('i', 1)`, []string{"customers/1 BLOCK"}},
+		{`INSERT INTO invoices VALUES ('j', NULL, 'a,b', 1)`, []string{"seats/a%5C,b,1 BLOCK"}},
+		{`INSERT INTO invoices VALUES ('k', NULL, 'a,b', NULL)`, []string{}},
+		{`UPDATE orders SET customer_id = 2 WHERE note = 'both'`, []string{"customers/2 ACT"}},
+		{`UPDATE orders SET customer_id = 2, approver_id = 1 WHERE note = 'both'`, []string{"customers/1 ACT"}},
+		{`UPDATE orders SET approver_region = NULL WHERE note = 'both'`, []string{}},
+	} {
+		a.exec(a.shop, c.sql)
+		require.Equal(t, c.pins, a.rows(a.shop, pinsSQL), c.sql)
+		require.Equal(t, []string{"0"}, a.rows(a.shop, `SELECT count(*)::text FROM dbcontroller.statement_pin`), c.sql)
+		require.Equal(t, []string{"1"}, a.rows(a.shop, `SELECT count(*)::text FROM dbcontroller.captured`), c.sql)
+		if len(c.pins) > 0 && c.pins[0] == "customers/1 BLOCK" {
+			_, err := a.Delete(customer("1"))
+			require.Error(t, err, "nobody answers for the row before it is read")
+		}
+		a.Settle()
+		require.Empty(t, a.rows(a.shop, pinsSQL), c.sql)
+	}
+	require.Empty(t, harness.AuditDatabases(t, a.Pools))
+}
+
+// A right that ends while a statement waits for its lock is not taken: PostgreSQL looks at its row again. Nor is one of two with the same name.
+func TestOneRowTakesNoRightThatHasEnded(t *testing.T) {
+	t.Parallel()
+	a := newStrict(t)
+	a.write(`INSERT INTO invoices VALUES ('i', 1)`)
+	a.Settle()
+	for _, end := range []string{`block_epoch = NULL, block_own = NULL`, `block_own = gen_random_uuid()`} {
+		ender := a.connect(shop, `BEGIN; SELECT FROM dbcontroller.foreign_target FOR NO KEY UPDATE`)
+		failed := make(chan error, 1)
+		writer := a.connect(shop, ``)
+		go func() {
+			_, err := writer.Exec(context.Background(), `INSERT INTO invoices VALUES ('late', 1)`)
+			failed <- err
+		}()
+		require.Eventually(t, func() bool {
+			return a.rows(a.shop, `SELECT count(*)::text FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'`)[0] == "1"
+		}, 10*time.Second, 10*time.Millisecond)
+		a.exec(ender, `CREATE TEMPORARY TABLE had AS SELECT * FROM dbcontroller.foreign_target; UPDATE dbcontroller.foreign_target SET `+end+`; COMMIT`)
+		var pg *pgconn.PgError
+		require.True(t, errors.As(<-failed, &pg), end)
+		require.Equal(t, "RD001", pg.Code, end)
+		a.exec(ender, `UPDATE dbcontroller.foreign_target f SET block_epoch = h.block_epoch, block_own = h.block_own FROM had h WHERE f.id = h.id`)
+	}
+	a.exec(a.shop, `INSERT INTO invoices VALUES ('in time', 1)`)
+	a.Settle()
+
+	a.exec(a.shop, `BEGIN;
+INSERT INTO dbcontroller.foreign_target (uid, deployment_id, kind_id, name, block_epoch, block_own)
+SELECT gen_random_uuid(), deployment_id, kind_id, name, block_epoch, block_own FROM dbcontroller.foreign_target`)
+	require.Equal(t, []string{"BLOCK " + customer("1")}, a.lacks(`INSERT INTO invoices VALUES ('of two', 1)`))
+	a.exec(a.shop, `ROLLBACK`)
+	require.Equal(t, []string{"2"}, a.rows(a.shop, `SELECT count(*)::text FROM invoices`))
+	require.Empty(t, harness.AuditDatabases(t, a.Pools))
+}
+
+// A process of the former release removes pins that nothing needs from what it takes for a table.
+func TestTheFormerReleaseTidiesPins(t *testing.T) {
+	t.Parallel()
+	a := newStrict(t)
+	a.write(`INSERT INTO orders (customer_id, approver_id, approver_region) VALUES (1, 2, 'eu')`)
+	a.exec(a.shop, `INSERT INTO orders (customer_id) VALUES (1)`)
+	a.exec(a.shop, `INSERT INTO dbcontroller.statement_pin VALUES (-1, (SELECT min(id) FROM dbcontroller.foreign_target), true)`)
+	a.exec(a.shop, `DELETE FROM dbcontroller.pin p WHERE NOT EXISTS (SELECT FROM dbcontroller.captured c WHERE c.statement = p.statement AND c.statement IS NOT NULL)`)
+	require.Equal(t, []string{"customers/1 ACT", "customers/1 ACT", "customers/2 ACT"}, a.rows(a.shop, pinsSQL))
+	a.Settle()
+	require.Empty(t, harness.AuditDatabases(t, a.Pools))
+}
