@@ -21,7 +21,7 @@ type Handler interface {
 type Actions struct {
 	// Owned pending.
 	Confirm, Release, LetGo, CheckOwners, UpgradeOwners, Derive, CleanUpDecommissioned Handler
-	AnnounceEpoch, ConfirmAgain, VerifyBlockades, LookAtRight                          Handler
+	AnnounceEpoch, ConfirmAgain, VerifyBlockades, LookAtRight, EndRights               Handler
 	// Owned deleting.
 	Finalise, DropOwners Handler
 }
@@ -58,6 +58,7 @@ func NewTable(a Actions) (*Table, error) {
 		{schema.ConfirmAgain, "owned_pending_recover", a.ConfirmAgain},
 		{schema.VerifyBlockades, "owned_pending_recover", a.VerifyBlockades},
 		{schema.LookAtRight, "owned_pending", a.LookAtRight},
+		{schema.EndRights, "owned_pending_end_rights", a.EndRights},
 		{schema.Finalise, "owned_deleting", a.Finalise},
 		{schema.DropOwners, "owned_deleting_owners", a.DropOwners},
 	}}

@@ -44,12 +44,15 @@ const (
 	VerifyBlockades Action = 12
 	// LookAtRight looks whether the right to block a target of another deployment is needed any more.
 	LookAtRight Action = 13
+	// EndRights asks another deployment to end its rights to a resource here, until it says that it has.
+	EndRights Action = 14
 )
 
 var actionNames = map[Action]string{
 	Confirm: "confirm", Release: "release", Finalise: "finalise", CheckOwners: "check_owners", DropOwners: "drop_owners",
 	LetGo: "let_go", UpgradeOwners: "upgrade_owners", Derive: "derive", CleanUpDecommissioned: "clean_up_decommissioned",
 	AnnounceEpoch: "announce_epoch", ConfirmAgain: "confirm_again", VerifyBlockades: "verify_blockades", LookAtRight: "look_at_right",
+	EndRights: "end_rights",
 }
 
 func (a Action) String() string {

@@ -2,6 +2,7 @@ package shadow_test
 
 import (
 	"errors"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -124,6 +125,92 @@ func TestAnEntryIsNotReleasedBesideARight_I30_I31(t *testing.T) {
 	decisions, err := west.OperatorDecisions(ctx)
 	require.NoError(t, err)
 	require.Equal(t, "HOLDER_ENTRY_RELEASED_UNANSWERED", decisions[0].What)
+}
+
+// endings is the number of pieces of work that ask other deployments to end their rights.
+func endings(b *harness.Box, deployment string) (n int) {
+	for _, w := range b.Work(b.ID(deployment)) {
+		if w.Action == schema.EndRights {
+			n++
+		}
+	}
+	return n
+}
+
+// The deployment of an entry that was released without its answer goes on writing under its right until it answers the question, which is repeated:
+// also when the resource is gone.
+func TestARightEndsAfterAReleaseWithoutAnAnswer_I30_I31(t *testing.T) {
+	t.Parallel()
+	b := delegating(t)
+	b.MustPut(target, nil)
+	b.MustPut(holderNumber(0), body{"unset": target})
+	b.Settle()
+	b.MustDelete(target)
+	b.SetDown(bEast, true)
+	_, released, err := releaseEntry(t, b, true)
+	require.NoError(t, err)
+	require.Len(t, released, 1)
+	require.Equal(t, 1, endings(b, aWest))
+	b.Settle()
+	b.Gone(target)
+	b.MustPut(holderNumber(1), body{"cascade": target})
+	require.Equal(t, 1, endings(b, aWest), "it does not answer")
+
+	b.SetDown(bEast, false)
+	unlock := hold(t, b, bEast, `SELECT FROM dbcontroller.foreign_target FOR SHARE`)
+	_, err = b.Do(b.ID(aWest), schema.EndRights)
+	require.NoError(t, err)
+	require.Equal(t, 1, endings(b, aWest), "a write is under way")
+	unlock()
+	b.Settle()
+	require.Zero(t, endings(b, aWest))
+	require.Zero(t, rights(t, b, bEast))
+	_, err = b.Put(holderNumber(2), body{"cascade": target})
+	require.Error(t, err, "it asks, and is refused")
+	require.Empty(t, b.Work(b.ID(aWest)))
+}
+
+// An entry stays when the answer came from a database that was lost meanwhile, and when the own one was: what was asked and answered then says nothing
+// about the rights of now.
+func TestAnAnswerOfALostDatabaseReleasesNoEntry_I30_I31(t *testing.T) {
+	t.Parallel()
+	for _, lost := range []string{bEast, aWest} {
+		t.Run(lost, func(t *testing.T) {
+			t.Parallel()
+			b := delegating(t)
+			b.MustPut(target, nil)
+			b.MustPut(holderNumber(0), body{"unset": target})
+			b.Settle()
+			b.MustDelete(target)
+			g := newGate("SELECT pg_advisory_xact_lock($1)")
+			west := gatedProcess(t, b, aWest, g, b.Stores[b.ID(aWest)].Model())
+			open := sync.OnceFunc(func() { close(g.open) })
+			t.Cleanup(open)
+			key := releasable(t, west, "targets/t", "HOLDER_ENTRY").Key
+			g.arm(0)
+			type answer struct {
+				released []string
+				err      error
+			}
+			answered := make(chan answer, 1)
+			go func() {
+				released, err := west.ForceRelease(t.Context(), []string{key}, false, "ticket 1", "operator/eve")
+				answered <- answer{released, err}
+			}()
+			<-g.reached // it has its answer
+			b.Renew(lost)
+			_, err := b.Do(b.ID(lost), schema.AnnounceEpoch)
+			require.NoError(t, err)
+			open()
+			a := <-answered
+			require.Error(t, a.err)
+			require.Empty(t, a.released)
+			require.Equal(t, 1, b.Count(aWest, "holder_entry"))
+			b.Settle()
+			b.Gone(target)
+			b.Audit()
+		})
+	}
 }
 
 // The right to block ends as well: nobody would tell its deployment to return it, and the target would wait for ever. An operator who insists cannot

@@ -183,6 +183,20 @@ func TestGatheredDeletesThatMarkHaveTheirOwnOutcomes_I20_I29(t *testing.T) {
 		}
 	}
 	require.Len(t, deletions, 24)
+	marked := map[string]shadow.DeleteRequest{}
+	for name, result := range results {
+		if !result.Removed {
+			marked[name] = shadow.DeleteRequest{Name: name}
+		}
+	}
+	release = occupyDelete(t, b)
+	repeated, errs := deleteAll(t.Context(), store, marked)
+	release()
+	for name := range marked {
+		require.NoError(t, errs[name], name)
+		require.False(t, repeated[name].Removed, name)
+		require.Equal(t, results[name].Deletion, repeated[name].Deletion, "%s is being deleted", name)
+	}
 	b.Settle()
 	for name, req := range requests {
 		again, err := store.Delete(t.Context(), req)
@@ -192,7 +206,76 @@ func TestGatheredDeletesThatMarkHaveTheirOwnOutcomes_I20_I29(t *testing.T) {
 	b.Audit()
 }
 
-// The same request several times at once takes effect once, and a failed batch keeps its other deletes.
+// Of two deletes of one name in one batch one removes the resource, and the other finds nothing.
+func TestTwoDeletesOfOneNameRemoveItOnce_I2_I20(t *testing.T) {
+	t.Parallel()
+	b := newPair(t, nil)
+	release := occupyDelete(t, b)
+	errs := make([]error, 16)
+	results := make([]peer.DeleteResult, len(errs))
+	for i := range len(errs) / 2 {
+		b.MustPut(fmt.Sprintf("//%s/targets/n%d", aWest, i), nil)
+	}
+	var g sync.WaitGroup
+	for i := range errs {
+		g.Go(func() {
+			results[i], errs[i] = b.Stores[b.ID(aWest)].Delete(t.Context(), shadow.DeleteRequest{Name: fmt.Sprintf("targets/n%d", i/2)})
+		})
+	}
+	g.Wait()
+	release()
+	for i := 0; i < len(errs); i += 2 {
+		first, second := errs[i], errs[i+1]
+		if first != nil {
+			first, second = second, first
+		}
+		require.NoError(t, first)
+		require.ErrorIs(t, second, peer.ErrNotFound)
+		require.NotEqual(t, results[i].Removed, results[i+1].Removed)
+	}
+	b.Settle()
+	b.Audit()
+}
+
+// Deletes that share a transaction see the blockades that were committed before they got their locks.
+func TestGatheredDeletesLookAfterTheLock_I3(t *testing.T) {
+	t.Parallel()
+	b := newPair(t, nil)
+	ctx, store := context.Background(), b.Stores[b.ID(aWest)]
+	requests := map[string]shadow.DeleteRequest{}
+	for i := range 4 {
+		name := fmt.Sprintf("targets/n%d", i)
+		b.MustPut("//"+aWest+"/"+name, nil)
+		b.MustPut(holderNumber(i), body{"block": "//" + aWest + "/" + name})
+		requests[name] = shadow.DeleteRequest{Name: name}
+	}
+	b.Settle()
+	conn, err := b.Pools[b.ID(aWest)].Acquire(ctx)
+	require.NoError(t, err)
+	defer conn.Release()
+	_, err = conn.Exec(ctx, `CREATE TEMPORARY TABLE late AS SELECT * FROM dbcontroller.blockade; DELETE FROM dbcontroller.blockade`)
+	require.NoError(t, err)
+	tx, err := conn.Begin(ctx)
+	require.NoError(t, err)
+	defer func() { _ = tx.Rollback(ctx) }()
+	_, err = tx.Exec(ctx, `LOCK TABLE dbcontroller.shadow IN EXCLUSIVE MODE`) // stops locks of rows, and no reading
+	require.NoError(t, err)
+	var errs map[string]error
+	var g sync.WaitGroup
+	g.Go(func() { _, errs = deleteAll(t.Context(), store, requests) })
+	stopped(t, b, aWest, 2) // one by itself, and the others together
+	_, err = tx.Exec(ctx, `INSERT INTO dbcontroller.blockade SELECT * FROM late`)
+	require.NoError(t, err)
+	require.NoError(t, tx.Commit(ctx))
+	g.Wait()
+	for name, err := range errs {
+		require.ErrorAs(t, err, new(*peer.BlockedError), name)
+	}
+	b.Audit()
+}
+
+// The same request several times at once takes effect once. A delete that makes its transaction fail fails alone: its neighbours are carried out,
+// and an id that several deletes have is that of one of them.
 func TestAFailedBatchKeepsItsOtherDeletes_I20_I29(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -202,8 +285,17 @@ func TestAFailedBatchKeepsItsOtherDeletes_I20_I29(t *testing.T) {
 	for i := range 6 {
 		b.MustPut(fmt.Sprintf("//%s/targets/other%d", aWest, i), nil)
 	}
+	for i := range 6 {
+		b.MustPut(fmt.Sprintf("//%s/targets/shared%d", aWest, i), nil)
+	}
 	release := occupyDelete(t, b)
 	var g sync.WaitGroup
+	shared, errs := uuid.New(), make([]error, 6)
+	for i := range errs {
+		g.Go(func() {
+			_, errs[i] = store.Delete(t.Context(), shadow.DeleteRequest{Name: fmt.Sprintf("targets/shared%d", i), RequestID: shared})
+		})
+	}
 	ids := make([]uuid.UUID, 6)
 	for i := range ids {
 		g.Go(func() {
@@ -221,6 +313,17 @@ func TestAFailedBatchKeepsItsOtherDeletes_I20_I29(t *testing.T) {
 	for _, id := range ids {
 		require.Equal(t, ids[0], id)
 	}
+	removed := 0
+	for i, err := range errs {
+		if name := fmt.Sprintf("//%s/targets/shared%d", aWest, i); err == nil {
+			removed++
+			b.Gone(name)
+		} else {
+			require.ErrorIs(t, err, peer.ErrRequestReused)
+			require.NotNil(t, b.Get(name))
+		}
+	}
+	require.Equal(t, 1, removed)
 	b.Audit()
 }
 

@@ -50,17 +50,18 @@ func TestGatheredWritesHaveTheirOwnOutcomes_I20(t *testing.T) {
 	b.MustPut(target2, body{"n": 1.0})
 	release := occupy(t, b)
 
-	request := uuid.New()
-	writes := map[string]peer.Write{
+	writes, requests := map[string]peer.Write{
 		"update":            {Name: "targets/t", Body: body{"n": 2.0}},
 		"old revision":      {Name: "targets/t2", Revision: old.Revision, Body: body{"n": 3.0}},
 		"exists":            {Name: "targets/t2", Mode: peer.Create},
 		"missing target":    {Name: "targets/x", Body: body{"peer": "targets/missing"}},
 		"local reference":   {Name: "targets/y", Body: body{"peer": "targets/t"}},
 		"reference, locked": {Name: "targets/z", Body: body{"peer": "targets/locked"}},
-	}
+	}, map[string]uuid.UUID{}
 	for i := range 20 {
-		writes[fmt.Sprint("create ", i)] = peer.Write{Name: fmt.Sprintf("targets/new%d", i), Labels: map[string]string{"i": fmt.Sprint(i)}}
+		what := fmt.Sprint("create ", i)
+		writes[what] = peer.Write{Name: fmt.Sprintf("targets/new%d", i), Labels: map[string]string{"i": fmt.Sprint(i)}}
+		requests[what] = uuid.New()
 	}
 	results := map[string]outcome{}
 	var mu sync.Mutex
@@ -72,8 +73,8 @@ func TestGatheredWritesHaveTheirOwnOutcomes_I20(t *testing.T) {
 		}
 		wait.Go(func() {
 			var o outcome
-			if what == "create 0" {
-				o.saved, o.err = store.SaveRequested(t.Context(), request, []peer.Write{w})
+			if id, asked := requests[what]; asked {
+				o.saved, o.err = store.SaveRequested(t.Context(), id, []peer.Write{w})
 			} else {
 				o.saved, o.err = store.Save(t.Context(), []peer.Write{w})
 			}
@@ -89,20 +90,25 @@ func TestGatheredWritesHaveTheirOwnOutcomes_I20(t *testing.T) {
 	require.ErrorIs(t, results["old revision"].err, peer.ErrConflict)
 	require.ErrorIs(t, results["exists"].err, peer.ErrExists)
 	require.Equal(t, peer.TargetMissing, refusals(t, results["missing target"].err)[0].Reason)
-	for what, o := range results {
-		if o.err == nil {
-			require.Equal(t, writes[what].Name, o.saved[0].Name, what)
-			stored := b.Get("//" + aWest + "/" + o.saved[0].Name)
-			require.Equal(t, o.saved[0].Revision, stored.Revision, what)
-			require.Equal(t, o.saved[0].Labels, stored.Labels, what)
-			require.JSONEq(t, string(o.saved[0].Body), string(stored.Body), what)
-		}
-	}
 	require.Len(t, results, 26)
-	again, err := store.SaveRequested(t.Context(), request, []peer.Write{writes["create 0"]})
-	require.NoError(t, err)
-	require.Equal(t, results["create 0"].saved[0].UID, again[0].UID)
-	require.Equal(t, results["create 0"].saved[0].Revision, again[0].Revision)
+	for what, o := range results {
+		switch what {
+		case "old revision", "exists", "missing target":
+			continue
+		}
+		require.NoError(t, o.err, what)
+		require.Equal(t, writes[what].Name, o.saved[0].Name, what)
+		stored := b.Get("//" + aWest + "/" + o.saved[0].Name)
+		require.Equal(t, o.saved[0].Revision, stored.Revision, what)
+		require.Equal(t, o.saved[0].Labels, stored.Labels, what)
+		require.JSONEq(t, string(o.saved[0].Body), string(stored.Body), what)
+	}
+	for what, id := range requests {
+		again, err := store.SaveRequested(t.Context(), id, []peer.Write{writes[what]})
+		require.NoError(t, err)
+		require.Equal(t, results[what].saved[0].UID, again[0].UID, what)
+		require.Equal(t, results[what].saved[0].Revision, again[0].Revision, what)
+	}
 	var transactions int
 	require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(t.Context(),
 		`SELECT count(DISTINCT xmin::text) FROM dbcontroller.shadow WHERE name LIKE 'targets/new%'`).Scan(&transactions))
@@ -137,23 +143,26 @@ func TestGatheredWritesOfOneResourceLoseNothing_I10(t *testing.T) {
 	b.Audit()
 }
 
-// One write whose values PostgreSQL refuses fails alone: its neighbours are stored (I20), and a repeated request id takes effect once
-// (I29).
+// A write that makes its transaction fail fails alone: its neighbours are stored (I20). A repeated request takes effect once, and an id that
+// several writes have is that of one of them (I29).
 func TestAFailedBatchKeepsItsOtherWrites_I20_I29(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
 	store := b.Stores[b.ID(aWest)]
 	release := occupy(t, b)
-	request := uuid.New()
+	request, shared := uuid.New(), uuid.New()
 	var g sync.WaitGroup
-	uids := make([]uuid.UUID, 6)
-	for i := range uids { // the same request, several times at once
-		g.Go(func() {
+	uids, errs := make([]uuid.UUID, 6), make([]error, 6)
+	for i := range uids {
+		g.Go(func() { // the same request, several times at once
 			saved, err := store.SaveRequested(t.Context(), request, []peer.Write{{Name: "targets/same"}})
 			if err == nil {
 				uids[i] = saved[0].UID
 			}
 			require.NoError(t, err)
+		})
+		g.Go(func() {
+			_, errs[i] = store.SaveRequested(t.Context(), shared, []peer.Write{{Name: fmt.Sprintf("targets/shared%d", i)}})
 		})
 		g.Go(func() {
 			_, err := store.Save(t.Context(), []peer.Write{{Name: fmt.Sprintf("targets/other%d", i)}})
@@ -165,6 +174,17 @@ func TestAFailedBatchKeepsItsOtherWrites_I20_I29(t *testing.T) {
 	for _, uid := range uids {
 		require.Equal(t, b.Get("//"+aWest+"/targets/same").UID, uid)
 	}
+	stored := 0
+	for i, err := range errs {
+		if name := fmt.Sprintf("//%s/targets/shared%d", aWest, i); err == nil {
+			stored++
+			require.NotNil(t, b.Get(name))
+		} else {
+			require.ErrorIs(t, err, peer.ErrRequestReused)
+			b.Gone(name)
+		}
+	}
+	require.Equal(t, 1, stored)
 	b.Audit()
 }
 
@@ -180,6 +200,37 @@ func TestAWriteThatWaitsForATransactionEndsWithItsDeadline(t *testing.T) {
 	_, err := store.Save(ctx, []peer.Write{{Name: "targets/late"}})
 	require.ErrorIs(t, err, context.Canceled)
 	require.NotErrorIs(t, err, peer.ErrUnknown)
+}
+
+// The caller of a write whose shared transaction runs when the deadline passes is told that the write may take effect, and it does.
+func TestAWriteWhoseTransactionRunsAtItsDeadlineIsUnknown_I29(t *testing.T) {
+	t.Parallel()
+	b := newPair(t, nil)
+	store := b.Stores[b.ID(aWest)]
+	tx, err := b.Pools[b.ID(aWest)].Begin(context.Background())
+	require.NoError(t, err)
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	_, err = tx.Exec(context.Background(), `LOCK TABLE dbcontroller.resource IN SHARE MODE`) // stops transactions before their commit
+	require.NoError(t, err)
+	save := func(ctx context.Context, name string, waiting int) (answered chan error) {
+		answered = make(chan error, 1)
+		go func() { _, err := store.Save(ctx, []peer.Write{{Name: name}}); answered <- err }()
+		stopped(t, b, aWest, waiting)
+		return answered
+	}
+	first := save(t.Context(), "targets/first", 1) // runs by itself: those that come afterwards share transactions
+	ctx, cancel := context.WithCancel(t.Context())
+	late := save(ctx, "targets/late", 2)
+	cancel()
+	require.ErrorIs(t, <-late, peer.ErrUnknown)
+	require.NoError(t, tx.Rollback(context.Background()))
+	require.NoError(t, <-first)
+	require.Eventually(t, func() bool {
+		var n int
+		err := b.Pools[b.ID(aWest)].QueryRow(context.Background(), `SELECT count(*) FROM dbcontroller.shadow WHERE name = 'targets/late'`).Scan(&n)
+		return err == nil && n == 1
+	}, 10*time.Second, 5*time.Millisecond)
+	b.Audit()
 }
 
 // Attempts that arrive in one call share a transaction, each by itself: one that is refused, closed, too late, or whose target is locked,
@@ -235,4 +286,31 @@ func TestAttemptsOfOneCallHaveTheirOwnOutcomes_I7_I8_I20(t *testing.T) {
 	_, err := store.Establish(ctx, from, locked.Attempt, locked.Refs)
 	require.NoError(t, err)
 	require.Empty(t, store.EstablishTogether(ctx, from, nil))
+}
+
+// An attempt whose values PostgreSQL refuses makes the transaction fail that it shares: none of the attempts counts as established, and each can
+// be repeated by itself (I8, I20).
+func TestAFailedBatchKeepsItsOtherAttempts_I8_I20(t *testing.T) {
+	t.Parallel()
+	b := newPair(t, nil)
+	ctx, store, from := t.Context(), b.Stores[b.ID(aWest)], b.ID(bEast)
+	b.MustPut(target, nil)
+	asked := make([]peer.EstablishAttempt, 3)
+	for i := range asked {
+		asked[i] = peer.EstablishAttempt{Attempt: newAttempt(), Refs: []peer.EstablishReference{reference("block", schema.Block, uuid.New())}}
+	}
+	asked[1].Refs[0].HolderName = "holders/\x00"
+	established := func() (attempts []peer.AttemptID) {
+		require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(ctx, `SELECT array_agg(attempt) FROM dbcontroller.blockade`).Scan(&attempts))
+		return attempts
+	}
+	for _, o := range store.EstablishTogether(ctx, from, asked) {
+		require.ErrorIs(t, o.Err, peer.ErrLeftOut)
+	}
+	require.Empty(t, established())
+	for i, a := range asked {
+		_, err := store.Establish(ctx, from, a.Attempt, a.Refs)
+		require.Equal(t, i == 1, err != nil, "%d: %v", i, err)
+	}
+	require.ElementsMatch(t, []peer.AttemptID{asked[0].Attempt, asked[2].Attempt}, established())
 }

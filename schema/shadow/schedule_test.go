@@ -26,6 +26,7 @@ func hold(t *testing.T, b *harness.Box, deployment, sql string, args ...any) (re
 	t.Helper()
 	tx, err := b.Pools[b.ID(deployment)].Begin(context.Background())
 	require.NoError(t, err)
+	t.Cleanup(func() { _ = tx.Rollback(context.Background()) }) // of a test that fails before
 	tag, err := tx.Exec(context.Background(), sql, args...)
 	require.NoError(t, err)
 	require.NotZero(t, tag.RowsAffected())

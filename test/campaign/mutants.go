@@ -28,7 +28,11 @@ type mutant struct {
 	edits []string
 }
 
-var mutants = []mutant{
+// mutants are all mistakes, in the order of the table.
+var mutants = append(slices.Clone(played), inTests()...)
+
+// played are the mistakes that the campaign or a schedule of it catches.
+var played = []mutant{
 	{
 		"expiry-removes", "I5, I8", "An expired blockade is removed without asking the holder's deployment.",
 		"handlers/pending_resolve.go",

@@ -96,8 +96,8 @@ const mutantsHead = `# Planted mistakes
 
 Made by ` + "`make mutants`" + `: the findings of the campaign of [testing](testing.md) when a mistake is planted. Each mistake is a change of a few lines
 (` + "`test/campaign/mutants.go`" + `) in a build of its own; the sources hold none of them. For example, the first one removes expired blockades without asking; the finding is a
-blocking reference without its blockade, a violation of I8. A mistake is caught by the random campaign of a seed, or by a schedule that is played step by step
-(` + "`test/campaign/rights.go`" + `).
+blocking reference without its blockade, a violation of I8. A mistake is caught by the random campaign of a seed, by a schedule that is played step by step
+(` + "`test/campaign/rights.go`" + `), or, if it takes requests of the same milliseconds or messages that no client sees, by a test (` + "`test/campaign/tested.go`" + `).
 
 | mutant | mistake | violates | caught by | finding |
 | --- | --- | --- | --- | --- |
@@ -119,6 +119,12 @@ var shownBy = map[string]string{
 
 // caught plays a mutant until a test fails, and returns the seed of the campaign or the name of the schedule, and the failure.
 func caught(t *testing.T, m mutant, most uint64) (by, said string) {
+	if in := testOf(m); in != nil {
+		if said = in.failure(t); said != "" {
+			return "`" + in.test + "`", said
+		}
+		return "", ""
+	}
 	binary := m.build(t)
 	if s := shownBy[m.name]; s != "" {
 		if said = failure(t, m, binary, "^TestSchedulesOfRights/^"+s+"$", 0); said != "" {
@@ -138,19 +144,39 @@ func caught(t *testing.T, m mutant, most uint64) (by, said string) {
 	return "", ""
 }
 
+// failure runs the test that catches a mistake in a package with the mistake, until it fails.
+func (in tested) failure(t *testing.T) (said string) {
+	cmd := exec.CommandContext(t.Context(), "go", "test", "-trimpath", "-vet=off", "-overlay", plant(t, in.mutant), "-count", "5", "-failfast", "-timeout", "5m", "-run", "^"+in.test+"$", "./"+in.in)
+	cmd.Dir = moduleRoot(t)
+	said, out := reason(cmd)
+	if strings.Contains(out, "[build failed]") || strings.Contains(out, "panic: test timed out") {
+		t.Errorf("%s: failed for another reason: %s", in.mutant, out)
+	}
+	if _, panics, ok := strings.Cut(out, "panic: "); ok && said == "unknown" { // in a goroutine of a test that has failed
+		said, _, _ = strings.Cut(panics, "\n")
+	}
+	return said
+}
+
 // failure runs a test with the program of a mutant, and returns why it failed; nothing when it passed.
 func failure(t *testing.T, m mutant, binary, test string, seed uint64) (said string) {
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run", test, "-test.v")
 	cmd.Env = append(os.Environ(), "DBCONTROLLER_CAMPAIGN_BINARY="+binary, "DBCONTROLLER_CAMPAIGN_SEEDS=1", fmt.Sprintf("DBCONTROLLER_CAMPAIGN_FIRST=%d", seed))
+	said, out := reason(cmd)
+	if said == "unknown" || strings.Contains(said, "Received unexpected error") || strings.Contains(out, "DATA RACE") || strings.Contains(out, "panic:") {
+		t.Errorf("%s: failed for another reason: %s", m, out)
+	}
+	return said
+}
+
+// reason runs tests, and returns why they failed, and their output; nothing when they passed.
+func reason(cmd *exec.Cmd) (said, output string) {
 	out, err := cmd.CombinedOutput()
 	if err == nil {
-		return ""
+		return "", string(out)
 	}
 	if found := why.FindSubmatch(out); found != nil {
 		said, _, _ = strings.Cut(strings.Join(strings.Fields(string(found[1])+" "+string(found[2])), " "), " Test: ")
 	}
-	if said == "" || strings.Contains(said, "Received unexpected error") || strings.Contains(string(out), "DATA RACE") || strings.Contains(string(out), "panic:") {
-		t.Errorf("%s: failed for another reason: %s", m, out)
-	}
-	return cmp.Or(said, "unknown")
+	return cmp.Or(said, "unknown"), string(out)
 }

@@ -48,7 +48,8 @@ exists, and that its deployment still reports, is established again. The deploym
 
 The deployment of a holder entry is asked first to end its rights to refer to the resource without asking. If it does not answer, nothing is
 released. With --unanswered the entry is released all the same: if that deployment has a right, it goes on writing references to the resource,
-also when the resource is gone. They dangle, and only verify there reports them.`
+also when the resource is gone, until it answers: it is asked again and again (end_rights in status). They dangle, and only verify there
+reports them.`
 	cmd.ValidArgsFunction = cli.CompleteNames(1)
 	cmd.Flags().StringArrayVar(&f.keys, "key", nil, "key of a row to release, from the list; can be repeated")
 	cmd.Flags().StringVar(&f.reason, "reason", "", "the reason, which the deployment stores")

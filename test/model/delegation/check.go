@@ -17,7 +17,7 @@ func (w *World) wroteDelegated(uid UID, b Behaviour, turn Turn) {
 	if now, ok := w.x.targets[uid]; !ok || now.turn != turn {
 		w.report("I31: a reference to %d is committed after the right ended that it was written under", uid)
 	}
-	if !w.present() {
+	if !w.present() || w.insisted[uid] {
 		return
 	}
 	switch {
@@ -103,6 +103,11 @@ func (w *World) atRest() {
 			w.report("I8: blockade %v of no reference, or tentative", k)
 		}
 	}
+	for uid := range w.insisted {
+		if w.a.state[uid] != active && w.may(uid, Acting) {
+			w.report("I31: X may still refer to %d, whose entry was released", uid)
+		}
+	}
 	for uid, row := range w.x.targets {
 		if row.attempt != 0 && !w.holds(uid) && !w.may(uid, Block) {
 			w.report("I8: the proxy of %d stands, and X has neither the right nor a reference under it", uid)
@@ -157,7 +162,7 @@ func (w *World) quiet() bool {
 	for _, b := range w.a.blockades {
 		tentative = tentative || b.tentative
 	}
-	return w.present() && len(w.x.work) == 0 && len(w.a.notices) == 0 && !tentative && !w.a.doubts()
+	return w.present() && len(w.x.work) == 0 && len(w.a.notices) == 0 && len(w.a.endings) == 0 && !tentative && !w.a.doubts()
 }
 
 func sortedWork(all map[work]bool) []work {

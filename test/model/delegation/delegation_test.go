@@ -158,7 +158,7 @@ func TestDelegationsOnManySchedules_I1_I3_I8_I13_I28_I30_I31_I32(t *testing.T) {
 	}
 	all.Wait()
 	t.Logf("%.0f schedules a second; %v", float64(*schedules)/time.Since(began).Seconds(), seen)
-	for _, what := range []string{"acting right taken", "block right taken", "acting written", "block written", "batch", "written beside a deletion", "held", "deleted", "removed", "dangling", "entry released", "forsaken"} {
+	for _, what := range []string{"acting right taken", "block right taken", "acting written", "block written", "batch", "written beside a deletion", "held", "deleted", "removed", "dangling", "entry released", "forsaken", "insisted"} {
 		require.GreaterOrEqual(t, seen[what], *schedules/1000, "%s is too rare: %v", what, slices.Sorted(maps.Keys(seen)))
 	}
 }

@@ -8,9 +8,10 @@ func (w *World) releaseEntry(uid UID) {
 		if notice == 0 && !w.EntryAskedBeforeMark {
 			return
 		}
+		insists := false
 		if !w.EntryReleasedWithoutClose {
 			answer := t.ask(message{kind: "close", uid: uid, theirs: epoch, own: w.a.peer})
-			if answer == nil || answer.own != w.a.peer {
+			if insists = answer == nil && !w.calm && w.chance(2); !insists && (answer == nil || answer.own != w.a.peer) {
 				return
 			}
 		}
@@ -22,12 +23,39 @@ func (w *World) releaseEntry(uid UID) {
 		if a := w.a; a.epoch != epoch || a.notices[uid] == 0 || a.notices[uid] != notice && !w.EntryAskedBeforeMark {
 			return
 		}
+		if insists {
+			if w.a.delegated(uid) { // nobody would tell X to return its proxy
+				return
+			}
+			w.insist(uid)
+		}
 		w.forsake(uid)
 		delete(w.a.notices, uid)
 		delete(w.a.entries, uid)
 		w.seen["entry released"]++
 		w.note("an operator releases the entry of %d", uid)
 		w.finalise()
+	})
+}
+
+// insist is an operator of A who releases an entry although X has not answered: X may go on writing under its acting right. A asks again until it
+// answers.
+func (w *World) insist(uid UID) {
+	w.seen["insisted"]++
+	w.insisted[uid] = true
+	if !w.UnansweredIsForgotten {
+		w.a.endings[uid] = true
+	}
+}
+
+// endRights asks X once to end its rights to a target. A late or repeated question ends rights that X may ask for again. The answer needs no epoch:
+// in a new one of either database the rights do not count.
+func (w *World) endRights(uid UID) {
+	w.start("end rights", func(t *task) {
+		a := w.a
+		if answer := t.ask(message{kind: "close", uid: uid, theirs: a.epoch, own: a.peer}); answer != nil && w.a == a {
+			delete(a.endings, uid)
+		}
 	})
 }
 
@@ -45,7 +73,7 @@ func (w *World) forsake(uid UID) {
 // dangles reports whether a reference dangles by the decision of an operator.
 func (w *World) dangles(holder int, r reference) bool {
 	r.dangling = false
-	return r.uid != 0 && w.forsaken[holder] == r
+	return r.uid != 0 && (w.forsaken[holder] == r || w.insisted[r.uid] && r.behaviour == Acting)
 }
 
 // closeFor closes a target for A, and answers when it is closed. What refers to it stays.

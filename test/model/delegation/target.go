@@ -32,6 +32,7 @@ type targets struct {
 	closed                  map[int]bool // attempts that establish nothing any more
 	entries                 map[UID]bool // X has acting references to it
 	notices                 map[UID]int
+	endings                 map[UID]bool // X has to end its rights to it, and has not said so
 	told                    int
 	unconfirmed, uncompared bool // nothing is deleted: A failed over, X failed over
 	// After a failover, until X has answered in the epochs of both.
@@ -59,7 +60,7 @@ func (a *targets) doubts() bool {
 func (a *targets) copy() *targets {
 	c := *a
 	c.state, c.closing, c.blockades, c.closed = maps.Clone(a.state), map[UID]int{}, maps.Clone(a.blockades), maps.Clone(a.closed)
-	c.doubted, c.entries, c.notices = maps.Clone(a.doubted), maps.Clone(a.entries), maps.Clone(a.notices)
+	c.doubted, c.entries, c.notices, c.endings = maps.Clone(a.doubted), maps.Clone(a.entries), maps.Clone(a.notices), maps.Clone(a.endings)
 	return &c
 }
 
@@ -320,6 +321,9 @@ func (w *World) sendA() {
 	}
 	if len(uids) > 0 {
 		w.send(message{kind: "notices", theirs: a.epoch, own: a.peer, uids: uids, made: a.told})
+	}
+	for _, uid := range slices.Sorted(maps.Keys(a.endings)) {
+		w.endRights(uid)
 	}
 	var keys []key
 	for k, b := range a.blockades {

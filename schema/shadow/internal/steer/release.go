@@ -69,7 +69,7 @@ WITH gone AS (
 // has no notice to remove.
 //
 // The deployment of a holder entry first ends its rights to refer to the resource without asking. unanswered releases the entry also when it does not
-// say that it has. It fails with *InvalidError, *UnavailableError, ErrAborted and ErrDecommissioned.
+// say that it has, and leaves work that asks again until it does. It fails with *InvalidError, *UnavailableError, ErrAborted and ErrDecommissioned.
 func (s *Steering) ForceRelease(ctx context.Context, keys []string, unanswered bool, reason, by string) (released []string, err error) {
 	if len(keys) == 0 || len(keys) > MostKeys {
 		return nil, &peer.InvalidError{Resource: "keys", Err: fmt.Errorf("want 1 to %d keys", MostKeys)}
@@ -115,7 +115,7 @@ func (s *Steering) release(ctx context.Context, k key, unanswered bool, reason, 
 		case !unanswered || ctx.Err() != nil:
 			return false, err
 		default:
-			closed, what = func(ctx context.Context, tx pgx.Tx) error { return unblocked(ctx, tx, k) }, what+"_UNANSWERED"
+			closed, what = s.insist(k, deployment), what+"_UNANSWERED"
 			s.Log.Warn("an entry is released although its deployment did not say that it ended its rights", zap.Stringer("of", k.deployment), zap.Error(err), requestid.Field(ctx))
 		}
 	}

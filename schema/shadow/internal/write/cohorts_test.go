@@ -133,3 +133,21 @@ func TestADeadlineEndsTheWaitForACohort(t *testing.T) {
 		w.cohorts.wait()
 	})
 }
+
+// A cohort counts as ended after some time, for the sake of the writes behind it. A write that goes on has its own outcome.
+func TestAWriteThatOutlastsItsCohortHasItsOwnOutcome(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWriters()
+		for i := range fewWrites {
+			w.write(t.Context(), fmt.Sprint("few", i), time.Minute, nil)
+		}
+		refused := errors.New("refused")
+		w.write(t.Context(), "first", time.Millisecond, nil)
+		long, short := w.write(t.Context(), "long", 2*cohortLasts, refused), w.write(t.Context(), "short", time.Millisecond, nil)
+		require.NoError(t, <-short)
+		require.ErrorIs(t, <-long, refused)
+		require.Equal(t, w.beganAt("short"), w.beganAt("long"), "in one cohort")
+		w.all.Wait()
+		w.cohorts.wait()
+	})
+}

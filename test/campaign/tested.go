@@ -1,0 +1,133 @@
+package campaign
+
+import "slices"
+
+// tested is a mistake that a test of a package catches and no campaign shows.
+type tested struct {
+	in, test string // its package and name
+	mutant
+}
+
+// shown are the tested mistakes. The first ones are in what concurrent requests share: transactions, calls, cohorts. They take requests that come in the
+// same milliseconds, or a transaction that fails because of one of them.
+var shown = []tested{
+	{"schema/shadow", "TestAFailedBatchKeepsItsOtherWrites_I20_I29", mutant{
+		"failed-batch-fails-all", "I20", "A transaction of several writes that fails because of one of them fails all.",
+		"schema/shadow/internal/write/gathered.go",
+		[]string{"Whole: func(err error) bool { return !ofOne(err) },", "Whole: func(error) bool { return true },"},
+	}},
+	{"schema/shadow", "TestAFailedBatchKeepsItsOtherWrites_I20_I29", mutant{
+		"failed-write-is-answered", "I20, I29", "The write because of which a shared transaction fails is answered as done.",
+		"schema/shadow/internal/write/gathered.go",
+		[]string{"			errs[i] = gather.ErrAlone\n			return nil\n", "			errs[i] = nil\n			return nil\n"},
+	}},
+	{"schema/shadow", "TestGatheredWritesOfOneResourceLoseNothing_I10", mutant{
+		"second-write-is-skipped", "I10", "The second write of a resource in a batch is answered as done, and skipped.",
+		"schema/shadow/internal/write/gathered.go",
+		[]string{"} else {\n			errs[i] = gather.ErrAlone\n", "} else {\n			errs[i] = nil\n"},
+	}},
+	{"schema/shadow", "TestGatheredWritesHaveTheirOwnOutcomes_I20", mutant{
+		"outcome-of-another-write", "I20", "The outcomes of a batch are given to its writes in another order.",
+		"schema/shadow/internal/write/gathered.go",
+		[]string{"errs[in[i]] = err", "errs[in[len(in)-1-i]] = err"},
+	}},
+	{"schema/shadow", "TestGatheredWritesHaveTheirOwnOutcomes_I20", mutant{
+		"locked-target-is-missing", "I2, I20", "A target that a batch does not wait for, since another transaction has locked it, counts as missing.",
+		"schema/shadow/internal/write/gathered.go",
+		[]string{" || len(missingTargets(s.Self, sv)) > 0) {", ") {"},
+	}},
+	{"schema/shadow", "TestAWriteWhoseTransactionRunsAtItsDeadlineIsUnknown_I29", mutant{
+		"left-write-has-no-effect", "I29", "A caller whose deadline passes while its shared transaction runs is told that nothing has happened.",
+		"schema/shadow/internal/write/gathered.go",
+		[]string{`return fmt.Errorf("%w: %w", peer.ErrUnknown, context.Cause(ctx))`, `return fmt.Errorf("left: %w", context.Cause(ctx))`},
+	}},
+	{"schema/shadow", "TestGatheredWritesHaveTheirOwnOutcomes_I20", mutant{
+		"request-with-anothers-answer", "I29", "The request ids of a batch are recorded with the answer of its first write.",
+		"schema/shadow/internal/write/write.go",
+		[]string{"sv.Request.Queue(b, request.Outcome{Saved: sv.Saved})", "sv.Request.Queue(b, request.Outcome{Saved: savings[0].Saved})"},
+	}},
+	{"schema/shadow/internal/write", "TestADeadlineEndsTheWaitForACohort", mutant{
+		"cohort-has-one-deadline", "I20", "The deadline of the first write of a cohort ends its neighbours.",
+		"schema/shadow/internal/write/cohorts.go",
+		[]string{"gather.WithCompany(one.ctx, len(together))", "gather.WithCompany(together[0].ctx, len(together))"},
+	}},
+	{"schema/shadow/internal/write", "TestAWriteThatOutlastsItsCohortHasItsOwnOutcome", mutant{
+		"cohort-answers-for-its-writes", "I1, I20", "A write that outlasts its cohort is answered as done.",
+		"schema/shadow/internal/write/cohorts.go",
+		[]string{"	<-mine.ended // also when its deadline has passed: it ends soon then, and has an outcome\n", ""},
+	}},
+	{"schema/shadow", "TestAttemptsOfOneCallHaveTheirOwnOutcomes_I7_I8_I20", mutant{
+		"established-after-its-deadline", "I20", "An attempt whose caller has given up is established.",
+		"schema/shadow/internal/target/gathered.go",
+		[]string{"time.Now().After(e.until)", "time.Since(e.until) > time.Hour"},
+	}},
+	{"schema/shadow", "TestAFailedBatchKeepsItsOtherAttempts_I8_I20", mutant{
+		"failed-attempts-are-answered", "I8", "The attempts of a shared transaction that fails are answered as established.",
+		"schema/shadow/internal/target/gathered.go",
+		[]string{"		default:\n			errs[i] = gather.ErrAlone\n", "		case errs[i] != nil:\n			errs[i] = gather.ErrAlone\n"},
+	}},
+	{"schema/shadow", "TestAConfirmThatLacksBlockadesEstablishesAgain_I2_I8", mutant{
+		"confirms-are-counted-together", "I2, I8", "Whether blockades are lost is decided for all attempts of a confirm, not for each.",
+		"schema/shadow/internal/target/blockade.go",
+		[]string{"if known[a] < least {", "if known[a] < least && len(known) < len(c.Attempts) {"},
+	}},
+	{"schema/shadow", "TestGatheredDeletesLookAfterTheLock_I3", mutant{
+		"deletes-look-before-the-lock", "I1, I3", "Deletes that share a transaction look for blockades before they have the locks.",
+		"schema/shadow/internal/deletion/gathered.go",
+		[]string{
+			"	b.Queue(lockRootsSQL, kinds, names)", "	ready.seen = s.cascade.QueueSight(tx, b, byNames, kinds, names)\n	b.Queue(lockRootsSQL, kinds, names)",
+			"	})\n	ready.seen = s.cascade.QueueSight(tx, b, byNames, kinds, names)\n", "	})\n",
+		},
+	}},
+	{"schema/shadow", "TestTwoDeletesOfOneNameRemoveItOnce_I2_I20", mutant{
+		"two-deletes-remove-it", "I2", "Two deletes of one name in a batch are both answered with its removal.",
+		"schema/shadow/internal/deletion/gathered.go",
+		[]string{"			index[k] = i + 1\n		}", "			index[k] = i + 1\n		} else {\n			t.result.Removed, errs[i] = true, nil\n		}"},
+	}},
+	{"schema/shadow", "TestGatheredDeletesThatMarkHaveTheirOwnOutcomes_I20_I29", mutant{
+		"delete-recorded-with-anothers-answer", "I29", "The request ids of deletes in a batch are recorded with the answer of the first one.",
+		"schema/shadow/internal/deletion/gathered.go",
+		[]string{"t.of.request.Queue(also, request.Outcome{Deleted: &t.result})", "t.of.request.Queue(also, request.Outcome{Deleted: &ready.tries[0].result})"},
+	}},
+	{"schema/shadow", "TestGatheredDeletesThatMarkHaveTheirOwnOutcomes_I20_I29", mutant{
+		"marked-again-in-a-batch", "I2, I13", "A resource in DELETING is marked again by a delete in a batch, with another deletion.",
+		"schema/shadow/internal/deletion/gathered.go",
+		[]string{"if root.State != peer.Active || !ready.seen.Leaf(root)", "if !ready.seen.Leaf(root)"},
+	}},
+	{"schema/shadow", "TestAFailedBatchKeepsItsOtherDeletes_I20_I29", mutant{
+		"failed-deletes-are-answered", "I2, I20", "The deletes of a shared transaction that fails are answered as done.",
+		"schema/shadow/internal/deletion/gathered.go",
+		[]string{"		err = gather.ErrAlone\n	}\n	return slices", "		return errs\n	}\n	return slices"},
+	}},
+	{"internal/gather", "TestCallersTakeTurns", mutant{
+		"flood-goes-first", "I20", "The caller whose request a batch has taken is the first of the next one again.",
+		"internal/gather/gather.go",
+		[]string{"			q.waiting = append(q.waiting, c)\n", "			q.waiting = append([]*caller[R]{c}, q.waiting...)\n"},
+	}},
+	{"schema/shadow", "TestARightEndsAfterAReleaseWithoutAnAnswer_I30_I31", mutant{
+		"unanswered-release-is-forgotten", "I30, I31", "The deployment of an entry that was released without its answer is not asked again to end its rights.",
+		"schema/shadow/internal/steer/right.go",
+		[]string{"		_, err := tx.Exec(ctx, endRightsSQL, k.uid, deployment)\n		return err\n", "		return nil\n"},
+	}},
+	{"schema/shadow", "TestAnAnswerOfALostDatabaseReleasesNoEntry_I30_I31", mutant{
+		"released-by-a-lost-answer", "I30, I31", "An entry is released by the answer of a database that was lost meanwhile.",
+		"schema/shadow/internal/steer/right.go",
+		[]string{"		s.gate.CheckPeerEpoch(tx, b, deployment, recalled.Epoch, selfEpoch)\n", "		_ = selfEpoch\n"},
+	}},
+}
+
+// inTests returns the mistakes that tests catch.
+func inTests() (all []mutant) {
+	for _, g := range shown {
+		all = append(all, g.mutant)
+	}
+	return all
+}
+
+// testOf returns the test that catches a mistake; nil if the campaign does.
+func testOf(m mutant) *tested {
+	if i := slices.IndexFunc(shown, func(g tested) bool { return g.name == m.name }); i >= 0 {
+		return &shown[i]
+	}
+	return nil
+}
