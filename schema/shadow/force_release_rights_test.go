@@ -246,3 +246,42 @@ func TestAReleasedEntryEndsTheRightToBlock_I13_I31(t *testing.T) {
 	b.Gone(target)
 	b.Audit()
 }
+
+// An operator takes back the rights to a resource: its deployment is asked until it says that they have ended, and asks for each reference from then on.
+// What it wrote under them stays, and counts.
+func TestRightsAreTakenBack_I3_I30_I31(t *testing.T) {
+	t.Parallel()
+	b := blocking(t)
+	acquired(t, b)
+	b.MustPut(holderNumber(20), body{"unset": target})
+	b.Settle()
+	unasked(t, b, holderNumber(21), body{"unset": target, "block": target})
+	west := b.SecondProcess(aWest, shadow.Config{}) // gives no rights any more
+	list := func() shadow.Releasable { return releasable(t, west, "targets/t", "RIGHTS") }
+	b.SetDown(bEast, true)
+	key := list().Key
+	require.True(t, forceRelease(t, west, key))
+	require.False(t, forceRelease(t, west, key), "it has been asked")
+	require.Contains(t, list().Refused, "has not answered yet")
+	require.Equal(t, 1, endings(b, aWest))
+	decisions, err := west.OperatorDecisions(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, "RIGHTS_RELEASED", decisions[0].What)
+	_, err = b.Do(b.ID(aWest), schema.EndRights)
+	require.Error(t, err)
+	require.Equal(t, 1, rights(t, b, bEast), "it does not know")
+
+	b.SetDown(bEast, false)
+	_, err = b.Do(b.ID(aWest), schema.EndRights)
+	require.NoError(t, err)
+	require.Zero(t, endings(b, aWest))
+	require.Zero(t, rights(t, b, bEast))
+	require.Empty(t, list().Refused)
+	b.MustPut(holderNumber(22), body{"unset": target, "block": target})
+	require.Equal(t, map[string]bool{"unset": false, "block": false}, storedAs(t, b, "d22"))
+	require.Equal(t, map[string]bool{"unset": true, "block": true}, storedAs(t, b, "d21"))
+	_, err = b.Delete(target)
+	require.ErrorAs(t, err, new(*peer.BlockedError))
+	b.Settle()
+	b.Audit()
+}

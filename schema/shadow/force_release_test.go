@@ -58,7 +58,7 @@ func confirmLate(t *testing.T, b *harness.Box, attempt peer.AttemptID) {
 	require.NoError(t, err)
 }
 
-// The entries of a resource that is not being deleted are listed with the reason why they stay.
+// The entries of a resource that is not being deleted are listed with the reason why they stay, and the rights that may rest on them.
 func TestEntriesOfAnActiveResourceAreListed(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -68,7 +68,8 @@ func TestEntriesOfAnActiveResourceAreListed(t *testing.T) {
 	b.Settle()
 	all, err := west.Releasable(t.Context(), "targets/t", 10)
 	require.NoError(t, err)
-	require.Len(t, all, 1)
+	require.Len(t, all, 2)
+	require.Equal(t, "RIGHTS", all[1].What)
 	require.Equal(t, "HOLDER_ENTRY", all[0].What)
 	require.Equal(t, bEast, all[0].Other)
 	require.Contains(t, all[0].Refused, "a deletion needs it to reach "+bEast)

@@ -107,7 +107,7 @@ var shown = []tested{
 	{"schema/shadow", "TestARightEndsAfterAReleaseWithoutAnAnswer_I30_I31", mutant{
 		"unanswered-release-is-forgotten", "I30, I31", "The deployment of an entry that was released without its answer is not asked again to end its rights.",
 		"schema/shadow/internal/steer/right.go",
-		[]string{"		_, err := tx.Exec(ctx, endRightsSQL, k.uid, deployment)\n		return err\n", "		return nil\n"},
+		[]string{"		_, err := s.take(ctx, tx, k.uid, deployment)\n		return err\n", "		return nil\n"},
 	}},
 	{"schema/shadow", "TestAnAnswerOfALostDatabaseReleasesNoEntry_I30_I31", mutant{
 		"released-by-a-lost-answer", "I30, I31", "An entry is released by the answer of a database that was lost meanwhile.",

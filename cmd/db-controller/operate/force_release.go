@@ -39,7 +39,7 @@ func NewForceRelease() *cobra.Command {
 
 Without --key the command lists the rows that tie the resource to others, with a key for each that can be released: blockades of references in
 other deployments; entries of deployments with other references to it, or with resources that it owns, which can be released while it is being
-deleted and waits for them; otherwise its owners. With --key it prints the effects of the release, and
+deleted and waits for them; otherwise its owners, and the rights of other deployments to refer to it without asking. With --key it prints the effects of the release, and
 with --yes it releases. It is for rows that a person knows to be wrong, for example because their deployment was restored from an old
 backup: first try retry, verify --repair, and decommission of a deployment that never comes back.
 
@@ -49,7 +49,10 @@ exists, and that its deployment still reports, is established again. The deploym
 The deployment of a holder entry is asked first to end its rights to refer to the resource without asking. If it does not answer, nothing is
 released. With --unanswered the entry is released all the same: if that deployment has a right, it goes on writing references to the resource,
 also when the resource is gone, until it answers: it is asked again and again (end_rights in status). They dangle, and only verify there
-reports them.`
+reports them.
+
+Rights are taken back without waiting: their deployment is asked until it says that they have ended, and the list and status show them until then.
+Processes of this deployment that run with --delegations give them again.`
 	cmd.ValidArgsFunction = cli.CompleteNames(1)
 	cmd.Flags().StringArrayVar(&f.keys, "key", nil, "key of a row to release, from the list; can be repeated")
 	cmd.Flags().StringVar(&f.reason, "reason", "", "the reason, which the deployment stores")

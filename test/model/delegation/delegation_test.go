@@ -52,6 +52,7 @@ func once(seed uint64, m Mistakes, traced bool) *World {
 		func() { w.wants(uid()) },
 		func() { w.wants(uid()) },
 		func() { w.releaseEntry(uid()) },
+		func() { w.takeBack(uid()) },
 		func() { // a new target, which X has never referred to
 			if w.chance(2) {
 				u := UID(w.number())
@@ -158,7 +159,7 @@ func TestDelegationsOnManySchedules_I1_I3_I8_I13_I28_I30_I31_I32(t *testing.T) {
 	}
 	all.Wait()
 	t.Logf("%.0f schedules a second; %v", float64(*schedules)/time.Since(began).Seconds(), seen)
-	for _, what := range []string{"acting right taken", "block right taken", "acting written", "block written", "batch", "written beside a deletion", "held", "deleted", "removed", "dangling", "entry released", "forsaken", "insisted"} {
+	for _, what := range []string{"acting right taken", "block right taken", "acting written", "block written", "batch", "written beside a deletion", "held", "deleted", "removed", "dangling", "entry released", "forsaken", "insisted", "taken back"} {
 		require.GreaterOrEqual(t, seen[what], *schedules/1000, "%s is too rare: %v", what, slices.Sorted(maps.Keys(seen)))
 	}
 }

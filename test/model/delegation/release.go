@@ -48,6 +48,14 @@ func (w *World) insist(uid UID) {
 	}
 }
 
+// takeBack is an operator of A who takes back the rights to a target, until X has ended them. They may be given again.
+func (w *World) takeBack(uid UID) {
+	if w.a.state[uid] == active {
+		w.a.endings[uid] = true
+		w.seen["taken back"]++
+	}
+}
+
 // endRights asks X once to end its rights to a target. A late or repeated question ends rights that X may ask for again. The answer needs no epoch:
 // in a new one of either database the rights do not count.
 func (w *World) endRights(uid UID) {

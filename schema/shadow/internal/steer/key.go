@@ -19,6 +19,8 @@ const (
 	HolderEntry    = "HOLDER_ENTRY"
 	OwneeEntry     = "OWNEE_ENTRY"
 	OwnerReference = "OWNER_REFERENCE"
+	// Rights of another deployment to refer to a resource without asking, whether or not it has any.
+	Rights = "RIGHTS"
 )
 
 // key names one row for a release. An equal row that is written later has another attempt, a newer notice, or another time, so a key
@@ -55,7 +57,7 @@ func (k key) String() string {
 	return strings.Join(parts, keySeparator)
 }
 
-var keyParts = map[string]int{Blockade: 6, HolderEntry: 4, OwneeEntry: 3, OwnerReference: 7}
+var keyParts = map[string]int{Blockade: 6, HolderEntry: 4, OwneeEntry: 3, OwnerReference: 7, Rights: 3}
 
 func parseKey(text string) (k key, err error) {
 	parts := strings.Split(text, keySeparator)

@@ -83,13 +83,13 @@ func (s *Steering) lookUp(ctx context.Context, name string) (r resource, err err
 }
 
 // Releasable lists the ties of a resource to others: blockades; entries of deployments, for which a resource in DELETING waits, and which stay while it
-// is ACTIVE; owners of an ACTIVE one. There are at most limit of each. It fails with ErrNotFound and *InvalidError.
+// is ACTIVE; owners of an ACTIVE one, and the rights that it has given. There are at most limit of each. It fails with ErrNotFound and *InvalidError.
 func (s *Steering) Releasable(ctx context.Context, name string, limit int) (out []Releasable, err error) {
 	r, err := s.find(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	lists := []func(context.Context, resource, int) ([]Releasable, error){s.blockades, s.idle(s.holderEntries), s.idle(s.owneeEntries), s.owners}
+	lists := []func(context.Context, resource, int) ([]Releasable, error){s.blockades, s.idle(s.holderEntries), s.idle(s.owneeEntries), s.owners, s.given}
 	if r.state == peer.Deleting {
 		lists = []func(context.Context, resource, int) ([]Releasable, error){s.blockades, s.entries, s.owneeEntries}
 	}

@@ -68,6 +68,8 @@ WITH gone AS (
 // compares its references, and establishes again those that exist while their target does; an establish of the attempt is refused; an acknowledgement
 // has no notice to remove.
 //
+// Rights are taken back by work that asks their deployment until it says that they have ended.
+//
 // The deployment of a holder entry first ends its rights to refer to the resource without asking. unanswered releases the entry also when it does not
 // say that it has, and leaves work that asks again until it does. It fails with *InvalidError, *UnavailableError, ErrAborted and ErrDecommissioned.
 func (s *Steering) ForceRelease(ctx context.Context, keys []string, unanswered bool, reason, by string) (released []string, err error) {
@@ -133,7 +135,7 @@ func (s *Steering) refused(k key) string {
 	switch k.what {
 	case Blockade:
 		return refusal(k, false)
-	case HolderEntry, OwneeEntry:
+	case HolderEntry, OwneeEntry, Rights:
 		return s.entryRefusal(k)
 	}
 	return ""
@@ -156,6 +158,8 @@ func (s *Steering) releaseIn(ctx context.Context, tx pgx.Tx, k key, deployment i
 		return s.releaseBlockade(ctx, tx, k, named)
 	case k.what == OwnerReference && state == peer.Active:
 		return s.releaseOwner(ctx, tx, k, id, deployment)
+	case k.what == Rights && state == peer.Active: // a deletion ends them itself
+		return s.take(ctx, tx, k.uid, deployment)
 	case state != peer.Deleting: // an entry holds nothing back, and is needed by the deletion
 		return false, nil
 	case k.what == HolderEntry:

@@ -25,12 +25,6 @@ SELECT EXISTS (
     WHERE s.uid = $1 AND b.holder_uid = $1 AND d.service = $2 AND d.region = $3
 )`
 
-	// One piece of work is enough for a resource and a deployment.
-	endRightsSQL = db.Codes(`
-INSERT INTO dbcontroller.work (action, shard, deployment_id, target_uid)
-SELECT {end_rights}, s.shard, $2, s.uid FROM dbcontroller.shadow s WHERE s.uid = $1
-    AND NOT EXISTS (SELECT FROM dbcontroller.work w WHERE w.action = {end_rights} AND w.deployment_id = $2 AND w.target_uid = s.uid)`)
-
 	errNoEntry    = errors.New("nothing waits for this deployment")
 	errRightKept  = errors.New("it did not say that it has ended its rights to refer to the resource without asking: its processes may be of an earlier version, or a write may be under way under them")
 	errBlocksToo  = errors.New("it has the right to block the resource, which it returns when it hears of the deletion")
@@ -75,7 +69,7 @@ func (s *Steering) insist(k key, deployment int32) (within func(context.Context,
 		if err := unblocked(ctx, tx, k); err != nil {
 			return err
 		}
-		_, err := tx.Exec(ctx, endRightsSQL, k.uid, deployment)
+		_, err := s.take(ctx, tx, k.uid, deployment)
 		return err
 	}
 }
