@@ -1,6 +1,7 @@
 package campaign
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/stretchr/testify/require"
@@ -21,6 +22,8 @@ var ofRights = []schedule{
 	{"cascade", (*stage).cascadeReachesARight},
 	{"late", (*stage).rightAfterAClose},
 	{"released", (*stage).entryReleased},
+	{"insisted", (*stage).entryReleasedWithoutAnAnswer},
+	{"taken", (*stage).rightsTakenBack},
 }
 
 // acquires writes the target and two holders that block it, which gives their deployment the right to do so without asking.
@@ -179,28 +182,80 @@ func (s *stage) rightAfterAClose() {
 
 const hasActingRightSQL = `SELECT EXISTS (SELECT FROM dbcontroller.foreign_target WHERE uid = $1 AND acting_epoch IS NOT NULL)`
 
-// entryReleased: an operator releases the entry of a deployment that does not hear of a deletion. Its right ends before, so that nothing is written
-// under it when the target is gone (I30, I31).
-func (s *stage) entryReleased() {
-	cascades := map[string][]string{"c1": {s.target}}
-	s.uid = s.puts(s.target, nil).GetUid()
-	s.puts(s.holder(0), cascades)
-	s.awaits("the acting right", func() bool { return s.finds(s.holder(0), hasActingRightSQL, s.uid) })
-	s.settled()
-	s.t.Cleanup(s.suffer(s.target, "WatchImportedServiceDeletions"))
-	s.deletes(s.target)
-	s.puts(s.holder(1), cascades) // under the right
+// releases has an operator release the tie of the target by that name.
+func (s *stage) releases(what string, unanswered bool) {
+	s.t.Helper()
 	admin, err := s.w.Client.Admin(s.ctx, s.siteOf(s.target).id)
 	require.NoError(s.t, err)
 	full, err := schema.ParseFullName(s.target)
 	require.NoError(s.t, err)
 	listed, err := admin.ListReleasable(s.ctx, &adminv1.ListReleasableRequest{Name: full.Name})
 	require.NoError(s.t, err)
-	require.Len(s.t, listed.GetReleasable(), 1)
-	released, err := admin.ForceRelease(s.ctx, &adminv1.ForceReleaseRequest{Keys: []string{listed.GetReleasable()[0].GetKey()}, Reason: "schedule"})
+	ties := slices.DeleteFunc(listed.GetReleasable(), func(r *adminv1.Releasable) bool { return r.GetWhat() != what })
+	require.Len(s.t, ties, 1)
+	released, err := admin.ForceRelease(s.ctx, &adminv1.ForceReleaseRequest{Keys: []string{ties[0].GetKey()}, Reason: "schedule", Unanswered: unanswered})
 	require.NoError(s.t, err)
 	require.Len(s.t, released.GetReleased(), 1)
+}
+
+// deletesUnheard deletes a target of which a deployment with the acting right does not hear, and returns references of its kind.
+func (s *stage) deletesUnheard() (cascades map[string][]string) {
+	cascades = map[string][]string{"c1": {s.target}}
+	s.uid = s.puts(s.target, nil).GetUid()
+	s.puts(s.holder(0), cascades)
+	s.awaits("the acting right", func() bool { return s.finds(s.holder(0), hasActingRightSQL, s.uid) })
+	s.settled()
+	s.t.Cleanup(s.suffer(s.target, "WatchImportedServiceDeletions"))
+	s.deletes(s.target)
+	return cascades
+}
+
+func (s *stage) awaitsRemoval() {
 	s.awaits("the removal of "+s.target, func() bool { return s.state(s.target) == resourcev1.Resource_STATE_UNSPECIFIED })
+}
+
+// entryReleased: an operator releases the entry of a deployment that does not hear of a deletion. Its right ends before, so that nothing is written
+// under it when the target is gone (I30, I31).
+func (s *stage) entryReleased() {
+	cascades := s.deletesUnheard()
+	s.puts(s.holder(1), cascades) // under the right
+	s.releases("HOLDER_ENTRY", false)
+	s.awaitsRemoval()
 	s.cannotPut(s.holder(2), cascades, "its target was removed, and the entry of its deployment released (I30, I31)")
 	s.letGo(0, 1)
+}
+
+// entryReleasedWithoutAnAnswer: the same, while that deployment does not answer. Its right ends as soon as it does, although the target is gone (I31).
+func (s *stage) entryReleasedWithoutAnAnswer() {
+	cascades := s.deletesUnheard()
+	mend := s.suffer(s.holder(0), "RecallDelegations")
+	defer mend()
+	s.releases("HOLDER_ENTRY", true)
+	s.awaitsRemoval()
+	s.puts(s.holder(1), cascades) // under the right: it dangles
+	mend()
+	s.settled()
+	s.cannotPut(s.holder(2), cascades, "its target was removed, and its deployment has ended the right (I30, I31)")
+	s.letGo(0, 1)
+}
+
+// rightsTakenBack: an operator takes back the rights of a deployment that does not answer. It is asked until it does. What it wrote under them stays, and
+// blocks (I3); nothing more is written under them (I31).
+func (s *stage) rightsTakenBack() {
+	s.acquires()
+	s.holdsUnderTheRight(2, s.blocks())
+	mend := s.suffer(s.holder(2), "RecallDelegations")
+	defer mend()
+	s.releases("RIGHTS", false)
+	if !s.finds(s.holder(2), hasBlockRightSQL, s.uid) {
+		s.wrong("the right ended before its deployment heard of it")
+	}
+	mend()
+	s.settled()
+	if s.finds(s.holder(2), hasBlockRightSQL, s.uid) {
+		s.wrong("the right was taken back, and nothing is owed, and it has not ended (I31)")
+	}
+	s.cannotDelete(s.target, codes.FailedPrecondition, s.holder(2)+" blocks it under the former right (I3)")
+	s.letGo(2)
+	s.deletes(s.target)
 }
