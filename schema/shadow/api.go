@@ -12,6 +12,7 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/deletion"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
 	"github.com/db-controller/db-controller/schema/shadow/internal/inspect"
+	"github.com/db-controller/db-controller/schema/shadow/internal/lease"
 	"github.com/db-controller/db-controller/schema/shadow/internal/plan"
 	"github.com/db-controller/db-controller/schema/shadow/internal/prepare"
 	"github.com/db-controller/db-controller/schema/shadow/internal/progress"
@@ -38,7 +39,7 @@ type (
 	Watches   = db.Watches
 	Retention = db.Retention
 	Tuning    = tuning.Tuning
-	Leases    = db.Leases
+	Leases    = lease.Leases
 	// Within is an application's part of a transaction that writes resources.
 	Within = gate.Within
 

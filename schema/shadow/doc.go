@@ -7,7 +7,8 @@
 //	internal/plan      decisions on a deletion, without a database: walk.go the graph over all deployments,
 //	                   decide.go the decisions inside one database, and on the blockers that the walk found
 //	internal/tuning    the settings that may change while the process works
-//	internal/db        the pool and its transactions, names and their numbers, feeds, leases; SQL's codes and named arguments
+//	internal/db        the pool and its transactions, names and their numbers, feeds; SQL's codes and named arguments
+//	internal/lease     the shards of a deployment divided among its processes
 //	internal/gate      the conditions that a transaction checks before it writes: epoch, identity of the database, version
 //	internal/read      resources, lists (filter.go), watches (feed.go)
 //	internal/inspect   explanations, removals, referrers, audits, stuck deletions

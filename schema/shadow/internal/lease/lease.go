@@ -1,4 +1,5 @@
-package db
+// Package lease divides the shards of a deployment among its processes.
+package lease
 
 import (
 	"context"
@@ -13,6 +14,7 @@ import (
 	"github.com/db-controller/db-controller/internal/postgres"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 )
 
 const (
@@ -55,7 +57,7 @@ GROUP BY m.id ORDER BY m.name`
 // Leases divide the shards of a deployment among its processes. They are rows, and locks of single transactions: nothing
 // depends on a session.
 type Leases struct {
-	Store *DB
+	Store *db.DB
 	// Name of the process, which no other process of the deployment has at the same time.
 	Name string
 	// TTL is the time after a renewal for which a process counts as alive, by the clock of the database. Too short: a
@@ -96,7 +98,7 @@ func (l *Leases) renewAlone(ctx context.Context, member uuid.UUID) (sh shares, e
 
 // renewAndTake also evicts the expired members, and takes what the member lacks.
 func (l *Leases) renewAndTake(ctx context.Context, member uuid.UUID, lead bool) (sh shares, err error) {
-	err = l.Store.InTx(ctx, NoFeed, func(tx pgx.Tx) error {
+	err = l.Store.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, renewSQL, member, l.TTL)
 		if err == nil {
 			err = renewed(tag)
@@ -124,7 +126,7 @@ func renewed(tag pgconn.CommandTag) error {
 
 func (l *Leases) join(ctx context.Context) (member uuid.UUID, err error) {
 	member = uuid.Must(uuid.NewV7())
-	err = l.Store.InTx(ctx, NoFeed, func(tx pgx.Tx) error {
+	err = l.Store.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, replaceSQL, l.Name); err != nil {
 			return err
 		}
@@ -226,7 +228,7 @@ func (l *Leases) Release(ctx context.Context, member uuid.UUID, shards []uint32)
 }
 
 // Members returns the processes of this deployment with their shards, by name.
-func (s *DB) Members(ctx context.Context) ([]peer.Member, error) {
+func Members(ctx context.Context, s *db.DB) ([]peer.Member, error) {
 	rows, err := s.Pool.Query(ctx, membersSQL)
 	if err != nil {
 		return nil, fmt.Errorf("read the processes: %w", err)
@@ -245,22 +247,7 @@ func (s *DB) Members(ctx context.Context) ([]peer.Member, error) {
 	return members, nil
 }
 
-type fenceKey struct{}
-
-type fence struct {
-	member uuid.UUID
-	ttl    time.Duration
-}
-
-// Fenced binds every transaction under ctx to a member: the transaction fails with schema.ErrFenced when the member was
-// evicted or has expired, and its lock prevents the eviction until it ends. PostgreSQL ends a transaction that is idle for
-// longer than the TTL.
+// Fenced binds every transaction under ctx to a member, as db.Fenced says.
 func (l *Leases) Fenced(ctx context.Context, member uuid.UUID) context.Context {
-	return context.WithValue(ctx, fenceKey{}, fence{member, l.TTL})
-}
-
-// IsFenced reports whether transactions under ctx are bound to a member.
-func IsFenced(ctx context.Context) bool {
-	_, ok := ctx.Value(fenceKey{}).(fence)
-	return ok
+	return db.Fenced(ctx, member, l.TTL)
 }
