@@ -32,8 +32,8 @@ type EndRights struct {
 	Peers RecallPeers
 }
 
-// mostEnded is the number of resources in one question.
-const mostEnded = 100
+// mostEnded is the number of resources in one question. Each may wait a third of a second for writes under its right, and all have to be answered in time.
+const mostEnded = 10
 
 // Handle is Handler.
 func (h *EndRights) Handle(ctx context.Context, at schema.DeploymentID, seqs []int64) (waiting []int64, err error) {
