@@ -2,6 +2,7 @@ package constraint
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -39,6 +40,7 @@ type failure struct {
 	seq     int64
 	backoff retry.Backoff
 	due     time.Time
+	problem error // nil: it has too many holders for one run
 }
 
 // exceptLimit is the number of deletions that an acknowledgement of deletions that are handled again may except, so that its
@@ -234,7 +236,7 @@ func (d *deletions) done(b batch, failed map[uuid.UUID]error) {
 		case d.acted[x.UID] > x.Seq || d.failed[x.UID].seq > x.Seq: // it has arrived again, and was handled since
 		case failing:
 			delete(d.acted, x.UID)
-			d.failed[x.UID] = d.failed[x.UID].again(x.Seq, err)
+			d.failed[x.UID] = d.failed[x.UID].again(x.Seq, fmt.Errorf("%s: %w", x.Name, err))
 		case newest.Seq > x.Seq: // it has arrived again, and is among the steps
 		case i < b.covered:
 			delete(d.failed, x.UID)
@@ -272,6 +274,16 @@ func (f failure) again(seq int64, err error) failure {
 	if f.seq = seq; errors.Is(err, schema.ErrUnfinished) {
 		return failure{seq: seq}
 	}
-	f.due = time.Now().Add(f.backoff.Next())
+	f.due, f.problem = time.Now().Add(f.backoff.Next()), err
 	return f
+}
+
+// problem returns why a deletion is not done yet, and when it is handled again: the one that is handled next. It is nil when none has failed.
+func (d *deletions) problem() (due time.Time, problem error) {
+	for _, f := range d.failed {
+		if f.problem != nil && (problem == nil || f.due.Before(due)) {
+			problem, due = f.problem, f.due
+		}
+	}
+	return due, problem
 }

@@ -91,6 +91,7 @@ type recorder struct {
 	log     []string
 	handle  func(ctx context.Context, what string) error
 	failed  map[uuid.UUID]error
+	ran     constraint.HandlerRun // the last one
 	expired []schema.DeploymentID
 	waiting map[int64]bool // work that is left each time
 	paces   map[string]time.Duration
@@ -200,8 +201,13 @@ func (h subscribedHandler) Handle(ctx context.Context, from schema.DeploymentID,
 	return failed, h.did(ctx, what+" %s %v %q except %d", from.Region, names, position, len(earlier))
 }
 
-func (r *recorder) HandlerRan(string, schema.DeploymentID, constraint.HandlerRun) {}
-func (r *recorder) WatchHeard(string, schema.DeploymentID)                        {}
+func (r *recorder) WatchHeard(string, schema.DeploymentID) {}
+
+func (r *recorder) HandlerRan(_ string, _ schema.DeploymentID, run constraint.HandlerRun) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ran = run
+}
 
 func (r *recorder) WatchPrimed(watch string, d schema.DeploymentID, p constraint.Primed) {
 	r.mu.Lock()

@@ -61,6 +61,8 @@ type HandlerRun struct {
 	Items int
 	Took  time.Duration
 	Err   error
+	// Failed is why one of the deletions that failed by themselves is not done yet, in this run or an earlier one.
+	Failed error
 	// Next is the time of the next try of what failed, which may be made earlier; zero: nothing failed, or it is not known.
 	Next time.Time
 }

@@ -187,6 +187,8 @@ func TestADeletionThatFailsHereIsExceptedAndTriedAgain(t *testing.T) {
 		synctest.Wait()
 		require.Contains(t, r.take()[0], "except 1")
 		r.mu.Lock()
+		require.ErrorContains(t, r.ran.Failed, "poison", "status shows why, also after a run without it")
+		require.False(t, r.ran.Next.IsZero())
 		r.failed = nil
 		r.mu.Unlock()
 		time.Sleep(20 * time.Second)
@@ -194,6 +196,7 @@ func TestADeletionThatFailsHereIsExceptedAndTriedAgain(t *testing.T) {
 		got := r.take()
 		require.NotEmpty(t, got)
 		require.Equal(t, `again us-west2 [bad] "p2" except 0`, got[len(got)-1])
+		require.NoError(t, r.ran.Failed)
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		require.Empty(t, r.take(), "quiet")

@@ -192,14 +192,17 @@ func (l *loop) finish(r result) {
 	} else {
 		l.failed(t, r)
 	}
-	if r.key.task != sweeping || r.err != nil {
-		l.cfg.Observer.HandlerRan(r.key.task, r.key.deployment, HandlerRun{Items: r.items, Took: r.took, Err: r.err, Next: t.next(r.err)})
-	}
 	for _, holder := range r.holders {
 		l.task(taskKey{resolving, holder}).wanted = true
 	}
+	ran := HandlerRun{Items: r.items, Took: r.took, Err: r.err, Next: t.next(r.err)}
 	if d := l.deletions[r.key.deployment]; d != nil && r.run != nil && d.run == r.run {
-		l.acted(d, r)
+		if l.acted(d, r); r.err == nil {
+			ran.Next, ran.Failed = d.problem()
+		}
+	}
+	if r.key.task != sweeping || r.err != nil {
+		l.cfg.Observer.HandlerRan(r.key.task, r.key.deployment, ran)
 	}
 }
 

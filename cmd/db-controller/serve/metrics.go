@@ -99,7 +99,7 @@ func (m *metrics) HandlerRan(handler string, d schema.DeploymentID, run constrai
 	m.batches.WithLabelValues(handler, d.String()).Inc()
 	m.items.WithLabelValues(handler, d.String()).Add(float64(run.Items))
 	m.seconds.WithLabelValues(handler).Observe(run.Took.Seconds())
-	m.failures.ran(handler, d, run.Err, run.Next)
+	m.failures.ran(handler, d, cmp.Or(run.Err, run.Failed), run.Next)
 	if run.Err != nil {
 		m.errors.WithLabelValues(handler, d.String()).Inc()
 	}
