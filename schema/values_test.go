@@ -58,7 +58,7 @@ func TestActionsHaveFixedNumbersAndNames(t *testing.T) {
 		}
 	}
 	require.Equal(t, "unknown", schema.Action(0).String())
-	require.Equal(t, "unknown", schema.Action(14).String())
+	require.Equal(t, "unknown", schema.Action(15).String())
 }
 
 func TestAPartErrorHasItsCause(t *testing.T) {
