@@ -95,7 +95,7 @@ func New(ctx context.Context, cfg Config) (*Application, error) {
 	a := &Application{cfg: cfg, credentials: credentials}
 	a.peers = peers.New(cfg.Deployment, byWayOf{a})
 	if err := a.open(ctx); err != nil {
-		a.Close()
+		a.Close() //nolint:contextcheck // it ends whatever ctx says
 		return nil, err
 	}
 	return a, nil

@@ -74,7 +74,7 @@ func runDeployment(ctx context.Context, cfg deploymentConfig, changes *reloads[d
 	}
 	defer stop()
 	d, err := newDeployment(ctx, cfg, log)
-	defer d.close()
+	defer d.close() //nolint:contextcheck // the last counts are stored also when ctx has ended
 	if errors.Is(err, errInterrupted) {
 		return nil
 	}
