@@ -86,7 +86,7 @@ SELECT gen_random_uuid(), deployment_id, kind_id, name, block_epoch, block_own F
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 
-// A process of the former release removes pins that nothing needs from what it takes for a table.
+// A process of the former release removes pins that no row needs any more, through a view that it takes for the table.
 func TestTheFormerReleaseTidiesPins(t *testing.T) {
 	t.Parallel()
 	a := newStrict(t)

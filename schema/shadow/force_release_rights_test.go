@@ -170,8 +170,8 @@ func TestARightEndsAfterAReleaseWithoutAnAnswer_I30_I31(t *testing.T) {
 	require.Empty(t, b.Work(b.ID(aWest)))
 }
 
-// An entry stays when the answer came from a database that was lost meanwhile, and when the own one was: what was asked and answered then says nothing
-// about the rights of now.
+// An entry stays when the database of either side was lost between the answer and the release: the answer says nothing about the rights of the
+// new epoch.
 func TestAnAnswerOfALostDatabaseReleasesNoEntry_I30_I31(t *testing.T) {
 	t.Parallel()
 	for _, lost := range []string{bEast, aWest} {

@@ -13,7 +13,7 @@ type Progress struct {
 	Left                                    time.Duration // until the end; 0: no estimate
 }
 
-// ProgressOf is the progress in one deployment. One of an earlier release expects what it has found, and estimates nothing.
+// ProgressOf returns the progress in one deployment. A deployment of an earlier release sends no expected counts: those found stand for them, without an estimate.
 func ProgressOf(d *adminv1.Deletion) Progress {
 	return Progress{
 		Removed: d.GetRemoved(), Expected: max(d.GetFound(), d.GetExpected()), Unset: d.GetUnset(), ExpectedUnset: max(d.GetUnset(), d.GetExpectedUnset()),

@@ -149,7 +149,7 @@ func evict(ctx context.Context, tx pgx.Tx, ttl time.Duration) error {
 	return err
 }
 
-// shares are the shards of a member, and what it is to know of the others.
+// shares are the shards of a member, the number of members, and whether shards or members need attention.
 type shares struct {
 	members    int
 	held       []uint32

@@ -10,7 +10,7 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 )
 
-// Walk is what is known of the holders of one deleted resource that are acted upon page by page.
+// Walk counts the holders of one deleted resource that are acted upon page by page.
 type Walk struct {
 	Deletion uuid.UUID
 	Cascades int64 // references that were counted and not passed yet, of holders that are removed
@@ -25,7 +25,7 @@ func (w Walk) ended() bool { return w.Cascades+w.Unsets == 0 }
 // the earlier one, so that holders count once.
 func (r *Recorder) Walked(cause *schema.Cause, target uuid.UUID, w Walk) {
 	w.Deletion = cause.ID
-	r.book.take(map[uuid.UUID]*note{cause.ID: {root: cause.Root}}) // what is read of a deletion is read from its row
+	r.book.take(map[uuid.UUID]*note{cause.ID: {root: cause.Root}}) // a walk is read by way of the row of its deletion
 	r.book.mu.Lock()
 	defer r.book.mu.Unlock()
 	if _, known := r.book.walks[target]; known || len(r.book.walks) < maxNotes {
@@ -33,7 +33,7 @@ func (r *Recorder) Walked(cause *schema.Cause, target uuid.UUID, w Walk) {
 	}
 }
 
-// WalkSilence is the age of a row whose walk does not go on: its process has ended, and what it left was too little for another walk.
+// WalkSilence is the age of a row whose walk does not go on: its process has ended, and the holders that it left were too few for another walk.
 const WalkSilence = time.Minute
 
 const (
