@@ -20,9 +20,8 @@ func TestANoteOfOneRowIsThePin(t *testing.T) {
 	t.Parallel()
 	a := newStrict(t)
 	a.write(`INSERT INTO orders (customer_id, approver_id, approver_region, note) VALUES (1, 2, 'eu', 'both')`)
-	a.acquire([]string{"BLOCK " + customer("1"), "BLOCK //" + crm + "/seats/a%5C,b,1"})
 	require.Equal(t, []string{"customers/1 ACT", "customers/2 ACT"}, a.rows(a.shop, pinsSQL))
-	a.Settle()
+	a.acquire([]string{"BLOCK " + customer("1"), "BLOCK //" + crm + "/seats/a%5C,b,1"})
 	a.exec(a.shop, `DELETE FROM dbcontroller.statement_pin`)
 	for _, c := range []struct {
 		sql  string
