@@ -18,5 +18,18 @@ func Reason(text string) (string, bool) {
 	for _, frame := range frames[1:] {
 		inner = strings.TrimPrefix(inner, frame)
 	}
-	return inner, true
+	return Alert(inner), true
+}
+
+// Alert returns the text of an error of TLS with words for what the other end has sent: Go says "remote error: tls: bad certificate", and
+// with TLS 1.3 that reaches a client as an "error reading server preface".
+func Alert(text string) string {
+	_, alert, sent := strings.Cut(text, "remote error: tls: ")
+	switch {
+	case !sent:
+		return text
+	case strings.Contains(alert, "certificate"):
+		return "the other end refused the certificate of this one (" + alert + "): it is expired, revoked, not yet valid, or of an authority that the ca.crt there lacks"
+	}
+	return "the other end ended the handshake: " + alert
 }

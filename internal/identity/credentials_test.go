@@ -188,7 +188,8 @@ func TestCertificatesThatAreNotBelieved(t *testing.T) {
 	})
 }
 
-// A client of another authority learns little by design; the log of the server has the reason, once a minute for each address.
+// A client of another authority learns little by design; the log of the server has the reason, each once a minute for each address: many
+// callers can have one address, and the wrong certificate of one of them is not hidden by that of another.
 func TestRefusedHandshakesAreInTheLog(t *testing.T) {
 	a, other, server := authority(t), authority(t), identity.Deployment(west)
 	mine := issue(t, a, server)
@@ -202,9 +203,13 @@ func TestRefusedHandshakesAreInTheLog(t *testing.T) {
 		return logs.Len() > 0
 	}, 20*time.Second, 10*time.Millisecond)
 	require.Equal(t, codes.Unavailable, call(t, address, issue(t, other, identity.Identity{Role: identity.RoleUser, Name: "u"}), server))
+	require.Equal(t, 1, logs.Len())
+	require.Equal(t, codes.Unavailable, call(t, address, identity.Anonymous(mine), server))
+	require.Equal(t, codes.Unavailable, call(t, address, identity.Anonymous(mine), server))
 	cancel()
 	require.NoError(t, <-done)
-	require.Equal(t, 1, logs.Len())
+	require.Equal(t, 2, logs.Len())
+	require.Contains(t, logs.All()[1].ContextMap()["reason"], "client didn't provide a certificate")
 	line := logs.All()[0]
 	require.Equal(t, "a connection was refused", line.Message)
 	require.Equal(t, "127.0.0.1", line.ContextMap()["from"])

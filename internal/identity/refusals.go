@@ -4,26 +4,30 @@ import (
 	"errors"
 	"io"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/db-controller/db-controller/internal/address"
 )
 
-// refusals logs the handshakes that servers refuse: the first of each address in a minute, of so many addresses that a flood of them
-// does not fill the log.
+// refusals logs the handshakes that servers refuse: each reason of an address once a minute, because one address can be that of a whole
+// network; of so few reasons and addresses that a flood of them does not fill the log.
 type refusals struct {
 	log atomic.Pointer[zap.Logger] // nil until Follow runs
 
 	mu    sync.Mutex
-	began time.Time       // guarded by mu; of the minute
-	said  map[string]bool // guarded by mu; addresses in this minute
+	began time.Time           // guarded by mu; of the minute
+	said  map[string][]string // guarded by mu; the reasons by address in this minute
 }
 
 const (
 	refusalsEvery   = time.Minute
-	refusalsAtMost  = 100
+	refusalsAtMost  = 100 // addresses
+	refusalsOfOne   = 3   // reasons of an address: they can have texts that the other end chooses
 	refusalMostText = 500
 )
 
@@ -34,22 +38,26 @@ func (r *refusals) handshake(raw net.Conn, reason error) {
 		return
 	}
 	from, _, err := net.SplitHostPort(raw.RemoteAddr().String())
-	if err != nil || !r.first(from) {
+	if err != nil {
 		return
 	}
-	text := reason.Error() // of what the other end has sent
-	log.Warn("a connection was refused", zap.String("from", from), zap.String("reason", text[:min(len(text), refusalMostText)]))
+	text := address.Alert(reason.Error()) // of what the other end has sent
+	text = text[:min(len(text), refusalMostText)]
+	if r.first(from, text) {
+		log.Warn("a connection was refused", zap.String("from", from), zap.String("reason", text))
+	}
 }
 
-func (r *refusals) first(address string) bool {
+func (r *refusals) first(from, reason string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if now := time.Now(); now.Sub(r.began) > refusalsEvery {
-		r.began, r.said = now, map[string]bool{}
+		r.began, r.said = now, map[string][]string{}
 	}
-	if r.said[address] || len(r.said) == refusalsAtMost {
+	said := r.said[from]
+	if len(said) == refusalsOfOne || slices.Contains(said, reason) || (said == nil && len(r.said) == refusalsAtMost) {
 		return false
 	}
-	r.said[address] = true
+	r.said[from] = append(said, reason)
 	return true
 }
