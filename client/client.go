@@ -17,7 +17,6 @@
 package client
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -28,13 +27,13 @@ import (
 	"sync"
 	"time"
 
-	"go.yaml.in/yaml/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/db-controller/db-controller/envregistry"
 	"github.com/db-controller/db-controller/internal/address"
 	"github.com/db-controller/db-controller/internal/identity"
+	"github.com/db-controller/db-controller/internal/strictyaml"
 	"github.com/db-controller/db-controller/schema"
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
 	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
@@ -119,9 +118,7 @@ func Open(path string, options ...Option) (*Client, error) {
 		return nil, err
 	}
 	var f File
-	d := yaml.NewDecoder(bytes.NewReader(raw))
-	d.KnownFields(true)
-	if err := d.Decode(&f); err != nil {
+	if err := strictyaml.Decode(raw, &f); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	f = f.relativeTo(filepath.Dir(path))

@@ -127,5 +127,5 @@ func TestAFileThatCannotBeReadIsAnError(t *testing.T) {
 	unknown := filepath.Join(dir, "unknown.yaml")
 	require.NoError(t, os.WriteFile(unknown, []byte("registry: localhost:1\ncert: x\n"), 0o600))
 	_, err = client.Open(unknown)
-	require.ErrorContains(t, err, "field cert not found")
+	require.ErrorContains(t, err, `unknown.yaml: line 2: unknown key "cert": known are registry, certs, token_file, region`)
 }

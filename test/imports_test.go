@@ -19,7 +19,8 @@ const module = "github.com/db-controller/db-controller"
 var allowed = map[string][]string{
 	"schema/service/access": {"internal/identity", "internal/requestid", "schema", "schema/grant", "schema/peer", "schema/schemapb/", "schema/service/outcome"},
 	"schema/grant":          {"schema"},
-	"internal/token":        {"internal/identity", "schema"},
+	"internal/strictyaml":   {},
+	"internal/token":        {"internal/identity", "internal/strictyaml", "schema"},
 	"schema":                {"internal/bodyschema", "schema/violation"},
 	"schema/violation":      {},
 	"internal/bodyschema":   {},
@@ -100,7 +101,7 @@ var allowed = map[string][]string{
 	"nodemanager":                               {"schema"},
 	"embed":                                     {"client", "internal/address", "internal/identity", "internal/jsonbody", "internal/postgres", "internal/retry", "schema", "schema/peer", "schema/schemapb/", "schema/service", "schema/service/peers", "schema/shadow", "schema/violation", "schema/wire"},
 	"dbctest":                                   {"client", "cmd/db-controller/playground", "cmd/db-controller/serve", "internal/identity", "internal/inprocess", "internal/postgres/launcher", "migrations", "schema", "schema/peer", "schema/schemapb/", "schema/service/outcome", "schema/service/writes", "schema/violation", "schema/wire"},
-	"client":                                    {"internal/address", "envregistry", "internal/identity", "internal/jsonbody", "internal/retry", "schema", "schema/schemapb/", "schema/wire"},
+	"client":                                    {"internal/address", "envregistry", "internal/identity", "internal/jsonbody", "internal/retry", "internal/strictyaml", "schema", "schema/schemapb/", "schema/wire"},
 	"cmd/db-controller":                         {"cmd/db-controller/"},
 	"cmd/db-controller/direct":                  {"client", "schema", "schema/schemapb/"},
 	"cmd/db-controller/cli":                     {"client", "cmd/db-controller/direct", "internal/postgres", "schema", "schema/schemapb/"},

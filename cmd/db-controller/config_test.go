@@ -75,6 +75,9 @@ func TestConfigPrintRefusesAbsurdValues(t *testing.T) {
 		"--call-memory 1: want at least 64":       {"registry", "--", "--call-memory", "1"},
 		`"many" for "--nodes" flag: want a whole`: {"serve", "--", "--nodes", "many"},
 		`deployment "iam": want service/region`:   {"serve", "--", "--deployment", "iam"},
+		`--registry: registry "localhost": want`:  {"serve", "--", "--registry", "localhost:7000,localhost"},
+		`--authorizer: address "policy": want`:    {"serve", "--", "--authorizer", "policy"},
+		`--authorizer-identity: `:                 {"serve", "--", "--authorizer", "policy:7000", "--authorizer-identity", "somebody"},
 	} {
 		got := command(t, append([]string{"config", "print"}, args...)...)
 		require.Equal(t, cli.WrongUsage, got.code, args)
@@ -113,6 +116,8 @@ func TestMistakesInTheConfigurationAreRefused(t *testing.T) {
 	got := command(t, "serve")
 	require.Equal(t, cli.WrongUsage, got.code)
 	require.Contains(t, got.errOut, "unknown variable DBCONTROLLER_LOG_LEVL: did you mean DBCONTROLLER_LOG_LEVEL?")
+	t.Setenv("DBCONTROLLER_SERVE_LISTEN", ":7001") // as the section of the file would lead to
+	require.Contains(t, command(t, "serve").errOut, "unknown variable DBCONTROLLER_SERVE_LISTEN: did you mean DBCONTROLLER_LISTEN?")
 }
 
 func TestTheSchemaOfTheConfigurationHasEverySetting(t *testing.T) {

@@ -3,7 +3,6 @@
 package token
 
 import (
-	"bytes"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -14,9 +13,9 @@ import (
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
-	"go.yaml.in/yaml/v3"
 
 	"github.com/db-controller/db-controller/internal/identity"
+	"github.com/db-controller/db-controller/internal/strictyaml"
 	"github.com/db-controller/db-controller/schema"
 )
 
@@ -72,9 +71,7 @@ func readConfig(path string) (*Config, []byte, error) {
 		return nil, nil, fmt.Errorf("load tokens: %w", err)
 	}
 	c := &Config{}
-	d := yaml.NewDecoder(bytes.NewReader(raw))
-	d.KnownFields(true)
-	if err := d.Decode(c); err != nil {
+	if err := strictyaml.Decode(raw, c); err != nil {
 		return nil, nil, fmt.Errorf("load tokens %s: %w", path, err)
 	}
 	if err := c.complete(); err != nil {

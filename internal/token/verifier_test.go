@@ -263,7 +263,7 @@ func TestTheFileOfTokensIsChecked(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
 		"{}":                                    "neither issuers nor keys",
-		"issuer: []":                            "field issuer not found",
+		"issuer: []":                            "unknown key \"issuer\": known are issuers, keys",
 		"issuers: [{ issuer: a, audience: b }]": "jwks is missing",
 		"issuers: [{ issuer: a, audience: b, jwks: 'http://idp.example.org/keys' }]":      "want https",
 		"issuers: [{ issuer: a, audience: b, jwks: f, algorithms: [HS256] }]":             `algorithm "HS256": want some of`,

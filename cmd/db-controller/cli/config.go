@@ -181,11 +181,25 @@ func environmentSettings(cmd *cobra.Command) (map[string]setting, error) {
 			found[name] = setting{k.Raw()[name], "environment " + variable}
 			continue
 		}
+		if flag := withoutCommand(name, cmd.Root()); flag != "" {
+			wrong = errors.Join(wrong, fmt.Errorf("environment: unknown variable %s: did you mean %s? A variable is for every command that has the flag", variable, variableOf(flag)))
+			continue
+		}
 		if near := nearest(name, known); near != "" && !serviceLink.MatchString(name) {
 			wrong = errors.Join(wrong, fmt.Errorf("environment: unknown variable %s: did you mean %s?", variable, variableOf(near)))
 		}
 	}
 	return found, wrong
+}
+
+// withoutCommand returns the flag in a name such as serve-listen, as the section of a file would lead to; empty if it is none.
+func withoutCommand(name string, root *cobra.Command) string {
+	for _, c := range root.Commands() {
+		if flag, below := strings.CutPrefix(name, c.Name()+"-"); below && slices.Contains(FlagsBelow(c), flag) {
+			return flag
+		}
+	}
+	return ""
 }
 
 // serviceLink matches the variables that Kubernetes sets in each container for a service named dbcontroller, such as DBCONTROLLER_PORT.

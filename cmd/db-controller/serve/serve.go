@@ -14,7 +14,9 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/db-controller/db-controller/cmd/db-controller/cli"
+	"github.com/db-controller/db-controller/envregistry"
 	"github.com/db-controller/db-controller/internal/address"
+	"github.com/db-controller/db-controller/internal/identity"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/service/costs"
@@ -165,7 +167,27 @@ func (c *deploymentConfig) check() error {
 	} else if c.server.everywhere() {
 		advertised = fmt.Errorf("--listen %s is no address at which other deployments reach this one: give --advertise host:port", c.server.listen)
 	}
-	return errors.Join(named, advertised, c.checkHTTPAPI(), c.database.check(), c.server.check(), c.share.check(), c.audit.check(), c.store.check())
+	return errors.Join(named, advertised, c.checkOthers(), c.checkHTTPAPI(), c.database.check(), c.server.check(), c.share.check(), c.audit.check(), c.store.check())
+}
+
+// checkOthers checks the addresses of the servers that the process calls.
+func (c *deploymentConfig) checkOthers() error {
+	var wrong error
+	if c.registry != "" {
+		if err := envregistry.CheckAddresses(c.registry); err != nil {
+			wrong = fmt.Errorf("--registry: %w", err)
+		}
+	}
+	if c.authorizer == "" {
+		return wrong
+	}
+	if err := address.Check(c.authorizer); err != nil {
+		wrong = errors.Join(wrong, fmt.Errorf("--authorizer: %w", err))
+	}
+	if _, err := identity.ParsePath("/" + c.authorizerIs); err != nil {
+		wrong = errors.Join(wrong, fmt.Errorf("--authorizer-identity: %w", err))
+	}
+	return wrong
 }
 
 // following runs a process, and reads its settings again after each SIGHUP. The log has its start, with the settings that are not the
