@@ -28,6 +28,8 @@ func Alert(text string) string {
 	switch {
 	case !sent:
 		return text
+	case strings.Contains(alert, "certificate required"):
+		return "the other end wants a certificate: it takes tokens with --tokens only"
 	case strings.Contains(alert, "certificate"):
 		return "the other end refused the certificate of this one (" + alert + "): it is expired, revoked, not yet valid, or of an authority that the ca.crt there lacks"
 	}

@@ -60,6 +60,7 @@ func New(ctx context.Context, conns []grpc.ClientConnInterface, verify Verify, m
 		runtime.WithOutgoingHeaderMatcher(func(header string) (string, bool) { return header, header == "x-request-id" }),
 		runtime.WithUnescapingMode(runtime.UnescapingModeAllCharacters),
 		runtime.WithDisablePathLengthFallback(), // no form is another method
+		runtime.WithRoutingErrorHandler(noRoute),
 	)
 	conn := spread{conns, h}
 	err := errors.Join(
@@ -68,6 +69,16 @@ func New(ctx context.Context, conns []grpc.ClientConnInterface, verify Verify, m
 	)
 	h.mux = mux
 	return h, err
+}
+
+// noRoute answers a request that is no call. It is not NOT_FOUND: a script with a misspelt path would take a resource for an absent one.
+func noRoute(ctx context.Context, mux *runtime.ServeMux, out runtime.Marshaler, w http.ResponseWriter, r *http.Request, code int) {
+	if code == http.StatusBadRequest {
+		runtime.DefaultRoutingErrorHandler(ctx, mux, out, w, r, code)
+		return
+	}
+	err := status.Errorf(codes.Unimplemented, "no call has this path with %s: GET /openapi.json describes the calls", r.Method)
+	runtime.DefaultHTTPErrorHandler(ctx, mux, out, w, r, err)
 }
 
 // incoming passes the headers that mean something to the gRPC server. The token is passed by the runtime.

@@ -147,8 +147,11 @@ func TestErrorsHaveTheirHTTPCodes(t *testing.T) {
 		require.Contains(t, body, "the reason")
 	}
 	s := &server{}
-	res, _ := ask(t, handler(t, s), http.MethodGet, "/elsewhere", "ann")
-	require.Equal(t, http.StatusNotFound, res.StatusCode)
+	for path, method := range map[string]string{"/elsewhere": http.MethodGet, "/v1/resource/projects%2Fp": http.MethodDelete, path: http.MethodPost} {
+		res, body := ask(t, handler(t, s), method, path, "ann")
+		require.Equal(t, http.StatusNotImplemented, res.StatusCode, "a misspelt path is no absent resource")
+		require.Contains(t, body, "no call has this path with "+method+": GET /openapi.json")
+	}
 	require.Empty(t, s.calls)
 }
 
