@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
@@ -71,6 +72,54 @@ func TestTheHoldersOfOneResourceAreExpectedBeforeTheyAreFound(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, left)
 	b.Gone(target)
+}
+
+// The counts and the walks are stored together: while several people look, nothing that was expected is missing between what is found and what
+// is left.
+func TestWhatIsExpectedDoesNotShrinkWhileSomebodyLooks(t *testing.T) {
+	t.Parallel()
+	const cascades, batch = 1500, 20
+	b := newPair(t, func(cfg *shadow.Config) { cfg.Limits.Batch = batch })
+	b.MustPut(target, nil)
+	from, here := b.ID(aWest), b.ID(bEast)
+	for i := 0; i < cascades; i += 100 {
+		var writes []peer.Write
+		for j := range 100 {
+			writes = append(writes, peer.Write{Name: fmt.Sprintf("holders/c%d", i+j), Body: body{"cascade": target}})
+		}
+		_, err := b.Stores[here].Save(t.Context(), writes)
+		require.NoError(t, err)
+	}
+	b.Settle()
+	result, err := b.Stores[from].Delete(t.Context(), shadow.DeleteRequest{Name: "targets/t"})
+	require.NoError(t, err)
+
+	done := make(chan struct{})
+	var look errgroup.Group
+	for range 4 {
+		look.Go(func() error {
+			for counted := false; ; {
+				so, err := b.Stores[here].DeletionProgress(context.Background(), result.Deletion)
+				if err != nil {
+					return err
+				}
+				counted = counted || len(so) > 0 && so[0].Expected >= cascades
+				if counted && (so[0].Expected < cascades || so[0].Expected > cascades+batch) {
+					return fmt.Errorf("%d of %d are expected, %d of them removed", so[0].Expected, cascades, so[0].Removed)
+				}
+				select {
+				case <-done:
+					return nil
+				default:
+				}
+			}
+		})
+	}
+	_, err = b.Act(here, from)
+	close(done)
+	require.NoError(t, err)
+	require.NoError(t, look.Wait())
+	require.EqualValues(t, cascades, progressOf(t, b.Stores[here], result.Deletion).Removed)
 }
 
 // A process that is killed leaves the row of its walk. What is left then may be too little for another walk, which would replace the row: it ends by its age.

@@ -41,7 +41,7 @@ type Counts struct {
 type Book struct {
 	*db.DB
 	stores  atomic.Bool
-	storing sync.Mutex // one store of walks at a time: an earlier state may not follow a later one
+	storing chan struct{} // one place, for one store at a time: an earlier state of a walk may not follow a later one
 	mu      sync.Mutex
 	notes   map[uuid.UUID]*note // guarded by mu
 	walks   map[uuid.UUID]Walk  // guarded by mu; those that have changed, by the uids of their targets
@@ -64,7 +64,7 @@ func New(d *db.DB) (*Book, *Recorder) {
 	if ended == nil {
 		ended = func(time.Duration) {}
 	}
-	b := &Book{DB: d, notes: map[uuid.UUID]*note{}, walks: map[uuid.UUID]Walk{}}
+	b := &Book{DB: d, storing: make(chan struct{}, 1), notes: map[uuid.UUID]*note{}, walks: map[uuid.UUID]Walk{}}
 	return b, &Recorder{book: b, ended: ended}
 }
 
@@ -198,24 +198,41 @@ SELECT * FROM unnest(@ids::uuid[], @roots::text[], @found::bigint[], @removed::b
 ON CONFLICT (id) DO UPDATE SET
     found = p.found + EXCLUDED.found, removed = p.removed + EXCLUDED.removed, unset = p.unset + EXCLUDED.unset, updated_at = now()`
 
-// Flush adds the counts to the table, and stores the walks.
+// Flush adds the counts to the table, and stores the walks, in one transaction with the states of one moment: a page that a walk has passed is
+// in the counts, or else expected.
 func (b *Book) Flush(ctx context.Context) error {
-	if err := b.flushNotes(ctx); err != nil {
-		return fmt.Errorf("store the progress of deletions: %w", err)
+	select {
+	case b.storing <- struct{}{}:
+		defer func() { <-b.storing }()
+	case <-ctx.Done():
+		return fmt.Errorf("store the progress of deletions: %w", ctx.Err())
 	}
-	if err := b.flushWalks(ctx); err != nil {
-		return fmt.Errorf("store the walks of deletions: %w", err)
+	b.mu.Lock()
+	notes, walks := b.notes, b.walks
+	if len(notes) > 0 {
+		b.notes = map[uuid.UUID]*note{}
+	}
+	if len(walks) > 0 {
+		b.walks = map[uuid.UUID]Walk{}
+	}
+	b.mu.Unlock()
+	batch := &pgx.Batch{}
+	queueNotes(batch, notes)
+	queueWalks(batch, walks)
+	if batch.Len() == 0 {
+		return nil
+	}
+	if err := b.Pool.SendBatch(ctx, batch).Close(); err != nil {
+		b.take(notes)
+		b.putBack(walks)
+		return fmt.Errorf("store the progress of deletions: %w", err)
 	}
 	return nil
 }
 
-func (b *Book) flushNotes(ctx context.Context) error {
-	b.mu.Lock()
-	notes := b.notes
-	b.notes = map[uuid.UUID]*note{}
-	b.mu.Unlock()
+func queueNotes(b *pgx.Batch, notes map[uuid.UUID]*note) {
 	if len(notes) == 0 {
-		return nil
+		return
 	}
 	var ids []uuid.UUID
 	var roots []string
@@ -224,11 +241,7 @@ func (b *Book) flushNotes(ctx context.Context) error {
 		ids, roots = append(ids, id), append(roots, n.root)
 		found, removed, unset = append(found, n.Found), append(removed, n.Removed), append(unset, n.Unset)
 	}
-	_, err := b.Pool.Exec(ctx, flushSQL, db.Named{"ids": ids, "roots": roots, "found": found, "removed": removed, "unset": unset})
-	if err != nil {
-		b.take(notes)
-	}
-	return err
+	b.Queue(flushSQL, db.Named{"ids": ids, "roots": roots, "found": found, "removed": removed, "unset": unset})
 }
 
 const tidySQL = `

@@ -1,10 +1,10 @@
 package progress
 
 import (
-	"context"
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
@@ -52,16 +52,7 @@ ON CONFLICT (target) DO UPDATE SET deletion = EXCLUDED.deletion, cascades = EXCL
 	tidyWalksSQL = `DELETE FROM dbcontroller.deletion_walk WHERE updated_at < now() - interval '1 hour'`
 )
 
-func (b *Book) flushWalks(ctx context.Context) error {
-	b.storing.Lock()
-	defer b.storing.Unlock()
-	b.mu.Lock()
-	walks := b.walks
-	b.walks = map[uuid.UUID]Walk{}
-	b.mu.Unlock()
-	if len(walks) == 0 {
-		return nil
-	}
+func queueWalks(b *pgx.Batch, walks map[uuid.UUID]Walk) {
 	var targets, deletions, ended []uuid.UUID
 	var cascades, unsets, passed []int64
 	var took []float64
@@ -73,19 +64,14 @@ func (b *Book) flushWalks(ctx context.Context) error {
 		targets, deletions, took = append(targets, target), append(deletions, w.Deletion), append(took, time.Since(w.Began).Seconds())
 		cascades, unsets, passed = append(cascades, w.Cascades), append(unsets, w.Unsets), append(passed, w.Passed)
 	}
-	var err error
 	if len(targets) > 0 {
-		_, err = b.Pool.Exec(ctx, flushWalksSQL, db.Named{
+		b.Queue(flushWalksSQL, db.Named{
 			"targets": targets, "deletions": deletions, "cascades": cascades, "unsets": unsets, "passed": passed, "took": took,
 		})
 	}
-	if err == nil && len(ended) > 0 {
-		_, err = b.Pool.Exec(ctx, endWalksSQL, ended)
+	if len(ended) > 0 {
+		b.Queue(endWalksSQL, ended)
 	}
-	if err != nil {
-		b.putBack(walks)
-	}
-	return err
 }
 
 // putBack keeps walks that could not be stored, unless they went on meanwhile.
