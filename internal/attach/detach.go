@@ -81,7 +81,8 @@ func Declared(all []*Attached, running *schema.Model) {
 }
 
 const listSQL = `
-SELECT a.kind_id, a.kind, a.definition, a.checksum, a.ready, a.complete, count(c.seq) FILTER (WHERE NOT c.missing),
+SELECT a.kind_id, a.kind, a.definition, a.checksum, a.ready, a.complete,
+    count(c.seq) FILTER (WHERE NOT c.missing) + (SELECT COALESCE(sum(b.rows), 0)::bigint FROM dbcontroller.captured_batch b WHERE b.kind_id = a.kind_id),
     count(c.seq) FILTER (WHERE c.missing), count(c.seq) FILTER (WHERE c.problem IS NOT NULL AND NOT c.missing), min(c.problem)
 FROM dbcontroller.attachment a LEFT JOIN dbcontroller.captured c USING (kind_id)
 GROUP BY a.kind_id ORDER BY a.kind`
@@ -194,6 +195,10 @@ func driftOf(ctx context.Context, tx pgx.Tx, kindID int32, d *schema.Definition)
 
 const detachedSQL = `UPDATE dbcontroller.attachment SET ready = false WHERE kind_id = $1`
 
+const deleteNotesSQL = `
+WITH batches AS (DELETE FROM dbcontroller.captured_batch WHERE kind_id = $1)
+DELETE FROM dbcontroller.captured WHERE kind_id = $1`
+
 // Detach removes the triggers and functions of a table, and its captured rows, in one transaction, under short locks like Apply. It may
 // be repeated, and works without the table. The controller then releases the references of the rows; rows to which others refer stay
 // unprotected.
@@ -213,7 +218,7 @@ func Detach(ctx context.Context, conn *pgx.Conn, a *Attached, told func(error)) 
 				return err
 			}
 		}
-		if _, err := tx.Exec(ctx, `DELETE FROM dbcontroller.captured WHERE kind_id = $1`, a.KindID); err != nil {
+		if _, err := tx.Exec(ctx, deleteNotesSQL, a.KindID); err != nil {
 			return lockOf("dbcontroller.captured", err)
 		}
 		_, err := tx.Exec(ctx, detachedSQL, a.KindID)

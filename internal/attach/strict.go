@@ -214,7 +214,7 @@ func present(r schema.DefinitionReference) (conditions []string) {
 	return conditions
 }
 
-// targetsOf returns the query for the targets of one reference. A row counts once for each of its targets, on each side of an UPDATE.
+// targetsOf returns the query for the distinct targets of one reference. A row counts once for each of its targets, on each side of an UPDATE.
 func targetsOf(d *schema.Definition, r schema.DefinitionReference, update bool) string {
 	condition, region, name := strings.Join(present(r), " AND "), regionOf(r), targetName(r)
 	from := "added AS r WHERE " + condition
@@ -223,7 +223,7 @@ func targetsOf(d *schema.Definition, r schema.DefinitionReference, update bool) 
 			" GROUP BY t.holder, t.region, t.name HAVING bool_and(t.added)"
 		region, name = "t.region", "t.name"
 	}
-	return fmt.Sprintf("SELECT %s AS service, %s AS kind, %s AS region, %s AS name, %t AS blocks FROM %s",
+	return fmt.Sprintf("SELECT DISTINCT %s AS service, %s AS kind, %s AS region, %s AS name, %t AS blocks FROM %s",
 		literal(r.Strict.Kind.Service), literal(r.Strict.Kind.Kind), region, name, r.Strict.Blocks, from)
 }
 

@@ -33,8 +33,18 @@ func triggersOf(kindID int32, d *schema.Definition) []trigger {
 	if d.Strict() {
 		number, statement = ", own.number", ", statement"
 	}
-	capture := func(name, from string) string {
+	one := func(name, from string) string {
 		return fmt.Sprintf("INSERT INTO dbcontroller.captured (kind_id, name%s) SELECT %d, %s%s FROM %s;", statement, kindID, name, number, from)
+	}
+	capture := func(name, from string) string {
+		many := fmt.Sprintf(`INSERT INTO dbcontroller.captured_batch (kind_id, rows, names%s)
+        SELECT %d, count(*), array_agg(c.name)%s FROM (SELECT %s AS name FROM %s) AS c
+        GROUP BY pg_catalog.floor(pg_catalog.random() * (SELECT 1 + count(*) / %d FROM added));`, statement, kindID, number, name, from, batchRows)
+		return fmt.Sprintf(`IF (SELECT count(*) FROM (SELECT FROM added LIMIT %[1]d) AS t) < %[1]d THEN
+        %[2]s
+    ELSE
+        %[3]s
+    END IF;`, manyRows, one(name, from), many)
 	}
 	gone := func(name, from string, moved bool) string {
 		return fmt.Sprintf("PERFORM dbcontroller.capture_gone(%d, array_agg(%s), %t, TG_RELID::regclass) FROM %s HAVING count(*) > 0;", kindID, name, moved, from)
@@ -43,7 +53,7 @@ func triggersOf(kindID int32, d *schema.Definition) []trigger {
 	changed := gone("m.name", "(SELECT t.name FROM "+bothSides(rowName(d)+" AS name", "true")+" GROUP BY t.name HAVING NOT bool_or(t.added)) AS m", true)
 	if len(d.References) > 0 {
 		out = append(out, trigger{"insert", "NEW TABLE AS added", oneAdded(kindID, d) + take(d, false) + capture(rowName(d), "added AS r WHERE "+refers(d))})
-		changed = oneRow(d, changed, oneChanged(kindID, d)+take(d, true), capture(rowName(d), "added AS r"), capture("t.name", rowsWithReferences(d)))
+		changed = oneRow(d, changed, oneChanged(kindID, d)+take(d, true), one(rowName(d), "added AS r"), capture("t.name", rowsWithReferences(d)))
 	}
 	return append(
 		out,
@@ -52,6 +62,13 @@ func triggersOf(kindID int32, d *schema.Definition) []trigger {
 		trigger{"truncate", "", fmt.Sprintf("PERFORM dbcontroller.capture_truncate(%d, TG_RELID::regclass);", kindID)},
 	)
 }
+
+const (
+	// manyRows are noted in a batch, which costs less than a note for each of them.
+	manyRows = 3
+	// batchRows bounds the rows of a batch, about: each takes one of the batches at random, which costs less than to number the rows.
+	batchRows = 10_000
+)
 
 // settings are those of the function, as the catalogue has them. Each one costs two microseconds a statement, so a function has those alone on which its
 // plans depend: an UPDATE joins, a strict INSERT looks for rights, the others pass the rows on. What they call has settings of its own.

@@ -385,7 +385,7 @@ func (b *Box) outstanding(deployment schema.DeploymentID) (left outstanding) {
 	b.t.Helper()
 	const sql = `
 SELECT (SELECT count(*) FROM dbcontroller.blockade WHERE expires_at IS NOT NULL), EXISTS (SELECT FROM dbcontroller.work), EXISTS (SELECT FROM dbcontroller.notice),
-    EXISTS (SELECT FROM dbcontroller.captured WHERE tries = 0)`
+    EXISTS (SELECT FROM dbcontroller.captured WHERE tries = 0) OR EXISTS (SELECT FROM dbcontroller.captured_batch)`
 	require.NoError(b.t, b.Pools[deployment].QueryRow(context.Background(), sql).Scan(&left.tentative, &left.work, &left.notices, &left.captured))
 	return left
 }

@@ -123,7 +123,7 @@ func (r *run) attachedCascadeOnce(ctx context.Context, n int) (reading, took flo
 				return err
 			}
 			began := time.Now()
-			if err := none(ctx, orders, `SELECT EXISTS (SELECT FROM dbcontroller.captured)`); err != nil {
+			if err := none(ctx, orders, `SELECT EXISTS (SELECT FROM dbcontroller.captured) OR EXISTS (SELECT FROM dbcontroller.captured_batch)`); err != nil {
 				return err
 			}
 			reading = milliseconds(time.Since(began))
@@ -138,7 +138,7 @@ func (r *run) attachedCascadeOnce(ctx context.Context, n int) (reading, took flo
 				return err
 			}
 			took = milliseconds(time.Since(began))
-			if err := none(ctx, customers, `SELECT EXISTS (SELECT FROM dbcontroller.captured) OR EXISTS (SELECT FROM dbcontroller.shadow WHERE name = 'customers/1')`); err != nil {
+			if err := none(ctx, customers, `SELECT EXISTS (SELECT FROM dbcontroller.captured) OR EXISTS (SELECT FROM dbcontroller.captured_batch) OR EXISTS (SELECT FROM dbcontroller.shadow WHERE name = 'customers/1')`); err != nil {
 				return err
 			}
 			return r.settle(ctx)

@@ -68,9 +68,9 @@ func (t *task) deleteTarget(k key, snapshot bool) {
 	w.note("delete target %d, uid %d, snapshot %t", k, u, snapshot)
 	switch {
 	case u != 0 && !w.GoneByName:
-		w.a.notes = append(w.a.notes, note{w.number(), k, u})
+		w.a.notes = append(w.a.notes, note{seq: w.number(), name: k, gone: u})
 	case u != 0:
-		w.a.notes = append(w.a.notes, note{w.number(), k, 0})
+		w.a.notes = append(w.a.notes, note{seq: w.number(), name: k})
 	}
 }
 
@@ -96,8 +96,27 @@ func (t *task) write(h, to key) {
 	case to < 0:
 		w.x.notes = append(w.x.notes, note{seq: w.number(), name: h, gone: own})
 	default:
-		w.x.notes = append(w.x.notes, note{seq: w.number(), name: h})
+		w.x.notes = append(w.x.notes, note{seq: w.number(), name: h, batch: w.r.IntN(2) == 0})
 	}
+}
+
+// spread replaces a batch by the notes of its rows, in one statement.
+func (t *task) spread() {
+	w := t.w
+	i := slices.IndexFunc(w.x.notes, func(n note) bool { return n.batch })
+	if i < 0 {
+		return
+	}
+	n := w.x.notes[i]
+	n.batch = false
+	if w.SpreadsInTwoSteps {
+		w.x.notes = slices.Delete(w.x.notes, i, i+1)
+		t.pause()
+		w.x.notes = append(w.x.notes, n)
+	} else {
+		w.x.notes[i] = n
+	}
+	w.seen["spread"]++
 }
 
 // attach makes the triggers. With a planted mistake, rows are read before.
@@ -143,7 +162,7 @@ func (t *task) fill() {
 // capture reads the notes of a row, then the row, then its resource; establishes; and stores under the lock of the row.
 func (t *task) capture() {
 	w := t.w
-	changed := slices.DeleteFunc(slices.Clone(w.x.notes), func(n note) bool { return n.gone != 0 })
+	changed := slices.DeleteFunc(slices.Clone(w.x.notes), func(n note) bool { return n.gone != 0 || n.batch })
 	if len(changed) == 0 {
 		return
 	}
@@ -206,7 +225,7 @@ func (t *task) capture() {
 }
 
 func (w *World) forget(h key, seqs map[int]bool) {
-	w.x.notes = slices.DeleteFunc(w.x.notes, func(n note) bool { return n.name == h && (seqs[n.seq] || w.RemovesNotesByName) })
+	w.x.notes = slices.DeleteFunc(w.x.notes, func(n note) bool { return n.name == h && !n.batch && (seqs[n.seq] || w.RemovesNotesByName) })
 }
 
 func (w *World) release(h key, u uid) { delete(w.a.blocks[u], h) }
@@ -346,7 +365,7 @@ func (t *task) act() {
 				t.unlock()
 				continue
 			}
-			if slices.ContainsFunc(w.x.notes, func(n note) bool { return n.name == h }) && !w.ActsBesideNotes {
+			if slices.ContainsFunc(w.x.notes, func(n note) bool { return n.name == h && (!n.batch || !w.ActsBesideBatches) }) && !w.ActsBesideNotes {
 				w.seen["behind"]++
 				return
 			}

@@ -37,7 +37,7 @@ func play(seed uint64, m Mistakes) *World {
 		func() { h := holder(); w.start("write", func(t *task) { t.write(h, key(w.r.IntN(2)-1)) }) },
 		func() { w.start("fill", (*task).fill) },
 	}
-	processes := map[string]func(*task){"capture": (*task).capture, "carry out": (*task).carryOut, "end": (*task).end, "act": (*task).act, "finalise": (*task).finalise, "resolve": (*task).resolve}
+	processes := map[string]func(*task){"spread": (*task).spread, "capture": (*task).capture, "carry out": (*task).carryOut, "end": (*task).end, "act": (*task).act, "finalise": (*task).finalise, "resolve": (*task).resolve}
 	names := slices.Sorted(maps.Keys(processes))
 	for k := range key(targetRows) {
 		w.a.rows[k+1] = w.number()
@@ -152,13 +152,13 @@ func TestAttachedTablesOnManySchedules_I1_I3_I8_I9_I10_I13(t *testing.T) {
 		}
 	}
 	t.Log(seen)
-	for _, what := range []string{"refused", "deleted", "40001", "changed meanwhile", "stored", "going", "established", "behind", "going itself", "ended", "cascaded", "restored", "reported", "kept"} {
+	for _, what := range []string{"refused", "deleted", "40001", "changed meanwhile", "stored", "going", "established", "behind", "going itself", "ended", "cascaded", "restored", "reported", "kept", "spread"} {
 		require.GreaterOrEqual(t, seen[what], *schedules/500, "%s is too rare: %v", what, seen)
 	}
 }
 
-// shown is the first schedule that shows a mistake, where the search for it is long.
-var shown = map[string]uint64{"RemovesNotesByName": 31640, "ActsByName": 11906}
+// shown is a schedule that is before the first one that shows a mistake, where the search for it is long.
+var shown = map[string]uint64{"RemovesNotesByName": 12_000, "ActsByName": 12_000, "GoneByName": 4_200, "EstablishIgnoresGoing": 4_200, "StoresBesideGone": 3_600}
 
 // Each mistake is found on some schedule, or the test above shows nothing.
 func TestTheModelOfAttachedTablesFindsMistakes(t *testing.T) {

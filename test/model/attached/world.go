@@ -19,7 +19,7 @@ type Mistakes struct {
 	EstablishesWithoutRow, EstablishIgnoresGoing                   bool
 	ActsBesideNotes, ActsByName, SnapshotTrusted, GoneByName       bool
 	ReadsBeforeTriggers, CursorBeforeNotes, RestoreKeepsReferences bool
-	StoresBesideGone                                               bool
+	StoresBesideGone, ActsBesideBatches, SpreadsInTwoSteps         bool
 }
 
 type (
@@ -36,9 +36,10 @@ type shadow struct {
 }
 
 type note struct {
-	seq  int
-	name key
-	gone uid
+	seq   int
+	name  key
+	gone  uid
+	batch bool // in a batch of a large statement: nobody reads it before it is spread
 }
 
 // holder is a resource of X: the row at the time of its storing. It may be a target itself, so a row that is deleted ends its resource, and

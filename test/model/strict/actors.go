@@ -42,7 +42,7 @@ func (t *task) write(h int) {
 		return
 	}
 	w.rows[h] = counted
-	w.notes = append(w.notes, note{w.number(), h, counted})
+	w.notes = append(w.notes, note{w.number(), h, counted, w.r.IntN(2) == 0})
 	w.seen["written"]++
 	w.note("holder %d refers to %d", h, counted)
 	if w.targets[counted] == nil {
@@ -55,7 +55,7 @@ func (t *task) drop(h int) {
 	w := t.w
 	if w.rows[h] != 0 {
 		delete(w.rows, h)
-		w.notes = append(w.notes, note{w.number(), h, 0})
+		w.notes = append(w.notes, note{seq: w.number(), holder: h})
 		w.note("holder %d is deleted", h)
 	}
 }
@@ -63,13 +63,14 @@ func (t *task) drop(h int) {
 // capture reads the notes of a row and the row, and stores the reference under the right that the note names.
 func (t *task) capture() {
 	w := t.w
-	if len(w.notes) == 0 {
+	single := slices.DeleteFunc(slices.Clone(w.notes), func(n note) bool { return n.batch })
+	if len(single) == 0 {
 		return
 	}
-	h := w.notes[w.r.IntN(len(w.notes))].holder
+	h := single[w.r.IntN(len(single))].holder
 	var under uid
 	seqs := map[int]bool{}
-	for _, n := range w.notes {
+	for _, n := range single {
 		if n.holder == h {
 			seqs[n.seq] = true
 			under = max(under, n.under)
@@ -98,6 +99,25 @@ func (t *task) capture() {
 		}
 	}
 	w.notes = slices.DeleteFunc(w.notes, func(n note) bool { return seqs[n.seq] })
+}
+
+// spread replaces a batch by the notes of its rows, in one statement.
+func (t *task) spread() {
+	w := t.w
+	i := slices.IndexFunc(w.notes, func(n note) bool { return n.batch })
+	if i < 0 {
+		return
+	}
+	n := w.notes[i]
+	n.batch = false
+	if w.SpreadsInTwoSteps {
+		w.notes = slices.Delete(w.notes, i, i+1)
+		t.pause()
+		w.notes = append(w.notes, n)
+	} else {
+		w.notes[i] = n
+	}
+	w.seen["spread"]++
 }
 
 // free reports whether nothing stands under the right to block a target, in two statements.

@@ -18,6 +18,7 @@ type Mistakes struct {
 	WritesUnlocked, CountsUnlocked, CaptureAsks                                     bool
 	RecallIgnoresPins, RecallReadsPinsLast, LookIgnoresPins, LookReadsPinsLast      bool
 	ActIgnoresPins, ForgetIgnoresPins, AnswerMakesRow, TakesAnyTurn, BlockCoversAct bool
+	PinsIgnoreBatches, SpreadsInTwoSteps                                            bool
 }
 
 type uid int
@@ -44,6 +45,7 @@ type note struct {
 	seq    int
 	holder int
 	under  uid
+	batch  bool // in a batch of a large statement: nobody reads it before it is spread
 }
 
 // World is both databases and everything that is under way. A holder with an even number blocks, one with an odd number is cascaded.
@@ -84,7 +86,7 @@ func (w *World) report(format string, args ...any) {
 
 // pinned reports whether a row that was written under a right to a target is not stored.
 func (w *World) pinned(u uid) bool {
-	return slices.ContainsFunc(w.notes, func(n note) bool { return n.under == u })
+	return slices.ContainsFunc(w.notes, func(n note) bool { return n.under == u && (!n.batch || !w.PinsIgnoreBatches) })
 }
 
 // stored reports whether a reference to a target is stored.

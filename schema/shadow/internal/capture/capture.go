@@ -1,5 +1,6 @@
-// Package capture stores the content of rows of attached tables. Triggers note which rows changed (dbcontroller.captured); this room
-// reads these rows as they are now, and keeps shadow, body and references of each as for resources with bodies.
+// Package capture stores the content of rows of attached tables. Triggers note which rows changed (dbcontroller.captured, and for those of
+// large statements dbcontroller.captured_batch); this room reads these rows as they are now, and keeps shadow, body and references of each as
+// for resources with bodies.
 //
 // A note is removed in the transaction that stores its row, under a lock of the row, so that a crash, a repetition or a
 // second process costs a reading and nothing else.
@@ -100,10 +101,11 @@ func (s *Capturer) Capture(ctx context.Context) (more bool, err error) {
 }
 
 const countCapturedSQL = `
-SELECT count(*) FILTER (WHERE NOT missing), count(*) FILTER (WHERE missing) FROM (SELECT missing FROM dbcontroller.captured LIMIT 1000000) AS c`
+SELECT count(*) FILTER (WHERE NOT missing) + (SELECT COALESCE(sum(rows), 0)::bigint FROM dbcontroller.captured_batch), count(*) FILTER (WHERE missing)
+FROM (SELECT missing FROM dbcontroller.captured LIMIT 1000000) AS c`
 
 // Captured counts the rows that wait to be stored, and the rows that are stored without a reference, because its target does not exist
-// or could not be asked. It counts to a million.
+// or could not be asked. It counts notes of single rows to a million.
 func (s *Capturer) Captured(ctx context.Context) (waiting, incomplete int64, err error) {
 	if err := s.Pool.QueryRow(ctx, countCapturedSQL).Scan(&waiting, &incomplete); err != nil {
 		return 0, 0, fmt.Errorf("count captured rows: %w", err)
@@ -119,11 +121,36 @@ func (s *Capturer) capture(ctx context.Context) (more bool, err error) {
 	if err := s.boundDue(ctx); err != nil {
 		return false, err
 	}
+	spread, err := s.spread(ctx)
+	if err != nil {
+		return false, err
+	}
 	notes, err := s.due(ctx)
 	if err != nil || len(notes) == 0 {
-		return filled, err
+		return filled || spread, err
 	}
 	return true, s.store(ctx, notes)
+}
+
+// In one statement: whoever looks for notes finds a name in one of the two tables. The oldest batches, up to a number of rows.
+const spreadSQL = `
+WITH batch AS (
+    DELETE FROM dbcontroller.captured_batch WHERE seq IN (
+        SELECT b.seq FROM (
+            SELECT o.seq, sum(o.rows) OVER (ORDER BY o.seq) - o.rows AS before FROM (SELECT seq, rows FROM dbcontroller.captured_batch ORDER BY seq LIMIT $1) AS o
+        ) AS b WHERE b.before < $1)
+    RETURNING kind_id, names, statement, at
+)
+INSERT INTO dbcontroller.captured (kind_id, name, statement, at)
+SELECT b.kind_id, n.name, b.statement, b.at FROM batch b CROSS JOIN unnest(b.names) AS n (name)`
+
+// spread replaces the oldest batches of names by a note for each name. It reports whether there were any.
+func (s *Capturer) spread(ctx context.Context) (bool, error) {
+	tag, err := s.Pool.Exec(ctx, spreadSQL, batch)
+	if err != nil {
+		return false, fmt.Errorf("spread captured rows: %w", err)
+	}
+	return tag.RowsAffected() > 0, nil
 }
 
 // No pause is longer than the one of its number of tries: the clock of the database has gone back since. The pauses of few tries are

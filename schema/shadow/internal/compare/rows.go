@@ -35,7 +35,10 @@ SELECT d FROM dbcontroller.table_drift($1) AS d
 ORDER BY 1`
 
 	// A row with a note is read again anyway; one whose target does not exist keeps its note.
-	notedRowsSQL = `SELECT DISTINCT name FROM dbcontroller.captured WHERE kind_id = $1 AND (name = ANY ($2) OR name IS NULL)`
+	notedRowsSQL = `
+SELECT name FROM dbcontroller.captured WHERE kind_id = $1 AND (name = ANY ($2) OR name IS NULL)
+UNION
+SELECT n.name FROM dbcontroller.captured_batch b CROSS JOIN LATERAL (SELECT unnest($2::text[] COLLATE "C") INTERSECT SELECT unnest(b.names)) AS n (name) WHERE b.kind_id = $1`
 
 	knownPageSQL = `SELECT name FROM dbcontroller.shadow WHERE kind_id = $1 AND name > $2 AND NOT hidden ORDER BY name LIMIT $3`
 

@@ -21,7 +21,7 @@ const (
 	// A restarted process replaces its own row at once. Transactions in flight of its predecessor, if that still lives,
 	// hold the row's lock.
 	replaceSQL      = `DELETE FROM dbcontroller.member WHERE name = $1`
-	insertMemberSQL = `INSERT INTO dbcontroller.member (id, name, expires_at, delegates, blocks, pins) VALUES ($1, $2, clock_timestamp() + $3::interval, $4, true, true)`
+	insertMemberSQL = `INSERT INTO dbcontroller.member (id, name, expires_at, delegates, blocks, pins, batches) VALUES ($1, $2, clock_timestamp() + $3::interval, $4, true, true, true)`
 
 	renewSQL = `
 UPDATE dbcontroller.member SET expires_at = clock_timestamp() + $2::interval WHERE id = $1 AND expires_at > clock_timestamp()`

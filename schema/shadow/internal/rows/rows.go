@@ -369,10 +369,15 @@ func (s *Rows) captured(ctx context.Context, tx pgx.Tx, sql string, keys []Key) 
 	return pgx.CollectRows(found, pgx.RowToStructByPos[Key])
 }
 
+// Of batches, both sides are hashed: each may have thousands of names.
 const selectChangedSQL = `
 SELECT DISTINCT c.kind_id, i.name FROM dbcontroller.captured c
 JOIN unnest($1::int[], $2::text[]) AS i (kind_id, name) ON c.kind_id = i.kind_id AND (c.name = i.name OR c.name IS NULL)
-WHERE NOT c.missing`
+WHERE NOT c.missing
+UNION
+SELECT b.kind_id, n.name FROM dbcontroller.captured_batch b CROSS JOIN LATERAL (
+    SELECT i.name COLLATE "C" FROM unnest($1::int[], $2::text[]) AS i (kind_id, name) WHERE i.kind_id = b.kind_id INTERSECT SELECT unnest(b.names)
+) AS n (name)`
 
 // Take reads which tables are attached, locks those rows that a deletion will change, and fails with ErrBehind when one of them has
 // changed since it was read: it may refer to another target by now, or belong to a new resource of the same name.

@@ -1,0 +1,164 @@
+package shadow_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/internal/attach"
+	"github.com/db-controller/db-controller/test/harness"
+)
+
+const notedSQL = `
+SELECT 'note ' || name FROM dbcontroller.captured
+UNION ALL SELECT 'batch of ' || rows || ' ' || (SELECT min(n) FROM unnest(names) AS n) || ' to ' || (SELECT max(n) FROM unnest(names) AS n) FROM dbcontroller.captured_batch
+ORDER BY 1`
+
+// A statement about several rows that refer to something notes them in a batch, and one about fewer a note each. Each is read.
+func TestStatementsAboutSeveralRowsNoteBatches(t *testing.T) {
+	t.Parallel()
+	a := newAttached(t)
+	a.exec(a.crm, `INSERT INTO customers SELECT generate_series(1, 5)`)
+	a.attach()
+	for _, c := range []struct {
+		sql   string
+		noted []string
+	}{
+		{`INSERT INTO invoices (id, customer_id) VALUES ('1', 1), ('2', 1)`, []string{"note invoices/1", "note invoices/2"}},
+		{`INSERT INTO invoices (id, customer_id) VALUES ('3', 1), ('4', 1), ('5', NULL), ('6', 2)`, []string{"batch of 3 invoices/3 to invoices/6"}},
+		{`INSERT INTO invoices (id, customer_id) VALUES ('7', NULL), ('8', NULL), ('9', NULL)`, []string{}},
+		{`UPDATE invoices SET customer_id = 3 WHERE id IN ('1', '2')`, []string{"note invoices/1", "note invoices/2"}},
+		{`UPDATE invoices SET customer_id = 4 WHERE id < '4'`, []string{"batch of 3 invoices/1 to invoices/3"}},
+		{`UPDATE invoices SET customer_id = customer_id`, []string{}},
+		{`UPDATE invoices SET customer_id = 5 WHERE id = '9'`, []string{"note invoices/9"}},
+		{`UPDATE invoices SET id = id || 'x' WHERE id < '4'`, []string{"batch of 3 invoices/1x to invoices/3x"}},
+	} {
+		a.exec(a.shop, c.sql)
+		require.Subset(t, a.rows(a.shop, notedSQL), c.noted, c.sql)
+		a.Settle()
+		require.Empty(t, a.rows(a.shop, notedSQL), c.sql)
+		require.Empty(t, a.verify(shop, false), c.sql)
+	}
+	require.Equal(t, []string{"1 1", "4 3", "5 1", "2 1"}, a.rows(a.shop, `
+SELECT customer_id || ' ' || count(*) FROM invoices WHERE customer_id IS NOT NULL GROUP BY customer_id ORDER BY array_position(ARRAY[1, 4, 5, 2], customer_id::int)`))
+	require.Equal(t, 6, a.Count(shop, "reference"))
+	require.Empty(t, harness.AuditDatabases(t, a.Pools))
+}
+
+// The rows of a large statement are in batches of a bounded size, each row once, and are counted before they are read.
+func TestBatchesAreBoundedAndCounted(t *testing.T) {
+	t.Parallel()
+	a := newAttached(t)
+	a.exec(a.crm, `INSERT INTO customers VALUES (1)`)
+	a.attach()
+	a.exec(a.shop, `INSERT INTO invoices (id, customer_id) SELECT g, 1 FROM generate_series(1, 60000) g`)
+	require.Equal(t, []string{"60000 60000"}, a.rows(a.shop, `SELECT sum(rows) || ' ' || (SELECT count(DISTINCT n) FROM dbcontroller.captured_batch b, unnest(b.names) AS n) FROM dbcontroller.captured_batch`))
+	require.Equal(t, []string{"true"}, a.rows(a.shop, `SELECT (max(rows) < 12000 AND count(*) <= 7)::text FROM dbcontroller.captured_batch`), "about 10,000 in each")
+	waiting, _, err := a.Stores[a.ID(shop)].Captured(t.Context())
+	require.NoError(t, err)
+	require.EqualValues(t, 60_000, waiting)
+	all, err := attach.All(t.Context(), a.shop)
+	require.NoError(t, err)
+	for _, one := range all {
+		if one.Kind == "Invoice" {
+			require.EqualValues(t, 60_000, one.Waiting)
+			require.NoError(t, attach.Detach(t.Context(), a.shop, one, func(error) {}))
+		}
+	}
+	require.Empty(t, a.rows(a.shop, notedSQL))
+}
+
+// A deletion does not act upon a row whose change is in a batch that nobody has read: it may refer to another target by now.
+func TestADeletionWaitsForBatches_I10(t *testing.T) {
+	t.Parallel()
+	a := newAttached(t)
+	a.exec(a.crm, `INSERT INTO customers SELECT generate_series(1, 3)`)
+	a.attach()
+	a.exec(a.shop, `INSERT INTO orders (customer_id, note) SELECT 1, 'moves' FROM generate_series(1, 5)`)
+	a.Settle()
+	a.exec(a.crm, `DELETE FROM customers WHERE id = 1`)
+	a.Capture(a.ID(crm))
+	a.exec(a.shop, `UPDATE orders SET customer_id = 2`)
+	require.Len(t, a.rows(a.shop, notedSQL), 1)
+	_, err := a.Act(a.ID(shop), a.ID(crm))
+	require.NoError(t, err)
+	require.Len(t, a.rows(a.shop, `SELECT note FROM orders`), 5)
+	a.Settle()
+	require.Len(t, a.rows(a.shop, `SELECT note FROM orders`), 5)
+	a.exec(a.shop, `UPDATE orders SET note = 'x', customer_id = 3`)
+	require.Empty(t, a.verify(shop, false), "rows in a batch are read anyway")
+	a.Settle()
+	require.Empty(t, harness.AuditDatabases(t, a.Pools))
+}
+
+// The rights of a statement stand until each row of its batch is stored, whoever tidies, recalls or returns them.
+func TestBatchesPinRights_I1_I3_I31(t *testing.T) {
+	t.Parallel()
+	a := newStrict(t)
+	a.write(`INSERT INTO invoices (id, customer_id) SELECT g, 1 FROM generate_series(1, 5) g`)
+	a.exec(a.shop, `UPDATE dbcontroller.foreign_target SET kept_until = now()`)
+	a.exec(a.shop, `INSERT INTO dbcontroller.statement_pin VALUES (-1, (SELECT min(id) FROM dbcontroller.foreign_target), true)`) // of no note
+	require.Eventually(t, func() bool {
+		a.GrantWishes(shop) // it tidies pins, every two seconds
+		return a.rows(a.shop, `SELECT count(*)::text FROM dbcontroller.statement_pin WHERE statement = -1`)[0] == "0"
+	}, 30*time.Second, 50*time.Millisecond)
+	require.Equal(t, []string{"1"}, a.rows(a.shop, `SELECT count(*)::text FROM dbcontroller.statement_pin`))
+	_, err := a.Delete(customer("1"))
+	require.Error(t, err, "nobody answers for the rows before they are read")
+	require.Len(t, a.rows(a.shop, notedSQL), 1)
+	_, err = a.Stores[a.ID(shop)].Tidy(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []string{"true"}, a.rows(a.shop, `SELECT (block_epoch IS NOT NULL)::text FROM dbcontroller.foreign_target WHERE name = 'customers/1'`))
+	a.Settle()
+	_, err = a.Delete(customer("1"))
+	require.ErrorContains(t, err, "invoices/")
+	require.Equal(t, 5, a.Count(shop, "reference"))
+
+	// Rows that were written before a deletion closed the right are stored after it, and go along.
+	a.write(`INSERT INTO orders (customer_id) SELECT 2 FROM generate_series(1, 4)`)
+	a.exec(a.crm, `DELETE FROM customers WHERE id = 2`)
+	a.Capture(a.ID(crm))
+	done, err := a.Act(a.ID(shop), a.ID(crm))
+	require.NoError(t, err)
+	require.Zero(t, done, "it acknowledges nothing before the rows are read")
+	a.Settle()
+	require.Equal(t, []string{"0"}, a.rows(a.shop, `SELECT count(*)::text FROM orders`))
+	require.Empty(t, harness.AuditDatabases(t, a.Pools))
+}
+
+// A process that does not know batches does not join where triggers write them or some are left, and attach waits until there is none.
+func TestAProcessWithoutBatchesDoesNotJoin(t *testing.T) {
+	t.Parallel()
+	a := newAttached(t)
+	const joins = `INSERT INTO dbcontroller.member (id, name, expires_at, delegates, blocks, pins) VALUES (gen_random_uuid(), 'old', now() + interval '1 min', true, true, true)`
+	a.exec(a.shop, joins)
+	plans, err := attach.Prepare(t.Context(), a.shop, a.Stores[a.ID(shop)].Model(), false)
+	require.NoError(t, err)
+	for _, p := range plans {
+		require.True(t, p.Refused())
+		require.Contains(t, fmt.Sprint(p.Findings), "1 processes of the deployment cannot read the notes of large statements: run all of them in this version, and attach again")
+	}
+	a.exec(a.shop, `DELETE FROM dbcontroller.member WHERE name = 'old'`)
+	plans, err = attach.Prepare(t.Context(), a.shop, a.Stores[a.ID(shop)].Model(), false)
+	require.NoError(t, err)
+	a.exec(a.shop, joins)
+	require.ErrorContains(t, attach.Apply(t.Context(), a.shop, plans[0], func(error) {}), "cannot read the notes of large statements", "it has joined meanwhile")
+	a.exec(a.shop, `DELETE FROM dbcontroller.member WHERE name = 'old'`)
+	a.exec(a.crm, `INSERT INTO customers VALUES (1)`)
+	a.attach()
+	_, err = a.shop.Exec(t.Context(), joins)
+	require.ErrorContains(t, err, "triggers of attached tables here note rows in batches")
+	a.exec(a.shop, `INSERT INTO invoices (id, customer_id) VALUES ('1', 1), ('2', 1), ('3', 1)`)
+	all, err := attach.All(t.Context(), a.shop)
+	require.NoError(t, err)
+	for _, one := range all {
+		a.exec(a.shop, fmt.Sprintf(`DROP TRIGGER dbcontroller_insert ON %[1]s; DROP TRIGGER dbcontroller_update ON %[1]s;
+DROP FUNCTION dbcontroller.attached_%[2]d_insert; DROP FUNCTION dbcontroller.attached_%[2]d_update`, one.Definition.Table.SQL(), one.KindID))
+	}
+	_, err = a.shop.Exec(t.Context(), joins)
+	require.ErrorContains(t, err, "triggers of attached tables here note rows in batches", "one is left")
+	a.Capture(a.ID(shop))
+	a.exec(a.shop, joins)
+}
