@@ -61,6 +61,25 @@ func Roles(ctx context.Context, dsn string, set Set, prefix string) error {
 	}
 }
 
+const rolePrefixSQL = `
+SELECT left(o.rolname, -6) FROM pg_namespace n JOIN pg_roles o ON o.oid = n.nspowner
+WHERE n.nspname = $1 AND o.rolname LIKE '%\_owner' AND EXISTS (SELECT FROM pg_roles a WHERE a.rolname = left(o.rolname, -6) || '_api')`
+
+// RolePrefix returns the prefix of the roles that a database has; empty if it has none. Roles of another prefix would take its tables over,
+// without the rights of the users that the former ones were granted to.
+func RolePrefix(ctx context.Context, dsn string, set Set) (prefix string, err error) {
+	conn, err := pgx.Connect(ctx, dsn)
+	if err != nil {
+		return "", fmt.Errorf("roles of %s: %w", set, err)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	schema := map[Set]string{Deployment: "dbcontroller", Registry: "dbcontroller_registry"}[set]
+	if err := conn.QueryRow(ctx, rolePrefixSQL, schema).Scan(&prefix); err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return "", fmt.Errorf("roles of %s: %w", set, err)
+	}
+	return prefix, nil
+}
+
 // atTheSameTime reports whether another session created or granted the same role at the same time, or serves: it locks tables in
 // another order than the script.
 func atTheSameTime(err error) bool {

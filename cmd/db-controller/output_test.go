@@ -71,6 +71,23 @@ func TestErrorsOfDatabasesHaveAnExitCodeByClass(t *testing.T) {
 	require.Equal(t, 4, start.code, start.errOut)
 }
 
+// An upgrade keeps the roles that the database has: roles of another prefix would take its tables over, without the rights of their users.
+func TestAnUpgradeKeepsTheRolesOfTheDatabase(t *testing.T) {
+	t.Parallel()
+	dsn := harness.Postgres(t).NewDatabase(t, "")
+	of := []string{"--postgres", dsn, "--postgres-plaintext"}
+	up := func(args ...string) ran { return command(t, slices.Concat([]string{"migrate", "up"}, of, args)...) }
+	require.Contains(t, up("--roles", "--role-prefix", "dbcontroller_first").out, "roles dbcontroller_first_owner")
+	require.Empty(t, up().errOut, "nothing is new")
+	require.Zero(t, command(t, slices.Concat([]string{"migrate", "down", "--reason", "a test", "--yes"}, of)...).code)
+	require.Equal(t, "note: the roles dbcontroller_first_… have no rights to what is new: run it again with --roles\n", up().errOut)
+	again := up("--roles")
+	require.Contains(t, again.out, "roles dbcontroller_first_owner", "without --role-prefix")
+	require.Empty(t, again.errOut)
+	require.Contains(t, up("--roles", "--role-prefix", "dbcontroller_second").errOut,
+		"note: the roles dbcontroller_first_… have no rights to what is new: grant those below to their users, or run it again without --role-prefix dbcontroller_second")
+}
+
 // Every command that ends by itself prints its result for programs as well.
 func TestEveryCommandThatPrintsHasAnOutputFlag(t *testing.T) {
 	t.Parallel()

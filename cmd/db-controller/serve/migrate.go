@@ -87,18 +87,39 @@ func (m *migrated) newUp() *cobra.Command {
 				out.Line("moved the table of applied migrations into the schema dbcontroller_migrations")
 			}
 		}
-		if err == nil && roles {
-			if err = migrations.Roles(cmd.Context(), m.dsn, m.migrations(), prefix); err == nil {
-				out.Line("%s", rolesText(m.migrations(), prefix))
-			}
+		if err == nil {
+			err = m.roles(cmd, out, roles, prefix, len(applied) > 0)
 		}
 		return errors.Join(out.Document(map[string]any{"applied": append([]string{}, applied...)}), err)
 	})
 	cmd.Flags().BoolVar(&roles, "roles", false, "create or update roles with the least rights; needs a user who may create roles")
 	cmd.Flags().BoolVar(&dry, "dry-run", false, "print the SQL of the missing migrations, and change nothing")
 	cmd.Flags().BoolVar(&move, "move-table", false, "move the table of applied migrations, which earlier releases made in the first schema of search_path, into the schema dbcontroller_migrations; those releases do not find it there")
-	cmd.Flags().StringVar(&prefix, "role-prefix", "dbcontroller", "with --roles: prefix of their names; use another one for each database of a server")
+	cmd.Flags().StringVar(&prefix, "role-prefix", "", "with --roles: prefix of their names; use another one for each database of a server (default: that of the roles that the database has, or else dbcontroller)")
 	return cmd
+}
+
+// roles brings the roles up to date, or says that those of the database lack what is new.
+func (m *migrated) roles(cmd *cobra.Command, out cli.Printer, wanted bool, prefix string, changed bool) error {
+	present, err := migrations.RolePrefix(cmd.Context(), m.dsn, m.migrations())
+	if err != nil {
+		return err
+	}
+	switch {
+	case !wanted && changed && present != "":
+		_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "note: the roles %s_… have no rights to what is new: run it again with --roles\n", present)
+	case wanted && prefix != "" && present != "" && present != prefix:
+		_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "note: the roles %s_… have no rights to what is new: grant those below to their users, or run it again without --role-prefix %s\n", present, prefix)
+	}
+	if !wanted {
+		return nil
+	}
+	prefix = cmp.Or(prefix, present, "dbcontroller")
+	if err := migrations.Roles(cmd.Context(), m.dsn, m.migrations(), prefix); err != nil {
+		return err
+	}
+	out.Line("%s", rolesText(m.migrations(), prefix))
+	return nil
 }
 
 // dryRunText is SQL in every case.
