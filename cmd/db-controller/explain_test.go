@@ -30,6 +30,10 @@ func (waitingFor) Status(context.Context, *adminv1.StatusRequest) (*adminv1.Stat
 		{Of: "iam.example.com/eastus2", Actor: "operator/ann", Reason: "ticket 1", Time: at},
 		{Of: "iam.example.com/us-west2", Handler: "SUBSCRIBED_DELETING", Actor: "operator/eve", Reason: "ticket 2", Time: at},
 		{Of: "other.example.com/r", Actor: "operator/eve", Reason: "of no concern", Time: at},
+	}, Failures: []*adminv1.Failure{
+		{Handler: "owned_deleting", Deployment: "iam.example.com/us-west2", Error: "projects/acme: a key refuses it", Time: at},
+		{Handler: "subscribed_deleting", Deployment: "iam.example.com/us-west2", Error: "an operator has paused the handler", Time: at},
+		{Handler: "owned_deleting", Deployment: "elsewhere.example.com/r", Error: "of no concern", Time: at},
 	}}, nil
 }
 
@@ -46,7 +50,11 @@ func TestAnExplanationAsksTheDeploymentsThatHaveToAct(t *testing.T) {
 	require.Contains(t, got.out, "PAUSED     operator/ann has paused deletions at iam.example.com/eastus2: ticket 1, since 0s\n")
 	require.Contains(t, got.out, "PAUSED     operator/eve has paused ")
 	require.Contains(t, got.out, " for iam.example.com/us-west2 at iam.example.com/eastus2: ticket 2, since 0s\n")
+	require.Contains(t, got.out, "FAILING    owned-deleting for iam.example.com/us-west2 at iam.example.com/eastus2\n"+
+		"             last error: projects/acme: a key refuses it\n")
 	require.NotContains(t, got.out, "of no concern")
+	require.NotContains(t, got.out, "an operator has paused the handler", "the pause is shown")
+	require.Contains(t, got.out, "What happens there: status iam.example.com/eastus2, status iam.example.com/us-west2, status gone.example.com/r\n")
 	require.Contains(t, got.out, "SILENT     gone.example.com/r does not answer\n             last error: ")
 	got = command(t, append(at, "explain", acmeName, "-o", "json")...)
 	require.Contains(t, got.out, `"waitsFor"`)

@@ -197,15 +197,26 @@ func TestStuckShowsResourcesAndWorkWithTheirReasons(t *testing.T) {
 	require.Regexp(t, `(?m)^iam.example.com/us-west2 +release +2 pieces for devices.example.com/eastus2 +1h\S* +refused$`, got.out)
 	require.Equal(t, []string{"longer 10m0s"}, o.asked)
 
+	// Deletions upon which another deployment has not acted: the reason is there.
+	o.stuck = &adminv1.ListStuckResponse{Work: []*adminv1.ListStuckResponse_Work{{Group: "acknowledge", Deployment: "iam.example.com/us-west2", Count: 1, Since: ago(time.Hour), Reason: "it has not acted"}}}
+	o.status = &adminv1.StatusResponse{Failures: []*adminv1.Failure{{Handler: "subscribed_deleting", Deployment: "iam.example.com/us-west2", Error: "projects/p: a key refuses it", NextTime: ago(-time.Hour)}}}
+	got = command(t, append(at, "stuck", "iam.example.com/us-west2", "--longer", "1m")...)
+	require.Regexp(t, `(?m) +acknowledge +1 piece for iam.example.com/us-west2 +1h\S* +there subscribed-deleting fails: projects/p: a key refuses it; again in 1h0m0s$`, got.out)
+	require.Contains(t, command(t, append(at, "stuck", "iam.example.com/us-west2", "-o", "json")...).out, "a key refuses it")
+	o.status.Failures[0].Deployment = "elsewhere.example.com/r"
+	got = command(t, append(at, "stuck", "iam.example.com/us-west2", "--longer", "1m")...)
+	require.NotContains(t, got.out, "a key refuses it")
+	o.asked = nil
+
 	o.stuck = &adminv1.ListStuckResponse{}
 	got = command(t, append(at, "stuck", "iam.example.com/us-west2")...)
 	require.Equal(t, ran{0, "Nothing waits for long.\n", ""}, got)
-	require.Equal(t, "longer 1m0s", o.asked[1])
+	require.Equal(t, "longer 1m0s", o.asked[0])
 
 	// Of a service: all its deployments. One that has never run has nothing that could wait.
 	got = command(t, append(at, "stuck", "iam.example.com")...)
 	require.Equal(t, ran{0, "Nothing waits for long.\n", ""}, got)
-	require.Len(t, o.asked, 3)
+	require.Len(t, o.asked, 2)
 	got = command(t, append(at, "stuck", "elsewhere")...)
 	require.Equal(t, ran{cli.Refused, "", "error: elsewhere is no service and no deployment of the environment: known deployments are iam.example.com/us-west2, iam.example.com/eastus2\n"}, got)
 	require.Equal(t, ran{cli.WrongUsage, "", "error: --longer 0s: want more than 0s\n"}, command(t, append(at, "stuck", "--longer", "0s")...))

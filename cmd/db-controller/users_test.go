@@ -126,7 +126,7 @@ func TestADeleteWaitsForTheRemoval(t *testing.T) {
 	got = command(t, append(at, "delete", acmeName, "--wait", "30ms")...)
 	require.Equal(t, cli.Unavailable, got.code)
 	require.Contains(t, got.out, "BLOCKED by //devices.example.com")
-	require.Equal(t, "error: "+acmeName+" still exists after 30ms; its deletion continues (3 of 10 resources removed, 1 reference unset in 2 deployments so far)\n", got.errOut)
+	require.Equal(t, "error: "+acmeName+" still exists after 30ms; its deletion continues (3 of 10 resources removed, 1 reference unset in 2 deployments so far); explain "+acmeName+" shows the reasons\n", got.errOut)
 	got = command(t, append(at, "delete", acmeName, "--wait", "30ms", "-o", "json")...)
 	require.Equal(t, cli.Unavailable, got.code)
 	require.Contains(t, got.out, `"removed": 3`)

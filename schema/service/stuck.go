@@ -20,7 +20,8 @@ const stuckAfter = time.Minute
 // waiting has the reasons of work that is outstanding although nothing failed, by group.
 var waiting = map[string]string{
 	schema.CheckOwners.String(): "owners there do not exist: they can still be created, and count as gone after --owner-grace (explain of a resource names them)",
-	"acknowledge":               "it has not acted upon these deletions yet",
+	"acknowledge":               "it has not acted upon these deletions yet (its status shows what fails there)",
+	"deleting":                  "the rows DELETING, and explain of a resource, show what they wait for",
 	"resolve":                   "it has not said yet whether its writes were committed",
 }
 

@@ -9,7 +9,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/db-controller/db-controller/client"
 	"github.com/db-controller/db-controller/cmd/db-controller/cli"
@@ -197,22 +196,13 @@ func printStatus(out cli.Printer, s *adminv1.StatusResponse) {
 	}
 	for _, f := range s.GetFailures() {
 		if f.GetHandler() != databaseFailure { // those are above
-			out.Line("last failure of %s for %s, %s ago: %s%s", f.GetHandler(), f.GetDeployment(), time.Since(f.GetTime().AsTime()).Round(time.Second), f.GetError(), again(f.GetNextTime()))
+			out.Line("last failure of %s for %s, %s ago: %s%s", f.GetHandler(), f.GetDeployment(), time.Since(f.GetTime().AsTime()).Round(time.Second), f.GetError(), cli.NextTry(f.GetNextTime()))
 		}
 	}
 }
 
 // databaseFailure is the handler of the failures about the databases of others.
 const databaseFailure = "database"
-
-// again says when failed work is tried again; nothing when that is unknown, or now.
-func again(at *timestamppb.Timestamp) string {
-	left := time.Until(at.AsTime()).Round(time.Second)
-	if at == nil || left <= 0 {
-		return ""
-	}
-	return "; again in " + left.String()
-}
 
 // silentAfter is how long a watch may be silent, which sends something every 5 s.
 const silentAfter = 15 * time.Second

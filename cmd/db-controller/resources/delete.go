@@ -196,7 +196,7 @@ func (d *deletion) follow(cmd *cobra.Command, c *client.Client, name schema.Full
 	if d.wait > 0 {
 		so := readTotals(cmd.Context(), c, answer.GetDeletion())
 		result.Counts = &so
-		return cli.WithCode(cli.Unavailable, fmt.Errorf("%s still exists after %s; its deletion continues (%s so far)", name, d.wait, so))
+		return cli.WithCode(cli.Unavailable, fmt.Errorf("%s still exists after %s; its deletion continues (%s so far); explain %s shows the reasons", name, d.wait, so, name))
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -48,7 +49,7 @@ const (
 	patience = 3 * time.Second
 )
 
-// elsewhere adds to an explanation what keeps the other deployments that the resource waits for from acting: pauses, and silence.
+// elsewhere adds to an explanation what keeps the other deployments that the resource waits for from acting: pauses, failures, and silence.
 func elsewhere(ctx context.Context, c *client.Client, own schema.DeploymentID, e *adminv1.ExplainResponse) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -65,7 +66,7 @@ func elsewhere(ctx context.Context, c *client.Client, own schema.DeploymentID, e
 	e.Reasons = append(e.Reasons, slices.Concat(found...)...)
 }
 
-// keptBy returns the pauses at another deployment that concern the work for this one.
+// keptBy returns the pauses and failures at another deployment that concern the work for this one.
 func keptBy(ctx context.Context, c *client.Client, other, own string) (reasons []*adminv1.ExplainResponse_Reason) {
 	silent := func(err error) []*adminv1.ExplainResponse_Reason {
 		return []*adminv1.ExplainResponse_Reason{{Type: "SILENT", Message: other + " does not answer", LastError: cli.Plain(err).Error()}}
@@ -97,6 +98,12 @@ func keptBy(ctx context.Context, c *client.Client, other, own string) (reasons [
 			Type: "PAUSED", Message: fmt.Sprintf("%s has paused %s at %s: %s", p.GetActor(), what, other, p.GetReason()), Since: p.GetTime(),
 		})
 	}
+	for _, f := range cli.FailingFor(status, own) {
+		reasons = append(reasons, &adminv1.ExplainResponse_Reason{
+			Type: "FAILING", Message: fmt.Sprintf("%s for %s at %s", cli.HandlerText(f), own, other),
+			LastError: f.GetError() + cli.NextTry(f.GetNextTime()),
+		})
+	}
 	return reasons
 }
 
@@ -122,7 +129,13 @@ func printExplanation(out cli.Printer, e *adminv1.ExplainResponse) {
 			out.Line("  %-10s last error: %s", "", r.GetLastError())
 		}
 	}
+	if waits := e.GetWaitsFor(); len(waits) > 0 {
+		out.Line("  What happens there: status %s", strings.Join(waits[:min(len(waits), shown)], ", status "))
+	}
 }
+
+// shown is how many of the deployments that a resource waits for are named with a command.
+const shown = 3
 
 func sinceText(r *adminv1.ExplainResponse_Reason) string {
 	if r.GetSince() == nil {
