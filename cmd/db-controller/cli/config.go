@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/url"
 	"os"
 	"regexp"
 	"slices"
@@ -266,28 +265,12 @@ func originOf(f *pflag.Flag) string {
 	return "default"
 }
 
-var passwordField = regexp.MustCompile(`(?i)(password\s*=\s*)('[^']*'|\S+)`)
-
 // shown returns the value of a flag for people: without passwords.
 func shown(f *pflag.Flag) string {
 	if _, secret := f.Annotations[secretKey]; secret {
 		return withoutPassword(f.Value.String())
 	}
 	return f.Value.String()
-}
-
-func withoutPassword(value string) string {
-	if u, err := url.Parse(value); err == nil && u.Scheme != "" {
-		query := u.Query()
-		if query.Has("password") {
-			query.Set("password", "xxxxx")
-			u.RawQuery = query.Encode()
-		}
-		return u.Redacted()
-	} else if strings.Contains(value, "://") {
-		return "xxxxx" // not a URL, and perhaps one with a password
-	}
-	return passwordField.ReplaceAllString(value, "${1}xxxxx")
 }
 
 // Given returns the values of the flags of a command that are set, for people: without passwords.

@@ -2,6 +2,7 @@ package operate
 
 import (
 	"archive/tar"
+	"bytes"
 	"compress/gzip"
 	"crypto/rand"
 	"crypto/sha256"
@@ -50,7 +51,7 @@ func NewSupportBundle() *cobra.Command {
 
 The file has the version of this program, the deployments and their versions, the status of each deployment, and the resources and work that are stuck.
 Names of resources and of people are replaced by hashes with a key that is thrown away: the same name has the same hash within one
-file. Kinds, services, regions and the reasons that operators gave for decisions stay readable, without passwords of connection strings and without tokens: look through the file before you send it.`
+file. Kinds, services, regions and the reasons that operators gave for decisions stay readable, without passwords, tokens and private keys as far as they can be told from other text: look through the file before you send it.`
 	cmd.Flags().StringVar(&file, "file", "", "file to write (default: db-controller-TIME.tar.gz)")
 	cmd.Flags().BoolVar(&names, "names", false, "keep the names of resources and people")
 	return cmd
@@ -96,11 +97,11 @@ func packBundle(to io.Writer, parts []bundlePart, hide *redactor) error {
 	zipped := gzip.NewWriter(to)
 	out := tar.NewWriter(zipped)
 	for _, p := range parts {
-		raw, err := json.MarshalIndent(p.content, "", "  ")
+		raw, err := withoutSecrets(p.content)
 		if err != nil {
 			return fmt.Errorf("%s: %w", p.name, err)
 		}
-		text := hide.text(string(raw)) + "\n"
+		text := hide.text(string(raw))
 		if err := out.WriteHeader(&tar.Header{Name: p.name, Mode: 0o600, Size: int64(len(text)), ModTime: time.Now()}); err != nil {
 			return err
 		}
@@ -112,6 +113,43 @@ func packBundle(to io.Writer, parts []bundlePart, hide *redactor) error {
 		return err
 	}
 	return zipped.Close()
+}
+
+// withoutSecrets returns a document without secrets in its texts. They are searched in the texts themselves, because JSON has escapes where they
+// have quotes; the document has none where names have signs of HTML.
+func withoutSecrets(content any) ([]byte, error) {
+	raw, err := json.Marshal(content)
+	if err != nil {
+		return nil, err
+	}
+	var v any
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.UseNumber()
+	if err := d.Decode(&v); err != nil {
+		return nil, err
+	}
+	var out bytes.Buffer
+	e := json.NewEncoder(&out)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	err = e.Encode(textsOf(v))
+	return out.Bytes(), err
+}
+
+func textsOf(v any) any {
+	switch v := v.(type) {
+	case string:
+		return cli.WithoutSecrets(v)
+	case []any:
+		for i := range v {
+			v[i] = textsOf(v[i])
+		}
+	case map[string]any:
+		for key := range v {
+			v[key] = textsOf(v[key])
+		}
+	}
+	return v
 }
 
 // redactor replaces names by keyed hashes.
@@ -128,26 +166,11 @@ func newRedactor(keep bool) (*redactor, error) {
 
 var (
 	// resourceNames finds full names, and relative ones that follow "name" or "sample" in JSON.
-	resourceNames = regexp.MustCompile(`//[a-z][a-z0-9.-]*/[a-z][a-z0-9-]*/[!#-\[\]-~]+|"(?:name|sample)": "[^/"][^"]*/[^"]*"`)
-	people        = regexp.MustCompile(`\b(user|operator)/[!#-\[\]-~]+`)
+	resourceNames = regexp.MustCompile(`//[a-z][a-z0-9.-]*/[a-z][a-z0-9-]*/[^\s"\\]+|"(?:name|sample)": "[^/"][^"]*/[^"]*"`)
+	people        = regexp.MustCompile(`\b(user|operator)/[^\s"\\]+`)
 )
 
-// secrets are what an operator may have pasted into a reason, or another system into an error: passwords of URLs and of connection strings, and
-// tokens. Nobody needs them for support, also not beside names.
-var secrets = []struct {
-	found *regexp.Regexp
-	stays string
-}{
-	{regexp.MustCompile(`(://[^\s/:@"]*):[^\s"]+@`), `$1:REDACTED@`},
-	{regexp.MustCompile(`(?i)(password)=(?:'[^']*'|[^\s"\\]+)`), `$1=REDACTED`},
-	{regexp.MustCompile(`(?i)\b(bearer) +[\w.~+/-]+=*`), `$1 REDACTED`},
-	{regexp.MustCompile(`\beyJ[\w-]+\.[\w-]+(?:\.[\w-]*)?`), `REDACTED`},
-}
-
 func (r *redactor) text(s string) string {
-	for _, secret := range secrets {
-		s = secret.found.ReplaceAllString(s, secret.stays)
-	}
 	if r.keep {
 		return s
 	}

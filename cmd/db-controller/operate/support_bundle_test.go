@@ -57,6 +57,21 @@ func TestABundleHasNoNamesOfResourcesAndPeople(t *testing.T) {
 	require.Contains(t, unpack(t, out.Bytes())["stuck.json"], "projects/secret/keys/hidden")
 }
 
+// Names of letters outside ASCII, and with signs that JSON escapes, are hidden to their ends.
+func TestABundleHidesWholeNames(t *testing.T) {
+	t.Parallel()
+	hide, err := newRedactor(false)
+	require.NoError(t, err)
+	var out bytes.Buffer
+	require.NoError(t, packBundle(&out, []bundlePart{{"stuck.json", map[string]any{
+		"reason": "WAITING for //a.example.com/r/projects/r&d-hidden, //a.example.com/r/projects/größe-hidden and user/jörg&hidden",
+		"name":   "projects/a&hidden",
+	}}}, hide))
+	text := unpack(t, out.Bytes())["stuck.json"]
+	require.NotContains(t, text, "hidden")
+	require.Contains(t, text, "WAITING for //a.example.com/r/projects/x")
+}
+
 // Reasons of operators and errors of others can contain anything; with --names as well.
 func TestABundleHasNoPasswordsAndTokens(t *testing.T) {
 	t.Parallel()
