@@ -125,10 +125,13 @@ func (t *tally) member(m *plan.Member, c Counts) {
 	}
 }
 
+// A row for each cause: thousands of resources have one, and are joined with it once.
 var finalisedSQL = db.Codes(`
-SELECT x.deletion_id, min(x.root), count(*), min(x.at) FILTER (WHERE x.how = {requested})
-FROM dbcontroller.shadow s JOIN dbcontroller.removal r ON r.name = s.name AND r.uid = s.uid JOIN dbcontroller.cause x ON x.id = r.cause_id
-WHERE s.id = ANY ($1) GROUP BY 1`)
+SELECT x.deletion_id, x.root, going.n, CASE WHEN x.how = {requested} THEN x.at END
+FROM (
+    SELECT r.cause_id, count(*) AS n FROM dbcontroller.shadow s JOIN dbcontroller.removal r ON r.name = s.name AND r.uid = s.uid
+    WHERE s.id = ANY ($1) GROUP BY 1
+) AS going JOIN dbcontroller.cause x ON x.id = going.cause_id`)
 
 // queueFinalised adds resources in DELETING that are about to be removed, when the batch is sent.
 func (t *tally) queueFinalised(b *pgx.Batch, free []int64) {
