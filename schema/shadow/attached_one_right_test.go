@@ -85,6 +85,41 @@ SELECT gen_random_uuid(), deployment_id, kind_id, name, block_epoch, block_own F
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 
+// A statement that waits for the lock of a right while its deployment loses the epoch takes the right: its row is compared like all others.
+func TestOneRowTakesALostRightThatIsCompared_I1_I30(t *testing.T) {
+	t.Parallel()
+	a := newStrict(t)
+	ctx := context.Background()
+	require.NoError(t, a.crm.Close(ctx))
+	restore := a.Backup(crm) // without the right
+	a.acquire([]string{"ACT " + customer("4")})
+	locker := a.connect(shop, `BEGIN; SELECT FROM dbcontroller.foreign_target FOR NO KEY UPDATE`)
+	written := make(chan error, 1)
+	go func() {
+		_, err := a.shop.Exec(ctx, `INSERT INTO orders (customer_id, note) VALUES (4, 'waits')`)
+		written <- err
+	}()
+	require.Eventually(t, func() bool {
+		return a.rows(locker, `SELECT count(*)::text FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'`)[0] == "1"
+	}, 10*time.Second, 10*time.Millisecond)
+	restore()
+	a.Recover(crm)
+	a.crm = a.connect(crm, ``)
+	a.Settle()
+	waits := `SELECT unconfirmed::text FROM dbcontroller.deployment WHERE service = 'shop.example.com'`
+	require.Equal(t, []string{"true"}, a.rows(a.crm, waits), "the statement may take a right that the restore has lost")
+	a.exec(locker, `COMMIT`)
+	require.NoError(t, <-written)
+	a.Settle()
+	a.again()
+	a.again()
+	require.Equal(t, []string{"false"}, a.rows(a.crm, waits))
+	a.exec(a.crm, `DELETE FROM customers WHERE id = 4`)
+	a.Settle()
+	require.Equal(t, []string{"0"}, a.rows(a.shop, `SELECT count(*)::text FROM orders`))
+	require.Empty(t, harness.AuditDatabases(t, a.Pools))
+}
+
 // A process of the former release removes pins that no row needs any more, through a view that it takes for the table.
 func TestTheFormerReleaseTidiesPins(t *testing.T) {
 	t.Parallel()
