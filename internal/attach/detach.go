@@ -195,10 +195,6 @@ func driftOf(ctx context.Context, tx pgx.Tx, kindID int32, d *schema.Definition)
 
 const detachedSQL = `UPDATE dbcontroller.attachment SET ready = false WHERE kind_id = $1`
 
-const deleteNotesSQL = `
-WITH batches AS (DELETE FROM dbcontroller.captured_batch WHERE kind_id = $1)
-DELETE FROM dbcontroller.captured WHERE kind_id = $1`
-
 // Detach removes the triggers and functions of a table, and its captured rows, in one transaction, under short locks like Apply. It may
 // be repeated, and works without the table. The controller then releases the references of the rows; rows to which others refer stay
 // unprotected.
@@ -218,8 +214,11 @@ func Detach(ctx context.Context, conn *pgx.Conn, a *Attached, told func(error)) 
 				return err
 			}
 		}
-		if _, err := tx.Exec(ctx, deleteNotesSQL, a.KindID); err != nil {
-			return lockOf("dbcontroller.captured", err)
+		// Batches first, in a statement of its own: one that is spread meanwhile is among the notes that the next statement sees.
+		for _, notes := range []string{"dbcontroller.captured_batch", "dbcontroller.captured"} {
+			if _, err := tx.Exec(ctx, "DELETE FROM "+notes+" WHERE kind_id = $1", a.KindID); err != nil {
+				return lockOf(notes, err)
+			}
 		}
 		_, err := tx.Exec(ctx, detachedSQL, a.KindID)
 		return lockOf(attachments, err)

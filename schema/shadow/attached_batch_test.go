@@ -1,6 +1,7 @@
 package shadow_test
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -68,6 +69,33 @@ func TestBatchesAreBoundedAndCounted(t *testing.T) {
 		}
 	}
 	require.Empty(t, a.rows(a.shop, notedSQL))
+}
+
+// A batch that is spread while its table is detached leaves nothing: a note would keep the rights of its statement for ever.
+func TestDetachRemovesABatchThatIsSpreadMeanwhile(t *testing.T) {
+	t.Parallel()
+	a := newAttached(t)
+	a.exec(a.crm, `INSERT INTO customers VALUES (1)`)
+	a.attach()
+	a.exec(a.shop, `INSERT INTO invoices (id, customer_id) VALUES ('1', 1), ('2', 1), ('3', 1)`)
+	spreader := a.connect(shop, `BEGIN; WITH b AS (DELETE FROM dbcontroller.captured_batch RETURNING kind_id, names)
+INSERT INTO dbcontroller.captured (kind_id, name) SELECT b.kind_id, n FROM b, unnest(b.names) AS n`)
+	all, err := attach.All(t.Context(), a.shop)
+	require.NoError(t, err)
+	detached := make(chan error, 1)
+	go func() {
+		var failed error
+		for _, one := range all {
+			failed = errors.Join(failed, attach.Detach(t.Context(), a.shop, one, func(error) {}))
+		}
+		detached <- failed
+	}()
+	for waiting := "0"; waiting == "0"; { // it waits for the row of the batch, at most 200 ms, again and again
+		waiting = a.rows(spreader, `SELECT count(*)::text FROM pg_locks WHERE NOT granted`)[0]
+	}
+	a.exec(spreader, `COMMIT`)
+	require.NoError(t, <-detached)
+	require.Empty(t, a.rows(spreader, notedSQL))
 }
 
 // A deletion does not act upon a row whose change is in a batch that nobody has read: it may refer to another target by now.

@@ -43,7 +43,7 @@ var mutants = []mutant{
 	{"acknowledged-beside-rows-not-read", "schema/shadow/internal/follow/close.go", "		a.failed[a.targets[id].UID] = errPinned", "		_, _ = id, errPinned", "TestStrictReferencesCountFromTheirCommit"},
 	{"rows-not-read-ask-again", "schema/shadow/internal/pins/pins.go", "		refs[n].Pinned, refs[n].Rights = true,", "		refs[n].Pinned, refs[n].Rights = false,", "TestStrictReferencesCountFromTheirCommit"},
 	{"deletion-beside-a-batch", "schema/shadow/internal/rows/rows.go", "WHERE i.kind_id = b.kind_id INTERSECT", "WHERE false INTERSECT", "TestADeletionWaitsForBatches_I10"},
-	{"recall-beside-a-batch", "schema/shadow/internal/db/delegation.go", "    OR EXISTS (SELECT FROM dbcontroller.statement_pin p", "    OR false AND EXISTS (SELECT FROM dbcontroller.statement_pin p", "TestBatchesPinRights_I1_I3_I31"},
+	{"recall-beside-a-batch", "schema/shadow/internal/db/delegation.go", "pinOfNoteSQL + `) OR EXISTS (` + pinOfBatchSQL + `))`", "pinOfNoteSQL + `))`", "TestBatchesPinRights_I1_I3_I31"},
 	{"pins-of-batches-are-tidied", "schema/shadow/internal/wishes/wishes.go", "    AND NOT EXISTS (SELECT FROM dbcontroller.captured_batch c WHERE", "    AND NOT EXISTS (SELECT FROM dbcontroller.captured_batch c WHERE false AND", "TestBatchesPinRights_I1_I3_I31"},
 	{"batches-are-spread-without-rights", "schema/shadow/internal/capture/capture.go", "n.name, b.statement, b.at FROM", "n.name, NULL::bigint, b.at FROM", "TestBatchesPinRights_I1_I3_I31"},
 	{"commas-join-keys", "internal/attach/triggers.go", `if len(d.Key) > 1 {`, `if len(d.Key) > 9 {`, "TestAttachedTablesBehaveLikeOneDatabase"},

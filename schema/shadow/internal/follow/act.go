@@ -42,7 +42,7 @@ ORDER BY holder_id LIMIT $4`
 
 	removeForeignTargetsSQL = `
 DELETE FROM dbcontroller.foreign_target f
-WHERE id = ANY ($1) AND NOT EXISTS (SELECT FROM dbcontroller.reference WHERE target_id = f.id) AND NOT ` + db.PinnedSQL + ` AND NOT ` + db.KeptSQL + `
+WHERE id = ANY ($1) AND NOT EXISTS (SELECT FROM dbcontroller.reference WHERE target_id = f.id) AND ` + db.NotPinnedSQL + ` AND NOT ` + db.KeptSQL + `
     AND (f.block_attempt IS NULL OR EXISTS (SELECT FROM dbcontroller.decommissioned x WHERE x.deployment_id = f.deployment_id))`
 )
 

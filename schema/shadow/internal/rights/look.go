@@ -17,7 +17,7 @@ var (
 	// Nothing was written under the right that still stands; and it does not count any more, or nothing blocks the target from here.
 	selectFreeSQL = db.Codes(`
 SELECT f.id, f.block_attempt FROM dbcontroller.foreign_target f
-WHERE f.id = ANY ($1) AND f.block_attempt IS NOT NULL AND NOT ` + db.PinnedSQL + ` AND NOT (` + db.KeptSQL + ` AND ` + db.BlockRightCountsSQL + `)
+WHERE f.id = ANY ($1) AND f.block_attempt IS NOT NULL AND ` + db.NotPinnedSQL + ` AND NOT (` + db.KeptSQL + ` AND ` + db.BlockRightCountsSQL + `)
     AND NOT EXISTS (SELECT FROM dbcontroller.reference r WHERE r.target_id = f.id AND r.delegated AND r.behaviour = {block} AND NOT r.dangling)
     AND NOT (` + db.BlockRightCountsSQL + ` AND EXISTS (SELECT FROM dbcontroller.reference r WHERE r.target_id = f.id AND r.behaviour = {block}))`)
 )

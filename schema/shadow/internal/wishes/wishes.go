@@ -97,7 +97,7 @@ DELETE FROM dbcontroller.statement_pin p WHERE NOT EXISTS (SELECT FROM dbcontrol
 
 	// Rights that were asked for, and that nothing here uses any more.
 	returnSQL = db.LookAtRights(db.Codes(`dbcontroller.foreign_target f
-WHERE f.block_attempt IS NOT NULL AND f.kept_until IS NOT NULL AND NOT ` + db.KeptSQL + ` AND NOT ` + db.PinnedSQL + `
+WHERE f.block_attempt IS NOT NULL AND f.kept_until IS NOT NULL AND NOT ` + db.KeptSQL + ` AND ` + db.NotPinnedSQL + `
     AND NOT EXISTS (SELECT FROM dbcontroller.reference r WHERE r.target_id = f.id AND r.behaviour = {block} AND NOT r.dangling)
     AND NOT EXISTS (SELECT FROM dbcontroller.work w WHERE w.action = {look_at_right} AND w.target_id = f.id)
 LIMIT 1000`))
