@@ -21,6 +21,8 @@ type SubscribedStore interface {
 	// ActFor returns the uids for which something failed or, with schema.ErrUnfinished, is not finished when patience ends;
 	// everything else is done.
 	ActFor(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion, patience time.Duration) (map[uuid.UUID]error, error)
+	// Forget removes what is stored of deleted resources to which nothing refers any more.
+	Forget(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion) error
 }
 
 // Acknowledger notifies a deployment that its deletions up to a position are acted upon here, except some.
@@ -42,7 +44,7 @@ const (
 )
 
 // Handle acts upon deletions of a deployment and, when a position is given, acknowledges everything up to it, except deletions that fail now or have
-// failed earlier. A crash in between repeats the batch, without effect. It returns the deletions that fail now, and with schema.ErrUnfinished those
+// failed earlier. Then it forgets the targets. A crash in between repeats the batch, without effect. It returns the deletions that fail now, and with schema.ErrUnfinished those
 // that have more holders than one run handles.
 func (h *SubscribedDeleting) Handle(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion, position string, earlier []uuid.UUID, again bool) (map[uuid.UUID]error, error) {
 	ctx, end := trace.Continue(ctx, "act upon deletions", parents(deletions))
@@ -74,13 +76,16 @@ func (h *SubscribedDeleting) handle(ctx context.Context, from schema.DeploymentI
 	if len(deletions) > 0 {
 		crash.At("crash-act-committed")
 	}
-	if position == "" {
-		return failed, nil
+	if position != "" {
+		except := slices.Concat(earlier, slices.Collect(maps.Keys(failed)))
+		if err := h.Peers.Acknowledge(ctx, from, epoch, position, except); err != nil {
+			return nil, fmt.Errorf("acknowledge deletions of %s: %w", from, err)
+		}
+		crash.At("crash-act-acknowledged")
 	}
-	except := slices.Concat(earlier, slices.Collect(maps.Keys(failed)))
-	if err := h.Peers.Acknowledge(ctx, from, epoch, position, except); err != nil {
-		return nil, fmt.Errorf("acknowledge deletions of %s: %w", from, err)
+	done := slices.DeleteFunc(slices.Clone(deletions), func(d schema.Deletion) bool { return failed[d.UID] != nil })
+	if err := h.Store.Forget(ctx, from, done); err != nil { // behind the acknowledgement, which its deployment waits for
+		return nil, fmt.Errorf("forget the deleted targets of %s: %w", from, err)
 	}
-	crash.At("crash-act-acknowledged")
 	return failed, nil
 }

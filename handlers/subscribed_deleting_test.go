@@ -19,6 +19,7 @@ type subscribed struct {
 	epoch    uuid.UUID
 	failed   map[uuid.UUID]error
 	act, ack error
+	forget   error
 	patience time.Duration
 	except   []uuid.UUID
 }
@@ -38,6 +39,11 @@ func (s *subscribed) Acknowledge(_ context.Context, to schema.DeploymentID, of u
 	return s.ack
 }
 
+func (s *subscribed) Forget(_ context.Context, from schema.DeploymentID, deletions []schema.Deletion) error {
+	s.add("forget", from.Region, len(deletions))
+	return s.forget
+}
+
 func (s *subscribed) handle(t *testing.T, position string, earlier ...uuid.UUID) (map[uuid.UUID]error, error) {
 	t.Helper()
 	s.epoch = epoch
@@ -52,7 +58,7 @@ func TestDeletionsAreActedUponAndThenAcknowledged_I19(t *testing.T) {
 	failed, err := s.handle(t, "p1")
 	require.NoError(t, err)
 	require.Empty(t, failed)
-	require.Equal(t, steps{"act us-west2 2", "acknowledge us-west2 p1 true"}, s.steps,
+	require.Equal(t, steps{"act us-west2 2", "acknowledge us-west2 p1 true", "forget us-west2 2"}, s.steps,
 		"with the epoch before the effects: those that a failover loses are not acknowledged")
 }
 
@@ -62,7 +68,7 @@ func TestWithoutAPositionNothingIsAcknowledged_I19(t *testing.T) {
 	failed, err := s.handle(t, "")
 	require.NoError(t, err)
 	require.Equal(t, s.failed, failed)
-	require.Equal(t, steps{"act us-west2 2"}, s.steps)
+	require.Equal(t, steps{"act us-west2 2", "forget us-west2 1"}, s.steps)
 }
 
 func TestDeletionsThatFailNowOrEarlierAreExcepted_I19_I20(t *testing.T) {
@@ -95,12 +101,23 @@ func TestAnAcknowledgementThatIsNotTakenFailsTheBatch(t *testing.T) {
 	require.Nil(t, failed)
 }
 
+// So does a target that cannot be forgotten: its deployment has been told, and hears it again.
+func TestATargetThatIsNotForgottenFailsTheBatch(t *testing.T) {
+	t.Parallel()
+	s := &subscribed{forget: errDatabase}
+	failed, err := s.handle(t, "p1")
+	require.ErrorIs(t, err, errDatabase)
+	require.ErrorContains(t, err, "forget the deleted targets of a.example.com/us-west2")
+	require.Nil(t, failed)
+	require.Equal(t, steps{"act us-west2 2", "acknowledge us-west2 p1 true", "forget us-west2 2"}, s.steps)
+}
+
 func TestAPositionIsAcknowledgedWithoutNewDeletions(t *testing.T) {
 	t.Parallel()
 	s := &subscribed{epoch: epoch}
 	_, err := (&handlers.SubscribedDeleting{Store: s, Peers: s}).Handle(t.Context(), there, nil, "p2", nil, false)
 	require.NoError(t, err)
-	require.Equal(t, steps{"act us-west2 0", "acknowledge us-west2 p2 true"}, s.steps)
+	require.Equal(t, steps{"act us-west2 0", "acknowledge us-west2 p2 true", "forget us-west2 0"}, s.steps)
 }
 
 // New deletions wait behind one another; those that are handled again have a run of their own.

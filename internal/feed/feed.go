@@ -53,6 +53,7 @@ type Log struct {
 	pulse pulse
 	// flushes are shared by all watches.
 	flushes flushes
+	own     own
 	// kept is the size of the pages that tails keep for their watches, bounded by maxKeptBytes.
 	kept atomic.Int64
 }
@@ -86,6 +87,8 @@ type Feed[T any] struct {
 	// Keyed: the table has its log beside it, and its snapshot is read by Key; otherwise it is its log, and is read by sequence
 	// number.
 	Keyed bool
+	// Written: the columns of items of FirstSQL and NextSQL, and of SnapshotSQL unless Keyed, begin with the text of xid. Scan does not see it.
+	Written bool
 	// All statements are SinceBegin, the table of one row, SinceJoin, and a SELECT of the items. Their parameters have fixed
 	// numbers, except those of More, which come last.
 	//

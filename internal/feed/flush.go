@@ -3,7 +3,6 @@ package feed
 import (
 	"context"
 	"fmt"
-	"math"
 	"strconv"
 	"strings"
 	"sync"
@@ -15,11 +14,15 @@ import (
 const (
 	flushedSQL = `SELECT pg_current_wal_flush_lsn()::text`
 
-	// A transaction that has written nothing to the log would not wait for it.
-	flushSQL = `SELECT set_config('synchronous_commit', 'on', true), pg_logical_emit_message(true, 'db-controller', '')`
+	// A transaction that has written nothing to the log does not wait for it: with the log on disk up to $1 it need not.
+	flushSQL = `
+SELECT set_config('synchronous_commit', 'on', true), CASE WHEN pg_current_wal_flush_lsn() < $1::text::pg_lsn THEN pg_logical_emit_message(true, 'db-controller', '') END`
 
 	// othersFlush is how long the commits of others have to flush the log.
 	othersFlush = time.Millisecond
+
+	// restAfter is the pause after which a round waits for no others. It is more than the time between two reads of a watch under load.
+	restAfter = coalesce + othersFlush
 )
 
 // flush returns when the log is on disk up to a position. Only then the position may be sent: a crash of PostgreSQL loses the
@@ -34,7 +37,7 @@ func (l *Log) flush(ctx context.Context, st state) error {
 		return err
 	}
 	for asked := false; ; asked = true {
-		r := l.flushes.join(l.cfg.Pool, asked) //nolint:contextcheck // for all watches
+		r := l.flushes.join(l.cfg.Pool, until, asked) //nolint:contextcheck // for all watches
 		select {
 		case <-r.done:
 		case <-ctx.Done():
@@ -47,16 +50,19 @@ func (l *Log) flush(ctx context.Context, st state) error {
 }
 
 // flushes are the waits of all watches of a log for the disk. Under load the commits of others flush the log, and one statement asks for
-// all; at rest one commits a transaction of its own. The watches that a commit has woken wait together.
+// all; at rest the first round commits a transaction of its own at once, and the second one looks how far that went. The watches that a
+// commit has woken wait together.
 type flushes struct {
 	mu      sync.Mutex
 	next    *flushRound // guarded by mu; the round that begins next, if any
 	running bool        // guarded by mu
+	ended   time.Time   // guarded by mu; when the last round ended
 }
 
 // flushRound is one look at the log, or one flush of it, later than the reads of all that wait for it: what an earlier one found may
 // have been another server.
 type flushRound struct {
+	until   uint64        // guarded by mu of flushes; the farthest place that one of its watches waits for
 	commits bool          // guarded by mu of flushes: one of its watches has waited for the others' commits already
 	soon    chan struct{} // closed with commits
 
@@ -65,38 +71,45 @@ type flushRound struct {
 	err     error
 }
 
-// join returns the next round, which flushes the log itself when commits is set.
-func (f *flushes) join(pool postgres.Pool, commits bool) *flushRound {
+// join returns the next round, which flushes the log itself when commits is set, or nobody has waited for a while.
+func (f *flushes) join(pool postgres.Pool, until uint64, commits bool) *flushRound {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.next == nil {
 		f.next = &flushRound{soon: make(chan struct{}), done: make(chan struct{})}
 	}
-	r := f.next
-	if commits && !r.commits {
+	r, rests := f.next, !f.running && time.Since(f.ended) > restAfter
+	r.until = max(r.until, until)
+	if (commits || rests) && !r.commits {
 		r.commits = true
 		close(r.soon)
 	}
 	if !f.running {
 		f.running = true
-		go f.run(pool)
+		go f.run(pool, rests)
 	}
 	return r
 }
 
-// run runs rounds while somebody waits for one.
-func (f *flushes) run(pool postgres.Pool) {
-	for {
+// run runs rounds while somebody waits for one. Those who come while the first one after a pause flushes the log are likely to be served by it.
+func (f *flushes) run(pool postgres.Pool, rested bool) {
+	for n := 1; ; n++ {
 		f.mu.Lock()
 		r := f.next
-		f.running = r != nil
+		if f.running = r != nil; r == nil {
+			f.ended = time.Now()
+		}
 		f.mu.Unlock()
 		if r == nil {
 			return
 		}
+		wait := othersFlush
+		if rested && n == 2 {
+			wait = 0
+		}
 		select {
 		case <-r.soon:
-		case <-time.After(othersFlush):
+		case <-time.After(wait):
 		}
 		f.mu.Lock()
 		f.next = nil
@@ -111,10 +124,10 @@ func (r *flushRound) look(pool postgres.Pool) (reached uint64, err error) {
 	ctx, cancel := context.WithTimeout(postgres.InControl(context.Background()), lookTimeout)
 	defer cancel()
 	if r.commits {
-		if _, err = pool.Exec(ctx, flushSQL); err != nil {
+		if _, err = pool.Exec(ctx, flushSQL, fmt.Sprintf("%X/%X", r.until>>32, uint32(r.until))); err != nil { //nolint:gosec // the lower half
 			return 0, fmt.Errorf("flush the log: %w", err)
 		}
-		return math.MaxUint64, nil // beyond all that was read before
+		return r.until, nil
 	}
 	var text string
 	if err = pool.QueryRow(ctx, flushedSQL).Scan(&text); err != nil {

@@ -64,13 +64,23 @@ func flushAll(t *testing.T, l *Log, lsn string, watches int) time.Duration {
 	return time.Since(began)
 }
 
+// underLoad returns a log that has just had a round, so that it waits for the commits of others.
+func underLoad(t *testing.T, d *disk) *Log {
+	t.Helper()
+	l := NewLog(Config{Pool: d})
+	flushAll(t, l, d.reached, 1)
+	d.asked, d.flushed = 0, 0
+	return l
+}
+
 // All watches that wait for the disk at the same time ask once, and flush the log when the commits of others do not: once, and once more for those
 // that come while it is flushed.
 func TestWatchesWaitForTheDiskTogether(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		d := &disk{reached: "0/FFFFFFFF", flushesAtCommit: "1/1"}
-		l := NewLog(Config{Pool: d})
+		d := &disk{reached: "0/FFFFFFFF", flushesAtCommit: "0/FFFFFFFF"}
+		l := underLoad(t, d)
+		d.flushesAtCommit = "1/1"
 		took := flushAll(t, l, "1/1", 100)
 		require.LessOrEqual(t, took, 4*time.Millisecond)
 		require.Equal(t, 1, d.asked)
@@ -87,13 +97,45 @@ func TestWatchesWaitForTheDiskTogether(t *testing.T) {
 func TestEachWaitForTheDiskLooksAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		d := &disk{reached: "2/0", flushesAtCommit: "1/8"}
-		l := NewLog(Config{Pool: d})
+		d := &disk{reached: "2/0", flushesAtCommit: "2/0"}
+		l := underLoad(t, d)
+		d.flushesAtCommit = "1/8"
 		flushAll(t, l, "1/8", 1)
 		require.Equal(t, 0, d.flushed)
 		d.reached = "1/7" // another one took its place
 		flushAll(t, l, "1/8", 1)
 		require.Equal(t, []int{2, 1}, []int{d.asked, d.flushed})
+	})
+}
+
+// At rest nobody else flushes the log: the first watch does at once, and those that come meanwhile look how far that went. Under load all wait
+// for the commits of others first.
+func TestAtRestTheLogIsFlushedAtOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d := &disk{reached: "0/1", flushesAtCommit: "1/1"}
+		l := NewLog(Config{Pool: d})
+		for n := 1; n <= 3; n++ {
+			var g sync.WaitGroup
+			began := time.Now()
+			g.Go(func() {
+				require.NoError(t, l.flush(t.Context(), state{lsn: "1/1"}))
+				require.Equal(t, time.Millisecond, time.Since(began), "the flush itself")
+			})
+			time.Sleep(time.Microsecond)
+			require.LessOrEqual(t, flushAll(t, l, "1/1", 10), 1200*time.Microsecond)
+			g.Wait()
+			require.Equal(t, []int{n, n}, []int{d.asked, d.flushed})
+			time.Sleep(restAfter + time.Millisecond)
+			d.reached = "0/1"
+		}
+		flushAll(t, l, "1/1", 1)
+		d.reached, d.asked, d.flushed = "1/1", 0, 0
+		for range 10 {
+			time.Sleep(coalesce)
+			flushAll(t, l, "1/1", 1)
+		}
+		require.Equal(t, []int{10, 0}, []int{d.asked, d.flushed}, "watches that read as often as they do under load leave it to others")
 	})
 }
 

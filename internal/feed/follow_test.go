@@ -40,6 +40,8 @@ type database struct {
 	compacted string       // guarded by mu
 	reads     []string     // guarded by mu; the statements
 	fails     error        // guarded by mu
+	lags      bool         // the log is never on disk without a flush, and rows begin with their transaction
+	flushes   int          // guarded by mu; of the log, and questions for it
 }
 
 const (
@@ -144,7 +146,11 @@ func (d *database) QueryRow(_ context.Context, sql string, args ...any) pgx.Row 
 	if d.fails != nil {
 		return &answer{err: d.fails}
 	}
-	first := []any{d.position(), "0/0", true, d.epoch}
+	if sql == flushedSQL {
+		d.flushes++
+		return &answer{values: [][]any{{"0/0"}}, at: 1}
+	}
+	first := []any{d.position(), "0/0", !d.lags, d.epoch}
 	if sql == writtenSQL {
 		mask := int16(0)
 		if len(d.since(args[0].(string), args[1].([]string), d.position(), 0, 1)) > 0 {
@@ -153,6 +159,13 @@ func (d *database) QueryRow(_ context.Context, sql string, args ...any) pgx.Row 
 		return &answer{values: [][]any{append(first, mask)}, at: 1}
 	}
 	return &answer{values: [][]any{append(first, []byte("key"), d.compacted)}, at: 1}
+}
+
+func (d *database) Exec(context.Context, string, ...any) (pgconn.CommandTag, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.flushes++
+	return pgconn.CommandTag{}, d.fails
 }
 
 func (d *database) SendBatch(_ context.Context, b *pgx.Batch) pgx.BatchResults {
@@ -177,12 +190,20 @@ func (d *database) SendBatch(_ context.Context, b *pgx.Batch) pgx.BatchResults {
 		found = d.since(a[0].(string), a[1].([]string), a[3].(string), a[4].(int64), a[2].(int))
 	}
 	out := &answer{}
-	first := []any{d.position(), "0/0", true, d.epoch, d.compacted}
+	first := []any{d.position(), "0/0", !d.lags, d.epoch, d.compacted}
 	for _, r := range found {
-		out.values = append(out.values, append(slices.Clone(first), r.seq, r.text))
+		row := slices.Clone(first)
+		if d.lags {
+			row = append(row, strconv.Itoa(r.xid))
+		}
+		out.values = append(out.values, append(row, r.seq, r.text))
 	}
 	if len(found) == 0 {
-		out.values = [][]any{append(first, nil, nil)}
+		nothing := []any{nil, nil}
+		if d.lags {
+			nothing = append(nothing, nil)
+		}
+		out.values = [][]any{append(first, nothing...)}
 	}
 	return batch{answer: out}
 }
@@ -220,6 +241,10 @@ func (a *answer) Scan(dest ...any) error {
 		case nil:
 		case *string:
 			*to, _ = v.(string)
+		case **string:
+			if text, ok := v.(string); ok {
+				*to = &text
+			}
 		case *bool:
 			*to = v.(bool)
 		case *[]byte:

@@ -183,7 +183,9 @@ func (t *tail[T]) advance(ctx context.Context, since *look[T]) {
 	}
 	if err == nil {
 		k.token = t.state.token(k.to, t.feed.Filter)
-		err = t.log.flush(ctx, p.present)
+		if !p.isOwn(&t.log.own, k.to) {
+			err = t.log.flush(ctx, p.present)
+		}
 	}
 	if k.large = p.bytes > keptBytes || p.needs > 0; k.large && err == nil {
 		if t.most() == anySize {

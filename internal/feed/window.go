@@ -27,6 +27,9 @@ type page[T any] struct {
 	last int64
 	key  Key
 	full bool
+	// xid is the transaction that has written all of its rows, when that was one; several says that they are of more than one.
+	xid     string
+	several bool
 	// bytes is the size of its rows.
 	bytes int64
 	// needs is the size of the row that comes next, which is too large for the memory of the reader; there are no items then.
@@ -152,10 +155,12 @@ func send[T any](ctx context.Context, l *Log, f Feed[T], b *pgx.Batch, limit int
 	}
 	defer rows.Close()
 	var kind *int32
-	var name *string
+	var name, xid *string
 	first := []any{&p.present.at, &p.present.lsn, &p.present.flushed, &p.present.epoch, &p.present.compacted}
 	if keyed {
 		first = append(first, &kind, &name)
+	} else if f.Written {
+		first = append(first, &xid)
 	}
 	for rows.Next() && !p.full {
 		bytes := int64(0)
@@ -181,9 +186,20 @@ func send[T any](ctx context.Context, l *Log, f Feed[T], b *pgx.Batch, limit int
 		if p.items, p.last = append(p.items, item), seq; kind != nil {
 			p.key = Key{*kind, *name}
 		}
+		p.wrote(xid)
 	}
 	p.full = p.full || len(p.items) >= limit
 	return p, rows.Err()
+}
+
+// wrote records the transaction that has written a row; nil when it is not known.
+func (p *page[T]) wrote(xid *string) {
+	switch {
+	case xid == nil || p.xid != "" && p.xid != *xid:
+		p.several = true
+	default:
+		p.xid = *xid
+	}
 }
 
 // withSnapshot scans the first columns, which describe the statement, and passes the others on.

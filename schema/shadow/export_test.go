@@ -29,6 +29,9 @@ var SelectWishesSQL = wishes.SelectSQL
 // SelectNotesSQL is the statement that reads the notes of captured rows.
 const SelectNotesSQL = capture.SelectNotesSQL
 
+// OwnSQL selects the id of a transaction and the epoch, when its commit waits for the disk.
+const OwnSQL = db.OwnSQL
+
 // ReferredSQL selects those of some ids to which something here refers.
 var ReferredSQL = cascade.ByID.ReferredSQL
 
@@ -38,12 +41,16 @@ func (s *Store) Mark() int64 { return s.db.Rollback.Seen.Load() }
 // SetClock replaces the clock of the process.
 func (s *Store) SetClock(now func() time.Time) { s.db.Now = now }
 
-// Act calls ActFor for deletions with their uids alone, without a time limit: everything is done when it returns without an
+// Act calls ActFor and Forget for deletions with their uids alone, without a time limit: everything is done when it returns without an
 // error.
 func (s *Store) Act(ctx context.Context, from schema.DeploymentID, uids []uuid.UUID) (map[uuid.UUID]error, error) {
 	deletions := make([]schema.Deletion, len(uids))
 	for i, uid := range uids {
 		deletions[i].UID = uid
 	}
-	return s.ActFor(ctx, from, deletions, math.MaxInt64)
+	failed, err := s.ActFor(ctx, from, deletions, math.MaxInt64)
+	if err != nil {
+		return nil, err
+	}
+	return failed, s.Forget(ctx, from, deletions)
 }

@@ -57,6 +57,7 @@ type (
 	// following is acting on the holders of deleted resources; finalising is removing resources that wait for nothing any more.
 	following interface {
 		ActFor(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion, patience time.Duration) (map[uuid.UUID]error, error)
+		Forget(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion) error
 	}
 	finalising interface {
 		Finalise(ctx context.Context, seqs []int64) (removed int, err error)

@@ -236,6 +236,9 @@ func (s *Admin) cleanUpReferences(ctx context.Context, deployment schema.Deploym
 		if err != nil {
 			return err
 		}
+		if err := s.follow.Forget(ctx, deployment, deletions); err != nil {
+			return err
+		}
 		for _, err := range failures { // the others go on (I20)
 			failed = errors.Join(failed, err)
 		}

@@ -163,7 +163,7 @@ func (s *Admin) tidyForeignTargets(ctx context.Context, limit int) (more bool, e
 	if len(unused) == 0 {
 		return more, nil
 	}
-	return more, s.follow.Forget(ctx, unused)
+	return more, s.follow.ForgetUnreferred(ctx, unused)
 }
 
 var countsSQL = db.Codes(`

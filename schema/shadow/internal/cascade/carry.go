@@ -130,6 +130,7 @@ func (s *Actor) CarryOutAnd(ctx context.Context, tx pgx.Tx, d Decision, also *pg
 		b = &pgx.Batch{}
 	}
 	b.QueuedQueries = append(b.QueuedQueries, also.QueuedQueries...)
+	db.QueueOwn(tx, b)
 	if err := send(ctx, tx, b); err != nil {
 		return fmt.Errorf("delete resources: %w", err)
 	}

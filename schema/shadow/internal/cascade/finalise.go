@@ -81,6 +81,7 @@ func (s *Actor) removeLooked(ctx context.Context, tx pgx.Tx, seqs []int64, looke
 		b.Queue(removeDanglingSQL, looked.Free)
 	}
 	b.Queue(db.DoneSQL, seqs)
+	db.QueueOwn(tx, b)
 	if len(last) == 0 {
 		return db.CommitWith(ctx, tx, b)
 	}

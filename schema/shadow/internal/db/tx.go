@@ -110,6 +110,9 @@ func (s *DB) once(ctx context.Context, begin func() (pgx.Tx, error), fn func(pgx
 	}
 	if !m.redoable {
 		s.Rollback.Observe(m.Mark)
+		if m.xid != nil && m.epoch != nil {
+			s.Feeds.Committed(*m.epoch, *m.xid)
+		}
 	}
 	for _, fn := range m.after {
 		fn()
@@ -133,6 +136,8 @@ type Marked struct {
 
 	committed bool // with its last statements
 	redoable  bool
+	epoch     *string // of the database in the transaction, and its id, when it was asked for: see QueueOwn
+	xid       *string
 	after     []func()
 }
 
@@ -144,6 +149,23 @@ func Redoable(tx pgx.Tx, b *pgx.Batch) {
 		m.redoable = true
 		b.Queue(`SELECT set_config('synchronous_commit', 'off', true)`)
 	}
+}
+
+// OwnSQL selects the id of a transaction that has written, and the epoch, when its commit waits for the disk.
+const OwnSQL = `
+SELECT pg_current_xact_id_if_assigned()::text, (` + feed.EpochSQL + `)::text FROM dbcontroller.meta m WHERE current_setting('synchronous_commit') <> 'off'`
+
+// QueueOwn reads the id of a transaction of InTx behind its writes, so that the watches which its commit wakes need not wait until the log is on disk: the
+// commit has waited. It is worth a statement where somebody waits for these watches.
+func QueueOwn(tx pgx.Tx, b *pgx.Batch) {
+	m, _ := own(tx)
+	if m == nil {
+		return
+	}
+	b.Queue(OwnSQL).Query(func(rows pgx.Rows) error {
+		_, err := pgx.ForEachRow(rows, []any{&m.xid, &m.epoch}, func() error { return nil })
+		return err
+	})
 }
 
 // AfterCommit calls fn when a transaction of InTx is committed; not for a transaction of the users' own.

@@ -33,17 +33,10 @@ SELECT holder_id FROM dbcontroller.reference
 WHERE target_id = $1 AND behaviour = $2 AND holder_id > $3
 ORDER BY holder_id LIMIT $4`
 
-	lockForeignTargetsSQL = `SELECT id FROM dbcontroller.foreign_target WHERE id = ANY ($1) ORDER BY id FOR UPDATE`
-
 	// A shorter lock timeout than elsewhere: thousands of holders may wait behind the locked one.
 	actLockTimeoutSQL = `SET LOCAL lock_timeout = '1s'`
 
 	lockFreeMembersSQL = cascade.LockMembersSQL + ` SKIP LOCKED`
-
-	removeForeignTargetsSQL = `
-DELETE FROM dbcontroller.foreign_target f
-WHERE id = ANY ($1) AND NOT EXISTS (SELECT FROM dbcontroller.reference WHERE target_id = f.id) AND ` + db.NotPinnedSQL + ` AND NOT ` + db.KeptSQL + `
-    AND (f.block_attempt IS NULL OR EXISTS (SELECT FROM dbcontroller.decommissioned x WHERE x.deployment_id = f.deployment_id))`
 )
 
 var (
@@ -74,7 +67,7 @@ const smallTarget = 200
 // ActFor unsets and cascades the holders in this database for deletions at a deployment, any number of them, in
 // transactions of Config.Limits.Batch holders. from is this deployment itself for references that act asynchronously. It is
 // idempotent. It returns by uid the errors of deletions that could not be carried out completely: schema.ErrUnfinished
-// for large targets that are not done when patience ends. All other deletions are done when err is nil.
+// for large targets that are not done when patience ends. All other deletions are done when err is nil. Forget comes afterwards.
 func (s *Follower) ActFor(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion, patience time.Duration) (map[uuid.UUID]error, error) {
 	if _, err := s.Current(); err != nil {
 		return nil, err
@@ -123,9 +116,6 @@ func (s *Follower) ActFor(ctx context.Context, from schema.DeploymentID, deletio
 		}
 	}
 	a.tell()
-	if from != s.Self {
-		return a.failed, s.Forget(ctx, append(closed, many...))
-	}
 	return a.failed, nil
 }
 
@@ -448,24 +438,4 @@ func (a *acting) cause(t Target) *schema.Cause {
 
 func (a *acting) nameOf(id int64) schema.FullName {
 	return schema.FullName{Deployment: a.from, Name: a.targets[id].Name}
-}
-
-// Forget removes foreign targets without references. It locks them before it looks for references: a save that refers to
-// one of them holds that lock shared.
-func (s *Follower) Forget(ctx context.Context, ids []int64) error {
-	if len(ids) == 0 {
-		return nil
-	}
-	err := s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
-		b := &pgx.Batch{}
-		db.Redoable(tx, b) // tidying finds those that are there again
-		db.QueuePlans(tx, b, len(ids))
-		b.Queue(lockForeignTargetsSQL, ids)
-		b.Queue(removeForeignTargetsSQL, ids)
-		return db.CommitWith(ctx, tx, b)
-	})
-	if err != nil {
-		return fmt.Errorf("remove foreign targets without references: %w", err)
-	}
-	return nil
 }

@@ -60,7 +60,7 @@ func (s *Follower) ActOnDangling(ctx context.Context, d Dangling) (acted []plan.
 			failed[id] = f.cause
 		}
 	}
-	return acted, failed, s.Forget(ctx, targets)
+	return acted, failed, s.ForgetUnreferred(ctx, targets)
 }
 
 // sameEpochs fails with ErrStaleEpoch when an epoch has ended since the targets' deployment was asked. An epoch that is announced

@@ -40,7 +40,7 @@ func NoticesFilter(d schema.DeploymentID) string { return "deletions for " + d.S
 
 const (
 	noticesSQL = beginSinceSQL + `
-    SELECT n.seq, k.kind, s.name, s.uid, ` + CauseColumnsSQL + `
+    SELECT n.xid::text, n.seq, k.kind, s.name, s.uid, ` + CauseColumnsSQL + `
     FROM dbcontroller.notice n
     JOIN dbcontroller.shadow s ON s.id = n.target_id
     JOIN dbcontroller.kind k ON k.id = s.kind_id
@@ -92,7 +92,7 @@ func (s *Reader) CheckKept(ctx context.Context, holder schema.DeploymentID, toke
 // WatchDeletions delivers the notices of a holder's deployment: the deletions that it has not acknowledged.
 func (s *Reader) WatchDeletions(ctx context.Context, holder schema.DeploymentID, token string, deliver func(schema.Event[schema.Deletion]) error) error {
 	return Followed(s.gate, feed.Follow(ctx, s.Feeds, feed.Feed[schema.Deletion]{
-		Filter: NoticesFilter(holder), Topic: db.NoticeFeed, Chunk: chunk, SnapshotSQL: noticesSnapshotSQL, FirstSQL: noticesNewSQL + feed.FirstPage(1), NextSQL: noticesNewSQL + feed.NextPage(1), // By name: the number may become another one's within the life of a watch.
+		Filter: NoticesFilter(holder), Topic: db.NoticeFeed, Chunk: chunk, Written: true, SnapshotSQL: noticesSnapshotSQL, FirstSQL: noticesNewSQL + feed.FirstPage(1), NextSQL: noticesNewSQL + feed.NextPage(1), // By name: the number may become another one's within the life of a watch.
 		Args: []any{holder.String()},
 		Scan: func(row pgx.CollectableRow) (d schema.Deletion, seq int64, err error) {
 			var n *int64
@@ -109,7 +109,7 @@ func (s *Reader) WatchDeletions(ctx context.Context, holder schema.DeploymentID,
 
 const (
 	workSQL = beginSinceSQL + `
-    SELECT w.seq, w.action, d.service, d.region, w.created_at
+    SELECT w.xid::text, w.seq, w.action, d.service, d.region, w.created_at
     FROM dbcontroller.work w JOIN dbcontroller.deployment d ON d.id = w.deployment_id
     WHERE w.shard = ANY ($4) AND`
 
@@ -121,7 +121,7 @@ var workSnapshotSQL = workSQL + visibleSQL
 // WatchWork delivers the outstanding work of some shards.
 func (s *Reader) WatchWork(ctx context.Context, shards []int16, token string, deliver func(schema.Event[schema.Work]) error) error {
 	return Followed(s.gate, feed.Follow(ctx, s.Feeds, feed.Feed[schema.Work]{
-		Filter: fmt.Sprint("work of shards ", shards), Topic: db.WorkFeed, Chunk: chunk, SnapshotSQL: workSnapshotSQL, FirstSQL: workNewSQL + feed.FirstPage(1), NextSQL: workNewSQL + feed.NextPage(1), Args: []any{shards},
+		Filter: fmt.Sprint("work of shards ", shards), Topic: db.WorkFeed, Chunk: chunk, Written: true, SnapshotSQL: workSnapshotSQL, FirstSQL: workNewSQL + feed.FirstPage(1), NextSQL: workNewSQL + feed.NextPage(1), Args: []any{shards},
 		Scan: func(row pgx.CollectableRow) (w schema.Work, seq int64, err error) {
 			var n *int64
 			var action *schema.Action
@@ -149,7 +149,7 @@ WHERE ($2::int = 0 OR x.kind_id = $2) AND (x.kind_id, x.name) > ($3, $4) AND `
 
 	// A resource that does not match the filter is delivered as gone.
 	resourcesNewSQL = beginSinceSQL + `
-    SELECT x.seq, x.uid, x.kind, x.name, CASE WHEN `
+    SELECT x.xid::text, x.seq, x.uid, x.kind, x.name, CASE WHEN `
 )
 
 var resourcesNewOfSQL = db.Codes(` THEN x.state ELSE {gone} END, x.revision, x.generation, x.created_at, x.updated_at, x.labels, x.body, x.owners, x.block_deletion,
@@ -215,7 +215,7 @@ func WatchResourcesAs[T any](ctx context.Context, s *Reader, req WatchRequest, a
 		}
 	}
 	return Followed(s.gate, feed.Follow(ctx, s.Feeds, feed.Feed[T]{
-		Filter: req.bound(), Form: req.Form, Topic: db.ChangeFeed, Chunk: bodyChunk, Aged: true, Keyed: true,
+		Filter: req.bound(), Form: req.Form, Topic: db.ChangeFeed, Chunk: bodyChunk, Aged: true, Keyed: true, Written: true,
 		SnapshotSQL: resourcesSnapshotSQL + matches[0].sql.String() + within[0] + resourcesEndSQL,
 		FirstSQL:    resourcesNewSQL + matches[1].sql.String() + resourcesNewOfSQL + within[1] + ` AND` + feed.New + feed.FirstPage(3),
 		NextSQL:     resourcesNewSQL + matches[2].sql.String() + resourcesNewOfSQL + within[2] + ` AND` + feed.New + feed.NextPage(3),

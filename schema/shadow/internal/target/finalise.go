@@ -76,6 +76,7 @@ func (s *Keeper) AcknowledgeFor(ctx context.Context, holder schema.DeploymentID,
 			b.Queue(acknowledgeSQL, db.Named{
 				"deployment": deployment, "position": opened.Text, "except": except, "self": s.SelfID, "after": after, "at_most": s.Cfg.Limits.Batch,
 			}).QueryRow(func(row pgx.Row) error { return row.Scan(&n, &last) })
+			db.QueueOwn(tx, b)
 			return db.CommitWith(ctx, tx, b)
 		})
 		if err != nil {
@@ -88,7 +89,6 @@ func (s *Keeper) AcknowledgeFor(ctx context.Context, holder schema.DeploymentID,
 var (
 	// The resources that pieces of work ($1) look at again.
 	lookedAt = db.Codes(`SELECT target_id FROM dbcontroller.work WHERE seq = ANY ($1) AND action = {finalise}`)
-
 	// Waits for a transaction that is about to mark one of them: a condition on the state would pass over the old version without
 	// waiting, and no work to look again would follow. It does not conflict with new references to an ACTIVE one.
 	awaitMarksSQL = `SELECT id FROM dbcontroller.shadow WHERE id IN (` + lookedAt + `) ORDER BY id FOR KEY SHARE`

@@ -1,0 +1,67 @@
+package follow
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+)
+
+// The foreign targets of a statement, by their ids, and by deployment and uid.
+const (
+	targetsByID  = `f.id = ANY ($1)`
+	targetsByUID = `f.deployment_id = $1 AND f.uid = ANY ($2)`
+
+	lockForeignTargets, inOrder = `SELECT f.id FROM dbcontroller.foreign_target f WHERE `, ` ORDER BY f.id FOR UPDATE`
+
+	removeForeignTargets = `
+DELETE FROM dbcontroller.foreign_target f
+WHERE NOT EXISTS (SELECT FROM dbcontroller.reference WHERE target_id = f.id) AND ` + db.NotPinnedSQL + ` AND NOT ` + db.KeptSQL + `
+    AND (f.block_attempt IS NULL OR EXISTS (SELECT FROM dbcontroller.decommissioned x WHERE x.deployment_id = f.deployment_id)) AND `
+)
+
+// Forget removes the targets of deletions at another deployment, except those that references here still name, after ActFor. Nobody waits for
+// it: tidying finds those that stay. So it comes behind the acknowledgement, and a watch that the act has woken does not wait until its
+// part of the log is on disk.
+func (s *Follower) Forget(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion) error {
+	if from == s.Self || len(deletions) == 0 {
+		return nil
+	}
+	id, err := s.Names.Deployment(ctx, from)
+	if err != nil {
+		return err
+	}
+	uids := make([]uuid.UUID, len(deletions))
+	for i, d := range deletions {
+		uids[i] = d.UID
+	}
+	return s.forget(ctx, len(uids), targetsByUID, id, uids)
+}
+
+// ForgetUnreferred removes foreign targets, except those that references name.
+func (s *Follower) ForgetUnreferred(ctx context.Context, ids []int64) error {
+	if len(ids) == 0 {
+		return nil
+	}
+	return s.forget(ctx, len(ids), targetsByID, ids)
+}
+
+// forget locks foreign targets before it looks for references: a save that refers to one of them holds that lock shared.
+func (s *Follower) forget(ctx context.Context, n int, which string, args ...any) error {
+	err := s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
+		b := &pgx.Batch{}
+		db.Redoable(tx, b) // tidying finds those that are there again
+		db.QueuePlans(tx, b, n)
+		b.Queue(lockForeignTargets+which+inOrder, args...)
+		b.Queue(removeForeignTargets+which, args...)
+		return db.CommitWith(ctx, tx, b)
+	})
+	if err != nil {
+		return fmt.Errorf("remove foreign targets without references: %w", err)
+	}
+	return nil
+}
