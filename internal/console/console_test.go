@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema"
+	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
 )
 
 var west = schema.DeploymentID{Service: "iam.example.com", Region: "us-west2"}
@@ -251,6 +252,24 @@ func TestLookupsShowWhatTheyGet(t *testing.T) {
 		require.Equal(t, http.StatusBadRequest, code, wrong)
 		require.Contains(t, body, "want", wrong)
 	}
+}
+
+// What a deletion waits for fails elsewhere: the pages of stuck resources and of one resource show it as the command line does.
+func TestLookupsShowWhatFailsElsewhere(t *testing.T) {
+	t.Parallel()
+	f := newFleet(2, 2)
+	f.block(west, 1)
+	f.change(west, func(a *answers) {
+		a.stuck.Work = append(a.stuck.Work, &adminv1.ListStuckResponse_Work{Group: "acknowledge", Deployment: "devices.example.com/us-west2", Count: 1, Reason: "it has not acted"})
+	})
+	f.change(schema.DeploymentID{Service: "devices.example.com", Region: "us-west2"}, func(a *answers) {
+		a.status.Failures = []*adminv1.Failure{{Handler: "subscribed_deleting", Deployment: west.String(), Error: "projects/acme: a key refuses it"}}
+	})
+	server, _ := serve(t, f)
+	_, body := get(t, server, "/api/stuck?longer=10s")
+	require.Contains(t, body, "there subscribed-deleting fails: projects/acme: a key refuses it")
+	_, body = get(t, server, "/api/resource?name="+url.QueryEscape(root))
+	require.Contains(t, body, "subscribed-deleting for iam.example.com/us-west2 at devices.example.com/us-west2")
 }
 
 // Only who has the printed address sees anything: not another user of the machine, and not a page of another name.

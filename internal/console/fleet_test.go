@@ -227,7 +227,7 @@ func (a *answers) Status(_ context.Context, _ *adminv1.StatusRequest, _ ...grpc.
 
 func (a *answers) ListStuck(context.Context, *adminv1.ListStuckRequest, ...grpc.CallOption) (*adminv1.ListStuckResponse, error) {
 	defer a.lock()()
-	return a.stuck, nil
+	return proto.CloneOf(a.stuck), nil // as from the wire
 }
 
 func (a *answers) ListDeletions(_ context.Context, req *adminv1.ListDeletionsRequest, _ ...grpc.CallOption) (*adminv1.ListDeletionsResponse, error) {
@@ -250,6 +250,11 @@ func (a *answers) Explain(_ context.Context, req *adminv1.ExplainRequest, _ ...g
 	}
 	if req.GetName() != "projects/acme" {
 		return nil, status.Error(codes.NotFound, req.GetName()+" does not exist")
+	}
+	for _, w := range a.stuck.GetWork() {
+		if w.GetGroup() == "acknowledge" {
+			out.WaitsFor = append(out.WaitsFor, w.GetDeployment())
+		}
 	}
 	return out, nil
 }

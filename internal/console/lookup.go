@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/db-controller/db-controller/internal/elsewhere"
 	"github.com/db-controller/db-controller/schema"
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
@@ -31,7 +32,7 @@ type at struct {
 }
 
 // everywhere asks every deployment, and returns the answers in the order of their names.
-func (h *Handler) everywhere(ctx context.Context, ask func(context.Context, adminv1.AdminServiceClient) (json.RawMessage, error)) ([]at, error) {
+func (h *Handler) everywhere(ctx context.Context, ask func(context.Context, schema.DeploymentID, adminv1.AdminServiceClient) (json.RawMessage, error)) ([]at, error) {
 	env, err := h.of.Environment(ctx)
 	if err != nil {
 		return nil, err
@@ -45,7 +46,7 @@ func (h *Handler) everywhere(ctx context.Context, ask func(context.Context, admi
 			a := at{Deployment: d.String()}
 			admin, err := h.of.Admin(ctx, d.DeploymentID)
 			if err == nil {
-				a.Answer, err = ask(ctx, admin)
+				a.Answer, err = ask(ctx, d.DeploymentID, admin)
 			}
 			if err != nil {
 				a.Error = plain(err)
@@ -66,6 +67,11 @@ func (h *Handler) everywhere(ctx context.Context, ask func(context.Context, admi
 	return out, nil
 }
 
+// others asks the deployments that something waits for.
+func (h *Handler) others() elsewhere.Deployments {
+	return elsewhere.Deployments{Admin: h.of.Admin, Plain: plain}
+}
+
 // stuck answers with resources and work that have waited for longer than ?longer=1m, in every deployment.
 func (h *Handler) stuck(w http.ResponseWriter, r *http.Request) {
 	longer := time.Minute
@@ -78,13 +84,22 @@ func (h *Handler) stuck(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), lookupTimeout)
 	defer cancel()
-	found, err := h.everywhere(ctx, func(ctx context.Context, admin adminv1.AdminServiceClient) (json.RawMessage, error) {
+	var mu sync.Mutex // of answers
+	answers := map[string]*adminv1.ListStuckResponse{}
+	found, err := h.everywhere(ctx, func(ctx context.Context, d schema.DeploymentID, admin adminv1.AdminServiceClient) (json.RawMessage, error) {
 		answer, err := admin.ListStuck(ctx, &adminv1.ListStuckRequest{Longer: durationpb.New(longer), PageSize: shown})
-		return message(answer), err
+		mu.Lock()
+		defer mu.Unlock()
+		answers[d.String()] = answer
+		return nil, err
 	})
 	if err != nil {
 		refuse(w, http.StatusBadGateway, plain(err))
 		return
+	}
+	h.others().Stuck(ctx, answers)
+	for i, f := range found {
+		found[i].Answer = message(answers[f.Deployment])
 	}
 	reply(w, found)
 }
@@ -98,7 +113,7 @@ func (h *Handler) deletion(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), lookupTimeout)
 	defer cancel()
-	found, err := h.everywhere(ctx, func(ctx context.Context, admin adminv1.AdminServiceClient) (json.RawMessage, error) {
+	found, err := h.everywhere(ctx, func(ctx context.Context, _ schema.DeploymentID, admin adminv1.AdminServiceClient) (json.RawMessage, error) {
 		answer, err := admin.ListDeletions(ctx, &adminv1.ListDeletionsRequest{Deletion: id})
 		if err != nil || len(answer.GetDeletions()) == 0 {
 			return nil, err
@@ -142,7 +157,7 @@ func (h *Handler) resource(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusBadGateway, plain(err))
 		return
 	}
-	view := viewOf(ctx, name, admin, resources)
+	view := h.viewOf(ctx, name, admin, resources)
 	if view.Referrers, err = h.referrers(ctx, name, resources); err != nil {
 		view.Errors["referrers"] = plain(err)
 	}
@@ -185,7 +200,7 @@ func (h *Handler) referrersAt(ctx context.Context, deployment string, req *resou
 	return at{Deployment: deployment, Answer: message(found)}
 }
 
-func viewOf(ctx context.Context, name schema.FullName, admin adminv1.AdminServiceClient, resources resourcev1.ResourceServiceClient) *resourceView {
+func (h *Handler) viewOf(ctx context.Context, name schema.FullName, admin adminv1.AdminServiceClient, resources resourcev1.ResourceServiceClient) *resourceView {
 	view := &resourceView{Name: name.String(), Errors: map[string]string{}}
 	var mu sync.Mutex // of view.Errors
 	var g errgroup.Group
@@ -205,6 +220,9 @@ func viewOf(ctx context.Context, name schema.FullName, admin adminv1.AdminServic
 	})
 	part("explain", &view.Explain, func() (json.RawMessage, error) {
 		m, err := admin.Explain(ctx, &adminv1.ExplainRequest{Name: name.Name})
+		if err == nil {
+			h.others().Explain(ctx, name.Deployment, m)
+		}
 		return message(m), err
 	})
 	part("removals", &view.Removals, func() (json.RawMessage, error) {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/db-controller/db-controller/client"
 	"github.com/db-controller/db-controller/cmd/db-controller/cli"
+	"github.com/db-controller/db-controller/internal/elsewhere"
 	"github.com/db-controller/db-controller/schema"
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
 )
@@ -84,50 +85,17 @@ func stuckIn(ctx context.Context, c *client.Client, at []schema.Deployment, long
 		})
 	}
 	_ = g.Wait() // the errors are in found
-	addFailures(ctx, c, found)
+	answers := map[string]*adminv1.ListStuckResponse{}
+	for _, f := range found {
+		answers[f.Deployment] = f.answer
+	}
+	elsewhere.Deployments{Admin: c.Admin}.Stuck(ctx, answers)
 	for i, f := range found {
 		if f.answer != nil {
 			found[i].Stuck = cli.Message(f.answer)
 		}
 	}
 	return found
-}
-
-// acknowledge is the group of deletions upon which another deployment has not acted yet. What fails there is known there only.
-const acknowledge = "acknowledge"
-
-// addFailures adds to deletions that wait for other deployments what fails there.
-func addFailures(ctx context.Context, c *client.Client, found []stuckAt) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	waited := map[string][]func(*adminv1.StatusResponse){}
-	for _, f := range found {
-		for _, w := range f.answer.GetWork() {
-			if w.GetGroup() == acknowledge && w.GetLastError() == "" {
-				waited[w.GetDeployment()] = append(waited[w.GetDeployment()], func(s *adminv1.StatusResponse) {
-					for _, failure := range cli.FailingFor(s, f.Deployment) {
-						w.LastError, w.NextTime = "there "+cli.HandlerText(failure)+" fails: "+failure.GetError(), failure.GetNextTime()
-					}
-				})
-			}
-		}
-	}
-	var g errgroup.Group
-	g.SetLimit(statusesAtOnce)
-	for other, tell := range waited {
-		g.Go(func() error {
-			id, err := schema.ParseDeploymentID(other)
-			if err != nil {
-				return err
-			}
-			status, err := statusOf(ctx, c, id)
-			for _, f := range tell {
-				f(status)
-			}
-			return err
-		})
-	}
-	_ = g.Wait() // a deployment that does not answer has a row of its own, or is not asked for
 }
 
 func printStuck(out cli.Printer, found []stuckAt) error {

@@ -1,18 +1,16 @@
 package resources
 
 import (
-	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/db-controller/db-controller/client"
 	"github.com/db-controller/db-controller/cmd/db-controller/cli"
 	"github.com/db-controller/db-controller/cmd/db-controller/direct"
+	"github.com/db-controller/db-controller/internal/elsewhere"
 	"github.com/db-controller/db-controller/schema"
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
@@ -34,77 +32,13 @@ func NewExplain() *cobra.Command {
 			if err != nil {
 				return cli.PlainOf(name, err)
 			}
-			elsewhere(cmd.Context(), c, name.Deployment, e)
+			elsewhere.Deployments{Admin: c.Admin, Plain: func(err error) string { return cli.Plain(err).Error() }}.Explain(cmd.Context(), name.Deployment, e)
 			out := cli.PrinterOf(cmd)
 			printExplanation(out, e)
 			return out.Document(e)
 		})
 	cmd.ValidArgsFunction = cli.CompleteNames(1)
 	return cmd
-}
-
-// asked is how many of the deployments that a resource waits for are asked, and patience how long.
-const (
-	asked    = 20
-	patience = 3 * time.Second
-)
-
-// elsewhere adds to an explanation what keeps the other deployments that the resource waits for from acting: pauses, failures, and silence.
-func elsewhere(ctx context.Context, c *client.Client, own schema.DeploymentID, e *adminv1.ExplainResponse) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	others := slices.DeleteFunc(slices.Clone(e.GetWaitsFor()), func(d string) bool { return d == own.String() })
-	found := make([][]*adminv1.ExplainResponse_Reason, min(asked, len(others)))
-	var g errgroup.Group
-	for i := range found {
-		g.Go(func() error {
-			found[i] = keptBy(ctx, c, others[i], own.String())
-			return nil
-		})
-	}
-	_ = g.Wait() // no function fails
-	e.Reasons = append(e.Reasons, slices.Concat(found...)...)
-}
-
-// keptBy returns the pauses and failures at another deployment that concern the work for this one.
-func keptBy(ctx context.Context, c *client.Client, other, own string) (reasons []*adminv1.ExplainResponse_Reason) {
-	silent := func(err error) []*adminv1.ExplainResponse_Reason {
-		return []*adminv1.ExplainResponse_Reason{{Type: "SILENT", Message: other + " does not answer", LastError: cli.Plain(err).Error()}}
-	}
-	id, err := schema.ParseDeploymentID(other)
-	if err != nil {
-		return silent(err)
-	}
-	admin, err := c.Admin(ctx, id)
-	if err != nil {
-		return silent(err)
-	}
-	status, err := admin.Status(ctx, &adminv1.StatusRequest{})
-	if err != nil {
-		return silent(err)
-	}
-	for _, p := range status.GetPauses() {
-		if p.GetOf() != other && p.GetOf() != own {
-			continue
-		}
-		what := "deletions"
-		if p.GetHandler() != "" {
-			what = schema.Handler(p.GetHandler()).Text()
-		}
-		if p.GetOf() == own {
-			what += " for " + own
-		}
-		reasons = append(reasons, &adminv1.ExplainResponse_Reason{
-			Type: "PAUSED", Message: fmt.Sprintf("%s has paused %s at %s: %s", p.GetActor(), what, other, p.GetReason()), Since: p.GetTime(),
-		})
-	}
-	for _, f := range cli.FailingFor(status, own) {
-		reasons = append(reasons, &adminv1.ExplainResponse_Reason{
-			Type: "FAILING", Message: fmt.Sprintf("%s for %s at %s", cli.HandlerText(f), own, other),
-			LastError: f.GetError() + cli.NextTry(f.GetNextTime()),
-		})
-	}
-	return reasons
 }
 
 func printExplanation(out cli.Printer, e *adminv1.ExplainResponse) {

@@ -6,7 +6,9 @@ import (
 	"sync"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 
 	"github.com/db-controller/db-controller/internal/console"
 	"github.com/db-controller/db-controller/internal/gateway"
@@ -62,7 +64,7 @@ func (o *ownConsole) to(id schema.DeploymentID) (grpc.ClientConnInterface, error
 		return bearer{o.bounded(o.conn), o.token}, nil
 	}
 	if o.others == nil {
-		return nil, fmt.Errorf("this console shows %s alone: open that of %s, use db-controller console, or start it with --console-all", o.self, id)
+		return nil, status.Errorf(codes.PermissionDenied, "this console shows %s alone: open that of %s, use db-controller console, or start it with --console-all", o.self, id)
 	}
 	d, ok := o.environment().Deployment(id)
 	if !ok || d.Address == "" {
