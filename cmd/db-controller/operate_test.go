@@ -203,6 +203,8 @@ func TestStuckShowsResourcesAndWorkWithTheirReasons(t *testing.T) {
 	got = command(t, append(at, "stuck", "iam.example.com/us-west2", "--longer", "1m")...)
 	require.Regexp(t, `(?m) +acknowledge +1 piece for iam.example.com/us-west2 +1h\S* +there subscribed-deleting fails: projects/p: a key refuses it; again in 1h0m0s$`, got.out)
 	require.Contains(t, command(t, append(at, "stuck", "iam.example.com/us-west2", "-o", "json")...).out, "a key refuses it")
+	o.status.Failures[0].Handler = "subscribed_deleting_again" // the task of what failed once
+	require.Contains(t, command(t, append(at, "stuck", "iam.example.com/us-west2", "--longer", "1m")...).out, "there subscribed-deleting fails: projects/p: a key refuses it; again in 1h0m0s\n")
 	o.status.Failures[0].Deployment = "elsewhere.example.com/r"
 	got = command(t, append(at, "stuck", "iam.example.com/us-west2", "--longer", "1m")...)
 	require.NotContains(t, got.out, "a key refuses it")

@@ -133,7 +133,7 @@ func failingFor(answer *adminv1.StatusResponse, other string) (found []*adminv1.
 		paused[p.GetHandler()] = true
 	}
 	for _, f := range answer.GetFailures() {
-		h, err := schema.ParseHandler(f.GetHandler())
+		h, err := schema.ParseHandler(handlerOf(f))
 		if err == nil && f.GetDeployment() == other && !paused[string(h)] {
 			found = append(found, f)
 		}
@@ -141,7 +141,10 @@ func failingFor(answer *adminv1.StatusResponse, other string) (found []*adminv1.
 	return found
 }
 
-func handlerText(f *adminv1.Failure) string { return strings.ReplaceAll(f.GetHandler(), "_", "-") }
+// handlerOf is the handler in a failure: what failed once is tried by a task of its own, which has a name of its own.
+func handlerOf(f *adminv1.Failure) string { return strings.TrimSuffix(f.GetHandler(), "_again") }
+
+func handlerText(f *adminv1.Failure) string { return strings.ReplaceAll(handlerOf(f), "_", "-") }
 
 func again(f *adminv1.Failure) string {
 	left := time.Until(f.GetNextTime().AsTime()).Round(time.Second)

@@ -54,16 +54,17 @@ func TestWhoMayNotAskIsToldNothing(t *testing.T) {
 		answers map[string]answering
 		types   []string
 	}{
-		"not shown":  {nil, nil},
-		"may not":    {map[string]answering{other: {err: status.Error(codes.PermissionDenied, "no")}}, nil},
-		"dark":       {map[string]answering{other: {err: status.Error(codes.Unavailable, "dark")}}, []string{"SILENT"}},
-		"unknown":    {map[string]answering{other: {err: errors.New("no address")}}, []string{"SILENT"}},
-		"works":      {map[string]answering{other: {status: &adminv1.StatusResponse{}}}, nil},
-		"fails":      {map[string]answering{other: {status: &adminv1.StatusResponse{Failures: []*adminv1.Failure{{Handler: "subscribed_deleting", Deployment: own}}}}}, []string{"FAILING"}},
-		"of another": {map[string]answering{other: {status: &adminv1.StatusResponse{Failures: []*adminv1.Failure{{Handler: "subscribed_deleting", Deployment: other}}}}}, nil},
-		"no handler": {map[string]answering{other: {status: &adminv1.StatusResponse{Failures: []*adminv1.Failure{{Handler: "database", Deployment: own}}}}}, nil},
+		"not shown":   {nil, nil},
+		"may not":     {map[string]answering{other: {err: status.Error(codes.PermissionDenied, "no")}}, nil},
+		"dark":        {map[string]answering{other: {err: status.Error(codes.Unavailable, "dark")}}, []string{"SILENT"}},
+		"unknown":     {map[string]answering{other: {err: errors.New("no address")}}, []string{"SILENT"}},
+		"works":       {map[string]answering{other: {status: &adminv1.StatusResponse{}}}, nil},
+		"fails":       {map[string]answering{other: {status: &adminv1.StatusResponse{Failures: []*adminv1.Failure{{Handler: "subscribed_deleting", Deployment: own}}}}}, []string{"FAILING"}},
+		"fails again": {map[string]answering{other: {status: &adminv1.StatusResponse{Failures: []*adminv1.Failure{{Handler: "subscribed_deleting_again", Deployment: own}}}}}, []string{"FAILING"}},
+		"of another":  {map[string]answering{other: {status: &adminv1.StatusResponse{Failures: []*adminv1.Failure{{Handler: "subscribed_deleting", Deployment: other}}}}}, nil},
+		"no handler":  {map[string]answering{other: {status: &adminv1.StatusResponse{Failures: []*adminv1.Failure{{Handler: "database", Deployment: own}}}}}, nil},
 		"paused": {map[string]answering{other: {status: &adminv1.StatusResponse{
-			Failures: []*adminv1.Failure{{Handler: "subscribed_deleting", Deployment: own}}, Pauses: []*adminv1.Pause{{Of: other, Handler: "SUBSCRIBED_DELETING"}},
+			Failures: []*adminv1.Failure{{Handler: "subscribed_deleting", Deployment: own}, {Handler: "subscribed_deleting_again", Deployment: own}}, Pauses: []*adminv1.Pause{{Of: other, Handler: "SUBSCRIBED_DELETING"}},
 		}}}, []string{"PAUSED"}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -11,6 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/internal/attach"
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
 )
 
@@ -220,6 +222,28 @@ func TestAttachedRowsAndBodiesReferToOneAnother(t *testing.T) {
 	a.Settle()
 	require.Empty(t, a.rows(a.shop, `SELECT id::text FROM orders`))
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
+}
+
+// The row of a target is gone before its resource. Who refers to it is answered until the resource is gone as well: that is what it waits for.
+func TestReferrersOfARowThatIsGone(t *testing.T) {
+	t.Parallel()
+	a := newAttached(t)
+	a.exec(a.crm, `INSERT INTO customers VALUES (1)`)
+	a.attach()
+	a.exec(a.shop, `INSERT INTO orders (id, customer_id) VALUES ('01a2170b-0000-7000-8000-000000000001', 1); CREATE TABLE shipments (order_id uuid REFERENCES orders); INSERT INTO shipments SELECT id FROM orders`)
+	a.Settle()
+	uid := a.Get("//" + crm + "/customers/1").UID
+	a.exec(a.crm, `DELETE FROM customers WHERE id = 1`)
+	a.Capture(a.ID(crm))
+	require.Nil(t, a.Get("//"+crm+"/customers/1"))
+
+	target, err := schema.ParseFullName("//" + crm + "/customers/1")
+	require.NoError(t, err)
+	_, first := referrersOf(t, a.Stores[a.ID(crm)], shadow.ReferrersRequest{Target: target, Limit: 10})
+	require.Equal(t, uid, first.UID)
+	require.Equal(t, []schema.DeploymentID{a.ID(shop)}, first.Deployments)
+	lines, _ := referrersOf(t, a.Stores[a.ID(shop)], shadow.ReferrersRequest{Target: target, UID: uid, Limit: 10})
+	require.Equal(t, []string{"Order orders/01a2170b-0000-7000-8000-000000000001 customer_id CASCADE_DELETE"}, lines)
 }
 
 // A target that does not exist is reported, and found when it appears.

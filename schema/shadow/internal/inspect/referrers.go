@@ -48,7 +48,8 @@ type Referrers struct {
 }
 
 const (
-	selectReferredSQL = `SELECT id, uid FROM dbcontroller.shadow WHERE kind_id = $1 AND name = $2 AND NOT hidden`
+	// Also of a hidden target: the question is asked for what keeps it, and the row of an attached table is gone before its resource.
+	selectReferredSQL = `SELECT id, uid FROM dbcontroller.shadow WHERE kind_id = $1 AND name = $2`
 
 	selectForeignSQL = `
 SELECT f.id FROM dbcontroller.foreign_target f JOIN dbcontroller.deployment d ON d.id = f.deployment_id
