@@ -251,6 +251,20 @@ func TestBlockersAreLinks(t *testing.T) {
 	}
 }
 
+// Rows of attached tables that are not stored as they are belong to the page of their deployment.
+func TestAttachedRowsAreShown(t *testing.T) {
+	f := newFleet(2, 2)
+	f.change(west, func(a *answers) { a.status.AttachedRows = &adminv1.StatusResponse_AttachedRows{Incomplete: 1204} })
+	b := open(t, f)
+	b.look("attached", "#/deployment/"+strings.ReplaceAll(west.String(), "/", "%2F"), "1,204 rows without a reference whose target does not exist")
+	b.is("!document.querySelector('main').innerText.includes('to be stored')")
+	f.change(west, func(a *answers) {
+		a.status = f.atRest(schema.Deployment{DeploymentID: west, Version: "v1"})
+		a.status.AttachedRows = &adminv1.StatusResponse_AttachedRows{Waiting: 1}
+	})
+	b.is("document.querySelector('main').innerText.includes('1 row to be stored') && !document.querySelector('main').innerText.includes('without a reference')")
+}
+
 // Many stuck resources are a few groups by reason, each with its oldest resources; the others are unfolded, and stay so. The page does not grow with them.
 func TestManyStuckResourcesAreGroups(t *testing.T) {
 	few, many := newFleet(3, 3), newFleet(3, 3)

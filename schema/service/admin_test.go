@@ -52,6 +52,10 @@ func (s *adminStore) Delegations(context.Context) ([]shadow.Delegations, error) 
 	return []shadow.Delegations{{Deployment: other, ActingHeld: 7}}, s.failing["Delegations"]
 }
 
+func (s *adminStore) Captured(context.Context) (waiting, incomplete int64, err error) {
+	return 3, 2, s.failing["Captured"]
+}
+
 func (s *adminStore) Kept(context.Context) ([]shadow.Kept, error) {
 	return []shadow.Kept{{Kind: "Old", Resources: 4, Sample: "olds/a"}}, s.failing["Kept"]
 }
@@ -176,6 +180,7 @@ func TestTheStatusHasAllThatAnOperatorLooksAt(t *testing.T) {
 		require.Equal(t, int64(1), got.GetDerivations()[0].GetSetAside())
 		require.Equal(t, "olds/a", got.GetKept()[0].GetSample())
 		require.Equal(t, int64(7), got.GetDelegations()[0].GetActingHeld())
+		require.Equal(t, []int64{3, 2}, []int64{got.GetAttachedRows().GetWaiting(), got.GetAttachedRows().GetIncomplete()})
 		require.Equal(t, []uint32{1, 2}, got.GetProcesses()[0].GetShards())
 		require.Equal(t, int64(2), got.GetProcesses()[0].GetExpireTime().GetSeconds())
 
@@ -208,7 +213,7 @@ func TestTheStatusHasAllThatAnOperatorLooksAt(t *testing.T) {
 
 func TestEachPartOfTheStatusCanFail(t *testing.T) {
 	t.Parallel()
-	for _, method := range []string{"Status", "Outstanding", "Kept", "Members", "Decommissioned", "Words", "Epoch", "Pauses", "RunningDeletions"} {
+	for _, method := range []string{"Status", "Outstanding", "Kept", "Captured", "Members", "Decommissioned", "Words", "Epoch", "Pauses", "RunningDeletions"} {
 		a := newAdminService(&adminStore{failing: map[string]error{method: peer.ErrAborted}})
 		got, err := a.Status(as(t, operator), &adminv1.StatusRequest{})
 		require.Equal(t, codes.Aborted, status.Code(err), method)

@@ -21,6 +21,7 @@ type workStatus interface {
 	Outstanding(ctx context.Context) ([]shadow.Outstanding, error)
 	Kept(ctx context.Context) ([]shadow.Kept, error)
 	Delegations(ctx context.Context) ([]shadow.Delegations, error)
+	Captured(ctx context.Context) (waiting, incomplete int64, err error)
 }
 
 // processStatus lists the processes of a deployment.
@@ -46,7 +47,7 @@ type databaseStatus interface {
 func (a *admin) Status(ctx context.Context, _ *adminv1.StatusRequest) (*adminv1.StatusResponse, error) {
 	out := &adminv1.StatusResponse{Deployment: a.self.String()}
 	for _, add := range []func(context.Context, *adminv1.StatusResponse) error{
-		a.addWork, a.addPauses, a.addDeletions, a.addKept, a.addDelegations, a.addProcesses, a.addDatabase, a.addOperatorActions,
+		a.addWork, a.addPauses, a.addDeletions, a.addKept, a.addDelegations, a.addAttached, a.addProcesses, a.addDatabase, a.addOperatorActions,
 	} {
 		if err := add(ctx, out); err != nil {
 			return nil, outcome.Status(a.log, err)
@@ -91,6 +92,14 @@ func (a *admin) addDelegations(ctx context.Context, out *adminv1.StatusResponse)
 	all, err := a.work.Delegations(ctx)
 	for _, d := range all {
 		out.Delegations = append(out.Delegations, &adminv1.StatusResponse_Delegations{Deployment: d.Deployment.String(), ActingHeld: d.ActingHeld})
+	}
+	return err
+}
+
+func (a *admin) addAttached(ctx context.Context, out *adminv1.StatusResponse) error {
+	waiting, incomplete, err := a.work.Captured(ctx)
+	if waiting+incomplete > 0 {
+		out.AttachedRows = &adminv1.StatusResponse_AttachedRows{Waiting: waiting, Incomplete: incomplete}
 	}
 	return err
 }

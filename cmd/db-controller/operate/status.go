@@ -175,6 +175,10 @@ func printStatus(out cli.Printer, s *adminv1.StatusResponse) {
 	for _, d := range s.GetDelegations() {
 		out.Line("delegations: may refer to %s of %s without asking", cli.Plural(d.GetActingHeld(), "resource"), d.GetDeployment())
 	}
+	if rows := s.GetAttachedRows(); rows != nil {
+		out.Line("attached tables: %s to be stored, %s without a reference whose target does not exist or could not be asked (attach --status)",
+			wait(rows.GetWaiting()), cli.Plural(rows.GetIncomplete(), "row"))
+	}
 	for _, k := range s.GetKept() {
 		out.Line("kept: %s of kind %s, such as %s, which the version does not describe: they can be read and deleted", cli.Plural(k.GetResources(), "resource"), k.GetKind(), k.GetSample())
 	}
@@ -199,6 +203,13 @@ func printStatus(out cli.Printer, s *adminv1.StatusResponse) {
 			out.Line("last failure of %s for %s, %s ago: %s%s", f.GetHandler(), f.GetDeployment(), time.Since(f.GetTime().AsTime()).Round(time.Second), f.GetError(), cli.NextTry(f.GetNextTime()))
 		}
 	}
+}
+
+func wait(rows int64) string {
+	if rows == 1 {
+		return "1 row waits"
+	}
+	return cli.Plural(rows, "row") + " wait"
 }
 
 // databaseFailure is the handler of the failures about the databases of others.

@@ -82,11 +82,13 @@ func TestStatusSaysWhatAnOperatorHasToKnow(t *testing.T) {
 		"kept, delegations, deletions": {
 			&adminv1.StatusResponse{
 				Deployment: self, Kept: []*adminv1.StatusResponse_Kept{{Kind: "Old", Resources: 2, Sample: "olds/1"}},
-				Delegations: []*adminv1.StatusResponse_Delegations{{Deployment: "b.example.com/east", ActingHeld: 1}},
-				Deletions:   []*adminv1.Deletion{{Root: "//x/1", StartTime: ago(time.Minute), Found: 5, Removed: 2}},
+				Delegations:  []*adminv1.StatusResponse_Delegations{{Deployment: "b.example.com/east", ActingHeld: 1}},
+				AttachedRows: &adminv1.StatusResponse_AttachedRows{Waiting: 1, Incomplete: 2},
+				Deletions:    []*adminv1.Deletion{{Root: "//x/1", StartTime: ago(time.Minute), Found: 5, Removed: 2}},
 			},
 			[]string{
 				"kept: 2 resources of kind Old, such as olds/1", "may refer to 1 resource of b.example.com/east without asking",
+				"attached tables: 1 row waits to be stored, 2 rows without a reference whose target does not exist or could not be asked (attach --status)",
 				"deletion of //x/1, for 1m: here 2 of 5 resources removed",
 			},
 			nil,

@@ -20,7 +20,7 @@ export function deploymentPageOf(model, name) {
   if (!s) return [head, d.imports?.length ? h('p', {}, 'Its version imports ', d.imports.join(', '), '.') : null];
   return [head, h('div', { class: 'cards' },
     card('Version', facts({ 'runs': s.version, 'environment wants': d.version, 'switches': count(Math.max(0, (Number(s.generation ?? 0) % generationsOfEpoch) - 1)), 'imports': (d.imports ?? []).join(', ') || 'nothing' }), derivations(s.derivations)),
-    card('Database', facts({ 'identity': s.database, 'epoch': `${s.epoch?.ordinal ?? '?'} since ${clock(s.epoch?.since)}`, 'to be confirmed by': (s.epoch?.unconfirmed ?? []).join(', ') || 'nobody', 'dangling references': count(s.danglingReferences) })),
+    card('Database', facts({ 'identity': s.database, 'epoch': `${s.epoch?.ordinal ?? '?'} since ${clock(s.epoch?.since)}`, 'to be confirmed by': (s.epoch?.unconfirmed ?? []).join(', ') || 'nobody', 'dangling references': count(s.danglingReferences), 'attached tables': attached(s.attachedRows) })),
     card('Processes and shards', processes(s.processes ?? [], d.ring)),
     card('Outstanding work', table(['Group', 'For', 'Pieces', 'Oldest'], (s.outstanding ?? []).map((o) => [o.group, link(o.deployment), count(o.count), ago(o.oldestTime)])), chart(model.historyOf(name))),
     card('Watches', watches(s)),
@@ -39,6 +39,9 @@ function card(title, ...content) { return h('section', { class: 'card', 'data-ke
 function link(name) { return name && name.includes('/') ? h('a', { href: deploymentPage(name) }, broken(name)) : name ?? ''; }
 
 function facts(of) { return h('dl', {}, Object.entries(of).filter(([, v]) => v).map(([k, v]) => [h('dt', {}, k), h('dd', {}, v)])); }
+
+// What `status` says of rows of attached tables; nothing when all are stored.
+function attached(rows) { return rows && [Number(rows.waiting) ? `${plural(rows.waiting, 'row')} to be stored` : '', Number(rows.incomplete) ? `${plural(rows.incomplete, 'row')} without a reference whose target does not exist or could not be asked (attach --status)` : ''].filter(Boolean).join(', '); }
 
 function derivations(list = []) { return list.map((x) => h('p', {}, `${x.kind}: `, bar(x.done, x.total), Number(x.setAside) ? `, ${count(x.setAside)} set aside` : '')); }
 

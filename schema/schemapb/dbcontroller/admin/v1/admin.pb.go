@@ -1442,7 +1442,9 @@ type StatusResponse struct {
 	// refer to.
 	Watches []*StatusResponse_Watch `protobuf:"bytes,17,rep,name=watches,proto3" json:"watches,omitempty"`
 	// What an operator has paused here, that of the deployment as a whole first.
-	Pauses        []*Pause `protobuf:"bytes,18,rep,name=pauses,proto3" json:"pauses,omitempty"`
+	Pauses []*Pause `protobuf:"bytes,18,rep,name=pauses,proto3" json:"pauses,omitempty"`
+	// Rows of attached tables that are not stored as they are. Absent: there are none.
+	AttachedRows  *StatusResponse_AttachedRows `protobuf:"bytes,19,opt,name=attached_rows,json=attachedRows,proto3" json:"attached_rows,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1599,6 +1601,13 @@ func (x *StatusResponse) GetWatches() []*StatusResponse_Watch {
 func (x *StatusResponse) GetPauses() []*Pause {
 	if x != nil {
 		return x.Pauses
+	}
+	return nil
+}
+
+func (x *StatusResponse) GetAttachedRows() *StatusResponse_AttachedRows {
+	if x != nil {
+		return x.AttachedRows
 	}
 	return nil
 }
@@ -2633,6 +2642,60 @@ func (x *ListStuckResponse_Work) GetReason() string {
 	return ""
 }
 
+type StatusResponse_AttachedRows struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Rows that changed, and wait to be read and stored.
+	Waiting int64 `protobuf:"varint,1,opt,name=waiting,proto3" json:"waiting,omitempty"`
+	// Rows that are stored without a reference, because its target does not exist or could not be asked.
+	Incomplete    int64 `protobuf:"varint,2,opt,name=incomplete,proto3" json:"incomplete,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StatusResponse_AttachedRows) Reset() {
+	*x = StatusResponse_AttachedRows{}
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StatusResponse_AttachedRows) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StatusResponse_AttachedRows) ProtoMessage() {}
+
+func (x *StatusResponse_AttachedRows) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StatusResponse_AttachedRows.ProtoReflect.Descriptor instead.
+func (*StatusResponse_AttachedRows) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21, 0}
+}
+
+func (x *StatusResponse_AttachedRows) GetWaiting() int64 {
+	if x != nil {
+		return x.Waiting
+	}
+	return 0
+}
+
+func (x *StatusResponse_AttachedRows) GetIncomplete() int64 {
+	if x != nil {
+		return x.Incomplete
+	}
+	return 0
+}
+
 type StatusResponse_Watch struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// shadows-N or deletions.
@@ -2651,7 +2714,7 @@ type StatusResponse_Watch struct {
 
 func (x *StatusResponse_Watch) Reset() {
 	*x = StatusResponse_Watch{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[37]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2663,7 +2726,7 @@ func (x *StatusResponse_Watch) String() string {
 func (*StatusResponse_Watch) ProtoMessage() {}
 
 func (x *StatusResponse_Watch) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[37]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2676,7 +2739,7 @@ func (x *StatusResponse_Watch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_Watch.ProtoReflect.Descriptor instead.
 func (*StatusResponse_Watch) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21, 0}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21, 1}
 }
 
 func (x *StatusResponse_Watch) GetName() string {
@@ -2726,7 +2789,7 @@ type StatusResponse_Delegations struct {
 
 func (x *StatusResponse_Delegations) Reset() {
 	*x = StatusResponse_Delegations{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[38]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2738,7 +2801,7 @@ func (x *StatusResponse_Delegations) String() string {
 func (*StatusResponse_Delegations) ProtoMessage() {}
 
 func (x *StatusResponse_Delegations) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[38]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2751,7 +2814,7 @@ func (x *StatusResponse_Delegations) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_Delegations.ProtoReflect.Descriptor instead.
 func (*StatusResponse_Delegations) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21, 1}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21, 2}
 }
 
 func (x *StatusResponse_Delegations) GetDeployment() string {
@@ -2780,7 +2843,7 @@ type StatusResponse_Kept struct {
 
 func (x *StatusResponse_Kept) Reset() {
 	*x = StatusResponse_Kept{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[39]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2792,7 +2855,7 @@ func (x *StatusResponse_Kept) String() string {
 func (*StatusResponse_Kept) ProtoMessage() {}
 
 func (x *StatusResponse_Kept) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[39]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2805,7 +2868,7 @@ func (x *StatusResponse_Kept) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_Kept.ProtoReflect.Descriptor instead.
 func (*StatusResponse_Kept) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21, 2}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21, 3}
 }
 
 func (x *StatusResponse_Kept) GetKind() string {
@@ -2847,7 +2910,7 @@ type StatusResponse_Epoch struct {
 
 func (x *StatusResponse_Epoch) Reset() {
 	*x = StatusResponse_Epoch{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[40]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2859,7 +2922,7 @@ func (x *StatusResponse_Epoch) String() string {
 func (*StatusResponse_Epoch) ProtoMessage() {}
 
 func (x *StatusResponse_Epoch) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[40]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2872,7 +2935,7 @@ func (x *StatusResponse_Epoch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_Epoch.ProtoReflect.Descriptor instead.
 func (*StatusResponse_Epoch) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21, 3}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21, 4}
 }
 
 func (x *StatusResponse_Epoch) GetOrdinal() int64 {
@@ -2924,7 +2987,7 @@ type StatusResponse_Process struct {
 
 func (x *StatusResponse_Process) Reset() {
 	*x = StatusResponse_Process{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[41]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2936,7 +2999,7 @@ func (x *StatusResponse_Process) String() string {
 func (*StatusResponse_Process) ProtoMessage() {}
 
 func (x *StatusResponse_Process) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[41]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2949,7 +3012,7 @@ func (x *StatusResponse_Process) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_Process.ProtoReflect.Descriptor instead.
 func (*StatusResponse_Process) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21, 4}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21, 5}
 }
 
 func (x *StatusResponse_Process) GetName() string {
@@ -2993,7 +3056,7 @@ type StatusResponse_Outstanding struct {
 
 func (x *StatusResponse_Outstanding) Reset() {
 	*x = StatusResponse_Outstanding{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[42]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3005,7 +3068,7 @@ func (x *StatusResponse_Outstanding) String() string {
 func (*StatusResponse_Outstanding) ProtoMessage() {}
 
 func (x *StatusResponse_Outstanding) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[42]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3018,7 +3081,7 @@ func (x *StatusResponse_Outstanding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_Outstanding.ProtoReflect.Descriptor instead.
 func (*StatusResponse_Outstanding) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21, 5}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21, 6}
 }
 
 func (x *StatusResponse_Outstanding) GetGroup() string {
@@ -3062,7 +3125,7 @@ type StatusResponse_Derivation struct {
 
 func (x *StatusResponse_Derivation) Reset() {
 	*x = StatusResponse_Derivation{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[43]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3074,7 +3137,7 @@ func (x *StatusResponse_Derivation) String() string {
 func (*StatusResponse_Derivation) ProtoMessage() {}
 
 func (x *StatusResponse_Derivation) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[43]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3087,7 +3150,7 @@ func (x *StatusResponse_Derivation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_Derivation.ProtoReflect.Descriptor instead.
 func (*StatusResponse_Derivation) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21, 6}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21, 7}
 }
 
 func (x *StatusResponse_Derivation) GetKind() string {
@@ -3141,7 +3204,7 @@ type VerifyResponse_Difference struct {
 
 func (x *VerifyResponse_Difference) Reset() {
 	*x = VerifyResponse_Difference{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[44]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3153,7 +3216,7 @@ func (x *VerifyResponse_Difference) String() string {
 func (*VerifyResponse_Difference) ProtoMessage() {}
 
 func (x *VerifyResponse_Difference) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[44]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3259,7 +3322,7 @@ type VerifyResponse_Progress struct {
 
 func (x *VerifyResponse_Progress) Reset() {
 	*x = VerifyResponse_Progress{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[45]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3271,7 +3334,7 @@ func (x *VerifyResponse_Progress) String() string {
 func (*VerifyResponse_Progress) ProtoMessage() {}
 
 func (x *VerifyResponse_Progress) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[45]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3365,7 +3428,7 @@ type ExplainResponse_Reason struct {
 
 func (x *ExplainResponse_Reason) Reset() {
 	*x = ExplainResponse_Reason{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[46]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3377,7 +3440,7 @@ func (x *ExplainResponse_Reason) String() string {
 func (*ExplainResponse_Reason) ProtoMessage() {}
 
 func (x *ExplainResponse_Reason) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[46]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3540,7 +3603,7 @@ const file_dbcontroller_admin_v1_admin_proto_rawDesc = "" +
 	"request_id\x18\f \x01(\tR\trequestId\x12=\n" +
 	"\frequest_time\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\vrequestTime\x12\x17\n" +
 	"\atold_by\x18\x0e \x01(\tR\x06toldBy\"\x0f\n" +
-	"\rStatusRequest\"\xc3\x0f\n" +
+	"\rStatusRequest\"\xe6\x10\n" +
 	"\x0eStatusResponse\x12\x1e\n" +
 	"\n" +
 	"deployment\x18\x01 \x01(\tR\n" +
@@ -3564,7 +3627,13 @@ const file_dbcontroller_admin_v1_admin_proto_rawDesc = "" +
 	"\tdeletions\x18\x0f \x03(\v2\x1f.dbcontroller.admin.v1.DeletionR\tdeletions\x12\x16\n" +
 	"\x06paused\x18\x10 \x03(\tR\x06paused\x12E\n" +
 	"\awatches\x18\x11 \x03(\v2+.dbcontroller.admin.v1.StatusResponse.WatchR\awatches\x124\n" +
-	"\x06pauses\x18\x12 \x03(\v2\x1c.dbcontroller.admin.v1.PauseR\x06pauses\x1a\xa2\x01\n" +
+	"\x06pauses\x18\x12 \x03(\v2\x1c.dbcontroller.admin.v1.PauseR\x06pauses\x12W\n" +
+	"\rattached_rows\x18\x13 \x01(\v22.dbcontroller.admin.v1.StatusResponse.AttachedRowsR\fattachedRows\x1aH\n" +
+	"\fAttachedRows\x12\x18\n" +
+	"\awaiting\x18\x01 \x01(\x03R\awaiting\x12\x1e\n" +
+	"\n" +
+	"incomplete\x18\x02 \x01(\x03R\n" +
+	"incomplete\x1a\xa2\x01\n" +
 	"\x05Watch\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1e\n" +
 	"\n" +
@@ -3746,139 +3815,141 @@ func file_dbcontroller_admin_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_dbcontroller_admin_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_dbcontroller_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 47)
+var file_dbcontroller_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 48)
 var file_dbcontroller_admin_v1_admin_proto_goTypes = []any{
-	(VerifyRequest_Dangling)(0),        // 0: dbcontroller.admin.v1.VerifyRequest.Dangling
-	(*ListStuckRequest)(nil),           // 1: dbcontroller.admin.v1.ListStuckRequest
-	(*ListStuckResponse)(nil),          // 2: dbcontroller.admin.v1.ListStuckResponse
-	(*PauseRequest)(nil),               // 3: dbcontroller.admin.v1.PauseRequest
-	(*PauseResponse)(nil),              // 4: dbcontroller.admin.v1.PauseResponse
-	(*ResumeRequest)(nil),              // 5: dbcontroller.admin.v1.ResumeRequest
-	(*ResumeResponse)(nil),             // 6: dbcontroller.admin.v1.ResumeResponse
-	(*Pause)(nil),                      // 7: dbcontroller.admin.v1.Pause
-	(*RetryRequest)(nil),               // 8: dbcontroller.admin.v1.RetryRequest
-	(*RetryResponse)(nil),              // 9: dbcontroller.admin.v1.RetryResponse
-	(*ListReleasableRequest)(nil),      // 10: dbcontroller.admin.v1.ListReleasableRequest
-	(*ListReleasableResponse)(nil),     // 11: dbcontroller.admin.v1.ListReleasableResponse
-	(*Releasable)(nil),                 // 12: dbcontroller.admin.v1.Releasable
-	(*ForceReleaseRequest)(nil),        // 13: dbcontroller.admin.v1.ForceReleaseRequest
-	(*ForceReleaseResponse)(nil),       // 14: dbcontroller.admin.v1.ForceReleaseResponse
-	(*ListDeletionsRequest)(nil),       // 15: dbcontroller.admin.v1.ListDeletionsRequest
-	(*ListDeletionsResponse)(nil),      // 16: dbcontroller.admin.v1.ListDeletionsResponse
-	(*Deletion)(nil),                   // 17: dbcontroller.admin.v1.Deletion
-	(*ListRemovalsRequest)(nil),        // 18: dbcontroller.admin.v1.ListRemovalsRequest
-	(*ListRemovalsResponse)(nil),       // 19: dbcontroller.admin.v1.ListRemovalsResponse
-	(*Removal)(nil),                    // 20: dbcontroller.admin.v1.Removal
-	(*StatusRequest)(nil),              // 21: dbcontroller.admin.v1.StatusRequest
-	(*StatusResponse)(nil),             // 22: dbcontroller.admin.v1.StatusResponse
-	(*Decommissioned)(nil),             // 23: dbcontroller.admin.v1.Decommissioned
-	(*Word)(nil),                       // 24: dbcontroller.admin.v1.Word
-	(*AcceptDatabaseRequest)(nil),      // 25: dbcontroller.admin.v1.AcceptDatabaseRequest
-	(*AcceptDatabaseResponse)(nil),     // 26: dbcontroller.admin.v1.AcceptDatabaseResponse
-	(*WaiveComparisonRequest)(nil),     // 27: dbcontroller.admin.v1.WaiveComparisonRequest
-	(*WaiveComparisonResponse)(nil),    // 28: dbcontroller.admin.v1.WaiveComparisonResponse
-	(*VerifyRequest)(nil),              // 29: dbcontroller.admin.v1.VerifyRequest
-	(*VerifyResponse)(nil),             // 30: dbcontroller.admin.v1.VerifyResponse
-	(*DecommissionRequest)(nil),        // 31: dbcontroller.admin.v1.DecommissionRequest
-	(*DecommissionResponse)(nil),       // 32: dbcontroller.admin.v1.DecommissionResponse
-	(*Failure)(nil),                    // 33: dbcontroller.admin.v1.Failure
-	(*ExplainRequest)(nil),             // 34: dbcontroller.admin.v1.ExplainRequest
-	(*ExplainResponse)(nil),            // 35: dbcontroller.admin.v1.ExplainResponse
-	(*ListStuckResponse_Resource)(nil), // 36: dbcontroller.admin.v1.ListStuckResponse.Resource
-	(*ListStuckResponse_Work)(nil),     // 37: dbcontroller.admin.v1.ListStuckResponse.Work
-	(*StatusResponse_Watch)(nil),       // 38: dbcontroller.admin.v1.StatusResponse.Watch
-	(*StatusResponse_Delegations)(nil), // 39: dbcontroller.admin.v1.StatusResponse.Delegations
-	(*StatusResponse_Kept)(nil),        // 40: dbcontroller.admin.v1.StatusResponse.Kept
-	(*StatusResponse_Epoch)(nil),       // 41: dbcontroller.admin.v1.StatusResponse.Epoch
-	(*StatusResponse_Process)(nil),     // 42: dbcontroller.admin.v1.StatusResponse.Process
-	(*StatusResponse_Outstanding)(nil), // 43: dbcontroller.admin.v1.StatusResponse.Outstanding
-	(*StatusResponse_Derivation)(nil),  // 44: dbcontroller.admin.v1.StatusResponse.Derivation
-	(*VerifyResponse_Difference)(nil),  // 45: dbcontroller.admin.v1.VerifyResponse.Difference
-	(*VerifyResponse_Progress)(nil),    // 46: dbcontroller.admin.v1.VerifyResponse.Progress
-	(*ExplainResponse_Reason)(nil),     // 47: dbcontroller.admin.v1.ExplainResponse.Reason
-	(*durationpb.Duration)(nil),        // 48: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil),      // 49: google.protobuf.Timestamp
+	(VerifyRequest_Dangling)(0),         // 0: dbcontroller.admin.v1.VerifyRequest.Dangling
+	(*ListStuckRequest)(nil),            // 1: dbcontroller.admin.v1.ListStuckRequest
+	(*ListStuckResponse)(nil),           // 2: dbcontroller.admin.v1.ListStuckResponse
+	(*PauseRequest)(nil),                // 3: dbcontroller.admin.v1.PauseRequest
+	(*PauseResponse)(nil),               // 4: dbcontroller.admin.v1.PauseResponse
+	(*ResumeRequest)(nil),               // 5: dbcontroller.admin.v1.ResumeRequest
+	(*ResumeResponse)(nil),              // 6: dbcontroller.admin.v1.ResumeResponse
+	(*Pause)(nil),                       // 7: dbcontroller.admin.v1.Pause
+	(*RetryRequest)(nil),                // 8: dbcontroller.admin.v1.RetryRequest
+	(*RetryResponse)(nil),               // 9: dbcontroller.admin.v1.RetryResponse
+	(*ListReleasableRequest)(nil),       // 10: dbcontroller.admin.v1.ListReleasableRequest
+	(*ListReleasableResponse)(nil),      // 11: dbcontroller.admin.v1.ListReleasableResponse
+	(*Releasable)(nil),                  // 12: dbcontroller.admin.v1.Releasable
+	(*ForceReleaseRequest)(nil),         // 13: dbcontroller.admin.v1.ForceReleaseRequest
+	(*ForceReleaseResponse)(nil),        // 14: dbcontroller.admin.v1.ForceReleaseResponse
+	(*ListDeletionsRequest)(nil),        // 15: dbcontroller.admin.v1.ListDeletionsRequest
+	(*ListDeletionsResponse)(nil),       // 16: dbcontroller.admin.v1.ListDeletionsResponse
+	(*Deletion)(nil),                    // 17: dbcontroller.admin.v1.Deletion
+	(*ListRemovalsRequest)(nil),         // 18: dbcontroller.admin.v1.ListRemovalsRequest
+	(*ListRemovalsResponse)(nil),        // 19: dbcontroller.admin.v1.ListRemovalsResponse
+	(*Removal)(nil),                     // 20: dbcontroller.admin.v1.Removal
+	(*StatusRequest)(nil),               // 21: dbcontroller.admin.v1.StatusRequest
+	(*StatusResponse)(nil),              // 22: dbcontroller.admin.v1.StatusResponse
+	(*Decommissioned)(nil),              // 23: dbcontroller.admin.v1.Decommissioned
+	(*Word)(nil),                        // 24: dbcontroller.admin.v1.Word
+	(*AcceptDatabaseRequest)(nil),       // 25: dbcontroller.admin.v1.AcceptDatabaseRequest
+	(*AcceptDatabaseResponse)(nil),      // 26: dbcontroller.admin.v1.AcceptDatabaseResponse
+	(*WaiveComparisonRequest)(nil),      // 27: dbcontroller.admin.v1.WaiveComparisonRequest
+	(*WaiveComparisonResponse)(nil),     // 28: dbcontroller.admin.v1.WaiveComparisonResponse
+	(*VerifyRequest)(nil),               // 29: dbcontroller.admin.v1.VerifyRequest
+	(*VerifyResponse)(nil),              // 30: dbcontroller.admin.v1.VerifyResponse
+	(*DecommissionRequest)(nil),         // 31: dbcontroller.admin.v1.DecommissionRequest
+	(*DecommissionResponse)(nil),        // 32: dbcontroller.admin.v1.DecommissionResponse
+	(*Failure)(nil),                     // 33: dbcontroller.admin.v1.Failure
+	(*ExplainRequest)(nil),              // 34: dbcontroller.admin.v1.ExplainRequest
+	(*ExplainResponse)(nil),             // 35: dbcontroller.admin.v1.ExplainResponse
+	(*ListStuckResponse_Resource)(nil),  // 36: dbcontroller.admin.v1.ListStuckResponse.Resource
+	(*ListStuckResponse_Work)(nil),      // 37: dbcontroller.admin.v1.ListStuckResponse.Work
+	(*StatusResponse_AttachedRows)(nil), // 38: dbcontroller.admin.v1.StatusResponse.AttachedRows
+	(*StatusResponse_Watch)(nil),        // 39: dbcontroller.admin.v1.StatusResponse.Watch
+	(*StatusResponse_Delegations)(nil),  // 40: dbcontroller.admin.v1.StatusResponse.Delegations
+	(*StatusResponse_Kept)(nil),         // 41: dbcontroller.admin.v1.StatusResponse.Kept
+	(*StatusResponse_Epoch)(nil),        // 42: dbcontroller.admin.v1.StatusResponse.Epoch
+	(*StatusResponse_Process)(nil),      // 43: dbcontroller.admin.v1.StatusResponse.Process
+	(*StatusResponse_Outstanding)(nil),  // 44: dbcontroller.admin.v1.StatusResponse.Outstanding
+	(*StatusResponse_Derivation)(nil),   // 45: dbcontroller.admin.v1.StatusResponse.Derivation
+	(*VerifyResponse_Difference)(nil),   // 46: dbcontroller.admin.v1.VerifyResponse.Difference
+	(*VerifyResponse_Progress)(nil),     // 47: dbcontroller.admin.v1.VerifyResponse.Progress
+	(*ExplainResponse_Reason)(nil),      // 48: dbcontroller.admin.v1.ExplainResponse.Reason
+	(*durationpb.Duration)(nil),         // 49: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil),       // 50: google.protobuf.Timestamp
 }
 var file_dbcontroller_admin_v1_admin_proto_depIdxs = []int32{
-	48, // 0: dbcontroller.admin.v1.ListStuckRequest.longer:type_name -> google.protobuf.Duration
+	49, // 0: dbcontroller.admin.v1.ListStuckRequest.longer:type_name -> google.protobuf.Duration
 	36, // 1: dbcontroller.admin.v1.ListStuckResponse.resources:type_name -> dbcontroller.admin.v1.ListStuckResponse.Resource
 	37, // 2: dbcontroller.admin.v1.ListStuckResponse.work:type_name -> dbcontroller.admin.v1.ListStuckResponse.Work
 	7,  // 3: dbcontroller.admin.v1.ListStuckResponse.pauses:type_name -> dbcontroller.admin.v1.Pause
-	49, // 4: dbcontroller.admin.v1.Pause.time:type_name -> google.protobuf.Timestamp
+	50, // 4: dbcontroller.admin.v1.Pause.time:type_name -> google.protobuf.Timestamp
 	12, // 5: dbcontroller.admin.v1.ListReleasableResponse.releasable:type_name -> dbcontroller.admin.v1.Releasable
-	49, // 6: dbcontroller.admin.v1.Releasable.since:type_name -> google.protobuf.Timestamp
+	50, // 6: dbcontroller.admin.v1.Releasable.since:type_name -> google.protobuf.Timestamp
 	17, // 7: dbcontroller.admin.v1.ListDeletionsResponse.deletions:type_name -> dbcontroller.admin.v1.Deletion
-	49, // 8: dbcontroller.admin.v1.Deletion.start_time:type_name -> google.protobuf.Timestamp
-	49, // 9: dbcontroller.admin.v1.Deletion.update_time:type_name -> google.protobuf.Timestamp
-	48, // 10: dbcontroller.admin.v1.Deletion.left:type_name -> google.protobuf.Duration
+	50, // 8: dbcontroller.admin.v1.Deletion.start_time:type_name -> google.protobuf.Timestamp
+	50, // 9: dbcontroller.admin.v1.Deletion.update_time:type_name -> google.protobuf.Timestamp
+	49, // 10: dbcontroller.admin.v1.Deletion.left:type_name -> google.protobuf.Duration
 	20, // 11: dbcontroller.admin.v1.ListRemovalsResponse.removals:type_name -> dbcontroller.admin.v1.Removal
-	49, // 12: dbcontroller.admin.v1.Removal.decide_time:type_name -> google.protobuf.Timestamp
-	49, // 13: dbcontroller.admin.v1.Removal.request_time:type_name -> google.protobuf.Timestamp
-	43, // 14: dbcontroller.admin.v1.StatusResponse.outstanding:type_name -> dbcontroller.admin.v1.StatusResponse.Outstanding
-	44, // 15: dbcontroller.admin.v1.StatusResponse.derivations:type_name -> dbcontroller.admin.v1.StatusResponse.Derivation
+	50, // 12: dbcontroller.admin.v1.Removal.decide_time:type_name -> google.protobuf.Timestamp
+	50, // 13: dbcontroller.admin.v1.Removal.request_time:type_name -> google.protobuf.Timestamp
+	44, // 14: dbcontroller.admin.v1.StatusResponse.outstanding:type_name -> dbcontroller.admin.v1.StatusResponse.Outstanding
+	45, // 15: dbcontroller.admin.v1.StatusResponse.derivations:type_name -> dbcontroller.admin.v1.StatusResponse.Derivation
 	33, // 16: dbcontroller.admin.v1.StatusResponse.failures:type_name -> dbcontroller.admin.v1.Failure
 	23, // 17: dbcontroller.admin.v1.StatusResponse.decommissioned:type_name -> dbcontroller.admin.v1.Decommissioned
-	42, // 18: dbcontroller.admin.v1.StatusResponse.processes:type_name -> dbcontroller.admin.v1.StatusResponse.Process
-	41, // 19: dbcontroller.admin.v1.StatusResponse.epoch:type_name -> dbcontroller.admin.v1.StatusResponse.Epoch
+	43, // 18: dbcontroller.admin.v1.StatusResponse.processes:type_name -> dbcontroller.admin.v1.StatusResponse.Process
+	42, // 19: dbcontroller.admin.v1.StatusResponse.epoch:type_name -> dbcontroller.admin.v1.StatusResponse.Epoch
 	24, // 20: dbcontroller.admin.v1.StatusResponse.words:type_name -> dbcontroller.admin.v1.Word
-	40, // 21: dbcontroller.admin.v1.StatusResponse.kept:type_name -> dbcontroller.admin.v1.StatusResponse.Kept
-	39, // 22: dbcontroller.admin.v1.StatusResponse.delegations:type_name -> dbcontroller.admin.v1.StatusResponse.Delegations
+	41, // 21: dbcontroller.admin.v1.StatusResponse.kept:type_name -> dbcontroller.admin.v1.StatusResponse.Kept
+	40, // 22: dbcontroller.admin.v1.StatusResponse.delegations:type_name -> dbcontroller.admin.v1.StatusResponse.Delegations
 	17, // 23: dbcontroller.admin.v1.StatusResponse.deletions:type_name -> dbcontroller.admin.v1.Deletion
-	38, // 24: dbcontroller.admin.v1.StatusResponse.watches:type_name -> dbcontroller.admin.v1.StatusResponse.Watch
+	39, // 24: dbcontroller.admin.v1.StatusResponse.watches:type_name -> dbcontroller.admin.v1.StatusResponse.Watch
 	7,  // 25: dbcontroller.admin.v1.StatusResponse.pauses:type_name -> dbcontroller.admin.v1.Pause
-	49, // 26: dbcontroller.admin.v1.Decommissioned.said_time:type_name -> google.protobuf.Timestamp
-	49, // 27: dbcontroller.admin.v1.Word.said_time:type_name -> google.protobuf.Timestamp
-	0,  // 28: dbcontroller.admin.v1.VerifyRequest.dangling:type_name -> dbcontroller.admin.v1.VerifyRequest.Dangling
-	45, // 29: dbcontroller.admin.v1.VerifyResponse.difference:type_name -> dbcontroller.admin.v1.VerifyResponse.Difference
-	46, // 30: dbcontroller.admin.v1.VerifyResponse.progress:type_name -> dbcontroller.admin.v1.VerifyResponse.Progress
-	23, // 31: dbcontroller.admin.v1.DecommissionResponse.decommissioned:type_name -> dbcontroller.admin.v1.Decommissioned
-	49, // 32: dbcontroller.admin.v1.Failure.time:type_name -> google.protobuf.Timestamp
-	49, // 33: dbcontroller.admin.v1.Failure.next_time:type_name -> google.protobuf.Timestamp
-	49, // 34: dbcontroller.admin.v1.ExplainResponse.update_time:type_name -> google.protobuf.Timestamp
-	47, // 35: dbcontroller.admin.v1.ExplainResponse.reasons:type_name -> dbcontroller.admin.v1.ExplainResponse.Reason
-	17, // 36: dbcontroller.admin.v1.ExplainResponse.deletion:type_name -> dbcontroller.admin.v1.Deletion
-	49, // 37: dbcontroller.admin.v1.ListStuckResponse.Resource.since:type_name -> google.protobuf.Timestamp
-	49, // 38: dbcontroller.admin.v1.ListStuckResponse.Work.since:type_name -> google.protobuf.Timestamp
-	49, // 39: dbcontroller.admin.v1.ListStuckResponse.Work.next_time:type_name -> google.protobuf.Timestamp
-	49, // 40: dbcontroller.admin.v1.StatusResponse.Watch.heard_time:type_name -> google.protobuf.Timestamp
-	49, // 41: dbcontroller.admin.v1.StatusResponse.Epoch.since:type_name -> google.protobuf.Timestamp
-	49, // 42: dbcontroller.admin.v1.StatusResponse.Process.join_time:type_name -> google.protobuf.Timestamp
-	49, // 43: dbcontroller.admin.v1.StatusResponse.Process.expire_time:type_name -> google.protobuf.Timestamp
-	49, // 44: dbcontroller.admin.v1.StatusResponse.Outstanding.oldest_time:type_name -> google.protobuf.Timestamp
-	49, // 45: dbcontroller.admin.v1.ExplainResponse.Reason.since:type_name -> google.protobuf.Timestamp
-	21, // 46: dbcontroller.admin.v1.AdminService.Status:input_type -> dbcontroller.admin.v1.StatusRequest
-	34, // 47: dbcontroller.admin.v1.AdminService.Explain:input_type -> dbcontroller.admin.v1.ExplainRequest
-	31, // 48: dbcontroller.admin.v1.AdminService.Decommission:input_type -> dbcontroller.admin.v1.DecommissionRequest
-	25, // 49: dbcontroller.admin.v1.AdminService.AcceptDatabase:input_type -> dbcontroller.admin.v1.AcceptDatabaseRequest
-	27, // 50: dbcontroller.admin.v1.AdminService.WaiveComparison:input_type -> dbcontroller.admin.v1.WaiveComparisonRequest
-	29, // 51: dbcontroller.admin.v1.AdminService.Verify:input_type -> dbcontroller.admin.v1.VerifyRequest
-	18, // 52: dbcontroller.admin.v1.AdminService.ListRemovals:input_type -> dbcontroller.admin.v1.ListRemovalsRequest
-	1,  // 53: dbcontroller.admin.v1.AdminService.ListStuck:input_type -> dbcontroller.admin.v1.ListStuckRequest
-	3,  // 54: dbcontroller.admin.v1.AdminService.Pause:input_type -> dbcontroller.admin.v1.PauseRequest
-	5,  // 55: dbcontroller.admin.v1.AdminService.Resume:input_type -> dbcontroller.admin.v1.ResumeRequest
-	8,  // 56: dbcontroller.admin.v1.AdminService.Retry:input_type -> dbcontroller.admin.v1.RetryRequest
-	10, // 57: dbcontroller.admin.v1.AdminService.ListReleasable:input_type -> dbcontroller.admin.v1.ListReleasableRequest
-	13, // 58: dbcontroller.admin.v1.AdminService.ForceRelease:input_type -> dbcontroller.admin.v1.ForceReleaseRequest
-	15, // 59: dbcontroller.admin.v1.AdminService.ListDeletions:input_type -> dbcontroller.admin.v1.ListDeletionsRequest
-	22, // 60: dbcontroller.admin.v1.AdminService.Status:output_type -> dbcontroller.admin.v1.StatusResponse
-	35, // 61: dbcontroller.admin.v1.AdminService.Explain:output_type -> dbcontroller.admin.v1.ExplainResponse
-	32, // 62: dbcontroller.admin.v1.AdminService.Decommission:output_type -> dbcontroller.admin.v1.DecommissionResponse
-	26, // 63: dbcontroller.admin.v1.AdminService.AcceptDatabase:output_type -> dbcontroller.admin.v1.AcceptDatabaseResponse
-	28, // 64: dbcontroller.admin.v1.AdminService.WaiveComparison:output_type -> dbcontroller.admin.v1.WaiveComparisonResponse
-	30, // 65: dbcontroller.admin.v1.AdminService.Verify:output_type -> dbcontroller.admin.v1.VerifyResponse
-	19, // 66: dbcontroller.admin.v1.AdminService.ListRemovals:output_type -> dbcontroller.admin.v1.ListRemovalsResponse
-	2,  // 67: dbcontroller.admin.v1.AdminService.ListStuck:output_type -> dbcontroller.admin.v1.ListStuckResponse
-	4,  // 68: dbcontroller.admin.v1.AdminService.Pause:output_type -> dbcontroller.admin.v1.PauseResponse
-	6,  // 69: dbcontroller.admin.v1.AdminService.Resume:output_type -> dbcontroller.admin.v1.ResumeResponse
-	9,  // 70: dbcontroller.admin.v1.AdminService.Retry:output_type -> dbcontroller.admin.v1.RetryResponse
-	11, // 71: dbcontroller.admin.v1.AdminService.ListReleasable:output_type -> dbcontroller.admin.v1.ListReleasableResponse
-	14, // 72: dbcontroller.admin.v1.AdminService.ForceRelease:output_type -> dbcontroller.admin.v1.ForceReleaseResponse
-	16, // 73: dbcontroller.admin.v1.AdminService.ListDeletions:output_type -> dbcontroller.admin.v1.ListDeletionsResponse
-	60, // [60:74] is the sub-list for method output_type
-	46, // [46:60] is the sub-list for method input_type
-	46, // [46:46] is the sub-list for extension type_name
-	46, // [46:46] is the sub-list for extension extendee
-	0,  // [0:46] is the sub-list for field type_name
+	38, // 26: dbcontroller.admin.v1.StatusResponse.attached_rows:type_name -> dbcontroller.admin.v1.StatusResponse.AttachedRows
+	50, // 27: dbcontroller.admin.v1.Decommissioned.said_time:type_name -> google.protobuf.Timestamp
+	50, // 28: dbcontroller.admin.v1.Word.said_time:type_name -> google.protobuf.Timestamp
+	0,  // 29: dbcontroller.admin.v1.VerifyRequest.dangling:type_name -> dbcontroller.admin.v1.VerifyRequest.Dangling
+	46, // 30: dbcontroller.admin.v1.VerifyResponse.difference:type_name -> dbcontroller.admin.v1.VerifyResponse.Difference
+	47, // 31: dbcontroller.admin.v1.VerifyResponse.progress:type_name -> dbcontroller.admin.v1.VerifyResponse.Progress
+	23, // 32: dbcontroller.admin.v1.DecommissionResponse.decommissioned:type_name -> dbcontroller.admin.v1.Decommissioned
+	50, // 33: dbcontroller.admin.v1.Failure.time:type_name -> google.protobuf.Timestamp
+	50, // 34: dbcontroller.admin.v1.Failure.next_time:type_name -> google.protobuf.Timestamp
+	50, // 35: dbcontroller.admin.v1.ExplainResponse.update_time:type_name -> google.protobuf.Timestamp
+	48, // 36: dbcontroller.admin.v1.ExplainResponse.reasons:type_name -> dbcontroller.admin.v1.ExplainResponse.Reason
+	17, // 37: dbcontroller.admin.v1.ExplainResponse.deletion:type_name -> dbcontroller.admin.v1.Deletion
+	50, // 38: dbcontroller.admin.v1.ListStuckResponse.Resource.since:type_name -> google.protobuf.Timestamp
+	50, // 39: dbcontroller.admin.v1.ListStuckResponse.Work.since:type_name -> google.protobuf.Timestamp
+	50, // 40: dbcontroller.admin.v1.ListStuckResponse.Work.next_time:type_name -> google.protobuf.Timestamp
+	50, // 41: dbcontroller.admin.v1.StatusResponse.Watch.heard_time:type_name -> google.protobuf.Timestamp
+	50, // 42: dbcontroller.admin.v1.StatusResponse.Epoch.since:type_name -> google.protobuf.Timestamp
+	50, // 43: dbcontroller.admin.v1.StatusResponse.Process.join_time:type_name -> google.protobuf.Timestamp
+	50, // 44: dbcontroller.admin.v1.StatusResponse.Process.expire_time:type_name -> google.protobuf.Timestamp
+	50, // 45: dbcontroller.admin.v1.StatusResponse.Outstanding.oldest_time:type_name -> google.protobuf.Timestamp
+	50, // 46: dbcontroller.admin.v1.ExplainResponse.Reason.since:type_name -> google.protobuf.Timestamp
+	21, // 47: dbcontroller.admin.v1.AdminService.Status:input_type -> dbcontroller.admin.v1.StatusRequest
+	34, // 48: dbcontroller.admin.v1.AdminService.Explain:input_type -> dbcontroller.admin.v1.ExplainRequest
+	31, // 49: dbcontroller.admin.v1.AdminService.Decommission:input_type -> dbcontroller.admin.v1.DecommissionRequest
+	25, // 50: dbcontroller.admin.v1.AdminService.AcceptDatabase:input_type -> dbcontroller.admin.v1.AcceptDatabaseRequest
+	27, // 51: dbcontroller.admin.v1.AdminService.WaiveComparison:input_type -> dbcontroller.admin.v1.WaiveComparisonRequest
+	29, // 52: dbcontroller.admin.v1.AdminService.Verify:input_type -> dbcontroller.admin.v1.VerifyRequest
+	18, // 53: dbcontroller.admin.v1.AdminService.ListRemovals:input_type -> dbcontroller.admin.v1.ListRemovalsRequest
+	1,  // 54: dbcontroller.admin.v1.AdminService.ListStuck:input_type -> dbcontroller.admin.v1.ListStuckRequest
+	3,  // 55: dbcontroller.admin.v1.AdminService.Pause:input_type -> dbcontroller.admin.v1.PauseRequest
+	5,  // 56: dbcontroller.admin.v1.AdminService.Resume:input_type -> dbcontroller.admin.v1.ResumeRequest
+	8,  // 57: dbcontroller.admin.v1.AdminService.Retry:input_type -> dbcontroller.admin.v1.RetryRequest
+	10, // 58: dbcontroller.admin.v1.AdminService.ListReleasable:input_type -> dbcontroller.admin.v1.ListReleasableRequest
+	13, // 59: dbcontroller.admin.v1.AdminService.ForceRelease:input_type -> dbcontroller.admin.v1.ForceReleaseRequest
+	15, // 60: dbcontroller.admin.v1.AdminService.ListDeletions:input_type -> dbcontroller.admin.v1.ListDeletionsRequest
+	22, // 61: dbcontroller.admin.v1.AdminService.Status:output_type -> dbcontroller.admin.v1.StatusResponse
+	35, // 62: dbcontroller.admin.v1.AdminService.Explain:output_type -> dbcontroller.admin.v1.ExplainResponse
+	32, // 63: dbcontroller.admin.v1.AdminService.Decommission:output_type -> dbcontroller.admin.v1.DecommissionResponse
+	26, // 64: dbcontroller.admin.v1.AdminService.AcceptDatabase:output_type -> dbcontroller.admin.v1.AcceptDatabaseResponse
+	28, // 65: dbcontroller.admin.v1.AdminService.WaiveComparison:output_type -> dbcontroller.admin.v1.WaiveComparisonResponse
+	30, // 66: dbcontroller.admin.v1.AdminService.Verify:output_type -> dbcontroller.admin.v1.VerifyResponse
+	19, // 67: dbcontroller.admin.v1.AdminService.ListRemovals:output_type -> dbcontroller.admin.v1.ListRemovalsResponse
+	2,  // 68: dbcontroller.admin.v1.AdminService.ListStuck:output_type -> dbcontroller.admin.v1.ListStuckResponse
+	4,  // 69: dbcontroller.admin.v1.AdminService.Pause:output_type -> dbcontroller.admin.v1.PauseResponse
+	6,  // 70: dbcontroller.admin.v1.AdminService.Resume:output_type -> dbcontroller.admin.v1.ResumeResponse
+	9,  // 71: dbcontroller.admin.v1.AdminService.Retry:output_type -> dbcontroller.admin.v1.RetryResponse
+	11, // 72: dbcontroller.admin.v1.AdminService.ListReleasable:output_type -> dbcontroller.admin.v1.ListReleasableResponse
+	14, // 73: dbcontroller.admin.v1.AdminService.ForceRelease:output_type -> dbcontroller.admin.v1.ForceReleaseResponse
+	16, // 74: dbcontroller.admin.v1.AdminService.ListDeletions:output_type -> dbcontroller.admin.v1.ListDeletionsResponse
+	61, // [61:75] is the sub-list for method output_type
+	47, // [47:61] is the sub-list for method input_type
+	47, // [47:47] is the sub-list for extension type_name
+	47, // [47:47] is the sub-list for extension extendee
+	0,  // [0:47] is the sub-list for field type_name
 }
 
 func init() { file_dbcontroller_admin_v1_admin_proto_init() }
@@ -3896,7 +3967,7 @@ func file_dbcontroller_admin_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dbcontroller_admin_v1_admin_proto_rawDesc), len(file_dbcontroller_admin_v1_admin_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   47,
+			NumMessages:   48,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
