@@ -60,3 +60,18 @@ func TestAnExplanationAsksTheDeploymentsThatHaveToAct(t *testing.T) {
 	require.Contains(t, got.out, `"waitsFor"`)
 	require.Contains(t, got.out, "ticket 1")
 }
+
+// going is in DELETING, and nothing keeps it: it goes between two looks.
+type going struct {
+	adminv1.UnimplementedAdminServiceServer
+}
+
+func (going) Explain(context.Context, *adminv1.ExplainRequest) (*adminv1.ExplainResponse, error) {
+	return &adminv1.ExplainResponse{Name: acmeName, Kind: "Project", State: "DELETING", Uid: "u1"}, nil
+}
+
+func TestAnExplanationOfWhatGoesSaysSo(t *testing.T) {
+	t.Parallel()
+	got := command(t, "--context", stub.New(t, stub.Services{Admin: going{}}).Context, "explain", acmeName)
+	require.Equal(t, ran{0, acmeName + "  Project  DELETING  uid u1\n  Nothing keeps it: it is removed in a moment.\n", ""}, got)
+}

@@ -51,7 +51,11 @@ func printExplanation(out cli.Printer, e *adminv1.ExplainResponse) {
 		so := cli.ProgressOf(d)
 		out.Line("  deletion of %s, for %s: here %s%s", d.GetRoot(), cli.Ago(d.GetStartTime().AsTime()), so, so.Estimate())
 	}
-	if len(e.GetReasons()) == 0 {
+	switch {
+	case len(e.GetReasons()) > 0:
+	case e.GetState() == "DELETING":
+		out.Line("  Nothing keeps it: it is removed in a moment.")
+	default:
 		out.Line("  It waits for nothing.")
 		if e.GetState() == "ACTIVE" {
 			out.Line("  What its delete would do, and what refuses it: plan %s", e.GetName())
