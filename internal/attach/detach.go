@@ -22,11 +22,12 @@ type Attached struct {
 	// Complete: the rows that were there when it was attached have been read.
 	Complete bool `json:"complete"`
 	// Waiting is the number of changed rows that are not stored yet, Missing of rows that refer to targets that do not exist, and
-	// Failed of rows that could not be stored; Problem is one of their problems.
+	// Failed of rows that could not be stored. Problem is what is wrong with one of Missing, and Failure with one of Failed.
 	Waiting int64   `json:"waiting"`
 	Missing int64   `json:"missing"`
 	Failed  int64   `json:"failed"`
 	Problem *string `json:"problem,omitempty"`
+	Failure *string `json:"failure,omitempty"`
 	// Drift are the differences between the triggers, the definition, and the version that runs.
 	Drift []string `json:"drift,omitempty"`
 	// Grants are rights that roles of the deployment's processes lack.
@@ -83,7 +84,8 @@ func Declared(all []*Attached, running *schema.Model) {
 const listSQL = `
 SELECT a.kind_id, a.kind, a.definition, a.checksum, a.ready, a.complete,
     count(c.seq) FILTER (WHERE NOT c.missing) + (SELECT COALESCE(sum(b.rows), 0)::bigint FROM dbcontroller.captured_batch b WHERE b.kind_id = a.kind_id),
-    count(c.seq) FILTER (WHERE c.missing), count(c.seq) FILTER (WHERE c.problem IS NOT NULL AND NOT c.missing), min(c.problem)
+    count(c.seq) FILTER (WHERE c.missing), count(c.seq) FILTER (WHERE c.problem IS NOT NULL AND NOT c.missing),
+    min(c.problem) FILTER (WHERE c.missing), min(c.problem) FILTER (WHERE NOT c.missing)
 FROM dbcontroller.attachment a LEFT JOIN dbcontroller.captured c USING (kind_id)
 GROUP BY a.kind_id ORDER BY a.kind`
 
@@ -103,7 +105,7 @@ func list(ctx context.Context, tx pgx.Tx) ([]*Attached, error) {
 	}
 	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*Attached, error) {
 		a, raw := &Attached{}, []byte{}
-		err := row.Scan(&a.KindID, &a.Kind, &raw, &a.Checksum, &a.Ready, &a.Complete, &a.Waiting, &a.Missing, &a.Failed, &a.Problem)
+		err := row.Scan(&a.KindID, &a.Kind, &raw, &a.Checksum, &a.Ready, &a.Complete, &a.Waiting, &a.Missing, &a.Failed, &a.Problem, &a.Failure)
 		if err == nil {
 			err = json.Unmarshal(raw, &a.Definition)
 		}

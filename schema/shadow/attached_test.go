@@ -3,6 +3,7 @@ package shadow_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 	"testing"
 
@@ -254,6 +255,16 @@ func TestAMissingTargetIsReported(t *testing.T) {
 	a.exec(a.crm, `INSERT INTO customers VALUES (1)`)
 	a.exec(a.shop, `INSERT INTO invoices (id, customer_id) VALUES ('a', 7), ('b', 1)`)
 	a.Settle()
+	a.exec(a.shop, `INSERT INTO invoices (id, customer_id) VALUES ('', 1)`) // no id of a resource
+	a.Capture(a.ID(shop))
+	all, err := attach.All(t.Context(), a.shop)
+	require.NoError(t, err)
+	invoices := all[slices.IndexFunc(all, func(one *attach.Attached) bool { return one.Kind == "Invoice" })]
+	require.Equal(t, []int64{1, 1}, []int64{invoices.Missing, invoices.Failed})
+	require.Equal(t, "customer_id: //"+crm+"/customers/7 does not exist", *invoices.Problem)
+	require.Contains(t, *invoices.Failure, "an id is empty")
+	a.exec(a.shop, `DELETE FROM invoices WHERE id = ''`)
+	a.Capture(a.ID(shop))
 	problems := a.rows(a.shop, `SELECT name || ': ' || problem FROM dbcontroller.captured WHERE missing`)
 	require.Equal(t, []string{"invoices/a: customer_id: //" + crm + "/customers/7 does not exist"}, problems)
 	_ = a.refused(a.crm, `DELETE FROM customers WHERE id = 1`)

@@ -270,8 +270,10 @@ func (f *attachFlags) list(cmd *cobra.Command) error {
 	out, drifted, lacking := cli.PrinterOf(cmd), 0, 0
 	for _, a := range all {
 		out.Line("%s  %s  %s; %d changed rows wait, %d failed, %d refer to missing targets", a.Kind, a.Definition.Table, a.State(), a.Waiting, a.Failed, a.Missing)
-		if a.Problem != nil {
-			out.Line("      %s", *a.Problem)
+		for _, why := range []*string{a.Failure, a.Problem} {
+			if why != nil {
+				out.Line("      %s", *why)
+			}
 		}
 		for _, d := range a.Drift {
 			drifted++
