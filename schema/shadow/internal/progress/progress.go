@@ -212,12 +212,7 @@ func (b *Book) Flush(ctx context.Context) error {
 	}
 	b.mu.Lock()
 	notes, walks := b.notes, b.walks
-	if len(notes) > 0 {
-		b.notes = map[uuid.UUID]*note{}
-	}
-	if len(walks) > 0 {
-		b.walks = map[uuid.UUID]Walk{}
-	}
+	b.notes, b.walks = map[uuid.UUID]*note{}, map[uuid.UUID]Walk{} // also empty ones: what is added later is no part of this store
 	b.mu.Unlock()
 	batch := &pgx.Batch{}
 	queueNotes(batch, notes)
