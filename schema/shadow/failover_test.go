@@ -140,7 +140,7 @@ func TestACrashDoesNotPutNewWritesBeforeOldTokens_I24(t *testing.T) {
 	var address atomic.Value
 	pool, store := movingPool(t, server, &address)
 	newestXID(t, store, pool, "kept", 3)
-	rests, stopRests := follow(t, store, "") // stays open over the crash
+	rests, stopRests := followUntil(t, store, "", func(err error) bool { return !postgres.Unavailable(err) }) // stays open over the crash, or resumes if it reads at that moment
 	defer stopRests()
 	rests.until("the snapshot", func() bool { return rests.ended })
 	newestXID(t, store, pool, "calm", 1)
@@ -158,6 +158,56 @@ func TestACrashDoesNotPutNewWritesBeforeOldTokens_I24(t *testing.T) {
 	late, _ := follow(t, store, early.token)
 	late.until("the writes after the crash", func() bool { return len(late.state) == 2 })
 	rests.until("the writes after the crash", func() bool { return len(rests.state) == 6 })
+}
+
+// A position behind an own commit is sent although another transaction has written log that is not on disk. A crash loses that transaction
+// and none of the ids before the position: the writes after it lie behind the token.
+func TestACrashBehindAnOwnCommitLosesNothing_I24(t *testing.T) {
+	t.Parallel()
+	server := newServer(t)
+	var address atomic.Value
+	pool, store := movingPool(t, server, &address)
+	newestXID(t, store, pool, "kept", 5)
+	token := ""
+	for i := range 4 {
+		other, err := pool.Begin(t.Context())
+		require.NoError(t, err)
+		_, err = other.Exec(t.Context(), `SELECT pg_current_xact_id(), pg_logical_emit_message(true, '', repeat('x', 1000))`)
+		require.NoError(t, err)
+		f, stop := follow(t, store, token)
+		if token == "" {
+			f.until("the snapshot", func() bool { return f.ended })
+		}
+		if i%2 == 1 { // one that is read by the watch that stands open, one by a watch that resumes
+			stop()
+			f.mu.Lock()
+			token = f.token
+			f.mu.Unlock()
+			f, stop = follow(t, store, token)
+		}
+		f.mu.Lock()
+		before := f.token
+		f.mu.Unlock()
+		_, err = store.Delete(t.Context(), shadow.DeleteRequest{Name: fmt.Sprintf("targets/kept%d", i)})
+		require.NoError(t, err)
+		f.until("the removal", func() bool { return f.token != before })
+		stop() // otherwise the watch meets the crash, and ends
+		server.Crash()
+		_ = other.Rollback(context.Background()) // its connection is broken
+		f.mu.Lock()
+		token = f.token
+		f.mu.Unlock()
+		server.Start()
+		address.Store(server.Address())
+		pool.Reset()
+		newestXID(t, store, pool, fmt.Sprint("other", i), 1)
+		late, stop := follow(t, store, token)
+		late.until("the write after the crash", func() bool { return len(late.state) == 1 })
+		stop()
+		late.mu.Lock()
+		token = late.token
+		late.mu.Unlock()
+	}
 }
 
 // movingPool returns a pool that connects to the server's present address.

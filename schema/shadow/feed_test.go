@@ -1,6 +1,7 @@
 package shadow_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"errors"
@@ -33,14 +34,30 @@ type follower struct {
 
 func follow(t *testing.T, store *shadow.Store, token string) (*follower, context.CancelFunc) {
 	t.Helper()
+	return followUntil(t, store, token, func(error) bool { return true })
+}
+
+// followUntil resumes a watch that has ended with an error, from its last token, unless the error ends it.
+func followUntil(t *testing.T, store *shadow.Store, token string, ends func(error) bool) (*follower, context.CancelFunc) {
+	t.Helper()
 	f := &follower{t: t, state: map[string]string{}, revision: map[uuid.UUID]peer.Revision{}, changed: make(chan struct{}, 1)}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		err := store.WatchResources(ctx, "", "", token, f.take)
-		if !errors.Is(err, context.Canceled) {
-			t.Errorf("the watch ended: %v", err)
+		for from := token; ; {
+			err := store.WatchResources(ctx, "", "", from, f.take)
+			f.mu.Lock()
+			from = cmp.Or(f.token, from)
+			f.mu.Unlock()
+			switch {
+			case errors.Is(err, context.Canceled):
+				return
+			case ends(err):
+				t.Errorf("the watch ended: %v", err)
+				return
+			}
+			time.Sleep(10 * time.Millisecond)
 		}
 	}()
 	stop := func() { cancel(); <-done }
