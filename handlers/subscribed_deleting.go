@@ -21,7 +21,7 @@ type SubscribedStore interface {
 	// ActFor returns the uids for which something failed or, with schema.ErrUnfinished, is not finished when patience ends;
 	// everything else is done.
 	ActFor(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion, patience time.Duration) (map[uuid.UUID]error, error)
-	// Forget removes what is stored of deleted resources to which nothing refers any more.
+	// Forget removes the stored targets of deletions, except those that references here still name.
 	Forget(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion) error
 }
 

@@ -22,7 +22,7 @@ type Attached struct {
 	// Complete: the rows that were there when it was attached have been read.
 	Complete bool `json:"complete"`
 	// Waiting is the number of changed rows that are not stored yet, Missing of rows that refer to targets that do not exist, and
-	// Failed of rows that could not be stored. Problem is what is wrong with one of Missing, and Failure with one of Failed.
+	// Failed of rows that could not be stored. Problem is the reason of one of Missing, and Failure that of one of Failed.
 	Waiting int64   `json:"waiting"`
 	Missing int64   `json:"missing"`
 	Failed  int64   `json:"failed"`

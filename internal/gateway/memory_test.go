@@ -111,7 +111,7 @@ func request(t *testing.T, ctx context.Context, method, url, body string) (*http
 	return http.DefaultClient.Do(r)
 }
 
-// settledHeap is the memory in use once nobody allocates any more: what is allocated during a collection survives it, garbage or not.
+// settledHeap is the memory in use once nobody allocates any more: objects that are allocated during a collection survive it, garbage or not.
 func settledHeap(t *testing.T) int64 {
 	t.Helper()
 	var before, after runtime.MemStats

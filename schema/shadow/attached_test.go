@@ -225,7 +225,7 @@ func TestAttachedRowsAndBodiesReferToOneAnother(t *testing.T) {
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 
-// The row of a target is gone before its resource. Who refers to it is answered until the resource is gone as well: that is what it waits for.
+// The row of a target is gone before its resource. The list of its referrers is answered until the resource is gone as well: the resource waits for them.
 func TestReferrersOfARowThatIsGone(t *testing.T) {
 	t.Parallel()
 	a := newAttached(t)

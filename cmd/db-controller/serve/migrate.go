@@ -99,7 +99,7 @@ func (m *migrated) newUp() *cobra.Command {
 	return cmd
 }
 
-// roles brings the roles up to date, or says that those of the database lack what is new.
+// roles brings the roles up to date, or says that those of the database lack rights that new migrations need.
 func (m *migrated) roles(cmd *cobra.Command, out cli.Printer, wanted bool, prefix string, changed bool) error {
 	present, err := migrations.RolePrefix(cmd.Context(), m.dsn, m.migrations())
 	if err != nil {

@@ -212,7 +212,7 @@ func (b *Book) Flush(ctx context.Context) error {
 	}
 	b.mu.Lock()
 	notes, walks := b.notes, b.walks
-	b.notes, b.walks = map[uuid.UUID]*note{}, map[uuid.UUID]Walk{} // also empty ones: what is added later is no part of this store
+	b.notes, b.walks = map[uuid.UUID]*note{}, map[uuid.UUID]Walk{} // also empty maps: counts that are added later are no part of this store
 	b.mu.Unlock()
 	batch := &pgx.Batch{}
 	queueNotes(batch, notes)
