@@ -109,6 +109,7 @@ BEGIN
     -- A new epoch passes over numbers that were given out and lost.
     EXECUTE format('GRANT SELECT, UPDATE ON ALL SEQUENCES IN SCHEMA dbcontroller TO %I', prefix || '_controller');
     EXECUTE format('GRANT EXECUTE ON FUNCTION dbcontroller.forget_removals TO %I', prefix || '_controller');
+    EXECUTE format('GRANT EXECUTE ON FUNCTION dbcontroller.analyze_grown TO %I', prefix || '_controller');
     EXECUTE format('GRANT EXECUTE ON FUNCTION dbcontroller.acquire, dbcontroller.acquired TO %I', prefix || '_application');
     EXECUTE format('GRANT EXECUTE ON FUNCTION dbcontroller.acquire_as TO %I', prefix || '_api');
     EXECUTE format('GRANT EXECUTE ON FUNCTION dbcontroller.table_drift TO %I, %I, %I', prefix || '_api', prefix || '_controller', prefix || '_audit');

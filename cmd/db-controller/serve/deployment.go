@@ -324,7 +324,7 @@ func (d *deployment) run(ctx context.Context) error {
 	d.metrics.register(d.endpoints.metrics)
 	g, ctx := errgroup.WithContext(ctx)
 	for _, part := range []func(context.Context) error{
-		d.registry.Run, d.followEnvironments, d.manager.Run, d.store.RunNotifications, d.store.RunTidy, d.followEpochs, d.audit, d.capture, d.grantWishes, d.store.RunProgress, d.reconnect,
+		d.registry.Run, d.followEnvironments, d.manager.Run, d.store.RunNotifications, d.store.RunTidy, d.store.RunStatistics, d.followEpochs, d.audit, d.capture, d.grantWishes, d.store.RunProgress, d.reconnect,
 	} {
 		g.Go(func() error { return part(ctx) })
 	}

@@ -52,7 +52,7 @@ WHERE target_id = ANY ($1) AND behaviour IN ({unset}, {cascade_delete}) LIMIT $2
 	// Read after the holders were locked: references that they still have (I11).
 	stillActingSQL = db.Codes(`
 SELECT target_id, holder_id, field_id, behaviour FROM dbcontroller.reference
-WHERE holder_id = ANY ($1) AND target_id = ANY ($2) AND behaviour IN ({unset}, {cascade_delete})`)
+WHERE holder_id = ANY ($1) AND ` + db.OneOf("target_id", "$2::bigint[]") + ` AND behaviour IN ({unset}, {cascade_delete})`)
 )
 
 // ScanEdge reads a reference: target, holder, field, behaviour.

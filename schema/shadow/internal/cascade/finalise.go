@@ -16,7 +16,7 @@ import (
 var countDanglingSQL = db.Codes(`
 SELECT count(*) FROM (
     SELECT FROM dbcontroller.reference r WHERE r.behaviour = {allow_dangling}
-        AND r.target_id IN (SELECT target_id FROM dbcontroller.work WHERE seq = ANY ($1) AND action = {finalise}) LIMIT $2
+        AND r.target_id = ANY (ARRAY (SELECT target_id FROM dbcontroller.work WHERE seq = ANY ($1) AND action = {finalise})) LIMIT $2
 ) AS d`)
 
 // Finalise checks the resources of some pieces of work, removes those in DELETING that wait for nothing, and returns

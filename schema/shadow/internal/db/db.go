@@ -99,6 +99,9 @@ type DB struct {
 	// Version validates writes; nil before the first switch.
 	Version atomic.Pointer[Version]
 
+	// Written is the number of rows, about, that the committed transactions of this process concerned.
+	Written atomic.Int64
+
 	// Retries makes the loops of this process try the work for a deployment at once.
 	Retries retry.Bell[schema.DeploymentID]
 

@@ -29,9 +29,14 @@ const FewRows = 32
 // keys: a hash or a merge of a table that had some hundred rows when the statement was planned reads all its rows, each time and also when it
 // has grown. For many rows, the nested loops of such a plan compare each row with each other. Transactions of the caller's keep their plans.
 func QueuePlans(tx pgx.Tx, b *pgx.Batch, rows int) {
-	if m, _ := own(tx); m != nil && rows <= FewRows {
+	m, _ := own(tx)
+	if m == nil {
+		return
+	}
+	m.rows += rows
+	if rows <= FewRows {
 		b.Queue(GenericPlansSQL)
-	} else if m != nil {
+	} else {
 		b.Queue(OwnPlansSQL)
 	}
 }
@@ -41,6 +46,13 @@ const GenericPlansSQL = `SELECT set_config('plan_cache_mode', 'force_generic_pla
 
 // OwnPlansSQL plans statements for their values. (By itself, PostgreSQL prefers a generic plan that it has: it estimates ten rows of an array.)
 const OwnPlansSQL = `SELECT set_config('plan_cache_mode', 'force_custom_plan', true), set_config('enable_hashjoin', 'on', true), set_config('enable_mergejoin', 'on', true)`
+
+// OneOf is the condition that a column has a value of an array, beside a condition that an index serves. No index serves this one, such as that of
+// targets, of which one can have very many rows. The array is hashed: the plan of '= ANY' for any values compares each row with each element. (IS
+// TRUE keeps the planner from making a join of it.)
+func OneOf(column, array string) string {
+	return "(" + column + " IN (SELECT unnest(" + array + "))) IS TRUE"
+}
 
 // KnowsSQL declares, for a transaction that removes or marks resources or switches the version, that this program knows finalizers: a
 // deployment that has had some refuses others.
@@ -114,6 +126,7 @@ func (s *DB) once(ctx context.Context, begin func() (pgx.Tx, error), fn func(pgx
 			s.Feeds.Committed(*m.epoch, *m.xid)
 		}
 	}
+	s.Written.Add(int64(m.rows))
 	for _, fn := range m.after {
 		fn()
 	}
@@ -138,6 +151,7 @@ type Marked struct {
 	redoable  bool
 	epoch     *string // of the database in the transaction, and its id, when it was asked for: see QueueOwn
 	xid       *string
+	rows      int // that QueuePlans was told of
 	after     []func()
 }
 

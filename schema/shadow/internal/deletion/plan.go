@@ -26,7 +26,7 @@ WHERE r.target_id = ANY ($1) AND r.behaviour IN ({cascade_delete}, {async_cascad
 
 	planViasSQL = db.Codes(`
 SELECT holder_id, target_id, field_id, behaviour FROM dbcontroller.reference
-WHERE holder_id = ANY ($1) AND target_id = ANY ($2) AND behaviour IN ({cascade_delete}, {async_cascade_delete})`)
+WHERE holder_id = ANY ($1) AND ` + db.OneOf("target_id", "$2::bigint[]") + ` AND behaviour IN ({cascade_delete}, {async_cascade_delete})`)
 
 	// Ownees that lose all owners, at least one of them without unset_on_delete; with the owner of the smallest uid.
 	planOwneesSQL = db.Codes(`
@@ -34,7 +34,9 @@ WITH gone AS (
     SELECT DISTINCT * FROM unnest($1::int[], $2::uuid[]) AS gone (deployment_id, uid)
 ), o AS (
     SELECT o.ownee_id, (array_agg(o.deployment_id ORDER BY o.uid))[1] AS deployment_id, (array_agg(o.uid ORDER BY o.uid))[1] AS uid
-    FROM dbcontroller.owner_reference o JOIN gone USING (deployment_id, uid)
+    FROM gone CROSS JOIN LATERAL (
+        SELECT * FROM dbcontroller.owner_reference o WHERE o.deployment_id = gone.deployment_id AND o.uid = gone.uid OFFSET 0
+    ) AS o
     GROUP BY o.ownee_id
     HAVING bool_or(o.flags & {unset_on_delete} = 0)
         AND count(*) = (SELECT count(*) FROM dbcontroller.owner_reference a WHERE a.ownee_id = o.ownee_id)

@@ -48,7 +48,7 @@ SELECT t, r.holder_id FROM unnest($1::bigint[]) AS t CROSS JOIN LATERAL (
 
 	actingOnSQL = db.Codes(`
 SELECT target_id, holder_id, field_id, behaviour FROM dbcontroller.reference
-WHERE holder_id = ANY ($1) AND target_id = ANY ($2) AND behaviour IN ({unset}, {cascade_delete}, {async_unset}, {async_cascade_delete})`)
+WHERE holder_id = ANY ($1) AND ` + db.OneOf("target_id", "$2::bigint[]") + ` AND behaviour IN ({unset}, {cascade_delete}, {async_unset}, {async_cascade_delete})`)
 )
 
 var errLocked = errors.New("another transaction holds the lock of a holder")

@@ -51,8 +51,8 @@ SELECT s.id, s.uid, s.kind_id, s.name, s.state, s.revision, s.generation, s.deri
 `
 	selectShadowsSQL = ShadowColumns + `
 FROM unnest($1::int[], $2::text[]) AS i (kind_id, name)
-JOIN dbcontroller.shadow s ON s.kind_id = i.kind_id AND s.name = i.name
-LEFT JOIN dbcontroller.resource r ON r.id = s.id`
+CROSS JOIN LATERAL (SELECT * FROM dbcontroller.shadow s WHERE s.kind_id = i.kind_id AND s.name = i.name OFFSET 0) AS s
+LEFT JOIN LATERAL (SELECT * FROM dbcontroller.resource r WHERE r.id = s.id OFFSET 0) AS r ON true`
 )
 
 // ScanShadow reads a row of ShadowColumns.

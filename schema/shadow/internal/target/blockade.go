@@ -15,13 +15,13 @@ import (
 
 const lockAttemptTargetsSQL = `
 SELECT id, state FROM dbcontroller.shadow
-WHERE id IN (SELECT target_id FROM dbcontroller.blockade WHERE attempt = ANY ($1) AND deployment_id = $2)
+WHERE id = ANY (ARRAY (SELECT DISTINCT target_id FROM dbcontroller.blockade WHERE attempt = ANY ($1) AND deployment_id = $2))
 ORDER BY id FOR SHARE`
 
 var (
 	confirmBlockingSQL = db.Codes(`
 UPDATE dbcontroller.blockade SET expires_at = NULL
-WHERE attempt = ANY ($1) AND deployment_id = $2 AND behaviour = {block} AND expires_at IS NOT NULL AND target_id = ANY ($3)
+WHERE attempt = ANY ($1) AND deployment_id = $2 AND behaviour = {block} AND expires_at IS NOT NULL AND ` + db.OneOf("target_id", "$3::bigint[]") + `
 RETURNING attempt`)
 
 	// One holder entry replaces the tentative blockades of acting references. A target that a cascade has marked in the
@@ -29,7 +29,7 @@ RETURNING attempt`)
 	confirmActingSQL = db.Codes(`
 WITH taken AS (
     DELETE FROM dbcontroller.blockade
-    WHERE attempt = ANY (@attempts) AND deployment_id = @deployment AND behaviour <> {block} AND target_id = ANY (@targets)
+    WHERE attempt = ANY (@attempts) AND deployment_id = @deployment AND behaviour <> {block} AND ` + db.OneOf("target_id", "@targets::bigint[]") + `
     RETURNING target_id, behaviour, attempt
 )` + enterTakenSQL + `
 SELECT attempt FROM taken`)
@@ -39,7 +39,7 @@ SELECT attempt FROM taken`)
     SELECT DISTINCT target_id, @deployment::int FROM taken WHERE behaviour <> {allow_dangling}
     ON CONFLICT DO NOTHING
 ), marked AS (
-    SELECT id, shard FROM dbcontroller.shadow WHERE id IN (SELECT target_id FROM taken) AND state = {deleting}
+    SELECT id, shard FROM dbcontroller.shadow WHERE id = ANY (ARRAY (SELECT DISTINCT target_id FROM taken)) AND state = {deleting}
 ), notices AS (
     INSERT INTO dbcontroller.notice (target_id, deployment_id)
     SELECT id, @deployment::int FROM marked WHERE id IN (SELECT target_id FROM taken WHERE behaviour <> {allow_dangling})
@@ -132,10 +132,11 @@ func (s *Keeper) Confirm(ctx context.Context, holder schema.DeploymentID, c peer
 
 const (
 	// FOR NO KEY UPDATE, unlike FOR SHARE, waits for an Establish of the same attempt in flight: the DELETE sees the
-	// blockades of an earlier Establish, and a later one sees the closed attempt.
+	// blockades of an earlier Establish, and a later one sees the closed attempt. (An array, which an index serves: with IN and OR, each release
+	// read all resources.)
 	lockReleasedSQL = `
 SELECT id, state FROM dbcontroller.shadow WHERE uid = ANY ($1)
-    OR id IN (SELECT target_id FROM dbcontroller.blockade WHERE attempt = ANY ($2) AND deployment_id = $3)
+    OR id = ANY (ARRAY (SELECT DISTINCT target_id FROM dbcontroller.blockade WHERE attempt = ANY ($2) AND deployment_id = $3))
 ORDER BY id FOR NO KEY UPDATE`
 
 	countUnknownSQL = `
@@ -147,24 +148,28 @@ WHERE NOT EXISTS (SELECT FROM dbcontroller.blockade b WHERE b.attempt = i.attemp
 INSERT INTO dbcontroller.closed_attempt (attempt, deployment_id) SELECT DISTINCT unnest($1::uuid[]), $2::int ON CONFLICT DO NOTHING`
 )
 
+// ofKeysSQL joins keys of blockades with their rows b. The targets of the keys are looked up first: otherwise the planner can read all blockades of
+// a target for each key, since most targets have few. (Of a target with 20,000, a release of 400 took 2.8 s; it takes 3 ms.)
+const ofKeysSQL = `(
+    SELECT i.attempt, i.holder_uid, i.field_id, s.id AS target_id
+    FROM unnest(@attempts::uuid[], @holders::uuid[], @fields::int[], @targets::uuid[]) AS i (attempt, holder_uid, field_id, target_uid)
+    CROSS JOIN LATERAL (SELECT id FROM dbcontroller.shadow WHERE uid = i.target_uid OFFSET 0) AS s OFFSET 0
+) AS i
+WHERE b.target_id = i.target_id AND b.holder_uid = i.holder_uid AND b.field_id = i.field_id AND b.attempt IS NOT DISTINCT FROM i.attempt`
+
 var (
 	removeKeysSQL = `
 WITH gone AS (
-    DELETE FROM dbcontroller.blockade b
-    USING unnest(@attempts::uuid[], @holders::uuid[], @fields::int[], @targets::uuid[]) AS i (attempt, holder_uid, field_id, target_uid),
-        dbcontroller.shadow s
-    WHERE s.uid = i.target_uid AND b.target_id = s.id AND b.holder_uid = i.holder_uid AND b.field_id = i.field_id
-        AND b.attempt IS NOT DISTINCT FROM i.attempt AND b.deployment_id = @deployment
-    RETURNING b.target_id
+    DELETE FROM dbcontroller.blockade b USING ` + ofKeysSQL + ` AND b.deployment_id = @deployment RETURNING b.target_id
 )` + lookAtGoneSQL
 
 	removeAttemptsSQL = `
 WITH gone AS (
     DELETE FROM dbcontroller.blockade
-    WHERE attempt = ANY (@attempts) AND deployment_id = @deployment AND target_id = ANY (@targets) RETURNING target_id
+    WHERE attempt = ANY (@attempts) AND deployment_id = @deployment AND ` + db.OneOf("target_id", "@targets::bigint[]") + ` RETURNING target_id
 )` + lookAtGoneSQL
 
-	lookAtGoneSQL = db.LookAgain("@self", db.Codes(`gone JOIN dbcontroller.shadow s ON s.id = gone.target_id WHERE s.state = {deleting}`))
+	lookAtGoneSQL = db.LookAgain("@self", db.Codes(`dbcontroller.shadow s WHERE s.id = ANY (ARRAY (SELECT DISTINCT target_id FROM gone)) AND s.state = {deleting}`))
 )
 
 // Release removes the blockades with the given keys, and all blockades of the given aborted attempts, for a holder's
@@ -212,19 +217,12 @@ const lockUIDsSQL = `SELECT id, state FROM dbcontroller.shadow WHERE uid = ANY (
 
 var (
 	settleBlockingSQL = db.Codes(`
-UPDATE dbcontroller.blockade b SET expires_at = NULL
-FROM unnest($1::uuid[], $2::uuid[], $3::int[], $4::uuid[]) AS i (attempt, holder_uid, field_id, target_uid)
-JOIN dbcontroller.shadow s ON s.uid = i.target_uid
-WHERE b.target_id = s.id AND b.holder_uid = i.holder_uid AND b.field_id = i.field_id AND b.attempt IS NOT DISTINCT FROM i.attempt
-    AND b.deployment_id = $5 AND b.behaviour = {block} AND b.expires_at IS NOT NULL`)
+UPDATE dbcontroller.blockade b SET expires_at = NULL FROM ` + ofKeysSQL + `
+    AND b.deployment_id = @deployment AND b.behaviour = {block} AND b.expires_at IS NOT NULL`)
 
 	settleActingSQL = db.Codes(`
 WITH taken AS (
-    DELETE FROM dbcontroller.blockade b
-    USING unnest(@attempts::uuid[], @holders::uuid[], @fields::int[], @targets::uuid[]) AS i (attempt, holder_uid, field_id, target_uid),
-        dbcontroller.shadow s
-    WHERE s.uid = i.target_uid AND b.target_id = s.id AND b.holder_uid = i.holder_uid AND b.field_id = i.field_id
-        AND b.attempt IS NOT DISTINCT FROM i.attempt AND b.deployment_id = @deployment AND b.behaviour <> {block}
+    DELETE FROM dbcontroller.blockade b USING ` + ofKeysSQL + ` AND b.deployment_id = @deployment AND b.behaviour <> {block}
     RETURNING b.target_id, b.behaviour
 )` + enterTakenSQL + `
 SELECT count(*) FROM taken`)
@@ -263,7 +261,7 @@ func (s *Keeper) Settle(ctx context.Context, holder schema.DeploymentID, questio
 	err = s.withLockedTargets(ctx, lockUIDsSQL, []any{k.Targets}, func(tx pgx.Tx, _ []int64) error {
 		b := &pgx.Batch{}
 		s.gate.CheckPeerEpoch(tx, b, deployment, answers.Epoch, selfEpoch)
-		b.Queue(settleBlockingSQL, k.Attempts, k.Holders, k.Fields, k.Targets, deployment)
+		b.Queue(settleBlockingSQL, db.Named{"attempts": k.Attempts, "holders": k.Holders, "fields": k.Fields, "targets": k.Targets, "deployment": deployment})
 		b.Queue(settleActingSQL, db.Named{
 			"attempts": k.Attempts, "holders": k.Holders, "fields": k.Fields, "targets": k.Targets, "deployment": deployment, "self": s.SelfID,
 		})

@@ -26,9 +26,9 @@ WITH page AS (
         AND NOT s.uid = ANY (COALESCE(@except::uuid[], '{}'))
     ORDER BY n.seq LIMIT @at_most
 ), done AS (
-    DELETE FROM dbcontroller.notice n USING page WHERE n.seq = page.seq RETURNING n.target_id
+    DELETE FROM dbcontroller.notice WHERE seq = ANY (ARRAY (SELECT seq FROM page)) RETURNING target_id
 ), look AS (
-` + db.LookAgain("@self", `done JOIN dbcontroller.shadow s ON s.id = done.target_id`) + `
+` + db.LookAgain("@self", `dbcontroller.shadow s WHERE s.id = ANY (ARRAY (SELECT DISTINCT target_id FROM done))`) + `
 )
 SELECT count(*), COALESCE(max(seq), 0) FROM page`)
 
@@ -91,14 +91,14 @@ var (
 	lookedAt = db.Codes(`SELECT target_id FROM dbcontroller.work WHERE seq = ANY ($1) AND action = {finalise}`)
 	// Waits for a transaction that is about to mark one of them: a condition on the state would pass over the old version without
 	// waiting, and no work to look again would follow. It does not conflict with new references to an ACTIVE one.
-	awaitMarksSQL = `SELECT id FROM dbcontroller.shadow WHERE id IN (` + lookedAt + `) ORDER BY id FOR KEY SHARE`
+	awaitMarksSQL = `SELECT id FROM dbcontroller.shadow WHERE id = ANY (ARRAY (` + lookedAt + `)) ORDER BY id FOR KEY SHARE`
 
-	lockDeletingSQL = db.Codes(`SELECT id FROM dbcontroller.shadow WHERE id IN (` + lookedAt + `) AND state = {deleting} ORDER BY id FOR UPDATE`)
+	lockDeletingSQL = db.Codes(`SELECT id FROM dbcontroller.shadow WHERE id = ANY (ARRAY (` + lookedAt + `)) AND state = {deleting} ORDER BY id FOR UPDATE`)
 
 	// All holders are ACTIVE: a holder in DELETING has dropped its references.
 	nothingLeftSQL = db.Codes(`
 SELECT t.id FROM dbcontroller.shadow t
-WHERE t.id IN (` + lookedAt + `) AND t.state = {deleting} AND NOT t.block_deletion AND t.finalizers IS NULL
+WHERE t.id = ANY (ARRAY (` + lookedAt + `)) AND t.state = {deleting} AND NOT t.block_deletion AND t.finalizers IS NULL
     AND NOT EXISTS (SELECT FROM dbcontroller.blockade WHERE target_id = t.id)
     AND NOT EXISTS (SELECT FROM dbcontroller.notice WHERE target_id = t.id)
     AND NOT EXISTS (SELECT FROM dbcontroller.reference WHERE target_id = t.id AND behaviour < {allow_dangling})
