@@ -37,7 +37,7 @@ var besideTables = map[migrations.Set]map[string]string{
 		"REVOKE SELECT ON ALL SEQUENCES IN SCHEMA dbcontroller":      "SELECT on sequence dbcontroller.",
 		"REVOKE USAGE ON SCHEMA dbcontroller":                        "USAGE on schema dbcontroller: run",
 		"REVOKE UPDATE (finalizers), INSERT ON dbcontroller.kind":    "INSERT on dbcontroller.kind, UPDATE on dbcontroller.kind (finalizers): run",
-		"REVOKE ALL ON ALL FUNCTIONS IN SCHEMA dbcontroller":         "EXECUTE on function dbcontroller.acquire_as, EXECUTE on function dbcontroller.forget_removals: run",
+		"REVOKE ALL ON ALL FUNCTIONS IN SCHEMA dbcontroller":         "EXECUTE on function dbcontroller.acquire_as, EXECUTE on function dbcontroller.analyze_grown, EXECUTE on function dbcontroller.forget_removals: run",
 		"REVOKE SELECT, INSERT, UPDATE, DELETE ON dbcontroller.work": "DELETE on dbcontroller.work, INSERT on dbcontroller.work, ",
 	},
 	migrations.Registry: {

@@ -93,17 +93,11 @@ var played = []mutant{
 		},
 	},
 	{
-		"names-instead-of-attempts", "I7, I8, I9", "A release removes every blockade of the holder on the target by that field.",
+		"names-instead-of-attempts", "I7, I8, I9", "A release, or an answer, changes every blockade of the holder on the target by that field.",
 		"schema/shadow/internal/target/blockade.go",
 		[]string{
-			`    WHERE s.uid = i.target_uid AND b.target_id = s.id AND b.holder_uid = i.holder_uid AND b.field_id = i.field_id
-        AND b.attempt IS NOT DISTINCT FROM i.attempt AND b.deployment_id = @deployment
-    RETURNING b.target_id
-)`,
-			`    WHERE s.uid = i.target_uid AND b.target_id = s.id AND b.holder_uid = i.holder_uid AND b.field_id = i.field_id
-        AND b.deployment_id = @deployment
-    RETURNING b.target_id
-)`,
+			`b.field_id = i.field_id AND b.attempt IS NOT DISTINCT FROM i.attempt`,
+			`b.field_id = i.field_id`,
 		},
 	},
 	{
@@ -138,8 +132,8 @@ var played = []mutant{
 		"late-confirm-tells-nobody", "I4", "A confirm whose target was marked meanwhile writes no notice.",
 		"schema/shadow/internal/target/blockade.go",
 		[]string{
-			"SELECT id, shard FROM dbcontroller.shadow WHERE id IN (SELECT target_id FROM taken) AND state = {deleting}",
-			"SELECT id, shard FROM dbcontroller.shadow WHERE id IN (SELECT target_id FROM taken) AND state = 9",
+			"SELECT id, shard FROM dbcontroller.shadow WHERE id = ANY (ARRAY (SELECT DISTINCT target_id FROM taken)) AND state = {deleting}",
+			"SELECT id, shard FROM dbcontroller.shadow WHERE id = ANY (ARRAY (SELECT DISTINCT target_id FROM taken)) AND state = 9",
 		},
 	},
 	{

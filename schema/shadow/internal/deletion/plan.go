@@ -34,9 +34,7 @@ WITH gone AS (
     SELECT DISTINCT * FROM unnest($1::int[], $2::uuid[]) AS gone (deployment_id, uid)
 ), o AS (
     SELECT o.ownee_id, (array_agg(o.deployment_id ORDER BY o.uid))[1] AS deployment_id, (array_agg(o.uid ORDER BY o.uid))[1] AS uid
-    FROM gone CROSS JOIN LATERAL (
-        SELECT * FROM dbcontroller.owner_reference o WHERE o.deployment_id = gone.deployment_id AND o.uid = gone.uid OFFSET 0
-    ) AS o
+    FROM gone CROSS JOIN LATERAL (SELECT * FROM dbcontroller.owner_reference o WHERE o.deployment_id = gone.deployment_id AND o.uid = gone.uid OFFSET 0) AS o
     GROUP BY o.ownee_id
     HAVING bool_or(o.flags & {unset_on_delete} = 0)
         AND count(*) = (SELECT count(*) FROM dbcontroller.owner_reference a WHERE a.ownee_id = o.ownee_id)
