@@ -369,11 +369,17 @@ func (s *Rows) captured(ctx context.Context, tx pgx.Tx, sql string, keys []Key) 
 	return pgx.CollectRows(found, pgx.RowToStructByPos[Key])
 }
 
-// Of batches, both sides are hashed: each may have thousands of names.
+// Notes are looked up by key, since very many may wait: of the row, or of its whole table. Of batches, both sides are hashed: each may have thousands
+// of names.
 const selectChangedSQL = `
-SELECT DISTINCT c.kind_id, i.name FROM dbcontroller.captured c
-JOIN unnest($1::int[], $2::text[]) AS i (kind_id, name) ON c.kind_id = i.kind_id AND (c.name = i.name OR c.name IS NULL)
-WHERE NOT c.missing
+SELECT i.kind_id, i.name COLLATE "C" FROM unnest($1::int[], $2::text[]) AS i (kind_id, name)
+CROSS JOIN LATERAL (SELECT FROM dbcontroller.captured c WHERE c.kind_id = i.kind_id AND c.name = i.name AND NOT c.missing LIMIT 1) AS c
+UNION
+SELECT i.kind_id, i.name COLLATE "C" FROM unnest($1::int[], $2::text[]) AS i (kind_id, name)
+WHERE i.kind_id = ANY (ARRAY (
+    SELECT k FROM (SELECT DISTINCT unnest($1::int[]) AS k) AS k
+    CROSS JOIN LATERAL (SELECT FROM dbcontroller.captured c WHERE c.kind_id = k AND c.name IS NULL AND NOT c.missing LIMIT 1) AS c
+))
 UNION
 SELECT b.kind_id, n.name FROM dbcontroller.captured_batch b CROSS JOIN LATERAL (
     SELECT i.name COLLATE "C" FROM unnest($1::int[], $2::text[]) AS i (kind_id, name) WHERE i.kind_id = b.kind_id INTERSECT SELECT unnest(b.names)
