@@ -6,7 +6,7 @@
 
 -- +goose StatementBegin
 -- Runs ANALYZE for the tables that have grown to more than three times their rows by their statistics, and by at least so many rows; returns their
--- names. Of a table that is analyzed or vacuumed at the moment the statistics are about to be right.
+-- names. Of a table that is analysed or vacuumed at the moment the statistics are about to be right.
 CREATE FUNCTION dbcontroller.analyze_grown(at_least integer) RETURNS text[]
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE

@@ -20,7 +20,7 @@ import (
 )
 
 // A batch takes a time in proportion to its rows: no step of a plan reads a multiple of them, as a nested loop of two lists of the batch does. The
-// tables were emptied and analyzed before, as by autovacuum; the statistics are renewed once they have grown, as RunStatistics does.
+// tables were emptied and analysed before, as by autovacuum; the statistics are renewed once they have grown, as RunStatistics does.
 func TestTheStepsOfABatchAreLinear(t *testing.T) {
 	t.Parallel()
 	const n = 400

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Autovacuum has analyzed the tables after a large deletion, and rows of batches fill the pages that the tables have: the planner expects few.
+// Autovacuum has analysed the tables after a large deletion, and rows of batches fill the pages that the tables have: the planner expects few.
 func TestTheStatisticsOfGrownTablesAreRenewed(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
