@@ -86,7 +86,7 @@ var forbidden = map[string][]string{
 		`DELETE FROM dbcontroller.request`,
 		`SELECT setval('dbcontroller.object_id', 1)`,
 		`SELECT dbcontroller.forget_removals('8 days', 1)`,
-		`SELECT dbcontroller.analyze_grown(1000)`,
+		`SELECT dbcontroller.analyze_grown(1000, '')`,
 		`INSERT INTO dbcontroller.wish (target) VALUES ('x')`,
 		`UPDATE dbcontroller.wish SET answered = true`,
 	},
@@ -112,7 +112,7 @@ var forbidden = map[string][]string{
 		`DELETE FROM dbcontroller.change`,
 		`SELECT setval('dbcontroller.object_id', 1)`,
 		`SELECT dbcontroller.forget_removals('8 days', 1)`,
-		`SELECT dbcontroller.analyze_grown(1000)`,
+		`SELECT dbcontroller.analyze_grown(1000, '')`,
 	},
 	"audit": {
 		`SELECT token_key FROM dbcontroller.meta`,
@@ -130,7 +130,7 @@ var forbidden = map[string][]string{
 		`LOCK TABLE dbcontroller.shadow IN ACCESS EXCLUSIVE MODE`,
 		`SELECT nextval('dbcontroller.revision')`,
 		`SELECT dbcontroller.forget_removals('8 days', 1)`,
-		`SELECT dbcontroller.analyze_grown(1000)`,
+		`SELECT dbcontroller.analyze_grown(1000, '')`,
 	},
 }
 

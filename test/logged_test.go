@@ -16,7 +16,7 @@ import (
 // ofNoRequest are the functions, by package, whose lines belong to the work of the process: no request calls them.
 var ofNoRequest = map[string][]string{
 	"envregistry/server":              {"RunTidy"},
-	"schema/shadow/internal/admin":    {"CleanUpDecommissioned", "RunTidy", "FollowEpochs", "RunAudits", "runAudit"},
+	"schema/shadow/internal/admin":    {"CleanUpDecommissioned", "RunTidy", "FollowEpochs", "RunAudits", "runAudit", "RunStatistics", "analyzeGrown"},
 	"schema/shadow/internal/capture":  {"RunCaptures"},
 	"schema/shadow/internal/db":       {"RunNotifications"},
 	"schema/shadow/internal/progress": {"RunProgress", "Close"},

@@ -5,20 +5,24 @@
 -- resources took minutes. Only the owner of a table may run ANALYZE.
 
 -- +goose StatementBegin
--- Runs ANALYZE for the tables that have grown to more than three times their rows by their statistics, and by at least so many rows; returns their
--- names. Of a table that is analysed or vacuumed at the moment the statistics are about to be right.
-CREATE FUNCTION dbcontroller.analyze_grown(at_least integer) RETURNS text[]
+-- Runs ANALYZE for the first table, behind a name, that has three times the rows of its statistics, and at least so many; returns its name, NULL
+-- for none. One at a time, since each stays locked until the transaction ends. Rows that come and go do not count: work, for instance, is always
+-- nearly empty. A table that is analysed or vacuumed at the moment is passed over, as it is by a second process that calls this.
+CREATE FUNCTION dbcontroller.analyze_grown(at_least integer, behind text) RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    grown text[];
-    name text;
+    grown text;
 BEGIN
-    SELECT array_agg(c.relname ORDER BY c.relname) INTO grown FROM pg_class c
-    WHERE c.relnamespace = 'dbcontroller'::regnamespace AND c.relkind = 'r'
-        AND pg_stat_get_mod_since_analyze(c.oid) >= greatest(at_least, 100, 2 * c.reltuples);
-    FOREACH name IN ARRAY COALESCE(grown, '{}') LOOP
-        EXECUTE format('ANALYZE (SKIP_LOCKED) dbcontroller.%I', name);
-    END LOOP;
+    SELECT c.relname INTO grown FROM pg_class c
+    WHERE c.relnamespace = 'dbcontroller'::regnamespace AND c.relkind = 'r' AND c.relname > behind
+        AND pg_stat_get_live_tuples(c.oid) >= greatest(at_least, 100, 3 * c.reltuples)
+    ORDER BY c.relname LIMIT 1;
+    IF grown IS NOT NULL AND pg_try_advisory_xact_lock(110373738146832) AND NOT EXISTS (
+        SELECT FROM pg_locks WHERE relation = format('dbcontroller.%I', grown)::regclass AND mode = 'ShareUpdateExclusiveLock' AND granted
+            AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+    ) THEN
+        EXECUTE format('ANALYZE (SKIP_LOCKED) dbcontroller.%I', grown);
+    END IF;
     RETURN grown;
 END $$;
 -- +goose StatementEnd

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema"
@@ -116,6 +117,12 @@ SET auto_explain.log_nested_statements = on; SET client_min_messages = log;`
 
 func (p *plans) pool(t *testing.T, cfg *pgxpool.Config) *pgxpool.Pool {
 	t.Helper()
+	if conn, err := pgx.ConnectConfig(t.Context(), cfg.ConnConfig); assert.NoError(t, err) {
+		defer func() { _ = conn.Close(context.Background()) }()
+		if _, err := conn.Exec(t.Context(), explainSQL, pgx.QueryExecModeSimpleProtocol); err != nil {
+			t.Skipf("it needs a superuser, and the module auto_explain: %v", err)
+		}
+	}
 	cfg = cfg.Copy()
 	connected := cfg.AfterConnect
 	cfg.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
@@ -168,7 +175,6 @@ type planNode struct {
 	Relation string     `json:"Relation Name"`
 	CTE      string     `json:"CTE Name"`
 	Index    string     `json:"Index Name"`
-	Cond     string     `json:"Index Cond"`
 	Rows     float64    `json:"Actual Rows"`
 	Loops    float64    `json:"Actual Loops"`
 	Filtered float64    `json:"Rows Removed by Filter"`

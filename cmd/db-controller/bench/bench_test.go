@@ -169,10 +169,10 @@ func TestAChainGoesOverFourDeployments(t *testing.T) {
 // A table that became large between the counts is left out: its rows were read while it was small.
 func TestScannedRowsAreOfTablesThatWereLargeBefore(t *testing.T) {
 	t.Parallel()
-	rows, by := scannedSince(map[string]int64{"shadow": 10, "work": 5, "blockade": 7}, map[string]int64{"shadow": 40, "work": 5, "change": 100, "blockade": 8})
+	rows, by := readSince(map[string]int64{"shadow": 10, "work": 5, "blockade": 7}, map[string]int64{"shadow": 40, "work": 5, "change": 100, "blockade": 8})
 	require.EqualValues(t, 31, rows)
 	require.Equal(t, "blockade 1, shadow 30", by)
-	rows, by = scannedSince(nil, map[string]int64{"shadow": 40})
+	rows, by = readSince(nil, map[string]int64{"shadow": 40})
 	require.Zero(t, rows)
 	require.Empty(t, by)
 }

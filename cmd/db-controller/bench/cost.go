@@ -61,9 +61,13 @@ func (r *run) operations(ctx context.Context, of string) ([]operation, error) {
 			return err
 		}
 	}
-	remove := func(prefix string) func(context.Context, int) error {
+	there, err := r.Client.Resources(ctx, holders)
+	if err != nil {
+		return nil, err
+	}
+	remove := func(from resourcev1.ResourceServiceClient, prefix string) func(context.Context, int) error {
 		return func(ctx context.Context, i int) error {
-			_, err := at.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{Name: fmt.Sprint(prefix, i)})
+			_, err := from.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{Name: fmt.Sprint(prefix, i)})
 			return err
 		}
 	}
@@ -85,8 +89,9 @@ func (r *run) operations(ctx context.Context, of string) ([]operation, error) {
 			_, err := at.ListResources(ctx, &resourcev1.ListResourcesRequest{Kind: "Project", PageSize: 100})
 			return err
 		}},
-		{name: "delete", call: remove("projects/" + of + "-none-")},
-		{name: "delete-cascade", call: remove("projects/" + of + "-root-")},
+		{name: "delete-blocking", call: remove(there, "fleets/"+of+"/devices/")},
+		{name: "delete", call: remove(at, "projects/"+of+"-none-")},
+		{name: "delete-cascade", call: remove(at, "projects/"+of+"-root-")},
 	}, nil
 }
 

@@ -30,6 +30,10 @@ import (
 	"github.com/db-controller/db-controller/schema/wire"
 )
 
+// patience bounds each wait of a scenario, to end one that hangs. Slowness is no failure: each step shows its time, and a busy machine takes many times
+// as long as an idle one.
+const patience = 2 * time.Minute
+
 // step is one step of a scenario: one action, and the fields that belong to it.
 type step struct {
 	Say     string    `yaml:"say"`
@@ -151,7 +155,7 @@ func (s *scenario) step(ctx context.Context, st step) error {
 func repeated(ctx context.Context, call func() error) error {
 	for began := time.Now(); ; {
 		err := call()
-		if status.Code(err) != codes.Unavailable || time.Since(began) > 30*time.Second {
+		if status.Code(err) != codes.Unavailable || time.Since(began) > patience {
 			return err
 		}
 		select {
@@ -227,7 +231,7 @@ func (s *scenario) delete(ctx context.Context, st step) error {
 }
 
 func (s *scenario) gone(ctx context.Context, names []string) error {
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	for _, full := range names {
 		if err := s.c.WaitGone(ctx, full, s.uidOf(ctx, full), nil); err != nil {
@@ -260,7 +264,7 @@ func (s *scenario) without(ctx context.Context, full, field string) error {
 	if err != nil {
 		return err
 	}
-	for deadline := time.Now().Add(10 * time.Second); ; {
+	for deadline := time.Now().Add(patience); ; {
 		r, err := resources.GetResource(ctx, &resourcev1.GetResourceRequest{Name: name.Name})
 		if err != nil {
 			return cli.Plain(err)
@@ -302,7 +306,7 @@ func (s *scenario) process(ctx context.Context, st step) error {
 	if err := process.Start(); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	err := process.WaitReady(ctx)
 	s.print("  start   %s   ready in %s", name, since(began))
@@ -336,7 +340,7 @@ func (s *scenario) midway(ctx context.Context, d *playground.Deployment, kind st
 	}
 	defer func() { _ = conn.Close(ctx) }()
 	total := 0
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
 		var n int
 		if err := conn.QueryRow(ctx, countKindSQL, kind).Scan(&n); err != nil {
 			return err
@@ -407,7 +411,7 @@ func (s *scenario) settled(ctx context.Context) error {
 			if err == nil && status.GetVersion() == d.GetVersion() && len(status.GetOutstanding()) == 0 {
 				break
 			}
-			if time.Since(began) > 30*time.Second {
+			if time.Since(began) > patience {
 				return errors.Join(fmt.Errorf("%s/%s still has outstanding work: %v", d.GetService(), d.GetRegion(), status), err)
 			}
 			time.Sleep(2 * time.Millisecond)

@@ -52,7 +52,7 @@ WHERE target_id = ANY ($1) AND behaviour IN ({unset}, {cascade_delete}) LIMIT $2
 	// Read after the holders were locked: references that they still have (I11).
 	stillActingSQL = db.Codes(`
 SELECT target_id, holder_id, field_id, behaviour FROM dbcontroller.reference
-WHERE holder_id = ANY ($1) AND ` + db.OneOf("target_id", "$2::bigint[]") + ` AND behaviour IN ({unset}, {cascade_delete})`)
+WHERE holder_id = ANY ($1) AND target_id = ANY ($2) AND behaviour IN ({unset}, {cascade_delete})`)
 )
 
 // ScanEdge reads a reference: target, holder, field, behaviour.
@@ -233,7 +233,7 @@ func take(ctx context.Context, tx pgx.Tx, c *plan.Closure, self int32, ids []int
 	var still []plan.Edge
 	b := &pgx.Batch{} // two statements: the snapshot of the second is taken after the locks
 	QueueMembers(b, &locked, LockMembersSQL, holders)
-	b.Queue(stillActingSQL, holders, ids).Query(func(rows pgx.Rows) (err error) {
+	b.Queue(db.OfMany(stillActingSQL, len(ids)), holders, ids).Query(func(rows pgx.Rows) (err error) {
 		still, err = pgx.CollectRows(rows, ScanEdge)
 		return err
 	})

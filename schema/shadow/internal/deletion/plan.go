@@ -26,7 +26,7 @@ WHERE r.target_id = ANY ($1) AND r.behaviour IN ({cascade_delete}, {async_cascad
 
 	planViasSQL = db.Codes(`
 SELECT holder_id, target_id, field_id, behaviour FROM dbcontroller.reference
-WHERE holder_id = ANY ($1) AND ` + db.OneOf("target_id", "$2::bigint[]") + ` AND behaviour IN ({cascade_delete}, {async_cascade_delete})`)
+WHERE holder_id = ANY ($1) AND target_id = ANY ($2) AND behaviour IN ({cascade_delete}, {async_cascade_delete})`)
 
 	// Ownees that lose all owners, at least one of them without unset_on_delete; with the owner of the smallest uid.
 	planOwneesSQL = db.Codes(`
@@ -286,7 +286,7 @@ func (p *planning) vias(ctx context.Context, tx pgx.Tx) (map[int64][]peer.Via, e
 	}
 	targets := slices.Collect(maps.Keys(p.targets))
 	b := &pgx.Batch{}
-	edges := read.Queued[edgeRow](b, planViasSQL, targets, targets)
+	edges := read.Queued[edgeRow](b, db.OfMany(planViasSQL, len(targets)), targets, targets)
 	if err := tx.SendBatch(ctx, b).Close(); err != nil {
 		return nil, err
 	}

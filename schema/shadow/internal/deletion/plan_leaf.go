@@ -94,7 +94,7 @@ func (p *planning) readLeafMembers(ctx context.Context, tx *postgres.Tx, targets
 	}
 	further := read.Queued[holderRow](b, planHoldersSQL, ids, len(ids)+1)
 	ownees := read.Queued[owneeRow](b, planOwneesSQL, deployments, gone, 1)
-	edges := read.Queued[edgeRow](b, planViasSQL, all, all)
+	edges := read.Queued[edgeRow](b, db.OfMany(planViasSQL, len(all)), all, all)
 	members := p.queueMembers(b, ids)
 	blockers := read.Queued[blockerRow](b, planBlockersSQL, ids, peer.PlanLimit)
 	blockades := s.queueBlockades(b, ids, peer.PlanLimit, nil)

@@ -48,7 +48,7 @@ SELECT t, r.holder_id FROM unnest($1::bigint[]) AS t CROSS JOIN LATERAL (
 
 	actingOnSQL = db.Codes(`
 SELECT target_id, holder_id, field_id, behaviour FROM dbcontroller.reference
-WHERE holder_id = ANY ($1) AND ` + db.OneOf("target_id", "$2::bigint[]") + ` AND behaviour IN ({unset}, {cascade_delete}, {async_unset}, {async_cascade_delete})`)
+WHERE holder_id = ANY ($1) AND target_id = ANY ($2) AND behaviour IN ({unset}, {cascade_delete}, {async_unset}, {async_cascade_delete})`)
 )
 
 var errLocked = errors.New("another transaction holds the lock of a holder")
@@ -343,7 +343,7 @@ func (a *acting) try(ctx context.Context, targets, holders []int64, lockSQL stri
 }
 
 func (a *acting) recordFailed(ctx context.Context, q db.Querier, targets, holders []int64, cause error) error {
-	rows, err := q.Query(ctx, a.actingOn, holders, targets)
+	rows, err := q.Query(ctx, db.OfMany(a.actingOn, len(targets)), holders, targets)
 	if err != nil {
 		return fmt.Errorf("read references: %w", err)
 	}
@@ -377,7 +377,7 @@ func (a *acting) act(ctx context.Context, tx pgx.Tx, targets, holders []int64, l
 	b.Queue(actLockTimeoutSQL)
 	db.QueuePlans(tx, b, len(holders))
 	cascade.QueueMembers(b, &locked, lockSQL, holders)
-	b.Queue(a.actingOn, holders, targets).Query(func(rows pgx.Rows) (err error) {
+	b.Queue(db.OfMany(a.actingOn, len(targets)), holders, targets).Query(func(rows pgx.Rows) (err error) {
 		edges, err = pgx.CollectRows(rows, cascade.ScanEdge)
 		return err
 	})

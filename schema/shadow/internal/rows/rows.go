@@ -341,9 +341,8 @@ func (s *Rows) giveShadows(ctx context.Context, tx pgx.Tx, kindID int32, names [
 }
 
 const selectGoingSQL = `
-SELECT DISTINCT c.kind_id, c.name FROM dbcontroller.captured c
-JOIN unnest($1::int[], $2::text[]) AS i (kind_id, name) ON c.kind_id = i.kind_id AND c.name = i.name
-WHERE c.gone IS NOT NULL`
+SELECT DISTINCT i.kind_id, i.name FROM unnest($1::int[], $2::text[]) AS i (kind_id, name)
+CROSS JOIN LATERAL (SELECT FROM dbcontroller.captured c WHERE c.kind_id = i.kind_id AND c.name = i.name AND c.gone IS NOT NULL LIMIT 1) AS c`
 
 // Going returns the targets with a deleted row whose deletion is not carried out yet. It reads rows that were committed before the lock of
 // their shadows was granted, so call it after that lock.
