@@ -3,6 +3,7 @@ package schema_test
 import (
 	"encoding/json"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -68,8 +69,16 @@ func TestALongBodyIsCheckedInLinearTime(t *testing.T) {
 		names = append(names, "//iam.example.com/us-west2/projects/p")
 	}
 	body := map[string]any{strings.Repeat("k", 500_000): names}
-	began := time.Now()
+	began := processorTime(t)
 	require.Error(t, kind.CheckUndeclared(body, nil))
 	require.NoError(t, kind.CheckUndeclared(body, body))
-	require.Less(t, time.Since(began), 2*time.Second)
+	require.Less(t, processorTime(t)-began, 2*time.Second)
+}
+
+// processorTime returns the processor time of this process, which does not depend on what else the machine does.
+func processorTime(t *testing.T) time.Duration {
+	t.Helper()
+	var u syscall.Rusage
+	require.NoError(t, syscall.Getrusage(syscall.RUSAGE_SELF, &u))
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
