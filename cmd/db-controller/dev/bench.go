@@ -67,7 +67,7 @@ times. Compare the ratios within a run; machines differ.
            the list of 100 resources over the channels inside a process, which share messages or copy them, beside a connection of this machine:
            time, and allocated memory.
   growth   the operations of cost while both deployments have 10,000, 100,000 and 1,000,000 resources: the processor time of a call beside
-           that with the fewest, and how many rows of large tables a call reads by sequential scans. --plans FILE receives the ten statements
+           that with the fewest, and how many rows of large tables a call reads. --plans FILE receives the ten statements
            that take the most time with 1,000,000, and their plans. It runs last.
   soak     for --minutes, only when it is named: resources come and go at full speed, and memory, goroutines, connections and dead rows of the
            last third are compared with those of the third before.`,
