@@ -37,9 +37,10 @@ DELETE FROM dbcontroller.closing c WHERE (target_id, delete_id) IN (
 	// Left by a process that died between the two steps of ending a right; nothing heeds them any more.
 	tidyEndingSQL = `DELETE FROM dbcontroller.ending WHERE until < now() - interval '1 min' OR until > now() + interval '1 min'`
 
-	// Keyset pagination through the table, since most rows are in use.
+	// Keyset pagination through the table, since most rows are in use. With LIMIT, each page looks at the references of its targets; of EXISTS the
+	// planner can make a hash of all references.
 	unreferredSQL = `
-SELECT f.id, f.block_attempt IS NOT NULL OR EXISTS (SELECT FROM dbcontroller.reference WHERE target_id = f.id)
+SELECT f.id, f.block_attempt IS NOT NULL OR (SELECT true FROM dbcontroller.reference WHERE target_id = f.id LIMIT 1) IS NOT NULL
 FROM dbcontroller.foreign_target f WHERE f.id > $1 ORDER BY f.id LIMIT $2`
 
 	// meta.compacted grows in the same transaction: no token is accepted whose rows are removed.
