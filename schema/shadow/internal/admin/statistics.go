@@ -45,7 +45,7 @@ func (s *Admin) RunStatistics(ctx context.Context) error {
 	}
 }
 
-// analyzeGrown renews the statistics of grown tables, each in a transaction of its own.
+// analyzeGrown renews the statistics of grown tables, each in a transaction of its own. A table that another session analyses is passed over.
 func (s *Admin) analyzeGrown(ctx context.Context) error {
 	for behind := ""; ; {
 		var grown *string
@@ -60,7 +60,7 @@ func (s *Admin) analyzeGrown(ctx context.Context) error {
 		if grown == nil {
 			return nil
 		}
-		s.Log.Debug("the statistics of a grown table were renewed", zap.Stringp("table", grown))
+		s.Log.Debug("a table has grown, its statistics are renewed here or by another session", zap.Stringp("table", grown))
 		behind = *grown
 	}
 }
