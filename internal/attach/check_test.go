@@ -89,7 +89,7 @@ func TestTriggersJoinNoSides(t *testing.T) {
 	for _, one := range triggersOf(7, &d) {
 		require.NotContains(t, one.body, "JOIN")
 		require.NotContains(t, one.body, "EXISTS (SELECT FROM removed")
-		require.NotContains(t, one.body, "EXISTS (SELECT FROM added")
+		require.NotContains(t, strings.ReplaceAll(one.body, "EXISTS (SELECT FROM added OFFSET 1)", "is there a second row"), "EXISTS (SELECT FROM added")
 		if one.event == "update" {
 			require.Equal(t, 1+2+2*2+2, strings.Count(one.body, "UNION ALL"), "moved rows, rows with other references as notes or as a batch, and each strict reference in both of its statements")
 		}

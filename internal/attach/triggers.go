@@ -98,7 +98,7 @@ func (t trigger) source(checksum string) string {
 		declare = " kept boolean;"
 	}
 	if strings.Contains(t.body, "own.known") {
-		declare += ` number bigint; known boolean; rows bigint; name text COLLATE "C"; place integer; region text COLLATE "C"; target text COLLATE "C";`
+		declare += ` number bigint; several boolean; known boolean; rows bigint; name text COLLATE "C"; place integer; region text COLLATE "C"; target text COLLATE "C";`
 	}
 	if declare != "" {
 		// Each variable has the name of the block before it: a column of the table may have the same name.

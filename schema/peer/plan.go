@@ -80,11 +80,15 @@ type PlanQuestion struct {
 	Detailed bool
 	// Compact: members that are Leaf have neither a kind nor a name. A detailed question is not compact.
 	Compact bool
+	// CountLeaves: the answer may have the number of members alone, when all are Leaf and nothing blocks them.
+	CountLeaves bool
 }
 
 // Plan lists the effects of a deletion of some targets in one deployment.
 type Plan struct {
-	Members  []PlanMember
+	Members []PlanMember
+	// Leaves is the number of members that are not in Members: all of them, or none.
+	Leaves   int
 	Blockers []PlanBlocker
 	Unsets   []PlanUnset
 	// Truncated: there are more members than the limit; MoreUnsets: there are more unsets.

@@ -342,11 +342,16 @@ func TestPlansSurviveTheWire(t *testing.T) {
 	got, err = p.Plan(t.Context(), self, question)
 	require.NoError(t, err)
 	require.Equal(t, plan, got)
+	question.CountLeaves, plan = true, &peer.Plan{Leaves: 7, Truncated: true}
+	got, err = p.Plan(t.Context(), self, question)
+	require.NoError(t, err)
+	require.Equal(t, plan, got)
 	detailed := newSchemaService(&schemaStore{plan: func(q peer.PlanQuestion) (*peer.Plan, error) {
 		require.False(t, q.Compact)
+		require.False(t, q.CountLeaves)
 		return &peer.Plan{}, nil
 	}})
-	_, err = detailed.PlanDeletion(asDeployment(t, other), &schemav1.PlanDeletionRequest{Detailed: true, Compact: true})
+	_, err = detailed.PlanDeletion(asDeployment(t, other), &schemav1.PlanDeletionRequest{Detailed: true, Compact: true, CountLeaves: true})
 	require.NoError(t, err)
 
 	for asked, limit := range map[int32]int{0: defaultPlanLimit, -1: defaultPlanLimit, 7: 7, 1 << 30: peer.PlanLimit} {

@@ -35,7 +35,7 @@ func (s *schemas) planDeletion(ctx context.Context, req *schemav1.PlanDeletionRe
 	if limit <= 0 {
 		limit = defaultPlanLimit
 	}
-	q := peer.PlanQuestion{Targets: make([]peer.PlanTarget, len(req.GetTargets())), Limit: min(limit, peer.PlanLimit), Detailed: req.GetDetailed(), Compact: req.GetCompact() && !req.GetDetailed()}
+	q := peer.PlanQuestion{Targets: make([]peer.PlanTarget, len(req.GetTargets())), Limit: min(limit, peer.PlanLimit), Detailed: req.GetDetailed(), Compact: req.GetCompact() && !req.GetDetailed(), CountLeaves: req.GetCountLeaves() && !req.GetDetailed()}
 	for i, t := range req.GetTargets() {
 		var err error
 		if q.Targets[i], err = wire.PlanTarget(t.GetDeployment(), t.GetUid()); err != nil {

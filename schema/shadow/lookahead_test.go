@@ -121,6 +121,26 @@ func TestLocalBlockersThatGoByWayOfAnotherRegionAreExcused_I14(t *testing.T) {
 	b.Audit()
 }
 
+// Deployments first answer with the number of members that concern nobody else. The holder of a blocker elsewhere can be one of them.
+func TestABlockerThatWasOnlyCountedIsExcused_I14(t *testing.T) {
+	t.Parallel()
+	const root, member, holder, outside = "//a.example.com/us/nodes/t", "//a.example.com/eu/nodes/m", "//a.example.com/as/nodes/h", "//a.example.com/as/nodes/o"
+	b := harness.NewBox(t, graphServices, nil, "a.example.com/us", "a.example.com/eu", "a.example.com/as")
+	b.MustPut(root, nil)
+	b.MustPut(member, body{"c": map[string]any{"x": root}})
+	b.MustPut(holder, body{"c": map[string]any{"x": root}, "b": map[string]any{"x": member}})
+	b.MustPut(outside, body{"b": map[string]any{"x": member}})
+	b.Settle()
+	_, err := b.Delete(root)
+	requireBlocked(t, err, outside)
+	b.MustPut(outside, nil)
+	b.Settle()
+	b.MustDelete(root)
+	b.Settle()
+	b.Gone(root, member, holder)
+	b.Audit()
+}
+
 // An unreachable deployment may have members of the deletion: the delete is neither refused with a named resource nor accepted.
 func TestADeploymentThatIsAwayIsNamedAndNotItsResources_I15(t *testing.T) {
 	t.Parallel()

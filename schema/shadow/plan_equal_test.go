@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema"
@@ -84,7 +85,7 @@ func TestAPlanCountsAnUnsetOnce(t *testing.T) {
 func TestACompactPlanHasTheSameMembers(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, graphServices, nil, "a.example.com/us", "a.example.com/eu", "a.example.com/as")
-	leaves, named, truncated := 0, 0, 0
+	leaves, named, truncated, counted := 0, 0, 0, 0
 	for round := range shorter(20, 6) {
 		ns := randomGraph(rand.New(rand.NewPCG(7, uint64(round))), fmt.Sprintf("c%d", round), 12)
 		putGraph(t, b, ns)
@@ -98,6 +99,17 @@ func TestACompactPlanHasTheSameMembers(t *testing.T) {
 					require.NoError(t, err)
 					compact, err := s.Plan(t.Context(), peer.PlanQuestion{Targets: []peer.PlanTarget{root}, Limit: limit, Compact: true})
 					require.NoError(t, err)
+					count, err := s.Plan(t.Context(), peer.PlanQuestion{Targets: []peer.PlanTarget{root}, Limit: limit, Compact: true, CountLeaves: true})
+					require.NoError(t, err)
+					if count.Leaves > 0 {
+						counted++
+						require.Equal(t, &peer.Plan{Leaves: len(full.Members), Truncated: full.Truncated}, count)
+						require.Empty(t, full.Blockers)
+						require.False(t, slices.ContainsFunc(compact.Members, func(m peer.PlanMember) bool { return !m.Leaf() }))
+					} else {
+						require.ElementsMatch(t, uidsOf(compact.Members), uidsOf(count.Members))
+						require.ElementsMatch(t, compact.Blockers, count.Blockers)
+					}
 					require.Equal(t, full.Truncated, compact.Truncated)
 					require.ElementsMatch(t, full.Blockers, compact.Blockers)
 					require.Len(t, compact.Members, len(full.Members), "%s at %s:\n%s", n.name, id, draw(ns))
@@ -126,4 +138,12 @@ func TestACompactPlanHasTheSameMembers(t *testing.T) {
 	require.Positive(t, leaves)
 	require.Positive(t, named)
 	require.Positive(t, truncated)
+	require.Positive(t, counted)
+}
+
+func uidsOf(members []peer.PlanMember) (uids []uuid.UUID) {
+	for _, m := range members {
+		uids = append(uids, m.UID)
+	}
+	return uids
 }

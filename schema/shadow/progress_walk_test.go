@@ -104,7 +104,8 @@ func TestWhatIsExpectedDoesNotShrinkWhileSomebodyLooks(t *testing.T) {
 					return err
 				}
 				counted = counted || len(so) > 0 && so[0].Expected >= cascades
-				if counted && (so[0].Expected < cascades || so[0].Expected > cascades+batch) {
+				// Two batches that run at a time can have removed resources that the walk still expects.
+				if counted && (so[0].Expected < cascades || so[0].Expected > cascades+2*batch) {
 					return fmt.Errorf("%d of %d are expected, %d of them removed", so[0].Expected, cascades, so[0].Removed)
 				}
 				select {

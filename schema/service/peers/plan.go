@@ -19,7 +19,7 @@ func (p *Peers) Plan(ctx context.Context, at schema.DeploymentID, q peer.PlanQue
 	if err != nil {
 		return nil, err
 	}
-	req := &schemav1.PlanDeletionRequest{Limit: int32(q.Limit), Detailed: q.Detailed, Compact: q.Compact}
+	req := &schemav1.PlanDeletionRequest{Limit: int32(q.Limit), Detailed: q.Detailed, Compact: q.Compact, CountLeaves: q.CountLeaves}
 	for _, t := range q.Targets {
 		req.Targets = append(req.Targets, &schemav1.PlanDeletionRequest_Target{Deployment: t.Deployment.String(), Uid: t.UID[:]})
 	}
@@ -33,7 +33,7 @@ func (p *Peers) Plan(ctx context.Context, at schema.DeploymentID, q peer.PlanQue
 }
 
 func readPlan(at schema.DeploymentID, answer *schemav1.PlanDeletionResponse) (_ *peer.Plan, err error) {
-	plan := &peer.Plan{Truncated: answer.GetTruncated(), MoreUnsets: answer.GetMoreUnsets(), Holders: int(answer.GetHolders())}
+	plan := &peer.Plan{Truncated: answer.GetTruncated(), MoreUnsets: answer.GetMoreUnsets(), Holders: int(answer.GetHolders()), Leaves: int(answer.GetLeafCount())}
 	for _, c := range answer.GetCounts() {
 		plan.Counts = append(plan.Counts, peer.PlanCount{Path: c.GetPath(), Behaviour: schema.Behaviour(c.GetBehaviour()), Count: int(c.GetCount())})
 	}

@@ -84,8 +84,11 @@ func (s *Deleter) Plan(ctx context.Context, q peer.PlanQuestion) (*peer.Plan, er
 	}
 	options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
 	for again := true; ; again = false {
-		complete, err := p.readLeaf(ctx, options)
-		if err == nil && !complete {
+		counted, err := p.countLeaves(ctx)
+		if counted {
+			return p.plan, nil
+		}
+		if err == nil {
 			err = pgx.BeginTxFunc(ctx, s.Pool, options, func(tx pgx.Tx) error { return p.read(ctx, tx) })
 		}
 		if err != nil {

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"runtime/debug"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -136,26 +137,28 @@ func (a *acting) tell() {
 
 // acting is a run over the holders of some deleted resources.
 type acting struct {
-	store         *Follower
-	from          schema.DeploymentID
-	fromID        int32
-	epoch         uuid.UUID // of this database, when the run began
-	began         time.Time
-	patience      time.Duration
-	deletions     map[uuid.UUID]schema.Deletion
-	targets       map[int64]Target
-	failed        map[uuid.UUID]error
-	failedHolders map[uuid.UUID]failedHolders
+	store     *Follower
+	from      schema.DeploymentID
+	fromID    int32
+	epoch     uuid.UUID // of this database, when the run began
+	began     time.Time
+	patience  time.Duration
+	deletions map[uuid.UUID]schema.Deletion
+	targets   map[int64]Target
 	// glimpse is what glance has read beside the targets; nil when nothing follows from it.
 	glimpse *glimpse
-	// left is the first of the holders of a batch that there was no time for, or 0.
-	left int64
 	// actingOn selects the references of holders that act.
 	actingOn string
 	// check, when set, begins each transaction; its error ends the transaction.
 	check func(context.Context, pgx.Tx) error
 	// acted, when set, is called after each transaction with the references that it has acted upon.
 	acted func([]plan.Edge)
+
+	mu            sync.Mutex                  // two batches may run at a time
+	failed        map[uuid.UUID]error         // guarded by mu
+	failedHolders map[uuid.UUID]failedHolders // guarded by mu
+	// meet: batches can wait for each other's locks. They run one after the other.
+	meet bool // guarded by mu
 }
 
 // key names the deletion of a target, for walks.
@@ -224,11 +227,10 @@ func (a *acting) actSmall(ctx context.Context, ids []int64) (many []int64, err e
 		}
 		full := len(holders) == size
 		slices.Sort(holders)
-		if err := a.batch(ctx, ids, slices.Compact(holders)); err != nil {
+		switch unreached, err := a.batch(ctx, ids, slices.Compact(holders)); {
+		case err != nil:
 			return nil, err
-		}
-		if a.left != 0 { // each is walked from its beginning
-			a.left = 0
+		case unreached != 0: // each is walked from its beginning
 			return append(many, ids...), nil
 		}
 		left := ids[:0:0]
@@ -248,67 +250,18 @@ func (a *acting) actSmall(ctx context.Context, ids []int64) (many []int64, err e
 	return many, nil
 }
 
-// actLarge pages through all holders of one target until patience ends, from where the last run stopped. The first large
-// target of a run is paged at least once. Failed holders, however many, are retried only after all others (I20).
-func (a *acting) actLarge(ctx context.Context, id int64, patience time.Duration, first bool) error {
-	began, uid := time.Now(), a.targets[id].UID
-	w := a.store.walks.take(id, a.key(uid))
-	w.resume(began)
-	delete(a.failed, uid) // set again if its pages fail
-	delete(a.failedHolders, uid)
-	for ; w.behaviour < len(actingBehaviours); first = false {
-		if time.Since(began) >= patience && !first {
-			w.paused = time.Now()
-			a.store.walks.put(id, w)
-			a.failed[uid] = schema.ErrUnfinished
-			return nil
-		}
-		last, passed, more, err := a.page(ctx, id, actingBehaviours[w.behaviour], w.after)
-		if err != nil {
-			return err
-		}
-		a.advance(ctx, id, &w, passed, last, more)
-		if a.failed[uid] != nil {
-			w.failed = a.failed[uid]
-		}
-	}
-	if w.failed != nil {
-		a.failed[uid] = w.failed
-	}
-	return nil
-}
-
-func (a *acting) page(ctx context.Context, target int64, b schema.Behaviour, after int64) (last int64, passed int, more bool, err error) {
-	size := a.store.Cfg.Limits.Batch
-	rows, err := a.store.Pool.Query(ctx, nextHoldersSQL, target, int16(b), after, size)
-	if err != nil {
-		return after, 0, false, fmt.Errorf("read holders: %w", err)
-	}
-	holders, err := pgx.CollectRows(rows, pgx.RowTo[int64])
-	if err != nil {
-		return after, 0, false, fmt.Errorf("read holders: %w", err)
-	}
-	if len(holders) > 0 {
-		after = holders[len(holders)-1]
-	}
-	if err := a.batch(ctx, []int64{target}, holders); err != nil || a.left == 0 {
-		return after, len(holders), len(holders) == size, err
-	}
-	passed, _ = slices.BinarySearch(holders, a.left)
-	after, a.left = a.left-1, 0
-	return after, passed, true, nil
-}
-
 // batch handles holders in one transaction. It skips holders that stay locked by another transaction. When the
-// transaction fails it halves the batch, so that a failing holder does not stop the others (I20), until patience ends.
-func (a *acting) batch(ctx context.Context, targets, holders []int64) error {
+// transaction fails it halves the batch, so that a failing holder does not stop the others (I20), until patience ends. It returns the
+// first of the holders that there was no time for, or 0.
+func (a *acting) batch(ctx context.Context, targets, holders []int64) (left int64, err error) {
 	if len(holders) == 0 {
-		return nil
+		return 0, nil
 	}
-	left, err := a.store.Halving(ctx, holders, retry.Halves{
+	unreached, err := a.store.Halving(ctx, holders, retry.Halves{
 		Run: func(part []int64) error {
 			err := a.try(ctx, targets, part, cascade.LockMembersSQL)
 			if db.HasCode(err, db.CodeLockNotAvailable) {
+				a.met()
 				err = a.try(ctx, targets, part, lockFreeMembersSQL)
 			}
 			return err
@@ -318,16 +271,21 @@ func (a *acting) batch(ctx context.Context, targets, holders []int64) error {
 		},
 		Stop: func() bool { return time.Since(a.began) >= a.patience },
 	})
-	if len(left) > 0 {
-		a.left = left[0]
+	if len(unreached) > 0 {
+		left = unreached[0]
 	}
-	return err
+	return left, err
 }
 
 // try calls act in one transaction. A panic becomes an error of these holders.
 func (a *acting) try(ctx context.Context, targets, holders []int64, lockSQL string) error {
 	var edges []plan.Edge
+	tried := false
 	err := a.store.InTx(ctx, db.ChangeFeed, func(tx pgx.Tx) (err error) {
+		if tried { // PostgreSQL broke a deadlock
+			a.met()
+		}
+		tried = true
 		defer func() {
 			if cause := recover(); cause != nil {
 				err = fmt.Errorf("panic: %v\n%s", cause, debug.Stack())
@@ -337,7 +295,7 @@ func (a *acting) try(ctx context.Context, targets, holders []int64, lockSQL stri
 		return err
 	})
 	if err == nil && a.acted != nil {
-		a.acted(edges)
+		a.acted(edges) // only one batch at a time has it
 	}
 	return err
 }
@@ -348,6 +306,8 @@ func (a *acting) recordFailed(ctx context.Context, q db.Querier, targets, holder
 		return fmt.Errorf("read references: %w", err)
 	}
 	edges, err := pgx.CollectRows(rows, cascade.ScanEdge)
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	for _, e := range edges {
 		uid := a.targets[e.TargetID].UID
 		a.failed[uid] = cause
@@ -415,6 +375,9 @@ func (a *acting) act(ctx context.Context, tx pgx.Tx, targets, holders []int64, l
 	d, err := s.cascade.DecideBy(ctx, tx, roots, seen)
 	if err != nil {
 		return nil, err
+	}
+	if len(d.Closure.Members) > len(roots) || len(d.Closure.Unsets) > 0 {
+		a.met()
 	}
 	var unsets []plan.Edge
 	for _, e := range edges {

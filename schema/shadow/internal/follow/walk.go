@@ -31,6 +31,7 @@ type walk struct {
 	behaviour int   // index into actingBehaviours
 	after     int64 // id of the last holder handled
 	failed    error // joined errors of holders that could not be handled
+	meet      bool  // its batches run one after the other
 	tally
 }
 

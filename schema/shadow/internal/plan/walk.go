@@ -43,6 +43,10 @@ type Walk struct {
 	beyond    map[schema.DeploymentID]*beyond
 	Unasked   []peer.Unasked
 	Truncated bool
+	// NameLeaves: each member is named. Otherwise deployments may count those that concern nobody else: they matter only when something
+	// blocks the deletion, and may go along with it.
+	NameLeaves bool
+	counted    int
 	// excused are holders that the deletion removes although the walk did not reach them; for the holders in Unknown that could
 	// not be determined. Judge fills both. MindAll: no blocker of a member here is excused.
 	excused, Unknown map[peer.PlanTarget]bool
@@ -134,6 +138,7 @@ func (w *Walk) take(d schema.DeploymentID, members []peer.PlanMember) {
 
 func (w *Walk) takePlan(d schema.DeploymentID, plan *peer.Plan) {
 	w.Truncated = w.Truncated || plan.Truncated
+	w.counted += plan.Leaves
 	w.takeCounts(d, plan)
 	for _, b := range plan.Blockers {
 		b.Holder.Target.Deployment = d
@@ -188,7 +193,7 @@ func (w *Walk) Run(parent context.Context) error {
 	answers := make(chan answer, maxAsking)
 	asking := map[schema.DeploymentID]bool{}
 	for {
-		full := len(w.members) >= peer.PlanLimit
+		full := w.size() >= peer.PlanLimit
 		if full && !w.detailed {
 			break
 		}
@@ -204,7 +209,7 @@ func (w *Walk) Run(parent context.Context) error {
 			w.takeAnswer(a)
 		}
 	}
-	w.Truncated = w.Truncated || len(w.members) >= peer.PlanLimit
+	w.Truncated = w.Truncated || w.size() >= peer.PlanLimit
 	cancel()
 	for range asking {
 		a := <-answers
@@ -217,6 +222,12 @@ func (w *Walk) Run(parent context.Context) error {
 	w.settle()
 	return parent.Err()
 }
+
+// size is the number of members.
+func (w *Walk) size() int { return len(w.members) + w.counted }
+
+// NeedsNames reports whether the walk has to be repeated with NameLeaves: the holder of a blocker can be a member that was counted.
+func (w *Walk) NeedsNames() bool { return w.counted > 0 && len(w.blockers) > 0 }
 
 // skip records that a deployment was not asked about all targets, because the walk has reached its limit.
 func (w *Walk) skip(d schema.DeploymentID) {
@@ -249,7 +260,7 @@ func (w *Walk) question(d schema.DeploymentID) peer.PlanQuestion {
 	for _, o := range w.owners[d] {
 		targets[o] = true
 	}
-	q := peer.PlanQuestion{Limit: max(1, peer.PlanLimit-len(w.members)), Detailed: w.detailed, Compact: !w.detailed}
+	q := peer.PlanQuestion{Limit: max(1, peer.PlanLimit-w.size()), Detailed: w.detailed, Compact: !w.detailed, CountLeaves: !w.detailed && !w.NameLeaves}
 	for t := range targets {
 		q.Targets = append(q.Targets, t)
 	}

@@ -36,3 +36,26 @@ var (
 	NamedMembersSQL = db.Codes(memberSQL + `s.state = {active} AND (s.kind_id, s.name) IN (SELECT * FROM unnest($1::int[], $2::text[]))`)
 	ConcernedSQL    = db.Codes(memberSQL + `s.id = ANY ($1) AND ` + concerned + ` ORDER BY s.id`)
 )
+
+// CountLeavesSQL counts the holders here that go with some resources of other deployments ($1, $2), up to $3, and reports whether one of
+// them concerns somebody else, or anything here goes with it ($4: this deployment) or blocks it; or the resources own something here. Each
+// holder is looked up by itself, whatever the statistics say.
+var CountLeavesSQL = db.Codes(`
+WITH asked AS (
+    SELECT DISTINCT * FROM unnest($1::int[], $2::uuid[]) AS i (deployment_id, uid)
+), h AS MATERIALIZED (
+    SELECT DISTINCT r.holder_id AS id
+    FROM asked JOIN dbcontroller.foreign_target f USING (deployment_id, uid) CROSS JOIN LATERAL (
+        SELECT holder_id FROM dbcontroller.reference
+        WHERE target_id = f.id AND behaviour IN ({cascade_delete}, {async_cascade_delete}) ORDER BY holder_id LIMIT $3
+    ) AS r LIMIT $3
+)
+SELECT (SELECT count(*) FROM h), EXISTS (
+    SELECT FROM asked JOIN dbcontroller.owner_reference USING (deployment_id, uid)
+) OR EXISTS (
+    SELECT FROM h CROSS JOIN LATERAL (SELECT * FROM dbcontroller.shadow WHERE id = h.id OFFSET 0) AS s
+    WHERE ` + concerned + `
+        OR EXISTS (SELECT FROM dbcontroller.reference WHERE target_id = h.id AND behaviour IN ({block}, {cascade_delete}, {async_cascade_delete}))
+        OR EXISTS (SELECT FROM dbcontroller.owner_reference WHERE deployment_id = $4 AND uid = s.uid)
+        OR EXISTS (SELECT FROM dbcontroller.blockade WHERE target_id = h.id)
+)`)

@@ -1643,7 +1643,9 @@ type PlanDeletionRequest struct {
 	// Also return the holders that would be unset, for people.
 	Detailed bool `protobuf:"varint,3,opt,name=detailed,proto3" json:"detailed,omitempty"`
 	// Members that concern nobody else may be in leaves, unless detailed.
-	Compact       bool `protobuf:"varint,4,opt,name=compact,proto3" json:"compact,omitempty"`
+	Compact bool `protobuf:"varint,4,opt,name=compact,proto3" json:"compact,omitempty"`
+	// When no member concerns anybody else, the response may have their number alone, unless detailed.
+	CountLeaves   bool `protobuf:"varint,5,opt,name=count_leaves,json=countLeaves,proto3" json:"count_leaves,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1706,6 +1708,13 @@ func (x *PlanDeletionRequest) GetCompact() bool {
 	return false
 }
 
+func (x *PlanDeletionRequest) GetCountLeaves() bool {
+	if x != nil {
+		return x.CountLeaves
+	}
+	return false
+}
+
 type PlanDeletionResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Resources here that the deletion cascades to.
@@ -1724,7 +1733,10 @@ type PlanDeletionResponse struct {
 	Holders int64                         `protobuf:"varint,7,opt,name=holders,proto3" json:"holders,omitempty"`
 	// Further members, by the reason of their deletion: nothing in other deployments refers to them, they own nothing there, and
 	// no operator protects them. A member with several reasons is in several groups.
-	Leaves        []*PlanDeletionResponse_Leaves `protobuf:"bytes,8,rep,name=leaves,proto3" json:"leaves,omitempty"`
+	Leaves []*PlanDeletionResponse_Leaves `protobuf:"bytes,8,rep,name=leaves,proto3" json:"leaves,omitempty"`
+	// The number of members, when it is all that is returned: nothing refers to one of them so that it would block, or be deleted with it,
+	// they own nothing, and no operator protects them.
+	LeafCount     int64 `protobuf:"varint,9,opt,name=leaf_count,json=leafCount,proto3" json:"leaf_count,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1813,6 +1825,13 @@ func (x *PlanDeletionResponse) GetLeaves() []*PlanDeletionResponse_Leaves {
 		return x.Leaves
 	}
 	return nil
+}
+
+func (x *PlanDeletionResponse) GetLeafCount() int64 {
+	if x != nil {
+		return x.LeafCount
+	}
+	return 0
 }
 
 type TraceCascadesRequest struct {
@@ -5104,17 +5123,18 @@ const file_dbcontroller_schema_v1_schema_proto_rawDesc = "" +
 	"\x05epoch\x18\x03 \x01(\fR\x05epoch\x12\x19\n" +
 	"\bin_parts\x18\x04 \x01(\bR\ainParts\"2\n" +
 	"\x1cAcknowledgeDeletionsResponse\x12\x12\n" +
-	"\x04more\x18\x01 \x01(\bR\x04more\"\xeb\x01\n" +
+	"\x04more\x18\x01 \x01(\bR\x04more\"\x8e\x02\n" +
 	"\x13PlanDeletionRequest\x12L\n" +
 	"\atargets\x18\x01 \x03(\v22.dbcontroller.schema.v1.PlanDeletionRequest.TargetR\atargets\x12\x14\n" +
 	"\x05limit\x18\x02 \x01(\x05R\x05limit\x12\x1a\n" +
 	"\bdetailed\x18\x03 \x01(\bR\bdetailed\x12\x18\n" +
-	"\acompact\x18\x04 \x01(\bR\acompact\x1a:\n" +
+	"\acompact\x18\x04 \x01(\bR\acompact\x12!\n" +
+	"\fcount_leaves\x18\x05 \x01(\bR\vcountLeaves\x1a:\n" +
 	"\x06Target\x12\x1e\n" +
 	"\n" +
 	"deployment\x18\x01 \x01(\tR\n" +
 	"deployment\x12\x10\n" +
-	"\x03uid\x18\x02 \x01(\fR\x03uid\"\xab\r\n" +
+	"\x03uid\x18\x02 \x01(\fR\x03uid\"\xca\r\n" +
 	"\x14PlanDeletionResponse\x12M\n" +
 	"\amembers\x18\x01 \x03(\v23.dbcontroller.schema.v1.PlanDeletionResponse.MemberR\amembers\x12P\n" +
 	"\bblockers\x18\x02 \x03(\v24.dbcontroller.schema.v1.PlanDeletionResponse.BlockerR\bblockers\x12\x1c\n" +
@@ -5124,7 +5144,9 @@ const file_dbcontroller_schema_v1_schema_proto_rawDesc = "" +
 	"moreUnsets\x12J\n" +
 	"\x06counts\x18\x06 \x03(\v22.dbcontroller.schema.v1.PlanDeletionResponse.CountR\x06counts\x12\x18\n" +
 	"\aholders\x18\a \x01(\x03R\aholders\x12K\n" +
-	"\x06leaves\x18\b \x03(\v23.dbcontroller.schema.v1.PlanDeletionResponse.LeavesR\x06leaves\x1a`\n" +
+	"\x06leaves\x18\b \x03(\v23.dbcontroller.schema.v1.PlanDeletionResponse.LeavesR\x06leaves\x12\x1d\n" +
+	"\n" +
+	"leaf_count\x18\t \x01(\x03R\tleafCount\x1a`\n" +
 	"\x06Leaves\x12B\n" +
 	"\x03via\x18\x01 \x01(\v20.dbcontroller.schema.v1.PlanDeletionResponse.ViaR\x03via\x12\x12\n" +
 	"\x04uids\x18\x02 \x01(\fR\x04uids\x1ar\n" +
