@@ -141,6 +141,58 @@ func TestABlockerThatWasOnlyCountedIsExcused_I14(t *testing.T) {
 	b.Audit()
 }
 
+// A member that somebody blocks, here or elsewhere, that is protected, or with which something goes that is, is not only counted.
+func TestWhatConcernsSomebodyIsNotOnlyCounted_I3(t *testing.T) {
+	t.Parallel()
+	const root, member, further, outside = "nodes/t", "nodes/m", "nodes/f", "nodes/o"
+	us, eu, as := "//a.example.com/us/", "//a.example.com/eu/", "//a.example.com/as/"
+	to := func(names ...string) map[string]any {
+		refs := map[string]any{}
+		for i, n := range names {
+			refs[fmt.Sprint(i)] = n
+		}
+		return refs
+	}
+	b := harness.NewBox(t, graphServices, nil, "a.example.com/us", "a.example.com/eu", "a.example.com/as")
+	for name, put := range map[string]func() (undo func()){
+		"blocked here": func() func() {
+			b.MustPut(eu+outside, body{"b": to(eu + member)})
+			return func() { b.MustDelete(eu + outside) }
+		},
+		"blocked elsewhere": func() func() {
+			b.MustPut(as+outside, body{"b": to(eu + member)})
+			return func() { b.MustDelete(as + outside) }
+		},
+		"protected": func() func() {
+			protect(t, b, eu+member, true)
+			return func() { protect(t, b, eu+member, false) }
+		},
+		"a blocked one goes with it here": func() func() {
+			b.MustPut(eu+further, body{"c": to(eu + member)})
+			b.MustPut(as+outside, body{"b": to(eu + further)})
+			return func() { b.MustDelete(as + outside) }
+		},
+		"a blocked one goes with it elsewhere": func() func() {
+			b.MustPut(as+further, body{"c": to(eu + member)})
+			b.MustPut(as+outside, body{"b": to(as + further)})
+			return func() { b.MustDelete(as + outside) }
+		},
+	} {
+		b.MustPut(us+root, nil)
+		b.MustPut(eu+member, body{"c": to(us + root)})
+		undo := put()
+		b.Settle()
+		_, err := b.Delete(us + root)
+		require.Error(t, err, name)
+		undo()
+		b.Settle()
+		b.MustDelete(us + root)
+		b.Settle()
+		b.Gone(us+root, eu+member, eu+further, as+further)
+	}
+	b.Audit()
+}
+
 // An unreachable deployment may have members of the deletion: the delete is neither refused with a named resource nor accepted.
 func TestADeploymentThatIsAwayIsNamedAndNotItsResources_I15(t *testing.T) {
 	t.Parallel()
