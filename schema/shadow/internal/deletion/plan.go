@@ -84,11 +84,8 @@ func (s *Deleter) Plan(ctx context.Context, q peer.PlanQuestion) (*peer.Plan, er
 	}
 	options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
 	for again := true; ; again = false {
-		counted, err := p.countLeaves(ctx)
-		if counted {
-			return p.plan, nil
-		}
-		if err == nil {
+		complete, err := p.readLeaf(ctx, options)
+		if err == nil && !complete {
 			err = pgx.BeginTxFunc(ctx, s.Pool, options, func(tx pgx.Tx) error { return p.read(ctx, tx) })
 		}
 		if err != nil {

@@ -37,6 +37,36 @@ var (
 	ConcernedSQL    = db.Codes(memberSQL + `s.id = ANY ($1) AND ` + concerned + ` ORDER BY s.id`)
 )
 
+// Target is a resource of another deployment to which something here refers, and Holder a resource here that refers to one.
+type (
+	Target struct {
+		ID         int64
+		Deployment int32
+		UID        uuid.UUID
+	}
+	Holder struct {
+		ID  int64
+		UID uuid.UUID
+	}
+)
+
+// The targets among some resources of other deployments ($1, $2).
+const targets = `dbcontroller.foreign_target f JOIN unnest($1::int[], $2::uuid[]) AS i (deployment_id, uid) ON f.deployment_id = i.deployment_id AND f.uid = i.uid`
+
+// The first holders, up to $3, that go with a target f. They come from an index in their order.
+const firstHolders = `
+    SELECT DISTINCT holder_id FROM dbcontroller.reference
+    WHERE target_id = f.id AND behaviour IN ({cascade_delete}, {async_cascade_delete}) ORDER BY holder_id LIMIT $3
+`
+
+// TargetsSQL selects Targets among some resources of other deployments ($1, $2), and HoldersOfSQL the Holders, up to $3, that go with them.
+var (
+	TargetsSQL   = `SELECT f.id, f.deployment_id, f.uid FROM ` + targets
+	HoldersOfSQL = db.Codes(`
+SELECT DISTINCT h.id, h.uid FROM ` + targets + ` CROSS JOIN LATERAL (` + firstHolders + `) AS r JOIN dbcontroller.shadow h ON h.id = r.holder_id
+ORDER BY h.id LIMIT $3`)
+)
+
 // CountLeavesSQL counts the holders here that go with some resources of other deployments ($1, $2), up to $3, and reports whether one of
 // them concerns somebody else, or anything here goes with it ($4: this deployment) or blocks it; or the resources own something here. Each
 // holder is looked up by itself, whatever the statistics say.
@@ -45,10 +75,7 @@ WITH asked AS (
     SELECT DISTINCT * FROM unnest($1::int[], $2::uuid[]) AS i (deployment_id, uid)
 ), h AS MATERIALIZED (
     SELECT DISTINCT r.holder_id AS id
-    FROM asked JOIN dbcontroller.foreign_target f USING (deployment_id, uid) CROSS JOIN LATERAL (
-        SELECT holder_id FROM dbcontroller.reference
-        WHERE target_id = f.id AND behaviour IN ({cascade_delete}, {async_cascade_delete}) ORDER BY holder_id LIMIT $3
-    ) AS r LIMIT $3
+    FROM asked JOIN dbcontroller.foreign_target f USING (deployment_id, uid) CROSS JOIN LATERAL (` + firstHolders + `) AS r LIMIT $3
 )
 SELECT (SELECT count(*) FROM h), EXISTS (
     SELECT FROM asked JOIN dbcontroller.owner_reference USING (deployment_id, uid)
