@@ -346,6 +346,11 @@ func TestPlansSurviveTheWire(t *testing.T) {
 	got, err = p.Plan(t.Context(), self, question)
 	require.NoError(t, err)
 	require.Equal(t, plan, got)
+	for _, wrong := range []int{-1, question.Limit + 1} {
+		plan = &peer.Plan{Leaves: wrong}
+		_, err = p.Plan(t.Context(), self, question)
+		require.ErrorContains(t, err, "members, of at most 50")
+	}
 	detailed := newSchemaService(&schemaStore{plan: func(q peer.PlanQuestion) (*peer.Plan, error) {
 		require.False(t, q.Compact)
 		require.False(t, q.CountLeaves)

@@ -141,6 +141,28 @@ func TestABlockerThatWasOnlyCountedIsExcused_I14(t *testing.T) {
 	b.Audit()
 }
 
+// What is bounded by a number of references is not taken for all holders: one can have several.
+func TestHoldersAreCountedAndNotTheirReferences(t *testing.T) {
+	t.Parallel()
+	const root = "//a.example.com/us/nodes/t"
+	b := harness.NewBox(t, graphServices, nil, "a.example.com/us", "a.example.com/eu")
+	b.MustPut(root, nil)
+	for i := range 3 {
+		b.MustPut(fmt.Sprint("//a.example.com/eu/nodes/h", i), body{"c": map[string]any{"x": root, "y": root}, "ac": map[string]any{"z": root}})
+	}
+	b.Settle()
+	for limit := 1; limit <= 10; limit++ {
+		for _, names := range []bool{true, false} {
+			plan, err := b.Stores[b.ID("a.example.com/eu")].Plan(t.Context(), peer.PlanQuestion{
+				Targets: []peer.PlanTarget{{Deployment: b.ID("a.example.com/us"), UID: b.Get(root).UID}}, Limit: limit, Compact: true, CountLeaves: !names,
+			})
+			require.NoError(t, err)
+			require.Equal(t, min(limit, 3), plan.Leaves+len(plan.Members))
+			require.Equal(t, limit < 3, plan.Truncated)
+		}
+	}
+}
+
 // A member that somebody blocks, here or elsewhere, that is protected, or with which something goes that is, is not only counted.
 func TestWhatConcernsSomebodyIsNotOnlyCounted_I3(t *testing.T) {
 	t.Parallel()

@@ -2,6 +2,7 @@ package peers
 
 import (
 	"context"
+	"fmt"
 	"slices"
 
 	"github.com/google/uuid"
@@ -29,7 +30,11 @@ func (p *Peers) Plan(ctx context.Context, at schema.DeploymentID, q peer.PlanQue
 	if err != nil {
 		return nil, outcome.TextOf(err)
 	}
-	return readPlan(at, answer)
+	plan, err := readPlan(at, answer)
+	if err == nil && (plan.Leaves < 0 || plan.Leaves > q.Limit) {
+		return nil, fmt.Errorf("its plan has %d members, of at most %d", plan.Leaves, q.Limit)
+	}
+	return plan, err
 }
 
 func readPlan(at schema.DeploymentID, answer *schemav1.PlanDeletionResponse) (_ *peer.Plan, err error) {

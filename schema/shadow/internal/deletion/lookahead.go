@@ -99,14 +99,19 @@ func (s *Deleter) lookAhead(ctx context.Context, name string, from *obstacle) (*
 	l := &lookAhead{blocks: map[plan.Edge]bool{}}
 	own, proxies := divide(from.blockades)
 	tooMany := from.tooMany()
-	w, err := s.walk(ctx, from, tooMany || len(from.blockades)+len(from.blocks) > 0)
-	if err == nil && w.NeedsNames() {
-		w, err = s.walk(ctx, from, true)
+	w := plan.NewWalk(s.Self, s.Peers, false)
+	w.MindAll, w.NameLeaves = tooMany, len(from.blockades)+len(from.blocks) > 0
+	w.Begin(from.members)
+	for _, t := range from.later {
+		w.Follow(s.Self, t)
+	}
+	err := w.Run(ctx)
+	if err == nil && w.AskForNames() {
+		err = w.Run(ctx)
 	}
 	if err != nil {
 		return nil, err
 	}
-	w.MindAll = tooMany
 	for _, b := range from.blockers {
 		w.Block(b)
 	}
@@ -135,17 +140,6 @@ func (s *Deleter) lookAhead(ctx context.Context, name string, from *obstacle) (*
 		}
 	}
 	return l, w.Refusal(name)
-}
-
-// walk follows a deletion over all deployments.
-func (s *Deleter) walk(ctx context.Context, from *obstacle, names bool) (*plan.Walk, error) {
-	w := plan.NewWalk(s.Self, s.Peers, false)
-	w.NameLeaves = names
-	w.Begin(from.members)
-	for _, t := range from.later {
-		w.Follow(s.Self, t)
-	}
-	return w, w.Run(ctx)
 }
 
 // askBlockades excuses the blockades here whose holders the deletion removes, and resolves the others.

@@ -19,11 +19,6 @@ import (
 )
 
 var (
-	planHoldersSQL = db.Codes(`
-SELECT DISTINCT r.holder_id, h.uid
-FROM dbcontroller.reference r JOIN dbcontroller.shadow h ON h.id = r.holder_id
-WHERE r.target_id = ANY ($1) AND r.behaviour IN ({cascade_delete}, {async_cascade_delete}) ORDER BY r.holder_id LIMIT $2`)
-
 	planViasSQL = db.Codes(`
 SELECT holder_id, target_id, field_id, behaviour FROM dbcontroller.reference
 WHERE holder_id = ANY ($1) AND target_id = ANY ($2) AND behaviour IN ({cascade_delete}, {async_cascade_delete})`)
@@ -156,10 +151,7 @@ func (p *planning) read(ctx context.Context, tx pgx.Tx) error {
 		return err
 	}
 	if len(p.ids) > p.question.Limit {
-		for _, id := range p.ids[p.question.Limit:] {
-			delete(p.targets, id)
-		}
-		p.ids, p.plan.Truncated = p.ids[:p.question.Limit], true
+		p.truncate()
 	}
 	vias, err := p.vias(ctx, tx)
 	if err != nil {
@@ -176,6 +168,14 @@ func (p *planning) read(ctx context.Context, tx pgx.Tx) error {
 	}
 	p.obstacle, err = p.store.obstacle(ctx, tx, p.ids, peer.PlanLimit, nil)
 	return err
+}
+
+// truncate drops the members above the limit.
+func (p *planning) truncate() {
+	for _, id := range p.ids[p.question.Limit:] {
+		delete(p.targets, id)
+	}
+	p.ids, p.plan.Truncated = p.ids[:p.question.Limit], true
 }
 
 // closure finds the members: cascading holders, level by level, in the transaction of the delete or asynchronously, and ownees that
@@ -225,7 +225,7 @@ func (p *planning) take(id int64, uid uuid.UUID) bool {
 func (p *planning) holders(ctx context.Context, tx pgx.Tx, of []int64) (next []int64, err error) {
 	// Enough rows for one member above the limit, which sets Truncated, even if all targets of the question are found again.
 	named := len(p.targets) - len(p.ids)
-	rows, err := tx.Query(ctx, planHoldersSQL, of, named+p.question.Limit+1)
+	rows, err := tx.Query(ctx, read.HoldersSQL, of, named+p.question.Limit+1)
 	if err != nil {
 		return nil, err
 	}

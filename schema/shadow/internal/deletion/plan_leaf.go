@@ -40,16 +40,9 @@ func (p *planning) readLeaf(ctx context.Context, options pgx.TxOptions) (complet
 	}
 	targets := read.Queued[read.Target](b, read.TargetsSQL, deployments, uids)
 	holders := read.Queued[read.Holder](b, read.HoldersOfSQL, deployments, uids, most+1)
-	switch err := s.Pool.SendBatch(ctx, b).Close(); {
-	case err != nil:
-		return false, err
-	case !concerned:
+	if err := s.Pool.SendBatch(ctx, b).Close(); err != nil || !concerned {
 		p.plan.Leaves, p.plan.Truncated, p.obstacle = min(leaves, q.Limit), leaves > q.Limit, &obstacle{}
-		return true, nil
-	case len(*holders) > most && most < q.Limit:
-		return false, nil
-	case len(*holders) > most:
-		*holders, p.plan.Truncated = (*holders)[:most], true
+		return err == nil, err
 	}
 	var known []int64
 	for _, t := range *targets {
@@ -57,6 +50,12 @@ func (p *planning) readLeaf(ctx context.Context, options pgx.TxOptions) (complet
 	}
 	for _, h := range *holders {
 		p.take(h.ID, h.UID)
+	}
+	switch {
+	case len(p.ids) > q.Limit:
+		p.truncate()
+	case len(*holders) > most:
+		return false, nil // there are more, or other references of these
 	}
 	tx, err := postgres.BeginTx(ctx, s.Pool, options)
 	if err != nil {
@@ -80,7 +79,7 @@ func (p *planning) readLeafMembers(ctx context.Context, tx *postgres.Tx, targets
 	} else {
 		b.Queue(db.GenericPlansSQL)
 	}
-	further := read.Queued[read.Holder](b, planHoldersSQL, ids, len(ids)+1)
+	further := read.Queued[read.Holder](b, read.HoldersSQL, ids, len(ids)+1)
 	ownees := read.Queued[owneeRow](b, planOwneesSQL, deployments, gone, 1)
 	edges := read.Queued[edgeRow](b, db.OfMany(planViasSQL, len(all)), all, all)
 	members := p.queueMembers(b, ids)

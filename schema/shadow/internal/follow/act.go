@@ -78,7 +78,7 @@ func (s *Follower) ActFor(ctx context.Context, from schema.DeploymentID, deletio
 	}
 	a := &acting{
 		store: s, from: from, epoch: s.gate.PresentEpoch(), began: time.Now(), patience: patience, actingOn: actingOnSQL,
-		deletions: map[uuid.UUID]schema.Deletion{}, failed: map[uuid.UUID]error{}, failedHolders: map[uuid.UUID]failedHolders{},
+		deletions: map[uuid.UUID]schema.Deletion{}, failed: map[uuid.UUID]error{}, failedHolders: map[uuid.UUID]failedHolders{}, meeting: map[int64]bool{},
 	}
 	uids := make([]uuid.UUID, len(deletions))
 	for i, d := range deletions {
@@ -157,8 +157,9 @@ type acting struct {
 	mu            sync.Mutex                  // two batches may run at a time
 	failed        map[uuid.UUID]error         // guarded by mu
 	failedHolders map[uuid.UUID]failedHolders // guarded by mu
-	// meet: batches can wait for each other's locks. They run one after the other.
-	meet bool // guarded by mu
+	// meeting are the targets whose batches can wait for each other's locks. They run one after the other.
+	meeting map[int64]bool // guarded by mu
+	alone   sync.Mutex     // for the transactions of batches that have met
 }
 
 // key names the deletion of a target, for walks.
@@ -230,7 +231,7 @@ func (a *acting) actSmall(ctx context.Context, ids []int64) (many []int64, err e
 		switch unreached, err := a.batch(ctx, ids, slices.Compact(holders)); {
 		case err != nil:
 			return nil, err
-		case unreached != 0: // each is walked from its beginning
+		case len(unreached) > 0: // each is walked from its beginning
 			return append(many, ids...), nil
 		}
 		left := ids[:0:0]
@@ -252,16 +253,20 @@ func (a *acting) actSmall(ctx context.Context, ids []int64) (many []int64, err e
 
 // batch handles holders in one transaction. It skips holders that stay locked by another transaction. When the
 // transaction fails it halves the batch, so that a failing holder does not stop the others (I20), until patience ends. It returns the
-// first of the holders that there was no time for, or 0.
-func (a *acting) batch(ctx context.Context, targets, holders []int64) (left int64, err error) {
+// holders that there was no time for. Once batches have met, their transactions run one after the other.
+func (a *acting) batch(ctx context.Context, targets, holders []int64) (unreached []int64, err error) {
 	if len(holders) == 0 {
-		return 0, nil
+		return nil, nil
 	}
-	unreached, err := a.store.Halving(ctx, holders, retry.Halves{
+	return a.store.Halving(ctx, holders, retry.Halves{
 		Run: func(part []int64) error {
+			if a.meets(targets[0]) {
+				a.alone.Lock()
+				defer a.alone.Unlock()
+			}
 			err := a.try(ctx, targets, part, cascade.LockMembersSQL)
 			if db.HasCode(err, db.CodeLockNotAvailable) {
-				a.met()
+				a.collided(targets)
 				err = a.try(ctx, targets, part, lockFreeMembersSQL)
 			}
 			return err
@@ -271,10 +276,6 @@ func (a *acting) batch(ctx context.Context, targets, holders []int64) (left int6
 		},
 		Stop: func() bool { return time.Since(a.began) >= a.patience },
 	})
-	if len(unreached) > 0 {
-		left = unreached[0]
-	}
-	return left, err
 }
 
 // try calls act in one transaction. A panic becomes an error of these holders.
@@ -283,7 +284,7 @@ func (a *acting) try(ctx context.Context, targets, holders []int64, lockSQL stri
 	tried := false
 	err := a.store.InTx(ctx, db.ChangeFeed, func(tx pgx.Tx) (err error) {
 		if tried { // PostgreSQL broke a deadlock
-			a.met()
+			a.collided(targets)
 		}
 		tried = true
 		defer func() {
@@ -359,6 +360,15 @@ func (a *acting) act(ctx context.Context, tx pgx.Tx, targets, holders []int64, l
 			return !found
 		})
 	}
+	referred := map[int64]bool{}
+	for _, m := range locked {
+		referred[m.ID] = !seen.Leaf(m)
+	}
+	for _, e := range edges {
+		if referred[e.HolderID] { // also by what may dangle: another batch can remove the holder of such a reference, and this one the reference
+			a.met(e.TargetID)
+		}
+	}
 	with := map[int64]Target{} // by holder: the target whose deletion cascades to it
 	for _, e := range edges {
 		if e.Behaviour.Cascades() {
@@ -375,9 +385,6 @@ func (a *acting) act(ctx context.Context, tx pgx.Tx, targets, holders []int64, l
 	d, err := s.cascade.DecideBy(ctx, tx, roots, seen)
 	if err != nil {
 		return nil, err
-	}
-	if len(d.Closure.Members) > len(roots) || len(d.Closure.Unsets) > 0 {
-		a.met()
 	}
 	var unsets []plan.Edge
 	for _, e := range edges {

@@ -40,7 +40,7 @@ func (s *Follower) ActOnDangling(ctx context.Context, d Dangling) (acted []plan.
 	}
 	a := &acting{
 		store: s, from: d.From, began: time.Now(), patience: math.MaxInt64, actingOn: danglingOnSQL,
-		deletions: map[uuid.UUID]schema.Deletion{}, failed: map[uuid.UUID]error{}, failedHolders: map[uuid.UUID]failedHolders{},
+		deletions: map[uuid.UUID]schema.Deletion{}, failed: map[uuid.UUID]error{}, failedHolders: map[uuid.UUID]failedHolders{}, meeting: map[int64]bool{},
 	}
 	for _, uid := range d.Targets {
 		a.deletions[uid] = schema.Deletion{UID: uid, Cause: d.Cause}

@@ -18,12 +18,14 @@ func (a *acting) actLarge(ctx context.Context, id int64, patience time.Duration,
 	began, uid := time.Now(), a.targets[id].UID
 	w := a.store.walks.take(id, a.key(uid))
 	w.resume(began)
-	a.meet = a.meet || w.meet
+	if w.meet {
+		a.met(id)
+	}
 	delete(a.failed, uid) // set again if its pages fail
 	delete(a.failedHolders, uid)
 	for ; w.behaviour < len(actingBehaviours); first = false {
 		if time.Since(began) >= patience && !first {
-			w.paused, w.meet = time.Now(), a.meet
+			w.paused, w.meet = time.Now(), a.meets(id)
 			a.store.walks.put(id, w)
 			a.failed[uid] = schema.ErrUnfinished
 			return nil
@@ -43,64 +45,77 @@ func (a *acting) actLarge(ctx context.Context, id int64, patience time.Duration,
 	return nil
 }
 
-// page handles the holders behind one, in as many batches as may run at a time. It returns the last holder that it has passed, how many it
-// has, and whether there may be more.
+// page handles the holders behind one, in as many batches as may run at a time. It returns the last holder that it has passed, of how many
+// references the holders were handled, and whether there may be more.
 func (a *acting) page(ctx context.Context, target int64, b schema.Behaviour, after int64) (last int64, passed int, more bool, err error) {
 	size := a.store.Cfg.Limits.Batch
-	if !a.meet {
+	if !a.meets(target) {
 		size *= abreast
 	}
 	rows, err := a.store.Pool.Query(ctx, nextHoldersSQL, target, int16(b), after, size)
 	if err != nil {
 		return after, 0, false, fmt.Errorf("read holders: %w", err)
 	}
-	holders, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	found, err := pgx.CollectRows(rows, pgx.RowTo[int64])
 	if err != nil {
 		return after, 0, false, fmt.Errorf("read holders: %w", err)
 	}
-	if len(holders) > 0 {
-		after = holders[len(holders)-1]
+	if len(found) > 0 {
+		after = found[len(found)-1]
 	}
-	left, err := a.batches(ctx, target, holders)
-	if err != nil || left == 0 {
-		return after, len(holders), len(holders) == size, err
+	// One with several references comes several times, and belongs to one batch.
+	unreached, err := a.batches(ctx, target, slices.Compact(slices.Clone(found)))
+	if err != nil || len(unreached) == 0 {
+		return after, len(found), len(found) == size, err
 	}
-	passed, _ = slices.BinarySearch(holders, left)
-	return left - 1, passed, true, nil
+	for _, holder := range found {
+		if _, left := slices.BinarySearch(unreached, holder); !left {
+			passed++
+		}
+	}
+	return unreached[0] - 1, passed, true, nil
 }
 
 // abreast is how many batches of one large deletion run at a time: while one commits, or its process computes, the database works on the
 // other one. More than two gain nothing: they share the processors of one database.
 const abreast = 2
 
-// batches is batch for holders of one target, in up to abreast batches. Their holders are different ones. The closures of holders that are
-// targets themselves can have common members, so that batches would wait for each other: then they run one after the other.
-func (a *acting) batches(ctx context.Context, target int64, holders []int64) (left int64, err error) {
+// batches is batch for different holders of one target, in order, in up to abreast batches at a time. The batches of holders that are targets
+// themselves can wait for each other's locks: then they run one after the other.
+func (a *acting) batches(ctx context.Context, target int64, holders []int64) (unreached []int64, err error) {
 	targets := []int64{target}
-	if a.meet || len(holders) <= min(smallTarget, a.store.Cfg.Limits.Batch) {
+	if a.meets(target) || len(holders) <= min(smallTarget, a.store.Cfg.Limits.Batch) {
 		return a.batch(ctx, targets, holders)
 	}
 	var g errgroup.Group // without a common context: the failure of one batch is not that of the other
-	var unreached [abreast]int64
+	var left [abreast][]int64
 	each := (len(holders) + abreast - 1) / abreast
 	for i, part := range slices.Collect(slices.Chunk(holders, each)) {
 		g.Go(func() (err error) {
-			unreached[i], err = a.batch(ctx, targets, part)
+			left[i], err = a.batch(ctx, targets, part)
 			return err
 		})
 	}
 	err = g.Wait()
-	for _, id := range unreached {
-		if id != 0 && (left == 0 || id < left) {
-			left = id
-		}
-	}
-	return left, err
+	return slices.Concat(left[:]...), err
 }
 
-// met notes that batches can wait for each other's locks.
-func (a *acting) met() {
+// met notes that the batches of a target can wait for each other's locks.
+func (a *acting) met(target int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.meet = true
+	a.meeting[target] = true
+}
+
+// collided notes that a transaction of a batch has waited too long for a lock. Several targets are small ones, whose batches run alone.
+func (a *acting) collided(targets []int64) {
+	if len(targets) == 1 {
+		a.met(targets[0])
+	}
+}
+
+func (a *acting) meets(target int64) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.meeting[target]
 }

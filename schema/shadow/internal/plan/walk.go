@@ -46,7 +46,7 @@ type Walk struct {
 	// NameLeaves: each member is named. Otherwise deployments may count those that concern nobody else: they matter only when something
 	// blocks the deletion, and may go along with it.
 	NameLeaves bool
-	counted    int
+	counted    map[schema.DeploymentID]*leaves
 	// excused are holders that the deletion removes although the walk did not reach them; for the holders in Unknown that could
 	// not be determined. Judge fills both. MindAll: no blocker of a member here is excused.
 	excused, Unknown map[peer.PlanTarget]bool
@@ -75,6 +75,13 @@ type walkedUnset struct {
 	deployment schema.DeploymentID
 }
 
+// leaves are the members that one deployment has only counted: the greatest number, since its answers may count the same ones, and the targets
+// with which they go.
+type leaves struct {
+	number int
+	with   []peer.PlanTarget
+}
+
 type unsetKey struct {
 	holder peer.PlanTarget
 	path   string
@@ -93,7 +100,8 @@ func NewWalk(self schema.DeploymentID, peers walkPeers, detailed bool) *Walk {
 		self: self, peers: peers, detailed: detailed, members: map[peer.PlanTarget]*walkedMember{},
 		unsets: map[unsetKey]walkedUnset{}, blockers: map[blockerKey]peer.PlanBlocker{}, silent: map[schema.DeploymentID]bool{}, asked: map[schema.DeploymentID]bool{}, beyond: map[schema.DeploymentID]*beyond{},
 		excused: map[peer.PlanTarget]bool{}, Unknown: map[peer.PlanTarget]bool{},
-		ask: map[schema.DeploymentID]map[peer.PlanTarget]bool{}, owners: map[schema.DeploymentID][]peer.PlanTarget{},
+		counted: map[schema.DeploymentID]*leaves{},
+		ask:     map[schema.DeploymentID]map[peer.PlanTarget]bool{}, owners: map[schema.DeploymentID][]peer.PlanTarget{},
 	}
 }
 
@@ -138,7 +146,6 @@ func (w *Walk) take(d schema.DeploymentID, members []peer.PlanMember) {
 
 func (w *Walk) takePlan(d schema.DeploymentID, plan *peer.Plan) {
 	w.Truncated = w.Truncated || plan.Truncated
-	w.counted += plan.Leaves
 	w.takeCounts(d, plan)
 	for _, b := range plan.Blockers {
 		b.Holder.Target.Deployment = d
@@ -176,9 +183,10 @@ func (w *Walk) Block(b peer.PlanBlocker) {
 	w.blockers[key] = b
 }
 
-// answer is one deployment's plan, or unasked when it sent none.
+// answer is one deployment's plan of the deletion of targets, or unasked when it sent none.
 type answer struct {
 	from    schema.DeploymentID
+	targets []peer.PlanTarget
 	plan    *peer.Plan
 	unasked peer.Unasked
 }
@@ -224,10 +232,30 @@ func (w *Walk) Run(parent context.Context) error {
 }
 
 // size is the number of members.
-func (w *Walk) size() int { return len(w.members) + w.counted }
+func (w *Walk) size() int {
+	n := len(w.members)
+	for _, c := range w.counted {
+		n += c.number
+	}
+	return n
+}
 
-// NeedsNames reports whether the walk has to be repeated with NameLeaves: the holder of a blocker can be a member that was counted.
-func (w *Walk) NeedsNames() bool { return w.counted > 0 && len(w.blockers) > 0 }
+// AskForNames makes the next Run ask again, for names, the deployments that have only counted members. It reports whether that matters: the
+// holder of a blocker can be one of them.
+func (w *Walk) AskForNames() bool {
+	if w.NameLeaves = true; len(w.blockers) == 0 {
+		return false
+	}
+	again := false
+	for d, c := range w.counted {
+		for _, t := range c.with {
+			again = true
+			w.Follow(d, t)
+		}
+	}
+	clear(w.counted)
+	return again
+}
 
 // skip records that a deployment was not asked about all targets, because the walk has reached its limit.
 func (w *Walk) skip(d schema.DeploymentID) {
@@ -285,7 +313,7 @@ func (w *Walk) askOne(ctx context.Context, at schema.DeploymentID, q peer.PlanQu
 		to <- answer{from: at, unasked: peer.NotAsked(ctx, at, began, err)}
 		return
 	}
-	to <- answer{from: at, plan: plan}
+	to <- answer{from: at, targets: q.Targets, plan: plan}
 }
 
 // level waits for the answers of the deployments in fresh, until maxPatience or a sixth of the remaining time has passed,
@@ -317,6 +345,14 @@ func (w *Walk) takeAnswer(a answer) {
 		w.silent[a.from] = true
 		w.Unasked = append(w.Unasked, a.unasked)
 		return
+	}
+	if a.plan.Leaves > 0 {
+		c := w.counted[a.from]
+		if c == nil {
+			c = &leaves{}
+			w.counted[a.from] = c
+		}
+		c.number, c.with = max(c.number, a.plan.Leaves), append(c.with, a.targets...)
 	}
 	w.takePlan(a.from, a.plan)
 }

@@ -18,9 +18,10 @@ type Member struct {
 	Active          bool
 }
 
-// concerned is the condition that somebody else has to be asked about a shadow s, or that it is not removed.
-const concerned = `(s.state <> {active} OR s.block_deletion OR EXISTS (SELECT FROM dbcontroller.holder_entry e WHERE e.target_id = s.id)
-    OR EXISTS (SELECT FROM dbcontroller.ownee_entry e WHERE e.owner_id = s.id))`
+// concerned is the condition that somebody else has to be asked about a shadow s, or that it is not removed. (With equalities, the plan from a time
+// when the tables were small hashes all of them.)
+const concerned = `(s.state <> {active} OR s.block_deletion OR EXISTS (SELECT FROM dbcontroller.holder_entry e WHERE e.target_id BETWEEN s.id AND s.id)
+    OR EXISTS (SELECT FROM dbcontroller.ownee_entry e WHERE e.owner_id BETWEEN s.id AND s.id))`
 
 const memberSQL = `
 SELECT s.id, s.uid, s.kind_id, s.name, s.block_deletion, k.finalizers,
@@ -50,39 +51,50 @@ type (
 	}
 )
 
-// The targets among some resources of other deployments ($1, $2).
-const targets = `dbcontroller.foreign_target f JOIN unnest($1::int[], $2::uuid[]) AS i (deployment_id, uid) ON f.deployment_id = i.deployment_id AND f.uid = i.uid`
-
-// The first holders, up to $3, that go with a target f. They come from an index in their order.
-const firstHolders = `
-    SELECT DISTINCT holder_id FROM dbcontroller.reference
-    WHERE target_id = f.id AND behaviour IN ({cascade_delete}, {async_cascade_delete}) ORDER BY holder_id LIMIT $3
-`
-
-// TargetsSQL selects Targets among some resources of other deployments ($1, $2), and HoldersOfSQL the Holders, up to $3, that go with them.
-var (
-	TargetsSQL   = `SELECT f.id, f.deployment_id, f.uid FROM ` + targets
-	HoldersOfSQL = db.Codes(`
-SELECT DISTINCT h.id, h.uid FROM ` + targets + ` CROSS JOIN LATERAL (` + firstHolders + `) AS r JOIN dbcontroller.shadow h ON h.id = r.holder_id
-ORDER BY h.id LIMIT $3`)
-)
-
-// CountLeavesSQL counts the holders here that go with some resources of other deployments ($1, $2), up to $3, and reports whether one of
-// them concerns somebody else, or anything here goes with it ($4: this deployment) or blocks it; or the resources own something here. Each
-// holder is looked up by itself, whatever the statistics say.
-var CountLeavesSQL = db.Codes(`
-WITH asked AS (
+const (
+	// The targets among some resources of other deployments ($1, $2).
+	targets = `(
     SELECT DISTINCT * FROM unnest($1::int[], $2::uuid[]) AS i (deployment_id, uid)
-), h AS MATERIALIZED (
-    SELECT DISTINCT r.holder_id AS id
-    FROM asked JOIN dbcontroller.foreign_target f USING (deployment_id, uid) CROSS JOIN LATERAL (` + firstHolders + `) AS r LIMIT $3
+) AS asked JOIN dbcontroller.foreign_target f USING (deployment_id, uid)`
+
+	// The references, up to $3, that go with a target f. With an equality the planner, which has statistics of one hot target, expects every row to
+	// fit, and reads any index from its start. The order is that of one index alone.
+	firstReferences = `
+    SELECT holder_id FROM dbcontroller.reference WHERE target_id BETWEEN f.id AND f.id AND behaviour IN ({cascade_delete}, {async_cascade_delete})
+    ORDER BY target_id, behaviour, holder_id LIMIT $3
+`
 )
-SELECT (SELECT count(*) FROM h), EXISTS (
-    SELECT FROM asked JOIN dbcontroller.owner_reference USING (deployment_id, uid)
+
+// TargetsSQL selects Targets among some resources of other deployments ($1, $2). HoldersOfSQL selects the Holders that go with them, by up to $3
+// references: a holder with several comes several times. HoldersSQL selects those, up to $2, that go with targets by their ids ($1).
+var (
+	HoldersSQL = db.Codes(`
+SELECT DISTINCT r.holder_id, h.uid
+FROM dbcontroller.reference r JOIN dbcontroller.shadow h ON h.id = r.holder_id
+WHERE r.target_id = ANY ($1) AND r.behaviour IN ({cascade_delete}, {async_cascade_delete}) ORDER BY r.holder_id LIMIT $2`)
+	TargetsSQL   = `SELECT f.id, deployment_id, uid FROM ` + targets
+	HoldersOfSQL = db.Codes(`
+SELECT h.id, h.uid FROM ` + targets + ` CROSS JOIN LATERAL (` + firstReferences + `) AS r
+CROSS JOIN LATERAL (SELECT id, uid FROM dbcontroller.shadow WHERE id = r.holder_id OFFSET 0) AS h LIMIT $3`)
+)
+
+// CountLeavesSQL counts the holders here that go with some resources of other deployments ($1, $2), by up to $3 references, and reports whether that may
+// not be all: $3 references have fewer holders, one of them concerns somebody else, anything here goes with it ($4: this deployment) or blocks it,
+// or the resources own something here. Each holder is looked up by itself, whatever the statistics say.
+var CountLeavesSQL = db.Codes(`
+WITH r AS MATERIALIZED (
+    SELECT r.holder_id FROM ` + targets + ` CROSS JOIN LATERAL (` + firstReferences + `) AS r LIMIT $3
+), h AS MATERIALIZED (
+    SELECT DISTINCT holder_id AS id FROM r
+)
+SELECT (SELECT count(*) FROM h), (SELECT count(*) FROM h) < $3 AND (SELECT count(*) FROM r) = $3
+OR EXISTS (
+    SELECT FROM unnest($1::int[], $2::uuid[]) AS i (deployment_id, uid)
+    CROSS JOIN LATERAL (SELECT FROM dbcontroller.owner_reference o WHERE o.deployment_id = i.deployment_id AND o.uid BETWEEN i.uid AND i.uid LIMIT 1) AS o
 ) OR EXISTS (
     SELECT FROM h CROSS JOIN LATERAL (SELECT * FROM dbcontroller.shadow WHERE id = h.id OFFSET 0) AS s
     WHERE ` + concerned + `
-        OR EXISTS (SELECT FROM dbcontroller.reference WHERE target_id = h.id AND behaviour IN ({block}, {cascade_delete}, {async_cascade_delete}))
-        OR EXISTS (SELECT FROM dbcontroller.owner_reference WHERE deployment_id = $4 AND uid = s.uid)
-        OR EXISTS (SELECT FROM dbcontroller.blockade WHERE target_id = h.id)
+        OR EXISTS (SELECT FROM dbcontroller.reference WHERE target_id BETWEEN h.id AND h.id AND behaviour IN ({block}, {cascade_delete}, {async_cascade_delete}))
+        OR EXISTS (SELECT FROM dbcontroller.owner_reference WHERE deployment_id = $4 AND uid BETWEEN s.uid AND s.uid)
+        OR EXISTS (SELECT FROM dbcontroller.blockade WHERE target_id BETWEEN h.id AND h.id)
 )`)
