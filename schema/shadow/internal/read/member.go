@@ -38,18 +38,18 @@ var (
 	ConcernedSQL    = db.Codes(memberSQL + `s.id = ANY ($1) AND ` + concerned + ` ORDER BY s.id`)
 )
 
-// Target is a resource of another deployment to which something here refers, and Holder a resource here that refers to one.
-type (
-	Target struct {
-		ID         int64
-		Deployment int32
-		UID        uuid.UUID
-	}
-	Holder struct {
-		ID  int64
-		UID uuid.UUID
-	}
-)
+// Target is a resource of another deployment to which something here refers.
+type Target struct {
+	ID         int64
+	Deployment int32
+	UID        uuid.UUID
+}
+
+// Holder is a resource here that refers to a Target.
+type Holder struct {
+	ID  int64
+	UID uuid.UUID
+}
 
 const (
 	// The targets among some resources of other deployments ($1, $2).
