@@ -260,7 +260,7 @@ func (a *acting) batch(ctx context.Context, targets, holders []int64) (unreached
 	}
 	return a.store.Halving(ctx, holders, retry.Halves{
 		Run: func(part []int64) error {
-			if a.meets(targets[0]) {
+			if a.meets(targets...) {
 				a.alone.Lock()
 				defer a.alone.Unlock()
 			}

@@ -114,8 +114,8 @@ func (a *acting) collided(targets []int64) {
 	}
 }
 
-func (a *acting) meets(target int64) bool {
+func (a *acting) meets(targets ...int64) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.meeting[target]
+	return slices.ContainsFunc(targets, func(id int64) bool { return a.meeting[id] })
 }
