@@ -71,3 +71,29 @@ func TestBatchesThatCanMeetRunOneAfterTheOther(t *testing.T) {
 	require.Zero(t, b.Count(bEast, "shadow"))
 	b.Audit()
 }
+
+// What two batches have in common may show only behind their first locks: each has a holder in the other one's cascade. They wait for each other,
+// and then run one after the other: no holder counts as locked by somebody else.
+func TestBatchesThatHaveMetRunOneAfterTheOther(t *testing.T) {
+	t.Parallel()
+	b := newPair(t, nil)
+	b.MustPut(target, nil)
+	putHolders(t, b, "h", 1000, body{"cascade": target})
+	near := func(holder, of int) {
+		full := func(i int) string { return fmt.Sprintf("//%s/holders/h%d", bEast, i) }
+		b.MustPut(full(holder), body{"cascade": target, "near": map[string]any{"cascade": full(of)}})
+	}
+	near(400, 800)
+	near(801, 401)
+	b.Settle()
+	b.MustDelete(target)
+	deletions, _ := b.Seen(b.ID(bEast), b.ID(aWest))
+	failed, err := b.Stores[b.ID(bEast)].ActFor(t.Context(), b.ID(aWest), deletions, time.Minute)
+	require.NoError(t, err)
+	require.Empty(t, failed)
+	require.Zero(t, b.Count(bEast, "reference"))
+	b.Settle()
+	b.Gone(target)
+	require.Zero(t, b.Count(bEast, "shadow"))
+	b.Audit()
+}

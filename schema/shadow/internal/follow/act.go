@@ -159,7 +159,7 @@ type acting struct {
 	failedHolders map[uuid.UUID]failedHolders // guarded by mu
 	// meeting are the targets whose batches can wait for each other's locks. They run one after the other.
 	meeting map[int64]bool // guarded by mu
-	alone   sync.Mutex     // for the transactions of batches that have met
+	alone   sync.Mutex     // of the transactions of batches that have met
 }
 
 // key names the deletion of a target, for walks.
@@ -228,7 +228,7 @@ func (a *acting) actSmall(ctx context.Context, ids []int64) (many []int64, err e
 		}
 		full := len(holders) == size
 		slices.Sort(holders)
-		switch unreached, err := a.batch(ctx, ids, slices.Compact(holders)); {
+		switch unreached, err := a.batch(ctx, ids, slices.Compact(holders), false); {
 		case err != nil:
 			return nil, err
 		case len(unreached) > 0: // each is walked from its beginning
@@ -253,20 +253,26 @@ func (a *acting) actSmall(ctx context.Context, ids []int64) (many []int64, err e
 
 // batch handles holders in one transaction. It skips holders that stay locked by another transaction. When the
 // transaction fails it halves the batch, so that a failing holder does not stop the others (I20), until patience ends. It returns the
-// holders that there was no time for. Once batches have met, their transactions run one after the other.
-func (a *acting) batch(ctx context.Context, targets, holders []int64) (unreached []int64, err error) {
+// holders that there was no time for. beside: another batch of the same target runs at a time.
+func (a *acting) batch(ctx context.Context, targets, holders []int64, beside bool) (unreached []int64, err error) {
 	if len(holders) == 0 {
 		return nil, nil
 	}
 	return a.store.Halving(ctx, holders, retry.Halves{
 		Run: func(part []int64) error {
-			if a.meets(targets...) {
+			if beside && !a.meets(targets[0]) {
+				err := a.try(ctx, targets, part, cascade.LockMembersSQL)
+				if !db.HasCode(err, db.CodeLockNotAvailable) {
+					return err
+				}
+				a.met(targets[0]) // the lock can be the other batch's: from now on they run one after the other
+			}
+			if beside {
 				a.alone.Lock()
 				defer a.alone.Unlock()
 			}
 			err := a.try(ctx, targets, part, cascade.LockMembersSQL)
 			if db.HasCode(err, db.CodeLockNotAvailable) {
-				a.collided(targets)
 				err = a.try(ctx, targets, part, lockFreeMembersSQL)
 			}
 			return err
@@ -281,12 +287,7 @@ func (a *acting) batch(ctx context.Context, targets, holders []int64) (unreached
 // try calls act in one transaction. A panic becomes an error of these holders.
 func (a *acting) try(ctx context.Context, targets, holders []int64, lockSQL string) error {
 	var edges []plan.Edge
-	tried := false
 	err := a.store.InTx(ctx, db.ChangeFeed, func(tx pgx.Tx) (err error) {
-		if tried { // PostgreSQL broke a deadlock
-			a.collided(targets)
-		}
-		tried = true
 		defer func() {
 			if cause := recover(); cause != nil {
 				err = fmt.Errorf("panic: %v\n%s", cause, debug.Stack())

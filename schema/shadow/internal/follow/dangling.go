@@ -51,7 +51,7 @@ func (s *Follower) ActOnDangling(ctx context.Context, d Dangling) (acted []plan.
 	a.acted = func(edges []plan.Edge) { acted = append(acted, edges...) }
 	a.check = func(ctx context.Context, tx pgx.Tx) error { return s.sameEpochs(ctx, tx, a.fromID, d) }
 	targets := slices.Sorted(maps.Keys(a.targets))
-	if _, err := a.batch(ctx, targets, d.Holders); err != nil {
+	if _, err := a.batch(ctx, targets, d.Holders, false); err != nil {
 		return nil, nil, fmt.Errorf("act upon dangling references to %s: %w", d.From, err)
 	}
 	failed = map[int64]error{}

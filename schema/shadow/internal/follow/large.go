@@ -85,14 +85,14 @@ const abreast = 2
 func (a *acting) batches(ctx context.Context, target int64, holders []int64) (unreached []int64, err error) {
 	targets := []int64{target}
 	if a.meets(target) || len(holders) <= min(smallTarget, a.store.Cfg.Limits.Batch) {
-		return a.batch(ctx, targets, holders)
+		return a.batch(ctx, targets, holders, false)
 	}
 	var g errgroup.Group // without a common context: the failure of one batch is not that of the other
 	var left [abreast][]int64
 	each := (len(holders) + abreast - 1) / abreast
 	for i, part := range slices.Collect(slices.Chunk(holders, each)) {
 		g.Go(func() (err error) {
-			left[i], err = a.batch(ctx, targets, part)
+			left[i], err = a.batch(ctx, targets, part, true)
 			return err
 		})
 	}
@@ -107,15 +107,8 @@ func (a *acting) met(target int64) {
 	a.meeting[target] = true
 }
 
-// collided notes that a transaction of a batch has waited too long for a lock. Several targets are small ones, whose batches run alone.
-func (a *acting) collided(targets []int64) {
-	if len(targets) == 1 {
-		a.met(targets[0])
-	}
-}
-
-func (a *acting) meets(targets ...int64) bool {
+func (a *acting) meets(target int64) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return slices.ContainsFunc(targets, func(id int64) bool { return a.meeting[id] })
+	return a.meeting[target]
 }

@@ -48,16 +48,3 @@ func TestATallyIsBegunAnewBehindALongPause(t *testing.T) {
 	so.resume(later)
 	require.Equal(t, tally{began: later}, so)
 }
-
-// Batches of several targets are of small ones, and run alone. The targets of dangling references may have been tidied away: then there is none.
-func TestOnlyTheBatchesOfOneTargetMeet(t *testing.T) {
-	t.Parallel()
-	a := &acting{meeting: map[int64]bool{}}
-	a.collided([]int64{1, 2})
-	require.False(t, a.meets(1, 2))
-	a.collided(nil)
-	require.False(t, a.meets())
-	a.collided([]int64{1})
-	require.True(t, a.meets(2, 1))
-	require.False(t, a.meets(2))
-}
