@@ -236,7 +236,7 @@ func targetsOf(d *schema.Definition, r schema.DefinitionReference, update bool) 
 }
 
 // exact reports whether equal values of the columns have equal texts, and the other way round: then the distinct values are found before they
-// become texts, in half of the time. Texts can be equal by a collation.
+// become texts, which takes half of the time. (By its collation, a text can be equal to another one.)
 func exact(r schema.DefinitionReference) bool {
 	return len(r.Strict.Types) > 0 && !slices.ContainsFunc(r.Strict.Types, func(t string) bool { return t == "text" || t == "character varying" })
 }

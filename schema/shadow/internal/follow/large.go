@@ -77,7 +77,7 @@ func (a *acting) page(ctx context.Context, target int64, b schema.Behaviour, aft
 }
 
 // abreast is how many batches of one large deletion run at a time: while one commits, or its process computes, the database works on the
-// other one. More than two gain nothing: they share the processors of one database.
+// other one. A fan-out of 100,000 takes two thirds of the time with it, on two processors; more were not tried.
 const abreast = 2
 
 // batches is batch for different holders of one target, in order, in up to abreast batches at a time. The batches of holders that are targets
