@@ -219,14 +219,14 @@ func present(r schema.DefinitionReference) (conditions []string) {
 func targetsOf(d *schema.Definition, r schema.DefinitionReference, update bool) string {
 	condition, region, name := strings.Join(present(r), " AND "), regionOf(r), targetName(r)
 	from := "added AS r WHERE " + condition
-	if r.Region == "" && exact(r) {
+	switch {
+	case !update && r.Region == "" && exact(r):
 		columns := make([]string, len(r.Columns))
 		for i, c := range r.Columns {
 			columns[i] = "r." + schema.QuoteIdentifier(c)
 		}
 		from = fmt.Sprintf("(SELECT DISTINCT %s FROM %s) AS r", strings.Join(columns, ", "), from)
-	}
-	if update {
+	case update:
 		from = bothSides(fmt.Sprintf("%s AS holder, %s AS region, %s AS name", rowName(d), region, name), condition) +
 			" GROUP BY t.holder, t.region, t.name HAVING bool_and(t.added)"
 		region, name = "t.region", "t.name"

@@ -366,7 +366,8 @@ func (a *acting) act(ctx context.Context, tx pgx.Tx, targets, holders []int64, l
 		referred[m.ID] = !seen.Leaf(m)
 	}
 	for _, e := range edges {
-		if referred[e.HolderID] { // also by what may dangle: another batch can remove the holder of such a reference, and this one the reference
+		// Also by a reference with ALLOW_DANGLING: one batch deletes such a reference with its holder, and another batch with its target.
+		if referred[e.HolderID] {
 			a.met(e.TargetID)
 		}
 	}
