@@ -140,7 +140,7 @@ func (w *watcher) stream(ctx context.Context, n int, heard func()) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stream, err := door.WatchResources(ctx, &resourcev1.WatchResourcesRequest{
-		Kind: w.query.Kind, Filter: w.query.Filter, ResumeToken: w.query.Token, Region: w.id.Region,
+		Kind: w.query.Kind, Filter: w.query.Filter, ResumeToken: w.query.Token, Region: w.id.Region, AllowBatches: true,
 	})
 	if err != nil {
 		return errorOf(err, at)
@@ -165,6 +165,9 @@ func (w *watcher) stream(ctx context.Context, n int, heard func()) error {
 // take delivers one message of the stream.
 func (w *watcher) take(received *resourcev1.WatchResourcesResponse) error {
 	token := received.GetResumeToken()
+	if changes := received.GetChanges(); len(changes) > 0 {
+		return w.takeAll(changes, token)
+	}
 	switch e := received.GetEvent().(type) {
 	case *resourcev1.WatchResourcesResponse_Upsert:
 		return w.upsert(e.Upsert, token)
@@ -176,6 +179,29 @@ func (w *watcher) take(received *resourcev1.WatchResourcesResponse) error {
 		return w.bookmark(e.Bookmark.GetResumeToken())
 	}
 	return w.bookmark(token) // an event of a later version: its token may end a transaction
+}
+
+// takeAll delivers several changes. The token is that behind the last one.
+func (w *watcher) takeAll(changes []*resourcev1.WatchResourcesResponse_Change, token string) error {
+	for i, c := range changes {
+		behind := ""
+		if i == len(changes)-1 {
+			behind = token
+		}
+		var err error
+		switch c := c.GetChange().(type) {
+		case *resourcev1.WatchResourcesResponse_Change_Upsert:
+			err = w.upsert(c.Upsert, behind)
+		case *resourcev1.WatchResourcesResponse_Change_Delete:
+			err = w.remove(c.Delete, behind)
+		default:
+			err = w.bookmark(behind)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // upsert delivers a resource that is new, or another version than the delivered one.

@@ -197,6 +197,42 @@ func TestAWatchResumesWithWhatIsKnown(t *testing.T) {
 	require.Len(t, known, 1, "the caller's map stays as it is")
 }
 
+// Several changes of a message are events, one after the other. The position of the message is behind the last one.
+func TestSeveralChangesOfAMessageAreEvents(t *testing.T) {
+	t.Parallel()
+	batch := func(token string, of ...*resourcev1.WatchResourcesResponse) *resourcev1.WatchResourcesResponse {
+		out := &resourcev1.WatchResourcesResponse{ResumeToken: token}
+		for _, e := range of {
+			c := &resourcev1.WatchResourcesResponse_Change{Change: &resourcev1.WatchResourcesResponse_Change_Upsert{Upsert: e.GetUpsert()}}
+			if e.GetDelete() != nil {
+				c.Change = &resourcev1.WatchResourcesResponse_Change_Delete{Delete: e.GetDelete()}
+			}
+			out.Changes = append(out.Changes, c)
+		}
+		return out
+	}
+	sends := []*resourcev1.WatchResourcesResponse{
+		batch("", upsert("a", "u", 1), upsert("b", "u", 1)), endOfSnapshot("t1"),
+		batch("t2", upsert("a", "u", 2), removal("b", "u"), upsert("c", "u", 1)), batch("", upsert("a", "u", 3), removal("never", "n")),
+	}
+	events, tokens, err := follow(t, client.WatchQuery{Bookmarks: true}, 7, played{sends: sends, ends: away}, played{})
+	require.NoError(t, err)
+	require.Equal(t, []string{"+a u1", "+b u1", "synced", "+a u2", "-b u0", "+c u1", "+a u3"}, events)
+	require.Equal(t, []string{""}, tokens)
+	var behind []string
+	server := &watches{streams: []played{{sends: sends, ends: away}}}
+	for e, err := range open(t, stub.New(t, stub.Services{Resources: server})).Watch(t.Context(), stub.Deployment, client.WatchQuery{}) {
+		require.NoError(t, err)
+		if behind = append(behind, e.Token); len(behind) == 7 {
+			break
+		}
+	}
+	require.Equal(t, []string{"", "", "t1", "", "", "t2", ""}, behind)
+	_, tokens, err = follow(t, client.WatchQuery{}, 8, played{sends: sends, ends: away}, played{sends: []*resourcev1.WatchResourcesResponse{upsert("a", "u", 4)}})
+	require.NoError(t, err)
+	require.Equal(t, []string{"", "t2"}, tokens, "the changes behind it come again")
+}
+
 // An event of a type that a later version adds is skipped. The position behind it counts: it may end a transaction.
 func TestAnUnknownEventIsSkipped(t *testing.T) {
 	t.Parallel()

@@ -4,6 +4,7 @@ import (
 	"sync"
 
 	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -35,9 +36,39 @@ func (s *Shared[M]) With(own proto.Message, whole M) any {
 	return &joined{own: own, whole: whole, encoded: s.encoded}
 }
 
+// Batch is several messages as the values of a repeated field of one message. Each is encoded once for all streams.
+type Batch struct{ raw []byte }
+
+// NewBatch returns a batch of the first messages, and their number: as many as have some bytes in all, and at least one. field is the number
+// of the repeated field, whose messages have the same encoding.
+func NewBatch[M proto.Message](of []*Shared[M], field protowire.Number, most int) (b Batch, n int, err error) {
+	size := 0
+	for ; n < len(of); n++ {
+		raw, err := of[n].encoded()
+		if err != nil {
+			return b, 0, err
+		}
+		more := protowire.SizeTag(field) + protowire.SizeBytes(len(raw))
+		if n > 0 && size+more > most {
+			break
+		}
+		size += more
+	}
+	b.raw = make([]byte, 0, max(size, leastPooled))
+	for _, s := range of[:n] {
+		b.raw = protowire.AppendBytes(protowire.AppendTag(b.raw, field, protowire.BytesType), s.raw)
+	}
+	return b, n, nil
+}
+
+// With returns the message of a stream: the batch and fields of its own, which are in a message of the type of the whole; none when own is nil.
+func (b Batch) With(own proto.Message) any {
+	return &joined{own: own, encoded: func() ([]byte, error) { return b.raw, nil }}
+}
+
 // joined is a message in two parts: the encodings of two messages, one behind the other, are that of both merged.
 type joined struct {
-	own, whole proto.Message
+	own, whole proto.Message // whole is nil for a batch, which only streams that encode send
 	encoded    func() ([]byte, error)
 }
 

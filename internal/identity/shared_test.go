@@ -13,6 +13,7 @@ import (
 	spb "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/db-controller/db-controller/internal/identity"
 )
@@ -95,4 +96,36 @@ func TestTheOwnFieldsOfAStreamAreMerged(t *testing.T) {
 		require.True(t, proto.Equal(want, got), fmt.Sprint(got))
 		require.Equal(t, want, m.(interface{ Whole() proto.Message }).Whole())
 	}
+}
+
+// A batch has the first messages that fit, and the first one in any case, and is encoded as a message with all of them.
+func TestABatchIsARepeatedField(t *testing.T) {
+	t.Parallel()
+	const details = 3 // of google.rpc.Status; an Any is encoded as what has its two fields
+	var of []*identity.Shared[*anypb.Any]
+	for _, n := range []int{10, 20, 5000, 1} {
+		of = append(of, identity.NewShared(&anypb.Any{TypeUrl: "t", Value: make([]byte, n)}))
+	}
+	for _, c := range []struct{ first, most, want int }{{0, 100, 2}, {0, 1, 1}, {0, 1 << 20, 4}, {2, 100, 1}, {3, 100, 1}, {1, 5040, 2}} {
+		batch, n, err := identity.NewBatch(of[c.first:], details, c.most)
+		require.NoError(t, err)
+		require.Equal(t, c.want, n, "%v", c)
+		for _, own := range []proto.Message{nil, &spb.Status{Code: 7}} {
+			want := &spb.Status{}
+			if own != nil {
+				want.Code = 7
+			}
+			for _, s := range of[c.first : c.first+n] {
+				want.Details = append(want.Details, s.Message)
+			}
+			raw, err := identity.Codec().Marshal(batch.With(own))
+			require.NoError(t, err)
+			got := &spb.Status{}
+			require.NoError(t, proto.Unmarshal(raw.Materialize(), got)) //nolint:misspell // its name
+			require.True(t, proto.Equal(want, got), fmt.Sprint(got))
+		}
+	}
+	_, n, err := identity.NewBatch(of[:0], details, 100)
+	require.NoError(t, err)
+	require.Zero(t, n)
 }

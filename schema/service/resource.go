@@ -387,9 +387,37 @@ func (r *resources) WatchResources(req *resourcev1.WatchResourcesRequest, stream
 	encoded := identity.Received(stream.Context())
 	event := func(of peer.Resource) (sharedEvent, error) { return r.event(of, encoded) }
 	return outcome.Status(r.log, r.watched(stream.Context(), req, event, func(e schema.Event[sharedEvent]) error {
+		if encoded && req.GetAllowBatches() && len(e.Items) > 1 {
+			return sendBatches(e, stream.SendMsg)
+		}
 		return sendResources(e, stream.SendMsg)
 	}))
 }
+
+// batchBytes is the size of several changes in a message: a forwarded watch has room for them.
+const batchBytes = 16 << 10
+
+// sendBatches sends the messages of one event with several changes in each. A change that goes alone is an upsert or a delete.
+func sendBatches(e schema.Event[sharedEvent], send func(any) error) error {
+	for len(e.Items) > 1 {
+		batch, n, err := identity.NewBatch(e.Items, changesField, batchBytes)
+		switch {
+		case err == nil && n == 1:
+			err = sendResources(schema.Event[sharedEvent]{Items: e.Items[:1]}, send)
+		case err == nil && n == len(e.Items) && !e.EndOfSnapshot:
+			return send(batch.With(&resourcev1.WatchResourcesResponse{ResumeToken: e.Token}))
+		case err == nil:
+			err = send(batch.With(nil))
+		}
+		if e.Items = e.Items[n:]; err != nil {
+			return err
+		}
+	}
+	return sendResources(e, send)
+}
+
+// changesField is the number of WatchResourcesResponse.changes. Its messages are encoded as a response with their upsert or delete.
+const changesField = 6
 
 // sendResources sends the messages of one event. The token goes with the last item, or in a message of its own.
 func sendResources(e schema.Event[sharedEvent], send func(any) error) error {

@@ -609,6 +609,71 @@ func TestEventsOfResourcesBecomeMessages(t *testing.T) {
 	require.Equal(t, codes.Aborted, status.Code(err))
 }
 
+// Small changes share messages of a bounded size; a change that is larger goes alone. The token comes behind the last one.
+func TestSeveralChangesGoInAMessage_I23(t *testing.T) {
+	t.Parallel()
+	change := func(name string, bytes int, gone bool) sharedEvent {
+		p := &resourcev1.Resource{Name: name, Uid: strings.Repeat("x", bytes)}
+		if gone {
+			return identity.NewShared(&resourcev1.WatchResourcesResponse{Event: &resourcev1.WatchResourcesResponse_Delete{Delete: p}})
+		}
+		return identity.NewShared(&resourcev1.WatchResourcesResponse{Event: &resourcev1.WatchResourcesResponse_Upsert{Upsert: p}})
+	}
+	a, b, c := change("a", 0, false), change("b", 0, true), change("c", 10<<10, false)
+	large := change("large", 100<<10, false)
+	type event = schema.Event[sharedEvent]
+	for name, c := range map[string]struct {
+		event event
+		want  []string
+	}{
+		"without a token":                    {event{Items: []sharedEvent{a, b}}, []string{"[+a -b] "}},
+		"a token behind the last one":        {event{Items: []sharedEvent{a, b, a}, Token: "t"}, []string{"[+a -b +a] t"}},
+		"several messages":                   {event{Items: []sharedEvent{a, c, c, b, c}, Token: "t"}, []string{"[+a +c] ", "[+c -b] ", "+c t"}},
+		"a large change":                     {event{Items: []sharedEvent{large, a, b, large}, Token: "t"}, []string{"+large ", "[+a -b] ", "+large t"}},
+		"a large change is the first of two": {event{Items: []sharedEvent{large, large}, Token: "t"}, []string{"+large ", "+large t"}},
+		"the end of the snapshot":            {event{Items: []sharedEvent{a, b}, EndOfSnapshot: true, Token: "t"}, []string{"[+a -b] ", "end t"}},
+		"one":                                {event{Items: []sharedEvent{a}, Token: "t"}, []string{"+a t"}},
+	} {
+		var got []string
+		require.NoError(t, sendBatches(c.event, func(m any) error {
+			raw, err := identity.Codec().Marshal(m)
+			require.NoError(t, err)
+			msg := &resourcev1.WatchResourcesResponse{}
+			require.NoError(t, proto.Unmarshal(raw.Materialize(), msg)) //nolint:misspell // its name
+			require.LessOrEqual(t, len(msg.GetChanges())*raw.Len(), len(msg.GetChanges())*(batchBytes+8))
+			got = append(got, eventText(t, msg))
+			return nil
+		}), name)
+		require.Equal(t, c.want, got, name)
+	}
+	failed := errors.New("the stream ended")
+	sent := 0
+	require.ErrorIs(t, sendBatches(event{Items: []sharedEvent{c, c, c}}, func(any) error { sent++; return failed }), failed)
+	require.Equal(t, 1, sent)
+}
+
+func eventText(t *testing.T, m *resourcev1.WatchResourcesResponse) string {
+	t.Helper()
+	switch {
+	case m.GetUpsert() != nil:
+		return "+" + m.GetUpsert().GetName() + " " + m.GetResumeToken()
+	case m.GetDelete() != nil:
+		return "-" + m.GetDelete().GetName() + " " + m.GetResumeToken()
+	case m.GetEndOfSnapshot() != nil:
+		return "end " + m.GetEndOfSnapshot().GetResumeToken()
+	}
+	require.NotEmpty(t, m.GetChanges())
+	var names []string
+	for _, c := range m.GetChanges() {
+		if c.GetUpsert() != nil {
+			names = append(names, "+"+c.GetUpsert().GetName())
+		} else {
+			names = append(names, "-"+c.GetDelete().GetName())
+		}
+	}
+	return "[" + strings.Join(names, " ") + "] " + m.GetResumeToken()
+}
+
 func TestAPlanForPeopleHasGroupsBlockersAndItsRefusal(t *testing.T) {
 	t.Parallel()
 	holder := peer.Holder{Name: schema.FullName{Deployment: other, Name: "hs/h"}, Path: "p", Target: schema.FullName{Deployment: self, Name: "devices/d"}}

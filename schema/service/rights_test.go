@@ -179,6 +179,15 @@ func TestPeopleComeWithTokensAndHaveTheRightsOfTheirGroups(t *testing.T) {
 		}
 	}
 	require.Equal(t, []string{"targets/a-1", "targets/a-2", "targets/a-3"}, seen)
+	inBatches, err := ann.WatchResources(ctx, &resourcev1.WatchResourcesRequest{AllowBatches: true})
+	require.NoError(t, err)
+	first, err := inBatches.Recv()
+	require.NoError(t, err)
+	var together []string
+	for _, c := range first.GetChanges() {
+		together = append(together, c.GetUpsert().GetName())
+	}
+	require.Equal(t, seen, together)
 	_, err = g.as(issuer.File("ann", "db", time.Hour, "team-a")).PutResource(ctx, target("a-4"))
 	require.NoError(t, err)
 	event, err := watch.Recv()

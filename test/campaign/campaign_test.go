@@ -62,7 +62,7 @@ var (
 	}
 	rarer = []string{
 		"delete refused", "hot: histories Ok", "created again", "definite after unknown", "put on a resource that a deletion was reaching", "referred to a resource that a deletion was reaching",
-		"accepted deletes with a blocker below", "reported blocked, and drained", "sent through the other region", "watch resumed", "killed between two steps",
+		"accepted deletes with a blocker below", "reported blocked, and drained", "sent through the other region", "watch resumed", "watch batches", "killed between two steps",
 		"confirmed a target in DELETING", "blocked a resource that a deletion was reaching", "refused update that would have dropped a blocker", "committed without an answer", "referred to a target whose deployment was away",
 		"deleted a target whose blockade had expired", "blocked a resource under a right, and deleted it",
 	}

@@ -31,6 +31,7 @@ type Watcher struct {
 	wrong    []string                        // guarded by mu
 	ended    bool                            // guarded by mu; the end of the snapshot was received
 	fresh    map[string]bool                 // guarded by mu; names in the present snapshot
+	opened   int                             // streams
 }
 
 // Watch watches until ctx ends.
@@ -64,7 +65,8 @@ func (w *Watcher) once(ctx context.Context, token string) (string, error) {
 	defer cancel()
 	silent := time.AfterFunc(8*time.Second, cancel) // its server sends every five seconds
 	defer silent.Stop()
-	stream, err := w.w.resources(ctx, w.id).WatchResources(ctx, &resourcev1.WatchResourcesRequest{ResumeToken: token})
+	w.opened++ // a stream in batches goes on where one without has ended, and the other way round
+	stream, err := w.w.resources(ctx, w.id).WatchResources(ctx, &resourcev1.WatchResourcesRequest{ResumeToken: token, AllowBatches: w.opened%2 == 0})
 	if err != nil {
 		return token, err
 	}
@@ -107,8 +109,20 @@ func (w *Watcher) report(format string, args ...any) {
 func (w *Watcher) take(events []*resourcev1.WatchResourcesResponse) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.c.add("watch events", len(events))
 	for _, e := range events {
+		if n := len(e.GetChanges()); n > 0 {
+			w.c.add("watch batches", 1)
+			w.c.add("watch events", n)
+		} else {
+			w.c.add("watch events", 1)
+		}
+		for _, c := range e.GetChanges() {
+			one := &resourcev1.WatchResourcesResponse{Event: &resourcev1.WatchResourcesResponse_Upsert{Upsert: c.GetUpsert()}}
+			if c.GetDelete() != nil {
+				one.Event = &resourcev1.WatchResourcesResponse_Delete{Delete: c.GetDelete()}
+			}
+			w.takeOne(one)
+		}
 		w.takeOne(e)
 	}
 }

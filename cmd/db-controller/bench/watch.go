@@ -98,17 +98,20 @@ func (r *run) watchRun(ctx context.Context, name string, watchers int) (out watc
 				return err
 			}
 			defer done()
-			stream, err := resources.WatchResources(watching, &resourcev1.WatchResourcesRequest{Kind: "Project", ResumeToken: token})
+			stream, err := resources.WatchResources(watching, &resourcev1.WatchResourcesRequest{Kind: "Project", ResumeToken: token, AllowBatches: true})
 			ready.Done()
 			for err == nil {
 				var msg *resourcev1.WatchResourcesResponse
-				if msg, err = stream.Recv(); err != nil || msg.GetUpsert() == nil {
+				if msg, err = stream.Recv(); err != nil {
 					continue
 				}
-				arrived.Add(1)
+				upserts := upsertsOf(msg)
+				arrived.Add(int64(len(upserts)))
 				if i == 0 {
 					mu.Lock()
-					seen[msg.GetUpsert().GetName()] = time.Now()
+					for _, upserted := range upserts {
+						seen[upserted.GetName()] = time.Now()
+					}
 					mu.Unlock()
 				}
 			}
@@ -171,7 +174,7 @@ func (r *run) burst(ctx context.Context, name string) (float64, error) {
 	}
 	watching, stop := context.WithCancel(ctx)
 	defer stop()
-	stream, err := resources.WatchResources(watching, &resourcev1.WatchResourcesRequest{Kind: "Project", ResumeToken: token})
+	stream, err := resources.WatchResources(watching, &resourcev1.WatchResourcesRequest{Kind: "Project", ResumeToken: token, AllowBatches: true})
 	if err != nil {
 		return 0, err
 	}
@@ -197,12 +200,23 @@ func (r *run) burst(ctx context.Context, name string) (float64, error) {
 		if err != nil {
 			return 0, err
 		}
-		if msg.GetUpsert() != nil {
-			n++
-		}
+		n += len(upsertsOf(msg))
 	}
 	took := time.Since(began)
 	return burstSize / took.Seconds(), writer.Wait()
+}
+
+// upsertsOf returns the upserts of a message.
+func upsertsOf(msg *resourcev1.WatchResourcesResponse) (upserts []*resourcev1.Resource) {
+	if one := msg.GetUpsert(); one != nil {
+		return []*resourcev1.Resource{one}
+	}
+	for _, c := range msg.GetChanges() {
+		if of := c.GetUpsert(); of != nil {
+			upserts = append(upserts, of)
+		}
+	}
+	return upserts
 }
 
 // perIdentity is the number of watchers with one identity, which has 64 connections.
@@ -234,7 +248,7 @@ func (r *run) identify(watchers int) error {
 func tokenOfNow(ctx context.Context, resources resourcev1.ResourceServiceClient, kind string) (string, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stream, err := resources.WatchResources(ctx, &resourcev1.WatchResourcesRequest{Kind: kind})
+	stream, err := resources.WatchResources(ctx, &resourcev1.WatchResourcesRequest{Kind: kind, AllowBatches: true})
 	for err == nil {
 		var msg *resourcev1.WatchResourcesResponse
 		if msg, err = stream.Recv(); msg.GetEndOfSnapshot() != nil {

@@ -1948,7 +1948,9 @@ type WatchResourcesRequest struct {
 	// As in ListResources. A resource that no longer matches is sent as deleted; so may be one that never matched.
 	Filter string `protobuf:"bytes,3,opt,name=filter,proto3" json:"filter,omitempty"`
 	// A region; empty for that of the called deployment.
-	Region        string `protobuf:"bytes,4,opt,name=region,proto3" json:"region,omitempty"`
+	Region string `protobuf:"bytes,4,opt,name=region,proto3" json:"region,omitempty"`
+	// The caller reads `changes`: many small changes in one message take a fraction of the time of a message each.
+	AllowBatches  bool `protobuf:"varint,5,opt,name=allow_batches,json=allowBatches,proto3" json:"allow_batches,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2011,6 +2013,13 @@ func (x *WatchResourcesRequest) GetRegion() string {
 	return ""
 }
 
+func (x *WatchResourcesRequest) GetAllowBatches() bool {
+	if x != nil {
+		return x.AllowBatches
+	}
+	return false
+}
+
 type WatchResourcesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Event:
@@ -2020,8 +2029,10 @@ type WatchResourcesResponse struct {
 	//	*WatchResourcesResponse_EndOfSnapshot_
 	//	*WatchResourcesResponse_Bookmark_
 	Event isWatchResourcesResponse_Event `protobuf_oneof:"event"`
-	// On some upserts and deletes: as a bookmark after them.
-	ResumeToken   string `protobuf:"bytes,5,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
+	// On some upserts, deletes and changes: as a bookmark after them.
+	ResumeToken string `protobuf:"bytes,5,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
+	// Without an event, and only with `allow_batches`: several upserts and deletes in their order. All of them have at most 16 KiB.
+	Changes       []*WatchResourcesResponse_Change `protobuf:"bytes,6,rep,name=changes,proto3" json:"changes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2104,6 +2115,13 @@ func (x *WatchResourcesResponse) GetResumeToken() string {
 		return x.ResumeToken
 	}
 	return ""
+}
+
+func (x *WatchResourcesResponse) GetChanges() []*WatchResourcesResponse_Change {
+	if x != nil {
+		return x.Changes
+	}
+	return nil
 }
 
 type isWatchResourcesResponse_Event interface {
@@ -2525,6 +2543,89 @@ func (x *ListReferrersResponse_Referrer) GetBehaviour() v1.Behaviour {
 	return v1.Behaviour(0)
 }
 
+// An upsert or a delete.
+type WatchResourcesResponse_Change struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Change:
+	//
+	//	*WatchResourcesResponse_Change_Upsert
+	//	*WatchResourcesResponse_Change_Delete
+	Change        isWatchResourcesResponse_Change_Change `protobuf_oneof:"change"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchResourcesResponse_Change) Reset() {
+	*x = WatchResourcesResponse_Change{}
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchResourcesResponse_Change) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchResourcesResponse_Change) ProtoMessage() {}
+
+func (x *WatchResourcesResponse_Change) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchResourcesResponse_Change.ProtoReflect.Descriptor instead.
+func (*WatchResourcesResponse_Change) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{27, 0}
+}
+
+func (x *WatchResourcesResponse_Change) GetChange() isWatchResourcesResponse_Change_Change {
+	if x != nil {
+		return x.Change
+	}
+	return nil
+}
+
+func (x *WatchResourcesResponse_Change) GetUpsert() *Resource {
+	if x != nil {
+		if x, ok := x.Change.(*WatchResourcesResponse_Change_Upsert); ok {
+			return x.Upsert
+		}
+	}
+	return nil
+}
+
+func (x *WatchResourcesResponse_Change) GetDelete() *Resource {
+	if x != nil {
+		if x, ok := x.Change.(*WatchResourcesResponse_Change_Delete); ok {
+			return x.Delete
+		}
+	}
+	return nil
+}
+
+type isWatchResourcesResponse_Change_Change interface {
+	isWatchResourcesResponse_Change_Change()
+}
+
+type WatchResourcesResponse_Change_Upsert struct {
+	Upsert *Resource `protobuf:"bytes,1,opt,name=upsert,proto3,oneof"`
+}
+
+type WatchResourcesResponse_Change_Delete struct {
+	Delete *Resource `protobuf:"bytes,2,opt,name=delete,proto3,oneof"`
+}
+
+func (*WatchResourcesResponse_Change_Upsert) isWatchResourcesResponse_Change_Change() {}
+
+func (*WatchResourcesResponse_Change_Delete) isWatchResourcesResponse_Change_Change() {}
+
 type WatchResourcesResponse_EndOfSnapshot struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	ResumeToken   string                 `protobuf:"bytes,1,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
@@ -2534,7 +2635,7 @@ type WatchResourcesResponse_EndOfSnapshot struct {
 
 func (x *WatchResourcesResponse_EndOfSnapshot) Reset() {
 	*x = WatchResourcesResponse_EndOfSnapshot{}
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[33]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2546,7 +2647,7 @@ func (x *WatchResourcesResponse_EndOfSnapshot) String() string {
 func (*WatchResourcesResponse_EndOfSnapshot) ProtoMessage() {}
 
 func (x *WatchResourcesResponse_EndOfSnapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[33]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2559,7 +2660,7 @@ func (x *WatchResourcesResponse_EndOfSnapshot) ProtoReflect() protoreflect.Messa
 
 // Deprecated: Use WatchResourcesResponse_EndOfSnapshot.ProtoReflect.Descriptor instead.
 func (*WatchResourcesResponse_EndOfSnapshot) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{27, 0}
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{27, 1}
 }
 
 func (x *WatchResourcesResponse_EndOfSnapshot) GetResumeToken() string {
@@ -2579,7 +2680,7 @@ type WatchResourcesResponse_Bookmark struct {
 
 func (x *WatchResourcesResponse_Bookmark) Reset() {
 	*x = WatchResourcesResponse_Bookmark{}
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[34]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2591,7 +2692,7 @@ func (x *WatchResourcesResponse_Bookmark) String() string {
 func (*WatchResourcesResponse_Bookmark) ProtoMessage() {}
 
 func (x *WatchResourcesResponse_Bookmark) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[34]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2604,7 +2705,7 @@ func (x *WatchResourcesResponse_Bookmark) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResourcesResponse_Bookmark.ProtoReflect.Descriptor instead.
 func (*WatchResourcesResponse_Bookmark) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{27, 1}
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{27, 2}
 }
 
 func (x *WatchResourcesResponse_Bookmark) GetResumeToken() string {
@@ -2821,18 +2922,24 @@ const file_dbcontroller_resource_v1_resource_proto_rawDesc = "" +
 	"\x12REASON_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12REASON_UNREACHABLE\x10\x01\x12\x14\n" +
 	"\x10REASON_TIMED_OUT\x10\x02\x12\x18\n" +
-	"\x14REASON_LIMIT_REACHED\x10\x03\"~\n" +
+	"\x14REASON_LIMIT_REACHED\x10\x03\"\xa3\x01\n" +
 	"\x15WatchResourcesRequest\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12!\n" +
 	"\fresume_token\x18\x02 \x01(\tR\vresumeToken\x12\x16\n" +
 	"\x06filter\x18\x03 \x01(\tR\x06filter\x12\x16\n" +
-	"\x06region\x18\x04 \x01(\tR\x06region\"\xe6\x03\n" +
+	"\x06region\x18\x04 \x01(\tR\x06region\x12#\n" +
+	"\rallow_batches\x18\x05 \x01(\bR\fallowBatches\"\xca\x05\n" +
 	"\x16WatchResourcesResponse\x12<\n" +
 	"\x06upsert\x18\x01 \x01(\v2\".dbcontroller.resource.v1.ResourceH\x00R\x06upsert\x12<\n" +
 	"\x06delete\x18\x02 \x01(\v2\".dbcontroller.resource.v1.ResourceH\x00R\x06delete\x12h\n" +
 	"\x0fend_of_snapshot\x18\x03 \x01(\v2>.dbcontroller.resource.v1.WatchResourcesResponse.EndOfSnapshotH\x00R\rendOfSnapshot\x12W\n" +
 	"\bbookmark\x18\x04 \x01(\v29.dbcontroller.resource.v1.WatchResourcesResponse.BookmarkH\x00R\bbookmark\x12!\n" +
-	"\fresume_token\x18\x05 \x01(\tR\vresumeToken\x1a2\n" +
+	"\fresume_token\x18\x05 \x01(\tR\vresumeToken\x12Q\n" +
+	"\achanges\x18\x06 \x03(\v27.dbcontroller.resource.v1.WatchResourcesResponse.ChangeR\achanges\x1a\x8e\x01\n" +
+	"\x06Change\x12<\n" +
+	"\x06upsert\x18\x01 \x01(\v2\".dbcontroller.resource.v1.ResourceH\x00R\x06upsert\x12<\n" +
+	"\x06delete\x18\x02 \x01(\v2\".dbcontroller.resource.v1.ResourceH\x00R\x06deleteB\b\n" +
+	"\x06change\x1a2\n" +
 	"\rEndOfSnapshot\x12!\n" +
 	"\fresume_token\x18\x01 \x01(\tR\vresumeToken\x1a-\n" +
 	"\bBookmark\x12!\n" +
@@ -2869,7 +2976,7 @@ func file_dbcontroller_resource_v1_resource_proto_rawDescGZIP() []byte {
 }
 
 var file_dbcontroller_resource_v1_resource_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_dbcontroller_resource_v1_resource_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
+var file_dbcontroller_resource_v1_resource_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
 var file_dbcontroller_resource_v1_resource_proto_goTypes = []any{
 	(Resource_State)(0),                          // 0: dbcontroller.resource.v1.Resource.State
 	(UnaskedDeployment_Reason)(0),                // 1: dbcontroller.resource.v1.UnaskedDeployment.Reason
@@ -2906,36 +3013,37 @@ var file_dbcontroller_resource_v1_resource_proto_goTypes = []any{
 	(*PlanDeletionResponse_Group)(nil),           // 32: dbcontroller.resource.v1.PlanDeletionResponse.Group
 	(*PlanDeletionResponse_Blocker)(nil),         // 33: dbcontroller.resource.v1.PlanDeletionResponse.Blocker
 	(*ListReferrersResponse_Referrer)(nil),       // 34: dbcontroller.resource.v1.ListReferrersResponse.Referrer
-	(*WatchResourcesResponse_EndOfSnapshot)(nil), // 35: dbcontroller.resource.v1.WatchResourcesResponse.EndOfSnapshot
-	(*WatchResourcesResponse_Bookmark)(nil),      // 36: dbcontroller.resource.v1.WatchResourcesResponse.Bookmark
-	(*structpb.Struct)(nil),                      // 37: google.protobuf.Struct
-	(*timestamppb.Timestamp)(nil),                // 38: google.protobuf.Timestamp
-	(*fieldmaskpb.FieldMask)(nil),                // 39: google.protobuf.FieldMask
-	(v1.Behaviour)(0),                            // 40: dbcontroller.schema.v1.Behaviour
+	(*WatchResourcesResponse_Change)(nil),        // 35: dbcontroller.resource.v1.WatchResourcesResponse.Change
+	(*WatchResourcesResponse_EndOfSnapshot)(nil), // 36: dbcontroller.resource.v1.WatchResourcesResponse.EndOfSnapshot
+	(*WatchResourcesResponse_Bookmark)(nil),      // 37: dbcontroller.resource.v1.WatchResourcesResponse.Bookmark
+	(*structpb.Struct)(nil),                      // 38: google.protobuf.Struct
+	(*timestamppb.Timestamp)(nil),                // 39: google.protobuf.Timestamp
+	(*fieldmaskpb.FieldMask)(nil),                // 40: google.protobuf.FieldMask
+	(v1.Behaviour)(0),                            // 41: dbcontroller.schema.v1.Behaviour
 }
 var file_dbcontroller_resource_v1_resource_proto_depIdxs = []int32{
 	0,  // 0: dbcontroller.resource.v1.Resource.state:type_name -> dbcontroller.resource.v1.Resource.State
 	30, // 1: dbcontroller.resource.v1.Resource.labels:type_name -> dbcontroller.resource.v1.Resource.LabelsEntry
-	37, // 2: dbcontroller.resource.v1.Resource.body:type_name -> google.protobuf.Struct
-	38, // 3: dbcontroller.resource.v1.Resource.create_time:type_name -> google.protobuf.Timestamp
-	38, // 4: dbcontroller.resource.v1.Resource.update_time:type_name -> google.protobuf.Timestamp
+	38, // 2: dbcontroller.resource.v1.Resource.body:type_name -> google.protobuf.Struct
+	39, // 3: dbcontroller.resource.v1.Resource.create_time:type_name -> google.protobuf.Timestamp
+	39, // 4: dbcontroller.resource.v1.Resource.update_time:type_name -> google.protobuf.Timestamp
 	3,  // 5: dbcontroller.resource.v1.Resource.conditions:type_name -> dbcontroller.resource.v1.Condition
 	4,  // 6: dbcontroller.resource.v1.Resource.owner_references:type_name -> dbcontroller.resource.v1.OwnerReference
-	37, // 7: dbcontroller.resource.v1.Resource.status:type_name -> google.protobuf.Struct
-	39, // 8: dbcontroller.resource.v1.GetResourceRequest.read_mask:type_name -> google.protobuf.FieldMask
-	39, // 9: dbcontroller.resource.v1.BatchGetResourcesRequest.read_mask:type_name -> google.protobuf.FieldMask
+	38, // 7: dbcontroller.resource.v1.Resource.status:type_name -> google.protobuf.Struct
+	40, // 8: dbcontroller.resource.v1.GetResourceRequest.read_mask:type_name -> google.protobuf.FieldMask
+	40, // 9: dbcontroller.resource.v1.BatchGetResourcesRequest.read_mask:type_name -> google.protobuf.FieldMask
 	2,  // 10: dbcontroller.resource.v1.BatchGetResourcesResponse.resources:type_name -> dbcontroller.resource.v1.Resource
-	39, // 11: dbcontroller.resource.v1.ListResourcesRequest.read_mask:type_name -> google.protobuf.FieldMask
+	40, // 11: dbcontroller.resource.v1.ListResourcesRequest.read_mask:type_name -> google.protobuf.FieldMask
 	2,  // 12: dbcontroller.resource.v1.ListResourcesResponse.resources:type_name -> dbcontroller.resource.v1.Resource
 	2,  // 13: dbcontroller.resource.v1.CreateResourceRequest.resource:type_name -> dbcontroller.resource.v1.Resource
 	2,  // 14: dbcontroller.resource.v1.UpdateResourceRequest.resource:type_name -> dbcontroller.resource.v1.Resource
-	39, // 15: dbcontroller.resource.v1.UpdateResourceRequest.update_mask:type_name -> google.protobuf.FieldMask
+	40, // 15: dbcontroller.resource.v1.UpdateResourceRequest.update_mask:type_name -> google.protobuf.FieldMask
 	2,  // 16: dbcontroller.resource.v1.PutResourceRequest.resource:type_name -> dbcontroller.resource.v1.Resource
 	31, // 17: dbcontroller.resource.v1.BatchWriteResourcesRequest.writes:type_name -> dbcontroller.resource.v1.BatchWriteResourcesRequest.Write
 	2,  // 18: dbcontroller.resource.v1.BatchWriteResourcesResponse.resources:type_name -> dbcontroller.resource.v1.Resource
 	31, // 19: dbcontroller.resource.v1.MutateAndValidateResourceRequest.write:type_name -> dbcontroller.resource.v1.BatchWriteResourcesRequest.Write
 	31, // 20: dbcontroller.resource.v1.MutateAndValidateResourceRequest.more:type_name -> dbcontroller.resource.v1.BatchWriteResourcesRequest.Write
-	37, // 21: dbcontroller.resource.v1.UpdateResourceStatusRequest.status:type_name -> google.protobuf.Struct
+	38, // 21: dbcontroller.resource.v1.UpdateResourceStatusRequest.status:type_name -> google.protobuf.Struct
 	32, // 22: dbcontroller.resource.v1.PlanDeletionResponse.groups:type_name -> dbcontroller.resource.v1.PlanDeletionResponse.Group
 	33, // 23: dbcontroller.resource.v1.PlanDeletionResponse.blockers:type_name -> dbcontroller.resource.v1.PlanDeletionResponse.Blocker
 	27, // 24: dbcontroller.resource.v1.PlanDeletionResponse.unasked:type_name -> dbcontroller.resource.v1.UnaskedDeployment
@@ -2945,50 +3053,53 @@ var file_dbcontroller_resource_v1_resource_proto_depIdxs = []int32{
 	1,  // 28: dbcontroller.resource.v1.UnaskedDeployment.reason:type_name -> dbcontroller.resource.v1.UnaskedDeployment.Reason
 	2,  // 29: dbcontroller.resource.v1.WatchResourcesResponse.upsert:type_name -> dbcontroller.resource.v1.Resource
 	2,  // 30: dbcontroller.resource.v1.WatchResourcesResponse.delete:type_name -> dbcontroller.resource.v1.Resource
-	35, // 31: dbcontroller.resource.v1.WatchResourcesResponse.end_of_snapshot:type_name -> dbcontroller.resource.v1.WatchResourcesResponse.EndOfSnapshot
-	36, // 32: dbcontroller.resource.v1.WatchResourcesResponse.bookmark:type_name -> dbcontroller.resource.v1.WatchResourcesResponse.Bookmark
-	2,  // 33: dbcontroller.resource.v1.BatchWriteResourcesRequest.Write.create:type_name -> dbcontroller.resource.v1.Resource
-	11, // 34: dbcontroller.resource.v1.BatchWriteResourcesRequest.Write.update:type_name -> dbcontroller.resource.v1.UpdateResourceRequest
-	2,  // 35: dbcontroller.resource.v1.BatchWriteResourcesRequest.Write.put:type_name -> dbcontroller.resource.v1.Resource
-	40, // 36: dbcontroller.resource.v1.PlanDeletionResponse.Group.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
-	40, // 37: dbcontroller.resource.v1.ListReferrersResponse.Referrer.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
-	5,  // 38: dbcontroller.resource.v1.ResourceService.GetResource:input_type -> dbcontroller.resource.v1.GetResourceRequest
-	6,  // 39: dbcontroller.resource.v1.ResourceService.BatchGetResources:input_type -> dbcontroller.resource.v1.BatchGetResourcesRequest
-	8,  // 40: dbcontroller.resource.v1.ResourceService.ListResources:input_type -> dbcontroller.resource.v1.ListResourcesRequest
-	10, // 41: dbcontroller.resource.v1.ResourceService.CreateResource:input_type -> dbcontroller.resource.v1.CreateResourceRequest
-	11, // 42: dbcontroller.resource.v1.ResourceService.UpdateResource:input_type -> dbcontroller.resource.v1.UpdateResourceRequest
-	12, // 43: dbcontroller.resource.v1.ResourceService.PutResource:input_type -> dbcontroller.resource.v1.PutResourceRequest
-	13, // 44: dbcontroller.resource.v1.ResourceService.BatchWriteResources:input_type -> dbcontroller.resource.v1.BatchWriteResourcesRequest
-	15, // 45: dbcontroller.resource.v1.ResourceService.MutateAndValidateResource:input_type -> dbcontroller.resource.v1.MutateAndValidateResourceRequest
-	16, // 46: dbcontroller.resource.v1.ResourceService.SetBlockDeletion:input_type -> dbcontroller.resource.v1.SetBlockDeletionRequest
-	17, // 47: dbcontroller.resource.v1.ResourceService.RemoveFinalizer:input_type -> dbcontroller.resource.v1.RemoveFinalizerRequest
-	18, // 48: dbcontroller.resource.v1.ResourceService.UpdateResourceStatus:input_type -> dbcontroller.resource.v1.UpdateResourceStatusRequest
-	19, // 49: dbcontroller.resource.v1.ResourceService.PlanDeletion:input_type -> dbcontroller.resource.v1.PlanDeletionRequest
-	21, // 50: dbcontroller.resource.v1.ResourceService.ListReferrers:input_type -> dbcontroller.resource.v1.ListReferrersRequest
-	23, // 51: dbcontroller.resource.v1.ResourceService.AcquireDelegations:input_type -> dbcontroller.resource.v1.AcquireDelegationsRequest
-	25, // 52: dbcontroller.resource.v1.ResourceService.DeleteResource:input_type -> dbcontroller.resource.v1.DeleteResourceRequest
-	28, // 53: dbcontroller.resource.v1.ResourceService.WatchResources:input_type -> dbcontroller.resource.v1.WatchResourcesRequest
-	2,  // 54: dbcontroller.resource.v1.ResourceService.GetResource:output_type -> dbcontroller.resource.v1.Resource
-	7,  // 55: dbcontroller.resource.v1.ResourceService.BatchGetResources:output_type -> dbcontroller.resource.v1.BatchGetResourcesResponse
-	9,  // 56: dbcontroller.resource.v1.ResourceService.ListResources:output_type -> dbcontroller.resource.v1.ListResourcesResponse
-	2,  // 57: dbcontroller.resource.v1.ResourceService.CreateResource:output_type -> dbcontroller.resource.v1.Resource
-	2,  // 58: dbcontroller.resource.v1.ResourceService.UpdateResource:output_type -> dbcontroller.resource.v1.Resource
-	2,  // 59: dbcontroller.resource.v1.ResourceService.PutResource:output_type -> dbcontroller.resource.v1.Resource
-	14, // 60: dbcontroller.resource.v1.ResourceService.BatchWriteResources:output_type -> dbcontroller.resource.v1.BatchWriteResourcesResponse
-	2,  // 61: dbcontroller.resource.v1.ResourceService.MutateAndValidateResource:output_type -> dbcontroller.resource.v1.Resource
-	2,  // 62: dbcontroller.resource.v1.ResourceService.SetBlockDeletion:output_type -> dbcontroller.resource.v1.Resource
-	2,  // 63: dbcontroller.resource.v1.ResourceService.RemoveFinalizer:output_type -> dbcontroller.resource.v1.Resource
-	2,  // 64: dbcontroller.resource.v1.ResourceService.UpdateResourceStatus:output_type -> dbcontroller.resource.v1.Resource
-	20, // 65: dbcontroller.resource.v1.ResourceService.PlanDeletion:output_type -> dbcontroller.resource.v1.PlanDeletionResponse
-	22, // 66: dbcontroller.resource.v1.ResourceService.ListReferrers:output_type -> dbcontroller.resource.v1.ListReferrersResponse
-	24, // 67: dbcontroller.resource.v1.ResourceService.AcquireDelegations:output_type -> dbcontroller.resource.v1.AcquireDelegationsResponse
-	26, // 68: dbcontroller.resource.v1.ResourceService.DeleteResource:output_type -> dbcontroller.resource.v1.DeleteResourceResponse
-	29, // 69: dbcontroller.resource.v1.ResourceService.WatchResources:output_type -> dbcontroller.resource.v1.WatchResourcesResponse
-	54, // [54:70] is the sub-list for method output_type
-	38, // [38:54] is the sub-list for method input_type
-	38, // [38:38] is the sub-list for extension type_name
-	38, // [38:38] is the sub-list for extension extendee
-	0,  // [0:38] is the sub-list for field type_name
+	36, // 31: dbcontroller.resource.v1.WatchResourcesResponse.end_of_snapshot:type_name -> dbcontroller.resource.v1.WatchResourcesResponse.EndOfSnapshot
+	37, // 32: dbcontroller.resource.v1.WatchResourcesResponse.bookmark:type_name -> dbcontroller.resource.v1.WatchResourcesResponse.Bookmark
+	35, // 33: dbcontroller.resource.v1.WatchResourcesResponse.changes:type_name -> dbcontroller.resource.v1.WatchResourcesResponse.Change
+	2,  // 34: dbcontroller.resource.v1.BatchWriteResourcesRequest.Write.create:type_name -> dbcontroller.resource.v1.Resource
+	11, // 35: dbcontroller.resource.v1.BatchWriteResourcesRequest.Write.update:type_name -> dbcontroller.resource.v1.UpdateResourceRequest
+	2,  // 36: dbcontroller.resource.v1.BatchWriteResourcesRequest.Write.put:type_name -> dbcontroller.resource.v1.Resource
+	41, // 37: dbcontroller.resource.v1.PlanDeletionResponse.Group.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	41, // 38: dbcontroller.resource.v1.ListReferrersResponse.Referrer.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	2,  // 39: dbcontroller.resource.v1.WatchResourcesResponse.Change.upsert:type_name -> dbcontroller.resource.v1.Resource
+	2,  // 40: dbcontroller.resource.v1.WatchResourcesResponse.Change.delete:type_name -> dbcontroller.resource.v1.Resource
+	5,  // 41: dbcontroller.resource.v1.ResourceService.GetResource:input_type -> dbcontroller.resource.v1.GetResourceRequest
+	6,  // 42: dbcontroller.resource.v1.ResourceService.BatchGetResources:input_type -> dbcontroller.resource.v1.BatchGetResourcesRequest
+	8,  // 43: dbcontroller.resource.v1.ResourceService.ListResources:input_type -> dbcontroller.resource.v1.ListResourcesRequest
+	10, // 44: dbcontroller.resource.v1.ResourceService.CreateResource:input_type -> dbcontroller.resource.v1.CreateResourceRequest
+	11, // 45: dbcontroller.resource.v1.ResourceService.UpdateResource:input_type -> dbcontroller.resource.v1.UpdateResourceRequest
+	12, // 46: dbcontroller.resource.v1.ResourceService.PutResource:input_type -> dbcontroller.resource.v1.PutResourceRequest
+	13, // 47: dbcontroller.resource.v1.ResourceService.BatchWriteResources:input_type -> dbcontroller.resource.v1.BatchWriteResourcesRequest
+	15, // 48: dbcontroller.resource.v1.ResourceService.MutateAndValidateResource:input_type -> dbcontroller.resource.v1.MutateAndValidateResourceRequest
+	16, // 49: dbcontroller.resource.v1.ResourceService.SetBlockDeletion:input_type -> dbcontroller.resource.v1.SetBlockDeletionRequest
+	17, // 50: dbcontroller.resource.v1.ResourceService.RemoveFinalizer:input_type -> dbcontroller.resource.v1.RemoveFinalizerRequest
+	18, // 51: dbcontroller.resource.v1.ResourceService.UpdateResourceStatus:input_type -> dbcontroller.resource.v1.UpdateResourceStatusRequest
+	19, // 52: dbcontroller.resource.v1.ResourceService.PlanDeletion:input_type -> dbcontroller.resource.v1.PlanDeletionRequest
+	21, // 53: dbcontroller.resource.v1.ResourceService.ListReferrers:input_type -> dbcontroller.resource.v1.ListReferrersRequest
+	23, // 54: dbcontroller.resource.v1.ResourceService.AcquireDelegations:input_type -> dbcontroller.resource.v1.AcquireDelegationsRequest
+	25, // 55: dbcontroller.resource.v1.ResourceService.DeleteResource:input_type -> dbcontroller.resource.v1.DeleteResourceRequest
+	28, // 56: dbcontroller.resource.v1.ResourceService.WatchResources:input_type -> dbcontroller.resource.v1.WatchResourcesRequest
+	2,  // 57: dbcontroller.resource.v1.ResourceService.GetResource:output_type -> dbcontroller.resource.v1.Resource
+	7,  // 58: dbcontroller.resource.v1.ResourceService.BatchGetResources:output_type -> dbcontroller.resource.v1.BatchGetResourcesResponse
+	9,  // 59: dbcontroller.resource.v1.ResourceService.ListResources:output_type -> dbcontroller.resource.v1.ListResourcesResponse
+	2,  // 60: dbcontroller.resource.v1.ResourceService.CreateResource:output_type -> dbcontroller.resource.v1.Resource
+	2,  // 61: dbcontroller.resource.v1.ResourceService.UpdateResource:output_type -> dbcontroller.resource.v1.Resource
+	2,  // 62: dbcontroller.resource.v1.ResourceService.PutResource:output_type -> dbcontroller.resource.v1.Resource
+	14, // 63: dbcontroller.resource.v1.ResourceService.BatchWriteResources:output_type -> dbcontroller.resource.v1.BatchWriteResourcesResponse
+	2,  // 64: dbcontroller.resource.v1.ResourceService.MutateAndValidateResource:output_type -> dbcontroller.resource.v1.Resource
+	2,  // 65: dbcontroller.resource.v1.ResourceService.SetBlockDeletion:output_type -> dbcontroller.resource.v1.Resource
+	2,  // 66: dbcontroller.resource.v1.ResourceService.RemoveFinalizer:output_type -> dbcontroller.resource.v1.Resource
+	2,  // 67: dbcontroller.resource.v1.ResourceService.UpdateResourceStatus:output_type -> dbcontroller.resource.v1.Resource
+	20, // 68: dbcontroller.resource.v1.ResourceService.PlanDeletion:output_type -> dbcontroller.resource.v1.PlanDeletionResponse
+	22, // 69: dbcontroller.resource.v1.ResourceService.ListReferrers:output_type -> dbcontroller.resource.v1.ListReferrersResponse
+	24, // 70: dbcontroller.resource.v1.ResourceService.AcquireDelegations:output_type -> dbcontroller.resource.v1.AcquireDelegationsResponse
+	26, // 71: dbcontroller.resource.v1.ResourceService.DeleteResource:output_type -> dbcontroller.resource.v1.DeleteResourceResponse
+	29, // 72: dbcontroller.resource.v1.ResourceService.WatchResources:output_type -> dbcontroller.resource.v1.WatchResourcesResponse
+	57, // [57:73] is the sub-list for method output_type
+	41, // [41:57] is the sub-list for method input_type
+	41, // [41:41] is the sub-list for extension type_name
+	41, // [41:41] is the sub-list for extension extendee
+	0,  // [0:41] is the sub-list for field type_name
 }
 
 func init() { file_dbcontroller_resource_v1_resource_proto_init() }
@@ -3008,13 +3119,17 @@ func file_dbcontroller_resource_v1_resource_proto_init() {
 		(*BatchWriteResourcesRequest_Write_Update)(nil),
 		(*BatchWriteResourcesRequest_Write_Put)(nil),
 	}
+	file_dbcontroller_resource_v1_resource_proto_msgTypes[33].OneofWrappers = []any{
+		(*WatchResourcesResponse_Change_Upsert)(nil),
+		(*WatchResourcesResponse_Change_Delete)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dbcontroller_resource_v1_resource_proto_rawDesc), len(file_dbcontroller_resource_v1_resource_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   35,
+			NumMessages:   36,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
