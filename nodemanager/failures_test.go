@@ -153,7 +153,7 @@ func TestAManagerNeedsItsParts(t *testing.T) {
 	_, err = nodemanager.New(nodemanager.Config{
 		Environments: make(chan *schema.Environment), Store: idleStore, Sharing: nodemanager.Sharing{Leases: newTable().process()}, Logger: zap.NewNop(),
 		NewNode: func(nodemanager.Share) (nodemanager.Runner, error) { return endedNode{}, nil },
-		Others:  nodemanager.Others{Runs: func(context.Context, *schema.Model) (bool, error) { return true, nil }},
+		Others:  nodemanager.Others{Look: func(context.Context, *schema.Model) (bool, []schema.DeploymentID, error) { return true, nil, nil }},
 	})
 	require.ErrorContains(t, err, "needs the kept environment")
 }

@@ -153,13 +153,14 @@ func (w *world) store() nodemanager.Store {
 
 func (w *world) others() nodemanager.Others {
 	return nodemanager.Others{
-		Runs: func(_ context.Context, model *schema.Model) (bool, error) {
+		Look: func(_ context.Context, model *schema.Model) (bool, []schema.DeploymentID, error) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
+			w.read++
 			if w.away != nil {
-				return false, w.away
+				return false, nil, w.away
 			}
-			return model.Says(w.database.Descriptor.Version, w.database.Digest), nil
+			return model.Says(w.database.Descriptor.Version, w.database.Digest), w.pointedTo, nil
 		},
 		Superseded: w.superseded,
 		Kept: func(context.Context) (*schema.Environment, error) {

@@ -67,13 +67,14 @@ type Store struct {
 
 // Others are the other processes of the deployment, which may switch the version.
 type Others struct {
-	// Runs reports whether the version in the deployment's database is that of a model; may be nil. When it is not, another
-	// process has switched the version: this one releases its shards, is not ready, and goes on when it knows that version.
-	Runs func(ctx context.Context, model *schema.Model) (bool, error)
-	// Superseded makes the manager call Runs at once; without it it does each second. May be nil; never closed.
+	// Look reports whether the version in the deployment's database is that of a model, and names the deployments of Store.PointedTo; may be
+	// nil. When it is not, another process has switched the version: this one releases its shards, is not ready, and goes on when it knows that
+	// version.
+	Look func(ctx context.Context, model *schema.Model) (runs bool, pointedTo []schema.DeploymentID, err error)
+	// Superseded makes the manager call Look at once; without it it does each second. May be nil; never closed.
 	Superseded <-chan struct{}
 	// Kept reads the environment that processes of the deployment keep in its database, nil for none; Follows is called when
-	// the manager follows that one. Needed with Runs.
+	// the manager follows that one. Needed with Look.
 	Kept    func(ctx context.Context) (*schema.Environment, error)
 	Follows func(env *schema.Environment)
 }
@@ -105,7 +106,7 @@ func New(cfg Config) (*Manager, error) {
 	if cfg.Environments == nil || cfg.Store.Switch == nil || cfg.Store.PointedTo == nil || cfg.Sharing.Leases == nil || cfg.NewNode == nil || cfg.Logger == nil {
 		return nil, errors.New("a node manager needs environments, a switch, leases, nodes and a logger")
 	}
-	if cfg.Others.Runs != nil && (cfg.Others.Kept == nil || cfg.Others.Follows == nil) {
+	if cfg.Others.Look != nil && (cfg.Others.Kept == nil || cfg.Others.Follows == nil) {
 		return nil, errors.New("a node manager that is to notice switches of others needs the kept environment")
 	}
 	cfg.Sharing.setDefaults()
@@ -163,7 +164,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	var again, look <-chan time.Time // again: after a failure; look: at the version in the database
 	f := &following{manager: m}
 	defer f.stop()
-	if m.cfg.Others.Runs != nil {
+	if m.cfg.Others.Look != nil {
 		ticker := time.NewTicker(time.Second)
 		defer ticker.Stop()
 		look = ticker.C
@@ -178,7 +179,7 @@ func (m *Manager) Run(ctx context.Context) error {
 			f.stop()
 			f.superseded = nil // the switch may be lost with the old database
 		case <-look:
-			if f.inStep(ctx) && !f.pointsElsewhere(ctx) {
+			if f.inStep(ctx) {
 				continue
 			}
 		case <-m.cfg.Others.Superseded:
@@ -207,12 +208,8 @@ func (f *following) stop() {
 
 // pointsElsewhere reports whether stored references point to other deployments than when they were read last: a deployment that
 // was restored learns of references from others.
-func (f *following) pointsElsewhere(ctx context.Context) bool {
-	if f.running == nil {
-		return false
-	}
-	pointedTo, err := f.manager.cfg.Store.PointedTo(ctx)
-	return err == nil && !slices.Equal(schema.SortedDeployments(slices.Clone(pointedTo)), schema.SortedDeployments(slices.Clone(f.pointedTo)))
+func (f *following) pointsElsewhere(now []schema.DeploymentID) bool {
+	return !slices.Equal(schema.SortedDeployments(slices.Clone(now)), schema.SortedDeployments(slices.Clone(f.pointedTo)))
 }
 
 // follow runs the version of the environment, with its subscriptions. It returns false after a failure, which it has logged: it

@@ -8,16 +8,16 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// inStep reports whether there is nothing to do: the database has the version that runs here, or cannot be read. When another
-// process has switched the version, the nodes of this process end, and its shards are released.
+// inStep reports whether there is nothing to do: the database has the version that runs here, and its references point to the deployments
+// that are followed, or it cannot be read. When another process has switched the version, the nodes of this process end, and its shards are released.
 func (f *following) inStep(ctx context.Context) bool {
 	m := f.manager
 	if f.running == nil {
 		return f.superseded == nil
 	}
-	same, err := m.cfg.Others.Runs(ctx, f.running.model)
+	same, pointedTo, err := m.cfg.Others.Look(ctx, f.running.model)
 	if err != nil || same {
-		return true // if the version differs, transactions of this process take no effect
+		return err != nil || !f.pointsElsewhere(pointedTo) // if the version differs, transactions of this process take no effect
 	}
 	f.superseded = f.running.model
 	m.setReason("another process has switched the version of this deployment")
@@ -60,6 +60,6 @@ func (f *following) keptRuns(ctx context.Context, kept *schema.Environment) bool
 }
 
 func (f *following) runs(ctx context.Context, model *schema.Model) bool {
-	same, err := f.manager.cfg.Others.Runs(ctx, model)
+	same, _, err := f.manager.cfg.Others.Look(ctx, model)
 	return err == nil && same
 }

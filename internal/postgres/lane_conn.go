@@ -2,6 +2,8 @@ package postgres
 
 import (
 	"context"
+	"errors"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -27,7 +29,7 @@ func (l *Lanes) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 	if err != nil {
 		return failedRow{err}
 	}
-	return laneRow{l.Pool.QueryRow(ctx, sql, args...), leave}
+	return laneRow{l.Pool.QueryRow(ctx, sql, args...), func(err error) { l.heard(err); leave() }}
 }
 
 // Exec runs a statement over a connection of the caller's lane.
@@ -40,8 +42,25 @@ func (l *Lanes) Exec(ctx context.Context, sql string, args ...any) (pgconn.Comma
 	return l.Pool.Exec(ctx, sql, args...)
 }
 
-// Ping reaches the database over a connection of the caller's lane.
+// pingValid is how long an answer of the database is as good as a ping.
+const pingValid = time.Second
+
+// heard notes an answer of the database; behind a failure of any kind the next Ping asks.
+func (l *Lanes) heard(err error) {
+	switch {
+	case err == nil:
+		l.answered.Store(time.Now().UnixNano())
+	case !errors.Is(err, pgx.ErrNoRows):
+		l.answered.Store(0)
+	}
+}
+
+// Ping reports whether the database answers. It asks, over a connection of the caller's lane, unless a statement was answered within the
+// last second.
 func (l *Lanes) Ping(ctx context.Context) error {
+	if since := time.Since(time.Unix(0, l.answered.Load())); since >= 0 && since < pingValid {
+		return nil
+	}
 	leave, err := l.enter(ctx)
 	if err != nil {
 		return err
@@ -73,7 +92,7 @@ func (l *Lanes) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 	if err != nil {
 		return pgx.FailedBatchResults(b, err)
 	}
-	return &laneBatch{l.Pool.SendBatch(ctx, b), leave}
+	return &laneBatch{l.Pool.SendBatch(ctx, b), func(err error) { l.heard(err); leave() }}
 }
 
 // laneRows gives its connection back when pgxpool's rows do: when they are closed, read to their end, or cannot be scanned.
@@ -113,11 +132,11 @@ func (r *laneRows) Values() ([]any, error) {
 
 type laneRow struct {
 	pgx.Row
-	leave func()
+	leave func(error)
 }
 
-func (r laneRow) Scan(dest ...any) error {
-	defer r.leave()
+func (r laneRow) Scan(dest ...any) (err error) {
+	defer func() { r.leave(err) }()
 	return r.Row.Scan(dest...)
 }
 
@@ -142,10 +161,10 @@ func (tx *laneTx) Rollback(ctx context.Context) error {
 
 type laneBatch struct {
 	pgx.BatchResults
-	leave func()
+	leave func(error)
 }
 
-func (b *laneBatch) Close() error {
-	defer b.leave()
+func (b *laneBatch) Close() (err error) {
+	defer func() { b.leave(err) }()
 	return b.BatchResults.Close()
 }

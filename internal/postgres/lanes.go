@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -90,6 +91,8 @@ const maxUnderWay = 256
 type Lanes struct {
 	*pgxpool.Pool
 	most int // connections of one caller
+	// answered is when a statement was last answered, in Unix nanoseconds.
+	answered atomic.Int64
 
 	mu     sync.Mutex
 	shared int          // guarded by mu; free connections that every lane may take

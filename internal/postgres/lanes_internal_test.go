@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 )
@@ -151,4 +153,29 @@ func TestLanesNeverGiveMoreThanThePoolHas(t *testing.T) {
 		require.EqualValues(t, connections, free, "every connection was given back")
 		require.Empty(t, l.uses)
 	}
+}
+
+// An idle process is healthy by the answers that its statements get: it asks when there was none for a second.
+func TestAnAnswerIsAsGoodAsAPing_I22(t *testing.T) {
+	l := newTestLanes(t, 4)
+	ctx := t.Context()
+	require.Error(t, l.Ping(ctx), "nothing listens there")
+	_, err := l.Exec(ctx, "SELECT 1")
+	require.Error(t, err)
+	require.Error(t, l.QueryRow(ctx, "SELECT 1").Scan())
+	b := &pgx.Batch{}
+	b.Queue("SELECT 1")
+	require.Error(t, l.SendBatch(ctx, b).Close())
+	require.Error(t, l.Ping(ctx), "a failure is no answer")
+	l.heard(nil)
+	require.NoError(t, l.Ping(ctx))
+	l.heard(pgx.ErrNoRows)
+	require.NoError(t, l.Ping(ctx))
+	l.heard(&pgconn.PgError{Code: "57P01"})
+	require.Error(t, l.Ping(ctx), "the server may be going away")
+	l.heard(nil)
+	l.answered.Store(time.Now().Add(-pingValid).UnixNano())
+	require.Error(t, l.Ping(ctx), "an older one is not")
+	l.answered.Store(time.Now().Add(time.Hour).UnixNano())
+	require.Error(t, l.Ping(ctx), "nor is one of a clock that has gone back")
 }

@@ -172,7 +172,7 @@ func (t *Tx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 		return t.Tx.QueryRow(ctx, sql, args...)
 	}
 	results := t.sendOne(ctx, sql, args)
-	return laneRow{results.QueryRow(), func() { _ = results.Close() }}
+	return laneRow{results.QueryRow(), func(error) { _ = results.Close() }}
 }
 
 // Commit ends the transaction, unless the check of the opening statement fails: then Rollback does.

@@ -50,7 +50,7 @@ func TestAProcessComparesTheDigestOfAVersionNotItsName_I26(t *testing.T) {
 	default:
 		t.Error("the node manager is not notified")
 	}
-	runs, err := asleep.Runs(ctx, asleep.Model())
+	runs, _, err := asleep.Look(ctx, asleep.Model())
 	require.NoError(t, err)
 	require.False(t, runs)
 	asleep.Refresh(model) // keeps the descriptor that it switched to
@@ -124,7 +124,7 @@ func TestAVersionWithoutADigestIsComparedByName(t *testing.T) {
 	for _, digest := range []string{"", "v2 0123"} {
 		_, err := b.Pools[b.ID(bEast)].Exec(ctx, `UPDATE dbcontroller.meta SET digest = $1, generation = generation + 1`, digest)
 		require.NoError(t, err)
-		runs, err := store.Runs(ctx, store.Model())
+		runs, _, err := store.Look(ctx, store.Model())
 		require.NoError(t, err)
 		require.True(t, runs)
 		b.MustPut(holder, nil)

@@ -259,7 +259,7 @@ func (d *deployment) buildManager(context.Context) (err error) {
 	d.manager, err = nodemanager.New(nodemanager.Config{
 		Deployment: d.cfg.id, Environments: d.environments, Logger: d.log,
 		Store:   nodemanager.Store{Switch: d.store.Switch, Refresh: d.store.Refresh, PointedTo: d.store.ReferencedDeployments, Renewed: d.renewed},
-		Others:  nodemanager.Others{Runs: d.store.Runs, Superseded: d.store.Superseded(), Kept: keeper{d.store}.LoadEnvironment, Follows: d.peers.Update},
+		Others:  nodemanager.Others{Look: d.store.Look, Superseded: d.store.Superseded(), Kept: keeper{d.store}.LoadEnvironment, Follows: d.peers.Update},
 		Sharing: nodemanager.Sharing{Leases: leases, TTL: d.cfg.share.lease, Nodes: d.cfg.share.nodes, Leads: d.registry.Lead, CanLead: d.registry.CanLead},
 		NewNode: func(share nodemanager.Share) (nodemanager.Runner, error) { return d.newNode(leases, share) },
 	})

@@ -226,7 +226,7 @@ func ready(ctx context.Context, dsn string, set migrations.Set, migrate bool, lo
 }
 
 // schemaFor is how long a successful check of the schema and the rights is valid.
-const schemaFor = 5 * time.Second
+const schemaFor = 15 * time.Second
 
 // schemaCheck checks that the database has the schema that this binary needs, and that its user has the rights.
 func schemaCheck(q migrations.Querier, set migrations.Set) check {

@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
 	"github.com/db-controller/db-controller/schema/shadow/internal/prepare"
 )
 
@@ -30,6 +31,25 @@ func NoteTargets(ctx context.Context, a *Attempts, sv *prepare.Saving) error {
 		}
 	}
 	return a.gate.NoteReferenced(ctx, ids)
+}
+
+// Look reads what other processes and restores change, with one round trip: whether the version stored in the database is that of the model,
+// and the deployments of ReferencedDeployments.
+func (a *Attempts) Look(ctx context.Context, model *schema.Model) (runs bool, referenced []schema.DeploymentID, err error) {
+	b := &pgx.Batch{}
+	b.Queue(gate.SelectRunningSQL).Query(func(rows pgx.Rows) error {
+		stored, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[gate.Running])
+		runs = err == nil && model.Says(stored.Version, stored.Digest)
+		return err
+	})
+	b.Queue(selectPointedToSQL).Query(func(rows pgx.Rows) (err error) {
+		referenced, err = pgx.CollectRows(rows, pgx.RowToStructByPos[schema.DeploymentID])
+		return err
+	})
+	if err := a.Pool.SendBatch(ctx, b).Close(); err != nil {
+		return false, nil, fmt.Errorf("read the version, and the referenced deployments: %w", err)
+	}
+	return runs, referenced, nil
 }
 
 // ReferencedDeployments returns the deployments to which this one has ever established references, without the

@@ -11,8 +11,6 @@ import (
 )
 
 var (
-	selectDetachedSQL = `SELECT kind_id FROM dbcontroller.attachment WHERE NOT ready ORDER BY kind_id`
-
 	selectHoldersSQL = db.Codes(`
 SELECT s.name, s.uid, s.revision FROM dbcontroller.shadow s JOIN dbcontroller.resource r USING (id)
 WHERE s.kind_id = $1 AND s.state = {active} AND r.body <> '{}' ORDER BY s.name LIMIT $2`)
@@ -35,15 +33,7 @@ WITH gone AS (
 
 // letGo releases the references of rows of detached tables, a batch of each at a time. It reports whether there is more.
 func (s *Capturer) letGo(ctx context.Context) (more bool, err error) {
-	found, err := s.Pool.Query(ctx, selectDetachedSQL)
-	if err != nil {
-		return false, fmt.Errorf("read detached tables: %w", err)
-	}
-	kinds, err := pgx.CollectRows(found, pgx.RowTo[int32])
-	if err != nil {
-		return false, fmt.Errorf("read detached tables: %w", err)
-	}
-	for _, kind := range kinds {
+	for _, kind := range s.rows.Detached() {
 		if again, err := s.letGoOf(ctx, kind); err != nil || again {
 			return again, err
 		}

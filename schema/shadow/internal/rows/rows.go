@@ -26,13 +26,14 @@ import (
 // Rows are the rows of the attached tables of a deployment.
 type Rows struct {
 	*db.DB
-	tables atomic.Pointer[map[int32]*Table]
+	tables   atomic.Pointer[map[int32]*Table]
+	detached atomic.Pointer[[]int32]
 }
 
 // New returns the rows of a database; Load reads which tables are attached.
 func New(d *db.DB) *Rows { return &Rows{DB: d} }
 
-const selectAttachmentsSQL = `SELECT kind_id, kind, definition, filled, complete FROM dbcontroller.attachment WHERE ready`
+const selectAttachmentsSQL = `SELECT kind_id, kind, ready, definition, filled, complete FROM dbcontroller.attachment ORDER BY kind_id`
 
 // Load reads which tables are attached.
 func (s *Rows) Load(ctx context.Context) error { return s.load(ctx, s.Pool) }
@@ -57,8 +58,13 @@ func (s *Rows) load(ctx context.Context, q db.Querier) error {
 	var kind string
 	var raw []byte
 	var filled []string
-	var complete bool
-	_, err = pgx.ForEachRow(found, []any{&id, &kind, &raw, &filled, &complete}, func() error {
+	var ready, complete bool
+	var detached []int32
+	_, err = pgx.ForEachRow(found, []any{&id, &kind, &ready, &raw, &filled, &complete}, func() error {
+		if !ready {
+			detached = append(detached, id)
+			return nil
+		}
 		var d schema.Definition
 		if err := json.Unmarshal(raw, &d); err != nil {
 			return fmt.Errorf("definition of the attachment of %s: %w", kind, err)
@@ -71,6 +77,15 @@ func (s *Rows) load(ctx context.Context, q db.Querier) error {
 		return fmt.Errorf("read the attached tables: %w", err)
 	}
 	s.tables.Store(&tables)
+	s.detached.Store(&detached)
+	return nil
+}
+
+// Detached returns the numbers of kinds whose tables are detached, and whose references are still to be given up.
+func (s *Rows) Detached() []int32 {
+	if detached := s.detached.Load(); detached != nil {
+		return *detached
+	}
 	return nil
 }
 
