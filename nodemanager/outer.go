@@ -68,8 +68,8 @@ type Store struct {
 // Others are the other processes of the deployment, which may switch the version.
 type Others struct {
 	// Look reports whether the version in the deployment's database is that of a model, and names the deployments of Store.PointedTo; may be
-	// nil. When it is not, another process has switched the version: this one releases its shards, is not ready, and goes on when it knows that
-	// version.
+	// nil. When runs is false, another process has switched the version: this one releases its shards, is not ready, and goes on when it knows
+	// that version.
 	Look func(ctx context.Context, model *schema.Model) (runs bool, pointedTo []schema.DeploymentID, err error)
 	// Superseded makes the manager call Look at once; without it it does each second. May be nil; never closed.
 	Superseded <-chan struct{}

@@ -39,8 +39,8 @@ func (s *Shared[M]) With(own proto.Message, whole M) any {
 // Batch is several messages as the values of a repeated field of one message. Each is encoded once for all streams.
 type Batch struct{ raw []byte }
 
-// NewBatch returns a batch of the first messages, and their number: as many as have some bytes in all, and at least one. field is the number
-// of the repeated field, whose messages have the same encoding.
+// NewBatch returns a batch of the first messages, and their number: as many as fit into most bytes. It returns 1 and no batch when the second one
+// does not fit: then the first goes by itself. field is the number of the repeated field, whose messages have the same encoding.
 func NewBatch[M proto.Message](of []*Shared[M], field protowire.Number, most int) (b Batch, n int, err error) {
 	size := 0
 	for ; n < len(of); n++ {
@@ -53,6 +53,9 @@ func NewBatch[M proto.Message](of []*Shared[M], field protowire.Number, most int
 			break
 		}
 		size += more
+	}
+	if n <= 1 {
+		return b, n, nil // not copied for each stream
 	}
 	b.raw = make([]byte, 0, max(size, leastPooled))
 	for _, s := range of[:n] {

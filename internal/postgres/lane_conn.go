@@ -42,10 +42,10 @@ func (l *Lanes) Exec(ctx context.Context, sql string, args ...any) (pgconn.Comma
 	return l.Pool.Exec(ctx, sql, args...)
 }
 
-// pingValid is how long an answer of the database is as good as a ping.
-const pingValid = time.Second
+// answerValid is how long an answer of the database is as good as a ping.
+const answerValid = time.Second
 
-// heard notes an answer of the database; behind a failure of any kind the next Ping asks.
+// heard notes how a row or a batch was answered.
 func (l *Lanes) heard(err error) {
 	switch {
 	case err == nil:
@@ -55,12 +55,17 @@ func (l *Lanes) heard(err error) {
 	}
 }
 
-// Ping reports whether the database answers. It asks, over a connection of the caller's lane, unless a statement was answered within the
-// last second.
-func (l *Lanes) Ping(ctx context.Context) error {
-	if since := time.Since(time.Unix(0, l.answered.Load())); since >= 0 && since < pingValid {
+// Answers is Ping for health checks of an idle process: it asks nothing when the last read of a row or a batch, in any lane, was answered
+// within a second.
+func (l *Lanes) Answers(ctx context.Context) error {
+	if since := time.Since(time.Unix(0, l.answered.Load())); since >= 0 && since < answerValid {
 		return nil
 	}
+	return l.Ping(ctx)
+}
+
+// Ping reaches the database over a connection of the caller's lane.
+func (l *Lanes) Ping(ctx context.Context) error {
 	leave, err := l.enter(ctx)
 	if err != nil {
 		return err

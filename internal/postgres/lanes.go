@@ -91,7 +91,7 @@ const maxUnderWay = 256
 type Lanes struct {
 	*pgxpool.Pool
 	most int // connections of one caller
-	// answered is when a statement was last answered, in Unix nanoseconds.
+	// answered is when a row or a batch was last answered, in Unix nanoseconds; 0 behind a failure.
 	answered atomic.Int64
 
 	mu     sync.Mutex

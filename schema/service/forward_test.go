@@ -189,6 +189,16 @@ func (regional) GetResource(ctx context.Context, req *resourcev1.GetResourceRequ
 }
 
 func (regional) WatchResources(req *resourcev1.WatchResourcesRequest, stream grpc.ServerStreamingServer[resourcev1.WatchResourcesResponse]) error {
+	if req.GetAllowBatches() {
+		batch := &resourcev1.WatchResourcesResponse{ResumeToken: "t"}
+		for _, name := range []string{"devices/a", "devices/b"} {
+			upsert := &resourcev1.WatchResourcesResponse_Change_Upsert{Upsert: &resourcev1.Resource{Name: name}}
+			batch.Changes = append(batch.Changes, &resourcev1.WatchResourcesResponse_Change{Change: upsert})
+		}
+		if err := stream.Send(batch); err != nil {
+			return err
+		}
+	}
 	for _, name := range []string{"devices/a", "devices/b"} {
 		if err := stream.Send(&resourcev1.WatchResourcesResponse{Event: &resourcev1.WatchResourcesResponse_Upsert{Upsert: &resourcev1.Resource{
 			Name: name, Labels: map[string]string{"for": strings.Join(metadata.ValueFromIncomingContext(stream.Context(), onBehalfOf), " "), "kind": req.GetKind()},
@@ -284,6 +294,11 @@ func TestAWatchIsForwardedEventByEvent(t *testing.T) {
 	require.True(t, ok)
 	require.Equal(t, "devices/a", first.GetUpsert().GetName())
 	require.Equal(t, map[string]string{"for": "/user/ann", "kind": "Device"}, first.GetUpsert().GetLabels())
+
+	stream, _, err = watch(as(t, ann), &resourcev1.WatchResourcesRequest{Region: "eastus2", AllowBatches: true})
+	require.Equal(t, codes.OutOfRange, status.Code(err))
+	require.Len(t, stream.sent, 3)
+	require.Equal(t, "[+devices/a +devices/b] t", eventText(t, stream.sent[0].(*resourcev1.WatchResourcesResponse)), "several changes stay together")
 
 	_, h, err = watch(as(t, ann), &resourcev1.WatchResourcesRequest{Kind: "Device"})
 	require.NoError(t, err)

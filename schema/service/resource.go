@@ -394,8 +394,8 @@ func (r *resources) WatchResources(req *resourcev1.WatchResourcesRequest, stream
 	}))
 }
 
-// batchBytes is the size of several changes in a message: a forwarded watch has room for them.
-const batchBytes = 16 << 10
+// batchBytes is the size of several changes in a message: a forwarded watch has room for them and a token, and most are one frame of HTTP/2.
+const batchBytes = 16<<10 - 512
 
 // sendBatches sends the messages of one event with several changes in each. A change that goes alone is an upsert or a delete.
 func sendBatches(e schema.Event[sharedEvent], send func(any) error) error {

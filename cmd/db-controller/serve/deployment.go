@@ -309,7 +309,7 @@ func (n fenced) Run(ctx context.Context) error { return n.Node.Run(n.leases.Fenc
 func (d *deployment) run(ctx context.Context) error {
 	defer raiseHeapFloor()()
 	checks := []check{
-		{name: "postgres", run: d.pool.Ping},
+		{name: "postgres", run: d.pool.Answers},
 		schemaCheck(d.pool, migrations.Deployment),
 		{name: "version", run: func(context.Context) error { return d.manager.Ready() }},
 		{name: "registered", run: func(context.Context) error { return d.registry.Registered() }, note: d.unlisted},

@@ -89,10 +89,11 @@ func (s *Capturer) step(ctx context.Context, leads func() bool) (more bool, err 
 // Capture reads which tables are attached, stores the captured rows that are due, at most a batch of them, reads the next page of each
 // table that is read for the first time, and gives up references of detached tables. It reports whether there may be more.
 func (s *Capturer) Capture(ctx context.Context) (more bool, err error) {
-	if err := s.rows.Load(ctx); err != nil {
+	detached, err := s.rows.LoadDetached(ctx)
+	if err != nil {
 		return false, err
 	}
-	more, err = s.letGo(ctx)
+	more, err = s.letGo(ctx, detached)
 	if err != nil || len(s.rows.Tables()) == 0 {
 		return more, err
 	}

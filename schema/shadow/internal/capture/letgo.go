@@ -32,8 +32,8 @@ WITH gone AS (
 )
 
 // letGo releases the references of rows of detached tables, a batch of each at a time. It reports whether there is more.
-func (s *Capturer) letGo(ctx context.Context) (more bool, err error) {
-	for _, kind := range s.rows.Detached() {
+func (s *Capturer) letGo(ctx context.Context, detached []int32) (more bool, err error) {
+	for _, kind := range detached {
 		if again, err := s.letGoOf(ctx, kind); err != nil || again {
 			return again, err
 		}

@@ -26,8 +26,7 @@ import (
 // Rows are the rows of the attached tables of a deployment.
 type Rows struct {
 	*db.DB
-	tables   atomic.Pointer[map[int32]*Table]
-	detached atomic.Pointer[[]int32]
+	tables atomic.Pointer[map[int32]*Table]
 }
 
 // New returns the rows of a database; Load reads which tables are attached.
@@ -36,7 +35,15 @@ func New(d *db.DB) *Rows { return &Rows{DB: d} }
 const selectAttachmentsSQL = `SELECT kind_id, kind, ready, definition, filled, complete FROM dbcontroller.attachment ORDER BY kind_id`
 
 // Load reads which tables are attached.
-func (s *Rows) Load(ctx context.Context) error { return s.load(ctx, s.Pool) }
+func (s *Rows) Load(ctx context.Context) error {
+	_, err := s.LoadDetached(ctx)
+	return err
+}
+
+// LoadDetached is Load, and returns the numbers of kinds whose tables are detached, and whose references are still to be given up.
+func (s *Rows) LoadDetached(ctx context.Context) (detached []int32, err error) {
+	return s.load(ctx, s.Pool)
+}
 
 // Refresh reads which tables are attached in a transaction that may delete or change rows: a process that has just started, or has not
 // noticed an attach or a detach of the last seconds, would leave rows behind, or delete rows that are nobody's business any more.
@@ -45,13 +52,14 @@ func (s *Rows) Refresh(ctx context.Context, tx pgx.Tx, behind bool) error {
 	if v := s.Version.Load(); !behind && (v == nil || !v.Tables) && len(s.Tables()) == 0 {
 		return nil
 	}
-	return s.load(ctx, tx)
+	_, err := s.load(ctx, tx)
+	return err
 }
 
-func (s *Rows) load(ctx context.Context, q db.Querier) error {
+func (s *Rows) load(ctx context.Context, q db.Querier) (detached []int32, err error) {
 	found, err := q.Query(ctx, selectAttachmentsSQL)
 	if err != nil {
-		return fmt.Errorf("read the attached tables: %w", err)
+		return nil, fmt.Errorf("read the attached tables: %w", err)
 	}
 	tables := map[int32]*Table{}
 	var id int32
@@ -59,7 +67,6 @@ func (s *Rows) load(ctx context.Context, q db.Querier) error {
 	var raw []byte
 	var filled []string
 	var ready, complete bool
-	var detached []int32
 	_, err = pgx.ForEachRow(found, []any{&id, &kind, &ready, &raw, &filled, &complete}, func() error {
 		if !ready {
 			detached = append(detached, id)
@@ -74,19 +81,10 @@ func (s *Rows) load(ctx context.Context, q db.Querier) error {
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("read the attached tables: %w", err)
+		return nil, fmt.Errorf("read the attached tables: %w", err)
 	}
 	s.tables.Store(&tables)
-	s.detached.Store(&detached)
-	return nil
-}
-
-// Detached returns the numbers of kinds whose tables are detached, and whose references are still to be given up.
-func (s *Rows) Detached() []int32 {
-	if detached := s.detached.Load(); detached != nil {
-		return *detached
-	}
-	return nil
+	return detached, nil
 }
 
 // Tables returns the attached tables by the number of their kind.
