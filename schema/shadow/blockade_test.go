@@ -13,6 +13,7 @@ import (
 
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/shadow"
 )
 
 // reference is the message by which bEast establishes a reference of its holder h at aWest.
@@ -180,7 +181,9 @@ func TestCrashTable(t *testing.T) {
 
 	t.Run("after Establish, before the holder's commit: gone", func(t *testing.T) {
 		t.Parallel()
-		b := newPair(t, nil)
+		b := newPair(t, func(cfg *shadow.Config) { // the delete ends before the blockade expires, and has room for its questions
+			cfg.Times.DeleteTimeout, cfg.Times.TentativeTTL = 5*time.Second, time.Minute
+		})
 		b.MustPut(target, nil)
 		_, err := b.Stores[b.ID(aWest)].Establish(context.Background(), b.ID(bEast), newAttempt(), []peer.EstablishReference{reference("block", schema.Block, uuid.New())})
 		require.NoError(t, err)
