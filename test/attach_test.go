@@ -139,8 +139,17 @@ CREATE TABLE public."Orders" (shop text NOT NULL, "Number" integer NOT NULL, "Cu
 	defer func() { _ = held.Close(context.Background()) }()
 	_, err = held.Exec(t.Context(), `BEGIN; SELECT FROM dbcontroller.attachment FOR UPDATE`)
 	require.NoError(t, err)
-	time.AfterFunc(time.Second, func() { _ = held.Close(context.Background()) })
+	released := make(chan error, 1)
+	go func() { // when the command has waited for longer than it waits at a time, 200 ms
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		err := waitedFor(ctx, dsn)
+		time.Sleep(time.Second)
+		_ = held.Close(context.Background())
+		released <- err
+	}()
 	code, out = command("attach", file)
+	require.NoError(t, <-released)
 	require.Zero(t, code, out)
 	require.Contains(t, out, "dbcontroller.attachment is locked by another transaction")
 	require.NotContains(t, out, "Orders is locked")
@@ -159,6 +168,22 @@ CREATE TABLE public."Orders" (shop text NOT NULL, "Number" integer NOT NULL, "Cu
 	code, out = command("attach", file)
 	require.Equal(t, 1, code, out)
 	require.Contains(t, out, "run db-controller serve there first")
+}
+
+// waitedFor returns when a session of a database waits for a lock.
+func waitedFor(ctx context.Context, dsn string) error {
+	conn, err := pgx.Connect(ctx, dsn)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close(context.Background()) }()
+	for waits := false; !waits; time.Sleep(10 * time.Millisecond) {
+		err := conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')`).Scan(&waits)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // attach names the rights that are lacking: its own, and those of the role of serve.
