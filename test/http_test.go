@@ -119,9 +119,9 @@ func TestTheHTTPAPI(t *testing.T) {
 func TestWatchesOverHTTP(t *testing.T) {
 	t.Parallel()
 	a := newHTTPAPI(t)
-	watch := func() (code int, events io.Reader, end func()) {
+	watch := func(more string) (code int, events io.Reader, end func()) {
 		ctx, cancel := context.WithCancel(t.Context())
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.url+"/v1/resources:watch?kind=Target", nil)
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.url+"/v1/resources:watch?kind=Target"+more, nil)
 		require.NoError(t, err)
 		req.Header.Set("Authorization", "Bearer "+a.token)
 		resp, err := a.client.Do(req)
@@ -129,7 +129,7 @@ func TestWatchesOverHTTP(t *testing.T) {
 		t.Cleanup(func() { cancel(); _ = resp.Body.Close() })
 		return resp.StatusCode, resp.Body, cancel
 	}
-	code, events, end := watch()
+	code, events, end := watch("")
 	require.Equal(t, http.StatusOK, code)
 	lines := bufio.NewScanner(events)
 	until := func(text string) {
@@ -144,18 +144,24 @@ func TestWatchesOverHTTP(t *testing.T) {
 	until("endOfSnapshot")
 	a.mustPut(aWest+"targets/t1", nil)
 	until(`"name":"targets/t1"`)
+	a.mustPut(aWest+"targets/t2", nil)
+	_, together, endTogether := watch("&allowBatches=true")
+	snapshot := bufio.NewScanner(together)
+	require.True(t, snapshot.Scan(), "%v", snapshot.Err())
+	require.Regexp(t, `"changes":\[.*"targets/t1".*"targets/t2"`, snapshot.Text())
+	endTogether()
 
 	for range 7 {
-		code, _, _ := watch()
+		code, _, _ := watch("")
 		require.Equal(t, http.StatusOK, code)
 	}
-	code, _, _ = watch()
+	code, _, _ = watch("")
 	require.Equal(t, http.StatusTooManyRequests, code)
 	code, answer := a.call("GET", "/v1/resources/targets/t1", a.token, "")
 	require.Equal(t, http.StatusOK, code, "calls go on beside watches: %v", answer)
 	end()
 	a.eventually("the place of a watch that has ended is free", func() bool {
-		code, _, _ := watch()
+		code, _, _ := watch("")
 		return code == http.StatusOK
 	})
 }

@@ -130,8 +130,8 @@ func TestATokenOfTheEnvironmentThatCannotBeResumedIsReset_I24(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, server.New(pool, zap.NewNop()).Tidy(t.Context()))
 	reset(c, token, "older than the retention of changes")
-	// A token is older than what was removed, too, while a transaction of this server that began before it still runs: here one of
-	// another test, since the removed changes are not really a day old.
+	// A transaction that was open all the time, in any database of the server, would make the next token older than the removed changes,
+	// which are not really a day old.
 	require.Eventually(t, func() bool {
 		var passed bool
 		err := pool.QueryRow(t.Context(), `SELECT pg_snapshot_xmin(pg_current_snapshot()) > compacted FROM dbcontroller_registry.meta`).Scan(&passed)

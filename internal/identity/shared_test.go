@@ -101,7 +101,7 @@ func TestTheOwnFieldsOfAStreamAreMerged(t *testing.T) {
 // A batch has the first messages that fit, if these are several, and is encoded as a message with all of them.
 func TestABatchIsARepeatedField(t *testing.T) {
 	t.Parallel()
-	const details = 3 // of google.rpc.Status; an Any is encoded as what has its two fields
+	const details = 3 // the number of google.rpc.Status.details
 	var of []*identity.Shared[*anypb.Any]
 	for _, n := range []int{10, 20, 5000, 1} {
 		of = append(of, identity.NewShared(&anypb.Any{TypeUrl: "t", Value: make([]byte, n)}))

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
@@ -34,6 +35,30 @@ func TestConnectionsHaveTheirSettings_I22(t *testing.T) {
 	require.NoError(t, err)
 	pool.Reset()
 	require.NoError(t, postgres.CheckSettings(t.Context(), pool))
+}
+
+// A row and a batch that are answered are as good as a ping: nothing is asked then, here of a pool that is closed.
+func TestAnAnsweredStatementShowsThatTheDatabaseAnswers_I22(t *testing.T) {
+	t.Parallel()
+	dsn := harness.Postgres(t).NewDatabase(t, "")
+	batch := &pgx.Batch{}
+	batch.Queue("SELECT 1")
+	for name, ask := range map[string]func(l *postgres.Lanes) error{
+		"a row":   func(l *postgres.Lanes) error { return l.QueryRow(t.Context(), "SELECT 1").Scan(new(int)) },
+		"a batch": func(l *postgres.Lanes) error { return l.SendBatch(t.Context(), batch).Close() },
+	} {
+		pool, err := postgres.Connect(t.Context(), dsn, "test", postgres.MinConnections)
+		require.NoError(t, err)
+		l := postgres.NewLanes(pool)
+		require.NoError(t, l.Answers(t.Context()), "it asks")
+		require.NoError(t, ask(l), name)
+		answered := time.Now()
+		l.Close()
+		if err := l.Answers(t.Context()); time.Since(answered) < time.Second {
+			require.NoError(t, err, name)
+		}
+		require.Eventually(t, func() bool { return l.Answers(t.Context()) != nil }, time.Minute, 10*time.Millisecond, name)
+	}
 }
 
 // Callers who end their calls at once do not make the server open connections for others: the statements of such calls end by themselves.

@@ -1,6 +1,6 @@
 -- +goose Up
 -- compatible with programs that know migration 20
--- The keys of a large statement are compressed while it runs: by lz4 in less than a third of the time, where the server was built with it.
+-- The keys of a large statement are compressed while it runs: by lz4 in a third of the time, where the server was built with it.
 
 -- +goose StatementBegin
 DO $$

@@ -31,7 +31,7 @@ type Watcher struct {
 	wrong    []string                        // guarded by mu
 	ended    bool                            // guarded by mu; the end of the snapshot was received
 	fresh    map[string]bool                 // guarded by mu; names in the present snapshot
-	opened   int                             // streams
+	opened   int                             // the number of streams so far
 }
 
 // Watch watches until ctx ends.
