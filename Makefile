@@ -10,7 +10,7 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo deve
 COMMIT ?= $(shell git rev-parse HEAD 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo adoption-proof test test-outside test-inside test-short campaign mutants bench fuzz generate lint verify vulnerabilities sbom hostile browser packages upgrade postgresql python django image clean
+.PHONY: help build demo adoption-proof test test-loaded test-short campaign mutants bench fuzz generate lint verify vulnerabilities sbom hostile browser packages upgrade postgresql python django clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,33 +25,24 @@ demo: postgresql build ## four deployments on real PostgreSQL, a scenario across
 adoption-proof: postgresql django build ## an application in Django, unchanged: scan, attach, its own flows under faults, detach; a minute
 	DBCONTROLLER_ADOPTION_PROOF=1 $(GO) test -count=1 -run TestADjangoApplicationIsAdoptedUnchanged -v ./test
 
-# The compiler needs a quarter less processor time when it collects its garbage later. Tests and what they start have the default:
-# they have bounds of memory. Without their paths, checkouts share what is compiled.
+# The compiler needs a quarter less processor time when it collects its garbage later.
 COMPILE = GOGC=400 $(GO)
-TEST = $(COMPILE) test -exec 'env -u GOGC' -trimpath -vet=off -ldflags='-s -w' -count=1 -timeout 40m
 
-# The race detector finds nothing in a model, whose schedules run in one goroutine each, and costs four times its time. Tests from outside
-# start the program as processes, which are built without it.
-OUTSIDE = ./test ./test/campaign ./test/model/...
-INSIDE = ./schema/shadow $$($(GO) list ./... | grep -v -e '/test$$' -e '/test/campaign$$' -e '/test/model' -e '/schema/shadow$$')
+test: postgresql python build ## every test; what has many goroutines with the race detector
+	CGO_ENABLED=0 $(COMPILE) vet -trimpath ./... # the tests need what it compiles
+	@sh test/run.sh
 
-test: postgresql python image build ## every test, with the race detector (the models and the tests from outside without)
-	$(COMPILE) vet -trimpath -race ./... # the tests need what it compiles
-	@$(MAKE) --no-print-directory -j2 test-outside test-inside
+test-loaded: postgresql python build ## make test RUNS (default 10) times beside LOOPS (default 16) busy loops; hours
+	@sh test/loaded.sh
 
-test-outside:
-	CGO_ENABLED=0 $(TEST) -p 1 $(OUTSIDE)
-
-test-inside: # two packages at a time: most wait as much as they compute
-	$(TEST) -race -p 2 $(INSIDE)
-
-test-short: postgresql ## the tests without long races and whole processes
-	CGO_ENABLED=0 $(TEST) -short ./schema/shadow ./...
+test-short: postgresql ## the tests without whole processes
+	@sh test/run.sh -short
 
 campaign: postgresql ## SEEDS (default 100) campaigns of random operations and faults against native keys; hours
 	DBCONTROLLER_FLEET_RESOURCES=20000 $(GO) test -run TestFleetTearDownOfAProject -v -count=1 -timeout 1h ./test
 	DBCONTROLLER_TEST_HOLDERS=1000000 $(GO) test -run TestVeryManyHoldersWithKills -v -count=1 -timeout 1h ./test
 	$(GO) test -run TestTheProtocol -v -count=1 -timeout 1h ./test/model -rapid.checks=1000000
+	DBCONTROLLER_TEST_LONG=1 $(GO) test -v -count=1 -timeout 2h ./schema/shadow ./envregistry ./test
 	DBCONTROLLER_CAMPAIGN_SEEDS=$${SEEDS:-100} $(GO) test -run Campaign -v -count=1 -timeout 24h ./test/campaign
 
 mutants: postgresql ## play campaigns against planted mistakes, and write docs/mutants.md; about an hour
@@ -123,9 +114,6 @@ python: # installs gRPC for Python where it is missing and it can
 
 django: # installs Django and psycopg for Debian's Python where they are missing and it can
 	@sh deploy/install-django.sh
-
-image: # the tests' container image, where there is an engine and no registry
-	@sh test/harness/image/build.sh
 
 clean: ## remove what was built
 	rm -rf bin

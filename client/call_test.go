@@ -5,7 +5,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
@@ -20,6 +19,7 @@ import (
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
 	"github.com/db-controller/db-controller/test/stub"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 const acme = "//iam.example.com/us-west2/projects/acme"
@@ -29,14 +29,18 @@ type scripted struct {
 	resourcev1.UnimplementedResourceServiceServer
 
 	mu     sync.Mutex
-	script []error  // guarded by mu
-	ids    []string // guarded by mu; request ids of the calls
+	script []error         // guarded by mu
+	ids    []string        // guarded by mu; request ids of the calls
+	called func(times int) // nil, or called with each call, with mu locked
 }
 
 func (s *scripted) next(id string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ids = append(s.ids, id)
+	if s.called != nil {
+		s.called(len(s.ids))
+	}
 	if len(s.script) == 0 {
 		return nil
 	}
@@ -111,13 +115,33 @@ func TestARequestThatIsTooLargeIsNotSent(t *testing.T) {
 	require.Empty(t, server.requestIDs())
 }
 
+// expiring is a context whose deadline passes when done is closed, however fast the machine is.
+type expiring struct {
+	context.Context //nolint:containedctx // it is one
+	done            chan struct{}
+}
+
+func (e *expiring) Done() <-chan struct{} { return e.done }
+
+func (e *expiring) Err() error {
+	select {
+	case <-e.done:
+		return context.DeadlineExceeded
+	default:
+		return nil
+	}
+}
+
 func TestAnUnknownOutcomeSaysTheRequestID(t *testing.T) {
 	t.Parallel()
-	server := &scripted{script: []error{because(t, codes.Unavailable, "DATABASE_UNAVAILABLE")}}
-	c := open(t, stub.New(t, stub.Services{Resources: server}))
 	id := uuid.New()
-	ctx, cancel := context.WithTimeout(client.WithRequestID(t.Context(), id), 3*time.Second)
-	defer cancel()
+	ctx := &expiring{Context: client.WithRequestID(t.Context(), id), done: make(chan struct{})}
+	server := &scripted{script: []error{because(t, codes.Unavailable, "DATABASE_UNAVAILABLE")}, called: func(times int) {
+		if times == 2 { // the answer to the first call has arrived
+			close(ctx.done)
+		}
+	}}
+	c := open(t, stub.New(t, stub.Services{Resources: server}))
 	_, err := c.Delete(ctx, acme, client.Version{})
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.ErrorContains(t, err, "repeat the request with the request id "+id.String())
@@ -227,9 +251,16 @@ func TestAnUnavailableTargetNamesItsDeployment(t *testing.T) {
 	refusals := &schemav1.ReferencesRefused{Refusals: []*schemav1.ReferencesRefused_Refusal{
 		{Holder: "projects/acme", Path: "parent", Target: "//devices.example.com/eastus2/devices/d", Reason: "UNAVAILABLE"},
 	}}
-	c := open(t, stub.New(t, stub.Services{Resources: &scripted{script: []error{because(t, codes.Unavailable, "UNAVAILABLE", refusals)}}}))
-	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
+	c := open(t, stub.New(t, stub.Services{Resources: &scripted{
+		script: []error{because(t, codes.Unavailable, "UNAVAILABLE", refusals)},
+		called: func(times int) {
+			if times == 2 { // the answer to the first call has arrived
+				cancel()
+			}
+		},
+	}}))
 	_, err := c.Put(ctx, &resourcev1.Resource{Name: acme})
 	require.ErrorIs(t, err, client.ErrUnavailable)
 	var e *client.Error
@@ -244,7 +275,7 @@ func TestAClosedClientAnswersAtOnce(t *testing.T) {
 	_, err := c.Get(t.Context(), acme)
 	require.NoError(t, err)
 	c.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
 	defer cancel()
 	_, err = c.Get(ctx, acme)
 	require.ErrorIs(t, err, client.ErrClosed)

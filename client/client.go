@@ -32,6 +32,7 @@ import (
 
 	"github.com/db-controller/db-controller/envregistry"
 	"github.com/db-controller/db-controller/internal/address"
+	"github.com/db-controller/db-controller/internal/atomicfile"
 	"github.com/db-controller/db-controller/internal/identity"
 	"github.com/db-controller/db-controller/internal/strictyaml"
 	"github.com/db-controller/db-controller/schema"
@@ -228,7 +229,7 @@ func (c *Client) readEnvironment(ctx context.Context) (*registryv1.Environment, 
 	answer, err := c.Registry().GetEnvironment(ctx, &registryv1.GetEnvironmentRequest{})
 	if err == nil {
 		if raw, err := proto.Marshal(answer.GetEnvironment()); err == nil && c.cache != "" {
-			_ = os.WriteFile(c.cache, raw, 0o600) // the cache is optional
+			_ = atomicfile.Write(c.cache, raw) // the cache is optional
 		}
 		return answer.GetEnvironment(), nil
 	}
@@ -237,8 +238,11 @@ func (c *Client) readEnvironment(ctx context.Context) (*registryv1.Environment, 
 		return nil, errorOf(err, schema.DeploymentID{})
 	}
 	cached := &registryv1.Environment{}
-	if err := proto.Unmarshal(raw, cached); err != nil {
-		return nil, fmt.Errorf("%s: %w", c.cache, err)
+	if wrong := proto.Unmarshal(raw, cached); wrong != nil {
+		return nil, fmt.Errorf("%s: %w", c.cache, wrong)
+	}
+	if len(cached.GetDeployments()) == 0 { // nobody has written it yet: it says nothing
+		return nil, errorOf(err, schema.DeploymentID{})
 	}
 	return cached, nil
 }

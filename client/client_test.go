@@ -114,6 +114,10 @@ func TestTheEnvironmentIsCachedInAFile(t *testing.T) {
 	c := open(t, i)
 	_, err = c.Get(t.Context(), "//"+stub.Deployment.String()+"/projects/p")
 	require.NoError(t, err)
+	// A file that names no deployment says nothing: that a deployment is not registered would be a definite answer.
+	require.NoError(t, os.WriteFile(i.Context+".environment", nil, 0o600))
+	_, err = open(t, i).Environment(t.Context())
+	require.ErrorContains(t, err, "the registry "+i.RegistryAddress+" cannot be reached: ")
 	require.NoError(t, os.Remove(i.Context+".environment"))
 	_, err = open(t, i).Environment(t.Context())
 	require.ErrorContains(t, err, "the registry "+i.RegistryAddress+" cannot be reached: ")

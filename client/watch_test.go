@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
@@ -14,6 +13,7 @@ import (
 	"github.com/db-controller/db-controller/client"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 	"github.com/db-controller/db-controller/test/stub"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 // played is one stream: its messages, and its final error.
@@ -76,7 +76,7 @@ func follow(t *testing.T, q client.WatchQuery, n int, streams ...played) (events
 	server := &watches{streams: streams}
 	c := open(t, stub.New(t, stub.Services{Resources: server}))
 	var e client.Event
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
 	defer cancel()
 	for e, err = range c.Watch(ctx, stub.Deployment, q) {
 		if err != nil {

@@ -18,6 +18,7 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 func TestMain(m *testing.M) { os.Exit(harness.Main(m)) }
@@ -197,12 +198,12 @@ func TestADeletionThatComesAgainIsActedUponAgain_I4(t *testing.T) {
 		_, err := box.Act(east, a)
 		require.NoError(t, err)
 		require.Equal(t, peer.Deleting, box.Get(middle).State)
-		require.Eventually(t, func() bool { return box.Count(b.String(), "resource") == 0 }, 5*time.Second, 10*time.Millisecond, "the first goes")
+		require.Eventually(t, func() bool { return box.Count(b.String(), "resource") == 0 }, wait.Limit, 10*time.Millisecond, "the first goes")
 	}
 	box.MustPut("//"+b.String()+"/holders/h2", harness.Body{"cascade": middle})
 	_, err = box.Do(b, schema.Confirm)
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return box.Count(east.String(), "notice") == 0 }, 20*time.Second, 50*time.Millisecond, "acknowledged")
+	require.Eventually(t, func() bool { return box.Count(east.String(), "notice") == 0 }, wait.Limit, 50*time.Millisecond, "acknowledged")
 	cancel()
 	require.NoError(t, <-done)
 	require.Zero(t, box.Count(b.String(), "resource"))

@@ -14,6 +14,7 @@ import (
 	"github.com/db-controller/db-controller/controller"
 	"github.com/db-controller/db-controller/dbctest"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 // doors is a world outside: calls to it fail at first. It is the Finalizers of a test as well.
@@ -75,9 +76,9 @@ func TestAFinalizerIsRemovedAfterTheCleanUp_I33(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		return ran["devices/d"] == 1 && ran["devices/another's"] == 1
-	}, 20*time.Second, time.Millisecond)
+	}, wait.Limit, time.Millisecond)
 	device("d", deleting, "badge")
-	require.Eventually(t, func() bool { _, removed := d.seen(); return len(removed) == 2 }, 20*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { _, removed := d.seen(); return len(removed) == 2 }, wait.Limit, time.Millisecond)
 	closed, removed := d.seen()
 	require.ElementsMatch(t, []string{"devices/before", "devices/d"}, closed)
 	require.Contains(t, removed, "//devices.example.com/eu/devices/d uid3 badge")
@@ -90,7 +91,7 @@ func TestAFinalizerIsRemovedAfterTheCleanUp_I33(t *testing.T) {
 func TestAFinalizerThatTheKindLacksIsRefused(t *testing.T) {
 	t.Parallel()
 	d := &doors{}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
 	defer cancel()
 	for finalizer, kind := range map[string]controller.Kind{"door": devices, "badge": jobs} {
 		err := controller.New(clientOf(true, newMemory(here)), kind).Finalizer(finalizer, d, d.close).Run(ctx, nil)
@@ -134,7 +135,7 @@ func badges(t *testing.T, in *dbctest.Installation) (end, isGone func()) {
 		require.Eventually(t, func() bool {
 			_, err := stranger.Get(ctx, badge)
 			return errors.Is(err, client.ErrNotFound)
-		}, 20*time.Second, 10*time.Millisecond, "the badge is gone")
+		}, wait.Limit, 10*time.Millisecond, "the badge is gone")
 		closed, _ := d.seen()
 		require.NotEmpty(t, closed)
 		require.NoError(t, holder.RemoveFinalizer(ctx, badge, made.GetUid(), "door"), "a repeated call")

@@ -20,6 +20,7 @@ import (
 	"github.com/db-controller/db-controller/dbctest"
 	"github.com/db-controller/db-controller/schema"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 const services = `
@@ -141,7 +142,7 @@ func TestAControllerOverRealDeployments(t *testing.T) {
 		require.Eventually(t, func() bool {
 			j, err := c.Get(ctx, full(jobs, job))
 			return err == nil && text(j, "title") == title
-		}, 20*time.Second, 10*time.Millisecond, "%s should have the title %s", job, title)
+		}, wait.Limit, 10*time.Millisecond, "%s should have the title %s", job, title)
 	}
 	acme := full(projects, "projects/acme")
 	put(acme, map[string]any{"title": "one"})
@@ -179,7 +180,7 @@ func TestAControllerOverRealDeployments(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, err := c.Get(ctx, full(jobs, "jobs/d2"))
 		return errors.Is(err, client.ErrNotFound)
-	}, 20*time.Second, 10*time.Millisecond, "the job follows its owner")
+	}, wait.Limit, 10*time.Millisecond, "the job follows its owner")
 
 	// The kind is renamed while the controller runs, and before it starts again.
 	_, err = direct.SetVersion(ctx, c, here, "v2")
@@ -187,7 +188,7 @@ func TestAControllerOverRealDeployments(t *testing.T) {
 	require.Eventually(t, func() bool {
 		d, err := c.Get(ctx, full(devices, "devices/d1"))
 		return err == nil && d.GetKind() == "Gadget"
-	}, 20*time.Second, 10*time.Millisecond)
+	}, wait.Limit, 10*time.Millisecond)
 	put(full(devices, "devices/d3"), nil)
 	titled("jobs/d3", "nobody's")
 	end()
@@ -236,7 +237,7 @@ func TestAViewHasWholeTransactions(t *testing.T) {
 	for n := range rounds {
 		write(n + 1)
 	}
-	require.Eventually(t, func() bool { return newest.Load() == fmt.Sprint(rounds) }, 30*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return newest.Load() == fmt.Sprint(rounds) }, wait.Limit, 10*time.Millisecond)
 	require.Zero(t, torn.Load(), "of %d runs", seen.Load())
 	t.Logf("%d runs", seen.Load())
 }
@@ -277,7 +278,7 @@ func TestProcessesShareARealDeployment(t *testing.T) {
 				}
 			}
 			return true
-		}, 3*time.Minute, 20*time.Millisecond)
+		}, wait.Limit, 20*time.Millisecond)
 	}
 	end0 := process(0)
 	marked("0")
@@ -291,7 +292,7 @@ func TestProcessesShareARealDeployment(t *testing.T) {
 	require.Empty(t, lease.GetLabels())
 
 	process(1)
-	require.Eventually(t, func() bool { return ran[1].Load() > 0 }, 3*time.Minute, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return ran[1].Load() > 0 }, wait.Limit, 20*time.Millisecond)
 	marked("0", "1")
 	end0()
 	marked("1")

@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"runtime"
-	"syscall"
 	"testing"
 	"time"
 
@@ -21,6 +19,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 const services = `
@@ -147,30 +146,12 @@ func TestAnApplicationInAnInstallation(t *testing.T) {
 	require.Zero(t, booked)
 }
 
-// The first installation of a process migrates a template, the others copy it. One of these starts within two seconds of time when the machine
-// has a processor to spare. On a busier machine the time says nothing: there the process itself, without PostgreSQL's, takes less than two seconds
-// of processor time. The test is not parallel, so that no other test of this process has a share in either.
-func TestAnInstallationStartsQuickly(t *testing.T) { //nolint:paralleltest // see above
-	dbctest.New(t, dbctest.Config{Services: services})
-	took, used := time.Hour, time.Hour
-	for range 3 {
-		began, before := time.Now(), processorTime(t)
-		dbctest.New(t, dbctest.Config{Services: services})
-		took, used = min(took, time.Since(began)), min(used, processorTime(t)-before)
+// The first installation of a process migrates a template, the others copy it.
+func BenchmarkInstallation(b *testing.B) {
+	dbctest.New(b, dbctest.Config{Services: services})
+	for b.Loop() {
+		dbctest.New(b, dbctest.Config{Services: services})
 	}
-	t.Logf("two deployments and a registry after %s, of which this process computed %s", took, used)
-	require.Less(t, used, 2*time.Second)
-	if load, err := os.ReadFile("/proc/loadavg"); took >= 2*time.Second && err == nil && !busy(string(load)) {
-		t.Errorf("an installation starts within two seconds, this one took %s", took)
-	}
-}
-
-// processorTime is the time that this process has computed so far.
-func processorTime(t *testing.T) time.Duration {
-	t.Helper()
-	var used syscall.Rusage
-	require.NoError(t, syscall.Getrusage(syscall.RUSAGE_SELF, &used))
-	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }
 
 // busy reports whether more programs want to run than there are processors for.
@@ -204,5 +185,5 @@ func TestTheClockOfADeploymentMoves(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 24*time.Hour, before.GetCreateTime().AsTime().Sub(after.GetCreateTime().AsTime()))
 	eventually := func() error { return put(ctx, in, "//"+desksEU.String()+"/desks/d2", map[string]any{"room": "b"}) }
-	require.Eventually(t, func() bool { return eventually() == nil }, time.Minute, 10*time.Millisecond, "the process whose lease has passed takes part again")
+	require.Eventually(t, func() bool { return eventually() == nil }, wait.Limit, 10*time.Millisecond, "the process whose lease has passed takes part again")
 }

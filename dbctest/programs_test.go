@@ -16,6 +16,7 @@ import (
 
 	"github.com/db-controller/db-controller/client"
 	"github.com/db-controller/db-controller/dbctest"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 const projectsWithBuckets = `
@@ -91,15 +92,15 @@ func TestTheProgramsOfTheDocuments(t *testing.T) {
 	reconcile := running(t, in, reconciles)
 	prints(t, reconcile, "projects/acme gets a bucket")
 	owned := func() bool { _, err := in.Client.Get(t.Context(), bucket); return err == nil }
-	require.Eventually(t, owned, time.Minute, 10*time.Millisecond)
+	require.Eventually(t, owned, wait.Limit, 10*time.Millisecond)
 	_, err := in.Client.Delete(t.Context(), bucket, client.Version{})
 	require.NoError(t, err)
 	prints(t, reconcile, "projects/acme gets a bucket")
-	require.Eventually(t, owned, time.Minute, 10*time.Millisecond)
+	require.Eventually(t, owned, wait.Limit, 10*time.Millisecond)
 	_, err = in.Client.Delete(t.Context(), acme, client.Version{})
 	require.NoError(t, err)
 	for last := ""; last != "deleted projects/acme"; last = watch.Text() { // it may be seen in DELETING
 		require.True(t, watch.Scan())
 	}
-	require.Eventually(t, func() bool { return !owned() }, time.Minute, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return !owned() }, wait.Limit, 10*time.Millisecond)
 }

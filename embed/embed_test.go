@@ -26,6 +26,7 @@ import (
 	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 const services = `
@@ -158,7 +159,7 @@ func unbook(device string) func(pgx.Tx) error {
 func eventually(t *testing.T, call func() error) {
 	t.Helper()
 	var err error
-	require.Eventually(t, func() bool { err = call(); return err == nil }, time.Minute, 50*time.Millisecond, "%v", err)
+	require.Eventually(t, func() bool { err = call(); return err == nil }, wait.Limit, 50*time.Millisecond, "%v", err)
 }
 
 func TestAnApplicationsTransactions(t *testing.T) {

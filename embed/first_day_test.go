@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/embed"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 // poolOf connects as the application, with other settings.
@@ -127,7 +128,7 @@ func (w *world) functionPanics(t *testing.T) {
 		})
 	})
 	require.False(t, w.booked(t, "panic"))
-	require.Eventually(t, func() bool { return w.pool.Stat().AcquiredConns() == 0 }, time.Minute, time.Millisecond, "its connection is free")
+	require.Eventually(t, func() bool { return w.pool.Stat().AcquiredConns() == 0 }, wait.Limit, time.Millisecond, "its connection is free")
 	w.all(t, w.Application, "panic")
 }
 

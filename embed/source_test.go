@@ -16,6 +16,7 @@ import (
 	"github.com/db-controller/db-controller/embed"
 	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 var (
@@ -41,7 +42,7 @@ func (s *statuses) becomes(t *testing.T, name string, generation int64) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return s.all[name] == generation
-	}, 30*time.Second, time.Millisecond, "%s at generation %d: %v", name, generation, s.all)
+	}, wait.Limit, time.Millisecond, "%s at generation %d: %v", name, generation, s.all)
 }
 
 // control runs a controller until the test ends, or stop is called.
@@ -111,7 +112,7 @@ func TestAControllerInTheProcessOfAnApplication(t *testing.T) {
 		env, rerr := source.Refresh(ctx)
 		d, _ := env.Deployment(devices)
 		return err == nil && rerr == nil && d.Version == "v2"
-	}, 30*time.Second, 10*time.Millisecond)
+	}, wait.Limit, 10*time.Millisecond)
 	_, err = w.Save(ctx, []embed.Write{{Name: "devices/c"}}, nil)
 	require.NoError(t, err)
 	seen.becomes(t, "devices/c", 1)
@@ -138,17 +139,17 @@ func TestAControllerOfAnApplicationRemovesItsFinalizers_I33(t *testing.T) {
 	select {
 	case name := <-closed:
 		require.Equal(t, "rooms/r", name)
-	case <-time.After(30 * time.Second):
+	case <-time.After(wait.Limit):
 		t.Fatal("nobody cleans up")
 	}
 	badges := w.As("user/badges")
 	require.NoError(t, badges.RemoveFinalizer(ctx, things+"rooms/r", saved[0].UID.String(), "badge"))
-	require.Eventually(t, func() bool { return !w.stored(t, things+"rooms/r") }, 30*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return !w.stored(t, things+"rooms/r") }, wait.Limit, 10*time.Millisecond)
 	require.NoError(t, source.RemoveFinalizer(ctx, "rooms/r", saved[0].UID.String(), "door"), "a repeated call")
 	require.Error(t, source.RemoveFinalizer(ctx, "rooms/r", "none", "door"))
 
 	// Another deployment is an error without a source for it, and reported.
-	bounded, cancel := context.WithTimeout(ctx, 20*time.Second)
+	bounded, cancel := context.WithTimeout(ctx, wait.Limit)
 	defer cancel()
 	err = controller.New(source, controller.Kind{Deployment: iam, Name: "Project"}).Run(bounded, nil)
 	require.ErrorContains(t, err, iam.String())
@@ -186,7 +187,7 @@ func TestASourceHasTheVersionOfTheDatabase(t *testing.T) {
 func TestTheWatchesOfAnApplicationShareTheirResources(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
 	defer cancel()
 	source := w.Source(nil)
 	var watches [2]chan client.Event

@@ -19,6 +19,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
 	"github.com/db-controller/db-controller/schema/wire"
+	"github.com/db-controller/db-controller/test/rounds"
 )
 
 // fleet is a registry of very many deployments, which counts the sent messages, for each second of a simulated time.
@@ -165,7 +166,7 @@ func large(services, regions int) *schema.Environment {
 // Thousands of deployments follow one registry: the cost of a start, a change and an outage in messages and in streams a second, with
 // the real client. One in ten of the deployments runs; the figures are of these.
 func TestThousandsOfDeploymentsFollowOneRegistry(t *testing.T) {
-	for _, regions := range []int{10, 50} {
+	for _, regions := range rounds.Of([]int{10, 50}, []int{10}) {
 		const services, oneIn = 60, 10
 		env := large(services, regions)
 		deployments := len(env.Deployments)

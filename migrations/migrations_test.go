@@ -13,6 +13,7 @@ import (
 
 	"github.com/db-controller/db-controller/migrations"
 	"github.com/db-controller/db-controller/test/harness"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 func TestMain(m *testing.M) { os.Exit(harness.Main(m)) }
@@ -82,7 +83,7 @@ func TestACompleteDatabaseIsNotWaitedFor(t *testing.T) {
 		defer func() { _ = migrating.Close(context.Background()) }()
 		_, err = migrating.Exec(t.Context(), `SELECT pg_advisory_lock($1)`, lock.DefaultLockID)
 		require.NoError(t, err)
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
 		defer cancel()
 		applied, err := migrations.Up(ctx, dsn, set)
 		require.NoError(t, err)
@@ -193,7 +194,7 @@ func TestAMigrationSurvivesADeadlockWithAWriter(t *testing.T) {
 		var waits bool
 		err := writer.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_locks WHERE relation = 'dbcontroller.change'::regclass AND NOT granted)`).Scan(&waits)
 		return err == nil && waits
-	}, time.Minute, time.Millisecond)
+	}, wait.Limit, time.Millisecond)
 	execute(t, writer, `LOCK TABLE dbcontroller.kind IN ROW EXCLUSIVE MODE`)
 	execute(t, writer, `COMMIT`)
 	got := <-done

@@ -10,6 +10,7 @@ import (
 
 	"github.com/db-controller/db-controller/migrations"
 	"github.com/db-controller/db-controller/test/harness"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 func connected(t *testing.T, dsn string) *pgx.Conn {
@@ -134,7 +135,7 @@ func TestAMigrationIsTakenBackWhenNoProcessUsesTheDatabase(t *testing.T) {
 		require.Eventually(t, func() bool {
 			name, err := migrations.TakeBack(t.Context(), dsn, set, "it was too early")
 			return err == nil && name == all[len(all)-1]
-		}, 20*time.Second, 20*time.Millisecond, "the session ends a moment after its connection")
+		}, wait.Limit, 20*time.Millisecond, "the session ends a moment after its connection")
 		for range all[1:] {
 			_, err := migrations.TakeBack(t.Context(), dsn, set, "all of it")
 			require.NoError(t, err)

@@ -6,7 +6,6 @@ import (
 	"net/url"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/db-controller/db-controller/migrations"
 	"github.com/db-controller/db-controller/test/harness"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 // forbiddenToAll are statements that every role except the owner is refused.
@@ -331,7 +331,7 @@ func TestRolesWaitForNoTransaction(t *testing.T) {
 		execute(t, admin, `CREATE TABLE `+schema+`.late (id bigint)`)
 		execute(t, serving, `BEGIN`)
 		execute(t, serving, `LOCK TABLE `+first+` IN ROW EXCLUSIVE MODE`)
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
 		defer cancel()
 		require.NoError(t, migrations.Roles(ctx, dsn, set, "dbcontroller_test"), "it waits for no transaction")
 		execute(t, serving, `COMMIT`)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/db-controller/db-controller/cmd/db-controller/playground"
 	"github.com/db-controller/db-controller/test/harness"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 const djangoServices = `
@@ -186,7 +187,7 @@ func (d *django) command(of *playground.Deployment, args ...string) string {
 func (d *django) start(of *playground.Deployment) {
 	d.t.Helper()
 	require.NoError(d.t, of.Start())
-	ctx, cancel := context.WithTimeout(d.t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(d.t.Context(), wait.Limit)
 	defer cancel()
 	require.NoError(d.t, of.WaitReady(ctx))
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/wire"
 	"github.com/db-controller/db-controller/test/harness"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 const attachedTables = `
@@ -141,7 +142,7 @@ CREATE TABLE public."Orders" (shop text NOT NULL, "Number" integer NOT NULL, "Cu
 	require.NoError(t, err)
 	released := make(chan error, 1)
 	go func() { // when the command has waited for longer than it waits at a time, 200 ms
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
 		defer cancel()
 		err := waitedFor(ctx, dsn)
 		time.Sleep(time.Second)

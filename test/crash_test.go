@@ -16,6 +16,7 @@ import (
 	"github.com/db-controller/db-controller/cmd/db-controller/playground"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 	"github.com/db-controller/db-controller/test/harness"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 // The crash points, and the deployment whose process is killed there: that of the targets, or that of the holders.
@@ -91,7 +92,7 @@ func TestACrashBetweenTwoSteps_I1_I3_I6_I8_I19(t *testing.T) {
 		})
 		select {
 		case <-crashed:
-		case <-time.After(20 * time.Second):
+		case <-time.After(wait.Limit):
 			t.Errorf("%s was never reached", point)
 			stop()
 			<-crashed
@@ -111,7 +112,7 @@ func TestACrashBetweenTwoSteps_I1_I3_I6_I8_I19(t *testing.T) {
 // insist repeats a call that a crashed process has not answered.
 func (f *fixture) insist(do func() error) {
 	f.t.Helper()
-	require.EventuallyWithT(f.t, func(c *assert.CollectT) { require.NoError(c, do()) }, time.Minute, 50*time.Millisecond)
+	require.EventuallyWithT(f.t, func(c *assert.CollectT) { require.NoError(c, do()) }, wait.Limit, 50*time.Millisecond)
 }
 
 // find reports whether a resource exists; true while that cannot be read.

@@ -20,6 +20,7 @@ import (
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 	"github.com/db-controller/db-controller/test/harness"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 // Two services in two regions with every feature of a descriptor. Tests switch b to its v2.
@@ -138,7 +139,7 @@ func (f *fixture) acquainted() {
 			}
 			require.Equal(c, interested, followed, "%s", id)
 		}
-	}, time.Minute, poll)
+	}, wait.Limit, poll)
 }
 
 func (f *fixture) id(name string) schema.DeploymentID {
@@ -185,7 +186,7 @@ func patiently(ctx context.Context, call func() error) error {
 		err := call()
 		switch status.Code(err) {
 		case codes.Unavailable, codes.Aborted, codes.DeadlineExceeded:
-			if time.Since(began) < 2*time.Minute {
+			if time.Since(began) < wait.Limit {
 				select {
 				case <-time.After(100 * time.Millisecond):
 					continue
@@ -234,13 +235,13 @@ const poll = 50 * time.Millisecond
 // eventually waits until a condition holds.
 func (f *fixture) eventually(what string, holds func() bool) {
 	f.t.Helper()
-	require.Eventually(f.t, holds, time.Minute, poll, what)
+	require.Eventually(f.t, holds, wait.Limit, poll, what)
 }
 
 func (f *fixture) gone(names ...string) {
 	f.t.Helper()
 	for _, name := range names {
-		if !assert.Eventually(f.t, func() bool { return f.get(name) == nil }, time.Minute, poll) {
+		if !assert.Eventually(f.t, func() bool { return f.get(name) == nil }, wait.Limit, poll) {
 			said, err := run(f.t, "explain", name, "--context", f.Context)
 			status, _ := run(f.t, "status", f.id(name).String(), "--context", f.Context)
 			require.FailNow(f.t, name+" does not go", "%v\n%s\n%v\n%s", f.get(name), said, err, status)
@@ -271,7 +272,7 @@ func (f *fixture) settled() {
 		for id := range f.Deployments {
 			require.Empty(c, f.status(id.String()).GetOutstanding(), "%s", id)
 		}
-	}, time.Minute, poll)
+	}, wait.Limit, poll)
 	audit(f.t, f.Processes)
 }
 
@@ -319,7 +320,7 @@ func (f *fixture) ready(deployment string) {
 	f.t.Helper()
 	id, err := schema.ParseDeploymentID(deployment)
 	require.NoError(f.t, err)
-	ctx, cancel := context.WithTimeout(f.t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(f.t.Context(), wait.Limit)
 	defer cancel()
 	require.NoError(f.t, f.Deployments[id].WaitReady(ctx))
 }

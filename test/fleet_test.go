@@ -26,11 +26,12 @@ import (
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 	"github.com/db-controller/db-controller/schema/service"
 	"github.com/db-controller/db-controller/test/harness"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 // fleetResources is the number of resources: DBCONTROLLER_FLEET_RESOURCES, or few enough for every run of the tests.
 func fleetResources(t *testing.T) int {
-	n, err := strconv.Atoi(cmp.Or(os.Getenv("DBCONTROLLER_FLEET_RESOURCES"), "6000"))
+	n, err := strconv.Atoi(cmp.Or(os.Getenv("DBCONTROLLER_FLEET_RESOURCES"), "4000"))
 	require.NoError(t, err, "DBCONTROLLER_FLEET_RESOURCES")
 	return n
 }
@@ -74,9 +75,9 @@ func TestFleetTearDownOfAProject(t *testing.T) {
 	before := sum(t, pools, allShadowsSQL)
 	require.EventuallyWithT(t, func(c *assert.CollectT) { // so that only the deletion is measured
 		require.Zero(c, sum(c, pools, outstandingSQL))
-	}, 2*time.Minute, 50*time.Millisecond)
+	}, wait.Limit, 50*time.Millisecond)
 
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
 	defer cancel()
 	resources, err := p.Client.Resources(ctx, victim.name.Deployment)
 	require.NoError(t, err)
@@ -95,12 +96,12 @@ func TestFleetTearDownOfAProject(t *testing.T) {
 	t.Logf("the project was gone after %s", since(began))
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
 		require.Equal(c, before-len(gone), sum(c, pools, allShadowsSQL))
-	}, 2*time.Minute, 50*time.Millisecond)
+	}, wait.Limit, 50*time.Millisecond)
 	t.Logf("%d resources were gone after %s", len(gone), since(began))
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
 		require.Zero(c, sum(c, pools, outstandingSQL))
 		require.Empty(c, harness.AuditDatabases(c, pools))
-	}, 2*time.Minute, 50*time.Millisecond)
+	}, wait.Limit, 50*time.Millisecond)
 	f.check(p.Client, gone)
 }
 

@@ -3,7 +3,6 @@ package test
 import (
 	"context"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -11,13 +10,14 @@ import (
 	"github.com/db-controller/db-controller/client"
 	"github.com/db-controller/db-controller/internal/identity"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 // A program with the Go client, as a user: typed errors, another region as the door, a watch across a restart.
 func TestTheGoClient(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
 	defer cancel()
 	certs, err := f.Issue(identity.Identity{Role: identity.RoleUser, Name: "ann"})
 	require.NoError(t, err)

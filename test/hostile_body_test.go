@@ -46,6 +46,7 @@ func texts(n int, text string) *structpb.Value {
 
 // One request of a few megabytes costs the process little, in any shape and by any method.
 func TestACostlyBodyCostsLittle_I20_I21(t *testing.T) {
+	hostile(t)
 	t.Parallel()
 	const deployment = "a.example.com/us-west2"
 	f := newFixture(t)

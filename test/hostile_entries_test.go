@@ -71,6 +71,7 @@ func hostileRequests(of protoreflect.MessageDescriptor, levels int) map[string][
 // Every method of every service gets requests of the greatest size, with each field as long, or as often, as it can be: each costs
 // little, and is refused as the caller's mistake or answered.
 func TestHostileRequestsOfEveryMethodCostLittle_I20_I21(t *testing.T) {
+	hostile(t)
 	t.Parallel()
 	const deployment = "a.example.com/us-west2"
 	f := newFixture(t)

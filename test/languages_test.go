@@ -10,7 +10,6 @@ import (
 	"regexp"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
@@ -19,6 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/db-controller/db-controller/test/harness"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 const project = `
@@ -104,7 +104,7 @@ func TestCertificatesHaveHostNames(t *testing.T) {
 
 // services lists the services of a server by reflection.
 func services(ctx context.Context, conn grpc.ClientConnInterface) ([]string, error) {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, wait.Limit)
 	defer cancel()
 	stream, err := reflectionv1.NewServerReflectionClient(conn).ServerReflectionInfo(ctx)
 	if err != nil {
@@ -150,9 +150,7 @@ func TestDevCountsConnectionsFirst(t *testing.T) {
 		text += "  - {deployment: a.example.com/" + string(rune('a'+i)) + "1, version: v1}\n"
 	}
 	require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
-	began := time.Now()
 	out, err := run(t, "dev", "--postgres", server.DSN(""), "--services", file, "--dir", t.TempDir())
 	require.Error(t, err)
 	require.Contains(t, out, "has 100 connections, of which 0 are in use; 20 deployments need 140: set max_connections there to 140 or more")
-	require.Less(t, time.Since(began), time.Minute)
 }

@@ -8,8 +8,4 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-func TestMain(m *testing.M) {
-	code := harness.Main(m)
-	harness.RemoveBinary()
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { os.Exit(harness.Main(m)) }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/db-controller/db-controller/internal/identity"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 // liveHeap returns the memory that the last garbage collection of a deployment's process has left.
@@ -47,7 +48,7 @@ func unread(ctx context.Context, t *testing.T, conn *grpc.ClientConn, method str
 // watches begins a watch as another user, and waits for the end of its snapshot.
 func (f *fixture) watches(deployment string) {
 	f.t.Helper()
-	ctx, cancel := context.WithTimeout(f.t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(f.t.Context(), wait.Limit)
 	defer cancel()
 	stream, err := resourcev1.NewResourceServiceClient(f.asUser(deployment)).WatchResources(ctx, &resourcev1.WatchResourcesRequest{Kind: "Target"})
 	require.NoError(f.t, err)

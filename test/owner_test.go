@@ -7,12 +7,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/db-controller/db-controller/cmd/db-controller/bench"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 func ownedBy(kind, name string) *resourcev1.OwnerReference {
@@ -200,7 +202,9 @@ func TestAVersionSwitch_I26(t *testing.T) {
 	f.switchVersion("a.example.com/us-west2", "v2")
 	require.Equal(t, "Goal", f.get(target).GetKind())
 	f.mustPut(bWest+"holders/v1b", fields{"block": target})
-	require.ErrorContains(t, f.delete(target), "and 17 more", "twenty new ones, and two of the other region")
+	require.EventuallyWithT(t, func(c *assert.CollectT) { // a deployment that does not answer in time is not counted
+		require.ErrorContains(c, f.delete(target), "and 17 more", "twenty new ones, and two of the other region")
+	}, wait.Limit, wait.Poll)
 	f.settled()
 }
 

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
@@ -17,6 +16,7 @@ import (
 	"github.com/db-controller/db-controller/cmd/db-controller/playground"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/test/harness"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 // pooled starts pgbouncer in transaction mode before a database, and returns the DSN through it.
@@ -74,7 +74,7 @@ ignore_startup_parameters = statement_timeout,lock_timeout,idle_in_transaction_s
 			err = conn.Close(t.Context())
 		}
 		return err == nil
-	}, 10*time.Second, poll)
+	}, wait.Limit, poll)
 	return dsn.String()
 }
 

@@ -5,7 +5,6 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -13,6 +12,7 @@ import (
 	"github.com/db-controller/db-controller/cmd/db-controller/playground"
 	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
 	"github.com/db-controller/db-controller/test/harness"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 // another starts a further process of a deployment.
@@ -39,7 +39,7 @@ func (f *fixture) beside(deployment, name string, args ...string) sibling {
 	}, append(harness.DatabaseArgs(f.t), args...)...), filepath.Join(f.t.TempDir(), name+".log"), "http://"+addresses[1]+"/readyz")
 	require.NoError(f.t, p.Start())
 	f.t.Cleanup(func() { _ = p.Kill() })
-	ctx, cancel := context.WithTimeout(f.t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(f.t.Context(), wait.Limit)
 	defer cancel()
 	require.NoError(f.t, p.WaitReady(ctx))
 	return sibling{Process: p, address: addresses[0], http: "http://" + addresses[1]}

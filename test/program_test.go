@@ -19,12 +19,13 @@ import (
 	"github.com/db-controller/db-controller/internal/postgres/launcher"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/test/harness"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 // run runs the program and returns its output.
 func run(t *testing.T, args ...string) (string, error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute) // ends a command that hangs; the demo takes minutes on a busy machine
+	ctx, cancel := context.WithTimeout(context.Background(), wait.Limit) // ends a command that hangs; the demo takes minutes on a busy machine
 	defer cancel()
 	cmd := exec.CommandContext(ctx, harness.Binary(t), args...)
 	cmd.Env = append(os.Environ(), "HOME="+t.TempDir())
@@ -162,7 +163,7 @@ func TestTheCommandLine(t *testing.T) {
 		out, err := ctl("get", owned)
 		require.Error(c, err, out)
 		require.Contains(c, out, "not found")
-	}, time.Minute, 100*time.Millisecond)
+	}, wait.Limit, 100*time.Millisecond)
 	audit(t, p)
 }
 
@@ -177,7 +178,7 @@ func audit(t *testing.T, p *harness.Processes) {
 	}
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
 		require.Empty(c, harness.AuditDatabases(t, pools))
-	}, time.Minute, 50*time.Millisecond)
+	}, wait.Limit, 50*time.Millisecond)
 }
 
 func TestHealthAndMetrics(t *testing.T) {
@@ -219,12 +220,12 @@ func TestHealthAndMetrics(t *testing.T) {
 		for _, metric := range want {
 			require.Contains(c, body, metric)
 		}
-	}, time.Minute, 50*time.Millisecond)
+	}, wait.Limit, 50*time.Millisecond)
 
 	// Without the registry, a process starts from the environment in its database.
 	require.NoError(t, p.Deployments[id].Kill())
 	require.NoError(t, p.Deployments[id].Start())
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), wait.Limit)
 	defer cancel()
 	require.NoError(t, p.Deployments[id].WaitReady(ctx))
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 	"github.com/db-controller/db-controller/test/harness"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 // movable is a fixture in which one deployment has its own PostgreSQL server, behind a proxy that can be moved to another one.
@@ -181,7 +182,7 @@ func TestActingUponDanglingReferencesIsContinuedAfterAKill_I1_I19(t *testing.T) 
 		e := f.statusFor(c, of).GetEpoch()
 		require.True(c, e.GetOrdinal() == 2 && !e.GetAwaitingRegistry() && len(e.GetUnconfirmed()) == 0, "%v", e)
 		require.EqualValues(c, 2*page+1, f.statusFor(c, at).GetDanglingReferences())
-	}, 2*time.Minute, 50*time.Millisecond)
+	}, wait.Limit, 50*time.Millisecond)
 
 	holding := f.Deployments[f.id(bWest+"x/y")]
 	require.NoError(t, holding.Stop())
@@ -291,7 +292,7 @@ func TestARestoredCopyIsNoticedByRestartedDeployments_I1_I2(t *testing.T) {
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
 		e := f.status(of).GetEpoch()
 		require.True(c, e.GetOrdinal() == 2 && !e.GetAwaitingRegistry() && len(e.GetUnconfirmed()) == 0, "%v", e)
-	}, 2*time.Minute, poll)
+	}, wait.Limit, poll)
 	require.ErrorContains(t, f.delete(aWest+"targets/kept"), bEast+"holders/new")
 }
 

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
@@ -18,6 +17,7 @@ import (
 	"github.com/db-controller/db-controller/internal/requestid"
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 // A delete without an id gets one where it arrives. The answer, the record of each removal in both deployments, and the logs of the three
@@ -50,7 +50,7 @@ func TestARequestIDFollowsADeleteThroughDeployments(t *testing.T) {
 		bEast: {`PlanDeletion","from":"deployment/a.example.com/us-west2"`, "a deletion was acted upon"},
 	} {
 		for _, line := range lines {
-			require.Eventually(t, func() bool { return f.logged(at, id.String(), line) }, 20*time.Second, poll, "%s: no line of the request with %s", at, line)
+			require.Eventually(t, func() bool { return f.logged(at, id.String(), line) }, wait.Limit, poll, "%s: no line of the request with %s", at, line)
 		}
 	}
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
@@ -17,6 +16,7 @@ import (
 
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 func reasonOf(err error) string {
@@ -105,7 +105,7 @@ func TestTheResourceService(t *testing.T) {
 func TestRequestsAreForwardedToTheOwningRegionOnce(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
 	defer cancel()
 	user := f.asUser("a.example.com/us-west2")
 	a := resourcev1.NewResourceServiceClient(user)

@@ -20,6 +20,7 @@ import (
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 	"github.com/db-controller/db-controller/schema/wire"
 	"github.com/db-controller/db-controller/test/harness"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 // Projects in two regions, and devices of another service that refer to them.
@@ -208,5 +209,5 @@ func TestRightsHoldBetweenDeployments(t *testing.T) {
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
 		_, err := rotated.ListResources(t.Context(), &resourcev1.ListResourcesRequest{})
 		require.NoError(c, err)
-	}, time.Minute, time.Second)
+	}, wait.Limit, time.Second)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/db-controller/db-controller/schema"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 // orders returns all permutations of n things.
@@ -196,7 +196,7 @@ func TestRepeatedAndLateAcknowledgements(t *testing.T) {
 	f := newFixture(t)
 	p, ctx := newPeer(f), t.Context()
 	position := func() (deletions int, token string) {
-		ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+		ctx, cancel := context.WithTimeout(ctx, wait.Limit)
 		defer cancel()
 		watch, err := p.service.WatchImportedServiceDeletions(ctx, &schemav1.WatchImportedServiceDeletionsRequest{})
 		require.NoError(t, err)

@@ -24,6 +24,7 @@ import (
 	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 	"github.com/db-controller/db-controller/test/harness"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 // away is a registry and one deployment over a PostgreSQL server that a test stops and starts.
@@ -84,7 +85,7 @@ func (a *away) back() {
 
 func (a *away) ready(p *playground.Process) {
 	a.t.Helper()
-	ctx, cancel := context.WithTimeout(a.t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(a.t.Context(), wait.Limit)
 	defer cancel()
 	require.NoError(a.t, p.WaitReady(ctx), p.Tail())
 }
@@ -133,7 +134,7 @@ func TestAStartWaitsForPostgreSQL(t *testing.T) {
 		require.NoError(t, p.Start())
 		require.Eventually(t, func() bool {
 			return strings.Contains(strings.Join(a.said(p, 0), "\n"), "waiting to be ready")
-		}, 20*time.Second, poll, p.Tail())
+		}, wait.Limit, poll, p.Tail())
 		require.Contains(t, p.Tail(), "postgres: ")
 	}
 	a.back()
@@ -163,7 +164,7 @@ func TestAProcessIsObservedWhileItStarts(t *testing.T) {
 		require.Eventually(t, func() bool {
 			code, text := get(p, "/readyz")
 			return code == http.StatusServiceUnavailable && text == "[-]start: waiting for postgres\nreadyz check failed\n"
-		}, 20*time.Second, poll, p.Tail())
+		}, wait.Limit, poll, p.Tail())
 		code, text := get(p, "/livez")
 		require.Equal(t, http.StatusOK, code, text)
 		_, metrics := get(p, "/metrics")
@@ -175,7 +176,7 @@ func TestAProcessIsObservedWhileItStarts(t *testing.T) {
 	require.Eventually(t, func() bool {
 		code, text := get(a.deployment, "/readyz")
 		return code == http.StatusServiceUnavailable && strings.Contains(text, "[+]postgres ok\n") && strings.Contains(text, "[-]registered failed\n")
-	}, time.Minute, poll, "the registry has no environment: %s", a.deployment.Tail())
+	}, wait.Limit, poll, "the registry has no environment: %s", a.deployment.Tail())
 	_, metrics := get(a.deployment, "/metrics")
 	require.Contains(t, metrics, "\ndbcontroller_started 0\n")
 	a.apply()
@@ -184,7 +185,7 @@ func TestAProcessIsObservedWhileItStarts(t *testing.T) {
 		require.Eventually(t, func() bool {
 			_, metrics := get(p, "/metrics")
 			return strings.Contains(metrics, "\ndbcontroller_started 1\n")
-		}, 10*time.Second, poll)
+		}, wait.Limit, poll)
 	}
 }
 
@@ -195,12 +196,10 @@ func TestAStartWithoutPostgreSQLEndsAndSaysWhy(t *testing.T) {
 	wrong, err := url.Parse(a.dsn("registry"))
 	require.NoError(t, err)
 	wrong.User = url.UserPassword(wrong.User.Username(), "no-such-password")
-	began := time.Now()
-	out, err := run(t, "registry", "--postgres", wrong.String(), "--certs", a.certs("registry"), "--listen", "127.0.0.1:0")
+	out, err := run(t, "registry", "--postgres", wrong.String(), "--certs", a.certs("registry"), "--listen", "127.0.0.1:0", "--start-timeout", "1000h")
 	require.Error(t, err)
 	require.Contains(t, out, "password authentication failed")
 	require.NotContains(t, out, "no-such-password")
-	require.Less(t, time.Since(began), time.Minute)
 	a.server.Stop()
 	for _, args := range [][]string{
 		{"registry", "--certs", a.certs("registry")},
@@ -242,7 +241,7 @@ func TestADatabaseOutageIsLoggedOnce(t *testing.T) {
 		a.ready(p)
 		require.Eventually(t, func() bool {
 			return strings.Contains(strings.Join(a.said(p, since), "\n"), "the database is available again")
-		}, 20*time.Second, 50*time.Millisecond, p.Tail())
+		}, wait.Limit, 50*time.Millisecond, p.Tail())
 		lines := a.said(p, since)
 		text := strings.Join(lines, "\n")
 		require.Equal(t, 1, strings.Count(text, "the database is unavailable"), text)

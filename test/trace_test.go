@@ -24,6 +24,7 @@ import (
 
 	"github.com/db-controller/db-controller/cmd/db-controller/playground"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 // collector receives spans as an OpenTelemetry collector does.
@@ -171,7 +172,7 @@ func TestADeleteIsOneTraceInAllDeployments(t *testing.T) {
 			"b.example.com/eastus2: act upon deletions",                                 // the cascade
 			"b.example.com/eastus2: SQL",
 		})
-	}, 30*time.Second, 100*time.Millisecond)
+	}, wait.Limit, 100*time.Millisecond)
 	for _, root := range collected.roots() {
 		require.NotContains(t, root, "otelpgx", "a statement that belongs to no call is no trace")
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/test/harness"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 // docs/tutorial.md is executed line by line, with a home of its own and the tests' PostgreSQL; the commands print the
@@ -64,7 +65,7 @@ func TestTheTutorial(t *testing.T) {
 			t.Cleanup(func() { _ = dev.Process.Signal(syscall.SIGINT); <-ended }) //nolint:errcheck // it was interrupted
 			require.Eventually(t, func() bool {
 				return bash("bin/db-controller list iam.example.com/eu && bin/db-controller list devices.example.com/eu").Run() == nil
-			}, time.Minute, 200*time.Millisecond, "dev does not start")
+			}, wait.Limit, 200*time.Millisecond, "dev does not start")
 		case "sh":
 			here := strings.NewReplacer("make build\n", "", "cd examples/", "cd "+examples+"/").Replace(content)
 			out, err := bash(here).CombinedOutput()

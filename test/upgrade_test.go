@@ -16,6 +16,7 @@ import (
 	"github.com/db-controller/db-controller/cmd/db-controller/playground"
 	"github.com/db-controller/db-controller/migrations"
 	"github.com/db-controller/db-controller/test/harness"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 // The previous release migrates its databases; this one migrates them further while the processes of the previous one work, and
@@ -37,7 +38,7 @@ func TestARollingUpgradeUnderLoad(t *testing.T) {
 	}
 	within := func(do func(ctx context.Context) error) { // each step by itself: a busy machine takes longer for all of them
 		t.Helper()
-		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
 		defer cancel()
 		require.NoError(t, do(ctx))
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/db-controller/db-controller/cmd/db-controller/bench"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 // metric reads one value from a deployment's metrics; 0 when it is missing.
@@ -41,7 +42,7 @@ func TestManyWatchesWithStalledReaders_I20_I21(t *testing.T) {
 	id := f.id(aWest + "targets/t")
 	deaf := resourcev1.NewResourceServiceClient(f.asUser(id.String()))
 	ears := resourcev1.NewResourceServiceClient(f.asUser(id.String()))
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
 	defer cancel()
 	for range stuck {
 		_, err := deaf.WatchResources(ctx, &resourcev1.WatchResourcesRequest{})

@@ -72,7 +72,9 @@ func TestSystemdAcceptsTheUnits(t *testing.T) {
 		require.NoError(t, os.WriteFile(path, []byte(strings.ReplaceAll(string(raw), "/usr/local/bin/db-controller", program)), 0o600))
 		out, err := exec.CommandContext(t.Context(), analyze, "verify", "--man=no", path).CombinedOutput() //nolint:gosec // a program of the system
 		require.NoError(t, err, string(out))
-		require.Empty(t, string(out))
+		for line := range strings.Lines(string(out)) { // it verifies the units of other packages as well
+			require.NotContains(t, line, "db-controller", string(out))
+		}
 	}
 }
 

@@ -24,6 +24,7 @@ import (
 	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 	"github.com/db-controller/db-controller/test/stub"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 // ran is the outcome of a command.
@@ -37,7 +38,7 @@ func command(t *testing.T, args ...string) ran { return commandWith(t, "", args.
 
 func commandWith(t *testing.T, stdin string, args ...string) ran {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
 	defer cancel()
 	var out, errOut bytes.Buffer
 	code := run(ctx, args, strings.NewReader(stdin), &out, &errOut)

@@ -16,6 +16,7 @@ import (
 	"github.com/db-controller/db-controller/internal/identity"
 	"github.com/db-controller/db-controller/internal/postgres"
 	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 var operator = identity.Identity{Role: identity.RoleOperator, Name: "o"}
@@ -47,7 +48,7 @@ func heard(msg *registryv1.WatchEnvironmentResponse) string {
 // listen returns the events of a watch, and its last token, when there are enough events or the watch ends.
 func listen(t *testing.T, c registryv1.RegistryServiceClient, token string, enough func(heard []string) bool) (all []string, last string, err error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
 	defer cancel()
 	stream, err := c.WatchEnvironment(ctx, &registryv1.WatchEnvironmentRequest{ResumeToken: token})
 	require.NoError(t, err)
@@ -137,7 +138,7 @@ func TestATokenOfTheEnvironmentThatCannotBeResumedIsReset_I24(t *testing.T) {
 		err := pool.QueryRow(t.Context(), `SELECT pg_snapshot_xmin(pg_current_snapshot()) > compacted FROM dbcontroller_registry.meta`).Scan(&passed)
 		require.NoError(t, err)
 		return passed
-	}, time.Minute, 10*time.Millisecond)
+	}, wait.Limit, 10*time.Millisecond)
 
 	// The server is another one, which may call its timeline as the one before.
 	_, token, err = listen(t, c, "", ends("end"))

@@ -26,6 +26,7 @@ import (
 
 	"github.com/db-controller/db-controller/schema"
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 // browser is a headless Chromium; errors has the reports of its pages: exceptions, refused content, failed requests.
@@ -49,7 +50,7 @@ func newBrowser(t *testing.T) *browser {
 	t.Cleanup(cancel)
 	ctx, cancel = chromedp.NewContext(ctx)
 	t.Cleanup(cancel)
-	ctx, cancel = context.WithTimeout(ctx, 2*time.Minute)
+	ctx, cancel = context.WithTimeout(ctx, wait.Limit)
 	t.Cleanup(cancel)
 	b := &browser{T: t, ctx: ctx}
 	chromedp.ListenTarget(ctx, b.hear)

@@ -20,6 +20,7 @@ import (
 
 	"github.com/db-controller/db-controller/schema"
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 var west = schema.DeploymentID{Service: "iam.example.com", Region: "us-west2"}
@@ -105,7 +106,7 @@ func TestNobodyIsAskedWhileNobodyLooks(t *testing.T) {
 		h.poller.mu.Lock()
 		defer h.poller.mu.Unlock()
 		return h.poller.stop == nil && len(h.poller.viewers) == 0
-	}, 5*time.Second, 5*time.Millisecond)
+	}, wait.Limit, 5*time.Millisecond)
 	time.Sleep(50 * time.Millisecond) // a look that was under way
 	asked := f.asked.Load()
 	time.Sleep(100 * time.Millisecond)
@@ -132,7 +133,7 @@ func TestTheConsoleKnowsSinceWhenADeploymentIsSilent(t *testing.T) {
 			}
 			whole = whole || c.Whole
 			return enough()
-		}, 10*time.Second, time.Millisecond)
+		}, wait.Limit, time.Millisecond)
 	}
 	until(func() bool { return whole })
 	require.Len(t, states, 2)
@@ -163,7 +164,7 @@ func TestTheConsoleKnowsSinceWhenADeploymentIsSilent(t *testing.T) {
 		defer p.mu.Unlock()
 		s := p.states[west.String()]
 		return s.Asked.After(asked) && s.SilentSince.Equal(*again.SilentSince)
-	}, 10*time.Second, time.Millisecond, "the silence goes on")
+	}, wait.Limit, time.Millisecond, "the silence goes on")
 }
 
 // A browser that does not read keeps the newest state of each deployment waiting, not every change.

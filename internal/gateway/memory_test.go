@@ -25,6 +25,7 @@ import (
 	"github.com/db-controller/db-controller/internal/budget"
 	"github.com/db-controller/db-controller/internal/identity"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 // small is a resource with very many small values.
@@ -121,7 +122,7 @@ func settledHeap(t *testing.T) int64 {
 		runtime.GC()
 		runtime.ReadMemStats(&after)
 		return after.TotalAlloc-before.TotalAlloc < 256<<10
-	}, time.Minute, time.Millisecond)
+	}, wait.Limit, time.Millisecond)
 	return int64(after.HeapAlloc) //nolint:gosec // of one process
 }
 

@@ -8,6 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 // A caller's calls wait for one another, at most maxWaiting of them, and take nothing from other callers.
@@ -44,7 +46,7 @@ func TestACallerTakesItsOwnSlots(t *testing.T) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return s.of["ann"].users == maxCalls+maxStreams+maxWaiting
-	}, 10*time.Second, time.Millisecond)
+	}, wait.Limit, time.Millisecond)
 	_, code = enter(t.Context(), "ann", false)
 	require.Equal(t, codes.ResourceExhausted, code, "too many wait")
 	leave, code := enter(t.Context(), "bob", false)

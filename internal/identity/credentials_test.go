@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/db-controller/db-controller/internal/identity"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 var open = identity.Policy{healthv1.Health_Check_FullMethodName: identity.Anybody, healthv1.Health_Watch_FullMethodName: identity.Anybody}
@@ -141,7 +142,7 @@ func TestFilesThatAreNoneOrOfAnotherChangeNothing(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	followed := make(chan error, 1)
 	go func() { followed <- c.Follow(ctx, time.Millisecond, zap.NewNop()) }()
-	require.Eventually(t, func() bool { return time.Until(c.NotAfter()) > 0 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return time.Until(c.NotAfter()) > 0 }, wait.Limit, time.Millisecond)
 	works()
 	cancel()
 	require.NoError(t, <-followed)
@@ -201,7 +202,7 @@ func TestRefusedHandshakesAreInTheLog(t *testing.T) {
 	require.Eventually(t, func() bool {
 		require.Equal(t, codes.Unavailable, call(t, address, issue(t, other, identity.Identity{Role: identity.RoleUser, Name: "u"}), server))
 		return logs.Len() > 0
-	}, 20*time.Second, 10*time.Millisecond)
+	}, wait.Limit, 10*time.Millisecond)
 	require.Equal(t, codes.Unavailable, call(t, address, issue(t, other, identity.Identity{Role: identity.RoleUser, Name: "u"}), server))
 	require.Equal(t, 1, logs.Len())
 	require.Equal(t, codes.Unavailable, call(t, address, identity.Anonymous(mine), server))
@@ -226,7 +227,7 @@ func TestAConnectionEndsToServeWithItsCertificate(t *testing.T) {
 	require.NoError(t, err)
 	conn := connect(t, address, c, server)
 	require.NoError(t, check(t, conn))
-	require.Eventually(t, func() bool { return status.Code(check(t, conn)) == codes.Unauthenticated }, 10*time.Second, 100*time.Millisecond)
+	require.Eventually(t, func() bool { return status.Code(check(t, conn)) == codes.Unauthenticated }, wait.Limit, 100*time.Millisecond)
 	require.ErrorContains(t, check(t, conn), "the certificate of user/u has expired")
 }
 
@@ -312,9 +313,9 @@ func TestOneIdentityTakesNobodysPlace(t *testing.T) {
 	require.Equal(t, codes.OK, call(t, l.Addr().String(), other, server))
 
 	ends[0]()
-	require.Eventually(t, func() bool { return check(t, conns[1]) == nil }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return check(t, conns[1]) == nil }, wait.Limit, time.Millisecond)
 	require.NoError(t, conns[0].Close())
-	require.Eventually(t, func() bool { return call(t, l.Addr().String(), hostile, server) == codes.OK }, 5*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return call(t, l.Addr().String(), hostile, server) == codes.OK }, wait.Limit, 10*time.Millisecond)
 	mu.Lock()
 	defer mu.Unlock()
 	require.Contains(t, refused, "connections of user/hostile")

@@ -18,6 +18,7 @@ import (
 
 	"github.com/db-controller/db-controller/cmd/db-controller/playground"
 	"github.com/db-controller/db-controller/internal/identity"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 // serveFollowing is a server that follows its files, as processes do.
@@ -45,7 +46,7 @@ func serveFollowing(t *testing.T, dir string) string {
 // watching opens a watch, and returns a function that ends it.
 func watching(t *testing.T, address string, c *identity.Credentials, server identity.Identity) <-chan error {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
 	t.Cleanup(cancel)
 	stream, err := healthv1.NewHealthClient(connect(t, address, c, server)).Watch(ctx, &healthv1.HealthCheckRequest{})
 	require.NoError(t, err)
@@ -98,7 +99,7 @@ func TestARevokedCertificateIsBelievedByNobody(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, codes.OK, call(t, address, again, server))
 	require.NoError(t, a.Revoke(authorityDir, []string{filepath.Join(userDir, "tls.crt")}, []string{serverDir}))
-	require.Eventually(t, func() bool { return call(t, address, again, server) == codes.Unavailable }, 10*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return call(t, address, again, server) == codes.Unavailable }, wait.Limit, 10*time.Millisecond)
 	require.Equal(t, codes.Unavailable, call(t, address, mallory, server))
 
 	// Clients look as well; a folder that is made later gets the list.

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/db-controller/db-controller/internal/identity"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 // A message that many streams send is encoded once, with fields that each stream adds, and counts as memory of each of their callers until
@@ -60,7 +61,7 @@ func TestAMessageOfManyStreamsIsEncodedOnce(t *testing.T) {
 		require.NoError(t, ws.CloseSend())
 		watches = append(watches, ws)
 	}
-	require.Eventually(t, func() bool { return sent.Load() >= sendingShare-1 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return sent.Load() >= sendingShare-1 }, wait.Limit, time.Millisecond)
 	time.Sleep(50 * time.Millisecond) // nothing happens; a load only makes the test weaker
 	require.LessOrEqual(t, sent.Load(), int64(sendingShare))
 	var readers errgroup.Group // each waits until others are sent theirs

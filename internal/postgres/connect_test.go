@@ -16,6 +16,7 @@ import (
 	"github.com/db-controller/db-controller/cmd/db-controller/playground"
 	"github.com/db-controller/db-controller/internal/postgres"
 	"github.com/db-controller/db-controller/test/harness"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 // A session without its settings, as behind a pooler, is refused, and the error contains the statements that set them.
@@ -57,7 +58,7 @@ func TestAnAnsweredStatementShowsThatTheDatabaseAnswers_I22(t *testing.T) {
 		if err := l.Answers(t.Context()); time.Since(answered) < time.Second {
 			require.NoError(t, err, name)
 		}
-		require.Eventually(t, func() bool { return l.Answers(t.Context()) != nil }, time.Minute, 10*time.Millisecond, name)
+		require.Eventually(t, func() bool { return l.Answers(t.Context()) != nil }, wait.Limit, 10*time.Millisecond, name)
 	}
 }
 

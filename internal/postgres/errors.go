@@ -44,10 +44,19 @@ func Refused(err error) bool {
 	return errors.As(err, &pg) && (strings.HasPrefix(pg.Code, "28") || pg.Code == "3D000")
 }
 
+// lockTimeout is the SQLSTATE of a statement that waited for a lock for longer than lock_timeout.
+const lockTimeout = "55P03"
+
+// LockTimedOut reports whether another transaction held a lock for longer than lock_timeout.
+func LockTimedOut(err error) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && pg.Code == lockTimeout
+}
+
 // busy are the SQLSTATEs of a transaction that was ended because of concurrent transactions or a timeout.
 var busy = []string{
-	"40",    // serialization failure, deadlock
-	"55P03", // lock_timeout
+	"40", // serialization failure, deadlock
+	lockTimeout,
 	"55006", // an object is in use
 	"57014", // a statement was cancelled, by statement_timeout for one
 	"25P03", // idle_in_transaction_session_timeout

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/internal/retry"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 func TestARingReachesEachListener(t *testing.T) {
@@ -23,7 +24,7 @@ func TestARingReachesEachListener(t *testing.T) {
 		require.Equal(t, "b", <-heard)
 	}
 	cancel()
-	require.Eventually(t, func() bool { b.Ring("c"); return <-first == "c" && len(second) < 2 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { b.Ring("c"); return <-first == "c" && len(second) < 2 }, wait.Limit, time.Millisecond)
 }
 
 // A listener that is busy misses no ring: it is told that everything is meant.

@@ -183,9 +183,7 @@ func TestAPositionFollowsItsItems(t *testing.T) {
 	event, err = stream.Recv()
 	require.NoError(t, err)
 	require.Equal(t, "targets/t", event.GetUpsert().GetResources()[0].GetName())
-	said := time.Now()
 	event, err = stream.Recv()
 	require.NoError(t, err)
 	require.NotEmpty(t, event.GetBookmark().GetResumeToken())
-	require.Less(t, time.Since(said), 2*time.Second)
 }

@@ -29,6 +29,7 @@ import (
 	"github.com/db-controller/db-controller/schema/service/peers"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 // filled returns a message whose fields have values that pass for names, deployments and ids: most calls get as far as the database.
@@ -150,7 +151,7 @@ func TestEveryLineOfARequestHasItsID(t *testing.T) {
 				}
 			}
 			called(t, conn, id, method, request)
-			require.Eventually(t, func() bool { return said.FilterMessage("a call is answered").Len() > 0 }, 10*time.Second, time.Millisecond, "%s, %s: debug has a line for each call", method, pass)
+			require.Eventually(t, func() bool { return said.FilterMessage("a call is answered").Len() > 0 }, wait.Limit, time.Millisecond, "%s, %s: debug has a line for each call", method, pass)
 			for _, line := range said.TakeAll() {
 				require.Equal(t, id.String(), line.ContextMap()["request_id"], "%s, %s: %s %v", method, pass, line.Message, line.ContextMap())
 				if line.Level > zap.InfoLevel {

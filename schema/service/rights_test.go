@@ -26,6 +26,7 @@ import (
 	"github.com/db-controller/db-controller/schema/service/access"
 	"github.com/db-controller/db-controller/schema/service/peers"
 	"github.com/db-controller/db-controller/test/harness"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 const limited = services + `
@@ -123,7 +124,7 @@ func owned(name, owner string) *resourcev1.PutResourceRequest {
 
 // People come with signed tokens instead of certificates, and have the rights of their groups.
 func TestPeopleComeWithTokensAndHaveTheRightsOfTheirGroups(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
 	defer cancel()
 	issuer := harness.NewIssuer(t)
 	g := newGuarded(t, issuer)
@@ -205,7 +206,7 @@ func TestPeopleComeWithTokensAndHaveTheRightsOfTheirGroups(t *testing.T) {
 // nobody else.
 func TestAServerBoundsWhatAPersonWrites_I20(t *testing.T) {
 	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
 	defer cancel()
 	issuer := harness.NewIssuer(t)
 	g := newGuarded(t, issuer, 4<<20)
@@ -258,7 +259,7 @@ func listed(ctx context.Context, t *testing.T, c resourcev1.ResourceServiceClien
 // nothing that it may not read.
 func TestARestrictedCallerLearnsNothingFromOthers(t *testing.T) {
 	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
 	defer cancel()
 	issuer := harness.NewIssuer(t)
 	g := newGuarded(t, issuer)

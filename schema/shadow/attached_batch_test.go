@@ -11,6 +11,7 @@ import (
 	"github.com/db-controller/db-controller/internal/attach"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 const notedSQL = `
@@ -158,7 +159,7 @@ func TestBatchesPinRights_I1_I3_I31(t *testing.T) {
 	require.Eventually(t, func() bool {
 		a.GrantWishes(shop) // it tidies pins, every two seconds
 		return a.rows(a.shop, `SELECT count(*)::text FROM dbcontroller.statement_pin WHERE statement = -1`)[0] == "0"
-	}, 30*time.Second, 50*time.Millisecond)
+	}, wait.Limit, 50*time.Millisecond)
 	require.Equal(t, []string{"1"}, a.rows(a.shop, `SELECT count(*)::text FROM dbcontroller.statement_pin`))
 	_, err := a.Delete(customer("1"))
 	require.Error(t, err, "nobody answers for the rows before they are read")

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/test/harness"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 const pinsSQL = `SELECT f.name || CASE WHEN p.blocks THEN ' BLOCK' ELSE ' ACT' END FROM dbcontroller.pin p JOIN dbcontroller.foreign_target f ON f.id = p.target_id ORDER BY 1`
@@ -66,7 +67,7 @@ func TestOneRowTakesNoRightThatHasEnded(t *testing.T) {
 		}()
 		require.Eventually(t, func() bool {
 			return a.rows(a.shop, `SELECT count(*)::text FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'`)[0] == "1"
-		}, 10*time.Second, 10*time.Millisecond)
+		}, wait.Limit, 10*time.Millisecond)
 		a.exec(ender, `CREATE TEMPORARY TABLE had AS SELECT * FROM dbcontroller.foreign_target; UPDATE dbcontroller.foreign_target SET `+end+`; COMMIT`)
 		var pg *pgconn.PgError
 		require.True(t, errors.As(<-failed, &pg), end)
@@ -101,7 +102,7 @@ func TestOneRowTakesALostRightThatIsCompared_I1_I30(t *testing.T) {
 	}()
 	require.Eventually(t, func() bool {
 		return a.rows(locker, `SELECT count(*)::text FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'`)[0] == "1"
-	}, 10*time.Second, 10*time.Millisecond)
+	}, wait.Limit, 10*time.Millisecond)
 	restore()
 	a.Recover(crm)
 	a.crm = a.connect(crm, ``)

@@ -66,7 +66,7 @@ func TestNothingReadsAWholeAttachedTable(t *testing.T) {
 	t.Parallel()
 	n, err := strconv.Atoi(os.Getenv("DBCONTROLLER_TEST_ROWS"))
 	if err != nil {
-		n = 30_000
+		n = 10_000
 	}
 	a := newAttached(t)
 	ctx := context.Background()

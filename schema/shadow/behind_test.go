@@ -14,6 +14,7 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 // A process that is behind a switch calls no name wrong or missing that fits no pattern of its version, or is of another kind there, and
@@ -91,7 +92,7 @@ func TestAProcessBehindASwitchRefusesNothingForGood_I15_I26(t *testing.T) {
 func TestALimitedWatchOutlivesASwitch_I23_I26(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, movedNames, nil, aWest)
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), wait.Limit)
 	defer cancel()
 	all := []grant.NameRange{grant.AllNames}
 	seen := make(chan string, 10)

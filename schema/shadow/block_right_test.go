@@ -16,6 +16,7 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 // blocking returns deployments of which one asks for the right to block from the second reference on.
@@ -143,7 +144,7 @@ SELECT s.id, f.id, $1, (SELECT id FROM dbcontroller.field WHERE path = 'block'),
 		var waits bool
 		err := b.Pools[b.ID(bEast)].QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')`).Scan(&waits)
 		return err == nil && waits
-	}, 10*time.Second, 5*time.Millisecond)
+	}, wait.Limit, 5*time.Millisecond)
 	require.NoError(t, paused.Commit(ctx))
 	var blocked *peer.BlockedError
 	require.ErrorAs(t, <-done, &blocked)

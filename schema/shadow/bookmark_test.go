@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 // A bookmark of an idle watch has a new position, although nothing of the watch was written: blockades and entries that an older copy of
@@ -38,7 +39,7 @@ func TestBookmarksOfAnIdleWatchMoveOn_I2_I23(t *testing.T) {
 	require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(t.Context(), `SELECT pg_snapshot_xmax(pg_current_snapshot())::text::int`).Scan(&now))
 	require.Less(t, placeOf(t, first), now)
 	l.await(t, 5)
-	require.Eventually(t, func() bool { return placeOf(t, <-tokens) >= now }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return placeOf(t, <-tokens) >= now }, wait.Limit, time.Millisecond)
 	cancel()
 	require.ErrorIs(t, <-ended, context.Canceled)
 }

@@ -5,13 +5,13 @@ import (
 	"fmt"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 // A chain of any length can be deleted, also over a slow line to the database: one transaction follows a bounded number of
@@ -36,7 +36,7 @@ func TestADeepChainIsDeletedInPieces_I21(t *testing.T) {
 			}
 			store, proxy := throughProxy(t, b, aWest, nil)
 			proxy.SetLine(line)
-			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second) // a thousand levels would take longer
+			ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
 			defer cancel()
 			result, err := store.Delete(ctx, shadow.DeleteRequest{Name: "targets/c0"})
 			require.NoError(t, err)

@@ -15,6 +15,8 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
+	"github.com/db-controller/db-controller/test/rounds"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 // recovering returns a deployment's work of some actions with another deployment.
@@ -385,7 +387,7 @@ func TestADecommissionBesideARecovery_I15(t *testing.T) {
 		err := pool.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted
 			AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))`).Scan(&waits)
 		return err == nil && (waits || len(recovered) > 0)
-	}, 10*time.Second, 5*time.Millisecond)
+	}, wait.Limit, 5*time.Millisecond)
 	require.NoError(t, tx.Commit(t.Context()))
 	require.NoError(t, <-recovered)
 	require.NotContains(t, unconfirmed(t, b, aWest), b.ID(bEast))
@@ -419,7 +421,7 @@ func TestADeploymentThatNeverRanIsNotWaitedForAfterAFailover(t *testing.T) {
 // Random steps; between any two of them, databases are restored, or fail over without a loss.
 func TestRecoveriesInRandomSteps_I1_I8_I19(t *testing.T) {
 	t.Parallel()
-	seeds := shorter(4, 1)
+	seeds := rounds.Of(4, 1)
 	for seed := range uint64(seeds) {
 		b := newBox(t, func(cfg *shadow.Config) { cfg.Times.OwnerGrace = 1 })
 		r := &steps{t: t, b: b, random: rand.New(rand.NewPCG(seed, 7)), restores: map[string]func(){}} //nolint:gosec // reproducible

@@ -15,6 +15,7 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
+	"github.com/db-controller/db-controller/test/rounds"
 )
 
 // A target's database that has lost a blockade and a holder entry deletes nothing until the holders' deployments have compared;
@@ -229,7 +230,7 @@ func verified(t *testing.T, b *harness.Box, deployment string, repair bool) (fou
 // hold, except for dangling references, which are reported for a person to decide.
 func TestRestoredBackupsComeToRest_I1_I8_I15_I17(t *testing.T) {
 	t.Parallel()
-	seeds := shorter(6, 1)
+	seeds := rounds.Of(6, 1)
 	dangling := 0
 	for seed := range uint64(seeds) {
 		b := newBox(t, func(cfg *shadow.Config) { cfg.Times.OwnerGrace = 1 })

@@ -18,6 +18,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 // follower applies the events of a watch of resources, and checks their order.
@@ -98,7 +99,7 @@ func (f *follower) take(e schema.Event[peer.Resource]) error {
 
 func (f *follower) until(what string, ok func() bool) {
 	f.t.Helper()
-	timeout := time.After(10 * time.Second)
+	timeout := time.After(wait.Limit)
 	for {
 		f.mu.Lock()
 		good := ok()
@@ -305,7 +306,7 @@ func TestALargeTransactionIsNotSplitByAToken(t *testing.T) {
 	require.NoError(t, err)
 	select {
 	case <-done:
-	case <-time.After(10 * time.Second):
+	case <-time.After(wait.Limit):
 		t.Fatal("the changes did not come")
 	}
 	mu.Lock()

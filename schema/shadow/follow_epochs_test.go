@@ -13,6 +13,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 // After a restore the registry names the deployments that may refer to resources here. The answer of a registry that may have
@@ -64,7 +65,7 @@ func TestARecoveryWaitsForACompleteRegistry_I2_I15(t *testing.T) {
 		"unreachable":            {err: errors.New("the registry is unreachable")},
 	} {
 		registry.Store(said)
-		require.Eventually(t, func() bool { return said.asked.Load() >= 2 }, 20*time.Second, 10*time.Millisecond, name)
+		require.Eventually(t, func() bool { return said.asked.Load() >= 2 }, wait.Limit, 10*time.Millisecond, name)
 		epoch, err := store.Epoch(t.Context())
 		require.NoError(t, err)
 		require.True(t, epoch.Awaiting, name)
@@ -73,11 +74,11 @@ func TestARecoveryWaitsForACompleteRegistry_I2_I15(t *testing.T) {
 	}
 	require.Len(t, renewed, 1, "nodes begin anew in the new epoch, whatever it waits for")
 	registry.Store(&answer{env: without(b, bEast, bWest)})
-	require.Eventually(t, func() bool { e, err := store.Epoch(t.Context()); return err == nil && !e.Awaiting }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { e, err := store.Epoch(t.Context()); return err == nil && !e.Awaiting }, wait.Limit, 10*time.Millisecond)
 	require.Contains(t, unconfirmed(t, b, aWest), b.ID(bEast))
 	require.NotContains(t, unconfirmed(t, b, aWest), b.ID(bWest))
 	latest.Store(b.Environment())
-	require.Eventually(t, func() bool { return slices.Contains(unconfirmed(t, b, aWest), b.ID(bWest)) }, 20*time.Second, 10*time.Millisecond, "a later environment adds it")
+	require.Eventually(t, func() bool { return slices.Contains(unconfirmed(t, b, aWest), b.ID(bWest)) }, wait.Limit, 10*time.Millisecond, "a later environment adds it")
 	cancel()
 	require.NoError(t, <-ended)
 	b.Settle()

@@ -2,17 +2,24 @@ package shadow_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 // outcome is the result of one of several concurrent writes.
@@ -28,11 +35,9 @@ func occupy(t *testing.T, b *harness.Box) (release func()) {
 	b.MustPut("//"+aWest+"/targets/locked", nil)
 	letGo := hold(t, b, aWest, `SELECT FROM dbcontroller.shadow WHERE name = 'targets/locked' FOR UPDATE`)
 	var g sync.WaitGroup
-	store := b.Stores[b.ID(aWest)]
 	for i := range 4 {
 		g.Go(func() {
-			_, err := store.Save(t.Context(), []peer.Write{{Name: fmt.Sprintf("targets/locked/children/%d", i)}})
-			require.NoError(t, err)
+			b.MustPut(fmt.Sprintf("//%s/targets/locked/children/%d", aWest, i), nil)
 		})
 	}
 	stopped(t, b, aWest, 4)
@@ -125,9 +130,11 @@ func TestGatheredWritesOfOneResourceLoseNothing_I10(t *testing.T) {
 	b.MustPut(target, nil)
 	release := occupy(t, b)
 	var g sync.WaitGroup
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
+	defer cancel()
 	for i := range 8 {
 		g.Go(func() {
-			_, err := store.Save(t.Context(), []peer.Write{{
+			_, err := store.Save(ctx, []peer.Write{{
 				Name: "targets/t", Mode: peer.Update, Mask: []string{fmt.Sprintf("body.n%d", i)}, Body: body{fmt.Sprintf("n%d", i): 1.0},
 			}})
 			require.NoError(t, err)
@@ -142,6 +149,61 @@ func TestGatheredWritesOfOneResourceLoseNothing_I10(t *testing.T) {
 	require.EqualValues(t, 9, b.Get(target).Generation)
 	b.Audit()
 }
+
+// A write waits for a row that another transaction has locked until the caller's deadline, however often the session's lock_timeout ends a statement.
+func TestAWriteWaitsForALockUntilItsDeadline(t *testing.T) {
+	t.Parallel()
+	timeouts := &timedOut{}
+	b := newPair(t, func(cfg *shadow.Config) {
+		impatient := cfg.Pool.Config().Copy()
+		impatient.ConnConfig.RuntimeParams["lock_timeout"] = "20"
+		impatient.ConnConfig.Tracer = timeouts
+		pool, err := pgxpool.NewWithConfig(context.Background(), impatient)
+		require.NoError(t, err)
+		t.Cleanup(pool.Close)
+		cfg.Pool = pool
+	})
+	b.MustPut(target, nil)
+	release := hold(t, b, aWest, `SELECT FROM dbcontroller.shadow WHERE name = 'targets/t' FOR UPDATE`)
+	stored := make(chan error, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), wait.Limit)
+		defer cancel()
+		_, err := b.Stores[b.ID(aWest)].Save(ctx, []peer.Write{{Name: "targets/t", Body: body{"n": 1.0}}})
+		stored <- err
+	}()
+	require.Eventually(t, func() bool { return timeouts.n.Load() > 3 }, wait.Limit, time.Millisecond)
+	release()
+	require.NoError(t, <-stored)
+}
+
+// timedOut counts the statements that waited for a lock for too long.
+type timedOut struct{ n atomic.Int64 }
+
+func (o *timedOut) count(err error) {
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) && pg.Code == "55P03" {
+		o.n.Add(1)
+	}
+}
+
+func (o *timedOut) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	return ctx
+}
+
+func (o *timedOut) TraceQueryEnd(_ context.Context, _ *pgx.Conn, d pgx.TraceQueryEndData) {
+	o.count(d.Err)
+}
+
+func (o *timedOut) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBatchStartData) context.Context {
+	return ctx
+}
+
+func (o *timedOut) TraceBatchQuery(_ context.Context, _ *pgx.Conn, d pgx.TraceBatchQueryData) {
+	o.count(d.Err)
+}
+
+func (o *timedOut) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}
 
 // A write that makes its transaction fail fails alone: its neighbours are stored (I20). A repeated request takes effect once, and an id that
 // several writes have is that of one of them (I29).
@@ -229,7 +291,7 @@ func TestAWriteWhoseTransactionRunsAtItsDeadlineIsUnknown_I29(t *testing.T) {
 		var n int
 		err := b.Pools[b.ID(aWest)].QueryRow(context.Background(), `SELECT count(*) FROM dbcontroller.shadow WHERE name = 'targets/late'`).Scan(&n)
 		return err == nil && n == 1
-	}, 10*time.Second, 5*time.Millisecond)
+	}, wait.Limit, 5*time.Millisecond)
 	b.Audit()
 }
 

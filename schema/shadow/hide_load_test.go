@@ -17,6 +17,8 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
+	"github.com/db-controller/db-controller/test/rounds"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 // A resource of a kind that hides DELETING ones ends exactly once for watchers, and its uid never appears again, while blockers
@@ -71,7 +73,7 @@ func TestWhatIsHiddenStaysHiddenUnderLoad(t *testing.T) {
 	for k := range 3 {
 		deleters.Go(func() {
 			r := rand.New(rand.NewPCG(2, uint64(k)))
-			for range shorter(60, 15) {
+			for range rounds.Of(60, 15) {
 				i := r.IntN(n)
 				switch r.IntN(6) {
 				case 0:
@@ -114,7 +116,7 @@ func TestWhatIsHiddenStaysHiddenUnderLoad(t *testing.T) {
 			want[uids[i]] = 1
 		}
 	}
-	require.Eventually(t, func() bool { return len(w.seen()) >= len(want) }, 10*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return len(w.seen()) >= len(want) }, wait.Limit, 10*time.Millisecond)
 	cancel()
 	readers.Wait()
 	require.Empty(t, w.wrong)

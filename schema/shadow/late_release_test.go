@@ -18,6 +18,7 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 // keyOf is the key of the one blockade of a holder.
@@ -107,12 +108,12 @@ func TestACommitThatHangsIsWaitedFor_I3_I5(t *testing.T) {
 	letCommit := hangCommits(t, b.Pools[b.ID(bEast)])
 	saved := make(chan error, 1)
 	go func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		ctx, cancel := context.WithTimeout(context.Background(), wait.Limit)
 		defer cancel()
 		_, err := b.Stores[b.ID(bEast)].Save(ctx, []peer.Write{{Name: "holders/h", Body: body{"block": target}}})
 		saved <- err
 	}()
-	require.Eventually(t, func() bool { return hangs(t, b.Pools[b.ID(bEast)]) }, 30*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return hangs(t, b.Pools[b.ID(bEast)]) }, wait.Limit, 5*time.Millisecond)
 	impatient, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	_, err := b.Stores[b.ID(aWest)].Delete(impatient, shadow.DeleteRequest{Name: "targets/t"})

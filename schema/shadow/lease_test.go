@@ -17,6 +17,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 const leaseTTL = time.Second
@@ -111,7 +112,7 @@ func TestATransactionThatPausesTooLongIsEnded_I18(t *testing.T) {
 	require.Eventually(t, func() bool {
 		next = renew(t, second, next.Member)
 		return len(next.Shards) == schema.RingSize
-	}, time.Minute, 50*time.Millisecond)
+	}, wait.Limit, 50*time.Millisecond)
 	resume()
 	require.Error(t, <-done)
 	var kept []byte

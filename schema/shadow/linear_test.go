@@ -24,7 +24,7 @@ import (
 // tables were emptied and analysed before, as by autovacuum; the statistics are renewed once they have grown, as RunStatistics does.
 func TestTheStepsOfABatchAreLinear(t *testing.T) {
 	t.Parallel()
-	const n = 400
+	const n = 200
 	p := &plans{}
 	p.limit(20 * n)
 	b := newPair(t, func(cfg *shadow.Config) {
@@ -91,6 +91,45 @@ func TestTheStepsOfABatchAreLinear(t *testing.T) {
 			_, err := pool.Exec(t.Context(), `VACUUM (TRUNCATE false, ANALYZE)`)
 			require.NoError(t, err)
 		}
+	}
+	require.Positive(t, p.seen)
+}
+
+// An answer to the questions of a target's deployment reads the asked references alone, by whatever statistics: autovacuum may have analysed each table
+// at another moment.
+func TestAnAnswerReadsTheAskedReferencesByAnyStatistics(t *testing.T) {
+	t.Parallel()
+	const n = 300
+	p := &plans{}
+	p.limit(4 * n)
+	b := newPair(t, func(cfg *shadow.Config) {
+		cfg.Watches.PollInterval = time.Hour
+		if cfg.Deployment.Service == "b.example.com" {
+			cfg.Pool = p.pool(t, cfg.Pool.Config())
+		}
+	})
+	b.MustPut(target, nil)
+	statistics := []string{
+		`ANALYZE`,
+		`UPDATE pg_class SET reltuples = 0, relpages = 1 WHERE relnamespace = 'dbcontroller'::regnamespace AND relkind = 'r'`,
+		`UPDATE pg_class SET reltuples = 1000000, relpages = 10000 WHERE oid IN ('dbcontroller.foreign_target'::regclass, 'dbcontroller.shadow'::regclass)`,
+		`DELETE FROM pg_statistic WHERE starelid IN ('dbcontroller.reference'::regclass, 'dbcontroller.foreign_target'::regclass)`,
+		`ALTER TABLE dbcontroller.reference ALTER target_id SET (n_distinct = -1); ANALYZE dbcontroller.reference`,
+	}
+	for i, sql := range statistics {
+		writes := make([]peer.Write, n)
+		for j := range writes {
+			writes[j] = peer.Write{Name: fmt.Sprintf("holders/h%d-%d", i, j), Body: body{"block": target}}
+		}
+		_, err := b.Stores[b.ID(bEast)].Save(t.Context(), writes)
+		require.NoError(t, err)
+		_, err = b.Pools[b.ID(bEast)].Exec(t.Context(), sql)
+		require.NoError(t, err, sql)
+		b.Expire(aWest)
+		p.look(true)
+		require.NoError(t, b.Resolve(b.ID(aWest)))
+		p.look(false)
+		b.Settle()
 	}
 	require.Positive(t, p.seen)
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 // An older copy replaces the database under a running process, between two calls of NoticeEpoch: on the same server with the same
@@ -299,7 +300,7 @@ func TestNoticeEpochDetectsAnOlderCopy(t *testing.T) {
 	require.Eventually(t, func() bool { // the values seen are on disk
 		_, err := s.store.NoticeEpoch(t.Context())
 		return err == nil && s.store.Mark() == other.Mark()
-	}, 10*time.Second, 10*time.Millisecond)
+	}, wait.Limit, 10*time.Millisecond)
 	s.swap()
 	awaiting, err := s.store.NoticeEpoch(t.Context())
 	require.NoError(t, err)

@@ -21,6 +21,7 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
+	"github.com/db-controller/db-controller/test/rounds"
 )
 
 // Nodes of two services with two fields of each behaviour, like the columns of one native table.
@@ -199,7 +200,7 @@ func newNative(t *testing.T) *native {
 // seeds is the number of campaigns: a few, or the value of DBCONTROLLER_TEST_SEEDS.
 func seeds(t *testing.T) uint64 {
 	t.Helper()
-	n, err := strconv.ParseUint(cmp.Or(os.Getenv("DBCONTROLLER_TEST_SEEDS"), "2"), 10, 16)
+	n, err := strconv.ParseUint(cmp.Or(os.Getenv("DBCONTROLLER_TEST_SEEDS"), rounds.Of("2", "1")), 10, 16)
 	require.NoError(t, err)
 	return n
 }
@@ -214,7 +215,7 @@ func TestOneDatabaseDecidesAsNativeKeysDo_I1_I3_I14(t *testing.T) {
 		for i := range 9 {
 			names = append(names, fmt.Sprintf("//%s/nodes/n%d", aWest, i))
 		}
-		play(t, b, newNative(t), names, seed+1, shorter(400, 100))
+		play(t, b, newNative(t), names, seed+1, rounds.Of(400, 100))
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
+	"github.com/db-controller/db-controller/test/rounds"
 )
 
 // ownedNames are resources that own one another at random; nothing refers to them.
@@ -56,7 +57,7 @@ func TestOwnersUnderLoad_I16_I17(t *testing.T) {
 		b.Pools[id] = pool
 		b.Stores[id] = b.SecondProcess(id.String(), shadow.Config{Times: shadow.Times{OwnerGrace: time.Hour, TentativeTTL: time.Second}})
 	}
-	end := time.Now().Add(shorter(2*time.Second, time.Second))
+	end := time.Now().Add(rounds.Of(2*time.Second, time.Second))
 	deadline := end.Add(time.Minute)
 	var mu sync.Mutex
 	unexpected, succeeded := map[string]bool{}, map[string]int{}
@@ -171,7 +172,7 @@ func TestOwnersInRandomSteps_I16_I17(t *testing.T) {
 			}
 			depth--
 		}
-		for range shorter(250, 80) {
+		for range rounds.Of(250, 80) {
 			step()
 		}
 		b.AfterCheckOwners = nil

@@ -11,6 +11,7 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 // More ownees that always fail than a call has time for keep neither the others of their owner waiting,
@@ -22,7 +23,7 @@ func TestManyFailingOwneesDelayNoOther_drop_I20(t *testing.T) {
 		_, err := b.Do(b.ID(aWest), schema.DropOwners)
 		require.ErrorContains(t, err, "could not be handled")
 		return b.Get(goodOwnee) == nil
-	}, time.Minute, time.Millisecond)
+	}, wait.Limit, time.Millisecond)
 	require.Equal(t, 40, b.Count(bEast, "shadow"))
 	require.NotNil(t, b.Get(targetName("t")), "it waits for them")
 	repaired(t, b)
@@ -40,7 +41,7 @@ func TestManyFailingOwneesDelayNoOther_upgrade_I20(t *testing.T) {
 		_, err := b.Do(b.ID(aWest), schema.UpgradeOwners)
 		require.ErrorContains(t, err, "40 are left")
 		return b.Get(goodOwnee).Owners[0].Version == "v2"
-	}, time.Minute, time.Millisecond)
+	}, wait.Limit, time.Millisecond)
 	repaired(t, b)
 	require.Equal(t, "v2", b.Get("//" + bEast + "/holders/bad0").Owners[0].Version)
 	b.Audit()

@@ -14,6 +14,7 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 func withUID(o peer.OwnerReference, uid uuid.UUID) peer.OwnerReference { o.UID = uid; return o }
@@ -282,7 +283,7 @@ func TestAFailingOwneeDelaysNoOther_drop_I20(t *testing.T) {
 func TestSaveTxWithAnOwnerNeedsNoSecondConnection_I22(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second) // a call that waits for a connection waits for ever
+	ctx, cancel := context.WithTimeout(context.Background(), wait.Limit) // a call that waits for a connection waits for ever
 	defer cancel()
 	pool, err := postgres.Connect(ctx, b.Pools[b.ID(aEast)].Config().ConnString(), "few", postgres.MinConnections)
 	require.NoError(t, err)

@@ -15,6 +15,7 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
+	"github.com/db-controller/db-controller/test/rounds"
 )
 
 // answersInAnyOrder delays each answer by a random time.
@@ -34,7 +35,7 @@ func TestEqualQuestionsGiveEqualPlans(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, graphServices, nil, "a.example.com/us", "a.example.com/eu", "a.example.com/as")
 	for seed := range seeds(t) {
-		for round := range shorter(12, 3) {
+		for round := range rounds.Of(12, 3) {
 			ns := randomGraph(rand.New(rand.NewPCG(seed, uint64(100+round))), fmt.Sprintf("e%d-%d", seed, round), 8+round)
 			putGraph(t, b, ns)
 			root, err := schema.ParseFullName(ns[0].name)
@@ -86,7 +87,7 @@ func TestACompactPlanHasTheSameMembers(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, graphServices, nil, "a.example.com/us", "a.example.com/eu", "a.example.com/as")
 	leaves, named, truncated, counted := 0, 0, 0, 0
-	for round := range shorter(20, 6) {
+	for round := range rounds.Of(20, 6) {
 		ns := randomGraph(rand.New(rand.NewPCG(7, uint64(round))), fmt.Sprintf("c%d", round), 12)
 		putGraph(t, b, ns)
 		for _, n := range ns[:4] {

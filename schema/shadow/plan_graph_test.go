@@ -14,6 +14,7 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
+	"github.com/db-controller/db-controller/test/rounds"
 )
 
 const graphServices = `
@@ -43,7 +44,7 @@ type graphNode struct {
 func TestAPlanMatchesItsDelete(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, graphServices, nil, "a.example.com/us", "a.example.com/eu", "a.example.com/as")
-	rounds := shorter(25, 6)
+	rounds := rounds.Of(25, 6)
 	refused := 0
 	for seed := range seeds(t) {
 		for round := range rounds {

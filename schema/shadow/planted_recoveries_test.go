@@ -12,6 +12,7 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 // Two processes begin the recovery of an epoch. The second one does not remove the work that the first one has made, and which is made once.
@@ -230,7 +231,7 @@ func TestALaterEnvironmentIsTriedAgain_I2_I15(t *testing.T) {
 		<-looks
 	}
 	exec(t, b, aWest, `DROP TRIGGER stop ON dbcontroller.deployment`)
-	require.Eventually(t, func() bool { return len(unconfirmed(t, b, aWest)) == 1 }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return len(unconfirmed(t, b, aWest)) == 1 }, wait.Limit, 10*time.Millisecond)
 	cancel()
 	require.NoError(t, <-ended)
 }
@@ -263,7 +264,7 @@ func TestANoteThatFailedIsWrittenAgain_I13_I15(t *testing.T) {
 		require.Error(t, step(soon))
 		require.Eventually(t, func() bool { // the statement ends before its lock is free
 			return countRows(t, b.Pools[b.ID(deployment)], `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) == 0
-		}, 20*time.Second, 10*time.Millisecond)
+		}, wait.Limit, 10*time.Millisecond)
 	}
 	there, here := b.Stores[b.ID(aWest)], b.Stores[b.ID(bEast)]
 	for deployment, other := range map[string]string{aWest: bEast, bEast: aWest} { // the numbers of the names, and the databases

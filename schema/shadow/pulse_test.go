@@ -16,6 +16,7 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 // looks counts the queries of a process's watches: pulses, and reads of feeds.
@@ -24,7 +25,7 @@ type looks struct{ pulses, reads atomic.Int64 }
 func (l *looks) await(t *testing.T, pulses int64) {
 	t.Helper()
 	until := l.pulses.Load() + pulses
-	require.Eventually(t, func() bool { return l.pulses.Load() >= until }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return l.pulses.Load() >= until }, wait.Limit, time.Millisecond)
 }
 
 // rest waits until the watches read nothing more while some pulses pass.
@@ -34,7 +35,7 @@ func (l *looks) rest(t *testing.T) {
 		before := l.reads.Load()
 		l.await(t, 20)
 		return l.reads.Load() == before
-	}, time.Minute, time.Millisecond, "idle watches read")
+	}, wait.Limit, time.Millisecond, "idle watches read")
 }
 
 // counted opens one more process of the deployment and counts its queries.
@@ -127,7 +128,7 @@ func TestPulsesReplaceLostNotifications_I23(t *testing.T) {
 	f, _ := follow(t, here, "")
 	f.until("the end of the snapshot", func() bool { return f.ended })
 	for i := range 3 {
-		require.Eventually(t, here.Hears, time.Minute, time.Millisecond)
+		require.Eventually(t, here.Hears, wait.Limit, time.Millisecond)
 		l.await(t, 1)
 		began := time.Now()
 		l.await(t, 3)
@@ -138,7 +139,7 @@ func TestPulsesReplaceLostNotifications_I23(t *testing.T) {
 		_, err = b.Pools[b.ID(aWest)].Exec(t.Context(), `
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'`)
 		require.NoError(t, err)
-		require.Eventually(t, func() bool { return !here.Hears() }, time.Minute, time.Millisecond)
+		require.Eventually(t, func() bool { return !here.Hears() }, wait.Limit, time.Millisecond)
 		l.await(t, 10)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 func refusedFor(t *testing.T, err error, reason peer.Reason) {
@@ -35,7 +36,7 @@ func TestTentativeBlockadesOfADeploymentAreBounded_I15(t *testing.T) {
 		return err
 	}
 	// A count concurrent with an establish may count it twice, for a second.
-	require.Eventually(t, func() bool { return establish(hostile) != nil && b.Count(aWest, "tentative") == 10 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return establish(hostile) != nil && b.Count(aWest, "tentative") == 10 }, wait.Limit, time.Millisecond)
 	err := establish(hostile)
 	refusedFor(t, err, peer.QuotaExceeded)
 	require.ErrorContains(t, err, "at most 10 tentative blockades")
@@ -45,7 +46,7 @@ func TestTentativeBlockadesOfADeploymentAreBounded_I15(t *testing.T) {
 	require.NoError(t, b.Resolve(b.ID(aWest)))
 	_, err = b.Pools[b.ID(aWest)].Exec(t.Context(), `DELETE FROM dbcontroller.blockade`)
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return establish(hostile) == nil }, 5*time.Second, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return establish(hostile) == nil }, wait.Limit, 20*time.Millisecond)
 }
 
 func TestBlockingReferencesOfADeploymentAreBounded(t *testing.T) {
@@ -56,7 +57,7 @@ func TestBlockingReferencesOfADeploymentAreBounded(t *testing.T) {
 		require.Eventually(t, func() bool {
 			_, err := b.Put(fmt.Sprintf("//%s/holders/h%d", bEast, i), body{"block": target})
 			return err == nil
-		}, 10*time.Second, time.Millisecond)
+		}, wait.Limit, time.Millisecond)
 	}
 	_, err := b.Put(holder, body{"block": target})
 	refusedFor(t, err, peer.QuotaExceeded)
@@ -70,7 +71,7 @@ func TestBlockingReferencesOfADeploymentAreBounded(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, err := b.Put(holder2, body{"block": target})
 		return err == nil
-	}, 5*time.Second, 20*time.Millisecond)
+	}, wait.Limit, 20*time.Millisecond)
 }
 
 // The quota counts blockades from before the process started.
@@ -88,7 +89,7 @@ func TestAQuotaCountsEarlierBlockades(t *testing.T) {
 			HolderUID: uuid.New(), HolderKind: "Holder", HolderName: "holders/h", Path: "block", TargetKind: "Target", TargetName: "targets/t", Behaviour: schema.Block,
 		}})
 		return err != nil && strings.Contains(err.Error(), "at most 5 blocking references")
-	}, 5*time.Second, 20*time.Millisecond)
+	}, wait.Limit, 20*time.Millisecond)
 }
 
 // The target's deployment enforces referable_by, also against the descriptor at the holder's deployment.

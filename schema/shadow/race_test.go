@@ -15,6 +15,7 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
+	"github.com/db-controller/db-controller/test/rounds"
 )
 
 // alignedTries is the number of tries of each race. With a wrong variant between one in three and, on a busy machine, one in twenty-five of
@@ -25,15 +26,7 @@ const (
 )
 
 // tries returns a twentieth of the tries in a short run.
-func tries(n int) int { return shorter(n, n/20) }
-
-// shorter returns whole, and part in a short run.
-func shorter[N any](whole, part N) N {
-	if testing.Short() {
-		return part
-	}
-	return whole
-}
+func tries(n int) int { return rounds.Of(n, n/20) }
 
 // together runs both functions concurrently, with an offset that varies from try to try.
 func together(try int, first, second func()) {

@@ -258,8 +258,9 @@ func TestAWatchContinuesOverARename_I23(t *testing.T) {
 	defer cancel()
 	seen := make(chan peer.Resource, 100)
 	end := make(chan struct{})
+	var ended error
 	go func() {
-		_ = b.Stores[b.ID(bEast)].WatchResources(ctx, "Holder", "", "", func(e schema.Event[peer.Resource]) error {
+		ended = b.Stores[b.ID(bEast)].WatchResources(ctx, "Holder", "", "", func(e schema.Event[peer.Resource]) error {
 			if e.EndOfSnapshot {
 				close(end)
 			}
@@ -278,7 +279,7 @@ func TestAWatchContinuesOverARename_I23(t *testing.T) {
 			return
 		}
 	}
-	t.Fatal("the watch is still open, and did not receive a change")
+	t.Fatalf("the watch did not receive a change: %v", ended)
 }
 
 // A lagging process, or a call under way during the switch, never reports an existing resource as absent.

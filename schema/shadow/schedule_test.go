@@ -17,6 +17,7 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 // Schedules that once broke an invariant. Each stops a transaction somewhere by a lock of the test's own.
@@ -41,7 +42,7 @@ func stopped(t *testing.T, b *harness.Box, deployment string, waiting int) {
 		err := b.Pools[b.ID(deployment)].QueryRow(context.Background(), `SELECT count(*) FROM pg_locks WHERE NOT granted AND
 			pid IN (SELECT pid FROM pg_stat_activity WHERE datname = current_database())`).Scan(&n)
 		return err == nil && n >= waiting
-	}, 10*time.Second, 5*time.Millisecond)
+	}, wait.Limit, 5*time.Millisecond)
 }
 
 const lockReferencesSQL = `
@@ -191,7 +192,7 @@ func fewConnections(c *shadow.Config) {
 func TestTheMinimumOfConnectionsIsEnough_I22(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, fewConnections)
-	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), wait.Limit)
 	defer cancel()
 	b.MustPut(target, nil)
 	var wg sync.WaitGroup
@@ -466,7 +467,7 @@ func TestAKindUnknownToTheProcessBlocksNoWatch_I22(t *testing.T) {
 	for range watches {
 		select {
 		case <-seen:
-		case <-time.After(20 * time.Second):
+		case <-time.After(wait.Limit):
 			t.Fatal("a watch hangs")
 		}
 	}

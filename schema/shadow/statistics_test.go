@@ -7,6 +7,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 // Autovacuum has analysed the tables after a large deletion, and rows of batches fill the pages that the tables have: the planner expects few.
@@ -37,7 +39,7 @@ func TestTheStatisticsOfGrownTablesAreRenewed(t *testing.T) {
 	require.Eventually(t, func() bool {
 		rows, after := looked()
 		return rows == 2000 && after > before
-	}, 20*time.Second, 100*time.Millisecond)
+	}, wait.Limit, 100*time.Millisecond)
 	cancel()
 	require.NoError(t, g.Wait())
 }

@@ -19,6 +19,8 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
+	"github.com/db-controller/db-controller/test/rounds"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 // Users, handlers and switches at once; at rest the stored references are those of the bodies.
@@ -29,9 +31,9 @@ func TestSwitchesUnderLoad_I26(t *testing.T) {
 		cfg.Times.TentativeTTL = time.Second
 	})
 	store := b.Stores[b.ID(bEast)]
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), wait.Limit)
 	defer cancel()
-	end := time.Now().Add(shorter(5*time.Second, 2*time.Second))
+	end := time.Now().Add(rounds.Of(5*time.Second, 2*time.Second))
 	var wg sync.WaitGroup
 	random := func() body {
 		v := func() string { return targetName(fmt.Sprint("t", rand.IntN(6))) }

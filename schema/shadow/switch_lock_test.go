@@ -10,6 +10,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/test/harness"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 // switching switches the version, and returns when the switch waits for a lock, or has ended.
@@ -17,7 +18,7 @@ func switching(t *testing.T, b *harness.Box, deployment string, model *schema.Mo
 	t.Helper()
 	done := make(chan error, 1)
 	go func() { done <- b.Stores[b.ID(deployment)].Switch(context.Background(), model) }()
-	require.Eventually(t, func() bool { return len(done) > 0 || waiting(t, b.Pools[b.ID(deployment)]) }, 10*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return len(done) > 0 || waiting(t, b.Pools[b.ID(deployment)]) }, wait.Limit, 5*time.Millisecond)
 	return done
 }
 

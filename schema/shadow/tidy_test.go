@@ -13,6 +13,7 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 func countRows(t *testing.T, pool *pgxpool.Pool, sql string, args ...any) (n int) {
@@ -110,7 +111,7 @@ func beside(t *testing.T, pool *pgxpool.Pool, fn func() error, goOn func()) erro
 	t.Helper()
 	done := make(chan error, 1)
 	go func() { done <- fn() }()
-	require.Eventually(t, func() bool { return len(done) > 0 || waiting(t, pool) }, time.Minute, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return len(done) > 0 || waiting(t, pool) }, wait.Limit, 5*time.Millisecond)
 	goOn()
 	return <-done
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 // Settings change while the store works; zeros are the defaults.
@@ -25,7 +26,7 @@ func TestSettingsOfAStoreChange(t *testing.T) {
 		}})
 		return err
 	}
-	require.Eventually(t, func() bool { return establish() != nil }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return establish() != nil }, wait.Limit, time.Millisecond)
 	refusedFor(t, establish(), peer.QuotaExceeded)
 	store.Tune(shadow.Tuning{TentativeTTL: time.Hour})
 	require.NoError(t, establish(), "the default of the quota")

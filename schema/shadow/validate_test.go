@@ -14,6 +14,7 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
+	"github.com/db-controller/db-controller/test/rounds"
 )
 
 const ruledServices = `
@@ -158,7 +159,7 @@ func TestValidateAnswersAsTheWriteWould(t *testing.T) {
 	t.Logf("seed %d", seed)
 	w := &randomWrites{Rand: rand.New(rand.NewPCG(seed, 0)), uids: map[string]uuid.UUID{}}
 	stored, refused := 0, map[string]int{}
-	for i := 0; i < shorter(150, 40) || stored <= 20 && i < 1000; i++ {
+	for i := 0; i < rounds.Of(150, 40) || stored <= 20 && i < 1000; i++ {
 		w.event(b)
 		writes := w.batch()
 		before := rowsOf(b)

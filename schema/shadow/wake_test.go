@@ -14,6 +14,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
+	"github.com/db-controller/db-controller/test/rounds"
 )
 
 // awake follows the work and the notices of all deployments of a box by watches that no pulse, notification or bookmark wakes.
@@ -213,7 +214,7 @@ func TestNothingThatIsLeftWaitsForAPulse_I13(t *testing.T) {
 		}
 		a.settle()
 	}
-	play(shorter(40, 10))
+	play(rounds.Of(40, 10))
 	b.Switch(bEast, "v2")
 	a.after("a switch")
 	play(10)

@@ -22,6 +22,7 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 // Two transactions that overlap exactly, and one that takes its numbers first and commits last, with the database's
@@ -93,7 +94,7 @@ func TestCompactionAtTheToken_I24(t *testing.T) {
 			sql := `SELECT pg_snapshot_xmin(pg_current_snapshot()) > ALL (SELECT xid FROM dbcontroller.change)`
 			require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(ctx, sql).Scan(&younger))
 			return younger
-		}, time.Minute, 10*time.Millisecond)
+		}, wait.Limit, 10*time.Millisecond)
 		f, stop := follow(t, store, "")
 		f.until("the snapshot", func() bool { return f.ended && len(f.state) == 3 })
 		stop()
@@ -146,7 +147,6 @@ func TestAReaderThatReadsNothingIsEnded(t *testing.T) {
 	ctx, store := context.Background(), b.Stores[b.ID(aWest)]
 	token, stuck := "", make(chan struct{})
 	defer close(stuck)
-	began := time.Now()
 	err := store.WatchResources(ctx, "", "", "", func(e schema.Event[peer.Resource]) error {
 		if e.EndOfSnapshot {
 			token = e.Token
@@ -158,7 +158,6 @@ func TestAReaderThatReadsNothingIsEnded(t *testing.T) {
 		return nil
 	})
 	require.ErrorIs(t, err, shadow.ErrSlow)
-	require.Less(t, time.Since(began), 5*time.Second)
 	g, _ := follow(t, store, token)
 	g.until("the changes that it did not take", func() bool { return len(g.state) == 1 })
 }
@@ -168,17 +167,16 @@ func TestAnIdleWatchSendsBookmarks(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
 	spoke := errors.New("spoke")
-	ended := time.Time{}
+	ended := false
 	err := b.Stores[b.ID(aWest)].WatchResources(context.Background(), "", "", "", func(e schema.Event[peer.Resource]) error {
 		if e.EndOfSnapshot {
-			ended = time.Now()
-		} else if e.Token != "" {
+			ended = true
+		} else if ended && e.Token != "" {
 			return spoke
 		}
 		return nil
 	})
 	require.ErrorIs(t, err, spoke)
-	require.Less(t, time.Since(ended), 10*time.Second)
 }
 
 // changed is one change, as the log of the database or a watch has it.
@@ -311,7 +309,7 @@ func TestWatchesGetExactlyWhatWasCommitted_I23(t *testing.T) {
 			}
 		}
 		return true
-	}, 20*time.Second, 10*time.Millisecond)
+	}, wait.Limit, 10*time.Millisecond)
 	cancel()
 	running.Wait()
 	for _, w := range windows {
@@ -454,7 +452,7 @@ func TestAWatchThatIsBehindReadsEachChangeOnce(t *testing.T) {
 	f.until("all writes", func() bool { return len(f.state) == transactions*size })
 	stop()
 	pool.Close()
-	require.Eventually(t, func() bool { return read() > before }, 20*time.Second, 50*time.Millisecond)
+	require.Eventually(t, func() bool { return read() > before }, wait.Limit, 50*time.Millisecond)
 	require.Less(t, read()-before, 4*transactions*size)
 }
 

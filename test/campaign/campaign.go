@@ -15,6 +15,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
 	"github.com/db-controller/db-controller/test/harness"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 // Plan is the extent of a campaign.
@@ -42,7 +43,7 @@ func Play(t testing.TB, plan Plan, c *Coverage) {
 	}
 	w := NewWorld(t, plan.Binary, plan.Seed%2 == 1)
 	w.calm = plan.Calm
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
 	defer cancel()
 	p := NewPlayer(t, w, c, r, l, each)
 	var watchers []*Watcher
@@ -115,7 +116,7 @@ func Play(t testing.TB, plan Plan, c *Coverage) {
 // ready waits until every process is ready, and no delayed message is in flight: a message that arrives after everything has
 // settled would rightly create a tentative blockade.
 func (w *World) ready(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, wait.Limit)
 	defer cancel()
 	for _, s := range w.sites {
 		require.NoError(w.t, s.WaitReady(ctx))

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 // During random operations a standby without the last commits is promoted. Acknowledged operations of the lost commits are void;
@@ -27,7 +29,7 @@ func TestACampaignWithAFailoverThatLosesCommits_I1_I8(t *testing.T) {
 
 func failover(t *testing.T, seed uint64) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
 	defer cancel()
 	c := NewCoverage()
 	w := NewWorld(t, os.Getenv("DBCONTROLLER_CAMPAIGN_BINARY"), true)
@@ -59,7 +61,7 @@ func failover(t *testing.T, seed uint64) {
 		s, err := w.status(ctx, site.id)
 		e := s.GetEpoch()
 		return err == nil && e.GetOrdinal() > 1 && !e.GetAwaitingRegistry() && len(e.GetUnconfirmed()) == 0
-	}, time.Minute, 50*time.Millisecond, "everybody confirms")
+	}, wait.Limit, 50*time.Millisecond, "everybody confirms")
 	p.Quiet(ctx, true)
 
 	// The remedies of verify: holders of references that block drop them, and one decision acts upon the others.

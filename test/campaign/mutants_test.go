@@ -14,6 +14,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/db-controller/db-controller/test/rounds"
 )
 
 // Every mistake can still be planted, and the result builds.
@@ -28,7 +30,7 @@ func TestMutantsCanBePlanted(t *testing.T) {
 				together = append(together, m)
 			}
 		}
-		if testing.Short() {
+		if !rounds.Long() {
 			plant(t, together...) // without the builds
 		} else {
 			buildPackages(t, together)
@@ -52,8 +54,8 @@ var why = regexp.MustCompile(`(?m)^\s+Error:\s+(.*)\n\s+(.*)`)
 // DBCONTROLLER_MUTANTS is the number of seeds for every mutant, or for the mutants in DBCONTROLLER_MUTANT, separated by commas;
 // docs/mutants.md then gets the results. Without it one mutant is played, so that every run tests the campaign itself.
 func TestMutantsAreCaught(t *testing.T) {
-	if testing.Short() {
-		t.Skip("plays campaigns")
+	if os.Getenv("DBCONTROLLER_MUTANTS") == "" {
+		t.Skip("plays campaigns: make mutants")
 	}
 	most, only := number(t, "DBCONTROLLER_MUTANTS", "0"), os.Getenv("DBCONTROLLER_MUTANT")
 	table := filepath.Join(moduleRoot(t), "docs", "mutants.md")

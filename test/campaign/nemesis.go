@@ -18,6 +18,7 @@ import (
 	"github.com/db-controller/db-controller/internal/identity"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/test/harness"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 // fault causes a failure at a deployment or between two. It returns the repair, or nil when it cannot strike now.
@@ -226,7 +227,7 @@ func (n *Nemesis) crashBetween(s *site) func() {
 
 func (n *Nemesis) start(s *site) {
 	require.NoError(n.t, s.Start())
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), wait.Limit)
 	defer cancel()
 	require.NoError(n.t, s.WaitReady(ctx))
 }
@@ -351,7 +352,7 @@ func (n *Nemesis) cutDatabase(s *site) func() {
 }
 
 func (n *Nemesis) sql(s *site, sql string) {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), wait.Limit)
 	defer cancel()
 	_, err := s.admin.Exec(ctx, sql)
 	require.NoError(n.t, err)

@@ -16,6 +16,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 	"github.com/db-controller/db-controller/test/harness"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 // schedule is a sequence of steps in which each step waits for the one before. It is played without random faults: random operations reach
@@ -46,7 +47,7 @@ func worldOfSchedules(t testing.TB, binary string) *World {
 // perform plays a schedule, and fails the test when something is not as it has to be.
 func (w *World) perform(t testing.TB, s schedule) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
 	defer cancel()
 	st := &stage{Player: &Player{t: t, w: w, c: NewCoverage()}, ctx: ctx, name: s.name, target: "//a.example.com/west/nodes/" + s.name}
 	s.play(st)

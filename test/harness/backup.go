@@ -10,6 +10,7 @@ import (
 
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 // Backup copies a deployment's database, and returns a function that restores it: the deployment then continues with the copy, and has
@@ -114,7 +115,7 @@ func (b *Box) Copy(deployment string) (takeOver func()) {
 			var n int
 			err = errors.Join(err, admin.QueryRow(ctx, `SELECT count(*) FROM pg_stat_activity WHERE datname = $1`, present).Scan(&n))
 			return err == nil && n == 0
-		}, 10*time.Second, 5*time.Millisecond)
+		}, wait.Limit, 5*time.Millisecond)
 	}
 	alone()
 	copied, err := pgx.ParseConfig(server.NewDatabase(b.t, present))

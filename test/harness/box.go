@@ -19,6 +19,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 // Box runs several deployments in one process: the real stores and handlers, each over a database of its own, joined by function calls
@@ -184,12 +185,15 @@ func (b *Box) PutOwned(name string, body Body, owners ...peer.OwnerReference) (p
 	return saved[0], nil
 }
 
-// MustPut is Put that fails the test on an error.
+// MustPut is Put that fails the test on an error; its deadline suits a busy machine.
 func (b *Box) MustPut(name string, body Body) peer.Resource {
 	b.t.Helper()
-	r, err := b.Put(name, body)
+	ctx, cancel := context.WithTimeout(context.Background(), wait.Limit)
+	defer cancel()
+	full, store := b.full(name)
+	saved, err := store.Save(ctx, []peer.Write{{Name: full.Name, Body: body}})
 	require.NoError(b.t, err)
-	return r
+	return saved[0]
 }
 
 // Delete deletes a resource by its full name.
@@ -202,7 +206,7 @@ func (b *Box) Delete(name string) (peer.DeleteResult, error) {
 // MustDelete is Delete that fails the test on an error; its deadline suits a busy machine.
 func (b *Box) MustDelete(name string) peer.DeleteResult {
 	b.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), wait.Limit)
 	defer cancel()
 	full, store := b.full(name)
 	r, err := store.Delete(ctx, shadow.DeleteRequest{Name: full.Name})
@@ -385,27 +389,33 @@ func (b *Box) outstanding(deployment schema.DeploymentID) (left outstanding) {
 	b.t.Helper()
 	const sql = `
 SELECT (SELECT count(*) FROM dbcontroller.blockade WHERE expires_at IS NOT NULL), EXISTS (SELECT FROM dbcontroller.work), EXISTS (SELECT FROM dbcontroller.notice),
-    EXISTS (SELECT FROM dbcontroller.captured WHERE tries = 0) OR EXISTS (SELECT FROM dbcontroller.captured_batch)`
+    EXISTS (SELECT FROM dbcontroller.captured WHERE tries = 0 OR NOT missing AND tries < 3) OR EXISTS (SELECT FROM dbcontroller.captured_batch)`
 	require.NoError(b.t, b.Pools[deployment].QueryRow(context.Background(), sql).Scan(&left.tentative, &left.work, &left.notices, &left.captured))
 	return left
 }
 
-// Settle does all outstanding work of all deployments until nothing is left but work for unreachable deployments.
+// Settle does all outstanding work of all deployments until nothing is left but work for unreachable deployments. Work that failed because a machine is
+// busy, by a time limit, is tried again.
 func (b *Box) Settle() {
 	b.t.Helper()
 	var done []string // work done in the last round
+	late := 3         // rounds that begin because work was late
 	for round := 0; ; round++ {
 		require.Less(b.t, round, 100, "it does not come to rest: %s", done)
 		done = nil
 		count := func(what any, id schema.DeploymentID, n int, err error) { // failed work stays
-			if n > 0 {
+			isLate := late > 0 && (postgres.Busy(err) || errors.Is(err, context.DeadlineExceeded))
+			if isLate {
+				late--
+			}
+			if n > 0 || isLate {
 				done = append(done, fmt.Sprintf("%v at %s: %d (%v)", what, id, n, err))
 			}
 		}
 		for id := range b.Stores {
 			left := b.outstanding(id)
 			if left.captured {
-				b.Capture(id)
+				b.captureDue(id)
 				done = append(done, "capture at "+id.String())
 			}
 			if left.tentative > 0 {
@@ -431,6 +441,14 @@ func (b *Box) Settle() {
 			return
 		}
 	}
+}
+
+// captureDue is Capture, which also tries again rows that could not be stored at the first try, such as those whose target's deployment was late.
+func (b *Box) captureDue(deployment schema.DeploymentID) {
+	b.t.Helper()
+	_, err := b.Pools[deployment].Exec(context.Background(), `UPDATE dbcontroller.captured SET due = now() WHERE NOT missing AND tries IN (1, 2)`)
+	require.NoError(b.t, err)
+	b.Capture(deployment)
 }
 
 // Capture stores the rows of attached tables that are due, until no more are, or until a recovery begins.

@@ -21,6 +21,7 @@ import (
 
 	"github.com/db-controller/db-controller/internal/postgres/launcher"
 	"github.com/db-controller/db-controller/migrations"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 // Cluster is a PostgreSQL server for one test, whose folder can be copied while it does not run: for restored backups and standbys. It
@@ -168,7 +169,7 @@ func (c *Cluster) Crash() {
 	pid, err := strconv.Atoi(first)
 	require.NoError(c.t, err)
 	require.NoError(c.t, syscall.Kill(pid, syscall.SIGQUIT))
-	require.Eventually(c.t, func() bool { return syscall.Kill(pid, 0) != nil }, 10*time.Second, 5*time.Millisecond)
+	require.Eventually(c.t, func() bool { return syscall.Kill(pid, 0) != nil }, wait.Limit, 5*time.Millisecond)
 	_ = c.server.Stop()
 }
 
@@ -224,7 +225,7 @@ func (c *Cluster) StartPromoted() {
 	owner, err := exec.CommandContext(c.t.Context(), "chown", "--reference", filepath.Join(c.dir, "data", "PG_VERSION"), signal).CombinedOutput()
 	require.NoError(c.t, err, "%s", owner)
 	c.Start()
-	ctx, cancel := context.WithTimeout(c.t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(c.t.Context(), wait.Limit)
 	defer cancel()
 	conn, err := pgx.Connect(ctx, c.DSN(""))
 	require.NoError(c.t, err)

@@ -8,18 +8,9 @@
 //	template := server.Template(t, "registry", migrate)
 //	dsn := server.NewDatabase(t, template)
 //
-// Where the server comes from, in this order:
-//
-//  1. DBCONTROLLER_TEST_DSN: the server it names, of a user that may create
-//     databases.
-//  2. A container, when an engine answers and an image is present or can be
-//     pulled: DBCONTROLLER_TEST_IMAGE, else localhost/db-controller-postgres:15
-//     (image/build.sh makes it without a registry), else postgres:17-alpine.
-//  3. The PostgreSQL binaries on this machine.
-//
-// DBCONTROLLER_TEST_POSTGRES=container or =local allows only that source.
-// Without a server the tests are skipped; they fail when one of these variables
-// is set, and on a build machine (CI=true).
+// It is the server that DBCONTROLLER_TEST_DSN names, of a user that may create databases; else one that package launcher starts: from the
+// PostgreSQL programs on this machine, or in a container. Without a server the tests are skipped; they fail when the variable is set, and on a
+// build machine (CI=true).
 package harness
 
 import (
@@ -38,15 +29,10 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/db-controller/db-controller/internal/postgres/launcher"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 const (
-	// startLimit bounds the start of the server, pulling an image included.
-	startLimit = 3 * time.Minute
-	// migrateLimit bounds the migration of one template.
-	migrateLimit = 2 * time.Minute
-	// dropLimit bounds the removal of one database.
-	dropLimit = 30 * time.Second
 	// databaseAge is the age at which a test process removes a database of an
 	// earlier one. No test runs as long.
 	databaseAge = 24 * time.Hour
@@ -135,28 +121,21 @@ func Main(m *testing.M) int {
 	return code
 }
 
-// choice is the server that the environment variables select.
+// choice is what the environment variables say.
 type choice struct {
-	dsn   string // of an existing server
-	kind  string // "container", "local", or empty for either
-	image string // empty for the default ones
-	ci    bool   // this is a build machine
+	dsn string // of an existing server
+	ci  bool   // this is a build machine
 }
 
 func choiceFromEnvironment() choice {
-	return choice{
-		dsn:   os.Getenv("DBCONTROLLER_TEST_DSN"),
-		kind:  os.Getenv("DBCONTROLLER_TEST_POSTGRES"),
-		image: os.Getenv("DBCONTROLLER_TEST_IMAGE"),
-		ci:    os.Getenv("CI") == "true",
-	}
+	return choice{dsn: os.Getenv("DBCONTROLLER_TEST_DSN"), ci: os.Getenv("CI") == "true"}
 }
 
 // refuse skips or fails a test that has no server. A skip on a build machine, or
 // when a certain server was selected, would hide that nothing was tested.
 func refuse(t testing.TB, from choice, err error) {
 	t.Helper()
-	if from.ci || from != (choice{}) {
+	if from != (choice{}) {
 		t.Fatalf("no postgresql for this test: %v", err)
 	}
 	t.Skipf("skipped without postgresql: %v", err)
@@ -164,7 +143,7 @@ func refuse(t testing.TB, from choice, err error) {
 
 func startAndTell(from choice) (*Server, error) {
 	began := time.Now()
-	ctx, cancel := context.WithTimeout(context.Background(), startLimit)
+	ctx, cancel := context.WithTimeout(context.Background(), wait.Limit)
 	defer cancel()
 	s, err := start(ctx, from)
 	if err != nil {
@@ -175,28 +154,12 @@ func startAndTell(from choice) (*Server, error) {
 	return s, nil
 }
 
-// start starts or connects to the first available server.
+// start connects to the given server, or starts one.
 func start(ctx context.Context, from choice) (*Server, error) {
 	if from.dsn != "" {
 		return useGiven(ctx, from.dsn)
 	}
-	switch from.kind {
-	case "container":
-		return startContainer(ctx, from.image)
-	case "local":
-		return startLocal(ctx)
-	case "":
-		s, containerErr := startContainer(ctx, from.image)
-		if containerErr == nil {
-			return s, nil
-		}
-		s, localErr := startLocal(ctx)
-		if localErr == nil {
-			return s, nil
-		}
-		return nil, errors.Join(containerErr, localErr)
-	}
-	return nil, fmt.Errorf("DBCONTROLLER_TEST_POSTGRES is %q: set it to container or local, or leave it out", from.kind)
+	return startLocal(ctx)
 }
 
 func useGiven(ctx context.Context, dsn string) (*Server, error) {
@@ -250,7 +213,7 @@ func (s *Server) NewDatabase(t testing.TB, template string) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), dropLimit)
+		ctx, cancel := context.WithTimeout(context.Background(), wait.Limit)
 		defer cancel()
 		if err := drop(ctx); err != nil {
 			t.Error(err)
@@ -299,7 +262,7 @@ func (s *Server) template(name string) *template {
 // makeTemplate has a context of its own: the template outlives the test that
 // happens to need it first.
 func (s *Server) makeTemplate(database string, migrate func(ctx context.Context, dsn string) error) error {
-	ctx, cancel := context.WithTimeout(context.Background(), migrateLimit)
+	ctx, cancel := context.WithTimeout(context.Background(), wait.Limit)
 	defer cancel()
 	if err := s.postgres.CreateDatabase(ctx, database); err != nil {
 		return err
@@ -331,7 +294,7 @@ func (s *Server) seal(ctx context.Context, database string) error {
 // dropTemplates removes the databases that no test removes. That matters only on
 // a server that outlives the process.
 func (s *Server) dropTemplates() error {
-	ctx, cancel := context.WithTimeout(context.Background(), dropLimit)
+	ctx, cancel := context.WithTimeout(context.Background(), wait.Limit)
 	defer cancel()
 	s.mu.Lock()
 	defer s.mu.Unlock()

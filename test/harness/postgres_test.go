@@ -1,12 +1,10 @@
 package harness
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"runtime"
 	"strings"
 	"sync"
@@ -14,16 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/containerd/errdefs"
 	"github.com/jackc/pgx/v5"
-	"github.com/moby/moby/api/types/container"
-	"github.com/moby/moby/client"
-	"github.com/testcontainers/testcontainers-go"
 	"go.uber.org/goleak"
 )
-
-// parentEnv enables TestContainerParent.
-const parentEnv = "HARNESS_TEST_PARENT"
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(stopped{m}) }
 
@@ -32,27 +23,6 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(stopped{m}) }
 type stopped struct{ m *testing.M }
 
 func (s stopped) Run() int { return Main(s.m) }
-
-// TestContainerParent is not a test but the process that
-// TestContainerEndsWithItsProcess kills: it starts a container, prints its name,
-// and waits to be killed.
-func TestContainerParent(t *testing.T) {
-	if os.Getenv(parentEnv) == "" {
-		t.Skip("only for TestContainerEndsWithItsProcess")
-	}
-	ctx := context.Background()
-	engine, image := engineAndImage(t)
-	c, password, err := runContainer(ctx, image, ownerValue)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := serverIn(ctx, engine, c, password)
-	if err != nil {
-		t.Fatal(err)
-	}
-	fmt.Printf("%s\n%s\n", c.ID, s.DSN(""))
-	select {}
-}
 
 func connect(t testing.TB, dsn string) *pgx.Conn {
 	t.Helper()
@@ -237,7 +207,6 @@ func TestRefuse(t *testing.T) {
 	}{
 		{choice{}, outcome{ended: true, skipped: "skipped without postgresql: nothing here"}},
 		{choice{ci: true}, outcome{ended: true, failed: "no postgresql for this test: nothing here"}},
-		{choice{kind: "local"}, outcome{ended: true, failed: "no postgresql for this test: nothing here"}},
 		{choice{dsn: "host=x"}, outcome{ended: true, failed: "no postgresql for this test: nothing here"}},
 	} {
 		if got := outcomeOf(func(t testing.TB) { refuse(t, test.from, cause) }); got != test.want {
@@ -247,21 +216,10 @@ func TestRefuse(t *testing.T) {
 }
 
 func TestChoiceFromEnvironment(t *testing.T) {
-	for name, value := range map[string]string{
-		"DBCONTROLLER_TEST_DSN": "host=x", "DBCONTROLLER_TEST_POSTGRES": "local",
-		"DBCONTROLLER_TEST_IMAGE": "some:1", "CI": "true",
-	} {
-		t.Setenv(name, value)
-	}
-	want := choice{dsn: "host=x", kind: "local", image: "some:1", ci: true}
-	if got := choiceFromEnvironment(); got != want {
+	t.Setenv("DBCONTROLLER_TEST_DSN", "host=x")
+	t.Setenv("CI", "true")
+	if got, want := choiceFromEnvironment(), (choice{dsn: "host=x", ci: true}); got != want {
 		t.Errorf("choice is %+v, want %+v", got, want)
-	}
-}
-
-func TestStartRefusesAnUnknownKind(t *testing.T) {
-	if _, err := start(t.Context(), choice{kind: "cloud"}); err == nil || !strings.Contains(err.Error(), `"cloud"`) {
-		t.Errorf("error is %v", err)
 	}
 }
 
@@ -306,150 +264,6 @@ func TestMadeAt(t *testing.T) {
 		if _, ours := madeAt(name); ours {
 			t.Errorf("%s is taken for ours", name)
 		}
-	}
-}
-
-// engineAndImage returns a container engine and an image, or skips the test.
-func engineAndImage(t *testing.T) (client.APIClient, string) {
-	t.Helper()
-	engine, err := connectEngine(t.Context())
-	if err != nil {
-		t.Skipf("skipped without a container engine: %v", err)
-	}
-	t.Cleanup(func() { _ = engine.Close() })
-	image, err := findImage(t.Context(), engine, os.Getenv("DBCONTROLLER_TEST_IMAGE"))
-	if err != nil {
-		t.Skipf("skipped without an image: %v", err)
-	}
-	return engine, image
-}
-
-// TestPostgresRunsInAContainer tests the container source, also when the other tests use another one.
-func TestPostgresRunsInAContainer(t *testing.T) {
-	engine, image := engineAndImage(t)
-	c, password, err := runContainer(t.Context(), image, ownerValue)
-	testcontainers.CleanupContainer(t, c, testcontainers.StopTimeout(0))
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := serverIn(t.Context(), engine, c, password)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Log(s.Source())
-	dsn := s.NewDatabase(t, s.Template(t, "note", migrateNote))
-	if got := queryText(t, dsn, "SELECT text FROM note"); got != "from the template" {
-		t.Errorf("the row is %q", got)
-	}
-	wrong := strings.Replace(dsn, password, "wrong", 1)
-	if _, err := pgx.Connect(t.Context(), wrong); err == nil {
-		t.Error("a wrong password was accepted")
-	}
-	details, err := c.Inspect(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := details.HostConfig.Tmpfs[dataMount]; got == "" {
-		t.Error("the data is not in memory")
-	}
-	if len(details.ExecIDs) != 1 {
-		t.Errorf("the container is on %d leashes, want 1", len(details.ExecIDs))
-	}
-}
-
-// TestContainerEndsWithItsProcess kills a process that has started a container,
-// and expects the container to be removed.
-func TestContainerEndsWithItsProcess(t *testing.T) {
-	engine, _ := engineAndImage(t)
-	parent := exec.Command(os.Args[0], "-test.run=^TestContainerParent$")
-	parent.Env = append(os.Environ(), parentEnv+"=1")
-	out, err := parent.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := parent.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = parent.Process.Kill() })
-	lines := bufio.NewScanner(out)
-	read := func() string {
-		if !lines.Scan() {
-			t.Fatalf("the process ended: %v", lines.Err())
-		}
-		return lines.Text()
-	}
-	id, dsn := read(), read()
-	conn := connect(t, dsn)
-
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	removed := engine.ContainerWait(ctx, id, client.ContainerWaitOptions{Condition: container.WaitConditionRemoved})
-	if err := parent.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	_ = parent.Wait() // "killed"
-	if _, err := conn.WaitForNotification(ctx); err == nil || ctx.Err() != nil {
-		t.Fatalf("the server outlives its process: %v", err)
-	}
-	select {
-	case <-removed.Result:
-	case err := <-removed.Error:
-		if !errdefs.IsNotFound(err) {
-			t.Fatalf("the container outlives its process: %v", err)
-		}
-	}
-}
-
-func TestRemoveLeftovers(t *testing.T) {
-	engine, image := engineAndImage(t)
-	const owner = "leftover-test"
-	leashed, _, err := runContainer(t.Context(), image, owner)
-	testcontainers.CleanupContainer(t, leashed, testcontainers.StopTimeout(0))
-	if err != nil {
-		t.Fatal(err)
-	}
-	held, err := leash(t.Context(), engine, leashed.ID)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = held.Close() }()
-	abandoned, err := engine.ContainerCreate(t.Context(), client.ContainerCreateOptions{
-		Config: &container.Config{Image: image, Labels: map[string]string{ownerLabel: owner}},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	exists := func(id string) bool {
-		_, err := engine.ContainerInspect(t.Context(), id, client.ContainerInspectOptions{})
-		return !errdefs.IsNotFound(err)
-	}
-
-	if err := removeLeftovers(t.Context(), engine, owner, time.Now().Add(-containerAge)); err != nil {
-		t.Fatal(err)
-	}
-	if !exists(leashed.ID) || !exists(abandoned.ID) {
-		t.Error("a young container was removed")
-	}
-	if err := removeLeftovers(t.Context(), engine, owner, time.Now().Add(containerAge)); err != nil {
-		t.Fatal(err)
-	}
-	if !exists(leashed.ID) {
-		t.Error("a container on a leash was removed")
-	}
-	if exists(abandoned.ID) {
-		t.Error("the abandoned container is still there")
-	}
-}
-
-func TestContainerSaysWhyItDoesNotStart(t *testing.T) {
-	_, image := engineAndImage(t)
-	before := serverSettings["shared_buffers"]
-	serverSettings["shared_buffers"] = "lots"
-	defer func() { serverSettings["shared_buffers"] = before }()
-	c, _, err := runContainer(t.Context(), image, ownerValue)
-	testcontainers.CleanupContainer(t, c, testcontainers.StopTimeout(0))
-	if err == nil || !strings.Contains(err.Error(), `invalid value for parameter "shared_buffers"`) {
-		t.Errorf("error is %v, want the server's own words", err)
 	}
 }
 

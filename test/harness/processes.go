@@ -22,23 +22,21 @@ import (
 )
 
 var (
-	binary = sync.OnceValues(func() (string, error) { return build() })
+	binary = sync.OnceValues(func() (string, error) { return build("db-controller") })
 	// crashing is the program with the crash points of package crash.
-	crashing = sync.OnceValues(func() (string, error) { return build("-tags", "crashpoints") })
+	crashing = sync.OnceValues(func() (string, error) { return build("db-controller-crashing", "-tags", "crashpoints") })
 )
 
-func build(flags ...string) (string, error) {
+// build builds the program at a fixed place, where go build leaves a program alone that is up to date: test processes share it.
+func build(name string, flags ...string) (string, error) {
 	root, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}").Output()
 	if err != nil {
 		return "", err
 	}
-	dir, err := os.MkdirTemp("", "db-controller-test-")
-	if err != nil {
-		return "", err
-	}
-	path := filepath.Join(dir, "db-controller")
+	dir := strings.TrimSpace(string(root))
+	path := filepath.Join(dir, "bin", "test", name)
 	build := GoBuild(context.Background(), append(flags, "-o", path, "./cmd/db-controller")...)
-	build.Dir = strings.TrimSpace(string(root))
+	build.Dir = dir
 	build.Stderr = os.Stderr
 	return path, build.Run()
 }
@@ -50,7 +48,7 @@ func GoBuild(ctx context.Context, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// Binary builds the program, once for each test process.
+// Binary builds the program.
 func Binary(t testing.TB) string {
 	t.Helper()
 	return built(t, binary)
@@ -62,29 +60,11 @@ func CrashingBinary(t testing.TB) string {
 	return built(t, crashing)
 }
 
-// folders of the binaries that were built.
-var folders struct {
-	mu   sync.Mutex
-	each []string // guarded by mu
-}
-
 func built(t testing.TB, build func() (string, error)) string {
 	t.Helper()
 	path, err := build()
 	require.NoError(t, err)
-	folders.mu.Lock()
-	defer folders.mu.Unlock()
-	folders.each = append(folders.each, filepath.Dir(path))
 	return path
-}
-
-// RemoveBinary removes the binaries, if some were built. TestMain calls it.
-func RemoveBinary() {
-	folders.mu.Lock()
-	defer folders.mu.Unlock()
-	for _, dir := range folders.each {
-		_ = os.RemoveAll(dir)
-	}
 }
 
 // Processes are a registry and deployments as processes of their own, each deployment with a database and a

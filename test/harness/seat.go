@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/db-controller/db-controller/internal/postgres"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 const (
@@ -22,7 +23,7 @@ const (
 	mostSeats = 20
 	// stopLimit bounds the wait for statements that a test has left running, leaveLimit that for sessions that are about to end, and
 	// resetLimit a reset.
-	stopLimit, leaveLimit, resetLimit = 5 * time.Second, 250 * time.Millisecond, 10 * time.Second
+	stopLimit, leaveLimit, resetLimit = 5 * time.Second, time.Second, 30 * time.Second
 )
 
 // seat is a migrated database of a deployment with two pools: for a test, with all rights, and for a store, with the rights that
@@ -158,7 +159,7 @@ func (s *seat) used() int64 { return s.test.Stat().AcquireCount() + s.serving.St
 func (s *seat) discard() error {
 	s.test.Close()
 	s.serving.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), dropLimit)
+	ctx, cancel := context.WithTimeout(context.Background(), wait.Limit)
 	defer cancel()
 	return s.drop(ctx)
 }

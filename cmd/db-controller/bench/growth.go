@@ -152,7 +152,7 @@ func vacuum(ctx context.Context, conn *pgx.Conn) error {
 
 // rowsRead returns the rows and entries of indexes that were read so far, of tables with so many rows, by table, in both deployments.
 func (r *run) rowsRead(ctx context.Context, size int) (map[string]int64, error) {
-	if err := wait(ctx, reportTime); err != nil { // sessions report late
+	if err := pause(ctx, reportTime); err != nil { // sessions report late
 		return nil, err
 	}
 	out := map[string]int64{}

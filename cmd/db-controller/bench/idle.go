@@ -26,7 +26,7 @@ func (r *run) idle(ctx context.Context) error {
 	if err := r.settle(ctx); err != nil {
 		return err
 	}
-	if err := wait(ctx, reportTime); err != nil {
+	if err := pause(ctx, reportTime); err != nil {
 		return err
 	}
 	for i := range r.Runs {
@@ -35,7 +35,7 @@ func (r *run) idle(ctx context.Context) error {
 			return err
 		}
 		times := cpuNow(r.server)
-		if err := wait(ctx, idleTime); err != nil {
+		if err := pause(ctx, idleTime); err != nil {
 			return err
 		}
 		used := times.since(r.server, deployments)
@@ -55,7 +55,7 @@ func (r *run) idle(ctx context.Context) error {
 	return nil
 }
 
-func wait(ctx context.Context, d time.Duration) error {
+func pause(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()

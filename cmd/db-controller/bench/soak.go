@@ -54,7 +54,7 @@ func (r *run) soak(ctx context.Context) error {
 	var samples []held
 	g.Go(func() error {
 		for time.Now().Before(until) {
-			if err := wait(within, time.Duration(r.Minutes)*time.Minute/soakSamples); err != nil {
+			if err := pause(within, time.Duration(r.Minutes)*time.Minute/soakSamples); err != nil {
 				return err
 			}
 			h, err := r.holds(within)

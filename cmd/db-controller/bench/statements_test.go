@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/internal/postgres/launcher"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 // The server counts the statements of deployments' databases while it is told to, and the log has the rows and the entries of indexes.
@@ -40,7 +41,7 @@ func TestTheServerCountsStatementsRowsAndEntries(t *testing.T) {
 		var which string
 		require.NoError(t, conn.QueryRow(ctx, `SHOW pg_stat_statements.track`).Scan(&which))
 		return which == "top"
-	}, time.Minute, time.Millisecond)
+	}, wait.Limit, time.Millisecond)
 	before, err := r.workNow(ctx, counted)
 	require.NoError(t, err)
 	for i := range 10 {
@@ -68,5 +69,5 @@ func TestTheServerCountsStatementsRowsAndEntries(t *testing.T) {
 		var which string
 		require.NoError(t, conn.QueryRow(ctx, `SHOW pg_stat_statements.track`).Scan(&which))
 		return which == "none"
-	}, time.Minute, time.Millisecond)
+	}, wait.Limit, time.Millisecond)
 }

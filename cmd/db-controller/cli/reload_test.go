@@ -16,6 +16,8 @@ import (
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap/zapcore"
+
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 // limits is a configuration of which one setting can be reloaded.
@@ -121,7 +123,7 @@ func TestAHangupHasSettingsReadAgain(t *testing.T) {
 		case <-time.After(time.Second):
 			return false
 		}
-	}, 30*time.Second, time.Millisecond)
+	}, wait.Limit, time.Millisecond)
 	cancel()
 	for {
 		select {

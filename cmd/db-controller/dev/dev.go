@@ -203,7 +203,8 @@ func startPlayground(ctx context.Context, pg *launcher.Server, dir string, files
 	}
 	p, err := playground.New(ctx, playground.Config{
 		DatabaseArgs: plaintext, HostNames: at.Names, Addresses: at.Addresses,
-		Dir: dir, Binary: binary, Deployments: ids, Args: append([]string{"--connections", strconv.Itoa(each), "--reflection"}, serve...),
+		Tell: func(text string) { _, _ = fmt.Fprintln(os.Stderr, text) },
+		Dir:  dir, Binary: binary, Deployments: ids, Args: append([]string{"--connections", strconv.Itoa(each), "--reflection"}, serve...),
 		Database: func(ctx context.Context, name string) (string, error) {
 			name = "dbc_" + strings.ReplaceAll(name, "-", "_")
 			if err := pg.DropDatabase(ctx, name); err != nil { // from an earlier playground on the same server

@@ -32,7 +32,7 @@ import (
 
 // patience bounds each wait of a scenario, to end one that hangs. Slowness is no failure: each step shows its time, and a busy machine takes many times
 // as long as an idle one.
-const patience = 2 * time.Minute
+const patience = playground.Patience
 
 // step is one step of a scenario: one action, and the fields that belong to it.
 type step struct {

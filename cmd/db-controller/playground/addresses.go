@@ -5,6 +5,8 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+
+	"github.com/db-controller/db-controller/internal/atomicfile"
 )
 
 // addressesFile keeps the addresses of a folder's processes, so that a playground that starts there again has them again.
@@ -32,7 +34,7 @@ func (p *Playground) addresses(names []string) (map[string][2]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	return found, os.WriteFile(path, append(raw, '\n'), 0o600)
+	return found, atomicfile.Write(path, append(raw, '\n'))
 }
 
 // free reports whether a process can listen at an address.

@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/db-controller/db-controller/internal/atomicfile"
 	"github.com/db-controller/db-controller/internal/identity"
 	"github.com/db-controller/db-controller/schema"
 )
@@ -44,7 +45,12 @@ type Config struct {
 	// Args are further flags of each deployment's serve, DatabaseArgs those of every command that connects to a database.
 	Args         []string
 	DatabaseArgs []string
+	// Tell is told, every ten seconds, which process is not ready yet and why (default: nobody is).
+	Tell func(text string)
 }
+
+// Patience is how long each process may take to start: a slow machine, or one that does other things, is no failure.
+const Patience = 10 * time.Minute
 
 // Playground is a registry and deployments, each a process.
 type Playground struct {
@@ -165,8 +171,11 @@ func (p *Playground) describeRegistry(ctx context.Context, addresses map[string]
 		all = append(all, address)
 		p.Registries = append(p.Registries, NewProcess(name, p.cfg.Binary, append([]string{
 			"registry", "--postgres", dsn, "--certs", p.RegistryCerts(),
-			"--listen", address, "--http", http, "--migrate",
+			"--listen", address, "--http", http, "--migrate", "--start-timeout", Patience.String(),
 		}, p.cfg.DatabaseArgs...), filepath.Join(p.cfg.Dir, name+".log"), "http://"+http+"/readyz"))
+	}
+	for _, r := range p.Registries {
+		r.tell = p.cfg.Tell
 	}
 	p.Registry, p.RegistryAddress = p.Registries[0], strings.Join(all, ",")
 	return nil
@@ -188,9 +197,10 @@ func (p *Playground) describe(ctx context.Context, id schema.DeploymentID, d *De
 	}
 	args := append([]string{
 		"serve", "--deployment", id.String(), "--postgres", serving, "--registry", p.RegistryAddress, "--certs", d.Certs,
-		"--listen", d.Address, "--http", strings.TrimPrefix(d.HTTP, "http://"), "--migrate",
+		"--listen", d.Address, "--http", strings.TrimPrefix(d.HTTP, "http://"), "--migrate", "--start-timeout", Patience.String(),
 	}, append(slices.Clone(p.cfg.DatabaseArgs), p.cfg.Args...)...)
 	d.Process = NewProcess(id.String(), p.cfg.Binary, args, filepath.Join(p.cfg.Dir, fileName(id)+".log"), d.HTTP+"/readyz")
+	d.tell = p.cfg.Tell
 	return nil
 }
 
@@ -198,18 +208,11 @@ func (p *Playground) describe(ctx context.Context, id schema.DeploymentID, d *De
 // would be ready late, and none of them before the others.
 func startsAtOnce() int { return max(4, 2*runtime.GOMAXPROCS(0)) }
 
-// patience is how long a playground may take to start.
-func (p *Playground) patience() time.Duration {
-	return 2*time.Minute + time.Duration(len(p.Deployments))*3*time.Second
-}
-
 // Start writes ClientFile, starts the registry, calls apply, which has to register the deployments, starts the deployments, some at
-// a time, and waits until all are ready.
+// a time, and waits until all are ready. A process that is not ready after Patience ends, and so does Start, with its reasons.
 func (p *Playground) Start(ctx context.Context, apply func(ctx context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, p.patience())
-	defer cancel()
 	client := fmt.Sprintf(clientMark+"\nregistry: %s\ncerts: %s\n", p.RegistryAddress, p.certs("client"))
-	if err := os.WriteFile(filepath.Join(p.cfg.Dir, ClientFile), []byte(client), 0o600); err != nil {
+	if err := atomicfile.Write(filepath.Join(p.cfg.Dir, ClientFile), []byte(client)); err != nil {
 		return err
 	}
 	for _, r := range p.Registries {

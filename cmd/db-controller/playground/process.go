@@ -1,9 +1,11 @@
 package playground
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -25,6 +27,7 @@ type Process struct {
 	env  []string      // guarded by mu; in addition to the environment of this process
 	cmd  *exec.Cmd     // guarded by mu; nil when it does not run
 	done chan struct{} // guarded by mu; closed when cmd has ended
+	tell func(string)  // why it is not ready; or nil
 }
 
 // Log returns the path of its output.
@@ -102,24 +105,34 @@ func (p *Process) Start() error {
 	return nil
 }
 
-// WaitReady waits until the readiness endpoint responds with 200.
+// lookEvery is the pause between two looks at a process that starts.
+const lookEvery = 50 * time.Millisecond
+
+// tellEvery is how often a process that waits is told of.
+const tellEvery = 10 * time.Second
+
+// WaitReady waits until the readiness endpoint responds with 200. It tells every ten seconds why it does not. Its error has these reasons and the end of the log.
 func (p *Process) WaitReady(ctx context.Context) error {
 	p.mu.Lock()
 	done := p.done
 	p.mu.Unlock()
 	last := errors.New("it did not answer")
-	for {
+	for next := time.Now().Add(tellEvery); ; {
 		if err := ready(ctx, p.url); err == nil {
 			return nil
 		} else if ctx.Err() == nil {
 			last = err
+		}
+		if time.Now().After(next) && p.tell != nil {
+			p.tell(fmt.Sprintf("%s is not ready yet: %v", p.Name, last))
+			next = time.Now().Add(tellEvery)
 		}
 		select {
 		case <-done:
 			return fmt.Errorf("%s ended while it started:\n%s", p.Name, p.Tail())
 		case <-ctx.Done():
 			return fmt.Errorf("%s is not ready: %w\n%s", p.Name, last, p.Tail())
-		case <-time.After(20 * time.Millisecond):
+		case <-time.After(lookEvery):
 		}
 	}
 }
@@ -133,11 +146,21 @@ func ready(ctx context.Context, url string) error {
 	if err != nil {
 		return err
 	}
-	_ = res.Body.Close()
-	if res.StatusCode != http.StatusOK {
+	defer func() { _ = res.Body.Close() }()
+	if res.StatusCode == http.StatusOK {
+		return nil
+	}
+	var reasons []string
+	lines := bufio.NewScanner(io.LimitReader(res.Body, 1<<16))
+	for lines.Scan() {
+		if reason, failed := strings.CutPrefix(lines.Text(), "[-]"); failed {
+			reasons = append(reasons, reason)
+		}
+	}
+	if len(reasons) == 0 {
 		return errors.New(res.Status)
 	}
-	return nil
+	return errors.New(strings.Join(reasons, "; "))
 }
 
 // Tail returns the last lines of the log.

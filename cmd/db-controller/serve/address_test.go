@@ -14,6 +14,7 @@ import (
 	"golang.org/x/net/netutil"
 
 	"github.com/db-controller/db-controller/internal/identity"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 // dialFrom connects from an address of this machine.
@@ -71,7 +72,7 @@ func TestOneAddressLeavesPlacesForOthers_I20(t *testing.T) {
 		listener.mu.Lock()
 		defer listener.mu.Unlock()
 		return len(listener.open) == 0
-	}, 10*time.Second, time.Millisecond, "a closed connection frees its place")
+	}, wait.Limit, time.Millisecond, "a closed connection frees its place")
 	again, err := client("127.0.0.2").Get("http://" + l.Addr().String())
 	require.NoError(t, err)
 	require.NoError(t, again.Body.Close())
@@ -127,7 +128,7 @@ func TestHealthIsServedBesideAnAddressThatHoldsConnections_I20(t *testing.T) {
 	require.Eventually(t, func() bool {
 		conn, err := net.Dial("tcp", at)
 		return err == nil && conn.Close() == nil
-	}, 10*time.Second, 10*time.Millisecond)
+	}, wait.Limit, 10*time.Millisecond)
 	var last net.Conn
 	for range maxOfAddress + 20 {
 		last = dialFrom(t, "127.0.0.2", at)

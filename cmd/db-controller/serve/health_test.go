@@ -26,6 +26,7 @@ import (
 	"github.com/db-controller/db-controller/cmd/db-controller/cli"
 	"github.com/db-controller/db-controller/internal/postgres"
 	"github.com/db-controller/db-controller/migrations"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 func passes(context.Context) error { return nil }
@@ -142,7 +143,7 @@ func served(t *testing.T, field string, serve func(ctx context.Context, log *zap
 		cancel()
 		require.NoError(t, <-done, "it ends with its context, without an error")
 	})
-	require.Eventually(t, func() bool { return logs.Len() > 0 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return logs.Len() > 0 }, wait.Limit, time.Millisecond)
 	return logs.All()[0].ContextMap()[field].(string)
 }
 
@@ -159,7 +160,7 @@ func TestHealthAndMetricsAreServed(t *testing.T) {
 		cancel()
 		require.NoError(t, m.run(ctx), "it ends with its context, without an error")
 	}()
-	require.Eventually(t, func() bool { return logs.Len() > 0 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return logs.Len() > 0 }, wait.Limit, time.Millisecond)
 	address := logs.All()[0].ContextMap()["http"].(string)
 	for waitsFor, want := range map[string]string{"": "[-]start: starting\n", "postgres": "[-]start: waiting for postgres\n"} {
 		waiting.waits(waitsFor)

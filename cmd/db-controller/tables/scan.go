@@ -16,6 +16,7 @@ import (
 
 	"github.com/db-controller/db-controller/cmd/db-controller/cli"
 	"github.com/db-controller/db-controller/cmd/db-controller/operate"
+	"github.com/db-controller/db-controller/internal/atomicfile"
 	"github.com/db-controller/db-controller/internal/postgres"
 	"github.com/db-controller/db-controller/internal/scan"
 	"github.com/db-controller/db-controller/internal/scan/report"
@@ -190,12 +191,16 @@ func unlike(have []scan.Database, d scan.Database) error {
 
 func (f *scanFlags) outputs(cmd *cobra.Command, result *scan.Result) error {
 	if f.write != "" {
-		if err := create(f.write, os.O_EXCL, func(w io.Writer) error { _, err := w.Write(result.Declaration); return err }); err != nil {
+		if err := create(f.write, result.Declaration); err != nil {
 			return err
 		}
 	}
 	if f.html != "" {
-		if err := create(f.html, os.O_TRUNC, result.HTML); err != nil {
+		var page bytes.Buffer
+		if err := result.HTML(&page); err != nil {
+			return err
+		}
+		if err := atomicfile.Write(f.html, page.Bytes()); err != nil {
 			return err
 		}
 	}
@@ -214,12 +219,13 @@ func (f *scanFlags) outputs(cmd *cobra.Command, result *scan.Result) error {
 }
 
 // create writes a file that only its owner may read, when it is new: it has values of rows.
-func create(path string, flag int, write func(io.Writer) error) error {
-	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|flag, 0o600)
+func create(path string, content []byte) error {
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
-	return errors.Join(write(file), file.Close())
+	_, err = file.Write(content)
+	return errors.Join(err, file.Close())
 }
 
 func (f *scanFlags) verdict(ctx context.Context, r *report.Report) error {

@@ -25,6 +25,7 @@ import (
 	"github.com/db-controller/db-controller/internal/identity"
 	source "github.com/db-controller/db-controller/internal/identity/workload"
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 var iam = identity.Deployment(schema.DeploymentID{Service: "iam.example.com", Region: "us-west2"})
@@ -126,7 +127,7 @@ func talk(t *testing.T, server, client *identity.Credentials) error {
 	t.Helper()
 	a, b := net.Pipe()
 	defer func() { _, _ = a.Close(), b.Close() }()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
 	defer cancel()
 	failed := make(chan error, 1)
 	go func() {
@@ -179,7 +180,7 @@ func TestCertificatesOfAWorkloadAPI(t *testing.T) {
 		require.Eventually(t, func() bool {
 			changed, err := c.Reload()
 			return err == nil && changed
-		}, 10*time.Second, 10*time.Millisecond)
+		}, wait.Limit, 10*time.Millisecond)
 	}
 	require.NoError(t, talk(t, server, client))
 
@@ -193,7 +194,7 @@ func TestCertificatesOfAWorkloadAPI(t *testing.T) {
 	require.Eventually(t, func() bool {
 		changed, err := server.Reload()
 		return err == nil && changed
-	}, 20*time.Second, 10*time.Millisecond, "the watch is opened again")
+	}, wait.Limit, 10*time.Millisecond, "the watch is opened again")
 }
 
 // Without a certificate of its identity a process does not start, and says why.

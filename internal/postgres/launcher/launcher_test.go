@@ -23,6 +23,9 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest"
+
+	"github.com/db-controller/db-controller/test/rounds"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 // parentEnv makes TestPostgresParent do its work.
@@ -357,7 +360,7 @@ func TestPostgresEndsWithItsParent(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = parent.Wait() // "killed"
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
 	defer cancel()
 	if _, err := conn.WaitForNotification(ctx); err == nil || ctx.Err() != nil {
 		t.Fatalf("the server outlives its parent: %v", err)
@@ -412,7 +415,7 @@ func waitGone(ctx context.Context, t *testing.T, path string) {
 }
 
 // TestPostgresInAContainer covers the way for machines with a container engine
-// and no binaries, with any suitable image on this machine.
+// and no binaries, with an image of the binaries on this machine.
 func TestPostgresInAContainer(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts containers")
@@ -420,17 +423,17 @@ func TestPostgresInAContainer(t *testing.T) {
 	if !engineAnswers(t.Context()) {
 		t.Skip("no container engine answers")
 	}
-	image := ""
-	for _, candidate := range []string{fallbackImage, "localhost/db-controller-postgres:15"} {
-		if exec.CommandContext(t.Context(), "docker", "image", "inspect", candidate).Run() == nil {
-			image = candidate
-		}
+	local := localRunner(t).(*binaryServer)
+	out, err := exec.CommandContext(t.Context(), "sh", "../../../test/containers/image.sh", local.dir).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
 	}
-	if image == "" {
-		t.Skip("no image on this machine, test/harness/image/build.sh makes one")
-	}
+	image := strings.TrimSpace(string(out))
 	for name, dir := range map[string]string{"temporary": "", "kept": filepath.Join(t.TempDir(), "server")} {
 		t.Run(name, func(t *testing.T) {
+			if dir != "" {
+				rounds.OnlyLong(t, "it starts two more containers")
+			}
 			if dir != "" && runtime.GOOS == "linux" && os.Geteuid() != 0 {
 				t.Skip("only root can remove the files of the container's user")
 			}

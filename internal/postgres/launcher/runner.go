@@ -54,16 +54,12 @@ type serverAccount struct {
 // that holds data already accepts nothing but the major version that wrote it.
 func findRunner(ctx context.Context, dir string) (serverRunner, error) {
 	wanted := dataVersion(dir)
-	for _, candidate := range binaryFolders("/") {
-		version, err := binaryVersion(ctx, candidate)
-		if err != nil || version.major < oldestMajor || (wanted != 0 && version.major != wanted) {
-			continue
-		}
+	if binaries, version := findBinaries(ctx, wanted); binaries != "" {
 		runsAs, err := chooseAccount(os.Geteuid(), user.Lookup)
 		if err != nil {
 			return nil, err
 		}
-		return &binaryServer{dir: candidate, version: version, runsAs: runsAs}, nil
+		return &binaryServer{dir: binaries, version: version, runsAs: runsAs}, nil
 	}
 	if wanted != 0 && wanted != fallbackMajor {
 		return nil, fmt.Errorf("the data in %s needs PostgreSQL %d, which is not on this machine: %s",
@@ -74,6 +70,23 @@ func findRunner(ctx context.Context, dir string) (serverRunner, error) {
 	}
 	return nil, fmt.Errorf("there are neither PostgreSQL binaries (%d or newer) nor a container engine: %s",
 		oldestMajor, installAdvice())
+}
+
+// Binaries returns the folder of the programs that Start takes on this machine; empty when there is none.
+func Binaries(ctx context.Context) string {
+	dir, _ := findBinaries(ctx, 0)
+	return dir
+}
+
+// findBinaries returns the first folder with programs that are new enough, or of the wanted major version.
+func findBinaries(ctx context.Context, wanted int) (string, postgresVersion) {
+	for _, candidate := range binaryFolders("/") {
+		version, err := binaryVersion(ctx, candidate)
+		if err == nil && version.major >= oldestMajor && (wanted == 0 || version.major == wanted) {
+			return candidate, version
+		}
+	}
+	return "", postgresVersion{}
 }
 
 // binaryFolders lists the folders below root that may hold the server's

@@ -15,6 +15,7 @@ import (
 
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 func TestOnlyWhoImportsAServiceMayReferToIt(t *testing.T) {
@@ -74,5 +75,5 @@ func TestACallThatWasNotSentDiffersFromOneWithoutAnAnswer(t *testing.T) {
 	}
 	require.NotErrorIs(t, establish(), peer.ErrNotSent, "it was sent, and its answer decides nothing")
 	server.Stop()
-	require.Eventually(t, func() bool { return errors.Is(establish(), peer.ErrNotSent) }, 10*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return errors.Is(establish(), peer.ErrNotSent) }, wait.Limit, 10*time.Millisecond)
 }

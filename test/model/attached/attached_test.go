@@ -8,9 +8,11 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/test/rounds"
 )
 
-var schedules = flag.Int("schedules", 5_000, "schedules to play")
+var schedules = flag.Int("schedules", rounds.Of(5_000, 1_000), "schedules to play")
 
 const (
 	targetRows = 3

@@ -15,19 +15,23 @@ import (
 )
 
 // One attempt can have as many references as a request has writes. So rows of whole keys are compared with their attempts by IS NOT DISTINCT
-// FROM, here and in other statements, which uses no index: the index of attempts would give all of them for each.
+// FROM, here and in other statements, which uses no index: the index of attempts would give all of them for each. The holder and the target are looked
+// up first: by statistics of another moment, PostgreSQL would read all targets of the deployment, or all references to a target, for each row.
 const (
 	selectStillHeldSQL = `
 SELECT i.n - 1
 FROM unnest($1::uuid[], $2::uuid[], $3::int[], $4::uuid[]) WITH ORDINALITY AS i (attempt, holder_uid, field_id, target_uid, n)
-JOIN dbcontroller.shadow s ON s.uid = i.holder_uid
-JOIN dbcontroller.foreign_target f ON f.uid = i.target_uid AND f.deployment_id = $5
-JOIN dbcontroller.reference r ON r.holder_id = s.id AND r.field_id = i.field_id AND r.target_id = f.id AND r.attempt IS NOT DISTINCT FROM i.attempt
+CROSS JOIN LATERAL (SELECT id FROM dbcontroller.shadow WHERE uid = i.holder_uid OFFSET 0) AS s
+CROSS JOIN LATERAL (SELECT id FROM dbcontroller.foreign_target WHERE uid = i.target_uid AND deployment_id = $5 OFFSET 0) AS f
+CROSS JOIN LATERAL (
+    SELECT FROM dbcontroller.reference r
+    WHERE (r.holder_id, r.field_id, r.target_id) BETWEEN ROW (s.id, i.field_id, f.id) AND ROW (s.id, i.field_id, f.id) AND r.attempt IS NOT DISTINCT FROM i.attempt OFFSET 0
+) AS r
 UNION ALL
 SELECT i.n - 1 -- a proxy, whose holder uid is that of its target
 FROM unnest($1::uuid[], $2::uuid[], $4::uuid[]) WITH ORDINALITY AS i (attempt, holder_uid, target_uid, n)
-JOIN dbcontroller.foreign_target f ON f.uid = i.target_uid AND f.deployment_id = $5 AND i.attempt IN (f.block_attempt, f.acting_attempt)
-WHERE i.holder_uid = i.target_uid`
+CROSS JOIN LATERAL (SELECT block_attempt, acting_attempt FROM dbcontroller.foreign_target WHERE uid = i.target_uid AND deployment_id = $5 OFFSET 0) AS f
+WHERE i.holder_uid = i.target_uid AND i.attempt IN (f.block_attempt, f.acting_attempt)`
 )
 
 // Answer returns a verdict on each blockade that the deployment of its target asks about: held while the committed

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/db-controller/db-controller/internal/crash"
+	"github.com/db-controller/db-controller/internal/postgres"
 	"github.com/db-controller/db-controller/internal/retry"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/attempt"
@@ -24,7 +25,7 @@ const saveTimeout = 10 * time.Second
 
 // Save creates or updates resources, all or nothing (I6), and returns them in the order of writes. References to other deployments
 // are established there first, under one attempt id; then one transaction decides the attempt and writes everything. The resources
-// may refer to one another in any order. Temporary failures (a target that a delete is closing, a concurrent write) are retried
+// may refer to one another in any order. Temporary failures (a target that a delete is closing, a concurrent write, a lock of another transaction) are retried
 // until the deadline of ctx, 10 s by default. It fails with *InvalidError, *RefusedError, ErrNotFound, ErrExists, ErrConflict,
 // ErrDeleting, ErrAborted, or ErrUnknown when the answer to the commit was lost.
 func (s *Writer) Save(ctx context.Context, writes []peer.Write) ([]peer.Resource, error) {
@@ -80,7 +81,7 @@ func (s *Writer) settled(ctx context.Context, writes []peer.Write, once func(ctx
 
 func passes(err error) bool {
 	var refused *peer.RefusedError
-	return errors.Is(err, db.ErrStale) || errors.Is(err, peer.ErrAborted) ||
+	return errors.Is(err, db.ErrStale) || errors.Is(err, peer.ErrAborted) || postgres.LockTimedOut(err) ||
 		errors.As(err, &refused) && refused.All(peer.Stands(peer.Again))
 }
 

@@ -1,4 +1,4 @@
-package harness
+package containers
 
 import (
 	"context"
@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/moby/moby/api/types/network"
@@ -25,6 +24,8 @@ import (
 	"github.com/db-controller/db-controller/schema"
 	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
 	"github.com/db-controller/db-controller/schema/wire"
+	"github.com/db-controller/db-controller/test/harness"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 // Islands are deployments in containers, each with its PostgreSQL on a network of its own. A further network, the sea, connects all of
@@ -65,7 +66,8 @@ func NewIslands(t testing.TB, services string, args ...string) *Islands {
 	}
 	t.Cleanup(func() { _ = engine.Close() })
 	i := &Islands{t: t, engine: engine, dir: t.TempDir(), islands: map[string]*island{}, Pools: map[schema.DeploymentID]*pgxpool.Pool{}}
-	if i.image, err = findImage(ctx, engine, ""); err != nil {
+	require.NoError(t, removeLeftovers(ctx, engine))
+	if i.image, err = postgresImage(ctx, engine); err != nil {
 		t.Skipf("no image of PostgreSQL: %v", err)
 	}
 	i.auth, err = playground.NewAuthority()
@@ -102,7 +104,7 @@ func (i *Islands) build() {
 	require.NoError(i.t, err)
 	folder := filepath.Join(i.dir, "image")
 	require.NoError(i.t, os.Mkdir(folder, 0o700))
-	build := GoBuild(i.t.Context(), "-o", filepath.Join(folder, "db-controller"), "./cmd/db-controller")
+	build := harness.GoBuild(i.t.Context(), "-o", filepath.Join(folder, "db-controller"), "./cmd/db-controller")
 	build.Dir = strings.TrimSpace(string(root))
 	out, err := build.CombinedOutput()
 	require.NoError(i.t, err, "%s", out)
@@ -125,7 +127,7 @@ func (i *Islands) settle(name string, id identity.Identity, args ...string) *isl
 	i.t.Helper()
 	ctx := i.t.Context()
 	land := &island{name: name, own: i.network()}
-	database, password, err := runContainer(ctx, i.image, ownerValue, tcnetwork.WithNetwork([]string{"db"}, land.own))
+	database, password, err := runPostgres(ctx, i.image, tcnetwork.WithNetwork([]string{"db"}, land.own))
 	if database != nil {
 		i.t.Cleanup(func() { _ = terminate(database) })
 	}
@@ -143,7 +145,7 @@ func (i *Islands) settle(name string, id identity.Identity, args ...string) *isl
 	land.container, err = testcontainers.Run(ctx, "",
 		testcontainers.WithDockerfile(testcontainers.FromDockerfile{Context: i.program, Repo: "localhost/db-controller-islands", Tag: "test"}),
 		testcontainers.WithCmd(append(args, "--postgres", dsn.String(), "--postgres-plaintext", "--certs", "/certs", "--listen", ":"+islandGRPC, "--http", ":"+islandHTTP, "--migrate")...),
-		testcontainers.WithFiles(files...), testcontainers.WithLogConsumers(tail),
+		testcontainers.WithFiles(files...), testcontainers.WithLogConsumers(tail), testcontainers.WithLabels(map[string]string{label: "true"}),
 		tcnetwork.WithNetwork([]string{name}, land.own), tcnetwork.WithNetwork([]string{name}, i.sea),
 	)
 	if land.container != nil {
@@ -159,7 +161,7 @@ func (i *Islands) settle(name string, id identity.Identity, args ...string) *isl
 		}
 		_ = res.Body.Close()
 		return res.StatusCode == http.StatusOK
-	}, time.Minute, 50*time.Millisecond, "%s is not ready", name)
+	}, wait.Limit, wait.Poll, "%s is not ready", name)
 	if id.Role == identity.RoleDeployment {
 		dsn.Host = net.JoinHostPort(i.addressOn(database, land.own), "5432")
 		pool, err := pgxpool.New(ctx, dsn.String())

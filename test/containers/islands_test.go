@@ -1,4 +1,4 @@
-package test
+package containers
 
 import (
 	"fmt"
@@ -9,11 +9,14 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/db-controller/db-controller/schema"
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 	"github.com/db-controller/db-controller/test/harness"
+	"github.com/db-controller/db-controller/test/rounds"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 const islands = `
@@ -37,18 +40,18 @@ deployments:
 // Deployments in containers, each with its database on a network of its own. One is disconnected from the network between them, and
 // returns with another address: meanwhile nothing counts as absent, and afterwards the state is the same as without the cut.
 func TestDeploymentsOnDisconnectedNetworks_I1_I3_I15(t *testing.T) {
-	if testing.Short() {
-		t.Skip("starts eight containers")
-	}
-	i := harness.NewIslands(t, islands, "--tentative-ttl", "1s")
+	rounds.OnlyLong(t, "it starts eight containers")
+	i := NewIslands(t, islands, "--tentative-ttl", "1s")
 	ids, resources := map[string]schema.DeploymentID{}, map[string]resourcev1.ResourceServiceClient{}
 	for _, region := range []string{"us", "eu", "as"} {
 		ids[region] = schema.DeploymentID{Service: "a.example.com", Region: region}
 		resources[region] = resourcev1.NewResourceServiceClient(i.Deployment(ids[region]))
 	}
 	full := func(region, name string) string { return "//a.example.com/" + region + "/nodes/" + name }
-	put := func(region, name string, content fields) error {
-		_, err := resources[region].PutResource(t.Context(), &resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: "nodes/" + name, Body: body(t, content)}})
+	put := func(region, name string, content map[string]any) error {
+		body, err := structpb.NewStruct(content)
+		require.NoError(t, err)
+		_, err = resources[region].PutResource(t.Context(), &resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: "nodes/" + name, Body: body}})
 		return err
 	}
 	remove := func(region, name string) error {
@@ -62,11 +65,11 @@ func TestDeploymentsOnDisconnectedNetworks_I1_I3_I15(t *testing.T) {
 	for _, name := range []string{"kept", "goes", "later", "free"} {
 		require.NoError(t, put("us", name, nil))
 	}
-	require.NoError(t, put("eu", "keeper", fields{"block": full("us", "kept")}))
+	require.NoError(t, put("eu", "keeper", map[string]any{"block": full("us", "kept")}))
 	for n := range 50 {
-		require.NoError(t, put("eu", fmt.Sprintf("follower%d", n), fields{"cascade": full("us", "goes")}))
+		require.NoError(t, put("eu", fmt.Sprintf("follower%d", n), map[string]any{"cascade": full("us", "goes")}))
 	}
-	require.NoError(t, put("as", "last", fields{"cascade": full("eu", "follower7"), "unset": full("us", "goes")}))
+	require.NoError(t, put("as", "last", map[string]any{"cascade": full("eu", "follower7"), "unset": full("us", "goes")}))
 
 	admins := map[schema.DeploymentID]adminv1.AdminServiceClient{}
 	for _, id := range ids {
@@ -81,13 +84,13 @@ func TestDeploymentsOnDisconnectedNetworks_I1_I3_I15(t *testing.T) {
 				require.Empty(c, s.GetOutstanding())
 			}
 			require.Empty(c, harness.AuditDatabases(t, i.Pools))
-		}, time.Minute, 50*time.Millisecond)
+		}, wait.Limit, wait.Poll)
 	}
 	settled() // no tentative blockades are left from before
 
 	i.Leave(ids["eu"])
-	require.Equal(t, codes.Unavailable, status.Code(put("eu", "new", fields{"block": full("us", "free")})), "the target cannot be asked for")
-	require.Equal(t, codes.Unavailable, status.Code(put("us", "new", fields{"block": full("eu", "keeper")})))
+	require.Equal(t, codes.Unavailable, status.Code(put("eu", "new", map[string]any{"block": full("us", "free")})), "the target cannot be asked for")
+	require.Equal(t, codes.Unavailable, status.Code(put("us", "new", map[string]any{"block": full("eu", "keeper")})))
 	require.Equal(t, codes.FailedPrecondition, status.Code(remove("us", "kept")), "it is referred to, though its holder is away")
 	require.NoError(t, remove("us", "goes"))
 	require.NoError(t, put("eu", "local", nil), "writes without foreign references continue")
@@ -99,15 +102,15 @@ func TestDeploymentsOnDisconnectedNetworks_I1_I3_I15(t *testing.T) {
 	i.Join(ids["eu"])
 	require.Eventually(t, func() bool {
 		return !there("us", "goes") && !there("eu", "follower0") && !there("eu", "follower49") && !there("as", "last")
-	}, time.Minute, 50*time.Millisecond, "what was deleted meanwhile goes")
-	require.Eventually(t, func() bool { return put("eu", "new", fields{"block": full("us", "later")}) == nil }, time.Minute, 50*time.Millisecond)
+	}, wait.Limit, wait.Poll, "what was deleted meanwhile goes")
+	require.Eventually(t, func() bool { return put("eu", "new", map[string]any{"block": full("us", "later")}) == nil }, wait.Limit, wait.Poll)
 	eventually := func(what string, code codes.Code, do func() error) { // while connections are made again
 		t.Helper()
 		require.Eventually(t, func() bool {
 			got := status.Code(do())
 			require.Contains(t, []codes.Code{code, codes.Unavailable, codes.Aborted}, got, what)
 			return got == code
-		}, time.Minute, 50*time.Millisecond, what)
+		}, wait.Limit, wait.Poll, what)
 	}
 	eventually("it is referred to", codes.FailedPrecondition, func() error { return remove("us", "later") })
 	eventually("it lets go", codes.OK, func() error { return put("eu", "keeper", nil) })

@@ -1,0 +1,50 @@
+#!/bin/sh
+# run.sh runs every test, as make test does: the packages whose code runs in
+# several goroutines with the race detector, the others without; the longest
+# first. A test that fails is run once more, alone: one that passes then counts,
+# and is printed at the end, with both outputs, as flaky.
+#
+#     run.sh [FLAG]...    flags for go test, such as -short
+#
+# What the runs wrote is in bin/test: results-*.json, flaky.txt.
+set -u
+cd "$(dirname "$0")/.."
+
+out=bin/test
+mkdir -p "$out"
+rm -f "$out"/results-*.json "$out"/flaky.txt
+
+# Programs of the tests and of this script share what is compiled. The compiler
+# needs a quarter less processor time when it collects its garbage later; tests
+# have bounds of memory, and do not get the setting.
+export GOFLAGS="-trimpath ${GOFLAGS:-}" GOGC=400
+
+(cd tools/test && CGO_ENABLED=0 go build -o ../../$out/gotestsum gotest.tools/gotestsum && CGO_ENABLED=0 go build -o ../../$out/report ./report) || exit 1
+
+# No package needs a third of it.
+limit=30m
+
+run() { # name, packages, flags
+	name=$1 packages=$2
+	shift 2
+	"$out/gotestsum" --format pkgname --hide-summary=skipped,output --jsonfile "$out/results-$name.json" \
+		--rerun-fails=1 --rerun-fails-max-failures=30 --packages "$packages" -- \
+		-exec 'env -u GOGC' -vet=off -ldflags='-s -w' -count=1 -timeout "$limit" "$@"
+}
+
+racing='./schema/shadow ./schema/service ./constraint ./controller ./schema/service/peers ./constraint/cache ./constraint/queue
+	./envregistry ./nodemanager ./handlers ./client ./internal/feed ./internal/gather ./internal/budget ./internal/retry ./internal/inprocess'
+longest='./test ./test/campaign ./dbctest ./embed ./test/campaign/attached ./internal/scan ./migrations'
+others=$(CGO_ENABLED=0 go list -f '{{if or .TestGoFiles .XTestGoFiles}}.{{slice .ImportPath (len .Module.Path)}}{{end}}' ./...) || exit 1
+for package in $racing $longest; do
+	others=$(printf '%s\n' "$others" | grep -vx "$package")
+done
+
+run race "$(echo $racing)" -race -p 1 "$@" &
+racers=$!
+CGO_ENABLED=0 run plain "$(echo $longest $others)" -p 2 "$@"
+plain=$?
+wait "$racers"
+race=$?
+"$out/report" "$out"/results-*.json
+[ $((plain + race)) = 0 ]
