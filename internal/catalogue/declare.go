@@ -135,7 +135,7 @@ func kindName(p place, d *schema.Descriptor) (kind, collection string) {
 	options := [][]string{full, slices.Concat(ascii(words(p.table.Name.Schema)), full)}
 	if label := noun(p.db.Label); len(full) > len(label) && slices.Equal(noun(strings.Join(full[:len(label)], "_")), label) {
 		options = append([][]string{full[len(label):]}, options...)
-	} else if len(full) > 1 && (p.db.prefixed(words(p.table.Name.Name)[0]) || singular(full[0]) == full[1]) {
+	} else if len(full) > 1 && (p.db.prefixes()[words(p.table.Name.Name)[0]] || singular(full[0]) == full[1]) {
 		options = append([][]string{ascii(full[1:])}, options...)
 	}
 	for n := 2; ; n++ {

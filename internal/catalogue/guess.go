@@ -44,23 +44,44 @@ type guesser struct {
 	tables []place
 	out    *Guess
 	found  map[*Table][]candidate // by holder
+	forms  map[*Table][]form      // of each table, which each column is compared with
+	spelt  map[string][]string    // the words of each name
+	// Indices of tables by the last words of their forms, and by the names of their keys in lower case.
+	byWord, byKey map[string][]int
+}
+
+// form is a name under which columns may refer to a table, with the score of one that does.
+type form struct {
+	words []string
+	score int
+}
+
+// words is the function of that name, once for each name: each column is compared with each table.
+func (g *guesser) words(name string) []string {
+	w, ok := g.spelt[name]
+	if !ok {
+		w = words(name)
+		g.spelt[name] = w
+	}
+	return w
 }
 
 // GuessReferences guesses references between the tables of all databases, inside one database where there is no native key.
 // The first database of a service stands for all of its regions.
 func GuessReferences(databases []*Database) *Guess {
-	g := &guesser{out: &Guess{Why: map[FieldID]string{}}, found: map[*Table][]candidate{}}
+	g := &guesser{out: &Guess{Why: map[FieldID]string{}}, found: map[*Table][]candidate{}, forms: map[*Table][]form{}, spelt: map[string][]string{}, byWord: map[string][]int{}, byKey: map[string][]int{}}
 	seen := map[string]bool{}
 	for _, db := range databases {
 		if seen[db.Service] {
 			continue
 		}
 		seen[db.Service] = true
+		prefixes := db.prefixes()
 		for _, t := range db.Tables {
 			if t.Partition || t.Inherits {
 				continue // its parent stands for it
 			}
-			g.tables = append(g.tables, place{db, t})
+			g.add(place{db, t}, prefixes)
 		}
 	}
 	for _, holder := range g.tables {
@@ -72,6 +93,38 @@ func GuessReferences(databases []*Database) *Guess {
 	}
 	g.declare(databases)
 	return g.out
+}
+
+// add adds a table to those that are compared.
+func (g *guesser) add(p place, prefixes map[string]bool) {
+	i := len(g.tables)
+	g.tables = append(g.tables, p)
+	g.forms[p.table] = formsOf(p, prefixes)
+	for _, f := range g.forms[p.table] {
+		if len(f.words) > 0 {
+			last := f.words[len(f.words)-1]
+			g.byWord[last] = append(g.byWord[last], i)
+		}
+	}
+	for _, key := range singleKeys(p.table) {
+		name := strings.ToLower(key.Name)
+		g.byKey[name] = append(g.byKey[name], i)
+	}
+}
+
+// near returns the tables to which a column may refer by its name: one of its words ends a form of the table, or the table has a key of its name. It leaves
+// out the tables that no rule of candidates takes.
+func (g *guesser) near(column string) (out []place) {
+	found := slices.Clone(g.byKey[strings.ToLower(column)])
+	for _, word := range g.words(column) {
+		found = append(found, g.byWord[singular(word)]...)
+		found = append(found, g.byWord[word]...)
+	}
+	slices.Sort(found)
+	for _, i := range slices.Compact(found) {
+		out = append(out, g.tables[i])
+	}
+	return out
 }
 
 func (g *guesser) note(format string, args ...any) {
@@ -89,9 +142,13 @@ func (g *guesser) singles(holder place) {
 			g.note("%s (%s): %s names the table, so the column refers to several; not guessed", holder, c.Name, of)
 			continue
 		}
+		base, word := stem(c.Name)
+		if len(base) == 0 || slices.Contains(keyWords, c.Name) {
+			continue
+		}
 		var all []candidate
-		for _, target := range g.tables {
-			all = append(all, g.candidates(holder, c, target)...)
+		for _, target := range g.near(c.Name) {
+			all = append(all, g.candidates(holder, c, base, word, target)...)
 		}
 		if best, ok := g.best(holder, c, all); ok {
 			g.found[holder.table] = append(g.found[holder.table], best)
@@ -117,25 +174,21 @@ func polymorphic(t *Table, c *Column) (string, bool) {
 	return "", false
 }
 
-// candidates are the keys of one table to which a column may refer.
-func (g *guesser) candidates(holder place, c *Column, target place) (out []candidate) {
-	base, word := stem(c.Name)
-	if len(base) == 0 || slices.Contains(keyWords, c.Name) {
-		return nil
-	}
+// candidates are the keys of one table to which a column may refer, whose name has the words base and the word of a key.
+func (g *guesser) candidates(holder place, c *Column, base []string, word string, target place) (out []candidate) {
 	own := slices.Equal(holder.table.Key(), []string{c.Name}) && slices.Equal(base, noun(holder.table.Name.Name))
 	if own || holder.table == target.table && slices.Equal(target.table.Key(), []string{c.Name}) {
 		return nil
 	}
 	for _, key := range singleKeys(target.table) {
 		score, why := 0, ""
-		if fits(word, key, target.table) {
-			score, why = named(base, word, target)
+		if g.fits(word, key, target.table) {
+			score, why = named(base, word, g.forms[target.table])
 		}
-		if s, w := named(noun(strings.Join(before(words(c.Name), words(key.Name)), "_")), "key", target); s >= 95 && s > score {
+		if s, w := g.namedBefore(c.Name, key.Name, "key", target); s >= 95 && s > score {
 			score, why = s, w // product_sku
 		}
-		if w := words(key.Name); strings.EqualFold(key.Name, c.Name) && len(w) > 1 && score < 85 {
+		if w := g.words(key.Name); strings.EqualFold(key.Name, c.Name) && len(w) > 1 && score < 85 {
 			score, why = 85, "it has the name of the key"
 		}
 		if score < least {
@@ -177,9 +230,9 @@ func singleKeys(t *Table) (out []*Column) {
 
 // fits reports whether a column with this key word can mean this key: user_id the primary key, user_uuid and country_code the
 // unique key of that name.
-func fits(word string, key *Column, t *Table) bool {
+func (g *guesser) fits(word string, key *Column, t *Table) bool {
 	primary := slices.Equal(t.Key(), []string{key.Name})
-	w := words(key.Name)
+	w := g.words(key.Name)
 	last := w[len(w)-1]
 	switch word {
 	case "code", "number", "no":
@@ -190,14 +243,10 @@ func fits(word string, key *Column, t *Table) bool {
 	return primary
 }
 
-// named scores the names: a column customer_id and a table customers.
-func named(base []string, word string, target place) (score int, why string) {
+// formsOf returns the names under which columns may refer to a table; prefixes are the words that begin many names of its database.
+func formsOf(target place, prefixes map[string]bool) []form {
 	full := noun(target.table.Name.Name)
 	label, namespace := noun(target.db.Label), words(target.table.Name.Schema)
-	type form struct {
-		words []string
-		score int
-	}
 	forms := []form{{full, 100}, {slices.Concat(namespace, full), 100}, {slices.Concat(label, full), 100}}
 	for _, prefix := range [][]string{label, words(target.db.Label), namespace} {
 		if len(prefix) > 0 && len(full) > len(prefix) && slices.Equal(noun(strings.Join(full[:len(prefix)], "_")), noun(strings.Join(prefix, "_"))) {
@@ -206,11 +255,26 @@ func named(base []string, word string, target place) (score int, why string) {
 	}
 	if len(full) > 1 {
 		score := 75
-		if target.db.prefixed(words(target.table.Name.Name)[0]) || singular(full[0]) == full[1] {
+		if prefixes[words(target.table.Name.Name)[0]] || singular(full[0]) == full[1] {
 			score = 95
 		}
 		forms = append(forms, form{full[1:], score}) // the prefix of an application: accounts_user
 	}
+	return forms
+}
+
+// namedBefore scores the words of a column's name before those of a key's name.
+func (g *guesser) namedBefore(column, key, word string, target place) (score int, why string) {
+	base := slices.Clone(before(g.words(column), g.words(key)))
+	if len(base) == 0 {
+		return 0, ""
+	}
+	base[len(base)-1] = singular(base[len(base)-1])
+	return named(base, word, g.forms[target.table])
+}
+
+// named scores the names: a column customer_id and a table customers.
+func named(base []string, word string, forms []form) (score int, why string) {
 	for _, f := range forms {
 		if len(f.words) == 0 {
 			continue
@@ -234,15 +298,18 @@ func named(base []string, word string, target place) (score int, why string) {
 	return score, why
 }
 
-// prefixed reports whether a word begins the names of many tables of a database, as that of an application does.
-func (d *Database) prefixed(word string) bool {
-	n := 0
+// prefixes returns the words that begin the names of many tables of a database, as that of an application does.
+func (d *Database) prefixes() map[string]bool {
+	counts, out := map[string]int{}, map[string]bool{}
 	for _, t := range d.Tables {
-		if w := words(t.Name.Name); len(w) > 1 && w[0] == word {
-			n++
+		if w := words(t.Name.Name); len(w) > 1 {
+			counts[w[0]]++
 		}
 	}
-	return n > 1 && n*2 >= len(d.Tables)
+	for word, n := range counts {
+		out[word] = n > 1 && n*2 >= len(d.Tables)
+	}
+	return out
 }
 
 // best chooses the best candidate: at equal scores one in the same database, else one in the same schema, else none.
@@ -294,7 +361,7 @@ func (g *guesser) composite(holder *Table, target place, key []string) (columns 
 	for _, name := range key {
 		k := target.table.Column(name)
 		i := slices.IndexFunc(holder.Columns, func(c Column) bool {
-			score, _ := named(noun(strings.Join(before(words(c.Name), words(name)), "_")), "id", target)
+			score, _ := g.namedBefore(c.Name, name, "id", target)
 			return score >= 95 && alike(c, *k)
 		})
 		if i < 0 {

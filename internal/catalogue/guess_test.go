@@ -1,6 +1,7 @@
 package catalogue_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -297,4 +298,33 @@ func TestIndexesThatFindHolders(t *testing.T) {
 	invalid := index("", "btree", "a")
 	invalid.Indexes[0].Valid = false
 	require.False(t, invalid.Finds([]string{"a"}))
+}
+
+// large is a database of many tables that refer to one another.
+func large(tables int) *catalogue.Database {
+	var all []*catalogue.Table
+	for i := range tables {
+		columns := []string{"id int8 key"}
+		for j := range 10 {
+			columns = append(columns, fmt.Sprintf("app_thing%d_id int8", (i*7+j*13)%tables), fmt.Sprintf("note%d text", j))
+		}
+		all = append(all, table(fmt.Sprintf("app_thing%d", i), columns...))
+	}
+	return database("app", all...)
+}
+
+// The work of a guess grows with the pairs of tables, and no faster: the words of a name are found once.
+func TestAGuessComparesPairsOfTables(t *testing.T) {
+	allocations := func(tables int) float64 {
+		db := large(tables)
+		return testing.AllocsPerRun(1, func() { catalogue.GuessReferences([]*catalogue.Database{db}) })
+	}
+	require.Less(t, allocations(120)/allocations(60), 6.0, "four times for twice as many tables")
+}
+
+func BenchmarkAGuessOfAThousandTables(b *testing.B) {
+	db := large(1000)
+	for b.Loop() {
+		catalogue.GuessReferences([]*catalogue.Database{db})
+	}
 }

@@ -82,6 +82,9 @@ func YAML(head string, descriptors []*schema.Descriptor, why func(FieldID) strin
 	for _, line := range strings.Split(strings.TrimSpace(head), "\n") {
 		b.WriteString(strings.TrimSpace("# "+line) + "\n")
 	}
+	if len(descriptors) == 0 { // the encoder fails at the end of no document
+		return b.Bytes(), nil
+	}
 	encoder := yaml.NewEncoder(&b)
 	encoder.SetIndent(2)
 	for _, d := range descriptors {

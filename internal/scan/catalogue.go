@@ -10,8 +10,8 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// ours selects the relations that are neither the system's nor an extension's, nor a temporary one.
-const ours = `c.relkind IN ('r', 'p', 'v', 'm', 'f') AND c.relpersistence <> 't' AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'
+// ours selects the relations that are neither the system's, db-controller's nor an extension's, nor a temporary one.
+const ours = `n.nspname <> 'dbcontroller' AND c.relkind IN ('r', 'p', 'v', 'm', 'f') AND c.relpersistence <> 't' AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'
   AND NOT EXISTS (SELECT FROM pg_catalog.pg_depend e WHERE e.classid = 'pg_catalog.pg_class'::regclass AND e.objid = c.oid AND e.deptype = 'e')`
 
 const tablesSQL = `

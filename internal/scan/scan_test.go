@@ -406,3 +406,15 @@ func TestMemoryDoesNotGrowWithTheReferences(t *testing.T) {
 		require.EqualValues(t, 100+i, step.Rows, "%s: %s", step.Place.Table, step.Reason)
 	}
 }
+
+// A scan of tables that refer to nothing has a report without references, and a declaration without kinds. The tables of db-controller are not the user's.
+func TestAScanThatGuessesNothing(t *testing.T) {
+	t.Parallel()
+	dsn := harness.DeploymentDatabase(t)
+	execute(t, dsn, "CREATE TABLE notes (id bigint PRIMARY KEY, text text)")
+	out, err := scan.Run(t.Context(), scan.Config{Databases: []scan.Database{service("a", dsn)}, Limits: unlimited})
+	require.NoError(t, err)
+	require.Empty(t, out.References)
+	require.NotContains(t, string(out.Declaration), "service:")
+	require.Contains(t, string(out.Declaration), "# A first declaration")
+}
