@@ -28,7 +28,7 @@ func TestCountsHaveTheirNouns(t *testing.T) {
 
 func TestAgesAreShort(t *testing.T) {
 	t.Parallel()
-	for want, ago := range map[string]time.Duration{"5s": 5 * time.Second, "3m": 3 * time.Minute, "2h10m": 130 * time.Minute, "5d": 5*24*time.Hour + time.Hour} {
+	for want, ago := range map[string]time.Duration{"5s": 5 * time.Second, "3m": 3 * time.Minute, "2h10m": 130 * time.Minute, "5d": 5*24*time.Hour + time.Hour, "0s": -2 * time.Hour} {
 		require.Equal(t, want, Ago(time.Now().Add(-ago)))
 	}
 }

@@ -190,9 +190,12 @@ func Plural[N int | int64](n N, noun string) string {
 	}
 }
 
+// Since is the time since a moment at another machine, whose clock may be ahead: it is never negative.
+func Since(t time.Time) time.Duration { return max(0, time.Since(t)) }
+
 // Ago is the age of a moment for people, such as 3m or 5d.
 func Ago(t time.Time) string {
-	d := time.Since(t)
+	d := Since(t)
 	switch {
 	case d < time.Minute:
 		return d.Round(time.Second).String()

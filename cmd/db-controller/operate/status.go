@@ -191,7 +191,7 @@ func printStatus(out cli.Printer, s *adminv1.StatusResponse) {
 	}
 	var rows [][]any
 	for _, o := range s.GetOutstanding() {
-		rows = append(rows, []any{o.GetGroup(), o.GetDeployment(), o.GetCount(), time.Since(o.GetOldestTime().AsTime()).Round(time.Second)})
+		rows = append(rows, []any{o.GetGroup(), o.GetDeployment(), o.GetCount(), cli.Since(o.GetOldestTime().AsTime()).Round(time.Second)})
 	}
 	if len(rows) == 0 {
 		out.Line("Nothing is outstanding.")
@@ -200,7 +200,7 @@ func printStatus(out cli.Printer, s *adminv1.StatusResponse) {
 	}
 	for _, f := range s.GetFailures() {
 		if f.GetHandler() != databaseFailure { // those are above
-			out.Line("last failure of %s for %s, %s ago: %s%s", f.GetHandler(), f.GetDeployment(), time.Since(f.GetTime().AsTime()).Round(time.Second), f.GetError(), cli.NextTry(f.GetNextTime()))
+			out.Line("last failure of %s for %s, %s ago: %s%s", f.GetHandler(), f.GetDeployment(), cli.Since(f.GetTime().AsTime()).Round(time.Second), f.GetError(), cli.NextTry(f.GetNextTime()))
 		}
 	}
 }
@@ -274,7 +274,7 @@ func epochLines(s *adminv1.StatusResponse) []string {
 	e := s.GetEpoch()
 	if e.GetOrdinal() > 1 {
 		lines = append(lines, fmt.Sprintf("the database was failed over or restored %s, last noticed %s ago",
-			cli.Plural(e.GetOrdinal()-1, "time"), time.Since(e.GetSince().AsTime()).Round(time.Second)))
+			cli.Plural(e.GetOrdinal()-1, "time"), cli.Since(e.GetSince().AsTime()).Round(time.Second)))
 	}
 	if e.GetAwaitingRegistry() {
 		lines = append(lines, "NOTHING IS DELETED until the registry returns the deployments that may refer to resources here: if its database was restored or failed over as well, apply the files that describe all deployments again")
@@ -290,7 +290,7 @@ func epochLines(s *adminv1.StatusResponse) []string {
 }
 
 func processLine(p *adminv1.StatusResponse_Process) string {
-	line := fmt.Sprintf("process %s has %d of %d shards, since %s", p.GetName(), len(p.GetShards()), schema.RingSize, time.Since(p.GetJoinTime().AsTime()).Round(time.Second))
+	line := fmt.Sprintf("process %s has %d of %d shards, since %s", p.GetName(), len(p.GetShards()), schema.RingSize, cli.Since(p.GetJoinTime().AsTime()).Round(time.Second))
 	if late := time.Since(p.GetExpireTime().AsTime()); late > 0 {
 		line += fmt.Sprintf("; its lease expired %s ago", late.Round(time.Second))
 	}

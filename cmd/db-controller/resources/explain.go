@@ -79,7 +79,7 @@ func sinceText(r *adminv1.ExplainResponse_Reason) string {
 	if r.GetSince() == nil {
 		return ""
 	}
-	return fmt.Sprintf(", since %s", time.Since(r.GetSince().AsTime()).Round(time.Second))
+	return fmt.Sprintf(", since %s", cli.Since(r.GetSince().AsTime()).Round(time.Second))
 }
 
 // NewBlockDeletion returns the command block-deletion.

@@ -9,7 +9,8 @@ import { table } from './table.js';
 import { deploymentActions, paused } from './actions.js';
 
 /** A new epoch of the database skips multiples of it; the rest counts the versions, of which the first one was no switch. */
-const generationsOfEpoch = 1000000;
+// A generation after a restore has more digits than a Number.
+const generationsOfEpoch = 1000000n;
 
 export function deploymentPageOf(model, name) {
   const d = model.deployments.get(name);
@@ -19,7 +20,7 @@ export function deploymentPageOf(model, name) {
     found.length ? h('ul', { class: 'notes' }, found.map((p) => h('li', { 'data-state': p.state }, h('i', {}, states[p.state].sign), h('span', {}, p.text)))) : null];
   if (!s) return [head, d.imports?.length ? h('p', {}, 'Its version imports ', d.imports.join(', '), '.') : null];
   return [head, h('div', { class: 'cards' },
-    card('Version', facts({ 'runs': s.version, 'environment wants': d.version, 'switches': count(Math.max(0, (Number(s.generation ?? 0) % generationsOfEpoch) - 1)), 'imports': (d.imports ?? []).join(', ') || 'nothing' }), derivations(s.derivations)),
+    card('Version', facts({ 'runs': s.version, 'environment wants': d.version, 'switches': count(Math.max(0, Number(BigInt(s.generation ?? 0) % generationsOfEpoch) - 1)), 'imports': (d.imports ?? []).join(', ') || 'nothing' }), derivations(s.derivations)),
     card('Database', facts({ 'identity': s.database, 'epoch': `${s.epoch?.ordinal ?? '?'} since ${clock(s.epoch?.since)}`, 'to be confirmed by': (s.epoch?.unconfirmed ?? []).join(', ') || 'nobody', 'dangling references': count(s.danglingReferences), 'attached tables': attached(s.attachedRows) })),
     card('Processes and shards', processes(s.processes ?? [], d.ring)),
     card('Outstanding work', table(['Group', 'For', 'Pieces', 'Oldest'], (s.outstanding ?? []).map((o) => [o.group, link(o.deployment), count(o.count), ago(o.oldestTime)])), chart(model.historyOf(name))),
