@@ -88,13 +88,13 @@ func TestAPlanNamesTheDeploymentsThatWereNotAsked(t *testing.T) {
 // A patch names the fields that it changes, so that the others stay.
 func TestAPatchNamesTheFieldsThatItChanges(t *testing.T) {
 	t.Parallel()
-	update, err := patchOf([]string{"title=Acme", "quota.devices=5"}, []string{"note"}, []string{"team=blue", "stage="})
+	update, _, err := patchOf([]string{"title=Acme", "quota.devices=5"}, []string{"note"}, []string{"team=blue", "stage="})
 	require.NoError(t, err)
 	require.ElementsMatch(t, []string{"body.title", "body.quota.devices", "body.note", "labels.team", "labels.stage"}, update.GetUpdateMask().GetPaths())
 	require.Equal(t, map[string]any{"title": "Acme", "quota": map[string]any{"devices": 5.0}}, update.GetResource().GetBody().AsMap())
 	require.Equal(t, map[string]string{"team": "blue"}, update.GetResource().GetLabels())
 	for _, wrong := range [][3][]string{{{"title"}, nil, nil}, {nil, {"note=1"}, nil}, {nil, {""}, nil}, {nil, nil, {"team"}}, {}} {
-		_, err := patchOf(wrong[0], wrong[1], wrong[2])
+		_, _, err := patchOf(wrong[0], wrong[1], wrong[2])
 		require.Error(t, err, "%q", wrong)
 	}
 }

@@ -127,9 +127,10 @@ func NewPatch() *cobra.Command {
 	var set, unset, labels []string
 	cmd := cli.NewDeploymentCommand("patch NAME", "Change some fields of a resource, and leave the others",
 		`  db-controller patch //iam.example.com/us-west2/projects/acme --set title=Acme --set quota.devices=5 --unset note
+  db-controller patch //devices.example.com/eastus2/devices/d --unset 'policies[0]' --unset 'groups[=//iam.example.com/us-west2/groups/g]'
   db-controller patch //iam.example.com/us-west2/projects/acme --label team=blue --label stage=`, ofResources(cobra.ExactArgs(1)),
 		func(cmd *cobra.Command, c *client.Client, args []string) error {
-			update, err := patchOf(set, unset, labels)
+			update, elements, err := patchOf(set, unset, labels)
 			if err != nil {
 				return cli.Usage("%w", err)
 			}
@@ -138,50 +139,59 @@ func NewPatch() *cobra.Command {
 				return err
 			}
 			update.Resource.Name = name.Name
-			r, err := resources.UpdateResource(cmd.Context(), update)
+			r, err := withoutElements(cmd.Context(), resources, update, elements)
 			if err != nil {
 				return cli.PlainOf(name, err)
 			}
 			return show(cmd, []*resourcev1.Resource{r}, false)
 		})
 	cmd.Flags().StringArrayVar(&set, "set", nil, "PATH=VALUE of a field of the body, such as quota.devices=5; the value is YAML")
-	cmd.Flags().StringArrayVar(&unset, "unset", nil, "PATH of a field of the body that is removed")
+	cmd.Flags().StringArrayVar(&unset, "unset", nil, "PATH of a field of the body that is removed, or of an element of a list: PATH[INDEX] or PATH[=VALUE]")
 	cmd.Flags().StringArrayVar(&labels, "label", nil, "KEY=VALUE of a label; without a value the label is removed")
 	cmd.ValidArgsFunction = cli.CompleteNames(1)
 	return cmd
 }
 
-// patchOf returns an update of the named fields only.
-func patchOf(set, unset, labels []string) (*resourcev1.UpdateResourceRequest, error) {
+// patchOf returns an update of the named fields only, and the elements of lists that it removes.
+func patchOf(set, unset, labels []string) (*resourcev1.UpdateResourceRequest, []element, error) {
 	body, err := setFields(nil, set)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
+	var elements []element
 	update := &resourcev1.UpdateResourceRequest{Resource: &resourcev1.Resource{Body: body, Labels: map[string]string{}}, UpdateMask: &fieldmaskpb.FieldMask{}}
 	for _, s := range set {
 		path, _, _ := strings.Cut(s, "=")
 		update.UpdateMask.Paths = append(update.UpdateMask.Paths, "body."+path)
 	}
 	for _, path := range unset {
+		if strings.Contains(path, "[") {
+			e, err := parseElement(path)
+			if err != nil {
+				return nil, nil, fmt.Errorf("--unset %s: %w", path, err)
+			}
+			elements = append(elements, e)
+			continue
+		}
 		if path == "" || strings.Contains(path, "=") {
-			return nil, fmt.Errorf("--unset %s: want the PATH of a field, such as quota.devices", path)
+			return nil, nil, fmt.Errorf("--unset %s: want the PATH of a field, such as quota.devices", path)
 		}
 		update.UpdateMask.Paths = append(update.UpdateMask.Paths, "body."+path)
 	}
 	for _, l := range labels {
 		key, value, ok := strings.Cut(l, "=")
 		if !ok || key == "" {
-			return nil, fmt.Errorf("--label %s: want KEY=VALUE, or KEY= to remove the label", l)
+			return nil, nil, fmt.Errorf("--label %s: want KEY=VALUE, or KEY= to remove the label", l)
 		}
 		if value != "" {
 			update.Resource.Labels[key] = value
 		}
 		update.UpdateMask.Paths = append(update.UpdateMask.Paths, "labels."+key)
 	}
-	if len(update.UpdateMask.Paths) == 0 {
-		return nil, errors.New("nothing to change: give --set PATH=VALUE, --unset PATH or --label KEY=VALUE")
+	if len(update.UpdateMask.Paths)+len(elements) == 0 {
+		return nil, nil, errors.New("nothing to change: give --set PATH=VALUE, --unset PATH or --label KEY=VALUE")
 	}
-	return update, nil
+	return update, elements, nil
 }
 
 // setFields sets PATH=VALUE in a body; nil is an empty body.

@@ -90,6 +90,9 @@ func clone(in map[string]any) map[string]any {
 func replace(in, given map[string]any, path []string) error {
 	field := path[0]
 	value, ok := given[field]
+	if _, stored := in[field]; !ok && !stored && strings.Contains(field, "[") {
+		return fmt.Errorf("there is no field %s: a mask names fields, and no elements of a list; replace the whole list", field)
+	}
 	if len(path) == 1 {
 		if in[field] = value; !ok {
 			delete(in, field)

@@ -106,6 +106,9 @@ func TestWrongMasksAreRefused(t *testing.T) {
 		require.NoError(t, json.Unmarshal([]byte(c.given), &given))
 		require.ErrorContains(t, updating(stored, peer.Write{Body: given, Mask: []string{"body.a.b"}}).merge(), says)
 	}
+	stored := map[string]any{"list": []any{"a", "b"}, "odd[0]": "a field"}
+	require.ErrorContains(t, updating(stored, peer.Write{Mask: []string{"body.list[0]"}}).merge(), `update_mask "body.list[0]": there is no field list[0]`)
+	require.NoError(t, updating(stored, peer.Write{Mask: []string{"body.odd[0]"}}).merge())
 	for _, path := range []string{"", "name", "uid", "owner_references.0", "bodyguard"} {
 		require.ErrorContains(t, updating(nil, peer.Write{Mask: []string{path}}).merge(), "want labels, labels.<key>, owner_references, body, or body.<field>", path)
 	}
