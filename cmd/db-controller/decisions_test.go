@@ -30,7 +30,7 @@ func (d *decided) WaiveComparison(_ context.Context, req *adminv1.WaiveCompariso
 }
 
 func (*decided) Status(context.Context, *adminv1.StatusRequest) (*adminv1.StatusResponse, error) {
-	return &adminv1.StatusResponse{Deployment: "iam.example.com/us-west2", Database: "db-2", Epoch: &adminv1.StatusResponse_Epoch{Id: "e-2"}}, nil
+	return &adminv1.StatusResponse{Deployment: "iam.example.com/us-west2", Database: "db-2", Epoch: &adminv1.StatusResponse_Epoch{Id: "e-2", Unconfirmed: []string{"devices.example.com/eastus2"}}}, nil
 }
 
 func (d *decided) AcceptDatabase(_ context.Context, req *registryv1.AcceptDatabaseRequest) (*registryv1.Deployment, error) {
@@ -97,6 +97,9 @@ func TestAWaivedComparisonIsStoredWithItsReason(t *testing.T) {
 	got := command(t, args...)
 	require.Zero(t, got.code, got.errOut)
 	require.Equal(t, "iam.example.com/us-west2 no longer waits for devices.example.com/eastus2\n", got.out)
+	wrong := append(deciding(t, d), "waive", "iam.example.com/us-west2", "--of", "devices.example.com/eastus22", "--reason", "down for days", "--yes")
+	got = command(t, wrong...)
+	require.Equal(t, ran{cli.Refused, "", "error: devices.example.com/eastus22 is not registered, and iam.example.com/us-west2 does not wait for it; it waits for: devices.example.com/eastus2\n"}, got)
 	require.Equal(t, []string{"devices.example.com/eastus2: down for days"}, d.waived)
 	d.refuse = status.Error(codes.FailedPrecondition, "it waits for nothing")
 	got = command(t, args...)

@@ -113,7 +113,7 @@ type administered struct {
 func (administered) Status(context.Context, *adminv1.StatusRequest) (*adminv1.StatusResponse, error) {
 	return &adminv1.StatusResponse{Deployment: "iam.example.com/us-west2", Version: "v1", Generation: 1, Outstanding: []*adminv1.StatusResponse_Outstanding{
 		{Group: "confirm", Deployment: "devices.example.com/eastus2", Count: 3},
-	}}, nil
+	}, Epoch: &adminv1.StatusResponse_Epoch{Unconfirmed: []string{"a.example.com/r"}}}, nil
 }
 
 func (administered) Explain(context.Context, *adminv1.ExplainRequest) (*adminv1.ExplainResponse, error) {

@@ -1,6 +1,11 @@
 package operate
 
 import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
 	"github.com/spf13/cobra"
 
 	"github.com/db-controller/db-controller/client"
@@ -30,14 +35,31 @@ func NewWaive() *cobra.Command {
 				return cli.Usage("resources to which %s refers, in references that %s has lost, can then be deleted: add --yes to continue (--help describes the effects)", other, at)
 			}
 			admin, err := c.Admin(cmd.Context(), at)
-			if err == nil {
-				_, err = admin.WaiveComparison(cmd.Context(), &adminv1.WaiveComparisonRequest{Deployment: other.String(), Reason: reason})
-			}
 			if err != nil {
 				return cli.Plain(err)
 			}
+			before, err := admin.Status(cmd.Context(), &adminv1.StatusRequest{})
+			if err != nil {
+				return cli.Plain(err)
+			}
+			waited := before.GetEpoch().GetUnconfirmed()
+			waits := slices.Contains(waited, other.String())
+			env, err := c.Environment(cmd.Context())
+			if err != nil {
+				return cli.Plain(err)
+			}
+			if _, listed := env.Deployment(other); !waits && !listed {
+				return cli.WithCode(cli.Refused, fmt.Errorf("%s is not registered, and %s does not wait for it; it waits for: %s", other, at, cmp.Or(strings.Join(waited, ", "), "none")))
+			}
+			if _, err = admin.WaiveComparison(cmd.Context(), &adminv1.WaiveComparisonRequest{Deployment: other.String(), Reason: reason}); err != nil {
+				return cli.Plain(err)
+			}
 			out := cli.PrinterOf(cmd)
-			out.Line("%s no longer waits for %s", at, other)
+			if waits {
+				out.Line("%s no longer waits for %s", at, other)
+			} else {
+				out.Line("nothing has changed: %s did not wait for %s; it waits for: %s", at, other, cmp.Or(strings.Join(waited, ", "), "none"))
+			}
 			return out.Document(map[string]string{"deployment": at.String(), "of": other.String()})
 		})
 	cmd.Long = `Let a deployment delete again without waiting for the comparison of another one.
