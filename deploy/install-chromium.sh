@@ -13,6 +13,6 @@ if [ ! -r /etc/debian_version ] || [ "$(id -u)" != 0 ]; then
 	echo "install-chromium.sh: chromium is missing; install it, on Debian with: sudo apt-get install -y $packages" >&2
 	exit 1
 fi
-apt-get update
+apt-get -o DPkg::Lock::Timeout=600 update
 # shellcheck disable=SC2086
-DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $packages
+DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=600 install -y --no-install-recommends $packages

@@ -26,8 +26,8 @@ fi
 [ -r /etc/debian_version ] || skip "Django is missing, its test is skipped (on Debian: $packages)"
 [ "$(id -u)" = 0 ] || skip "Django is missing, its test is skipped; install it with: sudo apt-get install -y $packages"
 
-apt-get update
+apt-get -o DPkg::Lock::Timeout=600 update
 # shellcheck disable=SC2086
-DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $packages
+DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=600 install -y --no-install-recommends $packages
 present || { echo "install-django.sh: apt-get installed $packages, yet $python cannot use them" >&2; exit 1; }
 echo "install-django.sh: Django and psycopg are present now"

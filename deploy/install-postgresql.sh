@@ -55,8 +55,8 @@ trap 'exit 1' HUP INT TERM
 mkdir -p "${conf%/*}"
 echo 'create_main_cluster = false' >"$conf"
 
-apt-get update
-DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends postgresql
+apt-get -o DPkg::Lock::Timeout=600 update
+DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=600 install -y --no-install-recommends postgresql
 
 if ! dir=$(found); then
 	echo "install-postgresql.sh: apt-get installed the package postgresql, yet there is no postgres program" >&2

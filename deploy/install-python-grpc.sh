@@ -28,8 +28,8 @@ fi
 [ -r /etc/debian_version ] || skip "gRPC for Python is missing, its tests are skipped (on Debian: $packages)"
 [ "$(id -u)" = 0 ] || skip "gRPC for Python is missing, its tests are skipped; install it with: sudo apt-get install -y $packages"
 
-apt-get update
+apt-get -o DPkg::Lock::Timeout=600 update
 # shellcheck disable=SC2086
-DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $packages
+DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=600 install -y --no-install-recommends $packages
 present || { echo "install-python-grpc.sh: apt-get installed $packages, yet $python cannot use them" >&2; exit 1; }
 echo "install-python-grpc.sh: gRPC for Python is present now"

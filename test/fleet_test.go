@@ -31,7 +31,7 @@ import (
 
 // fleetResources is the number of resources: DBCONTROLLER_FLEET_RESOURCES, or few enough for every run of the tests.
 func fleetResources(t *testing.T) int {
-	n, err := strconv.Atoi(cmp.Or(os.Getenv("DBCONTROLLER_FLEET_RESOURCES"), "4000"))
+	n, err := strconv.Atoi(cmp.Or(os.Getenv("DBCONTROLLER_FLEET_RESOURCES"), "6000"))
 	require.NoError(t, err, "DBCONTROLLER_FLEET_RESOURCES")
 	return n
 }

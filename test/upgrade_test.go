@@ -113,7 +113,7 @@ func (f *fixture) patiently(ctx context.Context, call func() error) {
 		case codes.OK, codes.NotFound:
 			return
 		case codes.Unavailable, codes.Aborted, codes.Unknown, codes.DeadlineExceeded, codes.Canceled, codes.FailedPrecondition:
-			time.Sleep(50 * time.Millisecond)
+			<-time.After(wait.Poll)
 		default:
 			f.t.Errorf("%v", err)
 			return

@@ -33,8 +33,7 @@ func TestSettingsOfAStoreChange(t *testing.T) {
 	require.Empty(t, expired(t, store))
 	store.Tune(shadow.Tuning{TentativeTTL: time.Millisecond})
 	require.NoError(t, establish())
-	time.Sleep(10 * time.Millisecond)
-	require.NotEmpty(t, expired(t, store), "a tentative blockade expires sooner")
+	require.Eventually(t, func() bool { return len(expired(t, store)) > 0 }, wait.Limit, time.Millisecond, "a tentative blockade expires sooner")
 }
 
 func expired(t *testing.T, store *shadow.Store) []schema.DeploymentID {

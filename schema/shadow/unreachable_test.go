@@ -103,7 +103,7 @@ func TestADeleteWaitsForTheEndOfADecommissioning_I13_I29(t *testing.T) {
 	require.False(t, peer.Definite(err), "%v", err)
 	cleaned := make(chan error, 1)
 	go func() {
-		time.Sleep(100 * time.Millisecond)
+		<-time.After(100 * time.Millisecond) // beside the delete, mostly
 		cleaned <- store.CleanUpDecommissioned(t.Context(), b.ID(bEast))
 	}()
 	result, err := deletes(t, b, request)

@@ -9,12 +9,14 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
 	"github.com/db-controller/db-controller/test/rounds"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 // awake follows the work and the notices of all deployments of a box by watches that no pulse, notification or bookmark wakes.
@@ -101,11 +103,9 @@ func (a *awake) missing() (out []string) {
 // after fails unless everything that the steps so far have left is delivered without a pulse.
 func (a *awake) after(what string) {
 	a.t.Helper()
-	left := a.missing()
-	for deadline := time.Now().Add(10 * time.Second); len(left) > 0 && time.Now().Before(deadline); left = a.missing() {
-		time.Sleep(2 * time.Millisecond)
-	}
-	require.Empty(a.t, left, "after %s, watches wait for a pulse", what)
+	require.EventuallyWithT(a.t, func(c *assert.CollectT) {
+		require.Empty(c, a.missing(), "after %s, watches wait for a pulse", what)
+	}, wait.Limit, 2*time.Millisecond)
 }
 
 // settle does everything as Box.Settle does, and looks after each step.
