@@ -3,6 +3,7 @@ package write
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -46,7 +47,11 @@ func (s *Writer) SaveRequested(ctx context.Context, id uuid.UUID, writes []peer.
 
 func (s *Writer) save(ctx context.Context, req *request.Request, writes []peer.Write) ([]peer.Resource, error) {
 	return s.settled(ctx, writes, func(ctx context.Context, unread bool) ([]peer.Resource, error) {
-		return s.saveOnce(ctx, req, writes, unread)
+		saved, err := s.saveOnce(ctx, req, writes, unread)
+		if postgres.LockTimedOut(err) {
+			err = fmt.Errorf("%w: another transaction holds the lock of a row that the write needs", peer.ErrAborted)
+		}
+		return saved, err
 	})
 }
 
@@ -81,7 +86,7 @@ func (s *Writer) settled(ctx context.Context, writes []peer.Write, once func(ctx
 
 func passes(err error) bool {
 	var refused *peer.RefusedError
-	return errors.Is(err, db.ErrStale) || errors.Is(err, peer.ErrAborted) || postgres.LockTimedOut(err) ||
+	return errors.Is(err, db.ErrStale) || errors.Is(err, peer.ErrAborted) ||
 		errors.As(err, &refused) && refused.All(peer.Stands(peer.Again))
 }
 
