@@ -76,7 +76,7 @@ func TestHugeAnswersOfADeploymentStopNobody_I20(t *testing.T) { //nolint:paralle
 		t.Skip("starts processes")
 	}
 	const of, targets, most = "a.example.com/us-west2", 20, 512 << 20
-	f := newFixture(t)
+	f := newFixture(t, "--tentative-ttl", "1h") // nothing is decided before the answers are huge
 	hostile := f.id(bEast + "holders/x")
 	peer := schemav1.NewSchemaServiceClient(f.as(f.Deployments[hostile].Certs, of))
 	for i := range targets {
