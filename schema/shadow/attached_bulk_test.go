@@ -81,7 +81,7 @@ func TestStatementsAboutVeryManyRows(t *testing.T) {
 			require.Equal(t, wrong, pg.Code, pg.Message)
 		}
 		t.Logf("%s: %s, without triggers %s", sql, took.Round(time.Millisecond), plain.Round(time.Millisecond))
-		require.Less(t, took, 40*plain, sql)
+		require.Less(t, took, 12*plain, sql)
 	}
 	notes := func(want int) {
 		t.Helper()
@@ -126,11 +126,11 @@ SELECT s.id, gen_random_uuid(), gen_random_uuid(), 1, d.id, 1, 1, 'invoices/x' F
 		require.NotNil(t, pg, sql)
 		require.Equal(t, "23503", pg.Code, pg.Message)
 		require.Contains(t, pg.Detail, "invoices/x")
-		require.Less(t, took, 40*plain, sql)
+		require.Less(t, took, 12*plain, sql)
 		c.exec(c.conn, `ROLLBACK TO refused`)
 		took, pg = c.run(strings.Replace(sql, "WHERE", "WHERE id > 1003 AND", 1))
 		require.Nil(t, pg, sql)
-		require.Less(t, took, 40*plain, sql)
+		require.Less(t, took, 12*plain, sql)
 		c.exec(c.conn, `ROLLBACK TO refused`)
 	}
 	c.exec(c.conn, `ROLLBACK`)
