@@ -249,6 +249,7 @@ func TestRequestsInCompanyAreOneBatch(t *testing.T) {
 				require.Equal(t, time.Duration(missing)*time.Millisecond, time.Since(began))
 				b.end <- make([]error, 3)
 				g.Wait()
+				synctest.Wait() // the batch has ended for the queue too
 				require.NoError(t, q.Do(t.Context(), nil, "later", func() error { return nil }), "one that comes without company waits for nobody")
 			})
 		})

@@ -216,13 +216,13 @@ func resetSessions(ctx context.Context, pool *pgxpool.Pool) (kept []int32, err e
 	return kept, err
 }
 
-// alone waits until a database has no other sessions than those of its seat.
+// alone waits until a database has no other sessions than those of its seat. A worker of autovacuum, which has no user, may come at any time.
 func alone(ctx context.Context, pool *pgxpool.Pool, sessions []int32) error {
 	leave, cancel := context.WithTimeout(ctx, leaveLimit)
 	defer cancel()
 	for {
 		var others int
-		const sql = `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND pid <> ALL ($1)`
+		const sql = `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND usesysid IS NOT NULL AND pid <> pg_backend_pid() AND pid <> ALL ($1)`
 		if err := pool.QueryRow(ctx, sql, sessions).Scan(&others); err != nil {
 			return err
 		}
