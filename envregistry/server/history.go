@@ -44,6 +44,9 @@ type queryRower interface {
 // Begin begins a part of the history. Call it when a server starts, before it serves: the database may have been replaced while no
 // server ran.
 func (s *Server) Begin(ctx context.Context) error {
+	if err := s.store.noticeServer(ctx); err != nil {
+		return err
+	}
 	err := pgx.BeginFunc(ctx, s.store.pool, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, lockRevisionSQL); err != nil {
 			return err

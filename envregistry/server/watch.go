@@ -26,10 +26,21 @@ const environmentFilter = "environment with rights and databases"
 var writtenSQL = feed.WrittenBegin + feed.AnyNew("dbcontroller_registry.change") + `::int` + feed.WrittenFrom + `dbcontroller_registry.meta` + feed.StateEnd
 
 const (
-	// Nothing but tokens depends on it. Of two servers that find it at the same time the second one waits, and changes nothing.
+	otherServerSQL = `
+SELECT m.server IS DISTINCT FROM ` + feed.ServerSQL + ` OR ` + feed.EpochSQL + ` IS NULL FROM dbcontroller_registry.meta m`
+	lockServerSQL = otherServerSQL + ` FOR UPDATE`
+
+	// Tokens of the former epoch are void. The changes that were kept for them may have ids of transactions that another server has used, and
+	// this one will: every watch would receive them. Logical replication copies rows without their sequences.
 	beginEpochSQL = `
-UPDATE dbcontroller_registry.meta m SET epoch = gen_random_uuid(), server = ` + feed.ServerSQL + `, timeline = ` + feed.TimelineSQL + `
-WHERE m.server IS DISTINCT FROM ` + feed.ServerSQL + ` OR ` + feed.EpochSQL + ` IS NULL`
+WITH old AS (
+    DELETE FROM dbcontroller_registry.change WHERE xid >= pg_snapshot_xmin(pg_current_snapshot())
+), numbered AS (
+    SELECT setval(pg_get_serial_sequence('dbcontroller_registry.change', 'seq'), greatest((SELECT max(seq) FROM dbcontroller_registry.change), nextval(pg_get_serial_sequence('dbcontroller_registry.change', 'seq')))) AS change,
+        setval(pg_get_serial_sequence('dbcontroller_registry.history', 'seq'), greatest((SELECT max(seq) FROM dbcontroller_registry.history), nextval(pg_get_serial_sequence('dbcontroller_registry.history', 'seq')))) AS history
+)
+UPDATE dbcontroller_registry.meta m SET epoch = gen_random_uuid(), server = ` + feed.ServerSQL + `, timeline = ` + feed.TimelineSQL + `, compacted = '0'
+FROM numbered AS n WHERE n.change + n.history > 0`
 
 	stateSQL      = feed.StateBegin + `dbcontroller_registry.meta` + feed.StateEnd
 	beginSinceSQL = feed.SinceBegin + `dbcontroller_registry.meta` + feed.SinceJoin
@@ -113,10 +124,29 @@ func scanChanged(row pgx.CollectableRow) (out changed, _ int64, _ error) {
 	return out, *seq, nil
 }
 
+// noticeServer begins an epoch when the database runs on another server than before. Nothing but tokens depends on the epoch.
+func (s *store) noticeServer(ctx context.Context) error {
+	var other bool
+	err := s.pool.QueryRow(ctx, otherServerSQL).Scan(&other)
+	if err == nil && other {
+		err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+			if err := tx.QueryRow(ctx, lockServerSQL).Scan(&other); err != nil || !other {
+				return err // another server was first
+			}
+			_, err := tx.Exec(ctx, beginEpochSQL)
+			return err
+		})
+	}
+	if err != nil {
+		return fmt.Errorf("notice the registry's server: %w", err)
+	}
+	return nil
+}
+
 // WatchEnvironment sends the whole environment, the end of the snapshot, and then every change; with a token, the changes since. At
 // the end of the snapshot, and at each bookmark, the events before it are a whole environment.
 func (s *Server) WatchEnvironment(req *registryv1.WatchEnvironmentRequest, stream grpc.ServerStreamingServer[registryv1.WatchEnvironmentResponse]) error {
-	if _, err := s.store.pool.Exec(stream.Context(), beginEpochSQL); err != nil {
+	if err := s.store.noticeServer(stream.Context()); err != nil {
 		return s.fail(err)
 	}
 	at, err := s.stream(stream.Context(), seen{req.GetSeenRevision(), req.GetSeenHistory()})

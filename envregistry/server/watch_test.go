@@ -151,3 +151,36 @@ func TestATokenOfTheEnvironmentThatCannotBeResumedIsReset_I24(t *testing.T) {
 	_, _, err = listen(t, c, token, ends("bookmark"))
 	require.NoError(t, err, "the epoch that was begun goes on")
 }
+
+// The registry's rows on another server, which has used fewer transactions and whose sequences have not moved: a dump, or a subscriber of logical
+// replication. A server starts, and a watch receives the environment once, and later changes alone.
+func TestTheRowsOfAnotherServer_I23_I24(t *testing.T) {
+	t.Parallel()
+	dsn := database(t)
+	pool, err := postgres.Connect(t.Context(), dsn, "test", 2)
+	require.NoError(t, err)
+	defer pool.Close()
+	start := func() registryv1.RegistryServiceClient {
+		require.NoError(t, server.New(pool, zap.NewNop()).Begin(t.Context()))
+		return serve(t, dsn, operator)
+	}
+	apply(t, start(), example)
+	for _, sql := range []string{
+		`UPDATE dbcontroller_registry.change SET xid = (xid::text::bigint + 1000000)::text::xid8`,
+		`UPDATE dbcontroller_registry.meta SET server = 'another', compacted = (SELECT max(xid) FROM dbcontroller_registry.change)`,
+		`ALTER TABLE dbcontroller_registry.change ALTER seq RESTART`,
+		`ALTER TABLE dbcontroller_registry.history ALTER seq RESTART`,
+	} {
+		_, err = pool.Exec(t.Context(), sql)
+		require.NoError(t, err)
+	}
+	c := start()
+	all, token, err := listen(t, c, "", ends("bookmark"))
+	require.NoError(t, err)
+	require.Equal(t, []string{"+ eastus2", "+ us-west2", "+ iam.example.com@v1", "+ iam.example.com@v2", "+ iam.example.com/eastus2 v1", "+ iam.example.com/us-west2 v1", "end", "bookmark"}, all)
+	_, err = c.SetDeploymentVersion(t.Context(), &registryv1.SetDeploymentVersionRequest{Service: west.Service, Region: west.Region, Version: "v2"})
+	require.NoError(t, err)
+	all, _, err = listen(t, c, token, ends("bookmark"))
+	require.NoError(t, err)
+	require.Equal(t, []string{"+ iam.example.com/us-west2 v2", "bookmark"}, all)
+}

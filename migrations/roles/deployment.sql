@@ -74,6 +74,7 @@ BEGIN
         ('controller', 'SELECT, INSERT, UPDATE', 'deployment'),
         ('controller', 'SELECT, INSERT', 'kind, dbcontroller.field'),
         ('controller', 'UPDATE (finalizers)', 'kind'),
+        ('controller', 'UPDATE (xid)', 'notice'),
         ('controller', 'SELECT, UPDATE, DELETE', 'shadow, dbcontroller.resource'),
         ('controller', 'SELECT, INSERT, UPDATE, DELETE', 'foreign_target, dbcontroller.reference, dbcontroller.owner_reference, dbcontroller.blockade, dbcontroller.work, dbcontroller.derivation'),
         ('controller', 'SELECT, INSERT, DELETE', 'attempt, dbcontroller.closed_attempt, dbcontroller.change, dbcontroller.notice, dbcontroller.holder_entry, dbcontroller.ownee_entry, dbcontroller.owner_lost'),

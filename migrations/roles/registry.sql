@@ -58,5 +58,5 @@ BEGIN
     ) AS g (role, rights, tables) LOOP
         EXECUTE format('GRANT %s ON dbcontroller_registry.%s TO %I', granted.rights, granted.tables, prefix || '_' || granted.role);
     END LOOP;
-    EXECUTE format('GRANT USAGE ON ALL SEQUENCES IN SCHEMA dbcontroller_registry TO %I', prefix || '_api');
+    EXECUTE format('GRANT USAGE, UPDATE ON ALL SEQUENCES IN SCHEMA dbcontroller_registry TO %I', prefix || '_api');
 END $$;

@@ -47,17 +47,32 @@ WITH closed AS (
 UPDATE dbcontroller.blockade SET expires_at = clock_timestamp() + $1::interval WHERE expires_at > clock_timestamp() + $1::interval`
 
 	// Skip the numbers that lost transactions may have taken: readers take the greater number for the newer row. $1 grows from epoch to
-	// epoch, also between two restores of one backup, each of which finds the same numbers in it.
+	// epoch, also between two restores of one backup, each of which finds the same numbers in it. Logical replication copies rows without their
+	// sequences: $1 is beyond all large numbers, and the small ones go on behind the rows.
 	skipNumbersSQL = `
-SELECT setval(s::regclass, greatest(nextval(s::regclass) + 1000000000, $1::bigint)) FROM unnest(ARRAY [
-    'dbcontroller.object_id', 'dbcontroller.revision', 'dbcontroller.mark', pg_get_serial_sequence('dbcontroller.notice', 'seq'),
-    pg_get_serial_sequence('dbcontroller.work', 'seq'), pg_get_serial_sequence('dbcontroller.change', 'seq')
-]) AS s
+SELECT setval(seqrelid, greatest(nextval(seqrelid) + 1000000000, $1::bigint))
+FROM pg_sequence JOIN pg_class c ON c.oid = seqrelid WHERE c.relnamespace = 'dbcontroller'::regnamespace AND seqtypid = 'bigint'::regtype
 UNION ALL
-SELECT setval(s::regclass, nextval(s::regclass) + 100000) FROM unnest(ARRAY [
-    pg_get_serial_sequence('dbcontroller.deployment', 'id'), pg_get_serial_sequence('dbcontroller.kind', 'id'),
-    pg_get_serial_sequence('dbcontroller.field', 'id')
-]) AS s`
+SELECT setval(s, greatest(nextval(s), greatest_id) + 100000) FROM (VALUES
+    (pg_get_serial_sequence('dbcontroller.deployment', 'id')::regclass, (SELECT max(id) FROM dbcontroller.deployment)),
+    (pg_get_serial_sequence('dbcontroller.kind', 'id')::regclass, (SELECT max(id) FROM dbcontroller.kind)),
+    (pg_get_serial_sequence('dbcontroller.field', 'id')::regclass, (SELECT max(id) FROM dbcontroller.field))
+) AS numbered (s, greatest_id)`
+
+	// Ids of transactions belong to a server, and a dump takes rows to another one, which may have used fewer: then no position has their ids, and
+	// they are new to every watch. Rows that are kept until they are done become those of this transaction. Changes are kept for the tokens of
+	// the former epoch, which are void. The ids of transactions that run count as well: another one may have had the same before.
+	ownIDsSQL = `
+WITH server AS (
+    SELECT pg_snapshot_xmin(pg_current_snapshot()) AS oldest
+), notices AS (
+    UPDATE dbcontroller.notice SET xid = DEFAULT FROM server WHERE xid >= oldest
+), works AS (
+    UPDATE dbcontroller.work SET xid = DEFAULT FROM server WHERE xid >= oldest
+), changes AS (
+    DELETE FROM dbcontroller.change USING server WHERE xid >= oldest
+)
+UPDATE dbcontroller.meta SET compacted = '0'`
 )
 
 // NoticeEpoch compares the server with the one on which the stored epoch began, and the last value of the sequence mark with the
@@ -158,6 +173,9 @@ func (s *Gate) beginEpoch(ctx context.Context, tx pgx.Tx, observed *observedEpoc
 func (s *Gate) begin(ctx context.Context, tx pgx.Tx, observed *observedEpoch, epoch uuid.UUID) error {
 	if observed.awaiting = observed.epoch != nil; observed.awaiting {
 		if _, err := tx.Exec(ctx, skipNumbersSQL, peer.FirstNumber(epoch)); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, ownIDsSQL); err != nil {
 			return err
 		}
 		if _, err := tx.Exec(ctx, boundTimesSQL, s.Tuning.Load().TentativeTTL); err != nil {
