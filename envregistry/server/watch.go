@@ -42,7 +42,7 @@ WITH old AS (
 UPDATE dbcontroller_registry.meta m SET epoch = gen_random_uuid(), server = ` + feed.ServerSQL + `, timeline = ` + feed.TimelineSQL + `, compacted = '0'
 FROM numbered AS n WHERE n.change + n.history > 0`
 
-	stateSQL      = feed.StateBegin + `dbcontroller_registry.meta` + feed.StateEnd
+	stateSQL      = feed.StateBegin + `''` + feed.StateFrom + `dbcontroller_registry.meta` + feed.StateEnd
 	beginSinceSQL = feed.SinceBegin + `dbcontroller_registry.meta` + feed.SinceJoin
 
 	// In the order of dependence: deployments need regions and services.

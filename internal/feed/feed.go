@@ -25,7 +25,7 @@ var (
 // Config of a Log. All fields but the times and Heard are needed.
 type Config struct {
 	Pool postgres.Pool
-	// StateSQL is StateBegin, the table of one row, and StateEnd.
+	// StateSQL is StateBegin, the text of what Lost compares, StateFrom, the table of one row, and StateEnd.
 	StateSQL string
 	// WrittenSQL is WrittenBegin, for which of the topics AnyNew holds, as a number, WrittenFrom, the table of one row, and
 	// StateEnd. It takes xmax and xip.
@@ -43,6 +43,11 @@ type Config struct {
 	// Ahead is called with the present epoch when a token of it is ahead of the database: an older copy has taken its place. May
 	// be nil.
 	Ahead func(ctx context.Context, epoch string)
+	// Witness returns what this process knows to be on disk, for tokens, and Lost reports whether a database has lost what a token of its present
+	// epoch has from Witness; present is from StateSQL. Both may be nil: then positions alone reveal an older copy, and other databases of its
+	// server move them as well.
+	Witness func() string
+	Lost    func(witness, present string) bool
 }
 
 // Log is the set of followed tables of one database.
@@ -65,6 +70,9 @@ func NewLog(cfg Config) *Log {
 	}
 	if cfg.Heard == nil {
 		cfg.Heard = func() bool { return false }
+	}
+	if cfg.Witness == nil {
+		cfg.Witness, cfg.Lost = func() string { return "" }, func(string, string) bool { return false }
 	}
 	if cfg.SlowTimeout <= 0 {
 		cfg.SlowTimeout = time.Minute

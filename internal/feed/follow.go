@@ -110,7 +110,7 @@ func follow[T any](ctx context.Context, l *Log, f Feed[T], token string, deliver
 			if rested, ok := l.pulse.rested(f.Topic, st.epoch, at); ok {
 				young = rested
 			}
-			if err := deliver(schema.Event[T]{Token: st.token(young, f.Filter)}); err != nil {
+			if err := deliver(schema.Event[T]{Token: l.token(st, young, f.Filter)}); err != nil {
 				return err
 			}
 		}
@@ -128,7 +128,7 @@ func begin[T any](ctx context.Context, l *Log, f Feed[T], token string, deliver 
 		if st, at, err = snapshot(ctx, l, f, deliver); err != nil {
 			return st, at, err
 		}
-		return st, at, deliver(schema.Event[T]{EndOfSnapshot: true, Token: st.token(at, f.Filter)})
+		return st, at, deliver(schema.Event[T]{EndOfSnapshot: true, Token: l.token(st, at, f.Filter)})
 	}
 	if st, err = l.state(ctx, l.cfg.Pool); err != nil {
 		return st, at, err

@@ -158,7 +158,7 @@ func (d *database) QueryRow(_ context.Context, sql string, args ...any) pgx.Row 
 		}
 		return &answer{values: [][]any{append(first, mask)}, at: 1}
 	}
-	return &answer{values: [][]any{append(first, []byte("key"), d.compacted)}, at: 1}
+	return &answer{values: [][]any{append(first, []byte("key"), d.compacted, "")}, at: 1}
 }
 
 func (d *database) Exec(context.Context, string, ...any) (pgconn.CommandTag, error) {

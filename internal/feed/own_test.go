@@ -75,7 +75,7 @@ func TestAWatchWaitsForNoDiskBehindAnOwnCommit_I23(t *testing.T) {
 		require.NoError(t, err)
 		at, err := parsePosition(st.at)
 		require.NoError(t, err)
-		w := open(t.Context(), l, f, st.token(at, f.Filter), nil)
+		w := open(t.Context(), l, f, l.token(st, at, f.Filter), nil)
 		time.Sleep(time.Second)
 		received := func(flushes int, want ...string) {
 			t.Helper()

@@ -63,12 +63,13 @@ const (
 	EpochSQL = `CASE WHEN m.timeline = ` + TimelineSQL + ` AND split_part(m.server, '.', 2) = ` + oidSQL + `::text THEN m.epoch END`
 )
 
-// The statement that reads the state is StateBegin, the table of one row, and StateEnd; WrittenBegin and WrittenFrom are of
+// The statement that reads the state is StateBegin, a text, StateFrom, the table of one row, and StateEnd; WrittenBegin and WrittenFrom are of
 // Config.WrittenSQL.
 const (
 	StateBegin = `
-SELECT pg_current_snapshot()::text, ` + lsnSQL + `, COALESCE((` + EpochSQL + `)::text, ''), m.token_key, m.compacted::text FROM `
-	StateEnd = ` AS m`
+SELECT pg_current_snapshot()::text, ` + lsnSQL + `, COALESCE((` + EpochSQL + `)::text, ''), m.token_key, m.compacted::text, `
+	StateFrom = ` FROM `
+	StateEnd  = ` AS m`
 
 	WrittenBegin = `
 SELECT pg_current_snapshot()::text, ` + lsnSQL + `, COALESCE((` + EpochSQL + `)::text, ''), (`
@@ -83,6 +84,7 @@ type state struct {
 	epoch     string // empty until a new epoch has begun
 	key       []byte
 	compacted string
+	present   string // what Config.Lost compares
 }
 
 // Querier is a pool or a transaction.
@@ -95,7 +97,7 @@ func (l *Log) state(ctx context.Context, q Querier) (st state, err error) {
 }
 
 func readState(row pgx.Row) (st state, err error) {
-	if err = row.Scan(&st.at, &st.lsn, &st.flushed, &st.epoch, &st.key, &st.compacted); err != nil {
+	if err = row.Scan(&st.at, &st.lsn, &st.flushed, &st.epoch, &st.key, &st.compacted, &st.present); err != nil {
 		return st, fmt.Errorf("read the database's epoch: %w", err)
 	}
 	if st.epoch == "" {
@@ -107,8 +109,8 @@ func readState(row pgx.Row) (st state, err error) {
 const macBytes = 16
 
 // token writes a position down for a client, bound to the epoch and the filter, and authenticated.
-func (st state) token(p Position, filter string) string {
-	payload := strings.Join([]string{"1", st.epoch, filter, p.Text}, "|")
+func (l *Log) token(st state, p Position, filter string) string {
+	payload := strings.Join([]string{"2", st.epoch, filter, p.Text, l.cfg.Witness()}, "|")
 	return base64.RawURLEncoding.EncodeToString(append(st.mac(payload), payload...))
 }
 
@@ -157,7 +159,7 @@ func (l *Log) Issued(ctx context.Context, token, filter string) (bool, error) {
 		return false, err
 	}
 	var other otherEpochError
-	_, err = st.open(token, filter)
+	_, err = l.read(st, token, filter)
 	return err == nil || errors.Is(err, errAhead) || errors.As(err, &other) && other.filter == filter, nil
 }
 
@@ -190,7 +192,7 @@ func (otherEpochError) Unwrap() error { return ErrReset }
 
 // open reads a token back, and reports one that is ahead of the database.
 func (l *Log) open(ctx context.Context, st state, token, filter string) (Position, error) {
-	p, err := st.open(token, filter)
+	p, err := l.read(st, token, filter)
 	if errors.Is(err, errAhead) && l.cfg.Ahead != nil {
 		l.cfg.Ahead(ctx, st.epoch)
 	}
@@ -201,7 +203,7 @@ func (l *Log) open(ctx context.Context, st state, token, filter string) (Positio
 // of the database, whose server nothing distinguishes from the former one, has not reached it.
 var errAhead = fmt.Errorf("%w: it is ahead of the database, which an older copy has replaced", ErrReset)
 
-func (st state) open(token, filter string) (Position, error) {
+func (l *Log) read(st state, token, filter string) (Position, error) {
 	raw, err := base64.RawURLEncoding.DecodeString(token)
 	if err != nil || len(raw) < macBytes {
 		return Position{}, fmt.Errorf("%w: malformed", ErrReset)
@@ -212,7 +214,7 @@ func (st state) open(token, filter string) (Position, error) {
 	}
 	parts := strings.Split(payload, "|")
 	switch {
-	case len(parts) != 4 || parts[0] != "1":
+	case len(parts) != 5 || parts[0] != "2":
 		return Position{}, fmt.Errorf("%w: of another format", ErrReset)
 	case parts[1] != st.epoch:
 		return Position{}, otherEpochError{parts[1], parts[2]}
@@ -223,7 +225,7 @@ func (st state) open(token, filter string) (Position, error) {
 	if err != nil {
 		return Position{}, fmt.Errorf("%w: %w", ErrReset, err)
 	}
-	if now, err := parsePosition(st.at); err != nil || p.ahead(now) {
+	if now, err := parsePosition(st.at); err != nil || p.ahead(now) || l.cfg.Lost(parts[4], st.present) {
 		return Position{}, cmp.Or(err, errAhead)
 	}
 	return p, nil

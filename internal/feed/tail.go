@@ -182,7 +182,7 @@ func (t *tail[T]) advance(ctx context.Context, since *look[T]) {
 		err = errBack
 	}
 	if err == nil {
-		k.token = t.state.token(k.to, t.feed.Filter)
+		k.token = t.log.token(t.state, k.to, t.feed.Filter)
 		if !p.isOwn(&t.log.own, k.to) {
 			err = t.log.flush(ctx, p.present)
 		}

@@ -70,7 +70,7 @@ BEGIN
         ('api', 'SELECT', 'epoch, dbcontroller.member, dbcontroller.lease, dbcontroller.derivation, dbcontroller.ending, dbcontroller.attachment, dbcontroller.captured, dbcontroller.captured_batch, dbcontroller.pin, dbcontroller.wish'),
         -- Acts upon deletions, keeps its place among the processes, follows versions and epochs, tidies up.
         ('controller', 'SELECT, INSERT', 'meta'),
-        ('controller', 'UPDATE (singleton, version, generation, digest, compacted, environment, epoch, server, timeline, awaiting, forgotten, finalizers)', 'meta'),
+        ('controller', 'UPDATE (singleton, version, generation, digest, compacted, environment, epoch, server, timeline, awaiting, forgotten, finalizers, started_at, started_mark, positions_until)', 'meta'),
         ('controller', 'SELECT, INSERT, UPDATE', 'deployment'),
         ('controller', 'SELECT, INSERT', 'kind, dbcontroller.field'),
         ('controller', 'UPDATE (finalizers)', 'kind'),
@@ -90,7 +90,7 @@ BEGIN
         ('controller', 'SELECT, DELETE', 'pin, dbcontroller.statement_pin, dbcontroller.captured_batch'),
         ('controller', 'SELECT, UPDATE, DELETE', 'wish'),
         -- Writes and deletes resources in its own transactions. It follows versions and epochs, and establishes nothing for others.
-        ('application', 'SELECT (service, region, database_id, version, generation, digest, compacted, environment, epoch, server, timeline, awaiting, forgotten, finalizers)', 'meta'),
+        ('application', 'SELECT (service, region, database_id, version, generation, digest, compacted, environment, epoch, server, timeline, awaiting, forgotten, finalizers, started_at, started_mark, positions_until)', 'meta'),
         ('application', 'SELECT, INSERT', 'deployment, dbcontroller.kind, dbcontroller.field'),
         ('application', 'UPDATE (pointed_to)', 'deployment'),
         ('application', 'SELECT, INSERT, UPDATE, DELETE', 'shadow, dbcontroller.resource, dbcontroller.foreign_target, dbcontroller.reference, dbcontroller.owner_reference'),
@@ -102,7 +102,7 @@ BEGIN
         ('audit', 'SELECT', 'deployment, dbcontroller.kind, dbcontroller.field, dbcontroller.shadow, dbcontroller.foreign_target, dbcontroller.reference, dbcontroller.owner_reference'),
         ('audit', 'SELECT', 'blockade, dbcontroller.holder_entry, dbcontroller.ownee_entry, dbcontroller.owner_lost, dbcontroller.notice, dbcontroller.work, dbcontroller.attempt, dbcontroller.closed_attempt, dbcontroller.closing'),
         ('audit', 'SELECT', 'removal, dbcontroller.cause, dbcontroller.decommissioned, dbcontroller.word, dbcontroller.epoch, dbcontroller.member, dbcontroller.lease, dbcontroller.derivation, dbcontroller.ending, dbcontroller.attachment, dbcontroller.captured, dbcontroller.captured_batch, dbcontroller.pin, dbcontroller.wish, dbcontroller.deletion_progress, dbcontroller.deletion_walk'),
-        ('audit', 'SELECT (service, region, database_id, version, generation, digest, compacted, epoch, server, timeline, awaiting, forgotten, finalizers)', 'meta')
+        ('audit', 'SELECT (service, region, database_id, version, generation, digest, compacted, epoch, server, timeline, awaiting, forgotten, finalizers, started_at, started_mark, positions_until)', 'meta')
     ) AS g (role, rights, tables) LOOP
         EXECUTE format('GRANT %s ON dbcontroller.%s TO %I', granted.rights, granted.tables, prefix || '_' || granted.role);
     END LOOP;

@@ -199,6 +199,17 @@ var ErrUndescribed = errors.New("in the environment that this deployment last re
 var ErrRecovering = errors.New("the database was restored or failed over, and may have lost blockades: " +
 	"nothing is deleted here until these deployments have confirmed their references")
 
+// ErrStarted is the reason why nothing is deleted for some seconds after a start of the database's server. It is an ErrRecovering.
+var ErrStarted error = startedError{}
+
+type startedError struct{}
+
+func (startedError) Error() string {
+	return "the database's server has started again, and may be an older copy: nothing is deleted here until these deployments have shown how far they have seen it, or for 15 seconds"
+}
+
+func (startedError) Is(target error) bool { return target == ErrRecovering }
+
 // ErrPaused is the reason why nothing is deleted while an operator has paused deletions.
 var ErrPaused = errors.New("an operator has paused deletions until db-controller resume")
 

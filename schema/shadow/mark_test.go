@@ -54,17 +54,24 @@ type swapped struct {
 	reset         func()
 }
 
-func newSwapped(t *testing.T) *swapped {
+func newSwapped(t *testing.T, before ...func(*shadow.Store)) *swapped {
 	t.Helper()
 	s := &swapped{t: t, address: &atomic.Value{}, primary: newServer(t)}
 	pool, store := movingPool(t, s.primary, s.address)
 	newestXID(t, store, pool, "t", 2)
+	for _, do := range before {
+		do(store)
+	}
+	s.store, s.reset = store, pool.Reset
+	if len(before) > 0 {
+		s.copy = s.primary.Copy() // with a sequence that its log is ahead of
+		return s
+	}
 	pool.Reset()
 	s.primary.Stop()
 	s.copy = s.primary.Copy()
 	s.primary.Start()
 	s.address.Store(s.primary.Address())
-	s.store, s.reset = store, pool.Reset
 	return s
 }
 

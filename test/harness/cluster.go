@@ -208,11 +208,15 @@ func (c *Cluster) CreateDatabase(name string) {
 	require.NoError(c.t, c.server.CreateDatabase(c.t.Context(), name))
 }
 
-// Copy copies the folder of a server that does not run. The copy does not run either.
+// Copy copies the folder of a server that does not run, or that writes nothing meanwhile: then the copy is what a snapshot of its volume has, and
+// recovers when it starts.
 func (c *Cluster) Copy() *Cluster {
 	c.t.Helper()
 	out := newCluster(c.t)
 	require.NoError(c.t, copyFolder(c.t.Context(), c.dir, out.dir))
+	if err := os.Remove(filepath.Join(out.dir, "data", "postmaster.pid")); !errors.Is(err, os.ErrNotExist) {
+		require.NoError(c.t, err)
+	}
 	return out
 }
 

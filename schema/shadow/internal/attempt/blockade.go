@@ -76,18 +76,24 @@ func (a *Attempts) Answer(ctx context.Context, target schema.DeploymentID, quest
 }
 
 var unannouncedSQL = db.Codes(`
-SELECT m.awaiting OR EXISTS (SELECT FROM dbcontroller.work w WHERE w.action = {announce_epoch} AND w.deployment_id = $1) FROM dbcontroller.meta m`)
+SELECT m.awaiting OR EXISTS (SELECT FROM dbcontroller.work w WHERE w.action = {announce_epoch} AND w.deployment_id = $1),
+    EXISTS (SELECT FROM dbcontroller.deployment d WHERE d.id = $1 AND ` + gate.PositionDueSQL + `)
+FROM dbcontroller.meta m`)
 
 var errUnannounced = errors.New("it has not announced the epoch of its restored database yet")
 
-// announced fails with *UnavailableError while another deployment has not been told the epoch of this database. The database may have lost
+// announced fails with *UnavailableError while another deployment has not been told the epoch of this database, or has not shown after a start of its
+// server how far it has seen the database. The database may have lost
 // attempts, and have earlier ones again: "gone" would be true of the asked attempt, and false of the reference. A deployment that knows the epoch
 // deletes nothing until the references are compared.
 func (a *Attempts) announced(ctx context.Context, tx pgx.Tx, to int32) error {
-	var not bool
-	err := tx.QueryRow(ctx, unannouncedSQL, to).Scan(&not)
-	if err == nil && not {
+	var not, due bool
+	err := tx.QueryRow(ctx, unannouncedSQL, to).Scan(&not, &due)
+	switch {
+	case err == nil && not:
 		err = &peer.UnavailableError{Deployments: []schema.DeploymentID{a.Self}, Err: errUnannounced}
+	case err == nil && due:
+		err = &peer.UnavailableError{Deployments: []schema.DeploymentID{a.Self}, Err: peer.ErrStarted}
 	}
 	return err
 }

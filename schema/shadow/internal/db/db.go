@@ -137,7 +137,7 @@ func Open(ctx context.Context, cfg Config) (*DB, error) {
 	if cfg.Guest {
 		state = guestStateSQL()
 	}
-	s.Feeds = feed.NewLog(feed.Config{Pool: cfg.Pool, StateSQL: state, WrittenSQL: writtenSQL, Wake: s.watchers, PollInterval: cfg.Watches.PollInterval, Heard: s.NotificationsAlive, SlowTimeout: cfg.Watches.SlowTimeout, Ahead: s.tokenAhead})
+	s.Feeds = feed.NewLog(feed.Config{Pool: cfg.Pool, StateSQL: state, WrittenSQL: writtenSQL, Wake: s.watchers, PollInterval: cfg.Watches.PollInterval, Heard: s.NotificationsAlive, SlowTimeout: cfg.Watches.SlowTimeout, Ahead: s.tokenAhead, Witness: s.Rollback.witness, Lost: lost})
 	var owner schema.DeploymentID
 	sql, args := claimSQL, []any{s.Self.Service, s.Self.Region}
 	if cfg.Guest {

@@ -24,14 +24,14 @@ const (
 // for a few clients are as many as those of a write.
 const confirmPace = 100 * time.Millisecond
 
-const stateSQL = feed.StateBegin + `dbcontroller.meta` + feed.StateEnd
+const stateSQL = feed.StateBegin + presentSQL + feed.StateFrom + `dbcontroller.meta` + feed.StateEnd
 
 // guestStateSQL is stateSQL with a key of this process for the tokens of its watches: the role of an application cannot read that of the
 // deployment.
 func guestStateSQL() string {
 	key := make([]byte, 32)
 	_, _ = rand.Read(key) // which never fails
-	return feed.StateBegin + `(SELECT server, timeline, epoch, database_id, compacted, decode('` + hex.EncodeToString(key) + `', 'hex') AS token_key
+	return feed.StateBegin + presentSQL + feed.StateFrom + `(SELECT server, timeline, epoch, database_id, compacted, started_at, started_mark, decode('` + hex.EncodeToString(key) + `', 'hex') AS token_key
     FROM dbcontroller.meta)` + feed.StateEnd
 }
 

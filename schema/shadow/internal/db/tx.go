@@ -274,6 +274,7 @@ func holds(row pgx.Row) error {
 // committed with or has read from disk. An older copy returns a smaller number, even if its server has the same system identifier
 // and timeline; from then on nothing is decided until a new epoch has begun.
 type rollbackDetector struct {
+	looked
 	// seen only grows. Only numbers of committed transactions are included: a crash may lose the others.
 	Seen atomic.Int64
 	// EndedEpoch is the epoch in which a smaller number was taken. It counts as ended from then on, also when later transactions

@@ -88,9 +88,9 @@ func (s *Gate) SignalEpochChanged() {
 
 const (
 	// Decommissioned deployments are not waited for.
-	AwaitedSQL = `(d.unconfirmed OR d.uncompared) AND NOT EXISTS (SELECT FROM dbcontroller.decommissioned x WHERE x.deployment_id = d.id)`
+	AwaitedSQL = `(d.unconfirmed OR d.uncompared OR ` + PositionDueSQL + `) AND NOT EXISTS (SELECT FROM dbcontroller.decommissioned x WHERE x.deployment_id = d.id)`
 
-	selectUnconfirmedSQL = `SELECT service, region FROM dbcontroller.deployment d WHERE ` + AwaitedSQL + ` ORDER BY 1, 2`
+	selectUnconfirmedSQL = `SELECT service, region, d.unconfirmed OR d.uncompared FROM dbcontroller.deployment d WHERE ` + AwaitedSQL + ` ORDER BY 1, 2`
 
 	recoveredSQL = `
 SELECT ` + PresentSQL + `, NOT m.awaiting AND NOT EXISTS (SELECT FROM dbcontroller.deployment d WHERE ` + AwaitedSQL + `),
@@ -150,14 +150,24 @@ func (r *Recovered) Check(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	waiting, err := pgx.CollectRows(rows, pgx.RowToStructByPos[schema.DeploymentID])
-	if err != nil {
+	var compares bool
+	var next schema.DeploymentID
+	var comparing, waiting []schema.DeploymentID
+	_, err = pgx.ForEachRow(rows, []any{&next.Service, &next.Region, &compares}, func() error {
+		if waiting = append(waiting, next); compares {
+			comparing = append(comparing, next)
+		}
+		return nil
+	})
+	switch {
+	case err != nil:
 		return err
+	case len(comparing) > 0:
+		return &peer.UnavailableError{Deployments: comparing, Err: peer.ErrRecovering}
+	case len(waiting) > 0:
+		return &peer.UnavailableError{Deployments: waiting, Err: peer.ErrStarted}
 	}
-	if len(waiting) == 0 {
-		waiting = []schema.DeploymentID{s.Self}
-	}
-	return &peer.UnavailableError{Deployments: waiting, Err: peer.ErrRecovering}
+	return &peer.UnavailableError{Deployments: []schema.DeploymentID{s.Self}, Err: peer.ErrRecovering}
 }
 
 // CheckPeerEpoch makes the batch fail with ErrStaleEpoch when a later epoch than epoch is stored for the sender's

@@ -24,6 +24,7 @@ const EpochNowSQL = feed.EpochSQL
 const (
 	readEpochSQL = `
 SELECT m.epoch, COALESCE(m.server, ''), ` + feed.ServerSQL + `, ` + feed.TimelineSQL + `, m.awaiting, m.database_id,
+    m.started_at IS NOT DISTINCT FROM pg_postmaster_start_time(), (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint,
     (SELECT last_value FROM dbcontroller.mark), pg_current_wal_flush_lsn() >= pg_current_wal_insert_lsn() -- in this order
 FROM dbcontroller.meta m`
 	lockEpochSQL = readEpochSQL + ` FOR UPDATE`
@@ -35,7 +36,8 @@ WITH noted AS (
     INSERT INTO dbcontroller.epoch (id, server) VALUES ($1, $2)
 )
 UPDATE dbcontroller.meta
-SET epoch = $1, server = $2, timeline = $3, awaiting = $4, generation = CASE WHEN $4 THEN greatest(generation + 1000000, $5::bigint + generation % 1000000) ELSE generation END`
+SET epoch = $1, server = $2, timeline = $3, awaiting = $4, started_at = pg_postmaster_start_time(), started_mark = (SELECT last_value FROM dbcontroller.mark), positions_until = NULL,
+    generation = CASE WHEN $4 THEN greatest(generation + 1000000, $5::bigint + generation % 1000000) ELSE generation END`
 
 	// The stored times are of the former server's clock, which may have been hours ahead.
 	boundTimesSQL = `
@@ -93,11 +95,18 @@ func (s *Gate) NoticeEpoch(ctx context.Context) (awaiting bool, err error) {
 	default:
 		err = s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error { return s.beginEpoch(ctx, tx, &observed) })
 	}
+	if err == nil && !observed.noticed && !s.Cfg.Guest {
+		err = s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error { return s.noticeStart(ctx, tx, &observed) })
+	}
+	if err == nil && observed.mark%markStep != 0 && !s.Cfg.Guest {
+		_, err = s.Pool.Exec(ctx, stepMarkSQL)
+	}
 	if err != nil {
 		return false, fmt.Errorf("notice the database's epoch: %w", err)
 	}
 	if observed.flushed {
 		s.Rollback.Observe(observed.mark)
+		s.Rollback.Looked(db.Look{Started: observed.started, Mark: observed.mark})
 	}
 	if was != nil && *was != *observed.epoch {
 		// Cached numbers may belong to lost rows; a transaction that uses one compares the epochs.
@@ -140,12 +149,14 @@ type observedEpoch struct {
 	server, live, timeline string
 	awaiting               bool
 	database               uuid.UUID
+	noticed                bool  // the start of the server is stored
+	started                int64 // when, in microseconds since 1970
 	mark                   int64 // the last value taken
 	flushed                bool  // it is on disk: no crash can lose it
 }
 
 func (n *observedEpoch) scan(row pgx.Row) error {
-	return row.Scan(&n.epoch, &n.server, &n.live, &n.timeline, &n.awaiting, &n.database, &n.mark, &n.flushed)
+	return row.Scan(&n.epoch, &n.server, &n.live, &n.timeline, &n.awaiting, &n.database, &n.noticed, &n.started, &n.mark, &n.flushed)
 }
 
 // hasEnded reports whether a new epoch has to begin: the server is another one, or an older copy has taken the place of the
@@ -187,7 +198,7 @@ func (s *Gate) begin(ctx context.Context, tx pgx.Tx, observed *observedEpoch, ep
 		s.Log.Warn("the database was restored or failed over; nothing is deleted until other deployments have confirmed their references",
 			zap.String("was", observed.server), zap.String("is", observed.live), requestid.Field(ctx))
 	}
-	observed.epoch = &epoch
+	observed.epoch, observed.noticed = &epoch, true
 	_, err := tx.Exec(ctx, beginEpochSQL, epoch, observed.live, observed.timeline, observed.awaiting, 1000*peer.FirstNumber(epoch))
 	return err
 }

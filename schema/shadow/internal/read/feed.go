@@ -73,6 +73,9 @@ func (s *Reader) CheckKept(ctx context.Context, holder schema.DeploymentID, toke
 		}
 	}
 	err := s.gate.CheckCaller(ctx, holder)
+	if err == nil {
+		err = s.gate.ShowPosition(ctx, holder)
+	}
 	if !errors.Is(err, peer.ErrStranger) || token == "" {
 		return err
 	}
