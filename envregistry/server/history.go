@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// The registry's history has parts. Each server that starts begins one, and so does each notice of an older copy. Watches and answers
+// The registry's history has parts. Each server that starts begins one, and so does each notice of an older copy or of another PostgreSQL server. Watches and answers
 // name the part in which a revision was read, and deployments tell both again. An older copy that has gone on by itself, however many
 // changes it has received, lacks the parts that began after it was made, or has ended a part at an earlier revision.
 

@@ -230,3 +230,38 @@ func TestADeploymentIsKnownByItsDatabase_I15(t *testing.T) {
 	_, err = p.operator.AcceptDatabase(t.Context(), &registryv1.AcceptDatabaseRequest{Service: west.Service, Region: "nowhere", Database: other.String()})
 	require.Equal(t, codes.NotFound, status.Code(err))
 }
+
+// A switch-over of the registry's database that loses nothing needs nobody: each deployment tells the revision that it has seen. One that has lost
+// commits needs an operator, and so does one in whose list nobody runs.
+func TestASwitchOverOfTheRegistryNeedsNobody_I13_I15(t *testing.T) {
+	t.Parallel()
+	const promoted = `UPDATE dbcontroller_registry.meta SET server = 'before', timeline = '00000000'`
+	const appliedBefore = `UPDATE dbcontroller_registry.deployment SET applied_in = 'before'`
+	p := newParts(t)
+	p.get(p.east, nil)
+	last := p.get(p.west, nil).GetEnvironment()
+	p.exec(promoted)
+	p.exec(appliedBefore)
+	answer := p.get(p.west, last)
+	require.True(t, answer.GetIncomplete())
+	require.Equal(t, []string{"iam.example.com/eastus2"}, answer.GetUnheard(), "it may have seen more")
+	p.get(p.east, last)
+	require.False(t, p.get(p.west, last).GetIncomplete(), "all of them have seen what the database has")
+
+	putBack := p.copy()
+	p.change("lost")
+	lost := p.get(p.east, last).GetEnvironment()
+	putBack()
+	p.exec(promoted)
+	p.exec(appliedBefore)
+	p.get(p.west, last)
+	require.True(t, p.get(p.east, lost).GetIncomplete())
+	require.True(t, p.get(p.west, last).GetIncomplete(), "one has seen a lost commit")
+	apply(t, p.operator, example)
+	require.False(t, p.get(p.west, last).GetIncomplete())
+
+	p.exec(promoted)
+	p.exec(appliedBefore)
+	p.exec(`UPDATE dbcontroller_registry.deployment SET disabled = true`)
+	require.True(t, p.get(p.west, last).GetIncomplete(), "nobody who runs can tell")
+}

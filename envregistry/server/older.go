@@ -36,6 +36,9 @@ type seen struct {
 // check compares the database with the revisions that this process and its caller have seen, and notes that the caller, if it is a deployment, has
 // told it. Only deployments and operators are believed, and only about revisions that a registry has sent them, which are returned.
 func (s *Server) check(ctx context.Context, claimed seen) (told seen, err error) {
+	if err := s.store.noticeServer(ctx); err != nil {
+		return told, err
+	}
 	if claimed.revision < 0 || claimed.revision > maxSeen {
 		return told, status.Errorf(codes.InvalidArgument, "seen_revision: want 0 to %d", int64(maxSeen))
 	}
@@ -134,8 +137,8 @@ WHERE d.service = $1 AND d.region = $2 AND d.heard_in <> m.history`
 
 	// Deployments that have run and are not disabled. An empty history, before the first server that begins one, has been heard of.
 	unheardSQL = `
-SELECT d.service || '/' || d.region FROM dbcontroller_registry.deployment d, dbcontroller_registry.meta m
-WHERE d.address <> '' AND NOT d.disabled AND d.heard_in <> m.history ORDER BY 1`
+SELECT r.service || '/' || r.region FROM dbcontroller_registry.deployment r, dbcontroller_registry.meta m
+WHERE ` + runsSQL + ` AND r.heard_in <> m.history ORDER BY 1`
 )
 
 // hear notes that a deployment has reported its revision since the present part of the history began.

@@ -81,12 +81,18 @@ WITH new AS (
 )
 INSERT INTO dbcontroller_registry.change (revision, gone, service, region, version, address, generation, disabled, database)
 SELECT m.revision, false, new.service, new.region, new.version, new.address, new.generation, new.disabled, new.database FROM new, dbcontroller_registry.meta m`
-	// The list of deployments is complete when an operator has applied each of them since the database was last restored or
-	// failed over, there is at least one, and all that run have reported the revision that they have seen (unheardSQL).
+	// The list of deployments is complete when there is at least one, all that run have reported the revision that they have seen since the
+	// database came to its server (unheardSQL), and none of them has seen more than the database has; where none runs, or the database is known to
+	// have lost commits, when an operator has applied each of them since.
 	incompleteSQL = `
 SELECT NOT EXISTS (SELECT FROM dbcontroller_registry.deployment) OR EXISTS (
-    SELECT FROM dbcontroller_registry.deployment d, dbcontroller_registry.meta m WHERE d.applied_in IS DISTINCT FROM ` + feed.ServerSQL + `
-)`
+    SELECT FROM dbcontroller_registry.deployment d WHERE d.applied_in IS NULL
+        OR d.applied_in <> ` + feed.ServerSQL + ` AND NOT EXISTS (SELECT FROM dbcontroller_registry.deployment r WHERE ` + runsSQL + `)
+) OR m.server IS DISTINCT FROM ` + feed.ServerSQL + `
+FROM dbcontroller_registry.meta m`
+
+	// runsSQL is the condition that a deployment r has run and is not disabled.
+	runsSQL = `r.address <> '' AND NOT r.disabled`
 
 	vouchSQL = `
 UPDATE dbcontroller_registry.deployment d SET applied_in = ` + feed.ServerSQL + `

@@ -124,7 +124,8 @@ func scanChanged(row pgx.CollectableRow) (out changed, _ int64, _ error) {
 	return out, *seq, nil
 }
 
-// noticeServer begins an epoch when the database runs on another server than before. Nothing but tokens depends on the epoch.
+// noticeServer begins an epoch, and a part of the history, when the database runs on another server than before: tokens of the former epoch are void,
+// and each deployment tells the revision that it has seen before the list of deployments counts.
 func (s *store) noticeServer(ctx context.Context) error {
 	var other bool
 	err := s.pool.QueryRow(ctx, otherServerSQL).Scan(&other)
@@ -133,8 +134,10 @@ func (s *store) noticeServer(ctx context.Context) error {
 			if err := tx.QueryRow(ctx, lockServerSQL).Scan(&other); err != nil || !other {
 				return err // another server was first
 			}
-			_, err := tx.Exec(ctx, beginEpochSQL)
-			return err
+			if _, err := tx.Exec(ctx, beginEpochSQL); err != nil {
+				return err
+			}
+			return beginHistory(ctx, tx)
 		})
 	}
 	if err != nil {
@@ -146,9 +149,6 @@ func (s *store) noticeServer(ctx context.Context) error {
 // WatchEnvironment sends the whole environment, the end of the snapshot, and then every change; with a token, the changes since. At
 // the end of the snapshot, and at each bookmark, the events before it are a whole environment.
 func (s *Server) WatchEnvironment(req *registryv1.WatchEnvironmentRequest, stream grpc.ServerStreamingServer[registryv1.WatchEnvironmentResponse]) error {
-	if err := s.store.noticeServer(stream.Context()); err != nil {
-		return s.fail(err)
-	}
 	at, err := s.stream(stream.Context(), seen{req.GetSeenRevision(), req.GetSeenHistory()})
 	if err != nil {
 		return s.fail(err)

@@ -172,6 +172,9 @@ func (e *UnavailableError) Error() string {
 	if len(e.Unasked) > 0 {
 		return describeUnasked(e.Unasked)
 	}
+	if list := (*ListError)(nil); errors.As(e.Err, &list) {
+		return list.Error()
+	}
 	if errors.Is(e.Err, ErrRecovering) { // recovery waits for them, reachable or not
 		return fmt.Sprintf("%v: %s", e.Err, joined(e.Deployments))
 	}
@@ -209,6 +212,18 @@ func (startedError) Error() string {
 }
 
 func (startedError) Is(target error) bool { return target == ErrRecovering }
+
+// ListError is the reason why nothing is deleted before a recovery knows the deployments that may refer to resources here. It is an ErrRecovering.
+type ListError struct{ Err error }
+
+func (e *ListError) Error() string {
+	return "the database was restored or failed over, and may have lost blockades: nothing is deleted here before the deployments that may refer to resources here are known: " + e.Err.Error()
+}
+
+// Is makes it an ErrRecovering.
+func (e *ListError) Is(target error) bool { return target == ErrRecovering }
+
+func (e *ListError) Unwrap() error { return e.Err }
 
 // ErrPaused is the reason why nothing is deleted while an operator has paused deletions.
 var ErrPaused = errors.New("an operator has paused deletions until db-controller resume")

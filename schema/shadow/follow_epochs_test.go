@@ -57,6 +57,10 @@ func TestARecoveryWaitsForACompleteRegistry_I2_I15(t *testing.T) {
 			Renewed: renewed,
 		})
 	}()
+	remedies := map[string]string{
+		"incomplete": "apply the files that describe all of them", "not heard": bEast + " have not reported", "empty": "apply the files",
+		"without the deployment": "apply the files", "unreachable": "the registry is unreachable",
+	}
 	for name, said := range map[string]*answer{
 		"incomplete":             {env: incomplete},
 		"not heard":              {env: unheard},
@@ -71,6 +75,8 @@ func TestARecoveryWaitsForACompleteRegistry_I2_I15(t *testing.T) {
 		require.True(t, epoch.Awaiting, name)
 		_, err = b.Delete(target)
 		require.ErrorAs(t, err, new(*peer.UnavailableError), name)
+		require.ErrorIs(t, err, peer.ErrRecovering, name)
+		require.ErrorContains(t, err, remedies[name])
 	}
 	require.Len(t, renewed, 1, "nodes begin anew in the new epoch, whatever it waits for")
 	registry.Store(&answer{env: without(b, bEast, bWest)})

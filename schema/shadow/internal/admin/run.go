@@ -87,8 +87,11 @@ func (f *epochFollower) step(ctx context.Context) error {
 		return err
 	}
 	if awaiting {
-		return f.recover(ctx)
+		err := f.recover(ctx)
+		f.store.gate.AwaitsList(err)
+		return err
 	}
+	f.store.gate.AwaitsList(nil)
 	env := f.Latest()
 	if _, listed := env.Deployment(f.store.Deployment()); !listed || env == f.seen {
 		return nil // before the first environment nobody is known to be a stranger

@@ -167,6 +167,23 @@ func (r *Recovered) Check(ctx context.Context) error {
 	case len(waiting) > 0:
 		return &peer.UnavailableError{Deployments: waiting, Err: peer.ErrStarted}
 	}
+	return s.recovering()
+}
+
+// AwaitsList records why a recovery does not know the deployments that may refer to resources here yet; nil: it does.
+func (s *Gate) AwaitsList(why error) {
+	if why == nil {
+		s.list.Store(nil)
+		return
+	}
+	s.list.Store(&peer.ListError{Err: why})
+}
+
+// recovering returns the error of a delete that waits for this deployment itself.
+func (s *Gate) recovering() error {
+	if list := s.list.Load(); list != nil {
+		return &peer.UnavailableError{Deployments: []schema.DeploymentID{s.Self}, Err: list}
+	}
 	return &peer.UnavailableError{Deployments: []schema.DeploymentID{s.Self}, Err: peer.ErrRecovering}
 }
 

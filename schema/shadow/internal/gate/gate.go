@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 )
 
@@ -30,6 +31,8 @@ type Gate struct {
 	checkedDatabases, mismatches, flagged sync.Map
 	// strangers are the strangers (schema.DeploymentID) that this process has logged.
 	strangers sync.Map
+	// list is why a recovery does not know yet who may refer to resources here; nil: it does, or has not tried.
+	list atomic.Pointer[peer.ListError]
 	// outdone are the deployments (schema.DeploymentID) that knew a later epoch of this database, since an epoch began for another reason.
 	outdone sync.Map
 	// environment is the one of the last Recover of this process.
