@@ -88,3 +88,20 @@ func TestRightsAreAcquiredByACall(t *testing.T) {
 	defer cancel()
 	require.ErrorIs(t, call(short, "BLOCK "+customer("6")), context.DeadlineExceeded)
 }
+
+// The region that asks for a right goes dark before it has released the question: one for the right to block refuses the delete of the row until it is
+// back, as a reference would; one for the right to act refuses none.
+func TestAQuestionForARightToActRefusesNoDelete_I13(t *testing.T) {
+	t.Parallel()
+	for right, refuses := range map[string]bool{"ACT ": false, "BLOCK ": true} {
+		a := newStrict(t)
+		a.exec(a.shop, `SELECT dbcontroller.acquire($1)`, []string{right + customer("5")})
+		a.GrantWishes(shop)
+		a.SetDown(shop, true) // its releases stay
+		if refuses {
+			_ = a.refused(a.crm, `DELETE FROM customers WHERE id = 5`)
+			continue
+		}
+		a.exec(a.crm, `DELETE FROM customers WHERE id = 5`)
+	}
+}

@@ -154,6 +154,44 @@ SELECT s.id, f.id, $1, (SELECT id FROM dbcontroller.field WHERE path = 'block'),
 	b.Audit()
 }
 
+// A recall looks at a proxy, and another one has taken its place before the recall has the lock of its row: the recall ends neither, so that the blockade
+// of the other one keeps its proxy, which releases it.
+func TestARecallEndsNoOtherProxy_I8_I13(t *testing.T) {
+	t.Parallel()
+	b := blocking(t)
+	idleRight(t, b)
+	ctx, pool, holders := t.Context(), b.Pools[b.ID(bEast)], b.Stores[b.ID(bEast)]
+	var asked, other uuid.UUID
+	require.NoError(t, pool.QueryRow(ctx, `SELECT block_attempt FROM dbcontroller.foreign_target WHERE block_attempt IS NOT NULL`).Scan(&asked))
+	other = newAttempt()
+	key := peer.BlockadeKey{Attempt: asked, Path: peer.RightPath, TargetUID: b.Get(target).UID}
+	acquires, err := pool.Begin(ctx)
+	require.NoError(t, err)
+	defer func() { _ = acquires.Rollback(ctx) }()
+	_, err = acquires.Exec(ctx, `UPDATE dbcontroller.foreign_target SET block_attempt = $1 WHERE block_attempt = $2`, other, asked)
+	require.NoError(t, err)
+	done := make(chan *peer.Recalled, 1)
+	go func() {
+		answer, err := holders.Recall(ctx, b.ID(aWest), []peer.Recall{{Question: peer.Question{Key: key}, Mode: peer.RecallIfFree}})
+		if err != nil {
+			answer = &peer.Recalled{}
+		}
+		done <- answer
+	}()
+	require.Eventually(t, func() bool {
+		var waits bool
+		err := pool.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')`).Scan(&waits)
+		return err == nil && waits
+	}, wait.Limit, time.Millisecond)
+	require.NoError(t, acquires.Commit(ctx))
+	answer := <-done
+	require.Len(t, answer.Answers, 1)
+	require.Equal(t, peer.Undecided, answer.Answers[0].Verdict)
+	var stands uuid.UUID
+	require.NoError(t, pool.QueryRow(ctx, `SELECT block_attempt FROM dbcontroller.foreign_target WHERE block_attempt IS NOT NULL`).Scan(&stands))
+	require.Equal(t, other, stands)
+}
+
 // A holder that is deleted along refuses nothing, also under a right: the right ends first, so that a later write is asked for.
 func TestHoldersUnderARightGoAlong_I1_I3(t *testing.T) {
 	t.Parallel()

@@ -49,7 +49,10 @@ func placeOf(t *testing.T, token string) int {
 	t.Helper()
 	raw, err := base64.RawURLEncoding.DecodeString(token)
 	require.NoError(t, err)
-	_, position, ok := strings.Cut(string(raw[strings.LastIndexByte(string(raw), '|')+1:]), ":")
+	const mac = 16
+	parts := strings.Split(string(raw[mac:]), "|") // format, epoch, filter, position, witness
+	require.Len(t, parts, 5)
+	_, position, ok := strings.Cut(parts[3], ":")
 	require.True(t, ok)
 	xmax, _, _ := strings.Cut(position, ":")
 	n, err := strconv.Atoi(xmax)

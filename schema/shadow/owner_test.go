@@ -3,6 +3,7 @@ package shadow_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -124,19 +125,59 @@ func TestAnOwnerThatIsMissingMayComeUntilTheGraceIsOver(t *testing.T) {
 	b.Settle()
 	b.Gone(ownee2)
 	require.NotNil(t, b.Get(ownee))
+}
 
-	// A uid is never used again: no grace period.
-	wrong := owner(t, holder, "Holder")
-	wrong.UID = uuid.Must(uuid.NewV7())
-	mustOwn(t, b, "//"+aEast+"/targets/wrong", nil, wrong)
+// A uid, name and kind that do not belong to one resource are refused. Where the owner's deployment is away, the owner is as missing as one without a
+// uid: nobody knows it to be gone.
+func TestAnOwnerWithAWrongUIDRemovesNobodyUnnoticed_I17(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, func(cfg *shadow.Config) { cfg.Times.OwnerGrace = time.Hour })
+	former := b.MustPut(holder, nil)
+	b.MustDelete(holder)
 	b.Settle()
-	b.Gone("//" + aEast + "/targets/wrong")
-	// The uid of a resource with another name is no owner either, before and after a restart.
-	misnamed := owner(t, holder2, "Holder")
-	misnamed.UID = o.UID
-	mustOwn(t, b, "//"+aEast+"/targets/misnamed", nil, misnamed)
+	present := b.MustPut(holder, nil)
+	other := b.MustPut("//"+aEast+"/targets/other", nil)
+	wrong := map[string]peer.OwnerReference{
+		"that never was":     owner(t, holder, "Holder"),
+		"of another name":    owner(t, holder2, "Holder"),
+		"of another region":  owner(t, "//"+bWest+"/holders/h", "Holder"),
+		"of this deployment": owner(t, "//"+aEast+"/targets/nobody", "Target"),
+		"of the former one":  owner(t, holder, "Holder"),
+	}
+	for name, uid := range map[string]uuid.UUID{"that never was": uuid.Must(uuid.NewV7()), "of another name": present.UID, "of another region": present.UID, "of this deployment": other.UID, "of the former one": former.UID} {
+		o := wrong[name]
+		o.UID = uid
+		wrong[name] = o
+	}
+	child := func(name string) string { return "//" + aEast + "/targets/" + strings.ReplaceAll(name, " ", "-") }
+	for name, o := range wrong {
+		_, err := b.PutOwned(child(name), nil, o)
+		require.ErrorAs(t, err, new(*peer.InvalidError), name)
+		require.ErrorContains(t, err, "leave the uid out", name)
+	}
+	right := owner(t, holder, "Holder")
+	right.UID = present.UID
+	mustOwn(t, b, child("right"), nil, right)
+	delete(wrong, "of this deployment") // which is never away
+	delete(wrong, "of the former one")  // of whose removal there is a record
+	b.SetDown(bEast, true)
+	b.SetDown(bWest, true)
+	for name, o := range wrong {
+		mustOwn(t, b, child(name), nil, o)
+	}
+	b.SetDown(bEast, false)
+	b.SetDown(bWest, false)
 	b.Settle()
-	b.Gone("//" + aEast + "/targets/misnamed")
+	for name := range wrong {
+		require.NotNil(t, b.Get(child(name)), name)
+	}
+	_, err := b.Pools[b.ID(aEast)].Exec(context.Background(), `UPDATE dbcontroller.owner_reference SET created_at = created_at - interval '2 hours'`)
+	require.NoError(t, err)
+	b.Settle()
+	for name := range wrong {
+		b.Gone(child(name))
+	}
+	require.NotNil(t, b.Get(child("right")))
 }
 
 func TestAnOwnerThatIsCreatedAgainIsAnotherOne_I9(t *testing.T) {

@@ -466,7 +466,9 @@ func (d *ownerDecisions) add(ctx context.Context, s *Owners, service string, r p
 			d.open[r.OwneeID] = true // the next question names its uid
 		}
 	case peer.OwnerAbsent:
-		if r.UID == uuid.Nil && !r.Over {
+		// A uid that was never seen there, and of whose removal nothing is recorded, may be a mistake, or that of an owner in another place: the
+		// owner is no more known to be gone than one without a uid.
+		if never := r.UID == uuid.Nil || !r.Checked && a.Cause == nil; never && !r.Over {
 			d.open[r.OwneeID] = true
 			return nil
 		}

@@ -51,7 +51,7 @@ func (p *Preparer) compareOwners(ctx context.Context, model *schema.Model, wr *W
 	var owners []peer.OwnerReference
 	for i, o := range wr.Owners {
 		if err := p.checkOwner(model, wr, o); err != nil {
-			return invalidOwner(wr, i, err)
+			return InvalidOwner(wr, i, err)
 		}
 		o.Version = ""
 		root := model.Root(o.KindID())
@@ -61,7 +61,7 @@ func (p *Preparer) compareOwners(ctx context.Context, model *schema.Model, wr *W
 		if slices.ContainsFunc(wr.Owners[:i], func(h peer.OwnerReference) bool { // a missing uid matches any
 			return h.Owner == o.Owner && model.Root(h.KindID()) == root && (h.UID == o.UID || o.UID == uuid.Nil || h.UID == uuid.Nil)
 		}) {
-			return invalidOwner(wr, i, fmt.Errorf("owner %s is listed twice", o.Owner))
+			return InvalidOwner(wr, i, fmt.Errorf("owner %s is listed twice", o.Owner))
 		}
 		if at := slices.IndexFunc(left, same); at >= 0 {
 			h := left[at]
@@ -77,6 +77,9 @@ func (p *Preparer) compareOwners(ctx context.Context, model *schema.Model, wr *W
 			}
 			owners = append(owners, o)
 			wr.NewOwners = append(wr.NewOwners, o.Owner)
+			if o.UID != uuid.Nil {
+				wr.PinnedOwners = append(wr.PinnedOwners, PinnedOwner{i, o})
+			}
 		}
 		row, err := p.ownerRow(ctx, o)
 		if err != nil {
@@ -97,7 +100,14 @@ func (p *Preparer) compareOwners(ctx context.Context, model *schema.Model, wr *W
 	return err
 }
 
-func invalidOwner(wr *Writing, i int, err error) error {
+// PinnedOwner is an owner that a write names with its uid, at a place in the list of owners.
+type PinnedOwner struct {
+	At int
+	peer.OwnerReference
+}
+
+// InvalidOwner returns the error of an owner reference of a write.
+func InvalidOwner(wr *Writing, i int, err error) error {
 	field := fmt.Sprintf("%s[%d]", ownersPath, i)
 	return &peer.InvalidError{Resource: wr.Name, Err: violation.In(field, fmt.Errorf("%s: %w", field, err))}
 }

@@ -94,8 +94,9 @@ type Writing struct {
 	Drop        []read.HeldReference
 	// Owner references that are new or have other flags, and dropped ones.
 	AddOwners, DropOwners []OwnerRow
-	// NewOwners are the owners that the resource did not have.
-	NewOwners []schema.FullName
+	// NewOwners are the owners that the resource did not have, and PinnedOwners those of them that the write names with a uid.
+	NewOwners    []schema.FullName
+	PinnedOwners []PinnedOwner
 }
 
 // NewReference is a reference that a write adds.

@@ -31,6 +31,9 @@ UPDATE dbcontroller.foreign_target f SET block_epoch = NULL, block_own = NULL, t
 
 	removeProxySQL = `
 UPDATE dbcontroller.foreign_target f SET block_attempt = NULL, block_epoch = NULL, block_own = NULL, turn = nextval('dbcontroller.object_id') WHERE id = $1`
+
+	// Another proxy may have taken the place of the one that was looked at before the lock.
+	isProxySQL = `SELECT EXISTS (SELECT FROM dbcontroller.foreign_target WHERE id = $1 AND block_attempt = $2)`
 )
 
 // Recall answers for the proxies that a deployment asks about. A right ends before its references are looked for, so that a verdict
@@ -105,6 +108,14 @@ func (s *Rights) recall(ctx context.Context, id int64, r peer.Recall, epoch uuid
 			return errors.Join(err, s.gate.RecoveringSelf())
 		}
 		answer = peer.RecallAnswer{Verdict: peer.Held}
+		var same bool
+		if err := tx.QueryRow(ctx, isProxySQL, id, r.Key.Attempt).Scan(&same); err != nil {
+			return err
+		}
+		if !same { // the next question finds which one stands
+			answer.Verdict = peer.Undecided
+			return nil
+		}
 		if err := s.under(ctx, tx, id, &answer); err != nil {
 			return err
 		}

@@ -77,10 +77,13 @@ func (s *Rights) find(ctx context.Context, at schema.DeploymentID, id peer.Attem
 	}
 	refs := make([]peer.EstablishReference, len(asked))
 	for i, a := range asked {
-		kind := v.Model.Canonical(a.Kind).Kind
+		kind, behaviour := v.Model.Canonical(a.Kind).Kind, schema.Unset // which refuses no delete, also when this deployment is away before the release
+		if a.Block {
+			behaviour = schema.Block
+		}
 		refs[i] = peer.EstablishReference{
 			HolderUID: uuid.Must(uuid.NewV7()), HolderKind: kind, HolderName: a.Target.Name, Path: peer.RightPath,
-			TargetKind: kind, TargetName: a.Target.Name, Behaviour: schema.Block,
+			TargetKind: kind, TargetName: a.Target.Name, Behaviour: behaviour,
 		}
 	}
 	answer, err := s.Peers.Establish(ctx, at, id, refs)

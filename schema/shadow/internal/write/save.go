@@ -103,6 +103,9 @@ func (s *Writer) saveOnce(ctx context.Context, req *request.Request, writes []pe
 		return nil, err
 	}
 	sv.Request = req
+	if err := s.checkPinned(ctx, sv); err != nil {
+		return nil, err
+	}
 	return Commit(ctx, s, sv, nil)
 }
 

@@ -53,6 +53,9 @@ func (s *Writer) validateOnce(ctx context.Context, writes []peer.Write, unread b
 	if err != nil {
 		return nil, err
 	}
+	if err := s.checkPinned(ctx, sv); err != nil {
+		return nil, err
+	}
 	if err := s.rights.Take(ctx, s.Pool, sv); err != nil {
 		return nil, err
 	}
