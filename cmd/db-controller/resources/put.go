@@ -22,7 +22,6 @@ import (
 	"github.com/db-controller/db-controller/client"
 	"github.com/db-controller/db-controller/cmd/db-controller/cli"
 	"github.com/db-controller/db-controller/cmd/db-controller/direct"
-	"github.com/db-controller/db-controller/schema"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
 
@@ -31,6 +30,7 @@ type putting struct {
 	file   string
 	owners []string
 	set    []string
+	create bool
 }
 
 // NewPut returns the command put.
@@ -41,10 +41,11 @@ func NewPut() *cobra.Command {
   db-controller put //iam.example.com/us-west2/projects/acme --set title=Acme --set quota.devices=5
   db-controller put //devices.example.com/eastus2/projects/acme/devices/d1 -f device.yaml
   db-controller put //devices.example.com/eastus2/fleets/f --owner Project=//iam.example.com/us-west2/projects/acme
-  db-controller put -f resources.yaml`, p.checkArguments,
+  db-controller put -f resources.yaml
+  db-controller put -f exported.yaml --create`, p.checkArguments,
 		func(cmd *cobra.Command, c *client.Client, args []string) error {
 			if len(args) == 0 {
-				return putFile(cmd, c, p.file)
+				return p.all(cmd, c)
 			}
 			return p.one(cmd, c, args)
 		})
@@ -58,8 +59,13 @@ fields of a resource that exists. With a body, --set adds to the body that is gi
 Without NAME, the file has resources as "get -o yaml" and "list -o json" print them: documents, or arrays, with a full name (or a
 name and a deployment), and body, labels and ownerReferences. The resources of one deployment that follow one another
 are written in one transaction, and may refer to one another in any order. A resource with a revision is written
-only while it has this revision.`
+only while it has this revision. What a put cannot store is not lost: blockDeletion is set again, a status is
+stored where there is none, and a resource that is in DELETING in the file is refused.
+
+With --create the resources are made anew, as after a loss: their uids and revisions, and the uids of their owners,
+are those of former resources and are left out. It is refused for resources that exist.`
 	cmd.Flags().StringVarP(&p.file, "file", "f", "", "file with the body, or with resources; - for standard input")
+	cmd.Flags().BoolVar(&p.create, "create", false, "make the resources of the file anew, whatever uids and revisions they had")
 	cmd.Flags().StringArrayVar(&p.set, "set", nil, "PATH=VALUE of a field of the given body, or of the new resource, such as quota.devices=5; the value is YAML (patch changes an existing one)")
 	cmd.Flags().StringArrayVar(&p.owners, "owner", nil, "KIND=NAME of an owner; the resource is deleted with its last owner")
 	cmd.ValidArgsFunction = cli.CompleteNames(1)
@@ -67,6 +73,9 @@ only while it has this revision.`
 }
 
 func (p *putting) checkArguments(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 && p.create {
+		return errors.New("--create is for a file with resources: put -f FILE --create")
+	}
 	if len(args) > 0 {
 		return cobra.MatchAll(cobra.MaximumNArgs(2), func(cmd *cobra.Command, args []string) error {
 			return ofResources(cobra.ExactArgs(1))(cmd, args[:1])
@@ -339,68 +348,3 @@ func toFloat(v any) float64 {
 	}
 	return 0
 }
-
-// putFile writes the resources of a file, each run of resources of one deployment in one transaction.
-func putFile(cmd *cobra.Command, c *client.Client, file string) error {
-	raw, err := readInput(cmd, file)
-	if err != nil {
-		return cli.Usage("%w", err)
-	}
-	given, err := parseResources(file, raw)
-	if err != nil {
-		return cli.Usage("%w", err)
-	}
-	var written []*resourcev1.Resource
-	for len(given) > 0 {
-		n := runOf(given)
-		found, err := putRun(cmd.Context(), c, given[:n])
-		if err != nil {
-			return errors.Join(show(cmd, written, true), fmt.Errorf("%s: %w%s", given[0], cli.Plain(err), onlyCreates(err)))
-		}
-		written, given = append(written, found...), given[n:]
-	}
-	return show(cmd, written, true)
-}
-
-// onlyCreates explains the refusal of a resource without a body.
-func onlyCreates(err error) string {
-	if status.Code(err) != codes.AlreadyExists {
-		return ""
-	}
-	return ", and a put without a body would empty it: give its whole body, or 'body: {}' for none"
-}
-
-// runOf returns how many of the first resources are written together.
-func runOf(given []givenResource) int {
-	n := 1
-	for n < len(given) && n < client.MaxBatch && given[n].id == given[0].id {
-		n++
-	}
-	return n
-}
-
-func putRun(ctx context.Context, c *client.Client, run []givenResource) ([]*resourcev1.Resource, error) {
-	resources, err := c.Resources(ctx, run[0].id)
-	if err != nil {
-		return nil, err
-	}
-	req := &resourcev1.BatchWriteResourcesRequest{}
-	for _, r := range run {
-		if r.Body == nil {
-			req.Writes = append(req.Writes, &resourcev1.BatchWriteResourcesRequest_Write{Write: &resourcev1.BatchWriteResourcesRequest_Write_Create{Create: r.Resource}})
-		} else {
-			req.Writes = append(req.Writes, client.PutOf(r.Resource))
-		}
-	}
-	answer, err := resources.BatchWriteResources(ctx, req)
-	return answer.GetResources(), err
-}
-
-// givenResource is a resource in a file.
-type givenResource struct {
-	*resourcev1.Resource
-	id schema.DeploymentID
-	at string // file:line
-}
-
-func (g givenResource) String() string { return g.at + ": " + "//" + g.id.String() + "/" + g.Name }

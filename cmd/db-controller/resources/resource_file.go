@@ -17,8 +17,8 @@ import (
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
 
-// fileResource is a resource in a file, as get and list print it. Fields that only the server sets are accepted and ignored, so
-// that their output can be put again.
+// fileResource is a resource in a file, as get and list print it. Fields that no client can set are accepted and ignored, so that
+// their output can be put again.
 type fileResource struct {
 	Name            string            `yaml:"name"`
 	Deployment      string            `yaml:"deployment"`
@@ -29,14 +29,15 @@ type fileResource struct {
 	Body            map[string]any    `yaml:"body"`
 	OwnerReferences []fileOwner       `yaml:"ownerReferences"`
 
-	Generation    any `yaml:"generation"`
-	State         any `yaml:"state"`
-	CreateTime    any `yaml:"createTime"`
-	UpdateTime    any `yaml:"updateTime"`
-	Conditions    any `yaml:"conditions"`
-	BlockDeletion any `yaml:"blockDeletion"`
-	Finalizers    any `yaml:"finalizers"`
-	Status        any `yaml:"status"`
+	State         string         `yaml:"state"`
+	BlockDeletion bool           `yaml:"blockDeletion"`
+	Status        map[string]any `yaml:"status"`
+
+	Generation any `yaml:"generation"`
+	CreateTime any `yaml:"createTime"`
+	UpdateTime any `yaml:"updateTime"`
+	Conditions any `yaml:"conditions"`
+	Finalizers any `yaml:"finalizers"`
 
 	StatusGeneration any `yaml:"statusGeneration"`
 }
@@ -110,14 +111,22 @@ func parseResource(node *yaml.Node) (g givenResource, err error) {
 		return g, err
 	}
 	g.id = name.Deployment
-	g.Resource = &resourcev1.Resource{Name: name.Name, Kind: r.Kind, Uid: r.UID, Revision: revision, Labels: r.Labels}
+	g.Resource = &resourcev1.Resource{Name: name.Name, Kind: r.Kind, Uid: r.UID, Revision: revision, Labels: r.Labels, BlockDeletion: r.BlockDeletion}
+	if strings.HasSuffix(r.State, "DELETING") {
+		g.State = resourcev1.Resource_STATE_DELETING
+	}
 	for _, o := range r.OwnerReferences {
 		g.OwnerReferences = append(g.OwnerReferences, &resourcev1.OwnerReference{
 			Name: o.Name, Kind: o.Kind, Uid: o.UID, Controller: o.Controller, RequiresOwnerReference: o.RequiresOwnerReference, UnsetOnDelete: o.UnsetOnDelete,
 		})
 	}
 	if r.Body != nil {
-		g.Body, err = toStruct("body", r.Body)
+		if g.Body, err = toStruct("body", r.Body); err != nil {
+			return g, err
+		}
+	}
+	if r.Status != nil {
+		g.Status, err = toStruct("status", r.Status)
 	}
 	return g, err
 }
