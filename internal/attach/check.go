@@ -111,6 +111,8 @@ func (c *checker) reference(r *schema.Reference) {
 	if r.Behaviour.Unsets() || r.Missing == schema.MissingUnset {
 		for _, column := range r.Columns {
 			switch col := c.table.Column(column); {
+			case c.table.InPrimaryKey(column):
+				c.refuse("", "%s: UNSET sets it to NULL, and it is a column of the primary key, which has no NULL: declare BLOCK or CASCADE_DELETE, or refer by columns outside the primary key", column)
 			case col.NotNull:
 				c.refuse(fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s DROP NOT NULL;", c.table.Name.SQL(), schema.QuoteIdentifier(column)), "%s: UNSET sets it to NULL, and it is NOT NULL", column)
 			case col.Generated:

@@ -61,16 +61,20 @@ func TestTablesAreRefusedInWords(t *testing.T) {
 		"a key is unique only in each of them":                                                                         func(t *catalogue.Table) { t.Inherited = true },
 		"public.orders is no ordinary table":                                                                           func(t *catalogue.Table) { t.Form = catalogue.Form("v") },
 		"customer_id: UNSET sets it to NULL, and it is NOT NULL":                                                       func(t *catalogue.Table) { t.Columns[1].NotNull = true },
-		"customer_id: UNSET sets it to NULL, and it is generated":                                                      func(t *catalogue.Table) { t.Columns[1].Generated = true },
-		"key column id can be NULL":                                                                                    func(t *catalogue.Table) { t.Columns[0].NotNull = false },
-		`columns: public.orders has no column "other_region"`:                                                          func(t *catalogue.Table) { t.Columns = t.Columns[:3] },
-		"other_id is of type numeric; the columns of a strict reference":                                               func(t *catalogue.Table) { t.Columns[2].Type.Name = "numeric" },
-		"no unique index has exactly the columns id":                                                                   func(*catalogue.Table) {},
-		"there is no table public.orders":                                                                              func(t *catalogue.Table) { t.Name.Name = "Orders" },
+		"customer_id: UNSET sets it to NULL, and it is a column of the primary key, which has no NULL": func(t *catalogue.Table) {
+			t.Columns[1].NotNull, t.Indexes = true, []catalogue.Index{{Columns: []string{"id", "customer_id"}, Unique: true, Primary: true, Valid: true}}
+		},
+		"customer_id: UNSET sets it to NULL, and it is generated":        func(t *catalogue.Table) { t.Columns[1].Generated = true },
+		"key column id can be NULL":                                      func(t *catalogue.Table) { t.Columns[0].NotNull = false },
+		`columns: public.orders has no column "other_region"`:            func(t *catalogue.Table) { t.Columns = t.Columns[:3] },
+		"other_id is of type numeric; the columns of a strict reference": func(t *catalogue.Table) { t.Columns[2].Type.Name = "numeric" },
+		"no unique index has exactly the columns id":                     func(*catalogue.Table) {},
+		"there is no table public.orders":                                func(t *catalogue.Table) { t.Name.Name = "Orders" },
 	} {
 		var said []string
 		for _, f := range check(ordersTable(change), model, &model.Descriptor.Kinds[0]) {
 			if f.Refuses {
+				require.False(t, strings.Contains(f.Text, "primary key") && f.SQL != "", "no statement helps")
 				said = append(said, f.Text)
 			}
 		}

@@ -110,6 +110,11 @@ func (t *Table) isKey(i Index) bool {
 	})
 }
 
+// InPrimaryKey reports whether a column belongs to the primary key.
+func (t *Table) InPrimaryKey(column string) bool {
+	return slices.ContainsFunc(t.Indexes, func(i Index) bool { return i.Primary && slices.Contains(i.Columns, column) })
+}
+
 // UniqueOn reports whether a unique index has exactly these columns, in any order.
 func (t *Table) UniqueOn(columns []string) bool {
 	return slices.ContainsFunc(t.Indexes, func(i Index) bool {
