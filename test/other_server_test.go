@@ -110,7 +110,9 @@ func newHome(t *testing.T) *harness.Cluster {
 	return c
 }
 
-func homeAt(address string) string { return "postgres://mover:moves@" + address + "/own?sslmode=disable" }
+func homeAt(address string) string {
+	return "postgres://mover:moves@" + address + "/own?sslmode=disable"
+}
 
 func execute(t *testing.T, dsn, sql string) {
 	t.Helper()
