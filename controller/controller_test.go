@@ -45,6 +45,11 @@ func (r *recorder) Reconcile(ctx context.Context, req controller.Request, v *con
 // take returns the runs since the last call, in the order of the names.
 func (r *recorder) take() []string {
 	synctest.Wait()
+	return r.taken()
+}
+
+// taken is take for a goroutine of the controller, beside which the test waits.
+func (r *recorder) taken() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	runs := r.runs
@@ -180,7 +185,7 @@ func TestInitialisersRunFirstWithTheCacheUntilTheySucceed(t *testing.T) {
 		c := controller.New(clientOf(false, m), devices).Initialise(func(_ context.Context, v *controller.View) error {
 			_, ok := v.Get(m.name("devices/a"))
 			require.True(t, ok)
-			require.Empty(t, r.take(), "neither the resource nor its change")
+			require.Empty(t, r.taken(), "neither the resource nor its change")
 			switch tries++; tries {
 			case 1:
 				m.write(device("a", map[string]any{"n": 1}))

@@ -247,7 +247,7 @@ A delete would be refused: `+target+` cannot be deleted: `+aEast+`targets/n3, wh
 	require.NoError(t, err, out)
 	require.Contains(t, out, "not asked  b.example.com/eastus2 does not answer; its resources are not in this plan")
 	require.Contains(t, out, "b.example.com/eastus2 cannot be reached: ")
-	require.Contains(t, out, "A delete would be accepted: ≥ 7 deleted, ≥ 0 unset.\n≥ is \"at least\": 1 deployment did not answer.\n")
+	require.Contains(t, out, "Nothing known refuses a delete: ≥ 7 deleted, ≥ 0 unset, where ≥ is \"at least\": 1 deployment did not answer.\n")
 	require.NoError(t, f.Deployments[f.id(bEast+"holders/x")].Start())
 	f.ready("b.example.com/eastus2")
 	out, err = run(t, "delete", target, "--timeout", "-1s", "--context", f.Context)

@@ -97,6 +97,8 @@ type Plan struct {
 	// cascade, if something was left out of a detailed answer.
 	Counts  []PlanCount
 	Holders int
+	// Uncounted: something was left out, and could not be counted in time.
+	Uncounted bool
 }
 
 // PlanCount is the number of direct references by one path and behaviour.

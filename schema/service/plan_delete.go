@@ -29,7 +29,7 @@ func (r *resources) planDeletion(ctx context.Context, req *resourcev1.PlanDeleti
 	if err != nil {
 		return nil, err
 	}
-	out := &resourcev1.PlanDeletionResponse{Accepted: plan.Refusal == nil, Truncated: plan.Truncated}
+	out := &resourcev1.PlanDeletionResponse{Accepted: plan.Refusal == nil && plan.Complete(), Truncated: plan.Truncated, Uncounted: plan.Uncounted}
 	out.UnaskedDeployments, out.Unasked = unaskedProto(plan.Unasked)
 	if plan.Refusal != nil {
 		out.Refusal = plan.Refusal.Error()

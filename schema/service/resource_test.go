@@ -713,6 +713,15 @@ func TestAPlanForPeopleHasGroupsBlockersAndItsRefusal(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, got.GetAccepted())
 	require.Empty(t, got.GetRefusal())
+
+	for _, plan := range []*shadow.DeletePlan{{Uncounted: true}, {Unasked: []peer.Unasked{{Deployment: other, Why: peer.Unreachable}}}, {Unasked: []peer.Unasked{{Deployment: other, Why: peer.LimitReached}}}} {
+		r = newResourceService(&resourceStore{planDelete: func(string) (*shadow.DeletePlan, error) { return plan, nil }})
+		got, err = r.PlanDeletion(as(t, ann), &resourcev1.PlanDeletionRequest{Name: "devices/d"})
+		require.NoError(t, err)
+		require.False(t, got.GetAccepted(), "an incomplete plan vouches for nothing")
+		require.Empty(t, got.GetRefusal())
+		require.Equal(t, plan.Uncounted, got.GetUncounted())
+	}
 }
 
 // The pages of the blockers have each blocker once, in order, and each page names their number.

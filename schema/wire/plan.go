@@ -8,7 +8,7 @@ import (
 
 // PlanProto returns the message of a plan.
 func PlanProto(plan *peer.Plan) *schemav1.PlanDeletionResponse {
-	out := &schemav1.PlanDeletionResponse{Truncated: plan.Truncated, MoreUnsets: plan.MoreUnsets, Holders: int64(plan.Holders), LeafCount: int64(plan.Leaves)}
+	out := &schemav1.PlanDeletionResponse{Truncated: plan.Truncated, Uncounted: plan.Uncounted, MoreUnsets: plan.MoreUnsets, Holders: int64(plan.Holders), LeafCount: int64(plan.Leaves)}
 	for _, c := range plan.Counts {
 		out.Counts = append(out.Counts, &schemav1.PlanDeletionResponse_Count{Path: c.Path, Behaviour: schemav1.Behaviour(c.Behaviour), Count: int64(c.Count)})
 	}

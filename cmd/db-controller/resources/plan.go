@@ -51,6 +51,9 @@ func (p planText) line(format string, args ...any) {
 // WritePlan draws the resources that would be deleted or changed as a tree, and lists blockers.
 func WritePlan(out io.Writer, plan *resourcev1.PlanDeletionResponse) {
 	p := planText{out, plan}
+	if why := p.incomplete(); why != "" {
+		p.line("INCOMPLETE: %s", why)
+	}
 	if groups := plan.GetGroups(); len(groups) > 0 {
 		p.line("%s  %s%s", groups[0].GetSamples()[0], groups[0].GetKind(), waits(groups[0]))
 		below := map[int32][]int{}
@@ -115,8 +118,33 @@ func (p planText) unasked() {
 	}
 }
 
+// incomplete says why a plan is incomplete; "" for a complete one.
+func (p planText) incomplete() string {
+	var why []string
+	if silent := p.silent(); silent > 0 {
+		why = append(why, cli.Plural(silent, "deployment")+" did not answer")
+	}
+	if limited := len(p.plan.GetUnasked()) - p.silent(); limited > 0 {
+		why = append(why, cli.Plural(limited, "deployment")+" behind the limit of the plan was not asked")
+	}
+	if p.plan.GetUncounted() {
+		why = append(why, "what is behind the limit of the plan could not be counted in time")
+	}
+	return strings.Join(why, ", and ")
+}
+
+// silent is the number of deployments that did not answer.
+func (p planText) silent() (n int) {
+	for _, u := range p.plan.GetUnasked() {
+		if u.GetReason() != resourcev1.UnaskedDeployment_REASON_LIMIT_REACHED {
+			n++
+		}
+	}
+	return n
+}
+
 func (p planText) verdict() {
-	if !p.plan.GetAccepted() {
+	if p.plan.GetRefusal() != "" {
 		p.line("A delete would %s: %s", p.failure(), p.refusal())
 		return
 	}
@@ -129,18 +157,14 @@ func (p planText) verdict() {
 			deleted.add(g)
 		}
 	}
-	silent := 0
-	for _, u := range p.plan.GetUnasked() {
+	if p.incomplete() != "" {
 		deleted.atLeast, unset.atLeast = true, true
-		if u.GetReason() != resourcev1.UnaskedDeployment_REASON_LIMIT_REACHED {
-			silent++
-		}
 	}
-	p.line("A delete would be accepted: %s deleted, %s unset.", deleted, unset)
-	if silent > 0 {
-		p.line("≥ is \"at least\": %s did not answer.", cli.Plural(silent, "deployment"))
+	if why := p.incomplete(); why != "" {
+		p.line("Nothing known refuses a delete: %s deleted, %s unset, where ≥ is \"at least\": %s.", deleted, unset, why)
 		return
 	}
+	p.line("A delete would be accepted: %s deleted, %s unset.", deleted, unset)
 	if deleted.atLeast || unset.atLeast {
 		p.line("≥ is \"at least\": the plan stopped at its limit. Referrers of the visited resources are counted beyond it, resources below the others are not.")
 	}

@@ -37,6 +37,24 @@ A delete would be accepted: ≥ 5 deleted, ≥ 5 unset.
 `, got)
 }
 
+// A plan that has not asked, or not counted, says so in its first line, and does not say that a delete would be accepted.
+func TestAnIncompletePlanSaysSoFirst(t *testing.T) {
+	t.Parallel()
+	silent := &resourcev1.UnaskedDeployment{Deployment: "a.example.com/eu", Message: "timeout", Reason: resourcev1.UnaskedDeployment_REASON_UNREACHABLE}
+	limited := &resourcev1.UnaskedDeployment{Deployment: "b.example.com/eu", Message: "limit", Reason: resourcev1.UnaskedDeployment_REASON_LIMIT_REACHED}
+	for want, plan := range map[string]*resourcev1.PlanDeletionResponse{
+		"INCOMPLETE: 1 deployment did not answer\n":                                                {Unasked: []*resourcev1.UnaskedDeployment{silent}},
+		"INCOMPLETE: 1 deployment behind the limit of the plan was not asked\n":                    {Unasked: []*resourcev1.UnaskedDeployment{limited}},
+		"INCOMPLETE: what is behind the limit of the plan could not be counted in time\n":          {Uncounted: true, Truncated: true},
+		"INCOMPLETE: 1 deployment did not answer, and what is behind the limit of the plan could ": {Uncounted: true, Unasked: []*resourcev1.UnaskedDeployment{silent}},
+	} {
+		got := planned(plan)
+		require.True(t, strings.HasPrefix(got, want), got)
+		require.Contains(t, got, "Nothing known refuses a delete: ≥ 0 deleted")
+		require.NotContains(t, got, "would be accepted")
+	}
+}
+
 // Each blocker is printed with its effect: known blockers differ from those about which a deployment did not answer.
 func TestBlockersOfAPlanArePrintedByTheirEffect(t *testing.T) {
 	t.Parallel()

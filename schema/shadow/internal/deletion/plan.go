@@ -393,8 +393,8 @@ func (p *planning) unsets(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// count counts the references that the plan leaves out. It has half of the time that is left: without the counts the plan is as good as
-// before.
+// count counts the references that the plan leaves out. It has half of the time that is left: without the counts the plan
+// is incomplete, and says so.
 func (p *planning) count(ctx context.Context) {
 	ctx, cancel := peer.InPart(ctx, 1, 2)
 	defer cancel()
@@ -405,6 +405,7 @@ func (p *planning) count(ctx context.Context) {
 	counts, holders, err := count.References(ctx, p.store.DB, append([]int64{}, p.ids...), append([]int64{}, slices.Collect(maps.Keys(named))...), p.plan.MoreUnsets)
 	if err != nil {
 		p.store.Log.Debug("a plan has no counts beyond its limit", zap.Error(err), requestid.Field(ctx))
+		p.plan.Uncounted = true
 		return
 	}
 	p.plan.Counts, p.plan.Holders = counts, holders

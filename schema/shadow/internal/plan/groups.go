@@ -40,7 +40,12 @@ type DeletePlan struct {
 	Unasked []peer.Unasked
 	// Truncated: the walk stopped at PlanLimit.
 	Truncated bool
+	// Uncounted: what is beyond it could not be counted.
+	Uncounted bool
 }
+
+// Complete reports whether a plan without a refusal has asked every deployment, and has counted what it does not list.
+func (p *DeletePlan) Complete() bool { return len(p.Unasked) == 0 && !p.Uncounted }
 
 // PlannedBlocker is a holder that blocks a resource of the deletion.
 type PlannedBlocker struct {
@@ -120,7 +125,7 @@ func (w *Walk) Complete(ctx context.Context, name string, root *peer.Plan, unask
 		return nil, err
 	}
 	w.Unasked = peer.SortUnasked(append(w.Unasked, unasked...))
-	out := &DeletePlan{Refusal: w.Refusal(name), Unasked: w.Unasked, Truncated: w.Truncated, Groups: w.Groups()}
+	out := &DeletePlan{Refusal: w.Refusal(name), Unasked: w.Unasked, Truncated: w.Truncated, Uncounted: w.Uncounted, Groups: w.Groups()}
 	for _, b := range w.InOrder() {
 		if w.Goes(b.HolderResource()) {
 			continue

@@ -43,6 +43,8 @@ type Walk struct {
 	beyond    map[schema.DeploymentID]*beyond
 	Unasked   []peer.Unasked
 	Truncated bool
+	// Uncounted: a deployment could not count what its answer leaves out.
+	Uncounted bool
 	// NameLeaves: each member is named. Otherwise deployments may count those that concern nobody else: they matter only when something
 	// blocks the deletion, and may go along with it.
 	NameLeaves bool
@@ -145,7 +147,7 @@ func (w *Walk) take(d schema.DeploymentID, members []peer.PlanMember) {
 }
 
 func (w *Walk) takePlan(d schema.DeploymentID, plan *peer.Plan) {
-	w.Truncated = w.Truncated || plan.Truncated
+	w.Truncated, w.Uncounted = w.Truncated || plan.Truncated, w.Uncounted || plan.Uncounted
 	w.takeCounts(d, plan)
 	for _, b := range plan.Blockers {
 		b.Holder.Target.Deployment = d

@@ -1357,7 +1357,8 @@ func (x *PlanDeletionRequest) GetPageToken() string {
 
 type PlanDeletionResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The delete would be accepted now.
+	// The delete would be accepted now, and does what the plan says: false also when the plan is incomplete because deployments did not answer
+	// (unasked_deployments), or because what is beyond its limit could not be counted (uncounted). Then refusal is empty.
 	Accepted bool `protobuf:"varint,1,opt,name=accepted,proto3" json:"accepted,omitempty"`
 	// The resources that would be deleted or unset, in groups; the first is the resource itself. A group comes after its parent.
 	Groups []*PlanDeletionResponse_Group `protobuf:"bytes,2,rep,name=groups,proto3" json:"groups,omitempty"`
@@ -1376,8 +1377,10 @@ type PlanDeletionResponse struct {
 	TotalBlockers int64 `protobuf:"varint,9,opt,name=total_blockers,json=totalBlockers,proto3" json:"total_blockers,omitempty"`
 	// The number of the blockers that are not listed on any page because the caller may not read their holders.
 	HiddenBlockers int64 `protobuf:"varint,10,opt,name=hidden_blockers,json=hiddenBlockers,proto3" json:"hidden_blockers,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// What is beyond the limit of the plan could not be counted: the counts of groups are the least.
+	Uncounted     bool `protobuf:"varint,11,opt,name=uncounted,proto3" json:"uncounted,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PlanDeletionResponse) Reset() {
@@ -1478,6 +1481,13 @@ func (x *PlanDeletionResponse) GetHiddenBlockers() int64 {
 		return x.HiddenBlockers
 	}
 	return 0
+}
+
+func (x *PlanDeletionResponse) GetUncounted() bool {
+	if x != nil {
+		return x.Uncounted
+	}
+	return false
 }
 
 type ListReferrersRequest struct {
@@ -2838,7 +2848,7 @@ const file_dbcontroller_resource_v1_resource_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1b\n" +
 	"\tpage_size\x18\x02 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\x03 \x01(\tR\tpageToken\"\xea\a\n" +
+	"page_token\x18\x03 \x01(\tR\tpageToken\"\x88\b\n" +
 	"\x14PlanDeletionResponse\x12\x1a\n" +
 	"\baccepted\x18\x01 \x01(\bR\baccepted\x12L\n" +
 	"\x06groups\x18\x02 \x03(\v24.dbcontroller.resource.v1.PlanDeletionResponse.GroupR\x06groups\x12R\n" +
@@ -2850,7 +2860,8 @@ const file_dbcontroller_resource_v1_resource_proto_rawDesc = "" +
 	"\x0fnext_page_token\x18\b \x01(\tR\rnextPageToken\x12%\n" +
 	"\x0etotal_blockers\x18\t \x01(\x03R\rtotalBlockers\x12'\n" +
 	"\x0fhidden_blockers\x18\n" +
-	" \x01(\x03R\x0ehiddenBlockers\x1a\xa9\x02\n" +
+	" \x01(\x03R\x0ehiddenBlockers\x12\x1c\n" +
+	"\tuncounted\x18\v \x01(\bR\tuncounted\x1a\xa9\x02\n" +
 	"\x05Group\x12\x16\n" +
 	"\x06parent\x18\x01 \x01(\x05R\x06parent\x12\x1e\n" +
 	"\n" +

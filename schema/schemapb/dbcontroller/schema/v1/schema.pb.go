@@ -1736,7 +1736,9 @@ type PlanDeletionResponse struct {
 	Leaves []*PlanDeletionResponse_Leaves `protobuf:"bytes,8,rep,name=leaves,proto3" json:"leaves,omitempty"`
 	// The number of members, when it is all that is returned: nothing refers to one of them so that it would block, or be deleted with it,
 	// they own nothing, and no operator protects them.
-	LeafCount     int64 `protobuf:"varint,9,opt,name=leaf_count,json=leafCount,proto3" json:"leaf_count,omitempty"`
+	LeafCount int64 `protobuf:"varint,9,opt,name=leaf_count,json=leafCount,proto3" json:"leaf_count,omitempty"`
+	// The references could not be counted in time: counts and holders are missing.
+	Uncounted     bool `protobuf:"varint,10,opt,name=uncounted,proto3" json:"uncounted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1832,6 +1834,13 @@ func (x *PlanDeletionResponse) GetLeafCount() int64 {
 		return x.LeafCount
 	}
 	return 0
+}
+
+func (x *PlanDeletionResponse) GetUncounted() bool {
+	if x != nil {
+		return x.Uncounted
+	}
+	return false
 }
 
 type TraceCascadesRequest struct {
@@ -5134,7 +5143,7 @@ const file_dbcontroller_schema_v1_schema_proto_rawDesc = "" +
 	"\n" +
 	"deployment\x18\x01 \x01(\tR\n" +
 	"deployment\x12\x10\n" +
-	"\x03uid\x18\x02 \x01(\fR\x03uid\"\xca\r\n" +
+	"\x03uid\x18\x02 \x01(\fR\x03uid\"\xe8\r\n" +
 	"\x14PlanDeletionResponse\x12M\n" +
 	"\amembers\x18\x01 \x03(\v23.dbcontroller.schema.v1.PlanDeletionResponse.MemberR\amembers\x12P\n" +
 	"\bblockers\x18\x02 \x03(\v24.dbcontroller.schema.v1.PlanDeletionResponse.BlockerR\bblockers\x12\x1c\n" +
@@ -5146,7 +5155,9 @@ const file_dbcontroller_schema_v1_schema_proto_rawDesc = "" +
 	"\aholders\x18\a \x01(\x03R\aholders\x12K\n" +
 	"\x06leaves\x18\b \x03(\v23.dbcontroller.schema.v1.PlanDeletionResponse.LeavesR\x06leaves\x12\x1d\n" +
 	"\n" +
-	"leaf_count\x18\t \x01(\x03R\tleafCount\x1a`\n" +
+	"leaf_count\x18\t \x01(\x03R\tleafCount\x12\x1c\n" +
+	"\tuncounted\x18\n" +
+	" \x01(\bR\tuncounted\x1a`\n" +
 	"\x06Leaves\x12B\n" +
 	"\x03via\x18\x01 \x01(\v20.dbcontroller.schema.v1.PlanDeletionResponse.ViaR\x03via\x12\x12\n" +
 	"\x04uids\x18\x02 \x01(\fR\x04uids\x1ar\n" +
