@@ -56,6 +56,7 @@ func TestADeploymentMovesToAnotherServer_I1_I13_I23(t *testing.T) {
 		f.mustPut(holder, fields{"cascade": waits})
 		f.mustPut(aWest+"targets/kept", fields{"x": "before"})
 		f.mustPut(aWest+"targets/kept", fields{"x": moved.by})
+		f.settled()
 		require.NoError(t, f.Deployments[f.id(bEast+"x/y")].Kill())
 		f.mustDelete(waits)
 		require.NoError(t, f.Deployments[f.id(aWest+"x/y")].Stop())

@@ -245,8 +245,10 @@ func (f *fixture) positionsBeyond(of, dsn string) {
 			token := read(d.DSN, `SELECT p.token FROM dbcontroller.position p JOIN dbcontroller.deployment d ON d.id = p.deployment_id WHERE d.service || '/' || d.region = $1`, of)
 			raw, err := base64.RawURLEncoding.DecodeString(token)
 			require.NoError(f.t, err)
-			place := strings.Split(string(raw[strings.LastIndexByte(string(raw), '|')+1:]), ":")
-			xmax, err := strconv.Atoi(place[1])
+			const mac = 16
+			parts := strings.Split(string(raw[mac:]), "|") // format, epoch, filter, position, witness
+			require.Len(f.t, parts, 5)
+			xmax, err := strconv.Atoi(strings.Split(parts[3], ":")[1])
 			require.NoError(f.t, err)
 			return xmax >= now
 		})
