@@ -298,8 +298,8 @@ func TestARestoredCopyIsNoticedByRestartedDeployments_I1_I2(t *testing.T) {
 	require.ErrorContains(t, f.delete(aWest+"targets/kept"), bEast+"holders/new")
 }
 
-// An older copy of a server's files cannot be distinguished from the server at that time, once it has taken as many transaction ids as
-// it had lost. Without --restored, verify finds and repairs the differences; with it, the deployment recovers by itself.
+// An older copy of a server's files cannot be distinguished from the server at that time, once it has taken as many transaction ids, and numbers of
+// the sequence mark, as it had lost. Without --restored, verify finds and repairs the differences; with it, the deployment recovers by itself.
 func TestARestoredBackup_I1_I8(t *testing.T) {
 	t.Parallel()
 	for _, said := range []bool{false, true} {
@@ -336,6 +336,7 @@ func TestARestoredBackup_I1_I8(t *testing.T) {
 				p.Add("--restored")
 			} else {
 				takeTransactionIDs(t, backup.DSN("own"))
+				execute(t, backup.DSN("own"), `SELECT nextval('dbcontroller.mark') FROM generate_series(1, 10000)`)
 			}
 			require.NoError(t, p.Start())
 			f.ready(of)
