@@ -9,7 +9,7 @@ import (
 
 // No forged text is a token: not with another payload, nor of another filter, epoch or key.
 func FuzzTokens(f *testing.F) {
-	// The witness of a token is the greatest number on disk; a database has lost what is greater than its present one.
+	// The witness of a token is the greatest number on disk; a database with a smaller present number has lost commits.
 	l := NewLog(Config{Witness: func() string { return "7" }, Lost: func(witness, present string) bool { return witness > present }})
 	st := state{at: "95:100:96", epoch: "e", key: []byte("k"), present: "7"}
 	p, err := parsePosition("95:100:96,98")

@@ -35,7 +35,7 @@ func useTransactions(t *testing.T, server *harness.Cluster, n int) {
 	require.NoError(t, err)
 }
 
-// seen lets a process see on disk what it has written.
+// seen lets a process read from disk the numbers of its own commits.
 func seen(t *testing.T, store *shadow.Store) {
 	t.Helper()
 	for range 2 { // the second look finds what the first one has passed over
@@ -92,7 +92,7 @@ func TestACopyBesideABusyDatabaseDecidesNothing_I2_I3(t *testing.T) {
 }
 
 // A server that starts again is no copy: the deletes wait until the position of each other deployment is shown, or for some seconds. A process that
-// has run on has compared what it has seen, and waits for nobody.
+// has run on has compared its own numbers, and waits for nobody.
 func TestAStartWaitsForPositions_I13(t *testing.T) {
 	t.Parallel()
 	s := newSwapped(t, known(t))

@@ -31,7 +31,7 @@ type Gate struct {
 	checkedDatabases, mismatches, flagged sync.Map
 	// strangers are the strangers (schema.DeploymentID) that this process has logged.
 	strangers sync.Map
-	// list is why a recovery does not know yet who may refer to resources here; nil: it does, or has not tried.
+	// list is the reason why a recovery does not know the deployments that may refer to resources here; nil when it knows them, or has not asked.
 	list atomic.Pointer[peer.ListError]
 	// outdone are the deployments (schema.DeploymentID) that knew a later epoch of this database, since an epoch began for another reason.
 	outdone sync.Map

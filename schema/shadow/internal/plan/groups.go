@@ -40,11 +40,11 @@ type DeletePlan struct {
 	Unasked []peer.Unasked
 	// Truncated: the walk stopped at PlanLimit.
 	Truncated bool
-	// Uncounted: what is beyond it could not be counted.
+	// Uncounted: the references beyond PlanLimit could not be counted.
 	Uncounted bool
 }
 
-// Complete reports whether a plan without a refusal has asked every deployment, and has counted what it does not list.
+// Complete reports whether a plan without a refusal has asked every deployment, and has counted the references beyond its limit.
 func (p *DeletePlan) Complete() bool { return len(p.Unasked) == 0 && !p.Uncounted }
 
 // PlannedBlocker is a holder that blocks a resource of the deletion.
