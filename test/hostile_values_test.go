@@ -97,7 +97,7 @@ func TestBodiesOfManyValuesTakeLittleMemory_I20_I21(t *testing.T) {
 	hostile(t)
 	t.Parallel()
 	const deployment, elsewhere = "a.example.com/us-west2", "a.example.com/eastus2"
-	f := newFixture(t)
+	f := newFixture(t, profiled...)
 	certs, err := f.Issue(identity.Identity{Role: identity.RoleUser, Name: "hostile"})
 	require.NoError(t, err)
 	var users, forwarded []resourcev1.ResourceServiceClient
@@ -107,7 +107,7 @@ func TestBodiesOfManyValuesTakeLittleMemory_I20_I21(t *testing.T) {
 		users = append(users, resourcev1.NewResourceServiceClient(f.as(certs, deployment)))
 		forwarded = append(forwarded, resourcev1.NewResourceServiceClient(relays[len(relays)-1]))
 	}
-	before := map[string]float64{deployment: f.liveHeap(deployment), elsewhere: f.liveHeap(elsewhere)}
+	before := map[string]float64{deployment: f.collected(deployment), elsewhere: f.collected(elsewhere)}
 	shapes := map[string]func(int) *structpb.Struct{"numbers": numbers, "records": records}
 	counts := map[string]int{}
 	others := map[string][]*structpb.Struct{} // to write: making them takes longer than refusing them
@@ -177,7 +177,7 @@ func TestBodiesOfManyValuesTakeLittleMemory_I20_I21(t *testing.T) {
 			wait = endlessly(ctx, 60, func(i int) error { return call(ctx, i) })
 			for began := time.Now(); time.Since(began) < attackTime(); time.Sleep(50 * time.Millisecond) {
 				for d, b := range before {
-					grown[d] = max(grown[d], f.liveHeap(d)-b)
+					grown[d] = max(grown[d], f.collected(d)-b)
 				}
 			}
 		})
@@ -196,10 +196,10 @@ func TestBodiesOfManyValuesTakeLittleMemory_I20_I21(t *testing.T) {
 func TestFramesOfOneByteTakeLittleMemory_I20_I21(t *testing.T) {
 	t.Parallel()
 	const deployment = "a.example.com/us-west2"
-	f := newFixture(t)
+	f := newFixture(t, profiled...)
 	certs, err := f.Issue(identity.Identity{Role: identity.RoleUser, Name: "hostile"})
 	require.NoError(t, err)
-	before := f.liveHeap(deployment)
+	before := f.collected(deployment)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var grown float64

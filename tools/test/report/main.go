@@ -1,5 +1,6 @@
-// Command report prints, from files of go test -json, the time of each package, the tests that were skipped, each with its reason, and the tests that
-// failed and passed when they were run again, with both outputs. It writes the latter also to flaky.txt beside the first file.
+// Command report prints, from files of go test -json, the time of each package, the tests that were skipped, each with its reason, the tests that
+// failed and passed when they were run again, and, last, those that failed, each with the outputs of all its runs. It writes the flaky ones also to
+// flaky.txt beside the first file.
 package main
 
 import (
@@ -46,8 +47,8 @@ func main() {
 	}
 	r.printPackages()
 	r.printSkipped()
-	flaky := r.flaky()
-	fmt.Print(flaky)
+	flaky := r.outputs("FLAKY %s failed, and passed when it was run again", isFlaky)
+	fmt.Print(flaky, r.outputs("FAILED %s", failed))
 	if flaky != "" {
 		if err := os.WriteFile(filepath.Join(filepath.Dir(os.Args[1]), "flaky.txt"), []byte(flaky), 0o600); err != nil {
 			fmt.Fprintln(os.Stderr, "report:", err)
@@ -145,17 +146,32 @@ func reason(output []string) string {
 	return strings.Join(out, " ")
 }
 
-// flaky describes the tests that failed in one run and passed in another.
-func (r *report) flaky() string {
+// isFlaky reports whether a test failed in one run and passed in the last.
+func isFlaky(runs []run) bool {
+	return runs[len(runs)-1].result == "pass" && slices.ContainsFunc(runs, func(one run) bool { return one.result == "fail" })
+}
+
+func failed(runs []run) bool { return runs[len(runs)-1].result == "fail" }
+
+// maxOutput is how many lines of a test are printed, the last ones, without what its processes logged as JSON: a failure stands at the end. The files
+// have all lines.
+const maxOutput = 60
+
+// outputs describes the tests whose runs are of one kind.
+func (r *report) outputs(title string, is func([]run) bool) string {
 	var out strings.Builder
 	for _, name := range r.sorted() {
 		runs := r.tests[name]
-		if runs[len(runs)-1].result != "pass" || !slices.ContainsFunc(runs, func(one run) bool { return one.result == "fail" }) {
+		if !is(runs) {
 			continue
 		}
-		fmt.Fprintf(&out, "\nFLAKY %s failed, and passed when it was run again\n", name)
+		fmt.Fprintf(&out, "\n"+title+"\n", name)
 		for i, one := range runs {
-			fmt.Fprintf(&out, "run %d: %s\n%s", i+1, one.result, strings.Join(one.output, ""))
+			lines := slices.DeleteFunc(slices.Clone(one.output), func(line string) bool { return strings.HasPrefix(strings.TrimSpace(line), "{") })
+			if left := len(lines) - maxOutput; left > 0 {
+				lines = append([]string{fmt.Sprintf("(%d lines before)\n", left)}, lines[left:]...)
+			}
+			fmt.Fprintf(&out, "run %d: %s\n%s", i+1, one.result, strings.Join(lines, ""))
 		}
 	}
 	return out.String()
