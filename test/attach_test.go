@@ -141,11 +141,10 @@ CREATE TABLE public."Orders" (shop text NOT NULL, "Number" integer NOT NULL, "Cu
 	_, err = held.Exec(t.Context(), `BEGIN; SELECT FROM dbcontroller.attachment FOR UPDATE`)
 	require.NoError(t, err)
 	released := make(chan error, 1)
-	go func() { // when the command has waited for longer than it waits at a time, 200 ms
+	go func() { // when the command has waited more than once: it waits for a lock for 200 ms at a time
 		ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
 		defer cancel()
-		err := waitedFor(ctx, dsn)
-		time.Sleep(time.Second)
+		err := waitedFor(ctx, dsn, 3)
 		_ = held.Close(context.Background())
 		released <- err
 	}()
@@ -171,17 +170,24 @@ CREATE TABLE public."Orders" (shop text NOT NULL, "Number" integer NOT NULL, "Cu
 	require.Contains(t, out, "run db-controller serve there first")
 }
 
-// waitedFor returns when a session of a database waits for a lock.
-func waitedFor(ctx context.Context, dsn string) error {
+// waitedFor returns when as many statements of a database have waited for a lock.
+func waitedFor(ctx context.Context, dsn string, statements int) error {
 	conn, err := pgx.Connect(ctx, dsn)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = conn.Close(context.Background()) }()
-	for waits := false; !waits; time.Sleep(10 * time.Millisecond) {
-		err := conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')`).Scan(&waits)
+	for seen := map[time.Time]bool{}; len(seen) < statements; <-time.After(10 * time.Millisecond) {
+		rows, err := conn.Query(ctx, `SELECT query_start FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`)
 		if err != nil {
 			return err
+		}
+		starts, err := pgx.CollectRows(rows, pgx.RowTo[time.Time])
+		if err != nil {
+			return err
+		}
+		for _, start := range starts {
+			seen[start] = true
 		}
 	}
 	return nil

@@ -30,6 +30,7 @@ type Poller struct {
 	problem string               // why the environment cannot be read; empty when it can
 	viewers map[*viewer]struct{} // who looks
 	stop    context.CancelFunc   // ends the looks; nil while nobody looks
+	running sync.WaitGroup       // of the looks
 }
 
 // viewer has the changes that a browser has not received yet: the newest state of each deployment, so that a slow one costs no more.
@@ -97,7 +98,7 @@ func (p *Poller) join() *viewer {
 	if p.stop == nil {
 		var ctx context.Context
 		ctx, p.stop = context.WithCancel(context.Background())
-		go p.run(ctx)
+		p.running.Go(func() { p.run(ctx) })
 	}
 	return v
 }

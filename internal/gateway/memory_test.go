@@ -117,12 +117,11 @@ func settledHeap(t *testing.T) int64 {
 	t.Helper()
 	var before, after runtime.MemStats
 	require.Eventually(t, func() bool {
-		runtime.ReadMemStats(&before)
-		time.Sleep(300 * time.Millisecond)
+		before = after
 		runtime.GC()
 		runtime.ReadMemStats(&after)
 		return after.TotalAlloc-before.TotalAlloc < 256<<10
-	}, wait.Limit, time.Millisecond)
+	}, wait.Limit, 300*time.Millisecond)
 	return int64(after.HeapAlloc) //nolint:gosec // of one process
 }
 

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
@@ -27,12 +26,13 @@ func TestAMessageOfManyStreamsIsEncodedOnce(t *testing.T) {
 	limiter := identity.NewLimiter(identity.Limits{Connections: 3, Calls: streams}, nil)
 	text := strings.Repeat("x", 1<<20)
 	shared := identity.NewShared(&spb.Status{Message: text})
-	var sent atomic.Int64
+	var arrived, sent atomic.Int64
 	encodings := identity.CountEncodings(t)
 	send := func(_ any, ss grpc.ServerStream) error {
 		if err := ss.RecvMsg(&spb.Status{}); err != nil {
 			return err
 		}
+		arrived.Add(1)
 		n := int32(sent.Load()) + 1
 		if err := ss.SendMsg(shared.With(&spb.Status{Code: n}, &spb.Status{Code: n, Message: text})); err != nil {
 			return err
@@ -61,8 +61,7 @@ func TestAMessageOfManyStreamsIsEncodedOnce(t *testing.T) {
 		require.NoError(t, ws.CloseSend())
 		watches = append(watches, ws)
 	}
-	require.Eventually(t, func() bool { return sent.Load() >= sendingShare-1 }, wait.Limit, time.Millisecond)
-	time.Sleep(50 * time.Millisecond) // nothing happens; a load only makes the test weaker
+	require.Eventually(t, func() bool { return arrived.Load() == streams && sent.Load() >= sendingShare-1 }, wait.Limit, wait.Poll)
 	require.LessOrEqual(t, sent.Load(), int64(sendingShare))
 	var readers errgroup.Group // each waits until others are sent theirs
 	for _, ws := range watches {

@@ -6,12 +6,12 @@ import (
 	"os"
 	"strconv"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 const (
@@ -128,15 +128,23 @@ UPDATE pg_class SET reltuples = 1 WHERE oid = 'dbcontroller.captured'::regclass`
 	require.NotRegexp(t, `"Rows Removed by (Index Recheck|Filter)": [1-9]`, plan)
 }
 
+const endIdleSQL = `
+WITH s AS MATERIALIZED (
+    SELECT pid, now() - state_change > '3100 ms' AS idle FROM pg_stat_activity
+    WHERE datname = current_database() AND application_name = 'test' AND pid <> pg_backend_pid()
+)
+SELECT coalesce(bool_and(CASE WHEN idle THEN pg_terminate_backend(pid, 5000) ELSE false END), true) FROM s`
+
 // scanned ends the sessions of the stores, which then report the rows that they read; otherwise they would report at their next statement, or after
-// ten seconds. The pools look at connections that were idle for a second before they use them.
+// ten seconds. The pools look at connections that were idle for three seconds before they use them.
 func (a *attached) scanned(conn *pgx.Conn) map[string]int64 {
 	a.t.Helper()
-	time.Sleep(1500 * time.Millisecond)
 	for _, pool := range a.Pools {
-		_, err := pool.Exec(context.Background(), `
-SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'test'`)
-		require.NoError(a.t, err)
+		require.Eventually(a.t, func() bool {
+			var ended bool
+			require.NoError(a.t, pool.QueryRow(context.Background(), endIdleSQL).Scan(&ended))
+			return ended
+		}, wait.Limit, wait.Poll)
 		pool.Reset()
 	}
 	a.exec(conn, `SELECT pg_stat_force_next_flush()`)

@@ -76,7 +76,7 @@ func TestAProcessBehindASwitchRefusesNothingForGood_I15_I26(t *testing.T) {
 		_, err := behind.Save(ctx, []peer.Write{{Name: "others/o", Body: body{"n": 2.0}, Mode: peer.Update}})
 		written <- err
 	}()
-	time.Sleep(50 * time.Millisecond)
+	<-time.After(wait.Poll) // the write waits, mostly
 	require.NoError(t, behind.Adopt(ctx, b.Stores[id].Model()))
 	require.NoError(t, <-written)
 	_, err = behind.Get(ctx, "targets/missing")

@@ -58,7 +58,7 @@ func followUntil(t *testing.T, store *shadow.Store, token string, ends func(erro
 				t.Errorf("the watch ended: %v", err)
 				return
 			}
-			time.Sleep(10 * time.Millisecond)
+			<-time.After(wait.Poll)
 		}
 	}()
 	stop := func() { cancel(); <-done }

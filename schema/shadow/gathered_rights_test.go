@@ -6,7 +6,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -169,7 +168,7 @@ func TestARecallBesideABatch_I3_I31(t *testing.T) {
 	stopped(t, b, bEast, 5)
 	deleted := make(chan error, 1)
 	go func() { _, err := b.Delete(target); deleted <- err }() // recalls the right
-	time.Sleep(50 * time.Millisecond)
+	stopped(t, b, bEast, 6)                                    // the recall waits for the row of the right
 	letGo()
 	g.Wait()
 	release()

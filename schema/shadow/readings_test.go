@@ -20,7 +20,7 @@ func TestWritesShareTheReadingOfTheVersion(t *testing.T) {
 	east := b.ID(bEast)
 	b.MustPut(target, nil)
 	b.MustPut(holder, body{"cascade": target})
-	time.Sleep(150 * time.Millisecond) // the last reading stands for others for a tenth of a second
+	<-time.After(150 * time.Millisecond) // the last reading stands for others for a tenth of a second
 	c.reset(t, "before")
 	block, err := b.Pools[east].Begin(t.Context())
 	require.NoError(t, err)
@@ -34,7 +34,7 @@ func TestWritesShareTheReadingOfTheVersion(t *testing.T) {
 			_, errs[i] = b.Stores[east].Save(t.Context(), []peer.Write{{Name: fmt.Sprintf("holders/read%d", i), Body: body{"cascade": target}}})
 		})
 	}
-	time.Sleep(200 * time.Millisecond)
+	stopped(t, b, bEast, 1)
 	require.NoError(t, block.Rollback(t.Context()))
 	all.Wait()
 	for _, err := range errs {
