@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -322,6 +323,10 @@ func TestReadyNeedsTheSchemaAndTheRights(t *testing.T) {
 		_, err = conn.Exec(t.Context(), c.take)
 		require.NoError(t, err)
 		f.eventually("it says so", func() bool { return strings.Contains(health(), c.says) })
+		require.Equal(t, 0.0, f.metric(aWest+"targets/t", `dbcontroller_ready{reason="schema"}`))
+		if told := f.statusFor(t, f.id(aWest+"targets/t").String()).GetNotReady(); assert.Len(t, told, 1, "status says what readyz says") {
+			require.Contains(t, "[-]"+told[0].GetCheck()+": "+told[0].GetReason(), c.says)
+		}
 		_, err = conn.Exec(t.Context(), c.give)
 		require.NoError(t, err)
 		f.eventually("it is ready again", func() bool { return strings.Contains(health(), "readyz check passed") })

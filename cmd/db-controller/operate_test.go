@@ -116,7 +116,7 @@ func TestTheStatusNamesEachFact(t *testing.T) {
 	got := command(t, append(at, "status", "iam.example.com/us-west2")...)
 	require.Zero(t, got.code, got.errOut)
 	for _, line := range []string{
-		`^iam.example.com/us-west2 runs v2, switched 2 times$`, `^process a has 2 of \d+ shards, since 1h0m0s$`, `^process b has 0 of \d+ shards, since 2h0m0s; its lease expired 1m0s ago$`,
+		`^iam.example.com/us-west2 runs v2, switched 2 times$`, `^process a has 2 of \d+ shards, since 1h0m0s$`, `^THE LEASE OF PROCESS b EXPIRED 1m0s ago: nobody works on its 0 shards of 64$`,
 		`^the watch shadows-1 of iam.example.com/us-west2 has no snapshot yet, lost 2 times$`, `^the watch shadows-2 of .* has been silent for `,
 		`^follows deletions of devices.example.com/eastus2$`,
 		`^old.example.com/mars is decommissioned, by operator/eveline on .*: closed; work on its references and resources is outstanding$`,

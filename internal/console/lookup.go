@@ -20,8 +20,8 @@ import (
 const (
 	// lookupTimeout bounds one question that a person asks.
 	lookupTimeout = 10 * time.Second
-	// shown is the number of entries of a list on the page.
-	shown = 200
+	// shown is the number of entries of a list on the page, beside its total.
+	shown = 500
 )
 
 // at is the answer of one deployment, or the reason why there is none.

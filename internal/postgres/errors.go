@@ -11,12 +11,12 @@ import (
 
 // unavailable are the SQLSTATEs, and prefixes of SQLSTATEs, of a server that answers but cannot work at present.
 var unavailable = []string{
-	"08",    // connection exceptions
-	"53",    // insufficient resources: connections, memory, disk
-	"57P",   // shuts down, starts up, or has ended the session
-	"58",    // system errors, such as I/O errors
-	"25006", // read-only, as a standby is
-	"55000", // in recovery, or the database accepts no connections
+	"08",     // connection exceptions
+	"53",     // insufficient resources: connections, memory, disk
+	"57P",    // shuts down, starts up, or has ended the session
+	"58",     // system errors, such as I/O errors
+	readOnly, // as a standby is
+	"55000",  // in recovery, or the database accepts no connections
 }
 
 // Unavailable reports whether an error says that the database cannot be reached or takes no writes at present. The operation
@@ -36,6 +36,41 @@ func Unavailable(err error) bool {
 		return true
 	}
 	return pgconn.SafeToRetry(err) // nothing was sent
+}
+
+// diskFull and readOnly are the SQLSTATEs of writes that fail while reads succeed.
+const (
+	diskFull = "53100"
+	readOnly = "25006"
+)
+
+// ErrDiskFull is the reason why a database takes no writes that need space.
+var ErrDiskFull = errors.New("the disk of the database is full: nothing is written until it has space")
+
+// ErrReadOnly is the reason why a database takes no writes.
+var ErrReadOnly = errors.New("the database is read-only")
+
+// refusesWrites returns why the database refuses writes, as an error says; nil when the error does not say so.
+func refusesWrites(err error) error {
+	var pg *pgconn.PgError
+	switch {
+	case !errors.As(err, &pg):
+		return nil
+	case pg.Code == diskFull:
+		return ErrDiskFull
+	case pg.Code == readOnly:
+		return ErrReadOnly
+	}
+	return nil
+}
+
+// DiskFull reports whether a statement failed because its table or index could not grow. It changed nothing.
+func DiskFull(err error) bool { return errors.Is(refusesWrites(err), ErrDiskFull) }
+
+// Denied reports whether the user lacks a privilege.
+func Denied(err error) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && pg.Code == "42501"
 }
 
 // Refused reports whether the server rejects the user, or has no such database. Waiting does not change that.

@@ -12,7 +12,7 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// Outage tracks whether the database of a process is unavailable, from the errors that the process logs. During an outage
+// Outage tracks whether the database of a process is unavailable, or refuses writes, from the errors that the process logs. During an outage
 // every call and every retry would log the same error: the first such line is replaced by "the database is unavailable", and
 // further ones are dropped until Follow finds the database available again.
 type Outage struct {
@@ -22,6 +22,7 @@ type Outage struct {
 	began    time.Time // guarded by mu; zero: no outage
 	last     time.Time // guarded by mu; time of the last error
 	followed bool      // guarded by mu
+	refuses  error     // guarded by mu; why it refuses writes: ErrDiskFull, ErrReadOnly or nil
 }
 
 const (
@@ -41,12 +42,15 @@ func LogOutageOnce(log *zap.Logger) (*zap.Logger, *Outage) {
 	return log.WithOptions(zap.WrapCore(func(core zapcore.Core) zapcore.Core { return &outageCore{core, o} })), o
 }
 
-// failed records an error, and reports whether it is the first one of an outage.
-func (o *Outage) failed() bool {
+// failed records an error, and reports whether it is the first one of an outage, or of another kind than those before.
+func (o *Outage) failed(err error) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	now := time.Now()
 	first := o.began.IsZero() || !o.followed && now.Sub(o.last) > forgotten
+	if why := refusesWrites(err); why != nil && o.refuses == nil {
+		first, o.refuses = true, why
+	}
 	if o.last = now; first {
 		o.began = now
 	}
@@ -60,9 +64,17 @@ func (o *Outage) waiting() bool {
 	return !o.began.IsZero() && time.Since(o.last) >= settled
 }
 
-// Follow checks every second whether the database is available again after an outage, and logs that. It returns nil when ctx
+// Refuses returns why the database refuses writes: ErrDiskFull, ErrReadOnly, or nil. It is nil again when Follow has found that the database takes
+// writes.
+func (o *Outage) Refuses(context.Context) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.refuses
+}
+
+// Follow checks every second whether the database takes writes again after an outage, and logs that. It returns nil when ctx
 // ends.
-func (o *Outage) Follow(ctx context.Context, works func(context.Context) error) error {
+func (o *Outage) Follow(ctx context.Context, works func(ctx context.Context, refused error) error) error {
 	o.mu.Lock()
 	o.followed = true
 	o.mu.Unlock()
@@ -76,7 +88,7 @@ func (o *Outage) Follow(ctx context.Context, works func(context.Context) error) 
 			continue
 		}
 		asked, cancel := context.WithTimeout(ctx, settled)
-		err := works(asked)
+		err := works(asked, o.Refuses(ctx))
 		cancel()
 		if err != nil {
 			continue
@@ -84,7 +96,7 @@ func (o *Outage) Follow(ctx context.Context, works func(context.Context) error) 
 		o.mu.Lock()
 		if time.Since(o.last) >= settled {
 			o.log.Info("the database is available again", zap.Duration("after", time.Since(o.began).Round(time.Millisecond)))
-			o.began = time.Time{}
+			o.began, o.refuses = time.Time{}, nil
 		}
 		o.mu.Unlock()
 	}
@@ -113,10 +125,13 @@ func (c *outageCore) Write(e zapcore.Entry, fields []zapcore.Field) error {
 		if f.Type != zapcore.ErrorType || !ok || !Unavailable(err) || errors.Is(err, io.EOF) { // io.EOF ends every stream
 			continue
 		}
-		if !c.outage.failed() {
+		if !c.outage.failed(err) {
 			return nil
 		}
 		e.Level, e.Message = zapcore.WarnLevel, "the database is unavailable, retrying"
+		if why := refusesWrites(err); why != nil {
+			e.Message = why.Error()
+		}
 		fields = slices.DeleteFunc(slices.Clone(fields), func(f zapcore.Field) bool {
 			return f.Type != zapcore.ErrorType && f.Key != "request_id" // the request that has met the outage
 		})

@@ -18,6 +18,38 @@ import (
 	"github.com/db-controller/db-controller/internal/postgres"
 )
 
+// A database that refuses writes is known as such from the first refusal until it takes writes again, also in an outage of another kind.
+func TestRefusedWritesAreKnownUntilTheDatabaseTakesThem(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		core, said := observer.New(zap.InfoLevel)
+		log, outage := postgres.LogOutageOnce(zap.New(core))
+		var space atomic.Bool
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() {
+			done <- outage.Follow(ctx, func(_ context.Context, refused error) error {
+				if !errors.Is(refused, postgres.ErrDiskFull) || !space.Load() {
+					return errors.New("it is asked whether there is space")
+				}
+				return nil
+			})
+		}()
+		require.NoError(t, outage.Refuses(ctx))
+		log.Error("request failed", zap.Error(&pgconn.PgError{Code: "57P01"}))
+		require.NoError(t, outage.Refuses(ctx))
+		log.Error("request failed", zap.Error(fmt.Errorf("put: %w", &pgconn.PgError{Code: "53100"})))
+		require.ErrorIs(t, outage.Refuses(ctx), postgres.ErrDiskFull)
+		require.Equal(t, postgres.ErrDiskFull.Error(), said.All()[1].Message, "one line for each kind")
+		time.Sleep(time.Hour)
+		require.ErrorIs(t, outage.Refuses(ctx), postgres.ErrDiskFull)
+		space.Store(true)
+		time.Sleep(2 * time.Second)
+		require.NoError(t, outage.Refuses(ctx))
+		cancel()
+		require.NoError(t, <-done)
+	})
+}
+
 // All lines about one outage become one line, also with different messages; the end of the outage is one line, and the next outage
 // is one line. Lines with other errors are not changed.
 func TestAnOutageIsOneLineAStateChange(t *testing.T) {
@@ -29,7 +61,7 @@ func TestAnOutageIsOneLineAStateChange(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() {
-			done <- outage.Follow(ctx, func(context.Context) error {
+			done <- outage.Follow(ctx, func(context.Context, error) error {
 				if works.Load() {
 					return nil
 				}

@@ -22,6 +22,12 @@ import (
 	"github.com/db-controller/db-controller/schema/wire"
 )
 
+// NotReady is a check of readiness that fails.
+type NotReady struct {
+	Check  string
+	Reason string
+}
+
 // Failure is the last failure of a handler for a deployment.
 type Failure struct {
 	Handler    string
@@ -51,13 +57,13 @@ type operatorActions interface {
 type pauser interface {
 	Pause(ctx context.Context, of schema.DeploymentID, handler schema.Handler, paused bool, reason, by string) error
 	Pauses(ctx context.Context) ([]shadow.Pause, error)
-	Stuck(ctx context.Context, longer time.Duration, limit int) ([]shadow.Stuck, error)
+	Stuck(ctx context.Context, longer time.Duration, token string, limit int) (shadow.StuckPage, error)
 }
 
 // inspector explains resources and removals, and compares this deployment with the others.
 type inspector interface {
 	Explain(ctx context.Context, name string) (*shadow.Explanation, error)
-	Removals(ctx context.Context, name string, uid uuid.UUID, limit int) ([]shadow.Removal, error)
+	Removals(ctx context.Context, name string, uid uuid.UUID, token string, limit int) (found []shadow.Removal, next string, err error)
 	Verify(ctx context.Context, how shadow.Verification) (shadow.Verified, error)
 }
 
@@ -65,6 +71,8 @@ type inspector interface {
 type progressReader interface {
 	DeletionProgress(ctx context.Context, id uuid.UUID) ([]shadow.DeletionProgress, error)
 	RunningDeletions(ctx context.Context, limit int) ([]shadow.DeletionProgress, error)
+	ListDeletions(ctx context.Context, token string, limit int) (found []shadow.DeletionProgress, next string, err error)
+	DeletionsLeft(ctx context.Context) (shadow.DeletionsLeft, error)
 }
 
 // admin is the AdminService of one deployment.
@@ -80,12 +88,17 @@ type admin struct {
 	progress  progressReader
 	pauser    pauser
 	steering  steering
+	notReady  func() []NotReady
 	failures  func() []Failure
 	watches   func() []Watch
 	log       *zap.Logger
 }
 
 func newAdmin(cfg Config) *admin {
+	notReady := cfg.NotReady
+	if notReady == nil {
+		notReady = func() []NotReady { return nil }
+	}
 	failures := cfg.Failures
 	if failures == nil {
 		failures = func() []Failure { return nil }
@@ -97,7 +110,7 @@ func newAdmin(cfg Config) *admin {
 	store := cfg.Store
 	return &admin{
 		self: store.Deployment(), work: store, processes: store, operators: store, databases: store, actions: store, inspector: store, progress: store, pauser: store, steering: store,
-		failures: failures, watches: watches, log: cfg.Logger,
+		notReady: notReady, failures: failures, watches: watches, log: cfg.Logger,
 	}
 }
 

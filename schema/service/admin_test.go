@@ -22,6 +22,7 @@ import (
 
 // adminStore is the store of an AdminService: fixed results for Status, functions for the other methods.
 type adminStore struct {
+	notReady       []NotReady
 	pauses         []string
 	paused         []shadow.Pause
 	failing        map[string]error // by method
@@ -84,8 +85,9 @@ func (s *adminStore) Explain(_ context.Context, name string) (*shadow.Explanatio
 	return s.explain(name)
 }
 
-func (s *adminStore) Removals(_ context.Context, name string, uid uuid.UUID, limit int) ([]shadow.Removal, error) {
-	return s.removals(name, uid, limit)
+func (s *adminStore) Removals(_ context.Context, name string, uid uuid.UUID, token string, limit int) ([]shadow.Removal, string, error) {
+	found, err := s.removals(name, uid, limit)
+	return found, "after " + token, err
 }
 
 func (s *adminStore) Verify(ctx context.Context, how shadow.Verification) (shadow.Verified, error) {
@@ -132,8 +134,9 @@ func (s *adminStore) Pauses(context.Context) ([]shadow.Pause, error) {
 	return s.paused, s.failing["Pauses"]
 }
 
-func (s *adminStore) Stuck(_ context.Context, longer time.Duration, limit int) ([]shadow.Stuck, error) {
-	return []shadow.Stuck{{Kind: "Device", Name: fmt.Sprint("devices/", longer, limit), UID: uid(1), Conditions: []shadow.Condition{{Type: "BLOCKED", Message: "by x"}}}}, s.failing["Stuck"]
+func (s *adminStore) Stuck(_ context.Context, longer time.Duration, token string, limit int) (shadow.StuckPage, error) {
+	stuck := shadow.Stuck{Kind: "Device", Name: fmt.Sprint("devices/", longer, limit), UID: uid(1), Conditions: []shadow.Condition{{Type: "BLOCKED", Message: "by x"}}}
+	return shadow.StuckPage{Resources: []shadow.Stuck{stuck}, Next: "after " + token, Total: 301}, s.failing["Stuck"]
 }
 
 func (s *adminStore) DeletionProgress(_ context.Context, id uuid.UUID) ([]shadow.DeletionProgress, error) {
@@ -146,13 +149,21 @@ func (s *adminStore) RunningDeletions(_ context.Context, limit int) ([]shadow.De
 	return []shadow.DeletionProgress{d}, s.failing["RunningDeletions"]
 }
 
+func (s *adminStore) ListDeletions(_ context.Context, token string, limit int) ([]shadow.DeletionProgress, string, error) {
+	return []shadow.DeletionProgress{{ID: uid(byte(limit))}}, "after " + token, s.failing["ListDeletions"]
+}
+
+func (s *adminStore) DeletionsLeft(context.Context) (shadow.DeletionsLeft, error) {
+	return shadow.DeletionsLeft{Running: 21}, s.failing["DeletionsLeft"]
+}
+
 func newAdminService(store *adminStore, failures ...Failure) *admin {
 	return &admin{
 		self: self, work: store, processes: store, operators: store, databases: store, actions: store, inspector: store, progress: store, pauser: store, steering: store,
 		watches: func() []Watch {
 			return []Watch{{Name: "deletions", Deployment: other.String(), Primed: true, Heard: time.Unix(9, 0), Lost: 4}}
 		},
-		failures: func() []Failure { return failures }, log: zap.NewNop(),
+		notReady: func() []NotReady { return store.notReady }, failures: func() []Failure { return failures }, log: zap.NewNop(),
 	}
 }
 
@@ -167,6 +178,7 @@ func TestTheStatusHasAllThatAnOperatorLooksAt(t *testing.T) {
 			words:          []shadow.OperatorDecision{{Deployment: other, What: "COMPARISON_WAIVED", Reason: "lost", By: "operator/eve", At: began}},
 			strangers:      []shadow.DatabaseMismatch{{Err: &peer.DatabaseError{Deployment: other, Known: uid(1), Spoken: uid(2)}, At: began}},
 			epoch:          shadow.EpochStatus{ID: uid(6), Since: began, Ordinal: 2, Awaiting: true, Unconfirmed: []schema.DeploymentID{other}, Dangling: 3},
+			notReady:       []NotReady{{Check: "writes", Reason: "the disk is full"}},
 		}, Failure{Handler: "owned pending", Deployment: sibling, Error: "no answer", Time: began})
 		got, err := a.Status(as(t, operator), &adminv1.StatusRequest{})
 		require.NoError(t, err)
@@ -201,6 +213,8 @@ func TestTheStatusHasAllThatAnOperatorLooksAt(t *testing.T) {
 		require.Equal(t, int64(40), got.GetDeletions()[0].GetExpected())
 		require.Equal(t, int64(50), got.GetDeletions()[0].GetExpectedUnset())
 		require.Equal(t, 6*time.Second, got.GetDeletions()[0].GetLeft().AsDuration())
+		require.Equal(t, int64(21), got.GetDeletionsTotal())
+		require.Equal(t, []string{"writes", "the disk is full"}, []string{got.GetNotReady()[0].GetCheck(), got.GetNotReady()[0].GetReason()})
 		require.Equal(t, int64(9), got.GetWatches()[0].GetHeardTime().GetSeconds())
 		require.Equal(t, int64(4), got.GetWatches()[0].GetLost())
 
@@ -213,7 +227,7 @@ func TestTheStatusHasAllThatAnOperatorLooksAt(t *testing.T) {
 
 func TestEachPartOfTheStatusCanFail(t *testing.T) {
 	t.Parallel()
-	for _, method := range []string{"Status", "Outstanding", "Kept", "Captured", "Members", "Decommissioned", "Words", "Epoch", "Pauses", "RunningDeletions"} {
+	for _, method := range []string{"Status", "Outstanding", "Kept", "Captured", "Members", "Decommissioned", "Words", "Epoch", "Pauses", "RunningDeletions", "DeletionsLeft"} {
 		a := newAdminService(&adminStore{failing: map[string]error{method: peer.ErrAborted}})
 		got, err := a.Status(as(t, operator), &adminv1.StatusRequest{})
 		require.Equal(t, codes.Aborted, status.Code(err), method)
@@ -489,6 +503,11 @@ func TestStuckDeletionsAndPausesAreThoseOfTheStore(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "//a.example.com/us-west2/devices/1m0s 100", stuck.GetResources()[0].GetName())
 	require.Equal(t, []string{"BLOCKED by x"}, stuck.GetResources()[0].GetReasons())
+	require.Equal(t, int64(301), stuck.GetTotalSize())
+	next, err := a.ListStuck(as(t, ann), &adminv1.ListStuckRequest{PageToken: stuck.GetNextPageToken()})
+	require.NoError(t, err)
+	require.Equal(t, "after after ", next.GetNextPageToken())
+	require.Empty(t, next.GetWork(), "the first page has it")
 	require.Len(t, stuck.GetWork(), 2, "the other waits for less than a minute")
 	require.Equal(t, "confirm at x: no answer", stuck.GetWork()[0].GetLastError(), "the failure of this work, not of other work for the deployment")
 	require.True(t, again.Equal(stuck.GetWork()[0].GetNextTime().AsTime()))
@@ -498,7 +517,9 @@ func TestStuckDeletionsAndPausesAreThoseOfTheStore(t *testing.T) {
 
 	running, err := a.ListDeletions(as(t, ann), &adminv1.ListDeletionsRequest{PageSize: 7})
 	require.NoError(t, err)
-	require.Equal(t, int64(7), running.GetDeletions()[0].GetFound())
+	require.Equal(t, uid(7).String(), running.GetDeletions()[0].GetId())
+	require.Equal(t, int64(21), running.GetTotalSize())
+	require.Equal(t, "after ", running.GetNextPageToken())
 	one, err := a.ListDeletions(as(t, ann), &adminv1.ListDeletionsRequest{Deletion: uid(3).String()})
 	require.NoError(t, err)
 	require.Equal(t, uid(3).String(), one.GetDeletions()[0].GetId())

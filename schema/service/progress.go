@@ -23,19 +23,26 @@ func (a *admin) listDeletions(ctx context.Context, req *adminv1.ListDeletionsReq
 	if err != nil {
 		return nil, err
 	}
-	found, err := a.deletions(ctx, id, pageSize(req.GetPageSize()))
-	out := &adminv1.ListDeletionsResponse{}
+	out, found := &adminv1.ListDeletionsResponse{}, []shadow.DeletionProgress(nil)
+	if id != uuid.Nil {
+		found, err = a.progress.DeletionProgress(ctx, id)
+		out.TotalSize = int64(len(found))
+	} else {
+		found, err = a.runningDeletions(ctx, req, out)
+	}
 	for _, d := range found {
 		out.Deletions = append(out.Deletions, deletionProto(d))
 	}
 	return out, err
 }
 
-func (a *admin) deletions(ctx context.Context, id uuid.UUID, limit int) ([]shadow.DeletionProgress, error) {
-	if id != uuid.Nil {
-		return a.progress.DeletionProgress(ctx, id)
+func (a *admin) runningDeletions(ctx context.Context, req *adminv1.ListDeletionsRequest, out *adminv1.ListDeletionsResponse) (found []shadow.DeletionProgress, err error) {
+	if found, out.NextPageToken, err = a.progress.ListDeletions(ctx, req.GetPageToken(), pageSize(req.GetPageSize())); err != nil {
+		return nil, err
 	}
-	return a.progress.RunningDeletions(ctx, limit)
+	left, err := a.progress.DeletionsLeft(ctx)
+	out.TotalSize = left.Running
+	return found, err
 }
 
 func deletionProto(d shadow.DeletionProgress) *adminv1.Deletion {
@@ -51,7 +58,7 @@ func deletionProto(d shadow.DeletionProgress) *adminv1.Deletion {
 
 // deletionOf returns the progress of the deletion of a resource; nil if nothing is recorded.
 func (a *admin) deletionOf(ctx context.Context, e *shadow.Explanation) (*adminv1.Deletion, error) {
-	removals, err := a.inspector.Removals(ctx, e.Name, e.UID, 1)
+	removals, _, err := a.inspector.Removals(ctx, e.Name, e.UID, "", 1)
 	if err != nil || len(removals) == 0 || removals[0].Cause == nil {
 		return nil, err
 	}
@@ -67,8 +74,13 @@ const deletionsShown = 20
 
 func (a *admin) addDeletions(ctx context.Context, out *adminv1.StatusResponse) error {
 	running, err := a.progress.RunningDeletions(ctx, deletionsShown)
+	if err != nil {
+		return err
+	}
 	for _, d := range running {
 		out.Deletions = append(out.Deletions, deletionProto(d))
 	}
+	left, err := a.progress.DeletionsLeft(ctx)
+	out.DeletionsTotal = left.Running
 	return err
 }

@@ -29,11 +29,11 @@ func (a *admin) listRemovals(ctx context.Context, req *adminv1.ListRemovalsReque
 	if err := schema.CheckName(name); err != nil {
 		return nil, outcome.Invalid("name", err)
 	}
-	found, err := a.inspector.Removals(ctx, name, uid, pageSize(req.GetPageSize()))
+	found, next, err := a.inspector.Removals(ctx, name, uid, req.GetPageToken(), pageSize(req.GetPageSize()))
 	if err != nil {
 		return nil, err
 	}
-	out := &adminv1.ListRemovalsResponse{}
+	out := &adminv1.ListRemovalsResponse{NextPageToken: next}
 	for _, r := range found {
 		out.Removals = append(out.Removals, removalProto(a.self, r))
 	}

@@ -136,6 +136,8 @@ type Config struct {
 	Deleted func(result outcome.DeleteResult, took time.Duration)
 	// Watches returns the watches of the process; nil for none.
 	Watches func() []Watch
+	// NotReady returns the checks of readiness that fail at the process; nil: none does.
+	NotReady func() []NotReady
 	// Failures returns the last failure of each handler and deployment; nil for none.
 	Failures func() []Failure
 }

@@ -53,6 +53,9 @@ func (a *admin) Status(ctx context.Context, _ *adminv1.StatusRequest) (*adminv1.
 			return nil, outcome.Status(a.log, err)
 		}
 	}
+	for _, n := range a.notReady() {
+		out.NotReady = append(out.NotReady, &adminv1.StatusResponse_NotReady{Check: n.Check, Reason: n.Reason})
+	}
 	a.addFailures(out)
 	a.addWatches(out)
 	return out, nil

@@ -32,12 +32,12 @@ func (a *admin) ListStuck(ctx context.Context, req *adminv1.ListStuckRequest) (*
 
 func (a *admin) listStuck(ctx context.Context, req *adminv1.ListStuckRequest) (*adminv1.ListStuckResponse, error) {
 	longer := cmp.Or(req.GetLonger().AsDuration(), stuckAfter)
-	resources, err := a.pauser.Stuck(ctx, longer, pageSize(req.GetPageSize()))
+	page, err := a.pauser.Stuck(ctx, longer, req.GetPageToken(), pageSize(req.GetPageSize()))
 	if err != nil {
 		return nil, err
 	}
-	out := &adminv1.ListStuckResponse{}
-	for _, r := range resources {
+	out := &adminv1.ListStuckResponse{NextPageToken: page.Next, TotalSize: page.Total}
+	for _, r := range page.Resources {
 		p := &adminv1.ListStuckResponse_Resource{
 			Name: schema.FullName{Deployment: a.self, Name: r.Name}.String(), Kind: r.Kind, Uid: r.UID.String(), Since: timestamppb.New(r.Since),
 		}
@@ -45,6 +45,9 @@ func (a *admin) listStuck(ctx context.Context, req *adminv1.ListStuckRequest) (*
 			p.Reasons = append(p.Reasons, c.Type+" "+c.Message)
 		}
 		out.Resources = append(out.Resources, p)
+	}
+	if req.GetPageToken() != "" { // the rest is in the first page
+		return out, nil
 	}
 	if out.Pauses, err = a.pauses(ctx); err != nil {
 		return nil, err

@@ -59,6 +59,7 @@ type (
 	ReferrersRequest = inspect.ReferrersRequest
 	Referrers        = inspect.Referrers
 	Stuck            = inspect.Stuck
+	StuckPage        = inspect.StuckPage
 	DeletionProgress = progress.Deletion
 	DeletionsLeft    = progress.Left
 

@@ -77,7 +77,7 @@ func goes(t *testing.T, b *harness.Box, ownee, gone, how string, again []peer.Ow
 			}
 		}
 		require.Len(t, uid, 1)
-		removals, err := b.Stores[at].Removals(t.Context(), full.Name, uid[0].UID, 1)
+		removals, _, err := b.Stores[at].Removals(t.Context(), full.Name, uid[0].UID, "", 1)
 		require.NoError(t, err)
 		_, _, err = store.DropOwners(t.Context(), at, b.Stores[at].PresentEpoch(), []schema.Deletion{{UID: uid[0].UID, Cause: removals[0].Cause}}, nil)
 		require.NoError(t, err)

@@ -14,7 +14,7 @@ import (
 // removed returns the removal of the newest resource of a name.
 func removed(t *testing.T, store *shadow.Store, name string) shadow.Removal {
 	t.Helper()
-	found, err := store.Removals(t.Context(), name, uuid.Nil, 10)
+	found, _, err := store.Removals(t.Context(), name, uuid.Nil, "", 10)
 	require.NoError(t, err)
 	require.NotEmpty(t, found, name)
 	return found[0]
@@ -74,14 +74,14 @@ func TestEachRemovalRecordsActorRequestAndRoot(t *testing.T) {
 		require.Equal(t, request, r.Cause.RequestID, c.name)
 		require.True(t, cause.At.Equal(r.Cause.At), c.name)
 	}
-	found, err := b.Stores[b.ID(bWest)].Removals(t.Context(), "holders/unset", unset.UID, 10)
+	found, _, err := b.Stores[b.ID(bWest)].Removals(t.Context(), "holders/unset", unset.UID, "", 10)
 	require.NoError(t, err)
 	require.Empty(t, found, "an unset holder is not removed")
 
 	// A name that is used again has one line for each resource.
 	b.MustPut(target, nil)
 	b.MustDelete(target)
-	found, err = b.Stores[b.ID(aWest)].Removals(t.Context(), "targets/t", uuid.Nil, 10)
+	found, _, err = b.Stores[b.ID(aWest)].Removals(t.Context(), "targets/t", uuid.Nil, "", 10)
 	require.NoError(t, err)
 	require.Len(t, found, 2)
 	require.Equal(t, root.UID, found[1].UID)
@@ -96,7 +96,7 @@ func TestARefusedDeleteRecordsNoRemoval(t *testing.T) {
 	b.Settle()
 	_, err := b.Stores[b.ID(aWest)].Delete(t.Context(), shadow.DeleteRequest{Name: "targets/t"})
 	require.ErrorAs(t, err, new(*peer.BlockedError))
-	found, err := b.Stores[b.ID(aWest)].Removals(t.Context(), "targets/t", uuid.Nil, 10)
+	found, _, err := b.Stores[b.ID(aWest)].Removals(t.Context(), "targets/t", uuid.Nil, "", 10)
 	require.NoError(t, err)
 	require.Empty(t, found)
 }

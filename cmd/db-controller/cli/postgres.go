@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/pflag"
 
 	"github.com/db-controller/db-controller/internal/postgres"
@@ -15,18 +14,12 @@ func OfDatabase(err error) error {
 	switch {
 	case err == nil || errors.As(err, new(*exitError)):
 		return err
-	case postgres.Refused(err), lacksPrivilege(err):
+	case postgres.Refused(err), postgres.Denied(err):
 		return WithCode(Refused, err)
 	case postgres.Unavailable(err), postgres.Busy(err):
 		return WithCode(Unavailable, err)
 	}
 	return err
-}
-
-// lacksPrivilege reports whether the user of a database lacks a right there. Waiting does not change that.
-func lacksPrivilege(err error) bool {
-	var pg *pgconn.PgError
-	return errors.As(err, &pg) && pg.Code == "42501"
 }
 
 // PlaintextFlag is for trusted networks.

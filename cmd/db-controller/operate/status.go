@@ -143,7 +143,12 @@ func printStatuses(out cli.Printer, found []deploymentStatus) error {
 
 // notes are the facts that need an operator's attention.
 func notes(s *adminv1.StatusResponse) []string {
-	lines := epochLines(s)
+	lines := append(readyLines(s), epochLines(s)...)
+	for _, p := range s.GetProcesses() {
+		if _, expired := leaseOf(p); expired {
+			lines = append(lines, processLine(p))
+		}
+	}
 	for _, f := range s.GetFailures() {
 		lines = append(lines, fmt.Sprintf("%s for %s fails: %s", f.GetHandler(), f.GetDeployment(), f.GetError()))
 	}
@@ -164,6 +169,9 @@ func versionLine(s *adminv1.StatusResponse) string {
 
 func printStatus(out cli.Printer, s *adminv1.StatusResponse) {
 	out.Line("%s", versionLine(s))
+	for _, line := range readyLines(s) {
+		out.Line("%s", line)
+	}
 	for _, p := range s.GetProcesses() {
 		out.Line("%s", processLine(p))
 	}
@@ -256,6 +264,14 @@ func printDecisions(out cli.Printer, s *adminv1.StatusResponse) {
 	}
 }
 
+// readyLines name the checks of readiness that fail, as /readyz does.
+func readyLines(s *adminv1.StatusResponse) (lines []string) {
+	for _, n := range s.GetNotReady() {
+		lines = append(lines, "NOT READY: "+n.GetCheck()+": "+n.GetReason())
+	}
+	return lines
+}
+
 // epochLines describe pauses, and the epoch of the database while it restricts deletes or references have lost their targets.
 func epochLines(s *adminv1.StatusResponse) []string {
 	var lines []string
@@ -290,9 +306,14 @@ func epochLines(s *adminv1.StatusResponse) []string {
 }
 
 func processLine(p *adminv1.StatusResponse_Process) string {
-	line := fmt.Sprintf("process %s has %d of %d shards, since %s", p.GetName(), len(p.GetShards()), schema.RingSize, cli.Since(p.GetJoinTime().AsTime()).Round(time.Second))
-	if late := time.Since(p.GetExpireTime().AsTime()); late > 0 {
-		line += fmt.Sprintf("; its lease expired %s ago", late.Round(time.Second))
+	if late, expired := leaseOf(p); expired {
+		return fmt.Sprintf("THE LEASE OF PROCESS %s EXPIRED %s ago: nobody works on its %s of %d", p.GetName(), late.Round(time.Second), cli.Plural(len(p.GetShards()), "shard"), schema.RingSize)
 	}
-	return line
+	return fmt.Sprintf("process %s has %d of %d shards, since %s", p.GetName(), len(p.GetShards()), schema.RingSize, cli.Since(p.GetJoinTime().AsTime()).Round(time.Second))
+}
+
+// leaseOf returns for how long the lease of a process has been expired. Clocks differ a little.
+func leaseOf(p *adminv1.StatusResponse_Process) (late time.Duration, expired bool) {
+	late = time.Since(p.GetExpireTime().AsTime())
+	return late, late > time.Second
 }

@@ -130,7 +130,7 @@ func TestAProcessWhoseLeaseHasExpiredIsMarked(t *testing.T) {
 	p := &adminv1.StatusResponse_Process{Name: "one", Shards: []uint32{1, 2, 3}, JoinTime: ago(time.Hour), ExpireTime: ago(-time.Minute)}
 	require.Equal(t, "process one has 3 of 64 shards, since 1h0m0s", processLine(p))
 	p.ExpireTime = ago(10 * time.Second)
-	require.Equal(t, "process one has 3 of 64 shards, since 1h0m0s; its lease expired 10s ago", processLine(p))
+	require.Equal(t, "THE LEASE OF PROCESS one EXPIRED 10s ago: nobody works on its 3 shards of 64", processLine(p))
 }
 
 func TestStatusOfAllNamesThoseThatDoNotAnswer(t *testing.T) {

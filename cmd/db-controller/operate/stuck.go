@@ -28,15 +28,22 @@ type stuckAt struct {
 	answer *adminv1.ListStuckResponse
 }
 
+// stuckListed is how many resources of a deployment are listed, unless --limit says otherwise.
+const stuckListed = 1000
+
 // NewStuck returns the command stuck.
 func NewStuck() *cobra.Command {
 	var longer time.Duration
+	var limit int
 	cmd := cli.NewDeploymentCommand("stuck [SERVICE | DEPLOYMENT]", "List resources and work that wait for long, with the reasons, in all deployments", `  db-controller stuck
   db-controller stuck iam.example.com --longer 10m
   db-controller stuck iam.example.com/us-west2 -o json`, cobra.MaximumNArgs(1),
 		func(cmd *cobra.Command, c *client.Client, args []string) error {
 			if longer <= 0 {
 				return cli.Usage("--longer %s: want more than 0s", longer)
+			}
+			if limit < 1 {
+				return cli.Usage("--limit %d: want at least 1", limit)
 			}
 			env, err := c.Environment(cmd.Context())
 			if err != nil {
@@ -46,9 +53,10 @@ func NewStuck() *cobra.Command {
 			if len(at) == 0 && len(args) > 0 {
 				return cli.WithCode(cli.Refused, fmt.Errorf("%s is no service and no deployment of the environment: known deployments are %s", args[0], strings.Join(deploymentNames(env), ", ")))
 			}
-			return printStuck(cli.PrinterOf(cmd), stuckIn(cmd.Context(), c, at, longer))
+			return printStuck(cli.PrinterOf(cmd), stuckIn(cmd.Context(), c, at, longer, limit))
 		})
 	cmd.Flags().DurationVar(&longer, "longer", time.Minute, "list resources and work that have waited for longer than this")
+	cmd.Flags().IntVar(&limit, "limit", stuckListed, "list at most this number of resources of each deployment; their total is shown in any case")
 	return cmd
 }
 
@@ -62,7 +70,7 @@ func deploymentsOf(env *schema.Environment, args []string) (out []schema.Deploym
 	return out
 }
 
-func stuckIn(ctx context.Context, c *client.Client, at []schema.Deployment, longer time.Duration) []stuckAt {
+func stuckIn(ctx context.Context, c *client.Client, at []schema.Deployment, longer time.Duration, limit int) []stuckAt {
 	found := make([]stuckAt, len(at))
 	var g errgroup.Group
 	g.SetLimit(statusesAtOnce)
@@ -76,7 +84,7 @@ func stuckIn(ctx context.Context, c *client.Client, at []schema.Deployment, long
 			defer cancel()
 			admin, err := c.Admin(ctx, d.DeploymentID)
 			if err == nil {
-				found[i].answer, err = admin.ListStuck(ctx, &adminv1.ListStuckRequest{Longer: durationpb.New(longer)})
+				found[i].answer, err = listStuck(ctx, admin, longer, limit)
 			}
 			if err != nil {
 				found[i].Error = cli.Plain(err).Error()
@@ -98,6 +106,24 @@ func stuckIn(ctx context.Context, c *client.Client, at []schema.Deployment, long
 	return found
 }
 
+// listStuck reads pages until there are as many resources as the limit. The token of what is left out stays in the answer.
+func listStuck(ctx context.Context, admin adminv1.AdminServiceClient, longer time.Duration, limit int) (all *adminv1.ListStuckResponse, err error) {
+	for all = (*adminv1.ListStuckResponse)(nil); all == nil || all.GetNextPageToken() != "" && len(all.GetResources()) < limit; {
+		page, err := admin.ListStuck(ctx, &adminv1.ListStuckRequest{
+			Longer: durationpb.New(longer), PageToken: all.GetNextPageToken(), PageSize: int32(min(limit-len(all.GetResources()), 1000)), //nolint:gosec // at most 1,000
+		})
+		if err != nil {
+			return nil, err
+		}
+		if all == nil {
+			all = page
+			continue
+		}
+		all.Resources, all.NextPageToken, all.TotalSize = append(all.GetResources(), page.GetResources()...), page.GetNextPageToken(), page.GetTotalSize()
+	}
+	return all, nil
+}
+
 func printStuck(out cli.Printer, found []stuckAt) error {
 	var rows [][]any
 	silent := 0
@@ -112,6 +138,9 @@ func printStuck(out cli.Printer, found []stuckAt) error {
 		}
 		for _, r := range f.answer.GetResources() {
 			rows = append(rows, []any{f.Deployment, "DELETING", r.GetName(), cli.Ago(r.GetSince().AsTime()), strings.Join(r.GetReasons(), "; ")})
+		}
+		if listed := len(f.answer.GetResources()); f.answer.GetNextPageToken() != "" {
+			rows = append(rows, []any{f.Deployment, "DELETING", fmt.Sprintf("%d of %d are listed, the oldest (--limit)", listed, f.answer.GetTotalSize()), "", ""})
 		}
 		for _, w := range f.answer.GetWork() {
 			what := cli.Plural(w.GetCount(), "piece") + " for " + w.GetDeployment()

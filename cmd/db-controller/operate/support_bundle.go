@@ -76,7 +76,7 @@ func bundleParts(cmd *cobra.Command, c *client.Client) ([]bundlePart, error) {
 		{"program.json", cli.ThisBuild()},
 		{"deployments.json", versions},
 		{"status.json", statusesOf(cmd.Context(), c, env)},
-		{"stuck.json", stuckIn(cmd.Context(), c, deploymentsOf(env, nil), time.Minute)},
+		{"stuck.json", stuckIn(cmd.Context(), c, deploymentsOf(env, nil), time.Minute, stuckListed)},
 	}, nil
 }
 

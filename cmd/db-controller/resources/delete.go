@@ -194,7 +194,7 @@ func (d *deletion) follow(cmd *cobra.Command, c *client.Client, name schema.Full
 		out.Line("  %s %s", condition.GetType(), condition.GetMessage())
 	}
 	if d.wait > 0 {
-		so := readTotals(cmd.Context(), c, answer.GetDeletion())
+		so := newCounter(c, answer.GetDeletion()).read(cmd.Context())
 		result.Counts = &so
 		return cli.WithCode(cli.Unavailable, fmt.Errorf("%s still exists after %s; its deletion continues (%s so far); explain %s shows the reasons", name, d.wait, so, name))
 	}

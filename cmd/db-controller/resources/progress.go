@@ -12,6 +12,7 @@ import (
 
 	"github.com/db-controller/db-controller/client"
 	"github.com/db-controller/db-controller/cmd/db-controller/cli"
+	"github.com/db-controller/db-controller/schema"
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
 )
 
@@ -27,7 +28,7 @@ const (
 	progressCalls = 16
 )
 
-// totals are the counts of a deletion in all deployments that answered.
+// totals are the counts of a deletion in all deployments that have answered.
 type totals struct {
 	Found       int64 `json:"found"`
 	Removed     int64 `json:"removed"`
@@ -40,37 +41,58 @@ func (t totals) String() string {
 	return t.so.String() + " in " + cli.Plural(t.Deployments, "deployment")
 }
 
-// readTotals asks all deployments of the environment, since a deletion can reach any of them. Deployments that do not answer are left out.
-func readTotals(ctx context.Context, c *client.Client, deletion string) (sum totals) {
-	env, err := c.Environment(ctx)
-	if err != nil {
-		return sum
+// counter reads the counts of a deletion again and again. A deployment that does not answer keeps its last counts: a sum without them would jump.
+type counter struct {
+	client   *client.Client
+	deletion string
+
+	mu   sync.Mutex
+	last map[schema.DeploymentID]*adminv1.Deletion // guarded by mu
+}
+
+func newCounter(c *client.Client, deletion string) *counter {
+	return &counter{client: c, deletion: deletion, last: map[schema.DeploymentID]*adminv1.Deletion{}}
+}
+
+// read asks all deployments of the environment, since a deletion can reach any of them.
+func (r *counter) read(ctx context.Context) (sum totals) {
+	r.ask(ctx)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, d := range r.last {
+		sum.add(d)
 	}
-	var mu sync.Mutex // of sum
+	return sum
+}
+
+func (r *counter) ask(ctx context.Context) {
+	env, err := r.client.Environment(ctx)
+	if err != nil {
+		return
+	}
 	var g errgroup.Group
 	g.SetLimit(progressCalls)
 	for _, d := range env.Deployments {
 		g.Go(func() error {
 			ctx, cancel := context.WithTimeout(ctx, progressTimeout)
 			defer cancel()
-			admin, err := c.Admin(ctx, d.DeploymentID)
+			admin, err := r.client.Admin(ctx, d.DeploymentID)
 			if err != nil {
 				return nil
 			}
-			answer, err := admin.ListDeletions(ctx, &adminv1.ListDeletionsRequest{Deletion: deletion})
+			answer, err := admin.ListDeletions(ctx, &adminv1.ListDeletionsRequest{Deletion: r.deletion})
 			if err != nil {
 				return nil
 			}
-			mu.Lock()
-			defer mu.Unlock()
+			r.mu.Lock()
+			defer r.mu.Unlock()
 			for _, p := range answer.GetDeletions() {
-				sum.add(p)
+				r.last[d.DeploymentID] = p
 			}
 			return nil
 		})
 	}
-	_ = g.Wait() // no errors: deployments that do not answer are left out
-	return sum
+	_ = g.Wait() // no errors
 }
 
 func (t *totals) add(p *adminv1.Deletion) {
@@ -80,9 +102,9 @@ func (t *totals) add(p *adminv1.Deletion) {
 
 // settledTotals are the counts at the end of a deletion.
 func settledTotals(ctx context.Context, c *client.Client, deletion string) (sum totals) {
-	began := time.Now()
+	began, counts := time.Now(), newCounter(c, deletion)
 	for changed := began; ; time.Sleep(progressSettled / 3) {
-		read := readTotals(ctx, c, deletion)
+		read := counts.read(ctx)
 		if read != sum {
 			sum, changed = read, time.Now()
 		}
@@ -137,12 +159,12 @@ func (p *progressLines) end() {
 
 // watch shows the progress until ctx ends.
 func (p *progressLines) watch(ctx context.Context, c *client.Client, deletion string) {
-	for p != nil && deletion != "" && ctx.Err() == nil {
+	for counts := newCounter(c, deletion); p != nil && deletion != "" && ctx.Err() == nil; {
 		select {
 		case <-ctx.Done():
 			return
 		case <-time.After(progressInterval):
-			if t := readTotals(ctx, c, deletion); ctx.Err() == nil {
+			if t := counts.read(ctx); ctx.Err() == nil {
 				p.show(t)
 			}
 		}

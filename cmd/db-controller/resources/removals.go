@@ -57,11 +57,17 @@ func removalsAt(cmd *cobra.Command, c *client.Client, at schema.DeploymentID, re
 	if err != nil {
 		return nil, err
 	}
-	answer, err := admin.ListRemovals(cmd.Context(), req)
-	if err != nil {
-		return nil, cli.Plain(err)
+	var all []*adminv1.Removal
+	for {
+		answer, err := admin.ListRemovals(cmd.Context(), req)
+		if err != nil {
+			return nil, cli.Plain(err)
+		}
+		all = append(all, answer.GetRemovals()...)
+		if req.PageToken = answer.GetNextPageToken(); req.GetPageToken() == "" {
+			return all, nil
+		}
 	}
-	return answer.GetRemovals(), nil
 }
 
 // chain is a removal with its causes, up to the root as far as records are kept.

@@ -223,7 +223,7 @@ func (d *deployment) buildServer(context.Context) (err error) {
 	d.endpoints.metrics.MustRegister(poolCollector{d.pool.Pool})
 	cfg := service.Config{
 		Store: d.store, Peers: d.peers, Credentials: d.credentials, Health: d.endpoints.health,
-		Reflection: d.cfg.server.reflection, Logger: d.log, Failures: d.failures, Watches: d.metrics.watchList, Refused: d.endpoints.refused, Deleted: newDeletes(d.endpoints.metrics),
+		Reflection: d.cfg.server.reflection, Logger: d.log, NotReady: d.notReady, Failures: d.failures, Watches: d.metrics.watchList, Refused: d.endpoints.refused, Deleted: newDeletes(d.endpoints.metrics),
 		Unary: d.endpoints.unary(), Stream: d.endpoints.stream(), Memory: d.cfg.server.memory << 20,
 		MaxWritten: d.cfg.store.maxWritten << 20,
 	}
@@ -328,7 +328,7 @@ func (d *deployment) run(ctx context.Context) error {
 	} {
 		g.Go(func() error { return part(ctx) })
 	}
-	d.endpoints.start(ctx, g, d.server.Server, checks)
+	d.endpoints.start(ctx, g, d.server.Server, d.outage, checks)
 	g.Go(func() error { return d.serveGateway(ctx) })
 	g.Go(func() error {
 		return d.waiting.checks(ctx, checks, d.registry.Problem, func() { d.monitoring.started.Store(true) })
@@ -346,6 +346,16 @@ func (d *deployment) unlisted() string {
 		return unlistedText
 	}
 	return ""
+}
+
+// notReady returns the checks that fail, with their reasons.
+func (d *deployment) notReady() (out []service.NotReady) {
+	for _, v := range d.monitoring.health.result() {
+		if v.err != nil {
+			out = append(out, service.NotReady{Check: v.name, Reason: v.err.Error()})
+		}
+	}
+	return out
 }
 
 // failures are those of the handlers, and that of the registry. It is called by the services, which serve after the registry's

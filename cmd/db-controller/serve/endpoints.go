@@ -162,8 +162,9 @@ func (e *endpoints) stream() []grpc.StreamServerInterceptor {
 	return []grpc.StreamServerInterceptor{e.calls.StreamServerInterceptor()}
 }
 
-// start serves with the group. The checks decide about readiness.
-func (e *endpoints) start(ctx context.Context, g *errgroup.Group, server *grpc.Server, checks []check) {
+// start serves with the group. The checks decide about readiness, and so do the writes that the database refuses and the certificate.
+func (e *endpoints) start(ctx context.Context, g *errgroup.Group, server *grpc.Server, outage *postgres.Outage, checks []check) {
+	checks = append(checks, check{name: "writes", run: outage.Refuses}, certificateCheck(e.credentials))
 	e.calls.InitializeMetrics(server)
 	g.Go(func() error {
 		return serveGRPC(ctx, server, e.listener, func() time.Duration { return time.Duration(e.stopTimeout.Load()) })
@@ -171,7 +172,7 @@ func (e *endpoints) start(ctx context.Context, g *errgroup.Group, server *grpc.S
 	e.monitoring.health.replace(checks)
 	g.Go(func() error { return e.monitoring.run(ctx) })
 	g.Go(func() error { return servePprof(ctx, e.cfg.pprof, e.log) })
-	g.Go(func() error { return reportHealth(ctx, e.health, checks) })
+	g.Go(func() error { return reportHealth(ctx, e.health, e.monitoring.health) })
 	g.Go(func() error { return e.credentials.Follow(ctx, certificatesInterval, e.log) })
 	if e.tokens != nil {
 		g.Go(func() error { return e.tokens.Follow(ctx, certificatesInterval, e.log) })
@@ -194,14 +195,12 @@ func serveGRPC(ctx context.Context, server *grpc.Server, listener net.Listener, 
 	return err
 }
 
-func reportHealth(ctx context.Context, server *health.Server, checks []check) error {
+func reportHealth(ctx context.Context, server *health.Server, checks *checkup) error {
 	server.SetServingStatus("", healthv1.HealthCheckResponse_NOT_SERVING)
 	for {
 		status := healthv1.HealthCheckResponse_SERVING
-		for _, c := range checks {
-			if c.run(ctx) != nil {
-				status = healthv1.HealthCheckResponse_NOT_SERVING
-			}
+		if failed(checks.result()) { //nolint:contextcheck // for all who ask
+			status = healthv1.HealthCheckResponse_NOT_SERVING
 		}
 		server.SetServingStatus("", status)
 		select {

@@ -32,6 +32,38 @@ func certificateExpiry(c *identity.Credentials) prometheus.Collector {
 	}, func() float64 { return float64(c.NotAfter().Unix()) })
 }
 
+// expiredError says that the certificate of the process has expired.
+type expiredError struct{ at time.Time }
+
+func (e expiredError) Error() string {
+	return "the certificate expired at " + e.at.UTC().Format(time.RFC3339) + ": nobody can connect until there is a new one (docs/certificates.md)"
+}
+
+// certificateCheck fails when the certificate of the process has expired: no other deployment and no person can connect.
+func certificateCheck(c *identity.Credentials) check {
+	return check{name: "certificate", run: func(context.Context) error {
+		if at := c.NotAfter(); time.Now().After(at) {
+			return expiredError{at}
+		}
+		return nil
+	}}
+}
+
+// readiness are the verdicts of the checks as metrics. Their names are those of /readyz.
+type readiness struct{ checks *checkup }
+
+var readyDesc = prometheus.NewDesc("dbcontroller_ready", "Whether a check of /readyz passes, by its name; the process is ready when all do.", []string{"reason"}, nil)
+
+// Describe is prometheus.Collector.
+func (r readiness) Describe(to chan<- *prometheus.Desc) { to <- readyDesc }
+
+// Collect is prometheus.Collector.
+func (r readiness) Collect(to chan<- prometheus.Metric) {
+	for _, v := range r.checks.result() {
+		to <- prometheus.MustNewConstMetric(readyDesc, prometheus.GaugeValue, truth(v.err == nil), v.name)
+	}
+}
+
 // servePprof serves profiles to this machine only: they show the contents of the memory, and cost time.
 func servePprof(ctx context.Context, address string, log *zap.Logger) error {
 	if address == "" {

@@ -58,6 +58,8 @@ func TestReadinessNamesTheFailedChecks(t *testing.T) {
 		{[]check{database, noted}, "", 200, "ok\n"},
 		{[]check{database, noted, quiet}, "?verbose", 200, "[+]postgres ok\n[+]registry ok: last heard 3s ago\n[+]lease ok\nreadyz check passed\n"},
 		{[]check{{name: "postgres", run: fails(errors.New("dial db.internal:5432: refused"))}, noted}, "", 503, "[-]postgres failed\n[+]registry ok: last heard 3s ago\nreadyz check failed\n"},
+		{[]check{{name: "writes", run: fails(postgres.ErrDiskFull)}}, "", 503, "[-]writes: the disk of the database is full: nothing is written until it has space\nreadyz check failed\n"},
+		{[]check{{name: "certificate", run: fails(expiredError{time.Unix(0, 0)})}}, "", 503, "[-]certificate: the certificate expired at 1970-01-01T00:00:00Z: nobody can connect until there is a new one (docs/certificates.md)\nreadyz check failed\n"},
 		{[]check{{name: "version", run: fails(errors.New("switching to v2"))}}, "", 503, "[-]version: switching to v2\nreadyz check failed\n"},
 		{[]check{{name: "schema", run: fails(fmt.Errorf("%w: migrate up", migrations.ErrNotReady))}}, "", 503, "[-]schema: " + migrations.ErrNotReady.Error() + ": migrate up\nreadyz check failed\n"},
 	} {
@@ -169,13 +171,14 @@ func TestHealthAndMetricsAreServed(t *testing.T) {
 		require.Equal(t, 503, code)
 		require.Equal(t, want+"readyz check failed\n", text)
 	}
-	m.health.replace([]check{{name: "postgres", run: fails(errors.New("away"))}})
+	m.health.replace([]check{{name: "postgres", run: fails(errors.New("away"))}, {name: "schema", run: passes}})
 	for path, want := range map[string]int{"/livez": 200, "/readyz": 503, "/healthz": 503, "/metrics": 200, "/": 404} {
 		code, text := get(t, address, path)
 		require.Equal(t, want, code, path)
 		if path == "/metrics" {
 			require.Contains(t, text, "dbcontroller_build_info{")
 			require.Contains(t, text, "dbcontroller_started 0\n")
+			require.Contains(t, text, `dbcontroller_ready{reason="postgres"} 0`+"\n"+`dbcontroller_ready{reason="schema"} 1`+"\n")
 		}
 	}
 	m.started.Store(true)
@@ -213,12 +216,12 @@ func TestGRPCHealthFollowsTheChecks(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() {
-			done <- reportHealth(ctx, server, []check{{name: "a", run: func(context.Context) error {
+			done <- reportHealth(ctx, server, &checkup{checks: []check{{name: "a", run: func(context.Context) error {
 				if away.Load() {
 					return errors.New("away")
 				}
 				return nil
-			}}, {name: "b", run: passes}})
+			}}, {name: "b", run: passes}}})
 		}()
 		state := func() healthv1.HealthCheckResponse_ServingStatus {
 			synctest.Wait()

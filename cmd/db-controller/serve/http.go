@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
+	"github.com/db-controller/db-controller/internal/postgres"
 	"github.com/db-controller/db-controller/migrations"
 )
 
@@ -19,13 +21,41 @@ type check struct {
 	note func() string
 }
 
-func (c check) passed() string {
-	if c.note != nil {
-		if note := c.note(); note != "" {
-			return "[+]" + c.name + " ok: " + note + "\n"
-		}
+// verdict is the result of a check.
+type verdict struct {
+	name string
+	err  error  // nil: it has passed
+	note string // of one that has passed
+}
+
+func (c check) verdict(ctx context.Context) verdict {
+	v := verdict{name: c.name, err: c.run(ctx)}
+	if v.err == nil && c.note != nil {
+		v.note = c.note()
 	}
-	return "[+]" + c.name + " ok\n"
+	return v
+}
+
+// line is for strangers, who may ask for /readyz: of errors it contains the messages of this program only, others may contain host names.
+func (v verdict) line() string {
+	switch {
+	case v.err == nil && v.note != "":
+		return "[+]" + v.name + " ok: " + v.note + "\n"
+	case v.err == nil:
+		return "[+]" + v.name + " ok\n"
+	case v.own():
+		return "[-]" + v.name + ": " + v.err.Error() + "\n"
+	}
+	return "[-]" + v.name + " failed\n"
+}
+
+func (v verdict) own() bool {
+	return v.name == "version" || errors.Is(v.err, migrations.ErrNotReady) || errors.Is(v.err, postgres.ErrDiskFull) || errors.Is(v.err, postgres.ErrReadOnly) ||
+		errors.As(v.err, &startError{}) || errors.As(v.err, &expiredError{})
+}
+
+func failed(of []verdict) bool {
+	return slices.ContainsFunc(of, func(v verdict) bool { return v.err != nil })
 }
 
 // in returns the check with its context changed.
@@ -42,13 +72,13 @@ const (
 	checkTimeout = 2 * time.Second
 )
 
-// checkup runs checks for all requests, each of which gets a result of at most checkAge.
+// checkup runs checks for all who ask whether the process is ready (/readyz, gRPC health, metrics, status), each of whom gets verdicts of at most
+// checkAge.
 type checkup struct {
-	mu     sync.Mutex
-	checks []check   // guarded by mu
-	at     time.Time // guarded by mu; the end of the last run
-	failed bool      // guarded by mu
-	text   string    // guarded by mu; a line for each check
+	mu       sync.Mutex
+	checks   []check   // guarded by mu
+	at       time.Time // guarded by mu; the end of the last run
+	verdicts []verdict // guarded by mu; not changed
 }
 
 // replace replaces the checks.
@@ -58,30 +88,23 @@ func (c *checkup) replace(checks []check) {
 	c.checks, c.at = checks, time.Time{}
 }
 
-// result returns whether a check has failed, and a line for each check.
-func (c *checkup) result() (failed bool, text string) {
+// result returns a verdict for each check.
+func (c *checkup) result() []verdict {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.at.IsZero() || time.Since(c.at) > checkAge {
 		c.run()
 	}
-	return c.failed, c.text
+	return c.verdicts
 }
 
 // run is called with mu. It does not end with the request that asks first.
 func (c *checkup) run() {
 	ctx, cancel := context.WithTimeout(context.Background(), checkTimeout)
 	defer cancel()
-	c.failed, c.text = false, ""
+	c.verdicts = nil
 	for _, check := range c.checks {
-		line := check.passed()
-		if err := check.run(ctx); err != nil {
-			c.failed, line = true, "[-]"+check.name+" failed\n"
-			if check.name == "version" || errors.Is(err, migrations.ErrNotReady) || errors.As(err, &startError{}) {
-				line = "[-]" + check.name + ": " + err.Error() + "\n" // messages of this program; other errors may contain host names
-			}
-		}
-		c.text += line
+		c.verdicts = append(c.verdicts, check.verdict(ctx))
 	}
 	c.at = time.Now()
 }
@@ -89,16 +112,20 @@ func (c *checkup) run() {
 // healthHandler responds with ok or the failed checks; with ?verbose, with a line for each check.
 func healthHandler(name string, checks *checkup) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		failed, text := checks.result() //nolint:contextcheck // for all who ask
+		verdicts := checks.result() //nolint:contextcheck // for all who ask
 		status, word := http.StatusOK, "passed"
-		if failed {
+		if failed(verdicts) {
 			status, word = http.StatusServiceUnavailable, "failed"
 		}
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		w.WriteHeader(status)
 		switch {
-		case r.URL.Query().Has("verbose") || failed:
+		case r.URL.Query().Has("verbose") || status != http.StatusOK:
+			text := ""
+			for _, v := range verdicts {
+				text += v.line()
+			}
 			_, _ = fmt.Fprintf(w, "%s%s check %s\n", text, name, word)
 		default:
 			_, _ = fmt.Fprintln(w, "ok")

@@ -2,6 +2,7 @@ package serve
 
 import (
 	"cmp"
+	"errors"
 	"maps"
 	"regexp"
 	"slices"
@@ -99,6 +100,10 @@ func (m *metrics) HandlerRan(handler string, d schema.DeploymentID, run constrai
 	m.batches.WithLabelValues(handler, d.String()).Inc()
 	m.items.WithLabelValues(handler, d.String()).Add(float64(run.Items))
 	m.seconds.WithLabelValues(handler).Observe(run.Took.Seconds())
+	if errors.Is(run.Err, peer.ErrHandlerPaused) || errors.Is(run.Err, peer.ErrPaused) { // no failure: status lists the pause
+		m.failures.ran(handler, d, nil, time.Time{})
+		return
+	}
 	m.failures.ran(handler, d, cmp.Or(run.Err, run.Failed), run.Next)
 	if run.Err != nil {
 		m.errors.WithLabelValues(handler, d.String()).Inc()

@@ -37,6 +37,7 @@ func startMonitoring(ctx context.Context, address string, waiting *startWait, lo
 	m := &monitoring{metrics: newPrometheus(), started: &atomic.Bool{}, ended: make(chan struct{})}
 	newStarted(m.metrics, m.started.Load)
 	m.health = &checkup{checks: []check{{name: "start", run: func(context.Context) error { return startError{waiting.waitsFor()} }}}}
+	m.metrics.MustRegister(readiness{m.health})
 	ctx, m.end = context.WithCancel(ctx)
 	if address == "" {
 		close(m.ended)

@@ -131,7 +131,7 @@ func runRegistry(ctx context.Context, cfg registryConfig, changes *reloads[regis
 	}
 	changes.to(func(c registryConfig) { endpoints.reload(c.server) })
 	g, ctx := errgroup.WithContext(ctx)
-	endpoints.start(ctx, g, server, []check{{name: "postgres", run: pool.Ping}, schemaCheck(pool, migrations.Registry)})
+	endpoints.start(ctx, g, server, outage, []check{{name: "postgres", run: pool.Ping}, schemaCheck(pool, migrations.Registry)})
 	g.Go(func() error { return outage.Follow(ctx, takesWrites(pool)) })
 	g.Go(func() error { return environment.RunTidy(ctx) })
 	monitoring.started.Store(true)

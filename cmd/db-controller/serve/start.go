@@ -138,13 +138,24 @@ func (w *startWait) checks(ctx context.Context, checks []check, problem func() s
 	}
 }
 
-// takesWrites returns an error while the database is read-only.
-func takesWrites(pool postgres.Pool) func(context.Context) error {
-	return func(ctx context.Context) error {
+// growSQL makes a table of 1 MiB that ends with its transaction: a full disk refuses that.
+const growSQL = `CREATE TEMPORARY TABLE dbcontroller_probe ON COMMIT DROP AS SELECT repeat('x', 1000) FROM generate_series(1, 1000)`
+
+// takesWrites returns an error while the database is read-only, and while its disk is full, if that is why it refused writes.
+func takesWrites(pool postgres.Pool) func(ctx context.Context, refused error) error {
+	return func(ctx context.Context, refused error) error {
 		var readOnly bool
 		err := pool.QueryRow(ctx, `SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean`).Scan(&readOnly)
-		if err == nil && readOnly {
-			err = errors.New("the database is read-only")
+		switch {
+		case err != nil:
+			return err
+		case readOnly:
+			return postgres.ErrReadOnly
+		case !errors.Is(refused, postgres.ErrDiskFull):
+			return nil
+		}
+		if _, err = pool.Exec(ctx, growSQL); postgres.Denied(err) { // the next write will tell
+			return nil
 		}
 		return err
 	}

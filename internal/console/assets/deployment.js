@@ -49,7 +49,7 @@ function derivations(list = []) { return list.map((x) => h('p', {}, `${x.kind}: 
 // The ring of shards as a strip: each cell has the number of the process that holds the shard.
 function processes(list, ring) {
   const holder = new Map();
-  list.forEach((p, i) => (p.shards ?? []).forEach((s) => holder.set(s, i)));
+  list.forEach((p, i) => (age(p.expireTime) > 0 ? [] : p.shards ?? []).forEach((s) => holder.set(s, i)));
   const free = ring - holder.size;
   const cells = Array.from({ length: ring }, (_, s) => {
     const at = holder.get(s), x = (s % 16) * 20, y = Math.floor(s / 16) * 20;

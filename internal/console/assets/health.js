@@ -1,12 +1,13 @@
 // What a deployment's status means for somebody who looks at it from afar. Each state has a sign and a word beside its colour.
 
 import { paused } from './actions.js';
-import { age, inOrder, plural, seconds } from './format.js';
+import { age, ago, inOrder, plural, seconds } from './format.js';
 
 export const states = {
   away: { sign: '✕', word: 'no answer' },
   recovering: { sign: '◐', word: 'recovering' },
   failing: { sign: '!', word: 'failing' },
+  overdue: { sign: '⧗', word: 'deletion waits' },
   paused: { sign: '‖', word: 'paused' },
   waits: { sign: '…', word: 'waits' },
   working: { sign: '▸', word: 'working' },
@@ -19,6 +20,9 @@ export const severity = Object.keys(states);
 
 /** How long a watch may be silent: a message comes at least every 5 s. */
 const silent = 15;
+
+/** How long a deletion may make no progress before a person should look. */
+const patience = 60;
 
 /** Whether a deployment cannot be reached: it neither answers nor refuses. */
 export function unreached(d) { return !d.disabled && !d.status && /^(Unavailable|DeadlineExceeded)\b|cannot be reached/.test(d.error ?? ''); }
@@ -42,6 +46,8 @@ export function problems(d, dark) {
   if (!d.status) return [{ state: 'away', text: d.error ? `It ${unreached(d) ? silence(d.silentSince, d.answered) : 'shows no status'}: ${d.error}` : 'It has not been asked yet.' }];
   const s = d.status, found = [];
   const add = (state, text) => found.push({ state, text });
+  for (const n of s.notReady ?? []) add('failing', `It is not ready: ${n.check}: ${n.reason}`);
+  for (const p of expired(s)) add('failing', `The lease of its process ${p.name} expired ${ago(p.expireTime)}: nobody works on ${plural((p.shards ?? []).length, 'shard')}.`);
   if (s.epoch?.awaitingRegistry) add('recovering', 'Nothing is deleted until the registry says which deployments may refer to its resources.');
   if (s.epoch?.unconfirmed?.length) add('recovering', `Nothing is deleted until ${[...s.epoch.unconfirmed].sort(inOrder).join(', ')} confirmed the references to its resources.`);
   for (const f of s.failures ?? []) if (age(f.time) < 60) add(awaits(f, dark) ? 'waits' : 'failing', `${f.handler} for ${f.deployment}: ${f.error}`);
@@ -50,10 +56,19 @@ export function problems(d, dark) {
   for (const p of s.pauses ?? []) {
     add('paused', `${p.actor} has paused ${paused(p, s.deployment)}: ${p.reason}`);
   }
+  const deleting = (s.outstanding ?? []).find((o) => o.group === 'deleting');
+  if (Number(s.deletionsTotal ?? 0) > (s.deletions ?? []).length && deleting && age(deleting.oldestTime) > patience) add('overdue', `${plural(deleting.count, 'resource')} in DELETING, the oldest for ${seconds(age(deleting.oldestTime))}: the page Stuck says why.`);
+  for (const x of overdue(s)) add('overdue', `The deletion of ${x.root} has run for ${seconds(age(x.startTime))}, and nothing of it was removed for ${seconds(age(x.updateTime))}: the page Stuck says why.`);
   if (Number(s.danglingReferences)) add('failing', `${plural(s.danglingReferences, 'reference')} lost a target and need a decision (verify).`);
   for (const x of s.derivations ?? []) add('working', `References of ${x.kind} are derived again: ${x.done} of ${x.total}.`);
   return found.sort((a, b) => severity.indexOf(a.state) - severity.indexOf(b.state));
 }
+
+/** The processes whose leases have expired: their shards are nobody's. */
+export function expired(s) { return (s.processes ?? []).filter((p) => age(p.expireTime) > 0); }
+
+// Deletions that have not come on for a while: somebody has to look at what blocks them.
+function overdue(s) { return (s.deletions ?? []).filter((x) => age(x.updateTime) > patience && age(x.startTime) > patience); }
 
 // A failure that says no more than that a deployment which nobody reaches cannot be reached.
 function awaits(f, dark) { return dark.has(f.deployment) && new RegExp(`^(.*: )?${f.deployment.replaceAll('.', '\\.')} cannot be reached|^(Unavailable|DeadlineExceeded)\\b`).test(f.error ?? ''); }

@@ -24,6 +24,7 @@ export function mapPage(model) {
     attention(all, dark),
     h('h2', {}, 'Running deletions'),
     deletionTable(running(all).slice(0, 10)),
+    running(all).length > 10 ? h('p', { class: 'quiet' }, h('a', { href: '#/deletions' }, 'All running deletions')) : null,
     h('h2', {}, 'Outstanding work in the last minutes'),
     chart(model.history),
   ];
@@ -38,9 +39,16 @@ function summary(all, dark) {
     tile(by('recovering'), 'recovering', 'recovering'),
     tile(by('failing'), 'failing', 'failing'),
     tile(by('waits'), 'waiting for others', 'waits'),
-    tile(running(all).length, 'running deletions', 'working'),
+    tile(...runningTile(all), 'working'),
     tile(all.reduce((sum, d) => sum + outstanding(d), 0), 'pieces of work', 'working'),
   );
+}
+
+// A status lists some of its deletions beside their number: which of the others are the same is not known.
+function runningTile(all) {
+  const listed = running(all).length, most = Math.max(0, ...all.map((d) => Number(d.status?.deletionsTotal ?? 0)));
+  const cut = all.some((d) => Number(d.status?.deletionsTotal ?? 0) > (d.status?.deletions ?? []).length);
+  return [Math.max(listed, most), cut ? 'running deletions at least' : 'running deletions'];
 }
 
 function grid(all, dark) {

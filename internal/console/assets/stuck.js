@@ -7,7 +7,6 @@ import { table } from './table.js';
 
 const choices = ['10s', '1m', '10m', '1h', '24h'];
 const shown = 5; // of a group, before the others are unfolded
-const most = 500; // rows of a group: the command lists all
 
 export function stuckPage(model, longer = '1m') {
   const answer = model.ask(`api/stuck?longer=${encodeURIComponent(longer)}`);
@@ -17,12 +16,12 @@ export function stuckPage(model, longer = '1m') {
   return [head, answer.error && h('p', {}, answer.error),
     silent.length ? h('ul', { class: 'notes' }, silent.map((a) => h('li', { 'data-state': 'away' }, h('i', {}, '✕'), h('a', { href: deploymentPage(a.deployment) }, a.deployment), h('span', {}, a.error)))) : null,
     found.length ? null : h('p', { class: 'lead' }, silent.length ? 'Nothing waits for long in the deployments that answered.' : 'Nothing waits for long.'),
-    found.map((a) => h('section', { class: 'card', 'data-key': a.deployment }, h('h2', {}, h('a', { href: deploymentPage(a.deployment) }, a.deployment)), pauses(a.deployment, a.answer.pauses ?? []), resources(a.answer.resources ?? []), work(a.answer.work ?? [])))];
+    found.map((a) => h('section', { class: 'card', 'data-key': a.deployment }, h('h2', {}, h('a', { href: deploymentPage(a.deployment) }, a.deployment)), pauses(a.deployment, a.answer.pauses ?? []), resources(a.answer.resources ?? [], Number(a.answer.totalSize ?? 0)), work(a.answer.work ?? [])))];
 }
 
-function resources(list) {
+function resources(list, total) {
   if (!list.length) return null;
-  return [h('h3', {}, `${plural(list.length, 'resource')} in DELETING`), groups(list).map(group)];
+  return [h('h3', {}, `${plural(Math.max(total, list.length), 'resource')} in DELETING`), total > list.length ? h('p', { class: 'quiet' }, `The ${count(list.length)} that have waited for the longest time; `, h('code', {}, 'db-controller stuck'), ' lists all.') : null, groups(list).map(group)];
 }
 
 /** Groups resources by the pattern of their reasons, the largest group first, and in each the oldest first. */
@@ -46,12 +45,12 @@ function group(g) {
   const common = new Set((g.list[0].reasons ?? []).filter((reason) => g.list.every((r) => (r.reasons ?? []).includes(reason))));
   const why = (g.list[0].reasons ?? []).map((reason) => (common.has(reason) ? reason : pattern(reason))), same = common.size === why.length;
   const rows = (list) => table(same ? ['Resource', 'Since'] : ['Resource', 'Since', 'Why'], list.map((r) => [h('a', { href: resourcePage(r.name) }, broken(r.name)), ago(r.since), ...(same ? [] : [reasons(r.reasons.filter((reason) => !common.has(reason)))])]));
-  const rest = g.list.slice(shown, most), beyond = g.list.length - most;
+  const rest = g.list.slice(shown);
   return h('section', { class: 'group', 'data-key': g.key },
     h('p', { class: 'why' }, h('b', {}, count(g.list.length)), h('span', {}, why.length ? reasons(why) : 'no reason is known')),
     g.list[0].since && h('p', { class: 'quiet' }, `The oldest waits for ${seconds(age(g.list[0].since))}.`),
     rows(g.list.slice(0, shown)),
-    rest.length ? h('details', {}, h('summary', {}, `${count(g.list.length - shown)} more`), h('div', { class: 'rest', tabindex: '0', role: 'region', 'aria-label': 'more resources' }, rows(rest)), beyond > 0 ? h('p', { class: 'quiet' }, `and ${count(beyond)} that `, h('code', {}, 'db-controller stuck'), ' lists') : null) : null);
+    rest.length ? h('details', {}, h('summary', {}, `${count(g.list.length - shown)} more`), h('div', { class: 'rest', tabindex: '0', role: 'region', 'aria-label': 'more resources' }, rows(rest))) : null);
 }
 
 function reasons(list) { return list.length > 1 ? h('ul', {}, list.map((r) => h('li', {}, linked(r)))) : linked(list[0]); }

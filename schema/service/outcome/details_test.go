@@ -64,6 +64,7 @@ func TestEveryErrorHasItsReason(t *testing.T) {
 		{refusal(peer.TargetDecommissioned), string(peer.TargetDecommissioned), codes.PermissionDenied},
 		{refusal("OF_A_NEWER_VERSION"), "OF_A_NEWER_VERSION", codes.Unavailable},
 		{&pgconn.PgError{Code: "57P01"}, "DATABASE_UNAVAILABLE", codes.Unavailable},
+		{&pgconn.PgError{Code: "53100"}, "DATABASE_FULL", codes.Unavailable},
 		{&pgconn.PgError{Code: "55P03"}, "DATABASE_BUSY", codes.Unavailable},
 		{errors.New("a fault"), "INTERNAL", codes.Internal},
 		// Of two sentinels in one error the one that decides more counts.

@@ -40,6 +40,7 @@ var reasons = withRefusals([]reason{
 	{"CANCELED", codes.Canceled, "the caller cancelled the call"},
 	{"ANOTHER_DATABASE", codes.Unavailable, "between deployments: the sender uses another database than the known one"},
 	{"DATABASE_UNAVAILABLE", codes.Unavailable, "the deployment's database cannot be reached, or is read-only"},
+	{"DATABASE_FULL", codes.Unavailable, "the disk of the deployment's database is full: nothing was written, and nothing can be until it has space"},
 	{"DATABASE_BUSY", codes.Unavailable, "the deployment's database cancelled the request, because a lock or a statement took too long"},
 	{"INTERNAL", codes.Internal, "a fault of the server: see its log"},
 })

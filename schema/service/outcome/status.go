@@ -85,6 +85,8 @@ func Status(log *zap.Logger, err error) error {
 		}
 	}
 	switch {
+	case postgres.DiskFull(err):
+		return fault(log, zap.WarnLevel, postgres.ErrDiskFull.Error(), err, "DATABASE_FULL", "the disk of the deployment's database is full: nothing is written until it has space")
 	case postgres.Unavailable(err):
 		return fault(log, zap.WarnLevel, "the database is unavailable", err, "DATABASE_UNAVAILABLE", "the deployment's database is unavailable: try again")
 	case postgres.Busy(err):

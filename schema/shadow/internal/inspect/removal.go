@@ -10,6 +10,7 @@ import (
 
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/read"
 )
 
@@ -32,13 +33,25 @@ const selectRemovalsSQL = `
 SELECT r.kind_id, r.name, r.uid, x.how, r.decided_at, x.via_deployment_id, x.via_uid, x.via_name, s.id IS NULL, ` + read.CauseColumnsSQL + `
 FROM dbcontroller.removal r
 LEFT JOIN dbcontroller.cause x ON x.id = r.cause_id LEFT JOIN dbcontroller.shadow s ON s.uid = r.uid
-WHERE r.name = $1 AND ($2 OR r.uid = $3)
-ORDER BY r.decided_at DESC, r.uid LIMIT $4`
+WHERE r.name = $1 AND ($2 OR r.uid = $3) AND ($5::timestamptz IS NULL OR (r.decided_at, r.uid) < ($5, $6))
+ORDER BY r.decided_at DESC, r.uid DESC LIMIT $4`
 
-// Removals returns the removals of the resources with a name, newest first, at most limit; with a non-zero uid only that of this
-// resource.
-func (s *Inspector) Removals(ctx context.Context, name string, uid uuid.UUID, limit int) ([]Removal, error) {
-	rows, err := s.Pool.Query(ctx, selectRemovalsSQL, name, uid == uuid.Nil, uid, limit)
+// Removals returns a page of the removals of the resources with a name, newest first, and the token of the next one; with a non-zero uid only
+// that of this resource. It fails with *peer.InvalidError.
+func (s *Inspector) Removals(ctx context.Context, name string, uid uuid.UUID, token string, limit int) (out []Removal, next string, err error) {
+	after, err := db.ParsePage(token)
+	if err != nil {
+		return nil, "", err
+	}
+	if out, err = s.removals(ctx, name, uid, after, limit); err == nil && len(out) == limit {
+		last := out[limit-1]
+		next = db.Page{At: last.DecidedAt, ID: last.UID}.Token()
+	}
+	return out, next, err
+}
+
+func (s *Inspector) removals(ctx context.Context, name string, uid uuid.UUID, after db.Page, limit int) ([]Removal, error) {
+	rows, err := s.Pool.Query(ctx, selectRemovalsSQL, name, uid == uuid.Nil, uid, limit, after.After(), after.ID)
 	if err != nil {
 		return nil, fmt.Errorf("read removals: %w", err)
 	}

@@ -20,12 +20,46 @@ type Stuck struct {
 	Conditions []read.Condition
 }
 
-var stuckSQL = db.Codes(`
-SELECT kind_id, name, uid, updated_at FROM dbcontroller.shadow WHERE state = {deleting} AND updated_at < now() - $1::interval ORDER BY updated_at, id LIMIT $2`)
+var (
+	stuckSQL = db.Codes(`
+SELECT kind_id, name, uid, updated_at FROM dbcontroller.shadow
+WHERE state = {deleting} AND updated_at < now() - $1::interval AND ($3::timestamptz IS NULL OR (updated_at, uid) > ($3, $4)) ORDER BY updated_at, uid LIMIT $2`)
 
-// Stuck returns the resources that have been in DELETING for longer than a time, the oldest first, with the reasons.
-func (s *Inspector) Stuck(ctx context.Context, longer time.Duration, limit int) ([]Stuck, error) {
-	rows, err := s.Pool.Query(ctx, stuckSQL, longer, limit)
+	countStuckSQL = db.Codes(`SELECT count(*) FROM dbcontroller.shadow WHERE state = {deleting} AND updated_at < now() - $1::interval`)
+)
+
+// StuckPage is a page of the resources that wait.
+type StuckPage struct {
+	Resources []Stuck
+	Next      string // page token; empty: it is the last page
+	Total     int64  // of all pages
+}
+
+// Stuck returns a page of the resources that have been in DELETING for longer than a time, the oldest first, with the reasons. It fails with
+// *peer.InvalidError.
+func (s *Inspector) Stuck(ctx context.Context, longer time.Duration, token string, limit int) (page StuckPage, err error) {
+	after, err := db.ParsePage(token)
+	if err != nil {
+		return page, err
+	}
+	if page.Resources, err = s.stuck(ctx, longer, after, limit); err != nil {
+		return page, err
+	}
+	page.Total = int64(len(page.Resources))
+	if len(page.Resources) == limit {
+		last := page.Resources[limit-1]
+		page.Next = db.Page{At: last.Since, ID: last.UID}.Token()
+	}
+	if page.Next != "" || token != "" {
+		if err := s.Pool.QueryRow(ctx, countStuckSQL, longer).Scan(&page.Total); err != nil {
+			return page, fmt.Errorf("count the stuck resources: %w", err)
+		}
+	}
+	return page, nil
+}
+
+func (s *Inspector) stuck(ctx context.Context, longer time.Duration, after db.Page, limit int) ([]Stuck, error) {
+	rows, err := s.Pool.Query(ctx, stuckSQL, longer, limit, after.After(), after.ID)
 	if err != nil {
 		return nil, fmt.Errorf("read the stuck resources and work: %w", err)
 	}

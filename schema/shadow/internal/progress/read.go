@@ -7,6 +7,8 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+
+	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 )
 
 // Deletion is the progress of a deletion in this deployment.
@@ -43,6 +45,11 @@ FROM dbcontroller.deletion_progress p CROSS JOIN LATERAL (
     UNION SELECT deletion FROM dbcontroller.deletion_walk WHERE updated_at > now() - ` + walkSilence + `
 ) ORDER BY p.updated_at DESC LIMIT $1`
 
+	pageSQL = columnsSQL + `WHERE p.id IN (
+    SELECT id FROM dbcontroller.deletion_progress WHERE removed < found
+    UNION SELECT deletion FROM dbcontroller.deletion_walk WHERE updated_at > now() - ` + walkSilence + `
+) AND ($2::timestamptz IS NULL OR (p.started_at, p.id) < ($2, $3)) ORDER BY p.started_at DESC, p.id DESC LIMIT $1`
+
 	leftSQL = `
 WITH marked AS (SELECT id, found - removed AS resources FROM dbcontroller.deletion_progress WHERE removed < found),
 walked AS (SELECT deletion, cascades FROM dbcontroller.deletion_walk WHERE updated_at > now() - ` + walkSilence + `)
@@ -65,8 +72,22 @@ func (b *Book) RunningDeletions(ctx context.Context, limit int) ([]Deletion, err
 	return b.read(ctx, runningSQL, limit)
 }
 
-func (b *Book) read(ctx context.Context, sql string, arg any) ([]Deletion, error) {
-	rows, err := b.Pool.Query(ctx, sql, arg)
+// ListDeletions returns a page of the running deletions, those that began last first, and the token of the next page. It fails with
+// *peer.InvalidError.
+func (b *Book) ListDeletions(ctx context.Context, token string, limit int) (out []Deletion, next string, err error) {
+	after, err := db.ParsePage(token)
+	if err != nil {
+		return nil, "", err
+	}
+	if out, err = b.read(ctx, pageSQL, limit, after.After(), after.ID); err == nil && len(out) == limit {
+		last := out[limit-1]
+		next = db.Page{At: last.StartedAt, ID: last.ID}.Token()
+	}
+	return out, next, err
+}
+
+func (b *Book) read(ctx context.Context, sql string, args ...any) ([]Deletion, error) {
+	rows, err := b.Pool.Query(ctx, sql, args...)
 	if err != nil {
 		return nil, fmt.Errorf("read the progress of deletions: %w", err)
 	}

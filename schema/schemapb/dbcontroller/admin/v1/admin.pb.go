@@ -76,7 +76,9 @@ type ListStuckRequest struct {
 	// What has waited for longer than this; 1 minute when absent.
 	Longer *durationpb.Duration `protobuf:"bytes,1,opt,name=longer,proto3" json:"longer,omitempty"`
 	// Resources, at most 1,000; 100 when it is 0.
-	PageSize      int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// next_page_token of an earlier answer to a request with the same longer. The answer has resources only.
+	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -125,6 +127,13 @@ func (x *ListStuckRequest) GetPageSize() int32 {
 	return 0
 }
 
+func (x *ListStuckRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
 type ListStuckResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Resources in DELETING, those that have waited for the longest time first.
@@ -132,7 +141,11 @@ type ListStuckResponse struct {
 	// Outstanding work, by group and deployment.
 	Work []*ListStuckResponse_Work `protobuf:"bytes,2,rep,name=work,proto3" json:"work,omitempty"`
 	// What an operator has paused.
-	Pauses        []*Pause `protobuf:"bytes,3,rep,name=pauses,proto3" json:"pauses,omitempty"`
+	Pauses []*Pause `protobuf:"bytes,3,rep,name=pauses,proto3" json:"pauses,omitempty"`
+	// Empty: there are no more resources.
+	NextPageToken string `protobuf:"bytes,4,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	// The resources of all pages.
+	TotalSize     int64 `protobuf:"varint,5,opt,name=total_size,json=totalSize,proto3" json:"total_size,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -186,6 +199,20 @@ func (x *ListStuckResponse) GetPauses() []*Pause {
 		return x.Pauses
 	}
 	return nil
+}
+
+func (x *ListStuckResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+func (x *ListStuckResponse) GetTotalSize() int64 {
+	if x != nil {
+		return x.TotalSize
+	}
+	return 0
 }
 
 type PauseRequest struct {
@@ -889,10 +916,12 @@ func (x *ForceReleaseResponse) GetReleased() []string {
 
 type ListDeletionsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Only this deletion (DeleteResourceResponse.deletion); otherwise those with resources in DELETING here, the newest change first.
+	// Only this deletion (DeleteResourceResponse.deletion); otherwise those with resources in DELETING here, the last begun first.
 	Deletion string `protobuf:"bytes,1,opt,name=deletion,proto3" json:"deletion,omitempty"`
 	// At most 1,000; 100 when it is 0.
-	PageSize      int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// next_page_token of an earlier answer.
+	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -941,9 +970,20 @@ func (x *ListDeletionsRequest) GetPageSize() int32 {
 	return 0
 }
 
+func (x *ListDeletionsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
 type ListDeletionsResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Deletions     []*Deletion            `protobuf:"bytes,1,rep,name=deletions,proto3" json:"deletions,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Deletions []*Deletion            `protobuf:"bytes,1,rep,name=deletions,proto3" json:"deletions,omitempty"`
+	// Empty: there are no more.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	// The deletions of all pages.
+	TotalSize     int64 `protobuf:"varint,3,opt,name=total_size,json=totalSize,proto3" json:"total_size,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -983,6 +1023,20 @@ func (x *ListDeletionsResponse) GetDeletions() []*Deletion {
 		return x.Deletions
 	}
 	return nil
+}
+
+func (x *ListDeletionsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+func (x *ListDeletionsResponse) GetTotalSize() int64 {
+	if x != nil {
+		return x.TotalSize
+	}
+	return 0
 }
 
 // Deletion has the counts of a deletion in this deployment so far.
@@ -1117,7 +1171,9 @@ type ListRemovalsRequest struct {
 	// Only the resource with this uid, if given.
 	Uid string `protobuf:"bytes,2,opt,name=uid,proto3" json:"uid,omitempty"`
 	// At most 1,000; 100 when it is 0.
-	PageSize      int32 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	PageSize int32 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// next_page_token of an earlier answer to a request with the same name and uid.
+	PageToken     string `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1173,10 +1229,19 @@ func (x *ListRemovalsRequest) GetPageSize() int32 {
 	return 0
 }
 
+func (x *ListRemovalsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
 type ListRemovalsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The newest first.
-	Removals      []*Removal `protobuf:"bytes,1,rep,name=removals,proto3" json:"removals,omitempty"`
+	Removals []*Removal `protobuf:"bytes,1,rep,name=removals,proto3" json:"removals,omitempty"`
+	// Empty: there are no more.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1216,6 +1281,13 @@ func (x *ListRemovalsResponse) GetRemovals() []*Removal {
 		return x.Removals
 	}
 	return nil
+}
+
+func (x *ListRemovalsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
 }
 
 // Removal is the record of a resource that was removed, or marked DELETING.
@@ -1444,7 +1516,11 @@ type StatusResponse struct {
 	// What an operator has paused here, that of the deployment as a whole first.
 	Pauses []*Pause `protobuf:"bytes,18,rep,name=pauses,proto3" json:"pauses,omitempty"`
 	// Rows of attached tables that are not stored as they are. Absent: there are none.
-	AttachedRows  *StatusResponse_AttachedRows `protobuf:"bytes,19,opt,name=attached_rows,json=attachedRows,proto3" json:"attached_rows,omitempty"`
+	AttachedRows *StatusResponse_AttachedRows `protobuf:"bytes,19,opt,name=attached_rows,json=attachedRows,proto3" json:"attached_rows,omitempty"`
+	// All deletions with resources in DELETING here.
+	DeletionsTotal int64 `protobuf:"varint,21,opt,name=deletions_total,json=deletionsTotal,proto3" json:"deletions_total,omitempty"`
+	// The checks of /readyz that fail at the process that was asked. Absent: it is ready.
+	NotReady      []*StatusResponse_NotReady `protobuf:"bytes,20,rep,name=not_ready,json=notReady,proto3" json:"not_ready,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1608,6 +1684,20 @@ func (x *StatusResponse) GetPauses() []*Pause {
 func (x *StatusResponse) GetAttachedRows() *StatusResponse_AttachedRows {
 	if x != nil {
 		return x.AttachedRows
+	}
+	return nil
+}
+
+func (x *StatusResponse) GetDeletionsTotal() int64 {
+	if x != nil {
+		return x.DeletionsTotal
+	}
+	return 0
+}
+
+func (x *StatusResponse) GetNotReady() []*StatusResponse_NotReady {
+	if x != nil {
+		return x.NotReady
 	}
 	return nil
 }
@@ -2642,6 +2732,59 @@ func (x *ListStuckResponse_Work) GetReason() string {
 	return ""
 }
 
+type StatusResponse_NotReady struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The name of the check, as in /readyz and as the label reason of the metric dbcontroller_ready.
+	Check         string `protobuf:"bytes,1,opt,name=check,proto3" json:"check,omitempty"`
+	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StatusResponse_NotReady) Reset() {
+	*x = StatusResponse_NotReady{}
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StatusResponse_NotReady) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StatusResponse_NotReady) ProtoMessage() {}
+
+func (x *StatusResponse_NotReady) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StatusResponse_NotReady.ProtoReflect.Descriptor instead.
+func (*StatusResponse_NotReady) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21, 0}
+}
+
+func (x *StatusResponse_NotReady) GetCheck() string {
+	if x != nil {
+		return x.Check
+	}
+	return ""
+}
+
+func (x *StatusResponse_NotReady) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 type StatusResponse_AttachedRows struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Rows that changed, and wait to be read and stored.
@@ -2654,7 +2797,7 @@ type StatusResponse_AttachedRows struct {
 
 func (x *StatusResponse_AttachedRows) Reset() {
 	*x = StatusResponse_AttachedRows{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[37]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2666,7 +2809,7 @@ func (x *StatusResponse_AttachedRows) String() string {
 func (*StatusResponse_AttachedRows) ProtoMessage() {}
 
 func (x *StatusResponse_AttachedRows) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[37]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2679,7 +2822,7 @@ func (x *StatusResponse_AttachedRows) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_AttachedRows.ProtoReflect.Descriptor instead.
 func (*StatusResponse_AttachedRows) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21, 0}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21, 1}
 }
 
 func (x *StatusResponse_AttachedRows) GetWaiting() int64 {
@@ -2714,7 +2857,7 @@ type StatusResponse_Watch struct {
 
 func (x *StatusResponse_Watch) Reset() {
 	*x = StatusResponse_Watch{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[38]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2726,7 +2869,7 @@ func (x *StatusResponse_Watch) String() string {
 func (*StatusResponse_Watch) ProtoMessage() {}
 
 func (x *StatusResponse_Watch) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[38]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2739,7 +2882,7 @@ func (x *StatusResponse_Watch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_Watch.ProtoReflect.Descriptor instead.
 func (*StatusResponse_Watch) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21, 1}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21, 2}
 }
 
 func (x *StatusResponse_Watch) GetName() string {
@@ -2789,7 +2932,7 @@ type StatusResponse_Delegations struct {
 
 func (x *StatusResponse_Delegations) Reset() {
 	*x = StatusResponse_Delegations{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[39]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2801,7 +2944,7 @@ func (x *StatusResponse_Delegations) String() string {
 func (*StatusResponse_Delegations) ProtoMessage() {}
 
 func (x *StatusResponse_Delegations) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[39]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2814,7 +2957,7 @@ func (x *StatusResponse_Delegations) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_Delegations.ProtoReflect.Descriptor instead.
 func (*StatusResponse_Delegations) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21, 2}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21, 3}
 }
 
 func (x *StatusResponse_Delegations) GetDeployment() string {
@@ -2843,7 +2986,7 @@ type StatusResponse_Kept struct {
 
 func (x *StatusResponse_Kept) Reset() {
 	*x = StatusResponse_Kept{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[40]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2855,7 +2998,7 @@ func (x *StatusResponse_Kept) String() string {
 func (*StatusResponse_Kept) ProtoMessage() {}
 
 func (x *StatusResponse_Kept) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[40]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2868,7 +3011,7 @@ func (x *StatusResponse_Kept) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_Kept.ProtoReflect.Descriptor instead.
 func (*StatusResponse_Kept) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21, 3}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21, 4}
 }
 
 func (x *StatusResponse_Kept) GetKind() string {
@@ -2910,7 +3053,7 @@ type StatusResponse_Epoch struct {
 
 func (x *StatusResponse_Epoch) Reset() {
 	*x = StatusResponse_Epoch{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[41]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2922,7 +3065,7 @@ func (x *StatusResponse_Epoch) String() string {
 func (*StatusResponse_Epoch) ProtoMessage() {}
 
 func (x *StatusResponse_Epoch) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[41]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2935,7 +3078,7 @@ func (x *StatusResponse_Epoch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_Epoch.ProtoReflect.Descriptor instead.
 func (*StatusResponse_Epoch) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21, 4}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21, 5}
 }
 
 func (x *StatusResponse_Epoch) GetOrdinal() int64 {
@@ -2987,7 +3130,7 @@ type StatusResponse_Process struct {
 
 func (x *StatusResponse_Process) Reset() {
 	*x = StatusResponse_Process{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[42]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2999,7 +3142,7 @@ func (x *StatusResponse_Process) String() string {
 func (*StatusResponse_Process) ProtoMessage() {}
 
 func (x *StatusResponse_Process) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[42]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3012,7 +3155,7 @@ func (x *StatusResponse_Process) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_Process.ProtoReflect.Descriptor instead.
 func (*StatusResponse_Process) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21, 5}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21, 6}
 }
 
 func (x *StatusResponse_Process) GetName() string {
@@ -3056,7 +3199,7 @@ type StatusResponse_Outstanding struct {
 
 func (x *StatusResponse_Outstanding) Reset() {
 	*x = StatusResponse_Outstanding{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[43]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3068,7 +3211,7 @@ func (x *StatusResponse_Outstanding) String() string {
 func (*StatusResponse_Outstanding) ProtoMessage() {}
 
 func (x *StatusResponse_Outstanding) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[43]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3081,7 +3224,7 @@ func (x *StatusResponse_Outstanding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_Outstanding.ProtoReflect.Descriptor instead.
 func (*StatusResponse_Outstanding) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21, 6}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21, 7}
 }
 
 func (x *StatusResponse_Outstanding) GetGroup() string {
@@ -3125,7 +3268,7 @@ type StatusResponse_Derivation struct {
 
 func (x *StatusResponse_Derivation) Reset() {
 	*x = StatusResponse_Derivation{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[44]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3137,7 +3280,7 @@ func (x *StatusResponse_Derivation) String() string {
 func (*StatusResponse_Derivation) ProtoMessage() {}
 
 func (x *StatusResponse_Derivation) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[44]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3150,7 +3293,7 @@ func (x *StatusResponse_Derivation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_Derivation.ProtoReflect.Descriptor instead.
 func (*StatusResponse_Derivation) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21, 7}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21, 8}
 }
 
 func (x *StatusResponse_Derivation) GetKind() string {
@@ -3204,7 +3347,7 @@ type VerifyResponse_Difference struct {
 
 func (x *VerifyResponse_Difference) Reset() {
 	*x = VerifyResponse_Difference{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[45]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3216,7 +3359,7 @@ func (x *VerifyResponse_Difference) String() string {
 func (*VerifyResponse_Difference) ProtoMessage() {}
 
 func (x *VerifyResponse_Difference) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[45]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3322,7 +3465,7 @@ type VerifyResponse_Progress struct {
 
 func (x *VerifyResponse_Progress) Reset() {
 	*x = VerifyResponse_Progress{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[46]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3334,7 +3477,7 @@ func (x *VerifyResponse_Progress) String() string {
 func (*VerifyResponse_Progress) ProtoMessage() {}
 
 func (x *VerifyResponse_Progress) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[46]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3428,7 +3571,7 @@ type ExplainResponse_Reason struct {
 
 func (x *ExplainResponse_Reason) Reset() {
 	*x = ExplainResponse_Reason{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[47]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3440,7 +3583,7 @@ func (x *ExplainResponse_Reason) String() string {
 func (*ExplainResponse_Reason) ProtoMessage() {}
 
 func (x *ExplainResponse_Reason) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[47]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3488,14 +3631,19 @@ var File_dbcontroller_admin_v1_admin_proto protoreflect.FileDescriptor
 
 const file_dbcontroller_admin_v1_admin_proto_rawDesc = "" +
 	"\n" +
-	"!dbcontroller/admin/v1/admin.proto\x12\x15dbcontroller.admin.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"b\n" +
+	"!dbcontroller/admin/v1/admin.proto\x12\x15dbcontroller.admin.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x81\x01\n" +
 	"\x10ListStuckRequest\x121\n" +
 	"\x06longer\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x06longer\x12\x1b\n" +
-	"\tpage_size\x18\x02 \x01(\x05R\bpageSize\"\xe7\x04\n" +
+	"\tpage_size\x18\x02 \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x03 \x01(\tR\tpageToken\"\xae\x05\n" +
 	"\x11ListStuckResponse\x12O\n" +
 	"\tresources\x18\x01 \x03(\v21.dbcontroller.admin.v1.ListStuckResponse.ResourceR\tresources\x12A\n" +
 	"\x04work\x18\x02 \x03(\v2-.dbcontroller.admin.v1.ListStuckResponse.WorkR\x04work\x124\n" +
-	"\x06pauses\x18\x03 \x03(\v2\x1c.dbcontroller.admin.v1.PauseR\x06pauses\x1a\x90\x01\n" +
+	"\x06pauses\x18\x03 \x03(\v2\x1c.dbcontroller.admin.v1.PauseR\x06pauses\x12&\n" +
+	"\x0fnext_page_token\x18\x04 \x01(\tR\rnextPageToken\x12\x1d\n" +
+	"\n" +
+	"total_size\x18\x05 \x01(\x03R\ttotalSize\x1a\x90\x01\n" +
 	"\bResource\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x10\n" +
@@ -3559,12 +3707,17 @@ const file_dbcontroller_admin_v1_admin_proto_rawDesc = "" +
 	"unanswered\x18\x03 \x01(\bR\n" +
 	"unanswered\"2\n" +
 	"\x14ForceReleaseResponse\x12\x1a\n" +
-	"\breleased\x18\x01 \x03(\tR\breleased\"O\n" +
+	"\breleased\x18\x01 \x03(\tR\breleased\"n\n" +
 	"\x14ListDeletionsRequest\x12\x1a\n" +
 	"\bdeletion\x18\x01 \x01(\tR\bdeletion\x12\x1b\n" +
-	"\tpage_size\x18\x02 \x01(\x05R\bpageSize\"V\n" +
+	"\tpage_size\x18\x02 \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x03 \x01(\tR\tpageToken\"\x9d\x01\n" +
 	"\x15ListDeletionsResponse\x12=\n" +
-	"\tdeletions\x18\x01 \x03(\v2\x1f.dbcontroller.admin.v1.DeletionR\tdeletions\"\xde\x02\n" +
+	"\tdeletions\x18\x01 \x03(\v2\x1f.dbcontroller.admin.v1.DeletionR\tdeletions\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12\x1d\n" +
+	"\n" +
+	"total_size\x18\x03 \x01(\x03R\ttotalSize\"\xde\x02\n" +
 	"\bDeletion\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04root\x18\x02 \x01(\tR\x04root\x12\x14\n" +
@@ -3578,13 +3731,16 @@ const file_dbcontroller_admin_v1_admin_proto_rawDesc = "" +
 	"\bexpected\x18\b \x01(\x03R\bexpected\x12%\n" +
 	"\x0eexpected_unset\x18\t \x01(\x03R\rexpectedUnset\x12-\n" +
 	"\x04left\x18\n" +
-	" \x01(\v2\x19.google.protobuf.DurationR\x04left\"X\n" +
+	" \x01(\v2\x19.google.protobuf.DurationR\x04left\"w\n" +
 	"\x13ListRemovalsRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12\x1b\n" +
-	"\tpage_size\x18\x03 \x01(\x05R\bpageSize\"R\n" +
+	"\tpage_size\x18\x03 \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x04 \x01(\tR\tpageToken\"z\n" +
 	"\x14ListRemovalsResponse\x12:\n" +
-	"\bremovals\x18\x01 \x03(\v2\x1e.dbcontroller.admin.v1.RemovalR\bremovals\"\x8d\x03\n" +
+	"\bremovals\x18\x01 \x03(\v2\x1e.dbcontroller.admin.v1.RemovalR\bremovals\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x8d\x03\n" +
 	"\aRemoval\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x10\n" +
@@ -3603,7 +3759,7 @@ const file_dbcontroller_admin_v1_admin_proto_rawDesc = "" +
 	"request_id\x18\f \x01(\tR\trequestId\x12=\n" +
 	"\frequest_time\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\vrequestTime\x12\x17\n" +
 	"\atold_by\x18\x0e \x01(\tR\x06toldBy\"\x0f\n" +
-	"\rStatusRequest\"\xe6\x10\n" +
+	"\rStatusRequest\"\x96\x12\n" +
 	"\x0eStatusResponse\x12\x1e\n" +
 	"\n" +
 	"deployment\x18\x01 \x01(\tR\n" +
@@ -3628,7 +3784,12 @@ const file_dbcontroller_admin_v1_admin_proto_rawDesc = "" +
 	"\x06paused\x18\x10 \x03(\tR\x06paused\x12E\n" +
 	"\awatches\x18\x11 \x03(\v2+.dbcontroller.admin.v1.StatusResponse.WatchR\awatches\x124\n" +
 	"\x06pauses\x18\x12 \x03(\v2\x1c.dbcontroller.admin.v1.PauseR\x06pauses\x12W\n" +
-	"\rattached_rows\x18\x13 \x01(\v22.dbcontroller.admin.v1.StatusResponse.AttachedRowsR\fattachedRows\x1aH\n" +
+	"\rattached_rows\x18\x13 \x01(\v22.dbcontroller.admin.v1.StatusResponse.AttachedRowsR\fattachedRows\x12'\n" +
+	"\x0fdeletions_total\x18\x15 \x01(\x03R\x0edeletionsTotal\x12K\n" +
+	"\tnot_ready\x18\x14 \x03(\v2..dbcontroller.admin.v1.StatusResponse.NotReadyR\bnotReady\x1a8\n" +
+	"\bNotReady\x12\x14\n" +
+	"\x05check\x18\x01 \x01(\tR\x05check\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\x1aH\n" +
 	"\fAttachedRows\x12\x18\n" +
 	"\awaiting\x18\x01 \x01(\x03R\awaiting\x12\x1e\n" +
 	"\n" +
@@ -3815,7 +3976,7 @@ func file_dbcontroller_admin_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_dbcontroller_admin_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_dbcontroller_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 48)
+var file_dbcontroller_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 49)
 var file_dbcontroller_admin_v1_admin_proto_goTypes = []any{
 	(VerifyRequest_Dangling)(0),         // 0: dbcontroller.admin.v1.VerifyRequest.Dangling
 	(*ListStuckRequest)(nil),            // 1: dbcontroller.admin.v1.ListStuckRequest
@@ -3855,101 +4016,103 @@ var file_dbcontroller_admin_v1_admin_proto_goTypes = []any{
 	(*ExplainResponse)(nil),             // 35: dbcontroller.admin.v1.ExplainResponse
 	(*ListStuckResponse_Resource)(nil),  // 36: dbcontroller.admin.v1.ListStuckResponse.Resource
 	(*ListStuckResponse_Work)(nil),      // 37: dbcontroller.admin.v1.ListStuckResponse.Work
-	(*StatusResponse_AttachedRows)(nil), // 38: dbcontroller.admin.v1.StatusResponse.AttachedRows
-	(*StatusResponse_Watch)(nil),        // 39: dbcontroller.admin.v1.StatusResponse.Watch
-	(*StatusResponse_Delegations)(nil),  // 40: dbcontroller.admin.v1.StatusResponse.Delegations
-	(*StatusResponse_Kept)(nil),         // 41: dbcontroller.admin.v1.StatusResponse.Kept
-	(*StatusResponse_Epoch)(nil),        // 42: dbcontroller.admin.v1.StatusResponse.Epoch
-	(*StatusResponse_Process)(nil),      // 43: dbcontroller.admin.v1.StatusResponse.Process
-	(*StatusResponse_Outstanding)(nil),  // 44: dbcontroller.admin.v1.StatusResponse.Outstanding
-	(*StatusResponse_Derivation)(nil),   // 45: dbcontroller.admin.v1.StatusResponse.Derivation
-	(*VerifyResponse_Difference)(nil),   // 46: dbcontroller.admin.v1.VerifyResponse.Difference
-	(*VerifyResponse_Progress)(nil),     // 47: dbcontroller.admin.v1.VerifyResponse.Progress
-	(*ExplainResponse_Reason)(nil),      // 48: dbcontroller.admin.v1.ExplainResponse.Reason
-	(*durationpb.Duration)(nil),         // 49: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil),       // 50: google.protobuf.Timestamp
+	(*StatusResponse_NotReady)(nil),     // 38: dbcontroller.admin.v1.StatusResponse.NotReady
+	(*StatusResponse_AttachedRows)(nil), // 39: dbcontroller.admin.v1.StatusResponse.AttachedRows
+	(*StatusResponse_Watch)(nil),        // 40: dbcontroller.admin.v1.StatusResponse.Watch
+	(*StatusResponse_Delegations)(nil),  // 41: dbcontroller.admin.v1.StatusResponse.Delegations
+	(*StatusResponse_Kept)(nil),         // 42: dbcontroller.admin.v1.StatusResponse.Kept
+	(*StatusResponse_Epoch)(nil),        // 43: dbcontroller.admin.v1.StatusResponse.Epoch
+	(*StatusResponse_Process)(nil),      // 44: dbcontroller.admin.v1.StatusResponse.Process
+	(*StatusResponse_Outstanding)(nil),  // 45: dbcontroller.admin.v1.StatusResponse.Outstanding
+	(*StatusResponse_Derivation)(nil),   // 46: dbcontroller.admin.v1.StatusResponse.Derivation
+	(*VerifyResponse_Difference)(nil),   // 47: dbcontroller.admin.v1.VerifyResponse.Difference
+	(*VerifyResponse_Progress)(nil),     // 48: dbcontroller.admin.v1.VerifyResponse.Progress
+	(*ExplainResponse_Reason)(nil),      // 49: dbcontroller.admin.v1.ExplainResponse.Reason
+	(*durationpb.Duration)(nil),         // 50: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil),       // 51: google.protobuf.Timestamp
 }
 var file_dbcontroller_admin_v1_admin_proto_depIdxs = []int32{
-	49, // 0: dbcontroller.admin.v1.ListStuckRequest.longer:type_name -> google.protobuf.Duration
+	50, // 0: dbcontroller.admin.v1.ListStuckRequest.longer:type_name -> google.protobuf.Duration
 	36, // 1: dbcontroller.admin.v1.ListStuckResponse.resources:type_name -> dbcontroller.admin.v1.ListStuckResponse.Resource
 	37, // 2: dbcontroller.admin.v1.ListStuckResponse.work:type_name -> dbcontroller.admin.v1.ListStuckResponse.Work
 	7,  // 3: dbcontroller.admin.v1.ListStuckResponse.pauses:type_name -> dbcontroller.admin.v1.Pause
-	50, // 4: dbcontroller.admin.v1.Pause.time:type_name -> google.protobuf.Timestamp
+	51, // 4: dbcontroller.admin.v1.Pause.time:type_name -> google.protobuf.Timestamp
 	12, // 5: dbcontroller.admin.v1.ListReleasableResponse.releasable:type_name -> dbcontroller.admin.v1.Releasable
-	50, // 6: dbcontroller.admin.v1.Releasable.since:type_name -> google.protobuf.Timestamp
+	51, // 6: dbcontroller.admin.v1.Releasable.since:type_name -> google.protobuf.Timestamp
 	17, // 7: dbcontroller.admin.v1.ListDeletionsResponse.deletions:type_name -> dbcontroller.admin.v1.Deletion
-	50, // 8: dbcontroller.admin.v1.Deletion.start_time:type_name -> google.protobuf.Timestamp
-	50, // 9: dbcontroller.admin.v1.Deletion.update_time:type_name -> google.protobuf.Timestamp
-	49, // 10: dbcontroller.admin.v1.Deletion.left:type_name -> google.protobuf.Duration
+	51, // 8: dbcontroller.admin.v1.Deletion.start_time:type_name -> google.protobuf.Timestamp
+	51, // 9: dbcontroller.admin.v1.Deletion.update_time:type_name -> google.protobuf.Timestamp
+	50, // 10: dbcontroller.admin.v1.Deletion.left:type_name -> google.protobuf.Duration
 	20, // 11: dbcontroller.admin.v1.ListRemovalsResponse.removals:type_name -> dbcontroller.admin.v1.Removal
-	50, // 12: dbcontroller.admin.v1.Removal.decide_time:type_name -> google.protobuf.Timestamp
-	50, // 13: dbcontroller.admin.v1.Removal.request_time:type_name -> google.protobuf.Timestamp
-	44, // 14: dbcontroller.admin.v1.StatusResponse.outstanding:type_name -> dbcontroller.admin.v1.StatusResponse.Outstanding
-	45, // 15: dbcontroller.admin.v1.StatusResponse.derivations:type_name -> dbcontroller.admin.v1.StatusResponse.Derivation
+	51, // 12: dbcontroller.admin.v1.Removal.decide_time:type_name -> google.protobuf.Timestamp
+	51, // 13: dbcontroller.admin.v1.Removal.request_time:type_name -> google.protobuf.Timestamp
+	45, // 14: dbcontroller.admin.v1.StatusResponse.outstanding:type_name -> dbcontroller.admin.v1.StatusResponse.Outstanding
+	46, // 15: dbcontroller.admin.v1.StatusResponse.derivations:type_name -> dbcontroller.admin.v1.StatusResponse.Derivation
 	33, // 16: dbcontroller.admin.v1.StatusResponse.failures:type_name -> dbcontroller.admin.v1.Failure
 	23, // 17: dbcontroller.admin.v1.StatusResponse.decommissioned:type_name -> dbcontroller.admin.v1.Decommissioned
-	43, // 18: dbcontroller.admin.v1.StatusResponse.processes:type_name -> dbcontroller.admin.v1.StatusResponse.Process
-	42, // 19: dbcontroller.admin.v1.StatusResponse.epoch:type_name -> dbcontroller.admin.v1.StatusResponse.Epoch
+	44, // 18: dbcontroller.admin.v1.StatusResponse.processes:type_name -> dbcontroller.admin.v1.StatusResponse.Process
+	43, // 19: dbcontroller.admin.v1.StatusResponse.epoch:type_name -> dbcontroller.admin.v1.StatusResponse.Epoch
 	24, // 20: dbcontroller.admin.v1.StatusResponse.words:type_name -> dbcontroller.admin.v1.Word
-	41, // 21: dbcontroller.admin.v1.StatusResponse.kept:type_name -> dbcontroller.admin.v1.StatusResponse.Kept
-	40, // 22: dbcontroller.admin.v1.StatusResponse.delegations:type_name -> dbcontroller.admin.v1.StatusResponse.Delegations
+	42, // 21: dbcontroller.admin.v1.StatusResponse.kept:type_name -> dbcontroller.admin.v1.StatusResponse.Kept
+	41, // 22: dbcontroller.admin.v1.StatusResponse.delegations:type_name -> dbcontroller.admin.v1.StatusResponse.Delegations
 	17, // 23: dbcontroller.admin.v1.StatusResponse.deletions:type_name -> dbcontroller.admin.v1.Deletion
-	39, // 24: dbcontroller.admin.v1.StatusResponse.watches:type_name -> dbcontroller.admin.v1.StatusResponse.Watch
+	40, // 24: dbcontroller.admin.v1.StatusResponse.watches:type_name -> dbcontroller.admin.v1.StatusResponse.Watch
 	7,  // 25: dbcontroller.admin.v1.StatusResponse.pauses:type_name -> dbcontroller.admin.v1.Pause
-	38, // 26: dbcontroller.admin.v1.StatusResponse.attached_rows:type_name -> dbcontroller.admin.v1.StatusResponse.AttachedRows
-	50, // 27: dbcontroller.admin.v1.Decommissioned.said_time:type_name -> google.protobuf.Timestamp
-	50, // 28: dbcontroller.admin.v1.Word.said_time:type_name -> google.protobuf.Timestamp
-	0,  // 29: dbcontroller.admin.v1.VerifyRequest.dangling:type_name -> dbcontroller.admin.v1.VerifyRequest.Dangling
-	46, // 30: dbcontroller.admin.v1.VerifyResponse.difference:type_name -> dbcontroller.admin.v1.VerifyResponse.Difference
-	47, // 31: dbcontroller.admin.v1.VerifyResponse.progress:type_name -> dbcontroller.admin.v1.VerifyResponse.Progress
-	23, // 32: dbcontroller.admin.v1.DecommissionResponse.decommissioned:type_name -> dbcontroller.admin.v1.Decommissioned
-	50, // 33: dbcontroller.admin.v1.Failure.time:type_name -> google.protobuf.Timestamp
-	50, // 34: dbcontroller.admin.v1.Failure.next_time:type_name -> google.protobuf.Timestamp
-	50, // 35: dbcontroller.admin.v1.ExplainResponse.update_time:type_name -> google.protobuf.Timestamp
-	48, // 36: dbcontroller.admin.v1.ExplainResponse.reasons:type_name -> dbcontroller.admin.v1.ExplainResponse.Reason
-	17, // 37: dbcontroller.admin.v1.ExplainResponse.deletion:type_name -> dbcontroller.admin.v1.Deletion
-	50, // 38: dbcontroller.admin.v1.ListStuckResponse.Resource.since:type_name -> google.protobuf.Timestamp
-	50, // 39: dbcontroller.admin.v1.ListStuckResponse.Work.since:type_name -> google.protobuf.Timestamp
-	50, // 40: dbcontroller.admin.v1.ListStuckResponse.Work.next_time:type_name -> google.protobuf.Timestamp
-	50, // 41: dbcontroller.admin.v1.StatusResponse.Watch.heard_time:type_name -> google.protobuf.Timestamp
-	50, // 42: dbcontroller.admin.v1.StatusResponse.Epoch.since:type_name -> google.protobuf.Timestamp
-	50, // 43: dbcontroller.admin.v1.StatusResponse.Process.join_time:type_name -> google.protobuf.Timestamp
-	50, // 44: dbcontroller.admin.v1.StatusResponse.Process.expire_time:type_name -> google.protobuf.Timestamp
-	50, // 45: dbcontroller.admin.v1.StatusResponse.Outstanding.oldest_time:type_name -> google.protobuf.Timestamp
-	50, // 46: dbcontroller.admin.v1.ExplainResponse.Reason.since:type_name -> google.protobuf.Timestamp
-	21, // 47: dbcontroller.admin.v1.AdminService.Status:input_type -> dbcontroller.admin.v1.StatusRequest
-	34, // 48: dbcontroller.admin.v1.AdminService.Explain:input_type -> dbcontroller.admin.v1.ExplainRequest
-	31, // 49: dbcontroller.admin.v1.AdminService.Decommission:input_type -> dbcontroller.admin.v1.DecommissionRequest
-	25, // 50: dbcontroller.admin.v1.AdminService.AcceptDatabase:input_type -> dbcontroller.admin.v1.AcceptDatabaseRequest
-	27, // 51: dbcontroller.admin.v1.AdminService.WaiveComparison:input_type -> dbcontroller.admin.v1.WaiveComparisonRequest
-	29, // 52: dbcontroller.admin.v1.AdminService.Verify:input_type -> dbcontroller.admin.v1.VerifyRequest
-	18, // 53: dbcontroller.admin.v1.AdminService.ListRemovals:input_type -> dbcontroller.admin.v1.ListRemovalsRequest
-	1,  // 54: dbcontroller.admin.v1.AdminService.ListStuck:input_type -> dbcontroller.admin.v1.ListStuckRequest
-	3,  // 55: dbcontroller.admin.v1.AdminService.Pause:input_type -> dbcontroller.admin.v1.PauseRequest
-	5,  // 56: dbcontroller.admin.v1.AdminService.Resume:input_type -> dbcontroller.admin.v1.ResumeRequest
-	8,  // 57: dbcontroller.admin.v1.AdminService.Retry:input_type -> dbcontroller.admin.v1.RetryRequest
-	10, // 58: dbcontroller.admin.v1.AdminService.ListReleasable:input_type -> dbcontroller.admin.v1.ListReleasableRequest
-	13, // 59: dbcontroller.admin.v1.AdminService.ForceRelease:input_type -> dbcontroller.admin.v1.ForceReleaseRequest
-	15, // 60: dbcontroller.admin.v1.AdminService.ListDeletions:input_type -> dbcontroller.admin.v1.ListDeletionsRequest
-	22, // 61: dbcontroller.admin.v1.AdminService.Status:output_type -> dbcontroller.admin.v1.StatusResponse
-	35, // 62: dbcontroller.admin.v1.AdminService.Explain:output_type -> dbcontroller.admin.v1.ExplainResponse
-	32, // 63: dbcontroller.admin.v1.AdminService.Decommission:output_type -> dbcontroller.admin.v1.DecommissionResponse
-	26, // 64: dbcontroller.admin.v1.AdminService.AcceptDatabase:output_type -> dbcontroller.admin.v1.AcceptDatabaseResponse
-	28, // 65: dbcontroller.admin.v1.AdminService.WaiveComparison:output_type -> dbcontroller.admin.v1.WaiveComparisonResponse
-	30, // 66: dbcontroller.admin.v1.AdminService.Verify:output_type -> dbcontroller.admin.v1.VerifyResponse
-	19, // 67: dbcontroller.admin.v1.AdminService.ListRemovals:output_type -> dbcontroller.admin.v1.ListRemovalsResponse
-	2,  // 68: dbcontroller.admin.v1.AdminService.ListStuck:output_type -> dbcontroller.admin.v1.ListStuckResponse
-	4,  // 69: dbcontroller.admin.v1.AdminService.Pause:output_type -> dbcontroller.admin.v1.PauseResponse
-	6,  // 70: dbcontroller.admin.v1.AdminService.Resume:output_type -> dbcontroller.admin.v1.ResumeResponse
-	9,  // 71: dbcontroller.admin.v1.AdminService.Retry:output_type -> dbcontroller.admin.v1.RetryResponse
-	11, // 72: dbcontroller.admin.v1.AdminService.ListReleasable:output_type -> dbcontroller.admin.v1.ListReleasableResponse
-	14, // 73: dbcontroller.admin.v1.AdminService.ForceRelease:output_type -> dbcontroller.admin.v1.ForceReleaseResponse
-	16, // 74: dbcontroller.admin.v1.AdminService.ListDeletions:output_type -> dbcontroller.admin.v1.ListDeletionsResponse
-	61, // [61:75] is the sub-list for method output_type
-	47, // [47:61] is the sub-list for method input_type
-	47, // [47:47] is the sub-list for extension type_name
-	47, // [47:47] is the sub-list for extension extendee
-	0,  // [0:47] is the sub-list for field type_name
+	39, // 26: dbcontroller.admin.v1.StatusResponse.attached_rows:type_name -> dbcontroller.admin.v1.StatusResponse.AttachedRows
+	38, // 27: dbcontroller.admin.v1.StatusResponse.not_ready:type_name -> dbcontroller.admin.v1.StatusResponse.NotReady
+	51, // 28: dbcontroller.admin.v1.Decommissioned.said_time:type_name -> google.protobuf.Timestamp
+	51, // 29: dbcontroller.admin.v1.Word.said_time:type_name -> google.protobuf.Timestamp
+	0,  // 30: dbcontroller.admin.v1.VerifyRequest.dangling:type_name -> dbcontroller.admin.v1.VerifyRequest.Dangling
+	47, // 31: dbcontroller.admin.v1.VerifyResponse.difference:type_name -> dbcontroller.admin.v1.VerifyResponse.Difference
+	48, // 32: dbcontroller.admin.v1.VerifyResponse.progress:type_name -> dbcontroller.admin.v1.VerifyResponse.Progress
+	23, // 33: dbcontroller.admin.v1.DecommissionResponse.decommissioned:type_name -> dbcontroller.admin.v1.Decommissioned
+	51, // 34: dbcontroller.admin.v1.Failure.time:type_name -> google.protobuf.Timestamp
+	51, // 35: dbcontroller.admin.v1.Failure.next_time:type_name -> google.protobuf.Timestamp
+	51, // 36: dbcontroller.admin.v1.ExplainResponse.update_time:type_name -> google.protobuf.Timestamp
+	49, // 37: dbcontroller.admin.v1.ExplainResponse.reasons:type_name -> dbcontroller.admin.v1.ExplainResponse.Reason
+	17, // 38: dbcontroller.admin.v1.ExplainResponse.deletion:type_name -> dbcontroller.admin.v1.Deletion
+	51, // 39: dbcontroller.admin.v1.ListStuckResponse.Resource.since:type_name -> google.protobuf.Timestamp
+	51, // 40: dbcontroller.admin.v1.ListStuckResponse.Work.since:type_name -> google.protobuf.Timestamp
+	51, // 41: dbcontroller.admin.v1.ListStuckResponse.Work.next_time:type_name -> google.protobuf.Timestamp
+	51, // 42: dbcontroller.admin.v1.StatusResponse.Watch.heard_time:type_name -> google.protobuf.Timestamp
+	51, // 43: dbcontroller.admin.v1.StatusResponse.Epoch.since:type_name -> google.protobuf.Timestamp
+	51, // 44: dbcontroller.admin.v1.StatusResponse.Process.join_time:type_name -> google.protobuf.Timestamp
+	51, // 45: dbcontroller.admin.v1.StatusResponse.Process.expire_time:type_name -> google.protobuf.Timestamp
+	51, // 46: dbcontroller.admin.v1.StatusResponse.Outstanding.oldest_time:type_name -> google.protobuf.Timestamp
+	51, // 47: dbcontroller.admin.v1.ExplainResponse.Reason.since:type_name -> google.protobuf.Timestamp
+	21, // 48: dbcontroller.admin.v1.AdminService.Status:input_type -> dbcontroller.admin.v1.StatusRequest
+	34, // 49: dbcontroller.admin.v1.AdminService.Explain:input_type -> dbcontroller.admin.v1.ExplainRequest
+	31, // 50: dbcontroller.admin.v1.AdminService.Decommission:input_type -> dbcontroller.admin.v1.DecommissionRequest
+	25, // 51: dbcontroller.admin.v1.AdminService.AcceptDatabase:input_type -> dbcontroller.admin.v1.AcceptDatabaseRequest
+	27, // 52: dbcontroller.admin.v1.AdminService.WaiveComparison:input_type -> dbcontroller.admin.v1.WaiveComparisonRequest
+	29, // 53: dbcontroller.admin.v1.AdminService.Verify:input_type -> dbcontroller.admin.v1.VerifyRequest
+	18, // 54: dbcontroller.admin.v1.AdminService.ListRemovals:input_type -> dbcontroller.admin.v1.ListRemovalsRequest
+	1,  // 55: dbcontroller.admin.v1.AdminService.ListStuck:input_type -> dbcontroller.admin.v1.ListStuckRequest
+	3,  // 56: dbcontroller.admin.v1.AdminService.Pause:input_type -> dbcontroller.admin.v1.PauseRequest
+	5,  // 57: dbcontroller.admin.v1.AdminService.Resume:input_type -> dbcontroller.admin.v1.ResumeRequest
+	8,  // 58: dbcontroller.admin.v1.AdminService.Retry:input_type -> dbcontroller.admin.v1.RetryRequest
+	10, // 59: dbcontroller.admin.v1.AdminService.ListReleasable:input_type -> dbcontroller.admin.v1.ListReleasableRequest
+	13, // 60: dbcontroller.admin.v1.AdminService.ForceRelease:input_type -> dbcontroller.admin.v1.ForceReleaseRequest
+	15, // 61: dbcontroller.admin.v1.AdminService.ListDeletions:input_type -> dbcontroller.admin.v1.ListDeletionsRequest
+	22, // 62: dbcontroller.admin.v1.AdminService.Status:output_type -> dbcontroller.admin.v1.StatusResponse
+	35, // 63: dbcontroller.admin.v1.AdminService.Explain:output_type -> dbcontroller.admin.v1.ExplainResponse
+	32, // 64: dbcontroller.admin.v1.AdminService.Decommission:output_type -> dbcontroller.admin.v1.DecommissionResponse
+	26, // 65: dbcontroller.admin.v1.AdminService.AcceptDatabase:output_type -> dbcontroller.admin.v1.AcceptDatabaseResponse
+	28, // 66: dbcontroller.admin.v1.AdminService.WaiveComparison:output_type -> dbcontroller.admin.v1.WaiveComparisonResponse
+	30, // 67: dbcontroller.admin.v1.AdminService.Verify:output_type -> dbcontroller.admin.v1.VerifyResponse
+	19, // 68: dbcontroller.admin.v1.AdminService.ListRemovals:output_type -> dbcontroller.admin.v1.ListRemovalsResponse
+	2,  // 69: dbcontroller.admin.v1.AdminService.ListStuck:output_type -> dbcontroller.admin.v1.ListStuckResponse
+	4,  // 70: dbcontroller.admin.v1.AdminService.Pause:output_type -> dbcontroller.admin.v1.PauseResponse
+	6,  // 71: dbcontroller.admin.v1.AdminService.Resume:output_type -> dbcontroller.admin.v1.ResumeResponse
+	9,  // 72: dbcontroller.admin.v1.AdminService.Retry:output_type -> dbcontroller.admin.v1.RetryResponse
+	11, // 73: dbcontroller.admin.v1.AdminService.ListReleasable:output_type -> dbcontroller.admin.v1.ListReleasableResponse
+	14, // 74: dbcontroller.admin.v1.AdminService.ForceRelease:output_type -> dbcontroller.admin.v1.ForceReleaseResponse
+	16, // 75: dbcontroller.admin.v1.AdminService.ListDeletions:output_type -> dbcontroller.admin.v1.ListDeletionsResponse
+	62, // [62:76] is the sub-list for method output_type
+	48, // [48:62] is the sub-list for method input_type
+	48, // [48:48] is the sub-list for extension type_name
+	48, // [48:48] is the sub-list for extension extendee
+	0,  // [0:48] is the sub-list for field type_name
 }
 
 func init() { file_dbcontroller_admin_v1_admin_proto_init() }
@@ -3967,7 +4130,7 @@ func file_dbcontroller_admin_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dbcontroller_admin_v1_admin_proto_rawDesc), len(file_dbcontroller_admin_v1_admin_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   48,
+			NumMessages:   49,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
