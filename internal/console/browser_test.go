@@ -207,6 +207,44 @@ func TestADarkRegionHidesNoOtherFailure(t *testing.T) {
 	b.is("document.querySelector('.notes li b')?.nextElementSibling.innerText.match(/has not answered for \\d+ s/)")
 }
 
+// A deployment that cannot work is not at rest: one that is not ready, one whose processes have lost their leases, and one in which a deletion does not
+// come on. A pause is none of these.
+func TestADeploymentThatCannotWorkIsNotAtRest(t *testing.T) {
+	f := newFleet(2, 2)
+	at := func(service, region string) schema.DeploymentID {
+		return schema.DeploymentID{Service: service + ".example.com", Region: region}
+	}
+	f.change(at("iam", "us-west2"), func(a *answers) {
+		a.status.NotReady = []*adminv1.StatusResponse_NotReady{{Check: "schema", Reason: "its user lacks DELETE on dbcontroller.attachment"}}
+	})
+	f.change(at("iam", "eastus2"), func(a *answers) {
+		a.status.Processes[0].ExpireTime = timestamppb.New(time.Now().Add(-39 * time.Second))
+	})
+	f.change(at("devices", "us-west2"), func(a *answers) {
+		long := timestamppb.New(time.Now().Add(-11 * time.Minute))
+		a.status.Deletions = []*adminv1.Deletion{{Id: "d", Root: root, Found: 9, Removed: 8, StartTime: long, UpdateTime: long}}
+	})
+	f.change(at("devices", "eastus2"), func(a *answers) {
+		a.status.Pauses = []*adminv1.Pause{{Of: "devices.example.com/eastus2", Handler: "SUBSCRIBED_DELETING", Reason: "maintenance", Actor: "operator/eve", Time: timestamppb.Now()}}
+	})
+	b := open(t, f)
+	b.is("document.querySelectorAll('.cell').length === 4 && document.querySelectorAll('.notes li').length === 4")
+	for of, want := range map[string]string{
+		"iam.example.com/us-west2": "failing", "iam.example.com/eastus2": "failing", "devices.example.com/us-west2": "overdue", "devices.example.com/eastus2": "paused",
+	} {
+		var state string
+		b.do(chromedp.Evaluate(fmt.Sprintf("document.querySelector('[data-deployment=%q]').dataset.state", of), &state))
+		require.Equal(t, want, state, of)
+	}
+	var notes string
+	b.do(chromedp.Evaluate("document.querySelector('.notes').innerText.replaceAll(/\\s+/g, ' ')", &notes))
+	require.Contains(t, notes, "It is not ready: schema: its user lacks DELETE on dbcontroller.attachment")
+	require.Regexp(t, `The lease of its process host-1:7001 expired (39|4\d) s ago: nobody works on 32 shards`, notes)
+	require.Regexp(t, `The deletion of //iam.example.com/us-west2/\S+ has run for 11 min`, notes)
+	b.look("cannot-work", "#/", "deletion waits")
+	b.look("cannot-work-deployment", "#/deployment/iam.example.com%2Feastus2", "32 shards without a process")
+}
+
 // The chart has no sample of a part of the deployments: it would look like growth.
 func TestTheFirstSampleHasAllDeployments(t *testing.T) {
 	f := newFleet(1, 3)

@@ -7,7 +7,7 @@ export const states = {
   away: { sign: '✕', word: 'no answer' },
   recovering: { sign: '◐', word: 'recovering' },
   failing: { sign: '!', word: 'failing' },
-  overdue: { sign: '⧗', word: 'deletion waits' },
+  overdue: { sign: '◷', word: 'deletion waits' },
   paused: { sign: '‖', word: 'paused' },
   waits: { sign: '…', word: 'waits' },
   working: { sign: '▸', word: 'working' },
