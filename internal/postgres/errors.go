@@ -67,6 +67,17 @@ func refusesWrites(err error) error {
 // DiskFull reports whether a statement failed because its table or index could not grow. It changed nothing.
 func DiskFull(err error) bool { return errors.Is(refusesWrites(err), ErrDiskFull) }
 
+// Objection returns the constraint, if it is one, and the message with which a constraint of a table outside of a schema, or a trigger, refused a
+// statement or a commit.
+func Objection(err error, schema string) (constraint, text string, ok bool) {
+	var pg *pgconn.PgError
+	if !errors.As(err, &pg) || pg.SchemaName == schema {
+		return "", "", false
+	}
+	violated, raised := strings.HasPrefix(pg.Code, "23") && pg.SchemaName != "", pg.Code == "P0001" || pg.Code == "23503"
+	return pg.ConstraintName, pg.Message, violated || raised
+}
+
 // Denied reports whether the user lacks a privilege.
 func Denied(err error) bool {
 	var pg *pgconn.PgError

@@ -142,6 +142,27 @@ func joined(deployments []schema.DeploymentID) string {
 	return strings.Join(names, ", ")
 }
 
+// KeptError refuses a delete because a constraint or a trigger of the application keeps a row of an attached table. Nothing was changed.
+type KeptError struct {
+	// Table is the attached table, as SQL; empty when the constraint was checked at the commit.
+	Table string
+	// Constraint is the name of the constraint; empty for a trigger.
+	Constraint string
+	// Text is the message of PostgreSQL or of the trigger, which names the tables.
+	Text string
+}
+
+func (e *KeptError) Error() string {
+	of, by := "a row", "a trigger or a rule of the application"
+	if e.Table != "" {
+		of = "a row of " + e.Table
+	}
+	if e.Constraint != "" {
+		by = "the constraint " + e.Constraint
+	}
+	return fmt.Sprintf("%s cannot be deleted or changed: %s keeps it: %s", of, by, e.Text)
+}
+
 // ProtectedError refuses a delete with members that have block_deletion set.
 type ProtectedError struct {
 	Name string

@@ -57,6 +57,7 @@ func TestEveryErrorHasItsReason(t *testing.T) {
 		{&peer.BlockedError{Name: "ts/t"}, "BLOCKED", codes.FailedPrecondition},
 		{&peer.BlockedError{Name: "ts/t", Undecided: true}, "UNDECIDED", codes.Aborted},
 		{&peer.ProtectedError{Name: "ts/t"}, "BLOCK_DELETION", codes.FailedPrecondition},
+		{&peer.KeptError{Table: "orders", Constraint: "lines_order"}, "ROW_KEPT", codes.FailedPrecondition},
 		{&peer.DatabaseError{Deployment: other}, "ANOTHER_DATABASE", codes.Unavailable},
 		{&peer.UnavailableError{Err: errors.New("no answer")}, "UNAVAILABLE", codes.Unavailable},
 		{refusal(peer.TargetMissing), string(peer.TargetMissing), codes.FailedPrecondition},

@@ -108,6 +108,7 @@ func typedStatus(err error) error {
 		references  *peer.RefusedError
 		blocked     *peer.BlockedError
 		protected   *peer.ProtectedError
+		kept        *peer.KeptError
 		database    *peer.DatabaseError
 		unavailable *peer.UnavailableError
 	)
@@ -124,6 +125,8 @@ func typedStatus(err error) error {
 		return refused(reason, err, blocked.Total, blockedProto(reason, blocked), violations)
 	case errors.As(err, &protected):
 		return refused("BLOCK_DELETION", err, len(protected.By), protectedProto(protected), violations)
+	case errors.As(err, &kept):
+		return Because("ROW_KEPT", kept)
 	case errors.As(err, &database):
 		return Because("ANOTHER_DATABASE", err)
 	case errors.As(err, &unavailable):

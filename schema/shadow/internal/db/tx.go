@@ -143,9 +143,21 @@ func (s *DB) once(ctx context.Context, begin func() (pgx.Tx, error), fn func(pgx
 	return nil
 }
 
+// Kept returns the refusal by a constraint or a trigger of the application; nil for other errors. The table is the attached one, if it is known.
+func Kept(table string, err error) error {
+	constraint, text, ok := postgres.Objection(err, "dbcontroller")
+	if !ok {
+		return nil
+	}
+	return &peer.KeptError{Table: table, Constraint: constraint, Text: text}
+}
+
 // ofCommit adds to an error of a commit that its outcome is unknown, unless the server reported a rollback, or nothing was sent.
 func ofCommit(err error) error {
 	var pg *pgconn.PgError
+	if kept := Kept("", err); kept != nil { // a constraint that is checked at the commit
+		return kept
+	}
 	if err == nil || errors.As(err, &pg) || errors.Is(err, pgx.ErrTxCommitRollback) || pgconn.SafeToRetry(err) {
 		return err
 	}

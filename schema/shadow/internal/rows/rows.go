@@ -6,6 +6,7 @@
 package rows
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -434,7 +435,7 @@ func (s *Rows) Delete(ctx context.Context, tx pgx.Tx, keys []Key) error {
 		}
 		tag, err := tx.Exec(ctx, t.deleteSQL, args...)
 		if err != nil {
-			return fmt.Errorf("delete rows of %s: %w", t.Definition.Table, err)
+			return fmt.Errorf("delete rows of %s: %w", t.Definition.Table, t.kept(err))
 		}
 		if int(tag.RowsAffected()) == len(at) {
 			return nil
@@ -443,17 +444,18 @@ func (s *Rows) Delete(ctx context.Context, tx pgx.Tx, keys []Key) error {
 	})
 }
 
-// gone fails with errKept when one of some rows still exists.
+// kept returns an error of a statement on the rows, as *peer.KeptError when the application refuses it.
+func (t *Table) kept(err error) error { return cmp.Or(db.Kept(t.Definition.Table.String(), err), err) }
+
+// gone fails with *peer.KeptError when one of some rows still exists: the row would stay and refer to a resource that is gone. A deletion is delayed
+// instead, and the row reported.
 func (t *Table) gone(ctx context.Context, tx pgx.Tx, names []string) error {
 	there, err := t.present(ctx, tx, t.lockSQL, names)
 	if err == nil && len(there) > 0 {
-		err = fmt.Errorf("%w: %s of %s", errKept, slices.Min(there), t.Definition.Table)
+		err = &peer.KeptError{Table: t.Definition.Table.String(), Text: slices.Min(there) + " is there after the statement"}
 	}
 	return err
 }
-
-// errKept: the row would stay and refer to a resource that is gone. The deletion is delayed instead, and the row reported.
-var errKept = errors.New("a trigger or a rule of the application keeps a row that is to be deleted or changed")
 
 // Unset sets the columns of a reference to NULL.
 func (s *Rows) Unset(ctx context.Context, tx pgx.Tx, kindID int32, path string, names []string) error {
@@ -472,12 +474,12 @@ func (s *Rows) Unset(ctx context.Context, tx pgx.Tx, kindID int32, path string, 
 	}
 	found, err := tx.Query(ctx, sql, args...)
 	if err != nil {
-		return fmt.Errorf("set %s of %s to NULL: %w", path, t.Definition.Table, err)
+		return fmt.Errorf("set %s of %s to NULL: %w", path, t.Definition.Table, t.kept(err))
 	}
 	var n int
 	var null bool
 	if _, err := pgx.ForEachRow(found, []any{&n, &null}, func() error { left[names[at[n-1]]] = !null; return nil }); err != nil {
-		return fmt.Errorf("set %s of %s to NULL: %w", path, t.Definition.Table, err)
+		return fmt.Errorf("set %s of %s to NULL: %w", path, t.Definition.Table, t.kept(err))
 	}
 	maps.DeleteFunc(left, func(_ string, kept bool) bool { return !kept })
 	return t.gone(ctx, tx, slices.Sorted(maps.Keys(left)))

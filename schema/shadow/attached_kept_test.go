@@ -1,0 +1,40 @@
+package shadow_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/schema/peer"
+)
+
+// A native key, also one that is checked at the commit, and a trigger of the application keep a row of an attached table: a delete of it by the API, or
+// of what it goes with, is refused and names them. Nothing has changed, and the delete is accepted when they are gone.
+func TestADeleteNamesTheConstraintThatKeepsARow(t *testing.T) {
+	t.Parallel()
+	a := newAttached(t)
+	a.exec(a.crm, `CREATE TABLE notes (customer bigint CONSTRAINT notes_customer REFERENCES customers);
+CREATE TABLE later (customer bigint CONSTRAINT later_customer REFERENCES customers DEFERRABLE INITIALLY DEFERRED);
+CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'customer % has a contract', OLD.id; END $$;
+INSERT INTO customers VALUES (1), (2), (3), (4); INSERT INTO notes VALUES (1); INSERT INTO later VALUES (2)`)
+	a.attach()
+	a.exec(a.crm, `CREATE TRIGGER contract BEFORE DELETE ON customers FOR EACH ROW WHEN (OLD.id = 3) EXECUTE FUNCTION keep();
+CREATE RULE stays AS ON DELETE TO customers WHERE OLD.id = 4 DO INSTEAD NOTHING`)
+	for name, want := range map[string]peer.KeptError{
+		"1": {Table: "public.customers", Constraint: "notes_customer", Text: `update or delete on table "customers" violates foreign key constraint "notes_customer" on table "notes"`},
+		"2": {Constraint: "later_customer", Text: `update or delete on table "customers" violates foreign key constraint "later_customer" on table "later"`},
+		"3": {Table: "public.customers", Text: "customer 3 has a contract"},
+		"4": {Table: "public.customers", Text: "customers/4 is there after the statement"},
+	} {
+		_, err := a.Delete("//" + crm + "/customers/" + name)
+		var kept *peer.KeptError
+		require.ErrorAs(t, err, &kept, name)
+		require.Equal(t, want, *kept, name)
+	}
+	a.exec(a.crm, `DELETE FROM notes; DELETE FROM later; DROP TRIGGER contract ON customers; DROP RULE stays ON customers`)
+	for _, name := range []string{"1", "2", "3", "4"} {
+		require.True(t, a.MustDelete("//"+crm+"/customers/"+name).Removed, name)
+	}
+	require.Empty(t, a.rows(a.crm, `SELECT id::text FROM customers`))
+	a.Audit()
+}
