@@ -124,6 +124,7 @@ func errorOf(err error) error {
 		refused     *peer.RefusedError
 		blocked     *peer.BlockedError
 		protected   *peer.ProtectedError
+		kept        *peer.KeptError
 		invalid     *peer.InvalidError
 		unavailable *peer.UnavailableError
 	)
@@ -142,6 +143,8 @@ func errorOf(err error) error {
 		return made
 	case errors.As(err, &protected):
 		return &BlockedError{Total: len(protected.By), Protected: protected.By, err: err}
+	case errors.As(err, &kept):
+		return &BlockedError{Total: 1, err: err}
 	case errors.As(err, &invalid):
 		made := &InvalidError{Name: invalid.Resource, err: invalid.Err}
 		for _, v := range violation.Of(err) {

@@ -158,7 +158,7 @@ func Definite(err error) bool {
 		return !blocked.Undecided
 	case errors.As(err, new(*UnavailableError)), errors.Is(err, ErrUnknown):
 		return false
-	case errors.As(err, new(*InvalidError)), errors.As(err, new(*ProtectedError)):
+	case errors.As(err, new(*InvalidError)), errors.As(err, new(*ProtectedError)), errors.As(err, new(*KeptError)):
 		return true
 	}
 	return slices.ContainsFunc(definite, func(is error) bool { return errors.Is(err, is) })

@@ -3,9 +3,11 @@ package shadow_test
 import (
 	"testing"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/shadow"
 )
 
 // A native key, also one that is checked at the commit, and a trigger of the application keep a row of an attached table: a delete of it by the API, or
@@ -30,6 +32,11 @@ CREATE RULE stays AS ON DELETE TO customers WHERE OLD.id = 4 DO INSTEAD NOTHING`
 		var kept *peer.KeptError
 		require.ErrorAs(t, err, &kept, name)
 		require.Equal(t, want, *kept, name)
+	}
+	id := uuid.Must(uuid.NewV7())
+	for range 2 { // the refusal is definite, and kept with the request
+		_, err := a.Stores[a.ID(crm)].Delete(t.Context(), shadow.DeleteRequest{Name: "customers/1", RequestID: id})
+		require.ErrorContains(t, err, "a row of public.customers cannot be deleted or changed: the constraint notes_customer keeps it: ")
 	}
 	a.exec(a.crm, `DELETE FROM notes; DELETE FROM later; DROP TRIGGER contract ON customers; DROP RULE stays ON customers`)
 	for _, name := range []string{"1", "2", "3", "4"} {

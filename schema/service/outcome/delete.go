@@ -30,7 +30,7 @@ func OfDelete(r peer.DeleteResult, err error) DeleteResult {
 		return DeleteGoesOn
 	}
 	switch ReasonOf(err) {
-	case "BLOCKED":
+	case "BLOCKED", "ROW_KEPT":
 		return DeleteBlocked
 	case "BLOCK_DELETION":
 		return DeleteProtected

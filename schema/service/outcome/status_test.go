@@ -67,7 +67,7 @@ func TestCodesAreDefiniteAsTheStoreKeepsThem_I29(t *testing.T) {
 	t.Parallel()
 	samples := []error{
 		&peer.InvalidError{Err: errors.New("bad")}, &peer.BlockedError{Name: "ts/t"}, &peer.BlockedError{Undecided: true},
-		&peer.ProtectedError{}, &peer.UnavailableError{Err: errors.New("away")}, &peer.DatabaseError{},
+		&peer.ProtectedError{}, &peer.KeptError{}, &pgconn.PgError{Code: "53100"}, &peer.UnavailableError{Err: errors.New("away")}, &peer.DatabaseError{},
 		fmt.Errorf("%w: %w", peer.ErrUnknown, peer.ErrNotFound), &pgconn.PgError{Code: "57P01"}, &pgconn.PgError{Code: "55P03"}, errors.New("a fault"),
 	}
 	for _, o := range outcomes {

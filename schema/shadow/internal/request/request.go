@@ -27,7 +27,7 @@ type Outcome struct {
 	Saved   []peer.Resource    `json:"saved,omitempty"`
 	Deleted *peer.DeleteResult `json:"deleted,omitempty"`
 
-	Refused   string               `json:"refused,omitempty"` // a key of recordable, or "invalid", "references", "blocked" or "protected"
+	Refused   string               `json:"refused,omitempty"` // a key of recordable, or "invalid", "references", "blocked", "protected" or "kept"
 	Message   string               `json:"message,omitempty"`
 	Resource  string               `json:"resource,omitempty"` // of an *InvalidError
 	Fields    []violation.Field    `json:"fields,omitempty"`   // of an *InvalidError
@@ -35,6 +35,7 @@ type Outcome struct {
 	More      int                  `json:"more,omitempty"`
 	Blocked   *peer.BlockedError   `json:"blocked,omitempty"`
 	Protected *peer.ProtectedError `json:"protected,omitempty"`
+	Kept      *peer.KeptError      `json:"kept,omitempty"`
 }
 
 // recordable are the sentinels of definite refusals without further fields. The keys are stored.
@@ -148,6 +149,9 @@ func refusalOutcome(err error) (o Outcome, known bool) {
 	case errors.As(err, &o.Protected):
 		o.Refused = "protected"
 		return o, true
+	case errors.As(err, &o.Kept):
+		o.Refused = "kept"
+		return o, true
 	}
 	for key, is := range recordable {
 		if errors.Is(err, is) {
@@ -169,6 +173,8 @@ func (o Outcome) err() error {
 		return o.Blocked
 	case "protected":
 		return o.Protected
+	case "kept":
+		return o.Kept
 	}
 	return &replayed{message: o.Message, is: recordable[o.Refused]}
 }
