@@ -50,7 +50,7 @@ func TestADescribedDeploymentThatNeverRanFailsNoCommand(t *testing.T) {
 	require.Contains(t, got.out, "iam.example.com/eastus2: has never run\n")
 	got = command(t, append(at, "decommission", "evil.example.com/mars", "--reason", "stolen", "--yes")...)
 	require.Equal(t, cli.Refused, got.code)
-	require.Contains(t, got.errOut, "unknown deployment: evil.example.com/mars (NotFound): add --unlisted")
+	require.Contains(t, got.errOut, "deployment evil.example.com/mars is not registered; known deployments: iam.example.com/us-west2, iam.example.com/eastus2; add --unlisted")
 	got = command(t, append(at, "decommission", "evil.example.com/mars", "--reason", "stolen", "--yes", "--unlisted")...)
 	require.Zero(t, got.code, got.errOut)
 	require.Contains(t, got.out, "has never run: it has nothing to remove")

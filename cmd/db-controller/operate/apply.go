@@ -42,6 +42,9 @@ func ReadFiles(paths []string) (*schema.File, error) {
 		if err != nil {
 			return nil, err
 		}
+		if len(f.Services)+len(f.Regions)+len(f.Deployments) == 0 && f.Rights == nil {
+			return nil, fmt.Errorf("%s: there is no region, service, deployment or right in it", path)
+		}
 		all.Services = append(all.Services, f.Services...)
 		all.Regions = append(all.Regions, f.Regions...)
 		all.Deployments = append(all.Deployments, f.Deployments...)

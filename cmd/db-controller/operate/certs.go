@@ -40,6 +40,11 @@ production use your own authority, whose certificates carry one URI, spiffe://TR
 			if err := at.Check(); err != nil {
 				return err
 			}
+			for _, name := range args { // before anything is made
+				if err := checkIdentity(name); err != nil {
+					return err
+				}
+			}
 			authority := filepath.Join(dir, "authority")
 			a, err := playground.OpenAuthority(authority, trustDomain)
 			if err != nil {
@@ -105,16 +110,26 @@ func (h *Hosts) Check() error {
 	return nil
 }
 
-func issue(a *playground.Authority, folder, name string, at Hosts) error {
+func checkIdentity(name string) error {
 	if host, ok := strings.CutPrefix(name, "host/"); ok {
 		if host == "" || strings.ContainsAny(host, "/ \t") {
 			return cli.Usage("identity %q: want host/NAME, such as host/db.example.org", name)
 		}
+		return nil
+	}
+	if _, err := identity.ParsePath("/" + name); err != nil {
+		return cli.Usage("%w, or host/NAME", err)
+	}
+	return nil
+}
+
+func issue(a *playground.Authority, folder, name string, at Hosts) error {
+	if host, ok := strings.CutPrefix(name, "host/"); ok {
 		return a.IssueHost(folder, host)
 	}
 	id, err := identity.ParsePath("/" + name)
 	if err != nil {
-		return cli.Usage("%w", err)
+		return err
 	}
 	if playground.Serves(id) {
 		return a.Issue(folder, id, playground.ReachedAt(at.Names, at.Addresses))

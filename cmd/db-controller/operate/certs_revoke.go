@@ -1,6 +1,7 @@
 package operate
 
 import (
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -21,7 +22,15 @@ connections that use them. A certificate that is made for the same identity afte
 		Example: `  db-controller certs revoke --dir certs user/mallory`,
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			for _, name := range args {
+				if err := checkIdentity(name); err != nil {
+					return err
+				}
+			}
 			authority := filepath.Join(dir, "authority")
+			if _, err := os.Stat(authority); err != nil {
+				return cli.Usage("there is no authority in %s, which certs makes: give its folder with --dir", dir)
+			}
 			a, err := playground.OpenAuthority(authority, "")
 			if err != nil {
 				return err

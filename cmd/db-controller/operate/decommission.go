@@ -1,6 +1,7 @@
 package operate
 
 import (
+	"context"
 	"fmt"
 	"strings"
 
@@ -8,6 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/db-controller/db-controller/client"
 	"github.com/db-controller/db-controller/cmd/db-controller/cli"
 	"github.com/db-controller/db-controller/schema"
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
@@ -67,7 +69,7 @@ func decommission(cmd *cobra.Command, id schema.DeploymentID, blocking, reason s
 	// The registry first: the name cannot be registered again, and no deployment follows it any more.
 	_, err = c.Registry().DecommissionDeployment(cmd.Context(), &registryv1.DecommissionDeploymentRequest{Service: id.Service, Region: id.Region, Reason: reason, Unlisted: unlisted})
 	if status.Code(err) == codes.NotFound {
-		return fmt.Errorf("%w: add --unlisted if it exists, or has existed, all the same", cli.Plain(err))
+		return notListed(cmd.Context(), c, id)
 	}
 	if err != nil {
 		return cli.Plain(err)
@@ -95,6 +97,15 @@ func decommission(cmd *cobra.Command, id schema.DeploymentID, blocking, reason s
 		told.done(out, d.DeploymentID, "ok; db-controller status "+d.String()+" shows when the work is done")
 	}
 	return told.result(out, id, "did not answer, and still waits for "+id.String())
+}
+
+// notListed names the deployments that are listed: a name may be misspelt.
+func notListed(ctx context.Context, c *client.Client, id schema.DeploymentID) error {
+	env, err := c.Environment(ctx)
+	if err != nil {
+		return err
+	}
+	return fmt.Errorf("%w; add --unlisted if it exists, or has existed, all the same", &client.UnregisteredError{Deployment: id, Known: deploymentNames(env)})
 }
 
 // decisions are the answers of deployments to an operator's decision about one deployment.

@@ -22,6 +22,9 @@ func NewSetVersion() *cobra.Command {
 			if err != nil {
 				return cli.Plain(err)
 			}
+			if _, listed := before.Deployment(id); !listed {
+				return &client.UnregisteredError{Deployment: id, Known: deploymentNames(before)}
+			}
 			d, err := direct.SetVersion(cmd.Context(), c, id, args[1])
 			if err != nil {
 				return cli.Plain(err)

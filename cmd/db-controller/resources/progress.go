@@ -47,11 +47,11 @@ type counter struct {
 	deletion string
 
 	mu   sync.Mutex
-	last map[schema.DeploymentID]*adminv1.Deletion // guarded by mu
+	last map[schema.DeploymentID][]*adminv1.Deletion // guarded by mu
 }
 
 func newCounter(c *client.Client, deletion string) *counter {
-	return &counter{client: c, deletion: deletion, last: map[schema.DeploymentID]*adminv1.Deletion{}}
+	return &counter{client: c, deletion: deletion, last: map[schema.DeploymentID][]*adminv1.Deletion{}}
 }
 
 // read asks all deployments of the environment, since a deletion can reach any of them.
@@ -59,8 +59,10 @@ func (r *counter) read(ctx context.Context) (sum totals) {
 	r.ask(ctx)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, d := range r.last {
-		sum.add(d)
+	for _, answer := range r.last {
+		for _, d := range answer {
+			sum.add(d)
+		}
 	}
 	return sum
 }
@@ -86,9 +88,7 @@ func (r *counter) ask(ctx context.Context) {
 			}
 			r.mu.Lock()
 			defer r.mu.Unlock()
-			for _, p := range answer.GetDeletions() {
-				r.last[d.DeploymentID] = p
-			}
+			r.last[d.DeploymentID] = answer.GetDeletions()
 			return nil
 		})
 	}
