@@ -99,6 +99,7 @@ var ofInstallation = []badInput{
 	{"set-version a.example.com/us-west2 v1", done, "nothing has changed"},
 	{"decommission a.example.com/nowhere --reason r --yes", refused, unknown + "; add --unlisted"},
 	{"decommission b.example.com/us-west2 --reason r", wrongUsage, "--yes"},
+	{"decommission a.example.com/us-west2 --reason r", wrongUsage, "b.example.com/eastus2   0        1      0         0      0"},
 	{"decommission b.example.com/us-west2 --reason r --yes --blocking x", wrongUsage, "want UNSET or CASCADE_DELETE"},
 	{"remove a.example.com/nowhere", refused, "not registered: a.example.com/nowhere: did you mean a.example.com/eastus2?"},
 	{"remove a.example.com", refused, "did you mean a.example.com@v1?"},

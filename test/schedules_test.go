@@ -123,7 +123,10 @@ func TestAFullDisk_I8_I29(t *testing.T) {
 	require.NotZero(t, failed, "the disk never was full")
 	_, err = f.put(bEast+"holders/new", fields{"block": aWest + "targets/t19"})
 	t.Logf("%d writes before the disk was full; a reference to there: %v", len(written), err)
-	full := func() bool { told := f.statusFor(t, id.String()).GetNotReady(); return len(told) > 0 && told[0].GetCheck() == "writes" }
+	full := func() bool {
+		told := f.statusFor(t, id.String()).GetNotReady()
+		return len(told) > 0 && told[0].GetCheck() == "writes"
+	}
 	if server.Runs() {
 		f.eventually("it is told that the disk is full", full)
 	}

@@ -49,6 +49,7 @@ type Watch struct {
 // operatorActions stores the decisions of operators about other deployments.
 type operatorActions interface {
 	Decommission(ctx context.Context, d shadow.Decommissioned) error
+	PlanDecommission(ctx context.Context, of schema.DeploymentID, blocking schema.Behaviour) (shadow.DecommissionPlan, error)
 	AcceptDatabase(ctx context.Context, d shadow.AcceptedDatabase) error
 	WaiveComparison(ctx context.Context, of schema.DeploymentID, reason, by string) error
 }
@@ -198,6 +199,10 @@ func (a *admin) decommission(ctx context.Context, req *adminv1.DecommissionReque
 	blocking, err := schema.ParseBehaviour(cmp.Or(req.GetBlocking(), schema.Unset.String()))
 	if err != nil {
 		return nil, outcome.Invalid("blocking", err)
+	}
+	if req.GetValidateOnly() {
+		p, err := a.actions.PlanDecommission(ctx, id, blocking)
+		return &adminv1.DecommissionResponse{Plan: &adminv1.DecommissionResponse_Plan{Deleted: p.Deleted, Unset: p.Unset, Dangling: p.Dangling, Owned: p.Owned, Released: p.Released}}, err
 	}
 	if err := a.actions.Decommission(ctx, shadow.Decommissioned{Deployment: id, Blocking: blocking, Reason: req.GetReason(), By: by}); err != nil {
 		return nil, err

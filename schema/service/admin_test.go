@@ -94,6 +94,11 @@ func (s *adminStore) Verify(ctx context.Context, how shadow.Verification) (shado
 	return s.verify(ctx, how)
 }
 
+func (s *adminStore) PlanDecommission(_ context.Context, of schema.DeploymentID, blocking schema.Behaviour) (shadow.DecommissionPlan, error) {
+	s.steered = append(s.steered, fmt.Sprint("plan ", of, blocking))
+	return shadow.DecommissionPlan{Deleted: 1, Unset: 2, Dangling: 3, Owned: 4, Released: 5}, nil
+}
+
 func (s *adminStore) Decommission(_ context.Context, d shadow.Decommissioned) error {
 	return s.decommission(d)
 }
@@ -307,6 +312,11 @@ func TestADecommissioningNamesItsOperator(t *testing.T) {
 		require.Equal(t, "closed", got.GetDecommissioned().GetReason())
 		require.True(t, got.GetDecommissioned().GetWorking())
 	}
+	planned, err := a.Decommission(as(t, operator), &adminv1.DecommissionRequest{Deployment: sibling.String(), Blocking: "CASCADE_DELETE", ValidateOnly: true})
+	require.NoError(t, err)
+	require.Nil(t, planned.GetDecommissioned())
+	require.Equal(t, "1 2 3 4 5", fmt.Sprint(planned.GetPlan().GetDeleted(), planned.GetPlan().GetUnset(), planned.GetPlan().GetDangling(), planned.GetPlan().GetOwned(), planned.GetPlan().GetReleased()))
+	require.Equal(t, []string{fmt.Sprint("plan ", sibling, schema.CascadeDelete)}, store.steered)
 	for says, req := range map[string]*adminv1.DecommissionRequest{
 		"deployment: ": {Deployment: "sibling"},
 		"blocking: ":   {Deployment: sibling.String(), Blocking: "DROP"},
@@ -315,7 +325,7 @@ func TestADecommissioningNamesItsOperator(t *testing.T) {
 		require.Equal(t, codes.InvalidArgument, status.Code(err))
 		require.ErrorContains(t, err, says)
 	}
-	_, err := a.Decommission(t.Context(), &adminv1.DecommissionRequest{Deployment: sibling.String()})
+	_, err = a.Decommission(t.Context(), &adminv1.DecommissionRequest{Deployment: sibling.String()})
 	require.Equal(t, codes.Unauthenticated, status.Code(err))
 	for name, broken := range map[string]*adminStore{
 		"the store refuses":         {decommission: func(shadow.Decommissioned) error { return peer.ErrAborted }},

@@ -80,6 +80,7 @@ type (
 	Pause            = steer.Pause
 	AcceptedDatabase = gate.AcceptedDatabase
 	Decommissioned   = gate.Decommissioned
+	DecommissionPlan = admin.DecommissionPlan
 	Difference       = compare.Difference
 	DifferenceKind   = compare.DifferenceKind
 	Verification     = compare.Verification

@@ -103,6 +103,17 @@ func TestReferencesToADecommissionedDeploymentAct_I1(t *testing.T) {
 			b.Settle()
 			require.NotNil(t, b.Get(in("owned")), "unreachable is not gone")
 
+			plan := map[schema.Behaviour]shadow.DecommissionPlan{ // blocks has two references to west, of which list unsets
+				schema.Unset: {Deleted: 1, Unset: 2, Dangling: 1, Owned: 4}, schema.CascadeDelete: {Deleted: 2, Unset: 1, Dangling: 1, Owned: 4},
+			}[blocking]
+			planned, err := b.Stores[b.ID(bEast)].PlanDecommission(t.Context(), b.ID(aWest), blocking)
+			require.NoError(t, err)
+			require.Equal(t, plan, planned)
+			planned, err = b.Stores[b.ID(aWest)].PlanDecommission(t.Context(), b.ID(bEast), blocking)
+			require.NoError(t, err)
+			require.Equal(t, shadow.DecommissionPlan{Released: int64(b.Count(aWest, "blockade"))}, planned)
+			require.NotZero(t, planned.Released)
+
 			decommission(t, b, bEast, aWest, blocking)
 			b.Settle()
 			b.Gone(in("owned"), in("unchecked"))

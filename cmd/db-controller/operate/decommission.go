@@ -2,7 +2,10 @@ package operate
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -30,7 +33,8 @@ Until then its resources count as existing, however long it does not answer. Aft
   - references to its resources are unset or cascade, as declared; blocking references act as --blocking says
   - its resources are removed from owner lists; a resource that loses its last owner is deleted
   - its calls are refused, and its name cannot be used again
-This cannot be undone. The command lists the deployments that do not answer: run it again when they do.`,
+This cannot be undone: without --yes the command counts what it would do in each deployment, and changes nothing. It lists the deployments that do not
+answer: run it again when they do.`,
 		Example: `  db-controller decommission iam.example.com/us-west2 --reason "region closed, ticket 4711" --yes`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -41,10 +45,14 @@ This cannot be undone. The command lists the deployments that do not answer: run
 			if reason == "" {
 				return cli.Usage("--reason is missing: the reason is stored with the decision")
 			}
-			if !yes {
-				return cli.Usage("%s cannot come back afterwards: add --yes to continue (--help describes the effects)", id)
+			order := &adminv1.DecommissionRequest{Deployment: id.String(), Blocking: strings.ToUpper(blocking), Reason: reason, ValidateOnly: !yes}
+			if order.GetBlocking() != schema.Unset.String() && order.GetBlocking() != schema.CascadeDelete.String() {
+				return cli.Usage("--blocking %s: want UNSET or CASCADE_DELETE", order.GetBlocking())
 			}
-			return decommission(cmd, id, strings.ToUpper(blocking), reason, unlisted)
+			if !yes {
+				return planDecommission(cmd, id, order, unlisted)
+			}
+			return decommission(cmd, id, order, unlisted)
 		},
 	}
 	cli.ContextFlag(cmd)
@@ -57,17 +65,77 @@ This cannot be undone. The command lists the deployments that do not answer: run
 	return cmd
 }
 
-func decommission(cmd *cobra.Command, id schema.DeploymentID, blocking, reason string, unlisted bool) error {
-	if blocking != schema.Unset.String() && blocking != schema.CascadeDelete.String() {
-		return cli.Usage("--blocking %s: want UNSET or CASCADE_DELETE", blocking)
+// planDecommission shows what decommissioning would do in each deployment, and fails: it cannot be undone.
+func planDecommission(cmd *cobra.Command, id schema.DeploymentID, order *adminv1.DecommissionRequest, unlisted bool) error {
+	confirm := cli.Usage("%s cannot come back afterwards: add --yes to continue (--help describes the effects)", id)
+	c, err := cli.OpenClient(cmd)
+	if err != nil {
+		return errors.Join(confirm, fmt.Errorf("what it would do is not known: %w", err))
 	}
+	defer c.Close()
+	env, err := c.Environment(cmd.Context())
+	if err != nil {
+		return errors.Join(confirm, fmt.Errorf("what it would do is not known: %w", cli.Plain(err)))
+	}
+	if _, listed := env.Deployment(id); !listed && !unlisted {
+		return notListed(cmd.Context(), c, id)
+	}
+	out := cli.PrinterOf(cmd)
+	rows, plans := [][]any{}, []plannedPart{}
+	for _, d := range env.Deployments {
+		if d.DeploymentID == id || d.NeverRan() {
+			continue
+		}
+		part := plannedPart{Deployment: d.String()}
+		admin, err := c.Admin(cmd.Context(), d.DeploymentID)
+		var answer *adminv1.DecommissionResponse
+		if err == nil {
+			answer, err = admin.Decommission(cmd.Context(), order)
+		}
+		if err != nil {
+			part.Error = cli.Plain(err).Error()
+			rows = append(rows, []any{d, "", "", "", "", "", "not known: " + part.Error})
+		} else {
+			p := answer.GetPlan()
+			part.Plan = cli.Message(p)
+			rows = append(rows, []any{d, counted(p.GetDeleted()), counted(p.GetUnset()), counted(p.GetDangling()), counted(p.GetOwned()), counted(p.GetReleased()), ""})
+		}
+		plans = append(plans, part)
+	}
+	out.Line("Decommissioning %s would do, as far as is stored now:", id)
+	out.Table("IN DELETED UNSET DANGLING OWNED RELEASED NOTES", rows)
+	out.Line("DELETED: resources that refer to resources there; UNSET, DANGLING: references to there; OWNED: resources with an owner there, which are deleted\nif they have no other; RELEASED: references from there that no longer keep anything.")
+	if err := out.Document(map[string]any{"deployment": id.String(), "plan": plans}); err != nil {
+		return err
+	}
+	return confirm
+}
+
+// plannedPart is what decommissioning would do in one deployment, or why that is not known.
+type plannedPart struct {
+	Deployment string          `json:"deployment"`
+	Plan       json.RawMessage `json:"plan,omitempty"`
+	Error      string          `json:"error,omitempty"`
+}
+
+// mostCounted is the greatest count of a plan.
+const mostCounted = 100_000
+
+func counted(n int64) string {
+	if n >= mostCounted {
+		return fmt.Sprintf("≥ %d", mostCounted)
+	}
+	return strconv.FormatInt(n, 10)
+}
+
+func decommission(cmd *cobra.Command, id schema.DeploymentID, order *adminv1.DecommissionRequest, unlisted bool) error {
 	c, err := cli.OpenClient(cmd)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
 	// The registry first: the name cannot be registered again, and no deployment follows it any more.
-	_, err = c.Registry().DecommissionDeployment(cmd.Context(), &registryv1.DecommissionDeploymentRequest{Service: id.Service, Region: id.Region, Reason: reason, Unlisted: unlisted})
+	_, err = c.Registry().DecommissionDeployment(cmd.Context(), &registryv1.DecommissionDeploymentRequest{Service: id.Service, Region: id.Region, Reason: order.GetReason(), Unlisted: unlisted})
 	if status.Code(err) == codes.NotFound {
 		return notListed(cmd.Context(), c, id)
 	}
@@ -88,7 +156,7 @@ func decommission(cmd *cobra.Command, id schema.DeploymentID, blocking, reason s
 		}
 		admin, err := c.Admin(cmd.Context(), d.DeploymentID)
 		if err == nil {
-			_, err = admin.Decommission(cmd.Context(), &adminv1.DecommissionRequest{Deployment: id.String(), Blocking: blocking, Reason: reason})
+			_, err = admin.Decommission(cmd.Context(), order)
 		}
 		if err != nil {
 			told.failed(out, d.DeploymentID, err)

@@ -61,6 +61,39 @@ func (s *Admin) Decommission(ctx context.Context, d gate.Decommissioned) error {
 	return s.gate.LoadDecommissioned(ctx)
 }
 
+// DecommissionPlan is what decommissioning a deployment does here. Each count ends at DecommissionCounted.
+type DecommissionPlan struct {
+	Deleted  int64 // resources here that refer to resources there and are deleted
+	Unset    int64 // references
+	Dangling int64 // references
+	Owned    int64 // resources here with an owner there
+	Released int64 // references from there that no longer count
+}
+
+// DecommissionCounted is the greatest count of a DecommissionPlan: there may be more.
+const DecommissionCounted = 100_000
+
+// Counts read no more rows than they can tell. Holders are counted once, however many references they have.
+var planDecommissionSQL = db.Codes(`
+WITH gone AS MATERIALIZED (SELECT id FROM dbcontroller.deployment WHERE service = $1 AND region = $2), referring AS MATERIALIZED (
+    SELECT r.holder_id, CASE WHEN r.behaviour = {block} THEN $3 ELSE r.behaviour END AS behaviour
+    FROM dbcontroller.foreign_target f JOIN dbcontroller.reference r ON r.target_id = f.id WHERE f.deployment_id = (SELECT id FROM gone) LIMIT $4
+)
+SELECT (SELECT count(DISTINCT holder_id) FROM referring WHERE behaviour IN ({cascade_delete}, {async_cascade_delete})),
+    (SELECT count(*) FROM referring WHERE behaviour IN ({unset}, {async_unset})),
+    (SELECT count(*) FROM referring WHERE behaviour = {allow_dangling}),
+    (SELECT count(*) FROM (SELECT DISTINCT ownee_id FROM dbcontroller.owner_reference WHERE deployment_id = (SELECT id FROM gone) LIMIT $4) AS o),
+    (SELECT count(*) FROM (SELECT FROM dbcontroller.blockade WHERE deployment_id = (SELECT id FROM gone) LIMIT $4) AS b)`)
+
+// PlanDecommission counts what Decommission would do here, and changes nothing. A deployment that is not known here has no part.
+func (s *Admin) PlanDecommission(ctx context.Context, of schema.DeploymentID, blocking schema.Behaviour) (p DecommissionPlan, err error) {
+	err = s.Pool.QueryRow(ctx, planDecommissionSQL, of.Service, of.Region, int16(blocking), DecommissionCounted).Scan(&p.Deleted, &p.Unset, &p.Dangling, &p.Owned, &p.Released)
+	if err != nil {
+		return p, fmt.Errorf("plan the decommissioning of %s: %w", of, err)
+	}
+	return p, nil
+}
+
 const (
 	// The rows of a deployment here, by the keys that they are stored by: a page walks no row twice.
 	decommissionedTargetsSQL = `

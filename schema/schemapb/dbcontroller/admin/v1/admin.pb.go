@@ -2222,7 +2222,9 @@ type DecommissionRequest struct {
 	// UNSET (the default) or CASCADE_DELETE.
 	Blocking string `protobuf:"bytes,2,opt,name=blocking,proto3" json:"blocking,omitempty"`
 	// The reason, which is stored.
-	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Count what would happen, and change nothing (AIP-163). It needs no reason.
+	ValidateOnly  bool `protobuf:"varint,4,opt,name=validate_only,json=validateOnly,proto3" json:"validate_only,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2278,11 +2280,21 @@ func (x *DecommissionRequest) GetReason() string {
 	return ""
 }
 
+func (x *DecommissionRequest) GetValidateOnly() bool {
+	if x != nil {
+		return x.ValidateOnly
+	}
+	return false
+}
+
 type DecommissionResponse struct {
-	state          protoimpl.MessageState `protogen:"open.v1"`
-	Decommissioned *Decommissioned        `protobuf:"bytes,1,opt,name=decommissioned,proto3" json:"decommissioned,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Absent for validate_only.
+	Decommissioned *Decommissioned `protobuf:"bytes,1,opt,name=decommissioned,proto3" json:"decommissioned,omitempty"`
+	// For validate_only.
+	Plan          *DecommissionResponse_Plan `protobuf:"bytes,2,opt,name=plan,proto3" json:"plan,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DecommissionResponse) Reset() {
@@ -2318,6 +2330,13 @@ func (*DecommissionResponse) Descriptor() ([]byte, []int) {
 func (x *DecommissionResponse) GetDecommissioned() *Decommissioned {
 	if x != nil {
 		return x.Decommissioned
+	}
+	return nil
+}
+
+func (x *DecommissionResponse) GetPlan() *DecommissionResponse_Plan {
+	if x != nil {
+		return x.Plan
 	}
 	return nil
 }
@@ -3556,6 +3575,88 @@ func (x *VerifyResponse_Progress) GetActedUpon() int64 {
 	return 0
 }
 
+// What decommissioning does here, as far as it is stored at this moment. Each count ends at 100,000: there may be more.
+type DecommissionResponse_Plan struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Resources here that refer to resources there and would be deleted.
+	Deleted int64 `protobuf:"varint,1,opt,name=deleted,proto3" json:"deleted,omitempty"`
+	// References to resources there that would be unset.
+	Unset int64 `protobuf:"varint,2,opt,name=unset,proto3" json:"unset,omitempty"`
+	// References to resources there that would dangle, as their behaviour allows.
+	Dangling int64 `protobuf:"varint,3,opt,name=dangling,proto3" json:"dangling,omitempty"`
+	// Resources here with an owner there: one that has no other owner is deleted.
+	Owned int64 `protobuf:"varint,4,opt,name=owned,proto3" json:"owned,omitempty"`
+	// References from there that would no longer count: the resources here can then be deleted.
+	Released      int64 `protobuf:"varint,5,opt,name=released,proto3" json:"released,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DecommissionResponse_Plan) Reset() {
+	*x = DecommissionResponse_Plan{}
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[48]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DecommissionResponse_Plan) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DecommissionResponse_Plan) ProtoMessage() {}
+
+func (x *DecommissionResponse_Plan) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[48]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DecommissionResponse_Plan.ProtoReflect.Descriptor instead.
+func (*DecommissionResponse_Plan) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{31, 0}
+}
+
+func (x *DecommissionResponse_Plan) GetDeleted() int64 {
+	if x != nil {
+		return x.Deleted
+	}
+	return 0
+}
+
+func (x *DecommissionResponse_Plan) GetUnset() int64 {
+	if x != nil {
+		return x.Unset
+	}
+	return 0
+}
+
+func (x *DecommissionResponse_Plan) GetDangling() int64 {
+	if x != nil {
+		return x.Dangling
+	}
+	return 0
+}
+
+func (x *DecommissionResponse_Plan) GetOwned() int64 {
+	if x != nil {
+		return x.Owned
+	}
+	return 0
+}
+
+func (x *DecommissionResponse_Plan) GetReleased() int64 {
+	if x != nil {
+		return x.Released
+	}
+	return 0
+}
+
 type ExplainResponse_Reason struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// BLOCKED, WAITING, PAUSED, OWNER, or the kind of outstanding work. (The command explain asks the deployments of waits_for itself, and
@@ -3571,7 +3672,7 @@ type ExplainResponse_Reason struct {
 
 func (x *ExplainResponse_Reason) Reset() {
 	*x = ExplainResponse_Reason{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[48]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3583,7 +3684,7 @@ func (x *ExplainResponse_Reason) String() string {
 func (*ExplainResponse_Reason) ProtoMessage() {}
 
 func (x *ExplainResponse_Reason) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[48]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3910,15 +4011,23 @@ const file_dbcontroller_admin_v1_admin_proto_rawDesc = "" +
 	"\x06bodies\x18\b \x01(\x03R\x06bodies\x12\x1d\n" +
 	"\n" +
 	"acted_upon\x18\t \x01(\x03R\tactedUponB\a\n" +
-	"\x05event\"i\n" +
+	"\x05event\"\x8e\x01\n" +
 	"\x13DecommissionRequest\x12\x1e\n" +
 	"\n" +
 	"deployment\x18\x01 \x01(\tR\n" +
 	"deployment\x12\x1a\n" +
 	"\bblocking\x18\x02 \x01(\tR\bblocking\x12\x16\n" +
-	"\x06reason\x18\x03 \x01(\tR\x06reason\"e\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12#\n" +
+	"\rvalidate_only\x18\x04 \x01(\bR\fvalidateOnly\"\xb2\x02\n" +
 	"\x14DecommissionResponse\x12M\n" +
-	"\x0edecommissioned\x18\x01 \x01(\v2%.dbcontroller.admin.v1.DecommissionedR\x0edecommissioned\"\xc2\x01\n" +
+	"\x0edecommissioned\x18\x01 \x01(\v2%.dbcontroller.admin.v1.DecommissionedR\x0edecommissioned\x12D\n" +
+	"\x04plan\x18\x02 \x01(\v20.dbcontroller.admin.v1.DecommissionResponse.PlanR\x04plan\x1a\x84\x01\n" +
+	"\x04Plan\x12\x18\n" +
+	"\adeleted\x18\x01 \x01(\x03R\adeleted\x12\x14\n" +
+	"\x05unset\x18\x02 \x01(\x03R\x05unset\x12\x1a\n" +
+	"\bdangling\x18\x03 \x01(\x03R\bdangling\x12\x14\n" +
+	"\x05owned\x18\x04 \x01(\x03R\x05owned\x12\x1a\n" +
+	"\breleased\x18\x05 \x01(\x03R\breleased\"\xc2\x01\n" +
 	"\aFailure\x12\x18\n" +
 	"\ahandler\x18\x01 \x01(\tR\ahandler\x12\x1e\n" +
 	"\n" +
@@ -3976,7 +4085,7 @@ func file_dbcontroller_admin_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_dbcontroller_admin_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_dbcontroller_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 49)
+var file_dbcontroller_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 50)
 var file_dbcontroller_admin_v1_admin_proto_goTypes = []any{
 	(VerifyRequest_Dangling)(0),         // 0: dbcontroller.admin.v1.VerifyRequest.Dangling
 	(*ListStuckRequest)(nil),            // 1: dbcontroller.admin.v1.ListStuckRequest
@@ -4027,25 +4136,26 @@ var file_dbcontroller_admin_v1_admin_proto_goTypes = []any{
 	(*StatusResponse_Derivation)(nil),   // 46: dbcontroller.admin.v1.StatusResponse.Derivation
 	(*VerifyResponse_Difference)(nil),   // 47: dbcontroller.admin.v1.VerifyResponse.Difference
 	(*VerifyResponse_Progress)(nil),     // 48: dbcontroller.admin.v1.VerifyResponse.Progress
-	(*ExplainResponse_Reason)(nil),      // 49: dbcontroller.admin.v1.ExplainResponse.Reason
-	(*durationpb.Duration)(nil),         // 50: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil),       // 51: google.protobuf.Timestamp
+	(*DecommissionResponse_Plan)(nil),   // 49: dbcontroller.admin.v1.DecommissionResponse.Plan
+	(*ExplainResponse_Reason)(nil),      // 50: dbcontroller.admin.v1.ExplainResponse.Reason
+	(*durationpb.Duration)(nil),         // 51: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil),       // 52: google.protobuf.Timestamp
 }
 var file_dbcontroller_admin_v1_admin_proto_depIdxs = []int32{
-	50, // 0: dbcontroller.admin.v1.ListStuckRequest.longer:type_name -> google.protobuf.Duration
+	51, // 0: dbcontroller.admin.v1.ListStuckRequest.longer:type_name -> google.protobuf.Duration
 	36, // 1: dbcontroller.admin.v1.ListStuckResponse.resources:type_name -> dbcontroller.admin.v1.ListStuckResponse.Resource
 	37, // 2: dbcontroller.admin.v1.ListStuckResponse.work:type_name -> dbcontroller.admin.v1.ListStuckResponse.Work
 	7,  // 3: dbcontroller.admin.v1.ListStuckResponse.pauses:type_name -> dbcontroller.admin.v1.Pause
-	51, // 4: dbcontroller.admin.v1.Pause.time:type_name -> google.protobuf.Timestamp
+	52, // 4: dbcontroller.admin.v1.Pause.time:type_name -> google.protobuf.Timestamp
 	12, // 5: dbcontroller.admin.v1.ListReleasableResponse.releasable:type_name -> dbcontroller.admin.v1.Releasable
-	51, // 6: dbcontroller.admin.v1.Releasable.since:type_name -> google.protobuf.Timestamp
+	52, // 6: dbcontroller.admin.v1.Releasable.since:type_name -> google.protobuf.Timestamp
 	17, // 7: dbcontroller.admin.v1.ListDeletionsResponse.deletions:type_name -> dbcontroller.admin.v1.Deletion
-	51, // 8: dbcontroller.admin.v1.Deletion.start_time:type_name -> google.protobuf.Timestamp
-	51, // 9: dbcontroller.admin.v1.Deletion.update_time:type_name -> google.protobuf.Timestamp
-	50, // 10: dbcontroller.admin.v1.Deletion.left:type_name -> google.protobuf.Duration
+	52, // 8: dbcontroller.admin.v1.Deletion.start_time:type_name -> google.protobuf.Timestamp
+	52, // 9: dbcontroller.admin.v1.Deletion.update_time:type_name -> google.protobuf.Timestamp
+	51, // 10: dbcontroller.admin.v1.Deletion.left:type_name -> google.protobuf.Duration
 	20, // 11: dbcontroller.admin.v1.ListRemovalsResponse.removals:type_name -> dbcontroller.admin.v1.Removal
-	51, // 12: dbcontroller.admin.v1.Removal.decide_time:type_name -> google.protobuf.Timestamp
-	51, // 13: dbcontroller.admin.v1.Removal.request_time:type_name -> google.protobuf.Timestamp
+	52, // 12: dbcontroller.admin.v1.Removal.decide_time:type_name -> google.protobuf.Timestamp
+	52, // 13: dbcontroller.admin.v1.Removal.request_time:type_name -> google.protobuf.Timestamp
 	45, // 14: dbcontroller.admin.v1.StatusResponse.outstanding:type_name -> dbcontroller.admin.v1.StatusResponse.Outstanding
 	46, // 15: dbcontroller.admin.v1.StatusResponse.derivations:type_name -> dbcontroller.admin.v1.StatusResponse.Derivation
 	33, // 16: dbcontroller.admin.v1.StatusResponse.failures:type_name -> dbcontroller.admin.v1.Failure
@@ -4060,59 +4170,60 @@ var file_dbcontroller_admin_v1_admin_proto_depIdxs = []int32{
 	7,  // 25: dbcontroller.admin.v1.StatusResponse.pauses:type_name -> dbcontroller.admin.v1.Pause
 	39, // 26: dbcontroller.admin.v1.StatusResponse.attached_rows:type_name -> dbcontroller.admin.v1.StatusResponse.AttachedRows
 	38, // 27: dbcontroller.admin.v1.StatusResponse.not_ready:type_name -> dbcontroller.admin.v1.StatusResponse.NotReady
-	51, // 28: dbcontroller.admin.v1.Decommissioned.said_time:type_name -> google.protobuf.Timestamp
-	51, // 29: dbcontroller.admin.v1.Word.said_time:type_name -> google.protobuf.Timestamp
+	52, // 28: dbcontroller.admin.v1.Decommissioned.said_time:type_name -> google.protobuf.Timestamp
+	52, // 29: dbcontroller.admin.v1.Word.said_time:type_name -> google.protobuf.Timestamp
 	0,  // 30: dbcontroller.admin.v1.VerifyRequest.dangling:type_name -> dbcontroller.admin.v1.VerifyRequest.Dangling
 	47, // 31: dbcontroller.admin.v1.VerifyResponse.difference:type_name -> dbcontroller.admin.v1.VerifyResponse.Difference
 	48, // 32: dbcontroller.admin.v1.VerifyResponse.progress:type_name -> dbcontroller.admin.v1.VerifyResponse.Progress
 	23, // 33: dbcontroller.admin.v1.DecommissionResponse.decommissioned:type_name -> dbcontroller.admin.v1.Decommissioned
-	51, // 34: dbcontroller.admin.v1.Failure.time:type_name -> google.protobuf.Timestamp
-	51, // 35: dbcontroller.admin.v1.Failure.next_time:type_name -> google.protobuf.Timestamp
-	51, // 36: dbcontroller.admin.v1.ExplainResponse.update_time:type_name -> google.protobuf.Timestamp
-	49, // 37: dbcontroller.admin.v1.ExplainResponse.reasons:type_name -> dbcontroller.admin.v1.ExplainResponse.Reason
-	17, // 38: dbcontroller.admin.v1.ExplainResponse.deletion:type_name -> dbcontroller.admin.v1.Deletion
-	51, // 39: dbcontroller.admin.v1.ListStuckResponse.Resource.since:type_name -> google.protobuf.Timestamp
-	51, // 40: dbcontroller.admin.v1.ListStuckResponse.Work.since:type_name -> google.protobuf.Timestamp
-	51, // 41: dbcontroller.admin.v1.ListStuckResponse.Work.next_time:type_name -> google.protobuf.Timestamp
-	51, // 42: dbcontroller.admin.v1.StatusResponse.Watch.heard_time:type_name -> google.protobuf.Timestamp
-	51, // 43: dbcontroller.admin.v1.StatusResponse.Epoch.since:type_name -> google.protobuf.Timestamp
-	51, // 44: dbcontroller.admin.v1.StatusResponse.Process.join_time:type_name -> google.protobuf.Timestamp
-	51, // 45: dbcontroller.admin.v1.StatusResponse.Process.expire_time:type_name -> google.protobuf.Timestamp
-	51, // 46: dbcontroller.admin.v1.StatusResponse.Outstanding.oldest_time:type_name -> google.protobuf.Timestamp
-	51, // 47: dbcontroller.admin.v1.ExplainResponse.Reason.since:type_name -> google.protobuf.Timestamp
-	21, // 48: dbcontroller.admin.v1.AdminService.Status:input_type -> dbcontroller.admin.v1.StatusRequest
-	34, // 49: dbcontroller.admin.v1.AdminService.Explain:input_type -> dbcontroller.admin.v1.ExplainRequest
-	31, // 50: dbcontroller.admin.v1.AdminService.Decommission:input_type -> dbcontroller.admin.v1.DecommissionRequest
-	25, // 51: dbcontroller.admin.v1.AdminService.AcceptDatabase:input_type -> dbcontroller.admin.v1.AcceptDatabaseRequest
-	27, // 52: dbcontroller.admin.v1.AdminService.WaiveComparison:input_type -> dbcontroller.admin.v1.WaiveComparisonRequest
-	29, // 53: dbcontroller.admin.v1.AdminService.Verify:input_type -> dbcontroller.admin.v1.VerifyRequest
-	18, // 54: dbcontroller.admin.v1.AdminService.ListRemovals:input_type -> dbcontroller.admin.v1.ListRemovalsRequest
-	1,  // 55: dbcontroller.admin.v1.AdminService.ListStuck:input_type -> dbcontroller.admin.v1.ListStuckRequest
-	3,  // 56: dbcontroller.admin.v1.AdminService.Pause:input_type -> dbcontroller.admin.v1.PauseRequest
-	5,  // 57: dbcontroller.admin.v1.AdminService.Resume:input_type -> dbcontroller.admin.v1.ResumeRequest
-	8,  // 58: dbcontroller.admin.v1.AdminService.Retry:input_type -> dbcontroller.admin.v1.RetryRequest
-	10, // 59: dbcontroller.admin.v1.AdminService.ListReleasable:input_type -> dbcontroller.admin.v1.ListReleasableRequest
-	13, // 60: dbcontroller.admin.v1.AdminService.ForceRelease:input_type -> dbcontroller.admin.v1.ForceReleaseRequest
-	15, // 61: dbcontroller.admin.v1.AdminService.ListDeletions:input_type -> dbcontroller.admin.v1.ListDeletionsRequest
-	22, // 62: dbcontroller.admin.v1.AdminService.Status:output_type -> dbcontroller.admin.v1.StatusResponse
-	35, // 63: dbcontroller.admin.v1.AdminService.Explain:output_type -> dbcontroller.admin.v1.ExplainResponse
-	32, // 64: dbcontroller.admin.v1.AdminService.Decommission:output_type -> dbcontroller.admin.v1.DecommissionResponse
-	26, // 65: dbcontroller.admin.v1.AdminService.AcceptDatabase:output_type -> dbcontroller.admin.v1.AcceptDatabaseResponse
-	28, // 66: dbcontroller.admin.v1.AdminService.WaiveComparison:output_type -> dbcontroller.admin.v1.WaiveComparisonResponse
-	30, // 67: dbcontroller.admin.v1.AdminService.Verify:output_type -> dbcontroller.admin.v1.VerifyResponse
-	19, // 68: dbcontroller.admin.v1.AdminService.ListRemovals:output_type -> dbcontroller.admin.v1.ListRemovalsResponse
-	2,  // 69: dbcontroller.admin.v1.AdminService.ListStuck:output_type -> dbcontroller.admin.v1.ListStuckResponse
-	4,  // 70: dbcontroller.admin.v1.AdminService.Pause:output_type -> dbcontroller.admin.v1.PauseResponse
-	6,  // 71: dbcontroller.admin.v1.AdminService.Resume:output_type -> dbcontroller.admin.v1.ResumeResponse
-	9,  // 72: dbcontroller.admin.v1.AdminService.Retry:output_type -> dbcontroller.admin.v1.RetryResponse
-	11, // 73: dbcontroller.admin.v1.AdminService.ListReleasable:output_type -> dbcontroller.admin.v1.ListReleasableResponse
-	14, // 74: dbcontroller.admin.v1.AdminService.ForceRelease:output_type -> dbcontroller.admin.v1.ForceReleaseResponse
-	16, // 75: dbcontroller.admin.v1.AdminService.ListDeletions:output_type -> dbcontroller.admin.v1.ListDeletionsResponse
-	62, // [62:76] is the sub-list for method output_type
-	48, // [48:62] is the sub-list for method input_type
-	48, // [48:48] is the sub-list for extension type_name
-	48, // [48:48] is the sub-list for extension extendee
-	0,  // [0:48] is the sub-list for field type_name
+	49, // 34: dbcontroller.admin.v1.DecommissionResponse.plan:type_name -> dbcontroller.admin.v1.DecommissionResponse.Plan
+	52, // 35: dbcontroller.admin.v1.Failure.time:type_name -> google.protobuf.Timestamp
+	52, // 36: dbcontroller.admin.v1.Failure.next_time:type_name -> google.protobuf.Timestamp
+	52, // 37: dbcontroller.admin.v1.ExplainResponse.update_time:type_name -> google.protobuf.Timestamp
+	50, // 38: dbcontroller.admin.v1.ExplainResponse.reasons:type_name -> dbcontroller.admin.v1.ExplainResponse.Reason
+	17, // 39: dbcontroller.admin.v1.ExplainResponse.deletion:type_name -> dbcontroller.admin.v1.Deletion
+	52, // 40: dbcontroller.admin.v1.ListStuckResponse.Resource.since:type_name -> google.protobuf.Timestamp
+	52, // 41: dbcontroller.admin.v1.ListStuckResponse.Work.since:type_name -> google.protobuf.Timestamp
+	52, // 42: dbcontroller.admin.v1.ListStuckResponse.Work.next_time:type_name -> google.protobuf.Timestamp
+	52, // 43: dbcontroller.admin.v1.StatusResponse.Watch.heard_time:type_name -> google.protobuf.Timestamp
+	52, // 44: dbcontroller.admin.v1.StatusResponse.Epoch.since:type_name -> google.protobuf.Timestamp
+	52, // 45: dbcontroller.admin.v1.StatusResponse.Process.join_time:type_name -> google.protobuf.Timestamp
+	52, // 46: dbcontroller.admin.v1.StatusResponse.Process.expire_time:type_name -> google.protobuf.Timestamp
+	52, // 47: dbcontroller.admin.v1.StatusResponse.Outstanding.oldest_time:type_name -> google.protobuf.Timestamp
+	52, // 48: dbcontroller.admin.v1.ExplainResponse.Reason.since:type_name -> google.protobuf.Timestamp
+	21, // 49: dbcontroller.admin.v1.AdminService.Status:input_type -> dbcontroller.admin.v1.StatusRequest
+	34, // 50: dbcontroller.admin.v1.AdminService.Explain:input_type -> dbcontroller.admin.v1.ExplainRequest
+	31, // 51: dbcontroller.admin.v1.AdminService.Decommission:input_type -> dbcontroller.admin.v1.DecommissionRequest
+	25, // 52: dbcontroller.admin.v1.AdminService.AcceptDatabase:input_type -> dbcontroller.admin.v1.AcceptDatabaseRequest
+	27, // 53: dbcontroller.admin.v1.AdminService.WaiveComparison:input_type -> dbcontroller.admin.v1.WaiveComparisonRequest
+	29, // 54: dbcontroller.admin.v1.AdminService.Verify:input_type -> dbcontroller.admin.v1.VerifyRequest
+	18, // 55: dbcontroller.admin.v1.AdminService.ListRemovals:input_type -> dbcontroller.admin.v1.ListRemovalsRequest
+	1,  // 56: dbcontroller.admin.v1.AdminService.ListStuck:input_type -> dbcontroller.admin.v1.ListStuckRequest
+	3,  // 57: dbcontroller.admin.v1.AdminService.Pause:input_type -> dbcontroller.admin.v1.PauseRequest
+	5,  // 58: dbcontroller.admin.v1.AdminService.Resume:input_type -> dbcontroller.admin.v1.ResumeRequest
+	8,  // 59: dbcontroller.admin.v1.AdminService.Retry:input_type -> dbcontroller.admin.v1.RetryRequest
+	10, // 60: dbcontroller.admin.v1.AdminService.ListReleasable:input_type -> dbcontroller.admin.v1.ListReleasableRequest
+	13, // 61: dbcontroller.admin.v1.AdminService.ForceRelease:input_type -> dbcontroller.admin.v1.ForceReleaseRequest
+	15, // 62: dbcontroller.admin.v1.AdminService.ListDeletions:input_type -> dbcontroller.admin.v1.ListDeletionsRequest
+	22, // 63: dbcontroller.admin.v1.AdminService.Status:output_type -> dbcontroller.admin.v1.StatusResponse
+	35, // 64: dbcontroller.admin.v1.AdminService.Explain:output_type -> dbcontroller.admin.v1.ExplainResponse
+	32, // 65: dbcontroller.admin.v1.AdminService.Decommission:output_type -> dbcontroller.admin.v1.DecommissionResponse
+	26, // 66: dbcontroller.admin.v1.AdminService.AcceptDatabase:output_type -> dbcontroller.admin.v1.AcceptDatabaseResponse
+	28, // 67: dbcontroller.admin.v1.AdminService.WaiveComparison:output_type -> dbcontroller.admin.v1.WaiveComparisonResponse
+	30, // 68: dbcontroller.admin.v1.AdminService.Verify:output_type -> dbcontroller.admin.v1.VerifyResponse
+	19, // 69: dbcontroller.admin.v1.AdminService.ListRemovals:output_type -> dbcontroller.admin.v1.ListRemovalsResponse
+	2,  // 70: dbcontroller.admin.v1.AdminService.ListStuck:output_type -> dbcontroller.admin.v1.ListStuckResponse
+	4,  // 71: dbcontroller.admin.v1.AdminService.Pause:output_type -> dbcontroller.admin.v1.PauseResponse
+	6,  // 72: dbcontroller.admin.v1.AdminService.Resume:output_type -> dbcontroller.admin.v1.ResumeResponse
+	9,  // 73: dbcontroller.admin.v1.AdminService.Retry:output_type -> dbcontroller.admin.v1.RetryResponse
+	11, // 74: dbcontroller.admin.v1.AdminService.ListReleasable:output_type -> dbcontroller.admin.v1.ListReleasableResponse
+	14, // 75: dbcontroller.admin.v1.AdminService.ForceRelease:output_type -> dbcontroller.admin.v1.ForceReleaseResponse
+	16, // 76: dbcontroller.admin.v1.AdminService.ListDeletions:output_type -> dbcontroller.admin.v1.ListDeletionsResponse
+	63, // [63:77] is the sub-list for method output_type
+	49, // [49:63] is the sub-list for method input_type
+	49, // [49:49] is the sub-list for extension type_name
+	49, // [49:49] is the sub-list for extension extendee
+	0,  // [0:49] is the sub-list for field type_name
 }
 
 func init() { file_dbcontroller_admin_v1_admin_proto_init() }
@@ -4130,7 +4241,7 @@ func file_dbcontroller_admin_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dbcontroller_admin_v1_admin_proto_rawDesc), len(file_dbcontroller_admin_v1_admin_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   49,
+			NumMessages:   50,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
