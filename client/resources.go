@@ -117,6 +117,28 @@ func (c *Client) Delete(ctx context.Context, name string, only Version) (*resour
 	return answer, err
 }
 
+// DeleteAll deletes several resources of one deployment by their full names: all of them, or none. What refers to one of them and is deleted with
+// another one does not block. It fails as Delete does; the answers have the order of the names.
+func (c *Client) DeleteAll(ctx context.Context, names ...string) (answers []*resourcev1.DeleteResourceResponse, err error) {
+	if len(names) == 0 {
+		return nil, nil
+	}
+	full, err := schema.ParseFullName(names[0])
+	if err != nil {
+		return nil, err
+	}
+	req := &resourcev1.BatchDeleteResourcesRequest{RequestId: requestID(ctx)}
+	for _, name := range names {
+		req.Requests = append(req.Requests, &resourcev1.DeleteResourceRequest{Name: name})
+	}
+	err = c.untilDefinite(ctx, full.Deployment, req.GetRequestId(), func(ctx context.Context, door resourcev1.ResourceServiceClient) error {
+		answer, err := door.BatchDeleteResources(ctx, req)
+		answers = answer.GetResponses()
+		return err
+	})
+	return answers, err
+}
+
 func (c *Client) call(ctx context.Context, name, id string,
 	request func(context.Context, resourcev1.ResourceServiceClient) (*resourcev1.Resource, error),
 ) (r *resourcev1.Resource, err error) {

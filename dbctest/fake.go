@@ -51,8 +51,9 @@ type change struct {
 
 // answer is the outcome of a request with an id.
 type answer struct {
-	all []*resourcev1.Resource
-	err error
+	all     []*resourcev1.Resource
+	deleted []*resourcev1.DeleteResourceResponse
+	err     error
 }
 
 // NewFake returns deployments without resources. The documents are those of Config.Services.

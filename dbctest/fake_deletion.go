@@ -33,36 +33,63 @@ func (f *Fake) gone(r *resourcev1.Resource) change {
 }
 
 func (d *door) DeleteResource(_ context.Context, req *resourcev1.DeleteResourceRequest) (*resourcev1.DeleteResourceResponse, error) {
+	answers, err := d.deleteAll([]*resourcev1.DeleteResourceRequest{req}, req.GetRequestId())
+	if err != nil {
+		return nil, err
+	}
+	return answers[0], nil
+}
+
+func (d *door) BatchDeleteResources(_ context.Context, req *resourcev1.BatchDeleteResourcesRequest) (*resourcev1.BatchDeleteResourcesResponse, error) {
+	answers, err := d.deleteAll(req.GetRequests(), req.GetRequestId())
+	return &resourcev1.BatchDeleteResourcesResponse{Responses: answers}, err
+}
+
+// deleteAll deletes all of some resources, or none. The same request id has the same answer.
+func (d *door) deleteAll(reqs []*resourcev1.DeleteResourceRequest, id string) (answers []*resourcev1.DeleteResourceResponse, err error) {
 	f := d.fake
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if before, done := f.answers[req.GetRequestId()]; done {
-		return &resourcev1.DeleteResourceResponse{Removed: before.all == nil}, before.err
+	if before, done := f.answers[id]; done {
+		return before.deleted, before.err
 	}
-	full, r, err := d.find(req.GetName(), req.GetUid(), req.GetRevision())
-	if err != nil {
-		return nil, err
+	var at schema.DeploymentID
+	var changes []change
+	for _, req := range reqs {
+		full, r, err := d.find(req.GetName(), req.GetUid(), req.GetRevision())
+		if err != nil {
+			return nil, err
+		}
+		at = full.Deployment
+		c, left := f.removal(full, r)
+		if c != nil {
+			changes = append(changes, *c)
+		}
+		answers = append(answers, &resourcev1.DeleteResourceResponse{Removed: !left})
+	}
+	f.commit(at, changes...)
+	if id != "" {
+		f.answers[id] = answer{deleted: answers}
+	}
+	return answers, nil
+}
+
+// removal returns the change of a delete, if there is one, and whether the resource is left in DELETING; mu is held.
+func (f *Fake) removal(full schema.FullName, r *resourcev1.Resource) (c *change, left bool) {
+	if r.GetState() == resourcev1.Resource_STATE_DELETING {
+		return nil, true
 	}
 	var finalizers []string
 	if kind, err := f.models[full.Deployment].KindOf(full.Name); err == nil {
 		finalizers = kind.FinalizerNames()
 	}
-	var left []*resourcev1.Resource
-	switch {
-	case r.GetState() == resourcev1.Resource_STATE_DELETING:
-		left = append(left, r)
-	case len(finalizers) > 0:
-		r = proto.CloneOf(r)
-		r.State, r.Finalizers, r.Revision, r.UpdateTime = resourcev1.Resource_STATE_DELETING, finalizers, f.next(), timestamppb.Now()
-		f.commit(full.Deployment, change{of: r})
-		left = append(left, r)
-	default:
-		f.commit(full.Deployment, f.gone(r))
+	if len(finalizers) == 0 {
+		gone := f.gone(r)
+		return &gone, false
 	}
-	if id := req.GetRequestId(); id != "" {
-		f.answers[id] = answer{all: left}
-	}
-	return &resourcev1.DeleteResourceResponse{Removed: left == nil}, nil
+	r = proto.CloneOf(r)
+	r.State, r.Finalizers, r.Revision, r.UpdateTime = resourcev1.Resource_STATE_DELETING, finalizers, f.next(), timestamppb.Now()
+	return &change{of: r}, true
 }
 
 func (d *door) RemoveFinalizer(_ context.Context, req *resourcev1.RemoveFinalizerRequest) (*resourcev1.Resource, error) {

@@ -210,7 +210,7 @@ func (d *door) write(id string, store bool, req any) (all []*resourcev1.Resource
 		}
 		f.commit(at, changes...)
 		if id != "" {
-			f.answers[id] = answer{all, nil}
+			f.answers[id] = answer{all: all}
 		}
 	}
 	return all, nil

@@ -144,6 +144,18 @@ func (*empty) DeleteResource(_ context.Context, req *resourcev1.DeleteResourceRe
 	return &resourcev1.DeleteResourceResponse{Removed: true}, nil
 }
 
+func (e *empty) BatchDeleteResources(ctx context.Context, req *resourcev1.BatchDeleteResourcesRequest) (*resourcev1.BatchDeleteResourcesResponse, error) {
+	out := &resourcev1.BatchDeleteResourcesResponse{}
+	for _, one := range req.GetRequests() {
+		answer, err := e.DeleteResource(ctx, one)
+		if err != nil {
+			return nil, err
+		}
+		out.Responses = append(out.Responses, answer)
+	}
+	return out, nil
+}
+
 func (registry) Remove(_ context.Context, req *registryv1.RemoveRequest) (*registryv1.RemoveResponse, error) {
 	return &registryv1.RemoveResponse{Changes: req.GetDeployments()}, nil
 }
@@ -192,14 +204,18 @@ func TestTheVersionIsPrintedForPrograms(t *testing.T) {
 	require.Equal(t, command(t, "version"), got)
 }
 
-// A refused delete does not stop the others.
-func TestSeveralDeletesGoOnAfterARefusedOne(t *testing.T) {
+// Resources of one deployment are deleted all or none. With --ignore-not-found those that do not exist are left out.
+func TestSeveralResourcesAreDeletedAllOrNone(t *testing.T) {
 	t.Parallel()
 	at := []string{"--context", stub.New(t, stub.Services{Resources: &empty{}}).Context}
-	got := command(t, append(at, "delete", "//iam.example.com/us-west2/projects/none", acmeName)...)
+	const none = "//iam.example.com/us-west2/projects/none"
+	got := command(t, append(at, "delete", none, acmeName)...)
 	require.Equal(t, cli.Refused, got.code)
-	require.Equal(t, acmeName+" deleted\n", got.out)
-	require.Equal(t, "error: //iam.example.com/us-west2/projects/none: not found (NotFound)\n", got.errOut)
+	require.Empty(t, got.out)
+	require.Equal(t, "error: iam.example.com/us-west2: none of 2 resources is deleted: projects/none: not found (NotFound)\n", got.errOut)
+	got = command(t, append(at, "delete", acmeName, "//iam.example.com/us-west2/projects/b", "-o", "json")...)
+	require.Zero(t, got.code, got.errOut)
+	require.JSONEq(t, `[{"name": "`+acmeName+`", "state": "GONE"}, {"name": "//iam.example.com/us-west2/projects/b", "state": "GONE"}]`, got.out)
 }
 
 func TestAMisspeltNameIsNotRemoved(t *testing.T) {

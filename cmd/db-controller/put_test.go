@@ -40,6 +40,15 @@ func (w *written) DeleteResource(_ context.Context, req *resourcev1.DeleteResour
 	return &resourcev1.DeleteResourceResponse{Removed: true}, nil
 }
 
+func (w *written) BatchDeleteResources(ctx context.Context, req *resourcev1.BatchDeleteResourcesRequest) (*resourcev1.BatchDeleteResourcesResponse, error) {
+	out := &resourcev1.BatchDeleteResourcesResponse{}
+	for _, one := range req.GetRequests() {
+		answer, _ := w.DeleteResource(ctx, one)
+		out.Responses = append(out.Responses, answer)
+	}
+	return out, nil
+}
+
 func TestFieldsOfABodyAreSet(t *testing.T) {
 	t.Parallel()
 	served := &written{project: project{put: make(chan *resourcev1.Resource, 1)}}
@@ -91,7 +100,7 @@ body: { title: A }
 - { name: //iam.example.com/us-west2/projects/c }
 `
 
-// A file has documents and arrays, as get and list print them; it is deleted in the reverse order.
+// A file has documents and arrays, as get and list print them; it is deleted in the reverse order, by one request.
 func TestAFileHasSeveralResources(t *testing.T) {
 	t.Parallel()
 	served := &written{}

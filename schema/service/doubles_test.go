@@ -2,6 +2,7 @@ package service
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -242,12 +243,19 @@ func (s *resourceStore) ValidateBatch(_ context.Context, writes []peer.Write, to
 	return s.validate(writes, token)
 }
 
-func (s *resourceStore) Delete(ctx context.Context, req shadow.DeleteRequest) (peer.DeleteResult, error) {
-	return s.delete(ctx, req)
+func (s *resourceStore) DeleteAll(ctx context.Context, reqs []shadow.DeleteRequest) (results []peer.DeleteResult, err error) {
+	for _, req := range reqs {
+		result, err := s.delete(ctx, req)
+		if err != nil {
+			return nil, err
+		}
+		results = append(results, result)
+	}
+	return results, nil
 }
 
-func (s *resourceStore) PlanDelete(_ context.Context, name string) (*shadow.DeletePlan, error) {
-	return s.planDelete(name)
+func (s *resourceStore) PlanDelete(_ context.Context, names ...string) (*shadow.DeletePlan, error) {
+	return s.planDelete(strings.Join(names, " "))
 }
 
 func (s *resourceStore) SetBlockDeletion(_ context.Context, name string, uid uuid.UUID, block bool) (*peer.Resource, error) {

@@ -43,6 +43,7 @@ var forwarded = []string{
 	resourcev1.ResourceService_UpdateResource_FullMethodName,
 	resourcev1.ResourceService_PutResource_FullMethodName,
 	resourcev1.ResourceService_DeleteResource_FullMethodName,
+	resourcev1.ResourceService_BatchDeleteResources_FullMethodName,
 	resourcev1.ResourceService_WatchResources_FullMethodName,
 	resourcev1.ResourceService_BatchWriteResources_FullMethodName,
 	resourcev1.ResourceService_MutateAndValidateResource_FullMethodName,
@@ -163,7 +164,14 @@ func addressed(req any) (names []string, region string) {
 		return in.Names(), ""
 	}
 	switch req := req.(type) {
-	case *resourcev1.GetResourceRequest, *resourcev1.SetBlockDeletionRequest, *resourcev1.PlanDeletionRequest,
+	case *resourcev1.PlanDeletionRequest:
+		return append([]string{req.GetName()}, req.GetMore()...), ""
+	case *resourcev1.BatchDeleteResourcesRequest:
+		for _, one := range req.GetRequests() {
+			names = append(names, one.GetName())
+		}
+		return names, ""
+	case *resourcev1.GetResourceRequest, *resourcev1.SetBlockDeletionRequest,
 		*resourcev1.DeleteResourceRequest, *adminv1.ExplainRequest, *resourcev1.RemoveFinalizerRequest, *resourcev1.UpdateResourceStatusRequest:
 		return []string{req.(interface{ GetName() string }).GetName()}, ""
 	case *resourcev1.ListResourcesRequest, *resourcev1.WatchResourcesRequest, *resourcev1.ListReferrersRequest, *resourcev1.AcquireDelegationsRequest:

@@ -17,15 +17,16 @@ const (
 
 // bodies has the bytes of methods that read bodies whose size the request does not tell.
 var bodies = map[string]int64{
-	resourcev1.ResourceService_GetResource_FullMethodName:         bodyBytes,
-	resourcev1.ResourceService_UpdateResource_FullMethodName:      bodyBytes,
-	resourcev1.ResourceService_SetBlockDeletion_FullMethodName:    bodyBytes,
-	resourcev1.ResourceService_DeleteResource_FullMethodName:      bodyBytes,
-	resourcev1.ResourceService_BatchWriteResources_FullMethodName: bodyBytes,
-	resourcev1.ResourceService_ListResources_FullMethodName:       pagesBytes,
-	resourcev1.ResourceService_BatchGetResources_FullMethodName:   pagesBytes,
-	resourcev1.ResourceService_PlanDeletion_FullMethodName:        bodyBytes,
-	resourcev1.ResourceService_RemoveFinalizer_FullMethodName:     bodyBytes,
+	resourcev1.ResourceService_GetResource_FullMethodName:          bodyBytes,
+	resourcev1.ResourceService_UpdateResource_FullMethodName:       bodyBytes,
+	resourcev1.ResourceService_SetBlockDeletion_FullMethodName:     bodyBytes,
+	resourcev1.ResourceService_DeleteResource_FullMethodName:       bodyBytes,
+	resourcev1.ResourceService_BatchDeleteResources_FullMethodName: bodyBytes, // they have no bodies
+	resourcev1.ResourceService_BatchWriteResources_FullMethodName:  bodyBytes,
+	resourcev1.ResourceService_ListResources_FullMethodName:        pagesBytes,
+	resourcev1.ResourceService_BatchGetResources_FullMethodName:    pagesBytes,
+	resourcev1.ResourceService_PlanDeletion_FullMethodName:         bodyBytes,
+	resourcev1.ResourceService_RemoveFinalizer_FullMethodName:      bodyBytes,
 
 	resourcev1.ResourceService_UpdateResourceStatus_FullMethodName: bodyBytes,
 

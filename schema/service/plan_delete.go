@@ -2,6 +2,7 @@ package service
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
@@ -19,13 +20,20 @@ func (r *resources) PlanDeletion(ctx context.Context, req *resourcev1.PlanDeleti
 }
 
 func (r *resources) planDeletion(ctx context.Context, req *resourcev1.PlanDeletionRequest) (*resourcev1.PlanDeletionResponse, error) {
-	name, err := ownName(r.self, req.GetName())
-	if err != nil {
-		return nil, err
+	if n := len(req.GetMore()); n >= MaxBatch {
+		return nil, outcome.Invalid("more", fmt.Errorf("%d in one plan with name, fewer than %d are allowed", n, MaxBatch))
+	}
+	names := make([]string, 0, 1+len(req.GetMore()))
+	for _, name := range append([]string{req.GetName()}, req.GetMore()...) {
+		name, err := ownName(r.self, name)
+		if err != nil {
+			return nil, err
+		}
+		names = append(names, name)
 	}
 	ctx, cancel := beforeDeadline(ctx)
 	defer cancel()
-	plan, err := r.deleter.PlanDelete(ctx, name)
+	plan, err := r.deleter.PlanDelete(ctx, names...)
 	if err != nil {
 		return nil, err
 	}

@@ -51,8 +51,8 @@ type resourceWriter interface {
 
 // resourceDeleter deletes resources, plans a deletion, and protects resources from being deleted.
 type resourceDeleter interface {
-	Delete(ctx context.Context, req shadow.DeleteRequest) (peer.DeleteResult, error)
-	PlanDelete(ctx context.Context, name string) (*shadow.DeletePlan, error)
+	DeleteAll(ctx context.Context, reqs []shadow.DeleteRequest) ([]peer.DeleteResult, error)
+	PlanDelete(ctx context.Context, names ...string) (*shadow.DeletePlan, error)
 	SetBlockDeletion(ctx context.Context, name string, uid uuid.UUID, block bool) (*peer.Resource, error)
 }
 
@@ -337,27 +337,66 @@ func (r *resources) DeleteResource(ctx context.Context, req *resourcev1.DeleteRe
 }
 
 func (r *resources) delete(ctx context.Context, req *resourcev1.DeleteResourceRequest) (*resourcev1.DeleteResourceResponse, error) {
-	del, err := r.deleteRequest(ctx, req)
+	all, err := r.deleteAll(ctx, []*resourcev1.DeleteResourceRequest{req}, req.GetRequestId())
 	if err != nil {
 		return nil, err
+	}
+	return all[0], nil
+}
+
+func (r *resources) BatchDeleteResources(ctx context.Context, req *resourcev1.BatchDeleteResourcesRequest) (*resourcev1.BatchDeleteResourcesResponse, error) {
+	out, err := r.batchDelete(ctx, req)
+	return out, outcome.Status(r.log, err)
+}
+
+func (r *resources) batchDelete(ctx context.Context, req *resourcev1.BatchDeleteResourcesRequest) (*resourcev1.BatchDeleteResourcesResponse, error) {
+	if n := len(req.GetRequests()); n == 0 || n > MaxBatch {
+		return nil, outcome.Invalid("requests", fmt.Errorf("%d in one batch, want 1 to %d", n, MaxBatch))
+	}
+	for i, one := range req.GetRequests() {
+		if one.GetRequestId() != "" {
+			return nil, outcome.Invalid(fmt.Sprintf("requests[%d].request_id", i), errors.New("the batch has one, its requests have none"))
+		}
+	}
+	all, err := r.deleteAll(ctx, req.GetRequests(), req.GetRequestId())
+	return &resourcev1.BatchDeleteResourcesResponse{Responses: all}, err
+}
+
+func (r *resources) deleteAll(ctx context.Context, reqs []*resourcev1.DeleteResourceRequest, requestID string) ([]*resourcev1.DeleteResourceResponse, error) {
+	all := make([]shadow.DeleteRequest, len(reqs))
+	for i, req := range reqs {
+		var err error
+		if all[i], err = r.deleteRequest(ctx, req, requestID); err != nil {
+			return nil, err
+		}
 	}
 	ctx, cancel := beforeDeadline(ctx)
 	defer cancel()
 	began := time.Now()
-	result, err := r.deleter.Delete(ctx, del)
-	r.observe(began, result, err)
+	results, err := r.deleter.DeleteAll(ctx, all)
 	if err != nil {
+		r.observe(began, peer.DeleteResult{}, err)
 		return nil, err
 	}
-	out := &resourcev1.DeleteResourceResponse{Removed: result.Removed, Deletion: optionalText(result.Deletion)}
-	out.UnaskedDeployments, out.Unasked = unaskedProto(result.Unasked)
-	if result.Resource != nil {
-		out.Resource, err = r.answer(ctx, result.Resource, nil)
+	out := make([]*resourcev1.DeleteResourceResponse, len(results))
+	for i, result := range results {
+		r.observe(began, result, nil)
+		out[i] = &resourcev1.DeleteResourceResponse{Removed: result.Removed, Deletion: optionalText(result.Deletion)}
+		out[i].UnaskedDeployments, out[i].Unasked = unaskedProto(result.Unasked)
+		switch marked := result.Resource; {
+		case marked == nil:
+		case len(results) > 1:
+			out[i].Resource = &resourcev1.Resource{Name: marked.Name, Kind: marked.Kind, Uid: marked.UID.String(), State: resourcev1.Resource_STATE_DELETING}
+		default:
+			if out[i].Resource, err = r.answer(ctx, marked, nil); err != nil {
+				return nil, err
+			}
+		}
 	}
-	return out, err
+	return out, nil
 }
 
-func (r *resources) deleteRequest(ctx context.Context, req *resourcev1.DeleteResourceRequest) (out shadow.DeleteRequest, err error) {
+func (r *resources) deleteRequest(ctx context.Context, req *resourcev1.DeleteResourceRequest, requestID string) (out shadow.DeleteRequest, err error) {
 	out.Revision = peer.Revision(req.GetRevision())
 	if out.Name, err = ownName(r.self, req.GetName()); err != nil {
 		return out, err
@@ -365,7 +404,7 @@ func (r *resources) deleteRequest(ctx context.Context, req *resourcev1.DeleteRes
 	if out.UID, err = optionalUUID("uid", req.GetUid()); err != nil {
 		return out, err
 	}
-	if out.RequestID, err = optionalUUID("request_id", req.GetRequestId()); err != nil {
+	if out.RequestID, err = optionalUUID("request_id", requestID); err != nil {
 		return out, err
 	}
 	out.Call = requestid.ID(ctx)

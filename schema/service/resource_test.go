@@ -512,6 +512,37 @@ func TestADeleteNamesTheActorAndTheRequest(t *testing.T) {
 	}
 }
 
+func TestABatchOfDeletesHasOneRequest(t *testing.T) {
+	t.Parallel()
+	var asked []shadow.DeleteRequest
+	r := newResourceService(&resourceStore{delete: func(_ context.Context, req shadow.DeleteRequest) (peer.DeleteResult, error) {
+		asked = append(asked, req)
+		if req.Name == "devices/b" {
+			return peer.DeleteResult{Deletion: uid(5), Resource: stored("devices/b")}, nil
+		}
+		return peer.DeleteResult{Removed: true}, nil
+	}})
+	got, err := r.BatchDeleteResources(as(t, ann), &resourcev1.BatchDeleteResourcesRequest{
+		Requests: []*resourcev1.DeleteResourceRequest{{Name: "devices/a", Revision: 3}, {Name: "//a.example.com/us-west2/devices/b", Uid: uid(1).String()}}, RequestId: uid(2).String(),
+	})
+	require.NoError(t, err)
+	require.Equal(t, []shadow.DeleteRequest{
+		{Name: "devices/a", Revision: 3, RequestID: uid(2), Actor: "user/ann"}, {Name: "devices/b", UID: uid(1), RequestID: uid(2), Actor: "user/ann"},
+	}, asked)
+	require.True(t, got.GetResponses()[0].GetRemoved())
+	require.Equal(t, "devices/b", got.GetResponses()[1].GetResource().GetName())
+	require.Nil(t, got.GetResponses()[1].GetResource().GetBody(), "bodies have no bound together")
+	require.Equal(t, uid(5).String(), got.GetResponses()[1].GetDeletion())
+	for says, bad := range map[string]*resourcev1.BatchDeleteResourcesRequest{
+		"requests: 0 in one batch": {},
+		"requests: 1001 in":        {Requests: make([]*resourcev1.DeleteResourceRequest, MaxBatch+1)},
+		"requests[0].request_id: ": {Requests: []*resourcev1.DeleteResourceRequest{{Name: "devices/a", RequestId: uid(1).String()}}},
+	} {
+		_, err := r.BatchDeleteResources(as(t, ann), bad)
+		require.ErrorContains(t, err, says)
+	}
+}
+
 // The store stops a little before the caller does, so that the caller learns the reason.
 func TestADeleteEndsBeforeItsDeadline(t *testing.T) {
 	t.Parallel()

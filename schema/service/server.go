@@ -48,7 +48,7 @@ var policy = identity.Policy{
 	resourcev1.ResourceService_CreateResource_FullMethodName: people,
 	resourcev1.ResourceService_UpdateResource_FullMethodName: people,
 	resourcev1.ResourceService_PutResource_FullMethodName:    people,
-	resourcev1.ResourceService_DeleteResource_FullMethodName: people,
+	resourcev1.ResourceService_DeleteResource_FullMethodName: people, resourcev1.ResourceService_BatchDeleteResources_FullMethodName: people,
 	resourcev1.ResourceService_WatchResources_FullMethodName: people,
 	resourcev1.ResourceService_ListReferrers_FullMethodName:  people,
 
@@ -294,7 +294,7 @@ func ServerOptions(g Guard, unary []grpc.UnaryServerInterceptor, stream []grpc.S
 var defaultDeadlines = []string{
 	resourcev1.ResourceService_CreateResource_FullMethodName, resourcev1.ResourceService_UpdateResource_FullMethodName,
 	resourcev1.ResourceService_PutResource_FullMethodName, resourcev1.ResourceService_BatchWriteResources_FullMethodName,
-	resourcev1.ResourceService_MutateAndValidateResource_FullMethodName, resourcev1.ResourceService_DeleteResource_FullMethodName,
+	resourcev1.ResourceService_MutateAndValidateResource_FullMethodName, resourcev1.ResourceService_DeleteResource_FullMethodName, resourcev1.ResourceService_BatchDeleteResources_FullMethodName,
 	resourcev1.ResourceService_PlanDeletion_FullMethodName,
 }
 

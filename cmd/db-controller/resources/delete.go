@@ -6,17 +6,16 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/fieldmaskpb"
 
 	"github.com/db-controller/db-controller/client"
 	"github.com/db-controller/db-controller/cmd/db-controller/cli"
-	"github.com/db-controller/db-controller/cmd/db-controller/direct"
 	"github.com/db-controller/db-controller/schema"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
@@ -55,7 +54,7 @@ func NewDelete() *cobra.Command {
 				return err
 			}
 			if d.dryRun {
-				return d.plans(cmd, c, names)
+				return printPlans(cmd, c, names)
 			}
 			return d.all(cmd, c, names)
 		})
@@ -67,8 +66,9 @@ func NewDelete() *cobra.Command {
 	}
 	cmd.Long = `Delete resources with everything that cascades.
 
-Several resources are deleted one after the other, each by a request of its own, and a refused one does not stop the others. The
-resources of a file are deleted in the reverse of its order, so that a file that was put can be deleted.`
+Several resources of one deployment are deleted together: all of them, or none, in one transaction. What refers to one of them and is deleted with
+another one does not block. Each deployment has a request of its own: a refused one does not stop the others, and is sent again when another one was
+accepted, which may have deleted its blockers. The resources of a file are deleted likewise.`
 	cmd.Flags().DurationVar(&d.timeout, "timeout", 0, "how long to wait for the answers of deployments and for undecided references (default: the limit of the deployment, 5s)")
 	cmd.Flags().DurationVar(&d.wait, "wait", 0, "how long to wait until each resource is removed")
 	progressFlag(cmd, &d.progress)
@@ -108,64 +108,145 @@ func (d *deletion) names(cmd *cobra.Command, args []string) ([]string, error) {
 	return names, nil
 }
 
-func (d *deletion) plans(cmd *cobra.Command, c *client.Client, names []string) error {
-	for _, name := range names {
-		if err := printPlan(cmd, c, name); err != nil {
-			return err
+// selection are the resources of one deployment, which are deleted together.
+type selection struct {
+	names []schema.FullName
+	// err is that of the last try.
+	err error
+}
+
+// selections divides names by their deployments, in the order of the first name of each.
+func selections(names []string) (out []*selection, err error) {
+	of := map[schema.DeploymentID]*selection{}
+	for _, text := range names {
+		name, err := schema.ParseFullName(text)
+		if err != nil {
+			return nil, cli.Usage("%w", err)
+		}
+		s := of[name.Deployment]
+		if s == nil {
+			s = &selection{}
+			of[name.Deployment], out = s, append(out, s)
+		}
+		if !slices.Contains(s.names, name) {
+			s.names = append(s.names, name)
 		}
 	}
+	return out, nil
+}
+
+// deletions are the results by name.
+type deletions map[string]*deleted
+
+func (d *deletion) all(cmd *cobra.Command, c *client.Client, names []string) error {
+	open, err := selections(names)
+	if err != nil {
+		return err
+	}
+	results := deletions{}
+	for _, name := range names {
+		results[name] = &deleted{Name: name}
+	}
+	var failed error
+	for accepted := true; accepted && len(open) > 0; {
+		accepted = false
+		var refused []*selection
+		for _, s := range open {
+			again, err := d.together(cmd, c, s, results)
+			s.err = err
+			switch {
+			case again:
+				refused = append(refused, s)
+			default:
+				accepted, failed = accepted || err == nil, errors.Join(failed, err)
+			}
+		}
+		open = refused
+	}
+	for _, s := range open {
+		failed = errors.Join(failed, s.err)
+	}
+	return d.report(cmd, names, results, failed)
+}
+
+func (d *deletion) report(cmd *cobra.Command, names []string, results deletions, failed error) error {
+	out := cli.PrinterOf(cmd)
+	if len(names) == 1 && d.file == "" {
+		only := results[names[0]]
+		if failed != nil && only.State == "" {
+			return failed
+		}
+		return errors.Join(out.Document(only), failed)
+	}
+	all := make([]*deleted, len(names))
+	for i, name := range names {
+		all[i] = results[name]
+	}
+	return errors.Join(out.Document(all), failed)
+}
+
+// together deletes the resources of one deployment. again: it was refused, and may be accepted when resources of other deployments are deleted.
+func (d *deletion) together(cmd *cobra.Command, c *client.Client, s *selection, results deletions) (again bool, err error) {
+	fail := func(err error) error {
+		for _, name := range s.names {
+			results[name.String()].Error = err.Error()
+		}
+		return err
+	}
+	resources, err := c.Resources(cmd.Context(), s.names[0].Deployment)
+	if err != nil {
+		return false, fail(cli.Plain(err))
+	}
+	if d.ignoreNotFound {
+		if err := d.leaveOutMissing(cmd, resources, s, results); err != nil || len(s.names) == 0 {
+			return false, err
+		}
+	}
+	answers, err := d.send(cmd.Context(), resources, s.names)
+	if err != nil {
+		return status.Code(err) == codes.FailedPrecondition, fail(d.unanswered(cmd.Context(), s.names, err))
+	}
+	var failed error
+	for i, name := range s.names {
+		err := d.take(cmd, c, name, answers[i], results[name.String()])
+		if err != nil {
+			results[name.String()].Error = err.Error()
+		}
+		failed = errors.Join(failed, err)
+	}
+	return false, failed
+}
+
+// leaveOutMissing reads which of the resources exist.
+func (d *deletion) leaveOutMissing(cmd *cobra.Command, resources resourcev1.ResourceServiceClient, s *selection, results deletions) error {
+	var there []schema.FullName
+	for _, name := range s.names {
+		_, err := resources.GetResource(cmd.Context(), &resourcev1.GetResourceRequest{Name: name.Name, ReadMask: &fieldmaskpb.FieldMask{Paths: []string{"name"}}})
+		switch {
+		case status.Code(err) == codes.NotFound:
+			results[name.String()].State = "GONE"
+			cli.PrinterOf(cmd).Line("%s does not exist", name)
+		case err != nil:
+			return cli.PlainOf(name, err)
+		default:
+			there = append(there, name)
+		}
+	}
+	s.names = there
 	return nil
 }
 
-func (d *deletion) all(cmd *cobra.Command, c *client.Client, names []string) error {
-	out := cli.PrinterOf(cmd)
-	var results []deleted
-	var failed error
-	for _, name := range names {
-		result, err := d.one(cmd, c, name)
-		if err != nil {
-			result.Error = err.Error()
-			if len(names) > 1 && !strings.HasPrefix(err.Error(), name) {
-				err = fmt.Errorf("%s: %w", name, err)
-			}
-		}
-		results, failed = append(results, result), errors.Join(failed, err)
-	}
-	if len(names) == 1 && d.file == "" {
-		if failed != nil && results[0].State == "" {
-			return failed
-		}
-		return errors.Join(out.Document(results[0]), failed)
-	}
-	return errors.Join(out.Document(results), failed)
-}
-
-func (d *deletion) one(cmd *cobra.Command, c *client.Client, full string) (result deleted, err error) {
-	out := cli.PrinterOf(cmd)
-	result.Name = full
-	name, resources, err := direct.Named(cmd.Context(), c, full)
-	if err != nil {
-		return result, err
-	}
-	answer, err := d.send(cmd.Context(), resources, name)
-	if d.ignoreNotFound && status.Code(err) == codes.NotFound {
-		result.State = "GONE"
-		out.Line("%s does not exist", name)
-		return result, nil
-	}
-	if err != nil {
-		return result, d.unanswered(cmd.Context(), name, err)
-	}
+func (d *deletion) take(cmd *cobra.Command, c *client.Client, name schema.FullName, answer *resourcev1.DeleteResourceResponse, result *deleted) error {
 	for _, u := range answer.GetUnasked() {
 		cmd.PrintErrf("note: %s did not answer whether its resources block the cascade: %s\n", u.GetDeployment(), u.GetMessage())
 	}
-	result.Unasked = cli.Messages(answer.GetUnasked())
+	result.Unasked, result.Error = cli.Messages(answer.GetUnasked()), ""
 	if answer.GetRemoved() {
 		result.State = "GONE"
-		out.Line("%s deleted", name)
-		return result, nil
+		cli.PrinterOf(cmd).Line("%s deleted", name)
+		return nil
 	}
-	return result, d.follow(cmd, c, name, answer, &result)
+	return d.follow(cmd, c, name, answer, result)
 }
 
 // follow waits as long as --wait says until a resource in DELETING is removed.
@@ -201,22 +282,35 @@ func (d *deletion) follow(cmd *cobra.Command, c *client.Client, name schema.Full
 	return nil
 }
 
-func (d *deletion) send(ctx context.Context, resources resourcev1.ResourceServiceClient, name schema.FullName) (*resourcev1.DeleteResourceResponse, error) {
+func (d *deletion) send(ctx context.Context, resources resourcev1.ResourceServiceClient, names []schema.FullName) ([]*resourcev1.DeleteResourceResponse, error) {
 	if d.timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, d.timeout)
 		defer cancel()
 	}
-	return resources.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{Name: name.Name})
+	if len(names) == 1 {
+		answer, err := resources.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{Name: names[0].Name})
+		return []*resourcev1.DeleteResourceResponse{answer}, err
+	}
+	req := &resourcev1.BatchDeleteResourcesRequest{}
+	for _, name := range names {
+		req.Requests = append(req.Requests, &resourcev1.DeleteResourceRequest{Name: name.Name})
+	}
+	answer, err := resources.BatchDeleteResources(ctx, req)
+	return answer.GetResponses(), err
 }
 
 // unanswered explains a delete whose answer did not arrive.
-func (d *deletion) unanswered(ctx context.Context, name schema.FullName, err error) error {
+func (d *deletion) unanswered(ctx context.Context, names []schema.FullName, err error) error {
+	name := names[0]
 	switch {
 	case ctx.Err() != nil:
 		return cli.WithCode(cli.Unavailable, fmt.Errorf("interrupted: it is unknown whether the delete of %s was accepted; explain %s shows it", name, name))
 	case d.timeout > 0 && (errors.Is(err, context.DeadlineExceeded) || status.Code(err) == codes.DeadlineExceeded):
 		return cli.WithCode(cli.Unavailable, fmt.Errorf("no answer within %s (--timeout): it is unknown whether the delete of %s was accepted; explain %s shows it", d.timeout, name, name))
+	}
+	if len(names) > 1 {
+		return fmt.Errorf("%s: none of %s is deleted: %w", name.Deployment, cli.Plural(len(names), "resource"), cli.Plain(err))
 	}
 	return cli.PlainOf(name, err)
 }

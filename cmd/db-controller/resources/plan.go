@@ -1,6 +1,7 @@
 package resources
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"slices"
@@ -10,32 +11,79 @@ import (
 
 	"github.com/db-controller/db-controller/client"
 	"github.com/db-controller/db-controller/cmd/db-controller/cli"
-	"github.com/db-controller/db-controller/cmd/db-controller/direct"
+	"github.com/db-controller/db-controller/schema"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
 
 // NewPlan returns the command plan.
 func NewPlan() *cobra.Command {
-	cmd := cli.NewDeploymentCommand("plan NAME", "Show the effect of a delete in all deployments, and change nothing", "  db-controller plan //iam.example.com/us-west2/projects/acme", ofResources(cobra.ExactArgs(1)),
-		func(cmd *cobra.Command, c *client.Client, args []string) error { return printPlan(cmd, c, args[0]) })
-	cmd.ValidArgsFunction = cli.CompleteNames(1)
+	cmd := cli.NewDeploymentCommand("plan NAME...", "Show the effect of a delete in all deployments, and change nothing", `  db-controller plan //iam.example.com/us-west2/projects/acme
+  db-controller plan //iam.example.com/us-west2/projects/acme //iam.example.com/us-west2/projects/old`, ofResources(cobra.MinimumNArgs(1)),
+		func(cmd *cobra.Command, c *client.Client, args []string) error { return printPlans(cmd, c, args) })
+	cmd.Long = `Show the effect of a delete in all deployments, and change nothing.
+
+Several resources of one deployment have one plan, as they are deleted together (delete --help).`
+	cmd.ValidArgsFunction = cli.CompleteNames(cli.Many)
 	return cmd
 }
 
-func printPlan(cmd *cobra.Command, c *client.Client, full string) error {
-	name, resources, err := direct.Named(cmd.Context(), c, full)
+// printPlans shows a plan for each deployment.
+func printPlans(cmd *cobra.Command, c *client.Client, names []string) error {
+	all, err := selections(names)
 	if err != nil {
 		return err
 	}
-	plan, err := resources.PlanDeletion(cmd.Context(), &resourcev1.PlanDeletionRequest{Name: name.Name})
-	if err != nil {
-		return cli.PlainOf(name, err)
+	var plans []*resourcev1.PlanDeletionResponse
+	for _, s := range all {
+		plan, err := planOf(cmd.Context(), c, s.names)
+		if err != nil {
+			return err
+		}
+		plans = append(plans, plan)
 	}
 	if out := cli.PrinterOf(cmd); !out.People() {
-		return out.Document(plan)
+		if len(plans) == 1 {
+			return out.Document(plans[0])
+		}
+		return out.Document(cli.Messages(plans))
 	}
-	WritePlan(cmd.OutOrStdout(), plan)
+	for i, plan := range plans {
+		if i > 0 {
+			_, _ = fmt.Fprintln(cmd.OutOrStdout())
+		}
+		WritePlan(cmd.OutOrStdout(), plan)
+		if selected(plan, names) {
+			_, _ = fmt.Fprintln(cmd.OutOrStdout(), "What refuses it is deleted with the other resources of this command, which sends the delete again after them.")
+		}
+	}
 	return nil
+}
+
+func planOf(ctx context.Context, c *client.Client, names []schema.FullName) (*resourcev1.PlanDeletionResponse, error) {
+	resources, err := c.Resources(ctx, names[0].Deployment)
+	if err != nil {
+		return nil, cli.Plain(err)
+	}
+	req := &resourcev1.PlanDeletionRequest{Name: names[0].Name}
+	for _, name := range names[1:] {
+		req.More = append(req.More, name.Name)
+	}
+	plan, err := resources.PlanDeletion(ctx, req)
+	if err != nil && len(names) > 1 {
+		return nil, cli.Plain(err)
+	}
+	if err != nil {
+		return nil, cli.PlainOf(names[0], err)
+	}
+	return plan, nil
+}
+
+// selected reports whether all that refuses a plan is among some names.
+func selected(plan *resourcev1.PlanDeletionResponse, names []string) bool {
+	return plan.GetRefusal() != "" && plan.GetTotalBlockers() == int64(len(plan.GetBlockers())) && len(plan.GetBlockers()) > 0 &&
+		!slices.ContainsFunc(plan.GetBlockers(), func(b *resourcev1.PlanDeletionResponse_Blocker) bool {
+			return b.GetRefuses() && !slices.Contains(names, b.GetHolder())
+		})
 }
 
 // planText writes the text of a plan, line by line.
@@ -54,13 +102,18 @@ func WritePlan(out io.Writer, plan *resourcev1.PlanDeletionResponse) {
 	if why := p.incomplete(); why != "" {
 		p.line("INCOMPLETE: %s", why)
 	}
-	if groups := plan.GetGroups(); len(groups) > 0 {
-		p.line("%s  %s%s", groups[0].GetSamples()[0], groups[0].GetKind(), waits(groups[0]))
-		below := map[int32][]int{}
-		for i, g := range groups {
-			below[g.GetParent()] = append(below[g.GetParent()], i)
+	below := map[int32][]int{}
+	for i, g := range plan.GetGroups() {
+		below[g.GetParent()] = append(below[g.GetParent()], i)
+	}
+	for _, root := range below[-1] {
+		g := plan.GetGroups()[root]
+		names := strings.Join(g.GetSamples(), ", ")
+		if more := g.GetCount() - int64(len(g.GetSamples())); more > 0 {
+			names += fmt.Sprintf(" and %d more", more)
 		}
-		p.tree(below, 0, "")
+		p.line("%s  %s%s", names, g.GetKind(), waits(g))
+		p.tree(below, root, "")
 	}
 	p.line("")
 	p.blockers()

@@ -18,7 +18,6 @@ type demand struct {
 var demands = map[string]func(req any) (schema.Verb, []string){
 	resourcev1.ResourceService_GetResource_FullMethodName:      named(schema.Read),
 	resourcev1.ResourceService_DeleteResource_FullMethodName:   named(schema.Delete),
-	resourcev1.ResourceService_PlanDeletion_FullMethodName:     named(schema.Delete), // it reveals as much as a delete
 	resourcev1.ResourceService_SetBlockDeletion_FullMethodName: named(schema.Operate),
 	resourcev1.ResourceService_RemoveFinalizer_FullMethodName:  named(schema.Operate), // unless the caller is the holder
 	adminv1.AdminService_Explain_FullMethodName:                named(schema.Read),
@@ -39,6 +38,17 @@ var demands = map[string]func(req any) (schema.Verb, []string){
 	// It lists the referrers here that the caller may read: see Within.
 	resourcev1.ResourceService_ListReferrers_FullMethodName: func(req any) (schema.Verb, []string) {
 		return schema.Read, []string{req.(*resourcev1.ListReferrersRequest).GetTarget()}
+	},
+	// It reveals as much as a delete.
+	resourcev1.ResourceService_PlanDeletion_FullMethodName: func(req any) (schema.Verb, []string) {
+		in := req.(*resourcev1.PlanDeletionRequest)
+		return schema.Delete, append([]string{in.GetName()}, in.GetMore()...)
+	},
+	resourcev1.ResourceService_BatchDeleteResources_FullMethodName: func(req any) (verb schema.Verb, names []string) {
+		for _, one := range req.(*resourcev1.BatchDeleteResourcesRequest).GetRequests() {
+			names = append(names, one.GetName())
+		}
+		return schema.Delete, names
 	},
 	resourcev1.ResourceService_BatchGetResources_FullMethodName: func(req any) (schema.Verb, []string) {
 		return schema.Read, req.(*resourcev1.BatchGetResourcesRequest).GetNames()

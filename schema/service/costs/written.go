@@ -25,6 +25,7 @@ var stores = map[string]bool{
 	resourcev1.ResourceService_UpdateResourceStatus_FullMethodName: true,
 	resourcev1.ResourceService_RemoveFinalizer_FullMethodName:      true,
 	resourcev1.ResourceService_DeleteResource_FullMethodName:       true,
+	resourcev1.ResourceService_BatchDeleteResources_FullMethodName: true,
 }
 
 // callRows is what a call counts beside its answer: its rows in indexes, or the outcome of a refusal.

@@ -41,17 +41,16 @@ type DeleteRequest struct {
 }
 
 const (
-	lockRootSQL = `
-SELECT id, uid, kind_id, name, state, shard, revision, block_deletion, hidden FROM dbcontroller.shadow
-WHERE kind_id = $1 AND name = $2 FOR UPDATE`
+	namedSQL = `dbcontroller.shadow s JOIN unnest($1::int[], $2::text[]) AS i (kind_id, name) ON s.kind_id = i.kind_id AND s.name = i.name`
 
-	rootSQL = `SELECT id FROM dbcontroller.shadow WHERE kind_id = $1 AND name = $2`
+	lockRootsSQL = `
+SELECT s.id, s.uid, s.kind_id, s.name, s.state, s.shard, s.revision, s.block_deletion, s.hidden FROM ` + namedSQL + ` ORDER BY s.id FOR UPDATE OF s`
 
 	// A delete that waits behind many shared locks gives up soon, and closes its target to new references.
 	shortWaitSQL = `SET LOCAL lock_timeout = '300ms'`
 )
 
-var byName = cascade.Select(rootSQL)
+var byNames = cascade.Select(`SELECT s.id FROM ` + namedSQL)
 
 // Delete deletes a resource with everything that cascades. Before it is refused, the blockades in its way are resolved:
 // released ones, and those of aborted attempts, do not block. It waits for undecided attempts until the deadline (default
@@ -61,24 +60,53 @@ var byName = cascade.Select(rootSQL)
 // the blockers; *ProtectedError (block_deletion); *UnavailableError, when a blocker's deployment does not answer;
 // ErrNotFound; ErrConflict.
 func (s *Deleter) Delete(ctx context.Context, req DeleteRequest) (peer.DeleteResult, error) {
-	d := &deletion{}
-	if req.RequestID == uuid.Nil {
-		return s.delete(ctx, d, req)
+	results, err := s.DeleteAll(ctx, []DeleteRequest{req})
+	if err != nil {
+		return peer.DeleteResult{}, err
 	}
-	content := struct {
+	return results[0], nil
+}
+
+// DeleteAll is Delete of several resources in one transaction: all of them, or none. What refers to one of them and is deleted with another one
+// does not block. The request id, the actor and the call are those of the first request. The results have the order of the requests.
+func (s *Deleter) DeleteAll(ctx context.Context, reqs []DeleteRequest) ([]peer.DeleteResult, error) {
+	d := &deletion{}
+	if reqs[0].RequestID == uuid.Nil {
+		return s.delete(ctx, d, reqs)
+	}
+	type wish struct {
 		Delete   string
 		UID      uuid.UUID
 		Revision peer.Revision
-	}{req.Name, req.UID, req.Revision}
-	o, err := request.Once(ctx, s.DB, req.RequestID, content, func(id *request.Request) (request.Outcome, error) {
-		d.request = id
-		result, err := s.delete(ctx, d, req)
-		return request.Outcome{Deleted: &result}, err
-	})
-	if err != nil || o.Deleted == nil {
-		return peer.DeleteResult{}, err
 	}
-	return *o.Deleted, nil
+	var content any = wish{reqs[0].Name, reqs[0].UID, reqs[0].Revision}
+	if len(reqs) > 1 {
+		var all []wish
+		for _, r := range reqs {
+			all = append(all, wish{r.Name, r.UID, r.Revision})
+		}
+		content = all
+	}
+	o, err := request.Once(ctx, s.DB, reqs[0].RequestID, content, func(id *request.Request) (request.Outcome, error) {
+		d.request = id
+		results, err := s.delete(ctx, d, reqs)
+		return outcomeOf(results), err
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case o.Deleted != nil:
+		return []peer.DeleteResult{*o.Deleted}, nil
+	}
+	return o.DeletedAll, nil
+}
+
+// outcomeOf is stored with a request.
+func outcomeOf(results []peer.DeleteResult) request.Outcome {
+	if len(results) == 1 {
+		return request.Outcome{Deleted: &results[0]}
+	}
+	return request.Outcome{DeletedAll: results}
 }
 
 // DeleteWithin is Delete in one transaction with an application's own statements, after the look-ahead. The request has no id. It
@@ -87,45 +115,60 @@ func (s *Deleter) DeleteWithin(ctx context.Context, within *gate.Within, req Del
 	inTx := func(ctx context.Context, _ feed.Topics, fn func(pgx.Tx) error) error {
 		return s.gate.InTxWithin(ctx, within, db.AllFeeds, fn)
 	}
-	return s.delete(ctx, &deletion{inTx: inTx, last: db.Stay, within: true}, req)
-}
-
-func (s *Deleter) delete(ctx context.Context, d *deletion, req DeleteRequest) (peer.DeleteResult, error) {
-	if d.inTx == nil {
-		d.inTx, d.last = s.InTx, db.CommitWith
-	}
-	kindID, err := s.gate.KindOfName(ctx, req.Name)
+	results, err := s.delete(ctx, &deletion{inTx: inTx, last: db.Stay, within: true}, []DeleteRequest{req})
 	if err != nil {
 		return peer.DeleteResult{}, err
 	}
+	return results[0], nil
+}
+
+func (s *Deleter) delete(ctx context.Context, d *deletion, reqs []DeleteRequest) ([]peer.DeleteResult, error) {
+	if d.inTx == nil {
+		d.inTx, d.last = s.InTx, db.CommitWith
+	}
 	ctx, cancel := peer.WithDefaultTimeout(ctx, s.Cfg.Times.DeleteTimeout)
 	defer cancel()
-	if err := s.rows.EnsureNamed(ctx, kindID, req.Name); err != nil {
-		return peer.DeleteResult{}, err
+	first := reqs[0]
+	for i, req := range reqs {
+		if slices.ContainsFunc(reqs[:i], func(r DeleteRequest) bool { return r.Name == req.Name }) {
+			return nil, &peer.InvalidError{Resource: "name", Err: fmt.Errorf("%s is named twice", req.Name)}
+		}
+		kindID, err := s.gate.KindOfName(ctx, req.Name)
+		if err != nil {
+			return nil, err
+		}
+		if err := s.rows.EnsureNamed(ctx, kindID, req.Name); err != nil {
+			return nil, err
+		}
+		d.wanted = append(d.wanted, &wanted{DeleteRequest: req, kindID: kindID, cause: &schema.Cause{
+			ID: uuid.Must(uuid.NewV7()), Root: s.full(req.Name).String(), Actor: first.Actor, RequestID: cmp.Or(first.Call, first.RequestID), At: time.Now(),
+			TraceParent: trace.Parent(ctx),
+		}})
 	}
-	d.store, d.req, d.kindID, d.closed = s, req, kindID, s.closing()
+	d.store, d.closed = s, s.closing()
 	d.pauses = retry.Backoff{First: 2 * time.Millisecond, Max: 100 * time.Millisecond}
-	d.cause = &schema.Cause{
-		ID: uuid.Must(uuid.NewV7()), Root: s.full(req.Name).String(), Actor: req.Actor, RequestID: cmp.Or(req.Call, req.RequestID), At: time.Now(),
-		TraceParent: trace.Parent(ctx),
-	}
 	defer d.closed.End(ctx)
 	return d.run(ctx)
+}
+
+// wanted is a resource that is to be deleted.
+type wanted struct {
+	DeleteRequest
+	kindID int32
+	cause  *schema.Cause
 }
 
 // deletion is one delete in progress. It tries in one transaction, resolves obstacles outside of it, and tries again, until it is
 // carried out, refused, or out of time.
 type deletion struct {
 	store   *Deleter
-	req     DeleteRequest
+	wanted  []*wanted        // one, or several, of which all or none are deleted
 	request *request.Request // nil without a request id
 	// inTx runs a try in one transaction: the store's own, or one of an application.
 	inTx func(ctx context.Context, touches feed.Topics, fn func(pgx.Tx) error) error
 	// last sends the last statements of a try: with the commit, where that is the store's.
 	last   db.Sender
 	within bool // in the application's transaction
-	kindID int32
-	cause  *schema.Cause
 	closed closer
 	// ahead is the look-ahead for the next try; nil: look ahead first.
 	ahead *lookAhead
@@ -135,21 +178,53 @@ type deletion struct {
 	obstacles int // tries that met an obstacle which no look-ahead had found, or whose blockades a look-ahead settled
 }
 
-func (d *deletion) run(ctx context.Context) (peer.DeleteResult, error) {
+// name is the name of the resource in messages; of several, their names.
+func (d *deletion) name() string {
+	name := d.wanted[0].Name
+	for _, w := range d.wanted[1:min(len(d.wanted), maxNamed)] {
+		name += ", " + w.Name
+	}
+	if more := len(d.wanted) - maxNamed; more > 0 {
+		name += fmt.Sprintf(" and %d more", more)
+	}
+	return name
+}
+
+// maxNamed is the number of resources that a message names.
+const maxNamed = 3
+
+// keys are the columns by which the resources are found.
+func (d *deletion) keys() (kinds []int32, names []string) {
+	for _, w := range d.wanted {
+		kinds, names = append(kinds, w.kindID), append(names, w.Name)
+	}
+	return kinds, names
+}
+
+func (d *deletion) closeNamed(ctx context.Context) error {
+	for _, w := range d.wanted {
+		if err := d.closed.CloseNamed(ctx, w.kindID, w.Name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (d *deletion) run(ctx context.Context) ([]peer.DeleteResult, error) {
 	for {
 		t, err := d.try(ctx)
 		switch {
 		case db.HasCode(err, db.CodeLockNotAvailable) && ctx.Err() == nil:
-			err = d.closed.CloseNamed(ctx, d.kindID, d.req.Name)
+			err = d.closeNamed(ctx)
 		case err == nil && t.found == nil:
-			return t.result, nil
+			return t.results, nil
 		case err == nil:
 			err = d.giveWay(ctx, t.found)
 		default:
 			err = d.whyNot(err)
 		}
 		if err != nil {
-			return peer.DeleteResult{}, err
+			return nil, err
 		}
 	}
 }
@@ -177,14 +252,14 @@ func (d *deletion) giveWay(ctx context.Context, found *obstacle) error {
 	case waits:
 		d.ahead = nil // excused blockers may have changed meanwhile
 		if d.pauses.Wait(ctx) != nil {
-			return d.store.undecided(d.req.Name, d.undecided)
+			return d.store.undecided(d.name(), d.undecided)
 		}
 	}
 	return nil
 }
 
 func (d *deletion) lookAhead(ctx context.Context, found *obstacle) (err error) {
-	if d.ahead, err = d.store.lookAhead(ctx, d.req.Name, found); err != nil {
+	if d.ahead, err = d.store.lookAhead(ctx, d.name(), found); err != nil {
 		return d.whyNot(err)
 	}
 	d.undecided = d.ahead.undecided
@@ -194,7 +269,7 @@ func (d *deletion) lookAhead(ctx context.Context, found *obstacle) (err error) {
 // whyNot replaces an error that followed from waiting by one that names the undecided blockers.
 func (d *deletion) whyNot(err error) error {
 	if len(d.undecided) > 0 && peer.GaveUp(err) {
-		return d.store.undecided(d.req.Name, d.undecided)
+		return d.store.undecided(d.name(), d.undecided)
 	}
 	return err
 }
@@ -208,18 +283,14 @@ func (s *Deleter) undecided(name string, by []blockade) error {
 	return e
 }
 
-var (
-	// errObstacle rolls a try back.
-	errObstacle = errors.New("obstacle")
-	// errMarked is about a root in DELETING.
-	errMarked = errors.New("marked already")
-)
+// errObstacle rolls a try back.
+var errObstacle = errors.New("obstacle")
 
-// trial is one try of a delete: the result, or the obstacle in its way.
+// trial is one try of a delete: the results, or the obstacle in its way.
 type trial struct {
-	of     *deletion
-	result peer.DeleteResult
-	found  *obstacle
+	of      *deletion
+	results []peer.DeleteResult // of each resource
+	found   *obstacle
 }
 
 // try is the whole delete in one transaction: first the lock, then the checks, then the mark. It changes nothing when it
@@ -230,7 +301,7 @@ func (d *deletion) try(ctx context.Context) (*trial, error) {
 		return nil, err
 	}
 	if t.found == nil {
-		d.store.Log.Debug("a delete is decided", zap.String("name", d.req.Name), zap.Bool("removed", t.result.Removed), zap.Stringer("deletion", d.cause.ID), requestid.Field(ctx))
+		d.store.Log.Debug("a delete is decided", zap.String("name", d.name()), zap.Bool("removed", t.results[0].Removed), zap.Stringer("deletion", d.wanted[0].cause.ID), requestid.Field(ctx))
 		crash.At("crash-delete-committed")
 	}
 	return t, nil
@@ -238,15 +309,9 @@ func (d *deletion) try(ctx context.Context) (*trial, error) {
 
 // alone runs a try in a transaction of its own.
 func (t *trial) alone(ctx context.Context) error {
-	d := t.of
-	err := d.inTx(ctx, db.ChangeFeed, func(tx pgx.Tx) (err error) {
+	err := t.of.inTx(ctx, db.ChangeFeed, func(tx pgx.Tx) (err error) {
 		t.begin() // forget an earlier try
-		root := &plan.Member{}
-		t.found, err = d.carryOut(ctx, tx, root, &t.result)
-		switch {
-		case errors.Is(err, errMarked):
-			err = d.again(ctx, tx, root, &t.result)
-		case err == nil && t.found != nil:
+		if t.found, err = t.carryOut(ctx, tx); err == nil && t.found != nil {
 			err = errObstacle
 		}
 		return err
@@ -258,67 +323,121 @@ func (t *trial) alone(ctx context.Context) error {
 }
 
 func (t *trial) begin() {
-	t.result, t.found = peer.DeleteResult{}, nil
+	t.results, t.found = make([]peer.DeleteResult, len(t.of.wanted)), nil
 	if t.of.ahead != nil {
-		t.result.Unasked = t.of.ahead.unasked
+		for i := range t.results {
+			t.results[i].Unasked = t.of.ahead.unasked
+		}
 	}
 }
 
-// carryOut reads and locks the root, and removes or marks it with the other members; or returns the obstacle that has to be resolved first.
-func (d *deletion) carryOut(ctx context.Context, tx pgx.Tx, root *plan.Member, result *peer.DeleteResult) (found *obstacle, err error) {
-	s, b := d.store, &pgx.Batch{}
-	member, unfit := d.queueRoot(b, root)
-	seen := s.cascade.QueueSight(tx, b, byName, d.kindID, d.req.Name)
-	if err := tx.SendBatch(ctx, b).Close(); err != nil {
-		return nil, fmt.Errorf("%s: %w", d.req.Name, err)
-	}
-	switch {
-	case *unfit != nil && seen.Recovered.Behind: // the name may be of another kind
-		return nil, fmt.Errorf("%w: the deployment switched its version", peer.ErrAborted)
-	case *unfit != nil:
-		return nil, fmt.Errorf("%s: %w", d.req.Name, *unfit)
-	}
-	if root.State != peer.Active {
-		return nil, errMarked
-	}
-	decided, found, err := d.decide(ctx, tx, root, seen, member)
-	if err != nil || found != nil {
-		return found, err
-	}
-	b = &pgx.Batch{}
-	result.Deletion, result.Removed = d.cause.ID, slices.Contains(decided.Verdict.Remove, root.ID)
-	if result.Removed {
-		d.request.Queue(b, request.Outcome{Deleted: result})
-		return nil, s.cascade.CarryOutAnd(ctx, tx, decided, b, d.last)
-	}
-	kind, err := s.Names.KindOf(ctx, tx, root.Kind)
+// carryOut reads and locks the roots, and removes or marks them with the other members; or returns the obstacle that has to be resolved first. A root in
+// DELETING is no part of it: its deletion goes on.
+func (t *trial) carryOut(ctx context.Context, tx pgx.Tx) (found *obstacle, err error) {
+	d := t.of
+	roots, seen, member, err := d.lock(ctx, tx)
 	if err != nil {
 		return nil, err
 	}
-	marked := read.QueueLookUp(b, root.Kind, kind.Kind, root.Name)
-	if d.request == nil {
-		err = s.cascade.CarryOutAnd(ctx, tx, decided, b, d.last)
-		result.Resource, result.Removed = *marked, *marked == nil // its kind hides it from now on
-		return nil, err
+	var active []*plan.Member
+	marks := &marks{}
+	for i, root := range roots {
+		if root.State == peer.Active {
+			active = append(active, root)
+			continue
+		}
+		if t.results[i].Deletion, err = read.DeletionOf(ctx, tx, root.Name, root.UID); err != nil {
+			return nil, err
+		}
+		marks.of = append(marks.of, i)
 	}
-	if err := s.cascade.CarryOutAnd(ctx, tx, decided, b, db.Stay); err != nil {
-		return nil, err
+	if len(active) == 0 {
+		return nil, t.finish(ctx, tx, roots, marks, func(also *pgx.Batch, last db.Sender) error { return last(ctx, tx, also) })
 	}
-	result.Resource, result.Removed = *marked, *marked == nil
-	b = &pgx.Batch{}
-	d.request.Queue(b, request.Outcome{Deleted: result})
-	return nil, d.last(ctx, tx, b)
+	decided, found, err := d.decide(ctx, tx, active, seen, member)
+	if err != nil || found != nil {
+		return found, err
+	}
+	for i, root := range roots {
+		if root.State != peer.Active {
+			continue
+		}
+		t.results[i].Deletion, t.results[i].Removed = d.wanted[i].cause.ID, slices.Contains(decided.Verdict.Remove, root.ID)
+		if !t.results[i].Removed {
+			marks.of = append(marks.of, i)
+		}
+	}
+	return nil, t.finish(ctx, tx, roots, marks, func(also *pgx.Batch, last db.Sender) error {
+		return d.store.cascade.CarryOutAnd(ctx, tx, decided, also, last)
+	})
 }
 
-// decide decides about the locked root with its other members. It returns the obstacle that has to be resolved before the decision is carried out.
-func (d *deletion) decide(ctx context.Context, tx pgx.Tx, root *plan.Member, seen *cascade.Sight, member *[]read.Member) (decided cascade.Decision, found *obstacle, err error) {
+// marks are the resources that a delete leaves in DELETING, by their places among the roots, and how they are read back.
+type marks struct {
+	of   []int
+	read []func() *peer.Resource
+}
+
+// queueMarks reads the resource that a delete leaves in DELETING. Of several only the names are told: their bodies have no bound together.
+func (d *deletion) queueMarks(ctx context.Context, tx pgx.Tx, b *pgx.Batch, roots []*plan.Member, m *marks) error {
+	for _, i := range m.of {
+		kind, err := d.store.Names.KindOf(ctx, tx, roots[i].Kind)
+		if err != nil {
+			return err
+		}
+		if root := roots[i]; len(roots) > 1 {
+			named := &peer.Resource{Name: root.Name, UID: root.UID, Kind: d.store.KindNow(kind.Kind), State: peer.Deleting}
+			m.read = append(m.read, func() *peer.Resource { return named })
+			continue
+		}
+		found := read.QueueLookUp(b, roots[i].Kind, kind.Kind, roots[i].Name)
+		m.read = append(m.read, func() *peer.Resource { return *found })
+	}
+	return nil
+}
+
+// finish carries a delete out, reads the resources that it leaves in DELETING, and stores the outcome of the request, with the last statements of the
+// transaction.
+func (t *trial) finish(ctx context.Context, tx pgx.Tx, roots []*plan.Member, m *marks, carryOut func(also *pgx.Batch, last db.Sender) error) error {
+	d, b := t.of, &pgx.Batch{}
+	if err := d.queueMarks(ctx, tx, b, roots, m); err != nil {
+		return err
+	}
+	if d.request == nil || len(m.of) == 0 { // the outcome is known
+		d.request.Queue(b, outcomeOf(t.results))
+		err := carryOut(b, d.last)
+		t.take(roots, m)
+		return err
+	}
+	if err := carryOut(b, db.Stay); err != nil {
+		return err
+	}
+	t.take(roots, m)
+	b = &pgx.Batch{}
+	d.request.Queue(b, outcomeOf(t.results))
+	return d.last(ctx, tx, b)
+}
+
+// take sets the results of resources in DELETING. One that its kind hides from now on is removed for its caller.
+func (t *trial) take(roots []*plan.Member, m *marks) {
+	for n, i := range m.of {
+		t.results[i].Resource = m.read[n]()
+		t.results[i].Removed = t.results[i].Resource == nil && roots[i].State == peer.Active
+	}
+}
+
+// decide decides about the locked roots with their other members. It returns the obstacle that has to be resolved before the decision is carried out.
+func (d *deletion) decide(ctx context.Context, tx pgx.Tx, roots []*plan.Member, seen *cascade.Sight, member *[]read.Member) (decided cascade.Decision, found *obstacle, err error) {
 	s := d.store
-	d.cause.RootUID = root.UID
-	root.Why = plan.Reason{How: peer.Requested, Cause: d.cause}
-	if decided, err = s.cascade.DecideBy(ctx, tx, []*plan.Member{root}, seen); err != nil {
+	for _, root := range roots {
+		cause := d.causeOf(root)
+		cause.RootUID = root.UID
+		root.Why = plan.Reason{How: peer.Requested, Cause: cause}
+	}
+	if decided, err = s.cascade.DecideBy(ctx, tx, roots, seen); err != nil {
 		return decided, nil, err
 	}
-	protected := &peer.ProtectedError{Name: d.req.Name}
+	protected := &peer.ProtectedError{Name: d.name()}
 	for _, m := range decided.Verdict.Protected {
 		protected.By = append(protected.By, s.full(m.Name))
 	}
@@ -332,45 +451,50 @@ func (d *deletion) decide(ctx context.Context, tx pgx.Tx, root *plan.Member, see
 	return decided, found, err
 }
 
-// again answers a delete of a resource that is marked.
-func (d *deletion) again(ctx context.Context, tx pgx.Tx, root *plan.Member, result *peer.DeleteResult) (err error) {
-	if result.Deletion, err = read.DeletionOf(ctx, tx, root.Name, root.UID); err != nil {
-		return err
-	}
-	kind, err := d.store.Names.KindOf(ctx, tx, root.Kind)
-	if err != nil {
-		return err
-	}
-	b := &pgx.Batch{}
-	marked := read.QueueLookUp(b, root.Kind, kind.Kind, root.Name)
-	if err := tx.SendBatch(ctx, b).Close(); err != nil {
-		return err
-	}
-	result.Resource = *marked
-	b = &pgx.Batch{}
-	d.request.Queue(b, request.Outcome{Deleted: result})
-	return d.last(ctx, tx, b)
+func (d *deletion) causeOf(root *plan.Member) *schema.Cause {
+	return d.wanted[slices.IndexFunc(d.wanted, func(w *wanted) bool { return w.kindID == root.Kind && w.Name == root.Name })].cause
 }
 
-// queueRoot locks the root, and reads it for a look-ahead unless that was made, in a batch of statements. unfit is why the root does not fit
-// the request, if it does not.
-func (d *deletion) queueRoot(b *pgx.Batch, root *plan.Member) (member *[]read.Member, unfit *error) {
-	req := d.req
-	unfit = new(error)
+// lock locks the roots, which it returns in the order of the request, and reads a single one for a look-ahead unless that was made. It fails when one
+// does not fit its request.
+func (d *deletion) lock(ctx context.Context, tx pgx.Tx) (roots []*plan.Member, seen *cascade.Sight, member *[]read.Member, err error) {
+	kinds, names := d.keys()
+	b, revisions := &pgx.Batch{}, make([]peer.Revision, len(names))
+	roots = make([]*plan.Member, len(names))
 	b.Queue(shortWaitSQL)
-	b.Queue(lockRootSQL, d.kindID, req.Name).QueryRow(func(row pgx.Row) error {
-		revision, err := scanRoot(row, root)
-		if errors.Is(err, pgx.ErrNoRows) {
-			*unfit, err = peer.ErrNotFound, nil
-		} else if err == nil {
-			*unfit = req.fits(root, revision)
+	db.QueuePlans(tx, b, len(names))
+	b.Queue(lockRootsSQL, kinds, names).Query(func(found pgx.Rows) error {
+		for found.Next() {
+			root := &plan.Member{}
+			revision, err := scanRoot(found, root)
+			if err != nil {
+				return err
+			}
+			i := slices.IndexFunc(d.wanted, func(w *wanted) bool { return w.kindID == root.Kind && w.Name == root.Name })
+			roots[i], revisions[i] = root, revision
 		}
-		return err
+		return found.Err()
 	})
-	if d.ahead == nil {
-		member = read.Queued[read.Member](b, read.NamedMemberSQL, d.kindID, req.Name)
+	if d.ahead == nil && len(names) == 1 {
+		member = read.Queued[read.Member](b, read.NamedMembersSQL, kinds, names)
 	}
-	return member, unfit
+	seen = d.store.cascade.QueueSight(tx, b, byNames, kinds, names)
+	if err := tx.SendBatch(ctx, b).Close(); err != nil {
+		return nil, nil, nil, fmt.Errorf("%s: %w", d.name(), err)
+	}
+	for i, w := range d.wanted {
+		unfit := peer.ErrNotFound
+		if roots[i] != nil {
+			unfit = w.fits(roots[i], revisions[i])
+		}
+		switch {
+		case unfit != nil && seen.Recovered.Behind: // the name may be of another kind
+			return nil, nil, nil, fmt.Errorf("%w: the deployment switched its version", peer.ErrAborted)
+		case unfit != nil:
+			return nil, nil, nil, fmt.Errorf("%s: %w", w.Name, unfit)
+		}
+	}
+	return roots, seen, member, nil
 }
 
 func scanRoot(row pgx.Row, root *plan.Member) (revision peer.Revision, err error) {

@@ -16,7 +16,6 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/plan"
 	"github.com/db-controller/db-controller/schema/shadow/internal/read"
-	"github.com/db-controller/db-controller/schema/shadow/internal/request"
 	"github.com/db-controller/db-controller/schema/shadow/internal/rows"
 )
 
@@ -26,14 +25,7 @@ const (
 	// pace is how long deletes wait for a transaction that is delayed, by a lock or by the database.
 	pace            = 20 * time.Millisecond
 	gatheredTimeout = 10 * time.Second
-
-	namedSQL = `dbcontroller.shadow s JOIN unnest($1::int[], $2::text[]) AS i (kind_id, name) ON s.kind_id = i.kind_id AND s.name = i.name`
-
-	lockRootsSQL = `
-SELECT s.id, s.uid, s.kind_id, s.name, s.state, s.shard, s.revision, s.block_deletion, s.hidden FROM ` + namedSQL + ` ORDER BY s.id FOR UPDATE OF s SKIP LOCKED`
 )
-
-var byNames = cascade.Select(`SELECT s.id FROM ` + namedSQL)
 
 // Close returns when no transaction runs in the background. Nothing may delete any more.
 func (s *Deleter) Close() { s.tries.Wait() }
@@ -41,7 +33,7 @@ func (s *Deleter) Close() { s.tries.Wait() }
 // together runs a try in a transaction that it shares with those that come at the same time, or alone.
 func together(ctx context.Context, t *trial) error {
 	d, alone := t.of, func() error { return t.alone(ctx) }
-	if d.within || db.IsFenced(ctx) || d.store.rows.Of(d.kindID) != nil {
+	if d.within || len(d.wanted) > 1 || db.IsFenced(ctx) || d.store.rows.Of(d.wanted[0].kindID) != nil {
 		return alone()
 	}
 	caller := postgres.CallerOf(ctx)
@@ -93,7 +85,7 @@ func (s *Deleter) decideAll(ctx context.Context, tx pgx.Tx, tries []*trial, errs
 	for i, t := range tries {
 		t.begin() // forget an earlier try
 		errs[i] = gather.ErrAlone
-		kinds[i], names[i] = t.of.kindID, t.of.req.Name
+		kinds[i], names[i] = t.of.wanted[0].kindID, t.of.wanted[0].Name
 		if k := (rows.Key{Kind: kinds[i], Name: names[i]}); index[k] == 0 { // two deletes of one resource run one after the other
 			index[k] = i + 1
 		}
@@ -101,7 +93,7 @@ func (s *Deleter) decideAll(ctx context.Context, tx pgx.Tx, tries []*trial, errs
 	ready, b, locked := &decided{}, &pgx.Batch{}, []*plan.Member(nil)
 	b.Queue(shortWaitSQL)
 	db.QueuePlans(tx, b, len(tries))
-	b.Queue(lockRootsSQL, kinds, names).Query(func(found pgx.Rows) error {
+	b.Queue(lockRootsSQL+` SKIP LOCKED`, kinds, names).Query(func(found pgx.Rows) error {
 		for found.Next() {
 			root := &plan.Member{}
 			revision, err := scanRoot(found, root)
@@ -109,7 +101,7 @@ func (s *Deleter) decideAll(ctx context.Context, tx pgx.Tx, tries []*trial, errs
 				return err
 			}
 			i := index[rows.Key{Kind: root.Kind, Name: root.Name}] - 1
-			if tries[i].of.req.fits(root, revision) == nil {
+			if tries[i].of.wanted[0].fits(root, revision) == nil {
 				locked = append(locked, root)
 			}
 		}
@@ -126,7 +118,7 @@ func (s *Deleter) decideAll(ctx context.Context, tx pgx.Tx, tries []*trial, errs
 		if root.State != peer.Active || !ready.seen.Leaf(root) || ready.seen.Blockaded(root) {
 			continue
 		}
-		if _, t.found, errs[i] = t.of.decide(ctx, tx, root, ready.seen, &own); errs[i] == nil && t.found == nil {
+		if _, t.found, errs[i] = t.of.decide(ctx, tx, []*plan.Member{root}, ready.seen, &own); errs[i] == nil && t.found == nil {
 			ready.roots, ready.tries = append(ready.roots, root), append(ready.tries, t)
 		}
 	}
@@ -146,9 +138,10 @@ func (s *Deleter) carryOutAll(ctx context.Context, tx pgx.Tx, ready *decided) er
 	marked := map[int]**peer.Resource{}
 	for i, t := range ready.tries {
 		root := ready.roots[i]
-		t.result.Deletion, t.result.Removed = t.of.cause.ID, slices.Contains(all.Verdict.Remove, root.ID)
-		if t.result.Removed {
-			t.of.request.Queue(also, request.Outcome{Deleted: &t.result})
+		result := &t.results[0]
+		result.Deletion, result.Removed = t.of.wanted[0].cause.ID, slices.Contains(all.Verdict.Remove, root.ID)
+		if result.Removed {
+			t.of.request.Queue(also, outcomeOf(t.results))
 			continue
 		}
 		kind, err := s.Names.KindOf(ctx, tx, root.Kind)
@@ -165,8 +158,8 @@ func (s *Deleter) carryOutAll(ctx context.Context, tx pgx.Tx, ready *decided) er
 	}
 	for i, found := range marked {
 		t := ready.tries[i]
-		t.result.Resource, t.result.Removed = *found, *found == nil // its kind hides it from now on
-		t.of.request.Queue(after, request.Outcome{Deleted: &t.result})
+		t.results[0].Resource, t.results[0].Removed = *found, *found == nil // its kind hides it from now on
+		t.of.request.Queue(after, outcomeOf(t.results))
 	}
 	return db.CommitWith(ctx, tx, after)
 }

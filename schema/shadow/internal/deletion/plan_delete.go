@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 
@@ -11,38 +12,40 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/plan"
 )
 
-// PlanDelete returns the effects of a delete in all deployments, as of now. Like Plan it changes only blockades. Its default
+// PlanDelete returns the effects of a delete of some resources together in all deployments, as of now. Like Plan it changes only blockades. Its default
 // deadline is four times Config.Times.DeleteTimeout. It fails with ErrNotFound, ErrDeleting or *InvalidError.
-func (s *Deleter) PlanDelete(ctx context.Context, name string) (*plan.DeletePlan, error) {
-	v := s.Version.Load()
-	kindID, err := s.gate.KindOfName(ctx, name)
-	if err != nil {
-		return nil, err
+func (s *Deleter) PlanDelete(ctx context.Context, names ...string) (*plan.DeletePlan, error) {
+	v, d, err := s.Version.Load(), &deletion{}, error(nil)
+	for _, name := range names {
+		w := &wanted{DeleteRequest: DeleteRequest{Name: name}}
+		if w.kindID, err = s.gate.KindOfName(ctx, name); err != nil {
+			return nil, err
+		}
+		d.wanted = append(d.wanted, w)
 	}
 	ctx, cancel := peer.WithDefaultTimeout(ctx, 4*s.Cfg.Times.DeleteTimeout) // it holds no locks: only the caller waits
 	defer cancel()
-	var root int64
-	var state peer.State
 	p := &planning{store: s}
 	for again := true; ; again = false {
 		err = pgx.BeginTxFunc(ctx, s.Pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 			p.plan = &peer.Plan{}
-			if err := tx.QueryRow(ctx, selectPlanRootSQL, kindID, name).Scan(&root, &state); err != nil {
+			roots, err := d.planRoots(ctx, tx)
+			if err != nil {
 				return err
 			}
-			if err := p.members(ctx, tx, []int64{root}, nil); err != nil {
+			if err := p.members(ctx, tx, roots, nil); err != nil {
 				return err
 			}
-			p.obstacle, err = s.obstacle(ctx, tx, []int64{root}, peer.PlanLimit, nil)
+			p.obstacle, err = s.obstacle(ctx, tx, roots, peer.PlanLimit, nil)
 			return err
 		})
 		switch {
-		case errors.Is(err, pgx.ErrNoRows):
-			return nil, s.gate.Judged(ctx, s.Pool, v, fmt.Errorf("%s: %w", name, peer.ErrNotFound))
+		case errors.Is(err, peer.ErrNotFound):
+			return nil, s.gate.Judged(ctx, s.Pool, v, err)
+		case errors.Is(err, peer.ErrDeleting):
+			return nil, err
 		case err != nil:
 			return nil, fmt.Errorf("plan a deletion: %w", err)
-		case state != peer.Active:
-			return nil, fmt.Errorf("%s: %w", name, peer.ErrDeleting)
 		}
 		asked := s.askAll(ctx, p.obstacle.blockades, peer.RecallLooks)
 		if asked.moved && again {
@@ -50,8 +53,34 @@ func (s *Deleter) PlanDelete(ctx context.Context, name string) (*plan.DeletePlan
 		}
 		asked.doubt()
 		p.plan.Blockers = append(p.plan.Blockers, asked.blockers()...)
-		return plan.NewWalk(s.Self, s.Peers, true).Complete(ctx, name, p.plan, asked.unasked)
+		return plan.NewWalk(s.Self, s.Peers, true).Complete(ctx, d.name(), p.plan, asked.unasked)
 	}
 }
 
-const selectPlanRootSQL = `SELECT id, state FROM dbcontroller.shadow WHERE kind_id = $1 AND name = $2 AND NOT hidden`
+const selectPlanRootsSQL = `SELECT s.id, s.kind_id, s.name, s.state FROM ` + namedSQL + ` WHERE NOT s.hidden`
+
+// planRoots returns the ids of the resources. It fails with ErrNotFound or ErrDeleting for the first one that is not ACTIVE.
+func (d *deletion) planRoots(ctx context.Context, tx pgx.Tx) (ids []int64, err error) {
+	kinds, names := d.keys()
+	rows, err := tx.Query(ctx, selectPlanRootsSQL, kinds, names)
+	if err != nil {
+		return nil, err
+	}
+	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (m plan.Member, err error) {
+		return m, row.Scan(&m.ID, &m.Kind, &m.Name, &m.State)
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, w := range d.wanted {
+		i := slices.IndexFunc(found, func(m plan.Member) bool { return m.Kind == w.kindID && m.Name == w.Name })
+		switch {
+		case i < 0:
+			return nil, fmt.Errorf("%s: %w", w.Name, peer.ErrNotFound)
+		case found[i].State != peer.Active:
+			return nil, fmt.Errorf("%s: %w", w.Name, peer.ErrDeleting)
+		}
+		ids = append(ids, found[i].ID)
+	}
+	return ids, nil
+}

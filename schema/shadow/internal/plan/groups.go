@@ -17,7 +17,7 @@ const maxSamples = 3
 // Group summarises resources of one kind in one deployment that are removed, or lose a value, because of the same parent group
 // by the same path and behaviour.
 type Group struct {
-	Parent     int // index of the parent group; -1 for the deleted resource itself
+	Parent     int // index of the parent group; -1 for the resources that a delete names
 	Deployment schema.DeploymentID
 	Kind       string
 	Path       string
@@ -33,7 +33,7 @@ type Group struct {
 type DeletePlan struct {
 	// Refusal is the error that the delete would fail with now; nil when it would be accepted.
 	Refusal error
-	// Groups are ordered parents first; the first is the deleted resource itself.
+	// Groups are ordered parents first; the first ones are the resources that the delete names.
 	Groups   []Group
 	Blockers []PlannedBlocker
 	// Unasked are the deployments that could not be asked, with the reason.
@@ -110,14 +110,16 @@ func (w *Walk) Groups() []Group {
 	return groups
 }
 
-// Complete asks for the plan of the root of a deletion, which is all of the first level, at the deployments behind it.
+// Complete asks for the plan of the roots of a deletion, which are all of the first level, at the deployments behind them.
 func (w *Walk) Complete(ctx context.Context, name string, root *peer.Plan, unasked []peer.Unasked) (*DeletePlan, error) {
 	w.Begin(root.Members)
 	for _, b := range root.Blockers {
 		w.Block(b)
 	}
 	// The walk asks its own deployment like any other.
-	w.Follow(w.self, peer.PlanTarget{Deployment: w.self, UID: root.Members[0].UID})
+	for _, m := range root.Members {
+		w.Follow(w.self, peer.PlanTarget{Deployment: w.self, UID: m.UID})
+	}
 	if err := w.Run(ctx); err != nil {
 		return nil, err
 	}

@@ -26,6 +26,8 @@ type Request struct {
 type Outcome struct {
 	Saved   []peer.Resource    `json:"saved,omitempty"`
 	Deleted *peer.DeleteResult `json:"deleted,omitempty"`
+	// DeletedAll are the results of a delete of several resources.
+	DeletedAll []peer.DeleteResult `json:"deleted_all,omitempty"`
 
 	Refused   string               `json:"refused,omitempty"` // a key of recordable, or "invalid", "references", "blocked", "protected" or "kept"
 	Message   string               `json:"message,omitempty"`

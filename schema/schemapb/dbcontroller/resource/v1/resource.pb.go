@@ -126,7 +126,7 @@ func (x UnaskedDeployment_Reason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use UnaskedDeployment_Reason.Descriptor instead.
 func (UnaskedDeployment_Reason) EnumDescriptor() ([]byte, []int) {
-	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{25, 0}
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{27, 0}
 }
 
 type Resource struct {
@@ -1296,6 +1296,8 @@ func (x *UpdateResourceStatusRequest) GetStatusGeneration() int64 {
 type PlanDeletionRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Further resources of the same deployment that would be deleted together with it, as BatchDeleteResources does; at most 999.
+	More []string `protobuf:"bytes,4,rep,name=more,proto3" json:"more,omitempty"`
 	// The maximum number of blockers, at most 1,000; 0 means 1,000.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// The next_page_token of an earlier response, for the blockers after those.
@@ -1341,6 +1343,13 @@ func (x *PlanDeletionRequest) GetName() string {
 	return ""
 }
 
+func (x *PlanDeletionRequest) GetMore() []string {
+	if x != nil {
+		return x.More
+	}
+	return nil
+}
+
 func (x *PlanDeletionRequest) GetPageSize() int32 {
 	if x != nil {
 		return x.PageSize
@@ -1360,7 +1369,7 @@ type PlanDeletionResponse struct {
 	// The delete would be accepted now, and does what the plan says: false also when the plan is incomplete because deployments did not answer
 	// (unasked_deployments), or because what is beyond its limit could not be counted (uncounted). Then refusal is empty.
 	Accepted bool `protobuf:"varint,1,opt,name=accepted,proto3" json:"accepted,omitempty"`
-	// The resources that would be deleted or unset, in groups; the first is the resource itself. A group comes after its parent.
+	// The resources that would be deleted or unset, in groups; the first ones are the named resources. A group comes after its parent.
 	Groups []*PlanDeletionResponse_Group `protobuf:"bytes,2,rep,name=groups,proto3" json:"groups,omitempty"`
 	// The blockers and the resources that they block.
 	Blockers []*PlanDeletionResponse_Blocker `protobuf:"bytes,3,rep,name=blockers,proto3" json:"blockers,omitempty"`
@@ -1805,6 +1814,105 @@ func (x *DeleteResourceRequest) GetRequestId() string {
 	return ""
 }
 
+type BatchDeleteResourcesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// 1 to 1,000 resources of one deployment, each once. They have no request_id.
+	Requests []*DeleteResourceRequest `protobuf:"bytes,1,rep,name=requests,proto3" json:"requests,omitempty"`
+	// As in DeleteResourceRequest.
+	RequestId     string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BatchDeleteResourcesRequest) Reset() {
+	*x = BatchDeleteResourcesRequest{}
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BatchDeleteResourcesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BatchDeleteResourcesRequest) ProtoMessage() {}
+
+func (x *BatchDeleteResourcesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BatchDeleteResourcesRequest.ProtoReflect.Descriptor instead.
+func (*BatchDeleteResourcesRequest) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *BatchDeleteResourcesRequest) GetRequests() []*DeleteResourceRequest {
+	if x != nil {
+		return x.Requests
+	}
+	return nil
+}
+
+func (x *BatchDeleteResourcesRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+type BatchDeleteResourcesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// In the order of the requests. A resource in DELETING has its name, kind, uid and state.
+	Responses     []*DeleteResourceResponse `protobuf:"bytes,1,rep,name=responses,proto3" json:"responses,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BatchDeleteResourcesResponse) Reset() {
+	*x = BatchDeleteResourcesResponse{}
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BatchDeleteResourcesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BatchDeleteResourcesResponse) ProtoMessage() {}
+
+func (x *BatchDeleteResourcesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BatchDeleteResourcesResponse.ProtoReflect.Descriptor instead.
+func (*BatchDeleteResourcesResponse) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *BatchDeleteResourcesResponse) GetResponses() []*DeleteResourceResponse {
+	if x != nil {
+		return x.Responses
+	}
+	return nil
+}
+
 type DeleteResourceResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The resource is removed; otherwise it is in DELETING.
@@ -1823,7 +1931,7 @@ type DeleteResourceResponse struct {
 
 func (x *DeleteResourceResponse) Reset() {
 	*x = DeleteResourceResponse{}
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[24]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1835,7 +1943,7 @@ func (x *DeleteResourceResponse) String() string {
 func (*DeleteResourceResponse) ProtoMessage() {}
 
 func (x *DeleteResourceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[24]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1848,7 +1956,7 @@ func (x *DeleteResourceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteResourceResponse.ProtoReflect.Descriptor instead.
 func (*DeleteResourceResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{24}
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *DeleteResourceResponse) GetRemoved() bool {
@@ -1900,7 +2008,7 @@ type UnaskedDeployment struct {
 
 func (x *UnaskedDeployment) Reset() {
 	*x = UnaskedDeployment{}
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[25]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1912,7 +2020,7 @@ func (x *UnaskedDeployment) String() string {
 func (*UnaskedDeployment) ProtoMessage() {}
 
 func (x *UnaskedDeployment) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[25]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1925,7 +2033,7 @@ func (x *UnaskedDeployment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnaskedDeployment.ProtoReflect.Descriptor instead.
 func (*UnaskedDeployment) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{25}
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *UnaskedDeployment) GetDeployment() string {
@@ -1967,7 +2075,7 @@ type WatchResourcesRequest struct {
 
 func (x *WatchResourcesRequest) Reset() {
 	*x = WatchResourcesRequest{}
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[26]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1979,7 +2087,7 @@ func (x *WatchResourcesRequest) String() string {
 func (*WatchResourcesRequest) ProtoMessage() {}
 
 func (x *WatchResourcesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[26]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1992,7 +2100,7 @@ func (x *WatchResourcesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResourcesRequest.ProtoReflect.Descriptor instead.
 func (*WatchResourcesRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{26}
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *WatchResourcesRequest) GetKind() string {
@@ -2049,7 +2157,7 @@ type WatchResourcesResponse struct {
 
 func (x *WatchResourcesResponse) Reset() {
 	*x = WatchResourcesResponse{}
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[27]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2061,7 +2169,7 @@ func (x *WatchResourcesResponse) String() string {
 func (*WatchResourcesResponse) ProtoMessage() {}
 
 func (x *WatchResourcesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[27]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2074,7 +2182,7 @@ func (x *WatchResourcesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResourcesResponse.ProtoReflect.Descriptor instead.
 func (*WatchResourcesResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{27}
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *WatchResourcesResponse) GetEvent() isWatchResourcesResponse_Event {
@@ -2177,7 +2285,7 @@ type BatchWriteResourcesRequest_Write struct {
 
 func (x *BatchWriteResourcesRequest_Write) Reset() {
 	*x = BatchWriteResourcesRequest_Write{}
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[29]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2189,7 +2297,7 @@ func (x *BatchWriteResourcesRequest_Write) String() string {
 func (*BatchWriteResourcesRequest_Write) ProtoMessage() {}
 
 func (x *BatchWriteResourcesRequest_Write) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[29]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2264,7 +2372,7 @@ func (*BatchWriteResourcesRequest_Write_Put) isBatchWriteResourcesRequest_Write_
 // Resources of one kind in one deployment that have the same reference to the resources of another group.
 type PlanDeletionResponse_Group struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The index of that other group; -1 for the resource itself.
+	// The index of that other group; -1 for the named resources.
 	Parent     int32  `protobuf:"varint,1,opt,name=parent,proto3" json:"parent,omitempty"`
 	Deployment string `protobuf:"bytes,2,opt,name=deployment,proto3" json:"deployment,omitempty"`
 	Kind       string `protobuf:"bytes,3,opt,name=kind,proto3" json:"kind,omitempty"`
@@ -2286,7 +2394,7 @@ type PlanDeletionResponse_Group struct {
 
 func (x *PlanDeletionResponse_Group) Reset() {
 	*x = PlanDeletionResponse_Group{}
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[30]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2298,7 +2406,7 @@ func (x *PlanDeletionResponse_Group) String() string {
 func (*PlanDeletionResponse_Group) ProtoMessage() {}
 
 func (x *PlanDeletionResponse_Group) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[30]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2405,7 +2513,7 @@ type PlanDeletionResponse_Blocker struct {
 
 func (x *PlanDeletionResponse_Blocker) Reset() {
 	*x = PlanDeletionResponse_Blocker{}
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[31]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2417,7 +2525,7 @@ func (x *PlanDeletionResponse_Blocker) String() string {
 func (*PlanDeletionResponse_Blocker) ProtoMessage() {}
 
 func (x *PlanDeletionResponse_Blocker) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[31]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2497,7 +2605,7 @@ type ListReferrersResponse_Referrer struct {
 
 func (x *ListReferrersResponse_Referrer) Reset() {
 	*x = ListReferrersResponse_Referrer{}
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[32]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2509,7 +2617,7 @@ func (x *ListReferrersResponse_Referrer) String() string {
 func (*ListReferrersResponse_Referrer) ProtoMessage() {}
 
 func (x *ListReferrersResponse_Referrer) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[32]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2567,7 +2675,7 @@ type WatchResourcesResponse_Change struct {
 
 func (x *WatchResourcesResponse_Change) Reset() {
 	*x = WatchResourcesResponse_Change{}
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[33]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2579,7 +2687,7 @@ func (x *WatchResourcesResponse_Change) String() string {
 func (*WatchResourcesResponse_Change) ProtoMessage() {}
 
 func (x *WatchResourcesResponse_Change) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[33]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2592,7 +2700,7 @@ func (x *WatchResourcesResponse_Change) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResourcesResponse_Change.ProtoReflect.Descriptor instead.
 func (*WatchResourcesResponse_Change) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{27, 0}
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{29, 0}
 }
 
 func (x *WatchResourcesResponse_Change) GetChange() isWatchResourcesResponse_Change_Change {
@@ -2645,7 +2753,7 @@ type WatchResourcesResponse_EndOfSnapshot struct {
 
 func (x *WatchResourcesResponse_EndOfSnapshot) Reset() {
 	*x = WatchResourcesResponse_EndOfSnapshot{}
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[34]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2657,7 +2765,7 @@ func (x *WatchResourcesResponse_EndOfSnapshot) String() string {
 func (*WatchResourcesResponse_EndOfSnapshot) ProtoMessage() {}
 
 func (x *WatchResourcesResponse_EndOfSnapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[34]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2670,7 +2778,7 @@ func (x *WatchResourcesResponse_EndOfSnapshot) ProtoReflect() protoreflect.Messa
 
 // Deprecated: Use WatchResourcesResponse_EndOfSnapshot.ProtoReflect.Descriptor instead.
 func (*WatchResourcesResponse_EndOfSnapshot) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{27, 1}
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{29, 1}
 }
 
 func (x *WatchResourcesResponse_EndOfSnapshot) GetResumeToken() string {
@@ -2690,7 +2798,7 @@ type WatchResourcesResponse_Bookmark struct {
 
 func (x *WatchResourcesResponse_Bookmark) Reset() {
 	*x = WatchResourcesResponse_Bookmark{}
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[35]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2702,7 +2810,7 @@ func (x *WatchResourcesResponse_Bookmark) String() string {
 func (*WatchResourcesResponse_Bookmark) ProtoMessage() {}
 
 func (x *WatchResourcesResponse_Bookmark) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[35]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2715,7 +2823,7 @@ func (x *WatchResourcesResponse_Bookmark) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResourcesResponse_Bookmark.ProtoReflect.Descriptor instead.
 func (*WatchResourcesResponse_Bookmark) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{27, 2}
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{29, 2}
 }
 
 func (x *WatchResourcesResponse_Bookmark) GetResumeToken() string {
@@ -2843,9 +2951,10 @@ const file_dbcontroller_resource_v1_resource_proto_rawDesc = "" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12/\n" +
 	"\x06status\x18\x03 \x01(\v2\x17.google.protobuf.StructR\x06status\x120\n" +
 	"\x11status_generation\x18\x04 \x01(\x03H\x00R\x10statusGeneration\x88\x01\x01B\x14\n" +
-	"\x12_status_generation\"e\n" +
+	"\x12_status_generation\"y\n" +
 	"\x13PlanDeletionRequest\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1b\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04more\x18\x04 \x03(\tR\x04more\x12\x1b\n" +
 	"\tpage_size\x18\x02 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
 	"page_token\x18\x03 \x01(\tR\tpageToken\"\x88\b\n" +
@@ -2916,7 +3025,13 @@ const file_dbcontroller_resource_v1_resource_proto_rawDesc = "" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12\x1a\n" +
 	"\brevision\x18\x03 \x01(\x03R\brevision\x12\x1d\n" +
 	"\n" +
-	"request_id\x18\x04 \x01(\tR\trequestId\"\x86\x02\n" +
+	"request_id\x18\x04 \x01(\tR\trequestId\"\x89\x01\n" +
+	"\x1bBatchDeleteResourcesRequest\x12K\n" +
+	"\brequests\x18\x01 \x03(\v2/.dbcontroller.resource.v1.DeleteResourceRequestR\brequests\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x02 \x01(\tR\trequestId\"n\n" +
+	"\x1cBatchDeleteResourcesResponse\x12N\n" +
+	"\tresponses\x18\x01 \x03(\v20.dbcontroller.resource.v1.DeleteResourceResponseR\tresponses\"\x86\x02\n" +
 	"\x16DeleteResourceResponse\x12\x18\n" +
 	"\aremoved\x18\x01 \x01(\bR\aremoved\x12>\n" +
 	"\bresource\x18\x02 \x01(\v2\".dbcontroller.resource.v1.ResourceR\bresource\x12/\n" +
@@ -2955,7 +3070,7 @@ const file_dbcontroller_resource_v1_resource_proto_rawDesc = "" +
 	"\fresume_token\x18\x01 \x01(\tR\vresumeToken\x1a-\n" +
 	"\bBookmark\x12!\n" +
 	"\fresume_token\x18\x01 \x01(\tR\vresumeTokenB\a\n" +
-	"\x05event2\xa8\x0e\n" +
+	"\x05event2\xb0\x0f\n" +
 	"\x0fResourceService\x12_\n" +
 	"\vGetResource\x12,.dbcontroller.resource.v1.GetResourceRequest\x1a\".dbcontroller.resource.v1.Resource\x12|\n" +
 	"\x11BatchGetResources\x122.dbcontroller.resource.v1.BatchGetResourcesRequest\x1a3.dbcontroller.resource.v1.BatchGetResourcesResponse\x12p\n" +
@@ -2971,7 +3086,8 @@ const file_dbcontroller_resource_v1_resource_proto_rawDesc = "" +
 	"\fPlanDeletion\x12-.dbcontroller.resource.v1.PlanDeletionRequest\x1a..dbcontroller.resource.v1.PlanDeletionResponse\x12p\n" +
 	"\rListReferrers\x12..dbcontroller.resource.v1.ListReferrersRequest\x1a/.dbcontroller.resource.v1.ListReferrersResponse\x12\x7f\n" +
 	"\x12AcquireDelegations\x123.dbcontroller.resource.v1.AcquireDelegationsRequest\x1a4.dbcontroller.resource.v1.AcquireDelegationsResponse\x12s\n" +
-	"\x0eDeleteResource\x12/.dbcontroller.resource.v1.DeleteResourceRequest\x1a0.dbcontroller.resource.v1.DeleteResourceResponse\x12u\n" +
+	"\x0eDeleteResource\x12/.dbcontroller.resource.v1.DeleteResourceRequest\x1a0.dbcontroller.resource.v1.DeleteResourceResponse\x12\x85\x01\n" +
+	"\x14BatchDeleteResources\x125.dbcontroller.resource.v1.BatchDeleteResourcesRequest\x1a6.dbcontroller.resource.v1.BatchDeleteResourcesResponse\x12u\n" +
 	"\x0eWatchResources\x12/.dbcontroller.resource.v1.WatchResourcesRequest\x1a0.dbcontroller.resource.v1.WatchResourcesResponse0\x01B\\ZZgithub.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1;resourcev1b\x06proto3"
 
 var (
@@ -2987,7 +3103,7 @@ func file_dbcontroller_resource_v1_resource_proto_rawDescGZIP() []byte {
 }
 
 var file_dbcontroller_resource_v1_resource_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_dbcontroller_resource_v1_resource_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
+var file_dbcontroller_resource_v1_resource_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
 var file_dbcontroller_resource_v1_resource_proto_goTypes = []any{
 	(Resource_State)(0),                          // 0: dbcontroller.resource.v1.Resource.State
 	(UnaskedDeployment_Reason)(0),                // 1: dbcontroller.resource.v1.UnaskedDeployment.Reason
@@ -3015,102 +3131,108 @@ var file_dbcontroller_resource_v1_resource_proto_goTypes = []any{
 	(*AcquireDelegationsRequest)(nil),            // 23: dbcontroller.resource.v1.AcquireDelegationsRequest
 	(*AcquireDelegationsResponse)(nil),           // 24: dbcontroller.resource.v1.AcquireDelegationsResponse
 	(*DeleteResourceRequest)(nil),                // 25: dbcontroller.resource.v1.DeleteResourceRequest
-	(*DeleteResourceResponse)(nil),               // 26: dbcontroller.resource.v1.DeleteResourceResponse
-	(*UnaskedDeployment)(nil),                    // 27: dbcontroller.resource.v1.UnaskedDeployment
-	(*WatchResourcesRequest)(nil),                // 28: dbcontroller.resource.v1.WatchResourcesRequest
-	(*WatchResourcesResponse)(nil),               // 29: dbcontroller.resource.v1.WatchResourcesResponse
-	nil,                                          // 30: dbcontroller.resource.v1.Resource.LabelsEntry
-	(*BatchWriteResourcesRequest_Write)(nil),     // 31: dbcontroller.resource.v1.BatchWriteResourcesRequest.Write
-	(*PlanDeletionResponse_Group)(nil),           // 32: dbcontroller.resource.v1.PlanDeletionResponse.Group
-	(*PlanDeletionResponse_Blocker)(nil),         // 33: dbcontroller.resource.v1.PlanDeletionResponse.Blocker
-	(*ListReferrersResponse_Referrer)(nil),       // 34: dbcontroller.resource.v1.ListReferrersResponse.Referrer
-	(*WatchResourcesResponse_Change)(nil),        // 35: dbcontroller.resource.v1.WatchResourcesResponse.Change
-	(*WatchResourcesResponse_EndOfSnapshot)(nil), // 36: dbcontroller.resource.v1.WatchResourcesResponse.EndOfSnapshot
-	(*WatchResourcesResponse_Bookmark)(nil),      // 37: dbcontroller.resource.v1.WatchResourcesResponse.Bookmark
-	(*structpb.Struct)(nil),                      // 38: google.protobuf.Struct
-	(*timestamppb.Timestamp)(nil),                // 39: google.protobuf.Timestamp
-	(*fieldmaskpb.FieldMask)(nil),                // 40: google.protobuf.FieldMask
-	(v1.Behaviour)(0),                            // 41: dbcontroller.schema.v1.Behaviour
+	(*BatchDeleteResourcesRequest)(nil),          // 26: dbcontroller.resource.v1.BatchDeleteResourcesRequest
+	(*BatchDeleteResourcesResponse)(nil),         // 27: dbcontroller.resource.v1.BatchDeleteResourcesResponse
+	(*DeleteResourceResponse)(nil),               // 28: dbcontroller.resource.v1.DeleteResourceResponse
+	(*UnaskedDeployment)(nil),                    // 29: dbcontroller.resource.v1.UnaskedDeployment
+	(*WatchResourcesRequest)(nil),                // 30: dbcontroller.resource.v1.WatchResourcesRequest
+	(*WatchResourcesResponse)(nil),               // 31: dbcontroller.resource.v1.WatchResourcesResponse
+	nil,                                          // 32: dbcontroller.resource.v1.Resource.LabelsEntry
+	(*BatchWriteResourcesRequest_Write)(nil),     // 33: dbcontroller.resource.v1.BatchWriteResourcesRequest.Write
+	(*PlanDeletionResponse_Group)(nil),           // 34: dbcontroller.resource.v1.PlanDeletionResponse.Group
+	(*PlanDeletionResponse_Blocker)(nil),         // 35: dbcontroller.resource.v1.PlanDeletionResponse.Blocker
+	(*ListReferrersResponse_Referrer)(nil),       // 36: dbcontroller.resource.v1.ListReferrersResponse.Referrer
+	(*WatchResourcesResponse_Change)(nil),        // 37: dbcontroller.resource.v1.WatchResourcesResponse.Change
+	(*WatchResourcesResponse_EndOfSnapshot)(nil), // 38: dbcontroller.resource.v1.WatchResourcesResponse.EndOfSnapshot
+	(*WatchResourcesResponse_Bookmark)(nil),      // 39: dbcontroller.resource.v1.WatchResourcesResponse.Bookmark
+	(*structpb.Struct)(nil),                      // 40: google.protobuf.Struct
+	(*timestamppb.Timestamp)(nil),                // 41: google.protobuf.Timestamp
+	(*fieldmaskpb.FieldMask)(nil),                // 42: google.protobuf.FieldMask
+	(v1.Behaviour)(0),                            // 43: dbcontroller.schema.v1.Behaviour
 }
 var file_dbcontroller_resource_v1_resource_proto_depIdxs = []int32{
 	0,  // 0: dbcontroller.resource.v1.Resource.state:type_name -> dbcontroller.resource.v1.Resource.State
-	30, // 1: dbcontroller.resource.v1.Resource.labels:type_name -> dbcontroller.resource.v1.Resource.LabelsEntry
-	38, // 2: dbcontroller.resource.v1.Resource.body:type_name -> google.protobuf.Struct
-	39, // 3: dbcontroller.resource.v1.Resource.create_time:type_name -> google.protobuf.Timestamp
-	39, // 4: dbcontroller.resource.v1.Resource.update_time:type_name -> google.protobuf.Timestamp
+	32, // 1: dbcontroller.resource.v1.Resource.labels:type_name -> dbcontroller.resource.v1.Resource.LabelsEntry
+	40, // 2: dbcontroller.resource.v1.Resource.body:type_name -> google.protobuf.Struct
+	41, // 3: dbcontroller.resource.v1.Resource.create_time:type_name -> google.protobuf.Timestamp
+	41, // 4: dbcontroller.resource.v1.Resource.update_time:type_name -> google.protobuf.Timestamp
 	3,  // 5: dbcontroller.resource.v1.Resource.conditions:type_name -> dbcontroller.resource.v1.Condition
 	4,  // 6: dbcontroller.resource.v1.Resource.owner_references:type_name -> dbcontroller.resource.v1.OwnerReference
-	38, // 7: dbcontroller.resource.v1.Resource.status:type_name -> google.protobuf.Struct
-	40, // 8: dbcontroller.resource.v1.GetResourceRequest.read_mask:type_name -> google.protobuf.FieldMask
-	40, // 9: dbcontroller.resource.v1.BatchGetResourcesRequest.read_mask:type_name -> google.protobuf.FieldMask
+	40, // 7: dbcontroller.resource.v1.Resource.status:type_name -> google.protobuf.Struct
+	42, // 8: dbcontroller.resource.v1.GetResourceRequest.read_mask:type_name -> google.protobuf.FieldMask
+	42, // 9: dbcontroller.resource.v1.BatchGetResourcesRequest.read_mask:type_name -> google.protobuf.FieldMask
 	2,  // 10: dbcontroller.resource.v1.BatchGetResourcesResponse.resources:type_name -> dbcontroller.resource.v1.Resource
-	40, // 11: dbcontroller.resource.v1.ListResourcesRequest.read_mask:type_name -> google.protobuf.FieldMask
+	42, // 11: dbcontroller.resource.v1.ListResourcesRequest.read_mask:type_name -> google.protobuf.FieldMask
 	2,  // 12: dbcontroller.resource.v1.ListResourcesResponse.resources:type_name -> dbcontroller.resource.v1.Resource
 	2,  // 13: dbcontroller.resource.v1.CreateResourceRequest.resource:type_name -> dbcontroller.resource.v1.Resource
 	2,  // 14: dbcontroller.resource.v1.UpdateResourceRequest.resource:type_name -> dbcontroller.resource.v1.Resource
-	40, // 15: dbcontroller.resource.v1.UpdateResourceRequest.update_mask:type_name -> google.protobuf.FieldMask
+	42, // 15: dbcontroller.resource.v1.UpdateResourceRequest.update_mask:type_name -> google.protobuf.FieldMask
 	2,  // 16: dbcontroller.resource.v1.PutResourceRequest.resource:type_name -> dbcontroller.resource.v1.Resource
-	31, // 17: dbcontroller.resource.v1.BatchWriteResourcesRequest.writes:type_name -> dbcontroller.resource.v1.BatchWriteResourcesRequest.Write
+	33, // 17: dbcontroller.resource.v1.BatchWriteResourcesRequest.writes:type_name -> dbcontroller.resource.v1.BatchWriteResourcesRequest.Write
 	2,  // 18: dbcontroller.resource.v1.BatchWriteResourcesResponse.resources:type_name -> dbcontroller.resource.v1.Resource
-	31, // 19: dbcontroller.resource.v1.MutateAndValidateResourceRequest.write:type_name -> dbcontroller.resource.v1.BatchWriteResourcesRequest.Write
-	31, // 20: dbcontroller.resource.v1.MutateAndValidateResourceRequest.more:type_name -> dbcontroller.resource.v1.BatchWriteResourcesRequest.Write
-	38, // 21: dbcontroller.resource.v1.UpdateResourceStatusRequest.status:type_name -> google.protobuf.Struct
-	32, // 22: dbcontroller.resource.v1.PlanDeletionResponse.groups:type_name -> dbcontroller.resource.v1.PlanDeletionResponse.Group
-	33, // 23: dbcontroller.resource.v1.PlanDeletionResponse.blockers:type_name -> dbcontroller.resource.v1.PlanDeletionResponse.Blocker
-	27, // 24: dbcontroller.resource.v1.PlanDeletionResponse.unasked:type_name -> dbcontroller.resource.v1.UnaskedDeployment
-	34, // 25: dbcontroller.resource.v1.ListReferrersResponse.referrers:type_name -> dbcontroller.resource.v1.ListReferrersResponse.Referrer
-	2,  // 26: dbcontroller.resource.v1.DeleteResourceResponse.resource:type_name -> dbcontroller.resource.v1.Resource
-	27, // 27: dbcontroller.resource.v1.DeleteResourceResponse.unasked:type_name -> dbcontroller.resource.v1.UnaskedDeployment
-	1,  // 28: dbcontroller.resource.v1.UnaskedDeployment.reason:type_name -> dbcontroller.resource.v1.UnaskedDeployment.Reason
-	2,  // 29: dbcontroller.resource.v1.WatchResourcesResponse.upsert:type_name -> dbcontroller.resource.v1.Resource
-	2,  // 30: dbcontroller.resource.v1.WatchResourcesResponse.delete:type_name -> dbcontroller.resource.v1.Resource
-	36, // 31: dbcontroller.resource.v1.WatchResourcesResponse.end_of_snapshot:type_name -> dbcontroller.resource.v1.WatchResourcesResponse.EndOfSnapshot
-	37, // 32: dbcontroller.resource.v1.WatchResourcesResponse.bookmark:type_name -> dbcontroller.resource.v1.WatchResourcesResponse.Bookmark
-	35, // 33: dbcontroller.resource.v1.WatchResourcesResponse.changes:type_name -> dbcontroller.resource.v1.WatchResourcesResponse.Change
-	2,  // 34: dbcontroller.resource.v1.BatchWriteResourcesRequest.Write.create:type_name -> dbcontroller.resource.v1.Resource
-	11, // 35: dbcontroller.resource.v1.BatchWriteResourcesRequest.Write.update:type_name -> dbcontroller.resource.v1.UpdateResourceRequest
-	2,  // 36: dbcontroller.resource.v1.BatchWriteResourcesRequest.Write.put:type_name -> dbcontroller.resource.v1.Resource
-	41, // 37: dbcontroller.resource.v1.PlanDeletionResponse.Group.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
-	41, // 38: dbcontroller.resource.v1.ListReferrersResponse.Referrer.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
-	2,  // 39: dbcontroller.resource.v1.WatchResourcesResponse.Change.upsert:type_name -> dbcontroller.resource.v1.Resource
-	2,  // 40: dbcontroller.resource.v1.WatchResourcesResponse.Change.delete:type_name -> dbcontroller.resource.v1.Resource
-	5,  // 41: dbcontroller.resource.v1.ResourceService.GetResource:input_type -> dbcontroller.resource.v1.GetResourceRequest
-	6,  // 42: dbcontroller.resource.v1.ResourceService.BatchGetResources:input_type -> dbcontroller.resource.v1.BatchGetResourcesRequest
-	8,  // 43: dbcontroller.resource.v1.ResourceService.ListResources:input_type -> dbcontroller.resource.v1.ListResourcesRequest
-	10, // 44: dbcontroller.resource.v1.ResourceService.CreateResource:input_type -> dbcontroller.resource.v1.CreateResourceRequest
-	11, // 45: dbcontroller.resource.v1.ResourceService.UpdateResource:input_type -> dbcontroller.resource.v1.UpdateResourceRequest
-	12, // 46: dbcontroller.resource.v1.ResourceService.PutResource:input_type -> dbcontroller.resource.v1.PutResourceRequest
-	13, // 47: dbcontroller.resource.v1.ResourceService.BatchWriteResources:input_type -> dbcontroller.resource.v1.BatchWriteResourcesRequest
-	15, // 48: dbcontroller.resource.v1.ResourceService.MutateAndValidateResource:input_type -> dbcontroller.resource.v1.MutateAndValidateResourceRequest
-	16, // 49: dbcontroller.resource.v1.ResourceService.SetBlockDeletion:input_type -> dbcontroller.resource.v1.SetBlockDeletionRequest
-	17, // 50: dbcontroller.resource.v1.ResourceService.RemoveFinalizer:input_type -> dbcontroller.resource.v1.RemoveFinalizerRequest
-	18, // 51: dbcontroller.resource.v1.ResourceService.UpdateResourceStatus:input_type -> dbcontroller.resource.v1.UpdateResourceStatusRequest
-	19, // 52: dbcontroller.resource.v1.ResourceService.PlanDeletion:input_type -> dbcontroller.resource.v1.PlanDeletionRequest
-	21, // 53: dbcontroller.resource.v1.ResourceService.ListReferrers:input_type -> dbcontroller.resource.v1.ListReferrersRequest
-	23, // 54: dbcontroller.resource.v1.ResourceService.AcquireDelegations:input_type -> dbcontroller.resource.v1.AcquireDelegationsRequest
-	25, // 55: dbcontroller.resource.v1.ResourceService.DeleteResource:input_type -> dbcontroller.resource.v1.DeleteResourceRequest
-	28, // 56: dbcontroller.resource.v1.ResourceService.WatchResources:input_type -> dbcontroller.resource.v1.WatchResourcesRequest
-	2,  // 57: dbcontroller.resource.v1.ResourceService.GetResource:output_type -> dbcontroller.resource.v1.Resource
-	7,  // 58: dbcontroller.resource.v1.ResourceService.BatchGetResources:output_type -> dbcontroller.resource.v1.BatchGetResourcesResponse
-	9,  // 59: dbcontroller.resource.v1.ResourceService.ListResources:output_type -> dbcontroller.resource.v1.ListResourcesResponse
-	2,  // 60: dbcontroller.resource.v1.ResourceService.CreateResource:output_type -> dbcontroller.resource.v1.Resource
-	2,  // 61: dbcontroller.resource.v1.ResourceService.UpdateResource:output_type -> dbcontroller.resource.v1.Resource
-	2,  // 62: dbcontroller.resource.v1.ResourceService.PutResource:output_type -> dbcontroller.resource.v1.Resource
-	14, // 63: dbcontroller.resource.v1.ResourceService.BatchWriteResources:output_type -> dbcontroller.resource.v1.BatchWriteResourcesResponse
-	2,  // 64: dbcontroller.resource.v1.ResourceService.MutateAndValidateResource:output_type -> dbcontroller.resource.v1.Resource
-	2,  // 65: dbcontroller.resource.v1.ResourceService.SetBlockDeletion:output_type -> dbcontroller.resource.v1.Resource
-	2,  // 66: dbcontroller.resource.v1.ResourceService.RemoveFinalizer:output_type -> dbcontroller.resource.v1.Resource
-	2,  // 67: dbcontroller.resource.v1.ResourceService.UpdateResourceStatus:output_type -> dbcontroller.resource.v1.Resource
-	20, // 68: dbcontroller.resource.v1.ResourceService.PlanDeletion:output_type -> dbcontroller.resource.v1.PlanDeletionResponse
-	22, // 69: dbcontroller.resource.v1.ResourceService.ListReferrers:output_type -> dbcontroller.resource.v1.ListReferrersResponse
-	24, // 70: dbcontroller.resource.v1.ResourceService.AcquireDelegations:output_type -> dbcontroller.resource.v1.AcquireDelegationsResponse
-	26, // 71: dbcontroller.resource.v1.ResourceService.DeleteResource:output_type -> dbcontroller.resource.v1.DeleteResourceResponse
-	29, // 72: dbcontroller.resource.v1.ResourceService.WatchResources:output_type -> dbcontroller.resource.v1.WatchResourcesResponse
-	57, // [57:73] is the sub-list for method output_type
-	41, // [41:57] is the sub-list for method input_type
-	41, // [41:41] is the sub-list for extension type_name
-	41, // [41:41] is the sub-list for extension extendee
-	0,  // [0:41] is the sub-list for field type_name
+	33, // 19: dbcontroller.resource.v1.MutateAndValidateResourceRequest.write:type_name -> dbcontroller.resource.v1.BatchWriteResourcesRequest.Write
+	33, // 20: dbcontroller.resource.v1.MutateAndValidateResourceRequest.more:type_name -> dbcontroller.resource.v1.BatchWriteResourcesRequest.Write
+	40, // 21: dbcontroller.resource.v1.UpdateResourceStatusRequest.status:type_name -> google.protobuf.Struct
+	34, // 22: dbcontroller.resource.v1.PlanDeletionResponse.groups:type_name -> dbcontroller.resource.v1.PlanDeletionResponse.Group
+	35, // 23: dbcontroller.resource.v1.PlanDeletionResponse.blockers:type_name -> dbcontroller.resource.v1.PlanDeletionResponse.Blocker
+	29, // 24: dbcontroller.resource.v1.PlanDeletionResponse.unasked:type_name -> dbcontroller.resource.v1.UnaskedDeployment
+	36, // 25: dbcontroller.resource.v1.ListReferrersResponse.referrers:type_name -> dbcontroller.resource.v1.ListReferrersResponse.Referrer
+	25, // 26: dbcontroller.resource.v1.BatchDeleteResourcesRequest.requests:type_name -> dbcontroller.resource.v1.DeleteResourceRequest
+	28, // 27: dbcontroller.resource.v1.BatchDeleteResourcesResponse.responses:type_name -> dbcontroller.resource.v1.DeleteResourceResponse
+	2,  // 28: dbcontroller.resource.v1.DeleteResourceResponse.resource:type_name -> dbcontroller.resource.v1.Resource
+	29, // 29: dbcontroller.resource.v1.DeleteResourceResponse.unasked:type_name -> dbcontroller.resource.v1.UnaskedDeployment
+	1,  // 30: dbcontroller.resource.v1.UnaskedDeployment.reason:type_name -> dbcontroller.resource.v1.UnaskedDeployment.Reason
+	2,  // 31: dbcontroller.resource.v1.WatchResourcesResponse.upsert:type_name -> dbcontroller.resource.v1.Resource
+	2,  // 32: dbcontroller.resource.v1.WatchResourcesResponse.delete:type_name -> dbcontroller.resource.v1.Resource
+	38, // 33: dbcontroller.resource.v1.WatchResourcesResponse.end_of_snapshot:type_name -> dbcontroller.resource.v1.WatchResourcesResponse.EndOfSnapshot
+	39, // 34: dbcontroller.resource.v1.WatchResourcesResponse.bookmark:type_name -> dbcontroller.resource.v1.WatchResourcesResponse.Bookmark
+	37, // 35: dbcontroller.resource.v1.WatchResourcesResponse.changes:type_name -> dbcontroller.resource.v1.WatchResourcesResponse.Change
+	2,  // 36: dbcontroller.resource.v1.BatchWriteResourcesRequest.Write.create:type_name -> dbcontroller.resource.v1.Resource
+	11, // 37: dbcontroller.resource.v1.BatchWriteResourcesRequest.Write.update:type_name -> dbcontroller.resource.v1.UpdateResourceRequest
+	2,  // 38: dbcontroller.resource.v1.BatchWriteResourcesRequest.Write.put:type_name -> dbcontroller.resource.v1.Resource
+	43, // 39: dbcontroller.resource.v1.PlanDeletionResponse.Group.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	43, // 40: dbcontroller.resource.v1.ListReferrersResponse.Referrer.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	2,  // 41: dbcontroller.resource.v1.WatchResourcesResponse.Change.upsert:type_name -> dbcontroller.resource.v1.Resource
+	2,  // 42: dbcontroller.resource.v1.WatchResourcesResponse.Change.delete:type_name -> dbcontroller.resource.v1.Resource
+	5,  // 43: dbcontroller.resource.v1.ResourceService.GetResource:input_type -> dbcontroller.resource.v1.GetResourceRequest
+	6,  // 44: dbcontroller.resource.v1.ResourceService.BatchGetResources:input_type -> dbcontroller.resource.v1.BatchGetResourcesRequest
+	8,  // 45: dbcontroller.resource.v1.ResourceService.ListResources:input_type -> dbcontroller.resource.v1.ListResourcesRequest
+	10, // 46: dbcontroller.resource.v1.ResourceService.CreateResource:input_type -> dbcontroller.resource.v1.CreateResourceRequest
+	11, // 47: dbcontroller.resource.v1.ResourceService.UpdateResource:input_type -> dbcontroller.resource.v1.UpdateResourceRequest
+	12, // 48: dbcontroller.resource.v1.ResourceService.PutResource:input_type -> dbcontroller.resource.v1.PutResourceRequest
+	13, // 49: dbcontroller.resource.v1.ResourceService.BatchWriteResources:input_type -> dbcontroller.resource.v1.BatchWriteResourcesRequest
+	15, // 50: dbcontroller.resource.v1.ResourceService.MutateAndValidateResource:input_type -> dbcontroller.resource.v1.MutateAndValidateResourceRequest
+	16, // 51: dbcontroller.resource.v1.ResourceService.SetBlockDeletion:input_type -> dbcontroller.resource.v1.SetBlockDeletionRequest
+	17, // 52: dbcontroller.resource.v1.ResourceService.RemoveFinalizer:input_type -> dbcontroller.resource.v1.RemoveFinalizerRequest
+	18, // 53: dbcontroller.resource.v1.ResourceService.UpdateResourceStatus:input_type -> dbcontroller.resource.v1.UpdateResourceStatusRequest
+	19, // 54: dbcontroller.resource.v1.ResourceService.PlanDeletion:input_type -> dbcontroller.resource.v1.PlanDeletionRequest
+	21, // 55: dbcontroller.resource.v1.ResourceService.ListReferrers:input_type -> dbcontroller.resource.v1.ListReferrersRequest
+	23, // 56: dbcontroller.resource.v1.ResourceService.AcquireDelegations:input_type -> dbcontroller.resource.v1.AcquireDelegationsRequest
+	25, // 57: dbcontroller.resource.v1.ResourceService.DeleteResource:input_type -> dbcontroller.resource.v1.DeleteResourceRequest
+	26, // 58: dbcontroller.resource.v1.ResourceService.BatchDeleteResources:input_type -> dbcontroller.resource.v1.BatchDeleteResourcesRequest
+	30, // 59: dbcontroller.resource.v1.ResourceService.WatchResources:input_type -> dbcontroller.resource.v1.WatchResourcesRequest
+	2,  // 60: dbcontroller.resource.v1.ResourceService.GetResource:output_type -> dbcontroller.resource.v1.Resource
+	7,  // 61: dbcontroller.resource.v1.ResourceService.BatchGetResources:output_type -> dbcontroller.resource.v1.BatchGetResourcesResponse
+	9,  // 62: dbcontroller.resource.v1.ResourceService.ListResources:output_type -> dbcontroller.resource.v1.ListResourcesResponse
+	2,  // 63: dbcontroller.resource.v1.ResourceService.CreateResource:output_type -> dbcontroller.resource.v1.Resource
+	2,  // 64: dbcontroller.resource.v1.ResourceService.UpdateResource:output_type -> dbcontroller.resource.v1.Resource
+	2,  // 65: dbcontroller.resource.v1.ResourceService.PutResource:output_type -> dbcontroller.resource.v1.Resource
+	14, // 66: dbcontroller.resource.v1.ResourceService.BatchWriteResources:output_type -> dbcontroller.resource.v1.BatchWriteResourcesResponse
+	2,  // 67: dbcontroller.resource.v1.ResourceService.MutateAndValidateResource:output_type -> dbcontroller.resource.v1.Resource
+	2,  // 68: dbcontroller.resource.v1.ResourceService.SetBlockDeletion:output_type -> dbcontroller.resource.v1.Resource
+	2,  // 69: dbcontroller.resource.v1.ResourceService.RemoveFinalizer:output_type -> dbcontroller.resource.v1.Resource
+	2,  // 70: dbcontroller.resource.v1.ResourceService.UpdateResourceStatus:output_type -> dbcontroller.resource.v1.Resource
+	20, // 71: dbcontroller.resource.v1.ResourceService.PlanDeletion:output_type -> dbcontroller.resource.v1.PlanDeletionResponse
+	22, // 72: dbcontroller.resource.v1.ResourceService.ListReferrers:output_type -> dbcontroller.resource.v1.ListReferrersResponse
+	24, // 73: dbcontroller.resource.v1.ResourceService.AcquireDelegations:output_type -> dbcontroller.resource.v1.AcquireDelegationsResponse
+	28, // 74: dbcontroller.resource.v1.ResourceService.DeleteResource:output_type -> dbcontroller.resource.v1.DeleteResourceResponse
+	27, // 75: dbcontroller.resource.v1.ResourceService.BatchDeleteResources:output_type -> dbcontroller.resource.v1.BatchDeleteResourcesResponse
+	31, // 76: dbcontroller.resource.v1.ResourceService.WatchResources:output_type -> dbcontroller.resource.v1.WatchResourcesResponse
+	60, // [60:77] is the sub-list for method output_type
+	43, // [43:60] is the sub-list for method input_type
+	43, // [43:43] is the sub-list for extension type_name
+	43, // [43:43] is the sub-list for extension extendee
+	0,  // [0:43] is the sub-list for field type_name
 }
 
 func init() { file_dbcontroller_resource_v1_resource_proto_init() }
@@ -3119,18 +3241,18 @@ func file_dbcontroller_resource_v1_resource_proto_init() {
 		return
 	}
 	file_dbcontroller_resource_v1_resource_proto_msgTypes[16].OneofWrappers = []any{}
-	file_dbcontroller_resource_v1_resource_proto_msgTypes[27].OneofWrappers = []any{
+	file_dbcontroller_resource_v1_resource_proto_msgTypes[29].OneofWrappers = []any{
 		(*WatchResourcesResponse_Upsert)(nil),
 		(*WatchResourcesResponse_Delete)(nil),
 		(*WatchResourcesResponse_EndOfSnapshot_)(nil),
 		(*WatchResourcesResponse_Bookmark_)(nil),
 	}
-	file_dbcontroller_resource_v1_resource_proto_msgTypes[29].OneofWrappers = []any{
+	file_dbcontroller_resource_v1_resource_proto_msgTypes[31].OneofWrappers = []any{
 		(*BatchWriteResourcesRequest_Write_Create)(nil),
 		(*BatchWriteResourcesRequest_Write_Update)(nil),
 		(*BatchWriteResourcesRequest_Write_Put)(nil),
 	}
-	file_dbcontroller_resource_v1_resource_proto_msgTypes[33].OneofWrappers = []any{
+	file_dbcontroller_resource_v1_resource_proto_msgTypes[35].OneofWrappers = []any{
 		(*WatchResourcesResponse_Change_Upsert)(nil),
 		(*WatchResourcesResponse_Change_Delete)(nil),
 	}
@@ -3140,7 +3262,7 @@ func file_dbcontroller_resource_v1_resource_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dbcontroller_resource_v1_resource_proto_rawDesc), len(file_dbcontroller_resource_v1_resource_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   36,
+			NumMessages:   38,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

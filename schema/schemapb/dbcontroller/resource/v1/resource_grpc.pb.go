@@ -34,6 +34,7 @@ const (
 	ResourceService_ListReferrers_FullMethodName             = "/dbcontroller.resource.v1.ResourceService/ListReferrers"
 	ResourceService_AcquireDelegations_FullMethodName        = "/dbcontroller.resource.v1.ResourceService/AcquireDelegations"
 	ResourceService_DeleteResource_FullMethodName            = "/dbcontroller.resource.v1.ResourceService/DeleteResource"
+	ResourceService_BatchDeleteResources_FullMethodName      = "/dbcontroller.resource.v1.ResourceService/BatchDeleteResources"
 	ResourceService_WatchResources_FullMethodName            = "/dbcontroller.resource.v1.ResourceService/WatchResources"
 )
 
@@ -83,6 +84,9 @@ type ResourceServiceClient interface {
 	AcquireDelegations(ctx context.Context, in *AcquireDelegationsRequest, opts ...grpc.CallOption) (*AcquireDelegationsResponse, error)
 	// DeleteResource returns when the resource is removed, or in DELETING because other deployments have to act first.
 	DeleteResource(ctx context.Context, in *DeleteResourceRequest, opts ...grpc.CallOption) (*DeleteResourceResponse, error)
+	// BatchDeleteResources deletes several resources of one deployment, all of them or none, in one transaction. What refers to one of them and is
+	// deleted with another one does not block (AIP-235).
+	BatchDeleteResources(ctx context.Context, in *BatchDeleteResourcesRequest, opts ...grpc.CallOption) (*BatchDeleteResourcesResponse, error)
 	// WatchResources sends the resources and their changes since the start, then one EndOfSnapshot: the events up to it are the state at
 	// one moment. Then it sends every change in order.
 	WatchResources(ctx context.Context, in *WatchResourcesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchResourcesResponse], error)
@@ -246,6 +250,16 @@ func (c *resourceServiceClient) DeleteResource(ctx context.Context, in *DeleteRe
 	return out, nil
 }
 
+func (c *resourceServiceClient) BatchDeleteResources(ctx context.Context, in *BatchDeleteResourcesRequest, opts ...grpc.CallOption) (*BatchDeleteResourcesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(BatchDeleteResourcesResponse)
+	err := c.cc.Invoke(ctx, ResourceService_BatchDeleteResources_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *resourceServiceClient) WatchResources(ctx context.Context, in *WatchResourcesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchResourcesResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	stream, err := c.cc.NewStream(ctx, &ResourceService_ServiceDesc.Streams[0], ResourceService_WatchResources_FullMethodName, cOpts...)
@@ -311,6 +325,9 @@ type ResourceServiceServer interface {
 	AcquireDelegations(context.Context, *AcquireDelegationsRequest) (*AcquireDelegationsResponse, error)
 	// DeleteResource returns when the resource is removed, or in DELETING because other deployments have to act first.
 	DeleteResource(context.Context, *DeleteResourceRequest) (*DeleteResourceResponse, error)
+	// BatchDeleteResources deletes several resources of one deployment, all of them or none, in one transaction. What refers to one of them and is
+	// deleted with another one does not block (AIP-235).
+	BatchDeleteResources(context.Context, *BatchDeleteResourcesRequest) (*BatchDeleteResourcesResponse, error)
 	// WatchResources sends the resources and their changes since the start, then one EndOfSnapshot: the events up to it are the state at
 	// one moment. Then it sends every change in order.
 	WatchResources(*WatchResourcesRequest, grpc.ServerStreamingServer[WatchResourcesResponse]) error
@@ -368,6 +385,9 @@ func (UnimplementedResourceServiceServer) AcquireDelegations(context.Context, *A
 }
 func (UnimplementedResourceServiceServer) DeleteResource(context.Context, *DeleteResourceRequest) (*DeleteResourceResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method DeleteResource not implemented")
+}
+func (UnimplementedResourceServiceServer) BatchDeleteResources(context.Context, *BatchDeleteResourcesRequest) (*BatchDeleteResourcesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method BatchDeleteResources not implemented")
 }
 func (UnimplementedResourceServiceServer) WatchResources(*WatchResourcesRequest, grpc.ServerStreamingServer[WatchResourcesResponse]) error {
 	return status.Error(codes.Unimplemented, "method WatchResources not implemented")
@@ -663,6 +683,24 @@ func _ResourceService_DeleteResource_Handler(srv interface{}, ctx context.Contex
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ResourceService_BatchDeleteResources_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(BatchDeleteResourcesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ResourceServiceServer).BatchDeleteResources(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ResourceService_BatchDeleteResources_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ResourceServiceServer).BatchDeleteResources(ctx, req.(*BatchDeleteResourcesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _ResourceService_WatchResources_Handler(srv interface{}, stream grpc.ServerStream) error {
 	m := new(WatchResourcesRequest)
 	if err := stream.RecvMsg(m); err != nil {
@@ -740,6 +778,10 @@ var ResourceService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "DeleteResource",
 			Handler:    _ResourceService_DeleteResource_Handler,
+		},
+		{
+			MethodName: "BatchDeleteResources",
+			Handler:    _ResourceService_BatchDeleteResources_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{
