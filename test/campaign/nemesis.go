@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -50,6 +51,7 @@ var faults = []fault{
 	{"database read-only", true, (*Nemesis).readOnly},
 	{"database out of connections", true, (*Nemesis).noConnections},
 	{"rows locked by somebody else", true, (*Nemesis).lockRows},
+	{"something between two statements", true, (*Nemesis).between},
 	{"database server crashed", false, (*Nemesis).crash},
 	{"registry unreachable", true, (*Nemesis).noRegistry},
 	{"version switched", true, (*Nemesis).switchVersion},
@@ -202,15 +204,15 @@ func (n *Nemesis) kill(s *site) func() {
 	return func() { n.start(s) }
 }
 
-// between are the points of package crash.
-var between = []string{
+// crashPoints are the points of package crash.
+var crashPoints = []string{
 	"crash-save-established", "crash-save-committed", "crash-establish-committed", "crash-delete-committed", "crash-finalise-committed",
 	"crash-confirm-told", "crash-release-told", "crash-owners-answered", "crash-disown-told", "crash-act-committed", "crash-act-acknowledged",
 }
 
 // crashBetween starts a process that is killed when it reaches a point, if it does.
 func (n *Nemesis) crashBetween(s *site) func() {
-	point := between[n.random().IntN(len(between))]
+	point := crashPoints[n.random().IntN(len(crashPoints))]
 	require.NoError(n.t, s.Kill())
 	s.Environment(s.clock, "DBCONTROLLER_CRASH="+point)
 	require.NoError(n.t, s.Start())
@@ -399,6 +401,56 @@ func (n *Nemesis) lockRows(s *site) func() {
 		return nil
 	}
 	return func() { _ = tx.Rollback(ctx) }
+}
+
+// one of so many statements has something before it.
+const rarely = 150
+
+// between does something just before a statement, of any transaction or between two: the session ends, the process stands still, rows are locked for a while
+// or have a new version. What a statement has seen is no longer so when the next one runs.
+func (n *Nemesis) between(s *site) func() {
+	var mu sync.Mutex
+	r := n.random() // guarded by mu
+	s.db.SetBetween(func() (end bool) {
+		mu.Lock()
+		what, part, lasts := r.IntN(4*rarely), r.IntN(4), harness.Some(r, 300*time.Millisecond)
+		mu.Unlock()
+		if what > 3 {
+			return false
+		}
+		<-time.After(5 * time.Millisecond) // the statements before have run
+		switch what {
+		case 0:
+			n.c.add("between two statements: the session ended", 1)
+			return true
+		case 1:
+			n.c.add("between two statements: the process stood still", 1)
+			<-time.After(lasts)
+		case 2:
+			n.c.add("between two statements: rows were locked", 1)
+			go n.lockFor(s, part, lasts)
+			<-time.After(5 * time.Millisecond)
+		case 3:
+			n.c.add("between two statements: rows got new versions", 1)
+			_, _ = s.admin.Exec(context.Background(), `
+BEGIN; SET LOCAL lock_timeout = '100ms'; UPDATE dbcontroller.shadow SET updated_at = updated_at WHERE id % 4 = `+strconv.Itoa(part)+`;
+UPDATE dbcontroller.foreign_target SET name = name WHERE id % 4 = `+strconv.Itoa(part)+`; COMMIT`) // some are locked
+		}
+		return false
+	})
+	return func() { s.db.SetBetween(nil) }
+}
+
+// lockFor locks some resources and rights for a while.
+func (n *Nemesis) lockFor(s *site, part int, lasts time.Duration) {
+	tx, err := s.admin.Begin(context.Background())
+	if err != nil {
+		return
+	}
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	_, _ = tx.Exec(context.Background(), `
+SET LOCAL lock_timeout = '100ms'; SELECT FROM dbcontroller.shadow WHERE id % 4 = `+strconv.Itoa(part)+` ORDER BY id FOR UPDATE`)
+	<-time.After(lasts)
 }
 
 func (n *Nemesis) crash(s *site) func() {

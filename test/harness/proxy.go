@@ -50,6 +50,7 @@ func isCommit(sent []byte) bool {
 type Proxy struct {
 	listener net.Listener
 	line     atomic.Int32
+	between  atomic.Pointer[func() (end bool)]
 
 	mu         sync.Mutex
 	to         string              // guarded by mu
@@ -77,6 +78,16 @@ func (p *Proxy) Address() string { return p.listener.Addr().String() }
 
 // SetLine changes the state of all connections, existing and new.
 func (p *Proxy) SetLine(l Line) { p.line.Store(int32(l)) }
+
+// SetBetween calls a function before each statement that a client of a database sends, when the statements before it are sent: also within a batch. end ends
+// the connection instead. nil: nothing is called.
+func (p *Proxy) SetBetween(f func() (end bool)) {
+	if f == nil {
+		p.between.Store(nil)
+		return
+	}
+	p.between.Store(&f)
+}
 
 // Move cuts all connections; new ones go to another address.
 func (p *Proxy) Move(to string) {
@@ -129,6 +140,7 @@ func (p *Proxy) accept() {
 // copy forwards one direction until it ends, and then ends the connection.
 func (p *Proxy) copy(to, from, of net.Conn, answers bool) {
 	buffer := make([]byte, 16<<10)
+	var sent statements
 	for {
 		size := len(buffer)
 		if Line(p.line.Load()) == Trickling {
@@ -140,7 +152,14 @@ func (p *Proxy) copy(to, from, of net.Conn, answers bool) {
 			if p.losesAnswer(of, answers, buffer[:n]) {
 				break
 			}
-			if _, werr := to.Write(buffer[:n]); werr != nil {
+			rest, ended := buffer[:n], false
+			if !answers {
+				rest, ended = p.divide(to, rest, &sent)
+			}
+			if ended {
+				break
+			}
+			if _, werr := to.Write(rest); werr != nil {
 				err = werr
 			}
 		}
@@ -155,6 +174,24 @@ func (p *Proxy) copy(to, from, of net.Conn, answers bool) {
 		delete(p.conns, of)
 	}
 	delete(p.unanswered, of)
+}
+
+// divide sends what comes before each statement, and calls the function of SetBetween. It returns what is still to be sent.
+func (p *Proxy) divide(to net.Conn, b []byte, of *statements) (rest []byte, end bool) {
+	begins, done := of.begins(b), 0
+	for _, at := range begins {
+		f := p.between.Load()
+		if f == nil {
+			break
+		}
+		if _, err := to.Write(b[done:at]); err != nil {
+			return nil, true
+		}
+		if done = at; (*f)() {
+			return nil, true
+		}
+	}
+	return b[done:], false
 }
 
 // losesAnswer records the commits on a CommitsUnanswered line, and reports for each response whether it is to be lost.
