@@ -404,7 +404,7 @@ func (n *Nemesis) lockRows(s *site) func() {
 }
 
 // one of so many statements has something before it.
-const rarely = 150
+const rarely = 40
 
 // between does something just before a statement, of any transaction or between two: the session ends, the process stands still, rows are locked for a while
 // or have a new version. What a statement has seen is no longer so when the next one runs.
