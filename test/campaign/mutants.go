@@ -88,8 +88,8 @@ var played = []mutant{
 		"check-with-the-lock", "I1, I3", "A delete looks for blockades before it has the lock.",
 		"schema/shadow/internal/deletion/delete.go",
 		[]string{
-			"	member, unfit := d.queueRoot(b, root)\n	seen := s.cascade.QueueSight(tx, b, byName, d.kindID, d.req.Name)\n",
-			"	seen := s.cascade.QueueSight(tx, b, byName, d.kindID, d.req.Name)\n	member, unfit := d.queueRoot(b, root)\n",
+			"	b.Queue(shortWaitSQL)\n	db.QueuePlans(tx, b, len(names))\n", "	b.Queue(shortWaitSQL)\n	db.QueuePlans(tx, b, len(names))\n	seen = d.store.cascade.QueueSight(tx, b, byNames, kinds, names)\n",
+			"	seen = d.store.cascade.QueueSight(tx, b, byNames, kinds, names)\n	if err := tx.SendBatch", "	if err := tx.SendBatch",
 		},
 	},
 	{

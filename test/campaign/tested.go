@@ -75,19 +75,19 @@ var shown = []tested{
 		"deletes-look-before-the-lock", "I1, I3", "Deletes that share a transaction look for blockades before they have the locks.",
 		"schema/shadow/internal/deletion/gathered.go",
 		[]string{
-			"	b.Queue(lockRootsSQL, kinds, names)", "	ready.seen = s.cascade.QueueSight(tx, b, byNames, kinds, names)\n	b.Queue(lockRootsSQL, kinds, names)",
+			"	b.Queue(lockRootsSQL+` SKIP LOCKED`, kinds, names)", "	ready.seen = s.cascade.QueueSight(tx, b, byNames, kinds, names)\n	b.Queue(lockRootsSQL+` SKIP LOCKED`, kinds, names)",
 			"	})\n	ready.seen = s.cascade.QueueSight(tx, b, byNames, kinds, names)\n", "	})\n",
 		},
 	}},
 	{"schema/shadow", "TestTwoDeletesOfOneNameRemoveItOnce_I2_I20", mutant{
 		"two-deletes-remove-it", "I2", "Two deletes of one name in a batch are both answered with its removal.",
 		"schema/shadow/internal/deletion/gathered.go",
-		[]string{"			index[k] = i + 1\n		}", "			index[k] = i + 1\n		} else {\n			t.result.Removed, errs[i] = true, nil\n		}"},
+		[]string{"			index[k] = i + 1\n		}", "			index[k] = i + 1\n		} else {\n			t.results[0].Removed, errs[i] = true, nil\n		}"},
 	}},
 	{"schema/shadow", "TestGatheredDeletesThatMarkHaveTheirOwnOutcomes_I20_I29", mutant{
 		"delete-recorded-with-anothers-answer", "I29", "The request ids of deletes in a batch are recorded with the answer of the first one.",
 		"schema/shadow/internal/deletion/gathered.go",
-		[]string{"t.of.request.Queue(also, request.Outcome{Deleted: &t.result})", "t.of.request.Queue(also, request.Outcome{Deleted: &ready.tries[0].result})"},
+		[]string{"t.of.request.Queue(also, outcomeOf(t.results))", "t.of.request.Queue(also, outcomeOf(ready.tries[0].results))"},
 	}},
 	{"schema/shadow", "TestGatheredDeletesThatMarkHaveTheirOwnOutcomes_I20_I29", mutant{
 		"marked-again-in-a-batch", "I2, I13", "A resource in DELETING is marked again by a delete in a batch, with another deletion.",
@@ -98,6 +98,20 @@ var shown = []tested{
 		"failed-deletes-are-answered", "I2, I20", "The deletes of a shared transaction that fails are answered as done.",
 		"schema/shadow/internal/deletion/gathered.go",
 		[]string{"		err = gather.ErrAlone\n	}\n	return slices", "		return errs\n	}\n	return slices"},
+	}},
+	{"schema/shadow", "TestSeveralResourcesAreDeletedTogether_I13_I14", mutant{
+		"second-root-decides-nothing", "I13, I14", "A delete of several resources decides about the first one, and is answered as done for all.",
+		"schema/shadow/internal/deletion/delete.go",
+		[]string{"d.decide(ctx, tx, active, seen, member)", "d.decide(ctx, tx, active[:1], seen, nil)"},
+	}},
+	{"schema/shadow", "TestSeveralResourcesAreDeletedTogether_I13_I14", mutant{
+		"missing-root-is-left-out", "I29", "A resource that does not exist is left out of a delete of several ones.",
+		"schema/shadow/internal/deletion/delete.go",
+		[]string{
+			"		case unfit != nil:\n			return nil, nil, nil, fmt.Errorf(\"%s: %w\", w.Name, unfit)\n", "		case unfit != nil && len(d.wanted) == 1:\n			return nil, nil, nil, fmt.Errorf(\"%s: %w\", w.Name, unfit)\n",
+			"	for i, root := range roots {\n		if root.State == peer.Active {", "	for i, root := range roots {\n		if root == nil {\n			continue\n		}\n		if root.State == peer.Active {",
+			"	for i, root := range roots {\n		if root.State != peer.Active {", "	for i, root := range roots {\n		if root == nil || root.State != peer.Active {",
+		},
 	}},
 	{"internal/gather", "TestCallersTakeTurns", mutant{
 		"flood-goes-first", "I20", "The caller whose request a batch has taken is the first of the next one again.",
