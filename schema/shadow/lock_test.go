@@ -128,3 +128,66 @@ func TestAVerdictOfAnOldEpochSettlesNothing_I5_I8(t *testing.T) {
 		require.ErrorAs(t, late.Settle(t.Context(), b.ID(bEast), question, of), new(*peer.UnavailableError), "it caches numbers of the lost history")
 	}
 }
+
+// A late duplicate of an Establish commits between the lock of a confirm and its statement: the confirm leaves the blockade on a target that it has not
+// locked, which is resolved when it expires. Else an entry would stand beside a mark that has not seen it.
+func TestAConfirmTakesNoBlockadeOfATargetThatItHasNotLocked_I4_I7(t *testing.T) {
+	t.Parallel()
+	b := newPair(t, nil)
+	b.MustPut(target, nil)
+	b.MustPut(target2, nil)
+	attempt, uid := newAttempt(), uuid.New()
+	establish := func(store *shadow.Store, name, path string) {
+		_, err := store.Establish(t.Context(), b.ID(bEast), attempt, []peer.EstablishReference{{
+			HolderUID: uid, HolderKind: "Holder", HolderName: "holders/h", Path: path, TargetKind: "Target", TargetName: name, Behaviour: schema.Unset,
+		}})
+		require.NoError(t, err)
+	}
+	establish(b.Stores[b.ID(aWest)], "targets/t", "unset")
+	g := newGate("INSERT INTO dbcontroller.holder_entry")
+	process := gatedProcess(t, b, aWest, g, b.Stores[b.ID(aWest)].Model())
+	g.arm(0)
+	confirmed := make(chan error, 1)
+	go func() {
+		_, err := process.Confirm(context.Background(), b.ID(bEast), peer.Confirm{Epoch: b.Stores[b.ID(bEast)].PresentEpoch(), Attempts: []peer.AttemptID{attempt}})
+		confirmed <- err
+	}()
+	<-g.reached
+	establish(b.Stores[b.ID(aWest)], "targets/t2", "cascade")
+	close(g.open)
+	require.NoError(t, <-confirmed)
+	require.Equal(t, 1, b.Count(aWest, "holder_entry"))
+	require.Equal(t, 1, b.Count(aWest, "tentative"), "of targets/t2")
+}
+
+// A release arrives while an establish of the same attempt is under way: it waits for it, and removes its blockade. Else the blockade of a closed attempt
+// would stand until it expires, and block.
+func TestAReleaseWaitsForAnEstablishOfItsAttempt_I5_I7(t *testing.T) {
+	t.Parallel()
+	b := newPair(t, nil)
+	uid := b.MustPut(target, nil).UID
+	attempt, holderUID := newAttempt(), uuid.New()
+	g := newGate("commit")
+	g.whole = true
+	process := gatedProcess(t, b, aWest, g, b.Stores[b.ID(aWest)].Model())
+	g.arm(0)
+	established := make(chan error, 1)
+	go func() {
+		_, err := process.Establish(context.Background(), b.ID(bEast), attempt, []peer.EstablishReference{{
+			HolderUID: holderUID, HolderKind: "Holder", HolderName: "holders/h", Path: "block", TargetKind: "Target", TargetName: "targets/t", Behaviour: schema.Block,
+		}})
+		established <- err
+	}()
+	select {
+	case <-g.reached:
+	case err := <-established:
+		require.FailNow(t, "no establish", "%v", err)
+	}
+	key := peer.BlockadeKey{Attempt: attempt, HolderUID: holderUID, Path: "block", TargetUID: uid}
+	require.NoError(t, beside(t, b.Pools[b.ID(aWest)], func() error {
+		return b.Stores[b.ID(aWest)].Release(context.Background(), b.ID(bEast), b.Stores[b.ID(bEast)].PresentEpoch(), []peer.BlockadeKey{key}, nil)
+	}, func() { close(g.open) }))
+	require.NoError(t, <-established)
+	require.Zero(t, b.Count(aWest, "blockade"))
+	require.True(t, b.MustDelete(target).Removed)
+}
