@@ -3,6 +3,7 @@ package dbctest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 
 	"go.uber.org/zap"
@@ -50,15 +51,27 @@ func (d *door) deleteAll(reqs []*resourcev1.DeleteResourceRequest, id string) (a
 	f := d.fake
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if before, done := f.answers[id]; done {
+	if before, done := f.answers[id]; done && len(before.deleted) == len(reqs) {
 		return before.deleted, before.err
+	} else if done {
+		return nil, status.Errorf(codes.AlreadyExists, "the request id %s was used for another request", id)
+	}
+	if len(reqs) == 0 {
+		return nil, outcome.Status(zap.NewNop(), outcome.Invalid("requests", errors.New("0 in one batch")))
 	}
 	var at schema.DeploymentID
 	var changes []change
-	for _, req := range reqs {
+	for i, req := range reqs {
 		full, r, err := d.find(req.GetName(), req.GetUid(), req.GetRevision())
+		if req.GetAllowMissing() && status.Code(err) == codes.NotFound {
+			answers = append(answers, &resourcev1.DeleteResourceResponse{Removed: true})
+			continue
+		}
 		if err != nil {
 			return nil, err
+		}
+		if i > 0 && at != full.Deployment {
+			return nil, outcome.Status(zap.NewNop(), outcome.Invalid("name", fmt.Errorf("%s is of another deployment than %s", full, at)))
 		}
 		at = full.Deployment
 		c, left := f.removal(full, r)

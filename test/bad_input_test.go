@@ -1,184 +1,259 @@
 package test
 
 import (
-	"os"
-	"path/filepath"
-	"regexp"
+	"context"
+	"encoding/base64"
+	"math"
 	"strings"
 	"testing"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/fieldmaskpb"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/db-controller/db-controller/internal/identity"
+	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
+	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
+	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
 )
 
-// Exit codes of the commands (docs/operations.md).
-const (
-	done        = 0
-	failed      = 1
-	wrongUsage  = 2
-	refused     = 4
-	unavailable = 5
-)
+// answers lists the codes that a server may return for a wrong request: never an internal error.
+var answers = []codes.Code{codes.InvalidArgument, codes.NotFound, codes.FailedPrecondition, codes.OutOfRange, codes.Aborted}
 
-// badInput is a call of a command with a wrong name, a wrong value, in the wrong order, or for the second time; {dir} is an empty folder, {file} an
-// empty file.
-type badInput struct {
-	args string
-	code int
-	says string // a part of the output
+type badRequests struct {
+	t *testing.T
 }
 
-const (
-	unknown = "is not registered; known deployments: a.example.com/eastus2, a.example.com/us-west2, b.example.com/eastus2, b.example.com/us-west2"
-	noKind  = "fits no kind of a.example.com@v1: its patterns are targets/{target}"
-)
-
-// ofInstallation are calls of commands that ask an installation, in this order.
-var ofInstallation = []badInput{
-	{"get //a.example.com/us-west2/targets/none", refused, "targets/none: not found"},
-	{"get //a.example.com/nowhere/targets/t", refused, unknown},
-	{"get //a.example.com/us-west2/targetz/t", refused, noKind},
-	{"get targets/t", wrongUsage, "want //service/region/name"},
-	{"get //a.example.com/us-west2/targets/t -o xml", wrongUsage, "want table, json or yaml"},
-	{"list a.example.com/nowhere", refused, unknown},
-	{"list a.example.com/us-west2 --kind Targetz", refused, `unknown kind "Targetz": kinds of a.example.com@v1 are Target`},
-	{"list a.example.com/us-west2 --filter x=", refused, "is no filter"},
-	{"watch a.example.com/nowhere", refused, unknown},
-	{"watch a.example.com/us-west2 --kind Targetz", refused, `unknown kind "Targetz"`},
-	{"put //a.example.com/us-west2/targetz/t", refused, noKind},
-	{"put //a.example.com/us-west2/targets/t --set nonsense", wrongUsage, "want PATH=VALUE"},
-	{"put //b.example.com/eastus2/holders/x --set block=//a.example.com/us-west2/targets/none", refused, "block: //a.example.com/us-west2/targets/none does not exist"},
-	{"put -f {file}", wrongUsage, "there is no resource in it"},
-	{"put -f {dir}/none", failed, "no such file"},
-	{"patch //a.example.com/us-west2/targets/none --set x=1", refused, "targets/none: not found"},
-	{"patch //a.example.com/us-west2/targets/t", wrongUsage, "nothing to change"},
-	{"patch //a.example.com/us-west2/targets/t --unset x[0]", refused, "x"},
-	{"delete //a.example.com/us-west2/targets/none", refused, "targets/none: not found"},
-	{"delete //a.example.com/us-west2/targets/t", refused, "it is referred to by //b.example.com/eastus2/holders/h (block)"},
-	{"plan //a.example.com/us-west2/targets/none", refused, "targets/none: not found"},
-	{"plan x", wrongUsage, "want //service/region/name"},
-	{"explain //a.example.com/us-west2/targets/none", refused, "targets/none: not found"},
-	{"explain //a.example.com/nowhere/targets/t", refused, unknown},
-	{"referrers //a.example.com/us-west2/targets/none", refused, "targets/none: not found"},
-	{"referrers //a.example.com/us-west2/targets/t --limit -1", wrongUsage, "--limit -1: want at least 1"},
-	{"removals //a.example.com/us-west2/targets/none", done, "There is no record of a removal"},
-	{"removals //a.example.com/us-west2/targets/t --uid x", wrongUsage, "--uid: invalid UUID"},
-	{"block-deletion //a.example.com/us-west2/targets/none", refused, "targets/none: not found"},
-	{"remove-finalizer //a.example.com/us-west2/targets/none f", refused, "targets/none: not found"},
-	{"remove-finalizer //a.example.com/us-west2/targets/t f", refused, "is not being deleted"},
-	{"set-status //a.example.com/us-west2/targets/none {}", refused, "targets/none: not found"},
-	{"set-status //a.example.com/us-west2/targets/t x", wrongUsage, "the status is neither JSON nor YAML"},
-	{"status a.example.com/nowhere", refused, unknown},
-	{"status x", wrongUsage, "want service/region"},
-	{"stuck a.example.com/nowhere", refused, "is no service and no deployment of the environment"},
-	{"stuck --longer -1s", wrongUsage, "want more than 0s"},
-	{"stuck --limit 0", wrongUsage, "want at least 1"},
-	{"verify a.example.com/nowhere", refused, unknown},
-	{"pause a.example.com/nowhere --reason r", refused, unknown},
-	{"pause a.example.com/us-west2", wrongUsage, "--reason is missing"},
-	{"pause a.example.com/us-west2 --of a.example.com/nowhere --reason r", refused, unknown},
-	{"pause a.example.com/us-west2 --handler x --reason r", wrongUsage, "want one of owned-pending"},
-	{"resume a.example.com/us-west2 --reason r", done, "nothing has changed: nothing was paused"},
-	{"pause a.example.com/us-west2 --reason first", done, "deletes nothing until resume"},
-	{"pause a.example.com/us-west2 --reason second", done, "nothing has changed: it was paused before"},
-	{"resume a.example.com/us-west2 --handler owned-pending --reason r", done, "nothing has changed"},
-	{"resume a.example.com/us-west2 --reason r", done, "deletes again"},
-	{"retry a.example.com/us-west2 --of a.example.com/nowhere --reason r", refused, unknown},
-	{"retry //a.example.com/us-west2/targets/none --reason r", refused, "targets/none: not found"},
-	{"force-release a.example.com/us-west2", wrongUsage, "want //service/region/name"},
-	{"force-release //a.example.com/us-west2/targets/none", refused, "targets/none: not found"},
-	{"force-release //a.example.com/us-west2/targets/t --key x --reason r", wrongUsage, "--yes"},
-	{"force-release //a.example.com/us-west2/targets/t --key x --reason r --yes", wrongUsage, "--key x is no key"},
-	{"waive a.example.com/nowhere --of a.example.com/us-west2 --reason r --yes", refused, unknown},
-	{"waive a.example.com/us-west2 --of a.example.com/nowhere --reason r --yes", refused, "a.example.com/nowhere is not registered, and a.example.com/us-west2 does not wait for it"},
-	{"waive a.example.com/us-west2 --of b.example.com/eastus2 --reason r --yes", done, "nothing has changed"},
-	{"accept-database a.example.com/nowhere --reason r --yes", refused, unknown},
-	{"accept-database a.example.com/us-west2 --reason r", wrongUsage, "--yes"},
-	{"set-version a.example.com/nowhere v1", refused, unknown},
-	{"set-version a.example.com/us-west2 v99", refused, "v99"},
-	{"set-version a.example.com v1", wrongUsage, "want service/region"},
-	{"set-version a.example.com/us-west2 v1", done, "nothing has changed"},
-	{"decommission a.example.com/nowhere --reason r --yes", refused, unknown + "; add --unlisted"},
-	{"decommission b.example.com/us-west2 --reason r", wrongUsage, "--yes"},
-	{"decommission a.example.com/us-west2 --reason r", wrongUsage, "b.example.com/eastus2   0        1      0         0      0"},
-	{"decommission b.example.com/us-west2 --reason r --yes --blocking x", wrongUsage, "want UNSET or CASCADE_DELETE"},
-	{"remove a.example.com/nowhere", refused, "not registered: a.example.com/nowhere: did you mean a.example.com/eastus2?"},
-	{"remove a.example.com", refused, "did you mean a.example.com@v1?"},
-	{"remove a.example.com@v1", refused, "a.example.com/eastus2 runs a.example.com@v1; switch its version first"},
-	{"apply {file}", failed, "there is no region, service, deployment or right in it"},
-	{"apply {dir}/none", failed, "no such file"},
-	{"console --listen 0.0.0.0:0", wrongUsage, "want a loopback address"},
-	{"support-bundle --file {dir}/none/x", failed, "no such file"},
-	{"decommission b.example.com/us-west2 --reason r --yes", done, "b.example.com/us-west2 is decommissioned in the registry"},
-	{"decommission b.example.com/us-west2 --reason r --yes", done, "b.example.com/us-west2 is decommissioned in the registry"},
-	{"set-version b.example.com/us-west2 v1", refused, "is not registered"},
-	{"remove b.example.com/us-west2", refused, "not registered"},
+func (b badRequests) refused(what string, err error) {
+	b.t.Helper()
+	require.Contains(b.t, answers, status.Code(err), "%s: %v", what, err)
+	require.Greater(b.t, len(status.Convert(err).Message()), 10, "%s: %v", what, err)
 }
 
-// alone are calls of commands that ask no installation.
-var alone = []badInput{
-	{"attach {file} --postgres postgres://127.0.0.1:1/x", failed, "there is no region, service, deployment or right in it"},
-	{"attach ../deploy/compose/services.yaml --postgres x", wrongUsage, "not a PostgreSQL connection string"},
-	{"attach ../deploy/compose/services.yaml --postgres postgres://127.0.0.1:1/x", unavailable, "connection refused"},
-	{"detach --postgres postgres://127.0.0.1:1/x", unavailable, "connection refused"},
-	{"scan", wrongUsage, "missing: --dsn NAME=DSN"},
-	{"scan --dsn a=x", wrongUsage, "not a PostgreSQL connection string"},
-	{"migrate", wrongUsage, "missing: a subcommand: down, status, up"},
-	{"migrate status --postgres postgres://127.0.0.1:1/x", unavailable, "connection refused"},
-	{"migrate up --postgres postgres://127.0.0.1:1/x", unavailable, "connection refused"},
-	{"migrate down --postgres postgres://127.0.0.1:1/x --reason r --yes", unavailable, "connection refused"},
-	{"healthcheck --url x", wrongUsage, "want a URL such as"},
-	{"healthcheck --url http://127.0.0.1:1/readyz", failed, "connection refused"},
-	{"certs x --dir {dir}/none", wrongUsage, "want deployment/SERVICE/REGION"},
-	{"certs revoke x --dir {dir}/none", wrongUsage, "want deployment/SERVICE/REGION"},
-	{"certs revoke user/x --dir {dir}/none", wrongUsage, "there is no authority in "},
-	{"config", wrongUsage, "missing: a subcommand"},
-	{"config print x", wrongUsage, `unknown command "x"`},
-	{"config schema x", wrongUsage, `unknown command "x"`},
-	{"validate {file}", failed, "there is no region, service, deployment or right in it"},
-	{"bench --cases x", wrongUsage, "--cases x: known are"},
-	{"dev --scenario {dir}/x", failed, "no such file"},
-	{"registry", wrongUsage, "missing: --postgres"},
-	{"serve", wrongUsage, "missing: --deployment"},
-	{"get //a.example.com/r/targets/t --context {dir}/none", wrongUsage, "does not exist"},
+func TestAWrongWriteIsTheCallersMistake(t *testing.T) {
+	f := newFixture(t)
+	bad := badRequests{t: t}
+	user, ctx := resourcev1.NewResourceServiceClient(f.asUser("a.example.com/us-west2")), t.Context()
+	f.mustPut(aWest+"targets/t", fields{"x": 1})
+	deep := structpb.NewStringValue("x")
+	for range 3000 {
+		deep = structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{"a": deep}})
+	}
+	number := func(f float64) *structpb.Struct {
+		return &structpb.Struct{Fields: map[string]*structpb.Value{"a": {Kind: &structpb.Value_NumberValue{NumberValue: f}}}}
+	}
+	owned := func(name, kind string) *resourcev1.Resource {
+		return &resourcev1.Resource{Name: "targets/o", OwnerReferences: []*resourcev1.OwnerReference{{Name: name, Kind: kind}}}
+	}
+	for what, r := range map[string]*resourcev1.Resource{
+		"nothing":                  nil,
+		"no body":                  {Name: "targets/t"},
+		"a NUL in a label":         {Name: "targets/l", Labels: map[string]string{"a": "\x00"}},
+		"a NUL in a label's key":   {Name: "targets/l", Labels: map[string]string{"\x00": "a"}},
+		"an empty label key":       {Name: "targets/l", Labels: map[string]string{"": ""}},
+		"a NUL in an owner's kind": owned(bWest+"holders/h", "a\x00"),
+		"a long owner's kind":      owned(bWest+"holders/h", strings.Repeat("K", 5000)),
+		"an empty owner":           owned("", ""),
+		"itself as the owner":      owned("targets/o", "Target"),
+		"a kind that is none":      {Name: "targets/o", Kind: "\x00"},
+		"a uid that is none":       {Name: "targets/o", Uid: "zz"},
+		"a negative revision":      {Name: "targets/o", Revision: -1},
+		"an unknown region":        {Name: "//a.example.com/mars/targets/o"},
+		"another service":          {Name: bWest + "holders/o"},
+		"an unfinished name":       {Name: "//"},
+		"a NUL in a reference":     {Name: "targets/r", Body: body(t, fields{"next": "targets/\x00"})},
+		"a body that is too deep":  {Name: "targets/d", Body: deep.GetStructValue()},
+		"a body that is too large": {Name: "targets/d", Body: body(t, fields{"blob": strings.Repeat("x", 3_000_000)})},
+		"infinity":                 {Name: "targets/n", Body: number(math.Inf(1))},
+		"not a number":             {Name: "targets/n", Body: number(math.NaN())},
+	} {
+		if r != nil && r.Body == nil && what != "no body" {
+			r.Body = body(t, nil)
+		}
+		_, err := user.PutResource(ctx, &resourcev1.PutResourceRequest{Resource: r})
+		bad.refused("put: "+what, err)
+		_, err = user.MutateAndValidateResource(ctx, &resourcev1.MutateAndValidateResourceRequest{
+			Write: &resourcev1.BatchWriteResourcesRequest_Write{Write: &resourcev1.BatchWriteResourcesRequest_Write_Put{Put: r}},
+		})
+		bad.refused("validate: "+what, err)
+	}
+	_, err := user.PutResource(ctx, &resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: "targets/d", Body: body(t, fields{"blob": strings.Repeat("x", 5_000_000)})}})
+	require.Equal(t, codes.ResourceExhausted, status.Code(err), "gRPC refuses what is above the limit of a request: %v", err)
+	_, err = user.BatchWriteResources(ctx, &resourcev1.BatchWriteResourcesRequest{Writes: []*resourcev1.BatchWriteResourcesRequest_Write{{}}})
+	bad.refused("a write of nothing", err)
+	update := func(mask string, labels map[string]string) error {
+		_, err := user.UpdateResource(ctx, &resourcev1.UpdateResourceRequest{
+			Resource: &resourcev1.Resource{Name: "targets/t", Labels: labels}, UpdateMask: &fieldmaskpb.FieldMask{Paths: []string{mask}},
+		})
+		return err
+	}
+	bad.refused("an empty path in the mask", update("", nil))
+	bad.refused("an unknown path in the mask", update("nope", nil))
+	bad.refused("a NUL through the mask", update("labels", map[string]string{"a": "\x00"}))
+	_, err = user.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{Name: "targets/t", Uid: "x"})
+	bad.refused("delete: a uid that is none", err)
+	_, err = user.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{Name: "targets/t", Revision: -7})
+	bad.refused("delete: a negative revision", err)
 }
 
-// Every command answers a typo, a second call and a call too early as a person can use: with the right exit code, the name or the value that is wrong, and
-// no fault of the program. What is refused has made nothing.
-func TestEveryCommandAnswersBadInput(t *testing.T) {
-	t.Parallel()
+func TestAWrongQuestionIsTheCallersMistake(t *testing.T) {
+	f := newFixture(t)
+	bad := badRequests{t: t}
+	conn, ctx := f.asUser("a.example.com/us-west2"), t.Context()
+	user, admin := resourcev1.NewResourceServiceClient(conn), adminv1.NewAdminServiceClient(conn)
+	f.mustPut(aWest+"targets/t", nil)
+	for _, name := range []string{"", aEast + "targets/none", "//a.example.com/mars/targets/x", "//", "targets/\x00"} {
+		_, err := user.GetResource(ctx, &resourcev1.GetResourceRequest{Name: name})
+		bad.refused("get "+name, err)
+		_, err = user.BatchGetResources(ctx, &resourcev1.BatchGetResourcesRequest{Names: []string{name}})
+		bad.refused("batch get "+name, err)
+		_, err = user.PlanDeletion(ctx, &resourcev1.PlanDeletionRequest{Name: name})
+		bad.refused("plan "+name, err)
+		_, err = admin.Explain(ctx, &adminv1.ExplainRequest{Name: name})
+		bad.refused("explain "+name, err)
+	}
+	for _, mask := range []string{"nope", "", "state.x", "owner_references.name"} {
+		_, err := user.GetResource(ctx, &resourcev1.GetResourceRequest{Name: "targets/t", ReadMask: &fieldmaskpb.FieldMask{Paths: []string{mask}}})
+		bad.refused("read mask "+mask, err)
+	}
+	for what, list := range map[string]*resourcev1.ListResourcesRequest{
+		"an unknown region":          {Region: "mars"},
+		"a region that is none":      {Region: "\x00"},
+		"an unknown kind":            {Kind: "\x00"},
+		"a filter that is none":      {Filter: "xx"},
+		"a NUL in the filter":        {Filter: "name = \"\x00\""},
+		"an order that is none":      {OrderBy: "a b c"},
+		"a page token that is none":  {PageToken: "\x00"},
+		"a page token of nothing":    {PageToken: base64.RawURLEncoding.EncodeToString([]byte("null"))},
+		"a page token of other type": {PageToken: base64.RawURLEncoding.EncodeToString([]byte("[]"))},
+	} {
+		_, err := user.ListResources(ctx, list)
+		bad.refused("list: "+what, err)
+	}
+	for what, watch := range map[string]*resourcev1.WatchResourcesRequest{
+		"a resume token that is none":           {ResumeToken: "\x00"},
+		"a filter that is none, somewhere else": {Region: "eastus2", Filter: "xx"},
+	} {
+		stream, err := user.WatchResources(ctx, watch)
+		require.NoError(t, err)
+		_, err = stream.Recv()
+		bad.refused("watch: "+what, err)
+	}
+}
+
+func TestAPeersWrongMessageIsItsMistake(t *testing.T) {
+	f := newFixture(t)
+	bad := badRequests{t: t}
+	f.mustPut(aWest+"targets/t", nil)
+	certs, err := f.Issue(identity.Deployment(f.id(bEast + "holders/h")))
+	require.NoError(t, err)
+	peer, ctx := schemav1.NewSchemaServiceClient(f.as(certs, "a.example.com/us-west2")), t.Context()
+	attempt, id := uuid.Must(uuid.NewV7()), uuid.New()
+	reference := func(path, kind string, behaviour schemav1.Behaviour) *schemav1.EstablishReferencesRequest_Reference {
+		return &schemav1.EstablishReferencesRequest_Reference{
+			Holder: &schemav1.ResourceRef{Kind: "Holder", Name: "holders/h", Uid: id[:]}, Path: path,
+			Target: &schemav1.ResourceRef{Kind: kind, Name: "targets/t"}, Behaviour: behaviour,
+		}
+	}
+	for what, r := range map[string]*schemav1.EstablishReferencesRequest_Reference{
+		"nothing":              {},
+		"an unknown behaviour": reference("block", "Target", 99),
+		"a long path":          reference(strings.Repeat("a", 9000), "Target", 1),
+		"a NUL in the path":    reference("a\x00", "Target", 1),
+	} {
+		for _, validateOnly := range []bool{true, false} {
+			_, err := peer.EstablishReferences(ctx, &schemav1.EstablishReferencesRequest{
+				Attempt: attempt[:], ValidateOnly: validateOnly, References: []*schemav1.EstablishReferencesRequest_Reference{r},
+			})
+			bad.refused("establish: "+what, err)
+		}
+	}
+	// A kind that this version lacks is not the peer's mistake: the answer is neither yes nor no.
+	_, err = peer.EstablishReferences(ctx, &schemav1.EstablishReferencesRequest{
+		Attempt: attempt[:], References: []*schemav1.EstablishReferencesRequest_Reference{reference("block", "Nope", 1)},
+	})
+	require.Equal(t, codes.Unavailable, status.Code(err))
+
+	_, err = peer.ConfirmBlockades(ctx, &schemav1.ConfirmBlockadesRequest{Attempts: [][]byte{{}, {1}}})
+	bad.refused("confirm: no attempts", err)
+	key := &schemav1.BlockadeKey{Attempt: id[:], HolderUid: id[:], TargetUid: id[:], Path: "a\x00"}
+	for _, k := range []*schemav1.BlockadeKey{{}, key} {
+		_, err = peer.ReleaseBlockades(ctx, &schemav1.ReleaseBlockadesRequest{Keys: []*schemav1.BlockadeKey{k}})
+		bad.refused("release", err)
+		_, err = peer.ResolveBlockades(ctx, &schemav1.ResolveBlockadesRequest{Questions: []*schemav1.ResolveBlockadesRequest_Question{{Key: k}}})
+		bad.refused("resolve", err)
+	}
+	_, err = peer.PlanDeletion(ctx, &schemav1.PlanDeletionRequest{Limit: -1, Targets: []*schemav1.PlanDeletionRequest_Target{{}}})
+	bad.refused("plan of nothing", err)
+	_, err = peer.CheckOwners(ctx, &schemav1.CheckOwnersRequest{Questions: []*schemav1.CheckOwnersRequest_Question{{}}})
+	bad.refused("owners: no owner", err)
+	_, err = peer.DropOwners(ctx, &schemav1.DropOwnersRequest{LetGo: []*schemav1.DropOwnersRequest_LetGo{{}}})
+	bad.refused("drop: no owner", err)
+	_, err = peer.UpgradeOwnerReferences(ctx, &schemav1.UpgradeOwnerReferencesRequest{Version: "v1", Generation: -1, Renamed: []*schemav1.UpgradeOwnerReferencesRequest_Renamed{{}}})
+	bad.refused("upgrade: no kind", err)
+	_, err = peer.AcknowledgeDeletions(ctx, &schemav1.AcknowledgeDeletionsRequest{Position: "\x00", ExceptUids: [][]byte{id[:]}})
+	bad.refused("acknowledge: no position", err)
+	_, err = peer.TraceCascades(ctx, &schemav1.TraceCascadesRequest{Uids: [][]byte{nil}})
+	bad.refused("trace: no uid", err)
+	for _, token := range []string{"\x00", "99999999999999999999"} {
+		_, err = peer.ListBlockades(ctx, &schemav1.ListBlockadesRequest{PageToken: token, PageSize: -1})
+		bad.refused("blockades: page token", err)
+	}
+	stream, err := peer.WatchImportedServiceDeletions(ctx, &schemav1.WatchImportedServiceDeletionsRequest{ResumeToken: "AAAA"})
+	require.NoError(t, err)
+	_, err = stream.Recv()
+	bad.refused("deletions: resume token", err)
+}
+
+// Only deployments may set the header with the original caller of a forwarded request.
+func TestOnlyDeploymentsForwardCallers(t *testing.T) {
 	f := newFixture(t)
 	f.mustPut(aWest+"targets/t", nil)
-	f.mustPut(bEast+"holders/h", fields{"block": aWest + "targets/t"})
-	dir := t.TempDir()
-	file := filepath.Join(dir, "empty.yaml")
-	require.NoError(t, os.WriteFile(file, nil, 0o600))
-	called := map[string]bool{}
-	call := func(of badInput, more ...string) {
-		t.Helper()
-		args := strings.Fields(strings.NewReplacer("{dir}", dir, "{file}", file).Replace(of.args))
-		for n := 1; n <= min(2, len(args)); n++ {
-			called[strings.Join(args[:n], " ")] = true
-		}
-		code, out := exitCode(t, append(args, more...)...)
-		require.Equal(t, of.code, code, "%s: %s", of.args, out)
-		require.Contains(t, out, of.says, of.args)
-		require.NotRegexp(t, `SQLSTATE|goroutine|Internal|internal error`, out, of.args)
-		if code != done {
-			require.Contains(t, out, "error: ", of.args)
-		}
-	}
-	for _, of := range ofInstallation {
-		call(of, "--context", f.Context)
-	}
-	for _, of := range alone {
-		call(of)
-	}
-	require.NoDirExists(t, filepath.Join(dir, "none"))
-	page, err := os.ReadFile("../docs/commands.md")
+	certs, err := f.Issue(identity.Deployment(f.id(bEast + "holders/h")))
 	require.NoError(t, err)
-	headings := regexp.MustCompile(`(?m)^## (.+)$`).FindAllStringSubmatch(string(page), -1)
-	require.Greater(t, len(headings), 40)
-	for _, h := range headings {
-		require.True(t, called[h[1]], "%s is called with no bad input", h[1])
+	for _, conn := range []grpc.ClientConnInterface{f.asUser("a.example.com/us-west2"), f.as(certs, "a.example.com/us-west2")} {
+		user := resourcev1.NewResourceServiceClient(conn)
+		for _, who := range []string{"/operator/root", "/deployment/a.example.com/eastus2"} {
+			for _, name := range []string{"targets/t", aEast + "targets/t"} {
+				ctx := metadata.AppendToOutgoingContext(context.WithoutCancel(t.Context()), "dbcontroller-on-behalf-of", who)
+				_, err := user.SetBlockDeletion(ctx, &resourcev1.SetBlockDeletionRequest{Name: name, BlockDeletion: true})
+				require.Equal(t, codes.PermissionDenied, status.Code(err))
+			}
+		}
+	}
+}
+
+// The largest accepted resource can be read by every caller, and a page of them fits into a message.
+func TestTheLargestResourcesCanBeRead(t *testing.T) {
+	f := newFixture(t)
+	for _, n := range []string{"a", "b", "c", "d", "e", "f"} {
+		f.mustPut(aWest+"targets/"+n, fields{"blob": strings.Repeat("x", 900_000)})
+	}
+	user := resourcev1.NewResourceServiceClient(f.asUser("a.example.com/us-west2"))
+	var names []string
+	for token := ""; ; {
+		page, err := user.ListResources(t.Context(), &resourcev1.ListResourcesRequest{PageToken: token})
+		require.NoError(t, err)
+		for _, r := range page.GetResources() {
+			names = append(names, r.GetName())
+		}
+		if token = page.GetNextPageToken(); token == "" {
+			break
+		}
+	}
+	require.Len(t, names, 6)
+	stream, err := user.WatchResources(t.Context(), &resourcev1.WatchResourcesRequest{})
+	require.NoError(t, err)
+	for {
+		msg, err := stream.Recv()
+		require.NoError(t, err)
+		if msg.GetEndOfSnapshot() != nil {
+			break
+		}
 	}
 }

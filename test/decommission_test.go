@@ -46,7 +46,7 @@ func TestDecommission_I15(t *testing.T) {
 	}
 	refused("cannot come back afterwards: add --yes to continue", "decommission", gone, "--reason", "fire")
 	refused("--reason is missing", "decommission", gone, "--yes")
-	refused("unknown deployment", "decommission", "c.example.com/mars", "--reason", "fire", "--yes")
+	refused("deployment c.example.com/mars is not registered", "decommission", "c.example.com/mars", "--reason", "fire", "--yes")
 	// The command names a deployment that it cannot reach; repeating it reaches that one later.
 	late := f.Deployments[f.id(aEast+"targets/x")]
 	require.NoError(t, late.Kill())

@@ -217,7 +217,7 @@ func TestASwitchToAnUndescribedVersionIsRefused(t *testing.T) {
 	require.Contains(t, out, "there is no descriptor of b.example.com@v9")
 	out, err = run(t, "set-version", "c.example.com/eastus2", "v1", "--context", f.Context)
 	require.Error(t, err)
-	require.Contains(t, out, "unknown deployment: c.example.com/eastus2")
+	require.Contains(t, out, "deployment c.example.com/eastus2 is not registered")
 }
 
 // Two owners in one or two deployments are deleted in one deletion, many times: the one without unset_on_delete decides each time.

@@ -208,7 +208,7 @@ func TestHealthAndMetrics(t *testing.T) {
 	require.NoError(t, p.Registry.Kill())
 	code, body = get("/readyz?verbose")
 	require.Equal(t, http.StatusOK, code, body)
-	require.Equal(t, "[+]postgres ok\n[+]schema ok\n[+]version ok\n[+]registered ok\nreadyz check passed\n", body)
+	require.Equal(t, "[+]postgres ok\n[+]schema ok\n[+]version ok\n[+]registered ok\n[+]writes ok\n[+]certificate ok\nreadyz check passed\n", body)
 	out, err := run(t, "healthcheck", "--url", p.Deployments[id].HTTP+"/readyz")
 	require.NoError(t, err, out)
 	want := []string{

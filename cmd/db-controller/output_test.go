@@ -138,7 +138,7 @@ func (*empty) ListResources(context.Context, *resourcev1.ListResourcesRequest) (
 }
 
 func (*empty) DeleteResource(_ context.Context, req *resourcev1.DeleteResourceRequest) (*resourcev1.DeleteResourceResponse, error) {
-	if req.GetName() == "projects/none" {
+	if req.GetName() == "projects/none" && !req.GetAllowMissing() {
 		return nil, status.Error(codes.NotFound, "projects/none: not found")
 	}
 	return &resourcev1.DeleteResourceResponse{Removed: true}, nil

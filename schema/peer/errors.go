@@ -67,7 +67,9 @@ func (e *InvalidError) Unwrap() error { return e.Err }
 // BlockedError refuses a delete. Holders are the first MaxNamedHolders blocking references, by name; Total counts all.
 type BlockedError struct {
 	// Name, in Deployment, is the resource to be deleted. The target of a holder may be another member of the deletion.
-	Name       string
+	Name string
+	// Several: Name has the names of several resources to be deleted together.
+	Several    bool
 	Deployment schema.DeploymentID
 	Holders    []Holder
 	Total      int
@@ -114,6 +116,11 @@ func (e *BlockedError) Error() string {
 			b.WriteByte(',')
 		case h.Target == root:
 			fmt.Fprintf(&b, " it %s", verb)
+		case e.Several:
+			if i > 0 {
+				b.WriteByte(';')
+			}
+			fmt.Fprintf(&b, " %s %s", h.Target, verb)
 		default:
 			if i > 0 {
 				b.WriteByte(';')

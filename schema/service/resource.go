@@ -337,10 +337,11 @@ func (r *resources) DeleteResource(ctx context.Context, req *resourcev1.DeleteRe
 }
 
 func (r *resources) delete(ctx context.Context, req *resourcev1.DeleteResourceRequest) (*resourcev1.DeleteResourceResponse, error) {
-	all, err := r.deleteAll(ctx, []*resourcev1.DeleteResourceRequest{req}, req.GetRequestId())
+	all, unasked, err := r.deleteAll(ctx, []*resourcev1.DeleteResourceRequest{req}, req.GetRequestId())
 	if err != nil {
 		return nil, err
 	}
+	all[0].UnaskedDeployments, all[0].Unasked = unaskedProto(unasked)
 	return all[0], nil
 }
 
@@ -358,16 +359,20 @@ func (r *resources) batchDelete(ctx context.Context, req *resourcev1.BatchDelete
 			return nil, outcome.Invalid(fmt.Sprintf("requests[%d].request_id", i), errors.New("the batch has one, its requests have none"))
 		}
 	}
-	all, err := r.deleteAll(ctx, req.GetRequests(), req.GetRequestId())
-	return &resourcev1.BatchDeleteResourcesResponse{Responses: all}, err
+	all, unasked, err := r.deleteAll(ctx, req.GetRequests(), req.GetRequestId())
+	if err != nil {
+		return nil, err
+	}
+	out := &resourcev1.BatchDeleteResourcesResponse{Responses: all}
+	_, out.Unasked = unaskedProto(unasked)
+	return out, nil
 }
 
-func (r *resources) deleteAll(ctx context.Context, reqs []*resourcev1.DeleteResourceRequest, requestID string) ([]*resourcev1.DeleteResourceResponse, error) {
+func (r *resources) deleteAll(ctx context.Context, reqs []*resourcev1.DeleteResourceRequest, requestID string) (out []*resourcev1.DeleteResourceResponse, unasked []peer.Unasked, err error) {
 	all := make([]shadow.DeleteRequest, len(reqs))
 	for i, req := range reqs {
-		var err error
 		if all[i], err = r.deleteRequest(ctx, req, requestID); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
 	ctx, cancel := beforeDeadline(ctx)
@@ -376,28 +381,27 @@ func (r *resources) deleteAll(ctx context.Context, reqs []*resourcev1.DeleteReso
 	results, err := r.deleter.DeleteAll(ctx, all)
 	if err != nil {
 		r.observe(began, peer.DeleteResult{}, err)
-		return nil, err
+		return nil, nil, err
 	}
-	out := make([]*resourcev1.DeleteResourceResponse, len(results))
+	out = make([]*resourcev1.DeleteResourceResponse, len(results))
 	for i, result := range results {
 		r.observe(began, result, nil)
 		out[i] = &resourcev1.DeleteResourceResponse{Removed: result.Removed, Deletion: optionalText(result.Deletion)}
-		out[i].UnaskedDeployments, out[i].Unasked = unaskedProto(result.Unasked)
 		switch marked := result.Resource; {
 		case marked == nil:
 		case len(results) > 1:
 			out[i].Resource = &resourcev1.Resource{Name: marked.Name, Kind: marked.Kind, Uid: marked.UID.String(), State: resourcev1.Resource_STATE_DELETING}
 		default:
 			if out[i].Resource, err = r.answer(ctx, marked, nil); err != nil {
-				return nil, err
+				return nil, nil, err
 			}
 		}
 	}
-	return out, nil
+	return out, results[0].Unasked, nil
 }
 
 func (r *resources) deleteRequest(ctx context.Context, req *resourcev1.DeleteResourceRequest, requestID string) (out shadow.DeleteRequest, err error) {
-	out.Revision = peer.Revision(req.GetRevision())
+	out.Revision, out.AllowMissing = peer.Revision(req.GetRevision()), req.GetAllowMissing()
 	if out.Name, err = ownName(r.self, req.GetName()); err != nil {
 		return out, err
 	}

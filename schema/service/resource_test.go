@@ -520,7 +520,7 @@ func TestABatchOfDeletesHasOneRequest(t *testing.T) {
 		if req.Name == "devices/b" {
 			return peer.DeleteResult{Deletion: uid(5), Resource: stored("devices/b")}, nil
 		}
-		return peer.DeleteResult{Removed: true}, nil
+		return peer.DeleteResult{Removed: true, Unasked: []peer.Unasked{{Deployment: other, Why: peer.TimedOut}}}, nil
 	}})
 	got, err := r.BatchDeleteResources(as(t, ann), &resourcev1.BatchDeleteResourcesRequest{
 		Requests: []*resourcev1.DeleteResourceRequest{{Name: "devices/a", Revision: 3}, {Name: "//a.example.com/us-west2/devices/b", Uid: uid(1).String()}}, RequestId: uid(2).String(),
@@ -533,6 +533,7 @@ func TestABatchOfDeletesHasOneRequest(t *testing.T) {
 	require.Equal(t, "devices/b", got.GetResponses()[1].GetResource().GetName())
 	require.Nil(t, got.GetResponses()[1].GetResource().GetBody(), "bodies have no bound together")
 	require.Equal(t, uid(5).String(), got.GetResponses()[1].GetDeletion())
+	require.Equal(t, other.String(), got.GetUnasked()[0].GetDeployment(), "once for all")
 	for says, bad := range map[string]*resourcev1.BatchDeleteResourcesRequest{
 		"requests: 0 in one batch": {},
 		"requests: 1001 in":        {Requests: make([]*resourcev1.DeleteResourceRequest, MaxBatch+1)},

@@ -52,7 +52,12 @@ FROM pg_stat_user_indexes WHERE relid = 'dbcontroller.foreign_target'::regclass`
 // same work says something. The test is skipped where the process cannot be seen.
 func computed(t *testing.T, conn *pgx.Conn) time.Duration {
 	t.Helper()
-	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/schedstat", conn.PgConn().PID()))
+	return computedBy(t, conn.PgConn().PID())
+}
+
+func computedBy(t *testing.T, pid uint32) time.Duration {
+	t.Helper()
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/schedstat", pid))
 	var nanoseconds int64
 	if err == nil {
 		_, err = fmt.Sscan(string(raw), &nanoseconds)

@@ -1,9 +1,12 @@
 package shadow_test
 
 import (
+	"fmt"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema/peer"
@@ -85,6 +88,66 @@ func TestSeveralResourcesAreDeletedTogether_I13_I14(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, results[0].Removed && results[1].Removed, "in one transaction")
 	b.Audit()
+}
+
+// One that does not exist is left out where that is allowed; one whose kind hides it from its mark on counts as removed, as by itself.
+func TestSeveralResourcesOfWhichOneIsMissingOrHidden_I13(t *testing.T) {
+	t.Parallel()
+	b := newPair(t, nil)
+	b.MustPut(target, nil)
+	reqs := []shadow.DeleteRequest{{Name: "targets/none", AllowMissing: true}, {Name: "targets/t", AllowMissing: true}}
+	results, err := b.Stores[b.ID(aWest)].DeleteAll(t.Context(), reqs)
+	require.NoError(t, err)
+	require.True(t, results[0].Removed && results[1].Removed)
+	require.Equal(t, uuid.Nil, results[0].Deletion, "by no deletion")
+	require.NotEqual(t, uuid.Nil, results[1].Deletion)
+	results, err = b.Stores[b.ID(aWest)].DeleteAll(t.Context(), reqs)
+	require.NoError(t, err)
+	require.True(t, results[0].Removed && results[1].Removed, "none is left")
+	b.Audit()
+}
+
+// The statements of a delete are planned for its members, and not for the one resource that it names: plans for few rows compare each member with each
+// other. The bound is between the linear ratio and the quadratic one.
+func TestADeleteOfManyMembersIsLinear(t *testing.T) {
+	if testing.Short() {
+		t.Skip("writes thousands of resources")
+	}
+	t.Parallel()
+	b := newPair(t, nil)
+	pool, took := b.Pools[b.ID(aWest)], map[int]time.Duration{}
+	sessions := func() (sum time.Duration) {
+		rows, err := pool.Query(t.Context(), `SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend'`)
+		require.NoError(t, err)
+		pids, err := pgx.CollectRows(rows, pgx.RowTo[uint32])
+		require.NoError(t, err)
+		for _, pid := range pids {
+			sum += computedBy(t, pid)
+		}
+		return sum
+	}
+	for _, n := range []int{1000, 6000} {
+		b.MustPut(target, nil)
+		var writes []peer.Write
+		for i := range n {
+			of := body{"next": "targets/t"}
+			if i > 0 {
+				of["peer"] = fmt.Sprintf("targets/c%d", i-1)
+			}
+			if writes = append(writes, peer.Write{Name: fmt.Sprintf("targets/c%d", i), Body: of}); len(writes) == 500 {
+				_, err := b.Stores[b.ID(aWest)].Save(t.Context(), writes)
+				require.NoError(t, err)
+				writes = nil
+			}
+		}
+		before := sessions()
+		b.MustDelete(target)
+		took[n] = sessions() - before
+		b.Settle()
+		b.Gone(target, targetName("c0"))
+	}
+	t.Log(took)
+	require.Less(t, took[6000], 18*took[1000])
 }
 
 // A resource that is being deleted is no obstacle for those that are deleted together with it.

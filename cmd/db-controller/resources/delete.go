@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/types/known/fieldmaskpb"
 
 	"github.com/db-controller/db-controller/client"
 	"github.com/db-controller/db-controller/cmd/db-controller/cli"
@@ -66,7 +65,7 @@ func NewDelete() *cobra.Command {
 	}
 	cmd.Long = `Delete resources with everything that cascades.
 
-Several resources of one deployment are deleted together: all of them, or none, in one transaction. What refers to one of them and is deleted with
+Several resources of one deployment, at most 1,000, are deleted together: all of them, or none, in one transaction. What refers to one of them and is deleted with
 another one does not block. Each deployment has a request of its own: a refused one does not stop the others, and is sent again when another one was
 accepted, which may have deleted its blockers. The resources of a file are deleted likewise.`
 	cmd.Flags().DurationVar(&d.timeout, "timeout", 0, "how long to wait for the answers of deployments and for undecided references (default: the limit of the deployment, 5s)")
@@ -108,29 +107,34 @@ func (d *deletion) names(cmd *cobra.Command, args []string) ([]string, error) {
 	return names, nil
 }
 
-// selection are the resources of one deployment, which are deleted together.
+// selection are resources of one deployment, which are deleted together.
 type selection struct {
 	names []schema.FullName
-	// err is that of the last try.
-	err error
+	// refused is the error of the last try that may be accepted later.
+	refused error
 }
+
+// most is the number of resources that one request deletes.
+const most = 1000
 
 // selections divides names by their deployments, in the order of the first name of each.
 func selections(names []string) (out []*selection, err error) {
-	of := map[schema.DeploymentID]*selection{}
+	of, seen := map[schema.DeploymentID]*selection{}, map[schema.FullName]bool{}
 	for _, text := range names {
 		name, err := schema.ParseFullName(text)
 		if err != nil {
 			return nil, cli.Usage("%w", err)
 		}
+		if seen[name] {
+			continue
+		}
+		seen[name] = true
 		s := of[name.Deployment]
-		if s == nil {
+		if s == nil || len(s.names) == most {
 			s = &selection{}
 			of[name.Deployment], out = s, append(out, s)
 		}
-		if !slices.Contains(s.names, name) {
-			s.names = append(s.names, name)
-		}
+		s.names = append(s.names, name)
 	}
 	return out, nil
 }
@@ -152,19 +156,17 @@ func (d *deletion) all(cmd *cobra.Command, c *client.Client, names []string) err
 		accepted = false
 		var refused []*selection
 		for _, s := range open {
-			again, err := d.together(cmd, c, s, results)
-			s.err = err
-			switch {
-			case again:
+			answered, err := d.together(cmd, c, s, results)
+			if accepted = accepted || answered; s.refused != nil {
 				refused = append(refused, s)
-			default:
-				accepted, failed = accepted || err == nil, errors.Join(failed, err)
+			} else {
+				failed = errors.Join(failed, err)
 			}
 		}
 		open = refused
 	}
 	for _, s := range open {
-		failed = errors.Join(failed, s.err)
+		failed = errors.Join(failed, s.refused)
 	}
 	return d.report(cmd, names, results, failed)
 }
@@ -185,68 +187,51 @@ func (d *deletion) report(cmd *cobra.Command, names []string, results deletions,
 	return errors.Join(out.Document(all), failed)
 }
 
-// together deletes the resources of one deployment. again: it was refused, and may be accepted when resources of other deployments are deleted.
-func (d *deletion) together(cmd *cobra.Command, c *client.Client, s *selection, results deletions) (again bool, err error) {
+// together deletes the resources of one deployment, and reports whether it was accepted. A selection that was refused is sent again when another one was
+// accepted, which may have deleted what blocks it, and also resources of the selection itself.
+func (d *deletion) together(cmd *cobra.Command, c *client.Client, s *selection, results deletions) (accepted bool, err error) {
 	fail := func(err error) error {
 		for _, name := range s.names {
 			results[name.String()].Error = err.Error()
 		}
 		return err
 	}
+	missing := d.ignoreNotFound || s.refused != nil
+	s.refused = nil
 	resources, err := c.Resources(cmd.Context(), s.names[0].Deployment)
 	if err != nil {
 		return false, fail(cli.Plain(err))
 	}
-	if d.ignoreNotFound {
-		if err := d.leaveOutMissing(cmd, resources, s, results); err != nil || len(s.names) == 0 {
-			return false, err
-		}
-	}
-	answers, err := d.send(cmd.Context(), resources, s.names)
+	answers, unasked, err := d.send(cmd.Context(), resources, s.names, missing)
 	if err != nil {
-		return status.Code(err) == codes.FailedPrecondition, fail(d.unanswered(cmd.Context(), s.names, err))
+		told := fail(d.unanswered(cmd.Context(), s.names, err))
+		if status.Code(err) == codes.FailedPrecondition {
+			s.refused = told
+		}
+		return false, told
+	}
+	for _, u := range unasked {
+		cmd.PrintErrf("note: %s did not answer whether its resources block the cascade: %s\n", u.GetDeployment(), u.GetMessage())
 	}
 	var failed error
 	for i, name := range s.names {
-		err := d.take(cmd, c, name, answers[i], results[name.String()])
-		if err != nil {
-			results[name.String()].Error = err.Error()
-		}
-		failed = errors.Join(failed, err)
-	}
-	return false, failed
-}
-
-// leaveOutMissing reads which of the resources exist.
-func (d *deletion) leaveOutMissing(cmd *cobra.Command, resources resourcev1.ResourceServiceClient, s *selection, results deletions) error {
-	var there []schema.FullName
-	for _, name := range s.names {
-		_, err := resources.GetResource(cmd.Context(), &resourcev1.GetResourceRequest{Name: name.Name, ReadMask: &fieldmaskpb.FieldMask{Paths: []string{"name"}}})
-		switch {
-		case status.Code(err) == codes.NotFound:
-			results[name.String()].State = "GONE"
+		result := results[name.String()]
+		result.Unasked, result.Error = cli.Messages(unasked), ""
+		switch answer := answers[i]; {
+		case missing && answer.GetRemoved() && answer.GetDeletion() == "":
+			result.State = "GONE"
 			cli.PrinterOf(cmd).Line("%s does not exist", name)
-		case err != nil:
-			return cli.PlainOf(name, err)
+		case answer.GetRemoved():
+			result.State = "GONE"
+			cli.PrinterOf(cmd).Line("%s deleted", name)
 		default:
-			there = append(there, name)
+			if err := d.follow(cmd, c, name, answer, result); err != nil {
+				result.Error = err.Error()
+				failed = errors.Join(failed, err)
+			}
 		}
 	}
-	s.names = there
-	return nil
-}
-
-func (d *deletion) take(cmd *cobra.Command, c *client.Client, name schema.FullName, answer *resourcev1.DeleteResourceResponse, result *deleted) error {
-	for _, u := range answer.GetUnasked() {
-		cmd.PrintErrf("note: %s did not answer whether its resources block the cascade: %s\n", u.GetDeployment(), u.GetMessage())
-	}
-	result.Unasked, result.Error = cli.Messages(answer.GetUnasked()), ""
-	if answer.GetRemoved() {
-		result.State = "GONE"
-		cli.PrinterOf(cmd).Line("%s deleted", name)
-		return nil
-	}
-	return d.follow(cmd, c, name, answer, result)
+	return true, failed
 }
 
 // follow waits as long as --wait says until a resource in DELETING is removed.
@@ -282,22 +267,22 @@ func (d *deletion) follow(cmd *cobra.Command, c *client.Client, name schema.Full
 	return nil
 }
 
-func (d *deletion) send(ctx context.Context, resources resourcev1.ResourceServiceClient, names []schema.FullName) ([]*resourcev1.DeleteResourceResponse, error) {
+func (d *deletion) send(ctx context.Context, resources resourcev1.ResourceServiceClient, names []schema.FullName, missing bool) (answers []*resourcev1.DeleteResourceResponse, unasked []*resourcev1.UnaskedDeployment, err error) {
 	if d.timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, d.timeout)
 		defer cancel()
 	}
 	if len(names) == 1 {
-		answer, err := resources.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{Name: names[0].Name})
-		return []*resourcev1.DeleteResourceResponse{answer}, err
+		answer, err := resources.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{Name: names[0].Name, AllowMissing: missing})
+		return []*resourcev1.DeleteResourceResponse{answer}, answer.GetUnasked(), err
 	}
 	req := &resourcev1.BatchDeleteResourcesRequest{}
 	for _, name := range names {
-		req.Requests = append(req.Requests, &resourcev1.DeleteResourceRequest{Name: name.Name})
+		req.Requests = append(req.Requests, &resourcev1.DeleteResourceRequest{Name: name.Name, AllowMissing: missing})
 	}
 	answer, err := resources.BatchDeleteResources(ctx, req)
-	return answer.GetResponses(), err
+	return answer.GetResponses(), answer.GetUnasked(), err
 }
 
 // unanswered explains a delete whose answer did not arrive.
@@ -309,10 +294,14 @@ func (d *deletion) unanswered(ctx context.Context, names []schema.FullName, err 
 	case d.timeout > 0 && (errors.Is(err, context.DeadlineExceeded) || status.Code(err) == codes.DeadlineExceeded):
 		return cli.WithCode(cli.Unavailable, fmt.Errorf("no answer within %s (--timeout): it is unknown whether the delete of %s was accepted; explain %s shows it", d.timeout, name, name))
 	}
-	if len(names) > 1 {
-		return fmt.Errorf("%s: none of %s is deleted: %w", name.Deployment, cli.Plural(len(names), "resource"), cli.Plain(err))
+	if len(names) == 1 {
+		return cli.PlainOf(name, err)
 	}
-	return cli.PlainOf(name, err)
+	plain := cli.Plain(err)
+	if cli.ExitCode(plain) == cli.Refused {
+		return fmt.Errorf("%s: none of %s is deleted: %w", name.Deployment, cli.Plural(len(names), "resource"), plain)
+	}
+	return fmt.Errorf("%s: it is unknown whether %s are deleted; explain %s shows it: %w", name.Deployment, cli.Plural(len(names), "resource"), name, plain)
 }
 
 // interrupted is the error of a command that was interrupted while a deletion continues.

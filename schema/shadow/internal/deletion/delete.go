@@ -25,6 +25,7 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/plan"
 	"github.com/db-controller/db-controller/schema/shadow/internal/read"
 	"github.com/db-controller/db-controller/schema/shadow/internal/request"
+	"github.com/db-controller/db-controller/schema/shadow/internal/rows"
 )
 
 // DeleteRequest names the resource to delete. UID and Revision are preconditions.
@@ -32,6 +33,8 @@ type DeleteRequest struct {
 	Name     string
 	UID      uuid.UUID     // zero: any
 	Revision peer.Revision // 0: any
+	// AllowMissing: it is no error that there is no such resource.
+	AllowMissing bool
 	// Actor is the caller's identity, such as user/alice. It is stored with the removal of every member.
 	Actor string
 	// RequestID, unless zero, is the caller's id of the request. The same id and request get the same answer.
@@ -67,25 +70,27 @@ func (s *Deleter) Delete(ctx context.Context, req DeleteRequest) (peer.DeleteRes
 	return results[0], nil
 }
 
-// DeleteAll is Delete of several resources in one transaction: all of them, or none. What refers to one of them and is deleted with another one
-// does not block. The request id, the actor and the call are those of the first request. The results have the order of the requests.
+// DeleteAll is Delete of one or several resources in one transaction: all of them, or none. What refers to one of them and is deleted with another one
+// does not block. The request id, the actor and the call are those of the first request. The results have the order of the requests; the first one has
+// the deployments that could not be asked. The resource of a result has no body when there are several.
 func (s *Deleter) DeleteAll(ctx context.Context, reqs []DeleteRequest) ([]peer.DeleteResult, error) {
 	d := &deletion{}
 	if reqs[0].RequestID == uuid.Nil {
 		return s.delete(ctx, d, reqs)
 	}
 	type wish struct {
-		Delete   string
-		UID      uuid.UUID
-		Revision peer.Revision
+		Delete       string
+		UID          uuid.UUID
+		Revision     peer.Revision
+		AllowMissing bool `json:",omitempty"`
 	}
-	var content any = wish{reqs[0].Name, reqs[0].UID, reqs[0].Revision}
-	if len(reqs) > 1 {
-		var all []wish
-		for _, r := range reqs {
-			all = append(all, wish{r.Name, r.UID, r.Revision})
-		}
-		content = all
+	all := make([]wish, len(reqs))
+	for i, r := range reqs {
+		all[i] = wish{r.Name, r.UID, r.Revision, r.AllowMissing}
+	}
+	var content any = all
+	if len(all) == 1 {
+		content = all[0]
 	}
 	o, err := request.Once(ctx, s.DB, reqs[0].RequestID, content, func(id *request.Request) (request.Outcome, error) {
 		d.request = id
@@ -128,27 +133,41 @@ func (s *Deleter) delete(ctx context.Context, d *deletion, reqs []DeleteRequest)
 	}
 	ctx, cancel := peer.WithDefaultTimeout(ctx, s.Cfg.Times.DeleteTimeout)
 	defer cancel()
-	first := reqs[0]
-	for i, req := range reqs {
-		if slices.ContainsFunc(reqs[:i], func(r DeleteRequest) bool { return r.Name == req.Name }) {
-			return nil, &peer.InvalidError{Resource: "name", Err: fmt.Errorf("%s is named twice", req.Name)}
-		}
-		kindID, err := s.gate.KindOfName(ctx, req.Name)
-		if err != nil {
-			return nil, err
-		}
-		if err := s.rows.EnsureNamed(ctx, kindID, req.Name); err != nil {
-			return nil, err
-		}
-		d.wanted = append(d.wanted, &wanted{DeleteRequest: req, kindID: kindID, cause: &schema.Cause{
-			ID: uuid.Must(uuid.NewV7()), Root: s.full(req.Name).String(), Actor: first.Actor, RequestID: cmp.Or(first.Call, first.RequestID), At: time.Now(),
+	if err := s.want(ctx, d, reqs); err != nil {
+		return nil, err
+	}
+	first, keys := reqs[0], make([]rows.Key, len(reqs))
+	for i, w := range d.wanted {
+		keys[i] = rows.Key{Kind: w.kindID, Name: w.Name}
+		w.cause = &schema.Cause{
+			ID: uuid.Must(uuid.NewV7()), Root: s.full(w.Name).String(), Actor: first.Actor, RequestID: cmp.Or(first.Call, first.RequestID), At: time.Now(),
 			TraceParent: trace.Parent(ctx),
-		}})
+		}
+	}
+	if err := s.rows.EnsureNamed(ctx, keys...); err != nil {
+		return nil, err
 	}
 	d.store, d.closed = s, s.closing()
 	d.pauses = retry.Backoff{First: 2 * time.Millisecond, Max: 100 * time.Millisecond}
 	defer d.closed.End(ctx)
 	return d.run(ctx)
+}
+
+// want finds the kinds of the resources. Each is named once.
+func (s *Deleter) want(ctx context.Context, d *deletion, reqs []DeleteRequest) error {
+	seen := map[string]bool{}
+	for _, req := range reqs {
+		if seen[req.Name] {
+			return &peer.InvalidError{Resource: "name", Err: fmt.Errorf("%s is named twice", req.Name)}
+		}
+		seen[req.Name] = true
+		kindID, err := s.gate.KindOfName(ctx, req.Name)
+		if err != nil {
+			return err
+		}
+		d.wanted = append(d.wanted, &wanted{DeleteRequest: req, kindID: kindID})
+	}
+	return nil
 }
 
 // wanted is a resource that is to be deleted.
@@ -260,10 +279,19 @@ func (d *deletion) giveWay(ctx context.Context, found *obstacle) error {
 
 func (d *deletion) lookAhead(ctx context.Context, found *obstacle) (err error) {
 	if d.ahead, err = d.store.lookAhead(ctx, d.name(), found); err != nil {
-		return d.whyNot(err)
+		return d.whyNot(d.ofSeveral(err))
 	}
 	d.undecided = d.ahead.undecided
 	return nil
+}
+
+// ofSeveral says in a refusal that the resource is one of several.
+func (d *deletion) ofSeveral(err error) error {
+	var blocked *peer.BlockedError
+	if errors.As(err, &blocked) {
+		blocked.Several = len(d.wanted) > 1
+	}
+	return err
 }
 
 // whyNot replaces an error that followed from waiting by one that names the undecided blockers.
@@ -325,9 +353,7 @@ func (t *trial) alone(ctx context.Context) error {
 func (t *trial) begin() {
 	t.results, t.found = make([]peer.DeleteResult, len(t.of.wanted)), nil
 	if t.of.ahead != nil {
-		for i := range t.results {
-			t.results[i].Unasked = t.of.ahead.unasked
-		}
+		t.results[0].Unasked = t.of.ahead.unasked
 	}
 }
 
@@ -342,14 +368,17 @@ func (t *trial) carryOut(ctx context.Context, tx pgx.Tx) (found *obstacle, err e
 	var active []*plan.Member
 	marks := &marks{}
 	for i, root := range roots {
-		if root.State == peer.Active {
+		switch {
+		case root == nil:
+			t.results[i].Removed = true
+		case root.State == peer.Active:
 			active = append(active, root)
-			continue
+		default:
+			marks.of = append(marks.of, i)
 		}
-		if t.results[i].Deletion, err = read.DeletionOf(ctx, tx, root.Name, root.UID); err != nil {
-			return nil, err
-		}
-		marks.of = append(marks.of, i)
+	}
+	if err := t.earlier(ctx, tx, roots, marks.of); err != nil {
+		return nil, err
 	}
 	if len(active) == 0 {
 		return nil, t.finish(ctx, tx, roots, marks, func(also *pgx.Batch, last db.Sender) error { return last(ctx, tx, also) })
@@ -359,7 +388,7 @@ func (t *trial) carryOut(ctx context.Context, tx pgx.Tx) (found *obstacle, err e
 		return found, err
 	}
 	for i, root := range roots {
-		if root.State != peer.Active {
+		if root == nil || root.State != peer.Active {
 			continue
 		}
 		t.results[i].Deletion, t.results[i].Removed = d.wanted[i].cause.ID, slices.Contains(decided.Verdict.Remove, root.ID)
@@ -372,26 +401,55 @@ func (t *trial) carryOut(ctx context.Context, tx pgx.Tx) (found *obstacle, err e
 	})
 }
 
+// earlier sets the deletions of roots that are in DELETING.
+func (t *trial) earlier(ctx context.Context, tx pgx.Tx, roots []*plan.Member, of []int) error {
+	if len(of) == 0 {
+		return nil
+	}
+	b := &pgx.Batch{}
+	for _, i := range of {
+		read.QueueDeletionOf(b, roots[i].Name, roots[i].UID, &t.results[i].Deletion)
+	}
+	return tx.SendBatch(ctx, b).Close()
+}
+
 // marks are the resources that a delete leaves in DELETING, by their places among the roots, and how they are read back.
 type marks struct {
 	of   []int
 	read []func() *peer.Resource
 }
 
+const selectHiddenSQL = `SELECT id FROM dbcontroller.shadow WHERE id = ANY ($1) AND hidden`
+
 // queueMarks reads the resource that a delete leaves in DELETING. Of several only the names are told: their bodies have no bound together.
 func (d *deletion) queueMarks(ctx context.Context, tx pgx.Tx, b *pgx.Batch, roots []*plan.Member, m *marks) error {
+	var ids []int64
+	var hidden []int64
 	for _, i := range m.of {
-		kind, err := d.store.Names.KindOf(ctx, tx, roots[i].Kind)
+		root := roots[i]
+		kind, err := d.store.Names.KindOf(ctx, tx, root.Kind)
 		if err != nil {
 			return err
 		}
-		if root := roots[i]; len(roots) > 1 {
-			named := &peer.Resource{Name: root.Name, UID: root.UID, Kind: d.store.KindNow(kind.Kind), State: peer.Deleting}
-			m.read = append(m.read, func() *peer.Resource { return named })
+		if len(roots) == 1 {
+			found := read.QueueLookUp(b, root.Kind, kind.Kind, root.Name)
+			m.read = append(m.read, func() *peer.Resource { return *found })
 			continue
 		}
-		found := read.QueueLookUp(b, roots[i].Kind, kind.Kind, roots[i].Name)
-		m.read = append(m.read, func() *peer.Resource { return *found })
+		ids = append(ids, root.ID)
+		named := &peer.Resource{Name: root.Name, UID: root.UID, Kind: d.store.KindNow(kind.Kind), State: peer.Deleting}
+		m.read = append(m.read, func() *peer.Resource {
+			if slices.Contains(hidden, root.ID) {
+				return nil
+			}
+			return named
+		})
+	}
+	if len(ids) > 0 {
+		b.Queue(selectHiddenSQL, ids).Query(func(found pgx.Rows) (err error) {
+			hidden, err = pgx.CollectRows(found, pgx.RowTo[int64])
+			return err
+		})
 	}
 	return nil
 }
@@ -455,14 +513,13 @@ func (d *deletion) causeOf(root *plan.Member) *schema.Cause {
 	return d.wanted[slices.IndexFunc(d.wanted, func(w *wanted) bool { return w.kindID == root.Kind && w.Name == root.Name })].cause
 }
 
-// lock locks the roots, which it returns in the order of the request, and reads a single one for a look-ahead unless that was made. It fails when one
+// lock locks the roots, which it returns in the order of the request, nil for one that is missing and may be, and reads a single one for a look-ahead unless that was made. It fails when one
 // does not fit its request.
 func (d *deletion) lock(ctx context.Context, tx pgx.Tx) (roots []*plan.Member, seen *cascade.Sight, member *[]read.Member, err error) {
 	kinds, names := d.keys()
 	b, revisions := &pgx.Batch{}, make([]peer.Revision, len(names))
 	roots = make([]*plan.Member, len(names))
 	b.Queue(shortWaitSQL)
-	db.QueuePlans(tx, b, len(names))
 	b.Queue(lockRootsSQL, kinds, names).Query(func(found pgx.Rows) error {
 		for found.Next() {
 			root := &plan.Member{}
@@ -490,6 +547,8 @@ func (d *deletion) lock(ctx context.Context, tx pgx.Tx) (roots []*plan.Member, s
 		switch {
 		case unfit != nil && seen.Recovered.Behind: // the name may be of another kind
 			return nil, nil, nil, fmt.Errorf("%w: the deployment switched its version", peer.ErrAborted)
+		case w.AllowMissing && errors.Is(unfit, peer.ErrNotFound):
+			roots[i] = nil
 		case unfit != nil:
 			return nil, nil, nil, fmt.Errorf("%s: %w", w.Name, unfit)
 		}

@@ -15,13 +15,12 @@ import (
 // PlanDelete returns the effects of a delete of some resources together in all deployments, as of now. Like Plan it changes only blockades. Its default
 // deadline is four times Config.Times.DeleteTimeout. It fails with ErrNotFound, ErrDeleting or *InvalidError.
 func (s *Deleter) PlanDelete(ctx context.Context, names ...string) (*plan.DeletePlan, error) {
-	v, d, err := s.Version.Load(), &deletion{}, error(nil)
-	for _, name := range names {
-		w := &wanted{DeleteRequest: DeleteRequest{Name: name}}
-		if w.kindID, err = s.gate.KindOfName(ctx, name); err != nil {
-			return nil, err
-		}
-		d.wanted = append(d.wanted, w)
+	v, d, reqs, err := s.Version.Load(), &deletion{}, make([]DeleteRequest, len(names)), error(nil)
+	for i, name := range names {
+		reqs[i].Name = name
+	}
+	if err = s.want(ctx, d, reqs); err != nil {
+		return nil, err
 	}
 	ctx, cancel := peer.WithDefaultTimeout(ctx, 4*s.Cfg.Times.DeleteTimeout) // it holds no locks: only the caller waits
 	defer cancel()
@@ -53,13 +52,18 @@ func (s *Deleter) PlanDelete(ctx context.Context, names ...string) (*plan.Delete
 		}
 		asked.doubt()
 		p.plan.Blockers = append(p.plan.Blockers, asked.blockers()...)
-		return plan.NewWalk(s.Self, s.Peers, true).Complete(ctx, d.name(), p.plan, asked.unasked)
+		found, err := plan.NewWalk(s.Self, s.Peers, true).Complete(ctx, d.name(), p.plan, asked.unasked)
+		if err == nil {
+			found.Refusal = d.ofSeveral(found.Refusal)
+		}
+		return found, err
 	}
 }
 
 const selectPlanRootsSQL = `SELECT s.id, s.kind_id, s.name, s.state FROM ` + namedSQL + ` WHERE NOT s.hidden`
 
-// planRoots returns the ids of the resources. It fails with ErrNotFound or ErrDeleting for the first one that is not ACTIVE.
+// planRoots returns the ids of the resources. It fails with ErrNotFound for the first one that does not exist, and with ErrDeleting if none is ACTIVE: those
+// in DELETING have no part in the delete.
 func (d *deletion) planRoots(ctx context.Context, tx pgx.Tx) (ids []int64, err error) {
 	kinds, names := d.keys()
 	rows, err := tx.Query(ctx, selectPlanRootsSQL, kinds, names)
@@ -72,15 +76,20 @@ func (d *deletion) planRoots(ctx context.Context, tx pgx.Tx) (ids []int64, err e
 	if err != nil {
 		return nil, err
 	}
+	var marked error
 	for _, w := range d.wanted {
 		i := slices.IndexFunc(found, func(m plan.Member) bool { return m.Kind == w.kindID && m.Name == w.Name })
 		switch {
 		case i < 0:
 			return nil, fmt.Errorf("%s: %w", w.Name, peer.ErrNotFound)
 		case found[i].State != peer.Active:
-			return nil, fmt.Errorf("%s: %w", w.Name, peer.ErrDeleting)
+			marked = fmt.Errorf("%s: %w", w.Name, peer.ErrDeleting)
+		default:
+			ids = append(ids, found[i].ID)
 		}
-		ids = append(ids, found[i].ID)
+	}
+	if len(ids) == 0 {
+		return nil, marked
 	}
 	return ids, nil
 }

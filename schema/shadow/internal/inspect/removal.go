@@ -33,8 +33,8 @@ const selectRemovalsSQL = `
 SELECT r.kind_id, r.name, r.uid, x.how, r.decided_at, x.via_deployment_id, x.via_uid, x.via_name, s.id IS NULL, ` + read.CauseColumnsSQL + `
 FROM dbcontroller.removal r
 LEFT JOIN dbcontroller.cause x ON x.id = r.cause_id LEFT JOIN dbcontroller.shadow s ON s.uid = r.uid
-WHERE r.name = $1 AND ($2 OR r.uid = $3) AND ($5::timestamptz IS NULL OR (r.decided_at, r.uid) < ($5, $6))
-ORDER BY r.decided_at DESC, r.uid DESC LIMIT $4`
+WHERE r.name = @name AND (@any OR r.uid = @uid) AND (@after::timestamptz IS NULL OR (r.decided_at, r.uid) < (@after, @after_uid))
+ORDER BY r.decided_at DESC, r.uid DESC LIMIT @at_most`
 
 // Removals returns a page of the removals of the resources with a name, newest first, and the token of the next one; with a non-zero uid only
 // that of this resource. It fails with *peer.InvalidError.
@@ -51,7 +51,9 @@ func (s *Inspector) Removals(ctx context.Context, name string, uid uuid.UUID, to
 }
 
 func (s *Inspector) removals(ctx context.Context, name string, uid uuid.UUID, after db.Page, limit int) ([]Removal, error) {
-	rows, err := s.Pool.Query(ctx, selectRemovalsSQL, name, uid == uuid.Nil, uid, limit, after.After(), after.ID)
+	rows, err := s.Pool.Query(ctx, selectRemovalsSQL, db.Named{
+		"name": name, "any": uid == uuid.Nil, "uid": uid, "after": after.After(), "after_uid": after.ID, "at_most": limit,
+	})
 	if err != nil {
 		return nil, fmt.Errorf("read removals: %w", err)
 	}

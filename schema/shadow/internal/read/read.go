@@ -211,13 +211,15 @@ func (r *CauseRow) Cause() *schema.Cause {
 const deletionOfSQL = `
 SELECT x.deletion_id FROM dbcontroller.removal r JOIN dbcontroller.cause x ON x.id = r.cause_id WHERE r.name = $1 AND r.uid = $2`
 
-// DeletionOf returns the deletion that has marked a resource; zero when its record is too old.
-func DeletionOf(ctx context.Context, tx pgx.Tx, name string, uid uuid.UUID) (id uuid.UUID, err error) {
-	err = tx.QueryRow(ctx, deletionOfSQL, name, uid).Scan(&id)
-	if errors.Is(err, pgx.ErrNoRows) {
-		err = nil
-	}
-	return id, err
+// QueueDeletionOf reads the deletion that has marked a resource in a batch of statements; zero when its record is too old.
+func QueueDeletionOf(b *pgx.Batch, name string, uid uuid.UUID, to *uuid.UUID) {
+	b.Queue(deletionOfSQL, name, uid).QueryRow(func(row pgx.Row) error {
+		err := row.Scan(to)
+		if errors.Is(err, pgx.ErrNoRows) {
+			err = nil
+		}
+		return err
+	})
 }
 
 // Queued adds a statement to a batch. Its rows are set when the batch has been sent.

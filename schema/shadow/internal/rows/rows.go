@@ -298,13 +298,13 @@ WITH locked AS (
 )
 UPDATE dbcontroller.shadow s SET updated_at = s.updated_at FROM locked WHERE s.id = locked.id`
 
-// EnsureNamed gives the row of an attached table a shadow, in a transaction of its own: most rows have none, because nobody refers to them.
-func (s *Rows) EnsureNamed(ctx context.Context, kindID int32, name string) error {
-	if s.Of(kindID) == nil {
+// EnsureNamed gives rows of attached tables shadows, in a transaction of its own: most rows have none, because nobody refers to them.
+func (s *Rows) EnsureNamed(ctx context.Context, keys ...Key) error {
+	if !s.Any(keys) {
 		return nil
 	}
 	return s.InTx(ctx, db.ChangeFeed, func(tx pgx.Tx) error {
-		_, err := s.Ensure(ctx, tx, []Key{{Kind: kindID, Name: name}})
+		_, err := s.Ensure(ctx, tx, keys)
 		return err
 	})
 }
