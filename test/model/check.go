@@ -125,8 +125,67 @@ func (w *World) checkClosure() {
 	}
 }
 
+// outstanding returns what the controllers have to end, whatever applications do: messages that are owed, tentative blockades, references that act
+// upon a deletion, and resources in DELETING that no reference of a resource blocks.
+func (w *World) outstanding() map[string]bool {
+	work, blocked := map[string]bool{}, map[UID]bool{}
+	for at, d := range w.deployments {
+		for owed := range d.outbox {
+			work[fmt.Sprintf("%d owes %s", at, owed)] = true
+		}
+		for k, b := range d.blockades {
+			if b.tentative {
+				work[fmt.Sprintf("%v at %d is tentative", k, at)] = true
+			}
+		}
+		for uid, r := range d.resources {
+			for path, ref := range r.Refs {
+				if ref.Behaviour == Block {
+					blocked[ref.Target] = true
+				} else if t := w.deployments[ref.Home].resources[ref.Target]; t != nil && t.Deleting {
+					work[fmt.Sprintf("%d at %d refers by %s to %d, which is DELETING", uid, at, path, ref.Target)] = true
+				}
+			}
+		}
+	}
+	for at, d := range w.deployments {
+		for uid, r := range d.resources {
+			if r.Deleting && !blocked[uid] {
+				work[fmt.Sprintf("%d at %d is DELETING, and nothing blocks it", uid, at)] = true
+			}
+		}
+	}
+	return work
+}
+
+// Round lets each deployment take each of its steps once: the messages that are in flight arrive, in the order that pick chooses, and between any two
+// steps the applications take theirs.
+func (w *World) Round(pick func(n int) int, applications func()) {
+	for n := len(w.bag); n > 0; n-- {
+		applications()
+		w.Deliver(pick(n), false)
+	}
+	for _, wr := range slices.Clone(w.writes) {
+		if i := slices.Index(w.writes, wr); i >= 0 && wr.lost != nil && len(wr.waiting) == 0 {
+			applications()
+			if i = slices.Index(w.writes, wr); i >= 0 {
+				w.Commit(i)
+			}
+		}
+	}
+	for at := range w.deployments {
+		applications()
+		w.Send(at)
+		for from := range w.deployments {
+			applications()
+			w.Act(at, from)
+		}
+	}
+}
+
 // Rest repairs all faults and delivers until nothing is in progress. It returns false when that does not end.
 func (w *World) Rest() bool {
+	clear(w.locked)
 	for range 200 {
 		for len(w.bag) > 0 {
 			w.Deliver(0, false)

@@ -41,6 +41,9 @@ func (w *World) counted(m message) message {
 
 // confirm confirms the blockades of an attempt, and reports whether there were fewer than established references.
 func (w *World) confirm(m message) {
+	if w.waits(m) {
+		return
+	}
 	d := w.deployments[m.to]
 	found := 0
 	for k, b := range d.blockades {
@@ -105,7 +108,7 @@ func (w *World) repair(m message) {
 	r := d.resources[lost[0].Holder] // an attempt has one holder
 	wr := &write{
 		at: m.to, holder: r.UID, name: r.Name, refs: maps.Clone(r.Refs), targets: map[string]string{}, attempt: Attempt(w.number()),
-		waiting: map[int]bool{m.from: true}, before: maps.Clone(r.Refs),
+		waiting: map[int]bool{m.from: true}, before: maps.Clone(r.Refs), lost: lost,
 	}
 	ask := message{kind: establish, from: m.to, to: m.from, attempt: wr.attempt, holder: r.UID}
 	for _, k := range lost {
@@ -116,6 +119,34 @@ func (w *World) repair(m message) {
 	}
 	w.writes = append(w.writes, wr)
 	w.send(ask)
+}
+
+// renew ends a repair: of the lost references those that still exist get its attempt, whatever else an application has written to their holder.
+func (w *World) renew(wr *write) {
+	d := w.deployments[wr.at]
+	if _, decided := d.decided[wr.attempt]; decided || len(wr.waiting) > 0 || wr.refused || w.locked[wr.holder] {
+		w.callOff(wr)
+		return
+	}
+	home, renewed, dropped := 0, 0, []Key{}
+	for _, k := range wr.lost {
+		ref := wr.refs[k.Path]
+		if home = ref.Home; ref.Target == k.Target && d.refers(home, k) {
+			d.resources[k.Holder].Refs[k.Path] = ref
+			renewed++
+		} else {
+			dropped = append(dropped, Key{k.Holder, k.Path, ref.Target, wr.attempt})
+		}
+	}
+	if renewed == 0 {
+		w.callOff(wr)
+		return
+	}
+	d.decided[wr.attempt] = true
+	if len(dropped) > 0 {
+		w.owe(message{kind: release, from: wr.at, to: home, keys: dropped})
+	}
+	w.owe(message{kind: confirm, from: wr.at, to: home, attempt: wr.attempt, references: renewed})
 }
 
 // refers reports whether a reference to a target at home exists.

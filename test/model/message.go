@@ -40,7 +40,7 @@ type message struct {
 	targets   map[string]UID // of established: by path; nil when it was refused
 	keys      []Key
 	verdicts  []verdict
-	deletions map[UID]bool
+	deletions map[UID]bool // of acknowledge: those that are excepted
 	position  int
 	owed      string // of done, check and checked
 	unknown   bool   // of done: there were fewer tentative blockades than references
@@ -94,6 +94,10 @@ func (w *World) receive(m message) {
 	d := w.deployments[m.to]
 	switch m.kind {
 	case establish:
+		if w.waits(m) {
+			w.send(m) // for the locks of its targets
+			return
+		}
 		w.send(message{kind: established, from: m.to, to: m.from, attempt: m.attempt, targets: w.establish(m)})
 	case established:
 		w.established(m)
@@ -108,6 +112,9 @@ func (w *World) receive(m message) {
 	case checked:
 		w.repair(m)
 	case release:
+		if w.waits(m) {
+			return
+		}
 		for _, key := range m.keys {
 			for k, b := range d.blockades {
 				same := k == key || w.ReleaseByName && k.Holder == key.Holder && k.Path == key.Path
@@ -119,6 +126,9 @@ func (w *World) receive(m message) {
 		}
 		w.answer(m)
 	case abandon:
+		if w.waits(m) {
+			return
+		}
 		for k, b := range d.blockades {
 			if k.Attempt == m.attempt && b.from == m.from {
 				delete(d.blockades, k)
@@ -131,7 +141,7 @@ func (w *World) receive(m message) {
 	case resolved:
 		for i, k := range m.keys {
 			b := d.blockades[k]
-			if b == nil || b.from != m.from {
+			if b == nil || b.from != m.from || w.locked[k.Target] {
 				continue
 			}
 			switch m.verdicts[i] {
@@ -148,8 +158,8 @@ func (w *World) receive(m message) {
 			d.watched[m.from], d.position[m.from] = m.deletions, m.position
 		}
 	case acknowledge:
-		for _, by := range d.notices {
-			if by[m.from] <= m.position || w.AcknowledgesEverything {
+		for uid, by := range d.notices {
+			if by[m.from] <= m.position && !m.deletions[uid] || w.AcknowledgesEverything {
 				delete(by, m.from)
 			}
 		}
@@ -172,6 +182,30 @@ func (w *World) receive(m message) {
 		}
 	}
 	w.finalise(m.to)
+}
+
+// waits reports whether a message is for a target that an application has locked: its transaction runs into its lock timeout.
+func (w *World) waits(m message) bool {
+	if len(w.locked) == 0 {
+		return false
+	}
+	d := w.deployments[m.to]
+	for _, r := range m.requests {
+		if t := d.named(r.name); t != nil && w.locked[t.UID] {
+			return true
+		}
+	}
+	for _, k := range m.keys {
+		if w.locked[k.Target] {
+			return true
+		}
+	}
+	for k, b := range d.blockades {
+		if k.Attempt == m.attempt && b.from == m.from && w.locked[k.Target] {
+			return true
+		}
+	}
+	return false
 }
 
 func (w *World) answer(m message) {

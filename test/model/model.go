@@ -68,7 +68,8 @@ type Mistakes struct {
 	EntryForgotten, LateConfirmTellsNobody, AcknowledgesEverything, ActsUnconditionally, FinalisesBlocked,
 	CommitsAfterAbort, ForgetsReleases, LeftOutIsEstablished, OutcomesAreOfNeighbours,
 	FinalisesUncleaned, CleanedByName, DeletingKeepsReferences,
-	PartialLossIsNotCounted, DroppedAreNotCounted, UnknownIsThrownAway, LostReferencesAreLeft bool
+	PartialLossIsNotCounted, DroppedAreNotCounted, UnknownIsThrownAway, LostReferencesAreLeft,
+	LockedAreAcknowledged, OneLockStopsAll, RepairsWholeHolders bool
 }
 
 // deployment is one database.
@@ -91,6 +92,7 @@ type World struct {
 	// Finalizers: the resources called y are of a kind with a finalizer.
 	Finalizers  bool
 	deployments []*deployment
+	locked      map[UID]bool // rows that transactions of applications hold: a step that needs one runs into its lock timeout
 	bag         []message
 	writes      []*write
 	next        int
@@ -109,11 +111,12 @@ type write struct {
 	waiting map[int]bool // deployments that have not answered
 	refused bool
 	before  map[string]Reference // the stored references that the write was compared with
+	lost    []Key                // of a repair: the references that are established again
 }
 
 // New makes a world.
 func New(n int, m Mistakes) *World {
-	w := &World{Mistakes: m, history: newHistory()}
+	w := &World{Mistakes: m, locked: map[UID]bool{}, history: newHistory()}
 	for range n {
 		w.deployments = append(w.deployments, &deployment{
 			resources: map[UID]*Resource{}, blockades: map[Key]*blockade{}, entries: map[UID]map[int]bool{}, notices: map[UID]map[int]int{},
@@ -180,6 +183,10 @@ func (w *World) Commit(i int) {
 	w.writes = slices.Delete(w.writes, i, i+1)
 	d := w.deployments[wr.at]
 	r := d.named(wr.name)
+	if wr.lost != nil && !w.RepairsWholeHolders {
+		w.renew(wr)
+		return
+	}
 	unchanged := r == nil && wr.before == nil || r != nil && r.UID == wr.holder && !r.Deleting && maps.Equal(r.Refs, wr.before)
 	_, decided := d.decided[wr.attempt]
 	decided = decided && !w.CommitsAfterAbort
@@ -194,7 +201,7 @@ func (w *World) Commit(i int) {
 			wr.refs[path] = ref
 		}
 	}
-	if len(wr.waiting) > 0 || wr.refused || !unchanged || decided {
+	if len(wr.waiting) > 0 || wr.refused || !unchanged || decided || w.locked[wr.holder] {
 		w.callOff(wr)
 		return
 	}
@@ -255,7 +262,7 @@ func (w *World) Delete(at int, name string) bool {
 	}
 	goes := d.closure(r.UID)
 	for uid := range goes {
-		if d.isBlocked(uid, goes, w.TentativeDoesNotCount) {
+		if w.locked[uid] || d.isBlocked(uid, goes, w.TentativeDoesNotCount) {
 			return false
 		}
 	}
@@ -344,7 +351,7 @@ func (d *deployment) tell(uid UID, to int) {
 func (w *World) finalise(at int) {
 	d := w.deployments[at]
 	for uid, r := range d.resources {
-		if !r.Deleting || len(d.notices[uid]) > 0 || r.Finalizer && !w.FinalisesUncleaned {
+		if !r.Deleting || w.locked[uid] || len(d.notices[uid]) > 0 || r.Finalizer && !w.FinalisesUncleaned {
 			continue
 		}
 		if d.isBlocked(uid, nil, false) && !w.FinalisesBlocked {
@@ -419,23 +426,62 @@ func (w *World) Send(at int) {
 	}
 }
 
-// Act lets a deployment act upon the deletions that it has received from another, and acknowledge them.
+// Act lets a deployment act upon the deletions that it has received from another, and acknowledge them. A holder that an application has locked
+// is passed over, and its deletion is excepted from the acknowledgement.
 func (w *World) Act(at, from int) {
 	d := w.deployments[at]
-	seen := d.watched[from]
-	for _, uid := range slices.Sorted(maps.Keys(seen)) {
-		w.actUpon(at, from, uid)
+	excepted := map[UID]bool{}
+	for _, uid := range slices.Sorted(maps.Keys(d.watched[from])) {
+		locked := false
+		for holder := range d.actions(from, uid) {
+			locked = locked || w.isLocked(at, holder)
+		}
+		if locked && !w.LockedAreAcknowledged {
+			excepted[uid] = true
+		}
+		if !locked || !w.OneLockStopsAll {
+			w.actUpon(at, from, uid)
+		}
 	}
 	if d.position[from] > 0 {
-		w.send(message{kind: acknowledge, from: at, to: from, position: d.position[from]})
+		w.send(message{kind: acknowledge, from: at, to: from, position: d.position[from], deletions: excepted})
 	}
 	w.finalise(at) // deletions stay, and are acted upon again, until the watch delivers newer ones
+}
+
+// isLocked reports whether an application has locked a resource, or one that cascades with it inside its deployment.
+func (w *World) isLocked(at int, uid UID) bool {
+	if len(w.locked) == 0 {
+		return false
+	}
+	for member := range w.deployments[at].closure(uid) {
+		if w.locked[member] {
+			return true
+		}
+	}
+	return false
+}
+
+// actions returns the holders of a deleted resource that are cascaded or unset with it.
+func (d *deployment) actions(from int, target UID) map[UID]bool {
+	holders := map[UID]bool{}
+	for holder, r := range d.resources {
+		for _, ref := range r.Refs {
+			if ref.Home == from && ref.Target == target && ref.Behaviour != Block {
+				holders[holder] = true
+			}
+		}
+	}
+	return holders
 }
 
 func (w *World) actUpon(at, from int, target UID) {
 	d := w.deployments[at]
 	matches := func(ref Reference) bool { return ref.Home == from && ref.Target == target }
 	for _, holder := range slices.Sorted(maps.Keys(d.resources)) {
+		if w.isLocked(at, holder) {
+			continue
+		}
 		r := d.resources[holder]
 		for _, path := range slices.Sorted(maps.Keys(r.Refs)) {
 			ref := r.Refs[path]

@@ -22,7 +22,7 @@ func (w *World) Gather(first, most, leftOut int) {
 // establishTogether establishes several attempts, each by itself, in one transaction.
 func (w *World) establishTogether(m message) (answers []message) {
 	for i, part := range m.parts {
-		if i == m.leftOut {
+		if i == m.leftOut || w.waits(part) {
 			answers = append(answers, part)
 			continue
 		}
