@@ -14,6 +14,9 @@ import (
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
 )
 
+// maxReleasable is the most rows that the command lists: the limit of the API.
+const maxReleasable = 1000
+
 // forceRelease has the flags of the command.
 type forceRelease struct {
 	keys   []string
@@ -66,7 +69,7 @@ func (f *forceRelease) run(ctx context.Context, out cli.Printer, c *client.Clien
 	if err != nil {
 		return err
 	}
-	listed, err := admin.ListReleasable(ctx, &adminv1.ListReleasableRequest{Name: name.Name, PageSize: 1000})
+	listed, err := admin.ListReleasable(ctx, &adminv1.ListReleasableRequest{Name: name.Name, PageSize: maxReleasable})
 	if err != nil {
 		return cli.PlainOf(name, err)
 	}
@@ -132,5 +135,8 @@ func printReleasable(out cli.Printer, all []*adminv1.Releasable) {
 		}
 		out.Line("  key:     '%s'", r.GetKey())
 		out.Line("  release: %s", r.GetBreaks())
+	}
+	if len(all) >= maxReleasable {
+		out.Line("These are the first %d. There can be more: release some of them, and list again.", maxReleasable)
 	}
 }

@@ -154,6 +154,10 @@ func TestStatusOfAllNamesThoseThatDoNotAnswer(t *testing.T) {
 
 func TestStuckShowsWhatWaitsAndWhy(t *testing.T) {
 	t.Parallel()
+	synctest.Test(t, stuckShowsWhatWaitsAndWhy)
+}
+
+func stuckShowsWhatWaitsAndWhy(t *testing.T) {
 	found := []stuckAt{
 		{Deployment: "a.example.com/west", answer: &adminv1.ListStuckResponse{
 			Resources: []*adminv1.ListStuckResponse_Resource{{Name: "things/1", Since: ago(time.Hour), Reasons: []string{"BLOCKED by holders/1", "WAITING for b"}}},
@@ -168,7 +172,7 @@ func TestStuckShowsWhatWaitsAndWhy(t *testing.T) {
 	var err error
 	text := printed(func(out cli.Printer) { err = printStuck(out, found) })
 	require.Regexp(t, `a.example.com/west +DELETING +things/1 +1h0m +BLOCKED by holders/1; WAITING for b`, text)
-	require.Regexp(t, `confirm +2 pieces for b.example.com/east +2h0m +refused; again in 1m(30|29)s`, text)
+	require.Regexp(t, `confirm +2 pieces for b.example.com/east +2h0m +refused; again in 1m30s`, text)
 	require.Regexp(t, `check_owners +1 piece for b.example.com/east +1h0m +owners there do not exist`, text)
 	require.Regexp(t, `deleting +1 resource +1h0m`, text)
 	require.Contains(t, text, "no answer: timeout")
