@@ -98,12 +98,12 @@ SELECT (SELECT count(*) FROM dbcontroller.blockade WHERE expires_at IS NOT NULL)
     + (SELECT count(*) FROM dbcontroller.notice)`
 
 // Settle waits until no deployment has anything left to do: references are decided, deletions are carried out everywhere. It fails the
-// test when ctx ends first; without a deadline after a minute.
+// test when ctx ends first; without a deadline after five minutes.
 func (in *Installation) Settle(ctx context.Context) {
 	in.t.Helper()
 	if _, bounded := ctx.Deadline(); !bounded {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, time.Minute)
+		ctx, cancel = context.WithTimeout(ctx, patience)
 		defer cancel()
 	}
 	for {

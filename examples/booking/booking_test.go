@@ -42,7 +42,7 @@ func TestBookings(t *testing.T) {
 	}
 	eventually := func(that string, holds func() bool) {
 		t.Helper()
-		require.Eventually(t, holds, 30*time.Second, 20*time.Millisecond, that)
+		require.Eventually(t, holds, 5*time.Minute, 20*time.Millisecond, that)
 	}
 	exists := func(name string) bool {
 		_, err := c.Get(ctx, "//"+here+"/"+name)
