@@ -353,6 +353,26 @@ func TestABlockerThatComesAfterTheLookAheadIsNotExcused_I3(t *testing.T) {
 	b.Audit()
 }
 
+// The same for a blocker in the database of the target: it has no blockade, and is found under the lock alone.
+func TestALocalBlockerThatComesAfterTheLookAheadIsNotExcused_I3(t *testing.T) {
+	t.Parallel()
+	b := newPair(t, nil)
+	b.MustPut(target, nil)
+	b.MustPut(holder, body{"cascade": target})
+	local := "//" + aWest + "/targets/local"
+	b.MustPut(local, nil)
+	b.Settle()
+	b.AfterPlan = func() {
+		b.AfterPlan = nil
+		b.MustPut(local, body{"peer": "targets/t"})
+	}
+	_, err := b.Delete(target)
+	requireBlocked(t, err, local)
+	b.Settle()
+	require.Equal(t, peer.Active, b.Get(target).State)
+	b.Audit()
+}
+
 func TestABlockerIsExcusedThough(t *testing.T) {
 	t.Parallel()
 	both := body{"cascade": target, "block": target}
