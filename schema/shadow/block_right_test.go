@@ -216,6 +216,34 @@ func TestHoldersUnderARightGoAlong_I1_I3(t *testing.T) {
 	b.Audit()
 }
 
+// All holders under a right go along, the right is to end, and another holder is written under it first: that one does not go along, and refuses.
+func TestAHolderUnderARightThatComesBeforeItsEndIsNotExcused_I3(t *testing.T) {
+	t.Parallel()
+	b := blocking(t)
+	acquired(t, b)
+	b.MustPut(holderNumber(4), body{"cascade": target})
+	b.Settle()
+	unasked(t, b, holderNumber(5), body{"block": target, "cascade": target})
+	for n := range 3 {
+		b.MustDelete(holderNumber(n))
+	}
+	b.Settle()
+	asked := 0
+	b.OnResolve = func(schema.DeploymentID) error {
+		if asked++; asked == 2 { // the first question found that all go along; this one ends the right
+			unasked(t, b, holderNumber(6), body{"block": target})
+		}
+		return nil
+	}
+	_, err := b.Delete(target)
+	require.GreaterOrEqual(t, asked, 2)
+	requireBlocked(t, err, holderNumber(6))
+	b.OnResolve = nil
+	b.Settle()
+	require.Equal(t, peer.Active, b.Get(target).State)
+	b.Audit()
+}
+
 // A cascade that reaches the target waits for the references under the right, whose deployment gets a notice.
 func TestACascadeWaitsForARight_I2_I13(t *testing.T) {
 	t.Parallel()
