@@ -192,9 +192,9 @@ func TestARecallEndsNoOtherProxy_I8_I13(t *testing.T) {
 	require.Equal(t, other, stands)
 }
 
-// A holder that is deleted along refuses nothing, also under a right: the right ends first, so that a later write is asked for.
-func TestHoldersUnderARightGoAlong_I1_I3(t *testing.T) {
-	t.Parallel()
+// alongUnderARight gives a right, and leaves holders that all go along with the target: one by asking, and one under the right, which also blocks.
+func alongUnderARight(t *testing.T) *harness.Box {
+	t.Helper()
 	b := blocking(t)
 	acquired(t, b)
 	b.MustPut(holderNumber(4), body{"cascade": target})
@@ -204,6 +204,13 @@ func TestHoldersUnderARightGoAlong_I1_I3(t *testing.T) {
 		b.MustDelete(holderNumber(n))
 	}
 	b.Settle()
+	return b
+}
+
+// A holder that is deleted along refuses nothing, also under a right: the right ends first, so that a later write is asked for.
+func TestHoldersUnderARightGoAlong_I1_I3(t *testing.T) {
+	t.Parallel()
+	b := alongUnderARight(t)
 	b.MustDelete(target)
 	rights, _ := blockRights(t, b, bEast)
 	require.Zero(t, rights, "it ended before the delete was decided")
@@ -219,15 +226,7 @@ func TestHoldersUnderARightGoAlong_I1_I3(t *testing.T) {
 // All holders under a right go along, the right is to end, and another holder is written under it first: that one does not go along, and refuses.
 func TestAHolderUnderARightThatComesBeforeItsEndIsNotExcused_I3(t *testing.T) {
 	t.Parallel()
-	b := blocking(t)
-	acquired(t, b)
-	b.MustPut(holderNumber(4), body{"cascade": target})
-	b.Settle()
-	unasked(t, b, holderNumber(5), body{"block": target, "cascade": target})
-	for n := range 3 {
-		b.MustDelete(holderNumber(n))
-	}
-	b.Settle()
+	b := alongUnderARight(t)
 	asked := 0
 	b.OnResolve = func(schema.DeploymentID) error {
 		if asked++; asked == 2 { // the first question found that all go along; this one ends the right

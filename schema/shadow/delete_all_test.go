@@ -115,7 +115,7 @@ func TestADeleteOfManyMembersIsLinear(t *testing.T) {
 	}
 	t.Parallel()
 	b := newPair(t, nil)
-	pool, took := b.Pools[b.ID(aWest)], map[int]time.Duration{}
+	pool, computed := b.Pools[b.ID(aWest)], map[int]time.Duration{} // by members: processor time of the sessions
 	sessions := func() (sum time.Duration) {
 		rows, err := pool.Query(t.Context(), `SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend'`)
 		require.NoError(t, err)
@@ -142,12 +142,12 @@ func TestADeleteOfManyMembersIsLinear(t *testing.T) {
 		}
 		before := sessions()
 		b.MustDelete(target)
-		took[n] = sessions() - before
+		computed[n] = sessions() - before
 		b.Settle()
 		b.Gone(target, targetName("c0"))
 	}
-	t.Log(took)
-	require.Less(t, took[6000], 18*took[1000])
+	t.Log(computed)
+	require.Less(t, computed[6000], 18*computed[1000])
 }
 
 // A resource that is being deleted is no obstacle for those that are deleted together with it.

@@ -176,7 +176,7 @@ func (p *Proxy) copy(to, from, of net.Conn, answers bool) {
 	delete(p.unanswered, of)
 }
 
-// divide sends what comes before each statement, and calls the function of SetBetween. It returns what is still to be sent.
+// divide forwards the messages before each statement, and calls the function of SetBetween. It returns the messages that are still to be forwarded.
 func (p *Proxy) divide(to net.Conn, b []byte, of *statements) (rest []byte, end bool) {
 	begins, done := of.begins(b), 0
 	for _, at := range begins {

@@ -1,13 +1,10 @@
 package model
 
 import (
-	"fmt"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 )
 
@@ -91,16 +88,7 @@ var ofLosses = []string{"PartialLossIsNotCounted", "DroppedAreNotCounted", "Unkn
 func TestTheModelFindsMistakesAboutLosses(t *testing.T) {
 	t.Parallel()
 	for _, name := range ofLosses {
-		var m Mistakes
-		reflect.ValueOf(&m).Elem().FieldByName(name).SetBool(true)
-		found := ""
-		for seed := 0; found == "" && seed < 20_000; seed++ {
-			if broken := rapid.Custom(func(t *rapid.T) string { return fmt.Sprint(playLosses(t, m)) }).Example(seed); broken != "[]" {
-				found = broken
-				t.Logf("%s at schedule %d: %.150s", name, seed, found)
-			}
-		}
-		require.NotEmpty(t, found, "no schedule shows %s", name)
+		finds(t, name, drawn(playLosses))
 	}
 }
 

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 )
 
@@ -134,17 +133,28 @@ func TestTheModelFindsMistakes(t *testing.T) {
 		}
 		t.Run(of.Field(i).Name, func(t *testing.T) {
 			t.Parallel()
-			var m Mistakes
-			reflect.ValueOf(&m).Elem().Field(i).SetBool(true)
-			found, tried := "", 0
-			for seed := 0; found == "" && seed < 20_000; seed++ {
-				tried++
-				if broken := rapid.Custom(func(t *rapid.T) string { return fmt.Sprint(play(t, m)) }).Example(seed); broken != "[]" {
-					found = broken
-				}
-			}
-			require.NotEmpty(t, found, "no schedule of %d shows it", tried)
-			t.Logf("at schedule %d: %.150s", tried, found)
+			finds(t, of.Field(i).Name, drawn(play))
 		})
+	}
+}
+
+// finds plays a mistake until a schedule shows it, at most 20,000.
+func finds(t *testing.T, mistake string, play func(seed int, m Mistakes) []string) {
+	t.Helper()
+	var m Mistakes
+	reflect.ValueOf(&m).Elem().FieldByName(mistake).SetBool(true)
+	for seed := range 20_000 {
+		if broken := play(seed, m); len(broken) > 0 {
+			t.Logf("%s at schedule %d: %.150s", mistake, seed, fmt.Sprint(broken))
+			return
+		}
+	}
+	t.Errorf("no schedule shows %s", mistake)
+}
+
+// drawn plays a schedule that rapid draws.
+func drawn(play func(t *rapid.T, m Mistakes) []string) func(seed int, m Mistakes) []string {
+	return func(seed int, m Mistakes) []string {
+		return rapid.Custom(func(t *rapid.T) []string { return play(t, m) }).Example(seed)
 	}
 }

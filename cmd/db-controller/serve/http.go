@@ -36,7 +36,7 @@ func (c check) verdict(ctx context.Context) verdict {
 	return v
 }
 
-// line is for strangers, who may ask for /readyz: of errors it contains the messages of this program only, others may contain host names.
+// line is for strangers, who may ask for /readyz: it contains messages of this program only, because errors of the driver may contain host names.
 func (v verdict) line() string {
 	switch {
 	case v.err == nil && v.note != "":
