@@ -6,7 +6,6 @@ LINT := $(GO) tool -modfile=tools/lint/go.mod golangci-lint
 VULN := $(GO) tool -modfile=tools/vuln/go.mod govulncheck
 HELM := $(GO) tool -modfile=tools/helm/go.mod helm
 BIN := bin/db-controller
-VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo development)
 COMMIT ?= $(shell git rev-parse HEAD 2>/dev/null)
 
 .DEFAULT_GOAL := help
@@ -16,7 +15,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## build bin/db-controller
-	CGO_ENABLED=0 $(COMPILE) build -trimpath -ldflags "-X github.com/db-controller/db-controller/cmd/db-controller/cli.version=$(VERSION) -X github.com/db-controller/db-controller/cmd/db-controller/cli.commit=$(COMMIT)" -o $(BIN) ./cmd/db-controller
+	CGO_ENABLED=0 $(COMPILE) build -trimpath -ldflags "-X github.com/db-controller/db-controller/cmd/db-controller/cli.commit=$(COMMIT)" -o $(BIN) ./cmd/db-controller
 
 demo: postgresql build ## four deployments on real PostgreSQL, a scenario across regions; then tables that applications already have
 	$(BIN) dev --scenario demo
@@ -100,8 +99,8 @@ browser: ## every page of the console in a real browser; pictures in bin/picture
 hostile: postgresql build ## the attacks that docs/security.md names; minutes
 	DBCONTROLLER_TEST_HOSTILE=1 $(GO) test -count=1 -timeout 40m -run "^($$(grep -oE '`(Test|Fuzz)[A-Za-z0-9_]+`' docs/security.md | tr -d '`' | sort -u | paste -sd '|' -))$$" ./...
 
-upgrade: postgresql ## replace processes of the release PREVIOUS (default: the newest tag, else the last commit) under load; a minute
-	@set -e; previous=$${PREVIOUS:-$$(git describe --tags --abbrev=0 HEAD~1 2>/dev/null || git rev-parse HEAD~1)}; \
+upgrade: postgresql ## replace processes of the previous release (the file test/testdata/previous-release, or PREVIOUS) under load; a minute
+	@set -e; previous=$${PREVIOUS:-$$(grep -v '^#' test/testdata/previous-release)}; \
 	rm -rf bin/previous && git worktree prune && git worktree add -f --detach bin/previous $$previous && \
 	(cd bin/previous && $(GO) build -buildvcs=false -o ../db-controller-previous ./cmd/db-controller) && git worktree remove --force bin/previous; \
 	DBCONTROLLER_TEST_PREVIOUS=$$PWD/bin/db-controller-previous $(GO) test -count=1 -run TestARollingUpgradeUnderLoad -v ./test

@@ -82,16 +82,17 @@ func needed(set Set, upTo int64) (oldest int64, err error) {
 	return oldest, err
 }
 
-// appliedOf returns the newest applied migration of a database and the name of its table of applied migrations; an empty name: there is none.
-func appliedOf(ctx context.Context, q Querier, set Set) (newest int64, table string, err error) {
-	err = q.QueryRow(ctx, versionTableSQL, set.versions()).Scan(&table)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return 0, "", nil
+const hasVersionsSQL = `
+SELECT EXISTS (SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname = $2)`
+
+// appliedOf returns the newest applied migration of a database; 0: there is none.
+func appliedOf(ctx context.Context, q Querier, set Set) (newest int64, err error) {
+	var there bool // by the catalogue, which needs no right to the schema
+	err = q.QueryRow(ctx, hasVersionsSQL, ownSchema, string(set)).Scan(&there)
+	if err == nil && there {
+		err = q.QueryRow(ctx, `SELECT COALESCE(max(version_id) FILTER (WHERE is_applied), 0) FROM `+set.versions()).Scan(&newest)
 	}
-	if err == nil {
-		err = q.QueryRow(ctx, `SELECT COALESCE(max(version_id) FILTER (WHERE is_applied), 0) FROM `+table).Scan(&newest)
-	}
-	return newest, table, unread(err, set)
+	return newest, unread(err, set)
 }
 
 // unread is the error of a failed reading of the applied migrations; nil for nil. A user without rights gets the remedy.
@@ -114,7 +115,7 @@ func grantRemedy(set Set) string {
 
 // compatible fails for a database with newer migrations than this program knows, unless its mark says that it works with this program.
 func compatible(ctx context.Context, q Querier, set Set) error {
-	newest, table, err := appliedOf(ctx, q, set)
+	newest, err := appliedOf(ctx, q, set)
 	if err != nil {
 		return err
 	}
@@ -122,7 +123,7 @@ func compatible(ctx context.Context, q Querier, set Set) error {
 	if err != nil || newest <= own {
 		return err
 	}
-	oldest, marked, err := readMark(ctx, q, table)
+	oldest, marked, err := readMark(ctx, q, set)
 	switch {
 	case err != nil:
 		return err
@@ -144,9 +145,9 @@ func CompatibleAt(ctx context.Context, dsn string, set Set) error {
 	return compatible(ctx, conn, set)
 }
 
-func readMark(ctx context.Context, q Querier, table string) (oldest int64, marked bool, err error) {
+func readMark(ctx context.Context, q Querier, set Set) (oldest int64, marked bool, err error) {
 	var mark string
-	if err := q.QueryRow(ctx, `SELECT COALESCE(obj_description($1::regclass, 'pg_class'), '')`, table).Scan(&mark); err != nil {
+	if err := q.QueryRow(ctx, `SELECT COALESCE(obj_description($1::regclass, 'pg_class'), '')`, set.versions()).Scan(&mark); err != nil {
 		return 0, false, fmt.Errorf("read the mark of the database's migrations: %w", err)
 	}
 	number, ok := strings.CutPrefix(mark, markText)
@@ -167,19 +168,15 @@ func mark(ctx context.Context, dsn string, set Set, upTo int64, lower bool) erro
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
 	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		_, table, err := appliedOf(ctx, tx, set)
-		if err != nil || table == "" {
-			return err
-		}
 		// Writers of the mark take turns: a program that knows less must not lower it.
-		if _, err := tx.Exec(ctx, `LOCK TABLE `+table+` IN SHARE UPDATE EXCLUSIVE MODE`); err != nil {
+		if _, err := tx.Exec(ctx, `LOCK TABLE `+set.versions()+` IN SHARE UPDATE EXCLUSIVE MODE`); err != nil {
 			return err
 		}
-		current, marked, err := readMark(ctx, tx, table)
+		current, marked, err := readMark(ctx, tx, set)
 		if err != nil || marked && (current == oldest || current > oldest && !lower) {
 			return err
 		}
-		_, err = tx.Exec(ctx, fmt.Sprintf(`COMMENT ON TABLE %s IS '%s%d'`, table, markText, oldest))
+		_, err = tx.Exec(ctx, fmt.Sprintf(`COMMENT ON TABLE %s IS '%s%d'`, set.versions(), markText, oldest))
 		return err
 	})
 }
@@ -192,7 +189,33 @@ func (s Set) otherSet() Set {
 	return Deployment
 }
 
-// ofThisSet fails for a database that has migrations of the other set: a deployment and the registry have a database each.
+// earlierSQL finds the table of applied migrations of a program before version 0.1.0, which kept it under another name.
+const earlierSQL = `
+SELECT EXISTS (SELECT FROM pg_catalog.pg_class WHERE relname IN ('dbcontroller_migration_deployment', 'dbcontroller_migration_registry'))`
+
+// ofSet fails for a database that has migrations of the other set, because a deployment and the registry have a database each, and for one that was made
+// before version 0.1.0. remedy is a further way out of the first.
+func ofSet(ctx context.Context, q Querier, set Set, remedy string) error {
+	var earlier bool
+	if err := q.QueryRow(ctx, earlierSQL).Scan(&earlier); err != nil {
+		return err
+	}
+	if earlier {
+		return refuse("this database was made by a program before version 0.1.0, and there is no way from its schema to the present one: use an empty database")
+	}
+	newest, err := appliedOf(ctx, q, set.otherSet())
+	if err == nil && newest > 0 {
+		err = refuse("this is the database of a %s, and not of a %s: use another database%s", set.otherSet(), set, remedy)
+	}
+	return err
+}
+
+// migratable is ofSet for the commands that migrate.
+func migratable(ctx context.Context, q Querier, set Set) error {
+	return ofSet(ctx, q, set, fmt.Sprintf(", or --set %s", set.otherSet()))
+}
+
+// ofThisSet is migratable for a database by its connection string.
 func ofThisSet(ctx context.Context, dsn string, set Set) error {
 	conn, err := pgx.Connect(ctx, dsn)
 	if err != nil {
@@ -200,23 +223,6 @@ func ofThisSet(ctx context.Context, dsn string, set Set) error {
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
 	return migratable(ctx, conn, set)
-}
-
-func notOfTheOther(ctx context.Context, q Querier, set Set) error {
-	newest, _, err := appliedOf(ctx, q, set.otherSet())
-	if err == nil && newest > 0 {
-		err = refuse("this is the database of a %s, and not of a %s: use another database", set.otherSet(), set)
-	}
-	return err
-}
-
-// migratable is notOfTheOther with the further remedy of the commands that migrate.
-func migratable(ctx context.Context, q Querier, set Set) error {
-	err := notOfTheOther(ctx, q, set)
-	if errors.As(err, new(*RefusedError)) {
-		err = refuse("%s, or --set %s", err, set.otherSet())
-	}
-	return err
 }
 
 // complete reports whether a database has every migration of its set. It fails for a database of the other set.
@@ -233,8 +239,8 @@ func complete(ctx context.Context, dsn string, set Set) (bool, error) {
 	if err := migratable(ctx, conn, set); err != nil {
 		return false, err
 	}
-	_, table, err := appliedOf(ctx, conn, set)
-	if err != nil || table == "" {
+	newest, err := appliedOf(ctx, conn, set)
+	if err != nil || newest == 0 {
 		return false, err
 	}
 	versions := make([]int64, len(all))
@@ -242,7 +248,7 @@ func complete(ctx context.Context, dsn string, set Set) (bool, error) {
 		versions[i] = s.version
 	}
 	var has int
-	err = conn.QueryRow(ctx, `SELECT count(DISTINCT version_id) FROM `+table+` WHERE is_applied AND version_id = ANY ($1)`, versions).Scan(&has)
+	err = conn.QueryRow(ctx, `SELECT count(DISTINCT version_id) FROM `+set.versions()+` WHERE is_applied AND version_id = ANY ($1)`, versions).Scan(&has)
 	if err != nil {
 		return false, unread(err, set)
 	}
@@ -259,7 +265,7 @@ func Missing(ctx context.Context, dsn string, set Set) ([]string, error) {
 		return nil, err
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
-	newest, _, err := appliedOf(ctx, conn, set)
+	newest, err := appliedOf(ctx, conn, set)
 	if err != nil {
 		return nil, err
 	}

@@ -21,7 +21,7 @@ func TestANewerSchemaIsTakenOnlyIfItIsKnownToBeCompatible(t *testing.T) {
 	require.NoError(t, err)
 	conn := connected(t, dsn)
 	var mark string
-	require.NoError(t, conn.QueryRow(t.Context(), "SELECT obj_description('dbcontroller_migrations.dbcontroller_migration_registry'::regclass)").Scan(&mark))
+	require.NoError(t, conn.QueryRow(t.Context(), "SELECT obj_description('dbcontroller_migrations.registry'::regclass)").Scan(&mark))
 	require.Equal(t, fmt.Sprint("works with programs that know migration ", oldest(t)), mark)
 	check := func() error {
 		current := migrations.Current(t.Context(), dsn, set)
@@ -30,12 +30,12 @@ func TestANewerSchemaIsTakenOnlyIfItIsKnownToBeCompatible(t *testing.T) {
 		return ready
 	}
 	require.NoError(t, check())
-	execute(t, conn, "INSERT INTO dbcontroller_migrations.dbcontroller_migration_registry (version_id, is_applied) VALUES (999, true)")
+	execute(t, conn, "INSERT INTO dbcontroller_migrations.registry (version_id, is_applied) VALUES (999, true)")
 	require.NoError(t, check(), "a newer program has said that older ones may go on")
-	execute(t, conn, "COMMENT ON TABLE dbcontroller_migrations.dbcontroller_migration_registry IS 'works with programs that know migration 999'")
+	execute(t, conn, "COMMENT ON TABLE dbcontroller_migrations.registry IS 'works with programs that know migration 999'")
 	require.ErrorIs(t, check(), migrations.ErrNotReady)
 	require.ErrorContains(t, check(), "works with programs that know migration 999 or a newer one; this one knows")
-	execute(t, conn, "COMMENT ON TABLE dbcontroller_migrations.dbcontroller_migration_registry IS NULL")
+	execute(t, conn, "COMMENT ON TABLE dbcontroller_migrations.registry IS NULL")
 	require.ErrorContains(t, check(), "no compatibility is recorded")
 }
 
@@ -65,7 +65,7 @@ func TestMigrationsOfTheOtherSetAreRefused(t *testing.T) {
 	require.Len(t, states, len(missing))
 	require.False(t, states[0].Applied)
 	require.ErrorContains(t, migrations.Current(t.Context(), dsn, migrations.Registry), "the database is not ready: it lacks migration 00001")
-	require.Contains(t, missing[0], "-- 00001_registry.sql\nCREATE SCHEMA IF NOT EXISTS dbcontroller_registry;")
+	require.Contains(t, missing[0], "-- 00001_baseline.sql\n-- EnvRegistry:")
 	require.NotContains(t, strings.Join(missing, ""), "goose")
 	var relations int
 	require.NoError(t, connected(t, dsn).QueryRow(t.Context(), "SELECT count(*) FROM pg_tables WHERE tablename LIKE 'dbcontroller%'").Scan(&relations))

@@ -26,20 +26,19 @@ WHERE datname = current_database() AND pid <> pg_backend_pid() AND usename IS NO
 
 	membersSQL = `SELECT name FROM dbcontroller.member WHERE expires_at > clock_timestamp() ORDER BY name`
 
-	undone = "dbcontroller_migration_undone"
+	undone = ownSchema + ".undone"
 
-	// Outside the schema of the set, which the first migration drops when it is taken back.
 	makeUndoneSQL = `
-CREATE TABLE IF NOT EXISTS %s (
+CREATE TABLE IF NOT EXISTS ` + undone + ` (
     at     timestamptz NOT NULL DEFAULT now(),
     set    text NOT NULL,
     name   text NOT NULL,
     by     text NOT NULL DEFAULT session_user,
     reason text NOT NULL
 )`
-	noteUndoneSQL   = `INSERT INTO %s (set, name, reason) VALUES ($1, $2, $3) RETURNING at`
-	strikeUndoneSQL = `DELETE FROM %s WHERE set = $1 AND name = $2 AND at = $3`
-	selectUndoneSQL = `SELECT name, by, reason, at FROM %s WHERE set = $1 ORDER BY at`
+	noteUndoneSQL   = `INSERT INTO ` + undone + ` (set, name, reason) VALUES ($1, $2, $3) RETURNING at`
+	strikeUndoneSQL = `DELETE FROM ` + undone + ` WHERE set = $1 AND name = $2 AND at = $3`
+	selectUndoneSQL = `SELECT name, by, reason, at FROM ` + undone + ` WHERE set = $1 ORDER BY at`
 )
 
 // RefusedError says why a database is not changed: it is in use, or has the other set of migrations.
@@ -71,13 +70,13 @@ func TakeBack(ctx context.Context, dsn string, set Set, reason string) (string, 
 		return "", err
 	}
 	// The reason is stored first: a crash in between leaves a record too many, not one too few.
-	table, at, err := noteUndone(ctx, conn, set, newest, reason)
+	at, err := noteUndone(ctx, conn, set, newest, reason)
 	if err != nil {
 		return "", fmt.Errorf("take back a migration: store the reason: %w", err)
 	}
 	name, err := Down(ctx, dsn, set)
 	if err != nil {
-		_, failed := conn.Exec(ctx, fmt.Sprintf(strikeUndoneSQL, table), string(set), newest, at)
+		_, failed := conn.Exec(ctx, strikeUndoneSQL, string(set), newest, at)
 		err = errors.Join(err, failed)
 	}
 	return name, err
@@ -94,30 +93,11 @@ func newestApplied(ctx context.Context, dsn string, set Set) (newest string, err
 	return newest, err
 }
 
-// undoneTable returns the name of the table of undone migrations: with the schema in which it is; otherwise beside the table of applied ones.
-func undoneTable(ctx context.Context, conn *pgx.Conn, set Set) (table string, there bool, err error) {
-	err = conn.QueryRow(ctx, versionTableSQL, undone).Scan(&table)
-	if !errors.Is(err, pgx.ErrNoRows) {
-		return table, true, err
+func noteUndone(ctx context.Context, conn *pgx.Conn, set Set, name, reason string) (at time.Time, err error) {
+	if _, err = conn.Exec(ctx, makeUndoneSQL); err == nil {
+		err = conn.QueryRow(ctx, noteUndoneSQL, string(set), name, reason).Scan(&at)
 	}
-	err = conn.QueryRow(ctx, versionTableSQL, set.versions()).Scan(&table)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return undone, false, nil
-	}
-	schema, _, _ := strings.Cut(table, ".dbcontroller_migration_")
-	return schema + "." + undone, false, err
-}
-
-func noteUndone(ctx context.Context, conn *pgx.Conn, set Set, name, reason string) (table string, at time.Time, err error) {
-	table, there, err := undoneTable(ctx, conn, set)
-	if err == nil && !there {
-		_, err = conn.Exec(ctx, fmt.Sprintf(makeUndoneSQL, table))
-	}
-	if err != nil {
-		return table, at, err
-	}
-	err = conn.QueryRow(ctx, fmt.Sprintf(noteUndoneSQL, table), string(set), name, reason).Scan(&at)
-	return table, at, err
+	return at, err
 }
 
 // unused fails while a process uses the database.
@@ -153,11 +133,11 @@ func ListUndone(ctx context.Context, dsn string, set Set) ([]Undone, error) {
 		return nil, fmt.Errorf("migrate %s status: %w", set, err)
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
-	table, there, err := undoneTable(ctx, conn, set)
-	if err != nil || !there {
+	var there bool
+	if err := conn.QueryRow(ctx, hasVersionsSQL, ownSchema, "undone").Scan(&there); err != nil || !there {
 		return nil, err
 	}
-	rows, err := conn.Query(ctx, fmt.Sprintf(selectUndoneSQL, table), string(set))
+	rows, err := conn.Query(ctx, selectUndoneSQL, string(set))
 	if err != nil {
 		return nil, fmt.Errorf("migrate %s status: %w", set, err)
 	}

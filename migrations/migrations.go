@@ -30,8 +30,12 @@ const (
 	Registry   Set = "registry"
 )
 
+// ownSchema has the tables of applied migrations and the record of migrations that were taken back. It is not the schema of a set, which the
+// first migration drops when it is taken back.
+const ownSchema = "dbcontroller_migrations"
+
 // versions returns the name of the table of applied migrations.
-func (s Set) versions() string { return "dbcontroller_migration_" + string(s) }
+func (s Set) versions() string { return ownSchema + "." + string(s) }
 
 // Status is one migration and whether the database has it.
 type Status struct {
@@ -132,7 +136,7 @@ func Down(ctx context.Context, dsn string, set Set) (string, error) {
 	return name, nil
 }
 
-// List returns all migrations of a set, and which of them the database has. It changes nothing. It fails for a database of the other set.
+// List returns all migrations of a set, and which of them the database has. It changes nothing.
 func List(ctx context.Context, dsn string, set Set) ([]Status, error) {
 	conn, err := pgx.Connect(ctx, dsn)
 	if err != nil {
@@ -164,11 +168,11 @@ func list(ctx context.Context, conn *pgx.Conn, set Set) ([]Status, error) {
 
 // appliedIn returns the applied migrations of a database.
 func appliedIn(ctx context.Context, conn *pgx.Conn, set Set) (map[int64]bool, error) {
-	_, table, err := appliedOf(ctx, conn, set)
-	if err != nil || table == "" {
+	newest, err := appliedOf(ctx, conn, set)
+	if err != nil || newest == 0 {
 		return nil, err
 	}
-	rows, err := conn.Query(ctx, `SELECT DISTINCT version_id FROM `+table+` WHERE is_applied`)
+	rows, err := conn.Query(ctx, `SELECT DISTINCT version_id FROM `+set.versions()+` WHERE is_applied`)
 	if err != nil {
 		return nil, unread(err, set)
 	}
@@ -188,7 +192,7 @@ func Current(ctx context.Context, dsn string, set Set) error {
 		return err
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
-	if err := notOfTheOther(ctx, conn, set); err != nil {
+	if err := ofSet(ctx, conn, set, ""); err != nil {
 		return err
 	}
 	if err := compatible(ctx, conn, set); err != nil {
@@ -206,65 +210,12 @@ func Current(ctx context.Context, dsn string, set Set) error {
 	return Ready(ctx, conn, set)
 }
 
-// versionTable returns the name of the table of applied migrations: with the schema in which it is, whatever search_path says now. In a
-// database without one it is to be made in a schema of its own: the first migration, when it is taken back, drops the schema of the set.
-func versionTable(ctx context.Context, db *sql.DB, set Set) (string, error) {
-	var table string
-	err := db.QueryRowContext(ctx, versionTableSQL, set.versions()).Scan(&table)
-	if errors.Is(err, sql.ErrNoRows) {
-		_, err = db.ExecContext(ctx, makeOwnSchemaSQL)
-		table = ownSchema + "." + set.versions()
-	}
-	return table, err
-}
-
-// ownSchema has the tables of applied and of undone migrations.
-const ownSchema = "dbcontroller_migrations"
-
 // Processes that start at the same time take turns: IF NOT EXISTS fails when another transaction makes it.
 const makeOwnSchemaSQL = `
 DO $$ BEGIN
     PERFORM pg_advisory_xact_lock(hashtext('` + ownSchema + `'));
     CREATE SCHEMA IF NOT EXISTS ` + ownSchema + `;
 END $$`
-
-// MoveTable moves the tables of applied and of undone migrations into the schema of their own, where an earlier program has made them in the
-// first schema of search_path, and reports whether it moved any. It is one transaction, and idempotent. Programs that look for the
-// table by search_path alone do not find it any more.
-func MoveTable(ctx context.Context, dsn string, set Set) (moved bool, err error) {
-	if err := ofThisSet(ctx, dsn, set); err != nil {
-		return false, fmt.Errorf("move the table of applied migrations: %w", err)
-	}
-	conn, err := pgx.Connect(ctx, dsn)
-	if err != nil {
-		return false, fmt.Errorf("move the table of applied migrations: %w", err)
-	}
-	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
-	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, makeOwnSchemaSQL); err != nil { // its lock is held until the end
-			return err
-		}
-		for _, name := range []string{set.versions(), undone} {
-			var table string
-			err := tx.QueryRow(ctx, versionTableSQL, name).Scan(&table)
-			if errors.Is(err, pgx.ErrNoRows) || err == nil && table == ownSchema+"."+name {
-				continue
-			}
-			if err == nil {
-				_, err = tx.Exec(ctx, `ALTER TABLE `+table+` SET SCHEMA `+ownSchema)
-			}
-			if err != nil {
-				return err
-			}
-			moved = true
-		}
-		return nil
-	})
-	if err != nil {
-		return false, fmt.Errorf("move the table of applied migrations: %w", err)
-	}
-	return moved, nil
-}
 
 func with(ctx context.Context, dsn string, set Set, use func(*goose.Provider) error) error {
 	db, err := sql.Open("pgx", dsn)
@@ -280,11 +231,10 @@ func with(ctx context.Context, dsn string, set Set, use func(*goose.Provider) er
 	if err != nil {
 		return err
 	}
-	table, err := versionTable(ctx, db, set)
-	if err != nil {
+	if _, err := db.ExecContext(ctx, makeOwnSchemaSQL); err != nil {
 		return err
 	}
-	provider, err := goose.NewProvider(goose.DialectPostgres, db, dir, goose.WithTableName(table), goose.WithSessionLocker(locker))
+	provider, err := goose.NewProvider(goose.DialectPostgres, db, dir, goose.WithTableName(set.versions()), goose.WithSessionLocker(locker))
 	if err != nil {
 		return err
 	}

@@ -4,11 +4,9 @@ import (
 	"context"
 	"os"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/pressly/goose/v3/lock"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/migrations"
@@ -91,114 +89,51 @@ func TestACompleteDatabaseIsNotWaitedFor(t *testing.T) {
 	}
 }
 
-// A new database has the table of applied migrations in a schema of its own. One that an earlier program made is moved there, any number of
-// times and beside others that do so, and stays the one table wherever it is: for migrations in either direction, for the check at a start,
-// and for roles; also where search_path has changed.
+// The tables of applied migrations and of those that were taken back are in a schema of their own, whatever search_path says.
 func TestTheTableOfMigrationsIsInItsOwnSchema(t *testing.T) {
 	t.Parallel()
 	for _, set := range []migrations.Set{migrations.Deployment, migrations.Registry} {
 		dsn, ctx := harness.Postgres(t).NewDatabase(t, ""), t.Context()
-		all, err := migrations.Up(ctx, dsn, set)
+		all, err := migrations.Up(ctx, dsn+"&search_path=elsewhere", set)
 		require.NoError(t, err)
-		conn, err := pgx.Connect(ctx, dsn)
-		require.NoError(t, err)
-		defer func() { _ = conn.Close(context.Background()) }()
-		in := func(table string) (schemas []string) {
-			t.Helper()
-			rows, err := conn.Query(ctx, `SELECT relnamespace::regnamespace::text FROM pg_class WHERE relname = $1`, table)
-			require.NoError(t, err)
-			schemas, err = pgx.CollectRows(rows, pgx.RowTo[string])
-			require.NoError(t, err)
-			return schemas
-		}
-		table := "dbcontroller_migration_" + string(set)
-		require.Equal(t, []string{"dbcontroller_migrations"}, in(table))
-		moved, err := migrations.MoveTable(ctx, dsn, set)
-		require.NoError(t, err)
-		require.False(t, moved)
-
-		// As an earlier program made it.
-		_, err = conn.Exec(ctx, `ALTER TABLE dbcontroller_migrations.`+table+` SET SCHEMA public; DROP SCHEMA dbcontroller_migrations`)
-		require.NoError(t, err)
-		require.NoError(t, migrations.Current(ctx, dsn, set))
 		_, err = migrations.TakeBack(ctx, dsn, set, "try")
 		require.NoError(t, err)
-		_, err = migrations.Up(ctx, dsn, set)
+		again, err := migrations.Up(ctx, dsn, set)
 		require.NoError(t, err)
-		require.Equal(t, []string{"public"}, in(table), "it stays where it is until somebody moves it")
-		require.Equal(t, []string{"public"}, in("dbcontroller_migration_undone"), "beside it")
-		results := make(chan bool)
-		for range 3 {
-			go func() {
-				moved, err := migrations.MoveTable(context.Background(), dsn, set)
-				results <- moved && err == nil
-				assert.NoError(t, err)
-			}()
-		}
-		times := 0
-		for range 3 {
-			if <-results {
-				times++
-			}
-		}
-		require.Equal(t, 1, times)
-		require.Equal(t, []string{"dbcontroller_migrations"}, in(table))
-		require.Equal(t, []string{"dbcontroller_migrations"}, in("dbcontroller_migration_undone"))
+		require.Equal(t, all[len(all)-1:], again)
+		rows, err := connected(t, dsn).Query(ctx, `SELECT relnamespace::regnamespace || '.' || relname FROM pg_class WHERE relkind = 'r' AND relnamespace = 'dbcontroller_migrations'::regnamespace`)
+		require.NoError(t, err)
+		tables, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		require.NoError(t, err)
+		require.ElementsMatch(t, []string{"dbcontroller_migrations." + string(set), "dbcontroller_migrations.undone"}, tables)
 		undone, err := migrations.ListUndone(ctx, dsn, set)
 		require.NoError(t, err)
 		require.Len(t, undone, 1)
-		require.NoError(t, migrations.Current(ctx, dsn, set))
-		require.NoError(t, migrations.Roles(ctx, dsn, set, "moved_"+string(set)))
-		name, err := migrations.Down(ctx, dsn, set)
-		require.NoError(t, err)
-		require.Equal(t, all[len(all)-1], name)
-		again, err := migrations.Up(ctx, dsn+"&search_path=elsewhere", set)
-		require.NoError(t, err)
-		require.Equal(t, []string{name}, again)
-		var tables int
-		require.NoError(t, conn.QueryRow(ctx, `SELECT count(*) FROM pg_class WHERE relname = 'dbcontroller_migration_`+string(set)+`'`).Scan(&tables))
-		require.Equal(t, 1, tables)
 	}
 }
 
-// A process that serves locks tables in another order than a migration that changes several: the deadlock ends the migration, which is
-// tried again.
-func TestAMigrationSurvivesADeadlockWithAWriter(t *testing.T) {
+// A database of a program before version 0.1.0 is refused with one sentence, by each function that meets it, and nothing in it is changed.
+func TestADatabaseOfBeforeTheFirstReleaseIsRefused(t *testing.T) {
 	t.Parallel()
-	ctx := t.Context()
-	dsn := harness.Postgres(t).NewDatabase(t, "")
-	all, err := migrations.Up(ctx, dsn, migrations.Deployment)
-	require.NoError(t, err)
-	var missing []string
-	for name := ""; name != "00027_finalizers.sql"; missing = append([]string{name}, missing...) {
-		name, err = migrations.Down(ctx, dsn, migrations.Deployment)
-		require.NoError(t, err)
-		require.NotEmpty(t, name)
+	for _, schema := range []string{"public", "dbcontroller_migrations"} {
+		for _, set := range []migrations.Set{migrations.Deployment, migrations.Registry} {
+			dsn := harness.Postgres(t).NewDatabase(t, "")
+			conn := connected(t, dsn)
+			execute(t, conn, `CREATE SCHEMA dbcontroller_migrations; CREATE TABLE `+schema+`.dbcontroller_migration_`+string(set)+` (version_id bigint, is_applied boolean)`)
+			_, up := migrations.Up(t.Context(), dsn, set)
+			_, missing := migrations.Missing(t.Context(), dsn, set)
+			_, states := migrations.List(t.Context(), dsn, set)
+			_, down := migrations.TakeBack(t.Context(), dsn, set, "try")
+			for what, err := range map[string]error{
+				"up": up, "up --dry-run": missing, "status": states, "down": down, "serve": migrations.Current(t.Context(), dsn, set),
+			} {
+				require.ErrorAs(t, err, new(*migrations.RefusedError), what)
+				require.ErrorContains(t, err, "this database was made by a program before version 0.1.0", what)
+				require.ErrorContains(t, err, "use an empty database", what)
+			}
+			var relations int
+			require.NoError(t, conn.QueryRow(t.Context(), `SELECT count(*) FROM pg_class WHERE relkind = 'r' AND relnamespace::regnamespace::text !~ '^(pg_|information_schema)'`).Scan(&relations))
+			require.Equal(t, 1, relations)
+		}
 	}
-	writer := connected(t, dsn)
-	// PostgreSQL ends the session that looks first, which is the migration's.
-	execute(t, writer, `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET deadlock_timeout = ''5s''', current_database()); END $$`)
-	execute(t, writer, `SET deadlock_timeout = '5min'`)
-	execute(t, writer, `BEGIN`)
-	execute(t, writer, `LOCK TABLE dbcontroller.change IN ROW EXCLUSIVE MODE`)
-	type result struct {
-		applied []string
-		err     error
-	}
-	done := make(chan result, 1)
-	go func() {
-		applied, err := migrations.Up(ctx, dsn, migrations.Deployment)
-		done <- result{applied, err}
-	}()
-	require.Eventually(t, func() bool {
-		var waits bool
-		err := writer.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_locks WHERE relation = 'dbcontroller.change'::regclass AND NOT granted)`).Scan(&waits)
-		return err == nil && waits
-	}, wait.Limit, time.Millisecond)
-	execute(t, writer, `LOCK TABLE dbcontroller.kind IN ROW EXCLUSIVE MODE`)
-	execute(t, writer, `COMMIT`)
-	got := <-done
-	require.NoError(t, got.err)
-	require.Equal(t, missing, got.applied)
-	require.Equal(t, all[len(all)-1], got.applied[len(got.applied)-1])
 }

@@ -70,34 +70,17 @@ func (s Set) schema() string {
 	return "dbcontroller"
 }
 
-// The version table of goose is in ownSchema, or in the schema that was the first of search_path when an earlier program ran the first migration.
-const versionTableSQL = `
-SELECT format('%I.%I', n.nspname, c.relname) FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-WHERE c.relname = $1 AND c.relkind = 'r' ORDER BY 1 LIMIT 1`
-
 func hasNewest(ctx context.Context, q Querier, set Set) error {
 	all, err := sources(set)
 	if err != nil {
 		return err
 	}
 	newest := all[len(all)-1]
-	version := newest.version
-	lacks := fmt.Errorf("%w: it lacks migration %s: run `db-controller migrate up --set %s`", ErrNotReady, newest.name, set)
-	var table string
-	switch err := q.QueryRow(ctx, versionTableSQL, set.versions()).Scan(&table); {
-	case errors.Is(err, pgx.ErrNoRows):
-		return lacks
-	case err != nil:
-		return unread(err, set)
+	has, err := appliedOf(ctx, q, set)
+	if err == nil && has < newest.version {
+		err = fmt.Errorf("%w: it lacks migration %s: run `db-controller migrate up --set %s`", ErrNotReady, newest.name, set)
 	}
-	var applied bool
-	if err := q.QueryRow(ctx, `SELECT COALESCE(bool_or(version_id >= $1 AND is_applied), false) FROM `+table, version).Scan(&applied); err != nil {
-		return unread(err, set)
-	}
-	if !applied {
-		return lacks
-	}
-	return nil
+	return err
 }
 
 // right is a privilege on a table, or, with a column, on that column alone.

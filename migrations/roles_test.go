@@ -70,7 +70,7 @@ var forbiddenToAll = []string{
 	`INSERT INTO dbcontroller.lease (shard) VALUES (99)`,
 	`DELETE FROM dbcontroller.kind`,
 	`UPDATE dbcontroller.request SET outcome = '{}'`,
-	`UPDATE dbcontroller_migrations.dbcontroller_migration_deployment SET is_applied = false`,
+	`UPDATE dbcontroller_migrations.deployment SET is_applied = false`,
 }
 
 var forbidden = map[string][]string{
@@ -289,7 +289,7 @@ func TestRolesRevokeFurtherGrants(t *testing.T) {
 	defer func() { _ = admin.Close(context.Background()) }()
 	for _, sql := range []string{
 		`GRANT CREATE ON SCHEMA dbcontroller TO dbcontroller_test_api`, `GRANT SELECT ON dbcontroller.meta TO PUBLIC`,
-		`GRANT EXECUTE ON FUNCTION dbcontroller.forget_removals TO PUBLIC`, `GRANT ALL ON dbcontroller_migrations.dbcontroller_migration_deployment TO dbcontroller_test_api`,
+		`GRANT EXECUTE ON FUNCTION dbcontroller.forget_removals TO PUBLIC`, `GRANT ALL ON dbcontroller_migrations.deployment TO dbcontroller_test_api`,
 		`GRANT dbcontroller_test_owner TO dbcontroller_test_api`,
 	} {
 		_, err := admin.Exec(t.Context(), sql)
@@ -297,7 +297,7 @@ func TestRolesRevokeFurtherGrants(t *testing.T) {
 	}
 	require.NoError(t, migrations.Roles(t.Context(), dsn, migrations.Deployment, "dbcontroller_test"))
 	for role, all := range map[string][]string{
-		"api":   {`CREATE TABLE dbcontroller.x (id int)`, `UPDATE dbcontroller_migrations.dbcontroller_migration_deployment SET is_applied = false`, `SET ROLE dbcontroller_test_owner`},
+		"api":   {`CREATE TABLE dbcontroller.x (id int)`, `UPDATE dbcontroller_migrations.deployment SET is_applied = false`, `SET ROLE dbcontroller_test_owner`},
 		"audit": {`SELECT token_key FROM dbcontroller.meta`, `SELECT dbcontroller.forget_removals('8 days', 1)`},
 	} {
 		conn := as(t, dsn, "dbcontroller_test_"+role)

@@ -209,7 +209,7 @@ func (m *Model) digest() string {
 	h := sha256.New()
 	for _, k := range kinds {
 		_, _ = fmt.Fprintf(h, "%s %q %s %t %t %q %s\n", k.ID.Kind, k.previous, k.patterns, k.Hides, k.Unconstrained, k.ReferableBy, k.Fingerprint())
-		if len(k.fields) > 0 || k.schema != nil { // a kind without rules has the digest of earlier programs
+		if len(k.fields) > 0 || k.schema != nil {
 			_, _ = fmt.Fprintf(h, "rules %s\n", m.rulesOf(k))
 		}
 		if len(k.finalizers) > 0 {
@@ -230,8 +230,7 @@ func (m *Model) rulesOf(k *KindModel) string {
 	return text
 }
 
-// Says reports whether the model is the version, of that name and digest, that runs in a database. A digest of another
-// version was left by an earlier program, which did not write digests: then the name alone decides.
+// Says reports whether the model is the version, of that name and digest, that runs in a database.
 func (m *Model) Says(version, digest string) bool {
-	return version == m.Descriptor.Version && (digest == m.Digest || !strings.HasPrefix(digest, version+" "))
+	return version == m.Descriptor.Version && digest == m.Digest
 }

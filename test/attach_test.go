@@ -117,7 +117,7 @@ CREATE TABLE public."Orders" (shop text NOT NULL, "Number" integer NOT NULL, "Cu
 		require.NoError(t, err)
 		raw, err := proto.Marshal(wire.EnvironmentProto(&schema.Environment{Services: file.Services}))
 		require.NoError(t, err)
-		fillTables(t, dsn, fmt.Sprintf(`SET dbcontroller.knows = 'finalizers'; UPDATE dbcontroller.meta SET version = '%s', environment = '\x%x'`, version, raw))
+		fillTables(t, dsn, fmt.Sprintf(`UPDATE dbcontroller.meta SET version = '%s', environment = '\x%x'`, version, raw))
 	}
 	running("v1", attachedTables)
 	code, out = command("attach", "--status")

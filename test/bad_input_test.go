@@ -153,7 +153,9 @@ func TestAPeersWrongMessageIsItsMistake(t *testing.T) {
 	certs, err := f.Issue(identity.Deployment(f.id(bEast + "holders/h")))
 	require.NoError(t, err)
 	peer, ctx := schemav1.NewSchemaServiceClient(f.as(certs, "a.example.com/us-west2")), t.Context()
-	attempt, id := uuid.Must(uuid.NewV7()), uuid.New()
+	attempt, id, epoch := uuid.Must(uuid.NewV7()), uuid.New(), f.epoch(f.id(bEast+"holders/h"))
+	_, err = peer.ConfirmBlockades(ctx, &schemav1.ConfirmBlockadesRequest{})
+	bad.refused("confirm: no epoch", err)
 	reference := func(path, kind string, behaviour schemav1.Behaviour) *schemav1.EstablishReferencesRequest_Reference {
 		return &schemav1.EstablishReferencesRequest_Reference{
 			Holder: &schemav1.ResourceRef{Kind: "Holder", Name: "holders/h", Uid: id[:]}, Path: path,
@@ -167,23 +169,23 @@ func TestAPeersWrongMessageIsItsMistake(t *testing.T) {
 		"a NUL in the path":    reference("a\x00", "Target", 1),
 	} {
 		for _, validateOnly := range []bool{true, false} {
-			_, err := peer.EstablishReferences(ctx, &schemav1.EstablishReferencesRequest{
+			err := establishOne(ctx, peer, &schemav1.EstablishReferencesRequest_Attempt{
 				Attempt: attempt[:], ValidateOnly: validateOnly, References: []*schemav1.EstablishReferencesRequest_Reference{r},
 			})
 			bad.refused("establish: "+what, err)
 		}
 	}
 	// A kind that this version lacks is not the peer's mistake: the answer is neither yes nor no.
-	_, err = peer.EstablishReferences(ctx, &schemav1.EstablishReferencesRequest{
+	err = establishOne(ctx, peer, &schemav1.EstablishReferencesRequest_Attempt{
 		Attempt: attempt[:], References: []*schemav1.EstablishReferencesRequest_Reference{reference("block", "Nope", 1)},
 	})
 	require.Equal(t, codes.Unavailable, status.Code(err))
 
-	_, err = peer.ConfirmBlockades(ctx, &schemav1.ConfirmBlockadesRequest{Attempts: [][]byte{{}, {1}}})
+	_, err = peer.ConfirmBlockades(ctx, &schemav1.ConfirmBlockadesRequest{Epoch: epoch, Attempts: [][]byte{{}, {1}}})
 	bad.refused("confirm: no attempts", err)
 	key := &schemav1.BlockadeKey{Attempt: id[:], HolderUid: id[:], TargetUid: id[:], Path: "a\x00"}
 	for _, k := range []*schemav1.BlockadeKey{{}, key} {
-		_, err = peer.ReleaseBlockades(ctx, &schemav1.ReleaseBlockadesRequest{Keys: []*schemav1.BlockadeKey{k}})
+		_, err = peer.ReleaseBlockades(ctx, &schemav1.ReleaseBlockadesRequest{Epoch: epoch, Keys: []*schemav1.BlockadeKey{k}})
 		bad.refused("release", err)
 		_, err = peer.ResolveBlockades(ctx, &schemav1.ResolveBlockadesRequest{Questions: []*schemav1.ResolveBlockadesRequest_Question{{Key: k}}})
 		bad.refused("resolve", err)
@@ -192,11 +194,11 @@ func TestAPeersWrongMessageIsItsMistake(t *testing.T) {
 	bad.refused("plan of nothing", err)
 	_, err = peer.CheckOwners(ctx, &schemav1.CheckOwnersRequest{Questions: []*schemav1.CheckOwnersRequest_Question{{}}})
 	bad.refused("owners: no owner", err)
-	_, err = peer.DropOwners(ctx, &schemav1.DropOwnersRequest{LetGo: []*schemav1.DropOwnersRequest_LetGo{{}}})
+	_, err = peer.DropOwners(ctx, &schemav1.DropOwnersRequest{Epoch: epoch, LetGo: []*schemav1.DropOwnersRequest_LetGo{{}}})
 	bad.refused("drop: no owner", err)
 	_, err = peer.UpgradeOwnerReferences(ctx, &schemav1.UpgradeOwnerReferencesRequest{Version: "v1", Generation: -1, Renamed: []*schemav1.UpgradeOwnerReferencesRequest_Renamed{{}}})
 	bad.refused("upgrade: no kind", err)
-	_, err = peer.AcknowledgeDeletions(ctx, &schemav1.AcknowledgeDeletionsRequest{Position: "\x00", ExceptUids: [][]byte{id[:]}})
+	_, err = peer.AcknowledgeDeletions(ctx, &schemav1.AcknowledgeDeletionsRequest{Epoch: epoch, Position: "\x00", ExceptUids: [][]byte{id[:]}})
 	bad.refused("acknowledge: no position", err)
 	_, err = peer.TraceCascades(ctx, &schemav1.TraceCascadesRequest{Uids: [][]byte{nil}})
 	bad.refused("trace: no uid", err)

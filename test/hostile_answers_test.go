@@ -82,7 +82,7 @@ func TestHugeAnswersOfADeploymentStopNobody_I20(t *testing.T) { //nolint:paralle
 	for i := range targets {
 		name := "targets/t" + strconv.Itoa(i)
 		f.mustPut(aWest+name, nil)
-		_, err := peer.EstablishReferences(t.Context(), &schemav1.EstablishReferencesRequest{
+		err := establishOne(t.Context(), peer, &schemav1.EstablishReferencesRequest_Attempt{
 			Attempt: raw(uuid.Must(uuid.NewV7())), References: []*schemav1.EstablishReferencesRequest_Reference{{
 				Holder: &schemav1.ResourceRef{Kind: "Holder", Name: "holders/h", Uid: raw(uuid.New())}, Path: "block",
 				Target: &schemav1.ResourceRef{Kind: "Target", Name: name}, Behaviour: schemav1.Behaviour(schema.Block),

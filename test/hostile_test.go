@@ -202,7 +202,7 @@ func TestAHostileDeploymentLies_I2_I7_I16(t *testing.T) {
 			return err
 		},
 		"owners gone": func() error {
-			_, err := hostile.DropOwners(ctx, &schemav1.DropOwnersRequest{DeletedUids: [][]byte{victimUID[:]}})
+			_, err := hostile.DropOwners(ctx, &schemav1.DropOwnersRequest{Epoch: epoch[:], DeletedUids: [][]byte{victimUID[:]}})
 			return err
 		},
 		"shadows of others": func() error {
@@ -221,14 +221,14 @@ func TestAHostileDeploymentLies_I2_I7_I16(t *testing.T) {
 		t.Logf("%s: %v", name, lie())
 	}
 	// 10,000 references at once are more than one resource has, 10,001 more than one call may.
-	many := &schemav1.EstablishReferencesRequest{Attempt: raw(uuid.Must(uuid.NewV7()))}
+	many := &schemav1.EstablishReferencesRequest_Attempt{Attempt: raw(uuid.Must(uuid.NewV7()))}
 	for range 10_001 {
 		many.References = append(many.References, &schemav1.EstablishReferencesRequest_Reference{
 			Holder: &schemav1.ResourceRef{Kind: "Holder", Name: "holders/h", Uid: raw(uuid.New())}, Path: "block",
 			Target: &schemav1.ResourceRef{Kind: "Target", Name: "targets/t"}, Behaviour: schemav1.Behaviour_BEHAVIOUR_BLOCK,
 		})
 	}
-	_, err = hostile.EstablishReferences(ctx, many)
+	err = establishOne(ctx, hostile, many)
 	require.Equal(t, codes.InvalidArgument, status.Code(err))
 	require.ErrorContains(t, err, "10001 in one call, at most 10000 are allowed")
 	f.settled()

@@ -36,7 +36,7 @@ var allowed = map[string][]string{
 	"schema/shadow/internal/plan":               {"schema", "schema/peer"},
 	"schema/shadow/internal/tuning":             {"schema/peer"},
 	"schema/shadow/internal/db":                 {"internal/feed", "internal/postgres", "internal/requestid", "internal/retry", "schema", "schema/peer", "schema/shadow/internal/tuning"},
-	"schema/shadow/internal/lease":              rooms("db"),
+	"schema/shadow/internal/lease":              rooms("db", "gate"),
 	"schema/shadow/internal/gate":               rooms("db"),
 	"schema/shadow/internal/read":               rooms("db", "gate"),
 	"schema/shadow/internal/rows":               rooms("db"),

@@ -27,7 +27,7 @@ dbcontroller.resource.v1.ResourceService GetResource ListResources CreateResourc
 dbcontroller.resource.v1.ResourceService SetBlockDeletion RemoveFinalizer UpdateResourceStatus: user operator
 dbcontroller.admin.v1.AdminService Status Explain ListDeletions ListStuck: user operator
 dbcontroller.admin.v1.AdminService Decommission Verify ListRemovals AcceptDatabase WaiveComparison Pause Resume Retry ListReleasable ForceRelease: operator
-dbcontroller.schema.v1.SchemaService EstablishReferences EstablishAttempts ResolveBlockades RecallDelegations PlanDeletion TraceCascades: deployment application
+dbcontroller.schema.v1.SchemaService EstablishReferences ResolveBlockades RecallDelegations PlanDeletion TraceCascades: deployment application
 dbcontroller.schema.v1.SchemaService ConfirmBlockades ReleaseBlockades WatchImportedServiceDeletions AcknowledgeDeletions WatchResourceShadows CheckOwners DropOwners AnnounceEpoch ConfirmEpoch CheckReferences UpgradeOwnerReferences: deployment
 dbcontroller.schema.v1.SchemaService ListResourceShadows ListBlockades: deployment operator
 dbcontroller.registry.v1.RegistryService Apply Remove SetDeploymentVersion DecommissionDeployment AcceptDatabase: operator

@@ -285,5 +285,5 @@ func TestFlagsComeFromTheEnvironmentAndAFileToo(t *testing.T) {
 	require.Contains(t, out, `deployment "nonsense": want service/region`)
 	out, err = run(t, "version")
 	require.NoError(t, err)
-	require.Contains(t, out, "db-controller development")
+	require.Contains(t, out, "db-controller 0.")
 }

@@ -271,9 +271,8 @@ func TestALyingRegistryDeletesNothing_I15_I27(t *testing.T) {
 	f.settled()
 }
 
-// A process of an earlier version, with a clock an hour ahead, registered a deployment by its clock, and is gone. The running process
-// replaces its registration at once.
-func TestARegistrationByAnAheadClockIsReplaced(t *testing.T) {
+// A process that registered last is gone. The running process replaces its registration at once.
+func TestTheRegistrationOfADeadProcessIsReplaced(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	f.mustPut(aEast+"targets/t", nil)
@@ -283,20 +282,21 @@ func TestARegistrationByAnAheadClockIsReplaced(t *testing.T) {
 	conn, err := grpc.NewClient(f.RegistryAddress, credentials.DialOptions(identity.Identity{Role: identity.RoleRegistry})...)
 	require.NoError(t, err)
 	defer func() { _ = conn.Close() }()
-	_, err = registryv1.NewRegistryServiceClient(conn).RegisterDeployment(t.Context(), &registryv1.RegisterDeploymentRequest{
-		Service: east.Service, Region: east.Region, Address: "127.0.0.1:1", Generation: time.Now().Add(time.Hour).UnixMilli(),
-	})
-	require.NoError(t, err)
-	f.eventually("it is registered where it runs", func() bool {
+	registered := func() *registryv1.Deployment {
 		answer, err := f.Client.Registry().GetEnvironment(t.Context(), &registryv1.GetEnvironmentRequest{})
 		require.NoError(t, err)
 		for _, d := range answer.GetEnvironment().GetDeployments() {
 			if d.GetService() == east.Service && d.GetRegion() == east.Region {
-				return d.GetAddress() == f.Deployments[east].Address
+				return d
 			}
 		}
-		return false
+		return nil
+	}
+	_, err = registryv1.NewRegistryServiceClient(conn).RegisterDeployment(t.Context(), &registryv1.RegisterDeploymentRequest{
+		Service: east.Service, Region: east.Region, Address: "127.0.0.1:1", Generation: registered().GetGeneration() + 1,
 	})
+	require.NoError(t, err)
+	f.eventually("it is registered where it runs", func() bool { return registered().GetAddress() == f.Deployments[east].Address })
 	f.eventually("others reach it", func() bool {
 		_, err := f.put(bWest+"holders/h", fields{"block": aEast + "targets/t"})
 		return err == nil

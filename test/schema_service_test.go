@@ -6,12 +6,14 @@ import (
 	"testing"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/db-controller/db-controller/schema"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
+	"github.com/db-controller/db-controller/schema/wire"
 	"github.com/db-controller/db-controller/test/wait"
 )
 
@@ -37,23 +39,43 @@ type peer struct {
 	f       *fixture
 	service schemav1.SchemaServiceClient // at a.example.com/us-west2, as b.example.com/eastus2
 	target  uuid.UUID
+	epoch   []byte // of its database
+}
+
+// epoch returns the epoch of the database of a deployment.
+func (f *fixture) epoch(id schema.DeploymentID) []byte {
+	f.t.Helper()
+	conn, err := pgx.Connect(f.t.Context(), f.Deployments[id].DSN)
+	require.NoError(f.t, err)
+	defer func() { _ = conn.Close(context.Background()) }()
+	var epoch uuid.UUID
+	require.NoError(f.t, conn.QueryRow(f.t.Context(), `SELECT epoch FROM dbcontroller.meta`).Scan(&epoch))
+	return epoch[:]
 }
 
 func newPeer(f *fixture) *peer {
 	f.t.Helper()
 	uid := uuid.MustParse(f.mustPut(aWest+"targets/t", nil).GetUid())
 	conn := f.as(f.Deployments[f.id(bEast+"holders/x")].Certs, "a.example.com/us-west2")
-	return &peer{f: f, service: schemav1.NewSchemaServiceClient(conn), target: uid}
+	return &peer{f: f, service: schemav1.NewSchemaServiceClient(conn), target: uid, epoch: f.epoch(f.id(bEast + "holders/x"))}
 }
 
 func (p *peer) establish(ctx context.Context, attempt, holder uuid.UUID, path string, b schema.Behaviour, validateOnly bool) error {
-	_, err := p.service.EstablishReferences(ctx, &schemav1.EstablishReferencesRequest{
+	return establishOne(ctx, p.service, &schemav1.EstablishReferencesRequest_Attempt{
 		Attempt: raw(attempt), ValidateOnly: validateOnly, References: []*schemav1.EstablishReferencesRequest_Reference{{
 			Holder: &schemav1.ResourceRef{Kind: "Holder", Name: "holders/h", Uid: raw(holder)}, Path: path,
 			Target: &schemav1.ResourceRef{Kind: "Target", Name: "targets/t"}, Behaviour: schemav1.Behaviour(b),
 		}},
 	})
-	return err
+}
+
+// establishOne establishes the references of one attempt.
+func establishOne(ctx context.Context, at schemav1.SchemaServiceClient, attempt *schemav1.EstablishReferencesRequest_Attempt) error {
+	answer, err := at.EstablishReferences(ctx, &schemav1.EstablishReferencesRequest{Attempts: []*schemav1.EstablishReferencesRequest_Attempt{attempt}})
+	if err != nil {
+		return err
+	}
+	return wire.EstablishOutcome(answer.GetOutcomes()[0]).Err
 }
 
 func (p *peer) key(attempt, holder uuid.UUID, path string) *schemav1.BlockadeKey {
@@ -80,13 +102,13 @@ func TestMessagesOfAnAttemptInEveryOrder_I5_I7(t *testing.T) {
 				require.Equal(t, released, err != nil, "order %v: a released attempt cannot establish: %v", order, err)
 			case 2:
 				for range 2 {
-					_, err := p.service.ReleaseBlockades(ctx, &schemav1.ReleaseBlockadesRequest{Keys: []*schemav1.BlockadeKey{p.key(attempt, holder, path)}})
+					_, err := p.service.ReleaseBlockades(ctx, &schemav1.ReleaseBlockadesRequest{Epoch: p.epoch, Keys: []*schemav1.BlockadeKey{p.key(attempt, holder, path)}})
 					require.NoError(t, err)
 				}
 				released = true
 			case 3:
 				// A release of another key of the same target does not affect this one.
-				_, err := p.service.ReleaseBlockades(ctx, &schemav1.ReleaseBlockadesRequest{Keys: []*schemav1.BlockadeKey{p.key(uuid.Must(uuid.NewV7()), holder, path)}})
+				_, err := p.service.ReleaseBlockades(ctx, &schemav1.ReleaseBlockadesRequest{Epoch: p.epoch, Keys: []*schemav1.BlockadeKey{p.key(uuid.Must(uuid.NewV7()), holder, path)}})
 				require.NoError(t, err)
 			case 4:
 				require.Equal(t, released, p.establish(ctx, attempt, holder, path, behaviour, false) != nil)
@@ -147,7 +169,7 @@ func TestRepeatedMessagesOfCommittedReferences_I7_I8(t *testing.T) {
 	}
 	require.Equal(t, 6, blockades())
 	for range 3 {
-		confirmed, err := p.service.ConfirmBlockades(ctx, &schemav1.ConfirmBlockadesRequest{Attempts: attempts})
+		confirmed, err := p.service.ConfirmBlockades(ctx, &schemav1.ConfirmBlockadesRequest{Epoch: p.epoch, Attempts: attempts})
 		require.NoError(t, err)
 		require.NotEmpty(t, confirmed.GetUnknownAttempts(), "nothing is invented")
 	}
@@ -215,23 +237,23 @@ func TestRepeatedAndLateAcknowledgements(t *testing.T) {
 	require.NoError(t, f.Deployments[f.id(bEast+"holders/h")].Kill())
 	f.mustDelete(aWest + "targets/t")
 	for range 2 { // a position from before the deletion: does not count
-		_, err := p.service.AcknowledgeDeletions(ctx, &schemav1.AcknowledgeDeletionsRequest{Position: early})
+		_, err := p.service.AcknowledgeDeletions(ctx, &schemav1.AcknowledgeDeletionsRequest{Epoch: p.epoch, Position: early})
 		require.NoError(t, err)
 	}
 	n, latest := position()
 	require.Equal(t, 1, n, "still to be acted upon")
 	for range 2 { // with an exception: not done
-		_, err := p.service.AcknowledgeDeletions(ctx, &schemav1.AcknowledgeDeletionsRequest{Position: latest, ExceptUids: [][]byte{raw(p.target)}})
+		_, err := p.service.AcknowledgeDeletions(ctx, &schemav1.AcknowledgeDeletionsRequest{Epoch: p.epoch, Position: latest, ExceptUids: [][]byte{raw(p.target)}})
 		require.NoError(t, err)
 	}
 	stranger := schemav1.NewSchemaServiceClient(f.as(f.Deployments[f.id(bWest+"holders/h")].Certs, "a.example.com/us-west2"))
-	_, err := stranger.AcknowledgeDeletions(ctx, &schemav1.AcknowledgeDeletionsRequest{Position: latest})
+	_, err := stranger.AcknowledgeDeletions(ctx, &schemav1.AcknowledgeDeletionsRequest{Epoch: f.epoch(f.id(bWest + "holders/h")), Position: latest})
 	require.Equal(t, codes.FailedPrecondition, status.Code(err), "a position is valid only for its receiver")
 	require.NotNil(t, f.get(aWest+"targets/t"))
 	require.NoError(t, f.Deployments[f.id(bEast+"holders/h")].Start())
 	f.ready("b.example.com/eastus2")
 	f.gone(aWest+"targets/t", bEast+"holders/h")
-	_, err = p.service.AcknowledgeDeletions(ctx, &schemav1.AcknowledgeDeletionsRequest{Position: latest})
+	_, err = p.service.AcknowledgeDeletions(ctx, &schemav1.AcknowledgeDeletionsRequest{Epoch: p.epoch, Position: latest})
 	require.NoError(t, err, "of a removed resource")
 	f.settled()
 }
@@ -244,6 +266,7 @@ func TestMessagesOfOwnersInEveryOrder_I7_I16(t *testing.T) {
 	owner := f.mustPut(bEast+"holders/owner", nil)
 	uid := uuid.MustParse(owner.GetUid())
 	at := schemav1.NewSchemaServiceClient(f.as(f.Deployments[f.id(bEast+"holders/x")].Certs, "a.example.com/eastus2"))
+	epoch := f.epoch(f.id(bEast + "holders/x"))
 	back := schemav1.NewSchemaServiceClient(f.as(f.Deployments[f.id(aEast+"targets/x")].Certs, "b.example.com/eastus2"))
 	for i, order := range orders(4) {
 		name := fmt.Sprintf("%stargets/o%d", aEast, i)
@@ -265,9 +288,9 @@ func TestMessagesOfOwnersInEveryOrder_I7_I16(t *testing.T) {
 					require.Equal(t, schemav1.CheckOwnersResponse_VERDICT_ABSENT, answer.GetAnswers()[1].GetVerdict())
 					require.Equal(t, schemav1.CheckOwnersResponse_VERDICT_UNSPECIFIED, answer.GetAnswers()[2].GetVerdict())
 				case 1: // an owner that was never one
-					_, err = at.DropOwners(ctx, &schemav1.DropOwnersRequest{DeletedUids: [][]byte{raw(uuid.New())}})
+					_, err = at.DropOwners(ctx, &schemav1.DropOwnersRequest{Epoch: epoch, DeletedUids: [][]byte{raw(uuid.New())}})
 				case 2: // a let-go by an owner that need not refer
-					_, err = at.DropOwners(ctx, &schemav1.DropOwnersRequest{LetGo: []*schemav1.DropOwnersRequest_LetGo{{OwnerUid: raw(uid), OwneeUid: raw(uuid.MustParse(kept.GetUid()))}}})
+					_, err = at.DropOwners(ctx, &schemav1.DropOwnersRequest{Epoch: epoch, LetGo: []*schemav1.DropOwnersRequest_LetGo{{OwnerUid: raw(uid), OwneeUid: raw(uuid.MustParse(kept.GetUid()))}}})
 				case 3: // an upgrade with an older generation than the stored one
 					_, err = at.UpgradeOwnerReferences(ctx, &schemav1.UpgradeOwnerReferencesRequest{Version: "v7", Generation: 0})
 				}
@@ -305,7 +328,7 @@ func TestTheSchemaServiceRefusesStrangersAndNonsense(t *testing.T) {
 			return err
 		},
 		"deleted_uids: a uid has 16 bytes, got 1": func() error {
-			_, err := p.service.DropOwners(ctx, &schemav1.DropOwnersRequest{DeletedUids: [][]byte{{1}}})
+			_, err := p.service.DropOwners(ctx, &schemav1.DropOwnersRequest{Epoch: p.epoch, DeletedUids: [][]byte{{1}}})
 			return err
 		},
 		`version: version "x"`: func() error {

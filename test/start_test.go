@@ -315,8 +315,8 @@ func TestReadyNeedsTheSchemaAndTheRights(t *testing.T) {
 			"[-]schema: the database is not ready: its user lacks INSERT on dbcontroller.cause: run `db-controller migrate up --set deployment --roles`",
 		},
 		{
-			"UPDATE dbcontroller_migrations.dbcontroller_migration_deployment SET is_applied = false WHERE version_id > 5",
-			"UPDATE dbcontroller_migrations.dbcontroller_migration_deployment SET is_applied = true",
+			"UPDATE dbcontroller_migrations.deployment SET is_applied = false WHERE version_id > 0",
+			"UPDATE dbcontroller_migrations.deployment SET is_applied = true",
 			"[-]schema: the database is not ready: it lacks migration 0",
 		},
 	} {

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/cmd/db-controller/cli"
 )
 
 // The configuration of goreleaser stamps variables that exist.
@@ -25,8 +27,23 @@ func TestReleasesAreStamped(t *testing.T) {
 			continue
 		}
 		name, _, _ := strings.Cut(variable, "=")
-		require.Regexp(t, `(?m)^\t`+name+` +=`, string(source))
+		require.Regexp(t, `(?m)^var `+name+` =`, string(source))
 		stamped++
 	}
-	require.Equal(t, 2, stamped)
+	require.Equal(t, 1, stamped)
+}
+
+// The version stands in one place; the documents and the chart have the same.
+func TestTheVersionIsOne(t *testing.T) {
+	t.Parallel()
+	require.Regexp(t, `^0\.[0-9]+\.[0-9]+$`, cli.Version)
+	for _, c := range [][2]string{
+		{"../../CHANGELOG.md", `^## ` + cli.Version},
+		{"../../deploy/helm/db-controller/Chart.yaml", `^version: ` + cli.Version + `$`},
+		{"../../deploy/helm/db-controller/Chart.yaml", `^appVersion: "` + cli.Version + `"$`},
+	} {
+		text, err := os.ReadFile(c[0])
+		require.NoError(t, err)
+		require.Regexp(t, `(?m)`+c[1], string(text), c[0])
+	}
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
@@ -80,6 +81,11 @@ func TestAnUpgradeKeepsTheRolesOfTheDatabase(t *testing.T) {
 	require.Contains(t, up("--roles", "--role-prefix", "dbcontroller_first").out, "roles dbcontroller_first_owner")
 	require.Empty(t, up().errOut, "nothing is new")
 	require.Zero(t, command(t, slices.Concat([]string{"migrate", "down", "--reason", "a test", "--yes"}, of)...).code)
+	conn, err := pgx.Connect(t.Context(), dsn)
+	require.NoError(t, err)
+	defer func() { _ = conn.Close(context.Background()) }()
+	_, err = conn.Exec(t.Context(), `CREATE SCHEMA dbcontroller AUTHORIZATION dbcontroller_first_owner`)
+	require.NoError(t, err)
 	require.Equal(t, "note: the roles dbcontroller_first_… have no rights to what is new: run it again with --roles\n", up().errOut)
 	again := up("--roles")
 	require.Contains(t, again.out, "roles dbcontroller_first_owner", "without --role-prefix")

@@ -71,7 +71,7 @@ func TestTheVersionIsPrinted(t *testing.T) {
 	t.Parallel()
 	got := command(t, "version")
 	require.Zero(t, got.code)
-	require.True(t, strings.HasPrefix(got.out, "db-controller development"), got.out)
+	require.True(t, strings.HasPrefix(got.out, "db-controller "+cli.Version), got.out)
 	require.Empty(t, got.errOut)
 }
 

@@ -103,12 +103,8 @@ func stampMAC(key []byte, payload string) []byte {
 	return h.Sum(nil)[:partBytes]
 }
 
-// stamped returns the content of a stamp that a registry with the key has sent. Of a part alone, as earlier versions told it, no revision
-// is known; of anything else nothing is.
+// stamped returns the content of a stamp that a registry with the key has sent; zero for anything else.
 func stamped(key []byte, text string) seen {
-	if isPart(key, text) {
-		return seen{history: text}
-	}
 	i := strings.LastIndexByte(text, '.')
 	if i < 0 {
 		return seen{}

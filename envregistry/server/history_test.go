@@ -54,7 +54,7 @@ func (p *parts) begin() {
 func (p *parts) register(c registryv1.RegistryServiceClient, id schema.DeploymentID, database uuid.UUID) *registryv1.Deployment {
 	p.t.Helper()
 	d, err := c.RegisterDeployment(p.t.Context(), &registryv1.RegisterDeploymentRequest{
-		Service: id.Service, Region: id.Region, Address: id.Region + ":1", Database: database.String(),
+		Service: id.Service, Region: id.Region, Address: id.Region + ":1", Database: database.String(), Generation: next(p.t, c, id),
 	})
 	require.NoError(p.t, err)
 	return d

@@ -44,7 +44,8 @@ func TestTheLastDescriptionOfAnImportStays_I2_I15(t *testing.T) {
 	operator := serve(t, dsn, identity.Identity{Role: identity.RoleOperator, Name: "o"})
 	apply(t, operator, importing)
 	register := func(id schema.DeploymentID) {
-		_, err := serve(t, dsn, identity.Deployment(id)).RegisterDeployment(t.Context(), &registryv1.RegisterDeploymentRequest{Service: id.Service, Region: id.Region, Address: "host:1"})
+		own := serve(t, dsn, identity.Deployment(id))
+		_, err := own.RegisterDeployment(t.Context(), &registryv1.RegisterDeploymentRequest{Service: id.Service, Region: id.Region, Address: "host:1", Generation: next(t, own, id)})
 		require.NoError(t, err)
 	}
 	register(west)
@@ -87,7 +88,7 @@ func TestADeploymentThatIsDescribedAgainHasRun_I2_I15(t *testing.T) {
 	}
 	require.True(t, described().NeverRan())
 	_, err := serve(t, dsn, identity.Deployment(west)).RegisterDeployment(t.Context(), &registryv1.RegisterDeploymentRequest{
-		Service: west.Service, Region: west.Region, Address: "host:1", Database: "0190b1a2-0000-7000-8000-000000000001",
+		Service: west.Service, Region: west.Region, Address: "host:1", Database: "0190b1a2-0000-7000-8000-000000000001", Generation: 1,
 	})
 	require.NoError(t, err)
 	_, err = operator.Remove(t.Context(), &registryv1.RemoveRequest{Deployments: []string{west.String()}})

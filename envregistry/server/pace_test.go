@@ -29,10 +29,10 @@ func TestADeploymentThatRegistersWithoutEndStopsNobody_I20(t *testing.T) {
 		flood.Go(func() {
 			for n := range 20 {
 				_, err := hostile.RegisterDeployment(t.Context(), &registryv1.RegisterDeploymentRequest{
-					Service: west.Service, Region: west.Region, Address: fmt.Sprintf("host-%d-%d:1", i, n),
+					Service: west.Service, Region: west.Region, Address: fmt.Sprintf("host-%d-%d:1", i, n), Generation: next(t, hostile, west),
 				})
 				switch status.Code(err) {
-				case codes.OK:
+				case codes.OK, codes.FailedPrecondition: // another one was faster
 					done.Add(1)
 				case codes.ResourceExhausted:
 					refused.Add(1)
@@ -46,7 +46,7 @@ func TestADeploymentThatRegistersWithoutEndStopsNobody_I20(t *testing.T) {
 	east.Region = "eastus2"
 	other := serve(t, dsn, identity.Deployment(east))
 	for i := range 5 {
-		_, err := other.RegisterDeployment(t.Context(), &registryv1.RegisterDeploymentRequest{Service: east.Service, Region: east.Region, Address: fmt.Sprintf("east-%d:1", i)})
+		_, err := other.RegisterDeployment(t.Context(), &registryv1.RegisterDeploymentRequest{Service: east.Service, Region: east.Region, Address: fmt.Sprintf("east-%d:1", i), Generation: next(t, other, east)})
 		require.NoError(t, err)
 		_, err = operator.GetEnvironment(t.Context(), &registryv1.GetEnvironmentRequest{})
 		require.NoError(t, err)

@@ -51,7 +51,7 @@ func newDropper(t *testing.T) *dropper {
 
 func (d *dropper) register() {
 	d.t.Helper()
-	_, err := d.own.RegisterDeployment(d.t.Context(), &registryv1.RegisterDeploymentRequest{Service: west.Service, Region: west.Region, Address: "west:1"})
+	_, err := d.own.RegisterDeployment(d.t.Context(), &registryv1.RegisterDeploymentRequest{Service: west.Service, Region: west.Region, Address: "west:1", Generation: next(d.t, d.own, west)})
 	require.NoError(d.t, err)
 }
 

@@ -167,7 +167,7 @@ func (s *Server) RegisterDeployment(ctx context.Context, req *registryv1.Registe
 			return cmp.Or(err, fmt.Errorf("%w: %s: apply a file that lists it under deployments", errUnknownDeployment, id))
 		}
 		d.Database = cmp.Or(d.Database, database) // another one needs an operator: AcceptDatabase
-		return register(d, req.GetAddress(), req.GetGeneration(), env.Revision)
+		return register(d, req.GetAddress(), req.GetGeneration())
 	})
 	if err != nil {
 		return nil, s.fail(err)
@@ -175,31 +175,20 @@ func (s *Server) RegisterDeployment(ctx context.Context, req *registryv1.Registe
 	return s.deployment(ctx, id)
 }
 
-// clocks is the smallest generation that is the time of a clock: processes of older versions send its milliseconds.
-const clocks = 1 << 36
-
-// register sets the address of a deployment, unless the generation is not after the current one: then another process has
-// registered since the caller read the environment. A registration without a generation, or with the time of a clock, is always
-// accepted: no clock excludes another process.
-func register(d *schema.Deployment, address string, generation, revision int64) error {
-	numbered := generation != 0 && generation < clocks
+// register sets the address of a deployment, if the generation is the next one: otherwise another process has registered since the caller
+// read the environment.
+func register(d *schema.Deployment, address string, generation int64) error {
 	switch {
-	case d.Address == address && (!numbered || generation == d.Generation):
+	case d.Address == address && generation == d.Generation:
 		return nil // repeated
-	case numbered && generation <= d.Generation:
-		return fmt.Errorf("%w: %s was registered by a newer process, at %s", errSuperseded, d.DeploymentID, d.Address)
-	case numbered:
-		d.Generation = generation
-	case d.Generation < clocks:
-		d.Generation++
-	default: // an older registry has stored the time of a clock
-		d.Generation = revision + 1
+	case generation != d.Generation+1:
+		return fmt.Errorf("%w: the registration of %s has generation %d, at %q: read the environment, and register with the next one", errSuperseded, d.DeploymentID, d.Generation, d.Address)
 	}
-	d.Address = address
+	d.Address, d.Generation = address, generation
 	return nil
 }
 
-// databaseOf parses the identity of a database; uuid.Nil for none, as earlier versions send it.
+// databaseOf parses the identity of a database; uuid.Nil for none.
 func databaseOf(s string) (uuid.UUID, error) {
 	if s == "" {
 		return uuid.Nil, nil

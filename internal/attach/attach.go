@@ -269,24 +269,20 @@ func (p *Plan) number(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// allServe fails when a process of the deployment cannot serve strict references, or cannot read what the triggers note. One that joins
-// afterwards finds the attachment.
+// allServe fails when a process of the deployment cannot serve strict references. One that joins afterwards finds the attachment.
 func (p *Plan) allServe(ctx context.Context, tx pgx.Tx) error {
-	if len(p.Definition.References) == 0 {
+	if !p.Definition.Strict() {
 		return nil
 	}
 	if _, err := tx.Exec(ctx, `SELECT pg_catalog.pg_advisory_xact_lock(110373738146831)`); err != nil { // of joins
 		return lockOf("the list of the deployment's processes", err)
 	}
-	var strict, batches int
-	if err := tx.QueryRow(ctx, membersSQL).Scan(&strict, &batches); err != nil {
+	var without int
+	if err := tx.QueryRow(ctx, membersSQL).Scan(&without); err != nil {
 		return err
 	}
-	switch {
-	case strict > 0 && p.Definition.Strict():
-		return fmt.Errorf("%d processes of the deployment cannot serve strict references of %s", strict, p.Table)
-	case batches > 0:
-		return fmt.Errorf("%d processes of the deployment cannot read the notes of large statements on %s", batches, p.Table)
+	if without > 0 {
+		return fmt.Errorf("%d processes of the deployment cannot serve strict references of %s", without, p.Table)
 	}
 	return nil
 }

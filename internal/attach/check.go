@@ -186,23 +186,20 @@ func (c *checker) strict(r *schema.Reference, name string) {
 	}
 }
 
-// membersSQL: processes that cannot serve strict tables, and those that cannot read what triggers note of large statements.
-const membersSQL = `SELECT count(*) FILTER (WHERE NOT (pins AND delegates)), count(*) FILTER (WHERE NOT batches) FROM dbcontroller.member`
+// membersSQL counts the processes that cannot serve strict tables.
+const membersSQL = `SELECT count(*) FROM dbcontroller.member WHERE NOT delegates`
 
 func checkMembers(ctx context.Context, tx pgx.Tx, k *schema.Kind) ([]Finding, error) {
+	if !slices.ContainsFunc(k.References, func(r schema.Reference) bool { return r.Enforce == schema.EnforceStrict }) {
+		return nil, nil
+	}
 	c := &checker{kind: k}
-	var strict, batches int
-	if err := tx.QueryRow(ctx, membersSQL).Scan(&strict, &batches); err != nil {
+	var without int
+	if err := tx.QueryRow(ctx, membersSQL).Scan(&without); err != nil {
 		return nil, fmt.Errorf("read the processes of the deployment: %w", err)
 	}
-	if batches > 0 && len(k.References) > 0 {
-		c.refuse("", "%d processes of the deployment cannot read the notes of large statements: run all of them in this version, and attach again", batches)
-	}
-	if !slices.ContainsFunc(k.References, func(r schema.Reference) bool { return r.Enforce == schema.EnforceStrict }) {
-		return c.out, nil
-	}
-	if strict > 0 {
-		c.refuse("", "%d processes of the deployment cannot serve strict references: run all of them with --delegations, in a version that knows them", strict)
+	if without > 0 {
+		c.refuse("", "%d processes of the deployment cannot serve strict references: run all of them with --delegations", without)
 	}
 	c.advise("GRANT USAGE ON SCHEMA dbcontroller TO app; GRANT EXECUTE ON FUNCTION dbcontroller.acquire, dbcontroller.acquired TO app;",
 		"strict references: the application's role (here app) calls these functions after RD001")

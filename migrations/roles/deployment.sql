@@ -5,9 +5,7 @@ DO $$
 DECLARE
     prefix  text := current_setting('dbcontroller.role_prefix');
     owner   text := prefix || '_owner';
-    -- The table of applied migrations, and its schema, which an operator may have given it.
-    versions text := (SELECT c.oid::regclass FROM pg_class c WHERE c.relname = 'dbcontroller_migration_deployment' AND c.relkind = 'r' ORDER BY 1 LIMIT 1);
-    their    text := (SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = versions::regclass);
+    versions text := 'dbcontroller_migrations.deployment'; -- the table of applied migrations
     one     text;
     object  record;
     granted record;
@@ -24,11 +22,9 @@ BEGIN
 
     EXECUTE format('ALTER SCHEMA dbcontroller OWNER TO %I', owner);
     EXECUTE format('GRANT ALL ON %s TO %I', versions, owner); -- its schema is not ours to give
-    IF their <> 'public' THEN
-        EXECUTE format('GRANT USAGE ON SCHEMA %I TO %I', their, owner);
-    END IF;
+    EXECUTE format('GRANT USAGE ON SCHEMA dbcontroller_migrations TO %I', owner);
     -- A change of the owner waits for all transactions with the table, and keeps others from it until the end: only those that lack it.
-    FOR object IN SELECT c.oid::regclass AS name FROM pg_class c WHERE c.relnamespace = 'dbcontroller'::regnamespace AND c.relkind IN ('r', 'v')
+    FOR object IN SELECT c.oid::regclass AS name FROM pg_class c WHERE c.relnamespace = 'dbcontroller'::regnamespace AND c.relkind = 'r'
             AND c.relowner <> quote_ident(owner)::regrole LOOP
         EXECUTE format('ALTER TABLE %s OWNER TO %I', object.name, owner);
     END LOOP;
@@ -53,9 +49,7 @@ BEGIN
         EXECUTE format('REVOKE %I FROM %s', owner, one);
         EXECUTE format('GRANT USAGE ON SCHEMA dbcontroller TO %s', one);
         EXECUTE format('GRANT SELECT ON %s TO %s', versions, one);
-        IF their <> 'public' THEN
-            EXECUTE format('GRANT USAGE ON SCHEMA %I TO %s', their, one);
-        END IF;
+        EXECUTE format('GRANT USAGE ON SCHEMA dbcontroller_migrations TO %s', one);
     END LOOP;
 
     FOR granted IN SELECT * FROM (VALUES
@@ -70,7 +64,7 @@ BEGIN
         ('api', 'SELECT', 'epoch, dbcontroller.member, dbcontroller.lease, dbcontroller.derivation, dbcontroller.ending, dbcontroller.attachment, dbcontroller.captured, dbcontroller.captured_batch, dbcontroller.pin, dbcontroller.wish'),
         -- Acts upon deletions, keeps its place among the processes, follows versions and epochs, tidies up.
         ('controller', 'SELECT, INSERT', 'meta'),
-        ('controller', 'UPDATE (singleton, version, generation, digest, compacted, environment, epoch, server, timeline, awaiting, forgotten, finalizers, started_at, started_mark, positions_until)', 'meta'),
+        ('controller', 'UPDATE (singleton, version, generation, digest, compacted, environment, epoch, server, timeline, awaiting, forgotten, started_at, started_mark, positions_until)', 'meta'),
         ('controller', 'SELECT, INSERT, UPDATE', 'deployment'),
         ('controller', 'SELECT, INSERT', 'kind, dbcontroller.field'),
         ('controller', 'UPDATE (finalizers)', 'kind'),
@@ -87,10 +81,10 @@ BEGIN
         ('controller', 'SELECT, UPDATE, DELETE', 'attachment'),
         ('controller', 'SELECT, INSERT, UPDATE, DELETE', 'captured, dbcontroller.deletion_progress, dbcontroller.deletion_walk'),
         ('controller', 'SELECT, INSERT, UPDATE', 'position'),
-        ('controller', 'SELECT, DELETE', 'pin, dbcontroller.statement_pin, dbcontroller.captured_batch'),
+        ('controller', 'SELECT, DELETE', 'pin, dbcontroller.captured_batch'),
         ('controller', 'SELECT, UPDATE, DELETE', 'wish'),
         -- Writes and deletes resources in its own transactions. It follows versions and epochs, and establishes nothing for others.
-        ('application', 'SELECT (service, region, database_id, version, generation, digest, compacted, environment, epoch, server, timeline, awaiting, forgotten, finalizers, started_at, started_mark, positions_until)', 'meta'),
+        ('application', 'SELECT (service, region, database_id, version, generation, digest, compacted, environment, epoch, server, timeline, awaiting, forgotten, started_at, started_mark, positions_until)', 'meta'),
         ('application', 'SELECT, INSERT', 'deployment, dbcontroller.kind, dbcontroller.field'),
         ('application', 'UPDATE (pointed_to)', 'deployment'),
         ('application', 'SELECT, INSERT, UPDATE, DELETE', 'shadow, dbcontroller.resource, dbcontroller.foreign_target, dbcontroller.reference, dbcontroller.owner_reference'),
@@ -102,7 +96,7 @@ BEGIN
         ('audit', 'SELECT', 'deployment, dbcontroller.kind, dbcontroller.field, dbcontroller.shadow, dbcontroller.foreign_target, dbcontroller.reference, dbcontroller.owner_reference'),
         ('audit', 'SELECT', 'blockade, dbcontroller.holder_entry, dbcontroller.ownee_entry, dbcontroller.owner_lost, dbcontroller.notice, dbcontroller.work, dbcontroller.attempt, dbcontroller.closed_attempt, dbcontroller.closing'),
         ('audit', 'SELECT', 'removal, dbcontroller.cause, dbcontroller.decommissioned, dbcontroller.word, dbcontroller.epoch, dbcontroller.member, dbcontroller.lease, dbcontroller.derivation, dbcontroller.ending, dbcontroller.attachment, dbcontroller.captured, dbcontroller.captured_batch, dbcontroller.pin, dbcontroller.wish, dbcontroller.deletion_progress, dbcontroller.deletion_walk'),
-        ('audit', 'SELECT (service, region, database_id, version, generation, digest, compacted, epoch, server, timeline, awaiting, forgotten, finalizers, started_at, started_mark, positions_until)', 'meta')
+        ('audit', 'SELECT (service, region, database_id, version, generation, digest, compacted, epoch, server, timeline, awaiting, forgotten, started_at, started_mark, positions_until)', 'meta')
     ) AS g (role, rights, tables) LOOP
         EXECUTE format('GRANT %s ON dbcontroller.%s TO %I', granted.rights, granted.tables, prefix || '_' || granted.role);
     END LOOP;

@@ -3,9 +3,7 @@ DO $$
 DECLARE
     prefix  text := current_setting('dbcontroller.role_prefix');
     owner   text := prefix || '_owner';
-    -- The table of applied migrations, and its schema, which an operator may have given it.
-    versions text := (SELECT c.oid::regclass FROM pg_class c WHERE c.relname = 'dbcontroller_migration_registry' AND c.relkind = 'r' ORDER BY 1 LIMIT 1);
-    their    text := (SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = versions::regclass);
+    versions text := 'dbcontroller_migrations.registry'; -- the table of applied migrations
     one     text;
     object  record;
     granted record;
@@ -21,9 +19,7 @@ BEGIN
 
     EXECUTE format('ALTER SCHEMA dbcontroller_registry OWNER TO %I', owner);
     EXECUTE format('GRANT ALL ON %s TO %I', versions, owner);
-    IF their <> 'public' THEN
-        EXECUTE format('GRANT USAGE ON SCHEMA %I TO %I', their, owner);
-    END IF;
+    EXECUTE format('GRANT USAGE ON SCHEMA dbcontroller_migrations TO %I', owner);
     -- A change of the owner waits for all transactions with the table, and keeps others from it until the end: only those that lack it.
     FOR object IN SELECT c.oid::regclass AS name FROM pg_class c WHERE c.relnamespace = 'dbcontroller_registry'::regnamespace AND c.relkind = 'r'
             AND c.relowner <> quote_ident(owner)::regrole LOOP
@@ -39,9 +35,7 @@ BEGIN
         EXECUTE format('REVOKE %I FROM %s', owner, one);
         EXECUTE format('GRANT USAGE ON SCHEMA dbcontroller_registry TO %s', one);
         EXECUTE format('GRANT SELECT ON %s TO %s', versions, one);
-        IF their <> 'public' THEN
-            EXECUTE format('GRANT USAGE ON SCHEMA %I TO %s', their, one);
-        END IF;
+        EXECUTE format('GRANT USAGE ON SCHEMA dbcontroller_migrations TO %s', one);
     END LOOP;
 
     FOR granted IN SELECT * FROM (VALUES

@@ -42,7 +42,7 @@ type connector interface {
 
 // relayed are the methods that a write or a delete needs.
 var relayed = []string{
-	schemav1.SchemaService_EstablishReferences_FullMethodName, schemav1.SchemaService_EstablishAttempts_FullMethodName,
+	schemav1.SchemaService_EstablishReferences_FullMethodName,
 	schemav1.SchemaService_ResolveBlockades_FullMethodName, schemav1.SchemaService_RecallDelegations_FullMethodName, schemav1.SchemaService_PlanDeletion_FullMethodName, schemav1.SchemaService_TraceCascades_FullMethodName,
 }
 

@@ -17,31 +17,32 @@ import (
 	"github.com/db-controller/db-controller/schema/wire"
 )
 
-// EstablishAttempts fails as a whole only when the call itself is wrong: the attempts have outcomes of their own.
-func (s *schemas) EstablishAttempts(ctx context.Context, req *schemav1.EstablishAttemptsRequest) (*schemav1.EstablishAttemptsResponse, error) {
+// EstablishReferences fails as a whole only when the call itself is wrong: the attempts have outcomes of their own.
+func (s *schemas) EstablishReferences(ctx context.Context, req *schemav1.EstablishReferencesRequest) (*schemav1.EstablishReferencesResponse, error) {
 	holder, err := caller(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if n := len(req.GetAttempts()); n > wire.MaxAttempts {
+	attempts := req.GetAttempts()
+	switch n := len(attempts); {
+	case n == 0:
+		return nil, outcome.Status(s.log, outcome.Invalid("attempts", errors.New("the list is empty: give at least one attempt")))
+	case n > wire.MaxAttempts:
 		return nil, outcome.Status(s.log, outcome.Invalid("attempts", fmt.Errorf("%d in one call, at most %d are allowed", n, wire.MaxAttempts)))
 	}
-	outcomes := s.establishTogether(ctx, holder, req.GetAttempts())
-	out := &schemav1.EstablishAttemptsResponse{Outcomes: make([]*schemav1.EstablishAttemptsResponse_Outcome, len(outcomes))}
-	for i, o := range outcomes {
-		if o.Err != nil {
-			id, _ := uuid.Parse(req.GetAttempts()[i].GetRequestId()) // zero: it had none
-			if !errors.Is(o.Err, peer.ErrLeftOut) {
-				o.Err = requestid.Told(requestid.WithID(ctx, id), s.log, outcome.Status(s.log, o.Err))
-			}
+	out := &schemav1.EstablishReferencesResponse{Outcomes: make([]*schemav1.EstablishReferencesResponse_Outcome, len(attempts))}
+	for i, o := range s.establish(ctx, holder, attempts) {
+		if o.Err != nil && !errors.Is(o.Err, peer.ErrLeftOut) {
+			id, _ := uuid.Parse(attempts[i].GetRequestId()) // zero: it had none
+			o.Err = requestid.Told(requestid.WithID(ctx, id), s.log, outcome.Status(s.log, o.Err))
 		}
 		out.Outcomes[i] = wire.EstablishOutcomeProto(o)
 	}
 	return out, nil
 }
 
-// establishTogether returns the outcome of each attempt. Those that are refused at once are not established with the others.
-func (s *schemas) establishTogether(ctx context.Context, holder schema.DeploymentID, asked []*schemav1.EstablishAttemptsRequest_Attempt) []peer.EstablishOutcome {
+// establish returns the outcome of each attempt. Those that are refused at once are not established with the others.
+func (s *schemas) establish(ctx context.Context, holder schema.DeploymentID, asked []*schemav1.EstablishReferencesRequest_Attempt) []peer.EstablishOutcome {
 	arrived := time.Now()
 	out := make([]peer.EstablishOutcome, len(asked))
 	var attempts []peer.EstablishAttempt
@@ -50,8 +51,8 @@ func (s *schemas) establishTogether(ctx context.Context, holder schema.Deploymen
 		if out[i].Err = access.Refused(ctx, i); out[i].Err != nil {
 			continue
 		}
-		attempt, err := s.attempt(holder, a.GetRequest())
-		if err == nil && a.GetRequest().GetValidateOnly() {
+		attempt, err := s.attempt(holder, a)
+		if err == nil && a.GetValidateOnly() && len(asked) > 1 {
 			err = peer.ErrLeftOut
 		}
 		if out[i].Err = err; err != nil {
@@ -62,8 +63,25 @@ func (s *schemas) establishTogether(ctx context.Context, holder schema.Deploymen
 		}
 		attempts, of = append(attempts, attempt), append(of, i)
 	}
+	if len(asked) == 1 && len(attempts) == 1 {
+		out[0].Established, out[0].Err = s.establishAlone(ctx, holder, attempts[0], asked[0].GetValidateOnly())
+		return out
+	}
 	for n, o := range s.establisher.EstablishTogether(ctx, holder, attempts) {
 		out[of[n]] = o
 	}
 	return out
+}
+
+// establishAlone waits for locks, which no attempt of several does.
+func (s *schemas) establishAlone(ctx context.Context, holder schema.DeploymentID, a peer.EstablishAttempt, validateOnly bool) (*peer.Established, error) {
+	if !a.Until.IsZero() {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadline(ctx, a.Until)
+		defer cancel()
+	}
+	if validateOnly {
+		return s.establisher.WouldEstablish(ctx, holder, a.Attempt, a.Refs)
+	}
+	return s.establisher.Establish(ctx, holder, a.Attempt, a.Refs)
 }

@@ -50,16 +50,16 @@ func TestEachAttemptOfACallHasItsOwnOutcome_I20(t *testing.T) {
 		return out
 	}})
 	request := uuid.New()
-	req := &schemav1.EstablishAttemptsRequest{}
+	req := &schemav1.EstablishReferencesRequest{}
 	for _, a := range []uuid.UUID{noUUID, good, refused, locked, broken} {
-		req.Attempts = append(req.Attempts, &schemav1.EstablishAttemptsRequest_Attempt{Request: establishRequest(a)})
+		req.Attempts = append(req.Attempts, establishRequest(a))
 	}
 	validated := establishRequest(good)
 	validated.ValidateOnly = true
-	req.Attempts = append(req.Attempts, &schemav1.EstablishAttemptsRequest_Attempt{Request: validated}, &schemav1.EstablishAttemptsRequest_Attempt{})
+	req.Attempts = append(req.Attempts, validated, &schemav1.EstablishReferencesRequest_Attempt{})
 	req.Attempts[1].Timeout = durationpb.New(time.Minute)
 	req.Attempts[2].RequestId = request.String()
-	answer, err := s.EstablishAttempts(asDeployment(t, other), req)
+	answer, err := s.EstablishReferences(asDeployment(t, other), req)
 	require.NoError(t, err)
 	var got []peer.EstablishOutcome
 	for _, o := range answer.GetOutcomes() {
@@ -83,8 +83,8 @@ func TestEachAttemptOfACallHasItsOwnOutcome_I20(t *testing.T) {
 	require.ErrorIs(t, got[5].Err, peer.ErrLeftOut, "nothing is stored for a validation")
 	require.Equal(t, codes.InvalidArgument, status.Code(got[6].Err))
 
-	req.Attempts = make([]*schemav1.EstablishAttemptsRequest_Attempt, wire.MaxAttempts+1)
-	_, err = s.EstablishAttempts(asDeployment(t, other), req)
+	req.Attempts = make([]*schemav1.EstablishReferencesRequest_Attempt, wire.MaxAttempts+1)
+	_, err = s.EstablishReferences(asDeployment(t, other), req)
 	require.Equal(t, codes.InvalidArgument, status.Code(err))
 }
 
@@ -99,14 +99,14 @@ func TestAnAttemptWithoutTheRightToReferIsLeftOutOfTheCall(t *testing.T) {
 		require.Equal(t, mine, a)
 		return &peer.Established{UIDs: []uuid.UUID{uid(2)}, Epoch: uid(9)}, nil
 	}})
-	req := &schemav1.EstablishAttemptsRequest{Attempts: []*schemav1.EstablishAttemptsRequest_Attempt{{Request: establishRequest(denied)}, {Request: establishRequest(mine)}}}
-	req.Attempts[0].Request.Person = &schemav1.EstablishReferencesRequest_Person{Identity: "user/bob"}
-	out, err := rights.Unary(asDeployment(t, other), req, &grpc.UnaryServerInfo{FullMethod: schemav1.SchemaService_EstablishAttempts_FullMethodName},
+	req := &schemav1.EstablishReferencesRequest{Attempts: []*schemav1.EstablishReferencesRequest_Attempt{establishRequest(denied), establishRequest(mine)}}
+	req.Attempts[0].Person = &schemav1.EstablishReferencesRequest_Person{Identity: "user/bob"}
+	out, err := rights.Unary(asDeployment(t, other), req, &grpc.UnaryServerInfo{FullMethod: schemav1.SchemaService_EstablishReferences_FullMethodName},
 		func(ctx context.Context, req any) (any, error) {
-			return s.EstablishAttempts(ctx, req.(*schemav1.EstablishAttemptsRequest))
+			return s.EstablishReferences(ctx, req.(*schemav1.EstablishReferencesRequest))
 		})
 	require.NoError(t, err)
-	outcomes := out.(*schemav1.EstablishAttemptsResponse).GetOutcomes()
+	outcomes := out.(*schemav1.EstablishReferencesResponse).GetOutcomes()
 	require.Equal(t, codes.PermissionDenied, status.Code(wire.EstablishOutcome(outcomes[0]).Err))
 	require.NoError(t, wire.EstablishOutcome(outcomes[1]).Err)
 }

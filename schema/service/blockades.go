@@ -47,7 +47,7 @@ func (s *schemas) confirm(ctx context.Context, req *schemav1.ConfirmBlockadesReq
 	if n := len(req.GetReferences()); n > 0 && n != len(attempts) {
 		return nil, outcome.Invalid("references", fmt.Errorf("%d numbers for %d attempts", n, len(attempts)))
 	}
-	epoch, err := optionalEpoch(req.GetEpoch())
+	epoch, err := messageEpoch(req.GetEpoch())
 	if err != nil {
 		return nil, err
 	}
@@ -149,7 +149,7 @@ func (s *schemas) release(ctx context.Context, req *schemav1.ReleaseBlockadesReq
 	if err != nil {
 		return outcome.Invalid("attempts", err)
 	}
-	epoch, err := optionalEpoch(req.GetEpoch())
+	epoch, err := messageEpoch(req.GetEpoch())
 	if err != nil {
 		return err
 	}

@@ -147,7 +147,7 @@ func TestCallsOfAnApplicationAreRelayed(t *testing.T) {
 	application := identity.Identity{Role: identity.RoleApplication, Name: self.Service + "/booking"}
 	handled := false
 	handler := func(context.Context, any) (any, error) { handled = true; return "handled", nil }
-	answer := &schemav1.EstablishReferencesResponse{Epoch: bytesOf(uid(3))}
+	answer := &schemav1.EstablishReferencesResponse{Outcomes: []*schemav1.EstablishReferencesResponse_Outcome{{}, {}}}
 	reach := &relayPeers{
 		conn: func(id schema.DeploymentID) error {
 			if id != other {
@@ -157,7 +157,7 @@ func TestCallsOfAnApplicationAreRelayed(t *testing.T) {
 		},
 		invoke: func(got string, _, out any) error {
 			require.Equal(t, method, got)
-			out.(*schemav1.EstablishReferencesResponse).Epoch = answer.GetEpoch()
+			out.(*schemav1.EstablishReferencesResponse).Outcomes = answer.GetOutcomes()
 			return nil
 		},
 	}
@@ -170,7 +170,7 @@ func TestCallsOfAnApplicationAreRelayed(t *testing.T) {
 	got, err := call(application, method, other.String())
 	require.NoError(t, err)
 	require.False(t, handled, "the other deployment answers")
-	require.Equal(t, answer.GetEpoch(), got.(*schemav1.EstablishReferencesResponse).GetEpoch())
+	require.Len(t, got.(*schemav1.EstablishReferencesResponse).GetOutcomes(), 2)
 
 	for _, who := range []identity.Identity{ann, operator, identity.Deployment(other)} {
 		_, err = call(who, method, other.String())

@@ -32,7 +32,7 @@ func TestWhoDecidesByWhatOthersDoNotKnowDelegatesNothing(t *testing.T) {
 	}{{nil, nil, true}, {access.Outside(nil), nil, false}, {nil, strict{}, false}} {
 		s.delegates = delegatesUnless(c.authorizer, c.tokens)
 		for _, asks := range []bool{true, false} {
-			_, err := s.ConfirmBlockades(asDeployment(t, other), &schemav1.ConfirmBlockadesRequest{Delegable: asks})
+			_, err := s.ConfirmBlockades(asDeployment(t, other), &schemav1.ConfirmBlockadesRequest{Delegable: asks, Epoch: bytesOf(uid(3))})
 			require.NoError(t, err)
 			require.Equal(t, asks && c.want, store.delegable)
 		}

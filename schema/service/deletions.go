@@ -81,7 +81,7 @@ func (s *schemas) acknowledge(ctx context.Context, req *schemav1.AcknowledgeDele
 	if err != nil {
 		return false, outcome.Invalid("except_uids", err)
 	}
-	epoch, err := optionalEpoch(req.GetEpoch())
+	epoch, err := messageEpoch(req.GetEpoch())
 	if err != nil {
 		return false, err
 	}

@@ -6,7 +6,6 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
-	"github.com/db-controller/db-controller/internal/identity"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
@@ -26,7 +25,7 @@ func TestADisabledDeploymentIsNotRefusedForGood_I2_I15(t *testing.T) {
 	s := &schemas{mayRefer: p.MayRefer, disabled: p.Disabled}
 	attempt, uid := uuid.Must(uuid.NewV7()), uuid.New()
 	for name, known := range map[string][]byte{"new": nil, "again": uid[:]} {
-		_, err := s.establish(identity.NewContext(t.Context(), identity.Deployment(holder)), &schemav1.EstablishReferencesRequest{
+		_, err := s.attempt(holder, &schemav1.EstablishReferencesRequest_Attempt{
 			Attempt: attempt[:], References: []*schemav1.EstablishReferencesRequest_Reference{{
 				Holder: &schemav1.ResourceRef{Kind: "Device", Name: "devices/d", Uid: uid[:]}, Path: "owner",
 				Target: &schemav1.ResourceRef{Kind: "User", Name: "users/u", Uid: known}, Behaviour: schemav1.Behaviour_BEHAVIOUR_BLOCK,

@@ -69,7 +69,7 @@ func (s *schemas) confirmEpoch(ctx context.Context, req *schemav1.ConfirmEpochRe
 	if err != nil {
 		return err
 	}
-	epoch, err := optionalEpoch(req.GetEpoch())
+	epoch, err := messageEpoch(req.GetEpoch())
 	if err != nil {
 		return err
 	}

@@ -110,7 +110,7 @@ func (s *schemas) dropOwners(ctx context.Context, req *schemav1.DropOwnersReques
 		owners[i].UID = uid
 	}
 	wire.SetCauses(owners, req.GetCauses(), req.GetCauseOf())
-	epoch, err := optionalEpoch(req.GetEpoch())
+	epoch, err := messageEpoch(req.GetEpoch())
 	if err != nil {
 		return nil, err
 	}

@@ -86,42 +86,17 @@ func bounded(field string, n int) error {
 	return nil
 }
 
-// optionalEpoch reads the epoch of a request, which earlier versions do not send.
-func optionalEpoch(raw []byte) (uuid.UUID, error) {
-	epoch, err := wire.OptionalUID(raw)
+// messageEpoch reads the epoch of the database from which the caller has read a message.
+func messageEpoch(raw []byte) (uuid.UUID, error) {
+	epoch, err := wire.UID(raw)
 	if err != nil {
 		return uuid.Nil, outcome.Invalid("epoch", err)
 	}
 	return epoch, nil
 }
 
-func (s *schemas) EstablishReferences(ctx context.Context, req *schemav1.EstablishReferencesRequest) (*schemav1.EstablishReferencesResponse, error) {
-	out, err := s.establish(ctx, req)
-	return out, outcome.Status(s.log, err)
-}
-
-func (s *schemas) establish(ctx context.Context, req *schemav1.EstablishReferencesRequest) (*schemav1.EstablishReferencesResponse, error) {
-	holder, err := caller(ctx)
-	if err != nil {
-		return nil, err
-	}
-	asked, err := s.attempt(holder, req)
-	if err != nil {
-		return nil, err
-	}
-	establish := s.establisher.Establish
-	if req.GetValidateOnly() {
-		establish = s.establisher.WouldEstablish
-	}
-	done, err := establish(ctx, holder, asked.Attempt, asked.Refs)
-	if err != nil {
-		return nil, err
-	}
-	return wire.EstablishedProto(done), nil
-}
-
 // attempt reads an attempt, and checks that its holders may refer to resources here.
-func (s *schemas) attempt(holder schema.DeploymentID, req *schemav1.EstablishReferencesRequest) (out peer.EstablishAttempt, err error) {
+func (s *schemas) attempt(holder schema.DeploymentID, req *schemav1.EstablishReferencesRequest_Attempt) (out peer.EstablishAttempt, err error) {
 	if out.Attempt, err = attemptID(req.GetAttempt()); err != nil {
 		return out, err
 	}

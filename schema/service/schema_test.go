@@ -26,11 +26,11 @@ func schemaCalls(s *schemas) map[string]func(ctx context.Context) error {
 	v7 := uuid.Must(uuid.NewV7())
 	return map[string]func(ctx context.Context) error{
 		"EstablishReferences": func(ctx context.Context) error {
-			_, err := s.EstablishReferences(ctx, establishRequest(v7))
+			_, err := establishOne(ctx, s, establishRequest(v7))
 			return err
 		},
 		"ConfirmBlockades": func(ctx context.Context) error {
-			_, err := s.ConfirmBlockades(ctx, &schemav1.ConfirmBlockadesRequest{})
+			_, err := s.ConfirmBlockades(ctx, &schemav1.ConfirmBlockadesRequest{Epoch: v7[:]})
 			return err
 		},
 		"ResolveBlockades": func(ctx context.Context) error {
@@ -42,7 +42,7 @@ func schemaCalls(s *schemas) map[string]func(ctx context.Context) error {
 			return err
 		},
 		"ReleaseBlockades": func(ctx context.Context) error {
-			_, err := s.ReleaseBlockades(ctx, &schemav1.ReleaseBlockadesRequest{})
+			_, err := s.ReleaseBlockades(ctx, &schemav1.ReleaseBlockadesRequest{Epoch: v7[:]})
 			return err
 		},
 		"CheckReferences": func(ctx context.Context) error {
@@ -50,7 +50,7 @@ func schemaCalls(s *schemas) map[string]func(ctx context.Context) error {
 			return err
 		},
 		"AcknowledgeDeletions": func(ctx context.Context) error {
-			_, err := s.AcknowledgeDeletions(ctx, &schemav1.AcknowledgeDeletionsRequest{})
+			_, err := s.AcknowledgeDeletions(ctx, &schemav1.AcknowledgeDeletionsRequest{Epoch: v7[:]})
 			return err
 		},
 		"CheckOwners": func(ctx context.Context) error {
@@ -58,7 +58,7 @@ func schemaCalls(s *schemas) map[string]func(ctx context.Context) error {
 			return err
 		},
 		"DropOwners": func(ctx context.Context) error {
-			_, err := s.DropOwners(ctx, &schemav1.DropOwnersRequest{})
+			_, err := s.DropOwners(ctx, &schemav1.DropOwnersRequest{Epoch: v7[:]})
 			return err
 		},
 		"UpgradeOwnerReferences": func(ctx context.Context) error {
@@ -70,7 +70,7 @@ func schemaCalls(s *schemas) map[string]func(ctx context.Context) error {
 			return err
 		},
 		"ConfirmEpoch": func(ctx context.Context) error {
-			_, err := s.ConfirmEpoch(ctx, &schemav1.ConfirmEpochRequest{OwnEpoch: v7[:]})
+			_, err := s.ConfirmEpoch(ctx, &schemav1.ConfirmEpochRequest{Epoch: v7[:], OwnEpoch: v7[:]})
 			return err
 		},
 		"WatchImportedServiceDeletions": func(ctx context.Context) error {
@@ -90,8 +90,17 @@ func schemaCalls(s *schemas) map[string]func(ctx context.Context) error {
 	}
 }
 
-func establishRequest(attempt uuid.UUID) *schemav1.EstablishReferencesRequest {
-	return &schemav1.EstablishReferencesRequest{Attempt: attempt[:], References: []*schemav1.EstablishReferencesRequest_Reference{establishedReference()}}
+// establishOne calls for one attempt, and returns its outcome.
+func establishOne(ctx context.Context, s *schemas, attempt *schemav1.EstablishReferencesRequest_Attempt) (*schemav1.EstablishReferencesResponse_Established, error) {
+	out, err := s.EstablishReferences(ctx, &schemav1.EstablishReferencesRequest{Attempts: []*schemav1.EstablishReferencesRequest_Attempt{attempt}})
+	if err != nil {
+		return nil, err
+	}
+	return out.GetOutcomes()[0].GetEstablished(), wire.EstablishOutcome(out.GetOutcomes()[0]).Err
+}
+
+func establishRequest(attempt uuid.UUID) *schemav1.EstablishReferencesRequest_Attempt {
+	return &schemav1.EstablishReferencesRequest_Attempt{Attempt: attempt[:], References: []*schemav1.EstablishReferencesRequest_Reference{establishedReference()}}
 }
 
 func establishedReference() *schemav1.EstablishReferencesRequest_Reference {
@@ -170,7 +179,7 @@ func TestEstablishReferencesPassesTheReferencesToTheStore(t *testing.T) {
 			return &peer.Established{UIDs: []uuid.UUID{uid(3)}, Version: "v3", Epoch: epoch}, nil
 		},
 	})
-	out, err := s.EstablishReferences(asDeployment(t, other), establishRequest(attempt))
+	out, err := establishOne(asDeployment(t, other), s, establishRequest(attempt))
 	require.NoError(t, err)
 	require.Equal(t, epoch[:], out.GetEpoch())
 	require.Len(t, out.GetTargets(), 1)
@@ -179,7 +188,7 @@ func TestEstablishReferencesPassesTheReferencesToTheStore(t *testing.T) {
 
 	req := establishRequest(attempt)
 	req.ValidateOnly = true
-	out, err = s.EstablishReferences(asDeployment(t, other), req)
+	out, err = establishOne(asDeployment(t, other), s, req)
 	require.NoError(t, err)
 	require.Equal(t, bytesOf(uid(3)), out.GetTargets()[0].GetUid())
 	require.Equal(t, "v3", out.GetTargets()[0].GetVersion())
@@ -196,7 +205,7 @@ func TestEstablishReferencesTakesParentsAndAllBehaviours(t *testing.T) {
 		}})
 		req := establishRequest(newAttempt(t))
 		req.References[0].Path, req.References[0].Behaviour = schema.ParentPath, schemav1.Behaviour(b)
-		_, err := s.EstablishReferences(asDeployment(t, other), req)
+		_, err := establishOne(asDeployment(t, other), s, req)
 		require.NoError(t, err, b)
 		require.Equal(t, schema.ParentPath, got[0].Path)
 		require.Equal(t, b, got[0].Behaviour)
@@ -205,7 +214,7 @@ func TestEstablishReferencesTakesParentsAndAllBehaviours(t *testing.T) {
 
 func TestEstablishReferencesRefusesInvalidReferences(t *testing.T) {
 	t.Parallel()
-	type request = schemav1.EstablishReferencesRequest
+	type request = schemav1.EstablishReferencesRequest_Attempt
 	for says, change := range map[string]func(r *request){
 		"attempt: ":              func(r *request) { r.Attempt = []byte("short") },
 		"attempt: want a UUIDv7": func(r *request) { r.Attempt = bytesOf(uid(1)) },
@@ -227,7 +236,7 @@ func TestEstablishReferencesRefusesInvalidReferences(t *testing.T) {
 	} {
 		req := establishRequest(newAttempt(t))
 		change(req)
-		_, err := newSchemaService(&schemaStore{}).EstablishReferences(asDeployment(t, other), req)
+		_, err := establishOne(asDeployment(t, other), newSchemaService(&schemaStore{}), req)
 		require.Equal(t, codes.InvalidArgument, status.Code(err), says)
 		require.ErrorContains(t, err, says)
 	}
@@ -262,7 +271,7 @@ func TestReferencesThatWereEstablishedBeforeAreRecognised(t *testing.T) {
 			r.Target.Uid = target
 			req.References = append(req.References, r)
 		}
-		_, err := s.EstablishReferences(asDeployment(t, other), req)
+		_, err := establishOne(asDeployment(t, other), s, req)
 		require.NoError(t, err, name)
 		require.True(t, asked, name)
 	}
@@ -276,7 +285,7 @@ func TestADeploymentThatDoesNotImportTheServiceIsRefusedEachReference(t *testing
 	second := establishedReference()
 	second.Path = "spec.backup"
 	req.References = append(req.References, second)
-	_, err := s.EstablishReferences(asDeployment(t, other), req)
+	_, err := establishOne(asDeployment(t, other), s, req)
 	require.Equal(t, string(peer.NotImported), reasonOf(t, err))
 	var refused *peer.RefusedError
 	require.ErrorAs(t, outcome.FromStatus(err), &refused)
@@ -292,7 +301,7 @@ func TestAnUnknownDeploymentIsNotRefusedForGood_I15(t *testing.T) {
 	t.Parallel()
 	s := newSchemaService(&schemaStore{})
 	s.mayRefer = func(schema.DeploymentID, bool) (bool, error) { return false, errors.New("not in the environment") }
-	_, err := s.EstablishReferences(asDeployment(t, other), establishRequest(newAttempt(t)))
+	_, err := establishOne(asDeployment(t, other), s, establishRequest(newAttempt(t)))
 	require.Equal(t, codes.Unavailable, status.Code(err))
 	require.Equal(t, "UNAVAILABLE", reasonOf(t, err))
 	require.ErrorContains(t, err, "not in the environment")
@@ -469,7 +478,7 @@ func TestMalformedUIDsAreReportedWithTheirField(t *testing.T) {
 			return err
 		},
 		"epoch: want a UUIDv7": func() error {
-			_, err := s.ConfirmEpoch(ctx, &schemav1.ConfirmEpochRequest{OwnEpoch: bytesOf(uid(4))})
+			_, err := s.ConfirmEpoch(ctx, &schemav1.ConfirmEpochRequest{Epoch: bytesOf(uid(3)), OwnEpoch: bytesOf(uid(4))})
 			return err
 		},
 		"targets[0]: deployment": func() error {

@@ -82,7 +82,6 @@ var policy = identity.Policy{
 	adminv1.AdminService_ListRemovals_FullMethodName: {identity.RoleOperator},
 
 	schemav1.SchemaService_EstablishReferences_FullMethodName:           {identity.RoleDeployment, identity.RoleApplication},
-	schemav1.SchemaService_EstablishAttempts_FullMethodName:             {identity.RoleDeployment, identity.RoleApplication},
 	schemav1.SchemaService_ConfirmBlockades_FullMethodName:              {identity.RoleDeployment},
 	schemav1.SchemaService_ResolveBlockades_FullMethodName:              {identity.RoleDeployment, identity.RoleApplication},
 	schemav1.SchemaService_RecallDelegations_FullMethodName:             {identity.RoleDeployment, identity.RoleApplication},

@@ -222,7 +222,7 @@ func TestADecommissionedDeploymentIsNotToldOfEpochs_I13(t *testing.T) {
 	untold()
 	b.Settle()
 	require.Empty(t, unconfirmed(t, b, aWest))
-	// A flag that an earlier release has left behind changes nothing either.
+	// A flag that is set by itself changes nothing either.
 	_, err = b.Pools[b.ID(aWest)].Exec(t.Context(), `UPDATE dbcontroller.deployment SET unconfirmed = true WHERE service || '/' || region = $1`, bEast)
 	require.NoError(t, err)
 	require.Empty(t, unconfirmed(t, b, aWest))

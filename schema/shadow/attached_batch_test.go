@@ -2,7 +2,6 @@ package shadow_test
 
 import (
 	"errors"
-	"fmt"
 	"testing"
 	"time"
 
@@ -155,12 +154,12 @@ func TestBatchesPinRights_I1_I3_I31(t *testing.T) {
 	a := newStrict(t)
 	a.write(`INSERT INTO invoices (id, customer_id) SELECT g, 1 FROM generate_series(1, 5) g`)
 	a.exec(a.shop, `UPDATE dbcontroller.foreign_target SET kept_until = now()`)
-	a.exec(a.shop, `INSERT INTO dbcontroller.statement_pin VALUES (-1, (SELECT min(id) FROM dbcontroller.foreign_target), true)`) // of no note
+	a.exec(a.shop, `INSERT INTO dbcontroller.pin VALUES (-1, (SELECT min(id) FROM dbcontroller.foreign_target), true)`) // of no note
 	require.Eventually(t, func() bool {
 		a.GrantWishes(shop) // it tidies pins, every two seconds
-		return a.rows(a.shop, `SELECT count(*)::text FROM dbcontroller.statement_pin WHERE statement = -1`)[0] == "0"
+		return a.rows(a.shop, `SELECT count(*)::text FROM dbcontroller.pin WHERE statement = -1`)[0] == "0"
 	}, wait.Limit, 50*time.Millisecond)
-	require.Equal(t, []string{"1"}, a.rows(a.shop, `SELECT count(*)::text FROM dbcontroller.statement_pin`))
+	require.Equal(t, []string{"1"}, a.rows(a.shop, `SELECT count(*)::text FROM dbcontroller.pin`))
 	_, err := a.Delete(customer("1"))
 	require.Error(t, err, "nobody answers for the rows before they are read")
 	require.Len(t, a.rows(a.shop, notedSQL), 1)
@@ -182,39 +181,4 @@ func TestBatchesPinRights_I1_I3_I31(t *testing.T) {
 	a.Settle()
 	require.Equal(t, []string{"0"}, a.rows(a.shop, `SELECT count(*)::text FROM orders`))
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
-}
-
-// A process that does not know batches does not join where triggers write them or some are left, and attach waits until there is none.
-func TestAProcessWithoutBatchesDoesNotJoin(t *testing.T) {
-	t.Parallel()
-	a := newAttached(t)
-	const joins = `INSERT INTO dbcontroller.member (id, name, expires_at, delegates, blocks, pins) VALUES (gen_random_uuid(), 'old', now() + interval '1 min', true, true, true)`
-	a.exec(a.shop, joins)
-	plans, err := attach.Prepare(t.Context(), a.shop, a.Stores[a.ID(shop)].Model(), false)
-	require.NoError(t, err)
-	for _, p := range plans {
-		require.True(t, p.Refused())
-		require.Contains(t, fmt.Sprint(p.Findings), "1 processes of the deployment cannot read the notes of large statements: run all of them in this version, and attach again")
-	}
-	a.exec(a.shop, `DELETE FROM dbcontroller.member WHERE name = 'old'`)
-	plans, err = attach.Prepare(t.Context(), a.shop, a.Stores[a.ID(shop)].Model(), false)
-	require.NoError(t, err)
-	a.exec(a.shop, joins)
-	require.ErrorContains(t, attach.Apply(t.Context(), a.shop, plans[0], func(error) {}), "cannot read the notes of large statements", "it has joined meanwhile")
-	a.exec(a.shop, `DELETE FROM dbcontroller.member WHERE name = 'old'`)
-	a.exec(a.crm, `INSERT INTO customers VALUES (1)`)
-	a.attach()
-	_, err = a.shop.Exec(t.Context(), joins)
-	require.ErrorContains(t, err, "triggers of attached tables here note rows in batches")
-	a.exec(a.shop, `INSERT INTO invoices (id, customer_id) VALUES ('1', 1), ('2', 1), ('3', 1)`)
-	all, err := attach.All(t.Context(), a.shop)
-	require.NoError(t, err)
-	for _, one := range all {
-		a.exec(a.shop, fmt.Sprintf(`DROP TRIGGER dbcontroller_insert ON %[1]s; DROP TRIGGER dbcontroller_update ON %[1]s;
-DROP FUNCTION dbcontroller.attached_%[2]d_insert; DROP FUNCTION dbcontroller.attached_%[2]d_update`, one.Definition.Table.SQL(), one.KindID))
-	}
-	_, err = a.shop.Exec(t.Context(), joins)
-	require.ErrorContains(t, err, "triggers of attached tables here note rows in batches", "one is left")
-	a.Capture(a.ID(shop))
-	a.exec(a.shop, joins)
 }

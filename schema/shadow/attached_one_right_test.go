@@ -13,7 +13,9 @@ import (
 	"github.com/db-controller/db-controller/test/wait"
 )
 
-const pinsSQL = `SELECT f.name || CASE WHEN p.blocks THEN ' BLOCK' ELSE ' ACT' END FROM dbcontroller.pin p JOIN dbcontroller.foreign_target f ON f.id = p.target_id ORDER BY 1`
+const pinsSQL = `SELECT f.name || CASE WHEN p.blocks THEN ' BLOCK' ELSE ' ACT' END FROM (
+    SELECT target_id, blocks FROM dbcontroller.pin UNION ALL SELECT target_id, blocks FROM dbcontroller.captured WHERE target_id IS NOT NULL AND statement IS NOT NULL
+) AS p JOIN dbcontroller.foreign_target f ON f.id = p.target_id ORDER BY 1`
 
 // A statement about one row that names one target pins it with the note of the row, whichever of the references names it. The pin goes with the
 // note, and until then nothing ends the right.
@@ -23,7 +25,7 @@ func TestANoteOfOneRowIsThePin(t *testing.T) {
 	a.write(`INSERT INTO orders (customer_id, approver_id, approver_region, note) VALUES (1, 2, 'eu', 'both')`)
 	require.Equal(t, []string{"customers/1 ACT", "customers/2 ACT"}, a.rows(a.shop, pinsSQL))
 	a.acquire([]string{"BLOCK " + customer("1"), "BLOCK //" + crm + "/seats/a%5C,b,1"})
-	a.exec(a.shop, `DELETE FROM dbcontroller.statement_pin`)
+	a.exec(a.shop, `DELETE FROM dbcontroller.pin`)
 	for _, c := range []struct {
 		sql  string
 		pins []string
@@ -39,7 +41,7 @@ func TestANoteOfOneRowIsThePin(t *testing.T) {
 	} {
 		a.exec(a.shop, c.sql)
 		require.Equal(t, c.pins, a.rows(a.shop, pinsSQL), c.sql)
-		require.Equal(t, []string{"0"}, a.rows(a.shop, `SELECT count(*)::text FROM dbcontroller.statement_pin`), c.sql)
+		require.Equal(t, []string{"0"}, a.rows(a.shop, `SELECT count(*)::text FROM dbcontroller.pin`), c.sql)
 		require.Equal(t, []string{"1"}, a.rows(a.shop, `SELECT count(*)::text FROM dbcontroller.captured`), c.sql)
 		if len(c.pins) > 0 && c.pins[0] == "customers/1 BLOCK" {
 			_, err := a.Delete(customer("1"))
@@ -118,18 +120,5 @@ func TestOneRowTakesALostRightThatIsCompared_I1_I30(t *testing.T) {
 	a.exec(a.crm, `DELETE FROM customers WHERE id = 4`)
 	a.Settle()
 	require.Equal(t, []string{"0"}, a.rows(a.shop, `SELECT count(*)::text FROM orders`))
-	require.Empty(t, harness.AuditDatabases(t, a.Pools))
-}
-
-// A process of the former release removes pins that no row needs any more, through a view that it takes for the table.
-func TestTheFormerReleaseTidiesPins(t *testing.T) {
-	t.Parallel()
-	a := newStrict(t)
-	a.write(`INSERT INTO orders (customer_id, approver_id, approver_region) VALUES (1, 2, 'eu')`)
-	a.exec(a.shop, `INSERT INTO orders (customer_id) VALUES (1)`)
-	a.exec(a.shop, `INSERT INTO dbcontroller.statement_pin VALUES (-1, (SELECT min(id) FROM dbcontroller.foreign_target), true)`)
-	a.exec(a.shop, `DELETE FROM dbcontroller.pin p WHERE NOT EXISTS (SELECT FROM dbcontroller.captured c WHERE c.statement = p.statement AND c.statement IS NOT NULL)`)
-	require.Equal(t, []string{"customers/1 ACT", "customers/1 ACT", "customers/2 ACT"}, a.rows(a.shop, pinsSQL))
-	a.Settle()
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }

@@ -106,7 +106,7 @@ func TestTriggersDoNotDependOnTheSession(t *testing.T) {
 	require.Less(t, a.cost(one, update), 6*large, "after statements about one row")
 }
 
-// A trigger of an earlier release passes each row's target.
+// A target that is passed several times is one target; a region that is left out is that of the deployment.
 func TestRightsAreTakenForEqualTargets(t *testing.T) {
 	t.Parallel()
 	a := newStrict(t)

@@ -265,7 +265,7 @@ func TestStrictRowsSurviveAFailover(t *testing.T) {
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 
-// References that cannot be strict are refused with the reason, and a process of a release without strict does not join.
+// References that cannot be strict are refused with the reason, and a process without rights does not join.
 func TestStrictIsRefusedInWords(t *testing.T) {
 	t.Parallel()
 	services := strings.ReplaceAll(attachedServices, "region: eu, behaviour:", "region: eu, enforce: strict, behaviour:")
@@ -273,7 +273,7 @@ func TestStrictIsRefusedInWords(t *testing.T) {
 	a := &attached{Box: harness.NewBox(t, services, func(cfg *shadow.Config) { cfg.Delegations = true }, crm, shop), t: t}
 	a.tables()
 	a.exec(a.shop, `ALTER TABLE invoices ALTER COLUMN seat TYPE numeric`)
-	a.exec(a.shop, `INSERT INTO dbcontroller.member (id, name, expires_at, delegates, blocks) VALUES (gen_random_uuid(), 'old', now() + interval '10 s', true, true)`)
+	require.NoError(t, joins(a.Box, shop, shadow.Config{}))
 	plans, err := attach.Prepare(t.Context(), a.shop, a.Stores[a.ID(shop)].Model(), true)
 	require.NoError(t, err)
 	var said []string
@@ -287,8 +287,8 @@ func TestStrictIsRefusedInWords(t *testing.T) {
 	require.Contains(t, text, "seat is of type numeric; the columns of a strict reference are of")
 	require.Contains(t, text, "1 processes of the deployment cannot serve strict references")
 	a.exec(a.shop, `DELETE FROM dbcontroller.member; INSERT INTO dbcontroller.attachment (kind_id, kind, definition, checksum, ready, strict) VALUES (1, 'X', '{}', '', true, true)`)
-	_, err = a.shop.Exec(t.Context(), `INSERT INTO dbcontroller.member (id, name, expires_at, delegates, blocks) VALUES (gen_random_uuid(), 'old', now(), true, true)`)
-	require.ErrorContains(t, err, "tables here have strict references")
+	require.ErrorContains(t, joins(a.Box, shop, shadow.Config{}), "tables here have strict references")
+	require.NoError(t, joins(a.Box, shop, shadow.Config{Delegations: true}))
 }
 
 // A transaction that took a right before a failover of the target's database is waited for; its references are compared.
@@ -438,7 +438,7 @@ func TestWishesAreBounded(t *testing.T) {
 	require.Len(t, strings.Split(pg.Detail, "\n"), 1000)
 	require.Contains(t, pg.Hint, "at most 100 new targets in one transaction")
 
-	a.exec(a.shop, `INSERT INTO dbcontroller.wish (target, answered) SELECT 'BLOCK ' || g, true FROM generate_series(1, 100000) g`)
+	a.exec(a.shop, `INSERT INTO dbcontroller.wish (target, answered, asked_by) SELECT 'BLOCK ' || g, true, session_user FROM generate_series(1, 100000) g`)
 	_, err = a.shop.Exec(ctx, `SELECT dbcontroller.acquire('{BLOCK //crm.example.com/eu/customers/1}')`)
 	require.True(t, errors.As(err, &pg), "%v", err)
 	require.Equal(t, "RD002", pg.Code, pg.Message)
@@ -463,7 +463,7 @@ func TestVeryManyWishesCostALookLittle_I20_I21(t *testing.T) {
 	a := newStrict(t)
 	store, ctx := a.Stores[a.ID(shop)], context.Background()
 	require.NoError(t, store.Recover(ctx, a.Environment()))
-	a.exec(a.shop, `INSERT INTO dbcontroller.wish (target) SELECT 'BLOCK //crm.example.com/mars-' || g || '/customers/1' FROM generate_series(1, 2000) g`)
+	a.exec(a.shop, `INSERT INTO dbcontroller.wish (target, asked_by) SELECT 'BLOCK //crm.example.com/mars-' || g || '/customers/1', 'app' FROM generate_series(1, 2000) g`)
 	before := numbered(t, a.Box, shop)
 	a.GrantWishes(shop)
 	a.GrantWishes(shop)
@@ -472,7 +472,7 @@ func TestVeryManyWishesCostALookLittle_I20_I21(t *testing.T) {
 	require.NoError(t, a.shop.QueryRow(ctx, `SELECT problem FROM dbcontroller.wish WHERE target LIKE '%mars-1999/%'`).Scan(&problem))
 	require.Contains(t, problem, "not in the environment")
 
-	a.exec(a.shop, `INSERT INTO dbcontroller.wish (target) SELECT 'BLOCK //crm.example.com/mars/customers/' || g FROM generate_series(1, 50000) g`)
+	a.exec(a.shop, `INSERT INTO dbcontroller.wish (target, asked_by) SELECT 'BLOCK //crm.example.com/mars/customers/' || g, 'app' FROM generate_series(1, 50000) g`)
 	read := func() (blocks int) {
 		var plan []byte
 		require.NoError(t, a.Pools[a.ID(shop)].QueryRow(ctx, `EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) `+shadow.SelectWishesSQL, "8s", 500, 5000, 1000).Scan(&plan))

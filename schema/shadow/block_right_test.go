@@ -403,16 +403,12 @@ func TestUnusedBlockRightsAreReturned(t *testing.T) {
 	b.Audit()
 }
 
-// A process that does not know such references would answer that they are gone: it does not join. One with rights switched off ends them.
-func TestWhoDoesNotKnowBlockRightsDoesNotJoin_I31(t *testing.T) {
+// A process with rights switched off ends the rights to block by joining; the proxy stays while references are left under it.
+func TestAProcessWithoutRightsEndsBlockRights_I31(t *testing.T) {
 	t.Parallel()
 	b := blocking(t)
 	acquired(t, b)
-	pool := b.Pools[b.ID(bEast)]
-	_, err := pool.Exec(t.Context(), `INSERT INTO dbcontroller.member (id, name, expires_at, delegates) VALUES (gen_random_uuid(), 'old', now() + interval '1 min', true)`)
-	require.ErrorContains(t, err, "rights that this version of the program does not know")
-	_, err = pool.Exec(t.Context(), `INSERT INTO dbcontroller.member (id, name, expires_at, blocks) VALUES (gen_random_uuid(), 'off', now() + interval '1 min', true)`)
-	require.NoError(t, err)
+	require.NoError(t, joins(b, bEast, shadow.Config{}))
 	rights, proxies := blockRights(t, b, bEast)
 	require.Zero(t, rights)
 	require.Equal(t, 1, proxies)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
@@ -160,7 +161,13 @@ func TestRightsEndWithTheEpoch_I30(t *testing.T) {
 	}
 }
 
-// A process that does not know rights ends all of them by joining, and none is asked for while it is there.
+// joins makes a second process of a deployment, with these settings, join the first.
+func joins(b *harness.Box, deployment string, cfg shadow.Config) error {
+	_, err := b.SecondProcess(deployment, cfg).Leases("second", time.Minute).Renew(context.Background(), uuid.Nil, false)
+	return err
+}
+
+// A process with rights switched off ends all of them by joining, and none is asked for while it is there.
 func TestAProcessWithoutRightsEndsThem_I31(t *testing.T) {
 	t.Parallel()
 	b := delegating(t)
@@ -168,8 +175,7 @@ func TestAProcessWithoutRightsEndsThem_I31(t *testing.T) {
 	b.MustPut(holderNumber(0), body{"unset": target})
 	b.Settle()
 	require.Equal(t, 1, rights(t, b, bEast))
-	_, err := b.Pools[b.ID(bEast)].Exec(t.Context(), `INSERT INTO dbcontroller.member (id, name, expires_at) VALUES (gen_random_uuid(), 'old', now() + interval '1 min')`)
-	require.NoError(t, err)
+	require.NoError(t, joins(b, bEast, shadow.Config{}))
 	require.Zero(t, rights(t, b, bEast))
 	b.MustPut(holderNumber(1), body{"unset": target})
 	b.Settle()

@@ -7,7 +7,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/db-controller/db-controller/internal/postgres"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
@@ -176,42 +175,4 @@ func TestAForcedReleaseOfAnOwnerWakesWatches(t *testing.T) {
 	f.until("the end of the snapshot", func() bool { seen = f.events; return f.ended })
 	require.True(t, forceRelease(t, east, releasable(t, east, "holders/h", "OWNER_REFERENCE").Key))
 	f.until("the resource without its owner", func() bool { return f.events > seen })
-}
-
-// Processes of a release before finalizers take part in a deployment until a version has some. From then on they remove nothing, mark
-// nothing and switch nothing, also when no version has any more; and rows of users' tables are removed as before.
-func TestAFormerReleaseRemovesNothingBesideFinalizers_I33(t *testing.T) {
-	t.Parallel()
-	b, ctx := harness.NewBox(t, finalizedLater, nil, aWest), context.Background()
-	uid := b.MustPut(target, nil).UID
-	b.MustPut("//"+aWest+"/targets/other", nil)
-	former := func(sql string) error { // as a program does that declares nothing
-		tx, err := b.Pools[b.ID(aWest)].Begin(ctx)
-		require.NoError(t, err)
-		defer func() { _ = tx.Rollback(ctx) }()
-		_, err = tx.Exec(ctx, sql)
-		return err
-	}
-	statements := []string{
-		`DELETE FROM dbcontroller.shadow`, `UPDATE dbcontroller.shadow SET state = 2, updated_at = now()`,
-		`UPDATE dbcontroller.meta SET version = 'v2', digest = 'v2 of another program'`,
-	}
-	for _, sql := range statements {
-		require.NoError(t, former(sql), "no version has finalizers yet")
-	}
-	b.Switch(aWest, "v2")
-	for range 2 {
-		for _, sql := range statements {
-			err := former(sql)
-			require.ErrorContains(t, err, "the release of this process does not know them", sql)
-			require.True(t, postgres.Unavailable(err), "the process answers that it is unavailable, and tries again")
-		}
-		require.NoError(t, former(`UPDATE dbcontroller.shadow SET revision = revision + 1`), "writes go on")
-		b.Switch(aWest, "v3") // no kind has finalizers; the resource may
-	}
-	b.Switch(aWest, "v2")
-	require.False(t, b.MustDelete(target).Removed)
-	clean(t, b, target, uid, "badge")
-	b.Settle()
-	b.Gone(target)
 }

@@ -95,6 +95,41 @@ func TestTheStepsOfABatchAreLinear(t *testing.T) {
 	require.Positive(t, p.seen)
 }
 
+// A batch of references to one target, beside many others, is not joined by the target alone.
+func TestABatchAtOneTargetIsLinear(t *testing.T) {
+	t.Parallel()
+	const n = 200
+	p := &plans{}
+	p.limit(20 * n)
+	b := newPair(t, func(cfg *shadow.Config) {
+		cfg.Watches.PollInterval = time.Hour
+		cfg.Pool = p.pool(t, cfg.Pool.Config())
+	})
+	b.MustPut(target, nil)
+	for i := range 10 {
+		writes := make([]peer.Write, n)
+		for j := range writes {
+			at := target
+			if i > 0 {
+				at = fmt.Sprintf("//%s/targets/other%d-%d", aWest, i, j)
+				b.MustPut(at, nil)
+			}
+			writes[j] = peer.Write{Name: fmt.Sprintf("holders/h%d-%d", i, j), Body: body{"unset": at}}
+		}
+		_, err := b.Stores[b.ID(bEast)].Save(t.Context(), writes)
+		require.NoError(t, err)
+	}
+	b.Settle()
+	for _, pool := range b.Pools {
+		_, err := pool.Exec(t.Context(), `VACUUM (ANALYZE)`)
+		require.NoError(t, err)
+	}
+	p.look(true)
+	b.MustDelete(target)
+	b.Settle()
+	require.Positive(t, p.seen)
+}
+
 // An answer to the questions of a target's deployment reads the asked references alone, by whatever statistics: autovacuum may have analysed each table
 // at another moment.
 func TestAnAnswerReadsTheAskedReferencesByAnyStatistics(t *testing.T) {

@@ -110,7 +110,7 @@ func TestARepeatedAnnouncementConfirmsNothing_I2_I3(t *testing.T) {
 		require.Equal(t, epoch, known)
 		require.Equal(t, []schema.DeploymentID{b.ID(bEast)}, unconfirmed(t, b, aWest))
 	}
-	// A deployment whose epoch is known from an earlier release, which named no database.
+	// A deployment whose epoch is known, and whose database is not met yet.
 	store, other := b.Stores[b.ID(aWest)], b.ID(bWest)
 	_, err := store.RecordPeerEpoch(t.Context(), other, epoch)
 	require.NoError(t, err)

@@ -293,7 +293,7 @@ func TestTwoProcessesMeetOneDatabase_I15(t *testing.T) {
 	b.MustPut(target, nil)
 	b.MustPut(holder, body{"block": target})
 	b.Settle()
-	exec(t, b, aWest, `UPDATE dbcontroller.deployment SET database_id = NULL`) // known from an earlier release, which named no database
+	exec(t, b, aWest, `UPDATE dbcontroller.deployment SET database_id = NULL`) // it is not met yet
 	processes := []*shadow.Store{b.SecondProcess(aWest, shadow.Config{}), b.SecondProcess(aWest, shadow.Config{})}
 	tx, err := b.Pools[b.ID(aWest)].Begin(t.Context())
 	require.NoError(t, err)

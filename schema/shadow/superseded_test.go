@@ -115,18 +115,3 @@ func TestASupersededProcessAcceptsNoBlockade_I26(t *testing.T) {
 	require.ErrorIs(t, err, peer.ErrAborted)
 	require.Zero(t, b.Count(aWest, "blockade"))
 }
-
-// An older program stored no digest: then the version's name is compared.
-func TestAVersionWithoutADigestIsComparedByName(t *testing.T) {
-	t.Parallel()
-	b, ctx := newVersions(t, nil), context.Background()
-	store := b.Stores[b.ID(bEast)]
-	for _, digest := range []string{"", "v2 0123"} {
-		_, err := b.Pools[b.ID(bEast)].Exec(ctx, `UPDATE dbcontroller.meta SET digest = $1, generation = generation + 1`, digest)
-		require.NoError(t, err)
-		runs, _, err := store.Look(ctx, store.Model())
-		require.NoError(t, err)
-		require.True(t, runs)
-		b.MustPut(holder, nil)
-	}
-}

@@ -15,8 +15,8 @@ import (
 const MaxAttempts = 200
 
 // EstablishedProto returns the message of the answer to an attempt.
-func EstablishedProto(e *peer.Established) *schemav1.EstablishReferencesResponse {
-	out := &schemav1.EstablishReferencesResponse{Epoch: e.Epoch[:]}
+func EstablishedProto(e *peer.Established) *schemav1.EstablishReferencesResponse_Established {
+	out := &schemav1.EstablishReferencesResponse_Established{Epoch: e.Epoch[:]}
 	for _, uid := range e.UIDs {
 		out.Targets = append(out.Targets, &schemav1.EstablishReferencesResponse_Target{Uid: uid[:], Version: e.Version})
 	}
@@ -24,7 +24,7 @@ func EstablishedProto(e *peer.Established) *schemav1.EstablishReferencesResponse
 }
 
 // Established reads the answer to an attempt.
-func Established(m *schemav1.EstablishReferencesResponse) (*peer.Established, error) {
+func Established(m *schemav1.EstablishReferencesResponse_Established) (*peer.Established, error) {
 	out := &peer.Established{}
 	for _, t := range m.GetTargets() {
 		uid, err := UID(t.GetUid())
@@ -39,29 +39,29 @@ func Established(m *schemav1.EstablishReferencesResponse) (*peer.Established, er
 }
 
 // EstablishOutcomeProto returns the message of the outcome of an attempt; an error other than ErrLeftOut is a status.
-func EstablishOutcomeProto(o peer.EstablishOutcome) *schemav1.EstablishAttemptsResponse_Outcome {
+func EstablishOutcomeProto(o peer.EstablishOutcome) *schemav1.EstablishReferencesResponse_Outcome {
 	switch {
 	case errors.Is(o.Err, peer.ErrLeftOut):
-		return &schemav1.EstablishAttemptsResponse_Outcome{Outcome: &schemav1.EstablishAttemptsResponse_Outcome_LeftOut{LeftOut: &emptypb.Empty{}}}
+		return &schemav1.EstablishReferencesResponse_Outcome{Outcome: &schemav1.EstablishReferencesResponse_Outcome_LeftOut{LeftOut: &emptypb.Empty{}}}
 	case o.Err != nil:
 		st := status.Convert(o.Err).Proto()
-		failure := &schemav1.EstablishAttemptsResponse_Failure{Code: st.GetCode(), Message: st.GetMessage(), Details: st.GetDetails()}
-		return &schemav1.EstablishAttemptsResponse_Outcome{Outcome: &schemav1.EstablishAttemptsResponse_Outcome_Failure{Failure: failure}}
+		failure := &schemav1.EstablishReferencesResponse_Failure{Code: st.GetCode(), Message: st.GetMessage(), Details: st.GetDetails()}
+		return &schemav1.EstablishReferencesResponse_Outcome{Outcome: &schemav1.EstablishReferencesResponse_Outcome_Failure{Failure: failure}}
 	}
-	return &schemav1.EstablishAttemptsResponse_Outcome{Outcome: &schemav1.EstablishAttemptsResponse_Outcome_Established{Established: EstablishedProto(o.Established)}}
+	return &schemav1.EstablishReferencesResponse_Outcome{Outcome: &schemav1.EstablishReferencesResponse_Outcome_Established{Established: EstablishedProto(o.Established)}}
 }
 
 // errNoOutcome is that of a newer version.
 var errNoOutcome = errors.New("the answer has no known outcome")
 
 // EstablishOutcome reads the outcome of an attempt. A failure is an error with a status.
-func EstablishOutcome(m *schemav1.EstablishAttemptsResponse_Outcome) (out peer.EstablishOutcome) {
+func EstablishOutcome(m *schemav1.EstablishReferencesResponse_Outcome) (out peer.EstablishOutcome) {
 	switch o := m.GetOutcome().(type) {
-	case *schemav1.EstablishAttemptsResponse_Outcome_Established:
+	case *schemav1.EstablishReferencesResponse_Outcome_Established:
 		out.Established, out.Err = Established(o.Established)
-	case *schemav1.EstablishAttemptsResponse_Outcome_Failure:
+	case *schemav1.EstablishReferencesResponse_Outcome_Failure:
 		out.Err = status.ErrorProto(&spb.Status{Code: o.Failure.GetCode(), Message: o.Failure.GetMessage(), Details: o.Failure.GetDetails()})
-	case *schemav1.EstablishAttemptsResponse_Outcome_LeftOut:
+	case *schemav1.EstablishReferencesResponse_Outcome_LeftOut:
 		out.Err = peer.ErrLeftOut
 	}
 	if out.Err == nil && out.Established == nil { // a failure with the code OK, too

@@ -255,12 +255,12 @@ func TestOutcomesOfAttemptsSurviveTheWire(t *testing.T) {
 // An answer without a meaning here is an error: neither success nor refusal.
 func TestUnknownOutcomesAreErrors(t *testing.T) {
 	t.Parallel()
-	for name, message := range map[string]*schemav1.EstablishAttemptsResponse_Outcome{
+	for name, message := range map[string]*schemav1.EstablishReferencesResponse_Outcome{
 		"none":  {},
 		"no":    nil,
-		"ok":    {Outcome: &schemav1.EstablishAttemptsResponse_Outcome_Failure{Failure: &schemav1.EstablishAttemptsResponse_Failure{Code: int32(codes.OK)}}},
-		"uid":   {Outcome: &schemav1.EstablishAttemptsResponse_Outcome_Established{Established: &schemav1.EstablishReferencesResponse{Targets: []*schemav1.EstablishReferencesResponse_Target{{Uid: []byte{1}}}}}},
-		"epoch": {Outcome: &schemav1.EstablishAttemptsResponse_Outcome_Established{Established: &schemav1.EstablishReferencesResponse{Epoch: []byte{1}}}},
+		"ok":    {Outcome: &schemav1.EstablishReferencesResponse_Outcome_Failure{Failure: &schemav1.EstablishReferencesResponse_Failure{Code: int32(codes.OK)}}},
+		"uid":   {Outcome: &schemav1.EstablishReferencesResponse_Outcome_Established{Established: &schemav1.EstablishReferencesResponse_Established{Targets: []*schemav1.EstablishReferencesResponse_Target{{Uid: []byte{1}}}}}},
+		"epoch": {Outcome: &schemav1.EstablishReferencesResponse_Outcome_Established{Established: &schemav1.EstablishReferencesResponse_Established{Epoch: []byte{1}}}},
 	} {
 		require.Error(t, wire.EstablishOutcome(message).Err, name)
 	}

@@ -158,7 +158,7 @@ func (p *Player) answerLate(ctx context.Context) {
 }
 
 func establishes(method string) bool {
-	return strings.HasSuffix(method, "/EstablishReferences") || strings.HasSuffix(method, "/EstablishAttempts")
+	return strings.HasSuffix(method, "/EstablishReferences")
 }
 
 // unblocked is pair for a target that a delete would remove, and that the holder's deployment has no right to block without asking.

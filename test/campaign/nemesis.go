@@ -63,14 +63,14 @@ var delays = []struct {
 	methods []string
 	mishap  harness.Mishap
 }{
-	{"establishes answered after they have expired", []string{"EstablishReferences", "EstablishAttempts"}, harness.Mishap{After: 3 * tentativeTTL}},
+	{"establishes answered after they have expired", []string{"EstablishReferences"}, harness.Mishap{After: 3 * tentativeTTL}},
 	{"confirms held back", []string{"ConfirmBlockades"}, harness.Mishap{Cut: true}},
 	{"releases held back", []string{"ReleaseBlockades"}, harness.Mishap{Cut: true}},
 	{"confirms and questions held back", []string{"ConfirmBlockades", "ResolveBlockades"}, harness.Mishap{Cut: true}},
 	{"deletions not told", []string{"WatchImportedServiceDeletions"}, harness.Mishap{Cut: true}},
 	{"acknowledgements late", []string{"AcknowledgeDeletions"}, harness.Mishap{Before: time.Second}},
 	{"owners not asked for, nor told", []string{"CheckOwners", "DropOwners"}, harness.Mishap{Cut: true}},
-	{"messages of the past", []string{"EstablishReferences", "EstablishAttempts", "ConfirmBlockades", "ReleaseBlockades", "AcknowledgeDeletions", "DropOwners"}, harness.Mishap{Replay: 2 * tentativeTTL}},
+	{"messages of the past", []string{"EstablishReferences", "ConfirmBlockades", "ReleaseBlockades", "AcknowledgeDeletions", "DropOwners"}, harness.Mishap{Replay: 2 * tentativeTTL}},
 }
 
 // Nemesis causes faults and repairs them.

@@ -42,7 +42,7 @@ func (s *stage) acquires() {
 // holdsUnderTheRight writes a holder that blocks the target under the right, and lets those go that do so by blockades of their own.
 func (s *stage) holdsUnderTheRight(n int, refs map[string][]string) {
 	s.t.Helper()
-	mend := s.suffer(s.target, "EstablishReferences", "EstablishAttempts")
+	mend := s.suffer(s.target, "EstablishReferences")
 	s.puts(s.holder(n), refs)
 	mend()
 	s.letGo(0, 1)

@@ -159,12 +159,12 @@ func MigratedBy(t testing.TB, binary string) func(ctx context.Context, name stri
 }
 
 // Migrate runs a program's migrate up, for a deployment with the roles of boxes.
-func Migrate(ctx context.Context, t testing.TB, binary string, set migrations.Set, dsn string, more ...string) error {
+func Migrate(ctx context.Context, t testing.TB, binary string, set migrations.Set, dsn string) error {
 	args := append([]string{"migrate", "up", "--set", string(set), "--postgres", dsn}, DatabaseArgs(t)...)
 	if set == migrations.Deployment {
 		args = append(args, "--roles", "--role-prefix", RolePrefix)
 	}
-	out, err := exec.CommandContext(ctx, binary, append(args, more...)...).CombinedOutput()
+	out, err := exec.CommandContext(ctx, binary, args...).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("migrate up: %w: %s", err, out)
 	}

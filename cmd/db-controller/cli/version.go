@@ -10,11 +10,11 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// version and commit are set by `make build`, from `git describe` and `git rev-parse`.
-var (
-	version = "development"
-	commit  = ""
-)
+// Version is that of the next release, or of this one; CHANGELOG.md and the Helm chart have the same.
+const Version = "0.1.0"
+
+// commit is set by `make build`, from `git rev-parse`.
+var commit = ""
 
 // Build describes the running binary.
 type Build struct {
@@ -26,7 +26,7 @@ type Build struct {
 
 // ThisBuild describes the running binary.
 func ThisBuild() Build {
-	return Build{version, cmp.Or(commit, builtFrom()), runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH}
+	return Build{Version, cmp.Or(commit, builtFrom()), runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH}
 }
 
 func (b Build) String() string {

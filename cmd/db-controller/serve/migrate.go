@@ -65,7 +65,7 @@ func (m *migrated) command(use, short string, run func(cmd *cobra.Command) error
 }
 
 func (m *migrated) newUp() *cobra.Command {
-	var roles, dry, move bool
+	var roles, dry bool
 	var prefix string
 	cmd := m.command("up", "Apply the missing migrations", func(cmd *cobra.Command) error {
 		if cmd.Flags().Changed("role-prefix") && !roles {
@@ -81,12 +81,6 @@ func (m *migrated) newUp() *cobra.Command {
 			return out.Document(map[string]any{"sql": append([]string{}, missing...)})
 		}
 		applied, err := m.up(cmd.Context(), out)
-		if err == nil && move {
-			var moved bool
-			if moved, err = migrations.MoveTable(cmd.Context(), m.dsn, m.migrations()); moved {
-				out.Line("moved the table of applied migrations into the schema dbcontroller_migrations")
-			}
-		}
 		if err == nil {
 			err = m.roles(cmd, out, roles, prefix, len(applied) > 0)
 		}
@@ -94,7 +88,6 @@ func (m *migrated) newUp() *cobra.Command {
 	})
 	cmd.Flags().BoolVar(&roles, "roles", false, "create or update roles with the least rights; needs a user who may create roles")
 	cmd.Flags().BoolVar(&dry, "dry-run", false, "print the SQL of the missing migrations, and change nothing")
-	cmd.Flags().BoolVar(&move, "move-table", false, "move the table of applied migrations, which earlier releases made in the first schema of search_path, into the schema dbcontroller_migrations; those releases do not find it there")
 	cmd.Flags().StringVar(&prefix, "role-prefix", "", "with --roles: prefix of their names; use another one for each database of a server (default: that of the roles that the database has, or else dbcontroller)")
 	return cmd
 }

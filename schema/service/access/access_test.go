@@ -324,8 +324,8 @@ func TestAWatchEndsWhenTheRightsOfItsCallerChange(t *testing.T) {
 	require.ErrorContains(t, err, "the rights of the caller have changed")
 }
 
-func establish(person *schemav1.EstablishReferencesRequest_Person, uid []byte, names ...string) *schemav1.EstablishReferencesRequest {
-	req := &schemav1.EstablishReferencesRequest{Person: person}
+func establish(person *schemav1.EstablishReferencesRequest_Person, uid []byte, names ...string) *schemav1.EstablishReferencesRequest_Attempt {
+	req := &schemav1.EstablishReferencesRequest_Attempt{Person: person}
 	for _, n := range names {
 		req.References = append(req.References, &schemav1.EstablishReferencesRequest_Reference{
 			Holder: &schemav1.ResourceRef{Name: "hs/h"}, Path: "to", Target: &schemav1.ResourceRef{Name: n, Uid: uid},
@@ -346,6 +346,18 @@ func (tokens) Verify(_ context.Context, token string) (identity.Caller, error) {
 
 func (t tokens) RequireForwarded() bool { return t.required }
 
+// refusal is what a handler of one attempt learns.
+func refusal(t *testing.T, a *access.Access, by context.Context, attempt *schemav1.EstablishReferencesRequest_Attempt) (refused error) {
+	t.Helper()
+	req := &schemav1.EstablishReferencesRequest{Attempts: []*schemav1.EstablishReferencesRequest_Attempt{attempt}}
+	_, err := call(a, by, schemav1.SchemaService_EstablishReferences_FullMethodName, req, func(ctx context.Context, _ any) (any, error) {
+		refused = access.Refused(ctx, 0)
+		return fine(ctx, nil)
+	})
+	require.NoError(t, err)
+	return refused
+}
+
 func TestTheRightToReferIsThatOfThePersonWhoWrites(t *testing.T) {
 	t.Parallel()
 	peers := identity.NewContext(t.Context(), identity.Deployment(other))
@@ -354,7 +366,7 @@ func TestTheRightToReferIsThatOfThePersonWhoWrites(t *testing.T) {
 	uid := uuid.New()
 	for _, c := range []struct {
 		tokens  access.Tokens
-		req     *schemav1.EstablishReferencesRequest
+		attempt *schemav1.EstablishReferencesRequest_Attempt
 		allowed bool
 	}{
 		{nil, establish(ann, nil, "things/shared"), true},
@@ -372,17 +384,16 @@ func TestTheRightToReferIsThatOfThePersonWhoWrites(t *testing.T) {
 		{tokens{required: true}, establish(proved, nil, "things/shared"), true},
 	} {
 		a, _ := newAccess(t, declared, func(cfg *access.Config) { cfg.Tokens = c.tokens })
-		_, err := call(a, peers, schemav1.SchemaService_EstablishReferences_FullMethodName, c.req, fine)
+		err := refusal(t, a, peers, c.attempt)
 		if c.allowed {
-			require.NoError(t, err, "%v", c.req)
+			require.NoError(t, err, "%v", c.attempt)
 		} else {
-			require.Equal(t, codes.PermissionDenied, status.Code(err), "%v", c.req)
+			require.Equal(t, codes.PermissionDenied, status.Code(outcome.Status(nil, err)), "%v", c.attempt)
 		}
 	}
 	a, _ := newAccess(t, declared)
-	_, err := call(a, peers, schemav1.SchemaService_EstablishReferences_FullMethodName, establish(ann, nil, "things/shared", "things/other"), fine)
 	var refused *peer.RefusedError
-	require.ErrorAs(t, outcome.FromStatus(err), &refused)
+	require.ErrorAs(t, refusal(t, a, peers, establish(ann, nil, "things/shared", "things/other")), &refused)
 	require.Len(t, refused.Refusals, 1)
 	require.Equal(t, peer.ReferDenied, refused.Refusals[0].Reason)
 }
@@ -393,12 +404,12 @@ func TestTheRightToReferIsThatOfEachAttempt(t *testing.T) {
 	t.Parallel()
 	peers := identity.NewContext(t.Context(), identity.Deployment(other))
 	ann, bob := &schemav1.EstablishReferencesRequest_Person{Identity: "user/ann"}, &schemav1.EstablishReferencesRequest_Person{Identity: "user/bob"}
-	req := &schemav1.EstablishAttemptsRequest{Attempts: []*schemav1.EstablishAttemptsRequest_Attempt{
-		{Request: establish(bob, nil, "things/shared")}, {Request: establish(ann, nil, "things/shared")}, {Request: establish(ann, nil, "things/other")}, {},
+	req := &schemav1.EstablishReferencesRequest{Attempts: []*schemav1.EstablishReferencesRequest_Attempt{
+		establish(bob, nil, "things/shared"), establish(ann, nil, "things/shared"), establish(ann, nil, "things/other"), {},
 	}}
 	a, _ := newAccess(t, declared)
 	handled := false
-	_, err := call(a, peers, schemav1.SchemaService_EstablishAttempts_FullMethodName, req, func(ctx context.Context, _ any) (any, error) {
+	_, err := call(a, peers, schemav1.SchemaService_EstablishReferences_FullMethodName, req, func(ctx context.Context, _ any) (any, error) {
 		handled = true
 		for i, allowed := range []bool{false, true, false, true} {
 			require.Equal(t, allowed, access.Refused(ctx, i) == nil, i)
@@ -409,7 +420,7 @@ func TestTheRightToReferIsThatOfEachAttempt(t *testing.T) {
 	require.True(t, handled)
 	require.NoError(t, access.Refused(t.Context(), 7), "a call of the process itself")
 	a, _ = newAccess(t, declared, func(cfg *access.Config) { cfg.Outside = never{} })
-	_, err = call(a, peers, schemav1.SchemaService_EstablishAttempts_FullMethodName, req, fine)
+	_, err = call(a, peers, schemav1.SchemaService_EstablishReferences_FullMethodName, req, fine)
 	require.Equal(t, codes.Unimplemented, status.Code(err))
 }
 

@@ -83,7 +83,7 @@ func (a *Access) refers(ctx context.Context, who identity.Caller, names []schema
 
 // mayRefer checks the right to refer to the targets of another deployment's references: of the person who writes them. Without a
 // person it is the deployment's own right, but for references that were established before.
-func (a *Access) mayRefer(ctx context.Context, by identity.Caller, req *schemav1.EstablishReferencesRequest) error {
+func (a *Access) mayRefer(ctx context.Context, by identity.Caller, req *schemav1.EstablishReferencesRequest_Attempt) error {
 	who := by
 	if p := req.GetPerson(); p != nil {
 		var err error
@@ -121,16 +121,16 @@ func (a *Access) mayRefer(ctx context.Context, by identity.Caller, req *schemav1
 
 type refusedKey struct{}
 
-// withRefused checks the right to refer for each of several attempts, whose outcomes their handler returns.
-func (a *Access) withRefused(ctx context.Context, by identity.Caller, req *schemav1.EstablishAttemptsRequest) context.Context {
+// withRefused checks the right to refer for each attempt, whose outcomes the handler returns.
+func (a *Access) withRefused(ctx context.Context, by identity.Caller, req *schemav1.EstablishReferencesRequest) context.Context {
 	refused := make([]error, len(req.GetAttempts()))
 	for i, asked := range req.GetAttempts() {
-		refused[i] = a.mayRefer(ctx, by, asked.GetRequest())
+		refused[i] = a.mayRefer(ctx, by, asked)
 	}
 	return context.WithValue(ctx, refusedKey{}, refused)
 }
 
-// Refused returns the refusal of the n-th of several attempts; nil when it may refer, and for calls of this process.
+// Refused returns the refusal of the n-th attempt of a call; nil when it may refer, and for calls of this process.
 func Refused(ctx context.Context, n int) error {
 	if refused, ok := ctx.Value(refusedKey{}).([]error); ok {
 		return refused[n]

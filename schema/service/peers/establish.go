@@ -35,7 +35,7 @@ const (
 	mostWaiting = 1000
 	// largestTogether is the size of the references of an attempt that shares its call: a call has MaxAttempts of them.
 	largestTogether = maxEstablishBytes / wire.MaxAttempts
-	// oneByOneFor is how long a deployment is asked one by one after a process of it did not know several attempts.
+	// oneByOneFor is how long a deployment is asked one by one after it has refused a call with several attempts.
 	oneByOneFor = time.Minute
 )
 
@@ -43,14 +43,14 @@ const (
 func (p *Peers) Establish(ctx context.Context, target schema.DeploymentID, attempt peer.AttemptID, refs []peer.EstablishReference) (*peer.Established, error) {
 	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
 	defer cancel()
-	a := &asked{ctx: ctx, req: &schemav1.EstablishReferencesRequest{Attempt: attempt[:], References: establishProto(refs), Person: person(ctx)}}
+	a := newAsked(ctx, attempt, refs)
 	alone := func() error {
 		var err error
-		a.answer, err = p.establish(ctx, target, a.req)
+		a.answer, err = p.establishAlone(target, a)
 		return err
 	}
 	t := p.togetherAt(target)
-	if len(refs) > peer.MaxTogether || proto.Size(a.req) > largestTogether || t.isOneByOne() {
+	if len(refs) > peer.MaxTogether || proto.Size(a.attempt) > largestTogether || t.isOneByOne() {
 		err := alone()
 		return a.answer, err
 	}
@@ -70,32 +70,26 @@ func (p *Peers) Establish(ctx context.Context, target schema.DeploymentID, attem
 func (p *Peers) WouldEstablish(ctx context.Context, target schema.DeploymentID, attempt peer.AttemptID, refs []peer.EstablishReference) (*peer.Established, error) {
 	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
 	defer cancel()
-	return p.establish(ctx, target, &schemav1.EstablishReferencesRequest{
-		Attempt: attempt[:], ValidateOnly: true, References: establishProto(refs), Person: person(ctx),
-	})
+	a := newAsked(ctx, attempt, refs)
+	a.attempt.ValidateOnly = true
+	return p.establishAlone(target, a)
 }
 
-// establish makes the calls of one attempt.
-func (p *Peers) establish(ctx context.Context, target schema.DeploymentID, whole *schemav1.EstablishReferencesRequest) (*peer.Established, error) {
-	client, err := p.Client(target)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", peer.ErrNotSent, err)
-	}
+// establishAlone makes the calls of one attempt.
+func (p *Peers) establishAlone(target schema.DeploymentID, a *asked) (*peer.Established, error) {
 	out := &peer.Established{}
-	for i, part := range establishParts(whole.GetReferences()) {
-		req := &schemav1.EstablishReferencesRequest{Attempt: whole.GetAttempt(), ValidateOnly: whole.GetValidateOnly(), References: part, Person: whole.GetPerson()}
-		var server grpcpeer.Peer
-		answer, err := client.EstablishReferences(ctx, req, grpc.Peer(&server))
+	for i, part := range establishParts(a.attempt.GetReferences()) {
+		outcomes, err := p.establish(a.ctx, target, a.message(part))
 		switch {
-		case err != nil && server.Addr == nil && i == 0: // the call never got a stream
-			return nil, fmt.Errorf("%w: %w", peer.ErrNotSent, outcome.FromStatus(err))
-		case err != nil:
-			return nil, outcome.FromStatus(err)
+		case i > 0 && errors.Is(err, peer.ErrNotSent): // a part of the attempt was
+			err = &peer.UnavailableError{Deployments: []schema.DeploymentID{target}, Err: errors.New("it was not reached a second time: try again")}
+		case err == nil:
+			err = outcomes[0].Err
 		}
-		done, err := wire.Established(answer)
 		if err != nil {
 			return nil, err
 		}
+		done := outcomes[0].Established
 		if i > 0 && done.Epoch != out.Epoch {
 			return nil, &peer.UnavailableError{Deployments: []schema.DeploymentID{target}, Err: errors.New("its database began a new epoch between two calls: try again")}
 		}
@@ -104,23 +98,61 @@ func (p *Peers) establish(ctx context.Context, target schema.DeploymentID, whole
 	return out, nil
 }
 
+// establish makes one call, and returns the outcome of each attempt. It fails with ErrNotSent when nothing was sent, and with errOneByOne when the
+// deployment wants the attempts one by one, and has done nothing.
+func (p *Peers) establish(ctx context.Context, target schema.DeploymentID, attempts ...*schemav1.EstablishReferencesRequest_Attempt) ([]peer.EstablishOutcome, error) {
+	client, err := p.Client(target)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", peer.ErrNotSent, err)
+	}
+	var server grpcpeer.Peer
+	answer, err := client.EstablishReferences(ctx, &schemav1.EstablishReferencesRequest{Attempts: attempts}, grpc.Peer(&server))
+	switch {
+	case err != nil && server.Addr == nil: // the call never got a stream
+		return nil, fmt.Errorf("%w: %w", peer.ErrNotSent, outcome.FromStatus(err))
+	case status.Code(err) == codes.Unimplemented:
+		return nil, errOneByOne
+	case err != nil:
+		return nil, outcome.FromStatus(err)
+	case len(answer.GetOutcomes()) != len(attempts):
+		return nil, fmt.Errorf("its answer has %d outcomes for %d attempts", len(answer.GetOutcomes()), len(attempts))
+	}
+	out := make([]peer.EstablishOutcome, len(attempts))
+	for i, o := range answer.GetOutcomes() {
+		out[i] = wire.EstablishOutcome(o)
+		if out[i].Err != nil && !errors.Is(out[i].Err, peer.ErrLeftOut) {
+			out[i].Err = outcome.FromStatus(out[i].Err)
+		}
+	}
+	return out, nil
+}
+
+var errOneByOne = errors.New("the deployment wants attempts one by one")
+
 // asked is an attempt that may share a call with others.
 type asked struct {
-	ctx    context.Context //nolint:containedctx // of its own write
-	req    *schemav1.EstablishReferencesRequest
-	answer *peer.Established // set before its outcome is
+	ctx     context.Context //nolint:containedctx // of its own write
+	attempt *schemav1.EstablishReferencesRequest_Attempt
+	answer  *peer.Established // set before its outcome is
+}
+
+func newAsked(ctx context.Context, attempt peer.AttemptID, refs []peer.EstablishReference) *asked {
+	return &asked{ctx: ctx, attempt: &schemav1.EstablishReferencesRequest_Attempt{Attempt: attempt[:], References: establishProto(refs), Person: person(ctx)}}
 }
 
 // who takes turns with others; nil is the deployment itself.
 func (a *asked) who() any {
-	if a.req.GetPerson() == nil {
+	if a.attempt.GetPerson() == nil {
 		return nil
 	}
-	return a.req.GetPerson().GetIdentity()
+	return a.attempt.GetPerson().GetIdentity()
 }
 
-func (a *asked) proto() *schemav1.EstablishAttemptsRequest_Attempt {
-	out := &schemav1.EstablishAttemptsRequest_Attempt{Request: a.req}
+// message returns the attempt with a part of its references, and with the time that is left for it.
+func (a *asked) message(refs []*schemav1.EstablishReferencesRequest_Reference) *schemav1.EstablishReferencesRequest_Attempt {
+	out := &schemav1.EstablishReferencesRequest_Attempt{
+		Attempt: a.attempt.GetAttempt(), References: refs, ValidateOnly: a.attempt.GetValidateOnly(), Person: a.attempt.GetPerson(),
+	}
 	if id := requestid.ID(a.ctx); id != uuid.Nil {
 		out.RequestId = id.String()
 	}
@@ -157,52 +189,28 @@ func (t *together) isOneByOne() bool { return time.Now().UnixNano() < t.oneByOne
 
 // run makes one call, and returns the outcome of each attempt.
 func (t *together) run(batch []*asked) []error {
-	answer, err := t.call(batch)
-	switch {
-	case status.Code(err) == codes.Unimplemented: // a process of the release before, which has done nothing
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(batch[0].ctx), peerTimeout) // a trace has the call once
+	defer cancel()
+	attempts := make([]*schemav1.EstablishReferencesRequest_Attempt, len(batch))
+	for i, a := range batch {
+		attempts[i] = a.message(a.attempt.GetReferences())
+	}
+	outcomes, err := t.peers.establish(ctx, t.to, attempts...)
+	if errors.Is(err, errOneByOne) {
 		t.oneByOne.Store(time.Now().Add(oneByOneFor).UnixNano())
 		err = gather.ErrAlone
-	case err != nil && !errors.Is(err, peer.ErrNotSent):
-		err = outcome.FromStatus(err)
-	case err == nil && len(answer.GetOutcomes()) != len(batch):
-		err = fmt.Errorf("its answer has %d outcomes for %d attempts", len(answer.GetOutcomes()), len(batch))
 	}
 	if err != nil {
 		return slices.Repeat([]error{err}, len(batch))
 	}
 	errs := make([]error, len(batch))
-	for i, o := range answer.GetOutcomes() {
-		done := wire.EstablishOutcome(o)
-		switch {
-		case errors.Is(done.Err, peer.ErrLeftOut):
+	for i, o := range outcomes {
+		batch[i].answer, errs[i] = o.Established, o.Err
+		if errors.Is(o.Err, peer.ErrLeftOut) {
 			errs[i] = gather.ErrAlone
-		case done.Err != nil:
-			errs[i] = outcome.FromStatus(done.Err)
-		default:
-			batch[i].answer = done.Established
 		}
 	}
 	return errs
-}
-
-// call fails with ErrNotSent when nothing was sent.
-func (t *together) call(batch []*asked) (*schemav1.EstablishAttemptsResponse, error) {
-	client, err := t.peers.Client(t.to)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", peer.ErrNotSent, err)
-	}
-	req := &schemav1.EstablishAttemptsRequest{Attempts: make([]*schemav1.EstablishAttemptsRequest_Attempt, len(batch))}
-	for i, a := range batch {
-		req.Attempts[i] = a.proto()
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(batch[0].ctx), peerTimeout) // a trace has the call once
-	defer cancel()
-	var server grpcpeer.Peer
-	answer, err := client.EstablishAttempts(ctx, req, grpc.Peer(&server))
-	if err != nil && server.Addr == nil { // the call never got a stream
-		return nil, fmt.Errorf("%w: %w", peer.ErrNotSent, outcome.FromStatus(err))
-	}
-	return answer, err
 }
 
 // maxEstablishBytes is the size of the references of one call: a request has identity.MaxRequestBytes at most.

@@ -24,7 +24,7 @@ func TestReferencesWithLongNamesFitIntoRequests(t *testing.T) {
 	n := 0
 	for _, part := range parts {
 		n += len(part)
-		require.Less(t, proto.Size(&schemav1.EstablishReferencesRequest{References: part}), identity.MaxRequestBytes)
+		require.Less(t, proto.Size(&schemav1.EstablishReferencesRequest_Attempt{References: part}), identity.MaxRequestBytes)
 	}
 	require.Equal(t, len(refs), n)
 	require.Len(t, establishParts(establishProto(refs[:1000])), 1)

@@ -30,7 +30,7 @@ const keepInterval = 5 * time.Second
 
 // beginsRelations are the methods after which another deployment has something of this one.
 var beginsRelations = []string{
-	schemav1.SchemaService_EstablishReferences_FullMethodName, schemav1.SchemaService_EstablishAttempts_FullMethodName,
+	schemav1.SchemaService_EstablishReferences_FullMethodName,
 	schemav1.SchemaService_CheckOwners_FullMethodName,
 }
 

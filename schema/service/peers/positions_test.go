@@ -131,7 +131,7 @@ func TestAPositionIsStoredBeforeTheFirstReference_I2_I15(t *testing.T) {
 			return nil
 		})
 	}
-	require.NoError(t, call(schemav1.SchemaService_EstablishAttempts_FullMethodName), "nothing stores positions")
+	require.NoError(t, call(schemav1.SchemaService_EstablishReferences_FullMethodName), "nothing stores positions")
 	p.SetPositions(positions)
 	for _, method := range beginsRelations {
 		require.Error(t, call(method), "no token came")

@@ -30,19 +30,19 @@ import (
 // target is the deployment of targets: a target's name says its answer, and its uid is that of the attempt.
 type target struct {
 	schemav1.UnimplementedSchemaServiceServer
-	hold chan struct{} // each call of one attempt waits for it
-	old  bool          // it knows no calls of several attempts
-	err  error         // of calls of several attempts
+	hold     chan struct{} // each call of one attempt waits for it
+	err      error         // of calls of several attempts
+	oneByOne bool          // it takes no calls of several attempts
 
 	mu    sync.Mutex
 	calls []string // guarded by mu; the holders of each call
-	asked []*schemav1.EstablishAttemptsRequest_Attempt
+	asked []*schemav1.EstablishReferencesRequest_Attempt
 }
 
 // answering is how long a call of several attempts takes.
 const answering = time.Millisecond
 
-func (s *target) note(attempts ...*schemav1.EstablishReferencesRequest) {
+func (s *target) note(attempts []*schemav1.EstablishReferencesRequest_Attempt) {
 	var names []string
 	for _, a := range attempts {
 		names = append(names, a.GetReferences()[0].GetHolder().GetName())
@@ -61,44 +61,43 @@ func (s *target) take() []string {
 }
 
 func (s *target) EstablishReferences(ctx context.Context, req *schemav1.EstablishReferencesRequest) (*schemav1.EstablishReferencesResponse, error) {
-	s.note(req)
-	if req.GetReferences()[0].GetTarget().GetName() == "slow" {
-		select {
-		case <-s.hold:
-		case <-ctx.Done():
-			return nil, ctx.Err()
+	attempts := req.GetAttempts()
+	if len(attempts) == 1 {
+		s.note(attempts)
+		if attempts[0].GetReferences()[0].GetTarget().GetName() == "slow" {
+			select {
+			case <-s.hold:
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
 		}
+		done := &peer.Established{UIDs: []uuid.UUID{uuid.UUID(attempts[0].GetAttempt())}}
+		return &schemav1.EstablishReferencesResponse{Outcomes: []*schemav1.EstablishReferencesResponse_Outcome{wire.EstablishOutcomeProto(peer.EstablishOutcome{Established: done})}}, nil
 	}
-	return &schemav1.EstablishReferencesResponse{Targets: []*schemav1.EstablishReferencesResponse_Target{{Uid: req.GetAttempt()}}}, nil
-}
-
-func (s *target) EstablishAttempts(ctx context.Context, req *schemav1.EstablishAttemptsRequest) (*schemav1.EstablishAttemptsResponse, error) {
-	if s.old {
-		return s.UnimplementedSchemaServiceServer.EstablishAttempts(ctx, req)
+	if s.oneByOne {
+		return s.UnimplementedSchemaServiceServer.EstablishReferences(ctx, req)
 	}
 	defer time.Sleep(answering)
-	out := &schemav1.EstablishAttemptsResponse{}
-	var attempts []*schemav1.EstablishReferencesRequest
-	for _, a := range req.GetAttempts() {
-		attempts = append(attempts, a.GetRequest())
-		o := wire.EstablishOutcomeProto(peer.EstablishOutcome{Established: &peer.Established{UIDs: []uuid.UUID{uuid.UUID(a.GetRequest().GetAttempt())}}})
-		switch r := a.GetRequest().GetReferences()[0]; r.GetTarget().GetName() {
+	out := &schemav1.EstablishReferencesResponse{}
+	for _, a := range attempts {
+		o := wire.EstablishOutcomeProto(peer.EstablishOutcome{Established: &peer.Established{UIDs: []uuid.UUID{uuid.UUID(a.GetAttempt())}}})
+		switch r := a.GetReferences()[0]; r.GetTarget().GetName() {
 		case "refused":
 			o = wire.EstablishOutcomeProto(peer.EstablishOutcome{Err: outcome.Status(nil, &peer.RefusedError{Refusals: []peer.Refusal{{
 				Holder: r.GetHolder().GetName(), Path: "p", Target: schema.FullName{Deployment: self, Name: "ts/t"}, Reason: peer.TargetMissing,
 			}}})})
 		case "locked":
-			o.Outcome = &schemav1.EstablishAttemptsResponse_Outcome_LeftOut{LeftOut: &emptypb.Empty{}}
+			o.Outcome = &schemav1.EstablishReferencesResponse_Outcome_LeftOut{LeftOut: &emptypb.Empty{}}
 		case "new":
 			o.Outcome = nil // of a later release
 		}
-		if r := a.GetRequest().GetReferences()[0]; r.GetTarget().GetName() != "forgotten" {
+		if r := a.GetReferences()[0]; r.GetTarget().GetName() != "forgotten" {
 			out.Outcomes = append(out.Outcomes, o)
 		}
 	}
-	s.note(attempts...)
+	s.note(attempts)
 	s.mu.Lock()
-	s.asked = req.GetAttempts()
+	s.asked = attempts
 	s.mu.Unlock()
 	return out, s.err
 }
@@ -191,11 +190,11 @@ func TestAttemptsShareACallWithOutcomesOfTheirOwn_I20(t *testing.T) {
 	})
 }
 
-// A deployment of the release before, which does not know calls of several attempts, is asked one by one.
-func TestADeploymentOfTheReleaseBeforeIsAskedOneByOne(t *testing.T) {
+// A deployment that takes no calls of several attempts, such as one with an authorization service, is asked one by one.
+func TestADeploymentThatTakesNoSharedCallsIsAskedOneByOne(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := &target{old: true}
+		s := &target{oneByOne: true}
 		_, establish, end := busy(t, s)
 		together := func(names ...string) []string {
 			var g sync.WaitGroup
@@ -210,7 +209,7 @@ func TestADeploymentOfTheReleaseBeforeIsAskedOneByOne(t *testing.T) {
 			return s.take()
 		}
 		require.ElementsMatch(t, []string{"a", "b", "c"}, together("a", "b", "c"))
-		s.old = false
+		s.oneByOne = false
 		require.ElementsMatch(t, []string{"d", "e"}, together("d", "e"), "for a while it is not tried again")
 		end()
 		time.Sleep(oneByOneFor)

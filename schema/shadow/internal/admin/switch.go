@@ -98,9 +98,6 @@ func (s *Admin) switchVersion(ctx context.Context, model *schema.Model) error {
 		if _, err := tx.Exec(ctx, gate.LockVersionSQL, gate.VersionLock); err != nil {
 			return err
 		}
-		if err := s.knowFinalizers(ctx, tx, len(finalized) > 0); err != nil {
-			return err
-		}
 		var moved bool
 		if err := tx.QueryRow(ctx, switchSQL, model.Descriptor.Version, model.Digest).Scan(&v.Generation, &moved); err != nil {
 			return err
@@ -146,16 +143,6 @@ func (s *Admin) switchVersion(ctx context.Context, model *schema.Model) error {
 	if err == nil {
 		s.Version.Store(v)
 	}
-	return err
-}
-
-// knowFinalizers lets the transaction switch the version of a deployment that has had finalizers. From the first version with some on, the
-// processes of releases that do not know them remove nothing, mark nothing and switch nothing any more.
-func (s *Admin) knowFinalizers(ctx context.Context, tx pgx.Tx, some bool) error {
-	if _, err := tx.Exec(ctx, db.KnowsSQL); err != nil || !some {
-		return err
-	}
-	_, err := tx.Exec(ctx, `UPDATE dbcontroller.meta SET finalizers = true WHERE NOT finalizers`)
 	return err
 }
 

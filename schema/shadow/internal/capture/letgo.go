@@ -91,9 +91,7 @@ func (s *Capturer) removeFree(ctx context.Context, kind int32, after, last strin
 		if err != nil {
 			return err
 		}
-		sent := &pgx.Batch{}
-		sent.Queue(db.KnowsSQL)
-		sent.Queue(removeFreeSQL, ids)
-		return tx.SendBatch(ctx, sent).Close()
+		_, err = tx.Exec(ctx, removeFreeSQL, ids)
+		return err
 	})
 }

@@ -115,7 +115,6 @@ func (s *Actor) CarryOutAnd(ctx context.Context, tx pgx.Tx, d Decision, also *pg
 		return err
 	}
 	crash.At("crash-delete-uncommitted")
-	b.Queue(db.KnowsSQL)
 	db.QueuePlans(tx, b, len(c.Members))
 	db.AfterCommit(tx, func() { s.Touched(*left) })
 	b.QueuedQueries = append(b.QueuedQueries, carried.QueuedQueries...)

@@ -13,12 +13,8 @@ const (
     AND f.block_epoch = (SELECT COALESCE(d.epoch, f.block_epoch) FROM dbcontroller.deployment d WHERE d.id = f.deployment_id)`
 )
 
-// KnowsRightsSQL is true when every process of the deployment ends its rights before it acts upon a deletion; KnowsBlockRightsSQL, when
-// each also answers for references without a blockade of their own.
-const (
-	KnowsRightsSQL      = `NOT EXISTS (SELECT FROM dbcontroller.member WHERE NOT delegates)`
-	KnowsBlockRightsSQL = `NOT EXISTS (SELECT FROM dbcontroller.member WHERE NOT (delegates AND blocks))`
-)
+// AllDelegateSQL is true while every process of the deployment runs with delegations: then the deployment takes rights.
+const AllDelegateSQL = `NOT EXISTS (SELECT FROM dbcontroller.member WHERE NOT delegates)`
 
 // How a right ends. First BeginEndingSQL is committed: writes look there and share the row no more, since PostgreSQL lets new sharers of a row pass
 // who waits for it alone. Then, in a transaction, LockRightsSQL waits for the writes that share it; the next statement sees their rows; DoneEndingSQL
@@ -48,14 +44,15 @@ SELECT DISTINCT {look_at_right}, (f.id % 64)::smallint, f.deployment_id, f.id FR
 
 // PinnedSQL is true of a row f of foreign_target while rows of attached tables that were written under its rights are not stored as
 // references. It is read before the references, or in one statement with them: a row is stored in the transaction that removes its note.
-const PinnedSQL = `(EXISTS (` + pinOfNoteSQL + `) OR EXISTS (` + pinOfBatchSQL + `))`
+const PinnedSQL = `(EXISTS (` + noteSQL + `) OR EXISTS (` + pinOfNoteSQL + `) OR EXISTS (` + pinOfBatchSQL + `))`
 
 // NotPinnedSQL is its opposite, in a form that PostgreSQL can join.
-const NotPinnedSQL = `NOT EXISTS (` + pinOfNoteSQL + `) AND NOT EXISTS (` + pinOfBatchSQL + `)`
+const NotPinnedSQL = `NOT EXISTS (` + noteSQL + `) AND NOT EXISTS (` + pinOfNoteSQL + `) AND NOT EXISTS (` + pinOfBatchSQL + `)`
 
 const (
+	noteSQL       = `SELECT FROM dbcontroller.captured c WHERE c.target_id = f.id AND c.statement IS NOT NULL`
 	pinOfNoteSQL  = `SELECT FROM dbcontroller.pin p JOIN dbcontroller.captured c ON c.statement = p.statement AND c.statement IS NOT NULL WHERE p.target_id = f.id`
-	pinOfBatchSQL = `SELECT FROM dbcontroller.statement_pin p JOIN dbcontroller.captured_batch c ON c.statement = p.statement AND c.statement IS NOT NULL WHERE p.target_id = f.id`
+	pinOfBatchSQL = `SELECT FROM dbcontroller.pin p JOIN dbcontroller.captured_batch c ON c.statement = p.statement AND c.statement IS NOT NULL WHERE p.target_id = f.id`
 )
 
 // KeptSQL is true of a row f of foreign_target whose rights were asked for a short time ago, so that nothing may refer to it yet. A time

@@ -44,9 +44,10 @@ func QueuePlans(tx pgx.Tx, b *pgx.Batch, rows int) {
 // GenericPlansSQL plans statements once in a session, for any values.
 const GenericPlansSQL = `SELECT set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true)`
 
-// OwnPlansSQL plans statements for their values. (By itself, PostgreSQL prefers a generic plan that it has: it estimates ten rows of an array.) The
+// OwnPlansSQL plans statements for their values. (By itself, PostgreSQL prefers a generic plan that it has: it estimates ten rows of an array.) Merges
+// are off: one by the order of an index joins by its first column alone, such as the target that all rows of a batch have in common. The
 // numbers of rows that the transaction writes are reported with its end, for RunStatistics: an idle session reports them after ten seconds.
-const OwnPlansSQL = `SELECT set_config('plan_cache_mode', 'force_custom_plan', true), set_config('enable_hashjoin', 'on', true), set_config('enable_mergejoin', 'on', true), pg_stat_force_next_flush()`
+const OwnPlansSQL = `SELECT set_config('plan_cache_mode', 'force_custom_plan', true), set_config('enable_hashjoin', 'on', true), set_config('enable_mergejoin', 'off', true), pg_stat_force_next_flush()`
 
 // OneOf is the condition that a column has a value of an array, beside a condition that an index serves. No index serves this one, such as that of
 // targets, of which one can have very many rows. The array is hashed: the plan of '= ANY' for any values compares each row with each element. (IS
@@ -63,10 +64,6 @@ func OfMany(sql string, targets int) string {
 	}
 	return strings.Replace(sql, "target_id = ANY ($2)", OneOf("target_id", "$2::bigint[]"), 1)
 }
-
-// KnowsSQL declares, for a transaction that removes or marks resources or switches the version, that this program knows finalizers: a
-// deployment that has had some refuses others.
-const KnowsSQL = `SELECT set_config('dbcontroller.knows', 'finalizers', true)`
 
 // own returns a transaction of InTx; nil for that of another pool, or of the caller.
 func own(tx pgx.Tx) (*Marked, *postgres.Tx) {

@@ -3,6 +3,7 @@ package lease
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -15,13 +16,25 @@ import (
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
 )
 
 const (
 	// A restarted process replaces its own row at once. Transactions in flight of its predecessor, if that still lives,
 	// hold the row's lock.
 	replaceSQL      = `DELETE FROM dbcontroller.member WHERE name = $1`
-	insertMemberSQL = `INSERT INTO dbcontroller.member (id, name, expires_at, delegates, blocks, pins, batches) VALUES ($1, $2, clock_timestamp() + $3::interval, $4, true, true, true)`
+	insertMemberSQL = `INSERT INTO dbcontroller.member (id, name, expires_at, delegates) VALUES ($1, $2, clock_timestamp() + $3::interval, $4)`
+
+	// Joins exclude one another, and attach: of two, one sees the other.
+	lockJoinsSQL = `SELECT pg_advisory_xact_lock(110373738146831)`
+
+	needRightsSQL    = `SELECT EXISTS (SELECT FROM dbcontroller.attachment WHERE strict AND ready)`
+	mayHaveRightsSQL = `
+SELECT EXISTS (SELECT FROM dbcontroller.member WHERE delegates)
+    OR EXISTS (SELECT FROM dbcontroller.foreign_target WHERE acting_epoch IS NOT NULL) OR EXISTS (SELECT FROM dbcontroller.foreign_target WHERE block_epoch IS NOT NULL)`
+	endAllRightsSQL = `
+UPDATE dbcontroller.foreign_target SET acting_epoch = NULL, acting_own = NULL, block_epoch = NULL, block_own = NULL, turn = nextval('dbcontroller.object_id')
+WHERE acting_epoch IS NOT NULL OR block_epoch IS NOT NULL`
 
 	renewSQL = `
 UPDATE dbcontroller.member SET expires_at = clock_timestamp() + $2::interval WHERE id = $1 AND expires_at > clock_timestamp()`
@@ -127,13 +140,45 @@ func renewed(tag pgconn.CommandTag) error {
 func (l *Leases) join(ctx context.Context) (member uuid.UUID, err error) {
 	member = uuid.Must(uuid.NewV7())
 	err = l.Store.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, replaceSQL, l.Name); err != nil {
+		b := &pgx.Batch{}
+		b.Queue(lockJoinsSQL)
+		b.Queue(replaceSQL, l.Name)
+		if err := tx.SendBatch(ctx, b).Close(); err != nil {
 			return err
+		}
+		if !l.Store.Cfg.Delegations {
+			if err := endRights(ctx, tx); err != nil {
+				return err
+			}
 		}
 		_, err := tx.Exec(ctx, insertMemberSQL, member, l.Name, l.TTL, l.Store.Cfg.Delegations)
 		return err
 	})
 	return member, err
+}
+
+// endRights ends all rights of the deployment, because a process that joins without delegations acts upon deletions without ending them. Nothing is
+// written under a right, and none is taken, meanwhile: both hold the version's lock shared. It is left alone where there are no rights. It fails while
+// a table has strict references, which would refuse every new one.
+func endRights(ctx context.Context, tx pgx.Tx) error {
+	b := &pgx.Batch{}
+	var needed, any bool
+	b.Queue(needRightsSQL).QueryRow(func(row pgx.Row) error { return row.Scan(&needed) })
+	b.Queue(mayHaveRightsSQL).QueryRow(func(row pgx.Row) error { return row.Scan(&any) })
+	if err := tx.SendBatch(ctx, b).Close(); err != nil {
+		return err
+	}
+	if needed {
+		return errors.New("tables here have strict references, and this process has delegations switched off: " +
+			"run it with --delegations, or declare the references as enforce: async and attach again first")
+	}
+	if !any {
+		return nil
+	}
+	b = &pgx.Batch{}
+	b.Queue(gate.LockVersionSQL, gate.VersionLock)
+	b.Queue(endAllRightsSQL)
+	return tx.SendBatch(ctx, b).Close()
 }
 
 func evict(ctx context.Context, tx pgx.Tx, ttl time.Duration) error {

@@ -16,7 +16,11 @@ import (
 // The latest statement is the one that has written the present value.
 const selectPinsSQL = `
 SELECT i.n - 1, f.id, f.uid FROM unnest($1::int[], $2::int[], $3::text[], $4::boolean[], $5::bigint[]) WITH ORDINALITY AS i (deployment_id, kind_id, name, blocks, statement, n)
-JOIN dbcontroller.pin p ON p.statement = i.statement AND p.blocks = i.blocks
+JOIN (
+    SELECT statement, target_id, blocks FROM dbcontroller.pin
+    UNION ALL
+    SELECT statement, target_id, blocks FROM dbcontroller.captured WHERE target_id IS NOT NULL AND statement IS NOT NULL
+) AS p ON p.statement = i.statement AND p.blocks = i.blocks
 JOIN dbcontroller.foreign_target f ON f.id = p.target_id AND f.deployment_id = i.deployment_id AND f.kind_id = i.kind_id AND f.name = i.name
 ORDER BY p.statement`
 

@@ -61,7 +61,7 @@ const (
 	// A refusal is recorded only while the version that decided it is the current one.
 	refuseRequestSQL = `
 INSERT INTO dbcontroller.request (id, hash, outcome)
-SELECT $1, $2, $3 FROM dbcontroller.meta WHERE version = $4 AND (digest = $5 OR NOT starts_with(digest, version || ' '))
+SELECT $1, $2, $3 FROM dbcontroller.meta WHERE version = $4 AND digest = $5
 ON CONFLICT DO NOTHING`
 )
 

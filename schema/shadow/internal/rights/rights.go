@@ -45,7 +45,7 @@ SELECT f.id, f.uid, f.turn, f.kind_id, f.name FROM dbcontroller.foreign_target f
 WHERE f.id = ANY ($1) AND NOT (` + db.BlockRightCountsSQL + `) ORDER BY f.id`
 
 	// After the version's lock: a process without rights that joins meanwhile is visible, or waits.
-	selectTurnSQL = `SELECT turn, block_attempt, ` + db.KnowsBlockRightsSQL + ` FROM dbcontroller.foreign_target WHERE id = $1`
+	selectTurnSQL = `SELECT turn, block_attempt, ` + db.AllDelegateSQL + ` FROM dbcontroller.foreign_target WHERE id = $1`
 
 	takeBlockRightSQL = `UPDATE dbcontroller.foreign_target SET block_attempt = $2, block_epoch = $3, block_own = $4 WHERE id = $1`
 

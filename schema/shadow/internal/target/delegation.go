@@ -65,16 +65,16 @@ var selectDelegableSQL = db.Codes(`
 SELECT DISTINCT f.id, f.uid, f.turn
 FROM dbcontroller.reference r JOIN dbcontroller.foreign_target f ON f.id = r.target_id
 WHERE r.attempt = ANY ($1) AND f.deployment_id = $2 AND r.behaviour NOT IN ({block}, {allow_dangling})
-    AND NOT (` + db.RightCountsSQL + `) AND ` + db.KnowsRightsSQL + `
+    AND NOT (` + db.RightCountsSQL + `) AND ` + db.AllDelegateSQL + `
 UNION -- a right that was asked for without a reference
 SELECT f.id, f.uid, f.turn FROM dbcontroller.foreign_target f
-WHERE f.acting_attempt = ANY ($1) AND f.deployment_id = $2 AND NOT (` + db.RightCountsSQL + `) AND ` + db.KnowsRightsSQL)
+WHERE f.acting_attempt = ANY ($1) AND f.deployment_id = $2 AND NOT (` + db.RightCountsSQL + `) AND ` + db.AllDelegateSQL)
 
 // Targets with many blocking references from here: they cannot be deleted anyway, so that the right to block them costs nobody anything.
 var selectWantedSQL = db.Codes(`
 SELECT DISTINCT f.id
 FROM dbcontroller.reference r JOIN dbcontroller.foreign_target f ON f.id = r.target_id
-WHERE r.attempt = ANY ($1) AND f.deployment_id = $2 AND r.behaviour = {block} AND NOT (` + db.BlockRightCountsSQL + `) AND ` + db.KnowsBlockRightsSQL + `
+WHERE r.attempt = ANY ($1) AND f.deployment_id = $2 AND r.behaviour = {block} AND NOT (` + db.BlockRightCountsSQL + `) AND ` + db.AllDelegateSQL + `
     AND $3 <= (SELECT count(*) FROM (SELECT FROM dbcontroller.reference c WHERE c.target_id = f.id AND c.behaviour = {block} LIMIT $3) AS c)`)
 
 // wanted returns the targets of attempts that this deployment wants the right to block.
@@ -114,7 +114,7 @@ const (
 	takeRightsSQL = `
 UPDATE dbcontroller.foreign_target f SET acting_epoch = @epoch, acting_own = @own
 FROM unnest(@ids::bigint[], @turns::bigint[]) AS i (id, turn)
-WHERE f.id = i.id AND f.turn = i.turn AND ` + db.KnowsRightsSQL
+WHERE f.id = i.id AND f.turn = i.turn AND ` + db.AllDelegateSQL
 )
 
 // takeDelegations ends the work of confirms and takes the rights that were granted, in one transaction: of those rows that have

@@ -92,7 +92,7 @@ WHERE 1 = (SELECT count(*) FROM dbcontroller.foreign_target f
 	tidySQL = `DELETE FROM dbcontroller.wish WHERE asked_at < now() - interval '5 min' OR asked_at > now() + interval '5 min'`
 
 	tidyPinsSQL = `
-DELETE FROM dbcontroller.statement_pin p WHERE NOT EXISTS (SELECT FROM dbcontroller.captured c WHERE c.statement = p.statement AND c.statement IS NOT NULL)
+DELETE FROM dbcontroller.pin p WHERE NOT EXISTS (SELECT FROM dbcontroller.captured c WHERE c.statement = p.statement AND c.statement IS NOT NULL)
     AND NOT EXISTS (SELECT FROM dbcontroller.captured_batch c WHERE c.statement = p.statement AND c.statement IS NOT NULL)`
 
 	// Rights that were asked for, and that nothing here uses any more.

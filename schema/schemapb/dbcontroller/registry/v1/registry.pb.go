@@ -168,7 +168,7 @@ type Rights struct {
 	// Whether everything is denied that no grant allows.
 	Deny   bool     `protobuf:"varint,1,opt,name=deny,proto3" json:"deny,omitempty"`
 	Grants []*Grant `protobuf:"bytes,2,rep,name=grants,proto3" json:"grants,omitempty"`
-	// Greater for a later declaration. The registry sets it; 0 for one of an earlier version.
+	// Greater for a later declaration. The registry sets it.
 	Declaration   int64 `protobuf:"varint,3,opt,name=declaration,proto3" json:"declaration,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -887,8 +887,7 @@ type RegisterDeploymentRequest struct {
 	Service string                 `protobuf:"bytes,1,opt,name=service,proto3" json:"service,omitempty"`
 	Region  string                 `protobuf:"bytes,2,opt,name=region,proto3" json:"region,omitempty"`
 	Address string                 `protobuf:"bytes,3,opt,name=address,proto3" json:"address,omitempty"`
-	// One more than the generation in the environment. Without a generation, or with the milliseconds of a clock, as earlier
-	// versions send it, the registration replaces any other.
+	// One more than the generation in the environment: a registration that does not follow it is refused.
 	Generation int64 `protobuf:"varint,4,opt,name=generation,proto3" json:"generation,omitempty"`
 	// The identity (UUID) of the deployment's database.
 	Database      string `protobuf:"bytes,5,opt,name=database,proto3" json:"database,omitempty"`

@@ -77,7 +77,7 @@ func (x ResolveBlockadesResponse_Verdict) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ResolveBlockadesResponse_Verdict.Descriptor instead.
 func (ResolveBlockadesResponse_Verdict) EnumDescriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{10, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{8, 0}
 }
 
 type RecallDelegationsRequest_Mode int32
@@ -136,7 +136,7 @@ func (x RecallDelegationsRequest_Mode) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use RecallDelegationsRequest_Mode.Descriptor instead.
 func (RecallDelegationsRequest_Mode) EnumDescriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{11, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{9, 0}
 }
 
 type CheckOwnersResponse_Verdict int32
@@ -195,7 +195,7 @@ func (x CheckOwnersResponse_Verdict) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use CheckOwnersResponse_Verdict.Descriptor instead.
 func (CheckOwnersResponse_Verdict) EnumDescriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{27, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{25, 0}
 }
 
 type CheckReferencesResponse_Verdict int32
@@ -254,7 +254,7 @@ func (x CheckReferencesResponse_Verdict) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use CheckReferencesResponse_Verdict.Descriptor instead.
 func (CheckReferencesResponse_Verdict) EnumDescriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{37, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{35, 0}
 }
 
 type WorkItem_Action int32
@@ -333,7 +333,7 @@ func (x WorkItem_Action) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use WorkItem_Action.Descriptor instead.
 func (WorkItem_Action) EnumDescriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{46, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{44, 0}
 }
 
 // A resource of the called or of the calling deployment.
@@ -470,13 +470,8 @@ func (x *BlockadeKey) GetTargetUid() []byte {
 }
 
 type EstablishReferencesRequest struct {
-	state      protoimpl.MessageState                  `protogen:"open.v1"`
-	Attempt    []byte                                  `protobuf:"bytes,1,opt,name=attempt,proto3" json:"attempt,omitempty"`
-	References []*EstablishReferencesRequest_Reference `protobuf:"bytes,2,rep,name=references,proto3" json:"references,omitempty"`
-	// Check only: nothing is stored, and a later call can be refused.
-	ValidateOnly bool `protobuf:"varint,3,opt,name=validate_only,json=validateOnly,proto3" json:"validate_only,omitempty"`
-	// Who writes the references. Without it the caller's deployment writes them itself, such as after a version switch.
-	Person        *EstablishReferencesRequest_Person `protobuf:"bytes,4,opt,name=person,proto3" json:"person,omitempty"`
+	state         protoimpl.MessageState                `protogen:"open.v1"`
+	Attempts      []*EstablishReferencesRequest_Attempt `protobuf:"bytes,1,rep,name=attempts,proto3" json:"attempts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -511,30 +506,9 @@ func (*EstablishReferencesRequest) Descriptor() ([]byte, []int) {
 	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{2}
 }
 
-func (x *EstablishReferencesRequest) GetAttempt() []byte {
+func (x *EstablishReferencesRequest) GetAttempts() []*EstablishReferencesRequest_Attempt {
 	if x != nil {
-		return x.Attempt
-	}
-	return nil
-}
-
-func (x *EstablishReferencesRequest) GetReferences() []*EstablishReferencesRequest_Reference {
-	if x != nil {
-		return x.References
-	}
-	return nil
-}
-
-func (x *EstablishReferencesRequest) GetValidateOnly() bool {
-	if x != nil {
-		return x.ValidateOnly
-	}
-	return false
-}
-
-func (x *EstablishReferencesRequest) GetPerson() *EstablishReferencesRequest_Person {
-	if x != nil {
-		return x.Person
+		return x.Attempts
 	}
 	return nil
 }
@@ -542,9 +516,7 @@ func (x *EstablishReferencesRequest) GetPerson() *EstablishReferencesRequest_Per
 type EstablishReferencesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// In the order of the request.
-	Targets []*EstablishReferencesResponse_Target `protobuf:"bytes,1,rep,name=targets,proto3" json:"targets,omitempty"`
-	// The epoch of the database in which the references were established.
-	Epoch         []byte `protobuf:"bytes,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Outcomes      []*EstablishReferencesResponse_Outcome `protobuf:"bytes,1,rep,name=outcomes,proto3" json:"outcomes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -579,103 +551,7 @@ func (*EstablishReferencesResponse) Descriptor() ([]byte, []int) {
 	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{3}
 }
 
-func (x *EstablishReferencesResponse) GetTargets() []*EstablishReferencesResponse_Target {
-	if x != nil {
-		return x.Targets
-	}
-	return nil
-}
-
-func (x *EstablishReferencesResponse) GetEpoch() []byte {
-	if x != nil {
-		return x.Epoch
-	}
-	return nil
-}
-
-type EstablishAttemptsRequest struct {
-	state         protoimpl.MessageState              `protogen:"open.v1"`
-	Attempts      []*EstablishAttemptsRequest_Attempt `protobuf:"bytes,1,rep,name=attempts,proto3" json:"attempts,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *EstablishAttemptsRequest) Reset() {
-	*x = EstablishAttemptsRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[4]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *EstablishAttemptsRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*EstablishAttemptsRequest) ProtoMessage() {}
-
-func (x *EstablishAttemptsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[4]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use EstablishAttemptsRequest.ProtoReflect.Descriptor instead.
-func (*EstablishAttemptsRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{4}
-}
-
-func (x *EstablishAttemptsRequest) GetAttempts() []*EstablishAttemptsRequest_Attempt {
-	if x != nil {
-		return x.Attempts
-	}
-	return nil
-}
-
-type EstablishAttemptsResponse struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// In the order of the request.
-	Outcomes      []*EstablishAttemptsResponse_Outcome `protobuf:"bytes,1,rep,name=outcomes,proto3" json:"outcomes,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *EstablishAttemptsResponse) Reset() {
-	*x = EstablishAttemptsResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[5]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *EstablishAttemptsResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*EstablishAttemptsResponse) ProtoMessage() {}
-
-func (x *EstablishAttemptsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[5]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use EstablishAttemptsResponse.ProtoReflect.Descriptor instead.
-func (*EstablishAttemptsResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{5}
-}
-
-func (x *EstablishAttemptsResponse) GetOutcomes() []*EstablishAttemptsResponse_Outcome {
+func (x *EstablishReferencesResponse) GetOutcomes() []*EstablishReferencesResponse_Outcome {
 	if x != nil {
 		return x.Outcomes
 	}
@@ -692,7 +568,7 @@ type ReferencesRefused struct {
 
 func (x *ReferencesRefused) Reset() {
 	*x = ReferencesRefused{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[6]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -704,7 +580,7 @@ func (x *ReferencesRefused) String() string {
 func (*ReferencesRefused) ProtoMessage() {}
 
 func (x *ReferencesRefused) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[6]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -717,7 +593,7 @@ func (x *ReferencesRefused) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReferencesRefused.ProtoReflect.Descriptor instead.
 func (*ReferencesRefused) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{6}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ReferencesRefused) GetRefusals() []*ReferencesRefused_Refusal {
@@ -734,7 +610,7 @@ type ConfirmBlockadesRequest struct {
 	Epoch []byte `protobuf:"bytes,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	// Every process of the caller ends its rights before it acts upon a deletion: it can be granted delegations.
 	Delegable bool `protobuf:"varint,3,opt,name=delegable,proto3" json:"delegable,omitempty"`
-	// By attempt, the number of references that the caller stores under it. Earlier versions do not send it.
+	// By attempt, the number of references that the caller stores under it; none, or 0: not known.
 	References    []int32 `protobuf:"varint,4,rep,packed,name=references,proto3" json:"references,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -742,7 +618,7 @@ type ConfirmBlockadesRequest struct {
 
 func (x *ConfirmBlockadesRequest) Reset() {
 	*x = ConfirmBlockadesRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[7]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -754,7 +630,7 @@ func (x *ConfirmBlockadesRequest) String() string {
 func (*ConfirmBlockadesRequest) ProtoMessage() {}
 
 func (x *ConfirmBlockadesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[7]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -767,7 +643,7 @@ func (x *ConfirmBlockadesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmBlockadesRequest.ProtoReflect.Descriptor instead.
 func (*ConfirmBlockadesRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{7}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ConfirmBlockadesRequest) GetAttempts() [][]byte {
@@ -813,7 +689,7 @@ type ConfirmBlockadesResponse struct {
 
 func (x *ConfirmBlockadesResponse) Reset() {
 	*x = ConfirmBlockadesResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[8]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -825,7 +701,7 @@ func (x *ConfirmBlockadesResponse) String() string {
 func (*ConfirmBlockadesResponse) ProtoMessage() {}
 
 func (x *ConfirmBlockadesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[8]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -838,7 +714,7 @@ func (x *ConfirmBlockadesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmBlockadesResponse.ProtoReflect.Descriptor instead.
 func (*ConfirmBlockadesResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{8}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ConfirmBlockadesResponse) GetUnknownAttempts() [][]byte {
@@ -871,7 +747,7 @@ type ResolveBlockadesRequest struct {
 
 func (x *ResolveBlockadesRequest) Reset() {
 	*x = ResolveBlockadesRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[9]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -883,7 +759,7 @@ func (x *ResolveBlockadesRequest) String() string {
 func (*ResolveBlockadesRequest) ProtoMessage() {}
 
 func (x *ResolveBlockadesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[9]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -896,7 +772,7 @@ func (x *ResolveBlockadesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveBlockadesRequest.ProtoReflect.Descriptor instead.
 func (*ResolveBlockadesRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{9}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ResolveBlockadesRequest) GetQuestions() []*ResolveBlockadesRequest_Question {
@@ -918,7 +794,7 @@ type ResolveBlockadesResponse struct {
 
 func (x *ResolveBlockadesResponse) Reset() {
 	*x = ResolveBlockadesResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[10]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -930,7 +806,7 @@ func (x *ResolveBlockadesResponse) String() string {
 func (*ResolveBlockadesResponse) ProtoMessage() {}
 
 func (x *ResolveBlockadesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[10]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -943,7 +819,7 @@ func (x *ResolveBlockadesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveBlockadesResponse.ProtoReflect.Descriptor instead.
 func (*ResolveBlockadesResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{10}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ResolveBlockadesResponse) GetVerdicts() []ResolveBlockadesResponse_Verdict {
@@ -969,7 +845,7 @@ type RecallDelegationsRequest struct {
 
 func (x *RecallDelegationsRequest) Reset() {
 	*x = RecallDelegationsRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[11]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -981,7 +857,7 @@ func (x *RecallDelegationsRequest) String() string {
 func (*RecallDelegationsRequest) ProtoMessage() {}
 
 func (x *RecallDelegationsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[11]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -994,7 +870,7 @@ func (x *RecallDelegationsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecallDelegationsRequest.ProtoReflect.Descriptor instead.
 func (*RecallDelegationsRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{11}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *RecallDelegationsRequest) GetQuestions() []*RecallDelegationsRequest_Question {
@@ -1016,7 +892,7 @@ type RecallDelegationsResponse struct {
 
 func (x *RecallDelegationsResponse) Reset() {
 	*x = RecallDelegationsResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[12]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1028,7 +904,7 @@ func (x *RecallDelegationsResponse) String() string {
 func (*RecallDelegationsResponse) ProtoMessage() {}
 
 func (x *RecallDelegationsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[12]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1041,7 +917,7 @@ func (x *RecallDelegationsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecallDelegationsResponse.ProtoReflect.Descriptor instead.
 func (*RecallDelegationsResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{12}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *RecallDelegationsResponse) GetAnswers() []*RecallDelegationsResponse_Answer {
@@ -1071,7 +947,7 @@ type ReleaseBlockadesRequest struct {
 
 func (x *ReleaseBlockadesRequest) Reset() {
 	*x = ReleaseBlockadesRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[13]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1083,7 +959,7 @@ func (x *ReleaseBlockadesRequest) String() string {
 func (*ReleaseBlockadesRequest) ProtoMessage() {}
 
 func (x *ReleaseBlockadesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[13]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1096,7 +972,7 @@ func (x *ReleaseBlockadesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseBlockadesRequest.ProtoReflect.Descriptor instead.
 func (*ReleaseBlockadesRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{13}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ReleaseBlockadesRequest) GetKeys() []*BlockadeKey {
@@ -1128,7 +1004,7 @@ type ReleaseBlockadesResponse struct {
 
 func (x *ReleaseBlockadesResponse) Reset() {
 	*x = ReleaseBlockadesResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[14]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1140,7 +1016,7 @@ func (x *ReleaseBlockadesResponse) String() string {
 func (*ReleaseBlockadesResponse) ProtoMessage() {}
 
 func (x *ReleaseBlockadesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[14]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1153,7 +1029,7 @@ func (x *ReleaseBlockadesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseBlockadesResponse.ProtoReflect.Descriptor instead.
 func (*ReleaseBlockadesResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{14}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{12}
 }
 
 type WatchImportedServiceDeletionsRequest struct {
@@ -1169,7 +1045,7 @@ type WatchImportedServiceDeletionsRequest struct {
 
 func (x *WatchImportedServiceDeletionsRequest) Reset() {
 	*x = WatchImportedServiceDeletionsRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[15]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1181,7 +1057,7 @@ func (x *WatchImportedServiceDeletionsRequest) String() string {
 func (*WatchImportedServiceDeletionsRequest) ProtoMessage() {}
 
 func (x *WatchImportedServiceDeletionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[15]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1194,7 +1070,7 @@ func (x *WatchImportedServiceDeletionsRequest) ProtoReflect() protoreflect.Messa
 
 // Deprecated: Use WatchImportedServiceDeletionsRequest.ProtoReflect.Descriptor instead.
 func (*WatchImportedServiceDeletionsRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{15}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *WatchImportedServiceDeletionsRequest) GetResumeToken() string {
@@ -1226,7 +1102,7 @@ type WatchImportedServiceDeletionsResponse struct {
 
 func (x *WatchImportedServiceDeletionsResponse) Reset() {
 	*x = WatchImportedServiceDeletionsResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[16]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1238,7 +1114,7 @@ func (x *WatchImportedServiceDeletionsResponse) String() string {
 func (*WatchImportedServiceDeletionsResponse) ProtoMessage() {}
 
 func (x *WatchImportedServiceDeletionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[16]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1251,7 +1127,7 @@ func (x *WatchImportedServiceDeletionsResponse) ProtoReflect() protoreflect.Mess
 
 // Deprecated: Use WatchImportedServiceDeletionsResponse.ProtoReflect.Descriptor instead.
 func (*WatchImportedServiceDeletionsResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{16}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *WatchImportedServiceDeletionsResponse) GetEvent() isWatchImportedServiceDeletionsResponse_Event {
@@ -1351,7 +1227,7 @@ type Cause struct {
 
 func (x *Cause) Reset() {
 	*x = Cause{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[17]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1363,7 +1239,7 @@ func (x *Cause) String() string {
 func (*Cause) ProtoMessage() {}
 
 func (x *Cause) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[17]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1376,7 +1252,7 @@ func (x *Cause) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cause.ProtoReflect.Descriptor instead.
 func (*Cause) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{17}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Cause) GetId() []byte {
@@ -1437,7 +1313,7 @@ type EndOfSnapshot struct {
 
 func (x *EndOfSnapshot) Reset() {
 	*x = EndOfSnapshot{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[18]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1449,7 +1325,7 @@ func (x *EndOfSnapshot) String() string {
 func (*EndOfSnapshot) ProtoMessage() {}
 
 func (x *EndOfSnapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[18]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1462,7 +1338,7 @@ func (x *EndOfSnapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndOfSnapshot.ProtoReflect.Descriptor instead.
 func (*EndOfSnapshot) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{18}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *EndOfSnapshot) GetResumeToken() string {
@@ -1482,7 +1358,7 @@ type Bookmark struct {
 
 func (x *Bookmark) Reset() {
 	*x = Bookmark{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[19]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1494,7 +1370,7 @@ func (x *Bookmark) String() string {
 func (*Bookmark) ProtoMessage() {}
 
 func (x *Bookmark) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[19]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1507,7 +1383,7 @@ func (x *Bookmark) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bookmark.ProtoReflect.Descriptor instead.
 func (*Bookmark) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{19}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Bookmark) GetResumeToken() string {
@@ -1533,7 +1409,7 @@ type AcknowledgeDeletionsRequest struct {
 
 func (x *AcknowledgeDeletionsRequest) Reset() {
 	*x = AcknowledgeDeletionsRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[20]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1545,7 +1421,7 @@ func (x *AcknowledgeDeletionsRequest) String() string {
 func (*AcknowledgeDeletionsRequest) ProtoMessage() {}
 
 func (x *AcknowledgeDeletionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[20]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1558,7 +1434,7 @@ func (x *AcknowledgeDeletionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcknowledgeDeletionsRequest.ProtoReflect.Descriptor instead.
 func (*AcknowledgeDeletionsRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{20}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *AcknowledgeDeletionsRequest) GetPosition() string {
@@ -1599,7 +1475,7 @@ type AcknowledgeDeletionsResponse struct {
 
 func (x *AcknowledgeDeletionsResponse) Reset() {
 	*x = AcknowledgeDeletionsResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[21]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1611,7 +1487,7 @@ func (x *AcknowledgeDeletionsResponse) String() string {
 func (*AcknowledgeDeletionsResponse) ProtoMessage() {}
 
 func (x *AcknowledgeDeletionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[21]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1624,7 +1500,7 @@ func (x *AcknowledgeDeletionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcknowledgeDeletionsResponse.ProtoReflect.Descriptor instead.
 func (*AcknowledgeDeletionsResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{21}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *AcknowledgeDeletionsResponse) GetMore() bool {
@@ -1652,7 +1528,7 @@ type PlanDeletionRequest struct {
 
 func (x *PlanDeletionRequest) Reset() {
 	*x = PlanDeletionRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[22]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1664,7 +1540,7 @@ func (x *PlanDeletionRequest) String() string {
 func (*PlanDeletionRequest) ProtoMessage() {}
 
 func (x *PlanDeletionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[22]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1677,7 +1553,7 @@ func (x *PlanDeletionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanDeletionRequest.ProtoReflect.Descriptor instead.
 func (*PlanDeletionRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{22}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *PlanDeletionRequest) GetTargets() []*PlanDeletionRequest_Target {
@@ -1745,7 +1621,7 @@ type PlanDeletionResponse struct {
 
 func (x *PlanDeletionResponse) Reset() {
 	*x = PlanDeletionResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[23]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1757,7 +1633,7 @@ func (x *PlanDeletionResponse) String() string {
 func (*PlanDeletionResponse) ProtoMessage() {}
 
 func (x *PlanDeletionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[23]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1770,7 +1646,7 @@ func (x *PlanDeletionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanDeletionResponse.ProtoReflect.Descriptor instead.
 func (*PlanDeletionResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{23}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *PlanDeletionResponse) GetMembers() []*PlanDeletionResponse_Member {
@@ -1852,7 +1728,7 @@ type TraceCascadesRequest struct {
 
 func (x *TraceCascadesRequest) Reset() {
 	*x = TraceCascadesRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[24]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1864,7 +1740,7 @@ func (x *TraceCascadesRequest) String() string {
 func (*TraceCascadesRequest) ProtoMessage() {}
 
 func (x *TraceCascadesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[24]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1877,7 +1753,7 @@ func (x *TraceCascadesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceCascadesRequest.ProtoReflect.Descriptor instead.
 func (*TraceCascadesRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{24}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *TraceCascadesRequest) GetUids() [][]byte {
@@ -1897,7 +1773,7 @@ type TraceCascadesResponse struct {
 
 func (x *TraceCascadesResponse) Reset() {
 	*x = TraceCascadesResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[25]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1909,7 +1785,7 @@ func (x *TraceCascadesResponse) String() string {
 func (*TraceCascadesResponse) ProtoMessage() {}
 
 func (x *TraceCascadesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[25]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1922,7 +1798,7 @@ func (x *TraceCascadesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceCascadesResponse.ProtoReflect.Descriptor instead.
 func (*TraceCascadesResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{25}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *TraceCascadesResponse) GetTraces() []*TraceCascadesResponse_Trace {
@@ -1943,7 +1819,7 @@ type CheckOwnersRequest struct {
 
 func (x *CheckOwnersRequest) Reset() {
 	*x = CheckOwnersRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[26]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1955,7 +1831,7 @@ func (x *CheckOwnersRequest) String() string {
 func (*CheckOwnersRequest) ProtoMessage() {}
 
 func (x *CheckOwnersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[26]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1968,7 +1844,7 @@ func (x *CheckOwnersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckOwnersRequest.ProtoReflect.Descriptor instead.
 func (*CheckOwnersRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{26}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *CheckOwnersRequest) GetQuestions() []*CheckOwnersRequest_Question {
@@ -2001,7 +1877,7 @@ type CheckOwnersResponse struct {
 
 func (x *CheckOwnersResponse) Reset() {
 	*x = CheckOwnersResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[27]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2013,7 +1889,7 @@ func (x *CheckOwnersResponse) String() string {
 func (*CheckOwnersResponse) ProtoMessage() {}
 
 func (x *CheckOwnersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[27]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2026,7 +1902,7 @@ func (x *CheckOwnersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckOwnersResponse.ProtoReflect.Descriptor instead.
 func (*CheckOwnersResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{27}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *CheckOwnersResponse) GetAnswers() []*CheckOwnersResponse_Answer {
@@ -2079,7 +1955,7 @@ type DropOwnersRequest struct {
 
 func (x *DropOwnersRequest) Reset() {
 	*x = DropOwnersRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[28]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2091,7 +1967,7 @@ func (x *DropOwnersRequest) String() string {
 func (*DropOwnersRequest) ProtoMessage() {}
 
 func (x *DropOwnersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[28]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2104,7 +1980,7 @@ func (x *DropOwnersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropOwnersRequest.ProtoReflect.Descriptor instead.
 func (*DropOwnersRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{28}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *DropOwnersRequest) GetDeletedUids() [][]byte {
@@ -2154,7 +2030,7 @@ type DropOwnersResponse struct {
 
 func (x *DropOwnersResponse) Reset() {
 	*x = DropOwnersResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[29]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2166,7 +2042,7 @@ func (x *DropOwnersResponse) String() string {
 func (*DropOwnersResponse) ProtoMessage() {}
 
 func (x *DropOwnersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[29]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2179,7 +2055,7 @@ func (x *DropOwnersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropOwnersResponse.ProtoReflect.Descriptor instead.
 func (*DropOwnersResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{29}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *DropOwnersResponse) GetMore() bool {
@@ -2209,7 +2085,7 @@ type UpgradeOwnerReferencesRequest struct {
 
 func (x *UpgradeOwnerReferencesRequest) Reset() {
 	*x = UpgradeOwnerReferencesRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[30]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2221,7 +2097,7 @@ func (x *UpgradeOwnerReferencesRequest) String() string {
 func (*UpgradeOwnerReferencesRequest) ProtoMessage() {}
 
 func (x *UpgradeOwnerReferencesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[30]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2234,7 +2110,7 @@ func (x *UpgradeOwnerReferencesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpgradeOwnerReferencesRequest.ProtoReflect.Descriptor instead.
 func (*UpgradeOwnerReferencesRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{30}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *UpgradeOwnerReferencesRequest) GetVersion() string {
@@ -2268,7 +2144,7 @@ type UpgradeOwnerReferencesResponse struct {
 
 func (x *UpgradeOwnerReferencesResponse) Reset() {
 	*x = UpgradeOwnerReferencesResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[31]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2280,7 +2156,7 @@ func (x *UpgradeOwnerReferencesResponse) String() string {
 func (*UpgradeOwnerReferencesResponse) ProtoMessage() {}
 
 func (x *UpgradeOwnerReferencesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[31]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2293,7 +2169,7 @@ func (x *UpgradeOwnerReferencesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpgradeOwnerReferencesResponse.ProtoReflect.Descriptor instead.
 func (*UpgradeOwnerReferencesResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{31}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *UpgradeOwnerReferencesResponse) GetRemaining() int64 {
@@ -2313,7 +2189,7 @@ type AnnounceEpochRequest struct {
 
 func (x *AnnounceEpochRequest) Reset() {
 	*x = AnnounceEpochRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[32]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2325,7 +2201,7 @@ func (x *AnnounceEpochRequest) String() string {
 func (*AnnounceEpochRequest) ProtoMessage() {}
 
 func (x *AnnounceEpochRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[32]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2338,7 +2214,7 @@ func (x *AnnounceEpochRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnnounceEpochRequest.ProtoReflect.Descriptor instead.
 func (*AnnounceEpochRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{32}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *AnnounceEpochRequest) GetEpoch() []byte {
@@ -2358,7 +2234,7 @@ type AnnounceEpochResponse struct {
 
 func (x *AnnounceEpochResponse) Reset() {
 	*x = AnnounceEpochResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[33]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2370,7 +2246,7 @@ func (x *AnnounceEpochResponse) String() string {
 func (*AnnounceEpochResponse) ProtoMessage() {}
 
 func (x *AnnounceEpochResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[33]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2383,7 +2259,7 @@ func (x *AnnounceEpochResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnnounceEpochResponse.ProtoReflect.Descriptor instead.
 func (*AnnounceEpochResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{33}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *AnnounceEpochResponse) GetEpoch() []byte {
@@ -2405,7 +2281,7 @@ type ConfirmEpochRequest struct {
 
 func (x *ConfirmEpochRequest) Reset() {
 	*x = ConfirmEpochRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[34]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2417,7 +2293,7 @@ func (x *ConfirmEpochRequest) String() string {
 func (*ConfirmEpochRequest) ProtoMessage() {}
 
 func (x *ConfirmEpochRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[34]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2430,7 +2306,7 @@ func (x *ConfirmEpochRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmEpochRequest.ProtoReflect.Descriptor instead.
 func (*ConfirmEpochRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{34}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ConfirmEpochRequest) GetEpoch() []byte {
@@ -2455,7 +2331,7 @@ type ConfirmEpochResponse struct {
 
 func (x *ConfirmEpochResponse) Reset() {
 	*x = ConfirmEpochResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[35]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2467,7 +2343,7 @@ func (x *ConfirmEpochResponse) String() string {
 func (*ConfirmEpochResponse) ProtoMessage() {}
 
 func (x *ConfirmEpochResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[35]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2480,7 +2356,7 @@ func (x *ConfirmEpochResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmEpochResponse.ProtoReflect.Descriptor instead.
 func (*ConfirmEpochResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{35}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{33}
 }
 
 type CheckReferencesRequest struct {
@@ -2492,7 +2368,7 @@ type CheckReferencesRequest struct {
 
 func (x *CheckReferencesRequest) Reset() {
 	*x = CheckReferencesRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[36]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2504,7 +2380,7 @@ func (x *CheckReferencesRequest) String() string {
 func (*CheckReferencesRequest) ProtoMessage() {}
 
 func (x *CheckReferencesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[36]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2517,7 +2393,7 @@ func (x *CheckReferencesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckReferencesRequest.ProtoReflect.Descriptor instead.
 func (*CheckReferencesRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{36}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *CheckReferencesRequest) GetReferences() []*CheckReferencesRequest_Reference {
@@ -2537,7 +2413,7 @@ type CheckReferencesResponse struct {
 
 func (x *CheckReferencesResponse) Reset() {
 	*x = CheckReferencesResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[37]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2549,7 +2425,7 @@ func (x *CheckReferencesResponse) String() string {
 func (*CheckReferencesResponse) ProtoMessage() {}
 
 func (x *CheckReferencesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[37]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2562,7 +2438,7 @@ func (x *CheckReferencesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckReferencesResponse.ProtoReflect.Descriptor instead.
 func (*CheckReferencesResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{37}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *CheckReferencesResponse) GetVerdicts() []CheckReferencesResponse_Verdict {
@@ -2585,7 +2461,7 @@ type ListResourceShadowsRequest struct {
 
 func (x *ListResourceShadowsRequest) Reset() {
 	*x = ListResourceShadowsRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[38]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2597,7 +2473,7 @@ func (x *ListResourceShadowsRequest) String() string {
 func (*ListResourceShadowsRequest) ProtoMessage() {}
 
 func (x *ListResourceShadowsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[38]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2610,7 +2486,7 @@ func (x *ListResourceShadowsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListResourceShadowsRequest.ProtoReflect.Descriptor instead.
 func (*ListResourceShadowsRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{38}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ListResourceShadowsRequest) GetPageSize() int32 {
@@ -2644,7 +2520,7 @@ type ListResourceShadowsResponse struct {
 
 func (x *ListResourceShadowsResponse) Reset() {
 	*x = ListResourceShadowsResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[39]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2656,7 +2532,7 @@ func (x *ListResourceShadowsResponse) String() string {
 func (*ListResourceShadowsResponse) ProtoMessage() {}
 
 func (x *ListResourceShadowsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[39]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2669,7 +2545,7 @@ func (x *ListResourceShadowsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListResourceShadowsResponse.ProtoReflect.Descriptor instead.
 func (*ListResourceShadowsResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{39}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ListResourceShadowsResponse) GetShadows() []*ResourceShadow {
@@ -2703,7 +2579,7 @@ type ResourceShadow struct {
 
 func (x *ResourceShadow) Reset() {
 	*x = ResourceShadow{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[40]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2715,7 +2591,7 @@ func (x *ResourceShadow) String() string {
 func (*ResourceShadow) ProtoMessage() {}
 
 func (x *ResourceShadow) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[40]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2728,7 +2604,7 @@ func (x *ResourceShadow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResourceShadow.ProtoReflect.Descriptor instead.
 func (*ResourceShadow) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{40}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ResourceShadow) GetResource() *ResourceRef {
@@ -2784,7 +2660,7 @@ type ListBlockadesRequest struct {
 
 func (x *ListBlockadesRequest) Reset() {
 	*x = ListBlockadesRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[41]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2796,7 +2672,7 @@ func (x *ListBlockadesRequest) String() string {
 func (*ListBlockadesRequest) ProtoMessage() {}
 
 func (x *ListBlockadesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[41]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2809,7 +2685,7 @@ func (x *ListBlockadesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListBlockadesRequest.ProtoReflect.Descriptor instead.
 func (*ListBlockadesRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{41}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ListBlockadesRequest) GetPageSize() int32 {
@@ -2836,7 +2712,7 @@ type ListBlockadesResponse struct {
 
 func (x *ListBlockadesResponse) Reset() {
 	*x = ListBlockadesResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[42]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2848,7 +2724,7 @@ func (x *ListBlockadesResponse) String() string {
 func (*ListBlockadesResponse) ProtoMessage() {}
 
 func (x *ListBlockadesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[42]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2861,7 +2737,7 @@ func (x *ListBlockadesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListBlockadesResponse.ProtoReflect.Descriptor instead.
 func (*ListBlockadesResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{42}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ListBlockadesResponse) GetBlockades() []*Blockade {
@@ -2894,7 +2770,7 @@ type Blockade struct {
 
 func (x *Blockade) Reset() {
 	*x = Blockade{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[43]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2906,7 +2782,7 @@ func (x *Blockade) String() string {
 func (*Blockade) ProtoMessage() {}
 
 func (x *Blockade) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[43]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2919,7 +2795,7 @@ func (x *Blockade) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Blockade.ProtoReflect.Descriptor instead.
 func (*Blockade) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{43}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Blockade) GetTarget() *ResourceRef {
@@ -2968,7 +2844,7 @@ type WatchResourceShadowsRequest struct {
 
 func (x *WatchResourceShadowsRequest) Reset() {
 	*x = WatchResourceShadowsRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[44]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2980,7 +2856,7 @@ func (x *WatchResourceShadowsRequest) String() string {
 func (*WatchResourceShadowsRequest) ProtoMessage() {}
 
 func (x *WatchResourceShadowsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[44]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2993,7 +2869,7 @@ func (x *WatchResourceShadowsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResourceShadowsRequest.ProtoReflect.Descriptor instead.
 func (*WatchResourceShadowsRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{44}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *WatchResourceShadowsRequest) GetResumeToken() string {
@@ -3025,7 +2901,7 @@ type WatchResourceShadowsResponse struct {
 
 func (x *WatchResourceShadowsResponse) Reset() {
 	*x = WatchResourceShadowsResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[45]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3037,7 +2913,7 @@ func (x *WatchResourceShadowsResponse) String() string {
 func (*WatchResourceShadowsResponse) ProtoMessage() {}
 
 func (x *WatchResourceShadowsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[45]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3050,7 +2926,7 @@ func (x *WatchResourceShadowsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResourceShadowsResponse.ProtoReflect.Descriptor instead.
 func (*WatchResourceShadowsResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{45}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *WatchResourceShadowsResponse) GetEvent() isWatchResourceShadowsResponse_Event {
@@ -3138,7 +3014,7 @@ type WorkItem struct {
 
 func (x *WorkItem) Reset() {
 	*x = WorkItem{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[46]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3150,7 +3026,7 @@ func (x *WorkItem) String() string {
 func (*WorkItem) ProtoMessage() {}
 
 func (x *WorkItem) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[46]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3163,7 +3039,7 @@ func (x *WorkItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkItem.ProtoReflect.Descriptor instead.
 func (*WorkItem) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{46}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *WorkItem) GetId() int64 {
@@ -3194,6 +3070,95 @@ func (x *WorkItem) GetCreateTime() *timestamppb.Timestamp {
 	return nil
 }
 
+type EstablishReferencesRequest_Attempt struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// 16 bytes, a UUIDv7.
+	Attempt    []byte                                  `protobuf:"bytes,1,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	References []*EstablishReferencesRequest_Reference `protobuf:"bytes,2,rep,name=references,proto3" json:"references,omitempty"`
+	// Check only: nothing is stored, and a later call can be refused.
+	ValidateOnly bool `protobuf:"varint,3,opt,name=validate_only,json=validateOnly,proto3" json:"validate_only,omitempty"`
+	// Who writes the references. Without it the caller's deployment writes them itself, such as after a version switch.
+	Person *EstablishReferencesRequest_Person `protobuf:"bytes,4,opt,name=person,proto3" json:"person,omitempty"`
+	// A UUID, of the call that writes the references.
+	RequestId string `protobuf:"bytes,5,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// From the arrival of the call: nothing is established for the attempt afterwards.
+	Timeout       *durationpb.Duration `protobuf:"bytes,6,opt,name=timeout,proto3" json:"timeout,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EstablishReferencesRequest_Attempt) Reset() {
+	*x = EstablishReferencesRequest_Attempt{}
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[45]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EstablishReferencesRequest_Attempt) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EstablishReferencesRequest_Attempt) ProtoMessage() {}
+
+func (x *EstablishReferencesRequest_Attempt) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[45]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EstablishReferencesRequest_Attempt.ProtoReflect.Descriptor instead.
+func (*EstablishReferencesRequest_Attempt) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{2, 0}
+}
+
+func (x *EstablishReferencesRequest_Attempt) GetAttempt() []byte {
+	if x != nil {
+		return x.Attempt
+	}
+	return nil
+}
+
+func (x *EstablishReferencesRequest_Attempt) GetReferences() []*EstablishReferencesRequest_Reference {
+	if x != nil {
+		return x.References
+	}
+	return nil
+}
+
+func (x *EstablishReferencesRequest_Attempt) GetValidateOnly() bool {
+	if x != nil {
+		return x.ValidateOnly
+	}
+	return false
+}
+
+func (x *EstablishReferencesRequest_Attempt) GetPerson() *EstablishReferencesRequest_Person {
+	if x != nil {
+		return x.Person
+	}
+	return nil
+}
+
+func (x *EstablishReferencesRequest_Attempt) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *EstablishReferencesRequest_Attempt) GetTimeout() *durationpb.Duration {
+	if x != nil {
+		return x.Timeout
+	}
+	return nil
+}
+
 // Person is a caller of another deployment. The called deployment can check the signed token alone; it trusts the caller for the other fields.
 type EstablishReferencesRequest_Person struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3208,7 +3173,7 @@ type EstablishReferencesRequest_Person struct {
 
 func (x *EstablishReferencesRequest_Person) Reset() {
 	*x = EstablishReferencesRequest_Person{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[47]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3220,7 +3185,7 @@ func (x *EstablishReferencesRequest_Person) String() string {
 func (*EstablishReferencesRequest_Person) ProtoMessage() {}
 
 func (x *EstablishReferencesRequest_Person) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[47]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3233,7 +3198,7 @@ func (x *EstablishReferencesRequest_Person) ProtoReflect() protoreflect.Message 
 
 // Deprecated: Use EstablishReferencesRequest_Person.ProtoReflect.Descriptor instead.
 func (*EstablishReferencesRequest_Person) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{2, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{2, 1}
 }
 
 func (x *EstablishReferencesRequest_Person) GetIdentity() string {
@@ -3272,7 +3237,7 @@ type EstablishReferencesRequest_Reference struct {
 
 func (x *EstablishReferencesRequest_Reference) Reset() {
 	*x = EstablishReferencesRequest_Reference{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[48]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3284,7 +3249,7 @@ func (x *EstablishReferencesRequest_Reference) String() string {
 func (*EstablishReferencesRequest_Reference) ProtoMessage() {}
 
 func (x *EstablishReferencesRequest_Reference) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[48]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3297,7 +3262,7 @@ func (x *EstablishReferencesRequest_Reference) ProtoReflect() protoreflect.Messa
 
 // Deprecated: Use EstablishReferencesRequest_Reference.ProtoReflect.Descriptor instead.
 func (*EstablishReferencesRequest_Reference) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{2, 1}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{2, 2}
 }
 
 func (x *EstablishReferencesRequest_Reference) GetHolder() *ResourceRef {
@@ -3335,6 +3300,160 @@ func (x *EstablishReferencesRequest_Reference) GetRight() []byte {
 	return nil
 }
 
+type EstablishReferencesResponse_Outcome struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Outcome:
+	//
+	//	*EstablishReferencesResponse_Outcome_Established
+	//	*EstablishReferencesResponse_Outcome_Failure
+	//	*EstablishReferencesResponse_Outcome_LeftOut
+	Outcome       isEstablishReferencesResponse_Outcome_Outcome `protobuf_oneof:"outcome"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EstablishReferencesResponse_Outcome) Reset() {
+	*x = EstablishReferencesResponse_Outcome{}
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[48]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EstablishReferencesResponse_Outcome) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EstablishReferencesResponse_Outcome) ProtoMessage() {}
+
+func (x *EstablishReferencesResponse_Outcome) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[48]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EstablishReferencesResponse_Outcome.ProtoReflect.Descriptor instead.
+func (*EstablishReferencesResponse_Outcome) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{3, 0}
+}
+
+func (x *EstablishReferencesResponse_Outcome) GetOutcome() isEstablishReferencesResponse_Outcome_Outcome {
+	if x != nil {
+		return x.Outcome
+	}
+	return nil
+}
+
+func (x *EstablishReferencesResponse_Outcome) GetEstablished() *EstablishReferencesResponse_Established {
+	if x != nil {
+		if x, ok := x.Outcome.(*EstablishReferencesResponse_Outcome_Established); ok {
+			return x.Established
+		}
+	}
+	return nil
+}
+
+func (x *EstablishReferencesResponse_Outcome) GetFailure() *EstablishReferencesResponse_Failure {
+	if x != nil {
+		if x, ok := x.Outcome.(*EstablishReferencesResponse_Outcome_Failure); ok {
+			return x.Failure
+		}
+	}
+	return nil
+}
+
+func (x *EstablishReferencesResponse_Outcome) GetLeftOut() *emptypb.Empty {
+	if x != nil {
+		if x, ok := x.Outcome.(*EstablishReferencesResponse_Outcome_LeftOut); ok {
+			return x.LeftOut
+		}
+	}
+	return nil
+}
+
+type isEstablishReferencesResponse_Outcome_Outcome interface {
+	isEstablishReferencesResponse_Outcome_Outcome()
+}
+
+type EstablishReferencesResponse_Outcome_Established struct {
+	Established *EstablishReferencesResponse_Established `protobuf:"bytes,1,opt,name=established,proto3,oneof"`
+}
+
+type EstablishReferencesResponse_Outcome_Failure struct {
+	Failure *EstablishReferencesResponse_Failure `protobuf:"bytes,2,opt,name=failure,proto3,oneof"`
+}
+
+type EstablishReferencesResponse_Outcome_LeftOut struct {
+	// Nothing was established: the attempt has to be sent by itself, such as one whose target is locked.
+	LeftOut *emptypb.Empty `protobuf:"bytes,3,opt,name=left_out,json=leftOut,proto3,oneof"`
+}
+
+func (*EstablishReferencesResponse_Outcome_Established) isEstablishReferencesResponse_Outcome_Outcome() {
+}
+
+func (*EstablishReferencesResponse_Outcome_Failure) isEstablishReferencesResponse_Outcome_Outcome() {}
+
+func (*EstablishReferencesResponse_Outcome_LeftOut) isEstablishReferencesResponse_Outcome_Outcome() {}
+
+type EstablishReferencesResponse_Established struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// In the order of the references.
+	Targets []*EstablishReferencesResponse_Target `protobuf:"bytes,1,rep,name=targets,proto3" json:"targets,omitempty"`
+	// The epoch of the database in which the references were established.
+	Epoch         []byte `protobuf:"bytes,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EstablishReferencesResponse_Established) Reset() {
+	*x = EstablishReferencesResponse_Established{}
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[49]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EstablishReferencesResponse_Established) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EstablishReferencesResponse_Established) ProtoMessage() {}
+
+func (x *EstablishReferencesResponse_Established) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[49]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EstablishReferencesResponse_Established.ProtoReflect.Descriptor instead.
+func (*EstablishReferencesResponse_Established) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{3, 1}
+}
+
+func (x *EstablishReferencesResponse_Established) GetTargets() []*EstablishReferencesResponse_Target {
+	if x != nil {
+		return x.Targets
+	}
+	return nil
+}
+
+func (x *EstablishReferencesResponse_Established) GetEpoch() []byte {
+	if x != nil {
+		return x.Epoch
+	}
+	return nil
+}
+
 type EstablishReferencesResponse_Target struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Uid   []byte                 `protobuf:"bytes,1,opt,name=uid,proto3" json:"uid,omitempty"`
@@ -3346,7 +3465,7 @@ type EstablishReferencesResponse_Target struct {
 
 func (x *EstablishReferencesResponse_Target) Reset() {
 	*x = EstablishReferencesResponse_Target{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[49]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3358,7 +3477,7 @@ func (x *EstablishReferencesResponse_Target) String() string {
 func (*EstablishReferencesResponse_Target) ProtoMessage() {}
 
 func (x *EstablishReferencesResponse_Target) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[49]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3371,7 +3490,7 @@ func (x *EstablishReferencesResponse_Target) ProtoReflect() protoreflect.Message
 
 // Deprecated: Use EstablishReferencesResponse_Target.ProtoReflect.Descriptor instead.
 func (*EstablishReferencesResponse_Target) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{3, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{3, 2}
 }
 
 func (x *EstablishReferencesResponse_Target) GetUid() []byte {
@@ -3388,169 +3507,8 @@ func (x *EstablishReferencesResponse_Target) GetVersion() string {
 	return ""
 }
 
-type EstablishAttemptsRequest_Attempt struct {
-	state   protoimpl.MessageState      `protogen:"open.v1"`
-	Request *EstablishReferencesRequest `protobuf:"bytes,1,opt,name=request,proto3" json:"request,omitempty"`
-	// A UUID, of the call that writes the references.
-	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	// From the arrival of the call: nothing is established for the attempt afterwards.
-	Timeout       *durationpb.Duration `protobuf:"bytes,3,opt,name=timeout,proto3" json:"timeout,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *EstablishAttemptsRequest_Attempt) Reset() {
-	*x = EstablishAttemptsRequest_Attempt{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[50]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *EstablishAttemptsRequest_Attempt) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*EstablishAttemptsRequest_Attempt) ProtoMessage() {}
-
-func (x *EstablishAttemptsRequest_Attempt) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[50]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use EstablishAttemptsRequest_Attempt.ProtoReflect.Descriptor instead.
-func (*EstablishAttemptsRequest_Attempt) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{4, 0}
-}
-
-func (x *EstablishAttemptsRequest_Attempt) GetRequest() *EstablishReferencesRequest {
-	if x != nil {
-		return x.Request
-	}
-	return nil
-}
-
-func (x *EstablishAttemptsRequest_Attempt) GetRequestId() string {
-	if x != nil {
-		return x.RequestId
-	}
-	return ""
-}
-
-func (x *EstablishAttemptsRequest_Attempt) GetTimeout() *durationpb.Duration {
-	if x != nil {
-		return x.Timeout
-	}
-	return nil
-}
-
-type EstablishAttemptsResponse_Outcome struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Types that are valid to be assigned to Outcome:
-	//
-	//	*EstablishAttemptsResponse_Outcome_Established
-	//	*EstablishAttemptsResponse_Outcome_Failure
-	//	*EstablishAttemptsResponse_Outcome_LeftOut
-	Outcome       isEstablishAttemptsResponse_Outcome_Outcome `protobuf_oneof:"outcome"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *EstablishAttemptsResponse_Outcome) Reset() {
-	*x = EstablishAttemptsResponse_Outcome{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[51]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *EstablishAttemptsResponse_Outcome) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*EstablishAttemptsResponse_Outcome) ProtoMessage() {}
-
-func (x *EstablishAttemptsResponse_Outcome) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[51]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use EstablishAttemptsResponse_Outcome.ProtoReflect.Descriptor instead.
-func (*EstablishAttemptsResponse_Outcome) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{5, 0}
-}
-
-func (x *EstablishAttemptsResponse_Outcome) GetOutcome() isEstablishAttemptsResponse_Outcome_Outcome {
-	if x != nil {
-		return x.Outcome
-	}
-	return nil
-}
-
-func (x *EstablishAttemptsResponse_Outcome) GetEstablished() *EstablishReferencesResponse {
-	if x != nil {
-		if x, ok := x.Outcome.(*EstablishAttemptsResponse_Outcome_Established); ok {
-			return x.Established
-		}
-	}
-	return nil
-}
-
-func (x *EstablishAttemptsResponse_Outcome) GetFailure() *EstablishAttemptsResponse_Failure {
-	if x != nil {
-		if x, ok := x.Outcome.(*EstablishAttemptsResponse_Outcome_Failure); ok {
-			return x.Failure
-		}
-	}
-	return nil
-}
-
-func (x *EstablishAttemptsResponse_Outcome) GetLeftOut() *emptypb.Empty {
-	if x != nil {
-		if x, ok := x.Outcome.(*EstablishAttemptsResponse_Outcome_LeftOut); ok {
-			return x.LeftOut
-		}
-	}
-	return nil
-}
-
-type isEstablishAttemptsResponse_Outcome_Outcome interface {
-	isEstablishAttemptsResponse_Outcome_Outcome()
-}
-
-type EstablishAttemptsResponse_Outcome_Established struct {
-	Established *EstablishReferencesResponse `protobuf:"bytes,1,opt,name=established,proto3,oneof"`
-}
-
-type EstablishAttemptsResponse_Outcome_Failure struct {
-	Failure *EstablishAttemptsResponse_Failure `protobuf:"bytes,2,opt,name=failure,proto3,oneof"`
-}
-
-type EstablishAttemptsResponse_Outcome_LeftOut struct {
-	// Nothing was established: the attempt has to be sent by itself, such as one whose target is locked.
-	LeftOut *emptypb.Empty `protobuf:"bytes,3,opt,name=left_out,json=leftOut,proto3,oneof"`
-}
-
-func (*EstablishAttemptsResponse_Outcome_Established) isEstablishAttemptsResponse_Outcome_Outcome() {}
-
-func (*EstablishAttemptsResponse_Outcome_Failure) isEstablishAttemptsResponse_Outcome_Outcome() {}
-
-func (*EstablishAttemptsResponse_Outcome_LeftOut) isEstablishAttemptsResponse_Outcome_Outcome() {}
-
-// Failure has the status that EstablishReferences would have, as google.rpc.Status.
-type EstablishAttemptsResponse_Failure struct {
+// Failure is a google.rpc.Status.
+type EstablishReferencesResponse_Failure struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Code          int32                  `protobuf:"varint,1,opt,name=code,proto3" json:"code,omitempty"`
 	Message       string                 `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
@@ -3559,21 +3517,21 @@ type EstablishAttemptsResponse_Failure struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *EstablishAttemptsResponse_Failure) Reset() {
-	*x = EstablishAttemptsResponse_Failure{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[52]
+func (x *EstablishReferencesResponse_Failure) Reset() {
+	*x = EstablishReferencesResponse_Failure{}
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *EstablishAttemptsResponse_Failure) String() string {
+func (x *EstablishReferencesResponse_Failure) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*EstablishAttemptsResponse_Failure) ProtoMessage() {}
+func (*EstablishReferencesResponse_Failure) ProtoMessage() {}
 
-func (x *EstablishAttemptsResponse_Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[52]
+func (x *EstablishReferencesResponse_Failure) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3584,26 +3542,26 @@ func (x *EstablishAttemptsResponse_Failure) ProtoReflect() protoreflect.Message 
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use EstablishAttemptsResponse_Failure.ProtoReflect.Descriptor instead.
-func (*EstablishAttemptsResponse_Failure) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{5, 1}
+// Deprecated: Use EstablishReferencesResponse_Failure.ProtoReflect.Descriptor instead.
+func (*EstablishReferencesResponse_Failure) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{3, 3}
 }
 
-func (x *EstablishAttemptsResponse_Failure) GetCode() int32 {
+func (x *EstablishReferencesResponse_Failure) GetCode() int32 {
 	if x != nil {
 		return x.Code
 	}
 	return 0
 }
 
-func (x *EstablishAttemptsResponse_Failure) GetMessage() string {
+func (x *EstablishReferencesResponse_Failure) GetMessage() string {
 	if x != nil {
 		return x.Message
 	}
 	return ""
 }
 
-func (x *EstablishAttemptsResponse_Failure) GetDetails() []*anypb.Any {
+func (x *EstablishReferencesResponse_Failure) GetDetails() []*anypb.Any {
 	if x != nil {
 		return x.Details
 	}
@@ -3624,7 +3582,7 @@ type ReferencesRefused_Refusal struct {
 
 func (x *ReferencesRefused_Refusal) Reset() {
 	*x = ReferencesRefused_Refusal{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[53]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3636,7 +3594,7 @@ func (x *ReferencesRefused_Refusal) String() string {
 func (*ReferencesRefused_Refusal) ProtoMessage() {}
 
 func (x *ReferencesRefused_Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[53]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3649,7 +3607,7 @@ func (x *ReferencesRefused_Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReferencesRefused_Refusal.ProtoReflect.Descriptor instead.
 func (*ReferencesRefused_Refusal) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{6, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{4, 0}
 }
 
 func (x *ReferencesRefused_Refusal) GetHolder() string {
@@ -3691,7 +3649,7 @@ type ResolveBlockadesRequest_Question struct {
 
 func (x *ResolveBlockadesRequest_Question) Reset() {
 	*x = ResolveBlockadesRequest_Question{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[54]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3703,7 +3661,7 @@ func (x *ResolveBlockadesRequest_Question) String() string {
 func (*ResolveBlockadesRequest_Question) ProtoMessage() {}
 
 func (x *ResolveBlockadesRequest_Question) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[54]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3716,7 +3674,7 @@ func (x *ResolveBlockadesRequest_Question) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveBlockadesRequest_Question.ProtoReflect.Descriptor instead.
 func (*ResolveBlockadesRequest_Question) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{9, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{7, 0}
 }
 
 func (x *ResolveBlockadesRequest_Question) GetKey() *BlockadeKey {
@@ -3746,7 +3704,7 @@ type RecallDelegationsRequest_Question struct {
 
 func (x *RecallDelegationsRequest_Question) Reset() {
 	*x = RecallDelegationsRequest_Question{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[55]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3758,7 +3716,7 @@ func (x *RecallDelegationsRequest_Question) String() string {
 func (*RecallDelegationsRequest_Question) ProtoMessage() {}
 
 func (x *RecallDelegationsRequest_Question) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[55]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3771,7 +3729,7 @@ func (x *RecallDelegationsRequest_Question) ProtoReflect() protoreflect.Message 
 
 // Deprecated: Use RecallDelegationsRequest_Question.ProtoReflect.Descriptor instead.
 func (*RecallDelegationsRequest_Question) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{11, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{9, 0}
 }
 
 func (x *RecallDelegationsRequest_Question) GetKey() *BlockadeKey {
@@ -3810,7 +3768,7 @@ type RecallDelegationsResponse_Answer struct {
 
 func (x *RecallDelegationsResponse_Answer) Reset() {
 	*x = RecallDelegationsResponse_Answer{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[56]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3822,7 +3780,7 @@ func (x *RecallDelegationsResponse_Answer) String() string {
 func (*RecallDelegationsResponse_Answer) ProtoMessage() {}
 
 func (x *RecallDelegationsResponse_Answer) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[56]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3835,7 +3793,7 @@ func (x *RecallDelegationsResponse_Answer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecallDelegationsResponse_Answer.ProtoReflect.Descriptor instead.
 func (*RecallDelegationsResponse_Answer) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{12, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{10, 0}
 }
 
 func (x *RecallDelegationsResponse_Answer) GetVerdict() ResolveBlockadesResponse_Verdict {
@@ -3877,7 +3835,7 @@ type RecallDelegationsResponse_Holder struct {
 
 func (x *RecallDelegationsResponse_Holder) Reset() {
 	*x = RecallDelegationsResponse_Holder{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[57]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3889,7 +3847,7 @@ func (x *RecallDelegationsResponse_Holder) String() string {
 func (*RecallDelegationsResponse_Holder) ProtoMessage() {}
 
 func (x *RecallDelegationsResponse_Holder) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[57]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3902,7 +3860,7 @@ func (x *RecallDelegationsResponse_Holder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecallDelegationsResponse_Holder.ProtoReflect.Descriptor instead.
 func (*RecallDelegationsResponse_Holder) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{12, 1}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{10, 1}
 }
 
 func (x *RecallDelegationsResponse_Holder) GetUid() []byte {
@@ -3941,7 +3899,7 @@ type WatchImportedServiceDeletionsResponse_Deletions struct {
 
 func (x *WatchImportedServiceDeletionsResponse_Deletions) Reset() {
 	*x = WatchImportedServiceDeletionsResponse_Deletions{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[58]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3953,7 +3911,7 @@ func (x *WatchImportedServiceDeletionsResponse_Deletions) String() string {
 func (*WatchImportedServiceDeletionsResponse_Deletions) ProtoMessage() {}
 
 func (x *WatchImportedServiceDeletionsResponse_Deletions) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[58]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3966,7 +3924,7 @@ func (x *WatchImportedServiceDeletionsResponse_Deletions) ProtoReflect() protore
 
 // Deprecated: Use WatchImportedServiceDeletionsResponse_Deletions.ProtoReflect.Descriptor instead.
 func (*WatchImportedServiceDeletionsResponse_Deletions) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{16, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{14, 0}
 }
 
 func (x *WatchImportedServiceDeletionsResponse_Deletions) GetResources() []*ResourceRef {
@@ -4008,7 +3966,7 @@ type PlanDeletionRequest_Target struct {
 
 func (x *PlanDeletionRequest_Target) Reset() {
 	*x = PlanDeletionRequest_Target{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[59]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4020,7 +3978,7 @@ func (x *PlanDeletionRequest_Target) String() string {
 func (*PlanDeletionRequest_Target) ProtoMessage() {}
 
 func (x *PlanDeletionRequest_Target) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[59]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4033,7 +3991,7 @@ func (x *PlanDeletionRequest_Target) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanDeletionRequest_Target.ProtoReflect.Descriptor instead.
 func (*PlanDeletionRequest_Target) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{22, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{20, 0}
 }
 
 func (x *PlanDeletionRequest_Target) GetDeployment() string {
@@ -4061,7 +4019,7 @@ type PlanDeletionResponse_Leaves struct {
 
 func (x *PlanDeletionResponse_Leaves) Reset() {
 	*x = PlanDeletionResponse_Leaves{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[60]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4073,7 +4031,7 @@ func (x *PlanDeletionResponse_Leaves) String() string {
 func (*PlanDeletionResponse_Leaves) ProtoMessage() {}
 
 func (x *PlanDeletionResponse_Leaves) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[60]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4086,7 +4044,7 @@ func (x *PlanDeletionResponse_Leaves) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanDeletionResponse_Leaves.ProtoReflect.Descriptor instead.
 func (*PlanDeletionResponse_Leaves) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{23, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{21, 0}
 }
 
 func (x *PlanDeletionResponse_Leaves) GetVia() *PlanDeletionResponse_Via {
@@ -4114,7 +4072,7 @@ type PlanDeletionResponse_Count struct {
 
 func (x *PlanDeletionResponse_Count) Reset() {
 	*x = PlanDeletionResponse_Count{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[61]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4126,7 +4084,7 @@ func (x *PlanDeletionResponse_Count) String() string {
 func (*PlanDeletionResponse_Count) ProtoMessage() {}
 
 func (x *PlanDeletionResponse_Count) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[61]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4139,7 +4097,7 @@ func (x *PlanDeletionResponse_Count) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanDeletionResponse_Count.ProtoReflect.Descriptor instead.
 func (*PlanDeletionResponse_Count) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{23, 1}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{21, 1}
 }
 
 func (x *PlanDeletionResponse_Count) GetPath() string {
@@ -4183,7 +4141,7 @@ type PlanDeletionResponse_Member struct {
 
 func (x *PlanDeletionResponse_Member) Reset() {
 	*x = PlanDeletionResponse_Member{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[62]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4195,7 +4153,7 @@ func (x *PlanDeletionResponse_Member) String() string {
 func (*PlanDeletionResponse_Member) ProtoMessage() {}
 
 func (x *PlanDeletionResponse_Member) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[62]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4208,7 +4166,7 @@ func (x *PlanDeletionResponse_Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanDeletionResponse_Member.ProtoReflect.Descriptor instead.
 func (*PlanDeletionResponse_Member) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{23, 2}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{21, 2}
 }
 
 func (x *PlanDeletionResponse_Member) GetResource() *ResourceRef {
@@ -4273,7 +4231,7 @@ type PlanDeletionResponse_Via struct {
 
 func (x *PlanDeletionResponse_Via) Reset() {
 	*x = PlanDeletionResponse_Via{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[63]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4285,7 +4243,7 @@ func (x *PlanDeletionResponse_Via) String() string {
 func (*PlanDeletionResponse_Via) ProtoMessage() {}
 
 func (x *PlanDeletionResponse_Via) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[63]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4298,7 +4256,7 @@ func (x *PlanDeletionResponse_Via) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanDeletionResponse_Via.ProtoReflect.Descriptor instead.
 func (*PlanDeletionResponse_Via) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{23, 3}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{21, 3}
 }
 
 func (x *PlanDeletionResponse_Via) GetTarget() *PlanDeletionResponse_Target {
@@ -4333,7 +4291,7 @@ type PlanDeletionResponse_Target struct {
 
 func (x *PlanDeletionResponse_Target) Reset() {
 	*x = PlanDeletionResponse_Target{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[64]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4345,7 +4303,7 @@ func (x *PlanDeletionResponse_Target) String() string {
 func (*PlanDeletionResponse_Target) ProtoMessage() {}
 
 func (x *PlanDeletionResponse_Target) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[64]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4358,7 +4316,7 @@ func (x *PlanDeletionResponse_Target) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanDeletionResponse_Target.ProtoReflect.Descriptor instead.
 func (*PlanDeletionResponse_Target) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{23, 4}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{21, 4}
 }
 
 func (x *PlanDeletionResponse_Target) GetDeployment() string {
@@ -4385,7 +4343,7 @@ type PlanDeletionResponse_Unset struct {
 
 func (x *PlanDeletionResponse_Unset) Reset() {
 	*x = PlanDeletionResponse_Unset{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[65]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4397,7 +4355,7 @@ func (x *PlanDeletionResponse_Unset) String() string {
 func (*PlanDeletionResponse_Unset) ProtoMessage() {}
 
 func (x *PlanDeletionResponse_Unset) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[65]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4410,7 +4368,7 @@ func (x *PlanDeletionResponse_Unset) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanDeletionResponse_Unset.ProtoReflect.Descriptor instead.
 func (*PlanDeletionResponse_Unset) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{23, 5}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{21, 5}
 }
 
 func (x *PlanDeletionResponse_Unset) GetHolder() *ResourceRef {
@@ -4445,7 +4403,7 @@ type PlanDeletionResponse_Blocker struct {
 
 func (x *PlanDeletionResponse_Blocker) Reset() {
 	*x = PlanDeletionResponse_Blocker{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[66]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4457,7 +4415,7 @@ func (x *PlanDeletionResponse_Blocker) String() string {
 func (*PlanDeletionResponse_Blocker) ProtoMessage() {}
 
 func (x *PlanDeletionResponse_Blocker) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[66]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4470,7 +4428,7 @@ func (x *PlanDeletionResponse_Blocker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanDeletionResponse_Blocker.ProtoReflect.Descriptor instead.
 func (*PlanDeletionResponse_Blocker) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{23, 6}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{21, 6}
 }
 
 func (x *PlanDeletionResponse_Blocker) GetHolder() *ResourceRef {
@@ -4528,7 +4486,7 @@ type TraceCascadesResponse_Trace struct {
 
 func (x *TraceCascadesResponse_Trace) Reset() {
 	*x = TraceCascadesResponse_Trace{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[67]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4540,7 +4498,7 @@ func (x *TraceCascadesResponse_Trace) String() string {
 func (*TraceCascadesResponse_Trace) ProtoMessage() {}
 
 func (x *TraceCascadesResponse_Trace) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[67]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4553,7 +4511,7 @@ func (x *TraceCascadesResponse_Trace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceCascadesResponse_Trace.ProtoReflect.Descriptor instead.
 func (*TraceCascadesResponse_Trace) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{25, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{23, 0}
 }
 
 func (x *TraceCascadesResponse_Trace) GetUid() []byte {
@@ -4589,7 +4547,7 @@ type CheckOwnersRequest_Question struct {
 
 func (x *CheckOwnersRequest_Question) Reset() {
 	*x = CheckOwnersRequest_Question{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[68]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4601,7 +4559,7 @@ func (x *CheckOwnersRequest_Question) String() string {
 func (*CheckOwnersRequest_Question) ProtoMessage() {}
 
 func (x *CheckOwnersRequest_Question) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[68]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4614,7 +4572,7 @@ func (x *CheckOwnersRequest_Question) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckOwnersRequest_Question.ProtoReflect.Descriptor instead.
 func (*CheckOwnersRequest_Question) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{26, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{24, 0}
 }
 
 func (x *CheckOwnersRequest_Question) GetOwner() *ResourceRef {
@@ -4645,7 +4603,7 @@ type CheckOwnersResponse_Answer struct {
 
 func (x *CheckOwnersResponse_Answer) Reset() {
 	*x = CheckOwnersResponse_Answer{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[69]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4657,7 +4615,7 @@ func (x *CheckOwnersResponse_Answer) String() string {
 func (*CheckOwnersResponse_Answer) ProtoMessage() {}
 
 func (x *CheckOwnersResponse_Answer) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[69]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4670,7 +4628,7 @@ func (x *CheckOwnersResponse_Answer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckOwnersResponse_Answer.ProtoReflect.Descriptor instead.
 func (*CheckOwnersResponse_Answer) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{27, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{25, 0}
 }
 
 func (x *CheckOwnersResponse_Answer) GetVerdict() CheckOwnersResponse_Verdict {
@@ -4711,7 +4669,7 @@ type DropOwnersRequest_LetGo struct {
 
 func (x *DropOwnersRequest_LetGo) Reset() {
 	*x = DropOwnersRequest_LetGo{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[70]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4723,7 +4681,7 @@ func (x *DropOwnersRequest_LetGo) String() string {
 func (*DropOwnersRequest_LetGo) ProtoMessage() {}
 
 func (x *DropOwnersRequest_LetGo) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[70]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4736,7 +4694,7 @@ func (x *DropOwnersRequest_LetGo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropOwnersRequest_LetGo.ProtoReflect.Descriptor instead.
 func (*DropOwnersRequest_LetGo) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{28, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{26, 0}
 }
 
 func (x *DropOwnersRequest_LetGo) GetOwnerUid() []byte {
@@ -4763,7 +4721,7 @@ type UpgradeOwnerReferencesRequest_Renamed struct {
 
 func (x *UpgradeOwnerReferencesRequest_Renamed) Reset() {
 	*x = UpgradeOwnerReferencesRequest_Renamed{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[71]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4775,7 +4733,7 @@ func (x *UpgradeOwnerReferencesRequest_Renamed) String() string {
 func (*UpgradeOwnerReferencesRequest_Renamed) ProtoMessage() {}
 
 func (x *UpgradeOwnerReferencesRequest_Renamed) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[71]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4788,7 +4746,7 @@ func (x *UpgradeOwnerReferencesRequest_Renamed) ProtoReflect() protoreflect.Mess
 
 // Deprecated: Use UpgradeOwnerReferencesRequest_Renamed.ProtoReflect.Descriptor instead.
 func (*UpgradeOwnerReferencesRequest_Renamed) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{30, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{28, 0}
 }
 
 func (x *UpgradeOwnerReferencesRequest_Renamed) GetFrom() string {
@@ -4815,7 +4773,7 @@ type CheckReferencesRequest_Reference struct {
 
 func (x *CheckReferencesRequest_Reference) Reset() {
 	*x = CheckReferencesRequest_Reference{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[72]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4827,7 +4785,7 @@ func (x *CheckReferencesRequest_Reference) String() string {
 func (*CheckReferencesRequest_Reference) ProtoMessage() {}
 
 func (x *CheckReferencesRequest_Reference) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[72]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4840,7 +4798,7 @@ func (x *CheckReferencesRequest_Reference) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckReferencesRequest_Reference.ProtoReflect.Descriptor instead.
 func (*CheckReferencesRequest_Reference) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{36, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{34, 0}
 }
 
 func (x *CheckReferencesRequest_Reference) GetKey() *BlockadeKey {
@@ -4872,7 +4830,7 @@ type ResourceShadow_Reference struct {
 
 func (x *ResourceShadow_Reference) Reset() {
 	*x = ResourceShadow_Reference{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[73]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4884,7 +4842,7 @@ func (x *ResourceShadow_Reference) String() string {
 func (*ResourceShadow_Reference) ProtoMessage() {}
 
 func (x *ResourceShadow_Reference) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[73]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4897,7 +4855,7 @@ func (x *ResourceShadow_Reference) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResourceShadow_Reference.ProtoReflect.Descriptor instead.
 func (*ResourceShadow_Reference) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{40, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{38, 0}
 }
 
 func (x *ResourceShadow_Reference) GetPath() string {
@@ -4944,7 +4902,7 @@ type WatchResourceShadowsResponse_Work struct {
 
 func (x *WatchResourceShadowsResponse_Work) Reset() {
 	*x = WatchResourceShadowsResponse_Work{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[74]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4956,7 +4914,7 @@ func (x *WatchResourceShadowsResponse_Work) String() string {
 func (*WatchResourceShadowsResponse_Work) ProtoMessage() {}
 
 func (x *WatchResourceShadowsResponse_Work) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[74]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4969,7 +4927,7 @@ func (x *WatchResourceShadowsResponse_Work) ProtoReflect() protoreflect.Message 
 
 // Deprecated: Use WatchResourceShadowsResponse_Work.ProtoReflect.Descriptor instead.
 func (*WatchResourceShadowsResponse_Work) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{45, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{43, 0}
 }
 
 func (x *WatchResourceShadowsResponse_Work) GetItems() []*WorkItem {
@@ -4994,14 +4952,19 @@ const file_dbcontroller_schema_v1_schema_proto_rawDesc = "" +
 	"holder_uid\x18\x02 \x01(\fR\tholderUid\x12\x12\n" +
 	"\x04path\x18\x03 \x01(\tR\x04path\x12\x1d\n" +
 	"\n" +
-	"target_uid\x18\x04 \x01(\fR\ttargetUid\"\xd3\x04\n" +
-	"\x1aEstablishReferencesRequest\x12\x18\n" +
+	"target_uid\x18\x04 \x01(\fR\ttargetUid\"\x8b\x06\n" +
+	"\x1aEstablishReferencesRequest\x12V\n" +
+	"\battempts\x18\x01 \x03(\v2:.dbcontroller.schema.v1.EstablishReferencesRequest.AttemptR\battempts\x1a\xcd\x02\n" +
+	"\aAttempt\x12\x18\n" +
 	"\aattempt\x18\x01 \x01(\fR\aattempt\x12\\\n" +
 	"\n" +
 	"references\x18\x02 \x03(\v2<.dbcontroller.schema.v1.EstablishReferencesRequest.ReferenceR\n" +
 	"references\x12#\n" +
 	"\rvalidate_only\x18\x03 \x01(\bR\fvalidateOnly\x12Q\n" +
-	"\x06person\x18\x04 \x01(\v29.dbcontroller.schema.v1.EstablishReferencesRequest.PersonR\x06person\x1aR\n" +
+	"\x06person\x18\x04 \x01(\v29.dbcontroller.schema.v1.EstablishReferencesRequest.PersonR\x06person\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x05 \x01(\tR\trequestId\x123\n" +
+	"\atimeout\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\atimeout\x1aR\n" +
 	"\x06Person\x12\x1a\n" +
 	"\bidentity\x18\x01 \x01(\tR\bidentity\x12\x16\n" +
 	"\x06groups\x18\x02 \x03(\tR\x06groups\x12\x14\n" +
@@ -5011,27 +4974,20 @@ const file_dbcontroller_schema_v1_schema_proto_rawDesc = "" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x12;\n" +
 	"\x06target\x18\x03 \x01(\v2#.dbcontroller.schema.v1.ResourceRefR\x06target\x12?\n" +
 	"\tbehaviour\x18\x04 \x01(\x0e2!.dbcontroller.schema.v1.BehaviourR\tbehaviour\x12\x14\n" +
-	"\x05right\x18\x05 \x01(\fR\x05right\"\xbf\x01\n" +
-	"\x1bEstablishReferencesResponse\x12T\n" +
+	"\x05right\x18\x05 \x01(\fR\x05right\"\x9a\x05\n" +
+	"\x1bEstablishReferencesResponse\x12W\n" +
+	"\boutcomes\x18\x01 \x03(\v2;.dbcontroller.schema.v1.EstablishReferencesResponse.OutcomeR\boutcomes\x1a\x87\x02\n" +
+	"\aOutcome\x12c\n" +
+	"\vestablished\x18\x01 \x01(\v2?.dbcontroller.schema.v1.EstablishReferencesResponse.EstablishedH\x00R\vestablished\x12W\n" +
+	"\afailure\x18\x02 \x01(\v2;.dbcontroller.schema.v1.EstablishReferencesResponse.FailureH\x00R\afailure\x123\n" +
+	"\bleft_out\x18\x03 \x01(\v2\x16.google.protobuf.EmptyH\x00R\aleftOutB\t\n" +
+	"\aoutcome\x1ay\n" +
+	"\vEstablished\x12T\n" +
 	"\atargets\x18\x01 \x03(\v2:.dbcontroller.schema.v1.EstablishReferencesResponse.TargetR\atargets\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\fR\x05epoch\x1a4\n" +
 	"\x06Target\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\fR\x03uid\x12\x18\n" +
-	"\aversion\x18\x02 \x01(\tR\aversion\"\x9e\x02\n" +
-	"\x18EstablishAttemptsRequest\x12T\n" +
-	"\battempts\x18\x01 \x03(\v28.dbcontroller.schema.v1.EstablishAttemptsRequest.AttemptR\battempts\x1a\xab\x01\n" +
-	"\aAttempt\x12L\n" +
-	"\arequest\x18\x01 \x01(\v22.dbcontroller.schema.v1.EstablishReferencesRequestR\arequest\x12\x1d\n" +
-	"\n" +
-	"request_id\x18\x02 \x01(\tR\trequestId\x123\n" +
-	"\atimeout\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\atimeout\"\xd7\x03\n" +
-	"\x19EstablishAttemptsResponse\x12U\n" +
-	"\boutcomes\x18\x01 \x03(\v29.dbcontroller.schema.v1.EstablishAttemptsResponse.OutcomeR\boutcomes\x1a\xf9\x01\n" +
-	"\aOutcome\x12W\n" +
-	"\vestablished\x18\x01 \x01(\v23.dbcontroller.schema.v1.EstablishReferencesResponseH\x00R\vestablished\x12U\n" +
-	"\afailure\x18\x02 \x01(\v29.dbcontroller.schema.v1.EstablishAttemptsResponse.FailureH\x00R\afailure\x123\n" +
-	"\bleft_out\x18\x03 \x01(\v2\x16.google.protobuf.EmptyH\x00R\aleftOutB\t\n" +
-	"\aoutcome\x1ag\n" +
+	"\aversion\x18\x02 \x01(\tR\aversion\x1ag\n" +
 	"\aFailure\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\x05R\x04code\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12.\n" +
@@ -5348,10 +5304,9 @@ const file_dbcontroller_schema_v1_schema_proto_rawDesc = "" +
 	"\x15ACTION_ANNOUNCE_EPOCH\x10\n" +
 	"\x12\x18\n" +
 	"\x14ACTION_CONFIRM_AGAIN\x10\v\x12\x1b\n" +
-	"\x17ACTION_VERIFY_BLOCKADES\x10\f2\xfe\x11\n" +
+	"\x17ACTION_VERIFY_BLOCKADES\x10\f2\x84\x11\n" +
 	"\rSchemaService\x12~\n" +
-	"\x13EstablishReferences\x122.dbcontroller.schema.v1.EstablishReferencesRequest\x1a3.dbcontroller.schema.v1.EstablishReferencesResponse\x12x\n" +
-	"\x11EstablishAttempts\x120.dbcontroller.schema.v1.EstablishAttemptsRequest\x1a1.dbcontroller.schema.v1.EstablishAttemptsResponse\x12u\n" +
+	"\x13EstablishReferences\x122.dbcontroller.schema.v1.EstablishReferencesRequest\x1a3.dbcontroller.schema.v1.EstablishReferencesResponse\x12u\n" +
 	"\x10ConfirmBlockades\x12/.dbcontroller.schema.v1.ConfirmBlockadesRequest\x1a0.dbcontroller.schema.v1.ConfirmBlockadesResponse\x12u\n" +
 	"\x10ResolveBlockades\x12/.dbcontroller.schema.v1.ResolveBlockadesRequest\x1a0.dbcontroller.schema.v1.ResolveBlockadesResponse\x12x\n" +
 	"\x11RecallDelegations\x120.dbcontroller.schema.v1.RecallDelegationsRequest\x1a1.dbcontroller.schema.v1.RecallDelegationsResponse\x12u\n" +
@@ -5384,7 +5339,7 @@ func file_dbcontroller_schema_v1_schema_proto_rawDescGZIP() []byte {
 }
 
 var file_dbcontroller_schema_v1_schema_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_dbcontroller_schema_v1_schema_proto_msgTypes = make([]protoimpl.MessageInfo, 75)
+var file_dbcontroller_schema_v1_schema_proto_msgTypes = make([]protoimpl.MessageInfo, 74)
 var file_dbcontroller_schema_v1_schema_proto_goTypes = []any{
 	(ResolveBlockadesResponse_Verdict)(0),                   // 0: dbcontroller.schema.v1.ResolveBlockadesResponse.Verdict
 	(RecallDelegationsRequest_Mode)(0),                      // 1: dbcontroller.schema.v1.RecallDelegationsRequest.Mode
@@ -5395,207 +5350,203 @@ var file_dbcontroller_schema_v1_schema_proto_goTypes = []any{
 	(*BlockadeKey)(nil),                                     // 6: dbcontroller.schema.v1.BlockadeKey
 	(*EstablishReferencesRequest)(nil),                      // 7: dbcontroller.schema.v1.EstablishReferencesRequest
 	(*EstablishReferencesResponse)(nil),                     // 8: dbcontroller.schema.v1.EstablishReferencesResponse
-	(*EstablishAttemptsRequest)(nil),                        // 9: dbcontroller.schema.v1.EstablishAttemptsRequest
-	(*EstablishAttemptsResponse)(nil),                       // 10: dbcontroller.schema.v1.EstablishAttemptsResponse
-	(*ReferencesRefused)(nil),                               // 11: dbcontroller.schema.v1.ReferencesRefused
-	(*ConfirmBlockadesRequest)(nil),                         // 12: dbcontroller.schema.v1.ConfirmBlockadesRequest
-	(*ConfirmBlockadesResponse)(nil),                        // 13: dbcontroller.schema.v1.ConfirmBlockadesResponse
-	(*ResolveBlockadesRequest)(nil),                         // 14: dbcontroller.schema.v1.ResolveBlockadesRequest
-	(*ResolveBlockadesResponse)(nil),                        // 15: dbcontroller.schema.v1.ResolveBlockadesResponse
-	(*RecallDelegationsRequest)(nil),                        // 16: dbcontroller.schema.v1.RecallDelegationsRequest
-	(*RecallDelegationsResponse)(nil),                       // 17: dbcontroller.schema.v1.RecallDelegationsResponse
-	(*ReleaseBlockadesRequest)(nil),                         // 18: dbcontroller.schema.v1.ReleaseBlockadesRequest
-	(*ReleaseBlockadesResponse)(nil),                        // 19: dbcontroller.schema.v1.ReleaseBlockadesResponse
-	(*WatchImportedServiceDeletionsRequest)(nil),            // 20: dbcontroller.schema.v1.WatchImportedServiceDeletionsRequest
-	(*WatchImportedServiceDeletionsResponse)(nil),           // 21: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse
-	(*Cause)(nil),                                           // 22: dbcontroller.schema.v1.Cause
-	(*EndOfSnapshot)(nil),                                   // 23: dbcontroller.schema.v1.EndOfSnapshot
-	(*Bookmark)(nil),                                        // 24: dbcontroller.schema.v1.Bookmark
-	(*AcknowledgeDeletionsRequest)(nil),                     // 25: dbcontroller.schema.v1.AcknowledgeDeletionsRequest
-	(*AcknowledgeDeletionsResponse)(nil),                    // 26: dbcontroller.schema.v1.AcknowledgeDeletionsResponse
-	(*PlanDeletionRequest)(nil),                             // 27: dbcontroller.schema.v1.PlanDeletionRequest
-	(*PlanDeletionResponse)(nil),                            // 28: dbcontroller.schema.v1.PlanDeletionResponse
-	(*TraceCascadesRequest)(nil),                            // 29: dbcontroller.schema.v1.TraceCascadesRequest
-	(*TraceCascadesResponse)(nil),                           // 30: dbcontroller.schema.v1.TraceCascadesResponse
-	(*CheckOwnersRequest)(nil),                              // 31: dbcontroller.schema.v1.CheckOwnersRequest
-	(*CheckOwnersResponse)(nil),                             // 32: dbcontroller.schema.v1.CheckOwnersResponse
-	(*DropOwnersRequest)(nil),                               // 33: dbcontroller.schema.v1.DropOwnersRequest
-	(*DropOwnersResponse)(nil),                              // 34: dbcontroller.schema.v1.DropOwnersResponse
-	(*UpgradeOwnerReferencesRequest)(nil),                   // 35: dbcontroller.schema.v1.UpgradeOwnerReferencesRequest
-	(*UpgradeOwnerReferencesResponse)(nil),                  // 36: dbcontroller.schema.v1.UpgradeOwnerReferencesResponse
-	(*AnnounceEpochRequest)(nil),                            // 37: dbcontroller.schema.v1.AnnounceEpochRequest
-	(*AnnounceEpochResponse)(nil),                           // 38: dbcontroller.schema.v1.AnnounceEpochResponse
-	(*ConfirmEpochRequest)(nil),                             // 39: dbcontroller.schema.v1.ConfirmEpochRequest
-	(*ConfirmEpochResponse)(nil),                            // 40: dbcontroller.schema.v1.ConfirmEpochResponse
-	(*CheckReferencesRequest)(nil),                          // 41: dbcontroller.schema.v1.CheckReferencesRequest
-	(*CheckReferencesResponse)(nil),                         // 42: dbcontroller.schema.v1.CheckReferencesResponse
-	(*ListResourceShadowsRequest)(nil),                      // 43: dbcontroller.schema.v1.ListResourceShadowsRequest
-	(*ListResourceShadowsResponse)(nil),                     // 44: dbcontroller.schema.v1.ListResourceShadowsResponse
-	(*ResourceShadow)(nil),                                  // 45: dbcontroller.schema.v1.ResourceShadow
-	(*ListBlockadesRequest)(nil),                            // 46: dbcontroller.schema.v1.ListBlockadesRequest
-	(*ListBlockadesResponse)(nil),                           // 47: dbcontroller.schema.v1.ListBlockadesResponse
-	(*Blockade)(nil),                                        // 48: dbcontroller.schema.v1.Blockade
-	(*WatchResourceShadowsRequest)(nil),                     // 49: dbcontroller.schema.v1.WatchResourceShadowsRequest
-	(*WatchResourceShadowsResponse)(nil),                    // 50: dbcontroller.schema.v1.WatchResourceShadowsResponse
-	(*WorkItem)(nil),                                        // 51: dbcontroller.schema.v1.WorkItem
-	(*EstablishReferencesRequest_Person)(nil),               // 52: dbcontroller.schema.v1.EstablishReferencesRequest.Person
-	(*EstablishReferencesRequest_Reference)(nil),            // 53: dbcontroller.schema.v1.EstablishReferencesRequest.Reference
-	(*EstablishReferencesResponse_Target)(nil),              // 54: dbcontroller.schema.v1.EstablishReferencesResponse.Target
-	(*EstablishAttemptsRequest_Attempt)(nil),                // 55: dbcontroller.schema.v1.EstablishAttemptsRequest.Attempt
-	(*EstablishAttemptsResponse_Outcome)(nil),               // 56: dbcontroller.schema.v1.EstablishAttemptsResponse.Outcome
-	(*EstablishAttemptsResponse_Failure)(nil),               // 57: dbcontroller.schema.v1.EstablishAttemptsResponse.Failure
-	(*ReferencesRefused_Refusal)(nil),                       // 58: dbcontroller.schema.v1.ReferencesRefused.Refusal
-	(*ResolveBlockadesRequest_Question)(nil),                // 59: dbcontroller.schema.v1.ResolveBlockadesRequest.Question
-	(*RecallDelegationsRequest_Question)(nil),               // 60: dbcontroller.schema.v1.RecallDelegationsRequest.Question
-	(*RecallDelegationsResponse_Answer)(nil),                // 61: dbcontroller.schema.v1.RecallDelegationsResponse.Answer
-	(*RecallDelegationsResponse_Holder)(nil),                // 62: dbcontroller.schema.v1.RecallDelegationsResponse.Holder
-	(*WatchImportedServiceDeletionsResponse_Deletions)(nil), // 63: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions
-	(*PlanDeletionRequest_Target)(nil),                      // 64: dbcontroller.schema.v1.PlanDeletionRequest.Target
-	(*PlanDeletionResponse_Leaves)(nil),                     // 65: dbcontroller.schema.v1.PlanDeletionResponse.Leaves
-	(*PlanDeletionResponse_Count)(nil),                      // 66: dbcontroller.schema.v1.PlanDeletionResponse.Count
-	(*PlanDeletionResponse_Member)(nil),                     // 67: dbcontroller.schema.v1.PlanDeletionResponse.Member
-	(*PlanDeletionResponse_Via)(nil),                        // 68: dbcontroller.schema.v1.PlanDeletionResponse.Via
-	(*PlanDeletionResponse_Target)(nil),                     // 69: dbcontroller.schema.v1.PlanDeletionResponse.Target
-	(*PlanDeletionResponse_Unset)(nil),                      // 70: dbcontroller.schema.v1.PlanDeletionResponse.Unset
-	(*PlanDeletionResponse_Blocker)(nil),                    // 71: dbcontroller.schema.v1.PlanDeletionResponse.Blocker
-	(*TraceCascadesResponse_Trace)(nil),                     // 72: dbcontroller.schema.v1.TraceCascadesResponse.Trace
-	(*CheckOwnersRequest_Question)(nil),                     // 73: dbcontroller.schema.v1.CheckOwnersRequest.Question
-	(*CheckOwnersResponse_Answer)(nil),                      // 74: dbcontroller.schema.v1.CheckOwnersResponse.Answer
-	(*DropOwnersRequest_LetGo)(nil),                         // 75: dbcontroller.schema.v1.DropOwnersRequest.LetGo
-	(*UpgradeOwnerReferencesRequest_Renamed)(nil),           // 76: dbcontroller.schema.v1.UpgradeOwnerReferencesRequest.Renamed
-	(*CheckReferencesRequest_Reference)(nil),                // 77: dbcontroller.schema.v1.CheckReferencesRequest.Reference
-	(*ResourceShadow_Reference)(nil),                        // 78: dbcontroller.schema.v1.ResourceShadow.Reference
-	(*WatchResourceShadowsResponse_Work)(nil),               // 79: dbcontroller.schema.v1.WatchResourceShadowsResponse.Work
-	(*timestamppb.Timestamp)(nil),                           // 80: google.protobuf.Timestamp
-	(Behaviour)(0),                                          // 81: dbcontroller.schema.v1.Behaviour
-	(*durationpb.Duration)(nil),                             // 82: google.protobuf.Duration
-	(*emptypb.Empty)(nil),                                   // 83: google.protobuf.Empty
-	(*anypb.Any)(nil),                                       // 84: google.protobuf.Any
+	(*ReferencesRefused)(nil),                               // 9: dbcontroller.schema.v1.ReferencesRefused
+	(*ConfirmBlockadesRequest)(nil),                         // 10: dbcontroller.schema.v1.ConfirmBlockadesRequest
+	(*ConfirmBlockadesResponse)(nil),                        // 11: dbcontroller.schema.v1.ConfirmBlockadesResponse
+	(*ResolveBlockadesRequest)(nil),                         // 12: dbcontroller.schema.v1.ResolveBlockadesRequest
+	(*ResolveBlockadesResponse)(nil),                        // 13: dbcontroller.schema.v1.ResolveBlockadesResponse
+	(*RecallDelegationsRequest)(nil),                        // 14: dbcontroller.schema.v1.RecallDelegationsRequest
+	(*RecallDelegationsResponse)(nil),                       // 15: dbcontroller.schema.v1.RecallDelegationsResponse
+	(*ReleaseBlockadesRequest)(nil),                         // 16: dbcontroller.schema.v1.ReleaseBlockadesRequest
+	(*ReleaseBlockadesResponse)(nil),                        // 17: dbcontroller.schema.v1.ReleaseBlockadesResponse
+	(*WatchImportedServiceDeletionsRequest)(nil),            // 18: dbcontroller.schema.v1.WatchImportedServiceDeletionsRequest
+	(*WatchImportedServiceDeletionsResponse)(nil),           // 19: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse
+	(*Cause)(nil),                                           // 20: dbcontroller.schema.v1.Cause
+	(*EndOfSnapshot)(nil),                                   // 21: dbcontroller.schema.v1.EndOfSnapshot
+	(*Bookmark)(nil),                                        // 22: dbcontroller.schema.v1.Bookmark
+	(*AcknowledgeDeletionsRequest)(nil),                     // 23: dbcontroller.schema.v1.AcknowledgeDeletionsRequest
+	(*AcknowledgeDeletionsResponse)(nil),                    // 24: dbcontroller.schema.v1.AcknowledgeDeletionsResponse
+	(*PlanDeletionRequest)(nil),                             // 25: dbcontroller.schema.v1.PlanDeletionRequest
+	(*PlanDeletionResponse)(nil),                            // 26: dbcontroller.schema.v1.PlanDeletionResponse
+	(*TraceCascadesRequest)(nil),                            // 27: dbcontroller.schema.v1.TraceCascadesRequest
+	(*TraceCascadesResponse)(nil),                           // 28: dbcontroller.schema.v1.TraceCascadesResponse
+	(*CheckOwnersRequest)(nil),                              // 29: dbcontroller.schema.v1.CheckOwnersRequest
+	(*CheckOwnersResponse)(nil),                             // 30: dbcontroller.schema.v1.CheckOwnersResponse
+	(*DropOwnersRequest)(nil),                               // 31: dbcontroller.schema.v1.DropOwnersRequest
+	(*DropOwnersResponse)(nil),                              // 32: dbcontroller.schema.v1.DropOwnersResponse
+	(*UpgradeOwnerReferencesRequest)(nil),                   // 33: dbcontroller.schema.v1.UpgradeOwnerReferencesRequest
+	(*UpgradeOwnerReferencesResponse)(nil),                  // 34: dbcontroller.schema.v1.UpgradeOwnerReferencesResponse
+	(*AnnounceEpochRequest)(nil),                            // 35: dbcontroller.schema.v1.AnnounceEpochRequest
+	(*AnnounceEpochResponse)(nil),                           // 36: dbcontroller.schema.v1.AnnounceEpochResponse
+	(*ConfirmEpochRequest)(nil),                             // 37: dbcontroller.schema.v1.ConfirmEpochRequest
+	(*ConfirmEpochResponse)(nil),                            // 38: dbcontroller.schema.v1.ConfirmEpochResponse
+	(*CheckReferencesRequest)(nil),                          // 39: dbcontroller.schema.v1.CheckReferencesRequest
+	(*CheckReferencesResponse)(nil),                         // 40: dbcontroller.schema.v1.CheckReferencesResponse
+	(*ListResourceShadowsRequest)(nil),                      // 41: dbcontroller.schema.v1.ListResourceShadowsRequest
+	(*ListResourceShadowsResponse)(nil),                     // 42: dbcontroller.schema.v1.ListResourceShadowsResponse
+	(*ResourceShadow)(nil),                                  // 43: dbcontroller.schema.v1.ResourceShadow
+	(*ListBlockadesRequest)(nil),                            // 44: dbcontroller.schema.v1.ListBlockadesRequest
+	(*ListBlockadesResponse)(nil),                           // 45: dbcontroller.schema.v1.ListBlockadesResponse
+	(*Blockade)(nil),                                        // 46: dbcontroller.schema.v1.Blockade
+	(*WatchResourceShadowsRequest)(nil),                     // 47: dbcontroller.schema.v1.WatchResourceShadowsRequest
+	(*WatchResourceShadowsResponse)(nil),                    // 48: dbcontroller.schema.v1.WatchResourceShadowsResponse
+	(*WorkItem)(nil),                                        // 49: dbcontroller.schema.v1.WorkItem
+	(*EstablishReferencesRequest_Attempt)(nil),              // 50: dbcontroller.schema.v1.EstablishReferencesRequest.Attempt
+	(*EstablishReferencesRequest_Person)(nil),               // 51: dbcontroller.schema.v1.EstablishReferencesRequest.Person
+	(*EstablishReferencesRequest_Reference)(nil),            // 52: dbcontroller.schema.v1.EstablishReferencesRequest.Reference
+	(*EstablishReferencesResponse_Outcome)(nil),             // 53: dbcontroller.schema.v1.EstablishReferencesResponse.Outcome
+	(*EstablishReferencesResponse_Established)(nil),         // 54: dbcontroller.schema.v1.EstablishReferencesResponse.Established
+	(*EstablishReferencesResponse_Target)(nil),              // 55: dbcontroller.schema.v1.EstablishReferencesResponse.Target
+	(*EstablishReferencesResponse_Failure)(nil),             // 56: dbcontroller.schema.v1.EstablishReferencesResponse.Failure
+	(*ReferencesRefused_Refusal)(nil),                       // 57: dbcontroller.schema.v1.ReferencesRefused.Refusal
+	(*ResolveBlockadesRequest_Question)(nil),                // 58: dbcontroller.schema.v1.ResolveBlockadesRequest.Question
+	(*RecallDelegationsRequest_Question)(nil),               // 59: dbcontroller.schema.v1.RecallDelegationsRequest.Question
+	(*RecallDelegationsResponse_Answer)(nil),                // 60: dbcontroller.schema.v1.RecallDelegationsResponse.Answer
+	(*RecallDelegationsResponse_Holder)(nil),                // 61: dbcontroller.schema.v1.RecallDelegationsResponse.Holder
+	(*WatchImportedServiceDeletionsResponse_Deletions)(nil), // 62: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions
+	(*PlanDeletionRequest_Target)(nil),                      // 63: dbcontroller.schema.v1.PlanDeletionRequest.Target
+	(*PlanDeletionResponse_Leaves)(nil),                     // 64: dbcontroller.schema.v1.PlanDeletionResponse.Leaves
+	(*PlanDeletionResponse_Count)(nil),                      // 65: dbcontroller.schema.v1.PlanDeletionResponse.Count
+	(*PlanDeletionResponse_Member)(nil),                     // 66: dbcontroller.schema.v1.PlanDeletionResponse.Member
+	(*PlanDeletionResponse_Via)(nil),                        // 67: dbcontroller.schema.v1.PlanDeletionResponse.Via
+	(*PlanDeletionResponse_Target)(nil),                     // 68: dbcontroller.schema.v1.PlanDeletionResponse.Target
+	(*PlanDeletionResponse_Unset)(nil),                      // 69: dbcontroller.schema.v1.PlanDeletionResponse.Unset
+	(*PlanDeletionResponse_Blocker)(nil),                    // 70: dbcontroller.schema.v1.PlanDeletionResponse.Blocker
+	(*TraceCascadesResponse_Trace)(nil),                     // 71: dbcontroller.schema.v1.TraceCascadesResponse.Trace
+	(*CheckOwnersRequest_Question)(nil),                     // 72: dbcontroller.schema.v1.CheckOwnersRequest.Question
+	(*CheckOwnersResponse_Answer)(nil),                      // 73: dbcontroller.schema.v1.CheckOwnersResponse.Answer
+	(*DropOwnersRequest_LetGo)(nil),                         // 74: dbcontroller.schema.v1.DropOwnersRequest.LetGo
+	(*UpgradeOwnerReferencesRequest_Renamed)(nil),           // 75: dbcontroller.schema.v1.UpgradeOwnerReferencesRequest.Renamed
+	(*CheckReferencesRequest_Reference)(nil),                // 76: dbcontroller.schema.v1.CheckReferencesRequest.Reference
+	(*ResourceShadow_Reference)(nil),                        // 77: dbcontroller.schema.v1.ResourceShadow.Reference
+	(*WatchResourceShadowsResponse_Work)(nil),               // 78: dbcontroller.schema.v1.WatchResourceShadowsResponse.Work
+	(*timestamppb.Timestamp)(nil),                           // 79: google.protobuf.Timestamp
+	(Behaviour)(0),                                          // 80: dbcontroller.schema.v1.Behaviour
+	(*durationpb.Duration)(nil),                             // 81: google.protobuf.Duration
+	(*emptypb.Empty)(nil),                                   // 82: google.protobuf.Empty
+	(*anypb.Any)(nil),                                       // 83: google.protobuf.Any
 }
 var file_dbcontroller_schema_v1_schema_proto_depIdxs = []int32{
-	53, // 0: dbcontroller.schema.v1.EstablishReferencesRequest.references:type_name -> dbcontroller.schema.v1.EstablishReferencesRequest.Reference
-	52, // 1: dbcontroller.schema.v1.EstablishReferencesRequest.person:type_name -> dbcontroller.schema.v1.EstablishReferencesRequest.Person
-	54, // 2: dbcontroller.schema.v1.EstablishReferencesResponse.targets:type_name -> dbcontroller.schema.v1.EstablishReferencesResponse.Target
-	55, // 3: dbcontroller.schema.v1.EstablishAttemptsRequest.attempts:type_name -> dbcontroller.schema.v1.EstablishAttemptsRequest.Attempt
-	56, // 4: dbcontroller.schema.v1.EstablishAttemptsResponse.outcomes:type_name -> dbcontroller.schema.v1.EstablishAttemptsResponse.Outcome
-	58, // 5: dbcontroller.schema.v1.ReferencesRefused.refusals:type_name -> dbcontroller.schema.v1.ReferencesRefused.Refusal
-	59, // 6: dbcontroller.schema.v1.ResolveBlockadesRequest.questions:type_name -> dbcontroller.schema.v1.ResolveBlockadesRequest.Question
-	0,  // 7: dbcontroller.schema.v1.ResolveBlockadesResponse.verdicts:type_name -> dbcontroller.schema.v1.ResolveBlockadesResponse.Verdict
-	60, // 8: dbcontroller.schema.v1.RecallDelegationsRequest.questions:type_name -> dbcontroller.schema.v1.RecallDelegationsRequest.Question
-	61, // 9: dbcontroller.schema.v1.RecallDelegationsResponse.answers:type_name -> dbcontroller.schema.v1.RecallDelegationsResponse.Answer
-	6,  // 10: dbcontroller.schema.v1.ReleaseBlockadesRequest.keys:type_name -> dbcontroller.schema.v1.BlockadeKey
-	63, // 11: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.upsert:type_name -> dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions
-	63, // 12: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.delete:type_name -> dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions
-	23, // 13: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.end_of_snapshot:type_name -> dbcontroller.schema.v1.EndOfSnapshot
-	24, // 14: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.bookmark:type_name -> dbcontroller.schema.v1.Bookmark
-	80, // 15: dbcontroller.schema.v1.Cause.time:type_name -> google.protobuf.Timestamp
-	64, // 16: dbcontroller.schema.v1.PlanDeletionRequest.targets:type_name -> dbcontroller.schema.v1.PlanDeletionRequest.Target
-	67, // 17: dbcontroller.schema.v1.PlanDeletionResponse.members:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Member
-	71, // 18: dbcontroller.schema.v1.PlanDeletionResponse.blockers:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Blocker
-	70, // 19: dbcontroller.schema.v1.PlanDeletionResponse.unsets:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Unset
-	66, // 20: dbcontroller.schema.v1.PlanDeletionResponse.counts:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Count
-	65, // 21: dbcontroller.schema.v1.PlanDeletionResponse.leaves:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Leaves
-	72, // 22: dbcontroller.schema.v1.TraceCascadesResponse.traces:type_name -> dbcontroller.schema.v1.TraceCascadesResponse.Trace
-	73, // 23: dbcontroller.schema.v1.CheckOwnersRequest.questions:type_name -> dbcontroller.schema.v1.CheckOwnersRequest.Question
-	74, // 24: dbcontroller.schema.v1.CheckOwnersResponse.answers:type_name -> dbcontroller.schema.v1.CheckOwnersResponse.Answer
-	22, // 25: dbcontroller.schema.v1.CheckOwnersResponse.causes:type_name -> dbcontroller.schema.v1.Cause
-	75, // 26: dbcontroller.schema.v1.DropOwnersRequest.let_go:type_name -> dbcontroller.schema.v1.DropOwnersRequest.LetGo
-	22, // 27: dbcontroller.schema.v1.DropOwnersRequest.causes:type_name -> dbcontroller.schema.v1.Cause
-	76, // 28: dbcontroller.schema.v1.UpgradeOwnerReferencesRequest.renamed:type_name -> dbcontroller.schema.v1.UpgradeOwnerReferencesRequest.Renamed
-	77, // 29: dbcontroller.schema.v1.CheckReferencesRequest.references:type_name -> dbcontroller.schema.v1.CheckReferencesRequest.Reference
-	3,  // 30: dbcontroller.schema.v1.CheckReferencesResponse.verdicts:type_name -> dbcontroller.schema.v1.CheckReferencesResponse.Verdict
-	45, // 31: dbcontroller.schema.v1.ListResourceShadowsResponse.shadows:type_name -> dbcontroller.schema.v1.ResourceShadow
-	5,  // 32: dbcontroller.schema.v1.ResourceShadow.resource:type_name -> dbcontroller.schema.v1.ResourceRef
-	78, // 33: dbcontroller.schema.v1.ResourceShadow.references:type_name -> dbcontroller.schema.v1.ResourceShadow.Reference
-	48, // 34: dbcontroller.schema.v1.ListBlockadesResponse.blockades:type_name -> dbcontroller.schema.v1.Blockade
-	5,  // 35: dbcontroller.schema.v1.Blockade.target:type_name -> dbcontroller.schema.v1.ResourceRef
-	6,  // 36: dbcontroller.schema.v1.Blockade.key:type_name -> dbcontroller.schema.v1.BlockadeKey
-	81, // 37: dbcontroller.schema.v1.Blockade.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
-	80, // 38: dbcontroller.schema.v1.Blockade.expire_time:type_name -> google.protobuf.Timestamp
-	79, // 39: dbcontroller.schema.v1.WatchResourceShadowsResponse.upsert:type_name -> dbcontroller.schema.v1.WatchResourceShadowsResponse.Work
-	79, // 40: dbcontroller.schema.v1.WatchResourceShadowsResponse.delete:type_name -> dbcontroller.schema.v1.WatchResourceShadowsResponse.Work
-	23, // 41: dbcontroller.schema.v1.WatchResourceShadowsResponse.end_of_snapshot:type_name -> dbcontroller.schema.v1.EndOfSnapshot
-	24, // 42: dbcontroller.schema.v1.WatchResourceShadowsResponse.bookmark:type_name -> dbcontroller.schema.v1.Bookmark
-	4,  // 43: dbcontroller.schema.v1.WorkItem.action:type_name -> dbcontroller.schema.v1.WorkItem.Action
-	80, // 44: dbcontroller.schema.v1.WorkItem.create_time:type_name -> google.protobuf.Timestamp
+	50, // 0: dbcontroller.schema.v1.EstablishReferencesRequest.attempts:type_name -> dbcontroller.schema.v1.EstablishReferencesRequest.Attempt
+	53, // 1: dbcontroller.schema.v1.EstablishReferencesResponse.outcomes:type_name -> dbcontroller.schema.v1.EstablishReferencesResponse.Outcome
+	57, // 2: dbcontroller.schema.v1.ReferencesRefused.refusals:type_name -> dbcontroller.schema.v1.ReferencesRefused.Refusal
+	58, // 3: dbcontroller.schema.v1.ResolveBlockadesRequest.questions:type_name -> dbcontroller.schema.v1.ResolveBlockadesRequest.Question
+	0,  // 4: dbcontroller.schema.v1.ResolveBlockadesResponse.verdicts:type_name -> dbcontroller.schema.v1.ResolveBlockadesResponse.Verdict
+	59, // 5: dbcontroller.schema.v1.RecallDelegationsRequest.questions:type_name -> dbcontroller.schema.v1.RecallDelegationsRequest.Question
+	60, // 6: dbcontroller.schema.v1.RecallDelegationsResponse.answers:type_name -> dbcontroller.schema.v1.RecallDelegationsResponse.Answer
+	6,  // 7: dbcontroller.schema.v1.ReleaseBlockadesRequest.keys:type_name -> dbcontroller.schema.v1.BlockadeKey
+	62, // 8: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.upsert:type_name -> dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions
+	62, // 9: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.delete:type_name -> dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions
+	21, // 10: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.end_of_snapshot:type_name -> dbcontroller.schema.v1.EndOfSnapshot
+	22, // 11: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.bookmark:type_name -> dbcontroller.schema.v1.Bookmark
+	79, // 12: dbcontroller.schema.v1.Cause.time:type_name -> google.protobuf.Timestamp
+	63, // 13: dbcontroller.schema.v1.PlanDeletionRequest.targets:type_name -> dbcontroller.schema.v1.PlanDeletionRequest.Target
+	66, // 14: dbcontroller.schema.v1.PlanDeletionResponse.members:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Member
+	70, // 15: dbcontroller.schema.v1.PlanDeletionResponse.blockers:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Blocker
+	69, // 16: dbcontroller.schema.v1.PlanDeletionResponse.unsets:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Unset
+	65, // 17: dbcontroller.schema.v1.PlanDeletionResponse.counts:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Count
+	64, // 18: dbcontroller.schema.v1.PlanDeletionResponse.leaves:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Leaves
+	71, // 19: dbcontroller.schema.v1.TraceCascadesResponse.traces:type_name -> dbcontroller.schema.v1.TraceCascadesResponse.Trace
+	72, // 20: dbcontroller.schema.v1.CheckOwnersRequest.questions:type_name -> dbcontroller.schema.v1.CheckOwnersRequest.Question
+	73, // 21: dbcontroller.schema.v1.CheckOwnersResponse.answers:type_name -> dbcontroller.schema.v1.CheckOwnersResponse.Answer
+	20, // 22: dbcontroller.schema.v1.CheckOwnersResponse.causes:type_name -> dbcontroller.schema.v1.Cause
+	74, // 23: dbcontroller.schema.v1.DropOwnersRequest.let_go:type_name -> dbcontroller.schema.v1.DropOwnersRequest.LetGo
+	20, // 24: dbcontroller.schema.v1.DropOwnersRequest.causes:type_name -> dbcontroller.schema.v1.Cause
+	75, // 25: dbcontroller.schema.v1.UpgradeOwnerReferencesRequest.renamed:type_name -> dbcontroller.schema.v1.UpgradeOwnerReferencesRequest.Renamed
+	76, // 26: dbcontroller.schema.v1.CheckReferencesRequest.references:type_name -> dbcontroller.schema.v1.CheckReferencesRequest.Reference
+	3,  // 27: dbcontroller.schema.v1.CheckReferencesResponse.verdicts:type_name -> dbcontroller.schema.v1.CheckReferencesResponse.Verdict
+	43, // 28: dbcontroller.schema.v1.ListResourceShadowsResponse.shadows:type_name -> dbcontroller.schema.v1.ResourceShadow
+	5,  // 29: dbcontroller.schema.v1.ResourceShadow.resource:type_name -> dbcontroller.schema.v1.ResourceRef
+	77, // 30: dbcontroller.schema.v1.ResourceShadow.references:type_name -> dbcontroller.schema.v1.ResourceShadow.Reference
+	46, // 31: dbcontroller.schema.v1.ListBlockadesResponse.blockades:type_name -> dbcontroller.schema.v1.Blockade
+	5,  // 32: dbcontroller.schema.v1.Blockade.target:type_name -> dbcontroller.schema.v1.ResourceRef
+	6,  // 33: dbcontroller.schema.v1.Blockade.key:type_name -> dbcontroller.schema.v1.BlockadeKey
+	80, // 34: dbcontroller.schema.v1.Blockade.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	79, // 35: dbcontroller.schema.v1.Blockade.expire_time:type_name -> google.protobuf.Timestamp
+	78, // 36: dbcontroller.schema.v1.WatchResourceShadowsResponse.upsert:type_name -> dbcontroller.schema.v1.WatchResourceShadowsResponse.Work
+	78, // 37: dbcontroller.schema.v1.WatchResourceShadowsResponse.delete:type_name -> dbcontroller.schema.v1.WatchResourceShadowsResponse.Work
+	21, // 38: dbcontroller.schema.v1.WatchResourceShadowsResponse.end_of_snapshot:type_name -> dbcontroller.schema.v1.EndOfSnapshot
+	22, // 39: dbcontroller.schema.v1.WatchResourceShadowsResponse.bookmark:type_name -> dbcontroller.schema.v1.Bookmark
+	4,  // 40: dbcontroller.schema.v1.WorkItem.action:type_name -> dbcontroller.schema.v1.WorkItem.Action
+	79, // 41: dbcontroller.schema.v1.WorkItem.create_time:type_name -> google.protobuf.Timestamp
+	52, // 42: dbcontroller.schema.v1.EstablishReferencesRequest.Attempt.references:type_name -> dbcontroller.schema.v1.EstablishReferencesRequest.Reference
+	51, // 43: dbcontroller.schema.v1.EstablishReferencesRequest.Attempt.person:type_name -> dbcontroller.schema.v1.EstablishReferencesRequest.Person
+	81, // 44: dbcontroller.schema.v1.EstablishReferencesRequest.Attempt.timeout:type_name -> google.protobuf.Duration
 	5,  // 45: dbcontroller.schema.v1.EstablishReferencesRequest.Reference.holder:type_name -> dbcontroller.schema.v1.ResourceRef
 	5,  // 46: dbcontroller.schema.v1.EstablishReferencesRequest.Reference.target:type_name -> dbcontroller.schema.v1.ResourceRef
-	81, // 47: dbcontroller.schema.v1.EstablishReferencesRequest.Reference.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
-	7,  // 48: dbcontroller.schema.v1.EstablishAttemptsRequest.Attempt.request:type_name -> dbcontroller.schema.v1.EstablishReferencesRequest
-	82, // 49: dbcontroller.schema.v1.EstablishAttemptsRequest.Attempt.timeout:type_name -> google.protobuf.Duration
-	8,  // 50: dbcontroller.schema.v1.EstablishAttemptsResponse.Outcome.established:type_name -> dbcontroller.schema.v1.EstablishReferencesResponse
-	57, // 51: dbcontroller.schema.v1.EstablishAttemptsResponse.Outcome.failure:type_name -> dbcontroller.schema.v1.EstablishAttemptsResponse.Failure
-	83, // 52: dbcontroller.schema.v1.EstablishAttemptsResponse.Outcome.left_out:type_name -> google.protobuf.Empty
-	84, // 53: dbcontroller.schema.v1.EstablishAttemptsResponse.Failure.details:type_name -> google.protobuf.Any
-	6,  // 54: dbcontroller.schema.v1.ResolveBlockadesRequest.Question.key:type_name -> dbcontroller.schema.v1.BlockadeKey
-	6,  // 55: dbcontroller.schema.v1.RecallDelegationsRequest.Question.key:type_name -> dbcontroller.schema.v1.BlockadeKey
-	1,  // 56: dbcontroller.schema.v1.RecallDelegationsRequest.Question.mode:type_name -> dbcontroller.schema.v1.RecallDelegationsRequest.Mode
-	0,  // 57: dbcontroller.schema.v1.RecallDelegationsResponse.Answer.verdict:type_name -> dbcontroller.schema.v1.ResolveBlockadesResponse.Verdict
-	62, // 58: dbcontroller.schema.v1.RecallDelegationsResponse.Answer.holders:type_name -> dbcontroller.schema.v1.RecallDelegationsResponse.Holder
-	5,  // 59: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions.resources:type_name -> dbcontroller.schema.v1.ResourceRef
-	22, // 60: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions.causes:type_name -> dbcontroller.schema.v1.Cause
-	68, // 61: dbcontroller.schema.v1.PlanDeletionResponse.Leaves.via:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Via
-	81, // 62: dbcontroller.schema.v1.PlanDeletionResponse.Count.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
-	5,  // 63: dbcontroller.schema.v1.PlanDeletionResponse.Member.resource:type_name -> dbcontroller.schema.v1.ResourceRef
-	68, // 64: dbcontroller.schema.v1.PlanDeletionResponse.Member.via:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Via
-	68, // 65: dbcontroller.schema.v1.PlanDeletionResponse.Member.more_vias:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Via
-	69, // 66: dbcontroller.schema.v1.PlanDeletionResponse.Via.target:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Target
-	81, // 67: dbcontroller.schema.v1.PlanDeletionResponse.Via.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
-	5,  // 68: dbcontroller.schema.v1.PlanDeletionResponse.Unset.holder:type_name -> dbcontroller.schema.v1.ResourceRef
-	68, // 69: dbcontroller.schema.v1.PlanDeletionResponse.Unset.via:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Via
-	5,  // 70: dbcontroller.schema.v1.PlanDeletionResponse.Blocker.holder:type_name -> dbcontroller.schema.v1.ResourceRef
-	5,  // 71: dbcontroller.schema.v1.PlanDeletionResponse.Blocker.target:type_name -> dbcontroller.schema.v1.ResourceRef
-	69, // 72: dbcontroller.schema.v1.TraceCascadesResponse.Trace.targets:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Target
-	69, // 73: dbcontroller.schema.v1.TraceCascadesResponse.Trace.owners:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Target
-	5,  // 74: dbcontroller.schema.v1.CheckOwnersRequest.Question.owner:type_name -> dbcontroller.schema.v1.ResourceRef
-	2,  // 75: dbcontroller.schema.v1.CheckOwnersResponse.Answer.verdict:type_name -> dbcontroller.schema.v1.CheckOwnersResponse.Verdict
-	6,  // 76: dbcontroller.schema.v1.CheckReferencesRequest.Reference.key:type_name -> dbcontroller.schema.v1.BlockadeKey
-	81, // 77: dbcontroller.schema.v1.CheckReferencesRequest.Reference.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
-	81, // 78: dbcontroller.schema.v1.ResourceShadow.Reference.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
-	51, // 79: dbcontroller.schema.v1.WatchResourceShadowsResponse.Work.items:type_name -> dbcontroller.schema.v1.WorkItem
-	7,  // 80: dbcontroller.schema.v1.SchemaService.EstablishReferences:input_type -> dbcontroller.schema.v1.EstablishReferencesRequest
-	9,  // 81: dbcontroller.schema.v1.SchemaService.EstablishAttempts:input_type -> dbcontroller.schema.v1.EstablishAttemptsRequest
-	12, // 82: dbcontroller.schema.v1.SchemaService.ConfirmBlockades:input_type -> dbcontroller.schema.v1.ConfirmBlockadesRequest
-	14, // 83: dbcontroller.schema.v1.SchemaService.ResolveBlockades:input_type -> dbcontroller.schema.v1.ResolveBlockadesRequest
-	16, // 84: dbcontroller.schema.v1.SchemaService.RecallDelegations:input_type -> dbcontroller.schema.v1.RecallDelegationsRequest
-	18, // 85: dbcontroller.schema.v1.SchemaService.ReleaseBlockades:input_type -> dbcontroller.schema.v1.ReleaseBlockadesRequest
-	20, // 86: dbcontroller.schema.v1.SchemaService.WatchImportedServiceDeletions:input_type -> dbcontroller.schema.v1.WatchImportedServiceDeletionsRequest
-	25, // 87: dbcontroller.schema.v1.SchemaService.AcknowledgeDeletions:input_type -> dbcontroller.schema.v1.AcknowledgeDeletionsRequest
-	27, // 88: dbcontroller.schema.v1.SchemaService.PlanDeletion:input_type -> dbcontroller.schema.v1.PlanDeletionRequest
-	29, // 89: dbcontroller.schema.v1.SchemaService.TraceCascades:input_type -> dbcontroller.schema.v1.TraceCascadesRequest
-	31, // 90: dbcontroller.schema.v1.SchemaService.CheckOwners:input_type -> dbcontroller.schema.v1.CheckOwnersRequest
-	33, // 91: dbcontroller.schema.v1.SchemaService.DropOwners:input_type -> dbcontroller.schema.v1.DropOwnersRequest
-	35, // 92: dbcontroller.schema.v1.SchemaService.UpgradeOwnerReferences:input_type -> dbcontroller.schema.v1.UpgradeOwnerReferencesRequest
-	37, // 93: dbcontroller.schema.v1.SchemaService.AnnounceEpoch:input_type -> dbcontroller.schema.v1.AnnounceEpochRequest
-	39, // 94: dbcontroller.schema.v1.SchemaService.ConfirmEpoch:input_type -> dbcontroller.schema.v1.ConfirmEpochRequest
-	41, // 95: dbcontroller.schema.v1.SchemaService.CheckReferences:input_type -> dbcontroller.schema.v1.CheckReferencesRequest
-	43, // 96: dbcontroller.schema.v1.SchemaService.ListResourceShadows:input_type -> dbcontroller.schema.v1.ListResourceShadowsRequest
-	46, // 97: dbcontroller.schema.v1.SchemaService.ListBlockades:input_type -> dbcontroller.schema.v1.ListBlockadesRequest
-	49, // 98: dbcontroller.schema.v1.SchemaService.WatchResourceShadows:input_type -> dbcontroller.schema.v1.WatchResourceShadowsRequest
-	8,  // 99: dbcontroller.schema.v1.SchemaService.EstablishReferences:output_type -> dbcontroller.schema.v1.EstablishReferencesResponse
-	10, // 100: dbcontroller.schema.v1.SchemaService.EstablishAttempts:output_type -> dbcontroller.schema.v1.EstablishAttemptsResponse
-	13, // 101: dbcontroller.schema.v1.SchemaService.ConfirmBlockades:output_type -> dbcontroller.schema.v1.ConfirmBlockadesResponse
-	15, // 102: dbcontroller.schema.v1.SchemaService.ResolveBlockades:output_type -> dbcontroller.schema.v1.ResolveBlockadesResponse
-	17, // 103: dbcontroller.schema.v1.SchemaService.RecallDelegations:output_type -> dbcontroller.schema.v1.RecallDelegationsResponse
-	19, // 104: dbcontroller.schema.v1.SchemaService.ReleaseBlockades:output_type -> dbcontroller.schema.v1.ReleaseBlockadesResponse
-	21, // 105: dbcontroller.schema.v1.SchemaService.WatchImportedServiceDeletions:output_type -> dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse
-	26, // 106: dbcontroller.schema.v1.SchemaService.AcknowledgeDeletions:output_type -> dbcontroller.schema.v1.AcknowledgeDeletionsResponse
-	28, // 107: dbcontroller.schema.v1.SchemaService.PlanDeletion:output_type -> dbcontroller.schema.v1.PlanDeletionResponse
-	30, // 108: dbcontroller.schema.v1.SchemaService.TraceCascades:output_type -> dbcontroller.schema.v1.TraceCascadesResponse
-	32, // 109: dbcontroller.schema.v1.SchemaService.CheckOwners:output_type -> dbcontroller.schema.v1.CheckOwnersResponse
-	34, // 110: dbcontroller.schema.v1.SchemaService.DropOwners:output_type -> dbcontroller.schema.v1.DropOwnersResponse
-	36, // 111: dbcontroller.schema.v1.SchemaService.UpgradeOwnerReferences:output_type -> dbcontroller.schema.v1.UpgradeOwnerReferencesResponse
-	38, // 112: dbcontroller.schema.v1.SchemaService.AnnounceEpoch:output_type -> dbcontroller.schema.v1.AnnounceEpochResponse
-	40, // 113: dbcontroller.schema.v1.SchemaService.ConfirmEpoch:output_type -> dbcontroller.schema.v1.ConfirmEpochResponse
-	42, // 114: dbcontroller.schema.v1.SchemaService.CheckReferences:output_type -> dbcontroller.schema.v1.CheckReferencesResponse
-	44, // 115: dbcontroller.schema.v1.SchemaService.ListResourceShadows:output_type -> dbcontroller.schema.v1.ListResourceShadowsResponse
-	47, // 116: dbcontroller.schema.v1.SchemaService.ListBlockades:output_type -> dbcontroller.schema.v1.ListBlockadesResponse
-	50, // 117: dbcontroller.schema.v1.SchemaService.WatchResourceShadows:output_type -> dbcontroller.schema.v1.WatchResourceShadowsResponse
-	99, // [99:118] is the sub-list for method output_type
-	80, // [80:99] is the sub-list for method input_type
-	80, // [80:80] is the sub-list for extension type_name
-	80, // [80:80] is the sub-list for extension extendee
-	0,  // [0:80] is the sub-list for field type_name
+	80, // 47: dbcontroller.schema.v1.EstablishReferencesRequest.Reference.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	54, // 48: dbcontroller.schema.v1.EstablishReferencesResponse.Outcome.established:type_name -> dbcontroller.schema.v1.EstablishReferencesResponse.Established
+	56, // 49: dbcontroller.schema.v1.EstablishReferencesResponse.Outcome.failure:type_name -> dbcontroller.schema.v1.EstablishReferencesResponse.Failure
+	82, // 50: dbcontroller.schema.v1.EstablishReferencesResponse.Outcome.left_out:type_name -> google.protobuf.Empty
+	55, // 51: dbcontroller.schema.v1.EstablishReferencesResponse.Established.targets:type_name -> dbcontroller.schema.v1.EstablishReferencesResponse.Target
+	83, // 52: dbcontroller.schema.v1.EstablishReferencesResponse.Failure.details:type_name -> google.protobuf.Any
+	6,  // 53: dbcontroller.schema.v1.ResolveBlockadesRequest.Question.key:type_name -> dbcontroller.schema.v1.BlockadeKey
+	6,  // 54: dbcontroller.schema.v1.RecallDelegationsRequest.Question.key:type_name -> dbcontroller.schema.v1.BlockadeKey
+	1,  // 55: dbcontroller.schema.v1.RecallDelegationsRequest.Question.mode:type_name -> dbcontroller.schema.v1.RecallDelegationsRequest.Mode
+	0,  // 56: dbcontroller.schema.v1.RecallDelegationsResponse.Answer.verdict:type_name -> dbcontroller.schema.v1.ResolveBlockadesResponse.Verdict
+	61, // 57: dbcontroller.schema.v1.RecallDelegationsResponse.Answer.holders:type_name -> dbcontroller.schema.v1.RecallDelegationsResponse.Holder
+	5,  // 58: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions.resources:type_name -> dbcontroller.schema.v1.ResourceRef
+	20, // 59: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions.causes:type_name -> dbcontroller.schema.v1.Cause
+	67, // 60: dbcontroller.schema.v1.PlanDeletionResponse.Leaves.via:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Via
+	80, // 61: dbcontroller.schema.v1.PlanDeletionResponse.Count.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	5,  // 62: dbcontroller.schema.v1.PlanDeletionResponse.Member.resource:type_name -> dbcontroller.schema.v1.ResourceRef
+	67, // 63: dbcontroller.schema.v1.PlanDeletionResponse.Member.via:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Via
+	67, // 64: dbcontroller.schema.v1.PlanDeletionResponse.Member.more_vias:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Via
+	68, // 65: dbcontroller.schema.v1.PlanDeletionResponse.Via.target:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Target
+	80, // 66: dbcontroller.schema.v1.PlanDeletionResponse.Via.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	5,  // 67: dbcontroller.schema.v1.PlanDeletionResponse.Unset.holder:type_name -> dbcontroller.schema.v1.ResourceRef
+	67, // 68: dbcontroller.schema.v1.PlanDeletionResponse.Unset.via:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Via
+	5,  // 69: dbcontroller.schema.v1.PlanDeletionResponse.Blocker.holder:type_name -> dbcontroller.schema.v1.ResourceRef
+	5,  // 70: dbcontroller.schema.v1.PlanDeletionResponse.Blocker.target:type_name -> dbcontroller.schema.v1.ResourceRef
+	68, // 71: dbcontroller.schema.v1.TraceCascadesResponse.Trace.targets:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Target
+	68, // 72: dbcontroller.schema.v1.TraceCascadesResponse.Trace.owners:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Target
+	5,  // 73: dbcontroller.schema.v1.CheckOwnersRequest.Question.owner:type_name -> dbcontroller.schema.v1.ResourceRef
+	2,  // 74: dbcontroller.schema.v1.CheckOwnersResponse.Answer.verdict:type_name -> dbcontroller.schema.v1.CheckOwnersResponse.Verdict
+	6,  // 75: dbcontroller.schema.v1.CheckReferencesRequest.Reference.key:type_name -> dbcontroller.schema.v1.BlockadeKey
+	80, // 76: dbcontroller.schema.v1.CheckReferencesRequest.Reference.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	80, // 77: dbcontroller.schema.v1.ResourceShadow.Reference.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	49, // 78: dbcontroller.schema.v1.WatchResourceShadowsResponse.Work.items:type_name -> dbcontroller.schema.v1.WorkItem
+	7,  // 79: dbcontroller.schema.v1.SchemaService.EstablishReferences:input_type -> dbcontroller.schema.v1.EstablishReferencesRequest
+	10, // 80: dbcontroller.schema.v1.SchemaService.ConfirmBlockades:input_type -> dbcontroller.schema.v1.ConfirmBlockadesRequest
+	12, // 81: dbcontroller.schema.v1.SchemaService.ResolveBlockades:input_type -> dbcontroller.schema.v1.ResolveBlockadesRequest
+	14, // 82: dbcontroller.schema.v1.SchemaService.RecallDelegations:input_type -> dbcontroller.schema.v1.RecallDelegationsRequest
+	16, // 83: dbcontroller.schema.v1.SchemaService.ReleaseBlockades:input_type -> dbcontroller.schema.v1.ReleaseBlockadesRequest
+	18, // 84: dbcontroller.schema.v1.SchemaService.WatchImportedServiceDeletions:input_type -> dbcontroller.schema.v1.WatchImportedServiceDeletionsRequest
+	23, // 85: dbcontroller.schema.v1.SchemaService.AcknowledgeDeletions:input_type -> dbcontroller.schema.v1.AcknowledgeDeletionsRequest
+	25, // 86: dbcontroller.schema.v1.SchemaService.PlanDeletion:input_type -> dbcontroller.schema.v1.PlanDeletionRequest
+	27, // 87: dbcontroller.schema.v1.SchemaService.TraceCascades:input_type -> dbcontroller.schema.v1.TraceCascadesRequest
+	29, // 88: dbcontroller.schema.v1.SchemaService.CheckOwners:input_type -> dbcontroller.schema.v1.CheckOwnersRequest
+	31, // 89: dbcontroller.schema.v1.SchemaService.DropOwners:input_type -> dbcontroller.schema.v1.DropOwnersRequest
+	33, // 90: dbcontroller.schema.v1.SchemaService.UpgradeOwnerReferences:input_type -> dbcontroller.schema.v1.UpgradeOwnerReferencesRequest
+	35, // 91: dbcontroller.schema.v1.SchemaService.AnnounceEpoch:input_type -> dbcontroller.schema.v1.AnnounceEpochRequest
+	37, // 92: dbcontroller.schema.v1.SchemaService.ConfirmEpoch:input_type -> dbcontroller.schema.v1.ConfirmEpochRequest
+	39, // 93: dbcontroller.schema.v1.SchemaService.CheckReferences:input_type -> dbcontroller.schema.v1.CheckReferencesRequest
+	41, // 94: dbcontroller.schema.v1.SchemaService.ListResourceShadows:input_type -> dbcontroller.schema.v1.ListResourceShadowsRequest
+	44, // 95: dbcontroller.schema.v1.SchemaService.ListBlockades:input_type -> dbcontroller.schema.v1.ListBlockadesRequest
+	47, // 96: dbcontroller.schema.v1.SchemaService.WatchResourceShadows:input_type -> dbcontroller.schema.v1.WatchResourceShadowsRequest
+	8,  // 97: dbcontroller.schema.v1.SchemaService.EstablishReferences:output_type -> dbcontroller.schema.v1.EstablishReferencesResponse
+	11, // 98: dbcontroller.schema.v1.SchemaService.ConfirmBlockades:output_type -> dbcontroller.schema.v1.ConfirmBlockadesResponse
+	13, // 99: dbcontroller.schema.v1.SchemaService.ResolveBlockades:output_type -> dbcontroller.schema.v1.ResolveBlockadesResponse
+	15, // 100: dbcontroller.schema.v1.SchemaService.RecallDelegations:output_type -> dbcontroller.schema.v1.RecallDelegationsResponse
+	17, // 101: dbcontroller.schema.v1.SchemaService.ReleaseBlockades:output_type -> dbcontroller.schema.v1.ReleaseBlockadesResponse
+	19, // 102: dbcontroller.schema.v1.SchemaService.WatchImportedServiceDeletions:output_type -> dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse
+	24, // 103: dbcontroller.schema.v1.SchemaService.AcknowledgeDeletions:output_type -> dbcontroller.schema.v1.AcknowledgeDeletionsResponse
+	26, // 104: dbcontroller.schema.v1.SchemaService.PlanDeletion:output_type -> dbcontroller.schema.v1.PlanDeletionResponse
+	28, // 105: dbcontroller.schema.v1.SchemaService.TraceCascades:output_type -> dbcontroller.schema.v1.TraceCascadesResponse
+	30, // 106: dbcontroller.schema.v1.SchemaService.CheckOwners:output_type -> dbcontroller.schema.v1.CheckOwnersResponse
+	32, // 107: dbcontroller.schema.v1.SchemaService.DropOwners:output_type -> dbcontroller.schema.v1.DropOwnersResponse
+	34, // 108: dbcontroller.schema.v1.SchemaService.UpgradeOwnerReferences:output_type -> dbcontroller.schema.v1.UpgradeOwnerReferencesResponse
+	36, // 109: dbcontroller.schema.v1.SchemaService.AnnounceEpoch:output_type -> dbcontroller.schema.v1.AnnounceEpochResponse
+	38, // 110: dbcontroller.schema.v1.SchemaService.ConfirmEpoch:output_type -> dbcontroller.schema.v1.ConfirmEpochResponse
+	40, // 111: dbcontroller.schema.v1.SchemaService.CheckReferences:output_type -> dbcontroller.schema.v1.CheckReferencesResponse
+	42, // 112: dbcontroller.schema.v1.SchemaService.ListResourceShadows:output_type -> dbcontroller.schema.v1.ListResourceShadowsResponse
+	45, // 113: dbcontroller.schema.v1.SchemaService.ListBlockades:output_type -> dbcontroller.schema.v1.ListBlockadesResponse
+	48, // 114: dbcontroller.schema.v1.SchemaService.WatchResourceShadows:output_type -> dbcontroller.schema.v1.WatchResourceShadowsResponse
+	97, // [97:115] is the sub-list for method output_type
+	79, // [79:97] is the sub-list for method input_type
+	79, // [79:79] is the sub-list for extension type_name
+	79, // [79:79] is the sub-list for extension extendee
+	0,  // [0:79] is the sub-list for field type_name
 }
 
 func init() { file_dbcontroller_schema_v1_schema_proto_init() }
@@ -5604,22 +5555,22 @@ func file_dbcontroller_schema_v1_schema_proto_init() {
 		return
 	}
 	file_dbcontroller_schema_v1_descriptor_proto_init()
-	file_dbcontroller_schema_v1_schema_proto_msgTypes[16].OneofWrappers = []any{
+	file_dbcontroller_schema_v1_schema_proto_msgTypes[14].OneofWrappers = []any{
 		(*WatchImportedServiceDeletionsResponse_Upsert)(nil),
 		(*WatchImportedServiceDeletionsResponse_Delete)(nil),
 		(*WatchImportedServiceDeletionsResponse_EndOfSnapshot)(nil),
 		(*WatchImportedServiceDeletionsResponse_Bookmark)(nil),
 	}
-	file_dbcontroller_schema_v1_schema_proto_msgTypes[45].OneofWrappers = []any{
+	file_dbcontroller_schema_v1_schema_proto_msgTypes[43].OneofWrappers = []any{
 		(*WatchResourceShadowsResponse_Upsert)(nil),
 		(*WatchResourceShadowsResponse_Delete)(nil),
 		(*WatchResourceShadowsResponse_EndOfSnapshot)(nil),
 		(*WatchResourceShadowsResponse_Bookmark)(nil),
 	}
-	file_dbcontroller_schema_v1_schema_proto_msgTypes[51].OneofWrappers = []any{
-		(*EstablishAttemptsResponse_Outcome_Established)(nil),
-		(*EstablishAttemptsResponse_Outcome_Failure)(nil),
-		(*EstablishAttemptsResponse_Outcome_LeftOut)(nil),
+	file_dbcontroller_schema_v1_schema_proto_msgTypes[48].OneofWrappers = []any{
+		(*EstablishReferencesResponse_Outcome_Established)(nil),
+		(*EstablishReferencesResponse_Outcome_Failure)(nil),
+		(*EstablishReferencesResponse_Outcome_LeftOut)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -5627,7 +5578,7 @@ func file_dbcontroller_schema_v1_schema_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dbcontroller_schema_v1_schema_proto_rawDesc), len(file_dbcontroller_schema_v1_schema_proto_rawDesc)),
 			NumEnums:      5,
-			NumMessages:   75,
+			NumMessages:   74,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

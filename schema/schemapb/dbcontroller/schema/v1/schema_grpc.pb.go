@@ -20,7 +20,6 @@ const _ = grpc.SupportPackageIsVersion9
 
 const (
 	SchemaService_EstablishReferences_FullMethodName           = "/dbcontroller.schema.v1.SchemaService/EstablishReferences"
-	SchemaService_EstablishAttempts_FullMethodName             = "/dbcontroller.schema.v1.SchemaService/EstablishAttempts"
 	SchemaService_ConfirmBlockades_FullMethodName              = "/dbcontroller.schema.v1.SchemaService/ConfirmBlockades"
 	SchemaService_ResolveBlockades_FullMethodName              = "/dbcontroller.schema.v1.SchemaService/ResolveBlockades"
 	SchemaService_RecallDelegations_FullMethodName             = "/dbcontroller.schema.v1.SchemaService/RecallDelegations"
@@ -47,10 +46,10 @@ const (
 // SchemaService has the calls between deployments. Every method is idempotent and takes batches.
 // The caller is the deployment in the certificate; no request names it.
 type SchemaServiceClient interface {
-	// EstablishReferences creates a tentative blockade for each reference, all or nothing.
+	// EstablishReferences creates a tentative blockade for each reference of some attempts. Each attempt is by itself: all of its references or
+	// none, with an outcome, a deadline and a request id of its own. It fails with UNIMPLEMENTED, before it does anything, where several
+	// attempts have to be sent one by one.
 	EstablishReferences(ctx context.Context, in *EstablishReferencesRequest, opts ...grpc.CallOption) (*EstablishReferencesResponse, error)
-	// EstablishAttempts is EstablishReferences for several attempts, each by itself: with an outcome, a deadline and a request id of its own.
-	EstablishAttempts(ctx context.Context, in *EstablishAttemptsRequest, opts ...grpc.CallOption) (*EstablishAttemptsResponse, error)
 	// ConfirmBlockades reports that attempts of the caller, the holder's deployment, have committed.
 	ConfirmBlockades(ctx context.Context, in *ConfirmBlockadesRequest, opts ...grpc.CallOption) (*ConfirmBlockadesResponse, error)
 	// ResolveBlockades asks the holder's deployment for verdicts on blockades.
@@ -102,16 +101,6 @@ func (c *schemaServiceClient) EstablishReferences(ctx context.Context, in *Estab
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(EstablishReferencesResponse)
 	err := c.cc.Invoke(ctx, SchemaService_EstablishReferences_FullMethodName, in, out, cOpts...)
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
-}
-
-func (c *schemaServiceClient) EstablishAttempts(ctx context.Context, in *EstablishAttemptsRequest, opts ...grpc.CallOption) (*EstablishAttemptsResponse, error) {
-	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(EstablishAttemptsResponse)
-	err := c.cc.Invoke(ctx, SchemaService_EstablishAttempts_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -313,10 +302,10 @@ type SchemaService_WatchResourceShadowsClient = grpc.ServerStreamingClient[Watch
 // SchemaService has the calls between deployments. Every method is idempotent and takes batches.
 // The caller is the deployment in the certificate; no request names it.
 type SchemaServiceServer interface {
-	// EstablishReferences creates a tentative blockade for each reference, all or nothing.
+	// EstablishReferences creates a tentative blockade for each reference of some attempts. Each attempt is by itself: all of its references or
+	// none, with an outcome, a deadline and a request id of its own. It fails with UNIMPLEMENTED, before it does anything, where several
+	// attempts have to be sent one by one.
 	EstablishReferences(context.Context, *EstablishReferencesRequest) (*EstablishReferencesResponse, error)
-	// EstablishAttempts is EstablishReferences for several attempts, each by itself: with an outcome, a deadline and a request id of its own.
-	EstablishAttempts(context.Context, *EstablishAttemptsRequest) (*EstablishAttemptsResponse, error)
 	// ConfirmBlockades reports that attempts of the caller, the holder's deployment, have committed.
 	ConfirmBlockades(context.Context, *ConfirmBlockadesRequest) (*ConfirmBlockadesResponse, error)
 	// ResolveBlockades asks the holder's deployment for verdicts on blockades.
@@ -366,9 +355,6 @@ type UnimplementedSchemaServiceServer struct{}
 
 func (UnimplementedSchemaServiceServer) EstablishReferences(context.Context, *EstablishReferencesRequest) (*EstablishReferencesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method EstablishReferences not implemented")
-}
-func (UnimplementedSchemaServiceServer) EstablishAttempts(context.Context, *EstablishAttemptsRequest) (*EstablishAttemptsResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method EstablishAttempts not implemented")
 }
 func (UnimplementedSchemaServiceServer) ConfirmBlockades(context.Context, *ConfirmBlockadesRequest) (*ConfirmBlockadesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ConfirmBlockades not implemented")
@@ -456,24 +442,6 @@ func _SchemaService_EstablishReferences_Handler(srv interface{}, ctx context.Con
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(SchemaServiceServer).EstablishReferences(ctx, req.(*EstablishReferencesRequest))
-	}
-	return interceptor(ctx, in, info, handler)
-}
-
-func _SchemaService_EstablishAttempts_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(EstablishAttemptsRequest)
-	if err := dec(in); err != nil {
-		return nil, err
-	}
-	if interceptor == nil {
-		return srv.(SchemaServiceServer).EstablishAttempts(ctx, in)
-	}
-	info := &grpc.UnaryServerInfo{
-		Server:     srv,
-		FullMethod: SchemaService_EstablishAttempts_FullMethodName,
-	}
-	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(SchemaServiceServer).EstablishAttempts(ctx, req.(*EstablishAttemptsRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -780,10 +748,6 @@ var SchemaService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "EstablishReferences",
 			Handler:    _SchemaService_EstablishReferences_Handler,
-		},
-		{
-			MethodName: "EstablishAttempts",
-			Handler:    _SchemaService_EstablishAttempts_Handler,
 		},
 		{
 			MethodName: "ConfirmBlockades",

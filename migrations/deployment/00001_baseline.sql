@@ -1,0 +1,945 @@
+-- +goose Up
+-- The constraint store of one deployment. Inside, keys are bigint and names stand once.
+--
+-- The tables that can have millions of rows carry no foreign keys: one trigger a row would cost the set-based statements more than their own
+-- work. The locks of package schema/shadow hold them together instead: a transaction that adds a row about a resource holds a lock on its shadow,
+-- and one that removes a shadow holds FOR UPDATE.
+CREATE SCHEMA IF NOT EXISTS dbcontroller;
+
+-- One sequence for own resources and foreign targets: a reference's target_id tells which of the two it is.
+CREATE SEQUENCE dbcontroller.object_id AS bigint;
+-- Every change of every resource takes a new revision.
+CREATE SEQUENCE dbcontroller.revision AS bigint;
+CREATE SEQUENCE dbcontroller.cause_id AS bigint;
+-- Statements on attached tables that write under rights, and questions for rights.
+CREATE SEQUENCE dbcontroller.statement AS bigint;
+-- Every transaction that decides takes a number. They only grow: a database that gives out a number with which a process has committed
+-- before is an earlier copy.
+CREATE SEQUENCE dbcontroller.mark AS bigint;
+SELECT nextval('dbcontroller.mark'); -- a sequence that gave out nothing reads as if it had given out its first number
+
+-- Which deployment this database belongs to, and what it runs.
+CREATE TABLE dbcontroller.meta (
+    singleton       boolean PRIMARY KEY DEFAULT true CONSTRAINT meta_is_one_row CHECK (singleton),
+    service         text NOT NULL,
+    region          text NOT NULL,
+    -- The identity of the database, which failovers and restored backups keep.
+    database_id     uuid NOT NULL DEFAULT gen_random_uuid(),
+    -- Authenticates resume tokens.
+    token_key       bytea NOT NULL DEFAULT decode(replace(gen_random_uuid()::text || gen_random_uuid()::text, '-', ''), 'hex'),
+    -- The version that runs, the digest of its descriptor, and a number that moves when either is switched: a write validated before fails
+    -- at its commit. A version can be described anew under its name while nothing runs it.
+    version         text NOT NULL DEFAULT '',
+    digest          text NOT NULL DEFAULT '',
+    generation      bigint NOT NULL DEFAULT 0,
+    -- Rows of change of transactions up to this one may be compacted away; an older token is reset.
+    compacted       xid8 NOT NULL DEFAULT '0',
+    -- The last environment that the registry sent, so that a controller starts while the registry is away.
+    environment     bytea,
+    -- An epoch of the database ends with a failover, a restored backup, a copy: commits may be lost, and transaction ids and timelines begin
+    -- anew. server and timeline are those noticed last: an epoch that is not noticed yet differs from them.
+    epoch           uuid,                           -- as others are told
+    server          text,                           -- as the server says
+    timeline        text,
+    awaiting        boolean NOT NULL DEFAULT false, -- it is not known yet who may refer to resources here
+    -- The greatest number of an ABORTED decision that was forgotten: an attempt that began before it cannot commit, since the decision on it may
+    -- be among the forgotten ones.
+    forgotten       bigint NOT NULL DEFAULT 0,
+    -- The start of the server that a process has noticed last, with the value of the sequence mark at that time.
+    started_at      timestamptz,
+    started_mark    bigint NOT NULL DEFAULT 0,
+    positions_until timestamptz                     -- how long deployments whose position is due are waited for
+);
+
+-- Names, once.
+CREATE TABLE dbcontroller.deployment (
+    id              integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    service         text COLLATE "C" NOT NULL,
+    region          text COLLATE "C" NOT NULL,
+    pointed_to      boolean NOT NULL DEFAULT false, -- resources here have referred to resources there: its deletions concern this deployment
+    referred        boolean NOT NULL DEFAULT false, -- its resources have referred to resources here
+    owned           boolean NOT NULL DEFAULT false, -- its resources have had owners here
+    database_id     uuid,                           -- meta.database_id there, as it was met; null: not met yet
+    epoch           uuid,                           -- meta.epoch there, as it was told; null: not told any
+    uncompared      boolean NOT NULL DEFAULT false, -- its database began a new epoch, and this one has not compared since
+    unconfirmed     boolean NOT NULL DEFAULT false, -- it may refer to resources here, and has not compared since the epoch here began
+    counted_in      uuid,                           -- the last epoch of this database whose recovery has counted it
+    position_due    boolean NOT NULL DEFAULT false, -- it has not shown since the start of the server how far it has seen this database
+    -- What an operator has paused: in the row of this deployment, marking and removing as a whole, and handlers for all deployments; in the row of
+    -- another one, what is done here for its deletions, and handlers for that one alone. The decisions are in dbcontroller.word.
+    paused          boolean NOT NULL DEFAULT false,
+    paused_handlers text[],
+    CONSTRAINT deployment_name UNIQUE (service, region)
+);
+CREATE INDEX deployment_unconfirmed ON dbcontroller.deployment (id) WHERE unconfirmed OR uncompared;
+
+CREATE TABLE dbcontroller.kind (
+    id         integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    service    text COLLATE "C" NOT NULL,
+    kind       text COLLATE "C" NOT NULL,
+    finalizers text[], -- of the version that runs
+    CONSTRAINT kind_name UNIQUE (service, kind)
+);
+
+CREATE TABLE dbcontroller.field (
+    id   integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    path text COLLATE "C" NOT NULL,
+    CONSTRAINT field_path UNIQUE (path)
+);
+
+-- The row that stands for a resource of this deployment.
+CREATE TABLE dbcontroller.shadow (
+    id             bigint PRIMARY KEY DEFAULT nextval('dbcontroller.object_id'),
+    uid            uuid NOT NULL,
+    kind_id        integer NOT NULL,
+    state          smallint NOT NULL CONSTRAINT shadow_state CHECK (state IN (1, 2)), -- 1 ACTIVE, 2 DELETING
+    shard          smallint NOT NULL,
+    revision       bigint NOT NULL,
+    generation     bigint NOT NULL,
+    created_at     timestamptz NOT NULL DEFAULT now(),
+    updated_at     timestamptz NOT NULL DEFAULT now(),
+    name           text COLLATE "C" NOT NULL,
+    hidden         boolean NOT NULL DEFAULT false, -- DELETING, and seen as gone by readers, for good
+    block_deletion boolean NOT NULL DEFAULT false, -- no delete takes it
+    derivation     integer NOT NULL DEFAULT 0,     -- moves when the references are derived anew: a write that was compared with the earlier ones starts again
+    finalizers     text[],                         -- that still have to be cleared; null: none
+    CONSTRAINT shadow_name UNIQUE (kind_id, name), -- at most one live uid a name; also the order of lists
+    CONSTRAINT shadow_uid UNIQUE (uid),            -- peers speak of uids
+    -- The grammar of names, as package schema has it (id.go) and docs/protocol.md writes it. Names in other tables came through the same check, or
+    -- were copied from here. Few names have a dot after a slash; only these are looked at for the ids . and ..
+    CONSTRAINT shadow_name_grammar CHECK (
+        octet_length(name) <= 512
+        AND name ~ '^[a-z][A-Za-z0-9]*/(?:[A-Za-z0-9._~!$&''()*+,;=:@-]|%(?:[0189A-F][0-9A-F]|2[0235F]|3[CEF]|5[B-E]|60|7[BCDF]))+(?:/[a-z][A-Za-z0-9]*/(?:[A-Za-z0-9._~!$&''()*+,;=:@-]|%(?:[0189A-F][0-9A-F]|2[0235F]|3[CEF]|5[B-E]|60|7[BCDF]))+)*$'
+        AND (strpos(name, '/.') = 0 OR name !~ '/\.\.?(?:/|$)'))
+) WITH (fillfactor = 90); -- room for the new row version of an update on the same page
+CREATE INDEX shadow_deleting ON dbcontroller.shadow (id) WHERE state = 2; -- for health and metrics
+
+-- A delete that waits keeps new references away until then. In a table of its own: the lock of a busy shadow, which many share, may be long in
+-- coming. Advisory: no decision depends on it.
+CREATE TABLE dbcontroller.closing (
+    target_id bigint NOT NULL,
+    delete_id uuid NOT NULL, -- of the call that waits
+    until     timestamptz NOT NULL,
+    CONSTRAINT closing_pkey PRIMARY KEY (target_id, delete_id)
+);
+
+-- What users store; resources of attached tables have no row here.
+CREATE TABLE dbcontroller.resource (
+    id                bigint PRIMARY KEY,
+    labels            jsonb,
+    body              jsonb NOT NULL,
+    owners            jsonb, -- as users see them; owner_reference is made from it, as references are made from bodies
+    status            jsonb,
+    status_generation bigint -- the generation of the resource that the status describes
+) WITH (fillfactor = 90);
+
+-- A resource of another deployment that something here refers to, and the rights of this deployment to refer to it without asking
+-- (docs/protocol.md, Delegations). A right counts in the two epochs in which it was granted.
+CREATE TABLE dbcontroller.foreign_target (
+    id             bigint PRIMARY KEY DEFAULT nextval('dbcontroller.object_id'),
+    uid            uuid NOT NULL,
+    deployment_id  integer NOT NULL,
+    kind_id        integer NOT NULL,
+    name           text COLLATE "C" NOT NULL,
+    turn           bigint NOT NULL DEFAULT nextval('dbcontroller.object_id'), -- is new whenever a right ends, so that no answer to an earlier question fits
+    acting_epoch   uuid,        -- of the target's database when it granted the right to act; null: there is none
+    acting_own     uuid,        -- of this database when it asked
+    acting_attempt uuid,        -- under which the right to act was asked for without a reference
+    block_epoch    uuid,        -- of the target's database when it granted the right to block; null: there is none
+    block_own      uuid,        -- of this database when it asked
+    -- Of the blockade there that stands for all references written under the right to block: its proxy, whose holder uid is that of the target.
+    -- It outlives the right until no reference is left under it. Null: there is none.
+    block_attempt  uuid,
+    kept_until     timestamptz, -- rights that were asked for are not returned before, though nothing refers yet
+    CONSTRAINT foreign_target_uid UNIQUE (uid, deployment_id) -- deletions come by deployment and uid
+);
+CREATE INDEX foreign_target_deployment ON dbcontroller.foreign_target (deployment_id); -- who is still pointed to
+CREATE INDEX foreign_target_acting ON dbcontroller.foreign_target (deployment_id, name, kind_id) WHERE acting_epoch IS NOT NULL;
+CREATE INDEX foreign_target_block ON dbcontroller.foreign_target (deployment_id, name, kind_id) WHERE block_epoch IS NOT NULL;
+CREATE INDEX foreign_target_proxy ON dbcontroller.foreign_target (id) WHERE block_attempt IS NOT NULL;
+
+-- Targets whose rights are about to end: a write does not begin to share their rows, so that the process that ends the right waits for the
+-- present writes alone.
+CREATE TABLE dbcontroller.ending (
+    target_id bigint PRIMARY KEY, -- of foreign_target
+    until     timestamptz NOT NULL
+);
+
+-- References of resources that are ACTIVE; those of a resource that is marked DELETING are dropped with the mark.
+CREATE TABLE dbcontroller.reference (
+    holder_id bigint NOT NULL,
+    target_id bigint NOT NULL,                -- shadow.id or foreign_target.id
+    attempt   uuid,                           -- null for a local target
+    field_id  integer NOT NULL,
+    behaviour smallint NOT NULL,
+    dangling  boolean NOT NULL DEFAULT false, -- its target went without it: one of the two databases lost commits, and a person decides what becomes of it
+    delegated boolean NOT NULL DEFAULT false, -- written under a right; a blocking one has no blockade of its own
+    CONSTRAINT reference_pkey PRIMARY KEY (holder_id, field_id, target_id)
+);
+-- "Who refers to this target, and how": the holders of one behaviour lie together, in the order they are paged in.
+CREATE INDEX reference_target ON dbcontroller.reference (target_id, behaviour, holder_id);
+-- When the confirm of an attempt finds nothing at its targets, its references are compared and established again.
+CREATE INDEX reference_attempt ON dbcontroller.reference (attempt) WHERE attempt IS NOT NULL;
+CREATE INDEX reference_dangling ON dbcontroller.reference (holder_id) WHERE dangling;
+CREATE INDEX reference_delegated ON dbcontroller.reference (target_id) WHERE delegated AND behaviour = 1;
+
+-- Decisions on attempts. The primary key is where a late commit and a resolver meet: the first insert decides.
+CREATE TABLE dbcontroller.attempt (
+    id         uuid PRIMARY KEY,
+    committed  boolean NOT NULL,
+    decided_at timestamptz NOT NULL DEFAULT now(),
+    mark       bigint NOT NULL DEFAULT nextval('dbcontroller.mark')
+);
+CREATE INDEX attempt_age ON dbcontroller.attempt (decided_at); -- old decisions are removed
+
+-- A holder elsewhere refers, or may be about to refer, to a resource here.
+CREATE TABLE dbcontroller.blockade (
+    target_id      bigint NOT NULL,
+    holder_uid     uuid NOT NULL,
+    attempt        uuid NOT NULL,
+    field_id       integer NOT NULL,
+    deployment_id  integer NOT NULL, -- the holder's
+    holder_kind_id integer NOT NULL,
+    behaviour      smallint NOT NULL,
+    expires_at     timestamptz,      -- tentative until then; null: confirmed, which only BLOCK can be
+    holder_name    text NOT NULL,
+    CONSTRAINT blockade_pkey PRIMARY KEY (target_id, holder_uid, field_id, attempt),
+    CONSTRAINT blockade_confirmed CHECK (expires_at IS NOT NULL OR behaviour = 1)
+);
+CREATE INDEX blockade_attempt ON dbcontroller.blockade (attempt); -- confirm, release
+CREATE INDEX blockade_tentative ON dbcontroller.blockade (expires_at) WHERE expires_at IS NOT NULL; -- the sweep
+
+-- Attempts of a deployment of which something was released or found gone: they establish nothing any more (I7).
+CREATE TABLE dbcontroller.closed_attempt (
+    attempt       uuid NOT NULL,
+    deployment_id integer NOT NULL,
+    closed_at     timestamptz NOT NULL DEFAULT now(),
+    CONSTRAINT closed_attempt_pkey PRIMARY KEY (attempt, deployment_id)
+);
+CREATE INDEX closed_attempt_age ON dbcontroller.closed_attempt (closed_at); -- old rows are removed
+
+-- A deployment holds unsetting or cascading references to this target.
+CREATE TABLE dbcontroller.holder_entry (
+    target_id     bigint NOT NULL,
+    deployment_id integer NOT NULL,
+    CONSTRAINT holder_entry_pkey PRIMARY KEY (target_id, deployment_id)
+);
+
+-- The owners of ACTIVE resources; those of a resource that is marked DELETING are dropped with the mark.
+CREATE TABLE dbcontroller.owner_reference (
+    ownee_id      bigint NOT NULL,
+    deployment_id integer NOT NULL,               -- the owner's
+    kind_id       integer NOT NULL,
+    name          text COLLATE "C" NOT NULL,
+    uid           uuid NOT NULL,                  -- zero while it is not known
+    flags         smallint NOT NULL,              -- 1 controller, 2 requires_owner_reference, 4 unset_on_delete
+    checked       boolean NOT NULL DEFAULT false, -- the owner's deployment said once that it owns
+    generation    bigint NOT NULL DEFAULT 0,      -- of the owner's deployment, when it told its version last
+    created_at    timestamptz NOT NULL DEFAULT now(),
+    CONSTRAINT owner_reference_pkey PRIMARY KEY (ownee_id, deployment_id, kind_id, name, uid)
+);
+CREATE INDEX owner_reference_owner ON dbcontroller.owner_reference (deployment_id, uid, ownee_id); -- the resources of an owner
+
+-- A deployment has resources that this one owns.
+CREATE TABLE dbcontroller.ownee_entry (
+    owner_id      bigint NOT NULL,
+    deployment_id integer NOT NULL,
+    CONSTRAINT ownee_entry_pkey PRIMARY KEY (owner_id, deployment_id)
+);
+
+-- Deletions that took an owner without unset_on_delete from a resource that an owner with the flag still keeps: when that owner goes in the same
+-- deletion, the resource goes as well (I17).
+CREATE TABLE dbcontroller.owner_lost (
+    ownee_id    bigint NOT NULL,
+    deletion_id uuid NOT NULL,
+    CONSTRAINT owner_lost_pkey PRIMARY KEY (ownee_id, deletion_id)
+);
+
+-- A deployment must be told of this deletion, and has not acknowledged it. Read as a feed by (xid, seq): package schema/shadow, Position.
+CREATE TABLE dbcontroller.notice (
+    seq           bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    xid           xid8 NOT NULL DEFAULT pg_current_xact_id(),
+    target_id     bigint NOT NULL,
+    deployment_id integer NOT NULL
+);
+CREATE INDEX notice_xid ON dbcontroller.notice (xid);
+CREATE INDEX notice_target ON dbcontroller.notice (target_id);
+CREATE INDEX notice_deployment ON dbcontroller.notice (deployment_id, seq);
+
+-- Outstanding work: what this deployment still owes to others and to itself. Read as a feed by (xid, seq). Package schema/shadow/internal/db has the
+-- actions, and the columns of each.
+CREATE TABLE dbcontroller.work (
+    seq           bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    xid           xid8 NOT NULL DEFAULT pg_current_xact_id(),
+    action        smallint NOT NULL,
+    shard         smallint NOT NULL,
+    deployment_id integer NOT NULL, -- whom it is for
+    attempt       uuid,             -- confirm, release
+    earlier       uuid[],           -- of a release: attempts of the same write before this one, not released yet
+    chain         uuid,             -- of a release: the write, which leaves one release at a deployment that does not answer, however often it is repeated
+    established   integer,          -- of a confirm: the references that its attempt established at the other deployment
+    holder_uid    uuid,             -- release of one blockade; null: of the whole attempt
+    field_id      integer,
+    target_uid    uuid,
+    target_id     bigint,
+    kind_id       integer,
+    cursor        text,             -- where work on many resources goes on
+    progress      bigint NOT NULL DEFAULT 0,
+    reason        text,             -- why it could not be done the last time
+    created_at    timestamptz NOT NULL DEFAULT now()
+);
+CREATE INDEX work_xid ON dbcontroller.work (xid);
+CREATE UNIQUE INDEX work_chain ON dbcontroller.work (chain, deployment_id) WHERE chain IS NOT NULL;
+
+-- What happened to resources, for watches. The newest part of history; older rows are compacted away.
+CREATE TABLE dbcontroller.change (
+    seq               bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    xid               xid8 NOT NULL DEFAULT pg_current_xact_id(),
+    uid               uuid NOT NULL,
+    revision          bigint NOT NULL,
+    generation        bigint NOT NULL,
+    kind_id           integer NOT NULL,
+    state             smallint NOT NULL, -- 1 ACTIVE, 2 DELETING, 3 gone
+    created_at        timestamptz NOT NULL,
+    changed_at        timestamptz NOT NULL DEFAULT now(),
+    name              text COLLATE "C" NOT NULL, -- as in shadow: a filter means the same in a watch as in a list
+    labels            jsonb,
+    body              jsonb,             -- null when gone
+    owners            jsonb,
+    block_deletion    boolean NOT NULL DEFAULT false,
+    finalizers        text[],
+    status            jsonb,
+    status_generation bigint
+);
+CREATE INDEX change_xid ON dbcontroller.change (xid);
+
+-- The outcomes of writes with a request id: the same id and content get the same answer. A refusal stands in the same unique place that a committing
+-- transaction uses, so that a refused request never commits elsewhere (I29).
+CREATE TABLE dbcontroller.request (
+    id         uuid PRIMARY KEY,
+    hash       bytea NOT NULL, -- of the request
+    outcome    jsonb NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT now()
+);
+CREATE INDEX request_age ON dbcontroller.request (created_at); -- old outcomes are removed
+
+-- How the references of each kind were derived last, the shapes of its names in the version that runs, and those of earlier versions that it lacks:
+-- resources that have such a name are kept.
+CREATE TABLE dbcontroller.derivation (
+    kind_id     integer PRIMARY KEY,
+    fingerprint text NOT NULL,
+    shapes      text[] NOT NULL DEFAULT '{}',
+    dropped     text[] NOT NULL DEFAULT '{}'
+);
+
+-- The epochs of this database, in order.
+CREATE TABLE dbcontroller.epoch (
+    seq        bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    id         uuid NOT NULL,
+    server     text NOT NULL,
+    noticed_at timestamptz NOT NULL DEFAULT now()
+);
+
+-- The newest position of the deletions at another deployment that its watch here has told, as a resume token. It is told again when the watch is
+-- opened: a database that has not reached it is an earlier copy (docs/protocol.md).
+CREATE TABLE dbcontroller.position (
+    deployment_id integer PRIMARY KEY,
+    token         text NOT NULL
+) WITH (fillfactor = 50); -- it is replaced every few seconds, in place
+
+-- Deployments that an operator declared gone for ever. Nothing is established from or to them any more; work cleans up their blockades here, and
+-- the references here to their resources.
+CREATE TABLE dbcontroller.decommissioned (
+    deployment_id integer PRIMARY KEY,
+    blocking      smallint NOT NULL, -- how BLOCK references act: 2 unset, 3 cascade
+    reason        text NOT NULL,
+    said_by       text NOT NULL,
+    said_at       timestamptz NOT NULL DEFAULT now()
+);
+
+-- The other decisions of operators about deployments.
+CREATE TABLE dbcontroller.word (
+    seq           bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    deployment_id integer NOT NULL,
+    what          text NOT NULL,
+    reason        text NOT NULL,
+    said_by       text NOT NULL,
+    said_at       timestamptz NOT NULL DEFAULT now()
+);
+
+-- The processes of this deployment that share its work, each from its joining until it is given up. A handler's transaction locks the row of its
+-- process (KEY SHARE, beside which it is renewed): a process that takes the shards over removes the row first, and so waits for running transactions.
+CREATE TABLE dbcontroller.member (
+    id         uuid PRIMARY KEY, -- the term: a process that joins again has another one
+    name       text NOT NULL CONSTRAINT member_name UNIQUE,
+    joined_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
+    expires_at timestamptz NOT NULL,
+    delegates  boolean NOT NULL DEFAULT false -- it runs with delegations: this deployment takes rights while all processes do
+);
+
+-- Who works on a shard of the ring. One whose member is not there any more is free.
+CREATE TABLE dbcontroller.lease (
+    shard     smallint PRIMARY KEY,
+    member_id uuid,
+    since     timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+INSERT INTO dbcontroller.lease (shard) SELECT generate_series(0, 63);
+
+-- Why resources went in one transaction: the next link of their chain, and its root.
+CREATE TABLE dbcontroller.cause (
+    id                bigint PRIMARY KEY,
+    how               smallint NOT NULL, -- 1 asked for, 2 cascade, 3 the last owner went
+    -- The resource they went with, in whose deployment the removal of that is noted; null for the root.
+    via_deployment_id integer,
+    via_uid           uuid,
+    via_name          text,
+    -- The root: a user's delete, or an owner that went. The same in every deployment that it reaches.
+    deletion_id       uuid NOT NULL,
+    actor             text NOT NULL,        -- who asked for it, such as user/alice; empty: nobody did
+    root              text NOT NULL,        -- full name of the resource that was deleted first
+    root_uid          uuid NOT NULL,        -- zero where it was never known
+    request_id        uuid,                 -- of the caller's request, if it had one
+    trace_parent      text CONSTRAINT cause_trace_parent CHECK (octet_length(trace_parent) = 55), -- the span of that request, as the header traceparent
+    at                timestamptz NOT NULL, -- by the clock of the root's deployment
+    noted_at          timestamptz NOT NULL DEFAULT now()
+);
+CREATE INDEX cause_age ON dbcontroller.cause USING brin (noted_at); -- old causes are removed
+
+-- Why a resource was removed: written in the transaction that decides so, kept for an auditor. One index is what a large cascade can afford: names
+-- that go together lie together, which uids do not.
+CREATE TABLE dbcontroller.removal (
+    name       text COLLATE "C" NOT NULL,
+    uid        uuid NOT NULL,
+    kind_id    integer NOT NULL,
+    cause_id   bigint NOT NULL,
+    decided_at timestamptz NOT NULL DEFAULT now(),
+    CONSTRAINT removal_pkey PRIMARY KEY (name, uid)
+);
+CREATE INDEX removal_age ON dbcontroller.removal USING brin (decided_at); -- old removals are removed
+
+-- What each deletion has found and done in this deployment: one row for each, kept for a few days.
+CREATE TABLE dbcontroller.deletion_progress (
+    id         uuid PRIMARY KEY, -- the same in every deployment that the deletion reaches
+    root       text NOT NULL,    -- full name of the resource that was deleted first
+    found      bigint NOT NULL,  -- resources that were marked, or removed at once
+    removed    bigint NOT NULL,
+    unset      bigint NOT NULL,  -- references
+    started_at timestamptz NOT NULL DEFAULT now(),
+    updated_at timestamptz NOT NULL DEFAULT now()
+) WITH (fillfactor = 50);
+CREATE INDEX deletion_progress_running ON dbcontroller.deletion_progress (id) WHERE removed < found;
+CREATE INDEX deletion_progress_age ON dbcontroller.deletion_progress USING brin (updated_at);
+
+-- The holders of one deleted resource that are acted upon page by page: how many there are still, counted when the walk over them begins. One row
+-- for each walk, which replaces that of an earlier walk over the same holders, of whatever process; the end of the walk removes it.
+CREATE TABLE dbcontroller.deletion_walk (
+    target     uuid PRIMARY KEY, -- uid of the deleted resource
+    deletion   uuid NOT NULL,    -- as in deletion_progress
+    cascades   bigint NOT NULL,  -- references to be acted upon, of holders to be removed
+    unsets     bigint NOT NULL,  -- and to be unset
+    passed     bigint NOT NULL,  -- references that the walk has acted upon
+    started_at timestamptz NOT NULL,
+    updated_at timestamptz NOT NULL DEFAULT now()
+) WITH (fillfactor = 50);
+CREATE INDEX deletion_walk_of ON dbcontroller.deletion_walk (deletion);
+
+-- Attached tables: rows of the deployment's own tables that are resources (docs/adoption.md). Triggers of such a table capture which rows changed;
+-- a process reads the rows afterwards and keeps shadow, reference and resource as for resources with bodies.
+CREATE TABLE dbcontroller.attachment (
+    kind_id     integer PRIMARY KEY,
+    kind        text NOT NULL,                  -- its name when it was attached
+    definition  jsonb NOT NULL,                 -- of schema.Definition: table, key, references
+    checksum    text NOT NULL,                  -- of the definition; the comment of each trigger has it too
+    functions   jsonb,                          -- md5 of the source of each trigger's function, as attach made it
+    strict      boolean NOT NULL DEFAULT false, -- a statement that names a target fails with RD001 without the right to refer to it
+    ready       boolean NOT NULL,               -- false: detached, and references of its rows are still to be given up
+    filled      text[],                         -- the key of the last row that the first reading has passed; null: none
+    complete    boolean NOT NULL DEFAULT false, -- the first reading has passed all rows
+    attached_at timestamptz NOT NULL DEFAULT now()
+);
+
+-- Rows that changed since they were read. A row stays here until a transaction has stored what it says: a crash costs a second reading.
+CREATE TABLE dbcontroller.captured (
+    seq       bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    kind_id   integer NOT NULL,
+    name      text COLLATE "C",               -- null: any row, after TRUNCATE
+    gone      uuid,                           -- of the resource whose row was deleted
+    actor     text,                           -- who deleted it
+    problem   text,                           -- why the row could not be stored; null: not tried yet
+    missing   boolean NOT NULL DEFAULT false, -- it is stored without references to targets that do not exist, which problem names
+    lost      boolean NOT NULL DEFAULT false, -- a target was lost by a restore: the row is reported, and nothing else
+    tries     integer NOT NULL DEFAULT 0,
+    due       timestamptz NOT NULL DEFAULT '-infinity', -- not before
+    at        timestamptz NOT NULL DEFAULT now(),
+    statement bigint,                         -- that wrote the row under rights; null: under none
+    target_id bigint,                         -- of foreign_target: the one target of the row; null: those in pin
+    blocks    boolean                         -- it wrote under the right to block; else under the one to act
+);
+CREATE INDEX captured_name ON dbcontroller.captured (kind_id, name); -- has this row changed since it was read?
+CREATE INDEX captured_due ON dbcontroller.captured (due, seq);
+CREATE INDEX captured_tried ON dbcontroller.captured (tries, due) WHERE tries > 0 AND tries < 14; -- pauses that may be too long
+CREATE INDEX captured_statement ON dbcontroller.captured (statement) WHERE statement IS NOT NULL;
+CREATE INDEX captured_target ON dbcontroller.captured (target_id) WHERE target_id IS NOT NULL;
+
+-- The same for statements about many rows, which a process spreads to rows of captured before it reads these.
+CREATE TABLE dbcontroller.captured_batch (
+    seq       bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    kind_id   integer NOT NULL,
+    rows      integer NOT NULL, -- names in names
+    names     text[] COLLATE "C" NOT NULL,
+    statement bigint,           -- as in captured
+    at        timestamptz NOT NULL DEFAULT now()
+);
+CREATE INDEX captured_batch_kind ON dbcontroller.captured_batch (kind_id);
+CREATE INDEX captured_batch_statement ON dbcontroller.captured_batch (statement) WHERE statement IS NOT NULL;
+
+-- The targets under whose rights a statement wrote. They count while a row of the statement is not stored.
+CREATE TABLE dbcontroller.pin (
+    statement bigint NOT NULL,
+    target_id bigint NOT NULL,  -- of foreign_target
+    blocks    boolean NOT NULL, -- written under the right to block; else under the one to act
+    CONSTRAINT pin_pkey PRIMARY KEY (target_id, statement, blocks)
+);
+CREATE INDEX pin_statement ON dbcontroller.pin (statement);
+
+-- Targets that an application wants to be able to refer to (dbcontroller.acquire). They are bounded for each of those who ask.
+CREATE TABLE dbcontroller.wish (
+    target   text COLLATE "C" PRIMARY KEY,   -- the right, BLOCK or ACT, and the full name of the target
+    asked_by text NOT NULL,                  -- a role of the database, or the identity of a caller
+    asked_at timestamptz NOT NULL DEFAULT now(),
+    asks     bigint NOT NULL DEFAULT nextval('dbcontroller.statement'), -- the number of the last question
+    answered boolean NOT NULL DEFAULT false,
+    answers  bigint,                         -- the number of the question that problem and missing answer; null: none
+    problem  text,                           -- why the right is not there; null: it is
+    missing  boolean NOT NULL DEFAULT false  -- the target does not exist
+);
+-- Open wishes are looked for 40 times a second while any table is strict, those of one deployment without a look at all others.
+CREATE INDEX wish_open_of ON dbcontroller.wish (split_part(target, '/', 3), split_part(target, '/', 4), asked_at, target) WHERE NOT answered;
+
+-- +goose StatementBegin
+-- The id of a text, as schema.EscapeID has it.
+CREATE FUNCTION dbcontroller.segment(part text) RETURNS text LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
+SELECT CASE WHEN part COLLATE "C" ~ '^[A-Za-z0-9._~!$&''()*+,;=:@-]*$' THEN part ELSE (
+    SELECT string_agg(CASE WHEN chr(CASE WHEN b BETWEEN 1 AND 127 THEN b ELSE 1 END) COLLATE "C" ~ '[A-Za-z0-9._~!$&''()*+,;=:@-]' THEN chr(b)
+        ELSE '%' || upper(lpad(to_hex(b), 2, '0')) END, '' ORDER BY i)
+    FROM generate_series(0, octet_length(part) - 1) AS i, get_byte(convert_to(part, 'UTF8'), i) AS b
+) END
+$$;
+
+-- One column of a key of several, as schema.Definition joins them. It is parsed in the session of the user, where a backslash in a plain literal
+-- means another character with standard_conforming_strings = off.
+CREATE FUNCTION dbcontroller.key_part(part text) RETURNS text LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
+SELECT replace(replace(part, E'\\', E'\\\\'), ',', E'\\,')
+$$;
+
+-- Forgets old removals, and nothing else: a process may write removals, and not strike them out. The removal of a resource that is still in DELETING, and its cause, are needed until it is removed: other deployments are told the cause,
+-- also those that were away for longer than removals are kept.
+CREATE FUNCTION dbcontroller.forget_removals(age interval, at_most integer) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    forgotten bigint;
+BEGIN
+    -- As dates: intervals compare a month as 30 days.
+    IF age IS NULL OR now() - age > now() - interval '7 days' THEN
+        RAISE EXCEPTION 'removals are kept for at least 7 days';
+    END IF;
+    DELETE FROM dbcontroller.removal WHERE (name, uid) IN (
+        SELECT r.name, r.uid FROM dbcontroller.removal r
+        WHERE r.decided_at < now() - age AND NOT EXISTS (SELECT FROM dbcontroller.shadow s WHERE s.uid = r.uid) LIMIT at_most
+    );
+    GET DIAGNOSTICS forgotten = ROW_COUNT;
+    -- After what refers to them.
+    DELETE FROM dbcontroller.cause WHERE id IN (
+        SELECT id FROM dbcontroller.cause WHERE noted_at < now() - age - interval '1 day' AND NOT id = ANY (ARRAY (
+            SELECT r.cause_id FROM dbcontroller.shadow s JOIN dbcontroller.removal r ON r.name = s.name AND r.uid = s.uid WHERE s.state = 2
+        )) LIMIT at_most
+    );
+    RETURN forgotten;
+END $$;
+
+-- Runs ANALYZE for the first table, behind a name, that has three times the rows of its statistics, and at least so many; returns its name, NULL
+-- for none. One at a time, since each stays locked until the transaction ends. Rows that come and go do not count: work, for instance, is always
+-- nearly empty. A table that is analysed or vacuumed at the moment is passed over, as it is by a second process that calls this.
+CREATE FUNCTION dbcontroller.analyze_grown(at_least integer, behind text) RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    grown text;
+BEGIN
+    SELECT c.relname INTO grown FROM pg_class c
+    WHERE c.relnamespace = 'dbcontroller'::regnamespace AND c.relkind = 'r' AND c.relname > behind
+        AND pg_stat_get_live_tuples(c.oid) >= greatest(at_least, 100, 3 * c.reltuples)
+    ORDER BY c.relname LIMIT 1;
+    IF grown IS NOT NULL AND pg_try_advisory_xact_lock(110373738146832) AND NOT EXISTS (
+        SELECT FROM pg_locks WHERE relation = format('dbcontroller.%I', grown)::regclass AND mode = 'ShareUpdateExclusiveLock' AND granted
+            AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+    ) THEN
+        EXECUTE format('ANALYZE (SKIP_LOCKED) dbcontroller.%I', grown);
+    END IF;
+    RETURN grown;
+END $$;
+
+-- Refuses the deletion of resources, by id, that others block: from this database and, by the blockades, from other deployments. every counts acting
+-- references as well, for a key that changes. The blockade of a right has no holder of its own.
+CREATE FUNCTION dbcontroller.refuse_gone(ids bigint[], every boolean, relation regclass) RETURNS void LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_nestloop = on SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    total  bigint;
+    holder text;
+    target text;
+BEGIN
+    IF NOT EXISTS (SELECT FROM dbcontroller.blockade b WHERE b.target_id = ANY (ids) AND (every OR b.behaviour = 1))
+        AND NOT EXISTS (SELECT FROM dbcontroller.reference r WHERE r.target_id = ANY (ids) AND (every OR r.behaviour = 1))
+        AND NOT (every AND EXISTS (SELECT FROM dbcontroller.holder_entry e WHERE e.target_id = ANY (ids))) THEN
+        RETURN;
+    END IF;
+    WITH blockers AS (
+        SELECT b.target_id, '//' || d.service || '/' || d.region || CASE WHEN b.holder_uid = s.uid THEN ' (rows written under its right)' ELSE '/' || b.holder_name END AS holder
+        FROM dbcontroller.blockade b JOIN dbcontroller.deployment d ON d.id = b.deployment_id JOIN dbcontroller.shadow s ON s.id = b.target_id
+        WHERE b.target_id = ANY (ids) AND (every OR b.behaviour = 1)
+        UNION ALL
+        SELECT r.target_id, h.name FROM dbcontroller.reference r JOIN dbcontroller.shadow h ON h.id = r.holder_id
+        WHERE r.target_id = ANY (ids) AND (every OR r.behaviour = 1)
+        UNION ALL
+        SELECT e.target_id, '//' || d.service || '/' || d.region FROM dbcontroller.holder_entry e JOIN dbcontroller.deployment d ON d.id = e.deployment_id
+        WHERE every AND e.target_id = ANY (ids)
+    ), first AS (
+        SELECT * FROM blockers ORDER BY target_id, holder LIMIT 3
+    )
+    SELECT (SELECT count(*) FROM blockers), (SELECT string_agg(first.holder, ', ') FROM first),
+        (SELECT '//' || m.service || '/' || m.region || '/' || s.name FROM dbcontroller.shadow s, dbcontroller.meta m WHERE m.singleton AND s.id = (SELECT min(first.target_id) FROM first))
+    INTO total, holder, target;
+    RAISE EXCEPTION 'update or delete on table "%" violates references of other resources to %', relation, target
+        USING ERRCODE = '23503', DETAIL = CASE WHEN total = 1 THEN format('1 reference, from %s.', holder) ELSE format('%s references, the first from %s.', total, holder) END,
+            HINT = format('db-controller plan %s', target), TABLE = relation::text;
+END $$;
+
+-- Captures deleted rows that are resources: locks their shadows first, refuses the statement for those that others block, and keeps new references
+-- away by the row in captured until the deletion is carried out. Above READ COMMITTED a trigger does not see what was committed after the snapshot of
+-- its transaction: a newer shadow of a deleted key fails the transaction with 40001, because an INSERT meets it, whatever the snapshot is. A newer
+-- reference to an older shadow does so too: its establishment updates the shadow. A key that is no name of a resource has no shadow, and is not
+-- probed: the constraint on names would refuse it.
+CREATE FUNCTION dbcontroller.capture_gone(kind integer, names text[], moved boolean, relation regclass) RETURNS void LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_nestloop = on SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    ids bigint[];
+BEGIN
+    IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
+        WITH probed AS (
+            INSERT INTO dbcontroller.shadow (uid, kind_id, state, shard, revision, generation, name)
+            SELECT gen_random_uuid(), kind, 1, 0, 0, 0, n FROM unnest(names) AS n
+            WHERE octet_length(n) <= 512 AND n COLLATE "C" !~ '/[.]{0,2}$'
+                AND NOT EXISTS (SELECT FROM dbcontroller.shadow s WHERE s.kind_id = kind AND s.name = n)
+            ON CONFLICT ON CONSTRAINT shadow_name DO NOTHING RETURNING id
+        )
+        SELECT array_agg(id) INTO ids FROM probed;
+        DELETE FROM dbcontroller.shadow WHERE id = ANY (ids);
+    END IF;
+    SELECT array_agg(locked.id) INTO ids FROM (
+        SELECT s.id FROM dbcontroller.shadow s WHERE s.kind_id = kind AND s.name = ANY (names) AND NOT s.hidden ORDER BY s.id FOR UPDATE
+    ) AS locked;
+    IF ids IS NOT NULL THEN
+        PERFORM dbcontroller.refuse_gone(ids, moved, relation);
+        INSERT INTO dbcontroller.captured (kind_id, name, gone, actor)
+        SELECT s.kind_id, s.name, s.uid, session_user FROM dbcontroller.shadow s WHERE s.id = ANY (ids);
+    END IF;
+END $$;
+
+-- TRUNCATE is refused while anybody refers, as with native keys; else one row says that any row may be gone.
+CREATE FUNCTION dbcontroller.capture_truncate(kind integer, relation regclass) RETURNS void LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_nestloop = on SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+BEGIN
+    PERFORM dbcontroller.refuse_gone(array_agg(s.id), true, relation) FROM dbcontroller.shadow s WHERE s.kind_id = kind AND NOT s.hidden;
+    INSERT INTO dbcontroller.captured (kind_id) VALUES (kind);
+END $$;
+
+-- Is true, or fails when policies hide rows of a table from this role.
+CREATE FUNCTION dbcontroller.unhidden(relation regclass) RETURNS boolean LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF row_security_active(relation) THEN
+        RAISE EXCEPTION 'row-level security hides rows of table "%" from the controller', relation
+            USING ERRCODE = '42501', HINT = format('ALTER ROLE %I BYPASSRLS', current_user);
+    END IF;
+    RETURN true;
+END $$;
+
+-- How an attached table differs from the one that was attached, so that its triggers fail statements, or do not see all of them.
+CREATE FUNCTION dbcontroller.table_drift(kind_id integer) RETURNS SETOF text LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+WITH d AS (
+    SELECT a.definition -> 'key' AS key, COALESCE(a.definition -> 'references', '[]') AS refs,
+        to_regclass(format('%I.%I', a.definition -> 'table' ->> 'Schema', a.definition -> 'table' ->> 'Name')) AS relation
+    FROM dbcontroller.attachment a WHERE a.kind_id = $1
+), named AS (
+    SELECT k ->> 'name' AS name, k ->> 'type' AS type FROM d, jsonb_array_elements(d.key) AS k
+    UNION
+    SELECT c.name, r -> 'strict' -> 'types' ->> (c.n - 1)::integer FROM d, jsonb_array_elements(d.refs) AS r, jsonb_array_elements_text(r -> 'columns') WITH ORDINALITY AS c (name, n)
+    UNION
+    SELECT r ->> 'region', NULL FROM d, jsonb_array_elements(d.refs) AS r WHERE r ? 'region'
+)
+SELECT 'the table does not exist' FROM d WHERE d.relation IS NULL
+UNION
+SELECT 'the column ' || n.name || ' is missing: each statement that fires a trigger fails' FROM d, named n
+WHERE d.relation IS NOT NULL AND NOT EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = d.relation AND a.attname = n.name AND a.attnum > 0 AND NOT a.attisdropped)
+UNION
+SELECT format('the column %s is of type %s, and was of type %s', n.name, format_type(a.atttypid, NULL), n.type)
+FROM d, named n, pg_attribute a WHERE a.attrelid = d.relation AND a.attname = n.name AND n.type <> format_type(a.atttypid, NULL)
+UNION
+SELECT 'no unique index has exactly the columns of the key' FROM d WHERE d.relation IS NOT NULL AND NOT EXISTS (
+    SELECT FROM pg_index i WHERE i.indrelid = d.relation AND i.indisunique AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL
+        AND (SELECT array_agg(a.attname::text ORDER BY a.attname::text COLLATE "C") FROM pg_attribute a WHERE a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey[0:i.indnkeyatts - 1]))
+            = (SELECT array_agg(k ->> 'name' ORDER BY k ->> 'name' COLLATE "C") FROM jsonb_array_elements(d.key) AS k))
+UNION
+SELECT 'the table has rules, which rewrite statements before triggers see them' FROM d JOIN pg_rewrite w ON w.ev_class = d.relation
+UNION
+SELECT 'the table has become a partition, or has one, or a child: statements at the parent do not fire its triggers'
+FROM d JOIN pg_inherits i ON d.relation IN (i.inhrelid, i.inhparent)
+$$;
+
+-- The timeline and the database of a session; a copy of the database has another one. IMMUTABLE, because neither changes while a session can write,
+-- and PostgreSQL keeps plans for one session: each of them has the value as a constant.
+CREATE FUNCTION dbcontroller.here() RETURNS text LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+SELECT left(pg_walfile_name(pg_current_wal_lsn()), 8) || '.' || d.oid FROM pg_database d WHERE d.datname = current_database()
+$$;
+
+-- The numbers of a deployment and of a kind, which never change. attach makes them before a plan has them as constants. A null region is that
+-- of this deployment.
+CREATE FUNCTION dbcontroller.number_of_deployment(service text, region text) RETURNS integer LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+SELECT d.id FROM dbcontroller.deployment d WHERE d.service = $1 AND d.region = COALESCE($2, (SELECT m.region FROM dbcontroller.meta m WHERE m.singleton))
+$$;
+
+CREATE FUNCTION dbcontroller.number_of_kind(service text, kind text) RETURNS integer LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+SELECT k.id FROM dbcontroller.kind k WHERE k.service = $1 AND k.kind = $2
+$$;
+
+-- The way of most statements: it locks the rights to names of one kind and region, and reports whether all of them are there; null: there are no
+-- names. If not, the statement asks take_rights, which decides. A statement about one row names one target: one statement takes its right. PostgreSQL looks
+-- at the conditions on the row again under its lock, so a right that ended before the lock is not taken. One of an epoch that was lost in
+-- the meantime may be: whoever compares references after a failover ends such rights under the same lock, and then waits for the pins.
+CREATE FUNCTION dbcontroller.take(number bigint, service text, kind text, region text, names text[], block boolean) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    taken bigint;
+BEGIN
+    IF names IS NULL THEN
+        RETURN NULL;
+    ELSIF cardinality(names) > 1 THEN
+        RETURN dbcontroller.take_known(number, service, kind, region, ARRAY(SELECT DISTINCT n FROM unnest(names) AS n), block);
+    END IF;
+    -- Whoever ends a right commits its row in ending, and then waits for the lock.
+    IF block THEN
+        INSERT INTO dbcontroller.pin (statement, target_id, blocks)
+        SELECT number, f.id, block FROM dbcontroller.foreign_target f
+        WHERE f.block_epoch IS NOT NULL AND f.name = names[1]
+            AND f.kind_id = (SELECT k.id FROM dbcontroller.kind k WHERE k.service = take.service AND k.kind = take.kind)
+            AND f.deployment_id = (SELECT d.id FROM dbcontroller.deployment d WHERE d.service = take.service
+                AND d.region = COALESCE(take.region, (SELECT m.region FROM dbcontroller.meta m WHERE m.singleton)))
+            AND f.block_epoch = COALESCE((SELECT d.epoch FROM dbcontroller.deployment d WHERE d.id = f.deployment_id), f.block_epoch)
+            AND f.block_own = (SELECT m.epoch FROM dbcontroller.meta m WHERE m.singleton AND m.timeline || '.' || split_part(m.server, '.', 2) = dbcontroller.here())
+            AND (SELECT x.deployment_id FROM dbcontroller.decommissioned x WHERE x.deployment_id = f.deployment_id) IS NULL
+            AND (SELECT e.target_id FROM dbcontroller.ending e WHERE e.target_id = f.id AND e.until > now() AND e.until < now() + interval '1 min') IS NULL
+        FOR SHARE OF f
+        ON CONFLICT DO NOTHING; -- pinned for another reference: take_rights decides
+    ELSE
+        INSERT INTO dbcontroller.pin (statement, target_id, blocks)
+        SELECT number, f.id, block FROM dbcontroller.foreign_target f
+        WHERE f.acting_epoch IS NOT NULL AND f.name = names[1]
+            AND f.kind_id = (SELECT k.id FROM dbcontroller.kind k WHERE k.service = take.service AND k.kind = take.kind)
+            AND f.deployment_id = (SELECT d.id FROM dbcontroller.deployment d WHERE d.service = take.service
+                AND d.region = COALESCE(take.region, (SELECT m.region FROM dbcontroller.meta m WHERE m.singleton)))
+            AND f.acting_epoch = COALESCE((SELECT d.epoch FROM dbcontroller.deployment d WHERE d.id = f.deployment_id), f.acting_epoch)
+            AND f.acting_own = (SELECT m.epoch FROM dbcontroller.meta m WHERE m.singleton AND m.timeline || '.' || split_part(m.server, '.', 2) = dbcontroller.here())
+            AND (SELECT x.deployment_id FROM dbcontroller.decommissioned x WHERE x.deployment_id = f.deployment_id) IS NULL
+            AND (SELECT e.target_id FROM dbcontroller.ending e WHERE e.target_id = f.id AND e.until > now() AND e.until < now() + interval '1 min') IS NULL
+        FOR SHARE OF f
+        ON CONFLICT DO NOTHING; -- pinned for another reference: take_rights decides
+    END IF;
+    GET DIAGNOSTICS taken = ROW_COUNT;
+    RETURN taken = 1;
+END $$;
+
+-- The way that most statements take: it locks the rights to distinct names of one kind and region, and reports whether all of them are there.
+-- If not, the statement asks take_rights, which decides. The settings are those of the trigger's function, and of take_rights.
+CREATE FUNCTION dbcontroller.take_known(number bigint, service text, kind text, region text, names text[], block boolean) RETURNS boolean LANGUAGE plpgsql
+    SET enable_seqscan = off SET enable_nestloop = on SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    locked bigint[];
+    named  bigint;  -- the number of different names
+    home   integer; -- the deployment of the targets
+    taken  bigint;
+BEGIN
+    -- Whoever ends a right commits its row in ending, and then waits for these locks.
+    IF block THEN
+        SELECT array_agg(l.id), count(DISTINCT l.name), min(l.deployment_id) INTO locked, named, home FROM (
+            SELECT f.id, f.name, f.deployment_id FROM dbcontroller.foreign_target f WHERE f.block_epoch IS NOT NULL AND f.name = ANY (names)
+                AND f.kind_id = (SELECT k.id FROM dbcontroller.kind k WHERE k.service = take_known.service AND k.kind = take_known.kind)
+                AND f.deployment_id = (SELECT d.id FROM dbcontroller.deployment d WHERE d.service = take_known.service
+                    AND d.region = COALESCE(take_known.region, (SELECT m.region FROM dbcontroller.meta m WHERE m.singleton)))
+                AND NOT EXISTS (SELECT FROM dbcontroller.ending e WHERE e.target_id = f.id AND e.until > now() AND e.until < now() + interval '1 min')
+            ORDER BY f.id FOR SHARE OF f
+        ) AS l;
+    ELSE
+        SELECT array_agg(l.id), count(DISTINCT l.name), min(l.deployment_id) INTO locked, named, home FROM (
+            SELECT f.id, f.name, f.deployment_id FROM dbcontroller.foreign_target f WHERE f.acting_epoch IS NOT NULL AND f.name = ANY (names)
+                AND f.kind_id = (SELECT k.id FROM dbcontroller.kind k WHERE k.service = take_known.service AND k.kind = take_known.kind)
+                AND f.deployment_id = (SELECT d.id FROM dbcontroller.deployment d WHERE d.service = take_known.service
+                    AND d.region = COALESCE(take_known.region, (SELECT m.region FROM dbcontroller.meta m WHERE m.singleton)))
+                AND NOT EXISTS (SELECT FROM dbcontroller.ending e WHERE e.target_id = f.id AND e.until > now() AND e.until < now() + interval '1 min')
+            ORDER BY f.id FOR SHARE OF f
+        ) AS l;
+    END IF;
+    IF locked IS NULL OR cardinality(locked) <> cardinality(names) OR named <> cardinality(names) THEN
+        RETURN false;
+    END IF;
+    -- After the locks, in a statement of its own: a right that ended before the lock is not seen. One that was about to end is not locked.
+    INSERT INTO dbcontroller.pin (statement, target_id, blocks)
+    SELECT number, f.id, block FROM dbcontroller.foreign_target f
+    WHERE f.id = ANY (locked) AND NOT EXISTS (SELECT FROM dbcontroller.decommissioned x WHERE x.deployment_id = home)
+        AND CASE WHEN block THEN f.block_epoch ELSE f.acting_epoch END
+            = COALESCE((SELECT d.epoch FROM dbcontroller.deployment d WHERE d.id = home), CASE WHEN block THEN f.block_epoch ELSE f.acting_epoch END)
+        AND CASE WHEN block THEN f.block_own ELSE f.acting_own END = (
+            SELECT m.epoch FROM dbcontroller.meta m WHERE m.singleton AND m.timeline = left(pg_walfile_name(pg_current_wal_lsn()), 8)
+                AND split_part(m.server, '.', 2) = (SELECT o.oid FROM pg_database o WHERE o.datname = current_database())::text)
+    ON CONFLICT DO NOTHING; -- pinned for another reference: take_rights decides
+    GET DIAGNOSTICS taken = ROW_COUNT;
+    RETURN taken = cardinality(names);
+END $$;
+
+-- Locks the rights to refer to targets until the end of the transaction, and returns the number of the statement, or fails with RD001. The arguments
+-- are parallel arrays; a null region is that of this deployment. A session of the application has PostgreSQL's defaults, by which these functions
+-- would be planned and compiled anew for each statement, or by a plan for few rows that compares each row of a large statement with each other.
+CREATE FUNCTION dbcontroller.take_rights(relation regclass, services text[], kinds text[], regions text[], names text[], blocks boolean[])
+    RETURNS bigint LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+    SET enable_seqscan = off SET enable_nestloop = on SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    number  bigint;
+    locked  bigint[];
+    places  bigint[];
+    counted bigint[];
+    lacking text[];
+BEGIN
+    IF names IS NULL THEN
+        RETURN NULL;
+    END IF;
+    SELECT array_agg(i.service), array_agg(i.kind), array_agg(i.region), array_agg(i.name), array_agg(i.block) INTO services, kinds, regions, names, blocks FROM (
+        SELECT DISTINCT i.service, i.kind, COALESCE(i.region, (SELECT m.region FROM dbcontroller.meta m WHERE m.singleton)) AS region, i.name, i.block
+        FROM unnest(services, kinds, regions, names, blocks) AS i (service, kind, region, name, block)
+    ) AS i;
+    -- Whoever ends a right commits its row in ending, and then waits for these locks.
+    SELECT array_agg(l.id), array_agg(l.place) INTO locked, places FROM (
+        SELECT f.id, i.place FROM unnest(services, kinds, regions, names, blocks) WITH ORDINALITY AS i (service, kind, region, name, block, place)
+        JOIN dbcontroller.deployment d ON d.service = i.service AND d.region = i.region
+        JOIN dbcontroller.kind k ON k.service = i.service AND k.kind = i.kind
+        CROSS JOIN LATERAL (
+            SELECT a.id FROM dbcontroller.foreign_target a
+            WHERE NOT i.block AND a.acting_epoch IS NOT NULL AND a.deployment_id = d.id AND a.name = i.name AND a.kind_id = k.id
+            UNION ALL
+            SELECT b.id FROM dbcontroller.foreign_target b
+            WHERE i.block AND b.block_epoch IS NOT NULL AND b.deployment_id = d.id AND b.name = i.name AND b.kind_id = k.id
+            OFFSET 0
+        ) AS t
+        JOIN dbcontroller.foreign_target f ON f.id = t.id
+        WHERE NOT EXISTS (SELECT FROM dbcontroller.ending e WHERE e.target_id = f.id AND e.until > now() AND e.until < now() + interval '1 min')
+        ORDER BY f.id FOR SHARE OF f
+    ) AS l;
+    number := nextval('dbcontroller.statement');
+    -- After the locks, in a statement of its own: a right that ended before the lock is not seen. One that was about to end is not locked.
+    WITH held AS MATERIALIZED (
+        SELECT f.id, l.place, blocks[l.place] AS block FROM unnest(locked, places) AS l (id, place)
+        JOIN dbcontroller.foreign_target f ON f.id = l.id
+        JOIN dbcontroller.deployment d ON d.id = f.deployment_id
+        JOIN dbcontroller.meta m ON m.singleton AND m.timeline = left(pg_walfile_name(pg_current_wal_lsn()), 8)
+            AND split_part(m.server, '.', 2) = (SELECT o.oid FROM pg_database o WHERE o.datname = current_database())::text
+        WHERE NOT EXISTS (SELECT FROM dbcontroller.decommissioned x WHERE x.deployment_id = d.id) AND CASE WHEN blocks[l.place]
+            THEN f.block_epoch = COALESCE(d.epoch, f.block_epoch) AND f.block_own = m.epoch
+            ELSE f.acting_epoch = COALESCE(d.epoch, f.acting_epoch) AND f.acting_own = m.epoch END
+    ), pinned AS (
+        INSERT INTO dbcontroller.pin (statement, target_id, blocks) SELECT number, held.id, held.block FROM held
+    )
+    SELECT array_agg(one.place) INTO counted FROM (SELECT held.place FROM held GROUP BY held.place HAVING count(*) = 1) AS one;
+    IF cardinality(counted) = cardinality(names) THEN
+        RETURN number;
+    END IF;
+    SELECT array_agg(CASE WHEN i.block THEN 'BLOCK' ELSE 'ACT' END || ' //' || i.service || '/' || i.region || '/' || i.name ORDER BY i.service, i.region, i.name, i.block) INTO lacking
+    FROM unnest(services, kinds, regions, names, blocks) WITH ORDINALITY AS i (service, kind, region, name, block, place)
+    WHERE i.place NOT IN (SELECT c FROM unnest(counted) AS c);
+    RAISE EXCEPTION 'table "%" refers to resources without the right to do so: % lacking', relation,
+            CASE WHEN cardinality(lacking) = 1 THEN '1 right is' ELSE cardinality(lacking) || ' rights are' END
+        USING ERRCODE = 'RD001', DETAIL = array_to_string(lacking[1:1000], E'\n'), TABLE = relation::text,
+            HINT = CASE WHEN cardinality(lacking) > 1000
+                THEN 'Roll back, and write rows with at most 100 new targets in one transaction: rights that wait to be used are returned after 15 seconds.'
+                ELSE 'Roll back, call dbcontroller.acquire and dbcontroller.acquired with the lines of DETAIL, and repeat the transaction.' END;
+END $$;
+
+-- Asks for rights, as the lines of DETAIL name them, for a caller. It takes effect with the commit. Questions are counted: a program that asks without
+-- end fills no disk. A question that nobody answered begins anew when it is asked again.
+CREATE FUNCTION dbcontroller.acquire_as(targets text[], caller text) RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    waiting bigint;
+    own     bigint;
+BEGIN
+    IF cardinality(targets) > 1000 THEN
+        RAISE EXCEPTION '% names at once: at most 1000', cardinality(targets) USING ERRCODE = '54000';
+    END IF;
+    IF EXISTS (SELECT FROM unnest(targets) AS t WHERE octet_length(t) > 1024) THEN
+        RAISE EXCEPTION 'a right to be asked for has more than 1024 bytes' USING ERRCODE = '54000', HINT = 'Pass the lines of DETAIL of RD001.';
+    END IF;
+    SELECT count(*), count(*) FILTER (WHERE w.asked_by = caller) INTO waiting, own FROM (SELECT asked_by FROM dbcontroller.wish LIMIT 100000) AS w;
+    IF waiting = 100000 OR own >= 60000 THEN
+        RAISE EXCEPTION '% rights were asked for in the last minutes, % of them by %', waiting, own, caller USING ERRCODE = 'RD002',
+            HINT = 'Write rows with fewer new targets; what was asked for is forgotten after five minutes.';
+    END IF;
+    -- A process answers each question within a few seconds.
+    INSERT INTO dbcontroller.wish AS w (target, asked_by) SELECT DISTINCT t, caller FROM unnest(targets) AS t WHERE t IS NOT NULL ORDER BY t
+    ON CONFLICT (target) DO UPDATE SET asks = nextval('dbcontroller.statement'), answered = false,
+        asked_at = CASE WHEN w.answered OR w.asked_at < now() - interval '20 s' THEN now() ELSE w.asked_at END;
+END $$;
+
+-- Asks for the role of the session.
+CREATE FUNCTION dbcontroller.acquire(targets text[]) RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM dbcontroller.acquire_as(targets, session_user::text);
+END $$;
+
+-- Waits until the rights are there. It fails with 23503 when a resource does not exist, and with RD002 when a right is not to be had now.
+CREATE FUNCTION dbcontroller.acquired(targets text[], patience interval DEFAULT interval '10 s') RETURNS void LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    until timestamptz := clock_timestamp() + patience;
+    asked bigint[]; -- the number of the question of each target, of this caller or a later one
+    open  bigint;
+    found record;
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'dbcontroller.acquired has to run at READ COMMITTED' USING ERRCODE = '25001';
+    END IF;
+    asked := ARRAY(SELECT (SELECT w.asks FROM dbcontroller.wish w WHERE w.target = i.t) FROM unnest(targets) WITH ORDINALITY AS i (t, n) ORDER BY i.n);
+    LOOP
+        -- An answer to an earlier question may be older than the target.
+        SELECT count(*) INTO open FROM unnest(targets, asked) AS i (target, asks)
+        WHERE NOT EXISTS (SELECT FROM dbcontroller.wish w WHERE w.target = i.target AND (w.answered OR w.answers >= i.asks));
+        EXIT WHEN open = 0 OR clock_timestamp() > until;
+        PERFORM pg_sleep(0.01);
+    END LOOP;
+    IF open > 0 THEN
+        RAISE EXCEPTION 'the rights to refer to % resources were not acquired in %', open, patience USING ERRCODE = 'RD002';
+    END IF;
+    SELECT w.* INTO found FROM dbcontroller.wish w WHERE w.target = ANY (targets) AND w.problem IS NOT NULL ORDER BY w.missing DESC, w.target LIMIT 1;
+    IF found.problem IS NOT NULL THEN
+        RAISE EXCEPTION '%', found.problem USING ERRCODE = CASE WHEN found.missing THEN '23503' ELSE 'RD002' END, DETAIL = found.target;
+    END IF;
+END $$;
+
+-- The keys of a large statement are compressed while it runs: by lz4 in a third of the time, where the server was built with it.
+DO $$
+BEGIN
+    ALTER TABLE dbcontroller.captured_batch ALTER COLUMN names SET COMPRESSION lz4;
+EXCEPTION WHEN feature_not_supported OR invalid_parameter_value THEN
+    NULL;
+END $$;
+-- +goose StatementEnd
+
+-- Functions that are called with the rights of their owner, or from triggers.
+REVOKE ALL ON FUNCTION dbcontroller.forget_removals, dbcontroller.analyze_grown, dbcontroller.refuse_gone, dbcontroller.capture_gone, dbcontroller.capture_truncate,
+    dbcontroller.here, dbcontroller.number_of_deployment, dbcontroller.number_of_kind, dbcontroller.take, dbcontroller.take_known, dbcontroller.take_rights,
+    dbcontroller.acquire_as, dbcontroller.acquire, dbcontroller.acquired FROM PUBLIC;
+
+-- +goose Down
+DROP SCHEMA dbcontroller CASCADE;
