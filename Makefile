@@ -49,7 +49,7 @@ mutants: postgresql ## play campaigns against planted mistakes, and write docs/m
 	DBCONTROLLER_MUTANTS=1 $(GO) test -run TestMistakesInAttachedTablesAreCaught -v -count=1 -timeout 24h ./test/campaign/attached
 
 bench: postgresql build ## measure beside native foreign keys; JSON lines, then a table
-	$(BIN) bench
+	$(GO) run ./test/bench
 	$(GO) test -run '^$$' -bench . -benchmem ./constraint/cache ./schema/service
 	$(GO) test -run "^$$" -bench . -benchtime 60x -count 5 ./schema/shadow
 

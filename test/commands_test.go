@@ -135,7 +135,6 @@ var alone = []badInput{
 	{"config print x", wrongUsage, `unknown command "x"`},
 	{"config schema x", wrongUsage, `unknown command "x"`},
 	{"validate {file}", failed, "there is no region, service, deployment or right in it"},
-	{"bench --cases x", wrongUsage, "--cases x: known are"},
 	{"dev --scenario {dir}/x", failed, "no such file"},
 	{"registry", wrongUsage, "missing: --postgres"},
 	{"serve", wrongUsage, "missing: --deployment"},

@@ -107,18 +107,18 @@ var allowed = map[string][]string{
 	"cmd/db-controller":                         {"cmd/db-controller/"},
 	"cmd/db-controller/direct":                  {"client", "schema", "schema/schemapb/"},
 	"cmd/db-controller/cli":                     {"client", "cmd/db-controller/direct", "internal/postgres", "schema", "schema/schemapb/"},
-	"cmd/db-controller/dev":                     {"client", "cmd/db-controller/bench", "cmd/db-controller/cli", "cmd/db-controller/direct", "cmd/db-controller/operate", "cmd/db-controller/playground", "cmd/db-controller/resources", "internal/postgres", "internal/postgres/launcher", "migrations", "schema", "schema/schemapb/", "schema/wire"},
+	"cmd/db-controller/dev":                     {"client", "cmd/db-controller/cli", "cmd/db-controller/direct", "cmd/db-controller/operate", "cmd/db-controller/playground", "cmd/db-controller/resources", "internal/postgres", "internal/postgres/launcher", "migrations", "schema", "schema/schemapb/", "schema/wire"},
 	"cmd/db-controller/operate":                 {"client", "cmd/db-controller/cli", "cmd/db-controller/direct", "cmd/db-controller/playground", "internal/console", "internal/elsewhere", "internal/identity", "schema", "schema/lint", "schema/schemapb/", "schema/wire"},
 	"cmd/db-controller/resources":               {"client", "cmd/db-controller/cli", "cmd/db-controller/direct", "internal/elsewhere", "schema", "schema/schemapb/"},
 	"cmd/db-controller/serve":                   {""},
 	"cmd/db-controller/tables":                  {"cmd/db-controller/cli", "cmd/db-controller/operate", "internal/atomicfile", "internal/attach", "internal/catalogue", "internal/postgres", "internal/scan", "internal/scan/report", "schema", "schema/lint", "schema/schemapb/", "schema/wire"},
 	"cmd/db-controller/playground":              {"internal/atomicfile", "internal/identity", "schema"},
-	"cmd/db-controller/bench":                   {"client", "cmd/db-controller/playground", "internal/attach", "internal/identity", "internal/inprocess", "internal/postgres", "schema", "schema/peer", "schema/schemapb/", "schema/shadow"},
 	"test":                                      {""},
 	"test/harness":                              {""},
 	"test/campaign":                             {""},
 	"test/campaign/attached":                    {""},
 	"test/stub":                                 {""},
+	"test/bench":                                {""},
 	"test/wait":                                 {},
 	"test/rounds":                               {},
 	"test/containers":                           {""},
@@ -200,6 +200,8 @@ var notLinked = map[string][]string{
 		"github.com/jackc/pgx", "github.com/prometheus", module + "/envregistry/server", module + "/handlers", module + "/internal/postgres",
 		module + "/migrations", module + "/nodemanager", module + "/schema/service", module + "/schema/shadow",
 	},
+	"cmd/db-controller/serve":     {module + "/cmd/db-controller/dev", module + "/cmd/db-controller/playground", module + "/internal/postgres/launcher", module + "/test"},
+	"cmd/db-controller":           {module + "/test"},
 	"internal/catalogue":          {"github.com/jackc/pgx"},
 	"internal/identity":           {"github.com/jackc/pgx"},
 	"internal/scan/report":        {"github.com/jackc/pgx"},
@@ -209,7 +211,7 @@ var notLinked = map[string][]string{
 	"schema/shadow/internal/plan": {"github.com/jackc/pgx", "google.golang.org/grpc", "go.uber.org/zap"},
 }
 
-// Programs that import the vocabulary or the client link no drivers, and the client links no server.
+// Programs that import the vocabulary or the client link no drivers, the client links no server, and the server links no tools of developers.
 func TestPackagesDoNotLinkWhatTheirUsersDoNotNeed(t *testing.T) {
 	for _, p := range packages(t) {
 		for _, dep := range p.Deps {

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/db-controller/db-controller/cmd/db-controller/bench"
+	"github.com/db-controller/db-controller/cmd/db-controller/dev"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 	"github.com/db-controller/db-controller/test/wait"
 )
@@ -160,9 +160,9 @@ func TestAVersionSwitch_I26(t *testing.T) {
 	f.mustPut(aEast+"targets/owned", nil, ownedBy("Holder", bEast+"holders/old"))
 	f.pinned(aEast+"targets/owned", 1)
 	id := f.id(bEast + "holders/x")
-	require.NoError(t, bench.PutMany(t.Context(), f.Client, id, "holders/h", 3000, fields{"cascade": target}))
+	require.NoError(t, dev.PutMany(t.Context(), f.Client, id, "holders/h", 3000, fields{"cascade": target}))
 	f.mustPut(aWest+"targets/root", nil)
-	require.NoError(t, bench.PutMany(t.Context(), f.Client, id, "holders/c", 6000, fields{"cascade": aWest + "targets/root"}))
+	require.NoError(t, dev.PutMany(t.Context(), f.Client, id, "holders/c", 6000, fields{"cascade": aWest + "targets/root"}))
 	f.mustDelete(aWest + "targets/root")
 	f.switchVersion("b.example.com/eastus2", "v2") // in the middle of it
 	writes := make(chan error, 1)

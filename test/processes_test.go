@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/db-controller/db-controller/cmd/db-controller/bench"
+	"github.com/db-controller/db-controller/cmd/db-controller/dev"
 	"github.com/db-controller/db-controller/cmd/db-controller/playground"
 	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
 	"github.com/db-controller/db-controller/test/harness"
@@ -64,7 +64,7 @@ func (f *fixture) shared(deployment string, processes int) {
 func (f *fixture) tearDown(target string, holders int, meanwhile func()) {
 	f.t.Helper()
 	f.mustPut(aWest+"targets/"+target, nil)
-	require.NoError(f.t, bench.PutMany(f.t.Context(), f.Client, f.id(bWest+"x/y"), "holders/"+target+"-", holders, fields{"cascade": aWest + "targets/" + target}))
+	require.NoError(f.t, dev.PutMany(f.t.Context(), f.Client, f.id(bWest+"x/y"), "holders/"+target+"-", holders, fields{"cascade": aWest + "targets/" + target}))
 	f.mustDelete(aWest + "targets/" + target)
 	meanwhile()
 	f.gone(aWest + "targets/" + target)

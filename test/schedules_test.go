@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/db-controller/db-controller/cmd/db-controller/bench"
+	"github.com/db-controller/db-controller/cmd/db-controller/dev"
 	"github.com/db-controller/db-controller/cmd/db-controller/playground"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/test/harness"
@@ -35,8 +35,8 @@ func TestAKillLoopInTheMiddleOfACascade_I1_I19(t *testing.T) {
 	f := newFixture(t, "--lease", "1s")
 	const target = aWest + "targets/loop"
 	f.mustPut(target, nil)
-	require.NoError(t, bench.PutMany(t.Context(), f.Client, f.id(bEast+"x/y"), "holders/c", 6000, fields{"cascade": target}))
-	require.NoError(t, bench.PutMany(t.Context(), f.Client, f.id(bWest+"x/y"), "holders/u", 3000, fields{"unset": fields{"list": []any{target}}}))
+	require.NoError(t, dev.PutMany(t.Context(), f.Client, f.id(bEast+"x/y"), "holders/c", 6000, fields{"cascade": target}))
+	require.NoError(t, dev.PutMany(t.Context(), f.Client, f.id(bWest+"x/y"), "holders/u", 3000, fields{"unset": fields{"list": []any{target}}}))
 	f.mustDelete(target)
 	r, midway := rand.New(rand.NewPCG(7, 7)), 0
 	for range 10 {
@@ -70,7 +70,7 @@ func TestVeryManyHoldersWithKills_I19(t *testing.T) {
 	const target = aWest + "targets/many"
 	f.mustPut(target, nil)
 	began := time.Now()
-	require.NoError(t, bench.PutMany(t.Context(), f.Client, f.id(bEast+"x/y"), "holders/m", n, fields{"cascade": target}))
+	require.NoError(t, dev.PutMany(t.Context(), f.Client, f.id(bEast+"x/y"), "holders/m", n, fields{"cascade": target}))
 	t.Logf("%d holders written in %s", n, time.Since(began).Round(time.Millisecond))
 	f.analyze(bEast) // from now on the planner takes it that nothing is ever deleted
 	began = time.Now()

@@ -43,7 +43,6 @@ func TestErrorsContainNoPassword(t *testing.T) {
 			{"migrate", "up", "--postgres", dsn, "--roles"},
 			{"migrate", "status", "--postgres", dsn},
 			{"dev", "--postgres", dsn, "--dir", t.TempDir()},
-			{"bench", "--postgres", dsn},
 		} {
 			out, err := run(t, append(args, "--log-level", "debug")...)
 			require.Error(t, err, "%s of %s", args[0], name)

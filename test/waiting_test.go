@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/db-controller/db-controller/cmd/db-controller/bench"
+	"github.com/db-controller/db-controller/cmd/db-controller/dev"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
 
@@ -49,7 +49,7 @@ func TestADeletionAmongIdleDeploymentsWaitsForNoTimer_I13(t *testing.T) {
 		f.promptly(fmt.Sprint("a deletion with ", n, " holders"), func(try int) (step, before time.Duration) {
 			target := fmt.Sprintf("idle%dx%d", n, try)
 			f.mustPut(aWest+"targets/"+target, nil)
-			require.NoError(t, bench.PutMany(t.Context(), f.Client, f.id(bWest+"x/y"), "holders/"+target+"-", n, fields{"cascade": aWest + "targets/" + target}))
+			require.NoError(t, dev.PutMany(t.Context(), f.Client, f.id(bWest+"x/y"), "holders/"+target+"-", n, fields{"cascade": aWest + "targets/" + target}))
 			f.settled()
 			began := time.Now()
 			f.mustDelete(aWest + "targets/" + target)

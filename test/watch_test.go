@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/db-controller/db-controller/cmd/db-controller/bench"
+	"github.com/db-controller/db-controller/cmd/db-controller/dev"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 	"github.com/db-controller/db-controller/test/wait"
 )
@@ -79,7 +79,7 @@ func TestManyWatchesWithStalledReaders_I20_I21(t *testing.T) {
 	}
 	f.eventually("all are primed", func() bool { return primed.Load() == watchers-stuck })
 	began := time.Now()
-	require.NoError(t, bench.PutMany(ctx, f.Client, id, "others/o", resources, fields{"text": strings.Repeat("x", 500)}))
+	require.NoError(t, dev.PutMany(ctx, f.Client, id, "others/o", resources, fields{"text": strings.Repeat("x", 500)}))
 	wrote := time.Since(began)
 	require.NoError(t, g.Wait())
 	after := f.metric(aWest+"targets/t", "process_resident_memory_bytes")

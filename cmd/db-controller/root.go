@@ -44,7 +44,7 @@ describes the file, and "config print COMMAND" shows where each setting comes fr
 			root.AddCommand(c)
 		}
 	}
-	add("try", tables.NewScan(), dev.NewDev(), dev.NewBench())
+	add("try", tables.NewScan(), dev.NewDev())
 	add("resources", resources.NewGet(), resources.NewList(), resources.NewPut(), resources.NewPatch(), resources.NewDelete(), resources.NewPlan(), resources.NewExplain(), resources.NewReferrers(), resources.NewRemovals(), resources.NewWatch(), resources.NewBlockDeletion(), resources.NewRemoveFinalizer(), resources.NewSetStatus())
 	add("describe", operate.NewValidate(&tables.Declared{}), operate.NewApply(), operate.NewRemove(), operate.NewSetVersion(), operate.NewDecommission(), operate.NewAcceptDatabase(), operate.NewWaive(), operate.NewPause(), operate.NewResume(), operate.NewRetry(), operate.NewForceRelease(), tables.NewAttach(), tables.NewDetach())
 	add("run", serve.NewServe(), serve.NewRegistry(), serve.NewMigrate(), operate.NewCerts(), operate.NewStatus(), operate.NewStuck(), operate.NewConsole(), operate.NewSupportBundle(), operate.NewVerify(), serve.NewHealthcheck(), cli.NewConfigCommand())

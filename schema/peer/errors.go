@@ -26,8 +26,6 @@ var (
 	ErrQuota = errors.New("too many unknown attempts: the quota of tentative references bounds their number in an hour, try again later")
 	// ErrAborted reports that the attempt was aborted, by a target's resolver, a version switch or a new epoch; try again.
 	ErrAborted = errors.New("the write was aborted, try again")
-	// ErrForeignReference reports that a write in the caller's transaction has a new reference to another deployment.
-	ErrForeignReference = errors.New("a new reference to another deployment cannot be written in a transaction of the caller, unless its target is delegated to this one: use Save")
 	// ErrTransaction reports that the caller's transaction cannot contain the write. Nothing was written; the message
 	// names the remedy.
 	ErrTransaction = errors.New("the transaction cannot take the write")

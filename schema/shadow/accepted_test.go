@@ -135,13 +135,7 @@ func decidesNothing(t *testing.T, b *harness.Box, slow *shadow.Store) {
 			_, err := slow.Establish(t.Context(), from, newAttempt(), []peer.EstablishReference{ref})
 			return err
 		},
-		"SaveTx": func() error {
-			tx, err := b.Pools[b.ID(aWest)].Begin(t.Context())
-			require.NoError(t, err)
-			defer func() { _ = tx.Rollback(t.Context()) }()
-			_, err = slow.SaveTx(t.Context(), tx, []peer.Write{{Name: "targets/new"}})
-			return err
-		},
+		"SaveWithin": func() error { return within(t.Context(), slow, b.Pools[b.ID(aWest)], peer.Write{Name: "targets/new"}) },
 	} {
 		require.Error(t, call(), name)
 	}

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema"
@@ -47,7 +46,7 @@ func TestAProcessBehindASwitchRefusesNothingForGood_I15_I26(t *testing.T) {
 			"requested":    func() error { _, err := behind.SaveRequested(short(), uuid.New(), update); return err },
 			"would update": func() error { _, err := behind.ValidateBatch(short(), update, ""); return err },
 			"in a transaction": func() error {
-				return pgx.BeginFunc(ctx, b.Pools[id], func(tx pgx.Tx) error { _, err := behind.SaveTx(ctx, tx, update); return err })
+				return within(short(), behind, b.Pools[id], update...)
 			},
 			"referrers": func() error {
 				_, err := behind.Referrers(ctx, shadow.ReferrersRequest{Target: schema.FullName{Deployment: id, Name: name}, Limit: 1})

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema"
@@ -488,17 +487,13 @@ func TestManyHoldersUnderARight_I3_I21(t *testing.T) {
 	require.True(t, blocked.AtLeast)
 }
 
-// A caller's transaction blocks a target elsewhere under the right; no call is made in it.
-func TestACallersTransactionBlocksUnderARight_I22_I30(t *testing.T) {
+// A write within an application's transaction blocks a target elsewhere under the right, without a call.
+func TestAnApplicationsTransactionBlocksUnderARight_I22_I30(t *testing.T) {
 	t.Parallel()
 	b := blocking(t)
 	acquired(t, b)
 	b.SetDown(aWest, true)
-	err := pgx.BeginFunc(t.Context(), b.Pools[b.ID(bEast)], func(tx pgx.Tx) error {
-		_, err := b.Stores[b.ID(bEast)].SaveTx(t.Context(), tx, []peer.Write{{Name: "holders/tx", Body: body{"block": target}}})
-		return err
-	})
-	require.NoError(t, err)
+	require.NoError(t, within(t.Context(), b.Stores[b.ID(bEast)], b.Pools[b.ID(bEast)], peer.Write{Name: "holders/tx", Body: body{"block": target}}))
 	b.SetDown(aWest, false)
 	b.Audit()
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema"
@@ -235,8 +234,8 @@ func TestWhoHasNoRightToReferAsks(t *testing.T) {
 	b.Audit()
 }
 
-// A caller's transaction takes references to delegated targets; no call is made in it.
-func TestACallersTransactionRefersUnderARight_I22_I30(t *testing.T) {
+// A write within an application's transaction refers to delegated targets without a call.
+func TestAnApplicationsTransactionRefersUnderARight_I22_I30(t *testing.T) {
 	t.Parallel()
 	b := delegating(t)
 	b.MustPut(target, nil)
@@ -245,12 +244,9 @@ func TestACallersTransactionRefersUnderARight_I22_I30(t *testing.T) {
 	b.SetDown(aWest, true)
 	store, pool := b.Stores[b.ID(bEast)], b.Pools[b.ID(bEast)]
 	in := func(field string) error {
-		return pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-			_, err := store.SaveTx(t.Context(), tx, []peer.Write{{Name: "holders/tx", Body: body{field: target}}})
-			return err
-		})
+		return within(t.Context(), store, pool, peer.Write{Name: "holders/tx", Body: body{field: target}})
 	}
-	require.ErrorIs(t, in("block"), peer.ErrForeignReference) // another right
+	require.ErrorContains(t, in("block"), "its deployment is unavailable", "it needs the other right")
 	require.NoError(t, in("cascade"))
 	_, err := store.Validate(t.Context(), peer.Write{Name: "holders/dry", Body: body{"unset": target}})
 	require.NoError(t, err, "a dry run answers as the write does")

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema"
@@ -129,10 +128,7 @@ func TestAWaitingDeleteKeepsNewReferencesAway(t *testing.T) {
 	<-asked // the second time, the target is closed
 	_, err = store.Establish(ctx, b.ID(bEast), newAttempt(), []peer.EstablishReference{ref})
 	require.Equal(t, peer.TargetClosing, refusals(t, err)[0].Reason)
-	err = pgx.BeginFunc(ctx, b.Pools[b.ID(aWest)], func(tx pgx.Tx) error {
-		_, err := store.SaveTx(ctx, tx, []peer.Write{{Name: "targets/x", Body: body{"peer": "targets/t"}}})
-		return err
-	})
+	err = within(ctx, store, b.Pools[b.ID(aWest)], peer.Write{Name: "targets/x", Body: body{"peer": "targets/t"}})
 	require.Equal(t, peer.TargetClosing, refusals(t, err)[0].Reason)
 	b.Expire(aWest)
 	require.NoError(t, <-done)

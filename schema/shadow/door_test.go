@@ -10,14 +10,13 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
-// Rooms share methods that work in a transaction of their caller. They are no methods of the store, except SaveTx, whose caller
-// is a user with a transaction.
+// Rooms share methods that work in a transaction of their caller. They are no methods of the store.
 func TestTheStoreHasNoMethodsForItsRooms(t *testing.T) {
 	t.Parallel()
 	store := reflect.TypeFor[*shadow.Store]()
 	for i := range store.NumMethod() {
 		m := store.Method(i)
-		if m.Name == "SaveTx" || m.Name == "InTx" { // InTx: export_test.go
+		if m.Name == "InTx" { // export_test.go
 			continue
 		}
 		for _, p := range parameters(m.Type) {

@@ -139,19 +139,15 @@ func TestAWatchOfNothingEndsItsSnapshot(t *testing.T) {
 func TestALateCommitIsNotMissed_I23(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
-	ctx, store := context.Background(), b.Stores[b.ID(aWest)]
+	store := b.Stores[b.ID(aWest)]
 	f, _ := follow(t, store, "")
 	f.until("the end of the snapshot", func() bool { return f.ended })
-	tx, err := b.Pools[b.ID(aWest)].Begin(ctx)
-	require.NoError(t, err)
-	_, err = store.SaveTx(ctx, tx, []peer.Write{{Name: "targets/late"}})
-	require.NoError(t, err)
+	end := opened(t, store, b.Pools[b.ID(aWest)], peer.Write{Name: "targets/late"})
 	for i := range 20 {
 		b.MustPut(fmt.Sprintf("//%s/targets/t%d", aWest, i), nil)
 	}
 	f.until("the commits meanwhile", func() bool { return len(f.state) == 20 })
-	require.NoError(t, tx.Commit(ctx))
-	store.Wake()
+	require.NoError(t, end(nil))
 	f.until("the late one", func() bool { _, ok := f.state["targets/late"]; return ok && f.events == 21 })
 }
 

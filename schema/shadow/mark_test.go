@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema"
@@ -324,17 +323,14 @@ func TestACrashBeginsNoEpoch(t *testing.T) {
 		newestXID(t, store, pool, "t", 1+i%2)
 	}
 	epoch := store.PresentEpoch()
-	tx, err := pool.BeginTx(t.Context(), pgx.TxOptions{})
-	require.NoError(t, err)
-	_, err = store.SaveTx(t.Context(), tx, []peer.Write{{Name: "targets/never"}})
-	require.NoError(t, err)
+	end := opened(t, store, pool, peer.Write{Name: "targets/never"})
 	token := deletionsToken(t, store)
-	_, err = tx.Exec(t.Context(), `SELECT nextval('dbcontroller.mark') FROM generate_series(1, 100)`)
+	_, err := pool.Exec(t.Context(), `SELECT nextval('dbcontroller.mark') FROM generate_series(1, 100)`)
 	require.NoError(t, err)
 	_, err = store.NoticeEpoch(t.Context()) // sees numbers that the crash loses
 	require.NoError(t, err)
 	server.Crash()
-	_ = tx.Rollback(t.Context())
+	_ = end(errors.New("the server is gone"))
 	server.Start()
 	address.Store(server.Address())
 	pool.Reset()

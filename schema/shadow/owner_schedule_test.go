@@ -2,19 +2,16 @@ package shadow_test
 
 import (
 	"context"
-	"fmt"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
-	"github.com/db-controller/db-controller/internal/postgres"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
-	"github.com/db-controller/db-controller/test/wait"
 )
 
 func withUID(o peer.OwnerReference, uid uuid.UUID) peer.OwnerReference { o.UID = uid; return o }
@@ -277,48 +274,6 @@ func TestAFailingOwneeDelaysNoOther_drop_I20(t *testing.T) {
 	b.Gone(ownee2)
 	require.NotNil(t, b.Get(holder))
 	b.Gone(holder2)
-}
-
-// A caller's transaction is open while the name of an owner's deployment is stored: that takes no second connection.
-func TestSaveTxWithAnOwnerNeedsNoSecondConnection_I22(t *testing.T) {
-	t.Parallel()
-	b := newBox(t, nil)
-	ctx, cancel := context.WithTimeout(context.Background(), wait.Limit) // a call that waits for a connection waits for ever
-	defer cancel()
-	pool, err := postgres.Connect(ctx, b.Pools[b.ID(aEast)].Config().ConnString(), "few", postgres.MinConnections)
-	require.NoError(t, err)
-	defer pool.Close()
-	s, err := shadow.Open(ctx, shadow.Config{Pool: pool, Deployment: b.ID(aEast)})
-	require.NoError(t, err)
-	require.NoError(t, s.Switch(ctx, b.Stores[b.ID(aEast)].Model()))
-	failed := make(chan error, 4)
-	begun := make(chan struct{}, 4)
-	all := make(chan struct{})
-	for i := range 4 {
-		go func() {
-			failed <- func() error {
-				tx, err := pool.Begin(ctx)
-				if err != nil {
-					return err
-				}
-				defer func() { _ = tx.Rollback(context.Background()) }()
-				begun <- struct{}{}
-				<-all
-				o := owner(t, fmt.Sprintf("//c.example.com/r%d/things/x", i), "Thing")
-				if _, err := s.SaveTx(ctx, tx, []peer.Write{{Name: fmt.Sprintf("targets/n%d", i), Owners: []peer.OwnerReference{o}}}); err != nil {
-					return err
-				}
-				return tx.Commit(ctx)
-			}()
-		}()
-	}
-	for range 4 {
-		<-begun
-	}
-	close(all)
-	for range 4 {
-		require.NoError(t, <-failed)
-	}
 }
 
 // A user begins to require that the owner refers to it: it has the grace period to do so.

@@ -323,15 +323,11 @@ func TestADatabaseIsMetAfterWritesUnderWay_I15_I17(t *testing.T) {
 	store, ctx := b.Stores[b.ID(aEast)], t.Context()
 	require.NoError(t, store.CheckDatabase(ctx, b.ID(bEast), b.Stores[b.ID(bEast)].Database()))
 	process := b.SecondProcess(aEast, shadow.Config{})
-	tx, err := b.Pools[b.ID(aEast)].Begin(ctx)
-	require.NoError(t, err)
-	defer func() { _ = tx.Rollback(context.Background()) }()
-	_, err = store.SaveTx(ctx, tx, []peer.Write{{Name: "targets/owned", Owners: []peer.OwnerReference{owner(t, holder, "Holder")}}})
-	require.NoError(t, err)
+	end := opened(t, store, b.Pools[b.ID(aEast)], peer.Write{Name: "targets/owned", Owners: []peer.OwnerReference{owner(t, holder, "Holder")}})
 	met := make(chan error, 1)
 	go func() { met <- process.CheckDatabase(context.Background(), b.ID(bEast), uuid.New()) }()
 	stopped(t, b, aEast, 1)
-	require.NoError(t, tx.Commit(ctx))
+	require.NoError(t, end(nil))
 	require.ErrorAs(t, <-met, new(*peer.DatabaseError))
 }
 

@@ -81,10 +81,7 @@ func TestOnePulseServesAllIdleWatches_I23(t *testing.T) {
 	f.until("the end of the snapshot", func() bool { return f.ended })
 	l.rest(t)
 
-	tx, err := b.Pools[b.ID(aWest)].Begin(t.Context())
-	require.NoError(t, err)
-	_, err = there.SaveTx(t.Context(), tx, []peer.Write{{Name: "targets/late"}})
-	require.NoError(t, err)
+	end := opened(t, there, b.Pools[b.ID(aWest)], peer.Write{Name: "targets/late"})
 	l.await(t, 5)
 	for i := range 10 {
 		_, err := there.Save(t.Context(), []peer.Write{{Name: fmt.Sprintf("targets/t%d", i)}})
@@ -92,7 +89,7 @@ func TestOnePulseServesAllIdleWatches_I23(t *testing.T) {
 		f.until("the other process's write", func() bool { return len(f.state) == i+1 })
 	}
 	l.await(t, 5)
-	require.NoError(t, tx.Commit(t.Context()))
+	require.NoError(t, end(nil))
 	f.until("the late commit", func() bool { return len(f.state) == 11 })
 	l.rest(t)
 }

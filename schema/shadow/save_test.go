@@ -133,7 +133,7 @@ func TestResourcesOfOneBatchMayReferToOneAnotherInAnyOrder(t *testing.T) {
 	b.Audit()
 }
 
-func TestSaveInTheCallersTransaction(t *testing.T) {
+func TestSaveWithinAnApplicationsTransaction(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
 	b.MustPut(target, nil)
@@ -141,43 +141,28 @@ func TestSaveInTheCallersTransaction(t *testing.T) {
 	_, err := pool.Exec(ctx, `CREATE TABLE public.mine (id text PRIMARY KEY)`)
 	require.NoError(t, err)
 	write := func(w peer.Write, commit bool) error {
-		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-			if _, err := tx.Exec(ctx, `INSERT INTO public.mine VALUES ($1)`, w.Name); err != nil {
-				return err
-			}
-			_, err := store.SaveTx(ctx, tx, []peer.Write{w})
+		_, err := store.SaveWithin(ctx, &shadow.Within{Pool: pool, Also: func(tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, `INSERT INTO public.mine VALUES ($1)`, w.Name)
 			if err == nil && !commit {
 				err = errors.New("changed my mind")
 			}
 			return err
-		})
+		}}, []peer.Write{w})
+		return err
 	}
 	require.NoError(t, write(peer.Write{Name: "holders/x"}, true))
 	require.ErrorContains(t, write(peer.Write{Name: "holders/y"}, false), "changed my mind")
 	require.NoError(t, write(peer.Write{Name: "holders/z", Body: body{"near": body{"block": "holders/x"}}}, true))
-	require.ErrorIs(t, write(peer.Write{Name: "holders/v", Body: body{"block": target}}, true), peer.ErrForeignReference)
-	b.Gone("//"+bEast+"/holders/y", "//"+bEast+"/holders/v")
+	require.NoError(t, write(peer.Write{Name: "holders/v", Body: body{"block": target}}, true))
+	require.ErrorContains(t, write(peer.Write{Name: "holders/w", Body: body{"block": target}}, false), "changed my mind")
+	b.Gone("//"+bEast+"/holders/y", "//"+bEast+"/holders/w")
 	_, err = b.Delete("//" + bEast + "/holders/x")
 	require.ErrorContains(t, err, "holders/z (near.block)")
 
-	// A foreign reference that is there already is not new.
 	b.MustPut(holder, body{"block": target})
 	require.NoError(t, write(peer.Write{Name: "holders/h", Body: body{"block": target, "note": "mine"}}, true))
 	b.Settle()
 	b.Audit()
-}
-
-func TestARefusedWriteLeavesTheCallersTransactionUsable(t *testing.T) {
-	t.Parallel()
-	b := newPair(t, nil)
-	store, pool, ctx := b.Stores[b.ID(bEast)], b.Pools[b.ID(bEast)], context.Background()
-	require.NoError(t, pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-		_, err := store.SaveTx(ctx, tx, []peer.Write{{Name: "holders/x", Body: body{"near": body{"block": "holders/none"}}}})
-		require.Equal(t, peer.TargetMissing, refusals(t, err)[0].Reason)
-		_, err = store.SaveTx(ctx, tx, []peer.Write{{Name: "holders/y"}})
-		return err
-	}))
-	require.NotNil(t, b.Get("//"+bEast+"/holders/y"))
 }
 
 func TestAnUpdateReleasesWhatItDroppedAndKeepsTheRest(t *testing.T) {

@@ -26,17 +26,14 @@ func switching(t *testing.T, b *harness.Box, deployment string, model *schema.Mo
 func TestASwitchWaitsForAWriteThatIsUnderWay_I26(t *testing.T) {
 	t.Parallel()
 	b := newVersions(t, nil)
-	ctx, store := context.Background(), b.Stores[b.ID(bEast)]
+	store := b.Stores[b.ID(bEast)]
 	b.MustPut(targetName("t"), nil)
-	tx, err := b.Pools[b.ID(bEast)].Begin(ctx)
-	require.NoError(t, err)
-	_, err = store.SaveTx(ctx, tx, []peer.Write{{Name: "holders/h", Body: body{"added": targetName("t")}}})
-	require.NoError(t, err)
+	end := opened(t, store, b.Pools[b.ID(bEast)], peer.Write{Name: "holders/h", Body: body{"added": targetName("t")}})
 	done := switching(t, b, bEast, modelOf(t, versions, "b.example.com", "v2"))
-	require.NoError(t, tx.Commit(ctx))
+	require.NoError(t, end(nil))
 	require.NoError(t, <-done)
 	b.Settle()
-	_, err = b.Delete(targetName("t"))
+	_, err := b.Delete(targetName("t"))
 	require.ErrorAs(t, err, new(*peer.BlockedError), "v2 refers to it")
 	b.Audit()
 }

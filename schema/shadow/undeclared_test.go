@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema"
@@ -36,7 +35,7 @@ func TestAReferenceInAnUndeclaredFieldIsRefused_I1(t *testing.T) {
 			},
 			"validate": func(w []peer.Write) error { _, err := store.Validate(ctx, w[0]); return err },
 			"own transaction": func(w []peer.Write) error {
-				return pgx.BeginFunc(ctx, b.Pools[b.ID(bEast)], func(tx pgx.Tx) error { _, err := store.SaveTx(ctx, tx, w); return err })
+				return within(ctx, store, b.Pools[b.ID(bEast)], w...)
 			},
 		}
 		for name, door := range doors {

@@ -34,15 +34,12 @@ func TestOverlappingTransactionsAreDeliveredOnceEach_I23(t *testing.T) {
 	f, _ := follow(t, store, "")
 	f.until("the end of the snapshot", func() bool { return f.ended })
 	begin := func(names ...string) func() {
-		tx, err := pool.Begin(ctx)
-		require.NoError(t, err)
 		var writes []peer.Write
 		for _, name := range names {
 			writes = append(writes, peer.Write{Name: "targets/" + name})
 		}
-		_, err = store.SaveTx(ctx, tx, writes)
-		require.NoError(t, err)
-		return func() { require.NoError(t, tx.Commit(ctx)); store.Wake() }
+		end := opened(t, store, pool, writes...)
+		return func() { require.NoError(t, end(nil)) }
 	}
 	seen := func(names ...string) func() bool {
 		return func() bool {
@@ -342,21 +339,17 @@ func writeAtRandom(t *testing.T, b *harness.Box, seed uint64) {
 				t.Error(err)
 			}
 		case 1:
-			err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-				var writes []peer.Write
-				for j := range 1 + r.IntN(4) {
-					writes = append(writes, peer.Write{Name: fmt.Sprintf("targets/own%d-%d-%d", seed, i, j)})
-				}
-				if _, err := store.SaveTx(ctx, tx, writes); err != nil {
-					return err
-				}
-				_, err := tx.Exec(ctx, `SELECT pg_sleep($1)`, r.Float64()/50)
+			var writes []peer.Write
+			for j := range 1 + r.IntN(4) {
+				writes = append(writes, peer.Write{Name: fmt.Sprintf("targets/own%d-%d-%d", seed, i, j)})
+			}
+			pause := r.Float64() / 50
+			if _, err := store.SaveWithin(ctx, &shadow.Within{Pool: pool, Also: func(tx pgx.Tx) error {
+				_, err := tx.Exec(ctx, `SELECT pg_sleep($1)`, pause)
 				return err
-			})
-			if err != nil {
+			}}, writes); err != nil {
 				t.Error(err)
 			}
-			store.Wake()
 		default:
 			if _, err := store.Save(ctx, []peer.Write{{Name: name, Body: body{"i": i}}}); err != nil {
 				t.Error(err)

@@ -104,13 +104,17 @@ func runDev(cmd *cobra.Command, cfg devConfig) error {
 	}
 	defer release()
 	began := time.Now()
-	pg, err := launcher.Start(cmd.Context(), launcher.Config{DSN: cfg.dsn, Settings: ownServer(len(files.Deployments))})
+	pg, err := launcher.Start(cmd.Context(), launcher.Config{DSN: cfg.dsn, Settings: OwnServer(len(files.Deployments))})
 	if err != nil {
 		return err
 	}
 	defer func() { _ = pg.Stop() }()
 	cmd.Println("database  ", pg.Source())
-	p, c, err := startPlayground(cmd.Context(), pg, cfg.dir, files, cfg.hosts, fmt.Sprintf("--delegations=%t", cfg.delegations))
+	binary, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	p, c, err := Start(cmd.Context(), pg, binary, cfg.dir, files, cfg.hosts, fmt.Sprintf("--delegations=%t", cfg.delegations))
 	if p != nil {
 		defer func() { _ = p.Stop() }()
 	}
@@ -176,13 +180,9 @@ func hints(cfg devConfig) string {
 	return strings.Join(lines, "\n")
 }
 
-// startPlayground starts a playground on a PostgreSQL server, and returns it with a client. It returns the playground with an
+// Start starts a playground of a program on a PostgreSQL server, in a folder, and returns it with a client. It returns the playground with an
 // error as well: the caller stops it.
-func startPlayground(ctx context.Context, pg *launcher.Server, dir string, files *schema.File, at operate.Hosts, serve ...string) (*playground.Playground, *client.Client, error) {
-	binary, err := os.Executable()
-	if err != nil {
-		return nil, nil, err
-	}
+func Start(ctx context.Context, pg *launcher.Server, binary, dir string, files *schema.File, at operate.Hosts, serve ...string) (*playground.Playground, *client.Client, error) {
 	var ids []schema.DeploymentID
 	for _, d := range files.Deployments {
 		ids = append(ids, d.DeploymentID)
@@ -255,7 +255,7 @@ func connectionsEach(ctx context.Context, pg *launcher.Server, deployments int) 
 }
 
 // ownServer returns the settings of a server that is started for deployments.
-func ownServer(deployments int) map[string]string {
+func OwnServer(deployments int) map[string]string {
 	return map[string]string{"max_connections": strconv.Itoa(max(300, connectionsFor(deployments, postgres.MinConnections)+others))}
 }
 
@@ -272,6 +272,9 @@ func takeFolder(dir string) (release func(), err error) {
 	}
 	return release, nil
 }
+
+// Services returns the services and deployments of the built-in example.
+func Services() (*schema.File, error) { return devServices(defaultServices, nil, nil) }
 
 // devServices reads the services of files, or those of an example.
 func devServices(example string, paths, regions []string) (*schema.File, error) {

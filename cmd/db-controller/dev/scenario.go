@@ -18,7 +18,6 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/db-controller/db-controller/client"
-	"github.com/db-controller/db-controller/cmd/db-controller/bench"
 	"github.com/db-controller/db-controller/cmd/db-controller/cli"
 	"github.com/db-controller/db-controller/cmd/db-controller/direct"
 	"github.com/db-controller/db-controller/cmd/db-controller/playground"
@@ -207,7 +206,7 @@ func (s *scenario) bulk(ctx context.Context, b *bulkStep) error {
 	if err != nil {
 		return err
 	}
-	if err := bench.PutMany(ctx, s.c, first.Deployment, strings.TrimSuffix(first.Name, "1"), b.Count, b.Body); err != nil {
+	if err := PutMany(ctx, s.c, first.Deployment, strings.TrimSuffix(first.Name, "1"), b.Count, b.Body); err != nil {
 		return fmt.Errorf("put %s1 to %d: %w", b.Name, b.Count, cli.Plain(err))
 	}
 	s.print("  put     %s1 … %d   in %s", b.Name, b.Count, since(began))

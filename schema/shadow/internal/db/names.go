@@ -10,7 +10,6 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/db-controller/db-controller/internal/postgres"
 	"github.com/db-controller/db-controller/schema"
@@ -91,25 +90,20 @@ func (n *names) Store(ctx context.Context, kinds []schema.KindID, paths []string
 	if n.Unknown(paths, kinds) == 0 {
 		return nil
 	}
-	q, done, err := n.storing(ctx)
-	if err != nil {
-		return err
-	}
-	defer done()
-	if err := n.load(ctx, q); err != nil {
+	if err := n.load(ctx, n.pool); err != nil {
 		return err
 	}
 	services, of, fields := n.missing(kinds, paths)
 	if len(of)+len(fields) == 0 {
 		return nil
 	}
-	if _, err := q.Exec(ctx, insertKindsSQL, services, of); err != nil {
+	if _, err := n.pool.Exec(ctx, insertKindsSQL, services, of); err != nil {
 		return fmt.Errorf("store names of kinds: %w", err)
 	}
-	if _, err := q.Exec(ctx, insertFieldsSQL, fields); err != nil {
+	if _, err := n.pool.Exec(ctx, insertFieldsSQL, fields); err != nil {
 		return fmt.Errorf("store field paths: %w", err)
 	}
-	return n.load(ctx, q)
+	return n.load(ctx, n.pool)
 }
 
 // missing returns the kinds, as two columns, and the field paths that the cache lacks, each once.
@@ -196,29 +190,6 @@ func (n *names) FieldOf(ctx context.Context, q Querier, id int32) (string, error
 	return lookUp(ctx, n, q, &n.fields, id)
 }
 
-// SeparateConnection marks the context of calls within a transaction of the caller: the pool may have no connection left
-// (I22), so that a name which is new to this process is stored over a separate connection.
-type SeparateConnection struct{}
-
-func (n *names) storing(ctx context.Context) (q interface {
-	Querier
-	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
-}, done func(), err error,
-) {
-	if ctx.Value(SeparateConnection{}) == nil {
-		return n.pool, func() {}, nil
-	}
-	cfg, err := postgres.Beside(ctx, n.pool.Config())
-	if err != nil {
-		return nil, nil, fmt.Errorf("connect to store a name: %w", err)
-	}
-	conn, err := pgx.ConnectConfig(ctx, cfg)
-	if err != nil {
-		return nil, nil, fmt.Errorf("connect to store a name: %w", err)
-	}
-	return conn, func() { _ = conn.Close(context.WithoutCancel(ctx)) }, nil
-}
-
 // intern returns the id of a name, and stores a new one outside any transaction: a name without rows does no harm.
 func intern[T comparable](ctx context.Context, n *names, m *bimap[T], v T, insert string, args ...any) (int32, error) {
 	n.mu.RLock()
@@ -227,15 +198,10 @@ func intern[T comparable](ctx context.Context, n *names, m *bimap[T], v T, inser
 	if ok {
 		return id, nil
 	}
-	q, done, err := n.storing(ctx)
-	if err != nil {
-		return 0, err
-	}
-	defer done()
-	if _, err := q.Exec(ctx, insert, args...); err != nil {
+	if _, err := n.pool.Exec(ctx, insert, args...); err != nil {
 		return 0, fmt.Errorf("store a name: %w", err)
 	}
-	if err := n.load(ctx, q); err != nil {
+	if err := n.load(ctx, n.pool); err != nil {
 		return 0, err
 	}
 	n.mu.RLock()
@@ -254,7 +220,7 @@ func lookUp[T comparable](ctx context.Context, n *names, q Querier, m *bimap[T],
 	if ok {
 		return v, nil
 	}
-	if err := n.load(ctx, q); err != nil {
+	if err := n.load(ctx, n.pool); err != nil {
 		return v, err
 	}
 	n.mu.RLock()

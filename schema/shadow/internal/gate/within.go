@@ -31,8 +31,7 @@ FROM (
 	// Reads the properties of the transaction that a write relies on, and sets synchronous_commit on when it is off, so that a
 	// committed write is durable.
 	selectFitSQL = `
-SELECT current_setting('transaction_isolation'), current_setting('transaction_read_only') = 'on',
-    CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'on', true) END,
+SELECT CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'on', true) END,
     current_setting('client_encoding'), m.service, m.region, COALESCE(m.server, '') = ` + feed.ServerSQL + `
 FROM dbcontroller.meta m`
 
@@ -47,9 +46,9 @@ SELECT COALESCE(pg_catalog.pg_current_xact_id_if_assigned()::text, ''),
 // switch of the version waits.
 var givenBack = []string{"search_path", "enable_seqscan", "jit", "max_parallel_workers_per_gather", "lock_timeout", "statement_timeout"}
 
-// WithSettings runs fn in a transaction of another session, with the settings of the store's own sessions. It fails with
+// withSettings runs fn in a transaction of another session, with the settings of the store's own sessions. It fails with
 // peer.ErrTransaction when the transaction lacks a property that the store relies on.
-func (s *Gate) WithSettings(ctx context.Context, tx pgx.Tx, fn func(pgx.Tx) error) error {
+func (s *Gate) withSettings(ctx context.Context, tx pgx.Tx, fn func(pgx.Tx) error) error {
 	was, err := s.takeSettings(ctx, tx)
 	if err != nil {
 		return err
@@ -87,27 +86,22 @@ func (s *Gate) takeSettings(ctx context.Context, tx pgx.Tx) ([]string, error) {
 	return out, nil
 }
 
-// fits fails when a transaction lacks a property that a write relies on. (Isolation: with one snapshot for the whole transaction,
-// the checks after the locks would not see commits from before the locks were granted.)
+// fits fails when a transaction lacks a property that a write relies on.
 func (s *Gate) fits(ctx context.Context, tx pgx.Tx) error {
 	var (
-		isolation, encoding string
-		durable             *string
-		readOnly, same      bool
-		of                  schema.DeploymentID
+		encoding string
+		durable  *string
+		same     bool
+		of       schema.DeploymentID
 	)
-	err := tx.QueryRow(ctx, selectFitSQL).Scan(&isolation, &readOnly, &durable, &encoding, &of.Service, &of.Region, &same)
+	err := tx.QueryRow(ctx, selectFitSQL).Scan(&durable, &encoding, &of.Service, &of.Region, &same)
 	switch {
 	case db.HasCode(err, db.CodeUndefinedTable, db.CodeInvalidSchema), errors.Is(err, pgx.ErrNoRows):
 		return unfit("its database is not that of a deployment: begin it in the database of %s", s.Self)
 	case err != nil:
-		return fmt.Errorf("check the caller's transaction: %w", err)
+		return fmt.Errorf("check the application's transaction: %w", err)
 	case of != s.Self:
 		return unfit("it is in the database of %s: begin it in the database of %s", of, s.Self)
-	case isolation != "read committed" && isolation != "read uncommitted":
-		return unfit("its isolation level is %s, which does not see commits from before its locks were granted: begin it READ COMMITTED", isolation)
-	case readOnly:
-		return unfit("it is read-only: begin it READ WRITE, on the primary server")
 	case encoding != "UTF8":
 		return unfit("its client_encoding is %s, and names and bodies are sent in UTF-8: SET LOCAL client_encoding = 'UTF8'", encoding)
 	case !same:
@@ -130,10 +124,11 @@ type Within struct {
 	Also func(pgx.Tx) error
 }
 
-// InTxWithin runs fn as InTx does, and the application's statements after it, in one transaction of the application's pool.
+// InTxWithin runs fn as InTx does, and the application's statements after it, in one transaction of the application's pool. It is READ COMMITTED: with
+// one snapshot for the whole transaction, the checks after the locks would not see commits from before the locks were granted.
 func (s *Gate) InTxWithin(ctx context.Context, w *Within, touches feed.Topics, fn func(pgx.Tx) error) error {
 	err := s.InTxOf(ctx, w.Pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}, touches, func(tx pgx.Tx) error {
-		if err := s.WithSettings(ctx, tx, fn); err != nil {
+		if err := s.withSettings(ctx, tx, fn); err != nil {
 			return err
 		}
 		return w.also(ctx, tx)

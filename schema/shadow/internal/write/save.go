@@ -17,6 +17,7 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/attempt"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
 	"github.com/db-controller/db-controller/schema/shadow/internal/prepare"
 	"github.com/db-controller/db-controller/schema/shadow/internal/request"
 )
@@ -159,4 +160,18 @@ func commit(ctx context.Context, s *Writer, sv *prepare.Saving, also func(pgx.Tx
 		}
 	}
 	return err
+}
+
+// SaveWithin is Save in one transaction with an application's own statements: the references to other deployments are established
+// before it begins, and decided with it. It fails with the errors of Save, with those of the application's function, and with
+// ErrTransaction.
+func (s *Writer) SaveWithin(ctx context.Context, within *gate.Within, writes []peer.Write) ([]peer.Resource, error) {
+	return s.settled(ctx, writes, func(ctx context.Context, unread bool) ([]peer.Resource, error) {
+		sv, err := s.preparer.Prepare(ctx, s.Pool, writes, unread)
+		if err != nil {
+			return nil, err
+		}
+		sv.Within = within
+		return Commit(ctx, s, sv, nil)
+	})
 }
