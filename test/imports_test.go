@@ -4,7 +4,9 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"os"
 	"os/exec"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -218,6 +220,34 @@ func TestPackagesDoNotLinkWhatTheirUsersDoNotNeed(t *testing.T) {
 			for _, heavy := range notLinked[strings.TrimPrefix(p.ImportPath, module+"/")] {
 				require.False(t, dep == heavy || strings.HasPrefix(dep, heavy+"/"), "%s depends on %s", p.ImportPath, dep)
 			}
+		}
+	}
+}
+
+// A newcomer finds each package in ARCHITECTURE.md, and each room of the store in its doc.go, and no other.
+func TestEachPackageIsDescribed(t *testing.T) {
+	t.Parallel()
+	architecture, err := os.ReadFile("../ARCHITECTURE.md")
+	require.NoError(t, err)
+	doc, err := os.ReadFile("../schema/shadow/doc.go")
+	require.NoError(t, err)
+	exists := map[string]bool{}
+	for _, p := range packages(t) {
+		name := strings.TrimPrefix(p.ImportPath, module+"/")
+		exists[name] = true
+		if room, ok := strings.CutPrefix(name, "schema/shadow/"); ok {
+			require.Contains(t, string(doc), "\n//\t"+room+" ", "schema/shadow/doc.go")
+		}
+		if !strings.HasPrefix(name, "schema/schemapb/") && !strings.HasPrefix(name, "schema/gatewaypb/") {
+			require.Contains(t, string(architecture), "`"+name+"`", "ARCHITECTURE.md")
+		}
+	}
+	for _, room := range regexp.MustCompile(`\n//\t(internal/\w+) `).FindAllStringSubmatch(string(doc), -1) {
+		require.True(t, exists["schema/shadow/"+room[1]], "schema/shadow/doc.go has %s", room[1])
+	}
+	for _, row := range regexp.MustCompile("(?m)^\\| (`[^|]+`) \\|").FindAllStringSubmatch(string(architecture), -1) {
+		for _, name := range regexp.MustCompile("`((?:schema|internal|cmd|test|constraint|envregistry|handlers|nodemanager)(?:/[\\w-]+)*)`").FindAllStringSubmatch(row[1], -1) {
+			require.True(t, exists[name[1]] || exists[name[1]+"/dbcontroller/admin/v1"], "ARCHITECTURE.md has %s", name[1])
 		}
 	}
 }

@@ -8,8 +8,8 @@
 //	                   decide.go the decisions inside one database, and on the blockers that the walk found
 //	internal/tuning    the settings that may change while the process works
 //	internal/db        the pool and its transactions, names and their numbers, feeds; SQL's codes and named arguments
-//	internal/lease     the shards of a deployment divided among its processes
 //	internal/gate      the conditions that a transaction checks before it writes: epoch, identity of the database, version
+//	internal/lease     the shards of a deployment divided among its processes
 //	internal/read      resources, lists (filter.go), watches (feed.go)
 //	internal/inspect   explanations, removals, referrers, audits, stuck deletions
 //	internal/rows      rows of attached tables: statements on them, their shadows, their locks
@@ -22,6 +22,7 @@
 //	internal/write     create and update: save.go, then one transaction: write.go, lock.go locks and checks, store.go writes
 //	internal/rights    rights to block resources of other deployments without asking: rights.go acquires, recall.go answers, look.go returns
 //	internal/wishes    the rights that applications ask for before they write rows of strict tables
+//	internal/progress  the counts of each deletion here
 //	internal/cascade   a deletion in one database: closure.go reads and locks its members, carry.go carries out what
 //	                   is decided on them; owner_change.go for lost owners
 //	internal/follow    acts on the holders here for deletions in other deployments, in batches (act.go)
@@ -29,6 +30,9 @@
 //	internal/owner     owners of resources: questions (owner_check.go), deletions (owner_drop.go), version switches (owner_upgrade.go)
 //	internal/ownerlist comparison of the lists of owners, which are stored with bodies, with owner references
 //	internal/control   what is stored beside bodies: statuses, finalizers that are done, and block_deletion
+//	internal/steer     decisions of operators: pauses, retries, forced releases
+//	internal/count     the counts of what a plan leaves out
+//	internal/closing   targets of a delete that take no new references meanwhile
 //	internal/deletion  a user's delete: delete.go tries it in one transaction, gathered.go several in one, lookahead.go finds the refusing blockers, plan.go answers one, trace.go upwards
 //	internal/compare   finds differences inside one database: bodies, owner lists, rows of attached tables
 //	internal/verify    compares references, blockades and owners with other deployments, and repairs them

@@ -20,6 +20,9 @@ func (s *Store) InTx(ctx context.Context, fn func(pgx.Tx) error) error {
 	return s.db.InTx(ctx, db.NoFeed, fn)
 }
 
+// Wake wakes all watches, as after a commit of the store.
+func (s *Store) Wake() { s.db.Wake() }
+
 // Hears reports whether the notifications of other processes' commits arrive.
 func (s *Store) Hears() bool { return s.db.NotificationsAlive() }
 

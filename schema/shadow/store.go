@@ -130,10 +130,6 @@ func (s *Store) Tune(t Tuning) { s.db.Tuning.Store(t.Complete()) }
 // Model that writes are validated with; nil before the first Switch.
 func (s *Store) Model() *schema.Model { return s.db.Model() }
 
-// Wake notifies the watchers of a commit: for callers of SaveTx, after their commit. It costs nothing;
-// without it watchers notice within a few seconds.
-func (s *Store) Wake() { s.db.Wake() }
-
 // Members returns the live processes of this deployment, and how many shards each has.
 func (s *Store) Members(ctx context.Context) ([]peer.Member, error) { return lease.Members(ctx, s.db) }
 

@@ -226,8 +226,7 @@ func CommitWith(ctx context.Context, tx pgx.Tx, b *pgx.Batch) error {
 	return ofCommit(err)
 }
 
-// Wake wakes all watches, and sends a notification to the other processes. Callers of SaveTx call it after their commit; without it
-// watches notice the commit with their next pulse, after seconds.
+// Wake wakes all watches, and sends a notification to the other processes.
 func (s *DB) Wake() { s.Touched(AllFeeds) }
 
 // Touched wakes the watches of feeds, here and in the other processes, after a commit.

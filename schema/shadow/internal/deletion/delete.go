@@ -20,6 +20,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/cascade"
+	"github.com/db-controller/db-controller/schema/shadow/internal/closing"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
 	"github.com/db-controller/db-controller/schema/shadow/internal/plan"
@@ -147,7 +148,7 @@ func (s *Deleter) delete(ctx context.Context, d *deletion, reqs []DeleteRequest)
 	if err := s.rows.EnsureNamed(ctx, keys...); err != nil {
 		return nil, err
 	}
-	d.store, d.closed = s, s.closing()
+	d.store, d.closed = s, closing.New(s.gate)
 	d.pauses = retry.Backoff{First: 2 * time.Millisecond, Max: 100 * time.Millisecond}
 	defer d.closed.End(ctx)
 	return d.run(ctx)
@@ -188,7 +189,7 @@ type deletion struct {
 	// last sends the last statements of a try: with the commit, where that is the store's.
 	last   db.Sender
 	within bool // in the application's transaction
-	closed closer
+	closed *closing.Closing
 	// ahead is the look-ahead for the next try; nil: look ahead first.
 	ahead *lookAhead
 	// undecided are the undecided blockades of the last look-ahead.
@@ -325,7 +326,7 @@ type trial struct {
 // finds an obstacle. Tries that come at the same time share transactions.
 func (d *deletion) try(ctx context.Context) (*trial, error) {
 	t := &trial{of: d}
-	if err := d.store.run(ctx, t); err != nil {
+	if err := t.together(ctx); err != nil {
 		return nil, err
 	}
 	if t.found == nil {

@@ -10,7 +10,6 @@ import (
 	"github.com/db-controller/db-controller/internal/gather"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/cascade"
-	"github.com/db-controller/db-controller/schema/shadow/internal/closing"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/follow"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
@@ -29,21 +28,11 @@ type Deleter struct {
 	follow  *follow.Follower
 	rows    *rows.Rows
 	tries   *gather.Queue[*trial]
-	run     func(ctx context.Context, t *trial) error // a try, alone or together with others
-	closing func() closer                             // of a new delete
-}
-
-// closer closes targets to new references, until End: those with some ids, or the one with a name.
-type closer interface {
-	Close(ctx context.Context, targets []int64) error
-	CloseNamed(ctx context.Context, kindID int32, name string) error
-	End(ctx context.Context)
 }
 
 // New joins the parts.
 func New(g *gate.Gate, t *target.Keeper, w *write.Writer, c *cascade.Actor, f *follow.Follower, rs *rows.Rows) *Deleter {
 	s := &Deleter{DB: g.DB, gate: g, target: t, write: w, cascade: c, follow: f, rows: rs}
-	s.run, s.closing = together, func() closer { return closing.New(g) }
 	s.tries = gather.New(gather.Config[*trial]{Run: s.tryAll, Most: mostGathered, Beside: 2, Pace: pace, Waiting: mostWaiting})
 	return s
 }

@@ -30,8 +30,8 @@ const (
 // Close returns when no transaction runs in the background. Nothing may delete any more.
 func (s *Deleter) Close() { s.tries.Wait() }
 
-// together runs a try in a transaction that it shares with those that come at the same time, or alone.
-func together(ctx context.Context, t *trial) error {
+// together runs the try in a transaction that it shares with those that come at the same time, or alone.
+func (t *trial) together(ctx context.Context) error {
 	d, alone := t.of, func() error { return t.alone(ctx) }
 	if d.within || len(d.wanted) > 1 || db.IsFenced(ctx) || d.store.rows.Of(d.wanted[0].kindID) != nil {
 		return alone()

@@ -149,10 +149,9 @@ type acting struct {
 	glimpse *glimpse
 	// actingOn selects the references of holders that act.
 	actingOn string
-	// check, when set, begins each transaction; its error ends the transaction.
-	check func(context.Context, pgx.Tx) error
-	// acted, when set, is called after each transaction with the references that it has acted upon.
-	acted func([]plan.Edge)
+	// dangling, when set, has the epochs in which each transaction has to be; acted are then the references that it has acted upon.
+	dangling *Dangling
+	acted    []plan.Edge
 
 	mu            sync.Mutex                  // two batches may run at a time
 	failed        map[uuid.UUID]error         // guarded by mu
@@ -296,8 +295,8 @@ func (a *acting) try(ctx context.Context, targets, holders []int64, lockSQL stri
 		edges, err = a.act(ctx, tx, targets, holders, lockSQL)
 		return err
 	})
-	if err == nil && a.acted != nil {
-		a.acted(edges) // only one batch at a time has it
+	if err == nil && a.dangling != nil {
+		a.acted = append(a.acted, edges...) // these have one batch at a time
 	}
 	return err
 }
@@ -328,8 +327,8 @@ func (a *acting) recordFailed(ctx context.Context, q db.Querier, targets, holder
 // removed, and wait (BLOCKED). It returns the references that acted.
 func (a *acting) act(ctx context.Context, tx pgx.Tx, targets, holders []int64, lockSQL string) ([]plan.Edge, error) {
 	s := a.store
-	if a.check != nil {
-		if err := a.check(ctx, tx); err != nil {
+	if a.dangling != nil {
+		if err := s.sameEpochs(ctx, tx, a.fromID, *a.dangling); err != nil {
 			return nil, err
 		}
 	}

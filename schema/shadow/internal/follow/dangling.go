@@ -39,7 +39,7 @@ func (s *Follower) ActOnDangling(ctx context.Context, d Dangling) (acted []plan.
 		return nil, nil, err
 	}
 	a := &acting{
-		store: s, from: d.From, began: time.Now(), patience: math.MaxInt64, actingOn: danglingOnSQL,
+		store: s, from: d.From, began: time.Now(), patience: math.MaxInt64, actingOn: danglingOnSQL, dangling: &d,
 		deletions: map[uuid.UUID]schema.Deletion{}, failed: map[uuid.UUID]error{}, failedHolders: map[uuid.UUID]failedHolders{}, meeting: map[int64]bool{},
 	}
 	for _, uid := range d.Targets {
@@ -48,8 +48,6 @@ func (s *Follower) ActOnDangling(ctx context.Context, d Dangling) (acted []plan.
 	if err := a.load(ctx, d.Targets); err != nil {
 		return nil, nil, err
 	}
-	a.acted = func(edges []plan.Edge) { acted = append(acted, edges...) }
-	a.check = func(ctx context.Context, tx pgx.Tx) error { return s.sameEpochs(ctx, tx, a.fromID, d) }
 	targets := slices.Sorted(maps.Keys(a.targets))
 	if _, err := a.batch(ctx, targets, d.Holders, false); err != nil {
 		return nil, nil, fmt.Errorf("act upon dangling references to %s: %w", d.From, err)
@@ -60,7 +58,7 @@ func (s *Follower) ActOnDangling(ctx context.Context, d Dangling) (acted []plan.
 			failed[id] = f.cause
 		}
 	}
-	return acted, failed, s.ForgetUnreferred(ctx, targets)
+	return a.acted, failed, s.ForgetUnreferred(ctx, targets)
 }
 
 // sameEpochs fails with ErrStaleEpoch when an epoch has ended since the targets' deployment was asked. An epoch that is announced
