@@ -14,7 +14,7 @@ import (
 // ended, the database is unavailable, or do says so with a batchError.
 func bisect(ctx context.Context, seqs []int64, do func(seqs []int64) (waiting []int64, err error)) (waiting []int64, err error) {
 	part := &schema.PartError{}
-	_, err = retry.Halves{
+	_, err = retry.Halves[int64]{
 		Run: func(seqs []int64) error {
 			more, err := do(seqs)
 			if err == nil {

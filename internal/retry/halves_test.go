@@ -18,7 +18,7 @@ func TestAFailingElementKeepsNoOtherBack_I20(t *testing.T) {
 	t.Parallel()
 	ids := []int64{1, 2, 3, 4, 5, 6, 7}
 	var done, failed []int64
-	h := retry.Halves{
+	h := retry.Halves[int64]{
 		Run: func(part []int64) error {
 			if slices.Contains(part, 3) || slices.Contains(part, 6) {
 				return errCut
@@ -46,7 +46,7 @@ func TestAFailingElementKeepsNoOtherBack_I20(t *testing.T) {
 func TestAnErrorOfTheWholeBatchEndsIt(t *testing.T) {
 	t.Parallel()
 	runs := 0
-	h := retry.Halves{
+	h := retry.Halves[int64]{
 		Run:   func([]int64) error { runs++; return errWhole },
 		Whole: func(err error) bool { return errors.Is(err, errWhole) },
 	}

@@ -18,6 +18,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/db-controller/db-controller/internal/postgres"
+	"github.com/db-controller/db-controller/internal/retry"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/cascade"
@@ -230,7 +231,10 @@ func (s *Capturer) store(ctx context.Context, notes []note) error {
 		}
 	}
 	var failed error
-	if err := s.storeGone(ctx, gone); err != nil {
+	if _, err := (retry.Halves[note]{
+		Run: func(part []note) error { return s.storeGone(ctx, part) }, Whole: func(err error) bool { return wholesale(ctx, err) },
+		Failed: func(one note, err error) error { return s.postpone(ctx, []int64{one.Seq}, err.Error()) },
+	}).Do(gone); err != nil {
 		failed = err
 	}
 	for t, names := range byTable {
@@ -260,7 +264,7 @@ UPDATE dbcontroller.captured SET problem = $2, missing = false, tries = tries + 
 WHERE seq = ANY ($1)`
 )
 
-// storeGone carries out the deletions of rows. A deletion that fails by itself keeps no other one back.
+// storeGone carries out the deletions of rows.
 func (s *Capturer) storeGone(ctx context.Context, notes []note) error {
 	if len(notes) == 0 {
 		return nil
@@ -288,14 +292,7 @@ func (s *Capturer) storeGone(ctx context.Context, notes []note) error {
 	if err != nil {
 		return fmt.Errorf("read deleted rows: %w", err)
 	}
-	err = s.cascade.RowsGone(ctx, gone, seqs)
-	switch {
-	case err == nil || wholesale(ctx, err):
-		return err
-	case len(notes) == 1:
-		return s.postpone(ctx, seqs, err.Error())
-	}
-	return errors.Join(s.storeGone(ctx, notes[:len(notes)/2]), s.storeGone(ctx, notes[len(notes)/2:]))
+	return s.cascade.RowsGone(ctx, gone, seqs)
 }
 
 func (s *Capturer) postpone(ctx context.Context, seqs []int64, problem string) error {

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/db-controller/db-controller/internal/postgres"
+	"github.com/db-controller/db-controller/internal/retry"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/cascade"
@@ -109,7 +110,7 @@ func (s *Capturer) storeRows(ctx context.Context, t *rows.Table, notes map[strin
 		_, derr := s.Pool.Exec(ctx, deleteNotesSQL, settled)
 		err = errors.Join(err, derr)
 	}
-	return errors.Join(err, s.removeAbsent(ctx, gone), s.writeGroups(ctx, t, kind, write))
+	return errors.Join(err, s.halving(ctx, gone, func(part []*changed) error { return s.removeAbsent(ctx, part) }), s.writeGroups(ctx, t, kind, write))
 }
 
 // read reads the notes, the rows and the resources of names, in this order.
@@ -204,23 +205,12 @@ func (c *changed) differs() bool {
 }
 
 func (s *Capturer) removeAbsent(ctx context.Context, absent []*changed) error {
-	if len(absent) == 0 {
-		return nil
-	}
 	var gone []cascade.Gone
 	var seqs []int64
 	for _, c := range absent {
 		gone, seqs = append(gone, cascade.Gone{ID: c.before.ID}), append(seqs, c.seqs...)
 	}
-	err := s.cascade.RowsGone(ctx, gone, seqs)
-	switch {
-	case err == nil || wholesale(ctx, err):
-		return err
-	case len(absent) == 1:
-		return s.postpone(ctx, seqs, err.Error())
-	}
-	half := len(absent) / 2
-	return errors.Join(s.removeAbsent(ctx, absent[:half]), s.removeAbsent(ctx, absent[half:]))
+	return s.cascade.RowsGone(ctx, gone, seqs)
 }
 
 // writeGroups writes rows, those that refer to the same deployments together, so that one that does not answer delays no others.
@@ -248,35 +238,44 @@ func deploymentsOf(body map[string]any) string {
 	return strings.Join(slices.Sorted(maps.Keys(seen)), " ")
 }
 
-// writeGroup writes rows in one transaction. Refused rows are set aside, and the others written again; after another error the group
-// is halved.
+// writeGroup writes rows in one transaction; when it fails, each half of them.
 func (s *Capturer) writeGroup(ctx context.Context, t *rows.Table, kind *schema.KindModel, group []*changed) error {
-	if len(group) == 0 {
-		return nil
-	}
-	err := s.writeOnce(ctx, t, group)
+	return s.halving(ctx, group, func(part []*changed) error { return s.writePart(ctx, t, kind, part) })
+}
+
+// writePart writes rows in one transaction. Refused rows are set aside, and the others written again; rows whose write may succeed at the next try
+// wait for it.
+func (s *Capturer) writePart(ctx context.Context, t *rows.Table, kind *schema.KindModel, part []*changed) error {
+	err := s.writeOnce(ctx, t, part)
 	var refused *peer.RefusedError
 	var unavailable *peer.UnavailableError
+	var left []*changed
 	switch {
 	case err == nil || wholesale(ctx, err):
 		return err
 	case errors.As(err, &refused):
-		left, err := s.setAside(ctx, t, kind, group, refused)
-		if err != nil {
-			return err
-		}
-		return s.writeGroup(ctx, t, kind, left)
+		left, err = s.setAside(ctx, t, kind, part, refused)
 	case errors.As(err, &unavailable):
-		left, err := s.setApart(ctx, kind, group, unavailable)
-		if err != nil {
-			return err
-		}
-		return s.writeGroup(ctx, t, kind, left)
-	case errors.Is(err, context.DeadlineExceeded), passes(err), len(group) == 1:
-		return s.postpone(ctx, seqsOf(group), err.Error())
+		left, err = s.setApart(ctx, kind, part, unavailable)
+	case errors.Is(err, context.DeadlineExceeded), passes(err):
+		return s.postpone(ctx, seqsOf(part), err.Error())
 	}
-	half := len(group) / 2
-	return errors.Join(s.writeGroup(ctx, t, kind, group[:half]), s.writeGroup(ctx, t, kind, group[half:]))
+	if err != nil {
+		return err
+	}
+	return s.writeGroup(ctx, t, kind, left)
+}
+
+// halving runs a batch of rows; when it fails, each of its halves, until a row that makes it fail is by itself, and is postponed.
+func (s *Capturer) halving(ctx context.Context, batch []*changed, run func([]*changed) error) error {
+	if len(batch) == 0 {
+		return nil
+	}
+	_, err := retry.Halves[*changed]{
+		Run: run, Whole: func(err error) bool { return wholesale(ctx, err) },
+		Failed: func(one *changed, err error) error { return s.postpone(ctx, one.seqs, err.Error()) },
+	}.Do(batch)
+	return err
 }
 
 // passes reports whether the same write may succeed at the next try.

@@ -257,7 +257,7 @@ func (a *acting) batch(ctx context.Context, targets, holders []int64, beside boo
 	if len(holders) == 0 {
 		return nil, nil
 	}
-	return a.store.Halving(ctx, holders, retry.Halves{
+	return a.store.Halving(ctx, holders, retry.Halves[int64]{
 		Run: func(part []int64) error {
 			if beside && !a.meets(targets[0]) {
 				err := a.try(ctx, targets, part, cascade.LockMembersSQL)

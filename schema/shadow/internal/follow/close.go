@@ -48,7 +48,7 @@ func (a *acting) closeTargets(ctx context.Context, ids []int64) ([]int64, error)
 	}
 	crash.At("crash-close-ending")
 	open := map[int64]bool{}
-	left, err := s.Halving(ctx, ids, retry.Halves{
+	left, err := s.Halving(ctx, ids, retry.Halves[int64]{
 		Run: func(part []int64) error { return a.store.endRights(ctx, part) },
 		Failed: func(id int64, err error) error {
 			open[id], a.failed[a.targets[id].UID] = true, err

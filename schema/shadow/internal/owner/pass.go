@@ -59,7 +59,7 @@ func (s *Owners) pass(ctx context.Context, key passKey, query string, args []any
 		if err != nil || len(ownees) == 0 {
 			return false, err
 		}
-		left, err := s.Halving(ctx, ownees, retry.Halves{Run: run, Stop: over, Failed: func(ownee int64, err error) error {
+		left, err := s.Halving(ctx, ownees, retry.Halves[int64]{Run: run, Stop: over, Failed: func(ownee int64, err error) error {
 			failed(ownee, err)
 			return nil
 		}})

@@ -102,7 +102,7 @@ func (s *Writer) transactAll(savings []*prepare.Saving) []error {
 	for i := range savings {
 		errs[i], indexes[i] = errPending, int64(i)
 	}
-	_, whole := retry.Halves{
+	_, whole := retry.Halves[int64]{
 		Run:   func(part []int64) error { return s.transactPart(ctx, savings, part, errs) },
 		Whole: func(err error) bool { return !ofOne(err) },
 		Failed: func(i int64, _ error) error {
