@@ -9,7 +9,7 @@ BIN := bin/db-controller
 COMMIT ?= $(shell git rev-parse HEAD 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo adoption-proof test test-loaded test-short campaign mutants bench fuzz generate lint verify vulnerabilities sbom hostile browser packages upgrade postgresql python django clean
+.PHONY: help build demo adoption-proof test test-loaded test-postgresql test-short campaign mutants bench fuzz generate lint verify vulnerabilities sbom hostile browser packages upgrade postgresql python django clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,6 +30,11 @@ COMPILE = GOGC=400 $(GO)
 test: postgresql python build ## every test; what has many goroutines with the race detector
 	CGO_ENABLED=0 $(COMPILE) vet -trimpath ./... # the tests need what it compiles
 	@sh test/run.sh
+
+test-postgresql: ## make test on another major version of PostgreSQL: VERSION=17 of the system's packages, or PGBIN, the folder of its programs
+	@bin=$${PGBIN:-/usr/lib/postgresql/$(VERSION)/bin}; \
+	[ -x "$$bin/postgres" ] || { echo "there is no $$bin/postgres: install the package postgresql-$(VERSION), or name the folder by PGBIN"; exit 1; }; \
+	"$$bin/postgres" --version && PATH="$$bin:$$PATH" $(MAKE) test
 
 test-loaded: postgresql python build ## make test RUNS (default 10) times beside LOOPS (default 16) busy loops; hours
 	@sh test/loaded.sh
@@ -66,6 +71,7 @@ generate: ## generate code from .proto files, and documents from code
 	$(GO) test -count=1 -run TestTheTableOfReasonsIsThatOfTheCode ./schema/service/outcome -write
 	$(GO) test -count=1 -run TestTheReference ./cmd/db-controller -write
 	$(GO) test -count=1 -run TestNothingBreaksTheWire ./test -write
+	$(GO) test -count=1 -run 'TestASingleDeleteTakesFewRoundTrips|TestAReferenceElsewhereIsWrittenInFewRoundTrips' ./schema/shadow -write
 
 lint: ## go vet, golangci-lint, buf lint
 	$(GO) vet ./...

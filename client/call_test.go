@@ -117,7 +117,7 @@ func TestARequestThatIsTooLargeIsNotSent(t *testing.T) {
 
 // expiring is a context whose deadline passes when done is closed, however fast the machine is.
 type expiring struct {
-	context.Context //nolint:containedctx // it is one
+	context.Context
 	done            chan struct{}
 }
 

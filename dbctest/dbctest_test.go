@@ -3,8 +3,6 @@ package dbctest_test
 import (
 	"context"
 	"errors"
-	"fmt"
-	"runtime"
 	"testing"
 	"time"
 
@@ -152,13 +150,6 @@ func BenchmarkInstallation(b *testing.B) {
 	for b.Loop() {
 		dbctest.New(b, dbctest.Config{Services: services})
 	}
-}
-
-// busy reports whether more programs want to run than there are processors for.
-func busy(load string) bool {
-	var minute float64
-	_, err := fmt.Sscan(load, &minute)
-	return err != nil || minute > float64(runtime.NumCPU())
 }
 
 // Time passes at one deployment: long waits are shown, and limits pass.

@@ -44,7 +44,7 @@ func NewHandler(of Deployments) *Handler {
 func files() http.Handler {
 	files, err := fs.Sub(assets, "assets")
 	if err != nil {
-		panic(err) // the folder is embedded
+		panic(err) //nolint:forbidigo // the folder is embedded
 	}
 	return http.FileServerFS(files)
 }

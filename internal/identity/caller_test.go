@@ -190,7 +190,7 @@ func TestATokenIsReadForEachCall(t *testing.T) {
 // watching is a stream of a caller.
 type watching struct {
 	grpc.ServerStream
-	ctx context.Context //nolint:containedctx // a stream is its context
+	ctx context.Context
 }
 
 func (w watching) Context() context.Context { return w.ctx }

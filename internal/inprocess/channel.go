@@ -121,7 +121,7 @@ func statusOf(err error) error {
 }
 
 // detached ends with the caller's context, and has none of its values.
-type detached struct{ context.Context }
+type detached struct{ context.Context } //nolint:containedctx // it is a context
 
 func (detached) Value(any) any { return nil }
 

@@ -172,7 +172,7 @@ func TestTheDetailsOfAnErrorKeepTheirOrder(t *testing.T) {
 type stream struct {
 	grpc.ServerStream
 	call
-	ctx context.Context //nolint:containedctx // a stream is its context
+	ctx context.Context
 }
 
 func (s *stream) Context() context.Context           { return s.ctx }

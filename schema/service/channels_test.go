@@ -25,7 +25,7 @@ var self = schema.DeploymentID{Service: "a.example.com", Region: "us-west2"}
 type fake struct {
 	resourcev1.UnimplementedResourceServiceServer
 	stored *resourcev1.Resource
-	ctx    context.Context //nolint:containedctx // of the last call
+	ctx    context.Context
 }
 
 func (f *fake) GetResource(ctx context.Context, req *resourcev1.GetResourceRequest) (*resourcev1.Resource, error) {

@@ -304,7 +304,7 @@ func (d decommissionedDouble) IsDecommissioned(id schema.DeploymentID) bool { re
 
 // streamDouble is the server's side of a stream: it keeps the sent messages, and returns one request.
 type streamDouble struct {
-	ctx     context.Context //nolint:containedctx // a stream is its context
+	ctx     context.Context
 	receive func(into any) error
 	sent    []any
 	failing error

@@ -49,7 +49,7 @@ func received(ctx context.Context, pairs ...string) (context.Context, *transport
 // handled is a handler that counts its calls and keeps the last context.
 type handled struct {
 	calls int
-	ctx   context.Context //nolint:containedctx // to look at
+	ctx   context.Context
 }
 
 func (h *handled) unary(ctx context.Context, _ any) (any, error) {

@@ -23,7 +23,8 @@ func (a *admin) listDeletions(ctx context.Context, req *adminv1.ListDeletionsReq
 	if err != nil {
 		return nil, err
 	}
-	out, found := &adminv1.ListDeletionsResponse{}, []shadow.DeletionProgress(nil)
+	var found []shadow.DeletionProgress
+	out := &adminv1.ListDeletionsResponse{}
 	if id != uuid.Nil {
 		found, err = a.progress.DeletionProgress(ctx, id)
 		out.TotalSize = int64(len(found))

@@ -2,8 +2,11 @@ package shadow_test
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"math"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -51,6 +54,33 @@ func (c *trips) reset(t *testing.T, of string) (rounds, statements int) {
 	}
 	c.rounds, c.count, c.sent = 0, 0, nil
 	return rounds, statements
+}
+
+var writeStatements = flag.Bool("write", false, "write the statements of single steps to testdata/statements")
+
+// golden compares the statements since the last reset with testdata/statements/STEP.sql, where a reader finds each of them whole, and a review each
+// that has changed.
+func (c *trips) golden(t *testing.T, step string) {
+	t.Helper()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var text strings.Builder
+	for i, sql := range c.sent {
+		_, _ = fmt.Fprintf(&text, "-- round trip %d\n", i+1)
+		for _, statement := range sql {
+			_, _ = fmt.Fprintf(&text, "%s;\n", strings.TrimSpace(statement))
+		}
+		text.WriteString("\n")
+	}
+	file := filepath.Join("testdata", "statements", step+".sql")
+	if *writeStatements {
+		require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o755))           //nolint:gosec // no secret
+		require.NoError(t, os.WriteFile(file, []byte(text.String()), 0o644)) //nolint:gosec // no secret
+		return
+	}
+	want, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.Equal(t, string(want), text.String(), "make generate writes it anew")
 }
 
 func (c *trips) TraceQueryStart(ctx context.Context, _ *pgx.Conn, d pgx.TraceQueryStartData) context.Context {
@@ -115,10 +145,16 @@ func TestASingleDeleteTakesFewRoundTrips(t *testing.T) {
 		b.MustPut(holder, body{"cascade": target})
 		b.Settle()
 		var planned int
-		b.AfterPlan = func() { planned, _ = c.reset(t, "try and plan") }
+		golden := func(step string) {
+			if last {
+				c.golden(t, step)
+			}
+		}
+		b.AfterPlan = func() { golden("delete-1-plan"); planned, _ = c.reset(t, "try and plan") }
 		c.reset(t, "before")
 		b.MustDelete(target)
 		tells := []int{c.with("pg_current_xact_id_if_assigned")}
+		golden("delete-2-decide")
 		decided, _ := c.reset(t, "delete")
 
 		deletions, position := b.Seen(there, here)
@@ -128,11 +164,13 @@ func TestASingleDeleteTakesFewRoundTrips(t *testing.T) {
 		require.NoError(t, err)
 		require.Empty(t, failed)
 		tells = append(tells, c.with("pg_current_xact_id_if_assigned"))
+		golden("delete-3-act")
 		acted, statements := c.reset(t, "act")
 		b.Gone(holder)
 		c.reset(t, "")
 		require.NoError(t, b.Stores[here].Acknowledge(t.Context(), there, b.Stores[there].PresentEpoch(), position, nil))
 		tells = append(tells, c.with("pg_current_xact_id_if_assigned"))
+		golden("delete-4-acknowledge")
 		acknowledged, _ := c.reset(t, "acknowledge")
 		require.NoError(t, b.Stores[there].Forget(t.Context(), here, deletions))
 		forgotten, _ := c.reset(t, "forget")
@@ -145,6 +183,7 @@ func TestASingleDeleteTakesFewRoundTrips(t *testing.T) {
 		require.Equal(t, 1, removed)
 		tells = append(tells, c.with("pg_current_xact_id_if_assigned"))
 		require.Equal(t, []int{1, 1, 1, 1}, tells, "the watches that each step wakes need not wait for the disk")
+		golden("delete-5-finalise")
 		finalised, _ := c.reset(t, "finalise")
 		b.Gone(target)
 		if last {
@@ -213,6 +252,9 @@ func TestAReferenceElsewhereIsWrittenInFewRoundTrips(t *testing.T) {
 		write := peer.Write{Name: fmt.Sprintf("%s-%d", name.Name, n), Body: body{"cascade": target}, Mode: peer.Create}
 		_, err := b.Stores[b.ID(bEast)].Save(t.Context(), []peer.Write{write})
 		require.NoError(t, err)
+		if n > 1 && len(c.sent) <= 4 { // no look at the version
+			c.golden(t, "create")
+		}
 		rounds, _ := c.reset(t, "create")
 		return rounds
 	}

@@ -113,7 +113,7 @@ func TestAStartWaitsForPositions_I13(t *testing.T) {
 	require.NoError(t, deletes(s.store, "targets/t0"))
 
 	restart()
-	pool, store := movingPool(t, s.primary, s.address)
+	_, store := movingPool(t, s.primary, s.address)
 	seen(t, store)
 	err := deletes(store, "targets/t1")
 	var unavailable *peer.UnavailableError
@@ -129,7 +129,8 @@ func TestAStartWaitsForPositions_I13(t *testing.T) {
 	_, err = store.Save(t.Context(), []peer.Write{{Name: "targets/t2"}})
 	require.NoError(t, err)
 	restart()
-	pool, store = movingPool(t, s.primary, s.address)
+	pool, again := movingPool(t, s.primary, s.address)
+	store = again
 	seen(t, store)
 	require.True(t, errors.As(deletes(store, "targets/t2"), &unavailable))
 	_, err = pool.Exec(t.Context(), `UPDATE dbcontroller.meta SET positions_until = clock_timestamp()`) // the seconds have passed

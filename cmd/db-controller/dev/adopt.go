@@ -89,7 +89,7 @@ func (s *scenario) rows(ctx context.Context, conn *pgx.Conn, st *sqlStep) error 
 		if time.Since(began) > 30*time.Second {
 			return fmt.Errorf("%s: %s: %q, and the scenario expects %q", st.At, st.Run, rows, st.Rows)
 		}
-		time.Sleep(20 * time.Millisecond)
+		<-time.After(20 * time.Millisecond)
 	}
 }
 

@@ -254,7 +254,7 @@ func connectionsEach(ctx context.Context, pg *launcher.Server, deployments int) 
 	return min(20, (most-used-others)/max(1, deployments)-besides), nil
 }
 
-// ownServer returns the settings of a server that is started for deployments.
+// OwnServer returns the settings of a server that is started for deployments.
 func OwnServer(deployments int) map[string]string {
 	return map[string]string{"max_connections": strconv.Itoa(max(300, connectionsFor(deployments, postgres.MinConnections)+others))}
 }

@@ -276,7 +276,7 @@ func (s *scenario) without(ctx context.Context, full, field string) error {
 		if time.Now().After(deadline) {
 			return fmt.Errorf("%s still has %s: %v", full, field, values)
 		}
-		time.Sleep(2 * time.Millisecond)
+		<-time.After(2 * time.Millisecond)
 	}
 }
 
@@ -413,7 +413,7 @@ func (s *scenario) settled(ctx context.Context) error {
 			if time.Since(began) > patience {
 				return errors.Join(fmt.Errorf("%s/%s still has outstanding work: %v", d.GetService(), d.GetRegion(), status), err)
 			}
-			time.Sleep(2 * time.Millisecond)
+			<-time.After(2 * time.Millisecond)
 		}
 	}
 	s.print("  settled everywhere, after %s", since(began))

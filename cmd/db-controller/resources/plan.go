@@ -19,7 +19,7 @@ import (
 func NewPlan() *cobra.Command {
 	cmd := cli.NewDeploymentCommand("plan NAME...", "Show the effect of a delete in all deployments, and change nothing", `  db-controller plan //iam.example.com/us-west2/projects/acme
   db-controller plan //iam.example.com/us-west2/projects/acme //iam.example.com/us-west2/projects/old`, ofResources(cobra.MinimumNArgs(1)),
-		func(cmd *cobra.Command, c *client.Client, args []string) error { return printPlans(cmd, c, args) })
+		printPlans)
 	cmd.Long = `Show the effect of a delete in all deployments, and change nothing.
 
 Several resources of one deployment have one plan, as they are deleted together (delete --help).`

@@ -103,7 +103,7 @@ func (t *totals) add(p *adminv1.Deletion) {
 // settledTotals are the counts at the end of a deletion.
 func settledTotals(ctx context.Context, c *client.Client, deletion string) (sum totals) {
 	began, counts := time.Now(), newCounter(c, deletion)
-	for changed := began; ; time.Sleep(progressSettled / 3) {
+	for changed := began; ; <-time.After(progressSettled / 3) {
 		read := counts.read(ctx)
 		if read != sum {
 			sum, changed = read, time.Now()

@@ -39,7 +39,7 @@ func Codes(sql string) string {
 	return codeName.ReplaceAllStringFunc(sql, func(name string) string {
 		code, ok := sqlCodes[name[1:len(name)-1]]
 		if !ok {
-			panic(fmt.Sprintf("no code is called %s in %q", name, sql))
+			panic(fmt.Sprintf("no code is called %s in %q", name, sql)) //nolint:forbidigo // before main
 		}
 		return fmt.Sprint(code)
 	})

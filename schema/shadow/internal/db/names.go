@@ -220,7 +220,7 @@ func lookUp[T comparable](ctx context.Context, n *names, q Querier, m *bimap[T],
 	if ok {
 		return v, nil
 	}
-	if err := n.load(ctx, n.pool); err != nil {
+	if err := n.load(ctx, q); err != nil { // over the connection of the transaction: the pool may have none left (I22)
 		return v, err
 	}
 	n.mu.RLock()

@@ -15,18 +15,18 @@ import (
 // PlanDelete returns the effects of a delete of some resources together in all deployments, as of now. Like Plan it changes only blockades. Its default
 // deadline is four times Config.Times.DeleteTimeout. It fails with ErrNotFound, ErrDeleting or *InvalidError.
 func (s *Deleter) PlanDelete(ctx context.Context, names ...string) (*plan.DeletePlan, error) {
-	v, d, reqs, err := s.Version.Load(), &deletion{}, make([]DeleteRequest, len(names)), error(nil)
+	v, d, reqs := s.Version.Load(), &deletion{}, make([]DeleteRequest, len(names))
 	for i, name := range names {
 		reqs[i].Name = name
 	}
-	if err = s.want(ctx, d, reqs); err != nil {
+	if err := s.want(ctx, d, reqs); err != nil {
 		return nil, err
 	}
 	ctx, cancel := peer.WithDefaultTimeout(ctx, 4*s.Cfg.Times.DeleteTimeout) // it holds no locks: only the caller waits
 	defer cancel()
 	p := &planning{store: s}
 	for again := true; ; again = false {
-		err = pgx.BeginTxFunc(ctx, s.Pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+		err := pgx.BeginTxFunc(ctx, s.Pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 			p.plan = &peer.Plan{}
 			roots, err := d.planRoots(ctx, tx)
 			if err != nil {

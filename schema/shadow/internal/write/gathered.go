@@ -39,8 +39,7 @@ const (
 func (s *Writer) transact(ctx context.Context, sv *prepare.Saving, also func(pgx.Tx) error) error {
 	if sv.Within != nil {
 		return s.gate.InTxWithin(ctx, sv.Within, sv.Touches(), func(tx pgx.Tx) error {
-			_, err := s.write(ctx, tx, sv, db.Stay)
-			return err
+			return s.write(ctx, tx, sv, db.Stay)
 		})
 	}
 	alone := func() error { return s.transactAlone(ctx, sv, also) }
@@ -68,10 +67,9 @@ func (s *Writer) transact(ctx context.Context, sv *prepare.Saving, also func(pgx
 func (s *Writer) transactAlone(ctx context.Context, sv *prepare.Saving, also func(pgx.Tx) error) error {
 	err := s.InTx(ctx, sv.Touches(), func(tx pgx.Tx) error {
 		if also == nil {
-			_, err := s.write(ctx, tx, sv, db.CommitWith)
-			return err
+			return s.write(ctx, tx, sv, db.CommitWith)
 		}
-		if _, err := s.write(ctx, tx, sv, db.Stay); err != nil {
+		if err := s.write(ctx, tx, sv, db.Stay); err != nil {
 			return err
 		}
 		return also(tx)

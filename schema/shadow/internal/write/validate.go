@@ -68,7 +68,7 @@ func (s *Writer) validateOnce(ctx context.Context, writes []peer.Write, unread b
 		}
 	}
 	err = s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
-		if _, err := s.write(ctx, tx, sv, db.Stay); err != nil {
+		if err := s.write(ctx, tx, sv, db.Stay); err != nil {
 			return err
 		}
 		return errOnlyValidated

@@ -20,15 +20,12 @@ import (
 
 // write runs the statements of a save in its transaction, in two round trips: locks and checks, then writes, which last sends. It
 // returns the resources in the order of the writes.
-func (s *Writer) write(ctx context.Context, tx pgx.Tx, sv *prepare.Saving, last db.Sender) ([]peer.Resource, error) {
+func (s *Writer) write(ctx context.Context, tx pgx.Tx, sv *prepare.Saving, last db.Sender) error {
 	l, err := s.lock(ctx, tx, sv)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if err := s.store(ctx, tx, l, last, sv); err != nil {
-		return nil, err
-	}
-	return sv.Saved, nil
+	return s.store(ctx, tx, l, last, sv)
 }
 
 // store writes savings whose rows are locked. No statement's result decides whether the transaction commits: each fails by itself.
