@@ -82,7 +82,7 @@ verify: lint vulnerabilities ## what a reviewer wants to know: linters, vulnerab
 	$(BUF) generate
 	$(GO) mod tidy
 	git diff --exit-code -- schema/schemapb go.mod go.sum
-	$(BUF) breaking --against '.git#branch=main'
+	$(BUF) breaking --against ".git#ref=$$(grep -v '^#' test/testdata/previous-release)"
 
 GOVULNDB ?= https://vuln.go.dev
 vulnerabilities: ## known vulnerabilities in called code, by the database GOVULNDB (a URL, a copy as file:///…, or off)

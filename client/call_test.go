@@ -118,7 +118,7 @@ func TestARequestThatIsTooLargeIsNotSent(t *testing.T) {
 // expiring is a context whose deadline passes when done is closed, however fast the machine is.
 type expiring struct {
 	context.Context
-	done            chan struct{}
+	done chan struct{}
 }
 
 func (e *expiring) Done() <-chan struct{} { return e.done }
