@@ -52,7 +52,10 @@ func dumpSchema(t *testing.T, dsn string) string {
 		programs = append(programs, path)
 	}
 	require.NotEmpty(t, programs, "pg_dump belongs to the client programs of PostgreSQL")
-	out, err := exec.Command(slices.Max(programs), "-s", dsn).Output()
+	// The newest one: pg_dump refuses a server that is newer.
+	version := func(program string) string { out, _ := exec.Command(program, "--version").Output(); return string(out) }
+	newest := slices.MaxFunc(programs, func(a, b string) int { return strings.Compare(version(a), version(b)) })
+	out, err := exec.Command(newest, "-s", dsn).Output()
 	require.NoError(t, err)
 	return regexp.MustCompile(`(?m)^\\(un)?restrict .*$`).ReplaceAllString(string(out), "") // a random word each time
 }

@@ -128,6 +128,7 @@ var allowed = map[string][]string{
 	"test/model/delegation":                     {},
 	"test/model/attached":                       {},
 	"test/model/strict":                         {},
+	"test/model/rows":                           {},
 	"test/model/recovery":                       {},
 	"internal/gateway":                          {"internal/budget", "internal/identity", "schema/gatewaypb/", "schema/schemapb/"},
 	"schema/gatewaypb/dbcontroller/admin/v1":    {"schema/schemapb/"},

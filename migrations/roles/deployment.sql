@@ -16,7 +16,7 @@ BEGIN
         END IF;
     END LOOP;
     -- Who is no superuser hands over only to a role that it is a member of.
-    IF NOT pg_has_role(current_user, owner, 'MEMBER') THEN
+    IF NOT pg_has_role(current_user, owner, CASE WHEN current_setting('server_version_num')::int < 160000 THEN 'MEMBER' ELSE 'SET' END) THEN
         EXECUTE format('GRANT %I TO CURRENT_USER', owner);
     END IF;
 

@@ -13,7 +13,7 @@ BEGIN
             EXECUTE format('CREATE ROLE %I NOLOGIN', prefix || '_' || one);
         END IF;
     END LOOP;
-    IF NOT pg_has_role(current_user, owner, 'MEMBER') THEN
+    IF NOT pg_has_role(current_user, owner, CASE WHEN current_setting('server_version_num')::int < 160000 THEN 'MEMBER' ELSE 'SET' END) THEN
         EXECUTE format('GRANT %I TO CURRENT_USER', owner);
     END IF;
 
