@@ -284,6 +284,11 @@ func (t *task) act() {
 		mine = append(mine, r)
 		t.unlock()
 	}
+	done := slices.ContainsFunc(h.rights, func(r *right) bool { return r.uid == u && r.state == acted })
+	if len(mine) == 0 && !done && !w.ClosesLeaveNoTrace { // there is no right: the deletion has a row all the same
+		r := &right{turn: w.number(), uid: u, state: closed, hEpoch: h.epoch, tEpoch: h.tKnown, sharers: map[*task]bool{}}
+		h.rights, mine = append(h.rights, r), append(mine, r)
+	}
 	t.pause()
 	// Each batch is a transaction, and looks first.
 	for _, r := range h.rights {
@@ -303,16 +308,16 @@ func (t *task) act() {
 		w.seen["rows came meanwhile"]++
 		return
 	}
-	done := func() {
+	end := func() {
 		for _, r := range mine {
 			r.set(acted)
 		}
 	}
 	if !w.ActedAfterTheAcknowledgement {
-		done()
+		end()
 	}
 	if w.acknowledge(t, u, tEpoch) && w.ActedAfterTheAcknowledgement {
-		done()
+		end()
 	}
 }
 

@@ -212,6 +212,18 @@ var aimed = map[string]func(w *World){
 		w.run(insert(3))
 		w.end(asks)
 	},
+	"ClosesLeaveNoTrace": func(w *World) { // H has lost the right for which T tells the deletion
+		w.run(insert(1))
+		w.die(w.begin(grants(false), 2))
+		w.run(func(t *task) { t.drop(1) })
+		w.run((*task).remove)
+		old := w.begin((*task).act, 2)
+		w.run((*task).act)
+		w.finalise()
+		w.create()
+		w.run(insert(3))
+		w.end(old)
+	},
 	"LateMissingCounts": func(w *World) {
 		w.run((*task).remove)
 		w.finalise()

@@ -6,7 +6,7 @@
 // Rules that schedules have taught, besides those that one expects: the close of a deletion ends the questions that are open, because an answer may name
 // the deleted target; an answer that a target is missing counts for nothing beside a right that a later question has brought; a missing value holds in
 // the epoch of T that said so, and is asked again in the next one; "acted upon" lasts until the same target, which a restore has brought back, gives a
-// right again. T asks about rights that it has given, so that one which H has lost does not stay.
+// right again, and is stored also where no right stands for the target. T asks about rights that it has given, so that one which H has lost does not stay.
 //
 // H is the database of the rows, T that of the target. There is one name, whose target comes and goes. A row with an even number blocks; one with
 // an odd number goes with its target.
@@ -21,10 +21,10 @@ import (
 
 // Mistakes are planted one at a time.
 type Mistakes struct {
-	SharesWithoutLock, LooksBeforeTheLock, ReturnsBesideAShare, RepeatableReadsTakeAnyRight                bool
-	ClosesWithoutWaiting, ClosesLeaveQuestions, ActsWithoutALook, ActedAfterTheAcknowledgement             bool
-	MissingTakesLaterWishes, MissingActsBesideAWish, MissingOutlivesAnEpoch, LateMissingCounts             bool
-	GrantsAnEndedTurn, RightsSurviveEpochs, ConfirmsBeforeClaims, GivesUpSilentRights, ActedOutlivesAGrant bool
+	SharesWithoutLock, LooksBeforeTheLock, ReturnsBesideAShare, RepeatableReadsTakeAnyRight                        bool
+	ClosesWithoutWaiting, ClosesLeaveQuestions, ActsWithoutALook, ClosesLeaveNoTrace, ActedAfterTheAcknowledgement bool
+	MissingTakesLaterWishes, MissingActsBesideAWish, MissingOutlivesAnEpoch, LateMissingCounts                     bool
+	GrantsAnEndedTurn, RightsSurviveEpochs, ConfirmsBeforeClaims, GivesUpSilentRights, ActedOutlivesAGrant         bool
 }
 
 type uid int
