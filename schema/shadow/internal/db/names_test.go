@@ -1,8 +1,11 @@
 package db
 
 import (
+	"context"
+	"errors"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema"
@@ -47,4 +50,20 @@ func TestUnknownNamesAreCountedOnce(t *testing.T) {
 	require.Equal(t, 1, n.Unknown(nil, []schema.KindID{{Service: "b.example.com", Kind: "Old"}}), "of another service")
 	n.Forget()
 	require.Equal(t, 2, n.Unknown([]string{"known"}, []schema.KindID{kind("New")}), "a new epoch")
+}
+
+type failing struct{ err error }
+
+func (f failing) Query(context.Context, string, ...any) (pgx.Rows, error) { return nil, f.err }
+
+// A transaction that meets a new number asks for its name over its own connection: the pool may have no other one, and here there is none.
+func TestNamesAreReadOverTheConnectionOfTheTransaction_I22(t *testing.T) {
+	t.Parallel()
+	n, own := newNames(nil), failing{errors.New("the transaction was asked")}
+	_, err := n.DeploymentOf(t.Context(), own, 7)
+	require.ErrorIs(t, err, own.err)
+	_, err = n.KindOf(t.Context(), own, 7)
+	require.ErrorIs(t, err, own.err)
+	_, err = n.FieldOf(t.Context(), own, 7)
+	require.ErrorIs(t, err, own.err)
 }
