@@ -180,23 +180,40 @@ func addressed(req any) (names []string, region string) {
 	return nil, "" // about this deployment; or of several ones, and the handler itself forwards
 }
 
+// ofName returns an error about the i-th name of a request with the field that holds it.
+func ofName(req any, i int, err error) error {
+	field, named := "", violation.Of(err)
+	switch req.(type) {
+	case *resourcev1.BatchDeleteResourcesRequest:
+		field = fmt.Sprintf("requests[%d].name", i)
+	case *resourcev1.PlanDeletionRequest:
+		if i > 0 {
+			field = fmt.Sprintf("more[%d]", i-1)
+		}
+	}
+	if field == "" || len(named) == 0 {
+		return writes.OfRequest(req, i, err)
+	}
+	return violation.InFields(err, violation.Field{Path: field, Problem: named[0].Problem})
+}
+
 // elsewhere returns the deployment that a request has to be forwarded to; zero when it is for this one.
 func (f *forwarder) elsewhere(ctx context.Context, req any) (schema.DeploymentID, error) {
 	names, region := addressed(req)
 	to, i, err := f.destination(names, region)
 	switch {
 	case err != nil:
-		return to, writes.OfRequest(req, i, err)
+		return to, ofName(req, i, err)
 	case to == f.self:
 		return schema.DeploymentID{}, nil
 	case to.Service != f.self.Service:
-		return to, writes.OfRequest(req, 0, outcome.Invalid("name", fmt.Errorf("%s belongs to another service: ask %s, this is %s", names[0], to, f.self)))
+		return to, ofName(req, 0, outcome.Invalid("name", fmt.Errorf("%s belongs to another service: ask %s, this is %s", names[0], to, f.self)))
 	case !f.peers.Knows(to):
 		err := outcome.Invalid("region", fmt.Errorf("%s has no deployment in region %s", to.Service, to.Region))
 		if len(names) > 0 {
 			err = violation.In("name", err)
 		}
-		return to, writes.OfRequest(req, 0, err)
+		return to, ofName(req, 0, err)
 	case ctx.Value(forwardedKey{}) != nil:
 		return to, fmt.Errorf("a request for %s was forwarded to %s", to, f.self)
 	}

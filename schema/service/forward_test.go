@@ -26,6 +26,7 @@ import (
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
 	"github.com/db-controller/db-controller/schema/service/outcome"
 	"github.com/db-controller/db-controller/schema/service/peers"
+	"github.com/db-controller/db-controller/schema/violation"
 )
 
 func newTestForwarder(t testing.TB, deployments ...schema.DeploymentID) *forwarder {
@@ -105,6 +106,20 @@ func TestRequestsThatCannotBeForwardedAreRefused(t *testing.T) {
 		_, err := f.elsewhere(as(t, ann), req)
 		require.ErrorContains(t, err, says)
 		require.Equal(t, codes.InvalidArgument, status.Code(outcome.Status(zap.NewNop(), err)), says)
+	}
+	named := func(name string) *resourcev1.DeleteResourceRequest {
+		return &resourcev1.DeleteResourceRequest{Name: name}
+	}
+	for field, req := range map[string]proto.Message{
+		"name":             &resourcev1.PlanDeletionRequest{Name: "//a"},
+		"more[1]":          &resourcev1.PlanDeletionRequest{Name: "devices/c", More: []string{"devices/d", "//a.example.com/eastus2/devices/d"}},
+		"requests[0].name": &resourcev1.BatchDeleteResourcesRequest{Requests: []*resourcev1.DeleteResourceRequest{named("//b.example.com/us-west2/devices/d")}},
+		"requests[1].name": &resourcev1.BatchDeleteResourcesRequest{Requests: []*resourcev1.DeleteResourceRequest{named("devices/c"), named("//a")}},
+	} {
+		_, err := f.elsewhere(as(t, ann), req)
+		require.Len(t, violation.Of(err), 1, "%T", req)
+		require.Equal(t, field, violation.Of(err)[0].Path, "%T", req)
+		require.NotContains(t, violation.Of(err)[0].Problem, "name: ")
 	}
 	before := &forwarder{self: self, peers: peers.New(self, nil), log: zap.NewNop()}
 	to, err := before.elsewhere(as(t, ann), &resourcev1.GetResourceRequest{Name: "//a.example.com/mars/devices/d"})
