@@ -229,15 +229,12 @@ func (t *task) look() {
 	}
 }
 
-// release tells T of a turn that is over, until it is answered.
+// release tells T of the first turn that is over, until it is answered.
 func (t *task) release() {
-	w := t.w
-	for _, turn := range sorted(w.h.releases) {
-		h := w.h
-		if t.call(func() { w.release(turn) }) {
-			delete(h.releases, turn)
-		}
-		return
+	h := t.w.h
+	turns := sorted(h.releases)
+	if len(turns) > 0 && t.call(func() { t.w.release(turns[0]) }) {
+		delete(h.releases, turns[0])
 	}
 }
 
