@@ -216,7 +216,7 @@ func (w *sourceWalk) followField(field *types.Var) {
 	for _, value := range w.stored[field] {
 		if id, ok := value.(*ast.Ident); ok {
 			if v, ok := w.uses[id].(*types.Var); ok && !v.IsField() {
-				found += 2 // the caller's, whatever it is
+				found += 2 // a parameter: each caller may give another function
 			}
 		}
 		ast.Inspect(value, func(n ast.Node) bool {

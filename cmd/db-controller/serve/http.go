@@ -36,7 +36,7 @@ func (c check) verdict(ctx context.Context) verdict {
 	return v
 }
 
-// line is for strangers, who may ask for /readyz: it contains messages of this program only, because errors of the driver may contain host names.
+// line returns the line of a check in /readyz, which strangers may read: it contains messages of this program only, because errors of the driver may contain host names.
 func (v verdict) line() string {
 	switch {
 	case v.err == nil && v.note != "":

@@ -129,7 +129,7 @@ func (w *World) report(format string, args ...any) {
 	w.broken = append(w.broken, fmt.Sprintf(format, args...))
 }
 
-// copied is a backup: what is on the disk, without locks.
+// copied returns a backup of the database, which has no locks.
 func (h *holders) copied() *holders {
 	c := *h
 	c.rows, c.meant, c.missing, c.releases, c.wishes = maps.Clone(h.rows), maps.Clone(h.meant), maps.Clone(h.missing), maps.Clone(h.releases), slices.Clone(h.wishes)
