@@ -194,7 +194,7 @@ func noteUnderRight(kindID int32, r schema.DefinitionReference) string {
                 AND f.%[3]s_own = (SELECT m.epoch FROM dbcontroller.meta AS m WHERE m.singleton AND m.timeline || '.' || split_part(m.server, '.', 2) = dbcontroller.here())
                 AND (SELECT x.deployment_id FROM dbcontroller.decommissioned AS x WHERE x.deployment_id = f.deployment_id) IS NULL
                 AND (SELECT e.target_id FROM dbcontroller.ending AS e WHERE e.target_id = f.id AND e.until > now() AND e.until < now() + interval '1 min') IS NULL
-            FOR SHARE OF f;`, kindID, r.Strict.Blocks, right, deployment, service, kind)
+            FOR KEY SHARE OF f;`, kindID, r.Strict.Blocks, right, deployment, service, kind)
 }
 
 func regionOf(r schema.DefinitionReference) string {

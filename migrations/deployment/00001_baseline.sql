@@ -735,7 +735,7 @@ BEGIN
             AND f.block_own = (SELECT m.epoch FROM dbcontroller.meta m WHERE m.singleton AND m.timeline || '.' || split_part(m.server, '.', 2) = dbcontroller.here())
             AND (SELECT x.deployment_id FROM dbcontroller.decommissioned x WHERE x.deployment_id = f.deployment_id) IS NULL
             AND (SELECT e.target_id FROM dbcontroller.ending e WHERE e.target_id = f.id AND e.until > now() AND e.until < now() + interval '1 min') IS NULL
-        FOR SHARE OF f
+        FOR KEY SHARE OF f
         ON CONFLICT DO NOTHING; -- pinned for another reference: take_rights decides
     ELSE
         INSERT INTO dbcontroller.pin (statement, target_id, blocks)
@@ -748,7 +748,7 @@ BEGIN
             AND f.acting_own = (SELECT m.epoch FROM dbcontroller.meta m WHERE m.singleton AND m.timeline || '.' || split_part(m.server, '.', 2) = dbcontroller.here())
             AND (SELECT x.deployment_id FROM dbcontroller.decommissioned x WHERE x.deployment_id = f.deployment_id) IS NULL
             AND (SELECT e.target_id FROM dbcontroller.ending e WHERE e.target_id = f.id AND e.until > now() AND e.until < now() + interval '1 min') IS NULL
-        FOR SHARE OF f
+        FOR KEY SHARE OF f
         ON CONFLICT DO NOTHING; -- pinned for another reference: take_rights decides
     END IF;
     GET DIAGNOSTICS taken = ROW_COUNT;
@@ -773,7 +773,7 @@ BEGIN
                 AND f.deployment_id = (SELECT d.id FROM dbcontroller.deployment d WHERE d.service = take_known.service
                     AND d.region = COALESCE(take_known.region, (SELECT m.region FROM dbcontroller.meta m WHERE m.singleton)))
                 AND NOT EXISTS (SELECT FROM dbcontroller.ending e WHERE e.target_id = f.id AND e.until > now() AND e.until < now() + interval '1 min')
-            ORDER BY f.id FOR SHARE OF f
+            ORDER BY f.id FOR KEY SHARE OF f
         ) AS l;
     ELSE
         SELECT array_agg(l.id), count(DISTINCT l.name), min(l.deployment_id) INTO locked, named, home FROM (
@@ -782,7 +782,7 @@ BEGIN
                 AND f.deployment_id = (SELECT d.id FROM dbcontroller.deployment d WHERE d.service = take_known.service
                     AND d.region = COALESCE(take_known.region, (SELECT m.region FROM dbcontroller.meta m WHERE m.singleton)))
                 AND NOT EXISTS (SELECT FROM dbcontroller.ending e WHERE e.target_id = f.id AND e.until > now() AND e.until < now() + interval '1 min')
-            ORDER BY f.id FOR SHARE OF f
+            ORDER BY f.id FOR KEY SHARE OF f
         ) AS l;
     END IF;
     IF locked IS NULL OR cardinality(locked) <> cardinality(names) OR named <> cardinality(names) THEN
@@ -837,7 +837,7 @@ BEGIN
         ) AS t
         JOIN dbcontroller.foreign_target f ON f.id = t.id
         WHERE NOT EXISTS (SELECT FROM dbcontroller.ending e WHERE e.target_id = f.id AND e.until > now() AND e.until < now() + interval '1 min')
-        ORDER BY f.id FOR SHARE OF f
+        ORDER BY f.id FOR KEY SHARE OF f
     ) AS l;
     number := nextval('dbcontroller.statement');
     -- After the locks, in a statement of its own: a right that ended before the lock is not seen. One that was about to end is not locked.

@@ -60,7 +60,7 @@ func TestOneRowTakesNoRightThatHasEnded(t *testing.T) {
 	a.write(`INSERT INTO invoices VALUES ('i', 1)`)
 	a.Settle()
 	for _, end := range []string{`block_epoch = NULL, block_own = NULL`, `block_own = gen_random_uuid()`} {
-		ender := a.connect(shop, `BEGIN; SELECT FROM dbcontroller.foreign_target FOR NO KEY UPDATE`)
+		ender := a.connect(shop, `BEGIN; SELECT FROM dbcontroller.foreign_target FOR UPDATE`)
 		failed := make(chan error, 1)
 		writer := a.connect(shop, ``)
 		go func() {
@@ -96,7 +96,7 @@ func TestOneRowTakesALostRightThatIsCompared_I1_I30(t *testing.T) {
 	require.NoError(t, a.crm.Close(ctx))
 	restore := a.Backup(crm) // without the right
 	a.acquire([]string{"ACT " + customer("4")})
-	locker := a.connect(shop, `BEGIN; SELECT FROM dbcontroller.foreign_target FOR NO KEY UPDATE`)
+	locker := a.connect(shop, `BEGIN; SELECT FROM dbcontroller.foreign_target FOR UPDATE`)
 	written := make(chan error, 1)
 	go func() {
 		_, err := a.shop.Exec(ctx, `INSERT INTO orders (customer_id, note) VALUES (4, 'waits')`)

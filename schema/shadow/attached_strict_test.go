@@ -19,6 +19,7 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 // newStrict is newAttached with strict references, in deployments that give rights.
@@ -331,6 +332,57 @@ func TestAFailoverWaitsForStrictTransactions(t *testing.T) {
 	a.Settle()
 	require.Equal(t, []string{"0"}, a.rows(a.shop, `SELECT count(*)::text FROM orders`))
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
+}
+
+// No open transaction keeps a right away: neither one that uses the other right to the same target, nor the one that needs both.
+func TestARightIsGrantedBesideTransactionsThatUseTheOther(t *testing.T) {
+	t.Parallel()
+	a := newStrict(t)
+	for i, first := range []struct{ uses, needs, sql string }{
+		{"ACT ", "BLOCK ", `INSERT INTO orders (customer_id, note) VALUES (4, 'one')`},
+		{"BLOCK ", "ACT ", `INSERT INTO invoices (id, customer_id) VALUES ('i', 5)`},
+	} {
+		target := customer(strconv.Itoa(4 + i))
+		a.acquire([]string{first.uses + target})
+		other := a.connect(shop, `BEGIN`)
+		a.exec(other, first.sql)
+		a.acquire([]string{first.needs + target})
+		a.exec(other, `INSERT INTO invoices (id, customer_id) VALUES ('both' || $1, $1::text::int)`, strconv.Itoa(4+i))
+		a.exec(other, `INSERT INTO orders (customer_id, note) VALUES ($1, 'both')`, 4+i)
+		a.exec(other, `COMMIT`)
+	}
+	a.Settle()
+	require.Equal(t, 6, a.Count(shop, "reference"))
+	_ = a.refused(a.crm, `DELETE FROM customers WHERE id = 4`)
+	require.Empty(t, harness.AuditDatabases(t, a.Pools))
+}
+
+// What ends all rights of a deployment waits for the statements that use them.
+func TestTheEndOfAllRightsWaitsForStrictWrites(t *testing.T) {
+	t.Parallel()
+	for what, end := range map[string]func(a *attached) error{
+		"decommissioned there": func(a *attached) error {
+			return a.Stores[a.ID(shop)].DecommissionedBy(context.Background(), a.ID(crm))
+		},
+		"a process without delegations joins": func(a *attached) error { return joins(a.Box, shop, shadow.Config{}) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			a := newStrict(t)
+			a.acquire([]string{"ACT " + customer("4")})
+			writer := a.connect(shop, `BEGIN`)
+			a.exec(writer, `INSERT INTO orders (customer_id, note) VALUES (4, 'one')`)
+			a.exec(a.shop, `UPDATE dbcontroller.attachment SET strict = false`)
+			ended := make(chan error, 1)
+			go func() { ended <- end(a) }()
+			require.Eventually(t, func() bool {
+				return a.rows(a.shop, `SELECT count(*)::text FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'transactionid'`)[0] == "1"
+			}, wait.Limit, 10*time.Millisecond)
+			a.exec(writer, `COMMIT`)
+			require.NoError(t, <-ended)
+			require.Equal(t, []string{"0"}, a.rows(a.shop, `SELECT count(*)::text FROM dbcontroller.foreign_target WHERE acting_epoch IS NOT NULL`))
+		})
+	}
 }
 
 // A wish is not answered with a right that is about to end: the statement would be refused again at once.

@@ -19,6 +19,9 @@ const AllDelegateSQL = `NOT EXISTS (SELECT FROM dbcontroller.member WHERE NOT de
 // How a right ends. First BeginEndingSQL is committed: writes look there and share the row no more, since PostgreSQL lets new sharers of a row pass
 // who waits for it alone. Then, in a transaction, LockRightsSQL waits for the writes that share it; the next statement sees their rows; DoneEndingSQL
 // is last. A write that has not committed within the timeout delays this end alone.
+//
+// A write shares the row of its target FOR KEY SHARE. A right is granted by an update that leaves the key, under LockGrantsSQL, beside which rows are
+// shared: no open transaction, also not the one that asks, keeps others from a right. All that ends a right locks the row FOR UPDATE first.
 const (
 	BeginEndingSQL = `
 INSERT INTO dbcontroller.ending (target_id, until)
@@ -27,7 +30,8 @@ WHERE id = ANY ($1) AND (acting_epoch IS NOT NULL OR block_epoch IS NOT NULL) OR
 ON CONFLICT (target_id) DO UPDATE SET until = EXCLUDED.until`
 
 	EndingLockTimeoutSQL = `SET LOCAL lock_timeout = '300ms'`
-	LockRightsSQL        = `SELECT id FROM dbcontroller.foreign_target WHERE id = ANY ($1) ORDER BY id FOR NO KEY UPDATE`
+	LockRightsSQL        = `SELECT id FROM dbcontroller.foreign_target WHERE id = ANY ($1) ORDER BY id FOR UPDATE`
+	LockGrantsSQL        = `SELECT id FROM dbcontroller.foreign_target WHERE id = ANY ($1) ORDER BY id FOR NO KEY UPDATE`
 	DoneEndingSQL        = `DELETE FROM dbcontroller.ending WHERE target_id = ANY ($1)`
 
 	// NotEndingSQL is true of a row f of foreign_target whose rights no process is about to end. The time bounds the rows of a process that

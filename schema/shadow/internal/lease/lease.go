@@ -32,7 +32,8 @@ const (
 	mayHaveRightsSQL = `
 SELECT EXISTS (SELECT FROM dbcontroller.member WHERE delegates)
     OR EXISTS (SELECT FROM dbcontroller.foreign_target WHERE acting_epoch IS NOT NULL) OR EXISTS (SELECT FROM dbcontroller.foreign_target WHERE block_epoch IS NOT NULL)`
-	endAllRightsSQL = `
+	lockAllRightsSQL = `SELECT id FROM dbcontroller.foreign_target WHERE acting_epoch IS NOT NULL OR block_epoch IS NOT NULL ORDER BY id FOR UPDATE`
+	endAllRightsSQL  = `
 UPDATE dbcontroller.foreign_target SET acting_epoch = NULL, acting_own = NULL, block_epoch = NULL, block_own = NULL, turn = nextval('dbcontroller.object_id')
 WHERE acting_epoch IS NOT NULL OR block_epoch IS NOT NULL`
 
@@ -177,6 +178,7 @@ func endRights(ctx context.Context, tx pgx.Tx) error {
 	}
 	b = &pgx.Batch{}
 	b.Queue(gate.LockVersionSQL, gate.VersionLock)
+	b.Queue(lockAllRightsSQL)
 	b.Queue(endAllRightsSQL)
 	return tx.SendBatch(ctx, b).Close()
 }

@@ -202,7 +202,7 @@ func (s *Rights) remove(ctx context.Context, tx pgx.Tx, id int64, attempt peer.A
 		return err
 	}
 	b := &pgx.Batch{}
-	b.Queue(releaseProxySQL, id, attempt, field)
+	b.Queue(releaseProxySQL, []int64{id}, attempt, field)
 	b.Queue(removeProxySQL, id)
 	return tx.SendBatch(ctx, b).Close()
 }

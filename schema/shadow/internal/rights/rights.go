@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -44,19 +45,30 @@ const (
 SELECT f.id, f.uid, f.turn, f.kind_id, f.name FROM dbcontroller.foreign_target f
 WHERE f.id = ANY ($1) AND NOT (` + db.BlockRightCountsSQL + `) ORDER BY f.id`
 
-	// After the version's lock: a process without rights that joins meanwhile is visible, or waits.
-	selectTurnSQL = `SELECT turn, block_attempt, ` + db.AllDelegateSQL + ` FROM dbcontroller.foreign_target WHERE id = $1`
+	// After the version's lock: a process without rights that joins meanwhile is visible, or waits. A statement may still share the lost right
+	// of an epoch before: what it writes is compared, and not covered by the new one.
+	takeableSQL = `
+SELECT f.id FROM unnest($1::bigint[], $2::bigint[]) AS i (id, turn) JOIN dbcontroller.foreign_target f ON f.id = i.id AND f.turn = i.turn
+WHERE ` + db.AllDelegateSQL + ` AND (NOT $3 OR f.block_epoch IS NULL OR f.id IN (SELECT a.id FROM dbcontroller.foreign_target a WHERE a.id = ANY ($1) AND a.block_epoch IS NOT NULL FOR UPDATE SKIP LOCKED))`
 
-	takeBlockRightSQL = `UPDATE dbcontroller.foreign_target SET block_attempt = $2, block_epoch = $3, block_own = $4 WHERE id = $1`
+	takeBlockRightSQL = `UPDATE dbcontroller.foreign_target SET block_attempt = $2, block_epoch = $3, block_own = $4 WHERE id = ANY ($1)`
 
 	// The right itself comes with the answer to the confirm.
-	askActingRightSQL = `UPDATE dbcontroller.foreign_target SET acting_attempt = $2 WHERE id = $1`
+	askActingRightSQL = `UPDATE dbcontroller.foreign_target SET acting_attempt = $2 WHERE id = ANY ($1)`
 )
 
 // The proxy's blockade of an attempt is released as that of any other reference.
-var releaseProxySQL = db.Codes(`
+var (
+	releaseProxySQL = db.Codes(`
 INSERT INTO dbcontroller.work (action, shard, deployment_id, attempt, holder_uid, field_id, target_uid)
-SELECT {release}, (f.id % 64)::smallint, f.deployment_id, $2, f.uid, $3, f.uid FROM dbcontroller.foreign_target f WHERE f.id = $1`)
+SELECT {release}, (f.id % 64)::smallint, f.deployment_id, $2, f.uid, $3, f.uid FROM dbcontroller.foreign_target f WHERE f.id = ANY ($1)`)
+
+	// The proxies that new ones replace.
+	releaseProxiesSQL = db.Codes(`
+INSERT INTO dbcontroller.work (action, shard, deployment_id, attempt, holder_uid, field_id, target_uid)
+SELECT {release}, (f.id % 64)::smallint, f.deployment_id, f.block_attempt, f.uid, $2, f.uid FROM dbcontroller.foreign_target f
+WHERE f.id = ANY ($1) AND f.block_attempt IS NOT NULL`)
+)
 
 // wish is a target that this deployment wants the right to block.
 type wish struct {
@@ -101,7 +113,7 @@ func (s *Rights) acquireByNumber(ctx context.Context, at schema.DeploymentID, w 
 	if err != nil || v.Model.Tabled(kind) {
 		return errors.Join(err, errNotTaken)
 	}
-	return s.acquire(ctx, at, w, schema.Block)
+	return s.acquire(ctx, at, []wish{w}, schema.Block)
 }
 
 // due returns the targets that were not refused lately.
@@ -128,73 +140,96 @@ func (s *Rights) putOff(id int64) {
 // errNotTaken: the target was closed, or a database failed over, after the question.
 var errNotTaken = errors.New("the answer came too late")
 
-// acquire writes the reference of the proxy as an exact write does: it is established, and committed with the decision on its attempt. That
-// of the right to act becomes an entry when it is confirmed.
-func (s *Rights) acquire(ctx context.Context, at schema.DeploymentID, w wish, behaviour schema.Behaviour) error {
+// acquire asks for a right to each of some targets by one attempt, as a write does: it is established, and committed with the decision on the
+// attempt. The right to act is there when the attempt is confirmed: its reference becomes an entry. The rights that can be taken are taken; the
+// blockades of the others are released.
+func (s *Rights) acquire(ctx context.Context, at schema.DeploymentID, wishes []wish, behaviour schema.Behaviour) error {
 	v, err := s.Current()
 	if err != nil {
 		return err
 	}
-	kind, err := s.Names.KindOf(ctx, s.Pool, w.Kind)
-	if err != nil || !v.Model.Delegable(kind) {
-		return errors.Join(err, errNotTaken)
+	refs := make([]peer.EstablishReference, len(wishes))
+	for i, w := range wishes {
+		kind, err := s.Names.KindOf(ctx, s.Pool, w.Kind)
+		if err != nil || !v.Model.Delegable(kind) {
+			return errors.Join(err, errNotTaken)
+		}
+		refs[i] = peer.EstablishReference{
+			HolderUID: w.UID, HolderKind: kind.Kind, HolderName: w.Name, Path: peer.RightPath,
+			TargetKind: kind.Kind, TargetName: w.Name, TargetUID: w.UID, Behaviour: behaviour,
+		}
 	}
 	deployment, err := s.Names.Deployment(ctx, at)
 	if err != nil {
 		return err
 	}
-	began, epoch, id := s.Rollback.Seen.Load(), s.gate.PresentEpoch(), s.preparer.NewAttempt()
-	answer, err := s.Peers.Establish(ctx, at, id, []peer.EstablishReference{{
-		HolderUID: w.UID, HolderKind: kind.Kind, HolderName: w.Name, Path: peer.RightPath,
-		TargetKind: kind.Kind, TargetName: w.Name, TargetUID: w.UID, Behaviour: behaviour,
-	}})
+	g := granting{
+		wishes: wishes, behaviour: behaviour, deployment: deployment,
+		began: s.Rollback.Seen.Load(), own: s.gate.PresentEpoch(), attempt: s.preparer.NewAttempt(),
+	}
+	answer, err := s.Peers.Establish(ctx, at, g.attempt, refs)
 	if err != nil {
 		return err // a blockade that may exist there is resolved when it expires
 	}
-	err = s.take(ctx, deployment, w, behaviour, answer.Epoch, epoch, began, id)
-	if err != nil {
-		return errors.Join(err, attempt.AbandonAt(ctx, s.attempts, id, deployment))
+	g.theirs = answer.Epoch
+	if err := s.take(ctx, &g); err != nil {
+		return errors.Join(err, attempt.AbandonAt(ctx, s.attempts, g.attempt, deployment))
 	}
 	return nil
 }
 
-func (s *Rights) take(ctx context.Context, deployment int32, w wish, behaviour schema.Behaviour, theirs, own uuid.UUID, began int64, id peer.AttemptID) error {
-	if _, err := s.Pool.Exec(ctx, db.BeginEndingSQL, []int64{w.ID}); err != nil { // writers under the other right share the row
-		return err
-	}
+// granting is an attempt for rights.
+type granting struct {
+	wishes      []wish
+	behaviour   schema.Behaviour
+	deployment  int32
+	attempt     peer.AttemptID
+	theirs, own uuid.UUID // the epochs of the answer and of the question
+	began       int64
+}
+
+// take stores the rights that an attempt has established, those to rows of foreign_target whose turn is that of the question. It waits for no statement that
+// shares such a row, unless that shares a lost right: then the right is not taken.
+func (s *Rights) take(ctx context.Context, g *granting) error {
 	field, err := s.Names.Field(ctx, peer.RightPath)
 	if err != nil {
 		return err
 	}
+	ids, turns := make([]int64, len(g.wishes)), make([]int64, len(g.wishes))
+	for i, w := range g.wishes {
+		ids[i], turns[i] = w.ID, w.Turn
+	}
 	err = s.InTx(ctx, db.WorkFeed, func(tx pgx.Tx) error {
 		view := gate.CommitView{Present: s.gate.Present(tx)}
-		var turn int64
-		var earlier *uuid.UUID
-		var known bool
+		var taken []int64
 		b := &pgx.Batch{}
 		b.Queue(db.EndingLockTimeoutSQL)
 		b.Queue(gate.ShareVersionSQL, gate.VersionLock)
-		b.Queue(gate.SelectNowSQL, []int32{deployment}, []uuid.UUID{theirs}).QueryRow(view.Scan)
-		b.Queue(db.LockRightsSQL, []int64{w.ID})
-		b.Queue(selectTurnSQL, w.ID).QueryRow(func(row pgx.Row) error { return row.Scan(&turn, &earlier, &known) })
+		b.Queue(gate.SelectNowSQL, []int32{g.deployment}, []uuid.UUID{g.theirs}).QueryRow(view.Scan)
+		b.Queue(db.LockGrantsSQL, ids)
+		b.Queue(takeableSQL, ids, turns, g.behaviour == schema.Block).Query(func(rows pgx.Rows) (err error) {
+			taken, err = pgx.CollectRows(rows, pgx.RowTo[int64])
+			return err
+		})
 		if err := tx.SendBatch(ctx, b).Close(); err != nil {
 			return err
 		}
-		if turn != w.Turn || !known || !view.InEpoch(own) || len(view.Decommissioned) > 0 || view.TooLate(id) {
+		if len(taken) == 0 || !view.InEpoch(g.own) || len(view.Decommissioned) > 0 || view.TooLate(g.attempt) {
 			return errNotTaken
 		}
 		b = &pgx.Batch{}
-		write.QueueDecision(b, began, id)
-		if behaviour == schema.Block {
-			b.Queue(takeBlockRightSQL, w.ID, id, theirs, own)
+		write.QueueDecision(b, g.began, g.attempt)
+		if g.behaviour == schema.Block {
+			b.Queue(releaseProxiesSQL, taken, field)
+			b.Queue(takeBlockRightSQL, taken, g.attempt, g.theirs, g.own)
 		} else {
-			b.Queue(askActingRightSQL, w.ID, id)
+			b.Queue(askActingRightSQL, taken, g.attempt)
 		}
-		b.Queue(write.ConfirmWorkSQL, []int16{int16(w.ID % schema.RingSize)}, []int32{deployment}, []peer.AttemptID{id}, []int32{1})
-		if earlier != nil && behaviour == schema.Block {
-			b.Queue(releaseProxySQL, w.ID, earlier, field)
+		b.Queue(write.ConfirmWorkSQL, []int16{int16(taken[0] % schema.RingSize)}, []int32{g.deployment}, []peer.AttemptID{g.attempt}, []int32{int32(len(ids))}) //nolint:gosec // bounded by the request
+		if left := slices.DeleteFunc(ids, func(id int64) bool { return slices.Contains(taken, id) }); len(left) > 0 {
+			b.Queue(releaseProxySQL, left, g.attempt, field)
 		}
-		b.Queue(db.DoneEndingSQL, []int64{w.ID})
+		b.Queue(db.DoneEndingSQL, taken) // of a process that died
 		return tx.SendBatch(ctx, b).Close()
 	})
 	return write.Undecided(ctx, s.DB, err)

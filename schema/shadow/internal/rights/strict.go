@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/google/uuid"
@@ -96,17 +97,25 @@ func (s *Rights) find(ctx context.Context, at schema.DeploymentID, id peer.Attem
 	return answer.UIDs, nil
 }
 
+// acquireAll asks for the rights to block and for those to act, by an attempt each.
 func (s *Rights) acquireAll(ctx context.Context, at schema.DeploymentID, deployment int32, asked []Asked, uids []uuid.UUID) error {
 	wishes, err := s.keep(ctx, deployment, asked, uids)
 	if err != nil {
 		return fmt.Errorf("keep targets: %w", err)
 	}
+	blocking, acting := map[int64]wish{}, map[int64]wish{}
 	for i, w := range wishes {
-		behaviour := schema.Unset
 		if asked[i].Block {
-			behaviour = schema.Block
+			blocking[w.ID] = w
+		} else {
+			acting[w.ID] = w
 		}
-		err = errors.Join(err, s.acquire(ctx, at, w, behaviour))
+	}
+	if len(blocking) > 0 {
+		err = s.acquire(ctx, at, slices.Collect(maps.Values(blocking)), schema.Block)
+	}
+	if len(acting) > 0 {
+		err = errors.Join(err, s.acquire(ctx, at, slices.Collect(maps.Values(acting)), schema.Unset))
 	}
 	return err
 }

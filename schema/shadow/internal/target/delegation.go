@@ -110,11 +110,13 @@ func (s *Keeper) delegable(ctx context.Context, deployment int32, attempts []pee
 }
 
 const (
-	// After the locks, and after the version's lock: a process without rights that joins meanwhile is visible, or waits.
+	// After the locks, and after the version's lock: a process without rights that joins meanwhile is visible, or waits. A lost right that a
+	// statement still shares is not replaced.
 	takeRightsSQL = `
 UPDATE dbcontroller.foreign_target f SET acting_epoch = @epoch, acting_own = @own
 FROM unnest(@ids::bigint[], @turns::bigint[]) AS i (id, turn)
-WHERE f.id = i.id AND f.turn = i.turn AND ` + db.AllDelegateSQL
+WHERE f.id = i.id AND f.turn = i.turn AND ` + db.AllDelegateSQL + `
+    AND (f.acting_epoch IS NULL OR f.id IN (SELECT a.id FROM dbcontroller.foreign_target a WHERE a.id = ANY (@ids) AND a.acting_epoch IS NOT NULL FOR UPDATE SKIP LOCKED))`
 )
 
 // takeDelegations ends the work of confirms and takes the rights that were granted, in one transaction: of those rows that have
@@ -130,7 +132,7 @@ func (s *Keeper) takeDelegations(ctx context.Context, m *peer.Messages) error {
 	err := s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
 		b := &pgx.Batch{}
 		b.Queue(gate.ShareVersionSQL, gate.VersionLock)
-		b.Queue(db.LockRightsSQL, ids)
+		b.Queue(db.LockGrantsSQL, ids)
 		b.Queue(takeRightsSQL, db.Named{"ids": ids, "turns": turns, "epoch": m.Confirmed.Epoch, "own": m.Epoch})
 		b.Queue(db.DoneSQL, m.Seqs)
 		return tx.SendBatch(ctx, b).Close()
@@ -143,6 +145,9 @@ func (s *Keeper) takeDelegations(ctx context.Context, m *peer.Messages) error {
 
 const (
 	hasRightsSQL = `SELECT EXISTS (SELECT FROM dbcontroller.foreign_target WHERE deployment_id = $1 AND (acting_epoch IS NOT NULL OR block_epoch IS NOT NULL))`
+
+	lockRightsOfSQL = `
+SELECT id FROM dbcontroller.foreign_target WHERE deployment_id = $1 AND (acting_epoch IS NOT NULL OR block_epoch IS NOT NULL) ORDER BY id FOR UPDATE`
 
 	endRightsOfSQL = `
 UPDATE dbcontroller.foreign_target
@@ -165,6 +170,7 @@ func (s *Keeper) DecommissionedBy(ctx context.Context, by schema.DeploymentID) e
 	if err := s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
 		b := &pgx.Batch{}
 		b.Queue(gate.LockVersionSQL, gate.VersionLock) // writes under a right hold it shared
+		b.Queue(lockRightsOfSQL, deployment)           // and statements on attached tables share these rows
 		b.Queue(endRightsOfSQL, deployment)
 		return tx.SendBatch(ctx, b).Close()
 	}); err != nil {
