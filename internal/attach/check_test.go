@@ -135,3 +135,22 @@ kinds:
 	require.NotContains(t, advised(), better)
 	require.Contains(t, advised(), "order_id: the native key lines_order_id_fkey holds these columns as well; it acts beside this reference ")
 }
+
+// A function's text ends where it should, whatever the columns are called: it is made by a role that may do more than the owner of the table.
+func TestNoColumnNameEndsTheTextOfAFunction(t *testing.T) {
+	t.Parallel()
+	for _, column := range []string{`a$attached$;ALTER ROLE mallory SUPERUSER;--`, `$attached`, `$attached_0_$attached`, `x"$attached$ y`} {
+		d := &schema.Definition{
+			Table: schema.TableName{Schema: "public", Name: "t"}, Collection: "orders", Key: []schema.KeyColumn{{Name: "id", Type: "bigint"}},
+			References: []schema.DefinitionReference{{Path: "p", Columns: []string{column}}},
+		}
+		for _, trigger := range triggersOf(1, d) {
+			source := trigger.source("sum")
+			quote := dollarQuote(source)
+			require.NotContains(t, source, quote)
+			made := trigger.function(1, "sum")
+			require.True(t, strings.HasSuffix(made, " AS "+quote+source+quote), made)
+			require.Equal(t, 2, strings.Count(made, quote))
+		}
+	}
+}

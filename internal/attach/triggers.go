@@ -88,8 +88,19 @@ func (t trigger) settings() []string {
 // function returns the statement that makes the function of a trigger. It runs with the rights of its owner, so the application's
 // roles need none, and finds only PostgreSQL's own operators and functions.
 func (t trigger) function(kindID int32, checksum string) string {
-	return fmt.Sprintf(`CREATE OR REPLACE FUNCTION %s() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER %s AS $attached$%s$attached$`,
-		functionName(kindID, t.event), "SET "+strings.ReplaceAll(strings.Join(t.settings(), " SET "), "=", " = "), t.source(checksum))
+	source := t.source(checksum)
+	quote := dollarQuote(source)
+	return fmt.Sprintf(`CREATE OR REPLACE FUNCTION %s() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER %s AS %s%s%[3]s`,
+		functionName(kindID, t.event), "SET "+strings.ReplaceAll(strings.Join(t.settings(), " SET "), "=", " = "), quote, source)
+}
+
+// dollarQuote returns a dollar quote that a text does not contain: a column can have any name.
+func dollarQuote(text string) string {
+	tag := "$attached"
+	for n := 0; strings.Contains(text, tag); n++ {
+		tag = fmt.Sprintf("$attached_%d_", n)
+	}
+	return tag + "$"
 }
 
 func (t trigger) source(checksum string) string {
