@@ -802,7 +802,8 @@ BEGIN
     RETURN taken = cardinality(names);
 END $$;
 
--- Locks the rights to refer to targets until the end of the transaction, and returns the number of the statement, or fails with RD001. The arguments
+-- Locks the rights to refer to targets until the end of the transaction, and returns the number of the statement. It asks for the rights that are lacking,
+-- and waits for them; where statements cannot wait, it fails with RD001. The arguments
 -- are parallel arrays; a null region is that of this deployment. A session of the application has PostgreSQL's defaults, by which these functions
 -- would be planned and compiled anew for each statement, or by a plan for few rows that compares each row of a large statement with each other.
 CREATE FUNCTION dbcontroller.take_rights(relation regclass, services text[], kinds text[], regions text[], names text[], blocks boolean[])
@@ -814,6 +815,7 @@ DECLARE
     places  bigint[];
     counted bigint[];
     lacking text[];
+    until   timestamptz;
 BEGIN
     IF names IS NULL THEN
         RETURN NULL;
@@ -822,50 +824,123 @@ BEGIN
         SELECT DISTINCT i.service, i.kind, COALESCE(i.region, (SELECT m.region FROM dbcontroller.meta m WHERE m.singleton)) AS region, i.name, i.block
         FROM unnest(services, kinds, regions, names, blocks) AS i (service, kind, region, name, block)
     ) AS i;
-    -- Whoever ends a right commits its row in ending, and then waits for these locks.
-    SELECT array_agg(l.id), array_agg(l.place) INTO locked, places FROM (
-        SELECT f.id, i.place FROM unnest(services, kinds, regions, names, blocks) WITH ORDINALITY AS i (service, kind, region, name, block, place)
-        JOIN dbcontroller.deployment d ON d.service = i.service AND d.region = i.region
-        JOIN dbcontroller.kind k ON k.service = i.service AND k.kind = i.kind
-        CROSS JOIN LATERAL (
-            SELECT a.id FROM dbcontroller.foreign_target a
-            WHERE NOT i.block AND a.acting_epoch IS NOT NULL AND a.deployment_id = d.id AND a.name = i.name AND a.kind_id = k.id
-            UNION ALL
-            SELECT b.id FROM dbcontroller.foreign_target b
-            WHERE i.block AND b.block_epoch IS NOT NULL AND b.deployment_id = d.id AND b.name = i.name AND b.kind_id = k.id
-            OFFSET 0
-        ) AS t
-        JOIN dbcontroller.foreign_target f ON f.id = t.id
-        WHERE NOT EXISTS (SELECT FROM dbcontroller.ending e WHERE e.target_id = f.id AND e.until > now() AND e.until < now() + interval '1 min')
-        ORDER BY f.id FOR KEY SHARE OF f
-    ) AS l;
     number := nextval('dbcontroller.statement');
-    -- After the locks, in a statement of its own: a right that ended before the lock is not seen. One that was about to end is not locked.
-    WITH held AS MATERIALIZED (
-        SELECT f.id, l.place, blocks[l.place] AS block FROM unnest(locked, places) AS l (id, place)
-        JOIN dbcontroller.foreign_target f ON f.id = l.id
-        JOIN dbcontroller.deployment d ON d.id = f.deployment_id
-        JOIN dbcontroller.meta m ON m.singleton AND m.timeline = left(pg_walfile_name(pg_current_wal_lsn()), 8)
-            AND split_part(m.server, '.', 2) = (SELECT o.oid FROM pg_database o WHERE o.datname = current_database())::text
-        WHERE NOT EXISTS (SELECT FROM dbcontroller.decommissioned x WHERE x.deployment_id = d.id) AND CASE WHEN blocks[l.place]
-            THEN f.block_epoch = COALESCE(d.epoch, f.block_epoch) AND f.block_own = m.epoch
-            ELSE f.acting_epoch = COALESCE(d.epoch, f.acting_epoch) AND f.acting_own = m.epoch END
-    ), pinned AS (
-        INSERT INTO dbcontroller.pin (statement, target_id, blocks) SELECT number, held.id, held.block FROM held
-    )
-    SELECT array_agg(one.place) INTO counted FROM (SELECT held.place FROM held GROUP BY held.place HAVING count(*) = 1) AS one;
-    IF cardinality(counted) = cardinality(names) THEN
-        RETURN number;
-    END IF;
-    SELECT array_agg(CASE WHEN i.block THEN 'BLOCK' ELSE 'ACT' END || ' //' || i.service || '/' || i.region || '/' || i.name ORDER BY i.service, i.region, i.name, i.block) INTO lacking
-    FROM unnest(services, kinds, regions, names, blocks) WITH ORDINALITY AS i (service, kind, region, name, block, place)
-    WHERE i.place NOT IN (SELECT c FROM unnest(counted) AS c);
+    LOOP
+        -- Whoever ends a right commits its row in ending, and then waits for these locks.
+        SELECT array_agg(l.id), array_agg(l.place) INTO locked, places FROM (
+            SELECT f.id, i.place FROM unnest(services, kinds, regions, names, blocks) WITH ORDINALITY AS i (service, kind, region, name, block, place)
+            JOIN dbcontroller.deployment d ON d.service = i.service AND d.region = i.region
+            JOIN dbcontroller.kind k ON k.service = i.service AND k.kind = i.kind
+            CROSS JOIN LATERAL (
+                SELECT a.id FROM dbcontroller.foreign_target a
+                WHERE NOT i.block AND a.acting_epoch IS NOT NULL AND a.deployment_id = d.id AND a.name = i.name AND a.kind_id = k.id
+                UNION ALL
+                SELECT b.id FROM dbcontroller.foreign_target b
+                WHERE i.block AND b.block_epoch IS NOT NULL AND b.deployment_id = d.id AND b.name = i.name AND b.kind_id = k.id
+                OFFSET 0
+            ) AS t
+            JOIN dbcontroller.foreign_target f ON f.id = t.id
+            WHERE NOT EXISTS (SELECT FROM dbcontroller.ending e WHERE e.target_id = f.id AND e.until > now() AND e.until < now() + interval '1 min')
+            ORDER BY f.id FOR KEY SHARE OF f
+        ) AS l;
+        -- After the locks, in a statement of its own: a right that ended before the lock is not seen. One that was about to end is not locked.
+        WITH held AS MATERIALIZED (
+            SELECT f.id, l.place, blocks[l.place] AS block FROM unnest(locked, places) AS l (id, place)
+            JOIN dbcontroller.foreign_target f ON f.id = l.id
+            JOIN dbcontroller.deployment d ON d.id = f.deployment_id
+            JOIN dbcontroller.meta m ON m.singleton AND m.timeline = left(pg_walfile_name(pg_current_wal_lsn()), 8)
+                AND split_part(m.server, '.', 2) = (SELECT o.oid FROM pg_database o WHERE o.datname = current_database())::text
+            WHERE NOT EXISTS (SELECT FROM dbcontroller.decommissioned x WHERE x.deployment_id = d.id) AND CASE WHEN blocks[l.place]
+                THEN f.block_epoch = COALESCE(d.epoch, f.block_epoch) AND f.block_own = m.epoch
+                ELSE f.acting_epoch = COALESCE(d.epoch, f.acting_epoch) AND f.acting_own = m.epoch END
+        ), pinned AS (
+            INSERT INTO dbcontroller.pin (statement, target_id, blocks) SELECT number, held.id, held.block FROM held ON CONFLICT DO NOTHING
+        )
+        SELECT array_agg(one.place) INTO counted FROM (SELECT held.place FROM held GROUP BY held.place HAVING count(*) = 1) AS one;
+        IF cardinality(counted) = cardinality(names) THEN
+            RETURN number;
+        END IF;
+        SELECT array_agg(CASE WHEN i.block THEN 'BLOCK' ELSE 'ACT' END || ' //' || i.service || '/' || i.region || '/' || i.name ORDER BY i.service, i.region, i.name, i.block) INTO lacking
+        FROM unnest(services, kinds, regions, names, blocks) WITH ORDINALITY AS i (service, kind, region, name, block, place)
+        WHERE i.place NOT IN (SELECT c FROM unnest(counted) AS c);
+        until := COALESCE(until, clock_timestamp() + dbcontroller.acquire_timeout(cardinality(lacking)));
+        EXIT WHEN NOT dbcontroller.await_rights(relation, lacking, until);
+    END LOOP;
     RAISE EXCEPTION 'table "%" refers to resources without the right to do so: % lacking', relation,
             CASE WHEN cardinality(lacking) = 1 THEN '1 right is' ELSE cardinality(lacking) || ' rights are' END
         USING ERRCODE = 'RD001', DETAIL = array_to_string(lacking[1:1000], E'\n'), TABLE = relation::text,
             HINT = CASE WHEN cardinality(lacking) > 1000
                 THEN 'Roll back, and write rows with at most 100 new targets in one transaction: rights that wait to be used are returned after 15 seconds.'
-                ELSE 'Roll back, call dbcontroller.acquire and dbcontroller.acquired with the lines of DETAIL, and repeat the transaction.' END;
+                ELSE 'Roll back, call dbcontroller.acquire and dbcontroller.acquired with the lines of DETAIL, and repeat the transaction. Or let statements wait: see db-controller attach.' END;
+END $$;
+
+-- How long a statement waits for so many rights: the setting dbcontroller.acquire_timeout, in milliseconds or with a unit, as for PostgreSQL's own time-outs;
+-- 0: it does not wait. Without it 3 seconds, and a millisecond for each right.
+CREATE FUNCTION dbcontroller.acquire_timeout(rights integer) RETURNS interval LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    setting text := current_setting('dbcontroller.acquire_timeout', true);
+BEGIN
+    IF setting IS NULL OR setting = '' THEN
+        RETURN interval '3 s' + rights * interval '1 ms';
+    END IF;
+    RETURN CASE WHEN setting ~ '^\d+$' THEN setting || ' ms' ELSE setting END::interval;
+EXCEPTION WHEN invalid_datetime_format OR datetime_field_overflow THEN
+    RAISE EXCEPTION 'dbcontroller.acquire_timeout is "%": a number of milliseconds, or with a unit, such as 3s', setting USING ERRCODE = '22023';
+END $$;
+
+-- Asks for rights in a session of its own, which commits the question, and waits until they are there. It returns false when statements here do not wait;
+-- it fails with 23503 when a resource does not exist, and with RD002 when a right is not to be had in time. Each look has a snapshot of its own at READ
+-- COMMITTED; above it, the right is not seen even when it is there, so that the transaction has to be repeated.
+CREATE FUNCTION dbcontroller.await_rights(relation regclass, targets text[], until timestamptz) RETURNS boolean LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    began  timestamptz := clock_timestamp();
+    dblink text := dbcontroller.loopback(); -- its schema
+    asks   bigint[];                        -- the number of each question
+    open   bigint;
+    found  record;
+BEGIN
+    IF dblink IS NULL OR dbcontroller.acquire_timeout(0) = '0' THEN
+        RETURN false;
+    END IF;
+    WHILE asks IS NULL LOOP
+        BEGIN
+            asks := dbcontroller.ask_outside(targets, session_user);
+        EXCEPTION WHEN OTHERS THEN
+            -- A connection, or a lock, that is not to be had may be a moment later.
+            IF SQLSTATE NOT LIKE '08%' AND SQLSTATE NOT IN ('53300', '55P03', '57P03') OR clock_timestamp() > until - interval '0.1 s' THEN
+                RAISE EXCEPTION 'table "%" refers to resources without the right to do so, and it could not be asked for: %', relation, SQLERRM
+                    USING ERRCODE = 'RD002', DETAIL = array_to_string(targets[1:1000], E'\n'), TABLE = relation::text, HINT = 'db-controller attach checks how statements ask for rights.';
+            END IF;
+            PERFORM pg_sleep(0.02 + random() * 0.05);
+        END;
+    END LOOP;
+    LOOP
+        IF current_setting('transaction_isolation') = 'read committed' THEN
+            open := dbcontroller.unanswered(targets, asks);
+        ELSE
+            EXECUTE format('SELECT t.open FROM %I.dblink(%L, $1) AS t (open bigint)', dblink, 'dbcontroller_loopback') INTO open
+                USING format('SELECT dbcontroller.unanswered(%L, %L)', targets, asks);
+        END IF;
+        EXIT WHEN open = 0;
+        IF clock_timestamp() > until + random() * interval '0.1 s' THEN -- two that wait for one another do not give up together
+            RAISE EXCEPTION 'table "%" refers to resources without the right to do so: % not given in %', relation,
+                    CASE WHEN open = 1 THEN '1 right was' ELSE open || ' rights were' END, date_trunc('milliseconds', clock_timestamp() - began)
+                USING ERRCODE = 'RD002', DETAIL = array_to_string(targets[1:1000], E'\n'), TABLE = relation::text,
+                    HINT = 'Repeat the transaction; the deployment of the targets may be away: see db-controller status.';
+        END IF;
+        PERFORM pg_sleep(0.005);
+    END LOOP;
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'could not serialize access: rights of table "%" were acquired after the snapshot of the transaction', relation
+            USING ERRCODE = '40001', TABLE = relation::text, HINT = 'Repeat the transaction.';
+    END IF;
+    SELECT w.* INTO found FROM dbcontroller.wish w WHERE w.target = ANY (targets) AND w.problem IS NOT NULL ORDER BY w.missing DESC, w.target LIMIT 1;
+    IF found.problem IS NOT NULL THEN
+        RAISE EXCEPTION 'insert or update on table "%" refers to a resource without the right to do so: %', relation, found.problem
+            USING ERRCODE = CASE WHEN found.missing THEN '23503' ELSE 'RD002' END, DETAIL = found.target, TABLE = relation::text;
+    END IF;
+    RETURN true;
 END $$;
 
 -- Asks for rights, as the lines of DETAIL name them, for a caller. It takes effect with the commit. Questions are counted: a program that asks without
@@ -892,6 +967,40 @@ BEGIN
         asked_at = CASE WHEN w.answered OR w.asked_at < now() - interval '20 s' THEN now() ELSE w.asked_at END;
 END $$;
 
+-- The schema of dblink, over whose server dbcontroller_loopback statements ask for rights; null: they do not. attach sets it up.
+CREATE FUNCTION dbcontroller.loopback() RETURNS text LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+SELECT n.nspname FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace
+WHERE e.extname = 'dblink' AND EXISTS (SELECT FROM pg_foreign_server s WHERE s.srvname = 'dbcontroller_loopback')
+$$;
+
+-- Asks in a session of its own, which commits, and returns the number of each question.
+CREATE FUNCTION dbcontroller.ask_outside(targets text[], caller text) RETURNS bigint[] LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    asked text;
+BEGIN
+    EXECUTE format('SELECT t.asked FROM %I.dblink(%L, $1) AS t (asked text)', dbcontroller.loopback(), 'dbcontroller_loopback') INTO asked
+        USING format('SELECT dbcontroller.ask(%L, %L)', targets, caller);
+    IF split_part(asked, ' ', 1) <> dbcontroller.here() THEN
+        RAISE EXCEPTION 'statements here ask another database for rights: this one is a copy' USING ERRCODE = 'RD002';
+    END IF;
+    RETURN split_part(asked, ' ', 2);
+END $$;
+
+-- Asks, for a caller, by the session that a statement has of its own (await_rights): where that is, and the number of each question.
+CREATE FUNCTION dbcontroller.ask(targets text[], caller text) RETURNS text LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    FOR n IN 1 .. cardinality(targets) BY 1000 LOOP
+        PERFORM dbcontroller.acquire_as(targets[n : n + 999], caller);
+    END LOOP;
+    RETURN dbcontroller.here() || ' ' || ARRAY(SELECT (SELECT w.asks FROM dbcontroller.wish w WHERE w.target = i.t) FROM unnest(targets) WITH ORDINALITY AS i (t, n) ORDER BY i.n)::text;
+END $$;
+
+-- The number of questions that are not answered. An answer to an earlier question may be older than the target.
+CREATE FUNCTION dbcontroller.unanswered(targets text[], asks bigint[]) RETURNS bigint LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+SELECT count(*) FROM unnest(targets, asks) AS i (target, asks)
+WHERE NOT EXISTS (SELECT FROM dbcontroller.wish w WHERE w.target = i.target AND (w.answered OR w.answers >= i.asks))
+$$;
+
 -- Asks for the role of the session.
 CREATE FUNCTION dbcontroller.acquire(targets text[]) RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -912,9 +1021,7 @@ BEGIN
     END IF;
     asked := ARRAY(SELECT (SELECT w.asks FROM dbcontroller.wish w WHERE w.target = i.t) FROM unnest(targets) WITH ORDINALITY AS i (t, n) ORDER BY i.n);
     LOOP
-        -- An answer to an earlier question may be older than the target.
-        SELECT count(*) INTO open FROM unnest(targets, asked) AS i (target, asks)
-        WHERE NOT EXISTS (SELECT FROM dbcontroller.wish w WHERE w.target = i.target AND (w.answered OR w.answers >= i.asks));
+        open := dbcontroller.unanswered(targets, asked);
         EXIT WHEN open = 0 OR clock_timestamp() > until;
         PERFORM pg_sleep(0.01);
     END LOOP;
@@ -939,6 +1046,7 @@ END $$;
 -- Functions that are called with the rights of their owner, or from triggers.
 REVOKE ALL ON FUNCTION dbcontroller.forget_removals, dbcontroller.analyze_grown, dbcontroller.refuse_gone, dbcontroller.capture_gone, dbcontroller.capture_truncate,
     dbcontroller.here, dbcontroller.number_of_deployment, dbcontroller.number_of_kind, dbcontroller.take, dbcontroller.take_known, dbcontroller.take_rights,
+    dbcontroller.acquire_timeout, dbcontroller.await_rights, dbcontroller.loopback, dbcontroller.ask_outside, dbcontroller.ask, dbcontroller.unanswered,
     dbcontroller.acquire_as, dbcontroller.acquire, dbcontroller.acquired FROM PUBLIC;
 
 -- +goose Down

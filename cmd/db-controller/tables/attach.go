@@ -29,6 +29,7 @@ type attachFlags struct {
 	dryRun, status bool
 	readAgain      bool
 	version        string
+	loopback       string
 }
 
 func (f *attachFlags) add(cmd *cobra.Command) {
@@ -69,6 +70,10 @@ func NewAttach() *cobra.Command {
 rows. Afterwards the rows are resources, and their columns references. It needs the role that owns the tables, waits for no lock longer
 than 200 ms, and does not change existing objects. --dry-run prints the findings and the statements instead.
 
+A statement that names a target of a strict reference for the first time waits until the right to refer to it is there. It asks in a session of
+its own, by the extension dblink and a role that may do nothing else; attach makes both, and says what it may not make. --loopback-dsn names
+such a session yourself. detach removes them.
+
 Of several versions of the service in FILE it takes the last, or that of --version. --status lists the attached tables, and fails when
 their triggers differ from the triggers that attach creates, or their declaration from that of the version that runs.`,
 		Example: `  db-controller attach references.yaml --postgres service=shop --dry-run
@@ -89,6 +94,7 @@ their triggers differ from the triggers that attach creates, or their declaratio
 	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "print the findings and the statements, and change nothing")
 	cmd.Flags().BoolVar(&f.status, "status", false, "list the attached tables, their progress and their problems")
 	cmd.Flags().BoolVar(&f.readAgain, "read-again", false, "read all rows again, after statements that no trigger saw")
+	cli.SecretFlag(cmd.Flags(), &f.loopback, "loopback-dsn", "DSN from the PostgreSQL server to this database, of a role with a password, by which strict statements ask for rights (default: 127.0.0.1 or the socket, by a role that attach makes)")
 	cmd.Flags().StringVar(&f.version, "version", "", "version of the service (default: the last one in FILE)")
 	return cmd
 }
@@ -167,19 +173,45 @@ func (f *attachFlags) carryOut(cmd *cobra.Command, conn *pgx.Conn, plans []*atta
 			return errors.Join(out.Document(results), fmt.Errorf("attach %s: %w", p.Kind, err))
 		}
 	}
+	if err := f.letWait(cmd, conn, out, plans, results); err != nil {
+		return errors.Join(out.Document(results), err)
+	}
 	return out.Document(results)
+}
+
+// letWait lets statements of strict tables wait for rights.
+func (f *attachFlags) letWait(cmd *cobra.Command, conn *pgx.Conn, out cli.Printer, plans []*attach.Plan, results []*attachment) error {
+	strict := slices.IndexFunc(plans, func(p *attach.Plan) bool { return p.Definition.Strict() })
+	if strict < 0 || f.dryRun {
+		return nil
+	}
+	lacking, err := attach.Waiting(cmd.Context(), conn, f.loopback)
+	if err != nil {
+		return fmt.Errorf("let statements wait for rights: %w", err)
+	}
+	if lacking == nil {
+		out.Line("statements on strict tables wait for the rights that they need")
+		return nil
+	}
+	results[strict].Findings = append(results[strict].Findings, *lacking)
+	printFinding(out, plans[strict].Kind.Kind, *lacking)
+	return nil
 }
 
 func printFindings(out cli.Printer, p *attach.Plan) {
 	for _, finding := range p.Findings {
-		mark := " "
-		if finding.Refuses {
-			mark = "!"
-		}
-		out.Line("%s %s: %s", mark, p.Kind.Kind, finding.Text)
-		if finding.SQL != "" {
-			out.Line("      %s", finding.SQL)
-		}
+		printFinding(out, p.Kind.Kind, finding)
+	}
+}
+
+func printFinding(out cli.Printer, kind string, finding attach.Finding) {
+	mark := " "
+	if finding.Refuses {
+		mark = "!"
+	}
+	out.Line("%s %s: %s", mark, kind, finding.Text)
+	if finding.SQL != "" {
+		out.Line("      %s", finding.SQL)
 	}
 }
 
@@ -245,6 +277,9 @@ func (f *attachFlags) detach(cmd *cobra.Command) error {
 	}
 	if len(results) == 0 {
 		out.Line("nothing to do: no such table is attached")
+	}
+	if err := attach.StopWaiting(cmd.Context(), conn); err != nil {
+		return errors.Join(out.Document(results), err)
 	}
 	return out.Document(results)
 }
