@@ -201,8 +201,6 @@ func checkMembers(ctx context.Context, tx pgx.Tx, k *schema.Kind) ([]Finding, er
 	if without > 0 {
 		c.refuse("", "%d processes of the deployment cannot serve strict references: run all of them with --delegations", without)
 	}
-	c.advise("GRANT USAGE ON SCHEMA dbcontroller TO app; GRANT EXECUTE ON FUNCTION dbcontroller.acquire, dbcontroller.acquired TO app;",
-		"strict references: the application's role (here app) calls these functions after RD001")
 	return c.out, nil
 }
 

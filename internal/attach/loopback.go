@@ -42,8 +42,8 @@ SELECT pg_catalog.current_database(), 'dbcontroller_ask_' || d.oid, pg_catalog.p
 FROM pg_catalog.pg_database d, pg_catalog.pg_namespace n WHERE d.datname = pg_catalog.current_database() AND n.nspname = 'dbcontroller'`
 
 // Waiting checks that statements of strict tables can ask for rights and wait for them, and sets it up otherwise: with a DSN by that role, which exists,
-// else by a role that it makes. It returns why they cannot, with the statement that helps: then they fail with RD001 as long as a right is lacking.
-func Waiting(ctx context.Context, conn *pgx.Conn, dsn string) (*Finding, error) {
+// else by a role that it makes. It returns why they cannot, with the statements that help.
+func Waiting(ctx context.Context, conn *pgx.Conn, dsn string) ([]Finding, error) {
 	if dsn == "" && asks(ctx, conn) == nil {
 		return nil, nil
 	}
@@ -85,19 +85,25 @@ func asks(ctx context.Context, conn *pgx.Conn) error {
 	return err
 }
 
-func cannot(err error, sql string) *Finding {
+// cannot says why statements do not wait, and what an application does then.
+func cannot(err error, sql string) []Finding {
 	text := err.Error()
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) {
 		text = strings.TrimSpace(pg.Message + " " + pg.Detail + " " + pg.Hint)
 	}
-	return &Finding{
-		Text: "statements do not wait for rights, and fail with RD001 while one is lacking: " + text + "; with --loopback-dsn you name a connection from the server to this database, by a role with a password", SQL: sql,
+	return []Finding{
+		{Text: "statements on strict tables do not wait for rights: " + text, SQL: sql},
+		{
+			Text: "until then they fail with RD001 while a right is lacking: the application's role (here app) calls these functions, and repeats the transaction. " +
+				"--loopback-dsn names a connection from the server to this database by a role with a password",
+			SQL: "GRANT USAGE ON SCHEMA dbcontroller TO app; GRANT EXECUTE ON FUNCTION dbcontroller.acquire, dbcontroller.acquired TO app;",
+		},
 	}
 }
 
 // extend creates the extension when it is missing.
-func (p *place) extend(ctx context.Context, conn *pgx.Conn) (*Finding, error) {
+func (p *place) extend(ctx context.Context, conn *pgx.Conn) ([]Finding, error) {
 	var there bool
 	if err := conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_catalog.pg_extension WHERE extname = 'dblink')`).Scan(&there); err != nil || there {
 		return nil, err

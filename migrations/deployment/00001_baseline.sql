@@ -870,7 +870,7 @@ BEGIN
             CASE WHEN cardinality(lacking) = 1 THEN '1 right is' ELSE cardinality(lacking) || ' rights are' END
         USING ERRCODE = 'RD001', DETAIL = array_to_string(lacking[1:1000], E'\n'), TABLE = relation::text,
             HINT = CASE WHEN cardinality(lacking) > 1000
-                THEN 'Roll back, and write rows with at most 100 new targets in one transaction: rights that wait to be used are returned after 15 seconds.'
+                THEN 'Roll back, and write rows with at most 1000 new targets in one transaction: rights that wait to be used are returned after 15 seconds.'
                 ELSE 'Roll back, call dbcontroller.acquire and dbcontroller.acquired with the lines of DETAIL, and repeat the transaction. Or let statements wait: see db-controller attach.' END;
 END $$;
 
@@ -910,7 +910,7 @@ BEGIN
             -- A connection, or a lock, that is not to be had may be a moment later.
             IF SQLSTATE NOT LIKE '08%' AND SQLSTATE NOT IN ('53300', '55P03', '57P03') OR clock_timestamp() > until - interval '0.1 s' THEN
                 RAISE EXCEPTION 'table "%" refers to resources without the right to do so, and it could not be asked for: %', relation, SQLERRM
-                    USING ERRCODE = 'RD002', DETAIL = array_to_string(targets[1:1000], E'\n'), TABLE = relation::text, HINT = 'db-controller attach checks how statements ask for rights.';
+                    USING ERRCODE = 'RD002', DETAIL = array_to_string(targets[1:10], E'\n') || CASE WHEN cardinality(targets) > 10 THEN format(E'\n%s more', cardinality(targets) - 10) ELSE '' END, TABLE = relation::text, HINT = 'db-controller attach checks how statements ask for rights.';
             END IF;
             PERFORM pg_sleep(0.02 + random() * 0.05);
         END;
@@ -926,10 +926,10 @@ BEGIN
         IF clock_timestamp() > until + random() * interval '0.1 s' THEN -- two that wait for one another do not give up together
             RAISE EXCEPTION 'table "%" refers to resources without the right to do so: % not given in %', relation,
                     CASE WHEN open = 1 THEN '1 right was' ELSE open || ' rights were' END, date_trunc('milliseconds', clock_timestamp() - began)
-                USING ERRCODE = 'RD002', DETAIL = array_to_string(targets[1:1000], E'\n'), TABLE = relation::text,
+                USING ERRCODE = 'RD002', DETAIL = array_to_string(targets[1:10], E'\n') || CASE WHEN cardinality(targets) > 10 THEN format(E'\n%s more', cardinality(targets) - 10) ELSE '' END, TABLE = relation::text,
                     HINT = 'Repeat the transaction; the deployment of the targets may be away: see db-controller status.';
         END IF;
-        PERFORM pg_sleep(0.005);
+        PERFORM pg_sleep(least(0.005 + open * 0.0001, 0.2)); -- a look at many costs time as well
     END LOOP;
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RAISE EXCEPTION 'could not serialize access: rights of table "%" were acquired after the snapshot of the transaction', relation
@@ -937,7 +937,7 @@ BEGIN
     END IF;
     SELECT w.* INTO found FROM dbcontroller.wish w WHERE w.target = ANY (targets) AND w.problem IS NOT NULL ORDER BY w.missing DESC, w.target LIMIT 1;
     IF found.problem IS NOT NULL THEN
-        RAISE EXCEPTION 'insert or update on table "%" refers to a resource without the right to do so: %', relation, found.problem
+        RAISE EXCEPTION 'insert or update on table "%" violates a reference: %', relation, found.problem
             USING ERRCODE = CASE WHEN found.missing THEN '23503' ELSE 'RD002' END, DETAIL = found.target, TABLE = relation::text;
     END IF;
     RETURN true;
@@ -965,6 +965,7 @@ BEGIN
     INSERT INTO dbcontroller.wish AS w (target, asked_by) SELECT DISTINCT t, caller FROM unnest(targets) AS t WHERE t IS NOT NULL ORDER BY t
     ON CONFLICT (target) DO UPDATE SET asks = nextval('dbcontroller.statement'), answered = false,
         asked_at = CASE WHEN w.answered OR w.asked_at < now() - interval '20 s' THEN now() ELSE w.asked_at END;
+    PERFORM pg_notify('dbcontroller_wake', 'ask 8'); -- WishFeed
 END $$;
 
 -- The schema of dblink, over whose server dbcontroller_loopback statements ask for rights; null: they do not. attach sets it up.

@@ -488,7 +488,7 @@ func TestWishesAreBounded(t *testing.T) {
 	require.Equal(t, "RD001", pg.Code)
 	require.Contains(t, pg.Message, "3000 rights are lacking")
 	require.Len(t, strings.Split(pg.Detail, "\n"), 1000)
-	require.Contains(t, pg.Hint, "at most 100 new targets in one transaction")
+	require.Contains(t, pg.Hint, "at most 1000 new targets in one transaction")
 
 	a.exec(a.shop, `INSERT INTO dbcontroller.wish (target, answered, asked_by) SELECT 'BLOCK ' || g, true, session_user FROM generate_series(1, 100000) g`)
 	_, err = a.shop.Exec(ctx, `SELECT dbcontroller.acquire('{BLOCK //crm.example.com/eu/customers/1}')`)

@@ -193,8 +193,10 @@ func (f *attachFlags) letWait(cmd *cobra.Command, conn *pgx.Conn, out cli.Printe
 		out.Line("statements on strict tables wait for the rights that they need")
 		return nil
 	}
-	results[strict].Findings = append(results[strict].Findings, *lacking)
-	printFinding(out, plans[strict].Kind.Kind, *lacking)
+	results[strict].Findings = append(results[strict].Findings, lacking...)
+	for _, finding := range lacking {
+		printFinding(out, plans[strict].Kind.Kind, finding)
+	}
 	return nil
 }
 

@@ -16,6 +16,9 @@ const (
 	NoFeed   feed.Topics = 0
 	AllFeeds feed.Topics = ChangeFeed | WorkFeed | NoticeFeed
 
+	// WishFeed is no feed of a table: somebody has asked for rights, or one was given.
+	WishFeed feed.Topics = 1 << 3
+
 	// ConfirmFeed is the part of WorkFeed that nobody waits for, confirms: under load its watches hear of several commits together.
 	ConfirmFeed feed.Topics = 1 << 7
 )

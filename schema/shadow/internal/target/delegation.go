@@ -140,6 +140,9 @@ func (s *Keeper) takeDelegations(ctx context.Context, m *peer.Messages) error {
 	if err != nil {
 		return fmt.Errorf("take delegations: %w", err)
 	}
+	if len(ids) > 0 {
+		s.WakeAsked()
+	}
 	return nil
 }
 

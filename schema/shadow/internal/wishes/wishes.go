@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -41,8 +40,10 @@ func New(g *gate.Gate, rs *rows.Rows, r *rights.Rights) *Granter {
 }
 
 const (
-	// idle is the pause between two looks for wishes; unused that while no strict table is attached.
+	// idle is the pause between two looks while wishes are open, or while nobody would tell of a new one; quiet that while notifications arrive, and unused
+	// that while no strict table is attached.
 	idle   = 25 * time.Millisecond
+	quiet  = time.Second
 	unused = 2 * time.Second
 	// again is the time after which an unanswered target is asked for again: the answer to the confirm may be on its way.
 	again = time.Second
@@ -85,9 +86,15 @@ FROM unnest($1::text[], $2::bigint[], $3::text[], $4::boolean[]) AS i (target, a
 	// One uid has the right, and nobody is about to end it, as in the trigger. A right that is about to end is asked for anew.
 	selectHeldSQL = `
 SELECT i.n - 1 FROM unnest($1::int[], $2::int[], $3::text[], $4::boolean[]) WITH ORDINALITY AS i (deployment_id, kind_id, name, block, n)
-WHERE 1 = (SELECT count(*) FROM dbcontroller.foreign_target f
-    WHERE f.deployment_id = i.deployment_id AND f.kind_id = i.kind_id AND f.name = i.name AND ` + db.NotEndingSQL + `
-        AND CASE WHEN i.block THEN ` + db.BlockRightCountsSQL + ` ELSE ` + db.RightCountsSQL + ` END)`
+CROSS JOIN LATERAL (
+    SELECT f.id FROM dbcontroller.foreign_target f
+    WHERE NOT i.block AND f.deployment_id = i.deployment_id AND f.kind_id = i.kind_id AND f.name = i.name AND ` + db.RightCountsSQL + ` AND ` + db.NotEndingSQL + `
+    UNION ALL
+    SELECT f.id FROM dbcontroller.foreign_target f
+    WHERE i.block AND f.deployment_id = i.deployment_id AND f.kind_id = i.kind_id AND f.name = i.name AND ` + db.BlockRightCountsSQL + ` AND ` + db.NotEndingSQL + `
+    OFFSET 0
+) AS f
+GROUP BY i.n HAVING count(*) = 1`
 
 	tidySQL = `DELETE FROM dbcontroller.wish WHERE asked_at < now() - interval '5 min' OR asked_at > now() + interval '5 min'`
 
@@ -108,10 +115,10 @@ func (s *Granter) RunWishes(ctx context.Context, leads func() bool) error {
 	var asks sync.WaitGroup
 	defer asks.Wait()
 	for failed := false; ; {
-		strict := s.strict()
+		asked, strict, open := s.Asked(), s.strict(), false
 		var err error
 		if strict && leads() && s.Version.Load() != nil {
-			err = s.look(ctx, &asks)
+			open, err = s.look(ctx, &asks)
 		}
 		if ctx.Err() != nil {
 			return nil
@@ -121,12 +128,16 @@ func (s *Granter) RunWishes(ctx context.Context, leads func() bool) error {
 		}
 		failed = err != nil
 		pause := idle
-		if !strict || failed {
-			pause = unused
+		switch {
+		case !strict || failed:
+			pause, asked = unused, nil
+		case !open && s.NotificationsAlive():
+			pause = quiet
 		}
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-asked:
 		case <-time.After(pause):
 		}
 	}
@@ -159,18 +170,19 @@ type question struct {
 func (s *Granter) GrantWishes(ctx context.Context) error {
 	var asks sync.WaitGroup
 	defer asks.Wait()
-	return s.look(ctx, &asks)
+	_, err := s.look(ctx, &asks)
+	return err
 }
 
 // look answers the wishes whose rights are there, and begins to ask for the others. A deployment is asked by one call at a time, and none
-// waits for the answer of another one.
-func (s *Granter) look(ctx context.Context, asks *sync.WaitGroup) error {
+// waits for the answer of another one. It reports whether wishes are open.
+func (s *Granter) look(ctx context.Context, asks *sync.WaitGroup) (open bool, err error) {
 	if err := s.tidy(ctx); err != nil {
-		return err
+		return false, err
 	}
 	rows, err := s.Pool.Query(ctx, SelectSQL, patience, batchOfOne, batch, deploymentsOfLook)
 	if err != nil {
-		return fmt.Errorf("read wishes: %w", err)
+		return false, fmt.Errorf("read wishes: %w", err)
 	}
 	var all []asking
 	answers := map[question]error{}
@@ -184,26 +196,30 @@ func (s *Granter) look(ctx context.Context, asks *sync.WaitGroup) error {
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("read wishes: %w", err)
+		return false, fmt.Errorf("read wishes: %w", err)
 	}
 	if all, err = s.named(ctx, all, answers); err != nil {
-		return err
+		return false, err
 	}
 	if all, err = s.held(ctx, all, answers); err != nil {
-		return err
+		return false, err
 	}
 	if err := s.answer(ctx, answers); err != nil {
-		return err
+		return false, err
+	}
+	if len(answers) > 0 {
+		s.WakeAsked() // there may be more than one look takes
 	}
 	for at, of := range s.due(all) {
 		asks.Go(func() {
+			defer s.WakeAsked() // the rights may be there, and others wait for their turn
 			defer s.done(at)
 			if err := s.answer(ctx, s.ask(ctx, at, of)); err != nil && ctx.Err() == nil {
 				s.Log.Warn("the answers to wishes could not be stored; their targets are asked for again", zap.Stringer("deployment", at), zap.Error(err))
 			}
 		})
 	}
-	return nil
+	return len(all) > 0, nil
 }
 
 // needs reads a wish, and finds the strict references that it is for.
@@ -278,8 +294,12 @@ func (s *Granter) held(ctx context.Context, all []asking, answers map[question]e
 	if err != nil {
 		return nil, fmt.Errorf("read rights: %w", err)
 	}
+	held := make([]bool, len(all))
+	for _, i := range there {
+		held[i] = true
+	}
 	for i, a := range all {
-		if slices.Contains(there, i) {
+		if held[i] {
 			answers[a.question] = nil
 		} else {
 			left = append(left, a)
