@@ -50,6 +50,51 @@ func (t *task) write(h int) {
 	}
 }
 
+// wait is a statement of a transaction that makes two holders refer to the name, under both rights: it holds one while it waits for the other. It gives up
+// after a while. It reports whether it has committed.
+func (t *task) wait(patience int) (written bool) {
+	w := t.w
+	under := map[int]uid{}
+	for n := 0; len(under) < 2; n++ {
+		if n > patience {
+			w.seen["RD002"]++
+			return false
+		}
+		for h := range 2 {
+			if _, has := under[h]; has {
+				continue
+			}
+			for _, u := range sorted(w.rights) {
+				r := w.rights[u]
+				if !w.covers(r, h) || r.ending || !t.share(u) {
+					continue
+				}
+				t.pause()
+				if w.covers(w.rights[u], h) {
+					under[h] = u
+				}
+				break
+			}
+			if len(under) == 1 {
+				w.seen["waits beside its right"]++
+			}
+		}
+		t.pause()
+	}
+	for h, u := range under {
+		if w.rows[h] != 0 {
+			continue
+		}
+		w.rows[h] = u
+		w.notes = append(w.notes, note{w.number(), h, u, false})
+		w.seen["written after a wait"]++
+		if w.targets[u] == nil {
+			w.report("I1: holder %d is written to %d, which is gone", h, u)
+		}
+	}
+	return true
+}
+
 // drop deletes a row in plain SQL.
 func (t *task) drop(h int) {
 	w := t.w
@@ -320,7 +365,7 @@ func (w *World) take(u uid, turn int, block, had bool) {
 	if block && tg != nil {
 		tg.tentative = false
 	}
-	if r == nil || r.turn != turn && !w.TakesAnyTurn || r.alone != nil || tg == nil || block && tg.deleting && !tg.notice && !had {
+	if r == nil || r.turn != turn && !w.TakesAnyTurn || r.alone != nil || w.GrantsAlone && len(r.sharers) > 0 || tg == nil || block && tg.deleting && !tg.notice && !had {
 		return
 	}
 	if block {

@@ -53,6 +53,10 @@ func (w *World) application() {
 	case 3, 4, 5:
 		w.start(func(t *task) { t.write(h) })
 	case 6:
+		if w.r.IntN(2) == 0 {
+			w.start(func(t *task) { t.wait(3) })
+			return
+		}
 		w.start(func(t *task) { t.drop(h) })
 	case 7:
 		w.start((*task).recall)
@@ -95,6 +99,28 @@ func (w *World) rest(processes []func(*task)) {
 			w.report("I13: %d stays in DELETING", u)
 		}
 	}
+	w.progress()
+}
+
+// progress: a statement that waits for both rights to a target that stays gets them, while the controller goes on.
+func (w *World) progress() {
+	if tg := w.targets[w.active]; tg == nil || tg.deleting {
+		return
+	}
+	written := false
+	w.start(func(t *task) { written = t.wait(40) })
+	for n := range 40 {
+		if n%4 == 0 {
+			w.start(func(t *task) { t.acquire(n%8 == 0) })
+		}
+		for i := len(w.tasks) - 1; i >= 0; i-- {
+			w.step(i, true)
+		}
+	}
+	w.finish()
+	if !written {
+		w.report("a statement that waits for two rights does not get them")
+	}
 }
 
 func (w *World) finish() {
@@ -117,7 +143,7 @@ func TestStrictReferencesOnManySchedules_I1_I3_I13_I30_I31(t *testing.T) {
 		}
 	}
 	t.Log(seen)
-	for _, what := range []string{"RD001", "written", "stored", "stored after the end", "held", "recalled", "refused", "marked", "waits for rows", "cascaded", "returned", "forgotten", "acquired", "spread"} {
+	for _, what := range []string{"RD001", "RD002", "waits beside its right", "written after a wait", "written", "stored", "stored after the end", "held", "recalled", "refused", "marked", "waits for rows", "cascaded", "returned", "forgotten", "acquired", "spread"} {
 		require.GreaterOrEqual(t, seen[what], *schedules/500, "%s is too rare: %v", what, seen)
 	}
 }

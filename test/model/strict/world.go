@@ -18,7 +18,7 @@ type Mistakes struct {
 	WritesUnlocked, CountsUnlocked, CaptureAsks                                     bool
 	RecallIgnoresPins, RecallReadsPinsLast, LookIgnoresPins, LookReadsPinsLast      bool
 	ActIgnoresPins, ForgetIgnoresPins, AnswerMakesRow, TakesAnyTurn, BlockCoversAct bool
-	PinsIgnoreBatches, SpreadsInTwoSteps                                            bool
+	PinsIgnoreBatches, SpreadsInTwoSteps, GrantsAlone                               bool
 }
 
 type uid int

@@ -99,6 +99,30 @@ class Command(BaseCommand):
             return [str(e)]
         return "deleted"
 
+    def refused(self, write, *args):
+        try:
+            write(*args)
+        except DatabaseError as e:
+            return e.__cause__.pgcode
+        return None
+
+    def try_orphan(self):
+        return self.refused(self.orphan)
+
+    def order_of(self, id):
+        return Order.objects.create(customer_id=id).id
+
+    def try_order_of(self, id):
+        return self.refused(self.order_of, id)
+
+    def many(self, n):
+        """Makes n customers, and in one statement an order of each."""
+        made = Customer.objects.bulk_create([Customer(name="Eve", email="%d-%d@example.org" % (os.getpid(), i)) for i in range(int(n))])
+        return len(Order.objects.bulk_create([Order(customer_id=c.id) for c in made]))
+
+    def invoice_once(self, number, id):
+        return Invoice.objects.get_or_create(number=number, defaults={"customer_id": id})[1]
+
     def pay(self, id):
         return Invoice.objects.filter(customer_id=id).delete()[0]
 
