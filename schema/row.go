@@ -207,6 +207,27 @@ func (r *ColumnReference) strict(typeOf func(column string) string) *Strict {
 	return s
 }
 
+// Values returns the texts of the columns of a strict reference that names a target, and reports whether they can name it.
+func (r *DefinitionReference) Values(target string) ([]string, bool) {
+	if r.Strict.Collection == "" {
+		return []string{target}, true
+	}
+	d := Definition{Collection: r.Strict.Collection, Key: make([]KeyColumn, len(r.Columns))}
+	for i, c := range r.Columns {
+		d.Key[i] = KeyColumn{Name: c, Type: r.Strict.Types[i]}
+	}
+	return d.RowKey(target)
+}
+
+// TargetName returns the name of the target of a strict reference with these texts in its columns, and reports whether it can be one.
+func (r *DefinitionReference) TargetName(values []string) (string, bool) {
+	if r.Strict.Collection == "" {
+		return values[0], CheckName(values[0]) == nil
+	}
+	name, err := nameOf(r.Strict.Collection, values)
+	return name, err == nil
+}
+
 // Strict reports whether a reference of the table is strict.
 func (d *Definition) Strict() bool {
 	return slices.ContainsFunc(d.References, func(r DefinitionReference) bool { return r.Strict != nil })

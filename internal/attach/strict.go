@@ -9,7 +9,7 @@ import (
 )
 
 // take returns the statements that lock the rights to the distinct targets of the strict references of the rows added, or fail; of
-// an UPDATE, to those that a row did not name before. The number is that of the statement, or null when it names none.
+// an UPDATE, to those that a row did not name before.
 func take(d *schema.Definition, update bool) string {
 	var targets, taken []string
 	for _, r := range d.References {
@@ -21,15 +21,11 @@ func take(d *schema.Definition, update bool) string {
 	if len(targets) == 0 {
 		return ""
 	}
-	return fmt.Sprintf(`own.number := nextval('dbcontroller.statement');
-    own.known := (%s);
-    IF own.known IS NULL THEN
-        own.number := NULL;
-    ELSIF NOT own.known THEN
-        own.number := (SELECT dbcontroller.take_rights(TG_RELID::regclass, array_agg(t.service), array_agg(t.kind), array_agg(t.region), array_agg(t.name), array_agg(t.blocks)) FROM (
+	return fmt.Sprintf(`IF NOT (%s) THEN
+        PERFORM dbcontroller.take_rights(TG_RELID::regclass, array_agg(t.service), array_agg(t.kind), array_agg(t.region), array_agg(t.name), array_agg(t.blocks)) FROM (
         SELECT DISTINCT t.* FROM (
         %s
-        ) AS t) AS t);
+        ) AS t) AS t;
     END IF;
     `, every(taken), strings.Join(targets, "\n        UNION ALL "))
 }
@@ -45,7 +41,7 @@ func every(queries []string) string {
 // takeOf returns the query that locks the rights to the targets of one reference.
 func takeOf(r schema.DefinitionReference, targets string) string {
 	call := func(region, names string) string {
-		return fmt.Sprintf("dbcontroller.take(own.number, %s, %s, %s, %s, %t)", literal(r.Strict.Kind.Service), literal(r.Strict.Kind.Kind), region, names, r.Strict.Blocks)
+		return fmt.Sprintf("dbcontroller.take(%s, %s, %s, %s, %t)", literal(r.Strict.Kind.Service), literal(r.Strict.Kind.Kind), region, names, r.Strict.Blocks)
 	}
 	if r.Region == "" {
 		return fmt.Sprintf("SELECT %s AS taken FROM (%s) AS t", call(ownRegion(r), "array_agg(t.name)"), targets)
@@ -187,14 +183,13 @@ func noteUnderRight(kindID int32, r schema.DefinitionReference) string {
 	if r.Region != "" {
 		deployment = fmt.Sprintf("(SELECT d.id FROM dbcontroller.deployment AS d WHERE d.service = %s AND d.region = own.region)", service)
 	}
-	return fmt.Sprintf(`INSERT INTO dbcontroller.captured (kind_id, name, statement, target_id, blocks)
-            SELECT %[1]d, own.name, nextval('dbcontroller.statement'), f.id, %[2]t FROM dbcontroller.foreign_target AS f
-            WHERE f.name = own.target AND f.%[3]s_epoch IS NOT NULL AND f.deployment_id = %[4]s AND f.kind_id = dbcontroller.number_of_kind(%[5]s, %[6]s)
-                AND f.%[3]s_epoch = COALESCE((SELECT d.epoch FROM dbcontroller.deployment AS d WHERE d.id = f.deployment_id), f.%[3]s_epoch)
-                AND f.%[3]s_own = (SELECT m.epoch FROM dbcontroller.meta AS m WHERE m.singleton AND m.timeline || '.' || split_part(m.server, '.', 2) = dbcontroller.here())
+	return fmt.Sprintf(`INSERT INTO dbcontroller.captured (kind_id, name) SELECT %[1]d, own.name FROM dbcontroller.foreign_target AS f
+            WHERE f.name = own.target AND f.%[2]s_epoch IS NOT NULL AND f.deployment_id = %[3]s AND f.kind_id = dbcontroller.number_of_kind(%[4]s, %[5]s)
+                AND f.%[2]s_epoch = COALESCE((SELECT d.epoch FROM dbcontroller.deployment AS d WHERE d.id = f.deployment_id), f.%[2]s_epoch)
+                AND f.%[2]s_own = (SELECT m.epoch FROM dbcontroller.meta AS m WHERE m.singleton AND m.timeline || '.' || split_part(m.server, '.', 2) = dbcontroller.here())
                 AND (SELECT x.deployment_id FROM dbcontroller.decommissioned AS x WHERE x.deployment_id = f.deployment_id) IS NULL
                 AND (SELECT e.target_id FROM dbcontroller.ending AS e WHERE e.target_id = f.id AND e.until > now() AND e.until < now() + interval '1 min') IS NULL
-            FOR KEY SHARE OF f;`, kindID, r.Strict.Blocks, right, deployment, service, kind)
+            FOR KEY SHARE OF f;`, kindID, right, deployment, service, kind)
 }
 
 func regionOf(r schema.DefinitionReference) string {

@@ -29,17 +29,13 @@ var events = []string{"insert", "update", "delete", "truncate"}
 // triggersOf returns the triggers of a table. They are statement-level and set-based, call nothing but PostgreSQL, and fail only to
 // refuse a deletion that others block.
 func triggersOf(kindID int32, d *schema.Definition) []trigger {
-	number, statement := "", ""
-	if d.Strict() {
-		number, statement = ", own.number", ", statement"
-	}
 	one := func(name, from string) string {
-		return fmt.Sprintf("INSERT INTO dbcontroller.captured (kind_id, name%s) SELECT %d, %s%s FROM %s;", statement, kindID, name, number, from)
+		return fmt.Sprintf("INSERT INTO dbcontroller.captured (kind_id, name) SELECT %d, %s FROM %s;", kindID, name, from)
 	}
 	capture := func(name, from string) string {
-		many := fmt.Sprintf(`INSERT INTO dbcontroller.captured_batch (kind_id, rows, names%s)
-        SELECT %d, count(*), array_agg(c.name)%s FROM (SELECT %s AS name FROM %s) AS c
-        GROUP BY pg_catalog.floor(pg_catalog.random() * (SELECT 1 + count(*) / %d FROM added));`, statement, kindID, number, name, from, batchRows)
+		many := fmt.Sprintf(`INSERT INTO dbcontroller.captured_batch (kind_id, rows, names)
+        SELECT %d, count(*), array_agg(c.name) FROM (SELECT %s AS name FROM %s) AS c
+        GROUP BY pg_catalog.floor(pg_catalog.random() * (SELECT 1 + count(*) / %d FROM added));`, kindID, name, from, batchRows)
 		return fmt.Sprintf(`IF (SELECT count(*) FROM (SELECT FROM added LIMIT %[1]d) AS t) < %[1]d THEN
         %[2]s
     ELSE
@@ -108,8 +104,8 @@ func (t trigger) source(checksum string) string {
 	if strings.Contains(t.body, "own.kept") {
 		declare = " kept boolean;"
 	}
-	if strings.Contains(t.body, "own.known") {
-		declare += ` number bigint; several boolean; known boolean; rows bigint; name text COLLATE "C"; place integer; region text COLLATE "C"; target text COLLATE "C";`
+	if strings.Contains(t.body, "own.target") {
+		declare += ` several boolean; rows bigint; name text COLLATE "C"; place integer; region text COLLATE "C"; target text COLLATE "C";`
 	}
 	if declare != "" {
 		// Each variable has the name of the block before it: a column of the table may have the same name.

@@ -11,8 +11,8 @@ CREATE SEQUENCE dbcontroller.object_id AS bigint;
 -- Every change of every resource takes a new revision.
 CREATE SEQUENCE dbcontroller.revision AS bigint;
 CREATE SEQUENCE dbcontroller.cause_id AS bigint;
--- Statements on attached tables that write under rights, and questions for rights.
-CREATE SEQUENCE dbcontroller.statement AS bigint;
+-- Questions for rights.
+CREATE SEQUENCE dbcontroller.question AS bigint;
 -- Every transaction that decides takes a number. They only grow: a database that gives out a number with which a process has committed
 -- before is an earlier copy.
 CREATE SEQUENCE dbcontroller.mark AS bigint;
@@ -153,7 +153,7 @@ CREATE TABLE dbcontroller.foreign_target (
     kept_until     timestamptz, -- rights that were asked for are not returned before, though nothing refers yet
     CONSTRAINT foreign_target_uid UNIQUE (uid, deployment_id) -- deletions come by deployment and uid
 );
-CREATE INDEX foreign_target_deployment ON dbcontroller.foreign_target (deployment_id); -- who is still pointed to
+CREATE INDEX foreign_target_deployment ON dbcontroller.foreign_target (deployment_id, name); -- who is still pointed to
 CREATE INDEX foreign_target_acting ON dbcontroller.foreign_target (deployment_id, name, kind_id) WHERE acting_epoch IS NOT NULL;
 CREATE INDEX foreign_target_block ON dbcontroller.foreign_target (deployment_id, name, kind_id) WHERE block_epoch IS NOT NULL;
 CREATE INDEX foreign_target_proxy ON dbcontroller.foreign_target (id) WHERE block_attempt IS NOT NULL;
@@ -470,16 +470,11 @@ CREATE TABLE dbcontroller.captured (
     lost      boolean NOT NULL DEFAULT false, -- a target was lost by a restore: the row is reported, and nothing else
     tries     integer NOT NULL DEFAULT 0,
     due       timestamptz NOT NULL DEFAULT '-infinity', -- not before
-    at        timestamptz NOT NULL DEFAULT now(),
-    statement bigint,                         -- that wrote the row under rights; null: under none
-    target_id bigint,                         -- of foreign_target: the one target of the row; null: those in pin
-    blocks    boolean                         -- it wrote under the right to block; else under the one to act
+    at        timestamptz NOT NULL DEFAULT now()
 );
 CREATE INDEX captured_name ON dbcontroller.captured (kind_id, name); -- has this row changed since it was read?
 CREATE INDEX captured_due ON dbcontroller.captured (due, seq);
 CREATE INDEX captured_tried ON dbcontroller.captured (tries, due) WHERE tries > 0 AND tries < 14; -- pauses that may be too long
-CREATE INDEX captured_statement ON dbcontroller.captured (statement) WHERE statement IS NOT NULL;
-CREATE INDEX captured_target ON dbcontroller.captured (target_id) WHERE target_id IS NOT NULL;
 
 -- The same for statements about many rows, which a process spreads to rows of captured before it reads these.
 CREATE TABLE dbcontroller.captured_batch (
@@ -487,27 +482,16 @@ CREATE TABLE dbcontroller.captured_batch (
     kind_id   integer NOT NULL,
     rows      integer NOT NULL, -- names in names
     names     text[] COLLATE "C" NOT NULL,
-    statement bigint,           -- as in captured
     at        timestamptz NOT NULL DEFAULT now()
 );
 CREATE INDEX captured_batch_kind ON dbcontroller.captured_batch (kind_id);
-CREATE INDEX captured_batch_statement ON dbcontroller.captured_batch (statement) WHERE statement IS NOT NULL;
-
--- The targets under whose rights a statement wrote. They count while a row of the statement is not stored.
-CREATE TABLE dbcontroller.pin (
-    statement bigint NOT NULL,
-    target_id bigint NOT NULL,  -- of foreign_target
-    blocks    boolean NOT NULL, -- written under the right to block; else under the one to act
-    CONSTRAINT pin_pkey PRIMARY KEY (target_id, statement, blocks)
-);
-CREATE INDEX pin_statement ON dbcontroller.pin (statement);
 
 -- Targets that an application wants to be able to refer to (dbcontroller.acquire). They are bounded for each of those who ask.
 CREATE TABLE dbcontroller.wish (
     target   text COLLATE "C" PRIMARY KEY,   -- the right, BLOCK or ACT, and the full name of the target
     asked_by text NOT NULL,                  -- a role of the database, or the identity of a caller
     asked_at timestamptz NOT NULL DEFAULT now(),
-    asks     bigint NOT NULL DEFAULT nextval('dbcontroller.statement'), -- the number of the last question
+    asks     bigint NOT NULL DEFAULT nextval('dbcontroller.question'), -- the number of the last question
     answered boolean NOT NULL DEFAULT false,
     answers  bigint,                         -- the number of the question that problem and missing answer; null: none
     problem  text,                           -- why the right is not there; null: it is
@@ -711,22 +695,21 @@ SELECT k.id FROM dbcontroller.kind k WHERE k.service = $1 AND k.kind = $2
 $$;
 
 -- The way of most statements: it locks the rights to names of one kind and region, and reports whether all of them are there; null: there are no
--- names. If not, the statement asks take_rights, which decides. A statement about one row names one target: one statement takes its right. PostgreSQL looks
+-- names. If not, the statement asks take_rights, which decides. A statement about one row names one target. PostgreSQL looks
 -- at the conditions on the row again under its lock, so a right that ended before the lock is not taken. One of an epoch that was lost in
--- the meantime may be: whoever compares references after a failover ends such rights under the same lock, and then waits for the pins.
-CREATE FUNCTION dbcontroller.take(number bigint, service text, kind text, region text, names text[], block boolean) RETURNS boolean LANGUAGE plpgsql AS $$
+-- the meantime may be: whoever compares references after a failover ends such rights under the same lock.
+CREATE FUNCTION dbcontroller.take(service text, kind text, region text, names text[], block boolean) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     taken bigint;
 BEGIN
     IF names IS NULL THEN
         RETURN NULL;
     ELSIF cardinality(names) > 1 THEN
-        RETURN dbcontroller.take_known(number, service, kind, region, ARRAY(SELECT DISTINCT n FROM unnest(names) AS n), block);
+        RETURN dbcontroller.take_known(service, kind, region, ARRAY(SELECT DISTINCT n FROM unnest(names) AS n), block);
     END IF;
     -- Whoever ends a right commits its row in ending, and then waits for the lock.
     IF block THEN
-        INSERT INTO dbcontroller.pin (statement, target_id, blocks)
-        SELECT number, f.id, block FROM dbcontroller.foreign_target f
+        PERFORM FROM dbcontroller.foreign_target f
         WHERE f.block_epoch IS NOT NULL AND f.name = names[1]
             AND f.kind_id = (SELECT k.id FROM dbcontroller.kind k WHERE k.service = take.service AND k.kind = take.kind)
             AND f.deployment_id = (SELECT d.id FROM dbcontroller.deployment d WHERE d.service = take.service
@@ -735,11 +718,9 @@ BEGIN
             AND f.block_own = (SELECT m.epoch FROM dbcontroller.meta m WHERE m.singleton AND m.timeline || '.' || split_part(m.server, '.', 2) = dbcontroller.here())
             AND (SELECT x.deployment_id FROM dbcontroller.decommissioned x WHERE x.deployment_id = f.deployment_id) IS NULL
             AND (SELECT e.target_id FROM dbcontroller.ending e WHERE e.target_id = f.id AND e.until > now() AND e.until < now() + interval '1 min') IS NULL
-        FOR KEY SHARE OF f
-        ON CONFLICT DO NOTHING; -- pinned for another reference: take_rights decides
+        FOR KEY SHARE OF f;
     ELSE
-        INSERT INTO dbcontroller.pin (statement, target_id, blocks)
-        SELECT number, f.id, block FROM dbcontroller.foreign_target f
+        PERFORM FROM dbcontroller.foreign_target f
         WHERE f.acting_epoch IS NOT NULL AND f.name = names[1]
             AND f.kind_id = (SELECT k.id FROM dbcontroller.kind k WHERE k.service = take.service AND k.kind = take.kind)
             AND f.deployment_id = (SELECT d.id FROM dbcontroller.deployment d WHERE d.service = take.service
@@ -748,8 +729,7 @@ BEGIN
             AND f.acting_own = (SELECT m.epoch FROM dbcontroller.meta m WHERE m.singleton AND m.timeline || '.' || split_part(m.server, '.', 2) = dbcontroller.here())
             AND (SELECT x.deployment_id FROM dbcontroller.decommissioned x WHERE x.deployment_id = f.deployment_id) IS NULL
             AND (SELECT e.target_id FROM dbcontroller.ending e WHERE e.target_id = f.id AND e.until > now() AND e.until < now() + interval '1 min') IS NULL
-        FOR KEY SHARE OF f
-        ON CONFLICT DO NOTHING; -- pinned for another reference: take_rights decides
+        FOR KEY SHARE OF f;
     END IF;
     GET DIAGNOSTICS taken = ROW_COUNT;
     RETURN taken = 1;
@@ -757,13 +737,12 @@ END $$;
 
 -- The way that most statements take: it locks the rights to distinct names of one kind and region, and reports whether all of them are there.
 -- If not, the statement asks take_rights, which decides. The settings are those of the trigger's function, and of take_rights.
-CREATE FUNCTION dbcontroller.take_known(number bigint, service text, kind text, region text, names text[], block boolean) RETURNS boolean LANGUAGE plpgsql
+CREATE FUNCTION dbcontroller.take_known(service text, kind text, region text, names text[], block boolean) RETURNS boolean LANGUAGE plpgsql
     SET enable_seqscan = off SET enable_nestloop = on SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     locked bigint[];
     named  bigint;  -- the number of different names
     home   integer; -- the deployment of the targets
-    taken  bigint;
 BEGIN
     -- Whoever ends a right commits its row in ending, and then waits for these locks.
     IF block THEN
@@ -789,28 +768,23 @@ BEGIN
         RETURN false;
     END IF;
     -- After the locks, in a statement of its own: a right that ended before the lock is not seen. One that was about to end is not locked.
-    INSERT INTO dbcontroller.pin (statement, target_id, blocks)
-    SELECT number, f.id, block FROM dbcontroller.foreign_target f
-    WHERE f.id = ANY (locked) AND NOT EXISTS (SELECT FROM dbcontroller.decommissioned x WHERE x.deployment_id = home)
-        AND CASE WHEN block THEN f.block_epoch ELSE f.acting_epoch END
-            = COALESCE((SELECT d.epoch FROM dbcontroller.deployment d WHERE d.id = home), CASE WHEN block THEN f.block_epoch ELSE f.acting_epoch END)
-        AND CASE WHEN block THEN f.block_own ELSE f.acting_own END = (
-            SELECT m.epoch FROM dbcontroller.meta m WHERE m.singleton AND m.timeline = left(pg_walfile_name(pg_current_wal_lsn()), 8)
-                AND split_part(m.server, '.', 2) = (SELECT o.oid FROM pg_database o WHERE o.datname = current_database())::text)
-    ON CONFLICT DO NOTHING; -- pinned for another reference: take_rights decides
-    GET DIAGNOSTICS taken = ROW_COUNT;
-    RETURN taken = cardinality(names);
+    RETURN cardinality(names) = (
+        SELECT count(*) FROM dbcontroller.foreign_target f
+        WHERE f.id = ANY (locked) AND NOT EXISTS (SELECT FROM dbcontroller.decommissioned x WHERE x.deployment_id = home)
+            AND CASE WHEN block THEN f.block_epoch ELSE f.acting_epoch END
+                = COALESCE((SELECT d.epoch FROM dbcontroller.deployment d WHERE d.id = home), CASE WHEN block THEN f.block_epoch ELSE f.acting_epoch END)
+            AND CASE WHEN block THEN f.block_own ELSE f.acting_own END = (
+                SELECT m.epoch FROM dbcontroller.meta m WHERE m.singleton AND m.timeline = left(pg_walfile_name(pg_current_wal_lsn()), 8)
+                    AND split_part(m.server, '.', 2) = (SELECT o.oid FROM pg_database o WHERE o.datname = current_database())::text));
 END $$;
 
--- Locks the rights to refer to targets until the end of the transaction, and returns the number of the statement. It asks for the rights that are lacking,
--- and waits for them; where statements cannot wait, it fails with RD001. The arguments
--- are parallel arrays; a null region is that of this deployment. A session of the application has PostgreSQL's defaults, by which these functions
+-- Locks the rights to refer to targets until the end of the transaction. It asks for the rights that are lacking, and waits for them; where
+-- statements cannot wait, it fails with RD001. The arguments are parallel arrays; a null region is that of this deployment. A session of the application has PostgreSQL's defaults, by which these functions
 -- would be planned and compiled anew for each statement, or by a plan for few rows that compares each row of a large statement with each other.
 CREATE FUNCTION dbcontroller.take_rights(relation regclass, services text[], kinds text[], regions text[], names text[], blocks boolean[])
-    RETURNS bigint LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+    RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     SET enable_seqscan = off SET enable_nestloop = on SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
-    number  bigint;
     locked  bigint[];
     places  bigint[];
     counted bigint[];
@@ -818,13 +792,12 @@ DECLARE
     until   timestamptz;
 BEGIN
     IF names IS NULL THEN
-        RETURN NULL;
+        RETURN;
     END IF;
     SELECT array_agg(i.service), array_agg(i.kind), array_agg(i.region), array_agg(i.name), array_agg(i.block) INTO services, kinds, regions, names, blocks FROM (
         SELECT DISTINCT i.service, i.kind, COALESCE(i.region, (SELECT m.region FROM dbcontroller.meta m WHERE m.singleton)) AS region, i.name, i.block
         FROM unnest(services, kinds, regions, names, blocks) AS i (service, kind, region, name, block)
     ) AS i;
-    number := nextval('dbcontroller.statement');
     LOOP
         -- Whoever ends a right commits its row in ending, and then waits for these locks.
         SELECT array_agg(l.id), array_agg(l.place) INTO locked, places FROM (
@@ -845,7 +818,7 @@ BEGIN
         ) AS l;
         -- After the locks, in a statement of its own: a right that ended before the lock is not seen. One that was about to end is not locked.
         WITH held AS MATERIALIZED (
-            SELECT f.id, l.place, blocks[l.place] AS block FROM unnest(locked, places) AS l (id, place)
+            SELECT f.id, l.place FROM unnest(locked, places) AS l (id, place)
             JOIN dbcontroller.foreign_target f ON f.id = l.id
             JOIN dbcontroller.deployment d ON d.id = f.deployment_id
             JOIN dbcontroller.meta m ON m.singleton AND m.timeline = left(pg_walfile_name(pg_current_wal_lsn()), 8)
@@ -853,12 +826,10 @@ BEGIN
             WHERE NOT EXISTS (SELECT FROM dbcontroller.decommissioned x WHERE x.deployment_id = d.id) AND CASE WHEN blocks[l.place]
                 THEN f.block_epoch = COALESCE(d.epoch, f.block_epoch) AND f.block_own = m.epoch
                 ELSE f.acting_epoch = COALESCE(d.epoch, f.acting_epoch) AND f.acting_own = m.epoch END
-        ), pinned AS (
-            INSERT INTO dbcontroller.pin (statement, target_id, blocks) SELECT number, held.id, held.block FROM held ON CONFLICT DO NOTHING
         )
         SELECT array_agg(one.place) INTO counted FROM (SELECT held.place FROM held GROUP BY held.place HAVING count(*) = 1) AS one;
         IF cardinality(counted) = cardinality(names) THEN
-            RETURN number;
+            RETURN;
         END IF;
         SELECT array_agg(CASE WHEN i.block THEN 'BLOCK' ELSE 'ACT' END || ' //' || i.service || '/' || i.region || '/' || i.name ORDER BY i.service, i.region, i.name, i.block) INTO lacking
         FROM unnest(services, kinds, regions, names, blocks) WITH ORDINALITY AS i (service, kind, region, name, block, place)
@@ -963,7 +934,7 @@ BEGIN
     END IF;
     -- A process answers each question within a few seconds.
     INSERT INTO dbcontroller.wish AS w (target, asked_by) SELECT DISTINCT t, caller FROM unnest(targets) AS t WHERE t IS NOT NULL ORDER BY t
-    ON CONFLICT (target) DO UPDATE SET asks = nextval('dbcontroller.statement'), answered = false,
+    ON CONFLICT (target) DO UPDATE SET asks = nextval('dbcontroller.question'), answered = false,
         asked_at = CASE WHEN w.answered OR w.asked_at < now() - interval '20 s' THEN now() ELSE w.asked_at END;
     PERFORM pg_notify('dbcontroller_wake', 'ask 8'); -- WishFeed
 END $$;

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/internal/attach"
+	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
 	"github.com/db-controller/db-controller/test/wait"
@@ -148,37 +149,37 @@ func TestADeletionBesideManyNotesReadsItsOwn(t *testing.T) {
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 
-// The rights of a statement stand until each row of its batch is stored, whoever tidies, recalls or returns them.
-func TestBatchesPinRights_I1_I3_I31(t *testing.T) {
+// The rows of a batch count before any of them is read, whoever tidies, recalls, returns, or deletes.
+func TestRowsOfBatchesCountBeforeTheyAreRead_I1_I3_I31(t *testing.T) {
 	t.Parallel()
 	a := newStrict(t)
 	a.write(`INSERT INTO invoices (id, customer_id) SELECT g, 1 FROM generate_series(1, 5) g`)
 	a.exec(a.shop, `UPDATE dbcontroller.foreign_target SET kept_until = now()`)
-	a.exec(a.shop, `INSERT INTO dbcontroller.pin VALUES (-1, (SELECT min(id) FROM dbcontroller.foreign_target), true)`) // of no note
-	require.Eventually(t, func() bool {
-		a.GrantWishes(shop) // it tidies pins, every two seconds
-		return a.rows(a.shop, `SELECT count(*)::text FROM dbcontroller.pin WHERE statement = -1`)[0] == "0"
-	}, wait.Limit, 50*time.Millisecond)
-	require.Equal(t, []string{"1"}, a.rows(a.shop, `SELECT count(*)::text FROM dbcontroller.pin`))
 	_, err := a.Delete(customer("1"))
-	require.Error(t, err, "nobody answers for the rows before they are read")
+	require.ErrorContains(t, err, "invoices/")
 	require.Len(t, a.rows(a.shop, notedSQL), 1)
 	_, err = a.Stores[a.ID(shop)].Tidy(t.Context())
 	require.NoError(t, err)
+	require.Eventually(t, func() bool { // it looks at the right
+		a.GrantWishes(shop)
+		_, err := a.Do(a.ID(shop), schema.LookAtRight)
+		require.NoError(t, err)
+		return a.rows(a.shop, `SELECT count(*)::text FROM dbcontroller.foreign_target WHERE kept_until IS NOT NULL`)[0] == "0"
+	}, wait.Limit, 50*time.Millisecond)
 	require.Equal(t, []string{"true"}, a.rows(a.shop, `SELECT (block_epoch IS NOT NULL)::text FROM dbcontroller.foreign_target WHERE name = 'customers/1'`))
 	a.Settle()
 	_, err = a.Delete(customer("1"))
 	require.ErrorContains(t, err, "invoices/")
 	require.Equal(t, 5, a.Count(shop, "reference"))
 
-	// Rows that were written before a deletion closed the right are stored after it, and go along.
 	a.write(`INSERT INTO orders (customer_id) SELECT 2 FROM generate_series(1, 4)`)
 	a.exec(a.crm, `DELETE FROM customers WHERE id = 2`)
 	a.Capture(a.ID(crm))
 	done, err := a.Act(a.ID(shop), a.ID(crm))
 	require.NoError(t, err)
-	require.Zero(t, done, "it acknowledges nothing before the rows are read")
-	a.Settle()
+	require.NotZero(t, done)
 	require.Equal(t, []string{"0"}, a.rows(a.shop, `SELECT count(*)::text FROM orders`))
+	require.Equal(t, []string{"4"}, a.rows(a.shop, `SELECT count(*)::text FROM dbcontroller.removal WHERE name LIKE 'orders/%'`))
+	a.Settle()
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }

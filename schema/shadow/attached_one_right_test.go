@@ -3,6 +3,7 @@ package shadow_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,42 +14,44 @@ import (
 	"github.com/db-controller/db-controller/test/wait"
 )
 
-const pinsSQL = `SELECT f.name || CASE WHEN p.blocks THEN ' BLOCK' ELSE ' ACT' END FROM (
-    SELECT target_id, blocks FROM dbcontroller.pin UNION ALL SELECT target_id, blocks FROM dbcontroller.captured WHERE target_id IS NOT NULL AND statement IS NOT NULL
-) AS p JOIN dbcontroller.foreign_target f ON f.id = p.target_id ORDER BY 1`
+// shared returns the names of the targets whose rights open transactions share, as another transaction sees it.
+func (a *attached) shared() []string {
+	a.t.Helper()
+	return a.rows(a.connect(shop, ``), `
+WITH free AS MATERIALIZED (SELECT id FROM dbcontroller.foreign_target FOR UPDATE SKIP LOCKED)
+SELECT name FROM dbcontroller.foreign_target WHERE id NOT IN (SELECT id FROM free) ORDER BY 1`)
+}
 
-// A statement about one row that names one target pins it with the note of the row, whichever of the references names it. The pin goes with the
-// note, and until then nothing ends the right.
-func TestANoteOfOneRowIsThePin(t *testing.T) {
+// A statement about one row shares the right to its one target, whichever of the references names it, and nothing else. The row counts from its commit.
+func TestAStatementSharesTheRightsThatItNeeds(t *testing.T) {
 	t.Parallel()
 	a := newStrict(t)
 	a.write(`INSERT INTO orders (customer_id, approver_id, approver_region, note) VALUES (1, 2, 'eu', 'both')`)
-	require.Equal(t, []string{"customers/1 ACT", "customers/2 ACT"}, a.rows(a.shop, pinsSQL))
 	a.acquire([]string{"BLOCK " + customer("1"), "BLOCK //" + crm + "/seats/a%5C,b,1"})
-	a.exec(a.shop, `DELETE FROM dbcontroller.pin`)
+	a.Settle()
 	for _, c := range []struct {
-		sql  string
-		pins []string
+		sql    string
+		shares []string
 	}{
-		{`INSERT INTO orders (customer_id, note) VALUES (1, 'one')`, []string{"customers/1 ACT"}},
-		{`INSERT INTO orders (approver_id, approver_region, note) VALUES (2, 'eu', 'one')`, []string{"customers/2 ACT"}},
-		{`INSERT INTO invoices VALUES ('i', 1)`, []string{"customers/1 BLOCK"}},
-		{`INSERT INTO invoices VALUES ('j', NULL, 'a,b', 1)`, []string{"seats/a%5C,b,1 BLOCK"}},
+		{`INSERT INTO orders (customer_id, approver_id, approver_region, note) VALUES (1, 2, 'eu', 'two')`, []string{"customers/1", "customers/2"}},
+		{`INSERT INTO orders (customer_id, note) VALUES (1, 'one')`, []string{"customers/1"}},
+		{`INSERT INTO orders (approver_id, approver_region, note) VALUES (2, 'eu', 'one')`, []string{"customers/2"}},
+		{`INSERT INTO invoices VALUES ('i', 1)`, []string{"customers/1"}},
+		{`INSERT INTO invoices VALUES ('j', NULL, 'a,b', 1)`, []string{"seats/a%5C,b,1"}},
 		{`INSERT INTO invoices VALUES ('k', NULL, 'a,b', NULL)`, []string{}},
-		{`UPDATE orders SET customer_id = 2 WHERE note = 'both'`, []string{"customers/2 ACT"}},
-		{`UPDATE orders SET customer_id = 2, approver_id = 1 WHERE note = 'both'`, []string{"customers/1 ACT"}},
+		{`UPDATE orders SET customer_id = 2 WHERE note = 'both'`, []string{"customers/2"}},
+		{`UPDATE orders SET customer_id = 2, approver_id = 1 WHERE note = 'both'`, []string{"customers/1"}},
 		{`UPDATE orders SET approver_region = NULL WHERE note = 'both'`, []string{}},
 	} {
-		a.exec(a.shop, c.sql)
-		require.Equal(t, c.pins, a.rows(a.shop, pinsSQL), c.sql)
-		require.Equal(t, []string{"0"}, a.rows(a.shop, `SELECT count(*)::text FROM dbcontroller.pin`), c.sql)
+		a.exec(a.shop, `BEGIN; `+c.sql)
+		require.Equal(t, c.shares, a.shared(), c.sql)
 		require.Equal(t, []string{"1"}, a.rows(a.shop, `SELECT count(*)::text FROM dbcontroller.captured`), c.sql)
-		if len(c.pins) > 0 && c.pins[0] == "customers/1 BLOCK" {
+		a.exec(a.shop, `COMMIT`)
+		if strings.Contains(c.sql, "'i', 1") {
 			_, err := a.Delete(customer("1"))
-			require.Error(t, err, "nobody answers for the row before it is read")
+			require.ErrorContains(t, err, "invoices/i", "before it is read")
 		}
 		a.Settle()
-		require.Empty(t, a.rows(a.shop, pinsSQL), c.sql)
 	}
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }

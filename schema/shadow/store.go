@@ -101,8 +101,9 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	w := write.New(g, rs, p, a)
 	b, recorder := progress.New(d)
 	c := cascade.New(g, rs, recorder)
-	i, f := inspect.New(g, r), follow.New(g, c, recorder)
-	v, rt := verify.New(g, i, t, w, f, compare.New(g, rs)), rights.New(g, p, a)
+	i, f := inspect.New(g, r), follow.New(g, rs, c, recorder)
+	rt := rights.New(g, rs, p, a)
+	v := verify.New(g, i, t, w, f, compare.New(g, rs), rt)
 	return &Store{
 		reader: r, inspector: i, keeper: t, attempts: a, writer: w, owners: owner.New(g, c), deleter: deletion.New(g, t, w, c, f, rs), verifier: v,
 		administrator: admin.New(g, p, w, c, f, v), capturer: capture.New(g, rs, w, c), righter: rt, granter: wishes.New(g, rs, rt), steering: steer.New(g, c), book: b, controls: control.New(g), db: d,

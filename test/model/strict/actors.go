@@ -42,7 +42,7 @@ func (t *task) write(h int) {
 		return
 	}
 	w.rows[h] = counted
-	w.notes = append(w.notes, note{w.number(), h, counted, w.r.IntN(2) == 0})
+	w.notes = append(w.notes, note{w.number(), h})
 	w.seen["written"]++
 	w.note("holder %d refers to %d", h, counted)
 	if w.targets[counted] == nil {
@@ -86,7 +86,7 @@ func (t *task) wait(patience int) (written bool) {
 			continue
 		}
 		w.rows[h] = u
-		w.notes = append(w.notes, note{w.number(), h, u, false})
+		w.notes = append(w.notes, note{w.number(), h})
 		w.seen["written after a wait"]++
 		if w.targets[u] == nil {
 			w.report("I1: holder %d is written to %d, which is gone", h, u)
@@ -100,25 +100,23 @@ func (t *task) drop(h int) {
 	w := t.w
 	if w.rows[h] != 0 {
 		delete(w.rows, h)
-		w.notes = append(w.notes, note{seq: w.number(), holder: h})
+		w.notes = append(w.notes, note{w.number(), h})
 		w.note("holder %d is deleted", h)
 	}
 }
 
-// capture reads the notes of a row and the row, and stores the reference under the right that the note names.
+// capture reads the notes of a row and the row, and stores the reference: under a right, or as the target's deployment answers. A reference that is refused
+// is tried again.
 func (t *task) capture() {
 	w := t.w
-	single := slices.DeleteFunc(slices.Clone(w.notes), func(n note) bool { return n.batch })
-	if len(single) == 0 {
+	if len(w.notes) == 0 {
 		return
 	}
-	h := single[w.r.IntN(len(single))].holder
-	var under uid
+	h := w.notes[w.r.IntN(len(w.notes))].holder
 	seqs := map[int]bool{}
-	for _, n := range single {
+	for _, n := range w.notes {
 		if n.holder == h {
 			seqs[n.seq] = true
-			under = max(under, n.under)
 		}
 	}
 	value := w.rows[h]
@@ -126,12 +124,10 @@ func (t *task) capture() {
 	if w.rows[h] != value { // a change has a note of its own
 		return
 	}
-	if there := slices.ContainsFunc(w.notes, func(n note) bool { return seqs[n.seq] }); !there {
-		return
-	}
-	if r := w.rights[value]; w.CaptureAsks && value != 0 && !w.covers(r, h) { // the target's deployment refuses it
+	if value != 0 && !w.covers(w.rights[value], h) {
 		if tg := w.targets[value]; tg == nil || tg.deleting {
-			value = 0
+			w.seen["not stored"]++
+			return
 		}
 	}
 	if value == 0 {
@@ -139,43 +135,16 @@ func (t *task) capture() {
 	} else {
 		w.refs[h] = value
 		w.seen["stored"]++
-		if r := w.rights[value]; r == nil || !w.covers(r, h) {
-			w.seen["stored after the end"]++
-		}
 	}
 	w.notes = slices.DeleteFunc(w.notes, func(n note) bool { return seqs[n.seq] })
 }
 
-// spread replaces a batch by the notes of its rows, in one statement.
-func (t *task) spread() {
-	w := t.w
-	i := slices.IndexFunc(w.notes, func(n note) bool { return n.batch })
-	if i < 0 {
-		return
-	}
-	n := w.notes[i]
-	n.batch = false
-	if w.SpreadsInTwoSteps {
-		w.notes = slices.Delete(w.notes, i, i+1)
-		t.pause()
-		w.notes = append(w.notes, n)
-	} else {
-		w.notes[i] = n
-	}
-	w.seen["spread"]++
-}
-
 // free reports whether nothing stands under the right to block a target, in two statements.
-func (t *task) free(u uid, ignores, last bool) bool {
+func (t *task) free(u uid, ignores bool) bool {
 	w := t.w
-	if last {
-		refs := w.stored(u, true)
-		t.pause()
-		return !refs && !w.pinned(u)
-	}
-	pinned := w.pinned(u) && !ignores
+	stored := w.stored(u, true)
 	t.pause()
-	return !pinned && !w.stored(u, true)
+	return !stored && (ignores || !w.named(u, true))
 }
 
 // recall ends the right to block, if nothing was written under it, and deletes the target: a delete that looks ahead.
@@ -186,13 +155,14 @@ func (t *task) recall() {
 		return
 	}
 	if r := w.rights[u]; r != nil && r.proxy {
+		early := t.free(u, w.RecallIgnoresRows)
 		r.ending = true
 		t.pause()
-		if !t.lock(u) {
+		if w.rights[u] != r || !t.lock(u) {
 			return
 		}
 		t.pause()
-		if !t.free(u, w.RecallIgnoresPins, w.RecallReadsPinsLast) {
+		if free := w.RecallLooksFirst && early || !w.RecallLooksFirst && t.free(u, w.RecallIgnoresRows); !free {
 			w.seen["held"]++
 			r.ending = false
 			t.unlock()
@@ -233,26 +203,23 @@ func (t *task) remove(u uid, cascade bool) {
 	w.note("%d is marked, cascade %t", u, cascade)
 }
 
-// act closes the rights to a deleted target, waits for rows that are not stored, acts upon the holders, and acknowledges.
+// act closes the rights to a deleted target, acts upon the holders by their stored references and by the index, and acknowledges when the last look has found no
+// row. A target without a row here is of no concern.
 func (t *task) act() {
 	w := t.w
 	for _, u := range sorted(w.targets) {
 		if !w.targets[u].notice {
 			continue
 		}
-		if r := w.rights[u]; r != nil {
+		early, r := w.named(u, false), w.rights[u]
+		if r != nil {
 			r.ending = true
 			t.pause()
-			if !t.lock(u) {
+			if w.rights[u] != r || !t.lock(u) {
 				return
 			}
 			r.block, r.act, r.ending, r.turn = false, false, false, w.number()
 			t.unlock()
-		}
-		t.pause()
-		if w.pinned(u) && !w.ActIgnoresPins {
-			w.seen["waits for rows"]++
-			return
 		}
 		t.pause()
 		for h, to := range w.refs {
@@ -260,6 +227,19 @@ func (t *task) act() {
 				delete(w.rows, h)
 				delete(w.refs, h)
 				w.seen["cascaded"]++
+			}
+		}
+		t.pause()
+		if r != nil && !w.ActIgnoresRows && (!w.ActLooksFirst || early) && (w.ActsBesideLater || !w.later(u)) {
+			for h, to := range w.rows {
+				if h%2 == 1 && to != 0 {
+					delete(w.rows, h)
+					delete(w.refs, h)
+					w.seen["cascaded by the index"]++
+					if to != u {
+						w.report("holder %d of %d goes with %d", h, to, u)
+					}
+				}
 			}
 		}
 		t.pause()
@@ -278,12 +258,13 @@ func (t *task) look() {
 		if !r.proxy || r.kept && r.block {
 			continue
 		}
+		early := t.free(u, w.LookIgnoresRows)
 		r.ending = true
 		t.pause()
 		if w.rights[u] != r || !t.lock(u) {
 			return
 		}
-		if t.free(u, w.LookIgnoresPins, w.LookReadsPinsLast) {
+		if w.LookLooksFirst && early || !w.LookLooksFirst && t.free(u, w.LookIgnoresRows) {
 			r.block, r.proxy, r.turn = false, false, w.number()
 			w.release(u)
 			w.seen["returned"]++
@@ -299,7 +280,7 @@ func (t *task) forget() {
 	w := t.w
 	for _, u := range sorted(w.rights) {
 		if r := w.rights[u]; !r.proxy && !r.kept && t.lock(u) {
-			if !w.stored(u, true) && !w.stored(u, false) && (!w.pinned(u) || w.ForgetIgnoresPins) {
+			if !r.proxy && !r.kept && !w.stored(u, true) && !w.stored(u, false) && (!w.named(u, true) && !w.named(u, false) || w.ForgetIgnoresRows) {
 				delete(w.rights, u)
 				w.seen["forgotten"]++
 			}

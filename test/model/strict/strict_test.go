@@ -20,7 +20,7 @@ func play(seed uint64, m Mistakes) *World {
 			w.step(0, false)
 		}
 	}()
-	processes := []func(*task){(*task).spread, (*task).capture, (*task).capture, (*task).act, (*task).act, (*task).look, (*task).forget, (*task).finalise}
+	processes := []func(*task){(*task).capture, (*task).capture, (*task).act, (*task).act, (*task).look, (*task).forget, (*task).finalise}
 	for range 80 + w.r.IntN(160) {
 		switch n := w.r.IntN(100); {
 		case n < 12 && len(w.tasks) < 6:
@@ -87,15 +87,15 @@ func (w *World) rest(processes []func(*task)) {
 		return
 	}
 	for h, u := range w.rows {
-		if w.targets[u] == nil || w.refs[h] != u {
+		if tg := w.targets[u]; tg == nil || !tg.deleting && w.refs[h] != u {
 			w.report("I1: holder %d refers to %d, and its resource to %d", h, u, w.refs[h])
 		}
 	}
 	for u, tg := range w.targets {
-		if tg.proxies && !w.stored(u, true) {
+		if tg.proxies && !w.stored(u, true) && !w.named(u, true) {
 			w.report("I13: a right to block %d stays, and nothing uses it", u)
 		}
-		if tg.deleting && !w.stored(u, true) {
+		if tg.deleting && !w.stored(u, true) && !w.named(u, true) {
 			w.report("I13: %d stays in DELETING", u)
 		}
 	}
@@ -143,13 +143,13 @@ func TestStrictReferencesOnManySchedules_I1_I3_I13_I30_I31(t *testing.T) {
 		}
 	}
 	t.Log(seen)
-	for _, what := range []string{"RD001", "RD002", "waits beside its right", "written after a wait", "written", "stored", "stored after the end", "held", "recalled", "refused", "marked", "waits for rows", "cascaded", "returned", "forgotten", "acquired", "spread"} {
+	for _, what := range []string{"RD001", "RD002", "waits beside its right", "written after a wait", "written", "stored", "held", "recalled", "refused", "marked", "not stored", "cascaded", "cascaded by the index", "returned", "forgotten", "acquired"} {
 		require.GreaterOrEqual(t, seen[what], *schedules/500, "%s is too rare: %v", what, seen)
 	}
 }
 
 // shown is a schedule that is before the first one that shows a mistake, where the search for it is long.
-var shown = map[string]uint64{"ForgetIgnoresPins": 21_000}
+var shown = map[string]uint64{"ActsBesideLater": 1_390_000}
 
 // Each mistake is found on some schedule, or the test above shows nothing.
 func TestTheModelOfStrictReferencesFindsMistakes(t *testing.T) {

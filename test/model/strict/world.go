@@ -1,6 +1,7 @@
-// Package strict models the strict references of attached tables alone, as a state machine: statements that write under a right, the
-// process that stores their rows afterwards, and everything that ends a right meanwhile: a recall, a return, a deletion, tidying. Steps of
-// all actors interleave in any order, and processes die between two steps.
+// Package strict models the strict references of attached tables alone, as a state machine: statements that write under a right, or wait for it, the
+// process that stores their references afterwards, and everything that ends a right meanwhile: a recall, a return, a deletion, tidying. A row refers because
+// it is there: each of these looks for rows by the index of the table, which knows names and no uids. Steps of all actors interleave in any order, and
+// processes die between two steps.
 //
 // A is the database of a target, X that of holders. Epochs and attempts have models of their own; a message is never lost here, because
 // each of them is repeated until it is answered.
@@ -15,10 +16,9 @@ import (
 
 // Mistakes are planted one at a time.
 type Mistakes struct {
-	WritesUnlocked, CountsUnlocked, CaptureAsks                                     bool
-	RecallIgnoresPins, RecallReadsPinsLast, LookIgnoresPins, LookReadsPinsLast      bool
-	ActIgnoresPins, ForgetIgnoresPins, AnswerMakesRow, TakesAnyTurn, BlockCoversAct bool
-	PinsIgnoreBatches, SpreadsInTwoSteps, GrantsAlone                               bool
+	WritesUnlocked, CountsUnlocked, GrantsAlone, AnswerMakesRow, TakesAnyTurn, BlockCoversAct bool
+	RecallIgnoresRows, RecallLooksFirst, LookIgnoresRows, LookLooksFirst, ForgetIgnoresRows   bool
+	ActIgnoresRows, ActLooksFirst, ActsBesideLater                                            bool
 }
 
 type uid int
@@ -44,8 +44,6 @@ type right struct {
 type note struct {
 	seq    int
 	holder int
-	under  uid
-	batch  bool // in a batch of a large statement: nobody reads it before it is spread
 }
 
 // World is both databases and everything that is under way. A holder with an even number blocks, one with an odd number is cascaded.
@@ -84,9 +82,27 @@ func (w *World) report(format string, args ...any) {
 	w.broken = append(w.broken, fmt.Sprintf(format, args...))
 }
 
-// pinned reports whether a row that was written under a right to a target is not stored.
-func (w *World) pinned(u uid) bool {
-	return slices.ContainsFunc(w.notes, func(n note) bool { return n.under == u && (!n.batch || !w.PinsIgnoreBatches) })
+// later reports whether there is a row about a later target of the name.
+func (w *World) later(u uid) bool {
+	for other := range w.rights {
+		if other > u {
+			return true
+		}
+	}
+	return false
+}
+
+// named reports whether a committed row names a target, as the index knows it: the last one of the name.
+func (w *World) named(u uid, blocks bool) bool {
+	if w.later(u) {
+		return false
+	}
+	for h, to := range w.rows {
+		if to != 0 && (h%2 == 0) == blocks {
+			return true
+		}
+	}
+	return false
 }
 
 // stored reports whether a reference to a target is stored.
@@ -170,16 +186,17 @@ func (t *task) share(u uid) bool {
 
 // lock locks it alone, or gives up.
 func (t *task) lock(u uid) bool {
+	row := t.w.rights[u]
 	for n := 0; t.w.rights[u] != nil && (t.w.rights[u].alone != nil || len(t.w.rights[u].sharers) > 0); n++ {
 		if n > 3 {
 			return false
 		}
 		t.pause()
 	}
-	if t.w.rights[u] == nil {
+	if row == nil || t.w.rights[u] != row { // removed, or removed and made again
 		return false
 	}
-	t.w.rights[u].alone = t
+	row.alone = t
 	return true
 }
 

@@ -31,7 +31,7 @@ func (s *Capturer) setAside(ctx context.Context, t *rows.Table, kind *schema.Kin
 			continue
 		}
 		for _, r := range reasons[c.name] {
-			c.cut(kind, r.Path, strings.TrimPrefix(r.String(), r.Holder+": "), r.Reason != peer.TargetMissing)
+			c.cut(r.Path, strings.TrimPrefix(r.String(), r.Holder+": "), r.Reason != peer.TargetMissing)
 		}
 		left = append(left, c)
 	}
@@ -54,13 +54,13 @@ func (s *Capturer) cutUnnamed(ctx context.Context, t *rows.Table, kind *schema.K
 }
 
 // setApart is setAside for deployments that could not be asked.
-func (s *Capturer) setApart(ctx context.Context, kind *schema.KindModel, group []*changed, unavailable *peer.UnavailableError) (left []*changed, err error) {
+func (s *Capturer) setApart(ctx context.Context, group []*changed, unavailable *peer.UnavailableError) (left []*changed, err error) {
 	for _, c := range group {
 		before := len(c.body)
 		for path, value := range c.body {
 			target, perr := schema.ParseFullName(value.(string))
 			if perr == nil && slices.Contains(unavailable.Deployments, target.Deployment) {
-				c.cut(kind, path, fmt.Sprintf("%s: %s: %v", path, target, unavailable), true)
+				c.cut(path, fmt.Sprintf("%s: %s: %v", path, target, unavailable), true)
 			}
 		}
 		if len(c.body) < before {
@@ -72,13 +72,10 @@ func (s *Capturer) setApart(ctx context.Context, kind *schema.KindModel, group [
 	return left, err
 }
 
-// cut takes a reference out of the body of a row. A strict one whose target may exist is still owed.
-func (c *changed) cut(kind *schema.KindModel, path, problem string, soon bool) {
+// cut takes a reference out of the body of a row.
+func (c *changed) cut(path, problem string, soon bool) {
 	delete(c.body, path)
 	c.without, c.soon = append(c.without, problem), c.soon || soon
-	c.owed = c.owed || soon && slices.ContainsFunc(kind.Table.References, func(r schema.ColumnReference) bool {
-		return r.Path == path && r.Enforce == schema.EnforceStrict
-	})
 }
 
 // missing deletes a row, or sets its columns to NULL, if that is declared for all of its refusals and all are of targets that do not
@@ -93,6 +90,8 @@ func (s *Capturer) missing(ctx context.Context, t *rows.Table, kind *schema.Kind
 		i := slices.IndexFunc(kind.Table.References, func(ref schema.ColumnReference) bool { return ref.Path == r.Path })
 		switch {
 		case i < 0 || r.Reason != peer.TargetMissing:
+			return false, nil
+		case kind.Table.References[i].Enforce == schema.EnforceStrict && r.Target.Name != "" && s.known(ctx, r.Target):
 			return false, nil
 		case kind.Table.References[i].Missing == schema.MissingDelete:
 			deletes = true
@@ -121,4 +120,13 @@ func (s *Capturer) missing(ctx context.Context, t *rows.Table, kind *schema.Kind
 		err = s.postpone(ctx, c.seqs, err.Error())
 	}
 	return true, err
+}
+
+const knownSQL = `
+SELECT EXISTS (SELECT FROM dbcontroller.foreign_target f JOIN dbcontroller.deployment d ON d.id = f.deployment_id WHERE d.service = $1 AND d.region = $2 AND f.name = $3)`
+
+// known reports whether something here has referred to a target under a right: it existed, and a restore has lost it.
+func (s *Capturer) known(ctx context.Context, target schema.FullName) (known bool) {
+	err := s.Pool.QueryRow(ctx, knownSQL, target.Deployment.Service, target.Deployment.Region, target.Name).Scan(&known)
+	return known || err != nil
 }

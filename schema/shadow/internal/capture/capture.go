@@ -141,10 +141,10 @@ WITH batch AS (
         SELECT b.seq FROM (
             SELECT o.seq, sum(o.rows) OVER (ORDER BY o.seq) - o.rows AS before FROM (SELECT seq, rows FROM dbcontroller.captured_batch ORDER BY seq LIMIT $1) AS o
         ) AS b WHERE b.before < $1)
-    RETURNING kind_id, names, statement, at
+    RETURNING kind_id, names, at
 )
-INSERT INTO dbcontroller.captured (kind_id, name, statement, at)
-SELECT b.kind_id, n.name, b.statement, b.at FROM batch b CROSS JOIN unnest(b.names) AS n (name)`
+INSERT INTO dbcontroller.captured (kind_id, name, at)
+SELECT b.kind_id, n.name, b.at FROM batch b CROSS JOIN unnest(b.names) AS n (name)`
 
 // spread replaces the oldest batches of names by a note for each name. It reports whether there were any.
 func (s *Capturer) spread(ctx context.Context) (bool, error) {

@@ -52,7 +52,7 @@ func (s *Capturer) letGoOf(ctx context.Context, kind int32) (more bool, err erro
 		return false, fmt.Errorf("read resources of a detached table: %w", err)
 	}
 	if len(writes) > 0 {
-		return true, s.write.SaveRows(ctx, writes, nil, nil, nil)
+		return true, s.write.SaveRows(ctx, writes, nil, nil)
 	}
 	return false, s.removeAttachment(ctx, kind)
 }

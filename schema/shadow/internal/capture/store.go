@@ -1,7 +1,6 @@
 package capture
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,8 +26,8 @@ const (
 	// SelectNotesSQL is one look into the index for each name: statistics say that there are few notes, and a condition on an array would be compared with each
 	// of the notes of a large statement.
 	SelectNotesSQL = `
-SELECT c.seq, i.name, c.lost, c.statement FROM unnest($2::text[]) AS i (name) CROSS JOIN LATERAL (
-    SELECT seq, lost, statement FROM dbcontroller.captured WHERE kind_id = $1 AND name = i.name AND gone IS NULL OFFSET 0
+SELECT c.seq, i.name, c.lost FROM unnest($2::text[]) AS i (name) CROSS JOIN LATERAL (
+    SELECT seq, lost FROM dbcontroller.captured WHERE kind_id = $1 AND name = i.name AND gone IS NULL OFFSET 0
 ) AS c`
 
 	// A resource and the deletion of its row are of one snapshot: the transaction that carries the deletion out removes both.
@@ -61,9 +60,6 @@ type changed struct {
 	// lost: a restore of another database has lost one of its targets. The declared action for missing targets does not apply: nobody
 	// deleted them.
 	lost bool
-	// statements of its notes that were written under rights; owed: a reference that may have been is not stored.
-	statements []int64
-	owed       bool
 }
 
 type shadow struct {
@@ -128,12 +124,9 @@ func (s *Capturer) read(ctx context.Context, t *rows.Table, names []string) ([]*
 	var seq int64
 	var name string
 	var lost bool
-	var statement *int64
-	if _, err = pgx.ForEachRow(found, []any{&seq, &name, &lost, &statement}, func() error {
+	if _, err = pgx.ForEachRow(found, []any{&seq, &name, &lost}, func() error {
 		c := byName[name]
-		if c.seqs, c.lost = append(c.seqs, seq), c.lost || lost; statement != nil {
-			c.statements = append(c.statements, *statement)
-		}
+		c.seqs, c.lost = append(c.seqs, seq), c.lost || lost
 		return nil
 	}); err != nil {
 		return nil, fmt.Errorf("read captured rows: %w", err)
@@ -256,7 +249,7 @@ func (s *Capturer) writePart(ctx context.Context, t *rows.Table, kind *schema.Ki
 	case errors.As(err, &refused):
 		left, err = s.setAside(ctx, t, kind, part, refused)
 	case errors.As(err, &unavailable):
-		left, err = s.setApart(ctx, kind, part, unavailable)
+		left, err = s.setApart(ctx, part, unavailable)
 	case errors.Is(err, context.DeadlineExceeded), passes(err):
 		return s.postpone(ctx, seqsOf(part), err.Error())
 	}
@@ -298,24 +291,18 @@ func seqsOf(group []*changed) (seqs []int64) {
 const (
 	deleteNotesSQL = `DELETE FROM dbcontroller.captured WHERE seq = ANY ($1)`
 
-	lockNotesSQL = `SELECT seq FROM dbcontroller.captured WHERE seq = ANY ($1) ORDER BY seq FOR UPDATE`
-
 	withoutSQL = `
 UPDATE dbcontroller.captured SET problem = i.problem, missing = true, lost = i.lost, tries = tries + 1,
-    statement = CASE WHEN i.owed THEN captured.statement END,
     due = now() + least(interval '250 ms' * power(2, least(tries, 20)), CASE WHEN i.soon THEN interval '10 s' ELSE interval '1 hour' END)
-FROM unnest($1::bigint[], $2::text[], $3::boolean[], $4::boolean[], $5::boolean[]) AS i (seq, problem, soon, lost, owed) WHERE captured.seq = i.seq`
+FROM unnest($1::bigint[], $2::text[], $3::boolean[], $4::boolean[]) AS i (seq, problem, soon, lost) WHERE captured.seq = i.seq`
 )
 
 // writeOnce stores rows, and removes their notes in the same transaction. It fails with db.ErrStale when a row is not as it was read.
 func (s *Capturer) writeOnce(ctx context.Context, t *rows.Table, group []*changed) error {
 	ctx, cancel := context.WithTimeout(ctx, saveTimeout)
 	defer cancel()
-	writes, under := make([]peer.Write, 0, len(group)), map[string][]int64{}
+	writes := make([]peer.Write, 0, len(group))
 	for _, c := range group {
-		if len(c.statements) > 0 {
-			under[c.name] = c.statements
-		}
 		w := peer.Write{Name: c.name, Body: c.body, Mode: peer.Create}
 		if c.before != nil {
 			w.Mode, w.UID, w.Revision = peer.Update, c.before.UID, c.before.Revision
@@ -329,23 +316,15 @@ func (s *Capturer) writeOnce(ctx context.Context, t *rows.Table, group []*change
 	if len(writes) == 0 {
 		return s.InTx(ctx, db.NoFeed, also)
 	}
-	return s.write.SaveRows(ctx, writes, under, first, also)
+	return s.write.SaveRows(ctx, writes, first, also)
 }
 
 // unchanged locks rows against deletion, and fails with db.ErrStale unless they are as they were read. An update that commits later has a note of its
-// own. Notes of statements that wrote under rights are locked first: the references that they pin are stored once.
+// own.
 func unchanged(ctx context.Context, tx pgx.Tx, t *rows.Table, group []*changed) error {
 	names := make([]string, len(group))
-	var seqs []int64
 	for i, c := range group {
-		if names[i] = c.name; len(c.statements) > 0 {
-			seqs = append(seqs, c.seqs...)
-		}
-	}
-	if len(seqs) > 0 {
-		if tag, err := tx.Exec(ctx, lockNotesSQL, seqs); err != nil || tag.RowsAffected() < int64(len(seqs)) {
-			return cmp.Or(err, db.ErrStale)
-		}
+		names[i] = c.name
 	}
 	there, err := t.Share(ctx, tx, names)
 	if err != nil {
@@ -366,30 +345,23 @@ func unchanged(ctx context.Context, tx pgx.Tx, t *rows.Table, group []*changed) 
 	return nil
 }
 
-// settle removes the notes of rows. One note of a row that is stored without a reference stays, and is tried again; all of them, when that
-// reference may have been written under a right.
+// settle removes the notes of rows. One note of a row that is stored without a reference stays, and is tried again.
 func settle(ctx context.Context, tx pgx.Tx, group []*changed) error {
 	var done, kept []int64
 	var problems []string
-	var soon, lost, owed []bool
+	var soon, lost []bool
 	for _, c := range group {
 		if len(c.without) == 0 {
 			done = append(done, c.seqs...)
 			continue
 		}
-		keep := 1
-		if c.owed {
-			keep = len(c.seqs)
-		}
-		for _, seq := range c.seqs[:keep] {
-			kept, problems = append(kept, seq), append(problems, strings.Join(c.without, "; "))
-			soon, lost, owed = append(soon, c.soon), append(lost, c.lost), append(owed, c.owed)
-		}
-		done = append(done, c.seqs[keep:]...)
+		kept, problems = append(kept, c.seqs[0]), append(problems, strings.Join(c.without, "; "))
+		soon, lost = append(soon, c.soon), append(lost, c.lost)
+		done = append(done, c.seqs[1:]...)
 	}
 	b := &pgx.Batch{}
 	b.Queue(deleteNotesSQL, done)
-	b.Queue(withoutSQL, kept, problems, soon, lost, owed)
+	b.Queue(withoutSQL, kept, problems, soon, lost)
 	if err := tx.SendBatch(ctx, b).Close(); err != nil {
 		return fmt.Errorf("remove captured rows: %w", err)
 	}

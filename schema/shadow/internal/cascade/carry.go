@@ -320,6 +320,25 @@ causes AS (
     FROM going JOIN unnest(@noted::bigint[], @reasons::int[]) AS i (id, n) USING (id) JOIN causes USING (n)
 )`
 
+const noteRowsSQL = `
+WITH going AS (
+    SELECT i.id, i.uid, i.name, @kind::int AS kind_id FROM unnest(@ids::bigint[], @uids::uuid[], @names::text[]) AS i (id, uid, name)
+    WHERE NOT EXISTS (SELECT FROM dbcontroller.shadow s WHERE s.kind_id = @kind AND s.name = i.name)
+), ` + notedSQL + ` SELECT 1`
+
+// QueueNoteRows records the removal of rows of an attached table that have no resource. The removal of the others is recorded with that of the resource.
+func QueueNoteRows(b *pgx.Batch, kind, self int32, names []string, uids []uuid.UUID, why plan.Reason) {
+	r := &reasons{}
+	r.add(why)
+	for i := range names {
+		r.ids, r.of = append(r.ids, int64(i)), append(r.of, 1)
+	}
+	named := r.parameters(r.ids, self)
+	named["kind"], named["uids"], named["names"] = kind, uids, names
+	delete(named, "self")
+	b.Queue(noteRowsSQL, named)
+}
+
 // reasons are the parameters of notedSQL: the distinct reasons, and the number of its reason for each member.
 type reasons struct {
 	ids     []int64

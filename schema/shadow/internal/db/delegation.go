@@ -46,19 +46,6 @@ INSERT INTO dbcontroller.work (action, shard, deployment_id, target_id)
 SELECT DISTINCT {look_at_right}, (f.id % 64)::smallint, f.deployment_id, f.id FROM ` + from)
 }
 
-// PinnedSQL is true of a row f of foreign_target while rows of attached tables that were written under its rights are not stored as
-// references. It is read before the references, or in one statement with them: a row is stored in the transaction that removes its note.
-const PinnedSQL = `(EXISTS (` + noteSQL + `) OR EXISTS (` + pinOfNoteSQL + `) OR EXISTS (` + pinOfBatchSQL + `))`
-
-// NotPinnedSQL is its opposite, in a form that PostgreSQL can join.
-const NotPinnedSQL = `NOT EXISTS (` + noteSQL + `) AND NOT EXISTS (` + pinOfNoteSQL + `) AND NOT EXISTS (` + pinOfBatchSQL + `)`
-
-const (
-	noteSQL       = `SELECT FROM dbcontroller.captured c WHERE c.target_id = f.id AND c.statement IS NOT NULL`
-	pinOfNoteSQL  = `SELECT FROM dbcontroller.pin p JOIN dbcontroller.captured c ON c.statement = p.statement AND c.statement IS NOT NULL WHERE p.target_id = f.id`
-	pinOfBatchSQL = `SELECT FROM dbcontroller.pin p JOIN dbcontroller.captured_batch c ON c.statement = p.statement AND c.statement IS NOT NULL WHERE p.target_id = f.id`
-)
-
 // KeptSQL is true of a row f of foreign_target whose rights were asked for a short time ago, so that nothing may refer to it yet. A time
 // further ahead than any is that of a clock which went back.
 const KeptSQL = `(f.kept_until IS NOT NULL AND f.kept_until > now() AND f.kept_until < now() + interval '1 min')`

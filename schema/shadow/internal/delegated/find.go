@@ -13,7 +13,6 @@ import (
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
-	"github.com/db-controller/db-controller/schema/shadow/internal/pins"
 	"github.com/db-controller/db-controller/schema/shadow/internal/prepare"
 )
 
@@ -29,10 +28,6 @@ func NewFinder(d *db.DB) *Finder { return &Finder{DB: d} }
 // Take takes the new references that need no question out of those that are to be established: those to targets to which this
 // deployment has the right that covers their behaviour. The right is checked again under the lock of its row.
 func (f *Finder) Take(ctx context.Context, q db.Querier, sv *prepare.Saving) error {
-	if err := pins.Find(ctx, f.DB, q, sv); err != nil {
-		return err
-	}
-	take(sv)
 	refs, err := f.delegable(ctx, sv)
 	if err != nil {
 		return err

@@ -36,13 +36,9 @@ type Locks struct {
 // for no row.
 func (l *Locks) Queue(b *pgx.Batch, savings []*prepare.Saving, suffix string) {
 	l.rows, l.counts = map[int64]bool{}, map[right]bool{}
-	var waitedFor []int64
 	var acting, blocking wanted
 	for _, sv := range savings {
 		for _, ref := range sv.Delegated {
-			if ref.Pinned {
-				waitedFor = append(waitedFor, ref.TargetID)
-			}
 			if ref.Behaviour == schema.Block {
 				blocking.add(ref)
 			} else {
@@ -53,7 +49,7 @@ func (l *Locks) Queue(b *pgx.Batch, savings []*prepare.Saving, suffix string) {
 	if len(acting.ids)+len(blocking.ids) == 0 {
 		return
 	}
-	b.Queue(lockRightsSQL+suffix, slices.Concat(acting.ids, blocking.ids), waitedFor).Query(each(func(id int64) { l.rows[id] = true }))
+	b.Queue(lockRightsSQL+suffix, slices.Concat(acting.ids, blocking.ids)).Query(each(func(id int64) { l.rows[id] = true }))
 	if len(acting.ids) > 0 {
 		b.Queue(selectActingSQL, acting.ids, acting.uids).Query(each(func(uid uuid.UUID) { l.counts[right{uid, false}] = true }))
 	}
@@ -99,10 +95,10 @@ func (l *Locks) Lack(sv *prepare.Saving) bool {
 }
 
 // Check fails with ErrStale when a right of a saving has ended or is about to end: the write is prepared again, and asks the target's
-// deployment. A pinned reference is stored in any case.
+// deployment.
 func (f *Finder) Check(l *Locks, sv *prepare.Saving) error {
 	for _, ref := range sv.Delegated {
-		if !l.rows[ref.TargetID] || !ref.Pinned && !l.counts[rightOf(ref)] {
+		if !l.rows[ref.TargetID] || !l.counts[rightOf(ref)] {
 			f.known.forget(sv.Delegated)
 			return errors.Join(db.ErrStale, errRightEnded)
 		}

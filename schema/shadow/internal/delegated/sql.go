@@ -20,7 +20,7 @@ WITH i AS (
 SELECT f.n - 1, f.id, f.uid FROM f WHERE ` + db.NotEndingSQL
 
 	// A transaction that ends a right waits for these locks. It would wait for ever if new ones were taken beside it.
-	lockRightsSQL = `SELECT id FROM dbcontroller.foreign_target f WHERE id = ANY ($1) AND (id = ANY ($2) OR ` + db.NotEndingSQL + `) ORDER BY id FOR KEY SHARE`
+	lockRightsSQL = `SELECT id FROM dbcontroller.foreign_target f WHERE id = ANY ($1) AND ` + db.NotEndingSQL + ` ORDER BY id FOR KEY SHARE`
 
 	// After the locks, in a statement of its own: a right that ended before the lock is not seen. The name still has one right alone, and
 	// the number is still that of the uid.

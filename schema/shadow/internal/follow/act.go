@@ -111,6 +111,9 @@ func (s *Follower) ActFor(ctx context.Context, from schema.DeploymentID, deletio
 			return nil, err
 		}
 	}
+	if err := a.actOnRows(ctx); err != nil {
+		return nil, err
+	}
 	for uid, f := range a.failedHolders {
 		if err := a.failed[uid]; err != nil && !errors.Is(err, schema.ErrUnfinished) {
 			a.failed[uid] = fmt.Errorf("%d holders could not be handled, the last one: %w", len(f.holders), f.cause)

@@ -10,7 +10,6 @@ import (
 	"github.com/db-controller/db-controller/internal/crash"
 	"github.com/db-controller/db-controller/internal/retry"
 	"github.com/db-controller/db-controller/schema"
-	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 )
 
@@ -22,8 +21,6 @@ SET acting_epoch = NULL, acting_own = NULL, block_epoch = NULL, block_own = NULL
 
 	holdsRightsSQL = `
 SELECT EXISTS (SELECT FROM dbcontroller.foreign_target WHERE id = ANY ($1) AND (acting_epoch IS NOT NULL OR block_attempt IS NOT NULL))`
-
-	selectPinnedSQL = `SELECT f.id FROM dbcontroller.foreign_target f WHERE f.id = ANY ($1) AND ` + db.PinnedSQL
 
 	// When the holders have let go, the proxy that stood for them is released.
 	lookAtClosedSQL = db.LookAtRights(`dbcontroller.foreign_target f WHERE f.id = ANY ($1) AND f.block_attempt IS NOT NULL`)
@@ -38,10 +35,10 @@ func (a *acting) closeTargets(ctx context.Context, ids []int64) ([]int64, error)
 		return ids, nil
 	}
 	if a.glimpse != nil {
-		return a.open(ids), nil
+		return ids, nil
 	}
 	if held, err := s.holdsRights(ctx, ids); err != nil || !held {
-		return a.unpinned(ctx, ids, err)
+		return ids, err
 	}
 	if _, err := s.Pool.Exec(ctx, db.BeginEndingSQL, ids); err != nil {
 		return nil, fmt.Errorf("begin to end delegations: %w", err)
@@ -61,30 +58,8 @@ func (a *acting) closeTargets(ctx context.Context, ids []int64) ([]int64, error)
 	for _, id := range left {
 		open[id], a.failed[a.targets[id].UID] = true, schema.ErrUnfinished
 	}
-	return a.unpinned(ctx, slices.DeleteFunc(slices.Clone(ids), func(id int64) bool { return open[id] }), nil)
+	return slices.DeleteFunc(slices.Clone(ids), func(id int64) bool { return open[id] }), nil
 }
-
-// unpinned returns the targets under whose rights nothing was written that is not stored as a reference yet; the others are recorded as
-// failed. It is called after the rights have ended: nothing is written under them afterwards.
-func (a *acting) unpinned(ctx context.Context, ids []int64, err error) ([]int64, error) {
-	if err != nil {
-		return nil, err
-	}
-	rows, err := a.store.Pool.Query(ctx, selectPinnedSQL, ids)
-	if err != nil {
-		return nil, fmt.Errorf("read rows that are not stored: %w", err)
-	}
-	pinned, err := pgx.CollectRows(rows, pgx.RowTo[int64])
-	if err != nil {
-		return nil, fmt.Errorf("read rows that are not stored: %w", err)
-	}
-	for _, id := range pinned {
-		a.failed[a.targets[id].UID] = errPinned
-	}
-	return slices.DeleteFunc(slices.Clone(ids), func(id int64) bool { return slices.Contains(pinned, id) }), nil
-}
-
-var errPinned = fmt.Errorf("%w: rows of attached tables that refer to it are not read yet", peer.ErrAborted)
 
 // holdsRights reports whether rights to targets may have to be ended. A process with rights switched off takes none by a late answer, and
 // no other process does beside it.

@@ -9,12 +9,14 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
 	"github.com/db-controller/db-controller/schema/shadow/internal/progress"
+	"github.com/db-controller/db-controller/schema/shadow/internal/rows"
 )
 
 // Follower acts on holders.
 type Follower struct {
 	*db.DB
 	gate     *gate.Gate
+	rows     *rows.Rows
 	cascade  *cascade.Actor
 	progress *progress.Recorder
 	// walks over the holders of targets that were interrupted.
@@ -24,6 +26,6 @@ type Follower struct {
 }
 
 // New joins the parts.
-func New(g *gate.Gate, c *cascade.Actor, p *progress.Recorder) *Follower {
-	return &Follower{DB: g.DB, gate: g, cascade: c, progress: p}
+func New(g *gate.Gate, rs *rows.Rows, c *cascade.Actor, p *progress.Recorder) *Follower {
+	return &Follower{DB: g.DB, gate: g, rows: rs, cascade: c, progress: p}
 }

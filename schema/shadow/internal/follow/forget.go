@@ -3,6 +3,7 @@ package follow
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -20,7 +21,7 @@ const (
 
 	removeForeignTargets = `
 DELETE FROM dbcontroller.foreign_target f
-WHERE NOT EXISTS (SELECT FROM dbcontroller.reference WHERE target_id = f.id) AND ` + db.NotPinnedSQL + ` AND NOT ` + db.KeptSQL + `
+WHERE NOT EXISTS (SELECT FROM dbcontroller.reference WHERE target_id = f.id) AND NOT ` + db.KeptSQL + `
     AND (f.block_attempt IS NULL OR EXISTS (SELECT FROM dbcontroller.decommissioned x WHERE x.deployment_id = f.deployment_id)) AND `
 )
 
@@ -54,14 +55,48 @@ func (s *Follower) ForgetUnreferred(ctx context.Context, ids []int64) error {
 func (s *Follower) forget(ctx context.Context, n int, which string, args ...any) error {
 	err := s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
 		b := &pgx.Batch{}
-		db.Redoable(tx, b) // tidying finds those that are there again
-		db.QueuePlans(tx, b, n)
-		b.Queue(lockForeignTargets+which+inOrder, args...)
-		b.Queue(removeForeignTargets+which, args...)
-		return db.CommitWith(ctx, tx, b)
+		if !s.rows.Strict() {
+			db.Redoable(tx, b) // tidying finds those that are there again
+			db.QueuePlans(tx, b, n)
+			b.Queue(lockForeignTargets+which+inOrder, args...)
+			b.Queue(removeForeignTargets+which, args...)
+			return db.CommitWith(ctx, tx, b)
+		}
+		locked, err := tx.Query(ctx, lockForeignTargets+which+inOrder, args...)
+		if err != nil {
+			return err
+		}
+		ids, err := pgx.CollectRows(locked, pgx.RowTo[int64])
+		if err != nil || len(ids) == 0 {
+			return err
+		}
+		if ids, err = s.unnamed(ctx, tx, ids); err != nil {
+			return err
+		}
+		_, err = tx.Exec(ctx, removeForeignTargets+targetsByID, ids)
+		return err
 	})
 	if err != nil {
 		return fmt.Errorf("remove foreign targets without references: %w", err)
 	}
 	return nil
+}
+
+// unnamed returns the targets that no row of a strict table names.
+func (s *Follower) unnamed(ctx context.Context, tx pgx.Tx, ids []int64) ([]int64, error) {
+	targets, err := s.rows.Targets(ctx, tx, ids)
+	if err != nil {
+		return nil, err
+	}
+	named := map[int64]bool{}
+	for _, blocking := range []bool{true, false} {
+		found, err := s.rows.Referring(ctx, tx, blocking, targets, 1)
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range found {
+			named[targets[r.Target].ID] = true
+		}
+	}
+	return slices.DeleteFunc(ids, func(id int64) bool { return named[id] }), nil
 }

@@ -3,7 +3,6 @@ package follow
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -17,8 +16,6 @@ const deletedTargets = `dbcontroller.foreign_target f WHERE f.deployment_id = $1
 const (
 	anyRightSQL = `
 SELECT EXISTS (SELECT FROM ` + deletedTargets + ` AND (f.acting_epoch IS NOT NULL OR f.block_attempt IS NOT NULL))`
-
-	pinnedTargetsSQL = `SELECT f.id FROM ` + deletedTargets + ` AND ` + db.PinnedSQL
 )
 
 var holdersAtOnceSQL = db.Codes(`
@@ -30,9 +27,8 @@ SELECT f.id, r.holder_id FROM dbcontroller.foreign_target f CROSS JOIN LATERAL (
 type held struct{ Target, Holder int64 }
 
 // glimpse is what follows for deletions of another deployment when no right to their targets has to be ended: then nothing is written
-// under a right, and the rows that are not stored yet and the holders can be read at once.
+// under a right, and the holders can be read at once.
 type glimpse struct {
-	pinned  []int64
 	holders []held
 }
 
@@ -53,10 +49,6 @@ func (a *acting) glance(ctx context.Context, uids []uuid.UUID) (err error) {
 	b.Queue(sql, args...).Query(func(rows pgx.Rows) error { return scanTargets(rows, a.targets) })
 	if a.from != s.Self && !rights {
 		b.Queue(anyRightSQL, a.fromID, uids).QueryRow(func(row pgx.Row) error { return row.Scan(&rights) })
-		b.Queue(pinnedTargetsSQL, a.fromID, uids).Query(func(rows pgx.Rows) (err error) {
-			g.pinned, err = pgx.CollectRows(rows, pgx.RowTo[int64])
-			return err
-		})
 		b.Queue(holdersAtOnceSQL, a.fromID, uids, smallTarget+1, s.Cfg.Limits.Batch).Query(func(rows pgx.Rows) (err error) {
 			g.holders, err = pgx.CollectRows(rows, pgx.RowToStructByPos[held])
 			return err
@@ -85,13 +77,4 @@ func (a *acting) firstHolders(ctx context.Context, ids []int64) (found []held, e
 		return nil, fmt.Errorf("read holders: %w", err)
 	}
 	return found, nil
-}
-
-// open returns the targets under whose rights nothing was written that is not stored as a reference yet, by the glimpse; the others are
-// recorded as failed.
-func (a *acting) open(ids []int64) []int64 {
-	for _, id := range a.glimpse.pinned {
-		a.failed[a.targets[id].UID] = errPinned
-	}
-	return slices.DeleteFunc(slices.Clone(ids), func(id int64) bool { return slices.Contains(a.glimpse.pinned, id) })
 }

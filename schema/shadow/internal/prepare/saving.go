@@ -37,8 +37,6 @@ type Saving struct {
 	// OfRows: the writes are of rows of attached tables. First runs at the beginning of their transaction; nil: nothing does.
 	OfRows bool
 	First  func(pgx.Tx) error
-	// Under has the statements that wrote a row under rights, by its name.
-	Under  map[string][]int64
 	Within *gate.Within // nil: the transaction is the store's own
 	// LocalRows are the local targets, and Absent those of them that are rows of attached tables and do not exist.
 	LocalRows, Absent []rows.Key
@@ -113,8 +111,6 @@ type NewReference struct {
 	// Rights to the name of the foreign target. Delegated: the reference is one of Saving.Delegated.
 	Rights    []DelegatedTarget
 	Delegated bool
-	// Pinned: a statement wrote the reference under a right, and the end of that right waits until the reference is stored.
-	Pinned bool
 }
 
 // DelegatedTarget is a target elsewhere to which this deployment has a right.

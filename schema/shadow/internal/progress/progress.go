@@ -162,9 +162,12 @@ func (r *Recorder) QueueFinalised(tx pgx.Tx, b *pgx.Batch, free []int64) {
 }
 
 // Unset adds a reference that is unset to the counts of a deletion when the transaction is committed.
-func (r *Recorder) Unset(tx pgx.Tx, cause *schema.Cause) {
+func (r *Recorder) Unset(tx pgx.Tx, cause *schema.Cause) { r.Add(tx, cause, Counts{Unset: 1}) }
+
+// Add adds to the counts of a deletion when the transaction is committed.
+func (r *Recorder) Add(tx pgx.Tx, cause *schema.Cause, c Counts) {
 	t := &tally{notes: map[uuid.UUID]*note{}}
-	t.add(cause, Counts{Unset: 1})
+	t.add(cause, c)
 	r.record(tx, t)
 }
 

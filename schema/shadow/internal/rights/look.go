@@ -17,7 +17,7 @@ var (
 	// Nothing was written under the right that still stands; and it does not count any more, or nothing blocks the target from here.
 	selectFreeSQL = db.Codes(`
 SELECT f.id, f.block_attempt FROM dbcontroller.foreign_target f
-WHERE f.id = ANY ($1) AND f.block_attempt IS NOT NULL AND ` + db.NotPinnedSQL + ` AND NOT (` + db.KeptSQL + ` AND ` + db.BlockRightCountsSQL + `)
+WHERE f.id = ANY ($1) AND f.block_attempt IS NOT NULL AND NOT (` + db.KeptSQL + ` AND ` + db.BlockRightCountsSQL + `)
     AND NOT EXISTS (SELECT FROM dbcontroller.reference r WHERE r.target_id = f.id AND r.delegated AND r.behaviour = {block} AND NOT r.dangling)
     AND NOT (` + db.BlockRightCountsSQL + ` AND EXISTS (SELECT FROM dbcontroller.reference r WHERE r.target_id = f.id AND r.behaviour = {block}))`)
 )
@@ -48,18 +48,35 @@ func (s *Rights) LookAtRights(ctx context.Context, seqs []int64) error {
 			return fmt.Errorf("return a right: %w", err)
 		}
 	}
+	// Those that are used are looked at when a reference is dropped, and by tidying.
+	if _, err := s.Pool.Exec(ctx, usedSQL, ids); err != nil {
+		return fmt.Errorf("look at rights: %w", err)
+	}
 	return s.Finish(ctx, seqs)
 }
+
+const usedSQL = `
+UPDATE dbcontroller.foreign_target f SET kept_until = NULL WHERE f.id = ANY ($1) AND f.kept_until IS NOT NULL AND NOT ` + db.KeptSQL + ` AND f.block_attempt IS NOT NULL`
 
 type freeRight struct {
 	ID      int64
 	Attempt peer.AttemptID
 }
 
+// free returns the rights that nothing here uses: no stored reference, and no row of a strict table.
 func (s *Rights) free(ctx context.Context, q db.Querier, ids []int64) ([]freeRight, error) {
 	rows, err := q.Query(ctx, selectFreeSQL, ids)
 	if err != nil {
 		return nil, err
 	}
-	return pgx.CollectRows(rows, pgx.RowToStructByPos[freeRight])
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[freeRight])
+	if err != nil || len(found) == 0 {
+		return nil, err
+	}
+	unused := make([]int64, len(found))
+	for i, f := range found {
+		unused[i] = f.ID
+	}
+	used, err := s.referring(ctx, q, unused, 1)
+	return slices.DeleteFunc(found, func(f freeRight) bool { return len(used[f.ID]) > 0 }), err
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -12,6 +11,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+	"github.com/db-controller/db-controller/schema/shadow/internal/rows"
 )
 
 const selectProxySQL = `
@@ -19,8 +19,6 @@ SELECT i.n - 1, f.id FROM unnest($1::uuid[], $2::uuid[]) WITH ORDINALITY AS i (u
 JOIN dbcontroller.foreign_target f ON f.uid = i.uid AND f.deployment_id = $3 AND f.block_attempt = i.attempt`
 
 var (
-	selectPinnedSQL = `SELECT ` + db.PinnedSQL + ` FROM dbcontroller.foreign_target f WHERE f.id = $1`
-
 	// The references that a proxy stands for.
 	selectUnderSQL = db.Codes(`
 SELECT h.uid, h.name, r.field_id FROM dbcontroller.reference r JOIN dbcontroller.shadow h ON h.id = r.holder_id
@@ -94,10 +92,10 @@ func (s *Rights) proxies(ctx context.Context, of schema.DeploymentID, questions 
 	return out, err
 }
 
-// recall answers for one proxy. One whose row stays locked is undecided, and so is one under which rows were written that are not stored yet.
+// recall answers for one proxy. One whose row stays locked is undecided.
 func (s *Rights) recall(ctx context.Context, id int64, r peer.Recall, epoch uuid.UUID) (peer.RecallAnswer, error) {
 	answer := peer.RecallAnswer{Verdict: peer.Held}
-	if err := s.under(ctx, s.Pool, id, &answer); err != nil || answer.Verdict == peer.Undecided {
+	if err := s.under(ctx, s.Pool, id, &answer); err != nil {
 		return answer, err
 	}
 	if r.Mode == peer.RecallLooks || r.Mode == peer.RecallIfFree && len(answer.Holders) > 0 {
@@ -120,8 +118,6 @@ func (s *Rights) recall(ctx context.Context, id int64, r peer.Recall, epoch uuid
 			return err
 		}
 		switch {
-		case answer.Verdict == peer.Undecided:
-			return nil
 		case len(answer.Holders) == 0:
 			answer.Verdict = peer.GoneVerdict
 			return s.remove(ctx, tx, id, r.Key.Attempt)
@@ -155,21 +151,15 @@ func (s *Rights) alone(ctx context.Context, id int64, fn func(tx pgx.Tx) error) 
 	})
 }
 
-// under adds the references that a proxy stands for to an answer, or makes it undecided while some are not stored yet.
+// under adds the references that a proxy stands for to an answer: stored ones, and rows of strict tables that are not stored, or not yet.
 func (s *Rights) under(ctx context.Context, q db.Querier, id int64, answer *peer.RecallAnswer) error {
-	rows, err := q.Query(ctx, selectPinnedSQL, id)
+	// Read before the stored ones: a row that is stored in between is seen there.
+	referrers, err := s.referring(ctx, q, []int64{id}, peer.MaxRecalled+1)
 	if err != nil {
 		return err
 	}
-	pinned, err := pgx.CollectRows(rows, pgx.RowTo[bool])
+	under, err := q.Query(ctx, selectUnderSQL, id, peer.MaxRecalled+1)
 	if err != nil {
-		return err
-	}
-	if slices.Contains(pinned, true) { // read before the references: a reference that is stored in between is seen below
-		answer.Verdict = peer.Undecided
-		return nil
-	}
-	if rows, err = q.Query(ctx, selectUnderSQL, id, peer.MaxRecalled+1); err != nil {
 		return err
 	}
 	type row struct {
@@ -177,21 +167,54 @@ func (s *Rights) under(ctx context.Context, q db.Querier, id int64, answer *peer
 		Name  string
 		Field int32
 	}
-	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[row])
+	found, err := pgx.CollectRows(under, pgx.RowToStructByPos[row])
 	if err != nil {
 		return err
 	}
-	if answer.More = len(found) > peer.MaxRecalled; answer.More {
-		found = found[:peer.MaxRecalled]
-	}
+	stored := map[string]bool{}
 	for _, r := range found {
 		path, err := s.Names.FieldOf(ctx, q, r.Field)
 		if err != nil {
 			return err
 		}
+		stored[r.Name+" "+path] = true
 		answer.Holders = append(answer.Holders, peer.RecalledHolder{UID: r.UID, Name: r.Name, Path: path})
 	}
+	for _, r := range referrers[id] {
+		if !stored[r.Name+" "+r.Path] {
+			answer.Holders = append(answer.Holders, peer.RecalledHolder{UID: uidOfRow(r), Name: r.Name, Path: r.Path})
+		}
+	}
+	if answer.More = len(answer.Holders) > peer.MaxRecalled; answer.More {
+		answer.Holders = answer.Holders[:peer.MaxRecalled]
+	}
 	return nil
+}
+
+// uidOfRow names a row that has no resource.
+func uidOfRow(r rows.Referrer) uuid.UUID {
+	return uuid.NewSHA1(uuid.NameSpaceOID, []byte(r.Table.Definition.Table.String()+" "+r.Name))
+}
+
+// referring returns rows of strict tables that block targets, at most limit of each by each reference.
+func (s *Rights) referring(ctx context.Context, q db.Querier, ids []int64, limit int) (map[int64][]rows.Referrer, error) {
+	if !s.rows.Strict() || len(ids) == 0 {
+		return nil, nil
+	}
+	targets, err := s.rows.Targets(ctx, q, ids)
+	if err != nil {
+		return nil, err
+	}
+	referrers, err := s.rows.Referring(ctx, q, true, targets, limit)
+	if err != nil {
+		return nil, err
+	}
+	out := map[int64][]rows.Referrer{}
+	for _, r := range referrers {
+		id := targets[r.Target].ID
+		out[id] = append(out[id], r)
+	}
+	return out, nil
 }
 
 // remove ends a right and releases the proxy, under the lock of its row. The release is repeated until it is answered, because the answer

@@ -21,6 +21,7 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
 	"github.com/db-controller/db-controller/schema/shadow/internal/prepare"
+	"github.com/db-controller/db-controller/schema/shadow/internal/rows"
 	"github.com/db-controller/db-controller/schema/shadow/internal/write"
 )
 
@@ -28,6 +29,7 @@ import (
 type Rights struct {
 	*db.DB
 	gate     *gate.Gate
+	rows     *rows.Rows
 	preparer *prepare.Preparer
 	attempts *attempt.Attempts
 
@@ -36,8 +38,8 @@ type Rights struct {
 }
 
 // New joins the parts.
-func New(g *gate.Gate, p *prepare.Preparer, a *attempt.Attempts) *Rights {
-	return &Rights{DB: g.DB, gate: g, preparer: p, attempts: a, later: map[int64]time.Time{}}
+func New(g *gate.Gate, rs *rows.Rows, p *prepare.Preparer, a *attempt.Attempts) *Rights {
+	return &Rights{DB: g.DB, gate: g, rows: rs, preparer: p, attempts: a, later: map[int64]time.Time{}}
 }
 
 const (

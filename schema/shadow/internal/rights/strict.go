@@ -15,6 +15,7 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/attempt"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/prepare"
+	"github.com/db-controller/db-controller/schema/shadow/internal/rows"
 )
 
 // Asked is a right that rows of attached tables are about to need.
@@ -36,6 +37,47 @@ WITH i AS (
     RETURNING id, uid, turn, kind_id, name
 )
 SELECT kept.id, kept.uid, kept.turn, kept.kind_id, kept.name FROM i JOIN kept USING (uid) ORDER BY i.n`
+
+// One uid has the right, and nobody is about to end it, as in the trigger. A right that is about to end is asked for anew.
+const selectHeldSQL = `
+SELECT i.n - 1 FROM unnest($1::int[], $2::int[], $3::text[], $4::boolean[]) WITH ORDINALITY AS i (deployment_id, kind_id, name, block, n)
+CROSS JOIN LATERAL (
+    SELECT f.id FROM dbcontroller.foreign_target f
+    WHERE NOT i.block AND f.deployment_id = i.deployment_id AND f.kind_id = i.kind_id AND f.name = i.name AND ` + db.RightCountsSQL + ` AND ` + db.NotEndingSQL + `
+    UNION ALL
+    SELECT f.id FROM dbcontroller.foreign_target f
+    WHERE i.block AND f.deployment_id = i.deployment_id AND f.kind_id = i.kind_id AND f.name = i.name AND ` + db.BlockRightCountsSQL + ` AND ` + db.NotEndingSQL + `
+    OFFSET 0
+) AS f
+GROUP BY i.n HAVING count(*) = 1`
+
+// Held reports of each right whether this deployment has it.
+func (s *Rights) Held(ctx context.Context, asked []Asked) ([]bool, error) {
+	deployments, kinds, names, block := make([]int32, len(asked)), make([]int32, len(asked)), make([]string, len(asked)), make([]bool, len(asked))
+	for i, a := range asked {
+		var err error
+		if deployments[i], err = s.Names.Deployment(ctx, a.Target.Deployment); err != nil {
+			return nil, err
+		}
+		if kinds[i], err = s.Names.Kind(ctx, a.Kind); err != nil {
+			return nil, err
+		}
+		names[i], block[i] = a.Target.Name, a.Block
+	}
+	found, err := s.Pool.Query(ctx, selectHeldSQL, deployments, kinds, names, block)
+	if err != nil {
+		return nil, fmt.Errorf("read rights: %w", err)
+	}
+	there, err := pgx.CollectRows(found, pgx.RowTo[int])
+	if err != nil {
+		return nil, fmt.Errorf("read rights: %w", err)
+	}
+	held := make([]bool, len(asked))
+	for _, i := range there {
+		held[i] = true
+	}
+	return held, nil
+}
 
 // AcquireAsked asks a deployment for rights to refer to targets that nothing here may refer to yet. It returns the reasons of those that it
 // refuses, by name; other errors are of all. A right to act is there when its confirm is answered.
@@ -143,4 +185,30 @@ func (s *Rights) keep(ctx context.Context, deployment int32, asked []Asked, uids
 		err = fmt.Errorf("%d rows for %d targets", len(wishes), len(asked))
 	}
 	return wishes, err
+}
+
+// Claim acquires the rights to all targets at a deployment that rows of strict tables name, and that this deployment has no right to any more: those of lost
+// epochs. The rows need not be stored for that. A target that is lost is left to whoever stores or verifies its rows.
+func (s *Rights) Claim(ctx context.Context, at schema.DeploymentID) error {
+	return s.rows.Walk(ctx, at, func(targets []rows.Target, blocks bool) error {
+		asked := make([]Asked, len(targets))
+		for i, t := range targets {
+			asked[i] = Asked{Target: t.FullName, Kind: t.Kind, Block: blocks}
+		}
+		held, err := s.Held(ctx, asked)
+		if err != nil {
+			return err
+		}
+		lacking := asked[:0]
+		for i, a := range asked {
+			if !held[i] {
+				lacking = append(lacking, a)
+			}
+		}
+		if len(lacking) == 0 {
+			return nil
+		}
+		_, err = s.AcquireAsked(ctx, at, lacking)
+		return err
+	})
 }

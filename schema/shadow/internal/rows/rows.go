@@ -113,10 +113,11 @@ type Table struct {
 	readSQL, shareSQL, lockSQL, deleteSQL string
 	firstPageSQL, nextPageSQL             string
 	unsetSQL                              map[string]string // by path
+	referring                             map[string]referring
 }
 
 func newTable(kindID int32, kind string, d schema.Definition) *Table {
-	t := &Table{KindID: kindID, Kind: kind, Definition: d, unsetSQL: map[string]string{}}
+	t := &Table{KindID: kindID, Kind: kind, Definition: d, unsetSQL: map[string]string{}, referring: map[string]referring{}}
 	from := fmt.Sprintf("FROM %s JOIN %s AS t ON %s", t.keys(), d.Table.SQL(), t.sameKey())
 	order := " ORDER BY " + t.columns("t.")
 	t.readSQL = fmt.Sprintf("SELECT i.n, %s %s", t.values(), from)
@@ -133,6 +134,11 @@ func newTable(kindID int32, kind string, d schema.Definition) *Table {
 		}
 		t.unsetSQL[r.Path] = fmt.Sprintf("UPDATE %s AS t SET %s FROM %s WHERE %s RETURNING i.n, %s",
 			d.Table.SQL(), strings.Join(sets, ", "), t.keys(), t.sameKey(), strings.Join(null, " OR "))
+	}
+	for i := range d.References {
+		if r := &d.References[i]; r.Strict != nil {
+			t.referring[r.Path] = newReferring(t, r)
+		}
 	}
 	return t
 }

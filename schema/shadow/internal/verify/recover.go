@@ -39,7 +39,7 @@ func (s *Verifier) ConfirmAgain(ctx context.Context, at schema.DeploymentID, seq
 		return compared, err
 	}
 	if cursor == "" {
-		if err := s.stored(ctx, at); err != nil {
+		if err := s.claim(ctx, at); err != nil {
 			return compared, err
 		}
 	}
@@ -68,11 +68,9 @@ func (s *Verifier) ConfirmAgain(ctx context.Context, at schema.DeploymentID, seq
 	return compared, s.lookAtRights(ctx, at)
 }
 
-const selectPinnedSQL = `SELECT EXISTS (SELECT FROM dbcontroller.foreign_target f WHERE f.deployment_id = $1 AND ` + db.PinnedSQL + `)`
-
-// stored fails while rows that were written under rights of before are not stored, or may still be committed: their references are
-// compared like all others.
-func (s *Verifier) stored(ctx context.Context, at schema.DeploymentID) error {
+// claim ends the rights of lost epochs, and acquires those again that rows of strict tables need, whether their references are stored or not. It fails while a
+// transaction may still commit rows under a lost right.
+func (s *Verifier) claim(ctx context.Context, at schema.DeploymentID) error {
 	id, err := s.Names.Deployment(ctx, at)
 	if err != nil {
 		return err
@@ -80,12 +78,8 @@ func (s *Verifier) stored(ctx context.Context, at schema.DeploymentID) error {
 	if err := s.endLost(ctx, id); err != nil {
 		return fmt.Errorf("end rights of lost epochs: %w", err)
 	}
-	var pinned bool
-	if err := s.Pool.QueryRow(ctx, selectPinnedSQL, id).Scan(&pinned); err != nil {
-		return fmt.Errorf("read rows that are not stored: %w", err)
-	}
-	if pinned {
-		return fmt.Errorf("%w: rows of attached tables that refer to %s are not read yet", peer.ErrAborted, at)
+	if err := s.rights.Claim(ctx, at); err != nil {
+		return fmt.Errorf("acquire the rights of rows again: %w", err)
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/follow"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
 	"github.com/db-controller/db-controller/schema/shadow/internal/inspect"
+	"github.com/db-controller/db-controller/schema/shadow/internal/rights"
 	"github.com/db-controller/db-controller/schema/shadow/internal/target"
 	"github.com/db-controller/db-controller/schema/shadow/internal/write"
 )
@@ -21,9 +22,10 @@ type Verifier struct {
 	write   *write.Writer
 	follow  *follow.Follower
 	compare *compare.Comparer
+	rights  *rights.Rights
 }
 
 // New joins the parts.
-func New(g *gate.Gate, i *inspect.Inspector, t *target.Keeper, w *write.Writer, f *follow.Follower, c *compare.Comparer) *Verifier {
-	return &Verifier{DB: g.DB, gate: g, inspect: i, target: t, write: w, follow: f, compare: c}
+func New(g *gate.Gate, i *inspect.Inspector, t *target.Keeper, w *write.Writer, f *follow.Follower, c *compare.Comparer, r *rights.Rights) *Verifier {
+	return &Verifier{DB: g.DB, gate: g, inspect: i, target: t, write: w, follow: f, compare: c, rights: r}
 }

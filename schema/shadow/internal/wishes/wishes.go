@@ -83,28 +83,11 @@ SELECT w.target, w.asks, w.target || w.asked_at || COALESCE(w.answers, 0), now()
 UPDATE dbcontroller.wish w SET answered = i.problem IS NULL OR w.asks = i.asks, answers = i.asks, problem = i.problem, missing = i.missing
 FROM unnest($1::text[], $2::bigint[], $3::text[], $4::boolean[]) AS i (target, asks, problem, missing) WHERE w.target = i.target AND NOT w.answered AND COALESCE(w.answers, 0) < i.asks`
 
-	// One uid has the right, and nobody is about to end it, as in the trigger. A right that is about to end is asked for anew.
-	selectHeldSQL = `
-SELECT i.n - 1 FROM unnest($1::int[], $2::int[], $3::text[], $4::boolean[]) WITH ORDINALITY AS i (deployment_id, kind_id, name, block, n)
-CROSS JOIN LATERAL (
-    SELECT f.id FROM dbcontroller.foreign_target f
-    WHERE NOT i.block AND f.deployment_id = i.deployment_id AND f.kind_id = i.kind_id AND f.name = i.name AND ` + db.RightCountsSQL + ` AND ` + db.NotEndingSQL + `
-    UNION ALL
-    SELECT f.id FROM dbcontroller.foreign_target f
-    WHERE i.block AND f.deployment_id = i.deployment_id AND f.kind_id = i.kind_id AND f.name = i.name AND ` + db.BlockRightCountsSQL + ` AND ` + db.NotEndingSQL + `
-    OFFSET 0
-) AS f
-GROUP BY i.n HAVING count(*) = 1`
-
 	tidySQL = `DELETE FROM dbcontroller.wish WHERE asked_at < now() - interval '5 min' OR asked_at > now() + interval '5 min'`
-
-	tidyPinsSQL = `
-DELETE FROM dbcontroller.pin p WHERE NOT EXISTS (SELECT FROM dbcontroller.captured c WHERE c.statement = p.statement AND c.statement IS NOT NULL)
-    AND NOT EXISTS (SELECT FROM dbcontroller.captured_batch c WHERE c.statement = p.statement AND c.statement IS NOT NULL)`
 
 	// Rights that were asked for, and that nothing here uses any more.
 	returnSQL = db.LookAtRights(db.Codes(`dbcontroller.foreign_target f
-WHERE f.block_attempt IS NOT NULL AND f.kept_until IS NOT NULL AND NOT ` + db.KeptSQL + ` AND ` + db.NotPinnedSQL + `
+WHERE f.block_attempt IS NOT NULL AND f.kept_until IS NOT NULL AND NOT ` + db.KeptSQL + `
     AND NOT EXISTS (SELECT FROM dbcontroller.reference r WHERE r.target_id = f.id AND r.behaviour = {block} AND NOT r.dangling)
     AND NOT EXISTS (SELECT FROM dbcontroller.work w WHERE w.action = {look_at_right} AND w.target_id = f.id)
 LIMIT 1000`))
@@ -276,27 +259,13 @@ func (s *Granter) held(ctx context.Context, all []asking, answers map[question]e
 	if len(all) == 0 {
 		return nil, nil
 	}
-	deployments, kinds, names, block := make([]int32, len(all)), make([]int32, len(all)), make([]string, len(all)), make([]bool, len(all))
+	asked := make([]rights.Asked, len(all))
 	for i, a := range all {
-		if deployments[i], err = s.Names.Deployment(ctx, a.Target.Deployment); err != nil {
-			return nil, err
-		}
-		if kinds[i], err = s.Names.Kind(ctx, a.Kind); err != nil {
-			return nil, err
-		}
-		names[i], block[i] = a.Target.Name, a.Block
+		asked[i] = a.Asked
 	}
-	rows, err := s.Pool.Query(ctx, selectHeldSQL, deployments, kinds, names, block)
+	held, err := s.rights.Held(ctx, asked)
 	if err != nil {
-		return nil, fmt.Errorf("read rights: %w", err)
-	}
-	there, err := pgx.CollectRows(rows, pgx.RowTo[int])
-	if err != nil {
-		return nil, fmt.Errorf("read rights: %w", err)
-	}
-	held := make([]bool, len(all))
-	for _, i := range there {
-		held[i] = true
+		return nil, err
 	}
 	for i, a := range all {
 		if held[i] {
@@ -392,7 +361,7 @@ func (s *Granter) answer(ctx context.Context, answers map[question]error) error 
 	return nil
 }
 
-// tidy removes old wishes and pins, and looks for rights that are not used, every two seconds.
+// tidy removes old wishes, and looks for rights that are not used, every two seconds.
 func (s *Granter) tidy(ctx context.Context) error {
 	s.mu.Lock()
 	due := time.Since(s.returned) > unused
@@ -406,7 +375,6 @@ func (s *Granter) tidy(ctx context.Context) error {
 	err := s.InTx(ctx, db.WorkFeed, func(tx pgx.Tx) error {
 		b := &pgx.Batch{}
 		b.Queue(tidySQL)
-		b.Queue(tidyPinsSQL)
 		b.Queue(returnSQL)
 		return tx.SendBatch(ctx, b).Close()
 	})

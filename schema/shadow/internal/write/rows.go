@@ -13,15 +13,13 @@ import (
 )
 
 // SaveRows stores the content of rows of attached tables, all or nothing; it is Save for the resources that nobody else may write, without
-// repetition. under has the statements that wrote a row under rights, by its name: references to their targets are stored without asking,
-// whether the rights still count or not. first and also run in the same transaction, before the locks of shadows and after the writes;
-// first makes sure that the statements still count.
-func (s *Writer) SaveRows(ctx context.Context, writes []peer.Write, under map[string][]int64, first, also func(pgx.Tx) error) error {
+// repetition. first and also run in the same transaction, before the locks of shadows and after the writes.
+func (s *Writer) SaveRows(ctx context.Context, writes []peer.Write, first, also func(pgx.Tx) error) error {
 	sv, err := s.preparer.PrepareRows(ctx, s.Pool, writes, false, true)
 	if err != nil {
 		return err
 	}
-	sv.First, sv.OfRows, sv.Under = first, true, under
+	sv.First, sv.OfRows = first, true
 	_, err = Commit(ctx, s, sv, also)
 	return err
 }

@@ -3,7 +3,6 @@ SELECT set_config('plan_cache_mode', 'force_generic_plan', true), set_config('en
 SELECT EXISTS (SELECT FROM dbcontroller.deployment WHERE service = $1 AND region = $2 AND paused);
 SELECT id, uid, kind_id, name FROM dbcontroller.foreign_target WHERE deployment_id = $1 AND uid = ANY ($2);
 SELECT EXISTS (SELECT FROM dbcontroller.foreign_target f WHERE f.deployment_id = $1 AND f.uid = ANY ($2) AND (f.acting_epoch IS NOT NULL OR f.block_attempt IS NOT NULL));
-SELECT f.id FROM dbcontroller.foreign_target f WHERE f.deployment_id = $1 AND f.uid = ANY ($2) AND (EXISTS (SELECT FROM dbcontroller.captured c WHERE c.target_id = f.id AND c.statement IS NOT NULL) OR EXISTS (SELECT FROM dbcontroller.pin p JOIN dbcontroller.captured c ON c.statement = p.statement AND c.statement IS NOT NULL WHERE p.target_id = f.id) OR EXISTS (SELECT FROM dbcontroller.pin p JOIN dbcontroller.captured_batch c ON c.statement = p.statement AND c.statement IS NOT NULL WHERE p.target_id = f.id));
 SELECT f.id, r.holder_id FROM dbcontroller.foreign_target f CROSS JOIN LATERAL (
     SELECT holder_id FROM dbcontroller.reference WHERE target_id = f.id AND behaviour IN (2, 3, 4, 5) LIMIT $3
 ) AS r WHERE f.deployment_id = $1 AND f.uid = ANY ($2) LIMIT $4;

@@ -1,0 +1,327 @@
+package rows
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+)
+
+// A row of a strict table refers because it is there: the index of the referring columns answers who names a target, also rows whose references are not
+// stored yet, or cannot be.
+
+// Target is a resource of another deployment, of a kind by its oldest name.
+type Target struct {
+	ID int64 // of foreign_target
+	schema.FullName
+	Kind schema.KindID
+}
+
+// laterSQL finds a later target of the same name as that of f: a target whose uid a restore has lost, or that was removed and made again.
+const laterSQL = `SELECT FROM dbcontroller.foreign_target g WHERE g.deployment_id = f.deployment_id AND g.name = f.name AND g.kind_id = f.kind_id AND g.id > f.id`
+
+const selectTargetsSQL = `
+SELECT f.id, d.service, d.region, f.name, k.service, k.kind FROM dbcontroller.foreign_target f
+JOIN dbcontroller.deployment d ON d.id = f.deployment_id JOIN dbcontroller.kind k ON k.id = f.kind_id
+WHERE f.id = ANY ($1) AND NOT EXISTS (` + laterSQL + `)`
+
+// Targets returns the targets of some rows of foreign_target, those that rows of tables may name: of several with one name, the last one.
+func (s *Rows) Targets(ctx context.Context, q db.Querier, ids []int64) ([]Target, error) {
+	found, err := q.Query(ctx, selectTargetsSQL, ids)
+	if err != nil {
+		return nil, fmt.Errorf("read targets: %w", err)
+	}
+	var t Target
+	var out []Target
+	_, err = pgx.ForEachRow(found, []any{&t.ID, &t.Deployment.Service, &t.Deployment.Region, &t.Name, &t.Kind.Service, &t.Kind.Kind}, func() error {
+		out = append(out, t)
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read targets: %w", err)
+	}
+	return out, nil
+}
+
+// Referrer is a row that names a target.
+type Referrer struct {
+	Target int // its index in the question
+	Table  *Table
+	Path   string
+	Key    []string // the texts of the key columns
+	Name   string   // of the resource; cut, if it can be none
+}
+
+// referring are the statements about the rows that name targets by one strict reference.
+type referring struct {
+	reference *schema.DefinitionReference
+	find      string // the arrays of the values, with the region if a column has it, and a limit for each target
+	remove    string // the arrays of keys, then the values of one target, then its row of foreign_target: rows that have changed stay
+	unset     string
+}
+
+// The rows that the snapshot of the statement has name the target that is gone, and no later one of the same name: such a one is written under a right to a row of
+// foreign_target that was committed before it.
+const stillGoneSQL = `EXISTS (SELECT FROM dbcontroller.foreign_target f WHERE f.id = $%d AND f.acting_epoch IS NULL AND NOT EXISTS (` + laterSQL + `))`
+
+func newReferring(t *Table, r *schema.DefinitionReference) referring {
+	table := t.Definition.Table.SQL()
+	values, types := slices.Clone(r.Columns), slices.Clone(r.Strict.Types)
+	if r.Region != "" {
+		values, types = append(values, r.Region), append(types, "text")
+	}
+	var arrays, names, find, still []string
+	for i, c := range values {
+		column := "t." + schema.QuoteIdentifier(c)
+		arrays, names = append(arrays, fmt.Sprintf("$%d::text[]", i+1)), append(names, fmt.Sprintf("v%d", i+1))
+		value, now := fmt.Sprintf("i.v%d", i+1), fmt.Sprintf("$%d::text", len(t.Definition.Key)+i+1)
+		region := r.Region != "" && i == len(values)-1
+		if !region { // for the index
+			find, still = append(find, fmt.Sprintf("%s = %s::%s", column, value, types[i])), append(still, fmt.Sprintf("%s = %s::%s", column, now, types[i]))
+		}
+		if region || types[i] == "text" || types[i] == "character varying" { // by a collation, a text can be equal to another one
+			find, still = append(find, fmt.Sprintf(`%s::text COLLATE "C" = %s`, column, value)), append(still, fmt.Sprintf(`%s::text COLLATE "C" = %s`, column, now))
+		}
+	}
+	out := referring{reference: r}
+	out.find = fmt.Sprintf("SELECT i.n, t.key FROM unnest(%s) WITH ORDINALITY AS i (%s, n) CROSS JOIN LATERAL (SELECT %s AS key FROM %s AS t WHERE %s LIMIT $%d) AS t",
+		strings.Join(arrays, ", "), strings.Join(names, ", "), t.keyTexts(), table, strings.Join(find, " AND "), len(values)+1)
+	where := fmt.Sprintf(" %s WHERE %s AND %s AND %s RETURNING %s", t.keys(), t.sameKey(), strings.Join(still, " AND "),
+		fmt.Sprintf(stillGoneSQL, len(t.Definition.Key)+len(values)+1), t.keyTexts())
+	out.remove = fmt.Sprintf("DELETE FROM %s AS t USING%s", table, where)
+	sets := make([]string, len(r.Columns))
+	for i, c := range r.Columns {
+		sets[i] = schema.QuoteIdentifier(c) + " = NULL"
+	}
+	out.unset = fmt.Sprintf("UPDATE %s AS t SET %s FROM%s", table, strings.Join(sets, ", "), where)
+	return out
+}
+
+// values returns the texts of the columns that name a target, with its region if a column has it; false: no row can name it.
+func (r *referring) values(self schema.DeploymentID, t Target) ([]string, bool) {
+	s := r.reference.Strict
+	if s.Kind != t.Kind || s.Kind.Service != t.Deployment.Service {
+		return nil, false
+	}
+	values, ok := r.reference.Values(t.Name)
+	if r.reference.Region != "" {
+		return append(values, t.Deployment.Region), ok
+	}
+	region := s.Region
+	if region == "" {
+		region = self.Region
+	}
+	return values, ok && region == t.Deployment.Region
+}
+
+// Referring returns rows that name targets by strict references, blocking ones or acting ones, at most limit for each target and reference. It
+// locks nothing. A table whose rows a policy hides is an error.
+func (s *Rows) Referring(ctx context.Context, q db.Querier, blocking bool, targets []Target, limit int) (out []Referrer, err error) {
+	for _, t := range s.strict() {
+		for _, r := range t.Definition.References {
+			if r.Strict == nil || r.Strict.Blocks != blocking {
+				continue
+			}
+			found, err := t.find(ctx, q, s.Self, r.Path, targets, limit)
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, found...)
+		}
+	}
+	return out, nil
+}
+
+// Strict reports whether a strict table is attached.
+func (s *Rows) Strict() bool { return len(s.strict()) > 0 }
+
+func (s *Rows) strict() (out []*Table) {
+	for _, t := range s.Tables() {
+		if len(t.referring) > 0 {
+			out = append(out, t)
+		}
+	}
+	return out
+}
+
+func (t *Table) find(ctx context.Context, q db.Querier, self schema.DeploymentID, path string, targets []Target, limit int) (out []Referrer, err error) {
+	r := t.referring[path]
+	var columns [][]string
+	var at []int
+	for i, target := range targets {
+		values, ok := r.values(self, target)
+		if !ok {
+			continue
+		}
+		if columns == nil {
+			columns = make([][]string, len(values))
+		}
+		at = append(at, i)
+		for c, v := range values {
+			columns[c] = append(columns[c], v)
+		}
+	}
+	if len(at) == 0 {
+		return nil, nil
+	}
+	args := make([]any, 0, len(columns)+1)
+	for _, c := range columns {
+		args = append(args, c)
+	}
+	if err := t.unhidden(ctx, q); err != nil {
+		return nil, err
+	}
+	found, err := q.Query(ctx, r.find, append(args, limit)...)
+	if err != nil {
+		return nil, fmt.Errorf("read rows of %s: %w", t.Definition.Table, err)
+	}
+	var n int
+	var key []string
+	_, err = pgx.ForEachRow(found, []any{&n, &key}, func() error {
+		out = append(out, Referrer{Target: at[n-1], Table: t, Path: path, Key: slices.Clone(key), Name: t.NameOf(key)})
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read rows of %s: %w", t.Definition.Table, err)
+	}
+	return out, nil
+}
+
+// mostOfName bounds what is shown of a key that can be no name.
+const mostOfName = 80
+
+// NameOf returns the name of the row with a key, also of one that can be no name.
+func (t *Table) NameOf(key []string) string {
+	name, err := t.Definition.RowName(key)
+	if err == nil {
+		return name
+	}
+	text := []rune(t.Definition.Collection + "/" + strings.Join(key, ","))
+	return string(text[:min(len(text), mostOfName)])
+}
+
+// RemoveReferring deletes rows of one table that still name a target by a reference; unset: it sets the columns to NULL instead. The rights to the
+// target have ended; nothing is done beside a later target of the same name. It returns the keys of the rows that it changed.
+// The triggers and native keys of the table act as for any statement.
+func (t *Table) RemoveReferring(ctx context.Context, tx pgx.Tx, self schema.DeploymentID, path string, target Target, keys [][]string, unset bool) ([][]string, error) {
+	r := t.referring[path]
+	values, ok := r.values(self, target)
+	if !ok || len(keys) == 0 {
+		return nil, nil
+	}
+	columns := make([][]string, len(t.Definition.Key))
+	for _, key := range keys {
+		for c := range columns {
+			columns[c] = append(columns[c], key[c])
+		}
+	}
+	var args []any
+	for _, c := range columns {
+		args = append(args, c)
+	}
+	for _, v := range values {
+		args = append(args, v)
+	}
+	sql, what := r.remove, "delete rows of"
+	if unset {
+		sql, what = r.unset, "set "+path+" to NULL in"
+	}
+	if _, err := tx.Exec(ctx, lockTimeoutSQL); err != nil {
+		return nil, err
+	}
+	rows, err := tx.Query(ctx, sql, append(args, target.ID)...)
+	if err != nil {
+		return nil, err
+	}
+	changed, err := pgx.CollectRows(rows, pgx.RowTo[[]string])
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w", what, t.Definition.Table, t.kept(err))
+	}
+	return changed, nil
+}
+
+// Walk calls fn with the targets at a deployment that strict references name, by pages of the distinct values in the order of the index; blocks is that of the
+// reference. A value that can be no name is left out.
+func (s *Rows) Walk(ctx context.Context, at schema.DeploymentID, fn func(targets []Target, blocks bool) error) error {
+	for _, t := range s.strict() {
+		for _, r := range t.Definition.References {
+			if r.Strict == nil || r.Strict.Kind.Service != at.Service || r.Region == "" && cmp.Or(r.Strict.Region, s.Self.Region) != at.Region {
+				continue
+			}
+			if err := t.walk(ctx, s.Pool, r, at, fn); err != nil {
+				return fmt.Errorf("read the values of %s in %s: %w", r.Path, t.Definition.Table, err)
+			}
+		}
+	}
+	return nil
+}
+
+// walkPage is the number of distinct values of a page.
+const walkPage = 500
+
+func (t *Table) walk(ctx context.Context, q db.Querier, r schema.DefinitionReference, at schema.DeploymentID, fn func([]Target, bool) error) error {
+	first, next := walkSQL(t.Definition.Table, r)
+	var after []string
+	for {
+		sql, args := first, []any{walkPage}
+		if after != nil {
+			sql = next
+			for _, v := range after {
+				args = append(args, v)
+			}
+		}
+		found, err := q.Query(ctx, sql, args...)
+		if err != nil {
+			return err
+		}
+		page, err := pgx.CollectRows(found, pgx.RowTo[[]string])
+		if err != nil {
+			return err
+		}
+		var targets []Target
+		for _, values := range page {
+			if name, ok := r.TargetName(values[:len(r.Columns)]); ok && (r.Region == "" || values[len(r.Columns)] == at.Region) {
+				targets = append(targets, Target{FullName: schema.FullName{Deployment: at, Name: name}, Kind: r.Strict.Kind})
+			}
+		}
+		if len(targets) > 0 {
+			if err := fn(targets, r.Strict.Blocks); err != nil {
+				return err
+			}
+		}
+		if len(page) < walkPage {
+			return t.unhidden(ctx, q)
+		}
+		after = page[len(page)-1]
+	}
+}
+
+// walkSQL returns the statements for the first page and for the next ones: each distinct value is found by the index behind the one before.
+func walkSQL(table schema.TableName, r schema.DefinitionReference) (first, next string) {
+	columns, types := slices.Clone(r.Columns), slices.Clone(r.Strict.Types)
+	if r.Region != "" {
+		columns, types = append(columns, r.Region), append(types, "text")
+	}
+	var names, texts, present, before, after []string
+	for i, c := range columns {
+		name := schema.QuoteIdentifier(c)
+		names, texts, present = append(names, name), append(texts, "v."+name+"::text"), append(present, name+" IS NOT NULL")
+		before, after = append(before, "v."+name), append(after, fmt.Sprintf("$%d::text::%s", i+2, types[i]))
+	}
+	list := strings.Join(names, ", ")
+	one := func(condition string) string {
+		return fmt.Sprintf("SELECT %s FROM %s WHERE %s AND %s ORDER BY %s LIMIT 1", list, table.SQL(), condition, strings.Join(present, " AND "), list)
+	}
+	behind := func(values []string) string { return fmt.Sprintf("(%s) > (%s)", list, strings.Join(values, ", ")) }
+	whole := func(condition string) string {
+		return fmt.Sprintf("WITH RECURSIVE v AS ((%s) UNION ALL SELECT n.* FROM v CROSS JOIN LATERAL (%s) AS n) SELECT ARRAY[%s]::text[] FROM v LIMIT $1",
+			one(condition), one(behind(before)), strings.Join(texts, ", "))
+	}
+	return whole("true"), whole(behind(after))
+}
