@@ -52,7 +52,7 @@ func newStrictWorld(t *testing.T) (in *dbctest.Installation, shop, crm *pgxpool.
 	admin := map[string]*pgxpool.Pool{}
 	for service, ddl := range map[string]string{
 		"crm.example.com":  `CREATE TABLE customers (id bigint PRIMARY KEY); INSERT INTO customers SELECT generate_series(1, 9); GRANT ALL ON customers TO PUBLIC`,
-		"shop.example.com": `CREATE TABLE orders (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, customer_id bigint, approver_id bigint); GRANT ALL ON orders TO PUBLIC`,
+		"shop.example.com": `CREATE TABLE orders (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, customer_id bigint, approver_id bigint); CREATE INDEX ON orders (customer_id); CREATE INDEX ON orders (approver_id); GRANT ALL ON orders TO PUBLIC`,
 	} {
 		admin[service] = connect(t, in.DSN(service+"/eu"))
 		_, err := admin[service].Exec(t.Context(), ddl)

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -95,6 +96,24 @@ func Prepare(ctx context.Context, conn *pgx.Conn, model *schema.Model, dry bool)
 		err = nil
 	}
 	return plans, err
+}
+
+// CreateIndexes creates the indexes that plans lack and need, one after another, beside the statements of applications. told is called before each. It reports
+// whether there was one.
+func CreateIndexes(ctx context.Context, conn *pgx.Conn, plans []*Plan, told func(sql string)) (created bool, err error) {
+	for _, p := range plans {
+		for _, f := range p.Findings {
+			if !f.Refuses || !strings.HasPrefix(f.SQL, "CREATE INDEX") {
+				continue
+			}
+			told(f.SQL)
+			if _, err := conn.Exec(ctx, f.SQL); err != nil {
+				return created, fmt.Errorf("%s: %w", f.SQL, err)
+			}
+			created = true
+		}
+	}
+	return created, nil
 }
 
 // checkVersion finds that the deployment runs another version than the one to attach.

@@ -120,7 +120,11 @@ func (c *checker) reference(r *schema.Reference) {
 			}
 		}
 	}
-	if !c.table.Finds(r.Columns) {
+	switch {
+	case c.table.Finds(r.Columns):
+	case r.Enforce == schema.EnforceStrict:
+		c.refuse(c.table.CreateIndex(r.Columns), "%s: no index finds the rows that refer to a target: a strict reference is answered by it", name)
+	default:
 		c.advise(c.table.CreateIndex(r.Columns), "%s: no index finds the rows that refer to a target; the application's own queries may want one", name)
 	}
 	c.native(r, name)

@@ -45,6 +45,7 @@ func ordersTable(change func(*catalogue.Table)) *catalogue.Database {
 		Columns: []catalogue.Column{
 			{Name: "id", Type: bigint, NotNull: true}, {Name: "customer_id", Type: bigint}, {Name: "other_id", Type: bigint}, {Name: "other_region", Type: text},
 		},
+		Indexes: []catalogue.Index{{Columns: []string{"customer_id"}, Valid: true, Method: "btree"}, {Columns: []string{"other_id"}, Valid: true, Method: "btree"}},
 	}
 	change(&t)
 	return &catalogue.Database{Tables: []*catalogue.Table{&t}}
@@ -56,6 +57,7 @@ func TestTablesAreRefusedInWords(t *testing.T) {
 	model := ordersModel(t)
 	for want, change := range map[string]func(*catalogue.Table){
 		"public.orders is partitioned, or a partition: triggers of the root do not see DETACH and DROP of a partition": func(t *catalogue.Table) { t.Form = catalogue.Partitioned },
+		"other_id: no index finds the rows that refer to a target: a strict reference is answered by it":               func(t *catalogue.Table) { t.Indexes = t.Indexes[:1] },
 		"public.orders is partitioned, or a partition":                                                                 func(t *catalogue.Table) { t.Partition = true },
 		"public.orders has a parent or children by inheritance":                                                        func(t *catalogue.Table) { t.Inherits = true },
 		"a key is unique only in each of them":                                                                         func(t *catalogue.Table) { t.Inherited = true },

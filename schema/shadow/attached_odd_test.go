@@ -67,7 +67,7 @@ CREATE DOMAIN place AS text;
 CREATE TABLE "Marks" (a text COLLATE "C", b text COLLATE "POSIX", tag text COLLATE folded, other text, "other region" place COLLATE folded,
     "Room" text COLLATE folded, "Seat" text, number text, known int, own int, statement int, added int, t int, r int, names text[], PRIMARY KEY (a, b));
 CREATE TABLE labels (id text PRIMARY KEY, tag text COLLATE folded, other varchar, upper text GENERATED ALWAYS AS (upper(id)) STORED);
-CREATE INDEX ON labels (tag);
+CREATE INDEX ON labels (tag); CREATE INDEX ON "Marks" (tag); CREATE INDEX ON "Marks" (other); CREATE INDEX ON "Marks" ("Room", "Seat");
 GRANT ALL ON "Marks", labels TO dbcontroller_box_serving;`+oddSessionSQL)
 	for _, id := range []string{crm, shop} {
 		conn := a.connect(id, ``)

@@ -28,6 +28,7 @@ type attachFlags struct {
 	kinds          []string
 	dryRun, status bool
 	readAgain      bool
+	createIndexes  bool
 	version        string
 	loopback       string
 }
@@ -93,6 +94,7 @@ their triggers differ from the triggers that attach creates, or their declaratio
 	f.add(cmd)
 	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "print the findings and the statements, and change nothing")
 	cmd.Flags().BoolVar(&f.status, "status", false, "list the attached tables, their progress and their problems")
+	cmd.Flags().BoolVar(&f.createIndexes, "create-indexes", false, "create the indexes that strict references need and that are missing (CREATE INDEX CONCURRENTLY)")
 	cmd.Flags().BoolVar(&f.readAgain, "read-again", false, "read all rows again, after statements that no trigger saw")
 	cli.SecretFlag(cmd.Flags(), &f.loopback, "loopback-dsn", "DSN from the PostgreSQL server to this database, of a role with a password, by which strict statements ask for rights (default: 127.0.0.1 or the socket, by a role that attach makes)")
 	cmd.Flags().StringVar(&f.version, "version", "", "version of the service (default: the last one in FILE)")
@@ -120,6 +122,17 @@ func (f *attachFlags) attach(cmd *cobra.Command, files []string) error {
 	plans, err := attach.Prepare(cmd.Context(), conn, model, f.dryRun)
 	if err != nil {
 		return err
+	}
+	if f.createIndexes && !f.dryRun {
+		created, err := attach.CreateIndexes(cmd.Context(), conn, plans, func(sql string) { cmd.PrintErrln(sql) })
+		if err != nil {
+			return err
+		}
+		if created {
+			if plans, err = attach.Prepare(cmd.Context(), conn, model, false); err != nil {
+				return err
+			}
+		}
 	}
 	plans = slices.DeleteFunc(plans, func(p *attach.Plan) bool { return !f.wants(p.Kind.Kind) })
 	if len(plans) == 0 {

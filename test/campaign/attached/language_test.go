@@ -70,9 +70,10 @@ CREATE TABLE seats (room text, number integer, PRIMARY KEY (room, number));`,
 	shop: `
 CREATE TABLE orders (id text PRIMARY KEY, customer_id bigint, approver_id bigint, approver_region text, note text);
 CREATE TABLE lines (id integer PRIMARY KEY, order_id text REFERENCES orders ON DELETE CASCADE, customer_id bigint);
-CREATE TABLE invoices (id text PRIMARY KEY, customer_id bigint, room text, seat integer);`,
+CREATE TABLE invoices (id text PRIMARY KEY, customer_id bigint, room text, seat integer);
+CREATE INDEX ON orders (customer_id); CREATE INDEX ON orders (approver_id); CREATE INDEX ON lines (customer_id); CREATE INDEX ON invoices (customer_id); CREATE INDEX ON invoices (room, seat);`,
 	post: `
-CREATE TABLE parcels (id uuid PRIMARY KEY, order_id text, customer_id bigint);`,
+CREATE TABLE parcels (id uuid PRIMARY KEY, order_id text, customer_id bigint); CREATE INDEX ON parcels (order_id); CREATE INDEX ON parcels (customer_id);`,
 }
 
 // reference is a reference between the databases.
