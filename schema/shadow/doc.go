@@ -17,7 +17,6 @@
 //	internal/request   the recorded outcomes of requests with an id
 //	internal/prepare   a write as a value (saving.go), validated and compared with the stored resources
 //	internal/attempt   establishes the references of a write elsewhere, aborts attempts, answers questions about them (blockade.go)
-//	internal/pins      references that statements wrote under rights, and that are not stored yet
 //	internal/delegated references to other deployments that are written under rights: found (find.go), locked and checked (locks.go)
 //	internal/write     create and update: save.go, then one transaction: write.go, lock.go locks and checks, store.go writes
 //	internal/rights    rights to block resources of other deployments without asking: rights.go acquires, recall.go answers, look.go returns
