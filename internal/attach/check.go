@@ -203,7 +203,7 @@ func checkMembers(ctx context.Context, tx pgx.Tx, k *schema.Kind) ([]Finding, er
 		return nil, fmt.Errorf("read the processes of the deployment: %w", err)
 	}
 	if without > 0 {
-		c.refuse("", "%d processes of the deployment cannot serve strict references: run all of them with --delegations", without)
+		c.refuse("", "%d processes of the deployment cannot serve strict references: run all of them without --delegations=false", without)
 	}
 	return c.out, nil
 }

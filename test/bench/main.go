@@ -177,7 +177,7 @@ func runBench(cmd *cobra.Command, at server, plans string, cfg Config, asJSON bo
 	files.Regions, files.Deployments = deploymentsOf(files.Deployments, at.deployments)
 	WithChains(files.Services)
 	WithTables(files.Services)
-	p, c, err := dev.Start(cmd.Context(), pg, at.program, dir, files, operate.Local)
+	p, c, err := dev.Start(cmd.Context(), pg, at.program, dir, files, operate.Local, "--delegations=false")
 	if p != nil {
 		defer func() { _ = p.Stop() }()
 	}

@@ -60,7 +60,7 @@ server of --postgres, it checks that enough connections are free and that no oth
 	f.StringVar(&cfg.scenario, "scenario", "", `file with a scenario to play, "demo", or "adopt"`)
 	f.StringSliceVar(&cfg.regions, "regions", nil, "regions in which each service of --services runs, if the files have no deployments")
 	f.StringSliceVar(&cfg.services, "services", nil, "files with services and deployments (default: iam and devices in two regions)")
-	f.BoolVar(&cfg.delegations, "delegations", false, "run the deployments with serve --delegations")
+	f.BoolVar(&cfg.delegations, "delegations", true, "run the deployments with serve --delegations")
 	cfg.hosts.Flags(f)
 	f.StringVar(&cfg.dir, "dir", filepath.Dir(client.DefaultFile()), "folder for certificates, logs and client.yaml")
 	return cmd

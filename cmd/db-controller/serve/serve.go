@@ -78,7 +78,7 @@ type storeConfig struct {
 
 func (c *storeConfig) flags(f *pflag.FlagSet) {
 	f.BoolVar(&c.restored, "restored", false, "the database was restored from a copy of its server's files: nothing is deleted until the other deployments have confirmed their references (other restores, and failovers, are detected without this flag)")
-	f.BoolVar(&c.delegations, "delegations", false, "take and give the rights to refer to a resource of another deployment without asking")
+	f.BoolVar(&c.delegations, "delegations", true, "take and give the rights to refer to a resource of another deployment without asking; all processes of a deployment alike")
 	f.IntVar(&c.blockRightFrom, "block-right-from", 0, "number of BLOCK references to a resource of another deployment from which on this one asks for the right to block it without asking (0: never)")
 	f.DurationVar(&c.tentativeTTL, "tentative-ttl", shadow.DefaultTentativeTTL, "how long a tentative blockade stands before its holder must decide")
 	f.DurationVar(&c.ownerGrace, "owner-grace", shadow.DefaultOwnerGrace, "how long an owner named without its uid may be missing before it counts as deleted")

@@ -171,7 +171,7 @@ func endRights(ctx context.Context, tx pgx.Tx) error {
 	}
 	if needed {
 		return errors.New("tables here have strict references, and this process has delegations switched off: " +
-			"run it with --delegations, or declare the references as enforce: async and attach again first")
+			"run it without --delegations=false, or declare the references as enforce: async and attach again first")
 	}
 	if !any {
 		return nil
