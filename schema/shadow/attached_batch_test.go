@@ -164,7 +164,7 @@ func TestRowsOfBatchesCountBeforeTheyAreRead_I1_I3_I31(t *testing.T) {
 		a.GrantWishes(shop)
 		_, err := a.Do(a.ID(shop), schema.LookAtRight)
 		require.NoError(t, err)
-		return a.rows(a.shop, `SELECT count(*)::text FROM dbcontroller.foreign_target WHERE kept_until IS NOT NULL`)[0] == "0"
+		return a.rows(a.shop, `SELECT count(*)::text FROM dbcontroller.foreign_target WHERE kept_until IS NOT NULL AND block_attempt IS NOT NULL`)[0] == "0"
 	}, wait.Limit, 50*time.Millisecond)
 	require.Equal(t, []string{"true"}, a.rows(a.shop, `SELECT (block_epoch IS NOT NULL)::text FROM dbcontroller.foreign_target WHERE name = 'customers/1'`))
 	a.Settle()

@@ -71,7 +71,7 @@ func TestOneRowTakesNoRightThatHasEnded(t *testing.T) {
 			failed <- err
 		}()
 		require.Eventually(t, func() bool {
-			return a.rows(a.shop, `SELECT count(*)::text FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'`)[0] == "1"
+			return len(failed) > 0 || a.rows(a.shop, `SELECT count(*)::text FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'`)[0] == "1"
 		}, wait.Limit, 10*time.Millisecond)
 		a.exec(ender, `CREATE TEMPORARY TABLE had AS SELECT * FROM dbcontroller.foreign_target; UPDATE dbcontroller.foreign_target SET `+end+`; COMMIT`)
 		var pg *pgconn.PgError
