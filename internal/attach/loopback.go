@@ -37,7 +37,7 @@ type place struct {
 const placeSQL = `
 SELECT pg_catalog.current_database(), 'dbcontroller_ask_' || d.oid, pg_catalog.pg_get_userbyid(n.nspowner), pg_catalog.current_setting('port'),
     CASE WHEN pg_catalog.current_setting('listen_addresses') <> '' THEN ARRAY['127.0.0.1'] ELSE ARRAY[]::text[] END
-        || (SELECT COALESCE(pg_catalog.array_agg(pg_catalog.btrim(s)) FILTER (WHERE pg_catalog.btrim(s) LIKE '/%'), '{}') FROM pg_catalog.unnest(pg_catalog.string_to_array(pg_catalog.current_setting('unix_socket_directories', true), ',')) AS s),
+        || (SELECT COALESCE(pg_catalog.array_agg(pg_catalog.btrim(s)) FILTER (WHERE pg_catalog.btrim(s) LIKE '/%'), '{}') FROM pg_catalog.unnest(pg_catalog.string_to_array(CASE WHEN pg_catalog.pg_has_role('pg_read_all_settings', 'USAGE') THEN pg_catalog.current_setting('unix_socket_directories') END, ',')) AS s),
     current_user
 FROM pg_catalog.pg_database d, pg_catalog.pg_namespace n WHERE d.datname = pg_catalog.current_database() AND n.nspname = 'dbcontroller'`
 
@@ -72,6 +72,15 @@ func Waiting(ctx context.Context, conn *pgx.Conn, dsn string) ([]Finding, error)
 	return cannot(err, ""), nil
 }
 
+// WhyNotWaiting returns why statements on strict tables do not wait for rights; nil: they do, or there is no such table.
+func WhyNotWaiting(ctx context.Context, conn *pgx.Conn) error {
+	var strict bool
+	if err := conn.QueryRow(ctx, strictLeftSQL).Scan(&strict); err != nil || !strict {
+		return err
+	}
+	return asks(ctx, conn)
+}
+
 // asks asks for nothing, by the way that statements take.
 func asks(ctx context.Context, conn *pgx.Conn) error {
 	var there bool
@@ -79,7 +88,7 @@ func asks(ctx context.Context, conn *pgx.Conn) error {
 		return err
 	}
 	if !there {
-		return errors.New("there is no way yet")
+		return errors.New("they have no connection of their own: attach makes it")
 	}
 	_, err := conn.Exec(ctx, `SELECT dbcontroller.ask_outside('{}', 'attach')`)
 	return err

@@ -174,3 +174,20 @@ SELECT COALESCE((SELECT rolname FROM pg_roles WHERE rolname = $1), ''),
     COALESCE((SELECT srvname FROM pg_foreign_server), (SELECT extname FROM pg_extension WHERE extname = 'dblink'), (SELECT nspname FROM pg_namespace WHERE nspname LIKE '%loopback%'), '')`, role).Scan(&role, &server))
 	require.Empty(t, role+server)
 }
+
+// A role that may not make the connection says what a superuser has to run, and what applications do until then; statements fail with RD001.
+func TestAttachSaysWhyStatementsDoNotWait(t *testing.T) {
+	t.Parallel()
+	a := newStrict(t)
+	ctx := context.Background()
+	require.Error(t, attach.WhyNotWaiting(ctx, a.shop))
+	a.exec(a.shop, `GRANT USAGE ON SCHEMA dbcontroller TO `+harness.ServingRole+`; SET ROLE `+harness.ServingRole)
+	lacking, err := attach.Waiting(ctx, a.shop, "")
+	require.NoError(t, err)
+	require.Len(t, lacking, 2)
+	require.Contains(t, lacking[0].SQL, "CREATE EXTENSION dblink SCHEMA dbcontroller_loopback; ")
+	require.Contains(t, lacking[0].Text, "permission denied")
+	require.Contains(t, lacking[1].SQL, "GRANT EXECUTE ON FUNCTION dbcontroller.acquire, dbcontroller.acquired TO app;")
+	a.exec(a.shop, `RESET ROLE`)
+	_ = a.lacks(`INSERT INTO orders (customer_id) VALUES (4)`)
+}

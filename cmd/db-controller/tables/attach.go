@@ -337,6 +337,9 @@ func (f *attachFlags) list(cmd *cobra.Command) error {
 	if len(all) == 0 {
 		out.Line("no such table is attached")
 	}
+	if why := attach.WhyNotWaiting(cmd.Context(), conn); why != nil {
+		out.Line("statements on strict tables do not wait for rights, and fail with RD001 while one is lacking: %v", why)
+	}
 	if err := out.Document(all); err != nil || drifted+lacking == 0 {
 		return err
 	}
