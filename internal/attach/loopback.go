@@ -142,19 +142,19 @@ func (p *place) usageSQL() string {
 
 // ways returns the connections to try. The role has a new password, which any earlier mapping lacks.
 func (p *place) ways(ctx context.Context, conn *pgx.Conn, dsn string) ([]loopback, error) {
-	user, password := p.role, ""
+	user := p.role
 	var out []loopback
 	if dsn != "" {
 		cfg, err := pgconn.ParseConfig(dsn)
 		if err != nil {
 			return nil, errors.New("--loopback-dsn is not a PostgreSQL connection string") // the parser's error contains the password
 		}
-		user, password = cfg.User, cfg.Password
-		out = append(out, loopback{host: cfg.Host, port: fmt.Sprint(cfg.Port), user: user, password: password})
+		user = cfg.User
+		out = append(out, loopback{host: cfg.Host, port: fmt.Sprint(cfg.Port), user: user, password: cfg.Password})
 	} else {
 		secret := make([]byte, 24)
 		_, _ = rand.Read(secret) // it never fails
-		password = base64.RawURLEncoding.EncodeToString(secret)
+		password := base64.RawURLEncoding.EncodeToString(secret)
 		var exists bool
 		if err := conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = $1)`, user).Scan(&exists); err != nil {
 			return nil, err
