@@ -280,7 +280,7 @@ var played = []mutant{
 	{
 		"right-taken-after-a-close", "I30, I31", "An answer that gives a right is taken although the row was closed after the question.",
 		"schema/shadow/internal/rights/rights.go",
-		[]string{"if turn != w.Turn || !known", "if !known"},
+		[]string{"ON f.id = i.id AND f.turn = i.turn\nWHERE", "ON f.id = i.id\nWHERE"},
 	},
 	{
 		"right-returned-beside-references", "I2, I8", "A right is returned although references stand that were written under it.",
