@@ -55,7 +55,7 @@ func (a *attached) code(err error) string {
 	return pg.Code
 }
 
-// An application that does not know of rights writes plain SQL: what exists can be named, what does not is 23503, as with a native key.
+// An application that does not know of rights writes plain SQL: a target that exists can be named, one that does not is 23503, as with a native key.
 func TestAStatementWaitsForItsRights_I30(t *testing.T) {
 	t.Parallel()
 	a := newWaiting(t)

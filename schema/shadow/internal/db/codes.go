@@ -26,7 +26,7 @@ var sqlCodes = map[string]int{
 	// dbcontroller.cause.how
 	"requested": int(peer.Requested),
 	// not stored
-	"work_feed": int(WorkFeed), "notice_feed": int(NoticeFeed), "wish_feed": int(WishFeed),
+	"work_feed": int(WorkFeed), "notice_feed": int(NoticeFeed),
 	"acknowledge_group": AcknowledgeGroup, "deleting_group": DeletingGroup, "resolve_group": ResolveGroup,
 }
 

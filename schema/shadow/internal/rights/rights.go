@@ -48,7 +48,7 @@ SELECT f.id, f.uid, f.turn, f.kind_id, f.name FROM dbcontroller.foreign_target f
 WHERE f.id = ANY ($1) AND NOT (` + db.BlockRightCountsSQL + `) ORDER BY f.id`
 
 	// After the version's lock: a process without rights that joins meanwhile is visible, or waits. A statement may still share the lost right
-	// of an epoch before: what it writes is compared, and not covered by the new one.
+	// of an epoch before: its rows are compared, and not covered by the new one.
 	takeableSQL = `
 SELECT f.id FROM unnest($1::bigint[], $2::bigint[]) AS i (id, turn) JOIN dbcontroller.foreign_target f ON f.id = i.id AND f.turn = i.turn
 WHERE ` + db.AllDelegateSQL + ` AND (NOT $3 OR f.block_epoch IS NULL OR f.id IN (SELECT a.id FROM dbcontroller.foreign_target a WHERE a.id = ANY ($1) AND a.block_epoch IS NOT NULL FOR UPDATE SKIP LOCKED))`

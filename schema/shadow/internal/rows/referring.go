@@ -193,7 +193,7 @@ func (t *Table) find(ctx context.Context, q db.Querier, self schema.DeploymentID
 	return out, nil
 }
 
-// mostOfName bounds what is shown of a key that can be no name.
+// mostOfName is the number of characters of a key that is shown when it can be no name.
 const mostOfName = 80
 
 // NameOf returns the name of the row with a key, also of one that can be no name.
