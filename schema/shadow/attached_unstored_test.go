@@ -2,6 +2,7 @@ package shadow_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
 )
 
@@ -78,4 +80,32 @@ func TestADeletionReachesRowsThatAreNotStored_I1_I4(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, failed)
 	require.Equal(t, []string{"three"}, a.rows(a.shop, `SELECT note FROM orders`), "it names the later one")
+}
+
+// A row whose reference may dangle stays, and so does one whose resource waits in DELETING, for a finalizer or a blocker of its own. A row that is a resource for
+// another reason goes as one, with all that follows.
+func TestADeletionLeavesRowsThatStay_I1_I4(t *testing.T) {
+	t.Parallel()
+	a := newStrict(t)
+	a.write(`INSERT INTO orders (customer_id, note) VALUES (1, 'waits'), (1, 'resource'), (3, 'other')`)
+	a.Settle()
+	a.exec(a.shop, `UPDATE dbcontroller.shadow SET state = 2 WHERE name = (SELECT 'orders/' || id FROM orders WHERE note = 'waits')`)
+	a.exec(a.shop, `DELETE FROM dbcontroller.reference WHERE holder_id IN (SELECT id FROM dbcontroller.shadow WHERE name LIKE 'orders/%')`) // as if they were never stored
+	a.exec(a.crm, `DELETE FROM customers WHERE id = 1`)
+	for range 3 {
+		a.Settle()
+	}
+	require.Equal(t, []string{"other", "waits"}, a.rows(a.shop, `SELECT note FROM orders ORDER BY 1`))
+	require.Equal(t, []string{"1"}, a.rows(a.shop, `SELECT count(*)::text FROM dbcontroller.removal WHERE name LIKE 'orders/%'`))
+	require.Zero(t, a.Count(crm, "deleting"), "it is acknowledged")
+
+	services := strings.Replace(attachedServices, "region: eu, behaviour: CASCADE_DELETE", "region: eu, enforce: strict, behaviour: ALLOW_DANGLING", 1)
+	b := &attached{Box: harness.NewBox(t, services, func(cfg *shadow.Config) { cfg.Delegations = true }, crm, shop), t: t}
+	b.tables()
+	b.exec(b.crm, `INSERT INTO customers VALUES (1, 'c')`)
+	b.attach()
+	b.write(`INSERT INTO orders (customer_id, note) VALUES (1, 'dangles')`)
+	b.exec(b.crm, `DELETE FROM customers WHERE id = 1`)
+	b.Settle()
+	require.Equal(t, []string{"dangles"}, b.rows(b.shop, `SELECT note FROM orders`))
 }

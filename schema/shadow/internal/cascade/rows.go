@@ -88,6 +88,36 @@ func (s *Actor) RowsGone(ctx context.Context, gone []Gone, captured []int64) err
 	})
 }
 
+// RowsCascade carries out the deletion of resources whose rows name a target that is gone, and whose references are not stored. still returns the names of the rows
+// that name it, under the locks of the resources: a row that changes later leaves a note, for which its deletion waits.
+func (s *Actor) RowsCascade(ctx context.Context, ids []int64, why plan.Reason, still func(pgx.Tx) (map[string]bool, error)) error {
+	return s.InTx(ctx, db.AllFeeds, func(tx pgx.Tx) error {
+		locked, err := LockMembers(ctx, tx, ids)
+		if err != nil {
+			return err
+		}
+		named, err := still(tx)
+		if err != nil {
+			return err
+		}
+		var roots []*plan.Member
+		for _, m := range locked {
+			if m.State == peer.Active && named[m.Name] {
+				m.Why = why
+				roots = append(roots, m)
+			}
+		}
+		if len(roots) == 0 {
+			return nil
+		}
+		d, err := s.DecideOn(ctx, tx, roots)
+		if err != nil {
+			return err
+		}
+		return s.CarryOut(ctx, tx, d)
+	})
+}
+
 func (s *Actor) causeOfSQL(m *plan.Member, actor string) *schema.Cause {
 	c := CauseOr(nil, s.Self, m.Name, m.UID)
 	c.ID, c.Actor = uuid.Must(uuid.NewV7()), "postgres/"+actor

@@ -26,36 +26,142 @@ func (a *acting) actOnRows(ctx context.Context) error {
 	if a.from == s.Self || !s.rows.Strict() {
 		return nil
 	}
-	for {
+	for limit := s.Cfg.Limits.Batch; ; {
 		targets, err := a.rowTargets(ctx)
 		if err != nil || len(targets) == 0 {
 			return err
 		}
-		found, err := s.rows.Referring(ctx, s.Pool, false, targets, s.Cfg.Limits.Batch)
-		if err != nil || len(found) == 0 {
+		found, err := s.rows.Referring(ctx, s.Pool, false, targets, limit)
+		if err != nil {
 			return err
 		}
-		type place struct {
-			target int
-			table  *rows.Table
-			path   string
+		places, err := a.places(ctx, targets, found)
+		if err != nil {
+			return err
 		}
-		byPlace := map[place][][]string{}
-		for _, r := range found {
-			p := place{r.Target, r.Table, r.Path}
-			byPlace[p] = append(byPlace[p], r.Key)
+		if len(places) == 0 {
+			if len(found) < limit {
+				return nil
+			}
+			limit *= 2 // rows that wait in DELETING may hide others
+			continue
 		}
-		for p, keys := range byPlace {
-			switch changed, err := a.removeRows(ctx, targets[p.target], p.table, p.path, keys); {
+		for p, there := range places {
+			changed, err := a.actOnPlace(ctx, targets[p.target], p, there)
+			switch uid := a.targets[targets[p.target].ID].UID; {
 			case err != nil:
-				a.failed[a.targets[targets[p.target].ID].UID] = err
+				a.failed[uid] = err
 			case changed == 0:
-				a.failed[a.targets[targets[p.target].ID].UID] = errLocked
+				a.failed[uid] = errLocked
 			case time.Since(a.began) >= a.patience:
-				a.failed[a.targets[targets[p.target].ID].UID] = schema.ErrUnfinished
+				a.failed[uid] = schema.ErrUnfinished
 			}
 		}
 	}
+}
+
+// place is a reference of a table that names a target.
+type place struct {
+	target int
+	table  *rows.Table
+	path   string
+}
+
+// placed are the rows of a place: those without a resource by their keys, and the resources of the others.
+type placed struct {
+	unset bool
+	keys  [][]string
+	ids   []int64
+}
+
+const selectStatesSQL = `SELECT name, id, state FROM dbcontroller.shadow WHERE kind_id = $1 AND name = ANY ($2)`
+
+// places sorts rows by their places. Rows whose resources are in DELETING are done: they go when these are removed. Those of a reference that may dangle stay.
+func (a *acting) places(ctx context.Context, targets []rows.Target, found []rows.Referrer) (map[place]*placed, error) {
+	v, err := a.store.Current()
+	if err != nil {
+		return nil, err
+	}
+	names, out := map[*rows.Table][]string{}, map[place]*placed{}
+	for _, r := range found {
+		names[r.Table] = append(names[r.Table], r.Name)
+	}
+	type resource struct {
+		Name  string
+		ID    int64
+		State peer.State
+	}
+	resources := map[*rows.Table]map[string]resource{}
+	for t, of := range names {
+		got, err := a.store.Pool.Query(ctx, selectStatesSQL, t.KindID, of)
+		if err != nil {
+			return nil, fmt.Errorf("read the resources of rows: %w", err)
+		}
+		all, err := pgx.CollectRows(got, pgx.RowToStructByPos[resource])
+		if err != nil {
+			return nil, fmt.Errorf("read the resources of rows: %w", err)
+		}
+		resources[t] = map[string]resource{}
+		for _, r := range all {
+			resources[t][r.Name] = r
+		}
+	}
+	for _, r := range found {
+		behaviour, err := behaviourOf(v.Model, r.Table, r.Path)
+		if err != nil { // of this target alone
+			a.failed[a.targets[targets[r.Target].ID].UID] = err
+			continue
+		}
+		has, is := resources[r.Table][r.Name]
+		if !behaviour.Acts() || is && has.State != peer.Active {
+			continue
+		}
+		p := place{r.Target, r.Table, r.Path}
+		if out[p] == nil {
+			out[p] = &placed{unset: behaviour.Unsets()}
+		}
+		if is && behaviour.Cascades() {
+			out[p].ids = append(out[p].ids, has.ID)
+		} else {
+			out[p].keys = append(out[p].keys, r.Key)
+		}
+	}
+	return out, nil
+}
+
+func behaviourOf(model *schema.Model, t *rows.Table, path string) (schema.Behaviour, error) {
+	if kind := t.Declared(model); kind != nil {
+		for _, r := range kind.Table.References {
+			if r.Path == path {
+				return r.Behaviour, nil
+			}
+		}
+	}
+	return 0, fmt.Errorf("%s: %w", t.Definition.Table, errNotDeclared)
+}
+
+// actOnPlace deletes or unsets the rows of a place, and cascades to the resources of those that have one, as they are now.
+func (a *acting) actOnPlace(ctx context.Context, target rows.Target, p place, there *placed) (changed int, err error) {
+	s, of := a.store, a.targets[target.ID]
+	if len(there.ids) > 0 {
+		why := plan.Reason{How: peer.Cascaded, Cause: a.cause(of), Via: &plan.Link{DeploymentID: a.fromID, UID: of.UID, Name: of.Name}}
+		err = s.cascade.RowsCascade(ctx, there.ids, why, func(tx pgx.Tx) (map[string]bool, error) {
+			still := map[string]bool{}
+			found, err := s.rows.Referring(ctx, tx, false, []rows.Target{target}, len(there.ids)+len(there.keys)+s.Cfg.Limits.Batch)
+			for _, r := range found {
+				if r.Table == p.table && r.Path == p.path {
+					still[r.Name] = true
+				}
+			}
+			return still, err
+		})
+		if err != nil {
+			return 0, err
+		}
+		changed = len(there.ids)
+	}
+	n, err := a.removeRows(ctx, target, p.table, p.path, there.keys, there.unset)
+	return changed + n, err
 }
 
 // rowTargets returns the targets that have not failed.
@@ -75,22 +181,11 @@ func (a *acting) rowTargets(ctx context.Context) ([]rows.Target, error) {
 var errNotDeclared = errors.New("the version that runs does not declare its table as it is attached: attach it again")
 
 // removeRows deletes, or unsets, rows that name a target by a reference. A row that fails keeps no other one back.
-func (a *acting) removeRows(ctx context.Context, target rows.Target, t *rows.Table, path string, keys [][]string) (changed int, err error) {
-	v, err := a.store.Current()
-	if err != nil {
-		return 0, err
-	}
-	kind := t.Declared(v.Model)
-	if kind == nil {
-		return 0, fmt.Errorf("%s: %w", t.Definition.Table, errNotDeclared)
-	}
-	unset := false
-	for _, r := range kind.Table.References {
-		if r.Path == path {
-			unset = r.Behaviour.Unsets()
-		}
-	}
+func (a *acting) removeRows(ctx context.Context, target rows.Target, t *rows.Table, path string, keys [][]string, unset bool) (changed int, err error) {
 	var failed error
+	if len(keys) == 0 {
+		return 0, nil
+	}
 	places := make([]int64, len(keys)) // in keys
 	for i := range places {
 		places[i] = int64(i)
