@@ -21,7 +21,7 @@ type Handler interface {
 type Actions struct {
 	// Owned pending.
 	Confirm, Release, LetGo, CheckOwners, UpgradeOwners, Derive, CleanUpDecommissioned Handler
-	AnnounceEpoch, ConfirmAgain, VerifyBlockades, LookAtRight, EndRights               Handler
+	AnnounceEpoch, ConfirmAgain, VerifyBlockades, LookAtRight, EndRights, LookAtEntry  Handler
 	// Owned deleting.
 	Finalise, DropOwners Handler
 }
@@ -59,6 +59,7 @@ func NewTable(a Actions) (*Table, error) {
 		{schema.VerifyBlockades, "owned_pending_recover", a.VerifyBlockades},
 		{schema.LookAtRight, "owned_pending", a.LookAtRight},
 		{schema.EndRights, "owned_pending_end_rights", a.EndRights},
+		{schema.LookAtEntry, "owned_pending_end_rights", a.LookAtEntry},
 		{schema.Finalise, "owned_deleting", a.Finalise},
 		{schema.DropOwners, "owned_deleting_owners", a.DropOwners},
 	}}

@@ -25,7 +25,7 @@ func actions() handlers.Actions {
 	h := handler(nothing)
 	return handlers.Actions{
 		Confirm: h, Release: h, LetGo: h, CheckOwners: h, UpgradeOwners: h, Derive: h, CleanUpDecommissioned: h,
-		AnnounceEpoch: h, ConfirmAgain: h, VerifyBlockades: h, LookAtRight: h, EndRights: h, Finalise: h, DropOwners: h,
+		AnnounceEpoch: h, ConfirmAgain: h, VerifyBlockades: h, LookAtRight: h, EndRights: h, LookAtEntry: h, Finalise: h, DropOwners: h,
 	}
 }
 

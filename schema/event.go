@@ -46,13 +46,15 @@ const (
 	LookAtRight Action = 13
 	// EndRights asks another deployment to end its rights to a resource here, until it says that it has.
 	EndRights Action = 14
+	// LookAtEntry asks another deployment whether it still refers to a resource here by acting references, and removes its holder entry if not.
+	LookAtEntry Action = 15
 )
 
 var actionNames = map[Action]string{
 	Confirm: "confirm", Release: "release", Finalise: "finalise", CheckOwners: "check_owners", DropOwners: "drop_owners",
 	LetGo: "let_go", UpgradeOwners: "upgrade_owners", Derive: "derive", CleanUpDecommissioned: "clean_up_decommissioned",
 	AnnounceEpoch: "announce_epoch", ConfirmAgain: "confirm_again", VerifyBlockades: "verify_blockades", LookAtRight: "look_at_right",
-	EndRights: "end_rights",
+	EndRights: "end_rights", LookAtEntry: "look_at_entry",
 }
 
 func (a Action) String() string {

@@ -51,14 +51,14 @@ func TestActionsHaveFixedNumbersAndNames(t *testing.T) {
 	t.Parallel()
 	for number, name := range []string{
 		1: "confirm", 2: "release", 3: "finalise", 4: "check_owners", 5: "drop_owners", 6: "let_go", 7: "upgrade_owners", 8: "derive", 9: "clean_up_decommissioned",
-		10: "announce_epoch", 11: "confirm_again", 12: "verify_blockades", 13: "look_at_right", 14: "end_rights",
+		10: "announce_epoch", 11: "confirm_again", 12: "verify_blockades", 13: "look_at_right", 14: "end_rights", 15: "look_at_entry",
 	} {
 		if number > 0 {
 			require.Equal(t, name, schema.Action(number).String())
 		}
 	}
 	require.Equal(t, "unknown", schema.Action(0).String())
-	require.Equal(t, "unknown", schema.Action(15).String())
+	require.Equal(t, "unknown", schema.Action(16).String())
 }
 
 func TestAPartErrorHasItsCause(t *testing.T) {

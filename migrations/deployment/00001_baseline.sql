@@ -218,10 +218,11 @@ CREATE TABLE dbcontroller.closed_attempt (
 );
 CREATE INDEX closed_attempt_age ON dbcontroller.closed_attempt (closed_at); -- old rows are removed
 
--- A deployment holds unsetting or cascading references to this target.
+-- A deployment holds unsetting or cascading references to this target, or may do so without asking.
 CREATE TABLE dbcontroller.holder_entry (
     target_id     bigint NOT NULL,
     deployment_id integer NOT NULL,
+    look          bigint, -- the number of the question whether it does, while that is open; null: there is none, or a confirm has come since
     CONSTRAINT holder_entry_pkey PRIMARY KEY (target_id, deployment_id)
 );
 
@@ -584,7 +585,7 @@ BEGIN
         SELECT r.target_id, h.name FROM dbcontroller.reference r JOIN dbcontroller.shadow h ON h.id = r.holder_id
         WHERE r.target_id = ANY (ids) AND (every OR r.behaviour = 1)
         UNION ALL
-        SELECT e.target_id, '//' || d.service || '/' || d.region FROM dbcontroller.holder_entry e JOIN dbcontroller.deployment d ON d.id = e.deployment_id
+        SELECT e.target_id, '//' || d.service || '/' || d.region || ' (may have rows that refer to it)' FROM dbcontroller.holder_entry e JOIN dbcontroller.deployment d ON d.id = e.deployment_id
         WHERE every AND e.target_id = ANY (ids)
     ), first AS (
         SELECT * FROM blockers ORDER BY target_id, holder LIMIT 3

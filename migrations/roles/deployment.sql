@@ -60,6 +60,7 @@ BEGIN
         ('api', 'SELECT, INSERT, UPDATE, DELETE', 'shadow, dbcontroller.resource, dbcontroller.foreign_target, dbcontroller.reference, dbcontroller.owner_reference, dbcontroller.blockade'),
         ('api', 'SELECT, INSERT, UPDATE, DELETE', 'deletion_walk'),
         ('api', 'SELECT, INSERT, DELETE', 'closing, dbcontroller.holder_entry, dbcontroller.ownee_entry, dbcontroller.owner_lost, dbcontroller.notice, dbcontroller.work'),
+        ('api', 'UPDATE (look)', 'holder_entry'),
         ('api', 'SELECT, INSERT', 'attempt, dbcontroller.closed_attempt, dbcontroller.request, dbcontroller.change, dbcontroller.removal, dbcontroller.cause'),
         ('api', 'SELECT', 'epoch, dbcontroller.member, dbcontroller.lease, dbcontroller.derivation, dbcontroller.ending, dbcontroller.attachment, dbcontroller.captured, dbcontroller.captured_batch, dbcontroller.wish'),
         -- Acts upon deletions, keeps its place among the processes, follows versions and epochs, tidies up.
@@ -72,6 +73,7 @@ BEGIN
         ('controller', 'SELECT, UPDATE, DELETE', 'shadow, dbcontroller.resource'),
         ('controller', 'SELECT, INSERT, UPDATE, DELETE', 'foreign_target, dbcontroller.reference, dbcontroller.owner_reference, dbcontroller.blockade, dbcontroller.work, dbcontroller.derivation'),
         ('controller', 'SELECT, INSERT, DELETE', 'attempt, dbcontroller.closed_attempt, dbcontroller.change, dbcontroller.notice, dbcontroller.holder_entry, dbcontroller.ownee_entry, dbcontroller.owner_lost'),
+        ('controller', 'UPDATE (look)', 'holder_entry'),
         ('controller', 'SELECT, INSERT', 'removal, dbcontroller.cause, dbcontroller.epoch'),
         ('controller', 'UPDATE (id)', 'epoch'),
         ('controller', 'SELECT, DELETE', 'request, dbcontroller.closing'),

@@ -9,27 +9,42 @@ const RightPath = "@delegation"
 // OfRight reports whether the blockade is that of a proxy.
 func (k BlockadeKey) OfRight() bool { return k.Path == RightPath }
 
+// EntryPath takes the place of a field path in the key of a holder entry; no field can have this path. A release with such a key says that the sender
+// has dropped its last acting reference to the target; it is a hint, after which the target's deployment asks.
+const EntryPath = "@entry"
+
+// EntryKey is the key of the holder entry of a target.
+func EntryKey(target uuid.UUID) BlockadeKey {
+	return BlockadeKey{Attempt: target, HolderUID: target, Path: EntryPath, TargetUID: target}
+}
+
 // RecallMode is the effect of a recall on a right.
 type RecallMode int
 
 // RecallLooks: it stays. RecallIfFree: it ends when nothing was written under it that still stands. RecallEnds: it ends. RecallCloses: it ends,
-// and so does the acting right.
+// and so does the acting right. RecallIfUnused: the acting right ends when no acting reference stands.
 const (
 	RecallLooks RecallMode = iota
 	RecallIfFree
 	RecallEnds
 	RecallCloses
+	RecallIfUnused
 )
 
 // Close is the recall that ends all rights to a target.
-func Close(target uuid.UUID) Recall {
-	return Recall{Question: Question{Key: BlockadeKey{Attempt: target, HolderUID: target, Path: RightPath, TargetUID: target}}, Mode: RecallCloses}
+func Close(target uuid.UUID) Recall { return ofTarget(target, RecallCloses) }
+
+// IfUnused is the recall that ends the acting right to a target to which nothing refers by acting references.
+func IfUnused(target uuid.UUID) Recall { return ofTarget(target, RecallIfUnused) }
+
+func ofTarget(target uuid.UUID, mode RecallMode) Recall {
+	return Recall{Question: Question{Key: BlockadeKey{Attempt: target, HolderUID: target, Path: RightPath, TargetUID: target}}, Mode: mode}
 }
 
 // MaxRecalled is the number of holders that the answer to a recall names.
 const MaxRecalled = 100
 
-// Recall asks about one blockade of a proxy, or (Close) about all rights to a target.
+// Recall asks about one blockade of a proxy, or (Close, IfUnused) about the rights to a target.
 type Recall struct {
 	Question
 	Mode RecallMode
@@ -41,13 +56,26 @@ type Recalled struct {
 	Epoch   uuid.UUID
 }
 
+// EntryLooks are questions whether holder entries of a deployment are used, in an epoch of the own database.
+type EntryLooks struct {
+	Own     uuid.UUID
+	Entries []EntryLook
+}
+
+// EntryLook is the question about one entry, by the number under which it is stored.
+type EntryLook struct {
+	Seq    int64 // of the piece of work
+	Target uuid.UUID
+	Look   int64
+}
+
 // RecallAnswer is the verdict on the blockade of a proxy: held as long as references stand that were written under the right, or the
 // right itself. Holders are the first of them; More: there are others.
 type RecallAnswer struct {
 	Verdict Verdict
 	Holders []RecalledHolder
 	More    bool
-	// Closed answers RecallCloses: there are no rights from now on, until this deployment grants others.
+	// Closed answers RecallCloses and RecallIfUnused: there are no rights, or no acting one, from now on, until this deployment grants others.
 	Closed bool
 }
 

@@ -191,6 +191,43 @@ func TestAttachedTablesBehaveLikeOneDatabase(t *testing.T) {
 	require.Equal(t, []string{}, a.rows(a.crm, `SELECT coalesce(problem, '') FROM dbcontroller.captured`))
 }
 
+// After the last acting reference is gone, so is the holder entry, and the table is truncated, and its keys change, as before.
+func TestKeysChangeAfterTheLastActingReference_I4(t *testing.T) {
+	t.Parallel()
+	a := newAttached(t)
+	a.exec(a.crm, `INSERT INTO customers SELECT g, 'c' FROM generate_series(1, 3) g`)
+	a.attach()
+	a.exec(a.shop, `INSERT INTO orders (customer_id) VALUES (1), (2), (2)`)
+	a.Settle()
+	refused := a.refused(a.crm, `UPDATE customers SET id = 10 WHERE id = 1`)
+	require.Contains(t, refused.Detail, "//"+shop+" (may have rows that refer to it)")
+	a.exec(a.shop, `DELETE FROM orders WHERE ctid IN (SELECT min(ctid) FROM orders GROUP BY customer_id)`)
+	a.Settle()
+	a.tidies(shop)
+	require.Equal(t, 1, a.Count(crm, "holder_entry"))
+	a.exec(a.crm, `UPDATE customers SET id = 10 WHERE id = 1`)
+	_ = a.refused(a.crm, `TRUNCATE customers`)
+	a.exec(a.shop, `UPDATE orders SET customer_id = 3`)
+	a.Settle()
+	a.tidies(shop)
+	require.Equal(t, 1, a.Count(crm, "holder_entry"), "that of the new target")
+	a.exec(a.crm, `UPDATE customers SET id = 20 WHERE id = 2`)
+	a.exec(a.shop, `DELETE FROM orders`)
+	a.Settle()
+	a.tidies(shop)
+	a.exec(a.crm, `TRUNCATE customers`)
+	a.Settle()
+	require.Empty(t, harness.AuditDatabases(t, a.Pools))
+}
+
+// tidies runs the tidying of a deployment once, and what follows from it.
+func (a *attached) tidies(deployment string) {
+	a.t.Helper()
+	_, err := a.Stores[a.ID(deployment)].Tidy(context.Background())
+	require.NoError(a.t, err)
+	a.Settle()
+}
+
 // Kinds with tables and kinds with bodies refer to one another; a delete through the API takes rows along.
 func TestAttachedRowsAndBodiesReferToOneAnother(t *testing.T) {
 	t.Parallel()

@@ -44,7 +44,10 @@ func BlockadeKey(k *schemav1.BlockadeKey) (out peer.BlockadeKey, err error) {
 		return out, err
 	}
 	out.Path = k.GetPath()
-	if err = CheckPath(out.Path); err != nil {
+	if out.Path != peer.EntryPath {
+		err = CheckPath(out.Path)
+	}
+	if err != nil {
 		return out, err
 	}
 	out.TargetUID, err = UID(k.GetTargetUid())

@@ -7,10 +7,11 @@ import (
 
 // RecallModes by their values.
 var RecallModes = map[peer.RecallMode]schemav1.RecallDelegationsRequest_Mode{
-	peer.RecallLooks:  schemav1.RecallDelegationsRequest_MODE_LOOK,
-	peer.RecallIfFree: schemav1.RecallDelegationsRequest_MODE_END_IF_FREE,
-	peer.RecallEnds:   schemav1.RecallDelegationsRequest_MODE_END,
-	peer.RecallCloses: schemav1.RecallDelegationsRequest_MODE_CLOSE,
+	peer.RecallLooks:    schemav1.RecallDelegationsRequest_MODE_LOOK,
+	peer.RecallIfFree:   schemav1.RecallDelegationsRequest_MODE_END_IF_FREE,
+	peer.RecallEnds:     schemav1.RecallDelegationsRequest_MODE_END,
+	peer.RecallCloses:   schemav1.RecallDelegationsRequest_MODE_CLOSE,
+	peer.RecallIfUnused: schemav1.RecallDelegationsRequest_MODE_END_IF_UNUSED,
 }
 
 // RecallMode of a question. One that is not known changes nothing.

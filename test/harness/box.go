@@ -281,7 +281,8 @@ func (b *Box) Handlers(deployment schema.DeploymentID, store *shadow.Store) hand
 		Derive: &handlers.Derive{Store: store}, CleanUpDecommissioned: &handlers.CleanUpDecommissioned{Store: store},
 		AnnounceEpoch: &handlers.AnnounceEpoch{Store: store, Peers: peers}, ConfirmAgain: &handlers.ConfirmAgain{Store: store, Peers: peers},
 		VerifyBlockades: &handlers.VerifyBlockades{Store: store}, LookAtRight: &handlers.LookAtRight{Store: store}, EndRights: &handlers.EndRights{Store: store, Peers: peers},
-		Finalise: &handlers.Finalise{Store: store}, DropOwners: &handlers.DropOwners{Store: store, Peers: peers},
+		LookAtEntry: &handlers.LookAtEntry{Store: store, Peers: peers},
+		Finalise:    &handlers.Finalise{Store: store}, DropOwners: &handlers.DropOwners{Store: store, Peers: peers},
 	})
 	require.NoError(b.t, err)
 	return handlers.PausableTable{Table: table, Pauses: store}
@@ -424,7 +425,7 @@ func (b *Box) Settle() {
 			}
 			if left.work {
 				work := b.Work(id)
-				for action := schema.Confirm; action <= schema.EndRights; action++ {
+				for action := schema.Confirm; action <= schema.LookAtEntry; action++ {
 					n, err := b.do(id, action, work)
 					count(action, id, n, err)
 				}

@@ -290,9 +290,10 @@ func ownedHandlers(store *shadow.Store, peers *peers.Peers) (*handlers.Table, er
 		AnnounceEpoch:         &handlers.AnnounceEpoch{Store: store, Peers: peers},
 		ConfirmAgain:          &handlers.ConfirmAgain{Store: store, Peers: peers},
 		VerifyBlockades:       &handlers.VerifyBlockades{Store: store}, LookAtRight: &handlers.LookAtRight{Store: store},
-		EndRights:  &handlers.EndRights{Store: store, Peers: peers},
-		Finalise:   &handlers.Finalise{Store: store},
-		DropOwners: &handlers.DropOwners{Store: store, Peers: peers},
+		EndRights:   &handlers.EndRights{Store: store, Peers: peers},
+		LookAtEntry: &handlers.LookAtEntry{Store: store, Peers: peers},
+		Finalise:    &handlers.Finalise{Store: store},
+		DropOwners:  &handlers.DropOwners{Store: store, Peers: peers},
 	})
 }
 

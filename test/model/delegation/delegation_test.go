@@ -53,6 +53,7 @@ func once(seed uint64, m Mistakes, traced bool) *World {
 		func() { w.wants(uid()) },
 		func() { w.releaseEntry(uid()) },
 		func() { w.takeBack(uid()) },
+		func() { w.lookAtEntry(uid()) },
 		func() { // a new target, which X has never referred to
 			if w.chance(2) {
 				u := UID(w.number())
@@ -159,7 +160,7 @@ func TestDelegationsOnManySchedules_I1_I3_I8_I13_I28_I30_I31_I32(t *testing.T) {
 	}
 	all.Wait()
 	t.Logf("%.0f schedules a second; %v", float64(*schedules)/time.Since(began).Seconds(), seen)
-	for _, what := range []string{"acting right taken", "block right taken", "acting written", "block written", "batch", "written beside a deletion", "held", "deleted", "removed", "dangling", "entry released", "forsaken", "insisted", "taken back"} {
+	for _, what := range []string{"acting right taken", "block right taken", "acting written", "block written", "batch", "written beside a deletion", "held", "deleted", "removed", "dangling", "entry released", "forsaken", "insisted", "taken back", "entry left", "entry used", "entry taken again"} {
 		require.GreaterOrEqual(t, seen[what], *schedules/1000, "%s is too rare: %v", what, slices.Sorted(maps.Keys(seen)))
 	}
 }
@@ -285,6 +286,83 @@ func releasedBlocking(m Mistakes) *World {
 	return w
 }
 
+// entryLeaves is a schedule in which X answers that it does not use an entry, and something happens before A has the answer.
+func entryLeaves(m Mistakes, backed bool, before func(w *World, work func())) *World {
+	w := New(1, m)
+	w.calm = true
+	w.put(0, 2) // acting
+	w.rest()
+	if backed {
+		w.backupX = w.x.copy()
+	}
+	w.put(0, 0)
+	w.rest()
+	w.lookAtEntry(2)
+	looks := w.tasks[0]
+	for len(w.bag) == 0 {
+		w.step(0)
+	}
+	w.tasks = nil
+	w.settle() // X has answered
+	before(w, func() {
+		for _, k := range sortedWork(w.x.work) {
+			w.start("work", func(t *task) { t.do(k) })
+		}
+		w.settle()
+	})
+	w.tasks = append(w.tasks, looks)
+	w.settle()
+	if !backed {
+		w.put(2, 2) // acting
+	}
+	if w.rest(); len(w.broken) == 0 {
+		w.atRest()
+	}
+	return w
+}
+
+// entryGrants confirms a blocking reference meanwhile: its target has an entry, which does not grant.
+func entryGrants(m Mistakes) *World {
+	return entryLeaves(m, false, func(w *World, work func()) {
+		w.put(1, 2)
+		w.settle()
+		work()
+	})
+}
+
+// entryOfLost replaces the database of X by a copy of before, which has the reference.
+func entryOfLost(m Mistakes) *World {
+	return entryLeaves(m, true, func(w *World, _ func()) {
+		w.x = w.backupX.copy()
+		w.backupX = nil
+		w.x.epoch = Epoch(w.number())
+		w.x.work[work{kind: compare, epoch: w.x.epoch}] = true
+		w.rest()
+	})
+}
+
+// entryConfirmed confirms an acting reference meanwhile.
+func entryConfirmed(m Mistakes) *World {
+	return entryLeaves(m, false, func(w *World, work func()) {
+		w.put(0, 2)
+		w.settle()
+		work()
+	})
+}
+
+func TestAnEntryThatIsNotUsedLeaves_I8_I30(t *testing.T) {
+	t.Parallel()
+	w := entryLeaves(Mistakes{}, false, func(*World, func()) {})
+	require.Empty(t, w.broken)
+	require.NotZero(t, w.seen["entry left"])
+	for _, play := range []func(Mistakes) *World{entryGrants, entryOfLost, entryConfirmed} {
+		require.Empty(t, play(Mistakes{}).broken)
+	}
+	require.NotEmpty(t, entryGrants(Mistakes{LeavingEntryGrants: true}).broken)
+	require.NotEmpty(t, entryOfLost(Mistakes{EntryLeavesInAnotherEpoch: true}).broken)
+	require.NotEmpty(t, entryConfirmed(Mistakes{EntryLeavesBesideConfirm: true}).broken)
+}
+
 func TestAnEntryIsReleasedAfterTheClose_I13_I30(t *testing.T) {
 	t.Parallel()
 	require.Empty(t, releasedEarly(Mistakes{}).broken)
@@ -314,7 +392,7 @@ func TestTheModelOfDelegationsFindsMistakes_I30_I31_I32(t *testing.T) {
 			t.Parallel()
 			var m Mistakes
 			reflect.ValueOf(&m).Elem().Field(i).SetBool(true)
-			for _, w := range []*World{grantsAfterClose(m), takesLate(m, false), takesLate(m, true), releasedEarly(m), releasedBlocking(m)} {
+			for _, w := range []*World{grantsAfterClose(m), takesLate(m, false), takesLate(m, true), releasedEarly(m), releasedBlocking(m), entryGrants(m), entryOfLost(m), entryConfirmed(m)} {
 				if len(w.broken) > 0 {
 					return
 				}

@@ -437,6 +437,8 @@ func (w *World) receiveX(m message) {
 		if m.theirs == w.x.peer {
 			w.start("close", func(t *task) { t.close(m) })
 		}
+	case "unused":
+		w.start(closesForA, func(t *task) { t.unused(m) })
 	case "close":
 		w.start(closesForA, func(t *task) { t.closeFor(m) })
 	case "resolve":

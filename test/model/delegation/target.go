@@ -31,6 +31,7 @@ type targets struct {
 	blockades               map[key]blockade
 	closed                  map[int]bool // attempts that establish nothing any more
 	entries                 map[UID]bool // X has acting references to it
+	looks                   map[UID]int  // by entry: X is asked whether it is used
 	notices                 map[UID]int
 	endings                 map[UID]bool // X has to end its rights to it, and has not said so
 	told                    int
@@ -60,7 +61,7 @@ func (a *targets) doubts() bool {
 func (a *targets) copy() *targets {
 	c := *a
 	c.state, c.closing, c.blockades, c.closed = maps.Clone(a.state), map[UID]int{}, maps.Clone(a.blockades), maps.Clone(a.closed)
-	c.doubted, c.entries, c.notices, c.endings = maps.Clone(a.doubted), maps.Clone(a.entries), maps.Clone(a.notices), maps.Clone(a.endings)
+	c.doubted, c.entries, c.looks, c.notices, c.endings = maps.Clone(a.doubted), maps.Clone(a.entries), maps.Clone(a.looks), maps.Clone(a.notices), maps.Clone(a.endings)
 	return &c
 }
 
@@ -68,7 +69,7 @@ func (a *targets) copy() *targets {
 func (w *World) receiveA(m message) {
 	a := w.a
 	switch m.kind {
-	case "close": // to X
+	case "close", "unused": // to X
 		return
 	case "announce X":
 		w.announced(m)
@@ -146,7 +147,7 @@ func (w *World) confirm(m message, answer *message) {
 		w.confirmOne(k, b)
 		answer.verdict = ""
 		open := a.state[k.uid] == active && a.closing[k.uid] == 0
-		if a.entries[k.uid] && (open || w.GrantAfterClose) {
+		if a.entries[k.uid] && (a.looks[k.uid] == 0 || w.LeavingEntryGrants) && (open || w.GrantAfterClose) {
 			answer.uids[k.uid] = true
 		}
 	}
@@ -166,6 +167,7 @@ func (w *World) confirmOne(k key, b blockade) {
 		return
 	}
 	a.entries[k.uid] = true
+	delete(a.looks, k.uid)
 	if a.state[k.uid] == deleting {
 		w.tell(k.uid)
 	}
@@ -265,6 +267,7 @@ func (w *World) finalise() {
 		w.removed(uid)
 		delete(a.state, uid)
 		delete(a.entries, uid)
+		delete(a.looks, uid)
 		maps.DeleteFunc(a.blockades, func(k key, _ blockade) bool { return k.uid == uid })
 	}
 }

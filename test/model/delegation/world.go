@@ -43,7 +43,8 @@ type Mistakes struct {
 	GrantAfterClose, GrantWithoutTurn, MarkWithoutRecall, GrantOfLostEpoch, ReturnBeforeLook, ReleaseBeforeEnd, FreeWithoutEnd, HeldAsFree,
 	CloseWithoutWaiting, UnknownAsConfirmed, RowMadeByAnswer, OneRightIncludes, ActsBeforeClose, AcknowledgesUnclosed, SwitchKeepsDelegated,
 	EarlierProxyKept, ProxyUnknownIsGone, EndsWithoutLook, FinalisesBesideProxy, CascadeTellsEntriesOnly, ChecksBeforeLocks,
-	NeighboursRightCounts, EntryReleasedWithoutClose, EntryAskedBeforeMark, ClosesWithoutTurn, EntryEndsActingOnly, UnansweredIsForgotten bool
+	NeighboursRightCounts, EntryReleasedWithoutClose, EntryAskedBeforeMark, ClosesWithoutTurn, EntryEndsActingOnly, UnansweredIsForgotten,
+	EntryLeavesBesideConfirm, LeavingEntryGrants, UnusedLooksFirst, UnusedKeepsRight, EntryLeavesInAnotherEpoch bool
 }
 
 // World is both databases, the messages between them, and the tasks of their processes.
@@ -74,7 +75,7 @@ func New(seed uint64, m Mistakes) *World {
 	w := &World{Mistakes: m, r: rand.New(rand.NewPCG(seed, seed)), calls: map[int]*message{}, locks: map[string]*lock{}, seen: map[string]int{}, forsaken: map[int]reference{}, insisted: map[UID]bool{}}
 	w.a = &targets{
 		epoch: 1, peer: 1, state: map[UID]state{}, closing: map[UID]int{}, blockades: map[key]blockade{}, closed: map[int]bool{},
-		entries: map[UID]bool{}, notices: map[UID]int{}, endings: map[UID]bool{},
+		entries: map[UID]bool{}, looks: map[UID]int{}, notices: map[UID]int{}, endings: map[UID]bool{},
 	}
 	w.x = &holders{
 		epoch: 1, peer: 1, references: map[int]reference{}, targets: map[UID]target{}, ending: map[UID]bool{}, decided: map[int]bool{},

@@ -14,17 +14,31 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/compare"
 )
 
+const (
+	// tidyEvery is the time between two looks for expired rows; forgetEvery that between two looks for targets without references, because a key of an attached
+	// table changes only when no other deployment has an entry of it.
+	tidyEvery   = time.Minute
+	forgetEvery = 10 * time.Second
+)
+
 // RunTidy removes expired rows, in small steps, until ctx ends. It returns nil.
 func (s *Admin) RunTidy(ctx context.Context) error {
-	for wait := time.Minute; ; {
+	for next := time.Now().Add(tidyEvery); ; {
+		wait := min(forgetEvery, time.Until(next))
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-time.After(wait):
 		}
+		if _, err := s.tidyForeignTargets(ctx, tidied); err != nil && ctx.Err() == nil {
+			s.Log.Warn("targets without references could not be removed, retrying", zap.Error(err))
+		}
+		if time.Now().Before(next) {
+			continue
+		}
 		more, err := s.Tidy(ctx)
-		if wait = time.Minute; more {
-			wait = time.Second
+		if next = time.Now().Add(tidyEvery); more {
+			next = time.Now().Add(time.Second)
 		}
 		if err != nil && ctx.Err() == nil {
 			s.Log.Warn("expired rows could not be removed, retrying", zap.Error(err))

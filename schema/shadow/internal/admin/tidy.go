@@ -93,10 +93,13 @@ DELETE FROM dbcontroller.work WHERE seq IN (
 )`)
 )
 
+// tidied is the maximum number of rows of a table that one step removes, or looks at.
+const tidied = 5000
+
 // Tidy removes rows whose retention has ended, up to 5,000 of a table: decisions, closed attempts, request outcomes, closing rows,
 // change rows, foreign targets without references, and removals. It reports whether there may be more.
 func (s *Admin) Tidy(ctx context.Context) (more bool, err error) {
-	const limit = 5000
+	const limit = tidied
 	now, n := s.Now(), 0
 	if err := s.Pool.QueryRow(ctx, tidyAttemptsSQL, abortedRetention, limit, now).Scan(&n); err != nil {
 		return false, fmt.Errorf("tidy: %w", err)

@@ -20,7 +20,7 @@ var sqlCodes = map[string]int{
 	"check_owners": int(schema.CheckOwners), "drop_owners": int(schema.DropOwners), "let_go": int(schema.LetGo),
 	"upgrade_owners": int(schema.UpgradeOwners), "derive": int(schema.Derive), "clean_up_decommissioned": int(schema.CleanUpDecommissioned),
 	"announce_epoch": int(schema.AnnounceEpoch), "confirm_again": int(schema.ConfirmAgain), "verify_blockades": int(schema.VerifyBlockades),
-	"look_at_right": int(schema.LookAtRight), "end_rights": int(schema.EndRights),
+	"look_at_right": int(schema.LookAtRight), "end_rights": int(schema.EndRights), "look_at_entry": int(schema.LookAtEntry),
 	// bits of dbcontroller.owner_reference.flags
 	"requires_owner": int(peer.FlagRequires), "unset_on_delete": int(peer.FlagUnsetOnDelete),
 	// dbcontroller.cause.how

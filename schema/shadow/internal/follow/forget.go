@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 )
 
@@ -24,6 +25,13 @@ DELETE FROM dbcontroller.foreign_target f
 WHERE NOT EXISTS (SELECT FROM dbcontroller.reference WHERE target_id = f.id) AND NOT ` + db.KeptSQL + `
     AND (f.block_attempt IS NULL OR EXISTS (SELECT FROM dbcontroller.decommissioned x WHERE x.deployment_id = f.deployment_id)) AND `
 )
+
+// The key of each entry, for its release.
+var forgetAndTellSQL = db.Codes(`
+WITH gone AS (` + removeForeignTargets + targetsByID + ` RETURNING f.id, f.deployment_id, f.uid)
+INSERT INTO dbcontroller.work (action, shard, deployment_id, attempt, holder_uid, field_id, target_uid)
+SELECT {release}, (g.id % 64)::smallint, g.deployment_id, g.uid, g.uid, $2, g.uid FROM gone g
+WHERE NOT EXISTS (SELECT FROM dbcontroller.decommissioned x WHERE x.deployment_id = g.deployment_id)`)
 
 // Forget removes the targets of deletions at another deployment, except those that references here still name, after ActFor. Nobody waits for
 // it: tidying finds those that stay. So it comes behind the acknowledgement, and a watch that the act has woken does not wait until its
@@ -43,12 +51,27 @@ func (s *Follower) Forget(ctx context.Context, from schema.DeploymentID, deletio
 	return s.forget(ctx, len(uids), targetsByUID, id, uids)
 }
 
-// ForgetUnreferred removes foreign targets, except those that references name.
+// ForgetUnreferred removes foreign targets, except those that references name, and tells their deployments so: they may have holder entries of this one.
 func (s *Follower) ForgetUnreferred(ctx context.Context, ids []int64) error {
 	if len(ids) == 0 {
 		return nil
 	}
-	return s.forget(ctx, len(ids), targetsByID, ids)
+	field, err := s.Names.Field(ctx, peer.EntryPath)
+	if err != nil {
+		return err
+	}
+	err = s.InTx(ctx, db.WorkFeed, func(tx pgx.Tx) error {
+		left, err := s.lockUnnamed(ctx, tx, targetsByID, ids)
+		if err != nil || len(left) == 0 {
+			return err
+		}
+		_, err = tx.Exec(ctx, forgetAndTellSQL, left, field)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("remove foreign targets without references: %w", err)
+	}
+	return nil
 }
 
 // forget locks foreign targets before it looks for references: a save that refers to one of them holds that lock shared.
@@ -62,15 +85,8 @@ func (s *Follower) forget(ctx context.Context, n int, which string, args ...any)
 			b.Queue(removeForeignTargets+which, args...)
 			return db.CommitWith(ctx, tx, b)
 		}
-		locked, err := tx.Query(ctx, lockForeignTargets+which+inOrder, args...)
-		if err != nil {
-			return err
-		}
-		ids, err := pgx.CollectRows(locked, pgx.RowTo[int64])
+		ids, err := s.lockUnnamed(ctx, tx, which, args...)
 		if err != nil || len(ids) == 0 {
-			return err
-		}
-		if ids, err = s.unnamed(ctx, tx, ids); err != nil {
 			return err
 		}
 		_, err = tx.Exec(ctx, removeForeignTargets+targetsByID, ids)
@@ -80,6 +96,19 @@ func (s *Follower) forget(ctx context.Context, n int, which string, args ...any)
 		return fmt.Errorf("remove foreign targets without references: %w", err)
 	}
 	return nil
+}
+
+// lockUnnamed locks foreign targets, and returns those that no row of a strict table names.
+func (s *Follower) lockUnnamed(ctx context.Context, tx pgx.Tx, which string, args ...any) ([]int64, error) {
+	locked, err := tx.Query(ctx, lockForeignTargets+which+inOrder, args...)
+	if err != nil {
+		return nil, err
+	}
+	ids, err := pgx.CollectRows(locked, pgx.RowTo[int64])
+	if err != nil || len(ids) == 0 || !s.rows.Strict() {
+		return ids, err
+	}
+	return s.unnamed(ctx, tx, ids)
 }
 
 // unnamed returns the targets that no row of a strict table names.

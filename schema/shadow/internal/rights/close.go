@@ -27,17 +27,9 @@ var lookAtClosedSQL = db.LookAtRights(`dbcontroller.foreign_target f WHERE f.id 
 // under them stay. closed: no write under them is under way, and none follows until a right is granted again. Without a row of the target there
 // is no right, and an answer makes no row.
 func (s *Rights) close(ctx context.Context, of schema.DeploymentID, target, epoch uuid.UUID) (closed bool, err error) {
-	deployment, err := s.Names.Deployment(ctx, of)
-	if err != nil {
-		return false, err
-	}
-	var id int64
-	err = s.Pool.QueryRow(ctx, selectTargetSQL, target, deployment).Scan(&id)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return true, nil
-	}
-	if err != nil {
-		return false, err
+	id, err := s.target(ctx, of, target)
+	if err != nil || id == 0 {
+		return err == nil, err
 	}
 	err = s.alone(ctx, id, func(tx pgx.Tx) error {
 		if now, err := s.gate.EpochOf(ctx, tx); err != nil || now != epoch {
@@ -52,4 +44,72 @@ func (s *Rights) close(ctx context.Context, of schema.DeploymentID, target, epoc
 		return false, nil
 	}
 	return err == nil, err
+}
+
+// target returns the row of a target of another deployment; 0: there is none.
+func (s *Rights) target(ctx context.Context, of schema.DeploymentID, target uuid.UUID) (id int64, err error) {
+	deployment, err := s.Names.Deployment(ctx, of)
+	if err != nil {
+		return 0, err
+	}
+	if err = s.Pool.QueryRow(ctx, selectTargetSQL, target, deployment).Scan(&id); errors.Is(err, pgx.ErrNoRows) {
+		return 0, nil
+	}
+	return id, err
+}
+
+var (
+	// An acting reference, or a right that was asked for and may be about to be used. The blocks of an ALLOW_DANGLING one need no entry.
+	usedActingSQL = db.Codes(`
+SELECT EXISTS (SELECT FROM dbcontroller.foreign_target f WHERE f.id = $1 AND ` + db.KeptSQL + `)
+    OR EXISTS (SELECT FROM dbcontroller.reference r WHERE r.target_id = $1 AND r.behaviour NOT IN ({block}, {allow_dangling}) AND NOT r.dangling)`)
+
+	endActingSQL = `
+UPDATE dbcontroller.foreign_target SET acting_epoch = NULL, acting_own = NULL, turn = nextval('dbcontroller.object_id') WHERE id = $1`
+)
+
+// endUnused ends the acting right to a target of another deployment (of), for that deployment, if nothing here uses it. ended: no acting reference stands
+// that the deployment has confirmed, and none is written under a right until one is granted again. A reference that is being established has a
+// blockade there.
+func (s *Rights) endUnused(ctx context.Context, of schema.DeploymentID, target, epoch uuid.UUID) (ended bool, err error) {
+	id, err := s.target(ctx, of, target)
+	if err != nil || id == 0 {
+		return err == nil, err
+	}
+	if used, err := s.usedActing(ctx, s.Pool, id); err != nil || used { // without a lock: a right that is used stays
+		return false, err
+	}
+	err = s.alone(ctx, id, func(tx pgx.Tx) error {
+		if now, err := s.gate.EpochOf(ctx, tx); err != nil || now != epoch {
+			return errors.Join(err, s.gate.RecoveringSelf())
+		}
+		used, err := s.usedActing(ctx, tx, id)
+		if err != nil || used {
+			return err
+		}
+		ended = true
+		_, err = tx.Exec(ctx, endActingSQL, id)
+		return err
+	})
+	if db.HasCode(err, db.CodeLockNotAvailable) {
+		return false, nil
+	}
+	return ended && err == nil, err
+}
+
+// usedActing reports whether an acting reference to a target stands, stored or in a row of a strict table.
+func (s *Rights) usedActing(ctx context.Context, q db.Querier, id int64) (used bool, err error) {
+	rows, err := q.Query(ctx, usedActingSQL, id)
+	if err != nil {
+		return false, err
+	}
+	if used, err = pgx.CollectExactlyOneRow(rows, pgx.RowTo[bool]); err != nil || used || !s.rows.Strict() {
+		return used, err
+	}
+	targets, err := s.rows.Targets(ctx, q, []int64{id})
+	if err != nil {
+		return false, err
+	}
+	found, err := s.rows.Referring(ctx, q, false, targets, 1)
+	return len(found) > 0, err
 }

@@ -54,11 +54,16 @@ func (s *Rights) Recall(ctx context.Context, from schema.DeploymentID, asked []p
 		return nil, err
 	}
 	for n, a := range asked {
-		if a.Mode != peer.RecallCloses {
+		end := s.close
+		switch a.Mode {
+		case peer.RecallIfUnused:
+			end = s.endUnused
+		case peer.RecallCloses:
+		default:
 			continue
 		}
 		out.Answers[n] = peer.RecallAnswer{Verdict: peer.Undecided}
-		if out.Answers[n].Closed, err = s.close(ctx, from, a.Key.TargetUID, answers.Epoch); err != nil {
+		if out.Answers[n].Closed, err = end(ctx, from, a.Key.TargetUID, answers.Epoch); err != nil {
 			return nil, fmt.Errorf("end the rights to a target: %w", err)
 		}
 		delete(proxies, n)

@@ -174,7 +174,10 @@ func (s *Steering) idle(list func(context.Context, resource, int) ([]Releasable,
 	return func(ctx context.Context, r resource, limit int) ([]Releasable, error) {
 		found, err := list(ctx, r, limit)
 		for i := range found {
-			found[i].Refused = "it keeps nothing now, and a deletion needs it to reach " + found[i].Other + ": while the resource is being deleted and waits for that deployment, it can be released"
+			found[i].Refused = "a deletion needs it to reach " + found[i].Other + ": while the resource is being deleted and waits for that deployment, it can be released"
+			if found[i].What == HolderEntry {
+				found[i].Refused += ". It goes within seconds after the last reference from there that would be unset or deleted along; until then the key of an attached row does not change"
+			}
 		}
 		return found, err
 	}

@@ -34,10 +34,14 @@ WITH taken AS (
 )` + enterTakenSQL + `
 SELECT attempt FROM taken`)
 
+	// An entry that is looked at is used again.
 	enterTakenSQL = db.Codes(`, entries AS (
     INSERT INTO dbcontroller.holder_entry (target_id, deployment_id)
     SELECT DISTINCT target_id, @deployment::int FROM taken WHERE behaviour <> {allow_dangling}
     ON CONFLICT DO NOTHING
+), used AS (
+    UPDATE dbcontroller.holder_entry e SET look = NULL
+    WHERE e.deployment_id = @deployment AND e.target_id = ANY (ARRAY (SELECT target_id FROM taken WHERE behaviour <> {allow_dangling})) AND e.look IS NOT NULL
 ), marked AS (
     SELECT id, shard FROM dbcontroller.shadow WHERE id = ANY (ARRAY (SELECT DISTINCT target_id FROM taken)) AND state = {deleting}
 ), notices AS (
@@ -179,6 +183,9 @@ func (s *Keeper) Release(ctx context.Context, holder schema.DeploymentID, epoch 
 	selfEpoch := s.gate.PresentEpoch()
 	deployment, err := s.Names.Deployment(ctx, holder)
 	if err != nil {
+		return err
+	}
+	if keys, err = s.leaveLooks(ctx, deployment, keys); err != nil || len(keys)+len(attempts) == 0 {
 		return err
 	}
 	k, err := s.KeyColumns(ctx, keys)

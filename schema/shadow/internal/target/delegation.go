@@ -17,7 +17,7 @@ import (
 )
 
 // queueGrants adds to a batch, after the locks of confirmed targets, which of them are granted: a target that is ACTIVE and not
-// closing, with a holder entry. The entry makes the holder's deployment hear of a deletion; it ends the right before it acts.
+// closing, with a holder entry that is not looked at. The entry makes the holder's deployment hear of a deletion; it ends the right before it acts.
 func (s *Keeper) queueGrants(b *pgx.Batch, locked []int64, holder int32, kinds []int32, granted *[]uuid.UUID) {
 	b.Queue(selectGrantedSQL, locked, holder, kinds).Query(func(rows pgx.Rows) (err error) {
 		*granted, err = pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
@@ -27,7 +27,7 @@ func (s *Keeper) queueGrants(b *pgx.Batch, locked []int64, holder int32, kinds [
 
 var selectGrantedSQL = db.Codes(`
 SELECT s.uid FROM dbcontroller.shadow s
-JOIN dbcontroller.holder_entry e ON e.target_id = s.id AND e.deployment_id = $2
+JOIN dbcontroller.holder_entry e ON e.target_id = s.id AND e.deployment_id = $2 AND e.look IS NULL
 WHERE s.id = ANY ($1) AND s.state = {active} AND s.kind_id = ANY ($3)
     AND NOT EXISTS (SELECT FROM dbcontroller.closing c WHERE c.target_id = s.id AND ` + ClosesSQL + `)`)
 

@@ -92,6 +92,8 @@ const (
 	RecallDelegationsRequest_MODE_END RecallDelegationsRequest_Mode = 3
 	// Both rights to refer to the target end, also beside references to the target. The key is (target, target, @delegation, target).
 	RecallDelegationsRequest_MODE_CLOSE RecallDelegationsRequest_Mode = 4
+	// The acting right ends when no acting reference stands. The key is that of MODE_CLOSE.
+	RecallDelegationsRequest_MODE_END_IF_UNUSED RecallDelegationsRequest_Mode = 5
 )
 
 // Enum value maps for RecallDelegationsRequest_Mode.
@@ -102,13 +104,15 @@ var (
 		2: "MODE_END_IF_FREE",
 		3: "MODE_END",
 		4: "MODE_CLOSE",
+		5: "MODE_END_IF_UNUSED",
 	}
 	RecallDelegationsRequest_Mode_value = map[string]int32{
-		"MODE_UNSPECIFIED": 0,
-		"MODE_LOOK":        1,
-		"MODE_END_IF_FREE": 2,
-		"MODE_END":         3,
-		"MODE_CLOSE":       4,
+		"MODE_UNSPECIFIED":   0,
+		"MODE_LOOK":          1,
+		"MODE_END_IF_FREE":   2,
+		"MODE_END":           3,
+		"MODE_CLOSE":         4,
+		"MODE_END_IF_UNUSED": 5,
 	}
 )
 
@@ -936,7 +940,8 @@ func (x *RecallDelegationsResponse) GetEpoch() []byte {
 
 type ReleaseBlockadesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Keys  []*BlockadeKey         `protobuf:"bytes,1,rep,name=keys,proto3" json:"keys,omitempty"`
+	// A key (target, target, @entry, target) says that the caller has dropped its last acting reference to the target: it is asked whether that is so.
+	Keys []*BlockadeKey `protobuf:"bytes,1,rep,name=keys,proto3" json:"keys,omitempty"`
 	// Aborted attempts: all their blockades are removed.
 	Attempts [][]byte `protobuf:"bytes,2,rep,name=attempts,proto3" json:"attempts,omitempty"`
 	// The epoch of the database from which keys and attempts were read.
@@ -3760,7 +3765,8 @@ type RecallDelegationsResponse_Answer struct {
 	Holders []*RecallDelegationsResponse_Holder `protobuf:"bytes,2,rep,name=holders,proto3" json:"holders,omitempty"`
 	// There are more.
 	More bool `protobuf:"varint,3,opt,name=more,proto3" json:"more,omitempty"`
-	// MODE_CLOSE: the rights have ended, or there were none. A process that does not know the mode ends nothing, and says nothing here.
+	// MODE_CLOSE: the rights have ended, or there were none. MODE_END_IF_UNUSED: no acting reference stands, and there is no acting right. A process
+	// that does not know the mode ends nothing, and says nothing here.
 	Closed        bool `protobuf:"varint,4,opt,name=closed,proto3" json:"closed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -5022,20 +5028,21 @@ const file_dbcontroller_schema_v1_schema_proto_rawDesc = "" +
 	"\x13VERDICT_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fVERDICT_HELD\x10\x01\x12\x10\n" +
 	"\fVERDICT_GONE\x10\x02\x12\x15\n" +
-	"\x11VERDICT_UNDECIDED\x10\x03\"\xfd\x02\n" +
+	"\x11VERDICT_UNDECIDED\x10\x03\"\x95\x03\n" +
 	"\x18RecallDelegationsRequest\x12W\n" +
 	"\tquestions\x18\x01 \x03(\v29.dbcontroller.schema.v1.RecallDelegationsRequest.QuestionR\tquestions\x1a\xa6\x01\n" +
 	"\bQuestion\x125\n" +
 	"\x03key\x18\x01 \x01(\v2#.dbcontroller.schema.v1.BlockadeKeyR\x03key\x12\x18\n" +
 	"\aexpired\x18\x02 \x01(\bR\aexpired\x12I\n" +
-	"\x04mode\x18\x03 \x01(\x0e25.dbcontroller.schema.v1.RecallDelegationsRequest.ModeR\x04mode\"_\n" +
+	"\x04mode\x18\x03 \x01(\x0e25.dbcontroller.schema.v1.RecallDelegationsRequest.ModeR\x04mode\"w\n" +
 	"\x04Mode\x12\x14\n" +
 	"\x10MODE_UNSPECIFIED\x10\x00\x12\r\n" +
 	"\tMODE_LOOK\x10\x01\x12\x14\n" +
 	"\x10MODE_END_IF_FREE\x10\x02\x12\f\n" +
 	"\bMODE_END\x10\x03\x12\x0e\n" +
 	"\n" +
-	"MODE_CLOSE\x10\x04\"\xa8\x03\n" +
+	"MODE_CLOSE\x10\x04\x12\x16\n" +
+	"\x12MODE_END_IF_UNUSED\x10\x05\"\xa8\x03\n" +
 	"\x19RecallDelegationsResponse\x12R\n" +
 	"\aanswers\x18\x01 \x03(\v28.dbcontroller.schema.v1.RecallDelegationsResponse.AnswerR\aanswers\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\fR\x05epoch\x1a\xdc\x01\n" +
