@@ -126,8 +126,11 @@ func (s *adminStore) RetryResource(_ context.Context, name, reason, by string) (
 	return []schema.DeploymentID{other}, nil
 }
 
-func (s *adminStore) Releasable(_ context.Context, name string, limit int) ([]shadow.Releasable, error) {
-	return []shadow.Releasable{{Key: fmt.Sprint(name, limit), What: "HOLDER_ENTRY", Name: name, Other: other.String(), Breaks: "x", Refused: "y", Since: time.Unix(9, 0)}, {}}, nil
+func (s *adminStore) Releasable(_ context.Context, name string, limit int, token string) ([]shadow.Releasable, string, error) {
+	if token != "" {
+		return nil, "", nil
+	}
+	return []shadow.Releasable{{Key: fmt.Sprint(name, limit), What: "HOLDER_ENTRY", Name: name, Other: other.String(), Breaks: "x", Refused: "y", Since: time.Unix(9, 0)}, {}}, "next", nil
 }
 
 func (s *adminStore) ForceRelease(_ context.Context, keys []string, unanswered bool, reason, by string) ([]string, error) {
@@ -568,6 +571,10 @@ func TestRetriesAndReleasesAreThoseOfTheStore(t *testing.T) {
 	}
 	listed, err := a.ListReleasable(as(t, operator), &adminv1.ListReleasableRequest{Name: "devices/d"})
 	require.NoError(t, err)
+	require.Equal(t, "next", listed.GetNextPageToken())
+	last, err := a.ListReleasable(as(t, operator), &adminv1.ListReleasableRequest{Name: "devices/d", PageToken: "next"})
+	require.NoError(t, err)
+	require.Empty(t, last.GetReleasable())
 	first := listed.GetReleasable()[0]
 	require.Equal(t, "devices/d100", first.GetKey())
 	require.Equal(t, "//a.example.com/us-west2/devices/d", first.GetResource())

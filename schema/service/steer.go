@@ -15,7 +15,7 @@ import (
 type steering interface {
 	Retry(ctx context.Context, of schema.DeploymentID, reason, by string) error
 	RetryResource(ctx context.Context, name, reason, by string) (waitsFor []schema.DeploymentID, err error)
-	Releasable(ctx context.Context, name string, limit int) ([]shadow.Releasable, error)
+	Releasable(ctx context.Context, name string, limit int, token string) (page []shadow.Releasable, next string, err error)
 	ForceRelease(ctx context.Context, keys []string, unanswered bool, reason, by string) (released []string, err error)
 }
 
@@ -52,11 +52,11 @@ func (a *admin) listReleasable(ctx context.Context, req *adminv1.ListReleasableR
 	if err != nil {
 		return nil, err
 	}
-	found, err := a.steering.Releasable(ctx, name, pageSize(req.GetPageSize()))
+	found, next, err := a.steering.Releasable(ctx, name, pageSize(req.GetPageSize()), req.GetPageToken())
 	if err != nil {
 		return nil, err
 	}
-	out := &adminv1.ListReleasableResponse{}
+	out := &adminv1.ListReleasableResponse{NextPageToken: next}
 	for _, r := range found {
 		p := &adminv1.Releasable{
 			Key: r.Key, What: r.What, Resource: schema.FullName{Deployment: a.self, Name: r.Name}.String(), Other: r.Other, Path: r.Path, Breaks: r.Breaks, Refused: r.Refused,

@@ -41,7 +41,7 @@ func TestAProcessBehindASwitchRefusesNothingForGood_I15_I26(t *testing.T) {
 			"delete":       func() error { _, err := behind.Delete(ctx, shadow.DeleteRequest{Name: name}); return err },
 			"protect":      func() error { _, err := behind.SetBlockDeletion(ctx, name, uuid.Nil, true); return err },
 			"status":       func() error { _, err := behind.UpdateStatus(ctx, name, uuid.Nil, []byte(`{}`), nil); return err },
-			"releasable":   func() error { _, err := behind.Releasable(ctx, name, 1); return err },
+			"releasable":   func() error { _, _, err := behind.Releasable(ctx, name, 1, ""); return err },
 			"update":       func() error { _, err := behind.Save(short(), update); return err },
 			"requested":    func() error { _, err := behind.SaveRequested(short(), uuid.New(), update); return err },
 			"would update": func() error { _, err := behind.ValidateBatch(short(), update, ""); return err },

@@ -18,7 +18,7 @@ import (
 // releasable returns the one row of a kind that can be released of a resource.
 func releasable(t *testing.T, at *shadow.Store, name, what string) shadow.Releasable {
 	t.Helper()
-	all, err := at.Releasable(t.Context(), name, 10)
+	all, _, err := at.Releasable(t.Context(), name, 10, "")
 	require.NoError(t, err)
 	var found []shadow.Releasable
 	for _, r := range all {
@@ -66,7 +66,7 @@ func TestEntriesOfAnActiveResourceAreListed(t *testing.T) {
 	b.MustPut(target, nil)
 	b.MustPut(holder, body{"cascade": target})
 	b.Settle()
-	all, err := west.Releasable(t.Context(), "targets/t", 10)
+	all, _, err := west.Releasable(t.Context(), "targets/t", 10, "")
 	require.NoError(t, err)
 	require.Len(t, all, 2)
 	require.Equal(t, "RIGHTS", all[1].What)
@@ -75,6 +75,53 @@ func TestEntriesOfAnActiveResourceAreListed(t *testing.T) {
 	require.Contains(t, all[0].Refused, "a deletion needs it to reach "+bEast)
 	require.False(t, forceRelease(t, west, all[0].Key))
 	require.Equal(t, 1, b.Count(aWest, "holder_entry"))
+}
+
+// The rows that tie a resource are listed page by page, each once, whatever their kinds.
+func TestReleasableRowsHavePages(t *testing.T) {
+	t.Parallel()
+	b := newPair(t, nil)
+	west := b.Stores[b.ID(aWest)]
+	b.MustPut(target, nil)
+	for n := range 5 {
+		b.MustPut(holderNumber(n), body{"block": target, "cascade": target})
+	}
+	b.Settle()
+	whole, next, err := west.Releasable(t.Context(), "targets/t", 10, "")
+	require.NoError(t, err)
+	require.Empty(t, next)
+	require.Len(t, whole, 7, "5 blockades, 1 entry, its rights")
+	for size := 1; size <= 7; size++ {
+		var keys []string
+		for token := ""; ; {
+			page, next, err := west.Releasable(t.Context(), "targets/t", size, token)
+			require.NoError(t, err)
+			require.LessOrEqual(t, len(page), size)
+			for _, r := range page {
+				keys = append(keys, r.Key)
+			}
+			if token = next; token == "" {
+				break
+			}
+		}
+		for i, r := range whole {
+			require.Equal(t, r.Key, keys[i], "pages of %d", size)
+		}
+		require.Len(t, keys, len(whole))
+	}
+	_, next, err = west.Releasable(t.Context(), "targets/t", 2, "")
+	require.NoError(t, err)
+	b.MustPut(target2, nil)
+	for _, bad := range []string{"x", next[:len(next)-2]} {
+		_, _, err = west.Releasable(t.Context(), "targets/t", 2, bad)
+		require.ErrorAs(t, err, new(*peer.InvalidError), bad)
+	}
+	_, _, err = west.Releasable(t.Context(), "targets/t2", 2, next)
+	require.ErrorAs(t, err, new(*peer.InvalidError), "it is of another resource")
+	_, err = b.Pools[b.ID(aWest)].Exec(t.Context(), `UPDATE dbcontroller.shadow SET state = 2 WHERE name = 'targets/t'`)
+	require.NoError(t, err)
+	_, _, err = west.Releasable(t.Context(), "targets/t", 2, next)
+	require.ErrorIs(t, err, peer.ErrAborted)
 }
 
 // A blockade is released by its key alone. A late message about a reference that exists establishes it again, under a key that the operator has not
@@ -274,7 +321,7 @@ func TestForcedReleasesAreRefusedWithoutAKeyOrAReason(t *testing.T) {
 	_, err := west.ForceRelease(t.Context(), []string{good}, false, "", "operator/eve")
 	require.ErrorContains(t, err, "reason")
 	require.ErrorContains(t, west.Retry(t.Context(), schema.DeploymentID{}, "", "operator/eve"), "reason")
-	_, err = west.Releasable(t.Context(), "targets/none", 10)
+	_, _, err = west.Releasable(t.Context(), "targets/none", 10, "")
 	require.ErrorIs(t, err, peer.ErrNotFound)
 }
 

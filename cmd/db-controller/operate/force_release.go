@@ -14,8 +14,8 @@ import (
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
 )
 
-// maxReleasable is the most rows that the command lists: the limit of the API.
-const maxReleasable = 1000
+// maxReleasable is about the most rows that the command lists.
+const maxReleasable = 10_000
 
 // forceRelease has the flags of the command.
 type forceRelease struct {
@@ -69,15 +69,15 @@ func (f *forceRelease) run(ctx context.Context, out cli.Printer, c *client.Clien
 	if err != nil {
 		return err
 	}
-	listed, err := admin.ListReleasable(ctx, &adminv1.ListReleasableRequest{Name: name.Name, PageSize: maxReleasable})
+	listed, err := listReleasable(ctx, admin, name.Name)
 	if err != nil {
 		return cli.PlainOf(name, err)
 	}
 	if len(f.keys) == 0 {
-		printReleasable(out, listed.GetReleasable())
-		return out.Document(cli.Messages(listed.GetReleasable()))
+		printReleasable(out, listed)
+		return out.Document(cli.Messages(listed))
 	}
-	chosen := slices.DeleteFunc(listed.GetReleasable(), func(r *adminv1.Releasable) bool { return !slices.Contains(f.keys, r.GetKey()) })
+	chosen := slices.DeleteFunc(listed, func(r *adminv1.Releasable) bool { return !slices.Contains(f.keys, r.GetKey()) })
 	if err := f.confirmed(chosen); err != nil {
 		return err
 	}
@@ -99,6 +99,20 @@ func (f *forceRelease) run(ctx context.Context, out cli.Printer, c *client.Clien
 		}
 	}
 	return out.Document(map[string][]string{"released": answer.GetReleased()})
+}
+
+// listReleasable reads page after page, up to maxReleasable rows.
+func listReleasable(ctx context.Context, admin adminv1.AdminServiceClient, name string) (all []*adminv1.Releasable, err error) {
+	for token := ""; ; {
+		page, err := admin.ListReleasable(ctx, &adminv1.ListReleasableRequest{Name: name, PageSize: 1000, PageToken: token})
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, page.GetReleasable()...)
+		if token = page.GetNextPageToken(); token == "" || len(all) >= maxReleasable {
+			return all, nil
+		}
+	}
 }
 
 // confirmed fails with the effects while the operator has not confirmed them.
@@ -137,6 +151,6 @@ func printReleasable(out cli.Printer, all []*adminv1.Releasable) {
 		out.Line("  release: %s", r.GetBreaks())
 	}
 	if len(all) >= maxReleasable {
-		out.Line("These are the first %d. There can be more: release some of them, and list again.", maxReleasable)
+		out.Line("These are the first %d. There can be more: release some of them, and list again.", len(all))
 	}
 }

@@ -16,6 +16,6 @@ func TestACutListOfReleasableRowsSaysSo(t *testing.T) {
 		rows[i] = &adminv1.Releasable{What: "BLOCKADE", Key: "BLOCKADE|1", Other: "//a/r/holders/1"}
 	}
 	text := func(n int) string { return printed(func(out cli.Printer) { printReleasable(out, rows[:n]) }) }
-	require.Contains(t, text(maxReleasable), "These are the first 1000.")
+	require.Contains(t, text(maxReleasable), "These are the first 10000.")
 	require.NotContains(t, text(maxReleasable-1), "These are the first")
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"runtime/debug"
 	"slices"
@@ -70,6 +71,16 @@ const smallTarget = 200
 // idempotent. It returns by uid the errors of deletions that could not be carried out completely: schema.ErrUnfinished
 // for large targets that are not done when patience ends. All other deletions are done when err is nil. Forget comes afterwards.
 func (s *Follower) ActFor(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion, patience time.Duration) (map[uuid.UUID]error, error) {
+	return s.actFor(ctx, from, deletions, patience, schema.Block)
+}
+
+// ActForDecommissioned is ActFor for all resources of a decommissioned deployment. Rows of strict tables that block them act as blocking says; the
+// blocking references of resources have that behaviour before.
+func (s *Follower) ActForDecommissioned(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion, blocking schema.Behaviour) (map[uuid.UUID]error, error) {
+	return s.actFor(ctx, from, deletions, math.MaxInt64, blocking)
+}
+
+func (s *Follower) actFor(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion, patience time.Duration, blocking schema.Behaviour) (map[uuid.UUID]error, error) {
 	if _, err := s.Current(); err != nil {
 		return nil, err
 	}
@@ -77,7 +88,7 @@ func (s *Follower) ActFor(ctx context.Context, from schema.DeploymentID, deletio
 		return nil, nil
 	}
 	a := &acting{
-		store: s, from: from, epoch: s.gate.PresentEpoch(), began: time.Now(), patience: patience, actingOn: actingOnSQL,
+		store: s, from: from, epoch: s.gate.PresentEpoch(), began: time.Now(), patience: patience, actingOn: actingOnSQL, blocking: blocking,
 		deletions: map[uuid.UUID]schema.Deletion{}, failed: map[uuid.UUID]error{}, failedHolders: map[uuid.UUID]failedHolders{}, meeting: map[int64]bool{},
 	}
 	uids := make([]uuid.UUID, len(deletions))
@@ -150,6 +161,8 @@ type acting struct {
 	targets   map[int64]Target
 	// glimpse is what glance has read beside the targets; nil when nothing follows from it.
 	glimpse *glimpse
+	// blocking is the behaviour of rows that block the targets: BLOCK, or the one that an operator has chosen.
+	blocking schema.Behaviour
 	// actingOn selects the references of holders that act.
 	actingOn string
 	// dangling, when set, has the epochs in which each transaction has to be; acted are then the references that it has acted upon.

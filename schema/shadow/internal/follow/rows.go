@@ -31,7 +31,7 @@ func (a *acting) actOnRows(ctx context.Context) error {
 		if err != nil || len(targets) == 0 {
 			return err
 		}
-		found, err := s.rows.Referring(ctx, s.Pool, false, targets, limit)
+		found, err := a.referring(ctx, s.Pool, targets, limit)
 		if err != nil {
 			return err
 		}
@@ -58,6 +58,19 @@ func (a *acting) actOnRows(ctx context.Context) error {
 			}
 		}
 	}
+}
+
+// Strict reports whether rows of tables here may refer to other deployments without a stored reference.
+func (s *Follower) Strict() bool { return s.rows.Strict() }
+
+// referring returns the rows that act: those that block do as well when an operator says so.
+func (a *acting) referring(ctx context.Context, q db.Querier, targets []rows.Target, limit int) ([]rows.Referrer, error) {
+	found, err := a.store.rows.Referring(ctx, q, false, targets, limit)
+	if err != nil || a.blocking == schema.Block {
+		return found, err
+	}
+	blocking, err := a.store.rows.Referring(ctx, q, true, targets, limit)
+	return append(found, blocking...), err
 }
 
 // place is a reference of a table that names a target.
@@ -112,6 +125,9 @@ func (a *acting) places(ctx context.Context, targets []rows.Target, found []rows
 			a.failed[a.targets[targets[r.Target].ID].UID] = err
 			continue
 		}
+		if behaviour == schema.Block {
+			behaviour = a.blocking
+		}
 		has, is := resources[r.Table][r.Name]
 		if !behaviour.Acts() || is && has.State != peer.Active {
 			continue
@@ -147,7 +163,7 @@ func (a *acting) actOnPlace(ctx context.Context, target rows.Target, p place, th
 		why := plan.Reason{How: peer.Cascaded, Cause: a.cause(of), Via: &plan.Link{DeploymentID: a.fromID, UID: of.UID, Name: of.Name}}
 		err = s.cascade.RowsCascade(ctx, there.ids, why, func(tx pgx.Tx) (map[string]bool, error) {
 			still := map[string]bool{}
-			found, err := s.rows.Referring(ctx, tx, false, []rows.Target{target}, len(there.ids)+len(there.keys)+s.Cfg.Limits.Batch)
+			found, err := a.referring(ctx, tx, []rows.Target{target}, len(there.ids)+len(there.keys)+s.Cfg.Limits.Batch)
 			for _, r := range found {
 				if r.Table == p.table && r.Path == p.path {
 					still[r.Name] = true

@@ -3,6 +3,8 @@ package steer
 import (
 	"cmp"
 	"context"
+	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -28,30 +30,78 @@ type Releasable struct {
 	Breaks string
 	// Refused is the reason why it cannot be released now; empty: it can.
 	Refused string
+
+	at []string // its place in its list
+}
+
+// releasables is a list of rows of one kind, in an order of its own: those behind a place (empty: all), at most limit.
+type releasables func(ctx context.Context, r resource, after []string, limit int) ([]Releasable, error)
+
+// releasableCursor is a page token: the resource, and the last row of the page before.
+type releasableCursor struct {
+	UID   uuid.UUID  `json:"u"`
+	State peer.State `json:"s"`
+	List  int        `json:"l"`
+	After []string   `json:"a,omitempty"`
+}
+
+func (c releasableCursor) token() string {
+	raw, _ := json.Marshal(c)
+	return base64.RawURLEncoding.EncodeToString(raw)
+}
+
+// cursorOf reads a token; empty: of the first page.
+func cursorOf(token string, r resource) (at releasableCursor, err error) {
+	at = releasableCursor{UID: r.uid, State: r.state}
+	if token == "" {
+		return at, nil
+	}
+	raw, err := base64.RawURLEncoding.DecodeString(token)
+	if err != nil || json.Unmarshal(raw, &at) != nil || at.UID != r.uid || at.List < 0 {
+		return at, &peer.InvalidError{Resource: "page_token", Err: errors.New("want the next_page_token of an earlier answer about the same resource")}
+	}
+	if at.State != r.state {
+		return at, fmt.Errorf("%w: %s is being deleted since the page before: list again", peer.ErrAborted, r.name)
+	}
+	return at, nil
+}
+
+// place returns the values of a place, as many as want; empty texts stand before all rows.
+func place(after []string, want int) []any {
+	out := make([]any, want)
+	for i := range out {
+		out[i] = ""
+		if i < len(after) {
+			out[i] = after[i]
+		}
+	}
+	return out
 }
 
 const (
 	listBlockadesSQL = `
-SELECT d.service, d.region, b.holder_name, b.holder_uid, b.attempt, f.path, b.expires_at IS NOT NULL, COALESCE(` + db.ExpiredSQL + `$2::interval), false)
+SELECT d.service, d.region, b.holder_name, b.holder_uid, b.attempt, f.path, b.expires_at IS NOT NULL, COALESCE(` + db.ExpiredSQL + `$2::interval), false), b.field_id::text
 FROM dbcontroller.blockade b JOIN dbcontroller.deployment d ON d.id = b.deployment_id JOIN dbcontroller.field f ON f.id = b.field_id
-WHERE b.target_id = $1 ORDER BY b.holder_uid, b.field_id, b.attempt LIMIT $3`
+WHERE b.target_id = $1 AND ($4 = '' OR (b.holder_uid, b.field_id, b.attempt) > (NULLIF($4, '')::uuid, NULLIF($5, '')::int, NULLIF($6, '')::uuid))
+ORDER BY b.holder_uid, b.field_id, b.attempt LIMIT $3`
 
 	listNoticesSQL = `
 SELECT d.service, d.region, max(n.seq) FROM dbcontroller.notice n JOIN dbcontroller.deployment d ON d.id = n.deployment_id
-WHERE n.target_id = $1 GROUP BY d.service, d.region ORDER BY d.service, d.region LIMIT $2`
+WHERE n.target_id = $1 AND (d.service, d.region) > ($3, $4) GROUP BY d.service, d.region ORDER BY d.service, d.region LIMIT $2`
 
 	listHolderEntriesSQL = `
 SELECT d.service, d.region FROM dbcontroller.holder_entry e JOIN dbcontroller.deployment d ON d.id = e.deployment_id
-WHERE e.target_id = $1 ORDER BY d.service, d.region LIMIT $2`
+WHERE e.target_id = $1 AND (d.service, d.region) > ($3, $4) ORDER BY d.service, d.region LIMIT $2`
 
 	listOwneeEntriesSQL = `
 SELECT d.service, d.region FROM dbcontroller.ownee_entry e JOIN dbcontroller.deployment d ON d.id = e.deployment_id
-WHERE e.owner_id = $1 ORDER BY d.service, d.region LIMIT $2`
+WHERE e.owner_id = $1 AND (d.service, d.region) > ($3, $4) ORDER BY d.service, d.region LIMIT $2`
 
 	listOwnersSQL = `
 SELECT d.service, d.region, k.kind, o.name, o.uid, o.created_at
 FROM dbcontroller.owner_reference o JOIN dbcontroller.deployment d ON d.id = o.deployment_id JOIN dbcontroller.kind k ON k.id = o.kind_id
-WHERE o.ownee_id = $1 ORDER BY d.service, d.region, k.kind, o.name, o.uid LIMIT $2`
+WHERE o.ownee_id = $1 AND ($3 = '' OR (d.service, d.region, k.kind, o.name, o.uid) > ($3, $4, $5, $6, NULLIF($7, '')::uuid))
+ORDER BY d.service, d.region, k.kind, o.name, o.uid LIMIT $2`
 )
 
 // resource is a resource here.
@@ -83,41 +133,49 @@ func (s *Steering) lookUp(ctx context.Context, name string) (r resource, err err
 }
 
 // Releasable lists the ties of a resource to others: blockades; entries of deployments, for which a resource in DELETING waits, and which stay while it
-// is ACTIVE; owners of an ACTIVE one, and the rights that it has given. There are at most limit of each. It fails with ErrNotFound and *InvalidError.
-func (s *Steering) Releasable(ctx context.Context, name string, limit int) (out []Releasable, err error) {
+// is ACTIVE; owners of an ACTIVE one, and the rights that it has given. A page has at most limit rows, and the token of the next one; empty after
+// the last page. It fails with ErrNotFound, *InvalidError, and ErrAborted when the resource is being deleted since the page before.
+func (s *Steering) Releasable(ctx context.Context, name string, limit int, token string) (out []Releasable, next string, err error) {
 	r, err := s.find(ctx, name)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
-	lists := []func(context.Context, resource, int) ([]Releasable, error){s.blockades, s.idle(s.holderEntries), s.idle(s.owneeEntries), s.owners, s.given}
+	lists := []releasables{s.blockades, s.idle(s.holderEntries), s.idle(s.owneeEntries), s.owners, s.given}
 	if r.state == peer.Deleting {
-		lists = []func(context.Context, resource, int) ([]Releasable, error){s.blockades, s.entries, s.owneeEntries}
+		lists = []releasables{s.blockades, s.entries, s.owneeEntries}
 	}
-	for _, list := range lists {
-		found, err := list(ctx, r, limit)
+	at, err := cursorOf(token, r)
+	if err != nil {
+		return nil, "", err
+	}
+	for ; at.List < len(lists); at.List, at.After = at.List+1, nil {
+		found, err := lists[at.List](ctx, r, at.After, limit-len(out))
 		if err != nil {
-			return nil, fmt.Errorf("read the releasable rows of %s: %w", name, err)
+			return nil, "", fmt.Errorf("read the releasable rows of %s: %w", name, err)
 		}
-		out = append(out, found...)
+		if out = append(out, found...); len(out) == limit {
+			at.After = out[len(out)-1].at
+			return out, at.token(), nil
+		}
 	}
-	return out, nil
+	return out, "", nil
 }
 
-func (s *Steering) blockades(ctx context.Context, r resource, limit int) ([]Releasable, error) {
-	rows, err := s.Pool.Query(ctx, listBlockadesSQL, r.id, s.Tuning.Load().TentativeTTL, limit)
+func (s *Steering) blockades(ctx context.Context, r resource, after []string, limit int) ([]Releasable, error) {
+	rows, err := s.Pool.Query(ctx, listBlockadesSQL, append([]any{r.id, s.Tuning.Load().TentativeTTL, limit}, place(after, 3)...)...)
 	if err != nil {
 		return nil, err
 	}
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (Releasable, error) {
 		k := key{what: Blockade, uid: r.uid}
-		var holder string
+		var holder, field string
 		var tentative, expired bool
-		if err := row.Scan(&k.deployment.Service, &k.deployment.Region, &holder, &k.holder, &k.attempt, &k.path, &tentative, &expired); err != nil {
+		if err := row.Scan(&k.deployment.Service, &k.deployment.Region, &holder, &k.holder, &k.attempt, &k.path, &tentative, &expired, &field); err != nil {
 			return Releasable{}, err
 		}
 		out := Releasable{
 			Key: k.String(), What: Blockade, Name: r.name, Path: k.path, Since: peer.AttemptTime(k.attempt),
-			Other: schema.FullName{Deployment: k.deployment, Name: holder}.String(),
+			Other: schema.FullName{Deployment: k.deployment, Name: holder}.String(), at: []string{k.holder.String(), field, k.attempt.String()},
 		}
 		out.Breaks = out.Other + " no longer keeps this resource: if it refers to it, the reference dangles once this resource is deleted, and only verify reports it"
 		if tentative {
@@ -139,8 +197,8 @@ func refusal(k key, undecided bool) string {
 	return ""
 }
 
-func (s *Steering) entries(ctx context.Context, r resource, limit int) ([]Releasable, error) {
-	rows, err := s.Pool.Query(ctx, listNoticesSQL, r.id, limit)
+func (s *Steering) entries(ctx context.Context, r resource, after []string, limit int) ([]Releasable, error) {
+	rows, err := s.Pool.Query(ctx, listNoticesSQL, append([]any{r.id, limit}, place(after, 2)...)...)
 	if err != nil {
 		return nil, err
 	}
@@ -150,29 +208,31 @@ func (s *Steering) entries(ctx context.Context, r resource, limit int) ([]Releas
 			return Releasable{}, err
 		}
 		return Releasable{
-			Key: k.String(), What: HolderEntry, Name: r.name, Other: k.deployment.String(), Refused: s.entryRefusal(k),
+			Key: k.String(), What: HolderEntry, Name: r.name, Other: k.deployment.String(), Refused: s.entryRefusal(k), at: placeOf(k.deployment),
 			Breaks: "this resource does not wait for " + k.deployment.String() + ", which writes no more references to it: those that are there are neither unset nor deleted along, and dangle; only verify reports them",
 		}, nil
 	})
 }
 
+func placeOf(d schema.DeploymentID) []string { return []string{d.Service, d.Region} }
+
 // holderEntries are those of a resource that is not being deleted: there are no notices.
-func (s *Steering) holderEntries(ctx context.Context, r resource, limit int) ([]Releasable, error) {
-	rows, err := s.Pool.Query(ctx, listHolderEntriesSQL, r.id, limit)
+func (s *Steering) holderEntries(ctx context.Context, r resource, after []string, limit int) ([]Releasable, error) {
+	rows, err := s.Pool.Query(ctx, listHolderEntriesSQL, append([]any{r.id, limit}, place(after, 2)...)...)
 	if err != nil {
 		return nil, err
 	}
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (Releasable, error) {
 		k := key{what: HolderEntry, uid: r.uid}
 		err := row.Scan(&k.deployment.Service, &k.deployment.Region)
-		return Releasable{Key: k.String(), What: HolderEntry, Name: r.name, Other: k.deployment.String()}, err
+		return Releasable{Key: k.String(), What: HolderEntry, Name: r.name, Other: k.deployment.String(), at: placeOf(k.deployment)}, err
 	})
 }
 
 // idle lists entries of a resource that is not being deleted.
-func (s *Steering) idle(list func(context.Context, resource, int) ([]Releasable, error)) func(context.Context, resource, int) ([]Releasable, error) {
-	return func(ctx context.Context, r resource, limit int) ([]Releasable, error) {
-		found, err := list(ctx, r, limit)
+func (s *Steering) idle(list releasables) releasables {
+	return func(ctx context.Context, r resource, after []string, limit int) ([]Releasable, error) {
+		found, err := list(ctx, r, after, limit)
 		for i := range found {
 			found[i].Refused = "a deletion needs it to reach " + found[i].Other + ": while the resource is being deleted and waits for that deployment, it can be released"
 			if found[i].What == HolderEntry {
@@ -191,8 +251,8 @@ func (s *Steering) entryRefusal(k key) string {
 	return ""
 }
 
-func (s *Steering) owneeEntries(ctx context.Context, r resource, limit int) ([]Releasable, error) {
-	rows, err := s.Pool.Query(ctx, listOwneeEntriesSQL, r.id, limit)
+func (s *Steering) owneeEntries(ctx context.Context, r resource, after []string, limit int) ([]Releasable, error) {
+	rows, err := s.Pool.Query(ctx, listOwneeEntriesSQL, append([]any{r.id, limit}, place(after, 2)...)...)
 	if err != nil {
 		return nil, err
 	}
@@ -202,14 +262,14 @@ func (s *Steering) owneeEntries(ctx context.Context, r resource, limit int) ([]R
 			return Releasable{}, err
 		}
 		return Releasable{
-			Key: k.String(), What: OwneeEntry, Name: r.name, Other: k.deployment.String(), Refused: s.entryRefusal(k),
+			Key: k.String(), What: OwneeEntry, Name: r.name, Other: k.deployment.String(), Refused: s.entryRefusal(k), at: placeOf(k.deployment),
 			Breaks: "this resource does not wait for " + k.deployment.String() + ": its ownees there stay and name an owner that is gone, until verify --repair there",
 		}, nil
 	})
 }
 
-func (s *Steering) owners(ctx context.Context, r resource, limit int) ([]Releasable, error) {
-	rows, err := s.Pool.Query(ctx, listOwnersSQL, r.id, limit)
+func (s *Steering) owners(ctx context.Context, r resource, after []string, limit int) ([]Releasable, error) {
+	rows, err := s.Pool.Query(ctx, listOwnersSQL, append([]any{r.id, limit}, place(after, 5)...)...)
 	if err != nil {
 		return nil, err
 	}
@@ -221,6 +281,7 @@ func (s *Steering) owners(ctx context.Context, r resource, limit int) ([]Releasa
 		owner := cmp.Or(k.kind, "owner") + " " + schema.FullName{Deployment: k.deployment, Name: k.name}.String()
 		return Releasable{
 			Key: k.String(), What: OwnerReference, Name: r.name, Other: schema.FullName{Deployment: k.deployment, Name: k.name}.String(), Since: k.since,
+			at:     append(placeOf(k.deployment), k.kind, k.name, k.owner.String()),
 			Breaks: "this resource is not deleted with " + owner + "; without any owner it stays until somebody deletes it",
 		}, nil
 	})

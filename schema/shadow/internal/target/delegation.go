@@ -116,6 +116,7 @@ const (
 UPDATE dbcontroller.foreign_target f SET acting_epoch = @epoch, acting_own = @own
 FROM unnest(@ids::bigint[], @turns::bigint[]) AS i (id, turn)
 WHERE f.id = i.id AND f.turn = i.turn AND ` + db.AllDelegateSQL + `
+    AND NOT EXISTS (SELECT FROM dbcontroller.decommissioned x WHERE x.deployment_id = f.deployment_id)
     AND (f.acting_epoch IS NULL OR f.id IN (SELECT a.id FROM dbcontroller.foreign_target a WHERE a.id = ANY (@ids) AND a.acting_epoch IS NOT NULL FOR UPDATE SKIP LOCKED))`
 )
 

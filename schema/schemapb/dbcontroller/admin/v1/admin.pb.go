@@ -605,7 +605,9 @@ type ListReleasableRequest struct {
 	// A relative name, or the full name of a resource of this deployment.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// At most 1,000; 100 when it is 0.
-	PageSize      int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// Of the answer before; empty for the first page. ABORTED when the resource is being deleted since.
+	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -654,9 +656,18 @@ func (x *ListReleasableRequest) GetPageSize() int32 {
 	return 0
 }
 
+func (x *ListReleasableRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
 type ListReleasableResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Releasable    []*Releasable          `protobuf:"bytes,1,rep,name=releasable,proto3" json:"releasable,omitempty"`
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Releasable []*Releasable          `protobuf:"bytes,1,rep,name=releasable,proto3" json:"releasable,omitempty"`
+	// Empty after the last page.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -696,6 +707,13 @@ func (x *ListReleasableResponse) GetReleasable() []*Releasable {
 		return x.Releasable
 	}
 	return nil
+}
+
+func (x *ListReleasableResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
 }
 
 // Releasable is a row that ties a resource of this deployment to another resource or deployment.
@@ -3783,14 +3801,17 @@ const file_dbcontroller_admin_v1_admin_proto_rawDesc = "" +
 	"\x02of\x18\x02 \x01(\tR\x02of\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\",\n" +
 	"\rRetryResponse\x12\x1b\n" +
-	"\twaits_for\x18\x01 \x03(\tR\bwaitsFor\"H\n" +
+	"\twaits_for\x18\x01 \x03(\tR\bwaitsFor\"g\n" +
 	"\x15ListReleasableRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1b\n" +
-	"\tpage_size\x18\x02 \x01(\x05R\bpageSize\"[\n" +
+	"\tpage_size\x18\x02 \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x03 \x01(\tR\tpageToken\"\x83\x01\n" +
 	"\x16ListReleasableResponse\x12A\n" +
 	"\n" +
 	"releasable\x18\x01 \x03(\v2!.dbcontroller.admin.v1.ReleasableR\n" +
-	"releasable\"\xdc\x01\n" +
+	"releasable\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xdc\x01\n" +
 	"\n" +
 	"Releasable\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x12\n" +
