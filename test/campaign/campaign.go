@@ -212,9 +212,23 @@ func (p *Player) marks(ctx context.Context) (all string) {
 	return all
 }
 
-// Still fails if anything but heartbeats is written (I28).
+// unusedSQL counts the targets that nothing here refers to: they are removed within seconds, and the entries that their deployments have go with them.
+const unusedSQL = `
+SELECT count(*) FROM dbcontroller.foreign_target f WHERE f.block_attempt IS NULL AND NOT EXISTS (SELECT FROM dbcontroller.reference r WHERE r.target_id = f.id)`
+
+// Still fails if anything but heartbeats is written (I28), when what is not used is removed.
 func (p *Player) Still(ctx context.Context) {
 	p.t.Helper()
+	require.Eventually(p.t, func() bool {
+		unused := int64(0)
+		for _, id := range deployments {
+			var n int64
+			require.NoError(p.t, p.w.sites[id].admin.QueryRow(ctx, unusedSQL).Scan(&n))
+			unused += n
+		}
+		return unused == 0
+	}, wait.Limit, wait.Poll, "unused targets are removed")
+	p.Quiet(ctx, true)
 	before := p.marks(ctx)
 	select {
 	case <-ctx.Done():

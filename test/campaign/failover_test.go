@@ -6,6 +6,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -25,6 +26,29 @@ func TestACampaignWithAFailoverThatLosesCommits_I1_I8(t *testing.T) {
 	for seed := first; seed <= first+n/20; seed++ {
 		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) { failover(t, seed) })
 	}
+}
+
+// beforeStatement returns while the process of a site waits before its n-th statement from now on, of a transaction or between two: what the statements
+// before have seen is of a database that may be another one when the process goes on. It goes on without its connection when the returned
+// function is called.
+func (s *site) beforeStatement(ctx context.Context, n int) (goOn func()) {
+	var left atomic.Int64
+	left.Store(int64(n))
+	reached, swapped := make(chan struct{}), make(chan struct{})
+	s.db.SetBetween(func() (end bool) {
+		if left.Add(-1) != 0 {
+			return false
+		}
+		close(reached)
+		<-swapped
+		return true
+	})
+	select {
+	case <-reached:
+	case <-ctx.Done():
+	}
+	s.db.SetBetween(nil)
+	return func() { close(swapped) }
 }
 
 func failover(t *testing.T, seed uint64) {
@@ -53,9 +77,12 @@ func failover(t *testing.T, seed uint64) {
 		p.Step(ctx)
 	}
 	lost, most := p.family(ctx)
+	goOn := site.beforeStatement(ctx, 1+rand.New(rand.NewPCG(seed, 6)).IntN(150))
 	w.cluster.Crash()
 	w.cluster = standby
 	standby.StartPromoted()
+	site.db.Move(w.cluster.Address())
+	goOn()
 	moved()
 	require.Eventually(t, func() bool {
 		s, err := w.status(ctx, site.id)
