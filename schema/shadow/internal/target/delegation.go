@@ -173,8 +173,7 @@ func (s *Keeper) DecommissionedBy(ctx context.Context, by schema.DeploymentID) e
 	}
 	if err := s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
 		b := &pgx.Batch{}
-		b.Queue(gate.LockVersionSQL, gate.VersionLock) // writes under a right hold it shared
-		b.Queue(lockRightsOfSQL, deployment)           // and statements on attached tables share these rows
+		b.Queue(lockRightsOfSQL, deployment) // which writes under a right share
 		b.Queue(endRightsOfSQL, deployment)
 		return tx.SendBatch(ctx, b).Close()
 	}); err != nil {
