@@ -126,6 +126,7 @@ func (a *admin) addDatabase(ctx context.Context, out *adminv1.StatusResponse) er
 		Id: epoch.ID.String(), Ordinal: epoch.Ordinal, Since: timestamppb.New(epoch.Since), Unconfirmed: wire.DeploymentNames(epoch.Unconfirmed), AwaitingRegistry: epoch.Awaiting,
 	}
 	out.DanglingReferences = epoch.Dangling
+	out.DatabaseTime, out.ProcessTime = timestamppb.New(epoch.Now), timestamppb.Now()
 	out.Database = a.databases.Database().String()
 	return nil
 }

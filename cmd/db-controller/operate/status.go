@@ -172,6 +172,9 @@ func printStatus(out cli.Printer, s *adminv1.StatusResponse) {
 	for _, line := range readyLines(s) {
 		out.Line("%s", line)
 	}
+	for _, line := range clockLines(s) {
+		out.Line("%s", line)
+	}
 	for _, p := range s.GetProcesses() {
 		out.Line("%s", processLine(p))
 	}
@@ -270,6 +273,31 @@ func readyLines(s *adminv1.StatusResponse) (lines []string) {
 		lines = append(lines, "NOT READY: "+n.GetCheck()+": "+n.GetReason())
 	}
 	return lines
+}
+
+// clocksDiffer is the least difference of two clocks that matters: times of one machine are shown as ages by the clock of another one.
+const clocksDiffer = 2 * time.Second
+
+// clockLines name clocks that differ from that of this machine, which ages are counted by, and from one another.
+func clockLines(s *adminv1.StatusResponse) (lines []string) {
+	if s.GetDatabaseTime() == nil || s.GetProcessTime() == nil {
+		return nil
+	}
+	database, process := s.GetDatabaseTime().AsTime(), s.GetProcessTime().AsTime()
+	if d := time.Since(database); d.Abs() > clocksDiffer {
+		lines = append(lines, "clocks: that of the database is "+aheadOrBehind(-d)+" that of this machine: the ages below are wrong by that")
+	}
+	if d := database.Sub(process); d.Abs() > clocksDiffer {
+		lines = append(lines, "clocks: that of the database is "+aheadOrBehind(d)+" that of its process: run a time service on both")
+	}
+	return lines
+}
+
+func aheadOrBehind(d time.Duration) string {
+	if d < 0 {
+		return d.Abs().Round(time.Second).String() + " behind"
+	}
+	return d.Round(time.Second).String() + " ahead of"
 }
 
 // epochLines describe pauses, and the epoch of the database while it restricts deletes or references have lost their targets.

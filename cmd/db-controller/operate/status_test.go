@@ -43,6 +43,21 @@ func statusSaysWhatAnOperatorHasToKnow(t *testing.T) {
 			[]string{self + " runs v3, switched 1 time", "Nothing is outstanding."},
 			[]string{"NOTHING IS DELETED", "follows"},
 		},
+		"clocks that agree": {
+			&adminv1.StatusResponse{Deployment: self, DatabaseTime: ago(time.Second), ProcessTime: ago(0)},
+			nil,
+			[]string{"clocks"},
+		},
+		"the clock of the database ahead": {
+			&adminv1.StatusResponse{Deployment: self, DatabaseTime: ago(-5 * time.Minute), ProcessTime: ago(0)},
+			[]string{"clocks: that of the database is 5m0s ahead of that of this machine: the ages below are wrong by that", "clocks: that of the database is 5m0s ahead of that of its process"},
+			nil,
+		},
+		"both clocks behind": {
+			&adminv1.StatusResponse{Deployment: self, DatabaseTime: ago(time.Hour), ProcessTime: ago(time.Hour)},
+			[]string{"clocks: that of the database is 1h0m0s behind that of this machine"},
+			[]string{"of its process"},
+		},
 		"paused here": {
 			&adminv1.StatusResponse{Deployment: self, Paused: []string{self, "b.example.com/east"}},
 			[]string{"NOTHING IS DELETED: an operator has paused deletions (db-controller resume)", "deletions of b.example.com/east are paused here"},

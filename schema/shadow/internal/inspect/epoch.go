@@ -23,18 +23,20 @@ type EpochStatus struct {
 	Unconfirmed []schema.DeploymentID
 	// Dangling is the number of references whose target is gone because a database lost commits.
 	Dangling int64
+	// Now is the clock of the database.
+	Now time.Time
 }
 
 const epochStatusSQL = `
 SELECT e.id, e.noticed_at, (SELECT count(*) FROM dbcontroller.epoch), m.awaiting,
     ARRAY(SELECT service || '/' || region FROM dbcontroller.deployment d WHERE ` + gate.AwaitedSQL + ` ORDER BY 1),
-    (SELECT count(*) FROM dbcontroller.reference WHERE dangling)
+    (SELECT count(*) FROM dbcontroller.reference WHERE dangling), clock_timestamp()
 FROM dbcontroller.meta m JOIN dbcontroller.epoch e ON e.id = m.epoch ORDER BY e.seq DESC LIMIT 1`
 
 // Epoch returns the status of the present epoch.
 func (s *Inspector) Epoch(ctx context.Context) (e EpochStatus, err error) {
 	var names []string
-	if err := s.Pool.QueryRow(ctx, epochStatusSQL).Scan(&e.ID, &e.Since, &e.Ordinal, &e.Awaiting, &names, &e.Dangling); err != nil {
+	if err := s.Pool.QueryRow(ctx, epochStatusSQL).Scan(&e.ID, &e.Since, &e.Ordinal, &e.Awaiting, &names, &e.Dangling, &e.Now); err != nil {
 		return e, fmt.Errorf("read the epoch: %w", err)
 	}
 	for _, name := range names {
