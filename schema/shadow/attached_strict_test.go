@@ -345,7 +345,7 @@ func TestARightIsGrantedBesideTransactionsThatUseTheOther(t *testing.T) {
 		a.acquire([]string{first.uses + target})
 		other := a.connect(shop, `BEGIN`)
 		a.exec(other, first.sql)
-		a.acquire([]string{first.needs + target})
+		a.acquire([]string{first.needs + target, "ACT " + customer(strconv.Itoa(6+i)), "BLOCK " + customer(strconv.Itoa(8+i))}) // nor those of others
 		a.exec(other, `INSERT INTO invoices (id, customer_id) VALUES ('both' || $1, $1::text::int)`, strconv.Itoa(4+i))
 		a.exec(other, `INSERT INTO orders (customer_id, note) VALUES ($1, 'both')`, 4+i)
 		a.exec(other, `COMMIT`)
