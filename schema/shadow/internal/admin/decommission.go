@@ -114,13 +114,11 @@ SELECT DISTINCT ownee_id FROM dbcontroller.owner_reference WHERE deployment_id =
 )
 
 var (
+	// Rows of strict tables ($4) may name any of them.
 	decommissionedForeignTargetsSQL = db.Codes(`
 SELECT f.id, f.uid FROM dbcontroller.foreign_target f
-WHERE f.deployment_id = $1 AND f.id > $2 AND ($4 OR EXISTS (SELECT FROM dbcontroller.reference r WHERE r.target_id = f.id AND r.behaviour < {allow_dangling}))
+WHERE f.deployment_id = $1 AND f.id > $2 AND ($4 OR f.acting_epoch IS NOT NULL OR f.block_epoch IS NOT NULL OR EXISTS (SELECT FROM dbcontroller.reference r WHERE r.target_id = f.id AND r.behaviour < {allow_dangling}))
 ORDER BY f.id LIMIT $3`)
-
-	decommissionedRightsSQL = `
-SELECT id FROM dbcontroller.foreign_target WHERE deployment_id = $1 AND id > $2 AND (acting_epoch IS NOT NULL OR block_epoch IS NOT NULL) ORDER BY id LIMIT $3`
 
 	// As long as anything is left the piece of work is, too.
 	finishDecommissionSQL = db.Codes(`
@@ -195,8 +193,7 @@ func (s *Admin) CleanUpDecommissioned(ctx context.Context, deployment schema.Dep
 	if err != nil {
 		return fmt.Errorf("clean up after %s: %w", deployment, err)
 	}
-	// Rows of strict tables that were written under a right are committed when it has ended, and are looked for afterwards.
-	err = errors.Join(s.endRights(ctx, id), s.cleanUpTargets(ctx, id), s.cleanUpReferences(ctx, deployment, id, blocking, cause), s.cleanUpOwners(ctx, id, cause))
+	err = errors.Join(s.cleanUpTargets(ctx, id), s.cleanUpReferences(ctx, deployment, id, blocking, cause), s.cleanUpOwners(ctx, id, cause))
 	if err != nil {
 		return fmt.Errorf("clean up after %s: %w", deployment, err)
 	}
@@ -250,30 +247,8 @@ func (s *Admin) cleanUpTargets(ctx context.Context, deployment int32) error {
 	}
 }
 
-// endRights ends the rights to the targets of a decommissioned deployment, each under its lock: the order alone excludes neither a transaction that has
-// used a right, nor one with an older snapshot. Those that are used at the moment are ended by the next run.
-func (s *Admin) endRights(ctx context.Context, deployment int32) error {
-	var failed error
-	for after := int64(0); ; {
-		rows, err := s.Pool.Query(ctx, decommissionedRightsSQL, deployment, after, decommissionPage)
-		if err != nil {
-			return err
-		}
-		ids, err := pgx.CollectRows(rows, pgx.RowTo[int64])
-		if err != nil || len(ids) == 0 {
-			return errors.Join(failed, err)
-		}
-		after = ids[len(ids)-1]
-		open, err := s.follow.EndRights(ctx, ids)
-		if err != nil {
-			return err
-		}
-		for _, err := range open { // the others go on (I20)
-			failed = err
-		}
-	}
-}
-
+// cleanUpReferences acts upon all references to the deployment's resources, and ends the rights to refer to them, each under its lock: the order alone excludes
+// neither a transaction that has used a right, nor one with an older snapshot. Those that are used at the moment are ended by the next run.
 func (s *Admin) cleanUpReferences(ctx context.Context, deployment schema.DeploymentID, id int32, blocking schema.Behaviour, cause *schema.Cause) error {
 	var failed error
 	for after := int64(0); ; {

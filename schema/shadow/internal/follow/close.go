@@ -40,35 +40,25 @@ func (a *acting) closeTargets(ctx context.Context, ids []int64) ([]int64, error)
 	if held, err := s.holdsRights(ctx, ids); err != nil || !held {
 		return ids, err
 	}
-	open, err := s.EndRights(ctx, ids)
-	if err != nil {
-		return nil, err
-	}
-	for id, err := range open {
-		a.failed[a.targets[id].UID] = err
-	}
-	return slices.DeleteFunc(slices.Clone(ids), func(id int64) bool { return open[id] != nil }), nil
-}
-
-// EndRights ends the rights to targets of another deployment, by their ids. It returns the errors of those that have not ended: a write under way shares
-// them. No reference to the others is written under a right afterwards, and all that were are committed.
-func (s *Follower) EndRights(ctx context.Context, ids []int64) (open map[int64]error, err error) {
 	if _, err := s.Pool.Exec(ctx, db.BeginEndingSQL, ids); err != nil {
 		return nil, fmt.Errorf("begin to end delegations: %w", err)
 	}
 	crash.At("crash-close-ending")
-	open = map[int64]error{}
+	open := map[int64]bool{}
 	left, err := s.Halving(ctx, ids, retry.Halves[int64]{
-		Run:    func(part []int64) error { return s.endRights(ctx, part) },
-		Failed: func(id int64, err error) error { open[id] = err; return nil },
+		Run: func(part []int64) error { return a.store.endRights(ctx, part) },
+		Failed: func(id int64, err error) error {
+			open[id], a.failed[a.targets[id].UID] = true, err
+			return nil
+		},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("end delegations: %w", err)
 	}
 	for _, id := range left {
-		open[id] = schema.ErrUnfinished
+		open[id], a.failed[a.targets[id].UID] = true, schema.ErrUnfinished
 	}
-	return open, nil
+	return slices.DeleteFunc(slices.Clone(ids), func(id int64) bool { return open[id] }), nil
 }
 
 // holdsRights reports whether rights to targets may have to be ended. A process with rights switched off takes none by a late answer, and
