@@ -17,8 +17,8 @@ import (
 func TestStrictTablesBesideADecommissioning_I15_I31(t *testing.T) {
 	t.Parallel()
 	a := newStrict(t)
-	a.write(`INSERT INTO orders (customer_id, note) VALUES (1, 'old')`)
-	a.write(`INSERT INTO invoices (id, customer_id) VALUES ('old', 2)`)
+	a.write(`INSERT INTO orders (customer_id, note) VALUES (1, 'old'), (3, 'old')`)
+	a.write(`INSERT INTO invoices (id, customer_id) VALUES ('old', 2), ('older', 4)`)
 	a.Settle()
 	ctx := context.Background()
 	begin := func(level pgx.TxIsoLevel) pgx.Tx {
@@ -37,7 +37,8 @@ func TestStrictTablesBesideADecommissioning_I15_I31(t *testing.T) {
 	decommission(t, a.Box, shop, crm, schema.CascadeDelete)
 	for _, sql := range []string{ // one right, one right to block, several rows, an update: the order alone refuses them
 		`INSERT INTO orders (customer_id, note) VALUES (1, 'later')`, `INSERT INTO invoices (id, customer_id) VALUES ('later', 2)`,
-		`INSERT INTO orders (customer_id, note) VALUES (1, 'later'), (1, 'later')`, `UPDATE orders SET id = gen_random_uuid(), customer_id = 1`,
+		`INSERT INTO orders (customer_id, note) VALUES (1, 'later'), (1, 'later')`, `INSERT INTO orders (customer_id, note) VALUES (1, 'later'), (3, 'later')`,
+		`INSERT INTO invoices (id, customer_id) VALUES ('later', 2), ('latest', 4)`, `UPDATE orders SET id = gen_random_uuid(), customer_id = 1`,
 		`INSERT INTO orders (customer_id, approver_id, approver_region, note) VALUES (1, 1, 'eu', 'later')`,
 	} {
 		_ = a.lacks(sql)
