@@ -59,7 +59,7 @@ func NewTable(a Actions) (*Table, error) {
 		{schema.VerifyBlockades, "owned_pending_recover", a.VerifyBlockades},
 		{schema.LookAtRight, "owned_pending", a.LookAtRight},
 		{schema.EndRights, "owned_pending_end_rights", a.EndRights},
-		{schema.LookAtEntry, "owned_pending_end_rights", a.LookAtEntry},
+		{schema.LookAtEntry, "owned_pending_look_at_entry", a.LookAtEntry},
 		{schema.Finalise, "owned_deleting", a.Finalise},
 		{schema.DropOwners, "owned_deleting_owners", a.DropOwners},
 	}}
