@@ -195,6 +195,20 @@ func driftOf(ctx context.Context, tx pgx.Tx, kindID int32, d *schema.Definition)
 	return drift, nil
 }
 
+// DetachSQL returns the statements that remove the triggers and functions of tables, and the way by which statements ask for rights, for psql: of a copy of
+// the database, which no process works on. They may be repeated, and work without the tables.
+func DetachSQL(all []*Attached) []string {
+	out := []string{"BEGIN", "SET LOCAL lock_timeout = '5s'"}
+	for _, a := range all {
+		for _, event := range events {
+			out = append(out,
+				fmt.Sprintf("DO $detach$ BEGIN IF pg_catalog.to_regclass(%s) IS NOT NULL THEN DROP TRIGGER IF EXISTS %s ON %s; END IF; END $detach$", literal(a.Definition.Table.SQL()), triggerName(event), a.Definition.Table.SQL()),
+				"DROP FUNCTION IF EXISTS "+functionName(a.KindID, event)+"()")
+		}
+	}
+	return append(out, "DROP SERVER IF EXISTS "+loopbackServer+" CASCADE", "COMMIT")
+}
+
 const detachedSQL = `UPDATE dbcontroller.attachment SET ready = false WHERE kind_id = $1`
 
 // Detach removes the triggers and functions of a table, and its captured rows, in one transaction, under short locks like Apply. It may

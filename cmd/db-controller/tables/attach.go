@@ -31,6 +31,7 @@ type attachFlags struct {
 	createIndexes  bool
 	version        string
 	loopback       string
+	printDetach    bool
 }
 
 func (f *attachFlags) add(cmd *cobra.Command) {
@@ -75,16 +76,24 @@ A statement that names a target of a strict reference for the first time waits u
 its own, by the extension dblink and a role that may do nothing else; attach makes both, and says what it may not make. --loopback-dsn names
 such a session yourself. detach removes them.
 
+--print-detach-sql prints the statements that free a copy of the database, such as one for tests, from the triggers: without its processes,
+statements on strict tables would fail there.
+
 Of several versions of the service in FILE it takes the last, or that of --version. --status lists the attached tables, and fails when
 their triggers differ from the triggers that attach creates, or their declaration from that of the version that runs.`,
 		Example: `  db-controller attach references.yaml --postgres service=shop --dry-run
-  db-controller attach --status --postgres service=shop`,
+  db-controller attach --status --postgres service=shop
+  db-controller attach --print-detach-sql --postgres service=shop > detach.sql`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case f.status && len(args) > 0:
 				return cli.Usage("--status reads no file")
 			case f.status:
 				return f.list(cmd)
+			case f.printDetach && len(args) > 0:
+				return cli.Usage("--print-detach-sql reads no file")
+			case f.printDetach:
+				return f.printDetachSQL(cmd)
 			case len(args) == 0:
 				return cli.Usage("name the FILE with the declaration, or add --status; usage: %s", cmd.UseLine())
 			}
@@ -94,11 +103,29 @@ their triggers differ from the triggers that attach creates, or their declaratio
 	f.add(cmd)
 	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "print the findings and the statements, and change nothing")
 	cmd.Flags().BoolVar(&f.status, "status", false, "list the attached tables, their progress and their problems")
+	cmd.Flags().BoolVar(&f.printDetach, "print-detach-sql", false, "print the statements that detach the tables of a copy of this database, for psql; change nothing")
 	cmd.Flags().BoolVar(&f.createIndexes, "create-indexes", false, "create the indexes that strict references need and that are missing (CREATE INDEX CONCURRENTLY)")
 	cmd.Flags().BoolVar(&f.readAgain, "read-again", false, "read all rows again, after statements that no trigger saw")
 	cli.SecretFlag(cmd.Flags(), &f.loopback, "loopback-dsn", "DSN from the PostgreSQL server to this database, of a role with a password, by which strict statements ask for rights (default: 127.0.0.1 or the socket, by a role that attach makes)")
 	cmd.Flags().StringVar(&f.version, "version", "", "version of the service (default: the last one in FILE)")
 	return cmd
+}
+
+// printDetachSQL prints the statements for the attached tables.
+func (f *attachFlags) printDetachSQL(cmd *cobra.Command) error {
+	conn, err := f.connect(cmd)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close(context.Background()) }()
+	all, err := attach.All(cmd.Context(), conn)
+	if err != nil {
+		return err
+	}
+	all = slices.DeleteFunc(all, func(a *attach.Attached) bool { return !f.wants(a.Kind) })
+	statements, out := attach.DetachSQL(all), cli.PrinterOf(cmd)
+	out.Line("%s;", strings.Join(statements, ";\n"))
+	return out.Document(statements)
 }
 
 func (f *attachFlags) attach(cmd *cobra.Command, files []string) error {
