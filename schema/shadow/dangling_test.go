@@ -229,7 +229,7 @@ func TestADanglingReferenceActsAsItIsStored_I26(t *testing.T) {
 	lagging()
 	b.Recover(aWest)
 	b.Settle()
-	b.AfterCheckReferences = func() {
+	b.AfterCheckReferences = func([]peer.Known) {
 		b.AfterCheckReferences = nil
 		b.Switch(bEast, "v2")
 		b.Settle()

@@ -37,7 +37,7 @@ func TestAComparisonBeforeARecoveryConfirmsNothing_I3(t *testing.T) {
 		_, err := b.Do(b.ID(aWest), schema.VerifyBlockades) // it tells again of deletions
 		require.NoError(t, err)
 	})
-	b.AfterCheckReferences = meanwhile
+	b.AfterCheckReferences = func([]peer.Known) { meanwhile() }
 	_, _ = b.Do(b.ID(bEast), schema.ConfirmAgain)
 	meanwhile()
 	b.AfterCheckReferences = nil

@@ -145,7 +145,7 @@ func TestAComparisonIsOfTheEpochInWhichItBegan_I2_I3(t *testing.T) {
 		require.NoError(t, err)
 	}
 	renewed()
-	b.AfterCheckReferences = func() {
+	b.AfterCheckReferences = func([]peer.Known) {
 		b.AfterCheckReferences = nil
 		renewed()
 	}

@@ -41,7 +41,7 @@ func TestAConfirmThatLacksBlockadesEstablishesAgain_I2_I8(t *testing.T) {
 			b.MustPut(target2, nil)
 			b.MustPut(holder, refs)
 			checks := 0
-			b.AfterCheckReferences = func() { checks++ }
+			b.AfterCheckReferences = func([]peer.Known) { checks++ }
 			_, err := b.Pools[b.ID(aWest)].Exec(t.Context(), `DELETE FROM dbcontroller.blockade WHERE target_id = (SELECT id FROM dbcontroller.shadow WHERE uid = $1)`, first.UID)
 			require.NoError(t, err)
 			b.Settle()

@@ -42,7 +42,7 @@ type Box struct {
 	// AfterPlan, when set, runs after another deployment's plan and before the delete uses it.
 	AfterPlan func()
 	// AfterCheckReferences, when set, runs after a targets' deployment's answer about references and before it is used.
-	AfterCheckReferences func()
+	AfterCheckReferences func(known []peer.Known)
 	// AfterCheckOwners, when set, runs after an owners' deployment's answer and before it is applied.
 	AfterCheckOwners func()
 

@@ -142,7 +142,7 @@ func (p *boxPeers) CheckReferences(ctx context.Context, at schema.DeploymentID, 
 	}
 	known, err := store.CheckReferences(ctx, p.self, refs)
 	if hook := p.box.AfterCheckReferences; hook != nil && err == nil {
-		hook()
+		hook(known)
 	}
 	return known, err
 }
