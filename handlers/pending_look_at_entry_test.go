@@ -71,7 +71,9 @@ func TestEntriesAreLookedAtOneByOne_I4(t *testing.T) {
 	clear(e.unused)
 	for _, answer := range []func([]peer.Recall) (*peer.Recalled, error){
 		func([]peer.Recall) (*peer.Recalled, error) { return nil, errors.New("no route") },
-		func([]peer.Recall) (*peer.Recalled, error) { return &peer.Recalled{Answers: []peer.RecallAnswer{{Closed: true}}}, nil },
+		func([]peer.Recall) (*peer.Recalled, error) {
+			return &peer.Recalled{Answers: []peer.RecallAnswer{{Closed: true}}}, nil
+		},
 	} {
 		e.answer = answer
 		_, err = h.Handle(t.Context(), there, seqs)
