@@ -14,6 +14,9 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
+// patiently lets a statement that gets its rights wait for as long as a slow machine needs.
+const patiently = `SET dbcontroller.acquire_timeout = '5min'`
+
 // newWaiting is newStrict with statements that wait for their rights.
 func newWaiting(t *testing.T) *attached {
 	t.Helper()
@@ -21,6 +24,7 @@ func newWaiting(t *testing.T) *attached {
 	lacking, err := attach.Waiting(context.Background(), a.shop, "")
 	require.NoError(t, err)
 	require.Nil(t, lacking)
+	a.exec(a.shop, patiently)
 	t.Cleanup(func() { // the role is the server's, and outlives the database
 		a.exec(a.shop, `ROLLBACK; UPDATE dbcontroller.attachment SET strict = false`)
 		require.NoError(t, attach.StopWaiting(context.Background(), a.shop))
@@ -80,7 +84,7 @@ func TestAStatementWaitsForItsRights_I30(t *testing.T) {
 func TestATransactionWaitsForBothRightsToOneTarget_I30(t *testing.T) {
 	t.Parallel()
 	a := newWaiting(t)
-	other := a.connect(shop, `BEGIN`)
+	other := a.connect(shop, patiently+`; BEGIN`)
 	require.NoError(t, a.waits(other, `INSERT INTO orders (customer_id, note) VALUES (4, 'one')`))
 	a.exec(a.shop, `BEGIN`)
 	require.NoError(t, a.waits(a.shop, `INSERT INTO invoices (id, customer_id) VALUES ('a', 4)`))
@@ -144,6 +148,7 @@ func TestAStatementDoesNotWaitForEver(t *testing.T) {
 	lacking, err := attach.Waiting(context.Background(), a.shop, "")
 	require.NoError(t, err)
 	require.Nil(t, lacking, "attach mends it")
+	a.exec(a.shop, patiently)
 	require.NoError(t, a.waits(a.shop, insert))
 }
 

@@ -153,7 +153,7 @@ func (s *stage) letGo(holders ...int) {
 func (s *stage) awaits(what string, done func() bool) {
 	s.t.Helper()
 	for began := time.Now(); !done(); <-time.After(5 * time.Millisecond) {
-		if time.Since(began) > definiteWithin {
+		if time.Since(began) > wait.Limit {
 			s.wrong("it never came: %s", what)
 		}
 	}
