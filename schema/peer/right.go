@@ -9,14 +9,9 @@ const RightPath = "@delegation"
 // OfRight reports whether the blockade is that of a proxy.
 func (k BlockadeKey) OfRight() bool { return k.Path == RightPath }
 
-// EntryPath takes the place of a field path in the key of a holder entry; no field can have this path. A release with such a key says that the sender
+// EntryPath takes the place of a field path in the key of a holder entry, whose uids are those of the target; no field can have this path. A release with such a key says that the sender
 // has dropped its last acting reference to the target; it is a hint, after which the target's deployment asks.
 const EntryPath = "@entry"
-
-// EntryKey is the key of the holder entry of a target.
-func EntryKey(target uuid.UUID) BlockadeKey {
-	return BlockadeKey{Attempt: target, HolderUID: target, Path: EntryPath, TargetUID: target}
-}
 
 // RecallMode is the effect of a recall on a right.
 type RecallMode int

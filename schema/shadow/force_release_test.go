@@ -2,6 +2,7 @@ package shadow_test
 
 import (
 	"context"
+	"encoding/base64"
 	"strings"
 	"testing"
 	"time"
@@ -112,7 +113,8 @@ func TestReleasableRowsHavePages(t *testing.T) {
 	_, next, err = west.Releasable(t.Context(), "targets/t", 2, "")
 	require.NoError(t, err)
 	b.MustPut(target2, nil)
-	for _, bad := range []string{"x", next[:len(next)-2]} {
+	forged := base64.RawURLEncoding.EncodeToString([]byte(`{"u":"` + b.Get(target).UID.String() + `","s":1,"a":["x","y","z"]}`))
+	for _, bad := range []string{"x", next[:len(next)-2], forged} {
 		_, _, err = west.Releasable(t.Context(), "targets/t", 2, bad)
 		require.ErrorAs(t, err, new(*peer.InvalidError), bad)
 	}

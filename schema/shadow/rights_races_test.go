@@ -170,7 +170,7 @@ func TestARightIsNotTakenBesideADecommissioningOrAProcessWithoutRights_I30_I31(t
 	}
 }
 
-// A close that finds another epoch under the lock answers nothing: what it would say is of a database that is lost.
+// A close that finds another epoch under the lock answers nothing: its answer would be about a lost database.
 func TestACloseIsOfTheEpochOfItsQuestion_I31(t *testing.T) {
 	t.Parallel()
 	for _, ask := range []func(uuid.UUID) peer.Recall{peer.Close, peer.IfUnused} {

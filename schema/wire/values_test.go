@@ -329,3 +329,14 @@ func TestAMaskPicksFieldsOfABody(t *testing.T) {
 	}
 	require.Nil(t, wire.PickedOf([]string{"labels", "name", "bodyguard"}), "the mask names no field of the body")
 }
+
+// A key can be that of a holder entry; no reference can have its path.
+func TestTheKeyOfAnEntryIsNoPathOfAReference(t *testing.T) {
+	t.Parallel()
+	uid := uuid.New()
+	key := peer.BlockadeKey{Attempt: uid, HolderUID: uid, Path: peer.EntryPath, TargetUID: uid}
+	read, err := wire.BlockadeKey(wire.BlockadeKeyProto(key))
+	require.NoError(t, err)
+	require.Equal(t, key, read)
+	require.Error(t, wire.CheckPath(peer.EntryPath))
+}

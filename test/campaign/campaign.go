@@ -216,7 +216,7 @@ func (p *Player) marks(ctx context.Context) (all string) {
 const unusedSQL = `
 SELECT count(*) FROM dbcontroller.foreign_target f WHERE f.block_attempt IS NULL AND NOT EXISTS (SELECT FROM dbcontroller.reference r WHERE r.target_id = f.id)`
 
-// Still fails if anything but heartbeats is written (I28), when what is not used is removed.
+// Still fails if anything but heartbeats is written (I28), after unused targets are removed.
 func (p *Player) Still(ctx context.Context) {
 	p.t.Helper()
 	require.Eventually(p.t, func() bool {

@@ -65,8 +65,10 @@ func (s *Follower) ForgetUnreferred(ctx context.Context, ids []int64) error {
 		if err != nil || len(left) == 0 {
 			return err
 		}
-		_, err = tx.Exec(ctx, forgetAndTellSQL, left, field)
-		return err
+		b := &pgx.Batch{}
+		db.QueuePlans(tx, b, len(left))
+		b.Queue(forgetAndTellSQL, left, field)
+		return tx.SendBatch(ctx, b).Close()
 	})
 	if err != nil {
 		return fmt.Errorf("remove foreign targets without references: %w", err)

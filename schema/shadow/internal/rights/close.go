@@ -59,10 +59,11 @@ func (s *Rights) target(ctx context.Context, of schema.DeploymentID, target uuid
 }
 
 var (
-	// An acting reference, or a right that was asked for and may be about to be used. The blocks of an ALLOW_DANGLING one need no entry.
+	// An acting reference, or a right that was asked for and may be about to be used. An ALLOW_DANGLING reference needs no entry. A reference
+	// marked as dangling counts: its target may be there again.
 	usedActingSQL = db.Codes(`
 SELECT EXISTS (SELECT FROM dbcontroller.foreign_target f WHERE f.id = $1 AND ` + db.KeptSQL + `)
-    OR EXISTS (SELECT FROM dbcontroller.reference r WHERE r.target_id = $1 AND r.behaviour NOT IN ({block}, {allow_dangling}) AND NOT r.dangling)`)
+    OR EXISTS (SELECT FROM dbcontroller.reference r WHERE r.target_id = $1 AND r.behaviour NOT IN ({block}, {allow_dangling}))`)
 
 	endActingSQL = `
 UPDATE dbcontroller.foreign_target SET acting_epoch = NULL, acting_own = NULL, turn = nextval('dbcontroller.object_id') WHERE id = $1`

@@ -50,6 +50,11 @@ func (c releasableCursor) token() string {
 	return base64.RawURLEncoding.EncodeToString(raw)
 }
 
+var errToken = &peer.InvalidError{Resource: "page_token", Err: errors.New("want the next_page_token of an earlier answer about the same resource")}
+
+// codeNoValue is the SQLSTATE of a text that is no value of a type.
+const codeNoValue = "22P02"
+
 // cursorOf reads a token; empty: of the first page.
 func cursorOf(token string, r resource) (at releasableCursor, err error) {
 	at = releasableCursor{UID: r.uid, State: r.state}
@@ -58,7 +63,7 @@ func cursorOf(token string, r resource) (at releasableCursor, err error) {
 	}
 	raw, err := base64.RawURLEncoding.DecodeString(token)
 	if err != nil || json.Unmarshal(raw, &at) != nil || at.UID != r.uid || at.List < 0 {
-		return at, &peer.InvalidError{Resource: "page_token", Err: errors.New("want the next_page_token of an earlier answer about the same resource")}
+		return at, errToken
 	}
 	if at.State != r.state {
 		return at, fmt.Errorf("%w: %s is being deleted since the page before: list again", peer.ErrAborted, r.name)
@@ -150,6 +155,9 @@ func (s *Steering) Releasable(ctx context.Context, name string, limit int, token
 	}
 	for ; at.List < len(lists); at.List, at.After = at.List+1, nil {
 		found, err := lists[at.List](ctx, r, at.After, limit-len(out))
+		if db.HasCode(err, codeNoValue) { // of a place that this deployment has not given
+			return nil, "", errToken
+		}
 		if err != nil {
 			return nil, "", fmt.Errorf("read the releasable rows of %s: %w", name, err)
 		}
