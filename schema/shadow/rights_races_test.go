@@ -2,6 +2,7 @@ package shadow_test
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -52,10 +53,16 @@ func TestALookIsRepeatedUnderTheLock_I2_I3_I8(t *testing.T) {
 INSERT INTO dbcontroller.reference (holder_id, target_id, attempt, field_id, behaviour, delegated)
 SELECT s.id, f.id, $1, (SELECT id FROM dbcontroller.field WHERE path = 'block'), 1, true FROM dbcontroller.foreign_target f, dbcontroller.shadow s WHERE s.name = 'holders/d3'`, newAttempt())
 	require.NoError(t, err)
+	var committed atomic.Bool
 	done := make(chan struct{})
-	go func() { defer close(done); _ = store.LookAtRights(ctx, seqs) }() // an error: the lock was not had in time
+	go func() {
+		defer close(done)
+		for store.LookAtRights(ctx, seqs) != nil && !committed.Load() { //nolint:revive // an error: the lock was not had in time
+		}
+	}()
 	waitsForLock(t, pool)
 	require.NoError(t, paused.Commit(ctx))
+	committed.Store(true)
 	<-done
 	rights, proxies := blockRights(t, b, bEast)
 	require.Equal(t, []int{1, 1}, []int{rights, proxies})

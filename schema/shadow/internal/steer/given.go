@@ -22,7 +22,7 @@ SELECT {end_rights}, s.shard, $2, s.uid FROM dbcontroller.shadow s WHERE s.uid =
 	// The acting right is not stored here: a deployment with an entry may have it. That to block has a proxy, whose holder uid is that of its target.
 	listGivenSQL = db.Codes(`
 SELECT d.service, d.region, EXISTS (` + askedSQL + ` AND w.deployment_id = d.id) FROM dbcontroller.deployment d
-WHERE d.id <> $3 AND (d.service, d.region) > ($5, $6) AND (d.id IN (SELECT deployment_id FROM dbcontroller.holder_entry WHERE target_id = $2)
+WHERE d.id <> $3 AND (d.service, d.region) > (($5::text[])[1], ($5::text[])[2]) AND (d.id IN (SELECT deployment_id FROM dbcontroller.holder_entry WHERE target_id = $2)
     OR d.id IN (SELECT deployment_id FROM dbcontroller.blockade WHERE target_id = $2 AND holder_uid = $1))
 ORDER BY d.service, d.region LIMIT $4`)
 
@@ -31,7 +31,7 @@ ORDER BY d.service, d.region LIMIT $4`)
 
 // given lists the deployments that may have rights to a resource that is not being deleted.
 func (s *Steering) given(ctx context.Context, r resource, after []string, limit int) ([]Releasable, error) {
-	rows, err := s.Pool.Query(ctx, listGivenSQL, append([]any{r.uid, r.id, s.SelfID, limit}, place(after, 2)...)...)
+	rows, err := s.Pool.Query(ctx, listGivenSQL, r.uid, r.id, s.SelfID, limit, place(after, 2))
 	if err != nil {
 		return nil, err
 	}

@@ -72,14 +72,9 @@ func cursorOf(token string, r resource) (at releasableCursor, err error) {
 }
 
 // place returns the values of a place, as many as want; empty texts stand before all rows.
-func place(after []string, want int) []any {
-	out := make([]any, want)
-	for i := range out {
-		out[i] = ""
-		if i < len(after) {
-			out[i] = after[i]
-		}
-	}
+func place(after []string, want int) []string {
+	out := make([]string, want)
+	copy(out, after)
 	return out
 }
 
@@ -87,25 +82,25 @@ const (
 	listBlockadesSQL = `
 SELECT d.service, d.region, b.holder_name, b.holder_uid, b.attempt, f.path, b.expires_at IS NOT NULL, COALESCE(` + db.ExpiredSQL + `$2::interval), false), b.field_id::text
 FROM dbcontroller.blockade b JOIN dbcontroller.deployment d ON d.id = b.deployment_id JOIN dbcontroller.field f ON f.id = b.field_id
-WHERE b.target_id = $1 AND ($4 = '' OR (b.holder_uid, b.field_id, b.attempt) > (NULLIF($4, '')::uuid, NULLIF($5, '')::int, NULLIF($6, '')::uuid))
+WHERE b.target_id = $1 AND (($4::text[])[1] = '' OR (b.holder_uid, b.field_id, b.attempt) > (NULLIF(($4::text[])[1], '')::uuid, NULLIF(($4::text[])[2], '')::int, NULLIF(($4::text[])[3], '')::uuid))
 ORDER BY b.holder_uid, b.field_id, b.attempt LIMIT $3`
 
 	listNoticesSQL = `
 SELECT d.service, d.region, max(n.seq) FROM dbcontroller.notice n JOIN dbcontroller.deployment d ON d.id = n.deployment_id
-WHERE n.target_id = $1 AND (d.service, d.region) > ($3, $4) GROUP BY d.service, d.region ORDER BY d.service, d.region LIMIT $2`
+WHERE n.target_id = $1 AND (d.service, d.region) > (($3::text[])[1], ($3::text[])[2]) GROUP BY d.service, d.region ORDER BY d.service, d.region LIMIT $2`
 
 	listHolderEntriesSQL = `
 SELECT d.service, d.region FROM dbcontroller.holder_entry e JOIN dbcontroller.deployment d ON d.id = e.deployment_id
-WHERE e.target_id = $1 AND (d.service, d.region) > ($3, $4) ORDER BY d.service, d.region LIMIT $2`
+WHERE e.target_id = $1 AND (d.service, d.region) > (($3::text[])[1], ($3::text[])[2]) ORDER BY d.service, d.region LIMIT $2`
 
 	listOwneeEntriesSQL = `
 SELECT d.service, d.region FROM dbcontroller.ownee_entry e JOIN dbcontroller.deployment d ON d.id = e.deployment_id
-WHERE e.owner_id = $1 AND (d.service, d.region) > ($3, $4) ORDER BY d.service, d.region LIMIT $2`
+WHERE e.owner_id = $1 AND (d.service, d.region) > (($3::text[])[1], ($3::text[])[2]) ORDER BY d.service, d.region LIMIT $2`
 
 	listOwnersSQL = `
 SELECT d.service, d.region, k.kind, o.name, o.uid, o.created_at
 FROM dbcontroller.owner_reference o JOIN dbcontroller.deployment d ON d.id = o.deployment_id JOIN dbcontroller.kind k ON k.id = o.kind_id
-WHERE o.ownee_id = $1 AND ($3 = '' OR (d.service, d.region, k.kind, o.name, o.uid) > ($3, $4, $5, $6, NULLIF($7, '')::uuid))
+WHERE o.ownee_id = $1 AND (($3::text[])[1] = '' OR (d.service, d.region, k.kind, o.name, o.uid) > (($3::text[])[1], ($3::text[])[2], ($3::text[])[3], ($3::text[])[4], NULLIF(($3::text[])[5], '')::uuid))
 ORDER BY d.service, d.region, k.kind, o.name, o.uid LIMIT $2`
 )
 
@@ -170,7 +165,7 @@ func (s *Steering) Releasable(ctx context.Context, name string, limit int, token
 }
 
 func (s *Steering) blockades(ctx context.Context, r resource, after []string, limit int) ([]Releasable, error) {
-	rows, err := s.Pool.Query(ctx, listBlockadesSQL, append([]any{r.id, s.Tuning.Load().TentativeTTL, limit}, place(after, 3)...)...)
+	rows, err := s.Pool.Query(ctx, listBlockadesSQL, r.id, s.Tuning.Load().TentativeTTL, limit, place(after, 3))
 	if err != nil {
 		return nil, err
 	}
@@ -206,7 +201,7 @@ func refusal(k key, undecided bool) string {
 }
 
 func (s *Steering) entries(ctx context.Context, r resource, after []string, limit int) ([]Releasable, error) {
-	rows, err := s.Pool.Query(ctx, listNoticesSQL, append([]any{r.id, limit}, place(after, 2)...)...)
+	rows, err := s.Pool.Query(ctx, listNoticesSQL, r.id, limit, place(after, 2))
 	if err != nil {
 		return nil, err
 	}
@@ -226,7 +221,7 @@ func placeOf(d schema.DeploymentID) []string { return []string{d.Service, d.Regi
 
 // holderEntries are those of a resource that is not being deleted: there are no notices.
 func (s *Steering) holderEntries(ctx context.Context, r resource, after []string, limit int) ([]Releasable, error) {
-	rows, err := s.Pool.Query(ctx, listHolderEntriesSQL, append([]any{r.id, limit}, place(after, 2)...)...)
+	rows, err := s.Pool.Query(ctx, listHolderEntriesSQL, r.id, limit, place(after, 2))
 	if err != nil {
 		return nil, err
 	}
@@ -260,7 +255,7 @@ func (s *Steering) entryRefusal(k key) string {
 }
 
 func (s *Steering) owneeEntries(ctx context.Context, r resource, after []string, limit int) ([]Releasable, error) {
-	rows, err := s.Pool.Query(ctx, listOwneeEntriesSQL, append([]any{r.id, limit}, place(after, 2)...)...)
+	rows, err := s.Pool.Query(ctx, listOwneeEntriesSQL, r.id, limit, place(after, 2))
 	if err != nil {
 		return nil, err
 	}
@@ -277,7 +272,7 @@ func (s *Steering) owneeEntries(ctx context.Context, r resource, after []string,
 }
 
 func (s *Steering) owners(ctx context.Context, r resource, after []string, limit int) ([]Releasable, error) {
-	rows, err := s.Pool.Query(ctx, listOwnersSQL, append([]any{r.id, limit}, place(after, 5)...)...)
+	rows, err := s.Pool.Query(ctx, listOwnersSQL, r.id, limit, place(after, 5))
 	if err != nil {
 		return nil, err
 	}
