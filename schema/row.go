@@ -176,12 +176,15 @@ type DefinitionReference struct {
 
 // Strict describes the targets of a strict reference: a statement that names one fails unless the deployment has the right to refer to it.
 type Strict struct {
-	Kind       KindID   `json:"kind"`                 // of the targets, by its oldest name
-	Collection string   `json:"collection,omitempty"` // begins the names of the targets; without it the column holds the name
-	Region     string   `json:"region,omitempty"`     // of the targets, where no column has it; without both, that of the deployment
-	Blocks     bool     `json:"blocks"`               // the right to block; else the one to act
-	Types      []string `json:"types"`                // of the columns
+	Kind       KindID    `json:"kind"`                 // of the targets, by its oldest name
+	Collection string    `json:"collection,omitempty"` // begins the names of the targets; without it the column holds the name
+	Region     string    `json:"region,omitempty"`     // of the targets, where no column has it; without both, that of the deployment
+	Behaviour  Behaviour `json:"behaviour"`
+	Types      []string  `json:"types"` // of the columns
 }
+
+// Blocks reports whether a statement needs the right to block; else it needs the one to act.
+func (s *Strict) Blocks() bool { return s.Behaviour == Block }
 
 // Definition returns the definition of the attachment of a kind with a table, whose columns have these types.
 func (k *KindModel) Definition(typeOf func(column string) string) Definition {
@@ -200,7 +203,7 @@ func (r *ColumnReference) strict(typeOf func(column string) string) *Strict {
 	if r.Enforce != EnforceStrict {
 		return nil
 	}
-	s := &Strict{Kind: r.target, Collection: r.collection, Region: r.Region.Fixed, Blocks: r.Behaviour == Block}
+	s := &Strict{Kind: r.target, Collection: r.collection, Region: r.Region.Fixed, Behaviour: r.Behaviour}
 	for _, c := range r.Columns {
 		s.Types = append(s.Types, typeOf(c))
 	}

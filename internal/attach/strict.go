@@ -41,7 +41,7 @@ func every(queries []string) string {
 // takeOf returns the query that locks the rights to the targets of one reference.
 func takeOf(r schema.DefinitionReference, targets string) string {
 	call := func(region, names string) string {
-		return fmt.Sprintf("dbcontroller.take(%s, %s, %s, %s, %t)", literal(r.Strict.Kind.Service), literal(r.Strict.Kind.Kind), region, names, r.Strict.Blocks)
+		return fmt.Sprintf("dbcontroller.take(%s, %s, %s, %s, %t)", literal(r.Strict.Kind.Service), literal(r.Strict.Kind.Kind), region, names, r.Strict.Blocks())
 	}
 	if r.Region == "" {
 		return fmt.Sprintf("SELECT %s AS taken FROM (%s) AS t", call(ownRegion(r), "array_agg(t.name)"), targets)
@@ -175,7 +175,7 @@ func takeOne(kindID int32, strict []schema.DefinitionReference) string {
 
 func noteUnderRight(kindID int32, r schema.DefinitionReference) string {
 	right := "acting"
-	if r.Strict.Blocks {
+	if r.Strict.Blocks() {
 		right = "block"
 	}
 	service, kind := literal(r.Strict.Kind.Service), literal(r.Strict.Kind.Kind)
@@ -227,7 +227,7 @@ func targetsOf(d *schema.Definition, r schema.DefinitionReference, update bool) 
 		region, name = "t.region", "t.name"
 	}
 	return fmt.Sprintf("SELECT DISTINCT %s AS service, %s AS kind, %s AS region, %s AS name, %t AS blocks FROM %s",
-		literal(r.Strict.Kind.Service), literal(r.Strict.Kind.Kind), region, name, r.Strict.Blocks, from)
+		literal(r.Strict.Kind.Service), literal(r.Strict.Kind.Kind), region, name, r.Strict.Blocks(), from)
 }
 
 // exact reports whether equal values of the columns have equal texts, and the other way round: then the distinct values are found before they

@@ -101,7 +101,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	w := write.New(g, rs, p, a)
 	b, recorder := progress.New(d)
 	c := cascade.New(g, rs, recorder)
-	i, f := inspect.New(g, r), follow.New(g, rs, c, recorder)
+	i, f := inspect.New(g, r, rs), follow.New(g, rs, c, recorder)
 	rt := rights.New(g, rs, p, a)
 	v := verify.New(g, i, t, w, f, compare.New(g, rs), rt)
 	return &Store{

@@ -139,10 +139,12 @@ type planning struct {
 	owners map[int64]peer.Via
 	// targets are the members and the targets of the question, by id in this database.
 	targets map[int64]peer.PlanTarget
+	rows    planRows
 }
 
 func (p *planning) begin() {
 	p.plan, p.ids, p.owners, p.targets = &peer.Plan{}, nil, map[int64]peer.Via{}, map[int64]peer.PlanTarget{}
+	p.rows = planRows{vias: map[int64][]peer.Via{}}
 }
 
 func (p *planning) read(ctx context.Context, tx pgx.Tx) error {
@@ -150,7 +152,7 @@ func (p *planning) read(ctx context.Context, tx pgx.Tx) error {
 	if err := p.closure(ctx, tx); err != nil {
 		return err
 	}
-	if len(p.ids) > p.question.Limit {
+	if p.found() > p.question.Limit {
 		p.truncate()
 	}
 	vias, err := p.vias(ctx, tx)
@@ -161,6 +163,7 @@ func (p *planning) read(ctx context.Context, tx pgx.Tx) error {
 	if err := p.members(ctx, tx, ids, vias); err != nil {
 		return err
 	}
+	p.addRows()
 	if p.question.Detailed {
 		if err = p.unsets(ctx, tx); err != nil {
 			return err
@@ -172,11 +175,16 @@ func (p *planning) read(ctx context.Context, tx pgx.Tx) error {
 
 // truncate drops the members above the limit.
 func (p *planning) truncate() {
-	for _, id := range p.ids[p.question.Limit:] {
+	most := min(len(p.ids), p.question.Limit)
+	for _, id := range p.ids[most:] {
 		delete(p.targets, id)
 	}
-	p.ids, p.plan.Truncated = p.ids[:p.question.Limit], true
+	p.ids, p.plan.Truncated = p.ids[:most], true
+	p.rows.truncate(p.question.Limit - most)
 }
+
+// found is the number of members that were found.
+func (p *planning) found() int { return len(p.ids) + len(p.rows.members) }
 
 // closure finds the members: cascading holders, level by level, in the transaction of the delete or asynchronously, and ownees that
 // lose all owners.
@@ -196,14 +204,19 @@ func (p *planning) closure(ctx context.Context, tx pgx.Tx) error {
 			frontier = append(frontier, id)
 		}
 	}
+	rows, err := p.rowHolders(ctx, tx)
+	if err != nil {
+		return err
+	}
+	frontier = append(frontier, rows...)
 	for {
-		for len(frontier) > 0 && len(p.ids) <= p.question.Limit {
+		for len(frontier) > 0 && p.found() <= p.question.Limit {
 			var err error
 			if frontier, err = p.holders(ctx, tx, frontier); err != nil {
 				return err
 			}
 		}
-		if len(p.ids) > p.question.Limit {
+		if p.found() > p.question.Limit {
 			return nil
 		}
 		var err error
@@ -282,6 +295,11 @@ func (p *planning) vias(ctx context.Context, tx pgx.Tx) (map[int64][]peer.Via, e
 	for id, owner := range p.owners {
 		if _, goes := p.targets[id]; goes { // members above the limit were removed from targets
 			vias[id] = append(vias[id], owner)
+		}
+	}
+	for id, through := range p.rows.vias {
+		if _, goes := p.targets[id]; goes {
+			vias[id] = append(vias[id], through...)
 		}
 	}
 	targets := slices.Collect(maps.Keys(p.targets))
@@ -368,7 +386,12 @@ func (p *planning) unsets(ctx context.Context, tx pgx.Tx) error {
 	for id := range p.targets {
 		of = append(of, id)
 	}
-	rows, err := tx.Query(ctx, planUnsetsSQL, of, append([]int64{}, p.ids...), p.question.Limit+1)
+	p.plan.Unsets = p.rows.unsets
+	if len(p.plan.Unsets) > p.question.Limit {
+		p.plan.Unsets, p.plan.MoreUnsets = p.plan.Unsets[:p.question.Limit], true
+	}
+	most := p.question.Limit - len(p.plan.Unsets)
+	rows, err := tx.Query(ctx, planUnsetsSQL, of, append([]int64{}, p.ids...), most+1)
 	if err != nil {
 		return err
 	}
@@ -376,8 +399,8 @@ func (p *planning) unsets(ctx context.Context, tx pgx.Tx) error {
 	if err != nil {
 		return err
 	}
-	if len(found) > p.question.Limit {
-		found, p.plan.MoreUnsets = found[:p.question.Limit], true
+	if len(found) > most {
+		found, p.plan.MoreUnsets = found[:most], true
 	}
 	for _, u := range found {
 		kind, err := p.store.Names.KindOf(ctx, tx, u.Kind)

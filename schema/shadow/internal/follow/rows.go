@@ -3,7 +3,6 @@ package follow
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/google/uuid"
@@ -35,10 +34,7 @@ func (a *acting) actOnRows(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		places, err := a.places(ctx, targets, found)
-		if err != nil {
-			return err
-		}
+		places := a.places(found)
 		if len(places) == 0 {
 			if len(found) < limit {
 				return nil
@@ -64,12 +60,12 @@ func (a *acting) actOnRows(ctx context.Context) error {
 func (s *Follower) Strict() bool { return s.rows.Strict() }
 
 // referring returns the rows that act: those that block do as well when an operator says so.
-func (a *acting) referring(ctx context.Context, q db.Querier, targets []rows.Target, limit int) ([]rows.Referrer, error) {
-	found, err := a.store.rows.Referring(ctx, q, false, targets, limit)
+func (a *acting) referring(ctx context.Context, q db.Querier, targets []rows.Target, limit int) ([]rows.Holder, error) {
+	found, err := a.store.rows.Holders(ctx, q, false, targets, limit)
 	if err != nil || a.blocking == schema.Block {
 		return found, err
 	}
-	blocking, err := a.store.rows.Referring(ctx, q, true, targets, limit)
+	blocking, err := a.store.rows.Holders(ctx, q, true, targets, limit)
 	return append(found, blocking...), err
 }
 
@@ -87,73 +83,28 @@ type placed struct {
 	ids   []int64
 }
 
-const selectStatesSQL = `SELECT name, id, state FROM dbcontroller.shadow WHERE kind_id = $1 AND name = ANY ($2)`
-
 // places sorts rows by their places. Rows whose resources are in DELETING are done: they go when these are removed. Those of a reference that may dangle stay.
-func (a *acting) places(ctx context.Context, targets []rows.Target, found []rows.Referrer) (map[place]*placed, error) {
-	v, err := a.store.Current()
-	if err != nil {
-		return nil, err
-	}
-	names, out := map[*rows.Table][]string{}, map[place]*placed{}
+func (a *acting) places(found []rows.Holder) map[place]*placed {
+	out := map[place]*placed{}
 	for _, r := range found {
-		names[r.Table] = append(names[r.Table], r.Name)
-	}
-	type resource struct {
-		Name  string
-		ID    int64
-		State peer.State
-	}
-	resources := map[*rows.Table]map[string]resource{}
-	for t, of := range names {
-		got, err := a.store.Pool.Query(ctx, selectStatesSQL, t.KindID, of)
-		if err != nil {
-			return nil, fmt.Errorf("read the resources of rows: %w", err)
-		}
-		all, err := pgx.CollectRows(got, pgx.RowToStructByPos[resource])
-		if err != nil {
-			return nil, fmt.Errorf("read the resources of rows: %w", err)
-		}
-		resources[t] = map[string]resource{}
-		for _, r := range all {
-			resources[t][r.Name] = r
-		}
-	}
-	for _, r := range found {
-		behaviour, err := behaviourOf(v.Model, r.Table, r.Path)
-		if err != nil { // of this target alone
-			a.failed[a.targets[targets[r.Target].ID].UID] = err
-			continue
-		}
+		behaviour := r.Behaviour
 		if behaviour == schema.Block {
 			behaviour = a.blocking
 		}
-		has, is := resources[r.Table][r.Name]
-		if !behaviour.Acts() || is && has.State != peer.Active {
+		if !behaviour.Acts() || r.ID != 0 && r.State != peer.Active {
 			continue
 		}
 		p := place{r.Target, r.Table, r.Path}
 		if out[p] == nil {
 			out[p] = &placed{unset: behaviour.Unsets()}
 		}
-		if is && behaviour.Cascades() {
-			out[p].ids = append(out[p].ids, has.ID)
+		if r.ID != 0 && behaviour.Cascades() {
+			out[p].ids = append(out[p].ids, r.ID)
 		} else {
 			out[p].keys = append(out[p].keys, r.Key)
 		}
 	}
-	return out, nil
-}
-
-func behaviourOf(model *schema.Model, t *rows.Table, path string) (schema.Behaviour, error) {
-	if kind := t.Declared(model); kind != nil {
-		for _, r := range kind.Table.References {
-			if r.Path == path {
-				return r.Behaviour, nil
-			}
-		}
-	}
-	return 0, fmt.Errorf("%s: %w", t.Definition.Table, errNotDeclared)
+	return out
 }
 
 // actOnPlace deletes or unsets the rows of a place, and cascades to the resources of those that have one, as they are now.
@@ -193,8 +144,6 @@ func (a *acting) rowTargets(ctx context.Context) ([]rows.Target, error) {
 	}
 	return a.store.rows.Targets(ctx, a.store.Pool, ids)
 }
-
-var errNotDeclared = errors.New("the version that runs does not declare its table as it is attached: attach it again")
 
 // removeRows deletes, or unsets, rows that name a target by a reference. A row that fails keeps no other one back.
 func (a *acting) removeRows(ctx context.Context, target rows.Target, t *rows.Table, path string, keys [][]string, unset bool) (changed int, err error) {

@@ -3,6 +3,8 @@ package follow
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -32,6 +34,15 @@ WITH RECURSIVE up AS (
 )
 SELECT DISTINCT up.origin, o.deployment_id, o.uid FROM up JOIN dbcontroller.owner_reference o ON o.ownee_id = up.id LIMIT $2`)
 
+// Resources here whose deletion would remove some resources, of the kinds of strict tables.
+var traceRowsSQL = db.Codes(`
+WITH RECURSIVE up AS (
+    SELECT uid AS origin, id FROM dbcontroller.shadow WHERE uid = ANY ($1)
+    UNION
+    SELECT up.origin, r.target_id FROM up JOIN dbcontroller.reference r ON r.holder_id = up.id AND r.behaviour IN ({cascade_delete}, {async_cascade_delete})
+)
+SELECT up.origin, s.kind_id, s.name FROM up JOIN dbcontroller.shadow s ON s.id = up.id WHERE s.kind_id = ANY ($2) LIMIT $3`)
+
 // Trace returns, by uid, the resources whose deletion would remove some resources here. It follows references upwards (holder →
 // target) where Plan follows them downwards; the fan-in is small where the fan-out is large.
 func (s *Follower) Trace(ctx context.Context, uids []uuid.UUID) (map[uuid.UUID]peer.Trace, error) {
@@ -41,6 +52,9 @@ func (s *Follower) Trace(ctx context.Context, uids []uuid.UUID) (map[uuid.UUID]p
 		trace.Cascades = append(trace.Cascades, t)
 		out[origin] = trace
 	}, traceSQL, uids, s.SelfID, plan.MaxTraced)
+	if err == nil && s.rows.Strict() {
+		err = s.traceRows(ctx, uids, out)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -71,6 +85,42 @@ func (s *Follower) traced(ctx context.Context, take func(origin uuid.UUID, t pee
 			return err
 		}
 		take(f.Origin, peer.PlanTarget{Deployment: d, UID: f.UID})
+	}
+	return nil
+}
+
+// traceRows adds the targets that rows of strict tables name.
+func (s *Follower) traceRows(ctx context.Context, uids []uuid.UUID, out map[uuid.UUID]peer.Trace) error {
+	found, err := s.Pool.Query(ctx, traceRowsSQL, uids, slices.Sorted(maps.Keys(s.rows.Tables())), plan.MaxTraced)
+	if err != nil {
+		return fmt.Errorf("trace cascades: %w", err)
+	}
+	origins := map[int32]map[string][]uuid.UUID{}
+	var origin uuid.UUID
+	var kind int32
+	var name string
+	_, err = pgx.ForEachRow(found, []any{&origin, &kind, &name}, func() error {
+		if origins[kind] == nil {
+			origins[kind] = map[string][]uuid.UUID{}
+		}
+		origins[kind][name] = append(origins[kind][name], origin)
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("trace cascades: %w", err)
+	}
+	for kind, of := range origins {
+		cascading, err := s.rows.Cascading(ctx, s.Pool, kind, slices.Sorted(maps.Keys(of)))
+		if err != nil {
+			return err
+		}
+		for name, targets := range cascading {
+			for _, origin := range of[name] {
+				trace := out[origin]
+				trace.Cascades = append(trace.Cascades, targets...)
+				out[origin] = trace
+			}
+		}
 	}
 	return nil
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/db-controller/db-controller/schema/grant"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
+	"github.com/db-controller/db-controller/schema/shadow/internal/rows"
 )
 
 // Referrer is a resource of this deployment that refers to a resource, or that it owns.
@@ -83,6 +84,9 @@ type referrersCursor struct {
 	Behaviour int16     `json:"b,omitempty"`
 	Holder    int64     `json:"h,omitempty"`
 	Field     int32     `json:"f,omitempty"`
+	// Rows: the owned resources are read; Row is the last one of the rows that refer without a stored reference.
+	Rows bool       `json:"r,omitempty"`
+	Row  rows.Place `json:"p"`
 }
 
 func (c *referrersCursor) token() string {
@@ -120,9 +124,15 @@ func (s *Inspector) referrers(ctx context.Context, req ReferrersRequest) (*Refer
 			return nil, err
 		}
 	}
-	if left > 0 {
+	if left > 0 && !at.Rows {
 		at = referrersCursor{Target: uid, Owned: true, Holder: ownedAfter(at)}
 		if left, err = s.owneesOf(ctx, page, req.Target.Deployment, &at, left, req.Within); err != nil {
+			return nil, err
+		}
+	}
+	if left > 0 && id != 0 && req.Target.Deployment != s.Self {
+		at = referrersCursor{Target: uid, Owned: true, Rows: true, Row: at.Row}
+		if left, err = s.rowsOf(ctx, page, id, &at, left, req.Within); err != nil {
 			return nil, err
 		}
 	}
@@ -209,6 +219,27 @@ func (s *Inspector) owneesOf(ctx context.Context, page *Referrers, owner schema.
 		return 0, fmt.Errorf("read owned resources: %w", err)
 	}
 	return left - len(found), s.addReferrers(ctx, page, kinds, found, within)
+}
+
+// rowsOf is holdersOf for rows of strict tables.
+func (s *Inspector) rowsOf(ctx context.Context, page *Referrers, id int64, at *referrersCursor, left int, within grant.Within) (int, error) {
+	targets, err := s.rows.Targets(ctx, s.Pool, []int64{id})
+	if err != nil || len(targets) == 0 {
+		return left, err
+	}
+	holders, last, err := s.rows.HoldersPage(ctx, s.Pool, targets[0], at.Row, left)
+	if err != nil {
+		return 0, fmt.Errorf("read referrers: %w", err)
+	}
+	at.Row = last
+	var kinds []int32
+	var found []Referrer
+	for _, h := range holders {
+		if !h.Stored {
+			kinds, found = append(kinds, h.Table.KindID), append(found, Referrer{Name: h.Name, Path: h.Path, Behaviour: h.Behaviour})
+		}
+	}
+	return left - len(holders), s.addReferrers(ctx, page, kinds, found, within)
 }
 
 // addReferrers adds those that the caller may read, with the present names of their kinds.

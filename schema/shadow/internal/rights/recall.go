@@ -187,7 +187,7 @@ func (s *Rights) under(ctx context.Context, q db.Querier, id int64, answer *peer
 	}
 	for _, r := range referrers[id] {
 		if !stored[r.Name+" "+r.Path] {
-			answer.Holders = append(answer.Holders, peer.RecalledHolder{UID: uidOfRow(r), Name: r.Name, Path: r.Path})
+			answer.Holders = append(answer.Holders, peer.RecalledHolder{UID: r.UID, Name: r.Name, Path: r.Path})
 		}
 	}
 	if answer.More = len(answer.Holders) > peer.MaxRecalled; answer.More {
@@ -196,13 +196,8 @@ func (s *Rights) under(ctx context.Context, q db.Querier, id int64, answer *peer
 	return nil
 }
 
-// uidOfRow names a row that has no resource.
-func uidOfRow(r rows.Referrer) uuid.UUID {
-	return uuid.NewSHA1(uuid.NameSpaceOID, []byte(r.Table.Definition.Table.String()+" "+r.Name))
-}
-
 // referring returns rows of strict tables that block targets, at most limit of each by each reference.
-func (s *Rights) referring(ctx context.Context, q db.Querier, ids []int64, limit int) (map[int64][]rows.Referrer, error) {
+func (s *Rights) referring(ctx context.Context, q db.Querier, ids []int64, limit int) (map[int64][]rows.Holder, error) {
 	if !s.rows.Strict() || len(ids) == 0 {
 		return nil, nil
 	}
@@ -210,11 +205,11 @@ func (s *Rights) referring(ctx context.Context, q db.Querier, ids []int64, limit
 	if err != nil {
 		return nil, err
 	}
-	referrers, err := s.rows.Referring(ctx, q, true, targets, limit)
+	referrers, err := s.rows.Holders(ctx, q, true, targets, limit)
 	if err != nil {
 		return nil, err
 	}
-	out := map[int64][]rows.Referrer{}
+	out := map[int64][]rows.Holder{}
 	for _, r := range referrers {
 		id := targets[r.Target].ID
 		out[id] = append(out[id], r)

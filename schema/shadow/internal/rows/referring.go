@@ -51,17 +51,20 @@ func (s *Rows) Targets(ctx context.Context, q db.Querier, ids []int64) ([]Target
 
 // Referrer is a row that names a target.
 type Referrer struct {
-	Target int // its index in the question
-	Table  *Table
-	Path   string
-	Key    []string // the texts of the key columns
-	Name   string   // of the resource; cut, if it can be none
+	Target    int // its index in the question
+	Table     *Table
+	Path      string
+	Behaviour schema.Behaviour
+	Key       []string // the texts of the key columns
+	Name      string   // of the resource; cut, if it can be none
 }
 
 // referring are the statements about the rows that name targets by one strict reference.
 type referring struct {
 	reference *schema.DefinitionReference
 	find      string // the arrays of the values, with the region if a column has it, and a limit for each target
+	page      string // the values of one target, then a limit; next: then the key of the row before
+	next      string
 	remove    string // the arrays of keys, then the values of one target, then its row of foreign_target: rows that have changed stay
 	unset     string
 }
@@ -76,23 +79,35 @@ func newReferring(t *Table, r *schema.DefinitionReference) referring {
 	if r.Region != "" {
 		values, types = append(values, r.Region), append(types, "text")
 	}
-	var arrays, names, find, still []string
-	for i, c := range values {
-		column := "t." + schema.QuoteIdentifier(c)
+	var arrays, names []string
+	for i := range values {
 		arrays, names = append(arrays, fmt.Sprintf("$%d::text[]", i+1)), append(names, fmt.Sprintf("v%d", i+1))
-		value, now := fmt.Sprintf("i.v%d", i+1), fmt.Sprintf("$%d::text", len(t.Definition.Key)+i+1)
-		region := r.Region != "" && i == len(values)-1
-		if !region { // for the index
-			find, still = append(find, fmt.Sprintf("%s = %s::%s", column, value, types[i])), append(still, fmt.Sprintf("%s = %s::%s", column, now, types[i]))
+	}
+	// A row t names a target with these values. By the type, for the index; by a collation, a text can be equal to another one.
+	named := func(value func(i int) string) string {
+		var conditions []string
+		for i, c := range values {
+			column, v := "t."+schema.QuoteIdentifier(c), value(i)
+			region := r.Region != "" && i == len(values)-1
+			if !region {
+				conditions = append(conditions, fmt.Sprintf("%s = %s::%s", column, v, types[i]))
+			}
+			if region || types[i] == "text" || types[i] == "character varying" {
+				conditions = append(conditions, fmt.Sprintf(`%s::text COLLATE "C" = %s`, column, v))
+			}
 		}
-		if region || types[i] == "text" || types[i] == "character varying" { // by a collation, a text can be equal to another one
-			find, still = append(find, fmt.Sprintf(`%s::text COLLATE "C" = %s`, column, value)), append(still, fmt.Sprintf(`%s::text COLLATE "C" = %s`, column, now))
-		}
+		return strings.Join(conditions, " AND ")
+	}
+	parameter := func(first int) func(i int) string {
+		return func(i int) string { return fmt.Sprintf("$%d::text", first+i) }
 	}
 	out := referring{reference: r}
 	out.find = fmt.Sprintf("SELECT i.n, t.key FROM unnest(%s) WITH ORDINALITY AS i (%s, n) CROSS JOIN LATERAL (SELECT %s AS key FROM %s AS t WHERE %s LIMIT $%d) AS t",
-		strings.Join(arrays, ", "), strings.Join(names, ", "), t.keyTexts(), table, strings.Join(find, " AND "), len(values)+1)
-	where := fmt.Sprintf(" %s WHERE %s AND %s AND %s RETURNING %s", t.keys(), t.sameKey(), strings.Join(still, " AND "),
+		strings.Join(arrays, ", "), strings.Join(names, ", "), t.keyTexts(), table, named(func(i int) string { return "i." + names[i] }), len(values)+1)
+	page := fmt.Sprintf("SELECT %s FROM %s AS t WHERE %s", t.keyTexts(), table, named(parameter(1)))
+	order := fmt.Sprintf(" ORDER BY %s LIMIT $%d", t.columns("t."), len(values)+1)
+	out.page, out.next = page+order, fmt.Sprintf("%s AND (%s) > (%s)%s", page, t.columns("t."), t.parameters(len(values)+2), order)
+	where := fmt.Sprintf(" %s WHERE %s AND %s AND %s RETURNING %s", t.keys(), t.sameKey(), named(parameter(len(t.Definition.Key)+1)),
 		fmt.Sprintf(stillGoneSQL, len(t.Definition.Key)+len(values)+1), t.keyTexts())
 	out.remove = fmt.Sprintf("DELETE FROM %s AS t USING%s", table, where)
 	sets := make([]string, len(r.Columns))
@@ -125,7 +140,7 @@ func (r *referring) values(self schema.DeploymentID, t Target) ([]string, bool) 
 func (s *Rows) Referring(ctx context.Context, q db.Querier, blocking bool, targets []Target, limit int) (out []Referrer, err error) {
 	for _, t := range s.strict() {
 		for _, r := range t.Definition.References {
-			if r.Strict == nil || r.Strict.Blocks != blocking {
+			if r.Strict == nil || r.Strict.Blocks() != blocking {
 				continue
 			}
 			found, err := t.find(ctx, q, s.Self, r.Path, targets, limit)
@@ -184,7 +199,7 @@ func (t *Table) find(ctx context.Context, q db.Querier, self schema.DeploymentID
 	var n int
 	var key []string
 	_, err = pgx.ForEachRow(found, []any{&n, &key}, func() error {
-		out = append(out, Referrer{Target: at[n-1], Table: t, Path: path, Key: slices.Clone(key), Name: t.NameOf(key)})
+		out = append(out, Referrer{Target: at[n-1], Table: t, Path: path, Behaviour: r.reference.Strict.Behaviour, Key: slices.Clone(key), Name: t.NameOf(key)})
 		return nil
 	})
 	if err != nil {
@@ -291,7 +306,7 @@ func (t *Table) walk(ctx context.Context, q db.Querier, r schema.DefinitionRefer
 			}
 		}
 		if len(targets) > 0 {
-			if err := fn(targets, r.Strict.Blocks); err != nil {
+			if err := fn(targets, r.Strict.Blocks()); err != nil {
 				return err
 			}
 		}

@@ -214,7 +214,7 @@ func (s *Granter) needs(text string) (out rights.Asked, err error) {
 	out.Block = right == "BLOCK"
 	for _, t := range s.rows.Tables() {
 		for _, r := range t.Definition.References {
-			if r.Strict != nil && r.Strict.Blocks == out.Block && names(r.Strict, out.Target) && (out.Block || right == "ACT") {
+			if r.Strict != nil && r.Strict.Blocks() == out.Block && names(r.Strict, out.Target) && (out.Block || right == "ACT") {
 				out.Kind = r.Strict.Kind
 				return out, nil
 			}

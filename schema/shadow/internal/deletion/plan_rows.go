@@ -1,0 +1,101 @@
+package deletion
+
+import (
+	"context"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/shadow/internal/rows"
+)
+
+// planRows are the rows of strict tables that refer to targets of the question without a stored reference, in a plan under way.
+type planRows struct {
+	// members have no resource: nothing refers to them, so that nothing follows from their removal.
+	members []peer.PlanMember
+	// at are the indexes of members, by uid.
+	at map[uuid.UUID]int
+	// vias are the reasons for which rows with a resource are removed, by its id.
+	vias   map[int64][]peer.Via
+	unsets []peer.PlanUnset
+}
+
+func (r *planRows) take(h rows.Holder, kind string, via peer.Via) {
+	i, known := r.at[h.UID]
+	if !known {
+		if i = len(r.members); r.at == nil {
+			r.at = map[uuid.UUID]int{}
+		}
+		r.at[h.UID] = i
+		r.members = append(r.members, peer.PlanMember{UID: h.UID, Kind: kind, Name: h.Name})
+	}
+	r.members[i].Vias = append(r.members[i].Vias, via)
+}
+
+func (r *planRows) truncate(most int) { r.members = r.members[:min(len(r.members), most)] }
+
+// rowHolders finds the rows of strict tables that act upon the deletion of targets of the question, by the indexes of the tables. It returns the ids of those
+// that have a resource.
+func (p *planning) rowHolders(ctx context.Context, tx pgx.Tx) (next []int64, err error) {
+	s := p.store
+	if !s.rows.Strict() {
+		return nil, nil
+	}
+	var foreign []int64
+	for id, t := range p.targets {
+		if t.Deployment != s.Self {
+			foreign = append(foreign, id)
+		}
+	}
+	targets, err := s.rows.Targets(ctx, tx, foreign)
+	if err != nil || len(targets) == 0 {
+		return nil, err
+	}
+	found, err := s.rows.Holders(ctx, tx, false, targets, p.question.Limit+1)
+	if err != nil {
+		return nil, err
+	}
+	for _, h := range found {
+		kind, err := s.Names.KindOf(ctx, tx, h.Table.KindID)
+		if err != nil {
+			return nil, err
+		}
+		via := peer.Via{Target: p.targets[targets[h.Target].ID], Path: h.Path, Behaviour: h.Behaviour}
+		switch {
+		case h.Stored:
+		case h.Behaviour.Unsets() && p.question.Detailed:
+			p.rows.unsets = append(p.rows.unsets, peer.PlanUnset{UID: h.UID, Kind: kind.Kind, Name: h.Name, Via: via})
+		case !h.Behaviour.Cascades():
+		case h.ID == 0:
+			p.rows.take(h, kind.Kind, via)
+		default:
+			p.rows.vias[h.ID] = append(p.rows.vias[h.ID], via)
+			if p.take(h.ID, h.UID) {
+				next = append(next, h.ID)
+			}
+		}
+	}
+	return next, nil
+}
+
+// addRows adds the rows without a resource to the plan.
+func (p *planning) addRows() {
+	goes := map[uuid.UUID]bool{}
+	for _, t := range p.targets {
+		goes[t.UID] = true
+	}
+	for _, m := range p.rows.members {
+		if goes[m.UID] = true; p.question.Compact {
+			m.Kind, m.Name = "", ""
+		}
+		p.plan.Members = append(p.plan.Members, m)
+	}
+	var unsets []peer.PlanUnset
+	for _, u := range p.rows.unsets {
+		if !goes[u.UID] {
+			unsets = append(unsets, u)
+		}
+	}
+	p.rows.unsets = unsets
+}
