@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
@@ -78,4 +79,53 @@ func TestARepairDoesNotGoOnWithUnknownAnswers_I8(t *testing.T) {
 	out, err := b.Stores[b.ID(bEast)].Verify(t.Context(), shadow.Verification{Repair: true, Settle: time.Millisecond})
 	require.NoError(t, err)
 	require.ErrorContains(t, out.Unreachable[b.ID(aWest)], "runs another version")
+}
+
+// A blockade whose release is under way is no difference: it is looked at twice.
+func TestABlockadeThatIsBeingReleasedIsNoDifference_I8(t *testing.T) {
+	t.Parallel()
+	b := newPair(t, nil)
+	b.MustPut(target, nil)
+	b.MustPut(holder, body{"block": target})
+	b.Settle()
+	b.MustPut(holder, body{}) // its release is not delivered yet
+	asked := 0
+	b.OnResolve = func(schema.DeploymentID) error {
+		if asked++; asked == 2 {
+			b.Settle()
+		}
+		return nil
+	}
+	kinds, err := repairs(t, b, aWest)
+	require.NoError(t, err)
+	require.Equal(t, 2, asked)
+	require.Empty(t, kinds)
+	b.Audit()
+}
+
+// A repair is given up when the database of the holder fails over, or the deployment of the target is decommissioned, while it is asked: the reference keeps its attempt.
+func TestARepairBesideAFailoverOrADecommissioningIsGivenUp_I8_I15_I26(t *testing.T) {
+	t.Parallel()
+	for name, event := range map[string]string{
+		"failover":        `UPDATE dbcontroller.meta SET epoch = gen_random_uuid()`,
+		"decommissioning": `INSERT INTO dbcontroller.decommissioned (deployment_id, blocking, reason, said_by) SELECT id, 2, 'x', 'x' FROM dbcontroller.deployment WHERE service || '/' || region = '` + aWest + `'`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := lostBlockade(t)
+			attempt := func() (id string) {
+				require.NoError(t, b.Pools[b.ID(bEast)].QueryRow(t.Context(), `SELECT attempt::text FROM dbcontroller.reference`).Scan(&id))
+				return id
+			}
+			before := attempt()
+			b.AfterEstablish = func() {
+				b.AfterEstablish = nil
+				_, err := b.Pools[b.ID(bEast)].Exec(t.Context(), event)
+				require.NoError(t, err)
+			}
+			_, _ = repairs(t, b, bEast)
+			require.Nil(t, b.AfterEstablish)
+			require.Equal(t, before, attempt())
+		})
+	}
 }
