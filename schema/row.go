@@ -180,7 +180,8 @@ type Strict struct {
 	Collection string    `json:"collection,omitempty"` // begins the names of the targets; without it the column holds the name
 	Region     string    `json:"region,omitempty"`     // of the targets, where no column has it; without both, that of the deployment
 	Behaviour  Behaviour `json:"behaviour"`
-	Types      []string  `json:"types"` // of the columns
+	Missing    Missing   `json:"missing,omitempty"` // the effect on rows whose target does not exist
+	Types      []string  `json:"types"`             // of the columns
 }
 
 // Blocks reports whether a statement needs the right to block; else it needs the one to act.
@@ -203,7 +204,7 @@ func (r *ColumnReference) strict(typeOf func(column string) string) *Strict {
 	if r.Enforce != EnforceStrict {
 		return nil
 	}
-	s := &Strict{Kind: r.target, Collection: r.collection, Region: r.Region.Fixed, Behaviour: r.Behaviour}
+	s := &Strict{Kind: r.target, Collection: r.collection, Region: r.Region.Fixed, Behaviour: r.Behaviour, Missing: r.Missing}
 	for _, c := range r.Columns {
 		s.Types = append(s.Types, typeOf(c))
 	}

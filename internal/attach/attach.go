@@ -206,11 +206,23 @@ func (p *Plan) sources() map[string]string {
 }
 
 const (
+	// Rows count under the former strict references until each value has its new right: what was declared otherwise is kept until then, as far as its
+	// columns are still there.
 	insertAttachmentSQL = `
-INSERT INTO dbcontroller.attachment (kind_id, kind, definition, checksum, functions, strict, ready)
-VALUES (@kind_id, @kind, @definition, @checksum, @functions, @strict, true)
+INSERT INTO dbcontroller.attachment AS a (kind_id, kind, definition, checksum, functions, strict, ready, walked)
+VALUES (@kind_id, @kind, @definition, @checksum, @functions, @strict, true, NOT @strict)
 ON CONFLICT (kind_id) DO UPDATE SET kind = EXCLUDED.kind, definition = EXCLUDED.definition, checksum = EXCLUDED.checksum,
-    functions = EXCLUDED.functions, strict = EXCLUDED.strict, ready = true, filled = NULL, complete = false, attached_at = now()`
+    functions = EXCLUDED.functions, strict = EXCLUDED.strict, ready = true, walked = EXCLUDED.walked, filled = NULL, complete = false, attached_at = now(),
+    former = (
+        SELECT COALESCE(jsonb_agg(DISTINCT f.reference), '[]') FROM (
+            SELECT jsonb_array_elements(a.former) AS reference
+            UNION ALL
+            SELECT jsonb_array_elements(COALESCE(a.definition -> 'references', '[]'))
+        ) AS f
+        WHERE a.ready AND f.reference ? 'strict' AND NOT EXISTS (SELECT FROM jsonb_array_elements(COALESCE(EXCLUDED.definition -> 'references', '[]')) AS n WHERE n = f.reference)
+            AND NOT EXISTS (
+                SELECT FROM jsonb_array_elements_text(f.reference -> 'columns' || CASE WHEN f.reference ? 'region' THEN jsonb_build_array(f.reference -> 'region') ELSE '[]' END) AS c
+                WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_attribute p WHERE p.attrelid = @table::regclass AND p.attname = c AND NOT p.attisdropped)))`
 
 	// Another table of the kind before: its triggers would capture rows under the same number.
 	otherTableSQL = `
@@ -262,7 +274,7 @@ func Apply(ctx context.Context, conn *pgx.Conn, p *Plan, told func(error)) error
 			}
 		}
 		_, err := tx.Exec(ctx, insertAttachmentSQL, pgx.StrictNamedArgs{
-			"kind_id": p.kindID, "kind": p.Kind.Kind, "definition": string(raw), "checksum": p.Definition.Checksum(), "functions": string(functions), "strict": p.Definition.Strict(),
+			"kind_id": p.kindID, "kind": p.Kind.Kind, "definition": string(raw), "checksum": p.Definition.Checksum(), "functions": string(functions), "strict": p.Definition.Strict(), "table": p.Table.SQL(),
 		})
 		return lockOf(attachments, err)
 	})
@@ -308,7 +320,7 @@ func (p *Plan) allServe(ctx context.Context, tx pgx.Tx) error {
 
 // ReadAgain makes the controller read all rows of a table again, after statements that no trigger saw.
 func ReadAgain(ctx context.Context, conn *pgx.Conn, p *Plan) error {
-	if _, err := conn.Exec(ctx, `UPDATE dbcontroller.attachment SET filled = NULL, complete = false WHERE kind_id = $1`, p.kindID); err != nil {
+	if _, err := conn.Exec(ctx, `UPDATE dbcontroller.attachment SET walked = NOT strict, filled = NULL, complete = false WHERE kind_id = $1`, p.kindID); err != nil {
 		return fmt.Errorf("read table %s again: %w", p.Table, err)
 	}
 	return nil

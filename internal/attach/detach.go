@@ -81,12 +81,15 @@ func Declared(all []*Attached, running *schema.Model) {
 	}
 }
 
+// Rows that are noted, and values of strict references without a right.
 const listSQL = `
 SELECT a.kind_id, a.kind, a.definition, a.checksum, a.ready, a.complete,
-    count(c.seq) FILTER (WHERE NOT c.missing) + (SELECT COALESCE(sum(b.rows), 0)::bigint FROM dbcontroller.captured_batch b WHERE b.kind_id = a.kind_id),
-    count(c.seq) FILTER (WHERE c.missing), count(c.seq) FILTER (WHERE c.problem IS NOT NULL AND NOT c.missing),
+    count(*) FILTER (WHERE NOT c.missing) + (SELECT COALESCE(sum(b.rows), 0)::bigint FROM dbcontroller.captured_batch b WHERE b.kind_id = a.kind_id),
+    count(*) FILTER (WHERE c.missing), count(*) FILTER (WHERE c.problem IS NOT NULL AND NOT c.missing),
     min(c.problem) FILTER (WHERE c.missing), min(c.problem) FILTER (WHERE NOT c.missing)
-FROM dbcontroller.attachment a LEFT JOIN dbcontroller.captured c USING (kind_id)
+FROM dbcontroller.attachment a LEFT JOIN (
+    SELECT kind_id, missing, problem FROM dbcontroller.captured UNION ALL SELECT kind_id, missing, path || ': ' || problem FROM dbcontroller.lacking
+) AS c USING (kind_id)
 GROUP BY a.kind_id ORDER BY a.kind`
 
 // All returns the attached tables with their drift.
@@ -231,7 +234,7 @@ func Detach(ctx context.Context, conn *pgx.Conn, a *Attached, told func(error)) 
 			}
 		}
 		// Batches first, in a statement of its own: one that is spread meanwhile is among the notes that the next statement sees.
-		for _, notes := range []string{"dbcontroller.captured_batch", "dbcontroller.captured"} {
+		for _, notes := range []string{"dbcontroller.captured_batch", "dbcontroller.captured", "dbcontroller.lacking"} {
 			if _, err := tx.Exec(ctx, "DELETE FROM "+notes+" WHERE kind_id = $1", a.KindID); err != nil {
 				return lockOf(notes, err)
 			}

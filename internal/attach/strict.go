@@ -68,29 +68,58 @@ func strictOf(d *schema.Definition) (out []schema.DefinitionReference) {
 	return out
 }
 
-// oneAdded returns the statements of an INSERT of one row that names one target: the right is taken in the statement that writes the note. They
-// leave the function unless that is all; then the others decide.
-func oneAdded(kindID int32, d *schema.Definition) string {
-	strict := strictOf(d)
-	if len(strict) == 0 {
+// allStrict returns the references of a table that has no others.
+func allStrict(d *schema.Definition) []schema.DefinitionReference {
+	if strict := strictOf(d); len(strict) == len(d.References) {
+		return strict
+	}
+	return nil
+}
+
+// dropped returns the statements that leave a look at each right to block that rows may not need any more: those to the targets of the rows removed; of
+// an UPDATE, to those that a row does not name any more.
+func dropped(d *schema.Definition, update bool) (out string) {
+	for _, r := range d.References {
+		if r.Strict == nil || !r.Strict.Blocks() {
+			continue
+		}
+		region, name, from := regionOf(r), targetName(r), "removed AS r WHERE "+strings.Join(present(r), " AND ")
+		if update {
+			from = bothSides(fmt.Sprintf("%s AS holder, %s AS region, %s AS name", rowName(d), region, name), strings.Join(present(r), " AND ")) +
+				" GROUP BY t.holder, t.region, t.name HAVING NOT bool_or(t.added)"
+			region, name = "t.region", "t.name"
+		}
+		out += fmt.Sprintf(`
+    PERFORM dbcontroller.look_at_rights(%s, %s, array_agg(t.region), array_agg(t.name)) FROM (
+        SELECT DISTINCT %s AS region, %s AS name FROM %s) AS t HAVING count(*) > 0;
+    `, literal(r.Strict.Kind.Service), literal(r.Strict.Kind.Kind), region, name, from)
+	}
+	return out
+}
+
+// oneAdded returns the statements of an INSERT of one row that names one target, of a table without other references: they leave the function when
+// the right is there. Else the others decide.
+func oneAdded(d *schema.Definition) string {
+	strict := allStrict(d)
+	if strict == nil {
 		return ""
 	}
 	only := onlyTarget(strict, false)
 	return fmt.Sprintf(`SELECT EXISTS (SELECT FROM added OFFSET 1), %s INTO own.several, %s FROM (SELECT %s AS name%s FROM added AS r) AS a LIMIT 1;
     IF NOT own.several AND own.target IS NOT NULL THEN%s
     END IF;
-    `, only.list(), only.names("own.", ""), rowName(d), targetColumns(strict), takeOne(kindID, strict))
+    `, only.list(), only.names("own.", ""), rowName(d), targetColumns(strict), takeOne(strict))
 }
 
 // oneChanged is oneAdded for an UPDATE of one row that keeps its key.
-func oneChanged(kindID int32, d *schema.Definition) string {
-	strict := strictOf(d)
-	if len(strict) == 0 {
+func oneChanged(d *schema.Definition) string {
+	strict := allStrict(d)
+	if strict == nil {
 		return ""
 	}
 	return fmt.Sprintf(`IF NOT own.kept AND own.target IS NOT NULL THEN%s
     END IF;
-    `, takeOne(kindID, strict))
+    `, takeOne(strict))
 }
 
 // targetColumns are the columns of the region and the name of the target of each strict reference of the row r.
@@ -106,8 +135,8 @@ type column struct{ variable, expression string }
 
 type columns []column
 
-// onlyTarget returns the name of the row a, and the name and the region of its only target, and which reference has it; of an UPDATE, of
-// the targets that the row b does not have. All but the first are null when there are several, and when there is none.
+// onlyTarget returns the name and the region of the only target of the row a, and which reference has it; of an UPDATE, of
+// the targets that the row b does not have. They are null when there are several, and when there is none.
 func onlyTarget(strict []schema.DefinitionReference, update bool) columns {
 	var names []string
 	var target, region, place strings.Builder
@@ -123,7 +152,7 @@ func onlyTarget(strict []schema.DefinitionReference, update bool) columns {
 		fmt.Fprintf(&place, " WHEN (%s) IS NOT NULL THEN %d", name, i)
 		regions = regions || r.Region != ""
 	}
-	out := columns{{"name", "a.name"}}
+	var out columns
 	if len(strict) == 1 {
 		out = append(out, column{"target", names[0]})
 	} else {
@@ -154,26 +183,26 @@ func (c columns) names(before, after string) string {
 	return strings.Join(out, ", ")
 }
 
-// takeOne returns the statements that take the right to one target and write the note of its row, in one statement: PostgreSQL looks at the
+// takeOne returns the statements that take the right to one target, and leave the function when it is there: PostgreSQL looks at the
 // conditions on the right again under its lock. See dbcontroller.take, which has the same conditions.
-func takeOne(kindID int32, strict []schema.DefinitionReference) string {
-	notes := noteUnderRight(kindID, strict[0])
+func takeOne(strict []schema.DefinitionReference) string {
+	taken := takeTarget(strict[0])
 	if len(strict) > 1 {
 		var cases strings.Builder
 		for i, r := range strict {
-			fmt.Fprintf(&cases, "%sIF own.place = %d THEN\n            %s\n        ", map[bool]string{true: "ELS"}[i > 0], i, noteUnderRight(kindID, r))
+			fmt.Fprintf(&cases, "%sIF own.place = %d THEN\n            %s\n        ", map[bool]string{true: "ELS"}[i > 0], i, takeTarget(r))
 		}
-		notes = cases.String() + "END IF;"
+		taken = cases.String() + "END IF;"
 	}
 	return `
-        ` + notes + `
+        ` + taken + `
         GET DIAGNOSTICS own.rows = ROW_COUNT;
         IF own.rows = 1 THEN
             RETURN NULL;
         END IF;`
 }
 
-func noteUnderRight(kindID int32, r schema.DefinitionReference) string {
+func takeTarget(r schema.DefinitionReference) string {
 	right := "acting"
 	if r.Strict.Blocks() {
 		right = "block"
@@ -183,13 +212,13 @@ func noteUnderRight(kindID int32, r schema.DefinitionReference) string {
 	if r.Region != "" {
 		deployment = fmt.Sprintf("(SELECT d.id FROM dbcontroller.deployment AS d WHERE d.service = %s AND d.region = own.region)", service)
 	}
-	return fmt.Sprintf(`INSERT INTO dbcontroller.captured (kind_id, name) SELECT %[1]d, own.name FROM dbcontroller.foreign_target AS f
-            WHERE f.name = own.target AND f.%[2]s_epoch IS NOT NULL AND f.deployment_id = %[3]s AND f.kind_id = dbcontroller.number_of_kind(%[4]s, %[5]s)
-                AND f.%[2]s_epoch = COALESCE((SELECT d.epoch FROM dbcontroller.deployment AS d WHERE d.id = f.deployment_id), f.%[2]s_epoch)
-                AND f.%[2]s_own = (SELECT m.epoch FROM dbcontroller.meta AS m WHERE m.singleton AND m.timeline || '.' || split_part(m.server, '.', 2) = dbcontroller.here())
+	return fmt.Sprintf(`PERFORM FROM dbcontroller.foreign_target AS f
+            WHERE f.name = own.target AND f.%[1]s_epoch IS NOT NULL AND f.deployment_id = %[2]s AND f.kind_id = dbcontroller.number_of_kind(%[3]s, %[4]s)
+                AND f.%[1]s_epoch = COALESCE((SELECT d.epoch FROM dbcontroller.deployment AS d WHERE d.id = f.deployment_id), f.%[1]s_epoch)
+                AND f.%[1]s_own = (SELECT m.epoch FROM dbcontroller.meta AS m WHERE m.singleton AND m.timeline || '.' || split_part(m.server, '.', 2) = dbcontroller.here())
                 AND (SELECT x.deployment_id FROM dbcontroller.decommissioned AS x WHERE x.deployment_id = f.deployment_id) IS NULL
                 AND (SELECT e.target_id FROM dbcontroller.ending AS e WHERE e.target_id = f.id AND e.until > now() AND e.until < now() + interval '1 min') IS NULL
-            FOR KEY SHARE OF f;`, kindID, right, deployment, service, kind)
+            FOR KEY SHARE OF f;`, right, deployment, service, kind)
 }
 
 func regionOf(r schema.DefinitionReference) string {

@@ -27,7 +27,7 @@ func triggerName(event string) string { return "dbcontroller_" + event }
 var events = []string{"insert", "update", "delete", "truncate"}
 
 // triggersOf returns the triggers of a table. They are statement-level and set-based, call nothing but PostgreSQL, and fail only to
-// refuse a deletion that others block.
+// refuse a deletion that others block, or a strict reference without a right. Async references are noted, to be read after the commit; strict ones leave nothing.
 func triggersOf(kindID int32, d *schema.Definition) []trigger {
 	one := func(name, from string) string {
 		return fmt.Sprintf("INSERT INTO dbcontroller.captured (kind_id, name) SELECT %d, %s FROM %s;", kindID, name, from)
@@ -46,15 +46,21 @@ func triggersOf(kindID int32, d *schema.Definition) []trigger {
 		return fmt.Sprintf("PERFORM dbcontroller.capture_gone(%d, array_agg(%s), %t, TG_RELID::regclass) FROM %s HAVING count(*) > 0;", kindID, name, moved, from)
 	}
 	var out []trigger
+	later := asyncOf(d)
 	changed := gone("m.name", "(SELECT t.name FROM "+bothSides(rowName(d)+" AS name", "true")+" GROUP BY t.name HAVING NOT bool_or(t.added)) AS m", true)
 	if len(d.References) > 0 {
-		out = append(out, trigger{"insert", "NEW TABLE AS added", oneAdded(kindID, d) + take(d, false) + capture(rowName(d), "added AS r WHERE "+refers(d))})
-		changed = oneRow(d, changed, oneChanged(kindID, d)+take(d, true), one(rowName(d), "added AS r"), capture("t.name", rowsWithReferences(d)))
+		added, noteOne, noteAll := oneAdded(d)+take(d, false), "", ""
+		if len(later) > 0 {
+			added += capture(rowName(d), "added AS r WHERE "+refers(later))
+			noteOne, noteAll = one(rowName(d), "added AS r"), capture("t.name", rowsWithReferences(d, later))
+		}
+		out = append(out, trigger{"insert", "NEW TABLE AS added", added})
+		changed = oneRow(d, changed, dropped(d, true)+oneChanged(d)+take(d, true), noteOne, noteAll)
 	}
 	return append(
 		out,
 		trigger{"update", "OLD TABLE AS removed NEW TABLE AS added", changed},
-		trigger{"delete", "OLD TABLE AS removed", gone(rowName(d), "removed AS r", false)},
+		trigger{"delete", "OLD TABLE AS removed", gone(rowName(d), "removed AS r", false) + dropped(d, false)},
 		trigger{"truncate", "", fmt.Sprintf("PERFORM dbcontroller.capture_truncate(%d, TG_RELID::regclass);", kindID)},
 	)
 }
@@ -105,7 +111,7 @@ func (t trigger) source(checksum string) string {
 		declare = " kept boolean;"
 	}
 	if strings.Contains(t.body, "own.target") {
-		declare += ` several boolean; rows bigint; name text COLLATE "C"; place integer; region text COLLATE "C"; target text COLLATE "C";`
+		declare += ` several boolean; rows bigint; place integer; region text COLLATE "C"; target text COLLATE "C";`
 	}
 	if declare != "" {
 		// Each variable has the name of the block before it: a column of the table may have the same name.
@@ -168,12 +174,20 @@ func bothSides(columns, condition string) string {
 // row that keeps its key has not moved, and needs no groups.
 func oneRow(d *schema.Definition, moved, take, captureOne, captureAll string) string {
 	targets, only, into := "", "", ""
-	if strict := strictOf(d); len(strict) > 0 {
+	if strict := allStrict(d); len(strict) > 0 {
 		of := onlyTarget(strict, true)
 		targets, only, into = targetColumns(strict), ", "+of.list(), ", "+of.names("own.", "")
 	}
 	side := func(from string) string {
-		return fmt.Sprintf("(SELECT %s AS name, ARRAY[%s] AS refers%s FROM %s AS r LIMIT 1)", rowName(d), strings.Join(texts(d), ", "), targets, from)
+		return fmt.Sprintf("(SELECT %s AS name, ARRAY[%s] AS refers%s FROM %s AS r LIMIT 1)", rowName(d), strings.Join(texts(d.References), ", "), targets, from)
+	}
+	note := ""
+	if captureOne != "" {
+		note = fmt.Sprintf(`IF own.kept IS NULL THEN
+        %s
+    ELSE
+        %s
+    END IF;`, captureAll, captureOne)
 	}
 	return fmt.Sprintf(`SELECT CASE WHEN a.name = b.name AND (SELECT count(*) FROM (SELECT FROM added LIMIT 2) AS t) = 1 THEN a.refers = b.refers END%s INTO own.kept%s FROM %s AS a, %s AS b;
     IF NOT FOUND OR own.kept THEN
@@ -181,16 +195,12 @@ func oneRow(d *schema.Definition, moved, take, captureOne, captureAll string) st
     ELSIF own.kept IS NULL THEN
         %s
     END IF;
-    %sIF own.kept IS NULL THEN
-        %s
-    ELSE
-        %s
-    END IF;`, only, into, side("added"), side("removed"), moved, take, captureAll, captureOne)
+    %s%s`, only, into, side("added"), side("removed"), moved, take, note)
 }
 
-// texts returns the columns of all references of the row r, as texts: the types may have no operator that the function finds.
-func texts(d *schema.Definition) []string {
-	columns := referring(d)
+// texts returns the columns of references of the row r, as texts: the types may have no operator that the function finds.
+func texts(references []schema.DefinitionReference) []string {
+	columns := referring(references)
 	out := make([]string, len(columns))
 	for i, c := range columns {
 		out[i] = "r." + schema.QuoteIdentifier(c) + `::text COLLATE "C"`
@@ -199,18 +209,18 @@ func texts(d *schema.Definition) []string {
 }
 
 // rowsWithReferences selects the rows of an UPDATE whose references, or whose key, are others than before.
-func rowsWithReferences(d *schema.Definition) string {
+func rowsWithReferences(d *schema.Definition, references []schema.DefinitionReference) string {
 	columns, groups := rowName(d)+" AS name", "t.name"
-	for i, c := range texts(d) {
+	for i, c := range texts(references) {
 		columns += fmt.Sprintf(", %s AS c%d", c, i)
 		groups += fmt.Sprintf(", t.c%d", i)
 	}
 	return bothSides(columns, "true") + " GROUP BY " + groups + " HAVING bool_and(t.added)"
 }
 
-// referring returns the columns of all references, each once.
-func referring(d *schema.Definition) (columns []string) {
-	for _, r := range d.References {
+// referring returns the columns of references, each once.
+func referring(references []schema.DefinitionReference) (columns []string) {
+	for _, r := range references {
 		columns = append(columns, r.Columns...)
 		if r.Region != "" {
 			columns = append(columns, r.Region)
@@ -221,10 +231,20 @@ func referring(d *schema.Definition) (columns []string) {
 }
 
 // refers is the condition that a row refers to something.
-func refers(d *schema.Definition) string {
+func refers(references []schema.DefinitionReference) string {
 	var some []string
-	for _, r := range d.References {
+	for _, r := range references {
 		some = append(some, fmt.Sprintf("r.%s IS NOT NULL", schema.QuoteIdentifier(r.Columns[0])))
 	}
 	return strings.Join(some, " OR ")
+}
+
+// asyncOf returns the references that are not strict.
+func asyncOf(d *schema.Definition) (out []schema.DefinitionReference) {
+	for _, r := range d.References {
+		if r.Strict == nil {
+			out = append(out, r)
+		}
+	}
+	return out
 }

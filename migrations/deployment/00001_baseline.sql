@@ -444,8 +444,9 @@ CREATE TABLE dbcontroller.deletion_walk (
 ) WITH (fillfactor = 50);
 CREATE INDEX deletion_walk_of ON dbcontroller.deletion_walk (deletion);
 
--- Attached tables: rows of the deployment's own tables that are resources (docs/adoption.md). Triggers of such a table capture which rows changed;
--- a process reads the rows afterwards and keeps shadow, reference and resource as for resources with bodies.
+-- Attached tables: rows of the deployment's own tables that are resources (docs/adoption.md). Triggers of such a table take the rights of strict references, which
+-- leave nothing here: the table's index says which rows refer. They capture which rows with async references changed; a process reads these
+-- afterwards and keeps shadow, reference and resource as for resources with bodies.
 CREATE TABLE dbcontroller.attachment (
     kind_id     integer PRIMARY KEY,
     kind        text NOT NULL,                  -- its name when it was attached
@@ -454,7 +455,9 @@ CREATE TABLE dbcontroller.attachment (
     functions   jsonb,                          -- md5 of the source of each trigger's function, as attach made it
     strict      boolean NOT NULL DEFAULT false, -- a statement that names a target fails with RD001 without the right to refer to it
     ready       boolean NOT NULL,               -- false: detached, and references of its rows are still to be given up
-    filled      text[],                         -- the key of the last row that the first reading has passed; null: none
+    former      jsonb NOT NULL DEFAULT '[]',    -- strict references of former definitions, under which rows count until complete
+    walked      boolean NOT NULL DEFAULT false, -- each value of a strict reference has its right, or is in lacking
+    filled      text[],                         -- the key of the last row that the first reading has passed, after that; null: none
     complete    boolean NOT NULL DEFAULT false, -- the first reading has passed all rows
     attached_at timestamptz NOT NULL DEFAULT now()
 );
@@ -486,6 +489,24 @@ CREATE TABLE dbcontroller.captured_batch (
     at        timestamptz NOT NULL DEFAULT now()
 );
 CREATE INDEX captured_batch_kind ON dbcontroller.captured_batch (kind_id);
+
+-- Values of strict references that rows have, without a right: the target does not exist, or was not asked for yet. They are asked for, with growing pauses,
+-- as long as a row has them.
+CREATE TABLE dbcontroller.lacking (
+    kind_id integer NOT NULL,                    -- of the rows
+    path    text NOT NULL,
+    digest  uuid NOT NULL,                       -- of texts, which may be too long for an index
+    texts   text NOT NULL,                       -- of the columns, with the region if one has it: a JSON array
+    target  text,                                -- the full name; null: nothing could have such a name
+    missing boolean NOT NULL DEFAULT false,      -- the target does not exist
+    lost    boolean NOT NULL DEFAULT false,      -- and a restore has lost it: the rows are reported, and nothing else
+    problem text,                                -- why the right is not there; null: not asked yet
+    tries   integer NOT NULL DEFAULT 0,
+    due     timestamptz NOT NULL DEFAULT '-infinity', -- not before
+    at      timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (kind_id, path, digest)
+);
+CREATE INDEX lacking_due ON dbcontroller.lacking (due);
 
 -- Targets that an application wants to be able to refer to (dbcontroller.acquire). They are bounded for each of those who ask.
 CREATE TABLE dbcontroller.wish (
@@ -627,6 +648,19 @@ BEGIN
         INSERT INTO dbcontroller.captured (kind_id, name, gone, actor)
         SELECT s.kind_id, s.name, s.uid, session_user FROM dbcontroller.shadow s WHERE s.id = ANY (ids);
     END IF;
+END $$;
+
+-- Rows do not name some targets any more: leaves a look at each right to block them. The arguments are parallel arrays; a null region is that of this
+-- deployment.
+CREATE FUNCTION dbcontroller.look_at_rights(service text, kind text, regions text[], names text[]) RETURNS void LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_nestloop = on SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+BEGIN
+    INSERT INTO dbcontroller.work (action, shard, deployment_id, target_id)
+    SELECT 13, (f.id % 64)::smallint, f.deployment_id, f.id FROM unnest(regions, names) AS i (region, name)
+    JOIN dbcontroller.deployment d ON d.service = look_at_rights.service AND d.region = COALESCE(i.region, (SELECT m.region FROM dbcontroller.meta m WHERE m.singleton))
+    JOIN dbcontroller.kind k ON k.service = look_at_rights.service AND k.kind = look_at_rights.kind
+    CROSS JOIN LATERAL (SELECT t.id, t.deployment_id FROM dbcontroller.foreign_target t
+        WHERE t.deployment_id = d.id AND t.name = i.name AND t.kind_id = k.id AND t.block_attempt IS NOT NULL OFFSET 0) AS f;
 END $$;
 
 -- TRUNCATE is refused while anybody refers, as with native keys; else one row says that any row may be gone.
@@ -1017,7 +1051,7 @@ END $$;
 -- +goose StatementEnd
 
 -- Functions that are called with the rights of their owner, or from triggers.
-REVOKE ALL ON FUNCTION dbcontroller.forget_removals, dbcontroller.analyze_grown, dbcontroller.refuse_gone, dbcontroller.capture_gone, dbcontroller.capture_truncate,
+REVOKE ALL ON FUNCTION dbcontroller.forget_removals, dbcontroller.analyze_grown, dbcontroller.refuse_gone, dbcontroller.capture_gone, dbcontroller.capture_truncate, dbcontroller.look_at_rights,
     dbcontroller.here, dbcontroller.number_of_deployment, dbcontroller.number_of_kind, dbcontroller.take, dbcontroller.take_known, dbcontroller.take_rights,
     dbcontroller.acquire_timeout, dbcontroller.await_rights, dbcontroller.loopback, dbcontroller.ask_outside, dbcontroller.ask, dbcontroller.unanswered,
     dbcontroller.acquire_as, dbcontroller.acquire, dbcontroller.acquired FROM PUBLIC;

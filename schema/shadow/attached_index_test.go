@@ -26,12 +26,12 @@ func (a *attached) planned(n string) []string {
 	return out
 }
 
-// referrers returns the paths and names of those in the shop that refer to a customer, page by page.
-func (a *attached) referrers(n string, limit int) (out []string) {
+// referrersOf returns the kinds, names and paths of those in the shop that refer to a resource of the other deployment, page by page.
+func (a *attached) referrersOf(name string, limit int) (out []string) {
 	a.t.Helper()
 	var uid uuid.UUID
-	require.NoError(a.t, a.crm.QueryRow(a.t.Context(), `SELECT uid FROM dbcontroller.shadow WHERE name = $1`, "customers/"+n).Scan(&uid))
-	req := shadow.ReferrersRequest{Target: schema.FullName{Deployment: a.ID(crm), Name: "customers/" + n}, UID: uid, Limit: limit}
+	require.NoError(a.t, a.crm.QueryRow(a.t.Context(), `SELECT uid FROM dbcontroller.shadow WHERE name = $1`, name).Scan(&uid))
+	req := shadow.ReferrersRequest{Target: schema.FullName{Deployment: a.ID(crm), Name: name}, UID: uid, Limit: limit}
 	for {
 		page, err := a.Stores[a.ID(shop)].Referrers(a.t.Context(), req)
 		require.NoError(a.t, err)
@@ -51,12 +51,12 @@ func TestRowsOfStrictTablesArePlanned(t *testing.T) {
 	t.Parallel()
 	a := newStrict(t)
 	a.write(`INSERT INTO orders (customer_id, approver_id, approver_region, note) VALUES (1, 1, 'eu', 'both'), (1, NULL, NULL, 'one'), (2, 1, 'eu', 'unset')`)
-	before, referring := a.planned("1"), a.referrers("1", 100)
+	before, referring := a.planned("1"), a.referrersOf("customers/1", 100)
 	require.Contains(t, before[1], "Order customer_id CASCADE_DELETE false 2")
 	require.Contains(t, before[2], "Order approver_id UNSET true 1")
 	a.Settle() // they are stored
 	require.Equal(t, before, a.planned("1"))
-	require.Equal(t, referring, a.referrers("1", 100))
+	require.Equal(t, referring, a.referrersOf("customers/1", 100))
 	require.Len(t, referring, 4)
-	require.Equal(t, referring, a.referrers("1", 1))
+	require.Equal(t, referring, a.referrersOf("customers/1", 1))
 }

@@ -119,37 +119,41 @@ SELECT dbcontroller.take_rights('orders', array_fill($1::text, ARRAY[4]), array_
 	require.Equal(t, []string{"customers/1", "customers/2"}, a.shared())
 }
 
-// An UPDATE leaves notes of the rows that have another key or other references than before, whether it is about one row or several.
-func TestUpdatesNoteChangedRows(t *testing.T) {
+// A statement leaves a look at each right to block that its rows do not need any more, whether it is about one row or several, and nothing else.
+func TestStatementsLeaveLooksAtRights(t *testing.T) {
 	t.Parallel()
 	a := newStrict(t)
 	ctx := context.Background()
 	a.write(`INSERT INTO invoices (id, customer_id, room, seat) VALUES ('i', 1, 'a,b', 1), ('j', 2, NULL, NULL)`)
 	a.Settle()
+	const one, two, seat = "customers/1", "customers/2", "seats/a%5C,b,1"
 	for _, c := range []struct {
 		sql   string
-		notes []string
+		looks []string
 	}{
 		{`UPDATE invoices SET customer_id = customer_id, room = room WHERE id = 'i'`, nil},
 		{`UPDATE invoices SET customer_id = customer_id, seat = seat WHERE id = 'j'`, nil},
 		{`UPDATE invoices SET customer_id = 2 WHERE id = 'none'`, nil},
-		{`UPDATE invoices SET customer_id = 2 WHERE id = 'i'`, []string{"invoices/i"}},
-		{`UPDATE invoices SET customer_id = NULL WHERE id = 'i'`, []string{"invoices/i"}},
-		{`UPDATE invoices SET seat = NULL WHERE id = 'i'`, []string{"invoices/i"}},
-		{`UPDATE invoices SET room = 'a,b', seat = 1 WHERE id = 'j'`, []string{"invoices/j"}},
-		{`UPDATE invoices SET id = 'k' WHERE id = 'i'`, []string{"gone invoices/i", "invoices/k"}},
-		{`UPDATE invoices SET id = 'k', customer_id = 2 WHERE id = 'i'`, []string{"gone invoices/i", "invoices/k"}},
+		{`UPDATE invoices SET customer_id = 2 WHERE id = 'i'`, []string{one}},
+		{`UPDATE invoices SET customer_id = NULL WHERE id = 'i'`, []string{one}},
+		{`UPDATE invoices SET seat = NULL WHERE id = 'i'`, []string{seat}},
+		{`UPDATE invoices SET room = 'a,b', seat = 1 WHERE id = 'j'`, nil},
+		{`UPDATE invoices SET id = 'k' WHERE id = 'i'`, []string{one, seat}},
+		{`UPDATE invoices SET id = 'k', customer_id = 2 WHERE id = 'i'`, []string{one, seat}},
 		{`UPDATE invoices SET customer_id = customer_id`, nil},
-		{`UPDATE invoices SET customer_id = 1`, []string{"invoices/j"}},
-		{`UPDATE invoices SET customer_id = 3 - customer_id`, []string{"invoices/i", "invoices/j"}},
-		{`UPDATE invoices SET id = id || id`, []string{"gone invoices/i", "gone invoices/j", "invoices/ii", "invoices/jj"}},
+		{`UPDATE invoices SET customer_id = 1`, []string{two}},
+		{`UPDATE invoices SET customer_id = 3 - customer_id`, []string{one, two}},
+		{`UPDATE invoices SET id = id || id`, []string{one, two, seat}},
+		{`DELETE FROM invoices`, []string{one, two, seat}},
+		{`DELETE FROM invoices WHERE id = 'none'`, nil},
 	} {
 		tx, err := a.shop.Begin(ctx)
 		require.NoError(t, err)
 		a.exec(a.shop, c.sql)
-		found := a.rows(a.shop, `SELECT CASE WHEN gone IS NOT NULL THEN 'gone ' ELSE '' END || name FROM dbcontroller.captured ORDER BY 1`)
+		found := a.rows(a.shop, `SELECT f.name FROM dbcontroller.work w JOIN dbcontroller.foreign_target f ON f.id = w.target_id WHERE w.action = 13`)
+		require.Empty(t, a.rows(a.shop, `SELECT name FROM dbcontroller.captured`))
 		require.NoError(t, tx.Rollback(ctx))
-		require.ElementsMatch(t, c.notes, found, c.sql)
+		require.ElementsMatch(t, c.looks, found, c.sql)
 	}
 	a.Settle()
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))

@@ -96,7 +96,7 @@ func TestStrictReferencesCountFromTheirCommit(t *testing.T) {
 	a.exec(a.shop, `INSERT INTO invoices (id, customer_id) SELECT 'n' || g, 1 FROM generate_series(1, 50) g`)
 	a.exec(a.shop, `UPDATE invoices SET id = id || 'x' WHERE id LIKE 'n%'; DELETE FROM invoices WHERE id = 'i'`)
 	a.Settle()
-	require.Equal(t, 50, a.Count(shop, "reference"))
+	require.Zero(t, a.Count(shop, "reference"), "nothing is stored")
 	require.Empty(t, a.rows(a.shop, `SELECT problem FROM dbcontroller.captured`))
 	a.SetDown(crm, false)
 	_ = a.refused(a.crm, `DELETE FROM customers WHERE id = 1`)
@@ -242,7 +242,7 @@ func TestTheEndOfARightWaitsForStrictWrites(t *testing.T) {
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 
-// Rights of before a failover do not count; rows that were written under them and not read yet are stored and compared.
+// Rights of before a failover do not count; those that rows need are acquired again.
 func TestStrictRowsSurviveAFailover(t *testing.T) {
 	t.Parallel()
 	a := newStrict(t)
@@ -257,7 +257,6 @@ func TestStrictRowsSurviveAFailover(t *testing.T) {
 	a.Settle()
 	a.again()
 	a.again()
-	require.Equal(t, 2, a.Count(shop, "reference"))
 	_ = a.refused(a.crm, `DELETE FROM customers WHERE id = 6`)
 	a.exec(a.crm, `DELETE FROM customers WHERE id = 4`)
 	a.Settle()
@@ -351,7 +350,7 @@ func TestARightIsGrantedBesideTransactionsThatUseTheOther(t *testing.T) {
 		a.exec(other, `COMMIT`)
 	}
 	a.Settle()
-	require.Equal(t, 6, a.Count(shop, "reference"))
+	require.Equal(t, []string{"3", "3"}, a.rows(a.shop, `SELECT count(*)::text FROM orders UNION ALL SELECT count(*)::text FROM invoices`))
 	_ = a.refused(a.crm, `DELETE FROM customers WHERE id = 4`)
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
@@ -445,7 +444,8 @@ ALTER TABLE invoices ADD cart int REFERENCES carts ON DELETE CASCADE ON UPDATE C
 	require.NoError(t, one.Commit(ctx))
 	require.NoError(t, two.Commit(ctx))
 	a.Settle()
-	require.Equal(t, 8, a.Count(shop, "reference"), "two copied ones, i, s, and four")
+	require.Equal(t, []string{"8"}, a.rows(a.shop, `SELECT count(*)::text FROM invoices WHERE customer_id IS NOT NULL`), "two copied ones, i, s, and four")
+	require.Zero(t, a.Count(shop, "reference"))
 
 	// The key of a native parent changes, and then it goes, with the invoice.
 	_ = a.refused(a.crm, `DELETE FROM customers WHERE id = 2`)

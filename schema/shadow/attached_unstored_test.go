@@ -62,7 +62,6 @@ func TestADeletionReachesRowsThatAreNotStored_I1_I4(t *testing.T) {
 	t.Parallel()
 	a := newStrict(t)
 	a.write(`INSERT INTO orders (customer_id, approver_id, approver_region, note) VALUES (1, 2, 'eu', 'one'), (3, 2, 'eu', 'three'), (2, 4, 'eu', 'two')`)
-	a.exec(a.shop, `DELETE FROM dbcontroller.captured; DELETE FROM dbcontroller.captured_batch`) // as if they were never read
 	a.exec(a.crm, `DELETE FROM customers WHERE id IN (1, 2)`)
 	a.Settle()
 	require.Equal(t, []string{"three"}, a.rows(a.shop, `SELECT note FROM orders WHERE approver_id IS NULL`))
@@ -89,8 +88,12 @@ func TestADeletionLeavesRowsThatStay_I1_I4(t *testing.T) {
 	a := newStrict(t)
 	a.write(`INSERT INTO orders (customer_id, note) VALUES (1, 'waits'), (1, 'resource'), (3, 'other')`)
 	a.Settle()
-	a.exec(a.shop, `UPDATE dbcontroller.shadow SET state = 2 WHERE name = (SELECT 'orders/' || id FROM orders WHERE note = 'waits')`)
-	a.exec(a.shop, `DELETE FROM dbcontroller.reference WHERE holder_id IN (SELECT id FROM dbcontroller.shadow WHERE name LIKE 'orders/%')`) // as if they were never stored
+	a.exec(a.shop, `
+WITH s AS (
+    INSERT INTO dbcontroller.shadow (uid, kind_id, state, shard, revision, generation, name)
+    SELECT gen_random_uuid(), a.kind_id, CASE o.note WHEN 'waits' THEN 2 ELSE 1 END, 1, 1, 1, 'orders/' || o.id FROM orders o, dbcontroller.attachment a WHERE a.kind = 'Order' RETURNING id
+)
+INSERT INTO dbcontroller.resource (id, body) SELECT id, '{}' FROM s`)
 	a.exec(a.crm, `DELETE FROM customers WHERE id = 1`)
 	for range 3 {
 		a.Settle()

@@ -103,10 +103,10 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	c := cascade.New(g, rs, recorder)
 	i, f := inspect.New(g, r, rs), follow.New(g, rs, c, recorder)
 	rt := rights.New(g, rs, p, a)
-	v := verify.New(g, i, t, w, f, compare.New(g, rs), rt)
+	v := verify.New(g, i, t, w, f, compare.New(g, rs, rt), rt)
 	return &Store{
 		reader: r, inspector: i, keeper: t, attempts: a, writer: w, owners: owner.New(g, c), deleter: deletion.New(g, t, w, c, f, rs), verifier: v,
-		administrator: admin.New(g, p, w, c, f, v), capturer: capture.New(g, rs, w, c), righter: rt, granter: wishes.New(g, rs, rt), steering: steer.New(g, c), book: b, controls: control.New(g), db: d,
+		administrator: admin.New(g, p, w, c, f, v, rt), capturer: capture.New(g, rs, w, c), righter: rt, granter: wishes.New(g, rs, rt), steering: steer.New(g, c), book: b, controls: control.New(g), db: d,
 		epochs: g, recovery: g, databases: g, others: g, versions: g, positions: f, following: f, finalising: c,
 	}, nil
 }

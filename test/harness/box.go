@@ -390,7 +390,8 @@ func (b *Box) outstanding(deployment schema.DeploymentID) (left outstanding) {
 	b.t.Helper()
 	const sql = `
 SELECT (SELECT count(*) FROM dbcontroller.blockade WHERE expires_at IS NOT NULL), EXISTS (SELECT FROM dbcontroller.work), EXISTS (SELECT FROM dbcontroller.notice),
-    EXISTS (SELECT FROM dbcontroller.captured WHERE tries = 0 OR NOT missing AND tries < 3) OR EXISTS (SELECT FROM dbcontroller.captured_batch)`
+    EXISTS (SELECT FROM dbcontroller.captured WHERE tries = 0 OR NOT missing AND tries < 3) OR EXISTS (SELECT FROM dbcontroller.captured_batch)
+        OR EXISTS (SELECT FROM dbcontroller.attachment WHERE ready AND NOT walked) OR EXISTS (SELECT FROM dbcontroller.lacking WHERE tries = 0 OR NOT missing AND tries < 3)`
 	require.NoError(b.t, b.Pools[deployment].QueryRow(context.Background(), sql).Scan(&left.tentative, &left.work, &left.notices, &left.captured))
 	return left
 }
@@ -447,17 +448,24 @@ func (b *Box) Settle() {
 // captureDue is Capture, which also tries again rows that could not be stored at the first try, such as those whose target's deployment was late.
 func (b *Box) captureDue(deployment schema.DeploymentID) {
 	b.t.Helper()
-	_, err := b.Pools[deployment].Exec(context.Background(), `UPDATE dbcontroller.captured SET due = now() WHERE NOT missing AND tries IN (1, 2)`)
-	require.NoError(b.t, err)
+	for _, table := range []string{"captured", "lacking"} {
+		_, err := b.Pools[deployment].Exec(context.Background(), `UPDATE dbcontroller.`+table+` SET due = now() WHERE NOT missing AND tries IN (1, 2)`)
+		require.NoError(b.t, err)
+	}
 	b.Capture(deployment)
 }
 
-// Capture stores the rows of attached tables that are due, until no more are, or until a recovery begins.
+// Capture stores the rows of attached tables that are due, and acquires the rights of those without one, until no more are, or until a recovery begins.
 func (b *Box) Capture(deployment schema.DeploymentID) {
 	b.t.Helper()
 	for more := true; more; {
 		var err error
 		more, err = b.Stores[deployment].Capture(context.Background())
+		if err == nil {
+			var lacking bool
+			lacking, err = b.Stores[deployment].AcquireForRows(context.Background())
+			more = more || lacking
+		}
 		if errors.Is(err, peer.ErrRecovering) { // rows wait until the recovery ends
 			return
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/follow"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
 	"github.com/db-controller/db-controller/schema/shadow/internal/prepare"
+	"github.com/db-controller/db-controller/schema/shadow/internal/rights"
 	"github.com/db-controller/db-controller/schema/shadow/internal/verify"
 	"github.com/db-controller/db-controller/schema/shadow/internal/write"
 )
@@ -21,11 +22,12 @@ type Admin struct {
 	cascade *cascade.Actor
 	follow  *follow.Follower
 	verify  *verify.Verifier
+	rights  *rights.Rights
 	// tidied is the last foreign target that Tidy looked at.
 	tidied atomic.Int64
 }
 
 // New joins the parts.
-func New(g *gate.Gate, p *prepare.Preparer, w *write.Writer, c *cascade.Actor, f *follow.Follower, v *verify.Verifier) *Admin {
-	return &Admin{DB: g.DB, Deriver: newDeriver(g, p, w), gate: g, cascade: c, follow: f, verify: v}
+func New(g *gate.Gate, p *prepare.Preparer, w *write.Writer, c *cascade.Actor, f *follow.Follower, v *verify.Verifier, r *rights.Rights) *Admin {
+	return &Admin{DB: g.DB, Deriver: newDeriver(g, p, w), gate: g, cascade: c, follow: f, verify: v, rights: r}
 }

@@ -40,7 +40,8 @@ DELETE FROM dbcontroller.closing c WHERE (target_id, delete_id) IN (
 	// Keyset pagination through the table, since most rows are in use. With LIMIT, each page looks at the references of its targets; of EXISTS the
 	// planner can make a hash of all references.
 	unreferredSQL = `
-SELECT f.id, f.block_attempt IS NOT NULL OR (SELECT true FROM dbcontroller.reference WHERE target_id = f.id LIMIT 1) IS NOT NULL
+SELECT f.id, f.block_attempt IS NOT NULL, (SELECT true FROM dbcontroller.reference WHERE target_id = f.id LIMIT 1) IS NOT NULL,
+    (SELECT true FROM dbcontroller.reference WHERE target_id = f.id AND behaviour = {block} AND NOT dangling LIMIT 1) IS NOT NULL
 FROM dbcontroller.foreign_target f WHERE f.id > $1 ORDER BY f.id LIMIT $2`
 
 	// meta.compacted grows in the same transaction: no token is accepted whose rows are removed.
@@ -57,13 +58,6 @@ WITH old AS (
 )
 SELECT count(*) FROM old`
 )
-
-// Rights to block resources that nothing here blocks any more are returned.
-var tidyRightsSQL = db.LookAtRights(db.Codes(`dbcontroller.foreign_target f
-WHERE f.block_attempt IS NOT NULL
-    AND NOT EXISTS (SELECT FROM dbcontroller.reference r WHERE r.target_id = f.id AND r.behaviour = {block} AND NOT r.dangling)
-    AND NOT EXISTS (SELECT FROM dbcontroller.work w WHERE w.action = {look_at_right} AND w.target_id = f.id)
-LIMIT 1000`))
 
 var (
 	// $3 is the time by the process's clock: a row is removed only when it is old by this clock and by the database's, since either
@@ -121,9 +115,6 @@ func (s *Admin) Tidy(ctx context.Context) (more bool, err error) {
 	if _, err := s.Pool.Exec(ctx, tidyEndingSQL); err != nil {
 		return false, fmt.Errorf("tidy: %w", err)
 	}
-	if _, err := s.Pool.Exec(ctx, tidyRightsSQL); err != nil {
-		return false, fmt.Errorf("tidy: %w", err)
-	}
 	if _, err := s.Pool.Exec(ctx, tidyDecommissionedSQL); err != nil {
 		return false, fmt.Errorf("tidy: %w", err)
 	}
@@ -141,18 +132,21 @@ func (s *Admin) Tidy(ctx context.Context) (more bool, err error) {
 	return more || n == limit || forgotten || removals == limit, nil
 }
 
-// tidyForeignTargets removes those of the next foreign targets that have no references: the last one was dropped, and the target was
-// not deleted.
+// tidyForeignTargets looks at the next foreign targets. It returns rights to block that nothing here needs any more, also when no trigger saw that (TRUNCATE,
+// partitions), and removes targets to which nothing refers: the last reference was dropped, and the target was not deleted.
 func (s *Admin) tidyForeignTargets(ctx context.Context, limit int) (more bool, err error) {
-	rows, err := s.Pool.Query(ctx, unreferredSQL, s.tidied.Load(), limit)
+	rows, err := s.Pool.Query(ctx, db.Codes(unreferredSQL), s.tidied.Load(), limit)
 	if err != nil {
 		return false, fmt.Errorf("tidy foreign targets: %w", err)
 	}
 	var id, last int64
-	var referred bool
-	var unused []int64
-	tag, err := pgx.ForEachRow(rows, []any{&id, &referred}, func() error {
-		if last = id; !referred {
+	var right, referred, blocked bool
+	var unused, returnable []int64
+	tag, err := pgx.ForEachRow(rows, []any{&id, &right, &referred, &blocked}, func() error {
+		switch last = id; {
+		case right && !blocked:
+			returnable = append(returnable, id)
+		case !right && !referred:
 			unused = append(unused, id)
 		}
 		return nil
@@ -164,8 +158,8 @@ func (s *Admin) tidyForeignTargets(ctx context.Context, limit int) (more bool, e
 		last = 0 // from the beginning, the next time
 	}
 	s.tidied.Store(last)
-	if len(unused) == 0 {
-		return more, nil
+	if err := s.rights.LookAt(ctx, returnable); err != nil && !db.HasCode(err, db.CodeLockNotAvailable) { // a transaction uses one: the next time
+		return false, err
 	}
 	return more, s.follow.ForgetUnreferred(ctx, unused)
 }

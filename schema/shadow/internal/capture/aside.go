@@ -91,8 +91,6 @@ func (s *Capturer) missing(ctx context.Context, t *rows.Table, kind *schema.Kind
 		switch {
 		case i < 0 || r.Reason != peer.TargetMissing:
 			return false, nil
-		case kind.Table.References[i].Enforce == schema.EnforceStrict && r.Target.Name != "" && s.known(ctx, r.Target):
-			return false, nil
 		case kind.Table.References[i].Missing == schema.MissingDelete:
 			deletes = true
 		case kind.Table.References[i].Missing == schema.MissingUnset:
@@ -120,13 +118,4 @@ func (s *Capturer) missing(ctx context.Context, t *rows.Table, kind *schema.Kind
 		err = s.postpone(ctx, c.seqs, err.Error())
 	}
 	return true, err
-}
-
-const knownSQL = `
-SELECT EXISTS (SELECT FROM dbcontroller.foreign_target f JOIN dbcontroller.deployment d ON d.id = f.deployment_id WHERE d.service = $1 AND d.region = $2 AND f.name = $3)`
-
-// known reports whether something here has referred to a target under a right: it existed, and a restore has lost it.
-func (s *Capturer) known(ctx context.Context, target schema.FullName) (known bool) {
-	err := s.Pool.QueryRow(ctx, knownSQL, target.Deployment.Service, target.Deployment.Region, target.Name).Scan(&known)
-	return known || err != nil
 }

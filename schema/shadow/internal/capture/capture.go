@@ -104,10 +104,12 @@ func (s *Capturer) Capture(ctx context.Context) (more bool, err error) {
 
 const countCapturedSQL = `
 SELECT count(*) FILTER (WHERE NOT missing) + (SELECT COALESCE(sum(rows), 0)::bigint FROM dbcontroller.captured_batch), count(*) FILTER (WHERE missing)
-FROM (SELECT missing FROM dbcontroller.captured LIMIT 1000000) AS c`
+FROM (
+    (SELECT missing FROM dbcontroller.captured LIMIT 1000000) UNION ALL (SELECT missing FROM dbcontroller.lacking LIMIT 1000000)
+) AS c`
 
 // Captured counts the rows that wait to be stored, and the rows that are stored without a reference, because its target does not exist
-// or could not be asked. It counts notes of single rows to a million.
+// or could not be asked; of strict references the values that wait for their right, and those whose target does not exist. It counts each to a million.
 func (s *Capturer) Captured(ctx context.Context) (waiting, incomplete int64, err error) {
 	if err := s.Pool.QueryRow(ctx, countCapturedSQL).Scan(&waiting, &incomplete); err != nil {
 		return 0, 0, fmt.Errorf("count captured rows: %w", err)

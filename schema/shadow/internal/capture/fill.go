@@ -19,7 +19,13 @@ const (
 
 	// Another process may have read the page as well: the first one counts.
 	updateFilledSQL = `
-UPDATE dbcontroller.attachment SET filled = $2, complete = $3 WHERE kind_id = $1 AND NOT complete AND filled IS NOT DISTINCT FROM $4`
+UPDATE dbcontroller.attachment SET filled = $2, complete = $3, former = CASE WHEN $3 THEN '[]' ELSE former END
+WHERE kind_id = $1 AND walked AND NOT complete AND filled IS NOT DISTINCT FROM $4`
+
+	// Former strict references count until each value has its right by the present ones.
+	selectBehindSQL = `
+SELECT NOT walked OR former <> '[]' AND EXISTS (SELECT FROM dbcontroller.lacking l WHERE l.kind_id = a.kind_id AND NOT l.missing)
+FROM dbcontroller.attachment a WHERE a.kind_id = $1`
 )
 
 // kindOf returns the kind of an attached table, or an error when the version declares another table or none.
@@ -34,14 +40,21 @@ func (s *Capturer) kindOf(t *rows.Table) (*schema.KindModel, error) {
 	return nil, fmt.Errorf("the version that runs does not declare table %s as it is attached: attach it again", t.Definition.Table)
 }
 
-// fill reads the next page of each table that is read for the first time, and captures its rows that refer to something. It reports
-// whether it read any.
+// fill reads the next page of each table that is read for the first time, and captures its rows that refer to something by async references. It reports
+// whether it read any. The rights of strict references come first.
 func (s *Capturer) fill(ctx context.Context) (filled bool, err error) {
 	for _, t := range s.rows.Tables() {
 		if t.Complete {
 			continue
 		}
 		if _, err := s.kindOf(t); err != nil {
+			continue
+		}
+		var behind bool
+		if err := s.Pool.QueryRow(ctx, selectBehindSQL, t.KindID).Scan(&behind); err != nil {
+			return filled, fmt.Errorf("read the attachment of %s: %w", t.Definition.Table, err)
+		}
+		if behind {
 			continue
 		}
 		var many bool
@@ -61,7 +74,7 @@ func (s *Capturer) fill(ctx context.Context) (filled bool, err error) {
 
 func (s *Capturer) fillPage(ctx context.Context, t *rows.Table) error {
 	var page []rows.Row
-	if len(t.Definition.References) > 0 { // else the rows are targets, and get a shadow when something refers to them
+	if len(t.Definition.References) > len(t.References()) { // else the rows get a shadow when something refers to them
 		var err error
 		if page, err = t.Page(ctx, s.Pool, t.Filled, 2*batch); err != nil {
 			return err
@@ -71,7 +84,7 @@ func (s *Capturer) fillPage(ctx context.Context, t *rows.Table) error {
 	last := t.Filled
 	for _, r := range page {
 		last = r.Key
-		if name, _ := t.Definition.RowName(r.Key); refers(r.Values) { // a key that is no name is a problem of its note
+		if name, _ := t.Definition.RowName(r.Key); t.Refers(r.Values) { // a key that is no name is a problem of its note
 			names = append(names, name)
 		}
 	}
@@ -87,13 +100,4 @@ func (s *Capturer) fillPage(ctx context.Context, t *rows.Table) error {
 		_, err = tx.Exec(ctx, `INSERT INTO dbcontroller.captured (kind_id) VALUES ($1)`, t.KindID)
 		return err
 	})
-}
-
-func refers(values []*string) bool {
-	for _, v := range values {
-		if v != nil {
-			return true
-		}
-	}
-	return false
 }

@@ -1,5 +1,5 @@
 // Package compare finds differences inside one database: between bodies and their stored references and owners, and between the rows
-// of attached tables and their resources. It has the values of all verifications, also of those with other deployments.
+// of attached tables, their resources and their rights. It has the values of all verifications, also of those with other deployments.
 package compare
 
 import (
@@ -9,14 +9,16 @@ import (
 
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
+	"github.com/db-controller/db-controller/schema/shadow/internal/rights"
 	"github.com/db-controller/db-controller/schema/shadow/internal/rows"
 )
 
 // Comparer compares one deployment's bodies and rows.
 type Comparer struct {
 	*db.DB
-	gate *gate.Gate
-	rows *rows.Rows
+	gate   *gate.Gate
+	rows   *rows.Rows
+	rights *rights.Rights
 	// sampled is the last resource whose body an audit compared.
 	sampled atomic.Int64
 	// compared are the keys (by kind) after which an audit goes on comparing an attached table.
@@ -24,7 +26,9 @@ type Comparer struct {
 }
 
 // New joins the parts.
-func New(g *gate.Gate, rs *rows.Rows) *Comparer { return &Comparer{DB: g.DB, gate: g, rows: rs} }
+func New(g *gate.Gate, rs *rows.Rows, r *rights.Rights) *Comparer {
+	return &Comparer{DB: g.DB, gate: g, rows: rs, rights: r}
+}
 
 // comparing is the part of a run that a Comparer does.
 type comparing struct {
@@ -35,5 +39,5 @@ type comparing struct {
 // Bodies compares the references and owners that the current version derives from bodies with the stored ones.
 func (s *Comparer) Bodies(ctx context.Context, r *Run) error { return (&comparing{r, s}).bodies(ctx) }
 
-// Tables compares the rows of attached tables with their resources.
+// Tables compares the rows of attached tables with their resources, and the values of their strict references with the rights.
 func (s *Comparer) Tables(ctx context.Context, r *Run) error { return (&comparing{r, s}).tables(ctx) }

@@ -60,6 +60,11 @@ func (s *Follower) ForgetUnreferred(ctx context.Context, ids []int64) error {
 	if err != nil {
 		return err
 	}
+	if s.rows.Strict() { // without a lock: a target that rows name stays
+		if ids, err = s.unnamed(ctx, s.Pool, ids); err != nil || len(ids) == 0 {
+			return err
+		}
+	}
 	err = s.InTx(ctx, db.WorkFeed, func(tx pgx.Tx) error {
 		left, err := s.lockUnnamed(ctx, tx, targetsByID, ids)
 		if err != nil || len(left) == 0 {
@@ -114,14 +119,14 @@ func (s *Follower) lockUnnamed(ctx context.Context, tx pgx.Tx, which string, arg
 }
 
 // unnamed returns the targets that no row of a strict table names.
-func (s *Follower) unnamed(ctx context.Context, tx pgx.Tx, ids []int64) ([]int64, error) {
-	targets, err := s.rows.Targets(ctx, tx, ids)
+func (s *Follower) unnamed(ctx context.Context, q db.Querier, ids []int64) ([]int64, error) {
+	targets, err := s.rows.Targets(ctx, q, ids)
 	if err != nil {
 		return nil, err
 	}
 	named := map[int64]bool{}
 	for _, blocking := range []bool{true, false} {
-		found, err := s.rows.Referring(ctx, tx, blocking, targets, 1)
+		found, err := s.rows.Referring(ctx, q, blocking, targets, 1)
 		if err != nil {
 			return nil, err
 		}

@@ -73,7 +73,8 @@ func (a *acting) referring(ctx context.Context, q db.Querier, targets []rows.Tar
 type place struct {
 	target int
 	table  *rows.Table
-	path   string
+	// reference is its place in the table.
+	reference int
 }
 
 // placed are the rows of a place: those without a resource by their keys, and the resources of the others.
@@ -94,7 +95,7 @@ func (a *acting) places(found []rows.Holder) map[place]*placed {
 		if !behaviour.Acts() || r.ID != 0 && r.State != peer.Active {
 			continue
 		}
-		p := place{r.Target, r.Table, r.Path}
+		p := place{r.Target, r.Table, r.Reference}
 		if out[p] == nil {
 			out[p] = &placed{unset: behaviour.Unsets()}
 		}
@@ -116,7 +117,7 @@ func (a *acting) actOnPlace(ctx context.Context, target rows.Target, p place, th
 			still := map[string]bool{}
 			found, err := a.referring(ctx, tx, []rows.Target{target}, len(there.ids)+len(there.keys)+s.Cfg.Limits.Batch)
 			for _, r := range found {
-				if r.Table == p.table && r.Path == p.path {
+				if r.Table.KindID == p.table.KindID && r.Reference == p.reference {
 					still[r.Name] = true
 				}
 			}
@@ -127,7 +128,7 @@ func (a *acting) actOnPlace(ctx context.Context, target rows.Target, p place, th
 		}
 		changed = len(there.ids)
 	}
-	n, err := a.removeRows(ctx, target, p.table, p.path, there.keys, there.unset)
+	n, err := a.removeRows(ctx, target, p.table, p.reference, there.keys, there.unset)
 	return changed + n, err
 }
 
@@ -146,7 +147,7 @@ func (a *acting) rowTargets(ctx context.Context) ([]rows.Target, error) {
 }
 
 // removeRows deletes, or unsets, rows that name a target by a reference. A row that fails keeps no other one back.
-func (a *acting) removeRows(ctx context.Context, target rows.Target, t *rows.Table, path string, keys [][]string, unset bool) (changed int, err error) {
+func (a *acting) removeRows(ctx context.Context, target rows.Target, t *rows.Table, reference int, keys [][]string, unset bool) (changed int, err error) {
 	var failed error
 	if len(keys) == 0 {
 		return 0, nil
@@ -161,7 +162,7 @@ func (a *acting) removeRows(ctx context.Context, target rows.Target, t *rows.Tab
 			for i, place := range part {
 				some[i] = keys[place]
 			}
-			n, err := a.tryRows(ctx, target, t, path, some, unset)
+			n, err := a.tryRows(ctx, target, t, reference, some, unset)
 			changed += n
 			return err
 		},
@@ -171,10 +172,10 @@ func (a *acting) removeRows(ctx context.Context, target rows.Target, t *rows.Tab
 	return changed, errors.Join(err, failed)
 }
 
-func (a *acting) tryRows(ctx context.Context, target rows.Target, t *rows.Table, path string, keys [][]string, unset bool) (n int, err error) {
+func (a *acting) tryRows(ctx context.Context, target rows.Target, t *rows.Table, reference int, keys [][]string, unset bool) (n int, err error) {
 	s, of := a.store, a.targets[target.ID]
 	err = s.InTx(ctx, db.ChangeFeed, func(tx pgx.Tx) error {
-		changed, err := t.RemoveReferring(ctx, tx, s.Self, path, target, keys, unset)
+		changed, err := t.RemoveReferring(ctx, tx, s.Self, reference, target, keys, unset)
 		if n = len(changed); err != nil || n == 0 {
 			return err
 		}

@@ -2,6 +2,7 @@ package rights
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -33,11 +34,20 @@ func (s *Rights) LookAtRights(ctx context.Context, seqs []int64) error {
 	if err != nil {
 		return fmt.Errorf("look at rights: %w", err)
 	}
+	if err := s.LookAt(ctx, ids); err != nil {
+		return err
+	}
+	return s.Finish(ctx, seqs)
+}
+
+// LookAt returns those of some rights to block that are not needed any more.
+func (s *Rights) LookAt(ctx context.Context, ids []int64) error {
 	free, err := s.free(ctx, s.Pool, ids)
 	if err != nil {
 		return fmt.Errorf("look at rights: %w", err)
 	}
-	for _, f := range free {
+	var failed error
+	for _, f := range free { // one that an open transaction shares keeps no other one back
 		if err := s.alone(ctx, f.ID, func(tx pgx.Tx) error {
 			still, err := s.free(ctx, tx, []int64{f.ID})
 			if err != nil || !slices.Contains(still, f) {
@@ -45,14 +55,14 @@ func (s *Rights) LookAtRights(ctx context.Context, seqs []int64) error {
 			}
 			return s.remove(ctx, tx, f.ID, f.Attempt)
 		}); err != nil {
-			return fmt.Errorf("return a right: %w", err)
+			failed = errors.Join(failed, fmt.Errorf("return a right: %w", err))
 		}
 	}
 	// Those that are used are looked at when a reference is dropped, and by tidying.
 	if _, err := s.Pool.Exec(ctx, usedSQL, ids); err != nil {
 		return fmt.Errorf("look at rights: %w", err)
 	}
-	return s.Finish(ctx, seqs)
+	return failed
 }
 
 const usedSQL = `
@@ -77,6 +87,14 @@ func (s *Rights) free(ctx context.Context, q db.Querier, ids []int64) ([]freeRig
 	for i, f := range found {
 		unused[i] = f.ID
 	}
-	used, err := s.referring(ctx, q, unused, 1)
-	return slices.DeleteFunc(found, func(f freeRight) bool { return len(used[f.ID]) > 0 }), err
+	targets, err := s.rows.Targets(ctx, q, unused)
+	if err != nil {
+		return nil, err
+	}
+	referrers, err := s.rows.Referring(ctx, q, true, targets, 1)
+	used := map[int64]bool{}
+	for _, r := range referrers {
+		used[targets[r.Target].ID] = true
+	}
+	return slices.DeleteFunc(found, func(f freeRight) bool { return used[f.ID] }), err
 }

@@ -188,27 +188,22 @@ func (s *Rights) keep(ctx context.Context, deployment int32, asked []Asked, uids
 }
 
 // Claim acquires the rights to all targets at a deployment that rows of strict tables name, and that this deployment has no right to any more: those of lost
-// epochs. The rows need not be stored for that. A target that is lost is left to whoever stores or verifies its rows.
+// epochs. A value whose right is refused is lacking.
 func (s *Rights) Claim(ctx context.Context, at schema.DeploymentID) error {
-	return s.rows.Walk(ctx, at, func(targets []rows.Target, blocks bool) error {
-		asked := make([]Asked, len(targets))
-		for i, t := range targets {
-			asked[i] = Asked{Target: t.FullName, Kind: t.Kind, Block: blocks}
-		}
-		held, err := s.Held(ctx, asked)
-		if err != nil {
+	if err := s.askAgain(ctx, at); err != nil {
+		return err
+	}
+	return s.rows.Walk(ctx, at, func(r rows.Reference, page []rows.Value) error {
+		lacking, err := s.WithoutRight(ctx, r, page)
+		if err != nil || len(lacking) == 0 {
 			return err
 		}
-		lacking := asked[:0]
-		for i, a := range asked {
-			if !held[i] {
-				lacking = append(lacking, a)
-			}
+		asked := make([]Asked, len(lacking))
+		for i, v := range lacking {
+			asked[i] = AskedOf(r, v)
 		}
-		if len(lacking) == 0 {
-			return nil
-		}
-		_, err = s.AcquireAsked(ctx, at, lacking)
-		return err
+		refused, err := s.AcquireAsked(ctx, at, asked)
+		left := slices.DeleteFunc(lacking, func(v rows.Value) bool { return refused[v.Target.Name] == nil })
+		return errors.Join(err, s.Lack(ctx, r, left))
 	})
 }

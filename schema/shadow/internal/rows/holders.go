@@ -1,11 +1,9 @@
 package rows
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -77,9 +75,9 @@ func (s *Rows) resources(ctx context.Context, q db.Querier, targets []Target, fo
 
 // Place is a row among those that name a target, in the order of tables, references and keys.
 type Place struct {
-	Kind int32    `json:"k,omitempty"`
-	Path string   `json:"p,omitempty"`
-	Key  []string `json:"r,omitempty"` // nil: before the first row
+	Kind      int32    `json:"k,omitempty"`
+	Reference int      `json:"n,omitempty"`
+	Key       []string `json:"r,omitempty"` // nil: before the first row
 }
 
 // HoldersPage returns the holders of a target behind a place, at most limit, and the place of the last one; it is that before when there are no more.
@@ -89,20 +87,20 @@ func (s *Rows) HoldersPage(ctx context.Context, q db.Querier, target Target, aft
 	slices.SortFunc(tables, func(a, b *Table) int { return int(a.KindID - b.KindID) })
 	last = after
 	for _, t := range tables {
-		for _, path := range t.strictPaths() {
-			if t.KindID < after.Kind || t.KindID == after.Kind && strings.Compare(path, after.Path) < 0 {
+		for n := range t.referring {
+			if t.KindID < after.Kind || t.KindID == after.Kind && n < after.Reference {
 				continue
 			}
 			var key []string
-			if t.KindID == after.Kind && path == after.Path {
+			if t.KindID == after.Kind && n == after.Reference {
 				key = after.Key
 			}
-			rows, err := t.page(ctx, q, s.Self, path, target, key, limit-len(found))
+			rows, err := t.page(ctx, q, s.Self, n, target, key, limit-len(found))
 			if err != nil {
 				return nil, last, err
 			}
 			if found = append(found, rows...); len(rows) > 0 {
-				last = Place{Kind: t.KindID, Path: path, Key: rows[len(rows)-1].Key}
+				last = Place{Kind: t.KindID, Reference: n, Key: rows[len(rows)-1].Key}
 			}
 			if len(found) == limit {
 				page, err = s.resources(ctx, q, []Target{target}, found)
@@ -114,17 +112,8 @@ func (s *Rows) HoldersPage(ctx context.Context, q db.Querier, target Target, aft
 	return page, last, err
 }
 
-// strictPaths are those of the strict references, in order.
-func (t *Table) strictPaths() (paths []string) {
-	for path := range t.referring {
-		paths = append(paths, path)
-	}
-	slices.Sort(paths)
-	return paths
-}
-
-func (t *Table) page(ctx context.Context, q db.Querier, self schema.DeploymentID, path string, target Target, after []string, limit int) (out []Referrer, err error) {
-	r := t.referring[path]
+func (t *Table) page(ctx context.Context, q db.Querier, self schema.DeploymentID, reference int, target Target, after []string, limit int) (out []Referrer, err error) {
+	r := t.referring[reference]
 	values, ok := r.values(self, target)
 	if !ok || limit <= 0 {
 		return nil, nil
@@ -152,29 +141,9 @@ func (t *Table) page(ctx context.Context, q db.Querier, self schema.DeploymentID
 		return nil, fmt.Errorf("read rows of %s: %w", t.Definition.Table, err)
 	}
 	for _, key := range keys {
-		out = append(out, Referrer{Table: t, Path: path, Behaviour: r.reference.Strict.Behaviour, Key: key, Name: t.NameOf(key)})
+		out = append(out, t.referrer(reference, 0, key))
 	}
 	return out, nil
-}
-
-// namedBy returns the target that the texts of the columns of a strict reference name.
-func namedBy(r schema.DefinitionReference, self schema.DeploymentID, columns []*string, region *string) (target schema.FullName, ok bool) {
-	values := make([]string, len(columns))
-	for i, v := range columns {
-		if v == nil {
-			return target, false
-		}
-		values[i] = *v
-	}
-	target.Deployment = schema.DeploymentID{Service: r.Strict.Kind.Service, Region: cmp.Or(r.Strict.Region, self.Region)}
-	if r.Region != "" {
-		if region == nil {
-			return target, false
-		}
-		target.Deployment.Region = *region
-	}
-	target.Name, ok = r.TargetName(values)
-	return target, ok
 }
 
 const selectNamedSQL = `
@@ -205,9 +174,19 @@ func (s *Rows) Cascading(ctx context.Context, q db.Querier, kindID int32, names 
 			if r.Strict == nil || !r.Strict.Behaviour.Cascades() {
 				continue
 			}
-			if target, ok := namedBy(r, s.Self, own, region); ok {
-				holders, targets, deployments = append(holders, name), append(targets, target.Name), append(deployments, target.Deployment)
-				services, regions = append(services, target.Deployment.Service), append(regions, target.Deployment.Region)
+			if r.Region != "" {
+				own = append(slices.Clone(own), region)
+			}
+			if slices.Contains(own, nil) {
+				continue
+			}
+			texts := make([]string, len(own))
+			for i, v := range own {
+				texts[i] = *v
+			}
+			if v := valueOf(&r, s.Self, texts); v.Named {
+				holders, targets, deployments = append(holders, name), append(targets, v.Target.Name), append(deployments, v.Target.Deployment)
+				services, regions = append(services, v.Target.Deployment.Service), append(regions, v.Target.Deployment.Region)
 			}
 		}
 	}

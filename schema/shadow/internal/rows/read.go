@@ -21,7 +21,7 @@ func (t *Table) Declared(model *schema.Model) *schema.KindModel {
 	return nil
 }
 
-// Body returns the body of a row with these values: the full name of the target for each reference. A value that is no name refers to
+// Body returns the body of a row with these values: the full name of the target for each async reference. A value that is no name refers to
 // nothing that could exist; unnamed has the problem, by field.
 func (t *Table) Body(self schema.DeploymentID, kind *schema.KindModel, values []*string) (body map[string]any, unnamed map[string]error) {
 	body = map[string]any{}
@@ -31,6 +31,9 @@ func (t *Table) Body(self schema.DeploymentID, kind *schema.KindModel, values []
 		var region *string
 		if r.Region != "" {
 			region, values = values[0], values[1:]
+		}
+		if r.Strict != nil {
+			continue
 		}
 		target, err := kind.Table.References[i].Target(self, own, region)
 		switch {
@@ -43,6 +46,21 @@ func (t *Table) Body(self schema.DeploymentID, kind *schema.KindModel, values []
 		}
 	}
 	return body, unnamed
+}
+
+// Refers reports whether a row with these values refers to something by an async reference.
+func (t *Table) Refers(values []*string) bool {
+	for _, r := range t.Definition.References {
+		n := len(r.Columns)
+		if r.Strict == nil && slices.ContainsFunc(values[:n], func(v *string) bool { return v != nil }) {
+			return true
+		}
+		if r.Region != "" {
+			n++
+		}
+		values = values[n:]
+	}
+	return false
 }
 
 // Existing returns the names of rows that exist. It locks nothing.

@@ -53,6 +53,7 @@ func (s *Rows) Targets(ctx context.Context, q db.Querier, ids []int64) ([]Target
 type Referrer struct {
 	Target    int // its index in the question
 	Table     *Table
+	Reference int // the place of the reference in the table
 	Path      string
 	Behaviour schema.Behaviour
 	Key       []string // the texts of the key columns
@@ -65,6 +66,7 @@ type referring struct {
 	find      string // the arrays of the values, with the region if a column has it, and a limit for each target
 	page      string // the values of one target, then a limit; next: then the key of the row before
 	next      string
+	missing   string // removes, or unsets, rows: the values, a limit, and service, region, kind and name of a target to which there is no right; empty: they are kept
 	remove    string // the arrays of keys, then the values of one target, then its row of foreign_target: rows that have changed stay
 	unset     string
 }
@@ -73,7 +75,11 @@ type referring struct {
 // foreign_target that was committed before it.
 const stillGoneSQL = `EXISTS (SELECT FROM dbcontroller.foreign_target f WHERE f.id = $%d AND f.acting_epoch IS NULL AND NOT EXISTS (` + laterSQL + `))`
 
-func newReferring(t *Table, r *schema.DefinitionReference) referring {
+// A statement that sees a row under a right sees the right as well.
+const rightToSQL = `SELECT FROM dbcontroller.foreign_target f JOIN dbcontroller.deployment d ON d.id = f.deployment_id JOIN dbcontroller.kind n ON n.id = f.kind_id
+WHERE d.service = $%d::text AND d.region = $%d::text AND n.service = d.service AND n.kind = $%d::text AND f.name = $%d::text AND (f.acting_epoch IS NOT NULL OR f.block_epoch IS NOT NULL)`
+
+func newReferring(t *Table, r *schema.DefinitionReference) *referring {
 	table := t.Definition.Table.SQL()
 	values, types := slices.Clone(r.Columns), slices.Clone(r.Strict.Types)
 	if r.Region != "" {
@@ -101,7 +107,7 @@ func newReferring(t *Table, r *schema.DefinitionReference) referring {
 	parameter := func(first int) func(i int) string {
 		return func(i int) string { return fmt.Sprintf("$%d::text", first+i) }
 	}
-	out := referring{reference: r}
+	out := &referring{reference: r}
 	out.find = fmt.Sprintf("SELECT i.n, t.key FROM unnest(%s) WITH ORDINALITY AS i (%s, n) CROSS JOIN LATERAL (SELECT %s AS key FROM %s AS t WHERE %s LIMIT $%d) AS t",
 		strings.Join(arrays, ", "), strings.Join(names, ", "), t.keyTexts(), table, named(func(i int) string { return "i." + names[i] }), len(values)+1)
 	page := fmt.Sprintf("SELECT %s FROM %s AS t WHERE %s", t.keyTexts(), table, named(parameter(1)))
@@ -115,6 +121,15 @@ func newReferring(t *Table, r *schema.DefinitionReference) referring {
 		sets[i] = schema.QuoteIdentifier(c) + " = NULL"
 	}
 	out.unset = fmt.Sprintf("UPDATE %s AS t SET %s FROM%s", table, strings.Join(sets, ", "), where)
+	n := len(values)
+	without := fmt.Sprintf("(SELECT %s FROM %s AS t WHERE %s LIMIT $%d) AS k WHERE (%s) = (%s) AND %s AND NOT EXISTS (%s)", t.columns("t."), table, named(parameter(1)), n+1,
+		t.columns("t."), t.columns("k."), named(parameter(1)), fmt.Sprintf(rightToSQL, n+2, n+3, n+4, n+5))
+	switch r.Strict.Missing {
+	case schema.MissingDelete:
+		out.missing = fmt.Sprintf("DELETE FROM %s AS t USING %s", table, without)
+	case schema.MissingUnset:
+		out.missing = fmt.Sprintf("UPDATE %s AS t SET %s FROM %s", table, strings.Join(sets, ", "), without)
+	}
 	return out
 }
 
@@ -139,11 +154,11 @@ func (r *referring) values(self schema.DeploymentID, t Target) ([]string, bool) 
 // locks nothing. A table whose rows a policy hides is an error.
 func (s *Rows) Referring(ctx context.Context, q db.Querier, blocking bool, targets []Target, limit int) (out []Referrer, err error) {
 	for _, t := range s.strict() {
-		for _, r := range t.Definition.References {
-			if r.Strict == nil || r.Strict.Blocks() != blocking {
+		for n, r := range t.referring {
+			if r.reference.Strict.Blocks() != blocking {
 				continue
 			}
-			found, err := t.find(ctx, q, s.Self, r.Path, targets, limit)
+			found, err := t.find(ctx, q, s.Self, n, targets, limit)
 			if err != nil {
 				return nil, err
 			}
@@ -165,8 +180,8 @@ func (s *Rows) strict() (out []*Table) {
 	return out
 }
 
-func (t *Table) find(ctx context.Context, q db.Querier, self schema.DeploymentID, path string, targets []Target, limit int) (out []Referrer, err error) {
-	r := t.referring[path]
+func (t *Table) find(ctx context.Context, q db.Querier, self schema.DeploymentID, reference int, targets []Target, limit int) (out []Referrer, err error) {
+	r := t.referring[reference]
 	var columns [][]string
 	var at []int
 	for i, target := range targets {
@@ -199,13 +214,18 @@ func (t *Table) find(ctx context.Context, q db.Querier, self schema.DeploymentID
 	var n int
 	var key []string
 	_, err = pgx.ForEachRow(found, []any{&n, &key}, func() error {
-		out = append(out, Referrer{Target: at[n-1], Table: t, Path: path, Behaviour: r.reference.Strict.Behaviour, Key: slices.Clone(key), Name: t.NameOf(key)})
+		out = append(out, t.referrer(reference, at[n-1], slices.Clone(key)))
 		return nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read rows of %s: %w", t.Definition.Table, err)
 	}
 	return out, nil
+}
+
+func (t *Table) referrer(reference, target int, key []string) Referrer {
+	r := t.referring[reference].reference
+	return Referrer{Target: target, Table: t, Reference: reference, Path: r.Path, Behaviour: r.Strict.Behaviour, Key: key, Name: t.NameOf(key)}
 }
 
 // mostOfName is the number of characters of a key that is shown when it can be no name.
@@ -224,8 +244,11 @@ func (t *Table) NameOf(key []string) string {
 // RemoveReferring deletes rows of one table that still name a target by a reference; unset: it sets the columns to NULL instead. The rights to the
 // target have ended; nothing is done beside a later target of the same name. It returns the keys of the rows that it changed.
 // The triggers and native keys of the table act as for any statement.
-func (t *Table) RemoveReferring(ctx context.Context, tx pgx.Tx, self schema.DeploymentID, path string, target Target, keys [][]string, unset bool) ([][]string, error) {
-	r := t.referring[path]
+func (t *Table) RemoveReferring(ctx context.Context, tx pgx.Tx, self schema.DeploymentID, reference int, target Target, keys [][]string, unset bool) ([][]string, error) {
+	if reference >= len(t.referring) { // the attachment has changed since the rows were found
+		return nil, nil
+	}
+	r := t.referring[reference]
 	values, ok := r.values(self, target)
 	if !ok || len(keys) == 0 {
 		return nil, nil
@@ -245,7 +268,7 @@ func (t *Table) RemoveReferring(ctx context.Context, tx pgx.Tx, self schema.Depl
 	}
 	sql, what := r.remove, "delete rows of"
 	if unset {
-		sql, what = r.unset, "set "+path+" to NULL in"
+		sql, what = r.unset, "set "+r.reference.Path+" to NULL in"
 	}
 	if _, err := tx.Exec(ctx, lockTimeoutSQL); err != nil {
 		return nil, err
@@ -261,16 +284,30 @@ func (t *Table) RemoveReferring(ctx context.Context, tx pgx.Tx, self schema.Depl
 	return changed, nil
 }
 
-// Walk calls fn with the targets at a deployment that strict references name, by pages of the distinct values in the order of the index; blocks is that of the
-// reference. A value that can be no name is left out.
-func (s *Rows) Walk(ctx context.Context, at schema.DeploymentID, fn func(targets []Target, blocks bool) error) error {
+// Value is a distinct value of the columns of a strict reference: the texts of the columns, with the region if a column has it.
+type Value struct {
+	Values []string
+	Target Target
+	Named  bool // false: nothing could have such a name
+}
+
+// Walk calls fn with the distinct values of each strict reference that name targets at a deployment, by pages in the order of the index.
+func (s *Rows) Walk(ctx context.Context, at schema.DeploymentID, fn func(r Reference, page []Value) error) error {
 	for _, t := range s.strict() {
-		for _, r := range t.Definition.References {
-			if r.Strict == nil || r.Strict.Kind.Service != at.Service || r.Region == "" && cmp.Or(r.Strict.Region, s.Self.Region) != at.Region {
+		for _, r := range t.References() {
+			d := r.referring().reference
+			if d.Strict.Kind.Service != at.Service || d.Region == "" && cmp.Or(d.Strict.Region, s.Self.Region) != at.Region {
 				continue
 			}
-			if err := t.walk(ctx, s.Pool, r, at, fn); err != nil {
-				return fmt.Errorf("read the values of %s in %s: %w", r.Path, t.Definition.Table, err)
+			err := s.WalkValues(ctx, r, func(page []Value) error {
+				page = slices.DeleteFunc(page, func(v Value) bool { return !v.Named || v.Target.Deployment != at })
+				if len(page) == 0 {
+					return nil
+				}
+				return fn(r, page)
+			})
+			if err != nil {
+				return err
 			}
 		}
 	}
@@ -280,8 +317,10 @@ func (s *Rows) Walk(ctx context.Context, at schema.DeploymentID, fn func(targets
 // walkPage is the number of distinct values of a page.
 const walkPage = 500
 
-func (t *Table) walk(ctx context.Context, q db.Querier, r schema.DefinitionReference, at schema.DeploymentID, fn func([]Target, bool) error) error {
-	first, next := walkSQL(t.Definition.Table, r)
+// WalkValues calls fn with the distinct values of a strict reference, by pages in the order of the index.
+func (s *Rows) WalkValues(ctx context.Context, of Reference, fn func([]Value) error) error {
+	r, t := of.referring().reference, of.Table
+	first, next := walkSQL(t.Definition.Table, *r)
 	var after []string
 	for {
 		sql, args := first, []any{walkPage}
@@ -291,30 +330,41 @@ func (t *Table) walk(ctx context.Context, q db.Querier, r schema.DefinitionRefer
 				args = append(args, v)
 			}
 		}
-		found, err := q.Query(ctx, sql, args...)
+		found, err := s.Pool.Query(ctx, sql, args...)
 		if err != nil {
-			return err
+			return fmt.Errorf("read the values of %s in %s: %w", r.Path, t.Definition.Table, err)
 		}
 		page, err := pgx.CollectRows(found, pgx.RowTo[[]string])
 		if err != nil {
-			return err
+			return fmt.Errorf("read the values of %s in %s: %w", r.Path, t.Definition.Table, err)
 		}
-		var targets []Target
-		for _, values := range page {
-			if name, ok := r.TargetName(values[:len(r.Columns)]); ok && (r.Region == "" || values[len(r.Columns)] == at.Region) {
-				targets = append(targets, Target{FullName: schema.FullName{Deployment: at, Name: name}, Kind: r.Strict.Kind})
-			}
+		values := make([]Value, len(page))
+		for i, texts := range page {
+			values[i] = valueOf(r, s.Self, texts)
 		}
-		if len(targets) > 0 {
-			if err := fn(targets, r.Strict.Blocks()); err != nil {
+		if len(values) > 0 {
+			if err := fn(values); err != nil {
 				return err
 			}
 		}
 		if len(page) < walkPage {
-			return t.unhidden(ctx, q)
+			return t.unhidden(ctx, s.Pool)
 		}
 		after = page[len(page)-1]
 	}
+}
+
+func valueOf(r *schema.DefinitionReference, self schema.DeploymentID, texts []string) Value {
+	v := Value{Values: texts, Target: Target{Kind: r.Strict.Kind}}
+	v.Target.Deployment = schema.DeploymentID{Service: r.Strict.Kind.Service, Region: cmp.Or(r.Strict.Region, self.Region)}
+	if r.Region != "" {
+		v.Target.Deployment.Region = texts[len(r.Columns)]
+	}
+	v.Target.Name, v.Named = r.TargetName(texts[:len(r.Columns)])
+	if _, err := schema.ParseFullName(v.Target.FullName.String()); err != nil {
+		v.Named = false
+	}
+	return v
 }
 
 // walkSQL returns the statements for the first page and for the next ones: each distinct value is found by the index behind the one before.

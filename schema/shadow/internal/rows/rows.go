@@ -33,7 +33,7 @@ type Rows struct {
 // New returns the rows of a database; Load reads which tables are attached.
 func New(d *db.DB) *Rows { return &Rows{DB: d} }
 
-const selectAttachmentsSQL = `SELECT kind_id, kind, ready, definition, filled, complete FROM dbcontroller.attachment ORDER BY kind_id`
+const selectAttachmentsSQL = `SELECT kind_id, kind, ready, definition, former, walked, filled, complete FROM dbcontroller.attachment ORDER BY kind_id`
 
 // Load reads which tables are attached.
 func (s *Rows) Load(ctx context.Context) error {
@@ -65,10 +65,10 @@ func (s *Rows) load(ctx context.Context, q db.Querier) (detached []int32, err er
 	tables := map[int32]*Table{}
 	var id int32
 	var kind string
-	var raw []byte
+	var raw, formerly []byte
 	var filled []string
-	var ready, complete bool
-	_, err = pgx.ForEachRow(found, []any{&id, &kind, &ready, &raw, &filled, &complete}, func() error {
+	var ready, walked, complete bool
+	_, err = pgx.ForEachRow(found, []any{&id, &kind, &ready, &raw, &formerly, &walked, &filled, &complete}, func() error {
 		if !ready {
 			detached = append(detached, id)
 			return nil
@@ -77,8 +77,12 @@ func (s *Rows) load(ctx context.Context, q db.Querier) (detached []int32, err er
 		if err := json.Unmarshal(raw, &d); err != nil {
 			return fmt.Errorf("definition of the attachment of %s: %w", kind, err)
 		}
-		tables[id] = newTable(id, kind, d)
-		tables[id].Filled, tables[id].Complete = slices.Clone(filled), complete
+		var former []schema.DefinitionReference
+		if err := json.Unmarshal(formerly, &former); err != nil {
+			return fmt.Errorf("former references of the attachment of %s: %w", kind, err)
+		}
+		tables[id] = newTable(id, kind, d, former)
+		tables[id].Walked, tables[id].Filled, tables[id].Complete = walked, slices.Clone(filled), complete
 		return nil
 	})
 	if err != nil {
@@ -106,18 +110,22 @@ type Table struct {
 	// Kind is its name when the table was attached.
 	Kind       string
 	Definition schema.Definition
-	// Filled is the key of the last row that the first reading has passed; Complete: it has passed all.
+	// Walked: the distinct values of the strict references have rights, or are lacking. Filled is the key of the last row that the first reading has passed
+	// after that; Complete: it has passed all.
+	Walked   bool
 	Filled   []string
 	Complete bool
 
 	readSQL, shareSQL, lockSQL, deleteSQL string
 	firstPageSQL, nextPageSQL             string
 	unsetSQL                              map[string]string // by path
-	referring                             map[string]referring
+	// referring are the strict references, and after them the former ones: until the table is complete rows count under both.
+	referring []*referring
+	declared  int // the number of those that are not former
 }
 
-func newTable(kindID int32, kind string, d schema.Definition) *Table {
-	t := &Table{KindID: kindID, Kind: kind, Definition: d, unsetSQL: map[string]string{}, referring: map[string]referring{}}
+func newTable(kindID int32, kind string, d schema.Definition, former []schema.DefinitionReference) *Table {
+	t := &Table{KindID: kindID, Kind: kind, Definition: d, unsetSQL: map[string]string{}}
 	from := fmt.Sprintf("FROM %s JOIN %s AS t ON %s", t.keys(), d.Table.SQL(), t.sameKey())
 	order := " ORDER BY " + t.columns("t.")
 	t.readSQL = fmt.Sprintf("SELECT i.n, %s %s", t.values(), from)
@@ -137,8 +145,12 @@ func newTable(kindID int32, kind string, d schema.Definition) *Table {
 	}
 	for i := range d.References {
 		if r := &d.References[i]; r.Strict != nil {
-			t.referring[r.Path] = newReferring(t, r)
+			t.referring = append(t.referring, newReferring(t, r))
 		}
+	}
+	t.declared = len(t.referring)
+	for i := range former {
+		t.referring = append(t.referring, newReferring(t, &former[i]))
 	}
 	return t
 }

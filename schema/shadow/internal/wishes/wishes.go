@@ -32,6 +32,8 @@ type Granter struct {
 	asked    map[string]time.Time         // guarded by mu; when a wish was last followed
 	asking   map[schema.DeploymentID]bool // guarded by mu; deployments with a call under way
 	returned time.Time                    // guarded by mu; when unused rights were last looked for
+	settled  time.Time                    // guarded by mu; when values without a right were last looked for; settling: they are at the moment
+	settling bool
 }
 
 // New joins the parts.
@@ -101,6 +103,7 @@ func (s *Granter) RunWishes(ctx context.Context, leads func() bool) error {
 		asked, strict, open := s.Asked(), s.strict(), false
 		var err error
 		if strict && leads() && s.Version.Load() != nil {
+			s.settleBeside(ctx, &asks)
 			open, err = s.look(ctx, &asks)
 		}
 		if ctx.Err() != nil {
@@ -124,6 +127,27 @@ func (s *Granter) RunWishes(ctx context.Context, leads func() bool) error {
 		case <-time.After(pause):
 		}
 	}
+}
+
+// settleBeside settles values without a right, beside the wishes of statements.
+func (s *Granter) settleBeside(ctx context.Context, asks *sync.WaitGroup) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.settling || time.Since(s.settled) < lackingEvery {
+		return
+	}
+	s.settling = true
+	asks.Go(func() {
+		more, err := s.AcquireForRows(ctx)
+		if err != nil && ctx.Err() == nil {
+			s.Log.Warn("rights of rows could not be acquired, retrying", zap.Error(err))
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.settling = false; !more || err != nil {
+			s.settled = time.Now()
+		}
+	})
 }
 
 func (s *Granter) strict() bool {

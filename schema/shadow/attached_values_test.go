@@ -1,0 +1,250 @@
+package shadow_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/internal/attach"
+	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/test/harness"
+)
+
+const (
+	strictCascade = "region: eu, enforce: strict, behaviour: CASCADE_DELETE"
+	strictBlock   = "region: eu, enforce: strict, behaviour: BLOCK"
+)
+
+// newShopVersions has two versions of the shop: in each, one text of the declaration is replaced by another one.
+func newShopVersions(t *testing.T, old, now string) *attached {
+	t.Helper()
+	parts := strings.Split(attachedServices, "---\n")
+	v1 := strings.Replace(parts[1], "region: eu, behaviour: CASCADE_DELETE", old, 1)
+	v2 := strings.Replace(strings.Replace(parts[1], "region: eu, behaviour: CASCADE_DELETE", now, 1), "version: v1", "version: v2", 1)
+	a := &attached{Box: harness.NewBox(t, strings.Join([]string{parts[0], v1, v2}, "---\n"), func(cfg *shadow.Config) { cfg.Delegations = true }, crm, shop), t: t}
+	a.tables()
+	a.exec(a.crm, `INSERT INTO customers SELECT g, 'c' FROM generate_series(1, 9) g`)
+	return a
+}
+
+// attachAnew attaches the tables of the shop as the version that runs declares them. No process has noticed it yet.
+func (a *attached) attachAnew() {
+	a.t.Helper()
+	plans, err := attach.Prepare(context.Background(), a.shop, a.Stores[a.ID(shop)].Model(), false)
+	require.NoError(a.t, err)
+	for _, p := range plans {
+		require.False(a.t, p.Refused(), "%v", p.Findings)
+		require.NoError(a.t, attach.Apply(context.Background(), a.shop, p, func(err error) { a.t.Log(err) }))
+	}
+}
+
+// lacking returns the values without a right.
+func (a *attached) lacking() []string {
+	a.t.Helper()
+	return a.rows(a.shop, `SELECT path || ' ' || texts || CASE WHEN missing THEN ' missing' ELSE '' END || CASE WHEN lost THEN ' lost' ELSE '' END FROM dbcontroller.lacking ORDER BY 1`)
+}
+
+// The rows that a table has when it is attached get the rights to their targets; those whose target does not exist are reported, unset or deleted as declared.
+func TestRowsOfBeforeAttachGetTheirRights_I34(t *testing.T) {
+	t.Parallel()
+	services := strings.Replace(attachedServices, "region: eu, behaviour: CASCADE_DELETE", strictCascade+", missing: delete", 1)
+	services = strings.ReplaceAll(services, "region: eu, behaviour: BLOCK", strictBlock)
+	a := &attached{Box: harness.NewBox(t, services, func(cfg *shadow.Config) { cfg.Delegations = true }, crm, shop), t: t}
+	a.tables()
+	a.exec(a.crm, `INSERT INTO customers SELECT g, 'c' FROM generate_series(1, 9) g`)
+	a.exec(a.shop, `
+INSERT INTO orders (customer_id, note) VALUES (1, 'one'), (1, 'another'), (77, 'missing'), (NULL, 'none');
+INSERT INTO invoices (id, customer_id, room, seat) VALUES ('i', 2, NULL, NULL), ('j', 88, 'x', 1), ('k', 2, 'x', 2)`)
+	a.attach()
+	require.Equal(t, []string{"another", "none", "one"}, a.rows(a.shop, `SELECT note FROM orders ORDER BY 1`))
+	require.Equal(t, []string{"i 2 ", "j 88 ", "k 2 "}, a.rows(a.shop, `SELECT id || ' ' || customer_id || ' ' || COALESCE(room, '') FROM invoices ORDER BY 1`))
+	require.Equal(t, []string{`customer_id ["88"] missing`}, a.lacking())
+	waiting, missing, err := a.Stores[a.ID(shop)].Captured(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []int64{0, 1}, []int64{waiting, missing})
+	require.Equal(t, []string{"true"}, a.rows(a.shop, `SELECT complete::text FROM dbcontroller.attachment WHERE kind = 'Invoice'`))
+	_ = a.refused(a.crm, `DELETE FROM customers WHERE id = 2`)
+	a.exec(a.crm, `DELETE FROM customers WHERE id = 1`)
+	a.Settle()
+	require.Equal(t, []string{"none"}, a.rows(a.shop, `SELECT note FROM orders`))
+
+	// The target comes: its right is acquired when it is asked for again.
+	a.exec(a.crm, `INSERT INTO customers VALUES (88, 'late')`)
+	a.exec(a.shop, `UPDATE dbcontroller.lacking SET due = now()`)
+	a.Capture(a.ID(shop))
+	a.exec(a.shop, `UPDATE dbcontroller.lacking SET due = now()`)
+	a.Capture(a.ID(shop))
+	require.Empty(t, a.lacking())
+	_ = a.refused(a.crm, `DELETE FROM customers WHERE id = 88`)
+	a.Settle()
+	require.Empty(t, harness.AuditDatabases(t, a.Pools))
+}
+
+// A row under a right is not deleted because an earlier question had found no target.
+func TestAMissingValueWithARightIsNoMore_I34(t *testing.T) {
+	t.Parallel()
+	a := newShopVersions(t, strictCascade+", missing: delete", strictBlock)
+	a.attach()
+	a.write(`INSERT INTO orders (customer_id, note) VALUES (4, 'stays')`)
+	a.exec(a.shop, `INSERT INTO dbcontroller.lacking (kind_id, path, digest, texts, target, missing) SELECT kind_id, 'customer_id', gen_random_uuid(), '["4"]', '//`+crm+`/customers/4', true FROM dbcontroller.attachment WHERE kind = 'Order'`)
+	a.Settle()
+	require.Empty(t, a.lacking())
+	require.Equal(t, []string{"stays"}, a.rows(a.shop, `SELECT note FROM orders`))
+}
+
+// A version that declares another behaviour: the former one counts until each value has its new right, and nothing is let go in between.
+func TestABehaviourThatChangesHoldsAllTheWay_I1_I3_I34(t *testing.T) {
+	t.Parallel()
+	t.Run("cascade, then block", func(t *testing.T) {
+		t.Parallel()
+		a := newShopVersions(t, strictCascade, strictBlock)
+		a.attach()
+		a.write(`INSERT INTO orders (customer_id, note) VALUES (1, 'one'), (2, 'two')`)
+		a.Switch(shop, "v2")
+		a.exec(a.crm, `DELETE FROM customers WHERE id = 1`) // not attached anew yet
+		a.Settle()
+		require.Equal(t, []string{"two"}, a.rows(a.shop, `SELECT note FROM orders`))
+		require.Zero(t, a.Count(crm, "deleting"))
+		a.write(`INSERT INTO orders (customer_id, note) VALUES (3, 'three')`)
+		a.attachAnew()
+		a.exec(a.crm, `DELETE FROM customers WHERE id = 3`) // and not walked yet
+		_, err := a.Stores[a.ID(shop)].Capture(t.Context()) // which notices the attachment
+		require.NoError(t, err)
+		a.Settle()
+		require.Equal(t, []string{"two"}, a.rows(a.shop, `SELECT note FROM orders`))
+		require.Zero(t, a.Count(crm, "deleting"))
+		a.Capture(a.ID(shop))
+		require.Equal(t, []string{"true []"}, a.rows(a.shop, `SELECT complete || ' ' || former FROM dbcontroller.attachment WHERE kind = 'Order'`))
+		_ = a.refused(a.crm, `DELETE FROM customers WHERE id = 2`)
+	})
+	t.Run("block, then cascade", func(t *testing.T) {
+		t.Parallel()
+		a := newShopVersions(t, strictBlock, strictCascade)
+		a.attach()
+		a.write(`INSERT INTO orders (customer_id, note) VALUES (2, 'two')`)
+		a.Switch(shop, "v2")
+		_ = a.refused(a.crm, `DELETE FROM customers WHERE id = 2`)
+		a.SetDown(crm, true)
+		a.attachAnew()
+		a.Capture(a.ID(shop)) // the new right is not to be had
+		require.Equal(t, []string{`customer_id ["2"]`}, a.lacking())
+		a.SetDown(crm, false)
+		a.exec(a.shop, `UPDATE dbcontroller.foreign_target SET kept_until = NULL`)
+		_, err := a.Stores[a.ID(shop)].Tidy(t.Context())
+		require.NoError(t, err)
+		_ = a.refused(a.crm, `DELETE FROM customers WHERE id = 2`)
+		for range 3 {
+			a.exec(a.shop, `UPDATE dbcontroller.lacking SET due = now()`)
+			a.Capture(a.ID(shop))
+			a.Settle()
+		}
+		require.Equal(t, []string{"true []"}, a.rows(a.shop, `SELECT complete || ' ' || former FROM dbcontroller.attachment WHERE kind = 'Order'`))
+		a.returned()
+		a.exec(a.crm, `DELETE FROM customers WHERE id = 2`)
+		a.Settle()
+		require.Empty(t, a.rows(a.shop, `SELECT note FROM orders`))
+	})
+	for _, order := range [][2]string{{"region: eu, behaviour: BLOCK", strictBlock}, {strictBlock, "region: eu, behaviour: BLOCK"}} {
+		t.Run(order[0]+", then "+order[1], func(t *testing.T) {
+			t.Parallel()
+			a := newShopVersions(t, order[0], order[1])
+			a.attach()
+			a.exec(a.shop, `SELECT dbcontroller.acquire('{BLOCK `+customer("2")+`}')`)
+			for range 3 {
+				a.GrantWishes(shop)
+				a.Settle()
+			}
+			a.exec(a.shop, `INSERT INTO orders (customer_id, note) VALUES (2, 'two')`)
+			a.Settle()
+			refused := func(when string) {
+				t.Helper()
+				a.exec(a.shop, `UPDATE dbcontroller.foreign_target SET kept_until = NULL`)
+				_, err := a.Stores[a.ID(shop)].Tidy(t.Context())
+				require.NoError(t, err)
+				_, err = a.crm.Exec(t.Context(), `DELETE FROM customers WHERE id = 2`)
+				require.ErrorContains(t, err, "23503", when)
+			}
+			refused("as it was")
+			a.Switch(shop, "v2")
+			refused("switched")
+			a.attachAnew()
+			refused("attached")
+			a.Capture(a.ID(shop))
+			refused("captured")
+			a.Settle()
+			refused("at rest")
+			require.Equal(t, map[bool]int{true: 0, false: 1}[order[1] == strictBlock], a.Count(shop, "reference"))
+			require.Empty(t, harness.AuditDatabases(t, a.Pools))
+		})
+	}
+}
+
+// Nothing is stored of rows: a table of any size costs its rights, and a constant.
+func TestStrictRowsCostNothing(t *testing.T) {
+	t.Parallel()
+	n, of := 20_000, 10
+	if testing.Short() {
+		n = 2_000
+	}
+	a := newStrict(t)
+	var rights []string
+	for i := range 9 {
+		rights = append(rights, "BLOCK "+customer(string(rune('1'+i))), "ACT "+customer(string(rune('1'+i))))
+	}
+	a.acquire(rights)
+	size := func() (out int64) {
+		require.NoError(t, a.shop.QueryRow(t.Context(), `
+SELECT sum(pg_total_relation_size(c.oid))::bigint FROM pg_class c WHERE c.relnamespace = 'dbcontroller'::regnamespace AND c.relkind = 'r'`).Scan(&out))
+		return out
+	}
+	counts := func() []string {
+		return a.rows(a.shop, `SELECT (SELECT count(*) FROM dbcontroller.shadow)::text || ' ' || (SELECT count(*) FROM dbcontroller.reference) || ' ' || (SELECT count(*) FROM dbcontroller.captured)
+|| ' ' || (SELECT count(*) FROM dbcontroller.captured_batch) || ' ' || (SELECT count(*) FROM dbcontroller.lacking) || ' ' || (SELECT count(*) FROM dbcontroller.foreign_target)`)
+	}
+	bytes, before := size(), counts()
+	run := func(sql string, args ...any) { a.exec(a.shop, sql, args...) }
+	run(`INSERT INTO orders (customer_id, note) SELECT 1 + g % 9, 'n' FROM generate_series(1, $1) g`, n)
+	run(`INSERT INTO invoices (id, customer_id) SELECT g, 1 + g % 9 FROM generate_series(1, $1) g`, n)
+	a.Settle()
+	run(`UPDATE orders SET customer_id = 1 + customer_id % 9 WHERE id::text < '8'`)
+	run(`UPDATE invoices SET customer_id = 1 + customer_id % 9 WHERE id LIKE '%1'`)
+	run(`DELETE FROM orders WHERE id::text > '8'`)
+	run(`DELETE FROM invoices WHERE id LIKE '%2'`)
+	a.Settle()
+	require.Equal(t, before, counts())
+	require.Less(t, size()-bytes, int64(of*64<<10), "%d rows", 2*n)
+	require.Empty(t, harness.AuditDatabases(t, a.Pools))
+}
+
+// A table that the controller cannot read keeps no other one back, and a row whose value could be no name is reported.
+func TestAnUnreadableTableKeepsNoOtherBack(t *testing.T) {
+	t.Parallel()
+	services := strings.ReplaceAll(strings.Replace(attachedServices, "region: eu, behaviour: CASCADE_DELETE", strictCascade, 1), "region: eu, behaviour: BLOCK", strictBlock)
+	a := &attached{Box: harness.NewBox(t, services, func(cfg *shadow.Config) { cfg.Delegations = true }, crm, shop), t: t}
+	a.tables()
+	a.exec(a.crm, `INSERT INTO customers SELECT g, 'c' FROM generate_series(1, 9) g`)
+	a.exec(a.shop, `INSERT INTO orders (customer_id) VALUES (1); INSERT INTO invoices (id, customer_id) VALUES ('i', 2)`)
+	a.exec(a.shop, `REVOKE SELECT ON orders FROM dbcontroller_box_serving`)
+	ctx := context.Background()
+	for _, id := range []string{crm, shop} {
+		conn := map[string]*pgx.Conn{crm: a.crm, shop: a.shop}[id]
+		plans, err := attach.Prepare(ctx, conn, a.Stores[a.ID(id)].Model(), false)
+		require.NoError(t, err)
+		for _, p := range plans {
+			require.NoError(t, attach.Apply(ctx, conn, p, func(err error) { t.Log(err) }))
+		}
+	}
+	a.Capture(a.ID(crm))
+	store := a.Stores[a.ID(shop)]
+	for range 4 {
+		_, err := store.Capture(ctx)
+		require.NoError(t, err)
+		_, err = store.AcquireForRows(ctx)
+		require.ErrorContains(t, err, "orders")
+		a.exec(a.shop, `UPDATE dbcontroller.lacking SET due = now()`)
+	}
+	_ = a.refused(a.crm, `DELETE FROM customers WHERE id = 2`)
+}

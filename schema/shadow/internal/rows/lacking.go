@@ -1,0 +1,115 @@
+package rows
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+)
+
+// Reference is a strict reference of an attached table as it is declared now.
+type Reference struct {
+	Table *Table
+	at    int
+}
+
+// References returns the strict references of the attached tables.
+func (s *Rows) References() (out []Reference) {
+	for _, t := range s.strict() {
+		out = append(out, t.References()...)
+	}
+	return out
+}
+
+// References returns the strict references of a table.
+func (t *Table) References() (out []Reference) {
+	for n := range t.referring[:t.declared] {
+		out = append(out, Reference{t, n})
+	}
+	return out
+}
+
+// ReferenceOf returns the strict reference of a kind by its path; false: there is none.
+func (s *Rows) ReferenceOf(kindID int32, path string) (Reference, bool) {
+	if t := s.Of(kindID); t != nil {
+		for _, r := range t.References() {
+			if r.Path() == path {
+				return r, true
+			}
+		}
+	}
+	return Reference{}, false
+}
+
+func (r Reference) referring() *referring { return r.Table.referring[r.at] }
+
+// Path of the field.
+func (r Reference) Path() string { return r.referring().reference.Path }
+
+// Strict describes the targets.
+func (r Reference) Strict() *schema.Strict { return r.referring().reference.Strict }
+
+// Columns is the number of texts of a value.
+func (r Reference) Columns() int {
+	d := r.referring().reference
+	if d.Region == "" {
+		return len(d.Columns)
+	}
+	return len(d.Columns) + 1
+}
+
+// Acts reports whether rows whose target does not exist are deleted, or unset.
+func (r Reference) Acts() bool { return r.referring().missing != "" }
+
+// Value returns the value with some texts.
+func (r Reference) Value(self schema.DeploymentID, texts []string) Value {
+	return valueOf(r.referring().reference, self, texts)
+}
+
+// Present reports of each value whether a row has it.
+func (r Reference) Present(ctx context.Context, q db.Querier, values []Value) ([]bool, error) {
+	if len(values) == 0 {
+		return nil, nil
+	}
+	columns := make([][]string, len(values[0].Values))
+	for _, v := range values {
+		for c, text := range v.Values {
+			columns[c] = append(columns[c], text)
+		}
+	}
+	args := make([]any, 0, len(columns)+1)
+	for _, c := range columns {
+		args = append(args, c)
+	}
+	found, err := q.Query(ctx, r.referring().find, append(args, 1)...)
+	if err != nil {
+		return nil, fmt.Errorf("read rows of %s: %w", r.Table.Definition.Table, err)
+	}
+	out := make([]bool, len(values))
+	var n int
+	var key []string
+	if _, err = pgx.ForEachRow(found, []any{&n, &key}, func() error { out[n-1] = true; return nil }); err != nil {
+		return nil, fmt.Errorf("read rows of %s: %w", r.Table.Definition.Table, err)
+	}
+	return out, r.Table.unhidden(ctx, q)
+}
+
+// ActOnMissing deletes, or unsets, at most limit rows with a value, whose target does not exist, unless there is a right to it. It returns how many.
+func (r Reference) ActOnMissing(ctx context.Context, tx pgx.Tx, v Value, limit int) (int, error) {
+	if _, err := tx.Exec(ctx, lockTimeoutSQL); err != nil {
+		return 0, err
+	}
+	args := make([]any, 0, len(v.Values)+5)
+	for _, text := range v.Values {
+		args = append(args, text)
+	}
+	d := v.Target.Deployment
+	tag, err := tx.Exec(ctx, r.referring().missing, append(args, limit, d.Service, d.Region, v.Target.Kind.Kind, v.Target.Name)...)
+	if err != nil {
+		return 0, fmt.Errorf("act upon rows of %s whose target does not exist: %w", r.Table.Definition.Table, r.Table.kept(err))
+	}
+	return int(tag.RowsAffected()), nil
+}
