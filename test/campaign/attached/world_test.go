@@ -193,6 +193,7 @@ func (w *world) settle() {
 		w.Settle()
 		for _, d := range deployments {
 			w.exec(d, `UPDATE dbcontroller.captured SET due = now(), tries = 0`)
+			w.exec(d, `UPDATE dbcontroller.lacking SET due = now(), tries = 0`)
 			w.Capture(w.ID(d))
 		}
 	}
@@ -220,9 +221,53 @@ func (w *world) expireUncommitted() {
 	}
 }
 
-// stored returns the bodies that the controllers have of resources with references, by full name.
+const heldSQL = `
+SELECT CASE WHEN b.block THEN 'BLOCK' ELSE 'ACT' END || ' //' || d.service || '/' || d.region || '/' || f.name
+FROM dbcontroller.foreign_target f JOIN dbcontroller.deployment d ON d.id = f.deployment_id CROSS JOIN dbcontroller.meta m CROSS JOIN (VALUES (true), (false)) AS b (block)
+WHERE CASE WHEN b.block THEN f.block_own = m.epoch AND f.block_epoch = COALESCE(d.epoch, f.block_epoch) ELSE f.acting_own = m.epoch AND f.acting_epoch = COALESCE(d.epoch, f.acting_epoch) END`
+
+// held returns the bodies that rows of strict tables have by the rights to their targets: without the references that have none.
+func (w *world) held() map[string]string {
+	w.t.Helper()
+	rights := map[string]map[string]bool{}
+	for _, d := range deployments {
+		found, err := w.apps[d].Query(context.Background(), heldSQL)
+		require.NoError(w.t, err)
+		all, err := pgx.CollectRows(found, pgx.RowTo[string])
+		require.NoError(w.t, err)
+		rights[d] = map[string]bool{}
+		for _, right := range all {
+			rights[d][right] = true
+		}
+	}
+	out := map[string]string{}
+	for name, raw := range w.bodies(func(table string) *pgx.Conn { return w.apps[databaseOf[table]] }, func(r reference) []string { return r.columns }) {
+		body := map[string]string{}
+		require.NoError(w.t, json.Unmarshal([]byte(raw), &body))
+		for _, r := range references {
+			right := map[bool]string{true: "BLOCK ", false: "ACT "}[r.action == "NO ACTION"] + body[r.name]
+			if strings.HasPrefix(name, "//"+databaseOf[r.table]+"/"+r.table+"/") && !rights[databaseOf[r.table]][right] {
+				delete(body, r.name)
+			}
+		}
+		if len(body) > 0 {
+			text, err := json.Marshal(body)
+			require.NoError(w.t, err)
+			out[name] = string(text)
+		}
+	}
+	return out
+}
+
+// stored returns the bodies that the controllers have of resources with references, by full name. Nothing is stored of strict references.
 func (w *world) stored() map[string]string {
 	w.t.Helper()
+	if w.strict {
+		for _, d := range deployments {
+			require.Zero(w.t, w.Count(d, "reference"))
+		}
+		return w.held()
+	}
 	all := map[string]string{}
 	for _, d := range deployments {
 		found, err := w.apps[d].Query(context.Background(), `SELECT '//' || $1 || '/' || s.name, r.body::text FROM dbcontroller.shadow s JOIN dbcontroller.resource r USING (id) WHERE r.body <> '{}'`, d)
@@ -306,11 +351,13 @@ func keysOf(m map[string]string) (out []string) {
 	return out
 }
 
-// notes returns the rows that wait, with their problems: missing ones, and others.
+// notes returns the rows, and the values without a right, that wait, with their problems: missing ones, and others.
 func (w *world) notes() (missing, others []string) {
 	w.t.Helper()
 	for _, d := range deployments {
-		found, err := w.apps[d].Query(context.Background(), `SELECT missing, '//' || $1 || '/' || coalesce(name, '*'), coalesce(problem, '') FROM dbcontroller.captured`, d)
+		found, err := w.apps[d].Query(context.Background(), `
+SELECT missing, '//' || $1 || '/' || coalesce(name, '*'), coalesce(problem, '') FROM dbcontroller.captured
+UNION ALL SELECT missing, path || ' ' || texts, coalesce(problem, '') FROM dbcontroller.lacking`, d)
 		require.NoError(w.t, err)
 		var is bool
 		var name, problem string
