@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
@@ -44,8 +43,8 @@ var stateProto = map[peer.State]resourcev1.Resource_State{
 // resourceProto returns a message without a body; bodies adds it.
 func resourceProto(self schema.DeploymentID, in *peer.Resource) *resourcev1.Resource {
 	out := &resourcev1.Resource{
-		Name: in.Name, Kind: in.Kind, Uid: in.UID.String(), Revision: int64(in.Revision), Generation: in.Generation, Labels: in.Labels,
-		CreateTime: timestamppb.New(in.CreatedAt), UpdateTime: timestamppb.New(in.UpdatedAt), Deployment: self.String(),
+		Name: in.Name, Kind: in.Kind, Uid: optionalText(in.UID), Revision: int64(in.Revision), Generation: in.Generation, Labels: in.Labels,
+		CreateTime: optionalTime(in.CreatedAt), UpdateTime: optionalTime(in.UpdatedAt), Deployment: self.String(),
 		BlockDeletion: in.BlockDeletion, State: stateProto[in.State], Finalizers: in.Finalizers,
 	}
 	for _, o := range in.Owners {

@@ -9,7 +9,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/grant"
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/test/harness"
 )
 
 // planned returns the groups of a plan of a customer's deletion, as texts.
@@ -59,4 +62,65 @@ func TestRowsOfStrictTablesArePlanned(t *testing.T) {
 	require.Equal(t, referring, a.referrersOf("customers/1", 100))
 	require.Len(t, referring, 4)
 	require.Equal(t, referring, a.referrersOf("customers/1", 1))
+}
+
+// The rows of strict tables are read from the table: one by its key, and all in the order of the key, page by page, with filters.
+func TestRowsOfStrictTablesAreRead(t *testing.T) {
+	t.Parallel()
+	a := newStrict(t)
+	ctx, store := t.Context(), a.Stores[a.ID(shop)]
+	_, err := store.Get(ctx, "invoices/i1")
+	require.ErrorIs(t, err, peer.ErrNotFound)
+	a.write(`INSERT INTO invoices SELECT 'i' || g, 1 + g % 2, CASE WHEN g = 3 THEN 'a,b' END, CASE WHEN g = 3 THEN 1 END FROM generate_series(1, 700) g`)
+	got, err := store.Get(ctx, "invoices/i3")
+	require.NoError(t, err)
+	require.Equal(t, peer.Active, got.State)
+	require.JSONEq(t, `{"customer_id": "`+customer("2")+`", "room__seat": "//`+crm+`/seats/a%5C,b,1"}`, string(got.Body))
+	explained, err := store.Explain(ctx, "invoices/i3")
+	require.NoError(t, err)
+	require.Empty(t, explained.Reasons)
+
+	list := func(req shadow.ListRequest) (names []string) {
+		for {
+			page, next, err := store.List(ctx, req)
+			require.NoError(t, err)
+			require.LessOrEqual(t, len(page), req.Limit)
+			for _, r := range page {
+				require.Equal(t, "Invoice", r.Kind)
+				names = append(names, r.Name)
+			}
+			if req.Token = next; next == "" {
+				return names
+			}
+		}
+	}
+	all := list(shadow.ListRequest{Kind: "Invoice", Limit: 300})
+	require.Len(t, all, 700)
+	require.True(t, slices.IsSorted(all))
+	require.Equal(t, all, list(shadow.ListRequest{Limit: 1000}))
+	require.Len(t, list(shadow.ListRequest{Kind: "Invoice", Limit: 100, Filter: `body.customer_id = "` + customer("1") + `"`}), 350)
+	require.Equal(t, []string{"invoices/i3"}, list(shadow.ListRequest{Kind: "Invoice", Limit: 10, Filter: `body.room__seat:*`}))
+	require.Len(t, list(shadow.ListRequest{Kind: "Invoice", Limit: 10, Within: grant.Within{"Invoice": {{From: "invoices/i70", Below: "invoices/i71"}}}}), 2)
+
+	for _, err := range []error{
+		store.WatchResources(ctx, "Invoice", "", "", nil),
+		func() error {
+			_, _, err := store.List(ctx, shadow.ListRequest{Kind: "Invoice", Limit: 1, OrderBy: "name"})
+			return err
+		}(),
+	} {
+		require.ErrorAs(t, err, new(*peer.InvalidError))
+		require.ErrorContains(t, err, "the rows of Invoice are in an attached table, of which nothing is stored")
+	}
+
+	// One that the API deletes goes with its row, and its right is returned.
+	a.exec(a.shop, `DELETE FROM invoices WHERE id NOT IN ('i1', 'i3')`)
+	a.MustDelete("//" + shop + "/invoices/i3")
+	a.MustDelete("//" + shop + "/invoices/i1")
+	a.Settle()
+	require.Empty(t, a.rows(a.shop, `SELECT id FROM invoices`))
+	a.returned()
+	a.exec(a.crm, `DELETE FROM customers WHERE id IN (1, 2); DELETE FROM seats`)
+	a.Settle()
+	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }

@@ -91,8 +91,8 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := read.New(g)
 	rs := rows.New(d)
+	r := read.New(g, rs)
 	if err := rs.Load(ctx); err != nil {
 		return nil, err
 	}

@@ -89,8 +89,13 @@ func (s *Inspector) explain(ctx context.Context, name string) (*Explanation, err
 	var id int64
 	var protected bool
 	err = s.Pool.QueryRow(ctx, selectExplainedSQL, kindID, name).Scan(&id, &e.UID, &e.State, &e.UpdatedAt, &protected)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, fmt.Errorf("%s: %w", name, peer.ErrNotFound)
+	if errors.Is(err, pgx.ErrNoRows) { // unless it is a row of a strict table, to which nothing refers
+		found, err := s.read.Get(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		e.State = found.State
+		return e, nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("explain %s: %w", name, err)

@@ -77,6 +77,9 @@ func (s *Reader) Get(ctx context.Context, name string) (*peer.Resource, error) {
 		if err != nil {
 			return nil, err
 		}
+		if t := s.strictTable(kindID); t != nil {
+			return s.row(ctx, t, name)
+		}
 		return LookUp(ctx, s.DB, s.Pool, kindID, name)
 	})
 }

@@ -4,13 +4,15 @@ package read
 import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
+	"github.com/db-controller/db-controller/schema/shadow/internal/rows"
 )
 
 // Reader reads one deployment's database.
 type Reader struct {
 	*db.DB
 	gate *gate.Gate
+	rows *rows.Rows
 }
 
 // New joins the parts.
-func New(g *gate.Gate) *Reader { return &Reader{DB: g.DB, gate: g} }
+func New(g *gate.Gate, rs *rows.Rows) *Reader { return &Reader{DB: g.DB, gate: g, rows: rs} }

@@ -48,6 +48,30 @@ func (t *Table) Body(self schema.DeploymentID, kind *schema.KindModel, values []
 	return body, unnamed
 }
 
+// Targets returns the full names of the targets that a row with these values names by strict references, by path.
+func (t *Table) Targets(self schema.DeploymentID, values []*string) map[string]string {
+	out := map[string]string{}
+	for i := range t.Definition.References {
+		r := &t.Definition.References[i]
+		n := len(r.Columns)
+		if r.Region != "" {
+			n++
+		}
+		own := values[:n]
+		if values = values[n:]; r.Strict == nil || slices.Contains(own, nil) {
+			continue
+		}
+		texts := make([]string, n)
+		for j, v := range own {
+			texts[j] = *v
+		}
+		if v := valueOf(r, self, texts); v.Named {
+			out[r.Path] = v.Target.FullName.String()
+		}
+	}
+	return out
+}
+
 // Refers reports whether a row with these values refers to something by an async reference.
 func (t *Table) Refers(values []*string) bool {
 	for _, r := range t.Definition.References {
