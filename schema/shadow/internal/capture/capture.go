@@ -1,4 +1,4 @@
-// Package capture stores the content of rows of attached tables. Triggers note which rows changed (dbcontroller.captured, and for those of
+// Package capture stores the async references of rows of attached tables. Triggers note which rows changed (dbcontroller.captured, and for those of
 // large statements dbcontroller.captured_batch); this room reads these rows as they are now, and keeps shadow, body and references of each as
 // for resources with bodies.
 //

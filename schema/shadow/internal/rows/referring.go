@@ -13,8 +13,7 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 )
 
-// A row of a strict table refers because it is there: the index of the referring columns answers who names a target, also rows whose references are not
-// stored yet, or cannot be.
+// A row of a strict table refers because it is there: nothing is stored of it, and the index of the referring columns answers who names a target.
 
 // Target is a resource of another deployment, of a kind by its oldest name.
 type Target struct {

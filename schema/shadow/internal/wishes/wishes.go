@@ -1,4 +1,5 @@
-// Package wishes acquires the rights that applications ask for (dbcontroller.acquire), before they write rows of strict tables.
+// Package wishes acquires the rights of strict tables: those that statements ask for before they write rows (dbcontroller.acquire), and those that rows have
+// and lack (dbcontroller.lacking).
 package wishes
 
 import (
