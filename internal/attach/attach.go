@@ -206,8 +206,8 @@ func (p *Plan) sources() map[string]string {
 }
 
 const (
-	// Rows count under the former strict references until each value has its new right: what was declared otherwise is kept until then, as far as its
-	// columns are still there.
+	// Rows count under the former references until each value has its new right, and each row with async references is stored anew: what was declared otherwise is
+	// kept until then, as far as its columns are still there.
 	insertAttachmentSQL = `
 INSERT INTO dbcontroller.attachment AS a (kind_id, kind, definition, checksum, functions, strict, ready, walked)
 VALUES (@kind_id, @kind, @definition, @checksum, @functions, @strict, true, NOT @strict)
@@ -219,7 +219,7 @@ ON CONFLICT (kind_id) DO UPDATE SET kind = EXCLUDED.kind, definition = EXCLUDED.
             UNION ALL
             SELECT jsonb_array_elements(COALESCE(a.definition -> 'references', '[]'))
         ) AS f
-        WHERE a.ready AND f.reference ? 'strict' AND NOT EXISTS (SELECT FROM jsonb_array_elements(COALESCE(EXCLUDED.definition -> 'references', '[]')) AS n WHERE n = f.reference)
+        WHERE a.ready AND NOT EXISTS (SELECT FROM jsonb_array_elements(COALESCE(EXCLUDED.definition -> 'references', '[]')) AS n WHERE n = f.reference)
             AND NOT EXISTS (
                 SELECT FROM jsonb_array_elements_text(f.reference -> 'columns' || CASE WHEN f.reference ? 'region' THEN jsonb_build_array(f.reference -> 'region') ELSE '[]' END) AS c
                 WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_attribute p WHERE p.attrelid = @table::regclass AND p.attname = c AND NOT p.attisdropped)))`

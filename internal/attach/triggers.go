@@ -49,13 +49,17 @@ func triggersOf(kindID int32, d *schema.Definition) []trigger {
 	later := asyncOf(d)
 	changed := gone("m.name", "(SELECT t.name FROM "+bothSides(rowName(d)+" AS name", "true")+" GROUP BY t.name HAVING NOT bool_or(t.added)) AS m", true)
 	if len(d.References) > 0 {
-		added, noteOne, noteAll := oneAdded(d)+take(d, false), "", ""
+		added := oneAdded(d) + take(d, false)
+		noteOne, noteAll := one(rowName(d), "added AS r"), capture("t.name", rowsWithReferences(d))
 		if len(later) > 0 {
 			added += capture(rowName(d), "added AS r WHERE "+refers(later))
-			noteOne, noteAll = one(rowName(d), "added AS r"), capture("t.name", rowsWithReferences(d, later))
+		} else { // it may have a stored reference from when a former definition had an async one
+			const stored = "EXISTS (SELECT FROM dbcontroller.shadow AS s WHERE s.kind_id = %d AND s.name = %s)"
+			noteOne = one(rowName(d), "added AS r WHERE "+fmt.Sprintf(stored, kindID, rowName(d)))
+			noteAll = one("c.name", "(SELECT t.name FROM "+rowsWithReferences(d)+") AS c WHERE "+fmt.Sprintf(stored, kindID, "c.name"))
 		}
 		out = append(out, trigger{"insert", "NEW TABLE AS added", added})
-		changed = oneRow(d, changed, dropped(d, true)+oneChanged(d)+take(d, true), noteOne, noteAll)
+		changed = oneRow(d, changed, dropped(d, true), oneChanged(d)+take(d, true), noteOne, noteAll)
 	}
 	return append(
 		out,
@@ -172,7 +176,7 @@ func bothSides(columns, condition string) string {
 
 // oneRow returns the body of an UPDATE trigger. Most statements change one row and neither its key nor its references: one look ends them. One
 // row that keeps its key has not moved, and needs no groups.
-func oneRow(d *schema.Definition, moved, take, captureOne, captureAll string) string {
+func oneRow(d *schema.Definition, moved, dropped, take, captureOne, captureAll string) string {
 	targets, only, into := "", "", ""
 	if strict := allStrict(d); len(strict) > 0 {
 		of := onlyTarget(strict, true)
@@ -181,21 +185,18 @@ func oneRow(d *schema.Definition, moved, take, captureOne, captureAll string) st
 	side := func(from string) string {
 		return fmt.Sprintf("(SELECT %s AS name, ARRAY[%s] AS refers%s FROM %s AS r LIMIT 1)", rowName(d), strings.Join(texts(d.References), ", "), targets, from)
 	}
-	note := ""
-	if captureOne != "" {
-		note = fmt.Sprintf(`IF own.kept IS NULL THEN
-        %s
-    ELSE
-        %s
-    END IF;`, captureAll, captureOne)
-	}
 	return fmt.Sprintf(`SELECT CASE WHEN a.name = b.name AND (SELECT count(*) FROM (SELECT FROM added LIMIT 2) AS t) = 1 THEN a.refers = b.refers END%s INTO own.kept%s FROM %s AS a, %s AS b;
     IF NOT FOUND OR own.kept THEN
         RETURN NULL;
     ELSIF own.kept IS NULL THEN
         %s
     END IF;
-    %s%s`, only, into, side("added"), side("removed"), moved, take, note)
+    %sIF own.kept IS NULL THEN
+        %s
+    ELSE
+        %s
+    END IF;
+    %s`, only, into, side("added"), side("removed"), moved, dropped, captureAll, captureOne, take)
 }
 
 // texts returns the columns of references of the row r, as texts: the types may have no operator that the function finds.
@@ -209,9 +210,9 @@ func texts(references []schema.DefinitionReference) []string {
 }
 
 // rowsWithReferences selects the rows of an UPDATE whose references, or whose key, are others than before.
-func rowsWithReferences(d *schema.Definition, references []schema.DefinitionReference) string {
+func rowsWithReferences(d *schema.Definition) string {
 	columns, groups := rowName(d)+" AS name", "t.name"
-	for i, c := range texts(references) {
+	for i, c := range texts(d.References) {
 		columns += fmt.Sprintf(", %s AS c%d", c, i)
 		groups += fmt.Sprintf(", t.c%d", i)
 	}

@@ -455,7 +455,7 @@ CREATE TABLE dbcontroller.attachment (
     functions   jsonb,                          -- md5 of the source of each trigger's function, as attach made it
     strict      boolean NOT NULL DEFAULT false, -- a statement that names a target fails with RD001 without the right to refer to it
     ready       boolean NOT NULL,               -- false: detached, and references of its rows are still to be given up
-    former      jsonb NOT NULL DEFAULT '[]',    -- strict references of former definitions, under which rows count until complete
+    former      jsonb NOT NULL DEFAULT '[]',    -- references of former definitions: rows count under them until they count under the present ones
     walked      boolean NOT NULL DEFAULT false, -- each value of a strict reference has its right, or is in lacking
     filled      text[],                         -- the key of the last row that the first reading has passed, after that; null: none
     complete    boolean NOT NULL DEFAULT false, -- the first reading has passed all rows
@@ -471,6 +471,7 @@ CREATE TABLE dbcontroller.captured (
     actor     text,                           -- who deleted it
     problem   text,                           -- why the row could not be stored; null: not tried yet
     missing   boolean NOT NULL DEFAULT false, -- it is stored without references to targets that do not exist, which problem names
+    soon      boolean NOT NULL DEFAULT false, -- or to targets that could not be asked for
     lost      boolean NOT NULL DEFAULT false, -- a target was lost by a restore: the row is reported, and nothing else
     tries     integer NOT NULL DEFAULT 0,
     due       timestamptz NOT NULL DEFAULT '-infinity', -- not before

@@ -64,6 +64,18 @@ func TestRowsOfStrictTablesArePlanned(t *testing.T) {
 	require.Equal(t, referring, a.referrersOf("customers/1", 1))
 }
 
+// A plan of more rows than it names counts them.
+func TestManyRowsOfStrictTablesAreCounted(t *testing.T) {
+	t.Parallel()
+	a := newStrict(t)
+	a.acquire([]string{"ACT " + customer("1")})
+	a.exec(a.shop, `INSERT INTO orders (customer_id) SELECT 1 FROM generate_series(1, 12000)`)
+	a.exec(a.shop, `INSERT INTO orders (approver_id, approver_region) SELECT 1, 'eu' FROM generate_series(1, 11000)`)
+	plan := a.planned("1")
+	require.Contains(t, plan[1], "Order customer_id CASCADE_DELETE false 12000 true")
+	require.Contains(t, plan[2], "Order approver_id UNSET true 11000")
+}
+
 // The rows of strict tables are read from the table: one by its key, and all in the order of the key, page by page, with filters.
 func TestRowsOfStrictTablesAreRead(t *testing.T) {
 	t.Parallel()

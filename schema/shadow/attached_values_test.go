@@ -172,14 +172,59 @@ func TestABehaviourThatChangesHoldsAllTheWay_I1_I3_I34(t *testing.T) {
 			refused("switched")
 			a.attachAnew()
 			refused("attached")
+			a.SetDown(crm, true)
+			a.Capture(a.ID(shop)) // what is to be asked for is not to be had
 			a.Capture(a.ID(shop))
+			a.SetDown(crm, false)
 			refused("captured")
+			if order[1] == strictBlock { // the other one is stored under its right
+				require.NotEqual(t, []string{"true []"}, a.rows(a.shop, `SELECT complete || ' ' || former FROM dbcontroller.attachment WHERE kind = 'Order'`))
+			}
+			a.exec(a.shop, `UPDATE orders SET note = note || '.', customer_id = customer_id`)
+			refused("updated")
+			a.exec(a.shop, `UPDATE dbcontroller.captured SET due = now()`)
+			a.exec(a.shop, `UPDATE dbcontroller.lacking SET due = now()`)
 			a.Settle()
 			refused("at rest")
+			a.Capture(a.ID(shop))
+			a.Settle()
+			_, err := a.Stores[a.ID(shop)].Capture(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, []string{"true []"}, a.rows(a.shop, `SELECT complete || ' ' || former FROM dbcontroller.attachment WHERE kind = 'Order'`))
+			refused("at rest without the former ones")
 			require.Equal(t, map[bool]int{true: 0, false: 1}[order[1] == strictBlock], a.Count(shop, "reference"))
 			require.Empty(t, harness.AuditDatabases(t, a.Pools))
 		})
 	}
+}
+
+// A row that was stored when its reference was async, and that names another target before its stored reference is dropped, does not go with the former one.
+func TestARowThatMovesWhileItsTableBecomesStrict_I1_I34(t *testing.T) {
+	t.Parallel()
+	a := newShopVersions(t, "region: eu, behaviour: CASCADE_DELETE", strictCascade)
+	a.attach()
+	a.exec(a.shop, `INSERT INTO orders (customer_id, note) VALUES (1, 'one'), (1, 'two'), (2, 'goes')`)
+	a.Settle()
+	a.Switch(shop, "v2")
+	a.attachAnew()
+	a.exec(a.shop, `UPDATE dbcontroller.foreign_target SET acting_epoch = NULL, acting_own = NULL`)
+	a.SetDown(crm, true)
+	a.Capture(a.ID(shop)) // the rights are not to be had, so that what is stored stays
+	a.SetDown(crm, false)
+	a.exec(a.shop, `UPDATE dbcontroller.lacking SET due = now() + interval '1 day', tries = 99`)
+	a.acquire([]string{"ACT " + customer("3")})
+	require.Equal(t, 3, a.Count(shop, "reference"))
+	a.exec(a.shop, `UPDATE orders SET customer_id = 3 WHERE note = 'one'`)
+	a.exec(a.shop, `UPDATE orders SET customer_id = 3 WHERE customer_id = 1`)
+	a.exec(a.crm, `DELETE FROM customers WHERE id IN (1, 2)`)
+	a.Capture(a.ID(crm))
+	_, _ = a.Act(a.ID(shop), a.ID(crm))
+	a.Settle()
+	a.exec(a.shop, `UPDATE dbcontroller.lacking SET due = now(), tries = 0`)
+	a.Settle()
+	require.Zero(t, a.Count(shop, "reference"))
+	require.Equal(t, []string{"one", "two"}, a.rows(a.shop, `SELECT note FROM orders ORDER BY 1`))
+	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 
 // Nothing is stored of rows: a table of any size costs its rights, and a constant.

@@ -391,7 +391,8 @@ func (b *Box) outstanding(deployment schema.DeploymentID) (left outstanding) {
 	const sql = `
 SELECT (SELECT count(*) FROM dbcontroller.blockade WHERE expires_at IS NOT NULL), EXISTS (SELECT FROM dbcontroller.work), EXISTS (SELECT FROM dbcontroller.notice),
     EXISTS (SELECT FROM dbcontroller.captured WHERE tries = 0 OR NOT missing AND tries < 3) OR EXISTS (SELECT FROM dbcontroller.captured_batch)
-        OR EXISTS (SELECT FROM dbcontroller.attachment WHERE ready AND NOT walked) OR EXISTS (SELECT FROM dbcontroller.lacking WHERE tries = 0 OR NOT missing AND tries < 3)`
+        OR EXISTS (SELECT FROM dbcontroller.attachment WHERE ready AND NOT walked) OR EXISTS (
+        SELECT FROM dbcontroller.lacking WHERE tries = 0 OR NOT missing AND tries < CASE WHEN problem IS NULL THEN 20 ELSE 3 END)`
 	require.NoError(b.t, b.Pools[deployment].QueryRow(context.Background(), sql).Scan(&left.tentative, &left.work, &left.notices, &left.captured))
 	return left
 }
@@ -448,16 +449,21 @@ func (b *Box) Settle() {
 // captureDue is Capture, which also tries again rows that could not be stored at the first try, such as those whose target's deployment was late.
 func (b *Box) captureDue(deployment schema.DeploymentID) {
 	b.t.Helper()
-	for _, table := range []string{"captured", "lacking"} {
-		_, err := b.Pools[deployment].Exec(context.Background(), `UPDATE dbcontroller.`+table+` SET due = now() WHERE NOT missing AND tries IN (1, 2)`)
+	for _, sql := range []string{
+		`UPDATE dbcontroller.captured SET due = now() WHERE NOT missing AND tries IN (1, 2)`,
+		`UPDATE dbcontroller.lacking SET due = now() WHERE NOT missing AND tries > 0 AND tries < 20`, // the answer to a confirm may be under way
+	} {
+		_, err := b.Pools[deployment].Exec(context.Background(), sql)
 		require.NoError(b.t, err)
 	}
 	b.Capture(deployment)
 }
 
-// Capture stores the rows of attached tables that are due, and acquires the rights of those without one, until no more are, or until a recovery begins.
+// Capture stores the rows of attached tables that are due, and acquires the rights of those without one, until no more are, or until a recovery begins. What fails
+// because a machine is busy, by a time limit, is tried again.
 func (b *Box) Capture(deployment schema.DeploymentID) {
 	b.t.Helper()
+	late := 10
 	for more := true; more; {
 		var err error
 		more, err = b.Stores[deployment].Capture(context.Background())
@@ -468,6 +474,10 @@ func (b *Box) Capture(deployment schema.DeploymentID) {
 		}
 		if errors.Is(err, peer.ErrRecovering) { // rows wait until the recovery ends
 			return
+		}
+		if late > 0 && (postgres.Busy(err) || errors.Is(err, context.DeadlineExceeded)) {
+			late, more = late-1, true
+			continue
 		}
 		require.NoError(b.t, err)
 	}

@@ -19,13 +19,19 @@ const (
 
 	// Another process may have read the page as well: the first one counts.
 	updateFilledSQL = `
-UPDATE dbcontroller.attachment SET filled = $2, complete = $3, former = CASE WHEN $3 THEN '[]' ELSE former END
-WHERE kind_id = $1 AND walked AND NOT complete AND filled IS NOT DISTINCT FROM $4`
+UPDATE dbcontroller.attachment SET filled = $2, complete = $3 WHERE kind_id = $1 AND walked AND NOT complete AND filled IS NOT DISTINCT FROM $4`
 
-	// Former strict references count until each value has its right by the present ones.
+	// What is stored by former references stays until each value has its right by the present ones.
 	selectBehindSQL = `
 SELECT NOT walked OR former <> '[]' AND EXISTS (SELECT FROM dbcontroller.lacking l WHERE l.kind_id = a.kind_id AND NOT l.missing)
 FROM dbcontroller.attachment a WHERE a.kind_id = $1`
+
+	// And the former strict references count until no row waits to be stored by the present ones.
+	endFormerSQL = `
+UPDATE dbcontroller.attachment a SET former = '[]' WHERE kind_id = $1 AND complete AND former <> '[]'
+    AND NOT EXISTS (SELECT FROM dbcontroller.lacking l WHERE l.kind_id = a.kind_id AND NOT l.missing)
+    AND NOT EXISTS (SELECT FROM dbcontroller.captured c WHERE c.kind_id = a.kind_id AND (c.soon OR NOT c.missing))
+    AND NOT EXISTS (SELECT FROM dbcontroller.captured_batch b WHERE b.kind_id = a.kind_id)`
 )
 
 // kindOf returns the kind of an attached table, or an error when the version declares another table or none.
@@ -45,6 +51,11 @@ func (s *Capturer) kindOf(t *rows.Table) (*schema.KindModel, error) {
 func (s *Capturer) fill(ctx context.Context) (filled bool, err error) {
 	for _, t := range s.rows.Tables() {
 		if t.Complete {
+			if t.Former {
+				if _, err := s.Pool.Exec(ctx, endFormerSQL, t.KindID); err != nil {
+					return filled, fmt.Errorf("end the former references of %s: %w", t.Definition.Table, err)
+				}
+			}
 			continue
 		}
 		if _, err := s.kindOf(t); err != nil {

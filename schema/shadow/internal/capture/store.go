@@ -292,7 +292,7 @@ const (
 	deleteNotesSQL = `DELETE FROM dbcontroller.captured WHERE seq = ANY ($1)`
 
 	withoutSQL = `
-UPDATE dbcontroller.captured SET problem = i.problem, missing = true, lost = i.lost, tries = tries + 1,
+UPDATE dbcontroller.captured SET problem = i.problem, missing = true, soon = i.soon, lost = i.lost, tries = tries + 1,
     due = now() + least(interval '250 ms' * power(2, least(tries, 20)), CASE WHEN i.soon THEN interval '10 s' ELSE interval '1 hour' END)
 FROM unnest($1::bigint[], $2::text[], $3::boolean[], $4::boolean[]) AS i (seq, problem, soon, lost) WHERE captured.seq = i.seq`
 )

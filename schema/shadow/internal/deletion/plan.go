@@ -426,6 +426,9 @@ func (p *planning) count(ctx context.Context) {
 		delete(named, id)
 	}
 	counts, holders, err := count.References(ctx, p.store.DB, append([]int64{}, p.ids...), append([]int64{}, slices.Collect(maps.Keys(named))...), p.plan.MoreUnsets)
+	if err == nil && p.store.rows.Strict() {
+		counts, holders, err = p.countRows(ctx, counts, holders)
+	}
 	if err != nil {
 		p.store.Log.Debug("a plan has no counts beyond its limit", zap.Error(err), requestid.Field(ctx))
 		p.plan.Uncounted = true

@@ -42,13 +42,7 @@ func (p *planning) rowHolders(ctx context.Context, tx pgx.Tx) (next []int64, err
 	if !s.rows.Strict() {
 		return nil, nil
 	}
-	var foreign []int64
-	for id, t := range p.targets {
-		if t.Deployment != s.Self {
-			foreign = append(foreign, id)
-		}
-	}
-	targets, err := s.rows.Targets(ctx, tx, foreign)
+	targets, err := s.rows.Targets(ctx, tx, p.foreign())
 	if err != nil || len(targets) == 0 {
 		return nil, err
 	}
@@ -77,6 +71,35 @@ func (p *planning) rowHolders(ctx context.Context, tx pgx.Tx) (next []int64, err
 		}
 	}
 	return next, nil
+}
+
+// foreign returns the targets of the question that belong to other deployments.
+func (p *planning) foreign() (ids []int64) {
+	for id, t := range p.targets {
+		if t.Deployment != p.store.Self {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// countRows adds the rows of strict tables to the counts of references and of holders. A row that goes with two targets counts for both.
+func (p *planning) countRows(ctx context.Context, counts []peer.PlanCount, holders int) ([]peer.PlanCount, int, error) {
+	s := p.store
+	targets, err := s.rows.Targets(ctx, s.Pool, p.foreign())
+	if err != nil {
+		return nil, 0, err
+	}
+	found, err := s.rows.Counts(ctx, s.Pool, targets)
+	for _, c := range found {
+		if c.Behaviour.Cascades() {
+			holders += c.Rows
+		}
+		if c.Behaviour.Cascades() || p.plan.MoreUnsets {
+			counts = append(counts, peer.PlanCount{Path: c.Path, Behaviour: c.Behaviour, Count: c.Rows})
+		}
+	}
+	return counts, holders, err
 }
 
 // addRows adds the rows without a resource to the plan.

@@ -63,6 +63,7 @@ type Referrer struct {
 type referring struct {
 	reference *schema.DefinitionReference
 	find      string // the arrays of the values, with the region if a column has it, and a limit for each target
+	count     string // the arrays of the values: the number of rows
 	page      string // the values of one target, then a limit; next: then the key of the row before
 	next      string
 	missing   string // removes, or unsets, rows: the values, a limit, and service, region, kind and name of a target to which there is no right; empty: they are kept
@@ -109,6 +110,8 @@ func newReferring(t *Table, r *schema.DefinitionReference) *referring {
 	out := &referring{reference: r}
 	out.find = fmt.Sprintf("SELECT i.n, t.key FROM unnest(%s) WITH ORDINALITY AS i (%s, n) CROSS JOIN LATERAL (SELECT %s AS key FROM %s AS t WHERE %s LIMIT $%d) AS t",
 		strings.Join(arrays, ", "), strings.Join(names, ", "), t.keyTexts(), table, named(func(i int) string { return "i." + names[i] }), len(values)+1)
+	out.count = fmt.Sprintf("SELECT count(*) FROM unnest(%s) AS i (%s) JOIN %s AS t ON %s",
+		strings.Join(arrays, ", "), strings.Join(names, ", "), table, named(func(i int) string { return "i." + names[i] }))
 	page := fmt.Sprintf("SELECT %s FROM %s AS t WHERE %s", t.keyTexts(), table, named(parameter(1)))
 	order := fmt.Sprintf(" ORDER BY %s LIMIT $%d", t.columns("t."), len(values)+1)
 	out.page, out.next = page+order, fmt.Sprintf("%s AND (%s) > (%s)%s", page, t.columns("t."), t.parameters(len(values)+2), order)
@@ -179,10 +182,9 @@ func (s *Rows) strict() (out []*Table) {
 	return out
 }
 
-func (t *Table) find(ctx context.Context, q db.Querier, self schema.DeploymentID, reference int, targets []Target, limit int) (out []Referrer, err error) {
-	r := t.referring[reference]
+// arrays returns the values of the columns that name targets, as parameters, and the places of those targets that a row can name.
+func (r *referring) arrays(self schema.DeploymentID, targets []Target) (args []any, at []int) {
 	var columns [][]string
-	var at []int
 	for i, target := range targets {
 		values, ok := r.values(self, target)
 		if !ok {
@@ -196,12 +198,48 @@ func (t *Table) find(ctx context.Context, q db.Querier, self schema.DeploymentID
 			columns[c] = append(columns[c], v)
 		}
 	}
-	if len(at) == 0 {
-		return nil, nil
-	}
-	args := make([]any, 0, len(columns)+1)
 	for _, c := range columns {
 		args = append(args, c)
+	}
+	return args, at
+}
+
+// Count is the number of rows that name targets by one reference.
+type Count struct {
+	Path      string
+	Behaviour schema.Behaviour
+	Rows      int
+}
+
+// Counts counts the rows that name targets by each strict reference that acts.
+func (s *Rows) Counts(ctx context.Context, q db.Querier, targets []Target) (out []Count, err error) {
+	for _, t := range s.strict() {
+		for _, r := range t.referring {
+			args, at := r.arrays(s.Self, targets)
+			if len(at) == 0 || !r.reference.Strict.Behaviour.Acts() {
+				continue
+			}
+			c := Count{Path: r.reference.Path, Behaviour: r.reference.Strict.Behaviour}
+			found, err := q.Query(ctx, r.count, args...)
+			if err == nil {
+				c.Rows, err = pgx.CollectExactlyOneRow(found, pgx.RowTo[int])
+			}
+			if err != nil {
+				return nil, fmt.Errorf("count rows of %s: %w", t.Definition.Table, err)
+			}
+			if c.Rows > 0 {
+				out = append(out, c)
+			}
+		}
+	}
+	return out, nil
+}
+
+func (t *Table) find(ctx context.Context, q db.Querier, self schema.DeploymentID, reference int, targets []Target, limit int) (out []Referrer, err error) {
+	r := t.referring[reference]
+	args, at := r.arrays(self, targets)
+	if len(at) == 0 {
+		return nil, nil
 	}
 	if err := t.unhidden(ctx, q); err != nil {
 		return nil, err

@@ -83,6 +83,7 @@ func (s *Rows) load(ctx context.Context, q db.Querier) (detached []int32, err er
 		}
 		tables[id] = newTable(id, kind, d, former)
 		tables[id].Walked, tables[id].Filled, tables[id].Complete = walked, slices.Clone(filled), complete
+		tables[id].Former = len(former) > 0
 		return nil
 	})
 	if err != nil {
@@ -115,6 +116,7 @@ type Table struct {
 	Walked   bool
 	Filled   []string
 	Complete bool
+	Former   bool // there are former references
 
 	readSQL, shareSQL, lockSQL, deleteSQL string
 	firstPageSQL, nextPageSQL             string
@@ -150,7 +152,9 @@ func newTable(kindID int32, kind string, d schema.Definition, former []schema.De
 	}
 	t.declared = len(t.referring)
 	for i := range former {
-		t.referring = append(t.referring, newReferring(t, &former[i]))
+		if former[i].Strict != nil { // rows are stored with the others
+			t.referring = append(t.referring, newReferring(t, &former[i]))
+		}
 	}
 	return t
 }
