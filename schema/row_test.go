@@ -228,7 +228,7 @@ func TestDeclarationsOfRightsAreOrdered(t *testing.T) {
 	require.Equal(t, "group ops: []", both.Grants[1].String())
 }
 
-// A strict reference is part of the attachment: its triggers contain whether it blocks. Async references are compared as before.
+// A strict reference is part of the attachment, with its behaviour: nothing is stored of the rows that would have it. An async one is not.
 func TestStrictReferencesArePartOfTheAttachment(t *testing.T) {
 	t.Parallel()
 	order := func(enforce, behaviour string) *schema.KindModel {
@@ -240,7 +240,8 @@ func TestStrictReferencesArePartOfTheAttachment(t *testing.T) {
 	require.False(t, async.Strict())
 	require.True(t, strict.Strict())
 	require.True(t, async.Describes(order("async", "BLOCK")))
-	require.True(t, strict.Describes(order("strict", "ASYNC_CASCADE_DELETE")))
+	require.True(t, strict.Describes(order("strict", "UNSET")))
+	require.False(t, strict.Describes(order("strict", "ASYNC_CASCADE_DELETE")))
 	require.False(t, strict.Describes(order("strict", "BLOCK")))
 	require.False(t, strict.Describes(order("async", "UNSET")))
 	require.False(t, async.Describes(order("strict", "UNSET")))

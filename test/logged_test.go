@@ -22,7 +22,7 @@ var ofNoRequest = map[string][]string{
 	"schema/shadow/internal/progress": {"RunProgress", "Close"},
 	"schema/shadow/internal/rights":   {"Acquire"},
 	"schema/shadow/internal/verify":   {"RepairAttempts"},
-	"schema/shadow/internal/wishes":   {"RunWishes", "look", "ask"},
+	"schema/shadow/internal/wishes":   {"RunWishes", "look", "ask", "settleBeside"},
 }
 
 // Each line that a request can cause names the request, also the rare ones that no test causes.
