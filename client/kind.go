@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/db-controller/db-controller/internal/jsonbody"
 	"github.com/db-controller/db-controller/schema"
@@ -223,12 +224,20 @@ func (Kind[T]) object(r *resourcev1.Resource, err error) (Object[T], error) {
 	return Decode[T](r)
 }
 
+// timeOf is zero without a timestamp: of a row of an attached table, of which nothing is stored.
+func timeOf(t *timestamppb.Timestamp) time.Time {
+	if t == nil {
+		return time.Time{}
+	}
+	return t.AsTime()
+}
+
 // Decode converts a resource that a deployment sent. It fails when the body is no T for encoding/json.
 func Decode[T any](r *resourcev1.Resource) (Object[T], error) {
 	o := Object[T]{
 		Name: FullName(r), UID: r.GetUid(), Revision: r.GetRevision(), Generation: r.GetGeneration(),
 		Deleting: r.GetState() == resourcev1.Resource_STATE_DELETING, Labels: r.GetLabels(), Owners: r.GetOwnerReferences(),
-		Created: r.GetCreateTime().AsTime(), Updated: r.GetUpdateTime().AsTime(),
+		Created: timeOf(r.GetCreateTime()), Updated: timeOf(r.GetUpdateTime()),
 		Finalizers: r.GetFinalizers(), StatusGeneration: r.GetStatusGeneration(),
 	}
 	if r.GetStatus() != nil {

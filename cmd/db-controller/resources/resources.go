@@ -175,7 +175,11 @@ func show(cmd *cobra.Command, found []*resourcev1.Resource, several bool) error 
 	}
 	var rows [][]any
 	for _, f := range found {
-		rows = append(rows, []any{fullName(f), f.GetKind(), stateWord(f), f.GetRevision(), cli.Ago(f.GetCreateTime().AsTime())})
+		revision, age := any("-"), "-" // of a row of an attached table, of which nothing is stored
+		if f.GetUid() != "" {
+			revision, age = f.GetRevision(), cli.Ago(f.GetCreateTime().AsTime())
+		}
+		rows = append(rows, []any{fullName(f), f.GetKind(), stateWord(f), revision, age})
 		for _, condition := range f.GetConditions() {
 			rows = append(rows, []any{"  " + condition.GetType() + " " + condition.GetMessage(), "", "", "", ""})
 		}

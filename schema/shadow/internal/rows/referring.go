@@ -126,10 +126,9 @@ func newReferring(t *Table, r *schema.DefinitionReference) *referring {
 	n := len(values)
 	without := fmt.Sprintf("(SELECT %s FROM %s AS t WHERE %s LIMIT $%d) AS k WHERE (%s) = (%s) AND %s AND NOT EXISTS (%s)", t.columns("t."), table, named(parameter(1)), n+1,
 		t.columns("t."), t.columns("k."), named(parameter(1)), fmt.Sprintf(rightToSQL, n+2, n+3, n+4, n+5))
-	switch r.Strict.Missing {
-	case schema.MissingDelete:
+	if r.Strict.Missing == schema.MissingDelete {
 		out.missing = fmt.Sprintf("DELETE FROM %s AS t USING %s", table, without)
-	case schema.MissingUnset:
+	} else if r.Strict.Missing == schema.MissingUnset {
 		out.missing = fmt.Sprintf("UPDATE %s AS t SET %s FROM %s", table, strings.Join(sets, ", "), without)
 	}
 	return out
