@@ -449,6 +449,52 @@ func TestAWatchThatIsBehindReadsEachChangeOnce(t *testing.T) {
 	require.Less(t, read()-before, 4*transactions*size)
 }
 
+// A change that commits while a watch reads the pages of a window is no part of that window: it comes once, with the next one.
+func TestAChangeBesideAWindowComesOnce_I23(t *testing.T) {
+	t.Parallel()
+	b := newPair(t, nil)
+	store := b.Stores[b.ID(aWest)]
+	f, stop := follow(t, store, "")
+	f.until("the end of the snapshot", func() bool { return f.ended })
+	stop()
+	const size = 3000 // several pages
+	for i := range 3 {
+		var writes []peer.Write
+		for j := range size / 3 {
+			writes = append(writes, peer.Write{Name: fmt.Sprintf("targets/t%d-%d", i, j)})
+		}
+		_, err := store.Save(t.Context(), writes)
+		require.NoError(t, err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	seen := map[string]int{}
+	late := 0
+	err := store.WatchResources(ctx, "", "", f.token, func(e schema.Event[peer.Resource]) error {
+		write := func(name string) {
+			_, err := store.Save(ctx, []peer.Write{{Name: name}})
+			require.NoError(t, err)
+		}
+		for _, r := range e.Items {
+			switch seen[r.Name]++; {
+			case r.Name == "targets/late5":
+				write("targets/last")
+			case r.Name == "targets/last":
+				cancel()
+			case len(seen)%500 == 1 && late < 5:
+				late++
+				write(fmt.Sprintf("targets/late%d", late))
+			}
+		}
+		return nil
+	})
+	require.ErrorIs(t, err, context.Canceled)
+	require.Len(t, seen, size+5+1)
+	for name, n := range seen {
+		require.Equal(t, 1, n, name)
+	}
+}
+
 // A panic while a watch reads ends that watch alone.
 func TestAPanickingReadEndsOnlyItsWatch(t *testing.T) {
 	t.Parallel()
