@@ -293,3 +293,20 @@ func TestAnUnreadableTableKeepsNoOtherBack(t *testing.T) {
 	}
 	_ = a.refused(a.crm, `DELETE FROM customers WHERE id = 2`)
 }
+
+// A process that has not noticed that a table was attached anew decides by the table as it is attached.
+func TestAProcessThatHasNotNoticedAnAttachReleasesNothing_I1_I3_I34(t *testing.T) {
+	t.Parallel()
+	a := newShopVersions(t, strictCascade, strictBlock)
+	a.attach()
+	stale := a.SecondProcess(shop, shadow.Config{Delegations: true})
+	a.Switch(shop, "v2")
+	a.attachAnew()
+	a.Capture(a.ID(shop))
+	a.write(`INSERT INTO orders (customer_id, note) VALUES (2, 'two')`)
+	a.exec(a.shop, `UPDATE dbcontroller.foreign_target SET kept_until = NULL`)
+	a.Stores[a.ID(shop)] = stale
+	_, err := a.Delete(customer("2"))
+	require.ErrorContains(t, err, "orders/")
+	require.Equal(t, []string{"two"}, a.rows(a.shop, `SELECT note FROM orders`))
+}

@@ -2,6 +2,7 @@ package deletion
 
 import (
 	"context"
+	"slices"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -42,10 +43,28 @@ func (p *planning) rowHolders(ctx context.Context, tx pgx.Tx) (next []int64, err
 	if !s.rows.Strict() {
 		return nil, nil
 	}
-	targets, err := s.rows.Targets(ctx, tx, p.foreign())
-	if err != nil || len(targets) == 0 {
+	all, err := s.rows.Targets(ctx, tx, p.foreign())
+	if err != nil {
 		return nil, err
 	}
+	for targets := range slices.Chunk(all, targetsAtOnce) {
+		if p.found() > p.question.Limit {
+			break
+		}
+		found, err := p.takeRows(ctx, tx, targets)
+		if err != nil {
+			return nil, err
+		}
+		next = append(next, found...)
+	}
+	return next, nil
+}
+
+// targetsAtOnce bounds the rows of a query: each target has at most as many as the plan names.
+const targetsAtOnce = 16
+
+func (p *planning) takeRows(ctx context.Context, tx pgx.Tx, targets []rows.Target) (next []int64, err error) {
+	s := p.store
 	found, err := s.rows.Holders(ctx, tx, false, targets, p.question.Limit+1)
 	if err != nil {
 		return nil, err

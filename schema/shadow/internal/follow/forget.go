@@ -112,6 +112,9 @@ func (s *Follower) lockUnnamed(ctx context.Context, tx pgx.Tx, which string, arg
 		return nil, err
 	}
 	ids, err := pgx.CollectRows(locked, pgx.RowTo[int64])
+	if err == nil && len(ids) > 0 {
+		err = s.rows.Refresh(ctx, tx, false)
+	}
 	if err != nil || len(ids) == 0 || !s.rows.Strict() {
 		return ids, err
 	}

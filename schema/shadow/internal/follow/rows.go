@@ -22,8 +22,11 @@ import (
 // to the targets have ended before, so that a look that finds no row is the last one.
 func (a *acting) actOnRows(ctx context.Context) error {
 	s := a.store
-	if a.from == s.Self || !s.rows.Strict() {
+	if a.from == s.Self {
 		return nil
+	}
+	if err := s.rows.Refresh(ctx, s.Pool, false); err != nil || !s.rows.Strict() {
+		return err
 	}
 	for limit := s.Cfg.Limits.Batch; ; {
 		targets, err := a.rowTargets(ctx)

@@ -138,7 +138,7 @@ func (s *Rights) recall(ctx context.Context, id int64, r peer.Recall, epoch uuid
 	return answer, err
 }
 
-// alone runs fn under the lock of a row, which no write shares: all writes that shared it have ended.
+// alone runs fn under the lock of a row, which no write shares: all writes that shared it have ended. The tables that they wrote are known then.
 func (s *Rights) alone(ctx context.Context, id int64, fn func(tx pgx.Tx) error) error {
 	ids := []int64{id}
 	if _, err := s.Pool.Exec(ctx, db.BeginEndingSQL, ids); err != nil {
@@ -150,6 +150,9 @@ func (s *Rights) alone(ctx context.Context, id int64, fn func(tx pgx.Tx) error) 
 		b.Queue(db.LockRightsSQL, ids)
 		b.Queue(db.DoneEndingSQL, ids)
 		if err := tx.SendBatch(ctx, b).Close(); err != nil {
+			return err
+		}
+		if err := s.rows.Refresh(ctx, tx, false); err != nil {
 			return err
 		}
 		return fn(tx)

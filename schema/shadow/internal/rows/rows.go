@@ -14,6 +14,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 
 	"github.com/google/uuid"
@@ -28,6 +29,9 @@ import (
 type Rows struct {
 	*db.DB
 	tables atomic.Pointer[map[int32]*Table]
+	reads  atomic.Int64 // the number of the last reading that began
+	mu     sync.Mutex
+	read   int64 // guarded by mu; the reading that tables are of
 }
 
 // New returns the rows of a database; Load reads which tables are attached.
@@ -46,18 +50,19 @@ func (s *Rows) LoadDetached(ctx context.Context) (detached []int32, err error) {
 	return s.load(ctx, s.Pool)
 }
 
-// Refresh reads which tables are attached in a transaction that may delete or change rows: a process that has just started, or has not
-// noticed an attach or a detach of the last seconds, would leave rows behind, or delete rows that are nobody's business any more.
+// Refresh reads which tables are attached before rows decide, or are deleted or changed: a process that has just started, or has not
+// noticed an attach or a detach of the last moments, would leave rows behind, or delete rows that are nobody's business any more.
 // behind: the database runs another version than this process, so that it may have tables although this version has none.
-func (s *Rows) Refresh(ctx context.Context, tx pgx.Tx, behind bool) error {
+func (s *Rows) Refresh(ctx context.Context, q db.Querier, behind bool) error {
 	if v := s.Version.Load(); !behind && (v == nil || !v.Tables) && len(s.Tables()) == 0 {
 		return nil
 	}
-	_, err := s.load(ctx, tx)
+	_, err := s.load(ctx, q)
 	return err
 }
 
 func (s *Rows) load(ctx context.Context, q db.Querier) (detached []int32, err error) {
+	number := s.reads.Add(1)
 	found, err := q.Query(ctx, selectAttachmentsSQL)
 	if err != nil {
 		return nil, fmt.Errorf("read the attached tables: %w", err)
@@ -89,7 +94,12 @@ func (s *Rows) load(ctx context.Context, q db.Querier) (detached []int32, err er
 	if err != nil {
 		return nil, fmt.Errorf("read the attached tables: %w", err)
 	}
-	s.tables.Store(&tables)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if number > s.read { // one that began later has read what is at least as new
+		s.read = number
+		s.tables.Store(&tables)
+	}
 	return detached, nil
 }
 

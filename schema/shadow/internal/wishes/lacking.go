@@ -38,7 +38,8 @@ WHERE l.kind_id = i.kind_id AND l.path = i.path AND l.digest = i.digest`
 UPDATE dbcontroller.lacking l SET problem = i.problem, missing = i.missing, tries = tries + 1,
     lost = i.missing AND l.target IS NOT NULL AND EXISTS (
         SELECT FROM dbcontroller.foreign_target f JOIN dbcontroller.deployment d ON d.id = f.deployment_id
-        WHERE d.service = split_part(l.target, '/', 3) AND d.region = split_part(l.target, '/', 4) AND l.target = '//' || d.service || '/' || d.region || '/' || f.name),
+        WHERE d.service = split_part(l.target, '/', 3) AND d.region = split_part(l.target, '/', 4)
+            AND f.name = substr(l.target, length(d.service) + length(d.region) + 5)),
     due = now() + least(interval '250 ms' * power(2, least(tries, 20)), CASE WHEN i.missing THEN interval '1 hour' ELSE interval '10 s' END)
 FROM unnest($1::int[], $2::text[], $3::uuid[], $4::text[], $5::boolean[]) AS i (kind_id, path, digest, problem, missing)
 WHERE l.kind_id = i.kind_id AND l.path = i.path AND l.digest = i.digest`
