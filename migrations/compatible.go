@@ -189,10 +189,12 @@ func (s Set) otherSet() Set {
 	return Deployment
 }
 
-// earlierSQL finds a table of a program before version 0.1.0: that of applied migrations had another name, and the baseline had a table of pins.
+// earlierSQL finds a table of a program before version 0.1.0: that of applied migrations had another name, and the baseline had a table of pins, or none of
+// values without a right.
 const earlierSQL = `
 SELECT EXISTS (SELECT FROM pg_catalog.pg_class WHERE relname IN ('dbcontroller_migration_deployment', 'dbcontroller_migration_registry')
-    OR relname = 'pin' AND relnamespace = pg_catalog.to_regnamespace('dbcontroller'))`
+    OR relnamespace = pg_catalog.to_regnamespace('dbcontroller')
+        AND (relname = 'pin' OR relname = 'attachment' AND pg_catalog.to_regclass('dbcontroller.lacking') IS NULL))`
 
 // ofSet fails for a database that has migrations of the other set, because a deployment and the registry have a database each, and for one that was made
 // before version 0.1.0. remedy is a further way out of the first.

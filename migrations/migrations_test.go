@@ -3,6 +3,7 @@ package migrations_test
 import (
 	"context"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -115,13 +116,13 @@ func TestTheTableOfMigrationsIsInItsOwnSchema(t *testing.T) {
 // A database of a program before version 0.1.0 is refused with one sentence, by each function that meets it, and nothing in it is changed.
 func TestADatabaseOfBeforeTheFirstReleaseIsRefused(t *testing.T) {
 	t.Parallel()
-	for _, schema := range []string{"public", "dbcontroller_migrations", "dbcontroller"} {
+	for _, schema := range []string{"public", "dbcontroller_migrations", "dbcontroller.pin", "dbcontroller.attachment"} {
 		for _, set := range []migrations.Set{migrations.Deployment, migrations.Registry} {
 			dsn := harness.Postgres(t).NewDatabase(t, "")
 			conn := connected(t, dsn)
 			table := schema + ".dbcontroller_migration_" + string(set)
-			if schema == "dbcontroller" { // a baseline that is no more
-				table = "dbcontroller.pin"
+			if strings.HasPrefix(schema, "dbcontroller.") { // a baseline that is no more
+				table = schema
 			}
 			execute(t, conn, `CREATE SCHEMA dbcontroller_migrations; CREATE SCHEMA dbcontroller; CREATE TABLE `+table+` (version_id bigint, is_applied boolean)`)
 			_, up := migrations.Up(t.Context(), dsn, set)
