@@ -83,6 +83,22 @@ INSERT INTO invoices (id, customer_id, room, seat) VALUES ('i', 2, NULL, NULL), 
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 
+// Values of two references with the same texts are two: one target is missing, and the other one is there.
+func TestTheSameTextInTwoReferencesIsTwoValues_I34(t *testing.T) {
+	t.Parallel()
+	services := strings.Replace(attachedServices, "  - kind: Seat\n    table: public.seats\n    key: [room, \"number\"]", "  - kind: Seat\n    table: public.seats\n    key: [\"number\"]", 1)
+	services = strings.Replace(services, "columns: [room, seat], targets: [crm.example.com/Seat], region: eu, behaviour: BLOCK, missing: unset", "columns: [seat], targets: [crm.example.com/Seat], "+strictCascade+", missing: delete", 1)
+	services = strings.Replace(services, "columns: [customer_id], targets: [crm.example.com/Customer], region: eu, behaviour: BLOCK", "columns: [customer_id], targets: [crm.example.com/Customer], "+strictCascade, 1)
+	a := &attached{Box: harness.NewBox(t, services, func(cfg *shadow.Config) { cfg.Delegations = true }, crm, shop), t: t}
+	a.tables()
+	a.exec(a.crm, `DROP TABLE seats; CREATE TABLE seats (number bigint PRIMARY KEY); GRANT ALL ON seats TO dbcontroller_box_serving; INSERT INTO customers SELECT generate_series(1, 20)`)
+	a.exec(a.shop, `CREATE INDEX ON invoices (seat); INSERT INTO invoices (id, customer_id) SELECT 'c' || g, g FROM generate_series(1, 20) g; INSERT INTO invoices (id, seat) SELECT 's' || g, g FROM generate_series(1, 20) g`)
+	a.attach()
+	require.Equal(t, []string{"20"}, a.rows(a.shop, `SELECT count(*)::text FROM invoices WHERE customer_id IS NOT NULL`))
+	require.Equal(t, []string{"0"}, a.rows(a.shop, `SELECT count(*)::text FROM invoices WHERE seat IS NOT NULL`))
+	require.Empty(t, a.lacking())
+}
+
 // A row under a right is not deleted because an earlier question had found no target.
 func TestAMissingValueWithARightIsNoMore_I34(t *testing.T) {
 	t.Parallel()

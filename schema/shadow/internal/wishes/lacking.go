@@ -81,11 +81,16 @@ func (s *Granter) walkTable(ctx context.Context, t *rows.Table) error {
 	return nil
 }
 
+// lackedKey is the primary key of a value without a right: two references may have values of the same texts.
+type lackedKey struct {
+	kind   int32
+	path   string
+	digest uuid.UUID
+}
+
 // lacked is a value without a right.
 type lacked struct {
-	kind      int32
-	path      string
-	digest    uuid.UUID
+	lackedKey
 	reference rows.Reference
 	value     rows.Value
 }
@@ -104,7 +109,7 @@ func (s *Granter) AcquireForRows(ctx context.Context) (more bool, err error) {
 		by[l.reference] = append(by[l.reference], l)
 	}
 	asked := map[schema.DeploymentID][]lacked{}
-	problems := map[uuid.UUID]error{}
+	problems := map[lackedKey]error{}
 	var left []lacked
 	for r, of := range by {
 		needed, err := s.needed(ctx, r, of)
@@ -114,11 +119,11 @@ func (s *Granter) AcquireForRows(ctx context.Context) (more bool, err error) {
 		for i, l := range of {
 			switch {
 			case err != nil:
-				left, problems[l.digest] = append(left, l), err
+				left, problems[l.lackedKey] = append(left, l), err
 			case !needed[i]:
 				gone = append(gone, l)
 			case !l.value.Named:
-				left, problems[l.digest] = append(left, l), errUnnamed
+				left, problems[l.lackedKey] = append(left, l), errUnnamed
 			default:
 				left, asked[l.value.Target.Deployment] = append(left, l), append(asked[l.value.Target.Deployment], l)
 			}
@@ -188,10 +193,10 @@ func (s *Granter) lacking(ctx context.Context) (due, gone []lacked, err error) {
 }
 
 // askFor asks a deployment for the rights of values. Those whose right is given have no problem: the next look finds it.
-func (s *Granter) askFor(ctx context.Context, at schema.DeploymentID, of []lacked, problems map[uuid.UUID]error) {
+func (s *Granter) askFor(ctx context.Context, at schema.DeploymentID, of []lacked, problems map[lackedKey]error) {
 	if err := s.gate.CheckNamed(ctx, at); err != nil {
 		for _, l := range of {
-			problems[l.digest] = err
+			problems[l.lackedKey] = err
 		}
 		return
 	}
@@ -207,9 +212,9 @@ func (s *Granter) askFor(ctx context.Context, at schema.DeploymentID, of []lacke
 		cancel()
 		for _, l := range part {
 			if why := refused[l.value.Target.Name]; why != nil {
-				problems[l.digest] = why
+				problems[l.lackedKey] = why
 			} else if err != nil {
-				problems[l.digest] = err
+				problems[l.lackedKey] = err
 			}
 		}
 	}
@@ -234,14 +239,14 @@ func (s *Granter) forget(ctx context.Context, gone []lacked) error {
 }
 
 // note stores why rights are not there, and acts upon the rows whose targets do not exist.
-func (s *Granter) note(ctx context.Context, left []lacked, problems map[uuid.UUID]error) error {
+func (s *Granter) note(ctx context.Context, left []lacked, problems map[lackedKey]error) error {
 	if len(left) == 0 {
 		return nil
 	}
 	texts, missing := make([]*string, len(left)), make([]bool, len(left))
 	for i, l := range left {
 		var named *peer.RefusedError
-		switch err := problems[l.digest]; {
+		switch err := problems[l.lackedKey]; {
 		case err == nil:
 		case errors.Is(err, errUnnamed), errors.As(err, &named) && named.All(func(r peer.Reason) bool { return r == peer.TargetMissing }):
 			text := l.value.Target.FullName.String() + " does not exist"
