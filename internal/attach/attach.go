@@ -273,6 +273,9 @@ func Apply(ctx context.Context, conn *pgx.Conn, p *Plan, told func(error)) error
 				return err
 			}
 		}
+		if _, err := tx.Exec(ctx, `DELETE FROM dbcontroller.lacking WHERE kind_id = $1`, p.kindID); err != nil { // the walk notes them anew
+			return lockOf("dbcontroller.lacking", err)
+		}
 		_, err := tx.Exec(ctx, insertAttachmentSQL, pgx.StrictNamedArgs{
 			"kind_id": p.kindID, "kind": p.Kind.Kind, "definition": string(raw), "checksum": p.Definition.Checksum(), "functions": string(functions), "strict": p.Definition.Strict(), "table": p.Table.SQL(),
 		})

@@ -167,6 +167,7 @@ func TestABehaviourThatChangesHoldsAllTheWay_I1_I3_I34(t *testing.T) {
 		t.Run(order[0]+", then "+order[1], func(t *testing.T) {
 			t.Parallel()
 			a := newShopVersions(t, order[0], order[1])
+			a.exec(a.shop, `INSERT INTO orders (customer_id, note) VALUES (99, 'orphan')`)
 			a.attach()
 			a.exec(a.shop, `SELECT dbcontroller.acquire('{BLOCK `+customer("2")+`}')`)
 			for range 3 {
@@ -209,6 +210,7 @@ func TestABehaviourThatChangesHoldsAllTheWay_I1_I3_I34(t *testing.T) {
 			require.Equal(t, []string{"true []"}, a.rows(a.shop, `SELECT complete || ' ' || former FROM dbcontroller.attachment WHERE kind = 'Order'`))
 			refused("at rest without the former ones")
 			require.Equal(t, map[bool]int{true: 0, false: 1}[order[1] == strictBlock], a.Count(shop, "reference"))
+			require.Len(t, a.lacking(), map[bool]int{true: 1, false: 0}[order[1] == strictBlock])
 			require.Empty(t, harness.AuditDatabases(t, a.Pools))
 		})
 	}
