@@ -126,10 +126,12 @@ func newReferring(t *Table, r *schema.DefinitionReference) *referring {
 	n := len(values)
 	without := fmt.Sprintf("(SELECT %s FROM %s AS t WHERE %s LIMIT $%d) AS k WHERE (%s) = (%s) AND %s AND NOT EXISTS (%s)", t.columns("t."), table, named(parameter(1)), n+1,
 		t.columns("t."), t.columns("k."), named(parameter(1)), fmt.Sprintf(rightToSQL, n+2, n+3, n+4, n+5))
-	if r.Strict.Missing == schema.MissingDelete {
+	switch r.Strict.Missing {
+	case schema.MissingDelete:
 		out.missing = fmt.Sprintf("DELETE FROM %s AS t USING %s", table, without)
-	} else if r.Strict.Missing == schema.MissingUnset {
+	case schema.MissingUnset:
 		out.missing = fmt.Sprintf("UPDATE %s AS t SET %s FROM %s", table, strings.Join(sets, ", "), without)
+	case schema.MissingReport: // they stay
 	}
 	return out
 }
