@@ -206,8 +206,8 @@ func (p *Plan) sources() map[string]string {
 }
 
 const (
-	// Rows count under the former references until each value has its new right, and each row with async references is stored anew: what was declared otherwise is
-	// kept until then, as far as its columns are still there.
+	// Rows count under the former references until each value has its new right, and each row with async references is stored anew. A former reference whose columns
+	// are gone is left out.
 	insertAttachmentSQL = `
 INSERT INTO dbcontroller.attachment AS a (kind_id, kind, definition, checksum, functions, strict, ready, walked)
 VALUES (@kind_id, @kind, @definition, @checksum, @functions, @strict, true, NOT @strict)

@@ -64,6 +64,21 @@ func TestRowsOfStrictTablesArePlanned(t *testing.T) {
 	require.Equal(t, referring, a.referrersOf("customers/1", 1))
 }
 
+// The trace of a row to which something refers has the targets that take it along.
+func TestARowOfAStrictTableIsTraced(t *testing.T) {
+	t.Parallel()
+	a := newStrict(t)
+	a.write(`INSERT INTO orders (customer_id, approver_id, approver_region, note) VALUES (1, 2, 'eu', 'x')`)
+	var uid, customer uuid.UUID
+	require.NoError(t, a.shop.QueryRow(t.Context(), `
+INSERT INTO dbcontroller.shadow (uid, kind_id, state, shard, revision, generation, name)
+SELECT gen_random_uuid(), a.kind_id, 1, 1, 1, 1, 'orders/' || o.id FROM orders o, dbcontroller.attachment a WHERE a.kind = 'Order' RETURNING uid`).Scan(&uid))
+	require.NoError(t, a.shop.QueryRow(t.Context(), `SELECT uid FROM dbcontroller.foreign_target WHERE name = 'customers/1'`).Scan(&customer))
+	traces, err := a.Stores[a.ID(shop)].Trace(t.Context(), []uuid.UUID{uid})
+	require.NoError(t, err)
+	require.Equal(t, []peer.PlanTarget{{Deployment: a.ID(crm), UID: customer}}, traces[uid].Cascades, "the approver's deletion does not")
+}
+
 // A plan of more rows than it names counts them.
 func TestManyRowsOfStrictTablesAreCounted(t *testing.T) {
 	t.Parallel()

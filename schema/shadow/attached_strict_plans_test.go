@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/test/harness"
 )
 
@@ -150,7 +151,7 @@ func TestStatementsLeaveLooksAtRights(t *testing.T) {
 		tx, err := a.shop.Begin(ctx)
 		require.NoError(t, err)
 		a.exec(a.shop, c.sql)
-		found := a.rows(a.shop, `SELECT f.name FROM dbcontroller.work w JOIN dbcontroller.foreign_target f ON f.id = w.target_id WHERE w.action = 13`)
+		found := a.rows(a.shop, `SELECT f.name FROM dbcontroller.work w JOIN dbcontroller.foreign_target f ON f.id = w.target_id WHERE w.action = `+strconv.Itoa(int(schema.LookAtRight)))
 		require.Empty(t, a.rows(a.shop, `SELECT name FROM dbcontroller.captured`))
 		require.NoError(t, tx.Rollback(ctx))
 		require.ElementsMatch(t, c.looks, found, c.sql)

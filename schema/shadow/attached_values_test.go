@@ -145,7 +145,7 @@ func TestABehaviourThatChangesHoldsAllTheWay_I1_I3_I34(t *testing.T) {
 		_ = a.refused(a.crm, `DELETE FROM customers WHERE id = 2`)
 		a.SetDown(crm, true)
 		a.attachAnew()
-		a.Capture(a.ID(shop)) // the new right is not to be had
+		a.Capture(a.ID(shop)) // the new right cannot be acquired
 		require.Equal(t, []string{`customer_id ["2"]`}, a.lacking())
 		a.SetDown(crm, false)
 		a.exec(a.shop, `UPDATE dbcontroller.foreign_target SET kept_until = NULL`)
@@ -190,7 +190,7 @@ func TestABehaviourThatChangesHoldsAllTheWay_I1_I3_I34(t *testing.T) {
 			a.attachAnew()
 			refused("attached")
 			a.SetDown(crm, true)
-			a.Capture(a.ID(shop)) // what is to be asked for is not to be had
+			a.Capture(a.ID(shop)) // the rights cannot be acquired
 			a.Capture(a.ID(shop))
 			a.SetDown(crm, false)
 			refused("captured")
@@ -227,7 +227,7 @@ func TestARowThatMovesWhileItsTableBecomesStrict_I1_I34(t *testing.T) {
 	a.attachAnew()
 	a.exec(a.shop, `UPDATE dbcontroller.foreign_target SET acting_epoch = NULL, acting_own = NULL`)
 	a.SetDown(crm, true)
-	a.Capture(a.ID(shop)) // the rights are not to be had, so that what is stored stays
+	a.Capture(a.ID(shop)) // the rights cannot be acquired, so that the stored references stay
 	a.SetDown(crm, false)
 	a.exec(a.shop, `UPDATE dbcontroller.lacking SET due = now() + interval '1 day', tries = 99`)
 	a.acquire([]string{"ACT " + customer("3")})

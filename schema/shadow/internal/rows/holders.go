@@ -147,9 +147,9 @@ func (t *Table) page(ctx context.Context, q db.Querier, self schema.DeploymentID
 }
 
 const selectNamedSQL = `
-SELECT i.n - 1, f.id, f.uid FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS i (service, region, name, n)
+SELECT i.n - 1, f.uid FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS i (service, region, name, n)
 JOIN dbcontroller.deployment d ON d.service = i.service AND d.region = i.region
-CROSS JOIN LATERAL (SELECT f.id, f.uid FROM dbcontroller.foreign_target f WHERE f.deployment_id = d.id AND f.name = i.name ORDER BY f.id DESC LIMIT 1) AS f`
+CROSS JOIN LATERAL (SELECT f.uid FROM dbcontroller.foreign_target f WHERE f.deployment_id = d.id AND f.name = i.name ORDER BY f.id DESC LIMIT 1) AS f`
 
 // Cascading returns the targets whose deletion takes rows along, by the names of the rows: those of their strict references.
 func (s *Rows) Cascading(ctx context.Context, q db.Querier, kindID int32, names []string) (map[string][]peer.PlanTarget, error) {
@@ -164,29 +164,10 @@ func (s *Rows) Cascading(ctx context.Context, q db.Querier, kindID int32, names 
 	var holders, services, regions, targets []string
 	var deployments []schema.DeploymentID
 	for name, values := range read {
-		for _, r := range t.Definition.References {
-			own := values[:len(r.Columns)]
-			values = values[len(r.Columns):]
-			var region *string
-			if r.Region != "" {
-				region, values = values[0], values[1:]
-			}
-			if r.Strict == nil || !r.Strict.Behaviour.Cascades() {
-				continue
-			}
-			if r.Region != "" {
-				own = append(slices.Clone(own), region)
-			}
-			if slices.Contains(own, nil) {
-				continue
-			}
-			texts := make([]string, len(own))
-			for i, v := range own {
-				texts[i] = *v
-			}
-			if v := valueOf(&r, s.Self, texts); v.Named {
-				holders, targets, deployments = append(holders, name), append(targets, v.Target.Name), append(deployments, v.Target.Deployment)
-				services, regions = append(services, v.Target.Deployment.Service), append(regions, v.Target.Deployment.Region)
+		for _, n := range t.named(s.Self, values) {
+			if d := n.target.Deployment; n.Strict.Behaviour.Cascades() {
+				holders, targets, deployments = append(holders, name), append(targets, n.target.Name), append(deployments, d)
+				services, regions = append(services, d.Service), append(regions, d.Region)
 			}
 		}
 	}
@@ -199,9 +180,8 @@ func (s *Rows) Cascading(ctx context.Context, q db.Querier, kindID int32, names 
 		return nil, fmt.Errorf("read targets: %w", err)
 	}
 	var n int
-	var id int64
 	var uid uuid.UUID
-	_, err = pgx.ForEachRow(found, []any{&n, &id, &uid}, func() error {
+	_, err = pgx.ForEachRow(found, []any{&n, &uid}, func() error {
 		out[holders[n]] = append(out[holders[n]], peer.PlanTarget{Deployment: deployments[n], UID: uid})
 		return nil
 	})

@@ -48,9 +48,14 @@ func (t *Table) Body(self schema.DeploymentID, kind *schema.KindModel, values []
 	return body, unnamed
 }
 
-// Targets returns the full names of the targets that a row with these values names by strict references, by path.
-func (t *Table) Targets(self schema.DeploymentID, values []*string) map[string]string {
-	out := map[string]string{}
+// named is a target that a row names by a strict reference.
+type named struct {
+	*schema.DefinitionReference
+	target Target
+}
+
+// named returns the targets that a row with these values names by strict references.
+func (t *Table) named(self schema.DeploymentID, values []*string) (out []named) {
 	for i := range t.Definition.References {
 		r := &t.Definition.References[i]
 		n := len(r.Columns)
@@ -66,8 +71,17 @@ func (t *Table) Targets(self schema.DeploymentID, values []*string) map[string]s
 			texts[j] = *v
 		}
 		if v := valueOf(r, self, texts); v.Named {
-			out[r.Path] = v.Target.FullName.String()
+			out = append(out, named{r, v.Target})
 		}
+	}
+	return out
+}
+
+// Targets returns the full names of the targets that a row with these values names by strict references, by path.
+func (t *Table) Targets(self schema.DeploymentID, values []*string) map[string]string {
+	out := map[string]string{}
+	for _, n := range t.named(self, values) {
+		out[n.Path] = n.target.FullName.String()
 	}
 	return out
 }

@@ -96,7 +96,7 @@ func (s *Rows) load(ctx context.Context, q db.Querier) (detached []int32, err er
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if number > s.read { // one that began later has read what is at least as new
+	if number > s.read { // else a later reading is stored
 		s.read = number
 		s.tables.Store(&tables)
 	}

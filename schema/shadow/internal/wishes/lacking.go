@@ -1,14 +1,19 @@
 package wishes
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
@@ -129,9 +134,7 @@ func (s *Granter) AcquireForRows(ctx context.Context) (more bool, err error) {
 			}
 		}
 	}
-	for at, of := range asked {
-		s.askFor(ctx, at, of, problems)
-	}
+	maps.Copy(problems, s.askAll(ctx, asked))
 	return more, errors.Join(failed, s.forget(ctx, gone), s.note(ctx, left, problems))
 }
 
@@ -192,32 +195,55 @@ func (s *Granter) lacking(ctx context.Context) (due, gone []lacked, err error) {
 	return due, gone, nil
 }
 
-// askFor asks a deployment for the rights of values. Those whose right is given have no problem: the next look finds it.
-func (s *Granter) askFor(ctx context.Context, at schema.DeploymentID, of []lacked, problems map[lackedKey]error) {
-	if err := s.gate.CheckNamed(ctx, at); err != nil {
-		for _, l := range of {
-			problems[l.lackedKey] = err
-		}
-		return
+// askedAtOnce is the maximum number of deployments that are asked at one time.
+const askedAtOnce = 8
+
+// askAll asks deployments for the rights of values, and returns the problems: one that does not answer delays few others. Values whose right is given have no
+// problem: the next look finds the right.
+func (s *Granter) askAll(ctx context.Context, asked map[schema.DeploymentID][]lacked) map[lackedKey]error {
+	var g errgroup.Group
+	g.SetLimit(askedAtOnce)
+	var mu sync.Mutex
+	problems := map[lackedKey]error{} // guarded by mu
+	for at, of := range asked {
+		g.Go(func() error {
+			found := s.askFor(ctx, at, of)
+			mu.Lock()
+			defer mu.Unlock()
+			maps.Copy(problems, found)
+			return nil
+		})
 	}
-	for len(of) > 0 {
-		part := of[:min(len(of), batchOfOne)]
-		of = of[len(part):]
-		asked := make([]rights.Asked, len(part))
-		for i, l := range part {
-			asked[i] = rights.AskedOf(l.reference, l.value)
+	_ = g.Wait()
+	return problems
+}
+
+// askFor asks a deployment until it fails to answer.
+func (s *Granter) askFor(ctx context.Context, at schema.DeploymentID, of []lacked) map[lackedKey]error {
+	problems := map[lackedKey]error{}
+	away := s.gate.CheckNamed(ctx, at)
+	for part := range slices.Chunk(of, batchOfOne) {
+		var refused map[string]error
+		if away == nil {
+			refused, away = s.askOnce(ctx, at, part)
 		}
-		ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
-		refused, err := s.rights.AcquireAsked(ctx, at, asked)
-		cancel()
 		for _, l := range part {
-			if why := refused[l.value.Target.Name]; why != nil {
+			if why := cmp.Or(refused[l.value.Target.Name], away); why != nil {
 				problems[l.lackedKey] = why
-			} else if err != nil {
-				problems[l.lackedKey] = err
 			}
 		}
 	}
+	return problems
+}
+
+func (s *Granter) askOnce(ctx context.Context, at schema.DeploymentID, part []lacked) (map[string]error, error) {
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
+	defer cancel()
+	asked := make([]rights.Asked, len(part))
+	for i, l := range part {
+		asked[i] = rights.AskedOf(l.reference, l.value)
+	}
+	return s.rights.AcquireAsked(ctx, at, asked)
 }
 
 func columnsOf(of []lacked) (kinds []int32, paths []string, digests []uuid.UUID) {
