@@ -42,22 +42,6 @@ func TestMigrationsGoUpDownAndUpAgain(t *testing.T) {
 	}
 }
 
-// The keys of a large statement are compressed by lz4, unless the server was built without it.
-func TestKeysOfLargeStatementsAreCompressedFast(t *testing.T) {
-	t.Parallel()
-	ctx, dsn := t.Context(), harness.Postgres(t).NewDatabase(t, "")
-	_, err := migrations.Up(ctx, dsn, migrations.Deployment)
-	require.NoError(t, err)
-	conn, err := pgx.Connect(ctx, dsn)
-	require.NoError(t, err)
-	defer func() { _ = conn.Close(context.Background()) }()
-	var same bool
-	require.NoError(t, conn.QueryRow(ctx, `
-SELECT (a.attcompression = 'l') = ('lz4' = ANY (s.enumvals)) FROM pg_attribute a, pg_settings s
-WHERE a.attrelid = 'dbcontroller.captured_batch'::regclass AND a.attname = 'names' AND s.name = 'default_toast_compression'`).Scan(&same))
-	require.True(t, same)
-}
-
 func TestProcessesThatStartTogetherMigrateOnce(t *testing.T) {
 	t.Parallel()
 	dsn := harness.Postgres(t).NewDatabase(t, "")

@@ -168,24 +168,25 @@ type KeyColumn struct {
 
 // DefinitionReference are the columns of a reference, and the field that stands for them in bodies.
 type DefinitionReference struct {
-	Path    string   `json:"path"`
-	Columns []string `json:"columns"`
-	Region  string   `json:"region,omitempty"` // the column with the region
-	Strict  *Strict  `json:"strict,omitempty"` // nil: the target is looked for after the commit
+	Path      string    `json:"path"`
+	Columns   []string  `json:"columns"`
+	Types     []string  `json:"types"`            // of the columns
+	Region    string    `json:"region,omitempty"` // the column with the region
+	Target    RowTarget `json:"target"`
+	Behaviour Behaviour `json:"behaviour"`
+	Strict    bool      `json:"strict,omitempty"`  // a statement fails without the right to refer to the target; else the right is asked for after the commit
+	Missing   Missing   `json:"missing,omitempty"` // the effect on rows whose target does not exist
 }
 
-// Strict describes the targets of a strict reference: a statement that names one fails unless the deployment has the right to refer to it.
-type Strict struct {
-	Kind       KindID    `json:"kind"`                 // of the targets, by its oldest name
-	Collection string    `json:"collection,omitempty"` // begins the names of the targets; without it the column holds the name
-	Region     string    `json:"region,omitempty"`     // of the targets, where no column has it; without both, that of the deployment
-	Behaviour  Behaviour `json:"behaviour"`
-	Missing    Missing   `json:"missing,omitempty"` // the effect on rows whose target does not exist
-	Types      []string  `json:"types"`             // of the columns
+// RowTarget describes the targets of a reference.
+type RowTarget struct {
+	Kind       KindID `json:"kind"`                 // by its oldest name
+	Collection string `json:"collection,omitempty"` // begins the names of the targets; without it the column holds the name
+	Region     string `json:"region,omitempty"`     // of the targets, where no column has it; without both, that of the deployment
 }
 
-// Blocks reports whether a statement needs the right to block; else it needs the one to act.
-func (s *Strict) Blocks() bool { return s.Behaviour == Block }
+// Blocks reports whether rows need the right to block; else they need the one to act.
+func (r *DefinitionReference) Blocks() bool { return r.Behaviour == Block }
 
 // Definition returns the definition of the attachment of a kind with a table, whose columns have these types.
 func (k *KindModel) Definition(typeOf func(column string) string) Definition {
@@ -195,46 +196,42 @@ func (k *KindModel) Definition(typeOf func(column string) string) Definition {
 	}
 	for i := range k.Table.References {
 		r := &k.Table.References[i]
-		d.References = append(d.References, DefinitionReference{Path: r.Path, Columns: r.Columns, Region: r.Region.Column, Strict: r.strict(typeOf)})
+		of := DefinitionReference{
+			Path: r.Path, Columns: r.Columns, Region: r.Region.Column, Target: RowTarget{Kind: r.target, Collection: r.collection, Region: r.Region.Fixed},
+			Behaviour: r.Behaviour, Strict: r.Enforce == EnforceStrict, Missing: r.Missing,
+		}
+		for _, c := range r.Columns {
+			of.Types = append(of.Types, typeOf(c))
+		}
+		d.References = append(d.References, of)
 	}
 	return d
 }
 
-func (r *ColumnReference) strict(typeOf func(column string) string) *Strict {
-	if r.Enforce != EnforceStrict {
-		return nil
-	}
-	s := &Strict{Kind: r.target, Collection: r.collection, Region: r.Region.Fixed, Behaviour: r.Behaviour, Missing: r.Missing}
-	for _, c := range r.Columns {
-		s.Types = append(s.Types, typeOf(c))
-	}
-	return s
-}
-
-// Values returns the texts of the columns of a strict reference that names a target, and reports whether they can name it.
+// Values returns the texts of the columns that name a target, and reports whether they can name it.
 func (r *DefinitionReference) Values(target string) ([]string, bool) {
-	if r.Strict.Collection == "" {
+	if r.Target.Collection == "" {
 		return []string{target}, true
 	}
-	d := Definition{Collection: r.Strict.Collection, Key: make([]KeyColumn, len(r.Columns))}
+	d := Definition{Collection: r.Target.Collection, Key: make([]KeyColumn, len(r.Columns))}
 	for i, c := range r.Columns {
-		d.Key[i] = KeyColumn{Name: c, Type: r.Strict.Types[i]}
+		d.Key[i] = KeyColumn{Name: c, Type: r.Types[i]}
 	}
 	return d.RowKey(target)
 }
 
-// TargetName returns the name of the target of a strict reference with these texts in its columns, and reports whether it can be one.
+// TargetName returns the name of the target of a reference with these texts in its columns, and reports whether it can be one.
 func (r *DefinitionReference) TargetName(values []string) (string, bool) {
-	if r.Strict.Collection == "" {
+	if r.Target.Collection == "" {
 		return values[0], CheckName(values[0]) == nil
 	}
-	name, err := nameOf(r.Strict.Collection, values)
+	name, err := nameOf(r.Target.Collection, values)
 	return name, err == nil
 }
 
 // Strict reports whether a reference of the table is strict.
 func (d *Definition) Strict() bool {
-	return slices.ContainsFunc(d.References, func(r DefinitionReference) bool { return r.Strict != nil })
+	return slices.ContainsFunc(d.References, func(r DefinitionReference) bool { return r.Strict })
 }
 
 // Describes reports whether the definition is that of the kind as its version declares it.
@@ -248,8 +245,8 @@ func (d *Definition) Describes(k *KindModel) bool {
 	}
 	for _, r := range d.References {
 		for i, c := range r.Columns {
-			if r.Strict != nil && i < len(r.Strict.Types) {
-				types[c] = r.Strict.Types[i]
+			if i < len(r.Types) {
+				types[c] = r.Types[i]
 			}
 		}
 	}
@@ -262,10 +259,7 @@ func (d *Definition) Checksum() string {
 	h := sha256.New()
 	_, _ = fmt.Fprintf(h, "%q %q %q", d.Collection, d.Table, d.Key)
 	for _, r := range d.References {
-		_, _ = fmt.Fprintf(h, " %q %q %q", r.Path, r.Columns, r.Region)
-		if r.Strict != nil {
-			_, _ = fmt.Fprintf(h, " %+v", *r.Strict)
-		}
+		_, _ = fmt.Fprintf(h, " %+v", r)
 	}
 	return hex.EncodeToString(h.Sum(nil)[:8])
 }

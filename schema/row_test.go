@@ -174,7 +174,7 @@ func TestColumnsHaveAFieldOfTheirOwn(t *testing.T) {
 func TestAnAttachmentIsComparedWithItsKind(t *testing.T) {
 	t.Parallel()
 	order := kindOf(t, parsed(t, shopTables, accounts), "Order")
-	attached := order.Definition(typesOf("bigint"))
+	attached := order.Definition(func(string) string { return "bigint" })
 	require.True(t, attached.Describes(order))
 	for name, text := range map[string]string{
 		"a column":   strings.Replace(shopTables, "[account], targets", "[account_name], targets", 1),
@@ -187,8 +187,8 @@ func TestAnAttachmentIsComparedWithItsKind(t *testing.T) {
 		require.NotEqual(t, shopTables, text, name)
 		require.False(t, attached.Describes(kindOf(t, parsed(t, text, accounts), "Order")), name)
 	}
-	same := strings.Replace(shopTables, "behaviour: BLOCK", "behaviour: ASYNC_CASCADE_DELETE", 1)
-	require.True(t, attached.Describes(kindOf(t, parsed(t, same, accounts), "Order")), "triggers do not contain behaviours")
+	other := strings.Replace(shopTables, "behaviour: BLOCK", "behaviour: ASYNC_CASCADE_DELETE", 1)
+	require.False(t, attached.Describes(kindOf(t, parsed(t, other, accounts), "Order")), "rows need another right")
 	require.False(t, attached.Describes(kindOf(t, parsed(t, shopTables, accounts), "Customer")))
 }
 
@@ -228,8 +228,8 @@ func TestDeclarationsOfRightsAreOrdered(t *testing.T) {
 	require.Equal(t, "group ops: []", both.Grants[1].String())
 }
 
-// A strict reference is part of the attachment, with its behaviour: nothing is stored of the rows that would have it. An async one is not.
-func TestStrictReferencesArePartOfTheAttachment(t *testing.T) {
+// References are part of the attachment, with their behaviour: nothing is stored of the rows that would have it.
+func TestReferencesArePartOfTheAttachment(t *testing.T) {
 	t.Parallel()
 	order := func(enforce, behaviour string) *schema.KindModel {
 		text := strings.Replace(shopTables, "behaviour: ASYNC_UNSET", "enforce: "+enforce+", behaviour: "+behaviour, 1)
@@ -239,7 +239,8 @@ func TestStrictReferencesArePartOfTheAttachment(t *testing.T) {
 	async, strict := order("async", "UNSET").Definition(bigint), order("strict", "UNSET").Definition(bigint)
 	require.False(t, async.Strict())
 	require.True(t, strict.Strict())
-	require.True(t, async.Describes(order("async", "BLOCK")))
+	require.False(t, async.Describes(order("async", "BLOCK")))
+	require.True(t, async.Describes(order("async", "UNSET")))
 	require.True(t, strict.Describes(order("strict", "UNSET")))
 	require.False(t, strict.Describes(order("strict", "ASYNC_CASCADE_DELETE")))
 	require.False(t, strict.Describes(order("strict", "BLOCK")))

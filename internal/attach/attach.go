@@ -206,13 +206,12 @@ func (p *Plan) sources() map[string]string {
 }
 
 const (
-	// Rows count under the former references until each value has its new right, and each row with async references is stored anew. A former reference whose columns
-	// are gone is left out.
+	// Rows count under the former references until each value has its new right. A former reference whose columns are gone is left out.
 	insertAttachmentSQL = `
-INSERT INTO dbcontroller.attachment AS a (kind_id, kind, definition, checksum, functions, strict, ready, walked)
-VALUES (@kind_id, @kind, @definition, @checksum, @functions, @strict, true, NOT @strict)
+INSERT INTO dbcontroller.attachment AS a (kind_id, kind, definition, checksum, functions, strict, ready)
+VALUES (@kind_id, @kind, @definition, @checksum, @functions, @strict, true)
 ON CONFLICT (kind_id) DO UPDATE SET kind = EXCLUDED.kind, definition = EXCLUDED.definition, checksum = EXCLUDED.checksum,
-    functions = EXCLUDED.functions, strict = EXCLUDED.strict, ready = true, walked = EXCLUDED.walked, filled = NULL, complete = false, attached_at = now(),
+    functions = EXCLUDED.functions, strict = EXCLUDED.strict, ready = true, walked = false, attached_at = now(),
     former = (
         SELECT COALESCE(jsonb_agg(DISTINCT f.reference), '[]') FROM (
             SELECT jsonb_array_elements(a.former) AS reference
@@ -223,6 +222,9 @@ ON CONFLICT (kind_id) DO UPDATE SET kind = EXCLUDED.kind, definition = EXCLUDED.
             AND NOT EXISTS (
                 SELECT FROM jsonb_array_elements_text(f.reference -> 'columns' || CASE WHEN f.reference ? 'region' THEN jsonb_build_array(f.reference -> 'region') ELSE '[]' END) AS c
                 WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_attribute p WHERE p.attrelid = @table::regclass AND p.attname = c AND NOT p.attisdropped)))`
+
+	// Rows of resources may have been deleted while no trigger saw it.
+	anyGoneSQL = `INSERT INTO dbcontroller.deleted_row (kind_id) VALUES ($1)`
 
 	// Another table of the kind before: its triggers would capture rows under the same number.
 	otherTableSQL = `
@@ -276,6 +278,9 @@ func Apply(ctx context.Context, conn *pgx.Conn, p *Plan, told func(error)) error
 		if _, err := tx.Exec(ctx, `DELETE FROM dbcontroller.lacking WHERE kind_id = $1`, p.kindID); err != nil { // the walk notes them anew
 			return lockOf("dbcontroller.lacking", err)
 		}
+		if _, err := tx.Exec(ctx, anyGoneSQL, p.kindID); err != nil {
+			return err
+		}
 		_, err := tx.Exec(ctx, insertAttachmentSQL, pgx.StrictNamedArgs{
 			"kind_id": p.kindID, "kind": p.Kind.Kind, "definition": string(raw), "checksum": p.Definition.Checksum(), "functions": string(functions), "strict": p.Definition.Strict(), "table": p.Table.SQL(),
 		})
@@ -289,23 +294,23 @@ WITH d AS (
 )
 INSERT INTO dbcontroller.kind (service, kind) VALUES ($1, $2) ON CONFLICT DO NOTHING`
 
-// number numbers the kinds and deployments of strict targets: the plans of the triggers have the numbers as constants.
+// number numbers the kinds and deployments of targets: the plans of the triggers have the numbers as constants.
 func (p *Plan) number(ctx context.Context, tx pgx.Tx) error {
-	for _, r := range strictOf(&p.Definition) {
-		region := &r.Strict.Region
+	for _, r := range p.Definition.References {
+		region := &r.Target.Region
 		if *region == "" {
 			region = nil
 		}
-		if _, err := tx.Exec(ctx, numberTargetsSQL, r.Strict.Kind.Service, r.Strict.Kind.Kind, region, r.Region != ""); err != nil {
+		if _, err := tx.Exec(ctx, numberTargetsSQL, r.Target.Kind.Service, r.Target.Kind.Kind, region, r.Region != ""); err != nil {
 			return fmt.Errorf("number the targets of %s: %w", p.Table, err)
 		}
 	}
 	return nil
 }
 
-// allServe fails when a process of the deployment cannot serve strict references. One that joins afterwards finds the attachment.
+// allServe fails when a process of the deployment cannot serve references of rows. One that joins afterwards finds the attachment.
 func (p *Plan) allServe(ctx context.Context, tx pgx.Tx) error {
-	if !p.Definition.Strict() {
+	if len(p.Definition.References) == 0 {
 		return nil
 	}
 	if _, err := tx.Exec(ctx, `SELECT pg_catalog.pg_advisory_xact_lock(110373738146831)`); err != nil { // of joins
@@ -316,14 +321,24 @@ func (p *Plan) allServe(ctx context.Context, tx pgx.Tx) error {
 		return err
 	}
 	if without > 0 {
-		return fmt.Errorf("%d processes of the deployment cannot serve strict references of %s", without, p.Table)
+		return fmt.Errorf("%d processes of the deployment cannot serve references of %s: they run with --delegations=false", without, p.Table)
 	}
 	return nil
 }
 
-// ReadAgain makes the controller read all rows of a table again, after statements that no trigger saw.
+// ReadAgain makes the controller look at all values of a table again, after statements that no trigger saw.
 func ReadAgain(ctx context.Context, conn *pgx.Conn, p *Plan) error {
-	if _, err := conn.Exec(ctx, `UPDATE dbcontroller.attachment SET walked = NOT strict, filled = NULL, complete = false WHERE kind_id = $1`, p.kindID); err != nil {
+	err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, anyGoneSQL, p.kindID); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, lookAll(&p.Definition, " SELECT ")); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, `UPDATE dbcontroller.attachment SET walked = false WHERE kind_id = $1`, p.kindID)
+		return err
+	})
+	if err != nil {
 		return fmt.Errorf("read table %s again: %w", p.Table, err)
 	}
 	return nil

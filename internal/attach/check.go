@@ -102,9 +102,7 @@ func (c *checker) reference(r *schema.Reference) {
 		return
 	}
 	name := strings.Join(r.Columns, ", ")
-	if r.Enforce == schema.EnforceStrict {
-		c.strict(r, name)
-	}
+	c.target(r, name)
 	if len(r.Targets) > 1 {
 		c.refuse("", "%s: a value of columns cannot tell which of %d kinds it names: declare one target", name, len(r.Targets))
 	}
@@ -120,12 +118,8 @@ func (c *checker) reference(r *schema.Reference) {
 			}
 		}
 	}
-	switch {
-	case c.table.Finds(r.Columns):
-	case r.Enforce == schema.EnforceStrict:
-		c.refuse(c.table.CreateIndex(r.Columns), "%s: no index finds the rows that refer to a target: a strict reference is answered by it", name)
-	default:
-		c.advise(c.table.CreateIndex(r.Columns), "%s: no index finds the rows that refer to a target; the application's own queries may want one", name)
+	if !c.table.Finds(r.Columns) {
+		c.refuse(c.table.CreateIndex(r.Columns), "%s: no index finds the rows that refer to a target: it answers who refers (--create-indexes creates it)", name)
 	}
 	c.native(r, name)
 }
@@ -171,30 +165,28 @@ func nativeSQL(table schema.TableName, r *schema.Reference, target *schema.Kind)
 	return fmt.Sprintf("ALTER TABLE %s ADD FOREIGN KEY (%s) REFERENCES %s (%s)%s NOT VALID;", table.SQL(), quoted(r.Columns), target.Table.SQL(), quoted(target.Key), action)
 }
 
-// strict checks the columns and keys by which a statement finds the right to refer to a target.
-func (c *checker) strict(r *schema.Reference, name string) {
+// target checks the columns and keys by which a statement finds the right to refer to a target.
+func (c *checker) target(r *schema.Reference, name string) {
 	for _, column := range r.Columns {
 		if t := c.table.Column(column).Type; t.Schema != "pg_catalog" || !slices.Contains(schema.KeyTypes, t.String()) {
-			c.refuse("", "%s is of type %s; the columns of a strict reference are of %s, whose values have one text in every session", column, t, strings.Join(schema.KeyTypes, ", "))
+			c.refuse("", "%s is of type %s; the columns of a reference are of %s, whose values have one text in every session", column, t, strings.Join(schema.KeyTypes, ", "))
 		}
 	}
 	for _, target := range r.Targets {
 		id, err := c.model.Descriptor.KindID(target)
 		switch {
 		case err != nil:
-		case id.Service == c.service:
-			c.refuse("", "%s: strict is for targets of other services: use a native key for %s where both tables are in one database, else async", name, target)
 		case !c.model.Delegable(id):
-			c.refuse("", "%s: %s gives no right to refer to it without asking (delegation: none, constraints_disabled, or referable_by without %s): use async", name, target, c.service)
+			c.refuse("", "%s: %s gives no right to refer to it without asking (delegation: none, constraints_disabled, or referable_by without %s)", name, target, c.service)
 		}
 	}
 }
 
-// membersSQL counts the processes that cannot serve strict tables.
+// membersSQL counts the processes that cannot serve references of rows.
 const membersSQL = `SELECT count(*) FROM dbcontroller.member WHERE NOT delegates`
 
 func checkMembers(ctx context.Context, tx pgx.Tx, k *schema.Kind) ([]Finding, error) {
-	if !slices.ContainsFunc(k.References, func(r schema.Reference) bool { return r.Enforce == schema.EnforceStrict }) {
+	if len(k.References) == 0 {
 		return nil, nil
 	}
 	c := &checker{kind: k}
@@ -203,7 +195,7 @@ func checkMembers(ctx context.Context, tx pgx.Tx, k *schema.Kind) ([]Finding, er
 		return nil, fmt.Errorf("read the processes of the deployment: %w", err)
 	}
 	if without > 0 {
-		c.refuse("", "%d processes of the deployment cannot serve strict references: run all of them without --delegations=false", without)
+		c.refuse("", "%d processes of the deployment cannot serve references of rows: run all of them without --delegations=false", without)
 	}
 	return c.out, nil
 }

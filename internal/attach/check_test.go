@@ -57,7 +57,7 @@ func TestTablesAreRefusedInWords(t *testing.T) {
 	model := ordersModel(t)
 	for want, change := range map[string]func(*catalogue.Table){
 		"public.orders is partitioned, or a partition: triggers of the root do not see DETACH and DROP of a partition": func(t *catalogue.Table) { t.Form = catalogue.Partitioned },
-		"other_id: no index finds the rows that refer to a target: a strict reference is answered by it":               func(t *catalogue.Table) { t.Indexes = t.Indexes[:1] },
+		"other_id: no index finds the rows that refer to a target: it answers who refers":                              func(t *catalogue.Table) { t.Indexes = t.Indexes[:1] },
 		"public.orders is partitioned, or a partition":                                                                 func(t *catalogue.Table) { t.Partition = true },
 		"public.orders has a parent or children by inheritance":                                                        func(t *catalogue.Table) { t.Inherits = true },
 		"a key is unique only in each of them":                                                                         func(t *catalogue.Table) { t.Inherited = true },
@@ -69,7 +69,7 @@ func TestTablesAreRefusedInWords(t *testing.T) {
 		"customer_id: UNSET sets it to NULL, and it is generated":        func(t *catalogue.Table) { t.Columns[1].Generated = true },
 		"key column id can be NULL":                                      func(t *catalogue.Table) { t.Columns[0].NotNull = false },
 		`columns: public.orders has no column "other_region"`:            func(t *catalogue.Table) { t.Columns = t.Columns[:3] },
-		"other_id is of type numeric; the columns of a strict reference": func(t *catalogue.Table) { t.Columns[2].Type.Name = "numeric" },
+		"other_id is of type numeric; the columns of a reference are of": func(t *catalogue.Table) { t.Columns[2].Type.Name = "numeric" },
 		"no unique index has exactly the columns id":                     func(*catalogue.Table) {},
 		"there is no table public.orders":                                func(t *catalogue.Table) { t.Name.Name = "Orders" },
 	} {

@@ -17,12 +17,12 @@ type Attached struct {
 	Kind       string            `json:"kind"`
 	Definition schema.Definition `json:"definition"`
 	Checksum   string            `json:"checksum"`
-	// Ready is false for a table that is detached, while the controller releases the references of its rows.
+	// Ready is false for a table that is detached, while the controller removes the resources of its rows.
 	Ready bool `json:"ready"`
-	// Complete: the rows that were there when it was attached have been read.
-	Complete bool `json:"complete"`
-	// Waiting is the number of changed rows that are not stored yet, Missing of rows that refer to targets that do not exist, and
-	// Failed of rows that could not be stored. Problem is the reason of one of Missing, and Failure that of one of Failed.
+	// Walked: the values that were there when it was attached have been read.
+	Walked bool `json:"walked"`
+	// Waiting is the number of deleted rows, and of values without a right, that are not settled yet; Missing that of values whose target does not exist, and
+	// Failed that of those of Waiting that were tried. Problem is the reason of one of Missing, and Failure that of one of Failed.
 	Waiting int64   `json:"waiting"`
 	Missing int64   `json:"missing"`
 	Failed  int64   `json:"failed"`
@@ -38,9 +38,9 @@ type Attached struct {
 func (a *Attached) State() string {
 	switch {
 	case !a.Ready:
-		return "detached, gives up its references"
-	case !a.Complete:
-		return "attached, is read for the first time"
+		return "detached, gives up its rights"
+	case !a.Walked:
+		return "attached, its values are read for the first time"
 	}
 	return "attached"
 }
@@ -81,14 +81,13 @@ func Declared(all []*Attached, running *schema.Model) {
 	}
 }
 
-// Rows that are noted, and values of strict references without a right.
+// Deleted rows, and values without a right.
 const listSQL = `
-SELECT a.kind_id, a.kind, a.definition, a.checksum, a.ready, a.complete,
-    count(*) FILTER (WHERE NOT c.missing) + (SELECT COALESCE(sum(b.rows), 0)::bigint FROM dbcontroller.captured_batch b WHERE b.kind_id = a.kind_id),
+SELECT a.kind_id, a.kind, a.definition, a.checksum, a.ready, a.walked, count(*) FILTER (WHERE NOT c.missing),
     count(*) FILTER (WHERE c.missing), count(*) FILTER (WHERE c.problem IS NOT NULL AND NOT c.missing),
     min(c.problem) FILTER (WHERE c.missing), min(c.problem) FILTER (WHERE NOT c.missing)
 FROM dbcontroller.attachment a LEFT JOIN (
-    SELECT kind_id, missing, problem FROM dbcontroller.captured UNION ALL SELECT kind_id, missing, path || ': ' || problem FROM dbcontroller.lacking
+    SELECT kind_id, false AS missing, problem FROM dbcontroller.deleted_row UNION ALL SELECT kind_id, missing, path || ': ' || problem FROM dbcontroller.lacking
 ) AS c USING (kind_id)
 GROUP BY a.kind_id ORDER BY a.kind`
 
@@ -108,7 +107,7 @@ func list(ctx context.Context, tx pgx.Tx) ([]*Attached, error) {
 	}
 	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*Attached, error) {
 		a, raw := &Attached{}, []byte{}
-		err := row.Scan(&a.KindID, &a.Kind, &raw, &a.Checksum, &a.Ready, &a.Complete, &a.Waiting, &a.Missing, &a.Failed, &a.Problem, &a.Failure)
+		err := row.Scan(&a.KindID, &a.Kind, &raw, &a.Checksum, &a.Ready, &a.Walked, &a.Waiting, &a.Missing, &a.Failed, &a.Problem, &a.Failure)
 		if err == nil {
 			err = json.Unmarshal(raw, &a.Definition)
 		}
@@ -214,8 +213,8 @@ func DetachSQL(all []*Attached) []string {
 
 const detachedSQL = `UPDATE dbcontroller.attachment SET ready = false WHERE kind_id = $1`
 
-// Detach removes the triggers and functions of a table, and its captured rows, in one transaction, under short locks like Apply. It may
-// be repeated, and works without the table. The controller then releases the references of the rows; rows to which others refer stay
+// Detach removes the triggers and functions of a table, and its notes, in one transaction, under short locks like Apply. It may
+// be repeated, and works without the table. The controller then returns the rights of the rows; rows to which others refer stay
 // unprotected.
 func Detach(ctx context.Context, conn *pgx.Conn, a *Attached, told func(error)) error {
 	return patiently(ctx, conn, told, func(tx pgx.Tx) error {
@@ -233,11 +232,13 @@ func Detach(ctx context.Context, conn *pgx.Conn, a *Attached, told func(error)) 
 				return err
 			}
 		}
-		// Batches first, in a statement of its own: one that is spread meanwhile is among the notes that the next statement sees.
-		for _, notes := range []string{"dbcontroller.captured_batch", "dbcontroller.captured", "dbcontroller.lacking"} {
+		for _, notes := range []string{"dbcontroller.deleted_row", "dbcontroller.lacking"} {
 			if _, err := tx.Exec(ctx, "DELETE FROM "+notes+" WHERE kind_id = $1", a.KindID); err != nil {
 				return lockOf(notes, err)
 			}
+		}
+		if _, err := tx.Exec(ctx, lookAll(&a.Definition, " SELECT ")); err != nil {
+			return err
 		}
 		_, err := tx.Exec(ctx, detachedSQL, a.KindID)
 		return lockOf(attachments, err)

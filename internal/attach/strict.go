@@ -12,11 +12,9 @@ import (
 // an UPDATE, to those that a row did not name before.
 func take(d *schema.Definition, update bool) string {
 	var targets, taken []string
-	for _, r := range d.References {
-		if r.Strict != nil {
-			of := targetsOf(d, r, update)
-			targets, taken = append(targets, of), append(taken, takeOf(r, of))
-		}
+	for _, r := range strictOf(d) {
+		of := targetsOf(d, r, update)
+		targets, taken = append(targets, of), append(taken, takeOf(r, of))
 	}
 	if len(targets) == 0 {
 		return ""
@@ -41,7 +39,7 @@ func every(queries []string) string {
 // takeOf returns the query that locks the rights to the targets of one reference.
 func takeOf(r schema.DefinitionReference, targets string) string {
 	call := func(region, names string) string {
-		return fmt.Sprintf("dbcontroller.take(%s, %s, %s, %s, %t)", literal(r.Strict.Kind.Service), literal(r.Strict.Kind.Kind), region, names, r.Strict.Blocks())
+		return fmt.Sprintf("dbcontroller.take(%s, %s, %s, %s, %t)", literal(r.Target.Kind.Service), literal(r.Target.Kind.Kind), region, names, r.Blocks())
 	}
 	if r.Region == "" {
 		return fmt.Sprintf("SELECT %s AS taken FROM (%s) AS t", call(ownRegion(r), "array_agg(t.name)"), targets)
@@ -52,16 +50,16 @@ func takeOf(r schema.DefinitionReference, targets string) string {
 
 // ownRegion is the region of the targets of a reference without a column for it; null: that of this deployment.
 func ownRegion(r schema.DefinitionReference) string {
-	if r.Strict.Region == "" {
+	if r.Target.Region == "" {
 		return "NULL::text"
 	}
-	return literal(r.Strict.Region)
+	return literal(r.Target.Region)
 }
 
 // strictOf returns the strict references.
 func strictOf(d *schema.Definition) (out []schema.DefinitionReference) {
 	for _, r := range d.References {
-		if r.Strict != nil {
+		if r.Strict {
 			out = append(out, r)
 		}
 	}
@@ -80,7 +78,7 @@ func allStrict(d *schema.Definition) []schema.DefinitionReference {
 // an UPDATE, to those that a row does not name any more.
 func dropped(d *schema.Definition, update bool) (out string) {
 	for _, r := range d.References {
-		if r.Strict == nil || !r.Strict.Blocks() {
+		if !r.Blocks() {
 			continue
 		}
 		region, name, from := regionOf(r), targetName(r), "removed AS r WHERE "+strings.Join(present(r), " AND ")
@@ -92,7 +90,17 @@ func dropped(d *schema.Definition, update bool) (out string) {
 		out += fmt.Sprintf(`
     PERFORM dbcontroller.look_at_rights(%s, %s, array_agg(t.region), array_agg(t.name)) FROM (
         SELECT DISTINCT %s AS region, %s AS name FROM %s) AS t HAVING count(*) > 0;
-    `, literal(r.Strict.Kind.Service), literal(r.Strict.Kind.Kind), region, name, from)
+    `, literal(r.Target.Kind.Service), literal(r.Target.Kind.Kind), region, name, from)
+	}
+	return out
+}
+
+// lookAll returns the calls that leave a look at each right to block a target of a kind to which the rows of a table refer, each after a word.
+func lookAll(d *schema.Definition, word string) (out string) {
+	for _, r := range d.References {
+		if r.Blocks() {
+			out += fmt.Sprintf("%sdbcontroller.look_at_rights_to(%s, %s);", word, literal(r.Target.Kind.Service), literal(r.Target.Kind.Kind))
+		}
 	}
 	return out
 }
@@ -204,10 +212,10 @@ func takeOne(strict []schema.DefinitionReference) string {
 
 func takeTarget(r schema.DefinitionReference) string {
 	right := "acting"
-	if r.Strict.Blocks() {
+	if r.Blocks() {
 		right = "block"
 	}
-	service, kind := literal(r.Strict.Kind.Service), literal(r.Strict.Kind.Kind)
+	service, kind := literal(r.Target.Kind.Service), literal(r.Target.Kind.Kind)
 	deployment := fmt.Sprintf("dbcontroller.number_of_deployment(%s, %s)", service, ownRegion(r))
 	if r.Region != "" {
 		deployment = fmt.Sprintf("(SELECT d.id FROM dbcontroller.deployment AS d WHERE d.service = %s AND d.region = own.region)", service)
@@ -239,6 +247,38 @@ func present(r schema.DefinitionReference) (conditions []string) {
 	return conditions
 }
 
+// refer returns the statements that lock the rights to the distinct targets of the async references of the rows added, and note the values without one; of an
+// UPDATE, to those that a row did not name before.
+func refer(kindID int32, d *schema.Definition, update bool) string {
+	var out strings.Builder
+	for _, r := range d.References {
+		if r.Strict {
+			continue
+		}
+		texts := valueOf(r)
+		from := fmt.Sprintf("(SELECT DISTINCT %s AS region, %s AS name, %s AS texts FROM added AS r WHERE %s) AS t", regionOf(r), targetName(r), texts, strings.Join(present(r), " AND "))
+		if update {
+			from = fmt.Sprintf("(SELECT DISTINCT t.region, t.name, t.texts FROM %s GROUP BY t.holder, t.region, t.name, t.texts HAVING bool_and(t.added)) AS t",
+				bothSides(fmt.Sprintf("%s AS holder, %s AS region, %s AS name, %s AS texts", rowName(d), regionOf(r), targetName(r), texts), strings.Join(present(r), " AND ")))
+		}
+		fmt.Fprintf(&out, `PERFORM dbcontroller.refer(%d, %s, %s, %s, t.region, array_agg(t.name), array_agg(t.texts), %t) FROM %s GROUP BY t.region;
+    `, kindID, literal(r.Path), literal(r.Target.Kind.Service), literal(r.Target.Kind.Kind), r.Blocks(), from)
+	}
+	return out.String()
+}
+
+// valueOf returns the expression for the texts of a value of the row r, as dbcontroller.lacking has them.
+func valueOf(r schema.DefinitionReference) string {
+	var texts []string
+	for _, c := range r.Columns {
+		texts = append(texts, "r."+schema.QuoteIdentifier(c)+"::text")
+	}
+	if r.Region != "" {
+		texts = append(texts, "r."+schema.QuoteIdentifier(r.Region)+"::text")
+	}
+	return "pg_catalog.to_json(ARRAY[" + strings.Join(texts, ", ") + `])::text COLLATE "C"`
+}
+
 // targetsOf returns the query for the distinct targets of one reference. A row counts once for each of its targets, on each side of an UPDATE.
 func targetsOf(d *schema.Definition, r schema.DefinitionReference, update bool) string {
 	condition, region, name := strings.Join(present(r), " AND "), regionOf(r), targetName(r)
@@ -256,25 +296,25 @@ func targetsOf(d *schema.Definition, r schema.DefinitionReference, update bool) 
 		region, name = "t.region", "t.name"
 	}
 	return fmt.Sprintf("SELECT DISTINCT %s AS service, %s AS kind, %s AS region, %s AS name, %t AS blocks FROM %s",
-		literal(r.Strict.Kind.Service), literal(r.Strict.Kind.Kind), region, name, r.Strict.Blocks(), from)
+		literal(r.Target.Kind.Service), literal(r.Target.Kind.Kind), region, name, r.Blocks(), from)
 }
 
 // exact reports whether equal values of the columns have equal texts, and the other way round: then the distinct values are found before they
 // become texts, which takes half of the time. (By its collation, a text can be equal to another one.)
 func exact(r schema.DefinitionReference) bool {
-	return len(r.Strict.Types) > 0 && !slices.ContainsFunc(r.Strict.Types, func(t string) bool { return t == "text" || t == "character varying" })
+	return len(r.Types) > 0 && !slices.ContainsFunc(r.Types, func(t string) bool { return t == "text" || t == "character varying" })
 }
 
 // targetName returns the expression for the name of the target of the row r, as schema.ColumnReference has it.
 func targetName(r schema.DefinitionReference) string {
-	if r.Strict.Collection == "" {
+	if r.Target.Collection == "" {
 		return fmt.Sprintf("pg_catalog.left(r.%s::text, %d) COLLATE \"C\"", schema.QuoteIdentifier(r.Columns[0]), clippedName)
 	}
 	key := make([]schema.KeyColumn, len(r.Columns))
 	for i, c := range r.Columns {
-		key[i] = schema.KeyColumn{Name: c, Type: r.Strict.Types[i]}
+		key[i] = schema.KeyColumn{Name: c, Type: r.Types[i]}
 	}
-	return rowName(&schema.Definition{Collection: r.Strict.Collection, Key: key})
+	return rowName(&schema.Definition{Collection: r.Target.Collection, Key: key})
 }
 
 func literal(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'::text" }

@@ -27,54 +27,33 @@ func triggerName(event string) string { return "dbcontroller_" + event }
 var events = []string{"insert", "update", "delete", "truncate"}
 
 // triggersOf returns the triggers of a table. They are statement-level and set-based, call nothing but PostgreSQL, and fail only to
-// refuse a deletion that others block, or a strict reference without a right. Async references are noted, to be read after the commit; strict ones leave nothing.
+// refuse a deletion that others block, or a strict reference without a right. Rights that an async reference lacks are noted, to be asked for after the commit.
 func triggersOf(kindID int32, d *schema.Definition) []trigger {
-	one := func(name, from string) string {
-		return fmt.Sprintf("INSERT INTO dbcontroller.captured (kind_id, name) SELECT %d, %s FROM %s;", kindID, name, from)
-	}
-	capture := func(name, from string) string {
-		many := fmt.Sprintf(`INSERT INTO dbcontroller.captured_batch (kind_id, rows, names)
-        SELECT %d, count(*), array_agg(c.name) FROM (SELECT %s AS name FROM %s) AS c
-        GROUP BY pg_catalog.floor(pg_catalog.random() * (SELECT 1 + count(*) / %d FROM added));`, kindID, name, from, batchRows)
-		return fmt.Sprintf(`IF (SELECT count(*) FROM (SELECT FROM added LIMIT %[1]d) AS t) < %[1]d THEN
-        %[2]s
-    ELSE
-        %[3]s
-    END IF;`, manyRows, one(name, from), many)
-	}
 	gone := func(name, from string, moved bool) string {
-		return fmt.Sprintf("PERFORM dbcontroller.capture_gone(%d, array_agg(%s), %t, TG_RELID::regclass) FROM %s HAVING count(*) > 0;", kindID, name, moved, from)
+		return fmt.Sprintf("PERFORM dbcontroller.rows_deleted(%d, array_agg(%s), %t, TG_RELID::regclass) FROM %s HAVING count(*) > 0;", kindID, name, moved, from)
 	}
-	var out []trigger
-	later := asyncOf(d)
-	changed := gone("m.name", "(SELECT t.name FROM "+bothSides(rowName(d)+" AS name", "true")+" GROUP BY t.name HAVING NOT bool_or(t.added)) AS m", true)
+	added := func(name, from string) string {
+		return fmt.Sprintf(`IF EXISTS (SELECT FROM dbcontroller.deleted_row) OR EXISTS (SELECT FROM dbcontroller.notice) THEN
+        PERFORM dbcontroller.rows_added(%d, array_agg(%s), TG_RELID::regclass) FROM %s HAVING count(*) > 0;
+    END IF;
+    `, kindID, name, from)
+	}
+	inserted := added(rowName(d), "added AS r")
+	names := func(having string) string {
+		return "(SELECT t.name FROM " + bothSides(rowName(d)+" AS name", "true") + " GROUP BY t.name HAVING " + having + ") AS m"
+	}
+	changed := gone("m.name", names("NOT bool_or(t.added)"), true) + "\n    " + added("m.name", names("bool_and(t.added)"))
 	if len(d.References) > 0 {
-		added := oneAdded(d) + take(d, false)
-		noteOne, noteAll := one(rowName(d), "added AS r"), capture("t.name", rowsWithReferences(d))
-		if len(later) > 0 {
-			added += capture(rowName(d), "added AS r WHERE "+refers(later))
-		} else { // it may have a stored reference from when a former definition had an async one
-			const stored = "EXISTS (SELECT FROM dbcontroller.shadow AS s WHERE s.kind_id = %d AND s.name = %s)"
-			noteOne = one(rowName(d), "added AS r WHERE "+fmt.Sprintf(stored, kindID, rowName(d)))
-			noteAll = one("c.name", "(SELECT t.name FROM "+rowsWithReferences(d)+") AS c WHERE "+fmt.Sprintf(stored, kindID, "c.name"))
-		}
-		out = append(out, trigger{"insert", "NEW TABLE AS added", added})
-		changed = oneRow(d, changed, dropped(d, true), oneChanged(d)+take(d, true), noteOne, noteAll)
+		inserted += oneAdded(d) + take(d, false) + refer(kindID, d, false)
+		changed = oneRow(d, changed, dropped(d, true), oneChanged(d)+take(d, true)+refer(kindID, d, true))
 	}
-	return append(
-		out,
-		trigger{"update", "OLD TABLE AS removed NEW TABLE AS added", changed},
-		trigger{"delete", "OLD TABLE AS removed", gone(rowName(d), "removed AS r", false) + dropped(d, false)},
-		trigger{"truncate", "", fmt.Sprintf("PERFORM dbcontroller.capture_truncate(%d, TG_RELID::regclass);", kindID)},
-	)
+	return []trigger{
+		{"insert", "NEW TABLE AS added", inserted},
+		{"update", "OLD TABLE AS removed NEW TABLE AS added", changed},
+		{"delete", "OLD TABLE AS removed", gone(rowName(d), "removed AS r", false) + dropped(d, false)},
+		{"truncate", "", fmt.Sprintf("PERFORM dbcontroller.table_truncated(%d, TG_RELID::regclass);", kindID) + lookAll(d, "\n    PERFORM ")},
+	}
 }
-
-const (
-	// manyRows are noted in a batch, which costs less than a note for each of them.
-	manyRows = 3
-	// batchRows bounds the rows of a batch, about: each takes one of the batches at random, which costs less than to number the rows.
-	batchRows = 10_000
-)
 
 // settings are those of the function, as the catalogue has them. Each one costs two microseconds a statement, so a function has those alone on which its
 // plans depend: an UPDATE joins, a strict INSERT looks for rights, the others pass the rows on. What they call has settings of its own.
@@ -176,7 +155,7 @@ func bothSides(columns, condition string) string {
 
 // oneRow returns the body of an UPDATE trigger. Most statements change one row and neither its key nor its references: one look ends them. One
 // row that keeps its key has not moved, and needs no groups.
-func oneRow(d *schema.Definition, moved, dropped, take, captureOne, captureAll string) string {
+func oneRow(d *schema.Definition, moved, dropped, added string) string {
 	targets, only, into := "", "", ""
 	if strict := allStrict(d); len(strict) > 0 {
 		of := onlyTarget(strict, true)
@@ -191,12 +170,7 @@ func oneRow(d *schema.Definition, moved, dropped, take, captureOne, captureAll s
     ELSIF own.kept IS NULL THEN
         %s
     END IF;
-    %sIF own.kept IS NULL THEN
-        %s
-    ELSE
-        %s
-    END IF;
-    %s`, only, into, side("added"), side("removed"), moved, dropped, captureAll, captureOne, take)
+    %s%s`, only, into, side("added"), side("removed"), moved, dropped, added)
 }
 
 // texts returns the columns of references of the row r, as texts: the types may have no operator that the function finds.
@@ -209,16 +183,6 @@ func texts(references []schema.DefinitionReference) []string {
 	return out
 }
 
-// rowsWithReferences selects the rows of an UPDATE whose references, or whose key, are others than before.
-func rowsWithReferences(d *schema.Definition) string {
-	columns, groups := rowName(d)+" AS name", "t.name"
-	for i, c := range texts(d.References) {
-		columns += fmt.Sprintf(", %s AS c%d", c, i)
-		groups += fmt.Sprintf(", t.c%d", i)
-	}
-	return bothSides(columns, "true") + " GROUP BY " + groups + " HAVING bool_and(t.added)"
-}
-
 // referring returns the columns of references, each once.
 func referring(references []schema.DefinitionReference) (columns []string) {
 	for _, r := range references {
@@ -229,23 +193,4 @@ func referring(references []schema.DefinitionReference) (columns []string) {
 	}
 	slices.Sort(columns)
 	return slices.Compact(columns)
-}
-
-// refers is the condition that a row refers to something.
-func refers(references []schema.DefinitionReference) string {
-	var some []string
-	for _, r := range references {
-		some = append(some, fmt.Sprintf("r.%s IS NOT NULL", schema.QuoteIdentifier(r.Columns[0])))
-	}
-	return strings.Join(some, " OR ")
-}
-
-// asyncOf returns the references that are not strict.
-func asyncOf(d *schema.Definition) (out []schema.DefinitionReference) {
-	for _, r := range d.References {
-		if r.Strict == nil {
-			out = append(out, r)
-		}
-	}
-	return out
 }

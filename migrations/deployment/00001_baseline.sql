@@ -444,9 +444,8 @@ CREATE TABLE dbcontroller.deletion_walk (
 ) WITH (fillfactor = 50);
 CREATE INDEX deletion_walk_of ON dbcontroller.deletion_walk (deletion);
 
--- Attached tables: rows of the deployment's own tables that are resources (docs/adoption.md). Triggers of such a table take the rights of strict references, which
--- leave nothing here: the table's index says which rows refer. They capture which rows with async references changed; a process reads these
--- afterwards and keeps shadow, reference and resource as for resources with bodies.
+-- Attached tables: rows of the deployment's own tables that are resources (docs/adoption.md). A row refers because it is there: nothing is stored of it, and the
+-- table's index says which rows refer. Triggers take the rights to the targets, or note the values whose right is not there.
 CREATE TABLE dbcontroller.attachment (
     kind_id     integer PRIMARY KEY,
     kind        text NOT NULL,                  -- its name when it was attached
@@ -454,60 +453,47 @@ CREATE TABLE dbcontroller.attachment (
     checksum    text NOT NULL,                  -- of the definition; the comment of each trigger has it too
     functions   jsonb,                          -- md5 of the source of each trigger's function, as attach made it
     strict      boolean NOT NULL DEFAULT false, -- a statement that names a target fails with RD001 without the right to refer to it
-    ready       boolean NOT NULL,               -- false: detached, and references of its rows are still to be given up
+    ready       boolean NOT NULL,               -- false: detached, and resources of its rows are still to be removed
     former      jsonb NOT NULL DEFAULT '[]',    -- references of former definitions: rows count under them until they count under the present ones
-    walked      boolean NOT NULL DEFAULT false, -- each value of a strict reference has its right, or is in lacking
-    filled      text[],                         -- the key of the last row that the first reading has passed, after that; null: none
-    complete    boolean NOT NULL DEFAULT false, -- the first reading has passed all rows
+    walked      boolean NOT NULL DEFAULT false, -- each value of a reference has its right, or is in lacking
     attached_at timestamptz NOT NULL DEFAULT now()
 );
 
--- Rows that changed since they were read. A row stays here until a transaction has stored what it says: a crash costs a second reading.
-CREATE TABLE dbcontroller.captured (
+-- Deleted rows that are resources: their deletion is still to be carried out.
+CREATE TABLE dbcontroller.deleted_row (
     seq       bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     kind_id   integer NOT NULL,
-    name      text COLLATE "C",               -- null: any row, after TRUNCATE
-    gone      uuid,                           -- of the resource whose row was deleted
+    name      text COLLATE "C",               -- null: any row may be gone, after TRUNCATE
+    gone      uuid,                           -- of the resource; null: it is looked whether the row is there
     actor     text,                           -- who deleted it
-    problem   text,                           -- why the row could not be stored; null: not tried yet
-    missing   boolean NOT NULL DEFAULT false, -- it is stored without references to targets that do not exist, which problem names
-    soon      boolean NOT NULL DEFAULT false, -- or to targets that could not be asked for
-    lost      boolean NOT NULL DEFAULT false, -- a target was lost by a restore: the row is reported, and nothing else
+    xact      xid8 NOT NULL DEFAULT pg_current_xact_id(),
+    problem   text,                           -- why the deletion could not be carried out; null: not tried yet
     tries     integer NOT NULL DEFAULT 0,
     due       timestamptz NOT NULL DEFAULT '-infinity', -- not before
     at        timestamptz NOT NULL DEFAULT now()
 );
-CREATE INDEX captured_name ON dbcontroller.captured (kind_id, name); -- has this row changed since it was read?
-CREATE INDEX captured_due ON dbcontroller.captured (due, seq);
-CREATE INDEX captured_tried ON dbcontroller.captured (tries, due) WHERE tries > 0 AND tries < 14; -- pauses that may be too long
+CREATE INDEX deleted_row_name ON dbcontroller.deleted_row (kind_id, name); -- is this row gone?
+CREATE INDEX deleted_row_due ON dbcontroller.deleted_row (due, seq);
+CREATE INDEX deleted_row_tried ON dbcontroller.deleted_row (tries, due) WHERE tries > 0 AND tries < 14; -- pauses that may be too long
 
--- The same for statements about many rows, which a process spreads to rows of captured before it reads these.
-CREATE TABLE dbcontroller.captured_batch (
-    seq       bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    kind_id   integer NOT NULL,
-    rows      integer NOT NULL, -- names in names
-    names     text[] COLLATE "C" NOT NULL,
-    at        timestamptz NOT NULL DEFAULT now()
-);
-CREATE INDEX captured_batch_kind ON dbcontroller.captured_batch (kind_id);
-
--- Values of strict references that rows have, without a right: the target does not exist, or was not asked for yet. They are asked for, with growing pauses,
--- as long as a row has them.
+-- Values of references that rows have without a right: it was not asked for yet, or the target does not exist. It is asked for, with growing pauses,
+-- as long as a row has the value. Statements note values and wait for nobody, so one value may have several notes.
 CREATE TABLE dbcontroller.lacking (
+    seq     bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     kind_id integer NOT NULL,                    -- of the rows
     path    text NOT NULL,
-    digest  uuid NOT NULL,                       -- of texts, which may be too long for an index
     texts   text NOT NULL,                       -- of the columns, with the region if one has it: a JSON array
-    target  text,                                -- the full name; null: nothing could have such a name
+    target  text NOT NULL,                       -- the full name; nothing can have it when it is too long or ill-formed
     missing boolean NOT NULL DEFAULT false,      -- the target does not exist
     lost    boolean NOT NULL DEFAULT false,      -- and a restore has lost it: the rows are reported, and nothing else
     problem text,                                -- why the right is not there; null: not asked yet
     tries   integer NOT NULL DEFAULT 0,
     due     timestamptz NOT NULL DEFAULT '-infinity', -- not before
-    at      timestamptz NOT NULL DEFAULT now(),
-    PRIMARY KEY (kind_id, path, digest)
+    at      timestamptz NOT NULL DEFAULT now()
 );
 CREATE INDEX lacking_due ON dbcontroller.lacking (due);
+CREATE INDEX lacking_tried ON dbcontroller.lacking (tries, due) WHERE tries > 0 AND tries < 14; -- pauses that may be too long
+CREATE INDEX lacking_value ON dbcontroller.lacking (kind_id, path, md5(texts)); -- texts may be too long for an index
 
 -- Targets that an application wants to be able to refer to (dbcontroller.acquire). They are bounded for each of those who ask.
 CREATE TABLE dbcontroller.wish (
@@ -620,12 +606,12 @@ BEGIN
             HINT = format('db-controller plan %s', target), TABLE = relation::text;
 END $$;
 
--- Captures deleted rows that are resources: locks their shadows first, refuses the statement for those that others block, and keeps new references
--- away by the row in captured until the deletion is carried out. Above READ COMMITTED a trigger does not see what was committed after the snapshot of
+-- Notes deleted rows that are resources: locks their shadows first, refuses the statement for those that others block, and keeps new references
+-- away by the note until the deletion is carried out. Above READ COMMITTED a trigger does not see what was committed after the snapshot of
 -- its transaction: a newer shadow of a deleted key fails the transaction with 40001, because an INSERT meets it, whatever the snapshot is. A newer
 -- reference to an older shadow does so too: its establishment updates the shadow. A key that is no name of a resource has no shadow, and is not
 -- probed: the constraint on names would refuse it.
-CREATE FUNCTION dbcontroller.capture_gone(kind integer, names text[], moved boolean, relation regclass) RETURNS void LANGUAGE plpgsql
+CREATE FUNCTION dbcontroller.rows_deleted(kind integer, names text[], moved boolean, relation regclass) RETURNS void LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_nestloop = on SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     ids bigint[];
@@ -646,9 +632,44 @@ BEGIN
     ) AS locked;
     IF ids IS NOT NULL THEN
         PERFORM dbcontroller.refuse_gone(ids, moved, relation);
-        INSERT INTO dbcontroller.captured (kind_id, name, gone, actor)
+        INSERT INTO dbcontroller.deleted_row (kind_id, name, gone, actor)
         SELECT s.kind_id, s.name, s.uid, session_user FROM dbcontroller.shadow s WHERE s.id = ANY (ids);
     END IF;
+END $$;
+
+-- Keys are used again: waits until each deployment that may have rows that refer to the resource that had the key before has acknowledged its deletion. Such rows have
+-- no uid: they would refer to the new one, and the deletion would reach rows that were written to the new one. It waits for dbcontroller.reuse_wait, by default a
+-- second, without a lock, and fails with 55006; at once in the transaction of the deletion, and above READ COMMITTED.
+CREATE FUNCTION dbcontroller.rows_added(kind integer, names text[], relation regclass) RETURNS void LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_nestloop = on SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    until timestamptz := clock_timestamp() + dbcontroller.timeout_of('dbcontroller.reuse_wait', interval '1 s');
+    old   record;
+    own   boolean;
+BEGIN
+    LOOP
+        SELECT s.name, s.uid, h.deployment_id INTO old FROM unnest(names) AS n (name)
+        CROSS JOIN LATERAL (SELECT t.id, t.name, t.uid, t.state FROM dbcontroller.shadow t WHERE t.kind_id = kind AND t.name = n.name OFFSET 0) AS s
+        CROSS JOIN LATERAL (
+            SELECT c.deployment_id FROM dbcontroller.notice c WHERE c.target_id = s.id
+            UNION ALL
+            SELECT e.deployment_id FROM dbcontroller.holder_entry e WHERE e.target_id = s.id
+                AND EXISTS (SELECT FROM dbcontroller.deleted_row r WHERE r.kind_id = kind AND r.name = s.name AND r.gone = s.uid)
+        ) AS h LIMIT 1;
+        IF NOT FOUND THEN
+            RETURN;
+        END IF;
+        own := EXISTS (SELECT FROM dbcontroller.deleted_row r WHERE r.kind_id = kind AND r.name = old.name AND r.xact = pg_current_xact_id());
+        IF own OR current_setting('transaction_isolation') <> 'read committed' OR clock_timestamp() > until THEN
+            RAISE EXCEPTION 'a key of table "%" is used again while the deletion of % is not acknowledged by %', relation,
+                    (SELECT '//' || m.service || '/' || m.region || '/' || old.name FROM dbcontroller.meta m WHERE m.singleton),
+                    (SELECT '//' || d.service || '/' || d.region FROM dbcontroller.deployment d WHERE d.id = old.deployment_id)
+                USING ERRCODE = '55006', TABLE = relation::text, HINT = CASE WHEN own
+                    THEN 'Rows there may refer to the row that this transaction has deleted. Change the row by an UPDATE, or commit its deletion first.'
+                    ELSE 'Rows there may still refer to the row that was deleted. Repeat the transaction; where it is away, see db-controller status.' END;
+        END IF;
+        PERFORM pg_sleep(0.005);
+    END LOOP;
 END $$;
 
 -- Rows do not name some targets any more: leaves a look at each right to block them. The arguments are parallel arrays; a null region is that of this
@@ -664,12 +685,19 @@ BEGIN
         WHERE t.deployment_id = d.id AND t.name = i.name AND t.kind_id = k.id AND t.block_attempt IS NOT NULL OFFSET 0) AS f;
 END $$;
 
+-- Rows of a table are gone, and no trigger has named them: leaves a look at each right to block a resource of the kind of their targets.
+CREATE FUNCTION dbcontroller.look_at_rights_to(service text, kind text) RETURNS void LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
+INSERT INTO dbcontroller.work (action, shard, deployment_id, target_id)
+SELECT 13, (f.id % 64)::smallint, f.deployment_id, f.id FROM dbcontroller.foreign_target f JOIN dbcontroller.kind k ON k.id = f.kind_id
+WHERE k.service = look_at_rights_to.service AND k.kind = look_at_rights_to.kind AND f.block_attempt IS NOT NULL
+$$;
+
 -- TRUNCATE is refused while anybody refers, as with native keys; else one row says that any row may be gone.
-CREATE FUNCTION dbcontroller.capture_truncate(kind integer, relation regclass) RETURNS void LANGUAGE plpgsql
+CREATE FUNCTION dbcontroller.table_truncated(kind integer, relation regclass) RETURNS void LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_nestloop = on SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 BEGIN
     PERFORM dbcontroller.refuse_gone(array_agg(s.id), true, relation) FROM dbcontroller.shadow s WHERE s.kind_id = kind AND NOT s.hidden;
-    INSERT INTO dbcontroller.captured (kind_id) VALUES (kind);
+    INSERT INTO dbcontroller.deleted_row (kind_id) VALUES (kind);
 END $$;
 
 -- Is true, or fails when policies hide rows of a table from this role.
@@ -691,7 +719,7 @@ WITH d AS (
 ), named AS (
     SELECT k ->> 'name' AS name, k ->> 'type' AS type FROM d, jsonb_array_elements(d.key) AS k
     UNION
-    SELECT c.name, r -> 'strict' -> 'types' ->> (c.n - 1)::integer FROM d, jsonb_array_elements(d.refs) AS r, jsonb_array_elements_text(r -> 'columns') WITH ORDINALITY AS c (name, n)
+    SELECT c.name, r -> 'types' ->> (c.n - 1)::integer FROM d, jsonb_array_elements(d.refs) AS r, jsonb_array_elements_text(r -> 'columns') WITH ORDINALITY AS c (name, n)
     UNION
     SELECT r ->> 'region', NULL FROM d, jsonb_array_elements(d.refs) AS r WHERE r ? 'region'
 )
@@ -814,6 +842,56 @@ BEGIN
                     AND split_part(m.server, '.', 2) = (SELECT o.oid FROM pg_database o WHERE o.datname = current_database())::text));
 END $$;
 
+-- Locks the rights to names of one kind and region that are there until the end of the transaction, without waiting, and notes the values of the others: they are
+-- asked for after the commit. names and texts are parallel arrays of distinct values; a null region is that of this deployment. Above READ COMMITTED a right may
+-- have ended after the snapshot, so each value is noted.
+CREATE FUNCTION dbcontroller.refer(holders integer, path text, service text, kind text, region text, names text[], texts text[], block boolean) RETURNS void LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_nestloop = on SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    home   integer; -- the deployment of the targets
+    locked bigint[];
+    held   text[];
+BEGIN
+    IF current_setting('transaction_isolation') IN ('read committed', 'read uncommitted') THEN
+        SELECT d.id INTO home FROM dbcontroller.deployment d
+        WHERE d.service = refer.service AND d.region = COALESCE(refer.region, (SELECT m.region FROM dbcontroller.meta m WHERE m.singleton));
+        -- Whoever ends a right commits its row in ending, and then waits for these locks.
+        IF block THEN
+            SELECT array_agg(l.id) INTO locked FROM (
+                SELECT f.id FROM dbcontroller.foreign_target f WHERE f.block_epoch IS NOT NULL AND f.name = ANY (names) AND f.deployment_id = home
+                    AND f.kind_id = (SELECT k.id FROM dbcontroller.kind k WHERE k.service = refer.service AND k.kind = refer.kind)
+                    AND NOT EXISTS (SELECT FROM dbcontroller.ending e WHERE e.target_id = f.id AND e.until > now() AND e.until < now() + interval '1 min')
+                ORDER BY f.id FOR KEY SHARE OF f SKIP LOCKED
+            ) AS l;
+        ELSE
+            SELECT array_agg(l.id) INTO locked FROM (
+                SELECT f.id FROM dbcontroller.foreign_target f WHERE f.acting_epoch IS NOT NULL AND f.name = ANY (names) AND f.deployment_id = home
+                    AND f.kind_id = (SELECT k.id FROM dbcontroller.kind k WHERE k.service = refer.service AND k.kind = refer.kind)
+                    AND NOT EXISTS (SELECT FROM dbcontroller.ending e WHERE e.target_id = f.id AND e.until > now() AND e.until < now() + interval '1 min')
+                ORDER BY f.id FOR KEY SHARE OF f SKIP LOCKED
+            ) AS l;
+        END IF;
+        -- After the locks, in a statement of its own: a right that ended before the lock is not seen.
+        IF locked IS NOT NULL THEN
+            SELECT array_agg(h.name) INTO held FROM (
+                SELECT f.name FROM dbcontroller.foreign_target f
+                WHERE f.id = ANY (locked) AND NOT EXISTS (SELECT FROM dbcontroller.decommissioned x WHERE x.deployment_id = home)
+                    AND CASE WHEN block THEN f.block_epoch ELSE f.acting_epoch END
+                        = COALESCE((SELECT d.epoch FROM dbcontroller.deployment d WHERE d.id = home), CASE WHEN block THEN f.block_epoch ELSE f.acting_epoch END)
+                    AND CASE WHEN block THEN f.block_own ELSE f.acting_own END = (
+                        SELECT m.epoch FROM dbcontroller.meta m WHERE m.singleton AND m.timeline || '.' || split_part(m.server, '.', 2) = dbcontroller.here())
+                GROUP BY f.name HAVING count(*) = 1
+            ) AS h;
+        END IF;
+        IF cardinality(held) = cardinality(names) THEN
+            RETURN;
+        END IF;
+    END IF;
+    INSERT INTO dbcontroller.lacking (kind_id, path, texts, target)
+    SELECT holders, refer.path, i.texts, '//' || refer.service || '/' || COALESCE(refer.region, (SELECT m.region FROM dbcontroller.meta m WHERE m.singleton)) || '/' || i.name
+    FROM unnest(refer.names, refer.texts) AS i (name, texts) WHERE NOT EXISTS (SELECT FROM unnest(held) AS h (name) WHERE h.name = i.name);
+END $$;
+
 -- Locks the rights to refer to targets until the end of the transaction. It asks for the rights that are lacking, and waits for them; where
 -- statements cannot wait, it fails with RD001. The arguments are parallel arrays; a null region is that of this deployment. A session of the application has PostgreSQL's defaults, by which these functions
 -- would be planned and compiled anew for each statement, or by a plan for few rows that compares each row of a large statement with each other.
@@ -881,19 +959,24 @@ BEGIN
                 ELSE 'Roll back, call dbcontroller.acquire and dbcontroller.acquired with the lines of DETAIL, and repeat the transaction. Or let statements wait: see db-controller attach.' END;
 END $$;
 
--- How long a statement waits for so many rights: the setting dbcontroller.acquire_timeout, in milliseconds or with a unit, as for PostgreSQL's own time-outs;
--- 0: it does not wait. Without it 3 seconds, and a millisecond for each right.
-CREATE FUNCTION dbcontroller.acquire_timeout(rights integer) RETURNS interval LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+-- A setting of a session, in milliseconds or with a unit, as PostgreSQL's own time-outs.
+CREATE FUNCTION dbcontroller.timeout_of(name text, without interval) RETURNS interval LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    setting text := current_setting('dbcontroller.acquire_timeout', true);
+    setting text := current_setting(name, true);
 BEGIN
     IF setting IS NULL OR setting = '' THEN
-        RETURN interval '3 s' + rights * interval '1 ms';
+        RETURN without;
     END IF;
     RETURN CASE WHEN setting ~ '^\d+$' THEN setting || ' ms' ELSE setting END::interval;
 EXCEPTION WHEN invalid_datetime_format OR datetime_field_overflow THEN
-    RAISE EXCEPTION 'dbcontroller.acquire_timeout is "%": a number of milliseconds, or with a unit, such as 3s', setting USING ERRCODE = '22023';
+    RAISE EXCEPTION '% is "%": a number of milliseconds, or with a unit, such as 3s', name, setting USING ERRCODE = '22023';
 END $$;
+
+-- How long a statement waits for so many rights: the setting dbcontroller.acquire_timeout; 0: it does not wait. Without it 3 seconds, and a millisecond for
+-- each right.
+CREATE FUNCTION dbcontroller.acquire_timeout(rights integer) RETURNS interval LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
+SELECT dbcontroller.timeout_of('dbcontroller.acquire_timeout', interval '3 s' + rights * interval '1 ms')
+$$;
 
 -- Asks for rights in a session of its own, which commits the question, and waits until they are there. It returns false when statements here do not wait;
 -- it fails with 23503 when a resource does not exist, and with RD002 when a right is not to be had in time. Each look has a snapshot of its own at READ
@@ -1041,20 +1124,12 @@ BEGIN
         RAISE EXCEPTION '%', found.problem USING ERRCODE = CASE WHEN found.missing THEN '23503' ELSE 'RD002' END, DETAIL = found.target;
     END IF;
 END $$;
-
--- The keys of a large statement are compressed while it runs: by lz4 in a third of the time, where the server was built with it.
-DO $$
-BEGIN
-    ALTER TABLE dbcontroller.captured_batch ALTER COLUMN names SET COMPRESSION lz4;
-EXCEPTION WHEN feature_not_supported OR invalid_parameter_value THEN
-    NULL;
-END $$;
 -- +goose StatementEnd
 
 -- Functions that are called with the rights of their owner, or from triggers.
-REVOKE ALL ON FUNCTION dbcontroller.forget_removals, dbcontroller.analyze_grown, dbcontroller.refuse_gone, dbcontroller.capture_gone, dbcontroller.capture_truncate, dbcontroller.look_at_rights,
-    dbcontroller.here, dbcontroller.number_of_deployment, dbcontroller.number_of_kind, dbcontroller.take, dbcontroller.take_known, dbcontroller.take_rights,
-    dbcontroller.acquire_timeout, dbcontroller.await_rights, dbcontroller.loopback, dbcontroller.ask_outside, dbcontroller.ask, dbcontroller.unanswered,
+REVOKE ALL ON FUNCTION dbcontroller.forget_removals, dbcontroller.analyze_grown, dbcontroller.refuse_gone, dbcontroller.rows_deleted, dbcontroller.table_truncated, dbcontroller.look_at_rights, dbcontroller.look_at_rights_to,
+    dbcontroller.here, dbcontroller.number_of_deployment, dbcontroller.number_of_kind, dbcontroller.take, dbcontroller.take_known, dbcontroller.refer, dbcontroller.take_rights,
+    dbcontroller.rows_added, dbcontroller.timeout_of, dbcontroller.acquire_timeout, dbcontroller.await_rights, dbcontroller.loopback, dbcontroller.ask_outside, dbcontroller.ask, dbcontroller.unanswered,
     dbcontroller.acquire_as, dbcontroller.acquire, dbcontroller.acquired FROM PUBLIC;
 
 -- +goose Down

@@ -62,7 +62,7 @@ BEGIN
         ('api', 'SELECT, INSERT, DELETE', 'closing, dbcontroller.holder_entry, dbcontroller.ownee_entry, dbcontroller.owner_lost, dbcontroller.notice, dbcontroller.work'),
         ('api', 'UPDATE (look)', 'holder_entry'),
         ('api', 'SELECT, INSERT', 'attempt, dbcontroller.closed_attempt, dbcontroller.request, dbcontroller.change, dbcontroller.removal, dbcontroller.cause'),
-        ('api', 'SELECT', 'epoch, dbcontroller.member, dbcontroller.lease, dbcontroller.derivation, dbcontroller.ending, dbcontroller.attachment, dbcontroller.captured, dbcontroller.captured_batch, dbcontroller.lacking, dbcontroller.wish'),
+        ('api', 'SELECT', 'epoch, dbcontroller.member, dbcontroller.lease, dbcontroller.derivation, dbcontroller.ending, dbcontroller.attachment, dbcontroller.deleted_row, dbcontroller.lacking, dbcontroller.wish'),
         -- Acts upon deletions, keeps its place among the processes, follows versions and epochs, tidies up.
         ('controller', 'SELECT, INSERT', 'meta'),
         ('controller', 'UPDATE (singleton, version, generation, digest, compacted, environment, epoch, server, timeline, awaiting, forgotten, started_at, started_mark, positions_until)', 'meta'),
@@ -81,9 +81,8 @@ BEGIN
         ('controller', 'SELECT, INSERT, UPDATE, DELETE', 'member, dbcontroller.ending'),
         ('controller', 'SELECT, UPDATE', 'lease'),
         ('controller', 'SELECT, UPDATE, DELETE', 'attachment'),
-        ('controller', 'SELECT, INSERT, UPDATE, DELETE', 'captured, dbcontroller.lacking, dbcontroller.deletion_progress, dbcontroller.deletion_walk'),
+        ('controller', 'SELECT, INSERT, UPDATE, DELETE', 'deleted_row, dbcontroller.lacking, dbcontroller.deletion_progress, dbcontroller.deletion_walk'),
         ('controller', 'SELECT, INSERT, UPDATE', 'position'),
-        ('controller', 'SELECT, DELETE', 'captured_batch'),
         ('controller', 'SELECT, UPDATE, DELETE', 'wish'),
         -- Writes and deletes resources in its own transactions. It follows versions and epochs, and establishes nothing for others.
         ('application', 'SELECT (service, region, database_id, version, generation, digest, compacted, environment, epoch, server, timeline, awaiting, forgotten, started_at, started_mark, positions_until)', 'meta'),
@@ -93,11 +92,11 @@ BEGIN
         ('application', 'SELECT, UPDATE, DELETE', 'blockade'),
         ('application', 'SELECT, INSERT, DELETE', 'closing, dbcontroller.holder_entry, dbcontroller.ownee_entry, dbcontroller.owner_lost, dbcontroller.notice, dbcontroller.work'),
         ('application', 'SELECT, INSERT', 'attempt, dbcontroller.closed_attempt, dbcontroller.change, dbcontroller.removal, dbcontroller.cause'),
-        ('application', 'SELECT', 'epoch, dbcontroller.decommissioned, dbcontroller.derivation, dbcontroller.ending, dbcontroller.attachment, dbcontroller.captured, dbcontroller.captured_batch, dbcontroller.lacking, dbcontroller.mark'),
+        ('application', 'SELECT', 'epoch, dbcontroller.decommissioned, dbcontroller.derivation, dbcontroller.ending, dbcontroller.attachment, dbcontroller.deleted_row, dbcontroller.lacking, dbcontroller.mark'),
         -- Looks after it, without what users store and without what tokens are made with.
         ('audit', 'SELECT', 'deployment, dbcontroller.kind, dbcontroller.field, dbcontroller.shadow, dbcontroller.foreign_target, dbcontroller.reference, dbcontroller.owner_reference'),
         ('audit', 'SELECT', 'blockade, dbcontroller.holder_entry, dbcontroller.ownee_entry, dbcontroller.owner_lost, dbcontroller.notice, dbcontroller.work, dbcontroller.attempt, dbcontroller.closed_attempt, dbcontroller.closing'),
-        ('audit', 'SELECT', 'removal, dbcontroller.cause, dbcontroller.decommissioned, dbcontroller.word, dbcontroller.epoch, dbcontroller.member, dbcontroller.lease, dbcontroller.derivation, dbcontroller.ending, dbcontroller.attachment, dbcontroller.captured, dbcontroller.captured_batch, dbcontroller.lacking, dbcontroller.wish, dbcontroller.deletion_progress, dbcontroller.deletion_walk'),
+        ('audit', 'SELECT', 'removal, dbcontroller.cause, dbcontroller.decommissioned, dbcontroller.word, dbcontroller.epoch, dbcontroller.member, dbcontroller.lease, dbcontroller.derivation, dbcontroller.ending, dbcontroller.attachment, dbcontroller.deleted_row, dbcontroller.lacking, dbcontroller.wish, dbcontroller.deletion_progress, dbcontroller.deletion_walk'),
         ('audit', 'SELECT (service, region, database_id, version, generation, digest, compacted, epoch, server, timeline, awaiting, forgotten, started_at, started_mark, positions_until)', 'meta')
     ) AS g (role, rights, tables) LOOP
         EXECUTE format('GRANT %s ON dbcontroller.%s TO %I', granted.rights, granted.tables, prefix || '_' || granted.role);

@@ -53,7 +53,7 @@ func (s *adminStore) Delegations(context.Context) ([]shadow.Delegations, error) 
 	return []shadow.Delegations{{Deployment: other, ActingHeld: 7}}, s.failing["Delegations"]
 }
 
-func (s *adminStore) Captured(context.Context) (waiting, incomplete int64, err error) {
+func (s *adminStore) Waiting(context.Context) (waiting, incomplete int64, err error) {
 	return 3, 2, s.failing["Captured"]
 }
 

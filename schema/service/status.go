@@ -21,7 +21,7 @@ type workStatus interface {
 	Outstanding(ctx context.Context) ([]shadow.Outstanding, error)
 	Kept(ctx context.Context) ([]shadow.Kept, error)
 	Delegations(ctx context.Context) ([]shadow.Delegations, error)
-	Captured(ctx context.Context) (waiting, incomplete int64, err error)
+	Waiting(ctx context.Context) (waiting, incomplete int64, err error)
 }
 
 // processStatus lists the processes of a deployment.
@@ -100,7 +100,7 @@ func (a *admin) addDelegations(ctx context.Context, out *adminv1.StatusResponse)
 }
 
 func (a *admin) addAttached(ctx context.Context, out *adminv1.StatusResponse) error {
-	waiting, incomplete, err := a.work.Captured(ctx)
+	waiting, incomplete, err := a.work.Waiting(ctx)
 	if waiting+incomplete > 0 {
 		out.AttachedRows = &adminv1.StatusResponse_AttachedRows{Waiting: waiting, Incomplete: incomplete}
 	}

@@ -85,7 +85,7 @@ func TestStatementsAboutVeryManyRows(t *testing.T) {
 	}
 	nothing := func() { // is stored of rows
 		t.Helper()
-		require.Equal(t, []string{"0"}, a.rows(b.conn, `SELECT (count(*) + (SELECT count(*) FROM dbcontroller.captured_batch) + (SELECT count(*) FROM dbcontroller.work))::text FROM dbcontroller.captured`))
+		require.Equal(t, []string{"0"}, a.rows(b.conn, `SELECT (count(*) + (SELECT count(*) FROM dbcontroller.work))::text FROM dbcontroller.lacking`))
 	}
 	b.exec(b.conn, `BEGIN`)
 	bounded(fmt.Sprintf(`INSERT INTO orders (customer_id, note) SELECT 1 + g %% 9, 'n' FROM generate_series(1, %d) g`, n), "")

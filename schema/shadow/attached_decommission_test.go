@@ -64,7 +64,6 @@ func TestADecommissioningReachesRowsThatAreNotStored_I15(t *testing.T) {
 	a := newStrict(t)
 	a.write(`INSERT INTO orders (customer_id, approver_id, approver_region, note) VALUES (1, 2, 'eu', 'goes'), (NULL, 2, 'eu', 'unset')`)
 	a.write(`INSERT INTO invoices (id, customer_id) VALUES (` + unstorable + `, 2), ('x', 3)`)
-	a.exec(a.shop, `DELETE FROM dbcontroller.captured; DELETE FROM dbcontroller.captured_batch`) // as if they were never read
 	decommission(t, a.Box, shop, crm, schema.Unset)
 	a.Settle()
 	require.Empty(t, a.Work(a.ID(shop)))

@@ -45,7 +45,7 @@ func TestAStatementSharesTheRightsThatItNeeds(t *testing.T) {
 	} {
 		a.exec(a.shop, `BEGIN; `+c.sql)
 		require.Equal(t, c.shares, a.shared(), c.sql)
-		require.Equal(t, []string{"0"}, a.rows(a.shop, `SELECT count(*)::text FROM dbcontroller.captured`), c.sql)
+		require.Equal(t, []string{"0"}, a.rows(a.shop, `SELECT count(*)::text FROM dbcontroller.deleted_row`), c.sql)
 		a.exec(a.shop, `COMMIT`)
 		if strings.Contains(c.sql, "'i', 1") {
 			_, err := a.Delete(customer("1"))

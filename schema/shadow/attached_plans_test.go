@@ -35,29 +35,20 @@ RESET session_replication_role; RESET statement_timeout; ANALYZE`
 SET statement_timeout = 0; SET session_replication_role = replica;
 INSERT INTO orders (id, customer_id, note) SELECT gen_random_uuid(), 7, 'many' FROM generate_series(1, %[1]d) g;
 INSERT INTO invoices (id) SELECT 'many' || g FROM generate_series(1, %[1]d) g;
-WITH s AS (
-    INSERT INTO dbcontroller.shadow (uid, kind_id, state, shard, revision, generation, name)
-    SELECT gen_random_uuid(), (SELECT kind_id FROM dbcontroller.attachment WHERE kind = 'Order'), 1, 1, g, 1, 'orders/' || gen_random_uuid() FROM generate_series(1, %[1]d) g
-    RETURNING id, name
-), r AS (
-    INSERT INTO dbcontroller.resource (id, body) SELECT id, '{"customer_id": "//crm.example.com/eu/customers/1"}' FROM s
-), t AS (
-    INSERT INTO dbcontroller.foreign_target (uid, deployment_id, kind_id, name)
-    SELECT gen_random_uuid(), (SELECT id FROM dbcontroller.deployment WHERE service = 'crm.example.com'), 1, 'customers/' || id FROM s RETURNING id
-), refs AS (
-    INSERT INTO dbcontroller.reference (holder_id, target_id, attempt, field_id, behaviour) SELECT id, id, gen_random_uuid(), 1, 2 FROM s
-)
-INSERT INTO dbcontroller.captured (kind_id, name, problem, missing, tries, due)
-SELECT (SELECT kind_id FROM dbcontroller.attachment WHERE kind = 'Order'), name, 'waits', true, 20, now() + interval '1 hour' FROM s;
+INSERT INTO dbcontroller.foreign_target (uid, deployment_id, kind_id, name)
+SELECT gen_random_uuid(), (SELECT id FROM dbcontroller.deployment WHERE service = 'crm.example.com'), 1, 'customers/' || g FROM generate_series(100000, 99999 + %[1]d) g;
+INSERT INTO dbcontroller.lacking (kind_id, path, texts, target, problem, missing, tries, due)
+SELECT (SELECT kind_id FROM dbcontroller.attachment WHERE kind = 'Order'), 'customer_id', '["' || g || '"]', '//crm.example.com/eu/customers/' || g, 'waits', true, 20, now() + interval '1 hour'
+FROM generate_series(100000, 99999 + %[1]d) g;
 RESET session_replication_role; RESET statement_timeout; ANALYZE`
 
 	// Rows that sequential scans have read, of tables that grow.
 	scannedSQL = `
 SELECT relname, seq_tup_read FROM pg_stat_user_tables
-WHERE relname IN ('shadow', 'resource', 'reference', 'foreign_target', 'blockade', 'holder_entry', 'captured', 'attempt', 'customers', 'orders', 'invoices')`
+WHERE relname IN ('shadow', 'resource', 'reference', 'foreign_target', 'blockade', 'holder_entry', 'deleted_row', 'lacking', 'attempt', 'customers', 'orders', 'invoices')`
 )
 
-// Statements of the triggers, and those that read and store rows, find their rows by keys, however many rows there are. DBCONTROLLER_TEST_ROWS is
+// Statements of the triggers, and those that look for rows and rights, find their rows by keys, however many rows there are. DBCONTROLLER_TEST_ROWS is
 // their number.
 func TestNothingReadsAWholeAttachedTable(t *testing.T) {
 	if testing.Short() {
@@ -87,18 +78,17 @@ func TestNothingReadsAWholeAttachedTable(t *testing.T) {
 	a.exec(a.shop, `INSERT INTO orders (customer_id, note) VALUES (12, 'few'); UPDATE orders SET customer_id = 13 WHERE customer_id = 12`)
 	a.exec(a.shop, `DELETE FROM orders WHERE customer_id = 4; UPDATE invoices SET customer_id = 5 WHERE id = 'i'; DELETE FROM invoices WHERE id = 'many1'`)
 	for _, id := range []string{crm, shop} { // not Settle, which counts everything itself
-		started := a.SecondProcess(id, shadow.Config{}) // it looks for pauses that are too long at once
+		started := a.SecondProcess(id, shadow.Config{Delegations: true}) // it looks for pauses that are too long at once
 		for range 4 {
 			for _, store := range []*shadow.Store{started, a.Stores[a.ID(id)]} {
-				_, err := store.Capture(ctx)
+				_, err := store.DeleteRows(ctx)
+				require.NoError(t, err)
+				_, err = store.AcquireForRows(ctx)
 				require.NoError(t, err)
 			}
 		}
 	}
 	_, err = a.Act(a.ID(shop), a.ID(crm))
-	require.NoError(t, err)
-	a.exec(a.shop, `UPDATE dbcontroller.attachment SET complete = false, filled = '{zzz}' WHERE kind = 'Invoice'`)
-	_, err = a.Stores[a.ID(shop)].Capture(ctx)
 	require.NoError(t, err)
 	require.Equal(t, []string{"0"}, a.rows(a.shop, `SELECT count(*)::text FROM orders WHERE customer_id BETWEEN 1 AND 4`))
 
@@ -109,23 +99,6 @@ func TestNothingReadsAWholeAttachedTable(t *testing.T) {
 			}
 		}
 	}
-}
-
-// The notes of a statement about very many rows are read by their names, although the statistics are of a time without notes: each batch was compared
-// with each of them.
-func TestNotesAreReadByName(t *testing.T) {
-	t.Parallel()
-	a := newAttached(t)
-	a.attach()
-	a.exec(a.shop, `
-INSERT INTO dbcontroller.captured (kind_id, name) SELECT kind_id, 'orders/' || g FROM dbcontroller.attachment, generate_series(1, 5000) g WHERE kind = 'Order';
-UPDATE pg_class SET reltuples = 1 WHERE oid = 'dbcontroller.captured'::regclass`)
-	pool, kind, plan := a.Pools[a.ID(shop)], int32(0), ""
-	require.NoError(t, pool.QueryRow(t.Context(), `SELECT kind_id FROM dbcontroller.attachment WHERE kind = 'Order'`).Scan(&kind))
-	names := a.rows(a.shop, `SELECT 'orders/' || generate_series(1, 1000)`)
-	require.NoError(t, pool.QueryRow(t.Context(), `EXPLAIN (ANALYZE, FORMAT JSON) `+shadow.SelectNotesSQL, kind, names).Scan(&plan))
-	require.Contains(t, plan, "captured_name")
-	require.NotRegexp(t, `"Rows Removed by (Index Recheck|Filter)": [1-9]`, plan)
 }
 
 const endIdleSQL = `

@@ -4,6 +4,7 @@ import (
 	"context"
 	"testing"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/internal/attach"
@@ -36,7 +37,7 @@ func TestRowsOfLostTargets_I1_I8(t *testing.T) {
 	a.again()
 	a.again()
 	require.Equal(t, []string{"1 1 old", "3 3 new"}, a.rows(a.shop, `SELECT concat_ws(' ', id, customer_id, room) FROM invoices ORDER BY id`))
-	require.Equal(t, []string{"invoices/3", "order"}, a.rows(a.shop, `SELECT CASE WHEN name LIKE 'orders/%' THEN 'order' ELSE name END FROM dbcontroller.captured WHERE missing AND lost ORDER BY 1`))
+	require.Equal(t, []string{`Invoice ["3"]`, `Invoice ["new","1"]`, `Order ["3"]`}, a.rows(a.shop, `SELECT a.kind || ' ' || l.texts FROM dbcontroller.lacking l JOIN dbcontroller.attachment a USING (kind_id) WHERE missing AND lost ORDER BY 1`))
 	require.Zero(t, a.Count(shop, "dangling"))
 	_ = a.refused(a.crm, `DELETE FROM customers WHERE id = 1`)
 	_ = a.refused(a.crm, `DELETE FROM seats`)
@@ -46,7 +47,7 @@ func TestRowsOfLostTargets_I1_I8(t *testing.T) {
 
 	a.exec(a.crm, `INSERT INTO customers VALUES (3); INSERT INTO seats VALUES ('new', 1)`)
 	a.again()
-	require.Empty(t, a.rows(a.shop, `SELECT name FROM dbcontroller.captured`))
+	require.Empty(t, a.noted())
 	_ = a.refused(a.crm, `DELETE FROM seats WHERE room = 'new'`)
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
@@ -55,7 +56,7 @@ func TestRowsOfLostTargets_I1_I8(t *testing.T) {
 func TestAttachedTablesFollowTheRegionColumn(t *testing.T) {
 	t.Parallel()
 	const us = "crm.example.com/us"
-	a := &attached{Box: harness.NewBox(t, attachedServices, nil, crm, us, shop), t: t}
+	a := &attached{Box: harness.NewBox(t, attachedServices, func(cfg *shadow.Config) { cfg.Delegations = true }, crm, us, shop), t: t}
 	tables := `CREATE TABLE customers (id bigint PRIMARY KEY); CREATE TABLE seats (room text, number integer, PRIMARY KEY (room, number));
 GRANT ALL ON customers, seats TO dbcontroller_box_serving; INSERT INTO customers VALUES (1)`
 	a.crm = a.connect(crm, tables)
@@ -63,6 +64,7 @@ GRANT ALL ON customers, seats TO dbcontroller_box_serving; INSERT INTO customers
 	a.shop = a.connect(shop, `
 CREATE TABLE orders (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), customer_id bigint, approver_id bigint, approver_region text, note text);
 CREATE TABLE invoices (id text PRIMARY KEY, customer_id bigint, room text, seat integer);
+CREATE INDEX ON orders (customer_id); CREATE INDEX ON orders (approver_id); CREATE INDEX ON invoices (customer_id); CREATE INDEX ON invoices (room, seat);
 GRANT ALL ON orders, invoices TO dbcontroller_box_serving`)
 	a.attach()
 	plans, err := attach.Prepare(t.Context(), inUS, a.Stores[a.ID(us)].Model(), false)
@@ -84,7 +86,7 @@ func TestAProcessThatHasNotNoticedAnAttachment_I1(t *testing.T) {
 	t.Parallel()
 	a := newAttached(t)
 	a.exec(a.crm, `INSERT INTO customers VALUES (1), (2), (3)`)
-	behind := map[string]*shadow.Store{crm: a.SecondProcess(crm, shadow.Config{}), shop: a.SecondProcess(shop, shadow.Config{})}
+	behind := map[string]*shadow.Store{crm: a.SecondProcess(crm, shadow.Config{Delegations: true}), shop: a.SecondProcess(shop, shadow.Config{Delegations: true})}
 	a.attach()
 	a.exec(a.shop, `INSERT INTO orders (customer_id, note) VALUES (1, 'goes'); INSERT INTO orders (approver_id, approver_region, note) VALUES (2, 'eu', 'unset')`)
 	a.exec(a.shop, `INSERT INTO invoices (id, customer_id) VALUES ('i', 3)`)
@@ -107,8 +109,8 @@ func TestAProcessThatHasNotNoticedAnAttachment_I1(t *testing.T) {
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 
-// A row is deleted after it was read, and before its references are stored: no trigger notes it, since it has no resource yet.
-func TestARowThatIsDeletedWhileItIsStored_I1_I8(t *testing.T) {
+// A row is deleted after its value was read, and before the right to its target is there: the right is returned.
+func TestARowThatIsDeletedWhileItsRightIsAcquired_I1_I8(t *testing.T) {
 	t.Parallel()
 	a := newAttached(t)
 	a.exec(a.crm, `INSERT INTO customers VALUES (1)`)
@@ -117,11 +119,9 @@ func TestARowThatIsDeletedWhileItIsStored_I1_I8(t *testing.T) {
 	a.AfterEstablish = func() { a.exec(a.shop, `DELETE FROM invoices`) }
 	a.Capture(a.ID(shop))
 	a.AfterEstablish = nil
-	a.again()
-	require.Zero(t, a.Count(shop, "reference"))
-	require.Empty(t, a.rows(a.shop, `SELECT coalesce(problem, '') FROM dbcontroller.captured`))
-	a.Expire(crm)
 	a.Settle()
+	require.Empty(t, a.noted())
+	a.tidies(shop)
 	a.exec(a.crm, `DELETE FROM customers`)
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
@@ -150,7 +150,7 @@ func TestAPreparedTransactionBesideARestore_I1_I8_I30(t *testing.T) {
 	a.exec(a.shop, `COMMIT PREPARED 'restored'`)
 	a.again()
 	a.again()
-	require.Empty(t, a.rows(a.shop, `SELECT name FROM dbcontroller.captured`))
+	require.Empty(t, a.noted())
 	_ = a.refused(a.crm, `DELETE FROM customers WHERE id = 2`)
 	a.exec(a.crm, `DELETE FROM customers WHERE id = 3`)
 	a.Settle()
@@ -159,35 +159,44 @@ func TestAPreparedTransactionBesideARestore_I1_I8_I30(t *testing.T) {
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 
-// A key is used again while the deletion of the row that had it waits: the new row is stored as a resource of its own, afterwards.
-func TestAKeyIsUsedAgainWhileItsDeletionWaits_I1(t *testing.T) {
+// A key is used again while another deployment has not acknowledged the deletion of the row that had it: the statement waits, and fails in words, at once where
+// it cannot come true. So no row that is written to the new one goes with the old one (R4).
+func TestAKeyIsUsedAgainWhenItsDeletionIsAcknowledged_I1(t *testing.T) {
 	t.Parallel()
 	for name, again := range map[string]string{
-		"with another reference": `DELETE FROM invoices; INSERT INTO invoices (id, customer_id) VALUES ('i', 2)`,
-		"with the same":          `DELETE FROM invoices; INSERT INTO invoices (id, customer_id) VALUES ('i', 1)`,
-		"by an update of keys":   `UPDATE invoices SET id = 'j'; UPDATE invoices SET id = 'i'`,
+		"by an insert":                `INSERT INTO customers VALUES (1)`,
+		"by an update":                `UPDATE customers SET id = 1 WHERE id = 9`,
+		"above read committed":        `BEGIN ISOLATION LEVEL REPEATABLE READ; INSERT INTO customers VALUES (1)`,
+		"in the same transaction":     `BEGIN; DELETE FROM customers WHERE id = 2; INSERT INTO customers VALUES (2)`,
+		"in the same transaction, MV": `BEGIN; DELETE FROM customers WHERE id = 2; UPDATE customers SET id = 2 WHERE id = 9`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			a := newAttached(t)
-			a.exec(a.crm, `INSERT INTO customers VALUES (1), (2)`)
+			a.exec(a.crm, `INSERT INTO customers VALUES (1), (2), (3), (9)`)
 			a.attach()
-			a.exec(a.shop, `INSERT INTO invoices (id, customer_id) VALUES ('i', 1)`)
+			a.exec(a.shop, `INSERT INTO orders (customer_id, note) VALUES (1, 'old'), (2, 'two')`)
 			a.Settle()
-			old := a.Get("//" + shop + "/invoices/i")
-			a.exec(a.shop, again)
-			a.exec(a.shop, `UPDATE dbcontroller.captured SET due = now() + interval '1 min' WHERE gone IS NOT NULL`)
-			a.Capture(a.ID(shop))
-			require.Equal(t, old, a.Get("//"+shop+"/invoices/i"), "the resource of the row before is left alone")
-			a.exec(a.shop, `UPDATE dbcontroller.captured SET due = now(), tries = 0`)
-			a.Settle()
-			a.again()
-			stored := a.Get("//" + shop + "/invoices/i")
-			require.NotNil(t, stored, "the new row has a resource")
-			require.NotEqual(t, old.UID, stored.UID)
-			for _, customer := range a.rows(a.shop, `SELECT customer_id::text FROM invoices`) {
-				_ = a.refused(a.crm, `DELETE FROM customers WHERE id = `+customer)
+			a.exec(a.crm, `DELETE FROM customers WHERE id = 3; INSERT INTO customers VALUES (3)`) // nobody refers to it
+			a.SetDown(shop, true)
+			a.exec(a.crm, `SET dbcontroller.reuse_wait = '20ms'; DELETE FROM customers WHERE id = 1`)
+			for _, carriedOut := range []bool{false, true} {
+				if carriedOut {
+					a.Capture(a.ID(crm))
+				}
+				_, err := a.crm.Exec(t.Context(), again)
+				var pg *pgconn.PgError
+				require.ErrorAs(t, err, &pg)
+				require.Equal(t, "55006", pg.Code, pg.Message)
+				require.Contains(t, pg.Message, "is not acknowledged by //"+shop)
+				a.exec(a.crm, `ROLLBACK`)
 			}
+			a.SetDown(shop, false)
+			a.Settle()
+			a.exec(a.crm, `INSERT INTO customers VALUES (1)`)
+			a.exec(a.shop, `INSERT INTO orders (customer_id, note) VALUES (1, 'new')`)
+			a.Settle()
+			require.Equal(t, []string{"new", "two"}, a.rows(a.shop, `SELECT note FROM orders ORDER BY 1`))
 			require.Empty(t, harness.AuditDatabases(t, a.Pools))
 		})
 	}

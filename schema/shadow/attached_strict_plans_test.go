@@ -152,7 +152,7 @@ func TestStatementsLeaveLooksAtRights(t *testing.T) {
 		require.NoError(t, err)
 		a.exec(a.shop, c.sql)
 		found := a.rows(a.shop, `SELECT f.name FROM dbcontroller.work w JOIN dbcontroller.foreign_target f ON f.id = w.target_id WHERE w.action = `+strconv.Itoa(int(schema.LookAtRight)))
-		require.Empty(t, a.rows(a.shop, `SELECT name FROM dbcontroller.captured`))
+		require.Empty(t, a.rows(a.shop, `SELECT name FROM dbcontroller.deleted_row`))
 		require.NoError(t, tx.Rollback(ctx))
 		require.ElementsMatch(t, c.looks, found, c.sql)
 	}

@@ -97,7 +97,7 @@ func TestStrictReferencesCountFromTheirCommit(t *testing.T) {
 	a.exec(a.shop, `UPDATE invoices SET id = id || 'x' WHERE id LIKE 'n%'; DELETE FROM invoices WHERE id = 'i'`)
 	a.Settle()
 	require.Zero(t, a.Count(shop, "reference"), "nothing is stored")
-	require.Empty(t, a.rows(a.shop, `SELECT problem FROM dbcontroller.captured`))
+	require.Empty(t, a.rows(a.shop, `SELECT problem FROM dbcontroller.deleted_row`))
 	a.SetDown(crm, false)
 	_ = a.refused(a.crm, `DELETE FROM customers WHERE id = 1`)
 	_, err = a.Delete(customer("1"))
@@ -283,10 +283,10 @@ func TestStrictIsRefusedInWords(t *testing.T) {
 	}
 	text := strings.Join(said, "\n")
 	require.Contains(t, text, "customer_id: crm.example.com/Customer gives no right to refer to it without asking")
-	require.Contains(t, text, "seat is of type numeric; the columns of a strict reference are of")
-	require.Contains(t, text, "1 processes of the deployment cannot serve strict references")
-	a.exec(a.shop, `DELETE FROM dbcontroller.member; INSERT INTO dbcontroller.attachment (kind_id, kind, definition, checksum, ready, strict) VALUES (1, 'X', '{}', '', true, true)`)
-	require.ErrorContains(t, joins(a.Box, shop, shadow.Config{}), "tables here have strict references")
+	require.Contains(t, text, "seat is of type numeric; the columns of a reference are of")
+	require.Contains(t, text, "1 processes of the deployment cannot serve references of rows")
+	a.exec(a.shop, `DELETE FROM dbcontroller.member; INSERT INTO dbcontroller.attachment (kind_id, kind, definition, checksum, ready) VALUES (1, 'X', '{"references": []}', '', true)`)
+	require.ErrorContains(t, joins(a.Box, shop, shadow.Config{}), "attached tables here have references")
 	require.NoError(t, joins(a.Box, shop, shadow.Config{Delegations: true}))
 }
 
@@ -370,7 +370,7 @@ func TestTheEndOfAllRightsWaitsForStrictWrites(t *testing.T) {
 			a.acquire([]string{"ACT " + customer("4")})
 			writer := a.connect(shop, `BEGIN`)
 			a.exec(writer, `INSERT INTO orders (customer_id, note) VALUES (4, 'one')`)
-			a.exec(a.shop, `UPDATE dbcontroller.attachment SET strict = false`)
+			a.exec(a.shop, `UPDATE dbcontroller.attachment SET ready = false`) // its table is detached
 			ended := make(chan error, 1)
 			go func() { ended <- end(a) }()
 			require.Eventually(t, func() bool {

@@ -41,12 +41,6 @@ func (a *attached) attachAnew() {
 	}
 }
 
-// lacking returns the values without a right.
-func (a *attached) lacking() []string {
-	a.t.Helper()
-	return a.rows(a.shop, `SELECT path || ' ' || texts || CASE WHEN missing THEN ' missing' ELSE '' END || CASE WHEN lost THEN ' lost' ELSE '' END FROM dbcontroller.lacking ORDER BY 1`)
-}
-
 // The rows that a table has when it is attached get the rights to their targets; those whose target does not exist are reported, unset or deleted as declared.
 func TestRowsOfBeforeAttachGetTheirRights_I34(t *testing.T) {
 	t.Parallel()
@@ -61,11 +55,11 @@ INSERT INTO invoices (id, customer_id, room, seat) VALUES ('i', 2, NULL, NULL), 
 	a.attach()
 	require.Equal(t, []string{"another", "none", "one"}, a.rows(a.shop, `SELECT note FROM orders ORDER BY 1`))
 	require.Equal(t, []string{"i 2 ", "j 88 ", "k 2 "}, a.rows(a.shop, `SELECT id || ' ' || customer_id || ' ' || COALESCE(room, '') FROM invoices ORDER BY 1`))
-	require.Equal(t, []string{`customer_id ["88"] missing`}, a.lacking())
-	waiting, missing, err := a.Stores[a.ID(shop)].Captured(t.Context())
+	require.Equal(t, []string{`customer_id ["88"] missing`}, a.noted())
+	waiting, missing, err := a.Stores[a.ID(shop)].Waiting(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, []int64{0, 1}, []int64{waiting, missing})
-	require.Equal(t, []string{"true"}, a.rows(a.shop, `SELECT complete::text FROM dbcontroller.attachment WHERE kind = 'Invoice'`))
+	require.Equal(t, []string{"true"}, a.rows(a.shop, `SELECT walked::text FROM dbcontroller.attachment WHERE kind = 'Invoice'`))
 	_ = a.refused(a.crm, `DELETE FROM customers WHERE id = 2`)
 	a.exec(a.crm, `DELETE FROM customers WHERE id = 1`)
 	a.Settle()
@@ -77,7 +71,7 @@ INSERT INTO invoices (id, customer_id, room, seat) VALUES ('i', 2, NULL, NULL), 
 	a.Capture(a.ID(shop))
 	a.exec(a.shop, `UPDATE dbcontroller.lacking SET due = now()`)
 	a.Capture(a.ID(shop))
-	require.Empty(t, a.lacking())
+	require.Empty(t, a.noted())
 	_ = a.refused(a.crm, `DELETE FROM customers WHERE id = 88`)
 	a.Settle()
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
@@ -96,7 +90,7 @@ func TestTheSameTextInTwoReferencesIsTwoValues_I34(t *testing.T) {
 	a.attach()
 	require.Equal(t, []string{"20"}, a.rows(a.shop, `SELECT count(*)::text FROM invoices WHERE customer_id IS NOT NULL`))
 	require.Equal(t, []string{"0"}, a.rows(a.shop, `SELECT count(*)::text FROM invoices WHERE seat IS NOT NULL`))
-	require.Empty(t, a.lacking())
+	require.Empty(t, a.noted())
 }
 
 // A row under a right is not deleted because an earlier question had found no target.
@@ -105,9 +99,9 @@ func TestAMissingValueWithARightIsNoMore_I34(t *testing.T) {
 	a := newShopVersions(t, strictCascade+", missing: delete", strictBlock)
 	a.attach()
 	a.write(`INSERT INTO orders (customer_id, note) VALUES (4, 'stays')`)
-	a.exec(a.shop, `INSERT INTO dbcontroller.lacking (kind_id, path, digest, texts, target, missing) SELECT kind_id, 'customer_id', gen_random_uuid(), '["4"]', '//`+crm+`/customers/4', true FROM dbcontroller.attachment WHERE kind = 'Order'`)
+	a.exec(a.shop, `INSERT INTO dbcontroller.lacking (kind_id, path, texts, target, missing) SELECT kind_id, 'customer_id', '["4"]', '//`+crm+`/customers/4', true FROM dbcontroller.attachment WHERE kind = 'Order'`)
 	a.Settle()
-	require.Empty(t, a.lacking())
+	require.Empty(t, a.noted())
 	require.Equal(t, []string{"stays"}, a.rows(a.shop, `SELECT note FROM orders`))
 }
 
@@ -126,14 +120,14 @@ func TestABehaviourThatChangesHoldsAllTheWay_I1_I3_I34(t *testing.T) {
 		require.Zero(t, a.Count(crm, "deleting"))
 		a.write(`INSERT INTO orders (customer_id, note) VALUES (3, 'three')`)
 		a.attachAnew()
-		a.exec(a.crm, `DELETE FROM customers WHERE id = 3`) // and not walked yet
-		_, err := a.Stores[a.ID(shop)].Capture(t.Context()) // which notices the attachment
+		a.exec(a.crm, `DELETE FROM customers WHERE id = 3`)    // and not walked yet
+		_, err := a.Stores[a.ID(shop)].DeleteRows(t.Context()) // which notices the attachment
 		require.NoError(t, err)
 		a.Settle()
 		require.Equal(t, []string{"two"}, a.rows(a.shop, `SELECT note FROM orders`))
 		require.Zero(t, a.Count(crm, "deleting"))
 		a.Capture(a.ID(shop))
-		require.Equal(t, []string{"true []"}, a.rows(a.shop, `SELECT complete || ' ' || former FROM dbcontroller.attachment WHERE kind = 'Order'`))
+		require.Equal(t, []string{"true []"}, a.rows(a.shop, `SELECT walked || ' ' || former FROM dbcontroller.attachment WHERE kind = 'Order'`))
 		_ = a.refused(a.crm, `DELETE FROM customers WHERE id = 2`)
 	})
 	t.Run("block, then cascade", func(t *testing.T) {
@@ -146,7 +140,7 @@ func TestABehaviourThatChangesHoldsAllTheWay_I1_I3_I34(t *testing.T) {
 		a.SetDown(crm, true)
 		a.attachAnew()
 		a.Capture(a.ID(shop)) // the new right cannot be acquired
-		require.Equal(t, []string{`customer_id ["2"]`}, a.lacking())
+		require.Equal(t, []string{`customer_id ["2"]`}, a.noted())
 		a.SetDown(crm, false)
 		a.exec(a.shop, `UPDATE dbcontroller.foreign_target SET kept_until = NULL`)
 		_, err := a.Stores[a.ID(shop)].Tidy(t.Context())
@@ -157,7 +151,7 @@ func TestABehaviourThatChangesHoldsAllTheWay_I1_I3_I34(t *testing.T) {
 			a.Capture(a.ID(shop))
 			a.Settle()
 		}
-		require.Equal(t, []string{"true []"}, a.rows(a.shop, `SELECT complete || ' ' || former FROM dbcontroller.attachment WHERE kind = 'Order'`))
+		require.Equal(t, []string{"true []"}, a.rows(a.shop, `SELECT walked || ' ' || former FROM dbcontroller.attachment WHERE kind = 'Order'`))
 		a.returned()
 		a.exec(a.crm, `DELETE FROM customers WHERE id = 2`)
 		a.Settle()
@@ -194,55 +188,22 @@ func TestABehaviourThatChangesHoldsAllTheWay_I1_I3_I34(t *testing.T) {
 			a.Capture(a.ID(shop))
 			a.SetDown(crm, false)
 			refused("captured")
-			if order[1] == strictBlock { // the other one is stored under its right
-				require.NotEqual(t, []string{"true []"}, a.rows(a.shop, `SELECT complete || ' ' || former FROM dbcontroller.attachment WHERE kind = 'Order'`))
-			}
 			a.exec(a.shop, `UPDATE orders SET note = note || '.', customer_id = customer_id`)
 			refused("updated")
-			a.exec(a.shop, `UPDATE dbcontroller.captured SET due = now()`)
+			a.exec(a.shop, `UPDATE dbcontroller.deleted_row SET due = now()`)
 			a.exec(a.shop, `UPDATE dbcontroller.lacking SET due = now()`)
 			a.Settle()
 			refused("at rest")
 			a.Capture(a.ID(shop))
 			a.Settle()
-			_, err := a.Stores[a.ID(shop)].Capture(t.Context())
+			_, err := a.Stores[a.ID(shop)].DeleteRows(t.Context())
 			require.NoError(t, err)
-			require.Equal(t, []string{"true []"}, a.rows(a.shop, `SELECT complete || ' ' || former FROM dbcontroller.attachment WHERE kind = 'Order'`))
+			require.Equal(t, []string{"true []"}, a.rows(a.shop, `SELECT walked || ' ' || former FROM dbcontroller.attachment WHERE kind = 'Order'`))
 			refused("at rest without the former ones")
-			require.Equal(t, map[bool]int{true: 0, false: 1}[order[1] == strictBlock], a.Count(shop, "reference"))
-			require.Len(t, a.lacking(), map[bool]int{true: 1, false: 0}[order[1] == strictBlock])
+			require.Equal(t, []string{`customer_id ["99"] missing`}, a.noted())
 			require.Empty(t, harness.AuditDatabases(t, a.Pools))
 		})
 	}
-}
-
-// A row that was stored when its reference was async, and that names another target before its stored reference is dropped, does not go with the former one.
-func TestARowThatMovesWhileItsTableBecomesStrict_I1_I34(t *testing.T) {
-	t.Parallel()
-	a := newShopVersions(t, "region: eu, behaviour: CASCADE_DELETE", strictCascade)
-	a.attach()
-	a.exec(a.shop, `INSERT INTO orders (customer_id, note) VALUES (1, 'one'), (1, 'two'), (2, 'goes')`)
-	a.Settle()
-	a.Switch(shop, "v2")
-	a.attachAnew()
-	a.exec(a.shop, `UPDATE dbcontroller.foreign_target SET acting_epoch = NULL, acting_own = NULL`)
-	a.SetDown(crm, true)
-	a.Capture(a.ID(shop)) // the rights cannot be acquired, so that the stored references stay
-	a.SetDown(crm, false)
-	a.exec(a.shop, `UPDATE dbcontroller.lacking SET due = now() + interval '1 day', tries = 99`)
-	a.acquire([]string{"ACT " + customer("3")})
-	require.Equal(t, 3, a.Count(shop, "reference"))
-	a.exec(a.shop, `UPDATE orders SET customer_id = 3 WHERE note = 'one'`)
-	a.exec(a.shop, `UPDATE orders SET customer_id = 3 WHERE customer_id = 1`)
-	a.exec(a.crm, `DELETE FROM customers WHERE id IN (1, 2)`)
-	a.Capture(a.ID(crm))
-	_, _ = a.Act(a.ID(shop), a.ID(crm))
-	a.Settle()
-	a.exec(a.shop, `UPDATE dbcontroller.lacking SET due = now(), tries = 0`)
-	a.Settle()
-	require.Zero(t, a.Count(shop, "reference"))
-	require.Equal(t, []string{"one", "two"}, a.rows(a.shop, `SELECT note FROM orders ORDER BY 1`))
-	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 
 // Nothing is stored of rows: a table of any size costs its rights, and a constant.
@@ -264,8 +225,8 @@ SELECT sum(pg_total_relation_size(c.oid))::bigint FROM pg_class c WHERE c.relnam
 		return out
 	}
 	counts := func() []string {
-		return a.rows(a.shop, `SELECT (SELECT count(*) FROM dbcontroller.shadow)::text || ' ' || (SELECT count(*) FROM dbcontroller.reference) || ' ' || (SELECT count(*) FROM dbcontroller.captured)
-|| ' ' || (SELECT count(*) FROM dbcontroller.captured_batch) || ' ' || (SELECT count(*) FROM dbcontroller.lacking) || ' ' || (SELECT count(*) FROM dbcontroller.foreign_target)`)
+		return a.rows(a.shop, `SELECT (SELECT count(*) FROM dbcontroller.shadow)::text || ' ' || (SELECT count(*) FROM dbcontroller.reference) || ' ' || (SELECT count(*) FROM dbcontroller.deleted_row)
+|| ' ' || (SELECT count(*) FROM dbcontroller.deleted_row) || ' ' || (SELECT count(*) FROM dbcontroller.lacking) || ' ' || (SELECT count(*) FROM dbcontroller.foreign_target)`)
 	}
 	bytes, before := size(), counts()
 	run := func(sql string, args ...any) { a.exec(a.shop, sql, args...) }
@@ -303,7 +264,7 @@ func TestAnUnreadableTableKeepsNoOtherBack(t *testing.T) {
 	a.Capture(a.ID(crm))
 	store := a.Stores[a.ID(shop)]
 	for range 4 {
-		_, err := store.Capture(ctx)
+		_, err := store.DeleteRows(ctx)
 		require.NoError(t, err)
 		_, err = store.AcquireForRows(ctx)
 		require.ErrorContains(t, err, "orders")

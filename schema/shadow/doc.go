@@ -20,12 +20,12 @@
 //	internal/delegated references to other deployments that are written under rights: found (find.go), locked and checked (locks.go)
 //	internal/write     create and update: save.go, then one transaction: write.go, lock.go locks and checks, store.go writes
 //	internal/rights    rights to block resources of other deployments without asking: rights.go acquires, recall.go answers, look.go returns
-//	internal/wishes    the rights that applications ask for before they write rows of strict tables
+//	internal/wishes    the rights that applications ask for before they write rows, and that rows lack
 //	internal/progress  the counts of each deletion here
 //	internal/cascade   a deletion in one database: closure.go reads and locks its members, carry.go carries out what
 //	                   is decided on them; owner_change.go for lost owners
 //	internal/follow    acts on the holders here for deletions in other deployments, in batches (act.go)
-//	internal/capture   stores the references of captured rows of attached tables
+//	internal/deletedrows   carries out the deletion of rows of attached tables that are resources
 //	internal/owner     owners of resources: questions (owner_check.go), deletions (owner_drop.go), version switches (owner_upgrade.go)
 //	internal/ownerlist comparison of the lists of owners, which are stored with bodies, with owner references
 //	internal/control   what is stored beside bodies: statuses, finalizers that are done, and block_deletion

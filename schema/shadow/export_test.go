@@ -9,7 +9,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/db-controller/db-controller/schema"
-	"github.com/db-controller/db-controller/schema/shadow/internal/capture"
 	"github.com/db-controller/db-controller/schema/shadow/internal/cascade"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/wishes"
@@ -28,9 +27,6 @@ func (s *Store) Hears() bool { return s.db.NotificationsAlive() }
 
 // SelectWishesSQL is the statement of each look for wishes.
 var SelectWishesSQL = wishes.SelectSQL
-
-// SelectNotesSQL is the statement that reads the notes of captured rows.
-const SelectNotesSQL = capture.SelectNotesSQL
 
 // OwnSQL selects the id of a transaction and the epoch, when its commit waits for the disk.
 const OwnSQL = db.OwnSQL

@@ -10,11 +10,11 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/admin"
 	"github.com/db-controller/db-controller/schema/shadow/internal/attempt"
-	"github.com/db-controller/db-controller/schema/shadow/internal/capture"
 	"github.com/db-controller/db-controller/schema/shadow/internal/cascade"
 	"github.com/db-controller/db-controller/schema/shadow/internal/compare"
 	"github.com/db-controller/db-controller/schema/shadow/internal/control"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+	"github.com/db-controller/db-controller/schema/shadow/internal/deletedrows"
 	"github.com/db-controller/db-controller/schema/shadow/internal/deletion"
 	"github.com/db-controller/db-controller/schema/shadow/internal/follow"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
@@ -45,7 +45,7 @@ type Store struct {
 	*deleter
 	*verifier
 	*administrator
-	*capturer
+	*rowDeleter
 	*righter
 	*steering
 	*granter
@@ -73,7 +73,7 @@ type (
 	deleter       = deletion.Deleter
 	verifier      = verify.Verifier
 	administrator = admin.Admin
-	capturer      = capture.Capturer
+	rowDeleter    = deletedrows.Deleter
 	righter       = rights.Rights
 	steering      = steer.Steering
 	granter       = wishes.Granter
@@ -106,7 +106,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	v := verify.New(g, i, t, w, f, compare.New(g, rs, rt), rt)
 	return &Store{
 		reader: r, inspector: i, keeper: t, attempts: a, writer: w, owners: owner.New(g, c), deleter: deletion.New(g, t, w, c, f, rs), verifier: v,
-		administrator: admin.New(g, p, w, c, f, v, rt), capturer: capture.New(g, rs, w, c), righter: rt, granter: wishes.New(g, rs, rt), steering: steer.New(g, c), book: b, controls: control.New(g), db: d,
+		administrator: admin.New(g, p, w, c, f, v, rt), rowDeleter: deletedrows.New(rs, c), righter: rt, granter: wishes.New(g, rs, rt), steering: steer.New(g, c), book: b, controls: control.New(g), db: d,
 		epochs: g, recovery: g, databases: g, others: g, versions: g, positions: f, following: f, finalising: c,
 	}, nil
 }

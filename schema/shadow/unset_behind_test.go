@@ -49,7 +49,7 @@ func TestAProcessBehindASwitchUnsetsNothing_I1_I26(t *testing.T) {
 	t.Parallel()
 	b, ctx := harness.NewBox(t, movedTargets, nil, aWest, bWest), context.Background()
 	id := b.ID(bWest)
-	behind := b.SecondProcess(bWest, shadow.Config{})
+	behind := b.SecondProcess(bWest, shadow.Config{Delegations: true})
 	b.Switch(bWest, "v2")
 	nearTarget := "//" + bWest + "/targets/t"
 	b.MustPut(target, nil)
@@ -113,14 +113,14 @@ kinds:
 func TestAProcessBehindASwitchLeavesNoRow_I1_I26(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	a := &attached{Box: harness.NewBox(t, tabledLater, nil, crm), t: t}
+	a := &attached{Box: harness.NewBox(t, tabledLater, func(cfg *shadow.Config) { cfg.Delegations = true }, crm), t: t}
 	id := a.ID(crm)
 	a.crm = a.connect(crm, `
 CREATE TABLE customers (id bigint PRIMARY KEY, group_id text, club_id text);
 CREATE INDEX ON customers (group_id);
 CREATE INDEX ON customers (club_id);
 GRANT ALL ON customers TO dbcontroller_box_serving`)
-	behind, another := a.SecondProcess(crm, shadow.Config{}), a.SecondProcess(crm, shadow.Config{})
+	behind, another := a.SecondProcess(crm, shadow.Config{Delegations: true}), a.SecondProcess(crm, shadow.Config{Delegations: true})
 	a.Switch(crm, "v2")
 	plans, err := attach.Prepare(ctx, a.crm, a.Stores[id].Model(), false)
 	require.NoError(t, err)
@@ -167,7 +167,7 @@ GRANT ALL ON customers TO dbcontroller_box_serving`)
 func TestAProcessBehindASwitchKnowsNothingToBeGone_I15_I26(t *testing.T) {
 	t.Parallel()
 	b, ctx := harness.NewBox(t, movedNames, nil, aWest), context.Background()
-	behind := b.SecondProcess(aWest, shadow.Config{})
+	behind := b.SecondProcess(aWest, shadow.Config{Delegations: true})
 	b.Switch(aWest, "v2")
 	uid := b.MustPut(target, nil).UID
 	for _, request := range []uuid.UUID{uuid.Nil, uuid.New()} {

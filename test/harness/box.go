@@ -390,7 +390,7 @@ func (b *Box) outstanding(deployment schema.DeploymentID) (left outstanding) {
 	b.t.Helper()
 	const sql = `
 SELECT (SELECT count(*) FROM dbcontroller.blockade WHERE expires_at IS NOT NULL), EXISTS (SELECT FROM dbcontroller.work), EXISTS (SELECT FROM dbcontroller.notice),
-    EXISTS (SELECT FROM dbcontroller.captured WHERE tries = 0 OR NOT missing AND tries < 3) OR EXISTS (SELECT FROM dbcontroller.captured_batch)
+    EXISTS (SELECT FROM dbcontroller.deleted_row WHERE tries < 3)
         OR EXISTS (SELECT FROM dbcontroller.attachment WHERE ready AND NOT walked) OR EXISTS (
         SELECT FROM dbcontroller.lacking WHERE tries = 0 OR NOT missing AND tries < CASE WHEN problem IS NULL THEN 20 ELSE 3 END)`
 	require.NoError(b.t, b.Pools[deployment].QueryRow(context.Background(), sql).Scan(&left.tentative, &left.work, &left.notices, &left.captured))
@@ -450,7 +450,7 @@ func (b *Box) Settle() {
 func (b *Box) captureDue(deployment schema.DeploymentID) {
 	b.t.Helper()
 	for _, sql := range []string{
-		`UPDATE dbcontroller.captured SET due = now() WHERE NOT missing AND tries IN (1, 2)`,
+		`UPDATE dbcontroller.deleted_row SET due = now() WHERE tries IN (1, 2)`,
 		`UPDATE dbcontroller.lacking SET due = now() WHERE NOT missing AND tries > 0 AND tries < 20`, // the answer to a confirm may be under way
 	} {
 		_, err := b.Pools[deployment].Exec(context.Background(), sql)
@@ -459,14 +459,14 @@ func (b *Box) captureDue(deployment schema.DeploymentID) {
 	b.Capture(deployment)
 }
 
-// Capture stores the rows of attached tables that are due, and acquires the rights of those without one, until no more are, or until a recovery begins. What fails
+// Capture carries out the deletions of rows of attached tables, and acquires the rights of the values without one, until no more are due, or until a recovery begins. What fails
 // because a machine is busy, by a time limit, is tried again.
 func (b *Box) Capture(deployment schema.DeploymentID) {
 	b.t.Helper()
 	late := 10
 	for more := true; more; {
 		var err error
-		more, err = b.Stores[deployment].Capture(context.Background())
+		more, err = b.Stores[deployment].DeleteRows(context.Background())
 		if err == nil {
 			var lacking bool
 			lacking, err = b.Stores[deployment].AcquireForRows(context.Background())

@@ -79,7 +79,7 @@ func runDev(cmd *cobra.Command, cfg devConfig) error {
 	}
 	example := defaultServices
 	if cfg.scenario == adopt {
-		cfg.delegations = true // of a strict kind
+		cfg.delegations = true // of attached tables
 		example = adoptServices
 	}
 	files, err := devServices(example, cfg.services, cfg.regions)

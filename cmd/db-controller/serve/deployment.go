@@ -325,7 +325,7 @@ func (d *deployment) run(ctx context.Context) error {
 	d.metrics.register(d.endpoints.metrics)
 	g, ctx := errgroup.WithContext(ctx)
 	for _, part := range []func(context.Context) error{
-		d.registry.Run, d.followEnvironments, d.manager.Run, d.store.RunNotifications, d.store.RunTidy, d.store.RunStatistics, d.followEpochs, d.audit, d.capture, d.grantWishes, d.store.RunProgress, d.reconnect,
+		d.registry.Run, d.followEnvironments, d.manager.Run, d.store.RunNotifications, d.store.RunTidy, d.store.RunStatistics, d.followEpochs, d.audit, d.deleteRows, d.grantWishes, d.store.RunProgress, d.reconnect,
 	} {
 		g.Go(func() error { return part(ctx) })
 	}
@@ -388,8 +388,8 @@ func (d *deployment) audit(ctx context.Context) error {
 	})
 }
 
-func (d *deployment) capture(ctx context.Context) error {
-	return d.store.RunCaptures(ctx, d.registry.Leads)
+func (d *deployment) deleteRows(ctx context.Context) error {
+	return d.store.RunDeletedRows(ctx, d.registry.Leads)
 }
 
 func (d *deployment) grantWishes(ctx context.Context) error {

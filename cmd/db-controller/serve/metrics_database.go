@@ -66,7 +66,7 @@ func (r *readings) read(ctx context.Context, store *shadow.Store) bool {
 	if left, err := store.DeletionsLeft(ctx); err == nil {
 		r.deletions = &left
 	}
-	if waiting, incomplete, err := store.Captured(ctx); err == nil {
+	if waiting, incomplete, err := store.Waiting(ctx); err == nil {
 		r.attached = &attachedRows{waiting: waiting, incomplete: incomplete}
 	}
 	if pauses, err := store.Pauses(ctx); err == nil {

@@ -68,9 +68,9 @@ func NewAttach() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "attach [FILE...] --postgres DSN",
 		Short: "Let the rows of a deployment's tables be resources",
-		Long: `attach checks the tables that FILE declares for the service of the database, and gives each of them triggers that capture changed
-rows. Afterwards the rows are resources, and their columns references. It needs the role that owns the tables, waits for no lock longer
-than 200 ms, and does not change existing objects. --dry-run prints the findings and the statements instead.
+		Long: `attach checks the tables that FILE declares for the service of the database, and gives each of them triggers. Afterwards the rows are
+resources, and their columns references, answered by the indexes of the columns: nothing is stored of a row. It needs the role that owns the
+tables, waits for no lock longer than 200 ms, and does not change existing objects. --dry-run prints the findings and the statements instead.
 
 A statement that names a target of a strict reference for the first time waits until the right to refer to it is there. It asks in a session of
 its own, by the extension dblink and a role that may do nothing else; attach makes both, and says what it may not make. --loopback-dsn names
@@ -104,8 +104,8 @@ their triggers differ from the triggers that attach creates, or their declaratio
 	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "print the findings and the statements, and change nothing")
 	cmd.Flags().BoolVar(&f.status, "status", false, "list the attached tables, their progress and their problems")
 	cmd.Flags().BoolVar(&f.printDetach, "print-detach-sql", false, "print the statements that detach the tables of a copy of this database, for psql; change nothing")
-	cmd.Flags().BoolVar(&f.createIndexes, "create-indexes", false, "create the indexes that strict references need and that are missing (CREATE INDEX CONCURRENTLY)")
-	cmd.Flags().BoolVar(&f.readAgain, "read-again", false, "read all rows again, after statements that no trigger saw")
+	cmd.Flags().BoolVar(&f.createIndexes, "create-indexes", false, "create the indexes that references need and that are missing (CREATE INDEX CONCURRENTLY)")
+	cmd.Flags().BoolVar(&f.readAgain, "read-again", false, "look at all rows again, after statements that no trigger saw")
 	cli.SecretFlag(cmd.Flags(), &f.loopback, "loopback-dsn", "DSN from the PostgreSQL server to this database, of a role with a password, by which strict statements ask for rights (default: 127.0.0.1 or the socket, by a role that attach makes)")
 	cmd.Flags().StringVar(&f.version, "version", "", "version of the service (default: the last one in FILE)")
 	return cmd
@@ -260,7 +260,7 @@ func printFinding(out cli.Printer, kind string, finding attach.Finding) {
 func (f *attachFlags) apply(cmd *cobra.Command, conn *pgx.Conn, out cli.Printer, p *attach.Plan) (state string, err error) {
 	switch {
 	case len(p.Statements) == 0 && f.readAgain && !f.dryRun:
-		out.Line("%s is attached to %s already: the controller reads its rows again", p.Kind.Kind, p.Table)
+		out.Line("%s is attached to %s already: the controller looks at its rows again", p.Kind.Kind, p.Table)
 		return "attached", attach.ReadAgain(cmd.Context(), conn, p)
 	case len(p.Statements) == 0:
 		out.Line("%s is attached to %s already", p.Kind.Kind, p.Table)
@@ -272,7 +272,7 @@ func (f *attachFlags) apply(cmd *cobra.Command, conn *pgx.Conn, out cli.Printer,
 	if err := attach.Apply(cmd.Context(), conn, p, waits(cmd)); err != nil {
 		return "failed", err
 	}
-	out.Line("attached %s to %s: the controller reads its rows now", p.Kind.Kind, p.Table)
+	out.Line("attached %s to %s: the controller acquires the rights of its rows now", p.Kind.Kind, p.Table)
 	return "attached", nil
 }
 
@@ -288,7 +288,7 @@ func NewDetach() *cobra.Command {
 		Use:   "detach --postgres DSN",
 		Short: "Take the triggers of attached tables away",
 		Long: `detach drops the triggers and functions that attach created, and nothing else: the schema is the same as before. The controller then
-releases the references of the rows. References to the rows are no longer enforced.`,
+returns the rights of the rows. References to the rows are no longer enforced.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.detach(cmd) },
 	}
@@ -346,7 +346,7 @@ func (f *attachFlags) list(cmd *cobra.Command) error {
 	all = slices.DeleteFunc(all, func(a *attach.Attached) bool { return !f.wants(a.Kind) })
 	out, drifted, lacking := cli.PrinterOf(cmd), 0, 0
 	for _, a := range all {
-		out.Line("%s  %s  %s; %d changed rows wait, %d failed, %d refer to missing targets", a.Kind, a.Definition.Table, a.State(), a.Waiting, a.Failed, a.Missing)
+		out.Line("%s  %s  %s; %d deleted rows and values wait, %d of them after a try; %d values name missing targets", a.Kind, a.Definition.Table, a.State(), a.Waiting, a.Failed, a.Missing)
 		for _, why := range []*string{a.Failure, a.Problem} {
 			if why != nil {
 				out.Line("      %s", *why)

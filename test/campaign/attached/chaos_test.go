@@ -20,8 +20,7 @@ import (
 )
 
 // After any concurrent operations of the application and the controllers, in any order, and the replacement of any database by an earlier copy, every
-// row refers to a row that exists, or is reported; no row is gone that nothing deleted; and the stored references of each controller are those of the
-// rows.
+// row refers to a row that exists, or is reported; no row is gone that nothing deleted; and each controller has the rights that the rows need.
 func TestAttachedTablesUnderChaos(t *testing.T) {
 	for _, seed := range seeds(t, 3) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { playChaos(t, seed, 3, false) })
@@ -35,8 +34,8 @@ func TestStrictTablesUnderChaos(t *testing.T) {
 	}
 }
 
-// outcomes that an application has to expect from native keys as well: refusals, and lost races.
-var expected = []string{"23503", "23505", "40001", "40P01", "21000"}
+// outcomes that an application has to expect from native keys as well: refusals, and lost races. (And 55006, of a key that is used again too early.)
+var expected = []string{"23503", "23505", "40001", "40P01", "21000", "55006"}
 
 type chaos struct {
 	*world
@@ -138,7 +137,7 @@ func (c *chaos) user(seed, user uint64, said chan<- string) {
 	conns := map[string]*pgx.Conn{}
 	for _, d := range deployments {
 		cfg := c.apps[d].Config().Copy()
-		cfg.RuntimeParams["search_path"], cfg.RuntimeParams["enable_seqscan"] = "public", "on"
+		cfg.RuntimeParams["search_path"], cfg.RuntimeParams["enable_seqscan"], cfg.RuntimeParams["dbcontroller.reuse_wait"] = "public", "on", "20ms"
 		conn, err := pgx.ConnectConfig(context.Background(), cfg)
 		if err != nil {
 			said <- "! " + err.Error()
@@ -208,15 +207,10 @@ func (c *chaos) check() {
 		}
 	}
 	present := c.bodies(app, func(r reference) []string { return r.columns })
-	stored := c.stored()
+	stored := c.held()
 	for name, body := range present {
 		if !slices.Contains(missing, name) && same(c.t, map[string]string{name: body}, map[string]string{name: stored[name]}) != "" {
-			c.wrong("%s refers to %s, its resource to %s, and it is not reported\n%s", name, body, stored[name], c.history(name))
-		}
-	}
-	for name, body := range stored {
-		if present[name] == "" {
-			c.wrong("the row of %s is gone, or refers to nothing, and its resource refers to %s\n%s", name, body, c.history(name))
+			c.wrong("%s refers to %s, by its rights to %s, and it is not reported\n%s", name, body, stored[name], c.history(name))
 		}
 	}
 	for _, r := range references {
@@ -241,7 +235,7 @@ SELECT concat_ws(' ', 'change', c.seq, 'state', c.state, 'revision', c.revision,
 UNION ALL
 SELECT concat_ws(' ', 'now', 'state', s.state, 'revision', s.revision, s.uid, 'hidden', s.hidden, r.body) FROM dbcontroller.shadow s LEFT JOIN dbcontroller.resource r USING (id) WHERE s.name = $1
 UNION ALL
-SELECT concat_ws(' ', 'note', c.seq, 'gone', c.gone, c.problem) FROM dbcontroller.captured c WHERE c.name = $1`
+SELECT concat_ws(' ', 'note', c.seq, 'gone', c.gone, c.problem) FROM dbcontroller.deleted_row c WHERE c.name = $1`
 
 // history returns the changes of a resource, and its state.
 func (c *chaos) history(name string) string {

@@ -39,7 +39,7 @@ func newWorld(t testing.TB, strict bool) *world {
 	if strict {
 		declared = strings.ReplaceAll(services, "behaviour:", "enforce: strict, behaviour:")
 	}
-	w := &world{Box: harness.NewBox(t, declared, func(cfg *shadow.Config) { cfg.Delegations = strict }, deployments...), t: t, apps: map[string]*pgx.Conn{}, strict: strict}
+	w := &world{Box: harness.NewBox(t, declared, func(cfg *shadow.Config) { cfg.Delegations = true }, deployments...), t: t, apps: map[string]*pgx.Conn{}, strict: strict}
 	for _, d := range deployments {
 		w.connect(d)
 		w.exec(d, tables[d])
@@ -56,7 +56,7 @@ func (w *world) connect(d string) {
 	require.NoError(w.t, err)
 	w.t.Cleanup(func() { _ = conn.Close(ctx) })
 	w.apps[d] = conn
-	w.exec(d, `SET search_path = public; SET enable_seqscan = on`)
+	w.exec(d, `SET search_path = public; SET enable_seqscan = on; SET dbcontroller.reuse_wait = '20ms'`)
 }
 
 func (w *world) exec(d, sql string) {
@@ -155,7 +155,8 @@ func (w *world) step(r *rand.Rand) {
 	at, other := w.ID(deployments[r.IntN(3)]), w.ID(deployments[r.IntN(3)])
 	switch r.IntN(5) {
 	case 0, 1:
-		_, _ = w.Stores[at].Capture(context.Background())
+		_, _ = w.Stores[at].DeleteRows(context.Background())
+		_, _ = w.Stores[at].AcquireForRows(context.Background())
 	case 2:
 		_, _ = w.Do(at, []schema.Action{schema.Confirm, schema.Release, schema.Finalise}[r.IntN(3)])
 	case 3:
@@ -170,7 +171,7 @@ func (w *world) step(r *rand.Rand) {
 // crash gives a deployment another process; the memory of the first one is lost.
 func (w *world) crash(d string) {
 	w.t.Helper()
-	w.Stores[w.ID(d)] = w.SecondProcess(d, shadow.Config{Delegations: w.strict})
+	w.Stores[w.ID(d)] = w.SecondProcess(d, shadow.Config{Delegations: true})
 }
 
 // settle does everything, and tries rows again whose targets are missing.
@@ -179,20 +180,18 @@ func (w *world) settle() {
 	for _, d := range deployments {
 		w.SetDown(d, false)
 	}
-	if w.strict { // nobody waits for the time in which a right may be used
-		w.Settle()
-		for _, d := range deployments {
-			w.exec(d, `UPDATE dbcontroller.foreign_target SET kept_until = NULL`)
-			_, err := w.Stores[w.ID(d)].Tidy(context.Background())
-			require.NoError(w.t, err)
-		}
+	w.Settle()
+	for _, d := range deployments { // nobody waits for the time in which a right may be used
+		w.exec(d, `UPDATE dbcontroller.foreign_target SET kept_until = NULL`)
+		_, err := w.Stores[w.ID(d)].Tidy(context.Background())
+		require.NoError(w.t, err)
 	}
-	for range 3 { // a row that waits for the end of a deletion, is refused because its target is being deleted, and then because it is missing
+	for range 3 { // a value whose target is being deleted is refused for that reason, and then because it is missing
 		w.Settle()
 		w.expireUncommitted()
 		w.Settle()
 		for _, d := range deployments {
-			w.exec(d, `UPDATE dbcontroller.captured SET due = now(), tries = 0`)
+			w.exec(d, `UPDATE dbcontroller.deleted_row SET due = now(), tries = 0`)
 			w.exec(d, `UPDATE dbcontroller.lacking SET due = now(), tries = 0`)
 			w.Capture(w.ID(d))
 		}
@@ -226,9 +225,12 @@ SELECT CASE WHEN b.block THEN 'BLOCK' ELSE 'ACT' END || ' //' || d.service || '/
 FROM dbcontroller.foreign_target f JOIN dbcontroller.deployment d ON d.id = f.deployment_id CROSS JOIN dbcontroller.meta m CROSS JOIN (VALUES (true), (false)) AS b (block)
 WHERE CASE WHEN b.block THEN f.block_own = m.epoch AND f.block_epoch = COALESCE(d.epoch, f.block_epoch) ELSE f.acting_own = m.epoch AND f.acting_epoch = COALESCE(d.epoch, f.acting_epoch) END`
 
-// held returns the bodies that rows of strict tables have by the rights to their targets: without the references that have none.
+// held returns the bodies that rows have by the rights to their targets: without the references that have none. Nothing is stored of rows.
 func (w *world) held() map[string]string {
 	w.t.Helper()
+	for _, d := range deployments {
+		require.Zero(w.t, w.Count(d, "reference"))
+	}
 	rights := map[string]map[string]bool{}
 	for _, d := range deployments {
 		found, err := w.apps[d].Query(context.Background(), heldSQL)
@@ -257,26 +259,6 @@ func (w *world) held() map[string]string {
 		}
 	}
 	return out
-}
-
-// stored returns the bodies that the controllers have of resources with references, by full name. Nothing is stored of strict references.
-func (w *world) stored() map[string]string {
-	w.t.Helper()
-	if w.strict {
-		for _, d := range deployments {
-			require.Zero(w.t, w.Count(d, "reference"))
-		}
-		return w.held()
-	}
-	all := map[string]string{}
-	for _, d := range deployments {
-		found, err := w.apps[d].Query(context.Background(), `SELECT '//' || $1 || '/' || s.name, r.body::text FROM dbcontroller.shadow s JOIN dbcontroller.resource r USING (id) WHERE r.body <> '{}'`, d)
-		require.NoError(w.t, err)
-		var name, body string
-		_, err = pgx.ForEachRow(found, []any{&name, &body}, func() error { all[name] = body; return nil })
-		require.NoError(w.t, err)
-	}
-	return all
 }
 
 func resource(service, collection string, key []string) string {
@@ -351,25 +333,33 @@ func keysOf(m map[string]string) (out []string) {
 	return out
 }
 
-// notes returns the rows, and the values without a right, that wait, with their problems: missing ones, and others.
+// notes returns the rows whose target does not exist, and the deleted rows and values that wait otherwise, with their problems.
 func (w *world) notes() (missing, others []string) {
 	w.t.Helper()
+	ctx := context.Background()
 	for _, d := range deployments {
-		found, err := w.apps[d].Query(context.Background(), `
-SELECT missing, '//' || $1 || '/' || coalesce(name, '*'), coalesce(problem, '') FROM dbcontroller.captured
-UNION ALL SELECT missing, path || ' ' || texts, coalesce(problem, '') FROM dbcontroller.lacking`, d)
+		found, err := w.apps[d].Query(ctx, `
+SELECT coalesce(name, '*') || ': ' || coalesce(problem, '') FROM dbcontroller.deleted_row
+UNION ALL SELECT path || ' ' || texts || ': ' || coalesce(problem, '') FROM dbcontroller.lacking WHERE NOT missing`)
 		require.NoError(w.t, err)
-		var is bool
-		var name, problem string
-		_, err = pgx.ForEachRow(found, []any{&is, &name, &problem}, func() error {
-			if is {
-				missing = append(missing, name)
-			} else {
-				others = append(others, name+": "+problem)
-			}
-			return nil
-		})
+		more, err := pgx.CollectRows(found, pgx.RowTo[string])
 		require.NoError(w.t, err)
+		others = append(others, more...)
+	}
+	for _, r := range references {
+		values := casts(r.columns)
+		if r.region != "" {
+			values = append(values, r.region)
+		}
+		found, err := w.apps[databaseOf[r.table]].Query(ctx, fmt.Sprintf(`SELECT id::text FROM %s WHERE EXISTS (
+    SELECT FROM dbcontroller.lacking l JOIN dbcontroller.attachment a USING (kind_id)
+    WHERE l.missing AND l.path = $1 AND a.definition -> 'table' ->> 'Name' = $2 AND l.texts = to_json(ARRAY[%s])::text)`, r.table, prefixed("", values)), r.name, r.table)
+		require.NoError(w.t, err)
+		ids, err := pgx.CollectRows(found, pgx.RowTo[string])
+		require.NoError(w.t, err)
+		for _, id := range ids {
+			missing = append(missing, resource(databaseOf[r.table], r.table, []string{id}))
+		}
 	}
 	return missing, others
 }

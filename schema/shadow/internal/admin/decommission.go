@@ -114,7 +114,7 @@ SELECT DISTINCT ownee_id FROM dbcontroller.owner_reference WHERE deployment_id =
 )
 
 var (
-	// Rows of strict tables ($4) may name any of them.
+	// Rows of tables ($4) may name any of them.
 	decommissionedForeignTargetsSQL = db.Codes(`
 SELECT f.id, f.uid FROM dbcontroller.foreign_target f
 WHERE f.deployment_id = $1 AND f.id > $2 AND ($4 OR f.acting_epoch IS NOT NULL OR f.block_epoch IS NOT NULL OR EXISTS (SELECT FROM dbcontroller.reference r WHERE r.target_id = f.id AND r.behaviour < {allow_dangling}))
@@ -252,7 +252,7 @@ func (s *Admin) cleanUpTargets(ctx context.Context, deployment int32) error {
 func (s *Admin) cleanUpReferences(ctx context.Context, deployment schema.DeploymentID, id int32, blocking schema.Behaviour, cause *schema.Cause) error {
 	var failed error
 	for after := int64(0); ; {
-		rows, err := s.Pool.Query(ctx, decommissionedForeignTargetsSQL, id, after, decommissionPage, s.follow.Strict())
+		rows, err := s.Pool.Query(ctx, decommissionedForeignTargetsSQL, id, after, decommissionPage, s.follow.RowsRefer())
 		if err != nil {
 			return err
 		}

@@ -257,9 +257,6 @@ func (s *Actor) Unset(ctx context.Context, tx pgx.Tx, edges []plan.Edge, target 
 			return fmt.Errorf("unset in %s: %w", h.name, err)
 		}
 	}
-	if err := s.unsetRows(ctx, tx, before, byHolder); err != nil {
-		return err
-	}
 	b := &pgx.Batch{}
 	b.Queue(writeBodiesSQL, ids, bodies)
 	b.Queue(dropUnsetSQL, holders, fields, targets)
@@ -443,37 +440,4 @@ func rowsOf(d Decision) (keys []rows.Key) {
 		keys = append(keys, rows.Key{Kind: m.Kind, Name: m.Name})
 	}
 	return keys
-}
-
-// unsetRows sets the columns of references in attached tables to NULL, in the rows of holders that are unset.
-func (s *Actor) unsetRows(ctx context.Context, tx pgx.Tx, holders []unsetHolder, edges map[int64][]plan.Edge) error {
-	type columns struct {
-		kind  int32
-		field int32
-	}
-	names := map[columns][]string{}
-	keys := make([]rows.Key, len(holders))
-	for i, h := range holders {
-		keys[i] = rows.Key{Kind: h.kind, Name: h.name}
-		for _, e := range edges[h.id] {
-			k := columns{h.kind, e.FieldID}
-			names[k] = append(names[k], h.name)
-		}
-	}
-	if err := s.rows.Take(ctx, tx, keys, false); err != nil {
-		return err
-	}
-	for k, of := range names {
-		if s.rows.Of(k.kind) == nil {
-			continue
-		}
-		path, err := s.Names.FieldOf(ctx, tx, k.field)
-		if err != nil {
-			return err
-		}
-		if err := s.rows.Unset(ctx, tx, k.kind, path, of); err != nil {
-			return err
-		}
-	}
-	return nil
 }

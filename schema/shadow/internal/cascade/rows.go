@@ -22,7 +22,7 @@ func (s *Actor) finalRows(ctx context.Context, tx pgx.Tx, ids []int64, behind bo
 	}
 	found, err := tx.Query(ctx, `
 SELECT s.kind_id, s.name FROM dbcontroller.shadow s WHERE s.id = ANY ($1) AND NOT s.hidden
-    AND NOT EXISTS (SELECT FROM dbcontroller.captured c WHERE c.kind_id = s.kind_id AND c.name = s.name AND c.gone = s.uid)`, ids)
+    AND NOT EXISTS (SELECT FROM dbcontroller.deleted_row d WHERE d.kind_id = s.kind_id AND d.name = s.name AND d.gone = s.uid)`, ids)
 	if err != nil {
 		return nil, err
 	}
@@ -48,9 +48,9 @@ WITH hiding AS (
 )` + db.ChangeGone(`revision`, `hiding`))
 
 // RowsGone carries out the deletion of resources whose rows were deleted by SQL, with everything that cascades. Blockers that arrived
-// too late for the statement to be refused keep the resource in DELETING. It ends the given rows of captured in the same
+// too late for the statement to be refused keep the resource in DELETING. It ends the given notes in the same
 // transaction.
-func (s *Actor) RowsGone(ctx context.Context, gone []Gone, captured []int64) error {
+func (s *Actor) RowsGone(ctx context.Context, gone []Gone, notes []int64) error {
 	actors := map[int64]string{}
 	ids := make([]int64, len(gone))
 	for i, g := range gone {
@@ -80,7 +80,7 @@ func (s *Actor) RowsGone(ctx context.Context, gone []Gone, captured []int64) err
 		}
 		b := &pgx.Batch{}
 		b.Queue(hideGoneSQL, IDsOf(locked))
-		b.Queue(`DELETE FROM dbcontroller.captured WHERE seq = ANY ($1)`, captured)
+		b.Queue(`DELETE FROM dbcontroller.deleted_row WHERE seq = ANY ($1)`, notes)
 		if err := tx.SendBatch(ctx, b).Close(); err != nil {
 			return fmt.Errorf("delete resources whose rows are gone: %w", err)
 		}
@@ -88,12 +88,19 @@ func (s *Actor) RowsGone(ctx context.Context, gone []Gone, captured []int64) err
 	})
 }
 
-// RowsCascade carries out the deletion of resources whose rows name a target that is gone, and whose references are not stored. still returns the names of the rows
-// that name it, under the locks of the resources: a row that changes later leaves a note, for which its deletion waits.
+// RowsCascade carries out the deletion of resources whose rows name a target that is gone. still returns the names of the rows that name it, under the locks of
+// the resources and of the rows.
 func (s *Actor) RowsCascade(ctx context.Context, ids []int64, why plan.Reason, still func(pgx.Tx) (map[string]bool, error)) error {
 	return s.InTx(ctx, db.AllFeeds, func(tx pgx.Tx) error {
 		locked, err := LockMembers(ctx, tx, ids)
 		if err != nil {
+			return err
+		}
+		keys := make([]rows.Key, len(locked))
+		for i, m := range locked {
+			keys[i] = rows.Key{Kind: m.Kind, Name: m.Name}
+		}
+		if err := s.rows.Take(ctx, tx, keys, false); err != nil {
 			return err
 		}
 		named, err := still(tx)

@@ -4,7 +4,6 @@ package compare
 
 import (
 	"context"
-	"sync"
 	"sync/atomic"
 
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
@@ -21,8 +20,6 @@ type Comparer struct {
 	rights *rights.Rights
 	// sampled is the last resource whose body an audit compared.
 	sampled atomic.Int64
-	// compared are the keys (by kind) after which an audit goes on comparing an attached table.
-	compared sync.Map
 }
 
 // New joins the parts.
@@ -39,5 +36,5 @@ type comparing struct {
 // Bodies compares the references and owners that the current version derives from bodies with the stored ones.
 func (s *Comparer) Bodies(ctx context.Context, r *Run) error { return (&comparing{r, s}).bodies(ctx) }
 
-// Tables compares the rows of attached tables with their resources, and the values of their strict references with the rights.
+// Tables compares the rows of attached tables with their resources, and the values of their references with the rights.
 func (s *Comparer) Tables(ctx context.Context, r *Run) error { return (&comparing{r, s}).tables(ctx) }

@@ -426,7 +426,7 @@ func (p *planning) count(ctx context.Context) {
 		delete(named, id)
 	}
 	counts, holders, err := count.References(ctx, p.store.DB, append([]int64{}, p.ids...), append([]int64{}, slices.Collect(maps.Keys(named))...), p.plan.MoreUnsets)
-	if err == nil && p.store.rows.Strict() {
+	if err == nil && p.store.rows.Refer() {
 		counts, holders, err = p.countRows(ctx, counts, holders)
 	}
 	if err != nil {

@@ -15,10 +15,10 @@ import (
 )
 
 // readLeaf is read for the commonest question: targets of other deployments whose holders here have no holders here themselves. One round trip counts
-// holders that concern nobody else. (Rows of strict tables are none that it counts.) A second one reads what follows from others, and whether they are all; false: they are not, or too many to try.
+// holders that concern nobody else. (Rows of tables are none that it counts.) A second one reads what follows from others, and whether they are all; false: they are not, or too many to try.
 func (p *planning) readLeaf(ctx context.Context, options pgx.TxOptions) (complete bool, err error) {
 	s, q := p.store, p.question
-	if q.Detailed || len(q.Targets) > db.FewRows || s.rows.Strict() {
+	if q.Detailed || len(q.Targets) > db.FewRows || s.rows.Refer() {
 		return false, nil
 	}
 	p.begin()

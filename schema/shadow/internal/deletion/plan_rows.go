@@ -8,10 +8,11 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/rows"
 )
 
-// planRows are the rows of strict tables that refer to targets of the question without a stored reference, in a plan under way.
+// planRows are the rows of tables that refer to targets of the question, in a plan under way.
 type planRows struct {
 	// members have no resource: nothing refers to them, so that nothing follows from their removal.
 	members []peer.PlanMember
@@ -36,14 +37,14 @@ func (r *planRows) take(h rows.Holder, kind string, via peer.Via) {
 
 func (r *planRows) truncate(most int) { r.members = r.members[:min(len(r.members), most)] }
 
-// rowHolders finds the rows of strict tables that act upon the deletion of targets of the question, by the indexes of the tables. It returns the ids of those
+// rowHolders finds the rows of tables that act upon the deletion of targets of the question, by the indexes of the tables. It returns the ids of those
 // that have a resource.
 func (p *planning) rowHolders(ctx context.Context, tx pgx.Tx) (next []int64, err error) {
 	s := p.store
-	if !s.rows.Strict() {
+	if !s.rows.Refer() {
 		return nil, nil
 	}
-	all, err := s.rows.Targets(ctx, tx, p.foreign())
+	all, err := p.rowTargets(ctx, tx)
 	if err != nil {
 		return nil, err
 	}
@@ -74,9 +75,8 @@ func (p *planning) takeRows(ctx context.Context, tx pgx.Tx, targets []rows.Targe
 		if err != nil {
 			return nil, err
 		}
-		via := peer.Via{Target: p.targets[targets[h.Target].ID], Path: h.Path, Behaviour: h.Behaviour}
+		via := peer.Via{Target: peer.PlanTarget{Deployment: targets[h.Target].Deployment, UID: targets[h.Target].UID}, Path: h.Path, Behaviour: h.Behaviour}
 		switch {
-		case h.Stored:
 		case h.Behaviour.Unsets() && p.question.Detailed:
 			p.rows.unsets = append(p.rows.unsets, peer.PlanUnset{UID: h.UID, Kind: kind.Kind, Name: h.Name, Via: via})
 		case !h.Behaviour.Cascades():
@@ -92,20 +92,22 @@ func (p *planning) takeRows(ctx context.Context, tx pgx.Tx, targets []rows.Targe
 	return next, nil
 }
 
-// foreign returns the targets of the question that belong to other deployments.
-func (p *planning) foreign() (ids []int64) {
-	for id, t := range p.targets {
-		if t.Deployment != p.store.Self {
-			ids = append(ids, id)
+// rowTargets returns the targets of the question that rows here may name, also those of this deployment.
+func (p *planning) rowTargets(ctx context.Context, q db.Querier) ([]rows.Target, error) {
+	var deployments []int32
+	var uids []uuid.UUID
+	for _, t := range p.question.Targets {
+		if id, known := p.store.Names.KnownDeployment(t.Deployment); known {
+			deployments, uids = append(deployments, id), append(uids, t.UID)
 		}
 	}
-	return ids
+	return p.store.rows.TargetsOf(ctx, q, deployments, uids)
 }
 
-// countRows adds the rows of strict tables to the counts of references and of holders. A row that goes with two targets counts for both.
+// countRows adds the rows of tables to the counts of references and of holders. A row that goes with two targets counts for both.
 func (p *planning) countRows(ctx context.Context, counts []peer.PlanCount, holders int) ([]peer.PlanCount, int, error) {
 	s := p.store
-	targets, err := s.rows.Targets(ctx, s.Pool, p.foreign())
+	targets, err := p.rowTargets(ctx, s.Pool)
 	if err != nil {
 		return nil, 0, err
 	}

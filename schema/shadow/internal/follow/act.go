@@ -74,7 +74,7 @@ func (s *Follower) ActFor(ctx context.Context, from schema.DeploymentID, deletio
 	return s.actFor(ctx, from, deletions, patience, schema.Block)
 }
 
-// ActForDecommissioned is ActFor for all resources of a decommissioned deployment. Rows of strict tables that block them act as blocking says; the
+// ActForDecommissioned is ActFor for all resources of a decommissioned deployment. Rows of tables that block them act as blocking says; the
 // blocking references of resources have that behaviour before.
 func (s *Follower) ActForDecommissioned(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion, blocking schema.Behaviour) (map[uuid.UUID]error, error) {
 	return s.actFor(ctx, from, deletions, math.MaxInt64, blocking)
@@ -159,6 +159,9 @@ type acting struct {
 	patience  time.Duration
 	deletions map[uuid.UUID]schema.Deletion
 	targets   map[int64]Target
+	// rights are the same targets by their rows of foreign_target, under which rows of tables refer to them. Of another deployment they are targets; of this one
+	// targets are shadows, to which references are stored.
+	rights map[int64]Target
 	// glimpse is what glance has read beside the targets; nil when nothing follows from it.
 	glimpse *glimpse
 	// blocking is the behaviour of rows that block the targets: BLOCK, or the one that an operator has chosen.

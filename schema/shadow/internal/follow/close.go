@@ -3,6 +3,7 @@ package follow
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/jackc/pgx/v5"
@@ -26,16 +27,27 @@ SELECT EXISTS (SELECT FROM dbcontroller.foreign_target WHERE id = ANY ($1) AND (
 	lookAtClosedSQL = db.LookAtRights(`dbcontroller.foreign_target f WHERE f.id = ANY ($1) AND f.block_attempt IS NOT NULL`)
 )
 
-// closeTargets ends the rights to refer to targets of another deployment without asking. From then on no reference to them is
+// closeTargets ends the rights to refer to targets without asking. From then on no reference to them is
 // written under a right, by any process, and the references under it are committed: holders are looked for afterwards. It returns
 // the targets that are closed; the others are recorded as failed.
 func (a *acting) closeTargets(ctx context.Context, ids []int64) ([]int64, error) {
-	s := a.store
-	if a.from == s.Self || len(ids) == 0 {
+	if len(ids) == 0 || a.glimpse != nil {
 		return ids, nil
 	}
-	if a.glimpse != nil {
-		return ids, nil
+	if a.from != a.store.Self {
+		return a.close(ctx, ids)
+	}
+	if _, err := a.close(ctx, slices.Sorted(maps.Keys(a.rights))); err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(slices.Clone(ids), func(id int64) bool { return a.failed[a.targets[id].UID] != nil }), nil
+}
+
+// close ends rights, by their rows, and returns those that it has ended.
+func (a *acting) close(ctx context.Context, ids []int64) ([]int64, error) {
+	s := a.store
+	if len(ids) == 0 {
+		return nil, nil
 	}
 	if held, err := s.holdsRights(ctx, ids); err != nil || !held {
 		return ids, err
@@ -48,7 +60,7 @@ func (a *acting) closeTargets(ctx context.Context, ids []int64) ([]int64, error)
 	left, err := s.Halving(ctx, ids, retry.Halves[int64]{
 		Run: func(part []int64) error { return a.store.endRights(ctx, part) },
 		Failed: func(id int64, err error) error {
-			open[id], a.failed[a.targets[id].UID] = true, err
+			open[id], a.failed[a.rights[id].UID] = true, err
 			return nil
 		},
 	})
@@ -56,7 +68,7 @@ func (a *acting) closeTargets(ctx context.Context, ids []int64) ([]int64, error)
 		return nil, fmt.Errorf("end delegations: %w", err)
 	}
 	for _, id := range left {
-		open[id], a.failed[a.targets[id].UID] = true, schema.ErrUnfinished
+		open[id], a.failed[a.rights[id].UID] = true, schema.ErrUnfinished
 	}
 	return slices.DeleteFunc(slices.Clone(ids), func(id int64) bool { return open[id] }), nil
 }

@@ -37,7 +37,7 @@ WHERE NOT EXISTS (SELECT FROM dbcontroller.decommissioned x WHERE x.deployment_i
 // it: tidying finds those that stay. So it comes behind the acknowledgement, and a watch that the act has woken does not wait until its
 // part of the log is on disk.
 func (s *Follower) Forget(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion) error {
-	if from == s.Self || len(deletions) == 0 {
+	if from == s.Self && !s.rows.Refer() || len(deletions) == 0 {
 		return nil
 	}
 	id, err := s.Names.Deployment(ctx, from)
@@ -60,7 +60,7 @@ func (s *Follower) ForgetUnreferred(ctx context.Context, ids []int64) error {
 	if err != nil {
 		return err
 	}
-	if s.rows.Strict() { // without a lock: a target that rows name stays
+	if s.rows.Refer() { // without a lock: a target that rows name stays
 		if ids, err = s.unnamed(ctx, s.Pool, ids); err != nil || len(ids) == 0 {
 			return err
 		}
@@ -85,7 +85,7 @@ func (s *Follower) ForgetUnreferred(ctx context.Context, ids []int64) error {
 func (s *Follower) forget(ctx context.Context, n int, which string, args ...any) error {
 	err := s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
 		b := &pgx.Batch{}
-		if !s.rows.Strict() {
+		if !s.rows.Refer() {
 			db.Redoable(tx, b) // tidying finds those that are there again
 			db.QueuePlans(tx, b, n)
 			b.Queue(lockForeignTargets+which+inOrder, args...)
@@ -105,7 +105,7 @@ func (s *Follower) forget(ctx context.Context, n int, which string, args ...any)
 	return nil
 }
 
-// lockUnnamed locks foreign targets, and returns those that no row of a strict table names.
+// lockUnnamed locks foreign targets, and returns those that no row of a table names.
 func (s *Follower) lockUnnamed(ctx context.Context, tx pgx.Tx, which string, args ...any) ([]int64, error) {
 	locked, err := tx.Query(ctx, lockForeignTargets+which+inOrder, args...)
 	if err != nil {
@@ -115,13 +115,13 @@ func (s *Follower) lockUnnamed(ctx context.Context, tx pgx.Tx, which string, arg
 	if err == nil && len(ids) > 0 {
 		err = s.rows.Refresh(ctx, tx, false)
 	}
-	if err != nil || len(ids) == 0 || !s.rows.Strict() {
+	if err != nil || len(ids) == 0 || !s.rows.Refer() {
 		return ids, err
 	}
 	return s.unnamed(ctx, tx, ids)
 }
 
-// unnamed returns the targets that no row of a strict table names.
+// unnamed returns the targets that no row of a table names.
 func (s *Follower) unnamed(ctx context.Context, q db.Querier, ids []int64) ([]int64, error) {
 	targets, err := s.rows.Targets(ctx, q, ids)
 	if err != nil {

@@ -39,7 +39,7 @@ func (a *acting) glance(ctx context.Context, uids []uuid.UUID) (err error) {
 	if a.fromID, err = s.Names.Deployment(ctx, a.from); err != nil {
 		return err
 	}
-	a.targets = map[int64]Target{}
+	a.targets, a.rights = map[int64]Target{}, map[int64]Target{}
 	b, g, rights := &pgx.Batch{}, &glimpse{}, s.Cfg.Delegations
 	if len(uids) <= db.FewRows {
 		b.Queue(db.GenericPlansSQL)
@@ -47,6 +47,9 @@ func (a *acting) glance(ctx context.Context, uids []uuid.UUID) (err error) {
 	s.gate.QueueNotPaused(b, a.from)
 	sql, args := s.targetsSQL(a.from, a.fromID, uids)
 	b.Queue(sql, args...).Query(func(rows pgx.Rows) error { return scanTargets(rows, a.targets) })
+	if a.from == s.Self && s.rows.Refer() {
+		b.Queue(selectForeignTargetsSQL, a.fromID, uids).Query(func(rows pgx.Rows) error { return scanTargets(rows, a.rights) })
+	}
 	if a.from != s.Self && !rights {
 		b.Queue(anyRightSQL, a.fromID, uids).QueryRow(func(row pgx.Row) error { return row.Scan(&rights) })
 		b.Queue(holdersAtOnceSQL, a.fromID, uids, smallTarget+1, s.Cfg.Limits.Batch).Query(func(rows pgx.Rows) (err error) {
@@ -57,8 +60,11 @@ func (a *acting) glance(ctx context.Context, uids []uuid.UUID) (err error) {
 	if err := s.Pool.SendBatch(ctx, b).Close(); err != nil {
 		return fmt.Errorf("read deleted targets: %w", err)
 	}
-	if a.from != s.Self && !rights {
-		a.glimpse = g
+	if a.from != s.Self {
+		a.rights = a.targets
+		if !rights {
+			a.glimpse = g
+		}
 	}
 	return nil
 }

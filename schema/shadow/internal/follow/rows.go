@@ -18,14 +18,11 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/rows"
 )
 
-// actOnRows acts upon the rows of strict tables that name deleted targets by the tables' own indexes: those whose references are not stored, or not yet. The rights
-// to the targets have ended before, so that a look that finds no row is the last one.
+// actOnRows acts upon the rows of tables that name deleted targets, by the tables' own indexes. The rights to the targets have ended before: a row that is written
+// afterwards has a note, and its target does not exist. So it is done when it has acted upon all rows that one look has found.
 func (a *acting) actOnRows(ctx context.Context) error {
 	s := a.store
-	if a.from == s.Self {
-		return nil
-	}
-	if err := s.rows.Refresh(ctx, s.Pool, false); err != nil || !s.rows.Strict() {
+	if err := s.rows.Refresh(ctx, s.Pool, false); err != nil || !s.rows.Refer() {
 		return err
 	}
 	for limit := s.Cfg.Limits.Batch; ; {
@@ -45,22 +42,28 @@ func (a *acting) actOnRows(ctx context.Context) error {
 			limit *= 2 // rows that wait in DELETING may hide others
 			continue
 		}
+		left := false
 		for p, there := range places {
 			changed, err := a.actOnPlace(ctx, targets[p.target], p, there)
-			switch uid := a.targets[targets[p.target].ID].UID; {
+			more := there.found >= limit || changed < len(there.keys)+len(there.ids)
+			switch uid := targets[p.target].UID; {
 			case err != nil:
 				a.failed[uid] = err
 			case changed == 0:
 				a.failed[uid] = errLocked
-			case time.Since(a.began) >= a.patience:
+			case more && time.Since(a.began) >= a.patience:
 				a.failed[uid] = schema.ErrUnfinished
 			}
+			left = left || more
+		}
+		if !left {
+			return nil
 		}
 	}
 }
 
-// Strict reports whether rows of tables here may refer to other deployments without a stored reference.
-func (s *Follower) Strict() bool { return s.rows.Strict() }
+// RowsRefer reports whether rows of tables here may refer.
+func (s *Follower) RowsRefer() bool { return s.rows.Refer() }
 
 // referring returns the rows that act: those that block do as well when an operator says so.
 func (a *acting) referring(ctx context.Context, q db.Querier, targets []rows.Target, limit int) ([]rows.Holder, error) {
@@ -82,6 +85,7 @@ type place struct {
 
 // placed are the rows of a place: those without a resource by their keys, and the resources of the others.
 type placed struct {
+	found int // with the others
 	unset bool
 	keys  [][]string
 	ids   []int64
@@ -89,19 +93,23 @@ type placed struct {
 
 // places sorts rows by their places. Rows whose resources are in DELETING are done: they go when these are removed. Those of a reference that may dangle stay.
 func (a *acting) places(found []rows.Holder) map[place]*placed {
-	out := map[place]*placed{}
+	out, seen := map[place]*placed{}, map[place]int{}
 	for _, r := range found {
 		behaviour := r.Behaviour
 		if behaviour == schema.Block {
 			behaviour = a.blocking
 		}
+		p := place{r.Target, r.Table, r.Reference}
+		if seen[p]++; out[p] != nil {
+			out[p].found = seen[p]
+		}
 		if !behaviour.Acts() || r.ID != 0 && r.State != peer.Active {
 			continue
 		}
-		p := place{r.Target, r.Table, r.Reference}
 		if out[p] == nil {
 			out[p] = &placed{unset: behaviour.Unsets()}
 		}
+		out[p].found = seen[p]
 		if r.ID != 0 && behaviour.Cascades() {
 			out[p].ids = append(out[p].ids, r.ID)
 		} else {
@@ -113,7 +121,7 @@ func (a *acting) places(found []rows.Holder) map[place]*placed {
 
 // actOnPlace deletes or unsets the rows of a place, and cascades to the resources of those that have one, as they are now.
 func (a *acting) actOnPlace(ctx context.Context, target rows.Target, p place, there *placed) (changed int, err error) {
-	s, of := a.store, a.targets[target.ID]
+	s, of := a.store, a.rights[target.ID]
 	if len(there.ids) > 0 {
 		why := plan.Reason{How: peer.Cascaded, Cause: a.cause(of), Via: &plan.Link{DeploymentID: a.fromID, UID: of.UID, Name: of.Name}}
 		err = s.cascade.RowsCascade(ctx, there.ids, why, func(tx pgx.Tx) (map[string]bool, error) {
@@ -138,7 +146,7 @@ func (a *acting) actOnPlace(ctx context.Context, target rows.Target, p place, th
 // rowTargets returns the targets that have not failed.
 func (a *acting) rowTargets(ctx context.Context) ([]rows.Target, error) {
 	var ids []int64
-	for id, t := range a.targets {
+	for id, t := range a.rights {
 		if a.failed[t.UID] == nil {
 			ids = append(ids, id)
 		}
@@ -176,7 +184,7 @@ func (a *acting) removeRows(ctx context.Context, target rows.Target, t *rows.Tab
 }
 
 func (a *acting) tryRows(ctx context.Context, target rows.Target, t *rows.Table, reference int, keys [][]string, unset bool) (n int, err error) {
-	s, of := a.store, a.targets[target.ID]
+	s, of := a.store, a.rights[target.ID]
 	err = s.InTx(ctx, db.ChangeFeed, func(tx pgx.Tx) error {
 		changed, err := t.RemoveReferring(ctx, tx, s.Self, reference, target, keys, unset)
 		if n = len(changed); err != nil || n == 0 {

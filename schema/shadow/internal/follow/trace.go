@@ -34,7 +34,7 @@ WITH RECURSIVE up AS (
 )
 SELECT DISTINCT up.origin, o.deployment_id, o.uid FROM up JOIN dbcontroller.owner_reference o ON o.ownee_id = up.id LIMIT $2`)
 
-// Resources here whose deletion would remove some resources, of the kinds of strict tables.
+// Resources here whose deletion would remove some resources, of the kinds of attached tables.
 var traceRowsSQL = db.Codes(`
 WITH RECURSIVE up AS (
     SELECT uid AS origin, id FROM dbcontroller.shadow WHERE uid = ANY ($1)
@@ -52,7 +52,7 @@ func (s *Follower) Trace(ctx context.Context, uids []uuid.UUID) (map[uuid.UUID]p
 		trace.Cascades = append(trace.Cascades, t)
 		out[origin] = trace
 	}, traceSQL, uids, s.SelfID, plan.MaxTraced)
-	if err == nil && s.rows.Strict() {
+	if err == nil && s.rows.Refer() {
 		err = s.traceRows(ctx, uids, out)
 	}
 	if err != nil {
@@ -89,7 +89,7 @@ func (s *Follower) traced(ctx context.Context, take func(origin uuid.UUID, t pee
 	return nil
 }
 
-// traceRows adds the targets that rows of strict tables name.
+// traceRows adds the targets that rows of tables name.
 func (s *Follower) traceRows(ctx context.Context, uids []uuid.UUID, out map[uuid.UUID]peer.Trace) error {
 	found, err := s.Pool.Query(ctx, traceRowsSQL, uids, slices.Sorted(maps.Keys(s.rows.Tables())), plan.MaxTraced)
 	if err != nil {

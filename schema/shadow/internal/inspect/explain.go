@@ -89,7 +89,7 @@ func (s *Inspector) explain(ctx context.Context, name string) (*Explanation, err
 	var id int64
 	var protected bool
 	err = s.Pool.QueryRow(ctx, selectExplainedSQL, kindID, name).Scan(&id, &e.UID, &e.State, &e.UpdatedAt, &protected)
-	if errors.Is(err, pgx.ErrNoRows) { // unless it is a row of a strict table, to which nothing refers
+	if errors.Is(err, pgx.ErrNoRows) { // unless it is a row of an attached table, to which nothing refers
 		found, err := s.read.Get(ctx, name)
 		if err != nil {
 			return nil, err

@@ -221,7 +221,7 @@ func (s *Inspector) owneesOf(ctx context.Context, page *Referrers, owner schema.
 	return left - len(found), s.addReferrers(ctx, page, kinds, found, within)
 }
 
-// rowsOf is holdersOf for rows of strict tables.
+// rowsOf is holdersOf for rows of tables.
 func (s *Inspector) rowsOf(ctx context.Context, page *Referrers, id int64, at *referrersCursor, left int, within grant.Within) (int, error) {
 	targets, err := s.rows.Targets(ctx, s.Pool, []int64{id})
 	if err != nil || len(targets) == 0 {
@@ -235,9 +235,7 @@ func (s *Inspector) rowsOf(ctx context.Context, page *Referrers, id int64, at *r
 	var kinds []int32
 	var found []Referrer
 	for _, h := range holders {
-		if !h.Stored {
-			kinds, found = append(kinds, h.Table.KindID), append(found, Referrer{Name: h.Name, Path: h.Path, Behaviour: h.Behaviour})
-		}
+		kinds, found = append(kinds, h.Table.KindID), append(found, Referrer{Name: h.Name, Path: h.Path, Behaviour: h.Behaviour})
 	}
 	return left - len(holders), s.addReferrers(ctx, page, kinds, found, within)
 }

@@ -28,7 +28,7 @@ const (
 	// Joins exclude one another, and attach: of two, one sees the other.
 	lockJoinsSQL = `SELECT pg_advisory_xact_lock(110373738146831)`
 
-	needRightsSQL    = `SELECT EXISTS (SELECT FROM dbcontroller.attachment WHERE strict AND ready)`
+	needRightsSQL    = `SELECT EXISTS (SELECT FROM dbcontroller.attachment WHERE definition ? 'references' AND ready)`
 	mayHaveRightsSQL = `
 SELECT EXISTS (SELECT FROM dbcontroller.member WHERE delegates)
     OR EXISTS (SELECT FROM dbcontroller.foreign_target WHERE acting_epoch IS NOT NULL) OR EXISTS (SELECT FROM dbcontroller.foreign_target WHERE block_epoch IS NOT NULL)`
@@ -160,7 +160,7 @@ func (l *Leases) join(ctx context.Context) (member uuid.UUID, err error) {
 
 // endRights ends all rights of the deployment, because a process that joins without delegations acts upon deletions without ending them. Nothing is
 // written under a right, and none is taken, meanwhile: both hold the version's lock shared. It is left alone where there are no rights. It fails while
-// a table has strict references, which would refuse every new one.
+// an attached table has references: they have rights, and nothing else.
 func endRights(ctx context.Context, tx pgx.Tx) error {
 	b := &pgx.Batch{}
 	var needed, any bool
@@ -170,8 +170,7 @@ func endRights(ctx context.Context, tx pgx.Tx) error {
 		return err
 	}
 	if needed {
-		return errors.New("tables here have strict references, and this process has delegations switched off: " +
-			"run it without --delegations=false, or declare the references as enforce: async and attach again first")
+		return errors.New("attached tables here have references, and this process has delegations switched off: run it without --delegations=false, or detach the tables first")
 	}
 	if !any {
 		return nil

@@ -124,11 +124,6 @@ func CollectShadows(rows pgx.Rows) (page []*ShadowRow, cut bool, err error) {
 // Prepare reads the stored resources, unless they are left unread, validates the writes, and computes the references and owner
 // references that they add and drop.
 func (p *Preparer) Prepare(ctx context.Context, q db.Querier, writes []peer.Write, unread bool) (*Saving, error) {
-	return p.PrepareRows(ctx, q, writes, unread, false)
-}
-
-// PrepareRows is prepare; captures: the writes are of rows of attached tables, which nobody else writes.
-func (p *Preparer) PrepareRows(ctx context.Context, q db.Querier, writes []peer.Write, unread, captures bool) (*Saving, error) {
 	v, err := p.Current()
 	if err != nil {
 		return nil, err
@@ -144,7 +139,7 @@ func (p *Preparer) PrepareRows(ctx context.Context, q db.Querier, writes []peer.
 		if err != nil {
 			return nil, violation.In("name", read.Unfit(ctx, p.DB, q, w.Name, err))
 		}
-		if kind.Table != nil && !captures {
+		if kind.Table != nil {
 			return nil, &peer.InvalidError{Resource: w.Name, Err: violation.In("name", fmt.Errorf("%s is a row of table %s: write it with SQL", kind.ID.Kind, kind.Table.Name))}
 		}
 		wr := &Writing{Write: w, Kind: kind.ID}
@@ -153,10 +148,8 @@ func (p *Preparer) PrepareRows(ctx context.Context, q db.Querier, writes []peer.
 		}
 		sv.Writes = append(sv.Writes, wr)
 	}
-	if !captures {
-		if err := p.free(ctx, q, sv); err != nil {
-			return nil, err
-		}
+	if err := p.free(ctx, q, sv); err != nil {
+		return nil, err
 	}
 	var held map[int64][]read.HeldReference
 	if sv.Unread = unread; !unread {

@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 
 	"github.com/db-controller/db-controller/internal/feed"
 	"github.com/db-controller/db-controller/schema"
@@ -34,10 +33,7 @@ type Saving struct {
 	Foreign map[schema.DeploymentID][]*NewReference
 	// New references to other deployments that are written without asking: no attempt is decided for them.
 	Delegated []*NewReference
-	// OfRows: the writes are of rows of attached tables. First runs at the beginning of their transaction; nil: nothing does.
-	OfRows bool
-	First  func(pgx.Tx) error
-	Within *gate.Within // nil: the transaction is the store's own
+	Within    *gate.Within // nil: the transaction is the store's own
 	// LocalRows are the local targets, and Absent those of them that are rows of attached tables and do not exist.
 	LocalRows, Absent []rows.Key
 }

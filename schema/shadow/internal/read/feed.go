@@ -173,7 +173,7 @@ func (s *Reader) WatchResources(ctx context.Context, kindName, filter, token str
 
 // WatchRequest asks for a watch of resources.
 type WatchRequest struct {
-	Kind, Filter, Token string // a kind whose rows are in a strict table is refused; without a kind, such rows are left out
+	Kind, Filter, Token string // a kind whose rows are in an attached table is refused; without a kind, such rows are left out
 	// Within are the names that the caller may read; a token is bound to them. Others are not delivered, not even as gone.
 	Within grant.Within
 	// Form is a comparable value: watches with equal ones share the results of their conversion.
@@ -205,7 +205,7 @@ func WatchResourcesAs[T any](ctx context.Context, s *Reader, req WatchRequest, a
 		if kindID, _, err = s.kindToRead(ctx, v, req.Kind); err != nil {
 			return err
 		}
-		if s.strictTable(kindID) != nil {
+		if s.rows.Of(kindID) != nil {
 			return unlisted("kind", req.Kind, "follow its changes by logical replication of the table")
 		}
 	}

@@ -169,7 +169,7 @@ func malformed(err error) error {
 	return fmt.Errorf("list: %w", err)
 }
 
-// byName lists kind after kind, and of each kind range after range of its names, in the order of the index on names; rows of strict tables in that of
+// byName lists kind after kind, and of each kind range after range of its names, in the order of the index on names; rows of tables in that of
 // their key.
 func (l *listing) byName(ctx context.Context, from *cursor) error {
 	where, err := l.store.compile(l.req.Filter, 6)
@@ -185,7 +185,7 @@ func (l *listing) byName(ctx context.Context, from *cursor) error {
 			}
 			after, from = from.Name, nil
 		}
-		if t := l.store.strictTable(kind); t != nil {
+		if t := l.store.rows.Of(kind); t != nil {
 			if err := l.byKey(ctx, t, l.names[i], after); err != nil || l.cut || len(l.found) == l.req.Limit {
 				return err
 			}
@@ -213,7 +213,7 @@ func (l *listing) byName(ctx context.Context, from *cursor) error {
 // ordered lists the matching resources by the sort keys, then by kind and name.
 func (l *listing) ordered(ctx context.Context, from *cursor) error {
 	for i, kind := range l.kinds {
-		if l.store.strictTable(kind) != nil {
+		if l.store.rows.Of(kind) != nil {
 			return unlisted("order_by", l.names[i], "they are listed in the order of its key; leave order_by out, or ask for another kind")
 		}
 	}

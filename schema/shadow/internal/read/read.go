@@ -77,7 +77,7 @@ func (s *Reader) Get(ctx context.Context, name string) (*peer.Resource, error) {
 		if err != nil {
 			return nil, err
 		}
-		if t := s.strictTable(kindID); t != nil {
+		if t := s.rows.Of(kindID); t != nil {
 			return s.row(ctx, t, name)
 		}
 		return LookUp(ctx, s.DB, s.Pool, kindID, name)

@@ -15,7 +15,7 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/rows"
 )
 
-// tableSQL is the table x of listedSQL for rows of a strict table, whose names and references are arrays ($2, $3), with the resources of the
+// tableSQL is the table x of listedSQL for rows of an attached table, whose names and references are arrays ($2, $3), with the resources of the
 // rows to which something refers. The other rows have no uid, revision and times.
 var tableSQL = db.Codes(`
 FROM (
@@ -31,14 +31,6 @@ FROM (
 ) AS x
 `)
 
-// strictTable returns the attached table of a kind, if nothing is stored of its rows; else nil.
-func (s *Reader) strictTable(kindID int32) *rows.Table {
-	if t := s.rows.Of(kindID); t != nil && t.Definition.Strict() {
-		return t
-	}
-	return nil
-}
-
 // tablePage reads the resources of rows that match a condition, whose parameters begin with $5.
 func (s *Reader) tablePage(ctx context.Context, t *rows.Table, names []string, values [][]*string, where *condition, limit int) (pgx.Rows, error) {
 	refers := make([]string, len(names))
@@ -53,7 +45,7 @@ func (s *Reader) tablePage(ctx context.Context, t *rows.Table, names []string, v
 	return s.Pool.Query(ctx, sql, append([]any{t.KindID, names, refers, limit}, where.args...)...)
 }
 
-// row reads the resource of one row of a strict table. It fails with ErrNotFound.
+// row reads the resource of one row of an attached table. It fails with ErrNotFound.
 func (s *Reader) row(ctx context.Context, t *rows.Table, name string) (*peer.Resource, error) {
 	there, err := t.Read(ctx, s.Pool, []string{name})
 	if err != nil {
@@ -83,7 +75,7 @@ func (s *Reader) row(ctx context.Context, t *rows.Table, name string) (*peer.Res
 // rowsPage is the number of rows that a list reads of a table at a time.
 const rowsPage = 500
 
-// byKey lists the rows of a strict table, in the order of its key, after a name.
+// byKey lists the rows of an attached table, in the order of its key, after a name.
 func (l *listing) byKey(ctx context.Context, t *rows.Table, kind, after string) error {
 	s := l.store
 	where, err := s.compile(l.req.Filter, 5)
@@ -125,7 +117,7 @@ func (l *listing) byKey(ctx context.Context, t *rows.Table, kind, after string) 
 	}
 }
 
-// unlisted is the error about a question that a strict table does not answer.
+// unlisted is the error about a question that an attached table does not answer.
 func unlisted(field, kind, why string) error {
 	return &peer.InvalidError{Resource: field, Err: fmt.Errorf("the rows of %s are in an attached table, of which nothing is stored: %s", kind, why)}
 }

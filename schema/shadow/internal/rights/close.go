@@ -98,13 +98,13 @@ func (s *Rights) endUnused(ctx context.Context, of schema.DeploymentID, target, 
 	return ended && err == nil, err
 }
 
-// usedActing reports whether an acting reference to a target stands, stored or in a row of a strict table.
+// usedActing reports whether an acting reference to a target stands, stored or in a row of a table.
 func (s *Rights) usedActing(ctx context.Context, q db.Querier, id int64) (used bool, err error) {
 	rows, err := q.Query(ctx, usedActingSQL, id)
 	if err != nil {
 		return false, err
 	}
-	if used, err = pgx.CollectExactlyOneRow(rows, pgx.RowTo[bool]); err != nil || used || !s.rows.Strict() {
+	if used, err = pgx.CollectExactlyOneRow(rows, pgx.RowTo[bool]); err != nil || used || !s.rows.Refer() {
 		return used, err
 	}
 	targets, err := s.rows.Targets(ctx, q, []int64{id})

@@ -2,20 +2,18 @@ package rights
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/shadow/internal/rows"
 )
 
-// AskedOf returns the right that rows with a value of a strict reference need.
+// AskedOf returns the right that rows with a value of a reference need.
 func AskedOf(r rows.Reference, v rows.Value) Asked {
-	return Asked{Target: v.Target.FullName, Kind: v.Target.Kind, Block: r.Strict().Blocks()}
+	return Asked{Target: v.Target.FullName, Kind: v.Target.Kind, Block: r.Declared().Blocks()}
 }
 
 // WithoutRight returns those of some values whose right is not there.
@@ -41,16 +39,21 @@ func (s *Rights) WithoutRight(ctx context.Context, r rows.Reference, values []ro
 	return lacking, err
 }
 
+// textsSQL writes a JSON array t as statements write it.
+const textsSQL = `to_json(ARRAY(SELECT json_array_elements_text(t::json)))::text`
+
 const (
 	insertLackingSQL = `
-INSERT INTO dbcontroller.lacking (kind_id, path, digest, texts, target)
-SELECT $1, $2, i.digest, i.texts, i.target FROM unnest($3::uuid[], $4::text[], $5::text[]) AS i (digest, texts, target) ORDER BY i.digest
-ON CONFLICT (kind_id, path, digest) DO UPDATE SET due = least(lacking.due, now())`
+INSERT INTO dbcontroller.lacking (kind_id, path, texts, target)
+SELECT $1, $2, i.texts, i.target FROM (SELECT ` + textsSQL + ` AS texts, n FROM unnest($3::text[], $4::text[]) AS i (t, n)) AS i (texts, target)
+WHERE NOT EXISTS (SELECT FROM dbcontroller.lacking l WHERE l.kind_id = $1 AND l.path = $2 AND md5(l.texts) = md5(i.texts) AND l.due <= now())`
 
 	askAgainSQL = `UPDATE dbcontroller.lacking SET due = '-infinity' WHERE split_part(target, '/', 3) = $1 AND split_part(target, '/', 4) = $2`
-)
 
-const selectNotedSQL = `SELECT digest FROM dbcontroller.lacking WHERE kind_id = $1 AND path = $2 AND digest = ANY ($3)`
+	selectNotedSQL = `
+SELECT i.n - 1 FROM unnest($3::text[]) WITH ORDINALITY AS i (t, n)
+WHERE EXISTS (SELECT FROM dbcontroller.lacking l WHERE l.kind_id = $1 AND l.path = $2 AND md5(l.texts) = md5(` + textsSQL + `))`
+)
 
 // Unknown returns those of some values that have no right, and are not noted as lacking.
 func (s *Rights) Unknown(ctx context.Context, r rows.Reference, values []rows.Value) ([]rows.Value, error) {
@@ -58,49 +61,34 @@ func (s *Rights) Unknown(ctx context.Context, r rows.Reference, values []rows.Va
 	if err != nil || len(lacking) == 0 {
 		return nil, err
 	}
-	digests := make([]uuid.UUID, len(lacking))
+	texts := make([]string, len(lacking))
 	for i, v := range lacking {
-		if digests[i], _, err = digestOf(v); err != nil {
-			return nil, err
-		}
+		texts[i] = v.Texts()
 	}
-	found, err := s.Pool.Query(ctx, selectNotedSQL, r.Table.KindID, r.Path(), digests)
+	found, err := s.Pool.Query(ctx, selectNotedSQL, r.Table.KindID, r.Path(), texts)
 	if err != nil {
 		return nil, fmt.Errorf("read values without a right: %w", err)
 	}
-	noted, err := pgx.CollectRows(found, pgx.RowTo[uuid.UUID])
+	noted, err := pgx.CollectRows(found, pgx.RowTo[int])
 	var unknown []rows.Value
 	for i, v := range lacking {
-		if !slices.Contains(noted, digests[i]) {
+		if !slices.Contains(noted, i) {
 			unknown = append(unknown, v)
 		}
 	}
 	return unknown, err
 }
 
-// digestOf returns the texts of a value as a JSON array, and a digest of them.
-func digestOf(v rows.Value) (digest uuid.UUID, texts string, err error) {
-	raw, err := json.Marshal(v.Values)
-	return uuid.NewSHA1(uuid.NameSpaceOID, raw), string(raw), err
-}
-
-// Lack notes values of a strict reference that rows have without a right: they are asked for until the right is there, or no row has them.
+// Lack notes values of a reference that rows have without a right: they are asked for until the right is there, or no row has them.
 func (s *Rights) Lack(ctx context.Context, r rows.Reference, values []rows.Value) error {
 	if len(values) == 0 {
 		return nil
 	}
-	digests, texts, targets := make([]uuid.UUID, len(values)), make([]string, len(values)), make([]*string, len(values))
+	texts, targets := make([]string, len(values)), make([]string, len(values))
 	for i, v := range values {
-		var err error
-		if digests[i], texts[i], err = digestOf(v); err != nil {
-			return err
-		}
-		if v.Named {
-			name := v.Target.FullName.String()
-			targets[i] = &name
-		}
+		texts[i], targets[i] = v.Texts(), v.Target.FullName.String()
 	}
-	if _, err := s.Pool.Exec(ctx, insertLackingSQL, r.Table.KindID, r.Path(), digests, texts, targets); err != nil {
+	if _, err := s.Pool.Exec(ctx, insertLackingSQL, r.Table.KindID, r.Path(), texts, targets); err != nil {
 		return fmt.Errorf("note values without a right: %w", err)
 	}
 	return nil

@@ -42,6 +42,9 @@ func (s *Rights) LookAtRights(ctx context.Context, seqs []int64) error {
 
 // LookAt returns those of some rights to block that are not needed any more.
 func (s *Rights) LookAt(ctx context.Context, ids []int64) error {
+	if err := s.rows.Refresh(ctx, s.Pool, false); err != nil {
+		return err
+	}
 	free, err := s.free(ctx, s.Pool, ids)
 	if err != nil {
 		return fmt.Errorf("look at rights: %w", err)
@@ -73,7 +76,7 @@ type freeRight struct {
 	Attempt peer.AttemptID
 }
 
-// free returns the rights that nothing here uses: no stored reference, and no row of a strict table.
+// free returns the rights that nothing here uses: no stored reference, and no row of a table. Rows do not use the right to a target that does not exist any more.
 func (s *Rights) free(ctx context.Context, q db.Querier, ids []int64) ([]freeRight, error) {
 	rows, err := q.Query(ctx, selectFreeSQL, ids)
 	if err != nil {
@@ -92,9 +95,15 @@ func (s *Rights) free(ctx context.Context, q db.Querier, ids []int64) ([]freeRig
 		return nil, err
 	}
 	referrers, err := s.rows.Referring(ctx, q, true, targets, 1)
+	if err != nil {
+		return nil, err
+	}
+	missing, err := s.rows.Missing(ctx, q, targets, referrers)
 	used := map[int64]bool{}
-	for _, r := range referrers {
-		used[targets[r.Target].ID] = true
+	for i, r := range referrers {
+		if !missing[i] {
+			used[targets[r.Target].ID] = true
+		}
 	}
 	return slices.DeleteFunc(found, func(f freeRight) bool { return used[f.ID] }), err
 }

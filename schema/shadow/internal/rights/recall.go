@@ -159,9 +159,8 @@ func (s *Rights) alone(ctx context.Context, id int64, fn func(tx pgx.Tx) error) 
 	})
 }
 
-// under adds the references that a proxy stands for to an answer: stored ones, and rows of strict tables that are not stored, or not yet.
+// under adds the references that a proxy stands for to an answer: stored ones, and rows of tables.
 func (s *Rights) under(ctx context.Context, q db.Querier, id int64, answer *peer.RecallAnswer) error {
-	// Read before the stored ones: a row that is stored in between is seen there.
 	referrers, err := s.referring(ctx, q, []int64{id}, peer.MaxRecalled+1)
 	if err != nil {
 		return err
@@ -179,19 +178,15 @@ func (s *Rights) under(ctx context.Context, q db.Querier, id int64, answer *peer
 	if err != nil {
 		return err
 	}
-	stored := map[string]bool{}
 	for _, r := range found {
 		path, err := s.Names.FieldOf(ctx, q, r.Field)
 		if err != nil {
 			return err
 		}
-		stored[r.Name+" "+path] = true
 		answer.Holders = append(answer.Holders, peer.RecalledHolder{UID: r.UID, Name: r.Name, Path: path})
 	}
 	for _, r := range referrers[id] {
-		if !stored[r.Name+" "+r.Path] {
-			answer.Holders = append(answer.Holders, peer.RecalledHolder{UID: r.UID, Name: r.Name, Path: r.Path})
-		}
+		answer.Holders = append(answer.Holders, peer.RecalledHolder{UID: r.UID, Name: r.Name, Path: r.Path})
 	}
 	if answer.More = len(answer.Holders) > peer.MaxRecalled; answer.More {
 		answer.Holders = answer.Holders[:peer.MaxRecalled]
@@ -199,9 +194,9 @@ func (s *Rights) under(ctx context.Context, q db.Querier, id int64, answer *peer
 	return nil
 }
 
-// referring returns rows of strict tables that block targets, at most limit of each by each reference.
+// referring returns rows of tables that block targets, at most limit of each by each reference.
 func (s *Rights) referring(ctx context.Context, q db.Querier, ids []int64, limit int) (map[int64][]rows.Holder, error) {
-	if !s.rows.Strict() || len(ids) == 0 {
+	if !s.rows.Refer() || len(ids) == 0 {
 		return nil, nil
 	}
 	targets, err := s.rows.Targets(ctx, q, ids)

@@ -105,7 +105,7 @@ func (s *Rights) Acquire(ctx context.Context, at schema.DeploymentID, ids []int6
 }
 
 // acquireByNumber asks for the right to block a target that many references block, unless it is a row of a table: the statement that deletes
-// it could not recall the right. Rights that strict tables ask for are returned as soon as no row needs them.
+// it could not recall the right. Rights that rows need are returned as soon as no row needs them.
 func (s *Rights) acquireByNumber(ctx context.Context, at schema.DeploymentID, w wish) error {
 	v, err := s.Current()
 	if err != nil {

@@ -16,16 +16,13 @@ import (
 // Holder is a row that names a target, with its resource. Most rows have none, because nothing refers to them.
 type Holder struct {
 	Referrer
-	ID     int64     // of the resource; 0: there is none
-	UID    uuid.UUID // of the resource, or made of the name
-	State  peer.State
-	Stored bool // the reference is stored as well
+	ID    int64     // of the resource; 0: there is none
+	UID   uuid.UUID // of the resource, or made of the name
+	State peer.State
 }
 
 const selectHoldersSQL = `
-SELECT i.n - 1, s.id, s.uid, s.state, EXISTS (
-    SELECT FROM dbcontroller.reference r JOIN dbcontroller.field f ON f.id = r.field_id WHERE r.holder_id = s.id AND r.target_id = i.target_id AND f.path = i.path
-) FROM unnest($2::text[], $3::bigint[], $4::text[]) WITH ORDINALITY AS i (name, target_id, path, n)
+SELECT i.n - 1, s.id, s.uid, s.state FROM unnest($2::text[]) WITH ORDINALITY AS i (name, n)
 CROSS JOIN LATERAL (SELECT * FROM dbcontroller.shadow s WHERE s.kind_id = $1 AND s.name = i.name OFFSET 0) AS s`
 
 // Holders returns the rows of Referring with their resources.
@@ -34,14 +31,13 @@ func (s *Rows) Holders(ctx context.Context, q db.Querier, blocking bool, targets
 	if err != nil {
 		return nil, err
 	}
-	return s.resources(ctx, q, targets, found)
+	return s.resources(ctx, q, found)
 }
 
-func (s *Rows) resources(ctx context.Context, q db.Querier, targets []Target, found []Referrer) ([]Holder, error) {
+func (s *Rows) resources(ctx context.Context, q db.Querier, found []Referrer) ([]Holder, error) {
 	type question struct {
-		names, paths []string
-		targets      []int64
-		at           []int
+		names []string
+		at    []int
 	}
 	questions := map[int32]*question{}
 	out := make([]Holder, len(found))
@@ -52,16 +48,16 @@ func (s *Rows) resources(ctx context.Context, q db.Querier, targets []Target, fo
 			of = &question{}
 			questions[r.Table.KindID] = of
 		}
-		of.names, of.paths, of.targets, of.at = append(of.names, r.Name), append(of.paths, r.Path), append(of.targets, targets[r.Target].ID), append(of.at, i)
+		of.names, of.at = append(of.names, r.Name), append(of.at, i)
 	}
 	for kind, of := range questions {
-		got, err := q.Query(ctx, selectHoldersSQL, kind, of.names, of.targets, of.paths)
+		got, err := q.Query(ctx, selectHoldersSQL, kind, of.names)
 		if err != nil {
 			return nil, fmt.Errorf("read the resources of rows: %w", err)
 		}
 		var n int
 		var h Holder
-		_, err = pgx.ForEachRow(got, []any{&n, &h.ID, &h.UID, &h.State, &h.Stored}, func() error {
+		_, err = pgx.ForEachRow(got, []any{&n, &h.ID, &h.UID, &h.State}, func() error {
 			h.Referrer = found[of.at[n]]
 			out[of.at[n]] = h
 			return nil
@@ -83,7 +79,7 @@ type Place struct {
 // HoldersPage returns the holders of a target behind a place, at most limit, and the place of the last one; it is that before when there are no more.
 func (s *Rows) HoldersPage(ctx context.Context, q db.Querier, target Target, after Place, limit int) (page []Holder, last Place, err error) {
 	var found []Referrer
-	tables := s.strict()
+	tables := s.holders()
 	slices.SortFunc(tables, func(a, b *Table) int { return int(a.KindID - b.KindID) })
 	last = after
 	for _, t := range tables {
@@ -103,12 +99,12 @@ func (s *Rows) HoldersPage(ctx context.Context, q db.Querier, target Target, aft
 				last = Place{Kind: t.KindID, Reference: n, Key: rows[len(rows)-1].Key}
 			}
 			if len(found) == limit {
-				page, err = s.resources(ctx, q, []Target{target}, found)
+				page, err = s.resources(ctx, q, found)
 				return page, last, err
 			}
 		}
 	}
-	page, err = s.resources(ctx, q, []Target{target}, found)
+	page, err = s.resources(ctx, q, found)
 	return page, last, err
 }
 
@@ -151,7 +147,7 @@ SELECT i.n - 1, f.uid FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDIN
 JOIN dbcontroller.deployment d ON d.service = i.service AND d.region = i.region
 CROSS JOIN LATERAL (SELECT f.uid FROM dbcontroller.foreign_target f WHERE f.deployment_id = d.id AND f.name = i.name ORDER BY f.id DESC LIMIT 1) AS f`
 
-// Cascading returns the targets whose deletion takes rows along, by the names of the rows: those of their strict references.
+// Cascading returns the targets whose deletion takes rows along, by the names of the rows: those of their references.
 func (s *Rows) Cascading(ctx context.Context, q db.Querier, kindID int32, names []string) (map[string][]peer.PlanTarget, error) {
 	t := s.Of(kindID)
 	if t == nil || len(t.referring) == 0 {
@@ -165,7 +161,7 @@ func (s *Rows) Cascading(ctx context.Context, q db.Querier, kindID int32, names 
 	var deployments []schema.DeploymentID
 	for name, values := range read {
 		for _, n := range t.named(s.Self, values) {
-			if d := n.target.Deployment; n.Strict.Behaviour.Cascades() {
+			if d := n.target.Deployment; n.Behaviour.Cascades() {
 				holders, targets, deployments = append(holders, name), append(targets, n.target.Name), append(deployments, d)
 				services, regions = append(services, d.Service), append(regions, d.Region)
 			}

@@ -2,6 +2,7 @@ package rows
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
@@ -10,29 +11,21 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 )
 
-// Reference is a strict reference of an attached table as it is declared now.
+// Reference is a reference of an attached table as it is declared now.
 type Reference struct {
 	Table *Table
 	at    int
 }
 
-// References returns the strict references of the attached tables.
-func (s *Rows) References() (out []Reference) {
-	for _, t := range s.strict() {
-		out = append(out, t.References()...)
-	}
-	return out
-}
-
-// References returns the strict references of a table.
+// References returns the references of a table.
 func (t *Table) References() (out []Reference) {
-	for n := range t.referring[:t.declared] {
+	for n := range t.Definition.References {
 		out = append(out, Reference{t, n})
 	}
 	return out
 }
 
-// ReferenceOf returns the strict reference of a kind by its path; false: there is none.
+// ReferenceOf returns the reference of a kind by its path; false: there is none.
 func (s *Rows) ReferenceOf(kindID int32, path string) (Reference, bool) {
 	if t := s.Of(kindID); t != nil {
 		for _, r := range t.References() {
@@ -49,8 +42,8 @@ func (r Reference) referring() *referring { return r.Table.referring[r.at] }
 // Path of the field.
 func (r Reference) Path() string { return r.referring().reference.Path }
 
-// Strict describes the targets.
-func (r Reference) Strict() *schema.Strict { return r.referring().reference.Strict }
+// Declared is the reference as the attachment has it.
+func (r Reference) Declared() *schema.DefinitionReference { return r.referring().reference }
 
 // Columns is the number of texts of a value.
 func (r Reference) Columns() int {
@@ -67,6 +60,12 @@ func (r Reference) Acts() bool { return r.referring().missing != "" }
 // Value returns the value with some texts.
 func (r Reference) Value(self schema.DeploymentID, texts []string) Value {
 	return valueOf(r.referring().reference, self, texts)
+}
+
+// Texts is the value as a JSON array.
+func (v Value) Texts() string {
+	raw, _ := json.Marshal(v.Values)
+	return string(raw)
 }
 
 // Present reports of each value whether a row has it.
@@ -97,19 +96,46 @@ func (r Reference) Present(ctx context.Context, q db.Querier, values []Value) ([
 	return out, r.Table.unhidden(ctx, q)
 }
 
-// ActOnMissing deletes, or unsets, at most limit rows with a value, whose target does not exist, unless there is a right to it. It returns how many.
-func (r Reference) ActOnMissing(ctx context.Context, tx pgx.Tx, v Value, limit int) (int, error) {
+// ActOnMissing deletes, or unsets, at most limit rows with a value, whose target does not exist, unless there is a right to it, or a later note than the one that
+// was asked for. It returns how many.
+func (r Reference) ActOnMissing(ctx context.Context, tx pgx.Tx, v Value, note int64, limit int) (int, error) {
 	if _, err := tx.Exec(ctx, lockTimeoutSQL); err != nil {
 		return 0, err
 	}
-	args := make([]any, 0, len(v.Values)+5)
+	args := make([]any, 0, len(v.Values)+6)
 	for _, text := range v.Values {
 		args = append(args, text)
 	}
 	d := v.Target.Deployment
-	tag, err := tx.Exec(ctx, r.referring().missing, append(args, limit, d.Service, d.Region, v.Target.Kind.Kind, v.Target.Name)...)
+	tag, err := tx.Exec(ctx, r.referring().missing, append(args, limit, d.Service, d.Region, v.Target.Kind.Kind, v.Target.Name, note)...)
 	if err != nil {
 		return 0, fmt.Errorf("act upon rows of %s whose target does not exist: %w", r.Table.Definition.Table, r.Table.kept(err))
 	}
 	return int(tag.RowsAffected()), nil
+}
+
+const selectMissingSQL = `
+SELECT i.n - 1 FROM unnest($1::int[], $2::text[], $3::text[]) WITH ORDINALITY AS i (kind_id, path, texts, n) WHERE EXISTS (
+    SELECT FROM dbcontroller.lacking l WHERE l.kind_id = i.kind_id AND l.path = i.path AND md5(l.texts) = md5(to_json(ARRAY(SELECT json_array_elements_text(i.texts::json)))::text) AND l.missing)`
+
+// Missing reports of each row that names a target whether its value is noted as one whose target does not exist: it is asked for again, and has no right.
+func (s *Rows) Missing(ctx context.Context, q db.Querier, targets []Target, referrers []Referrer) ([]bool, error) {
+	out := make([]bool, len(referrers))
+	if len(referrers) == 0 {
+		return out, nil
+	}
+	kinds, paths, texts := make([]int32, len(referrers)), make([]string, len(referrers)), make([]string, len(referrers))
+	for i, r := range referrers {
+		values, _ := r.Table.referring[r.Reference].values(s.Self, targets[r.Target])
+		kinds[i], paths[i], texts[i] = r.Table.KindID, r.Path, Value{Values: values}.Texts()
+	}
+	found, err := q.Query(ctx, selectMissingSQL, kinds, paths, texts)
+	if err != nil {
+		return nil, fmt.Errorf("read values without a right: %w", err)
+	}
+	missing, err := pgx.CollectRows(found, pgx.RowTo[int])
+	for _, i := range missing {
+		out[i] = true
+	}
+	return out, err
 }

@@ -21,40 +21,13 @@ func (t *Table) Declared(model *schema.Model) *schema.KindModel {
 	return nil
 }
 
-// Body returns the body of a row with these values: the full name of the target for each async reference. A value that is no name refers to
-// nothing that could exist; unnamed has the problem, by field.
-func (t *Table) Body(self schema.DeploymentID, kind *schema.KindModel, values []*string) (body map[string]any, unnamed map[string]error) {
-	body = map[string]any{}
-	for i, r := range t.Definition.References {
-		own := values[:len(r.Columns)]
-		values = values[len(r.Columns):]
-		var region *string
-		if r.Region != "" {
-			region, values = values[0], values[1:]
-		}
-		if r.Strict != nil {
-			continue
-		}
-		target, err := kind.Table.References[i].Target(self, own, region)
-		switch {
-		case err != nil && unnamed == nil:
-			unnamed = map[string]error{r.Path: err}
-		case err != nil:
-			unnamed[r.Path] = err
-		case target != "":
-			body[r.Path] = target
-		}
-	}
-	return body, unnamed
-}
-
-// named is a target that a row names by a strict reference.
+// named is a target that a row names by a reference.
 type named struct {
 	*schema.DefinitionReference
 	target Target
 }
 
-// named returns the targets that a row with these values names by strict references.
+// named returns the targets that a row with these values names by references.
 func (t *Table) named(self schema.DeploymentID, values []*string) (out []named) {
 	for i := range t.Definition.References {
 		r := &t.Definition.References[i]
@@ -63,7 +36,7 @@ func (t *Table) named(self schema.DeploymentID, values []*string) (out []named) 
 			n++
 		}
 		own := values[:n]
-		if values = values[n:]; r.Strict == nil || slices.Contains(own, nil) {
+		if values = values[n:]; slices.Contains(own, nil) {
 			continue
 		}
 		texts := make([]string, n)
@@ -77,28 +50,13 @@ func (t *Table) named(self schema.DeploymentID, values []*string) (out []named) 
 	return out
 }
 
-// Targets returns the full names of the targets that a row with these values names by strict references, by path.
+// Targets returns the full names of the targets that a row with these values names by references, by path.
 func (t *Table) Targets(self schema.DeploymentID, values []*string) map[string]string {
 	out := map[string]string{}
 	for _, n := range t.named(self, values) {
 		out[n.Path] = n.target.FullName.String()
 	}
 	return out
-}
-
-// Refers reports whether a row with these values refers to something by an async reference.
-func (t *Table) Refers(values []*string) bool {
-	for _, r := range t.Definition.References {
-		n := len(r.Columns)
-		if r.Strict == nil && slices.ContainsFunc(values[:n], func(v *string) bool { return v != nil }) {
-			return true
-		}
-		if r.Region != "" {
-			n++
-		}
-		values = values[n:]
-	}
-	return false
 }
 
 // Existing returns the names of rows that exist. It locks nothing.

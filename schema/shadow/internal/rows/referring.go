@@ -7,17 +7,20 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 )
 
-// A row of a strict table refers because it is there: nothing is stored of it, and the index of the referring columns answers who names a target.
+// A row of an attached table refers because it is there: nothing is stored of it, and the index of the referring columns answers who names a target.
 
-// Target is a resource of another deployment, of a kind by its oldest name.
+// Target is a resource, of this or another deployment, of a kind by its oldest name.
 type Target struct {
-	ID int64 // of foreign_target
+	ID  int64 // of foreign_target
+	UID uuid.UUID
 	schema.FullName
 	Kind schema.KindID
 }
@@ -25,20 +28,33 @@ type Target struct {
 // laterSQL finds a later target of the same name as that of f: a target whose uid a restore has lost, or that was removed and made again.
 const laterSQL = `SELECT FROM dbcontroller.foreign_target g WHERE g.deployment_id = f.deployment_id AND g.name = f.name AND g.kind_id = f.kind_id AND g.id > f.id`
 
-const selectTargetsSQL = `
-SELECT f.id, d.service, d.region, f.name, k.service, k.kind FROM dbcontroller.foreign_target f
+const targetColumns = `
+SELECT f.id, f.uid, d.service, d.region, f.name, k.service, k.kind FROM dbcontroller.foreign_target f
 JOIN dbcontroller.deployment d ON d.id = f.deployment_id JOIN dbcontroller.kind k ON k.id = f.kind_id
-WHERE f.id = ANY ($1) AND NOT EXISTS (` + laterSQL + `)`
+WHERE NOT EXISTS (` + laterSQL + `)`
+
+const (
+	selectTargetsSQL   = targetColumns + ` AND f.id = ANY ($1)`
+	selectTargetsOfSQL = targetColumns + ` AND (f.uid, f.deployment_id) IN (SELECT u, d FROM unnest($1::uuid[], $2::int[]) AS i (u, d))`
+)
 
 // Targets returns the targets of some rows of foreign_target, those that rows of tables may name: of several with one name, the last one.
 func (s *Rows) Targets(ctx context.Context, q db.Querier, ids []int64) ([]Target, error) {
-	found, err := q.Query(ctx, selectTargetsSQL, ids)
+	return scanTargets(q.Query(ctx, selectTargetsSQL, ids))
+}
+
+// TargetsOf is Targets, by the numbers of deployments and the uids.
+func (s *Rows) TargetsOf(ctx context.Context, q db.Querier, deployments []int32, uids []uuid.UUID) ([]Target, error) {
+	return scanTargets(q.Query(ctx, selectTargetsOfSQL, uids, deployments))
+}
+
+func scanTargets(found pgx.Rows, err error) ([]Target, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read targets: %w", err)
 	}
 	var t Target
 	var out []Target
-	_, err = pgx.ForEachRow(found, []any{&t.ID, &t.Deployment.Service, &t.Deployment.Region, &t.Name, &t.Kind.Service, &t.Kind.Kind}, func() error {
+	_, err = pgx.ForEachRow(found, []any{&t.ID, &t.UID, &t.Deployment.Service, &t.Deployment.Region, &t.Name, &t.Kind.Service, &t.Kind.Kind}, func() error {
 		out = append(out, t)
 		return nil
 	})
@@ -59,16 +75,17 @@ type Referrer struct {
 	Name      string   // of the resource; cut, if it can be none
 }
 
-// referring are the statements about the rows that name targets by one strict reference.
+// referring are the statements about the rows that name targets by one reference.
 type referring struct {
 	reference *schema.DefinitionReference
 	find      string // the arrays of the values, with the region if a column has it, and a limit for each target
 	count     string // the arrays of the values: the number of rows
 	page      string // the values of one target, then a limit; next: then the key of the row before
 	next      string
-	missing   string // removes, or unsets, rows: the values, a limit, and service, region, kind and name of a target to which there is no right; empty: they are kept
+	missing   string // removes, or unsets, rows: the values, a limit, and service, region, kind and name of a target to which there is no right, and the note; empty: they are kept
 	remove    string // the arrays of keys, then the values of one target, then its row of foreign_target: rows that have changed stay
 	unset     string
+	left      string // the rows that remove or unset should have changed
 }
 
 // The rows that the snapshot of the statement has name the target that is gone, and no later one of the same name: such a one is written under a right to a row of
@@ -79,9 +96,12 @@ const stillGoneSQL = `EXISTS (SELECT FROM dbcontroller.foreign_target f WHERE f.
 const rightToSQL = `SELECT FROM dbcontroller.foreign_target f JOIN dbcontroller.deployment d ON d.id = f.deployment_id JOIN dbcontroller.kind n ON n.id = f.kind_id
 WHERE d.service = $%d::text AND d.region = $%d::text AND n.service = d.service AND n.kind = $%d::text AND f.name = $%d::text AND (f.acting_epoch IS NOT NULL OR f.block_epoch IS NOT NULL)`
 
+// A statement that sees a row sees the note that was left with it: a later one than the note that was asked for ($%d).
+const askedSinceSQL = `SELECT FROM dbcontroller.lacking o JOIN dbcontroller.lacking l ON l.seq = $%d WHERE o.kind_id = l.kind_id AND o.path = l.path AND md5(o.texts) = md5(l.texts) AND o.seq <> l.seq`
+
 func newReferring(t *Table, r *schema.DefinitionReference) *referring {
 	table := t.Definition.Table.SQL()
-	values, types := slices.Clone(r.Columns), slices.Clone(r.Strict.Types)
+	values, types := slices.Clone(r.Columns), slices.Clone(r.Types)
 	if r.Region != "" {
 		values, types = append(values, r.Region), append(types, "text")
 	}
@@ -115,18 +135,20 @@ func newReferring(t *Table, r *schema.DefinitionReference) *referring {
 	page := fmt.Sprintf("SELECT %s FROM %s AS t WHERE %s", t.keyTexts(), table, named(parameter(1)))
 	order := fmt.Sprintf(" ORDER BY %s LIMIT $%d", t.columns("t."), len(values)+1)
 	out.page, out.next = page+order, fmt.Sprintf("%s AND (%s) > (%s)%s", page, t.columns("t."), t.parameters(len(values)+2), order)
-	where := fmt.Sprintf(" %s WHERE %s AND %s AND %s RETURNING %s", t.keys(), t.sameKey(), named(parameter(len(t.Definition.Key)+1)),
-		fmt.Sprintf(stillGoneSQL, len(t.Definition.Key)+len(values)+1), t.keyTexts())
-	out.remove = fmt.Sprintf("DELETE FROM %s AS t USING%s", table, where)
+	where := fmt.Sprintf(" %s WHERE %s AND %s AND %s", t.keys(), t.sameKey(), named(parameter(len(t.Definition.Key)+1)),
+		fmt.Sprintf(stillGoneSQL, len(t.Definition.Key)+len(values)+1))
+	returning := fmt.Sprintf(" RETURNING %s", t.keyTexts())
+	out.remove = fmt.Sprintf("DELETE FROM %s AS t USING%s%s", table, where, returning)
+	out.left = fmt.Sprintf("SELECT %s FROM %s AS t JOIN%s LIMIT 1", t.keyTexts(), table, strings.Replace(where, " WHERE ", " ON ", 1))
 	sets := make([]string, len(r.Columns))
 	for i, c := range r.Columns {
 		sets[i] = schema.QuoteIdentifier(c) + " = NULL"
 	}
-	out.unset = fmt.Sprintf("UPDATE %s AS t SET %s FROM%s", table, strings.Join(sets, ", "), where)
+	out.unset = fmt.Sprintf("UPDATE %s AS t SET %s FROM%s%s", table, strings.Join(sets, ", "), where, returning)
 	n := len(values)
-	without := fmt.Sprintf("(SELECT %s FROM %s AS t WHERE %s LIMIT $%d) AS k WHERE (%s) = (%s) AND %s AND NOT EXISTS (%s)", t.columns("t."), table, named(parameter(1)), n+1,
-		t.columns("t."), t.columns("k."), named(parameter(1)), fmt.Sprintf(rightToSQL, n+2, n+3, n+4, n+5))
-	switch r.Strict.Missing {
+	without := fmt.Sprintf("(SELECT %s FROM %s AS t WHERE %s LIMIT $%d) AS k WHERE (%s) = (%s) AND %s AND NOT EXISTS (%s) AND NOT EXISTS (%s)", t.columns("t."), table, named(parameter(1)), n+1,
+		t.columns("t."), t.columns("k."), named(parameter(1)), fmt.Sprintf(rightToSQL, n+2, n+3, n+4, n+5), fmt.Sprintf(askedSinceSQL, n+6))
+	switch r.Missing {
 	case schema.MissingDelete:
 		out.missing = fmt.Sprintf("DELETE FROM %s AS t USING %s", table, without)
 	case schema.MissingUnset:
@@ -138,27 +160,27 @@ func newReferring(t *Table, r *schema.DefinitionReference) *referring {
 
 // values returns the texts of the columns that name a target, with its region if a column has it; false: no row can name it.
 func (r *referring) values(self schema.DeploymentID, t Target) ([]string, bool) {
-	s := r.reference.Strict
-	if s.Kind != t.Kind || s.Kind.Service != t.Deployment.Service {
+	of := r.reference.Target
+	if of.Kind != t.Kind || of.Kind.Service != t.Deployment.Service {
 		return nil, false
 	}
 	values, ok := r.reference.Values(t.Name)
 	if r.reference.Region != "" {
 		return append(values, t.Deployment.Region), ok
 	}
-	region := s.Region
+	region := of.Region
 	if region == "" {
 		region = self.Region
 	}
 	return values, ok && region == t.Deployment.Region
 }
 
-// Referring returns rows that name targets by strict references, blocking ones or acting ones, at most limit for each target and reference. It
+// Referring returns rows that name targets by references, blocking ones or acting ones, at most limit for each target and reference. It
 // locks nothing. A table whose rows a policy hides is an error.
 func (s *Rows) Referring(ctx context.Context, q db.Querier, blocking bool, targets []Target, limit int) (out []Referrer, err error) {
-	for _, t := range s.strict() {
+	for _, t := range s.holders() {
 		for n, r := range t.referring {
-			if r.reference.Strict.Blocks() != blocking {
+			if r.reference.Blocks() != blocking {
 				continue
 			}
 			found, err := t.find(ctx, q, s.Self, n, targets, limit)
@@ -171,10 +193,11 @@ func (s *Rows) Referring(ctx context.Context, q db.Querier, blocking bool, targe
 	return out, nil
 }
 
-// Strict reports whether a strict table is attached.
-func (s *Rows) Strict() bool { return len(s.strict()) > 0 }
+// Refer reports whether rows of an attached table may refer.
+func (s *Rows) Refer() bool { return len(s.holders()) > 0 }
 
-func (s *Rows) strict() (out []*Table) {
+// holders returns the tables with references.
+func (s *Rows) holders() (out []*Table) {
 	for _, t := range s.Tables() {
 		if len(t.referring) > 0 {
 			out = append(out, t)
@@ -212,15 +235,15 @@ type Count struct {
 	Rows      int
 }
 
-// Counts counts the rows that name targets by each strict reference that acts.
+// Counts counts the rows that name targets by each reference that acts.
 func (s *Rows) Counts(ctx context.Context, q db.Querier, targets []Target) (out []Count, err error) {
-	for _, t := range s.strict() {
+	for _, t := range s.holders() {
 		for _, r := range t.referring {
 			args, at := r.arrays(s.Self, targets)
-			if len(at) == 0 || !r.reference.Strict.Behaviour.Acts() {
+			if len(at) == 0 || !r.reference.Behaviour.Acts() {
 				continue
 			}
-			c := Count{Path: r.reference.Path, Behaviour: r.reference.Strict.Behaviour}
+			c := Count{Path: r.reference.Path, Behaviour: r.reference.Behaviour}
 			found, err := q.Query(ctx, r.count, args...)
 			if err == nil {
 				c.Rows, err = pgx.CollectExactlyOneRow(found, pgx.RowTo[int])
@@ -263,7 +286,7 @@ func (t *Table) find(ctx context.Context, q db.Querier, self schema.DeploymentID
 
 func (t *Table) referrer(reference, target int, key []string) Referrer {
 	r := t.referring[reference].reference
-	return Referrer{Target: target, Table: t, Reference: reference, Path: r.Path, Behaviour: r.Strict.Behaviour, Key: key, Name: t.NameOf(key)}
+	return Referrer{Target: target, Table: t, Reference: reference, Path: r.Path, Behaviour: r.Behaviour, Key: key, Name: t.NameOf(key)}
 }
 
 // mostOfName is the number of characters of a key that is shown when it can be no name.
@@ -319,22 +342,33 @@ func (t *Table) RemoveReferring(ctx context.Context, tx pgx.Tx, self schema.Depl
 	if err != nil {
 		return nil, fmt.Errorf("%s %s: %w", what, t.Definition.Table, t.kept(err))
 	}
+	// A trigger or a rule of the application may have kept rows, in silence.
+	if rows, err = tx.Query(ctx, r.left, append(args, target.ID)...); err != nil {
+		return nil, err
+	}
+	left, err := pgx.CollectRows(rows, pgx.RowTo[[]string])
+	if err == nil && len(left) > 0 {
+		err = &peer.KeptError{Table: t.Definition.Table.String(), Text: t.NameOf(left[0]) + " is there after the statement"}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w", what, t.Definition.Table, err)
+	}
 	return changed, nil
 }
 
-// Value is a distinct value of the columns of a strict reference: the texts of the columns, with the region if a column has it.
+// Value is a distinct value of the columns of a reference: the texts of the columns, with the region if a column has it.
 type Value struct {
 	Values []string
 	Target Target
 	Named  bool // false: nothing could have such a name
 }
 
-// Walk calls fn with the distinct values of each strict reference that name targets at a deployment, by pages in the order of the index.
+// Walk calls fn with the distinct values of each reference that name targets at a deployment, by pages in the order of the index.
 func (s *Rows) Walk(ctx context.Context, at schema.DeploymentID, fn func(r Reference, page []Value) error) error {
-	for _, t := range s.strict() {
+	for _, t := range s.holders() {
 		for _, r := range t.References() {
 			d := r.referring().reference
-			if d.Strict.Kind.Service != at.Service || d.Region == "" && cmp.Or(d.Strict.Region, s.Self.Region) != at.Region {
+			if d.Target.Kind.Service != at.Service || d.Region == "" && cmp.Or(d.Target.Region, s.Self.Region) != at.Region {
 				continue
 			}
 			err := s.WalkValues(ctx, r, func(page []Value) error {
@@ -355,7 +389,7 @@ func (s *Rows) Walk(ctx context.Context, at schema.DeploymentID, fn func(r Refer
 // walkPage is the number of distinct values of a page.
 const walkPage = 500
 
-// WalkValues calls fn with the distinct values of a strict reference, by pages in the order of the index.
+// WalkValues calls fn with the distinct values of a reference, by pages in the order of the index.
 func (s *Rows) WalkValues(ctx context.Context, of Reference, fn func([]Value) error) error {
 	r, t := of.referring().reference, of.Table
 	first, next := walkSQL(t.Definition.Table, *r)
@@ -393,8 +427,8 @@ func (s *Rows) WalkValues(ctx context.Context, of Reference, fn func([]Value) er
 }
 
 func valueOf(r *schema.DefinitionReference, self schema.DeploymentID, texts []string) Value {
-	v := Value{Values: texts, Target: Target{Kind: r.Strict.Kind}}
-	v.Target.Deployment = schema.DeploymentID{Service: r.Strict.Kind.Service, Region: cmp.Or(r.Strict.Region, self.Region)}
+	v := Value{Values: texts, Target: Target{Kind: r.Target.Kind}}
+	v.Target.Deployment = schema.DeploymentID{Service: r.Target.Kind.Service, Region: cmp.Or(r.Target.Region, self.Region)}
 	if r.Region != "" {
 		v.Target.Deployment.Region = texts[len(r.Columns)]
 	}
@@ -407,7 +441,7 @@ func valueOf(r *schema.DefinitionReference, self schema.DeploymentID, texts []st
 
 // walkSQL returns the statements for the first page and for the next ones: each distinct value is found by the index behind the one before.
 func walkSQL(table schema.TableName, r schema.DefinitionReference) (first, next string) {
-	columns, types := slices.Clone(r.Columns), slices.Clone(r.Strict.Types)
+	columns, types := slices.Clone(r.Columns), slices.Clone(r.Types)
 	if r.Region != "" {
 		columns, types = append(columns, r.Region), append(types, "text")
 	}

@@ -9,9 +9,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -37,7 +35,7 @@ type Rows struct {
 // New returns the rows of a database; Load reads which tables are attached.
 func New(d *db.DB) *Rows { return &Rows{DB: d} }
 
-const selectAttachmentsSQL = `SELECT kind_id, kind, ready, definition, former, walked, filled, complete FROM dbcontroller.attachment ORDER BY kind_id`
+const selectAttachmentsSQL = `SELECT kind_id, kind, ready, definition, former, walked FROM dbcontroller.attachment ORDER BY kind_id`
 
 // Load reads which tables are attached.
 func (s *Rows) Load(ctx context.Context) error {
@@ -71,9 +69,8 @@ func (s *Rows) load(ctx context.Context, q db.Querier) (detached []int32, err er
 	var id int32
 	var kind string
 	var raw, formerly []byte
-	var filled []string
-	var ready, walked, complete bool
-	_, err = pgx.ForEachRow(found, []any{&id, &kind, &ready, &raw, &formerly, &walked, &filled, &complete}, func() error {
+	var ready, walked bool
+	_, err = pgx.ForEachRow(found, []any{&id, &kind, &ready, &raw, &formerly, &walked}, func() error {
 		if !ready {
 			detached = append(detached, id)
 			return nil
@@ -87,8 +84,7 @@ func (s *Rows) load(ctx context.Context, q db.Querier) (detached []int32, err er
 			return fmt.Errorf("former references of the attachment of %s: %w", kind, err)
 		}
 		tables[id] = newTable(id, kind, d, former)
-		tables[id].Walked, tables[id].Filled, tables[id].Complete = walked, slices.Clone(filled), complete
-		tables[id].Former = len(former) > 0
+		tables[id].Walked, tables[id].Former = walked, len(former) > 0
 		return nil
 	})
 	if err != nil {
@@ -121,23 +117,17 @@ type Table struct {
 	// Kind is its name when the table was attached.
 	Kind       string
 	Definition schema.Definition
-	// Walked: the distinct values of the strict references have rights, or are lacking. Filled is the key of the last row that the first reading has passed
-	// after that; Complete: it has passed all.
-	Walked   bool
-	Filled   []string
-	Complete bool
-	Former   bool // there are former references
+	Walked     bool // the distinct values of the references have rights, or are lacking
+	Former     bool // there are former references
 
 	readSQL, shareSQL, lockSQL, deleteSQL string
 	firstPageSQL, nextPageSQL             string
-	unsetSQL                              map[string]string // by path
-	// referring are the strict references, and after them the former ones: until the table is complete rows count under both.
+	// referring are the references, and after them the former ones: until each value has its new right rows count under both.
 	referring []*referring
-	declared  int // the number of those that are not former
 }
 
 func newTable(kindID int32, kind string, d schema.Definition, former []schema.DefinitionReference) *Table {
-	t := &Table{KindID: kindID, Kind: kind, Definition: d, unsetSQL: map[string]string{}}
+	t := &Table{KindID: kindID, Kind: kind, Definition: d}
 	from := fmt.Sprintf("FROM %s JOIN %s AS t ON %s", t.keys(), d.Table.SQL(), t.sameKey())
 	order := " ORDER BY " + t.columns("t.")
 	t.readSQL = fmt.Sprintf("SELECT i.n, %s %s", t.values(), from)
@@ -147,24 +137,11 @@ func newTable(kindID int32, kind string, d schema.Definition, former []schema.De
 	page := fmt.Sprintf("SELECT %s, %s FROM %s AS t", t.keyTexts(), t.values(), d.Table.SQL())
 	t.firstPageSQL = page + order + " LIMIT $1"
 	t.nextPageSQL = fmt.Sprintf("%s WHERE (%s) > (%s)%s LIMIT $1", page, t.columns("t."), t.parameters(2), order)
-	for _, r := range d.References {
-		sets, null := make([]string, len(r.Columns)), make([]string, len(r.Columns))
-		for i, c := range r.Columns {
-			sets[i], null[i] = schema.QuoteIdentifier(c)+" = NULL", "t."+schema.QuoteIdentifier(c)+" IS NULL"
-		}
-		t.unsetSQL[r.Path] = fmt.Sprintf("UPDATE %s AS t SET %s FROM %s WHERE %s RETURNING i.n, %s",
-			d.Table.SQL(), strings.Join(sets, ", "), t.keys(), t.sameKey(), strings.Join(null, " OR "))
-	}
 	for i := range d.References {
-		if r := &d.References[i]; r.Strict != nil {
-			t.referring = append(t.referring, newReferring(t, r))
-		}
+		t.referring = append(t.referring, newReferring(t, &d.References[i]))
 	}
-	t.declared = len(t.referring)
 	for i := range former {
-		if former[i].Strict != nil { // rows are stored with the others
-			t.referring = append(t.referring, newReferring(t, &former[i]))
-		}
+		t.referring = append(t.referring, newReferring(t, &former[i]))
 	}
 	return t
 }
@@ -236,8 +213,8 @@ func (s *Rows) Any(keys []Key) bool {
 	return slices.ContainsFunc(keys, func(k Key) bool { return tables[k.Kind] != nil })
 }
 
-// ErrBehind is the error of a deletion whose row has changed since it was read: it waits until the row is read again.
-var ErrBehind = fmt.Errorf("%w: a row of an attached table has changed, and is not read yet", peer.ErrAborted)
+// ErrBehind is the error of a deletion of a row that was deleted before: it waits until that deletion is carried out.
+var ErrBehind = fmt.Errorf("%w: a row of an attached table was deleted, and its deletion is not carried out yet", peer.ErrAborted)
 
 const lockTimeoutSQL = `SET LOCAL lock_timeout = '300ms'`
 
@@ -388,15 +365,20 @@ func (s *Rows) giveShadows(ctx context.Context, tx pgx.Tx, kindID int32, names [
 
 const selectGoingSQL = `
 SELECT DISTINCT i.kind_id, i.name FROM unnest($1::int[], $2::text[]) AS i (kind_id, name)
-CROSS JOIN LATERAL (SELECT FROM dbcontroller.captured c WHERE c.kind_id = i.kind_id AND c.name = i.name AND c.gone IS NOT NULL LIMIT 1) AS c`
+CROSS JOIN LATERAL (SELECT FROM dbcontroller.deleted_row d WHERE d.kind_id = i.kind_id AND d.name = i.name AND d.gone IS NOT NULL LIMIT 1) AS d`
+
+// After TRUNCATE, any row of the table.
+const selectBehindSQL = selectGoingSQL + `
+UNION
+SELECT i.kind_id, i.name FROM unnest($1::int[], $2::text[]) AS i (kind_id, name) WHERE i.kind_id IN (SELECT kind_id FROM dbcontroller.deleted_row WHERE name IS NULL)`
 
 // Going returns the targets with a deleted row whose deletion is not carried out yet. It reads rows that were committed before the lock of
 // their shadows was granted, so call it after that lock.
 func (s *Rows) Going(ctx context.Context, tx pgx.Tx, targets []Key) ([]Key, error) {
-	return s.captured(ctx, tx, selectGoingSQL, targets)
+	return s.deleted(ctx, tx, selectGoingSQL, targets)
 }
 
-func (s *Rows) captured(ctx context.Context, tx pgx.Tx, sql string, keys []Key) ([]Key, error) {
+func (s *Rows) deleted(ctx context.Context, tx pgx.Tx, sql string, keys []Key) ([]Key, error) {
 	var kinds []int32
 	var names []string
 	for t, of := range s.grouped(keys) {
@@ -409,29 +391,13 @@ func (s *Rows) captured(ctx context.Context, tx pgx.Tx, sql string, keys []Key) 
 	}
 	found, err := tx.Query(ctx, sql, kinds, names)
 	if err != nil {
-		return nil, fmt.Errorf("read captured rows: %w", err)
+		return nil, fmt.Errorf("read deleted rows: %w", err)
 	}
 	return pgx.CollectRows(found, pgx.RowToStructByPos[Key])
 }
 
-// Notes are looked up by key, since very many may wait: of the row, or of its whole table. Of batches, both sides are hashed: each may have thousands
-// of names.
-const selectChangedSQL = `
-SELECT i.kind_id, i.name COLLATE "C" FROM unnest($1::int[], $2::text[]) AS i (kind_id, name)
-CROSS JOIN LATERAL (SELECT FROM dbcontroller.captured c WHERE c.kind_id = i.kind_id AND c.name = i.name AND NOT c.missing LIMIT 1) AS c
-UNION
-SELECT i.kind_id, i.name COLLATE "C" FROM unnest($1::int[], $2::text[]) AS i (kind_id, name)
-WHERE i.kind_id = ANY (ARRAY (
-    SELECT k FROM (SELECT DISTINCT unnest($1::int[]) AS k) AS k
-    CROSS JOIN LATERAL (SELECT FROM dbcontroller.captured c WHERE c.kind_id = k AND c.name IS NULL AND NOT c.missing LIMIT 1) AS c
-))
-UNION
-SELECT b.kind_id, n.name FROM dbcontroller.captured_batch b CROSS JOIN LATERAL (
-    SELECT i.name COLLATE "C" FROM unnest($1::int[], $2::text[]) AS i (kind_id, name) WHERE i.kind_id = b.kind_id INTERSECT SELECT unnest(b.names)
-) AS n (name)`
-
-// Take reads which tables are attached, locks those rows that a deletion will change, and fails with ErrBehind when one of them has
-// changed since it was read: it may refer to another target by now, or belong to a new resource of the same name.
+// Take reads which tables are attached, locks those rows that a deletion will change, and fails with ErrBehind when one of them was deleted and its deletion is
+// still to be carried out: a row of the same name is another one.
 func (s *Rows) Take(ctx context.Context, tx pgx.Tx, keys []Key, behind bool) error {
 	if err := s.Refresh(ctx, tx, behind); err != nil {
 		return err
@@ -448,9 +414,9 @@ func (s *Rows) Take(ctx context.Context, tx pgx.Tx, keys []Key, behind bool) err
 	if err != nil {
 		return err
 	}
-	changed, err := s.captured(ctx, tx, selectChangedSQL, keys)
-	if err == nil && len(changed) > 0 {
-		err = fmt.Errorf("%s: %w", changed[0].Name, ErrBehind)
+	behindOf, err := s.deleted(ctx, tx, selectBehindSQL, keys)
+	if err == nil && len(behindOf) > 0 {
+		err = fmt.Errorf("%s: %w", behindOf[0].Name, ErrBehind)
 	}
 	return err
 }
@@ -487,34 +453,6 @@ func (t *Table) gone(ctx context.Context, tx pgx.Tx, names []string) error {
 		err = &peer.KeptError{Table: t.Definition.Table.String(), Text: slices.Min(there) + " is there after the statement"}
 	}
 	return err
-}
-
-// Unset sets the columns of a reference to NULL.
-func (s *Rows) Unset(ctx context.Context, tx pgx.Tx, kindID int32, path string, names []string) error {
-	t := s.Of(kindID)
-	args, at := t.arrays(names)
-	if len(at) == 0 {
-		return nil
-	}
-	sql, ok := t.unsetSQL[path]
-	if !ok {
-		return errors.New("unset " + path + ": the attachment of " + t.Kind + " has no such reference: attach it again")
-	}
-	left := map[string]bool{}
-	for _, n := range at {
-		left[names[n]] = true
-	}
-	found, err := tx.Query(ctx, sql, args...)
-	if err != nil {
-		return fmt.Errorf("set %s of %s to NULL: %w", path, t.Definition.Table, t.kept(err))
-	}
-	var n int
-	var null bool
-	if _, err := pgx.ForEachRow(found, []any{&n, &null}, func() error { left[names[at[n-1]]] = !null; return nil }); err != nil {
-		return fmt.Errorf("set %s of %s to NULL: %w", path, t.Definition.Table, t.kept(err))
-	}
-	maps.DeleteFunc(left, func(_ string, kept bool) bool { return !kept })
-	return t.gone(ctx, tx, slices.Sorted(maps.Keys(left)))
 }
 
 // arrays returns the parameters for some names, and their indexes. Names that no row can have are left out.

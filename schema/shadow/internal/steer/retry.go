@@ -17,8 +17,9 @@ import (
 const (
 	workRetried = "WORK_RETRIED"
 
-	// Rows of attached tables wait in the database: up to an hour after a mistake of a person.
-	retryCapturedSQL = `UPDATE dbcontroller.captured SET due = now() WHERE due > now()`
+	// Notes of attached tables wait in the database: values whose target does not exist up to an hour.
+	retryDeletedRowsSQL = `UPDATE dbcontroller.deleted_row SET due = now() WHERE due > now()`
+	retryLackingSQL     = `UPDATE dbcontroller.lacking SET due = now() WHERE due > now()`
 
 	selectShadowSQL = `SELECT id, uid, state FROM dbcontroller.shadow WHERE kind_id = $1 AND name = $2`
 )
@@ -65,7 +66,8 @@ func (s *Steering) retry(ctx context.Context, of []schema.DeploymentID, about, r
 	}
 	err := s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
 		b := &pgx.Batch{}
-		b.Queue(retryCapturedSQL)
+		b.Queue(retryDeletedRowsSQL)
+		b.Queue(retryLackingSQL)
 		for i := range of {
 			b.Queue(recordSQL, ids[i], workRetried, about+reason, by)
 			b.Queue(db.NotifyRetrySQL, told[i])

@@ -68,7 +68,7 @@ func (s *Verifier) ConfirmAgain(ctx context.Context, at schema.DeploymentID, seq
 	return compared, s.lookAtRights(ctx, at)
 }
 
-// claim ends the rights of lost epochs, and acquires those again that rows of strict tables need, whether their references are stored or not. It fails while a
+// claim ends the rights of lost epochs, and acquires those again that rows of tables need. It fails while a
 // transaction may still commit rows under a lost right.
 func (s *Verifier) claim(ctx context.Context, at schema.DeploymentID) error {
 	id, err := s.Names.Deployment(ctx, at)
@@ -84,12 +84,12 @@ func (s *Verifier) claim(ctx context.Context, at schema.DeploymentID) error {
 	return nil
 }
 
-// Rights of lost epochs never count again, and statements on strict tables are the only ones that may still write under them: those of a
+// Rights of lost epochs never count again, and statements on attached tables are the only ones that may still write under them: those of a
 // transaction that took them before the epoch was known, or whose snapshot is of before.
 var (
 	selectLostSQL = `
 SELECT f.id FROM dbcontroller.foreign_target f
-WHERE f.deployment_id = $1 AND f.id > $2 AND EXISTS (SELECT FROM dbcontroller.attachment WHERE strict)
+WHERE f.deployment_id = $1 AND f.id > $2 AND EXISTS (SELECT FROM dbcontroller.attachment WHERE definition ? 'references')
     AND (f.acting_epoch IS NOT NULL AND NOT (` + db.RightCountsSQL + `) OR f.block_epoch IS NOT NULL AND NOT (` + db.BlockRightCountsSQL + `))
 ORDER BY f.id LIMIT 1000`
 

@@ -39,17 +39,11 @@ SELECT i.n - 1
 FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::uuid[]) WITH ORDINALITY AS i (holder_id, target_id, field_id, attempt, n)
 JOIN dbcontroller.reference r ON r.holder_id = i.holder_id AND r.field_id = i.field_id AND r.target_id = i.target_id AND r.attempt IS NOT DISTINCT FROM i.attempt`
 
-	// Only references with the attempt that was compared. The rows of attached tables are read again: their targets may exist, under another uid.
+	// Only references with the attempt that was compared.
 	markDanglingSQL = `
-WITH marked AS (
-    UPDATE dbcontroller.reference r SET dangling = $5
-    FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::uuid[]) AS i (holder_id, target_id, field_id, attempt)
-    WHERE r.holder_id = i.holder_id AND r.field_id = i.field_id AND r.target_id = i.target_id AND r.attempt IS NOT DISTINCT FROM i.attempt AND r.dangling <> $5
-    RETURNING r.holder_id
-)
-INSERT INTO dbcontroller.captured (kind_id, name, lost)
-SELECT DISTINCT s.kind_id, s.name, true FROM dbcontroller.shadow s JOIN dbcontroller.attachment a USING (kind_id)
-WHERE $5 AND a.ready AND s.id IN (SELECT holder_id FROM marked)`
+UPDATE dbcontroller.reference r SET dangling = $5
+FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::uuid[]) AS i (holder_id, target_id, field_id, attempt)
+WHERE r.holder_id = i.holder_id AND r.field_id = i.field_id AND r.target_id = i.target_id AND r.attempt IS NOT DISTINCT FROM i.attempt AND r.dangling <> $5`
 
 	renewAttemptSQL = `
 UPDATE dbcontroller.reference r SET attempt = $5, dangling = false, delegated = false

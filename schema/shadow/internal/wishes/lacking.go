@@ -11,7 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
@@ -24,35 +23,44 @@ import (
 
 const (
 	// lackingEvery is the pause between two looks for values without a right that are due.
-	lackingEvery = 500 * time.Millisecond
-	// lackingBatch is the number of values of a look.
+	lackingEvery = 200 * time.Millisecond
+	// lackingBatch is the number of notes of a look.
 	lackingBatch = 5000
 	// missingBatch is the number of rows that are deleted, or unset, in one transaction because their target does not exist.
 	missingBatch = 1000
 
 	walkedSQL = `UPDATE dbcontroller.attachment SET walked = true WHERE kind_id = $1 AND checksum = $2 AND NOT walked`
 
-	selectLackingSQL = `SELECT kind_id, path, digest, texts FROM dbcontroller.lacking WHERE due <= now() ORDER BY due LIMIT $1`
+	// The former references of a table count until each value has its new right, or is asked for in vain.
+	endFormerSQL = `
+UPDATE dbcontroller.attachment a SET former = '[]' WHERE kind_id = $1 AND walked AND former <> '[]'
+    AND NOT EXISTS (SELECT FROM dbcontroller.lacking l WHERE l.kind_id = a.kind_id AND NOT l.missing)`
 
-	deleteLackingSQL = `
-DELETE FROM dbcontroller.lacking l USING unnest($1::int[], $2::text[], $3::uuid[]) AS i (kind_id, path, digest)
-WHERE l.kind_id = i.kind_id AND l.path = i.path AND l.digest = i.digest`
+	// All notes of the values that are due, those of a value beside one another.
+	selectLackingSQL = `
+WITH due AS (
+    SELECT DISTINCT kind_id, path, texts FROM (SELECT kind_id, path, texts FROM dbcontroller.lacking WHERE due <= now() ORDER BY due LIMIT $1) AS d
+)
+SELECT l.seq, l.kind_id, l.path, l.texts FROM due JOIN dbcontroller.lacking l ON l.kind_id = due.kind_id AND l.path = due.path AND md5(l.texts) = md5(due.texts)
+ORDER BY l.kind_id, l.path, l.texts, l.seq`
+
+	deleteLackingSQL = `DELETE FROM dbcontroller.lacking WHERE seq = ANY ($1)`
 
 	// A target that something here has referred to existed, and a restore has lost it.
 	lackedSQL = `
 UPDATE dbcontroller.lacking l SET problem = i.problem, missing = i.missing, tries = tries + 1,
-    lost = i.missing AND l.target IS NOT NULL AND EXISTS (
+    lost = i.missing AND EXISTS (
         SELECT FROM dbcontroller.foreign_target f JOIN dbcontroller.deployment d ON d.id = f.deployment_id
         WHERE d.service = split_part(l.target, '/', 3) AND d.region = split_part(l.target, '/', 4)
             AND f.name = substr(l.target, length(d.service) + length(d.region) + 5)),
     due = now() + least(interval '250 ms' * power(2, least(tries, 20)), CASE WHEN i.missing THEN interval '1 hour' ELSE interval '10 s' END)
-FROM unnest($1::int[], $2::text[], $3::uuid[], $4::text[], $5::boolean[]) AS i (kind_id, path, digest, problem, missing)
-WHERE l.kind_id = i.kind_id AND l.path = i.path AND l.digest = i.digest`
+FROM unnest($1::bigint[], $2::text[], $3::boolean[]) AS i (seq, problem, missing)
+WHERE l.seq = i.seq`
 
-	lockMissingSQL = `SELECT FROM dbcontroller.lacking WHERE kind_id = $1 AND path = $2 AND digest = $3 AND missing AND NOT lost FOR UPDATE`
+	lockMissingSQL = `SELECT FROM dbcontroller.lacking WHERE seq = $1 AND missing AND NOT lost FOR UPDATE`
 )
 
-// walk notes the values of the strict references of tables that were attached, or attached anew, whose right is not there. A table that cannot be read keeps no
+// walk notes the values of the references of tables that were attached, or attached anew, whose right is not there. A table that cannot be read keeps no
 // other one back.
 func (s *Granter) walk(ctx context.Context) (walked bool, failed error) {
 	for _, t := range s.rows.Tables() {
@@ -86,16 +94,10 @@ func (s *Granter) walkTable(ctx context.Context, t *rows.Table) error {
 	return nil
 }
 
-// lackedKey is the primary key of a value without a right: two references may have values of the same texts.
-type lackedKey struct {
-	kind   int32
-	path   string
-	digest uuid.UUID
-}
-
 // lacked is a value without a right.
 type lacked struct {
-	lackedKey
+	seq       int64   // of its first note, which stays while the right is not there
+	others    []int64 // its other notes that were read before it is asked for
 	reference rows.Reference
 	value     rows.Value
 }
@@ -104,6 +106,7 @@ type lacked struct {
 // may be more.
 func (s *Granter) AcquireForRows(ctx context.Context) (more bool, err error) {
 	walked, failed := s.walk(ctx)
+	failed = errors.Join(failed, s.endFormer(ctx), s.pauses.End(ctx, s.Pool))
 	due, gone, err := s.lacking(ctx)
 	if err != nil {
 		return false, errors.Join(failed, err)
@@ -114,7 +117,7 @@ func (s *Granter) AcquireForRows(ctx context.Context) (more bool, err error) {
 		by[l.reference] = append(by[l.reference], l)
 	}
 	asked := map[schema.DeploymentID][]lacked{}
-	problems := map[lackedKey]error{}
+	problems := map[int64]error{}
 	var left []lacked
 	for r, of := range by {
 		needed, err := s.needed(ctx, r, of)
@@ -124,11 +127,11 @@ func (s *Granter) AcquireForRows(ctx context.Context) (more bool, err error) {
 		for i, l := range of {
 			switch {
 			case err != nil:
-				left, problems[l.lackedKey] = append(left, l), err
+				left, problems[l.seq] = append(left, l), err
 			case !needed[i]:
 				gone = append(gone, l)
 			case !l.value.Named:
-				left, problems[l.lackedKey] = append(left, l), errUnnamed
+				left, problems[l.seq] = append(left, l), errUnnamed
 			default:
 				left, asked[l.value.Target.Deployment] = append(left, l), append(asked[l.value.Target.Deployment], l)
 			}
@@ -154,43 +157,69 @@ func (s *Granter) needed(ctx context.Context, r rows.Reference, of []lacked) ([]
 	}
 	without := map[string]bool{}
 	for _, v := range lacking {
-		without[textsOf(v)] = true
+		without[v.Texts()] = true
 	}
 	for i, v := range values {
-		present[i] = present[i] && without[textsOf(v)]
+		present[i] = present[i] && without[v.Texts()]
 	}
 	return present, nil
 }
 
-func textsOf(v rows.Value) string {
-	raw, _ := json.Marshal(v.Values)
-	return string(raw)
+// endFormer ends the former references of tables.
+func (s *Granter) endFormer(ctx context.Context) error {
+	for _, t := range s.rows.Tables() {
+		if !t.Former || !t.Walked {
+			continue
+		}
+		if _, err := s.Pool.Exec(ctx, endFormerSQL, t.KindID); err != nil {
+			return fmt.Errorf("end the former references of %s: %w", t.Definition.Table, err)
+		}
+	}
+	return nil
 }
 
-// lacking returns the values that are due, and those of references that are strict no more.
+// lacking returns the values that are due, and those of references that are declared no more.
 func (s *Granter) lacking(ctx context.Context) (due, gone []lacked, err error) {
 	found, err := s.Pool.Query(ctx, selectLackingSQL, lackingBatch)
 	if err != nil {
 		return nil, nil, fmt.Errorf("read values without a right: %w", err)
 	}
-	var l lacked
-	var raw string
-	_, err = pgx.ForEachRow(found, []any{&l.kind, &l.path, &l.digest, &raw}, func() error {
+	type key struct {
+		kind        int32
+		path, texts string
+	}
+	var last, k key
+	var seq int64
+	var all []lacked
+	_, err = pgx.ForEachRow(found, []any{&seq, &k.kind, &k.path, &k.texts}, func() error {
+		if n := len(all); n > 0 && k == last {
+			all[n-1].others = append(all[n-1].others, seq)
+			return nil
+		}
+		last = k
 		var texts []string
-		if err := json.Unmarshal([]byte(raw), &texts); err != nil {
+		if err := json.Unmarshal([]byte(k.texts), &texts); err != nil {
 			return err
 		}
-		var strict bool
-		if l.reference, strict = s.rows.ReferenceOf(l.kind, l.path); strict && len(texts) == l.reference.Columns() {
+		l := lacked{seq: seq}
+		var declared bool
+		if l.reference, declared = s.rows.ReferenceOf(k.kind, k.path); declared && len(texts) == l.reference.Columns() {
 			l.value = l.reference.Value(s.Self, texts)
-			due = append(due, l)
 		} else {
-			gone = append(gone, l)
+			l.reference = rows.Reference{}
 		}
+		all = append(all, l)
 		return nil
 	})
 	if err != nil {
 		return nil, nil, fmt.Errorf("read values without a right: %w", err)
+	}
+	for _, l := range all {
+		if l.reference == (rows.Reference{}) {
+			gone = append(gone, l)
+		} else {
+			due = append(due, l)
+		}
 	}
 	return due, gone, nil
 }
@@ -200,11 +229,11 @@ const askedAtOnce = 8
 
 // askAll asks deployments for the rights of values, and returns the problems: one that does not answer delays few others. Values whose right is given have no
 // problem: the next look finds the right.
-func (s *Granter) askAll(ctx context.Context, asked map[schema.DeploymentID][]lacked) map[lackedKey]error {
+func (s *Granter) askAll(ctx context.Context, asked map[schema.DeploymentID][]lacked) map[int64]error {
 	var g errgroup.Group
 	g.SetLimit(askedAtOnce)
 	var mu sync.Mutex
-	problems := map[lackedKey]error{} // guarded by mu
+	problems := map[int64]error{} // guarded by mu
 	for at, of := range asked {
 		g.Go(func() error {
 			found := s.askFor(ctx, at, of)
@@ -219,8 +248,8 @@ func (s *Granter) askAll(ctx context.Context, asked map[schema.DeploymentID][]la
 }
 
 // askFor asks a deployment until it fails to answer.
-func (s *Granter) askFor(ctx context.Context, at schema.DeploymentID, of []lacked) map[lackedKey]error {
-	problems := map[lackedKey]error{}
+func (s *Granter) askFor(ctx context.Context, at schema.DeploymentID, of []lacked) map[int64]error {
+	problems := map[int64]error{}
 	away := s.gate.CheckNamed(ctx, at)
 	for part := range slices.Chunk(of, batchOfOne) {
 		var refused map[string]error
@@ -229,7 +258,7 @@ func (s *Granter) askFor(ctx context.Context, at schema.DeploymentID, of []lacke
 		}
 		for _, l := range part {
 			if why := cmp.Or(refused[l.value.Target.Name], away); why != nil {
-				problems[l.lackedKey] = why
+				problems[l.seq] = why
 			}
 		}
 	}
@@ -243,36 +272,34 @@ func (s *Granter) askOnce(ctx context.Context, at schema.DeploymentID, part []la
 	for i, l := range part {
 		asked[i] = rights.AskedOf(l.reference, l.value)
 	}
-	return s.rights.AcquireAsked(ctx, at, asked)
-}
-
-func columnsOf(of []lacked) (kinds []int32, paths []string, digests []uuid.UUID) {
-	for _, l := range of {
-		kinds, paths, digests = append(kinds, l.kind), append(paths, l.path), append(digests, l.digest)
-	}
-	return kinds, paths, digests
+	return s.rights.AcquireAsked(ctx, at, asked, 0)
 }
 
 func (s *Granter) forget(ctx context.Context, gone []lacked) error {
-	if len(gone) == 0 {
+	var seqs []int64
+	for _, l := range gone {
+		seqs = append(append(seqs, l.seq), l.others...)
+	}
+	if len(seqs) == 0 {
 		return nil
 	}
-	kinds, paths, digests := columnsOf(gone)
-	if _, err := s.Pool.Exec(ctx, deleteLackingSQL, kinds, paths, digests); err != nil {
+	if _, err := s.Pool.Exec(ctx, deleteLackingSQL, seqs); err != nil {
 		return fmt.Errorf("forget values without a right: %w", err)
 	}
 	return nil
 }
 
 // note stores why rights are not there, and acts upon the rows whose targets do not exist.
-func (s *Granter) note(ctx context.Context, left []lacked, problems map[lackedKey]error) error {
+func (s *Granter) note(ctx context.Context, left []lacked, problems map[int64]error) error {
 	if len(left) == 0 {
 		return nil
 	}
-	texts, missing := make([]*string, len(left)), make([]bool, len(left))
+	seqs, texts, missing := make([]int64, len(left)), make([]*string, len(left)), make([]bool, len(left))
+	var others []int64
 	for i, l := range left {
+		seqs[i], others = l.seq, append(others, l.others...)
 		var named *peer.RefusedError
-		switch err := problems[l.lackedKey]; {
+		switch err := problems[l.seq]; {
 		case err == nil:
 		case errors.Is(err, errUnnamed), errors.As(err, &named) && named.All(func(r peer.Reason) bool { return r == peer.TargetMissing }):
 			text := l.value.Target.FullName.String() + " does not exist"
@@ -282,8 +309,10 @@ func (s *Granter) note(ctx context.Context, left []lacked, problems map[lackedKe
 			texts[i] = &text
 		}
 	}
-	kinds, paths, digests := columnsOf(left)
-	if _, err := s.Pool.Exec(ctx, lackedSQL, kinds, paths, digests, texts, missing); err != nil {
+	b := &pgx.Batch{}
+	b.Queue(lackedSQL, seqs, texts, missing)
+	b.Queue(deleteLackingSQL, others) // one note of a value is enough
+	if err := s.Pool.SendBatch(ctx, b).Close(); err != nil {
 		return fmt.Errorf("note values without a right: %w", err)
 	}
 	var failed error
@@ -300,18 +329,18 @@ func (s *Granter) actOn(ctx context.Context, l lacked) error {
 	for {
 		n := 0
 		err := s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
-			tag, err := tx.Exec(ctx, lockMissingSQL, l.kind, l.path, l.digest)
+			tag, err := tx.Exec(ctx, lockMissingSQL, l.seq)
 			if err != nil || tag.RowsAffected() == 0 {
 				return err
 			}
-			if n, err = l.reference.ActOnMissing(ctx, tx, l.value, missingBatch); err != nil || n == missingBatch {
+			if n, err = l.reference.ActOnMissing(ctx, tx, l.value, l.seq, missingBatch); err != nil || n == missingBatch {
 				return err
 			}
 			there, err := l.reference.Present(ctx, tx, []rows.Value{l.value})
 			if err != nil || there[0] { // a trigger of the application keeps a row
 				return err
 			}
-			_, err = tx.Exec(ctx, deleteLackingSQL, []int32{l.kind}, []string{l.path}, []uuid.UUID{l.digest})
+			_, err = tx.Exec(ctx, deleteLackingSQL, []int64{l.seq})
 			return err
 		})
 		if err != nil || n < missingBatch {

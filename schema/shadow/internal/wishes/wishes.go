@@ -1,4 +1,4 @@
-// Package wishes acquires the rights of strict tables: those that statements ask for before they write rows (dbcontroller.acquire), and those that rows have
+// Package wishes acquires the rights of attached tables: those that statements ask for before they write rows (dbcontroller.acquire), and those that rows have
 // and lack (dbcontroller.lacking).
 package wishes
 
@@ -29,6 +29,8 @@ type Granter struct {
 	rows   *rows.Rows
 	rights *rights.Rights
 
+	pauses *db.LatePauses // of values without a right
+
 	mu       sync.Mutex
 	asked    map[string]time.Time         // guarded by mu; when a wish was last followed
 	asking   map[schema.DeploymentID]bool // guarded by mu; deployments with a call under way
@@ -39,14 +41,13 @@ type Granter struct {
 
 // New joins the parts.
 func New(g *gate.Gate, rs *rows.Rows, r *rights.Rights) *Granter {
-	return &Granter{DB: rs.DB, gate: g, rows: rs, rights: r, asked: map[string]time.Time{}, asking: map[schema.DeploymentID]bool{}}
+	return &Granter{DB: rs.DB, gate: g, rows: rs, rights: r, pauses: db.NewLatePauses("lacking"), asked: map[string]time.Time{}, asking: map[schema.DeploymentID]bool{}}
 }
 
 const (
-	// idle is the pause between two looks while wishes are open, or while nobody would tell of a new one; quiet that while notifications arrive, and unused
-	// that while no strict table is attached.
+	// idle is the pause between two looks while wishes are open, or while nobody would tell of a new one; unused that while no table with references is attached.
+	// Otherwise it is lackingEvery.
 	idle   = 25 * time.Millisecond
-	quiet  = time.Second
 	unused = 2 * time.Second
 	// again is the time after which an unanswered target is asked for again: the answer to the confirm may be on its way.
 	again = time.Second
@@ -102,9 +103,12 @@ func (s *Granter) RunWishes(ctx context.Context, leads func() bool) error {
 	defer asks.Wait()
 	for failed := false; ; {
 		asked, strict, open := s.Asked(), s.strict(), false
+		refer, acts := s.rows.Refer(), leads() && s.Version.Load() != nil
 		var err error
-		if strict && leads() && s.Version.Load() != nil {
+		if refer && acts {
 			s.settleBeside(ctx, &asks)
+		}
+		if strict && acts {
 			open, err = s.look(ctx, &asks)
 		}
 		if ctx.Err() != nil {
@@ -116,10 +120,10 @@ func (s *Granter) RunWishes(ctx context.Context, leads func() bool) error {
 		failed = err != nil
 		pause := idle
 		switch {
-		case !strict || failed:
+		case !refer || failed:
 			pause, asked = unused, nil
-		case !open && s.NotificationsAlive():
-			pause = quiet
+		case !open && (!strict || s.NotificationsAlive()):
+			pause = lackingEvery
 		}
 		select {
 		case <-ctx.Done():
@@ -239,8 +243,8 @@ func (s *Granter) needs(text string) (out rights.Asked, err error) {
 	out.Block = right == "BLOCK"
 	for _, t := range s.rows.Tables() {
 		for _, r := range t.Definition.References {
-			if r.Strict != nil && r.Strict.Blocks() == out.Block && names(r.Strict, out.Target) && (out.Block || right == "ACT") {
-				out.Kind = r.Strict.Kind
+			if r.Strict && r.Blocks() == out.Block && names(r.Target, out.Target) && (out.Block || right == "ACT") {
+				out.Kind = r.Target.Kind
 				return out, nil
 			}
 		}
@@ -254,7 +258,7 @@ var errUnconfirmed = errors.New("its deployment has not confirmed it yet")
 // errUnnamed: the value of a column, such as the empty text, names nothing that could exist.
 var errUnnamed = errors.New("no name of a resource")
 
-func names(r *schema.Strict, target schema.FullName) bool {
+func names(r schema.RowTarget, target schema.FullName) bool {
 	return r.Kind.Service == target.Deployment.Service && (r.Collection == "" || strings.HasPrefix(target.Name, r.Collection+"/"))
 }
 
@@ -310,7 +314,7 @@ func (s *Granter) ask(ctx context.Context, at schema.DeploymentID, of []asking) 
 	for i, a := range of {
 		asked[i] = a.Asked
 	}
-	refused, err := s.rights.AcquireAsked(ctx, at, asked)
+	refused, err := s.rights.AcquireAsked(ctx, at, asked, rights.ToUse)
 	answers := map[question]error{}
 	for _, a := range of {
 		why := refused[a.Target.Name]

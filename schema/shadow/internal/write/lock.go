@@ -53,11 +53,6 @@ type locked struct {
 
 // lock locks the rows of one saving, waits for them, and checks it.
 func (s *Writer) lock(ctx context.Context, tx pgx.Tx, sv *prepare.Saving) (*locked, error) {
-	if sv.First != nil {
-		if err := sv.First(tx); err != nil {
-			return nil, err
-		}
-	}
 	if err := s.ensureRows(ctx, tx, sv); err != nil {
 		return nil, err
 	}

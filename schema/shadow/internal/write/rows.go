@@ -12,18 +12,6 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/rows"
 )
 
-// SaveRows stores the content of rows of attached tables, all or nothing; it is Save for the resources that nobody else may write, without
-// repetition. first and also run in the same transaction, before the locks of shadows and after the writes.
-func (s *Writer) SaveRows(ctx context.Context, writes []peer.Write, first, also func(pgx.Tx) error) error {
-	sv, err := s.preparer.PrepareRows(ctx, s.Pool, writes, false, true)
-	if err != nil {
-		return err
-	}
-	sv.First, sv.OfRows = first, true
-	_, err = Commit(ctx, s, sv, also)
-	return err
-}
-
 // localRows returns the local targets of new references, without targets that the write creates.
 func (s *Writer) localRows(sv *prepare.Saving) (keys []rows.Key) {
 	if len(s.rows.Tables()) == 0 {
@@ -42,10 +30,10 @@ func (s *Writer) localRows(sv *prepare.Saving) (keys []rows.Key) {
 	return keys
 }
 
-// touchesRows reports whether a saving writes rows of attached tables, or refers to some here: it locks them, and waits for them, in a
+// touchesRows reports whether a saving refers to rows of attached tables here: it locks them, and waits for them, in a
 // transaction of its own.
 func (s *Writer) touchesRows(sv *prepare.Saving) bool {
-	return sv.OfRows || s.rows.Any(s.localRows(sv))
+	return s.rows.Any(s.localRows(sv))
 }
 
 // ensureRows locks the rows among the local targets, before any shadow, and gives them shadows.

@@ -1,4 +1,4 @@
-package capture
+package deletedrows
 
 import (
 	"context"
@@ -6,15 +6,10 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 )
 
 var (
-	selectHoldersSQL = db.Codes(`
-SELECT s.name, s.uid, s.revision FROM dbcontroller.shadow s JOIN dbcontroller.resource r USING (id)
-WHERE s.kind_id = $1 AND s.state = {active} AND r.body <> '{}' ORDER BY s.name LIMIT $2`)
-
 	// Locked first: the uses of a target's shadow are read under its lock.
 	lockFreeSQL = `SELECT id FROM dbcontroller.shadow WHERE kind_id = $1 AND name > $2 AND name <= $3 ORDER BY id FOR UPDATE`
 	lastFreeSQL = `SELECT max(name) FROM (SELECT name FROM dbcontroller.shadow WHERE kind_id = $1 AND name > $2 ORDER BY name LIMIT $3) AS page`
@@ -31,37 +26,12 @@ WITH gone AS (
 )` + db.ChangeGone(`nextval('dbcontroller.revision')`, `gone`))
 )
 
-// letGo releases the references of rows of detached tables, a batch of each at a time. It reports whether there is more.
-func (s *Capturer) letGo(ctx context.Context, detached []int32) (more bool, err error) {
-	for _, kind := range detached {
-		if again, err := s.letGoOf(ctx, kind); err != nil || again {
-			return again, err
-		}
-	}
-	return false, nil
-}
-
-func (s *Capturer) letGoOf(ctx context.Context, kind int32) (more bool, err error) {
-	found, err := s.Pool.Query(ctx, selectHoldersSQL, kind, batch)
-	if err != nil {
-		return false, fmt.Errorf("read resources of a detached table: %w", err)
-	}
-	var writes []peer.Write
-	w := peer.Write{Mode: peer.Update, Body: map[string]any{}}
-	if _, err = pgx.ForEachRow(found, []any{&w.Name, &w.UID, &w.Revision}, func() error { writes = append(writes, w); return nil }); err != nil {
-		return false, fmt.Errorf("read resources of a detached table: %w", err)
-	}
-	if len(writes) > 0 {
-		return true, s.write.SaveRows(ctx, writes, nil, nil)
-	}
-	return false, s.removeAttachment(ctx, kind)
-}
-
 // freePage is the number of shadows that one transaction looks at.
 const freePage = 10_000
 
-// removeAttachment removes the shadows that nobody needs, page by page, and then the attachment: any number of them ends.
-func (s *Capturer) removeAttachment(ctx context.Context, kind int32) error {
+// removeAttachment removes the shadows of a detached table that nobody needs, page by page, and then the attachment: any number of them ends. Its rights are
+// returned by those who look at rights that nothing uses.
+func (s *Deleter) removeAttachment(ctx context.Context, kind int32) error {
 	for after := ""; ; {
 		var last *string
 		if err := s.Pool.QueryRow(ctx, lastFreeSQL, kind, after, freePage).Scan(&last); err != nil {
@@ -81,7 +51,7 @@ func (s *Capturer) removeAttachment(ctx context.Context, kind int32) error {
 	return nil
 }
 
-func (s *Capturer) removeFree(ctx context.Context, kind int32, after, last string) error {
+func (s *Deleter) removeFree(ctx context.Context, kind int32, after, last string) error {
 	return s.InTx(ctx, db.ChangeFeed, func(tx pgx.Tx) error {
 		found, err := tx.Query(ctx, lockFreeSQL, kind, after, last)
 		if err != nil {

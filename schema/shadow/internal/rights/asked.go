@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -25,15 +26,18 @@ type Asked struct {
 	Block  bool // the right to block; else the one to act
 }
 
+// ToUse is how long rights are kept that an application has asked for, before rows use them; rows that are there use theirs at once.
+const ToUse = 15 * time.Second
+
 // The row of a target is there before the question, because an answer must not make it: a deletion that comes between the two finds it.
-// It is kept for a while, so that the application can use the rights.
+// It is kept for a while, so that the application can use the rights that it has asked for.
 const keepTargetsSQL = `
 WITH i AS (
     SELECT * FROM unnest($1::uuid[], $2::int[], $3::text[]) WITH ORDINALITY AS i (uid, kind_id, name, n)
 ), kept AS (
     INSERT INTO dbcontroller.foreign_target (uid, deployment_id, kind_id, name, kept_until)
-    SELECT DISTINCT uid, $4::int, kind_id, name, now() + interval '15 s' FROM i
-    ON CONFLICT ON CONSTRAINT foreign_target_uid DO UPDATE SET kept_until = EXCLUDED.kept_until
+    SELECT DISTINCT uid, $4::int, kind_id, name, now() + $5::interval FROM i
+    ON CONFLICT ON CONSTRAINT foreign_target_uid DO UPDATE SET kept_until = greatest(foreign_target.kept_until, EXCLUDED.kept_until)
     RETURNING id, uid, turn, kind_id, name
 )
 SELECT kept.id, kept.uid, kept.turn, kept.kind_id, kept.name FROM i JOIN kept USING (uid) ORDER BY i.n`
@@ -80,8 +84,8 @@ func (s *Rights) Held(ctx context.Context, asked []Asked) ([]bool, error) {
 }
 
 // AcquireAsked asks a deployment for rights to refer to targets that nothing here may refer to yet. It returns the reasons of those that it
-// refuses, by name; other errors are of all. A right to act is there when its confirm is answered.
-func (s *Rights) AcquireAsked(ctx context.Context, at schema.DeploymentID, asked []Asked) (map[string]error, error) {
+// refuses, by name; other errors are of all. A right to act is there when its confirm is answered. Rights are not returned for as long as they are kept.
+func (s *Rights) AcquireAsked(ctx context.Context, at schema.DeploymentID, asked []Asked, kept time.Duration) (map[string]error, error) {
 	refused := map[string]error{}
 	id := s.preparer.NewAttempt()
 	uids, err := s.find(ctx, at, id, asked)
@@ -104,7 +108,7 @@ func (s *Rights) AcquireAsked(ctx context.Context, at schema.DeploymentID, asked
 	if err != nil {
 		return refused, err
 	}
-	err = s.acquireAll(ctx, at, deployment, asked, uids)
+	err = s.acquireAll(ctx, at, deployment, asked, uids, kept)
 	return refused, errors.Join(err, attempt.AbandonAt(ctx, s.attempts, id, deployment))
 }
 
@@ -140,8 +144,8 @@ func (s *Rights) find(ctx context.Context, at schema.DeploymentID, id peer.Attem
 }
 
 // acquireAll asks for the rights to block and for those to act, by an attempt each.
-func (s *Rights) acquireAll(ctx context.Context, at schema.DeploymentID, deployment int32, asked []Asked, uids []uuid.UUID) error {
-	wishes, err := s.keep(ctx, deployment, asked, uids)
+func (s *Rights) acquireAll(ctx context.Context, at schema.DeploymentID, deployment int32, asked []Asked, uids []uuid.UUID, kept time.Duration) error {
+	wishes, err := s.keep(ctx, deployment, asked, uids, kept)
 	if err != nil {
 		return fmt.Errorf("keep targets: %w", err)
 	}
@@ -162,7 +166,7 @@ func (s *Rights) acquireAll(ctx context.Context, at schema.DeploymentID, deploym
 	return err
 }
 
-func (s *Rights) keep(ctx context.Context, deployment int32, asked []Asked, uids []uuid.UUID) (wishes []wish, err error) {
+func (s *Rights) keep(ctx context.Context, deployment int32, asked []Asked, uids []uuid.UUID, kept time.Duration) (wishes []wish, err error) {
 	kinds, names := make([]int32, len(asked)), make([]string, len(asked))
 	for i, a := range asked {
 		if kinds[i], err = s.Names.Kind(ctx, a.Kind); err != nil {
@@ -174,7 +178,7 @@ func (s *Rights) keep(ctx context.Context, deployment int32, asked []Asked, uids
 		if _, err := tx.Exec(ctx, db.EndingLockTimeoutSQL); err != nil {
 			return err
 		}
-		rows, err := tx.Query(ctx, keepTargetsSQL, uids, kinds, names, deployment)
+		rows, err := tx.Query(ctx, keepTargetsSQL, uids, kinds, names, deployment, kept)
 		if err != nil {
 			return err
 		}
@@ -187,7 +191,7 @@ func (s *Rights) keep(ctx context.Context, deployment int32, asked []Asked, uids
 	return wishes, err
 }
 
-// Claim acquires the rights to all targets at a deployment that rows of strict tables name, and that this deployment has no right to any more: those of lost
+// Claim acquires the rights to all targets at a deployment that rows of tables name, and that this deployment has no right to any more: those of lost
 // epochs. A value whose right is refused is lacking.
 func (s *Rights) Claim(ctx context.Context, at schema.DeploymentID) error {
 	if err := s.askAgain(ctx, at); err != nil {
@@ -202,7 +206,7 @@ func (s *Rights) Claim(ctx context.Context, at schema.DeploymentID) error {
 		for i, v := range lacking {
 			asked[i] = AskedOf(r, v)
 		}
-		refused, err := s.AcquireAsked(ctx, at, asked)
+		refused, err := s.AcquireAsked(ctx, at, asked, 0)
 		left := slices.DeleteFunc(lacking, func(v rows.Value) bool { return refused[v.Target.Name] == nil })
 		return errors.Join(err, s.Lack(ctx, r, left))
 	})
