@@ -167,12 +167,12 @@ func (d *django) eventually(wrong func() string) {
 	}
 }
 
-// stored waits until all rows are read; missing is the number of those whose target does not exist.
+// stored waits until all values have their rights; missing is the number of those whose target does not exist.
 func (d *django) stored(missing int) {
 	d.t.Helper()
 	const sql = `
-SELECT format('%s waiting, %s missing, %s incomplete', count(*) FILTER (WHERE NOT c.missing), count(*) FILTER (WHERE c.missing), (SELECT count(*) FROM dbcontroller.attachment WHERE NOT complete))
-FROM dbcontroller.captured c`
+SELECT format('%s waiting, %s missing, %s incomplete', count(*) FILTER (WHERE NOT c.missing), count(*) FILTER (WHERE c.missing), (SELECT count(*) FROM dbcontroller.attachment WHERE NOT walked))
+FROM (SELECT false AS missing FROM dbcontroller.deleted_row UNION ALL SELECT missing FROM dbcontroller.lacking) AS c`
 	want := fmt.Sprintf("0 waiting, %d missing, 0 incomplete", missing)
 	d.eventually(func() string {
 		if got := one(d.t, d.dsn(d.shop), sql); got != want {

@@ -15,14 +15,14 @@ import (
 
 // ofNoRequest are the functions, by package, whose lines belong to the work of the process: no request calls them.
 var ofNoRequest = map[string][]string{
-	"envregistry/server":              {"RunTidy"},
-	"schema/shadow/internal/admin":    {"CleanUpDecommissioned", "RunTidy", "FollowEpochs", "RunAudits", "runAudit", "RunStatistics", "analyzeGrown"},
-	"schema/shadow/internal/capture":  {"RunCaptures"},
-	"schema/shadow/internal/db":       {"RunNotifications"},
-	"schema/shadow/internal/progress": {"RunProgress", "Close"},
-	"schema/shadow/internal/rights":   {"Acquire"},
-	"schema/shadow/internal/verify":   {"RepairAttempts"},
-	"schema/shadow/internal/wishes":   {"RunWishes", "look", "ask", "settleBeside"},
+	"envregistry/server":                 {"RunTidy"},
+	"schema/shadow/internal/admin":       {"CleanUpDecommissioned", "RunTidy", "FollowEpochs", "RunAudits", "runAudit", "RunStatistics", "analyzeGrown"},
+	"schema/shadow/internal/deletedrows": {"RunDeletedRows"},
+	"schema/shadow/internal/db":          {"RunNotifications"},
+	"schema/shadow/internal/progress":    {"RunProgress", "Close"},
+	"schema/shadow/internal/rights":      {"Acquire"},
+	"schema/shadow/internal/verify":      {"RepairAttempts"},
+	"schema/shadow/internal/wishes":      {"RunWishes", "look", "ask", "settleBeside"},
 }
 
 // Each line that a request can cause names the request, also the rare ones that no test causes.

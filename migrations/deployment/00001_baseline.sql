@@ -142,6 +142,9 @@ CREATE TABLE dbcontroller.foreign_target (
     kind_id        integer NOT NULL,
     name           text COLLATE "C" NOT NULL,
     turn           bigint NOT NULL DEFAULT nextval('dbcontroller.object_id'), -- is new whenever a right ends, so that no answer to an earlier question fits
+    -- Of several targets of one name, rows of tables refer to that with the greatest: which was inserted, or to which a right was granted, last. (The others were removed,
+    -- or a restore of their database has lost them.)
+    latest         bigint NOT NULL DEFAULT nextval('dbcontroller.object_id'),
     acting_epoch   uuid,        -- of the target's database when it granted the right to act; null: there is none
     acting_own     uuid,        -- of this database when it asked
     acting_attempt uuid,        -- under which the right to act was asked for without a reference

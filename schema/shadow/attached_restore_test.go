@@ -52,6 +52,28 @@ func TestRowsOfLostTargets_I1_I8(t *testing.T) {
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 
+// A restore has brought back the target that had a name before: rows refer to it, although the lost one was known later.
+func TestRowsReferToTheTargetThatARestoreBroughtBack_I1(t *testing.T) {
+	t.Parallel()
+	a := newAttached(t)
+	a.exec(a.crm, `INSERT INTO customers VALUES (1)`)
+	a.attach()
+	a.exec(a.shop, `INSERT INTO orders (customer_id, note) VALUES (1, 'goes')`)
+	a.Settle()
+	a.exec(a.shop, `INSERT INTO dbcontroller.foreign_target (uid, deployment_id, kind_id, name) SELECT gen_random_uuid(), deployment_id, kind_id, name FROM dbcontroller.foreign_target`) // a lost one
+	a.exec(a.shop, `INSERT INTO invoices (id, customer_id) VALUES ('i', 1)`)
+	a.Settle()
+	a.tidies(shop)
+	_ = a.refused(a.crm, `DELETE FROM customers WHERE id = 1`)
+	_, err := a.Delete(customer("1"))
+	require.ErrorContains(t, err, "invoices/i")
+	a.exec(a.shop, `DELETE FROM invoices`)
+	a.Settle()
+	a.exec(a.crm, `DELETE FROM customers WHERE id = 1`)
+	a.Settle()
+	require.Empty(t, a.rows(a.shop, `SELECT note FROM orders`))
+}
+
 // Columns of two regions name rows of two databases.
 func TestAttachedTablesFollowTheRegionColumn(t *testing.T) {
 	t.Parallel()

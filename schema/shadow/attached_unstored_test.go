@@ -72,7 +72,7 @@ func TestADeletionReachesRowsThatAreNotStored_I1_I4(t *testing.T) {
 	// An old process wakes up: the name has another target by now.
 	a.exec(a.crm, `INSERT INTO customers VALUES (3, 'x') ON CONFLICT DO NOTHING`)
 	a.exec(a.shop, `INSERT INTO dbcontroller.foreign_target (uid, deployment_id, kind_id, name) SELECT gen_random_uuid(), deployment_id, kind_id, name FROM dbcontroller.foreign_target WHERE name = 'customers/3'`)
-	a.exec(a.shop, `UPDATE dbcontroller.foreign_target SET id = -id WHERE name = 'customers/3' AND acting_epoch IS NULL`) // an earlier one
+	a.exec(a.shop, `UPDATE dbcontroller.foreign_target SET id = -id, latest = -latest WHERE name = 'customers/3' AND acting_epoch IS NULL`) // an earlier one
 	var uid uuid.UUID
 	require.NoError(t, a.shop.QueryRow(t.Context(), `SELECT uid FROM dbcontroller.foreign_target WHERE name = 'customers/3' AND id < 0`).Scan(&uid))
 	failed, err := a.Stores[a.ID(shop)].ActFor(t.Context(), a.ID(crm), []schema.Deletion{{Seq: 1, Kind: "Customer", Name: "customers/3", UID: uid}}, time.Minute)
@@ -86,12 +86,12 @@ func TestADeletionReachesRowsThatAreNotStored_I1_I4(t *testing.T) {
 func TestADeletionLeavesRowsThatStay_I1_I4(t *testing.T) {
 	t.Parallel()
 	a := newStrict(t)
-	a.write(`INSERT INTO orders (customer_id, note) VALUES (1, 'waits'), (1, 'resource'), (3, 'other')`)
+	a.write(`INSERT INTO orders (customer_id, note) VALUES (1, 'waits'), (1, 'resource'), (3, 'other'), (1, 'key of one that waits')`)
 	a.Settle()
 	a.exec(a.shop, `
 WITH s AS (
-    INSERT INTO dbcontroller.shadow (uid, kind_id, state, shard, revision, generation, name)
-    SELECT gen_random_uuid(), a.kind_id, CASE o.note WHEN 'waits' THEN 2 ELSE 1 END, 1, 1, 1, 'orders/' || o.id FROM orders o, dbcontroller.attachment a WHERE a.kind = 'Order' RETURNING id
+    INSERT INTO dbcontroller.shadow (uid, kind_id, state, hidden, shard, revision, generation, name)
+    SELECT gen_random_uuid(), a.kind_id, CASE WHEN o.note LIKE '%waits' THEN 2 ELSE 1 END, o.note LIKE 'key%', 1, 1, 1, 'orders/' || o.id FROM orders o, dbcontroller.attachment a WHERE a.kind = 'Order' RETURNING id
 )
 INSERT INTO dbcontroller.resource (id, body) SELECT id, '{}' FROM s`)
 	a.exec(a.crm, `DELETE FROM customers WHERE id = 1`)
@@ -99,7 +99,7 @@ INSERT INTO dbcontroller.resource (id, body) SELECT id, '{}' FROM s`)
 		a.Settle()
 	}
 	require.Equal(t, []string{"other", "waits"}, a.rows(a.shop, `SELECT note FROM orders ORDER BY 1`))
-	require.Equal(t, []string{"1"}, a.rows(a.shop, `SELECT count(*)::text FROM dbcontroller.removal WHERE name LIKE 'orders/%'`))
+	require.Equal(t, []string{"2"}, a.rows(a.shop, `SELECT count(*)::text FROM dbcontroller.removal WHERE name LIKE 'orders/%'`))
 	require.Zero(t, a.Count(crm, "deleting"), "it is acknowledged")
 
 	services := strings.Replace(attachedServices, "region: eu, behaviour: CASCADE_DELETE", "region: eu, enforce: strict, behaviour: ALLOW_DANGLING", 1)

@@ -30,7 +30,7 @@ kinds:
     table: public.attached_child
     key: [id]
     patterns: ["children/{child}"]
-    references: [{columns: [parent_id], targets: [Parent], behaviour: BLOCK}]
+    references: [{columns: [parent_id], targets: [far.example.com/Parent], region: eu, behaviour: BLOCK}]
   - kind: Strict
     table: public.strict_child
     key: [id]
@@ -38,7 +38,7 @@ kinds:
     references: [{columns: [parent_id], targets: [far.example.com/Parent], region: eu, behaviour: BLOCK, enforce: strict}]
 `
 
-// Equal tables: with a native key, attached, and with a strict reference to another deployment.
+// Equal tables: with a native key, and with an async and a strict reference to another deployment.
 const attachedTablesSQL = `
 CREATE TABLE native_parent (id bigint PRIMARY KEY, name text);
 CREATE TABLE native_child (id bigint PRIMARY KEY, parent_id bigint REFERENCES native_parent, name text);
@@ -95,7 +95,7 @@ func attachedSteps() (steps []attachedStep) {
 }
 
 // attached measures the cost of the triggers of attached tables for the application: the same statements on equal tables, in turn, in one
-// connection, each step one transaction, and the order changing with each run. Nothing captures meanwhile. The time is the processor's in the server,
+// connection, each step one transaction, and the order changing with each run. No process runs meanwhile. The time is the processor's in the server,
 // where it can be read.
 func (r *run) attached(ctx context.Context) error {
 	times := map[string]map[string][]float64{}

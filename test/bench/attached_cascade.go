@@ -48,7 +48,6 @@ var attachedCascades = []int{1_000, 100_000}
 
 // attachedCascade measures rows of one database that go with a row of another: from the DELETE in plain SQL until the last of them is gone.
 // The baselines are those of the fan-out: "equal" ones with the same bookkeeping, and a native key of the same tables, both in one database.
-// How many rows are stored in a second before, is a result of its own.
 func (r *run) attachedCascade(ctx context.Context) error {
 	if _, err := r.baseline.Exec(ctx, nativeOrdersSQL); err != nil {
 		return err
@@ -59,7 +58,7 @@ func (r *run) attachedCascade(ctx context.Context) error {
 		}
 	}
 	for _, n := range attachedCascades {
-		var ours, equal, native, read []float64
+		var ours, equal, native []float64
 		for i := range r.Runs {
 			took, err := r.timed(ctx, fillNativeOrderSQL, n, deleteCustomerSQL)
 			if err != nil {
@@ -70,15 +69,13 @@ func (r *run) attachedCascade(ctx context.Context) error {
 				return err
 			}
 			equal = append(equal, took)
-			reading, took, err := r.attachedCascadeOnce(ctx, n)
-			if err != nil {
+			if took, err = r.attachedCascadeOnce(ctx, n); err != nil {
 				return err
 			}
-			read, ours = append(read, float64(n)/reading*1000), append(ours, took)
-			r.Progress("attached cascade %d, run %d: %.0f ms, equal %.0f ms, native %.0f ms; stored before at %.0f a second", n, i+1, took, equal[i], native[i], read[i])
+			ours = append(ours, took)
+			r.Progress("attached cascade %d, run %d: %.0f ms, equal %.0f ms, native %.0f ms", n, i+1, took, equal[i], native[i])
 		}
 		r.add(Result{Case: "attached cascade", N: n, Unit: "ms", Baseline: median(equal), Bare: median(native)}.of(ours))
-		r.add(Result{Case: "attached rows stored", N: n, Unit: "1/s"}.of(read))
 	}
 	return nil
 }
@@ -111,8 +108,8 @@ func (r *run) attachTables(ctx context.Context, id schema.DeploymentID, sql stri
 	})
 }
 
-// attachedCascadeOnce returns how long the rows took to be stored after their commit, and to go after that of the deletion, in milliseconds.
-func (r *run) attachedCascadeOnce(ctx context.Context, n int) (reading, took float64, err error) {
+// attachedCascadeOnce returns how long the rows took to go after the commit of the deletion, in milliseconds.
+func (r *run) attachedCascadeOnce(ctx context.Context, n int) (took float64, err error) {
 	dsns := r.Playground.Deployments
 	err = onConnection(ctx, dsns[targets].DSN, func(customers *pgx.Conn) error {
 		return onConnection(ctx, dsns[holders].DSN, func(orders *pgx.Conn) error {
@@ -122,15 +119,13 @@ func (r *run) attachedCascadeOnce(ctx context.Context, n int) (reading, took flo
 			if _, err := orders.Exec(ctx, insertOrdersSQL, n); err != nil {
 				return err
 			}
-			began := time.Now()
-			if err := none(ctx, orders, `SELECT EXISTS (SELECT FROM dbcontroller.captured) OR EXISTS (SELECT FROM dbcontroller.captured_batch)`); err != nil {
+			if err := none(ctx, orders, `SELECT EXISTS (SELECT FROM dbcontroller.deleted_row) OR EXISTS (SELECT FROM dbcontroller.lacking)`); err != nil {
 				return err
 			}
-			reading = milliseconds(time.Since(began))
 			if err := r.settle(ctx); err != nil {
 				return err
 			}
-			began = time.Now()
+			began := time.Now()
 			if _, err := customers.Exec(ctx, deleteCustomerSQL); err != nil {
 				return err
 			}
@@ -138,13 +133,13 @@ func (r *run) attachedCascadeOnce(ctx context.Context, n int) (reading, took flo
 				return err
 			}
 			took = milliseconds(time.Since(began))
-			if err := none(ctx, customers, `SELECT EXISTS (SELECT FROM dbcontroller.captured) OR EXISTS (SELECT FROM dbcontroller.captured_batch) OR EXISTS (SELECT FROM dbcontroller.shadow WHERE name = 'customers/1')`); err != nil {
+			if err := none(ctx, customers, `SELECT EXISTS (SELECT FROM dbcontroller.deleted_row) OR EXISTS (SELECT FROM dbcontroller.lacking) OR EXISTS (SELECT FROM dbcontroller.shadow WHERE name = 'customers/1')`); err != nil {
 				return err
 			}
 			return r.settle(ctx)
 		})
 	})
-	return reading, took, err
+	return took, err
 }
 
 // none waits until a query returns false.

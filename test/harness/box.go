@@ -378,10 +378,10 @@ func (b *Box) Resolve(deployment schema.DeploymentID) error {
 	return err
 }
 
-// outstanding has the number of tentative blockades of a deployment, and whether it has work, notices and captured rows.
+// outstanding has the number of tentative blockades of a deployment, and whether it has work, notices and notes of attached tables.
 type outstanding struct {
-	tentative               int
-	work, notices, captured bool
+	tentative              int
+	work, notices, deleted bool
 }
 
 // outstanding reports in one query which kinds of outstanding rows exist: mostly there are none, and reading them takes some twenty
@@ -393,7 +393,7 @@ SELECT (SELECT count(*) FROM dbcontroller.blockade WHERE expires_at IS NOT NULL)
     EXISTS (SELECT FROM dbcontroller.deleted_row WHERE tries < 3)
         OR EXISTS (SELECT FROM dbcontroller.attachment WHERE ready AND NOT walked) OR EXISTS (
         SELECT FROM dbcontroller.lacking WHERE tries = 0 OR NOT missing AND tries < CASE WHEN problem IS NULL THEN 20 ELSE 3 END)`
-	require.NoError(b.t, b.Pools[deployment].QueryRow(context.Background(), sql).Scan(&left.tentative, &left.work, &left.notices, &left.captured))
+	require.NoError(b.t, b.Pools[deployment].QueryRow(context.Background(), sql).Scan(&left.tentative, &left.work, &left.notices, &left.deleted))
 	return left
 }
 
@@ -417,9 +417,9 @@ func (b *Box) Settle() {
 		}
 		for id := range b.Stores {
 			left := b.outstanding(id)
-			if left.captured {
+			if left.deleted {
 				b.captureDue(id)
-				done = append(done, "capture at "+id.String())
+				done = append(done, "attached tables at "+id.String())
 			}
 			if left.tentative > 0 {
 				err := b.Resolve(id)                                                  // blockades of unreachable deployments stay

@@ -235,7 +235,11 @@ SELECT concat_ws(' ', 'change', c.seq, 'state', c.state, 'revision', c.revision,
 UNION ALL
 SELECT concat_ws(' ', 'now', 'state', s.state, 'revision', s.revision, s.uid, 'hidden', s.hidden, r.body) FROM dbcontroller.shadow s LEFT JOIN dbcontroller.resource r USING (id) WHERE s.name = $1
 UNION ALL
-SELECT concat_ws(' ', 'note', c.seq, 'gone', c.gone, c.problem) FROM dbcontroller.deleted_row c WHERE c.name = $1`
+SELECT concat_ws(' ', 'note', c.seq, 'gone', c.gone, c.problem) FROM dbcontroller.deleted_row c WHERE c.name = $1
+UNION ALL
+SELECT concat_ws(' ', 'value', l.seq, l.path, l.texts, l.problem) FROM dbcontroller.lacking l
+UNION ALL
+SELECT concat_ws(' ', 'right', f.id, f.name, f.uid, 'acting', f.acting_epoch IS NOT NULL, 'block', f.block_epoch IS NOT NULL) FROM dbcontroller.foreign_target f`
 
 // history returns the changes of a resource, and its state.
 func (c *chaos) history(name string) string {

@@ -48,6 +48,8 @@ var mutants = []mutant{
 	{"a-later-note-counts-for-nothing", "schema/shadow/internal/rows/referring.go", "AND o.seq <> l.seq`", "AND o.seq < l.seq`", "TestALaterNoteKeepsRowsOfAMissingTarget"},
 	{"a-key-is-used-again-at-once", "internal/attach/triggers.go", "IF EXISTS (SELECT FROM dbcontroller.deleted_row) OR", "IF false AND EXISTS (SELECT FROM dbcontroller.deleted_row) OR false AND", "TestAKeyIsUsedAgainWhenItsDeletionIsAcknowledged_I1"},
 	{"rows-kept-in-silence", "schema/shadow/internal/rows/referring.go", "if err == nil && len(left) > 0 {", "if err == nil && len(left) > 1000 {", "TestTriggersOfTheApplicationKeepRows"},
+	{"the-last-target-of-a-name-by-its-number", "schema/shadow/internal/rows/referring.go", "g.latest > f.latest`", "g.id > f.id`", "TestRowsReferToTheTargetThatARestoreBroughtBack_I1"},
+	{"a-new-row-waits-with-an-old-resource", "schema/shadow/internal/rows/holders.go", "AND s.name = i.name AND NOT s.hidden OFFSET 0", "AND s.name = i.name OFFSET 0", "TestADeletionLeavesRowsThatStay_I1_I4"},
 	{"own-rows-are-forgotten", "schema/shadow/internal/follow/glance.go", "a.from == s.Self && s.rows.Refer()", "a.from == s.Self && !s.rows.Refer()", "TestRowsReferToTheirOwnDeployment"},
 	{"commas-join-keys", "internal/attach/triggers.go", `if len(d.Key) > 1 {`, `if len(d.Key) > 9 {`, "TestAttachedTablesBehaveLikeOneDatabase"},
 }

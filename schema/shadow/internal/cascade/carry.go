@@ -320,7 +320,7 @@ causes AS (
 const noteRowsSQL = `
 WITH going AS (
     SELECT i.id, i.uid, i.name, @kind::int AS kind_id FROM unnest(@ids::bigint[], @uids::uuid[], @names::text[]) AS i (id, uid, name)
-    WHERE NOT EXISTS (SELECT FROM dbcontroller.shadow s WHERE s.kind_id = @kind AND s.name = i.name)
+    WHERE NOT EXISTS (SELECT FROM dbcontroller.shadow s WHERE s.kind_id = @kind AND s.name = i.name AND NOT s.hidden)
 ), ` + notedSQL + ` SELECT 1`
 
 // QueueNoteRows records the removal of rows of an attached table that have no resource. The removal of the others is recorded with that of the resource.

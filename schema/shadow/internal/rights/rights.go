@@ -53,7 +53,7 @@ WHERE f.id = ANY ($1) AND NOT (` + db.BlockRightCountsSQL + `) ORDER BY f.id`
 SELECT f.id FROM unnest($1::bigint[], $2::bigint[]) AS i (id, turn) JOIN dbcontroller.foreign_target f ON f.id = i.id AND f.turn = i.turn
 WHERE ` + db.AllDelegateSQL + ` AND (NOT $3 OR f.block_epoch IS NULL OR f.id IN (SELECT a.id FROM dbcontroller.foreign_target a WHERE a.id = ANY ($1) AND a.block_epoch IS NOT NULL FOR UPDATE SKIP LOCKED))`
 
-	takeBlockRightSQL = `UPDATE dbcontroller.foreign_target SET block_attempt = $2, block_epoch = $3, block_own = $4 WHERE id = ANY ($1)`
+	takeBlockRightSQL = `UPDATE dbcontroller.foreign_target SET block_attempt = $2, block_epoch = $3, block_own = $4, latest = nextval('dbcontroller.object_id') WHERE id = ANY ($1)`
 
 	// The right itself comes with the answer to the confirm.
 	askActingRightSQL = `UPDATE dbcontroller.foreign_target SET acting_attempt = $2 WHERE id = ANY ($1)`

@@ -21,9 +21,10 @@ type Holder struct {
 	State peer.State
 }
 
+// A hidden resource is of a row that is gone: one of the same key is another one.
 const selectHoldersSQL = `
 SELECT i.n - 1, s.id, s.uid, s.state FROM unnest($2::text[]) WITH ORDINALITY AS i (name, n)
-CROSS JOIN LATERAL (SELECT * FROM dbcontroller.shadow s WHERE s.kind_id = $1 AND s.name = i.name OFFSET 0) AS s`
+CROSS JOIN LATERAL (SELECT * FROM dbcontroller.shadow s WHERE s.kind_id = $1 AND s.name = i.name AND NOT s.hidden OFFSET 0) AS s`
 
 // Holders returns the rows of Referring with their resources.
 func (s *Rows) Holders(ctx context.Context, q db.Querier, blocking bool, targets []Target, limit int) ([]Holder, error) {
@@ -145,7 +146,7 @@ func (t *Table) page(ctx context.Context, q db.Querier, self schema.DeploymentID
 const selectNamedSQL = `
 SELECT i.n - 1, f.uid FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS i (service, region, name, n)
 JOIN dbcontroller.deployment d ON d.service = i.service AND d.region = i.region
-CROSS JOIN LATERAL (SELECT f.uid FROM dbcontroller.foreign_target f WHERE f.deployment_id = d.id AND f.name = i.name ORDER BY f.id DESC LIMIT 1) AS f`
+CROSS JOIN LATERAL (SELECT f.uid FROM dbcontroller.foreign_target f WHERE f.deployment_id = d.id AND f.name = i.name ORDER BY f.latest DESC LIMIT 1) AS f`
 
 // Cascading returns the targets whose deletion takes rows along, by the names of the rows: those of their references.
 func (s *Rows) Cascading(ctx context.Context, q db.Querier, kindID int32, names []string) (map[string][]peer.PlanTarget, error) {

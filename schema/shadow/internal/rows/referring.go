@@ -25,8 +25,8 @@ type Target struct {
 	Kind schema.KindID
 }
 
-// laterSQL finds a later target of the same name as that of f: a target whose uid a restore has lost, or that was removed and made again.
-const laterSQL = `SELECT FROM dbcontroller.foreign_target g WHERE g.deployment_id = f.deployment_id AND g.name = f.name AND g.kind_id = f.kind_id AND g.id > f.id`
+// laterSQL finds a later target of the same name as that of f: one that was removed and made again, or that a restore has brought back.
+const laterSQL = `SELECT FROM dbcontroller.foreign_target g WHERE g.deployment_id = f.deployment_id AND g.name = f.name AND g.kind_id = f.kind_id AND g.latest > f.latest`
 
 const targetColumns = `
 SELECT f.id, f.uid, d.service, d.region, f.name, k.service, k.kind FROM dbcontroller.foreign_target f

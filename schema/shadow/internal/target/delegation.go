@@ -113,7 +113,7 @@ const (
 	// After the locks, and after the version's lock: a process without rights that joins meanwhile is visible, or waits. A lost right that a
 	// statement still shares is not replaced.
 	takeRightsSQL = `
-UPDATE dbcontroller.foreign_target f SET acting_epoch = @epoch, acting_own = @own
+UPDATE dbcontroller.foreign_target f SET acting_epoch = @epoch, acting_own = @own, latest = nextval('dbcontroller.object_id')
 FROM unnest(@ids::bigint[], @turns::bigint[]) AS i (id, turn)
 WHERE f.id = i.id AND f.turn = i.turn AND ` + db.AllDelegateSQL + `
     AND NOT EXISTS (SELECT FROM dbcontroller.decommissioned x WHERE x.deployment_id = f.deployment_id)
