@@ -66,14 +66,6 @@ func strictOf(d *schema.Definition) (out []schema.DefinitionReference) {
 	return out
 }
 
-// allStrict returns the references of a table that has no others.
-func allStrict(d *schema.Definition) []schema.DefinitionReference {
-	if strict := strictOf(d); len(strict) == len(d.References) {
-		return strict
-	}
-	return nil
-}
-
 // dropped returns the statements that leave a look at each right to block that rows may not need any more: those to the targets of the rows removed; of
 // an UPDATE, to those that a row does not name any more.
 func dropped(d *schema.Definition, update bool) (out string) {
@@ -105,34 +97,29 @@ func lookAll(d *schema.Definition, word string) (out string) {
 	return out
 }
 
-// oneAdded returns the statements of an INSERT of one row that names one target, of a table without other references: they leave the function when
-// the right is there. Else the others decide.
-func oneAdded(d *schema.Definition) string {
-	strict := allStrict(d)
-	if strict == nil {
-		return ""
-	}
-	only := onlyTarget(strict, false)
-	return fmt.Sprintf(`SELECT EXISTS (SELECT FROM added OFFSET 1), %s INTO own.several, %s FROM (SELECT %s AS name%s FROM added AS r) AS a LIMIT 1;
+// oneAdded returns the statements of an INSERT of one row that names one target: they leave the function when the right is there. Else the others decide.
+// reused is the condition that keys may be used again too early, and then what looks for that.
+func oneAdded(d *schema.Definition, reused, then string) string {
+	only := onlyTarget(d.References, false)
+	return fmt.Sprintf(`SELECT EXISTS (SELECT FROM added OFFSET 1), %s, %s INTO own.several, own.reused, %s FROM (SELECT %s AS name%s FROM added AS r) AS a LIMIT 1;
+    IF own.reused THEN
+        %s
+    END IF;
     IF NOT own.several AND own.target IS NOT NULL THEN%s
     END IF;
-    `, only.list(), only.names("own.", ""), rowName(d), targetColumns(strict), takeOne(strict))
+    `, reused, only.list(), only.names("own.", ""), rowName(d), targetColumns(d.References), then, takeOne(d.References))
 }
 
 // oneChanged is oneAdded for an UPDATE of one row that keeps its key.
 func oneChanged(d *schema.Definition) string {
-	strict := allStrict(d)
-	if strict == nil {
-		return ""
-	}
 	return fmt.Sprintf(`IF NOT own.kept AND own.target IS NOT NULL THEN%s
     END IF;
-    `, takeOne(strict))
+    `, takeOne(d.References))
 }
 
-// targetColumns are the columns of the region and the name of the target of each strict reference of the row r.
-func targetColumns(strict []schema.DefinitionReference) (out string) {
-	for i, r := range strict {
+// targetColumns are the columns of the region and the name of the target of each reference of the row r.
+func targetColumns(references []schema.DefinitionReference) (out string) {
+	for i, r := range references {
 		out += fmt.Sprintf(", %s AS g%d, CASE WHEN %s THEN %s END AS t%d", regionOf(r), i, strings.Join(present(r), " AND "), targetName(r), i)
 	}
 	return out
@@ -145,11 +132,11 @@ type columns []column
 
 // onlyTarget returns the name and the region of the only target of the row a, and which reference has it; of an UPDATE, of
 // the targets that the row b does not have. They are null when there are several, and when there is none.
-func onlyTarget(strict []schema.DefinitionReference, update bool) columns {
+func onlyTarget(references []schema.DefinitionReference, update bool) columns {
 	var names []string
 	var target, region, place strings.Builder
 	regions := false
-	for i, r := range strict {
+	for i, r := range references {
 		name := fmt.Sprintf("a.t%d", i)
 		if update {
 			name = fmt.Sprintf("CASE WHEN (a.t%[1]d = b.t%[1]d AND a.g%[1]d IS NOT DISTINCT FROM b.g%[1]d) IS NOT TRUE THEN a.t%[1]d END", i)
@@ -161,7 +148,7 @@ func onlyTarget(strict []schema.DefinitionReference, update bool) columns {
 		regions = regions || r.Region != ""
 	}
 	var out columns
-	if len(strict) == 1 {
+	if len(references) == 1 {
 		out = append(out, column{"target", names[0]})
 	} else {
 		several := "CASE WHEN num_nonnulls(" + strings.Join(names, ", ") + ") <> 1 THEN NULL"
@@ -193,11 +180,11 @@ func (c columns) names(before, after string) string {
 
 // takeOne returns the statements that take the right to one target, and leave the function when it is there: PostgreSQL looks at the
 // conditions on the right again under its lock. See dbcontroller.take, which has the same conditions.
-func takeOne(strict []schema.DefinitionReference) string {
-	taken := takeTarget(strict[0])
-	if len(strict) > 1 {
+func takeOne(references []schema.DefinitionReference) string {
+	taken := takeTarget(references[0])
+	if len(references) > 1 {
 		var cases strings.Builder
-		for i, r := range strict {
+		for i, r := range references {
 			fmt.Fprintf(&cases, "%sIF own.place = %d THEN\n            %s\n        ", map[bool]string{true: "ELS"}[i > 0], i, takeTarget(r))
 		}
 		taken = cases.String() + "END IF;"
@@ -210,8 +197,12 @@ func takeOne(strict []schema.DefinitionReference) string {
         END IF;`
 }
 
+// An async reference waits for nobody, and takes no right above READ COMMITTED.
 func takeTarget(r schema.DefinitionReference) string {
-	right := "acting"
+	right, wait, committed := "acting", "", ""
+	if !r.Strict {
+		wait, committed = " SKIP LOCKED", "AND current_setting('transaction_isolation') = 'read committed'"
+	}
 	if r.Blocks() {
 		right = "block"
 	}
@@ -226,7 +217,8 @@ func takeTarget(r schema.DefinitionReference) string {
                 AND f.%[1]s_own = (SELECT m.epoch FROM dbcontroller.meta AS m WHERE m.singleton AND m.timeline || '.' || split_part(m.server, '.', 2) = dbcontroller.here())
                 AND (SELECT x.deployment_id FROM dbcontroller.decommissioned AS x WHERE x.deployment_id = f.deployment_id) IS NULL
                 AND (SELECT e.target_id FROM dbcontroller.ending AS e WHERE e.target_id = f.id AND e.until > now() AND e.until < now() + interval '1 min') IS NULL
-            FOR KEY SHARE OF f;`, right, deployment, service, kind)
+                %[5]s
+            FOR KEY SHARE OF f%[6]s;`, right, deployment, service, kind, committed, wait)
 }
 
 func regionOf(r schema.DefinitionReference) string {

@@ -32,11 +32,12 @@ func triggersOf(kindID int32, d *schema.Definition) []trigger {
 	gone := func(name, from string, moved bool) string {
 		return fmt.Sprintf("PERFORM dbcontroller.rows_deleted(%d, array_agg(%s), %t, TG_RELID::regclass) FROM %s HAVING count(*) > 0;", kindID, name, moved, from)
 	}
+	const reused = "EXISTS (SELECT FROM dbcontroller.deleted_row) OR EXISTS (SELECT FROM dbcontroller.notice)"
+	again := func(name, from string) string {
+		return fmt.Sprintf("PERFORM dbcontroller.rows_added(%d, array_agg(%s), TG_RELID::regclass) FROM %s HAVING count(*) > 0;", kindID, name, from)
+	}
 	added := func(name, from string) string {
-		return fmt.Sprintf(`IF EXISTS (SELECT FROM dbcontroller.deleted_row) OR EXISTS (SELECT FROM dbcontroller.notice) THEN
-        PERFORM dbcontroller.rows_added(%d, array_agg(%s), TG_RELID::regclass) FROM %s HAVING count(*) > 0;
-    END IF;
-    `, kindID, name, from)
+		return fmt.Sprintf("IF %s THEN\n        %s\n    END IF;\n    ", reused, again(name, from))
 	}
 	inserted := added(rowName(d), "added AS r")
 	names := func(having string) string {
@@ -44,7 +45,7 @@ func triggersOf(kindID int32, d *schema.Definition) []trigger {
 	}
 	changed := gone("m.name", names("NOT bool_or(t.added)"), true) + "\n    " + added("m.name", names("bool_and(t.added)"))
 	if len(d.References) > 0 {
-		inserted += oneAdded(d) + take(d, false) + refer(kindID, d, false)
+		inserted = oneAdded(d, reused, again(rowName(d), "added AS r")) + take(d, false) + refer(kindID, d, false)
 		changed = oneRow(d, changed, dropped(d, true), oneChanged(d)+take(d, true)+refer(kindID, d, true))
 	}
 	return []trigger{
@@ -94,7 +95,7 @@ func (t trigger) source(checksum string) string {
 		declare = " kept boolean;"
 	}
 	if strings.Contains(t.body, "own.target") {
-		declare += ` several boolean; rows bigint; place integer; region text COLLATE "C"; target text COLLATE "C";`
+		declare += ` several boolean; reused boolean; rows bigint; place integer; region text COLLATE "C"; target text COLLATE "C";`
 	}
 	if declare != "" {
 		// Each variable has the name of the block before it: a column of the table may have the same name.
@@ -156,11 +157,8 @@ func bothSides(columns, condition string) string {
 // oneRow returns the body of an UPDATE trigger. Most statements change one row and neither its key nor its references: one look ends them. One
 // row that keeps its key has not moved, and needs no groups.
 func oneRow(d *schema.Definition, moved, dropped, added string) string {
-	targets, only, into := "", "", ""
-	if strict := allStrict(d); len(strict) > 0 {
-		of := onlyTarget(strict, true)
-		targets, only, into = targetColumns(strict), ", "+of.list(), ", "+of.names("own.", "")
-	}
+	of := onlyTarget(d.References, true)
+	targets, only, into := targetColumns(d.References), ", "+of.list(), ", "+of.names("own.", "")
 	side := func(from string) string {
 		return fmt.Sprintf("(SELECT %s AS name, ARRAY[%s] AS refers%s FROM %s AS r LIMIT 1)", rowName(d), strings.Join(texts(d.References), ", "), targets, from)
 	}

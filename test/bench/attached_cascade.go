@@ -53,6 +53,9 @@ func (r *run) attachedCascade(ctx context.Context) error {
 		return err
 	}
 	for id, sql := range map[schema.DeploymentID]string{targets: customersSQL, holders: ordersSQL} {
+		if err := r.restart(ctx, id, "--delegations"); err != nil {
+			return err
+		}
 		if err := r.attachTables(ctx, id, sql); err != nil {
 			return err
 		}
