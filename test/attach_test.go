@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/schema/wire"
 	"github.com/db-controller/db-controller/test/harness"
 	"github.com/db-controller/db-controller/test/wait"
@@ -193,6 +194,60 @@ func waitedFor(ctx context.Context, dsn string, statements int) error {
 		}
 	}
 	return nil
+}
+
+// attach takes the tables that it can, and says which it did not; --all-or-none takes none then.
+func TestAttachTakesTheTablesThatItCan(t *testing.T) {
+	t.Parallel()
+	const two = `
+service: shop.example.com
+version: v1
+kinds:
+  - {kind: Order, table: public.orders, key: [id], patterns: ["orders/{order}"]}
+  - kind: Line
+    table: public.lines
+    key: [id]
+    patterns: ["lines/{line}"]
+    references: [{columns: [order_id], targets: [Order], behaviour: CASCADE_DELETE, missing: delete}]
+`
+	box := harness.NewBox(t, two, func(cfg *shadow.Config) { cfg.Delegations = true }, "shop.example.com/eu")
+	dsn := box.Pools[box.ID("shop.example.com/eu")].Config().ConnString()
+	fillTables(t, dsn, `CREATE TABLE public.orders (id bigint PRIMARY KEY); CREATE TABLE public.lines (id bigint PRIMARY KEY, order_id bigint)`)
+	file := filepath.Join(t.TempDir(), "two.yaml")
+	require.NoError(t, os.WriteFile(file, []byte(two), 0o600))
+	attached := func() string { return one(t, dsn, `SELECT count(*)::text FROM dbcontroller.attachment`) }
+	code, out := exitCode(t, "attach", file, "--all-or-none", "--postgres", dsn, "--postgres-plaintext")
+	require.Equal(t, 4, code, out)
+	require.Contains(t, out, "1 table cannot be attached; nothing is changed")
+	require.Equal(t, "0", attached())
+	code, out = exitCode(t, "attach", file, "--postgres", dsn, "--postgres-plaintext")
+	require.Equal(t, 4, code, out)
+	require.Contains(t, out, "attached Order to public.orders")
+	require.Contains(t, out, "1 table cannot be attached")
+	require.NotContains(t, out, "nothing is changed")
+	require.Equal(t, "1", attached())
+
+	fillTables(t, dsn, `CREATE INDEX ON public.lines (order_id); INSERT INTO public.lines SELECT g, g FROM generate_series(1, 20) g; GRANT ALL ON public.orders, public.lines TO `+harness.ServingRole)
+	stop := make(chan struct{})
+	ran := make(chan struct{})
+	go func() { // the process of the deployment
+		defer close(ran)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				box.Capture(box.ID("shop.example.com/eu"))
+			}
+		}
+	}()
+	defer func() { close(stop); <-ran }()
+	code, out = exitCode(t, "attach", file, "--postgres", dsn, "--postgres-plaintext")
+	require.Zero(t, code, out)
+	require.Contains(t, out, "! Line: order_id: 20 rows name 20 targets that do not exist: nothing is done until attach --yes lets them be deleted")
+	code, out = exitCode(t, "attach", file, "--postgres", dsn, "--postgres-plaintext", "--yes")
+	require.Zero(t, code, out)
+	require.Eventually(t, func() bool { return one(t, dsn, `SELECT count(*)::text FROM public.lines`) == "0" }, wait.Limit, wait.Poll)
 }
 
 // attach names the rights that are lacking: its own, and those of the role of serve.

@@ -49,7 +49,7 @@ var allowed = map[string][]string{
 	"schema/shadow/internal/write":              rooms("db", "gate", "read", "rows", "target", "request", "prepare", "attempt", "delegated"),
 	"schema/shadow/internal/delegated":          rooms("db", "prepare"),
 	"schema/shadow/internal/rights":             rooms("db", "gate", "rows", "prepare", "attempt", "write"),
-	"schema/shadow/internal/wishes":             rooms("db", "gate", "rows", "rights"),
+	"schema/shadow/internal/wishes":             rooms("db", "gate", "rows", "rights", "plan", "cascade"),
 	"schema/shadow/internal/control":            rooms("db", "gate", "read", "prepare"),
 	"schema/shadow/internal/progress":           rooms("db", "plan"),
 	"schema/shadow/internal/cascade":            rooms("db", "gate", "read", "rows", "target", "prepare", "plan", "progress"),

@@ -211,7 +211,7 @@ const (
 INSERT INTO dbcontroller.attachment AS a (kind_id, kind, definition, checksum, functions, strict, ready)
 VALUES (@kind_id, @kind, @definition, @checksum, @functions, @strict, true)
 ON CONFLICT (kind_id) DO UPDATE SET kind = EXCLUDED.kind, definition = EXCLUDED.definition, checksum = EXCLUDED.checksum,
-    functions = EXCLUDED.functions, strict = EXCLUDED.strict, ready = true, walked = false, attached_at = now(),
+    functions = EXCLUDED.functions, strict = EXCLUDED.strict, ready = true, walked = false, confirmed = false, attached_at = now(),
     former = (
         SELECT COALESCE(jsonb_agg(DISTINCT f.reference), '[]') FROM (
             SELECT jsonb_array_elements(a.former) AS reference

@@ -28,6 +28,8 @@ type Attached struct {
 	Failed  int64   `json:"failed"`
 	Problem *string `json:"problem,omitempty"`
 	Failure *string `json:"failure,omitempty"`
+	// MissingRows are the rows whose targets do not exist, by reference.
+	MissingRows []Missing `json:"missing_rows,omitempty"`
 	// Drift are the differences between the triggers, the definition, and the version that runs.
 	Drift []string `json:"drift,omitempty"`
 	// Grants are rights that roles of the deployment's processes lack.
@@ -121,6 +123,9 @@ func list(ctx context.Context, tx pgx.Tx) ([]*Attached, error) {
 			continue
 		}
 		if a.Drift, err = driftOf(ctx, tx, a.KindID, &a.Definition); err != nil {
+			return nil, err
+		}
+		if a.MissingRows, err = missingOf(ctx, tx, a.KindID, &a.Definition); err != nil {
 			return nil, err
 		}
 		table, err := tx.Query(ctx, `SELECT d FROM dbcontroller.table_drift($1) AS d ORDER BY d`, a.KindID)

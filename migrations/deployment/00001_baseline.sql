@@ -459,6 +459,7 @@ CREATE TABLE dbcontroller.attachment (
     ready       boolean NOT NULL,               -- false: detached, and resources of its rows are still to be removed
     former      jsonb NOT NULL DEFAULT '[]',    -- references of former definitions: rows count under them until they count under the present ones
     walked      boolean NOT NULL DEFAULT false, -- each value of a reference has its right, or is in lacking
+    confirmed   boolean NOT NULL DEFAULT false, -- a person lets "missing" act upon any number of rows that were there before
     attached_at timestamptz NOT NULL DEFAULT now()
 );
 
@@ -487,7 +488,10 @@ CREATE TABLE dbcontroller.lacking (
     path    text NOT NULL,
     texts   text NOT NULL,                       -- of the columns, with the region if one has it: a JSON array
     target  text NOT NULL,                       -- the full name; nothing can have it when it is too long or ill-formed
+    before  boolean NOT NULL DEFAULT false,      -- found by a walk: rows have had it since before the table was attached
+    rows    bigint NOT NULL DEFAULT 0,           -- that had it when it was asked for
     missing boolean NOT NULL DEFAULT false,      -- the target does not exist
+    since   timestamptz,                         -- this is known, and no later row has named it; null: not missing
     lost    boolean NOT NULL DEFAULT false,      -- and a restore has lost it: the rows are reported, and nothing else
     problem text,                                -- why the right is not there; null: not asked yet
     tries   integer NOT NULL DEFAULT 0,

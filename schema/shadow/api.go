@@ -26,6 +26,7 @@ import (
 const (
 	DefaultTentativeTTL   = tuning.DefaultTentativeTTL
 	DefaultOwnerGrace     = tuning.DefaultOwnerGrace
+	DefaultMissingGrace   = tuning.DefaultMissingGrace
 	DefaultRemovalsKept   = tuning.DefaultRemovalsKept
 	DefaultTentativeQuota = tuning.DefaultTentativeQuota
 	DefaultBlockingQuota  = tuning.DefaultBlockingQuota

@@ -2,13 +2,16 @@ package shadow_test
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/internal/attach"
+	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
 )
@@ -77,6 +80,76 @@ INSERT INTO invoices (id, customer_id, room, seat) VALUES ('i', 2, NULL, NULL), 
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 
+// Rows whose target does not exist go when that was so for a while: two databases are two commits. A later row that names the target begins it anew, and a target that
+// comes ends it. The removal is recorded, with the target as its cause.
+func TestRowsOfAMissingTargetGoAfterAGrace_I34(t *testing.T) {
+	t.Parallel()
+	services := strings.Replace(attachedServices, "region: eu, behaviour: CASCADE_DELETE", "region: eu, behaviour: CASCADE_DELETE, missing: delete", 1)
+	a := &attached{Box: harness.NewBox(t, services, func(cfg *shadow.Config) { cfg.Delegations, cfg.Times.MissingGrace = true, time.Hour }, crm, shop), t: t}
+	a.tables()
+	a.attach()
+	later := func() {
+		a.exec(a.shop, `UPDATE dbcontroller.lacking SET since = since - interval '40 min', due = '-infinity'`)
+		a.Capture(a.ID(shop))
+	}
+	notes := func() string { return strings.Join(a.rows(a.shop, `SELECT note FROM orders ORDER BY 1`), " ") }
+	a.exec(a.shop, `INSERT INTO orders (customer_id, note) VALUES (7, 'lost'), (8, 'found')`)
+	a.Capture(a.ID(shop))
+	later()
+	require.Equal(t, "found lost", notes(), "40 minutes")
+	require.Equal(t, []string{"true"}, a.rows(a.shop, `SELECT (max(due) < now() + interval '21 min' AND min(due) > now())::text FROM dbcontroller.lacking`), "it is asked again when the time is over")
+	a.exec(a.crm, `INSERT INTO customers VALUES (8, 'late')`)
+	a.exec(a.shop, `INSERT INTO orders (customer_id, note) VALUES (7, 'lost too')`)
+	later()
+	require.Equal(t, "found lost lost too", notes(), "anew")
+	later()
+	require.Equal(t, "found lost lost too", notes())
+	later()
+	require.Equal(t, "found", notes())
+	a.Settle()
+	require.Empty(t, a.noted())
+	require.Equal(t, []string{"2 //" + crm + "/customers/7"}, a.rows(a.shop, `
+SELECT count(*) || ' ' || c.root FROM dbcontroller.removal r JOIN dbcontroller.cause c ON c.id = r.cause_id WHERE r.name LIKE 'orders/%' GROUP BY c.root`))
+	_ = a.refused(a.crm, `UPDATE customers SET id = 9 WHERE id = 8`)
+}
+
+// Many rows that a table had before it was attached wait for the word of a person; those of later statements do not.
+func TestManyRowsOfBeforeWaitForAPerson(t *testing.T) {
+	t.Parallel()
+	a := newAttached(t)
+	a.exec(a.shop, `INSERT INTO invoices (id, room, seat) SELECT 'b' || g, 'none', g % 3 FROM generate_series(1, 30) g`)
+	a.attach()
+	a.exec(a.shop, `INSERT INTO invoices (id, room, seat) VALUES ('later', 'none', 7)`)
+	left := func() string {
+		a.again()
+		return a.rows(a.shop, `SELECT count(*)::text FROM invoices WHERE room IS NOT NULL`)[0]
+	}
+	require.Equal(t, "30", left(), "the later one is unset")
+	all, err := attach.All(t.Context(), a.shop)
+	require.NoError(t, err)
+	invoices := all[slices.IndexFunc(all, func(one *attach.Attached) bool { return one.Kind == "Invoice" })]
+	require.Equal(t, []attach.Missing{{Path: "room__seat", Effect: schema.MissingUnset, Values: 3, Rows: 30, Waits: true}}, invoices.MissingRows)
+	require.Equal(t, "room__seat: 30 rows name 3 targets that do not exist: nothing is done until attach --yes lets them be unset", invoices.MissingRows[0].String())
+	a.exec(a.crm, `INSERT INTO seats VALUES ('none', 0)`)
+	require.Equal(t, "30", left(), "twenty are left without a target")
+	a.exec(a.crm, `INSERT INTO seats VALUES ('none', 1)`)
+	require.Equal(t, "20", left(), "ten go without a question")
+
+	a.exec(a.shop, `INSERT INTO invoices (id, room, seat) SELECT 'c' || g, 'gone', 1 FROM generate_series(1, 30) g`)
+	require.Equal(t, "20", left())
+	a.exec(a.shop, `SET session_replication_role = replica; INSERT INTO invoices (id, room, seat) SELECT 'd' || g, 'gone', 2 FROM generate_series(1, 30) g; RESET session_replication_role`)
+	plans, err := attach.Prepare(t.Context(), a.shop, a.Stores[a.ID(shop)].Model(), false)
+	require.NoError(t, err)
+	for _, p := range plans {
+		require.NoError(t, attach.ReadAgain(t.Context(), a.shop, p))
+	}
+	require.Equal(t, "50", left())
+	for _, p := range plans {
+		require.NoError(t, attach.Confirm(t.Context(), a.shop, p))
+	}
+	require.Equal(t, "20", left())
+}
+
 // Values of two references with the same texts are two: one target is missing, and the other one is there.
 func TestTheSameTextInTwoReferencesIsTwoValues_I34(t *testing.T) {
 	t.Parallel()
@@ -88,6 +161,8 @@ func TestTheSameTextInTwoReferencesIsTwoValues_I34(t *testing.T) {
 	a.exec(a.crm, `DROP TABLE seats; CREATE TABLE seats (number bigint PRIMARY KEY); GRANT ALL ON seats TO dbcontroller_box_serving; INSERT INTO customers SELECT generate_series(1, 20)`)
 	a.exec(a.shop, `CREATE INDEX ON invoices (seat); INSERT INTO invoices (id, customer_id) SELECT 'c' || g, g FROM generate_series(1, 20) g; INSERT INTO invoices (id, seat) SELECT 's' || g, g FROM generate_series(1, 20) g`)
 	a.attach()
+	a.exec(a.shop, `UPDATE dbcontroller.attachment SET confirmed = true`)
+	a.again()
 	require.Equal(t, []string{"20"}, a.rows(a.shop, `SELECT count(*)::text FROM invoices WHERE customer_id IS NOT NULL`))
 	require.Equal(t, []string{"0"}, a.rows(a.shop, `SELECT count(*)::text FROM invoices WHERE seat IS NOT NULL`))
 	require.Empty(t, a.noted())

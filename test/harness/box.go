@@ -68,7 +68,7 @@ func NewBox(t testing.TB, services string, configure BoxConfig, deployments ...s
 		require.NoError(t, err)
 		seat := server.takeSeat(t)
 		b.seats[id], b.Pools[id] = seat, seat.test
-		cfg := shadow.Config{Pool: postgres.NewLanes(seat.serving), Deployment: id, Peers: peer.PeersOf(&boxPeers{box: b, self: id}), Times: shadow.Times{DeleteTimeout: 15 * time.Second}}
+		cfg := shadow.Config{Pool: postgres.NewLanes(seat.serving), Deployment: id, Peers: peer.PeersOf(&boxPeers{box: b, self: id}), Times: shadow.Times{DeleteTimeout: 15 * time.Second, MissingGrace: time.Microsecond}}
 		own := cfg.Pool
 		if configure != nil {
 			configure(&cfg)
@@ -113,6 +113,7 @@ func (b *Box) Peers(deployment string) peer.Peers {
 func (b *Box) SecondProcess(deployment string, cfg shadow.Config) *shadow.Store {
 	b.t.Helper()
 	id := b.ID(deployment)
+	cfg.Times.MissingGrace = b.configs[id].Times.MissingGrace
 	cfg.Pool, cfg.Deployment, cfg.Peers = b.configs[id].Pool, id, peer.PeersOf(&boxPeers{box: b, self: id})
 	store, err := shadow.Open(context.Background(), cfg)
 	require.NoError(b.t, err)

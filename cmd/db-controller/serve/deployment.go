@@ -176,7 +176,7 @@ func (d *deployment) openStore(ctx context.Context) error {
 	return d.waiting.database(ctx, d.cfg.database.dsn, func() (err error) {
 		d.store, err = shadow.Open(ctx, shadow.Config{
 			Pool: d.pool, Deployment: d.cfg.id, Peers: peer.PeersOf(measured), Logger: d.log,
-			Times:       shadow.Times{TentativeTTL: limits.tentativeTTL, OwnerGrace: limits.ownerGrace},
+			Times:       shadow.Times{TentativeTTL: limits.tentativeTTL, OwnerGrace: limits.ownerGrace, MissingGrace: limits.missingGrace},
 			Limits:      shadow.Limits{Quotas: limits.quotas, BlockRightFrom: limits.blockRightFrom},
 			Retention:   shadow.Retention{Removals: limits.removalsKept},
 			Delegations: limits.delegations, DeletionEnded: ended,

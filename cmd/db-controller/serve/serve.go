@@ -68,12 +68,12 @@ func (c *shareConfig) check() error {
 
 // storeConfig holds the store's limits; zero means the store's default.
 type storeConfig struct {
-	tentativeTTL, ownerGrace, removalsKept time.Duration
-	quotas                                 peer.Quotas
-	maxWritten                             int64 // MiB
-	delegations                            bool
-	blockRightFrom                         int
-	restored                               bool // the operator says that the database is an older copy
+	tentativeTTL, ownerGrace, missingGrace, removalsKept time.Duration
+	quotas                                               peer.Quotas
+	maxWritten                                           int64 // MiB
+	delegations                                          bool
+	blockRightFrom                                       int
+	restored                                             bool // the operator says that the database is an older copy
 }
 
 func (c *storeConfig) flags(f *pflag.FlagSet) {
@@ -82,15 +82,16 @@ func (c *storeConfig) flags(f *pflag.FlagSet) {
 	f.IntVar(&c.blockRightFrom, "block-right-from", 0, "number of BLOCK references to a resource of another deployment from which on this one asks for the right to block it without asking (0: never)")
 	f.DurationVar(&c.tentativeTTL, "tentative-ttl", shadow.DefaultTentativeTTL, "how long a tentative blockade stands before its holder must decide")
 	f.DurationVar(&c.ownerGrace, "owner-grace", shadow.DefaultOwnerGrace, "how long an owner named without its uid may be missing before it counts as deleted")
+	f.DurationVar(&c.missingGrace, "missing-grace", shadow.DefaultMissingGrace, "how long the target of a row of an attached table may be missing before the row is unset or deleted, where that is declared")
 	f.Int64Var(&c.quotas.Tentative, "max-tentative", shadow.DefaultTentativeQuota, "tentative references that each other deployment may have here at a time")
 	f.Int64Var(&c.quotas.Blocking, "max-blocking", shadow.DefaultBlockingQuota, "blocking references that each other deployment may have here")
 	f.Int64Var(&c.maxWritten, "max-written", costs.DefaultMaxWritten>>20, "MiB that each person may write in an hour by this process, with the outcomes that are stored of requests with an id")
 	f.DurationVar(&c.removalsKept, "removals-kept", shadow.DefaultRemovalsKept, "how long the record of removals is kept, at least 168h; by default 90 days")
-	cli.Reloadable(f, cli.OnSignal, "tentative-ttl", "owner-grace", "max-tentative", "max-blocking", "max-written", "removals-kept")
+	cli.Reloadable(f, cli.OnSignal, "tentative-ttl", "owner-grace", "missing-grace", "max-tentative", "max-blocking", "max-written", "removals-kept")
 }
 
 func (c *storeConfig) tuning() shadow.Tuning {
-	return shadow.Tuning{TentativeTTL: c.tentativeTTL, OwnerGrace: c.ownerGrace, RemovalsKept: c.removalsKept, Quotas: c.quotas}
+	return shadow.Tuning{TentativeTTL: c.tentativeTTL, OwnerGrace: c.ownerGrace, MissingGrace: c.missingGrace, RemovalsKept: c.removalsKept, Quotas: c.quotas}
 }
 
 func (c *storeConfig) check() error {
@@ -98,7 +99,7 @@ func (c *storeConfig) check() error {
 	if c.removalsKept != 0 && c.removalsKept < 7*24*time.Hour {
 		wrong = fmt.Errorf("--removals-kept %s: want at least 168h", c.removalsKept)
 	}
-	for flag, d := range map[string]time.Duration{"tentative-ttl": c.tentativeTTL, "owner-grace": c.ownerGrace} {
+	for flag, d := range map[string]time.Duration{"tentative-ttl": c.tentativeTTL, "owner-grace": c.ownerGrace, "missing-grace": c.missingGrace} {
 		if d < 0 {
 			wrong = errors.Join(wrong, fmt.Errorf("--%s %s: want more than 0s; 0 is the default", flag, d))
 		}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
@@ -32,6 +33,7 @@ type attachFlags struct {
 	version        string
 	loopback       string
 	printDetach    bool
+	yes, allOrNone bool
 }
 
 func (f *attachFlags) add(cmd *cobra.Command) {
@@ -105,6 +107,8 @@ their triggers differ from the triggers that attach creates, or their declaratio
 	cmd.Flags().BoolVar(&f.status, "status", false, "list the attached tables, their progress and their problems")
 	cmd.Flags().BoolVar(&f.printDetach, "print-detach-sql", false, "print the statements that detach the tables of a copy of this database, for psql; change nothing")
 	cmd.Flags().BoolVar(&f.createIndexes, "create-indexes", false, "create the indexes that references need and that are missing (CREATE INDEX CONCURRENTLY)")
+	cmd.Flags().BoolVar(&f.allOrNone, "all-or-none", false, "attach no table when one of them is refused")
+	cmd.Flags().BoolVar(&f.yes, "yes", false, "let missing: unset and delete act upon any number of rows that are there before; without it upon ten, or one per cent of the table")
 	cmd.Flags().BoolVar(&f.readAgain, "read-again", false, "look at all rows again, after statements that no trigger saw")
 	cli.SecretFlag(cmd.Flags(), &f.loopback, "loopback-dsn", "DSN from the PostgreSQL server to this database, of a role with a password, by which strict statements ask for rights (default: 127.0.0.1 or the socket, by a role that attach makes)")
 	cmd.Flags().StringVar(&f.version, "version", "", "version of the service (default: the last one in FILE)")
@@ -189,12 +193,16 @@ type attachment struct {
 	State      string           `json:"state"`
 	Findings   []attach.Finding `json:"findings,omitempty"`
 	Statements []string         `json:"statements,omitempty"`
+	Missing    []attach.Missing `json:"missing,omitempty"`
 }
 
-// carryOut attaches all tables, or none when one of them is refused.
+// foundIn is how long attach waits for the number of rows whose target does not exist.
+const foundIn = 10 * time.Second
+
+// carryOut attaches the tables that are not refused.
 func (f *attachFlags) carryOut(cmd *cobra.Command, conn *pgx.Conn, plans []*attach.Plan) error {
 	out := cli.PrinterOf(cmd)
-	results, refused := []*attachment{}, 0
+	results, refused, nothing := []*attachment{}, 0, ""
 	for _, p := range plans {
 		a := &attachment{Kind: p.Kind.Kind, Table: p.Table.String(), State: "planned", Findings: p.Findings, Statements: p.Statements}
 		if p.Refused() {
@@ -204,24 +212,64 @@ func (f *attachFlags) carryOut(cmd *cobra.Command, conn *pgx.Conn, plans []*atta
 		printFindings(out, p)
 		results = append(results, a)
 	}
-	if refused > 0 {
-		return errors.Join(out.Document(results), cli.WithCode(cli.Refused, fmt.Errorf("%s cannot be attached; nothing is changed", report.Several(int64(refused), "table"))))
+	if refused == len(plans) || refused > 0 && (f.allOrNone || f.dryRun) {
+		nothing = "; nothing is changed"
+	}
+	some := cli.WithCode(cli.Refused, fmt.Errorf("%s cannot be attached%s", report.Several(int64(refused), "table"), nothing))
+	if nothing != "" && !f.dryRun {
+		return errors.Join(out.Document(results), some)
 	}
 	for i, p := range plans {
 		var err error
+		if p.Refused() {
+			continue
+		}
 		if results[i].State, err = f.apply(cmd, conn, out, p); err != nil {
 			return errors.Join(out.Document(results), fmt.Errorf("attach %s: %w", p.Kind, err))
+		}
+		if err = f.confirm(cmd, conn, out, p, results[i]); err != nil {
+			return errors.Join(out.Document(results), err)
 		}
 	}
 	if err := f.letWait(cmd, conn, out, plans, results); err != nil {
 		return errors.Join(out.Document(results), err)
 	}
+	if refused > 0 {
+		return errors.Join(out.Document(results), some)
+	}
 	return out.Document(results)
+}
+
+// confirm says how many rows would be unset or deleted because their targets do not exist, and lets that be with --yes.
+func (f *attachFlags) confirm(cmd *cobra.Command, conn *pgx.Conn, out cli.Printer, p *attach.Plan, result *attachment) (err error) {
+	if f.dryRun || !p.Acts() {
+		return nil
+	}
+	if f.yes {
+		if err := attach.Confirm(cmd.Context(), conn, p); err != nil {
+			return err
+		}
+	}
+	var asked bool
+	if result.Missing, asked, err = attach.FindMissing(cmd.Context(), conn, p, foundIn); err != nil {
+		return err
+	}
+	if !asked {
+		out.Line("  %s: no process of the deployment has asked for the targets of its rows yet: attach --status shows later which do not exist", p.Kind.Kind)
+	}
+	for _, m := range result.Missing {
+		mark := " "
+		if m.Waits {
+			mark = "!"
+		}
+		out.Line("%s %s: %s", mark, p.Kind.Kind, m)
+	}
+	return nil
 }
 
 // letWait lets statements of strict tables wait for rights.
 func (f *attachFlags) letWait(cmd *cobra.Command, conn *pgx.Conn, out cli.Printer, plans []*attach.Plan, results []*attachment) error {
-	strict := slices.IndexFunc(plans, func(p *attach.Plan) bool { return p.Definition.Strict() })
+	strict := slices.IndexFunc(plans, func(p *attach.Plan) bool { return !p.Refused() && p.Definition.Strict() })
 	if strict < 0 || f.dryRun {
 		return nil
 	}
@@ -351,6 +399,9 @@ func (f *attachFlags) list(cmd *cobra.Command) error {
 			if why != nil {
 				out.Line("      %s", *why)
 			}
+		}
+		for _, m := range a.MissingRows {
+			out.Line("      %s", m)
 		}
 		for _, d := range a.Drift {
 			drifted++

@@ -50,6 +50,8 @@ var mutants = []mutant{
 	{"rows-kept-in-silence", "schema/shadow/internal/rows/referring.go", "if err == nil && len(left) > 0 {", "if err == nil && len(left) > 1000 {", "TestTriggersOfTheApplicationKeepRows"},
 	{"the-last-target-of-a-name-by-its-number", "schema/shadow/internal/rows/referring.go", "g.latest > f.latest`", "g.id > f.id`", "TestRowsReferToTheTargetThatARestoreBroughtBack_I1"},
 	{"a-new-row-waits-with-an-old-resource", "schema/shadow/internal/rows/holders.go", "AND s.name = i.name AND NOT s.hidden OFFSET 0", "AND s.name = i.name OFFSET 0", "TestADeletionLeavesRowsThatStay_I1_I4"},
+	{"a-later-row-has-no-grace", "schema/shadow/internal/wishes/lacking.go", "CASE WHEN o.missing AND NOT u.later THEN", "CASE WHEN o.missing THEN", "TestRowsOfAMissingTargetGoAfterAGrace_I34"},
+	{"many-rows-of-before-go", "schema/shadow/internal/wishes/lacking.go", "if !l.before || may[l.reference] {", "if !l.before || !may[l.reference] {", "TestManyRowsOfBeforeWaitForAPerson"},
 	{"own-rows-are-forgotten", "schema/shadow/internal/follow/glance.go", "a.from == s.Self && s.rows.Refer()", "a.from == s.Self && !s.rows.Refer()", "TestRowsReferToTheirOwnDeployment"},
 	{"commas-join-keys", "internal/attach/triggers.go", `if len(d.Key) > 1 {`, `if len(d.Key) > 9 {`, "TestAttachedTablesBehaveLikeOneDatabase"},
 }

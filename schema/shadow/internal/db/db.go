@@ -48,6 +48,9 @@ type Times struct {
 	// OwnerGrace is how long an owner that was named without a uid may be missing, or an owner may lack its required reference,
 	// before the owner reference is dropped (default 5 min).
 	OwnerGrace time.Duration
+	// MissingGrace is how long the target of rows of attached tables may be missing before they are unset or deleted, where that is declared: two databases
+	// are two commits. 0 stands for the default.
+	MissingGrace time.Duration
 	// OwneeCall is about how long a call about many ownees works before it returns with more to do (default 2 s).
 	OwneeCall time.Duration
 }
@@ -131,7 +134,7 @@ func Open(ctx context.Context, cfg Config) (*DB, error) {
 		Pool: cfg.Pool, Self: cfg.Deployment, Peers: cfg.Peers, Log: cfg.Logger, Names: newNames(cfg.Pool), Cfg: cfg,
 		Now: time.Now, watchers: feed.NewBroadcast(), committed: feed.NewBroadcast(),
 	}
-	s.Tuning.Store(tuning.Tuning{TentativeTTL: cfg.Times.TentativeTTL, OwnerGrace: cfg.Times.OwnerGrace, RemovalsKept: cfg.Retention.Removals, Quotas: cfg.Limits.Quotas}.Complete())
+	s.Tuning.Store(tuning.Tuning{TentativeTTL: cfg.Times.TentativeTTL, OwnerGrace: cfg.Times.OwnerGrace, MissingGrace: cfg.Times.MissingGrace, RemovalsKept: cfg.Retention.Removals, Quotas: cfg.Limits.Quotas}.Complete())
 	s.confirms = feed.NewPace(confirmPace, func() { s.Touched(WorkFeed) })
 	state := stateSQL
 	if cfg.Guest {

@@ -44,8 +44,8 @@ const textsSQL = `to_json(ARRAY(SELECT json_array_elements_text(t::json)))::text
 
 const (
 	insertLackingSQL = `
-INSERT INTO dbcontroller.lacking (kind_id, path, texts, target)
-SELECT $1, $2, i.texts, i.target FROM (SELECT ` + textsSQL + ` AS texts, n FROM unnest($3::text[], $4::text[]) AS i (t, n)) AS i (texts, target)
+INSERT INTO dbcontroller.lacking (kind_id, path, texts, target, before)
+SELECT $1, $2, i.texts, i.target, true FROM (SELECT ` + textsSQL + ` AS texts, n FROM unnest($3::text[], $4::text[]) AS i (t, n)) AS i (texts, target)
 WHERE NOT EXISTS (SELECT FROM dbcontroller.lacking l WHERE l.kind_id = $1 AND l.path = $2 AND md5(l.texts) = md5(i.texts) AND l.due <= now())`
 
 	askAgainSQL = `UPDATE dbcontroller.lacking SET due = '-infinity' WHERE split_part(target, '/', 3) = $1 AND split_part(target, '/', 4) = $2`
@@ -79,7 +79,7 @@ func (s *Rights) Unknown(ctx context.Context, r rows.Reference, values []rows.Va
 	return unknown, err
 }
 
-// Lack notes values of a reference that rows have without a right: they are asked for until the right is there, or no row has them.
+// Lack notes values of a reference that a walk has found without a right: they are asked for until the right is there, or no row has them.
 func (s *Rights) Lack(ctx context.Context, r rows.Reference, values []rows.Value) error {
 	if len(values) == 0 {
 		return nil

@@ -73,17 +73,7 @@ func (r Reference) Present(ctx context.Context, q db.Querier, values []Value) ([
 	if len(values) == 0 {
 		return nil, nil
 	}
-	columns := make([][]string, len(values[0].Values))
-	for _, v := range values {
-		for c, text := range v.Values {
-			columns[c] = append(columns[c], text)
-		}
-	}
-	args := make([]any, 0, len(columns)+1)
-	for _, c := range columns {
-		args = append(args, c)
-	}
-	found, err := q.Query(ctx, r.referring().find, append(args, 1)...)
+	found, err := q.Query(ctx, r.referring().find, append(columnsOf(values), 1)...)
 	if err != nil {
 		return nil, fmt.Errorf("read rows of %s: %w", r.Table.Definition.Table, err)
 	}
@@ -96,22 +86,59 @@ func (r Reference) Present(ctx context.Context, q db.Querier, values []Value) ([
 	return out, r.Table.unhidden(ctx, q)
 }
 
+// Count returns the number of rows with each value.
+func (r Reference) Count(ctx context.Context, q db.Querier, values []Value) ([]int64, error) {
+	out := make([]int64, len(values))
+	if len(values) == 0 {
+		return out, nil
+	}
+	found, err := q.Query(ctx, r.referring().each, columnsOf(values)...)
+	if err != nil {
+		return nil, fmt.Errorf("count rows of %s: %w", r.Table.Definition.Table, err)
+	}
+	var i int
+	var n int64
+	if _, err = pgx.ForEachRow(found, []any{&i, &n}, func() error { out[i] = n; return nil }); err != nil {
+		return nil, fmt.Errorf("count rows of %s: %w", r.Table.Definition.Table, err)
+	}
+	return out, nil
+}
+
+// columnsOf returns the texts of values, an array for each column, as parameters.
+func columnsOf(values []Value) []any {
+	columns := make([][]string, len(values[0].Values))
+	for _, v := range values {
+		for c, text := range v.Values {
+			columns[c] = append(columns[c], text)
+		}
+	}
+	args := make([]any, 0, len(columns)+1)
+	for _, c := range columns {
+		args = append(args, c)
+	}
+	return args
+}
+
 // ActOnMissing deletes, or unsets, at most limit rows with a value, whose target does not exist, unless there is a right to it, or a later note than the one that
-// was asked for. It returns how many.
-func (r Reference) ActOnMissing(ctx context.Context, tx pgx.Tx, v Value, note int64, limit int) (int, error) {
+// was asked for. It returns their names.
+func (r Reference) ActOnMissing(ctx context.Context, tx pgx.Tx, v Value, note int64, limit int) (names []string, err error) {
 	if _, err := tx.Exec(ctx, lockTimeoutSQL); err != nil {
-		return 0, err
+		return nil, err
 	}
 	args := make([]any, 0, len(v.Values)+6)
 	for _, text := range v.Values {
 		args = append(args, text)
 	}
 	d := v.Target.Deployment
-	tag, err := tx.Exec(ctx, r.referring().missing, append(args, limit, d.Service, d.Region, v.Target.Kind.Kind, v.Target.Name, note)...)
+	changed, err := tx.Query(ctx, r.referring().missing, append(args, limit, d.Service, d.Region, v.Target.Kind.Kind, v.Target.Name, note)...)
 	if err != nil {
-		return 0, fmt.Errorf("act upon rows of %s whose target does not exist: %w", r.Table.Definition.Table, r.Table.kept(err))
+		return nil, err
 	}
-	return int(tag.RowsAffected()), nil
+	var key []string
+	if _, err := pgx.ForEachRow(changed, []any{&key}, func() error { names = append(names, r.Table.NameOf(key)); return nil }); err != nil {
+		return nil, fmt.Errorf("act upon rows of %s whose target does not exist: %w", r.Table.Definition.Table, r.Table.kept(err))
+	}
+	return names, nil
 }
 
 const selectMissingSQL = `

@@ -80,6 +80,7 @@ type referring struct {
 	reference *schema.DefinitionReference
 	find      string // the arrays of the values, with the region if a column has it, and a limit for each target
 	count     string // the arrays of the values: the number of rows
+	each      string // the same, of each value
 	page      string // the values of one target, then a limit; next: then the key of the row before
 	next      string
 	missing   string // removes, or unsets, rows: the values, a limit, and service, region, kind and name of a target to which there is no right, and the note; empty: they are kept
@@ -132,6 +133,8 @@ func newReferring(t *Table, r *schema.DefinitionReference) *referring {
 		strings.Join(arrays, ", "), strings.Join(names, ", "), t.keyTexts(), table, named(func(i int) string { return "i." + names[i] }), len(values)+1)
 	out.count = fmt.Sprintf("SELECT count(*) FROM unnest(%s) AS i (%s) JOIN %s AS t ON %s",
 		strings.Join(arrays, ", "), strings.Join(names, ", "), table, named(func(i int) string { return "i." + names[i] }))
+	out.each = fmt.Sprintf("SELECT i.n - 1, (SELECT count(*) FROM %s AS t WHERE %s) FROM unnest(%s) WITH ORDINALITY AS i (%s, n)",
+		table, named(func(i int) string { return "i." + names[i] }), strings.Join(arrays, ", "), strings.Join(names, ", "))
 	page := fmt.Sprintf("SELECT %s FROM %s AS t WHERE %s", t.keyTexts(), table, named(parameter(1)))
 	order := fmt.Sprintf(" ORDER BY %s LIMIT $%d", t.columns("t."), len(values)+1)
 	out.page, out.next = page+order, fmt.Sprintf("%s AND (%s) > (%s)%s", page, t.columns("t."), t.parameters(len(values)+2), order)
@@ -150,9 +153,9 @@ func newReferring(t *Table, r *schema.DefinitionReference) *referring {
 		t.columns("t."), t.columns("k."), named(parameter(1)), fmt.Sprintf(rightToSQL, n+2, n+3, n+4, n+5), fmt.Sprintf(askedSinceSQL, n+6))
 	switch r.Missing {
 	case schema.MissingDelete:
-		out.missing = fmt.Sprintf("DELETE FROM %s AS t USING %s", table, without)
+		out.missing = fmt.Sprintf("DELETE FROM %s AS t USING %s%s", table, without, returning)
 	case schema.MissingUnset:
-		out.missing = fmt.Sprintf("UPDATE %s AS t SET %s FROM %s", table, strings.Join(sets, ", "), without)
+		out.missing = fmt.Sprintf("UPDATE %s AS t SET %s FROM %s%s", table, strings.Join(sets, ", "), without, returning)
 	case schema.MissingReport: // they stay
 	}
 	return out

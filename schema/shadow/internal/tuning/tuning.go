@@ -13,6 +13,7 @@ import (
 type Tuning struct {
 	TentativeTTL time.Duration // of db.Times
 	OwnerGrace   time.Duration // of db.Times
+	MissingGrace time.Duration // of db.Times
 	RemovalsKept time.Duration // db.Retention.Removals
 	Quotas       peer.Quotas   // of db.Limits
 }
@@ -21,6 +22,7 @@ type Tuning struct {
 const (
 	DefaultTentativeTTL   = 15 * time.Second
 	DefaultOwnerGrace     = 5 * time.Minute
+	DefaultMissingGrace   = time.Minute
 	DefaultRemovalsKept   = 90 * 24 * time.Hour
 	DefaultTentativeQuota = 100_000
 	DefaultBlockingQuota  = 10_000_000
@@ -30,6 +32,7 @@ const (
 func (t Tuning) Complete() *Tuning {
 	t.TentativeTTL = cmp.Or(max(t.TentativeTTL, 0), DefaultTentativeTTL)
 	t.OwnerGrace = cmp.Or(max(t.OwnerGrace, 0), DefaultOwnerGrace)
+	t.MissingGrace = cmp.Or(max(t.MissingGrace, 0), DefaultMissingGrace)
 	t.RemovalsKept = cmp.Or(max(t.RemovalsKept, 0), DefaultRemovalsKept)
 	t.Quotas.Tentative = cmp.Or(max(t.Quotas.Tentative, 0), DefaultTentativeQuota)
 	t.Quotas.Blocking = cmp.Or(max(t.Quotas.Blocking, 0), DefaultBlockingQuota)

@@ -11,12 +11,15 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/shadow/internal/cascade"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+	"github.com/db-controller/db-controller/schema/shadow/internal/plan"
 	"github.com/db-controller/db-controller/schema/shadow/internal/rights"
 	"github.com/db-controller/db-controller/schema/shadow/internal/rows"
 )
@@ -41,23 +44,36 @@ UPDATE dbcontroller.attachment a SET former = '[]' WHERE kind_id = $1 AND walked
 WITH due AS (
     SELECT DISTINCT kind_id, path, texts FROM (SELECT kind_id, path, texts FROM dbcontroller.lacking WHERE due <= now() ORDER BY due LIMIT $1) AS d
 )
-SELECT l.seq, l.kind_id, l.path, l.texts FROM due JOIN dbcontroller.lacking l ON l.kind_id = due.kind_id AND l.path = due.path AND md5(l.texts) = md5(due.texts)
+SELECT l.seq, l.before, l.kind_id, l.path, l.texts FROM due JOIN dbcontroller.lacking l ON l.kind_id = due.kind_id AND l.path = due.path AND md5(l.texts) = md5(due.texts)
 ORDER BY l.kind_id, l.path, l.texts, l.seq`
 
 	deleteLackingSQL = `DELETE FROM dbcontroller.lacking WHERE seq = ANY ($1)`
 
-	// A target that something here has referred to existed, and a restore has lost it.
+	// The grace begins when a target is found missing, and anew when a later row has named it. A target that something here has referred to existed, and a restore has
+	// lost it. It returns the values whose rows are to be acted upon now.
 	lackedSQL = `
-UPDATE dbcontroller.lacking l SET problem = i.problem, missing = i.missing, tries = tries + 1,
+UPDATE dbcontroller.lacking l SET problem = i.problem, missing = i.missing, rows = i.rows, tries = tries + 1, since = i.since,
     lost = i.missing AND EXISTS (
         SELECT FROM dbcontroller.foreign_target f JOIN dbcontroller.deployment d ON d.id = f.deployment_id
         WHERE d.service = split_part(l.target, '/', 3) AND d.region = split_part(l.target, '/', 4)
             AND f.name = substr(l.target, length(d.service) + length(d.region) + 5)),
-    due = now() + least(interval '250 ms' * power(2, least(tries, 20)), CASE WHEN i.missing THEN interval '1 hour' ELSE interval '10 s' END)
-FROM unnest($1::bigint[], $2::text[], $3::boolean[]) AS i (seq, problem, missing)
-WHERE l.seq = i.seq`
+    due = least(now() + least(interval '250 ms' * power(2, least(tries, 20)), CASE WHEN i.missing THEN interval '1 hour' ELSE interval '10 s' END),
+        CASE WHEN i.acts AND i.since + @grace::interval > clock_timestamp() THEN i.since + @grace::interval END)
+FROM (
+    SELECT u.*, CASE WHEN u.missing THEN CASE WHEN o.missing AND NOT u.later THEN least(o.since, now()) ELSE now() END END AS since
+    FROM unnest(@seqs::bigint[], @problems::text[], @missing::boolean[], @later::boolean[], @counts::bigint[], @acts::boolean[]) AS u (seq, problem, missing, later, rows, acts)
+    JOIN dbcontroller.lacking o ON o.seq = u.seq
+) AS i
+WHERE l.seq = i.seq
+RETURNING l.seq, i.acts AND l.missing AND NOT l.lost AND l.since + @grace::interval <= clock_timestamp()`
 
 	lockMissingSQL = `SELECT FROM dbcontroller.lacking WHERE seq = $1 AND missing AND NOT lost FOR UPDATE`
+
+	// A person confirms that many rows go that were there before: more than ten, and than one per cent.
+	mayActSQL = `
+SELECT a.confirmed OR a.walked AND NOT EXISTS (SELECT FROM dbcontroller.lacking n WHERE n.kind_id = $1 AND n.path = $2 AND n.before AND n.tries = 0)
+    AND COALESCE((SELECT sum(l.rows) FROM dbcontroller.lacking l WHERE l.kind_id = $1 AND l.path = $2 AND l.before AND l.missing AND NOT l.lost), 0) <= greatest(10, c.reltuples / 100)
+FROM dbcontroller.attachment a LEFT JOIN pg_catalog.pg_class c ON c.oid = to_regclass($3) WHERE a.kind_id = $1`
 )
 
 // walk notes the values of the references of tables that were attached, or attached anew, whose right is not there. A table that cannot be read keeps no
@@ -98,6 +114,7 @@ func (s *Granter) walkTable(ctx context.Context, t *rows.Table) error {
 type lacked struct {
 	seq       int64   // of its first note, which stays while the right is not there
 	others    []int64 // its other notes that were read before it is asked for
+	before    bool    // each note is of a walk
 	reference rows.Reference
 	value     rows.Value
 }
@@ -190,10 +207,11 @@ func (s *Granter) lacking(ctx context.Context) (due, gone []lacked, err error) {
 	}
 	var last, k key
 	var seq int64
+	var before bool
 	var all []lacked
-	_, err = pgx.ForEachRow(found, []any{&seq, &k.kind, &k.path, &k.texts}, func() error {
+	_, err = pgx.ForEachRow(found, []any{&seq, &before, &k.kind, &k.path, &k.texts}, func() error {
 		if n := len(all); n > 0 && k == last {
-			all[n-1].others = append(all[n-1].others, seq)
+			all[n-1].others, all[n-1].before = append(all[n-1].others, seq), all[n-1].before && before
 			return nil
 		}
 		last = k
@@ -201,7 +219,7 @@ func (s *Granter) lacking(ctx context.Context) (due, gone []lacked, err error) {
 		if err := json.Unmarshal([]byte(k.texts), &texts); err != nil {
 			return err
 		}
-		l := lacked{seq: seq}
+		l := lacked{seq: seq, before: before}
 		var declared bool
 		if l.reference, declared = s.rows.ReferenceOf(k.kind, k.path); declared && len(texts) == l.reference.Columns() {
 			l.value = l.reference.Value(s.Self, texts)
@@ -294,10 +312,11 @@ func (s *Granter) note(ctx context.Context, left []lacked, problems map[int64]er
 	if len(left) == 0 {
 		return nil
 	}
-	seqs, texts, missing := make([]int64, len(left)), make([]*string, len(left)), make([]bool, len(left))
+	n := len(left)
+	seqs, texts, missing, later, acts := make([]int64, n), make([]*string, n), make([]bool, n), make([]bool, n), make([]bool, n)
 	var others []int64
 	for i, l := range left {
-		seqs[i], others = l.seq, append(others, l.others...)
+		seqs[i], others, later[i], acts[i] = l.seq, append(others, l.others...), len(l.others) > 0, l.reference.Acts()
 		var named *peer.RefusedError
 		switch err := problems[l.seq]; {
 		case err == nil:
@@ -309,32 +328,101 @@ func (s *Granter) note(ctx context.Context, left []lacked, problems map[int64]er
 			texts[i] = &text
 		}
 	}
+	counts, err := s.count(ctx, left, missing)
+	if err != nil {
+		return err
+	}
+	ripe := map[int64]bool{}
 	b := &pgx.Batch{}
-	b.Queue(lackedSQL, seqs, texts, missing)
+	b.Queue(lackedSQL, pgx.StrictNamedArgs{
+		"seqs": seqs, "problems": texts, "missing": missing, "later": later, "counts": counts, "acts": acts, "grace": s.Tuning.Load().MissingGrace,
+	}).Query(func(found pgx.Rows) error {
+		var seq int64
+		var act bool
+		_, err := pgx.ForEachRow(found, []any{&seq, &act}, func() error { ripe[seq] = act; return nil })
+		return err
+	})
 	b.Queue(deleteLackingSQL, others) // one note of a value is enough
 	if err := s.Pool.SendBatch(ctx, b).Close(); err != nil {
 		return fmt.Errorf("note values without a right: %w", err)
 	}
 	var failed error
-	for i, l := range left {
-		if missing[i] && l.reference.Acts() {
+	may := map[rows.Reference]bool{} // act upon rows of before
+	for _, l := range left {
+		if !ripe[l.seq] {
+			continue
+		}
+		if _, asked := may[l.reference]; l.before && !asked {
+			if may[l.reference], err = s.mayAct(ctx, l.reference); err != nil {
+				return errors.Join(failed, err)
+			}
+		}
+		if !l.before || may[l.reference] {
 			failed = errors.Join(failed, s.actOn(ctx, l))
 		}
 	}
 	return failed
 }
 
-// actOn deletes, or unsets, the rows with a value whose target does not exist.
+// count returns the number of rows with each value whose target does not exist.
+func (s *Granter) count(ctx context.Context, left []lacked, missing []bool) ([]int64, error) {
+	counts, places := make([]int64, len(left)), map[rows.Reference][]int{}
+	for i, l := range left {
+		if missing[i] {
+			places[l.reference] = append(places[l.reference], i)
+		}
+	}
+	for r, at := range places {
+		values := make([]rows.Value, len(at))
+		for j, i := range at {
+			values[j] = left[i].value
+		}
+		found, err := r.Count(ctx, s.Pool, values)
+		if err != nil {
+			return nil, err
+		}
+		for j, i := range at {
+			counts[i] = found[j]
+		}
+	}
+	return counts, nil
+}
+
+// mayAct reports whether rows of before may go whose target does not exist by a reference.
+func (s *Granter) mayAct(ctx context.Context, r rows.Reference) (may bool, err error) {
+	err = s.Pool.QueryRow(ctx, mayActSQL, r.Table.KindID, r.Path(), r.Table.Definition.Table.SQL()).Scan(&may)
+	if errors.Is(err, pgx.ErrNoRows) { // detached
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("read the attachment of %s: %w", r.Table.Definition.Table, err)
+	}
+	return may, nil
+}
+
+// missingPause is the pause for each row that was acted upon: at most a thousand a second.
+const missingPause = time.Millisecond
+
+// actOn deletes, or unsets, the rows with a value whose target does not exist, and records the removals.
 func (s *Granter) actOn(ctx context.Context, l lacked) error {
 	for {
 		n := 0
-		err := s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
+		err := s.InTx(ctx, db.ChangeFeed, func(tx pgx.Tx) error {
 			tag, err := tx.Exec(ctx, lockMissingSQL, l.seq)
 			if err != nil || tag.RowsAffected() == 0 {
 				return err
 			}
-			if n, err = l.reference.ActOnMissing(ctx, tx, l.value, l.seq, missingBatch); err != nil || n == missingBatch {
+			names, err := l.reference.ActOnMissing(ctx, tx, l.value, l.seq, missingBatch)
+			if n = len(names); err != nil {
 				return err
+			}
+			if l.reference.Declared().Missing == schema.MissingDelete {
+				if err := s.record(ctx, tx, l, names); err != nil {
+					return err
+				}
+			}
+			if n == missingBatch {
+				return nil
 			}
 			there, err := l.reference.Present(ctx, tx, []rows.Value{l.value})
 			if err != nil || there[0] { // a trigger of the application keeps a row
@@ -343,8 +431,35 @@ func (s *Granter) actOn(ctx context.Context, l lacked) error {
 			_, err = tx.Exec(ctx, deleteLackingSQL, []int64{l.seq})
 			return err
 		})
-		if err != nil || n < missingBatch {
+		if err != nil {
 			return err
 		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(time.Duration(n) * missingPause):
+		}
+		if n < missingBatch {
+			return nil
+		}
 	}
+}
+
+// record records the removal of rows: their cause is the target that does not exist.
+func (s *Granter) record(ctx context.Context, tx pgx.Tx, l lacked, names []string) error {
+	if len(names) == 0 {
+		return nil
+	}
+	of, err := s.Names.Deployment(ctx, l.value.Target.Deployment)
+	if err != nil {
+		return err
+	}
+	uids := make([]uuid.UUID, len(names))
+	for i := range names {
+		uids[i] = uuid.Must(uuid.NewV7())
+	}
+	cause := &schema.Cause{ID: uuid.Must(uuid.NewV7()), Root: l.value.Target.FullName.String(), Actor: "missing: delete", At: time.Now()}
+	b := &pgx.Batch{}
+	cascade.QueueNoteRows(b, l.reference.Table.KindID, s.SelfID, names, uids, plan.Reason{How: peer.Cascaded, Cause: cause, Via: &plan.Link{DeploymentID: of, Name: l.value.Target.Name}})
+	return tx.SendBatch(ctx, b).Close()
 }
