@@ -57,6 +57,15 @@ GRANT SELECT, DELETE, UPDATE (id) ON customers TO dbcontroller_box_serving; GRAN
 			require.Empty(t, a.noted())
 			require.Equal(t, 1, a.Count(shop, "reference"), "that of the body")
 
+			a.Renew(shop) // the rights of the epoch before do not count
+			for range 3 {
+				a.Capture(a.ID(shop))
+				a.Settle()
+			}
+			require.Equal(t, []string{"5"}, a.rows(a.shop, `SELECT (count(acting_own) + count(block_own))::text FROM dbcontroller.foreign_target, dbcontroller.meta m WHERE acting_own = m.epoch OR block_own = m.epoch`))
+			require.Empty(t, a.noted())
+			require.Empty(t, a.verify(shop, false))
+
 			refused := a.refused(a.shop, `DELETE FROM customers WHERE id = 2`)
 			require.Contains(t, refused.Detail, "//"+shop+" (rows written under its right)")
 			_, err := a.Delete("//" + shop + "/customers/2")

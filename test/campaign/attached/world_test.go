@@ -74,6 +74,7 @@ func (w *world) attach(d string) {
 	for _, p := range plans {
 		require.False(w.t, p.Refused(), "%v", p.Findings)
 		require.NoError(w.t, attach.Apply(ctx, w.apps[d], p, func(error) {}))
+		require.NoError(w.t, attach.Confirm(ctx, w.apps[d], p))
 	}
 }
 

@@ -34,6 +34,8 @@ FROM dbcontroller.meta m`
 	beginEpochSQL = `
 WITH noted AS (
     INSERT INTO dbcontroller.epoch (id, server) VALUES ($1, $2)
+), again AS ( -- rights of the former epoch do not count: also those that this deployment has given itself are looked for by a walk
+    UPDATE dbcontroller.attachment SET walked = false WHERE ready
 )
 UPDATE dbcontroller.meta
 SET epoch = $1, server = $2, timeline = $3, awaiting = $4, started_at = pg_postmaster_start_time(), started_mark = (SELECT last_value FROM dbcontroller.mark), positions_until = NULL,
