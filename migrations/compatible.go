@@ -194,7 +194,7 @@ func (s Set) otherSet() Set {
 const earlierSQL = `
 SELECT EXISTS (SELECT FROM pg_catalog.pg_class WHERE relname IN ('dbcontroller_migration_deployment', 'dbcontroller_migration_registry')
     OR relnamespace = pg_catalog.to_regnamespace('dbcontroller')
-        AND (relname = 'pin' OR relname = 'attachment' AND pg_catalog.to_regclass('dbcontroller.lacking') IS NULL))`
+        AND (relname = 'pin' OR relname = 'attachment' AND pg_catalog.to_regclass('dbcontroller.deleted_row') IS NULL))`
 
 // ofSet fails for a database that has migrations of the other set, because a deployment and the registry have a database each, and for one that was made
 // before version 0.1.0. remedy is a further way out of the first.
