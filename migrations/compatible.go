@@ -190,7 +190,7 @@ func (s Set) otherSet() Set {
 }
 
 // earlierSQL finds a table of a program before version 0.1.0: that of applied migrations had another name, and the baseline had a table of pins, or none of
-// values without a right.
+// deleted rows.
 const earlierSQL = `
 SELECT EXISTS (SELECT FROM pg_catalog.pg_class WHERE relname IN ('dbcontroller_migration_deployment', 'dbcontroller_migration_registry')
     OR relnamespace = pg_catalog.to_regnamespace('dbcontroller')
