@@ -233,7 +233,7 @@ func TestADjangoApplicationIsAdoptedUnchanged(t *testing.T) {
 	for _, of := range []*playground.Deployment{d.crm, d.shop} {
 		fillTables(t, d.dsn(of), `GRANT ALL ON ALL TABLES IN SCHEMA public TO `+harness.ServingRole)
 		before[map[*playground.Deployment]int{d.crm: 0, d.shop: 1}[of]] = dumpSchema(t, d.dsn(of))
-		_ = d.command(of, "attach", d.file)
+		_ = d.command(of, "attach", d.file, "--create-indexes")
 	}
 	d.stored(1)
 	require.Equal(t, day, d.day())
@@ -303,7 +303,7 @@ func TestADjangoApplicationIsStrictUnchanged(t *testing.T) {
 	for _, of := range []*playground.Deployment{d.crm, d.shop} {
 		fillTables(t, d.dsn(of), `GRANT ALL ON ALL TABLES IN SCHEMA public TO `+harness.ServingRole)
 		before = append(before, dumpSchema(t, d.dsn(of)))
-		out := d.command(of, "attach", d.file)
+		out := d.command(of, "attach", d.file, "--create-indexes")
 		if of == d.shop {
 			require.Contains(t, out, "statements on strict tables wait for the rights that they need")
 		}
