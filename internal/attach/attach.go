@@ -226,7 +226,7 @@ ON CONFLICT (kind_id) DO UPDATE SET kind = EXCLUDED.kind, definition = EXCLUDED.
 	// Rows of resources may have been deleted while no trigger saw it.
 	anyGoneSQL = `INSERT INTO dbcontroller.deleted_row (kind_id) VALUES ($1)`
 
-	// Another table of the kind before: its triggers would capture rows under the same number.
+	// Another table of the kind before: its triggers would note rows under the same number.
 	otherTableSQL = `
 SELECT definition FROM dbcontroller.attachment WHERE kind_id = $1 AND definition -> 'table' <> $2::jsonb -> 'table'`
 

@@ -296,12 +296,12 @@ func TestAttachedRowsAreShown(t *testing.T) {
 	f.change(west, func(a *answers) { a.status.AttachedRows = &adminv1.StatusResponse_AttachedRows{Incomplete: 1204} })
 	b := open(t, f)
 	b.look("attached", "#/deployment/"+strings.ReplaceAll(west.String(), "/", "%2F"), "1,204 rows without a reference whose target does not exist")
-	b.is("!document.querySelector('main').innerText.includes('to be stored')")
+	b.is("!document.querySelector('main').innerText.includes('waiting for a right')")
 	f.change(west, func(a *answers) {
 		a.status = f.atRest(schema.Deployment{DeploymentID: west, Version: "v1"})
 		a.status.AttachedRows = &adminv1.StatusResponse_AttachedRows{Waiting: 1}
 	})
-	b.is("document.querySelector('main').innerText.includes('1 row to be stored') && !document.querySelector('main').innerText.includes('without a reference')")
+	b.is("document.querySelector('main').innerText.includes('1 row waiting for a right or a deletion') && !document.querySelector('main').innerText.includes('without a target')")
 }
 
 // Many stuck resources are a few groups by reason, each with its oldest resources; the others are unfolded, and stay so. The page does not grow with them.

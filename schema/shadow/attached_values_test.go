@@ -113,6 +113,20 @@ SELECT count(*) || ' ' || c.root FROM dbcontroller.removal r JOIN dbcontroller.c
 	_ = a.refused(a.crm, `UPDATE customers SET id = 9 WHERE id = 8`)
 }
 
+// Many rows of one missing target go in parts, so that new values do not wait for them.
+func TestRowsOfAMissingTargetGoInParts(t *testing.T) {
+	t.Parallel()
+	a := newAttached(t)
+	a.attach()
+	a.exec(a.shop, `INSERT INTO invoices (id, room, seat) SELECT g, 'none', 1 FROM generate_series(1, 1500) g`)
+	_, err := a.Stores[a.ID(shop)].AcquireForRows(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []string{"500"}, a.rows(a.shop, `SELECT count(*)::text FROM invoices WHERE room IS NOT NULL`))
+	require.Equal(t, []string{"true"}, a.rows(a.shop, `SELECT (due < now() + interval '2 s')::text FROM dbcontroller.lacking`))
+	a.again()
+	require.Equal(t, []string{"0"}, a.rows(a.shop, `SELECT count(*)::text FROM invoices WHERE room IS NOT NULL`))
+}
+
 // Many rows that a table had before it was attached wait for the word of a person; those of later statements do not.
 func TestManyRowsOfBeforeWaitForAPerson(t *testing.T) {
 	t.Parallel()

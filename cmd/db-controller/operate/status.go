@@ -187,8 +187,8 @@ func printStatus(out cli.Printer, s *adminv1.StatusResponse) {
 		out.Line("delegations: may refer to %s of %s without asking", cli.Plural(d.GetActingHeld(), "resource"), d.GetDeployment())
 	}
 	if rows := s.GetAttachedRows(); rows != nil {
-		out.Line("attached tables: %s to be stored, %s without a reference whose target does not exist or could not be asked (attach --status)",
-			wait(rows.GetWaiting()), cli.Plural(rows.GetIncomplete(), "row"))
+		out.Line("attached tables: %s for a right or a deletion, %s without a target (attach --status)",
+			wait(rows.GetWaiting()), cli.Plural(rows.GetIncomplete(), "value"))
 	}
 	for _, k := range s.GetKept() {
 		out.Line("kept: %s of kind %s, such as %s, which the version does not describe: they can be read and deleted", cli.Plural(k.GetResources(), "resource"), k.GetKind(), k.GetSample())

@@ -109,7 +109,7 @@ func statusSaysWhatAnOperatorHasToKnow(t *testing.T) {
 			},
 			[]string{
 				"kept: 2 resources of kind Old, such as olds/1", "may refer to 1 resource of b.example.com/east without asking",
-				"attached tables: 1 row waits to be stored, 2 rows without a reference whose target does not exist or could not be asked (attach --status)",
+				"attached tables: 1 row waits for a right or a deletion, 2 values without a target (attach --status)",
 				"deletion of //x/1, for 1m: here 2 of 5 resources removed",
 			},
 			nil,

@@ -22,7 +22,7 @@ var (
 	unconfirmedDesc = prometheus.NewDesc("dbcontroller_unconfirmed_deployments", "Deployments that have not confirmed their references in the current epoch; nothing is deleted until they have.", nil, nil)
 	danglingDesc    = prometheus.NewDesc("dbcontroller_dangling_references", "References whose targets do not exist any more; a person decides.", nil, nil)
 	delegationsDesc = prometheus.NewDesc("dbcontroller_delegations", "Resources of another deployment to which this one may refer without asking, by right.", []string{"deployment", "right"}, nil)
-	attachedDesc    = prometheus.NewDesc("dbcontroller_attached_rows", "Rows of attached tables that wait to be stored, or are stored without a reference whose target does not exist or could not be asked.", []string{"state"}, nil)
+	attachedDesc    = prometheus.NewDesc("dbcontroller_attached_rows", "Of attached tables: values whose right is asked for, with the deleted rows (waiting), and values whose target does not exist (incomplete).", []string{"state"}, nil)
 	delegatedDesc   = prometheus.NewDesc("dbcontroller_delegated_references_total", "References that this process has written without asking.", nil, nil)
 	shardsDesc      = prometheus.NewDesc("dbcontroller_shards", "Shards of the ring that a process of the deployment works on.", []string{"process"}, nil)
 	pausedDesc      = prometheus.NewDesc("dbcontroller_paused", "1 for each pause by an operator: deletions, or a handler; of the deployment itself, or for another one. No series without pauses.", []string{"what", "deployment"}, nil)

@@ -41,8 +41,8 @@ function link(name) { return name && name.includes('/') ? h('a', { href: deploym
 
 function facts(of) { return h('dl', {}, Object.entries(of).filter(([, v]) => v).map(([k, v]) => [h('dt', {}, k), h('dd', {}, v)])); }
 
-// What `status` says of rows of attached tables; nothing when all are stored.
-function attached(rows) { return rows && [Number(rows.waiting) ? `${plural(rows.waiting, 'row')} to be stored` : '', Number(rows.incomplete) ? `${plural(rows.incomplete, 'row')} without a reference whose target does not exist or could not be asked (attach --status)` : ''].filter(Boolean).join(', '); }
+// What `status` says of rows of attached tables; nothing when all have their rights.
+function attached(rows) { return rows && [Number(rows.waiting) ? `${plural(rows.waiting, 'row')} waiting for a right or a deletion` : '', Number(rows.incomplete) ? `${plural(rows.incomplete, 'value')} without a target (attach --status)` : ''].filter(Boolean).join(', '); }
 
 function derivations(list = []) { return list.map((x) => h('p', {}, `${x.kind}: `, bar(x.done, x.total), Number(x.setAside) ? `, ${count(x.setAside)} set aside` : '')); }
 

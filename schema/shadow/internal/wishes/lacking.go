@@ -29,8 +29,10 @@ const (
 	lackingEvery = 200 * time.Millisecond
 	// lackingBatch is the number of notes of a look.
 	lackingBatch = 5000
-	// missingBatch is the number of rows that are deleted, or unset, in one transaction because their target does not exist.
+	// missingBatch is the number of rows that are deleted, or unset, in one look because their target does not exist. The others wait for a second.
 	missingBatch = 1000
+
+	waitSQL = `UPDATE dbcontroller.lacking SET due = now() + interval '1 s' WHERE seq = ANY ($1)`
 
 	walkedSQL = `UPDATE dbcontroller.attachment SET walked = true WHERE kind_id = $1 AND checksum = $2 AND NOT walked`
 
@@ -348,8 +350,13 @@ func (s *Granter) note(ctx context.Context, left []lacked, problems map[int64]er
 	}
 	var failed error
 	may := map[rows.Reference]bool{} // act upon rows of before
+	acted, waiting := 0, []int64{}
 	for _, l := range left {
 		if !ripe[l.seq] {
+			continue
+		}
+		if acted >= missingBatch {
+			waiting = append(waiting, l.seq)
 			continue
 		}
 		if _, asked := may[l.reference]; l.before && !asked {
@@ -358,8 +365,15 @@ func (s *Granter) note(ctx context.Context, left []lacked, problems map[int64]er
 			}
 		}
 		if !l.before || may[l.reference] {
-			failed = errors.Join(failed, s.actOn(ctx, l))
+			n, err := s.actOn(ctx, l)
+			if failed, acted = errors.Join(failed, err), acted+n; n == missingBatch {
+				waiting = append(waiting, l.seq)
+			}
 		}
+	}
+	if len(waiting) > 0 { // new values do not wait for them
+		_, err = s.Pool.Exec(ctx, waitSQL, waiting)
+		failed = errors.Join(failed, err)
 	}
 	return failed
 }
@@ -400,49 +414,33 @@ func (s *Granter) mayAct(ctx context.Context, r rows.Reference) (may bool, err e
 	return may, nil
 }
 
-// missingPause is the pause for each row that was acted upon: at most a thousand a second.
-const missingPause = time.Millisecond
-
-// actOn deletes, or unsets, the rows with a value whose target does not exist, and records the removals.
-func (s *Granter) actOn(ctx context.Context, l lacked) error {
-	for {
-		n := 0
-		err := s.InTx(ctx, db.ChangeFeed, func(tx pgx.Tx) error {
-			tag, err := tx.Exec(ctx, lockMissingSQL, l.seq)
-			if err != nil || tag.RowsAffected() == 0 {
-				return err
-			}
-			names, err := l.reference.ActOnMissing(ctx, tx, l.value, l.seq, missingBatch)
-			if n = len(names); err != nil {
-				return err
-			}
-			if l.reference.Declared().Missing == schema.MissingDelete {
-				if err := s.record(ctx, tx, l, names); err != nil {
-					return err
-				}
-			}
-			if n == missingBatch {
-				return nil
-			}
-			there, err := l.reference.Present(ctx, tx, []rows.Value{l.value})
-			if err != nil || there[0] { // a trigger of the application keeps a row
-				return err
-			}
-			_, err = tx.Exec(ctx, deleteLackingSQL, []int64{l.seq})
-			return err
-		})
-		if err != nil {
+// actOn deletes, or unsets, a batch of the rows with a value whose target does not exist, and records the removals. It returns how many.
+func (s *Granter) actOn(ctx context.Context, l lacked) (n int, err error) {
+	err = s.InTx(ctx, db.ChangeFeed, func(tx pgx.Tx) error {
+		tag, err := tx.Exec(ctx, lockMissingSQL, l.seq)
+		if err != nil || tag.RowsAffected() == 0 {
 			return err
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(time.Duration(n) * missingPause):
+		names, err := l.reference.ActOnMissing(ctx, tx, l.value, l.seq, missingBatch)
+		if n = len(names); err != nil {
+			return err
 		}
-		if n < missingBatch {
+		if l.reference.Declared().Missing == schema.MissingDelete {
+			if err := s.record(ctx, tx, l, names); err != nil {
+				return err
+			}
+		}
+		if n == missingBatch {
 			return nil
 		}
-	}
+		there, err := l.reference.Present(ctx, tx, []rows.Value{l.value})
+		if err != nil || there[0] { // a trigger of the application keeps a row
+			return err
+		}
+		_, err = tx.Exec(ctx, deleteLackingSQL, []int64{l.seq})
+		return err
+	})
+	return n, err
 }
 
 // record records the removal of rows: their cause is the target that does not exist.

@@ -1533,7 +1533,7 @@ type StatusResponse struct {
 	Watches []*StatusResponse_Watch `protobuf:"bytes,17,rep,name=watches,proto3" json:"watches,omitempty"`
 	// What an operator has paused here, that of the deployment as a whole first.
 	Pauses []*Pause `protobuf:"bytes,18,rep,name=pauses,proto3" json:"pauses,omitempty"`
-	// Rows of attached tables that are not stored as they are. Absent: there are none.
+	// Attached tables with rows that have no right to their targets, or whose deletion is not carried out. Absent: there are none.
 	AttachedRows *StatusResponse_AttachedRows `protobuf:"bytes,19,opt,name=attached_rows,json=attachedRows,proto3" json:"attached_rows,omitempty"`
 	// All deletions with resources in DELETING here.
 	DeletionsTotal int64 `protobuf:"varint,21,opt,name=deletions_total,json=deletionsTotal,proto3" json:"deletions_total,omitempty"`
@@ -2841,9 +2841,9 @@ func (x *StatusResponse_NotReady) GetReason() string {
 
 type StatusResponse_AttachedRows struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Rows that changed, and wait to be read and stored.
+	// Values of referring columns whose right is asked for, and deleted rows whose deletion is still to be carried out.
 	Waiting int64 `protobuf:"varint,1,opt,name=waiting,proto3" json:"waiting,omitempty"`
-	// Rows that are stored without a reference, because its target does not exist or could not be asked.
+	// Values of referring columns whose target does not exist.
 	Incomplete    int64 `protobuf:"varint,2,opt,name=incomplete,proto3" json:"incomplete,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
