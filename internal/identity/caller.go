@@ -27,6 +27,9 @@ type Caller struct {
 	Token string
 	// Expires is the end of the token's validity; zero for other proofs.
 	Expires time.Time
+	// Withdrawn waits until the token is not accepted any more, and returns the reason; nil when the context ends. It is nil for other proofs: the connection
+	// of a certificate that is revoked is closed.
+	Withdrawn func(context.Context) error
 }
 
 // Audited returns the caller for the record of removals and for logs: how the identity was proved is added, unless by a certificate.

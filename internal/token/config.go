@@ -23,8 +23,15 @@ import (
 type Config struct {
 	Issuers []Issuer `yaml:"issuers"`
 	Keys    []Key    `yaml:"keys"`
+	Denied  Denied   `yaml:"denied"`
 	// RequireForwarded: a person that another deployment speaks for is believed only with the person's own signed token.
 	RequireForwarded bool `yaml:"require_forwarded"`
+}
+
+// Denied are the users and the tokens that are refused before they expire.
+type Denied struct {
+	Identities []string `yaml:"identities"` // user/NAME, by any token or key
+	Tokens     []string `yaml:"tokens"`     // the claims jti of tokens
 }
 
 // Issuer is an OpenID Connect issuer whose tokens are accepted.
@@ -34,11 +41,16 @@ type Issuer struct {
 	Audience string `yaml:"audience"`
 	// JWKS is the file, or the https URL, of its public keys.
 	JWKS string `yaml:"jwks"`
-	// IdentityClaim has the user's name, sub by default; Prefix comes before it, so that two issuers have different users.
-	IdentityClaim string `yaml:"identity_claim"`
-	Prefix        string `yaml:"prefix"`
-	// GroupsClaim has a list of groups, groups by default.
-	GroupsClaim string `yaml:"groups_claim"`
+	// IdentityClaim has the user's name, sub by default; Prefix comes before it, so that two issuers have different users. A second issuer has to declare it.
+	IdentityClaim string  `yaml:"identity_claim"`
+	Prefix        *string `yaml:"prefix"`
+	// GroupsClaim has a list of groups, groups by default; GroupsPrefix, Prefix by default, comes before each.
+	GroupsClaim  string  `yaml:"groups_claim"`
+	GroupsPrefix *string `yaml:"groups_prefix"`
+	// AuthorizedParties are the clients (claim azp) whose tokens are accepted; empty: all.
+	AuthorizedParties []string `yaml:"authorized_parties"`
+	// MaxLifetime of a token, from its issue (claim iat) to its end, 24 h by default.
+	MaxLifetime time.Duration `yaml:"max_lifetime"`
 	// ClockSkew is how long after its end a token is still accepted, one minute by default.
 	ClockSkew time.Duration `yaml:"clock_skew"`
 	// Algorithms of signatures, RS256 and ES256 by default. All are asymmetric.
@@ -61,8 +73,10 @@ var asymmetric = []string{
 }
 
 const (
-	maxClockSkew   = 5 * time.Minute
-	maxIssuerBytes = 200
+	maxClockSkew = 5 * time.Minute
+	// A token that was stolen is of use for a working day at most.
+	defaultLifetime = 24 * time.Hour
+	maxIssuerBytes  = 200
 )
 
 func readConfig(path string) (*Config, []byte, error) {
@@ -92,6 +106,14 @@ func (c *Config) complete() error {
 		if slices.ContainsFunc(c.Issuers[:i], func(o Issuer) bool { return o.Issuer == c.Issuers[i].Issuer }) {
 			return fmt.Errorf("issuers[%d]: %s is listed twice", i, c.Issuers[i].Issuer)
 		}
+		if i > 0 && c.Issuers[i].Prefix == nil {
+			return fmt.Errorf("issuers[%d]: its users would be those of the first issuer: declare prefix, also one that is empty", i)
+		}
+	}
+	for i, who := range c.Denied.Identities {
+		if id, err := identity.ParsePath("/" + who); err != nil || id.Role != identity.RoleUser {
+			return fmt.Errorf("denied.identities[%d]: %q is not of the form user/NAME", i, who)
+		}
 	}
 	for i, k := range c.Keys {
 		if err := k.check(); err != nil {
@@ -115,6 +137,12 @@ func (i *Issuer) complete() error {
 	}
 	if i.GroupsClaim == "" {
 		i.GroupsClaim = "groups"
+	}
+	if i.MaxLifetime == 0 {
+		i.MaxLifetime = defaultLifetime
+	}
+	if i.MaxLifetime < 0 {
+		return fmt.Errorf("max_lifetime %s: want a positive time", i.MaxLifetime)
 	}
 	if i.ClockSkew == 0 {
 		i.ClockSkew = time.Minute
@@ -150,7 +178,27 @@ func (i *Issuer) checkURL() error {
 
 // user returns the identity of a user of the issuer.
 func (i *Issuer) user(name string) (identity.Identity, error) {
-	return identity.ParsePath("/" + string(identity.RoleUser) + "/" + i.Prefix + name)
+	return identity.ParsePath("/" + string(identity.RoleUser) + "/" + i.prefix() + name)
+}
+
+func (i *Issuer) prefix() string {
+	if i.Prefix == nil {
+		return ""
+	}
+	return *i.Prefix
+}
+
+// groups returns the groups of a user of the issuer. Those of another issuer have another prefix: a grant to a group is one to the groups of one issuer.
+func (i *Issuer) groups(names []string) []string {
+	prefix := i.prefix()
+	if i.GroupsPrefix != nil {
+		prefix = *i.GroupsPrefix
+	}
+	out := make([]string, len(names))
+	for j, name := range names {
+		out[j] = prefix + name
+	}
+	return identity.Groups(out)
 }
 
 func (k Key) check() error {

@@ -2,6 +2,7 @@ package token
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
@@ -9,6 +10,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -33,7 +35,9 @@ type content struct {
 	raw              []byte
 	issuers          map[string]*issuer
 	keys             map[string]Key // by their hashes
+	denied           Denied
 	requireForwarded bool
+	replaced         chan struct{} // closed when a later content takes its place
 }
 
 type issuer struct {
@@ -58,7 +62,7 @@ func (v *Verifier) Reload() (changed bool, err error) {
 	if was := v.current.Load(); was != nil && bytes.Equal(was.raw, raw) {
 		return false, was.reloadKeys()
 	}
-	c := &content{raw: raw, issuers: map[string]*issuer{}, keys: map[string]Key{}, requireForwarded: cfg.RequireForwarded}
+	c := &content{raw: raw, issuers: map[string]*issuer{}, keys: map[string]Key{}, denied: cfg.Denied, requireForwarded: cfg.RequireForwarded, replaced: make(chan struct{})}
 	for _, i := range cfg.Issuers {
 		c.issuers[i.Issuer] = newIssuer(i)
 	}
@@ -68,7 +72,9 @@ func (v *Verifier) Reload() (changed bool, err error) {
 	if err := c.reloadKeys(); err != nil {
 		return false, err
 	}
-	v.current.Store(c)
+	if was := v.current.Swap(c); was != nil {
+		close(was.replaced)
+	}
 	return true, nil
 }
 
@@ -116,15 +122,39 @@ func (v *Verifier) Follow(ctx context.Context, interval time.Duration, log *zap.
 func (v *Verifier) RequireForwarded() bool { return v.current.Load().requireForwarded }
 
 // Verify implements identity.TokenVerifier: a token with two dots is a signed one, any other a shared key.
-func (v *Verifier) Verify(ctx context.Context, token string) (identity.Caller, error) {
+func (v *Verifier) Verify(ctx context.Context, token string) (who identity.Caller, err error) {
 	c := v.current.Load()
 	switch {
 	case len(token) > maxTokenBytes:
-		return identity.Caller{}, fmt.Errorf("the token has %d bytes, at most %d are allowed: ask its issuer to put fewer groups into it", len(token), maxTokenBytes)
+		err = fmt.Errorf("the token has %d bytes, at most %d are allowed: ask its issuer to put fewer groups into it", len(token), maxTokenBytes)
 	case strings.Count(token, ".") == 2:
-		return c.signed(ctx, token)
+		who, err = c.signed(ctx, token)
+	default:
+		who, err = c.shared(token)
 	}
-	return c.shared(token)
+	if err == nil && slices.Contains(c.denied.Identities, who.Identity.String()) {
+		err = fmt.Errorf("%s is denied here: ask an operator", who.Identity)
+	}
+	if err != nil {
+		return identity.Caller{}, err
+	}
+	who.Withdrawn = func(ctx context.Context) error { return v.withdrawn(ctx, c, token) }
+	return who, nil
+}
+
+// withdrawn waits until a token is not accepted any more, and returns the reason; nil when ctx ends. It was accepted by a content.
+func (v *Verifier) withdrawn(ctx context.Context, by *content, token string) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-by.replaced:
+		}
+		by = v.current.Load()
+		if _, err := v.Verify(ctx, token); err != nil && ctx.Err() == nil {
+			return err
+		}
+	}
 }
 
 func (c *content) shared(token string) (identity.Caller, error) {
@@ -153,14 +183,25 @@ func (c *content) signed(ctx context.Context, token string) (identity.Caller, er
 	if err := verified.Claims(&claims); err != nil {
 		return identity.Caller{}, fmt.Errorf("the token's claims: %w", err)
 	}
+	if err := cmp.Or(checkType(token), i.checkDates(claims), i.checkParty(claims, len(verified.Audience)), c.denied.check(claims)); err != nil {
+		return identity.Caller{}, fmt.Errorf("the token is not accepted: %w", err)
+	}
 	who, err := i.identity(claims)
 	if err != nil {
 		return identity.Caller{}, err
 	}
 	return identity.Caller{
-		Identity: who, Groups: identity.Groups(texts(claims[i.GroupsClaim])), Proof: "token of " + i.Issuer.Issuer, Token: token,
+		Identity: who, Groups: i.groups(texts(claims[i.GroupsClaim])), Proof: "token of " + i.Issuer.Issuer, Token: token,
 		Expires: verified.Expiry.Add(i.ClockSkew),
 	}, nil
+}
+
+// check refuses a token that is denied by its claim jti.
+func (d Denied) check(claims map[string]any) error {
+	if id, _ := claims["jti"].(string); id != "" && slices.Contains(d.Tokens, id) {
+		return errors.New("it was withdrawn: get a new one")
+	}
+	return nil
 }
 
 // issuerOf returns the claim iss of a token that nobody has verified yet.

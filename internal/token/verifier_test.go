@@ -279,3 +279,127 @@ func TestTheFileOfTokensIsChecked(t *testing.T) {
 		require.ErrorContains(t, err, want, text)
 	}
 }
+
+// A token is of one issuer, one client and one kind, and short-lived: each of these tokens is signed with the right key.
+func TestClaimsOfSignedTokensAreChecked(t *testing.T) {
+	t.Parallel()
+	good := rsaSigner(t, "1")
+	file := filepath.Join(t.TempDir(), "jwks.json")
+	require.NoError(t, os.WriteFile(file, keySet(t, good), 0o600))
+	v, _ := load(t, "issuers:\n  - { issuer: '"+issuer+"', audience: db-controller, jwks: '"+file+"', authorized_parties: [shop, desk] }\n")
+	now := time.Now()
+	typed := func(kind string) string {
+		with, err := jose.NewSigner(jose.SigningKey{Algorithm: good.alg, Key: jose.JSONWebKey{Key: good.key, KeyID: good.id}}, (&jose.SignerOptions{}).WithType(jose.ContentType(kind)))
+		require.NoError(t, err)
+		signed, err := with.Sign([]byte(fmt.Sprintf(`{"iss":%q,"aud":"db-controller","sub":"ann","azp":"shop","exp":%d}`, issuer, now.Add(time.Hour).Unix())))
+		require.NoError(t, err)
+		text, err := signed.CompactSerialize()
+		require.NoError(t, err)
+		return text
+	}
+	sign := func(claims map[string]any) string {
+		all := map[string]any{"azp": "shop"}
+		for k, v := range claims {
+			all[k] = v
+		}
+		return good.sign(t, all)
+	}
+	for name, token := range map[string]string{
+		"an ID token": typed("JWT"), "an access token": typed("at+jwt"), "issued just now, by another clock": sign(map[string]any{"iat": now.Add(30 * time.Second).Unix()}),
+		"several audiences": sign(map[string]any{"aud": []string{"db-controller", "mail"}}),
+		"a day":             sign(map[string]any{"iat": now.Unix(), "exp": now.Add(24 * time.Hour).Unix()}),
+	} {
+		_, err := v.Verify(t.Context(), token)
+		require.NoError(t, err, name)
+	}
+	for name, c := range map[string]struct{ token, want string }{
+		"of a year":                  {sign(map[string]any{"iat": now.Unix(), "exp": now.Add(365 * 24 * time.Hour).Unix()}), "it is valid for 8760h0m0s, at most 24h0m0s are allowed (max_lifetime)"},
+		"of a year, issued long ago": {sign(map[string]any{"iat": now.Add(-364 * 24 * time.Hour).Unix(), "exp": now.Add(24 * time.Hour).Unix()}), "max_lifetime"},
+		"of a year, without issue":   {sign(map[string]any{"exp": now.Add(365 * 24 * time.Hour).Unix()}), "max_lifetime"},
+		"issued tomorrow":            {sign(map[string]any{"iat": now.Add(24 * time.Hour).Unix(), "exp": now.Add(25 * time.Hour).Unix()}), "which is later than now"},
+		"valid in three minutes":     {sign(map[string]any{"nbf": now.Add(3 * time.Minute).Unix()}), "it is valid from "},
+		"issued at a text":           {sign(map[string]any{"iat": "yesterday"}), "not accepted"},
+		"issued at a quoted number":  {sign(map[string]any{"iat": fmt.Sprint(now.Unix())}), "its claim iat is not a number of seconds"},
+		"an end that is quoted":      {sign(map[string]any{"exp": fmt.Sprint(now.Add(time.Hour).Unix())}), "its claim exp is not a number of seconds"},
+		"an end beyond all numbers":  {sign(map[string]any{"exp": 1e300}), "not accepted"},
+		"for another client":         {sign(map[string]any{"azp": "mail"}), `its claim azp is "mail"`},
+		"for no client":              {good.sign(t, nil), `its claim azp is ""`},
+		"a logout token":             {typed("logout+jwt"), `its type is "logout+jwt"`},
+		"an event":                   {typed("secevent+jwt"), `its type is "secevent+jwt"`},
+	} {
+		_, err := v.Verify(t.Context(), c.token)
+		require.ErrorContains(t, err, c.want, name)
+	}
+
+	everybody, _ := load(t, config(file))
+	_, err := everybody.Verify(t.Context(), good.sign(t, map[string]any{"aud": []string{"db-controller", "mail"}}))
+	require.ErrorContains(t, err, "it is for several audiences, and has no claim azp")
+}
+
+// A group of one issuer is none of another one's, also when both have the same name.
+func TestGroupsOfIssuersDiffer(t *testing.T) {
+	t.Parallel()
+	good := rsaSigner(t, "1")
+	file := filepath.Join(t.TempDir(), "jwks.json")
+	require.NoError(t, os.WriteFile(file, keySet(t, good), 0o600))
+	second := func(more string) string {
+		return config(file) + "  - { issuer: 'https://partner.example.org', audience: db-controller, jwks: '" + file + "'" + more + " }\n"
+	}
+	partner := good.sign(t, map[string]any{"iss": "https://partner.example.org", "groups": []string{"sre"}})
+	for more, want := range map[string][]string{
+		", prefix: partner.":                        {"user/partner.ann", "partner.sre"},
+		", prefix: partner., groups_prefix: guest-": {"user/partner.ann", "guest-sre"},
+		`, prefix: ""`:                              {"user/ann", "sre"},
+	} {
+		v, _ := load(t, second(more))
+		who, err := v.Verify(t.Context(), partner)
+		require.NoError(t, err)
+		require.Equal(t, want, append([]string{who.Identity.String()}, who.Groups...), more)
+		first, err := v.Verify(t.Context(), good.sign(t, nil))
+		require.NoError(t, err)
+		require.Equal(t, []string{"sre", "dev"}, first.Groups)
+	}
+	path := filepath.Join(t.TempDir(), "tokens.yaml")
+	require.NoError(t, os.WriteFile(path, []byte(second("")), 0o600))
+	_, err := token.Load(path)
+	require.ErrorContains(t, err, "issuers[1]: its users would be those of the first issuer: declare prefix")
+}
+
+// A token, or a user, is denied before the token expires; whoever waits for that is told.
+func TestTokensAreWithdrawn(t *testing.T) {
+	t.Parallel()
+	good := rsaSigner(t, "1")
+	file := filepath.Join(t.TempDir(), "jwks.json")
+	require.NoError(t, os.WriteFile(file, keySet(t, good), 0o600))
+	v, path := load(t, config(file))
+	first, second := good.sign(t, map[string]any{"jti": "1"}), good.sign(t, map[string]any{"jti": "2"})
+	who, err := v.Verify(t.Context(), first)
+	require.NoError(t, err)
+	other, err := v.Verify(t.Context(), second)
+	require.NoError(t, err)
+	told, toldOther := make(chan error, 1), make(chan error, 1)
+	go func() { told <- who.Withdrawn(t.Context()) }()
+	go func() { toldOther <- other.Withdrawn(t.Context()) }()
+
+	deny := func(text string) {
+		require.NoError(t, os.WriteFile(path, []byte(config(file)+text), 0o600))
+		changed, err := v.Reload()
+		require.NoError(t, err)
+		require.True(t, changed)
+	}
+	deny("denied: {tokens: ['1']}\n")
+	require.EqualError(t, <-told, "the token is not accepted: it was withdrawn: get a new one")
+	_, err = v.Verify(t.Context(), first)
+	require.ErrorContains(t, err, "it was withdrawn")
+	_, err = v.Verify(t.Context(), second)
+	require.NoError(t, err)
+	require.Empty(t, toldOther)
+	deny("denied: {identities: [user/ann]}\n")
+	require.EqualError(t, <-toldOther, "user/ann is denied here: ask an operator")
+	_, err = v.Verify(t.Context(), good.sign(t, nil))
+	require.ErrorContains(t, err, "user/ann is denied here")
+
+	require.NoError(t, os.WriteFile(path, []byte(config(file)+"denied: {identities: [ann]}\n"), 0o600))
+	_, err = v.Reload()
+	require.ErrorContains(t, err, `denied.identities[0]: "ann" is not of the form user/NAME`)
+}
