@@ -105,7 +105,7 @@ func (s *Server) Apply(ctx context.Context, req *registryv1.ApplyRequest) (*regi
 	return &registryv1.ApplyResponse{Changes: changes}, nil
 }
 
-// GetEnvironment returns the whole environment.
+// GetEnvironment returns the whole environment; to a person, of the rights the own ones.
 func (s *Server) GetEnvironment(ctx context.Context, req *registryv1.GetEnvironmentRequest) (*registryv1.GetEnvironmentResponse, error) {
 	if _, err := s.check(ctx, seen{req.GetSeenRevision(), req.GetSeenHistory()}); err != nil {
 		return nil, s.fail(err)
@@ -117,7 +117,11 @@ func (s *Server) GetEnvironment(ctx context.Context, req *registryv1.GetEnvironm
 	if err != nil {
 		return nil, s.fail(err)
 	}
-	return &registryv1.GetEnvironmentResponse{Environment: wire.EnvironmentProto(env), Incomplete: env.Incomplete, Unheard: env.Unheard}, nil
+	out := &registryv1.GetEnvironmentResponse{Environment: wire.EnvironmentProto(env), Incomplete: env.Incomplete, Unheard: env.Unheard}
+	if out.Environment.Rights, err = visible(ctx, out.GetEnvironment().GetRights()); err != nil {
+		return nil, s.fail(err)
+	}
+	return out, nil
 }
 
 // SetDeploymentVersion switches a deployment to another described version.

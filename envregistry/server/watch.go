@@ -160,6 +160,11 @@ func (s *Server) WatchEnvironment(req *registryv1.WatchEnvironmentRequest, strea
 	}, req.GetResumeToken(), func(e schema.Event[changed]) error {
 		for _, c := range e.Items {
 			at.take(c.change.GetRevision())
+			if item, is := c.change.GetItem().(*registryv1.WatchEnvironmentResponse_Change_Rights); is {
+				if item.Rights, err = visible(stream.Context(), item.Rights); err != nil {
+					return err
+				}
+			}
 			if err := stream.Send(response(c)); err != nil {
 				return err
 			}

@@ -41,6 +41,7 @@ type RegistryServiceClient interface {
 	// Remove removes regions, services and deployments, all or nothing, and returns the changes. They can be applied again: the
 	// other deployments keep their references to them, and wait. DecommissionDeployment removes a deployment for good.
 	Remove(ctx context.Context, in *RemoveRequest, opts ...grpc.CallOption) (*RemoveResponse, error)
+	// GetEnvironment returns the whole environment. People receive the grants that are theirs; deployments and operators all of them.
 	GetEnvironment(ctx context.Context, in *GetEnvironmentRequest, opts ...grpc.CallOption) (*GetEnvironmentResponse, error)
 	// SetDeploymentVersion switches the version of a deployment. It is refused for dropped name patterns as Apply is.
 	SetDeploymentVersion(ctx context.Context, in *SetDeploymentVersionRequest, opts ...grpc.CallOption) (*Deployment, error)
@@ -53,7 +54,7 @@ type RegistryServiceClient interface {
 	// DecommissionDeployment removes a deployment for good: its name cannot be used again. Each other deployment has to be
 	// called as well (AdminService.Decommission): the registry alone changes no stored data there.
 	DecommissionDeployment(ctx context.Context, in *DecommissionDeploymentRequest, opts ...grpc.CallOption) (*DecommissionDeploymentResponse, error)
-	// WatchEnvironment sends the whole environment, one EndOfSnapshot, then every change.
+	// WatchEnvironment sends the environment as GetEnvironment does, one EndOfSnapshot, then every change.
 	WatchEnvironment(ctx context.Context, in *WatchEnvironmentRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchEnvironmentResponse], error)
 }
 
@@ -166,6 +167,7 @@ type RegistryServiceServer interface {
 	// Remove removes regions, services and deployments, all or nothing, and returns the changes. They can be applied again: the
 	// other deployments keep their references to them, and wait. DecommissionDeployment removes a deployment for good.
 	Remove(context.Context, *RemoveRequest) (*RemoveResponse, error)
+	// GetEnvironment returns the whole environment. People receive the grants that are theirs; deployments and operators all of them.
 	GetEnvironment(context.Context, *GetEnvironmentRequest) (*GetEnvironmentResponse, error)
 	// SetDeploymentVersion switches the version of a deployment. It is refused for dropped name patterns as Apply is.
 	SetDeploymentVersion(context.Context, *SetDeploymentVersionRequest) (*Deployment, error)
@@ -178,7 +180,7 @@ type RegistryServiceServer interface {
 	// DecommissionDeployment removes a deployment for good: its name cannot be used again. Each other deployment has to be
 	// called as well (AdminService.Decommission): the registry alone changes no stored data there.
 	DecommissionDeployment(context.Context, *DecommissionDeploymentRequest) (*DecommissionDeploymentResponse, error)
-	// WatchEnvironment sends the whole environment, one EndOfSnapshot, then every change.
+	// WatchEnvironment sends the environment as GetEnvironment does, one EndOfSnapshot, then every change.
 	WatchEnvironment(*WatchEnvironmentRequest, grpc.ServerStreamingServer[WatchEnvironmentResponse]) error
 	mustEmbedUnimplementedRegistryServiceServer()
 }
