@@ -26,6 +26,7 @@ const (
 	NotImported          Reason = "NOT_IMPORTED"
 	NotReferable         Reason = "NOT_REFERABLE"
 	ReferDenied          Reason = "REFER_DENIED"
+	RemovalDenied        Reason = "REMOVAL_DENIED"
 	NotConstrained       Reason = "CONSTRAINTS_DISABLED"
 	QuotaExceeded        Reason = "QUOTA_EXCEEDED"
 	AttemptTooOld        Reason = "ATTEMPT_TOO_OLD"
@@ -65,6 +66,7 @@ var refusalReasons = map[Reason]struct {
 	NotImported:          {Later, "belongs to a service that the holder's service does not import, according to the target's deployment: add the import to the descriptor, or wait until that deployment has received it"},
 	NotReferable:         {Later, "is of a kind that only listed services may refer to: ask its owner to list yours in referable_by"},
 	ReferDenied:          {Final, "cannot be referred to: the writer has no right to refer to it, so ask an operator for a grant"},
+	RemovalDenied:        {Final, "would take the holder along when it is deleted: the writer has no right to delete the holder, so ask an operator for a grant"},
 	NotConstrained:       {Later, "is of a kind whose constraints are disabled in the version run by its deployment: nothing can refer to it"},
 	QuotaExceeded:        {Later, "cannot be referred to: the holder's deployment has reached its quota of references there"},
 	AttemptTooOld:        {Again, "was requested by an attempt that is too old, try again"},

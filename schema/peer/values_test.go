@@ -153,9 +153,9 @@ func TestABlockerIsInTheDeploymentOfItsHolder(t *testing.T) {
 // A write without a person, such as a derivation after a version switch, may refer to everything.
 func TestARightToReferIsOfItsWrite(t *testing.T) {
 	t.Parallel()
-	require.Nil(t, peer.ReferrerFrom(t.Context()))
+	require.Nil(t, peer.PersonFrom(t.Context()).Refer)
 	denied := errors.New("denied")
-	ctx := peer.WithReferrer(t.Context(), func(context.Context, []schema.FullName) ([]bool, error) { return nil, denied })
-	_, err := peer.ReferrerFrom(ctx)(ctx, nil)
+	ctx := peer.WithPerson(t.Context(), peer.Person{Refer: func(context.Context, []schema.FullName) ([]bool, error) { return nil, denied }})
+	_, err := peer.PersonFrom(ctx).Refer(ctx, nil)
 	require.ErrorIs(t, err, denied)
 }

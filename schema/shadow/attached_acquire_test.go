@@ -57,13 +57,13 @@ func TestRightsAreAcquiredByACall(t *testing.T) {
 	require.Equal(t, customer("77")+" does not exist", refused.Error())
 
 	asked := a.rows(a.shop, `SELECT target FROM dbcontroller.wish`)
-	only := peer.WithReferrer(ctx, func(_ context.Context, names []schema.FullName) ([]bool, error) {
+	only := peer.WithPerson(ctx, peer.Person{Refer: func(_ context.Context, names []schema.FullName) ([]bool, error) {
 		may := make([]bool, len(names))
 		for i, name := range names {
 			may[i] = name.Name == "customers/3"
 		}
 		return may, nil
-	})
+	}})
 	require.NoError(t, call(only, "BLOCK "+customer("3")))
 	require.ErrorAs(t, call(only, "BLOCK "+customer("3"), "BLOCK "+customer("4")), &refused)
 	require.True(t, refused.Only(peer.ReferDenied), "%v", refused)

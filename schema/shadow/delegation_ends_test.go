@@ -219,10 +219,10 @@ func TestWhoHasNoRightToReferAsks(t *testing.T) {
 	b.Settle()
 	store := b.Stores[b.ID(bEast)]
 	put := func(n int, allowed bool) {
-		ctx := peer.WithReferrer(t.Context(), func(_ context.Context, names []schema.FullName) ([]bool, error) {
+		ctx := peer.WithPerson(t.Context(), peer.Person{Refer: func(_ context.Context, names []schema.FullName) ([]bool, error) {
 			require.Equal(t, target, names[0].String())
 			return []bool{allowed}, nil
-		})
+		}})
 		_, err := store.Save(ctx, []peer.Write{{Name: fmt.Sprintf("holders/d%d", n), Body: body{"unset": target}}})
 		require.NoError(t, err)
 	}

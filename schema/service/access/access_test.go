@@ -20,6 +20,10 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/db-controller/db-controller/internal/identity"
 	"github.com/db-controller/db-controller/schema"
@@ -257,6 +261,96 @@ func TestAnswersAndErrorsHideNames(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{"//a.example.com/us-west2/things/ann-3"}, plan.GetGroups()[0].GetSamples())
 	require.EqualValues(t, 2, plan.GetGroups()[0].GetCount())
+}
+
+// Who may write, delete or operate on a resource, and not read it, gets no contents by the answer of any method: name, uid, revision and state.
+func TestWithoutTheRightToReadAnswersHaveNoContents(t *testing.T) {
+	t.Parallel()
+	a, _ := newAccess(t, declared+"    - { identity: user/eve, verbs: [write, delete, operate], name: things/secret }\n")
+	eve := as(t, identity.RoleUser, "eve")
+	body, err := structpb.NewStruct(map[string]any{"key": "value"})
+	require.NoError(t, err)
+	stored := func() *resourcev1.Resource {
+		return &resourcev1.Resource{
+			Name: "things/secret", Kind: "Thing", Uid: "u", Revision: 3, Generation: 2, State: resourcev1.Resource_STATE_DELETING, Labels: map[string]string{"a": "b"}, Body: body, Status: body,
+			OwnerReferences: []*resourcev1.OwnerReference{{Name: "things/owner"}}, Finalizers: []string{"f"}, Conditions: []*resourcev1.Condition{{Message: "m"}}, BlockDeletion: true,
+		}
+	}
+	left := &resourcev1.Resource{Name: "things/secret", Kind: "Thing", Uid: "u", Revision: 3, State: resourcev1.Resource_STATE_DELETING}
+	const name = "things/secret"
+	in := &resourcev1.Resource{Name: name}
+	requests := map[string]any{
+		resourcev1.ResourceService_CreateResource_FullMethodName:            &resourcev1.CreateResourceRequest{Resource: in},
+		resourcev1.ResourceService_UpdateResource_FullMethodName:            &resourcev1.UpdateResourceRequest{Resource: in},
+		resourcev1.ResourceService_PutResource_FullMethodName:               &resourcev1.PutResourceRequest{Resource: in},
+		resourcev1.ResourceService_BatchWriteResources_FullMethodName:       &resourcev1.BatchWriteResourcesRequest{Writes: []*resourcev1.BatchWriteResourcesRequest_Write{put(name)}},
+		resourcev1.ResourceService_MutateAndValidateResource_FullMethodName: &resourcev1.MutateAndValidateResourceRequest{Write: put(name)},
+		resourcev1.ResourceService_SetBlockDeletion_FullMethodName:          &resourcev1.SetBlockDeletionRequest{Name: name},
+		resourcev1.ResourceService_RemoveFinalizer_FullMethodName:           &resourcev1.RemoveFinalizerRequest{Name: name},
+		resourcev1.ResourceService_UpdateResourceStatus_FullMethodName:      &resourcev1.UpdateResourceStatusRequest{Name: name},
+		resourcev1.ResourceService_DeleteResource_FullMethodName:            &resourcev1.DeleteResourceRequest{Name: name},
+		resourcev1.ResourceService_BatchDeleteResources_FullMethodName:      &resourcev1.BatchDeleteResourcesRequest{Requests: []*resourcev1.DeleteResourceRequest{{Name: name}}},
+	}
+	reading := []string{ // with read alone
+		resourcev1.ResourceService_GetResource_FullMethodName, resourcev1.ResourceService_BatchGetResources_FullMethodName, resourcev1.ResourceService_ListResources_FullMethodName,
+	}
+	answer := (&resourcev1.Resource{}).ProtoReflect().Descriptor()
+	methods := resourcev1.File_dbcontroller_resource_v1_resource_proto.Services().ByName("ResourceService").Methods()
+	for i := range methods.Len() {
+		m := methods.Get(i)
+		full := fmt.Sprintf("/%s/%s", m.Parent().FullName(), m.Name())
+		if m.IsStreamingServer() || slices.Contains(reading, full) || !has(m.Output(), answer) {
+			continue
+		}
+		require.Contains(t, requests, full, "what does its answer tell a caller without the right to read?")
+		out, err := protoregistry.GlobalTypes.FindMessageByName(m.Output().FullName())
+		require.NoError(t, err)
+		msg := out.New()
+		found := fill(msg, answer, stored)
+		_, err = call(a, eve, full, requests[full], func(context.Context, any) (any, error) { return msg.Interface(), nil })
+		require.NoError(t, err, full)
+		for _, r := range found() {
+			require.True(t, proto.Equal(left, r), "%s: %s", full, r)
+		}
+	}
+}
+
+// has reports whether a message is, or contains, one of another type.
+func has(m, of protoreflect.MessageDescriptor) bool {
+	if m.FullName() == of.FullName() {
+		return true
+	}
+	for i := range m.Fields().Len() {
+		if f := m.Fields().Get(i); f.Message() != nil && !f.IsMap() && f.Message().FullName() != m.FullName() && has(f.Message(), of) {
+			return true
+		}
+	}
+	return false
+}
+
+// fill sets the resources in an answer, and returns them when they are asked for.
+func fill(m protoreflect.Message, of protoreflect.MessageDescriptor, stored func() *resourcev1.Resource) func() []*resourcev1.Resource {
+	if r, ok := m.Interface().(*resourcev1.Resource); ok {
+		proto.Merge(r, stored())
+		return func() []*resourcev1.Resource { return []*resourcev1.Resource{r} }
+	}
+	var all []func() []*resourcev1.Resource
+	for i := range m.Descriptor().Fields().Len() {
+		f := m.Descriptor().Fields().Get(i)
+		switch {
+		case f.Message() == nil || f.IsMap() || !has(f.Message(), of):
+		case f.IsList():
+			all = append(all, fill(m.Mutable(f).List().AppendMutable().Message(), of, stored))
+		default:
+			all = append(all, fill(m.Mutable(f).Message(), of, stored))
+		}
+	}
+	return func() (out []*resourcev1.Resource) {
+		for _, one := range all {
+			out = append(out, one()...)
+		}
+		return out
+	}
 }
 
 // Errors of handlers, and samples, have names without their deployment.
@@ -572,7 +666,7 @@ func TestGrantsOfResourcesElsewhereAreKnown(t *testing.T) {
 	} {
 		method := resourcev1.ResourceService_ListResources_FullMethodName
 		_, err := call(a, as(t, c.role, c.who), method, &resourcev1.SetBlockDeletionRequest{}, func(ctx context.Context, _ any) (any, error) {
-			allowed, err := peer.ReferrerFrom(ctx)(ctx, names)
+			allowed, err := peer.PersonFrom(ctx).Refer(ctx, names)
 			require.NoError(t, err)
 			require.Equal(t, c.want, allowed, c.who)
 			return nil, nil

@@ -54,7 +54,7 @@ var demands = map[string]func(req any) (schema.Verb, []string){
 		return schema.Read, req.(*resourcev1.BatchGetResourcesRequest).GetNames()
 	},
 
-	// Its handler asks about each target, wherever it is: see peer.Referrer.
+	// Its handler asks about each target, wherever it is: see peer.Person.
 	resourcev1.ResourceService_AcquireDelegations_FullMethodName: nothing,
 	// They deliver only resources that the caller may read: see Within.
 	resourcev1.ResourceService_ListResources_FullMethodName:  nothing,
@@ -63,6 +63,13 @@ var demands = map[string]func(req any) (schema.Verb, []string){
 	adminv1.AdminService_Status_FullMethodName:        nothing,
 	adminv1.AdminService_ListStuck_FullMethodName:     nothing,
 	adminv1.AdminService_ListDeletions_FullMethodName: nothing,
+}
+
+// readsOnly are the methods whose answers have resources, all of which the caller may read.
+var readsOnly = map[string]bool{
+	resourcev1.ResourceService_GetResource_FullMethodName:       true,
+	resourcev1.ResourceService_BatchGetResources_FullMethodName: true,
+	resourcev1.ResourceService_ListResources_FullMethodName:     true,
 }
 
 func named(verb schema.Verb) func(any) (schema.Verb, []string) {

@@ -39,7 +39,7 @@ func (a *Access) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 		return nil, a.status(err)
 	}
 	out, err := handler(ctx, req)
-	return a.redacted(ctx, who, out, err)
+	return a.redacted(ctx, who, info.FullMethod, out, err)
 }
 
 // Operate checks the right to operate on a resource of another deployment. It runs before requests are forwarded: those that need
@@ -95,7 +95,12 @@ func (a *Access) enter(ctx context.Context, who identity.Caller, method string, 
 		}
 		ctx = withNames(ctx, within)
 	}
-	ctx = peer.WithReferrer(ctx, func(ctx context.Context, names []schema.FullName) ([]bool, error) { return a.refers(ctx, who, names) })
+	ctx = peer.WithPerson(ctx, peer.Person{
+		Refer: func(ctx context.Context, names []schema.FullName) ([]bool, error) { return a.refers(ctx, who, names) },
+		Delete: func(ctx context.Context, names []schema.FullName) ([]bool, error) {
+			return a.Authorize(ctx, who, schema.Delete, names)
+		},
+	})
 	return context.WithValue(ctx, readableKey{}, func(names []schema.FullName) []bool { return a.readable(ctx, who, names) }), nil
 }
 
@@ -134,6 +139,13 @@ func (a *Access) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServ
 		defer stop()
 	}
 	go a.follow(ctx, who, followed{granted, within, changed}, cancel)
+	if who.Withdrawn != nil {
+		go func() {
+			if err := who.Withdrawn(ctx); err != nil {
+				cancel(status.Error(codes.Unauthenticated, err.Error()))
+			}
+		}()
+	}
 	err = handler(srv, &ownStream{ServerStream: stream, ctx: withNames(ctx, within)})
 	if cause := context.Cause(ctx); ctx.Err() != nil && stream.Context().Err() == nil && cause != nil {
 		return a.status(cause)

@@ -50,7 +50,7 @@ func Believe(ctx context.Context, tokens Tokens, by schema.DeploymentID, p Perso
 	return identity.Caller{Identity: who, Groups: identity.Groups(p.Groups), Proof: "the word of " + by.String()}, nil
 }
 
-// refers is peer.Referrer for a person who writes here. To resources elsewhere an operator refers with the rights of the user of the
+// refers is the right to refer of a person who writes here. To resources elsewhere an operator refers with the rights of the user of the
 // same name, as when their deployment is asked. The authorization service of this deployment decides about resources here alone.
 func (a *Access) refers(ctx context.Context, who identity.Caller, names []schema.FullName) ([]bool, error) {
 	allowed := make([]bool, len(names))

@@ -52,8 +52,8 @@ func (a *Access) readable(ctx context.Context, who identity.Caller, names []sche
 
 // redacted hides names that the caller may not read in an answer about other resources than the requested ones, and
 // in an error. An authorization service is asked about all names of an answer at once.
-func (a *Access) redacted(ctx context.Context, who identity.Caller, out any, err error) (any, error) {
-	hide := &hider{readable: func(names []schema.FullName) []bool { return a.readable(ctx, who, names) }, known: map[schema.FullName]bool{}}
+func (a *Access) redacted(ctx context.Context, who identity.Caller, method string, out any, err error) (any, error) {
+	hide := &hider{read: readsOnly[method], readable: func(names []schema.FullName) []bool { return a.readable(ctx, who, names) }, known: map[schema.FullName]bool{}}
 	if a.cfg.Outside != nil {
 		hide.collecting = true
 		_ = a.redact(who, hide, out, err)
@@ -84,14 +84,53 @@ func (a *Access) redact(who identity.Caller, hide *hider, out any, err error) er
 		}
 	case *resourcev1.PlanDeletionResponse:
 		hide.message(out.ProtoReflect())
-	case *resourcev1.Resource:
-		hide.conditions(out)
-	case *resourcev1.BatchGetResourcesResponse:
-		for _, r := range out.GetResources() {
+	default:
+		for _, r := range resourcesOf(out) {
+			a.hideContents(hide, r)
 			hide.conditions(r)
 		}
 	}
 	return nil
+}
+
+// resourcesOf returns the resources in an answer.
+func resourcesOf(out any) []*resourcev1.Resource {
+	switch out := out.(type) {
+	case *resourcev1.Resource:
+		return []*resourcev1.Resource{out}
+	case interface {
+		GetResources() []*resourcev1.Resource
+	}:
+		return out.GetResources()
+	case interface {
+		GetResource() *resourcev1.Resource
+	}:
+		return []*resourcev1.Resource{out.GetResource()}
+	case *resourcev1.BatchDeleteResourcesResponse:
+		var all []*resourcev1.Resource
+		for _, one := range out.GetResponses() {
+			all = append(all, one.GetResource())
+		}
+		return all
+	}
+	return nil
+}
+
+// hideContents leaves of a resource that the caller may write, delete or operate on, and not read, what such a caller needs.
+func (a *Access) hideContents(hide *hider, r *resourcev1.Resource) {
+	if r == nil || hide.read {
+		return
+	}
+	name, err := schema.ParseFullName("//" + r.GetDeployment() + "/" + r.GetName())
+	if err != nil { // the answer of a deletion does not name the deployment
+		name = schema.FullName{Deployment: a.cfg.Deployment, Name: r.GetName()}
+	}
+	if hide.may(name) {
+		return
+	}
+	kept := &resourcev1.Resource{Name: r.GetName(), Kind: r.GetKind(), Deployment: r.GetDeployment(), Uid: r.GetUid(), Revision: r.GetRevision(), State: r.GetState()}
+	proto.Reset(r)
+	proto.Merge(r, kept)
 }
 
 // hideErrors hides the errors of handlers from callers without the right to read every resource here.
@@ -110,6 +149,7 @@ func (a *Access) hideErrors(who identity.Caller, work []*adminv1.ListStuckRespon
 }
 
 type hider struct {
+	read     bool // the request needed the right to read: the resources in the answer are for the caller
 	readable func([]schema.FullName) []bool
 	known    map[schema.FullName]bool // the answers so far
 	// collecting: nothing is hidden, and names are collected, which ask asks about.

@@ -51,6 +51,7 @@ var refusalCodes = map[peer.Reason]codes.Code{
 	peer.QuotaExceeded:        codes.ResourceExhausted,
 	peer.TargetDecommissioned: codes.PermissionDenied,
 	peer.ReferDenied:          codes.PermissionDenied,
+	peer.RemovalDenied:        codes.PermissionDenied,
 }
 
 var standingCodes = map[peer.Standing]codes.Code{

@@ -54,7 +54,7 @@ func (f *Finder) delegable(ctx context.Context, sv *prepare.Saving) ([]*prepare.
 			}
 		}
 	}
-	may := peer.ReferrerFrom(ctx)
+	may := peer.PersonFrom(ctx).Refer
 	if may == nil || len(refs) == 0 {
 		return refs, nil
 	}

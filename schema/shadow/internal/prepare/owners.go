@@ -71,12 +71,18 @@ func (p *Preparer) compareOwners(ctx context.Context, model *schema.Model, wr *W
 			if h.Flags() == o.Flags() {
 				continue
 			}
+			if h.UnsetOnDelete && !o.UnsetOnDelete || o.Requires && !h.Requires {
+				wr.takes(ownersPath, o.Owner)
+			}
 		} else {
 			if err := p.gate.CheckNamedOwner(ctx, o.KindID(), o.Owner.Name); err != nil {
 				return err
 			}
 			owners = append(owners, o)
 			wr.NewOwners = append(wr.NewOwners, o.Owner)
+			if !o.UnsetOnDelete || o.Requires {
+				wr.takes(ownersPath, o.Owner)
+			}
 			if o.UID != uuid.Nil {
 				wr.PinnedOwners = append(wr.PinnedOwners, PinnedOwner{i, o})
 			}

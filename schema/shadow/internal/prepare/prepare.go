@@ -176,52 +176,66 @@ func (p *Preparer) Prepare(ctx context.Context, q db.Querier, writes []peer.Writ
 			return nil, err
 		}
 	}
-	return sv, p.mayRefer(ctx, sv)
+	return sv, p.permitted(ctx, sv)
 }
 
 // ownersPath is the path of an owner in a refusal.
 const ownersPath = "owner_references"
 
-// mayRefer refuses new references to resources here, and new owners anywhere, to which the person who writes has no right to refer. Other
-// deployments decide about references to theirs. They do not learn who names an owner: the grants known here decide about that.
-func (p *Preparer) mayRefer(ctx context.Context, sv *Saving) error {
-	may := peer.ReferrerFrom(ctx)
-	if may == nil {
-		return nil
-	}
-	var asked []peer.Refusal
-	var names []schema.FullName
-	ask := func(wr *Writing, path string, target schema.FullName) {
-		asked = append(asked, peer.Refusal{Holder: wr.Name, Path: path, Target: target, Reason: peer.ReferDenied})
-		names = append(names, target)
-	}
+// permitted refuses new references to resources here, and new owners anywhere, to which the person who writes has no right to refer. Other
+// deployments decide about references to theirs. They do not learn who names an owner: the grants known here decide about that. It also refuses
+// references and owners whose deletion takes a stored resource along that the person may not delete: a right to write would be one to delete. Who creates a resource
+// decides what it goes with.
+func (p *Preparer) permitted(ctx context.Context, sv *Saving) error {
+	var refers, takes []peer.Refusal
+	var targets, holders []schema.FullName
 	for _, wr := range sv.Writes {
+		refer := func(path string, target schema.FullName) {
+			refers, targets = append(refers, peer.Refusal{Holder: wr.Name, Path: path, Target: target, Reason: peer.ReferDenied}), append(targets, target)
+		}
 		for _, ref := range wr.Add {
 			if ref.Target.Deployment == p.Self {
-				ask(wr, ref.Path, ref.Target)
+				refer(ref.Path, ref.Target)
 			}
 		}
 		for _, owner := range wr.NewOwners {
-			ask(wr, ownersPath, owner)
+			refer(ownersPath, owner)
+		}
+		if wr.Before != nil {
+			for _, t := range wr.Takes {
+				t.Holder, t.Reason = wr.Name, peer.RemovalDenied
+				takes, holders = append(takes, t), append(holders, schema.FullName{Deployment: p.Self, Name: wr.Name})
+			}
 		}
 	}
-	if len(names) == 0 {
+	person, refused := peer.PersonFrom(ctx), &peer.RefusedError{}
+	if err := deny(ctx, person.Refer, targets, refers, refused); err != nil {
+		return err
+	}
+	if err := deny(ctx, person.Delete, holders, takes, refused); err != nil {
+		return err
+	}
+	if len(refused.Refusals) == 0 {
+		return nil
+	}
+	return refused.Sorted()
+}
+
+// deny adds the refusals of the names that a person has no right on.
+func deny(ctx context.Context, may peer.Permission, names []schema.FullName, refusals []peer.Refusal, refused *peer.RefusedError) error {
+	if may == nil || len(names) == 0 {
 		return nil
 	}
 	allowed, err := may(ctx, names)
 	if err != nil {
 		return err
 	}
-	refused := &peer.RefusedError{}
 	for i, ok := range allowed {
 		if !ok {
-			refused.Refusals = append(refused.Refusals, asked[i])
+			refused.Refusals = append(refused.Refusals, refusals[i])
 		}
 	}
-	if len(refused.Refusals) == 0 {
-		return nil
-	}
-	return refused.Sorted()
+	return nil
 }
 
 // validate sets the JSON columns to store, and returns the references in the body. The check by a JSON Schema takes its steps from left.
@@ -447,6 +461,9 @@ func (p *Preparer) Compare(ctx context.Context, q db.Querier, sv *Saving, wr *Wr
 			return err
 		}
 		wr.Add = append(wr.Add, ref)
+		if f.Behaviour.Cascades() {
+			wr.takes(f.Path, f.Target)
+		}
 	}
 	if refused.Total() > 0 {
 		return refused.Sorted()

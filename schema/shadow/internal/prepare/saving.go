@@ -88,9 +88,16 @@ type Writing struct {
 	Drop        []read.HeldReference
 	// Owner references that are new or have other flags, and dropped ones.
 	AddOwners, DropOwners []OwnerRow
+	// Takes are the new references and owners whose deletion takes the resource along, with path and target.
+	Takes []peer.Refusal
 	// NewOwners are the owners that the resource did not have, and PinnedOwners those of them that the write names with a uid.
 	NewOwners    []schema.FullName
 	PinnedOwners []PinnedOwner
+}
+
+// takes notes that a write adds a reference, or an owner, whose deletion takes the resource along.
+func (wr *Writing) takes(path string, target schema.FullName) {
+	wr.Takes = append(wr.Takes, peer.Refusal{Path: path, Target: target})
 }
 
 // NewReference is a reference that a write adds.

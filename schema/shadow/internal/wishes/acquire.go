@@ -72,7 +72,7 @@ func (s *Granter) checkAsked(ctx context.Context, lines []string) (map[string]sc
 		}
 		asked[line], targets[i] = needed.Target, needed.Target
 	}
-	may := peer.ReferrerFrom(ctx)
+	may := peer.PersonFrom(ctx).Refer
 	if may == nil {
 		return asked, nil
 	}

@@ -1,0 +1,32 @@
+package peer
+
+import (
+	"context"
+
+	"github.com/db-controller/db-controller/schema"
+)
+
+// Permission reports for each of some resources whether a person has a right on it.
+type Permission func(ctx context.Context, names []schema.FullName) ([]bool, error)
+
+// Person has the rights of the person who writes. A permission that is nil allows everything.
+type Person struct {
+	// Refer is the right to refer. About resources of other deployments it knows the grants of the environment alone: a reference that these allow may still be denied
+	// by its deployment.
+	Refer Permission
+	// Delete is the right to delete resources of this deployment.
+	Delete Permission
+}
+
+type personKey struct{}
+
+// WithPerson stores in ctx the rights of the person who writes. Writes without it, such as derivations after a version switch, are allowed everything here.
+func WithPerson(ctx context.Context, p Person) context.Context {
+	return context.WithValue(ctx, personKey{}, p)
+}
+
+// PersonFrom returns the value of WithPerson, or one who is allowed everything.
+func PersonFrom(ctx context.Context) Person {
+	p, _ := ctx.Value(personKey{}).(Person)
+	return p
+}
