@@ -38,7 +38,7 @@ var besideTables = map[migrations.Set]map[string]string{
 		"REVOKE SELECT ON ALL SEQUENCES IN SCHEMA dbcontroller":      "SELECT on sequence dbcontroller.",
 		"REVOKE USAGE ON SCHEMA dbcontroller":                        "USAGE on schema dbcontroller: run",
 		"REVOKE UPDATE (finalizers), INSERT ON dbcontroller.kind":    "INSERT on dbcontroller.kind, UPDATE on dbcontroller.kind (finalizers): run",
-		"REVOKE ALL ON ALL FUNCTIONS IN SCHEMA dbcontroller":         "EXECUTE on function dbcontroller.acquire_as, EXECUTE on function dbcontroller.analyze_grown, EXECUTE on function dbcontroller.forget_removals: run",
+		"REVOKE ALL ON ALL FUNCTIONS IN SCHEMA dbcontroller":         "EXECUTE on function dbcontroller.acquire_as, EXECUTE on function dbcontroller.analyze_grown, EXECUTE on function dbcontroller.change_rows, EXECUTE on function dbcontroller.fire_deferred, EXECUTE on function dbcontroller.forget_removals: run",
 		"REVOKE SELECT, INSERT, UPDATE, DELETE ON dbcontroller.work": "DELETE on dbcontroller.work, INSERT on dbcontroller.work, ",
 	},
 	migrations.Registry: {
@@ -89,6 +89,9 @@ func TestReadyNamesWhatIsMissing(t *testing.T) {
 			require.NoError(t, ready())
 			for revoke, missing := range besideTables[set] {
 				execute(t, admin, revoke+" FROM "+c.grants)
+				if set == migrations.Deployment { // of which they are members
+					execute(t, admin, revoke+" FROM "+prefix+"_rows")
+				}
 				require.ErrorIs(t, ready(), migrations.ErrNotReady, revoke)
 				require.ErrorContains(t, ready(), "its user lacks "+missing)
 				require.NoError(t, migrations.Roles(t.Context(), dsn, set, prefix))

@@ -149,11 +149,23 @@ func prepare(ctx context.Context, tx pgx.Tx, db *catalogue.Database, model *sche
 	if err != nil {
 		return nil, err
 	}
-	grants, err := checkRights(ctx, tx, k.Table, declaredChanges(k))
+	others, err := checkOthers(ctx, tx, k.Table)
 	if err != nil {
 		return nil, err
 	}
-	if p.Findings = slices.Concat(p.Findings, traits, members, grants); p.Refused() {
+	lack, err := findLacking(ctx, tx, k.Table, declaredChanges(k))
+	if err != nil {
+		return nil, err
+	}
+	var grants []string
+	for _, l := range lack {
+		if l.owns {
+			grants = l.grants
+		} else {
+			p.Findings = append(p.Findings, l.finding())
+		}
+	}
+	if p.Findings = slices.Concat(p.Findings, traits, members, others); p.Refused() {
 		return p, nil
 	}
 	kind, err := model.Kind(k.Name)
@@ -171,6 +183,7 @@ func prepare(ctx context.Context, tx pgx.Tx, db *catalogue.Database, model *sche
 	if len(drift) > 0 {
 		p.Statements = p.statements()
 	}
+	p.Statements = append(p.Statements, grants...)
 	return p, nil
 }
 

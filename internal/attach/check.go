@@ -204,6 +204,7 @@ func checkMembers(ctx context.Context, tx pgx.Tx, k *schema.Kind) ([]Finding, er
 const traitsSQL = `
 SELECT c.relpersistence::text, c.relrowsecurity, c.relforcerowsecurity, EXISTS (SELECT FROM pg_catalog.pg_rewrite w WHERE w.ev_class = c.oid),
     pg_catalog.pg_has_role(c.relowner, 'USAGE'), pg_catalog.pg_get_userbyid(c.relowner)::text,
+    (SELECT pg_catalog.quote_ident(pg_catalog.pg_get_userbyid(p.proowner)) FROM pg_catalog.pg_proc p WHERE p.oid = 'dbcontroller.change_rows'::pg_catalog.regproc),
     ARRAY(SELECT a.attname::text FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_collation l ON l.oid = a.attcollation
         WHERE a.attrelid = c.oid AND a.attname = ANY ($3) AND NOT l.collisdeterministic)
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname = $2`
@@ -211,10 +212,10 @@ FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamesp
 // checkTraits checks them; attaching also needs the owner's rights.
 func checkTraits(ctx context.Context, tx pgx.Tx, k *schema.Kind, attaching bool) ([]Finding, error) {
 	c := &checker{kind: k}
-	var persistence, owner string
+	var persistence, owner, changer string
 	var secured, forced, rules, owns bool
 	var loose []string
-	err := tx.QueryRow(ctx, traitsSQL, k.Table.Schema, k.Table.Name, k.Key).Scan(&persistence, &secured, &forced, &rules, &owns, &owner, &loose)
+	err := tx.QueryRow(ctx, traitsSQL, k.Table.Schema, k.Table.Name, k.Key).Scan(&persistence, &secured, &forced, &rules, &owns, &owner, &changer, &loose)
 	if err != nil {
 		return nil, fmt.Errorf("read the properties of %s: %w", k.Table, err)
 	}
@@ -225,7 +226,8 @@ func checkTraits(ctx context.Context, tx pgx.Tx, k *schema.Kind, attaching bool)
 	case forced:
 		c.refuse("", "row-level security is FORCEd for %s: the controller would not see its rows", k.Table)
 	case secured:
-		c.advise("ALTER ROLE controller BYPASSRLS;", "%s has row-level security: the role of serve (here controller) has to see all rows, else it reads none", k.Table)
+		c.advise(fmt.Sprintf("ALTER ROLE controller BYPASSRLS; ALTER ROLE %s BYPASSRLS;", changer),
+			"%s has row-level security: the role of serve (here controller) and %s, as which rows are changed, have to see all rows, else none is read", k.Table, changer)
 	}
 	if rules {
 		c.refuse("", "%s has rules, which rewrite statements before triggers see them", k.Table)

@@ -137,7 +137,11 @@ func list(ctx context.Context, tx pgx.Tx) ([]*Attached, error) {
 			return nil, fmt.Errorf("read the table of %s: %w", a.Kind, err)
 		}
 		a.Drift = append(a.Drift, changes...)
-		if a.Grants, err = checkRights(ctx, tx, a.Definition.Table, a.changes()); err != nil {
+		lack, err := findLacking(ctx, tx, a.Definition.Table, a.changes())
+		for _, l := range lack {
+			a.Grants = append(a.Grants, l.finding())
+		}
+		if err != nil {
 			return nil, err
 		}
 	}
@@ -236,6 +240,9 @@ func Detach(ctx context.Context, conn *pgx.Conn, a *Attached, told func(error)) 
 			if _, err := tx.Exec(ctx, "DROP FUNCTION IF EXISTS "+functionName(a.KindID, event)+"()"); err != nil {
 				return err
 			}
+		}
+		if err := revoke(ctx, tx, a.Definition.Table); err != nil {
+			return err
 		}
 		for _, notes := range []string{"dbcontroller.deleted_row", "dbcontroller.lacking"} {
 			if _, err := tx.Exec(ctx, "DELETE FROM "+notes+" WHERE kind_id = $1", a.KindID); err != nil {

@@ -29,16 +29,31 @@ func strange(ctx context.Context, conn *pgx.Conn, err error) error {
 	return fmt.Errorf("%w: attach needs a role that owns the tables and is a member of %[2]s, the owner of schema dbcontroller: GRANT %[2]s TO %[3]s", err, owner, role)
 }
 
-// lackingSQL finds the roles of running processes of the deployment that cannot read, lock and delete the rows of a table, and change these
-// columns of them. A right to update one column is enough for the locks.
+// lackingSQL finds the roles that cannot read, lock and delete the rows of a table, and change these columns of them, and have to: the one that owns
+// dbcontroller.change_rows, as which rows are changed, and those of running processes of the deployment that are no members of it. A right to update one column is enough for the
+// locks. The owner comes first.
 const lackingSQL = `
-SELECT DISTINCT pg_catalog.quote_ident(a.usename) FROM pg_catalog.pg_stat_activity a, dbcontroller.meta m, pg_catalog.pg_class c
-JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-WHERE n.nspname = $1 AND c.relname = $2 AND m.singleton AND a.datname = pg_catalog.current_database() AND a.application_name = pg_catalog.left('db-controller ' || m.service || '/' || m.region, 63)
-    AND NOT (pg_catalog.has_schema_privilege(a.usesysid, n.oid, 'USAGE') AND pg_catalog.has_table_privilege(a.usesysid, c.oid, 'SELECT')
-        AND pg_catalog.has_table_privilege(a.usesysid, c.oid, 'DELETE') AND NOT EXISTS (SELECT FROM pg_catalog.pg_attribute t
-            WHERE t.attrelid = c.oid AND t.attname = ANY ($3::text[]) AND NOT t.attisdropped AND NOT pg_catalog.has_column_privilege(a.usesysid, c.oid, t.attnum, 'UPDATE')))
-ORDER BY 1`
+WITH r AS (
+    SELECT p.proowner AS id, true AS owns FROM pg_catalog.pg_proc p WHERE p.oid = 'dbcontroller.change_rows'::pg_catalog.regproc
+    UNION
+    SELECT a.usesysid, false FROM pg_catalog.pg_stat_activity a, dbcontroller.meta m, pg_catalog.pg_proc p
+    WHERE m.singleton AND a.datname = pg_catalog.current_database() AND a.application_name = pg_catalog.left('db-controller ' || m.service || '/' || m.region, 63)
+        AND p.oid = 'dbcontroller.change_rows'::pg_catalog.regproc AND NOT pg_catalog.pg_has_role(a.usesysid, p.proowner, 'USAGE')
+)
+SELECT pg_catalog.quote_ident(pg_catalog.pg_get_userbyid(r.id)), r.owns, NOT pg_catalog.has_schema_privilege(r.id, n.oid, 'USAGE')
+FROM r, pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = $1 AND c.relname = $2
+    AND NOT (pg_catalog.has_schema_privilege(r.id, n.oid, 'USAGE') AND pg_catalog.has_table_privilege(r.id, c.oid, 'SELECT')
+        AND pg_catalog.has_table_privilege(r.id, c.oid, 'DELETE') AND NOT EXISTS (SELECT FROM pg_catalog.pg_attribute t
+            WHERE t.attrelid = c.oid AND t.attname = ANY ($3::text[]) AND NOT t.attisdropped AND NOT pg_catalog.has_column_privilege(r.id, c.oid, t.attnum, 'UPDATE')))
+ORDER BY r.owns DESC, 1`
+
+// lackingRole is a role without the rights that it needs, and the statements that grant them.
+type lackingRole struct {
+	role   string
+	owns   bool // dbcontroller.change_rows
+	grants []string
+}
 
 // changes are the columns that the controller may change: those of the references, which UNSET sets to NULL. Without references, the first
 // column of the key is for the locks.
@@ -52,14 +67,9 @@ func changes(key []string, references [][]string) []string {
 	return slices.Compact(columns)
 }
 
-// checkRights finds the roles of the deployment's processes that lack rights on a table, whose columns they may have to change: until they
-// have them, none of its rows is read.
-func checkRights(ctx context.Context, tx pgx.Tx, table schema.TableName, columns []string) ([]Finding, error) {
+// findLacking finds the roles that lack rights on a table, whose columns they may have to change: until they have them, none of its rows is read.
+func findLacking(ctx context.Context, tx pgx.Tx, table schema.TableName, columns []string) ([]lackingRole, error) {
 	found, err := tx.Query(ctx, lackingSQL, table.Schema, table.Name, columns)
-	if err != nil {
-		return nil, fmt.Errorf("read the rights on %s: %w", table, err)
-	}
-	roles, err := pgx.CollectRows(found, pgx.RowTo[string])
 	if err != nil {
 		return nil, fmt.Errorf("read the rights on %s: %w", table, err)
 	}
@@ -67,13 +77,80 @@ func checkRights(ctx context.Context, tx pgx.Tx, table schema.TableName, columns
 	for i, c := range columns {
 		quoted[i] = schema.QuoteIdentifier(c)
 	}
+	var out []lackingRole
+	var l lackingRole
+	var closed bool // the schema
+	_, err = pgx.ForEachRow(found, []any{&l.role, &l.owns, &closed}, func() error {
+		l.grants = nil
+		if closed {
+			l.grants = append(l.grants, fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s", schema.QuoteIdentifier(table.Schema), l.role))
+		}
+		l.grants = append(l.grants, fmt.Sprintf("GRANT SELECT, DELETE, UPDATE (%s) ON %s TO %s", strings.Join(quoted, ", "), table.SQL(), l.role))
+		out = append(out, l)
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the rights on %s: %w", table, err)
+	}
+	return out, nil
+}
+
+// finding tells what the role lacks.
+func (l lackingRole) finding() Finding {
+	text := l.role + ", the role of a process of the deployment, cannot read, update and delete the rows"
+	if l.owns {
+		text = l.role + ", as which the controller changes rows, cannot read, update and delete the rows"
+	}
+	return Finding{Text: text, SQL: strings.Join(l.grants, "; ") + ";"}
+}
+
+// ownerOfChangesSQL finds the role as which rows are changed, when it has its rights on a table by grants.
+const ownerOfChangesSQL = `
+SELECT pg_catalog.quote_ident(o.rolname) FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_roles o ON o.oid = p.proowner, pg_catalog.pg_class c
+WHERE p.oid = 'dbcontroller.change_rows'::pg_catalog.regproc AND c.oid = pg_catalog.to_regclass($1) AND NOT o.rolsuper AND o.oid <> c.relowner`
+
+// revoke takes the rights on a table back from the role as which rows are changed.
+func revoke(ctx context.Context, tx pgx.Tx, table schema.TableName) error {
+	var role string
+	switch err := tx.QueryRow(ctx, ownerOfChangesSQL, table.SQL()).Scan(&role); {
+	case errors.Is(err, pgx.ErrNoRows):
+		return nil
+	case err != nil:
+		return fmt.Errorf("read the owner of dbcontroller.change_rows: %w", err)
+	}
+	_, err := tx.Exec(ctx, fmt.Sprintf("REVOKE ALL ON %s FROM %s", table.SQL(), role))
+	return lockOf(table.String(), err)
+}
+
+// othersSQL finds the roles beside the owner of a table whose code can run when its rows are deleted: those that may create triggers on it, or tables that refer to it, and
+// owners of such tables.
+const othersSQL = `
+WITH c AS (SELECT c.oid, c.relowner, c.relacl FROM pg_catalog.pg_class c WHERE c.oid = pg_catalog.to_regclass($1))
+SELECT DISTINCT x.text FROM (
+    SELECT pg_catalog.format('%s may create %s', COALESCE(pg_catalog.quote_ident(r.rolname), 'everyone'), CASE a.privilege_type WHEN 'TRIGGER' THEN 'triggers on it' ELSE 'tables that refer to it' END) AS text
+    FROM c CROSS JOIN LATERAL (
+        SELECT (pg_catalog.aclexplode(c.relacl)).*
+        UNION SELECT (pg_catalog.aclexplode(t.attacl)).* FROM pg_catalog.pg_attribute t WHERE t.attrelid = c.oid AND t.attacl IS NOT NULL
+    ) AS a LEFT JOIN pg_catalog.pg_roles r ON r.oid = a.grantee
+    WHERE a.privilege_type IN ('TRIGGER', 'REFERENCES') AND a.grantee <> c.relowner
+    UNION ALL
+    SELECT pg_catalog.format('the table %s of %I refers to it', k.conrelid::pg_catalog.regclass, pg_catalog.pg_get_userbyid(h.relowner))
+    FROM c JOIN pg_catalog.pg_constraint k ON k.confrelid = c.oid AND k.contype = 'f' JOIN pg_catalog.pg_class h ON h.oid = k.conrelid WHERE h.relowner <> c.relowner
+) AS x ORDER BY 1`
+
+// checkOthers names those whose code runs when the controller deletes rows of a table.
+func checkOthers(ctx context.Context, tx pgx.Tx, table schema.TableName) ([]Finding, error) {
+	found, err := tx.Query(ctx, othersSQL, table.SQL())
+	if err != nil {
+		return nil, fmt.Errorf("read who may create triggers on %s: %w", table, err)
+	}
+	others, err := pgx.CollectRows(found, pgx.RowTo[string])
+	if err != nil {
+		return nil, fmt.Errorf("read who may create triggers on %s: %w", table, err)
+	}
 	var out []Finding
-	for _, role := range roles {
-		out = append(out, Finding{
-			Text: fmt.Sprintf("%s, the role of a process of the deployment, cannot read, update and delete the rows", role),
-			SQL: fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s; GRANT SELECT, DELETE, UPDATE (%s) ON %s TO %[2]s;",
-				schema.QuoteIdentifier(table.Schema), role, strings.Join(quoted, ", "), table.SQL()),
-		})
+	for _, other := range others {
+		out = append(out, Finding{Text: other + ": its code runs when the controller deletes or changes rows, with the rights of the role as which it does so, and those are the rights on all attached tables"})
 	}
 	return out, nil
 }

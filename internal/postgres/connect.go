@@ -33,8 +33,8 @@ const MinConnections = 4
 // the blocking references of one resource (measured beside 1,000,000 references to a hot target: 30 ms, and 0.1 ms without). A commit returns when it is on disk, also if the default of the server or the role
 // differs: a crash must not undo commits that other deployments know (I29).
 var Settings = map[string]string{
-	"search_path":                         "pg_catalog",
-	"statement_timeout":                   "60000", // milliseconds, the unit in which the server shows it
+	"search_path":                         "pg_catalog, pg_temp", // temporary tables last
+	"statement_timeout":                   "60000",               // milliseconds, the unit in which the server shows it
 	"lock_timeout":                        "10000",
 	"idle_in_transaction_session_timeout": "30000",
 	"enable_seqscan":                      "off",

@@ -502,6 +502,9 @@ CREATE INDEX lacking_due ON dbcontroller.lacking (due);
 CREATE INDEX lacking_tried ON dbcontroller.lacking (tries, due) WHERE tries > 0 AND tries < 14; -- pauses that may be too long
 CREATE INDEX lacking_value ON dbcontroller.lacking (kind_id, path, md5(texts)); -- texts may be too long for an index
 
+-- Is written for the number of the command that writes it.
+CREATE TABLE dbcontroller.command_number ();
+
 -- Targets that an application wants to be able to refer to (dbcontroller.acquire). They are bounded for each of those who ask.
 CREATE TABLE dbcontroller.wish (
     target   text COLLATE "C" PRIMARY KEY,   -- the right, BLOCK or ACT, and the full name of the target
@@ -716,6 +719,95 @@ BEGIN
     END IF;
     RETURN true;
 END $$;
+
+-- Rows of attached tables are deleted and changed as the owner of this function, a role that has rights on these tables alone (migrate up --roles): triggers of such a table, and of
+-- children of its native keys, run the code of whoever could create them. Within a function that has the rights of its owner, nobody can become another role; what
+-- could act after it is refused. The statement has keys as $1, an array for each column, and values as $2.
+CREATE FUNCTION dbcontroller.change_rows(statement text, keys text[], vals text[]) RETURNS SETOF text[] LANGUAGE plpgsql SECURITY DEFINER SET row_security = off AS $$
+DECLARE
+    before text[] := dbcontroller.session_state(pg_catalog.current_setting('search_path'));
+BEGIN
+    RETURN QUERY EXECUTE statement USING keys, vals;
+    PERFORM dbcontroller.refuse_changed_session(before, pg_catalog.current_setting('search_path'));
+END $$;
+
+-- Runs the deferred triggers that change_rows has left, which would run at the commit with the rights of the session. When the last ones have written nothing, they have left no others.
+CREATE FUNCTION dbcontroller.fire_deferred() RETURNS void LANGUAGE plpgsql SECURITY DEFINER AS $$
+DECLARE
+    before text[];
+    number bigint;
+BEGIN
+    IF NOT dbcontroller.may_defer() THEN
+        RETURN;
+    END IF;
+    before := dbcontroller.session_state(pg_catalog.current_setting('search_path'));
+    FOR try IN 1..10 LOOP
+        number := dbcontroller.number_of_command();
+        SET CONSTRAINTS ALL IMMEDIATE;
+        PERFORM dbcontroller.refuse_changed_session(before, pg_catalog.current_setting('search_path'));
+        IF dbcontroller.number_of_command() OPERATOR(pg_catalog.=) (number OPERATOR(pg_catalog.+) 1) THEN
+            PERFORM dbcontroller.forget_commands();
+            RETURN;
+        END IF;
+    END LOOP;
+    RAISE EXCEPTION 'deferred triggers of attached tables, or of tables that refer to them, queue others without an end';
+END $$;
+
+-- Is true when a trigger that is not of PostgreSQL itself may wait for the commit.
+CREATE FUNCTION dbcontroller.may_defer() RETURNS boolean LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
+SELECT EXISTS (SELECT FROM pg_trigger t WHERE t.tgdeferrable AND NOT t.tgisinternal)
+$$;
+
+-- The number of this command among those of its transaction that write. Each transaction deletes its rows.
+CREATE FUNCTION dbcontroller.number_of_command() RETURNS bigint LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+INSERT INTO dbcontroller.command_number DEFAULT VALUES RETURNING cmin::text::bigint
+$$;
+CREATE FUNCTION dbcontroller.forget_commands() RETURNS void LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DELETE FROM dbcontroller.command_number
+$$;
+
+-- What of a session outlives a statement: settings, and what was prepared for later by SQL.
+CREATE FUNCTION dbcontroller.session_state(path text) RETURNS text[] LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
+SELECT array_agg(x.name ORDER BY x.name) FROM (
+    SELECT 'the setting search_path, ' || path AS name
+    UNION ALL SELECT 'the setting ' || s.name || ', ' || s.setting FROM pg_settings s WHERE s.name !~ '\.' AND s.name <> 'search_path'
+    UNION ALL SELECT 'the prepared statement ' || p.name FROM pg_prepared_statements p WHERE p.from_sql
+    UNION ALL SELECT 'the cursor ' || c.name FROM pg_cursors c WHERE c.is_holdable
+) AS x
+$$;
+
+CREATE FUNCTION dbcontroller.refuse_changed_session(before text[], path text) RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    later text[] := dbcontroller.session_state(path);
+    one   text;
+BEGIN
+    IF later = before THEN
+        RETURN;
+    END IF;
+    FOR one IN SELECT p.name FROM pg_prepared_statements p WHERE p.from_sql AND 'the prepared statement ' || p.name <> ALL (before) LOOP
+        EXECUTE format('DEALLOCATE %I', one); -- a rollback does not
+    END LOOP;
+    RAISE EXCEPTION 'a trigger changed the session of the controller: %', (SELECT min(x) FROM (
+        (SELECT unnest(later) EXCEPT SELECT unnest(before)) UNION (SELECT unnest(before) EXCEPT SELECT unnest(later))) AS d (x))
+        USING HINT = 'Give the function of the trigger a SET clause, which ends with it.';
+END $$;
+
+-- Is true while a target that is gone has no later one of the same name. A statement that sees a row sees the right that it was written under.
+CREATE FUNCTION dbcontroller.is_gone(target bigint) RETURNS boolean LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+SELECT EXISTS (SELECT FROM dbcontroller.foreign_target f WHERE f.id = target AND f.acting_epoch IS NULL
+    AND NOT EXISTS (SELECT FROM dbcontroller.foreign_target g WHERE g.deployment_id = f.deployment_id AND g.name = f.name AND g.kind_id = f.kind_id AND g.latest > f.latest))
+$$;
+
+-- Is true while a target has no right, and no later note than the one that was asked for. A statement that sees a row sees both.
+CREATE FUNCTION dbcontroller.is_missing(service text, region text, kind text, name text, note bigint) RETURNS boolean LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp AS $$
+SELECT NOT EXISTS (
+    SELECT FROM dbcontroller.foreign_target f JOIN dbcontroller.deployment d ON d.id = f.deployment_id JOIN dbcontroller.kind n ON n.id = f.kind_id
+    WHERE d.service = $1 AND d.region = $2 AND n.service = d.service AND n.kind = $3 AND f.name = $4 AND (f.acting_epoch IS NOT NULL OR f.block_epoch IS NOT NULL)
+) AND NOT EXISTS (
+    SELECT FROM dbcontroller.lacking o JOIN dbcontroller.lacking l ON l.seq = $5 WHERE o.kind_id = l.kind_id AND o.path = l.path AND md5(o.texts) = md5(l.texts) AND o.seq <> l.seq
+)
+$$;
 
 -- How an attached table differs from the one that was attached, so that its triggers fail statements, or do not see all of them.
 CREATE FUNCTION dbcontroller.table_drift(kind_id integer) RETURNS SETOF text LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -1137,7 +1229,8 @@ END $$;
 REVOKE ALL ON FUNCTION dbcontroller.forget_removals, dbcontroller.analyze_grown, dbcontroller.refuse_gone, dbcontroller.rows_deleted, dbcontroller.table_truncated, dbcontroller.look_at_rights, dbcontroller.look_at_rights_to,
     dbcontroller.here, dbcontroller.number_of_deployment, dbcontroller.number_of_kind, dbcontroller.take, dbcontroller.take_known, dbcontroller.refer, dbcontroller.take_rights,
     dbcontroller.rows_added, dbcontroller.timeout_of, dbcontroller.acquire_timeout, dbcontroller.await_rights, dbcontroller.loopback, dbcontroller.ask_outside, dbcontroller.ask, dbcontroller.unanswered,
-    dbcontroller.acquire_as, dbcontroller.acquire, dbcontroller.acquired FROM PUBLIC;
+    dbcontroller.acquire_as, dbcontroller.acquire, dbcontroller.acquired, dbcontroller.change_rows, dbcontroller.fire_deferred, dbcontroller.may_defer, dbcontroller.number_of_command, dbcontroller.forget_commands,
+    dbcontroller.session_state, dbcontroller.refuse_changed_session, dbcontroller.is_gone, dbcontroller.is_missing FROM PUBLIC;
 
 -- +goose Down
 DROP SCHEMA dbcontroller CASCADE;

@@ -10,7 +10,7 @@ DECLARE
     object  record;
     granted record;
 BEGIN
-    FOREACH one IN ARRAY ARRAY['owner', 'api', 'controller', 'application', 'audit'] LOOP
+    FOREACH one IN ARRAY ARRAY['owner', 'rows', 'api', 'controller', 'application', 'audit'] LOOP
         IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = prefix || '_' || one) THEN
             EXECUTE format('CREATE ROLE %I NOLOGIN', prefix || '_' || one);
         END IF;
@@ -33,13 +33,19 @@ BEGIN
             AND c.relowner <> quote_ident(owner)::regrole AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.objid = c.oid AND d.classid = 'pg_class'::regclass AND d.deptype IN ('a', 'i')) LOOP
         EXECUTE format('ALTER SEQUENCE %s OWNER TO %I', object.name, owner);
     END LOOP;
-    FOR object IN SELECT p.oid::regprocedure AS name FROM pg_proc p WHERE p.pronamespace = 'dbcontroller'::regnamespace
-            AND p.proowner <> quote_ident(owner)::regrole LOOP
-        EXECUTE format('ALTER FUNCTION %s OWNER TO %I', object.name, owner);
+    -- Statements on rows of attached tables run as a role that has rights on these tables alone: attach grants them. Those who serve are members of it.
+    IF NOT pg_has_role(current_user, prefix || '_rows', CASE WHEN current_setting('server_version_num')::int < 160000 THEN 'MEMBER' ELSE 'SET' END) THEN
+        EXECUTE format('GRANT %I TO CURRENT_USER', prefix || '_rows');
+    END IF;
+    EXECUTE format('GRANT USAGE, CREATE ON SCHEMA dbcontroller TO %I', prefix || '_rows');
+    FOR object IN SELECT p.oid::regprocedure AS name, x.role FROM pg_proc p, LATERAL (
+                SELECT CASE WHEN p.proname IN ('change_rows', 'fire_deferred') THEN prefix || '_rows' ELSE owner END AS role) AS x
+            WHERE p.pronamespace = 'dbcontroller'::regnamespace AND p.proowner <> quote_ident(x.role)::regrole LOOP
+        EXECUTE format('ALTER FUNCTION %s OWNER TO %I', object.name, object.role);
     END LOOP;
 
     -- What was granted besides, by whomever, is taken back first.
-    FOREACH one IN ARRAY ARRAY['PUBLIC', quote_ident(prefix || '_api'), quote_ident(prefix || '_controller'), quote_ident(prefix || '_application'), quote_ident(prefix || '_audit')] LOOP
+    FOREACH one IN ARRAY ARRAY['PUBLIC', quote_ident(prefix || '_rows'), quote_ident(prefix || '_api'), quote_ident(prefix || '_controller'), quote_ident(prefix || '_application'), quote_ident(prefix || '_audit')] LOOP
         EXECUTE format('REVOKE ALL ON SCHEMA dbcontroller FROM %s', one);
         EXECUTE format('REVOKE ALL ON ALL TABLES IN SCHEMA dbcontroller FROM %s', one);
         EXECUTE format('REVOKE ALL ON ALL SEQUENCES IN SCHEMA dbcontroller FROM %s', one);
@@ -48,6 +54,7 @@ BEGIN
         CONTINUE WHEN one = 'PUBLIC';
         EXECUTE format('REVOKE %I FROM %s', owner, one);
         EXECUTE format('GRANT USAGE ON SCHEMA dbcontroller TO %s', one);
+        CONTINUE WHEN one = quote_ident(prefix || '_rows');
         EXECUTE format('GRANT SELECT ON %s TO %s', versions, one);
         EXECUTE format('GRANT USAGE ON SCHEMA dbcontroller_migrations TO %s', one);
     END LOOP;
@@ -104,6 +111,12 @@ BEGIN
     EXECUTE format('GRANT USAGE ON ALL SEQUENCES IN SCHEMA dbcontroller TO %I, %I, %I', prefix || '_api', prefix || '_controller', prefix || '_application');
     -- A new epoch passes over numbers that were given out and lost.
     EXECUTE format('GRANT SELECT, UPDATE ON ALL SEQUENCES IN SCHEMA dbcontroller TO %I', prefix || '_controller');
+    EXECUTE format('GRANT %I TO %I, %I', prefix || '_rows', prefix || '_api', prefix || '_controller');
+    EXECUTE format('GRANT EXECUTE ON FUNCTION dbcontroller.session_state, dbcontroller.refuse_changed_session, dbcontroller.may_defer, dbcontroller.number_of_command, dbcontroller.forget_commands, dbcontroller.is_gone,
+        dbcontroller.is_missing TO %I', prefix || '_rows');
+    EXECUTE format('GRANT EXECUTE ON FUNCTION dbcontroller.change_rows, dbcontroller.fire_deferred TO %I', prefix || '_api');
+    EXECUTE format('GRANT EXECUTE ON FUNCTION dbcontroller.change_rows TO %I', prefix || '_controller');
+    EXECUTE format('GRANT EXECUTE ON FUNCTION dbcontroller.fire_deferred TO %I', prefix || '_controller');
     EXECUTE format('GRANT EXECUTE ON FUNCTION dbcontroller.forget_removals TO %I', prefix || '_controller');
     EXECUTE format('GRANT EXECUTE ON FUNCTION dbcontroller.analyze_grown TO %I', prefix || '_controller');
     EXECUTE format('GRANT EXECUTE ON FUNCTION dbcontroller.acquire, dbcontroller.acquired TO %I', prefix || '_application');

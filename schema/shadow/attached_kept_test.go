@@ -21,7 +21,8 @@ CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPT
 INSERT INTO customers VALUES (1), (2), (3), (4); INSERT INTO notes VALUES (1); INSERT INTO later VALUES (2)`)
 	a.attach()
 	a.exec(a.crm, `CREATE TRIGGER contract BEFORE DELETE ON customers FOR EACH ROW WHEN (OLD.id = 3) EXECUTE FUNCTION keep();
-CREATE RULE stays AS ON DELETE TO customers WHERE OLD.id = 4 DO INSTEAD NOTHING`)
+CREATE FUNCTION silent() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$;
+CREATE TRIGGER stays BEFORE DELETE ON customers FOR EACH ROW WHEN (OLD.id = 4) EXECUTE FUNCTION silent()`)
 	for name, want := range map[string]peer.KeptError{
 		"1": {Table: "public.customers", Constraint: "notes_customer", Text: `update or delete on table "customers" violates foreign key constraint "notes_customer" on table "notes"`},
 		"2": {Constraint: "later_customer", Text: `update or delete on table "customers" violates foreign key constraint "later_customer" on table "later"`},
@@ -38,7 +39,10 @@ CREATE RULE stays AS ON DELETE TO customers WHERE OLD.id = 4 DO INSTEAD NOTHING`
 		_, err := a.Stores[a.ID(crm)].Delete(t.Context(), shadow.DeleteRequest{Name: "customers/1", RequestID: id})
 		require.ErrorContains(t, err, "a row of public.customers cannot be deleted or changed: the constraint notes_customer keeps it: ")
 	}
-	a.exec(a.crm, `DELETE FROM notes; DELETE FROM later; DROP TRIGGER contract ON customers; DROP RULE stays ON customers`)
+	a.exec(a.crm, `DELETE FROM notes; DELETE FROM later; DROP TRIGGER contract ON customers; DROP TRIGGER stays ON customers; CREATE RULE stays AS ON DELETE TO customers WHERE OLD.id = 4 DO INSTEAD NOTHING`)
+	_, err := a.Delete("//" + crm + "/customers/1")
+	require.ErrorContains(t, err, "the table has rules, which attach refuses: drop them")
+	a.exec(a.crm, `DROP RULE stays ON customers`)
 	for _, name := range []string{"1", "2", "3", "4"} {
 		require.True(t, a.MustDelete("//"+crm+"/customers/"+name).Removed, name)
 	}

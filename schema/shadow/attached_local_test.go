@@ -44,7 +44,7 @@ CREATE TABLE customers (id bigint PRIMARY KEY, name text);
 CREATE TABLE visits (id bigint PRIMARY KEY, customer_id bigint, host_id bigint, plan text);
 CREATE INDEX ON visits (customer_id); CREATE INDEX ON visits (host_id); CREATE INDEX ON visits (plan);
 INSERT INTO customers SELECT generate_series(1, 4);
-GRANT SELECT, DELETE, UPDATE (id) ON customers TO dbcontroller_box_serving; GRANT SELECT, DELETE, UPDATE (customer_id, host_id, plan) ON visits TO dbcontroller_box_serving`)
+`)
 			a.attachTo(shop)
 			a.MustPut("//"+shop+"/plans/p", harness.Body{"customer": "customers/3"})
 			for _, sql := range []string{`INSERT INTO visits VALUES (1, 1, 2, 'p')`, `INSERT INTO visits VALUES (2, 3, NULL, NULL)`, `INSERT INTO visits VALUES (3, 4, NULL, 'p')`} {

@@ -77,20 +77,17 @@ func newAttached(t *testing.T) *attached {
 	return a
 }
 
-// tables makes the tables of the application, with the rights that attach asks for.
+// tables makes the tables of the application.
 func (a *attached) tables() {
 	a.t.Helper()
 	a.crm = a.connect(crm, `
 CREATE TABLE customers (id bigint PRIMARY KEY, name text);
-CREATE TABLE seats (room text, number integer, PRIMARY KEY (room, number));
-GRANT SELECT, DELETE, UPDATE (id) ON customers TO dbcontroller_box_serving; GRANT SELECT, DELETE, UPDATE (room) ON seats TO dbcontroller_box_serving`)
+CREATE TABLE seats (room text, number integer, PRIMARY KEY (room, number))`)
 	a.shop = a.connect(shop, `
 CREATE TABLE orders (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), customer_id bigint, approver_id bigint, approver_region text, note text);
 CREATE INDEX ON orders (customer_id); CREATE INDEX ON orders (approver_id);
 CREATE TABLE invoices (id text PRIMARY KEY, customer_id bigint, room text, seat integer);
-CREATE INDEX ON invoices (customer_id); CREATE INDEX ON invoices (room, seat);
-GRANT SELECT, DELETE, UPDATE (customer_id, approver_id) ON orders TO dbcontroller_box_serving;
-GRANT SELECT, DELETE, UPDATE (customer_id, room, seat) ON invoices TO dbcontroller_box_serving`)
+CREATE INDEX ON invoices (customer_id); CREATE INDEX ON invoices (room, seat)`)
 }
 
 func (a *attached) connect(deployment, sql string) *pgx.Conn {

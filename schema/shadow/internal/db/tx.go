@@ -123,6 +123,9 @@ func (s *DB) once(ctx context.Context, begin func() (pgx.Tx, error), fn func(pgx
 		return err
 	}
 	if !m.committed {
+		if err := m.beforeCommit(ctx); err != nil {
+			return err
+		}
 		if err := ofCommit(tx.Commit(ctx)); err != nil {
 			return err
 		}
@@ -171,7 +174,16 @@ type Marked struct {
 	epoch     *string // of the database in the transaction, and its id, when it was asked for: see QueueOwn
 	xid       *string
 	rows      int // that QueuePlans was told of
+	before    func(context.Context, pgx.Tx) error
 	after     []func()
+}
+
+// beforeCommit runs the function of BeforeCommit.
+func (m *Marked) beforeCommit(ctx context.Context) error {
+	if m.before == nil {
+		return nil
+	}
+	return m.before(ctx, m)
 }
 
 // Redoable lets a transaction of InTx commit without waiting for the disk. A crash of PostgreSQL may forget it, with everything that
@@ -201,6 +213,15 @@ func QueueOwn(tx pgx.Tx, b *pgx.Batch) {
 	})
 }
 
+// BeforeCommit calls fn, once, before a transaction of InTx commits: there is one such function. It returns false for a transaction of the users' own.
+func BeforeCommit(tx pgx.Tx, fn func(context.Context, pgx.Tx) error) bool {
+	m, _ := own(tx)
+	if m != nil {
+		m.before = fn
+	}
+	return m != nil
+}
+
 // AfterCommit calls fn when a transaction of InTx is committed; not for a transaction of the users' own.
 func AfterCommit(tx pgx.Tx, fn func()) {
 	if m, ok := tx.(*Marked); ok {
@@ -220,6 +241,9 @@ func CommitWith(ctx context.Context, tx pgx.Tx, b *pgx.Batch) error {
 	m, inner := own(tx)
 	if m == nil {
 		return errors.New("the transaction is not one of InTx")
+	}
+	if err := m.beforeCommit(ctx); err != nil {
+		return err
 	}
 	err := inner.CommitWith(ctx, b)
 	m.committed = err == nil

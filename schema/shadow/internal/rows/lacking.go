@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
+	"strconv"
 
 	"github.com/jackc/pgx/v5"
 
@@ -122,21 +124,14 @@ func columnsOf(values []Value) []any {
 // ActOnMissing deletes, or unsets, at most limit rows with a value, whose target does not exist, unless there is a right to it, or a later note than the one that
 // was asked for. It returns their names.
 func (r Reference) ActOnMissing(ctx context.Context, tx pgx.Tx, v Value, note int64, limit int) (names []string, err error) {
-	if _, err := tx.Exec(ctx, lockTimeoutSQL); err != nil {
-		return nil, err
-	}
-	args := make([]any, 0, len(v.Values)+6)
-	for _, text := range v.Values {
-		args = append(args, text)
-	}
 	d := v.Target.Deployment
-	changed, err := tx.Query(ctx, r.referring().missing, append(args, limit, d.Service, d.Region, v.Target.Kind.Kind, v.Target.Name, note)...)
+	values := append(slices.Clone(v.Values), strconv.Itoa(limit), d.Service, d.Region, v.Target.Kind.Kind, v.Target.Name, strconv.FormatInt(note, 10))
+	changed, err := change(ctx, tx, r.referring().missing, nil, values)
 	if err != nil {
-		return nil, err
-	}
-	var key []string
-	if _, err := pgx.ForEachRow(changed, []any{&key}, func() error { names = append(names, r.Table.NameOf(key)); return nil }); err != nil {
 		return nil, fmt.Errorf("act upon rows of %s whose target does not exist: %w", r.Table.Definition.Table, r.Table.kept(err))
+	}
+	for _, key := range changed {
+		names = append(names, r.Table.NameOf(key))
 	}
 	return names, nil
 }

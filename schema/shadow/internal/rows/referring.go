@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/google/uuid"
@@ -83,22 +84,12 @@ type referring struct {
 	each      string // the same, of each value
 	page      string // the values of one target, then a limit; next: then the key of the row before
 	next      string
-	missing   string // removes, or unsets, rows: the values, a limit, and service, region, kind and name of a target to which there is no right, and the note; empty: they are kept
-	remove    string // the arrays of keys, then the values of one target, then its row of foreign_target: rows that have changed stay
-	unset     string
-	left      string // the rows that remove or unset should have changed
+	// Statements of change. The functions in them are of one snapshot with the rows.
+	missing string // removes, or unsets, rows: the values, a limit, and service, region, kind and name of a target to which there is no right, and the note; empty: they are kept
+	remove  string // the keys; the values of one target, then its row of foreign_target: rows that have changed stay
+	unset   string
+	left    string // the rows that remove or unset should have changed
 }
-
-// The rows that the snapshot of the statement has name the target that is gone, and no later one of the same name: such a one is written under a right to a row of
-// foreign_target that was committed before it.
-const stillGoneSQL = `EXISTS (SELECT FROM dbcontroller.foreign_target f WHERE f.id = $%d AND f.acting_epoch IS NULL AND NOT EXISTS (` + laterSQL + `))`
-
-// A statement that sees a row under a right sees the right as well.
-const rightToSQL = `SELECT FROM dbcontroller.foreign_target f JOIN dbcontroller.deployment d ON d.id = f.deployment_id JOIN dbcontroller.kind n ON n.id = f.kind_id
-WHERE d.service = $%d::text AND d.region = $%d::text AND n.service = d.service AND n.kind = $%d::text AND f.name = $%d::text AND (f.acting_epoch IS NOT NULL OR f.block_epoch IS NOT NULL)`
-
-// A statement that sees a row sees the note that was left with it: a later one than the note that was asked for ($%d).
-const askedSinceSQL = `SELECT FROM dbcontroller.lacking o JOIN dbcontroller.lacking l ON l.seq = $%d WHERE o.kind_id = l.kind_id AND o.path = l.path AND md5(o.texts) = md5(l.texts) AND o.seq <> l.seq`
 
 func newReferring(t *Table, r *schema.DefinitionReference) *referring {
 	table := t.Definition.Table.SQL()
@@ -138,8 +129,8 @@ func newReferring(t *Table, r *schema.DefinitionReference) *referring {
 	page := fmt.Sprintf("SELECT %s FROM %s AS t WHERE %s", t.keyTexts(), table, named(parameter(1)))
 	order := fmt.Sprintf(" ORDER BY %s LIMIT $%d", t.columns("t."), len(values)+1)
 	out.page, out.next = page+order, fmt.Sprintf("%s AND (%s) > (%s)%s", page, t.columns("t."), t.parameters(len(values)+2), order)
-	where := fmt.Sprintf(" %s WHERE %s AND %s AND %s", t.keys(), t.sameKey(), named(parameter(len(t.Definition.Key)+1)),
-		fmt.Sprintf(stillGoneSQL, len(t.Definition.Key)+len(values)+1))
+	given := func(i int) string { return fmt.Sprintf("($2::text[])[%d]", i+1) }
+	where := fmt.Sprintf(" %s WHERE %s AND %s AND (SELECT dbcontroller.is_gone(%s::bigint))", t.changed(), t.sameKey(), named(given), given(len(values)))
 	returning := fmt.Sprintf(" RETURNING %s", t.keyTexts())
 	out.remove = fmt.Sprintf("DELETE FROM %s AS t USING%s%s", table, where, returning)
 	out.left = fmt.Sprintf("SELECT %s FROM %s AS t JOIN%s LIMIT 1", t.keyTexts(), table, strings.Replace(where, " WHERE ", " ON ", 1))
@@ -149,8 +140,8 @@ func newReferring(t *Table, r *schema.DefinitionReference) *referring {
 	}
 	out.unset = fmt.Sprintf("UPDATE %s AS t SET %s FROM%s%s", table, strings.Join(sets, ", "), where, returning)
 	n := len(values)
-	without := fmt.Sprintf("(SELECT %s FROM %s AS t WHERE %s LIMIT $%d) AS k WHERE (%s) = (%s) AND %s AND NOT EXISTS (%s) AND NOT EXISTS (%s)", t.columns("t."), table, named(parameter(1)), n+1,
-		t.columns("t."), t.columns("k."), named(parameter(1)), fmt.Sprintf(rightToSQL, n+2, n+3, n+4, n+5), fmt.Sprintf(askedSinceSQL, n+6))
+	without := fmt.Sprintf("(SELECT %s FROM %s AS t WHERE %s LIMIT %s::bigint) AS k WHERE (%s) = (%s) AND %s AND (SELECT dbcontroller.is_missing(%s, %s, %s, %s, %s::bigint))",
+		t.columns("t."), table, named(given), given(n), t.columns("t."), t.columns("k."), named(given), given(n+1), given(n+2), given(n+3), given(n+4), given(n+5))
 	switch r.Missing {
 	case schema.MissingDelete:
 		out.missing = fmt.Sprintf("DELETE FROM %s AS t USING %s%s", table, without, returning)
@@ -323,30 +314,18 @@ func (t *Table) RemoveReferring(ctx context.Context, tx pgx.Tx, self schema.Depl
 			columns[c] = append(columns[c], key[c])
 		}
 	}
-	var args []any
-	for _, c := range columns {
-		args = append(args, c)
-	}
-	for _, v := range values {
-		args = append(args, v)
-	}
 	sql, what := r.remove, "delete rows of"
 	if unset {
 		sql, what = r.unset, "set "+r.reference.Path+" to NULL in"
 	}
-	if _, err := tx.Exec(ctx, lockTimeoutSQL); err != nil {
-		return nil, err
-	}
-	rows, err := tx.Query(ctx, sql, append(args, target.ID)...)
-	if err != nil {
-		return nil, err
-	}
-	changed, err := pgx.CollectRows(rows, pgx.RowTo[[]string])
+	values = append(values, strconv.FormatInt(target.ID, 10))
+	changed, err := change(ctx, tx, sql, columns, values)
 	if err != nil {
 		return nil, fmt.Errorf("%s %s: %w", what, t.Definition.Table, t.kept(err))
 	}
 	// A trigger or a rule of the application may have kept rows, in silence.
-	if rows, err = tx.Query(ctx, r.left, append(args, target.ID)...); err != nil {
+	rows, err := tx.Query(ctx, r.left, columns, values)
+	if err != nil {
 		return nil, err
 	}
 	left, err := pgx.CollectRows(rows, pgx.RowTo[[]string])

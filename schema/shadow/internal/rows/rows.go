@@ -6,7 +6,6 @@
 package rows
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -133,7 +132,7 @@ func newTable(kindID int32, kind string, d schema.Definition, former []schema.De
 	t.readSQL = fmt.Sprintf("SELECT i.n, %s %s", t.values(), from)
 	t.shareSQL = fmt.Sprintf("SELECT i.n %s%s FOR KEY SHARE OF t", from, order)
 	t.lockSQL = fmt.Sprintf("SELECT i.n %s%s FOR UPDATE OF t", from, order)
-	t.deleteSQL = fmt.Sprintf("DELETE FROM %s AS t USING %s WHERE %s", d.Table.SQL(), t.keys(), t.sameKey())
+	t.deleteSQL = fmt.Sprintf("DELETE FROM %s AS t USING %s WHERE %s RETURNING %s", d.Table.SQL(), t.changed(), t.sameKey(), t.keyTexts())
 	page := fmt.Sprintf("SELECT %s, %s FROM %s AS t", t.keyTexts(), t.values(), d.Table.SQL())
 	t.firstPageSQL = page + order + " LIMIT $1"
 	t.nextPageSQL = fmt.Sprintf("%s WHERE (%s) > (%s)%s LIMIT $1", page, t.columns("t."), t.parameters(2), order)
@@ -151,6 +150,15 @@ func (t *Table) keys() string {
 	var arrays, names []string
 	for i := range t.Definition.Key {
 		arrays, names = append(arrays, fmt.Sprintf("$%d::text[]", i+1)), append(names, fmt.Sprintf("k%d", i+1))
+	}
+	return fmt.Sprintf("unnest(%s) WITH ORDINALITY AS i (%s, n)", strings.Join(arrays, ", "), strings.Join(names, ", "))
+}
+
+// changed returns the parameter of change with keys as the same relation.
+func (t *Table) changed() string {
+	var arrays, names []string
+	for i := range t.Definition.Key {
+		arrays, names = append(arrays, fmt.Sprintf("ARRAY(SELECT unnest(($1::text[])[%d:%[1]d]))", i+1)), append(names, fmt.Sprintf("k%d", i+1))
 	}
 	return fmt.Sprintf("unnest(%s) WITH ORDINALITY AS i (%s, n)", strings.Join(arrays, ", "), strings.Join(names, ", "))
 }
@@ -421,43 +429,18 @@ func (s *Rows) Take(ctx context.Context, tx pgx.Tx, keys []Key, behind bool) err
 	return err
 }
 
-// Delete deletes rows. The triggers and native keys of the table act as for any DELETE.
-func (s *Rows) Delete(ctx context.Context, tx pgx.Tx, keys []Key) error {
-	return s.each(keys, func(t *Table, names []string) error {
-		args, at := t.arrays(names)
-		if len(at) == 0 {
-			return nil
-		}
-		if _, err := tx.Exec(ctx, lockTimeoutSQL); err != nil {
-			return err
-		}
-		tag, err := tx.Exec(ctx, t.deleteSQL, args...)
-		if err != nil {
-			return fmt.Errorf("delete rows of %s: %w", t.Definition.Table, t.kept(err))
-		}
-		if int(tag.RowsAffected()) == len(at) {
-			return nil
-		}
-		return t.gone(ctx, tx, names) // a native key may have deleted some before
-	})
-}
-
-// kept returns an error of a statement on the rows, as *peer.KeptError when the application refuses it.
-func (t *Table) kept(err error) error { return cmp.Or(db.Kept(t.Definition.Table.String(), err), err) }
-
-// gone fails with *peer.KeptError when one of some rows still exists: the row would stay and refer to a resource that is gone. A deletion is delayed
-// instead, and the row reported.
-func (t *Table) gone(ctx context.Context, tx pgx.Tx, names []string) error {
-	there, err := t.present(ctx, tx, t.lockSQL, names)
-	if err == nil && len(there) > 0 {
-		err = &peer.KeptError{Table: t.Definition.Table.String(), Text: slices.Min(there) + " is there after the statement"}
-	}
-	return err
-}
-
 // arrays returns the parameters for some names, and their indexes. Names that no row can have are left out.
 func (t *Table) arrays(names []string) (args []any, at []int) {
-	columns := make([][]string, len(t.Definition.Key))
+	columns, at := t.keyColumns(names)
+	for _, c := range columns {
+		args = append(args, c)
+	}
+	return args, at
+}
+
+// keyColumns is arrays for change.
+func (t *Table) keyColumns(names []string) (columns [][]string, at []int) {
+	columns = make([][]string, len(t.Definition.Key))
 	for i, name := range names {
 		key, ok := t.Definition.RowKey(name)
 		if !ok {
@@ -468,8 +451,5 @@ func (t *Table) arrays(names []string) (args []any, at []int) {
 			columns[c] = append(columns[c], key[c])
 		}
 	}
-	for _, c := range columns {
-		args = append(args, c)
-	}
-	return args, at
+	return columns, at
 }

@@ -1,0 +1,149 @@
+package shadow_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/internal/attach"
+	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/test/harness"
+)
+
+const rowsRole = harness.RolePrefix + "_rows"
+
+// A sequence counts also what is rolled back.
+const othersSQL = `
+CREATE SCHEMA others; GRANT USAGE, CREATE ON SCHEMA others TO PUBLIC;
+CREATE TABLE others.seen (what text); GRANT ALL ON others.seen TO PUBLIC;
+CREATE TABLE private (id bigint); INSERT INTO private VALUES (1);
+CREATE SEQUENCE others.escapes; GRANT ALL ON others.escapes TO PUBLIC;
+CREATE FUNCTION others.note() RETURNS integer LANGUAGE plpgsql AS $$ BEGIN
+    IF current_user <> '` + rowsRole + `' THEN PERFORM nextval('others.escapes'); END IF;
+    RETURN 1;
+END $$;
+`
+
+// Triggers that others have made on an attached table, or on a table that refers to it by a native key, run when the controller deletes rows: as a role that reads
+// nothing of the controller, changes no other table, and becomes no other role.
+func TestCodeOfOthersHasNoRightsOfTheController(t *testing.T) {
+	t.Parallel()
+	a := newAttached(t)
+	const attack = othersSQL + `
+CREATE FUNCTION others.attack() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    sql text;
+BEGIN
+    INSERT INTO others.seen VALUES ('ran as ' || current_user);
+    FOREACH sql IN ARRAY ARRAY['RESET ROLE', 'SET ROLE dbcontroller_box_controller', 'SET LOCAL ROLE postgres', 'SET SESSION AUTHORIZATION DEFAULT', 'SET SESSION AUTHORIZATION dbcontroller_box_controller'] LOOP
+        BEGIN
+            EXECUTE sql;
+            INSERT INTO others.seen VALUES (sql || ': ' || current_user);
+        EXCEPTION WHEN OTHERS THEN
+        END;
+        BEGIN PERFORM * FROM dbcontroller.meta; INSERT INTO others.seen VALUES ('read the keys of tokens'); EXCEPTION WHEN OTHERS THEN END;
+        BEGIN INSERT INTO dbcontroller.removal DEFAULT VALUES; EXCEPTION WHEN insufficient_privilege THEN WHEN OTHERS THEN INSERT INTO others.seen VALUES ('wrote a removal'); END;
+        BEGIN DELETE FROM dbcontroller.shadow; INSERT INTO others.seen VALUES ('deleted resources'); EXCEPTION WHEN OTHERS THEN END;
+        BEGIN DELETE FROM public.private; INSERT INTO others.seen VALUES ('deleted rows of another table'); EXCEPTION WHEN OTHERS THEN END;
+    END LOOP;
+    RETURN NULL;
+END $$;
+`
+	a.exec(a.crm, attack+`INSERT INTO customers VALUES (1), (2); CREATE TRIGGER others AFTER DELETE ON customers FOR EACH ROW EXECUTE FUNCTION others.attack()`)
+	a.exec(a.shop, attack+`CREATE TABLE others.children (order_id uuid REFERENCES orders ON DELETE CASCADE);
+CREATE TRIGGER others AFTER DELETE ON others.children FOR EACH ROW EXECUTE FUNCTION others.attack();
+CREATE TRIGGER others BEFORE UPDATE OR DELETE ON orders FOR EACH STATEMENT EXECUTE FUNCTION others.attack()`)
+	a.attach()
+	a.exec(a.shop, `INSERT INTO orders (customer_id) VALUES (1); INSERT INTO orders (approver_id, approver_region) VALUES (1, 'eu'); INSERT INTO others.children SELECT id FROM orders`)
+	a.Settle()
+	a.exec(a.shop, `TRUNCATE others.seen; ALTER TABLE others.children OWNER TO `+rowsRole) // its native key runs as its owner
+	a.MustDelete("//" + crm + "/customers/1")
+	a.Settle()
+	require.Equal(t, []string{"ran as " + rowsRole}, a.rows(a.crm, `SELECT DISTINCT what FROM others.seen ORDER BY 1`))
+	require.Equal(t, []string{"ran as " + rowsRole}, a.rows(a.shop, `SELECT DISTINCT what FROM others.seen ORDER BY 1`))
+	require.Equal(t, []string{"3"}, a.rows(a.shop, `SELECT count(*)::text FROM others.seen`), "the cascade to a row and its child, and the row that is unset")
+	require.Equal(t, []string{"1"}, a.rows(a.shop, `SELECT count(*)::text FROM orders`))
+	require.Equal(t, []string{"1"}, a.rows(a.shop, `SELECT count(*)::text FROM private`))
+	require.Empty(t, harness.AuditDatabases(t, a.Pools))
+}
+
+// What a trigger leaves behind in the session of the controller would run later with its rights: such a trigger keeps the row.
+func TestCodeOfOthersLeavesNothingInTheSession(t *testing.T) {
+	t.Parallel()
+	a := newAttached(t)
+	a.exec(a.crm, othersSQL+`
+CREATE FUNCTION others.now() RETURNS timestamptz LANGUAGE plpgsql AS $$ BEGIN PERFORM others.note(); RETURN pg_catalog.now(); END $$;
+CREATE FUNCTION others."="(text[], text[]) RETURNS boolean LANGUAGE sql AS 'SELECT true';
+CREATE OPERATOR others.= (LEFTARG = text[], RIGHTARG = text[], FUNCTION = others."=");
+CREATE FUNCTION others.leave() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM others.note(); EXECUTE TG_ARGV[0]; RETURN NULL; END $$;
+CREATE FUNCTION others.later() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    PERFORM others.note();
+    SET CONSTRAINTS ALL DEFERRED;
+    INSERT INTO others.queue VALUES (1);
+    RETURN NULL;
+END $$;
+CREATE TABLE others.queue (id bigint); GRANT ALL ON others.queue TO PUBLIC;
+INSERT INTO customers VALUES (1), (2)`)
+	a.attach()
+	for sql, want := range map[string]string{
+		`SET search_path = others, pg_catalog`:                                     "a trigger changed the session of the controller: the setting search_path, ",
+		`SET synchronous_commit = off`:                                             "a trigger changed the session of the controller: the setting synchronous_commit, off",
+		`PREPARE later AS SELECT others.note()`:                                    "a trigger changed the session of the controller: the prepared statement later",
+		`DECLARE later CURSOR WITH HOLD FOR SELECT others.note()`:                  "a trigger changed the session of the controller: the cursor later",
+		`CREATE TEMPORARY TABLE pg_roles AS SELECT 'x' AS rolname`:                 "",
+		`SELECT pg_catalog.set_config('application.user', 'the controller', true)`: "",
+	} {
+		a.exec(a.crm, `DROP TRIGGER IF EXISTS others ON customers; INSERT INTO customers VALUES (1) ON CONFLICT DO NOTHING;
+CREATE TRIGGER others AFTER DELETE ON customers FOR EACH STATEMENT EXECUTE FUNCTION others.leave($sql$`+sql+`$sql$)`)
+		_, err := a.Delete("//" + crm + "/customers/1")
+		if want == "" {
+			require.NoError(t, err, sql)
+			a.Settle()
+			continue
+		}
+		var kept *peer.KeptError
+		require.ErrorAs(t, err, &kept, sql)
+		require.Contains(t, kept.Text, want)
+	}
+	a.exec(a.crm, `DROP TRIGGER others ON customers; INSERT INTO customers VALUES (1) ON CONFLICT DO NOTHING;
+CREATE CONSTRAINT TRIGGER others AFTER DELETE ON customers DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION others.later()`)
+	a.MustDelete("//" + crm + "/customers/2")
+	a.exec(a.crm, `CREATE CONSTRAINT TRIGGER others AFTER INSERT ON others.queue DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION others.later()`)
+	_, err := a.Delete("//" + crm + "/customers/1")
+	require.ErrorContains(t, err, "deferred triggers of attached tables, or of tables that refer to them, queue others without an end")
+	require.Equal(t, []string{"false"}, a.rows(a.crm, `SELECT is_called::text FROM others.escapes`), "code of others ran with the rights of the controller")
+	require.Equal(t, []string{"1"}, a.rows(a.crm, `SELECT id::text FROM customers`))
+}
+
+// attach grants the role as which rows are changed its rights, names those whose code will run, and detach takes the rights back.
+func TestAttachGrantsTheRightsToChangeRows(t *testing.T) {
+	t.Parallel()
+	a := newAttached(t)
+	a.exec(a.shop, `CREATE TABLE children (order_id uuid REFERENCES orders); ALTER TABLE children OWNER TO dbcontroller_box_application; GRANT TRIGGER ON invoices TO PUBLIC; GRANT REFERENCES (id) ON invoices TO dbcontroller_box_audit`)
+	plans, err := attach.Prepare(t.Context(), a.shop, a.Stores[a.ID(shop)].Model(), false)
+	require.NoError(t, err)
+	var found []string
+	for _, p := range plans {
+		for _, f := range p.Findings {
+			found = append(found, p.Kind.Kind+" "+f.Text)
+		}
+	}
+	const runs = ": its code runs when the controller deletes or changes rows, with the rights of the role as which it does so, and those are the rights on all attached tables"
+	require.Equal(t, []string{
+		"Order the table children of dbcontroller_box_application refers to it" + runs,
+		"Invoice dbcontroller_box_audit may create tables that refer to it" + runs, "Invoice everyone may create triggers on it" + runs,
+	}, found)
+	require.Contains(t, plans[0].Statements, `GRANT SELECT, DELETE, UPDATE ("approver_id", "customer_id") ON "public"."orders" TO `+rowsRole)
+
+	const granted = `SELECT DISTINCT a.grantee::regrole::text FROM pg_class c, aclexplode(c.relacl) AS a WHERE c.oid = 'orders'::regclass AND a.grantee <> c.relowner`
+	require.Empty(t, a.rows(a.shop, granted))
+	a.attachTo(shop)
+	require.Equal(t, []string{rowsRole}, a.rows(a.shop, granted))
+	all, err := attach.All(t.Context(), a.shop)
+	require.NoError(t, err)
+	for _, one := range all {
+		require.Empty(t, one.Grants)
+		require.NoError(t, attach.Detach(t.Context(), a.shop, one, func(err error) { t.Log(err) }))
+	}
+	require.Empty(t, a.rows(a.shop, granted))
+}
