@@ -351,10 +351,16 @@ func TestADeletionLooksAtTheRowAsItIs(t *testing.T) {
 	a.Settle()
 	a.exec(a.crm, `DELETE FROM customers WHERE id = 1`)
 	a.Capture(a.ID(crm))
-	a.exec(a.shop, `UPDATE orders SET customer_id = 2 WHERE note = 'moves'`)
 	a.exec(a.shop, `UPDATE orders SET approver_id = 1, approver_region = 'eu' WHERE note = 'stays'`)
-	_, err := a.Act(a.ID(shop), a.ID(crm))
-	require.NoError(t, err)
+	a.exec(a.shop, `BEGIN; UPDATE orders SET customer_id = 2 WHERE note = 'moves'`) // the deletion has found the row when it commits
+	acted := make(chan error, 1)
+	go func() {
+		_, err := a.Act(a.ID(shop), a.ID(crm))
+		acted <- err
+	}()
+	waitsForLock(t, a.Pools[a.ID(shop)])
+	a.exec(a.shop, `COMMIT`)
+	require.NoError(t, <-acted)
 	a.Settle()
 	require.Equal(t, []string{"moves"}, a.rows(a.shop, `SELECT note FROM orders`))
 	a.again()

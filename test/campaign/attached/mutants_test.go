@@ -25,7 +25,7 @@ type mutant struct {
 
 var mutants = []mutant{
 	{"a-key-used-again-is-the-old-one", "schema/shadow/internal/target/rows.go", "case goes[k]:", "case goes[k] && absent[k]:", "TestAttachedTablesTakeAnySQL"},
-	{"a-deletion-takes-rows-that-have-moved", "schema/shadow/internal/rows/referring.go", "named(parameter(len(t.Definition.Key)+1)),\n\t\tfmt.Sprintf(stillGoneSQL", "\"(\"+named(parameter(len(t.Definition.Key)+1))+\" OR true)\",\n\t\tfmt.Sprintf(stillGoneSQL", "TestADeletionLooksAtTheRowAsItIs"},
+	{"a-deletion-takes-rows-that-have-moved", "schema/shadow/internal/rows/referring.go", "t.sameKey(), named(given), given(len(values)))", "t.sameKey(), \"(\"+named(given)+\" OR true)\", given(len(values)))", "TestADeletionLooksAtTheRowAsItIs"},
 	{"first-reference-alone", "internal/attach/triggers.go", "	columns := referring(references)\n", "	columns := referring(references)[:1]\n", ""},
 	{"rights-lack-in-silence", "internal/attach/strict.go", "IF NOT (%s) THEN\n        PERFORM", "IF false AND NOT (%s) THEN\n        PERFORM", "TestStrictReferencesCountFromTheirCommit"},
 	{"one-row-takes-no-lock", "internal/attach/strict.go", "            FOR KEY SHARE OF f%[6]s;`", "            ;`", "TestOneRowTakesNoRightThatHasEnded"},
@@ -45,8 +45,12 @@ var mutants = []mutant{
 	{"rows-of-before-attach-get-no-right", "schema/shadow/internal/wishes/lacking.go", "			return s.rights.Lack(ctx, r, lacking)", "			return s.rights.Lack(ctx, r, lacking[:0])", "TestRowsOfBeforeAttachGetTheirRights_I34"},
 	{"a-stale-missing-value-acts", "schema/shadow/internal/wishes/lacking.go", "present[i] = present[i] && without[v.Texts()]", "present[i] = present[i] || without[v.Texts()]", "TestAMissingValueWithARightIsNoMore_I34"},
 	{"async-statements-note-nothing", "internal/attach/strict.go", "HAVING bool_and(t.added)) AS t\"", "HAVING NOT bool_and(t.added)) AS t\"", "TestAsyncStatementsNoteValuesWithoutARight_I34"},
-	{"a-later-note-counts-for-nothing", "schema/shadow/internal/rows/referring.go", "AND o.seq <> l.seq`", "AND o.seq < l.seq`", "TestALaterNoteKeepsRowsOfAMissingTarget"},
+	{"a-later-note-counts-for-nothing", "migrations/deployment/00001_baseline.sql", "AND o.seq <> l.seq\n", "AND o.seq < l.seq\n", "TestALaterNoteKeepsRowsOfAMissingTarget"},
 	{"a-key-is-used-again-at-once", "internal/attach/triggers.go", "const reused = \"EXISTS (SELECT FROM dbcontroller.deleted_row) OR", "const reused = \"false AND EXISTS (SELECT FROM dbcontroller.deleted_row) OR false AND", "TestAKeyIsUsedAgainWhenItsDeletionIsAcknowledged_I1"},
+	{"code-of-others-with-the-rights-of-the-store", "schema/shadow/internal/rows/change.go", "if db.BeforeCommit(tx, fireDeferred) {", "if db.BeforeCommit(tx, fireDeferred) && false {", "TestCodeOfOthersHasNoRightsOfTheController"},
+	{"deferred-code-at-the-commit", "schema/shadow/internal/db/tx.go", "	if m.before == nil {", "	if true {", "TestCodeOfOthersLeavesNothingInTheSession"},
+	{"one-round-of-deferred-code", "migrations/deployment/00001_baseline.sql", "OPERATOR(pg_catalog.=) (number OPERATOR(pg_catalog.+) 1)", "OPERATOR(pg_catalog.>=) (number OPERATOR(pg_catalog.+) 1)", "TestCodeOfOthersLeavesNothingInTheSession"},
+	{"code-of-others-changes-the-session", "migrations/deployment/00001_baseline.sql", "    IF later = before THEN", "    IF later = later THEN", "TestCodeOfOthersLeavesNothingInTheSession"},
 	{"rows-kept-in-silence", "schema/shadow/internal/rows/referring.go", "if err == nil && len(left) > 0 {", "if err == nil && len(left) > 1000 {", "TestTriggersOfTheApplicationKeepRows"},
 	{"the-last-target-of-a-name-by-its-number", "schema/shadow/internal/rows/referring.go", "g.latest > f.latest`", "g.id > f.id`", "TestRowsReferToTheTargetThatARestoreBroughtBack_I1"},
 	{"a-new-row-waits-with-an-old-resource", "schema/shadow/internal/rows/holders.go", "AND s.name = i.name AND NOT s.hidden OFFSET 0", "AND s.name = i.name OFFSET 0", "TestADeletionLeavesRowsThatStay_I1_I4"},
