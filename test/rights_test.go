@@ -58,6 +58,8 @@ rights:
     - { group: team-a, verbs: [read, delete, refer], kind: iam.example.com/Project, name: projects/a-* }
     - { group: team-a, verbs: [refer], kind: iam.example.com/Project, name: projects/shared }
     - { group: team-a, verbs: [read, write], kind: devices.example.com/Device, name: devices/a-* }
+    - { group: team-a, verbs: [delete], kind: devices.example.com/Device, name: devices/a-ann }
+    - { group: team-a, verbs: [delete], kind: devices.example.com/Device, name: devices/a-cat }
 `
 
 // declare applies rights.

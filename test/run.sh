@@ -45,7 +45,8 @@ go test -race -vet=off -ldflags='-s -w' -run '^$' ./schema/shadow >/dev/null || 
 
 run race "$(echo $racing)" -race -p 2 "$@" &
 racers=$!
-CGO_ENABLED=0 run plain "$(echo $longest $others)" -p 2 "$@"
+# Most of them wait for processes.
+CGO_ENABLED=0 run plain "$(echo $longest $others)" -p 3 -parallel 4 "$@"
 plain=$?
 wait "$racers"
 race=$?

@@ -204,7 +204,7 @@ func checkMembers(ctx context.Context, tx pgx.Tx, k *schema.Kind) ([]Finding, er
 const traitsSQL = `
 SELECT c.relpersistence::text, c.relrowsecurity, c.relforcerowsecurity, EXISTS (SELECT FROM pg_catalog.pg_rewrite w WHERE w.ev_class = c.oid),
     pg_catalog.pg_has_role(c.relowner, 'USAGE'), pg_catalog.pg_get_userbyid(c.relowner)::text,
-    (SELECT pg_catalog.quote_ident(pg_catalog.pg_get_userbyid(p.proowner)) FROM pg_catalog.pg_proc p WHERE p.oid = 'dbcontroller.change_rows'::pg_catalog.regproc),
+    COALESCE((SELECT pg_catalog.quote_ident(pg_catalog.pg_get_userbyid(p.proowner)) FROM pg_catalog.pg_proc p WHERE p.oid = pg_catalog.to_regproc('dbcontroller.change_rows')), 'rows'),
     ARRAY(SELECT a.attname::text FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_collation l ON l.oid = a.attcollation
         WHERE a.attrelid = c.oid AND a.attname = ANY ($3) AND NOT l.collisdeterministic)
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname = $2`

@@ -34,11 +34,11 @@ func strange(ctx context.Context, conn *pgx.Conn, err error) error {
 // locks. The owner comes first.
 const lackingSQL = `
 WITH r AS (
-    SELECT p.proowner AS id, true AS owns FROM pg_catalog.pg_proc p WHERE p.oid = 'dbcontroller.change_rows'::pg_catalog.regproc
+    SELECT p.proowner AS id, true AS owns FROM pg_catalog.pg_proc p WHERE p.oid = pg_catalog.to_regproc('dbcontroller.change_rows')
     UNION
     SELECT a.usesysid, false FROM pg_catalog.pg_stat_activity a, dbcontroller.meta m, pg_catalog.pg_proc p
     WHERE m.singleton AND a.datname = pg_catalog.current_database() AND a.application_name = pg_catalog.left('db-controller ' || m.service || '/' || m.region, 63)
-        AND p.oid = 'dbcontroller.change_rows'::pg_catalog.regproc AND NOT pg_catalog.pg_has_role(a.usesysid, p.proowner, 'USAGE')
+        AND p.oid = pg_catalog.to_regproc('dbcontroller.change_rows') AND NOT pg_catalog.pg_has_role(a.usesysid, p.proowner, 'USAGE')
 )
 SELECT pg_catalog.quote_ident(pg_catalog.pg_get_userbyid(r.id)), r.owns, NOT pg_catalog.has_schema_privilege(r.id, n.oid, 'USAGE')
 FROM r, pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -107,7 +107,7 @@ func (l lackingRole) finding() Finding {
 // ownerOfChangesSQL finds the role as which rows are changed, when it has its rights on a table by grants.
 const ownerOfChangesSQL = `
 SELECT pg_catalog.quote_ident(o.rolname) FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_roles o ON o.oid = p.proowner, pg_catalog.pg_class c
-WHERE p.oid = 'dbcontroller.change_rows'::pg_catalog.regproc AND c.oid = pg_catalog.to_regclass($1) AND NOT o.rolsuper AND o.oid <> c.relowner`
+WHERE p.oid = pg_catalog.to_regproc('dbcontroller.change_rows') AND c.oid = pg_catalog.to_regclass($1) AND NOT o.rolsuper AND o.oid <> c.relowner`
 
 // revoke takes the rights on a table back from the role as which rows are changed.
 func revoke(ctx context.Context, tx pgx.Tx, table schema.TableName) error {

@@ -503,7 +503,7 @@ CREATE INDEX lacking_tried ON dbcontroller.lacking (tries, due) WHERE tries > 0 
 CREATE INDEX lacking_value ON dbcontroller.lacking (kind_id, path, md5(texts)); -- texts may be too long for an index
 
 -- Is written for the number of the command that writes it.
-CREATE TABLE dbcontroller.command_number ();
+CREATE TABLE dbcontroller.command_number (at timestamptz NOT NULL DEFAULT now());
 
 -- Targets that an application wants to be able to refer to (dbcontroller.acquire). They are bounded for each of those who ask.
 CREATE TABLE dbcontroller.wish (

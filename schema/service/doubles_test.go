@@ -68,30 +68,32 @@ func reasonOf(t testing.TB, err error) string {
 // schemaStore is the store of a SchemaService: a test sets the functions that it expects to be called, and a call of
 // another one panics.
 type schemaStore struct {
-	establish         func(holder schema.DeploymentID, attempt peer.AttemptID, refs []peer.EstablishReference) (*peer.Established, error)
-	establishTogether func(ctx context.Context, holder schema.DeploymentID, attempts []peer.EstablishAttempt) []peer.EstablishOutcome
-	wouldEstablish    func(holder schema.DeploymentID, attempt peer.AttemptID, refs []peer.EstablishReference) (*peer.Established, error)
-	confirm           func(holder schema.DeploymentID, epoch uuid.UUID, attempts []peer.AttemptID) ([]peer.AttemptID, error)
-	release           func(holder schema.DeploymentID, epoch uuid.UUID, keys []peer.BlockadeKey, attempts []peer.AttemptID) error
-	answer            func(target schema.DeploymentID, questions []peer.Question) (*peer.Answers, error)
-	recall            func(from schema.DeploymentID, asked []peer.Recall) (*peer.Recalled, error)
-	checkReferences   func(holder schema.DeploymentID, refs []peer.CheckedReference) ([]peer.Known, error)
-	checkKept         func(holder schema.DeploymentID, token string) error
-	watchDeletions    func(holder schema.DeploymentID, token string, deliver func(schema.Event[schema.Deletion]) error) error
-	acknowledge       func(holder schema.DeploymentID, epoch uuid.UUID, token string, except []uuid.UUID, limit time.Duration) (bool, error)
-	checkOwners       func(ownee schema.DeploymentID, questions []peer.OwnerQuestion) (*peer.OwnerAnswers, error)
-	wouldCheck        func(ownee schema.DeploymentID, questions []peer.OwnerQuestion) (*peer.OwnerAnswers, error)
-	dropOwners        func(from schema.DeploymentID, epoch uuid.UUID, owners []schema.Deletion, letGo []peer.LetGo) ([]uuid.UUID, bool, error)
-	upgradeOwners     func(from schema.DeploymentID, version string, generation int64, renamed map[string]string) (int64, error)
-	told              func(from schema.DeploymentID, epoch uuid.UUID) (uuid.UUID, error)
-	confirmed         func(by schema.DeploymentID, epoch, selfEpoch uuid.UUID) error
-	plan              func(q peer.PlanQuestion) (*peer.Plan, error)
-	trace             func(uids []uuid.UUID) (map[uuid.UUID]peer.Trace, error)
-	listShadows       func(kind, token string, limit int) ([]shadow.ResourceView, string, error)
-	listBlockades     func(of schema.DeploymentID, token string, limit int) ([]shadow.BlockadeView, string, error)
-	watchWork         func(shards []int16, token string, deliver func(schema.Event[schema.Work]) error) error
-	delegable         bool    // of the last confirm
-	references        []int32 // of the last confirm
+	establish              func(holder schema.DeploymentID, attempt peer.AttemptID, refs []peer.EstablishReference) (*peer.Established, error)
+	establishTogether      func(ctx context.Context, holder schema.DeploymentID, attempts []peer.EstablishAttempt) []peer.EstablishOutcome
+	wouldEstablish         func(holder schema.DeploymentID, attempt peer.AttemptID, refs []peer.EstablishReference) (*peer.Established, error)
+	confirm                func(holder schema.DeploymentID, epoch uuid.UUID, attempts []peer.AttemptID) ([]peer.AttemptID, error)
+	release                func(holder schema.DeploymentID, epoch uuid.UUID, keys []peer.BlockadeKey, attempts []peer.AttemptID) error
+	answer                 func(target schema.DeploymentID, questions []peer.Question) (*peer.Answers, error)
+	recall                 func(from schema.DeploymentID, asked []peer.Recall) (*peer.Recalled, error)
+	checkReferences        func(holder schema.DeploymentID, refs []peer.CheckedReference) ([]peer.Known, error)
+	checkKept              func(holder schema.DeploymentID, token string) error
+	watchDeletions         func(holder schema.DeploymentID, token string, deliver func(schema.Event[schema.Deletion]) error) error
+	acknowledge            func(holder schema.DeploymentID, epoch uuid.UUID, token string, except []uuid.UUID, limit time.Duration) (bool, error)
+	checkOwners            func(ownee schema.DeploymentID, questions []peer.OwnerQuestion) (*peer.OwnerAnswers, error)
+	wouldCheck             func(ownee schema.DeploymentID, questions []peer.OwnerQuestion) (*peer.OwnerAnswers, error)
+	dropOwners             func(from schema.DeploymentID, epoch uuid.UUID, owners []schema.Deletion, letGo []peer.LetGo) ([]uuid.UUID, bool, error)
+	upgradeOwners          func(from schema.DeploymentID, version string, generation int64, renamed map[string]string) (int64, error)
+	epoch, peerEpoch, says uuid.UUID // of the deployment, as it is known of the caller, and as the caller says it when it is asked
+	unread                 error     // of peerEpoch
+	told                   func(from schema.DeploymentID, epoch uuid.UUID) (uuid.UUID, error)
+	confirmed              func(by schema.DeploymentID, epoch, selfEpoch uuid.UUID) error
+	plan                   func(q peer.PlanQuestion) (*peer.Plan, error)
+	trace                  func(uids []uuid.UUID) (map[uuid.UUID]peer.Trace, error)
+	listShadows            func(kind, token string, limit int) ([]shadow.ResourceView, string, error)
+	listBlockades          func(of schema.DeploymentID, token string, limit int) ([]shadow.BlockadeView, string, error)
+	watchWork              func(shards []int16, token string, deliver func(schema.Event[schema.Work]) error) error
+	delegable              bool    // of the last confirm
+	references             []int32 // of the last confirm
 }
 
 func (s *schemaStore) Establish(_ context.Context, holder schema.DeploymentID, attempt peer.AttemptID, refs []peer.EstablishReference) (*peer.Established, error) {
@@ -166,6 +168,12 @@ func (s *schemaStore) UpgradeOwners(_ context.Context, from schema.DeploymentID,
 	return s.upgradeOwners(from, version, generation, renamed)
 }
 
+func (s *schemaStore) EpochToAnnounce(context.Context) (uuid.UUID, error) { return s.epoch, nil }
+
+func (s *schemaStore) PeerEpoch(context.Context, schema.DeploymentID) (uuid.UUID, error) {
+	return s.peerEpoch, s.unread
+}
+
 func (s *schemaStore) RecordPeerEpoch(_ context.Context, from schema.DeploymentID, epoch uuid.UUID) (uuid.UUID, error) {
 	return s.told(from, epoch)
 }
@@ -199,6 +207,7 @@ func newSchemaService(store *schemaStore) *schemas {
 	return &schemas{
 		self: self, establisher: store, blockades: store, references: store, deletions: store, owners: store,
 		upgrades: store, epochs: store, plans: store, shadows: store,
+		epochOf:   func(context.Context, schema.DeploymentID) (uuid.UUID, error) { return store.says, nil },
 		mayRefer:  func(schema.DeploymentID, bool) (bool, error) { return true, nil },
 		disabled:  func(schema.DeploymentID) error { return nil },
 		delegates: delegatesUnless(nil, nil),

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 
 	"github.com/google/uuid"
 	"go.uber.org/zap"
@@ -40,6 +41,8 @@ type schemas struct {
 	owners      ownerStore
 	upgrades    ownerUpgrader
 	epochs      epochStore
+	epochOf     epochAsker
+	asking      sync.Map // the deployments that are asked for their epochs
 	plans       planner
 	shadows     shadowStore
 	// mayRefer reports whether the current version of a deployment is of this service or imports it, see Peers.MayRefer.
@@ -56,7 +59,7 @@ func newSchemas(cfg Config) *schemas {
 	store := cfg.Store
 	return &schemas{
 		self: store.Deployment(), establisher: store, blockades: store, references: store, deletions: store, owners: store,
-		upgrades: store, epochs: store, plans: store, shadows: store,
+		upgrades: store, epochs: store, epochOf: cfg.Peers.Epoch, plans: store, shadows: store,
 		mayRefer: cfg.Peers.MayRefer, disabled: cfg.Peers.Disabled, log: cfg.Logger,
 		delegates: delegatesUnless(cfg.Authorizer, cfg.Tokens),
 	}

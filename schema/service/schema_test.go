@@ -124,6 +124,7 @@ func TestEveryMethodOfTheSchemaServiceReportsFailuresOfTheStore(t *testing.T) {
 	t.Parallel()
 	failing := peer.ErrAborted
 	s := newSchemaService(&schemaStore{
+		unread: failing,
 		establish: func(schema.DeploymentID, peer.AttemptID, []peer.EstablishReference) (*peer.Established, error) {
 			return nil, failing
 		},

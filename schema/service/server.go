@@ -94,6 +94,7 @@ var policy = identity.Policy{
 	schemav1.SchemaService_CheckOwners_FullMethodName:                   {identity.RoleDeployment},
 	schemav1.SchemaService_DropOwners_FullMethodName:                    {identity.RoleDeployment},
 	schemav1.SchemaService_AnnounceEpoch_FullMethodName:                 {identity.RoleDeployment},
+	schemav1.SchemaService_GetEpoch_FullMethodName:                      {identity.RoleDeployment},
 	schemav1.SchemaService_ConfirmEpoch_FullMethodName:                  {identity.RoleDeployment},
 	schemav1.SchemaService_CheckReferences_FullMethodName:               {identity.RoleDeployment},
 	schemav1.SchemaService_UpgradeOwnerReferences_FullMethodName:        {identity.RoleDeployment},

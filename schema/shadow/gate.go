@@ -19,6 +19,7 @@ type (
 		PresentEpoch() uuid.UUID
 		EpochChanged() <-chan struct{}
 		OutdoEpoch(ctx context.Context, by schema.DeploymentID, known uuid.UUID) error
+		PeerEpoch(ctx context.Context, of schema.DeploymentID) (uuid.UUID, error)
 		RecordPeerEpoch(ctx context.Context, from schema.DeploymentID, epoch uuid.UUID) (known uuid.UUID, err error)
 	}
 	// recovery after a failover or a restore.

@@ -87,7 +87,11 @@ func TestCampaign(t *testing.T) {
 					}
 				})
 			}
-			Play(t, Plan{Seed: seed, Binary: os.Getenv("DBCONTROLLER_CAMPAIGN_BINARY"), Rounds: 1, Steps: 80, HotCalls: 15}, c)
+			steps := 80
+			if n == 1 && os.Getenv("DBCONTROLLER_CAMPAIGN_BINARY") == "" {
+				steps = 40 // make test
+			}
+			Play(t, Plan{Seed: seed, Binary: os.Getenv("DBCONTROLLER_CAMPAIGN_BINARY"), Rounds: 1, Steps: steps, HotCalls: 15}, c)
 		})
 	}
 	t.Logf("%d operations\n%s", c.Operations(), c)

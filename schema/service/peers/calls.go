@@ -63,6 +63,21 @@ func (p *Peers) AnnounceEpoch(ctx context.Context, at schema.DeploymentID, epoch
 	return wire.UID(answer.GetEpoch())
 }
 
+// Epoch returns the epoch of a deployment's database.
+func (p *Peers) Epoch(ctx context.Context, of schema.DeploymentID) (uuid.UUID, error) {
+	client, err := p.Client(of)
+	if err != nil {
+		return uuid.Nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
+	defer cancel()
+	answer, err := client.GetEpoch(ctx, &schemav1.GetEpochRequest{})
+	if err != nil {
+		return uuid.Nil, outcome.FromStatus(err)
+	}
+	return wire.UID(answer.GetEpoch())
+}
+
 // ConfirmEpoch notifies a deployment that all references to it have been compared: in the epoch that it has announced,
 // and in the epoch of this deployment (selfEpoch).
 func (p *Peers) ConfirmEpoch(ctx context.Context, at schema.DeploymentID, epoch, selfEpoch uuid.UUID) error {

@@ -60,6 +60,11 @@ func (a *scripted) AnnounceEpoch(_ context.Context, req *schemav1.AnnounceEpochR
 	return &schemav1.AnnounceEpochResponse{Epoch: a.epoch}, a.refuse
 }
 
+func (a *scripted) GetEpoch(_ context.Context, req *schemav1.GetEpochRequest) (*schemav1.GetEpochResponse, error) {
+	a.note(req)
+	return &schemav1.GetEpochResponse{Epoch: a.epoch}, a.refuse
+}
+
 func (a *scripted) ConfirmEpoch(_ context.Context, req *schemav1.ConfirmEpochRequest) (*schemav1.ConfirmEpochResponse, error) {
 	a.note(req)
 	return &schemav1.ConfirmEpochResponse{}, a.refuse
@@ -197,6 +202,8 @@ func TestEpochsAreAnnouncedAndConfirmed(t *testing.T) {
 	a.epoch = nil
 	_, err = p.AnnounceEpoch(t.Context(), self, uid(8))
 	require.Error(t, err, "an answer without an epoch is no epoch")
+	_, err = p.Epoch(t.Context(), self)
+	require.Error(t, err, "an answer without an epoch is no epoch")
 	remaining, err := p.UpgradeOwners(t.Context(), self, &peer.Upgrade{Version: "v2", Generation: 3, Renamed: map[string]string{"Old": "New"}})
 	require.NoError(t, err)
 	require.EqualValues(t, 7, remaining)
@@ -241,6 +248,7 @@ func TestAFailedCallHasNoAnswer_I15(t *testing.T) {
 		},
 		"CheckOwners":   func() error { _, err := p.CheckOwners(t.Context(), self, nil); return err },
 		"AnnounceEpoch": func() error { _, err := p.AnnounceEpoch(t.Context(), self, uid(1)); return err },
+		"Epoch":         func() error { _, err := p.Epoch(t.Context(), self); return err },
 		"ConfirmEpoch":  func() error { return p.ConfirmEpoch(t.Context(), self, uid(1), uid(2)) },
 		"UpgradeOwners": func() error { _, err := p.UpgradeOwners(t.Context(), self, &peer.Upgrade{}); return err },
 	} {

@@ -384,6 +384,21 @@ WITH old AS (
 INSERT INTO dbcontroller.work (action, shard, deployment_id, cursor) SELECT a, $1 % $2::int, $1, '' FROM unnest(ARRAY [{announce_epoch}, {confirm_again}, {verify_blockades}]) AS a
 WHERE a <> {announce_epoch} OR EXISTS (SELECT FROM dbcontroller.deployment WHERE id = $1 AND unconfirmed)`)
 
+// PeerEpoch returns the greatest epoch that was recorded of a deployment, which calls; zero: none was.
+func (s *Gate) PeerEpoch(ctx context.Context, of schema.DeploymentID) (epoch uuid.UUID, err error) {
+	if err := s.CheckCaller(ctx, of); err != nil {
+		return epoch, err
+	}
+	err = s.Pool.QueryRow(ctx, `SELECT epoch FROM dbcontroller.deployment WHERE service = $1 AND region = $2 AND epoch IS NOT NULL`, of.Service, of.Region).Scan(&epoch)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return uuid.Nil, nil
+	}
+	if err != nil {
+		return uuid.Nil, fmt.Errorf("read the epoch of %s: %w", of, err)
+	}
+	return epoch, nil
+}
+
 // RecordPeerEpoch records that another deployment's database has begun a new epoch. From its commit on, blockades established there before and
 // messages of earlier epochs count for nothing; writes that may rely on them hold the version lock shared until they commit. The greater epoch
 // counts, in any order of arrival; it is returned.

@@ -258,7 +258,7 @@ func (x CheckReferencesResponse_Verdict) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use CheckReferencesResponse_Verdict.Descriptor instead.
 func (CheckReferencesResponse_Verdict) EnumDescriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{35, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{37, 0}
 }
 
 type WorkItem_Action int32
@@ -337,7 +337,7 @@ func (x WorkItem_Action) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use WorkItem_Action.Descriptor instead.
 func (WorkItem_Action) EnumDescriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{44, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{46, 0}
 }
 
 // A resource of the called or of the calling deployment.
@@ -2274,6 +2274,87 @@ func (x *AnnounceEpochResponse) GetEpoch() []byte {
 	return nil
 }
 
+type GetEpochRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetEpochRequest) Reset() {
+	*x = GetEpochRequest{}
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetEpochRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetEpochRequest) ProtoMessage() {}
+
+func (x *GetEpochRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetEpochRequest.ProtoReflect.Descriptor instead.
+func (*GetEpochRequest) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{32}
+}
+
+type GetEpochResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// 16 bytes, a UUIDv7.
+	Epoch         []byte `protobuf:"bytes,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetEpochResponse) Reset() {
+	*x = GetEpochResponse{}
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetEpochResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetEpochResponse) ProtoMessage() {}
+
+func (x *GetEpochResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetEpochResponse.ProtoReflect.Descriptor instead.
+func (*GetEpochResponse) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *GetEpochResponse) GetEpoch() []byte {
+	if x != nil {
+		return x.Epoch
+	}
+	return nil
+}
+
 type ConfirmEpochRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The epoch of the called deployment's database, as it was announced; empty if none was.
@@ -2286,7 +2367,7 @@ type ConfirmEpochRequest struct {
 
 func (x *ConfirmEpochRequest) Reset() {
 	*x = ConfirmEpochRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[32]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2298,7 +2379,7 @@ func (x *ConfirmEpochRequest) String() string {
 func (*ConfirmEpochRequest) ProtoMessage() {}
 
 func (x *ConfirmEpochRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[32]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2311,7 +2392,7 @@ func (x *ConfirmEpochRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmEpochRequest.ProtoReflect.Descriptor instead.
 func (*ConfirmEpochRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{32}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ConfirmEpochRequest) GetEpoch() []byte {
@@ -2336,7 +2417,7 @@ type ConfirmEpochResponse struct {
 
 func (x *ConfirmEpochResponse) Reset() {
 	*x = ConfirmEpochResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[33]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2348,7 +2429,7 @@ func (x *ConfirmEpochResponse) String() string {
 func (*ConfirmEpochResponse) ProtoMessage() {}
 
 func (x *ConfirmEpochResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[33]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2361,7 +2442,7 @@ func (x *ConfirmEpochResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmEpochResponse.ProtoReflect.Descriptor instead.
 func (*ConfirmEpochResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{33}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{35}
 }
 
 type CheckReferencesRequest struct {
@@ -2373,7 +2454,7 @@ type CheckReferencesRequest struct {
 
 func (x *CheckReferencesRequest) Reset() {
 	*x = CheckReferencesRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[34]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2385,7 +2466,7 @@ func (x *CheckReferencesRequest) String() string {
 func (*CheckReferencesRequest) ProtoMessage() {}
 
 func (x *CheckReferencesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[34]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2398,7 +2479,7 @@ func (x *CheckReferencesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckReferencesRequest.ProtoReflect.Descriptor instead.
 func (*CheckReferencesRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{34}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *CheckReferencesRequest) GetReferences() []*CheckReferencesRequest_Reference {
@@ -2418,7 +2499,7 @@ type CheckReferencesResponse struct {
 
 func (x *CheckReferencesResponse) Reset() {
 	*x = CheckReferencesResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[35]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2430,7 +2511,7 @@ func (x *CheckReferencesResponse) String() string {
 func (*CheckReferencesResponse) ProtoMessage() {}
 
 func (x *CheckReferencesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[35]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2443,7 +2524,7 @@ func (x *CheckReferencesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckReferencesResponse.ProtoReflect.Descriptor instead.
 func (*CheckReferencesResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{35}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *CheckReferencesResponse) GetVerdicts() []CheckReferencesResponse_Verdict {
@@ -2466,7 +2547,7 @@ type ListResourceShadowsRequest struct {
 
 func (x *ListResourceShadowsRequest) Reset() {
 	*x = ListResourceShadowsRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[36]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2478,7 +2559,7 @@ func (x *ListResourceShadowsRequest) String() string {
 func (*ListResourceShadowsRequest) ProtoMessage() {}
 
 func (x *ListResourceShadowsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[36]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2491,7 +2572,7 @@ func (x *ListResourceShadowsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListResourceShadowsRequest.ProtoReflect.Descriptor instead.
 func (*ListResourceShadowsRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{36}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ListResourceShadowsRequest) GetPageSize() int32 {
@@ -2525,7 +2606,7 @@ type ListResourceShadowsResponse struct {
 
 func (x *ListResourceShadowsResponse) Reset() {
 	*x = ListResourceShadowsResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[37]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2537,7 +2618,7 @@ func (x *ListResourceShadowsResponse) String() string {
 func (*ListResourceShadowsResponse) ProtoMessage() {}
 
 func (x *ListResourceShadowsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[37]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2550,7 +2631,7 @@ func (x *ListResourceShadowsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListResourceShadowsResponse.ProtoReflect.Descriptor instead.
 func (*ListResourceShadowsResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{37}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ListResourceShadowsResponse) GetShadows() []*ResourceShadow {
@@ -2584,7 +2665,7 @@ type ResourceShadow struct {
 
 func (x *ResourceShadow) Reset() {
 	*x = ResourceShadow{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[38]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2596,7 +2677,7 @@ func (x *ResourceShadow) String() string {
 func (*ResourceShadow) ProtoMessage() {}
 
 func (x *ResourceShadow) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[38]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2609,7 +2690,7 @@ func (x *ResourceShadow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResourceShadow.ProtoReflect.Descriptor instead.
 func (*ResourceShadow) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{38}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ResourceShadow) GetResource() *ResourceRef {
@@ -2665,7 +2746,7 @@ type ListBlockadesRequest struct {
 
 func (x *ListBlockadesRequest) Reset() {
 	*x = ListBlockadesRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[39]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2677,7 +2758,7 @@ func (x *ListBlockadesRequest) String() string {
 func (*ListBlockadesRequest) ProtoMessage() {}
 
 func (x *ListBlockadesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[39]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2690,7 +2771,7 @@ func (x *ListBlockadesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListBlockadesRequest.ProtoReflect.Descriptor instead.
 func (*ListBlockadesRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{39}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ListBlockadesRequest) GetPageSize() int32 {
@@ -2717,7 +2798,7 @@ type ListBlockadesResponse struct {
 
 func (x *ListBlockadesResponse) Reset() {
 	*x = ListBlockadesResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[40]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2729,7 +2810,7 @@ func (x *ListBlockadesResponse) String() string {
 func (*ListBlockadesResponse) ProtoMessage() {}
 
 func (x *ListBlockadesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[40]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2742,7 +2823,7 @@ func (x *ListBlockadesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListBlockadesResponse.ProtoReflect.Descriptor instead.
 func (*ListBlockadesResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{40}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ListBlockadesResponse) GetBlockades() []*Blockade {
@@ -2775,7 +2856,7 @@ type Blockade struct {
 
 func (x *Blockade) Reset() {
 	*x = Blockade{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[41]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2787,7 +2868,7 @@ func (x *Blockade) String() string {
 func (*Blockade) ProtoMessage() {}
 
 func (x *Blockade) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[41]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2800,7 +2881,7 @@ func (x *Blockade) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Blockade.ProtoReflect.Descriptor instead.
 func (*Blockade) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{41}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *Blockade) GetTarget() *ResourceRef {
@@ -2849,7 +2930,7 @@ type WatchResourceShadowsRequest struct {
 
 func (x *WatchResourceShadowsRequest) Reset() {
 	*x = WatchResourceShadowsRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[42]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2861,7 +2942,7 @@ func (x *WatchResourceShadowsRequest) String() string {
 func (*WatchResourceShadowsRequest) ProtoMessage() {}
 
 func (x *WatchResourceShadowsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[42]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2874,7 +2955,7 @@ func (x *WatchResourceShadowsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResourceShadowsRequest.ProtoReflect.Descriptor instead.
 func (*WatchResourceShadowsRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{42}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *WatchResourceShadowsRequest) GetResumeToken() string {
@@ -2906,7 +2987,7 @@ type WatchResourceShadowsResponse struct {
 
 func (x *WatchResourceShadowsResponse) Reset() {
 	*x = WatchResourceShadowsResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[43]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2918,7 +2999,7 @@ func (x *WatchResourceShadowsResponse) String() string {
 func (*WatchResourceShadowsResponse) ProtoMessage() {}
 
 func (x *WatchResourceShadowsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[43]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2931,7 +3012,7 @@ func (x *WatchResourceShadowsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResourceShadowsResponse.ProtoReflect.Descriptor instead.
 func (*WatchResourceShadowsResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{43}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *WatchResourceShadowsResponse) GetEvent() isWatchResourceShadowsResponse_Event {
@@ -3019,7 +3100,7 @@ type WorkItem struct {
 
 func (x *WorkItem) Reset() {
 	*x = WorkItem{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[44]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3031,7 +3112,7 @@ func (x *WorkItem) String() string {
 func (*WorkItem) ProtoMessage() {}
 
 func (x *WorkItem) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[44]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3044,7 +3125,7 @@ func (x *WorkItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkItem.ProtoReflect.Descriptor instead.
 func (*WorkItem) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{44}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *WorkItem) GetId() int64 {
@@ -3094,7 +3175,7 @@ type EstablishReferencesRequest_Attempt struct {
 
 func (x *EstablishReferencesRequest_Attempt) Reset() {
 	*x = EstablishReferencesRequest_Attempt{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[45]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3106,7 +3187,7 @@ func (x *EstablishReferencesRequest_Attempt) String() string {
 func (*EstablishReferencesRequest_Attempt) ProtoMessage() {}
 
 func (x *EstablishReferencesRequest_Attempt) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[45]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3178,7 +3259,7 @@ type EstablishReferencesRequest_Person struct {
 
 func (x *EstablishReferencesRequest_Person) Reset() {
 	*x = EstablishReferencesRequest_Person{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[46]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3190,7 +3271,7 @@ func (x *EstablishReferencesRequest_Person) String() string {
 func (*EstablishReferencesRequest_Person) ProtoMessage() {}
 
 func (x *EstablishReferencesRequest_Person) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[46]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3242,7 +3323,7 @@ type EstablishReferencesRequest_Reference struct {
 
 func (x *EstablishReferencesRequest_Reference) Reset() {
 	*x = EstablishReferencesRequest_Reference{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[47]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3254,7 +3335,7 @@ func (x *EstablishReferencesRequest_Reference) String() string {
 func (*EstablishReferencesRequest_Reference) ProtoMessage() {}
 
 func (x *EstablishReferencesRequest_Reference) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[47]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3319,7 +3400,7 @@ type EstablishReferencesResponse_Outcome struct {
 
 func (x *EstablishReferencesResponse_Outcome) Reset() {
 	*x = EstablishReferencesResponse_Outcome{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[48]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3331,7 +3412,7 @@ func (x *EstablishReferencesResponse_Outcome) String() string {
 func (*EstablishReferencesResponse_Outcome) ProtoMessage() {}
 
 func (x *EstablishReferencesResponse_Outcome) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[48]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3417,7 +3498,7 @@ type EstablishReferencesResponse_Established struct {
 
 func (x *EstablishReferencesResponse_Established) Reset() {
 	*x = EstablishReferencesResponse_Established{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[49]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3429,7 +3510,7 @@ func (x *EstablishReferencesResponse_Established) String() string {
 func (*EstablishReferencesResponse_Established) ProtoMessage() {}
 
 func (x *EstablishReferencesResponse_Established) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[49]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3470,7 +3551,7 @@ type EstablishReferencesResponse_Target struct {
 
 func (x *EstablishReferencesResponse_Target) Reset() {
 	*x = EstablishReferencesResponse_Target{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[50]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3482,7 +3563,7 @@ func (x *EstablishReferencesResponse_Target) String() string {
 func (*EstablishReferencesResponse_Target) ProtoMessage() {}
 
 func (x *EstablishReferencesResponse_Target) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[50]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3524,7 +3605,7 @@ type EstablishReferencesResponse_Failure struct {
 
 func (x *EstablishReferencesResponse_Failure) Reset() {
 	*x = EstablishReferencesResponse_Failure{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[51]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3536,7 +3617,7 @@ func (x *EstablishReferencesResponse_Failure) String() string {
 func (*EstablishReferencesResponse_Failure) ProtoMessage() {}
 
 func (x *EstablishReferencesResponse_Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[51]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3587,7 +3668,7 @@ type ReferencesRefused_Refusal struct {
 
 func (x *ReferencesRefused_Refusal) Reset() {
 	*x = ReferencesRefused_Refusal{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[52]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3599,7 +3680,7 @@ func (x *ReferencesRefused_Refusal) String() string {
 func (*ReferencesRefused_Refusal) ProtoMessage() {}
 
 func (x *ReferencesRefused_Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[52]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3654,7 +3735,7 @@ type ResolveBlockadesRequest_Question struct {
 
 func (x *ResolveBlockadesRequest_Question) Reset() {
 	*x = ResolveBlockadesRequest_Question{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[53]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3666,7 +3747,7 @@ func (x *ResolveBlockadesRequest_Question) String() string {
 func (*ResolveBlockadesRequest_Question) ProtoMessage() {}
 
 func (x *ResolveBlockadesRequest_Question) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[53]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3709,7 +3790,7 @@ type RecallDelegationsRequest_Question struct {
 
 func (x *RecallDelegationsRequest_Question) Reset() {
 	*x = RecallDelegationsRequest_Question{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[54]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3721,7 +3802,7 @@ func (x *RecallDelegationsRequest_Question) String() string {
 func (*RecallDelegationsRequest_Question) ProtoMessage() {}
 
 func (x *RecallDelegationsRequest_Question) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[54]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3774,7 +3855,7 @@ type RecallDelegationsResponse_Answer struct {
 
 func (x *RecallDelegationsResponse_Answer) Reset() {
 	*x = RecallDelegationsResponse_Answer{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[55]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3786,7 +3867,7 @@ func (x *RecallDelegationsResponse_Answer) String() string {
 func (*RecallDelegationsResponse_Answer) ProtoMessage() {}
 
 func (x *RecallDelegationsResponse_Answer) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[55]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3841,7 +3922,7 @@ type RecallDelegationsResponse_Holder struct {
 
 func (x *RecallDelegationsResponse_Holder) Reset() {
 	*x = RecallDelegationsResponse_Holder{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[56]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3853,7 +3934,7 @@ func (x *RecallDelegationsResponse_Holder) String() string {
 func (*RecallDelegationsResponse_Holder) ProtoMessage() {}
 
 func (x *RecallDelegationsResponse_Holder) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[56]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3905,7 +3986,7 @@ type WatchImportedServiceDeletionsResponse_Deletions struct {
 
 func (x *WatchImportedServiceDeletionsResponse_Deletions) Reset() {
 	*x = WatchImportedServiceDeletionsResponse_Deletions{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[57]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3917,7 +3998,7 @@ func (x *WatchImportedServiceDeletionsResponse_Deletions) String() string {
 func (*WatchImportedServiceDeletionsResponse_Deletions) ProtoMessage() {}
 
 func (x *WatchImportedServiceDeletionsResponse_Deletions) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[57]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3972,7 +4053,7 @@ type PlanDeletionRequest_Target struct {
 
 func (x *PlanDeletionRequest_Target) Reset() {
 	*x = PlanDeletionRequest_Target{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[58]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3984,7 +4065,7 @@ func (x *PlanDeletionRequest_Target) String() string {
 func (*PlanDeletionRequest_Target) ProtoMessage() {}
 
 func (x *PlanDeletionRequest_Target) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[58]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4025,7 +4106,7 @@ type PlanDeletionResponse_Leaves struct {
 
 func (x *PlanDeletionResponse_Leaves) Reset() {
 	*x = PlanDeletionResponse_Leaves{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[59]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4037,7 +4118,7 @@ func (x *PlanDeletionResponse_Leaves) String() string {
 func (*PlanDeletionResponse_Leaves) ProtoMessage() {}
 
 func (x *PlanDeletionResponse_Leaves) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[59]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4078,7 +4159,7 @@ type PlanDeletionResponse_Count struct {
 
 func (x *PlanDeletionResponse_Count) Reset() {
 	*x = PlanDeletionResponse_Count{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[60]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4090,7 +4171,7 @@ func (x *PlanDeletionResponse_Count) String() string {
 func (*PlanDeletionResponse_Count) ProtoMessage() {}
 
 func (x *PlanDeletionResponse_Count) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[60]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4147,7 +4228,7 @@ type PlanDeletionResponse_Member struct {
 
 func (x *PlanDeletionResponse_Member) Reset() {
 	*x = PlanDeletionResponse_Member{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[61]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4159,7 +4240,7 @@ func (x *PlanDeletionResponse_Member) String() string {
 func (*PlanDeletionResponse_Member) ProtoMessage() {}
 
 func (x *PlanDeletionResponse_Member) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[61]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4237,7 +4318,7 @@ type PlanDeletionResponse_Via struct {
 
 func (x *PlanDeletionResponse_Via) Reset() {
 	*x = PlanDeletionResponse_Via{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[62]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4249,7 +4330,7 @@ func (x *PlanDeletionResponse_Via) String() string {
 func (*PlanDeletionResponse_Via) ProtoMessage() {}
 
 func (x *PlanDeletionResponse_Via) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[62]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4297,7 +4378,7 @@ type PlanDeletionResponse_Target struct {
 
 func (x *PlanDeletionResponse_Target) Reset() {
 	*x = PlanDeletionResponse_Target{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[63]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4309,7 +4390,7 @@ func (x *PlanDeletionResponse_Target) String() string {
 func (*PlanDeletionResponse_Target) ProtoMessage() {}
 
 func (x *PlanDeletionResponse_Target) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[63]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4349,7 +4430,7 @@ type PlanDeletionResponse_Unset struct {
 
 func (x *PlanDeletionResponse_Unset) Reset() {
 	*x = PlanDeletionResponse_Unset{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[64]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4361,7 +4442,7 @@ func (x *PlanDeletionResponse_Unset) String() string {
 func (*PlanDeletionResponse_Unset) ProtoMessage() {}
 
 func (x *PlanDeletionResponse_Unset) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[64]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4409,7 +4490,7 @@ type PlanDeletionResponse_Blocker struct {
 
 func (x *PlanDeletionResponse_Blocker) Reset() {
 	*x = PlanDeletionResponse_Blocker{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[65]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4421,7 +4502,7 @@ func (x *PlanDeletionResponse_Blocker) String() string {
 func (*PlanDeletionResponse_Blocker) ProtoMessage() {}
 
 func (x *PlanDeletionResponse_Blocker) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[65]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4492,7 +4573,7 @@ type TraceCascadesResponse_Trace struct {
 
 func (x *TraceCascadesResponse_Trace) Reset() {
 	*x = TraceCascadesResponse_Trace{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[66]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4504,7 +4585,7 @@ func (x *TraceCascadesResponse_Trace) String() string {
 func (*TraceCascadesResponse_Trace) ProtoMessage() {}
 
 func (x *TraceCascadesResponse_Trace) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[66]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4553,7 +4634,7 @@ type CheckOwnersRequest_Question struct {
 
 func (x *CheckOwnersRequest_Question) Reset() {
 	*x = CheckOwnersRequest_Question{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[67]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4565,7 +4646,7 @@ func (x *CheckOwnersRequest_Question) String() string {
 func (*CheckOwnersRequest_Question) ProtoMessage() {}
 
 func (x *CheckOwnersRequest_Question) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[67]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4609,7 +4690,7 @@ type CheckOwnersResponse_Answer struct {
 
 func (x *CheckOwnersResponse_Answer) Reset() {
 	*x = CheckOwnersResponse_Answer{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[68]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4621,7 +4702,7 @@ func (x *CheckOwnersResponse_Answer) String() string {
 func (*CheckOwnersResponse_Answer) ProtoMessage() {}
 
 func (x *CheckOwnersResponse_Answer) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[68]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4675,7 +4756,7 @@ type DropOwnersRequest_LetGo struct {
 
 func (x *DropOwnersRequest_LetGo) Reset() {
 	*x = DropOwnersRequest_LetGo{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[69]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4687,7 +4768,7 @@ func (x *DropOwnersRequest_LetGo) String() string {
 func (*DropOwnersRequest_LetGo) ProtoMessage() {}
 
 func (x *DropOwnersRequest_LetGo) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[69]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4727,7 +4808,7 @@ type UpgradeOwnerReferencesRequest_Renamed struct {
 
 func (x *UpgradeOwnerReferencesRequest_Renamed) Reset() {
 	*x = UpgradeOwnerReferencesRequest_Renamed{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[70]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4739,7 +4820,7 @@ func (x *UpgradeOwnerReferencesRequest_Renamed) String() string {
 func (*UpgradeOwnerReferencesRequest_Renamed) ProtoMessage() {}
 
 func (x *UpgradeOwnerReferencesRequest_Renamed) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[70]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4779,7 +4860,7 @@ type CheckReferencesRequest_Reference struct {
 
 func (x *CheckReferencesRequest_Reference) Reset() {
 	*x = CheckReferencesRequest_Reference{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[71]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4791,7 +4872,7 @@ func (x *CheckReferencesRequest_Reference) String() string {
 func (*CheckReferencesRequest_Reference) ProtoMessage() {}
 
 func (x *CheckReferencesRequest_Reference) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[71]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4804,7 +4885,7 @@ func (x *CheckReferencesRequest_Reference) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckReferencesRequest_Reference.ProtoReflect.Descriptor instead.
 func (*CheckReferencesRequest_Reference) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{34, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{36, 0}
 }
 
 func (x *CheckReferencesRequest_Reference) GetKey() *BlockadeKey {
@@ -4836,7 +4917,7 @@ type ResourceShadow_Reference struct {
 
 func (x *ResourceShadow_Reference) Reset() {
 	*x = ResourceShadow_Reference{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[72]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4848,7 +4929,7 @@ func (x *ResourceShadow_Reference) String() string {
 func (*ResourceShadow_Reference) ProtoMessage() {}
 
 func (x *ResourceShadow_Reference) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[72]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4861,7 +4942,7 @@ func (x *ResourceShadow_Reference) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResourceShadow_Reference.ProtoReflect.Descriptor instead.
 func (*ResourceShadow_Reference) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{38, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{40, 0}
 }
 
 func (x *ResourceShadow_Reference) GetPath() string {
@@ -4908,7 +4989,7 @@ type WatchResourceShadowsResponse_Work struct {
 
 func (x *WatchResourceShadowsResponse_Work) Reset() {
 	*x = WatchResourceShadowsResponse_Work{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[73]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4920,7 +5001,7 @@ func (x *WatchResourceShadowsResponse_Work) String() string {
 func (*WatchResourceShadowsResponse_Work) ProtoMessage() {}
 
 func (x *WatchResourceShadowsResponse_Work) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[73]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4933,7 +5014,7 @@ func (x *WatchResourceShadowsResponse_Work) ProtoReflect() protoreflect.Message 
 
 // Deprecated: Use WatchResourceShadowsResponse_Work.ProtoReflect.Descriptor instead.
 func (*WatchResourceShadowsResponse_Work) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{43, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{45, 0}
 }
 
 func (x *WatchResourceShadowsResponse_Work) GetItems() []*WorkItem {
@@ -5220,6 +5301,9 @@ const file_dbcontroller_schema_v1_schema_proto_rawDesc = "" +
 	"\x14AnnounceEpochRequest\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\fR\x05epoch\"-\n" +
 	"\x15AnnounceEpochResponse\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\fR\x05epoch\"\x11\n" +
+	"\x0fGetEpochRequest\"(\n" +
+	"\x10GetEpochResponse\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\fR\x05epoch\"H\n" +
 	"\x13ConfirmEpochRequest\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\fR\x05epoch\x12\x1b\n" +
@@ -5311,7 +5395,7 @@ const file_dbcontroller_schema_v1_schema_proto_rawDesc = "" +
 	"\x15ACTION_ANNOUNCE_EPOCH\x10\n" +
 	"\x12\x18\n" +
 	"\x14ACTION_CONFIRM_AGAIN\x10\v\x12\x1b\n" +
-	"\x17ACTION_VERIFY_BLOCKADES\x10\f2\x84\x11\n" +
+	"\x17ACTION_VERIFY_BLOCKADES\x10\f2\xe3\x11\n" +
 	"\rSchemaService\x12~\n" +
 	"\x13EstablishReferences\x122.dbcontroller.schema.v1.EstablishReferencesRequest\x1a3.dbcontroller.schema.v1.EstablishReferencesResponse\x12u\n" +
 	"\x10ConfirmBlockades\x12/.dbcontroller.schema.v1.ConfirmBlockadesRequest\x1a0.dbcontroller.schema.v1.ConfirmBlockadesResponse\x12u\n" +
@@ -5326,7 +5410,8 @@ const file_dbcontroller_schema_v1_schema_proto_rawDesc = "" +
 	"\n" +
 	"DropOwners\x12).dbcontroller.schema.v1.DropOwnersRequest\x1a*.dbcontroller.schema.v1.DropOwnersResponse\x12\x87\x01\n" +
 	"\x16UpgradeOwnerReferences\x125.dbcontroller.schema.v1.UpgradeOwnerReferencesRequest\x1a6.dbcontroller.schema.v1.UpgradeOwnerReferencesResponse\x12l\n" +
-	"\rAnnounceEpoch\x12,.dbcontroller.schema.v1.AnnounceEpochRequest\x1a-.dbcontroller.schema.v1.AnnounceEpochResponse\x12i\n" +
+	"\rAnnounceEpoch\x12,.dbcontroller.schema.v1.AnnounceEpochRequest\x1a-.dbcontroller.schema.v1.AnnounceEpochResponse\x12]\n" +
+	"\bGetEpoch\x12'.dbcontroller.schema.v1.GetEpochRequest\x1a(.dbcontroller.schema.v1.GetEpochResponse\x12i\n" +
 	"\fConfirmEpoch\x12+.dbcontroller.schema.v1.ConfirmEpochRequest\x1a,.dbcontroller.schema.v1.ConfirmEpochResponse\x12r\n" +
 	"\x0fCheckReferences\x12..dbcontroller.schema.v1.CheckReferencesRequest\x1a/.dbcontroller.schema.v1.CheckReferencesResponse\x12~\n" +
 	"\x13ListResourceShadows\x122.dbcontroller.schema.v1.ListResourceShadowsRequest\x1a3.dbcontroller.schema.v1.ListResourceShadowsResponse\x12l\n" +
@@ -5346,7 +5431,7 @@ func file_dbcontroller_schema_v1_schema_proto_rawDescGZIP() []byte {
 }
 
 var file_dbcontroller_schema_v1_schema_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_dbcontroller_schema_v1_schema_proto_msgTypes = make([]protoimpl.MessageInfo, 74)
+var file_dbcontroller_schema_v1_schema_proto_msgTypes = make([]protoimpl.MessageInfo, 76)
 var file_dbcontroller_schema_v1_schema_proto_goTypes = []any{
 	(ResolveBlockadesResponse_Verdict)(0),                   // 0: dbcontroller.schema.v1.ResolveBlockadesResponse.Verdict
 	(RecallDelegationsRequest_Mode)(0),                      // 1: dbcontroller.schema.v1.RecallDelegationsRequest.Mode
@@ -5385,134 +5470,136 @@ var file_dbcontroller_schema_v1_schema_proto_goTypes = []any{
 	(*UpgradeOwnerReferencesResponse)(nil),                  // 34: dbcontroller.schema.v1.UpgradeOwnerReferencesResponse
 	(*AnnounceEpochRequest)(nil),                            // 35: dbcontroller.schema.v1.AnnounceEpochRequest
 	(*AnnounceEpochResponse)(nil),                           // 36: dbcontroller.schema.v1.AnnounceEpochResponse
-	(*ConfirmEpochRequest)(nil),                             // 37: dbcontroller.schema.v1.ConfirmEpochRequest
-	(*ConfirmEpochResponse)(nil),                            // 38: dbcontroller.schema.v1.ConfirmEpochResponse
-	(*CheckReferencesRequest)(nil),                          // 39: dbcontroller.schema.v1.CheckReferencesRequest
-	(*CheckReferencesResponse)(nil),                         // 40: dbcontroller.schema.v1.CheckReferencesResponse
-	(*ListResourceShadowsRequest)(nil),                      // 41: dbcontroller.schema.v1.ListResourceShadowsRequest
-	(*ListResourceShadowsResponse)(nil),                     // 42: dbcontroller.schema.v1.ListResourceShadowsResponse
-	(*ResourceShadow)(nil),                                  // 43: dbcontroller.schema.v1.ResourceShadow
-	(*ListBlockadesRequest)(nil),                            // 44: dbcontroller.schema.v1.ListBlockadesRequest
-	(*ListBlockadesResponse)(nil),                           // 45: dbcontroller.schema.v1.ListBlockadesResponse
-	(*Blockade)(nil),                                        // 46: dbcontroller.schema.v1.Blockade
-	(*WatchResourceShadowsRequest)(nil),                     // 47: dbcontroller.schema.v1.WatchResourceShadowsRequest
-	(*WatchResourceShadowsResponse)(nil),                    // 48: dbcontroller.schema.v1.WatchResourceShadowsResponse
-	(*WorkItem)(nil),                                        // 49: dbcontroller.schema.v1.WorkItem
-	(*EstablishReferencesRequest_Attempt)(nil),              // 50: dbcontroller.schema.v1.EstablishReferencesRequest.Attempt
-	(*EstablishReferencesRequest_Person)(nil),               // 51: dbcontroller.schema.v1.EstablishReferencesRequest.Person
-	(*EstablishReferencesRequest_Reference)(nil),            // 52: dbcontroller.schema.v1.EstablishReferencesRequest.Reference
-	(*EstablishReferencesResponse_Outcome)(nil),             // 53: dbcontroller.schema.v1.EstablishReferencesResponse.Outcome
-	(*EstablishReferencesResponse_Established)(nil),         // 54: dbcontroller.schema.v1.EstablishReferencesResponse.Established
-	(*EstablishReferencesResponse_Target)(nil),              // 55: dbcontroller.schema.v1.EstablishReferencesResponse.Target
-	(*EstablishReferencesResponse_Failure)(nil),             // 56: dbcontroller.schema.v1.EstablishReferencesResponse.Failure
-	(*ReferencesRefused_Refusal)(nil),                       // 57: dbcontroller.schema.v1.ReferencesRefused.Refusal
-	(*ResolveBlockadesRequest_Question)(nil),                // 58: dbcontroller.schema.v1.ResolveBlockadesRequest.Question
-	(*RecallDelegationsRequest_Question)(nil),               // 59: dbcontroller.schema.v1.RecallDelegationsRequest.Question
-	(*RecallDelegationsResponse_Answer)(nil),                // 60: dbcontroller.schema.v1.RecallDelegationsResponse.Answer
-	(*RecallDelegationsResponse_Holder)(nil),                // 61: dbcontroller.schema.v1.RecallDelegationsResponse.Holder
-	(*WatchImportedServiceDeletionsResponse_Deletions)(nil), // 62: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions
-	(*PlanDeletionRequest_Target)(nil),                      // 63: dbcontroller.schema.v1.PlanDeletionRequest.Target
-	(*PlanDeletionResponse_Leaves)(nil),                     // 64: dbcontroller.schema.v1.PlanDeletionResponse.Leaves
-	(*PlanDeletionResponse_Count)(nil),                      // 65: dbcontroller.schema.v1.PlanDeletionResponse.Count
-	(*PlanDeletionResponse_Member)(nil),                     // 66: dbcontroller.schema.v1.PlanDeletionResponse.Member
-	(*PlanDeletionResponse_Via)(nil),                        // 67: dbcontroller.schema.v1.PlanDeletionResponse.Via
-	(*PlanDeletionResponse_Target)(nil),                     // 68: dbcontroller.schema.v1.PlanDeletionResponse.Target
-	(*PlanDeletionResponse_Unset)(nil),                      // 69: dbcontroller.schema.v1.PlanDeletionResponse.Unset
-	(*PlanDeletionResponse_Blocker)(nil),                    // 70: dbcontroller.schema.v1.PlanDeletionResponse.Blocker
-	(*TraceCascadesResponse_Trace)(nil),                     // 71: dbcontroller.schema.v1.TraceCascadesResponse.Trace
-	(*CheckOwnersRequest_Question)(nil),                     // 72: dbcontroller.schema.v1.CheckOwnersRequest.Question
-	(*CheckOwnersResponse_Answer)(nil),                      // 73: dbcontroller.schema.v1.CheckOwnersResponse.Answer
-	(*DropOwnersRequest_LetGo)(nil),                         // 74: dbcontroller.schema.v1.DropOwnersRequest.LetGo
-	(*UpgradeOwnerReferencesRequest_Renamed)(nil),           // 75: dbcontroller.schema.v1.UpgradeOwnerReferencesRequest.Renamed
-	(*CheckReferencesRequest_Reference)(nil),                // 76: dbcontroller.schema.v1.CheckReferencesRequest.Reference
-	(*ResourceShadow_Reference)(nil),                        // 77: dbcontroller.schema.v1.ResourceShadow.Reference
-	(*WatchResourceShadowsResponse_Work)(nil),               // 78: dbcontroller.schema.v1.WatchResourceShadowsResponse.Work
-	(*timestamppb.Timestamp)(nil),                           // 79: google.protobuf.Timestamp
-	(Behaviour)(0),                                          // 80: dbcontroller.schema.v1.Behaviour
-	(*durationpb.Duration)(nil),                             // 81: google.protobuf.Duration
-	(*emptypb.Empty)(nil),                                   // 82: google.protobuf.Empty
-	(*anypb.Any)(nil),                                       // 83: google.protobuf.Any
+	(*GetEpochRequest)(nil),                                 // 37: dbcontroller.schema.v1.GetEpochRequest
+	(*GetEpochResponse)(nil),                                // 38: dbcontroller.schema.v1.GetEpochResponse
+	(*ConfirmEpochRequest)(nil),                             // 39: dbcontroller.schema.v1.ConfirmEpochRequest
+	(*ConfirmEpochResponse)(nil),                            // 40: dbcontroller.schema.v1.ConfirmEpochResponse
+	(*CheckReferencesRequest)(nil),                          // 41: dbcontroller.schema.v1.CheckReferencesRequest
+	(*CheckReferencesResponse)(nil),                         // 42: dbcontroller.schema.v1.CheckReferencesResponse
+	(*ListResourceShadowsRequest)(nil),                      // 43: dbcontroller.schema.v1.ListResourceShadowsRequest
+	(*ListResourceShadowsResponse)(nil),                     // 44: dbcontroller.schema.v1.ListResourceShadowsResponse
+	(*ResourceShadow)(nil),                                  // 45: dbcontroller.schema.v1.ResourceShadow
+	(*ListBlockadesRequest)(nil),                            // 46: dbcontroller.schema.v1.ListBlockadesRequest
+	(*ListBlockadesResponse)(nil),                           // 47: dbcontroller.schema.v1.ListBlockadesResponse
+	(*Blockade)(nil),                                        // 48: dbcontroller.schema.v1.Blockade
+	(*WatchResourceShadowsRequest)(nil),                     // 49: dbcontroller.schema.v1.WatchResourceShadowsRequest
+	(*WatchResourceShadowsResponse)(nil),                    // 50: dbcontroller.schema.v1.WatchResourceShadowsResponse
+	(*WorkItem)(nil),                                        // 51: dbcontroller.schema.v1.WorkItem
+	(*EstablishReferencesRequest_Attempt)(nil),              // 52: dbcontroller.schema.v1.EstablishReferencesRequest.Attempt
+	(*EstablishReferencesRequest_Person)(nil),               // 53: dbcontroller.schema.v1.EstablishReferencesRequest.Person
+	(*EstablishReferencesRequest_Reference)(nil),            // 54: dbcontroller.schema.v1.EstablishReferencesRequest.Reference
+	(*EstablishReferencesResponse_Outcome)(nil),             // 55: dbcontroller.schema.v1.EstablishReferencesResponse.Outcome
+	(*EstablishReferencesResponse_Established)(nil),         // 56: dbcontroller.schema.v1.EstablishReferencesResponse.Established
+	(*EstablishReferencesResponse_Target)(nil),              // 57: dbcontroller.schema.v1.EstablishReferencesResponse.Target
+	(*EstablishReferencesResponse_Failure)(nil),             // 58: dbcontroller.schema.v1.EstablishReferencesResponse.Failure
+	(*ReferencesRefused_Refusal)(nil),                       // 59: dbcontroller.schema.v1.ReferencesRefused.Refusal
+	(*ResolveBlockadesRequest_Question)(nil),                // 60: dbcontroller.schema.v1.ResolveBlockadesRequest.Question
+	(*RecallDelegationsRequest_Question)(nil),               // 61: dbcontroller.schema.v1.RecallDelegationsRequest.Question
+	(*RecallDelegationsResponse_Answer)(nil),                // 62: dbcontroller.schema.v1.RecallDelegationsResponse.Answer
+	(*RecallDelegationsResponse_Holder)(nil),                // 63: dbcontroller.schema.v1.RecallDelegationsResponse.Holder
+	(*WatchImportedServiceDeletionsResponse_Deletions)(nil), // 64: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions
+	(*PlanDeletionRequest_Target)(nil),                      // 65: dbcontroller.schema.v1.PlanDeletionRequest.Target
+	(*PlanDeletionResponse_Leaves)(nil),                     // 66: dbcontroller.schema.v1.PlanDeletionResponse.Leaves
+	(*PlanDeletionResponse_Count)(nil),                      // 67: dbcontroller.schema.v1.PlanDeletionResponse.Count
+	(*PlanDeletionResponse_Member)(nil),                     // 68: dbcontroller.schema.v1.PlanDeletionResponse.Member
+	(*PlanDeletionResponse_Via)(nil),                        // 69: dbcontroller.schema.v1.PlanDeletionResponse.Via
+	(*PlanDeletionResponse_Target)(nil),                     // 70: dbcontroller.schema.v1.PlanDeletionResponse.Target
+	(*PlanDeletionResponse_Unset)(nil),                      // 71: dbcontroller.schema.v1.PlanDeletionResponse.Unset
+	(*PlanDeletionResponse_Blocker)(nil),                    // 72: dbcontroller.schema.v1.PlanDeletionResponse.Blocker
+	(*TraceCascadesResponse_Trace)(nil),                     // 73: dbcontroller.schema.v1.TraceCascadesResponse.Trace
+	(*CheckOwnersRequest_Question)(nil),                     // 74: dbcontroller.schema.v1.CheckOwnersRequest.Question
+	(*CheckOwnersResponse_Answer)(nil),                      // 75: dbcontroller.schema.v1.CheckOwnersResponse.Answer
+	(*DropOwnersRequest_LetGo)(nil),                         // 76: dbcontroller.schema.v1.DropOwnersRequest.LetGo
+	(*UpgradeOwnerReferencesRequest_Renamed)(nil),           // 77: dbcontroller.schema.v1.UpgradeOwnerReferencesRequest.Renamed
+	(*CheckReferencesRequest_Reference)(nil),                // 78: dbcontroller.schema.v1.CheckReferencesRequest.Reference
+	(*ResourceShadow_Reference)(nil),                        // 79: dbcontroller.schema.v1.ResourceShadow.Reference
+	(*WatchResourceShadowsResponse_Work)(nil),               // 80: dbcontroller.schema.v1.WatchResourceShadowsResponse.Work
+	(*timestamppb.Timestamp)(nil),                           // 81: google.protobuf.Timestamp
+	(Behaviour)(0),                                          // 82: dbcontroller.schema.v1.Behaviour
+	(*durationpb.Duration)(nil),                             // 83: google.protobuf.Duration
+	(*emptypb.Empty)(nil),                                   // 84: google.protobuf.Empty
+	(*anypb.Any)(nil),                                       // 85: google.protobuf.Any
 }
 var file_dbcontroller_schema_v1_schema_proto_depIdxs = []int32{
-	50, // 0: dbcontroller.schema.v1.EstablishReferencesRequest.attempts:type_name -> dbcontroller.schema.v1.EstablishReferencesRequest.Attempt
-	53, // 1: dbcontroller.schema.v1.EstablishReferencesResponse.outcomes:type_name -> dbcontroller.schema.v1.EstablishReferencesResponse.Outcome
-	57, // 2: dbcontroller.schema.v1.ReferencesRefused.refusals:type_name -> dbcontroller.schema.v1.ReferencesRefused.Refusal
-	58, // 3: dbcontroller.schema.v1.ResolveBlockadesRequest.questions:type_name -> dbcontroller.schema.v1.ResolveBlockadesRequest.Question
+	52, // 0: dbcontroller.schema.v1.EstablishReferencesRequest.attempts:type_name -> dbcontroller.schema.v1.EstablishReferencesRequest.Attempt
+	55, // 1: dbcontroller.schema.v1.EstablishReferencesResponse.outcomes:type_name -> dbcontroller.schema.v1.EstablishReferencesResponse.Outcome
+	59, // 2: dbcontroller.schema.v1.ReferencesRefused.refusals:type_name -> dbcontroller.schema.v1.ReferencesRefused.Refusal
+	60, // 3: dbcontroller.schema.v1.ResolveBlockadesRequest.questions:type_name -> dbcontroller.schema.v1.ResolveBlockadesRequest.Question
 	0,  // 4: dbcontroller.schema.v1.ResolveBlockadesResponse.verdicts:type_name -> dbcontroller.schema.v1.ResolveBlockadesResponse.Verdict
-	59, // 5: dbcontroller.schema.v1.RecallDelegationsRequest.questions:type_name -> dbcontroller.schema.v1.RecallDelegationsRequest.Question
-	60, // 6: dbcontroller.schema.v1.RecallDelegationsResponse.answers:type_name -> dbcontroller.schema.v1.RecallDelegationsResponse.Answer
+	61, // 5: dbcontroller.schema.v1.RecallDelegationsRequest.questions:type_name -> dbcontroller.schema.v1.RecallDelegationsRequest.Question
+	62, // 6: dbcontroller.schema.v1.RecallDelegationsResponse.answers:type_name -> dbcontroller.schema.v1.RecallDelegationsResponse.Answer
 	6,  // 7: dbcontroller.schema.v1.ReleaseBlockadesRequest.keys:type_name -> dbcontroller.schema.v1.BlockadeKey
-	62, // 8: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.upsert:type_name -> dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions
-	62, // 9: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.delete:type_name -> dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions
+	64, // 8: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.upsert:type_name -> dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions
+	64, // 9: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.delete:type_name -> dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions
 	21, // 10: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.end_of_snapshot:type_name -> dbcontroller.schema.v1.EndOfSnapshot
 	22, // 11: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.bookmark:type_name -> dbcontroller.schema.v1.Bookmark
-	79, // 12: dbcontroller.schema.v1.Cause.time:type_name -> google.protobuf.Timestamp
-	63, // 13: dbcontroller.schema.v1.PlanDeletionRequest.targets:type_name -> dbcontroller.schema.v1.PlanDeletionRequest.Target
-	66, // 14: dbcontroller.schema.v1.PlanDeletionResponse.members:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Member
-	70, // 15: dbcontroller.schema.v1.PlanDeletionResponse.blockers:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Blocker
-	69, // 16: dbcontroller.schema.v1.PlanDeletionResponse.unsets:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Unset
-	65, // 17: dbcontroller.schema.v1.PlanDeletionResponse.counts:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Count
-	64, // 18: dbcontroller.schema.v1.PlanDeletionResponse.leaves:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Leaves
-	71, // 19: dbcontroller.schema.v1.TraceCascadesResponse.traces:type_name -> dbcontroller.schema.v1.TraceCascadesResponse.Trace
-	72, // 20: dbcontroller.schema.v1.CheckOwnersRequest.questions:type_name -> dbcontroller.schema.v1.CheckOwnersRequest.Question
-	73, // 21: dbcontroller.schema.v1.CheckOwnersResponse.answers:type_name -> dbcontroller.schema.v1.CheckOwnersResponse.Answer
+	81, // 12: dbcontroller.schema.v1.Cause.time:type_name -> google.protobuf.Timestamp
+	65, // 13: dbcontroller.schema.v1.PlanDeletionRequest.targets:type_name -> dbcontroller.schema.v1.PlanDeletionRequest.Target
+	68, // 14: dbcontroller.schema.v1.PlanDeletionResponse.members:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Member
+	72, // 15: dbcontroller.schema.v1.PlanDeletionResponse.blockers:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Blocker
+	71, // 16: dbcontroller.schema.v1.PlanDeletionResponse.unsets:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Unset
+	67, // 17: dbcontroller.schema.v1.PlanDeletionResponse.counts:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Count
+	66, // 18: dbcontroller.schema.v1.PlanDeletionResponse.leaves:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Leaves
+	73, // 19: dbcontroller.schema.v1.TraceCascadesResponse.traces:type_name -> dbcontroller.schema.v1.TraceCascadesResponse.Trace
+	74, // 20: dbcontroller.schema.v1.CheckOwnersRequest.questions:type_name -> dbcontroller.schema.v1.CheckOwnersRequest.Question
+	75, // 21: dbcontroller.schema.v1.CheckOwnersResponse.answers:type_name -> dbcontroller.schema.v1.CheckOwnersResponse.Answer
 	20, // 22: dbcontroller.schema.v1.CheckOwnersResponse.causes:type_name -> dbcontroller.schema.v1.Cause
-	74, // 23: dbcontroller.schema.v1.DropOwnersRequest.let_go:type_name -> dbcontroller.schema.v1.DropOwnersRequest.LetGo
+	76, // 23: dbcontroller.schema.v1.DropOwnersRequest.let_go:type_name -> dbcontroller.schema.v1.DropOwnersRequest.LetGo
 	20, // 24: dbcontroller.schema.v1.DropOwnersRequest.causes:type_name -> dbcontroller.schema.v1.Cause
-	75, // 25: dbcontroller.schema.v1.UpgradeOwnerReferencesRequest.renamed:type_name -> dbcontroller.schema.v1.UpgradeOwnerReferencesRequest.Renamed
-	76, // 26: dbcontroller.schema.v1.CheckReferencesRequest.references:type_name -> dbcontroller.schema.v1.CheckReferencesRequest.Reference
+	77, // 25: dbcontroller.schema.v1.UpgradeOwnerReferencesRequest.renamed:type_name -> dbcontroller.schema.v1.UpgradeOwnerReferencesRequest.Renamed
+	78, // 26: dbcontroller.schema.v1.CheckReferencesRequest.references:type_name -> dbcontroller.schema.v1.CheckReferencesRequest.Reference
 	3,  // 27: dbcontroller.schema.v1.CheckReferencesResponse.verdicts:type_name -> dbcontroller.schema.v1.CheckReferencesResponse.Verdict
-	43, // 28: dbcontroller.schema.v1.ListResourceShadowsResponse.shadows:type_name -> dbcontroller.schema.v1.ResourceShadow
+	45, // 28: dbcontroller.schema.v1.ListResourceShadowsResponse.shadows:type_name -> dbcontroller.schema.v1.ResourceShadow
 	5,  // 29: dbcontroller.schema.v1.ResourceShadow.resource:type_name -> dbcontroller.schema.v1.ResourceRef
-	77, // 30: dbcontroller.schema.v1.ResourceShadow.references:type_name -> dbcontroller.schema.v1.ResourceShadow.Reference
-	46, // 31: dbcontroller.schema.v1.ListBlockadesResponse.blockades:type_name -> dbcontroller.schema.v1.Blockade
+	79, // 30: dbcontroller.schema.v1.ResourceShadow.references:type_name -> dbcontroller.schema.v1.ResourceShadow.Reference
+	48, // 31: dbcontroller.schema.v1.ListBlockadesResponse.blockades:type_name -> dbcontroller.schema.v1.Blockade
 	5,  // 32: dbcontroller.schema.v1.Blockade.target:type_name -> dbcontroller.schema.v1.ResourceRef
 	6,  // 33: dbcontroller.schema.v1.Blockade.key:type_name -> dbcontroller.schema.v1.BlockadeKey
-	80, // 34: dbcontroller.schema.v1.Blockade.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
-	79, // 35: dbcontroller.schema.v1.Blockade.expire_time:type_name -> google.protobuf.Timestamp
-	78, // 36: dbcontroller.schema.v1.WatchResourceShadowsResponse.upsert:type_name -> dbcontroller.schema.v1.WatchResourceShadowsResponse.Work
-	78, // 37: dbcontroller.schema.v1.WatchResourceShadowsResponse.delete:type_name -> dbcontroller.schema.v1.WatchResourceShadowsResponse.Work
+	82, // 34: dbcontroller.schema.v1.Blockade.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	81, // 35: dbcontroller.schema.v1.Blockade.expire_time:type_name -> google.protobuf.Timestamp
+	80, // 36: dbcontroller.schema.v1.WatchResourceShadowsResponse.upsert:type_name -> dbcontroller.schema.v1.WatchResourceShadowsResponse.Work
+	80, // 37: dbcontroller.schema.v1.WatchResourceShadowsResponse.delete:type_name -> dbcontroller.schema.v1.WatchResourceShadowsResponse.Work
 	21, // 38: dbcontroller.schema.v1.WatchResourceShadowsResponse.end_of_snapshot:type_name -> dbcontroller.schema.v1.EndOfSnapshot
 	22, // 39: dbcontroller.schema.v1.WatchResourceShadowsResponse.bookmark:type_name -> dbcontroller.schema.v1.Bookmark
 	4,  // 40: dbcontroller.schema.v1.WorkItem.action:type_name -> dbcontroller.schema.v1.WorkItem.Action
-	79, // 41: dbcontroller.schema.v1.WorkItem.create_time:type_name -> google.protobuf.Timestamp
-	52, // 42: dbcontroller.schema.v1.EstablishReferencesRequest.Attempt.references:type_name -> dbcontroller.schema.v1.EstablishReferencesRequest.Reference
-	51, // 43: dbcontroller.schema.v1.EstablishReferencesRequest.Attempt.person:type_name -> dbcontroller.schema.v1.EstablishReferencesRequest.Person
-	81, // 44: dbcontroller.schema.v1.EstablishReferencesRequest.Attempt.timeout:type_name -> google.protobuf.Duration
+	81, // 41: dbcontroller.schema.v1.WorkItem.create_time:type_name -> google.protobuf.Timestamp
+	54, // 42: dbcontroller.schema.v1.EstablishReferencesRequest.Attempt.references:type_name -> dbcontroller.schema.v1.EstablishReferencesRequest.Reference
+	53, // 43: dbcontroller.schema.v1.EstablishReferencesRequest.Attempt.person:type_name -> dbcontroller.schema.v1.EstablishReferencesRequest.Person
+	83, // 44: dbcontroller.schema.v1.EstablishReferencesRequest.Attempt.timeout:type_name -> google.protobuf.Duration
 	5,  // 45: dbcontroller.schema.v1.EstablishReferencesRequest.Reference.holder:type_name -> dbcontroller.schema.v1.ResourceRef
 	5,  // 46: dbcontroller.schema.v1.EstablishReferencesRequest.Reference.target:type_name -> dbcontroller.schema.v1.ResourceRef
-	80, // 47: dbcontroller.schema.v1.EstablishReferencesRequest.Reference.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
-	54, // 48: dbcontroller.schema.v1.EstablishReferencesResponse.Outcome.established:type_name -> dbcontroller.schema.v1.EstablishReferencesResponse.Established
-	56, // 49: dbcontroller.schema.v1.EstablishReferencesResponse.Outcome.failure:type_name -> dbcontroller.schema.v1.EstablishReferencesResponse.Failure
-	82, // 50: dbcontroller.schema.v1.EstablishReferencesResponse.Outcome.left_out:type_name -> google.protobuf.Empty
-	55, // 51: dbcontroller.schema.v1.EstablishReferencesResponse.Established.targets:type_name -> dbcontroller.schema.v1.EstablishReferencesResponse.Target
-	83, // 52: dbcontroller.schema.v1.EstablishReferencesResponse.Failure.details:type_name -> google.protobuf.Any
+	82, // 47: dbcontroller.schema.v1.EstablishReferencesRequest.Reference.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	56, // 48: dbcontroller.schema.v1.EstablishReferencesResponse.Outcome.established:type_name -> dbcontroller.schema.v1.EstablishReferencesResponse.Established
+	58, // 49: dbcontroller.schema.v1.EstablishReferencesResponse.Outcome.failure:type_name -> dbcontroller.schema.v1.EstablishReferencesResponse.Failure
+	84, // 50: dbcontroller.schema.v1.EstablishReferencesResponse.Outcome.left_out:type_name -> google.protobuf.Empty
+	57, // 51: dbcontroller.schema.v1.EstablishReferencesResponse.Established.targets:type_name -> dbcontroller.schema.v1.EstablishReferencesResponse.Target
+	85, // 52: dbcontroller.schema.v1.EstablishReferencesResponse.Failure.details:type_name -> google.protobuf.Any
 	6,  // 53: dbcontroller.schema.v1.ResolveBlockadesRequest.Question.key:type_name -> dbcontroller.schema.v1.BlockadeKey
 	6,  // 54: dbcontroller.schema.v1.RecallDelegationsRequest.Question.key:type_name -> dbcontroller.schema.v1.BlockadeKey
 	1,  // 55: dbcontroller.schema.v1.RecallDelegationsRequest.Question.mode:type_name -> dbcontroller.schema.v1.RecallDelegationsRequest.Mode
 	0,  // 56: dbcontroller.schema.v1.RecallDelegationsResponse.Answer.verdict:type_name -> dbcontroller.schema.v1.ResolveBlockadesResponse.Verdict
-	61, // 57: dbcontroller.schema.v1.RecallDelegationsResponse.Answer.holders:type_name -> dbcontroller.schema.v1.RecallDelegationsResponse.Holder
+	63, // 57: dbcontroller.schema.v1.RecallDelegationsResponse.Answer.holders:type_name -> dbcontroller.schema.v1.RecallDelegationsResponse.Holder
 	5,  // 58: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions.resources:type_name -> dbcontroller.schema.v1.ResourceRef
 	20, // 59: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions.causes:type_name -> dbcontroller.schema.v1.Cause
-	67, // 60: dbcontroller.schema.v1.PlanDeletionResponse.Leaves.via:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Via
-	80, // 61: dbcontroller.schema.v1.PlanDeletionResponse.Count.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	69, // 60: dbcontroller.schema.v1.PlanDeletionResponse.Leaves.via:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Via
+	82, // 61: dbcontroller.schema.v1.PlanDeletionResponse.Count.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
 	5,  // 62: dbcontroller.schema.v1.PlanDeletionResponse.Member.resource:type_name -> dbcontroller.schema.v1.ResourceRef
-	67, // 63: dbcontroller.schema.v1.PlanDeletionResponse.Member.via:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Via
-	67, // 64: dbcontroller.schema.v1.PlanDeletionResponse.Member.more_vias:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Via
-	68, // 65: dbcontroller.schema.v1.PlanDeletionResponse.Via.target:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Target
-	80, // 66: dbcontroller.schema.v1.PlanDeletionResponse.Via.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	69, // 63: dbcontroller.schema.v1.PlanDeletionResponse.Member.via:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Via
+	69, // 64: dbcontroller.schema.v1.PlanDeletionResponse.Member.more_vias:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Via
+	70, // 65: dbcontroller.schema.v1.PlanDeletionResponse.Via.target:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Target
+	82, // 66: dbcontroller.schema.v1.PlanDeletionResponse.Via.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
 	5,  // 67: dbcontroller.schema.v1.PlanDeletionResponse.Unset.holder:type_name -> dbcontroller.schema.v1.ResourceRef
-	67, // 68: dbcontroller.schema.v1.PlanDeletionResponse.Unset.via:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Via
+	69, // 68: dbcontroller.schema.v1.PlanDeletionResponse.Unset.via:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Via
 	5,  // 69: dbcontroller.schema.v1.PlanDeletionResponse.Blocker.holder:type_name -> dbcontroller.schema.v1.ResourceRef
 	5,  // 70: dbcontroller.schema.v1.PlanDeletionResponse.Blocker.target:type_name -> dbcontroller.schema.v1.ResourceRef
-	68, // 71: dbcontroller.schema.v1.TraceCascadesResponse.Trace.targets:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Target
-	68, // 72: dbcontroller.schema.v1.TraceCascadesResponse.Trace.owners:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Target
+	70, // 71: dbcontroller.schema.v1.TraceCascadesResponse.Trace.targets:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Target
+	70, // 72: dbcontroller.schema.v1.TraceCascadesResponse.Trace.owners:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Target
 	5,  // 73: dbcontroller.schema.v1.CheckOwnersRequest.Question.owner:type_name -> dbcontroller.schema.v1.ResourceRef
 	2,  // 74: dbcontroller.schema.v1.CheckOwnersResponse.Answer.verdict:type_name -> dbcontroller.schema.v1.CheckOwnersResponse.Verdict
 	6,  // 75: dbcontroller.schema.v1.CheckReferencesRequest.Reference.key:type_name -> dbcontroller.schema.v1.BlockadeKey
-	80, // 76: dbcontroller.schema.v1.CheckReferencesRequest.Reference.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
-	80, // 77: dbcontroller.schema.v1.ResourceShadow.Reference.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
-	49, // 78: dbcontroller.schema.v1.WatchResourceShadowsResponse.Work.items:type_name -> dbcontroller.schema.v1.WorkItem
+	82, // 76: dbcontroller.schema.v1.CheckReferencesRequest.Reference.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	82, // 77: dbcontroller.schema.v1.ResourceShadow.Reference.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	51, // 78: dbcontroller.schema.v1.WatchResourceShadowsResponse.Work.items:type_name -> dbcontroller.schema.v1.WorkItem
 	7,  // 79: dbcontroller.schema.v1.SchemaService.EstablishReferences:input_type -> dbcontroller.schema.v1.EstablishReferencesRequest
 	10, // 80: dbcontroller.schema.v1.SchemaService.ConfirmBlockades:input_type -> dbcontroller.schema.v1.ConfirmBlockadesRequest
 	12, // 81: dbcontroller.schema.v1.SchemaService.ResolveBlockades:input_type -> dbcontroller.schema.v1.ResolveBlockadesRequest
@@ -5526,31 +5613,33 @@ var file_dbcontroller_schema_v1_schema_proto_depIdxs = []int32{
 	31, // 89: dbcontroller.schema.v1.SchemaService.DropOwners:input_type -> dbcontroller.schema.v1.DropOwnersRequest
 	33, // 90: dbcontroller.schema.v1.SchemaService.UpgradeOwnerReferences:input_type -> dbcontroller.schema.v1.UpgradeOwnerReferencesRequest
 	35, // 91: dbcontroller.schema.v1.SchemaService.AnnounceEpoch:input_type -> dbcontroller.schema.v1.AnnounceEpochRequest
-	37, // 92: dbcontroller.schema.v1.SchemaService.ConfirmEpoch:input_type -> dbcontroller.schema.v1.ConfirmEpochRequest
-	39, // 93: dbcontroller.schema.v1.SchemaService.CheckReferences:input_type -> dbcontroller.schema.v1.CheckReferencesRequest
-	41, // 94: dbcontroller.schema.v1.SchemaService.ListResourceShadows:input_type -> dbcontroller.schema.v1.ListResourceShadowsRequest
-	44, // 95: dbcontroller.schema.v1.SchemaService.ListBlockades:input_type -> dbcontroller.schema.v1.ListBlockadesRequest
-	47, // 96: dbcontroller.schema.v1.SchemaService.WatchResourceShadows:input_type -> dbcontroller.schema.v1.WatchResourceShadowsRequest
-	8,  // 97: dbcontroller.schema.v1.SchemaService.EstablishReferences:output_type -> dbcontroller.schema.v1.EstablishReferencesResponse
-	11, // 98: dbcontroller.schema.v1.SchemaService.ConfirmBlockades:output_type -> dbcontroller.schema.v1.ConfirmBlockadesResponse
-	13, // 99: dbcontroller.schema.v1.SchemaService.ResolveBlockades:output_type -> dbcontroller.schema.v1.ResolveBlockadesResponse
-	15, // 100: dbcontroller.schema.v1.SchemaService.RecallDelegations:output_type -> dbcontroller.schema.v1.RecallDelegationsResponse
-	17, // 101: dbcontroller.schema.v1.SchemaService.ReleaseBlockades:output_type -> dbcontroller.schema.v1.ReleaseBlockadesResponse
-	19, // 102: dbcontroller.schema.v1.SchemaService.WatchImportedServiceDeletions:output_type -> dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse
-	24, // 103: dbcontroller.schema.v1.SchemaService.AcknowledgeDeletions:output_type -> dbcontroller.schema.v1.AcknowledgeDeletionsResponse
-	26, // 104: dbcontroller.schema.v1.SchemaService.PlanDeletion:output_type -> dbcontroller.schema.v1.PlanDeletionResponse
-	28, // 105: dbcontroller.schema.v1.SchemaService.TraceCascades:output_type -> dbcontroller.schema.v1.TraceCascadesResponse
-	30, // 106: dbcontroller.schema.v1.SchemaService.CheckOwners:output_type -> dbcontroller.schema.v1.CheckOwnersResponse
-	32, // 107: dbcontroller.schema.v1.SchemaService.DropOwners:output_type -> dbcontroller.schema.v1.DropOwnersResponse
-	34, // 108: dbcontroller.schema.v1.SchemaService.UpgradeOwnerReferences:output_type -> dbcontroller.schema.v1.UpgradeOwnerReferencesResponse
-	36, // 109: dbcontroller.schema.v1.SchemaService.AnnounceEpoch:output_type -> dbcontroller.schema.v1.AnnounceEpochResponse
-	38, // 110: dbcontroller.schema.v1.SchemaService.ConfirmEpoch:output_type -> dbcontroller.schema.v1.ConfirmEpochResponse
-	40, // 111: dbcontroller.schema.v1.SchemaService.CheckReferences:output_type -> dbcontroller.schema.v1.CheckReferencesResponse
-	42, // 112: dbcontroller.schema.v1.SchemaService.ListResourceShadows:output_type -> dbcontroller.schema.v1.ListResourceShadowsResponse
-	45, // 113: dbcontroller.schema.v1.SchemaService.ListBlockades:output_type -> dbcontroller.schema.v1.ListBlockadesResponse
-	48, // 114: dbcontroller.schema.v1.SchemaService.WatchResourceShadows:output_type -> dbcontroller.schema.v1.WatchResourceShadowsResponse
-	97, // [97:115] is the sub-list for method output_type
-	79, // [79:97] is the sub-list for method input_type
+	37, // 92: dbcontroller.schema.v1.SchemaService.GetEpoch:input_type -> dbcontroller.schema.v1.GetEpochRequest
+	39, // 93: dbcontroller.schema.v1.SchemaService.ConfirmEpoch:input_type -> dbcontroller.schema.v1.ConfirmEpochRequest
+	41, // 94: dbcontroller.schema.v1.SchemaService.CheckReferences:input_type -> dbcontroller.schema.v1.CheckReferencesRequest
+	43, // 95: dbcontroller.schema.v1.SchemaService.ListResourceShadows:input_type -> dbcontroller.schema.v1.ListResourceShadowsRequest
+	46, // 96: dbcontroller.schema.v1.SchemaService.ListBlockades:input_type -> dbcontroller.schema.v1.ListBlockadesRequest
+	49, // 97: dbcontroller.schema.v1.SchemaService.WatchResourceShadows:input_type -> dbcontroller.schema.v1.WatchResourceShadowsRequest
+	8,  // 98: dbcontroller.schema.v1.SchemaService.EstablishReferences:output_type -> dbcontroller.schema.v1.EstablishReferencesResponse
+	11, // 99: dbcontroller.schema.v1.SchemaService.ConfirmBlockades:output_type -> dbcontroller.schema.v1.ConfirmBlockadesResponse
+	13, // 100: dbcontroller.schema.v1.SchemaService.ResolveBlockades:output_type -> dbcontroller.schema.v1.ResolveBlockadesResponse
+	15, // 101: dbcontroller.schema.v1.SchemaService.RecallDelegations:output_type -> dbcontroller.schema.v1.RecallDelegationsResponse
+	17, // 102: dbcontroller.schema.v1.SchemaService.ReleaseBlockades:output_type -> dbcontroller.schema.v1.ReleaseBlockadesResponse
+	19, // 103: dbcontroller.schema.v1.SchemaService.WatchImportedServiceDeletions:output_type -> dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse
+	24, // 104: dbcontroller.schema.v1.SchemaService.AcknowledgeDeletions:output_type -> dbcontroller.schema.v1.AcknowledgeDeletionsResponse
+	26, // 105: dbcontroller.schema.v1.SchemaService.PlanDeletion:output_type -> dbcontroller.schema.v1.PlanDeletionResponse
+	28, // 106: dbcontroller.schema.v1.SchemaService.TraceCascades:output_type -> dbcontroller.schema.v1.TraceCascadesResponse
+	30, // 107: dbcontroller.schema.v1.SchemaService.CheckOwners:output_type -> dbcontroller.schema.v1.CheckOwnersResponse
+	32, // 108: dbcontroller.schema.v1.SchemaService.DropOwners:output_type -> dbcontroller.schema.v1.DropOwnersResponse
+	34, // 109: dbcontroller.schema.v1.SchemaService.UpgradeOwnerReferences:output_type -> dbcontroller.schema.v1.UpgradeOwnerReferencesResponse
+	36, // 110: dbcontroller.schema.v1.SchemaService.AnnounceEpoch:output_type -> dbcontroller.schema.v1.AnnounceEpochResponse
+	38, // 111: dbcontroller.schema.v1.SchemaService.GetEpoch:output_type -> dbcontroller.schema.v1.GetEpochResponse
+	40, // 112: dbcontroller.schema.v1.SchemaService.ConfirmEpoch:output_type -> dbcontroller.schema.v1.ConfirmEpochResponse
+	42, // 113: dbcontroller.schema.v1.SchemaService.CheckReferences:output_type -> dbcontroller.schema.v1.CheckReferencesResponse
+	44, // 114: dbcontroller.schema.v1.SchemaService.ListResourceShadows:output_type -> dbcontroller.schema.v1.ListResourceShadowsResponse
+	47, // 115: dbcontroller.schema.v1.SchemaService.ListBlockades:output_type -> dbcontroller.schema.v1.ListBlockadesResponse
+	50, // 116: dbcontroller.schema.v1.SchemaService.WatchResourceShadows:output_type -> dbcontroller.schema.v1.WatchResourceShadowsResponse
+	98, // [98:117] is the sub-list for method output_type
+	79, // [79:98] is the sub-list for method input_type
 	79, // [79:79] is the sub-list for extension type_name
 	79, // [79:79] is the sub-list for extension extendee
 	0,  // [0:79] is the sub-list for field type_name
@@ -5568,13 +5657,13 @@ func file_dbcontroller_schema_v1_schema_proto_init() {
 		(*WatchImportedServiceDeletionsResponse_EndOfSnapshot)(nil),
 		(*WatchImportedServiceDeletionsResponse_Bookmark)(nil),
 	}
-	file_dbcontroller_schema_v1_schema_proto_msgTypes[43].OneofWrappers = []any{
+	file_dbcontroller_schema_v1_schema_proto_msgTypes[45].OneofWrappers = []any{
 		(*WatchResourceShadowsResponse_Upsert)(nil),
 		(*WatchResourceShadowsResponse_Delete)(nil),
 		(*WatchResourceShadowsResponse_EndOfSnapshot)(nil),
 		(*WatchResourceShadowsResponse_Bookmark)(nil),
 	}
-	file_dbcontroller_schema_v1_schema_proto_msgTypes[48].OneofWrappers = []any{
+	file_dbcontroller_schema_v1_schema_proto_msgTypes[50].OneofWrappers = []any{
 		(*EstablishReferencesResponse_Outcome_Established)(nil),
 		(*EstablishReferencesResponse_Outcome_Failure)(nil),
 		(*EstablishReferencesResponse_Outcome_LeftOut)(nil),
@@ -5585,7 +5674,7 @@ func file_dbcontroller_schema_v1_schema_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dbcontroller_schema_v1_schema_proto_rawDesc), len(file_dbcontroller_schema_v1_schema_proto_rawDesc)),
 			NumEnums:      5,
-			NumMessages:   74,
+			NumMessages:   76,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -32,6 +32,7 @@ const (
 	SchemaService_DropOwners_FullMethodName                    = "/dbcontroller.schema.v1.SchemaService/DropOwners"
 	SchemaService_UpgradeOwnerReferences_FullMethodName        = "/dbcontroller.schema.v1.SchemaService/UpgradeOwnerReferences"
 	SchemaService_AnnounceEpoch_FullMethodName                 = "/dbcontroller.schema.v1.SchemaService/AnnounceEpoch"
+	SchemaService_GetEpoch_FullMethodName                      = "/dbcontroller.schema.v1.SchemaService/GetEpoch"
 	SchemaService_ConfirmEpoch_FullMethodName                  = "/dbcontroller.schema.v1.SchemaService/ConfirmEpoch"
 	SchemaService_CheckReferences_FullMethodName               = "/dbcontroller.schema.v1.SchemaService/CheckReferences"
 	SchemaService_ListResourceShadows_FullMethodName           = "/dbcontroller.schema.v1.SchemaService/ListResourceShadows"
@@ -75,8 +76,12 @@ type SchemaServiceClient interface {
 	// UpgradeOwnerReferences stores the version of the caller in all owner references to its resources.
 	UpgradeOwnerReferences(ctx context.Context, in *UpgradeOwnerReferencesRequest, opts ...grpc.CallOption) (*UpgradeOwnerReferencesResponse, error)
 	// AnnounceEpoch reports that the caller's database was restored or failed over, and may have lost commits. Earlier messages
-	// of the caller no longer count, and the references between the two deployments are compared, in both directions.
+	// of the caller no longer count, and the references between the two deployments are compared, in both directions. The called
+	// deployment asks the caller by its registered address (GetEpoch), and believes that answer: whoever has stolen a certificate would
+	// stop its deletions otherwise. It fails with UNAVAILABLE until the two agree.
 	AnnounceEpoch(ctx context.Context, in *AnnounceEpochRequest, opts ...grpc.CallOption) (*AnnounceEpochResponse, error)
+	// GetEpoch returns the epoch of the database that the called deployment announces.
+	GetEpoch(ctx context.Context, in *GetEpochRequest, opts ...grpc.CallOption) (*GetEpochResponse, error)
 	// ConfirmEpoch reports that the caller has compared all its references to resources here, since this deployment announced
 	// an epoch or the caller's own one began, and has established the lost ones again.
 	ConfirmEpoch(ctx context.Context, in *ConfirmEpochRequest, opts ...grpc.CallOption) (*ConfirmEpochResponse, error)
@@ -236,6 +241,16 @@ func (c *schemaServiceClient) AnnounceEpoch(ctx context.Context, in *AnnounceEpo
 	return out, nil
 }
 
+func (c *schemaServiceClient) GetEpoch(ctx context.Context, in *GetEpochRequest, opts ...grpc.CallOption) (*GetEpochResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetEpochResponse)
+	err := c.cc.Invoke(ctx, SchemaService_GetEpoch_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *schemaServiceClient) ConfirmEpoch(ctx context.Context, in *ConfirmEpochRequest, opts ...grpc.CallOption) (*ConfirmEpochResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ConfirmEpochResponse)
@@ -331,8 +346,12 @@ type SchemaServiceServer interface {
 	// UpgradeOwnerReferences stores the version of the caller in all owner references to its resources.
 	UpgradeOwnerReferences(context.Context, *UpgradeOwnerReferencesRequest) (*UpgradeOwnerReferencesResponse, error)
 	// AnnounceEpoch reports that the caller's database was restored or failed over, and may have lost commits. Earlier messages
-	// of the caller no longer count, and the references between the two deployments are compared, in both directions.
+	// of the caller no longer count, and the references between the two deployments are compared, in both directions. The called
+	// deployment asks the caller by its registered address (GetEpoch), and believes that answer: whoever has stolen a certificate would
+	// stop its deletions otherwise. It fails with UNAVAILABLE until the two agree.
 	AnnounceEpoch(context.Context, *AnnounceEpochRequest) (*AnnounceEpochResponse, error)
+	// GetEpoch returns the epoch of the database that the called deployment announces.
+	GetEpoch(context.Context, *GetEpochRequest) (*GetEpochResponse, error)
 	// ConfirmEpoch reports that the caller has compared all its references to resources here, since this deployment announced
 	// an epoch or the caller's own one began, and has established the lost ones again.
 	ConfirmEpoch(context.Context, *ConfirmEpochRequest) (*ConfirmEpochResponse, error)
@@ -391,6 +410,9 @@ func (UnimplementedSchemaServiceServer) UpgradeOwnerReferences(context.Context, 
 }
 func (UnimplementedSchemaServiceServer) AnnounceEpoch(context.Context, *AnnounceEpochRequest) (*AnnounceEpochResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method AnnounceEpoch not implemented")
+}
+func (UnimplementedSchemaServiceServer) GetEpoch(context.Context, *GetEpochRequest) (*GetEpochResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetEpoch not implemented")
 }
 func (UnimplementedSchemaServiceServer) ConfirmEpoch(context.Context, *ConfirmEpochRequest) (*ConfirmEpochResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ConfirmEpoch not implemented")
@@ -655,6 +677,24 @@ func _SchemaService_AnnounceEpoch_Handler(srv interface{}, ctx context.Context, 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _SchemaService_GetEpoch_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetEpochRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(SchemaServiceServer).GetEpoch(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: SchemaService_GetEpoch_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(SchemaServiceServer).GetEpoch(ctx, req.(*GetEpochRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _SchemaService_ConfirmEpoch_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ConfirmEpochRequest)
 	if err := dec(in); err != nil {
@@ -792,6 +832,10 @@ var SchemaService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "AnnounceEpoch",
 			Handler:    _SchemaService_AnnounceEpoch_Handler,
+		},
+		{
+			MethodName: "GetEpoch",
+			Handler:    _SchemaService_GetEpoch_Handler,
 		},
 		{
 			MethodName: "ConfirmEpoch",
