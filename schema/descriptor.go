@@ -127,11 +127,13 @@ type Reference struct {
 	Columns   []string
 	Targets   []string
 	Behaviour Behaviour
-	// Region, Enforce and Missing are for columns. Empty means the holder's region, EnforceAsync and MissingReport.
+	// Region, Enforce, Missing and None are for columns. Empty means the holder's region, EnforceAsync and MissingReport.
 	Region  TargetRegion
 	Enforce Enforcement
 	Missing Missing
-	Pos     Pos
+	// None are the values of one column, as texts, that name nothing, as NULL does.
+	None []string
+	Pos  Pos
 }
 
 // Field returns the path, or the names of the columns: it identifies a reference of a kind.

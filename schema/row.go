@@ -30,6 +30,7 @@ type ColumnReference struct {
 	Behaviour Behaviour
 	Enforce   Enforcement
 	Missing   Missing
+	None      []string
 
 	target     KindID // by its oldest name; zero without a target
 	service    string
@@ -44,7 +45,7 @@ func compileTable(k *Kind, references []referenceModel, root func(KindID) KindID
 	t := &TableModel{Name: k.Table, Key: k.Key, collection: collectionOf(compilePatterns(k.Patterns))}
 	for i, r := range k.References {
 		c := ColumnReference{
-			Path: r.BodyPath(), Columns: r.Columns, Region: r.Region, Behaviour: r.Behaviour, Enforce: r.Enforce, Missing: r.Missing,
+			Path: r.BodyPath(), Columns: r.Columns, Region: r.Region, Behaviour: r.Behaviour, Enforce: r.Enforce, Missing: r.Missing, None: r.None,
 		}
 		if targets := references[i].targets; len(targets) > 0 {
 			c.target, c.service, c.collection = root(targets[0].id), targets[0].id.Service, collectionOf(targets[0].patterns)
@@ -176,6 +177,7 @@ type DefinitionReference struct {
 	Behaviour Behaviour `json:"behaviour"`
 	Strict    bool      `json:"strict,omitempty"`  // a statement fails without the right to refer to the target; else the right is asked for after the commit
 	Missing   Missing   `json:"missing,omitempty"` // the effect on rows whose target does not exist
+	None      []string  `json:"none,omitempty"`    // the values of its one column that name nothing
 }
 
 // RowTarget describes the targets of a reference.
@@ -198,7 +200,7 @@ func (k *KindModel) Definition(typeOf func(column string) string) Definition {
 		r := &k.Table.References[i]
 		of := DefinitionReference{
 			Path: r.Path, Columns: r.Columns, Region: r.Region.Column, Target: RowTarget{Kind: r.target, Collection: r.collection, Region: r.Region.Fixed},
-			Behaviour: r.Behaviour, Strict: r.Enforce == EnforceStrict, Missing: r.Missing,
+			Behaviour: r.Behaviour, Strict: r.Enforce == EnforceStrict, Missing: r.Missing, None: r.None,
 		}
 		for _, c := range r.Columns {
 			of.Types = append(of.Types, typeOf(c))
@@ -210,6 +212,16 @@ func (k *KindModel) Definition(typeOf func(column string) string) Definition {
 
 // Values returns the texts of the columns that name a target, and reports whether they can name it.
 func (r *DefinitionReference) Values(target string) ([]string, bool) {
+	values, ok := r.values(target)
+	return values, ok && !r.NamesNothing(values)
+}
+
+// NamesNothing reports whether the texts of the columns name nothing, as NULL does.
+func (r *DefinitionReference) NamesNothing(values []string) bool {
+	return len(r.None) > 0 && slices.Contains(r.None, values[0])
+}
+
+func (r *DefinitionReference) values(target string) ([]string, bool) {
 	if r.Target.Collection == "" {
 		return []string{target}, true
 	}

@@ -100,6 +100,7 @@ const (
 type TargetRegion struct {
 	Fixed  string // a region
 	Column string // a column of the holder's table with the region
+	Same   bool   // that of the holder, and a file declares it: attach asks for the region when the targets' service runs in several
 }
 
 // checkTable checks the declarations of a kind about its table.
@@ -139,8 +140,8 @@ func checkColumns(ps *Problems, pos Pos, what string, columns []string) {
 // checkTableReference checks a reference as one of columns, or as one of a field of bodies; targets are the kinds that exist.
 func checkTableReference(ps *Problems, k *Kind, r *Reference, targets []*Kind) {
 	if k.Table == (TableName{}) {
-		if len(r.Columns) > 0 || r.Region != (TargetRegion{}) || r.Enforce != "" || r.Missing != "" {
-			ps.add(r.Pos, "add table and key to the kind, or use path alone", "columns, region, enforce and missing are for kinds with a table")
+		if len(r.Columns) > 0 || r.Region != (TargetRegion{}) || r.Enforce != "" || r.Missing != "" || len(r.None) > 0 {
+			ps.add(r.Pos, "add table and key to the kind, or use path alone", "columns, region, enforce, missing and none are for kinds with a table")
 		}
 		return
 	}
@@ -151,6 +152,14 @@ func checkTableReference(ps *Problems, k *Kind, r *Reference, targets []*Kind) {
 		ps.add(r.Pos, "add columns: [customer_id], in the order of the target's key", "the reference has no columns")
 	}
 	checkColumns(ps, r.Pos, "columns", r.Columns)
+	if len(r.None) > 0 && len(r.Columns) != 1 {
+		ps.add(r.Pos, "write NULL into one of the columns instead", "none is for a reference of one column, and this one has %d", len(r.Columns))
+	}
+	for _, none := range r.None {
+		if len(none) > MaxNameBytes || strings.ContainsAny(none, "\\\x00\n\r") { // it is a literal in triggers, which any session reads with its own settings
+			ps.add(r.Pos, "write NULL instead", "none: %q is too long, or has a backslash or a line break", clip(none))
+		}
+	}
 	if r.Region.Fixed != "" {
 		if err := CheckRegion(r.Region.Fixed); err != nil {
 			ps.add(r.Pos, "", "%v", err)

@@ -90,7 +90,8 @@ func TestMistakesInTablesAreNamed(t *testing.T) {
 		"missing: unset":                                       {"missing: ignore", `"ignore"; write report or unset or delete`},
 		"{column: customer_region}":                            {"Nowhere", `region "Nowhere": want lower-case letters`},
 		"{column: customer_region}\n":                          {"{field: x}\n", `unknown key "field"`},
-		"    table: public.customers\n    key: [region, id]\n": {"    references: [{columns: [x], targets: [Customer], behaviour: BLOCK}]\n", "columns, region, enforce and missing are for kinds with a table"},
+		"        missing: unset\n":                             {"        missing: unset\n        none: [0]\n", "none is for a reference of one column, and this one has 2"},
+		"    table: public.customers\n    key: [region, id]\n": {"    references: [{columns: [x], targets: [Customer], behaviour: BLOCK}]\n", "columns, region, enforce, missing and none are for kinds with a table"},
 		"  - kind: Customer\n":                                 {"  - {kind: Other, table: customers, key: [id], patterns: [\"others/{other}\"]}\n  - kind: Customer\n", "table public.customers belongs to Other and to Customer"},
 		"    references:\n":                                    {"    parents: [{kind: crm.example.com/Customer, behaviour: BLOCK}]\n    references:\n", "its names do not lie below those of a parent"},
 	} {

@@ -251,6 +251,7 @@ func (d *yamlReader) reference(n *yaml.Node, path string) Reference {
 		"missing": func(n *yaml.Node, path string) {
 			d.oneOf(n, path, (*string)(&r.Missing), string(MissingReport), string(MissingUnset), string(MissingDelete))
 		},
+		"none": func(n *yaml.Node, path string) { d.strings(n, path, &r.None) },
 	})
 	return r
 }
@@ -263,7 +264,7 @@ func (d *yamlReader) targetRegion(n *yaml.Node, path string, into *TargetRegion)
 		return
 	}
 	if d.scalar(n, path, &into.Fixed); into.Fixed == "same" {
-		into.Fixed = ""
+		into.Fixed, into.Same = "", true
 	}
 }
 

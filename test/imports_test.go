@@ -72,7 +72,7 @@ var allowed = map[string][]string{
 	"schema/service/outcome":                    {"internal/budget", "internal/postgres", "internal/requestid", "schema", "schema/peer", "schema/schemapb/", "schema/shadow", "schema/violation"},
 	"schema/service/peers":                      {"internal/address", "internal/gather", "internal/identity", "internal/requestid", "internal/trace", "schema", "schema/peer", "schema/schemapb/", "schema/service/outcome", "schema/wire"},
 	"migrations":                                {},
-	"internal/attach":                           {"internal/catalogue", "internal/retry", "internal/scan", "schema"},
+	"internal/attach":                           {"internal/catalogue", "internal/retry", "internal/scan", "schema", "schema/schemapb/", "schema/wire"},
 	"internal/catalogue":                        {"schema"},
 	"internal/console":                          {"internal/elsewhere", "schema", "schema/schemapb/"},
 	"internal/elsewhere":                        {"schema", "schema/schemapb/"},

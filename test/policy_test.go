@@ -28,7 +28,7 @@ dbcontroller.resource.v1.ResourceService SetBlockDeletion RemoveFinalizer Update
 dbcontroller.admin.v1.AdminService Status Explain ListDeletions ListStuck: user operator
 dbcontroller.admin.v1.AdminService Decommission Verify ListRemovals AcceptDatabase WaiveComparison Pause Resume Retry ListReleasable ForceRelease: operator
 dbcontroller.schema.v1.SchemaService EstablishReferences ResolveBlockades RecallDelegations PlanDeletion TraceCascades: deployment application
-dbcontroller.schema.v1.SchemaService ConfirmBlockades ReleaseBlockades WatchImportedServiceDeletions AcknowledgeDeletions WatchResourceShadows CheckOwners DropOwners AnnounceEpoch ConfirmEpoch CheckReferences UpgradeOwnerReferences: deployment
+dbcontroller.schema.v1.SchemaService ConfirmBlockades ReleaseBlockades WatchImportedServiceDeletions AcknowledgeDeletions WatchResourceShadows CheckOwners DropOwners AnnounceEpoch GetEpoch ConfirmEpoch CheckReferences UpgradeOwnerReferences: deployment
 dbcontroller.schema.v1.SchemaService ListResourceShadows ListBlockades: deployment operator
 dbcontroller.registry.v1.RegistryService Apply Remove SetDeploymentVersion DecommissionDeployment AcceptDatabase: operator
 dbcontroller.registry.v1.RegistryService GetEnvironment WatchEnvironment: user operator deployment registry

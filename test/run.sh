@@ -1,8 +1,10 @@
 #!/bin/sh
 # run.sh runs every test, as make test does: the packages whose code runs in
 # several goroutines with the race detector, the others without; the longest
-# first. A test that fails is run once more, alone: one that passes then counts,
-# and is printed at the end, with both outputs, as flaky.
+# first. Of the store, whose tests are the most by far, those that start
+# goroutines or a second process run with it. A test that fails is run once
+# more, alone: one that passes then counts, and is printed at the end, with both
+# outputs, as flaky.
 #
 #     run.sh [FLAG]...    flags for go test, such as -short
 #
@@ -32,23 +34,34 @@ run() { # name, packages, flags
 		-exec 'env -u GOGC' -vet=off -ldflags='-s -w' -count=1 -timeout "$limit" "$@"
 }
 
-racing='./schema/shadow ./schema/service ./constraint ./controller ./schema/service/peers ./constraint/cache ./constraint/queue
+racing='./schema/service ./constraint ./controller ./schema/service/peers ./constraint/cache ./constraint/queue
 	./envregistry ./nodemanager ./handlers ./client ./internal/feed ./internal/gather ./internal/budget ./internal/retry ./internal/inprocess'
 longest='./test ./test/campaign ./dbctest ./embed ./test/campaign/attached ./internal/scan ./migrations'
 others=$(CGO_ENABLED=0 go list -f '{{if or .TestGoFiles .XTestGoFiles}}.{{slice .ImportPath (len .Module.Path)}}{{end}}' ./...) || exit 1
-for package in $racing $longest; do
+for package in ./schema/shadow $racing $longest; do
 	others=$(printf '%s\n' "$others" | grep -vx "$package")
 done
 
-# What takes longest is compiled before everything else.
-go test -race -vet=off -ldflags='-s -w' -run '^$' ./schema/shadow >/dev/null || exit 1
+# The names of the tests of the store that start goroutines, as one expression.
+concurrent=^\($(awk '
+	/^func / { name = match($0, /^func Test[A-Za-z0-9_]+/) ? substr($0, 6, RLENGTH - 5) : "" }
+	name != "" && /go func|errgroup|\.Go\(|SecondProcess|synctest/ { print name; name = "" }' schema/shadow/*_test.go | paste -sd '|')\)\$
 
-run race "$(echo $racing)" -race -p 2 "$@" &
+{
+	run race "$(echo $racing)" -race -p 2 "$@"
+	race=$?
+	run concurrent ./schema/shadow -race -run "$concurrent" "$@"
+	exit $((race + $?))
+} &
 racers=$!
+CGO_ENABLED=0 run store ./schema/shadow -skip "$concurrent" "$@" &
+storers=$!
 # Most of them wait for processes.
-CGO_ENABLED=0 run plain "$(echo $longest $others)" -p 3 -parallel 4 "$@"
+CGO_ENABLED=0 run plain "$(echo $longest $others)" -p 2 -parallel 4 "$@"
 plain=$?
 wait "$racers"
 race=$?
+wait "$storers"
+store=$?
 "$out/report" "$out"/results-*.json
-[ $((plain + race)) = 0 ]
+[ $((plain + race + store)) = 0 ]

@@ -157,6 +157,10 @@ func prepare(ctx context.Context, tx pgx.Tx, db *catalogue.Database, model *sche
 	if err != nil {
 		return nil, err
 	}
+	regions, err := checkRegions(ctx, tx, model, k)
+	if err != nil {
+		return nil, err
+	}
 	var grants []string
 	for _, l := range lack {
 		if l.owns {
@@ -165,7 +169,7 @@ func prepare(ctx context.Context, tx pgx.Tx, db *catalogue.Database, model *sche
 			p.Findings = append(p.Findings, l.finding())
 		}
 	}
-	if p.Findings = slices.Concat(p.Findings, traits, members, others); p.Refused() {
+	if p.Findings = slices.Concat(p.Findings, traits, members, regions, others); p.Refused() {
 		return p, nil
 	}
 	kind, err := model.Kind(k.Name)

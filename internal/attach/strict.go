@@ -232,6 +232,9 @@ func regionOf(r schema.DefinitionReference) string {
 func present(r schema.DefinitionReference) (conditions []string) {
 	for _, c := range r.Columns {
 		conditions = append(conditions, "r."+schema.QuoteIdentifier(c)+" IS NOT NULL")
+		for _, none := range r.None {
+			conditions = append(conditions, "r."+schema.QuoteIdentifier(c)+`::text COLLATE "C" <> `+literal(none))
+		}
 	}
 	if r.Region != "" {
 		conditions = append(conditions, "r."+schema.QuoteIdentifier(r.Region)+" IS NOT NULL")

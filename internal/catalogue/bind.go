@@ -16,6 +16,8 @@ type Reference struct {
 	// Key are the columns that name a row of the holder.
 	Key     []string
 	Columns []string
+	// None are the values of its one column that name nothing.
+	None []string
 	// Region is the column with the region of the target, "" without one.
 	Region    string
 	Behaviour schema.Behaviour
@@ -129,7 +131,7 @@ func (b *binder) columns(db *Database, t *Table, pos schema.Pos, what string, co
 
 func (b *binder) reference(db *Database, t *Table, k *schema.Kind, r *schema.Reference) {
 	out := &Reference{
-		Database: db, Table: t, Kind: schema.KindID{Service: db.Service, Kind: k.Name}, Key: k.Key, Columns: r.Columns, Region: r.Region.Column, Behaviour: r.Behaviour,
+		Database: db, Table: t, Kind: schema.KindID{Service: db.Service, Kind: k.Name}, Key: k.Key, Columns: r.Columns, None: r.None, Region: r.Region.Column, Behaviour: r.Behaviour,
 	}
 	for _, name := range r.Targets {
 		b.target(out, r, name)

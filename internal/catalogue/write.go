@@ -133,6 +133,9 @@ func reference(r *schema.Reference) *yaml.Node {
 	put(n, "behaviour", scalar(r.Behaviour.String()))
 	put(n, "enforce", scalar(string(r.Enforce)))
 	put(n, "missing", scalar(string(r.Missing)))
+	if len(r.None) > 0 {
+		put(n, "none", list(r.None))
+	}
 	return n
 }
 

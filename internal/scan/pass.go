@@ -222,7 +222,7 @@ func (p *pass) groups(r *reference, rows [][]*string) []*group {
 		case nulls > 0 && nulls < len(values):
 			r.partly++
 			continue
-		case nulls > 0:
+		case nulls > 0, len(r.None) > 0 && slices.Contains(r.None, values[0]):
 			continue
 		case long:
 			r.long++

@@ -1,12 +1,16 @@
 package shadow_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/db-controller/db-controller/internal/attach"
 	"github.com/db-controller/db-controller/schema/peer"
+	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
+	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
 )
 
@@ -146,4 +150,31 @@ func TestAttachGrantsTheRightsToChangeRows(t *testing.T) {
 		require.NoError(t, attach.Detach(t.Context(), a.shop, one, func(err error) { t.Log(err) }))
 	}
 	require.Empty(t, a.rows(a.shop, granted))
+}
+
+// A service that runs in several regions has rows to refer to in each: attach asks which ones are meant.
+func TestAttachAsksForTheRegionOfTargets(t *testing.T) {
+	t.Parallel()
+	a := &attached{Box: harness.NewBox(t, strings.Replace(attachedServices, "region: eu, behaviour: BLOCK}", "behaviour: BLOCK}", 1), func(cfg *shadow.Config) { cfg.Delegations = true }, crm, shop), t: t}
+	a.tables()
+	findings := func(regions ...string) (found []string) {
+		env := &registryv1.Environment{}
+		for _, region := range regions {
+			env.Deployments = append(env.Deployments, &registryv1.Deployment{Service: "crm.example.com", Region: region})
+		}
+		raw, err := proto.Marshal(env)
+		require.NoError(t, err)
+		require.NoError(t, a.Stores[a.ID(shop)].KeepEnvironment(t.Context(), raw))
+		plans, err := attach.Prepare(t.Context(), a.shop, a.Stores[a.ID(shop)].Model(), true)
+		require.NoError(t, err)
+		for _, p := range plans {
+			for _, f := range p.Findings {
+				require.True(t, f.Refuses)
+				found = append(found, p.Kind.Kind+" "+f.Text)
+			}
+		}
+		return found
+	}
+	require.Empty(t, findings("eu"))
+	require.Equal(t, []string{"Invoice customer_id: crm.example.com runs in eu, us: declare the region of the targets: region: same (that of the rows), a region, or {column: …}"}, findings("us", "eu"))
 }

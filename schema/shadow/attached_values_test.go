@@ -378,3 +378,43 @@ func TestAProcessThatHasNotNoticedAnAttachReleasesNothing_I1_I3_I34(t *testing.T
 	require.ErrorContains(t, err, "orders/")
 	require.Equal(t, []string{"two"}, a.rows(a.shop, `SELECT note FROM orders`))
 }
+
+// Values that stand for "none" name nothing: they need no right, nothing is missing, and a target of that name has no rows that refer to it.
+func TestValuesThatNameNothing(t *testing.T) {
+	t.Parallel()
+	for _, enforce := range []string{"async", "strict"} {
+		t.Run(enforce, func(t *testing.T) {
+			t.Parallel()
+			none := "region: eu, enforce: " + enforce + ", missing: delete, none: [0, -1], behaviour: "
+			services := strings.ReplaceAll(attachedServices, "region: eu, behaviour: CASCADE_DELETE", none+"CASCADE_DELETE")
+			services = strings.Replace(services, "region: eu, behaviour: BLOCK}", none+"BLOCK}", 1)
+			a := &attached{Box: harness.NewBox(t, services, func(cfg *shadow.Config) { cfg.Delegations = true }, crm, shop), t: t}
+			a.tables()
+			a.exec(a.crm, `INSERT INTO customers SELECT g, 'c' FROM generate_series(0, 3) g`)
+			a.exec(a.shop, `INSERT INTO orders (customer_id, note) VALUES (0, 'before'), (1, 'named')`)
+			a.attach()
+			write := a.write
+			if enforce == "async" {
+				write = func(sql string) { a.exec(a.shop, sql) }
+			}
+			a.exec(a.shop, `INSERT INTO orders (customer_id, note) SELECT 0, 'many' FROM generate_series(1, 3)`)
+			a.exec(a.shop, `INSERT INTO orders (customer_id, note) VALUES (-1, 'one')`)
+			write(`INSERT INTO orders (customer_id, note) VALUES (2, 'named'), (0, 'among others')`)
+			write(`INSERT INTO invoices (id, customer_id) VALUES ('a', 3), ('b', 0)`)
+			a.Settle()
+			require.Empty(t, a.noted())
+			require.Equal(t, []string{"customers/1", "customers/2", "customers/3"}, a.rows(a.shop, `SELECT DISTINCT name FROM dbcontroller.foreign_target ORDER BY 1`))
+			a.exec(a.crm, `DELETE FROM customers WHERE id IN (0, 1)`)
+			_ = a.refused(a.crm, `DELETE FROM customers WHERE id = 3`)
+			a.Settle()
+			a.exec(a.shop, `UPDATE dbcontroller.foreign_target SET kept_until = NULL; UPDATE invoices SET customer_id = 0`)
+			a.exec(a.shop, `UPDATE orders SET customer_id = -1 WHERE note = 'named'`)
+			a.Settle()
+			a.exec(a.crm, `DELETE FROM customers WHERE id IN (2, 3)`)
+			a.Settle()
+			require.Equal(t, []string{"among others", "before", "many", "many", "many", "named", "one"}, a.rows(a.shop, `SELECT note FROM orders ORDER BY 1`), "one named a target that is gone")
+			require.Equal(t, 0, a.Count(crm, "holder_entry"))
+			require.Empty(t, harness.AuditDatabases(t, a.Pools))
+		})
+	}
+}

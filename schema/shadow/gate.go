@@ -13,12 +13,15 @@ import (
 // The methods of three rooms that a Store has. Their other methods are for rooms alone. They are described in the rooms
 // (internal/gate, follow, cascade).
 type (
-	// epochs of this database and of those of other deployments.
+	// epochs of this database.
 	epochs interface {
 		NoticeEpoch(ctx context.Context) (awaiting bool, err error)
 		PresentEpoch() uuid.UUID
 		EpochChanged() <-chan struct{}
 		OutdoEpoch(ctx context.Context, by schema.DeploymentID, known uuid.UUID) error
+	}
+	// peerEpochs are those of the databases of other deployments.
+	peerEpochs interface {
 		PeerEpoch(ctx context.Context, of schema.DeploymentID) (uuid.UUID, error)
 		RecordPeerEpoch(ctx context.Context, from schema.DeploymentID, epoch uuid.UUID) (known uuid.UUID, err error)
 	}

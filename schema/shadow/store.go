@@ -52,6 +52,7 @@ type Store struct {
 	*book
 	*controls
 	epochs
+	peerEpochs
 	recovery
 	databases
 	others
@@ -107,7 +108,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	return &Store{
 		reader: r, inspector: i, keeper: t, attempts: a, writer: w, owners: owner.New(g, c), deleter: deletion.New(g, t, w, c, f, rs), verifier: v,
 		administrator: admin.New(g, p, w, c, f, v, rt), rowDeleter: deletedrows.New(rs, c), righter: rt, granter: wishes.New(g, rs, rt), steering: steer.New(g, c), book: b, controls: control.New(g), db: d,
-		epochs: g, recovery: g, databases: g, others: g, versions: g, positions: f, following: f, finalising: c,
+		epochs: g, peerEpochs: g, recovery: g, databases: g, others: g, versions: g, positions: f, following: f, finalising: c,
 	}, nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,16 +17,19 @@ import (
 	"github.com/db-controller/db-controller/schema/service/outcome"
 )
 
-// stores are the methods that leave rows, at least the outcome of a request with an id. SetBlockDeletion and Decommission are operators'.
-var stores = map[string]bool{
-	resourcev1.ResourceService_CreateResource_FullMethodName:       true,
-	resourcev1.ResourceService_UpdateResource_FullMethodName:       true,
-	resourcev1.ResourceService_PutResource_FullMethodName:          true,
-	resourcev1.ResourceService_BatchWriteResources_FullMethodName:  true,
-	resourcev1.ResourceService_UpdateResourceStatus_FullMethodName: true,
-	resourcev1.ResourceService_RemoveFinalizer_FullMethodName:      true,
-	resourcev1.ResourceService_DeleteResource_FullMethodName:       true,
-	resourcev1.ResourceService_BatchDeleteResources_FullMethodName: true,
+// reads are the methods of the ResourceService that leave no row. All others count, at least with the outcome of a request with an id: one that is added counts unless it is listed here.
+var reads = map[string]bool{
+	resourcev1.ResourceService_GetResource_FullMethodName:               true,
+	resourcev1.ResourceService_BatchGetResources_FullMethodName:         true,
+	resourcev1.ResourceService_ListResources_FullMethodName:             true,
+	resourcev1.ResourceService_ListReferrers_FullMethodName:             true,
+	resourcev1.ResourceService_PlanDeletion_FullMethodName:              true,
+	resourcev1.ResourceService_MutateAndValidateResource_FullMethodName: true,
+	resourcev1.ResourceService_AcquireDelegations_FullMethodName:        true, // rights that are asked for have bounds of their own
+}
+
+func writes(method string) bool {
+	return strings.HasPrefix(method, "/"+resourcev1.ResourceService_ServiceDesc.ServiceName+"/") && !reads[method]
 }
 
 // callRows is what a call counts beside its answer: its rows in indexes, or the outcome of a refusal.
@@ -61,7 +65,7 @@ func (w *Written) SetMax(bytes int64) { w.max.Store(cmp.Or(bytes, DefaultMaxWrit
 // Unary runs after the identity of a forwarded call is known.
 func (w *Written) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	who, err := identity.FromContext(ctx)
-	if err != nil || who.Role != identity.RoleUser || !stores[info.FullMethod] {
+	if err != nil || who.Role != identity.RoleUser || !writes(info.FullMethod) {
 		return handler(ctx, req)
 	}
 	if r, ok := req.(interface{ GetValidateOnly() bool }); ok && r.GetValidateOnly() {

@@ -3,6 +3,7 @@ package costs
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -42,6 +43,14 @@ func TestTheBytesThatAPersonWritesAreBounded_I20(t *testing.T) {
 		require.Equal(t, codes.ResourceExhausted, call(identity.RoleUser, "eve", update, small, large))
 		require.Equal(t, codes.ResourceExhausted, call(identity.RoleUser, "eve", resourcev1.ResourceService_DeleteResource_FullMethodName, nil, large))
 		require.Equal(t, 2, told)
+		reads := []string{"GetResource", "BatchGetResources", "ListResources", "ListReferrers", "PlanDeletion", "MutateAndValidateResource", "AcquireDelegations"}
+		for _, m := range resourcev1.ResourceService_ServiceDesc.Methods { // one that is new writes, until it is known not to
+			want := codes.ResourceExhausted
+			if slices.Contains(reads, m.MethodName) {
+				want = codes.OK
+			}
+			require.Equal(t, want, call(identity.RoleUser, "eve", "/dbcontroller.resource.v1.ResourceService/"+m.MethodName, nil, large), m.MethodName)
+		}
 		require.Equal(t, codes.OK, call(identity.RoleUser, "eve", resourcev1.ResourceService_GetResource_FullMethodName, nil, large))
 		require.Equal(t, codes.OK, call(identity.RoleUser, "eve", batch, &resourcev1.BatchWriteResourcesRequest{ValidateOnly: true}, large))
 		require.Equal(t, codes.OK, call(identity.RoleUser, "ann", update, small, large))

@@ -43,7 +43,7 @@ func (t *Table) named(self schema.DeploymentID, values []*string) (out []named) 
 		for j, v := range own {
 			texts[j] = *v
 		}
-		if v := valueOf(r, self, texts); v.Named {
+		if v := valueOf(r, self, texts); v.Named && !r.NamesNothing(texts) {
 			out = append(out, named{r, v.Target})
 		}
 	}

@@ -428,6 +428,9 @@ func walkSQL(table schema.TableName, r schema.DefinitionReference) (first, next 
 		columns, types = append(columns, r.Region), append(types, "text")
 	}
 	var names, texts, present, before, after []string
+	for _, none := range r.None {
+		present = append(present, fmt.Sprintf(`%s::text COLLATE "C" <> '%s'`, schema.QuoteIdentifier(r.Columns[0]), strings.ReplaceAll(none, "'", "''")))
+	}
 	for i, c := range columns {
 		name := schema.QuoteIdentifier(c)
 		names, texts, present = append(names, name), append(texts, "v."+name+"::text"), append(present, name+" IS NOT NULL")

@@ -601,7 +601,9 @@ type ReferenceDescriptor struct {
 	// async or strict; empty: async.
 	Enforce string `protobuf:"bytes,7,opt,name=enforce,proto3" json:"enforce,omitempty"`
 	// report, unset or delete: the effect on a row whose target turns out to be missing. Empty: report.
-	Missing       string `protobuf:"bytes,8,opt,name=missing,proto3" json:"missing,omitempty"`
+	Missing string `protobuf:"bytes,8,opt,name=missing,proto3" json:"missing,omitempty"`
+	// The values of the column, as texts, that name nothing, as NULL does. For a reference of one column.
+	None          []string `protobuf:"bytes,9,rep,name=none,proto3" json:"none,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -692,6 +694,13 @@ func (x *ReferenceDescriptor) GetMissing() string {
 	return ""
 }
 
+func (x *ReferenceDescriptor) GetNone() []string {
+	if x != nil {
+		return x.None
+	}
+	return nil
+}
+
 var File_dbcontroller_schema_v1_descriptor_proto protoreflect.FileDescriptor
 
 const file_dbcontroller_schema_v1_descriptor_proto_rawDesc = "" +
@@ -738,7 +747,7 @@ const file_dbcontroller_schema_v1_descriptor_proto_rawDesc = "" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12?\n" +
 	"\tbehaviour\x18\x02 \x01(\x0e2!.dbcontroller.schema.v1.BehaviourR\tbehaviour\x12\x16\n" +
 	"\x06region\x18\x03 \x01(\tR\x06region\x12!\n" +
-	"\fregion_field\x18\x04 \x01(\tR\vregionField\"\x8f\x02\n" +
+	"\fregion_field\x18\x04 \x01(\tR\vregionField\"\xa3\x02\n" +
 	"\x13ReferenceDescriptor\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x18\n" +
 	"\atargets\x18\x02 \x03(\tR\atargets\x12?\n" +
@@ -747,7 +756,8 @@ const file_dbcontroller_schema_v1_descriptor_proto_rawDesc = "" +
 	"\x06region\x18\x05 \x01(\tR\x06region\x12#\n" +
 	"\rregion_column\x18\x06 \x01(\tR\fregionColumn\x12\x18\n" +
 	"\aenforce\x18\a \x01(\tR\aenforce\x12\x18\n" +
-	"\amissing\x18\b \x01(\tR\amissing*\xcb\x01\n" +
+	"\amissing\x18\b \x01(\tR\amissing\x12\x12\n" +
+	"\x04none\x18\t \x03(\tR\x04none*\xcb\x01\n" +
 	"\tBehaviour\x12\x19\n" +
 	"\x15BEHAVIOUR_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fBEHAVIOUR_BLOCK\x10\x01\x12\x13\n" +
