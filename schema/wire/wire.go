@@ -101,7 +101,7 @@ func Descriptor(d *schemav1.ServiceDescriptor) *schema.Descriptor {
 		for _, r := range k.GetReferences() {
 			kind.References = append(kind.References, schema.Reference{
 				Path: r.GetPath(), Targets: r.GetTargets(), Behaviour: schema.Behaviour(r.GetBehaviour()),
-				Columns: r.GetColumns(), Region: schema.TargetRegion{Fixed: r.GetRegion(), Column: r.GetRegionColumn()},
+				Columns: r.GetColumns(), Region: schema.TargetRegion{Fixed: r.GetRegion(), Column: r.GetRegionColumn(), Same: r.GetSameRegion()},
 				Enforce: schema.Enforcement(r.GetEnforce()), Missing: schema.Missing(r.GetMissing()), None: r.GetNone(),
 			})
 			last := &kind.References[len(kind.References)-1]
@@ -142,7 +142,7 @@ func DescriptorProto(d *schema.Descriptor) *schemav1.ServiceDescriptor {
 		for _, r := range k.References {
 			kind.References = append(kind.References, &schemav1.ReferenceDescriptor{
 				Path: r.Path, Targets: r.Targets, Behaviour: schemav1.Behaviour(r.Behaviour),
-				Columns: r.Columns, Region: r.Region.Fixed, RegionColumn: r.Region.Column, Enforce: string(r.Enforce), Missing: string(r.Missing), None: r.None,
+				Columns: r.Columns, Region: r.Region.Fixed, RegionColumn: r.Region.Column, SameRegion: r.Region.Same, Enforce: string(r.Enforce), Missing: string(r.Missing), None: r.None,
 			})
 		}
 		out.Kinds = append(out.Kinds, kind)

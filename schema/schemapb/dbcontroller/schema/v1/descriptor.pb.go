@@ -603,7 +603,9 @@ type ReferenceDescriptor struct {
 	// report, unset or delete: the effect on a row whose target turns out to be missing. Empty: report.
 	Missing string `protobuf:"bytes,8,opt,name=missing,proto3" json:"missing,omitempty"`
 	// The values of the column, as texts, that name nothing, as NULL does. For a reference of one column.
-	None          []string `protobuf:"bytes,9,rep,name=none,proto3" json:"none,omitempty"`
+	None []string `protobuf:"bytes,9,rep,name=none,proto3" json:"none,omitempty"`
+	// That of the holder is declared: attach asks for the region when the targets' service runs in several.
+	SameRegion    bool `protobuf:"varint,10,opt,name=same_region,json=sameRegion,proto3" json:"same_region,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -701,6 +703,13 @@ func (x *ReferenceDescriptor) GetNone() []string {
 	return nil
 }
 
+func (x *ReferenceDescriptor) GetSameRegion() bool {
+	if x != nil {
+		return x.SameRegion
+	}
+	return false
+}
+
 var File_dbcontroller_schema_v1_descriptor_proto protoreflect.FileDescriptor
 
 const file_dbcontroller_schema_v1_descriptor_proto_rawDesc = "" +
@@ -747,7 +756,7 @@ const file_dbcontroller_schema_v1_descriptor_proto_rawDesc = "" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12?\n" +
 	"\tbehaviour\x18\x02 \x01(\x0e2!.dbcontroller.schema.v1.BehaviourR\tbehaviour\x12\x16\n" +
 	"\x06region\x18\x03 \x01(\tR\x06region\x12!\n" +
-	"\fregion_field\x18\x04 \x01(\tR\vregionField\"\xa3\x02\n" +
+	"\fregion_field\x18\x04 \x01(\tR\vregionField\"\xc4\x02\n" +
 	"\x13ReferenceDescriptor\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x18\n" +
 	"\atargets\x18\x02 \x03(\tR\atargets\x12?\n" +
@@ -757,7 +766,10 @@ const file_dbcontroller_schema_v1_descriptor_proto_rawDesc = "" +
 	"\rregion_column\x18\x06 \x01(\tR\fregionColumn\x12\x18\n" +
 	"\aenforce\x18\a \x01(\tR\aenforce\x12\x18\n" +
 	"\amissing\x18\b \x01(\tR\amissing\x12\x12\n" +
-	"\x04none\x18\t \x03(\tR\x04none*\xcb\x01\n" +
+	"\x04none\x18\t \x03(\tR\x04none\x12\x1f\n" +
+	"\vsame_region\x18\n" +
+	" \x01(\bR\n" +
+	"sameRegion*\xcb\x01\n" +
 	"\tBehaviour\x12\x19\n" +
 	"\x15BEHAVIOUR_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fBEHAVIOUR_BLOCK\x10\x01\x12\x13\n" +
