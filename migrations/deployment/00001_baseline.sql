@@ -768,9 +768,9 @@ $$;
 
 -- What of a session outlives a statement: settings, and what was prepared for later by SQL.
 CREATE FUNCTION dbcontroller.session_state(path text) RETURNS text[] LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
-SELECT array_agg(x.name ORDER BY x.name) FROM (
+SELECT array_agg(x.name ORDER BY x.name COLLATE "C") FROM (
     SELECT 'the setting search_path, ' || path AS name
-    UNION ALL SELECT 'the setting ' || s.name || ', ' || s.setting FROM pg_settings s WHERE s.name !~ '\.' AND s.name <> 'search_path'
+    UNION ALL SELECT 'the setting ' || s.name || ', ' || s.setting FROM pg_settings s WHERE s.name NOT LIKE '%.%' AND s.name <> 'search_path'
     UNION ALL SELECT 'the prepared statement ' || p.name FROM pg_prepared_statements p WHERE p.from_sql
     UNION ALL SELECT 'the cursor ' || c.name FROM pg_cursors c WHERE c.is_holdable
 ) AS x
