@@ -753,9 +753,9 @@ BEGIN
     RAISE EXCEPTION 'deferred triggers of attached tables, or of tables that refer to them, queue others without an end';
 END $$;
 
--- Is true when a trigger that is not of PostgreSQL itself may wait for the commit.
+-- Is true when a trigger may wait for the commit: also one of PostgreSQL itself, which computes the expressions of an exclusion constraint again.
 CREATE FUNCTION dbcontroller.may_defer() RETURNS boolean LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
-SELECT EXISTS (SELECT FROM pg_trigger t WHERE t.tgdeferrable AND NOT t.tgisinternal)
+SELECT EXISTS (SELECT FROM pg_trigger t WHERE t.tgdeferrable)
 $$;
 
 -- The number of this command among those of its transaction that write. Each transaction deletes its rows.

@@ -16,7 +16,7 @@ import (
 
 const rowsRole = harness.RolePrefix + "_rows"
 
-// A sequence counts also what is rolled back.
+// A sequence keeps its value when the transaction that has moved it is rolled back.
 const othersSQL = `
 CREATE SCHEMA others; GRANT USAGE, CREATE ON SCHEMA others TO PUBLIC;
 CREATE TABLE others.seen (what text); GRANT ALL ON others.seen TO PUBLIC;
@@ -87,15 +87,19 @@ CREATE FUNCTION others.later() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
     RETURN NULL;
 END $$;
 CREATE TABLE others.queue (id bigint); GRANT ALL ON others.queue TO PUBLIC;
+CREATE FUNCTION others.boxed(bigint) RETURNS box LANGUAGE plpgsql IMMUTABLE AS $$ BEGIN PERFORM others.note(); RETURN pg_catalog.box(pg_catalog.point(0, 0), pg_catalog.point(1, 1)); END $$;
+CREATE TABLE others.boxes (id bigint, EXCLUDE USING gist (others.boxed(id) WITH &&) DEFERRABLE INITIALLY DEFERRED); GRANT ALL ON others.boxes TO PUBLIC;
+SELECT setval('others.escapes', 1, false);
 INSERT INTO customers VALUES (1), (2)`)
 	a.attach()
 	for sql, want := range map[string]string{
-		`SET search_path = others, pg_catalog`:                                     "a trigger changed the session of the controller: the setting search_path, ",
-		`SET synchronous_commit = off`:                                             "a trigger changed the session of the controller: the setting synchronous_commit, off",
-		`PREPARE later AS SELECT others.note()`:                                    "a trigger changed the session of the controller: the prepared statement later",
-		`DECLARE later CURSOR WITH HOLD FOR SELECT others.note()`:                  "a trigger changed the session of the controller: the cursor later",
-		`CREATE TEMPORARY TABLE pg_roles AS SELECT 'x' AS rolname`:                 "",
-		`SELECT pg_catalog.set_config('application.user', 'the controller', true)`: "",
+		`SET search_path = others, pg_catalog`:                                            "a trigger changed the session of the controller: the setting search_path, ",
+		`SET synchronous_commit = off`:                                                    "a trigger changed the session of the controller: the setting synchronous_commit, off",
+		`PREPARE later AS SELECT others.note()`:                                           "a trigger changed the session of the controller: the prepared statement later",
+		`DECLARE later CURSOR WITH HOLD FOR SELECT others.note()`:                         "a trigger changed the session of the controller: the cursor later",
+		`INSERT INTO others.boxes VALUES (1), (2); DELETE FROM others.boxes WHERE id = 1`: "", // an index expression, which the deferred constraint computes again
+		`CREATE TEMPORARY TABLE pg_roles AS SELECT 'x' AS rolname`:                        "",
+		`SELECT pg_catalog.set_config('application.user', 'the controller', true)`:        "",
 	} {
 		a.exec(a.crm, `DROP TRIGGER IF EXISTS others ON customers; INSERT INTO customers VALUES (1) ON CONFLICT DO NOTHING;
 CREATE TRIGGER others AFTER DELETE ON customers FOR EACH STATEMENT EXECUTE FUNCTION others.leave($sql$`+sql+`$sql$)`)

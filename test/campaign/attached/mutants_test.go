@@ -50,6 +50,7 @@ var mutants = []mutant{
 	{"code-of-others-with-the-rights-of-the-store", "schema/shadow/internal/rows/change.go", "if db.BeforeCommit(tx, fireDeferred) {", "if db.BeforeCommit(tx, fireDeferred) && false {", "TestCodeOfOthersHasNoRightsOfTheController"},
 	{"deferred-code-at-the-commit", "schema/shadow/internal/db/tx.go", "	if m.before == nil {", "	if true {", "TestCodeOfOthersLeavesNothingInTheSession"},
 	{"one-round-of-deferred-code", "migrations/deployment/00001_baseline.sql", "OPERATOR(pg_catalog.=) (number OPERATOR(pg_catalog.+) 1)", "OPERATOR(pg_catalog.>=) (number OPERATOR(pg_catalog.+) 1)", "TestCodeOfOthersLeavesNothingInTheSession"},
+	{"deferred-constraints-run-no-code", "migrations/deployment/00001_baseline.sql", "WHERE t.tgdeferrable)", "WHERE t.tgdeferrable AND NOT t.tgisinternal)", "TestCodeOfOthersLeavesNothingInTheSession"},
 	{"code-of-others-changes-the-session", "migrations/deployment/00001_baseline.sql", "    IF later = before THEN", "    IF later = later THEN", "TestCodeOfOthersLeavesNothingInTheSession"},
 	{"rows-kept-in-silence", "schema/shadow/internal/rows/referring.go", "if err == nil && len(left) > 0 {", "if err == nil && len(left) > 1000 {", "TestTriggersOfTheApplicationKeepRows"},
 	{"the-last-target-of-a-name-by-its-number", "schema/shadow/internal/rows/referring.go", "g.latest > f.latest`", "g.id > f.id`", "TestRowsReferToTheTargetThatARestoreBroughtBack_I1"},

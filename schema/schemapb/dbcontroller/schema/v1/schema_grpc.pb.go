@@ -77,8 +77,8 @@ type SchemaServiceClient interface {
 	UpgradeOwnerReferences(ctx context.Context, in *UpgradeOwnerReferencesRequest, opts ...grpc.CallOption) (*UpgradeOwnerReferencesResponse, error)
 	// AnnounceEpoch reports that the caller's database was restored or failed over, and may have lost commits. Earlier messages
 	// of the caller no longer count, and the references between the two deployments are compared, in both directions. The called
-	// deployment asks the caller by its registered address (GetEpoch), and believes that answer: whoever has stolen a certificate would
-	// stop its deletions otherwise. It fails with UNAVAILABLE until the two agree.
+	// deployment asks the caller by its registered address (GetEpoch), and believes that answer: with a stolen certificate alone, a
+	// made-up epoch would stop its deletions. It fails with UNAVAILABLE until the two agree.
 	AnnounceEpoch(ctx context.Context, in *AnnounceEpochRequest, opts ...grpc.CallOption) (*AnnounceEpochResponse, error)
 	// GetEpoch returns the epoch of the database that the called deployment announces.
 	GetEpoch(ctx context.Context, in *GetEpochRequest, opts ...grpc.CallOption) (*GetEpochResponse, error)
@@ -347,8 +347,8 @@ type SchemaServiceServer interface {
 	UpgradeOwnerReferences(context.Context, *UpgradeOwnerReferencesRequest) (*UpgradeOwnerReferencesResponse, error)
 	// AnnounceEpoch reports that the caller's database was restored or failed over, and may have lost commits. Earlier messages
 	// of the caller no longer count, and the references between the two deployments are compared, in both directions. The called
-	// deployment asks the caller by its registered address (GetEpoch), and believes that answer: whoever has stolen a certificate would
-	// stop its deletions otherwise. It fails with UNAVAILABLE until the two agree.
+	// deployment asks the caller by its registered address (GetEpoch), and believes that answer: with a stolen certificate alone, a
+	// made-up epoch would stop its deletions. It fails with UNAVAILABLE until the two agree.
 	AnnounceEpoch(context.Context, *AnnounceEpochRequest) (*AnnounceEpochResponse, error)
 	// GetEpoch returns the epoch of the database that the called deployment announces.
 	GetEpoch(context.Context, *GetEpochRequest) (*GetEpochResponse, error)
