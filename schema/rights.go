@@ -57,19 +57,21 @@ func (g AccessGrant) String() string {
 // allow.
 type Rights struct {
 	// Deny: calls that no grant allows are denied. Without it grants only add the right to operate.
-	Deny   bool
-	Grants []AccessGrant
+	Deny bool
+	// CascadeNeedsDelete: a delete needs the right to delete all that it takes along.
+	CascadeNeedsDelete bool
+	Grants             []AccessGrant
 	// Declaration is greater for a later declaration; 0 before the registry has set it.
 	Declaration int64
 	Pos         Pos
 }
 
-// With returns the grants of two declarations together; one of them is enough to deny by default.
+// With returns the grants of two declarations together; one of them is enough to deny by default, and to need delete for a cascade.
 func (r *Rights) With(other *Rights) *Rights {
 	if r == nil || other == nil {
 		return cmp.Or(r, other)
 	}
-	return &Rights{Deny: r.Deny || other.Deny, Grants: slices.Concat(r.Grants, other.Grants), Pos: r.Pos}
+	return &Rights{Deny: r.Deny || other.Deny, CascadeNeedsDelete: r.CascadeNeedsDelete || other.CascadeNeedsDelete, Grants: slices.Concat(r.Grants, other.Grants), Pos: r.Pos}
 }
 
 // After returns rights as a declaration at a time, which is later than the one before; nil for nil.
@@ -86,7 +88,7 @@ func (r *Rights) After(before *Rights, now time.Time) *Rights {
 
 // Same reports whether two declarations say the same.
 func (r *Rights) Same(other *Rights) bool {
-	return r != nil && other != nil && r.Deny == other.Deny && slices.EqualFunc(r.Grants, other.Grants, func(a, b AccessGrant) bool {
+	return r != nil && other != nil && r.Deny == other.Deny && r.CascadeNeedsDelete == other.CascadeNeedsDelete && slices.EqualFunc(r.Grants, other.Grants, func(a, b AccessGrant) bool {
 		return slices.Equal(a.Verbs, b.Verbs) && a.Identity == b.Identity && a.Group == b.Group && a.Kind == b.Kind && a.Name == b.Name
 	})
 }

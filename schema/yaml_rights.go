@@ -19,6 +19,7 @@ func (d *yamlReader) rights(n *yaml.Node, path string) {
 				d.ps.add(d.pos(n, path), "write deny, or allow", "default: %q", clip(text))
 			}
 		},
+		"cascade_needs_delete": func(n *yaml.Node, path string) { d.decode(n, path, "true or false", &into.CascadeNeedsDelete) },
 		"grants": func(n *yaml.Node, path string) {
 			d.list(n, path, func(n *yaml.Node, path string) { into.Grants = append(into.Grants, d.grant(n, path)) })
 		},

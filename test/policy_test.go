@@ -30,7 +30,7 @@ dbcontroller.admin.v1.AdminService Decommission Verify ListRemovals AcceptDataba
 dbcontroller.schema.v1.SchemaService EstablishReferences ResolveBlockades RecallDelegations PlanDeletion TraceCascades: deployment application
 dbcontroller.schema.v1.SchemaService ConfirmBlockades ReleaseBlockades WatchImportedServiceDeletions AcknowledgeDeletions WatchResourceShadows CheckOwners DropOwners AnnounceEpoch GetEpoch ConfirmEpoch CheckReferences UpgradeOwnerReferences: deployment
 dbcontroller.schema.v1.SchemaService ListResourceShadows ListBlockades: deployment operator
-dbcontroller.registry.v1.RegistryService Apply Remove SetDeploymentVersion DecommissionDeployment AcceptDatabase: operator
+dbcontroller.registry.v1.RegistryService Apply Remove SetDeploymentVersion DecommissionDeployment AcceptDatabase ListRevisions: operator
 dbcontroller.registry.v1.RegistryService GetEnvironment WatchEnvironment: user operator deployment registry
 dbcontroller.registry.v1.RegistryService RegisterDeployment: deployment
 grpc.health.v1.Health Check Watch List: user operator deployment registry

@@ -9,7 +9,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/db-controller/db-controller/internal/identity"
 	"github.com/db-controller/db-controller/schema"
 	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
 )
@@ -28,20 +27,22 @@ func (s *Server) DecommissionDeployment(ctx context.Context, req *registryv1.Dec
 	if req.GetReason() == "" || len(req.GetReason()) > 1000 {
 		return nil, status.Error(codes.InvalidArgument, "reason: want 1 to 1000 characters; it is stored with the decision")
 	}
-	who, err := identity.FromContext(ctx)
+	by, err := s.author(ctx, "DecommissionDeployment", req.GetReason())
 	if err != nil {
-		return nil, status.Error(codes.Unauthenticated, err.Error())
+		return nil, err
 	}
 	if _, err := schema.ParseDeploymentID(id.String()); err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
-	if err := s.store.decommission(ctx, id, req.GetUnlisted(), req.GetReason(), who.String()); err != nil {
+	if err := s.store.decommission(ctx, id, req.GetUnlisted(), by); err != nil {
 		return nil, s.fail(err)
 	}
 	return &registryv1.DecommissionDeploymentResponse{}, nil
 }
 
-func (s *store) decommission(ctx context.Context, id schema.DeploymentID, unlisted bool, reason, by string) error {
+func (s *store) decommission(ctx context.Context, id schema.DeploymentID, unlisted bool, by *author) error {
+	var changes []string
+	var revision int64
 	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 		env, err := readEnvironment(ctx, tx, lockRevisionSQL)
 		if err != nil {
@@ -57,10 +58,13 @@ func (s *store) decommission(ctx context.Context, id schema.DeploymentID, unlist
 		b := &pgx.Batch{}
 		b.Queue(moveRevisionSQL)
 		b.Queue(removeDeploymentSQL, id.Service, id.Region)
-		b.Queue(decommissionSQL, id.Service, id.Region, reason, by)
+		b.Queue(decommissionSQL, id.Service, id.Region, by.reason, by.who.Identity.String())
+		revision, changes = env.Revision+1, []string{"deployment " + id.String() + ": decommissioned"}
+		by.queue(b, revision, changes)
 		return tx.SendBatch(ctx, b).Close()
 	})
-	if err == nil {
+	if err == nil && len(changes) > 0 {
+		by.changed(ctx, revision, changes)
 		s.wake.Wake(environmentFeed)
 	}
 	return err

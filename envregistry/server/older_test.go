@@ -144,7 +144,7 @@ func TestARegistryNoticesAnOlderCopyItself(t *testing.T) {
 	pool, err := postgres.Connect(t.Context(), d.dsn, "test", 2)
 	require.NoError(t, err)
 	defer pool.Close()
-	require.NoError(t, server.New(pool, zap.NewNop()).Restored(t.Context()))
+	require.NoError(t, server.New(pool, nil, zap.NewNop()).Restored(t.Context()))
 	require.True(t, incomplete(t, serve(t, d.dsn, identity.Identity{Role: identity.RoleUser, Name: "u"}), nil))
 }
 

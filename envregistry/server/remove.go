@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/db-controller/db-controller/schema"
 	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
 )
@@ -63,7 +61,11 @@ func (s *Server) Remove(ctx context.Context, req *registryv1.RemoveRequest) (*re
 	if removed.regions = req.GetRegions(); len(problems) > 0 {
 		return nil, s.fail(problems)
 	}
-	changes, err := s.store.change(ctx, nil, removed.from)
+	by, err := s.author(ctx, "Remove", "")
+	if err != nil {
+		return nil, err
+	}
+	changes, err := s.store.change(ctx, change{by: by, edit: removed.from})
 	if err != nil {
 		return nil, s.fail(err)
 	}
@@ -98,27 +100,4 @@ func (r *removal) from(env *schema.Environment) error {
 		return problems
 	}
 	return nil
-}
-
-// queueRemovals removes the rows that the new environment lacks: deployments first, which need services and regions.
-func queueRemovals(b *pgx.Batch, before, after *schema.Environment) (changes []string) {
-	for _, d := range before.Deployments {
-		if find(after, d.DeploymentID) == nil {
-			b.Queue(removeDeploymentSQL, d.Service, d.Region)
-			changes = append(changes, "deployment "+d.String()+": removed")
-		}
-	}
-	for _, d := range before.Services {
-		if !slices.ContainsFunc(after.Services, func(e *schema.Descriptor) bool { return e.ServiceVersion == d.ServiceVersion }) {
-			b.Queue(removeServiceSQL, d.Service, d.Version)
-			changes = append(changes, "service "+d.String()+": removed")
-		}
-	}
-	for _, r := range before.Regions {
-		if !slices.Contains(after.Regions, r) {
-			b.Queue(removeRegionSQL, r)
-			changes = append(changes, "region "+r+": removed")
-		}
-	}
-	return changes
 }

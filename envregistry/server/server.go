@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/db-controller/db-controller/internal/address"
+	"github.com/db-controller/db-controller/internal/auditlog"
 	"github.com/db-controller/db-controller/internal/feed"
 	"github.com/db-controller/db-controller/internal/identity"
 	"github.com/db-controller/db-controller/internal/postgres"
@@ -34,6 +35,7 @@ var Policy = identity.Policy{
 	registryv1.RegistryService_SetDeploymentVersion_FullMethodName:   {identity.RoleOperator},
 	registryv1.RegistryService_DecommissionDeployment_FullMethodName: {identity.RoleOperator},
 	registryv1.RegistryService_AcceptDatabase_FullMethodName:         {identity.RoleOperator},
+	registryv1.RegistryService_ListRevisions_FullMethodName:          {identity.RoleOperator},
 	registryv1.RegistryService_GetEnvironment_FullMethodName:         identity.Anybody,
 	registryv1.RegistryService_WatchEnvironment_FullMethodName:       identity.Anybody,
 	registryv1.RegistryService_RegisterDeployment_FullMethodName:     {identity.RoleDeployment},
@@ -52,13 +54,14 @@ type Server struct {
 	registryv1.UnimplementedRegistryServiceServer
 	store *store
 	pace  *pace
+	audit *auditlog.Log // nil: none
 	log   *zap.Logger
 }
 
-// New makes a server over a migrated database.
-func New(pool *pgxpool.Pool, log *zap.Logger) *Server {
+// New makes a server over a migrated database. The audit log, which may be nil, records changes.
+func New(pool *pgxpool.Pool, audit *auditlog.Log, log *zap.Logger) *Server {
 	log, _ = postgres.LogOutageOnce(log)
-	return &Server{store: newStore(pool), pace: newPace(), log: log}
+	return &Server{store: newStore(pool), pace: newPace(), audit: audit, log: log}
 }
 
 func (s *Server) fail(err error) error {
@@ -95,8 +98,12 @@ func (s *Server) fail(err error) error {
 // Apply sets the given regions, services, deployments and rights, and leaves all others. The result is checked as a whole.
 func (s *Server) Apply(ctx context.Context, req *registryv1.ApplyRequest) (*registryv1.ApplyResponse, error) {
 	in := wire.Environment(&registryv1.Environment{Regions: req.GetRegions(), Services: req.GetServices(), Deployments: req.GetDeployments(), Rights: req.GetRights()})
-	changes, err := s.store.apply(ctx, in, patternsOf(req.GetPatternsUnused()))
-	if err == nil {
+	by, err := s.author(ctx, "Apply", "")
+	if err != nil {
+		return nil, err
+	}
+	changes, err := s.store.change(ctx, change{by: by, unused: patternsOf(req.GetPatternsUnused()), validateOnly: req.GetValidateOnly(), edit: applied(in)})
+	if err == nil && !req.GetValidateOnly() {
 		err = s.store.vouch(ctx, in.Deployments)
 	}
 	if err != nil {
@@ -118,23 +125,29 @@ func (s *Server) GetEnvironment(ctx context.Context, req *registryv1.GetEnvironm
 		return nil, s.fail(err)
 	}
 	out := &registryv1.GetEnvironmentResponse{Environment: wire.EnvironmentProto(env), Incomplete: env.Incomplete, Unheard: env.Unheard}
+	all := len(out.GetEnvironment().GetRights().GetGrants())
 	if out.Environment.Rights, err = visible(ctx, out.GetEnvironment().GetRights()); err != nil {
 		return nil, s.fail(err)
 	}
+	out.OwnGrantsOnly = len(out.GetEnvironment().GetRights().GetGrants()) < all
 	return out, nil
 }
 
 // SetDeploymentVersion switches a deployment to another described version.
 func (s *Server) SetDeploymentVersion(ctx context.Context, req *registryv1.SetDeploymentVersionRequest) (*registryv1.Deployment, error) {
 	id := schema.DeploymentID{Service: req.GetService(), Region: req.GetRegion()}
-	_, err := s.store.change(ctx, patternsOf(req.GetPatternsUnused()), func(env *schema.Environment) error {
+	by, err := s.author(ctx, "SetDeploymentVersion", "")
+	if err != nil {
+		return nil, err
+	}
+	_, err = s.store.change(ctx, change{by: by, unused: patternsOf(req.GetPatternsUnused()), edit: func(env *schema.Environment) error {
 		d := find(env, id)
 		if d == nil {
 			return fmt.Errorf("%w: %s", errUnknownDeployment, id)
 		}
 		d.Version = req.GetVersion()
 		return nil
-	})
+	}})
 	if err != nil {
 		return nil, s.fail(err)
 	}
@@ -161,7 +174,7 @@ func (s *Server) RegisterDeployment(ctx context.Context, req *registryv1.Registe
 	if err != nil {
 		return nil, err
 	}
-	_, err = s.store.change(ctx, nil, func(env *schema.Environment) error {
+	_, err = s.store.change(ctx, change{edit: func(env *schema.Environment) error {
 		d := find(env, id)
 		if d == nil {
 			gone, err := decommissioned(ctx, s.store.pool)
@@ -172,7 +185,7 @@ func (s *Server) RegisterDeployment(ctx context.Context, req *registryv1.Registe
 		}
 		d.Database = cmp.Or(d.Database, database) // another one needs an operator: AcceptDatabase
 		return register(d, req.GetAddress(), req.GetGeneration())
-	})
+	}})
 	if err != nil {
 		return nil, s.fail(err)
 	}
@@ -214,14 +227,18 @@ func (s *Server) AcceptDatabase(ctx context.Context, req *registryv1.AcceptDatab
 	if err != nil {
 		return nil, err
 	}
-	_, err = s.store.change(ctx, nil, func(env *schema.Environment) error {
+	by, err := s.author(ctx, "AcceptDatabase", "")
+	if err != nil {
+		return nil, err
+	}
+	_, err = s.store.change(ctx, change{by: by, edit: func(env *schema.Environment) error {
 		d := find(env, id)
 		if d == nil {
 			return fmt.Errorf("%w: %s", errUnknownDeployment, id)
 		}
 		d.Database = database
 		return nil
-	})
+	}})
 	if err != nil {
 		return nil, s.fail(err)
 	}

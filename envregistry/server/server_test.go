@@ -69,7 +69,7 @@ func connect(t *testing.T, dsn string, who identity.Identity) *grpc.ClientConn {
 		grpc.StreamInterceptor(func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, h grpc.StreamHandler) error {
 			return h(srv, identified{stream, who})
 		}))
-	registryv1.RegisterRegistryServiceServer(s, server.New(pool, zap.NewNop()))
+	registryv1.RegisterRegistryServiceServer(s, server.New(pool, nil, zap.NewNop()))
 	go func() { _ = s.Serve(listener) }()
 	t.Cleanup(s.Stop)
 	conn, err := grpc.NewClient("passthrough:registry", grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -112,10 +112,10 @@ func TestApplyReturnsTheChanges(t *testing.T) {
 	c := serve(t, database(t), identity.Identity{Role: identity.RoleOperator, Name: "o"})
 	require.Equal(t, []string{
 		"region eastus2: created", "region us-west2: created", "service iam.example.com@v1: created", "service iam.example.com@v2: created",
-		"deployment iam.example.com/us-west2: created", "deployment iam.example.com/eastus2: created",
+		"deployment iam.example.com/us-west2: created\n  version: v1", "deployment iam.example.com/eastus2: created\n  version: v1",
 	}, apply(t, c, example))
 	require.Empty(t, apply(t, c, example))
-	require.Equal(t, []string{"deployment iam.example.com/us-west2: changed"}, apply(t, c, "regions: []\ndeployments: [{deployment: iam.example.com/us-west2, version: v2}]"))
+	require.Equal(t, []string{"deployment iam.example.com/us-west2: changed\n  version: v1 → v2"}, apply(t, c, "regions: []\ndeployments: [{deployment: iam.example.com/us-west2, version: v2}]"))
 }
 
 func TestADeploymentRegistersOnlyItselfAndTheNewerProcessCounts(t *testing.T) {
@@ -172,7 +172,7 @@ func TestARegistryWithoutItsDatabaseIsUnavailable(t *testing.T) {
 	defer pool.Close()
 	core, said := observer.New(zap.InfoLevel)
 	log := zap.New(core)
-	c, ctx := server.New(pool, log), identity.NewContext(t.Context(), identity.Deployment(west))
+	c, ctx := server.New(pool, nil, log), identity.NewContext(t.Context(), identity.Deployment(west))
 	served := requestid.Unary(log) // logs the faults
 	conn, err := pgx.Connect(t.Context(), harness.Postgres(t).DSN(""))
 	require.NoError(t, err)
@@ -232,7 +232,7 @@ func TestRemove(t *testing.T) {
 	changes, err = remove(&registryv1.RemoveRequest{Deployments: []string{"iam.example.com/eastus2"}})
 	require.NoError(t, err)
 	require.Empty(t, changes)
-	require.Equal(t, []string{"region eastus2: created", "service iam.example.com@v2: created", "deployment iam.example.com/eastus2: created"}, apply(t, c, example), "it can be applied again")
+	require.Equal(t, []string{"region eastus2: created", "service iam.example.com@v2: created", "deployment iam.example.com/eastus2: created\n  version: v1"}, apply(t, c, example), "it can be applied again")
 }
 
 func TestADecommissionedDeploymentNeverComesBack(t *testing.T) {
@@ -321,18 +321,18 @@ func TestRightsAreReplacedByDeclarationsAlone(t *testing.T) {
 	apply(t, operator, example)
 	go func() { done <- client.Run(ctx) }()
 	require.Nil(t, (<-client.Environments()).Rights)
-	require.Equal(t, []string{"rights: created"}, apply(t, operator, "rights: {default: deny, grants: [{group: sre, verbs: [read]}]}"))
+	require.Equal(t, []string{"rights: created\n  everybody loses read, write, delete, refer where no grant allows it: the default is deny"}, apply(t, operator, "rights: {default: deny, grants: [{group: sre, verbs: [read]}]}"))
 	rights := (<-client.Environments()).Rights
 	require.True(t, rights.Deny)
 	require.Len(t, rights.Grants, 1)
 	apply(t, operator, "regions: [moon]")
 	require.True(t, (<-client.Environments()).Rights.Deny)
-	require.Equal(t, []string{"rights: changed"}, apply(t, operator, "rights: {default: allow}"))
+	require.Equal(t, []string{"rights: changed\n  everybody gains read, write, delete, refer: the default is allow"}, apply(t, operator, "rights: {default: allow}"))
 	rights = (<-client.Environments()).Rights
 	require.NotNil(t, rights)
 	require.False(t, rights.Deny)
 	require.Empty(t, rights.Grants)
-	require.Equal(t, []string{"rights: declared again"}, apply(t, operator, "rights: {default: allow}"))
+	require.Equal(t, []string{"rights: declared again\n  nobody gains or loses a right"}, apply(t, operator, "rights: {default: allow}"))
 	require.Greater(t, (<-client.Environments()).Rights.Declaration, rights.Declaration, "deployments that have another one take it")
 	cancel()
 	require.NoError(t, <-done)

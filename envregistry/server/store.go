@@ -174,9 +174,9 @@ func rightsOf(raw []byte) (*schema.Rights, error) {
 	return wire.Rights(p), nil
 }
 
-// apply sets regions, services, deployments and rights; a deployment keeps its registered address unless another one is given.
-func (s *store) apply(ctx context.Context, in *schema.Environment, unused patterns) ([]string, error) {
-	return s.change(ctx, unused, func(env *schema.Environment) error {
+// applied sets regions, services, deployments and rights; a deployment keeps its registered address unless another one is given.
+func applied(in *schema.Environment) func(*schema.Environment) error {
+	return func(env *schema.Environment) error {
 		env.Regions = append(env.Regions, in.Regions...)
 		env.Rights = cmp.Or(in.Rights.After(env.Rights, time.Now()), env.Rights)
 		for _, d := range in.Services {
@@ -209,7 +209,7 @@ func (s *store) apply(ctx context.Context, in *schema.Environment, unused patter
 			}
 		}
 		return nil
-	})
+	}
 }
 
 // vouch records that an operator has applied deployments on the present server of the registry's database.
@@ -237,10 +237,21 @@ func sameDescriptor(a, b *schema.Descriptor) bool {
 	return proto.Equal(wire.DescriptorProto(a), wire.DescriptorProto(b))
 }
 
-// change edits the environment under the lock of its revision, checks the whole, and writes the differences, which it returns as
-// lines for the caller. Versions may drop the patterns in unused.
-func (s *store) change(ctx context.Context, unused patterns, edit func(*schema.Environment) error) ([]string, error) {
+// change is a change of the environment.
+type change struct {
+	by           *author  // nil for the registration of a deployment, which is not on record
+	unused       patterns // which versions may drop
+	validateOnly bool     // nothing is written
+	edit         func(*schema.Environment) error
+}
+
+var errValidated = errors.New("the change was only to be validated")
+
+// change edits the environment under the lock of its revision, checks the whole, and writes the differences and who made them. It returns the differences
+// for the caller.
+func (s *store) change(ctx context.Context, c change) ([]string, error) {
 	var changes []string
+	var revision int64
 	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 		changes = nil
 		before, err := readEnvironment(ctx, tx, lockRevisionSQL)
@@ -250,7 +261,7 @@ func (s *store) change(ctx context.Context, unused patterns, edit func(*schema.E
 		after := &schema.Environment{
 			Regions: slices.Clone(before.Regions), Services: slices.Clone(before.Services), Deployments: slices.Clone(before.Deployments), Rights: before.Rights,
 		}
-		if err := edit(after); err != nil {
+		if err := c.edit(after); err != nil {
 			return err
 		}
 		slices.Sort(after.Regions)
@@ -261,7 +272,7 @@ func (s *store) change(ctx context.Context, unused patterns, edit func(*schema.E
 		if err := notDecommissioned(ctx, tx, after.Deployments); err != nil {
 			return err
 		}
-		if err := keepsPatterns(ctx, tx, before, after, unused); err != nil {
+		if err := keepsPatterns(ctx, tx, before, after, c.unused); err != nil {
 			return err
 		}
 		if err := keepsImports(before, after); err != nil {
@@ -272,69 +283,22 @@ func (s *store) change(ctx context.Context, unused patterns, edit func(*schema.E
 		if changes, err = queueDifference(b, before, after); err != nil || len(changes) == 0 {
 			return err
 		}
+		if c.validateOnly {
+			return errValidated
+		}
+		revision = before.Revision + 1
+		c.by.queue(b, revision, changes)
 		return tx.SendBatch(ctx, b).Close()
 	})
+	if errors.Is(err, errValidated) {
+		return changes, nil
+	}
 	if err != nil {
 		return nil, err
 	}
 	if len(changes) > 0 {
+		c.by.changed(ctx, revision, changes)
 		s.wake.Wake(environmentFeed)
 	}
 	return changes, nil
-}
-
-func queueDifference(b *pgx.Batch, before, after *schema.Environment) ([]string, error) {
-	var changes []string
-	for _, r := range after.Regions {
-		if !slices.Contains(before.Regions, r) {
-			b.Queue(upsertRegionSQL, r)
-			changes = append(changes, "region "+r+": created")
-		}
-	}
-	for _, d := range after.Services {
-		i := slices.IndexFunc(before.Services, func(e *schema.Descriptor) bool { return e.ServiceVersion == d.ServiceVersion })
-		if i >= 0 && sameDescriptor(before.Services[i], d) {
-			continue
-		}
-		raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(wire.DescriptorProto(d))
-		if err != nil {
-			return nil, err
-		}
-		b.Queue(upsertServiceSQL, d.Service, d.Version, raw)
-		changes = append(changes, "service "+d.String()+": "+word(i >= 0))
-	}
-	for _, d := range after.Deployments {
-		old := find(before, d.DeploymentID)
-		if old != nil && old.Version == d.Version && old.Address == d.Address && old.Generation == d.Generation && old.Disabled == d.Disabled && old.Database == d.Database {
-			continue
-		}
-		b.Queue(upsertDeploymentSQL, pgx.StrictNamedArgs{
-			"service": d.Service, "region": d.Region, "version": d.Version, "address": d.Address, "generation": d.Generation, "disabled": d.Disabled,
-			"database": uuid.NullUUID{UUID: d.Database, Valid: d.Database != uuid.Nil},
-		})
-		changes = append(changes, "deployment "+d.String()+": "+word(old != nil))
-	}
-	if after.Rights != before.Rights { // also when they are the same: deployments keep the latest declaration
-		raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(wire.RightsProto(after.Rights))
-		if err != nil {
-			return nil, err
-		}
-		b.Queue(upsertRightsSQL, raw)
-		changes = append(changes, "rights: "+declared(before.Rights, after.Rights))
-	}
-	return append(changes, queueRemovals(b, before, after)...), nil
-}
-
-func declared(before, after *schema.Rights) string {
-	if after.Same(before) {
-		return "declared again"
-	}
-	return word(before != nil)
-}
-
-func word(existed bool) string {
-	if existed {
-		return "changed"
-	}
-	return "created"
 }

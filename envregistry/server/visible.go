@@ -16,7 +16,7 @@ func visible(ctx context.Context, rights *registryv1.Rights) (*registryv1.Rights
 	if err != nil || rights == nil || who.Role != identity.RoleUser {
 		return rights, err
 	}
-	own := &registryv1.Rights{Deny: rights.GetDeny(), Declaration: rights.GetDeclaration()}
+	own := &registryv1.Rights{Deny: rights.GetDeny(), CascadeNeedsDelete: rights.GetCascadeNeedsDelete(), Declaration: rights.GetDeclaration()}
 	for _, g := range rights.GetGrants() {
 		if id := g.GetIdentity(); id == schema.Every || id == who.Identity.String() || g.GetGroup() != "" && slices.Contains(who.Groups, g.GetGroup()) {
 			own.Grants = append(own.Grants, g)

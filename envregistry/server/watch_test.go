@@ -129,7 +129,7 @@ func TestATokenOfTheEnvironmentThatCannotBeResumedIsReset_I24(t *testing.T) {
 	defer pool.Close()
 	_, err = pool.Exec(t.Context(), `UPDATE dbcontroller_registry.change SET changed_at = now() - interval '25 hours'`)
 	require.NoError(t, err)
-	require.NoError(t, server.New(pool, zap.NewNop()).Tidy(t.Context()))
+	require.NoError(t, server.New(pool, nil, zap.NewNop()).Tidy(t.Context()))
 	reset(c, token, "older than the retention of changes")
 	// A transaction that was open all the time, in any database of the server, would make the next token older than the removed changes,
 	// which are not really a day old.
@@ -161,7 +161,7 @@ func TestTheRowsOfAnotherServer_I23_I24(t *testing.T) {
 	require.NoError(t, err)
 	defer pool.Close()
 	start := func() registryv1.RegistryServiceClient {
-		require.NoError(t, server.New(pool, zap.NewNop()).Begin(t.Context()))
+		require.NoError(t, server.New(pool, nil, zap.NewNop()).Begin(t.Context()))
 		return serve(t, dsn, operator)
 	}
 	apply(t, start(), example)

@@ -88,79 +88,11 @@ func YAML(head string, descriptors []*schema.Descriptor, why func(FieldID) strin
 	encoder := yaml.NewEncoder(&b)
 	encoder.SetIndent(2)
 	for _, d := range descriptors {
-		if err := encoder.Encode(document(d, why)); err != nil {
+		comment := func(kind string, r *schema.Reference) string { return why(FieldID{d.Service, kind, r.Field()}) }
+		if err := encoder.Encode(d.Document(comment)); err != nil {
 			return nil, err
 		}
 	}
 	err := encoder.Close()
 	return b.Bytes(), err
-}
-
-func document(d *schema.Descriptor, why func(FieldID) string) *yaml.Node {
-	n := mapping("service", scalar(d.Service), "version", scalar(d.Version))
-	if len(d.Imports) > 0 {
-		var imports []string
-		for _, i := range d.Imports {
-			imports = append(imports, i.String())
-		}
-		put(n, "imports", list(imports))
-	}
-	kinds := &yaml.Node{Kind: yaml.SequenceNode}
-	for _, k := range d.Kinds {
-		one := mapping("kind", scalar(k.Name), "table", scalar(k.Table.String()), "key", list(k.Key), "patterns", list(k.Patterns))
-		if len(k.References) > 0 {
-			references := &yaml.Node{Kind: yaml.SequenceNode}
-			for _, r := range k.References {
-				node := reference(&r)
-				node.HeadComment = why(FieldID{d.Service, k.Name, r.Field()})
-				references.Content = append(references.Content, node)
-			}
-			put(one, "references", references)
-		}
-		kinds.Content = append(kinds.Content, one)
-	}
-	put(n, "kinds", kinds)
-	return n
-}
-
-func reference(r *schema.Reference) *yaml.Node {
-	n := mapping("columns", list(r.Columns), "targets", list(r.Targets))
-	if r.Region.Column != "" {
-		region := mapping("column", scalar(r.Region.Column))
-		region.Style = yaml.FlowStyle
-		put(n, "region", region)
-	}
-	put(n, "behaviour", scalar(r.Behaviour.String()))
-	put(n, "enforce", scalar(string(r.Enforce)))
-	put(n, "missing", scalar(string(r.Missing)))
-	if len(r.None) > 0 {
-		put(n, "none", list(r.None))
-	}
-	return n
-}
-
-func scalar(s string) *yaml.Node {
-	n := &yaml.Node{}
-	n.SetString(s)
-	return n
-}
-
-func list(texts []string) *yaml.Node {
-	n := &yaml.Node{Kind: yaml.SequenceNode, Style: yaml.FlowStyle}
-	for _, s := range texts {
-		n.Content = append(n.Content, scalar(s))
-	}
-	return n
-}
-
-func mapping(pairs ...any) *yaml.Node {
-	n := &yaml.Node{Kind: yaml.MappingNode}
-	for i := 0; i < len(pairs); i += 2 {
-		put(n, pairs[i].(string), pairs[i+1].(*yaml.Node))
-	}
-	return n
-}
-
-func put(n *yaml.Node, key string, value *yaml.Node) {
-	n.Content = append(n.Content, scalar(key), value)
 }

@@ -1,6 +1,6 @@
 // Package console serves a page that shows the deployments of an environment: a map of services and regions with the watches between
-// them, outstanding work over time, running deletions, stuck resources and work with their reasons, and single resources. The page only reads
-// unless actions are allowed. It is embedded, loads nothing from elsewhere, and is kept up to date by server-sent events.
+// them, outstanding work over time, running deletions, stuck resources and work with their reasons, single resources, and who changed the environment. The page
+// only reads unless actions are allowed. It is embedded, loads nothing from elsewhere, and is kept up to date by server-sent events.
 package console
 
 import (
@@ -38,6 +38,7 @@ func NewHandler(of Deployments) *Handler {
 	h.mux.HandleFunc("GET /api/stuck", h.stuck)
 	h.mux.HandleFunc("GET /api/resource", h.resource)
 	h.mux.HandleFunc("GET /api/deletion", h.deletion)
+	h.mux.HandleFunc("GET /api/changes", h.changes)
 	return h
 }
 

@@ -104,5 +104,18 @@ CREATE TABLE dbcontroller_registry.change (
 );
 CREATE INDEX change_xid ON dbcontroller_registry.change (xid); -- new rows for a watch
 
+-- Who changed the environment, when, and what changed: a row for each change that an operator made.
+CREATE TABLE dbcontroller_registry.revision (
+    seq        bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    revision   bigint NOT NULL, -- of the environment after it
+    changed_at timestamptz NOT NULL DEFAULT now(),
+    actor      text NOT NULL,
+    proof      text NOT NULL,
+    request_id uuid NOT NULL,
+    method     text NOT NULL,
+    reason     text NOT NULL,
+    changes    text[] NOT NULL
+);
+
 -- +goose Down
 DROP SCHEMA dbcontroller_registry CASCADE;

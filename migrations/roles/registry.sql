@@ -47,7 +47,8 @@ BEGIN
         ('api', 'SELECT, INSERT', 'decommissioned'),
         ('api', 'SELECT, INSERT, UPDATE', 'removed'),
         ('api', 'SELECT, INSERT, DELETE', 'change'),
-        ('audit', 'SELECT', 'region, dbcontroller_registry.service_version, dbcontroller_registry.deployment, dbcontroller_registry.decommissioned, dbcontroller_registry.removed, dbcontroller_registry.change, dbcontroller_registry.rights, dbcontroller_registry.history'),
+        ('api', 'SELECT, INSERT', 'revision'), -- what is on record stays
+        ('audit', 'SELECT', 'region, dbcontroller_registry.service_version, dbcontroller_registry.deployment, dbcontroller_registry.decommissioned, dbcontroller_registry.removed, dbcontroller_registry.change, dbcontroller_registry.rights, dbcontroller_registry.history, dbcontroller_registry.revision'),
         ('audit', 'SELECT (singleton, revision, database_id, compacted, epoch, server, timeline, history)', 'meta')
     ) AS g (role, rights, tables) LOOP
         EXECUTE format('GRANT %s ON dbcontroller_registry.%s TO %I', granted.rights, granted.tables, prefix || '_' || granted.role);

@@ -22,6 +22,7 @@ func (s Subject) operator() bool { return strings.HasPrefix(s.Identity, "operato
 // Rights are the compiled rights of one environment. Nobody changes them.
 type Rights struct {
 	deny     bool
+	cascades bool // schema.Rights.CascadeNeedsDelete
 	kinds    *schema.Kinds
 	versions map[schema.DeploymentID]string
 	// The rules by grantee: an identity, "group " and a group, or schema.Every.
@@ -54,18 +55,26 @@ func Compile(env *schema.Environment) *Rights {
 	if env.Rights == nil {
 		return out
 	}
-	out.deny = env.Rights.Deny
+	out.deny, out.cascades = env.Rights.Deny, env.Rights.CascadeNeedsDelete
 	for _, g := range env.Rights.Grants {
-		who := g.Identity
-		if g.Group != "" {
-			who = "group " + g.Group
-		}
-		kind, ok := out.kindOf(g.Kind)
-		if ok {
-			out.rules[who] = append(out.rules[who], rule{verbs: g.Verbs, kind: kind, ranges: NameRanges(g.Name)})
+		if rule, ok := out.rule(g); ok {
+			out.rules[grantee(g)] = append(out.rules[grantee(g)], rule)
 		}
 	}
 	return out
+}
+
+func (r *Rights) rule(g schema.AccessGrant) (rule, bool) {
+	kind, ok := r.kindOf(g.Kind)
+	return rule{verbs: g.Verbs, kind: kind, ranges: NameRanges(g.Name)}, ok
+}
+
+// kindsOf returns the kinds that a name of a deployment can have; one without a name for a name of no kind.
+func (r *Rights) kindsOf(name schema.FullName) []schema.KindID {
+	if kinds := r.kinds.Of(name.Deployment.Service, r.versions[name.Deployment], name.Name); len(kinds) > 0 {
+		return kinds
+	}
+	return []schema.KindID{{Service: name.Deployment.Service}}
 }
 
 func (r *Rights) kindOf(text string) (schema.KindID, bool) {
@@ -89,10 +98,7 @@ func (r *Rights) Authorize(who Subject, verb schema.Verb, name schema.FullName) 
 	if r.open(who, verb) {
 		return true
 	}
-	kinds := r.kinds.Of(name.Deployment.Service, r.versions[name.Deployment], name.Name)
-	if len(kinds) == 0 {
-		kinds = []schema.KindID{{Service: name.Deployment.Service}} // no kind, but of the service
-	}
+	kinds := r.kindsOf(name)
 	for rule := range r.rulesOf(who) {
 		if rule.covers(verb, kinds) && rule.has(name.Name) {
 			return true
@@ -100,6 +106,9 @@ func (r *Rights) Authorize(who Subject, verb schema.Verb, name schema.FullName) 
 	}
 	return false
 }
+
+// CascadeNeedsDelete reports whether a delete of a subject needs the right to delete all that it takes along.
+func (r *Rights) CascadeNeedsDelete(who Subject) bool { return r.cascades && !who.operator() }
 
 // Ranges returns the names of a kind on which Authorize gives a subject a right: disjoint ranges in order.
 func (r *Rights) Ranges(who Subject, verb schema.Verb, kind schema.KindID) []NameRange {

@@ -39,6 +39,8 @@ var (
 	ErrUnknown = errors.New("the outcome is not known")
 	// ErrDecommissioned is the error of a deployment that an operator here has decommissioned.
 	ErrDecommissioned = errors.New("an operator has decommissioned this deployment")
+	// ErrAuditLog reports that a call was not carried out because its line in the audit log could not be written.
+	ErrAuditLog = errors.New("the audit log cannot be written, and calls need it here: an operator has to free its disk, or restore its receiver")
 	// ErrDenied reports that the caller has no right to do this with a resource, whether or not it exists.
 	ErrDenied = errors.New("ask an operator for a grant")
 	// ErrAuthorizer reports that the authorization service did not decide: the call is denied for now.

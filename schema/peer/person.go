@@ -14,8 +14,12 @@ type Person struct {
 	// Refer is the right to refer. About resources of other deployments it knows the grants of the environment alone: a reference that these allow may still be denied
 	// by its deployment.
 	Refer Permission
-	// Delete is the right to delete resources of this deployment.
+	// Delete is the right to delete. About resources of other deployments it knows the grants of the environment alone.
 	Delete Permission
+	// DeleteKind is the right to delete all resources of a kind in a deployment.
+	DeleteKind func(ctx context.Context, at schema.DeploymentID, kind string) (bool, error)
+	// CascadeNeedsDelete: a delete needs the right to delete all that it takes along.
+	CascadeNeedsDelete bool
 }
 
 type personKey struct{}

@@ -2,7 +2,9 @@ package service
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
@@ -42,10 +44,18 @@ func (r *resources) planDeletion(ctx context.Context, req *resourcev1.PlanDeleti
 	if plan.Refusal != nil {
 		out.Refusal = plan.Refusal.Error()
 	}
-	for _, g := range plan.Groups {
+	denied, err := deniedOf(ctx, plan)
+	if err != nil {
+		return nil, err
+	}
+	for i, g := range plan.Groups {
+		samples := make([]string, min(len(g.Names), maxSamples))
+		for n := range samples {
+			samples[n] = schema.FullName{Deployment: g.Deployment, Name: g.Names[n]}.String()
+		}
 		out.Groups = append(out.Groups, &resourcev1.PlanDeletionResponse_Group{
 			Parent: int32(g.Parent), Deployment: g.Deployment.String(), Kind: g.Kind, Path: g.Path, Behaviour: schemav1.Behaviour(g.Behaviour),
-			Count: int64(g.Count), Samples: g.Samples, Unset: g.Unset, AtLeast: g.AtLeast, Finalizers: g.Finalizers,
+			Count: int64(g.Count), Samples: samples, Unset: g.Unset, AtLeast: g.AtLeast, Finalizers: g.Finalizers, Denied: int64(denied[i].count),
 		})
 	}
 	blockers := readableBlockers(ctx, plan.Blockers)
@@ -56,6 +66,104 @@ func (r *resources) planDeletion(ctx context.Context, req *resourcev1.PlanDeleti
 	out.TotalBlockers += out.GetHiddenBlockers()
 	return out, nil
 }
+
+// maxSamples is the number of names in a group of an answer.
+const maxSamples = 3
+
+// denied are the resources of a group of a plan that the caller has no right to delete, and that go along.
+type denied struct {
+	count int
+	names []schema.FullName // of those that the plan visited
+}
+
+// deniedOf returns the denied resources of each group. Those that were counted, and not visited, are denied unless the caller may delete all of their kind.
+func deniedOf(ctx context.Context, plan *shadow.DeletePlan) ([]denied, error) {
+	out, person := make([]denied, len(plan.Groups)), peer.PersonFrom(ctx)
+	if person.Delete == nil {
+		return out, nil
+	}
+	for i, g := range plan.Groups {
+		if g.Unset || g.Parent < 0 { // the delete itself needs the right to those that it names
+			continue
+		}
+		all, err := person.DeleteKind(ctx, g.Deployment, g.Kind)
+		if err != nil {
+			return nil, err
+		}
+		if all {
+			continue
+		}
+		names := make([]schema.FullName, len(g.Names))
+		for n, name := range g.Names {
+			names[n] = schema.FullName{Deployment: g.Deployment, Name: name}
+		}
+		allowed, err := person.Delete(ctx, names)
+		if err != nil {
+			return nil, err
+		}
+		for n, ok := range allowed {
+			if !ok {
+				out[i].names = append(out[i].names, names[n])
+			}
+		}
+		out[i].count = len(out[i].names) + g.Count - len(g.Names)
+	}
+	return out, nil
+}
+
+// mayTakeAlong refuses a delete that takes resources along which the caller may not delete, where the rights say cascade_needs_delete. A reference that is
+// added after the look is one whose writer had the right to delete the holder.
+func (r *resources) mayTakeAlong(ctx context.Context, requests []shadow.DeleteRequest) error {
+	if !peer.PersonFrom(ctx).CascadeNeedsDelete {
+		return nil
+	}
+	names := make([]string, len(requests))
+	for i, req := range requests {
+		names[i] = req.Name
+	}
+	plan, err := r.deleter.PlanDelete(ctx, names...)
+	if errors.Is(err, peer.ErrNotFound) || errors.Is(err, peer.ErrDeleting) {
+		return nil // the delete answers with it, or with the outcome of the request before
+	}
+	if err != nil {
+		return err
+	}
+	if len(plan.Unasked) > 0 {
+		return &peer.UnavailableError{Unasked: plan.Unasked, Err: errors.New("the rights of the caller to what the delete takes along there cannot be checked")}
+	}
+	found, err := deniedOf(ctx, plan)
+	if err != nil {
+		return err
+	}
+	var all denied
+	for _, d := range found {
+		all.count, all.names = all.count+d.count, append(all.names, d.names...)
+	}
+	if all.count == 0 && !plan.Truncated && !plan.Uncounted {
+		return nil
+	}
+	return &cascadeDeniedError{all}
+}
+
+// cascadeDeniedError denies a delete because of what it takes along.
+type cascadeDeniedError struct{ denied }
+
+func (e *cascadeDeniedError) Error() string {
+	const most = 5
+	if e.count == 0 {
+		return "the delete takes more along than one plan visits, so that the right to delete all of it cannot be checked: delete parts of it first, or ask an operator to delete it"
+	}
+	names := make([]string, 0, most)
+	for _, n := range e.names[:min(len(e.names), most)] {
+		names = append(names, n.String())
+	}
+	if more := e.count - len(names); more > 0 {
+		names = append(names, fmt.Sprintf("%d more", more))
+	}
+	return "the delete takes along what the caller has no right to delete: " + strings.Join(names, ", ") + ": " + peer.ErrDenied.Error()
+}
+
+func (e *cascadeDeniedError) Unwrap() error { return peer.ErrDenied }
 
 // readableBlockers returns the blockers whose holders the caller may read: before they are paged, because a page token has a name.
 func readableBlockers(ctx context.Context, all []shadow.PlannedBlocker) (out []shadow.PlannedBlocker) {

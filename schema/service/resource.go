@@ -377,6 +377,9 @@ func (r *resources) deleteAll(ctx context.Context, reqs []*resourcev1.DeleteReso
 	}
 	ctx, cancel := beforeDeadline(ctx)
 	defer cancel()
+	if err := r.mayTakeAlong(ctx, all); err != nil {
+		return nil, nil, err
+	}
 	began := time.Now()
 	results, err := r.deleter.DeleteAll(ctx, all)
 	if err != nil {

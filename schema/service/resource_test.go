@@ -716,7 +716,7 @@ func TestAPlanForPeopleHasGroupsBlockersAndItsRefusal(t *testing.T) {
 		return &shadow.DeletePlan{
 			Refusal: errors.New("devices/d is blocked"),
 			Groups: []shadow.PlanGroup{
-				{Parent: -1, Deployment: self, Kind: "Device", Count: 1, Samples: []string{"//a.example.com/us-west2/devices/d"}},
+				{Parent: -1, Deployment: self, Kind: "Device", Count: 1, Names: []string{"devices/d"}},
 				{Parent: 0, Deployment: other, Kind: "Part", Path: "device", Behaviour: schema.Unset, Unset: true, Count: 9},
 			},
 			Blockers:  []shadow.PlannedBlocker{{Holder: holder, Undecided: true, Unknown: true, Unanswered: true, Refuses: true}},

@@ -24,6 +24,7 @@ import (
 	reflectionv1alpha "google.golang.org/grpc/reflection/grpc_reflection_v1alpha" // most clients use it
 	"google.golang.org/grpc/tap"
 
+	"github.com/db-controller/db-controller/internal/auditlog"
 	"github.com/db-controller/db-controller/internal/identity"
 	"github.com/db-controller/db-controller/internal/postgres"
 	"github.com/db-controller/db-controller/internal/requestid"
@@ -132,6 +133,8 @@ type Config struct {
 	Tokens access.Tokens
 	// Authorizer is the authorization service that is asked beside the grants of the environment; nil for none.
 	Authorizer access.Authorizer
+	// AuditLog records calls; nil: none.
+	AuditLog *auditlog.Log
 	// Deleted is called with the result of each delete of a user; may be nil.
 	Deleted func(result outcome.DeleteResult, took time.Duration)
 	// Watches returns the watches of the process; nil for none.
@@ -184,7 +187,7 @@ func refusals(cfg Config) func(what string, who identity.Identity) {
 
 func newAccess(cfg Config) *access.Access {
 	return access.New(access.Config{
-		Deployment: cfg.Store.Deployment(), Environments: cfg.Peers, Outside: cfg.Authorizer, Tokens: cfg.Tokens, Logger: cfg.Logger,
+		Deployment: cfg.Store.Deployment(), Environments: cfg.Peers, Outside: cfg.Authorizer, Tokens: cfg.Tokens, Logger: cfg.Logger, AuditLog: cfg.AuditLog,
 		FinalizerHolder: finalizerHolder(cfg.Store),
 	})
 }

@@ -12,6 +12,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/db-controller/db-controller/cmd/db-controller/playground"
 	"github.com/db-controller/db-controller/internal/identity"
@@ -29,7 +31,7 @@ var Deployment = schema.DeploymentID{Service: "iam.example.com", Region: "us-wes
 type Services struct {
 	Resources resourcev1.ResourceServiceServer
 	Admin     adminv1.AdminServiceServer
-	// Registry serves the calls other than GetEnvironment.
+	// Registry serves the calls, GetEnvironment only if it does not answer UNIMPLEMENTED.
 	Registry registryv1.RegistryServiceServer
 	// Described is the region of a further deployment of the service, which has never run; empty for none.
 	Described string
@@ -136,6 +138,9 @@ type registry struct {
 	env *registryv1.Environment
 }
 
-func (r registry) GetEnvironment(context.Context, *registryv1.GetEnvironmentRequest) (*registryv1.GetEnvironmentResponse, error) {
+func (r registry) GetEnvironment(ctx context.Context, req *registryv1.GetEnvironmentRequest) (*registryv1.GetEnvironmentResponse, error) {
+	if answer, err := r.RegistryServiceServer.GetEnvironment(ctx, req); status.Code(err) != codes.Unimplemented {
+		return answer, err
+	}
 	return &registryv1.GetEnvironmentResponse{Environment: r.env}, nil
 }

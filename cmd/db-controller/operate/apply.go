@@ -58,6 +58,7 @@ func ReadFiles(paths []string) (*schema.File, error) {
 
 // NewApply returns the command apply.
 func NewApply() *cobra.Command {
+	var dryRun bool
 	cmd := &cobra.Command{
 		Use:   "apply FILE...",
 		Short: "Register regions, services, deployments and rights, all or nothing; print the changes",
@@ -88,13 +89,17 @@ func NewApply() *cobra.Command {
 			for _, f := range unreached(given.Services, after) {
 				cmd.PrintErrf("%s [%s]\n", f, f.ID)
 			}
-			changes, err := Apply(cmd.Context(), c, files, unused)
+			changes, err := apply(cmd.Context(), c, files, unused, dryRun)
 			if err != nil {
 				return err
+			}
+			if dryRun {
+				defer cmd.PrintErrln("a dry run: nothing was changed")
 			}
 			return printChanges(cli.PrinterOf(cmd), changes)
 		},
 	}
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "print what would change, also who gains and who loses which right, and change nothing")
 	cli.ContextFlag(cmd)
 	cli.OutputFlag(cmd)
 	return cmd
@@ -196,9 +201,13 @@ func registered(ctx context.Context, c *client.Client, req *registryv1.RemoveReq
 
 // Apply registers the contents of files, all or nothing, and returns the changes.
 func Apply(ctx context.Context, c *client.Client, files *schema.File, unused []*registryv1.UnusedPattern) ([]string, error) {
+	return apply(ctx, c, files, unused, false)
+}
+
+func apply(ctx context.Context, c *client.Client, files *schema.File, unused []*registryv1.UnusedPattern, dryRun bool) ([]string, error) {
 	env := wire.EnvironmentProto(&schema.Environment{Regions: files.Regions, Services: files.Services, Deployments: files.Deployments, Rights: files.Rights})
 	answer, err := c.Registry().Apply(ctx, &registryv1.ApplyRequest{
-		Regions: env.GetRegions(), Services: env.GetServices(), Deployments: env.GetDeployments(), PatternsUnused: unused, Rights: env.GetRights(),
+		Regions: env.GetRegions(), Services: env.GetServices(), Deployments: env.GetDeployments(), PatternsUnused: unused, Rights: env.GetRights(), ValidateOnly: dryRun,
 	})
 	if err != nil {
 		return nil, cli.Plain(err)

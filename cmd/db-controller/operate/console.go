@@ -28,7 +28,7 @@ func NewConsole() *cobra.Command {
 			return serveConsole(cmd, c, listen, actions)
 		})
 	cmd.Long = `Show all deployments in a browser: a map of services and regions with the watches between them, outstanding work, running
-deletions, stuck resources and work with their reasons, and single resources.
+deletions, stuck resources and work with their reasons, single resources, and who changed the environment.
 
 The page is served on this machine only, to everybody who has the printed address. It calls the deployments with the identity of the context. It
 only reads, unless --actions allows it to pause, resume and retry.`

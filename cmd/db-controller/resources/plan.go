@@ -286,7 +286,15 @@ func groupText(g *resourcev1.PlanDeletionResponse_Group) string {
 	if more := g.GetCount() - int64(len(g.GetSamples())); more > 0 {
 		names += fmt.Sprintf(", and %d more", more)
 	}
-	return fmt.Sprintf("%s %s %s in %s (%s): %s%s", tally{g.GetCount(), g.GetAtLeast()}, g.GetKind(), what, g.GetDeployment(), why, names, waits(g))
+	return fmt.Sprintf("%s %s %s in %s (%s): %s%s", tally{g.GetCount(), g.GetAtLeast()}, g.GetKind(), what, g.GetDeployment(), why, names, waits(g)+denied(g))
+}
+
+// denied says how many of a group the caller has no right to delete.
+func denied(g *resourcev1.PlanDeletionResponse_Group) string {
+	if g.GetDenied() == 0 {
+		return ""
+	}
+	return fmt.Sprintf("; you have no right to delete %s of them", tally{g.GetDenied(), false})
 }
 
 // waits names the finalizers of a group, which are removed before its resources are.

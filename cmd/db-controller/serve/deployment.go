@@ -153,7 +153,7 @@ func connect(ctx context.Context, waiting *startWait, cfg databaseConfig, set mi
 
 // listen completes the configuration with the address that the listener has.
 func (d *deployment) listen(ctx context.Context) (err error) {
-	if d.endpoints, err = newEndpoints(ctx, d.cfg.server, d.credentials, d.monitoring, d.log); err != nil {
+	if d.endpoints, err = newEndpoints(ctx, d.cfg.id.String(), d.cfg.server, d.credentials, d.monitoring, d.log); err != nil {
 		return err
 	}
 	address := d.endpoints.listener.Addr().String()
@@ -225,7 +225,7 @@ func (d *deployment) buildServer(context.Context) (err error) {
 		Store: d.store, Peers: d.peers, Credentials: d.credentials, Health: d.endpoints.health,
 		Reflection: d.cfg.server.reflection, Logger: d.log, NotReady: d.notReady, Failures: d.failures, Watches: d.metrics.watchList, Refused: d.endpoints.refused, Deleted: newDeletes(d.endpoints.metrics),
 		Unary: d.endpoints.unary(), Stream: d.endpoints.stream(), Memory: d.cfg.server.memory << 20,
-		MaxWritten: d.cfg.store.maxWritten << 20,
+		MaxWritten: d.cfg.store.maxWritten << 20, AuditLog: d.endpoints.audit,
 	}
 	if d.endpoints.tokens != nil {
 		cfg.Tokens = d.endpoints.tokens
@@ -420,7 +420,7 @@ func (d *deployment) close() {
 		d.peers.Close()
 	}
 	if d.endpoints != nil {
-		_ = d.endpoints.listener.Close() // an error: the server has closed it
+		d.endpoints.close()
 	}
 	if d.store != nil {
 		d.store.Close()

@@ -19,6 +19,7 @@ import (
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/db-controller/db-controller/cmd/db-controller/cli"
+	"github.com/db-controller/db-controller/internal/auditlog"
 	"github.com/db-controller/db-controller/internal/identity"
 	"github.com/db-controller/db-controller/internal/postgres"
 	"github.com/db-controller/db-controller/internal/token"
@@ -40,6 +41,7 @@ type serverConfig struct {
 	reflection                 bool
 	stopTimeout                time.Duration // of calls under way; watches have no end of their own
 	memory                     int64         // of requests and answers, in MiB
+	audit                      auditLogConfig
 }
 
 func (c *serverConfig) flags(f *pflag.FlagSet) {
@@ -51,6 +53,7 @@ func (c *serverConfig) flags(f *pflag.FlagSet) {
 	f.Int64Var(&c.memory, "call-memory", 512, "MiB of memory for the requests and answers of all callers together, at least 64; one caller has 40 at most")
 	f.DurationVar(&c.stopTimeout, "stop-timeout", 2*time.Second, "how long calls under way may go on after the signal to stop; watches are ended then")
 	f.BoolVar(&c.reflection, "reflection", false, "serve gRPC reflection, which lists services and messages, to users and operators")
+	c.audit.flags(f)
 	cli.Reloadable(f, cli.OnSignal, "stop-timeout")
 	cli.Reloadable(f, cli.Followed, "certs", "tokens")
 }
@@ -60,6 +63,7 @@ func (c *serverConfig) check() error {
 	if c.stopTimeout < 0 || c.stopTimeout > time.Hour {
 		wrong = fmt.Errorf("--stop-timeout %s: want 0s to 1h", c.stopTimeout)
 	}
+	wrong = errors.Join(wrong, c.audit.check())
 	if c.memory < 64 {
 		wrong = errors.Join(wrong, fmt.Errorf("--call-memory %d: want at least 64, since one caller may have 40", c.memory))
 	}
@@ -127,11 +131,12 @@ type endpoints struct {
 	calls       *grpcprom.ServerMetrics
 	refused     func(what string, who identity.Identity)
 	health      *health.Server
-	stopTimeout atomic.Int64 // of cfg, in nanoseconds; it can change
+	stopTimeout atomic.Int64  // of cfg, in nanoseconds; it can change
+	audit       *auditlog.Log // nil: none
 }
 
-// newEndpoints listens for gRPC; start serves.
-func newEndpoints(ctx context.Context, cfg serverConfig, credentials *identity.Credentials, monitoring *monitoring, log *zap.Logger) (*endpoints, error) {
+// newEndpoints opens the audit log of a source and listens for gRPC; start serves, and close closes what is not served.
+func newEndpoints(ctx context.Context, source string, cfg serverConfig, credentials *identity.Credentials, monitoring *monitoring, log *zap.Logger) (*endpoints, error) {
 	var tokens *token.Verifier
 	if cfg.tokens != "" {
 		var err error
@@ -139,19 +144,30 @@ func newEndpoints(ctx context.Context, cfg serverConfig, credentials *identity.C
 			return nil, fmt.Errorf("--tokens: %w", err)
 		}
 	}
-	listener, err := listenTCP(ctx, "listen", cfg.listen)
+	audit, err := cfg.audit.open(ctx, source, log)
 	if err != nil {
 		return nil, err
+	}
+	listener, err := listenTCP(ctx, "listen", cfg.listen)
+	if err != nil {
+		return nil, errors.Join(err, audit.Close())
 	}
 	metrics := monitoring.metrics
 	calls := grpcprom.NewServerMetrics(grpcprom.WithServerHandlingTimeHistogram(grpcprom.WithHistogramBuckets(prometheus.ExponentialBuckets(0.001, 4, 9))))
 	metrics.MustRegister(certificateExpiry(credentials), calls)
 	e := &endpoints{
 		cfg: cfg, log: log, credentials: credentials, tokens: tokens, listener: listener, monitoring: monitoring, metrics: metrics, calls: calls,
-		refused: newRefused(metrics), health: health.NewServer(),
+		refused: newRefused(metrics), health: health.NewServer(), audit: audit,
 	}
 	e.reload(cfg)
 	return e, nil
+}
+
+func (e *endpoints) close() {
+	_ = e.listener.Close()
+	if err := e.audit.Close(); err != nil {
+		e.log.Warn("the audit log was not closed", zap.Error(err))
+	}
 }
 
 func (e *endpoints) unary() []grpc.UnaryServerInterceptor {

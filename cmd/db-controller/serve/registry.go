@@ -110,13 +110,13 @@ func runRegistry(ctx context.Context, cfg registryConfig, changes *reloads[regis
 		return err
 	}
 	defer pool.Close()
-	endpoints, err := newEndpoints(ctx, cfg.server, credentials, monitoring, log)
+	endpoints, err := newEndpoints(ctx, "registry", cfg.server, credentials, monitoring, log)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = endpoints.listener.Close() }()
+	defer endpoints.close()
 	endpoints.metrics.MustRegister(poolCollector{pool})
-	environment := registryserver.New(pool, log)
+	environment := registryserver.New(pool, endpoints.audit, log)
 	if cfg.restored {
 		if err := environment.Restored(ctx); err != nil {
 			return err

@@ -7,6 +7,7 @@ import { deploymentPageOf } from './deployment.js';
 import { deletionsPage } from './deletions.js';
 import { stuckPage } from './stuck.js';
 import { resourcePageOf, wanted } from './resource.js';
+import { changesPage } from './changes.js';
 import { act, allow } from './actions.js';
 
 const kept = 150; // samples of outstanding work
@@ -86,6 +87,7 @@ function content({ name, of }) {
     case 'deletions': return deletionsPage(model);
     case 'stuck': return stuckPage(model, of || undefined);
     case 'resource': return resourcePageOf(model, of);
+    case 'changes': return changesPage(model);
     default: return [h('h1', {}, 'No such page'), h('p', {}, h('a', { href: '#/' }, 'The map'))];
   }
 }

@@ -5,6 +5,7 @@ package access
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -12,8 +13,8 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
+	"github.com/db-controller/db-controller/internal/auditlog"
 	"github.com/db-controller/db-controller/internal/identity"
-	"github.com/db-controller/db-controller/internal/requestid"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/grant"
 	"github.com/db-controller/db-controller/schema/peer"
@@ -43,6 +44,8 @@ type Config struct {
 	// Tokens verifies the tokens of people whom other deployments speak for; nil: their word is believed.
 	Tokens Tokens
 	Logger *zap.Logger
+	// AuditLog records calls; nil: none.
+	AuditLog *auditlog.Log
 	// FinalizerHolder returns the identity that may remove a finalizer of a resource here (its relative name); empty for none. It fails
 	// when this process does not know the version that runs. Nil: none.
 	FinalizerHolder func(ctx context.Context, name, finalizer string) (string, error)
@@ -104,6 +107,45 @@ func (a *Access) Authorize(ctx context.Context, who identity.Caller, verb schema
 		}
 	}
 	return allowed, nil
+}
+
+// deletes reports for each resource whether a caller may delete it. An authorization service knows those of this deployment alone.
+func (a *Access) deletes(ctx context.Context, who identity.Caller, names []schema.FullName) ([]bool, error) {
+	var here []schema.FullName
+	for _, name := range names {
+		if name.Deployment == a.cfg.Deployment {
+			here = append(here, name)
+		}
+	}
+	allowed, err := a.Authorize(ctx, who, schema.Delete, here)
+	if err != nil {
+		return nil, err
+	}
+	rights, out := a.current(), make([]bool, len(names))
+	for i, name := range names {
+		if name.Deployment != a.cfg.Deployment {
+			out[i] = rights.Authorize(subject(who), schema.Delete, name)
+			continue
+		}
+		out[i], allowed = allowed[0], allowed[1:]
+	}
+	return out, nil
+}
+
+// deletesKind reports whether a caller may delete all resources of a kind in a deployment.
+func (a *Access) deletesKind(ctx context.Context, who identity.Caller, at schema.DeploymentID, kind string) (bool, error) {
+	all := []grant.NameRange{grant.AllNames}
+	if !slices.Equal(a.current().Ranges(subject(who), schema.Delete, schema.KindID{Service: at.Service, Kind: kind}), all) {
+		return false, nil
+	}
+	if a.cfg.Outside == nil || at != a.cfg.Deployment || who.Role == identity.RoleOperator {
+		return true, nil
+	}
+	ranges, err := a.cfg.Outside.Ranges(ctx, subject(who), schema.Delete, at, kind)
+	if err != nil {
+		return false, a.undecided(err)
+	}
+	return slices.Equal(grant.JoinedRanges(ranges), all), nil
 }
 
 // Within returns the names here that a caller may read, by kind; nil for all.
@@ -171,17 +213,12 @@ func (a *Access) demand(ctx context.Context, who identity.Caller, method string,
 			denied.Names = append(denied.Names, d.names[i])
 		}
 	}
-	fields := []zap.Field{
-		zap.Stringer("identity", who.Identity), zap.String("proof", who.Proof), zap.String("method", method), zap.String("verb", string(d.verb)), requestid.Field(ctx),
-	}
 	if len(denied.Names) > 0 {
-		if fields, log := a.denials.fields(who.Identity, fields); log {
-			a.cfg.Logger.Named("audit").Info("denied", append(fields, zap.Int("names", len(denied.Names)), zap.Stringer("first", denied.Names[0]))...)
-		}
+		a.denied(ctx, who, method, demand{d.verb, denied.Names})
 		return denied
 	}
 	if len(d.names) > 0 && (d.verb == schema.Delete || d.verb == schema.Operate) {
-		a.cfg.Logger.Named("audit").Info("allowed", append(fields, zap.Stringer("first", d.names[0]))...)
+		a.cfg.Logger.Named("audit").Info("allowed", append(fieldsOf(ctx, who, method, d), zap.Stringer("first", d.names[0]))...)
 	}
 	return nil
 }

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/prototext"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
@@ -171,7 +172,7 @@ func TestEachRequestNeedsItsRight(t *testing.T) {
 }
 
 // A process that has not adopted the running version does not know who holds a finalizer: it allows and denies nothing by its own version.
-// Many denials of one identity leave the first ones of a second in the audit, and hide none of others; the next line of the identity says how many
+// Many denials of one identity have the first ones in the audit, then one in ten seconds, and hide none of others; the next line of the identity says how many
 // were left out.
 func TestDenialsOfOneIdentityHideNoOthers(t *testing.T) {
 	t.Parallel()
@@ -191,7 +192,8 @@ func TestDenialsOfOneIdentityHideNoOthers(t *testing.T) {
 		denied("ben")
 		require.Len(t, lines("ann"), 10)
 		require.Len(t, lines("ben"), 1)
-		time.Sleep(time.Second)
+		time.Sleep(10 * time.Second)
+		denied("ann")
 		denied("ann")
 		require.Len(t, lines("ann"), 11)
 		require.Equal(t, int64(990), lines("ann")[10].ContextMap()["left_out"])
@@ -261,6 +263,52 @@ func TestAnswersAndErrorsHideNames(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{"//a.example.com/us-west2/things/ann-3"}, plan.GetGroups()[0].GetSamples())
 	require.EqualValues(t, 2, plan.GetGroups()[0].GetCount())
+}
+
+// The state of a deployment tells nothing of resources that the caller may not read: no uid, kind, id of a deletion, holder, or address.
+func TestTheStateOfADeploymentTellsNothingOfHiddenResources(t *testing.T) {
+	t.Parallel()
+	a, _ := newAccess(t, declared)
+	ann := as(t, identity.RoleUser, "ann")
+	const seen, hidden = "//a.example.com/us-west2/things/ann-1", "//a.example.com/us-west2/things/secret"
+	deletions := func() []*adminv1.Deletion {
+		return []*adminv1.Deletion{{Id: "id-secret", Root: hidden, Found: 3}, {Id: "id-seen", Root: seen, Found: 2}}
+	}
+	stuck := func(name string) *adminv1.ListStuckResponse_Resource {
+		return &adminv1.ListStuckResponse_Resource{Name: name, Kind: "Kind" + name[len(name)-3:], Uid: "uid-" + name[len(name)-3:], Reasons: []string{"waits for finalizer f of user/" + name[len(name)-3:]}}
+	}
+	answers := map[string]proto.Message{
+		adminv1.AdminService_Status_FullMethodName: &adminv1.StatusResponse{
+			Deployment: "a.example.com/us-west2", Deletions: deletions(), DeletionsTotal: 2, Failures: []*adminv1.Failure{{Error: "secret at 10.0.0.1:5432"}},
+			NotReady:    []*adminv1.StatusResponse_NotReady{{Check: "postgres", Reason: "dial tcp 10.0.0.1:5432: secret"}},
+			Kept:        []*adminv1.StatusResponse_Kept{{Kind: "KindOfSecret", Resources: 2, Sample: "things/secret"}, {Kind: "Thing", Sample: "things/ann-2"}},
+			Derivations: []*adminv1.StatusResponse_Derivation{{Kind: "Secret", Total: 5}, {Kind: "Thing", Total: 5}},
+		},
+		adminv1.AdminService_ListStuck_FullMethodName: &adminv1.ListStuckResponse{
+			Resources: []*adminv1.ListStuckResponse_Resource{stuck(hidden), stuck(seen)}, TotalSize: 2, Work: []*adminv1.ListStuckResponse_Work{{Group: "g", Count: 1, LastError: "secret at 10.0.0.1:5432"}},
+		},
+		adminv1.AdminService_ListDeletions_FullMethodName: &adminv1.ListDeletionsResponse{Deletions: deletions(), TotalSize: 2},
+	}
+	methods := adminv1.File_dbcontroller_admin_v1_admin_proto.Services().ByName("AdminService").Methods()
+	for i := range methods.Len() {
+		method := fmt.Sprintf("/%s/%s", methods.Get(i).Parent().FullName(), methods.Get(i).Name())
+		if access.Covers(method) && method != adminv1.AdminService_Explain_FullMethodName { // which is about one resource, and needs read
+			require.Contains(t, answers, method, "what does it tell of resources that the caller may not read?")
+		}
+	}
+	for method, answer := range answers {
+		out, err := call(a, ann, method, nil, func(context.Context, any) (any, error) { return answer, nil })
+		require.NoError(t, err)
+		text := prototext.Format(out.(proto.Message))
+		require.NotContains(t, strings.ToLower(strings.ReplaceAll(text, "a resource that you may not read", "")), "secret", method)
+		require.NotContains(t, text, "ret\"", "%s: the uid, kind or holder of the secret", method)
+		require.NotContains(t, text, "10.0.0.1", method)
+		if !strings.Contains(method, "ListStuck") {
+			require.Contains(t, text, "id-seen", method)
+		} else {
+			require.Contains(t, text, "uid-n-1")
+		}
+	}
 }
 
 // Who may write, delete or operate on a resource, and not read it, gets no contents by the answer of any method: name, uid, revision and state.

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/db-controller/db-controller/internal/auditlog"
 	"github.com/db-controller/db-controller/internal/identity"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/grant"
@@ -30,15 +31,24 @@ func (a *Access) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 		if a.cfg.Outside != nil && len(in.GetAttempts()) > 1 { // its answers take their time, each for itself
 			return nil, status.Error(codes.Unimplemented, "attempts are established one by one here")
 		}
+		if err := a.record(ctx, who, info.FullMethod, demand{verb: schema.Refer, names: establishedTargets(in, a.cfg.Deployment)}, auditlog.Allowed, codes.OK); err != nil {
+			return nil, a.status(err)
+		}
 		return handler(a.withRefused(ctx, who, in), req)
 	case !limited:
 		return handler(ctx, req)
 	}
-	ctx, err = a.enter(ctx, who, info.FullMethod, req)
+	ctx, d, err := a.enter(ctx, who, info.FullMethod, req)
+	if err == nil {
+		err = a.record(ctx, who, info.FullMethod, d, auditlog.Allowed, codes.OK)
+	}
 	if err != nil {
 		return nil, a.status(err)
 	}
 	out, err := handler(ctx, req)
+	if err != nil {
+		_ = a.record(ctx, who, info.FullMethod, d, auditlog.Failed, status.Code(err)) // the call has its own error
+	}
 	return a.redacted(ctx, who, info.FullMethod, out, err)
 }
 
@@ -69,39 +79,43 @@ func (a *Access) limited(ctx context.Context) (who identity.Caller, limited bool
 }
 
 // enter demands the right that a request needs, and returns a context for its handler.
-func (a *Access) enter(ctx context.Context, who identity.Caller, method string, req any) (context.Context, error) {
+func (a *Access) enter(ctx context.Context, who identity.Caller, method string, req any) (context.Context, demand, error) {
 	if !Covers(method) {
 		// The policy allows the methods that are left to operators; health and reflection, which tell nothing of resources, to others.
 		if who.Role == identity.RoleOperator || !strings.HasPrefix(method, "/dbcontroller.") {
-			return ctx, nil
+			return ctx, demand{verb: schema.Operate}, nil
 		}
-		return ctx, status.Errorf(codes.PermissionDenied, "%s may not call %s", who.Identity, method)
+		return ctx, demand{}, status.Errorf(codes.PermissionDenied, "%s may not call %s", who.Identity, method)
 	}
 	d := a.demandOf(method, req)
 	switch is, err := a.holds(ctx, who, req, d.names); {
 	case err != nil && who.Role != identity.RoleOperator:
-		return ctx, a.status(err)
+		return ctx, d, a.status(err)
 	case is:
 		d.verb = schema.Read
 	}
 	if err := a.demand(ctx, who, method, d); err != nil {
-		return ctx, err
+		return ctx, d, err
 	}
 	switch req.(type) {
 	case *resourcev1.ListResourcesRequest, *resourcev1.ListReferrersRequest:
 		within, err := a.Within(ctx, who)
 		if err != nil {
-			return ctx, err
+			return ctx, d, err
 		}
 		ctx = withNames(ctx, within)
 	}
 	ctx = peer.WithPerson(ctx, peer.Person{
 		Refer: func(ctx context.Context, names []schema.FullName) ([]bool, error) { return a.refers(ctx, who, names) },
 		Delete: func(ctx context.Context, names []schema.FullName) ([]bool, error) {
-			return a.Authorize(ctx, who, schema.Delete, names)
+			return a.deletes(ctx, who, names)
 		},
+		DeleteKind: func(ctx context.Context, at schema.DeploymentID, kind string) (bool, error) {
+			return a.deletesKind(ctx, who, at, kind)
+		},
+		CascadeNeedsDelete: a.current().CascadeNeedsDelete(subject(who)),
 	})
-	return context.WithValue(ctx, readableKey{}, func(names []schema.FullName) []bool { return a.readable(ctx, who, names) }), nil
+	return context.WithValue(ctx, readableKey{}, func(names []schema.FullName) []bool { return a.readable(ctx, who, names) }), d, nil
 }
 
 // holds reports whether a request removes a finalizer that the caller is the holder of: the descriptor gives the right to that. The
@@ -124,6 +138,9 @@ func (a *Access) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServ
 		return err
 	case !limited || info.FullMethod != resourcev1.ResourceService_WatchResources_FullMethodName:
 		return handler(srv, stream)
+	}
+	if err := a.record(stream.Context(), who, info.FullMethod, demand{verb: schema.Read}, auditlog.Allowed, codes.OK); err != nil {
+		return a.status(err)
 	}
 	changed := a.cfg.Environments.Changed() // before the rights are read
 	granted := a.granted(who)

@@ -71,17 +71,23 @@ func (a *Access) redact(who identity.Caller, hide *hider, out any, err error) er
 		hide.message(out.ProtoReflect())
 	case *adminv1.ListStuckResponse:
 		hide.message(out.ProtoReflect())
-		a.hideErrors(who, out.GetWork(), nil)
+		out.Resources = slices.DeleteFunc(out.GetResources(), func(r *adminv1.ListStuckResponse_Resource) bool { return r.GetName() == hiddenName })
+		a.hideErrors(who, out.GetWork(), nil, nil)
 	case *adminv1.ListDeletionsResponse:
 		hide.message(out.ProtoReflect())
+		out.Deletions = readableDeletions(out.GetDeletions())
 	case *adminv1.StatusResponse:
 		hide.message(out.ProtoReflect())
-		a.hideErrors(who, nil, out.GetFailures())
+		a.hideErrors(who, nil, out.GetFailures(), out.GetNotReady())
+		out.Deletions = readableDeletions(out.GetDeletions())
+		granted := a.granted(who)
+		out.Kept = slices.DeleteFunc(out.GetKept(), func(k *adminv1.StatusResponse_Kept) bool { return len(granted.Of(k.GetKind())) == 0 })
 		for _, kept := range out.GetKept() {
 			if !hide.may(schema.FullName{Deployment: a.cfg.Deployment, Name: kept.GetSample()}) {
 				kept.Sample = hiddenName
 			}
 		}
+		out.Derivations = slices.DeleteFunc(out.GetDerivations(), func(d *adminv1.StatusResponse_Derivation) bool { return len(granted.Of(d.GetKind())) == 0 })
 	case *resourcev1.PlanDeletionResponse:
 		hide.message(out.ProtoReflect())
 	default:
@@ -91,6 +97,11 @@ func (a *Access) redact(who identity.Caller, hide *hider, out any, err error) er
 		}
 	}
 	return nil
+}
+
+// readableDeletions leaves out the deletions whose root is hidden: their ids are of resources that the caller may not read.
+func readableDeletions(all []*adminv1.Deletion) []*adminv1.Deletion {
+	return slices.DeleteFunc(all, func(d *adminv1.Deletion) bool { return d.GetRoot() == hiddenName })
 }
 
 // resourcesOf returns the resources in an answer.
@@ -133,8 +144,8 @@ func (a *Access) hideContents(hide *hider, r *resourcev1.Resource) {
 	proto.Merge(r, kept)
 }
 
-// hideErrors hides the errors of handlers from callers without the right to read every resource here.
-func (a *Access) hideErrors(who identity.Caller, work []*adminv1.ListStuckResponse_Work, failures []*adminv1.Failure) {
+// hideErrors hides the errors of handlers, and the reasons of checks, which have addresses and identities, from callers without the right to read every resource here.
+func (a *Access) hideErrors(who identity.Caller, work []*adminv1.ListStuckResponse_Work, failures []*adminv1.Failure, checks []*adminv1.StatusResponse_NotReady) {
 	if a.granted(who) == nil && (a.cfg.Outside == nil || who.Role == identity.RoleOperator) {
 		return
 	}
@@ -145,6 +156,9 @@ func (a *Access) hideErrors(who identity.Caller, work []*adminv1.ListStuckRespon
 	}
 	for _, f := range failures {
 		f.Error = hiddenError
+	}
+	for _, c := range checks {
+		c.Reason = hiddenError
 	}
 }
 

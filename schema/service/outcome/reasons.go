@@ -26,6 +26,7 @@ var reasons = withRefusals([]reason{
 	{"BLOCK_DELETION", codes.FailedPrecondition, "a delete: `block_deletion` is set on the resource, or on a resource that the delete cascades to"},
 	{"ROW_KEPT", codes.FailedPrecondition, "a delete: a constraint or a trigger of the application keeps a row of an attached table; the text names it"},
 	{"DENIED", codes.PermissionDenied, "the caller has no right to do this with the resource, whether or not it exists; the text names the verb and the name"},
+	{"AUDIT_LOG_UNAVAILABLE", codes.Unavailable, "the audit log cannot be written, and calls need it here (`--audit-log-required`)"},
 	{"AUTHORIZER_UNAVAILABLE", codes.Unavailable, "the authorization service did not answer, so that the call is denied for now"},
 	{"POSITION", codes.FailedPrecondition, "between deployments: the acknowledged position was never sent to the caller"},
 	{"RESET", codes.OutOfRange, "a watch, or a list: the token cannot be resumed; begin without it"},

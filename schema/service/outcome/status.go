@@ -58,6 +58,7 @@ var outcomes = []struct {
 	{shadow.ErrSlow, "SLOW_READER"},
 	{peer.ErrDenied, "DENIED"},
 	{peer.ErrAuthorizer, "AUTHORIZER_UNAVAILABLE"},
+	{peer.ErrAuditLog, "AUDIT_LOG_UNAVAILABLE"},
 	{ErrTooManyCalls, "TOO_MANY_CALLS"},
 	{ErrTooMuchWritten, "TOO_MUCH_WRITTEN"},
 	{budget.ErrExhausted, "TOO_MANY_CALLS"},

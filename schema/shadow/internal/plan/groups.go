@@ -11,9 +11,6 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 )
 
-// maxSamples is the number of names listed for a group.
-const maxSamples = 3
-
 // Group summarises resources of one kind in one deployment that are removed, or lose a value, because of the same parent group
 // by the same path and behaviour.
 type Group struct {
@@ -25,7 +22,7 @@ type Group struct {
 	Unset      bool
 	Count      int
 	AtLeast    bool     // there may be more
-	Samples    []string // full names
+	Names      []string // relative names of those that the plan visited
 	Finalizers []string // they stay in DELETING until the holders of these have cleaned up
 }
 
@@ -87,9 +84,8 @@ func (w *Walk) Groups() []Group {
 			groups = append(groups, Group{Parent: k.parent, Deployment: d, Kind: kind, Path: via.Path, Behaviour: via.Behaviour, Unset: unset})
 		}
 		g := &groups[i]
-		if g.Count++; len(g.Samples) < maxSamples {
-			g.Samples = append(g.Samples, schema.FullName{Deployment: d, Name: name}.String())
-		}
+		g.Count++
+		g.Names = append(g.Names, name)
 		return i
 	}
 	for _, m := range w.order {

@@ -363,7 +363,7 @@ func TestAPlanGroupsResourcesByWhatRemovesThem(t *testing.T) {
 		add(away, "b", nil).add(away, "c", to("e")).add(third, "d", nil).add(third, "e", nil)
 	groups := w.deletes(t, true).Groups()
 	require.Len(t, groups, 4)
-	require.Equal(t, Group{Parent: -1, Deployment: home, Kind: "things", Count: 1, Samples: []string{"//a.example.com/west/root"}}, groups[0])
+	require.Equal(t, Group{Parent: -1, Deployment: home, Kind: "things", Count: 1, Names: []string{"root"}}, groups[0])
 	require.Equal(t, 2, groups[1].Count)
 	require.Equal(t, 0, groups[1].Parent)
 	require.Equal(t, schema.CascadeDelete, groups[1].Behaviour)

@@ -10,6 +10,7 @@ import (
 	v1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -169,9 +170,11 @@ type Rights struct {
 	Deny   bool     `protobuf:"varint,1,opt,name=deny,proto3" json:"deny,omitempty"`
 	Grants []*Grant `protobuf:"bytes,2,rep,name=grants,proto3" json:"grants,omitempty"`
 	// Greater for a later declaration. The registry sets it.
-	Declaration   int64 `protobuf:"varint,3,opt,name=declaration,proto3" json:"declaration,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Declaration int64 `protobuf:"varint,3,opt,name=declaration,proto3" json:"declaration,omitempty"`
+	// A delete needs the right to delete all that it takes along.
+	CascadeNeedsDelete bool `protobuf:"varint,4,opt,name=cascade_needs_delete,json=cascadeNeedsDelete,proto3" json:"cascade_needs_delete,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
 }
 
 func (x *Rights) Reset() {
@@ -223,6 +226,13 @@ func (x *Rights) GetDeclaration() int64 {
 		return x.Declaration
 	}
 	return 0
+}
+
+func (x *Rights) GetCascadeNeedsDelete() bool {
+	if x != nil {
+		return x.CascadeNeedsDelete
+	}
+	return false
 }
 
 // Grant gives an identity, or the members of a group, verbs on the resources of a kind whose names begin with a prefix.
@@ -471,7 +481,9 @@ type ApplyRequest struct {
 	// The patterns that may be dropped.
 	PatternsUnused []*UnusedPattern `protobuf:"bytes,4,rep,name=patterns_unused,json=patternsUnused,proto3" json:"patterns_unused,omitempty"`
 	// Replaces all rights; without it the rights stay.
-	Rights        *Rights `protobuf:"bytes,5,opt,name=rights,proto3" json:"rights,omitempty"`
+	Rights *Rights `protobuf:"bytes,5,opt,name=rights,proto3" json:"rights,omitempty"`
+	// Check the request and return its changes, and change nothing.
+	ValidateOnly  bool `protobuf:"varint,6,opt,name=validate_only,json=validateOnly,proto3" json:"validate_only,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -541,9 +553,16 @@ func (x *ApplyRequest) GetRights() *Rights {
 	return nil
 }
 
+func (x *ApplyRequest) GetValidateOnly() bool {
+	if x != nil {
+		return x.ValidateOnly
+	}
+	return false
+}
+
 type ApplyResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// One line for each change, such as "service iam.example.com@v1: created".
+	// One text for each change: a line such as "service iam.example.com@v1: changed", and indented lines with the difference.
 	Changes       []string `protobuf:"bytes,1,rep,name=changes,proto3" json:"changes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -757,7 +776,9 @@ type GetEnvironmentResponse struct {
 	Incomplete bool `protobuf:"varint,2,opt,name=incomplete,proto3" json:"incomplete,omitempty"`
 	// The registered deployments (service/region) that have sent no seen_revision since the last start of a registry server.
 	// Until they do, the registry may have lost commits that only they have seen. Disabled deployments are not waited for.
-	Unheard       []string `protobuf:"bytes,3,rep,name=unheard,proto3" json:"unheard,omitempty"`
+	Unheard []string `protobuf:"bytes,3,rep,name=unheard,proto3" json:"unheard,omitempty"`
+	// The grants are those of the caller and not all.
+	OwnGrantsOnly bool `protobuf:"varint,4,opt,name=own_grants_only,json=ownGrantsOnly,proto3" json:"own_grants_only,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -811,6 +832,13 @@ func (x *GetEnvironmentResponse) GetUnheard() []string {
 		return x.Unheard
 	}
 	return nil
+}
+
+func (x *GetEnvironmentResponse) GetOwnGrantsOnly() bool {
+	if x != nil {
+		return x.OwnGrantsOnly
+	}
+	return false
 }
 
 type SetDeploymentVersionRequest struct {
@@ -1127,6 +1155,219 @@ func (*DecommissionDeploymentResponse) Descriptor() ([]byte, []int) {
 	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{16}
 }
 
+type ListRevisionsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// At most 1000; 0: 100.
+	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// The next_page_token of the page before; empty for the first.
+	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListRevisionsRequest) Reset() {
+	*x = ListRevisionsRequest{}
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListRevisionsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListRevisionsRequest) ProtoMessage() {}
+
+func (x *ListRevisionsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListRevisionsRequest.ProtoReflect.Descriptor instead.
+func (*ListRevisionsRequest) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *ListRevisionsRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListRevisionsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+type ListRevisionsResponse struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Revisions []*Revision            `protobuf:"bytes,1,rep,name=revisions,proto3" json:"revisions,omitempty"`
+	// Empty at the end.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListRevisionsResponse) Reset() {
+	*x = ListRevisionsResponse{}
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListRevisionsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListRevisionsResponse) ProtoMessage() {}
+
+func (x *ListRevisionsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListRevisionsResponse.ProtoReflect.Descriptor instead.
+func (*ListRevisionsResponse) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *ListRevisionsResponse) GetRevisions() []*Revision {
+	if x != nil {
+		return x.Revisions
+	}
+	return nil
+}
+
+func (x *ListRevisionsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+// Revision is a change of the environment that an operator made.
+type Revision struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The revision of the environment after it.
+	Revision int64                  `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
+	Time     *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=time,proto3" json:"time,omitempty"`
+	// The identity, such as operator/olga, and how it was proved, such as certificate.
+	Actor     string `protobuf:"bytes,3,opt,name=actor,proto3" json:"actor,omitempty"`
+	Proof     string `protobuf:"bytes,4,opt,name=proof,proto3" json:"proof,omitempty"`
+	RequestId string `protobuf:"bytes,5,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// The method, such as Apply.
+	Method string `protobuf:"bytes,6,opt,name=method,proto3" json:"method,omitempty"`
+	// The reason that was given; only decommissioning needs one.
+	Reason string `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"`
+	// As in ApplyResponse.
+	Changes       []string `protobuf:"bytes,8,rep,name=changes,proto3" json:"changes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Revision) Reset() {
+	*x = Revision{}
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Revision) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Revision) ProtoMessage() {}
+
+func (x *Revision) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Revision.ProtoReflect.Descriptor instead.
+func (*Revision) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *Revision) GetRevision() int64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *Revision) GetTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Time
+	}
+	return nil
+}
+
+func (x *Revision) GetActor() string {
+	if x != nil {
+		return x.Actor
+	}
+	return ""
+}
+
+func (x *Revision) GetProof() string {
+	if x != nil {
+		return x.Proof
+	}
+	return ""
+}
+
+func (x *Revision) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *Revision) GetMethod() string {
+	if x != nil {
+		return x.Method
+	}
+	return ""
+}
+
+func (x *Revision) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Revision) GetChanges() []string {
+	if x != nil {
+		return x.Changes
+	}
+	return nil
+}
+
 type WatchEnvironmentRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The token of the last EndOfSnapshot or Bookmark, to go on after it. OUT_OF_RANGE if it cannot be resumed: begin without.
@@ -1140,7 +1381,7 @@ type WatchEnvironmentRequest struct {
 
 func (x *WatchEnvironmentRequest) Reset() {
 	*x = WatchEnvironmentRequest{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[17]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1152,7 +1393,7 @@ func (x *WatchEnvironmentRequest) String() string {
 func (*WatchEnvironmentRequest) ProtoMessage() {}
 
 func (x *WatchEnvironmentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[17]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1165,7 +1406,7 @@ func (x *WatchEnvironmentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEnvironmentRequest.ProtoReflect.Descriptor instead.
 func (*WatchEnvironmentRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{17}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *WatchEnvironmentRequest) GetResumeToken() string {
@@ -1204,7 +1445,7 @@ type WatchEnvironmentResponse struct {
 
 func (x *WatchEnvironmentResponse) Reset() {
 	*x = WatchEnvironmentResponse{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[18]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1216,7 +1457,7 @@ func (x *WatchEnvironmentResponse) String() string {
 func (*WatchEnvironmentResponse) ProtoMessage() {}
 
 func (x *WatchEnvironmentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[18]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1229,7 +1470,7 @@ func (x *WatchEnvironmentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEnvironmentResponse.ProtoReflect.Descriptor instead.
 func (*WatchEnvironmentResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{18}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *WatchEnvironmentResponse) GetEvent() isWatchEnvironmentResponse_Event {
@@ -1321,7 +1562,7 @@ type WatchEnvironmentResponse_Change struct {
 
 func (x *WatchEnvironmentResponse_Change) Reset() {
 	*x = WatchEnvironmentResponse_Change{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[19]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1333,7 +1574,7 @@ func (x *WatchEnvironmentResponse_Change) String() string {
 func (*WatchEnvironmentResponse_Change) ProtoMessage() {}
 
 func (x *WatchEnvironmentResponse_Change) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[19]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1346,7 +1587,7 @@ func (x *WatchEnvironmentResponse_Change) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEnvironmentResponse_Change.ProtoReflect.Descriptor instead.
 func (*WatchEnvironmentResponse_Change) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{18, 0}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{21, 0}
 }
 
 func (x *WatchEnvironmentResponse_Change) GetItem() isWatchEnvironmentResponse_Change_Item {
@@ -1441,7 +1682,7 @@ type WatchEnvironmentResponse_EndOfSnapshot struct {
 
 func (x *WatchEnvironmentResponse_EndOfSnapshot) Reset() {
 	*x = WatchEnvironmentResponse_EndOfSnapshot{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[20]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1453,7 +1694,7 @@ func (x *WatchEnvironmentResponse_EndOfSnapshot) String() string {
 func (*WatchEnvironmentResponse_EndOfSnapshot) ProtoMessage() {}
 
 func (x *WatchEnvironmentResponse_EndOfSnapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[20]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1466,7 +1707,7 @@ func (x *WatchEnvironmentResponse_EndOfSnapshot) ProtoReflect() protoreflect.Mes
 
 // Deprecated: Use WatchEnvironmentResponse_EndOfSnapshot.ProtoReflect.Descriptor instead.
 func (*WatchEnvironmentResponse_EndOfSnapshot) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{18, 1}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{21, 1}
 }
 
 func (x *WatchEnvironmentResponse_EndOfSnapshot) GetRevision() int64 {
@@ -1502,7 +1743,7 @@ type WatchEnvironmentResponse_Bookmark struct {
 
 func (x *WatchEnvironmentResponse_Bookmark) Reset() {
 	*x = WatchEnvironmentResponse_Bookmark{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[21]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1514,7 +1755,7 @@ func (x *WatchEnvironmentResponse_Bookmark) String() string {
 func (*WatchEnvironmentResponse_Bookmark) ProtoMessage() {}
 
 func (x *WatchEnvironmentResponse_Bookmark) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[21]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1527,7 +1768,7 @@ func (x *WatchEnvironmentResponse_Bookmark) ProtoReflect() protoreflect.Message 
 
 // Deprecated: Use WatchEnvironmentResponse_Bookmark.ProtoReflect.Descriptor instead.
 func (*WatchEnvironmentResponse_Bookmark) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{18, 2}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{21, 2}
 }
 
 func (x *WatchEnvironmentResponse_Bookmark) GetRevision() int64 {
@@ -1555,7 +1796,7 @@ var File_dbcontroller_registry_v1_registry_proto protoreflect.FileDescriptor
 
 const file_dbcontroller_registry_v1_registry_proto_rawDesc = "" +
 	"\n" +
-	"'dbcontroller/registry/v1/registry.proto\x12\x18dbcontroller.registry.v1\x1a'dbcontroller/schema/v1/descriptor.proto\"\x1c\n" +
+	"'dbcontroller/registry/v1/registry.proto\x12\x18dbcontroller.registry.v1\x1a'dbcontroller/schema/v1/descriptor.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x1c\n" +
 	"\x06Region\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\"\xca\x01\n" +
 	"\n" +
@@ -1568,11 +1809,12 @@ const file_dbcontroller_registry_v1_registry_proto_rawDesc = "" +
 	"generation\x18\x05 \x01(\x03R\n" +
 	"generation\x12\x1a\n" +
 	"\bdisabled\x18\x06 \x01(\bR\bdisabled\x12\x1a\n" +
-	"\bdatabase\x18\a \x01(\tR\bdatabase\"w\n" +
+	"\bdatabase\x18\a \x01(\tR\bdatabase\"\xa9\x01\n" +
 	"\x06Rights\x12\x12\n" +
 	"\x04deny\x18\x01 \x01(\bR\x04deny\x127\n" +
 	"\x06grants\x18\x02 \x03(\v2\x1f.dbcontroller.registry.v1.GrantR\x06grants\x12 \n" +
-	"\vdeclaration\x18\x03 \x01(\x03R\vdeclaration\"w\n" +
+	"\vdeclaration\x18\x03 \x01(\x03R\vdeclaration\x120\n" +
+	"\x14cascade_needs_delete\x18\x04 \x01(\bR\x12cascadeNeedsDelete\"w\n" +
 	"\x05Grant\x12\x1a\n" +
 	"\bidentity\x18\x01 \x01(\tR\bidentity\x12\x14\n" +
 	"\x05group\x18\x02 \x01(\tR\x05group\x12\x14\n" +
@@ -1590,13 +1832,14 @@ const file_dbcontroller_registry_v1_registry_proto_rawDesc = "" +
 	"\aservice\x18\x01 \x01(\tR\aservice\x12\x16\n" +
 	"\x06region\x18\x02 \x01(\tR\x06region\x12\x12\n" +
 	"\x04kind\x18\x03 \x01(\tR\x04kind\x12\x18\n" +
-	"\apattern\x18\x04 \x01(\tR\apattern\"\xe5\x02\n" +
+	"\apattern\x18\x04 \x01(\tR\apattern\"\x8a\x03\n" +
 	"\fApplyRequest\x12:\n" +
 	"\aregions\x18\x01 \x03(\v2 .dbcontroller.registry.v1.RegionR\aregions\x12E\n" +
 	"\bservices\x18\x02 \x03(\v2).dbcontroller.schema.v1.ServiceDescriptorR\bservices\x12F\n" +
 	"\vdeployments\x18\x03 \x03(\v2$.dbcontroller.registry.v1.DeploymentR\vdeployments\x12P\n" +
 	"\x0fpatterns_unused\x18\x04 \x03(\v2'.dbcontroller.registry.v1.UnusedPatternR\x0epatternsUnused\x128\n" +
-	"\x06rights\x18\x05 \x01(\v2 .dbcontroller.registry.v1.RightsR\x06rights\")\n" +
+	"\x06rights\x18\x05 \x01(\v2 .dbcontroller.registry.v1.RightsR\x06rights\x12#\n" +
+	"\rvalidate_only\x18\x06 \x01(\bR\fvalidateOnly\")\n" +
 	"\rApplyResponse\x12\x18\n" +
 	"\achanges\x18\x01 \x03(\tR\achanges\"g\n" +
 	"\rRemoveRequest\x12\x18\n" +
@@ -1607,13 +1850,14 @@ const file_dbcontroller_registry_v1_registry_proto_rawDesc = "" +
 	"\achanges\x18\x01 \x03(\tR\achanges\"_\n" +
 	"\x15GetEnvironmentRequest\x12#\n" +
 	"\rseen_revision\x18\x01 \x01(\x03R\fseenRevision\x12!\n" +
-	"\fseen_history\x18\x02 \x01(\tR\vseenHistory\"\x9b\x01\n" +
+	"\fseen_history\x18\x02 \x01(\tR\vseenHistory\"\xc3\x01\n" +
 	"\x16GetEnvironmentResponse\x12G\n" +
 	"\venvironment\x18\x01 \x01(\v2%.dbcontroller.registry.v1.EnvironmentR\venvironment\x12\x1e\n" +
 	"\n" +
 	"incomplete\x18\x02 \x01(\bR\n" +
 	"incomplete\x12\x18\n" +
-	"\aunheard\x18\x03 \x03(\tR\aunheard\"\xbb\x01\n" +
+	"\aunheard\x18\x03 \x03(\tR\aunheard\x12&\n" +
+	"\x0fown_grants_only\x18\x04 \x01(\bR\rownGrantsOnly\"\xbb\x01\n" +
 	"\x1bSetDeploymentVersionRequest\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\tR\aservice\x12\x16\n" +
 	"\x06region\x18\x02 \x01(\tR\x06region\x12\x18\n" +
@@ -1636,7 +1880,24 @@ const file_dbcontroller_registry_v1_registry_proto_rawDesc = "" +
 	"\x06region\x18\x02 \x01(\tR\x06region\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x1a\n" +
 	"\bunlisted\x18\x04 \x01(\bR\bunlisted\" \n" +
-	"\x1eDecommissionDeploymentResponse\"\x84\x01\n" +
+	"\x1eDecommissionDeploymentResponse\"R\n" +
+	"\x14ListRevisionsRequest\x12\x1b\n" +
+	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x02 \x01(\tR\tpageToken\"\x81\x01\n" +
+	"\x15ListRevisionsResponse\x12@\n" +
+	"\trevisions\x18\x01 \x03(\v2\".dbcontroller.registry.v1.RevisionR\trevisions\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xeb\x01\n" +
+	"\bRevision\x12\x1a\n" +
+	"\brevision\x18\x01 \x01(\x03R\brevision\x12.\n" +
+	"\x04time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x14\n" +
+	"\x05actor\x18\x03 \x01(\tR\x05actor\x12\x14\n" +
+	"\x05proof\x18\x04 \x01(\tR\x05proof\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x05 \x01(\tR\trequestId\x12\x16\n" +
+	"\x06method\x18\x06 \x01(\tR\x06method\x12\x16\n" +
+	"\x06reason\x18\a \x01(\tR\x06reason\x12\x18\n" +
+	"\achanges\x18\b \x03(\tR\achanges\"\x84\x01\n" +
 	"\x17WatchEnvironmentRequest\x12!\n" +
 	"\fresume_token\x18\x01 \x01(\tR\vresumeToken\x12#\n" +
 	"\rseen_revision\x18\x02 \x01(\x03R\fseenRevision\x12!\n" +
@@ -1663,7 +1924,7 @@ const file_dbcontroller_registry_v1_registry_proto_rawDesc = "" +
 	"\brevision\x18\x01 \x01(\x03R\brevision\x12!\n" +
 	"\fresume_token\x18\x02 \x01(\tR\vresumeToken\x12\x18\n" +
 	"\ahistory\x18\x03 \x01(\tR\ahistoryB\a\n" +
-	"\x05event2\x97\a\n" +
+	"\x05event2\x89\b\n" +
 	"\x0fRegistryService\x12X\n" +
 	"\x05Apply\x12&.dbcontroller.registry.v1.ApplyRequest\x1a'.dbcontroller.registry.v1.ApplyResponse\x12[\n" +
 	"\x06Remove\x12'.dbcontroller.registry.v1.RemoveRequest\x1a(.dbcontroller.registry.v1.RemoveResponse\x12s\n" +
@@ -1671,7 +1932,8 @@ const file_dbcontroller_registry_v1_registry_proto_rawDesc = "" +
 	"\x14SetDeploymentVersion\x125.dbcontroller.registry.v1.SetDeploymentVersionRequest\x1a$.dbcontroller.registry.v1.Deployment\x12o\n" +
 	"\x12RegisterDeployment\x123.dbcontroller.registry.v1.RegisterDeploymentRequest\x1a$.dbcontroller.registry.v1.Deployment\x12g\n" +
 	"\x0eAcceptDatabase\x12/.dbcontroller.registry.v1.AcceptDatabaseRequest\x1a$.dbcontroller.registry.v1.Deployment\x12\x8b\x01\n" +
-	"\x16DecommissionDeployment\x127.dbcontroller.registry.v1.DecommissionDeploymentRequest\x1a8.dbcontroller.registry.v1.DecommissionDeploymentResponse\x12{\n" +
+	"\x16DecommissionDeployment\x127.dbcontroller.registry.v1.DecommissionDeploymentRequest\x1a8.dbcontroller.registry.v1.DecommissionDeploymentResponse\x12p\n" +
+	"\rListRevisions\x12..dbcontroller.registry.v1.ListRevisionsRequest\x1a/.dbcontroller.registry.v1.ListRevisionsResponse\x12{\n" +
 	"\x10WatchEnvironment\x121.dbcontroller.registry.v1.WatchEnvironmentRequest\x1a2.dbcontroller.registry.v1.WatchEnvironmentResponse0\x01B\\ZZgithub.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1;registryv1b\x06proto3"
 
 var (
@@ -1686,7 +1948,7 @@ func file_dbcontroller_registry_v1_registry_proto_rawDescGZIP() []byte {
 	return file_dbcontroller_registry_v1_registry_proto_rawDescData
 }
 
-var file_dbcontroller_registry_v1_registry_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_dbcontroller_registry_v1_registry_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_dbcontroller_registry_v1_registry_proto_goTypes = []any{
 	(*Region)(nil),                                 // 0: dbcontroller.registry.v1.Region
 	(*Deployment)(nil),                             // 1: dbcontroller.registry.v1.Deployment
@@ -1705,55 +1967,63 @@ var file_dbcontroller_registry_v1_registry_proto_goTypes = []any{
 	(*AcceptDatabaseRequest)(nil),                  // 14: dbcontroller.registry.v1.AcceptDatabaseRequest
 	(*DecommissionDeploymentRequest)(nil),          // 15: dbcontroller.registry.v1.DecommissionDeploymentRequest
 	(*DecommissionDeploymentResponse)(nil),         // 16: dbcontroller.registry.v1.DecommissionDeploymentResponse
-	(*WatchEnvironmentRequest)(nil),                // 17: dbcontroller.registry.v1.WatchEnvironmentRequest
-	(*WatchEnvironmentResponse)(nil),               // 18: dbcontroller.registry.v1.WatchEnvironmentResponse
-	(*WatchEnvironmentResponse_Change)(nil),        // 19: dbcontroller.registry.v1.WatchEnvironmentResponse.Change
-	(*WatchEnvironmentResponse_EndOfSnapshot)(nil), // 20: dbcontroller.registry.v1.WatchEnvironmentResponse.EndOfSnapshot
-	(*WatchEnvironmentResponse_Bookmark)(nil),      // 21: dbcontroller.registry.v1.WatchEnvironmentResponse.Bookmark
-	(*v1.ServiceDescriptor)(nil),                   // 22: dbcontroller.schema.v1.ServiceDescriptor
+	(*ListRevisionsRequest)(nil),                   // 17: dbcontroller.registry.v1.ListRevisionsRequest
+	(*ListRevisionsResponse)(nil),                  // 18: dbcontroller.registry.v1.ListRevisionsResponse
+	(*Revision)(nil),                               // 19: dbcontroller.registry.v1.Revision
+	(*WatchEnvironmentRequest)(nil),                // 20: dbcontroller.registry.v1.WatchEnvironmentRequest
+	(*WatchEnvironmentResponse)(nil),               // 21: dbcontroller.registry.v1.WatchEnvironmentResponse
+	(*WatchEnvironmentResponse_Change)(nil),        // 22: dbcontroller.registry.v1.WatchEnvironmentResponse.Change
+	(*WatchEnvironmentResponse_EndOfSnapshot)(nil), // 23: dbcontroller.registry.v1.WatchEnvironmentResponse.EndOfSnapshot
+	(*WatchEnvironmentResponse_Bookmark)(nil),      // 24: dbcontroller.registry.v1.WatchEnvironmentResponse.Bookmark
+	(*v1.ServiceDescriptor)(nil),                   // 25: dbcontroller.schema.v1.ServiceDescriptor
+	(*timestamppb.Timestamp)(nil),                  // 26: google.protobuf.Timestamp
 }
 var file_dbcontroller_registry_v1_registry_proto_depIdxs = []int32{
 	3,  // 0: dbcontroller.registry.v1.Rights.grants:type_name -> dbcontroller.registry.v1.Grant
 	0,  // 1: dbcontroller.registry.v1.Environment.regions:type_name -> dbcontroller.registry.v1.Region
-	22, // 2: dbcontroller.registry.v1.Environment.services:type_name -> dbcontroller.schema.v1.ServiceDescriptor
+	25, // 2: dbcontroller.registry.v1.Environment.services:type_name -> dbcontroller.schema.v1.ServiceDescriptor
 	1,  // 3: dbcontroller.registry.v1.Environment.deployments:type_name -> dbcontroller.registry.v1.Deployment
 	2,  // 4: dbcontroller.registry.v1.Environment.rights:type_name -> dbcontroller.registry.v1.Rights
 	0,  // 5: dbcontroller.registry.v1.ApplyRequest.regions:type_name -> dbcontroller.registry.v1.Region
-	22, // 6: dbcontroller.registry.v1.ApplyRequest.services:type_name -> dbcontroller.schema.v1.ServiceDescriptor
+	25, // 6: dbcontroller.registry.v1.ApplyRequest.services:type_name -> dbcontroller.schema.v1.ServiceDescriptor
 	1,  // 7: dbcontroller.registry.v1.ApplyRequest.deployments:type_name -> dbcontroller.registry.v1.Deployment
 	5,  // 8: dbcontroller.registry.v1.ApplyRequest.patterns_unused:type_name -> dbcontroller.registry.v1.UnusedPattern
 	2,  // 9: dbcontroller.registry.v1.ApplyRequest.rights:type_name -> dbcontroller.registry.v1.Rights
 	4,  // 10: dbcontroller.registry.v1.GetEnvironmentResponse.environment:type_name -> dbcontroller.registry.v1.Environment
 	5,  // 11: dbcontroller.registry.v1.SetDeploymentVersionRequest.patterns_unused:type_name -> dbcontroller.registry.v1.UnusedPattern
-	19, // 12: dbcontroller.registry.v1.WatchEnvironmentResponse.upsert:type_name -> dbcontroller.registry.v1.WatchEnvironmentResponse.Change
-	19, // 13: dbcontroller.registry.v1.WatchEnvironmentResponse.delete:type_name -> dbcontroller.registry.v1.WatchEnvironmentResponse.Change
-	20, // 14: dbcontroller.registry.v1.WatchEnvironmentResponse.end_of_snapshot:type_name -> dbcontroller.registry.v1.WatchEnvironmentResponse.EndOfSnapshot
-	21, // 15: dbcontroller.registry.v1.WatchEnvironmentResponse.bookmark:type_name -> dbcontroller.registry.v1.WatchEnvironmentResponse.Bookmark
-	0,  // 16: dbcontroller.registry.v1.WatchEnvironmentResponse.Change.region:type_name -> dbcontroller.registry.v1.Region
-	22, // 17: dbcontroller.registry.v1.WatchEnvironmentResponse.Change.service:type_name -> dbcontroller.schema.v1.ServiceDescriptor
-	1,  // 18: dbcontroller.registry.v1.WatchEnvironmentResponse.Change.deployment:type_name -> dbcontroller.registry.v1.Deployment
-	2,  // 19: dbcontroller.registry.v1.WatchEnvironmentResponse.Change.rights:type_name -> dbcontroller.registry.v1.Rights
-	6,  // 20: dbcontroller.registry.v1.RegistryService.Apply:input_type -> dbcontroller.registry.v1.ApplyRequest
-	8,  // 21: dbcontroller.registry.v1.RegistryService.Remove:input_type -> dbcontroller.registry.v1.RemoveRequest
-	10, // 22: dbcontroller.registry.v1.RegistryService.GetEnvironment:input_type -> dbcontroller.registry.v1.GetEnvironmentRequest
-	12, // 23: dbcontroller.registry.v1.RegistryService.SetDeploymentVersion:input_type -> dbcontroller.registry.v1.SetDeploymentVersionRequest
-	13, // 24: dbcontroller.registry.v1.RegistryService.RegisterDeployment:input_type -> dbcontroller.registry.v1.RegisterDeploymentRequest
-	14, // 25: dbcontroller.registry.v1.RegistryService.AcceptDatabase:input_type -> dbcontroller.registry.v1.AcceptDatabaseRequest
-	15, // 26: dbcontroller.registry.v1.RegistryService.DecommissionDeployment:input_type -> dbcontroller.registry.v1.DecommissionDeploymentRequest
-	17, // 27: dbcontroller.registry.v1.RegistryService.WatchEnvironment:input_type -> dbcontroller.registry.v1.WatchEnvironmentRequest
-	7,  // 28: dbcontroller.registry.v1.RegistryService.Apply:output_type -> dbcontroller.registry.v1.ApplyResponse
-	9,  // 29: dbcontroller.registry.v1.RegistryService.Remove:output_type -> dbcontroller.registry.v1.RemoveResponse
-	11, // 30: dbcontroller.registry.v1.RegistryService.GetEnvironment:output_type -> dbcontroller.registry.v1.GetEnvironmentResponse
-	1,  // 31: dbcontroller.registry.v1.RegistryService.SetDeploymentVersion:output_type -> dbcontroller.registry.v1.Deployment
-	1,  // 32: dbcontroller.registry.v1.RegistryService.RegisterDeployment:output_type -> dbcontroller.registry.v1.Deployment
-	1,  // 33: dbcontroller.registry.v1.RegistryService.AcceptDatabase:output_type -> dbcontroller.registry.v1.Deployment
-	16, // 34: dbcontroller.registry.v1.RegistryService.DecommissionDeployment:output_type -> dbcontroller.registry.v1.DecommissionDeploymentResponse
-	18, // 35: dbcontroller.registry.v1.RegistryService.WatchEnvironment:output_type -> dbcontroller.registry.v1.WatchEnvironmentResponse
-	28, // [28:36] is the sub-list for method output_type
-	20, // [20:28] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	19, // 12: dbcontroller.registry.v1.ListRevisionsResponse.revisions:type_name -> dbcontroller.registry.v1.Revision
+	26, // 13: dbcontroller.registry.v1.Revision.time:type_name -> google.protobuf.Timestamp
+	22, // 14: dbcontroller.registry.v1.WatchEnvironmentResponse.upsert:type_name -> dbcontroller.registry.v1.WatchEnvironmentResponse.Change
+	22, // 15: dbcontroller.registry.v1.WatchEnvironmentResponse.delete:type_name -> dbcontroller.registry.v1.WatchEnvironmentResponse.Change
+	23, // 16: dbcontroller.registry.v1.WatchEnvironmentResponse.end_of_snapshot:type_name -> dbcontroller.registry.v1.WatchEnvironmentResponse.EndOfSnapshot
+	24, // 17: dbcontroller.registry.v1.WatchEnvironmentResponse.bookmark:type_name -> dbcontroller.registry.v1.WatchEnvironmentResponse.Bookmark
+	0,  // 18: dbcontroller.registry.v1.WatchEnvironmentResponse.Change.region:type_name -> dbcontroller.registry.v1.Region
+	25, // 19: dbcontroller.registry.v1.WatchEnvironmentResponse.Change.service:type_name -> dbcontroller.schema.v1.ServiceDescriptor
+	1,  // 20: dbcontroller.registry.v1.WatchEnvironmentResponse.Change.deployment:type_name -> dbcontroller.registry.v1.Deployment
+	2,  // 21: dbcontroller.registry.v1.WatchEnvironmentResponse.Change.rights:type_name -> dbcontroller.registry.v1.Rights
+	6,  // 22: dbcontroller.registry.v1.RegistryService.Apply:input_type -> dbcontroller.registry.v1.ApplyRequest
+	8,  // 23: dbcontroller.registry.v1.RegistryService.Remove:input_type -> dbcontroller.registry.v1.RemoveRequest
+	10, // 24: dbcontroller.registry.v1.RegistryService.GetEnvironment:input_type -> dbcontroller.registry.v1.GetEnvironmentRequest
+	12, // 25: dbcontroller.registry.v1.RegistryService.SetDeploymentVersion:input_type -> dbcontroller.registry.v1.SetDeploymentVersionRequest
+	13, // 26: dbcontroller.registry.v1.RegistryService.RegisterDeployment:input_type -> dbcontroller.registry.v1.RegisterDeploymentRequest
+	14, // 27: dbcontroller.registry.v1.RegistryService.AcceptDatabase:input_type -> dbcontroller.registry.v1.AcceptDatabaseRequest
+	15, // 28: dbcontroller.registry.v1.RegistryService.DecommissionDeployment:input_type -> dbcontroller.registry.v1.DecommissionDeploymentRequest
+	17, // 29: dbcontroller.registry.v1.RegistryService.ListRevisions:input_type -> dbcontroller.registry.v1.ListRevisionsRequest
+	20, // 30: dbcontroller.registry.v1.RegistryService.WatchEnvironment:input_type -> dbcontroller.registry.v1.WatchEnvironmentRequest
+	7,  // 31: dbcontroller.registry.v1.RegistryService.Apply:output_type -> dbcontroller.registry.v1.ApplyResponse
+	9,  // 32: dbcontroller.registry.v1.RegistryService.Remove:output_type -> dbcontroller.registry.v1.RemoveResponse
+	11, // 33: dbcontroller.registry.v1.RegistryService.GetEnvironment:output_type -> dbcontroller.registry.v1.GetEnvironmentResponse
+	1,  // 34: dbcontroller.registry.v1.RegistryService.SetDeploymentVersion:output_type -> dbcontroller.registry.v1.Deployment
+	1,  // 35: dbcontroller.registry.v1.RegistryService.RegisterDeployment:output_type -> dbcontroller.registry.v1.Deployment
+	1,  // 36: dbcontroller.registry.v1.RegistryService.AcceptDatabase:output_type -> dbcontroller.registry.v1.Deployment
+	16, // 37: dbcontroller.registry.v1.RegistryService.DecommissionDeployment:output_type -> dbcontroller.registry.v1.DecommissionDeploymentResponse
+	18, // 38: dbcontroller.registry.v1.RegistryService.ListRevisions:output_type -> dbcontroller.registry.v1.ListRevisionsResponse
+	21, // 39: dbcontroller.registry.v1.RegistryService.WatchEnvironment:output_type -> dbcontroller.registry.v1.WatchEnvironmentResponse
+	31, // [31:40] is the sub-list for method output_type
+	22, // [22:31] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_dbcontroller_registry_v1_registry_proto_init() }
@@ -1761,13 +2031,13 @@ func file_dbcontroller_registry_v1_registry_proto_init() {
 	if File_dbcontroller_registry_v1_registry_proto != nil {
 		return
 	}
-	file_dbcontroller_registry_v1_registry_proto_msgTypes[18].OneofWrappers = []any{
+	file_dbcontroller_registry_v1_registry_proto_msgTypes[21].OneofWrappers = []any{
 		(*WatchEnvironmentResponse_Upsert)(nil),
 		(*WatchEnvironmentResponse_Delete)(nil),
 		(*WatchEnvironmentResponse_EndOfSnapshot_)(nil),
 		(*WatchEnvironmentResponse_Bookmark_)(nil),
 	}
-	file_dbcontroller_registry_v1_registry_proto_msgTypes[19].OneofWrappers = []any{
+	file_dbcontroller_registry_v1_registry_proto_msgTypes[22].OneofWrappers = []any{
 		(*WatchEnvironmentResponse_Change_Region)(nil),
 		(*WatchEnvironmentResponse_Change_Service)(nil),
 		(*WatchEnvironmentResponse_Change_Deployment)(nil),
@@ -1779,7 +2049,7 @@ func file_dbcontroller_registry_v1_registry_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dbcontroller_registry_v1_registry_proto_rawDesc), len(file_dbcontroller_registry_v1_registry_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   22,
+			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -26,6 +26,7 @@ const (
 	RegistryService_RegisterDeployment_FullMethodName     = "/dbcontroller.registry.v1.RegistryService/RegisterDeployment"
 	RegistryService_AcceptDatabase_FullMethodName         = "/dbcontroller.registry.v1.RegistryService/AcceptDatabase"
 	RegistryService_DecommissionDeployment_FullMethodName = "/dbcontroller.registry.v1.RegistryService/DecommissionDeployment"
+	RegistryService_ListRevisions_FullMethodName          = "/dbcontroller.registry.v1.RegistryService/ListRevisions"
 	RegistryService_WatchEnvironment_FullMethodName       = "/dbcontroller.registry.v1.RegistryService/WatchEnvironment"
 )
 
@@ -54,6 +55,8 @@ type RegistryServiceClient interface {
 	// DecommissionDeployment removes a deployment for good: its name cannot be used again. Each other deployment has to be
 	// called as well (AdminService.Decommission): the registry alone changes no stored data there.
 	DecommissionDeployment(ctx context.Context, in *DecommissionDeploymentRequest, opts ...grpc.CallOption) (*DecommissionDeploymentResponse, error)
+	// ListRevisions returns the changes that were accepted, the newest first: who made them, when, and what changed. For operators.
+	ListRevisions(ctx context.Context, in *ListRevisionsRequest, opts ...grpc.CallOption) (*ListRevisionsResponse, error)
 	// WatchEnvironment sends the environment as GetEnvironment does, one EndOfSnapshot, then every change.
 	WatchEnvironment(ctx context.Context, in *WatchEnvironmentRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchEnvironmentResponse], error)
 }
@@ -136,6 +139,16 @@ func (c *registryServiceClient) DecommissionDeployment(ctx context.Context, in *
 	return out, nil
 }
 
+func (c *registryServiceClient) ListRevisions(ctx context.Context, in *ListRevisionsRequest, opts ...grpc.CallOption) (*ListRevisionsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListRevisionsResponse)
+	err := c.cc.Invoke(ctx, RegistryService_ListRevisions_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *registryServiceClient) WatchEnvironment(ctx context.Context, in *WatchEnvironmentRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchEnvironmentResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	stream, err := c.cc.NewStream(ctx, &RegistryService_ServiceDesc.Streams[0], RegistryService_WatchEnvironment_FullMethodName, cOpts...)
@@ -180,6 +193,8 @@ type RegistryServiceServer interface {
 	// DecommissionDeployment removes a deployment for good: its name cannot be used again. Each other deployment has to be
 	// called as well (AdminService.Decommission): the registry alone changes no stored data there.
 	DecommissionDeployment(context.Context, *DecommissionDeploymentRequest) (*DecommissionDeploymentResponse, error)
+	// ListRevisions returns the changes that were accepted, the newest first: who made them, when, and what changed. For operators.
+	ListRevisions(context.Context, *ListRevisionsRequest) (*ListRevisionsResponse, error)
 	// WatchEnvironment sends the environment as GetEnvironment does, one EndOfSnapshot, then every change.
 	WatchEnvironment(*WatchEnvironmentRequest, grpc.ServerStreamingServer[WatchEnvironmentResponse]) error
 	mustEmbedUnimplementedRegistryServiceServer()
@@ -212,6 +227,9 @@ func (UnimplementedRegistryServiceServer) AcceptDatabase(context.Context, *Accep
 }
 func (UnimplementedRegistryServiceServer) DecommissionDeployment(context.Context, *DecommissionDeploymentRequest) (*DecommissionDeploymentResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method DecommissionDeployment not implemented")
+}
+func (UnimplementedRegistryServiceServer) ListRevisions(context.Context, *ListRevisionsRequest) (*ListRevisionsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListRevisions not implemented")
 }
 func (UnimplementedRegistryServiceServer) WatchEnvironment(*WatchEnvironmentRequest, grpc.ServerStreamingServer[WatchEnvironmentResponse]) error {
 	return status.Error(codes.Unimplemented, "method WatchEnvironment not implemented")
@@ -363,6 +381,24 @@ func _RegistryService_DecommissionDeployment_Handler(srv interface{}, ctx contex
 	return interceptor(ctx, in, info, handler)
 }
 
+func _RegistryService_ListRevisions_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListRevisionsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RegistryServiceServer).ListRevisions(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: RegistryService_ListRevisions_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RegistryServiceServer).ListRevisions(ctx, req.(*ListRevisionsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _RegistryService_WatchEnvironment_Handler(srv interface{}, stream grpc.ServerStream) error {
 	m := new(WatchEnvironmentRequest)
 	if err := stream.RecvMsg(m); err != nil {
@@ -408,6 +444,10 @@ var RegistryService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "DecommissionDeployment",
 			Handler:    _RegistryService_DecommissionDeployment_Handler,
+		},
+		{
+			MethodName: "ListRevisions",
+			Handler:    _RegistryService_ListRevisions_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

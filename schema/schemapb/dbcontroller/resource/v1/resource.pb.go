@@ -2405,7 +2405,10 @@ type PlanDeletionResponse_Group struct {
 	// There may be more than count: the plan has reached its limit.
 	AtLeast bool `protobuf:"varint,9,opt,name=at_least,json=atLeast,proto3" json:"at_least,omitempty"`
 	// They stay in DELETING until the holders of these finalizers have cleaned up.
-	Finalizers    []string `protobuf:"bytes,10,rep,name=finalizers,proto3" json:"finalizers,omitempty"`
+	Finalizers []string `protobuf:"bytes,10,rep,name=finalizers,proto3" json:"finalizers,omitempty"`
+	// The resources among them that the caller has no right to delete: the deletion takes them along, unless the rights say cascade_needs_delete. Those that
+	// were counted alone are among these unless the caller may delete all of their kind.
+	Denied        int64 `protobuf:"varint,11,opt,name=denied,proto3" json:"denied,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2508,6 +2511,13 @@ func (x *PlanDeletionResponse_Group) GetFinalizers() []string {
 		return x.Finalizers
 	}
 	return nil
+}
+
+func (x *PlanDeletionResponse_Group) GetDenied() int64 {
+	if x != nil {
+		return x.Denied
+	}
+	return 0
 }
 
 type PlanDeletionResponse_Blocker struct {
@@ -2975,7 +2985,7 @@ const file_dbcontroller_resource_v1_resource_proto_rawDesc = "" +
 	"\x04more\x18\x04 \x03(\tR\x04more\x12\x1b\n" +
 	"\tpage_size\x18\x02 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\x03 \x01(\tR\tpageToken\"\x88\b\n" +
+	"page_token\x18\x03 \x01(\tR\tpageToken\"\xa0\b\n" +
 	"\x14PlanDeletionResponse\x12\x1a\n" +
 	"\baccepted\x18\x01 \x01(\bR\baccepted\x12L\n" +
 	"\x06groups\x18\x02 \x03(\v24.dbcontroller.resource.v1.PlanDeletionResponse.GroupR\x06groups\x12R\n" +
@@ -2988,7 +2998,7 @@ const file_dbcontroller_resource_v1_resource_proto_rawDesc = "" +
 	"\x0etotal_blockers\x18\t \x01(\x03R\rtotalBlockers\x12'\n" +
 	"\x0fhidden_blockers\x18\n" +
 	" \x01(\x03R\x0ehiddenBlockers\x12\x1c\n" +
-	"\tuncounted\x18\v \x01(\bR\tuncounted\x1a\xa9\x02\n" +
+	"\tuncounted\x18\v \x01(\bR\tuncounted\x1a\xc1\x02\n" +
 	"\x05Group\x12\x16\n" +
 	"\x06parent\x18\x01 \x01(\x05R\x06parent\x12\x1e\n" +
 	"\n" +
@@ -3004,7 +3014,8 @@ const file_dbcontroller_resource_v1_resource_proto_rawDesc = "" +
 	"\n" +
 	"finalizers\x18\n" +
 	" \x03(\tR\n" +
-	"finalizers\x1a\xbf\x01\n" +
+	"finalizers\x12\x16\n" +
+	"\x06denied\x18\v \x01(\x03R\x06denied\x1a\xbf\x01\n" +
 	"\aBlocker\x12\x16\n" +
 	"\x06holder\x18\x01 \x01(\tR\x06holder\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x12\x16\n" +

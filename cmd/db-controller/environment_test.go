@@ -1,0 +1,175 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/db-controller/db-controller/cmd/db-controller/cli"
+	"github.com/db-controller/db-controller/internal/auditlog"
+	"github.com/db-controller/db-controller/schema"
+	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
+	"github.com/db-controller/db-controller/schema/wire"
+	"github.com/db-controller/db-controller/test/stub"
+
+	"go.uber.org/zap"
+)
+
+const registered = `
+service: iam.example.com
+version: v1
+kinds: [{kind: Project, patterns: ["projects/{project}"]}]
+---
+regions: [us-west2]
+deployments: [{deployment: iam.example.com/us-west2, version: v1}]
+rights:
+  default: deny
+  grants:
+    - {identity: user/ann, verbs: [read, delete], kind: iam.example.com/Project, name: projects/acme}
+    - {group: sre, verbs: [operate]}
+    - {identity: "*", verbs: [read]}
+`
+
+// readable is a registry with an environment and two revisions.
+type readable struct {
+	registryv1.UnimplementedRegistryServiceServer
+	env     *registryv1.Environment
+	own     bool
+	applied chan *registryv1.ApplyRequest // one place
+}
+
+func (r *readable) GetEnvironment(context.Context, *registryv1.GetEnvironmentRequest) (*registryv1.GetEnvironmentResponse, error) {
+	return &registryv1.GetEnvironmentResponse{Environment: r.env, OwnGrantsOnly: r.own}, nil
+}
+
+func (r *readable) Apply(_ context.Context, req *registryv1.ApplyRequest) (*registryv1.ApplyResponse, error) {
+	r.applied <- req
+	return &registryv1.ApplyResponse{Changes: []string{"rights: changed\n  user/ann loses delete on everything"}}, nil
+}
+
+func (r *readable) ListRevisions(_ context.Context, req *registryv1.ListRevisionsRequest) (*registryv1.ListRevisionsResponse, error) {
+	all := []*registryv1.Revision{
+		{Revision: 2, Time: &timestamppb.Timestamp{Seconds: 1e9}, Actor: "operator/olga", Proof: "certificate", Method: "DecommissionDeployment", Reason: "sold", RequestId: "r2", Changes: []string{"deployment a.example.com/eu: decommissioned"}},
+		{Revision: 1, Time: &timestamppb.Timestamp{Seconds: 1e9}, Actor: "operator/omar", Proof: "certificate", Method: "Apply", RequestId: "r1", Changes: []string{"rights: changed\n  user/ann gains read on everything"}},
+	}
+	if req.GetPageToken() == "" && req.GetPageSize() < 2 {
+		return &registryv1.ListRevisionsResponse{Revisions: all[:1], NextPageToken: "1"}, nil
+	}
+	return &registryv1.ListRevisionsResponse{Revisions: all}, nil
+}
+
+func newReadable(t *testing.T) (*readable, []string) {
+	t.Helper()
+	f, err := schema.ParseFile("f", strings.NewReader(registered))
+	require.NoError(t, err)
+	env := wire.EnvironmentProto(&schema.Environment{Regions: f.Regions, Services: f.Services, Deployments: f.Deployments, Rights: f.Rights})
+	env.Deployments[0].Address, env.Deployments[0].Generation = "10.0.0.7:5432", 3
+	r := &readable{env: env, applied: make(chan *registryv1.ApplyRequest, 1)}
+	return r, []string{"--context", stub.New(t, stub.Services{Registry: r}).Context}
+}
+
+// What was applied is read back, and applied again as it was. The address that a process has registered is not in it.
+func TestTheEnvironmentIsReadBack(t *testing.T) {
+	t.Parallel()
+	r, at := newReadable(t)
+	got := command(t, append(at, "get", "environment", "-o", "yaml")...)
+	require.Zero(t, got.code, got.errOut)
+	require.NotContains(t, got.out, "10.0.0.7")
+	again := command(t, append(at, "apply", write(t, got.out))...)
+	require.Zero(t, again.code, again.errOut)
+	req := <-r.applied
+	require.Equal(t, r.env.GetServices()[0].String(), req.GetServices()[0].String())
+	require.Equal(t, r.env.GetRights().String(), req.GetRights().String())
+	require.Equal(t, r.env.GetDeployments()[0].GetVersion(), req.GetDeployments()[0].GetVersion())
+
+	table := command(t, append(at, "get", "environment")...)
+	for _, part := range []string{"iam.example.com/us-west2", "10.0.0.7:5432", "iam.example.com@v1", "Project", "default: deny", "user/ann", "iam.example.com/Project at and below projects/acme", "group sre"} {
+		require.Contains(t, table.out, part)
+	}
+	services := command(t, append(at, "get", "services", "iam.example.com@v1", "-o", "yaml")...)
+	require.Contains(t, services.out, "kind: Project")
+	require.NotContains(t, services.out, "rights")
+	rights := command(t, append(at, "get", "rights", "-o", "yaml")...)
+	require.Contains(t, rights.out, "default: deny")
+	require.NotContains(t, rights.out, "service:")
+	wrong := command(t, append(at, "get", "services", "iam.example.con")...)
+	require.Equal(t, cli.Refused, wrong.code)
+	require.Contains(t, wrong.errOut, "not registered: iam.example.con")
+	r.own = true
+	require.Contains(t, command(t, append(at, "get", "rights")...).errOut, "the grants are your own: an operator sees all of them")
+}
+
+func TestADryRunOfApplyIsSent(t *testing.T) {
+	t.Parallel()
+	r, at := newReadable(t)
+	got := command(t, append(at, "apply", "--dry-run", write(t, registered))...)
+	require.Zero(t, got.code, got.errOut)
+	require.True(t, (<-r.applied).GetValidateOnly())
+	require.Equal(t, "rights: changed\n  user/ann loses delete on everything\n", got.out)
+	require.Contains(t, got.errOut, "a dry run: nothing was changed")
+}
+
+func TestWhoCanNamesTheGrants(t *testing.T) {
+	t.Parallel()
+	_, at := newReadable(t)
+	got := command(t, append(at, "who-can", "delete", acmeName)...)
+	require.Zero(t, got.code, got.errOut)
+	require.Equal(t, "WHO        BY\noperators  their certificates\nuser/ann   the grant of read, delete on iam.example.com/Project at and below projects/acme\n", got.out)
+	require.Contains(t, command(t, append(at, "who-can", "read", acmeName)...).out, "everybody")
+	for args, want := range map[string]string{
+		"eat " + acmeName:    `verb "eat": want one of read, write, delete, refer, operate`,
+		"read":               "want a verb and the full name of a resource",
+		"read projects/acme": "projects/acme",
+		"read //iam.example.com/eu/projects/acme": "iam.example.com/eu",
+	} {
+		got := command(t, append(append(at, "who-can"), strings.Fields(args)...)...)
+		require.NotZero(t, got.code, args)
+		require.Contains(t, got.errOut, want, args)
+	}
+}
+
+func TestHistoryShowsWhoChangedWhat(t *testing.T) {
+	t.Parallel()
+	_, at := newReadable(t)
+	got := command(t, append(at, "history")...)
+	require.Zero(t, got.code, got.errOut)
+	require.Equal(t, `revision 2  2001-09-09T01:46:40Z  operator/olga (certificate)  DecommissionDeployment  request r2
+  reason: sold
+  deployment a.example.com/eu: decommissioned
+revision 1  2001-09-09T01:46:40Z  operator/omar (certificate)  Apply  request r1
+  rights: changed
+    user/ann gains read on everything
+`, got.out)
+	got = command(t, append(at, "history", "--limit", "1")...)
+	require.Contains(t, got.errOut, "there are earlier changes: use --limit 10")
+	var documents []map[string]any
+	require.NoError(t, json.Unmarshal([]byte(command(t, append(at, "history", "-o", "json")...).out), &documents))
+	require.Len(t, documents, 2)
+}
+
+func TestAnAuditLogIsVerified(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "audit.log")
+	sink, err := auditlog.OpenSink(path)
+	require.NoError(t, err)
+	l, err := auditlog.Open(auditlog.Config{Source: "s", Sink: sink, Classes: auditlog.Classes, Required: true, Logger: zap.NewNop()})
+	require.NoError(t, err)
+	require.NoError(t, l.Record(t.Context(), auditlog.Event{Class: auditlog.Deletes, Outcome: auditlog.Allowed, Identity: "user/ann"}))
+	require.NoError(t, l.Close())
+	got := command(t, "audit-log", "verify", path)
+	require.Zero(t, got.code, got.errOut)
+	require.Contains(t, got.out, "2 lines, from number 1 to 2, are as they were written.")
+	raw, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(path, []byte(strings.Replace(string(raw), "user/ann", "user/eve", 1)), 0o600))
+	got = command(t, "audit-log", "verify", path)
+	require.Equal(t, cli.Refused, got.code)
+	require.Contains(t, got.errOut, "line 2: its hash is not that of its content: it was changed")
+	require.NotZero(t, command(t, "audit-log", "verify", path+".none").code)
+}

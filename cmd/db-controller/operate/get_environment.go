@@ -1,0 +1,156 @@
+package operate
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/db-controller/db-controller/client"
+	"github.com/db-controller/db-controller/cmd/db-controller/cli"
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/grant"
+	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
+	"github.com/db-controller/db-controller/schema/wire"
+)
+
+// NewGetEnvironment returns the command get environment.
+func NewGetEnvironment() *cobra.Command {
+	return cli.NewDeploymentCommand("environment", "Show regions, services, deployments and rights as they are registered; -o yaml writes a file for apply", "  db-controller get environment -o yaml > environment.yaml", cobra.NoArgs,
+		func(cmd *cobra.Command, c *client.Client, _ []string) error {
+			env, err := currentEnvironment(cmd, c)
+			if err != nil {
+				return err
+			}
+			out := cli.PrinterOf(cmd)
+			printDeployments(out, env)
+			out.Line("")
+			printServices(out, env.Services, env)
+			out.Line("")
+			printGrants(out, env.Rights)
+			return writeBack(out, &schema.File{Services: env.Services, Regions: env.Regions, Deployments: declaredDeployments(env), Rights: env.Rights}, wire.EnvironmentProto(env))
+		})
+}
+
+// NewGetServices returns the command get services.
+func NewGetServices() *cobra.Command {
+	return cli.NewDeploymentCommand("services [SERVICE|SERVICE@VERSION]...", "Show the descriptors of services, of all by default; -o yaml writes a file for apply", "  db-controller get services iam.example.com@v2 -o yaml", cobra.ArbitraryArgs,
+		func(cmd *cobra.Command, c *client.Client, args []string) error {
+			env, err := currentEnvironment(cmd, c)
+			if err != nil {
+				return err
+			}
+			var known []string
+			for _, d := range env.Services {
+				known = append(known, d.Service, d.ServiceVersion.String())
+			}
+			for _, arg := range args {
+				if !slices.Contains(known, arg) {
+					return cli.WithCode(cli.Refused, cli.Usage("not registered: %s%s", arg, cli.DidYouMean(arg, known)))
+				}
+			}
+			found := slices.DeleteFunc(slices.Clone(env.Services), func(d *schema.Descriptor) bool {
+				return len(args) > 0 && !slices.Contains(args, d.Service) && !slices.Contains(args, d.ServiceVersion.String())
+			})
+			out := cli.PrinterOf(cmd)
+			printServices(out, found, env)
+			return writeBack(out, &schema.File{Services: found}, cli.Messages(wire.EnvironmentProto(&schema.Environment{Services: found}).GetServices()))
+		})
+}
+
+// NewGetRights returns the command get rights.
+func NewGetRights() *cobra.Command {
+	return cli.NewDeploymentCommand("rights", "Show the rights by resource; -o yaml writes a file for apply", "  db-controller get rights -o yaml > rights.yaml", cobra.NoArgs,
+		func(cmd *cobra.Command, c *client.Client, _ []string) error {
+			env, err := currentEnvironment(cmd, c)
+			if err != nil {
+				return err
+			}
+			out := cli.PrinterOf(cmd)
+			printGrants(out, env.Rights)
+			return writeBack(out, &schema.File{Rights: env.Rights}, proto.Message(wire.RightsProto(env.Rights)))
+		})
+}
+
+// currentEnvironment reads the environment from the registry, and not from the client's cache: what an operator compares has to be the present state.
+func currentEnvironment(cmd *cobra.Command, c *client.Client) (*schema.Environment, error) {
+	answer, err := c.Registry().GetEnvironment(cmd.Context(), &registryv1.GetEnvironmentRequest{})
+	if err != nil {
+		return nil, cli.Plain(err)
+	}
+	if answer.GetOwnGrantsOnly() {
+		cmd.PrintErrln("the grants are your own: an operator sees all of them")
+	}
+	if answer.GetIncomplete() {
+		cmd.PrintErrln("the registry was restored or failed over: deployments may be missing until all are applied again")
+	}
+	return wire.Environment(answer.GetEnvironment()), nil
+}
+
+// writeBack writes YAML that apply takes, or another document for JSON.
+func writeBack(out cli.Printer, f *schema.File, document any) error {
+	if out.Format == "yaml" {
+		return schema.WriteFile(out.Out, f)
+	}
+	return out.Document(document)
+}
+
+// declaredDeployments leaves out the addresses that processes have registered: applied again later, they would replace newer ones.
+func declaredDeployments(env *schema.Environment) []schema.Deployment {
+	out := slices.Clone(env.Deployments)
+	for i := range out {
+		if out[i].Generation > 0 {
+			out[i].Address = ""
+		}
+	}
+	return out
+}
+
+func printDeployments(out cli.Printer, env *schema.Environment) {
+	rows := make([][]any, len(env.Deployments))
+	for i, d := range env.Deployments {
+		state := "enabled"
+		if d.Disabled {
+			state = "disabled"
+		}
+		rows[i] = []any{d.DeploymentID, d.Version, d.Address, state}
+	}
+	out.Table("DEPLOYMENT VERSION ADDRESS STATE", rows)
+}
+
+func printServices(out cli.Printer, services []*schema.Descriptor, env *schema.Environment) {
+	rows := make([][]any, len(services))
+	for i, d := range services {
+		kinds := make([]string, len(d.Kinds))
+		for k := range d.Kinds {
+			kinds[k] = d.Kinds[k].Name
+		}
+		var runs []string
+		for _, at := range env.Deployments {
+			if at.Service == d.Service && at.Version == d.Version {
+				runs = append(runs, at.Region)
+			}
+		}
+		rows[i] = []any{d.ServiceVersion, strings.Join(kinds, ","), strings.Join(runs, ",")}
+	}
+	out.Table("SERVICE KINDS RUNS_IN", rows)
+}
+
+func printGrants(out cli.Printer, rights *schema.Rights) {
+	if rights == nil {
+		out.Line("no rights are declared: everybody has the rights of the role")
+		return
+	}
+	if rights.Deny {
+		out.Line("default: deny")
+	} else {
+		out.Line("default: allow")
+	}
+	rows := make([][]any, len(rights.Grants))
+	for i, g := range rights.Grants {
+		h := grant.HolderOf(g)
+		rows[i] = []any{h.Who, h.Verbs, h.On}
+	}
+	out.Table("WHO VERBS ON", rows)
+}

@@ -1,0 +1,80 @@
+package operate
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/db-controller/db-controller/client"
+	"github.com/db-controller/db-controller/cmd/db-controller/cli"
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/grant"
+)
+
+// NewWhoCan returns the command who-can.
+func NewWhoCan() *cobra.Command {
+	cmd := cli.NewDeploymentCommand("who-can VERB NAME", "Show who has a right on a resource, and by which grant", "  db-controller who-can delete //iam.example.com/us-west2/projects/acme",
+		func(_ *cobra.Command, args []string) error {
+			if len(args) != 2 {
+				return cli.Usage("want a verb and the full name of a resource")
+			}
+			if !slices.Contains(schema.Verbs, schema.Verb(args[0])) {
+				return cli.Usage("verb %q: want one of %s", args[0], strings.Join(verbNames(), ", "))
+			}
+			_, err := schema.ParseFullName(args[1])
+			return err
+		},
+		func(cmd *cobra.Command, c *client.Client, args []string) error {
+			name, err := schema.ParseFullName(args[1])
+			if err != nil {
+				return err
+			}
+			env, err := currentEnvironment(cmd, c)
+			if err != nil {
+				return err
+			}
+			if _, listed := env.Deployment(name.Deployment); !listed {
+				return &client.UnregisteredError{Deployment: name.Deployment, Known: deploymentNames(env)}
+			}
+			holders, open := grant.Holders(env, schema.Verb(args[0]), name)
+			return printHolders(cli.PrinterOf(cmd), holders, open)
+		})
+	cmd.Long = `Show who has a right on a resource, whether or not that exists, and by which grant. Operators have every right. An authorization service of the
+deployment can deny more, and is not asked.`
+	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
+		if len(args) == 0 {
+			return verbNames(), cobra.ShellCompDirectiveNoFileComp
+		}
+		return cli.CompleteNames(1)(cmd, args[1:], typed)
+	}
+	return cmd
+}
+
+func printHolders(out cli.Printer, holders []grant.Holder, open bool) error {
+	type row struct {
+		Who string `json:"who"`
+		By  string `json:"by"`
+	}
+	rows := []row{{"operators", "their certificates"}}
+	if open {
+		rows = append(rows, row{"everybody", "the default: allow"})
+	}
+	for _, h := range holders {
+		rows = append(rows, row{h.Who, "the grant of " + h.Verbs + " on " + h.On})
+	}
+	table := make([][]any, len(rows))
+	for i, r := range rows {
+		table[i] = []any{r.Who, r.By}
+	}
+	out.Table("WHO BY", table)
+	return out.Document(rows)
+}
+
+func verbNames() []string {
+	names := make([]string, len(schema.Verbs))
+	for i, v := range schema.Verbs {
+		names[i] = string(v)
+	}
+	return names
+}

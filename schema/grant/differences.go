@@ -1,0 +1,141 @@
+package grant
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/db-controller/db-controller/schema"
+)
+
+// Differences returns a line for each right that an identity or a group gains or loses when an environment becomes another one.
+func Differences(before, after *schema.Environment) []string {
+	old, now := Compile(before), Compile(after)
+	var lines []string
+	switch {
+	case old.deny && !now.deny:
+		lines = append(lines, "everybody gains read, write, delete, refer: the default is allow")
+	case !old.deny && now.deny:
+		lines = append(lines, "everybody loses read, write, delete, refer where no grant allows it: the default is deny")
+	}
+	switch was, is := needsDelete(before), needsDelete(after); {
+	case !was && is:
+		lines = append(lines, "everybody loses the right to delete what takes resources along that the caller may not delete")
+	case was && !is:
+		lines = append(lines, "everybody gains the right to delete what takes resources along that the caller may not delete")
+	}
+	lines = append(lines, lost(now, old, after.Rights, "gains")...)
+	lines = append(lines, lost(old, now, before.Rights, "loses")...)
+	if len(lines) == 0 {
+		lines = append(lines, "nobody gains or loses a right")
+	}
+	return lines
+}
+
+func needsDelete(env *schema.Environment) bool {
+	return env.Rights != nil && env.Rights.CascadeNeedsDelete
+}
+
+// lost returns the rights of a declaration, compiled as has, that other does not give.
+func lost(has, other *Rights, declared *schema.Rights, word string) (lines []string) {
+	if declared == nil {
+		return nil
+	}
+	for _, g := range declared.Grants {
+		kind, ok := has.kindOf(g.Kind)
+		if !ok {
+			continue
+		}
+		who := grantee(g)
+		var verbs []string
+		for _, verb := range g.Verbs {
+			if !other.gives(who, verb, kind, NameRanges(g.Name)) {
+				verbs = append(verbs, string(verb))
+			}
+		}
+		if len(verbs) > 0 {
+			lines = append(lines, named(who)+" "+word+" "+strings.Join(verbs, ", ")+" on "+on(g))
+		}
+	}
+	return lines
+}
+
+// on names the resources of a grant.
+func on(g schema.AccessGrant) string {
+	kind := "everything"
+	if g.Kind != "" && g.Kind != schema.Every {
+		kind = g.Kind
+	}
+	switch {
+	case g.Name == "" || g.Name == schema.Every:
+		return kind
+	case strings.HasSuffix(g.Name, schema.Every):
+		return kind + " with names " + g.Name
+	default:
+		return kind + " at and below " + g.Name
+	}
+}
+
+func named(who string) string {
+	if who == schema.Every {
+		return "everybody"
+	}
+	return who
+}
+
+func grantee(g schema.AccessGrant) string {
+	if g.Group != "" {
+		return "group " + g.Group
+	}
+	return g.Identity
+}
+
+// gives reports whether a grantee has a verb on all names of ranges, of a kind; an empty kind is all of the service, and no service all.
+func (r *Rights) gives(who string, verb schema.Verb, kind schema.KindID, ranges []NameRange) bool {
+	if !r.deny && verb != schema.Operate {
+		return true
+	}
+	var have []NameRange
+	for _, grantee := range []string{schema.Every, who} {
+		for _, rule := range r.rules[grantee] {
+			of := rule.kind
+			if slices.Contains(rule.verbs, verb) && (of.Service == "" || of.Service == kind.Service && (of.Kind == "" || of == kind)) {
+				have = append(have, rule.ranges...)
+			}
+		}
+	}
+	want := JoinedRanges(slices.Clone(ranges))
+	return slices.Equal(CommonRanges(JoinedRanges(have), want), want)
+}
+
+// Holder is an identity or a group that a grant gives a right.
+type Holder struct {
+	// Who is an identity such as user/ann, "group " and a group, or everybody.
+	Who string
+	// Verbs of the grant, joined by commas, and its resources in words.
+	Verbs, On string
+}
+
+// HolderOf describes a grant.
+func HolderOf(g schema.AccessGrant) Holder {
+	verbs := make([]string, len(g.Verbs))
+	for i, v := range g.Verbs {
+		verbs[i] = string(v)
+	}
+	return Holder{Who: named(grantee(g)), Verbs: strings.Join(verbs, ", "), On: on(g)}
+}
+
+// Holders returns who has a right on a resource by a grant; operators have every right, and are left out. Open: everybody has it without a grant.
+func Holders(env *schema.Environment, verb schema.Verb, name schema.FullName) (holders []Holder, open bool) {
+	rights := Compile(env)
+	if env.Rights == nil {
+		return nil, rights.open(Subject{}, verb)
+	}
+	kinds := rights.kindsOf(name)
+	for _, g := range env.Rights.Grants {
+		rule, ok := rights.rule(g)
+		if ok && !strings.HasPrefix(g.Identity, "operator/") && rule.covers(verb, kinds) && rule.has(name.Name) {
+			holders = append(holders, HolderOf(g))
+		}
+	}
+	return holders, rights.open(Subject{}, verb)
+}

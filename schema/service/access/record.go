@@ -1,0 +1,104 @@
+package access
+
+import (
+	"context"
+	"path"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+	"google.golang.org/grpc/codes"
+
+	"github.com/db-controller/db-controller/internal/auditlog"
+	"github.com/db-controller/db-controller/internal/identity"
+	"github.com/db-controller/db-controller/internal/requestid"
+	"github.com/db-controller/db-controller/schema"
+	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
+	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
+)
+
+// classOf returns the class of a call. What operators list, and a plan, are reads.
+func classOf(method string, verb schema.Verb) auditlog.Class {
+	switch name := path.Base(method); {
+	case method == resourcev1.ResourceService_AcquireDelegations_FullMethodName, verb == schema.Refer:
+		return auditlog.References
+	case verb == schema.Read, strings.HasPrefix(name, "List"), strings.HasPrefix(name, "Plan"):
+		return auditlog.Reads
+	case verb == schema.Delete:
+		return auditlog.Deletes
+	case verb == schema.Operate:
+		return auditlog.Operate
+	}
+	return auditlog.Writes
+}
+
+func eventOf(ctx context.Context, who identity.Caller, method string, d demand) auditlog.Event {
+	e := auditlog.Event{
+		Class: classOf(method, d.verb), Identity: who.Identity.String(), Proof: who.Proof, Method: method, RequestID: requestid.ID(ctx).String(), Verb: string(d.verb),
+	}
+	for _, name := range d.names {
+		e.Names = append(e.Names, name.String())
+	}
+	return e
+}
+
+// record writes an event of the audit log, if its class is recorded. The failures of one caller's reads, which are names that do not exist, are bounded as
+// denials are.
+func (a *Access) record(ctx context.Context, who identity.Caller, method string, d demand, outcome auditlog.Outcome, code codes.Code) error {
+	if !a.cfg.AuditLog.Has(classOf(method, d.verb)) || !strings.HasPrefix(method, "/dbcontroller.") {
+		return nil
+	}
+	e := eventOf(ctx, who, method, d)
+	if e.Outcome = outcome; code != codes.OK {
+		e.Code = code.String()
+	}
+	if outcome == auditlog.Failed && e.Class == auditlog.Reads {
+		leftOut, log := a.denials.log(who.Identity, time.Now())
+		if !log {
+			return nil
+		}
+		a.leftOut(who, leftOut)
+	}
+	return a.cfg.AuditLog.Record(ctx, e)
+}
+
+// denied writes a denial into the log of the process and the audit log, within the bound of its caller.
+func (a *Access) denied(ctx context.Context, who identity.Caller, method string, d demand) {
+	leftOut, log := a.denials.log(who.Identity, time.Now())
+	if !log {
+		return
+	}
+	fields := fieldsOf(ctx, who, method, d)
+	if leftOut > 0 {
+		fields = append(fields, zap.Int("left_out", leftOut))
+	}
+	a.cfg.Logger.Named("audit").Info("denied", append(fields, zap.Int("names", len(d.names)), zap.Stringer("first", d.names[0]))...)
+	e := eventOf(ctx, who, method, d)
+	if e.Outcome = auditlog.Denied; a.cfg.AuditLog.Has(e.Class) {
+		a.leftOut(who, leftOut)
+		_ = a.cfg.AuditLog.Record(ctx, e) // the call is denied in any case
+	}
+}
+
+// leftOut records how many events of a caller have no line.
+func (a *Access) leftOut(who identity.Caller, n int) {
+	if n > 0 {
+		_ = a.cfg.AuditLog.Record(context.Background(), auditlog.Event{Outcome: auditlog.LeftOut, Identity: who.Identity.String(), Count: n})
+	}
+}
+
+func fieldsOf(ctx context.Context, who identity.Caller, method string, d demand) []zap.Field {
+	return []zap.Field{
+		zap.Stringer("identity", who.Identity), zap.String("proof", who.Proof), zap.String("method", method), zap.String("verb", string(d.verb)), requestid.Field(ctx),
+	}
+}
+
+// establishedTargets are the resources here to which attempts refer.
+func establishedTargets(in *schemav1.EstablishReferencesRequest, at schema.DeploymentID) (names []schema.FullName) {
+	for _, attempt := range in.GetAttempts() {
+		for _, ref := range attempt.GetReferences() {
+			names = append(names, schema.FullName{Deployment: at, Name: ref.GetTarget().GetName()})
+		}
+	}
+	return names
+}

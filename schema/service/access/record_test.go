@@ -1,0 +1,165 @@
+package access_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/db-controller/db-controller/internal/auditlog"
+	"github.com/db-controller/db-controller/internal/identity"
+	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
+	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
+	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
+	"github.com/db-controller/db-controller/schema/service/access"
+)
+
+// lines is a sink in memory, which can fail.
+type lines struct {
+	mu  sync.Mutex
+	all []byte
+	err error
+}
+
+func (l *lines) Last() (auditlog.Chain, error) { return auditlog.Chain{}, nil }
+func (l *lines) Close() error                  { return nil }
+
+func (l *lines) Write(batch [][]byte) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.err == nil {
+		l.all = append(l.all, bytes.Join(batch, nil)...)
+	}
+	return l.err
+}
+
+// take returns the events since the last call.
+func (l *lines) take(t *testing.T) (out []auditlog.Event) {
+	t.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for decoder := json.NewDecoder(bytes.NewReader(l.all)); decoder.More(); {
+		var e auditlog.Event
+		require.NoError(t, decoder.Decode(&e))
+		out = append(out, e)
+	}
+	l.all = nil
+	return out
+}
+
+func recorded(t *testing.T, classes ...auditlog.Class) (*access.Access, *lines) {
+	t.Helper()
+	sink := &lines{}
+	log, err := auditlog.Open(auditlog.Config{Source: self.String(), Sink: sink, Classes: classes, Required: true, Logger: zap.NewNop()})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = log.Close() })
+	a, _ := newAccess(t, declared, func(c *access.Config) { c.AuditLog = log })
+	sink.take(t)
+	return a, sink
+}
+
+// Each call has a line of its class before it is carried out, a failure has a second one, a denial its own; a class that is not recorded has none.
+func TestCallsAreRecordedByTheirClass(t *testing.T) {
+	t.Parallel()
+	calls := map[string]struct {
+		who   context.Context
+		req   any
+		class auditlog.Class
+	}{
+		resourcev1.ResourceService_GetResource_FullMethodName:        {as(t, identity.RoleUser, "ann"), &resourcev1.GetResourceRequest{Name: "things/ann-1"}, auditlog.Reads},
+		resourcev1.ResourceService_PlanDeletion_FullMethodName:       {as(t, identity.RoleUser, "ann"), &resourcev1.PlanDeletionRequest{Name: "things/ann-1"}, auditlog.Reads},
+		adminv1.AdminService_ListRemovals_FullMethodName:             {as(t, identity.RoleOperator, "olga"), &adminv1.ListRemovalsRequest{}, auditlog.Reads},
+		resourcev1.ResourceService_PutResource_FullMethodName:        {as(t, identity.RoleUser, "ann"), &resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: "things/ann-1"}}, auditlog.Writes},
+		resourcev1.ResourceService_AcquireDelegations_FullMethodName: {as(t, identity.RoleUser, "ann"), &resourcev1.AcquireDelegationsRequest{}, auditlog.References},
+		resourcev1.ResourceService_DeleteResource_FullMethodName:     {as(t, identity.RoleUser, "ann"), &resourcev1.DeleteResourceRequest{Name: "things/ann-1"}, auditlog.Deletes},
+		resourcev1.ResourceService_SetBlockDeletion_FullMethodName:   {as(t, identity.RoleUser, "sam", "sre"), &resourcev1.SetBlockDeletionRequest{Name: "things/ops"}, auditlog.Operate},
+		adminv1.AdminService_ForceRelease_FullMethodName:             {as(t, identity.RoleOperator, "olga"), &adminv1.ForceReleaseRequest{}, auditlog.Operate},
+		schemav1.SchemaService_EstablishReferences_FullMethodName: {
+			identity.NewContext(t.Context(), identity.Deployment(other)), &schemav1.EstablishReferencesRequest{Attempts: []*schemav1.EstablishReferencesRequest_Attempt{
+				{References: []*schemav1.EstablishReferencesRequest_Reference{{Target: &schemav1.ResourceRef{Name: "things/ann-1"}}}}}}, auditlog.References,
+		},
+	}
+	a, sink := recorded(t, auditlog.Classes...)
+	for method, c := range calls {
+		before := 0
+		_, _ = call(a, c.who, method, c.req, func(context.Context, any) (any, error) {
+			events := sink.take(t)
+			before = len(events)
+			require.Len(t, events, 1, "%s: before it is carried out", method)
+			require.Equal(t, auditlog.Allowed, events[0].Outcome)
+			require.Equal(t, c.class, events[0].Class, method)
+			require.Equal(t, method, events[0].Method)
+			require.NotEmpty(t, events[0].Identity)
+			require.NotEmpty(t, events[0].RequestID)
+			return nil, status.Error(codes.NotFound, "x")
+		})
+		require.Equal(t, 1, before, method)
+		if c.class != auditlog.References || method == resourcev1.ResourceService_AcquireDelegations_FullMethodName {
+			after := sink.take(t)
+			require.Len(t, after, 1, method)
+			require.Equal(t, auditlog.Failed, after[0].Outcome, method)
+			require.Equal(t, codes.NotFound.String(), after[0].Code)
+		}
+		sink.take(t)
+		only, quiet := recorded(t, func() auditlog.Class {
+			if c.class == auditlog.Reads {
+				return auditlog.Writes
+			}
+			return auditlog.Reads
+		}())
+		_, _ = call(only, c.who, method, c.req, func(context.Context, any) (any, error) { return nil, errors.New("x") })
+		require.Empty(t, quiet.take(t), method)
+	}
+	_, err := call(a, as(t, identity.RoleUser, "ann"), resourcev1.ResourceService_DeleteResource_FullMethodName, &resourcev1.DeleteResourceRequest{Name: "things/secret"}, fine)
+	require.Equal(t, codes.PermissionDenied, status.Code(err))
+	events := sink.take(t)
+	require.Len(t, events, 1)
+	require.Equal(t, auditlog.Denied, events[0].Outcome)
+	require.Equal(t, []string{"//a.example.com/us-west2/things/secret"}, events[0].Names)
+}
+
+// Names that do not exist have ten lines, and then a count; those of others have theirs.
+func TestMissesOfOneIdentityAreBounded(t *testing.T) {
+	t.Parallel()
+	a, sink := recorded(t, auditlog.Reads)
+	miss := func(who string) {
+		_, _ = call(a, as(t, identity.RoleOperator, who), resourcev1.ResourceService_GetResource_FullMethodName, &resourcev1.GetResourceRequest{Name: "things/x"},
+			func(context.Context, any) (any, error) { return nil, status.Error(codes.NotFound, "x") })
+	}
+	for range 1000 {
+		miss("olga")
+	}
+	miss("omar")
+	failed := map[string]int{}
+	for _, e := range sink.take(t) {
+		if e.Outcome == auditlog.Failed {
+			failed[e.Identity]++
+		}
+	}
+	require.LessOrEqual(t, failed["operator/olga"], 12)
+	require.Equal(t, 1, failed["operator/omar"])
+}
+
+// A call whose line cannot be written is not carried out.
+func TestWithoutItsLineACallIsNotCarriedOut(t *testing.T) {
+	t.Parallel()
+	a, sink := recorded(t, auditlog.Deletes)
+	sink.mu.Lock()
+	sink.err = errors.New("no space left")
+	sink.mu.Unlock()
+	ctx, cancel := context.WithTimeout(as(t, identity.RoleUser, "ann"), 1)
+	defer cancel()
+	_, err := call(a, ctx, resourcev1.ResourceService_DeleteResource_FullMethodName, &resourcev1.DeleteResourceRequest{Name: "things/ann-1"},
+		func(context.Context, any) (any, error) { t.Error("it was carried out"); return nil, nil })
+	require.Equal(t, codes.Unavailable, status.Code(err), "%v", err)
+	require.ErrorContains(t, err, "the audit log cannot be written")
+	_, err = call(a, as(t, identity.RoleUser, "ann"), resourcev1.ResourceService_GetResource_FullMethodName, &resourcev1.GetResourceRequest{Name: "things/ann-1"}, fine)
+	require.NoError(t, err, "a class that is not recorded needs no line")
+}

@@ -1,0 +1,71 @@
+package service_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
+	"github.com/db-controller/db-controller/test/harness"
+	"github.com/db-controller/db-controller/test/wait"
+)
+
+// A plan counts what the deletion takes along and the caller may not delete; where the rights say so, the delete is denied, by each method that deletes.
+func TestACascadeNeedsDeleteWhereTheRightsSaySo(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
+	defer cancel()
+	issuer := harness.NewIssuer(t)
+	g := newGuarded(t, issuer)
+	g.declare(writers)
+	root, eve := g.as(issuer.File("root", "db", time.Hour)), g.as(issuer.File("eve", "db", time.Hour))
+	put := func(r *resourcev1.PutResourceRequest) {
+		_, err := root.PutResource(ctx, r)
+		require.NoError(t, err)
+	}
+	methods := map[string]func(name string) error{
+		"delete": func(name string) error {
+			_, err := eve.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{Name: name})
+			return err
+		},
+		"batch": func(name string) error {
+			_, err := eve.BatchDeleteResources(ctx, &resourcev1.BatchDeleteResourcesRequest{Requests: []*resourcev1.DeleteResourceRequest{{Name: name}}})
+			return err
+		},
+	}
+	for method, remove := range methods {
+		put(target("eve-p-" + method))
+		put(target("eve-own-"+method, "targets/eve-p-"+method))
+		put(target("secret-"+method, "targets/eve-p-"+method))
+		g.declare(strings.Replace(writers, "default: deny", "default: deny\n  cascade_needs_delete: true", 1))
+		plan, err := eve.PlanDeletion(ctx, &resourcev1.PlanDeletionRequest{Name: "targets/eve-p-" + method})
+		require.NoError(t, err)
+		var denied int64
+		for _, group := range plan.GetGroups() {
+			denied += group.GetDenied()
+		}
+		require.EqualValues(t, 1, denied, "secret, and not eve-own")
+		err = remove("targets/eve-p-" + method)
+		require.Equal(t, codes.PermissionDenied, status.Code(err), "%s: %v", method, err)
+		require.ErrorContains(t, err, "takes along what the caller has no right to delete", method)
+		require.NotContains(t, err.Error(), "secret", "its name is hidden")
+		_, err = root.GetResource(ctx, &resourcev1.GetResourceRequest{Name: "targets/secret-" + method})
+		require.NoError(t, err)
+		_, err = eve.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{Name: "targets/eve-own-" + method})
+		require.NoError(t, err, "which takes nothing along")
+		_, err = eve.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{Name: "targets/eve-none"})
+		require.Equal(t, codes.NotFound, status.Code(err))
+
+		g.declare(writers)
+		require.NoError(t, remove("targets/eve-p-"+method), "%s: by default the right to the root is enough", method)
+	}
+	put(target("root-p"))
+	put(target("x", "targets/root-p"))
+	g.declare(strings.Replace(writers, "default: deny", "default: deny\n  cascade_needs_delete: true", 1))
+	_, err := root.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{Name: "targets/root-p"})
+	require.NoError(t, err, "who may delete all of it")
+}

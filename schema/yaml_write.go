@@ -1,0 +1,234 @@
+package schema
+
+import (
+	"io"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// WriteFile writes a file as ParseFile reads it: a document for each service, and one with regions, deployments and rights. A file of nothing is empty.
+func WriteFile(w io.Writer, f *File) error {
+	var documents []*yaml.Node
+	for _, d := range f.Services {
+		documents = append(documents, d.Document(nil))
+	}
+	if rest := f.document(); len(rest.Content) > 0 {
+		documents = append(documents, rest)
+	}
+	if len(documents) == 0 { // the encoder fails at the end of no document
+		return nil
+	}
+	encoder := yaml.NewEncoder(w)
+	encoder.SetIndent(2)
+	for _, n := range documents {
+		if err := encoder.Encode(n); err != nil {
+			return err
+		}
+	}
+	return encoder.Close()
+}
+
+// document has all of a file but its services.
+func (f *File) document() *yaml.Node {
+	n := yamlMapping()
+	n.texts("regions", f.Regions)
+	n.nodes("deployments", yamlEach(f.Deployments, func(d Deployment) yamlMap {
+		one := yamlMapping()
+		one.text("deployment", d.DeploymentID.String())
+		one.text("version", d.Version)
+		one.text("address", d.Address)
+		one.flag("disabled", d.Disabled)
+		return one
+	}))
+	if f.Rights != nil {
+		rights := yamlMapping()
+		if rights.text("default", "allow"); f.Rights.Deny {
+			rights.Content[1].Value = "deny"
+		}
+		rights.flag("cascade_needs_delete", f.Rights.CascadeNeedsDelete)
+		rights.nodes("grants", yamlEach(f.Rights.Grants, func(g AccessGrant) yamlMap {
+			one := yamlMapping()
+			one.Style = yaml.FlowStyle
+			one.text("identity", g.Identity)
+			one.text("group", g.Group)
+			verbs := make([]string, len(g.Verbs))
+			for i, v := range g.Verbs {
+				verbs[i] = string(v)
+			}
+			one.texts("verbs", verbs)
+			one.text("kind", g.Kind)
+			one.text("name", g.Name)
+			return one
+		}))
+		n.add("rights", rights.Node)
+	}
+	return n.Node
+}
+
+// Document returns the YAML of a descriptor. The comment of a reference stands above it; comment may be nil.
+func (d *Descriptor) Document(comment func(kind string, r *Reference) string) *yaml.Node {
+	n := yamlMapping()
+	n.text("service", d.Service)
+	n.text("version", d.Version)
+	var imports []string
+	for _, i := range d.Imports {
+		imports = append(imports, i.String())
+	}
+	n.texts("imports", imports)
+	n.text("patterns_dropped", d.PatternsDropped)
+	n.nodes("kinds", yamlEach(d.Kinds, func(k Kind) yamlMap { return k.node(comment) }))
+	n.nodes("acknowledge", yamlEach(d.Acknowledged, func(a Acknowledgement) yamlMap {
+		one := yamlMapping()
+		one.text("warning", a.Finding)
+		one.text("at", a.At)
+		one.text("reason", a.Reason)
+		return one
+	}))
+	return n.Node
+}
+
+func (k *Kind) node(comment func(kind string, r *Reference) string) yamlMap {
+	n := yamlMapping()
+	n.text("kind", k.Name)
+	n.text("previous_name", k.PreviousName)
+	if k.Table != (TableName{}) {
+		n.text("table", k.Table.String())
+	}
+	n.texts("key", k.Key)
+	n.texts("patterns", k.Patterns)
+	n.flag("hide_while_deleting", k.HideWhileDeleting)
+	n.flag("constraints_disabled", k.ConstraintsDisabled)
+	n.texts("referable_by", k.ReferableBy)
+	if k.DelegationNone {
+		n.text("delegation", "none")
+	}
+	n.nodes("parents", yamlEach(k.Parents, func(p Parent) yamlMap {
+		one := yamlMapping()
+		one.text("kind", p.Kind)
+		one.behaviour(p.Behaviour)
+		one.text("region", p.Region)
+		one.within("region", "field", p.RegionField)
+		return one
+	}))
+	n.nodes("references", yamlEach(k.References, func(r Reference) yamlMap {
+		one := r.node()
+		if comment != nil {
+			one.HeadComment = comment(k.Name, &r)
+		}
+		return one
+	}))
+	n.nodes("fields", yamlEach(k.Fields, func(f Field) yamlMap {
+		one := yamlMapping()
+		one.text("path", f.Path)
+		if f.Default != nil {
+			one.value("default", f.Default)
+		}
+		one.flag("required", f.Required)
+		one.flag("immutable", f.Immutable)
+		return one
+	}))
+	if k.Schema != nil {
+		n.value("schema", k.Schema)
+	}
+	n.nodes("finalizers", yamlEach(k.Finalizers, func(f Finalizer) yamlMap {
+		one := yamlMapping()
+		one.text("name", f.Name)
+		one.text("holder", f.Holder)
+		return one
+	}))
+	return n
+}
+
+func (r *Reference) node() yamlMap {
+	n := yamlMapping()
+	n.text("path", r.Path)
+	n.texts("columns", r.Columns)
+	n.texts("targets", r.Targets)
+	n.text("region", r.Region.Fixed)
+	if r.Region.Same {
+		n.text("region", "same")
+	}
+	n.within("region", "column", r.Region.Column)
+	n.behaviour(r.Behaviour)
+	n.text("enforce", string(r.Enforce))
+	n.text("missing", string(r.Missing))
+	n.texts("none", r.None)
+	return n
+}
+
+// yamlMap is a mapping to which keys with values are added; those without a value are left out.
+type yamlMap struct{ *yaml.Node }
+
+func yamlMapping() yamlMap { return yamlMap{&yaml.Node{Kind: yaml.MappingNode}} }
+
+func (m yamlMap) add(key string, value *yaml.Node) {
+	m.Content = append(m.Content, yamlText(key), value)
+}
+
+func (m yamlMap) text(key, value string) {
+	if value != "" {
+		m.add(key, yamlText(value))
+	}
+}
+
+func (m yamlMap) behaviour(b Behaviour) {
+	if b.Valid() {
+		m.text("behaviour", b.String())
+	}
+}
+
+func (m yamlMap) flag(key string, value bool) {
+	if value {
+		m.value(key, value)
+	}
+}
+
+// value adds a value that JSON has.
+func (m yamlMap) value(key string, value any) {
+	n := &yaml.Node{}
+	if err := n.Encode(value); err != nil { // values of JSON can be encoded
+		n = yamlText(err.Error())
+	}
+	m.add(key, n)
+}
+
+func (m yamlMap) texts(key string, values []string) {
+	if len(values) == 0 {
+		return
+	}
+	n := &yaml.Node{Kind: yaml.SequenceNode, Style: yaml.FlowStyle}
+	for _, s := range values {
+		n.Content = append(n.Content, yamlText(s))
+	}
+	m.add(key, n)
+}
+
+func (m yamlMap) nodes(key string, values []*yaml.Node) {
+	if len(values) > 0 {
+		m.add(key, &yaml.Node{Kind: yaml.SequenceNode, Content: values})
+	}
+}
+
+// within adds a mapping of one key.
+func (m yamlMap) within(key, inner, value string) {
+	if value == "" {
+		return
+	}
+	one := yamlMapping()
+	one.Style = yaml.FlowStyle
+	one.text(inner, value)
+	m.add(key, one.Node)
+}
+
+func yamlEach[T any](values []T, node func(T) yamlMap) (out []*yaml.Node) {
+	for _, v := range values {
+		out = append(out, node(v).Node)
+	}
+	return out
+}
+
+func yamlText(s string) *yaml.Node {
+	n := &yaml.Node{}
+	n.SetString(s)
+	return n
+}
