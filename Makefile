@@ -9,7 +9,7 @@ BIN := bin/db-controller
 COMMIT ?= $(shell git rev-parse HEAD 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo adoption-proof test test-loaded test-postgresql test-short campaign mutants bench fuzz generate lint verify vulnerabilities sbom hostile browser packages upgrade postgresql python django clean
+.PHONY: help build demo adoption-proof test test-loaded test-postgresql test-short campaign mutants bench fuzz scan-schemas generate lint verify vulnerabilities sbom hostile browser packages upgrade postgresql python django clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -65,6 +65,11 @@ fuzz: postgresql ## every fuzz target for FUZZTIME (default 30s) each; failures 
 	    $(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $${FUZZTIME:-30s} -parallel 2 $$package; \
 	  done; \
 	done
+
+scan-schemas: postgresql ## guess the dropped keys of schemas that Debian's packages ship; downloads them, and installs nothing
+	@mkdir -p bin/schemas && cd bin/schemas && apt-get download zabbix-server-pgsql kea-admin roundcube-core pdns-backend-pgsql ejabberd && \
+	  for package in *.deb; do dpkg-deb -x $$package .; done
+	DBCONTROLLER_SCAN_SCHEMAS=$(CURDIR)/bin/schemas $(GO) test -count=1 -run TestTheKeysOfRealSchemasAreGuessed -v ./internal/scan
 
 generate: ## generate code from .proto files, and documents from code
 	$(BUF) generate

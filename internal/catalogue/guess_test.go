@@ -144,6 +144,52 @@ func TestReferencesAreGuessed(t *testing.T) {
 		"its own key": {
 			[]*catalogue.Table{table("customers", "customer_id int8 key")}, []*catalogue.Table{table("other", "id int8 key")}, nil, nil,
 		},
+		"keys with the name of their table": {
+			[]*catalogue.Table{
+				table("hosts", "hostid int8 key"), table("items", "itemid int8 key", "hostid int8", "proxy_hostid int8", "templateid int8", "master_itemid int8"),
+				table("links", "linkid int8 key", "itemid_up int8", "itemid2 int8"), table("host_details", "hostid int8 key"), table("media_type", "mediatypeid int8 key"),
+				table("media", "mediaid int8 key", "mediatypeid int8"), table("hstgrp", "groupid int8 key"), table("rights", "rightid int8 key", "groupid int8", "action int8"), table("actions", "actionid int8 key"),
+			},
+			nil,
+			[]string{
+				"items.hostid -> hosts.hostid within", "items.proxy_hostid -> hosts.hostid within", "items.templateid -> items.itemid within", "items.master_itemid -> items.itemid within",
+				"links.itemid_up -> items.itemid within", "links.itemid2 -> items.itemid within", "host_details.hostid -> hosts.hostid within", "media.mediatypeid -> media_type.mediatypeid within",
+				"rights.groupid -> hstgrp.groupid within",
+			},
+			nil,
+		},
+		"names relative to a family of tables": {
+			[]*catalogue.Table{
+				table("dhcp4_server", "id int8 key"), table("dhcp6_server", "id int8 key"), table("dhcp4_pool", "id int8 key", "server_id int8"), table("dhcp6_pool", "id int8 key", "server_id int8"),
+				table("dhcp4_client_class", "id int8 key"), table("dhcp4_option", "option_id int8 key", "class_id int8"), table("dhcp6_option", "option_id int8 key"),
+				table("dhcp4_client_class_order", "class_id int8 key"), table("lease_state", "state int8 key"), table("lease4", "id int8 key", "state int8"),
+			},
+			nil,
+			[]string{
+				"dhcp4_pool.server_id -> dhcp4_server.id within", "dhcp6_pool.server_id -> dhcp6_server.id within", "dhcp4_option.class_id -> dhcp4_client_class.id within",
+				"dhcp4_client_class_order.class_id -> dhcp4_client_class.id within", "lease4.state -> lease_state.state within",
+			},
+			nil,
+		},
+		"roles of people and of rows": {
+			[]*catalogue.Table{table("tasks", "id int8 key", "creator_id int8", "assigned_by int8", "created_by text", "parent_id int8", "replaced_by int8", "owner_uuid uuid")},
+			[]*catalogue.Table{table("auth_user", "id int8 key"), table("employees", "id int8 key", "manager_id int8", "reports_to int8"), table("members", "id uuid key")},
+			[]string{
+				"tasks.creator_id -> auth_user.id", "tasks.assigned_by -> auth_user.id", "tasks.parent_id -> tasks.id within", "tasks.replaced_by -> tasks.id within", "tasks.owner_uuid -> members.id",
+				"employees.manager_id -> employees.id within", "employees.reports_to -> employees.id within",
+			},
+			nil,
+		},
+		"two tables of people": {
+			[]*catalogue.Table{table("tasks", "id int8 key", "creator_id int8")}, []*catalogue.Table{table("app_user", "id int8 key"), table("old.user", "id int8 key")}, nil,
+			[]string{"is named after a person"},
+		},
+		"a column of its own table": {
+			[]*catalogue.Table{table("vcard", "username text key", "vcard text unique")}, nil, nil, nil,
+		},
+		"an id of nothing": {
+			[]*catalogue.Table{table("payments", "id int8 key", "stripe_id text", "paid bool")}, nil, nil, []string{"no table fits: shop public.payments (stripe_id)"},
+		},
 		"a code is no id": {
 			[]*catalogue.Table{table("orders", "id int8 key", "country_code text")}, []*catalogue.Table{table("countries", "id int8 key")}, nil, nil,
 		},

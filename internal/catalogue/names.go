@@ -97,6 +97,9 @@ func stem(column string) (of []string, key string) {
 		of, key = w[1:], w[0]
 	default:
 		of = w
+		if last := len(w) - 1; last >= 0 && len(w[last]) > 4 && strings.HasSuffix(w[last], "id") { // eventid
+			of, key = append(slices.Clone(w[:last]), strings.TrimSuffix(w[last], "id")), "id"
+		}
 	}
 	if len(of) > 0 {
 		of = slices.Clone(of)
@@ -107,6 +110,15 @@ func stem(column string) (of []string, key string) {
 
 func hasSuffix(words, suffix []string) bool {
 	return len(words) >= len(suffix) && slices.Equal(words[len(words)-len(suffix):], suffix)
+}
+
+// hasPrefix reports whether the words of a name begin with a noun, or its plural.
+func hasPrefix(words, prefix []string) bool {
+	if len(words) < len(prefix) || len(prefix) == 0 {
+		return false
+	}
+	last := len(prefix) - 1
+	return slices.Equal(words[:last], prefix[:last]) && singular(words[last]) == prefix[last]
 }
 
 func camel(words []string) string {

@@ -40,6 +40,7 @@ type scanner struct {
 	cfg       Config
 	databases []*database
 	refs      []*reference
+	guess     *catalogue.Guess // nil: there is a declaration
 }
 
 // Run scans. A context that ends is no error: the report says that it is partial. The error is schema.Problems for a
@@ -66,6 +67,12 @@ func Run(ctx context.Context, cfg Config) (*Result, error) {
 		return nil, err
 	}
 	s.passes(ctx)
+	if s.guess != nil {
+		var err error
+		if out.Declaration, err = declaration(s.guess, s.disproved()); err != nil {
+			return nil, err
+		}
+	}
 	out.Cascades = s.cascades(ctx)
 	if ctx.Err() != nil {
 		out.Partial = "the scan was interrupted"
@@ -86,11 +93,8 @@ func (s *scanner) bind(out *Result) (err error) {
 	}
 	declared, why := s.cfg.Declared, map[catalogue.FieldID]string{}
 	if declared == nil {
-		guess := catalogue.GuessReferences(catalogues)
-		declared, why, out.Notes = guess.Descriptors, guess.Why, append(out.Notes, guess.Notes...)
-		if out.Declaration, err = declaration(guess); err != nil {
-			return err
-		}
+		s.guess = catalogue.GuessReferences(catalogues)
+		declared, why, out.Notes = s.guess.Descriptors, s.guess.Why, append(out.Notes, s.guess.Notes...)
 	}
 	bound, err := catalogue.Bind(declared, catalogues)
 	if err != nil {
@@ -111,7 +115,31 @@ func (s *scanner) bind(out *Result) (err error) {
 	return nil
 }
 
-func declaration(guess *catalogue.Guess) ([]byte, error) {
+// disproved are the guesses most of whose values are no keys of the target.
+func (s *scanner) disproved() map[catalogue.FieldID]bool {
+	out := map[catalogue.FieldID]bool{}
+	for _, r := range s.refs {
+		if r.unlikely() {
+			out[catalogue.FieldID{Service: r.Kind.Service, Kind: r.Kind.Kind, Field: (&schema.Reference{Columns: r.Columns}).Field()}] = true
+		}
+	}
+	return out
+}
+
+// unlikely reports whether a reference is a guess, and most of its values are no keys of the target.
+func (r *reference) unlikely() bool { return r.Why != "" && r.out.Orphans.Rows*2 > r.out.Rows }
+
+// declaration is the guess as a file, without what the values have disproved.
+func declaration(guess *catalogue.Guess, disproved map[catalogue.FieldID]bool) ([]byte, error) {
+	for _, d := range guess.Descriptors {
+		for i := range d.Kinds {
+			k := &d.Kinds[i]
+			k.References = slices.DeleteFunc(slices.Clone(k.References), func(r schema.Reference) bool {
+				return disproved[catalogue.FieldID{Service: d.Service, Kind: k.Name, Field: r.Field()}]
+			})
+		}
+	}
+
 	const head = `A first declaration, guessed by "db-controller scan" from names, types and native keys: read it before you use it.
 behaviour is the effect on the row when its target is deleted: BLOCK, UNSET, CASCADE_DELETE, ASYNC_UNSET, ASYNC_CASCADE_DELETE or ALLOW_DANGLING.`
 	return catalogue.YAML(head, catalogue.Between(guess.Descriptors), func(f catalogue.FieldID) string { return "guessed: " + guess.Why[f] })
@@ -196,8 +224,8 @@ func (r *reference) settle(n int) {
 	add(r.partly, false, "%d rows have NULL in some of the columns, and refer to nothing (MATCH SIMPLE)")
 	add(r.long, true, "%d rows have a value of more than 8 KiB, which was not looked up")
 	add(r.nowhere, true, "%d rows name a region without a --dsn, or none, and were not looked up")
-	if r.Why != "" && r.out.Rows > 0 && r.out.Orphans.Rows*2 > r.out.Rows {
-		r.Advice = append(r.Advice, catalogue.Advice{Finding: true, Text: fmt.Sprintf("%d of %d rows refer to nothing: perhaps the guess is wrong", r.out.Orphans.Rows, r.out.Rows)})
+	if r.unlikely() {
+		r.Advice = append(r.Advice, catalogue.Advice{Finding: true, Text: fmt.Sprintf("%d of %d rows refer to nothing: the guess is wrong, and is left out of the declaration, unless these rows are", r.out.Orphans.Rows, r.out.Rows)})
 	}
 	if !r.confirm && r.out.Orphans.Rows > 0 {
 		r.Advice = append(r.Advice, catalogue.Advice{Text: "no index finds the rows by their key: orphans were counted without a second look, and may include rows that were removed together with their targets meanwhile"})

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -417,4 +418,31 @@ func TestAScanThatGuessesNothing(t *testing.T) {
 	require.Empty(t, out.References)
 	require.NotContains(t, string(out.Declaration), "service:")
 	require.Contains(t, string(out.Declaration), "# A first declaration")
+}
+
+// A guess that the values disprove is no part of the declaration; one without rows stays.
+func TestValuesDisproveAGuess(t *testing.T) {
+	t.Parallel()
+	server := harness.Postgres(t)
+	a, b := server.NewDatabase(t, ""), server.NewDatabase(t, "")
+	execute(t, a, "CREATE TABLE orders (id int PRIMARY KEY, customer_id int, product_id int, shop_id int)", "INSERT INTO orders SELECT i, i % 5, 1000 + i, NULL FROM generate_series(1, 100) i")
+	execute(t, b, "CREATE TABLE customers (id int PRIMARY KEY)", "INSERT INTO customers SELECT generate_series(0, 9)", "CREATE TABLE products (id int PRIMARY KEY)", "CREATE TABLE shops (id int PRIMARY KEY)")
+	out, err := scan.Run(t.Context(), scan.Config{Databases: []scan.Database{service("a", a), service("b", b)}, Limits: unlimited})
+	require.NoError(t, err)
+	f, err := schema.ParseFile("f", strings.NewReader(string(out.Declaration)))
+	require.NoError(t, err)
+	var columns []string
+	for _, d := range f.Services {
+		for _, k := range d.Kinds {
+			for _, r := range k.References {
+				columns = append(columns, r.Columns...)
+			}
+		}
+	}
+	require.ElementsMatch(t, []string{"customer_id", "shop_id"}, columns)
+	require.Len(t, out.References, 3)
+	for _, r := range out.References {
+		wrong := slices.ContainsFunc(r.Advice, func(a report.Advice) bool { return strings.Contains(a.Text, "the guess is wrong") })
+		require.Equal(t, r.Holder.Columns[0] == "product_id", wrong)
+	}
 }
