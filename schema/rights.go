@@ -20,10 +20,15 @@ const (
 	Delete  Verb = "delete"
 	Refer   Verb = "refer"
 	Operate Verb = "operate"
+	// GrantRights is the right of an operator to change the rights; no grant gives it.
+	GrantRights Verb = "grant"
 )
 
-// Verbs are all verbs.
+// Verbs are all verbs of grants.
 var Verbs = []Verb{Read, Write, Delete, Refer, Operate}
+
+// OperatorVerbs are all verbs of operators.
+var OperatorVerbs = append(slices.Clone(Verbs), GrantRights)
 
 // Every in a grant stands for every identity, kind or name.
 const Every = "*"
@@ -53,6 +58,44 @@ func (g AccessGrant) String() string {
 	return fmt.Sprintf("%s: %s", who, g.Verbs)
 }
 
+// Operator limits an operator to verbs and deployments.
+type Operator struct {
+	// Identity is operator/NAME.
+	Identity string
+	Verbs    []Verb
+	// Deployments are service/region, with Every for either part; none: all.
+	Deployments []string
+	Pos         Pos
+}
+
+// On reports whether the operator is one of a deployment.
+func (o Operator) On(id DeploymentID) bool {
+	return len(o.Deployments) == 0 || slices.ContainsFunc(o.Deployments, func(pattern string) bool {
+		service, region, _ := strings.Cut(pattern, "/")
+		return (service == Every || service == id.Service) && (region == Every || region == id.Region)
+	})
+}
+
+func (o Operator) check(ps *Problems) {
+	if !identityGrammar.MatchString(o.Identity) || !strings.HasPrefix(o.Identity, "operator/") {
+		ps.add(o.Pos, "write operator/NAME", "identity %q: no operator", clip(o.Identity))
+	}
+	if len(o.Verbs) == 0 {
+		ps.add(o.Pos, "add verbs: ["+joinVerbs(OperatorVerbs)+"], or some of them", "the operator has no verb")
+	}
+	for _, v := range o.Verbs {
+		if !slices.Contains(OperatorVerbs, v) {
+			ps.add(o.Pos, "the verbs of operators are "+joinVerbs(OperatorVerbs), "unknown verb %q", clip(string(v)))
+		}
+	}
+	for _, pattern := range o.Deployments {
+		service, region, ok := strings.Cut(pattern, "/")
+		if !ok || service != Every && CheckService(service) != nil || region != Every && CheckRegion(region) != nil {
+			ps.add(o.Pos, "write service/region, service/*, */region", "deployment %q", clip(pattern))
+		}
+	}
+}
+
 // Rights are the rights by resource that an environment declares. The zero value, and nil, allow everything that the roles
 // allow.
 type Rights struct {
@@ -61,6 +104,8 @@ type Rights struct {
 	// CascadeNeedsDelete: a delete needs the right to delete all that it takes along.
 	CascadeNeedsDelete bool
 	Grants             []AccessGrant
+	// Operators are the operators with what each may do; none: each operator may do everything.
+	Operators []Operator
 	// Declaration is greater for a later declaration; 0 before the registry has set it.
 	Declaration int64
 	Pos         Pos
@@ -71,7 +116,7 @@ func (r *Rights) With(other *Rights) *Rights {
 	if r == nil || other == nil {
 		return cmp.Or(r, other)
 	}
-	return &Rights{Deny: r.Deny || other.Deny, CascadeNeedsDelete: r.CascadeNeedsDelete || other.CascadeNeedsDelete, Grants: slices.Concat(r.Grants, other.Grants), Pos: r.Pos}
+	return &Rights{Deny: r.Deny || other.Deny, CascadeNeedsDelete: r.CascadeNeedsDelete || other.CascadeNeedsDelete, Grants: slices.Concat(r.Grants, other.Grants), Operators: slices.Concat(r.Operators, other.Operators), Pos: r.Pos}
 }
 
 // After returns rights as a declaration at a time, which is later than the one before; nil for nil.
@@ -90,6 +135,8 @@ func (r *Rights) After(before *Rights, now time.Time) *Rights {
 func (r *Rights) Same(other *Rights) bool {
 	return r != nil && other != nil && r.Deny == other.Deny && r.CascadeNeedsDelete == other.CascadeNeedsDelete && slices.EqualFunc(r.Grants, other.Grants, func(a, b AccessGrant) bool {
 		return slices.Equal(a.Verbs, b.Verbs) && a.Identity == b.Identity && a.Group == b.Group && a.Kind == b.Kind && a.Name == b.Name
+	}) && slices.EqualFunc(r.Operators, other.Operators, func(a, b Operator) bool {
+		return a.Identity == b.Identity && slices.Equal(a.Verbs, b.Verbs) && slices.Equal(a.Deployments, b.Deployments)
 	})
 }
 
@@ -117,6 +164,14 @@ func (r *Rights) Check() error {
 	}
 	for _, g := range r.Grants {
 		g.check(&ps)
+	}
+	for _, o := range r.Operators {
+		o.check(&ps)
+	}
+	if len(r.Operators) > 0 && !slices.ContainsFunc(r.Operators, func(o Operator) bool {
+		return slices.Contains(o.Verbs, GrantRights) && slices.Contains(o.Verbs, Operate) && len(o.Deployments) == 0
+	}) {
+		ps.add(r.Pos, "give one operator the verbs operate and grant on all deployments", "no operator could change the rights again")
 	}
 	return ps.or()
 }

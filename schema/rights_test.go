@@ -56,3 +56,35 @@ func TestAGrantOfAnUnknownKindIsFound(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualError(t, f.Rights.CheckKinds(f.Services), "f.yaml:8: rights.grants[0]: a.example.com has no kind B in any version; its kinds are A")
 }
+
+// The limits of operators name operators, verbs and deployments, and leave somebody who can change them.
+func TestTheLimitsOfOperatorsAreChecked(t *testing.T) {
+	t.Parallel()
+	const ada = "{identity: operator/ada, verbs: [operate, grant]}"
+	for operators, want := range map[string]string{
+		"[" + ada + "]": "",
+		"[" + ada + ", {identity: operator/o, verbs: [read], deployments: [a.example.com/eu, a.example.com/*, '*/eu', '*/*']}]": "",
+		"[{identity: operator/o, verbs: [read]}]":                                                 "no operator could change the rights again; give one operator the verbs operate and grant on all deployments",
+		"[{identity: operator/o, verbs: [operate, grant], deployments: ['*/eu']}]":                "no operator could change the rights again",
+		"[" + ada + ", {identity: user/o, verbs: [read]}]":                                        `identity "user/o": no operator; write operator/NAME`,
+		"[" + ada + ", {identity: operator/o, verbs: [eat]}]":                                     `unknown verb "eat"; the verbs of operators are read, write, delete, refer, operate, grant`,
+		"[" + ada + ", {identity: operator/o, verbs: []}]":                                        "the operator has no verb",
+		"[" + ada + ", {identity: operator/o}]":                                                   `key "verbs" is missing`,
+		"[" + ada + ", {identity: operator/o, verbs: [read], deployments: [eu]}]":                 `deployment "eu"; write service/region, service/*, */region`,
+		"[" + ada + ", {identity: operator/o, verbs: [read], deployments: ['a.example.com/e*']}]": `deployment "a.example.com/e*"`,
+		"[" + ada + ", {identity: operator/o, verbs: [read], deployments: ['*/eu/x']}]":           `deployment "*/eu/x"`,
+	} {
+		f, err := schema.ParseFile("f.yaml", strings.NewReader("rights: {operators: "+operators+"}"))
+		if err == nil {
+			err = f.Rights.Check()
+		}
+		if want == "" {
+			require.NoError(t, err, operators)
+		} else {
+			require.ErrorContains(t, err, want, operators)
+		}
+	}
+	f, err := schema.ParseFile("f.yaml", strings.NewReader("rights: {grants: [{identity: user/ann, verbs: [grant]}]}"))
+	require.NoError(t, err)
+	require.ErrorContains(t, f.Rights.Check(), `unknown verb "grant"`, "no grant gives it")
+}

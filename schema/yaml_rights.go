@@ -20,6 +20,9 @@ func (d *yamlReader) rights(n *yaml.Node, path string) {
 			}
 		},
 		"cascade_needs_delete": func(n *yaml.Node, path string) { d.decode(n, path, "true or false", &into.CascadeNeedsDelete) },
+		"operators": func(n *yaml.Node, path string) {
+			d.list(n, path, func(n *yaml.Node, path string) { into.Operators = append(into.Operators, d.operator(n, path)) })
+		},
 		"grants": func(n *yaml.Node, path string) {
 			d.list(n, path, func(n *yaml.Node, path string) { into.Grants = append(into.Grants, d.grant(n, path)) })
 		},
@@ -43,4 +46,21 @@ func (d *yamlReader) grant(n *yaml.Node, path string) AccessGrant {
 	})
 	d.required(n, path, "verbs")
 	return g
+}
+
+func (d *yamlReader) operator(n *yaml.Node, path string) Operator {
+	o := Operator{Pos: d.pos(n, path)}
+	d.mapping(n, path, yamlFields{
+		"identity": func(n *yaml.Node, path string) { d.scalar(n, path, &o.Identity) },
+		"verbs": func(n *yaml.Node, path string) {
+			var texts []string
+			d.strings(n, path, &texts)
+			for _, text := range texts {
+				o.Verbs = append(o.Verbs, Verb(text))
+			}
+		},
+		"deployments": func(n *yaml.Node, path string) { d.strings(n, path, &o.Deployments) },
+	})
+	d.required(n, path, "identity", "verbs")
+	return o
 }

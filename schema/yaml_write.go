@@ -51,18 +51,30 @@ func (f *File) document() *yaml.Node {
 			one.Style = yaml.FlowStyle
 			one.text("identity", g.Identity)
 			one.text("group", g.Group)
-			verbs := make([]string, len(g.Verbs))
-			for i, v := range g.Verbs {
-				verbs[i] = string(v)
-			}
-			one.texts("verbs", verbs)
+			one.texts("verbs", verbTexts(g.Verbs))
 			one.text("kind", g.Kind)
 			one.text("name", g.Name)
+			return one
+		}))
+		rights.nodes("operators", yamlEach(f.Rights.Operators, func(o Operator) yamlMap {
+			one := yamlMapping()
+			one.Style = yaml.FlowStyle
+			one.text("identity", o.Identity)
+			one.texts("verbs", verbTexts(o.Verbs))
+			one.texts("deployments", o.Deployments)
 			return one
 		}))
 		n.add("rights", rights.Node)
 	}
 	return n.Node
+}
+
+func verbTexts(verbs []Verb) []string {
+	texts := make([]string, len(verbs))
+	for i, v := range verbs {
+		texts[i] = string(v)
+	}
+	return texts
 }
 
 // Document returns the YAML of a descriptor. The comment of a reference stands above it; comment may be nil.

@@ -54,6 +54,9 @@ rights:
   grants:
     - {identity: user/ann, verbs: [read, write], kind: devices.example.com/Device, name: projects/acme}
     - {group: "*", verbs: [operate]}
+  operators:
+    - {identity: operator/ada, verbs: [read, operate, grant]}
+    - {identity: operator/olga, verbs: [read], deployments: ["*/eu", iam.example.com/*]}
 `
 
 // What is written is read as it was: no key is lost. The values of a file are compared without their places.

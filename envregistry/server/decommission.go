@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/grant"
 	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
 )
 
@@ -45,6 +46,9 @@ func (s *store) decommission(ctx context.Context, id schema.DeploymentID, unlist
 	var revision int64
 	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 		env, err := readEnvironment(ctx, tx, lockRevisionSQL)
+		if err == nil {
+			err = within(grant.Compile(env), by.who, schema.Operate, id)
+		}
 		if err != nil {
 			return err
 		}

@@ -84,6 +84,9 @@ const (
 
 // ListRevisions returns the changes that operators made.
 func (s *Server) ListRevisions(ctx context.Context, req *registryv1.ListRevisionsRequest) (*registryv1.ListRevisionsResponse, error) {
+	if err := s.reads(ctx); err != nil {
+		return nil, err
+	}
 	before, size := int64(1<<62), int(req.GetPageSize())
 	if token := req.GetPageToken(); token != "" {
 		var err error

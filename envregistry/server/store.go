@@ -283,6 +283,9 @@ func (s *store) change(ctx context.Context, c change) ([]string, error) {
 		if changes, err = queueDifference(b, before, after); err != nil || len(changes) == 0 {
 			return err
 		}
+		if err := c.by.permitted(before, after); err != nil {
+			return err
+		}
 		if c.validateOnly {
 			return errValidated
 		}

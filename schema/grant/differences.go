@@ -25,9 +25,41 @@ func Differences(before, after *schema.Environment) []string {
 	}
 	lines = append(lines, lost(now, old, after.Rights, "gains")...)
 	lines = append(lines, lost(old, now, before.Rights, "loses")...)
+	lines = append(lines, operators(old, now)...)
 	if len(lines) == 0 {
 		lines = append(lines, "nobody gains or loses a right")
 	}
+	return lines
+}
+
+// operators returns a line for each change of the limits of operators.
+func operators(old, now *Rights) (lines []string) {
+	switch {
+	case !old.Limited() && now.Limited():
+		lines = append(lines, "operators lose everything but what the list gives them")
+	case old.Limited() && !now.Limited():
+		return []string{"each operator gains everything"}
+	}
+	text := func(o schema.Operator) string {
+		verbs := make([]string, len(o.Verbs))
+		for i, v := range o.Verbs {
+			verbs[i] = string(v)
+		}
+		at := "all deployments"
+		if len(o.Deployments) > 0 {
+			at = strings.Join(o.Deployments, ", ")
+		}
+		return strings.Join(verbs, ", ") + " at " + at
+	}
+	missing := func(in, of []schema.Operator, word string) {
+		for _, o := range in {
+			if !slices.ContainsFunc(of, func(other schema.Operator) bool { return other.Identity == o.Identity && text(other) == text(o) }) {
+				lines = append(lines, o.Identity+word+text(o))
+			}
+		}
+	}
+	missing(now.operators, old.operators, " has now ")
+	missing(old.operators, now.operators, " has no longer ")
 	return lines
 }
 
@@ -113,6 +145,8 @@ type Holder struct {
 	Who string
 	// Verbs of the grant, joined by commas, and its resources in words.
 	Verbs, On string
+	// Limits: the operator has it by being one, within the limits.
+	Limits bool
 }
 
 // HolderOf describes a grant.
@@ -124,11 +158,17 @@ func HolderOf(g schema.AccessGrant) Holder {
 	return Holder{Who: named(grantee(g)), Verbs: strings.Join(verbs, ", "), On: on(g)}
 }
 
-// Holders returns who has a right on a resource by a grant; operators have every right, and are left out. Open: everybody has it without a grant.
+// Holders returns who has a right on a resource by a grant, and the operators whose limits leave it to them; operators without limits have every right, and are
+// left out. Open: everybody has it without a grant.
 func Holders(env *schema.Environment, verb schema.Verb, name schema.FullName) (holders []Holder, open bool) {
 	rights := Compile(env)
 	if env.Rights == nil {
-		return nil, rights.open(Subject{}, verb)
+		return nil, rights.open(Subject{}, verb, name.Deployment)
+	}
+	for _, o := range env.Rights.Operators {
+		if rights.Operator(Subject{Identity: o.Identity}, verb, name.Deployment) {
+			holders = append(holders, Holder{Who: o.Identity, Limits: true})
+		}
 	}
 	kinds := rights.kindsOf(name)
 	for _, g := range env.Rights.Grants {
@@ -137,5 +177,5 @@ func Holders(env *schema.Environment, verb schema.Verb, name schema.FullName) (h
 			holders = append(holders, HolderOf(g))
 		}
 	}
-	return holders, rights.open(Subject{}, verb)
+	return holders, rights.open(Subject{}, verb, name.Deployment)
 }

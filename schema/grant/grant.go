@@ -16,7 +16,7 @@ type Subject struct {
 	Groups   []string
 }
 
-// operator reports whether the subject has an operator's certificate. Operators have all rights: grants cannot lock them out.
+// operator reports whether the subject has an operator's certificate. Operators have all rights that their limits leave them: grants cannot lock them out.
 func (s Subject) operator() bool { return strings.HasPrefix(s.Identity, "operator/") }
 
 // Rights are the compiled rights of one environment. Nobody changes them.
@@ -27,6 +27,8 @@ type Rights struct {
 	versions map[schema.DeploymentID]string
 	// The rules by grantee: an identity, "group " and a group, or schema.Every.
 	rules map[string][]rule
+	// operators are those with limits; none: no operator has one.
+	operators []schema.Operator
 }
 
 // rule is a grant without its grantee.
@@ -55,7 +57,7 @@ func Compile(env *schema.Environment) *Rights {
 	if env.Rights == nil {
 		return out
 	}
-	out.deny, out.cascades = env.Rights.Deny, env.Rights.CascadeNeedsDelete
+	out.deny, out.cascades, out.operators = env.Rights.Deny, env.Rights.CascadeNeedsDelete, env.Rights.Operators
 	for _, g := range env.Rights.Grants {
 		if rule, ok := out.rule(g); ok {
 			out.rules[grantee(g)] = append(out.rules[grantee(g)], rule)
@@ -88,14 +90,28 @@ func (r *Rights) kindOf(text string) (schema.KindID, bool) {
 	return r.kinds.Root(id), err == nil
 }
 
-// open reports whether the verb needs no grant. The right to operate always does, because without one only operators have it.
-func (r *Rights) open(who Subject, verb schema.Verb) bool {
-	return who.operator() || !r.deny && verb != schema.Operate
+// Operator reports whether an operator may do something at a deployment by the own limits. Limits need no certificate of another kind: an operator that is not
+// listed, where some are, may do nothing by being one.
+func (r *Rights) Operator(who Subject, verb schema.Verb, at schema.DeploymentID) bool {
+	return who.operator() && (len(r.operators) == 0 || slices.ContainsFunc(r.operators, func(o schema.Operator) bool {
+		return o.Identity == who.Identity && slices.Contains(o.Verbs, verb) && o.On(at)
+	}))
+}
+
+// Limited reports whether operators have limits.
+func (r *Rights) Limited() bool { return len(r.operators) > 0 }
+
+// open reports whether the verb needs no grant at a deployment. The right to operate always does, because without one only operators have it.
+func (r *Rights) open(who Subject, verb schema.Verb, at schema.DeploymentID) bool {
+	if who.operator() {
+		return r.Operator(who, verb, at)
+	}
+	return !r.deny && verb != schema.Operate
 }
 
 // Authorize reports whether a subject has a right on a resource, whether or not that exists.
 func (r *Rights) Authorize(who Subject, verb schema.Verb, name schema.FullName) bool {
-	if r.open(who, verb) {
+	if r.open(who, verb, name.Deployment) {
 		return true
 	}
 	kinds := r.kindsOf(name)
@@ -108,11 +124,15 @@ func (r *Rights) Authorize(who Subject, verb schema.Verb, name schema.FullName) 
 }
 
 // CascadeNeedsDelete reports whether a delete of a subject needs the right to delete all that it takes along.
-func (r *Rights) CascadeNeedsDelete(who Subject) bool { return r.cascades && !who.operator() }
+func (r *Rights) CascadeNeedsDelete(who Subject) bool {
+	return r.cascades && (!who.operator() || r.Limited())
+}
 
-// Ranges returns the names of a kind on which Authorize gives a subject a right: disjoint ranges in order.
-func (r *Rights) Ranges(who Subject, verb schema.Verb, kind schema.KindID) []NameRange {
-	if r.open(who, verb) {
+// Ranges returns the names of a kind in a deployment on which Authorize gives a subject a right: disjoint ranges in order. An empty kind is that of names that
+// fit no kind.
+func (r *Rights) Ranges(who Subject, verb schema.Verb, at schema.DeploymentID, name string) []NameRange {
+	kind := schema.KindID{Service: at.Service, Kind: name}
+	if r.open(who, verb, at) {
 		return []NameRange{AllNames}
 	}
 	var out []NameRange
@@ -124,14 +144,14 @@ func (r *Rights) Ranges(who Subject, verb schema.Verb, kind schema.KindID) []Nam
 	return JoinedRanges(out)
 }
 
-// Within returns the Ranges of each kind of a service, for lists and watches; nil when the subject has the right on everything.
-func (r *Rights) Within(who Subject, verb schema.Verb, service string) Within {
-	if r.open(who, verb) {
+// Within returns the Ranges of each kind of a deployment, for lists and watches; nil when the subject has the right on everything.
+func (r *Rights) Within(who Subject, verb schema.Verb, at schema.DeploymentID) Within {
+	if r.open(who, verb, at) {
 		return nil
 	}
-	out := Within{schema.Every: r.Ranges(who, verb, schema.KindID{Service: service})}
-	for _, kind := range r.kinds.Names(service) {
-		out[kind] = r.Ranges(who, verb, schema.KindID{Service: service, Kind: kind})
+	out := Within{schema.Every: r.Ranges(who, verb, at, "")}
+	for _, kind := range r.kinds.Names(at.Service) {
+		out[kind] = r.Ranges(who, verb, at, kind)
 	}
 	return out
 }

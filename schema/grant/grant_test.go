@@ -113,7 +113,7 @@ func TestWithoutDenialOnlyTheRightToOperateNeedsAGrant(t *testing.T) {
 		name := schema.FullName{Deployment: devices, Name: "projects/acme"}
 		for _, verb := range []schema.Verb{schema.Read, schema.Write, schema.Delete, schema.Refer} {
 			require.True(t, rights.Authorize(grant.Subject{Identity: "user/bob"}, verb, name))
-			require.Nil(t, rights.Within(grant.Subject{Identity: "user/bob"}, verb, devices.Service))
+			require.Nil(t, rights.Within(grant.Subject{Identity: "user/bob"}, verb, devices))
 		}
 		require.False(t, rights.Authorize(grant.Subject{Identity: "user/bob"}, schema.Operate, name))
 		require.True(t, rights.Authorize(grant.Subject{Identity: "operator/olga"}, schema.Operate, name))
@@ -156,7 +156,7 @@ func TestRangesAreWhatAuthorizeAllows(t *testing.T) {
 				kind = "Device"
 			}
 			verb := rapid.SampledFrom(schema.Verbs).Draw(t, "verb")
-			ranges := rights.Within(who, verb, devices.Service).Of(kind)
+			ranges := rights.Within(who, verb, devices).Of(kind)
 			in := slices.ContainsFunc(ranges, func(r grant.NameRange) bool { return r.Has(n) })
 			require.Equal(t, rights.Authorize(who, verb, schema.FullName{Deployment: devices, Name: n}), in, "%s %s in %q", verb, n, ranges)
 			for i := 1; i < len(ranges); i++ {

@@ -23,6 +23,13 @@ func Rights(p *registryv1.Rights) *schema.Rights {
 		}
 		out.Grants = append(out.Grants, grant)
 	}
+	for i, o := range p.GetOperators() {
+		operator := schema.Operator{Identity: o.GetIdentity(), Deployments: o.GetDeployments(), Pos: schema.Pos{Path: fmt.Sprintf("rights.operators[%d]", i)}}
+		for _, v := range o.GetVerbs() {
+			operator.Verbs = append(operator.Verbs, schema.Verb(v))
+		}
+		out.Operators = append(out.Operators, operator)
+	}
 	return out
 }
 
@@ -38,6 +45,13 @@ func RightsProto(r *schema.Rights) *registryv1.Rights {
 			p.Verbs = append(p.Verbs, string(v))
 		}
 		out.Grants = append(out.Grants, p)
+	}
+	for _, o := range r.Operators {
+		p := &registryv1.Operator{Identity: o.Identity, Deployments: o.Deployments}
+		for _, v := range o.Verbs {
+			p.Verbs = append(p.Verbs, string(v))
+		}
+		out.Operators = append(out.Operators, p)
 	}
 	return out
 }

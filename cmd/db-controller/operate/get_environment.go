@@ -152,5 +152,16 @@ func printGrants(out cli.Printer, rights *schema.Rights) {
 		h := grant.HolderOf(g)
 		rows[i] = []any{h.Who, h.Verbs, h.On}
 	}
+	for _, o := range rights.Operators {
+		at := "all deployments"
+		if len(o.Deployments) > 0 {
+			at = strings.Join(o.Deployments, ", ")
+		}
+		verbs := make([]string, len(o.Verbs))
+		for i, v := range o.Verbs {
+			verbs[i] = string(v)
+		}
+		rows = append(rows, []any{o.Identity, strings.Join(verbs, ", "), at})
+	}
 	out.Table("WHO VERBS ON", rows)
 }

@@ -38,9 +38,11 @@ func NewWhoCan() *cobra.Command {
 				return &client.UnregisteredError{Deployment: name.Deployment, Known: deploymentNames(env)}
 			}
 			holders, open := grant.Holders(env, schema.Verb(args[0]), name)
-			return printHolders(cli.PrinterOf(cmd), holders, open)
+			limited := env.Rights != nil && len(env.Rights.Operators) > 0
+			return printHolders(cli.PrinterOf(cmd), holders, open, limited)
 		})
-	cmd.Long = `Show who has a right on a resource, whether or not that exists, and by which grant. Operators have every right. An authorization service of the
+	cmd.Long = `Show who has a right on a resource, whether or not that exists, and by which grant. Operators have every right that their limits
+leave them. An authorization service of the
 deployment can deny more, and is not asked.`
 	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 		if len(args) == 0 {
@@ -51,16 +53,23 @@ deployment can deny more, and is not asked.`
 	return cmd
 }
 
-func printHolders(out cli.Printer, holders []grant.Holder, open bool) error {
+func printHolders(out cli.Printer, holders []grant.Holder, open, limited bool) error {
 	type row struct {
 		Who string `json:"who"`
 		By  string `json:"by"`
 	}
-	rows := []row{{"operators", "their certificates"}}
+	rows := []row{}
+	if !limited {
+		rows = append(rows, row{"operators", "their certificates"})
+	}
 	if open {
 		rows = append(rows, row{"everybody", "the default: allow"})
 	}
 	for _, h := range holders {
+		if h.Limits {
+			rows = append(rows, row{h.Who, "the limits of operators"})
+			continue
+		}
 		rows = append(rows, row{h.Who, "the grant of " + h.Verbs + " on " + h.On})
 	}
 	table := make([][]any, len(rows))

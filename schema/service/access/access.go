@@ -135,7 +135,7 @@ func (a *Access) deletes(ctx context.Context, who identity.Caller, names []schem
 // deletesKind reports whether a caller may delete all resources of a kind in a deployment.
 func (a *Access) deletesKind(ctx context.Context, who identity.Caller, at schema.DeploymentID, kind string) (bool, error) {
 	all := []grant.NameRange{grant.AllNames}
-	if !slices.Equal(a.current().Ranges(subject(who), schema.Delete, schema.KindID{Service: at.Service, Kind: kind}), all) {
+	if !slices.Equal(a.current().Ranges(subject(who), schema.Delete, at, kind), all) {
 		return false, nil
 	}
 	if a.cfg.Outside == nil || at != a.cfg.Deployment || who.Role == identity.RoleOperator {
@@ -168,7 +168,7 @@ func (a *Access) Within(ctx context.Context, who identity.Caller) (grant.Within,
 
 // granted returns the names here that a caller may read by the grants alone, by kind; nil for all.
 func (a *Access) granted(who identity.Caller) grant.Within {
-	return a.current().Within(subject(who), schema.Read, a.cfg.Deployment.Service)
+	return a.current().Within(subject(who), schema.Read, a.cfg.Deployment)
 }
 
 // undecided returns the error of a call that the authorization service did not decide about. Its own error is for the log.

@@ -15,6 +15,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/grant"
 	"github.com/db-controller/db-controller/schema/peer"
+	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
 	"github.com/db-controller/db-controller/schema/service/outcome"
@@ -59,6 +60,11 @@ func (a *Access) Operate(ctx context.Context, req any, info *grpc.UnaryServerInf
 	if err != nil {
 		return nil, err
 	}
+	if who.Role == identity.RoleOperator && a.current().Limited() && Covers(info.FullMethod) {
+		if err := a.elsewhere(ctx, who, info.FullMethod, req); err != nil {
+			return nil, a.status(err)
+		}
+	}
 	if in, ok := req.(*resourcev1.SetBlockDeletionRequest); ok && limited {
 		if name, err := schema.ParseFullName(in.GetName()); err == nil && name.Deployment != a.cfg.Deployment {
 			if err := a.demand(ctx, who, info.FullMethod, demand{verb: schema.Operate, names: []schema.FullName{name}}); err != nil {
@@ -67,6 +73,21 @@ func (a *Access) Operate(ctx context.Context, req any, info *grpc.UnaryServerInf
 		}
 	}
 	return handler(ctx, req)
+}
+
+// elsewhere demands of an operator with limits the right to resources of other deployments, to which the request is forwarded with the rights of a user.
+func (a *Access) elsewhere(ctx context.Context, who identity.Caller, method string, req any) error {
+	verb, names := demands[method](req)
+	d := demand{verb: verb}
+	for _, name := range names {
+		if full, err := schema.ParseFullName(name); err == nil && full.Deployment != a.cfg.Deployment {
+			d.names = append(d.names, full)
+		}
+	}
+	if len(d.names) == 0 {
+		return nil
+	}
+	return a.demand(ctx, who, method, d)
 }
 
 // limited returns the caller, and whether grants apply: to users and operators.
@@ -82,8 +103,11 @@ func (a *Access) limited(ctx context.Context) (who identity.Caller, limited bool
 func (a *Access) enter(ctx context.Context, who identity.Caller, method string, req any) (context.Context, demand, error) {
 	if !Covers(method) {
 		// The policy allows the methods that are left to operators; health and reflection, which tell nothing of resources, to others.
-		if who.Role == identity.RoleOperator || !strings.HasPrefix(method, "/dbcontroller.") {
+		if !strings.HasPrefix(method, "/dbcontroller.") {
 			return ctx, demand{verb: schema.Operate}, nil
+		}
+		if who.Role == identity.RoleOperator {
+			return ctx, demand{verb: schema.Operate}, a.operates(ctx, who, method, req)
 		}
 		return ctx, demand{}, status.Errorf(codes.PermissionDenied, "%s may not call %s", who.Identity, method)
 	}
@@ -118,6 +142,20 @@ func (a *Access) enter(ctx context.Context, who identity.Caller, method string, 
 	return context.WithValue(ctx, readableKey{}, func(names []schema.FullName) []bool { return a.readable(ctx, who, names) }), d, nil
 }
 
+// operates demands of an operator with limits what a method that is left to operators needs here: read for lists and comparisons, operate for others.
+func (a *Access) operates(ctx context.Context, who identity.Caller, method string, req any) error {
+	verb := schema.Operate
+	verify, is := req.(*adminv1.VerifyRequest)
+	if classOf(method, verb) == auditlog.Reads || is && !verify.GetRepair() {
+		verb = schema.Read
+	}
+	if a.current().Operator(subject(who), verb, a.cfg.Deployment) {
+		return nil
+	}
+	a.denied(ctx, who, method, demand{verb: verb, names: []schema.FullName{{Deployment: a.cfg.Deployment}}})
+	return status.Errorf(codes.PermissionDenied, "%s may not %s at %s: ask an operator who may grant for it", who.Identity, verb, a.cfg.Deployment)
+}
+
 // holds reports whether a request removes a finalizer that the caller is the holder of: the descriptor gives the right to that. The
 // answer is for callers who may read the resource.
 func (a *Access) holds(ctx context.Context, who identity.Caller, req any, names []schema.FullName) (bool, error) {
@@ -136,7 +174,17 @@ func (a *Access) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServ
 	switch {
 	case err != nil:
 		return err
-	case !limited || info.FullMethod != resourcev1.ResourceService_WatchResources_FullMethodName:
+	case !limited:
+		return handler(srv, stream)
+	case info.FullMethod != resourcev1.ResourceService_WatchResources_FullMethodName:
+		if who.Role == identity.RoleOperator && strings.HasPrefix(info.FullMethod, "/dbcontroller.") {
+			return handler(srv, &operatorStream{ServerStream: stream, check: func(req any) error {
+				if err := a.operates(stream.Context(), who, info.FullMethod, req); err != nil {
+					return err
+				}
+				return a.record(stream.Context(), who, info.FullMethod, demand{verb: schema.Operate}, auditlog.Allowed, codes.OK)
+			}})
+		}
 		return handler(srv, stream)
 	}
 	if err := a.record(stream.Context(), who, info.FullMethod, demand{verb: schema.Read}, auditlog.Allowed, codes.OK); err != nil {
@@ -230,6 +278,19 @@ func Names(ctx context.Context) grant.Within {
 
 func withNames(ctx context.Context, within grant.Within) context.Context {
 	return context.WithValue(ctx, namesKey{}, within)
+}
+
+// operatorStream checks the request of a stream when it is received.
+type operatorStream struct {
+	grpc.ServerStream
+	check func(req any) error
+}
+
+func (s *operatorStream) RecvMsg(m any) error {
+	if err := s.ServerStream.RecvMsg(m); err != nil {
+		return err
+	}
+	return s.check(m)
 }
 
 // ownStream is a stream with another context.

@@ -1,0 +1,70 @@
+package server_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/db-controller/db-controller/internal/identity"
+	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
+)
+
+// An operator changes what the limits allow: the deployments of a region, of a service, the rights; by no method more.
+func TestOperatorsChangeWhatTheirLimitsAllow(t *testing.T) {
+	t.Parallel()
+	dsn := database(t)
+	as := func(name string) registryv1.RegistryServiceClient {
+		return serve(t, dsn, identity.Identity{Role: identity.RoleOperator, Name: name})
+	}
+	ada, olga, omar, ida := as("ada"), as("olga"), as("omar"), as("ida")
+	apply(t, ada, example)
+	apply(t, ada, `
+rights:
+  operators:
+    - {identity: operator/ada, verbs: [read, operate, grant]}
+    - {identity: operator/olga, verbs: [read]}
+    - {identity: operator/omar, verbs: [operate], deployments: ["*/us-west2"]}
+    - {identity: operator/ida, verbs: [operate], deployments: [iam.example.com/*]}
+`)
+	denied := func(err error, says string) {
+		t.Helper()
+		require.Equal(t, codes.PermissionDenied, status.Code(err), "%v", err)
+		require.ErrorContains(t, err, says)
+	}
+	version := func(c registryv1.RegistryServiceClient, region, to string) error {
+		_, err := c.SetDeploymentVersion(t.Context(), &registryv1.SetDeploymentVersionRequest{Service: west.Service, Region: region, Version: to})
+		return err
+	}
+	denied(version(olga, "us-west2", "v2"), "operator/olga has no right to operate at iam.example.com/us-west2: ask an operator with the verb grant")
+	denied(version(omar, "eastus2", "v2"), "operator/omar has no right to operate at iam.example.com/eastus2")
+	require.NoError(t, version(omar, "us-west2", "v2"))
+	require.NoError(t, version(ida, "eastus2", "v2"))
+	_, err := dryRun(t, omar, "service: iam.example.com\nversion: v3\nkinds: [{kind: Project, patterns: ['projects/{project}']}]\n")
+	denied(err, "iam.example.com in all regions")
+	_, err = dryRun(t, ida, "service: iam.example.com\nversion: v3\nkinds: [{kind: Project, patterns: ['projects/{project}']}]\n")
+	require.NoError(t, err)
+	for _, c := range []registryv1.RegistryServiceClient{olga, omar, ida} {
+		_, err = dryRun(t, c, "rights: {default: allow}")
+		denied(err, "to grant at all deployments")
+	}
+	_, err = dryRun(t, ada, "rights: {default: allow}")
+	require.NoError(t, err)
+	_, err = olga.Remove(t.Context(), &registryv1.RemoveRequest{Deployments: []string{"iam.example.com/eastus2"}})
+	denied(err, "iam.example.com/eastus2")
+	_, err = ida.Remove(t.Context(), &registryv1.RemoveRequest{Deployments: []string{"iam.example.com/eastus2"}, Regions: []string{"eastus2"}})
+	denied(err, "all services in eastus2")
+	_, err = omar.AcceptDatabase(t.Context(), &registryv1.AcceptDatabaseRequest{Service: west.Service, Region: "eastus2", Database: "b5a4fd9a-2e0c-4a58-9a3e-6a35b5f0a001"})
+	denied(err, "iam.example.com/eastus2")
+	_, err = omar.DecommissionDeployment(t.Context(), &registryv1.DecommissionDeploymentRequest{Service: west.Service, Region: "eastus2", Reason: "x"})
+	denied(err, "iam.example.com/eastus2")
+	_, err = omar.DecommissionDeployment(t.Context(), &registryv1.DecommissionDeploymentRequest{Service: west.Service, Region: "mars", Reason: "x", Unlisted: true})
+	denied(err, "iam.example.com/mars")
+	_, err = omar.ListRevisions(t.Context(), &registryv1.ListRevisionsRequest{})
+	denied(err, "to read at all deployments")
+	_, err = olga.ListRevisions(t.Context(), &registryv1.ListRevisionsRequest{})
+	require.NoError(t, err)
+	_, err = ada.Apply(t.Context(), &registryv1.ApplyRequest{Rights: &registryv1.Rights{Operators: []*registryv1.Operator{{Identity: "operator/ada", Verbs: []string{"read"}}}}})
+	require.Equal(t, codes.InvalidArgument, status.Code(err), "nobody could change the rights again: %v", err)
+}
