@@ -3,22 +3,23 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/db-controller/db-controller/cmd/db-controller/cli"
 	"github.com/db-controller/db-controller/internal/auditlog"
 	"github.com/db-controller/db-controller/schema"
 	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
+	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 	"github.com/db-controller/db-controller/schema/wire"
 	"github.com/db-controller/db-controller/test/stub"
-
-	"go.uber.org/zap"
 )
 
 const registered = `
@@ -172,4 +173,69 @@ func TestAnAuditLogIsVerified(t *testing.T) {
 	require.Equal(t, cli.Refused, got.code)
 	require.Contains(t, got.errOut, "line 2: its hash is not that of its content: it was changed")
 	require.NotZero(t, command(t, "audit-log", "verify", path+".none").code)
+}
+
+// What a filter selects is planned and deleted together; what is being deleted already is left out, and a selection that is too large is refused.
+func TestADeleteSelectsByAFilter(t *testing.T) {
+	t.Parallel()
+	f := &filtering{asked: make(chan *resourcev1.ListResourcesRequest, 10), deleted: make(chan []string, 10), n: 3}
+	at := []string{"--context", stub.New(t, stub.Services{Resources: f}).Context}
+	const west = "iam.example.com/us-west2"
+	got := command(t, append(at, "delete", west, "--kind", "Project", "--filter", `labels.env = "test"`)...)
+	require.Zero(t, got.code, got.errOut)
+	require.Equal(t, "Project", (<-f.asked).GetKind())
+	require.Equal(t, []string{"projects/p0", "projects/p1", "projects/p2"}, <-f.deleted)
+	got = command(t, append(at, "delete", west, "--filter", "x", "--dry-run")...)
+	require.Zero(t, got.code, got.errOut)
+	require.Equal(t, `x`, (<-f.asked).GetFilter())
+	require.Equal(t, []string{"plan", "projects/p0", "projects/p1", "projects/p2"}, <-f.deleted)
+	got = command(t, append(at, "plan", west, "--filter", "x")...)
+	require.Zero(t, got.code, got.errOut)
+	require.Equal(t, "plan", (<-f.deleted)[0])
+	f.n = 0
+	got = command(t, append(at, "delete", west, "--filter", "x")...)
+	require.Zero(t, got.code, got.errOut)
+	require.Contains(t, got.errOut, "no resource is selected: nothing is deleted")
+	f.n = 1001
+	got = command(t, append(at, "delete", west, "--filter", "x")...)
+	require.Equal(t, cli.Refused, got.code)
+	require.Contains(t, got.errOut, "more than 1000 resources are selected")
+	require.Empty(t, f.deleted)
+	got = command(t, append(at, "delete", west)...)
+	require.Equal(t, cli.WrongUsage, got.code)
+	got = command(t, append(at, "delete", "//"+west+"/projects/p", "--filter", "x")...)
+	require.Equal(t, cli.WrongUsage, got.code, got.errOut)
+}
+
+// filtering is a service with n projects, and one in DELETING.
+type filtering struct {
+	resourcev1.UnimplementedResourceServiceServer
+	asked   chan *resourcev1.ListResourcesRequest
+	deleted chan []string
+	n       int
+}
+
+func (f *filtering) ListResources(_ context.Context, req *resourcev1.ListResourcesRequest) (*resourcev1.ListResourcesResponse, error) {
+	f.asked <- req
+	out := &resourcev1.ListResourcesResponse{Resources: []*resourcev1.Resource{{Name: "projects/gone", State: resourcev1.Resource_STATE_DELETING}}}
+	for i := range f.n {
+		out.Resources = append(out.Resources, &resourcev1.Resource{Name: fmt.Sprintf("projects/p%d", i), State: resourcev1.Resource_STATE_ACTIVE})
+	}
+	return out, nil
+}
+
+func (f *filtering) BatchDeleteResources(_ context.Context, req *resourcev1.BatchDeleteResourcesRequest) (*resourcev1.BatchDeleteResourcesResponse, error) {
+	var names []string
+	out := &resourcev1.BatchDeleteResourcesResponse{}
+	for _, r := range req.GetRequests() {
+		names = append(names, r.GetName())
+		out.Responses = append(out.Responses, &resourcev1.DeleteResourceResponse{Removed: true, Deletion: "d"})
+	}
+	f.deleted <- names
+	return out, nil
+}
+
+func (f *filtering) PlanDeletion(_ context.Context, req *resourcev1.PlanDeletionRequest) (*resourcev1.PlanDeletionResponse, error) {
+	f.deleted <- append([]string{"plan", req.GetName()}, req.GetMore()...)
+	return &resourcev1.PlanDeletionResponse{Accepted: true}, nil
 }

@@ -58,7 +58,6 @@ func TestEveryMethodHasItsBounds_I20(t *testing.T) {
 	oneByOne := []string{ // lists of one delete or one process, with bounds of their own
 		resourcev1.ResourceService_BatchWriteResources_FullMethodName, resourcev1.ResourceService_DeleteResource_FullMethodName,
 		resourcev1.ResourceService_BatchDeleteResources_FullMethodName,
-		adminv1.AdminService_ListDeletions_FullMethodName,
 	}
 	f := newTestForwarder(t, sibling)
 	n := 0

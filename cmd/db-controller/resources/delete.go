@@ -15,6 +15,7 @@ import (
 
 	"github.com/db-controller/db-controller/client"
 	"github.com/db-controller/db-controller/cmd/db-controller/cli"
+	"github.com/db-controller/db-controller/cmd/db-controller/direct"
 	"github.com/db-controller/db-controller/schema"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
@@ -26,6 +27,7 @@ type deletion struct {
 	ignoreNotFound bool
 	file           string
 	progress       string // auto, plain or none
+	selected       filtered
 }
 
 // deleted is the result of a delete for programs.
@@ -44,13 +46,20 @@ type deleted struct {
 // NewDelete returns the command delete.
 func NewDelete() *cobra.Command {
 	var d deletion
-	cmd := cli.NewDeploymentCommand("delete NAME... | delete -f FILE", "Delete resources with everything that cascades", `  db-controller delete //iam.example.com/us-west2/projects/acme --wait 10s
+	cmd := cli.NewDeploymentCommand("delete NAME... | delete -f FILE | delete DEPLOYMENT --filter FILTER", "Delete resources with everything that cascades", `  db-controller delete //iam.example.com/us-west2/projects/acme --wait 10s
   db-controller delete //iam.example.com/us-west2/projects/acme --timeout 30s
-  db-controller delete -f resources.yaml --ignore-not-found`, nil,
+  db-controller delete -f resources.yaml --ignore-not-found
+  db-controller delete devices.example.com/eastus2 --kind Device --filter 'labels.env = "test"' --dry-run`, nil,
 		func(cmd *cobra.Command, c *client.Client, args []string) error {
 			names, err := d.names(cmd, args)
+			if err == nil && d.selected.given() {
+				names, err = d.selected.names(cmd.Context(), c, args[0])
+			}
 			if err != nil {
 				return err
+			}
+			if len(names) == 0 {
+				cmd.PrintErrln("no resource is selected: nothing is deleted")
 			}
 			if d.dryRun {
 				return printPlans(cmd, c, names)
@@ -61,13 +70,18 @@ func NewDelete() *cobra.Command {
 		if file, _ := cmd.Flags().GetString("file"); file != "" {
 			return cobra.NoArgs(cmd, args)
 		}
+		if d.selected.given() {
+			return cobra.MatchAll(cobra.ExactArgs(1), cli.OfDeployment)(cmd, args)
+		}
 		return ofResources(cobra.MinimumNArgs(1))(cmd, args)
 	}
 	cmd.Long = `Delete resources with everything that cascades.
 
 Several resources of one deployment, at most 1,000, are deleted together: all of them, or none, in one transaction. What refers to one of them and is deleted with
 another one does not block. Each deployment has a request of its own: a refused one does not stop the others, and is sent again when another one was
-accepted, which may have deleted its blockers. The resources of a file are deleted likewise.`
+accepted, which may have deleted its blockers. The resources of a file are deleted likewise, and so are those of a deployment that --kind and --filter select, at most 1,000; look at them
+with --dry-run first.`
+	d.selected.flags(cmd)
 	cmd.Flags().DurationVar(&d.timeout, "timeout", 0, "how long to wait for the answers of deployments and for undecided references (default: the limit of the deployment, 5s)")
 	cmd.Flags().DurationVar(&d.wait, "wait", 0, "how long to wait until each resource is removed")
 	progressFlag(cmd, &d.progress)
@@ -103,6 +117,38 @@ func (d *deletion) names(cmd *cobra.Command, args []string) ([]string, error) {
 	names := make([]string, len(given))
 	for i, g := range given {
 		names[len(given)-1-i] = "//" + g.id.String() + "/" + g.Name
+	}
+	return names, nil
+}
+
+// filtered selects resources of a deployment by what they are.
+type filtered struct{ kind, filter string }
+
+func (f *filtered) flags(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.kind, "kind", "", "the resources of DEPLOYMENT of this kind")
+	cmd.Flags().StringVar(&f.filter, "filter", "", "the resources of DEPLOYMENT that match a filter (AIP-160)")
+}
+
+func (f *filtered) given() bool { return f.kind != "" || f.filter != "" }
+
+// names returns the full names of the selected resources that are not in DELETING.
+func (f *filtered) names(ctx context.Context, c *client.Client, deployment string) (names []string, err error) {
+	id, err := schema.ParseDeploymentID(deployment)
+	if err != nil {
+		return nil, err
+	}
+	err = direct.Each(ctx, c, id, client.Query{Kind: f.kind, Filter: f.filter}, func(r *resourcev1.Resource) error {
+		if r.GetState() == resourcev1.Resource_STATE_DELETING {
+			return nil
+		}
+		if len(names) == most {
+			return cli.WithCode(cli.Refused, fmt.Errorf("more than %d resources are selected, and nothing is deleted: use a narrower --filter", most))
+		}
+		names = append(names, "//"+deployment+"/"+r.GetName())
+		return nil
+	})
+	if err != nil {
+		return nil, cli.Plain(err)
 	}
 	return names, nil
 }

@@ -17,12 +17,31 @@ import (
 
 // NewPlan returns the command plan.
 func NewPlan() *cobra.Command {
-	cmd := cli.NewDeploymentCommand("plan NAME...", "Show the effect of a delete in all deployments, and change nothing", `  db-controller plan //iam.example.com/us-west2/projects/acme
-  db-controller plan //iam.example.com/us-west2/projects/acme //iam.example.com/us-west2/projects/old`, ofResources(cobra.MinimumNArgs(1)),
-		printPlans)
+	var selected filtered
+	cmd := cli.NewDeploymentCommand("plan NAME... | plan DEPLOYMENT --filter FILTER", "Show the effect of a delete in all deployments, and change nothing", `  db-controller plan //iam.example.com/us-west2/projects/acme
+  db-controller plan //iam.example.com/us-west2/projects/acme //iam.example.com/us-west2/projects/old
+  db-controller plan devices.example.com/eastus2 --kind Device --filter 'labels.env = "test"'`, nil,
+		func(cmd *cobra.Command, c *client.Client, args []string) (err error) {
+			if selected.given() {
+				if args, err = selected.names(cmd.Context(), c, args[0]); err != nil {
+					return err
+				}
+				if len(args) == 0 {
+					cmd.PrintErrln("no resource is selected")
+				}
+			}
+			return printPlans(cmd, c, args)
+		})
+	selected.flags(cmd)
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if selected.given() {
+			return cobra.MatchAll(cobra.ExactArgs(1), cli.OfDeployment)(cmd, args)
+		}
+		return ofResources(cobra.MinimumNArgs(1))(cmd, args)
+	}
 	cmd.Long = `Show the effect of a delete in all deployments, and change nothing.
 
-Several resources of one deployment have one plan, as they are deleted together (delete --help).`
+Several resources of one deployment have one plan, as they are deleted together (delete --help); --kind and --filter select them.`
 	cmd.ValidArgsFunction = cli.CompleteNames(cli.Many)
 	return cmd
 }

@@ -4,32 +4,21 @@ package costs
 import (
 	"context"
 	"fmt"
+	"path"
+	"slices"
+	"strings"
 	"sync"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/status"
 
 	"github.com/db-controller/db-controller/internal/identity"
-	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
-	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
-	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 	"github.com/db-controller/db-controller/schema/service/outcome"
 )
 
-// costly are the methods for people whose cost depends on the request: on a filter, an order, the number of names, or the
-// size of a cascade.
-var costly = map[string]bool{
-	resourcev1.ResourceService_ListReferrers_FullMethodName:     true,
-	resourcev1.ResourceService_ListResources_FullMethodName:     true,
-	resourcev1.ResourceService_BatchGetResources_FullMethodName: true,
-	resourcev1.ResourceService_PlanDeletion_FullMethodName:      true,
-	adminv1.AdminService_Status_FullMethodName:                  true,
-	adminv1.AdminService_Explain_FullMethodName:                 true,
-	adminv1.AdminService_ListRemovals_FullMethodName:            true,
-	adminv1.AdminService_ListStuck_FullMethodName:               true,
-	adminv1.AdminService_ListReleasable_FullMethodName:          true,
-	registryv1.RegistryService_GetEnvironment_FullMethodName:    true,
-}
+// costly begin the names of the methods for people whose cost depends on the request, on a filter, an order, the number of names, or the size of a cascade, and
+// on what is stored. A method that is added has its bound by its name.
+var costly = []string{"List", "BatchGet", "Plan", "Status", "Explain", "GetEnvironment"}
 
 // maxCostly is the number of costly reads of one identity that run at the same time, maxCostlyWaiting the number of further ones that wait.
 const (
@@ -38,7 +27,10 @@ const (
 )
 
 // Are reports whether a method is costly.
-func Are(method string) bool { return costly[method] }
+func Are(method string) bool {
+	own, ok := strings.CutPrefix(method, "/dbcontroller.")
+	return ok && !strings.HasPrefix(own, "schema.") && slices.ContainsFunc(costly, func(begin string) bool { return strings.HasPrefix(path.Base(method), begin) })
+}
 
 var errTooManyCosts = fmt.Errorf("%d lists, plans and other costly reads of this caller are in progress or waiting, and %w", maxCostly+maxCostlyWaiting, outcome.ErrTooManyCalls)
 
@@ -68,7 +60,7 @@ func New(refused func(what string, who identity.Identity)) *Costs {
 // Unary runs after the identity of a forwarded call is known, so that it counts the forwarded calls of a person as the person's.
 func (c *Costs) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	who, err := identity.FromContext(ctx)
-	if err != nil || !costly[info.FullMethod] {
+	if err != nil || !Are(info.FullMethod) {
 		return handler(ctx, req)
 	}
 	u := c.enter(who)
