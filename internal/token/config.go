@@ -61,6 +61,7 @@ type Issuer struct {
 type Key struct {
 	// SHA256 is the SHA-256 hash of the key, in hexadecimal digits. The key has at least 128 random bits.
 	SHA256   string    `yaml:"sha256"`
+	Salt     string    `yaml:"salt"`     // before the key, in what is hashed; equal keys have other hashes in other files
 	Identity string    `yaml:"identity"` // user/NAME
 	Groups   []string  `yaml:"groups"`
 	Expires  time.Time `yaml:"expires"` // zero: never
@@ -77,6 +78,7 @@ const (
 	// A token that was stolen is of use for a working day at most.
 	defaultLifetime = 24 * time.Hour
 	maxIssuerBytes  = 200
+	maxSaltBytes    = 64
 )
 
 func readConfig(path string) (*Config, []byte, error) {
@@ -204,6 +206,9 @@ func (i *Issuer) groups(names []string) []string {
 func (k Key) check() error {
 	if sum, err := hex.DecodeString(k.SHA256); err != nil || len(sum) != 32 {
 		return errors.New("sha256: want the 64 hexadecimal digits of a SHA-256 hash")
+	}
+	if len(k.Salt) > maxSaltBytes {
+		return fmt.Errorf("salt: %d bytes, at most %d are allowed", len(k.Salt), maxSaltBytes)
 	}
 	who, err := identity.ParsePath("/" + k.Identity)
 	if err != nil {

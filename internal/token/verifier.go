@@ -34,7 +34,8 @@ type Verifier struct {
 type content struct {
 	raw              []byte
 	issuers          map[string]*issuer
-	keys             map[string]Key // by their hashes
+	keys             map[saltedHash]Key
+	salts            []string // of the keys, each once
 	denied           Denied
 	requireForwarded bool
 	replaced         chan struct{} // closed when a later content takes its place
@@ -62,12 +63,15 @@ func (v *Verifier) Reload() (changed bool, err error) {
 	if was := v.current.Load(); was != nil && bytes.Equal(was.raw, raw) {
 		return false, was.reloadKeys()
 	}
-	c := &content{raw: raw, issuers: map[string]*issuer{}, keys: map[string]Key{}, denied: cfg.Denied, requireForwarded: cfg.RequireForwarded, replaced: make(chan struct{})}
+	c := &content{raw: raw, issuers: map[string]*issuer{}, keys: map[saltedHash]Key{}, denied: cfg.Denied, requireForwarded: cfg.RequireForwarded, replaced: make(chan struct{})}
 	for _, i := range cfg.Issuers {
 		c.issuers[i.Issuer] = newIssuer(i)
 	}
 	for _, k := range cfg.Keys {
-		c.keys[strings.ToLower(k.SHA256)] = k
+		c.keys[saltedHash{k.Salt, strings.ToLower(k.SHA256)}] = k
+		if !slices.Contains(c.salts, k.Salt) {
+			c.salts = append(c.salts, k.Salt)
+		}
 	}
 	if err := c.reloadKeys(); err != nil {
 		return false, err
@@ -157,9 +161,16 @@ func (v *Verifier) withdrawn(ctx context.Context, by *content, token string) err
 	}
 }
 
+// saltedHash is the hash of a shared key behind its salt.
+type saltedHash struct{ salt, sum string }
+
 func (c *content) shared(token string) (identity.Caller, error) {
-	sum := sha256.Sum256([]byte(token))
-	k, ok := c.keys[hex.EncodeToString(sum[:])]
+	var k Key
+	ok := false
+	for i := 0; i < len(c.salts) && !ok; i++ {
+		sum := sha256.Sum256([]byte(c.salts[i] + token))
+		k, ok = c.keys[saltedHash{c.salts[i], hex.EncodeToString(sum[:])}]
+	}
 	switch {
 	case !ok:
 		return identity.Caller{}, errors.New("the token is not known here: send a token of an accepted issuer, or a key that is in the file of --tokens")

@@ -251,6 +251,15 @@ func TestSharedKeys(t *testing.T) {
 	require.ErrorContains(t, err, "has expired: use a new one")
 	_, err = v.Verify(t.Context(), "guess")
 	require.ErrorContains(t, err, "not known here")
+	salted := "  - { sha256: " + hex.EncodeToString(func() []byte { s := sha256.Sum256([]byte("pepper" + "secret")); return s[:] }()) + ", salt: pepper, identity: user/other }\n"
+	require.NoError(t, os.WriteFile(path, []byte("keys:\n"+salted), 0o600))
+	_, err = v.Reload()
+	require.NoError(t, err)
+	other, err := v.Verify(t.Context(), "secret")
+	require.NoError(t, err)
+	require.Equal(t, "user/other", other.Identity.String())
+	_, err = v.Verify(t.Context(), "peppersecret")
+	require.Error(t, err, "the salt is no part of the key")
 	require.NoError(t, os.WriteFile(path, []byte("keys:\n"+line("new", "")), 0o600))
 	changed, err := v.Reload()
 	require.NoError(t, err)
@@ -265,13 +274,14 @@ func TestTheFileOfTokensIsChecked(t *testing.T) {
 		"{}":                                    "neither issuers nor keys",
 		"issuer: []":                            "unknown key \"issuer\": known are issuers, keys",
 		"issuers: [{ issuer: a, audience: b }]": "jwks is missing",
-		"issuers: [{ issuer: a, audience: b, jwks: 'http://idp.example.org/keys' }]":      "want https",
-		"issuers: [{ issuer: a, audience: b, jwks: f, algorithms: [HS256] }]":             `algorithm "HS256": want some of`,
-		"issuers: [{ issuer: a, audience: b, jwks: f, algorithms: [none] }]":              `algorithm "none"`,
-		"issuers: [{ issuer: a, audience: b, jwks: f, clock_skew: 1h }]":                  "at most 5m0s",
-		"keys: [{ sha256: secret, identity: user/a }]":                                    "want the 64 hexadecimal digits",
-		"keys: [{ sha256: '" + strings.Repeat("0", 64) + "', identity: operator/a }]":     "a key can only be of a user",
-		"keys: [{ sha256: '" + strings.Repeat("0", 64) + "', identity: deployment/a/b }]": "service",
+		"issuers: [{ issuer: a, audience: b, jwks: 'http://idp.example.org/keys' }]":                                     "want https",
+		"issuers: [{ issuer: a, audience: b, jwks: f, algorithms: [HS256] }]":                                            `algorithm "HS256": want some of`,
+		"issuers: [{ issuer: a, audience: b, jwks: f, algorithms: [none] }]":                                             `algorithm "none"`,
+		"issuers: [{ issuer: a, audience: b, jwks: f, clock_skew: 1h }]":                                                 "at most 5m0s",
+		"keys: [{ sha256: '" + strings.Repeat("0", 64) + "', identity: user/a, salt: " + strings.Repeat("s", 65) + " }]": "salt: 65 bytes, at most 64",
+		"keys: [{ sha256: secret, identity: user/a }]":                                                                   "want the 64 hexadecimal digits",
+		"keys: [{ sha256: '" + strings.Repeat("0", 64) + "', identity: operator/a }]":                                    "a key can only be of a user",
+		"keys: [{ sha256: '" + strings.Repeat("0", 64) + "', identity: deployment/a/b }]":                                "service",
 	} {
 		path := filepath.Join(t.TempDir(), "tokens.yaml")
 		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
