@@ -16,6 +16,7 @@ import (
 	"github.com/db-controller/db-controller/cmd/db-controller/cli"
 	"github.com/db-controller/db-controller/internal/auditlog"
 	"github.com/db-controller/db-controller/schema"
+	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
 	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 	"github.com/db-controller/db-controller/schema/wire"
@@ -238,4 +239,52 @@ func (f *filtering) BatchDeleteResources(_ context.Context, req *resourcev1.Batc
 func (f *filtering) PlanDeletion(_ context.Context, req *resourcev1.PlanDeletionRequest) (*resourcev1.PlanDeletionResponse, error) {
 	f.deleted <- append([]string{"plan", req.GetName()}, req.GetMore()...)
 	return &resourcev1.PlanDeletionResponse{Accepted: true}, nil
+}
+
+// A receipt has what a deletion removed in each deployment, and how much it has unset; a deployment that does not answer is named, and an error.
+func TestAReceiptHasAllThatADeletionRemoved(t *testing.T) {
+	t.Parallel()
+	const id, root = "01a226b2-9991-7465-a0a7-6dce752cb2da", "//iam.example.com/us-west2/projects/acme"
+	at := []string{"--context", stub.New(t, stub.Services{Admin: &receipts{deletion: id, root: root}, Described: "eastus2"}).Context}
+	got := command(t, append(at, "removals", root, "--all")...)
+	require.Equal(t, cli.Unavailable, got.code)
+	require.Contains(t, got.out, "deletion "+id+" of "+root+", 2001-09-09T01:46:40Z by user/ann, request r1\n")
+	require.Contains(t, got.out, "iam.example.com/us-west2: 25 resources removed, 1 of them still DELETING, 3 references unset\n  "+root+"/accounts/0  Account  uid u0  2001-09-09T01:46:40Z\n")
+	require.Contains(t, got.out, "  and 5 more: -o json lists all\n")
+	require.Contains(t, got.errOut, "iam.example.com/eastus2")
+	document := command(t, append(at, "removals", "--deletion", id, "-o", "json")...)
+	var receipt struct {
+		Deployments []struct{ Removals []map[string]any }
+	}
+	require.NoError(t, json.Unmarshal([]byte(document.out), &receipt))
+	require.Len(t, receipt.Deployments, 2)
+	require.Len(t, receipt.Deployments[1].Removals, 25)
+	got = command(t, append(at, "removals", root, "--deletion", id)...)
+	require.Equal(t, cli.WrongUsage, got.code)
+}
+
+type receipts struct {
+	adminv1.UnimplementedAdminServiceServer
+	deletion, root string
+}
+
+func (r *receipts) ListRemovals(_ context.Context, req *adminv1.ListRemovalsRequest) (*adminv1.ListRemovalsResponse, error) {
+	out := &adminv1.ListRemovalsResponse{}
+	if req.GetName() != "" {
+		return &adminv1.ListRemovalsResponse{Removals: []*adminv1.Removal{{Name: r.root, Deletion: r.deletion}}}, nil
+	}
+	if req.GetDeletion() != r.deletion {
+		return out, nil
+	}
+	for i := range 25 {
+		out.Removals = append(out.Removals, &adminv1.Removal{
+			Name: fmt.Sprintf("%s/accounts/%d", r.root, i), Kind: "Account", Uid: fmt.Sprintf("u%d", i), Gone: i > 0, DecideTime: &timestamppb.Timestamp{Seconds: 1e9},
+			Root: r.root, Actor: "user/ann", RequestId: "r1", RequestTime: &timestamppb.Timestamp{Seconds: 1e9}, Deletion: r.deletion,
+		})
+	}
+	return out, nil
+}
+
+func (r *receipts) ListDeletions(context.Context, *adminv1.ListDeletionsRequest) (*adminv1.ListDeletionsResponse, error) {
+	return &adminv1.ListDeletionsResponse{Deletions: []*adminv1.Deletion{{Id: r.deletion, Unset: 3}}}, nil
 }

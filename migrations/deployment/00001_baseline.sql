@@ -407,6 +407,7 @@ CREATE TABLE dbcontroller.cause (
     at                timestamptz NOT NULL, -- by the clock of the root's deployment
     noted_at          timestamptz NOT NULL DEFAULT now()
 );
+CREATE INDEX cause_deletion ON dbcontroller.cause (deletion_id); -- what a deletion has removed here
 CREATE INDEX cause_age ON dbcontroller.cause USING brin (noted_at); -- old causes are removed
 
 -- Why a resource was removed: written in the transaction that decides so, kept for an auditor. One index is what a large cascade can afford: names

@@ -64,7 +64,7 @@ type pauser interface {
 // inspector explains resources and removals, and compares this deployment with the others.
 type inspector interface {
 	Explain(ctx context.Context, name string) (*shadow.Explanation, error)
-	Removals(ctx context.Context, name string, uid uuid.UUID, token string, limit int) (found []shadow.Removal, next string, err error)
+	Removals(ctx context.Context, q shadow.RemovalQuery, token string, limit int) (found []shadow.Removal, next string, err error)
 	Verify(ctx context.Context, how shadow.Verification) (shadow.Verified, error)
 }
 

@@ -85,8 +85,11 @@ func (s *adminStore) Explain(_ context.Context, name string) (*shadow.Explanatio
 	return s.explain(name)
 }
 
-func (s *adminStore) Removals(_ context.Context, name string, uid uuid.UUID, token string, limit int) ([]shadow.Removal, string, error) {
-	found, err := s.removals(name, uid, limit)
+func (s *adminStore) Removals(_ context.Context, q shadow.RemovalQuery, token string, limit int) ([]shadow.Removal, string, error) {
+	if q.Deletion != uuid.Nil {
+		token = "of " + q.Deletion.String()
+	}
+	found, err := s.removals(q.Name, q.UID, limit)
 	return found, "after " + token, err
 }
 
@@ -425,11 +428,18 @@ func TestRemovalsAreListedWithTheirRoot(t *testing.T) {
 	require.Nil(t, third.GetRequestTime())
 	require.Equal(t, []string{"", "operator/eve"}, []string{got.GetRemovals()[3].GetToldBy(), got.GetRemovals()[3].GetActor()}, "the decision was recorded here")
 
+	require.Equal(t, uid(3).String(), first.GetDeletion())
+	all := newAdminService(&adminStore{removals: func(string, uuid.UUID, int) ([]shadow.Removal, error) { return found, nil }})
+	got, err = all.ListRemovals(as(t, operator), &adminv1.ListRemovalsRequest{Deletion: uid(3).String()})
+	require.NoError(t, err)
+	require.Equal(t, "after of "+uid(3).String(), got.GetNextPageToken())
 	for says, req := range map[string]*adminv1.ListRemovalsRequest{
-		"uid: ":                       {Name: "devices/d", Uid: "1"},
-		"name: name is empty":         {},
-		"name: name \"devices\"":      {Name: "devices"},
-		"belongs to b.example.com/us": {Name: "//b.example.com/us-west2/devices/d"},
+		"deletion: want a deletion, or a name": {Name: "devices/d", Deletion: uid(3).String()},
+		"deletion: invalid":                    {Deletion: "x"},
+		"uid: ":                                {Name: "devices/d", Uid: "1"},
+		"name: name is empty":                  {},
+		"name: name \"devices\"":               {Name: "devices"},
+		"belongs to b.example.com/us":          {Name: "//b.example.com/us-west2/devices/d"},
 	} {
 		_, err := a.ListRemovals(as(t, operator), req)
 		require.Equal(t, codes.InvalidArgument, status.Code(err), says)

@@ -59,7 +59,7 @@ func deletionProto(d shadow.DeletionProgress) *adminv1.Deletion {
 
 // deletionOf returns the progress of the deletion of a resource; nil if nothing is recorded.
 func (a *admin) deletionOf(ctx context.Context, e *shadow.Explanation) (*adminv1.Deletion, error) {
-	removals, _, err := a.inspector.Removals(ctx, e.Name, e.UID, "", 1)
+	removals, _, err := a.inspector.Removals(ctx, shadow.RemovalQuery{Name: e.Name, UID: e.UID}, "", 1)
 	if err != nil || len(removals) == 0 || removals[0].Cause == nil {
 		return nil, err
 	}

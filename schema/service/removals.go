@@ -2,7 +2,9 @@ package service
 
 import (
 	"context"
+	"errors"
 
+	"github.com/google/uuid"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/db-controller/db-controller/schema"
@@ -22,14 +24,22 @@ func (a *admin) listRemovals(ctx context.Context, req *adminv1.ListRemovalsReque
 	if err != nil {
 		return nil, err
 	}
-	name, err := ownName(a.self, req.GetName())
+	deletion, err := optionalUUID("deletion", req.GetDeletion())
 	if err != nil {
 		return nil, err
 	}
-	if err := schema.CheckName(name); err != nil {
-		return nil, outcome.Invalid("name", err)
+	q := shadow.RemovalQuery{UID: uid, Deletion: deletion}
+	if deletion == uuid.Nil {
+		if q.Name, err = ownName(a.self, req.GetName()); err != nil {
+			return nil, err
+		}
+		if err := schema.CheckName(q.Name); err != nil {
+			return nil, outcome.Invalid("name", err)
+		}
+	} else if req.GetName() != "" || req.GetUid() != "" {
+		return nil, outcome.Invalid("deletion", errors.New("want a deletion, or a name"))
 	}
-	found, next, err := a.inspector.Removals(ctx, name, uid, req.GetPageToken(), pageSize(req.GetPageSize()))
+	found, next, err := a.inspector.Removals(ctx, q, req.GetPageToken(), pageSize(req.GetPageSize()))
 	if err != nil {
 		return nil, err
 	}
@@ -50,6 +60,7 @@ func removalProto(self schema.DeploymentID, r shadow.Removal) *adminv1.Removal {
 	}
 	if c := r.Cause; c != nil {
 		p.Root, p.Actor, p.RequestTime = c.Root, c.Actor, timestamppb.New(c.At)
+		p.Deletion = optionalText(c.ID)
 		p.RootUid, p.RequestId = optionalText(c.RootUID), optionalText(c.RequestID)
 		// An operator's decision about the deployment of the target, which is the root then, was recorded here.
 		if r.Via.Name != "" && r.Via.Deployment != self && c.Root != "//"+r.Via.Deployment.String() {

@@ -55,6 +55,7 @@ type (
 	BlockadeView     = inspect.BlockadeView
 	Derivation       = inspect.Derivation
 	Removal          = inspect.Removal
+	RemovalQuery     = inspect.RemovalQuery
 	Kept             = read.Kept
 	Referrer         = inspect.Referrer
 	ReferrersRequest = inspect.ReferrersRequest

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema/peer"
@@ -100,7 +99,7 @@ func TestOneDecisionActsUponThousandsOfDanglingReferences_I1_I19(t *testing.T) {
 	require.Len(t, words, 2, "one for each run")
 	require.Equal(t, "DANGLING_ACTED the standby lagged operator/ann", words[0].What+" "+words[0].Reason+" "+words[0].By)
 	require.Equal(t, b.ID(aWest), words[0].Deployment)
-	removed, _, err := b.Stores[b.ID(bEast)].Removals(t.Context(), "holders/child", uuid.Nil, "", 1)
+	removed, _, err := b.Stores[b.ID(bEast)].Removals(t.Context(), shadow.RemovalQuery{Name: "holders/child"}, "", 1)
 	require.NoError(t, err)
 	require.Equal(t, "//"+aWest, removed[0].Cause.Root)
 	require.Equal(t, "operator/ann", removed[0].Cause.Actor)

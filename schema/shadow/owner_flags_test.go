@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/test/harness"
 )
@@ -77,7 +78,7 @@ func goes(t *testing.T, b *harness.Box, ownee, gone, how string, again []peer.Ow
 			}
 		}
 		require.Len(t, uid, 1)
-		removals, _, err := b.Stores[at].Removals(t.Context(), full.Name, uid[0].UID, "", 1)
+		removals, _, err := b.Stores[at].Removals(t.Context(), shadow.RemovalQuery{Name: full.Name, UID: uid[0].UID}, "", 1)
 		require.NoError(t, err)
 		_, _, err = store.DropOwners(t.Context(), at, b.Stores[at].PresentEpoch(), []schema.Deletion{{UID: uid[0].UID, Cause: removals[0].Cause}}, nil)
 		require.NoError(t, err)

@@ -14,7 +14,7 @@ import (
 // removed returns the removal of the newest resource of a name.
 func removed(t *testing.T, store *shadow.Store, name string) shadow.Removal {
 	t.Helper()
-	found, _, err := store.Removals(t.Context(), name, uuid.Nil, "", 10)
+	found, _, err := store.Removals(t.Context(), shadow.RemovalQuery{Name: name}, "", 10)
 	require.NoError(t, err)
 	require.NotEmpty(t, found, name)
 	return found[0]
@@ -74,14 +74,30 @@ func TestEachRemovalRecordsActorRequestAndRoot(t *testing.T) {
 		require.Equal(t, request, r.Cause.RequestID, c.name)
 		require.True(t, cause.At.Equal(r.Cause.At), c.name)
 	}
-	found, _, err := b.Stores[b.ID(bWest)].Removals(t.Context(), "holders/unset", unset.UID, "", 10)
+	for at, names := range map[string][]string{ // the receipt of the deletion
+		aWest: {"targets/t", "targets/t/children/c"}, bEast: {"holders/h", "holders/h2", "holders/near"}, aEast: {"targets/owned"}, bWest: nil,
+	} {
+		var got []string
+		for token := ""; ; {
+			page, next, err := b.Stores[b.ID(at)].Removals(t.Context(), shadow.RemovalQuery{Deletion: cause.ID}, token, 2)
+			require.NoError(t, err)
+			for _, r := range page {
+				got = append(got, r.Name)
+			}
+			if token = next; token == "" {
+				break
+			}
+		}
+		require.ElementsMatch(t, names, got, at)
+	}
+	found, _, err := b.Stores[b.ID(bWest)].Removals(t.Context(), shadow.RemovalQuery{Name: "holders/unset", UID: unset.UID}, "", 10)
 	require.NoError(t, err)
 	require.Empty(t, found, "an unset holder is not removed")
 
 	// A name that is used again has one line for each resource.
 	b.MustPut(target, nil)
 	b.MustDelete(target)
-	found, _, err = b.Stores[b.ID(aWest)].Removals(t.Context(), "targets/t", uuid.Nil, "", 10)
+	found, _, err = b.Stores[b.ID(aWest)].Removals(t.Context(), shadow.RemovalQuery{Name: "targets/t"}, "", 10)
 	require.NoError(t, err)
 	require.Len(t, found, 2)
 	require.Equal(t, root.UID, found[1].UID)
@@ -96,7 +112,7 @@ func TestARefusedDeleteRecordsNoRemoval(t *testing.T) {
 	b.Settle()
 	_, err := b.Stores[b.ID(aWest)].Delete(t.Context(), shadow.DeleteRequest{Name: "targets/t"})
 	require.ErrorAs(t, err, new(*peer.BlockedError))
-	found, _, err := b.Stores[b.ID(aWest)].Removals(t.Context(), "targets/t", uuid.Nil, "", 10)
+	found, _, err := b.Stores[b.ID(aWest)].Removals(t.Context(), shadow.RemovalQuery{Name: "targets/t"}, "", 10)
 	require.NoError(t, err)
 	require.Empty(t, found)
 }

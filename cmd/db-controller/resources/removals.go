@@ -19,10 +19,18 @@ const longestChain = 100
 
 // NewRemovals returns the command removals.
 func NewRemovals() *cobra.Command {
-	var uid string
-	cmd := cli.NewDeploymentCommand("removals NAME", "Show why the resources of a name were removed, up to the root of each deletion",
-		"  db-controller removals //devices.example.com/us-west2/projects/acme/devices/d1", ofResources(cobra.ExactArgs(1)),
+	var uid, deletion string
+	var all bool
+	cmd := cli.NewDeploymentCommand("removals NAME | removals --deletion ID", "Show why the resources of a name were removed, up to the root of each deletion; or all that a deletion has removed",
+		`  db-controller removals //devices.example.com/us-west2/projects/acme/devices/d1
+  db-controller removals //iam.example.com/us-west2/projects/acme --all`, nil,
 		func(cmd *cobra.Command, c *client.Client, args []string) error {
+			if deletion != "" {
+				if _, err := uuid.Parse(deletion); err != nil {
+					return cli.Usage("--deletion: %w", err)
+				}
+				return printReceipt(cmd, c, deletion)
+			}
 			name, err := schema.ParseFullName(args[0])
 			if err != nil {
 				return err
@@ -36,6 +44,9 @@ func NewRemovals() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if all && len(found) > 0 && found[0].GetDeletion() != "" { // the newest
+				return printReceipt(cmd, c, found[0].GetDeletion())
+			}
 			out := cli.PrinterOf(cmd)
 			if len(found) == 0 {
 				out.Line("There is no record of a removal of %s: it was not removed, or longer ago than --removals-kept of its deployment.", args[0])
@@ -47,7 +58,18 @@ func NewRemovals() *cobra.Command {
 			}
 			return out.Document(chains)
 		})
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if deletion != "" {
+			return cobra.NoArgs(cmd, args)
+		}
+		return ofResources(cobra.ExactArgs(1))(cmd, args)
+	}
+	cmd.Long = `Show why the resources of a name were removed, up to the root of each deletion: the resource with which each was removed, the request, its caller and the time.
+
+With --all, or --deletion, show all that one deletion has removed, in all deployments, and how many references it has unset: a receipt. For operators.`
 	cmd.Flags().StringVar(&uid, "uid", "", "only the resource with this uid")
+	cmd.Flags().BoolVar(&all, "all", false, "all that was removed, in all deployments, by the deletion that removed the newest resource of the name")
+	cmd.Flags().StringVar(&deletion, "deletion", "", "all that the deletion with this id (delete -o json, removals -o json) has removed in all deployments")
 	cmd.ValidArgsFunction = cli.CompleteNames(1)
 	return cmd
 }

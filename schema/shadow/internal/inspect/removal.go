@@ -29,31 +29,51 @@ type Removal struct {
 	Gone bool
 }
 
-const selectRemovalsSQL = `
-SELECT r.kind_id, r.name, r.uid, x.how, r.decided_at, x.via_deployment_id, x.via_uid, x.via_name, s.id IS NULL, ` + read.CauseColumnsSQL + `
-FROM dbcontroller.removal r
-LEFT JOIN dbcontroller.cause x ON x.id = r.cause_id LEFT JOIN dbcontroller.shadow s ON s.uid = r.uid
-WHERE r.name = @name AND (@any OR r.uid = @uid) AND (@after::timestamptz IS NULL OR (r.decided_at, r.uid) < (@after, @after_uid))
+const (
+	removalColumnsSQL = `
+SELECT r.kind_id, r.name, r.uid, x.how, r.decided_at, x.via_deployment_id, x.via_uid, x.via_name, s.id IS NULL, ` + read.CauseColumnsSQL
+
+	removalPageSQL = `(@after::timestamptz IS NULL OR (r.decided_at, r.uid) < (@after, @after_uid))
 ORDER BY r.decided_at DESC, r.uid DESC LIMIT @at_most`
 
-// Removals returns a page of the removals of the resources with a name, newest first, and the token of the next one; with a non-zero uid only
-// that of this resource. It fails with *peer.InvalidError.
-func (s *Inspector) Removals(ctx context.Context, name string, uid uuid.UUID, token string, limit int) (out []Removal, next string, err error) {
+	selectRemovalsSQL = removalColumnsSQL + `
+FROM dbcontroller.removal r
+LEFT JOIN dbcontroller.cause x ON x.id = r.cause_id LEFT JOIN dbcontroller.shadow s ON s.uid = r.uid
+WHERE r.name = @name AND (@any OR r.uid = @uid) AND ` + removalPageSQL
+
+	// A cause and its removals are written by one statement, at one time: the index of the removals is by time.
+	selectRemovalsOfDeletionSQL = removalColumnsSQL + `
+FROM dbcontroller.cause x JOIN dbcontroller.removal r ON r.decided_at = x.noted_at AND r.cause_id = x.id LEFT JOIN dbcontroller.shadow s ON s.uid = r.uid
+WHERE x.deletion_id = @deletion AND ` + removalPageSQL
+)
+
+// RemovalQuery selects removals here: those of the resources with a name, with a non-zero uid that of this resource; or those of a deletion.
+type RemovalQuery struct {
+	Name     string
+	UID      uuid.UUID
+	Deletion uuid.UUID
+}
+
+// Removals returns a page of removals, newest first, and the token of the next one. It fails with *peer.InvalidError.
+func (s *Inspector) Removals(ctx context.Context, q RemovalQuery, token string, limit int) (out []Removal, next string, err error) {
 	after, err := db.ParsePage(token)
 	if err != nil {
 		return nil, "", err
 	}
-	if out, err = s.removals(ctx, name, uid, after, limit); err == nil && len(out) == limit {
+	if out, err = s.removals(ctx, q, after, limit); err == nil && len(out) == limit {
 		last := out[limit-1]
 		next = db.Page{At: last.DecidedAt, ID: last.UID}.Token()
 	}
 	return out, next, err
 }
 
-func (s *Inspector) removals(ctx context.Context, name string, uid uuid.UUID, after db.Page, limit int) ([]Removal, error) {
-	rows, err := s.Pool.Query(ctx, selectRemovalsSQL, db.Named{
-		"name": name, "any": uid == uuid.Nil, "uid": uid, "after": after.After(), "after_uid": after.ID, "at_most": limit,
-	})
+func (s *Inspector) removals(ctx context.Context, q RemovalQuery, after db.Page, limit int) ([]Removal, error) {
+	sql, named := selectRemovalsSQL, db.Named{"name": q.Name, "any": q.UID == uuid.Nil, "uid": q.UID}
+	if q.Deletion != uuid.Nil {
+		sql, named = selectRemovalsOfDeletionSQL, db.Named{"deletion": q.Deletion}
+	}
+	named["after"], named["after_uid"], named["at_most"] = after.After(), after.ID, limit
+	rows, err := s.Pool.Query(ctx, sql, named)
 	if err != nil {
 		return nil, fmt.Errorf("read removals: %w", err)
 	}

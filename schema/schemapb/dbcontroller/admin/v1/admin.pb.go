@@ -1190,8 +1190,10 @@ type ListRemovalsRequest struct {
 	Uid string `protobuf:"bytes,2,opt,name=uid,proto3" json:"uid,omitempty"`
 	// At most 1,000; 100 when it is 0.
 	PageSize int32 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// next_page_token of an earlier answer to a request with the same name and uid.
-	PageToken     string `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// next_page_token of an earlier answer to a request with the same name and uid, or deletion.
+	PageToken string `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// All resources here that this deletion has removed or marked (Removal.deletion), instead of those of a name.
+	Deletion      string `protobuf:"bytes,5,opt,name=deletion,proto3" json:"deletion,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1250,6 +1252,13 @@ func (x *ListRemovalsRequest) GetPageSize() int32 {
 func (x *ListRemovalsRequest) GetPageToken() string {
 	if x != nil {
 		return x.PageToken
+	}
+	return ""
+}
+
+func (x *ListRemovalsRequest) GetDeletion() string {
+	if x != nil {
+		return x.Deletion
 	}
 	return ""
 }
@@ -1330,7 +1339,9 @@ type Removal struct {
 	RequestId   string                 `protobuf:"bytes,12,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	RequestTime *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=request_time,json=requestTime,proto3" json:"request_time,omitempty"`
 	// The deployment (service/region) that sent the root; the called deployment cannot check it. Empty when it was recorded here.
-	ToldBy        string `protobuf:"bytes,14,opt,name=told_by,json=toldBy,proto3" json:"told_by,omitempty"`
+	ToldBy string `protobuf:"bytes,14,opt,name=told_by,json=toldBy,proto3" json:"told_by,omitempty"`
+	// The deletion, a UUID that is the same in every deployment that it reached.
+	Deletion      string `protobuf:"bytes,15,opt,name=deletion,proto3" json:"deletion,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1459,6 +1470,13 @@ func (x *Removal) GetRequestTime() *timestamppb.Timestamp {
 func (x *Removal) GetToldBy() string {
 	if x != nil {
 		return x.ToldBy
+	}
+	return ""
+}
+
+func (x *Removal) GetDeletion() string {
+	if x != nil {
+		return x.Deletion
 	}
 	return ""
 }
@@ -3870,16 +3888,17 @@ const file_dbcontroller_admin_v1_admin_proto_rawDesc = "" +
 	"\bexpected\x18\b \x01(\x03R\bexpected\x12%\n" +
 	"\x0eexpected_unset\x18\t \x01(\x03R\rexpectedUnset\x12-\n" +
 	"\x04left\x18\n" +
-	" \x01(\v2\x19.google.protobuf.DurationR\x04left\"w\n" +
+	" \x01(\v2\x19.google.protobuf.DurationR\x04left\"\x93\x01\n" +
 	"\x13ListRemovalsRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12\x1b\n" +
 	"\tpage_size\x18\x03 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\x04 \x01(\tR\tpageToken\"z\n" +
+	"page_token\x18\x04 \x01(\tR\tpageToken\x12\x1a\n" +
+	"\bdeletion\x18\x05 \x01(\tR\bdeletion\"z\n" +
 	"\x14ListRemovalsResponse\x12:\n" +
 	"\bremovals\x18\x01 \x03(\v2\x1e.dbcontroller.admin.v1.RemovalR\bremovals\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x8d\x03\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xa9\x03\n" +
 	"\aRemoval\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x10\n" +
@@ -3897,7 +3916,8 @@ const file_dbcontroller_admin_v1_admin_proto_rawDesc = "" +
 	"\n" +
 	"request_id\x18\f \x01(\tR\trequestId\x12=\n" +
 	"\frequest_time\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\vrequestTime\x12\x17\n" +
-	"\atold_by\x18\x0e \x01(\tR\x06toldBy\"\x0f\n" +
+	"\atold_by\x18\x0e \x01(\tR\x06toldBy\x12\x1a\n" +
+	"\bdeletion\x18\x0f \x01(\tR\bdeletion\"\x0f\n" +
 	"\rStatusRequest\"\x96\x13\n" +
 	"\x0eStatusResponse\x12\x1e\n" +
 	"\n" +
