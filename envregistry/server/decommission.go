@@ -67,6 +67,9 @@ func (s *store) decommission(ctx context.Context, id schema.DeploymentID, unlist
 		by.queue(b, revision, changes)
 		return tx.SendBatch(ctx, b).Close()
 	})
+	if err != nil {
+		by.ended(ctx, err)
+	}
 	if err == nil && len(changes) > 0 {
 		by.changed(ctx, revision, changes)
 		s.wake.Wake(environmentFeed)

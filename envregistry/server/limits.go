@@ -15,12 +15,15 @@ import (
 
 // permitted returns an error unless the limits of the author allow the change: operate on each deployment that it touches, on a service in all regions, or in a
 // region with all services, and grant for the rights.
-func (a *author) permitted(before, after *schema.Environment) error {
+func (a *author) permitted(before, after *schema.Environment, vouches []schema.Deployment) error {
 	if a == nil {
 		return nil
 	}
 	rights := grant.Compile(before)
 	var wanted []schema.DeploymentID // without a region: in all of them; without a service: all of them
+	for _, d := range vouches {
+		wanted = append(wanted, d.DeploymentID)
+	}
 	for _, d := range slices.Concat(before.Deployments, after.Deployments) {
 		old, now := find(before, d.DeploymentID), find(after, d.DeploymentID)
 		if old == nil || now == nil || deploymentDifferences(old, *now) != nil {

@@ -1,13 +1,22 @@
 package server_test
 
 import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"sync"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/db-controller/db-controller/envregistry/server"
+	"github.com/db-controller/db-controller/internal/auditlog"
 	"github.com/db-controller/db-controller/internal/identity"
+	"github.com/db-controller/db-controller/internal/postgres"
 	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
 )
 
@@ -67,4 +76,83 @@ rights:
 	require.NoError(t, err)
 	_, err = ada.Apply(t.Context(), &registryv1.ApplyRequest{Rights: &registryv1.Rights{Operators: []*registryv1.Operator{{Identity: "operator/ada", Verbs: []string{"read"}}}}})
 	require.Equal(t, codes.InvalidArgument, status.Code(err), "nobody could change the rights again: %v", err)
+}
+
+// An operator declares nothing complete, and sees no grants, beyond the limits: also by applying what is there already.
+func TestOperatorsVouchWithinTheirLimits_I15(t *testing.T) {
+	t.Parallel()
+	dsn := database(t)
+	as := func(name string) registryv1.RegistryServiceClient {
+		return serve(t, dsn, identity.Identity{Role: identity.RoleOperator, Name: name})
+	}
+	ada, nobody := as("ada"), as("nobody")
+	apply(t, ada, example)
+	apply(t, ada, `
+rights:
+  grants: [{identity: user/secret, verbs: [operate], name: projects/secret}, {identity: "*", verbs: [read]}]
+  operators: [{identity: operator/ada, verbs: [read, operate, grant]}]
+`)
+	conn, err := pgx.Connect(t.Context(), dsn)
+	require.NoError(t, err)
+	defer func() { _ = conn.Close(context.Background()) }()
+	_, err = conn.Exec(t.Context(), `UPDATE dbcontroller_registry.deployment SET applied_in = NULL`) // as an older copy
+	require.NoError(t, err)
+	env, err := nobody.GetEnvironment(t.Context(), &registryv1.GetEnvironmentRequest{})
+	require.NoError(t, err)
+	require.True(t, env.GetOwnGrantsOnly())
+	require.Len(t, env.GetEnvironment().GetRights().GetGrants(), 1, "everybody's")
+	require.Empty(t, env.GetEnvironment().GetRights().GetOperators())
+	_, err = nobody.Apply(t.Context(), &registryv1.ApplyRequest{Deployments: env.GetEnvironment().GetDeployments()})
+	require.Equal(t, codes.PermissionDenied, status.Code(err), "%v", err)
+	env, err = ada.GetEnvironment(t.Context(), &registryv1.GetEnvironmentRequest{})
+	require.NoError(t, err)
+	require.True(t, env.GetIncomplete())
+	require.False(t, env.GetOwnGrantsOnly())
+	require.Len(t, env.GetEnvironment().GetRights().GetOperators(), 1)
+}
+
+// written is a sink in memory.
+type written struct {
+	mu  sync.Mutex
+	all []byte
+}
+
+func (w *written) Last() (auditlog.Chain, error) { return auditlog.Chain{}, nil }
+func (w *written) Close() error                  { return nil }
+
+func (w *written) Write(lines [][]byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.all = append(w.all, bytes.Join(lines, nil)...)
+	return len(lines), nil
+}
+
+// A change is asked for, and then changed, denied or failed; one that changes nothing is allowed.
+func TestTheAuditLogOfTheRegistryHasEachOutcome(t *testing.T) {
+	t.Parallel()
+	dsn := database(t)
+	ada := serve(t, dsn, identity.Identity{Role: identity.RoleOperator, Name: "ada"})
+	apply(t, ada, example)
+	apply(t, ada, "rights: {operators: [{identity: operator/ada, verbs: [read, operate, grant]}]}")
+	pool, err := postgres.Connect(t.Context(), dsn, "test", 4)
+	require.NoError(t, err)
+	defer pool.Close()
+	sink := &written{}
+	log, err := auditlog.Open(auditlog.Config{Source: "registry", Sink: sink, Classes: auditlog.Classes, Required: true, Logger: zap.NewNop()})
+	require.NoError(t, err)
+	s := server.New(pool, log, zap.NewNop())
+	for who, versions := range map[string][]string{"ada": {"v2", "v2", "v9"}, "olga": {"v1"}} {
+		ctx := identity.NewContext(t.Context(), identity.Identity{Role: identity.RoleOperator, Name: who})
+		for _, version := range versions {
+			_, _ = s.SetDeploymentVersion(ctx, &registryv1.SetDeploymentVersionRequest{Service: west.Service, Region: west.Region, Version: version})
+		}
+	}
+	require.NoError(t, log.Close())
+	got := map[string][]string{}
+	for d := json.NewDecoder(bytes.NewReader(sink.all)); d.More(); {
+		var e auditlog.Event
+		require.NoError(t, d.Decode(&e))
+		got[e.Identity] = append(got[e.Identity], string(e.Outcome))
+	}
+	require.Equal(t, map[string][]string{"": {"began"}, "operator/ada": {"asked", "changed", "asked", "allowed", "asked", "failed"}, "operator/olga": {"asked", "denied"}}, got)
 }

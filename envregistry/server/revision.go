@@ -51,7 +51,7 @@ func (s *Server) author(ctx context.Context, method, reason string) (*author, er
 		return nil, status.Error(codes.Unauthenticated, err.Error())
 	}
 	a := &author{who: who, request: requestid.ID(ctx), method: method, reason: reason, audit: s.audit, log: s.log.Named("audit")}
-	if err := s.audit.Record(ctx, a.event(auditlog.Allowed)); err != nil {
+	if err := s.audit.Record(ctx, a.event(auditlog.Asked)); err != nil {
 		return nil, status.Error(codes.Unavailable, err.Error())
 	}
 	return a, nil
@@ -71,9 +71,29 @@ func (a *author) changed(ctx context.Context, revision int64, changes []string) 
 	if a != nil {
 		e := a.event(auditlog.Changed)
 		e.Revision, e.Changes = revision, changes
-		_ = a.audit.Record(ctx, e) // the change is committed, and the table has it
+		a.audit.Note(e) // the change is committed, and the table has it
 		a.log.Info("changed", zap.Stringer("identity", a.who.Identity), zap.String("proof", a.who.Proof), zap.String("method", a.method),
 			requestid.Field(ctx), zap.Int64("revision", revision), zap.String("reason", a.reason), zap.Strings("changes", changes))
+	}
+}
+
+// ended records that a change was denied, or failed, or was only validated.
+func (a *author) ended(ctx context.Context, err error) {
+	if a == nil {
+		return
+	}
+	e := a.event(auditlog.Failed)
+	switch code := status.Code(err); {
+	case err == nil:
+		e.Outcome, e.Reason = auditlog.Allowed, "nothing was changed"
+	case code == codes.PermissionDenied:
+		e.Outcome = auditlog.Denied
+	default:
+		e.Code = code.String()
+	}
+	a.audit.Note(e)
+	if e.Outcome == auditlog.Denied {
+		a.log.Info("denied", zap.Stringer("identity", a.who.Identity), zap.String("proof", a.who.Proof), zap.String("method", a.method), requestid.Field(ctx))
 	}
 }
 

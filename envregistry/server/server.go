@@ -102,7 +102,7 @@ func (s *Server) Apply(ctx context.Context, req *registryv1.ApplyRequest) (*regi
 	if err != nil {
 		return nil, err
 	}
-	changes, err := s.store.change(ctx, change{by: by, unused: patternsOf(req.GetPatternsUnused()), validateOnly: req.GetValidateOnly(), edit: applied(in)})
+	changes, err := s.store.change(ctx, change{by: by, unused: patternsOf(req.GetPatternsUnused()), validateOnly: req.GetValidateOnly(), vouches: in.Deployments, edit: applied(in)})
 	if err == nil && !req.GetValidateOnly() {
 		err = s.store.vouch(ctx, in.Deployments)
 	}
@@ -125,11 +125,11 @@ func (s *Server) GetEnvironment(ctx context.Context, req *registryv1.GetEnvironm
 		return nil, s.fail(err)
 	}
 	out := &registryv1.GetEnvironmentResponse{Environment: wire.EnvironmentProto(env), Incomplete: env.Incomplete, Unheard: env.Unheard}
-	all := len(out.GetEnvironment().GetRights().GetGrants())
+	all := out.GetEnvironment().GetRights()
 	if out.Environment.Rights, err = visible(ctx, out.GetEnvironment().GetRights()); err != nil {
 		return nil, s.fail(err)
 	}
-	out.OwnGrantsOnly = len(out.GetEnvironment().GetRights().GetGrants()) < all
+	out.OwnGrantsOnly = out.GetEnvironment().GetRights() != all
 	return out, nil
 }
 

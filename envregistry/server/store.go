@@ -239,9 +239,10 @@ func sameDescriptor(a, b *schema.Descriptor) bool {
 
 // change is a change of the environment.
 type change struct {
-	by           *author  // nil for the registration of a deployment, which is not on record
-	unused       patterns // which versions may drop
-	validateOnly bool     // nothing is written
+	by           *author             // nil for the registration of a deployment, which is not on record
+	unused       patterns            // which versions may drop
+	validateOnly bool                // nothing is written
+	vouches      []schema.Deployment // that the author names, also as they are: they count as applied
 	edit         func(*schema.Environment) error
 }
 
@@ -278,12 +279,12 @@ func (s *store) change(ctx context.Context, c change) ([]string, error) {
 		if err := keepsImports(before, after); err != nil {
 			return err
 		}
+		if err := c.by.permitted(before, after, c.vouches); err != nil {
+			return err
+		}
 		b := &pgx.Batch{}
 		b.Queue(moveRevisionSQL) // first: the changes have the new revision
 		if changes, err = queueDifference(b, before, after); err != nil || len(changes) == 0 {
-			return err
-		}
-		if err := c.by.permitted(before, after); err != nil {
 			return err
 		}
 		if c.validateOnly {
@@ -294,10 +295,15 @@ func (s *store) change(ctx context.Context, c change) ([]string, error) {
 		return tx.SendBatch(ctx, b).Close()
 	})
 	if errors.Is(err, errValidated) {
+		c.by.ended(ctx, nil)
 		return changes, nil
 	}
 	if err != nil {
+		c.by.ended(ctx, err)
 		return nil, err
+	}
+	if len(changes) == 0 {
+		c.by.ended(ctx, nil)
 	}
 	if len(changes) > 0 {
 		c.by.changed(ctx, revision, changes)

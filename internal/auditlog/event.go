@@ -51,8 +51,9 @@ func joined(classes []Class) string {
 type Outcome string
 
 // The outcomes. Allowed is written before the call is carried out; Failed follows when it returned an error. An allowed call without a later event took effect,
-// or its process ended meanwhile. Changed is a change of the registry, after its commit.
+// or its process ended meanwhile. A change of the registry is Asked for, and then Changed, after its commit, Denied or Failed.
 const (
+	Asked   Outcome = "asked"
 	Allowed Outcome = "allowed"
 	Denied  Outcome = "denied"
 	Failed  Outcome = "failed"
@@ -63,8 +64,12 @@ const (
 	LeftOut Outcome = "left out"
 )
 
-// maxNames is the number of names in an event.
-const maxNames = 20
+const (
+	// MaxNames is the number of names in an event.
+	MaxNames = 20
+	// maxText bounds the texts of an event, so that each sink takes its line: a packet of syslog has 64 KiB.
+	maxText = 16 << 10
+)
 
 // Event is what is recorded. Empty fields are left out.
 type Event struct {
@@ -76,7 +81,7 @@ type Event struct {
 	RequestID string   `json:"request_id,omitempty"`
 	Verb      string   `json:"verb,omitempty"`
 	Names     []string `json:"names,omitempty"` // the first 20
-	Count     int      `json:"count,omitempty"` // of the names that are not listed, or of the calls that are left out
+	Count     int      `json:"count,omitempty"` // of the names or changes that are not listed, or of the calls that are left out
 	Code      string   `json:"code,omitempty"`  // of a failure
 	Reason    string   `json:"reason,omitempty"`
 	Revision  int64    `json:"revision,omitempty"` // of the registry
@@ -97,9 +102,10 @@ const hashField = `,"hash":"`
 
 // line returns the line of an entry and its hash.
 func (e *entry) line() (line []byte, hash string, err error) {
-	if more := len(e.Names) - maxNames; more > 0 {
-		e.Names, e.Count = e.Names[:maxNames], more
+	if more := len(e.Names) - MaxNames; more > 0 {
+		e.Names, e.Count = e.Names[:MaxNames], more
 	}
+	e.bound()
 	raw, err := json.Marshal(e)
 	if err != nil {
 		return nil, "", fmt.Errorf("encode an event of the audit log: %w", err)
@@ -107,4 +113,22 @@ func (e *entry) line() (line []byte, hash string, err error) {
 	raw = raw[:len(raw)-1] // without the brace
 	hash = hashOf(raw)
 	return append(raw, hashField+hash+"\"}\n"...), hash, nil
+}
+
+// bound leaves out what is too long for a line.
+func (e *entry) bound() {
+	left := maxText
+	fits := func(texts []string) []string {
+		for i, text := range texts {
+			if left -= len(text); left < 0 {
+				e.Count += len(texts) - i
+				return texts[:i]
+			}
+		}
+		return texts
+	}
+	for _, text := range []*string{&e.Identity, &e.Proof, &e.Method, &e.RequestID, &e.Verb, &e.Code, &e.Reason} {
+		*text = (*text)[:min(len(*text), 2<<10)]
+	}
+	e.Names, e.Changes = fits(e.Names), fits(e.Changes)
 }

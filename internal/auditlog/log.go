@@ -2,6 +2,7 @@ package auditlog
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -16,8 +17,10 @@ import (
 const (
 	// maxPending bounds the lines that wait for the sink.
 	maxPending = 10_000
-	// patience is how long a call waits for its line.
+	// patience is how long a call waits for its line, and Close for the sink.
 	patience = 5 * time.Second
+	// atOnce is the number of lines that the sink is given at once: each of them has at most some 40 KiB, and receivers have bounds.
+	atOnce = 50
 )
 
 // Config of a Log.
@@ -93,15 +96,27 @@ func (l *Log) Record(ctx context.Context, e Event) error {
 	}
 }
 
+// Note writes an event, and waits for nothing: of a call that has its answer.
+func (l *Log) Note(e Event) {
+	if l == nil || e.Class != "" && !l.Has(e.Class) {
+		return
+	}
+	_, _ = l.add(e) // what has no room is counted
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
 // add numbers an event. Without Config.Required, one that has no room is counted, and the next line says how many there were.
 func (l *Log) add(e Event) (seq uint64, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.pending) >= maxPending {
+		l.dropped++
 		if l.cfg.Required {
 			return 0, peer.ErrAuditLog
 		}
-		l.dropped++
 		return 0, nil
 	}
 	if l.dropped > 0 {
@@ -153,32 +168,38 @@ func (l *Log) run(ctx context.Context) {
 	}
 }
 
-// flush hands all pending lines to the sink.
+// flush hands all pending lines to the sink, some at a time.
 func (l *Log) flush() error {
-	l.mu.Lock()
-	lines := slices.Clone(l.pending)
-	l.mu.Unlock()
-	if len(lines) == 0 {
-		return nil
+	for {
+		l.mu.Lock()
+		lines := slices.Clone(l.pending[:min(len(l.pending), atOnce)])
+		l.mu.Unlock()
+		if len(lines) == 0 {
+			return nil
+		}
+		n, err := l.cfg.Sink.Write(lines)
+		l.mu.Lock()
+		l.pending = slices.Delete(l.pending, 0, n)
+		l.taken += uint64(n) //nolint:gosec // a count
+		close(l.moved)
+		l.moved = make(chan struct{})
+		l.mu.Unlock()
+		if err != nil {
+			return fmt.Errorf("write the audit log: %w", err)
+		}
 	}
-	if err := l.cfg.Sink.Write(lines); err != nil {
-		return fmt.Errorf("write the audit log: %w", err)
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.pending = slices.Delete(l.pending, 0, len(lines))
-	l.taken += uint64(len(lines))
-	close(l.moved)
-	l.moved = make(chan struct{})
-	return nil
 }
 
-// Close writes what is left, and closes the sink.
+// Close writes what is left, and closes the sink. A sink that does not answer is left.
 func (l *Log) Close() error {
 	if l == nil {
 		return nil
 	}
 	l.stop()
-	<-l.done
-	return l.cfg.Sink.Close()
+	select {
+	case <-l.done:
+		return l.cfg.Sink.Close()
+	case <-time.After(patience):
+		return errors.New("the audit log did not take its last lines in time")
+	}
 }

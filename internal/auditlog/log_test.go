@@ -11,6 +11,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
@@ -118,7 +119,7 @@ func TestAChangeOfALogIsFound(t *testing.T) {
 		"a forged one":        {join(lines[:2], []string{string(forged)}, lines[3:]), errGap},
 		"a hash is gone":      {strings.Replace(string(raw), hashField, `,"hush":"`, 1), errForm},
 		"text behind a line":  {strings.Replace(string(raw), "\n", " \n", 1), errForm},
-		"another log follows": {string(raw) + lines[0], errGap},
+		"another log follows": {string(raw) + lines[0], nil}, // its beginning is reported
 		"the end is cut":      {join(lines[:3]), nil},
 	} {
 		var chain Chain
@@ -136,13 +137,14 @@ type broken struct {
 func (b *broken) Last() (Chain, error) { return Chain{}, nil }
 func (b *broken) Close() error         { return nil }
 
-func (b *broken) Write(lines [][]byte) error {
+func (b *broken) Write(lines [][]byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.err == nil {
-		b.lines = append(b.lines, lines...)
+	if b.err != nil {
+		return 0, b.err
 	}
-	return b.err
+	b.lines = append(b.lines, lines...)
+	return len(lines), nil
 }
 
 func (b *broken) fail(err error) {
@@ -207,4 +209,119 @@ func TestALogGoesToSyslog(t *testing.T) {
 		_, err := OpenSink(wrong)
 		require.ErrorContains(t, err, "want syslog", wrong)
 	}
+}
+
+// A disk that was full in the middle of a write, and a rename after that, leave each line once.
+func TestARotationAfterAPartOfAWrite(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "audit.log")
+	require.NoError(t, open(t, path, true).Close())
+	sink, err := openFile(path)
+	require.NoError(t, err)
+	last, err := sink.Last()
+	require.NoError(t, err)
+	first, hash, err := (&entry{Seq: last.Seq + 1, Event: Event{Outcome: Allowed}, Previous: last.Hash}).line()
+	require.NoError(t, err)
+	second, _, err := (&entry{Seq: last.Seq + 2, Event: Event{Outcome: Allowed}, Previous: hash}).line()
+	require.NoError(t, err)
+	_, err = sink.open.WriteAt(append(bytes.Clone(first), second[:20]...), sink.size) // as a write that fails leaves it
+	require.NoError(t, err)
+	require.NoError(t, os.Rename(path, path+".1"))
+	n, err := sink.Write([][]byte{first, second})
+	require.NoError(t, err)
+	require.Equal(t, 2, n)
+	require.NoError(t, sink.Close())
+	c, err := verified(t, path+".1", path)
+	require.NoError(t, err)
+	require.EqualValues(t, 3, c.Lines)
+}
+
+// A file that was renamed while no process ran begins a log, which is reported.
+func TestARotationBeforeAStartIsReported(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "audit.log")
+	require.NoError(t, open(t, path, true).Close())
+	require.NoError(t, os.Rename(path, path+".1"))
+	require.NoError(t, open(t, path, true).Close())
+	c, err := verified(t, path+".1", path)
+	require.NoError(t, err)
+	require.Equal(t, 1, c.Begun)
+}
+
+// No event makes a line that a sink cannot take, or that keeps a file from being opened again; what is left out is counted.
+func TestALineHasABound(t *testing.T) {
+	t.Parallel()
+	server, err := net.ListenPacket("udp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { _ = server.Close() }()
+	path := filepath.Join(t.TempDir(), "audit.log")
+	for _, to := range []string{path, "syslog:udp://" + server.LocalAddr().String()} {
+		l := open(t, to, true)
+		l.cfg.Classes = Classes
+		require.NoError(t, l.Record(t.Context(), Event{Class: Registry, Outcome: Changed, Reason: strings.Repeat("r", 1<<20), Changes: []string{"a", strings.Repeat("x", 3<<20), "b"}, Names: []string{strings.Repeat("n", 1<<20)}}))
+		require.NoError(t, l.Record(t.Context(), Event{Class: Deletes, Outcome: Allowed}))
+		require.NoError(t, l.Close())
+	}
+	raw, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Contains(t, string(raw), `"count":4`)
+	require.Less(t, len(raw), 8<<10)
+	require.NoError(t, open(t, path, true).Close())
+	_, err = verified(t, path)
+	require.NoError(t, err)
+}
+
+// parts is a sink that takes one line at a time and then fails once.
+type parts struct {
+	broken
+	got int
+}
+
+func (p *parts) Write(lines [][]byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.lines = append(p.lines, lines[0])
+	if p.got++; p.got%2 == 0 {
+		return 1, errors.New("once")
+	}
+	return 1, nil
+}
+
+// What a sink has taken it is not given again.
+func TestALineIsSentOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		sink := &parts{}
+		l, err := Open(Config{Source: "s", Sink: sink, Classes: Classes, Logger: zap.NewNop()})
+		require.NoError(t, err)
+		for range 9 {
+			require.NoError(t, l.Record(t.Context(), Event{Class: Deletes, Outcome: Allowed}))
+		}
+		time.Sleep(time.Minute)
+		require.NoError(t, l.Close())
+		var c Chain
+		require.NoError(t, c.Verify(bytes.NewReader(bytes.Join(sink.lines, nil))))
+		require.EqualValues(t, 10, c.Lines)
+	})
+}
+
+// stuck is a sink that does not answer.
+type stuck struct {
+	broken
+	until chan struct{}
+}
+
+func (s *stuck) Write([][]byte) (int, error) { <-s.until; return 0, errors.New("closed") }
+
+func TestASinkThatDoesNotAnswerKeepsNoProcess(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		sink := &stuck{until: make(chan struct{})}
+		l, err := Open(Config{Source: "s", Sink: sink, Classes: Classes, Logger: zap.NewNop()})
+		require.NoError(t, err)
+		synctest.Wait()
+		require.ErrorContains(t, l.Close(), "did not take its last lines in time")
+		close(sink.until)
+		<-l.done
+	})
 }

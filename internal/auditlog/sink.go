@@ -12,11 +12,12 @@ import (
 	"syscall"
 )
 
-// Sink takes the lines of a log, in order. A sink that has taken a part of some lines and fails is given all of them again.
+// Sink takes the lines of a log, in order.
 type Sink interface {
 	// Last returns the end of the lines that it has; the zero value for a sink that keeps none.
 	Last() (Chain, error)
-	Write(lines [][]byte) error
+	// Write returns how many of the lines it has taken, all of them without an error. It is given the others again.
+	Write(lines [][]byte) (taken int, err error)
 	Close() error
 }
 
@@ -102,11 +103,11 @@ func lastLine(f *os.File) (last Chain, size int64, err error) {
 
 func (f *file) Last() (Chain, error) { return f.last, nil }
 
-func (f *file) Write(lines [][]byte) error {
+func (f *file) Write(lines [][]byte) (int, error) {
 	if f.open == nil || f.moved() {
 		f.close()
 		if err := f.begin(); err != nil {
-			return err
+			return 0, err
 		}
 	}
 	text := bytes.Join(lines, nil)
@@ -115,10 +116,10 @@ func (f *file) Write(lines [][]byte) error {
 		err = f.open.Sync()
 	}
 	if err != nil {
-		return err
+		return 0, err
 	}
 	f.size += int64(len(text))
-	return nil
+	return len(lines), nil
 }
 
 // moved reports whether the path is not that of the open file any more, or the file was emptied.
@@ -133,6 +134,9 @@ func (f *file) moved() bool {
 
 func (f *file) close() {
 	if f.open != nil {
+		if is, err := f.open.Stat(); err == nil && is.Size() > f.size {
+			_ = f.open.Truncate(f.size) // what was written in part is written again, perhaps into another file
+		}
 		_ = f.open.Close()
 		f.open = nil
 	}
@@ -156,13 +160,13 @@ func newSyslog(network, address string) (*toSyslog, error) {
 
 func (s *toSyslog) Last() (Chain, error) { return Chain{}, nil }
 
-func (s *toSyslog) Write(lines [][]byte) error {
-	for _, line := range lines {
+func (s *toSyslog) Write(lines [][]byte) (int, error) {
+	for i, line := range lines {
 		if _, err := s.w.Write(line); err != nil {
-			return err
+			return i, err
 		}
 	}
-	return nil
+	return len(lines), nil
 }
 
 func (s *toSyslog) Close() error { return s.w.Close() }

@@ -25,6 +25,8 @@ type Chain struct {
 	Seq   uint64 // of the last line
 	Hash  string // of the last line
 	First uint64 // Seq of the first line
+	// Begun is the number of lines that begin a log, after others: its file was new when the process started. What was cut off before is not known.
+	Begun int
 }
 
 // Verify reads lines that follow those before. Its error names the line, which is the first that is not as it was written.
@@ -62,8 +64,12 @@ func (c *Chain) next(line []byte) error {
 	if err := json.Unmarshal(append(bytes.Clone(content), '}'), &e); err != nil {
 		return errForm
 	}
-	if c.Lines > 0 && (e.Seq != c.Seq+1 || e.Previous != c.Hash) || c.Lines == 0 && (e.Previous == "") != (e.Seq == 1) {
+	begins := e.Seq == 1 && e.Previous == ""
+	if (e.Previous == "") != (e.Seq == 1) || c.Lines > 0 && !begins && (e.Seq != c.Seq+1 || e.Previous != c.Hash) {
 		return errGap
+	}
+	if begins && c.Lines > 0 {
+		c.Begun++
 	}
 	if c.Lines == 0 {
 		c.First = e.Seq

@@ -159,6 +159,9 @@ func (r *Rights) Within(who Subject, verb schema.Verb, at schema.DeploymentID) W
 func (r *Rights) rulesOf(who Subject) func(func(rule) bool) {
 	return func(yield func(rule) bool) {
 		grantees := []string{schema.Every, who.Identity}
+		if who.operator() && r.Limited() {
+			grantees = grantees[1:] // everybody is every user: an operator has what the list says
+		}
 		for _, g := range who.Groups {
 			grantees = append(grantees, "group "+g)
 		}

@@ -12,7 +12,7 @@ import (
 const limited = `
 rights:
   default: allow
-  grants: [{identity: operator/olga, verbs: [write], kind: devices.example.com/Device, name: projects/acme}]
+  grants: [{identity: "*", verbs: [delete]}, {identity: operator/olga, verbs: [write], kind: devices.example.com/Device, name: projects/acme}]
   operators:
     - {identity: operator/ada, verbs: [read, write, delete, refer, operate, grant]}
     - {identity: operator/olga, verbs: [read]}
@@ -36,6 +36,7 @@ func TestOperatorsHaveTheirLimits(t *testing.T) {
 		{"olga", "write", devices, "projects/acme", false},
 		{"olga", "write", devices, "projects/acme/devices/d", true}, // by the grant
 		{"olga", "operate", devices, "projects/acme", false},
+		{"olga", "delete", devices, "projects/acme", false}, // which everybody may
 		{"omar", "operate", iam, "projects/acme/accounts/a", true},
 		{"omar", "operate", devices, "projects/acme", false},
 		{"eva", "read", devices, "projects/acme", true},

@@ -69,3 +69,30 @@ func TestACascadeNeedsDeleteWhereTheRightsSaySo(t *testing.T) {
 	_, err := root.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{Name: "targets/root-p"})
 	require.NoError(t, err, "who may delete all of it")
 }
+
+// Where a cascade needs delete, a resource that is not there does not excuse the others of a batch, and nobody lets a resource go with another one if that takes along
+// what the writer may not delete.
+func TestACascadeNeedsDeleteByEachWay(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
+	defer cancel()
+	issuer := harness.NewIssuer(t)
+	g := newGuarded(t, issuer)
+	g.declare(strings.Replace(writers, "default: deny", "default: deny\n  cascade_needs_delete: true", 1))
+	root, eve := g.as(issuer.File("root", "db", time.Hour)), g.as(issuer.File("eve", "db", time.Hour))
+	for _, r := range []*resourcev1.PutResourceRequest{
+		target("eve-p"), target("secret", "targets/eve-p"), target("eve-own"), target("secret-2", "targets/eve-own"), target("eve-m"), target("eve-alone"),
+	} {
+		_, err := root.PutResource(ctx, r)
+		require.NoError(t, err)
+	}
+	_, err := eve.BatchDeleteResources(ctx, &resourcev1.BatchDeleteResourcesRequest{Requests: []*resourcev1.DeleteResourceRequest{{Name: "targets/eve-none", AllowMissing: true}, {Name: "targets/eve-p"}}})
+	require.Equal(t, codes.PermissionDenied, status.Code(err), "%v", err)
+	_, err = eve.PutResource(ctx, target("eve-own", "targets/eve-m"))
+	require.Equal(t, codes.PermissionDenied, status.Code(err), "secret-2 would go with eve-own, and eve-own with eve-m: %v", err)
+	_, err = eve.PutResource(ctx, owned("eve-own", "eve-m"))
+	require.Equal(t, codes.PermissionDenied, status.Code(err), "%v", err)
+	_, err = eve.PutResource(ctx, target("eve-alone", "targets/eve-m"))
+	require.NoError(t, err, "which takes nothing along")
+	_, err = eve.BatchDeleteResources(ctx, &resourcev1.BatchDeleteResourcesRequest{Requests: []*resourcev1.DeleteResourceRequest{{Name: "targets/eve-none", AllowMissing: true}, {Name: "targets/eve-m"}}})
+	require.NoError(t, err)
+}

@@ -60,11 +60,12 @@ type forwarder struct {
 	peers *peers.Peers
 	// tokens verifies the tokens of people whom other regions speak for; nil without tokens.
 	tokens access.Tokens
+	rights *access.Access // the limits of operators; nil in tests without any
 	log    *zap.Logger
 }
 
 func newForwarder(cfg Config) *forwarder {
-	return &forwarder{self: cfg.Store.Deployment(), peers: cfg.Peers, tokens: cfg.Tokens, log: cfg.Logger}
+	return &forwarder{self: cfg.Store.Deployment(), peers: cfg.Peers, tokens: cfg.Tokens, rights: newAccess(cfg), log: cfg.Logger}
 }
 
 // forwardedKey is the context key of the deployment that forwarded a request.
@@ -261,7 +262,7 @@ func (f *forwarder) Unary(ctx context.Context, req any, info *grpc.UnaryServerIn
 	if err != nil {
 		return nil, outcome.Status(f.log, err)
 	}
-	conn, ctx, err := f.dial(ctx, to)
+	conn, ctx, err := f.dial(ctx, info.FullMethod, req, to)
 	if err != nil {
 		return nil, outcome.Status(f.log, err)
 	}
@@ -270,7 +271,7 @@ func (f *forwarder) Unary(ctx context.Context, req any, info *grpc.UnaryServerIn
 
 // get forwards a GetResource for one of the names of a batch.
 func (f *forwarder) get(ctx context.Context, to schema.DeploymentID, req *resourcev1.GetResourceRequest) (*resourcev1.Resource, error) {
-	conn, ctx, err := f.dial(ctx, to)
+	conn, ctx, err := f.dial(ctx, resourcev1.ResourceService_GetResource_FullMethodName, req, to)
 	if err != nil {
 		return nil, err
 	}
@@ -287,13 +288,18 @@ func asReceived(ctx context.Context) []grpc.CallOption {
 
 // dial returns a connection, and a context with the identity of the caller for the other side. Forwarded methods need no
 // more than the rights of a user, and the other side accepts no other role from a deployment: an operator is forwarded as
-// the user of the same name.
-func (f *forwarder) dial(ctx context.Context, to schema.DeploymentID) (grpc.ClientConnInterface, context.Context, error) {
+// the user of the same name, if the limits of the operator allow it.
+func (f *forwarder) dial(ctx context.Context, method string, req any, to schema.DeploymentID) (grpc.ClientConnInterface, context.Context, error) {
 	who, err := identity.CallerFromContext(ctx)
 	if err != nil {
 		return nil, ctx, status.Error(codes.Unauthenticated, err.Error())
 	}
 	if who.Role == identity.RoleOperator {
+		if f.rights != nil {
+			if err := f.rights.Forward(ctx, who, method, req, to); err != nil {
+				return nil, ctx, err
+			}
+		}
 		who.Role = identity.RoleUser
 	}
 	conn, err := f.peers.Forwarding(to)
@@ -340,7 +346,7 @@ func (f *forwarder) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamS
 	case to.IsZero():
 		return handler(srv, &readAhead{ServerStream: stream, req: req})
 	}
-	conn, ctx, err := f.dial(stream.Context(), to)
+	conn, ctx, err := f.dial(stream.Context(), info.FullMethod, req, to)
 	if err != nil {
 		return outcome.Status(f.log, err)
 	}

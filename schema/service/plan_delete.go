@@ -111,8 +111,39 @@ func deniedOf(ctx context.Context, plan *shadow.DeletePlan) ([]denied, error) {
 	return out, nil
 }
 
+// ofWriter returns a context in which the right to delete the holder of a new cascading reference, or of a new owner, covers what the holder takes along, where the
+// rights say cascade_needs_delete: who may delete the target could else take along what refers to the holder, without a right to it.
+func (r *resources) ofWriter(ctx context.Context) context.Context {
+	person := peer.PersonFrom(ctx)
+	if !person.CascadeNeedsDelete {
+		return ctx
+	}
+	may := person.Delete
+	person.Delete = func(ctx context.Context, names []schema.FullName) ([]bool, error) {
+		allowed, err := may(ctx, names)
+		for i, name := range names {
+			if err != nil || !allowed[i] {
+				continue
+			}
+			var plan *shadow.DeletePlan
+			if plan, err = r.deleter.PlanDelete(ctx, name.Name); errors.Is(err, peer.ErrNotFound) || errors.Is(err, peer.ErrDeleting) {
+				err = nil
+				continue
+			}
+			if err == nil {
+				err = mayTake(ctx, plan)
+			}
+			if errors.Is(err, peer.ErrDenied) {
+				allowed[i], err = false, nil
+			}
+		}
+		return allowed, err
+	}
+	return peer.WithPerson(ctx, person)
+}
+
 // mayTakeAlong refuses a delete that takes resources along which the caller may not delete, where the rights say cascade_needs_delete. A reference that is
-// added after the look is one whose writer had the right to delete the holder.
+// added after the look is one whose writer had the right to delete the holder with all that goes along (ofWriter).
 func (r *resources) mayTakeAlong(ctx context.Context, requests []shadow.DeleteRequest) error {
 	if !peer.PersonFrom(ctx).CascadeNeedsDelete {
 		return nil
@@ -123,11 +154,24 @@ func (r *resources) mayTakeAlong(ctx context.Context, requests []shadow.DeleteRe
 	}
 	plan, err := r.deleter.PlanDelete(ctx, names...)
 	if errors.Is(err, peer.ErrNotFound) || errors.Is(err, peer.ErrDeleting) {
-		return nil // the delete answers with it, or with the outcome of the request before
+		if len(names) == 1 {
+			return nil // the delete answers with it, or with the outcome of the request before
+		}
+		for _, one := range requests { // some of them are not there, the others may be
+			if err := r.mayTakeAlong(ctx, []shadow.DeleteRequest{one}); err != nil {
+				return err
+			}
+		}
+		return nil
 	}
 	if err != nil {
 		return err
 	}
+	return mayTake(ctx, plan)
+}
+
+// mayTake refuses a plan that takes resources along which the caller may not delete, or may: those that it does not visit.
+func mayTake(ctx context.Context, plan *shadow.DeletePlan) error {
 	if len(plan.Unasked) > 0 {
 		return &peer.UnavailableError{Unasked: plan.Unasked, Err: errors.New("the rights of the caller to what the delete takes along there cannot be checked")}
 	}

@@ -253,7 +253,7 @@ func (r *resources) would(ctx context.Context, in writes.Request, token string) 
 	if err != nil {
 		return nil, err
 	}
-	would, err := r.writer.ValidateBatch(ctx, writes, token)
+	would, err := r.writer.ValidateBatch(r.ofWriter(ctx), writes, token)
 	return would, r.invalidIn(in, err)
 }
 
@@ -321,9 +321,9 @@ func (r *resources) saveAll(ctx context.Context, request string, in writes.Reque
 	}
 	var saved []peer.Resource
 	if id == uuid.Nil {
-		saved, err = r.writer.Save(ctx, writes)
+		saved, err = r.writer.Save(r.ofWriter(ctx), writes)
 	} else {
-		saved, err = r.writer.SaveRequested(ctx, id, writes)
+		saved, err = r.writer.SaveRequested(r.ofWriter(ctx), id, writes)
 	}
 	if err != nil {
 		return nil, r.invalidIn(in, err)

@@ -71,7 +71,7 @@ func newExporter(ctx context.Context) (sdklog.Exporter, error) {
 
 func (s *sink) Last() (auditlog.Chain, error) { return auditlog.Chain{}, nil }
 
-func (s *sink) Write(lines [][]byte) error {
+func (s *sink) Write(lines [][]byte) (int, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), sendTimeout)
 	defer cancel()
 	s.records.records = nil
@@ -82,7 +82,10 @@ func (s *sink) Write(lines [][]byte) error {
 		r.SetBody(attribute.StringValue(strings.TrimSuffix(string(line), "\n")))
 		s.logger.Emit(ctx, r)
 	}
-	return s.exporter.Export(ctx, s.records.records)
+	if err := s.exporter.Export(ctx, s.records.records); err != nil {
+		return 0, err
+	}
+	return len(lines), nil
 }
 
 func (s *sink) Close() error {

@@ -32,7 +32,7 @@ func (a *Access) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 		if a.cfg.Outside != nil && len(in.GetAttempts()) > 1 { // its answers take their time, each for itself
 			return nil, status.Error(codes.Unimplemented, "attempts are established one by one here")
 		}
-		if err := a.record(ctx, who, info.FullMethod, demand{verb: schema.Refer, names: establishedTargets(in, a.cfg.Deployment)}, auditlog.Allowed, codes.OK); err != nil {
+		if err := a.record(ctx, who, info.FullMethod, demand{verb: schema.Refer, names: establishedTargets(in, a.cfg.Deployment)}, auditlog.Allowed); err != nil {
 			return nil, a.status(err)
 		}
 		return handler(a.withRefused(ctx, who, in), req)
@@ -40,15 +40,22 @@ func (a *Access) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 		return handler(ctx, req)
 	}
 	ctx, d, err := a.enter(ctx, who, info.FullMethod, req)
-	if err == nil {
-		err = a.record(ctx, who, info.FullMethod, d, auditlog.Allowed, codes.OK)
-	}
 	if err != nil {
 		return nil, a.status(err)
 	}
+	if err := a.record(ctx, who, info.FullMethod, d, auditlog.Allowed); err != nil {
+		a.failed(ctx, who, info.FullMethod, d, codes.Unavailable)
+		return nil, a.status(err)
+	}
+	returned := false
+	defer func() {
+		if !returned { // a panic, which an interceptor outside turns into an error
+			a.failed(ctx, who, info.FullMethod, d, codes.Internal)
+		}
+	}()
 	out, err := handler(ctx, req)
-	if err != nil {
-		_ = a.record(ctx, who, info.FullMethod, d, auditlog.Failed, status.Code(err)) // the call has its own error
+	if returned = true; err != nil {
+		a.failed(ctx, who, info.FullMethod, d, status.Code(err))
 	}
 	return a.redacted(ctx, who, info.FullMethod, out, err)
 }
@@ -60,11 +67,6 @@ func (a *Access) Operate(ctx context.Context, req any, info *grpc.UnaryServerInf
 	if err != nil {
 		return nil, err
 	}
-	if who.Role == identity.RoleOperator && a.current().Limited() && Covers(info.FullMethod) {
-		if err := a.elsewhere(ctx, who, info.FullMethod, req); err != nil {
-			return nil, a.status(err)
-		}
-	}
 	if in, ok := req.(*resourcev1.SetBlockDeletionRequest); ok && limited {
 		if name, err := schema.ParseFullName(in.GetName()); err == nil && name.Deployment != a.cfg.Deployment {
 			if err := a.demand(ctx, who, info.FullMethod, demand{verb: schema.Operate, names: []schema.FullName{name}}); err != nil {
@@ -75,19 +77,38 @@ func (a *Access) Operate(ctx context.Context, req any, info *grpc.UnaryServerInf
 	return handler(ctx, req)
 }
 
-// elsewhere demands of an operator with limits the right to resources of other deployments, to which the request is forwarded with the rights of a user.
-func (a *Access) elsewhere(ctx context.Context, who identity.Caller, method string, req any) error {
-	verb, names := demands[method](req)
-	d := demand{verb: verb}
-	for _, name := range names {
-		if full, err := schema.ParseFullName(name); err == nil && full.Deployment != a.cfg.Deployment {
-			d.names = append(d.names, full)
-		}
-	}
-	if len(d.names) == 0 {
+// Forward demands of an operator with limits what a request needs at the deployment to which it is forwarded, where the caller is the user of the same name.
+func (a *Access) Forward(ctx context.Context, who identity.Caller, method string, req any, to schema.DeploymentID) error {
+	rights := a.current()
+	if !rights.Limited() || !Covers(method) && method != resourcev1.ResourceService_WatchResources_FullMethodName {
 		return nil
 	}
-	return a.demand(ctx, who, method, d)
+	d := demand{verb: schema.Read}
+	if Covers(method) {
+		verb, names := demands[method](req)
+		for _, name := range names {
+			if full, err := schema.ParseFullName(name); err == nil && full.Deployment == to {
+				d.names = append(d.names, full)
+			}
+		}
+		d.verb = verb
+	}
+	if method == resourcev1.ResourceService_AcquireDelegations_FullMethodName {
+		d.verb = schema.Refer
+	}
+	switch {
+	case rights.Operator(subject(who), d.verb, to):
+		return nil
+	case len(d.names) > 0:
+		return a.demand(ctx, who, method, d) // a grant may name the operator
+	}
+	return a.beyond(ctx, who, method, d.verb, to)
+}
+
+// beyond is the error of an operator whose limits do not allow something at a deployment.
+func (a *Access) beyond(ctx context.Context, who identity.Caller, method string, verb schema.Verb, at schema.DeploymentID) error {
+	a.denied(ctx, who, method, demand{verb: verb, names: []schema.FullName{{Deployment: at}}})
+	return status.Errorf(codes.PermissionDenied, "%s may not %s at %s: ask an operator who may grant for it", who.Identity, verb, at)
 }
 
 // limited returns the caller, and whether grants apply: to users and operators.
@@ -152,8 +173,7 @@ func (a *Access) operates(ctx context.Context, who identity.Caller, method strin
 	if a.current().Operator(subject(who), verb, a.cfg.Deployment) {
 		return nil
 	}
-	a.denied(ctx, who, method, demand{verb: verb, names: []schema.FullName{{Deployment: a.cfg.Deployment}}})
-	return status.Errorf(codes.PermissionDenied, "%s may not %s at %s: ask an operator who may grant for it", who.Identity, verb, a.cfg.Deployment)
+	return a.beyond(ctx, who, method, verb, a.cfg.Deployment)
 }
 
 // holds reports whether a request removes a finalizer that the caller is the holder of: the descriptor gives the right to that. The
@@ -182,12 +202,12 @@ func (a *Access) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServ
 				if err := a.operates(stream.Context(), who, info.FullMethod, req); err != nil {
 					return err
 				}
-				return a.record(stream.Context(), who, info.FullMethod, demand{verb: schema.Operate}, auditlog.Allowed, codes.OK)
+				return a.record(stream.Context(), who, info.FullMethod, demand{verb: schema.Operate}, auditlog.Allowed)
 			}})
 		}
 		return handler(srv, stream)
 	}
-	if err := a.record(stream.Context(), who, info.FullMethod, demand{verb: schema.Read}, auditlog.Allowed, codes.OK); err != nil {
+	if err := a.record(stream.Context(), who, info.FullMethod, demand{verb: schema.Read}, auditlog.Allowed); err != nil {
 		return a.status(err)
 	}
 	changed := a.cfg.Environments.Changed() // before the rights are read

@@ -16,6 +16,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 
 	"github.com/db-controller/db-controller/internal/identity"
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
@@ -107,6 +109,40 @@ func requestOf(t *testing.T, m protoreflect.MethodDescriptor, name string) any {
 		}
 	}
 	return proto.Message(req)
+}
+
+// The limits hold where a request is forwarded, by name or by region, and for references to other deployments.
+func TestOperatorsHaveTheirLimitsElsewhere(t *testing.T) {
+	t.Parallel()
+	a, _ := newAccess(t, strings.Replace(declared, "default: deny", "default: allow", 1)+limitedOperators)
+	mars := schema.DeploymentID{Service: "a.example.com", Region: "mars"}
+	for method, req := range map[string]any{
+		resourcev1.ResourceService_GetResource_FullMethodName:        &resourcev1.GetResourceRequest{Name: "//a.example.com/mars/things/x"},
+		resourcev1.ResourceService_ListResources_FullMethodName:      &resourcev1.ListResourcesRequest{Region: "mars"},
+		resourcev1.ResourceService_ListReferrers_FullMethodName:      &resourcev1.ListReferrersRequest{Region: "mars", Target: "//" + self.String() + "/things/x"},
+		resourcev1.ResourceService_WatchResources_FullMethodName:     &resourcev1.WatchResourcesRequest{Region: "mars"},
+		resourcev1.ResourceService_AcquireDelegations_FullMethodName: &resourcev1.AcquireDelegationsRequest{Region: "mars"},
+		resourcev1.ResourceService_DeleteResource_FullMethodName:     &resourcev1.DeleteResourceRequest{Name: "//a.example.com/mars/things/x"},
+	} {
+		forwards := func(name string) error {
+			ctx := as(t, identity.RoleOperator, name)
+			who, err := identity.CallerFromContext(ctx)
+			require.NoError(t, err)
+			return a.Forward(ctx, who, method, req, mars)
+		}
+		require.NoError(t, forwards("ada"), method)
+		require.Error(t, forwards("omar"), "%s: of another service", method)
+		require.Error(t, forwards("nobody"), method)
+		reads := strings.Contains(method, "/Get") || strings.Contains(method, "/List") || strings.Contains(method, "/Watch")
+		require.Equal(t, reads, forwards("olga") == nil, method)
+	}
+	_, err := call(a, as(t, identity.RoleOperator, "olga"), resourcev1.ResourceService_AcquireDelegations_FullMethodName, &resourcev1.AcquireDelegationsRequest{}, func(ctx context.Context, _ any) (any, error) {
+		may, err := peer.PersonFrom(ctx).Refer(ctx, []schema.FullName{{Deployment: other, Name: "things/x"}, {Deployment: self, Name: "things/x"}})
+		require.NoError(t, err)
+		require.Equal(t, []bool{false, false}, may, "who may only read takes no right to refer")
+		return nil, nil
+	})
+	require.NoError(t, err)
 }
 
 // receiving is a stream with one request.

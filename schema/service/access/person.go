@@ -63,7 +63,8 @@ func (a *Access) refers(ctx context.Context, who identity.Caller, names []schema
 		if name.Deployment == a.cfg.Deployment {
 			here = append(here, name)
 		} else {
-			allowed[i] = a.current().Authorize(subject(elsewhere), schema.Refer, name)
+			rights := a.current()
+			allowed[i] = rights.Authorize(subject(elsewhere), schema.Refer, name) && (!rights.Limited() || rights.Authorize(subject(who), schema.Refer, name))
 		}
 	}
 	if len(here) == 0 {

@@ -3,6 +3,7 @@ package access
 import (
 	"context"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -42,24 +43,48 @@ func eventOf(ctx context.Context, who identity.Caller, method string, d demand) 
 	return e
 }
 
-// record writes an event of the audit log, if its class is recorded. The failures of one caller's reads, which are names that do not exist, are bounded as
-// denials are.
-func (a *Access) record(ctx context.Context, who identity.Caller, method string, d demand, outcome auditlog.Outcome, code codes.Code) error {
+// eventsOf are the events of a call: each has some of its names.
+func eventsOf(ctx context.Context, who identity.Caller, method string, d demand) (out []auditlog.Event) {
+	for names := range slices.Chunk(d.names, auditlog.MaxNames) {
+		out = append(out, eventOf(ctx, who, method, demand{d.verb, names}))
+	}
+	if out == nil {
+		out = append(out, eventOf(ctx, who, method, d))
+	}
+	return out
+}
+
+// record writes what the audit log has of a call before it is carried out, if its class is recorded.
+func (a *Access) record(ctx context.Context, who identity.Caller, method string, d demand, outcome auditlog.Outcome) error {
 	if !a.cfg.AuditLog.Has(classOf(method, d.verb)) || !strings.HasPrefix(method, "/dbcontroller.") {
 		return nil
 	}
-	e := eventOf(ctx, who, method, d)
-	if e.Outcome = outcome; code != codes.OK {
-		e.Code = code.String()
+	for _, e := range eventsOf(ctx, who, method, d) {
+		e.Outcome = outcome
+		if err := a.cfg.AuditLog.Record(ctx, e); err != nil {
+			return err
+		}
 	}
-	if outcome == auditlog.Failed && e.Class == auditlog.Reads {
+	return nil
+}
+
+// failed records that an allowed call failed, and waits for nothing: it has its answer. The failures of one caller's reads, which are names that do not exist,
+// are bounded as denials are.
+func (a *Access) failed(ctx context.Context, who identity.Caller, method string, d demand, code codes.Code) {
+	class := classOf(method, d.verb)
+	if !a.cfg.AuditLog.Has(class) || !strings.HasPrefix(method, "/dbcontroller.") {
+		return
+	}
+	if class == auditlog.Reads {
 		leftOut, log := a.denials.log(who.Identity, time.Now())
 		if !log {
-			return nil
+			return
 		}
 		a.leftOut(who, leftOut)
 	}
-	return a.cfg.AuditLog.Record(ctx, e)
+	e := eventOf(ctx, who, method, d)
+	e.Outcome, e.Code = auditlog.Failed, code.String()
+	a.cfg.AuditLog.Note(e)
 }
 
 // denied writes a denial into the log of the process and the audit log, within the bound of its caller.
@@ -76,14 +101,14 @@ func (a *Access) denied(ctx context.Context, who identity.Caller, method string,
 	e := eventOf(ctx, who, method, d)
 	if e.Outcome = auditlog.Denied; a.cfg.AuditLog.Has(e.Class) {
 		a.leftOut(who, leftOut)
-		_ = a.cfg.AuditLog.Record(ctx, e) // the call is denied in any case
+		a.cfg.AuditLog.Note(e) // the call is denied in any case
 	}
 }
 
 // leftOut records how many events of a caller have no line.
 func (a *Access) leftOut(who identity.Caller, n int) {
 	if n > 0 {
-		_ = a.cfg.AuditLog.Record(context.Background(), auditlog.Event{Outcome: auditlog.LeftOut, Identity: who.Identity.String(), Count: n})
+		a.cfg.AuditLog.Note(auditlog.Event{Outcome: auditlog.LeftOut, Identity: who.Identity.String(), Count: n})
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
@@ -19,6 +20,7 @@ import (
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
 	"github.com/db-controller/db-controller/schema/service/access"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 // lines is a sink in memory, which can fail.
@@ -31,13 +33,14 @@ type lines struct {
 func (l *lines) Last() (auditlog.Chain, error) { return auditlog.Chain{}, nil }
 func (l *lines) Close() error                  { return nil }
 
-func (l *lines) Write(batch [][]byte) error {
+func (l *lines) Write(batch [][]byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.err == nil {
-		l.all = append(l.all, bytes.Join(batch, nil)...)
+	if l.err != nil {
+		return 0, l.err
 	}
-	return l.err
+	l.all = append(l.all, bytes.Join(batch, nil)...)
+	return len(batch), nil
 }
 
 // take returns the events since the last call.
@@ -102,7 +105,8 @@ func TestCallsAreRecordedByTheirClass(t *testing.T) {
 		})
 		require.Equal(t, 1, before, method)
 		if c.class != auditlog.References || method == resourcev1.ResourceService_AcquireDelegations_FullMethodName {
-			after := sink.take(t)
+			var after []auditlog.Event
+			require.Eventually(t, func() bool { after = append(after, sink.take(t)...); return len(after) > 0 }, wait.Limit, time.Millisecond, method)
 			require.Len(t, after, 1, method)
 			require.Equal(t, auditlog.Failed, after[0].Outcome, method)
 			require.Equal(t, codes.NotFound.String(), after[0].Code)
@@ -119,7 +123,8 @@ func TestCallsAreRecordedByTheirClass(t *testing.T) {
 	}
 	_, err := call(a, as(t, identity.RoleUser, "ann"), resourcev1.ResourceService_DeleteResource_FullMethodName, &resourcev1.DeleteResourceRequest{Name: "things/secret"}, fine)
 	require.Equal(t, codes.PermissionDenied, status.Code(err))
-	events := sink.take(t)
+	var events []auditlog.Event
+	require.Eventually(t, func() bool { events = append(events, sink.take(t)...); return len(events) > 0 }, wait.Limit, time.Millisecond)
 	require.Len(t, events, 1)
 	require.Equal(t, auditlog.Denied, events[0].Outcome)
 	require.Equal(t, []string{"//a.example.com/us-west2/things/secret"}, events[0].Names)
@@ -138,11 +143,14 @@ func TestMissesOfOneIdentityAreBounded(t *testing.T) {
 	}
 	miss("omar")
 	failed := map[string]int{}
-	for _, e := range sink.take(t) {
-		if e.Outcome == auditlog.Failed {
-			failed[e.Identity]++
+	require.Eventually(t, func() bool {
+		for _, e := range sink.take(t) {
+			if e.Outcome == auditlog.Failed {
+				failed[e.Identity]++
+			}
 		}
-	}
+		return failed["operator/omar"] > 0
+	}, wait.Limit, time.Millisecond)
 	require.LessOrEqual(t, failed["operator/olga"], 12)
 	require.Equal(t, 1, failed["operator/omar"])
 }
@@ -162,4 +170,47 @@ func TestWithoutItsLineACallIsNotCarriedOut(t *testing.T) {
 	require.ErrorContains(t, err, "the audit log cannot be written")
 	_, err = call(a, as(t, identity.RoleUser, "ann"), resourcev1.ResourceService_GetResource_FullMethodName, &resourcev1.GetResourceRequest{Name: "things/ann-1"}, fine)
 	require.NoError(t, err, "a class that is not recorded needs no line")
+}
+
+// A call that panics, or whose line came too late, has a failure: an allowed call without one took effect. A batch has all of its names.
+func TestWhatDidNotTakeEffectHasAFailure(t *testing.T) {
+	t.Parallel()
+	a, sink := recorded(t, auditlog.Deletes)
+	req, method := &resourcev1.DeleteResourceRequest{Name: "things/ann-1"}, resourcev1.ResourceService_DeleteResource_FullMethodName
+	outcomes := func(n int) (out []auditlog.Outcome) {
+		require.Eventually(t, func() bool {
+			for _, e := range sink.take(t) {
+				out = append(out, e.Outcome)
+			}
+			return len(out) >= n
+		}, wait.Limit, time.Millisecond)
+		return out
+	}
+	require.Panics(t, func() {
+		_, _ = call(a, as(t, identity.RoleUser, "ann"), method, req, func(context.Context, any) (any, error) { panic("x") })
+	})
+	require.Equal(t, []auditlog.Outcome{auditlog.Allowed, auditlog.Failed}, outcomes(2))
+	sink.mu.Lock()
+	sink.err = errors.New("no space left")
+	sink.mu.Unlock()
+	ctx, cancel := context.WithCancel(as(t, identity.RoleUser, "ann"))
+	cancel()
+	_, err := call(a, ctx, method, req, fine)
+	require.Equal(t, codes.Unavailable, status.Code(err))
+	sink.mu.Lock()
+	sink.err = nil
+	sink.mu.Unlock()
+	require.Equal(t, []auditlog.Outcome{auditlog.Allowed, auditlog.Failed}, outcomes(2))
+
+	batch := &resourcev1.BatchDeleteResourcesRequest{}
+	for range 45 {
+		batch.Requests = append(batch.Requests, &resourcev1.DeleteResourceRequest{Name: "things/ann-1"})
+	}
+	_, err = call(a, as(t, identity.RoleUser, "ann"), resourcev1.ResourceService_BatchDeleteResources_FullMethodName, batch, fine)
+	require.NoError(t, err)
+	names := 0
+	for _, e := range sink.take(t) {
+		names += len(e.Names)
+	}
+	require.Equal(t, 45, names)
 }
