@@ -90,7 +90,7 @@ func written(t *testing.T, text string) (read, again *schema.File) {
 
 // noPlaces clears each schema.Pos in a value.
 func noPlaces(v reflect.Value) {
-	switch v.Kind() {
+	switch v.Kind() { //nolint:exhaustive // other kinds have nothing below them
 	case reflect.Pointer, reflect.Interface:
 		if !v.IsNil() && v.Elem().Kind() != reflect.Map {
 			noPlaces(v.Elem())
@@ -114,7 +114,7 @@ func noPlaces(v reflect.Value) {
 
 // fields notes for each field of the types below a value whether one of them is set.
 func fields(v reflect.Value, path string, set map[string]bool) {
-	switch v.Kind() {
+	switch v.Kind() { //nolint:exhaustive // other kinds have nothing below them
 	case reflect.Pointer:
 		if !v.IsNil() {
 			fields(v.Elem(), path, set)

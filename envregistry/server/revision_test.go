@@ -92,7 +92,8 @@ func TestEachChangeIsOnRecord(t *testing.T) {
 	require.Len(t, all, 6)
 	require.Contains(t, all[5].GetChanges(), "service iam.example.com@v1: created")
 
-	apply(t, c, example[:strings.Index(example, "regions:")]) // nothing changes
+	services, _, _ := strings.Cut(example, "regions:")
+	apply(t, c, services) // nothing changes
 	_, err := c.ListRevisions(t.Context(), &registryv1.ListRevisionsRequest{PageToken: "x"})
 	require.Equal(t, codes.InvalidArgument, status.Code(err))
 	same, err := c.ListRevisions(t.Context(), &registryv1.ListRevisionsRequest{})

@@ -16,8 +16,10 @@ func TestPeopleSeeTheirOwnGrants(t *testing.T) {
 	dsn := database(t)
 	operator := serve(t, dsn, identity.Identity{Role: identity.RoleOperator, Name: "olga"})
 	grants := []*registryv1.Grant{
-		{Identity: "user/ann", Verbs: []string{"read"}, Name: "projects/ann"}, {Identity: "user/bob", Verbs: []string{"read"}, Name: "projects/bob"},
-		{Group: "sre", Verbs: []string{"operate"}}, {Identity: "*", Verbs: []string{"read"}, Name: "projects/public"},
+		{Identity: "user/ann", Verbs: []string{"read"}, Name: "projects/ann"},
+		{Identity: "user/bob", Verbs: []string{"read"}, Name: "projects/bob"},
+		{Group: "sre", Verbs: []string{"operate"}},
+		{Identity: "*", Verbs: []string{"read"}, Name: "projects/public"},
 	}
 	_, err := operator.Apply(t.Context(), &registryv1.ApplyRequest{Rights: &registryv1.Rights{Deny: true, Grants: grants}})
 	require.NoError(t, err)

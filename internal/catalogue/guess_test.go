@@ -181,7 +181,9 @@ func TestReferencesAreGuessed(t *testing.T) {
 			nil,
 		},
 		"two tables of people": {
-			[]*catalogue.Table{table("tasks", "id int8 key", "creator_id int8")}, []*catalogue.Table{table("app_user", "id int8 key"), table("old.user", "id int8 key")}, nil,
+			[]*catalogue.Table{table("tasks", "id int8 key", "creator_id int8")},
+			[]*catalogue.Table{table("app_user", "id int8 key"), table("old.user", "id int8 key")},
+			nil,
 			[]string{"is named after a person"},
 		},
 		"a column of its own table": {

@@ -17,7 +17,7 @@ var people = []string{"user", "account", "person", "employee", "member", "staff"
 // personal are the roles of people: creator_id, owner_id. What ends in by is one as well: approved_by.
 var personal = []string{
 	"creator", "owner", "author", "editor", "reviewer", "approver", "assignee", "assigner", "assigned", "manager", "supervisor", "reporter", "requester", "requestor", "sender", "recipient",
-	"receiver", "submitter", "uploader", "publisher", "moderator", "organizer", "organiser", "inviter", "invitee", "follower", "followee", "mentor", "leader", "lead", "seller", "buyer", "operator", "actor",
+	"receiver", "submitter", "uploader", "publisher", "moderator", "organiser", "inviter", "invitee", "follower", "followee", "mentor", "leader", "lead", "seller", "buyer", "operator", "actor",
 	"responsible", "updater", "modifier", "signer", "inspector", "teacher", "student", "doctor", "patient", "driver", "salesperson",
 }
 

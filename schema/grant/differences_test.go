@@ -22,11 +22,13 @@ func TestDifferencesNameWhoGainsAndWhoLoses(t *testing.T) {
 		},
 		{
 			"by the former name of a kind", "rights: {default: deny, grants: [{group: g, verbs: [read], kind: devices.example.com/Gadget}]}",
-			"rights: {default: deny, grants: [{group: g, verbs: [read], kind: devices.example.com/Device}]}", []string{"nobody gains or loses a right"},
+			"rights: {default: deny, grants: [{group: g, verbs: [read], kind: devices.example.com/Device}]}",
+			[]string{"nobody gains or loses a right"},
 		},
 		{
 			"covered by everybody's", "rights: {default: deny, grants: [{identity: '*', verbs: [read]}, {identity: user/ann, verbs: [read]}]}",
-			"rights: {default: deny, grants: [{identity: '*', verbs: [read]}]}", []string{"nobody gains or loses a right"},
+			"rights: {default: deny, grants: [{identity: '*', verbs: [read]}]}",
+			[]string{"nobody gains or loses a right"},
 		},
 		{
 			"a longer prefix", "rights: {default: deny, grants: [{identity: user/ann, verbs: [read], name: 'projects/a*'}]}",

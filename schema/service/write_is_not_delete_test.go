@@ -62,7 +62,8 @@ func TestWriteIsNotDelete(t *testing.T) {
 			},
 			"batch": func() error {
 				_, err := eve.BatchWriteResources(ctx, &resourcev1.BatchWriteResourcesRequest{Writes: []*write{
-					{Write: &resourcev1.BatchWriteResourcesRequest_Write_Put{Put: target("eve-2").GetResource()}}, put}})
+					{Write: &resourcev1.BatchWriteResourcesRequest_Write_Put{Put: target("eve-2").GetResource()}}, put,
+				}})
 				return err
 			},
 			"dry run": func() error {

@@ -32,7 +32,7 @@ func (a *Access) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 		if a.cfg.Outside != nil && len(in.GetAttempts()) > 1 { // its answers take their time, each for itself
 			return nil, status.Error(codes.Unimplemented, "attempts are established one by one here")
 		}
-		if err := a.record(ctx, who, info.FullMethod, demand{verb: schema.Refer, names: establishedTargets(in, a.cfg.Deployment)}, auditlog.Allowed); err != nil {
+		if err := a.record(ctx, who, info.FullMethod, demand{verb: schema.Refer, names: establishedTargets(in, a.cfg.Deployment)}); err != nil {
 			return nil, a.status(err)
 		}
 		return handler(a.withRefused(ctx, who, in), req)
@@ -43,7 +43,7 @@ func (a *Access) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 	if err != nil {
 		return nil, a.status(err)
 	}
-	if err := a.record(ctx, who, info.FullMethod, d, auditlog.Allowed); err != nil {
+	if err := a.record(ctx, who, info.FullMethod, d); err != nil {
 		a.failed(ctx, who, info.FullMethod, d, codes.Unavailable)
 		return nil, a.status(err)
 	}
@@ -202,12 +202,12 @@ func (a *Access) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServ
 				if err := a.operates(stream.Context(), who, info.FullMethod, req); err != nil {
 					return err
 				}
-				return a.record(stream.Context(), who, info.FullMethod, demand{verb: schema.Operate}, auditlog.Allowed)
+				return a.record(stream.Context(), who, info.FullMethod, demand{verb: schema.Operate})
 			}})
 		}
 		return handler(srv, stream)
 	}
-	if err := a.record(stream.Context(), who, info.FullMethod, demand{verb: schema.Read}, auditlog.Allowed); err != nil {
+	if err := a.record(stream.Context(), who, info.FullMethod, demand{verb: schema.Read}); err != nil {
 		return a.status(err)
 	}
 	changed := a.cfg.Environments.Changed() // before the rights are read

@@ -108,7 +108,7 @@ func requestOf(t *testing.T, m protoreflect.MethodDescriptor, name string) any {
 			req.ProtoReflect().Set(f, protoreflect.ValueOfString(name))
 		}
 	}
-	return proto.Message(req)
+	return req
 }
 
 // The limits hold where a request is forwarded, by name or by region, and for references to other deployments.

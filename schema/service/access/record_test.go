@@ -86,7 +86,8 @@ func TestCallsAreRecordedByTheirClass(t *testing.T) {
 		adminv1.AdminService_ForceRelease_FullMethodName:             {as(t, identity.RoleOperator, "olga"), &adminv1.ForceReleaseRequest{}, auditlog.Operate},
 		schemav1.SchemaService_EstablishReferences_FullMethodName: {
 			identity.NewContext(t.Context(), identity.Deployment(other)), &schemav1.EstablishReferencesRequest{Attempts: []*schemav1.EstablishReferencesRequest_Attempt{
-				{References: []*schemav1.EstablishReferencesRequest_Reference{{Target: &schemav1.ResourceRef{Name: "things/ann-1"}}}}}}, auditlog.References,
+				{References: []*schemav1.EstablishReferencesRequest_Reference{{Target: &schemav1.ResourceRef{Name: "things/ann-1"}}}},
+			}}, auditlog.References,
 		},
 	}
 	a, sink := recorded(t, auditlog.Classes...)
