@@ -126,6 +126,17 @@ func openConsole(t *testing.T, h http.Handler) *browser {
 	return b
 }
 
+// Who changed the environment, for operators; others are told how to see it.
+func TestChangesInABrowser(t *testing.T) {
+	b := openConsole(t, NewHandler(withRegistry{newFleet(2, 2)}))
+	b.look("changes", "#/changes", "operator/olga")
+	b.is("document.querySelector('main').innerText.includes('user/ann loses delete on devices.example.com/Device at and below projects/acme')")
+	b.is("document.querySelector('nav a[aria-current]').textContent === 'Changes'")
+	other := open(t, newFleet(1, 1))
+	other.do(chromedp.Evaluate(`location.hash = "#/changes"`, nil))
+	other.is("document.querySelector('main').innerText.includes('operators see who changed the environment')")
+}
+
 // Every page, when all is well, with a region away, and with 200 resources stuck.
 func TestPagesInABrowser(t *testing.T) {
 	resource := "#/resource/" + strings.ReplaceAll(root, "/", "%2F")
@@ -295,7 +306,7 @@ func TestAttachedRowsAreShown(t *testing.T) {
 	f := newFleet(2, 2)
 	f.change(west, func(a *answers) { a.status.AttachedRows = &adminv1.StatusResponse_AttachedRows{Incomplete: 1204} })
 	b := open(t, f)
-	b.look("attached", "#/deployment/"+strings.ReplaceAll(west.String(), "/", "%2F"), "1,204 rows without a reference whose target does not exist")
+	b.look("attached", "#/deployment/"+strings.ReplaceAll(west.String(), "/", "%2F"), "1,204 values without a target (attach --status)")
 	b.is("!document.querySelector('main').innerText.includes('waiting for a right')")
 	f.change(west, func(a *answers) {
 		a.status = f.atRest(schema.Deployment{DeploymentID: west, Version: "v1"})

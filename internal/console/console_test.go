@@ -304,3 +304,20 @@ func TestTheKeyIsNeeded(t *testing.T) {
 	require.NoError(t, resp.Body.Close())
 	require.Equal(t, http.StatusMisdirectedRequest, resp.StatusCode)
 }
+
+// Who changed the environment is for consoles of operators, whose client has the registry.
+func TestChangesAreThoseOfTheRegistry(t *testing.T) {
+	t.Parallel()
+	get := func(of Deployments) (int, string) {
+		answer := httptest.NewRecorder()
+		NewHandler(of).ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/api/changes", nil))
+		return answer.Code, answer.Body.String()
+	}
+	code, body := get(withRegistry{newFleet(1, 1)})
+	require.Equal(t, http.StatusOK, code)
+	require.Contains(t, body, `"actor":"operator/olga"`)
+	require.Contains(t, body, `"nextPageToken":"1"`)
+	code, body = get(newFleet(1, 1))
+	require.Equal(t, http.StatusNotFound, code)
+	require.Contains(t, body, "operators see who changed the environment")
+}

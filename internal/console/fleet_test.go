@@ -17,6 +17,7 @@ import (
 
 	"github.com/db-controller/db-controller/schema"
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
+	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
 )
@@ -279,4 +280,23 @@ func (a *answers) ListReferrers(_ context.Context, req *resourcev1.ListReferrers
 	}
 	out.Referrers = []*resourcev1.ListReferrersResponse_Referrer{{Holder: holder, Kind: "devices.example.com/Fleet", Path: "project", Behaviour: schemav1.Behaviour_BEHAVIOUR_BLOCK}}
 	return out, nil
+}
+
+// withRegistry are deployments whose registry has two changes.
+type withRegistry struct{ *fleet }
+
+func (withRegistry) Registry() registryv1.RegistryServiceClient { return revisions{} }
+
+type revisions struct {
+	registryv1.RegistryServiceClient
+}
+
+func (revisions) ListRevisions(context.Context, *registryv1.ListRevisionsRequest, ...grpc.CallOption) (*registryv1.ListRevisionsResponse, error) {
+	return &registryv1.ListRevisionsResponse{NextPageToken: "1", Revisions: []*registryv1.Revision{
+		{
+			Revision: 8, Time: timestamppb.New(time.Unix(1_700_000_000, 0)), Actor: "operator/olga", Proof: "certificate", Method: "Apply", RequestId: "01a226b2-9991-7465-a0a7-6dce752cb2da",
+			Changes: []string{"service devices.example.com@v2: changed\n  kinds[Device].references[account].behaviour: BLOCK → CASCADE_DELETE", "rights: changed\n  group team-a gains read, write on devices.example.com/Device at and below projects/acme\n  user/ann loses delete on devices.example.com/Device at and below projects/acme"},
+		},
+		{Revision: 7, Time: timestamppb.New(time.Unix(1_699_900_000, 0)), Actor: "operator/omar", Proof: "certificate", Method: "DecommissionDeployment", Reason: "sold, ticket 4711", Changes: []string{"deployment billing.example.com/eastus2: decommissioned"}},
+	}}, nil
 }
