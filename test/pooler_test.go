@@ -2,11 +2,14 @@ package test
 
 import (
 	"fmt"
+	"maps"
 	"net"
 	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -14,13 +17,35 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/cmd/db-controller/playground"
+	"github.com/db-controller/db-controller/internal/identity"
+	"github.com/db-controller/db-controller/internal/postgres"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/test/harness"
 	"github.com/db-controller/db-controller/test/wait"
 )
 
-// pooled starts pgbouncer in transaction mode before a database, and returns the DSN through it.
+// pooled starts pgbouncer in transaction mode before a database, as the manual says, and returns the DSN through it.
 func pooled(t *testing.T, server *harness.Cluster, database string) string {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), server.DSN(database))
+	require.NoError(t, err)
+	for name, value := range postgres.Settings { // as the first start says
+		if name == "search_path" {
+			continue
+		}
+		_, err := conn.Exec(t.Context(), "ALTER ROLE CURRENT_USER IN DATABASE "+pgx.Identifier{database}.Sanitize()+" SET "+name+" = '"+value+"'")
+		require.NoError(t, err)
+	}
+	require.NoError(t, conn.Close(t.Context()))
+	dsn := bouncer(t, server, database, "ignore_startup_parameters = "+strings.Join(slices.Sorted(maps.Keys(postgres.Settings)), ", "))
+	query := dsn.Query()
+	query.Set("default_query_exec_mode", "cache_describe")
+	dsn.RawQuery = query.Encode()
+	return dsn.String()
+}
+
+// bouncer starts pgbouncer in transaction mode before a database, with a further line in its file.
+func bouncer(t *testing.T, server *harness.Cluster, database, line string) *url.URL {
 	t.Helper()
 	program, err := exec.LookPath("pgbouncer")
 	if err != nil {
@@ -28,15 +53,6 @@ func pooled(t *testing.T, server *harness.Cluster, database string) string {
 	}
 	dsn, err := url.Parse(server.DSN(database))
 	require.NoError(t, err)
-	conn, err := pgx.Connect(t.Context(), server.DSN(database))
-	require.NoError(t, err)
-	for name, value := range map[string]string{ // as the first start says
-		"enable_seqscan": "off", "jit": "off", "max_parallel_workers_per_gather": "0", "statement_timeout": "60000", "lock_timeout": "10000", "idle_in_transaction_session_timeout": "30000",
-	} {
-		_, err := conn.Exec(t.Context(), "ALTER DATABASE "+pgx.Identifier{database}.Sanitize()+" SET "+name+" = '"+value+"'")
-		require.NoError(t, err)
-	}
-	require.NoError(t, conn.Close(t.Context()))
 	addresses, err := playground.FreeAddresses(1)
 	require.NoError(t, err)
 	host, port, err := net.SplitHostPort(addresses[0])
@@ -55,8 +71,8 @@ listen_port = %s
 unix_socket_dir =
 auth_type = any
 pool_mode = transaction
-ignore_startup_parameters = statement_timeout,lock_timeout,idle_in_transaction_session_timeout,enable_seqscan,jit,max_parallel_workers_per_gather,search_path
-`, dsn.Hostname(), dsn.Port(), dsn.User.Username(), password, host, port), 0o644)) //nolint:gosec // as said
+%s
+`, dsn.Hostname(), dsn.Port(), dsn.User.Username(), password, host, port, line), 0o644)) //nolint:gosec // as said
 	args := []string{file}
 	if os.Getuid() == 0 { // it refuses to run as root
 		args = append(args, "-u", "nobody")
@@ -65,9 +81,6 @@ ignore_startup_parameters = statement_timeout,lock_timeout,idle_in_transaction_s
 	require.NoError(t, cmd.Start())
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 	dsn.Host = addresses[0]
-	query := dsn.Query()
-	query.Set("default_query_exec_mode", "cache_describe")
-	dsn.RawQuery = query.Encode()
 	require.Eventually(t, func() bool {
 		conn, err := pgx.Connect(t.Context(), dsn.String())
 		if err == nil {
@@ -75,7 +88,33 @@ ignore_startup_parameters = statement_timeout,lock_timeout,idle_in_transaction_s
 		}
 		return err == nil
 	}, wait.Limit, poll)
-	return dsn.String()
+	return dsn
+}
+
+// A pooler that is not set up is told from an outage: the process ends at once, with exit code 4 and what to do, for each mistake.
+func TestAPoolerThatIsNotSetUpIsNoOutage(t *testing.T) {
+	t.Parallel()
+	server := harness.NewCluster(t)
+	server.CreateDatabase("own")
+	id, err := schema.ParseDeploymentID("b.example.com/us-west2")
+	require.NoError(t, err)
+	authority, err := playground.NewAuthority()
+	require.NoError(t, err)
+	certs := filepath.Join(t.TempDir(), "certs")
+	require.NoError(t, authority.Issue(certs, identity.Deployment(id)))
+	run := func(dsn string) string {
+		code, out := exitCode(t, "serve", "--deployment", id.String(), "--postgres", dsn, "--registry", "127.0.0.1:1", "--certs", certs, "--listen", "127.0.0.1:0", "--start-timeout", "10m")
+		require.Equal(t, refused, code, out)
+		return out
+	}
+	code, out := exitCode(t, "migrate", "up", "--postgres", server.DSN("own"))
+	require.Zero(t, code, out)
+	require.Contains(t, run(bouncer(t, server, "own", "").String()), "put into pgbouncer.ini: ignore_startup_parameters = enable_seqscan, idle_in_transaction_session_timeout, jit, ")
+	ignoring := bouncer(t, server, "own", "ignore_startup_parameters = "+strings.Join(slices.Sorted(maps.Keys(postgres.Settings)), ", "))
+	query := ignoring.Query()
+	query.Set("default_query_exec_mode", "cache_describe")
+	ignoring.RawQuery = query.Encode()
+	require.Contains(t, run(ignoring.String()), "run once, directly at the server: ALTER ROLE ")
 }
 
 // Behind a pooler in transaction mode, processes share the work, pause and crash as without one.

@@ -86,7 +86,7 @@ func ConnectBeside(ctx context.Context, of *pgxpool.Config, name string, connect
 	defer cancel()
 	if err := checkSettings(ctx, pool); err != nil {
 		pool.Close()
-		return nil, fmt.Errorf("connect to PostgreSQL: %w", err)
+		return nil, fmt.Errorf("connect to PostgreSQL: %w", ofPooler(err))
 	}
 	return pool, nil
 }
@@ -132,11 +132,12 @@ func verified(host string, config *tls.Config) error {
 var ErrNotADSN = errors.New("not a PostgreSQL connection string")
 
 const missingSettingsSQL = `
-SELECT format('ALTER DATABASE %I SET %s = %L;', current_database(), i.name, i.value)
+SELECT format('ALTER ROLE %I IN DATABASE %I SET %s = %L;', session_user, current_database(), i.name, i.value)
 FROM unnest($1::text[], $2::text[]) AS i (name, value) JOIN pg_settings s USING (name) WHERE s.setting <> i.value ORDER BY 1`
 
 // checkSettings returns an error when the sessions do not have Settings: a connection pooler may ignore startup parameters.
-// The error contains the statements that set them for the database.
+// The error contains the statements that set them for the role in the database: the
+// sessions of applications keep theirs.
 func checkSettings(ctx context.Context, pool *pgxpool.Pool) error {
 	var names, values []string
 	for _, name := range slices.Sorted(maps.Keys(Settings)) {
@@ -153,5 +154,5 @@ func checkSettings(ctx context.Context, pool *pgxpool.Pool) error {
 	if err != nil || len(missing) == 0 {
 		return err
 	}
-	return fmt.Errorf("the session does not have the settings that it was opened with, a connection pooler ignores them; run once, directly at the server: %s", strings.Join(missing, " "))
+	return &PoolerError{Remedy: "the session does not have the settings that it was opened with, a connection pooler ignores them; run once, directly at the server: " + strings.Join(missing, " ")}
 }

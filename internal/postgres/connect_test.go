@@ -27,7 +27,7 @@ func TestConnectionsHaveTheirSettings_I22(t *testing.T) {
 	require.NoError(t, err)
 	defer pool.Close()
 	err = postgres.CheckSettings(t.Context(), pool)
-	require.ErrorContains(t, err, "a connection pooler ignores them; run once, directly at the server: ALTER DATABASE ")
+	require.ErrorContains(t, err, "a connection pooler ignores them; run once, directly at the server: ALTER ROLE ")
 	for _, command := range []string{"SET enable_seqscan = 'off';", "SET statement_timeout = '60000';"} {
 		require.ErrorContains(t, err, command)
 	}

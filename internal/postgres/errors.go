@@ -3,7 +3,9 @@ package postgres
 import (
 	"errors"
 	"io"
+	"maps"
 	"net"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -84,8 +86,40 @@ func Denied(err error) bool {
 	return errors.As(err, &pg) && pg.Code == "42501"
 }
 
-// Refused reports whether the server rejects the user, or has no such database. Waiting does not change that.
+// PoolerError is the error of a connection that a pooler in front of PostgreSQL does not allow as it is configured. Waiting does not change that.
+type PoolerError struct {
+	Remedy string
+	Err    error
+}
+
+func (e *PoolerError) Error() string {
+	if e.Err == nil {
+		return e.Remedy
+	}
+	return e.Remedy + " (" + e.Err.Error() + ")"
+}
+func (e *PoolerError) Unwrap() error { return e.Err }
+
+// ofPooler names the remedy of an error that only a pooler gives; others are returned as they are. The codes are those of PgBouncer: 08P01 for a startup parameter
+// that it does not know, and in transaction mode 26000 and 42P05 for prepared statements of another session.
+func ofPooler(err error) error {
+	var pg *pgconn.PgError
+	switch {
+	case !errors.As(err, &pg):
+	case pg.Code == "08P01" && strings.Contains(pg.Message, "startup parameter"):
+		return &PoolerError{"the pooler in front of PostgreSQL refuses the settings of sessions; put into pgbouncer.ini: ignore_startup_parameters = " +
+			strings.Join(slices.Sorted(maps.Keys(Settings)), ", ") + "; the next start prints what to set at the server instead", err}
+	case pg.Code == "26000" || pg.Code == "42P05":
+		return &PoolerError{"prepared statements do not outlive a transaction behind a pooler in transaction mode; add default_query_exec_mode=cache_describe to the DSN", err}
+	}
+	return err
+}
+
+// Refused reports whether the server rejects the user, or has no such database, or a pooler the session. Waiting does not change that.
 func Refused(err error) bool {
+	if errors.As(err, new(*PoolerError)) {
+		return true
+	}
 	var pg *pgconn.PgError
 	return errors.As(err, &pg) && (strings.HasPrefix(pg.Code, "28") || pg.Code == "3D000")
 }
