@@ -9,13 +9,17 @@ BIN := bin/db-controller
 COMMIT ?= $(shell git rev-parse HEAD 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo adoption-proof test test-loaded test-postgresql test-short campaign mutants bench fuzz scan-schemas generate lint verify vulnerabilities sbom hostile browser packages upgrade postgresql python django clean
+.PHONY: help build fips demo adoption-proof test test-loaded test-postgresql test-short campaign mutants bench fuzz scan-schemas generate lint verify vulnerabilities sbom hostile browser packages upgrade postgresql python django clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## build bin/db-controller
 	CGO_ENABLED=0 $(COMPILE) build -trimpath -ldflags "-X github.com/db-controller/db-controller/cmd/db-controller/cli.commit=$(COMMIT)" -o $(BIN) ./cmd/db-controller
+
+fips: ## build bin/db-controller-fips, whose cryptography is the certified FIPS 140-3 module of Go
+	GOFIPS140=certified CGO_ENABLED=0 $(COMPILE) build -trimpath -ldflags "-X github.com/db-controller/db-controller/cmd/db-controller/cli.commit=$(COMMIT)" -o $(BIN)-fips ./cmd/db-controller
+	GODEBUG=fips140=only $(BIN)-fips version
 
 demo: postgresql build ## four deployments on real PostgreSQL, a scenario across regions; then tables that applications already have
 	$(BIN) dev --scenario demo
