@@ -96,6 +96,9 @@ func (s *Actor) CarryOut(ctx context.Context, tx pgx.Tx, d Decision) error {
 
 // CarryOutAnd is CarryOut with further statements behind, which are sent together with those of the decision where they can be.
 func (s *Actor) CarryOutAnd(ctx context.Context, tx pgx.Tx, d Decision, also *pgx.Batch, send db.Sender) error {
+	if err := s.keepNamed(ctx, tx, &d); err != nil {
+		return err
+	}
 	c, v := d.Closure, d.Verdict
 	gone, names, b := rowsOf(d), s.memberNames(c), &pgx.Batch{}
 	carried, left := s.statements(d)
@@ -428,8 +431,36 @@ func CauseOr(told *schema.Cause, deployment schema.DeploymentID, name string, ui
 	return &schema.Cause{ID: uid, Root: schema.FullName{Deployment: deployment, Name: name}.String(), RootUID: uid, At: time.Now()}
 }
 
+// namedHereSQL finds the resources that rows of attached tables here may name: this deployment has an entry at itself.
+const namedHereSQL = `SELECT target_id FROM dbcontroller.holder_entry WHERE target_id = ANY ($1) AND deployment_id = $2`
+
+// keepNamed lets the rows of marked members stay that rows of other tables here may name: those go first, since a native key between the tables, which holds in each
+// transaction or at its end, keeps a row that is named.
+func (s *Actor) keepNamed(ctx context.Context, tx pgx.Tx, d *Decision) error {
+	var ids []int64
+	for _, id := range d.Verdict.Mark {
+		m := d.Closure.Members[id]
+		if !m.Rowless && !m.Hidden && s.rows.Of(m.Kind) != nil && slices.Contains(d.Bonds.Entered, id) && !slices.Contains(d.Verdict.Visible, id) {
+			ids = append(ids, id)
+		}
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	found, err := tx.Query(ctx, namedHereSQL, ids, s.SelfID)
+	if err != nil {
+		return fmt.Errorf("look for entries of rows: %w", err)
+	}
+	kept, err := pgx.CollectRows(found, pgx.RowTo[int64])
+	if err != nil {
+		return fmt.Errorf("look for entries of rows: %w", err)
+	}
+	d.Verdict.Visible = append(slices.Clone(d.Verdict.Visible), kept...)
+	return nil
+}
+
 // rowsOf returns the rows of attached tables that a decision deletes: of members that are removed, and of those that are marked and
-// not seen any more. The row of a member with a blocker stays until the member is removed.
+// not seen any more. The row of a member with a blocker, or with rows here that name it, stays until the member is removed.
 func rowsOf(d Decision) (keys []rows.Key) {
 	going := slices.DeleteFunc(slices.Concat(d.Verdict.Remove, d.Verdict.Mark), func(id int64) bool {
 		m := d.Closure.Members[id]
