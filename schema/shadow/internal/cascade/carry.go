@@ -96,16 +96,20 @@ func (s *Actor) CarryOut(ctx context.Context, tx pgx.Tx, d Decision) error {
 
 // CarryOutAnd is CarryOut with further statements behind, which are sent together with those of the decision where they can be.
 func (s *Actor) CarryOutAnd(ctx context.Context, tx pgx.Tx, d Decision, also *pgx.Batch, send db.Sender) error {
-	if err := s.keepNamed(ctx, tx, &d); err != nil {
-		return err
-	}
-	c, v := d.Closure, d.Verdict
-	gone, names, b := rowsOf(d), s.memberNames(c), &pgx.Batch{}
-	carried, left := s.statements(d)
+	gone := rowsOf(d)
 	if err := s.rows.Take(ctx, tx, gone, d.recovered.Behind); err != nil {
 		return err
 	}
 	attached := s.rows.Any(gone)
+	if attached {
+		if err := s.keepNamed(ctx, tx, &d); err != nil {
+			return err
+		}
+		gone = rowsOf(d)
+	}
+	c, v := d.Closure, d.Verdict
+	names, b := s.memberNames(c), &pgx.Batch{}
+	carried, left := s.statements(d)
 	if err := s.Unset(ctx, tx, v.Unset, names); err != nil {
 		return err
 	}
@@ -431,16 +435,17 @@ func CauseOr(told *schema.Cause, deployment schema.DeploymentID, name string, ui
 	return &schema.Cause{ID: uid, Root: schema.FullName{Deployment: deployment, Name: name}.String(), RootUID: uid, At: time.Now()}
 }
 
-// namedHereSQL finds the resources that rows of attached tables here may name: this deployment has an entry at itself.
-const namedHereSQL = `SELECT target_id FROM dbcontroller.holder_entry WHERE target_id = ANY ($1) AND deployment_id = $2`
+// namedHereSQL finds the resources with rows that other rows here may name: this deployment has an entry at itself.
+const namedHereSQL = `
+SELECT e.target_id FROM dbcontroller.holder_entry e JOIN dbcontroller.shadow s ON s.id = e.target_id
+WHERE e.target_id = ANY ($1) AND e.deployment_id = $2 AND EXISTS (SELECT FROM dbcontroller.attachment a WHERE a.kind_id = s.kind_id)`
 
 // keepNamed lets the rows of marked members stay that rows of other tables here may name: those go first, since a native key between the tables, which holds in each
 // transaction or at its end, keeps a row that is named.
 func (s *Actor) keepNamed(ctx context.Context, tx pgx.Tx, d *Decision) error {
 	var ids []int64
 	for _, id := range d.Verdict.Mark {
-		m := d.Closure.Members[id]
-		if !m.Rowless && !m.Hidden && s.rows.Of(m.Kind) != nil && slices.Contains(d.Bonds.Entered, id) && !slices.Contains(d.Verdict.Visible, id) {
+		if m := d.Closure.Members[id]; !m.Rowless && !m.Hidden && slices.Contains(d.Bonds.Entered, id) && !slices.Contains(d.Verdict.Visible, id) {
 			ids = append(ids, id)
 		}
 	}
