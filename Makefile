@@ -112,8 +112,8 @@ browser: ## every page of the console in a real browser; pictures in bin/picture
 	mkdir -p bin/pictures
 	$(GO) test -count=1 ./internal/console -artifacts -outputdir $(CURDIR)/bin/pictures
 
-hostile: postgresql build ## the attacks that docs/security.md names; minutes
-	DBCONTROLLER_TEST_HOSTILE=1 $(GO) test -count=1 -timeout 40m -run "^($$(grep -oE '`(Test|Fuzz)[A-Za-z0-9_]+`' docs/security.md | tr -d '`' | sort -u | paste -sd '|' -))$$" ./...
+hostile: postgresql build ## the attacks that docs/attacks.md names; minutes
+	DBCONTROLLER_TEST_HOSTILE=1 $(GO) test -count=1 -timeout 40m -run "^($$(grep -oE '`(Test|Fuzz)[A-Za-z0-9_]+`' docs/attacks.md | tr -d '`' | sort -u | paste -sd '|' -))$$" ./...
 
 upgrade: postgresql ## replace processes of the previous release (the file test/testdata/previous-release, or PREVIOUS) under load; a minute
 	@set -e; previous=$${PREVIOUS:-$$(grep -v '^#' test/testdata/previous-release)}; \

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -316,4 +318,16 @@ func TestAUserDoesNotCutRegionsOff_I20(t *testing.T) {
 	_, err := resourcev1.NewResourceServiceClient(f.as(f.ClientCerts(), "a.example.com/us-west2")).
 		ListResources(t.Context(), &resourcev1.ListResourcesRequest{Kind: "Target", Region: "eastus2"})
 	require.NoError(t, err)
+}
+
+// make hostile takes the names of its tests from a document: it has those of the attacks.
+func TestTheAttacksOfTheDocumentArePlayed(t *testing.T) {
+	t.Parallel()
+	makefile, err := os.ReadFile("../Makefile")
+	require.NoError(t, err)
+	of := regexp.MustCompile(`(?m)^hostile: .*\n.* (docs/\w+\.md) \| tr`).FindSubmatch(makefile)
+	require.NotNil(t, of)
+	page, err := os.ReadFile("../" + string(of[1]))
+	require.NoError(t, err)
+	require.Greater(t, len(regexp.MustCompile("`(Test|Fuzz)[A-Za-z0-9_]+`").FindAll(page, -1)), 150)
 }
