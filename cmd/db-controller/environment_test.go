@@ -176,7 +176,7 @@ func TestAnAuditLogIsVerified(t *testing.T) {
 	require.NotZero(t, command(t, "audit-log", "verify", path+".none").code)
 }
 
-// What a filter selects is planned and deleted together; what is being deleted already is left out, and a selection that is too large is refused.
+// What a filter selects is planned and deleted together; resources in DELETING are left out, and a selection that is too large is refused.
 func TestADeleteSelectsByAFilter(t *testing.T) {
 	t.Parallel()
 	f := &filtering{asked: make(chan *resourcev1.ListResourcesRequest, 10), deleted: make(chan []string, 10), n: 3}

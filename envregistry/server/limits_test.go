@@ -78,7 +78,7 @@ rights:
 	require.Equal(t, codes.InvalidArgument, status.Code(err), "nobody could change the rights again: %v", err)
 }
 
-// An operator declares nothing complete, and sees no grants, beyond the limits: also by applying what is there already.
+// An operator declares nothing complete, and sees no grants, beyond the limits: also by applying unchanged rights.
 func TestOperatorsVouchWithinTheirLimits_I15(t *testing.T) {
 	t.Parallel()
 	dsn := database(t)

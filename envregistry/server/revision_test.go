@@ -17,7 +17,7 @@ import (
 	"github.com/db-controller/db-controller/schema/wire"
 )
 
-// Each method that changes the environment by an operator's word leaves a record: who, how it was proved, when, and what has changed. The list of such methods
+// Each method that changes the environment by an operator's word leaves a record: actor, proof, time and difference. The list of such methods
 // is that of the policy, so that a new one needs a line here.
 func TestEachChangeIsOnRecord(t *testing.T) {
 	t.Parallel()

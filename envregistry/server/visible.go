@@ -11,8 +11,8 @@ import (
 	"github.com/db-controller/db-controller/schema/wire"
 )
 
-// visible returns the rights that the caller of a request may see: deployments, which decide by them, and operators who may read everything see all of them, and others
-// the own ones. Grants name tenants and their projects.
+// visible returns the rights that the caller of a request may see: deployments, which decide by them, and operators who may read everything see all rights; other callers see
+// their own ones. Grants name tenants and their projects.
 func visible(ctx context.Context, rights *registryv1.Rights) (*registryv1.Rights, error) {
 	who, err := identity.CallerFromContext(ctx)
 	if err != nil || rights == nil || who.Role != identity.RoleUser && who.Role != identity.RoleOperator {

@@ -71,7 +71,7 @@ const (
 	maxText = 16 << 10
 )
 
-// Event is what is recorded. Empty fields are left out.
+// Event is one record of the audit log. Empty fields are left out.
 type Event struct {
 	Class     Class    `json:"class,omitempty"`
 	Outcome   Outcome  `json:"outcome"`
@@ -115,7 +115,7 @@ func (e *entry) line() (line []byte, hash string, err error) {
 	return append(raw, hashField+hash+"\"}\n"...), hash, nil
 }
 
-// bound leaves out what is too long for a line.
+// bound shortens fields that are too long for a line.
 func (e *entry) bound() {
 	left := maxText
 	fits := func(texts []string) []string {

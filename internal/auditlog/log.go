@@ -96,12 +96,12 @@ func (l *Log) Record(ctx context.Context, e Event) error {
 	}
 }
 
-// Note writes an event, and waits for nothing: of a call that has its answer.
+// Note adds an event of a call that has its answer, and does not wait until the line is written.
 func (l *Log) Note(e Event) {
 	if l == nil || e.Class != "" && !l.Has(e.Class) {
 		return
 	}
-	_, _ = l.add(e) // what has no room is counted
+	_, _ = l.add(e) // add counts an event that finds no room
 	select {
 	case l.wake <- struct{}{}:
 	default:
@@ -147,7 +147,7 @@ func (l *Log) run(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
-			_ = l.flush() // what is left
+			_ = l.flush() // the remaining lines
 			return
 		case <-l.wake:
 		}

@@ -121,7 +121,7 @@ func (d *deletion) names(cmd *cobra.Command, args []string) ([]string, error) {
 	return names, nil
 }
 
-// filtered selects resources of a deployment by what they are.
+// filtered selects the resources of a deployment by kind and filter.
 type filtered struct{ kind, filter string }
 
 func (f *filtered) flags(cmd *cobra.Command) {

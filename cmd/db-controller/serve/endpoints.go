@@ -135,7 +135,7 @@ type endpoints struct {
 	audit       *auditlog.Log // nil: none
 }
 
-// newEndpoints opens the audit log of a source and listens for gRPC; start serves, and close closes what is not served.
+// newEndpoints opens the audit log of a source and listens for gRPC; start serves; close closes the log and the listener.
 func newEndpoints(ctx context.Context, source string, cfg serverConfig, credentials *identity.Credentials, monitoring *monitoring, log *zap.Logger) (*endpoints, error) {
 	var tokens *token.Verifier
 	if cfg.tokens != "" {
