@@ -141,10 +141,14 @@ func TestTheAuditLogOfTheRegistryHasEachOutcome(t *testing.T) {
 	log, err := auditlog.Open(auditlog.Config{Source: "registry", Sink: sink, Classes: auditlog.Classes, Required: true, Logger: zap.NewNop()})
 	require.NoError(t, err)
 	s := server.New(pool, log, zap.NewNop())
-	for who, versions := range map[string][]string{"ada": {"v2", "v2", "v9"}, "olga": {"v1"}} {
-		ctx := identity.NewContext(t.Context(), identity.Identity{Role: identity.RoleOperator, Name: who})
-		for _, version := range versions {
-			_, _ = s.SetDeploymentVersion(ctx, &registryv1.SetDeploymentVersionRequest{Service: west.Service, Region: west.Region, Version: version})
+	for _, by := range []struct {
+		who      string
+		versions []string
+	}{{"ada", []string{"v2", "v2", "v9"}}, {"olga", []string{"v1"}}} { // in this order: v1 is a change only after v2
+		ctx := identity.NewContext(t.Context(), identity.Identity{Role: identity.RoleOperator, Name: by.who})
+		for _, version := range by.versions {
+			_, err := s.SetDeploymentVersion(ctx, &registryv1.SetDeploymentVersionRequest{Service: west.Service, Region: west.Region, Version: version})
+			t.Log(by.who, version, err)
 		}
 	}
 	require.NoError(t, log.Close())
