@@ -56,6 +56,7 @@ func (t *task) batch(wanted map[int]UID) (left []member) {
 			w.wroteDelegated(m.uid, m.behaviour, m.turn)
 			w.drop(m.holder)
 			w.x.references[m.holder] = reference{uid: m.uid, behaviour: m.behaviour, delegated: true}
+			w.underReleased(m.holder)
 			w.note("holder %d refers to %d under the %s right, in a batch of %d", m.holder, m.uid, m.behaviour, len(stored))
 		}
 		if len(stored) > 1 {

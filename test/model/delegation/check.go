@@ -17,7 +17,7 @@ func (w *World) wroteDelegated(uid UID, b Behaviour, turn Turn) {
 	if now, ok := w.x.targets[uid]; !ok || now.turn != turn {
 		w.report("I31: a reference to %d is committed after the right ended that it was written under", uid)
 	}
-	if !w.present() || w.insisted[uid] {
+	if !w.present() || w.insisted[uid] || b == Block && w.released[w.x.targets[uid].attempt] {
 		return
 	}
 	switch {
@@ -40,7 +40,7 @@ func (w *World) accepted(uid UID) {
 		return
 	}
 	for holder, r := range w.x.references {
-		if r.uid == uid && r.behaviour == Block && !r.dangling {
+		if r.uid == uid && r.behaviour == Block && !r.dangling && !w.dangles(holder, r) {
 			w.report("I3: the delete of %d is accepted beside holder %d", uid, holder)
 		}
 	}
@@ -72,7 +72,7 @@ func (w *World) atRest() {
 	for holder, r := range w.x.references {
 		st := w.a.state[r.uid]
 		switch {
-		case w.dangles(holder, r):
+		case w.dangles(holder, r) && (r.behaviour == Acting || st != active): // X has heard of a released proxy, and asks for what is there
 			w.seen["forsaken"]++
 		case r.dangling:
 			w.seen["dangling"]++
@@ -109,6 +109,9 @@ func (w *World) atRest() {
 		}
 	}
 	for uid, row := range w.x.targets {
+		if w.released[row.attempt] && w.may(uid, Block) {
+			w.report("I31: X may still refer to %d, whose proxy was released", uid)
+		}
 		if row.attempt != 0 && !w.holds(uid) && !w.may(uid, Block) {
 			w.report("I8: the proxy of %d stands, and X has neither the right nor a reference under it", uid)
 		}

@@ -53,6 +53,7 @@ func once(seed uint64, m Mistakes, traced bool) *World {
 		func() { w.wants(uid()) },
 		func() { w.releaseEntry(uid()) },
 		func() { w.takeBack(uid()) },
+		func() { w.releaseUnconfirmed(uid()) },
 		func() { w.lookAtEntry(uid()) },
 		func() { // a new target, which X has never referred to
 			if w.chance(2) {
@@ -160,7 +161,7 @@ func TestDelegationsOnManySchedules_I1_I3_I8_I13_I28_I30_I31_I32(t *testing.T) {
 	}
 	all.Wait()
 	t.Logf("%.0f schedules a second; %v", float64(*schedules)/time.Since(began).Seconds(), seen)
-	for _, what := range []string{"acting right taken", "block right taken", "acting written", "block written", "batch", "written beside a deletion", "held", "deleted", "removed", "dangling", "entry released", "forsaken", "insisted", "taken back", "entry left", "entry used", "entry taken again"} {
+	for _, what := range []string{"acting right taken", "block right taken", "acting written", "block written", "batch", "written beside a deletion", "held", "deleted", "removed", "dangling", "entry released", "forsaken", "insisted", "taken back", "entry left", "entry used", "entry taken again", "unused right taken", "unused right used", "unconfirmed released"} {
 		require.GreaterOrEqual(t, seen[what], *schedules/1000, "%s is too rare: %v", what, slices.Sorted(maps.Keys(seen)))
 	}
 }
@@ -174,8 +175,11 @@ func grantsAfterClose(m Mistakes) *World {
 	w.rest()
 	w.put(1, 2) // blocking; it is held back when it is established
 	held := w.tasks[0]
-	for len(w.bag) == 0 {
+	for len(w.bag) == 0 && len(w.broken) == 0 {
 		w.step(0)
+	}
+	if len(w.broken) > 0 {
+		return w
 	}
 	w.deliver(0, false)
 	w.mark(2)
@@ -286,6 +290,23 @@ func releasedBlocking(m Mistakes) *World {
 	return w
 }
 
+// releasedUnconfirmed is a schedule in which a right is used after its proxy was released, because X had never confirmed it.
+func releasedUnconfirmed(m Mistakes) *World {
+	w := New(1, m)
+	w.calm = true
+	w.put(0, 2) // acting
+	w.rest()
+	w.start("acquire", func(t *task) { t.do(work{kind: acquire, uid: 2, holder: 1}) })
+	w.settle()
+	w.put(1, 2) // blocking, under the right
+	w.settle()
+	w.releaseUnconfirmed(2)
+	if w.rest(); len(w.broken) == 0 {
+		w.atRest()
+	}
+	return w
+}
+
 // entryLeaves is a schedule in which X answers that it does not use an entry, and something happens before A has the answer.
 func entryLeaves(m Mistakes, backed bool, before func(w *World, work func())) *World {
 	w := New(1, m)
@@ -373,6 +394,15 @@ func TestAnEntryIsReleasedAfterTheClose_I13_I30(t *testing.T) {
 	require.NotEmpty(t, releasedBlocking(Mistakes{EntryEndsActingOnly: true}).broken)
 }
 
+func TestAReleasedRightIsCheckedWhereItWasUsed_I8_I31(t *testing.T) {
+	t.Parallel()
+	w := releasedUnconfirmed(Mistakes{})
+	require.Empty(t, w.broken)
+	require.NotZero(t, w.seen["unconfirmed released"])
+	require.NotEmpty(t, releasedUnconfirmed(Mistakes{ReleasedRightGoesOn: true}).broken)
+	require.NotEmpty(t, releasedUnconfirmed(Mistakes{ClosedIsNotChecked: true}).broken)
+}
+
 func TestNoGrantAfterAClose_I30(t *testing.T) {
 	t.Parallel()
 	require.Empty(t, grantsAfterClose(Mistakes{}).broken)
@@ -392,7 +422,7 @@ func TestTheModelOfDelegationsFindsMistakes_I30_I31_I32(t *testing.T) {
 			t.Parallel()
 			var m Mistakes
 			reflect.ValueOf(&m).Elem().Field(i).SetBool(true)
-			for _, w := range []*World{grantsAfterClose(m), takesLate(m, false), takesLate(m, true), releasedEarly(m), releasedBlocking(m), entryGrants(m), entryOfLost(m), entryConfirmed(m)} {
+			for _, w := range []*World{grantsAfterClose(m), takesLate(m, false), takesLate(m, true), releasedEarly(m), releasedBlocking(m), releasedUnconfirmed(m), entryGrants(m), entryOfLost(m), entryConfirmed(m)} {
 				if len(w.broken) > 0 {
 					return
 				}

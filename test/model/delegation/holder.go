@@ -17,11 +17,13 @@ type reference struct {
 type right struct{ theirs, own Epoch }
 
 // target is X's row of a target of A. attempt is that of the proxy's blockade; 0: there is none. The blockade outlives the right until nothing that
-// was written under it is left.
+// was written under it is left. unused: the right was asked for before anything was written under it, and X has seen no such reference yet. The blockade stays tentative
+// until then.
 type target struct {
 	turn    Turn
 	rights  [2]right
 	attempt int
+	unused  bool
 }
 
 type work struct {
@@ -38,6 +40,7 @@ const (
 	look
 	compare
 	derive
+	check
 )
 
 // holders is the database of X.
@@ -131,6 +134,7 @@ func (t *task) delegated(holder int, uid UID, before reference, version int, epo
 		w.wroteDelegated(uid, b, turn)
 		w.drop(holder)
 		w.x.references[holder] = reference{uid: uid, behaviour: b, delegated: true}
+		w.underReleased(holder)
 		w.note("holder %d refers to %d under the %s right", holder, uid, b)
 	})
 	return true
@@ -209,6 +213,8 @@ func (t *task) do(k work) {
 		t.look(k)
 	case compare:
 		t.compare(k)
+	case check:
+		t.checkClosed(k)
 	case derive:
 		if t.put(k.holder, 0, true) {
 			finish()
@@ -248,10 +254,10 @@ func (t *task) confirm(k work) {
 	})
 }
 
-// wants makes X acquire the right to block a target that it has a row of.
+// wants makes X acquire the right to block a target that it has a row of: because of a blocking reference, or (holder 1) before there is any.
 func (w *World) wants(uid UID) {
 	if _, ok := w.x.targets[uid]; ok && !w.may(uid, Block) {
-		w.x.work[work{kind: acquire, uid: uid}] = true
+		w.x.work[work{kind: acquire, uid: uid, holder: w.r.IntN(2)}] = true
 	}
 }
 
@@ -259,7 +265,7 @@ func (w *World) wants(uid UID) {
 // the row has another turn than before the question. It replaces the proxy of before.
 func (t *task) acquire(k work) {
 	w := t.w
-	before, own, attempt := w.x.targets[k.uid], w.x.epoch, w.number()
+	before, own, attempt, unused := w.x.targets[k.uid], w.x.epoch, w.number(), k.holder == 1
 	a := t.ask(message{kind: "establish", uid: k.uid, holder: proxy, attempt: attempt, behaviour: Block, own: own})
 	if a == nil {
 		return // what may be there is resolved
@@ -280,10 +286,15 @@ func (t *task) acquire(k work) {
 		if row.attempt != 0 && !w.EarlierProxyKept {
 			w.x.work[work{kind: release, holder: proxy, attempt: row.attempt, uid: k.uid}] = true
 		}
-		w.x.decided[attempt], row.attempt, row.rights[Block] = true, attempt, right{a.theirs, own}
+		w.x.decided[attempt], row.attempt, row.rights[Block], row.unused = true, attempt, right{a.theirs, own}, unused
 		w.x.targets[k.uid] = row
-		w.x.work[work{kind: confirm, attempt: attempt, uid: k.uid}] = true
-		w.note("X takes the right to block %d: %v by attempt %d", k.uid, row.rights[Block], attempt)
+		if unused {
+			w.seen["unused right taken"]++
+			w.lookAt(k.uid)
+		} else {
+			w.x.work[work{kind: confirm, attempt: attempt, uid: k.uid}] = true
+		}
+		w.note("X takes the right to block %d: %v by attempt %d, unused %v", k.uid, row.rights[Block], attempt, unused)
 		w.seen["block right taken"]++
 	})
 }
@@ -304,7 +315,7 @@ func (t *task) ending(uid UID) bool {
 }
 
 // close ends both rights under the lock of the row, with a new turn. It reports whether it had the lock.
-func (t *task) closeRow(uid UID) bool {
+func (t *task) closeRow(uid UID, also ...work) bool {
 	w := t.w
 	if !t.ending(uid) {
 		return false
@@ -319,6 +330,9 @@ func (t *task) closeRow(uid UID) bool {
 		}
 		if !w.EndsWithoutLook {
 			w.lookAt(uid)
+		}
+		for _, k := range also {
+			w.x.work[k] = true
 		}
 		delete(w.x.ending, uid)
 		w.note("X closes %d: turn %d", uid, turn)
@@ -367,6 +381,11 @@ func (t *task) free(uid UID, also func()) (free bool) {
 func (w *World) freed(uid UID, free bool) {
 	delete(w.x.ending, uid)
 	row, ok := w.x.targets[uid]
+	if ok && !free && row.unused {
+		w.seen["unused right used"]++
+		row.unused = false
+		w.x.targets[uid] = row
+	}
 	if !ok || !free || row.attempt == 0 {
 		return
 	}
@@ -462,12 +481,19 @@ func (t *task) hear(theirs Epoch) {
 	})
 }
 
-// resolved is the verdict on a blockade: an undecided attempt can never commit afterwards. The question about the proxy recalls the right to block:
-// it ends when nothing that was written under it is left, and then the verdict is gone.
+// resolved is the verdict on a blockade: an undecided attempt can never commit afterwards. A delete's question about the proxy recalls the right to block:
+// it ends when nothing that was written under it is left, and then the verdict is gone. The sweep ends no right: one that is unused stays undecided.
 func (t *task) resolved(m message) {
 	w := t.w
 	own := w.x.epoch
-	if m.holder == proxy && w.x.targets[m.uid].attempt == m.attempt {
+	row := w.x.targets[m.uid]
+	if m.sweeps && m.holder == proxy && row.attempt == m.attempt && row.unused {
+		if w.UnusedIsGone {
+			w.answerBlockade(m, own, "gone")
+		}
+		return
+	}
+	if !m.sweeps && m.holder == proxy && row.attempt == m.attempt {
 		if !t.ending(m.uid) {
 			return
 		}
@@ -625,6 +651,21 @@ func (t *task) again(holder int, r reference) bool {
 		w.x.work[work{kind: confirm, attempt: attempt, uid: r.uid}] = true
 	})
 	return done
+}
+
+// checkClosed compares what was written under the right to block a target that X has closed: an operator of A may have released its proxy.
+func (t *task) checkClosed(k work) {
+	w, own := t.w, t.w.x.epoch
+	for holder := range holdersOfX {
+		r := w.x.references[holder]
+		if r.uid == k.uid && r.behaviour == Block && r.delegated && !r.dangling && !t.checked(holder, r, own) {
+			return
+		}
+	}
+	t.commit(func() {
+		w.lookAt(k.uid) // what dangles needs no proxy
+		delete(w.x.work, k)
+	})
 }
 
 // repairAttempt compares the reference of an attempt that A does not know.

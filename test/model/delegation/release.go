@@ -86,7 +86,10 @@ func (w *World) dangles(holder int, r reference) bool {
 
 // closeFor closes a target for A, and answers when it is closed. What refers to it stays.
 func (t *task) closeFor(m message) {
-	w, own := t.w, t.w.x.epoch
+	w, own, checks := t.w, t.w.x.epoch, []work{{kind: check, uid: m.uid}}
+	if w.ClosedIsNotChecked {
+		checks = nil
+	}
 	if w.EntryEndsActingOnly {
 		if !t.ending(m.uid) {
 			return
@@ -99,8 +102,42 @@ func (t *task) closeFor(m message) {
 			}
 			delete(w.x.ending, m.uid)
 		})
-	} else if !t.closeRow(m.uid) {
+	} else if !t.closeRow(m.uid, checks...) {
 		return
 	}
 	w.answer(m, message{own: own})
+}
+
+// releaseUnconfirmed is an operator of A who releases the proxies of a target that X has never confirmed: X does not answer. X is asked to end its rights until it has.
+func (w *World) releaseUnconfirmed(uid UID) {
+	for k, b := range w.a.blockades {
+		if k.uid != uid || k.holder != proxy || !b.tentative {
+			continue
+		}
+		delete(w.a.blockades, k)
+		w.a.closed[k.attempt], w.released[k.attempt] = true, true
+		if !w.ReleasedRightGoesOn {
+			w.a.endings[uid] = true
+		}
+		for holder, r := range w.x.references {
+			if r.uid == uid && w.x.targets[uid].attempt == k.attempt {
+				w.underReleased(holder)
+			}
+		}
+		w.seen["unconfirmed released"]++
+		w.note("an operator releases the proxy of %d, attempt %d", uid, k.attempt)
+	}
+	w.finalise()
+}
+
+// underReleased is a bystander who sees which references are written under a right whose proxy an operator of A has released, before X has heard of it.
+func (w *World) underReleased(holder int) {
+	r := w.x.references[holder]
+	switch {
+	case r.behaviour != Block || !r.delegated || r.dangling:
+	case w.released[w.x.targets[r.uid].attempt]:
+		w.forsaken[holder] = r
+	case w.forsaken[holder] == r:
+		delete(w.forsaken, holder)
+	}
 }

@@ -273,9 +273,9 @@ func (w *World) finalise() {
 }
 
 // resolve asks X about blockades.
-func (w *World) resolve(keys []key) {
+func (w *World) resolve(keys []key, sweeps bool) {
 	for _, k := range keys {
-		w.send(message{kind: "resolve", holder: k.holder, attempt: k.attempt, uid: k.uid, theirs: w.a.epoch, own: w.a.peer})
+		w.send(message{kind: "resolve", sweeps: sweeps, holder: k.holder, attempt: k.attempt, uid: k.uid, theirs: w.a.epoch, own: w.a.peer})
 	}
 }
 
@@ -306,7 +306,7 @@ func (w *World) remove(uid UID) {
 			if !waits {
 				waits, a.closing[uid] = true, a.closing[uid]+1
 			}
-			w.resolve(tentative)
+			w.resolve(tentative, false)
 			for range 3 {
 				t.pause()
 			}
@@ -334,5 +334,5 @@ func (w *World) sendA() {
 			keys = append(keys, k)
 		}
 	}
-	w.resolve(sorted(keys))
+	w.resolve(sorted(keys), !w.chance(4))
 }

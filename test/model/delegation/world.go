@@ -44,7 +44,8 @@ type Mistakes struct {
 	CloseWithoutWaiting, UnknownAsConfirmed, RowMadeByAnswer, OneRightIncludes, ActsBeforeClose, AcknowledgesUnclosed, SwitchKeepsDelegated,
 	EarlierProxyKept, ProxyUnknownIsGone, EndsWithoutLook, FinalisesBesideProxy, CascadeTellsEntriesOnly, ChecksBeforeLocks,
 	NeighboursRightCounts, EntryReleasedWithoutClose, EntryAskedBeforeMark, ClosesWithoutTurn, EntryEndsActingOnly, UnansweredIsForgotten,
-	EntryLeavesBesideConfirm, LeavingEntryGrants, UnusedLooksFirst, UnusedKeepsRight, EntryLeavesInAnotherEpoch bool
+	EntryLeavesBesideConfirm, LeavingEntryGrants, UnusedLooksFirst, UnusedKeepsRight, EntryLeavesInAnotherEpoch, UnusedIsGone,
+	ReleasedRightGoesOn, ClosedIsNotChecked bool
 }
 
 // World is both databases, the messages between them, and the tasks of their processes.
@@ -68,11 +69,12 @@ type World struct {
 	seen     map[string]int    // interesting moments, for coverage
 	forsaken map[int]reference // by holder: an operator of A has released the entry that it stood under
 	insisted map[UID]bool      // an operator of A has released its entry without an answer
+	released map[int]bool      // attempts of proxies that an operator of A has released
 }
 
 // New makes a world with two targets and three holders without references.
 func New(seed uint64, m Mistakes) *World {
-	w := &World{Mistakes: m, r: rand.New(rand.NewPCG(seed, seed)), calls: map[int]*message{}, locks: map[string]*lock{}, seen: map[string]int{}, forsaken: map[int]reference{}, insisted: map[UID]bool{}}
+	w := &World{Mistakes: m, r: rand.New(rand.NewPCG(seed, seed)), calls: map[int]*message{}, locks: map[string]*lock{}, seen: map[string]int{}, forsaken: map[int]reference{}, insisted: map[UID]bool{}, released: map[int]bool{}}
 	w.a = &targets{
 		epoch: 1, peer: 1, state: map[UID]state{}, closing: map[UID]int{}, blockades: map[key]blockade{}, closed: map[int]bool{},
 		entries: map[UID]bool{}, looks: map[UID]int{}, notices: map[UID]int{}, endings: map[UID]bool{},
@@ -221,6 +223,7 @@ type message struct {
 
 	uids    map[UID]bool
 	verdict string
+	sweeps  bool // the question is about an expired blockade, and not of a delete
 }
 
 // closesForA is the name of the tasks that answer a question of A later.
