@@ -154,12 +154,16 @@ CREATE TABLE dbcontroller.foreign_target (
     -- It outlives the right until no reference is left under it. Null: there is none.
     block_attempt  uuid,
     kept_until     timestamptz, -- rights that were asked for are not returned before, though nothing refers yet
+    -- Who asked for the rights before anything here used them: a role of the database, or the identity of a caller. The blockade of the proxy is not confirmed
+    -- until something does. Null: something has, or a reference was there before.
+    asked_by       text,
     CONSTRAINT foreign_target_uid UNIQUE (uid, deployment_id) -- deletions come by deployment and uid
 );
 CREATE INDEX foreign_target_deployment ON dbcontroller.foreign_target (deployment_id, name); -- who is still pointed to
 CREATE INDEX foreign_target_acting ON dbcontroller.foreign_target (deployment_id, name, kind_id) WHERE acting_epoch IS NOT NULL;
 CREATE INDEX foreign_target_block ON dbcontroller.foreign_target (deployment_id, name, kind_id) WHERE block_epoch IS NOT NULL;
 CREATE INDEX foreign_target_proxy ON dbcontroller.foreign_target (id) WHERE block_attempt IS NOT NULL;
+CREATE INDEX foreign_target_unused ON dbcontroller.foreign_target (deployment_id, asked_by) WHERE asked_by IS NOT NULL; -- how many has one asked for?
 
 -- Targets whose rights are about to end: a write does not begin to share their rows, so that the process that ends the right waits for the
 -- present writes alone.

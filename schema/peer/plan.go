@@ -63,6 +63,8 @@ type PlanBlocker struct {
 	Undecided bool
 	// Unreachable: the holder's deployment did not answer whether the reference exists.
 	Unreachable bool
+	// Unconfirmed: that deployment has never said that it exists, and the time for it is over. Known of blockades here alone.
+	Unconfirmed bool
 }
 
 // HolderResource is the resource that blocks.

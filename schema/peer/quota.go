@@ -1,10 +1,12 @@
 package peer
 
-// Quotas bound the blockades that the holders of one deployment have here at a time, since each of them can keep a resource from
-// being deleted.
+// Quotas bound what can keep resources from being deleted: the blockades that the holders of one deployment have here at a time, and rights that are asked for here.
 type Quotas struct {
 	// Tentative is the maximum number of tentative blockades, of attempts under way (default 100,000).
 	Tentative int64
 	// Blocking is the maximum number of blockades of BLOCK references, tentative or confirmed (default 10,000,000).
 	Blocking int64
+	// Unused is the maximum number of rights to resources of one other deployment that a role of this deployment's database, or a caller, has asked for, and that nothing
+	// here uses (default 1,000).
+	Unused int64
 }

@@ -129,6 +129,10 @@ func (s *adminStore) RetryResource(_ context.Context, name, reason, by string) (
 	return []schema.DeploymentID{other}, nil
 }
 
+func (s *adminStore) Unconfirmed(_ context.Context, of schema.DeploymentID, limit int, token string) ([]shadow.Releasable, string, error) {
+	return []shadow.Releasable{{Key: fmt.Sprint(limit, token), What: "BLOCKADE", Name: "devices/d", Other: of.String()}}, "next", nil
+}
+
 func (s *adminStore) Releasable(_ context.Context, name string, limit int, token string) ([]shadow.Releasable, string, error) {
 	if token != "" {
 		return nil, "", nil
@@ -582,6 +586,14 @@ func TestRetriesAndReleasesAreThoseOfTheStore(t *testing.T) {
 	listed, err := a.ListReleasable(as(t, operator), &adminv1.ListReleasableRequest{Name: "devices/d"})
 	require.NoError(t, err)
 	require.Equal(t, "next", listed.GetNextPageToken())
+	unconfirmed, err := a.ListReleasable(as(t, operator), &adminv1.ListReleasableRequest{UnconfirmedOf: other.String(), PageSize: 7, PageToken: "next"})
+	require.NoError(t, err)
+	require.Equal(t, "7next", unconfirmed.GetReleasable()[0].GetKey())
+	require.Equal(t, other.String(), unconfirmed.GetReleasable()[0].GetOther())
+	for _, req := range []*adminv1.ListReleasableRequest{{UnconfirmedOf: "nowhere"}, {UnconfirmedOf: other.String(), Name: "devices/d"}} {
+		_, err = a.ListReleasable(as(t, operator), req)
+		require.Equal(t, codes.InvalidArgument, status.Code(err))
+	}
 	last, err := a.ListReleasable(as(t, operator), &adminv1.ListReleasableRequest{Name: "devices/d", PageToken: "next"})
 	require.NoError(t, err)
 	require.Empty(t, last.GetReleasable())

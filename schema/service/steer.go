@@ -3,6 +3,7 @@ package service
 import (
 	"cmp"
 	"context"
+	"errors"
 
 	"github.com/db-controller/db-controller/schema"
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
@@ -16,6 +17,7 @@ type steering interface {
 	Retry(ctx context.Context, of schema.DeploymentID, reason, by string) error
 	RetryResource(ctx context.Context, name, reason, by string) (waitsFor []schema.DeploymentID, err error)
 	Releasable(ctx context.Context, name string, limit int, token string) (page []shadow.Releasable, next string, err error)
+	Unconfirmed(ctx context.Context, of schema.DeploymentID, limit int, token string) (page []shadow.Releasable, next string, err error)
 	ForceRelease(ctx context.Context, keys []string, unanswered bool, reason, by string) (released []string, err error)
 }
 
@@ -48,11 +50,7 @@ func (a *admin) ListReleasable(ctx context.Context, req *adminv1.ListReleasableR
 }
 
 func (a *admin) listReleasable(ctx context.Context, req *adminv1.ListReleasableRequest) (*adminv1.ListReleasableResponse, error) {
-	name, err := ownName(a.self, req.GetName())
-	if err != nil {
-		return nil, err
-	}
-	found, next, err := a.steering.Releasable(ctx, name, pageSize(req.GetPageSize()), req.GetPageToken())
+	found, next, err := a.releasable(ctx, req)
 	if err != nil {
 		return nil, err
 	}
@@ -66,6 +64,26 @@ func (a *admin) listReleasable(ctx context.Context, req *adminv1.ListReleasableR
 	}
 	return out, nil
 }
+
+func (a *admin) releasable(ctx context.Context, req *adminv1.ListReleasableRequest) ([]shadow.Releasable, string, error) {
+	if req.GetUnconfirmedOf() == "" {
+		name, err := ownName(a.self, req.GetName())
+		if err != nil {
+			return nil, "", err
+		}
+		return a.steering.Releasable(ctx, name, pageSize(req.GetPageSize()), req.GetPageToken())
+	}
+	of, err := schema.ParseDeploymentID(req.GetUnconfirmedOf())
+	switch {
+	case err != nil:
+		return nil, "", outcome.Invalid("unconfirmed_of", err)
+	case req.GetName() != "":
+		return nil, "", outcome.Invalid("name", errNameAndDeployment)
+	}
+	return a.steering.Unconfirmed(ctx, of, pageSize(req.GetPageSize()), req.GetPageToken())
+}
+
+var errNameAndDeployment = errors.New("want a name, or unconfirmed_of, and not both")
 
 func (a *admin) ForceRelease(ctx context.Context, req *adminv1.ForceReleaseRequest) (*adminv1.ForceReleaseResponse, error) {
 	_, by, err := operatorAction(ctx, a.self.String())

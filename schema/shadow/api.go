@@ -30,6 +30,7 @@ const (
 	DefaultRemovalsKept   = tuning.DefaultRemovalsKept
 	DefaultTentativeQuota = tuning.DefaultTentativeQuota
 	DefaultBlockingQuota  = tuning.DefaultBlockingQuota
+	DefaultUnusedQuota    = tuning.DefaultUnusedQuota
 )
 
 // Parameters and results of the store's methods, beside the values of package peer.

@@ -23,15 +23,20 @@ type forceRelease struct {
 	reason string
 	yes    bool
 
-	unanswered bool
+	unconfirmedOf string
+	unanswered    bool
 }
 
 // NewForceRelease returns the command force-release.
 func NewForceRelease() *cobra.Command {
 	var f forceRelease
-	cmd := cli.NewDeploymentCommand("force-release RESOURCE [--key KEY ... --reason TEXT --yes]", "Release wrong rows that keep a resource, for operators", `  db-controller force-release //iam.example.com/us-west2/projects/acme
-  db-controller force-release //iam.example.com/us-west2/projects/acme --key 'OWNEE_ENTRY|0198…' --reason "ticket 4711" --yes`, cobra.ExactArgs(1),
+	cmd := cli.NewDeploymentCommand("force-release RESOURCE|DEPLOYMENT [--key KEY ... | --unconfirmed-of OTHER] [--reason TEXT --yes]", "Release wrong rows that keep a resource, for operators", `  db-controller force-release //iam.example.com/us-west2/projects/acme
+  db-controller force-release //iam.example.com/us-west2/projects/acme --key 'OWNEE_ENTRY|0198…' --reason "ticket 4711" --yes
+  db-controller force-release iam.example.com/us-west2 --unconfirmed-of devices.example.com/eastus2 --reason "its region burnt down" --yes`, cobra.ExactArgs(1),
 		func(cmd *cobra.Command, c *client.Client, args []string) error {
+			if f.unconfirmedOf != "" {
+				return f.runUnconfirmed(cmd.Context(), cli.PrinterOf(cmd), c, args[0])
+			}
 			name, err := schema.ParseFullName(args[0])
 			if err != nil {
 				return cli.Usage("%w", err)
@@ -46,6 +51,10 @@ deleted and waits for them; otherwise its owners, and the rights of other deploy
 with --yes it releases. It is for rows that a person knows to be wrong, for example because their deployment was restored from an old
 backup: first try retry, verify --repair, and decommission of a deployment that never comes back.
 
+With --unconfirmed-of the command is about a deployment that does not answer: it lists all references of that deployment to resources of DEPLOYMENT that it has never
+confirmed, and with --reason and --yes it releases them. These are references whose write may or may not have been committed, and rights to refer without asking that
+nothing there has been known to use. Each refuses the deletion of its target while that deployment is silent. Confirmed references stay.
+
 A key contains uids and a number that differs in an equal row that is written later. So a repetition changes nothing, and a reference that
 exists, and that its deployment still reports, is established again. The deployment stores the reason with each key.
 
@@ -59,6 +68,7 @@ Processes of this deployment that run with --delegations give them again.`
 	cmd.ValidArgsFunction = cli.CompleteNames(1)
 	cmd.Flags().StringArrayVar(&f.keys, "key", nil, "key of a row to release, from the list; can be repeated")
 	cmd.Flags().StringVar(&f.reason, "reason", "", "the reason, which the deployment stores")
+	cmd.Flags().StringVar(&f.unconfirmedOf, "unconfirmed-of", "", "service/region of a deployment that does not answer: all references that it has never confirmed")
 	cmd.Flags().BoolVar(&f.unanswered, "unanswered", false, "release the entry of holders also when their deployment does not end its right to refer")
 	cmd.Flags().BoolVar(&f.yes, "yes", false, "confirm: this cannot be undone")
 	return cmd
@@ -69,7 +79,7 @@ func (f *forceRelease) run(ctx context.Context, out cli.Printer, c *client.Clien
 	if err != nil {
 		return err
 	}
-	listed, err := listReleasable(ctx, admin, name.Name)
+	listed, err := listReleasable(ctx, admin, &adminv1.ListReleasableRequest{Name: name.Name})
 	if err != nil {
 		return cli.PlainOf(name, err)
 	}
@@ -102,17 +112,71 @@ func (f *forceRelease) run(ctx context.Context, out cli.Printer, c *client.Clien
 }
 
 // listReleasable reads page after page, up to maxReleasable rows.
-func listReleasable(ctx context.Context, admin adminv1.AdminServiceClient, name string) (all []*adminv1.Releasable, err error) {
-	for token := ""; ; {
-		page, err := admin.ListReleasable(ctx, &adminv1.ListReleasableRequest{Name: name, PageSize: 1000, PageToken: token})
+func listReleasable(ctx context.Context, admin adminv1.AdminServiceClient, req *adminv1.ListReleasableRequest) (all []*adminv1.Releasable, err error) {
+	for req.PageSize = 1000; ; {
+		page, err := admin.ListReleasable(ctx, req)
 		if err != nil {
 			return nil, err
 		}
 		all = append(all, page.GetReleasable()...)
-		if token = page.GetNextPageToken(); token == "" || len(all) >= maxReleasable {
+		if req.PageToken = page.GetNextPageToken(); req.GetPageToken() == "" || len(all) >= maxReleasable {
 			return all, nil
 		}
 	}
+}
+
+// keysOfCall is the most keys of one call.
+const keysOfCall = 100
+
+// runUnconfirmed lists the references to a deployment that another one has never confirmed, and releases them.
+func (f *forceRelease) runUnconfirmed(ctx context.Context, out cli.Printer, c *client.Client, at string) error {
+	here, err := schema.ParseDeploymentID(at)
+	switch {
+	case err != nil:
+		return cli.Usage("%w", err)
+	case len(f.keys) > 0 || f.unanswered:
+		return cli.Usage("--unconfirmed-of stands alone: it takes no --key, and no --unanswered")
+	}
+	if err := checkListed(ctx, c, "unconfirmed-of", f.unconfirmedOf); err != nil {
+		return err
+	}
+	admin, err := c.Admin(ctx, here)
+	if err != nil {
+		return err
+	}
+	listed, err := listReleasable(ctx, admin, &adminv1.ListReleasableRequest{UnconfirmedOf: f.unconfirmedOf})
+	if err != nil {
+		return cli.Plain(err)
+	}
+	if f.reason == "" && !f.yes {
+		if len(listed) == 0 {
+			out.Line("%s has confirmed each of its references to %s.", f.unconfirmedOf, here)
+		}
+		for _, r := range listed {
+			out.Line("%s, since %s", r.GetResource(), cli.Ago(r.GetSince().AsTime()))
+		}
+		if len(listed) > 0 {
+			out.Line("%s has never confirmed these %d references. Add --reason and --yes to release them: then %s", f.unconfirmedOf, len(listed), listed[0].GetBreaks())
+		}
+		return out.Document(cli.Messages(listed))
+	}
+	if err := f.confirmed(nil); err != nil {
+		return err
+	}
+	released := []string{}
+	for part := range slices.Chunk(listed, keysOfCall) {
+		keys := make([]string, len(part))
+		for i, r := range part {
+			keys[i] = r.GetKey()
+		}
+		answer, err := admin.ForceRelease(ctx, &adminv1.ForceReleaseRequest{Keys: keys, Reason: f.reason})
+		if err != nil {
+			return cli.Plain(fmt.Errorf("%d of %d references are released: %w", len(released), len(listed), err))
+		}
+		released = append(released, answer.GetReleased()...)
+	}
+	out.Line("released %d references of %s that it had never confirmed", len(released), f.unconfirmedOf)
+	return out.Document(map[string][]string{"released": released})
 }
 
 // confirmed fails with the effects while the operator has not confirmed them.

@@ -10,13 +10,13 @@ import (
 
 // checkListed refuses the name of another deployment that the environment does not list: a decision about a misspelt one would be stored,
 // and have no effect. An empty name stands for all.
-func checkListed(ctx context.Context, c *client.Client, name string) error {
+func checkListed(ctx context.Context, c *client.Client, flag, name string) error {
 	if name == "" {
 		return nil
 	}
 	id, err := schema.ParseDeploymentID(name)
 	if err != nil {
-		return cli.Usage("--of: %w", err)
+		return cli.Usage("--%s: %w", flag, err)
 	}
 	env, err := c.Environment(ctx)
 	if err != nil {

@@ -31,7 +31,7 @@ func NewPause() *cobra.Command {
 	cmd := newPauseCommand("pause", "Stop deletions or a handler in a deployment until resume, for operators", pauseTexts{
 		"%s deletes nothing until resume", "%s does nothing for deletions of %s until resume", "%s: %s is paused until resume", "%s: %s is paused for %s until resume",
 	}, func(ctx context.Context, c *client.Client, admin adminv1.AdminServiceClient, p pausing) error {
-		if err := checkListed(ctx, c, p.of); err != nil {
+		if err := checkListed(ctx, c, "of", p.of); err != nil {
 			return err
 		}
 		_, err := admin.Pause(ctx, &adminv1.PauseRequest{Of: p.of, Handler: p.handler, Reason: p.reason})

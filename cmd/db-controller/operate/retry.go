@@ -37,7 +37,7 @@ func NewRetry() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := checkListed(cmd.Context(), c, of); err != nil {
+			if err := checkListed(cmd.Context(), c, "of", of); err != nil {
 				return err
 			}
 			done, err := retry(cmd.Context(), c, at, req)

@@ -157,7 +157,7 @@ func named(ctx context.Context, c *client.Client, names []string) (of []schema.D
 		if err != nil {
 			return nil, cli.Usage("%w", err)
 		}
-		if err := checkListed(ctx, c, name); err != nil {
+		if err := checkListed(ctx, c, "with", name); err != nil {
 			return nil, err
 		}
 		of = append(of, id)

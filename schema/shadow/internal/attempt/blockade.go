@@ -19,7 +19,7 @@ import (
 // up first: by statistics of another moment, PostgreSQL would read all targets of the deployment, or all references to a target, for each row.
 const (
 	selectStillHeldSQL = `
-SELECT i.n - 1
+SELECT i.n - 1, false
 FROM unnest($1::uuid[], $2::uuid[], $3::int[], $4::uuid[]) WITH ORDINALITY AS i (attempt, holder_uid, field_id, target_uid, n)
 CROSS JOIN LATERAL (SELECT id FROM dbcontroller.shadow WHERE uid = i.holder_uid OFFSET 0) AS s
 CROSS JOIN LATERAL (SELECT id FROM dbcontroller.foreign_target WHERE uid = i.target_uid AND deployment_id = $5 OFFSET 0) AS f
@@ -28,15 +28,16 @@ CROSS JOIN LATERAL (
     WHERE (r.holder_id, r.field_id, r.target_id) BETWEEN ROW (s.id, i.field_id, f.id) AND ROW (s.id, i.field_id, f.id) AND r.attempt IS NOT DISTINCT FROM i.attempt OFFSET 0
 ) AS r
 UNION ALL
-SELECT i.n - 1 -- a proxy, whose holder uid is that of its target
+SELECT i.n - 1, i.attempt = f.block_attempt AND f.asked_by IS NOT NULL -- a proxy, whose holder uid is that of its target
 FROM unnest($1::uuid[], $2::uuid[], $4::uuid[]) WITH ORDINALITY AS i (attempt, holder_uid, target_uid, n)
-CROSS JOIN LATERAL (SELECT block_attempt, acting_attempt FROM dbcontroller.foreign_target WHERE uid = i.target_uid AND deployment_id = $5 OFFSET 0) AS f
+CROSS JOIN LATERAL (SELECT block_attempt, acting_attempt, asked_by FROM dbcontroller.foreign_target WHERE uid = i.target_uid AND deployment_id = $5 OFFSET 0) AS f
 WHERE i.holder_uid = i.target_uid AND i.attempt IN (f.block_attempt, f.acting_attempt)`
 )
 
 // Answer returns a verdict on each blockade that the deployment of its target asks about: held while the committed
 // reference exists, gone when the attempt is decided and the reference does not exist, undecided otherwise. An undecided
-// attempt whose blockade has expired by the target's clock is first decided ABORTED.
+// attempt whose blockade has expired by the target's clock is first decided ABORTED. A right to block that nothing here has used yet is undecided too: it is
+// held, or returned, soon.
 func (a *Attempts) Answer(ctx context.Context, target schema.DeploymentID, questions []peer.Question) (*peer.Answers, error) {
 	selfEpoch := a.gate.PresentEpoch()
 	deployment, err := a.Names.Deployment(ctx, target)
@@ -55,7 +56,7 @@ func (a *Attempts) Answer(ctx context.Context, target schema.DeploymentID, quest
 	if err != nil {
 		return nil, err
 	}
-	r := &resolution{target: deployment, questions: questions, keys: k, verdicts: make([]peer.Verdict, len(questions)), unknown: a.gate.Unknown}
+	r := &resolution{target: deployment, questions: questions, keys: k, verdicts: make([]peer.Verdict, len(questions)), unused: make([]bool, len(questions)), unknown: a.gate.Unknown}
 	err = a.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
 		clear(r.verdicts)
 		if r.epoch, err = a.gate.EpochOf(ctx, tx); err != nil {
@@ -104,6 +105,7 @@ type resolution struct {
 	questions []peer.Question
 	keys      db.KeyColumns
 	verdicts  []peer.Verdict // by question
+	unused    []bool         // by question; it is about a right that nothing has used
 	epoch     uuid.UUID
 	unknown   *gate.Allowance
 }
@@ -134,28 +136,35 @@ func (r *resolution) run(ctx context.Context, tx pgx.Tx) (err error) {
 		return err
 	}
 	for i := range r.verdicts {
-		if r.verdicts[i] == peer.Undecided && decided[r.keys.Attempts[i]] {
+		if r.verdicts[i] == peer.Undecided && !r.unused[i] && decided[r.keys.Attempts[i]] {
 			r.verdicts[i] = peer.GoneVerdict
 		}
 	}
 	return nil
 }
 
-// findHeld sets the verdicts on references that exist.
+// findHeld sets the verdicts on references that exist, and finds the rights that nothing has used.
 func (r *resolution) findHeld(ctx context.Context, tx pgx.Tx) error {
+	clear(r.unused)
 	rows, err := tx.Query(ctx, selectStillHeldSQL, r.keys.Attempts, r.keys.Holders, r.keys.Fields, r.keys.Targets, r.target)
 	if err != nil {
 		return err
 	}
 	var n int
-	_, err = pgx.ForEachRow(rows, []any{&n}, func() error { r.verdicts[n] = peer.Held; return nil })
+	var unused bool
+	_, err = pgx.ForEachRow(rows, []any{&n, &unused}, func() error {
+		if r.unused[n] = unused; !unused {
+			r.verdicts[n] = peer.Held
+		}
+		return nil
+	})
 	return err
 }
 
 // expired returns the undecided attempts whose blockades have expired by the target's clock.
 func (r *resolution) expired() (attempts []peer.AttemptID) {
 	for i, q := range r.questions {
-		if r.verdicts[i] == peer.Undecided && q.Expired {
+		if r.verdicts[i] == peer.Undecided && !r.unused[i] && q.Expired {
 			attempts = append(attempts, q.Key.Attempt)
 		}
 	}

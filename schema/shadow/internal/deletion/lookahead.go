@@ -67,9 +67,11 @@ type blockade struct {
 	deployment schema.DeploymentID
 	behaviour  schema.Behaviour
 	tentative  bool
-	passes     bool // its deployment is decommissioned: it is about to be removed
-	fieldID    int32
-	depID      int32
+	// It has expired, and its deployment has not confirmed it.
+	unconfirmed bool
+	passes      bool // its deployment is decommissioned: it is about to be removed
+	fieldID     int32
+	depID       int32
 }
 
 func (b blockade) holderResource() peer.PlanTarget {
@@ -205,6 +207,7 @@ func (s *Deleter) queueBlockades(batch *pgx.Batch, targets []int64, limit int, a
 func scanBlockade(row pgx.CollectableRow) (b blockade, err error) {
 	k := &b.question.Key
 	err = row.Scan(&b.targetID, &k.TargetUID, &k.Attempt, &k.HolderUID, &b.fieldID, &b.depID, &b.holder.Name, &b.target.Name, &b.behaviour, &b.tentative, &b.question.Expired, &b.passes)
+	b.unconfirmed = b.tentative && b.question.Expired
 	return b, err
 }
 
@@ -315,7 +318,7 @@ func (a *asked) blockers() []peer.PlanBlocker {
 func (b blockade) blocker(undecided, unreachable bool) peer.PlanBlocker {
 	return peer.PlanBlocker{
 		Holder: b.reference(), UID: b.question.Key.HolderUID, TargetUID: b.question.Key.TargetUID,
-		Undecided: undecided, Unreachable: unreachable,
+		Undecided: undecided, Unreachable: unreachable, Unconfirmed: b.unconfirmed,
 	}
 }
 
@@ -485,8 +488,12 @@ func (s *Deleter) askRights(ctx context.Context, holder schema.DeploymentID, pro
 		return nil, nil, err
 	}
 	answers := &peer.Answers{Epoch: recalled.Epoch, Verdicts: make([]peer.Verdict, len(asked))}
+	settled := &peer.Answers{Epoch: recalled.Epoch, Verdicts: make([]peer.Verdict, len(asked))}
 	for i, a := range recalled.Answers {
-		answers.Verdicts[i] = a.Verdict
+		answers.Verdicts[i], settled.Verdicts[i] = a.Verdict, a.Verdict
+		if a.Verdict == peer.Held && len(a.Holders) == 0 { // a right that nothing uses is not confirmed by a question
+			settled.Verdicts[i] = peer.Undecided
+		}
 	}
-	return answers, recalled, s.target.Settle(ctx, holder, questions, answers)
+	return answers, recalled, s.target.Settle(ctx, holder, questions, settled)
 }

@@ -346,6 +346,17 @@ func (w *Walk) Refusal(name string) error {
 	return nil
 }
 
+// remedy names the command that releases the blockers that a silent deployment has never confirmed.
+func (w *Walk) remedy(by []peer.PlanBlocker) string {
+	for _, b := range by {
+		if b.Unconfirmed && b.Unreachable {
+			return fmt.Sprintf(". %s has never confirmed this reference: if it does not come back, an operator releases all such references by "+
+				"db-controller force-release %s --unconfirmed-of %[1]s", b.Holder.Name.Deployment, w.self)
+		}
+	}
+	return ""
+}
+
 // unavailable is the error of a delete of which only unknown blockers are left: it is not known whether they still refer, or are
 // removed as well. It names the deployments that did not answer (I13).
 func (w *Walk) unavailable(name string, by []peer.PlanBlocker) error {
@@ -371,6 +382,6 @@ func (w *Walk) unavailable(name string, by []peer.PlanBlocker) error {
 	if len(by) > 1 {
 		more = fmt.Sprintf(" and %d more", len(by)-1)
 	}
-	return fmt.Errorf("%s cannot be deleted for now: it is unknown whether %s (%s)%s refers to %s, or would be deleted as well: %w",
-		name, by[0].Holder.Name, by[0].Holder.Path, more, by[0].Holder.Target, e)
+	return fmt.Errorf("%s cannot be deleted for now: it is unknown whether %s (%s)%s refers to %s, or would be deleted as well: %w%s",
+		name, by[0].Holder.Name, by[0].Holder.Path, more, by[0].Holder.Target, e, w.remedy(by))
 }

@@ -23,7 +23,8 @@ import (
 type Asked struct {
 	Target schema.FullName
 	Kind   schema.KindID
-	Block  bool // the right to block; else the one to act
+	Block  bool   // the right to block; else the one to act
+	By     string // who asks before anything here uses the right; empty: rows are there that need it
 }
 
 // ToUse is how long rights are kept that an application has asked for, before rows use them; rows that are there use theirs at once.
@@ -33,11 +34,12 @@ const ToUse = 15 * time.Second
 // It is kept for a while, so that the application can use the rights that it has asked for.
 const keepTargetsSQL = `
 WITH i AS (
-    SELECT * FROM unnest($1::uuid[], $2::int[], $3::text[]) WITH ORDINALITY AS i (uid, kind_id, name, n)
+    SELECT * FROM unnest(@uids::uuid[], @kinds::int[], @names::text[], @by::text[]) WITH ORDINALITY AS i (uid, kind_id, name, asked_by, n)
 ), kept AS (
-    INSERT INTO dbcontroller.foreign_target (uid, deployment_id, kind_id, name, kept_until)
-    SELECT DISTINCT uid, $4::int, kind_id, name, now() + $5::interval FROM i
-    ON CONFLICT ON CONSTRAINT foreign_target_uid DO UPDATE SET kept_until = greatest(foreign_target.kept_until, EXCLUDED.kept_until)
+    INSERT INTO dbcontroller.foreign_target (uid, deployment_id, kind_id, name, kept_until, asked_by)
+    SELECT DISTINCT ON (uid) uid, @deployment::int, kind_id, name, now() + @kept::interval, NULLIF(asked_by, '') FROM i ORDER BY uid
+    ON CONFLICT ON CONSTRAINT foreign_target_uid DO UPDATE SET kept_until = greatest(foreign_target.kept_until, EXCLUDED.kept_until),
+        asked_by = CASE WHEN EXCLUDED.asked_by IS NULL OR foreign_target.block_attempt IS NULL THEN EXCLUDED.asked_by ELSE foreign_target.asked_by END
     RETURNING id, uid, turn, kind_id, name
 )
 SELECT kept.id, kept.uid, kept.turn, kept.kind_id, kept.name FROM i JOIN kept USING (uid) ORDER BY i.n`
@@ -158,27 +160,27 @@ func (s *Rights) acquireAll(ctx context.Context, at schema.DeploymentID, deploym
 		}
 	}
 	if len(blocking) > 0 {
-		err = s.acquire(ctx, at, slices.Collect(maps.Values(blocking)), schema.Block)
+		err = s.acquire(ctx, at, slices.Collect(maps.Values(blocking)), schema.Block, kept > 0)
 	}
 	if len(acting) > 0 {
-		err = errors.Join(err, s.acquire(ctx, at, slices.Collect(maps.Values(acting)), schema.Unset))
+		err = errors.Join(err, s.acquire(ctx, at, slices.Collect(maps.Values(acting)), schema.Unset, false))
 	}
 	return err
 }
 
 func (s *Rights) keep(ctx context.Context, deployment int32, asked []Asked, uids []uuid.UUID, kept time.Duration) (wishes []wish, err error) {
-	kinds, names := make([]int32, len(asked)), make([]string, len(asked))
+	kinds, names, by := make([]int32, len(asked)), make([]string, len(asked)), make([]string, len(asked))
 	for i, a := range asked {
 		if kinds[i], err = s.Names.Kind(ctx, a.Kind); err != nil {
 			return nil, err
 		}
-		names[i] = a.Target.Name
+		names[i], by[i] = a.Target.Name, a.By
 	}
 	err = s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, db.EndingLockTimeoutSQL); err != nil {
 			return err
 		}
-		rows, err := tx.Query(ctx, keepTargetsSQL, uids, kinds, names, deployment, kept)
+		rows, err := tx.Query(ctx, keepTargetsSQL, db.Named{"uids": uids, "kinds": kinds, "names": names, "by": by, "deployment": deployment, "kept": kept})
 		if err != nil {
 			return err
 		}

@@ -20,6 +20,10 @@ UPDATE dbcontroller.foreign_target
 SET acting_epoch = NULL, acting_own = NULL, block_epoch = NULL, block_own = NULL, turn = nextval('dbcontroller.object_id') WHERE id = $1`
 )
 
+// walkAgainSQL makes the granter note the values that have no right, those of rows that were written under a closed one among them: the deployment of the target may have
+// released its proxy, and know nothing of the rows.
+const walkAgainSQL = `UPDATE dbcontroller.attachment SET walked = false WHERE ready`
+
 // When the holders have let go, the proxy that stood for them is released.
 var lookAtClosedSQL = db.LookAtRights(`dbcontroller.foreign_target f WHERE f.id = $1 AND f.block_attempt IS NOT NULL`)
 
@@ -35,9 +39,16 @@ func (s *Rights) close(ctx context.Context, of schema.DeploymentID, target, epoc
 		if now, err := s.gate.EpochOf(ctx, tx); err != nil || now != epoch {
 			return errors.Join(err, s.gate.RecoveringSelf())
 		}
+		rows, err := s.referring(ctx, tx, []int64{id}, 1)
+		if err != nil {
+			return err
+		}
 		b := &pgx.Batch{}
 		b.Queue(closeSQL, id)
 		b.Queue(lookAtClosedSQL, id)
+		if len(rows) > 0 {
+			b.Queue(walkAgainSQL)
+		}
 		return tx.SendBatch(ctx, b).Close()
 	})
 	if db.HasCode(err, db.CodeLockNotAvailable) {

@@ -62,14 +62,17 @@ func (s *Rights) LookAt(ctx context.Context, ids []int64) error {
 		}
 	}
 	// Those that are used are looked at when a reference is dropped, and by tidying.
-	if _, err := s.Pool.Exec(ctx, usedSQL, ids); err != nil {
+	used := slices.DeleteFunc(slices.Clone(ids), func(id int64) bool {
+		return slices.ContainsFunc(free, func(f freeRight) bool { return f.ID == id })
+	})
+	if _, err := s.Pool.Exec(ctx, usedSQL, used); err != nil {
 		return fmt.Errorf("look at rights: %w", err)
 	}
 	return failed
 }
 
 const usedSQL = `
-UPDATE dbcontroller.foreign_target f SET kept_until = NULL WHERE f.id = ANY ($1) AND f.kept_until IS NOT NULL AND NOT ` + db.KeptSQL + ` AND f.block_attempt IS NOT NULL`
+UPDATE dbcontroller.foreign_target f SET kept_until = NULL, asked_by = NULL WHERE f.id = ANY ($1) AND f.kept_until IS NOT NULL AND NOT ` + db.KeptSQL + ` AND f.block_attempt IS NOT NULL`
 
 type freeRight struct {
 	ID      int64

@@ -115,7 +115,7 @@ func (s *Rights) acquireByNumber(ctx context.Context, at schema.DeploymentID, w 
 	if err != nil || v.Model.Tabled(kind) {
 		return errors.Join(err, errNotTaken)
 	}
-	return s.acquire(ctx, at, []wish{w}, schema.Block)
+	return s.acquire(ctx, at, []wish{w}, schema.Block, false)
 }
 
 // due returns the targets that were not refused lately.
@@ -144,8 +144,9 @@ var errNotTaken = errors.New("the answer came too late")
 
 // acquire asks for a right to each of some targets by one attempt, as a write does: it is established, and committed with the decision on the
 // attempt. The right to act is there when the attempt is confirmed: its reference becomes an entry. The rights that can be taken are taken; the
-// blockades of the others are released.
-func (s *Rights) acquire(ctx context.Context, at schema.DeploymentID, wishes []wish, behaviour schema.Behaviour) error {
+// blockades of the others are released. unused: nothing here uses the rights to block yet. Their blockades stay tentative until the deployment of the targets asks about
+// them, and something does (SettleUnused).
+func (s *Rights) acquire(ctx context.Context, at schema.DeploymentID, wishes []wish, behaviour schema.Behaviour, unused bool) error {
 	v, err := s.Current()
 	if err != nil {
 		return err
@@ -166,7 +167,7 @@ func (s *Rights) acquire(ctx context.Context, at schema.DeploymentID, wishes []w
 		return err
 	}
 	g := granting{
-		wishes: wishes, behaviour: behaviour, deployment: deployment,
+		wishes: wishes, behaviour: behaviour, unused: unused, deployment: deployment,
 		began: s.Rollback.Seen.Load(), own: s.gate.PresentEpoch(), attempt: s.preparer.NewAttempt(),
 	}
 	answer, err := s.Peers.Establish(ctx, at, g.attempt, refs)
@@ -184,6 +185,7 @@ func (s *Rights) acquire(ctx context.Context, at schema.DeploymentID, wishes []w
 type granting struct {
 	wishes      []wish
 	behaviour   schema.Behaviour
+	unused      bool
 	deployment  int32
 	attempt     peer.AttemptID
 	theirs, own uuid.UUID // the epochs of the answer and of the question
@@ -227,7 +229,9 @@ func (s *Rights) take(ctx context.Context, g *granting) error {
 		} else {
 			b.Queue(askActingRightSQL, taken, g.attempt)
 		}
-		b.Queue(write.ConfirmWorkSQL, []int16{int16(taken[0] % schema.RingSize)}, []int32{g.deployment}, []peer.AttemptID{g.attempt}, []int32{int32(len(ids))}) //nolint:gosec // bounded by the request
+		if !g.unused {
+			b.Queue(write.ConfirmWorkSQL, []int16{int16(taken[0] % schema.RingSize)}, []int32{g.deployment}, []peer.AttemptID{g.attempt}, []int32{int32(len(ids))}) //nolint:gosec // bounded by the request
+		}
 		if left := slices.DeleteFunc(ids, func(id int64) bool { return slices.Contains(taken, id) }); len(left) > 0 {
 			b.Queue(releaseProxySQL, left, g.attempt, field)
 		}

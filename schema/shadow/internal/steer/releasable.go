@@ -79,11 +79,22 @@ func place(after []string, want int) []string {
 }
 
 const (
-	listBlockadesSQL = `
-SELECT d.service, d.region, b.holder_name, b.holder_uid, b.attempt, f.path, b.expires_at IS NOT NULL, COALESCE(` + db.ExpiredSQL + `$2::interval), false), b.field_id::text
+	// afterSQL is a condition: behind the place of a page, in the order of the key.
+	afterSQL = `(($4::text[])[1] = '' OR (b.target_id, b.holder_uid, b.field_id, b.attempt)
+    > (NULLIF(($4::text[])[1], '')::bigint, NULLIF(($4::text[])[2], '')::uuid, NULLIF(($4::text[])[3], '')::int, NULLIF(($4::text[])[4], '')::uuid))
+ORDER BY b.target_id, b.holder_uid, b.field_id, b.attempt LIMIT $3`
+
+	blockadesSQL = `
+SELECT t.uid, t.name, d.service, d.region, b.holder_name, b.holder_uid, b.attempt, f.path, b.expires_at IS NOT NULL, COALESCE(` + db.ExpiredSQL + `$2::interval), false),
+    b.target_id::text, b.field_id::text
 FROM dbcontroller.blockade b JOIN dbcontroller.deployment d ON d.id = b.deployment_id JOIN dbcontroller.field f ON f.id = b.field_id
-WHERE b.target_id = $1 AND (($4::text[])[1] = '' OR (b.holder_uid, b.field_id, b.attempt) > (NULLIF(($4::text[])[1], '')::uuid, NULLIF(($4::text[])[2], '')::int, NULLIF(($4::text[])[3], '')::uuid))
-ORDER BY b.holder_uid, b.field_id, b.attempt LIMIT $3`
+JOIN dbcontroller.shadow t ON t.id = b.target_id
+WHERE `
+
+	listBlockadesSQL = blockadesSQL + `b.target_id = $1 AND ` + afterSQL
+
+	// Those that a deployment has never confirmed, although they have expired.
+	listUnconfirmedSQL = blockadesSQL + `b.deployment_id = $1 AND b.expires_at IS NOT NULL AND ` + db.ExpiredSQL + `$2::interval) AND ` + afterSQL
 
 	listNoticesSQL = `
 SELECT d.service, d.region, max(n.seq) FROM dbcontroller.notice n JOIN dbcontroller.deployment d ON d.id = n.deployment_id
@@ -165,39 +176,77 @@ func (s *Steering) Releasable(ctx context.Context, name string, limit int, token
 }
 
 func (s *Steering) blockades(ctx context.Context, r resource, after []string, limit int) ([]Releasable, error) {
-	rows, err := s.Pool.Query(ctx, listBlockadesSQL, r.id, s.Tuning.Load().TentativeTTL, limit, place(after, 3))
+	return s.listBlockades(ctx, listBlockadesSQL, r.id, after, limit)
+}
+
+// listBlockades lists the blockades of a target, or of a deployment, by its number.
+func (s *Steering) listBlockades(ctx context.Context, sql string, of any, after []string, limit int) ([]Releasable, error) {
+	rows, err := s.Pool.Query(ctx, sql, of, s.Tuning.Load().TentativeTTL, limit, place(after, 4))
 	if err != nil {
 		return nil, err
 	}
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (Releasable, error) {
-		k := key{what: Blockade, uid: r.uid}
-		var holder, field string
+		k := key{what: Blockade}
+		var name, holder, target, field string
 		var tentative, expired bool
-		if err := row.Scan(&k.deployment.Service, &k.deployment.Region, &holder, &k.holder, &k.attempt, &k.path, &tentative, &expired, &field); err != nil {
+		if err := row.Scan(&k.uid, &name, &k.deployment.Service, &k.deployment.Region, &holder, &k.holder, &k.attempt, &k.path, &tentative, &expired, &target, &field); err != nil {
 			return Releasable{}, err
 		}
 		out := Releasable{
-			Key: k.String(), What: Blockade, Name: r.name, Path: k.path, Since: peer.AttemptTime(k.attempt),
-			Other: schema.FullName{Deployment: k.deployment, Name: holder}.String(), at: []string{k.holder.String(), field, k.attempt.String()},
+			Key: k.String(), What: Blockade, Name: name, Path: k.path, Since: peer.AttemptTime(k.attempt),
+			Other: schema.FullName{Deployment: k.deployment, Name: holder}.String(), at: []string{target, k.holder.String(), field, k.attempt.String()},
 		}
-		out.Breaks = out.Other + " no longer keeps this resource: if it refers to it, the reference dangles once this resource is deleted, and only verify reports it"
-		if tentative {
-			out.Breaks += "; its write may still be committed"
+		switch {
+		case k.ofRight():
+			out.Other = k.deployment.String()
+			out.Breaks = out.Other + " ends its right to refer to this resource, which it has not been known to use: a reference that it has written under the right dangles once this resource is deleted, and is reported there"
+		default:
+			out.Breaks = out.Other + " no longer keeps this resource: if it refers to it, the reference dangles once this resource is deleted, and only verify reports it"
+			if tentative {
+				out.Breaks += "; its write may still be committed"
+			}
 		}
-		out.Refused = refusal(k, tentative && !expired)
+		out.Refused = refusal(k, tentative, expired)
 		return out, nil
 	})
 }
 
+// ofRight reports whether a blockade stands for a right: it is that of a proxy.
+func (k key) ofRight() bool { return k.path == peer.RightPath || k.holder == k.uid }
+
 // refusal returns the reason why a blockade stays.
-func refusal(k key, undecided bool) string {
+func refusal(k key, tentative, expired bool) string {
 	switch {
-	case k.path == peer.RightPath || k.holder == k.uid:
-		return "it stands for a right of " + k.deployment.String() + ", which goes on writing references under it: end the right there (serve --delegations=false)"
-	case undecided:
+	case k.ofRight() && !tentative:
+		return "it stands for a right of " + k.deployment.String() + ", which has references under it: end the right there (serve --delegations=false)"
+	case tentative && !expired:
 		return "its write may be under way: its deployment is asked about it within seconds"
 	}
 	return ""
+}
+
+// Unconfirmed lists the expired blockades here that a deployment has never confirmed: of writes of which it has not said whether they have committed, and of rights that
+// nothing there has been known to use. It is as Releasable otherwise, for a deployment that does not answer.
+func (s *Steering) Unconfirmed(ctx context.Context, of schema.DeploymentID, limit int, token string) (out []Releasable, next string, err error) {
+	id, err := s.Names.Deployment(ctx, of)
+	if err != nil {
+		return nil, "", err
+	}
+	at, err := cursorOf(token, resource{})
+	if err != nil {
+		return nil, "", err
+	}
+	if out, err = s.listBlockades(ctx, listUnconfirmedSQL, id, at.After, limit); db.HasCode(err, codeNoValue) {
+		return nil, "", errToken
+	}
+	if err != nil {
+		return nil, "", fmt.Errorf("read the blockades of %s: %w", of, err)
+	}
+	if len(out) == limit {
+		at.After = out[len(out)-1].at
+		next = at.token()
+	}
+	return out, next, nil
 }
 
 func (s *Steering) entries(ctx context.Context, r resource, after []string, limit int) ([]Releasable, error) {

@@ -26,7 +26,7 @@ const (
 	lockSQL = `SELECT id, state FROM dbcontroller.shadow WHERE uid = $1 FOR NO KEY UPDATE`
 
 	blockadeSQL = `
-SELECT b.expires_at IS NOT NULL AND NOT ` + db.ExpiredSQL + `@ttl::interval)
+SELECT b.expires_at IS NOT NULL, COALESCE(` + db.ExpiredSQL + `@ttl::interval), false)
 FROM dbcontroller.blockade b JOIN dbcontroller.field f ON f.id = b.field_id
 WHERE b.target_id = @target AND b.deployment_id = @deployment AND b.holder_uid = @holder AND b.attempt = @attempt AND f.path = @path`
 
@@ -133,8 +133,6 @@ func (s *Steering) release(ctx context.Context, k key, unanswered bool, reason, 
 // refused returns the reason why a row of this key is never released.
 func (s *Steering) refused(k key) string {
 	switch k.what {
-	case Blockade:
-		return refusal(k, false)
 	case HolderEntry, OwneeEntry, Rights:
 		return s.entryRefusal(k)
 	}
@@ -183,17 +181,25 @@ func both(ctx context.Context, tx pgx.Tx, first string, named db.Named, second s
 
 func (s *Steering) releaseBlockade(ctx context.Context, tx pgx.Tx, k key, named db.Named) (bool, error) {
 	named["holder"], named["attempt"], named["path"] = k.holder, k.attempt, k.path
-	var undecided bool
+	var tentative, expired bool
 	err := tx.QueryRow(ctx, blockadeSQL, db.Named{
 		"target": named["target"], "deployment": named["deployment"], "holder": k.holder, "attempt": k.attempt, "path": k.path, "ttl": s.Tuning.Load().TentativeTTL,
-	}).Scan(&undecided)
+	}).Scan(&tentative, &expired)
+	why := refusal(k, tentative, expired)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return false, nil
 	case err != nil:
 		return false, err
-	case undecided:
-		return false, fmt.Errorf("%w: %s", peer.ErrAborted, refusal(k, true))
+	case why != "" && tentative:
+		return false, fmt.Errorf("%w: %s", peer.ErrAborted, why)
+	case why != "":
+		return false, &peer.InvalidError{Resource: "keys", Err: errors.New(why)}
+	}
+	if k.ofRight() { // its deployment may go on writing under the right until it has heard
+		if _, err := s.take(ctx, tx, k.uid, named["deployment"].(int32)); err != nil {
+			return false, err
+		}
 	}
 	b := &pgx.Batch{}
 	b.Queue(releaseBlockadeSQL, named)

@@ -26,6 +26,7 @@ const (
 	DefaultRemovalsKept   = 90 * 24 * time.Hour
 	DefaultTentativeQuota = 100_000
 	DefaultBlockingQuota  = 10_000_000
+	DefaultUnusedQuota    = 1000
 )
 
 // Complete returns the settings with defaults instead of zeros.
@@ -36,5 +37,6 @@ func (t Tuning) Complete() *Tuning {
 	t.RemovalsKept = cmp.Or(max(t.RemovalsKept, 0), DefaultRemovalsKept)
 	t.Quotas.Tentative = cmp.Or(max(t.Quotas.Tentative, 0), DefaultTentativeQuota)
 	t.Quotas.Blocking = cmp.Or(max(t.Quotas.Blocking, 0), DefaultBlockingQuota)
+	t.Quotas.Unused = cmp.Or(max(t.Quotas.Unused, 0), DefaultUnusedQuota)
 	return &t
 }

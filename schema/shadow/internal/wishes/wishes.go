@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -75,8 +76,8 @@ WITH RECURSIVE d AS (
 ), first AS (
     SELECT * FROM d LIMIT $4
 )
-SELECT w.target, w.asks, w.target || w.asked_at || COALESCE(w.answers, 0), now() - w.asked_at > $1::interval FROM first CROSS JOIN LATERAL (
-    SELECT target, asks, answers, asked_at FROM dbcontroller.wish
+SELECT w.target, w.asks, w.target || w.asked_at || COALESCE(w.answers, 0), now() - w.asked_at > $1::interval, w.asked_by FROM first CROSS JOIN LATERAL (
+    SELECT target, asks, answers, asked_at, asked_by FROM dbcontroller.wish
     WHERE NOT answered AND split_part(target, '/', 3) = first.service AND split_part(target, '/', 4) = first.region
     ORDER BY asked_at, target LIMIT LEAST($2, $3 / (SELECT count(*) FROM first))
 ) AS w`
@@ -199,10 +200,12 @@ func (s *Granter) look(ctx context.Context, asks *sync.WaitGroup) (open bool, er
 	var all []asking
 	answers := map[question]error{}
 	var a asking
-	_, err = pgx.ForEachRow(rows, []any{&a.text, &a.asks, &a.once, &a.late}, func() error {
+	var by string
+	_, err = pgx.ForEachRow(rows, []any{&a.text, &a.asks, &a.once, &a.late, &by}, func() error {
 		if a.Asked, err = s.needs(a.text); err != nil {
 			answers[a.question] = err
 		} else {
+			a.By = by
 			all = append(all, a)
 		}
 		return nil
@@ -310,12 +313,19 @@ func (s *Granter) held(ctx context.Context, all []asking, answers map[question]e
 func (s *Granter) ask(ctx context.Context, at schema.DeploymentID, of []asking) map[question]error {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
+	answers := map[question]error{}
+	of, err := s.admit(ctx, at, of, answers)
+	if len(of) == 0 {
+		return answers
+	}
 	asked := make([]rights.Asked, len(of))
 	for i, a := range of {
 		asked[i] = a.Asked
 	}
-	refused, err := s.rights.AcquireAsked(ctx, at, asked, rights.ToUse)
-	answers := map[question]error{}
+	var refused map[string]error
+	if err == nil {
+		refused, err = s.rights.AcquireAsked(ctx, at, asked, rights.ToUse)
+	}
 	for _, a := range of {
 		why := refused[a.Target.Name]
 		var named *peer.RefusedError
@@ -330,6 +340,27 @@ func (s *Granter) ask(ctx context.Context, at schema.DeploymentID, of []asking) 
 		s.Log.Debug("rights that an application asks for were not given yet", zap.Stringer("deployment", at), zap.Error(err))
 	}
 	return answers
+}
+
+// admit answers the wishes of those who have too many rights that nothing uses, and returns the others.
+func (s *Granter) admit(ctx context.Context, at schema.DeploymentID, of []asking, answers map[question]error) ([]asking, error) {
+	wanted := map[string]int{}
+	for _, a := range of {
+		wanted[a.By]++
+	}
+	admitted, err := s.rights.Admit(ctx, at, wanted)
+	if err != nil {
+		return of, err
+	}
+	return slices.DeleteFunc(of, func(a asking) bool {
+		if admitted[a.By] > 0 {
+			admitted[a.By]--
+			return false
+		}
+		answers[a.question] = fmt.Errorf("%s has %d rights to refer to resources of %s that no row uses, and more are not given to one role: "+
+			"write fewer rows with new targets in a transaction; rights that are not used are returned after %s. The number is the setting --max-unused-rights of serve", a.By, s.Tuning.Load().Quotas.Unused, at, rights.ToUse)
+		return true
+	}), nil
 }
 
 // due returns the wishes to ask for now, by deployment: those that are late, or were not asked for a moment ago. No call to these

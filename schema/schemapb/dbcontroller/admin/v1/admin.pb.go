@@ -602,12 +602,14 @@ func (x *RetryResponse) GetWaitsFor() []string {
 
 type ListReleasableRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// A relative name, or the full name of a resource of this deployment.
+	// A relative name, or the full name of a resource of this deployment. Empty with unconfirmed_of.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// At most 1,000; 100 when it is 0.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// Of the answer before; empty for the first page. ABORTED when the resource is being deleted since.
-	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	PageToken string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// service/region of a deployment that does not answer: the expired blockades of all resources here that it has never confirmed.
+	UnconfirmedOf string `protobuf:"bytes,4,opt,name=unconfirmed_of,json=unconfirmedOf,proto3" json:"unconfirmed_of,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -659,6 +661,13 @@ func (x *ListReleasableRequest) GetPageSize() int32 {
 func (x *ListReleasableRequest) GetPageToken() string {
 	if x != nil {
 		return x.PageToken
+	}
+	return ""
+}
+
+func (x *ListReleasableRequest) GetUnconfirmedOf() string {
+	if x != nil {
+		return x.UnconfirmedOf
 	}
 	return ""
 }
@@ -3836,12 +3845,13 @@ const file_dbcontroller_admin_v1_admin_proto_rawDesc = "" +
 	"\x02of\x18\x02 \x01(\tR\x02of\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\",\n" +
 	"\rRetryResponse\x12\x1b\n" +
-	"\twaits_for\x18\x01 \x03(\tR\bwaitsFor\"g\n" +
+	"\twaits_for\x18\x01 \x03(\tR\bwaitsFor\"\x8e\x01\n" +
 	"\x15ListReleasableRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1b\n" +
 	"\tpage_size\x18\x02 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\x03 \x01(\tR\tpageToken\"\x83\x01\n" +
+	"page_token\x18\x03 \x01(\tR\tpageToken\x12%\n" +
+	"\x0eunconfirmed_of\x18\x04 \x01(\tR\runconfirmedOf\"\x83\x01\n" +
 	"\x16ListReleasableResponse\x12A\n" +
 	"\n" +
 	"releasable\x18\x01 \x03(\v2!.dbcontroller.admin.v1.ReleasableR\n" +

@@ -70,7 +70,7 @@ type AdminServiceClient interface {
 	// deployment, or of all work. A repetition tries again.
 	Retry(ctx context.Context, in *RetryRequest, opts ...grpc.CallOption) (*RetryResponse, error)
 	// ListReleasable returns the blockades, entries and owner references of a resource with their keys for ForceRelease, and the effect of
-	// a release.
+	// a release; or the expired blockades here that a deployment has never confirmed.
 	ListReleasable(ctx context.Context, in *ListReleasableRequest, opts ...grpc.CallOption) (*ListReleasableResponse, error)
 	// ForceRelease removes blockades, entries and owner references that an operator knows to be wrong. A key names one row that
 	// ListReleasable returned; later rows have other keys. A repetition changes nothing.
@@ -271,7 +271,7 @@ type AdminServiceServer interface {
 	// deployment, or of all work. A repetition tries again.
 	Retry(context.Context, *RetryRequest) (*RetryResponse, error)
 	// ListReleasable returns the blockades, entries and owner references of a resource with their keys for ForceRelease, and the effect of
-	// a release.
+	// a release; or the expired blockades here that a deployment has never confirmed.
 	ListReleasable(context.Context, *ListReleasableRequest) (*ListReleasableResponse, error)
 	// ForceRelease removes blockades, entries and owner references that an operator knows to be wrong. A key names one row that
 	// ListReleasable returned; later rows have other keys. A repetition changes nothing.
