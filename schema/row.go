@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 	"unicode/utf8"
 )
 
@@ -159,6 +160,8 @@ type Definition struct {
 	Table      TableName             `json:"table"`
 	Key        []KeyColumn           `json:"key"`
 	References []DefinitionReference `json:"references,omitempty"`
+	// Partitioned: the table has partitions. It is of the database, and no part of the declaration.
+	Partitioned bool `json:"partitioned,omitempty"`
 }
 
 // KeyColumn is a column of a key, and its type.
@@ -292,8 +295,30 @@ func (d *Definition) RowKey(name string) ([]string, bool) {
 	return parts, ok
 }
 
-// KeyTypes are the types that a key can have: each value has one text in all sessions, and equal values have equal texts.
-var KeyTypes = []string{"smallint", "integer", "bigint", "uuid", "text", "character varying"}
+// KeyTypes are the types that a key can have: each value has one text in all sessions, and equal values have equal texts. The names are those of format_type.
+// A numeric has no digits behind the point; times are of UTC, in the ISO form.
+var KeyTypes = []string{
+	"smallint", "integer", "bigint", "numeric", "uuid", "text", "character varying", "character", "date", "timestamp without time zone", "timestamp with time zone",
+}
+
+// CastType returns the name of a type of KeyTypes by which texts of any length are cast.
+func CastType(t string) string {
+	if t == "character" { // the cast to this name keeps one character
+		return "bpchar"
+	}
+	return t
+}
+
+// Textual reports whether a type of KeyTypes has the values of texts, which a collation can compare.
+func Textual(t string) bool { return t == "text" || t == "character varying" || t == "character" }
+
+// Timed reports whether the texts of the values of a type depend on settings of the session.
+func Timed(t string) bool { return timeForms[t] != "" }
+
+// timeForms are the forms of the types of times. PostgreSQL leaves zeros at the end of a fraction out.
+var timeForms = map[string]string{
+	"date": "2006-01-02", "timestamp without time zone": "2006-01-02 15:04:05.999999", "timestamp with time zone": "2006-01-02 15:04:05.999999+00",
+}
 
 // fits reports whether a text is that of a value of the column.
 func (c KeyColumn) fits(text string) bool {
@@ -301,10 +326,24 @@ func (c KeyColumn) fits(text string) bool {
 		n, err := strconv.ParseInt(text, 10, bits)
 		return err == nil && strconv.FormatInt(n, 10) == text
 	}
-	if c.Type == "uuid" {
-		return uuidGrammar.MatchString(text)
+	if form := timeForms[c.Type]; form != "" {
+		at, err := time.Parse(form, text)
+		return err == nil && at.Format(form) == text
 	}
-	return utf8.ValidString(text) && !strings.Contains(text, "\x00")
+	switch c.Type {
+	case "uuid":
+		return uuidGrammar.MatchString(text)
+	case "numeric":
+		return wholeGrammar.MatchString(text)
+	case "character":
+		return fitsText(text) && !strings.HasSuffix(text, " ") // which is no part of the value
+	}
+	return fitsText(text)
 }
 
-var uuidGrammar = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`)
+func fitsText(text string) bool { return utf8.ValidString(text) && !strings.Contains(text, "\x00") }
+
+var (
+	uuidGrammar  = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`)
+	wholeGrammar = regexp.MustCompile(`^(0|-?[1-9][0-9]{0,999})$`)
+)

@@ -77,7 +77,7 @@ kinds:
 		`CREATE TABLE orders (id bigint PRIMARY KEY, customer_id bigint NOT NULL)`:               "UNSET sets it to NULL, and it is NOT NULL; ALTER TABLE",
 		`CREATE TABLE orders (id bigint PRIMARY KEY, customer_id bigint);`:                       `it answers who refers (--create-indexes creates it); CREATE INDEX CONCURRENTLY "orders_customer_id_idx"`,
 		`CREATE UNLOGGED TABLE orders (id bigint PRIMARY KEY, customer_id bigint)`:               "temporary or unlogged",
-		`CREATE TABLE orders (id bigint PRIMARY KEY, customer_id bigint) PARTITION BY HASH (id)`: "is partitioned",
+		`CREATE TABLE orders (id bigint PRIMARY KEY, customer_id bigint) PARTITION BY HASH (id)`: "CONCURRENTLY on each partition",
 	} {
 		_, err := conn.Exec(t.Context(), `DROP TABLE IF EXISTS orders; `+sql)
 		require.NoError(t, err)

@@ -30,6 +30,7 @@ type Plan struct {
 	Statements []string
 
 	kindID int32
+	tables []schema.TableName // with the triggers: the table, and its partitions
 }
 
 // Refused reports whether a finding refuses the table.
@@ -106,14 +107,50 @@ func CreateIndexes(ctx context.Context, conn *pgx.Conn, plans []*Plan, told func
 			if !f.Refuses || !strings.HasPrefix(f.SQL, "CREATE INDEX") {
 				continue
 			}
-			told(f.SQL)
-			if _, err := conn.Exec(ctx, f.SQL); err != nil {
-				return created, fmt.Errorf("%s: %w", f.SQL, err)
+			statements, err := ofPartitions(ctx, conn, p.Table, f.index)
+			if err != nil {
+				return created, err
+			}
+			for _, sql := range append(statements, f.SQL) {
+				told(sql)
+				if _, err := conn.Exec(ctx, sql); err != nil {
+					return created, fmt.Errorf("%s: %w", sql, err)
+				}
 			}
 			created = true
 		}
 	}
 	return created, nil
+}
+
+// The partitions with rows that have no such index.
+const partitionsSQL = `
+SELECT t.relid::pg_catalog.regclass::text FROM pg_catalog.pg_partition_tree(pg_catalog.to_regclass($1)) AS t
+WHERE t.isleaf AND t.level > 0 AND NOT EXISTS (
+    SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = t.relid AND i.indisvalid AND i.indpred IS NULL AND i.indnkeyatts = pg_catalog.cardinality($2::text[])
+        AND ARRAY(SELECT a.attname::text FROM pg_catalog.unnest(i.indkey::int2[]) WITH ORDINALITY AS k (attnum, n)
+            JOIN pg_catalog.pg_attribute a ON a.attrelid = t.relid AND a.attnum = k.attnum ORDER BY k.n) = $2::text[])
+ORDER BY t.relid`
+
+// ofPartitions returns the statements that create an index on each partition of a table beside the statements of applications. The index of the table takes them over.
+func ofPartitions(ctx context.Context, conn *pgx.Conn, table schema.TableName, columns []string) ([]string, error) {
+	rows, err := conn.Query(ctx, partitionsSQL, table.SQL(), columns)
+	if err != nil {
+		return nil, fmt.Errorf("read the partitions of %s: %w", table, err)
+	}
+	partitions, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, fmt.Errorf("read the partitions of %s: %w", table, err)
+	}
+	quoted := make([]string, len(columns))
+	for i, c := range columns {
+		quoted[i] = schema.QuoteIdentifier(c)
+	}
+	out := make([]string, len(partitions))
+	for i, name := range partitions {
+		out[i] = fmt.Sprintf("CREATE INDEX CONCURRENTLY ON %s (%s);", name, strings.Join(quoted, ", "))
+	}
+	return out, nil
 }
 
 // checkVersion finds that the deployment runs another version than the one to attach.
@@ -177,6 +214,10 @@ func prepare(ctx context.Context, tx pgx.Tx, db *catalogue.Database, model *sche
 		return nil, err
 	}
 	p.Definition = kind.Definition(func(column string) string { return db.Table(k.Table).Column(column).Type.String() })
+	p.Definition.Partitioned = db.Table(k.Table).Form == catalogue.Partitioned
+	if p.tables, err = tablesOf(ctx, tx, k.Table); err != nil {
+		return nil, err
+	}
 	if err := tx.QueryRow(ctx, kindSQL, p.Kind.Service, p.Kind.Kind).Scan(&p.kindID); err != nil {
 		return nil, fmt.Errorf("number kind %s: %w", p.Kind, err)
 	}
@@ -201,15 +242,39 @@ func declaredChanges(k *schema.Kind) []string {
 
 // statements makes the functions, and replaces the triggers.
 func (p *Plan) statements() (out []string) {
-	for _, event := range events {
-		out = append(out, fmt.Sprintf("DROP TRIGGER IF EXISTS %s ON %s", triggerName(event), p.Definition.Table.SQL()))
+	for _, table := range p.tables {
+		for _, event := range events {
+			out = append(out, fmt.Sprintf("DROP TRIGGER IF EXISTS %s ON %s", triggerName(event), table.SQL()))
+		}
 	}
 	sum := p.Definition.Checksum()
 	for _, t := range triggersOf(p.kindID, &p.Definition) {
 		f := functionName(p.kindID, t.event)
-		out = append(out, t.function(p.kindID, sum), "REVOKE ALL ON FUNCTION "+f+"() FROM PUBLIC", t.create(p.kindID, p.Definition.Table))
+		out = append(out, t.function(p.kindID, sum), "REVOKE ALL ON FUNCTION "+f+"() FROM PUBLIC")
+		for _, table := range p.tables {
+			out = append(out, t.create(p.kindID, table))
+		}
 	}
 	return out
+}
+
+// A statement fires the triggers of the table that it names, and not those of the partitions of that.
+const tablesSQL = `
+SELECT n.nspname::text, c.relname::text FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE c.oid = pg_catalog.to_regclass($1) OR c.relispartition AND c.oid IN (SELECT t.relid FROM pg_catalog.pg_partition_tree(pg_catalog.to_regclass($1)) AS t)
+ORDER BY c.oid <> pg_catalog.to_regclass($1), c.oid`
+
+// tablesOf returns a table and its partitions, with theirs.
+func tablesOf(ctx context.Context, tx pgx.Tx, table schema.TableName) ([]schema.TableName, error) {
+	rows, err := tx.Query(ctx, tablesSQL, table.SQL())
+	if err != nil {
+		return nil, fmt.Errorf("read the partitions of %s: %w", table, err)
+	}
+	tables, err := pgx.CollectRows(rows, pgx.RowToStructByPos[schema.TableName])
+	if err != nil {
+		return nil, fmt.Errorf("read the partitions of %s: %w", table, err)
+	}
+	return tables, nil
 }
 
 // sources returns the functions of the triggers, for verifications.

@@ -18,6 +18,8 @@ type Finding struct {
 	SQL  string `json:"sql,omitempty"` // a statement that helps
 	// Refuses: the table cannot be attached before this is done.
 	Refuses bool `json:"refuses,omitempty"`
+
+	index []string // the columns of the index that SQL creates
 }
 
 type checker struct {
@@ -54,8 +56,11 @@ func check(db *catalogue.Database, model *schema.Model, k *schema.Kind) []Findin
 func (c *checker) relation() {
 	t := c.table
 	switch {
-	case t.Form == catalogue.Partitioned || t.Partition:
-		c.refuse("", "%s is partitioned, or a partition: triggers of the root do not see DETACH and DROP of a partition, and partitions are not supported", t.Name)
+	case t.Partition:
+		c.refuse("", "%s is a partition: attach the partitioned table", t.Name)
+	case t.Form == catalogue.Partitioned:
+		c.advise("", "%s is partitioned: DETACH, DROP and ATTACH of a partition fire no trigger. A new partition needs attach again before statements name it instead of the table; "+
+			"rows that a detached or dropped partition takes away are seen by verify alone: delete rows to which others refer first", t.Name)
 	case t.Form != catalogue.Ordinary:
 		c.refuse("", "%s is no ordinary table: attach the table behind it", t.Name)
 	case t.Inherits || t.Inherited:
@@ -70,8 +75,8 @@ func (c *checker) key() {
 	}
 	for _, name := range c.kind.Key {
 		column := t.Column(name)
-		if column.Type.Schema != "pg_catalog" || !slices.Contains(schema.KeyTypes, column.Type.String()) {
-			c.refuse("", "key column %s is of type %s; a key is of %s, whose values have one text in every session", name, column.Type, strings.Join(schema.KeyTypes, ", "))
+		if !column.Type.Canonical() {
+			c.refuse("", "key column %s is of type %s; a key is of %s, whose values have one text (a numeric without digits behind the point)", name, column.Type, strings.Join(schema.KeyTypes, ", "))
 		}
 		if !column.NotNull {
 			c.refuse(fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s SET NOT NULL;", t.Name.SQL(), schema.QuoteIdentifier(name)), "key column %s can be NULL", name)
@@ -120,6 +125,7 @@ func (c *checker) reference(r *schema.Reference) {
 	}
 	if !c.table.Finds(r.Columns) {
 		c.refuse(c.table.CreateIndex(r.Columns), "%s: no index finds the rows that refer to a target: it answers who refers (--create-indexes creates it)", name)
+		c.out[len(c.out)-1].index = r.Columns
 	}
 	c.native(r, name)
 }
@@ -168,8 +174,8 @@ func nativeSQL(table schema.TableName, r *schema.Reference, target *schema.Kind)
 // target checks the columns and keys by which a statement finds the right to refer to a target.
 func (c *checker) target(r *schema.Reference, name string) {
 	for _, column := range r.Columns {
-		if t := c.table.Column(column).Type; t.Schema != "pg_catalog" || !slices.Contains(schema.KeyTypes, t.String()) {
-			c.refuse("", "%s is of type %s; the columns of a reference are of %s, whose values have one text in every session", column, t, strings.Join(schema.KeyTypes, ", "))
+		if t := c.table.Column(column).Type; !t.Canonical() {
+			c.refuse("", "%s is of type %s; the columns of a reference are of %s, whose values have one text (a numeric without digits behind the point)", column, t, strings.Join(schema.KeyTypes, ", "))
 		}
 	}
 	for _, target := range r.Targets {
@@ -206,7 +212,9 @@ SELECT c.relpersistence::text, c.relrowsecurity, c.relforcerowsecurity, EXISTS (
     pg_catalog.pg_has_role(c.relowner, 'USAGE'), pg_catalog.pg_get_userbyid(c.relowner)::text,
     COALESCE((SELECT pg_catalog.quote_ident(pg_catalog.pg_get_userbyid(p.proowner)) FROM pg_catalog.pg_proc p WHERE p.oid = pg_catalog.to_regproc('dbcontroller.change_rows')), 'rows'),
     ARRAY(SELECT a.attname::text FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_collation l ON l.oid = a.attcollation
-        WHERE a.attrelid = c.oid AND a.attname = ANY ($3) AND NOT l.collisdeterministic)
+        WHERE a.attrelid = c.oid AND a.attname = ANY ($3) AND NOT l.collisdeterministic),
+    ARRAY(SELECT t.relid::pg_catalog.regclass::text FROM pg_catalog.pg_partition_tree(c.oid) AS t JOIN pg_catalog.pg_class p ON p.oid = t.relid
+        WHERE t.level > 0 AND (p.relkind = 'f' OR p.relpersistence <> 'p' OR EXISTS (SELECT FROM pg_catalog.pg_rewrite w WHERE w.ev_class = p.oid)) ORDER BY 1)
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname = $2`
 
 // checkTraits checks them; attaching also needs the owner's rights.
@@ -214,8 +222,8 @@ func checkTraits(ctx context.Context, tx pgx.Tx, k *schema.Kind, attaching bool)
 	c := &checker{kind: k}
 	var persistence, owner, changer string
 	var secured, forced, rules, owns bool
-	var loose []string
-	err := tx.QueryRow(ctx, traitsSQL, k.Table.Schema, k.Table.Name, k.Key).Scan(&persistence, &secured, &forced, &rules, &owns, &owner, &changer, &loose)
+	var loose, odd []string
+	err := tx.QueryRow(ctx, traitsSQL, k.Table.Schema, k.Table.Name, k.Key).Scan(&persistence, &secured, &forced, &rules, &owns, &owner, &changer, &loose, &odd)
 	if err != nil {
 		return nil, fmt.Errorf("read the properties of %s: %w", k.Table, err)
 	}
@@ -234,6 +242,9 @@ func checkTraits(ctx context.Context, tx pgx.Tx, k *schema.Kind, attaching bool)
 	}
 	if attaching && !owns {
 		c.refuse("", "%s belongs to %s: attach as that role", k.Table, owner)
+	}
+	for _, partition := range odd {
+		c.refuse("", "the partition %s is a foreign table, unlogged, or has rules: its triggers would not see all changes", partition)
 	}
 	for _, column := range loose {
 		c.refuse("", "key column %s has a nondeterministic collation: equal keys may have different texts", column)

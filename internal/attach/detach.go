@@ -152,10 +152,10 @@ const (
 	checksumSQL = `SELECT checksum FROM dbcontroller.attachment WHERE kind_id = $1 AND ready`
 
 	triggersSQL = `
-SELECT g.tgname::text, g.tgenabled::text, pn.nspname || '.' || p.proname, p.prosrc, p.prosecdef, COALESCE(p.proconfig, '{}')
+SELECT n.nspname::text, c.relname::text, g.tgname::text, g.tgenabled::text, pn.nspname || '.' || p.proname, p.prosrc, p.prosecdef, COALESCE(p.proconfig, '{}')
 FROM pg_catalog.pg_trigger g JOIN pg_catalog.pg_proc p ON p.oid = g.tgfoid JOIN pg_catalog.pg_namespace pn ON pn.oid = p.pronamespace
 JOIN pg_catalog.pg_class c ON c.oid = g.tgrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-WHERE n.nspname = $1 AND c.relname = $2 AND NOT g.tgisinternal AND g.tgname = ANY ($3)`
+WHERE g.tgrelid = ANY ($1::text[]::pg_catalog.regclass[]) AND NOT g.tgisinternal AND g.tgname = ANY ($2)`
 )
 
 // driftOf returns the differences between an attachment with this definition and the triggers of the table; none when there are none.
@@ -175,32 +175,52 @@ func driftOf(ctx context.Context, tx pgx.Tx, kindID int32, d *schema.Definition)
 	for i, event := range events {
 		names[i] = triggerName(event)
 	}
-	if rows, err = tx.Query(ctx, triggersSQL, d.Table.Schema, d.Table.Name, names); err != nil {
+	tables, err := tablesOf(ctx, tx, d.Table)
+	if err != nil {
+		return nil, err
+	}
+	quoted := make([]string, len(tables))
+	for i, t := range tables {
+		quoted[i] = t.SQL()
+	}
+	if rows, err = tx.Query(ctx, triggersSQL, quoted, names); err != nil {
 		return nil, fmt.Errorf("read the triggers of %s: %w", d.Table, err)
 	}
 	type found struct {
+		Table                           schema.TableName
 		Name, Enabled, Function, Source string
 		Definer                         bool
 		Settings                        []string
 	}
-	there, err := pgx.CollectRows(rows, pgx.RowToStructByPos[found])
+	there, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (f found, err error) {
+		err = row.Scan(&f.Table.Schema, &f.Table.Name, &f.Name, &f.Enabled, &f.Function, &f.Source, &f.Definer, &f.Settings)
+		return f, err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("read the triggers of %s: %w", d.Table, err)
 	}
-	for _, t := range triggersOf(kindID, d) {
-		name := triggerName(t.event)
-		i := slices.IndexFunc(there, func(f found) bool { return f.Name == name })
-		switch {
-		case i < 0:
-			drift = append(drift, "the trigger "+name+" is missing")
-		case there[i].Enabled != "O" && there[i].Enabled != "A":
-			drift = append(drift, "the trigger "+name+" is disabled")
-		case there[i].Function != functionName(kindID, t.event):
-			drift = append(drift, "the trigger "+name+" calls "+there[i].Function)
-		case there[i].Source != t.source(d.Checksum()):
-			drift = append(drift, "the function of the trigger "+name+" is not that of the definition")
-		case !there[i].Definer || !slices.Equal(there[i].Settings, t.settings()):
-			drift = append(drift, "the function of the trigger "+name+" has other settings")
+	if len(tables) == 0 { // it has gone: its triggers are missing
+		tables = []schema.TableName{d.Table}
+	}
+	for _, table := range tables {
+		for _, t := range triggersOf(kindID, d) {
+			name := triggerName(t.event)
+			i := slices.IndexFunc(there, func(f found) bool { return f.Name == name && f.Table == table })
+			if table != d.Table {
+				name += " of the partition " + table.String()
+			}
+			switch {
+			case i < 0:
+				drift = append(drift, "the trigger "+name+" is missing")
+			case there[i].Enabled != "O" && there[i].Enabled != "A":
+				drift = append(drift, "the trigger "+name+" is disabled")
+			case there[i].Function != functionName(kindID, t.event):
+				drift = append(drift, "the trigger "+name+" calls "+there[i].Function)
+			case there[i].Source != t.source(d.Checksum()):
+				drift = append(drift, "the function of the trigger "+name+" is not that of the definition")
+			case !there[i].Definer || !slices.Equal(there[i].Settings, t.settings()):
+				drift = append(drift, "the function of the trigger "+name+" has other settings")
+			}
 		}
 	}
 	return drift, nil
@@ -212,12 +232,15 @@ func DetachSQL(all []*Attached) []string {
 	out := []string{"BEGIN", "SET LOCAL lock_timeout = '5s'"}
 	for _, a := range all {
 		for _, event := range events {
-			out = append(out,
-				fmt.Sprintf("DO $detach$ BEGIN IF pg_catalog.to_regclass(%s) IS NOT NULL THEN DROP TRIGGER IF EXISTS %s ON %s; END IF; END $detach$", literal(a.Definition.Table.SQL()), triggerName(event), a.Definition.Table.SQL()),
-				"DROP FUNCTION IF EXISTS "+functionName(a.KindID, event)+"()")
+			out = append(out, dropFunction(a.KindID, event))
 		}
 	}
 	return append(out, "DROP SERVER IF EXISTS "+loopbackServer+" CASCADE", "COMMIT")
+}
+
+// dropFunction drops a function with its triggers, also on a table that was renamed, and on a partition that was detached.
+func dropFunction(kindID int32, event string) string {
+	return "DROP FUNCTION IF EXISTS " + functionName(kindID, event) + "() CASCADE"
 }
 
 const detachedSQL = `UPDATE dbcontroller.attachment SET ready = false WHERE kind_id = $1`
@@ -227,18 +250,9 @@ const detachedSQL = `UPDATE dbcontroller.attachment SET ready = false WHERE kind
 // unprotected.
 func Detach(ctx context.Context, conn *pgx.Conn, a *Attached, told func(error)) error {
 	return patiently(ctx, conn, told, func(tx pgx.Tx) error {
-		var exists bool
-		if err := tx.QueryRow(ctx, `SELECT pg_catalog.to_regclass($1) IS NOT NULL`, a.Definition.Table.SQL()).Scan(&exists); err != nil {
-			return err
-		}
 		for _, event := range events {
-			if exists {
-				if _, err := tx.Exec(ctx, fmt.Sprintf("DROP TRIGGER IF EXISTS %s ON %s", triggerName(event), a.Definition.Table.SQL())); err != nil {
-					return lockOf(a.Definition.Table.String(), err)
-				}
-			}
-			if _, err := tx.Exec(ctx, "DROP FUNCTION IF EXISTS "+functionName(a.KindID, event)+"()"); err != nil {
-				return err
+			if _, err := tx.Exec(ctx, dropFunction(a.KindID, event)); err != nil {
+				return lockOf(a.Definition.Table.String(), err)
 			}
 		}
 		if err := revoke(ctx, tx, a.Definition.Table); err != nil {

@@ -125,7 +125,10 @@ func revoke(ctx context.Context, tx pgx.Tx, table schema.TableName) error {
 // othersSQL finds the roles beside the owner of a table whose code can run when its rows are deleted: those that may create triggers on it, or tables that refer to it, and
 // owners of such tables.
 const othersSQL = `
-WITH c AS (SELECT c.oid, c.relowner, c.relacl FROM pg_catalog.pg_class c WHERE c.oid = pg_catalog.to_regclass($1))
+WITH c AS (
+    SELECT c.oid, c.relowner, c.relacl FROM pg_catalog.pg_class c
+    WHERE c.oid = pg_catalog.to_regclass($1) OR c.relispartition AND c.oid IN (SELECT t.relid FROM pg_catalog.pg_partition_tree(pg_catalog.to_regclass($1)) AS t)
+)
 SELECT DISTINCT x.text FROM (
     SELECT pg_catalog.format('%s may create %s', COALESCE(pg_catalog.quote_ident(r.rolname), 'everyone'), CASE a.privilege_type WHEN 'TRIGGER' THEN 'triggers on it' ELSE 'tables that refer to it' END) AS text
     FROM c CROSS JOIN LATERAL (

@@ -297,7 +297,7 @@ func targetsOf(d *schema.Definition, r schema.DefinitionReference, update bool) 
 // exact reports whether equal values of the columns have equal texts, and the other way round: then the distinct values are found before they
 // become texts, which takes half of the time. (By its collation, a text can be equal to another one.)
 func exact(r schema.DefinitionReference) bool {
-	return len(r.Types) > 0 && !slices.ContainsFunc(r.Types, func(t string) bool { return t == "text" || t == "character varying" })
+	return len(r.Types) > 0 && !slices.ContainsFunc(r.Types, schema.Textual)
 }
 
 // targetName returns the expression for the name of the target of the row r, as schema.ColumnReference has it.

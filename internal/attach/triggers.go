@@ -15,6 +15,7 @@ type trigger struct {
 	event       string // insert, update, delete, truncate
 	transitions string
 	body        string
+	timed       bool // it makes texts of times
 }
 
 // Names of triggers and functions are made of the kind's number, so that detach finds them without the definition.
@@ -48,17 +49,49 @@ func triggersOf(kindID int32, d *schema.Definition) []trigger {
 		inserted = oneAdded(d, reused, again(rowName(d), "added AS r")) + take(d, false) + refer(kindID, d, false)
 		changed = oneRow(d, changed, dropped(d, true), oneChanged(d)+take(d, true)+refer(kindID, d, true))
 	}
-	return []trigger{
-		{"insert", "NEW TABLE AS added", inserted},
-		{"update", "OLD TABLE AS removed NEW TABLE AS added", changed},
-		{"delete", "OLD TABLE AS removed", gone(rowName(d), "removed AS r", false) + dropped(d, false)},
-		{"truncate", "", fmt.Sprintf("PERFORM dbcontroller.table_truncated(%d, TG_RELID::regclass);", kindID) + lookAll(d, "\n    PERFORM ")},
+	triggers := []trigger{
+		{"insert", "NEW TABLE AS added", inserted, timed(d)},
+		{"update", "OLD TABLE AS removed NEW TABLE AS added", changed, timed(d)},
+		{"delete", "OLD TABLE AS removed", gone(rowName(d), "removed AS r", false) + dropped(d, false), timed(d)},
+		{"truncate", "", fmt.Sprintf("PERFORM dbcontroller.table_truncated(%d, TG_RELID::regclass);", kindID) + lookAll(d, "\n    PERFORM "), false},
 	}
+	for i := range triggers {
+		triggers[i].body = stillPartition(d) + triggers[i].body
+	}
+	return triggers
+}
+
+// stillPartition leaves a function when it is called for a table that was a partition: a partition that is detached keeps its triggers, and its rows are nobody's
+// business any more. A statement at the root fires the triggers of the root alone, and one at a partition those of the partition.
+func stillPartition(d *schema.Definition) string {
+	if !d.Partitioned {
+		return ""
+	}
+	return fmt.Sprintf(`IF pg_catalog.to_regclass(%s) <> COALESCE(pg_catalog.pg_partition_root(TG_RELID::regclass), 0::regclass) THEN
+        RETURN NULL;
+    END IF;
+    `, literal(d.Table.SQL()))
+}
+
+// timed reports whether the texts of the values of a table depend on settings.
+func timed(d *schema.Definition) bool {
+	if slices.ContainsFunc(d.Key, func(c schema.KeyColumn) bool { return schema.Timed(c.Type) }) {
+		return true
+	}
+	return slices.ContainsFunc(d.References, func(r schema.DefinitionReference) bool { return slices.ContainsFunc(r.Types, schema.Timed) })
 }
 
 // settings are those of the function, as the catalogue has them. Each one costs two microseconds a statement, so a function has those alone on which its
-// plans depend: an UPDATE joins, a strict INSERT looks for rights, the others pass the rows on. What they call has settings of its own.
+// plans and texts depend: an UPDATE joins, a strict INSERT looks for rights, the others pass the rows on. What they call has settings of its own.
 func (t trigger) settings() []string {
+	plans := t.planSettings()
+	if t.timed { // as the sessions of the controller
+		plans = append(plans, "DateStyle=iso, ymd", "TimeZone=utc")
+	}
+	return plans
+}
+
+func (t trigger) planSettings() []string {
 	path, generic := "search_path=pg_catalog, pg_temp", "plan_cache_mode=force_generic_plan"
 	switch {
 	case t.event == "update":
@@ -127,7 +160,7 @@ func rowName(d *schema.Definition) string {
 	plain := true
 	for i, c := range d.Key {
 		parts[i] = "r." + schema.QuoteIdentifier(c.Name) + "::text"
-		if text := isText(c); text {
+		if schema.Textual(c.Type) || strings.HasPrefix(c.Type, "timestamp") {
 			plain = false
 			parts[i] += ` COLLATE "C"`
 			if len(d.Key) > 1 {
@@ -141,8 +174,6 @@ func rowName(d *schema.Definition) string {
 	}
 	return fmt.Sprintf("pg_catalog.left('%s/' || dbcontroller.segment(%s), %d) COLLATE \"C\"", d.Collection, key, clippedName)
 }
-
-func isText(c schema.KeyColumn) bool { return c.Type == "text" || c.Type == "character varying" }
 
 // bothSides returns the rows of an UPDATE before and after it, with the columns, as t, and in t.added whether a row is one of those after.
 // Rows are compared in groups and not by a join: PostgreSQL keeps the plan of an earlier statement, and a join that is right for one row

@@ -15,6 +15,7 @@ type Type struct {
 	Schema, Name string // as in pg_type
 	Labels       []string
 	Enum         bool
+	Whole        bool // a numeric without digits behind the point
 }
 
 type class int
@@ -50,7 +51,13 @@ func (t Type) class() class {
 	return other
 }
 
-var names = map[string]string{"int2": "smallint", "int4": "integer", "int8": "bigint", "bpchar": "character", "varchar": "character varying", "bool": "boolean"}
+var names = map[string]string{"int2": "smallint", "int4": "integer", "int8": "bigint", "bpchar": "character", "varchar": "character varying", "bool": "boolean",
+	"timestamp": "timestamp without time zone", "timestamptz": "timestamp with time zone"}
+
+// Canonical reports whether a key can have the type: each value has one text.
+func (t Type) Canonical() bool {
+	return t.Schema == "pg_catalog" && slices.Contains(schema.KeyTypes, t.String()) && (t.Name != "numeric" || t.Whole)
+}
 
 func (t Type) String() string {
 	if name, ok := names[t.Name]; ok && t.Schema == "pg_catalog" {

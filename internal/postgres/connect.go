@@ -41,6 +41,8 @@ var Settings = map[string]string{
 	"jit":                                 "off",
 	"max_parallel_workers_per_gather":     "0",
 	"synchronous_commit":                  "on",
+	"DateStyle":                           "ISO, YMD", // texts of times are names
+	"TimeZone":                            "UTC",
 }
 
 // cancelGrace is how long a statement may still run when its context ends. One that runs longer loses its connection, which costs

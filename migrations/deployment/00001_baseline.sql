@@ -817,7 +817,7 @@ $$;
 -- How an attached table differs from the one that was attached, so that its triggers fail statements, or do not see all of them.
 CREATE FUNCTION dbcontroller.table_drift(kind_id integer) RETURNS SETOF text LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
 WITH d AS (
-    SELECT a.definition -> 'key' AS key, COALESCE(a.definition -> 'references', '[]') AS refs,
+    SELECT a.definition -> 'key' AS key, COALESCE(a.definition -> 'references', '[]') AS refs, COALESCE((a.definition ->> 'partitioned')::boolean, false) AS partitioned,
         to_regclass(format('%I.%I', a.definition -> 'table' ->> 'Schema', a.definition -> 'table' ->> 'Name')) AS relation
     FROM dbcontroller.attachment a WHERE a.kind_id = $1
 ), named AS (
@@ -843,7 +843,11 @@ UNION
 SELECT 'the table has rules, which rewrite statements before triggers see them' FROM d JOIN pg_rewrite w ON w.ev_class = d.relation
 UNION
 SELECT 'the table has become a partition, or has one, or a child: statements at the parent do not fire its triggers'
-FROM d JOIN pg_inherits i ON d.relation IN (i.inhrelid, i.inhparent)
+FROM d JOIN pg_inherits i ON d.relation = i.inhrelid OR d.relation = i.inhparent AND NOT d.partitioned
+UNION
+SELECT format('the partition %s has no triggers: statements that name it are not seen before you attach again', t.relid)
+FROM d CROSS JOIN LATERAL pg_partition_tree(d.relation) AS t
+WHERE d.partitioned AND t.relid <> d.relation AND NOT EXISTS (SELECT FROM pg_trigger g WHERE g.tgrelid = t.relid AND g.tgname = 'dbcontroller_insert' AND g.tgenabled IN ('O', 'A'))
 $$;
 
 -- The timeline and the database of a session; a copy of the database has another one. IMMUTABLE, because neither changes while a session can write,

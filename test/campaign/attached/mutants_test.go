@@ -63,6 +63,10 @@ var mutants = []mutant{
 	{"a-released-right-goes-on", "schema/shadow/internal/steer/release.go", "if k.ofRight() {", "if k.ofRight() && k.what != Blockade {", "TestRightsOfASilentDeploymentAreReleased_I3_I8_I31"},
 	{"rows-under-a-released-right-are-forgotten", "schema/shadow/internal/rights/close.go", "if len(rows) > 0 {", "if len(rows) > 1000 {", "TestRightsOfASilentDeploymentAreReleased_I3_I8_I31"},
 	{"rights-that-are-used-count", "schema/shadow/internal/rights/unused.go", "s.noteUsed(ctx, ids); err != nil", "s.noteUsed(ctx, ids[:0]); err != nil", "TestRightsThatNoRowUsesAreFew_I20"},
+	{"a-detached-partition-is-heard", "internal/attach/triggers.go", "	if !d.Partitioned {", "	if true {", "TestPartitionsComeAndGo"},
+	{"partitions-have-no-triggers", "internal/attach/attach.go", "		for _, table := range p.tables {\n			out = append(out, t.create", "		for _, table := range p.tables[:1] {\n			out = append(out, t.create", "TestPartitionedTablesReferAndAreReferredTo_I1_I3_I34"},
+	{"times-of-the-session", "internal/attach/triggers.go", "	if t.timed {", "	if t.timed && false {", "TestPartitionedTablesReferAndAreReferredTo_I1_I3_I34"},
+	{"one-character-of-a-key", "schema/row.go", "	if t == \"character\" {", "	if t == \"\" {", "TestPartitionedTablesReferAndAreReferredTo_I1_I3_I34"},
 	{"commas-join-keys", "internal/attach/triggers.go", `if len(d.Key) > 1 {`, `if len(d.Key) > 9 {`, "TestAttachedTablesBehaveLikeOneDatabase"},
 }
 

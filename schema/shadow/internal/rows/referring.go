@@ -108,9 +108,9 @@ func newReferring(t *Table, r *schema.DefinitionReference) *referring {
 			column, v := "t."+schema.QuoteIdentifier(c), value(i)
 			region := r.Region != "" && i == len(values)-1
 			if !region {
-				conditions = append(conditions, fmt.Sprintf("%s = %s::%s", column, v, types[i]))
+				conditions = append(conditions, fmt.Sprintf("%s = %s::%s", column, v, schema.CastType(types[i])))
 			}
-			if region || types[i] == "text" || types[i] == "character varying" {
+			if region || schema.Textual(types[i]) {
 				conditions = append(conditions, fmt.Sprintf(`%s::text COLLATE "C" = %s`, column, v))
 			}
 		}

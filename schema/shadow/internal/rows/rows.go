@@ -166,7 +166,7 @@ func (t *Table) changed() string {
 func (t *Table) sameKey() string {
 	same := make([]string, len(t.Definition.Key))
 	for i, c := range t.Definition.Key {
-		same[i] = fmt.Sprintf("t.%s = i.k%d::%s", schema.QuoteIdentifier(c.Name), i+1, c.Type)
+		same[i] = fmt.Sprintf("t.%s = i.k%d::%s", schema.QuoteIdentifier(c.Name), i+1, schema.CastType(c.Type))
 	}
 	return strings.Join(same, " AND ")
 }
@@ -182,7 +182,7 @@ func (t *Table) columns(prefix string) string {
 func (t *Table) parameters(first int) string {
 	casts := make([]string, len(t.Definition.Key))
 	for i, c := range t.Definition.Key {
-		casts[i] = fmt.Sprintf("$%d::text::%s", first+i, c.Type)
+		casts[i] = fmt.Sprintf("$%d::text::%s", first+i, schema.CastType(c.Type))
 	}
 	return strings.Join(casts, ", ")
 }
