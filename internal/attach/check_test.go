@@ -56,13 +56,12 @@ func TestTablesAreRefusedInWords(t *testing.T) {
 	t.Parallel()
 	model := ordersModel(t)
 	for want, change := range map[string]func(*catalogue.Table){
-		"public.orders is partitioned, or a partition: triggers of the root do not see DETACH and DROP of a partition": func(t *catalogue.Table) { t.Form = catalogue.Partitioned },
-		"other_id: no index finds the rows that refer to a target: it answers who refers":                              func(t *catalogue.Table) { t.Indexes = t.Indexes[:1] },
-		"public.orders is a partition: attach the partitioned table":                                                                 func(t *catalogue.Table) { t.Partition = true },
-		"public.orders has a parent or children by inheritance":                                                        func(t *catalogue.Table) { t.Inherits = true },
-		"a key is unique only in each of them":                                                                         func(t *catalogue.Table) { t.Inherited = true },
-		"public.orders is no ordinary table":                                                                           func(t *catalogue.Table) { t.Form = catalogue.Form("v") },
-		"customer_id: UNSET sets it to NULL, and it is NOT NULL":                                                       func(t *catalogue.Table) { t.Columns[1].NotNull = true },
+		"other_id: no index finds the rows that refer to a target: it answers who refers": func(t *catalogue.Table) { t.Indexes = t.Indexes[:1] },
+		"public.orders is a partition: attach the partitioned table":                      func(t *catalogue.Table) { t.Partition = true },
+		"public.orders has a parent or children by inheritance":                           func(t *catalogue.Table) { t.Inherits = true },
+		"a key is unique only in each of them":                                            func(t *catalogue.Table) { t.Inherited = true },
+		"public.orders is no ordinary table":                                              func(t *catalogue.Table) { t.Form = catalogue.Form("v") },
+		"customer_id: UNSET sets it to NULL, and it is NOT NULL":                          func(t *catalogue.Table) { t.Columns[1].NotNull = true },
 		"customer_id: UNSET sets it to NULL, and it is a column of the primary key, which has no NULL": func(t *catalogue.Table) {
 			t.Columns[1].NotNull, t.Indexes = true, []catalogue.Index{{Columns: []string{"id", "customer_id"}, Unique: true, Primary: true, Valid: true}}
 		},
