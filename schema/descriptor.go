@@ -133,11 +133,22 @@ type Reference struct {
 	Missing Missing
 	// None are the values of one column, as texts, that name nothing, as NULL does.
 	None []string
+	// When limits the reference to rows with a value in another column, which says which kind the columns name. Zero: to none.
+	When RowCondition
 	Pos  Pos
+}
+
+// RowCondition is true of rows that have this text in a column.
+type RowCondition struct {
+	Column string `json:"column"`
+	Value  string `json:"value"`
 }
 
 // Field returns the path, or the names of the columns: it identifies a reference of a kind.
 func (r *Reference) Field() string {
+	if r.When != (RowCondition{}) {
+		return strings.Join(r.Columns, ",") + " when " + r.When.Column + "=" + r.When.Value
+	}
 	if len(r.Columns) > 0 {
 		return strings.Join(r.Columns, ",")
 	}

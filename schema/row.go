@@ -32,6 +32,7 @@ type ColumnReference struct {
 	Enforce   Enforcement
 	Missing   Missing
 	None      []string
+	When      RowCondition
 
 	target     KindID // by its oldest name; zero without a target
 	service    string
@@ -46,7 +47,7 @@ func compileTable(k *Kind, references []referenceModel, root func(KindID) KindID
 	t := &TableModel{Name: k.Table, Key: k.Key, collection: collectionOf(compilePatterns(k.Patterns))}
 	for i, r := range k.References {
 		c := ColumnReference{
-			Path: r.BodyPath(), Columns: r.Columns, Region: r.Region, Behaviour: r.Behaviour, Enforce: r.Enforce, Missing: r.Missing, None: r.None,
+			Path: r.BodyPath(), Columns: r.Columns, Region: r.Region, Behaviour: r.Behaviour, Enforce: r.Enforce, Missing: r.Missing, None: r.None, When: r.When,
 		}
 		if targets := references[i].targets; len(targets) > 0 {
 			c.target, c.service, c.collection = root(targets[0].id), targets[0].id.Service, collectionOf(targets[0].patterns)
@@ -144,10 +145,17 @@ func (r *Reference) BodyPath() string {
 		return r.Path
 	}
 	text := strings.Join(r.Columns, "__")
+	if r.When != (RowCondition{}) {
+		text += "__" + r.When.Value
+	}
 	if fieldGrammar.MatchString(text) {
 		return text
 	}
-	sum := sha256.Sum256([]byte(strings.Join(r.Columns, "\x00")))
+	parts := r.Columns
+	if r.When != (RowCondition{}) {
+		parts = append(slices.Clone(parts), r.When.Column, r.When.Value)
+	}
+	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
 	plain := notInField.ReplaceAllString(text, "_")
 	return "_" + plain[:min(len(plain), 50)] + "_" + hex.EncodeToString(sum[:4])
 }
@@ -181,6 +189,8 @@ type DefinitionReference struct {
 	Strict    bool      `json:"strict,omitempty"`  // a statement fails without the right to refer to the target; else the right is asked for after the commit
 	Missing   Missing   `json:"missing,omitempty"` // the effect on rows whose target does not exist
 	None      []string  `json:"none,omitempty"`    // the values of its one column that name nothing
+
+	When *RowCondition `json:"when,omitempty"` // rows that it is not true of name nothing by this reference
 }
 
 // RowTarget describes the targets of a reference.
@@ -207,6 +217,9 @@ func (k *KindModel) Definition(typeOf func(column string) string) Definition {
 		}
 		for _, c := range r.Columns {
 			of.Types = append(of.Types, typeOf(c))
+		}
+		if r.When != (RowCondition{}) {
+			of.When = &r.When
 		}
 		d.References = append(d.References, of)
 	}
@@ -274,7 +287,11 @@ func (d *Definition) Checksum() string {
 	h := sha256.New()
 	_, _ = fmt.Fprintf(h, "%q %q %q", d.Collection, d.Table, d.Key)
 	for _, r := range d.References {
-		_, _ = fmt.Fprintf(h, " %+v", r)
+		when := r.When
+		r.When = nil
+		if _, _ = fmt.Fprintf(h, " %+v", r); when != nil {
+			_, _ = fmt.Fprintf(h, " when %q", *when)
+		}
 	}
 	return hex.EncodeToString(h.Sum(nil)[:8])
 }

@@ -2,6 +2,7 @@ package schema
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -140,8 +141,8 @@ func checkColumns(ps *Problems, pos Pos, what string, columns []string) {
 // checkTableReference checks a reference as one of columns, or as one of a field of bodies; targets are the kinds that exist.
 func checkTableReference(ps *Problems, k *Kind, r *Reference, targets []*Kind) {
 	if k.Table == (TableName{}) {
-		if len(r.Columns) > 0 || r.Region != (TargetRegion{}) || r.Enforce != "" || r.Missing != "" || len(r.None) > 0 {
-			ps.add(r.Pos, "add table and key to the kind, or use path alone", "columns, region, enforce, missing and none are for kinds with a table")
+		if len(r.Columns) > 0 || r.Region != (TargetRegion{}) || r.Enforce != "" || r.Missing != "" || len(r.None) > 0 || r.When != (RowCondition{}) {
+			ps.add(r.Pos, "add table and key to the kind, or use path alone", "columns, region, enforce, missing, none and when are for kinds with a table")
 		}
 		return
 	}
@@ -156,10 +157,11 @@ func checkTableReference(ps *Problems, k *Kind, r *Reference, targets []*Kind) {
 		ps.add(r.Pos, "write NULL into one of the columns instead", "none is for a reference of one column, and this one has %d", len(r.Columns))
 	}
 	for _, none := range r.None {
-		if len(none) > MaxNameBytes || strings.ContainsAny(none, "\\\x00\n\r") { // it is a literal in triggers, which any session reads with its own settings
+		if !isLiteral(none) {
 			ps.add(r.Pos, "write NULL instead", "none: %q is too long, or has a backslash or a line break", clip(none))
 		}
 	}
+	checkCondition(ps, r)
 	if r.Region.Fixed != "" {
 		if err := CheckRegion(r.Region.Fixed); err != nil {
 			ps.add(r.Pos, "", "%v", err)
@@ -169,6 +171,23 @@ func checkTableReference(ps *Problems, k *Kind, r *Reference, targets []*Kind) {
 		if want := len(t.Key); want > 0 && len(r.Columns) > 0 && want != len(r.Columns) {
 			ps.add(r.Pos, "name one column for each: "+strings.Join(t.Key, ", "), "the key of %s has %d columns, and the reference has %d", t.Name, want, len(r.Columns))
 		}
+	}
+}
+
+// isLiteral reports whether a text can be a literal in triggers, which any session reads with its own settings.
+func isLiteral(text string) bool {
+	return len(text) <= MaxNameBytes && !strings.ContainsAny(text, "\\\x00\n\r")
+}
+
+func checkCondition(ps *Problems, r *Reference) {
+	switch {
+	case r.When == (RowCondition{}):
+	case r.When.Column == "" || r.When.Value == "":
+		ps.add(r.Pos, "write when: {owner_type: Customer}", "when: the column or the value is empty")
+	case slices.Contains(r.Columns, r.When.Column) || r.When.Column == r.Region.Column:
+		ps.add(r.Pos, "name the column that says which kind the others name", "when: %s is a column that refers", clip(r.When.Column))
+	case !isLiteral(r.When.Value):
+		ps.add(r.Pos, "give the rows a shorter value, without a backslash and a line break", "when: %q is too long, or has a backslash or a line break", clip(r.When.Value))
 	}
 }
 

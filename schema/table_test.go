@@ -75,6 +75,40 @@ func TestTablesAreDeclared(t *testing.T) {
 	require.Equal(t, schema.MissingUnset, r.Missing)
 }
 
+// One column names resources of several kinds, and another one says of which.
+func TestAConditionChoosesAmongReferences(t *testing.T) {
+	t.Parallel()
+	text := func(whens ...string) string {
+		out := "service: shop.example.com\nversion: v1\nkinds:\n  - kind: Note\n    table: notes\n    key: [id]\n    patterns: [\"notes/{note}\"]\n    references:\n"
+		for _, when := range whens {
+			out += "      - {columns: [owner_id], targets: [Note], behaviour: BLOCK, when: " + when + "}\n"
+		}
+		return out
+	}
+	f, err := schema.ParseFile("f.yaml", strings.NewReader(text("{owner_type: Customer}", "{owner_type: 7}", "{owner_type: \"Crm::Customer\"}")))
+	require.NoError(t, err)
+	require.NoError(t, schema.Check(f.Services))
+	r := f.Services[0].Kinds[0].References
+	require.Equal(t, schema.RowCondition{Column: "owner_type", Value: "7"}, r[1].When)
+	require.Equal(t, "owner_id__Customer", r[0].BodyPath())
+	require.Equal(t, "owner_id__7", r[1].BodyPath())
+	require.Regexp(t, "^_owner_id__Crm__Customer_[0-9a-f]{8}$", r[2].BodyPath())
+	for when, says := range map[string]string{
+		"{owner_type: Customer}, none: [0]}\n      - {columns: [owner_id], targets: [Note], behaviour: BLOCK, when: {owner_type: Customer}": "is listed twice",
+		"Customer":                      "want one column and its value",
+		"{a: b, c: d}":                  "want one column and its value",
+		"{owner_type: \"\"}":            "the column or the value is empty",
+		"{owner_id: 7}":                 "when: owner_id is a column that refers",
+		`{owner_type: "Crm\\Customer"}`: "has a backslash",
+	} {
+		f, err := schema.ParseFile("f.yaml", strings.NewReader(text(when)))
+		if err == nil {
+			err = schema.Check(f.Services)
+		}
+		require.ErrorContains(t, err, says, when)
+	}
+}
+
 // Each mistake is named with its file, line, path and remedy.
 func TestMistakesInTablesAreNamed(t *testing.T) {
 	t.Parallel()
@@ -91,7 +125,7 @@ func TestMistakesInTablesAreNamed(t *testing.T) {
 		"{column: customer_region}":                            {"Nowhere", `region "Nowhere": want lower-case letters`},
 		"{column: customer_region}\n":                          {"{field: x}\n", `unknown key "field"`},
 		"        missing: unset\n":                             {"        missing: unset\n        none: [0]\n", "none is for a reference of one column, and this one has 2"},
-		"    table: public.customers\n    key: [region, id]\n": {"    references: [{columns: [x], targets: [Customer], behaviour: BLOCK}]\n", "columns, region, enforce, missing and none are for kinds with a table"},
+		"    table: public.customers\n    key: [region, id]\n": {"    references: [{columns: [x], targets: [Customer], behaviour: BLOCK}]\n", "columns, region, enforce, missing, none and when are for kinds with a table"},
 		"  - kind: Customer\n":                                 {"  - {kind: Other, table: customers, key: [id], patterns: [\"others/{other}\"]}\n  - kind: Customer\n", "table public.customers belongs to Other and to Customer"},
 		"    references:\n":                                    {"    parents: [{kind: crm.example.com/Customer, behaviour: BLOCK}]\n    references:\n", "its names do not lie below those of a parent"},
 	} {

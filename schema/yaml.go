@@ -252,8 +252,20 @@ func (d *yamlReader) reference(n *yaml.Node, path string) Reference {
 			d.oneOf(n, path, (*string)(&r.Missing), string(MissingReport), string(MissingUnset), string(MissingDelete))
 		},
 		"none": func(n *yaml.Node, path string) { d.strings(n, path, &r.None) },
+		"when": func(n *yaml.Node, path string) { d.condition(n, path, &r.When) },
 	})
 	return r
+}
+
+// condition reads a mapping of one column to a value.
+func (d *yamlReader) condition(n *yaml.Node, path string, into *RowCondition) {
+	m := resolved(n)
+	if m.Kind != yaml.MappingNode || len(m.Content) != 2 {
+		d.ps.add(d.pos(n, path), "write when: {owner_type: Customer}", "want one column and its value, got %s", nodeShape(n))
+		return
+	}
+	into.Column = m.Content[0].Value
+	d.scalar(m.Content[1], path+"."+into.Column, &into.Value)
 }
 
 // targetRegion reads the region of the targets: same, a region, or the column with it.

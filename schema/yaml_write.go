@@ -165,6 +165,9 @@ func (r *Reference) node() yamlMap {
 	n.text("enforce", string(r.Enforce))
 	n.text("missing", string(r.Missing))
 	n.texts("none", r.None)
+	if r.When != (RowCondition{}) {
+		n.within("when", r.When.Column, r.When.Value)
+	}
 	return n
 }
 

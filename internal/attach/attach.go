@@ -102,11 +102,13 @@ func Prepare(ctx context.Context, conn *pgx.Conn, model *schema.Model, dry bool)
 // CreateIndexes creates the indexes that plans lack and need, one after another, beside the statements of applications. told is called before each. It reports
 // whether there was one.
 func CreateIndexes(ctx context.Context, conn *pgx.Conn, plans []*Plan, told func(sql string)) (created bool, err error) {
+	done := map[string]bool{} // several references may need one
 	for _, p := range plans {
 		for _, f := range p.Findings {
-			if !f.Refuses || !strings.HasPrefix(f.SQL, "CREATE INDEX") {
+			if !f.Refuses || !strings.HasPrefix(f.SQL, "CREATE INDEX") || done[f.SQL] {
 				continue
 			}
+			done[f.SQL] = true
 			statements, err := ofPartitions(ctx, conn, p.Table, f.index)
 			if err != nil {
 				return created, err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -103,11 +104,15 @@ func (c *checker) reference(r *schema.Reference) {
 	if r.Region.Column != "" {
 		columns = append(slices.Clone(columns), r.Region.Column)
 	}
+	if r.When.Column != "" {
+		columns = append(slices.Clone(columns), r.When.Column)
+	}
 	if !c.exist("columns", columns) {
 		return
 	}
 	name := strings.Join(r.Columns, ", ")
 	c.target(r, name)
+	c.condition(r)
 	if len(r.Targets) > 1 {
 		c.refuse("", "%s: a value of columns cannot tell which of %d kinds it names: declare one target", name, len(r.Targets))
 	}
@@ -123,11 +128,37 @@ func (c *checker) reference(r *schema.Reference) {
 			}
 		}
 	}
-	if !c.table.Finds(r.Columns) {
-		c.refuse(c.table.CreateIndex(r.Columns), "%s: no index finds the rows that refer to a target: it answers who refers (--create-indexes creates it)", name)
-		c.out[len(c.out)-1].index = r.Columns
+	if finds := indexed(r); !c.table.Finds(r.Columns) && !c.table.Finds(finds) {
+		c.refuse(c.table.CreateIndex(finds), "%s: no index finds the rows that refer to a target: it answers who refers (--create-indexes creates it)", name)
+		c.out[len(c.out)-1].index = finds
 	}
 	c.native(r, name)
+}
+
+// condition checks that a column can have the value that a reference asks for.
+func (c *checker) condition(r *schema.Reference) {
+	if r.When.Column == "" {
+		return
+	}
+	t := c.table.Column(r.When.Column).Type
+	bits := map[string]int{"smallint": 16, "integer": 32, "bigint": 64}[t.String()]
+	switch _, err := strconv.ParseInt(r.When.Value, 10, max(bits, 16)); {
+	case t.Enum && !slices.Contains(t.Labels, r.When.Value):
+		c.refuse("", "when: %s has no value %q; its values are %s", r.When.Column, r.When.Value, strings.Join(t.Labels, ", "))
+	case t.Enum, t.Schema == "pg_catalog" && schema.Textual(t.String()):
+	case t.Schema != "pg_catalog" || bits == 0:
+		c.refuse("", "when: %s is of type %s; want an integer, a text or an enum", r.When.Column, t)
+	case err != nil:
+		c.refuse("", "when: %s is of type %s, and %q is none", r.When.Column, t, r.When.Value)
+	}
+}
+
+// indexed returns the columns of the index that finds the rows that refer to a target.
+func indexed(r *schema.Reference) []string {
+	if r.When.Column == "" {
+		return r.Columns
+	}
+	return append([]string{r.When.Column}, r.Columns...)
 }
 
 // native advises about native keys: one that acts beside the reference, or one that would be better because both tables are in one database.

@@ -155,3 +155,26 @@ func TestNoColumnNameEndsTheTextOfAFunction(t *testing.T) {
 		}
 	}
 }
+
+// A reference of some rows is refused when its column cannot have the value.
+func TestAConditionIsOfTheColumn(t *testing.T) {
+	t.Parallel()
+	for want, c := range map[string]struct {
+		column catalogue.Type
+		value  string
+	}{
+		``:  {catalogue.Type{Schema: "pg_catalog", Name: "text"}, "Customer"},
+		` `: {catalogue.Type{Schema: "pg_catalog", Name: "int2"}, "7"},
+		`when: x is of type smallint, and "70000" is none`:     {catalogue.Type{Schema: "pg_catalog", Name: "int2"}, "70000"},
+		`when: x is of type date; want an integer`:             {catalogue.Type{Schema: "pg_catalog", Name: "date"}, "2026-01-01"},
+		`when: x has no value "Customer"; its values are a, b`: {catalogue.Type{Schema: "public", Name: "e", Enum: true, Labels: []string{"a", "b"}}, "Customer"},
+	} {
+		checked := &checker{table: &catalogue.Table{Columns: []catalogue.Column{{Name: "x", Type: c.column}}}}
+		checked.condition(&schema.Reference{When: schema.RowCondition{Column: "x", Value: c.value}})
+		if want = strings.TrimSpace(want); want == "" {
+			require.Empty(t, checked.out)
+		} else {
+			require.Contains(t, checked.out[0].Text, want)
+		}
+	}
+}

@@ -239,6 +239,9 @@ func present(r schema.DefinitionReference) (conditions []string) {
 	if r.Region != "" {
 		conditions = append(conditions, "r."+schema.QuoteIdentifier(r.Region)+" IS NOT NULL")
 	}
+	if r.When != nil { // null: the row names nothing by it
+		conditions = append(conditions, "r."+schema.QuoteIdentifier(r.When.Column)+`::text COLLATE "C" = `+literal(r.When.Value))
+	}
 	return conditions
 }
 

@@ -219,6 +219,9 @@ func referring(references []schema.DefinitionReference) (columns []string) {
 		if r.Region != "" {
 			columns = append(columns, r.Region)
 		}
+		if r.When != nil {
+			columns = append(columns, r.When.Column)
+		}
 	}
 	slices.Sort(columns)
 	return slices.Compact(columns)

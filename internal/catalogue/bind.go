@@ -18,6 +18,8 @@ type Reference struct {
 	Columns []string
 	// None are the values of its one column that name nothing.
 	None []string
+	// When: other rows name nothing; zero: all do.
+	When schema.RowCondition
 	// Region is the column with the region of the target, "" without one.
 	Region    string
 	Behaviour schema.Behaviour
@@ -108,6 +110,9 @@ func (b *binder) kind(db *Database, k *schema.Kind) {
 		if r.Region.Column != "" {
 			columns = append(slices.Clone(columns), r.Region.Column)
 		}
+		if r.When.Column != "" {
+			columns = append(slices.Clone(columns), r.When.Column)
+		}
 		if b.columns(db, t, r.Pos, "columns", columns) && ok {
 			b.reference(db, t, k, r)
 		}
@@ -131,7 +136,7 @@ func (b *binder) columns(db *Database, t *Table, pos schema.Pos, what string, co
 
 func (b *binder) reference(db *Database, t *Table, k *schema.Kind, r *schema.Reference) {
 	out := &Reference{
-		Database: db, Table: t, Kind: schema.KindID{Service: db.Service, Kind: k.Name}, Key: k.Key, Columns: r.Columns, None: r.None, Region: r.Region.Column, Behaviour: r.Behaviour,
+		Database: db, Table: t, Kind: schema.KindID{Service: db.Service, Kind: k.Name}, Key: k.Key, Columns: r.Columns, None: r.None, When: r.When, Region: r.Region.Column, Behaviour: r.Behaviour,
 	}
 	for _, name := range r.Targets {
 		b.target(out, r, name)

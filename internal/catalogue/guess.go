@@ -208,7 +208,7 @@ func (g *guesser) singles(holder place, keys bool) {
 			continue // PostgreSQL holds it, or the columns with it
 		}
 		if of, ok := polymorphic(holder.table, c); ok {
-			g.note("%s (%s): %s names the table, so the column refers to several; not guessed", holder, c.Name, of)
+			g.note("%s (%s): %s names the table, so the column refers to several; not guessed: declare a reference for each, with when: {%[3]s: VALUE}", holder, c.Name, of)
 			continue
 		}
 		base, word := stem(c.Name)

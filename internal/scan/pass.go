@@ -56,6 +56,9 @@ func newPass(db *database, table *catalogue.Table, refs []*reference, progress f
 		if r.Region != "" {
 			names = append(names, r.Region)
 		}
+		if r.When.Column != "" {
+			names = append(names, r.When.Column)
+		}
 		for _, name := range names {
 			if p.column(name) < 0 {
 				p.columns = append(p.columns, name)
@@ -209,6 +212,11 @@ func (p *pass) groups(r *reference, rows [][]*string) []*group {
 	at := map[string]*group{}
 	var out []*group
 	for i, row := range rows {
+		if r.When.Column != "" {
+			if v := row[p.column(r.When.Column)]; v == nil || *v != r.When.Value {
+				continue
+			}
+		}
 		values, nulls, long := make([]string, len(r.Columns)), 0, false
 		for j, name := range r.Columns {
 			v := row[p.column(name)]

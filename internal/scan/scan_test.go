@@ -67,6 +67,19 @@ func declare(holder string, columns []string, target string, key []string) strin
 `
 }
 
+// A declaration limits a reference to the rows of which another column says so.
+func TestRowsOfOtherKindsAreNoOrphans(t *testing.T) {
+	t.Parallel()
+	server := harness.Postgres(t)
+	a, b := server.NewDatabase(t, ""), server.NewDatabase(t, "")
+	execute(t, a, `CREATE TABLE h (id bigint PRIMARY KEY, kind text, c bigint)`, `INSERT INTO h VALUES (1, 'T', 1), (2, 'T', 77), (3, 'Other', 78), (4, NULL, 79), (5, 'T', NULL)`)
+	execute(t, b, `CREATE TABLE t (id bigint PRIMARY KEY)`, `INSERT INTO t VALUES (1)`)
+	declared := strings.Replace(declare("h", []string{"c"}, "t", []string{"id"}), "behaviour: BLOCK", "behaviour: BLOCK, when: {kind: T}", 1)
+	r := run(t, declared, service("a", a), service("b", b)).References[0]
+	require.EqualValues(t, 2, r.Rows)
+	require.EqualValues(t, 1, r.Orphans.Rows)
+}
+
 // Random data of every type of keys: the numbers are those of one query over both tables in one database.
 func TestOrphansAreCountedExactly(t *testing.T) {
 	t.Parallel()

@@ -103,6 +103,7 @@ func Descriptor(d *schemav1.ServiceDescriptor) *schema.Descriptor {
 				Path: r.GetPath(), Targets: r.GetTargets(), Behaviour: schema.Behaviour(r.GetBehaviour()),
 				Columns: r.GetColumns(), Region: schema.TargetRegion{Fixed: r.GetRegion(), Column: r.GetRegionColumn(), Same: r.GetSameRegion()},
 				Enforce: schema.Enforcement(r.GetEnforce()), Missing: schema.Missing(r.GetMissing()), None: r.GetNone(),
+				When: schema.RowCondition{Column: r.GetWhenColumn(), Value: r.GetWhenValue()},
 			})
 			last := &kind.References[len(kind.References)-1]
 			last.Pos = schema.Pos{Path: path + ".references[" + last.Field() + "]"}
@@ -143,6 +144,7 @@ func DescriptorProto(d *schema.Descriptor) *schemav1.ServiceDescriptor {
 			kind.References = append(kind.References, &schemav1.ReferenceDescriptor{
 				Path: r.Path, Targets: r.Targets, Behaviour: schemav1.Behaviour(r.Behaviour),
 				Columns: r.Columns, Region: r.Region.Fixed, RegionColumn: r.Region.Column, SameRegion: r.Region.Same, Enforce: string(r.Enforce), Missing: string(r.Missing), None: r.None,
+				WhenColumn: r.When.Column, WhenValue: r.When.Value,
 			})
 		}
 		out.Kinds = append(out.Kinds, kind)

@@ -67,6 +67,9 @@ var mutants = []mutant{
 	{"partitions-have-no-triggers", "internal/attach/attach.go", "		for _, table := range p.tables {\n			out = append(out, t.create", "		for _, table := range p.tables[:1] {\n			out = append(out, t.create", "TestPartitionedTablesReferAndAreReferredTo_I1_I3_I34"},
 	{"times-of-the-session", "internal/attach/triggers.go", "	if t.timed {", "	if t.timed && false {", "TestPartitionedTablesReferAndAreReferredTo_I1_I3_I34"},
 	{"one-character-of-a-key", "schema/row.go", "	if t == \"character\" {", "	if t == \"\" {", "TestPartitionedTablesReferAndAreReferredTo_I1_I3_I34"},
+	{"statements-of-other-kinds-refer", "internal/attach/strict.go", "	if r.When != nil { // null", "	if r.When != nil && false { // null", "TestAColumnNamesSeveralKinds_I1_I3_I34"},
+	{"rows-of-other-kinds-refer", "schema/shadow/internal/rows/referring.go", "	if r.When == nil {", "	if r.When == nil || true {", "TestAColumnNamesSeveralKinds_I1_I3_I34"},
+	{"only-the-kind-changes", "internal/attach/triggers.go", "		if r.When != nil {\n			columns", "		if r.When != nil && false {\n			columns", "TestAColumnNamesSeveralKinds_I1_I3_I34"},
 	{"commas-join-keys", "internal/attach/triggers.go", `if len(d.Key) > 1 {`, `if len(d.Key) > 9 {`, "TestAttachedTablesBehaveLikeOneDatabase"},
 }
 

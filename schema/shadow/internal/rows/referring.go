@@ -114,7 +114,7 @@ func newReferring(t *Table, r *schema.DefinitionReference) *referring {
 				conditions = append(conditions, fmt.Sprintf(`%s::text COLLATE "C" = %s`, column, v))
 			}
 		}
-		return strings.Join(conditions, " AND ")
+		return strings.Join(append(conditions, condition(r, "t.")...), " AND ")
 	}
 	parameter := func(first int) func(i int) string {
 		return func(i int) string { return fmt.Sprintf("$%d::text", first+i) }
@@ -150,6 +150,15 @@ func newReferring(t *Table, r *schema.DefinitionReference) *referring {
 	case schema.MissingReport: // they stay
 	}
 	return out
+}
+
+// condition returns the conditions on a row, whose columns have a prefix, under which it refers: by the type, for the index, and by the text.
+func condition(r *schema.DefinitionReference, prefix string) []string {
+	if r.When == nil {
+		return nil
+	}
+	column, value := prefix+schema.QuoteIdentifier(r.When.Column), "'"+strings.ReplaceAll(r.When.Value, "'", "''")+"'"
+	return []string{column + " = " + value, column + `::text COLLATE "C" = ` + value}
 }
 
 // values returns the texts of the columns that name a target, with its region if a column has it; false: no row can name it.
@@ -431,10 +440,11 @@ func walkSQL(table schema.TableName, r schema.DefinitionReference) (first, next 
 	for _, none := range r.None {
 		present = append(present, fmt.Sprintf(`%s::text COLLATE "C" <> '%s'`, schema.QuoteIdentifier(r.Columns[0]), strings.ReplaceAll(none, "'", "''")))
 	}
+	present = append(present, condition(&r, "")...)
 	for i, c := range columns {
 		name := schema.QuoteIdentifier(c)
 		names, texts, present = append(names, name), append(texts, "v."+name+"::text"), append(present, name+" IS NOT NULL")
-		before, after = append(before, "v."+name), append(after, fmt.Sprintf("$%d::text::%s", i+2, types[i]))
+		before, after = append(before, "v."+name), append(after, fmt.Sprintf("$%d::text::%s", i+2, schema.CastType(types[i])))
 	}
 	list := strings.Join(names, ", ")
 	one := func(condition string) string {

@@ -200,7 +200,11 @@ func (t *Table) values() string {
 	var texts []string
 	for _, r := range t.Definition.References {
 		for _, c := range r.Columns {
-			texts = append(texts, fmt.Sprintf("t.%s::text", schema.QuoteIdentifier(c)))
+			text := fmt.Sprintf("t.%s::text", schema.QuoteIdentifier(c))
+			if when := condition(&r, "t."); when != nil {
+				text = "CASE WHEN " + strings.Join(when, " AND ") + " THEN " + text + " END"
+			}
+			texts = append(texts, text)
 		}
 		if r.Region != "" {
 			texts = append(texts, fmt.Sprintf("t.%s::text", schema.QuoteIdentifier(r.Region)))

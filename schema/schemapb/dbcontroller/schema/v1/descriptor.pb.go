@@ -605,7 +605,10 @@ type ReferenceDescriptor struct {
 	// The values of the column, as texts, that name nothing, as NULL does. For a reference of one column.
 	None []string `protobuf:"bytes,9,rep,name=none,proto3" json:"none,omitempty"`
 	// That of the holder is declared: attach asks for the region when the targets' service runs in several.
-	SameRegion    bool `protobuf:"varint,10,opt,name=same_region,json=sameRegion,proto3" json:"same_region,omitempty"`
+	SameRegion bool `protobuf:"varint,10,opt,name=same_region,json=sameRegion,proto3" json:"same_region,omitempty"`
+	// Only rows with when_value, as a text, in column when_column refer. Both are empty: all rows do.
+	WhenColumn    string `protobuf:"bytes,11,opt,name=when_column,json=whenColumn,proto3" json:"when_column,omitempty"`
+	WhenValue     string `protobuf:"bytes,12,opt,name=when_value,json=whenValue,proto3" json:"when_value,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -710,6 +713,20 @@ func (x *ReferenceDescriptor) GetSameRegion() bool {
 	return false
 }
 
+func (x *ReferenceDescriptor) GetWhenColumn() string {
+	if x != nil {
+		return x.WhenColumn
+	}
+	return ""
+}
+
+func (x *ReferenceDescriptor) GetWhenValue() string {
+	if x != nil {
+		return x.WhenValue
+	}
+	return ""
+}
+
 var File_dbcontroller_schema_v1_descriptor_proto protoreflect.FileDescriptor
 
 const file_dbcontroller_schema_v1_descriptor_proto_rawDesc = "" +
@@ -756,7 +773,7 @@ const file_dbcontroller_schema_v1_descriptor_proto_rawDesc = "" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12?\n" +
 	"\tbehaviour\x18\x02 \x01(\x0e2!.dbcontroller.schema.v1.BehaviourR\tbehaviour\x12\x16\n" +
 	"\x06region\x18\x03 \x01(\tR\x06region\x12!\n" +
-	"\fregion_field\x18\x04 \x01(\tR\vregionField\"\xc4\x02\n" +
+	"\fregion_field\x18\x04 \x01(\tR\vregionField\"\x84\x03\n" +
 	"\x13ReferenceDescriptor\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x18\n" +
 	"\atargets\x18\x02 \x03(\tR\atargets\x12?\n" +
@@ -769,7 +786,11 @@ const file_dbcontroller_schema_v1_descriptor_proto_rawDesc = "" +
 	"\x04none\x18\t \x03(\tR\x04none\x12\x1f\n" +
 	"\vsame_region\x18\n" +
 	" \x01(\bR\n" +
-	"sameRegion*\xcb\x01\n" +
+	"sameRegion\x12\x1f\n" +
+	"\vwhen_column\x18\v \x01(\tR\n" +
+	"whenColumn\x12\x1d\n" +
+	"\n" +
+	"when_value\x18\f \x01(\tR\twhenValue*\xcb\x01\n" +
 	"\tBehaviour\x12\x19\n" +
 	"\x15BEHAVIOUR_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fBEHAVIOUR_BLOCK\x10\x01\x12\x13\n" +
