@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"testing"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
@@ -217,8 +218,47 @@ func TestKeysChangeAfterTheLastActingReference_I4(t *testing.T) {
 	a.exec(a.shop, `DELETE FROM orders`)
 	a.Settle()
 	a.tidies(shop)
+	require.NotZero(t, a.Count(crm, "shadow"))
 	a.exec(a.crm, `TRUNCATE customers`)
 	a.Settle()
+	require.Zero(t, a.Count(crm, "shadow"), "no row, no resource")
+	require.Empty(t, harness.AuditDatabases(t, a.Pools))
+}
+
+// One delete takes all its rows.
+func TestRowsAreDeletedTogether(t *testing.T) {
+	t.Parallel()
+	a := newAttached(t)
+	a.exec(a.crm, `INSERT INTO customers SELECT generate_series(1, 4)`)
+	a.attach()
+	a.exec(a.shop, `INSERT INTO orders (customer_id) VALUES (1), (2), (3)`)
+	a.Settle()
+	_, err := deleteTogether(t, a.Box, crm, uuid.Nil, "customers/1", "customers/2", "customers/3")
+	require.NoError(t, err)
+	a.Settle()
+	require.Equal(t, []string{"4"}, a.rows(a.crm, `SELECT id::text FROM customers`))
+	require.Empty(t, a.rows(a.shop, `SELECT id::text FROM orders`))
+	require.Empty(t, harness.AuditDatabases(t, a.Pools))
+}
+
+// A row with the key of one that was deleted, and whose deletion is not carried out yet, is another resource: nobody refers to the new row under the uid of the old one.
+func TestARowBehindADeletionIsAnotherResource_I1(t *testing.T) {
+	t.Parallel()
+	a := newStrict(t)
+	a.write(`INSERT INTO invoices (id, customer_id) VALUES ('i', 4)`)
+	a.exec(a.shop, `DELETE FROM invoices`)
+	a.returned()
+	require.Equal(t, 1, a.Count(crm, "shadow"), "of the row to which nobody refers any more")
+	a.exec(a.crm, `DELETE FROM customers WHERE id = 4`)
+	a.exec(a.crm, `INSERT INTO customers VALUES (4)`)
+	a.exec(a.shop, `SELECT dbcontroller.acquire($1)`, []string{"BLOCK " + customer("4")})
+	a.GrantWishes(shop)
+	_ = a.lacks(`INSERT INTO invoices (id, customer_id) VALUES ('i', 4)`)
+	a.Settle()
+	require.Empty(t, harness.AuditDatabases(t, a.Pools))
+	a.exec(a.shop, `UPDATE dbcontroller.wish SET asked_at = asked_at - interval '2 s'`)
+	a.write(`INSERT INTO invoices (id, customer_id) VALUES ('j', 4)`)
+	_ = a.refused(a.crm, `DELETE FROM customers WHERE id = 4`)
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 

@@ -24,7 +24,7 @@ type mutant struct {
 }
 
 var mutants = []mutant{
-	{"a-key-used-again-is-the-old-one", "schema/shadow/internal/target/rows.go", "case goes[k]:", "case goes[k] && absent[k]:", "TestAttachedTablesTakeAnySQL"},
+	{"a-key-used-again-is-the-old-one", "schema/shadow/internal/target/rows.go", "case goes[k]:", "case goes[k] && absent[k]:", "TestARowBehindADeletionIsAnotherResource_I1"},
 	{"a-deletion-takes-rows-that-have-moved", "schema/shadow/internal/rows/referring.go", "t.sameKey(), named(given), given(len(values)))", "t.sameKey(), \"(\"+named(given)+\" OR true)\", given(len(values)))", "TestADeletionLooksAtTheRowAsItIs"},
 	{"first-reference-alone", "internal/attach/triggers.go", "	columns := referring(references)\n", "	columns := referring(references)[:1]\n", ""},
 	{"rights-lack-in-silence", "internal/attach/strict.go", "IF NOT (%s) THEN\n        PERFORM", "IF false AND NOT (%s) THEN\n        PERFORM", "TestStrictReferencesCountFromTheirCommit"},
@@ -33,8 +33,8 @@ var mutants = []mutant{
 	{"one-of-two-rights", "internal/attach/strict.go", "        IF own.rows = 1 THEN\n", "        IF own.rows > 0 THEN\n", "TestOneRowTakesNoRightThatHasEnded"},
 	{"one-row-keeps-its-references", "internal/attach/triggers.go", "THEN a.refers = b.refers END", "THEN true END", "TestStatementsLeaveLooksAtRights"},
 	{"the-first-row-stands-for-all", "internal/attach/triggers.go", "LIMIT 2) AS t) = 1 THEN", "LIMIT 2) AS t) >= 1 THEN", "TestStatementsLeaveLooksAtRights"},
-	{"truncate-forgotten", "schema/shadow/internal/deletedrows/deletedrows.go", "WHERE s.kind_id = $1 AND NOT s.hidden`", "WHERE s.kind_id = $1 AND s.hidden`", "TestAttachedTablesBehaveLikeOneDatabase"},
-	{"deleted-in-the-store-alone", "schema/shadow/internal/cascade/carry.go", "		keys = append(keys, rows.Key{Kind: m.Kind, Name: m.Name})", "		keys = append(keys[:0], rows.Key{Kind: m.Kind, Name: m.Name})", "TestAttachedTablesBehaveLikeOneDatabase"},
+	{"truncate-forgotten", "schema/shadow/internal/deletedrows/deletedrows.go", "WHERE s.kind_id = $1 AND NOT s.hidden`", "WHERE s.kind_id = $1 AND s.hidden`", "TestKeysChangeAfterTheLastActingReference_I4"},
+	{"deleted-in-the-store-alone", "schema/shadow/internal/cascade/carry.go", "		keys = append(keys, rows.Key{Kind: m.Kind, Name: m.Name})", "		keys = append(keys[:0], rows.Key{Kind: m.Kind, Name: m.Name})", "TestRowsAreDeletedTogether"},
 	{"recall-beside-rows", "schema/shadow/internal/rights/recall.go", "range referrers[id] {", "range referrers[-id] {", "TestStrictReferencesCountFromTheirCommit"},
 	{"acknowledged-beside-rows", "schema/shadow/internal/follow/rows.go", "err != nil || !s.rows.Refer() {\n		return err\n	}\n	for limit", "err != nil || s.rows.Refer() {\n		return err\n	}\n	for limit", "TestStrictReferencesCountFromTheirCommit"},
 	{"returned-beside-rows", "schema/shadow/internal/rights/look.go", "return used[f.ID] }", "return used[f.ID] && false }", "TestRowsOfAStatementCountFromItsCommit_I1_I3_I31"},
