@@ -18,6 +18,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/test/harness"
 )
 
 // A batch takes a time in proportion to its rows: no step of a plan reads a multiple of them, as a nested loop of two lists of the batch does. The
@@ -92,6 +93,27 @@ func TestTheStepsOfABatchAreLinear(t *testing.T) {
 			require.NoError(t, err)
 		}
 	}
+	require.Positive(t, p.seen)
+}
+
+// Values without a right are looked up one by one by the index, however many a reference has.
+func TestValuesWithoutARightAreLinear(t *testing.T) {
+	t.Parallel()
+	const n = 20_000
+	p := &plans{}
+	p.limit(2 * n)
+	a := &attached{Box: harness.NewBox(t, attachedServices, func(cfg *shadow.Config) {
+		cfg.Delegations, cfg.Watches.PollInterval, cfg.Pool = true, time.Hour, p.pool(t, cfg.Pool.Config())
+	}, crm, shop), t: t}
+	a.tables()
+	a.attach()
+	a.exec(a.shop, fmt.Sprintf(`
+INSERT INTO dbcontroller.lacking (kind_id, path, texts, target) SELECT (SELECT kind_id FROM dbcontroller.attachment WHERE kind = 'Order'), 'customer_id', '["' || g || '"]', '//%s/customers/' || g
+FROM generate_series(1, %d) g; ANALYZE dbcontroller.lacking`, crm, n))
+	p.look(true)
+	a.Settle() // no row has them
+	p.look(false)
+	require.Empty(t, a.noted())
 	require.Positive(t, p.seen)
 }
 

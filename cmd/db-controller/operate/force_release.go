@@ -156,7 +156,7 @@ func (f *forceRelease) runUnconfirmed(ctx context.Context, out cli.Printer, c *c
 			out.Line("%s, since %s", r.GetResource(), cli.Ago(r.GetSince().AsTime()))
 		}
 		if len(listed) > 0 {
-			out.Line("%s has never confirmed these %d references. Add --reason and --yes to release them: then %s", f.unconfirmedOf, len(listed), listed[0].GetBreaks())
+			out.Line("%s has never confirmed these %d references. Add --reason and --yes to release them. A reference that exists there all the same dangles once its target is deleted, and is reported there.", f.unconfirmedOf, len(listed))
 		}
 		return out.Document(cli.Messages(listed))
 	}

@@ -42,17 +42,18 @@ func (s *Rights) WithoutRight(ctx context.Context, r rows.Reference, values []ro
 // textsSQL writes a JSON array t as statements write it.
 const textsSQL = `to_json(ARRAY(SELECT json_array_elements_text(t::json)))::text`
 
+// OFFSET 0 makes each value look by the index: a join would compare it with all values of the reference.
 const (
 	insertLackingSQL = `
 INSERT INTO dbcontroller.lacking (kind_id, path, texts, target, before)
 SELECT $1, $2, i.texts, i.target, true FROM (SELECT ` + textsSQL + ` AS texts, n FROM unnest($3::text[], $4::text[]) AS i (t, n)) AS i (texts, target)
-WHERE NOT EXISTS (SELECT FROM dbcontroller.lacking l WHERE l.kind_id = $1 AND l.path = $2 AND md5(l.texts) = md5(i.texts) AND l.due <= now())`
+WHERE NOT EXISTS (SELECT FROM dbcontroller.lacking l WHERE l.kind_id = $1 AND l.path = $2 AND md5(l.texts) = md5(i.texts) AND l.due <= now() OFFSET 0)`
 
 	askAgainSQL = `UPDATE dbcontroller.lacking SET due = '-infinity' WHERE split_part(target, '/', 3) = $1 AND split_part(target, '/', 4) = $2`
 
 	selectNotedSQL = `
 SELECT i.n - 1 FROM unnest($3::text[]) WITH ORDINALITY AS i (t, n)
-WHERE EXISTS (SELECT FROM dbcontroller.lacking l WHERE l.kind_id = $1 AND l.path = $2 AND md5(l.texts) = md5(` + textsSQL + `))`
+WHERE EXISTS (SELECT FROM dbcontroller.lacking l WHERE l.kind_id = $1 AND l.path = $2 AND md5(l.texts) = md5(` + textsSQL + `) OFFSET 0)`
 )
 
 // Unknown returns those of some values that have no right, and are not noted as lacking.

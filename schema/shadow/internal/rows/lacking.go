@@ -138,7 +138,7 @@ func (r Reference) ActOnMissing(ctx context.Context, tx pgx.Tx, v Value, note in
 
 const selectMissingSQL = `
 SELECT i.n - 1 FROM unnest($1::int[], $2::text[], $3::text[]) WITH ORDINALITY AS i (kind_id, path, texts, n) WHERE EXISTS (
-    SELECT FROM dbcontroller.lacking l WHERE l.kind_id = i.kind_id AND l.path = i.path AND md5(l.texts) = md5(to_json(ARRAY(SELECT json_array_elements_text(i.texts::json)))::text) AND l.missing)`
+    SELECT FROM dbcontroller.lacking l WHERE l.kind_id = i.kind_id AND l.path = i.path AND md5(l.texts) = md5(to_json(ARRAY(SELECT json_array_elements_text(i.texts::json)))::text) AND l.missing OFFSET 0)`
 
 // Missing reports of each row that names a target whether its value is noted as one whose target does not exist: it is asked for again, and has no right.
 func (s *Rows) Missing(ctx context.Context, q db.Querier, targets []Target, referrers []Referrer) ([]bool, error) {

@@ -41,13 +41,15 @@ const (
 UPDATE dbcontroller.attachment a SET former = '[]' WHERE kind_id = $1 AND walked AND former <> '[]'
     AND NOT EXISTS (SELECT FROM dbcontroller.lacking l WHERE l.kind_id = a.kind_id AND NOT l.missing)`
 
-	// All notes of the values that are due, those of a value beside one another.
+	// All notes of the values that are due, those of a value beside one another. Each value is looked up by the index: a join would compare it with all values of the reference.
 	selectLackingSQL = `
 WITH due AS (
     SELECT DISTINCT kind_id, path, texts FROM (SELECT kind_id, path, texts FROM dbcontroller.lacking WHERE due <= now() ORDER BY due LIMIT $1) AS d
 )
-SELECT l.seq, l.before, l.kind_id, l.path, l.texts FROM due JOIN dbcontroller.lacking l ON l.kind_id = due.kind_id AND l.path = due.path AND md5(l.texts) = md5(due.texts)
-ORDER BY l.kind_id, l.path, l.texts, l.seq`
+SELECT l.seq, l.before, due.kind_id, due.path, due.texts FROM due CROSS JOIN LATERAL (
+    SELECT seq, before FROM dbcontroller.lacking WHERE kind_id = due.kind_id AND path = due.path AND md5(texts) = md5(due.texts) OFFSET 0
+) AS l
+ORDER BY due.kind_id, due.path, due.texts, l.seq`
 
 	deleteLackingSQL = `DELETE FROM dbcontroller.lacking WHERE seq = ANY ($1)`
 
