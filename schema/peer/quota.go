@@ -6,7 +6,7 @@ type Quotas struct {
 	Tentative int64
 	// Blocking is the maximum number of blockades of BLOCK references, tentative or confirmed (default 10,000,000).
 	Blocking int64
-	// Unused is the maximum number of rights to resources of one other deployment that a role of this deployment's database, or a caller, has asked for, and that nothing
+	// Unused is the maximum number of rights to block resources of one other deployment that a role of this deployment's database, or a caller, has asked for, and that nothing
 	// here uses (default 1,000).
 	Unused int64
 }

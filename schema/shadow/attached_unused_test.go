@@ -36,12 +36,17 @@ func TestRightsThatNoRowUsesAreFew_I20(t *testing.T) {
 		var pg *pgconn.PgError
 		require.True(t, errors.As(err, &pg), "%v", err)
 		require.Equal(t, "RD002", pg.Code)
-		require.Contains(t, pg.Message, "has 3 rights to refer to resources of "+crm+" that no row uses")
+		require.Contains(t, pg.Message, "has 3 rights to block resources of "+crm+" that no row uses")
 		require.Contains(t, pg.Message, "--max-unused-rights")
 	}
 	a.acquire(rightsTo(1, 3))
 	refused(rightsTo(4, 4))
 	require.Equal(t, 3, a.Count(crm, "tentative"))
+
+	// A right to act refuses no deletion.
+	for n := 6; n <= 9; n++ {
+		a.acquire([]string{"ACT " + customer(fmt.Sprint(n))})
+	}
 
 	// Another caller has a number of its own; rows that use rights make room.
 	_, err := a.Pools[a.ID(shop)].Exec(ctx, `SELECT dbcontroller.acquire_as($1, 'users/ann')`, rightsTo(5, 5))

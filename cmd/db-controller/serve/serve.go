@@ -85,7 +85,7 @@ func (c *storeConfig) flags(f *pflag.FlagSet) {
 	f.DurationVar(&c.missingGrace, "missing-grace", shadow.DefaultMissingGrace, "how long the target of a row of an attached table may be missing before the row is unset or deleted, where that is declared")
 	f.Int64Var(&c.quotas.Tentative, "max-tentative", shadow.DefaultTentativeQuota, "tentative references that each other deployment may have here at a time")
 	f.Int64Var(&c.quotas.Blocking, "max-blocking", shadow.DefaultBlockingQuota, "blocking references that each other deployment may have here")
-	f.Int64Var(&c.quotas.Unused, "max-unused-rights", shadow.DefaultUnusedQuota, "rights to resources of one deployment that a database role or caller may ask for before rows use them")
+	f.Int64Var(&c.quotas.Unused, "max-unused-rights", shadow.DefaultUnusedQuota, "rights to block resources of one deployment that a database role or caller may ask for before rows use them")
 	f.Int64Var(&c.maxWritten, "max-written", costs.DefaultMaxWritten>>20, "MiB that each person may write in an hour by this process, with the outcomes that are stored of requests with an id")
 	f.DurationVar(&c.removalsKept, "removals-kept", shadow.DefaultRemovalsKept, "how long the record of removals is kept, at least 168h; by default 90 days")
 	cli.Reloadable(f, cli.OnSignal, "tentative-ttl", "owner-grace", "missing-grace", "max-tentative", "max-blocking", "max-unused-rights", "max-written", "removals-kept")

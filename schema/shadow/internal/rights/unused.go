@@ -13,19 +13,19 @@ import (
 )
 
 const (
-	// Rights that were asked for, and that nothing here is known to use: those to block until they are returned, those to act as long as they are kept.
+	// Rights to block that were asked for, and that nothing here is known to use.
 	unusedSQL = `
 SELECT f.id, f.asked_by FROM dbcontroller.foreign_target f
-WHERE f.deployment_id = $1 AND f.asked_by = ANY ($2) AND (f.block_attempt IS NOT NULL OR ` + db.KeptSQL + `)`
+WHERE f.deployment_id = $1 AND f.asked_by = ANY ($2) AND f.block_attempt IS NOT NULL`
 
 	nowUsedSQL = `UPDATE dbcontroller.foreign_target SET asked_by = NULL WHERE id = ANY ($1)`
-
-	selectReferredSQL = `
-SELECT f.id FROM dbcontroller.foreign_target f
-WHERE f.id = ANY ($1) AND EXISTS (SELECT FROM dbcontroller.reference r WHERE r.target_id = f.id AND NOT r.dangling)`
 )
 
-// Admit returns how many of the rights to targets at a deployment that each asker wants are given: a role, or a caller, may have a limited number that nothing here
+var selectReferredSQL = db.Codes(`
+SELECT f.id FROM dbcontroller.foreign_target f
+WHERE f.id = ANY ($1) AND EXISTS (SELECT FROM dbcontroller.reference r WHERE r.target_id = f.id AND r.behaviour = {block} AND NOT r.dangling)`)
+
+// Admit returns how many of the rights to block targets at a deployment that each asker wants are given: a role, or a caller, may have a limited number that nothing here
 // uses (Quotas.Unused). Otherwise whoever may ask could hold back the deletions of any number of resources, when this deployment can no longer be reached to return them.
 func (s *Rights) Admit(ctx context.Context, at schema.DeploymentID, wanted map[string]int) (map[string]int, error) {
 	deployment, err := s.Names.Deployment(ctx, at)
@@ -79,7 +79,7 @@ func (s *Rights) unused(ctx context.Context, deployment int32, askers []string) 
 	return out, nil
 }
 
-// noteUsed notes which of some rights are used: by stored references, or by rows of tables.
+// noteUsed notes which of some rights to block are used: by stored references, or by rows of tables.
 func (s *Rights) noteUsed(ctx context.Context, ids []int64) error {
 	if len(ids) == 0 {
 		return nil
@@ -96,14 +96,12 @@ func (s *Rights) noteUsed(ctx context.Context, ids []int64) error {
 	if err != nil {
 		return err
 	}
-	for _, block := range []bool{true, false} {
-		found, err := s.rows.Referring(ctx, s.Pool, block, targets, 1)
-		if err != nil {
-			return err
-		}
-		for _, r := range found {
-			used = append(used, targets[r.Target].ID)
-		}
+	found, err := s.rows.Referring(ctx, s.Pool, true, targets, 1)
+	if err != nil {
+		return err
+	}
+	for _, r := range found {
+		used = append(used, targets[r.Target].ID)
 	}
 	if _, err := s.Pool.Exec(ctx, nowUsedSQL, used); err != nil {
 		return fmt.Errorf("note used rights: %w", err)

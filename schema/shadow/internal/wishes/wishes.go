@@ -205,7 +205,9 @@ func (s *Granter) look(ctx context.Context, asks *sync.WaitGroup) (open bool, er
 		if a.Asked, err = s.needs(a.text); err != nil {
 			answers[a.question] = err
 		} else {
-			a.By = by
+			if a.By = ""; a.Block {
+				a.By = by
+			}
 			all = append(all, a)
 		}
 		return nil
@@ -342,22 +344,30 @@ func (s *Granter) ask(ctx context.Context, at schema.DeploymentID, of []asking) 
 	return answers
 }
 
-// admit answers the wishes of those who have too many rights that nothing uses, and returns the others.
+// admit answers the wishes of those who have too many rights to block that nothing uses, and returns the others. A right to act refuses no deletion.
 func (s *Granter) admit(ctx context.Context, at schema.DeploymentID, of []asking, answers map[question]error) ([]asking, error) {
 	wanted := map[string]int{}
 	for _, a := range of {
-		wanted[a.By]++
+		if a.Block {
+			wanted[a.By]++
+		}
+	}
+	if len(wanted) == 0 {
+		return of, nil
 	}
 	admitted, err := s.rights.Admit(ctx, at, wanted)
 	if err != nil {
 		return of, err
 	}
 	return slices.DeleteFunc(of, func(a asking) bool {
-		if admitted[a.By] > 0 {
+		switch {
+		case !a.Block:
+			return false
+		case admitted[a.By] > 0:
 			admitted[a.By]--
 			return false
 		}
-		answers[a.question] = fmt.Errorf("%s has %d rights to refer to resources of %s that no row uses, and more are not given to one role: "+
+		answers[a.question] = fmt.Errorf("%s has %d rights to block resources of %s that no row uses, and more are not given to one role: "+
 			"write fewer rows with new targets in a transaction; rights that are not used are returned after %s. The number is the setting --max-unused-rights of serve", a.By, s.Tuning.Load().Quotas.Unused, at, rights.ToUse)
 		return true
 	}), nil
