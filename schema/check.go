@@ -83,13 +83,16 @@ func checkKindDescriptor(ps *Problems, d *Descriptor, k *Kind, all map[ServiceVe
 	for i := range k.Parents {
 		checkParent(ps, d, k, &k.Parents[i], all)
 	}
-	paths := map[string]bool{}
+	paths, bodies := map[string]bool{}, map[string]bool{}
 	for i := range k.References {
 		r := &k.References[i]
-		if paths[r.Field()] {
+		switch {
+		case paths[r.Field()]:
 			ps.add(r.Pos, "list all target kinds in one reference", "%s is listed twice", r.named())
+		case len(r.Columns) > 0 && bodies[r.BodyPath()]:
+			ps.add(r.Pos, "rename a column, or write another value in when", "%s has the field %s of another reference", r.named(), r.BodyPath())
 		}
-		paths[r.Field()] = true
+		paths[r.Field()], bodies[r.BodyPath()] = true, true
 		checkReference(ps, d, k, r, all)
 	}
 }

@@ -170,6 +170,8 @@ type Definition struct {
 	References []DefinitionReference `json:"references,omitempty"`
 	// Partitioned: the table has partitions. It is of the database, and no part of the declaration.
 	Partitioned bool `json:"partitioned,omitempty"`
+	// PartitionKey are the columns that say to which partition a row belongs, on all levels; "" is an expression.
+	PartitionKey []string `json:"partition_key,omitempty"`
 }
 
 // KeyColumn is a column of a key, and its type.
@@ -330,11 +332,41 @@ func CastType(t string) string {
 func Textual(t string) bool { return t == "text" || t == "character varying" || t == "character" }
 
 // Timed reports whether the texts of the values of a type depend on settings of the session.
-func Timed(t string) bool { return timeForms[t] != "" }
+func Timed(t string) bool {
+	_, timed := timeForms[t]
+	return timed
+}
 
-// timeForms are the forms of the types of times. PostgreSQL leaves zeros at the end of a fraction out.
-var timeForms = map[string]string{
-	"date": "2006-01-02", "timestamp without time zone": "2006-01-02 15:04:05.999999", "timestamp with time zone": "2006-01-02 15:04:05.999999+00",
+// timeForms are the forms of the types of times behind a day. PostgreSQL leaves zeros at the end of a fraction out.
+var timeForms = map[string]string{"date": "", "timestamp without time zone": " 15:04:05.999999", "timestamp with time zone": " 15:04:05.999999+00"}
+
+// dayGrammar is that of a day with a year of at least four digits, and of what follows.
+var dayGrammar = regexp.MustCompile(`^([0-9]{4,6})-([0-9]{2})-([0-9]{2})(.*?)( BC)?$`)
+
+// fitsTime reports whether a text is that of a time, as PostgreSQL prints it. Years are those that all types have.
+func fitsTime(kind, text string) bool {
+	if text == "infinity" || text == "-infinity" {
+		return true
+	}
+	m := dayGrammar.FindStringSubmatch(text)
+	if m == nil || len(m[1]) > 4 && m[1][0] == '0' {
+		return false
+	}
+	year, _ := strconv.Atoi(m[1])
+	if year == 0 || year > 290_000 || m[5] != "" && year > 4700 {
+		return false
+	}
+	if m[5] != "" {
+		year = 1 - year
+	}
+	month, _ := strconv.Atoi(m[2])
+	day, _ := strconv.Atoi(m[3])
+	at := time.Date(year, time.Month(month), day, 0, 0, 0, 0, time.UTC)
+	if at.Month() != time.Month(month) || at.Day() != day {
+		return false
+	}
+	clock, err := time.Parse(timeForms[kind], m[4])
+	return err == nil && clock.Format(timeForms[kind]) == m[4]
 }
 
 // fits reports whether a text is that of a value of the column.
@@ -343,9 +375,8 @@ func (c KeyColumn) fits(text string) bool {
 		n, err := strconv.ParseInt(text, 10, bits)
 		return err == nil && strconv.FormatInt(n, 10) == text
 	}
-	if form := timeForms[c.Type]; form != "" {
-		at, err := time.Parse(form, text)
-		return err == nil && at.Format(form) == text
+	if Timed(c.Type) {
+		return fitsTime(c.Type, text)
 	}
 	switch c.Type {
 	case "uuid":
@@ -362,5 +393,5 @@ func fitsText(text string) bool { return utf8.ValidString(text) && !strings.Cont
 
 var (
 	uuidGrammar  = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`)
-	wholeGrammar = regexp.MustCompile(`^(0|-?[1-9][0-9]{0,999})$`)
+	wholeGrammar = regexp.MustCompile(`^(0|-?[1-9][0-9]{0,999}|NaN)$`)
 )

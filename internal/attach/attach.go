@@ -220,12 +220,20 @@ func prepare(ctx context.Context, tx pgx.Tx, db *catalogue.Database, model *sche
 	if p.tables, err = tablesOf(ctx, tx, k.Table); err != nil {
 		return nil, err
 	}
+	if p.Definition.PartitionKey, err = partitionKey(ctx, tx, k.Table); err != nil {
+		return nil, err
+	}
 	if err := tx.QueryRow(ctx, kindSQL, p.Kind.Service, p.Kind.Kind).Scan(&p.kindID); err != nil {
 		return nil, fmt.Errorf("number kind %s: %w", p.Kind, err)
 	}
 	drift, err := driftOf(ctx, tx, p.kindID, &p.Definition)
 	if err != nil {
 		return nil, err
+	}
+	if p.Definition.Partitioned && len(drift) == 0 {
+		if drift, err = tableDrift(ctx, tx, p.kindID); err != nil {
+			return nil, err
+		}
 	}
 	if len(drift) > 0 {
 		p.Statements = p.statements()
@@ -244,7 +252,7 @@ func declaredChanges(k *schema.Kind) []string {
 
 // statements makes the functions, and replaces the triggers.
 func (p *Plan) statements() (out []string) {
-	for _, table := range p.tables {
+	for _, table := range p.tables { // the table first: partitions have copies of its trigger for rows
 		for _, event := range events {
 			out = append(out, fmt.Sprintf("DROP TRIGGER IF EXISTS %s ON %s", triggerName(event), table.SQL()))
 		}
@@ -253,8 +261,8 @@ func (p *Plan) statements() (out []string) {
 	for _, t := range triggersOf(p.kindID, &p.Definition) {
 		f := functionName(p.kindID, t.event)
 		out = append(out, t.function(p.kindID, sum), "REVOKE ALL ON FUNCTION "+f+"() FROM PUBLIC")
-		for _, table := range p.tables {
-			out = append(out, t.create(p.kindID, table))
+		for _, table := range t.tables(p.tables) {
+			out = append(out, t.create(p.kindID, &p.Definition, table))
 		}
 	}
 	return out
@@ -265,6 +273,24 @@ const tablesSQL = `
 SELECT n.nspname::text, c.relname::text FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE c.oid = pg_catalog.to_regclass($1) OR c.relispartition AND c.oid IN (SELECT t.relid FROM pg_catalog.pg_partition_tree(pg_catalog.to_regclass($1)) AS t)
 ORDER BY c.oid <> pg_catalog.to_regclass($1), c.oid`
+
+const partitionKeySQL = `
+SELECT DISTINCT COALESCE(a.attname::text, '') FROM pg_catalog.pg_partition_tree(pg_catalog.to_regclass($1)) AS t
+JOIN pg_catalog.pg_partitioned_table p ON p.partrelid = t.relid CROSS JOIN LATERAL pg_catalog.unnest(p.partattrs::int2[]) AS k (attnum)
+LEFT JOIN pg_catalog.pg_attribute a ON a.attrelid = p.partrelid AND a.attnum = k.attnum AND k.attnum > 0 ORDER BY 1`
+
+// partitionKey returns the columns that say to which partition a row of a table belongs.
+func partitionKey(ctx context.Context, tx pgx.Tx, table schema.TableName) ([]string, error) {
+	rows, err := tx.Query(ctx, partitionKeySQL, table.SQL())
+	if err != nil {
+		return nil, fmt.Errorf("read the partition key of %s: %w", table, err)
+	}
+	key, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, fmt.Errorf("read the partition key of %s: %w", table, err)
+	}
+	return key, nil
+}
 
 // tablesOf returns a table and its partitions, with theirs.
 func tablesOf(ctx context.Context, tx pgx.Tx, table schema.TableName) ([]schema.TableName, error) {
@@ -292,9 +318,10 @@ func (p *Plan) sources() map[string]string {
 const (
 	// Rows count under the former references until each value has its new right. A former reference whose columns are gone is left out.
 	insertAttachmentSQL = `
-INSERT INTO dbcontroller.attachment AS a (kind_id, kind, definition, checksum, functions, strict, ready)
-VALUES (@kind_id, @kind, @definition, @checksum, @functions, @strict, true)
-ON CONFLICT (kind_id) DO UPDATE SET kind = EXCLUDED.kind, definition = EXCLUDED.definition, checksum = EXCLUDED.checksum,
+INSERT INTO dbcontroller.attachment AS a (kind_id, kind, definition, checksum, functions, strict, ready, partitions)
+VALUES (@kind_id, @kind, @definition, @checksum, @functions, @strict, true,
+    ARRAY(SELECT i.inhrelid || ':' || i.xmin FROM pg_catalog.pg_inherits i WHERE i.inhrelid IN (SELECT t.relid FROM pg_catalog.pg_partition_tree(@table::regclass) AS t)))
+ON CONFLICT (kind_id) DO UPDATE SET kind = EXCLUDED.kind, partitions = EXCLUDED.partitions, definition = EXCLUDED.definition, checksum = EXCLUDED.checksum,
     functions = EXCLUDED.functions, strict = EXCLUDED.strict, ready = true, walked = false, confirmed = false, attached_at = now(),
     former = (
         SELECT COALESCE(jsonb_agg(DISTINCT f.reference), '[]') FROM (
@@ -304,7 +331,8 @@ ON CONFLICT (kind_id) DO UPDATE SET kind = EXCLUDED.kind, definition = EXCLUDED.
         ) AS f
         WHERE a.ready AND NOT EXISTS (SELECT FROM jsonb_array_elements(COALESCE(EXCLUDED.definition -> 'references', '[]')) AS n WHERE n = f.reference)
             AND NOT EXISTS (
-                SELECT FROM jsonb_array_elements_text(f.reference -> 'columns' || CASE WHEN f.reference ? 'region' THEN jsonb_build_array(f.reference -> 'region') ELSE '[]' END) AS c
+                SELECT FROM jsonb_array_elements_text(f.reference -> 'columns' || CASE WHEN f.reference ? 'region' THEN jsonb_build_array(f.reference -> 'region') ELSE '[]' END
+                    || CASE WHEN f.reference ? 'when' THEN jsonb_build_array(f.reference #> '{when,column}') ELSE '[]' END) AS c
                 WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_attribute p WHERE p.attrelid = @table::regclass AND p.attname = c AND NOT p.attisdropped)))`
 
 	// Rows of resources may have been deleted while no trigger saw it.

@@ -140,16 +140,23 @@ func (c *checker) condition(r *schema.Reference) {
 	if r.When.Column == "" {
 		return
 	}
-	t := c.table.Column(r.When.Column).Type
+	t, value := c.table.Column(r.When.Column).Type, r.When.Value
 	bits := map[string]int{"smallint": 16, "integer": 32, "bigint": 64}[t.String()]
-	switch _, err := strconv.ParseInt(r.When.Value, 10, max(bits, 16)); {
-	case t.Enum && !slices.Contains(t.Labels, r.When.Value):
-		c.refuse("", "when: %s has no value %q; its values are %s", r.When.Column, r.When.Value, strings.Join(t.Labels, ", "))
-	case t.Enum, t.Schema == "pg_catalog" && schema.Textual(t.String()):
+	n, err := strconv.ParseInt(value, 10, max(bits, 16))
+	switch {
+	case t.Enum && t.Domain:
+		c.refuse("", "when: %s is of a domain over an enum, which PostgreSQL compares with no literal: change its type to the enum", r.When.Column)
+	case t.Enum && !slices.Contains(t.Labels, value):
+		c.refuse("", "when: %s has no value %q; its values are %s", r.When.Column, value, strings.Join(t.Labels, ", "))
+	case t.Enum:
+	case t.Schema == "pg_catalog" && schema.Textual(t.String()):
+		if t.String() == "character" && strings.HasSuffix(value, " ") {
+			c.refuse("", "when: %s is of type character, whose values have no blanks at the end", r.When.Column)
+		}
 	case t.Schema != "pg_catalog" || bits == 0:
 		c.refuse("", "when: %s is of type %s; want an integer, a text or an enum", r.When.Column, t)
-	case err != nil:
-		c.refuse("", "when: %s is of type %s, and %q is none", r.When.Column, t, r.When.Value)
+	case err != nil || strconv.FormatInt(n, 10) != value:
+		c.refuse("", "when: %s is of type %s, and %q is no text of one", r.When.Column, t, value)
 	}
 }
 

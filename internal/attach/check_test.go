@@ -165,9 +165,9 @@ func TestAConditionIsOfTheColumn(t *testing.T) {
 	}{
 		``:  {catalogue.Type{Schema: "pg_catalog", Name: "text"}, "Customer"},
 		` `: {catalogue.Type{Schema: "pg_catalog", Name: "int2"}, "7"},
-		`when: x is of type smallint, and "70000" is none`:     {catalogue.Type{Schema: "pg_catalog", Name: "int2"}, "70000"},
-		`when: x is of type date; want an integer`:             {catalogue.Type{Schema: "pg_catalog", Name: "date"}, "2026-01-01"},
-		`when: x has no value "Customer"; its values are a, b`: {catalogue.Type{Schema: "public", Name: "e", Enum: true, Labels: []string{"a", "b"}}, "Customer"},
+		`when: x is of type smallint, and "70000" is no text of one`: {catalogue.Type{Schema: "pg_catalog", Name: "int2"}, "70000"},
+		`when: x is of type date; want an integer`:                   {catalogue.Type{Schema: "pg_catalog", Name: "date"}, "2026-01-01"},
+		`when: x has no value "Customer"; its values are a, b`:       {catalogue.Type{Schema: "public", Name: "e", Enum: true, Labels: []string{"a", "b"}}, "Customer"},
 	} {
 		checked := &checker{table: &catalogue.Table{Columns: []catalogue.Column{{Name: "x", Type: c.column}}}}
 		checked.condition(&schema.Reference{When: schema.RowCondition{Column: "x", Value: c.value}})

@@ -128,13 +128,9 @@ func list(ctx context.Context, tx pgx.Tx) ([]*Attached, error) {
 		if a.MissingRows, err = missingOf(ctx, tx, a.KindID, &a.Definition); err != nil {
 			return nil, err
 		}
-		table, err := tx.Query(ctx, `SELECT d FROM dbcontroller.table_drift($1) AS d ORDER BY d`, a.KindID)
+		changes, err := tableDrift(ctx, tx, a.KindID)
 		if err != nil {
-			return nil, fmt.Errorf("read the table of %s: %w", a.Kind, err)
-		}
-		changes, err := pgx.CollectRows(table, pgx.RowTo[string])
-		if err != nil {
-			return nil, fmt.Errorf("read the table of %s: %w", a.Kind, err)
+			return nil, err
 		}
 		a.Drift = append(a.Drift, changes...)
 		lack, err := findLacking(ctx, tx, a.Definition.Table, a.changes())
@@ -146,6 +142,19 @@ func list(ctx context.Context, tx pgx.Tx) ([]*Attached, error) {
 		}
 	}
 	return all, nil
+}
+
+// tableDrift returns the differences between a definition and its table.
+func tableDrift(ctx context.Context, tx pgx.Tx, kindID int32) ([]string, error) {
+	rows, err := tx.Query(ctx, `SELECT d FROM dbcontroller.table_drift($1) AS d ORDER BY d`, kindID)
+	if err != nil {
+		return nil, fmt.Errorf("compare the definition with its table: %w", err)
+	}
+	drift, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, fmt.Errorf("compare the definition with its table: %w", err)
+	}
+	return drift, nil
 }
 
 const (
@@ -204,6 +213,9 @@ func driftOf(ctx context.Context, tx pgx.Tx, kindID int32, d *schema.Definition)
 	}
 	for _, table := range tables {
 		for _, t := range triggersOf(kindID, d) {
+			if !slices.Contains(t.tables(tables), table) {
+				continue
+			}
 			name := triggerName(t.event)
 			i := slices.IndexFunc(there, func(f found) bool { return f.Name == name && f.Table == table })
 			if table != d.Table {

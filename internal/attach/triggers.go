@@ -12,10 +12,18 @@ import (
 
 // trigger is one trigger of an attached table and its function.
 type trigger struct {
-	event       string // insert, update, delete, truncate
+	event       string // of events
 	transitions string
 	body        string
 	timed       bool // it makes texts of times
+}
+
+// tables returns those of a table and its partitions that have the trigger: one for each row is copied to partitions by PostgreSQL.
+func (t trigger) tables(all []schema.TableName) []schema.TableName {
+	if t.event == moves {
+		return all[:1]
+	}
+	return all
 }
 
 // Names of triggers and functions are made of the kind's number, so that detach finds them without the definition.
@@ -25,7 +33,10 @@ func functionName(kindID int32, event string) string {
 
 func triggerName(event string) string { return "dbcontroller_" + event }
 
-var events = []string{"insert", "update", "delete", "truncate"}
+var events = []string{"insert", "update", "delete", "truncate", moves}
+
+// moves is the event of a row that moves to another partition. MERGE does not tell the trigger of its statement of such a row (PostgreSQL 15).
+const moves = "zz_move" // after all other triggers of a row, by its name
 
 // triggersOf returns the triggers of a table. They are statement-level and set-based, call nothing but PostgreSQL, and fail only to
 // refuse a deletion that others block, or a strict reference without a right. Rights that an async reference lacks are noted, to be asked for after the commit.
@@ -55,10 +66,38 @@ func triggersOf(kindID int32, d *schema.Definition) []trigger {
 		{"delete", "OLD TABLE AS removed", gone(rowName(d), "removed AS r", false) + dropped(d, false), timed(d)},
 		{"truncate", "", fmt.Sprintf("PERFORM dbcontroller.table_truncated(%d, TG_RELID::regclass);", kindID) + lookAll(d, "\n    PERFORM "), false},
 	}
+	if d.Partitioned {
+		triggers = append(triggers, trigger{moves, "", changed, timed(d)})
+	}
 	for i := range triggers {
 		triggers[i].body = stillPartition(d) + triggers[i].body
+		if triggers[i].event == moves {
+			triggers[i].body = ofRow(triggers[i].body)
+		}
 	}
 	return triggers
+}
+
+// moved is the condition that a row may belong to another partition.
+func moved(d *schema.Definition) string {
+	var changed []string
+	for _, c := range d.PartitionKey {
+		if c == "" { // an expression
+			return "OLD.* IS DISTINCT FROM NEW.*"
+		}
+		column := schema.QuoteIdentifier(c)
+		changed = append(changed, "OLD."+column+" IS DISTINCT FROM NEW."+column)
+	}
+	return strings.Join(changed, " OR ")
+}
+
+// ofRow makes the body of an UPDATE trigger one of a trigger for one row.
+func ofRow(body string) string {
+	for name, row := range map[string]string{"added": "NEW", "removed": "OLD"} {
+		body = strings.ReplaceAll(body, name+" AS r", "(SELECT "+row+".*) AS r")
+		body = strings.ReplaceAll(body, "FROM "+name+" ", "FROM (SELECT "+row+".*) AS "+name+" ")
+	}
+	return strings.ReplaceAll(body, "RETURN NULL;", "RETURN NEW;")
 }
 
 // stillPartition leaves a function when it is called for a table that was a partition: a partition that is detached keeps its triggers, and its rows are nobody's
@@ -67,7 +106,7 @@ func stillPartition(d *schema.Definition) string {
 	if !d.Partitioned {
 		return ""
 	}
-	return fmt.Sprintf(`IF pg_catalog.to_regclass(%s) <> COALESCE(pg_catalog.pg_partition_root(TG_RELID::regclass), 0::regclass) THEN
+	return fmt.Sprintf(`IF pg_catalog.to_regclass(%s) <> COALESCE(pg_catalog.pg_partition_root(TG_RELID::regclass), TG_RELID::regclass) THEN
         RETURN NULL;
     END IF;
     `, literal(d.Table.SQL()))
@@ -137,11 +176,14 @@ func (t trigger) source(checksum string) string {
 	return fmt.Sprintf(`%s
 BEGIN -- %s
     %s
-    RETURN NULL;
-END `, declare, checksum, strings.TrimSpace(t.body))
+    RETURN %s;
+END `, declare, checksum, strings.TrimSpace(t.body), map[bool]string{true: "NEW", false: "NULL"}[t.event == moves])
 }
 
-func (t trigger) create(kindID int32, table schema.TableName) string {
+func (t trigger) create(kindID int32, d *schema.Definition, table schema.TableName) string {
+	if t.event == moves {
+		return fmt.Sprintf("CREATE TRIGGER %s BEFORE UPDATE ON %s FOR EACH ROW WHEN (%s) EXECUTE FUNCTION %s()", triggerName(t.event), table.SQL(), moved(d), functionName(kindID, t.event))
+	}
 	referencing := ""
 	if t.transitions != "" {
 		referencing = " REFERENCING " + t.transitions
@@ -160,7 +202,7 @@ func rowName(d *schema.Definition) string {
 	plain := true
 	for i, c := range d.Key {
 		parts[i] = "r." + schema.QuoteIdentifier(c.Name) + "::text"
-		if schema.Textual(c.Type) || strings.HasPrefix(c.Type, "timestamp") {
+		if schema.Textual(c.Type) || schema.Timed(c.Type) {
 			plain = false
 			parts[i] += ` COLLATE "C"`
 			if len(d.Key) > 1 {

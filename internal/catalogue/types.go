@@ -16,6 +16,7 @@ type Type struct {
 	Labels       []string
 	Enum         bool
 	Whole        bool // a numeric without digits behind the point
+	Domain       bool // the column is of a domain over it
 }
 
 type class int

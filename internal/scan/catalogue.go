@@ -30,7 +30,7 @@ JOIN pg_catalog.pg_class l ON l.oid = p.relid WHERE c.relkind = 'p' AND NOT c.re
 const columnsSQL = `
 SELECT c.oid, a.attname::text, tn.nspname::text, t.typname::text, t.typtype = 'e', a.attnotnull OR d.typnotnull, a.attgenerated <> '',
   has_column_privilege(c.oid, a.attnum, 'SELECT'),
-  t.typname = 'numeric' AND COALESCE(NULLIF(a.atttypmod, -1), d.typtypmod) > 0 AND (COALESCE(NULLIF(a.atttypmod, -1), d.typtypmod) - 4) & 2047 = 0,
+  d.typtype = 'd', t.typname = 'numeric' AND COALESCE(NULLIF(a.atttypmod, -1), d.typtypmod) > 0 AND (COALESCE(NULLIF(a.atttypmod, -1), d.typtypmod) - 4) & 2047 = 0,
   CASE WHEN t.typtype = 'e' THEN ARRAY(SELECT e.enumlabel::text FROM pg_catalog.pg_enum e WHERE e.enumtypid = t.oid ORDER BY e.enumsortorder) END
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
@@ -121,7 +121,7 @@ func readColumns(ctx context.Context, tx pgx.Tx, _ *catalogue.Database, tables m
 	}
 	var oid uint32
 	var c catalogue.Column
-	_, err = pgx.ForEachRow(rows, []any{&oid, &c.Name, &c.Type.Schema, &c.Type.Name, &c.Type.Enum, &c.NotNull, &c.Generated, &c.Readable, &c.Type.Whole, &c.Type.Labels}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&oid, &c.Name, &c.Type.Schema, &c.Type.Name, &c.Type.Enum, &c.NotNull, &c.Generated, &c.Readable, &c.Type.Domain, &c.Type.Whole, &c.Type.Labels}, func() error {
 		if t := tables[oid]; t != nil {
 			t.Columns = append(t.Columns, c)
 		}

@@ -464,6 +464,7 @@ CREATE TABLE dbcontroller.attachment (
     ready       boolean NOT NULL,               -- false: detached, and resources of its rows are still to be removed
     former      jsonb NOT NULL DEFAULT '[]',    -- references of former definitions: rows count under them until they count under the present ones
     walked      boolean NOT NULL DEFAULT false, -- each value of a reference has its right, or is in lacking
+    partitions  text[] NOT NULL DEFAULT '{}',   -- when it was attached: each with the transaction by which it became one
     confirmed   boolean NOT NULL DEFAULT false, -- a person lets "missing" act upon any number of rows that were there before
     attached_at timestamptz NOT NULL DEFAULT now()
 );
@@ -817,7 +818,7 @@ $$;
 -- How an attached table differs from the one that was attached, so that its triggers fail statements, or do not see all of them.
 CREATE FUNCTION dbcontroller.table_drift(kind_id integer) RETURNS SETOF text LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
 WITH d AS (
-    SELECT a.definition -> 'key' AS key, COALESCE(a.definition -> 'references', '[]') AS refs, COALESCE((a.definition ->> 'partitioned')::boolean, false) AS partitioned,
+    SELECT a.definition -> 'key' AS key, COALESCE(a.definition -> 'references', '[]') AS refs, COALESCE((a.definition ->> 'partitioned')::boolean, false) AS partitioned, a.partitions,
         to_regclass(format('%I.%I', a.definition -> 'table' ->> 'Schema', a.definition -> 'table' ->> 'Name')) AS relation
     FROM dbcontroller.attachment a WHERE a.kind_id = $1
 ), named AS (
@@ -826,6 +827,8 @@ WITH d AS (
     SELECT c.name, r -> 'types' ->> (c.n - 1)::integer FROM d, jsonb_array_elements(d.refs) AS r, jsonb_array_elements_text(r -> 'columns') WITH ORDINALITY AS c (name, n)
     UNION
     SELECT r ->> 'region', NULL FROM d, jsonb_array_elements(d.refs) AS r WHERE r ? 'region'
+    UNION
+    SELECT r #>> '{when,column}', NULL FROM d, jsonb_array_elements(d.refs) AS r WHERE r ? 'when'
 )
 SELECT 'the table does not exist' FROM d WHERE d.relation IS NULL
 UNION
@@ -834,6 +837,13 @@ WHERE d.relation IS NOT NULL AND NOT EXISTS (SELECT FROM pg_attribute a WHERE a.
 UNION
 SELECT format('the column %s is of type %s, and was of type %s', n.name, format_type(a.atttypid, NULL), n.type)
 FROM d, named n, pg_attribute a WHERE a.attrelid = d.relation AND a.attname = n.name AND n.type <> format_type(a.atttypid, NULL)
+UNION
+SELECT format('the column %s has digits behind the point: its values have several texts', n.name)
+FROM d, named n, pg_attribute a WHERE a.attrelid = d.relation AND a.attname = n.name AND n.type = 'numeric' AND a.atttypid = 'numeric'::regtype AND (a.atttypmod < 0 OR (a.atttypmod - 4) & 2047 <> 0)
+UNION
+SELECT format('the column %s has no value %s any more', a.attname, r #>> '{when,value}')
+FROM d, jsonb_array_elements(d.refs) AS r, pg_attribute a JOIN pg_type t ON t.oid = a.atttypid AND t.typtype = 'e'
+WHERE a.attrelid = d.relation AND a.attname = r #>> '{when,column}' AND NOT EXISTS (SELECT FROM pg_enum e WHERE e.enumtypid = t.oid AND e.enumlabel = r #>> '{when,value}')
 UNION
 SELECT 'no unique index has exactly the columns of the key' FROM d WHERE d.relation IS NOT NULL AND NOT EXISTS (
     SELECT FROM pg_index i WHERE i.indrelid = d.relation AND i.indisunique AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL
@@ -845,9 +855,16 @@ UNION
 SELECT 'the table has become a partition, or has one, or a child: statements at the parent do not fire its triggers'
 FROM d JOIN pg_inherits i ON d.relation = i.inhrelid OR d.relation = i.inhparent AND NOT d.partitioned
 UNION
+SELECT 'the table is not partitioned any more: attach again' FROM d JOIN pg_class c ON c.oid = d.relation WHERE d.partitioned AND c.relkind <> 'p'
+UNION
 SELECT format('the partition %s has no triggers: statements that name it are not seen before you attach again', t.relid)
 FROM d CROSS JOIN LATERAL pg_partition_tree(d.relation) AS t
-WHERE d.partitioned AND t.relid <> d.relation AND NOT EXISTS (SELECT FROM pg_trigger g WHERE g.tgrelid = t.relid AND g.tgname = 'dbcontroller_insert' AND g.tgenabled IN ('O', 'A'))
+WHERE d.partitioned AND t.relid <> d.relation AND NOT EXISTS (
+    SELECT FROM pg_trigger g WHERE g.tgrelid = t.relid AND g.tgfoid = to_regproc(format('dbcontroller.attached_%s_insert', $1)) AND g.tgenabled IN ('O', 'A'))
+UNION
+SELECT format('the partition %s has become one since: attach again, so that its rows are read', i.inhrelid::regclass)
+FROM d CROSS JOIN LATERAL pg_partition_tree(d.relation) AS t JOIN pg_inherits i ON i.inhrelid = t.relid
+WHERE d.partitioned AND NOT i.inhrelid || ':' || i.xmin = ANY (d.partitions)
 $$;
 
 -- The timeline and the database of a session; a copy of the database has another one. IMMUTABLE, because neither changes while a session can write,

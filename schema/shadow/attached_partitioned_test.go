@@ -2,6 +2,8 @@ package shadow_test
 
 import (
 	"context"
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -165,14 +167,104 @@ func TestPartitionsComeAndGo(t *testing.T) {
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 
+// MERGE does not tell the trigger of its statement of a row that it moves to another partition.
+func TestARowThatAMergeMovesRefers_I1_I3_I34(t *testing.T) {
+	t.Parallel()
+	a := newPartitioned(t)
+	a.write(`INSERT INTO orders (id, at, customer_id) VALUES (1, '05/01/2026', 1)`)
+	merge := `MERGE INTO orders o USING (VALUES (1, 7)) AS v (a, b) ON o.id = v.a WHEN MATCHED THEN UPDATE SET customer_id = v.b, at = DATE '2026-02-02'`
+	require.Equal(t, []string{"BLOCK " + customer("7")}, a.lacks(merge))
+	a.write(merge)
+	_ = a.refused(a.crm, `DELETE FROM customers WHERE id = 7`)
+	for n := 100; n < 110; n++ { // of a hash, some are in the other partition
+		_ = a.refused(a.crm, fmt.Sprintf(`MERGE INTO customers c USING (VALUES (7::numeric, %d::numeric)) AS v (a, b) ON c.id = v.a WHEN MATCHED THEN UPDATE SET id = v.b`, n))
+	}
+	a.exec(a.shop, `MERGE INTO orders o USING (VALUES (1, DATE '2026-03-03')) AS v (a, b) ON o.id = v.a WHEN MATCHED THEN UPDATE SET at = v.b`)
+	_, err := a.Delete(customer("7"))
+	require.ErrorContains(t, err, "orders/1,2026-03-03")
+	a.returned()
+	a.exec(a.crm, `DELETE FROM customers WHERE id = 1`)
+	a.Settle()
+	require.Empty(t, harness.AuditDatabases(t, a.Pools))
+}
+
+// A partition that was detached, and is attached again, brings rows without rights: it is shown until attach has had them read.
+func TestAPartitionThatComesBackIsRead_I34(t *testing.T) {
+	t.Parallel()
+	a := newPartitioned(t)
+	a.write(`INSERT INTO orders (id, at, customer_id) VALUES (1, '05/01/2026', 1)`)
+	a.exec(a.shop, `ALTER TABLE orders DETACH PARTITION orders_1`)
+	a.returned()
+	a.exec(a.shop, `ALTER TABLE orders ATTACH PARTITION orders_1 FOR VALUES FROM ('2026-01-01') TO ('2026-02-01')`)
+	require.Contains(t, a.drift(shop), "the partition public.orders_1 has become one since: attach again, so that its rows are read")
+	require.NotEmpty(t, a.plans(shop)[0].Statements)
+	a.prepare(shop)
+	a.Settle()
+	require.Empty(t, a.drift(shop))
+	_ = a.refused(a.crm, `DELETE FROM customers WHERE id = 1`)
+
+	a.exec(a.shop, `ALTER TABLE orders DETACH PARTITION orders_1; ALTER TABLE orders RENAME TO shell; ALTER TABLE orders_1 RENAME TO orders`)
+	require.Contains(t, a.drift(shop), "the table is not partitioned any more: attach again")
+	require.Equal(t, []string{"BLOCK " + customer("2")}, a.lacks(`INSERT INTO orders (id, at, customer_id) VALUES (2, '05/01/2026', 2)`))
+}
+
+func (a *attached) drift(deployment string) (out []string) {
+	a.t.Helper()
+	all, err := attach.All(a.t.Context(), map[string]*pgx.Conn{crm: a.crm, shop: a.shop}[deployment])
+	require.NoError(a.t, err)
+	for _, x := range all {
+		out = append(out, x.Drift...)
+	}
+	return out
+}
+
+// Times that few calendars have are keys as others.
+func TestOddTimesAreReferredTo_I1_I34(t *testing.T) {
+	t.Parallel()
+	services := strings.Replace(partitionedServices, "{kind: Event, table: public.events, key: [at, code]", "{kind: Event, table: public.events, key: [at]", 1)
+	services = strings.Replace(services, "columns: [event_at, event_code], targets: [crm.example.com/Event], region: eu, behaviour: CASCADE_DELETE", "columns: [event_at], targets: [crm.example.com/Event], region: eu, behaviour: CASCADE_DELETE, missing: delete", 1)
+	a := &attached{Box: harness.NewBox(t, services, func(cfg *shadow.Config) { cfg.Delegations = true }, crm, shop), t: t}
+	a.crm = a.connect(crm, `
+CREATE TABLE customers (id numeric(10,0) PRIMARY KEY); CREATE TABLE events (at date PRIMARY KEY);
+GRANT ALL ON customers, events TO dbcontroller_box_serving;
+INSERT INTO customers VALUES (1), ('NaN');
+INSERT INTO events VALUES ('2026-01-01'), ('infinity'), ('-infinity'), ('0044-03-15 BC'), ('12026-01-01')`)
+	a.shop = a.connect(shop, `
+CREATE TABLE orders (id bigint, at date, customer_id numeric(10,0), approver_id numeric(10,0), event_at text, PRIMARY KEY (id, at));
+CREATE INDEX ON orders (customer_id); CREATE INDEX ON orders (approver_id); CREATE INDEX ON orders (event_at);
+GRANT ALL ON orders TO dbcontroller_box_serving`)
+	a.prepare(crm)
+	a.prepare(shop)
+	a.exec(a.shop, `
+INSERT INTO orders (id, at, event_at) VALUES (1, '2026-01-01', '2026-01-01'), (2, '2026-01-01', 'infinity'), (3, 'infinity', '0044-03-15 BC'), (4, '0001-01-01 BC', '12026-01-01'),
+    (5, '2026-01-01', '0000-01-01'), (6, '2026-01-01', '2026-02-30')`)
+	a.Settle()
+	a.again()
+	for range 3 {
+		a.exec(a.shop, `UPDATE dbcontroller.lacking SET since = since - interval '2 min'`)
+		a.again()
+	}
+	require.Equal(t, []string{"1", "2", "3", "4"}, a.rows(a.shop, `SELECT id::text FROM orders ORDER BY id`), "two name days that no calendar has")
+	a.write(`INSERT INTO orders (id, at, customer_id) VALUES (7, 'infinity', 'NaN')`)
+	_, err := a.Delete(customer("NaN"))
+	require.ErrorContains(t, err, "orders/7,infinity")
+	a.exec(a.crm, `BEGIN ISOLATION LEVEL REPEATABLE READ; DELETE FROM events WHERE at = '0044-03-15 BC'; COMMIT`)
+	a.MustDelete("//" + crm + "/events/infinity")
+	a.Settle()
+	require.Equal(t, []string{"1", "4", "7"}, a.rows(a.shop, `SELECT id::text FROM orders ORDER BY id`))
+
+	a.exec(a.crm, `ALTER TABLE customers ALTER id TYPE numeric(12,2) USING CASE WHEN id = 'NaN' THEN 2 ELSE id END`)
+	require.Contains(t, a.drift(crm), "the column id has digits behind the point: its values have several texts")
+}
+
 // The names of rows are those of the controller in sessions of any settings, and no other text names a row.
 func TestNamesOfTimesAndNumbers(t *testing.T) {
 	t.Parallel()
 	for typed, texts := range map[string]map[string]bool{
-		"date":                        {"2026-01-02": true, "2026-1-2": false, "2026-02-30": false, "infinity": false, "0044-03-15 BC": false},
-		"timestamp without time zone": {"2026-01-02 03:04:05": true, "2026-01-02 03:04:05.6": true, "2026-01-02 03:04:05.60": false, "2026-01-02T03:04:05": false},
+		"date":                        {"2026-01-02": true, "2026-1-2": false, "2026-02-30": false, "infinity": true, "0044-03-15 BC": true, "12026-01-01": true, "0000-01-01": false, "02026-01-01": false, "2025-02-29": false, "0001-02-29 BC": true, "999999-01-01": false, "today": false},
+		"timestamp without time zone": {"2026-01-02 03:04:05": true, "2026-01-02 03:04:05.6": true, "2026-01-02 03:04:05.60": false, "2026-01-02T03:04:05": false, "0044-03-15 03:04:05 BC": true, "2026-01-02 24:00:00": false},
 		"timestamp with time zone":    {"2026-01-02 03:04:05.000006+00": true, "2026-01-02 03:04:05+01": false, "2026-01-02 03:04:05": false},
-		"numeric":                     {"0": true, "-7": true, "12345678901234567890": true, "-0": false, "07": false, "1.0": false, "NaN": false},
+		"numeric":                     {"0": true, "-7": true, "12345678901234567890": true, "-0": false, "07": false, "1.0": false, "NaN": true},
 		"character":                   {"ab": true, "ab ": false},
 	} {
 		d := schema.Definition{Collection: "as", Key: []schema.KeyColumn{{Name: "k", Type: typed}}}

@@ -1,6 +1,7 @@
 package shadow_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -99,4 +100,39 @@ func (a *attached) suffixOf(column string) string {
 		}
 	}
 	return ""
+}
+
+// A condition whose column goes, or gets another name, or another value, is shown.
+func TestAConditionIsCompared_I34(t *testing.T) {
+	t.Parallel()
+	v1 := strings.Replace(polymorphicServices, `      - {columns: [owner_id], when: {owner_type: "Crm's Partner"}, targets: [crm.example.com/Partner], region: eu, behaviour: UNSET, missing: unset}
+`, "", 1)
+	_, of, _ := strings.Cut(v1, "---\n")
+	v2 := strings.Replace(strings.Replace(of, "when: {owner_type: Customer}, ", "", 1), "version: v1", "version: v2", 1)
+	a := &attached{Box: harness.NewBox(t, v1+"---\n"+v2, func(cfg *shadow.Config) { cfg.Delegations = true }, crm, shop), t: t}
+	a.crm = a.connect(crm, `CREATE TABLE customers (id bigint PRIMARY KEY); CREATE TABLE partners (id bigint PRIMARY KEY);
+GRANT ALL ON customers, partners TO dbcontroller_box_serving; INSERT INTO customers SELECT generate_series(1, 9)`)
+	a.shop = a.connect(shop, `CREATE TYPE owners AS ENUM ('Customer', 'Nobody');
+CREATE TABLE notes (id bigint PRIMARY KEY, owner_type owners, owner_id bigint, content_type_id integer, about_id bigint);
+CREATE INDEX ON notes (owner_id); CREATE INDEX ON notes (about_id);
+GRANT ALL ON notes TO dbcontroller_box_serving`)
+	a.prepare(crm)
+	a.prepare(shop)
+	a.Settle()
+	a.write(`INSERT INTO notes (id, owner_type, owner_id) VALUES (1, 'Customer', 5)`)
+	a.exec(a.shop, `ALTER TYPE owners RENAME VALUE 'Customer' TO 'Client'`)
+	require.Contains(t, a.drift(shop), "the column owner_type has no value Customer any more")
+	a.exec(a.shop, `ALTER TYPE owners RENAME VALUE 'Client' TO 'Customer'; ALTER TABLE notes RENAME owner_type TO kind`)
+	require.Contains(t, a.drift(shop), "the column owner_type is missing: each statement that fires a trigger fails")
+	a.exec(a.shop, `ALTER TABLE notes RENAME kind TO owner_type`)
+
+	// A former reference whose column has gone is left out.
+	a.exec(a.shop, `INSERT INTO notes (id, owner_type, owner_id) VALUES (2, 'Nobody', 6)`)
+	a.Switch(shop, "v2")
+	a.exec(a.shop, `ALTER TABLE notes DROP COLUMN owner_type`)
+	a.SetDown(crm, true)
+	a.prepare(shop)
+	a.SetDown(crm, false)
+	_, err := a.Delete(customer("5"))
+	require.ErrorContains(t, err, "notes/1")
 }

@@ -160,3 +160,51 @@ func TestRightsOfASilentDeploymentAreReleased_I3_I8_I31(t *testing.T) {
 	a.again()
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
+
+// A right that is used is confirmed by whatever uses it, and stays so when it is asked for again.
+func TestAUsedRightIsNotReleased_I3_I8(t *testing.T) {
+	t.Parallel()
+	a := newStrict(t)
+	unconfirmed := func() []shadow.Releasable {
+		t.Helper()
+		a.Expire(crm)
+		require.NoError(t, a.Resolve(a.ID(crm)))
+		page, _, err := a.Stores[a.ID(crm)].Unconfirmed(t.Context(), a.ID(shop), 10, "")
+		require.NoError(t, err)
+		return page
+	}
+	a.acquire(rightsTo(1, 2))
+	require.Len(t, unconfirmed(), 2)
+	a.MustPut("//"+shop+"/letters/l", harness.Body{"customer": customer("1")})
+	a.exec(a.shop, `INSERT INTO invoices (id, customer_id) VALUES ('i', 2)`)
+	a.returned()
+	require.Empty(t, unconfirmed())
+	require.Zero(t, a.Count(crm, "tentative"))
+
+	// It is about to end for a moment, and asked for meanwhile.
+	a.exec(a.shop, `INSERT INTO dbcontroller.ending (target_id, until) SELECT id, now() + interval '5 s' FROM dbcontroller.foreign_target WHERE block_attempt IS NOT NULL`)
+	a.acquire(rightsTo(1, 3))
+	require.Zero(t, a.Count(crm, "tentative")-1, "that of the new one")
+	a.SetDown(shop, true)
+	page, _, err := a.Stores[a.ID(crm)].Unconfirmed(t.Context(), a.ID(shop), 10, "")
+	require.NoError(t, err)
+	require.Empty(t, page, "it has not expired yet")
+	a.Expire(crm)
+	page, _, err = a.Stores[a.ID(crm)].Unconfirmed(t.Context(), a.ID(shop), 10, "")
+	require.NoError(t, err)
+	require.Len(t, page, 1)
+	require.Equal(t, "customers/3", page[0].Name)
+}
+
+// A question about a right to act that is not confirmed yet is answered.
+func TestAnUnconfirmedRightToActIsUndecided(t *testing.T) {
+	t.Parallel()
+	a := newStrict(t)
+	a.exec(a.shop, `SELECT dbcontroller.acquire($1)`, []string{"ACT " + customer("1")})
+	a.GrantWishes(shop)
+	a.Expire(crm)
+	require.NoError(t, a.Resolve(a.ID(crm)))
+	a.Settle()
+	require.Zero(t, a.Count(crm, "tentative"))
+	require.Empty(t, harness.AuditDatabases(t, a.Pools))
+}

@@ -41,7 +41,7 @@ DELETE FROM dbcontroller.closing c WHERE (target_id, delete_id) IN (
 	// planner can make a hash of all references.
 	unreferredSQL = `
 SELECT f.id, f.block_attempt IS NOT NULL, (SELECT true FROM dbcontroller.reference WHERE target_id = f.id LIMIT 1) IS NOT NULL,
-    (SELECT true FROM dbcontroller.reference WHERE target_id = f.id AND behaviour = {block} AND NOT dangling LIMIT 1) IS NOT NULL
+    f.asked_by IS NULL AND (SELECT true FROM dbcontroller.reference WHERE target_id = f.id AND behaviour = {block} AND NOT dangling LIMIT 1) IS NOT NULL
 FROM dbcontroller.foreign_target f WHERE f.id > $1 ORDER BY f.id LIMIT $2`
 
 	// meta.compacted grows in the same transaction: no token is accepted whose rows are removed.

@@ -28,7 +28,7 @@ CROSS JOIN LATERAL (
     WHERE (r.holder_id, r.field_id, r.target_id) BETWEEN ROW (s.id, i.field_id, f.id) AND ROW (s.id, i.field_id, f.id) AND r.attempt IS NOT DISTINCT FROM i.attempt OFFSET 0
 ) AS r
 UNION ALL
-SELECT i.n - 1, i.attempt = f.block_attempt AND f.asked_by IS NOT NULL -- a proxy, whose holder uid is that of its target
+SELECT i.n - 1, COALESCE(i.attempt = f.block_attempt, false) AND f.asked_by IS NOT NULL -- a proxy, whose holder uid is that of its target
 FROM unnest($1::uuid[], $2::uuid[], $4::uuid[]) WITH ORDINALITY AS i (attempt, holder_uid, target_uid, n)
 CROSS JOIN LATERAL (SELECT block_attempt, acting_attempt, asked_by FROM dbcontroller.foreign_target WHERE uid = i.target_uid AND deployment_id = $5 OFFSET 0) AS f
 WHERE i.holder_uid = i.target_uid AND i.attempt IN (f.block_attempt, f.acting_attempt)`

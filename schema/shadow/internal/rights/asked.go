@@ -40,9 +40,9 @@ WITH i AS (
     SELECT DISTINCT ON (uid) uid, @deployment::int, kind_id, name, now() + @kept::interval, NULLIF(asked_by, '') FROM i ORDER BY uid
     ON CONFLICT ON CONSTRAINT foreign_target_uid DO UPDATE SET kept_until = greatest(foreign_target.kept_until, EXCLUDED.kept_until),
         asked_by = CASE WHEN EXCLUDED.asked_by IS NULL OR foreign_target.block_attempt IS NULL THEN EXCLUDED.asked_by ELSE foreign_target.asked_by END
-    RETURNING id, uid, turn, kind_id, name
+    RETURNING id, uid, turn, kind_id, name, asked_by IS NOT NULL AS unused
 )
-SELECT kept.id, kept.uid, kept.turn, kept.kind_id, kept.name FROM i JOIN kept USING (uid) ORDER BY i.n`
+SELECT kept.id, kept.uid, kept.turn, kept.kind_id, kept.name, kept.unused FROM i JOIN kept USING (uid) ORDER BY i.n`
 
 // One uid has the right, and nobody is about to end it, as in the trigger. A right that is about to end is asked for anew.
 const selectHeldSQL = `
@@ -151,16 +151,22 @@ func (s *Rights) acquireAll(ctx context.Context, at schema.DeploymentID, deploym
 	if err != nil {
 		return fmt.Errorf("keep targets: %w", err)
 	}
-	blocking, acting := map[int64]wish{}, map[int64]wish{}
+	blocking, unused, acting := map[int64]wish{}, map[int64]wish{}, map[int64]wish{}
 	for i, w := range wishes {
-		if asked[i].Block {
+		switch {
+		case asked[i].Block && w.Unused:
+			unused[w.ID] = w
+		case asked[i].Block:
 			blocking[w.ID] = w
-		} else {
+		default:
 			acting[w.ID] = w
 		}
 	}
 	if len(blocking) > 0 {
-		err = s.acquire(ctx, at, slices.Collect(maps.Values(blocking)), schema.Block, kept > 0)
+		err = s.acquire(ctx, at, slices.Collect(maps.Values(blocking)), schema.Block, false)
+	}
+	if len(unused) > 0 { // an attempt of their own: it is not confirmed before their use
+		err = errors.Join(err, s.acquire(ctx, at, slices.Collect(maps.Values(unused)), schema.Block, true))
 	}
 	if len(acting) > 0 {
 		err = errors.Join(err, s.acquire(ctx, at, slices.Collect(maps.Values(acting)), schema.Unset, false))

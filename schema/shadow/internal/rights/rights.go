@@ -44,7 +44,7 @@ func New(g *gate.Gate, rs *rows.Rows, p *prepare.Preparer, a *attempt.Attempts) 
 
 const (
 	selectAcquiredSQL = `
-SELECT f.id, f.uid, f.turn, f.kind_id, f.name FROM dbcontroller.foreign_target f
+SELECT f.id, f.uid, f.turn, f.kind_id, f.name, false FROM dbcontroller.foreign_target f
 WHERE f.id = ANY ($1) AND NOT (` + db.BlockRightCountsSQL + `) ORDER BY f.id`
 
 	// After the version's lock: a process without rights that joins meanwhile is visible, or waits. A statement may still share the lost right
@@ -79,6 +79,8 @@ type wish struct {
 	Turn int64
 	Kind int32
 	Name string
+
+	Unused bool // somebody has asked for it, and nothing here uses it
 }
 
 // pauseOfRefused is the time until a refused right is asked for again.

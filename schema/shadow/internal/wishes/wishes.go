@@ -90,10 +90,10 @@ FROM unnest($1::text[], $2::bigint[], $3::text[], $4::boolean[]) AS i (target, a
 
 	tidySQL = `DELETE FROM dbcontroller.wish WHERE asked_at < now() - interval '5 min' OR asked_at > now() + interval '5 min'`
 
-	// Rights that were asked for, and that nothing here uses any more.
+	// Rights that were asked for: nothing here uses them any more, or it is not known yet that something does.
 	returnSQL = db.LookAtRights(db.Codes(`dbcontroller.foreign_target f
 WHERE f.block_attempt IS NOT NULL AND f.kept_until IS NOT NULL AND NOT ` + db.KeptSQL + `
-    AND NOT EXISTS (SELECT FROM dbcontroller.reference r WHERE r.target_id = f.id AND r.behaviour = {block} AND NOT r.dangling)
+    AND (f.asked_by IS NOT NULL OR NOT EXISTS (SELECT FROM dbcontroller.reference r WHERE r.target_id = f.id AND r.behaviour = {block} AND NOT r.dangling))
     AND NOT EXISTS (SELECT FROM dbcontroller.work w WHERE w.action = {look_at_right} AND w.target_id = f.id)
 LIMIT 1000`))
 )
