@@ -152,15 +152,6 @@ func newReferring(t *Table, r *schema.DefinitionReference) *referring {
 	return out
 }
 
-// condition returns the conditions on a row, whose columns have a prefix, under which it refers: by the type, for the index, and by the text.
-func condition(r *schema.DefinitionReference, prefix string) []string {
-	if r.When == nil {
-		return nil
-	}
-	column, value := prefix+schema.QuoteIdentifier(r.When.Column), "'"+strings.ReplaceAll(r.When.Value, "'", "''")+"'"
-	return []string{column + " = " + value, column + `::text COLLATE "C" = ` + value}
-}
-
 // values returns the texts of the columns that name a target, with its region if a column has it; false: no row can name it.
 func (r *referring) values(self schema.DeploymentID, t Target) ([]string, bool) {
 	of := r.reference.Target

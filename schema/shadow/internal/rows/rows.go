@@ -213,6 +213,15 @@ func (t *Table) values() string {
 	return "ARRAY[" + strings.Join(texts, ", ") + "]::text[]"
 }
 
+// condition returns the conditions on a row, whose columns have a prefix, under which it refers: by the type, for the index, and by the text.
+func condition(r *schema.DefinitionReference, prefix string) []string {
+	if r.When == nil {
+		return nil
+	}
+	column, value := prefix+schema.QuoteIdentifier(r.When.Column), "'"+strings.ReplaceAll(r.When.Value, "'", "''")+"'"
+	return []string{column + " = " + value, column + `::text COLLATE "C" = ` + value}
+}
+
 // Key names a row.
 type Key struct {
 	Kind int32
