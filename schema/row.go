@@ -340,10 +340,10 @@ func Timed(t string) bool {
 // timeForms are the forms of the types of times behind a day. PostgreSQL leaves zeros at the end of a fraction out.
 var timeForms = map[string]string{"date": "", "timestamp without time zone": " 15:04:05.999999", "timestamp with time zone": " 15:04:05.999999+00"}
 
-// dayGrammar is that of a day with a year of at least four digits, and of what follows.
+// dayGrammar matches a day, whose year has at least four digits, and the text behind it.
 var dayGrammar = regexp.MustCompile(`^([0-9]{4,6})-([0-9]{2})-([0-9]{2})(.*?)( BC)?$`)
 
-// fitsTime reports whether a text is that of a time, as PostgreSQL prints it. Years are those that all types have.
+// fitsTime reports whether PostgreSQL prints a time as this text. The years are in the range of all types.
 func fitsTime(kind, text string) bool {
 	if text == "infinity" || text == "-infinity" {
 		return true

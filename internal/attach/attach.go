@@ -268,7 +268,7 @@ func (p *Plan) statements() (out []string) {
 	return out
 }
 
-// A statement fires the triggers of the table that it names, and not those of the partitions of that.
+// A statement fires the triggers of the table that it names, and not the triggers of its partitions.
 const tablesSQL = `
 SELECT n.nspname::text, c.relname::text FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE c.oid = pg_catalog.to_regclass($1) OR c.relispartition AND c.oid IN (SELECT t.relid FROM pg_catalog.pg_partition_tree(pg_catalog.to_regclass($1)) AS t)

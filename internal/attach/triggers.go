@@ -18,7 +18,7 @@ type trigger struct {
 	timed       bool // it makes texts of times
 }
 
-// tables returns those of a table and its partitions that have the trigger: one for each row is copied to partitions by PostgreSQL.
+// tables returns the tables that get the trigger, of a table and its partitions: PostgreSQL copies a trigger for each row to the partitions.
 func (t trigger) tables(all []schema.TableName) []schema.TableName {
 	if t.event == moves {
 		return all[:1]
@@ -100,8 +100,8 @@ func ofRow(body string) string {
 	return strings.ReplaceAll(body, "RETURN NULL;", "RETURN NEW;")
 }
 
-// stillPartition leaves a function when it is called for a table that was a partition: a partition that is detached keeps its triggers, and its rows are nobody's
-// business any more. A statement at the root fires the triggers of the root alone, and one at a partition those of the partition.
+// stillPartition leaves a function when it is called for a table that was a partition: a detached partition keeps its triggers, and its rows do not
+// refer any more.
 func stillPartition(d *schema.Definition) string {
 	if !d.Partitioned {
 		return ""
@@ -121,7 +121,7 @@ func timed(d *schema.Definition) bool {
 }
 
 // settings are those of the function, as the catalogue has them. Each one costs two microseconds a statement, so a function has those alone on which its
-// plans and texts depend: an UPDATE joins, a strict INSERT looks for rights, the others pass the rows on. What they call has settings of its own.
+// plans and texts depend: an UPDATE joins, a strict INSERT looks for rights, the others pass the rows on. The functions that they call have settings of their own.
 func (t trigger) settings() []string {
 	plans := t.planSettings()
 	if t.timed { // as the sessions of the controller

@@ -154,8 +154,8 @@ CREATE TABLE dbcontroller.foreign_target (
     -- It outlives the right until no reference is left under it. Null: there is none.
     block_attempt  uuid,
     kept_until     timestamptz, -- rights that were asked for are not returned before, though nothing refers yet
-    -- Who asked for the right to block before anything here used it: a role of the database, or the identity of a caller. The blockade of the proxy is not confirmed
-    -- until something does. Null: something has, or a reference was there before.
+    -- A role of the database, or the identity of a caller, that asked for the right to block before a row or a body used it. The blockade of the proxy is not confirmed
+    -- until then. Null: the right is used.
     asked_by       text,
     CONSTRAINT foreign_target_uid UNIQUE (uid, deployment_id) -- deletions come by deployment and uid
 );

@@ -1,6 +1,6 @@
 package peer
 
-// Quotas bound what can keep resources from being deleted: the blockades that the holders of one deployment have here at a time, and rights that are asked for here.
+// Quotas bound the blockades that the holders of one deployment have here at a time, and the rights that are asked for here: each can keep a resource from being deleted.
 type Quotas struct {
 	// Tentative is the maximum number of tentative blockades, of attempts under way (default 100,000).
 	Tentative int64

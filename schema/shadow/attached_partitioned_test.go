@@ -113,7 +113,7 @@ func TestPartitionedTablesReferAndAreReferredTo_I1_I3_I34(t *testing.T) {
 	a.returned()
 	a.exec(a.crm, `DELETE FROM customers WHERE id = 1`)
 
-	// Those that go are unset, or go as well.
+	// References to resources that are deleted are unset, or delete their rows.
 	a.exec(a.shop, `UPDATE orders SET approver_id = 8, event_at = '02/01/2026 08:34:05.6', event_code = 'ab' WHERE id = 2`)
 	a.exec(a.shop, `UPDATE orders_31 SET approver_id = 8, event_at = '02/01/2026 08:34:05', event_code = 'cd' WHERE id = 4`)
 	a.again()
@@ -128,7 +128,7 @@ func TestPartitionedTablesReferAndAreReferredTo_I1_I3_I34(t *testing.T) {
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 
-// Partitions come and go without a trigger: a new one is shown until attach has made its triggers, and one that is detached is nobody's business.
+// Partitions come and go without a trigger: a new one is shown until attach has made its triggers, and a detached one refers no more.
 func TestPartitionsComeAndGo(t *testing.T) {
 	t.Parallel()
 	a := newPartitioned(t)
@@ -157,7 +157,7 @@ func TestPartitionsComeAndGo(t *testing.T) {
 	require.True(t, a.plans(shop)[0].Refused())
 	a.exec(a.shop, `DROP TABLE orders_6`)
 
-	// Detach finds all triggers, also those of a partition that was detached, and of a table that was renamed.
+	// Detach finds all triggers, also on a detached partition, and on a table that was renamed.
 	a.exec(a.shop, `ALTER TABLE orders RENAME TO purchases`)
 	all, err := attach.All(ctx, a.shop)
 	require.NoError(t, err)
@@ -257,7 +257,7 @@ INSERT INTO orders (id, at, event_at) VALUES (1, '2026-01-01', '2026-01-01'), (2
 	require.Contains(t, a.drift(crm), "the column id has digits behind the point: its values have several texts")
 }
 
-// The names of rows are those of the controller in sessions of any settings, and no other text names a row.
+// A row has one name, whatever the settings of a session are, and no other text names it.
 func TestNamesOfTimesAndNumbers(t *testing.T) {
 	t.Parallel()
 	for typed, texts := range map[string]map[string]bool{

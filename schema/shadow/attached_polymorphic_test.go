@@ -77,7 +77,7 @@ SELECT DISTINCT (SELECT string_agg(a.attname, ',' ORDER BY a.attnum) FROM pg_att
 	a.write(`UPDATE notes SET owner_type = 'Customer' WHERE id = 2`)
 	_ = a.refused(a.crm, `DELETE FROM customers WHERE id = 6`)
 
-	// Those that act.
+	// References that act.
 	a.exec(a.shop, `INSERT INTO notes (id, owner_type, owner_id, content_type_id, about_id) VALUES (4, 'Crm''s Partner', 8, 7, 8), (5, 'Nobody', 8, 8, 8)`)
 	a.Settle()
 	a.exec(a.crm, `DELETE FROM partners WHERE id = 8`)

@@ -241,7 +241,7 @@ func TestRowsAreDeletedTogether(t *testing.T) {
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 
-// A row with the key of one that was deleted, and whose deletion is not carried out yet, is another resource: nobody refers to the new row under the uid of the old one.
+// A new row with the key of a deleted one, whose deletion is not carried out yet, is another resource: no reference gets the uid of the old one.
 func TestARowBehindADeletionIsAnotherResource_I1(t *testing.T) {
 	t.Parallel()
 	a := newStrict(t)

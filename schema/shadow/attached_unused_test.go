@@ -60,13 +60,13 @@ func TestRightsThatNoRowUsesAreFew_I20(t *testing.T) {
 	a.acquire(rightsTo(6, 7))
 	refused(rightsTo(8, 8))
 
-	// Those that are not used are returned.
+	// Unused rights are returned.
 	a.returned()
 	a.acquire(rightsTo(8, 9))
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 
-// The blockade of a right that was asked for is confirmed when something uses the right, and removed when it is returned.
+// The blockade of a right that was asked for is confirmed when a row uses the right, and removed when the right is returned.
 func TestARightIsConfirmedByItsUse_I3_I8(t *testing.T) {
 	t.Parallel()
 	a := newStrict(t)
@@ -93,7 +93,7 @@ func TestARightIsConfirmedByItsUse_I3_I8(t *testing.T) {
 }
 
 // A role asks for rights, and its region goes silent: the deletions of their targets wait, and name the command by which an operator releases the rights. When the region
-// is back it ends them, and asks for those that rows use meanwhile.
+// is back it ends them, and asks anew for the rights that rows use meanwhile.
 func TestRightsOfASilentDeploymentAreReleased_I3_I8_I31(t *testing.T) {
 	t.Parallel()
 	a := newStrict(t)
@@ -161,7 +161,7 @@ func TestRightsOfASilentDeploymentAreReleased_I3_I8_I31(t *testing.T) {
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 
-// A right that is used is confirmed by whatever uses it, and stays so when it is asked for again.
+// A used right is confirmed, whether a row or a body uses it, and stays so when it is asked for again.
 func TestAUsedRightIsNotReleased_I3_I8(t *testing.T) {
 	t.Parallel()
 	a := newStrict(t)

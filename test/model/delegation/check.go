@@ -72,7 +72,7 @@ func (w *World) atRest() {
 	for holder, r := range w.x.references {
 		st := w.a.state[r.uid]
 		switch {
-		case w.dangles(holder, r) && (r.behaviour == Acting || st != active): // X has heard of a released proxy, and asks for what is there
+		case w.dangles(holder, r) && (r.behaviour == Acting || st != active): // X has heard of a released proxy, and establishes its references anew
 			w.seen["forsaken"]++
 		case r.dangling:
 			w.seen["dangling"]++

@@ -653,7 +653,7 @@ func (t *task) again(holder int, r reference) bool {
 	return done
 }
 
-// checkClosed compares what was written under the right to block a target that X has closed: an operator of A may have released its proxy.
+// checkClosed compares the references under the right to block a target that X has closed: an operator of A may have released its proxy.
 func (t *task) checkClosed(k work) {
 	w, own := t.w, t.w.x.epoch
 	for holder := range holdersOfX {
@@ -663,7 +663,7 @@ func (t *task) checkClosed(k work) {
 		}
 	}
 	t.commit(func() {
-		w.lookAt(k.uid) // what dangles needs no proxy
+		w.lookAt(k.uid) // a dangling reference needs no proxy
 		delete(w.x.work, k)
 	})
 }

@@ -20,7 +20,7 @@ UPDATE dbcontroller.foreign_target
 SET acting_epoch = NULL, acting_own = NULL, block_epoch = NULL, block_own = NULL, turn = nextval('dbcontroller.object_id') WHERE id = $1`
 )
 
-// walkAgainSQL makes the granter note the values that have no right, those of rows that were written under a closed one among them: the deployment of the target may have
+// walkAgainSQL makes the granter note the values without a right, also of rows that were written under a closed right: the deployment of the target may have
 // released its proxy, and know nothing of the rows.
 const walkAgainSQL = `UPDATE dbcontroller.attachment SET walked = false WHERE ready`
 

@@ -80,7 +80,7 @@ type wish struct {
 	Kind int32
 	Name string
 
-	Unused bool // somebody has asked for it, and nothing here uses it
+	Unused bool // it was asked for, and no row and no body here uses it
 }
 
 // pauseOfRefused is the time until a refused right is asked for again.
@@ -146,8 +146,8 @@ var errNotTaken = errors.New("the answer came too late")
 
 // acquire asks for a right to each of some targets by one attempt, as a write does: it is established, and committed with the decision on the
 // attempt. The right to act is there when the attempt is confirmed: its reference becomes an entry. The rights that can be taken are taken; the
-// blockades of the others are released. unused: nothing here uses the rights to block yet. Their blockades stay tentative until the deployment of the targets asks about
-// them, and something does (SettleUnused).
+// blockades of the others are released. unused: no row and no body here uses the rights to block yet. Their blockades stay tentative until one does, and the deployment of the
+// targets asks about them.
 func (s *Rights) acquire(ctx context.Context, at schema.DeploymentID, wishes []wish, behaviour schema.Behaviour, unused bool) error {
 	v, err := s.Current()
 	if err != nil {

@@ -93,7 +93,7 @@ WHERE `
 
 	listBlockadesSQL = blockadesSQL + `b.target_id = $1 AND ` + afterSQL
 
-	// Those that a deployment has never confirmed, although they have expired.
+	// The expired blockades that a deployment has never confirmed.
 	listUnconfirmedSQL = blockadesSQL + `b.deployment_id = $1 AND b.expires_at IS NOT NULL AND ` + db.ExpiredSQL + `$2::interval) AND ` + afterSQL
 
 	listNoticesSQL = `
@@ -211,7 +211,7 @@ func (s *Steering) listBlockades(ctx context.Context, sql string, of any, after 
 	})
 }
 
-// ofRight reports whether a blockade stands for a right: it is that of a proxy.
+// ofRight reports whether a blockade stands for a right: it belongs to a proxy.
 func (k key) ofRight() bool { return k.path == peer.RightPath || k.holder == k.uid }
 
 // refusal returns the reason why a blockade stays.

@@ -41,7 +41,7 @@ const (
 UPDATE dbcontroller.attachment a SET former = '[]' WHERE kind_id = $1 AND walked AND former <> '[]'
     AND NOT EXISTS (SELECT FROM dbcontroller.lacking l WHERE l.kind_id = a.kind_id AND NOT l.missing)`
 
-	// All notes of the values that are due, those of a value beside one another. Each value is looked up by the index: a join would compare it with all values of the reference.
+	// All notes of the values that are due, ordered by value. Each value is looked up by the index: a join would compare it with all values of the reference.
 	selectLackingSQL = `
 WITH due AS (
     SELECT DISTINCT kind_id, path, texts FROM (SELECT kind_id, path, texts FROM dbcontroller.lacking WHERE due <= now() ORDER BY due LIMIT $1) AS d

@@ -90,7 +90,7 @@ FROM unnest($1::text[], $2::bigint[], $3::text[], $4::boolean[]) AS i (target, a
 
 	tidySQL = `DELETE FROM dbcontroller.wish WHERE asked_at < now() - interval '5 min' OR asked_at > now() + interval '5 min'`
 
-	// Rights that were asked for: nothing here uses them any more, or it is not known yet that something does.
+	// Rights that were asked for: they are not used any more, or their use is not known yet.
 	returnSQL = db.LookAtRights(db.Codes(`dbcontroller.foreign_target f
 WHERE f.block_attempt IS NOT NULL AND f.kept_until IS NOT NULL AND NOT ` + db.KeptSQL + `
     AND (f.asked_by IS NOT NULL OR NOT EXISTS (SELECT FROM dbcontroller.reference r WHERE r.target_id = f.id AND r.behaviour = {block} AND NOT r.dangling))
@@ -344,7 +344,7 @@ func (s *Granter) ask(ctx context.Context, at schema.DeploymentID, of []asking) 
 	return answers
 }
 
-// admit answers the wishes of those who have too many rights to block that nothing uses, and returns the others. A right to act refuses no deletion.
+// admit answers the wishes of callers that have too many unused rights to block, and returns the others. A right to act refuses no deletion.
 func (s *Granter) admit(ctx context.Context, at schema.DeploymentID, of []asking, answers map[question]error) ([]asking, error) {
 	wanted := map[string]int{}
 	for _, a := range of {
