@@ -219,5 +219,7 @@ func TestOneIdentityTakesLittleMemory_I20_I21(t *testing.T) {
 		cancel()
 		t.Logf("%s: %.1f MB", name, grown/1e6)
 		require.Less(t, grown, maxGrown, name)
+		// On a busy machine calls end some time after their contexts: the next attack is measured by itself.
+		require.Eventually(t, func() bool { return f.collected(deployment)-before < maxGrown/4 }, wait.Limit, wait.Poll, "the memory of %s is given back", name)
 	}
 }

@@ -95,8 +95,8 @@ func (p *Player) Drain(ctx context.Context) {
 	}
 }
 
-// Tentative blockades are no outstanding work: they expire first. Proxies of rights wait for a use of the right.
-const tentativeSQL = `SELECT count(*) FROM dbcontroller.blockade b JOIN dbcontroller.shadow t ON t.id = b.target_id WHERE b.expires_at IS NOT NULL AND b.holder_uid <> t.uid`
+// Tentative blockades are no outstanding work: they expire first.
+const tentativeSQL = `SELECT count(*) FROM dbcontroller.blockade WHERE expires_at IS NOT NULL`
 
 // quietBound is the time within which everything settles after the last fault (I28).
 const quietBound = 45 * time.Second
