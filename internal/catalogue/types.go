@@ -52,8 +52,10 @@ func (t Type) class() class {
 	return other
 }
 
-var names = map[string]string{"int2": "smallint", "int4": "integer", "int8": "bigint", "bpchar": "character", "varchar": "character varying", "bool": "boolean",
-	"timestamp": "timestamp without time zone", "timestamptz": "timestamp with time zone"}
+var names = map[string]string{
+	"int2": "smallint", "int4": "integer", "int8": "bigint", "bpchar": "character", "varchar": "character varying", "bool": "boolean",
+	"timestamp": "timestamp without time zone", "timestamptz": "timestamp with time zone",
+}
 
 // Canonical reports whether a key can have the type: each value has one text.
 func (t Type) Canonical() bool {
