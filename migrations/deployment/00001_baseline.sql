@@ -1179,6 +1179,7 @@ BEGIN
     -- A process answers each question within a few seconds.
     INSERT INTO dbcontroller.wish AS w (target, asked_by) SELECT DISTINCT t, caller FROM unnest(targets) AS t WHERE t IS NOT NULL ORDER BY t
     ON CONFLICT (target) DO UPDATE SET asks = nextval('dbcontroller.question'), answered = false,
+        asked_by = CASE WHEN w.answered THEN EXCLUDED.asked_by ELSE w.asked_by END, -- a refusal of one caller is none of another
         asked_at = CASE WHEN w.answered OR w.asked_at < now() - interval '20 s' THEN now() ELSE w.asked_at END;
     PERFORM pg_notify('dbcontroller_wake', 'ask 8'); -- WishFeed
 END $$;

@@ -43,10 +43,12 @@ func TestRightsThatNoRowUsesAreFew_I20(t *testing.T) {
 	refused(rightsTo(4, 4))
 	require.Equal(t, 3, a.Count(crm, "tentative"))
 
-	// A right to act refuses no deletion.
-	for n := 6; n <= 9; n++ {
+	// A right to act refuses no deletion, and is no use of the right to block.
+	for n := 1; n <= 4; n++ {
 		a.acquire([]string{"ACT " + customer(fmt.Sprint(n))})
 	}
+	refused(rightsTo(5, 5))
+	require.Equal(t, 3, a.Count(crm, "tentative"))
 
 	// Another caller has a number of its own; rows that use rights make room.
 	_, err := a.Pools[a.ID(shop)].Exec(ctx, `SELECT dbcontroller.acquire_as($1, 'users/ann')`, rightsTo(5, 5))

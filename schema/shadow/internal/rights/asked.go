@@ -37,9 +37,10 @@ WITH i AS (
     SELECT * FROM unnest(@uids::uuid[], @kinds::int[], @names::text[], @by::text[]) WITH ORDINALITY AS i (uid, kind_id, name, asked_by, n)
 ), kept AS (
     INSERT INTO dbcontroller.foreign_target (uid, deployment_id, kind_id, name, kept_until, asked_by)
-    SELECT DISTINCT ON (uid) uid, @deployment::int, kind_id, name, now() + @kept::interval, NULLIF(asked_by, '') FROM i ORDER BY uid
+    SELECT DISTINCT ON (uid) uid, @deployment::int, kind_id, name, now() + @kept::interval, NULLIF(asked_by, '') FROM i ORDER BY uid, asked_by DESC
     ON CONFLICT ON CONSTRAINT foreign_target_uid DO UPDATE SET kept_until = greatest(foreign_target.kept_until, EXCLUDED.kept_until),
-        asked_by = CASE WHEN EXCLUDED.asked_by IS NULL OR foreign_target.block_attempt IS NULL THEN EXCLUDED.asked_by ELSE foreign_target.asked_by END
+        asked_by = CASE WHEN foreign_target.uid = ANY (@blocking) AND (EXCLUDED.asked_by IS NULL OR foreign_target.block_attempt IS NULL)
+            THEN EXCLUDED.asked_by ELSE foreign_target.asked_by END -- a question about the right to act changes nothing about the right to block
     RETURNING id, uid, turn, kind_id, name, asked_by IS NOT NULL AS unused
 )
 SELECT kept.id, kept.uid, kept.turn, kept.kind_id, kept.name, kept.unused FROM i JOIN kept USING (uid) ORDER BY i.n`
@@ -175,18 +176,20 @@ func (s *Rights) acquireAll(ctx context.Context, at schema.DeploymentID, deploym
 }
 
 func (s *Rights) keep(ctx context.Context, deployment int32, asked []Asked, uids []uuid.UUID, kept time.Duration) (wishes []wish, err error) {
-	kinds, names, by := make([]int32, len(asked)), make([]string, len(asked)), make([]string, len(asked))
+	kinds, names, by, blocking := make([]int32, len(asked)), make([]string, len(asked)), make([]string, len(asked)), []uuid.UUID{}
 	for i, a := range asked {
 		if kinds[i], err = s.Names.Kind(ctx, a.Kind); err != nil {
 			return nil, err
 		}
-		names[i], by[i] = a.Target.Name, a.By
+		if names[i], by[i] = a.Target.Name, a.By; a.Block {
+			blocking = append(blocking, uids[i])
+		}
 	}
 	err = s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, db.EndingLockTimeoutSQL); err != nil {
 			return err
 		}
-		rows, err := tx.Query(ctx, keepTargetsSQL, db.Named{"uids": uids, "kinds": kinds, "names": names, "by": by, "deployment": deployment, "kept": kept})
+		rows, err := tx.Query(ctx, keepTargetsSQL, db.Named{"uids": uids, "kinds": kinds, "names": names, "by": by, "blocking": blocking, "deployment": deployment, "kept": kept})
 		if err != nil {
 			return err
 		}
