@@ -264,11 +264,49 @@ func (d *Definition) Strict() bool {
 	return slices.ContainsFunc(d.References, func(r DefinitionReference) bool { return r.Strict })
 }
 
+// TableView returns the view of an attached table. Its columns have the names of the declaration: PostgreSQL follows renames of the table and of its columns in the view.
+func TableView(kindID int32) TableName {
+	return TableName{Schema: "dbcontroller", Name: fmt.Sprintf("attached_%d", kindID)}
+}
+
+// Columns returns the columns of the key and of the references, each once: those of the key first.
+func (d *Definition) Columns() (columns []string) {
+	for _, c := range d.Key {
+		columns = append(columns, c.Name)
+	}
+	key := len(columns)
+	for _, r := range d.References {
+		columns = append(columns, r.AllColumns()...)
+	}
+	rest := slices.DeleteFunc(columns[key:], func(c string) bool { return slices.Contains(columns[:key], c) })
+	slices.Sort(rest)
+	return append(columns[:key], slices.Compact(rest)...)
+}
+
+// AllColumns returns the columns on which the target of a row depends.
+func (r *DefinitionReference) AllColumns() []string {
+	columns := slices.Clone(r.Columns)
+	if r.Region != "" {
+		columns = append(columns, r.Region)
+	}
+	if r.When != nil {
+		columns = append(columns, r.When.Column)
+	}
+	return columns
+}
+
 // Describes reports whether the definition is that of the kind as its version declares it.
 func (d *Definition) Describes(k *KindModel) bool {
 	if k.Table == nil || len(d.Key) != len(k.Table.Key) {
 		return false
 	}
+	types := d.Types()
+	declared := k.Definition(func(column string) string { return types[column] })
+	return d.Checksum() == declared.Checksum()
+}
+
+// Types returns the types of the columns of the key and of the references, without those that have regions and conditions.
+func (d *Definition) Types() map[string]string {
 	types := map[string]string{}
 	for _, c := range d.Key {
 		types[c.Name] = c.Type
@@ -280,8 +318,7 @@ func (d *Definition) Describes(k *KindModel) bool {
 			}
 		}
 	}
-	declared := k.Definition(func(column string) string { return types[column] })
-	return d.Checksum() == declared.Checksum()
+	return types
 }
 
 // Checksum identifies the content.

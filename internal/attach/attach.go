@@ -30,6 +30,9 @@ type Plan struct {
 	Statements []string
 
 	kindID int32
+	names  names
+	former []string           // the columns of former references, by their declared names
+	swap   bool               // another table is attached
 	tables []schema.TableName // with the triggers: the table, and its partitions
 }
 
@@ -109,7 +112,7 @@ func CreateIndexes(ctx context.Context, conn *pgx.Conn, plans []*Plan, told func
 				continue
 			}
 			done[f.SQL] = true
-			statements, err := ofPartitions(ctx, conn, p.Table, f.index)
+			statements, err := ofPartitions(ctx, conn, p.names.table, f.index)
 			if err != nil {
 				return created, err
 			}
@@ -176,11 +179,16 @@ SELECT id FROM made UNION ALL SELECT id FROM dbcontroller.kind WHERE service = $
 
 func prepare(ctx context.Context, tx pgx.Tx, db *catalogue.Database, model *schema.Model, k *schema.Kind) (*Plan, error) {
 	id := schema.KindID{Service: model.Descriptor.Service, Kind: k.Name}
-	p := &Plan{Kind: model.Root(id), Table: k.Table, Findings: check(db, model, k)}
-	if db.Table(k.Table) == nil {
+	n, err := namesOf(ctx, tx, db, model.Root(id), k.Table)
+	if err != nil {
+		return nil, err
+	}
+	p := &Plan{Kind: model.Root(id), Table: k.Table, Findings: check(db, model, k, n), names: n}
+	table := n.renamed(db, k)
+	if table == nil {
 		return p, nil
 	}
-	traits, err := checkTraits(ctx, tx, k, true)
+	traits, err := checkTraits(ctx, tx, k, n, true)
 	if err != nil {
 		return nil, err
 	}
@@ -188,11 +196,11 @@ func prepare(ctx context.Context, tx pgx.Tx, db *catalogue.Database, model *sche
 	if err != nil {
 		return nil, err
 	}
-	others, err := checkOthers(ctx, tx, k.Table)
+	others, err := checkOthers(ctx, tx, n.table)
 	if err != nil {
 		return nil, err
 	}
-	lack, err := findLacking(ctx, tx, k.Table, declaredChanges(k))
+	lack, err := findLacking(ctx, tx, n.table, n.all(declaredChanges(k)))
 	if err != nil {
 		return nil, err
 	}
@@ -215,27 +223,33 @@ func prepare(ctx context.Context, tx pgx.Tx, db *catalogue.Database, model *sche
 	if err != nil {
 		return nil, err
 	}
-	p.Definition = kind.Definition(func(column string) string { return db.Table(k.Table).Column(column).Type.String() })
-	p.Definition.Partitioned = db.Table(k.Table).Form == catalogue.Partitioned
-	if p.tables, err = tablesOf(ctx, tx, k.Table); err != nil {
+	p.Definition = kind.Definition(func(column string) string { return table.Column(column).Type.String() })
+	p.Definition.Partitioned = table.Form == catalogue.Partitioned
+	if p.tables, err = tablesOf(ctx, tx, n.table); err != nil {
 		return nil, err
 	}
-	if p.Definition.PartitionKey, err = partitionKey(ctx, tx, k.Table); err != nil {
+	if p.Definition.PartitionKey, err = partitionKey(ctx, tx, n.table); err != nil {
 		return nil, err
 	}
 	if err := tx.QueryRow(ctx, kindSQL, p.Kind.Service, p.Kind.Kind).Scan(&p.kindID); err != nil {
 		return nil, fmt.Errorf("number kind %s: %w", p.Kind, err)
 	}
+	if p.former, err = formerColumns(ctx, tx, p.kindID, n, table); err != nil {
+		return nil, err
+	}
 	drift, err := driftOf(ctx, tx, p.kindID, &p.Definition)
 	if err != nil {
 		return nil, err
 	}
-	if p.Definition.Partitioned && len(drift) == 0 {
+	if p.swap, err = swapped(ctx, tx, p.kindID, n.table); err != nil {
+		return nil, err
+	}
+	if len(drift) == 0 {
 		if drift, err = tableDrift(ctx, tx, p.kindID); err != nil {
 			return nil, err
 		}
 	}
-	if len(drift) > 0 {
+	if len(drift) > 0 || p.swap || p.surplus() {
 		p.Statements = p.statements()
 	}
 	p.Statements = append(p.Statements, grants...)
@@ -252,11 +266,17 @@ func declaredChanges(k *schema.Kind) []string {
 
 // statements makes the functions, and replaces the triggers.
 func (p *Plan) statements() (out []string) {
+	if p.swap {
+		for _, event := range events {
+			out = append(out, dropFunction(p.kindID, event))
+		}
+	}
 	for _, table := range p.tables { // the table first: partitions have copies of its trigger for rows
 		for _, event := range events {
 			out = append(out, fmt.Sprintf("DROP TRIGGER IF EXISTS %s ON %s", triggerName(event), table.SQL()))
 		}
 	}
+	out = append(out, p.viewStatements()...)
 	sum := p.Definition.Checksum()
 	for _, t := range triggersOf(p.kindID, &p.Definition) {
 		f := functionName(p.kindID, t.event)
@@ -333,14 +353,15 @@ ON CONFLICT (kind_id) DO UPDATE SET kind = EXCLUDED.kind, partitions = EXCLUDED.
             AND NOT EXISTS (
                 SELECT FROM jsonb_array_elements_text(f.reference -> 'columns' || CASE WHEN f.reference ? 'region' THEN jsonb_build_array(f.reference -> 'region') ELSE '[]' END
                     || CASE WHEN f.reference ? 'when' THEN jsonb_build_array(f.reference #> '{when,column}') ELSE '[]' END) AS c
-                WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_attribute p WHERE p.attrelid = @table::regclass AND p.attname = c AND NOT p.attisdropped)))`
+                WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_attribute p WHERE p.attrelid = @view::regclass AND p.attname = c AND NOT p.attisdropped)))`
 
 	// Rows of resources may have been deleted while no trigger saw it.
 	anyGoneSQL = `INSERT INTO dbcontroller.deleted_row (kind_id) VALUES ($1)`
 
-	// Another table of the kind before: its triggers would note rows under the same number.
+	// Another table of the kind before, under another name. One that has the name of that table has taken its place.
 	otherTableSQL = `
-SELECT definition FROM dbcontroller.attachment WHERE kind_id = $1 AND definition -> 'table' <> $2::jsonb -> 'table'`
+SELECT definition FROM dbcontroller.attachment
+WHERE kind_id = $1 AND definition -> 'table' <> $2::jsonb -> 'table' AND COALESCE(dbcontroller.attached_relation($1) <> pg_catalog.to_regclass($3), true)`
 
 	// The triggers belong to the schema's owner, who may write the tables of the controller and is, where roles are divided, no
 	// superuser.
@@ -360,12 +381,15 @@ func Apply(ctx context.Context, conn *pgx.Conn, p *Plan, told func(error)) error
 		return err
 	}
 	return patiently(ctx, conn, told, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, `SET LOCAL search_path = pg_catalog, pg_temp`); err != nil {
+			return err
+		}
 		var owner string
 		if err := tx.QueryRow(ctx, schemaOwnerSQL).Scan(&owner); err != nil {
 			return fmt.Errorf("read the owner of schema dbcontroller: %w", err)
 		}
 		var other []byte
-		switch err := tx.QueryRow(ctx, otherTableSQL, p.kindID, string(raw)).Scan(&other); {
+		switch err := tx.QueryRow(ctx, otherTableSQL, p.kindID, string(raw), p.names.table.SQL()).Scan(&other); {
 		case err == nil:
 			return fmt.Errorf("kind %s is attached to another table: detach it first", p.Kind)
 		case !errors.Is(err, pgx.ErrNoRows):
@@ -379,11 +403,15 @@ func Apply(ctx context.Context, conn *pgx.Conn, p *Plan, told func(error)) error
 		}
 		for _, sql := range p.Statements {
 			if _, err := tx.Exec(ctx, sql); err != nil {
-				return lockOf(p.Table.String(), err)
+				return lockOf(p.names.table.String(), err)
 			}
 		}
+		made := []string{"VIEW " + schema.TableView(p.kindID).SQL(), "FUNCTION " + rowFunction(p.kindID)}
 		for _, t := range triggersOf(p.kindID, &p.Definition) {
-			if _, err := tx.Exec(ctx, "ALTER FUNCTION "+functionName(p.kindID, t.event)+"() OWNER TO "+owner); err != nil {
+			made = append(made, "FUNCTION "+functionName(p.kindID, t.event))
+		}
+		for _, object := range made {
+			if _, err := tx.Exec(ctx, "ALTER "+object+" OWNER TO "+owner); err != nil {
 				return err
 			}
 		}
@@ -394,7 +422,7 @@ func Apply(ctx context.Context, conn *pgx.Conn, p *Plan, told func(error)) error
 			return err
 		}
 		_, err := tx.Exec(ctx, insertAttachmentSQL, pgx.StrictNamedArgs{
-			"kind_id": p.kindID, "kind": p.Kind.Kind, "definition": string(raw), "checksum": p.Definition.Checksum(), "functions": string(functions), "strict": p.Definition.Strict(), "table": p.Table.SQL(),
+			"kind_id": p.kindID, "kind": p.Kind.Kind, "definition": string(raw), "checksum": p.Definition.Checksum(), "functions": string(functions), "strict": p.Definition.Strict(), "table": p.names.table.SQL(), "view": schema.TableView(p.kindID).SQL(),
 		})
 		return lockOf(attachments, err)
 	})

@@ -27,7 +27,9 @@ type checker struct {
 	service string
 	model   *schema.Model
 	kind    *schema.Kind
-	table   *catalogue.Table
+	table   *catalogue.Table // under the names of the declaration
+	present *catalogue.Table
+	names   names
 	out     []Finding
 }
 
@@ -40,8 +42,8 @@ func (c *checker) advise(sql, format string, args ...any) {
 }
 
 // check compares the declaration of a kind with the catalogue of its database.
-func check(db *catalogue.Database, model *schema.Model, k *schema.Kind) []Finding {
-	c := &checker{service: model.Descriptor.Service, model: model, kind: k, table: db.Table(k.Table)}
+func check(db *catalogue.Database, model *schema.Model, k *schema.Kind, n names) []Finding {
+	c := &checker{service: model.Descriptor.Service, model: model, kind: k, table: n.renamed(db, k), present: db.Table(n.table), names: n}
 	if c.table == nil {
 		c.refuse("", "there is no table %s; names are written as in the catalogue, in upper and lower case", k.Table)
 		return c.out
@@ -80,7 +82,7 @@ func (c *checker) key() {
 			c.refuse("", "key column %s is of type %s; a key is of %s, whose values have one text (a numeric without digits behind the point)", name, column.Type, strings.Join(schema.KeyTypes, ", "))
 		}
 		if !column.NotNull {
-			c.refuse(fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s SET NOT NULL;", t.Name.SQL(), schema.QuoteIdentifier(name)), "key column %s can be NULL", name)
+			c.refuse(fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s SET NOT NULL;", c.names.table.SQL(), schema.QuoteIdentifier(c.names.column(name))), "key column %s can be NULL", name)
 		}
 	}
 	if !t.UniqueOn(c.kind.Key) {
@@ -122,14 +124,15 @@ func (c *checker) reference(r *schema.Reference) {
 			case c.table.InPrimaryKey(column):
 				c.refuse("", "%s: UNSET sets it to NULL, and it is a column of the primary key, which has no NULL: declare BLOCK or CASCADE_DELETE, or refer by columns outside the primary key", column)
 			case col.NotNull:
-				c.refuse(fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s DROP NOT NULL;", c.table.Name.SQL(), schema.QuoteIdentifier(column)), "%s: UNSET sets it to NULL, and it is NOT NULL", column)
+				c.refuse(fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s DROP NOT NULL;", c.names.table.SQL(), schema.QuoteIdentifier(c.names.column(column))), "%s: UNSET sets it to NULL, and it is NOT NULL", column)
 			case col.Generated:
 				c.refuse("", "%s: UNSET sets it to NULL, and it is generated", column)
 			}
 		}
 	}
 	if finds := indexed(r); !c.table.Finds(r.Columns) && !c.table.Finds(finds) {
-		c.refuse(c.table.CreateIndex(finds), "%s: no index finds the rows that refer to a target: it answers who refers (--create-indexes creates it)", name)
+		finds = c.names.all(finds)
+		c.refuse(c.present.CreateIndex(finds), "%s: no index finds the rows that refer to a target: it answers who refers (--create-indexes creates it)", name)
 		c.out[len(c.out)-1].index = finds
 	}
 	c.native(r, name)
@@ -186,12 +189,12 @@ func (c *checker) native(r *schema.Reference, name string) {
 	}
 	for i := range c.model.Descriptor.Kinds {
 		if k := &c.model.Descriptor.Kinds[i]; k.Name == id.Kind && k.Table != (schema.TableName{}) {
-			c.advise(nativeSQL(c.table.Name, r, k), "%s: both tables are in one database: a native key is better than a reference of ours", name)
+			c.advise(nativeSQL(c.names.table, c.names.all(r.Columns), r, k), "%s: both tables are in one database: a native key is better than a reference of ours", name)
 		}
 	}
 }
 
-func nativeSQL(table schema.TableName, r *schema.Reference, target *schema.Kind) string {
+func nativeSQL(table schema.TableName, columns []string, r *schema.Reference, target *schema.Kind) string {
 	quoted := func(names []string) string {
 		out := make([]string, len(names))
 		for i, name := range names {
@@ -206,7 +209,7 @@ func nativeSQL(table schema.TableName, r *schema.Reference, target *schema.Kind)
 	case r.Behaviour.Cascades():
 		action = " ON DELETE CASCADE"
 	}
-	return fmt.Sprintf("ALTER TABLE %s ADD FOREIGN KEY (%s) REFERENCES %s (%s)%s NOT VALID;", table.SQL(), quoted(r.Columns), target.Table.SQL(), quoted(target.Key), action)
+	return fmt.Sprintf("ALTER TABLE %s ADD FOREIGN KEY (%s) REFERENCES %s (%s)%s NOT VALID;", table.SQL(), quoted(columns), target.Table.SQL(), quoted(target.Key), action)
 }
 
 // target checks the columns and keys by which a statement finds the right to refer to a target.
@@ -252,16 +255,19 @@ SELECT c.relpersistence::text, c.relrowsecurity, c.relforcerowsecurity, EXISTS (
     ARRAY(SELECT a.attname::text FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_collation l ON l.oid = a.attcollation
         WHERE a.attrelid = c.oid AND a.attname = ANY ($3) AND NOT l.collisdeterministic),
     ARRAY(SELECT t.relid::pg_catalog.regclass::text FROM pg_catalog.pg_partition_tree(c.oid) AS t JOIN pg_catalog.pg_class p ON p.oid = t.relid
-        WHERE t.level > 0 AND (p.relkind = 'f' OR p.relpersistence <> 'p' OR EXISTS (SELECT FROM pg_catalog.pg_rewrite w WHERE w.ev_class = p.oid)) ORDER BY 1)
+        WHERE t.level > 0 AND (p.relkind = 'f' OR p.relpersistence <> 'p' OR EXISTS (SELECT FROM pg_catalog.pg_rewrite w WHERE w.ev_class = p.oid)) ORDER BY 1),
+    ARRAY(SELECT t.relid::pg_catalog.regclass::text FROM pg_catalog.pg_partition_tree(c.oid) AS t
+        WHERE t.level > 0 AND ARRAY(SELECT a.attname FROM pg_catalog.pg_attribute a WHERE a.attrelid = t.relid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum)
+            <> ARRAY(SELECT a.attname FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum) ORDER BY 1)
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname = $2`
 
 // checkTraits checks them; attaching also needs the owner's rights.
-func checkTraits(ctx context.Context, tx pgx.Tx, k *schema.Kind, attaching bool) ([]Finding, error) {
+func checkTraits(ctx context.Context, tx pgx.Tx, k *schema.Kind, n names, attaching bool) ([]Finding, error) {
 	c := &checker{kind: k}
 	var persistence, owner, changer string
 	var secured, forced, rules, owns bool
-	var loose, odd []string
-	err := tx.QueryRow(ctx, traitsSQL, k.Table.Schema, k.Table.Name, k.Key).Scan(&persistence, &secured, &forced, &rules, &owns, &owner, &changer, &loose, &odd)
+	var loose, odd, shuffled []string
+	err := tx.QueryRow(ctx, traitsSQL, n.table.Schema, n.table.Name, n.all(k.Key)).Scan(&persistence, &secured, &forced, &rules, &owns, &owner, &changer, &loose, &odd, &shuffled)
 	if err != nil {
 		return nil, fmt.Errorf("read the properties of %s: %w", k.Table, err)
 	}
@@ -283,6 +289,9 @@ func checkTraits(ctx context.Context, tx pgx.Tx, k *schema.Kind, attaching bool)
 	}
 	for _, partition := range odd {
 		c.refuse("", "the partition %s is a foreign table, unlogged, or has rules: its triggers would not see all changes", partition)
+	}
+	for _, partition := range shuffled {
+		c.refuse("", "the partition %s has its columns in another order than the table, and triggers read rows by the places of columns: make it anew by CREATE TABLE … PARTITION OF", partition)
 	}
 	for _, column := range loose {
 		c.refuse("", "key column %s has a nondeterministic collation: equal keys may have different texts", column)

@@ -73,7 +73,7 @@ func TestTablesAreRefusedInWords(t *testing.T) {
 		"there is no table public.orders":                                func(t *catalogue.Table) { t.Name.Name = "Orders" },
 	} {
 		var said []string
-		for _, f := range check(ordersTable(change), model, &model.Descriptor.Kinds[0]) {
+		for _, f := range check(ordersTable(change), model, &model.Descriptor.Kinds[0], names{table: model.Descriptor.Kinds[0].Table}) {
 			if f.Refuses {
 				require.False(t, strings.Contains(f.Text, "primary key") && f.SQL != "", "no statement helps")
 				said = append(said, f.Text)
@@ -124,7 +124,7 @@ kinds:
 		Columns: []catalogue.Column{{Name: "id", Type: bigint, NotNull: true}, {Name: "order_id", Type: bigint}},
 	}
 	advised := func() (said []string) {
-		for _, f := range check(&catalogue.Database{Tables: []*catalogue.Table{lines}}, model, &model.Descriptor.Kinds[1]) {
+		for _, f := range check(&catalogue.Database{Tables: []*catalogue.Table{lines}}, model, &model.Descriptor.Kinds[1], names{table: model.Descriptor.Kinds[1].Table}) {
 			said = append(said, f.Text+" "+f.SQL)
 		}
 		return said

@@ -30,9 +30,10 @@ func Compare(ctx context.Context, conn *pgx.Conn, model *schema.Model) (out []Co
 			if k.Table == (schema.TableName{}) {
 				continue
 			}
-			found := check(db, model, k)
+			declared := names{table: k.Table}
+			found := check(db, model, k, declared)
 			if db.Table(k.Table) != nil {
-				traits, err := checkTraits(ctx, tx, k, false)
+				traits, err := checkTraits(ctx, tx, k, declared, false)
 				if err != nil {
 					return err
 				}

@@ -32,6 +32,8 @@ type Attached struct {
 	MissingRows []Missing `json:"missing_rows,omitempty"`
 	// Drift are the differences between the triggers, the definition, and the version that runs.
 	Drift []string `json:"drift,omitempty"`
+	// Renamed are the names of the table and of its columns that have changed: the triggers follow them.
+	Renamed []string `json:"renamed,omitempty"`
 	// Grants are rights that roles of the deployment's processes lack.
 	Grants []Finding `json:"grants,omitempty"`
 }
@@ -58,6 +60,9 @@ func (a *Attached) changes() []string {
 	}
 	return changes(key, references)
 }
+
+// replaced says that another table has the name of the attached one.
+const replaced = "%s is another table than the attached one, which is called %s now: attach again for the new table, or give the attached one its name back"
 
 // Declared adds to the differences of attached tables that the version that runs declares a table otherwise, or not at all: while it does,
 // no row is read.
@@ -133,7 +138,23 @@ func list(ctx context.Context, tx pgx.Tx) ([]*Attached, error) {
 			return nil, err
 		}
 		a.Drift = append(a.Drift, changes...)
-		lack, err := findLacking(ctx, tx, a.Definition.Table, a.changes())
+		n, attached, err := followed(ctx, tx, a.KindID)
+		if err != nil {
+			return nil, err
+		}
+		if !attached {
+			continue
+		}
+		var other bool
+		if err := tx.QueryRow(ctx, otherThereSQL, a.KindID, a.Definition.Table.SQL()).Scan(&other); err != nil {
+			return nil, fmt.Errorf("read the attached table: %w", err)
+		}
+		if other {
+			a.Drift = append(a.Drift, fmt.Sprintf(replaced, a.Definition.Table, n.table))
+		} else {
+			a.Renamed = n.changes(a.Definition.Table)
+		}
+		lack, err := findLacking(ctx, tx, n.table, n.all(a.changes()))
 		for _, l := range lack {
 			a.Grants = append(a.Grants, l.finding())
 		}
@@ -158,6 +179,8 @@ func tableDrift(ctx context.Context, tx pgx.Tx, kindID int32) ([]string, error) 
 }
 
 const (
+	otherThereSQL = `SELECT pg_catalog.to_regclass($2) IS NOT NULL AND pg_catalog.to_regclass($2) <> dbcontroller.attached_relation($1)`
+
 	checksumSQL = `SELECT checksum FROM dbcontroller.attachment WHERE kind_id = $1 AND ready`
 
 	triggersSQL = `
@@ -180,11 +203,18 @@ func driftOf(ctx context.Context, tx pgx.Tx, kindID int32, d *schema.Definition)
 	if !slices.Contains(sums, d.Checksum()) {
 		drift = append(drift, "the table is not attached with this definition")
 	}
-	names := make([]string, len(events))
+	triggers := make([]string, len(events))
 	for i, event := range events {
-		names[i] = triggerName(event)
+		triggers[i] = triggerName(event)
 	}
-	tables, err := tablesOf(ctx, tx, d.Table)
+	n, attached, err := followed(ctx, tx, kindID)
+	if err != nil {
+		return nil, err
+	}
+	if !attached {
+		n.table = d.Table
+	}
+	tables, err := tablesOf(ctx, tx, n.table)
 	if err != nil {
 		return nil, err
 	}
@@ -192,7 +222,7 @@ func driftOf(ctx context.Context, tx pgx.Tx, kindID int32, d *schema.Definition)
 	for i, t := range tables {
 		quoted[i] = t.SQL()
 	}
-	if rows, err = tx.Query(ctx, triggersSQL, quoted, names); err != nil {
+	if rows, err = tx.Query(ctx, triggersSQL, quoted, triggers); err != nil {
 		return nil, fmt.Errorf("read the triggers of %s: %w", d.Table, err)
 	}
 	type found struct {
@@ -209,7 +239,7 @@ func driftOf(ctx context.Context, tx pgx.Tx, kindID int32, d *schema.Definition)
 		return nil, fmt.Errorf("read the triggers of %s: %w", d.Table, err)
 	}
 	if len(tables) == 0 { // it has gone: its triggers are missing
-		tables = []schema.TableName{d.Table}
+		tables = []schema.TableName{n.table}
 	}
 	for _, table := range tables {
 		for _, t := range triggersOf(kindID, d) {
@@ -218,7 +248,7 @@ func driftOf(ctx context.Context, tx pgx.Tx, kindID int32, d *schema.Definition)
 			}
 			name := triggerName(t.event)
 			i := slices.IndexFunc(there, func(f found) bool { return f.Name == name && f.Table == table })
-			if table != d.Table {
+			if table != n.table {
 				name += " of the partition " + table.String()
 			}
 			switch {
@@ -246,6 +276,7 @@ func DetachSQL(all []*Attached) []string {
 		for _, event := range events {
 			out = append(out, dropFunction(a.KindID, event))
 		}
+		out = append(out, dropView(a.KindID)...)
 	}
 	return append(out, "DROP SERVER IF EXISTS "+loopbackServer+" CASCADE", "COMMIT")
 }
@@ -255,6 +286,11 @@ func dropFunction(kindID int32, event string) string {
 	return "DROP FUNCTION IF EXISTS " + functionName(kindID, event) + "() CASCADE"
 }
 
+// dropView drops the view and the function by which a table is read.
+func dropView(kindID int32) []string {
+	return []string{"DROP VIEW IF EXISTS " + schema.TableView(kindID).SQL(), "DROP FUNCTION IF EXISTS " + rowFunction(kindID)}
+}
+
 const detachedSQL = `UPDATE dbcontroller.attachment SET ready = false WHERE kind_id = $1`
 
 // Detach removes the triggers and functions of a table, and its notes, in one transaction, under short locks like Apply. It may
@@ -262,13 +298,23 @@ const detachedSQL = `UPDATE dbcontroller.attachment SET ready = false WHERE kind
 // unprotected.
 func Detach(ctx context.Context, conn *pgx.Conn, a *Attached, told func(error)) error {
 	return patiently(ctx, conn, told, func(tx pgx.Tx) error {
+		n, attached, err := followed(ctx, tx, a.KindID)
+		if err != nil {
+			return err
+		}
+		var drops []string
 		for _, event := range events {
-			if _, err := tx.Exec(ctx, dropFunction(a.KindID, event)); err != nil {
+			drops = append(drops, dropFunction(a.KindID, event))
+		}
+		for _, sql := range append(drops, dropView(a.KindID)...) {
+			if _, err := tx.Exec(ctx, sql); err != nil {
 				return lockOf(a.Definition.Table.String(), err)
 			}
 		}
-		if err := revoke(ctx, tx, a.Definition.Table); err != nil {
-			return err
+		if attached {
+			if err := revoke(ctx, tx, n.table); err != nil {
+				return err
+			}
 		}
 		for _, notes := range []string{"dbcontroller.deleted_row", "dbcontroller.lacking"} {
 			if _, err := tx.Exec(ctx, "DELETE FROM "+notes+" WHERE kind_id = $1", a.KindID); err != nil {
@@ -278,7 +324,7 @@ func Detach(ctx context.Context, conn *pgx.Conn, a *Attached, told func(error)) 
 		if _, err := tx.Exec(ctx, lookAll(&a.Definition, " SELECT ")); err != nil {
 			return err
 		}
-		_, err := tx.Exec(ctx, detachedSQL, a.KindID)
+		_, err = tx.Exec(ctx, detachedSQL, a.KindID)
 		return lockOf(attachments, err)
 	})
 }

@@ -37,7 +37,7 @@ func (m Missing) String() string {
 // The conditions are those of the process that acts.
 const missingSQL = `
 SELECT l.path, count(*), sum(l.rows)::bigint,
-    NOT a.confirmed AND COALESCE(sum(l.rows) FILTER (WHERE l.before AND NOT l.lost), 0) > greatest(10, (SELECT c.reltuples / 100 FROM pg_catalog.pg_class c WHERE c.oid = pg_catalog.to_regclass($2)))
+    NOT a.confirmed AND COALESCE(sum(l.rows) FILTER (WHERE l.before AND NOT l.lost), 0) > greatest(10, (SELECT c.reltuples / 100 FROM pg_catalog.pg_class c WHERE c.oid = dbcontroller.attached_relation($1)))
 FROM dbcontroller.lacking l JOIN dbcontroller.attachment a USING (kind_id)
 WHERE l.kind_id = $1 AND l.missing GROUP BY l.path, a.confirmed ORDER BY l.path`
 
@@ -46,7 +46,7 @@ func missingOf(ctx context.Context, tx pgx.Tx, kindID int32, d *schema.Definitio
 	for _, r := range d.References {
 		effects[r.Path] = r.Missing
 	}
-	rows, err := tx.Query(ctx, missingSQL, kindID, d.Table.SQL())
+	rows, err := tx.Query(ctx, missingSQL, kindID)
 	if err != nil {
 		return nil, fmt.Errorf("read the missing targets of %s: %w", d.Table, err)
 	}

@@ -70,12 +70,28 @@ func triggersOf(kindID int32, d *schema.Definition) []trigger {
 		triggers = append(triggers, trigger{moves, "", changed, timed(d)})
 	}
 	for i := range triggers {
-		triggers[i].body = stillPartition(d) + triggers[i].body
+		of := map[string]string{"added": "added", "removed": "removed"}
+		body := triggers[i].body
 		if triggers[i].event == moves {
-			triggers[i].body = ofRow(triggers[i].body)
+			of = map[string]string{"added": "(SELECT NEW.*)", "removed": "(SELECT OLD.*)"}
+			body = ofRow(sameColumns(kindID)+body, of)
 		}
+		triggers[i].body = stillPartition(kindID, d) + declaredRows(kindID, body, of)
 	}
 	return triggers
+}
+
+// declaredRows gives the rows of transitions the names of the declaration: r is a row that the function of the table returns.
+func declaredRows(kindID int32, body string, of map[string]string) string {
+	for name, source := range of {
+		body = strings.ReplaceAll(body, name+" AS r", fmt.Sprintf("%s AS raw, %s(raw) AS r", source, rowFunction(kindID)))
+	}
+	return body
+}
+
+// sameColumns fails for a partition that has its columns in another order than its table: a row is read by the places of its columns. attach refuses such a partition.
+func sameColumns(kindID int32) string {
+	return fmt.Sprintf("PERFORM dbcontroller.refuse_other_columns(TG_RELID::regclass, dbcontroller.attached_relation(%d));\n    ", kindID)
 }
 
 // moved is the condition that a row may belong to another partition.
@@ -92,24 +108,23 @@ func moved(d *schema.Definition) string {
 }
 
 // ofRow makes the body of an UPDATE trigger one of a trigger for one row.
-func ofRow(body string) string {
-	for name, row := range map[string]string{"added": "NEW", "removed": "OLD"} {
-		body = strings.ReplaceAll(body, name+" AS r", "(SELECT "+row+".*) AS r")
-		body = strings.ReplaceAll(body, "FROM "+name+" ", "FROM (SELECT "+row+".*) AS "+name+" ")
+func ofRow(body string, of map[string]string) string {
+	for name, row := range of {
+		body = strings.ReplaceAll(body, "FROM "+name+" LIMIT", "FROM "+row+" AS "+name+" LIMIT")
 	}
 	return strings.ReplaceAll(body, "RETURN NULL;", "RETURN NEW;")
 }
 
 // stillPartition leaves a function when it is called for a table that was a partition: a detached partition keeps its triggers, and its rows do not
 // refer any more.
-func stillPartition(d *schema.Definition) string {
+func stillPartition(kindID int32, d *schema.Definition) string {
 	if !d.Partitioned {
 		return ""
 	}
-	return fmt.Sprintf(`IF pg_catalog.to_regclass(%s) <> COALESCE(pg_catalog.pg_partition_root(TG_RELID::regclass), TG_RELID::regclass) THEN
+	return fmt.Sprintf(`IF dbcontroller.attached_relation(%d) <> COALESCE(pg_catalog.pg_partition_root(TG_RELID::regclass), TG_RELID::regclass) THEN
         RETURN NULL;
     END IF;
-    `, literal(d.Table.SQL()))
+    `, kindID)
 }
 
 // timed reports whether the texts of the values of a table depend on settings.

@@ -59,6 +59,31 @@ type Table struct {
 	Readable, SchemaUsable bool
 }
 
+// Renamed returns the table under another name; columns, by their present names, have others too.
+func (t *Table) Renamed(name schema.TableName, columns map[string]string) *Table {
+	of := func(names []string) []string {
+		out := slices.Clone(names)
+		for i, n := range out {
+			if other, ok := columns[n]; ok {
+				out[i] = other
+			}
+		}
+		return out
+	}
+	renamed := *t
+	renamed.Name, renamed.Columns, renamed.Indexes, renamed.Natives = name, slices.Clone(t.Columns), slices.Clone(t.Indexes), slices.Clone(t.Natives)
+	for i, c := range renamed.Columns {
+		renamed.Columns[i].Name = of([]string{c.Name})[0]
+	}
+	for i, index := range renamed.Indexes {
+		renamed.Indexes[i].Columns = of(index.Columns)
+	}
+	for i, key := range renamed.Natives {
+		renamed.Natives[i].Columns = of(key.Columns)
+	}
+	return &renamed
+}
+
 // Column returns a column by its name, or nil.
 func (t *Table) Column(name string) *Column {
 	for i := range t.Columns {

@@ -815,40 +815,52 @@ SELECT NOT EXISTS (
 )
 $$;
 
+-- The table that is attached, under any name: PostgreSQL follows renames in the function that reads a row of it. Null: it was dropped.
+CREATE FUNCTION dbcontroller.attached_relation(kind integer) RETURNS regclass LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+SELECT t.typrelid::regclass FROM pg_proc p JOIN pg_type t ON t.oid = p.proargtypes[0] WHERE p.oid = to_regproc(format('dbcontroller.attached_%s_row', kind))
+$$;
+
+-- A trigger reads a row by the places of its columns: fails when a partition has them in another order than its table.
+CREATE FUNCTION dbcontroller.columns_in_order(relation regclass) RETURNS text[] LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+SELECT array_agg(a.attname::text ORDER BY a.attnum) FROM pg_attribute a WHERE a.attrelid = relation AND a.attnum > 0 AND NOT a.attisdropped
+$$;
+CREATE FUNCTION dbcontroller.refuse_other_columns(partition regclass, relation regclass) RETURNS void LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF dbcontroller.columns_in_order(partition) <> dbcontroller.columns_in_order(relation) THEN
+        RAISE EXCEPTION 'the partition "%" has its columns in another order than the attached table "%"', partition, relation
+            USING ERRCODE = '55000', TABLE = partition::text, HINT = 'Make the partition anew by CREATE TABLE … PARTITION OF.';
+    END IF;
+END $$;
+
+-- The columns of the view of an attached table, with their present names in the table. For each column a view has the table and the attribute that it comes from, which the
+-- protocol tells clients; in SQL only the text of its rule has them.
+CREATE FUNCTION dbcontroller.attached_columns(kind integer) RETURNS TABLE (declared text, attribute smallint, present text) LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+SELECT v.attname::text, t.attnum, t.attname::text
+FROM pg_rewrite w
+CROSS JOIN LATERAL regexp_matches(w.ev_action::text, ':resno (\d+) :resname (?:[^ \\]|\\.)+ :ressortgroupref \d+ :resorigtbl (\d+) :resorigcol (\d+)', 'g') AS m
+JOIN pg_attribute v ON v.attrelid = w.ev_class AND v.attnum = m[1]::smallint
+JOIN pg_attribute t ON t.attrelid = m[2]::oid AND t.attnum = m[3]::smallint
+WHERE w.ev_class = to_regclass(format('dbcontroller.attached_%s', kind))
+$$;
+
 -- How an attached table differs from the one that was attached, so that its triggers fail statements, or do not see all of them.
 CREATE FUNCTION dbcontroller.table_drift(kind_id integer) RETURNS SETOF text LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
 WITH d AS (
     SELECT a.definition -> 'key' AS key, COALESCE(a.definition -> 'references', '[]') AS refs, COALESCE((a.definition ->> 'partitioned')::boolean, false) AS partitioned, a.partitions,
-        to_regclass(format('%I.%I', a.definition -> 'table' ->> 'Schema', a.definition -> 'table' ->> 'Name')) AS relation
+        dbcontroller.attached_relation(a.kind_id) AS relation, to_regclass(format('dbcontroller.attached_%s', a.kind_id)) AS view
     FROM dbcontroller.attachment a WHERE a.kind_id = $1
-), named AS (
-    SELECT k ->> 'name' AS name, k ->> 'type' AS type FROM d, jsonb_array_elements(d.key) AS k
-    UNION
-    SELECT c.name, r -> 'types' ->> (c.n - 1)::integer FROM d, jsonb_array_elements(d.refs) AS r, jsonb_array_elements_text(r -> 'columns') WITH ORDINALITY AS c (name, n)
-    UNION
-    SELECT r ->> 'region', NULL FROM d, jsonb_array_elements(d.refs) AS r WHERE r ? 'region'
-    UNION
-    SELECT r #>> '{when,column}', NULL FROM d, jsonb_array_elements(d.refs) AS r WHERE r ? 'when'
 )
-SELECT 'the table does not exist' FROM d WHERE d.relation IS NULL
+SELECT 'the table, or a column that was attached, was dropped with CASCADE: detach, or attach again' FROM d WHERE d.relation IS NULL OR d.view IS NULL
 UNION
-SELECT 'the column ' || n.name || ' is missing: each statement that fires a trigger fails' FROM d, named n
-WHERE d.relation IS NOT NULL AND NOT EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = d.relation AND a.attname = n.name AND a.attnum > 0 AND NOT a.attisdropped)
+SELECT format('the column %s has no value %s any more', r #>> '{when,column}', r #>> '{when,value}')
+FROM d CROSS JOIN jsonb_array_elements(d.refs) AS r JOIN pg_attribute a ON a.attrelid = d.view AND a.attname = r #>> '{when,column}'
+JOIN pg_type t ON t.oid = a.atttypid AND t.typtype = 'e'
+WHERE NOT EXISTS (SELECT FROM pg_enum e WHERE e.enumtypid = t.oid AND e.enumlabel = r #>> '{when,value}')
 UNION
-SELECT format('the column %s is of type %s, and was of type %s', n.name, format_type(a.atttypid, NULL), n.type)
-FROM d, named n, pg_attribute a WHERE a.attrelid = d.relation AND a.attname = n.name AND n.type <> format_type(a.atttypid, NULL)
-UNION
-SELECT format('the column %s has digits behind the point: its values have several texts', n.name)
-FROM d, named n, pg_attribute a WHERE a.attrelid = d.relation AND a.attname = n.name AND n.type = 'numeric' AND a.atttypid = 'numeric'::regtype AND (a.atttypmod < 0 OR (a.atttypmod - 4) & 2047 <> 0)
-UNION
-SELECT format('the column %s has no value %s any more', a.attname, r #>> '{when,value}')
-FROM d, jsonb_array_elements(d.refs) AS r, pg_attribute a JOIN pg_type t ON t.oid = a.atttypid AND t.typtype = 'e'
-WHERE a.attrelid = d.relation AND a.attname = r #>> '{when,column}' AND NOT EXISTS (SELECT FROM pg_enum e WHERE e.enumtypid = t.oid AND e.enumlabel = r #>> '{when,value}')
-UNION
-SELECT 'no unique index has exactly the columns of the key' FROM d WHERE d.relation IS NOT NULL AND NOT EXISTS (
+SELECT 'no unique index has exactly the columns of the key' FROM d WHERE d.relation IS NOT NULL AND d.view IS NOT NULL AND NOT EXISTS (
     SELECT FROM pg_index i WHERE i.indrelid = d.relation AND i.indisunique AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL
-        AND (SELECT array_agg(a.attname::text ORDER BY a.attname::text COLLATE "C") FROM pg_attribute a WHERE a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey[0:i.indnkeyatts - 1]))
-            = (SELECT array_agg(k ->> 'name' ORDER BY k ->> 'name' COLLATE "C") FROM jsonb_array_elements(d.key) AS k))
+        AND ARRAY(SELECT k FROM unnest(i.indkey[0:i.indnkeyatts - 1]) AS k ORDER BY k) = ARRAY(
+            SELECT c.attribute FROM dbcontroller.attached_columns($1) AS c WHERE c.declared IN (SELECT k ->> 'name' FROM jsonb_array_elements(d.key) AS k) ORDER BY c.attribute))
 UNION
 SELECT 'the table has rules, which rewrite statements before triggers see them' FROM d JOIN pg_rewrite w ON w.ev_class = d.relation
 UNION

@@ -33,6 +33,12 @@ BEGIN
             AND c.relowner <> quote_ident(owner)::regrole AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.objid = c.oid AND d.classid = 'pg_class'::regclass AND d.deptype IN ('a', 'i')) LOOP
         EXECUTE format('ALTER SEQUENCE %s OWNER TO %I', object.name, owner);
     END LOOP;
+    -- The views of attached tables have no rights of their own: whoever reads or changes rows by them needs the rights on the table.
+    FOR object IN SELECT c.oid::regclass AS name, c.relowner FROM pg_class c WHERE c.relnamespace = 'dbcontroller'::regnamespace AND c.relkind = 'v' LOOP
+        IF object.relowner <> quote_ident(owner)::regrole THEN
+            EXECUTE format('ALTER VIEW %s OWNER TO %I', object.name, owner);
+        END IF;
+    END LOOP;
     -- Statements on rows of attached tables run as a role that has rights on these tables alone: attach grants them. Those who serve are members of it.
     IF NOT pg_has_role(current_user, prefix || '_rows', CASE WHEN current_setting('server_version_num')::int < 160000 THEN 'MEMBER' ELSE 'SET' END) THEN
         EXECUTE format('GRANT %I TO CURRENT_USER', prefix || '_rows');
@@ -121,6 +127,10 @@ BEGIN
     EXECUTE format('GRANT EXECUTE ON FUNCTION dbcontroller.analyze_grown TO %I', prefix || '_controller');
     EXECUTE format('GRANT EXECUTE ON FUNCTION dbcontroller.acquire, dbcontroller.acquired TO %I', prefix || '_application');
     EXECUTE format('GRANT EXECUTE ON FUNCTION dbcontroller.acquire_as TO %I', prefix || '_api');
-    EXECUTE format('GRANT EXECUTE ON FUNCTION dbcontroller.table_drift TO %I, %I, %I', prefix || '_api', prefix || '_controller', prefix || '_audit');
+    EXECUTE format('GRANT EXECUTE ON FUNCTION dbcontroller.table_drift, dbcontroller.attached_columns TO %I, %I, %I', prefix || '_api', prefix || '_controller', prefix || '_audit');
+    EXECUTE format('GRANT EXECUTE ON FUNCTION dbcontroller.attached_relation TO %I, %I, %I, %I', prefix || '_api', prefix || '_controller', prefix || '_application', prefix || '_audit');
     EXECUTE format('GRANT EXECUTE ON FUNCTION dbcontroller.unhidden TO %I, %I, %I', prefix || '_api', prefix || '_controller', prefix || '_application');
+    FOR object IN SELECT c.oid::regclass AS name FROM pg_class c WHERE c.relnamespace = 'dbcontroller'::regnamespace AND c.relkind = 'v' LOOP
+        EXECUTE format('GRANT SELECT, UPDATE, DELETE ON %s TO PUBLIC', object.name);
+    END LOOP;
 END $$;

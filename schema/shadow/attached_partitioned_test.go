@@ -52,7 +52,8 @@ INSERT INTO events VALUES ('ab', '2026-01-02 03:04:05.6+00'), ('cd', '2026-01-02
 	a.shop = a.connect(shop, `
 CREATE TABLE orders (id bigint, at date, customer_id bigint, approver_id numeric(12,0), event_at timestamptz, event_code text, PRIMARY KEY (id, at)) PARTITION BY RANGE (at);
 CREATE TABLE orders_1 PARTITION OF orders FOR VALUES FROM ('2026-01-01') TO ('2026-02-01');
-CREATE TABLE orders_2 (event_code text, customer_id bigint, at date NOT NULL, id bigint NOT NULL, event_at timestamptz, approver_id numeric(12,0));
+CREATE TABLE orders_2 (old text, id bigint NOT NULL, at date NOT NULL, customer_id bigint, approver_id numeric(12,0), event_at timestamptz, event_code text);
+ALTER TABLE orders_2 DROP COLUMN old;
 ALTER TABLE orders ATTACH PARTITION orders_2 FOR VALUES FROM ('2026-02-01') TO ('2026-03-01');
 CREATE TABLE orders_3 PARTITION OF orders FOR VALUES FROM ('2026-03-01') TO ('2026-05-01') PARTITION BY RANGE (at);
 CREATE TABLE orders_31 PARTITION OF orders_3 FOR VALUES FROM ('2026-03-01') TO ('2026-04-01');
@@ -204,7 +205,10 @@ func TestAPartitionThatComesBackIsRead_I34(t *testing.T) {
 	_ = a.refused(a.crm, `DELETE FROM customers WHERE id = 1`)
 
 	a.exec(a.shop, `ALTER TABLE orders DETACH PARTITION orders_1; ALTER TABLE orders RENAME TO shell; ALTER TABLE orders_1 RENAME TO orders`)
-	require.Contains(t, a.drift(shop), "the table is not partitioned any more: attach again")
+	require.Equal(t, []string{"public.orders is another table than the attached one, which is called public.shell now: attach again for the new table, or give the attached one its name back"}, a.drift(shop))
+	a.prepare(shop)
+	require.Empty(t, a.drift(shop))
+	a.Settle()
 	require.Equal(t, []string{"BLOCK " + customer("2")}, a.lacks(`INSERT INTO orders (id, at, customer_id) VALUES (2, '05/01/2026', 2)`))
 }
 
@@ -253,8 +257,8 @@ INSERT INTO orders (id, at, event_at) VALUES (1, '2026-01-01', '2026-01-01'), (2
 	a.Settle()
 	require.Equal(t, []string{"1", "4", "7"}, a.rows(a.shop, `SELECT id::text FROM orders ORDER BY id`))
 
-	a.exec(a.crm, `ALTER TABLE customers ALTER id TYPE numeric(12,2) USING CASE WHEN id = 'NaN' THEN 2 ELSE id END`)
-	require.Contains(t, a.drift(crm), "the column id has digits behind the point: its values have several texts")
+	_, err = a.crm.Exec(t.Context(), `ALTER TABLE customers ALTER id TYPE numeric(12,2) USING CASE WHEN id = 'NaN' THEN 2 ELSE id END`)
+	require.ErrorContains(t, err, "cannot alter type of a column used by a view", "its values would have several texts")
 }
 
 // A row has one name, whatever the settings of a session are, and no other text names it.

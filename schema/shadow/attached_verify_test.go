@@ -105,8 +105,6 @@ func TestVerifyFindsTablesThatWereChanged(t *testing.T) {
 	require.Empty(t, drift())
 
 	for change, undo := range map[string][2]string{
-		`ALTER TABLE orders RENAME customer_id TO buyer_id`:           {`ALTER TABLE orders RENAME buyer_id TO customer_id`, "the column customer_id is missing: each statement that fires a trigger fails"},
-		`ALTER TABLE orders ALTER id TYPE text`:                       {`ALTER TABLE orders ALTER id DROP DEFAULT, ALTER id TYPE uuid USING id::uuid`, "the column id is of type text, and was of type uuid"},
 		`ALTER TABLE orders DROP CONSTRAINT orders_pkey`:              {`ALTER TABLE orders ADD PRIMARY KEY (id)`, "no unique index has exactly the columns of the key"},
 		`CREATE RULE never AS ON DELETE TO orders DO INSTEAD NOTHING`: {`DROP RULE never ON orders`, "the table has rules, which rewrite statements before triggers see them"},
 	} {

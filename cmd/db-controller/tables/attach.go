@@ -403,6 +403,9 @@ func (f *attachFlags) list(cmd *cobra.Command) error {
 		for _, m := range a.MissingRows {
 			out.Line("      %s", m)
 		}
+		for _, r := range a.Renamed {
+			out.Line("      %s", r)
+		}
 		for _, d := range a.Drift {
 			drifted++
 			out.Line("    ! %s", d)

@@ -21,7 +21,7 @@ WITH made AS (
 ), there AS (
     SELECT g.tgname::text AS trigger, g.tgenabled, CASE WHEN p.prosecdef AND 'search_path=pg_catalog, pg_temp' = ANY (p.proconfig) THEN md5(p.prosrc) ELSE '' END AS source
     FROM pg_catalog.pg_trigger g JOIN pg_catalog.pg_proc p ON p.oid = g.tgfoid
-    WHERE g.tgrelid = to_regclass($2) AND NOT g.tgisinternal
+    WHERE g.tgrelid = dbcontroller.attached_relation($1) AND NOT g.tgisinternal
 )
 SELECT CASE WHEN there.trigger IS NULL THEN 'the trigger ' || trigger || ' is missing'
     WHEN tgenabled NOT IN ('O', 'A') THEN 'the trigger ' || trigger || ' is disabled'
@@ -110,7 +110,7 @@ func (v *comparing) declared(t *rows.Table) *schema.KindModel {
 }
 
 func (v *comparing) drift(ctx context.Context, t *rows.Table) error {
-	found, err := v.store.Pool.Query(ctx, driftSQL, t.KindID, t.Definition.Table.SQL())
+	found, err := v.store.Pool.Query(ctx, driftSQL, t.KindID)
 	if err != nil {
 		return fmt.Errorf("read triggers of %s: %w", t.Definition.Table, err)
 	}

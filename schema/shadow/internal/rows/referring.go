@@ -92,7 +92,7 @@ type referring struct {
 }
 
 func newReferring(t *Table, r *schema.DefinitionReference) *referring {
-	table := t.Definition.Table.SQL()
+	table := t.view()
 	values, types := slices.Clone(r.Columns), slices.Clone(r.Types)
 	if r.Region != "" {
 		values, types = append(values, r.Region), append(types, "text")
@@ -374,7 +374,7 @@ const walkPage = 500
 // WalkValues calls fn with the distinct values of a reference, by pages in the order of the index.
 func (s *Rows) WalkValues(ctx context.Context, of Reference, fn func([]Value) error) error {
 	r, t := of.referring().reference, of.Table
-	first, next := walkSQL(t.Definition.Table, *r)
+	first, next := walkSQL(t.view(), *r)
 	var after []string
 	for {
 		sql, args := first, []any{walkPage}
@@ -422,7 +422,7 @@ func valueOf(r *schema.DefinitionReference, self schema.DeploymentID, texts []st
 }
 
 // walkSQL returns the statements for the first page and for the next ones: each distinct value is found by the index behind the one before.
-func walkSQL(table schema.TableName, r schema.DefinitionReference) (first, next string) {
+func walkSQL(view string, r schema.DefinitionReference) (first, next string) {
 	columns, types := slices.Clone(r.Columns), slices.Clone(r.Types)
 	if r.Region != "" {
 		columns, types = append(columns, r.Region), append(types, "text")
@@ -439,7 +439,7 @@ func walkSQL(table schema.TableName, r schema.DefinitionReference) (first, next 
 	}
 	list := strings.Join(names, ", ")
 	one := func(condition string) string {
-		return fmt.Sprintf("SELECT %s FROM %s WHERE %s AND %s ORDER BY %s LIMIT 1", list, table.SQL(), condition, strings.Join(present, " AND "), list)
+		return fmt.Sprintf("SELECT %s FROM %s WHERE %s AND %s ORDER BY %s LIMIT 1", list, view, condition, strings.Join(present, " AND "), list)
 	}
 	behind := func(values []string) string { return fmt.Sprintf("(%s) > (%s)", list, strings.Join(values, ", ")) }
 	whole := func(condition string) string {

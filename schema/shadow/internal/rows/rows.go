@@ -109,7 +109,7 @@ func (s *Rows) Tables() map[int32]*Table {
 // Of returns the table of a kind; nil when none is attached.
 func (s *Rows) Of(kindID int32) *Table { return s.Tables()[kindID] }
 
-// Table is an attached table, with the statements on its rows. The statements consist of quoted identifiers and types of the
+// Table is an attached table, with the statements on its rows, by its view. The statements consist of quoted identifiers and types of the
 // definition; values are parameters. A row is found by the texts of its key columns, one array each.
 type Table struct {
 	KindID int32
@@ -127,13 +127,14 @@ type Table struct {
 
 func newTable(kindID int32, kind string, d schema.Definition, former []schema.DefinitionReference) *Table {
 	t := &Table{KindID: kindID, Kind: kind, Definition: d}
-	from := fmt.Sprintf("FROM %s JOIN %s AS t ON %s", t.keys(), d.Table.SQL(), t.sameKey())
+	view := t.view()
+	from := fmt.Sprintf("FROM %s JOIN %s AS t ON %s", t.keys(), view, t.sameKey())
 	order := " ORDER BY " + t.columns("t.")
 	t.readSQL = fmt.Sprintf("SELECT i.n, %s %s", t.values(), from)
 	t.shareSQL = fmt.Sprintf("SELECT i.n %s%s FOR KEY SHARE OF t", from, order)
 	t.lockSQL = fmt.Sprintf("SELECT i.n %s%s FOR UPDATE OF t", from, order)
-	t.deleteSQL = fmt.Sprintf("DELETE FROM %s AS t USING %s WHERE %s RETURNING %s", d.Table.SQL(), t.changed(), t.sameKey(), t.keyTexts())
-	page := fmt.Sprintf("SELECT %s, %s FROM %s AS t", t.keyTexts(), t.values(), d.Table.SQL())
+	t.deleteSQL = fmt.Sprintf("DELETE FROM %s AS t USING %s WHERE %s RETURNING %s", view, t.changed(), t.sameKey(), t.keyTexts())
+	page := fmt.Sprintf("SELECT %s, %s FROM %s AS t", t.keyTexts(), t.values(), view)
 	t.firstPageSQL = page + order + " LIMIT $1"
 	t.nextPageSQL = fmt.Sprintf("%s WHERE (%s) > (%s)%s LIMIT $1", page, t.columns("t."), t.parameters(2), order)
 	for i := range d.References {
@@ -144,6 +145,9 @@ func newTable(kindID int32, kind string, d schema.Definition, former []schema.De
 	}
 	return t
 }
+
+// view returns the view of the table for a statement.
+func (t *Table) view() string { return schema.TableView(t.KindID).SQL() }
 
 // keys returns the parameters, an array of texts for each key column, as the relation i (k1, k2, …, n).
 func (t *Table) keys() string {
@@ -290,7 +294,7 @@ func (t *Table) present(ctx context.Context, q db.Querier, sql string, names []s
 
 // unhidden fails when policies hide rows from this role: a hidden row would count as deleted. It is called after rows were not found.
 func (t *Table) unhidden(ctx context.Context, q db.Querier) error {
-	found, err := q.Query(ctx, `SELECT dbcontroller.unhidden($1::text::regclass)`, t.Definition.Table.SQL())
+	found, err := q.Query(ctx, `SELECT dbcontroller.unhidden(dbcontroller.attached_relation($1))`, t.KindID)
 	if err == nil {
 		_, err = pgx.CollectRows(found, pgx.RowTo[bool])
 	}

@@ -77,7 +77,7 @@ RETURNING l.seq, i.acts AND l.missing AND NOT l.lost AND l.since + @grace::inter
 	mayActSQL = `
 SELECT a.confirmed OR a.walked AND NOT EXISTS (SELECT FROM dbcontroller.lacking n WHERE n.kind_id = $1 AND n.path = $2 AND n.before AND n.tries = 0)
     AND COALESCE((SELECT sum(l.rows) FROM dbcontroller.lacking l WHERE l.kind_id = $1 AND l.path = $2 AND l.before AND l.missing AND NOT l.lost), 0) <= greatest(10, c.reltuples / 100)
-FROM dbcontroller.attachment a LEFT JOIN pg_catalog.pg_class c ON c.oid = to_regclass($3) WHERE a.kind_id = $1`
+FROM dbcontroller.attachment a LEFT JOIN pg_catalog.pg_class c ON c.oid = dbcontroller.attached_relation($1) WHERE a.kind_id = $1`
 )
 
 // walk notes the values of the references of tables that were attached, or attached anew, whose right is not there. A table that cannot be read keeps no
@@ -406,7 +406,7 @@ func (s *Granter) count(ctx context.Context, left []lacked, missing []bool) ([]i
 
 // mayAct reports whether rows of before may go whose target does not exist by a reference.
 func (s *Granter) mayAct(ctx context.Context, r rows.Reference) (may bool, err error) {
-	err = s.Pool.QueryRow(ctx, mayActSQL, r.Table.KindID, r.Path(), r.Table.Definition.Table.SQL()).Scan(&may)
+	err = s.Pool.QueryRow(ctx, mayActSQL, r.Table.KindID, r.Path()).Scan(&may)
 	if errors.Is(err, pgx.ErrNoRows) { // detached
 		return false, nil
 	}

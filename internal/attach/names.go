@@ -1,0 +1,211 @@
+package attach
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/db-controller/db-controller/internal/catalogue"
+	"github.com/db-controller/db-controller/schema"
+)
+
+// names are the present names of a table and of its columns. Those of an attached table are followed when they change.
+type names struct {
+	table   schema.TableName
+	columns map[string]string // by the declared name; a column that is missing has that name
+	view    []string          // the columns of the view of the table by their declared names; none when no table is attached
+}
+
+func (n names) column(declared string) string {
+	if present, ok := n.columns[declared]; ok {
+		return present
+	}
+	return declared
+}
+
+func (n names) all(declared []string) []string {
+	out := make([]string, len(declared))
+	for i, c := range declared {
+		out[i] = n.column(c)
+	}
+	return out
+}
+
+const (
+	relationSQL = `
+SELECT n.nspname::text, c.relname::text FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE c.oid = dbcontroller.attached_relation($1)`
+
+	columnsSQL = `SELECT declared, present FROM dbcontroller.attached_columns($1)`
+
+	attachedKindSQL = `
+SELECT a.kind_id FROM dbcontroller.attachment a JOIN dbcontroller.kind k ON k.id = a.kind_id WHERE k.service = $1 AND k.kind = $2 AND a.ready`
+)
+
+// followed returns the present names of the attached table of a kind; false: there is none.
+func followed(ctx context.Context, tx pgx.Tx, kindID int32) (n names, attached bool, err error) {
+	n.columns = map[string]string{}
+	switch err := tx.QueryRow(ctx, relationSQL, kindID).Scan(&n.table.Schema, &n.table.Name); {
+	case errors.Is(err, pgx.ErrNoRows):
+		return n, false, nil
+	case err != nil:
+		return n, false, fmt.Errorf("read the attached table: %w", err)
+	}
+	rows, err := tx.Query(ctx, columnsSQL, kindID)
+	if err != nil {
+		return n, false, fmt.Errorf("read the columns of the attached table: %w", err)
+	}
+	var declared, present string
+	_, err = pgx.ForEachRow(rows, []any{&declared, &present}, func() error {
+		n.columns[declared] = present
+		n.view = append(n.view, declared)
+		return nil
+	})
+	if err != nil {
+		return n, false, fmt.Errorf("read the columns of the attached table: %w", err)
+	}
+	return n, true, nil
+}
+
+// namesOf returns the present names of the table of a kind. A table, or a column, that has the declared name is the one that is declared; else it is the
+// attached one, which has another name now.
+func namesOf(ctx context.Context, tx pgx.Tx, db *catalogue.Database, kind schema.KindID, declared schema.TableName) (names, error) {
+	none := names{table: declared}
+	var kindID int32
+	switch err := tx.QueryRow(ctx, attachedKindSQL, kind.Service, kind.Kind).Scan(&kindID); {
+	case errors.Is(err, pgx.ErrNoRows):
+		return none, nil
+	case err != nil:
+		return none, fmt.Errorf("read the attachment of %s: %w", kind, err)
+	}
+	n, attached, err := followed(ctx, tx, kindID)
+	switch {
+	case err != nil:
+		return none, err
+	case !attached, n.table != declared && db.Table(declared) != nil:
+		return none, nil
+	}
+	for name := range n.columns {
+		if db.Table(n.table).Column(name) != nil {
+			delete(n.columns, name)
+		}
+	}
+	return n, nil
+}
+
+// surplus reports whether the view has columns that nothing needs any more, and that cannot be dropped because of it.
+func (p *Plan) surplus() bool {
+	needed := append(p.Definition.Columns(), p.former...)
+	return slices.ContainsFunc(p.names.view, func(c string) bool { return !slices.Contains(needed, c) })
+}
+
+const swappedSQL = `SELECT COALESCE(dbcontroller.attached_relation($1) <> pg_catalog.to_regclass($2), false)`
+
+// swapped reports whether a kind is attached to another table than this one.
+func swapped(ctx context.Context, tx pgx.Tx, kindID int32, table schema.TableName) (swap bool, err error) {
+	if err := tx.QueryRow(ctx, swappedSQL, kindID, table.SQL()).Scan(&swap); err != nil {
+		return false, fmt.Errorf("read the attached table: %w", err)
+	}
+	return swap, nil
+}
+
+// renamed returns the table of a kind under the names of its declaration; nil when it does not exist.
+func (n names) renamed(db *catalogue.Database, k *schema.Kind) *catalogue.Table {
+	table := db.Table(n.table)
+	if table == nil {
+		return nil
+	}
+	of := map[string]string{}
+	for _, c := range declaredColumns(k) {
+		if present := n.column(c); present != c {
+			of[present] = c
+		}
+	}
+	return table.Renamed(k.Table, of)
+}
+
+// declaredColumns returns the columns that a kind names.
+func declaredColumns(k *schema.Kind) []string {
+	columns := slices.Clone(k.Key)
+	for i := range k.References {
+		r := &k.References[i]
+		columns = append(append(columns, r.Columns...), r.Region.Column, r.When.Column)
+	}
+	return columns
+}
+
+// changes says which names have changed.
+func (n names) changes(declared schema.TableName) (out []string) {
+	const next = "the triggers follow it; declare that name in the next version"
+	if n.table != declared {
+		out = append(out, fmt.Sprintf("the table %s is called %s now: %s", declared, n.table, next))
+	}
+	for _, column := range n.view {
+		if present := n.column(column); present != column {
+			out = append(out, fmt.Sprintf("the column %s is called %s now: %s", column, present, next))
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+func rowFunction(kindID int32) string { return fmt.Sprintf("dbcontroller.attached_%d_row", kindID) }
+
+// viewStatements make the view through which the controller reads and changes the rows of a table, and the function through which triggers read one row. PostgreSQL
+// follows the names of the table and of its columns in both, as long as it is not asked to drop what they need with CASCADE. The view has no rights of its own.
+func (p *Plan) viewStatements() []string {
+	view, columns := schema.TableView(p.kindID).SQL(), p.Definition.Columns()
+	for _, former := range p.former {
+		if !slices.Contains(columns, former) {
+			columns = append(columns, former)
+		}
+	}
+	selected := make([]string, len(columns))
+	for i, c := range columns {
+		selected[i] = fmt.Sprintf("t.%s AS %s", schema.QuoteIdentifier(p.names.column(c)), schema.QuoteIdentifier(c))
+	}
+	types := p.Definition.Types()
+	var fields, results []string
+	for _, c := range p.Definition.Columns() {
+		t, ok := types[c]
+		if !ok { // of a region, or of a condition: their texts are compared
+			t = "text"
+		}
+		t = schema.CastType(t)
+		fields = append(fields, fmt.Sprintf("($1).%s::%s", schema.QuoteIdentifier(p.names.column(c)), t))
+		results = append(results, schema.QuoteIdentifier(c)+" "+t)
+	}
+	return []string{
+		"DROP VIEW IF EXISTS " + view,
+		fmt.Sprintf("CREATE VIEW %s WITH (security_invoker = true) AS SELECT %s FROM %s AS t", view, strings.Join(selected, ", "), p.names.table.SQL()),
+		"GRANT SELECT, UPDATE, DELETE ON " + view + " TO PUBLIC",
+		"DROP FUNCTION IF EXISTS " + rowFunction(p.kindID),
+		fmt.Sprintf("CREATE FUNCTION %s(%s) RETURNS TABLE (%s) LANGUAGE sql STABLE ROWS 1 BEGIN ATOMIC SELECT %s; END",
+			rowFunction(p.kindID), p.names.table.SQL(), strings.Join(results, ", "), strings.Join(fields, ", ")),
+		"REVOKE ALL ON FUNCTION " + rowFunction(p.kindID) + " FROM PUBLIC",
+	}
+}
+
+const formerColumnsSQL = `
+SELECT DISTINCT c FROM dbcontroller.attachment a CROSS JOIN LATERAL (
+    SELECT jsonb_array_elements(a.former) AS r UNION ALL SELECT jsonb_array_elements(COALESCE(a.definition -> 'references', '[]'))
+) AS f CROSS JOIN LATERAL jsonb_array_elements_text(f.r -> 'columns' || CASE WHEN f.r ? 'region' THEN jsonb_build_array(f.r -> 'region') ELSE '[]' END
+    || CASE WHEN f.r ? 'when' THEN jsonb_build_array(f.r #> '{when,column}') ELSE '[]' END) AS c
+WHERE a.kind_id = $1 AND a.ready ORDER BY c`
+
+// formerColumns returns the columns of former references that the table has: rows count under them until each value has its new right.
+func formerColumns(ctx context.Context, tx pgx.Tx, kindID int32, n names, table *catalogue.Table) ([]string, error) {
+	rows, err := tx.Query(ctx, formerColumnsSQL, kindID)
+	if err != nil {
+		return nil, fmt.Errorf("read the former references: %w", err)
+	}
+	columns, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, fmt.Errorf("read the former references: %w", err)
+	}
+	return slices.DeleteFunc(columns, func(c string) bool { return table.Column(c) == nil && !slices.Contains(n.view, c) }), nil
+}
