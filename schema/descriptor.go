@@ -89,8 +89,10 @@ type Kind struct {
 	PreviousName string
 	Patterns     []string
 	// Table has the resources as its rows, and Key are the columns that name one; zero for a kind whose resources have bodies.
-	Table      TableName
-	Key        []string
+	Table TableName
+	Key   []string
+	// Gone is the column that says of a row that it is deleted: a time, or true. Empty: rows are deleted by DELETE alone.
+	Gone       string
 	Parents    []Parent
 	References []Reference
 	// HideWhileDeleting hides a resource in DELETING from readers, once no blocker can keep it.
@@ -135,7 +137,12 @@ type Reference struct {
 	None []string
 	// When limits the reference to rows with a value in another column, which says which kind the columns name. Zero: to none.
 	When RowCondition
-	Pos  Pos
+	// Unset are those of the columns that UNSET sets, to NULL or to their DEFAULT; empty: all of them.
+	Unset          []string
+	UnsetToDefault bool
+	// MatchFull: a row has a value in all of the columns, or in none.
+	MatchFull bool
+	Pos       Pos
 }
 
 // RowCondition is true of rows that have this text in a column.

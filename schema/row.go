@@ -17,6 +17,7 @@ import (
 type TableModel struct {
 	Name       TableName
 	Key        []string
+	Gone       string
 	References []ColumnReference
 
 	collection string
@@ -33,6 +34,9 @@ type ColumnReference struct {
 	Missing   Missing
 	None      []string
 	When      RowCondition
+	Unset     []string // the columns that UNSET sets
+	ToDefault bool     // UNSET sets them to their DEFAULT
+	MatchFull bool
 
 	target     KindID // by its oldest name; zero without a target
 	service    string
@@ -44,10 +48,14 @@ func compileTable(k *Kind, references []referenceModel, root func(KindID) KindID
 	if k.Table == (TableName{}) {
 		return nil
 	}
-	t := &TableModel{Name: k.Table, Key: k.Key, collection: collectionOf(compilePatterns(k.Patterns))}
+	t := &TableModel{Name: k.Table, Key: k.Key, Gone: k.Gone, collection: collectionOf(compilePatterns(k.Patterns))}
 	for i, r := range k.References {
 		c := ColumnReference{
 			Path: r.BodyPath(), Columns: r.Columns, Region: r.Region, Behaviour: r.Behaviour, Enforce: r.Enforce, Missing: r.Missing, None: r.None, When: r.When,
+			Unset: r.Unset, ToDefault: r.UnsetToDefault, MatchFull: r.MatchFull,
+		}
+		if len(c.Unset) == 0 {
+			c.Unset = c.Columns
 		}
 		if targets := references[i].targets; len(targets) > 0 {
 			c.target, c.service, c.collection = root(targets[0].id), targets[0].id.Service, collectionOf(targets[0].patterns)
@@ -168,6 +176,8 @@ type Definition struct {
 	Table      TableName             `json:"table"`
 	Key        []KeyColumn           `json:"key"`
 	References []DefinitionReference `json:"references,omitempty"`
+	// Gone is the column that says of a row that it is deleted, and its type; nil: rows are deleted by DELETE alone.
+	Gone *KeyColumn `json:"gone,omitempty"`
 	// Partitioned: the table has partitions. It is of the database, and no part of the declaration.
 	Partitioned bool `json:"partitioned,omitempty"`
 	// PartitionKey are the columns that say to which partition a row belongs, on all levels; "" is an expression.
@@ -192,6 +202,10 @@ type DefinitionReference struct {
 	Missing   Missing   `json:"missing,omitempty"` // the effect on rows whose target does not exist
 	None      []string  `json:"none,omitempty"`    // the values of its one column that name nothing
 
+	Unset     []string `json:"unset,omitempty"`      // the columns that UNSET sets; none: all
+	ToDefault bool     `json:"to_default,omitempty"` // UNSET sets them to their DEFAULT
+	MatchFull bool     `json:"match_full,omitempty"` // a row has a value in all of the columns, or in none
+
 	When *RowCondition `json:"when,omitempty"` // rows that it is not true of name nothing by this reference
 }
 
@@ -211,11 +225,18 @@ func (k *KindModel) Definition(typeOf func(column string) string) Definition {
 	for _, name := range k.Table.Key {
 		d.Key = append(d.Key, KeyColumn{Name: name, Type: typeOf(name)})
 	}
+	if k.Table.Gone != "" {
+		d.Gone = &KeyColumn{Name: k.Table.Gone, Type: typeOf(k.Table.Gone)}
+	}
 	for i := range k.Table.References {
 		r := &k.Table.References[i]
 		of := DefinitionReference{
 			Path: r.Path, Columns: r.Columns, Region: r.Region.Column, Target: RowTarget{Kind: r.target, Collection: r.collection, Region: r.Region.Fixed},
 			Behaviour: r.Behaviour, Strict: r.Enforce == EnforceStrict, Missing: r.Missing, None: r.None,
+			ToDefault: r.ToDefault, MatchFull: r.MatchFull,
+		}
+		if len(r.Unset) < len(r.Columns) {
+			of.Unset = r.Unset
 		}
 		for _, c := range r.Columns {
 			of.Types = append(of.Types, typeOf(c))
@@ -278,9 +299,20 @@ func (d *Definition) Columns() (columns []string) {
 	for _, r := range d.References {
 		columns = append(columns, r.AllColumns()...)
 	}
+	if d.Gone != nil {
+		columns = append(columns, d.Gone.Name)
+	}
 	rest := slices.DeleteFunc(columns[key:], func(c string) bool { return slices.Contains(columns[:key], c) })
 	slices.Sort(rest)
 	return append(columns[:key], slices.Compact(rest)...)
+}
+
+// UnsetColumns returns the columns that UNSET sets.
+func (r *DefinitionReference) UnsetColumns() []string {
+	if len(r.Unset) > 0 {
+		return r.Unset
+	}
+	return r.Columns
 }
 
 // AllColumns returns the columns on which the target of a row depends.
@@ -308,6 +340,9 @@ func (d *Definition) Describes(k *KindModel) bool {
 // Types returns the types of the columns of the key and of the references, without those that have regions and conditions.
 func (d *Definition) Types() map[string]string {
 	types := map[string]string{}
+	if d.Gone != nil {
+		types[d.Gone.Name] = d.Gone.Type
+	}
 	for _, c := range d.Key {
 		types[c.Name] = c.Type
 	}
@@ -325,6 +360,9 @@ func (d *Definition) Types() map[string]string {
 func (d *Definition) Checksum() string {
 	h := sha256.New()
 	_, _ = fmt.Fprintf(h, "%q %q %q", d.Collection, d.Table, d.Key)
+	if d.Gone != nil {
+		_, _ = fmt.Fprintf(h, " gone %q", *d.Gone)
+	}
 	for _, r := range d.References {
 		when := r.When
 		r.When = nil
@@ -356,6 +394,12 @@ func (d *Definition) RowKey(name string) ([]string, bool) {
 var KeyTypes = []string{
 	"smallint", "integer", "bigint", "numeric", "uuid", "text", "character varying", "character", "date", "timestamp without time zone", "timestamp with time zone",
 }
+
+// GoneFlag is the type of a column that says by true that a row is deleted. One of GoneTimes says so by not being NULL.
+const GoneFlag = "boolean"
+
+// GoneTimes are types of columns that say when a row was deleted.
+var GoneTimes = []string{"date", "timestamp without time zone", "timestamp with time zone"}
 
 // CastType returns the name of a type of KeyTypes by which texts of any length are cast.
 func CastType(t string) string {

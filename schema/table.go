@@ -110,12 +110,23 @@ func checkTable(ps *Problems, k *Kind) {
 		if len(k.Key) > 0 {
 			ps.add(k.Pos, "add table: schema.name, or remove key", "kind %s has a key and no table", k.Name)
 		}
+		if k.Gone != "" {
+			ps.add(k.Pos, "add table: schema.name, or remove gone", "gone is for a kind with a table, and %s has none", k.Name)
+		}
 		return
 	}
 	if len(k.Key) == 0 {
 		ps.add(k.Pos, "add key: [id], the columns of the primary key or of another unique key", "kind %s has a table and no key", k.Name)
 	}
 	checkColumns(ps, k.Pos, "key", k.Key)
+	for i := range k.References {
+		if r := &k.References[i]; k.Gone != "" && (slices.Contains(r.Columns, k.Gone) || r.Region.Column == k.Gone || r.When.Column == k.Gone) {
+			ps.add(r.Pos, "name another column", "gone: %s is a column that refers", clip(k.Gone))
+		}
+	}
+	if slices.Contains(k.Key, k.Gone) {
+		ps.add(k.Pos, "name the column that says that the row is deleted, such as deleted_at", "gone: %s is a column of the key", clip(k.Gone))
+	}
 	if len(k.Patterns) == 1 {
 		if p, err := ParsePattern(k.Patterns[0]); err == nil && len(p.Segments) != 2 {
 			ps.add(k.Pos, "write one collection and one variable, such as invoices/{invoice}", "the key of a row is one id of its name, and pattern %s has %d", p, len(p.Segments)/2)
@@ -141,8 +152,8 @@ func checkColumns(ps *Problems, pos Pos, what string, columns []string) {
 // checkTableReference checks a reference as one of columns, or as one of a field of bodies; targets are the kinds that exist.
 func checkTableReference(ps *Problems, k *Kind, r *Reference, targets []*Kind) {
 	if k.Table == (TableName{}) {
-		if len(r.Columns) > 0 || r.Region != (TargetRegion{}) || r.Enforce != "" || r.Missing != "" || len(r.None) > 0 || r.When != (RowCondition{}) {
-			ps.add(r.Pos, "add table and key to the kind, or use path alone", "columns, region, enforce, missing, none and when are for kinds with a table")
+		if len(r.Columns) > 0 || r.Region != (TargetRegion{}) || r.Enforce != "" || r.Missing != "" || len(r.None) > 0 || r.When != (RowCondition{}) || len(r.Unset) > 0 || r.UnsetToDefault || r.MatchFull {
+			ps.add(r.Pos, "add table and key to the kind, or use path alone", "columns, region, enforce, missing, none, when, unset, unset_to and match are for kinds with a table")
 		}
 		return
 	}
@@ -162,6 +173,7 @@ func checkTableReference(ps *Problems, k *Kind, r *Reference, targets []*Kind) {
 		}
 	}
 	checkCondition(ps, r)
+	checkUnset(ps, r)
 	if r.Region.Fixed != "" {
 		if err := CheckRegion(r.Region.Fixed); err != nil {
 			ps.add(r.Pos, "", "%v", err)
@@ -171,6 +183,27 @@ func checkTableReference(ps *Problems, k *Kind, r *Reference, targets []*Kind) {
 		if want := len(t.Key); want > 0 && len(r.Columns) > 0 && want != len(r.Columns) {
 			ps.add(r.Pos, "name one column for each: "+strings.Join(t.Key, ", "), "the key of %s has %d columns, and the reference has %d", t.Name, want, len(r.Columns))
 		}
+	}
+}
+
+// checkUnset checks what UNSET sets, and which rows may have NULL in one of the columns.
+func checkUnset(ps *Problems, r *Reference) {
+	checkColumns(ps, r.Pos, "unset", r.Unset)
+	for _, c := range r.Unset {
+		if !slices.Contains(r.Columns, c) {
+			ps.add(r.Pos, "name some of the columns that refer", "unset: %s is none of the columns", clip(c))
+		}
+	}
+	unsets := r.Behaviour.Unsets() || r.Missing == MissingUnset
+	switch {
+	case (len(r.Unset) > 0 || r.UnsetToDefault) && !unsets:
+		ps.add(r.Pos, "declare behaviour: UNSET, or remove them", "unset and unset_to are for references that are unset")
+	case r.UnsetToDefault && r.Missing == MissingUnset:
+		ps.add(r.Pos, "declare missing: report or delete", "missing: unset would set rows to a default that may be missing too, again and again")
+	case r.UnsetToDefault && r.Enforce == EnforceStrict:
+		ps.add(r.Pos, "declare enforce: async", "unset_to: default needs the right to refer to the default, which the deletion of another resource cannot wait for")
+	case r.MatchFull && len(r.Unset) > 0 && len(r.Unset) < len(r.Columns):
+		ps.add(r.Pos, "unset all columns", "match: full allows no row with NULL in some of the columns, and unset names %d of %d", len(r.Unset), len(r.Columns))
 	}
 }
 

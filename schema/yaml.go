@@ -177,7 +177,8 @@ func (d *yamlReader) kind(n *yaml.Node, path string, k Kind) Kind {
 				d.ps.add(d.pos(n, path), "write a JSON Schema as YAML", "want a mapping, got %s", nodeShape(n))
 			}
 		},
-		"key": func(n *yaml.Node, path string) { d.strings(n, path, &k.Key) },
+		"key":  func(n *yaml.Node, path string) { d.strings(n, path, &k.Key) },
+		"gone": func(n *yaml.Node, path string) { d.scalar(n, path, &k.Gone) },
 		"table": func(n *yaml.Node, path string) {
 			var text string
 			d.scalar(n, path, &text)
@@ -251,8 +252,19 @@ func (d *yamlReader) reference(n *yaml.Node, path string) Reference {
 		"missing": func(n *yaml.Node, path string) {
 			d.oneOf(n, path, (*string)(&r.Missing), string(MissingReport), string(MissingUnset), string(MissingDelete))
 		},
-		"none": func(n *yaml.Node, path string) { d.strings(n, path, &r.None) },
-		"when": func(n *yaml.Node, path string) { d.condition(n, path, &r.When) },
+		"none":  func(n *yaml.Node, path string) { d.strings(n, path, &r.None) },
+		"when":  func(n *yaml.Node, path string) { d.condition(n, path, &r.When) },
+		"unset": func(n *yaml.Node, path string) { d.strings(n, path, &r.Unset) },
+		"unset_to": func(n *yaml.Node, path string) {
+			var to string
+			d.oneOf(n, path, &to, "null", "default")
+			r.UnsetToDefault = to == "default"
+		},
+		"match": func(n *yaml.Node, path string) {
+			var how string
+			d.oneOf(n, path, &how, "simple", "full")
+			r.MatchFull = how == "full"
+		},
 	})
 	return r
 }

@@ -107,6 +107,7 @@ func (k *Kind) node(comment func(kind string, r *Reference) string) yamlMap {
 		n.text("table", k.Table.String())
 	}
 	n.texts("key", k.Key)
+	n.text("gone", k.Gone)
 	n.texts("patterns", k.Patterns)
 	n.flag("hide_while_deleting", k.HideWhileDeleting)
 	n.flag("constraints_disabled", k.ConstraintsDisabled)
@@ -167,6 +168,13 @@ func (r *Reference) node() yamlMap {
 	n.texts("none", r.None)
 	if r.When != (RowCondition{}) {
 		n.within("when", r.When.Column, r.When.Value)
+	}
+	n.texts("unset", r.Unset)
+	if r.UnsetToDefault {
+		n.text("unset_to", "default")
+	}
+	if r.MatchFull {
+		n.text("match", "full")
 	}
 	return n
 }

@@ -31,7 +31,7 @@ kinds:
       - {kind: Third, behaviour: BLOCK, region: {field: spec.region}}
     references:
       - {path: spec.account, targets: [iam.example.com/Account], behaviour: BLOCK}
-      - {columns: [a, b], targets: [iam.example.com/Account], region: {column: region}, behaviour: UNSET, enforce: strict, missing: delete, none: ["0", "-1"], when: {kind: account}}
+      - {columns: [a, b], targets: [iam.example.com/Account], region: {column: region}, behaviour: UNSET, enforce: strict, missing: delete, none: ["0", "-1"], when: {kind: account}, unset: [b], unset_to: default, match: full}
       - {columns: [c], targets: [X, Y], region: same, behaviour: ASYNC_UNSET, enforce: async, missing: report}
       - {columns: [d], targets: [X], region: eu, behaviour: ALLOW_DANGLING}
     fields:
@@ -43,6 +43,7 @@ kinds:
   - kind: Row
     table: public.rows
     key: [id, "no"]
+    gone: deleted_at
 acknowledge: [{warning: W1, at: "kinds[Device]", reason: "it is so"}]
 ---
 regions: [eu, "on"]

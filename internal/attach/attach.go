@@ -29,11 +29,12 @@ type Plan struct {
 	// Statements change the table; none when it is attached with this definition.
 	Statements []string
 
-	kindID int32
-	names  names
-	former []string           // the columns of former references, by their declared names
-	swap   bool               // another table is attached
-	tables []schema.TableName // with the triggers: the table, and its partitions
+	kindID   int32
+	names    names
+	defaults map[string]string  // of columns, by their declared names
+	former   []string           // the columns of former references, by their declared names
+	swap     bool               // another table is attached
+	tables   []schema.TableName // with the triggers: the table, and its partitions
 }
 
 // Refused reports whether a finding refuses the table.
@@ -234,6 +235,9 @@ func prepare(ctx context.Context, tx pgx.Tx, db *catalogue.Database, model *sche
 	if err := tx.QueryRow(ctx, kindSQL, p.Kind.Service, p.Kind.Kind).Scan(&p.kindID); err != nil {
 		return nil, fmt.Errorf("number kind %s: %w", p.Kind, err)
 	}
+	if p.defaults, err = defaultsOf(ctx, tx, &p.Definition, n); err != nil {
+		return nil, err
+	}
 	if p.former, err = formerColumns(ctx, tx, p.kindID, n, table); err != nil {
 		return nil, err
 	}
@@ -260,6 +264,9 @@ func declaredChanges(k *schema.Kind) []string {
 	var references [][]string
 	for i := range k.References {
 		references = append(references, k.References[i].Columns)
+	}
+	if k.Gone != "" {
+		references = append(references, []string{k.Gone})
 	}
 	return changes(k.Key, references)
 }

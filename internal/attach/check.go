@@ -50,6 +50,7 @@ func check(db *catalogue.Database, model *schema.Model, k *schema.Kind, n names)
 	}
 	c.relation()
 	c.key()
+	c.gone()
 	for i := range k.References {
 		c.reference(&k.References[i])
 	}
@@ -90,6 +91,20 @@ func (c *checker) key() {
 	}
 }
 
+// gone checks the column that says of rows that they are deleted.
+func (c *checker) gone() {
+	if c.kind.Gone == "" || !c.exist("gone", []string{c.kind.Gone}) {
+		return
+	}
+	column := c.table.Column(c.kind.Gone)
+	switch t := column.Type; {
+	case column.Generated:
+		c.refuse("", "gone: %s is generated: the controller says by it that it deletes a row", column.Name)
+	case t.Schema != "pg_catalog" || t.String() != schema.GoneFlag && !slices.Contains(schema.GoneTimes, t.String()):
+		c.refuse("", "gone: %s is of type %s; want %s, which is true, or %s, which is not NULL", column.Name, t, schema.GoneFlag, strings.Join(schema.GoneTimes, ", "))
+	}
+}
+
 func (c *checker) exist(what string, columns []string) bool {
 	ok := true
 	for _, name := range columns {
@@ -118,8 +133,12 @@ func (c *checker) reference(r *schema.Reference) {
 	if len(r.Targets) > 1 {
 		c.refuse("", "%s: a value of columns cannot tell which of %d kinds it names: declare one target", name, len(r.Targets))
 	}
-	if r.Behaviour.Unsets() || r.Missing == schema.MissingUnset {
-		for _, column := range r.Columns {
+	if r.Behaviour.Unsets() && !r.UnsetToDefault || r.Missing == schema.MissingUnset {
+		unset := r.Unset
+		if len(unset) == 0 {
+			unset = r.Columns
+		}
+		for _, column := range unset {
 			switch col := c.table.Column(column); {
 			case c.table.InPrimaryKey(column):
 				c.refuse("", "%s: UNSET sets it to NULL, and it is a column of the primary key, which has no NULL: declare BLOCK or CASCADE_DELETE, or refer by columns outside the primary key", column)

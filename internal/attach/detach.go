@@ -58,6 +58,9 @@ func (a *Attached) changes() []string {
 	for _, r := range a.Definition.References {
 		references = append(references, r.Columns)
 	}
+	if gone := a.Definition.Gone; gone != nil {
+		references = append(references, []string{gone.Name})
+	}
 	return changes(key, references)
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -130,7 +131,7 @@ func (n names) renamed(db *catalogue.Database, k *schema.Kind) *catalogue.Table 
 
 // declaredColumns returns the columns that a kind names.
 func declaredColumns(k *schema.Kind) []string {
-	columns := slices.Clone(k.Key)
+	columns := append(slices.Clone(k.Key), k.Gone)
 	for i := range k.References {
 		r := &k.References[i]
 		columns = append(append(columns, r.Columns...), r.Region.Column, r.When.Column)
@@ -156,7 +157,8 @@ func (n names) changes(declared schema.TableName) (out []string) {
 func rowFunction(kindID int32) string { return fmt.Sprintf("dbcontroller.attached_%d_row", kindID) }
 
 // viewStatements make the view through which the controller reads and changes the rows of a table, and the function through which triggers read one row. PostgreSQL
-// follows the names of the table and of its columns in both, as long as it is not asked to drop what they need with CASCADE. The view has no rights of its own.
+// follows the names of the table and of its columns in both, as long as it is not asked to drop what they need with CASCADE. The view has no rights of its own. Rows
+// that a column says are deleted are in neither; the second argument of the function asks for them too.
 func (p *Plan) viewStatements() []string {
 	view, columns := schema.TableView(p.kindID).SQL(), p.Definition.Columns()
 	for _, former := range p.former {
@@ -179,15 +181,45 @@ func (p *Plan) viewStatements() []string {
 		fields = append(fields, fmt.Sprintf("($1).%s::%s", schema.QuoteIdentifier(p.names.column(c)), t))
 		results = append(results, schema.QuoteIdentifier(c)+" "+t)
 	}
-	return []string{
+	there, all, of := "", "", p.names.table.SQL()
+	if gone := p.Definition.Gone; gone != nil {
+		is := map[bool]string{true: " IS NOT TRUE", false: " IS NULL"}[gone.Type == schema.GoneFlag]
+		column := schema.QuoteIdentifier(p.names.column(gone.Name)) + is
+		there, all, of = " WHERE t."+column, " WHERE $2 OR ($1)."+column, of+", boolean"
+	}
+	var defaults []string
+	for _, column := range slices.Sorted(maps.Keys(p.defaults)) {
+		defaults = append(defaults, fmt.Sprintf("ALTER VIEW %s ALTER COLUMN %s SET DEFAULT %s", view, schema.QuoteIdentifier(column), p.defaults[column]))
+	}
+	return append([]string{
 		"DROP VIEW IF EXISTS " + view,
-		fmt.Sprintf("CREATE VIEW %s WITH (security_invoker = true) AS SELECT %s FROM %s AS t", view, strings.Join(selected, ", "), p.names.table.SQL()),
+		fmt.Sprintf("CREATE VIEW %s WITH (security_invoker = true) AS SELECT %s FROM %s AS t%s", view, strings.Join(selected, ", "), p.names.table.SQL(), there),
 		"GRANT SELECT, UPDATE, DELETE ON " + view + " TO PUBLIC",
 		"DROP FUNCTION IF EXISTS " + rowFunction(p.kindID),
-		fmt.Sprintf("CREATE FUNCTION %s(%s) RETURNS TABLE (%s) LANGUAGE sql STABLE ROWS 1 BEGIN ATOMIC SELECT %s; END",
-			rowFunction(p.kindID), p.names.table.SQL(), strings.Join(results, ", "), strings.Join(fields, ", ")),
+		fmt.Sprintf("CREATE FUNCTION %s(%s) RETURNS TABLE (%s) LANGUAGE sql STABLE ROWS 1 BEGIN ATOMIC SELECT %s%s; END",
+			rowFunction(p.kindID), of, strings.Join(results, ", "), strings.Join(fields, ", "), all),
 		"REVOKE ALL ON FUNCTION " + rowFunction(p.kindID) + " FROM PUBLIC",
+	}, defaults...)
+}
+
+// defaultsOf returns the defaults of the columns that UNSET sets to them: an UPDATE of the view takes those of the view.
+func defaultsOf(ctx context.Context, tx pgx.Tx, d *schema.Definition, n names) (map[string]string, error) {
+	defaults := map[string]string{}
+	for _, r := range d.References {
+		for _, column := range r.UnsetColumns() {
+			var text *string
+			if !r.ToDefault {
+				continue
+			}
+			if err := tx.QueryRow(ctx, `SELECT dbcontroller.default_of($1::text::regclass, $2)`, n.table.SQL(), n.column(column)).Scan(&text); err != nil {
+				return nil, fmt.Errorf("read the default of %s: %w", column, err)
+			}
+			if text != nil {
+				defaults[column] = *text
+			}
+		}
 	}
+	return defaults, nil
 }
 
 const formerColumnsSQL = `

@@ -240,9 +240,14 @@ func present(r schema.DefinitionReference) (conditions []string) {
 		conditions = append(conditions, "r."+schema.QuoteIdentifier(r.Region)+" IS NOT NULL")
 	}
 	if r.When != nil { // null: the row names nothing by it
-		conditions = append(conditions, "r."+schema.QuoteIdentifier(r.When.Column)+`::text COLLATE "C" = `+literal(r.When.Value))
+		conditions = append(conditions, whenHolds(r))
 	}
 	return conditions
+}
+
+// whenHolds is the condition that the row r refers by a reference.
+func whenHolds(r schema.DefinitionReference) string {
+	return "r." + schema.QuoteIdentifier(r.When.Column) + `::text COLLATE "C" = ` + literal(r.When.Value)
 }
 
 // refer returns the statements that lock the rights to the distinct targets of the async references of the rows added, and note the values without one; of an

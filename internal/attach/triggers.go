@@ -55,10 +55,14 @@ func triggersOf(kindID int32, d *schema.Definition) []trigger {
 	names := func(having string) string {
 		return "(SELECT t.name FROM " + bothSides(rowName(d)+" AS name", "true") + " GROUP BY t.name HAVING " + having + ") AS m"
 	}
-	changed := gone("m.name", names("NOT bool_or(t.added)"), true) + "\n    " + added("m.name", names("bool_and(t.added)"))
+	changed := gone("m.name", names("NOT bool_or(t.added)"), true)
+	if d.Gone != nil {
+		changed = gone("m.name", gones(d)+" WHERE NOT m.there", true) + "\n    " + gone("m.name", gones(d)+" WHERE m.there", false)
+	}
+	changed += "\n    " + added("m.name", names("bool_and(t.added)"))
 	if len(d.References) > 0 {
-		inserted = oneAdded(d, reused, again(rowName(d), "added AS r")) + take(d, false) + refer(kindID, d, false)
-		changed = oneRow(d, changed, dropped(d, true), oneChanged(d)+take(d, true)+refer(kindID, d, true))
+		inserted = full(d, false) + oneAdded(d, reused, again(rowName(d), "added AS r")) + take(d, false) + refer(kindID, d, false)
+		changed = oneRow(d, changed, full(d, true)+dropped(d, true), oneChanged(d)+take(d, true)+refer(kindID, d, true))
 	}
 	triggers := []trigger{
 		{"insert", "NEW TABLE AS added", inserted, timed(d)},
@@ -76,15 +80,55 @@ func triggersOf(kindID int32, d *schema.Definition) []trigger {
 			of = map[string]string{"added": "(SELECT NEW.*)", "removed": "(SELECT OLD.*)"}
 			body = ofRow(sameColumns(kindID)+body, of)
 		}
-		triggers[i].body = stillPartition(kindID, d) + declaredRows(kindID, body, of)
+		triggers[i].body = stillPartition(kindID, d) + declaredRows(kindID, body, of, d.Gone != nil)
 	}
 	return triggers
 }
 
-// declaredRows gives the rows of transitions the names of the declaration: r is a row that the function of the table returns.
-func declaredRows(kindID int32, body string, of map[string]string) string {
+// gones returns the names that rows have lost by an UPDATE, as m, and in m.there whether a row still has the name, and is deleted by the word of a column.
+func gones(d *schema.Definition) string {
+	side := func(from, flags string) string {
+		return fmt.Sprintf("SELECT %s AS name, %s FROM %s AS r", rowName(d), flags, from)
+	}
+	return "(SELECT t.name, bool_or(t.there) AS there FROM (" + side("added", "true AS added, false AS removed, false AS there") + " UNION ALL " + side("removed", "false, true, false") +
+		" UNION ALL " + side("any added", "false, false, true") + ") AS t GROUP BY t.name HAVING bool_or(t.removed) AND NOT bool_or(t.added)) AS m"
+}
+
+// full returns the statements that refuse rows with NULL in some of the columns of a reference with MATCH FULL; of an UPDATE, those that it has made so.
+func full(d *schema.Definition, update bool) (out string) {
+	for _, r := range d.References {
+		if !r.MatchFull || len(r.Columns) == 1 {
+			continue
+		}
+		columns := make([]string, len(r.Columns))
+		for i, c := range r.Columns {
+			columns[i] = "r." + schema.QuoteIdentifier(c)
+		}
+		condition := fmt.Sprintf("num_nulls(%s) NOT IN (0, %d)", strings.Join(columns, ", "), len(columns))
+		if r.When != nil {
+			condition += " AND " + whenHolds(r)
+		}
+		from := "added AS r WHERE " + condition
+		if update {
+			from = bothSides(fmt.Sprintf("%s AS holder, ARRAY[%s::text] AS refers", rowName(d), strings.Join(columns, "::text, ")), condition) + " GROUP BY t.holder, t.refers HAVING bool_and(t.added)"
+		}
+		out += fmt.Sprintf("IF EXISTS (SELECT FROM %s) THEN\n        PERFORM dbcontroller.refuse_mixed(TG_RELID::regclass, %s);\n    END IF;\n    ", from, literal(strings.Join(r.Columns, ", ")))
+	}
+	return out
+}
+
+// declaredRows gives the rows of transitions the names of the declaration: r is a row that the function of the table returns. gone: it leaves those out that
+// are deleted by the word of a column, unless any row is asked for.
+func declaredRows(kindID int32, body string, of map[string]string, gone bool) string {
 	for name, source := range of {
-		body = strings.ReplaceAll(body, name+" AS r", fmt.Sprintf("%s AS raw, %s(raw) AS r", source, rowFunction(kindID)))
+		call := fmt.Sprintf("%s AS image, %s(image.*%%s) AS r", source, rowFunction(kindID))
+		if gone {
+			body = strings.ReplaceAll(body, "any "+name+" AS r", fmt.Sprintf(call, ", true"))
+			call = fmt.Sprintf(call, ", false")
+		} else {
+			call = fmt.Sprintf(call, "")
+		}
+		body = strings.ReplaceAll(body, name+" AS r", call)
 	}
 	return body
 }
@@ -250,13 +294,17 @@ func oneRow(d *schema.Definition, moved, dropped, added string) string {
 	side := func(from string) string {
 		return fmt.Sprintf("(SELECT %s AS name, ARRAY[%s] AS refers%s FROM %s AS r LIMIT 1)", rowName(d), strings.Join(texts(d.References), ", "), targets, from)
 	}
+	none := "NOT FOUND"
+	if d.Gone != nil { // a row may be on one side only
+		none = "NOT (FOUND OR EXISTS (SELECT FROM added AS r) OR EXISTS (SELECT FROM removed AS r))"
+	}
 	return fmt.Sprintf(`SELECT CASE WHEN a.name = b.name AND (SELECT count(*) FROM (SELECT FROM added LIMIT 2) AS t) = 1 THEN a.refers = b.refers END%s INTO own.kept%s FROM %s AS a, %s AS b;
-    IF NOT FOUND OR own.kept THEN
+    IF %s OR own.kept THEN
         RETURN NULL;
     ELSIF own.kept IS NULL THEN
         %s
     END IF;
-    %s%s`, only, into, side("added"), side("removed"), moved, dropped, added)
+    %s%s`, only, into, side("added"), side("removed"), none, moved, dropped, added)
 }
 
 // texts returns the columns of references of the row r, as texts: the types may have no operator that the function finds.

@@ -688,6 +688,13 @@ BEGIN
     END LOOP;
 END $$;
 
+-- Fails as a native key with MATCH FULL does.
+CREATE FUNCTION dbcontroller.refuse_mixed(relation regclass, columns text) RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RAISE EXCEPTION 'insert or update on table "%" violates the reference of the columns %', relation, columns
+        USING ERRCODE = '23503', TABLE = relation::text, DETAIL = 'MATCH FULL does not allow mixing of null and nonnull key values.';
+END $$;
+
 -- Rows do not name some targets any more: leaves a look at each right to block them. The arguments are parallel arrays; a null region is that of this
 -- deployment.
 CREATE FUNCTION dbcontroller.look_at_rights(service text, kind text, regions text[], names text[]) RETURNS void LANGUAGE plpgsql
@@ -832,6 +839,11 @@ BEGIN
     END IF;
 END $$;
 
+-- The DEFAULT of a column, as text; null: there is none.
+CREATE FUNCTION dbcontroller.default_of(relation regclass, name text) RETURNS text LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+SELECT pg_get_expr(d.adbin, d.adrelid) FROM pg_attribute a JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum WHERE a.attrelid = relation AND a.attname = name
+$$;
+
 -- The columns of the view of an attached table, with their present names in the table. For each column a view has the table and the attribute that it comes from, which the
 -- protocol tells clients; in SQL only the text of its rule has them.
 CREATE FUNCTION dbcontroller.attached_columns(kind integer) RETURNS TABLE (declared text, attribute smallint, present text) LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -861,6 +873,10 @@ SELECT 'no unique index has exactly the columns of the key' FROM d WHERE d.relat
     SELECT FROM pg_index i WHERE i.indrelid = d.relation AND i.indisunique AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL
         AND ARRAY(SELECT k FROM unnest(i.indkey[0:i.indnkeyatts - 1]) AS k ORDER BY k) = ARRAY(
             SELECT c.attribute FROM dbcontroller.attached_columns($1) AS c WHERE c.declared IN (SELECT k ->> 'name' FROM jsonb_array_elements(d.key) AS k) ORDER BY c.attribute))
+UNION
+SELECT format('the column %s has another DEFAULT: attach again, so that UNSET sets it', c.present)
+FROM d CROSS JOIN jsonb_array_elements(d.refs) AS r JOIN dbcontroller.attached_columns($1) AS c ON COALESCE(r -> 'unset', r -> 'columns') ? c.declared
+WHERE (r ->> 'to_default')::boolean AND dbcontroller.default_of(d.relation, c.present) IS DISTINCT FROM dbcontroller.default_of(d.view, c.declared)
 UNION
 SELECT 'the table has rules, which rewrite statements before triggers see them' FROM d JOIN pg_rewrite w ON w.ev_class = d.relation
 UNION

@@ -127,7 +127,7 @@ BEGIN
     EXECUTE format('GRANT EXECUTE ON FUNCTION dbcontroller.analyze_grown TO %I', prefix || '_controller');
     EXECUTE format('GRANT EXECUTE ON FUNCTION dbcontroller.acquire, dbcontroller.acquired TO %I', prefix || '_application');
     EXECUTE format('GRANT EXECUTE ON FUNCTION dbcontroller.acquire_as TO %I', prefix || '_api');
-    EXECUTE format('GRANT EXECUTE ON FUNCTION dbcontroller.table_drift, dbcontroller.attached_columns TO %I, %I, %I', prefix || '_api', prefix || '_controller', prefix || '_audit');
+    EXECUTE format('GRANT EXECUTE ON FUNCTION dbcontroller.table_drift, dbcontroller.attached_columns, dbcontroller.default_of TO %I, %I, %I', prefix || '_api', prefix || '_controller', prefix || '_audit');
     EXECUTE format('GRANT EXECUTE ON FUNCTION dbcontroller.attached_relation TO %I, %I, %I, %I', prefix || '_api', prefix || '_controller', prefix || '_application', prefix || '_audit');
     EXECUTE format('GRANT EXECUTE ON FUNCTION dbcontroller.unhidden TO %I, %I, %I', prefix || '_api', prefix || '_controller', prefix || '_application');
     FOR object IN SELECT c.oid::regclass AS name FROM pg_class c WHERE c.relnamespace = 'dbcontroller'::regnamespace AND c.relkind = 'v' LOOP

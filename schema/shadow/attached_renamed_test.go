@@ -53,7 +53,7 @@ CREATE INDEX ON orders (customer_id); CREATE INDEX ON orders (payer_type, payer_
 
 const renamesOfOrders = `ALTER TABLE orders RENAME TO "a""b purchases"; ALTER TABLE "a""b purchases" RENAME id TO "a$attached$;"; ALTER TABLE "a""b purchases" RENAME customer_id TO buyer;
 ALTER TABLE "a""b purchases" RENAME region TO "customer id"; ALTER TABLE "a""b purchases" RENAME payer_type TO kind; ALTER TABLE "a""b purchases" RENAME payer_id TO who;
-ALTER TABLE "a""b purchases" RENAME friend_id TO friend; ALTER TABLE "a""b purchases" DROP COLUMN note`
+ALTER TABLE "a""b purchases" RENAME friend_id TO raw; ALTER TABLE "a""b purchases" DROP COLUMN note`
 
 // A table and its columns keep their references under other names: statements of the application, and of the controller, go on.
 func TestRenamedTablesAndColumnsAreFollowed_I1_I34(t *testing.T) {
@@ -66,7 +66,7 @@ func TestRenamedTablesAndColumnsAreFollowed_I1_I34(t *testing.T) {
 	require.Empty(t, a.drift(crm))
 
 	_ = a.refused(a.crm, `DELETE FROM clients WHERE number = 1`)
-	insert := `INSERT INTO "a""b purchases" ("a$attached$;", buyer, kind, who, friend) VALUES (%d, %d, 'Customer', %[2]d, %[2]d)`
+	insert := `INSERT INTO "a""b purchases" ("a$attached$;", buyer, kind, who, raw) VALUES (%d, %d, 'Customer', %[2]d, %[2]d)`
 	require.Equal(t, []string{"BLOCK " + customer("7")}, a.lacks(fmt.Sprintf(insert, 3, 7)))
 	a.write(fmt.Sprintf(insert, 3, 7))
 	a.Settle()

@@ -73,7 +73,7 @@ func Descriptor(d *schemav1.ServiceDescriptor) *schema.Descriptor {
 		kind := schema.Kind{
 			Name: k.GetKind(), PreviousName: k.GetPreviousName(), Patterns: k.GetPatterns(),
 			HideWhileDeleting: k.GetHideWhileDeleting(), ConstraintsDisabled: k.GetConstraintsDisabled(), ReferableBy: k.GetReferableBy(),
-			DelegationNone: k.GetDelegationNone(), Key: k.GetKey(), Pos: schema.Pos{Path: path},
+			DelegationNone: k.GetDelegationNone(), Key: k.GetKey(), Gone: k.GetGone(), Pos: schema.Pos{Path: path},
 		}
 		if s := k.GetSchema(); s != nil {
 			kind.Schema = s.AsMap()
@@ -103,7 +103,7 @@ func Descriptor(d *schemav1.ServiceDescriptor) *schema.Descriptor {
 				Path: r.GetPath(), Targets: r.GetTargets(), Behaviour: schema.Behaviour(r.GetBehaviour()),
 				Columns: r.GetColumns(), Region: schema.TargetRegion{Fixed: r.GetRegion(), Column: r.GetRegionColumn(), Same: r.GetSameRegion()},
 				Enforce: schema.Enforcement(r.GetEnforce()), Missing: schema.Missing(r.GetMissing()), None: r.GetNone(),
-				When: schema.RowCondition{Column: r.GetWhenColumn(), Value: r.GetWhenValue()},
+				When: schema.RowCondition{Column: r.GetWhenColumn(), Value: r.GetWhenValue()}, Unset: r.GetUnset(), UnsetToDefault: r.GetUnsetToDefault(), MatchFull: r.GetMatchFull(),
 			})
 			last := &kind.References[len(kind.References)-1]
 			last.Pos = schema.Pos{Path: path + ".references[" + last.Field() + "]"}
@@ -123,7 +123,7 @@ func DescriptorProto(d *schema.Descriptor) *schemav1.ServiceDescriptor {
 		kind := &schemav1.KindDescriptor{
 			Kind: k.Name, PreviousName: k.PreviousName, Patterns: k.Patterns,
 			HideWhileDeleting: k.HideWhileDeleting, ConstraintsDisabled: k.ConstraintsDisabled, ReferableBy: k.ReferableBy,
-			DelegationNone: k.DelegationNone, Key: k.Key,
+			DelegationNone: k.DelegationNone, Key: k.Key, Gone: k.Gone,
 		}
 		if k.Table != (schema.TableName{}) {
 			kind.Table = k.Table.String()
@@ -144,7 +144,7 @@ func DescriptorProto(d *schema.Descriptor) *schemav1.ServiceDescriptor {
 			kind.References = append(kind.References, &schemav1.ReferenceDescriptor{
 				Path: r.Path, Targets: r.Targets, Behaviour: schemav1.Behaviour(r.Behaviour),
 				Columns: r.Columns, Region: r.Region.Fixed, RegionColumn: r.Region.Column, SameRegion: r.Region.Same, Enforce: string(r.Enforce), Missing: string(r.Missing), None: r.None,
-				WhenColumn: r.When.Column, WhenValue: r.When.Value,
+				WhenColumn: r.When.Column, WhenValue: r.When.Value, Unset: r.Unset, UnsetToDefault: r.UnsetToDefault, MatchFull: r.MatchFull,
 			})
 		}
 		out.Kinds = append(out.Kinds, kind)

@@ -274,9 +274,9 @@ func (c *chaos) targets(r reference, missing []string) {
 
 func (c *chaos) keys(table string, columns []string, where string) []string {
 	c.t.Helper()
-	sql := fmt.Sprintf("SELECT concat_ws('|', %s) FROM %s", prefixed("", columns), table)
+	sql := fmt.Sprintf("SELECT concat_ws('|', %s) FROM %s WHERE %s", prefixed("", columns), table, aliveIn(table))
 	if where != "" {
-		sql += " WHERE " + where
+		sql += " AND " + where
 	}
 	found, err := c.apps[databaseOf[table]].Query(context.Background(), sql)
 	require.NoError(c.t, err)

@@ -4,6 +4,7 @@
 package attached
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -22,7 +23,7 @@ service: crm.example.com
 version: v1
 kinds:
   - {kind: Customer, table: public.customers, key: [id], patterns: ["customers/{customer}"]}
-  - {kind: Seat, table: public.seats, key: [room, "number"], patterns: ["seats/{seat}"]}
+  - {kind: Seat, table: public.seats, key: [room, "number"], gone: gone, patterns: ["seats/{seat}"]}
 ---
 service: shop.example.com
 version: v1
@@ -56,6 +57,7 @@ kinds:
   - kind: Parcel
     table: public.parcels
     key: [id]
+    gone: gone_at
     patterns: ["parcels/{parcel}"]
     references:
       - {columns: [order_id], targets: [shop.example.com/Order], behaviour: CASCADE_DELETE, missing: delete}
@@ -66,14 +68,14 @@ var tables = map[string]string{
 	crm: `
 CREATE TABLE groups (id integer PRIMARY KEY);
 CREATE TABLE customers (id bigint PRIMARY KEY, group_id integer REFERENCES groups ON DELETE CASCADE, name text);
-CREATE TABLE seats (room text, number integer, PRIMARY KEY (room, number));`,
+CREATE TABLE seats (room text, number integer, gone boolean NOT NULL DEFAULT false, PRIMARY KEY (room, number));`,
 	shop: `
 CREATE TABLE orders (id text PRIMARY KEY, customer_id bigint, approver_id bigint, approver_region text, note text);
 CREATE TABLE lines (id integer PRIMARY KEY, order_id text REFERENCES orders ON DELETE CASCADE, customer_id bigint);
 CREATE TABLE invoices (id text PRIMARY KEY, customer_id bigint, room text, seat integer);
 CREATE INDEX ON orders (customer_id); CREATE INDEX ON orders (approver_id); CREATE INDEX ON lines (customer_id); CREATE INDEX ON invoices (customer_id); CREATE INDEX ON invoices (room, seat);`,
 	post: `
-CREATE TABLE parcels (id uuid PRIMARY KEY, order_id text, customer_id bigint); CREATE INDEX ON parcels (order_id); CREATE INDEX ON parcels (customer_id);`,
+CREATE TABLE parcels (id uuid PRIMARY KEY, order_id text, customer_id bigint, gone_at timestamptz); CREATE INDEX ON parcels (order_id); CREATE INDEX ON parcels (customer_id);`,
 }
 
 // reference is a reference between the databases.
@@ -113,6 +115,11 @@ var columns = map[string][]string{
 	"invoices": {"id", "customer_id", "room", "seat"}, "parcels": {"id", "order_id", "customer_id"},
 	"customers": {"id", "group_id", "name"}, "seats": {"room", "number"},
 }
+
+// alive is the condition that a row is not deleted: an application deletes rows of these tables by a column too, and brings them back.
+var alive = map[string]string{"seats": "NOT gone", "parcels": "gone_at IS NULL"}
+
+func aliveIn(table string) string { return cmp.Or(alive[table], "true") }
 
 var databaseOf = map[string]string{"orders": shop, "lines": shop, "invoices": shop, "parcels": post, "customers": crm, "seats": crm}
 
@@ -176,7 +183,7 @@ func (g *generator) crm(t *transaction) string {
 	case 2:
 		return gone("DELETE FROM groups WHERE id = " + g.one("1", "2"))
 	case 3:
-		return gone("DELETE FROM seats WHERE (room, number) = (" + g.seat() + ")")
+		return gone(g.one("DELETE FROM seats", "UPDATE seats SET gone = true", "UPDATE seats SET gone = true") + " WHERE " + g.one("(room, number) = ("+g.seat()+")", "number > 0"))
 	case 4:
 		t.strict = true
 		return gone(fmt.Sprintf("UPDATE customers SET id = %s WHERE id = %s AND NOT EXISTS (SELECT FROM customers WHERE id = %[1]s)", c, g.customer()))
@@ -187,7 +194,7 @@ func (g *generator) crm(t *transaction) string {
 	case 7:
 		return fmt.Sprintf("INSERT INTO groups VALUES (%s) ON CONFLICT DO NOTHING", g.one("1", "2"))
 	case 8:
-		return fmt.Sprintf("INSERT INTO seats VALUES (%s) ON CONFLICT DO NOTHING", g.seat())
+		return fmt.Sprintf("INSERT INTO seats VALUES (%s) ON CONFLICT (room, number) DO UPDATE SET gone = false", g.seat())
 	case 9:
 		return fmt.Sprintf("UPDATE customers SET name = 'n%d'", g.n)
 	case 10:
@@ -231,9 +238,9 @@ func (g *generator) shop(t *transaction) string {
 func (g *generator) post(*transaction) string {
 	switch g.IntN(5) {
 	case 0:
-		return "DELETE FROM parcels WHERE id = " + g.parcel()
+		return g.one("DELETE FROM parcels", "UPDATE parcels SET gone_at = now()") + " WHERE id = " + g.parcel()
 	case 1:
 		return fmt.Sprintf("UPDATE parcels SET customer_id = %s WHERE id <> %s", g.maybe(), g.parcel())
 	}
-	return fmt.Sprintf("INSERT INTO parcels VALUES (%s, %s, %s) ON CONFLICT (id) DO UPDATE SET order_id = EXCLUDED.order_id", g.parcel(), g.order(), g.maybe())
+	return fmt.Sprintf("INSERT INTO parcels VALUES (%s, %s, %s) ON CONFLICT (id) DO UPDATE SET order_id = EXCLUDED.order_id, customer_id = CASE WHEN parcels.gone_at IS NULL THEN parcels.customer_id ELSE EXCLUDED.customer_id END, gone_at = NULL", g.parcel(), g.order(), g.maybe())
 }

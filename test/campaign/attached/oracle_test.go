@@ -39,6 +39,9 @@ func newOracle(t testing.TB, strict bool) *oracle {
 	for _, target := range []string{"customers", "seats", "orders"} {
 		sql += targetTrigger(target)
 	}
+	for table, condition := range alive {
+		sql += deletedByColumn(table, condition)
+	}
 	_, err = conn.Exec(ctx, sql)
 	require.NoError(t, err, sql)
 	return &oracle{t: t, conn: conn}
@@ -130,6 +133,17 @@ CREATE FUNCTION appeared_%[1]s() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN%[2
 CREATE CONSTRAINT TRIGGER appeared AFTER INSERT OR UPDATE ON %[1]s DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (pg_trigger_depth() = 0) EXECUTE FUNCTION appeared_%[1]s();`, target, sql.String())
 }
 
+// deletedByColumn deletes the rows that the application says are deleted.
+func deletedByColumn(table, condition string) string {
+	key := "(id) = (OLD.id)"
+	if table == "seats" {
+		key = "(room, number) = (OLD.room, OLD.number)"
+	}
+	return fmt.Sprintf(`
+CREATE FUNCTION go_%[1]s() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN DELETE FROM %[1]s WHERE %[2]s; RETURN NULL; END $$;
+CREATE TRIGGER goes BEFORE UPDATE ON %[1]s FOR EACH ROW WHEN (NOT (NEW.%[3]s)) EXECUTE FUNCTION go_%[1]s();`, table, key, strings.Replace(condition, "NOT gone", "gone IS NOT TRUE", 1))
+}
+
 // play plays a transaction, and reports whether rows without targets were changed as declared. err is the refusal of a native key; then,
 // and without keep, nothing changes.
 func (o *oracle) play(t transaction, keep bool) (acted bool, err error) {
@@ -155,7 +169,7 @@ func (o *oracle) play(t transaction, keep bool) (acted bool, err error) {
 // read returns the rows of a table, and which references of them have their target.
 func read(t testing.TB, conn *pgx.Conn, table string) []string {
 	t.Helper()
-	sql := fmt.Sprintf("SELECT concat_ws('|', %s) FROM %s ORDER BY 1", nullable(columns[table]), table)
+	sql := fmt.Sprintf("SELECT concat_ws('|', %s) FROM %s WHERE %s ORDER BY 1", nullable(columns[table]), table, aliveIn(table))
 	found, err := conn.Query(context.Background(), sql)
 	require.NoError(t, err)
 	rows, err := pgx.CollectRows(found, pgx.RowTo[string])

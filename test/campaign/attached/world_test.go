@@ -278,7 +278,7 @@ func (w *world) bodies(conn func(table string) *pgx.Conn, values func(reference)
 	w.t.Helper()
 	bodies := map[string]map[string]any{}
 	for _, r := range references {
-		sql := fmt.Sprintf(`SELECT id::text, ARRAY[%s] FROM %s WHERE num_nulls(%s) = 0`, prefixed("", casts(values(r))), r.table, prefixed("", values(r)))
+		sql := fmt.Sprintf(`SELECT id::text, ARRAY[%s] FROM %s WHERE %s AND num_nulls(%s) = 0`, prefixed("", casts(values(r))), r.table, aliveIn(r.table), prefixed("", values(r)))
 		if r.region != "" {
 			sql += " AND " + r.region + " IS NOT NULL"
 		}
@@ -352,9 +352,9 @@ UNION ALL SELECT path || ' ' || texts || ': ' || coalesce(problem, '') FROM dbco
 		if r.region != "" {
 			values = append(values, r.region)
 		}
-		found, err := w.apps[databaseOf[r.table]].Query(ctx, fmt.Sprintf(`SELECT id::text FROM %s WHERE EXISTS (
+		found, err := w.apps[databaseOf[r.table]].Query(ctx, fmt.Sprintf(`SELECT id::text FROM %s WHERE %s AND EXISTS (
     SELECT FROM dbcontroller.lacking l JOIN dbcontroller.attachment a USING (kind_id)
-    WHERE l.missing AND l.path = $1 AND a.definition -> 'table' ->> 'Name' = $2 AND l.texts = to_json(ARRAY[%s])::text)`, r.table, prefixed("", values)), r.name, r.table)
+    WHERE l.missing AND l.path = $1 AND a.definition -> 'table' ->> 'Name' = $2 AND l.texts = to_json(ARRAY[%s])::text)`, r.table, aliveIn(r.table), prefixed("", values)), r.name, r.table)
 		require.NoError(w.t, err)
 		ids, err := pgx.CollectRows(found, pgx.RowTo[string])
 		require.NoError(w.t, err)

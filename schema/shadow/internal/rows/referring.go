@@ -132,21 +132,28 @@ func newReferring(t *Table, r *schema.DefinitionReference) *referring {
 	given := func(i int) string { return fmt.Sprintf("($2::text[])[%d]", i+1) }
 	where := fmt.Sprintf(" %s WHERE %s AND %s AND (SELECT dbcontroller.is_gone(%s::bigint))", t.changed(), t.sameKey(), named(given), given(len(values)))
 	returning := fmt.Sprintf(" RETURNING %s", t.keyTexts())
-	out.remove = fmt.Sprintf("DELETE FROM %s AS t USING%s%s", table, where, returning)
+	out.remove = t.deletion() + where + returning
 	out.left = fmt.Sprintf("SELECT %s FROM %s AS t JOIN%s LIMIT 1", t.keyTexts(), table, strings.Replace(where, " WHERE ", " ON ", 1))
-	sets := make([]string, len(r.Columns))
-	for i, c := range r.Columns {
-		sets[i] = schema.QuoteIdentifier(c) + " = NULL"
+	sets := func(value string) string {
+		var sets []string
+		for _, c := range r.UnsetColumns() {
+			sets = append(sets, schema.QuoteIdentifier(c)+" = "+value)
+		}
+		return strings.Join(sets, ", ")
 	}
-	out.unset = fmt.Sprintf("UPDATE %s AS t SET %s FROM%s%s", table, strings.Join(sets, ", "), where, returning)
+	to := "NULL"
+	if r.ToDefault {
+		to = "DEFAULT"
+	}
+	out.unset = fmt.Sprintf("UPDATE %s AS t SET %s FROM%s%s", table, sets(to), where, returning)
 	n := len(values)
 	without := fmt.Sprintf("(SELECT %s FROM %s AS t WHERE %s LIMIT %s::bigint) AS k WHERE (%s) = (%s) AND %s AND (SELECT dbcontroller.is_missing(%s, %s, %s, %s, %s::bigint))",
 		t.columns("t."), table, named(given), given(n), t.columns("t."), t.columns("k."), named(given), given(n+1), given(n+2), given(n+3), given(n+4), given(n+5))
 	switch r.Missing {
 	case schema.MissingDelete:
-		out.missing = fmt.Sprintf("DELETE FROM %s AS t USING %s%s", table, without, returning)
+		out.missing = t.deletion() + " " + without + returning
 	case schema.MissingUnset:
-		out.missing = fmt.Sprintf("UPDATE %s AS t SET %s FROM %s%s", table, strings.Join(sets, ", "), without, returning)
+		out.missing = fmt.Sprintf("UPDATE %s AS t SET %s FROM %s%s", table, sets("NULL"), without, returning)
 	case schema.MissingReport: // they stay
 	}
 	return out
@@ -316,7 +323,7 @@ func (t *Table) RemoveReferring(ctx context.Context, tx pgx.Tx, self schema.Depl
 	}
 	sql, what := r.remove, "delete rows of"
 	if unset {
-		sql, what = r.unset, "set "+r.reference.Path+" to NULL in"
+		sql, what = r.unset, "unset "+r.reference.Path+" in"
 	}
 	values = append(values, strconv.FormatInt(target.ID, 10))
 	changed, err := change(ctx, tx, sql, columns, values)

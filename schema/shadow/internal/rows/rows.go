@@ -131,9 +131,13 @@ func newTable(kindID int32, kind string, d schema.Definition, former []schema.De
 	from := fmt.Sprintf("FROM %s JOIN %s AS t ON %s", t.keys(), view, t.sameKey())
 	order := " ORDER BY " + t.columns("t.")
 	t.readSQL = fmt.Sprintf("SELECT i.n, %s %s", t.values(), from)
-	t.shareSQL = fmt.Sprintf("SELECT i.n %s%s FOR KEY SHARE OF t", from, order)
+	share := "FOR KEY SHARE"
+	if d.Gone != nil { // a row is deleted by an UPDATE of no key
+		share = "FOR SHARE"
+	}
+	t.shareSQL = fmt.Sprintf("SELECT i.n %s%s %s OF t", from, order, share)
 	t.lockSQL = fmt.Sprintf("SELECT i.n %s%s FOR UPDATE OF t", from, order)
-	t.deleteSQL = fmt.Sprintf("DELETE FROM %s AS t USING %s WHERE %s RETURNING %s", view, t.changed(), t.sameKey(), t.keyTexts())
+	t.deleteSQL = fmt.Sprintf("%s %s WHERE %s RETURNING %s", t.deletion(), t.changed(), t.sameKey(), t.keyTexts())
 	page := fmt.Sprintf("SELECT %s, %s FROM %s AS t", t.keyTexts(), t.values(), view)
 	t.firstPageSQL = page + order + " LIMIT $1"
 	t.nextPageSQL = fmt.Sprintf("%s WHERE (%s) > (%s)%s LIMIT $1", page, t.columns("t."), t.parameters(2), order)
@@ -148,6 +152,19 @@ func newTable(kindID int32, kind string, d schema.Definition, former []schema.De
 
 // view returns the view of the table for a statement.
 func (t *Table) view() string { return schema.TableView(t.KindID).SQL() }
+
+// deletion returns the beginning of a statement that deletes rows t, up to the other relations: it says of a row that it is deleted, where a column does.
+func (t *Table) deletion() string {
+	gone := t.Definition.Gone
+	if gone == nil {
+		return fmt.Sprintf("DELETE FROM %s AS t USING", t.view())
+	}
+	value := "now()"
+	if gone.Type == schema.GoneFlag {
+		value = "true"
+	}
+	return fmt.Sprintf("UPDATE %s AS t SET %s = %s FROM", t.view(), schema.QuoteIdentifier(gone.Name), value)
+}
 
 // keys returns the parameters, an array of texts for each key column, as the relation i (k1, k2, …, n).
 func (t *Table) keys() string {

@@ -253,7 +253,9 @@ type KindDescriptor struct {
 	// A JSON Schema (draft 2020-12, unless it names another one) with which each written body is checked.
 	Schema *structpb.Struct `protobuf:"bytes,13,opt,name=schema,proto3" json:"schema,omitempty"`
 	// Have to be removed before a resource in DELETING is.
-	Finalizers    []*FinalizerDescriptor `protobuf:"bytes,14,rep,name=finalizers,proto3" json:"finalizers,omitempty"`
+	Finalizers []*FinalizerDescriptor `protobuf:"bytes,14,rep,name=finalizers,proto3" json:"finalizers,omitempty"`
+	// The column of the table that says that a row is deleted: a time, or true. Empty: rows are deleted by DELETE alone.
+	Gone          string `protobuf:"bytes,15,opt,name=gone,proto3" json:"gone,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -384,6 +386,13 @@ func (x *KindDescriptor) GetFinalizers() []*FinalizerDescriptor {
 		return x.Finalizers
 	}
 	return nil
+}
+
+func (x *KindDescriptor) GetGone() string {
+	if x != nil {
+		return x.Gone
+	}
+	return ""
 }
 
 // A finalizer of a kind: its holder has to clean up before a resource of the kind is removed.
@@ -607,8 +616,14 @@ type ReferenceDescriptor struct {
 	// That of the holder is declared: attach asks for the region when the targets' service runs in several.
 	SameRegion bool `protobuf:"varint,10,opt,name=same_region,json=sameRegion,proto3" json:"same_region,omitempty"`
 	// Only rows with when_value, as a text, in column when_column refer. Both are empty: all rows do.
-	WhenColumn    string `protobuf:"bytes,11,opt,name=when_column,json=whenColumn,proto3" json:"when_column,omitempty"`
-	WhenValue     string `protobuf:"bytes,12,opt,name=when_value,json=whenValue,proto3" json:"when_value,omitempty"`
+	WhenColumn string `protobuf:"bytes,11,opt,name=when_column,json=whenColumn,proto3" json:"when_column,omitempty"`
+	WhenValue  string `protobuf:"bytes,12,opt,name=when_value,json=whenValue,proto3" json:"when_value,omitempty"`
+	// Those of the columns that UNSET sets. Empty: all of them.
+	Unset []string `protobuf:"bytes,13,rep,name=unset,proto3" json:"unset,omitempty"`
+	// UNSET sets them to their DEFAULT, and not to NULL.
+	UnsetToDefault bool `protobuf:"varint,14,opt,name=unset_to_default,json=unsetToDefault,proto3" json:"unset_to_default,omitempty"`
+	// A row has a value in all of the columns, or in none.
+	MatchFull     bool `protobuf:"varint,15,opt,name=match_full,json=matchFull,proto3" json:"match_full,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -727,6 +742,27 @@ func (x *ReferenceDescriptor) GetWhenValue() string {
 	return ""
 }
 
+func (x *ReferenceDescriptor) GetUnset() []string {
+	if x != nil {
+		return x.Unset
+	}
+	return nil
+}
+
+func (x *ReferenceDescriptor) GetUnsetToDefault() bool {
+	if x != nil {
+		return x.UnsetToDefault
+	}
+	return false
+}
+
+func (x *ReferenceDescriptor) GetMatchFull() bool {
+	if x != nil {
+		return x.MatchFull
+	}
+	return false
+}
+
 var File_dbcontroller_schema_v1_descriptor_proto protoreflect.FileDescriptor
 
 const file_dbcontroller_schema_v1_descriptor_proto_rawDesc = "" +
@@ -740,7 +776,7 @@ const file_dbcontroller_schema_v1_descriptor_proto_rawDesc = "" +
 	"\x10patterns_dropped\x18\x05 \x01(\tR\x0fpatternsDropped\"D\n" +
 	"\x0eServiceVersion\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\tR\aservice\x12\x18\n" +
-	"\aversion\x18\x02 \x01(\tR\aversion\"\x8c\x05\n" +
+	"\aversion\x18\x02 \x01(\tR\aversion\"\xa0\x05\n" +
 	"\x0eKindDescriptor\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x1a\n" +
 	"\bpatterns\x18\x02 \x03(\tR\bpatterns\x12B\n" +
@@ -760,7 +796,8 @@ const file_dbcontroller_schema_v1_descriptor_proto_rawDesc = "" +
 	"\x06schema\x18\r \x01(\v2\x17.google.protobuf.StructR\x06schema\x12K\n" +
 	"\n" +
 	"finalizers\x18\x0e \x03(\v2+.dbcontroller.schema.v1.FinalizerDescriptorR\n" +
-	"finalizers\"A\n" +
+	"finalizers\x12\x12\n" +
+	"\x04gone\x18\x0f \x01(\tR\x04gone\"A\n" +
 	"\x13FinalizerDescriptor\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06holder\x18\x02 \x01(\tR\x06holder\"\x91\x01\n" +
@@ -773,7 +810,7 @@ const file_dbcontroller_schema_v1_descriptor_proto_rawDesc = "" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12?\n" +
 	"\tbehaviour\x18\x02 \x01(\x0e2!.dbcontroller.schema.v1.BehaviourR\tbehaviour\x12\x16\n" +
 	"\x06region\x18\x03 \x01(\tR\x06region\x12!\n" +
-	"\fregion_field\x18\x04 \x01(\tR\vregionField\"\x84\x03\n" +
+	"\fregion_field\x18\x04 \x01(\tR\vregionField\"\xe3\x03\n" +
 	"\x13ReferenceDescriptor\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x18\n" +
 	"\atargets\x18\x02 \x03(\tR\atargets\x12?\n" +
@@ -790,7 +827,11 @@ const file_dbcontroller_schema_v1_descriptor_proto_rawDesc = "" +
 	"\vwhen_column\x18\v \x01(\tR\n" +
 	"whenColumn\x12\x1d\n" +
 	"\n" +
-	"when_value\x18\f \x01(\tR\twhenValue*\xcb\x01\n" +
+	"when_value\x18\f \x01(\tR\twhenValue\x12\x14\n" +
+	"\x05unset\x18\r \x03(\tR\x05unset\x12(\n" +
+	"\x10unset_to_default\x18\x0e \x01(\bR\x0eunsetToDefault\x12\x1d\n" +
+	"\n" +
+	"match_full\x18\x0f \x01(\bR\tmatchFull*\xcb\x01\n" +
 	"\tBehaviour\x12\x19\n" +
 	"\x15BEHAVIOUR_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fBEHAVIOUR_BLOCK\x10\x01\x12\x13\n" +
