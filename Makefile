@@ -9,7 +9,7 @@ BIN := bin/db-controller
 COMMIT ?= $(shell git rev-parse HEAD 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help build fips demo adoption-proof test test-loaded test-postgresql test-short campaign mutants bench fuzz scan-schemas generate lint verify vulnerabilities sbom hostile browser packages upgrade postgresql python django clean
+.PHONY: help build fips demo adoption-proof test test-loaded test-postgresql test-short campaign mutants bench fuzz scan-schemas generate lint verify vulnerabilities sbom hostile browser packages upgrade postgresql python orms clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,8 +25,8 @@ demo: postgresql build ## four deployments on real PostgreSQL, a scenario across
 	$(BIN) dev --scenario demo
 	$(BIN) dev --scenario adopt
 
-adoption-proof: postgresql django build ## an application in Django, unchanged: scan, attach, its own flows under faults, async and strict, detach; a minute
-	DBCONTROLLER_ADOPTION_PROOF=1 $(GO) test -count=1 -run TestADjangoApplication -v ./test
+adoption-proof: postgresql orms build ## applications in Django, SQLAlchemy and GORM, unchanged: scan, attach, their own flows under faults, async and strict, detach; two minutes
+	DBCONTROLLER_ADOPTION_PROOF=1 $(GO) test -count=1 -run 'TestADjangoApplication|TestApplicationsOfOtherMappers' -v ./test
 
 # The compiler needs a quarter less processor time when it collects its garbage later.
 COMPILE = GOGC=400 $(GO)
@@ -85,6 +85,7 @@ generate: ## generate code from .proto files, and documents from code
 lint: ## go vet, golangci-lint, buf lint
 	$(GO) vet ./...
 	cd examples/booking && GOWORK=off go vet ./...
+	cd test/adoption/gorm && GOWORK=off go vet ./...
 	$(LINT) run ./...
 	$(BUF) lint
 
@@ -127,8 +128,8 @@ postgresql: # installs the server's programs where they are missing and it can
 python: # installs gRPC for Python where it is missing and it can
 	@sh deploy/install-python-grpc.sh
 
-django: # installs Django and psycopg for Debian's Python where they are missing and it can
-	@sh deploy/install-django.sh
+orms: # installs Django, SQLAlchemy and psycopg for Debian's Python where they are missing and it can
+	@sh deploy/install-orms.sh
 
 clean: ## remove what was built
 	rm -rf bin

@@ -106,7 +106,7 @@ func TestTransactionsOfStrictTablesAreRepeated(t *testing.T) {
 	require.ErrorIs(t, embed.Tx(ctx, shop, pgx.TxOptions{}, func(pgx.Tx) error { return errMine }), errMine)
 
 	if exec.Command("/usr/bin/python3", "-c", "import psycopg2").Run() != nil {
-		t.Log("the example in Python is not run: Debian's python3-psycopg2 is not installed (deploy/install-django.sh)")
+		t.Log("the example in Python is not run: Debian's python3-psycopg2 is not installed (deploy/install-orms.sh)")
 		return
 	}
 	python := func(customer string) string {

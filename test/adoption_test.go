@@ -61,24 +61,35 @@ deployments:
   - {deployment: shop.example.com/eu, version: v1}
 `
 
-// django is an application in Django over the databases of two deployments.
-type django struct {
+// application is an application over the databases of two deployments. Its program prints the result of a flow as JSON.
+type application struct {
 	t *testing.T
 	*harness.Processes
+	program   []string
 	env       []string
 	crm, shop *playground.Deployment
 	file      string
 }
 
-func newDjango(t *testing.T, services string, flags ...string) *django {
+func newDjango(t *testing.T, services string, flags ...string) *application {
+	t.Helper()
+	d := newApplication(t, []string{"/usr/bin/python3", "manage.py", "flow"}, services, flags...)
+	for _, database := range []string{"default", "crm"} {
+		_ = d.run("/usr/bin/python3", "manage.py", "migrate", "--database", database)
+	}
+	return d
+}
+
+// newApplication needs the mappers of Debian's Python.
+func newApplication(t *testing.T, program []string, services string, flags ...string) *application {
 	t.Helper()
 	if os.Getenv("DBCONTROLLER_ADOPTION_PROOF") == "" {
 		t.Skip("runs an application for a minute: run make adoption-proof")
 	}
-	if err := exec.Command("/usr/bin/python3", "-c", "import django, psycopg2").Run(); err != nil {
-		t.Skip("Django or psycopg is missing: install them with deploy/install-django.sh (Debian's python3-django and python3-psycopg2)")
+	if err := exec.Command("/usr/bin/python3", "-c", "import django, sqlalchemy, psycopg2").Run(); err != nil {
+		t.Skip("Django, SQLAlchemy or psycopg is missing: install them with deploy/install-orms.sh (Debian's python3-django, python3-sqlalchemy and python3-psycopg2)")
 	}
-	d := &django{t: t, Processes: harness.NewProcesses(t, services, append(flags, "--tentative-ttl", "1s")...), file: filepath.Join(t.TempDir(), "tables.yaml")}
+	d := &application{t: t, program: program, Processes: harness.NewProcesses(t, services, append(flags, "--tentative-ttl", "1s")...), file: filepath.Join(t.TempDir(), "tables.yaml")}
 	for id, of := range d.Deployments {
 		if id.Service == "crm.example.com" {
 			d.crm = of
@@ -96,23 +107,21 @@ func newDjango(t *testing.T, services string, flags ...string) *django {
 		"DB_USER="+admin.User, "DB_PASSWORD="+admin.Password, "PYTHONDONTWRITEBYTECODE=1", "PYTHONWARNINGS=ignore")
 	services, _, _ = strings.Cut(services, "---\nregions")
 	require.NoError(t, os.WriteFile(d.file, []byte(services), 0o600))
-	d.manage("migrate", "--database", "default")
-	d.manage("migrate", "--database", "crm")
 	return d
 }
 
 // dsn is the connection string of a deployment's database for its owner.
-func (d *django) dsn(of *playground.Deployment) string {
+func (d *application) dsn(of *playground.Deployment) string {
 	d.t.Helper()
 	cfg, err := pgx.ParseConfig(of.DSN)
 	require.NoError(d.t, err)
 	return harness.Postgres(d.t).DSN(cfg.Database)
 }
 
-// manage runs a command of the application.
-func (d *django) manage(args ...string) []byte {
+// run runs a command of the application.
+func (d *application) run(command ...string) []byte {
 	d.t.Helper()
-	cmd := exec.CommandContext(d.t.Context(), "/usr/bin/python3", append([]string{"manage.py"}, args...)...)
+	cmd := exec.CommandContext(d.t.Context(), command[0], command[1:]...)
 	cmd.Dir, cmd.Env = "adoption", d.env
 	var problems strings.Builder
 	cmd.Stderr = &problems
@@ -122,30 +131,30 @@ func (d *django) manage(args ...string) []byte {
 }
 
 // flow runs a flow of the application, and returns its result.
-func flow[T any](d *django, args ...string) (out T) {
+func flow[T any](d *application, args ...string) (out T) {
 	d.t.Helper()
-	require.NoError(d.t, json.Unmarshal(d.manage(append([]string{"flow"}, args...)...), &out))
+	require.NoError(d.t, json.Unmarshal(d.run(append(slices.Clone(d.program), args...)...), &out))
 	return out
 }
 
-func (d *django) day() string { return string(d.manage("flow", "day")) }
+func (d *application) day() string { return string(d.run(append(slices.Clone(d.program), "day")...)) }
 
-func (d *django) customer(holders ...string) string {
+func (d *application) customer(holders ...string) string {
 	return fmt.Sprint(flow[int](d, append([]string{"customer_with"}, holders...)...))
 }
 
 // refused deletes a customer whom somebody needs.
-func (d *django) refused(id string) {
+func (d *application) refused(id string) {
 	d.t.Helper()
 	got := flow[any](d, "delete_customer", id)
 	said, ok := got.([]any)
 	require.True(d.t, ok, "customer %s: %v", id, got)
-	require.Equal(d.t, "23503", said[0], "Django's IntegrityError")
+	require.Equal(d.t, "23503", said[0], "an IntegrityError")
 	require.Contains(d.t, said[1], "//shop.example.com/eu")
 }
 
 // becomes waits until these are the numbers of orders, reviews and invoices of a customer.
-func (d *django) becomes(id string, want ...int) {
+func (d *application) becomes(id string, want ...int) {
 	d.t.Helper()
 	d.eventually(func() string {
 		if got := flow[[]int](d, "holders", id)[:3]; !slices.Equal(got, want) {
@@ -155,7 +164,7 @@ func (d *django) becomes(id string, want ...int) {
 	})
 }
 
-func (d *django) eventually(wrong func() string) {
+func (d *application) eventually(wrong func() string) {
 	d.t.Helper()
 	for deadline := time.Now().Add(2 * time.Minute); ; {
 		what := wrong()
@@ -168,7 +177,7 @@ func (d *django) eventually(wrong func() string) {
 }
 
 // stored waits until all values have their rights; missing is the number of those whose target does not exist.
-func (d *django) stored(missing int) {
+func (d *application) stored(missing int) {
 	d.t.Helper()
 	const sql = `
 SELECT format('%s waiting, %s missing, %s incomplete', count(*) FILTER (WHERE NOT c.missing), count(*) FILTER (WHERE c.missing), (SELECT count(*) FROM dbcontroller.attachment WHERE NOT walked))
@@ -182,7 +191,7 @@ FROM (SELECT false AS missing FROM dbcontroller.deleted_row UNION ALL SELECT mis
 	})
 }
 
-func (d *django) command(of *playground.Deployment, args ...string) string {
+func (d *application) command(of *playground.Deployment, args ...string) string {
 	d.t.Helper()
 	code, out := exitCode(d.t, append(args, "--postgres", d.dsn(of), "--postgres-plaintext")...)
 	require.Zero(d.t, code, out)
@@ -190,7 +199,7 @@ func (d *django) command(of *playground.Deployment, args ...string) string {
 }
 
 // start starts a process again.
-func (d *django) start(of *playground.Deployment) {
+func (d *application) start(of *playground.Deployment) {
 	d.t.Helper()
 	require.NoError(d.t, of.Start())
 	ctx, cancel := context.WithTimeout(d.t.Context(), wait.Limit)
@@ -199,11 +208,11 @@ func (d *django) start(of *playground.Deployment) {
 }
 
 // sql runs a statement on the server.
-func (d *django) sql(format string, args ...any) {
+func (d *application) sql(format string, args ...any) {
 	fillTables(d.t, harness.Postgres(d.t).DSN("postgres"), fmt.Sprintf(format, args...))
 }
 
-func (d *django) dropBackup(of string) {
+func (d *application) dropBackup(of string) {
 	conn, err := pgx.Connect(context.Background(), harness.Postgres(d.t).DSN("postgres"))
 	require.NoError(d.t, err)
 	defer func() { _ = conn.Close(context.Background()) }()
@@ -216,7 +225,7 @@ func (d *django) dropBackup(of string) {
 func TestADjangoApplicationIsAdoptedUnchanged(t *testing.T) {
 	d := newDjango(t, djangoServices)
 	day := d.day()
-	_ = d.manage("flow", "orphan")
+	_ = flow[int](d, "orphan")
 	kept := d.customer("order", "invoice")
 
 	t.Log("scan")
@@ -347,4 +356,49 @@ func TestADjangoApplicationIsStrictUnchanged(t *testing.T) {
 		require.Equal(t, before[i], dumpSchema(t, d.dsn(of)))
 	}
 	require.Equal(t, day, d.day())
+}
+
+// The same application with other mappers, as unchanged.
+func TestApplicationsOfOtherMappersAreStrictUnchanged(t *testing.T) {
+	gorm := filepath.Join(t.TempDir(), "gorm")
+	for name, program := range map[string][]string{"SQLAlchemy": {"/usr/bin/python3", "alchemy.py"}, "GORM": {gorm}} {
+		t.Run(name, func(t *testing.T) {
+			d := newApplication(t, program, strings.ReplaceAll(djangoServices, "targets: [crm.example.com/Customer], ", "targets: [crm.example.com/Customer], enforce: strict, "))
+			if name == "GORM" {
+				build := exec.CommandContext(t.Context(), "go", "build", "-o", gorm, ".")
+				build.Dir, build.Env = filepath.Join("adoption", "gorm"), append(os.Environ(), "GOWORK=off")
+				out, err := build.CombinedOutput()
+				require.NoError(t, err, "%s", out)
+			}
+			_ = d.run(append(slices.Clone(program), "schema")...)
+			day := d.day()
+			before := []string{}
+			for _, of := range []*playground.Deployment{d.crm, d.shop} {
+				fillTables(t, d.dsn(of), `GRANT ALL ON ALL TABLES IN SCHEMA public TO `+harness.ServingRole)
+				before = append(before, dumpSchema(t, d.dsn(of)))
+				_ = d.command(of, "attach", d.file, "--create-indexes")
+			}
+			d.stored(0)
+			require.Equal(t, day, d.day())
+			d.refused(d.customer("order", "invoice"))
+			gone := d.customer("order", "review")
+			require.Equal(t, "deleted", flow[any](d, "delete_customer", gone))
+			d.becomes(gone, 0, 0, 0)
+			require.Equal(t, 1, flow[[]int](d, "holders", gone)[3], "the review is of nobody")
+			require.Equal(t, "23503", flow[any](d, "try_orphan"))
+			require.Equal(t, 3000, flow[int](d, "many", "3000"))
+
+			known, unknown := d.customer("order"), d.customer()
+			require.NoError(t, d.crm.Stop())
+			require.NotEmpty(t, flow[any](d, "order_of", known), "its right is known")
+			require.Equal(t, "RD002", flow[any](d, "try_order_of", unknown))
+			d.start(d.crm)
+			require.NotEmpty(t, flow[any](d, "order_of", unknown))
+			for i, of := range []*playground.Deployment{d.crm, d.shop} {
+				_ = d.command(of, "detach")
+				require.Equal(t, before[i], dumpSchema(t, d.dsn(of)))
+			}
+			require.Equal(t, day, d.day())
+		})
+	}
 }
