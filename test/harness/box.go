@@ -349,24 +349,31 @@ func (b *Box) OpenWatch(holder, from schema.DeploymentID) error {
 // Act makes a holder's deployment act upon the deletions at another one and acknowledge them. It returns how many were done.
 func (b *Box) Act(holder, from schema.DeploymentID) (int, error) {
 	b.t.Helper()
+	done, _, err := b.act(holder, from)
+	return done, err
+}
+
+// act is Act. It returns the errors of the deletions that could not be carried out too.
+func (b *Box) act(holder, from schema.DeploymentID) (done int, failed map[uuid.UUID]error, err error) {
+	b.t.Helper()
 	if err := b.OpenWatch(holder, from); err != nil {
-		return 0, err
+		return 0, nil, err
 	}
 	deletions, position := b.Seen(holder, from)
 	if len(deletions) == 0 {
-		return 0, nil
+		return 0, nil, nil
 	}
 	h := handlers.PausableSubscribedDeleting{
 		SubscribedDeleting: &handlers.SubscribedDeleting{Store: b.Stores[holder], Peers: &boxPeers{box: b, self: holder}}, Pauses: b.Stores[holder],
 	}
-	failed, err := h.Handle(context.Background(), from, deletions, position, nil, true)
-	done := len(deletions) // less those that failed
+	failed, err = h.Handle(context.Background(), from, deletions, position, nil, true)
+	done = len(deletions) // less those that failed
 	for _, cause := range failed {
 		if !errors.Is(cause, schema.ErrUnfinished) {
 			done--
 		}
 	}
-	return done, err
+	return done, failed, err
 }
 
 // Resolve makes a deployment ask about its expired blockades.
@@ -437,7 +444,11 @@ func (b *Box) Settle() {
 				continue
 			}
 			for holder := range b.Stores {
-				n, err := b.Act(holder, id)
+				n, failed, err := b.act(holder, id)
+				if len(failed) > 0 && late > 0 { // perhaps because a batch of the same deletion held a lock for long
+					late--
+					done = append(done, fmt.Sprintf("act upon %s at %s: %v", id, holder, failed))
+				}
 				count("act upon "+id.String(), holder, n, err)
 			}
 		}
