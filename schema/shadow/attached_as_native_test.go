@@ -143,7 +143,9 @@ func (k keyed) filled() string {
 	return "INSERT INTO t VALUES (1, 'x'), (1, 'y'), (2, 'x'); "
 }
 
-func (k keyed) holders() string { return fmt.Sprintf("CREATE TABLE h (n bigint PRIMARY KEY, %s); ", k.columns) }
+func (k keyed) holders() string {
+	return fmt.Sprintf("CREATE TABLE h (n bigint PRIMARY KEY, %s); ", k.columns)
+}
 
 func newKeyed(t *testing.T, k keyed) *attached {
 	t.Helper()
