@@ -29,10 +29,15 @@ type Plan struct {
 	// Statements change the table; none when it is attached with this definition.
 	Statements []string
 
+	// Deletes is the number of resources whose deletion is carried out when the table is attached: a column that was not declared before says that their rows are deleted.
+	Deletes int64
+
 	kindID   int32
 	names    names
 	defaults map[string]string  // of columns, by their declared names
 	former   []string           // the columns of former references, by their declared names
+	readers  []string           // roles
+	relation uint32             // of PostgreSQL, when it was planned
 	swap     bool               // another table is attached
 	tables   []schema.TableName // with the triggers: the table, and its partitions
 }
@@ -226,6 +231,9 @@ func prepare(ctx context.Context, tx pgx.Tx, db *catalogue.Database, model *sche
 	}
 	p.Definition = kind.Definition(func(column string) string { return table.Column(column).Type.String() })
 	p.Definition.Partitioned = table.Form == catalogue.Partitioned
+	if err := tx.QueryRow(ctx, `SELECT pg_catalog.to_regclass($1)::oid`, n.table.SQL()).Scan(&p.relation); err != nil {
+		return nil, fmt.Errorf("read %s: %w", n.table, err)
+	}
 	if p.tables, err = tablesOf(ctx, tx, n.table); err != nil {
 		return nil, err
 	}
@@ -235,7 +243,16 @@ func prepare(ctx context.Context, tx pgx.Tx, db *catalogue.Database, model *sche
 	if err := tx.QueryRow(ctx, kindSQL, p.Kind.Service, p.Kind.Kind).Scan(&p.kindID); err != nil {
 		return nil, fmt.Errorf("number kind %s: %w", p.Kind, err)
 	}
+	if p.readers, err = readers(ctx, tx); err != nil {
+		return nil, err
+	}
 	if p.defaults, err = defaultsOf(ctx, tx, &p.Definition, n); err != nil {
+		return nil, err
+	}
+	if p.Findings = append(p.Findings, noDefaults(&p.Definition, table, p.defaults)...); p.Refused() {
+		return p, nil
+	}
+	if p.Deletes, err = p.goneBefore(ctx, tx); err != nil {
 		return nil, err
 	}
 	if p.former, err = formerColumns(ctx, tx, p.kindID, n, table); err != nil {
@@ -356,7 +373,8 @@ ON CONFLICT (kind_id) DO UPDATE SET kind = EXCLUDED.kind, partitions = EXCLUDED.
             UNION ALL
             SELECT jsonb_array_elements(COALESCE(a.definition -> 'references', '[]'))
         ) AS f
-        WHERE a.ready AND NOT EXISTS (SELECT FROM jsonb_array_elements(COALESCE(EXCLUDED.definition -> 'references', '[]')) AS n WHERE n = f.reference)
+        WHERE a.ready AND NOT (f.reference -> 'columns' ?| @replaced OR COALESCE(f.reference ->> 'region' = ANY (@replaced), false) OR COALESCE(f.reference #>> '{when,column}' = ANY (@replaced), false))
+            AND NOT EXISTS (SELECT FROM jsonb_array_elements(COALESCE(EXCLUDED.definition -> 'references', '[]')) AS n WHERE n = f.reference)
             AND NOT EXISTS (
                 SELECT FROM jsonb_array_elements_text(f.reference -> 'columns' || CASE WHEN f.reference ? 'region' THEN jsonb_build_array(f.reference -> 'region') ELSE '[]' END
                     || CASE WHEN f.reference ? 'when' THEN jsonb_build_array(f.reference #> '{when,column}') ELSE '[]' END) AS c
@@ -388,6 +406,13 @@ func Apply(ctx context.Context, conn *pgx.Conn, p *Plan, told func(error)) error
 		return err
 	}
 	return patiently(ctx, conn, told, func(tx pgx.Tx) error {
+		var present bool
+		if err := tx.QueryRow(ctx, `SELECT pg_catalog.to_regclass($1) IS NOT DISTINCT FROM $2::oid`, p.names.table.SQL(), p.relation).Scan(&present); err != nil {
+			return fmt.Errorf("read %s: %w", p.names.table, err)
+		}
+		if !present {
+			return fmt.Errorf("%s was renamed or replaced meanwhile: attach again", p.names.table)
+		}
 		if _, err := tx.Exec(ctx, `SET LOCAL search_path = pg_catalog, pg_temp`); err != nil {
 			return err
 		}
@@ -429,7 +454,7 @@ func Apply(ctx context.Context, conn *pgx.Conn, p *Plan, told func(error)) error
 			return err
 		}
 		_, err := tx.Exec(ctx, insertAttachmentSQL, pgx.StrictNamedArgs{
-			"kind_id": p.kindID, "kind": p.Kind.Kind, "definition": string(raw), "checksum": p.Definition.Checksum(), "functions": string(functions), "strict": p.Definition.Strict(), "table": p.names.table.SQL(), "view": schema.TableView(p.kindID).SQL(),
+			"kind_id": p.kindID, "kind": p.Kind.Kind, "definition": string(raw), "checksum": p.Definition.Checksum(), "functions": string(functions), "strict": p.Definition.Strict(), "table": p.names.table.SQL(), "view": schema.TableView(p.kindID).SQL(), "replaced": append([]string{}, p.names.replaced...),
 		})
 		return lockOf(attachments, err)
 	})

@@ -149,12 +149,36 @@ func (c *checker) reference(r *schema.Reference) {
 			}
 		}
 	}
+	c.written(r, columns)
 	if finds := indexed(r); !c.table.Finds(r.Columns) && !c.table.Finds(finds) {
 		finds = c.names.all(finds)
 		c.refuse(c.present.CreateIndex(finds), "%s: no index finds the rows that refer to a target: it answers who refers (--create-indexes creates it)", name)
 		c.out[len(c.out)-1].index = finds
 	}
 	c.native(r, name)
+}
+
+// written checks columns that the database computes, and the type of the column with the region.
+func (c *checker) written(r *schema.Reference, columns []string) {
+	if r.Behaviour.Unsets() && r.UnsetToDefault {
+		for _, column := range r.Columns {
+			if c.table.Column(column).Generated {
+				c.refuse("", "%s: UNSET sets it to its DEFAULT, and it is generated", column)
+			}
+		}
+	}
+	if c.table.Form == catalogue.Partitioned { // a row that moves has no value there yet when its trigger is fired
+		for _, column := range columns {
+			if c.table.Column(column).Generated {
+				c.refuse("", "%s: it is generated, and %s is partitioned: refer by an ordinary column", column, c.table.Name)
+			}
+		}
+	}
+	if region := r.Region.Column; region != "" {
+		if t := c.table.Column(region).Type; !t.Enum && (t.Schema != "pg_catalog" || !schema.Textual(t.String())) {
+			c.refuse("", "region: %s is of type %s; want a text or an enum", region, t)
+		}
+	}
 }
 
 // condition checks that a column can have the value that a reference asks for.
@@ -277,7 +301,9 @@ SELECT c.relpersistence::text, c.relrowsecurity, c.relforcerowsecurity, EXISTS (
         WHERE t.level > 0 AND (p.relkind = 'f' OR p.relpersistence <> 'p' OR EXISTS (SELECT FROM pg_catalog.pg_rewrite w WHERE w.ev_class = p.oid)) ORDER BY 1),
     ARRAY(SELECT t.relid::pg_catalog.regclass::text FROM pg_catalog.pg_partition_tree(c.oid) AS t
         WHERE t.level > 0 AND ARRAY(SELECT a.attname FROM pg_catalog.pg_attribute a WHERE a.attrelid = t.relid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum)
-            <> ARRAY(SELECT a.attname FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum) ORDER BY 1)
+            <> ARRAY(SELECT a.attname FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum) ORDER BY 1),
+    ARRAY(SELECT a.attname::text FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid JOIN pg_catalog.pg_cast k ON k.castsource IN (t.oid, t.typbasetype)
+        WHERE a.attrelid = c.oid AND a.attname = ANY ($4) AND k.casttarget = 'text'::regtype AND k.castfunc <> 0 AND k.oid >= 16384 ORDER BY 1)
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname = $2`
 
 // checkTraits checks them; attaching also needs the owner's rights.
@@ -285,8 +311,8 @@ func checkTraits(ctx context.Context, tx pgx.Tx, k *schema.Kind, n names, attach
 	c := &checker{kind: k}
 	var persistence, owner, changer string
 	var secured, forced, rules, owns bool
-	var loose, odd, shuffled []string
-	err := tx.QueryRow(ctx, traitsSQL, n.table.Schema, n.table.Name, n.all(k.Key)).Scan(&persistence, &secured, &forced, &rules, &owns, &owner, &changer, &loose, &odd, &shuffled)
+	var loose, odd, shuffled, cast []string
+	err := tx.QueryRow(ctx, traitsSQL, n.table.Schema, n.table.Name, n.all(k.Key), n.all(declaredColumns(k))).Scan(&persistence, &secured, &forced, &rules, &owns, &owner, &changer, &loose, &odd, &shuffled, &cast)
 	if err != nil {
 		return nil, fmt.Errorf("read the properties of %s: %w", k.Table, err)
 	}
@@ -311,6 +337,9 @@ func checkTraits(ctx context.Context, tx pgx.Tx, k *schema.Kind, n names, attach
 	}
 	for _, partition := range shuffled {
 		c.refuse("", "the partition %s has its columns in another order than the table, and triggers read rows by the places of columns: make it anew by CREATE TABLE … PARTITION OF", partition)
+	}
+	for _, column := range cast {
+		c.refuse("", "%s is of a type with a cast to text of its own, whose code would run with the rights of the controller: DROP CAST", column)
 	}
 	for _, column := range loose {
 		c.refuse("", "key column %s has a nondeterministic collation: equal keys may have different texts", column)

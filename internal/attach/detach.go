@@ -64,9 +64,6 @@ func (a *Attached) changes() []string {
 	return changes(key, references)
 }
 
-// replaced says that another table has the name of the attached one.
-const replaced = "%s is another table than the attached one, which is called %s now: attach again for the new table, or give the attached one its name back"
-
 // Declared adds to the differences of attached tables that the version that runs declares a table otherwise, or not at all: while it does,
 // no row is read.
 func Declared(all []*Attached, running *schema.Model) {
@@ -152,11 +149,7 @@ func list(ctx context.Context, tx pgx.Tx) ([]*Attached, error) {
 		if err := tx.QueryRow(ctx, otherThereSQL, a.KindID, a.Definition.Table.SQL()).Scan(&other); err != nil {
 			return nil, fmt.Errorf("read the attached table: %w", err)
 		}
-		if other {
-			a.Drift = append(a.Drift, fmt.Sprintf(replaced, a.Definition.Table, n.table))
-		} else {
-			a.Renamed = n.changes(a.Definition.Table)
-		}
+		a.Renamed = n.changes(a.Definition.Table, other)
 		lack, err := findLacking(ctx, tx, n.table, n.all(a.changes()))
 		for _, l := range lack {
 			a.Grants = append(a.Grants, l.finding())

@@ -16,9 +16,10 @@ import (
 
 // names are the present names of a table and of its columns. Those of an attached table are followed when they change.
 type names struct {
-	table   schema.TableName
-	columns map[string]string // by the declared name; a column that is missing has that name
-	view    []string          // the columns of the view of the table by their declared names; none when no table is attached
+	table    schema.TableName
+	columns  map[string]string // by the declared name; a column that is missing has that name
+	replaced []string          // columns whose declared name another column has than the attached one
+	view     []string          // the columns of the view of the table by their declared names; none when no table is attached
 }
 
 func (n names) column(declared string) string {
@@ -41,7 +42,10 @@ const (
 SELECT n.nspname::text, c.relname::text FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE c.oid = dbcontroller.attached_relation($1)`
 
-	columnsSQL = `SELECT declared, present FROM dbcontroller.attached_columns($1)`
+	columnsSQL = `
+SELECT c.declared, c.present, c.declared <> c.present AND EXISTS (
+    SELECT FROM pg_catalog.pg_attribute a WHERE a.attrelid = dbcontroller.attached_relation($1) AND a.attname = c.declared AND NOT a.attisdropped)
+FROM dbcontroller.attached_columns($1) AS c`
 
 	attachedKindSQL = `
 SELECT a.kind_id FROM dbcontroller.attachment a JOIN dbcontroller.kind k ON k.id = a.kind_id WHERE k.service = $1 AND k.kind = $2 AND a.ready`
@@ -61,8 +65,11 @@ func followed(ctx context.Context, tx pgx.Tx, kindID int32) (n names, attached b
 		return n, false, fmt.Errorf("read the columns of the attached table: %w", err)
 	}
 	var declared, present string
-	_, err = pgx.ForEachRow(rows, []any{&declared, &present}, func() error {
-		n.columns[declared] = present
+	var replaced bool
+	_, err = pgx.ForEachRow(rows, []any{&declared, &present, &replaced}, func() error {
+		if n.columns[declared] = present; replaced {
+			n.replaced = append(n.replaced, declared)
+		}
 		n.view = append(n.view, declared)
 		return nil
 	})
@@ -87,7 +94,7 @@ func namesOf(ctx context.Context, tx pgx.Tx, db *catalogue.Database, kind schema
 	switch {
 	case err != nil:
 		return none, err
-	case !attached, n.table != declared && db.Table(declared) != nil:
+	case !attached, db.Table(n.table) == nil, n.table != declared && db.Table(declared) != nil:
 		return none, nil
 	}
 	for name := range n.columns {
@@ -139,14 +146,14 @@ func declaredColumns(k *schema.Kind) []string {
 	return columns
 }
 
-// changes says which names have changed.
-func (n names) changes(declared schema.TableName) (out []string) {
+// changes says which names have changed, and are free. other: another table has the declared one.
+func (n names) changes(declared schema.TableName, other bool) (out []string) {
 	const next = "the triggers follow it; declare that name in the next version"
-	if n.table != declared {
+	if n.table != declared && !other {
 		out = append(out, fmt.Sprintf("the table %s is called %s now: %s", declared, n.table, next))
 	}
 	for _, column := range n.view {
-		if present := n.column(column); present != column {
+		if present := n.column(column); present != column && !slices.Contains(n.replaced, column) {
 			out = append(out, fmt.Sprintf("the column %s is called %s now: %s", column, present, next))
 		}
 	}
@@ -181,25 +188,55 @@ func (p *Plan) viewStatements() []string {
 		fields = append(fields, fmt.Sprintf("($1).%s::%s", schema.QuoteIdentifier(p.names.column(c)), t))
 		results = append(results, schema.QuoteIdentifier(c)+" "+t)
 	}
-	there, all, of := "", "", p.names.table.SQL()
+	// The arguments have names, because pg_dump writes the body with them.
+	there, all, of := "", "", "dbcontroller_row "+p.names.table.SQL()
 	if gone := p.Definition.Gone; gone != nil {
 		is := map[bool]string{true: " IS NOT TRUE", false: " IS NULL"}[gone.Type == schema.GoneFlag]
 		column := schema.QuoteIdentifier(p.names.column(gone.Name)) + is
-		there, all, of = " WHERE t."+column, " WHERE $2 OR ($1)."+column, of+", boolean"
+		there, all, of = " WHERE t."+column, " WHERE $2 OR ($1)."+column, of+", dbcontroller_any boolean"
 	}
 	var defaults []string
 	for _, column := range slices.Sorted(maps.Keys(p.defaults)) {
 		defaults = append(defaults, fmt.Sprintf("ALTER VIEW %s ALTER COLUMN %s SET DEFAULT %s", view, schema.QuoteIdentifier(column), p.defaults[column]))
 	}
+	if len(p.readers) > 0 {
+		defaults = append(defaults, "GRANT SELECT, UPDATE, DELETE ON "+view+" TO "+strings.Join(p.readers, ", "))
+	}
 	return append([]string{
 		"DROP VIEW IF EXISTS " + view,
 		fmt.Sprintf("CREATE VIEW %s WITH (security_invoker = true) AS SELECT %s FROM %s AS t%s", view, strings.Join(selected, ", "), p.names.table.SQL(), there),
-		"GRANT SELECT, UPDATE, DELETE ON " + view + " TO PUBLIC",
 		"DROP FUNCTION IF EXISTS " + rowFunction(p.kindID),
 		fmt.Sprintf("CREATE FUNCTION %s(%s) RETURNS TABLE (%s) LANGUAGE sql STABLE ROWS 1 BEGIN ATOMIC SELECT %s%s; END",
 			rowFunction(p.kindID), of, strings.Join(results, ", "), strings.Join(fields, ", "), all),
 		"REVOKE ALL ON FUNCTION " + rowFunction(p.kindID) + " FROM PUBLIC",
 	}, defaults...)
+}
+
+// Those who read the attachments, and the role as which rows are changed.
+const readersSQL = `
+SELECT DISTINCT pg_catalog.quote_ident(r.rolname) FROM (
+    SELECT a.grantee AS id FROM pg_catalog.pg_class c CROSS JOIN LATERAL pg_catalog.aclexplode(c.relacl) AS a WHERE c.oid = pg_catalog.to_regclass('dbcontroller.attachment') AND a.privilege_type = 'SELECT'
+    UNION ALL SELECT p.proowner FROM pg_catalog.pg_proc p WHERE p.oid = pg_catalog.to_regproc('dbcontroller.change_rows')
+) AS x JOIN pg_catalog.pg_roles r ON r.oid = x.id ORDER BY 1`
+
+func readers(ctx context.Context, tx pgx.Tx) ([]string, error) {
+	rows, err := tx.Query(ctx, readersSQL)
+	if err != nil {
+		return nil, fmt.Errorf("read who reads attached tables: %w", err)
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[string])
+}
+
+// noDefaults finds columns that UNSET cannot set to their default.
+func noDefaults(d *schema.Definition, table *catalogue.Table, defaults map[string]string) (out []Finding) {
+	for _, r := range d.References {
+		for _, column := range r.UnsetColumns() {
+			if _, ok := defaults[column]; r.ToDefault && !ok && table.Column(column).NotNull {
+				out = append(out, Finding{Text: column + ": UNSET sets it to its DEFAULT, and it is NOT NULL and has none", Refuses: true})
+			}
+		}
+	}
+	return out
 }
 
 // defaultsOf returns the defaults of the columns that UNSET sets to them: an UPDATE of the view takes those of the view.
@@ -222,6 +259,27 @@ func defaultsOf(ctx context.Context, tx pgx.Tx, d *schema.Definition, n names) (
 	return defaults, nil
 }
 
+// goneBefore returns the number of resources whose rows were deleted by a column before it was declared: with the declaration their deletion is carried out.
+func (p *Plan) goneBefore(ctx context.Context, tx pgx.Tx) (n int64, err error) {
+	gone := p.Definition.Gone
+	if gone == nil {
+		return 0, nil
+	}
+	selected := []string{}
+	for _, c := range p.Definition.Columns() {
+		selected = append(selected, fmt.Sprintf("t.%s AS %s", schema.QuoteIdentifier(p.names.column(c)), schema.QuoteIdentifier(c)))
+	}
+	is := map[bool]string{true: " IS TRUE", false: " IS NOT NULL"}[gone.Type == schema.GoneFlag]
+	sql := fmt.Sprintf(`
+SELECT count(*) FROM dbcontroller.attachment a JOIN dbcontroller.shadow s ON s.kind_id = a.kind_id AND NOT s.hidden
+WHERE a.kind_id = $1 AND a.ready AND a.definition #>> '{gone,name}' IS DISTINCT FROM $2 AND s.name IN (SELECT %s FROM (SELECT %s FROM %s AS t WHERE t.%s%s) AS r)`,
+		unshielded(rowName(&p.Definition)), strings.Join(selected, ", "), p.names.table.SQL(), schema.QuoteIdentifier(p.names.column(gone.Name)), is)
+	if err := tx.QueryRow(ctx, sql, p.kindID, gone.Name).Scan(&n); err != nil {
+		return 0, fmt.Errorf("count the deleted rows of %s: %w", p.Table, err)
+	}
+	return n, nil
+}
+
 const formerColumnsSQL = `
 SELECT DISTINCT c FROM dbcontroller.attachment a CROSS JOIN LATERAL (
     SELECT jsonb_array_elements(a.former) AS r UNION ALL SELECT jsonb_array_elements(COALESCE(a.definition -> 'references', '[]'))
@@ -239,5 +297,7 @@ func formerColumns(ctx context.Context, tx pgx.Tx, kindID int32, n names, table 
 	if err != nil {
 		return nil, fmt.Errorf("read the former references: %w", err)
 	}
-	return slices.DeleteFunc(columns, func(c string) bool { return table.Column(c) == nil && !slices.Contains(n.view, c) }), nil
+	return slices.DeleteFunc(columns, func(c string) bool {
+		return slices.Contains(n.replaced, c) || table.Column(c) == nil && !slices.Contains(n.view, c)
+	}), nil
 }

@@ -225,19 +225,19 @@ func regionOf(r schema.DefinitionReference) string {
 	if r.Region == "" {
 		return ownRegion(r)
 	}
-	return "r." + schema.QuoteIdentifier(r.Region) + `::text COLLATE "C"`
+	return "r." + quote(r.Region) + `::text COLLATE "C"`
 }
 
 // present are the conditions that the row r names a target.
 func present(r schema.DefinitionReference) (conditions []string) {
 	for _, c := range r.Columns {
-		conditions = append(conditions, "r."+schema.QuoteIdentifier(c)+" IS NOT NULL")
+		conditions = append(conditions, "r."+quote(c)+" IS NOT NULL")
 		for _, none := range r.None {
-			conditions = append(conditions, "r."+schema.QuoteIdentifier(c)+`::text COLLATE "C" <> `+literal(none))
+			conditions = append(conditions, "r."+quote(c)+`::text COLLATE "C" <> `+literal(none))
 		}
 	}
 	if r.Region != "" {
-		conditions = append(conditions, "r."+schema.QuoteIdentifier(r.Region)+" IS NOT NULL")
+		conditions = append(conditions, "r."+quote(r.Region)+" IS NOT NULL")
 	}
 	if r.When != nil { // null: the row names nothing by it
 		conditions = append(conditions, whenHolds(r))
@@ -247,7 +247,7 @@ func present(r schema.DefinitionReference) (conditions []string) {
 
 // whenHolds is the condition that the row r refers by a reference.
 func whenHolds(r schema.DefinitionReference) string {
-	return "r." + schema.QuoteIdentifier(r.When.Column) + `::text COLLATE "C" = ` + literal(r.When.Value)
+	return "r." + quote(r.When.Column) + `::text COLLATE "C" = ` + literal(r.When.Value)
 }
 
 // refer returns the statements that lock the rights to the distinct targets of the async references of the rows added, and note the values without one; of an
@@ -274,10 +274,10 @@ func refer(kindID int32, d *schema.Definition, update bool) string {
 func valueOf(r schema.DefinitionReference) string {
 	var texts []string
 	for _, c := range r.Columns {
-		texts = append(texts, "r."+schema.QuoteIdentifier(c)+"::text")
+		texts = append(texts, "r."+quote(c)+"::text")
 	}
 	if r.Region != "" {
-		texts = append(texts, "r."+schema.QuoteIdentifier(r.Region)+"::text")
+		texts = append(texts, "r."+quote(r.Region)+"::text")
 	}
 	return "pg_catalog.to_json(ARRAY[" + strings.Join(texts, ", ") + `])::text COLLATE "C"`
 }
@@ -290,7 +290,7 @@ func targetsOf(d *schema.Definition, r schema.DefinitionReference, update bool) 
 	case !update && r.Region == "" && exact(r):
 		columns := make([]string, len(r.Columns))
 		for i, c := range r.Columns {
-			columns[i] = "r." + schema.QuoteIdentifier(c)
+			columns[i] = "r." + quote(c)
 		}
 		from = fmt.Sprintf("(SELECT DISTINCT %s FROM %s) AS r", strings.Join(columns, ", "), from)
 	case update:
@@ -311,7 +311,7 @@ func exact(r schema.DefinitionReference) bool {
 // targetName returns the expression for the name of the target of the row r, as schema.ColumnReference has it.
 func targetName(r schema.DefinitionReference) string {
 	if r.Target.Collection == "" {
-		return fmt.Sprintf("pg_catalog.left(r.%s::text, %d) COLLATE \"C\"", schema.QuoteIdentifier(r.Columns[0]), clippedName)
+		return fmt.Sprintf("pg_catalog.left(r.%s::text, %d) COLLATE \"C\"", quote(r.Columns[0]), clippedName)
 	}
 	key := make([]schema.KeyColumn, len(r.Columns))
 	for i, c := range r.Columns {
@@ -320,4 +320,11 @@ func targetName(r schema.DefinitionReference) string {
 	return rowName(&schema.Definition{Collection: r.Target.Collection, Key: key})
 }
 
-func literal(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'::text" }
+func literal(s string) string { return shielded("'"+strings.ReplaceAll(s, "'", "''")+"'") + "::text" }
+
+func quote(column string) string { return shielded(schema.QuoteIdentifier(column)) }
+
+// shielded keeps a text of the declaration from being taken for a part of a statement (declaredRows), whose parts have blanks. No text of PostgreSQL has a zero.
+func shielded(text string) string { return strings.ReplaceAll(text, " ", "\x00") }
+
+func unshielded(body string) string { return strings.ReplaceAll(body, "\x00", " ") }

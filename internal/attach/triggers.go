@@ -31,12 +31,17 @@ func functionName(kindID int32, event string) string {
 	return fmt.Sprintf("dbcontroller.attached_%d_%s", kindID, event)
 }
 
-func triggerName(event string) string { return "dbcontroller_" + event }
+func triggerName(event string) string {
+	if event == moves { // PostgreSQL fires triggers of a row in the order of their names
+		return "zzzz_dbcontroller_move"
+	}
+	return "dbcontroller_" + event
+}
 
 var events = []string{"insert", "update", "delete", "truncate", moves}
 
 // moves is the event of a row that moves to another partition. MERGE does not tell the trigger of its statement of such a row (PostgreSQL 15).
-const moves = "zz_move" // after all other triggers of a row, by its name
+const moves = "move"
 
 // triggersOf returns the triggers of a table. They are statement-level and set-based, call nothing but PostgreSQL, and fail only to
 // refuse a deletion that others block, or a strict reference without a right. Rights that an async reference lacks are noted, to be asked for after the commit.
@@ -80,7 +85,7 @@ func triggersOf(kindID int32, d *schema.Definition) []trigger {
 			of = map[string]string{"added": "(SELECT NEW.*)", "removed": "(SELECT OLD.*)"}
 			body = ofRow(sameColumns(kindID)+body, of)
 		}
-		triggers[i].body = stillPartition(kindID, d) + declaredRows(kindID, body, of, d.Gone != nil)
+		triggers[i].body = stillPartition(kindID, d) + unshielded(declaredRows(kindID, body, of, d.Gone != nil))
 	}
 	return triggers
 }
@@ -102,7 +107,7 @@ func full(d *schema.Definition, update bool) (out string) {
 		}
 		columns := make([]string, len(r.Columns))
 		for i, c := range r.Columns {
-			columns[i] = "r." + schema.QuoteIdentifier(c)
+			columns[i] = "r." + quote(c)
 		}
 		condition := fmt.Sprintf("num_nulls(%s) NOT IN (0, %d)", strings.Join(columns, ", "), len(columns))
 		if r.When != nil {
@@ -260,7 +265,7 @@ func rowName(d *schema.Definition) string {
 	parts := make([]string, len(d.Key))
 	plain := true
 	for i, c := range d.Key {
-		parts[i] = "r." + schema.QuoteIdentifier(c.Name) + "::text"
+		parts[i] = "r." + quote(c.Name) + "::text"
 		if schema.Textual(c.Type) || schema.Timed(c.Type) {
 			plain = false
 			parts[i] += ` COLLATE "C"`
@@ -312,7 +317,7 @@ func texts(references []schema.DefinitionReference) []string {
 	columns := referring(references)
 	out := make([]string, len(columns))
 	for i, c := range columns {
-		out[i] = "r." + schema.QuoteIdentifier(c) + `::text COLLATE "C"`
+		out[i] = "r." + quote(c) + `::text COLLATE "C"`
 	}
 	return out
 }

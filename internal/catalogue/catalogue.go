@@ -77,6 +77,11 @@ func (t *Table) Renamed(name schema.TableName, columns map[string]string) *Table
 	}
 	for i, index := range renamed.Indexes {
 		renamed.Indexes[i].Columns = of(index.Columns)
+		for present, other := range columns {
+			if notNullPredicate(index.Predicate, present) {
+				renamed.Indexes[i].Predicate = other + " IS NOT NULL"
+			}
+		}
 	}
 	for i, key := range renamed.Natives {
 		renamed.Natives[i].Columns = of(key.Columns)

@@ -841,7 +841,7 @@ END $$;
 
 -- The DEFAULT of a column, as text; null: there is none.
 CREATE FUNCTION dbcontroller.default_of(relation regclass, name text) RETURNS text LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-SELECT pg_get_expr(d.adbin, d.adrelid) FROM pg_attribute a JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum WHERE a.attrelid = relation AND a.attname = name
+SELECT pg_get_expr(d.adbin, d.adrelid) FROM pg_attribute a JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum WHERE a.attrelid = relation AND a.attname = name AND a.attgenerated = ''
 $$;
 
 -- The columns of the view of an attached table, with their present names in the table. For each column a view has the table and the attribute that it comes from, which the
@@ -859,10 +859,16 @@ $$;
 CREATE FUNCTION dbcontroller.table_drift(kind_id integer) RETURNS SETOF text LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
 WITH d AS (
     SELECT a.definition -> 'key' AS key, COALESCE(a.definition -> 'references', '[]') AS refs, COALESCE((a.definition ->> 'partitioned')::boolean, false) AS partitioned, a.partitions,
-        dbcontroller.attached_relation(a.kind_id) AS relation, to_regclass(format('dbcontroller.attached_%s', a.kind_id)) AS view
+        a.definition -> 'table' ->> 'Schema' AS schema, a.definition -> 'table' ->> 'Name' AS name, dbcontroller.attached_relation(a.kind_id) AS relation, to_regclass(format('dbcontroller.attached_%s', a.kind_id)) AS view
     FROM dbcontroller.attachment a WHERE a.kind_id = $1
 )
 SELECT 'the table, or a column that was attached, was dropped with CASCADE: detach, or attach again' FROM d WHERE d.relation IS NULL OR d.view IS NULL
+UNION
+SELECT format('%s.%s is another table than the attached one, which is called %s.%s now: attach again for the new table, or give the attached one its name back', d.schema, d.name, n.nspname, c.relname)
+FROM d JOIN pg_class c ON c.oid = d.relation JOIN pg_namespace n ON n.oid = c.relnamespace WHERE to_regclass(format('%I.%I', d.schema, d.name)) <> d.relation
+UNION
+SELECT format('%s is another column than the attached one, which is called %s now: attach again for the new column, or give the attached one its name back', c.declared, c.present)
+FROM d CROSS JOIN dbcontroller.attached_columns($1) AS c JOIN pg_attribute a ON a.attrelid = d.relation AND a.attname = c.declared AND NOT a.attisdropped WHERE c.declared <> c.present
 UNION
 SELECT format('the column %s has no value %s any more', r #>> '{when,column}', r #>> '{when,value}')
 FROM d CROSS JOIN jsonb_array_elements(d.refs) AS r JOIN pg_attribute a ON a.attrelid = d.view AND a.attname = r #>> '{when,column}'

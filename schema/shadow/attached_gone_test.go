@@ -3,6 +3,7 @@ package shadow_test
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -153,7 +154,12 @@ INSERT INTO orders (id, other_room) VALUES (1, 'of before'), (2, 'of before')`)
 	} {
 		require.ErrorContains(t, a.fails(a.shop, mixed), "MATCH FULL does not allow mixing of null and nonnull key values", mixed)
 	}
-	a.exec(a.shop, `UPDATE orders SET note = 'n'`)
+	a.exec(a.shop, `UPDATE orders SET note = 'n'; ALTER TABLE orders ALTER customer_id SET DEFAULT 7`)
+	require.Equal(t, []string{"the column customer_id has another DEFAULT: attach again, so that UNSET sets it"}, a.drift(shop))
+	a.exec(a.shop, `ALTER TABLE orders ALTER customer_id DROP DEFAULT`)
+	require.Contains(t, fmt.Sprint(a.plans(shop)[0].Findings), "customer_id: UNSET sets it to its DEFAULT, and it is NOT NULL and has none")
+	a.exec(a.shop, `ALTER TABLE orders ALTER customer_id SET DEFAULT 0`)
+	require.Empty(t, a.drift(shop))
 
 	a.MustDelete("//" + crm + "/seats/a,1")
 	a.MustDelete("//" + crm + "/seats/a,2")
@@ -174,4 +180,23 @@ func (a *attached) fails(conn *pgx.Conn, sql string) error {
 	var pg *pgconn.PgError
 	require.True(a.t, errors.As(err, &pg), "%v", err)
 	return fmt.Errorf("%s: %s: %s", pg.Code, pg.Message, pg.Detail)
+}
+
+// A later version says that rows are deleted by a column: attach counts those of before whose deletion would be carried out.
+func TestRowsOfBeforeAreCounted(t *testing.T) {
+	t.Parallel()
+	of, rest, _ := strings.Cut(strings.Replace(goneServices, ", gone: deleted_at", "", 1), "---\n")
+	v2 := strings.Replace(strings.Replace(of, "version: v1", "version: v2", 1), "key: [id]", "key: [id], gone: deleted_at", 1)
+	a := &attached{Box: harness.NewBox(t, of+"---\n"+v2+"---\n"+rest, func(cfg *shadow.Config) { cfg.Delegations = true }, crm, shop), t: t}
+	a.crm = a.connect(crm, `CREATE TABLE customers (id bigint PRIMARY KEY, deleted_at timestamptz); INSERT INTO customers SELECT g, now() FROM generate_series(1, 9) g; GRANT ALL ON customers TO dbcontroller_box_serving`)
+	a.shop = a.connect(shop, `CREATE TABLE orders (id bigint PRIMARY KEY, customer_id bigint, payer_id bigint, gone boolean); CREATE INDEX ON orders (customer_id); CREATE INDEX ON orders (payer_id);
+CREATE TABLE notes (id bigint PRIMARY KEY, order_id bigint); CREATE INDEX ON notes (order_id); GRANT ALL ON orders, notes TO dbcontroller_box_serving`)
+	a.prepare(crm)
+	a.prepare(shop)
+	a.write(`INSERT INTO orders (id, customer_id) VALUES (1, 5), (2, 6)`)
+	a.Settle()
+	a.Switch(crm, "v2")
+	require.EqualValues(t, 2, a.plans(crm)[0].Deletes)
+	a.prepare(crm)
+	require.Zero(t, a.plans(crm)[0].Deletes)
 }

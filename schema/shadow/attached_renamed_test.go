@@ -184,3 +184,64 @@ ALTER TABLE orders ATTACH PARTITION odd FOR VALUES FROM ('2026-05-01') TO ('2026
 	_, err := a.shop.Exec(t.Context(), `UPDATE orders SET at = '2026-02-02' WHERE id = 2`)
 	require.ErrorContains(t, err, `the partition "public.odd" has its columns in another order than the attached table "public.orders"`)
 }
+
+// Another column takes the name of an attached one, as when its type is changed beside the application: attach finds it, and the rows refer by the new one.
+func TestAnExchangedColumnIsAttached_I1_I34(t *testing.T) {
+	t.Parallel()
+	a := newRenamed(t, renamedServices)
+	a.write(`INSERT INTO orders (id, customer_id, friend_id) VALUES (1, 1, 2)`)
+	a.exec(a.shop, `ALTER TABLE orders ADD COLUMN customer_new text; UPDATE orders SET customer_new = customer_id; CREATE INDEX ON orders (customer_new);
+BEGIN; ALTER TABLE orders RENAME customer_id TO customer_old; ALTER TABLE orders RENAME customer_new TO customer_id; COMMIT`)
+	exchanged := "customer_id is another column than the attached one, which is called customer_old now: attach again for the new column, or give the attached one its name back"
+	require.Equal(t, []string{exchanged}, a.drift(shop))
+	require.Equal(t, []string{"TRIGGER_DRIFT orders " + exchanged}, a.verify(shop, false))
+	a.SetDown(crm, true)
+	a.prepare(shop)
+	a.SetDown(crm, false)
+	_, err := a.Delete(customer("1"))
+	require.ErrorContains(t, err, "orders/1", "rows refer by the new column, before their values are read")
+	require.Equal(t, []string{"BLOCK " + customer("7")}, a.lacks(`INSERT INTO orders (id, customer_id) VALUES (2, '7')`))
+	a.Settle()
+	require.Empty(t, a.drift(shop))
+	require.Empty(t, a.verify(shop, false))
+	a.exec(a.shop, `ALTER TABLE orders DROP COLUMN customer_old`)
+}
+
+// What others make of the views, and the values of a declaration, keep no table from being attached and detached.
+func TestViewsOfAttachedTablesAreTheControllers(t *testing.T) {
+	t.Parallel()
+	const odd = "removed AS r; added AS r FROM added LIMIT RETURN NULL;"
+	a := newRenamed(t, strings.ReplaceAll(renamedServices, "{payer_type: Customer}", `{payer_type: "`+odd+`"}`))
+	a.exec(a.shop, `INSERT INTO orders (id, payer_type, payer_id) VALUES (1, '`+odd+`', 1), (2, 'Nobody', 1)`)
+	a.Settle()
+	a.exec(a.crm, `DELETE FROM customers WHERE id = 1`)
+	a.Settle()
+	require.Equal(t, []string{"2"}, a.rows(a.shop, `SELECT id::text FROM orders WHERE payer_id IS NOT NULL`), "a value is no part of a statement")
+
+	view := a.rows(a.shop, `SELECT 'dbcontroller.attached_' || kind_id FROM dbcontroller.attachment`)[0]
+	a.exec(a.shop, `BEGIN; CREATE ROLE dbcontroller_test_somebody; GRANT USAGE ON SCHEMA dbcontroller TO dbcontroller_test_somebody; SET LOCAL ROLE dbcontroller_test_somebody`)
+	_, err := a.shop.Exec(t.Context(), `CREATE TEMPORARY VIEW mine AS SELECT * FROM `+view+`; SELECT FROM mine`)
+	require.ErrorContains(t, err, "42501")
+	a.exec(a.shop, `ROLLBACK`)
+}
+
+// An index of the rows that refer is one under any name of its column.
+func TestAnIndexIsRecognisedUnderAnyName(t *testing.T) {
+	t.Parallel()
+	a := newRenamed(t, renamedServices)
+	a.exec(a.shop, `DROP INDEX orders_customer_id_idx; CREATE INDEX ON orders (customer_id) WHERE customer_id IS NOT NULL; ALTER TABLE orders RENAME customer_id TO buyer`)
+	require.False(t, a.plans(shop)[0].Refused())
+}
+
+// Code of the owner of a type, and columns that the database computes when triggers have run, are refused.
+func TestColumnsThatTriggersCannotReadAreRefused(t *testing.T) {
+	t.Parallel()
+	a := &attached{Box: harness.NewBox(t, renamedServices, func(cfg *shadow.Config) { cfg.Delegations = true }, crm, shop), t: t}
+	a.crm = a.connect(crm, `CREATE TABLE customers (id bigint PRIMARY KEY)`)
+	a.shop = a.connect(shop, `CREATE TYPE payer AS ENUM ('Customer', 'Nobody'); CREATE FUNCTION spoken(payer) RETURNS text LANGUAGE sql AS $$ SELECT 'x' $$; CREATE CAST (payer AS text) WITH FUNCTION spoken(payer);
+CREATE TABLE orders (id bigint, customer_id bigint, region bytea, payer_type payer, payer_id bigint, friend_id bigint GENERATED ALWAYS AS (customer_id + 1) STORED, PRIMARY KEY (id)) PARTITION BY RANGE (id)`)
+	text := fmt.Sprint(a.plans(shop)[0].Findings)
+	for _, want := range []string{"payer_type is of a type with a cast to text of its own", "region: region is of type bytea; want a text or an enum", "friend_id: it is generated, and public.orders is partitioned"} {
+		require.Contains(t, text, want)
+	}
+}
