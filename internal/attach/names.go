@@ -37,6 +37,15 @@ func (n names) all(declared []string) []string {
 	return out
 }
 
+// selected returns the query for the rows t of the table, whose columns have the declared names.
+func (n names) selected(declared []string) string {
+	columns := make([]string, len(declared))
+	for i, c := range declared {
+		columns[i] = fmt.Sprintf("t.%s AS %s", schema.QuoteIdentifier(n.column(c)), schema.QuoteIdentifier(c))
+	}
+	return fmt.Sprintf("SELECT %s FROM %s AS t", strings.Join(columns, ", "), n.table.SQL())
+}
+
 const (
 	relationSQL = `
 SELECT n.nspname::text, c.relname::text FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -173,10 +182,6 @@ func (p *Plan) viewStatements() []string {
 			columns = append(columns, former)
 		}
 	}
-	selected := make([]string, len(columns))
-	for i, c := range columns {
-		selected[i] = fmt.Sprintf("t.%s AS %s", schema.QuoteIdentifier(p.names.column(c)), schema.QuoteIdentifier(c))
-	}
 	types := p.Definition.Types()
 	var fields, results []string
 	for _, c := range p.Definition.Columns() {
@@ -204,7 +209,7 @@ func (p *Plan) viewStatements() []string {
 	}
 	return append([]string{
 		"DROP VIEW IF EXISTS " + view,
-		fmt.Sprintf("CREATE VIEW %s WITH (security_invoker = true) AS SELECT %s FROM %s AS t%s", view, strings.Join(selected, ", "), p.names.table.SQL(), there),
+		fmt.Sprintf("CREATE VIEW %s WITH (security_invoker = true) AS %s%s", view, p.names.selected(columns), there),
 		"DROP FUNCTION IF EXISTS " + rowFunction(p.kindID),
 		fmt.Sprintf("CREATE FUNCTION %s(%s) RETURNS TABLE (%s) LANGUAGE sql STABLE ROWS 1 BEGIN ATOMIC SELECT %s%s; END",
 			rowFunction(p.kindID), of, strings.Join(results, ", "), strings.Join(fields, ", "), all),
@@ -212,13 +217,14 @@ func (p *Plan) viewStatements() []string {
 	}, defaults...)
 }
 
-// Those who read the attachments, and the role as which rows are changed.
+// The roles that read the attachments, and the one as which rows are changed.
 const readersSQL = `
 SELECT DISTINCT pg_catalog.quote_ident(r.rolname) FROM (
     SELECT a.grantee AS id FROM pg_catalog.pg_class c CROSS JOIN LATERAL pg_catalog.aclexplode(c.relacl) AS a WHERE c.oid = pg_catalog.to_regclass('dbcontroller.attachment') AND a.privilege_type = 'SELECT'
     UNION ALL SELECT p.proowner FROM pg_catalog.pg_proc p WHERE p.oid = pg_catalog.to_regproc('dbcontroller.change_rows')
 ) AS x JOIN pg_catalog.pg_roles r ON r.oid = x.id ORDER BY 1`
 
+// readers returns the roles that read and change rows by the view of a table.
 func readers(ctx context.Context, tx pgx.Tx) ([]string, error) {
 	rows, err := tx.Query(ctx, readersSQL)
 	if err != nil {
@@ -265,15 +271,11 @@ func (p *Plan) goneBefore(ctx context.Context, tx pgx.Tx) (n int64, err error) {
 	if gone == nil {
 		return 0, nil
 	}
-	selected := []string{}
-	for _, c := range p.Definition.Columns() {
-		selected = append(selected, fmt.Sprintf("t.%s AS %s", schema.QuoteIdentifier(p.names.column(c)), schema.QuoteIdentifier(c)))
-	}
 	is := map[bool]string{true: " IS TRUE", false: " IS NOT NULL"}[gone.Type == schema.GoneFlag]
 	sql := fmt.Sprintf(`
 SELECT count(*) FROM dbcontroller.attachment a JOIN dbcontroller.shadow s ON s.kind_id = a.kind_id AND NOT s.hidden
-WHERE a.kind_id = $1 AND a.ready AND a.definition #>> '{gone,name}' IS DISTINCT FROM $2 AND s.name IN (SELECT %s FROM (SELECT %s FROM %s AS t WHERE t.%s%s) AS r)`,
-		unshielded(rowName(&p.Definition)), strings.Join(selected, ", "), p.names.table.SQL(), schema.QuoteIdentifier(p.names.column(gone.Name)), is)
+WHERE a.kind_id = $1 AND a.ready AND a.definition #>> '{gone,name}' IS DISTINCT FROM $2 AND s.name IN (SELECT %s FROM (%s WHERE t.%s%s) AS r)`,
+		unshielded(rowName(&p.Definition)), p.names.selected(p.Definition.Columns()), schema.QuoteIdentifier(p.names.column(gone.Name)), is)
 	if err := tx.QueryRow(ctx, sql, p.kindID, gone.Name).Scan(&n); err != nil {
 		return 0, fmt.Errorf("count the deleted rows of %s: %w", p.Table, err)
 	}
