@@ -290,7 +290,7 @@ func TableView(kindID int32) TableName {
 	return TableName{Schema: "dbcontroller", Name: fmt.Sprintf("attached_%d", kindID)}
 }
 
-// Columns returns the columns of the key and of the references, each once: those of the key first.
+// Columns returns the columns of the key and of the references, each once: the key comes first.
 func (d *Definition) Columns() (columns []string) {
 	for _, c := range d.Key {
 		columns = append(columns, c.Name)

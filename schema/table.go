@@ -186,7 +186,7 @@ func checkTableReference(ps *Problems, k *Kind, r *Reference, targets []*Kind) {
 	}
 }
 
-// checkUnset checks what UNSET sets, and which rows may have NULL in one of the columns.
+// checkUnset checks the columns that UNSET sets, and MATCH FULL.
 func checkUnset(ps *Problems, r *Reference) {
 	checkColumns(ps, r.Pos, "unset", r.Unset)
 	for _, c := range r.Unset {

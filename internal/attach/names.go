@@ -14,7 +14,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// names are the present names of a table and of its columns. Those of an attached table are followed when they change.
+// names are the present names of a table and of its columns. The names of an attached table are followed when they change.
 type names struct {
 	table    schema.TableName
 	columns  map[string]string // by the declared name; a column that is missing has that name
@@ -173,8 +173,8 @@ func (n names) changes(declared schema.TableName, other bool) (out []string) {
 func rowFunction(kindID int32) string { return fmt.Sprintf("dbcontroller.attached_%d_row", kindID) }
 
 // viewStatements make the view through which the controller reads and changes the rows of a table, and the function through which triggers read one row. PostgreSQL
-// follows the names of the table and of its columns in both, as long as it is not asked to drop what they need with CASCADE. The view has no rights of its own. Rows
-// that a column says are deleted are in neither; the second argument of the function asks for them too.
+// follows the names of the table and of its columns in both, until one of the columns is dropped with CASCADE. The view has no rights of its own. Rows
+// that are deleted by a column are in neither; the second argument of the function asks for them too.
 func (p *Plan) viewStatements() []string {
 	view, columns := schema.TableView(p.kindID).SQL(), p.Definition.Columns()
 	for _, former := range p.former {
@@ -245,7 +245,7 @@ func noDefaults(d *schema.Definition, table *catalogue.Table, defaults map[strin
 	return out
 }
 
-// defaultsOf returns the defaults of the columns that UNSET sets to them: an UPDATE of the view takes those of the view.
+// defaultsOf returns the defaults of the columns that UNSET sets to them: an UPDATE of the view takes the defaults of the view.
 func defaultsOf(ctx context.Context, tx pgx.Tx, d *schema.Definition, n names) (map[string]string, error) {
 	defaults := map[string]string{}
 	for _, r := range d.References {

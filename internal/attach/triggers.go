@@ -90,7 +90,7 @@ func triggersOf(kindID int32, d *schema.Definition) []trigger {
 	return triggers
 }
 
-// gones returns the names that rows have lost by an UPDATE, as m, and in m.there whether a row still has the name, and is deleted by the word of a column.
+// gones returns the names that rows have lost by an UPDATE, as m, and in m.there whether a row still has the name, and is deleted by a column.
 func gones(d *schema.Definition) string {
 	side := func(from, flags string) string {
 		return fmt.Sprintf("SELECT %s AS name, %s FROM %s AS r", rowName(d), flags, from)
@@ -99,7 +99,7 @@ func gones(d *schema.Definition) string {
 		" UNION ALL " + side("any added", "false, false, true") + ") AS t GROUP BY t.name HAVING bool_or(t.removed) AND NOT bool_or(t.added)) AS m"
 }
 
-// full returns the statements that refuse rows with NULL in some of the columns of a reference with MATCH FULL; of an UPDATE, those that it has made so.
+// full returns the statements that refuse rows with NULL in some of the columns of a reference with MATCH FULL; of an UPDATE, the rows that it has changed.
 func full(d *schema.Definition, update bool) (out string) {
 	for _, r := range d.References {
 		if !r.MatchFull || len(r.Columns) == 1 {
@@ -122,8 +122,8 @@ func full(d *schema.Definition, update bool) (out string) {
 	return out
 }
 
-// declaredRows gives the rows of transitions the names of the declaration: r is a row that the function of the table returns. gone: it leaves those out that
-// are deleted by the word of a column, unless any row is asked for.
+// declaredRows gives the rows of transitions the names of the declaration: r is a row that the function of the table returns. gone: it leaves rows out that
+// are deleted by a column, unless any row is asked for.
 func declaredRows(kindID int32, body string, of map[string]string, gone bool) string {
 	for name, source := range of {
 		call := fmt.Sprintf("%s AS image, %s(image.*%%s) AS r", source, rowFunction(kindID))

@@ -33,7 +33,7 @@ BEGIN
             AND c.relowner <> quote_ident(owner)::regrole AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.objid = c.oid AND d.classid = 'pg_class'::regclass AND d.deptype IN ('a', 'i')) LOOP
         EXECUTE format('ALTER SEQUENCE %s OWNER TO %I', object.name, owner);
     END LOOP;
-    -- The views of attached tables have no rights of their own: whoever reads or changes rows by them needs the rights on the table.
+    -- The views of attached tables have no rights of their own: a role that reads or changes rows by them needs the rights on the table.
     FOR object IN SELECT c.oid::regclass AS name, c.relowner FROM pg_class c WHERE c.relnamespace = 'dbcontroller'::regnamespace AND c.relkind = 'v' LOOP
         IF object.relowner <> quote_ident(owner)::regrole THEN
             EXECUTE format('ALTER VIEW %s OWNER TO %I', object.name, owner);

@@ -16,7 +16,7 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// keyed is a reference, as a native key and as a declaration, and what applications do with it. Statements begin with the database: t has the targets, h the holders.
+// keyed is a reference, as a native key and as a declaration, and the cases of statements. A statement begins with the database: t has the targets, h the holders.
 type keyed struct {
 	name, columns, native, declared string
 	key                             string // of the targets

@@ -182,7 +182,7 @@ func (a *attached) fails(conn *pgx.Conn, sql string) error {
 	return fmt.Errorf("%s: %s: %s", pg.Code, pg.Message, pg.Detail)
 }
 
-// A later version says that rows are deleted by a column: attach counts those of before whose deletion would be carried out.
+// A later version says that rows are deleted by a column: attach counts the rows of before whose deletion would be carried out.
 func TestRowsOfBeforeAreCounted(t *testing.T) {
 	t.Parallel()
 	of, rest, _ := strings.Cut(strings.Replace(goneServices, ", gone: deleted_at", "", 1), "---\n")

@@ -207,7 +207,7 @@ BEGIN; ALTER TABLE orders RENAME customer_id TO customer_old; ALTER TABLE orders
 	a.exec(a.shop, `ALTER TABLE orders DROP COLUMN customer_old`)
 }
 
-// What others make of the views, and the values of a declaration, keep no table from being attached and detached.
+// Other roles make no views of the controller's views, and a value of the declaration is no part of a statement.
 func TestViewsOfAttachedTablesAreTheControllers(t *testing.T) {
 	t.Parallel()
 	const odd = "removed AS r; added AS r FROM added LIMIT RETURN NULL;"

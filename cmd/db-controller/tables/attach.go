@@ -314,10 +314,10 @@ func (f *attachFlags) apply(cmd *cobra.Command, conn *pgx.Conn, out cli.Printer,
 		out.Line("%s is attached to %s already", p.Kind.Kind, p.Table)
 		return "attached", nil
 	case p.Deletes > 0 && !f.yes && !f.dryRun:
-		return "refused", cli.WithCode(cli.Refused, fmt.Errorf("%d resources have rows that %s says are deleted, and are deleted with what refers to them: attach --yes lets that be", p.Deletes, p.Definition.Gone.Name))
+		return "refused", cli.WithCode(cli.Refused, fmt.Errorf("the rows of %d resources are deleted by the column %s, which was not declared before: attach --yes deletes these resources, with cascades", p.Deletes, p.Definition.Gone.Name))
 	case f.dryRun:
 		if p.Deletes > 0 {
-			out.Line("! %s: %d resources have rows that %s says are deleted: attach --yes deletes them with what refers to them", p.Kind.Kind, p.Deletes, p.Definition.Gone.Name)
+			out.Line("! %s: the rows of %d resources are deleted by the column %s, which was not declared before: attach --yes deletes these resources, with cascades", p.Kind.Kind, p.Deletes, p.Definition.Gone.Name)
 		}
 		out.Line("-- %s, table %s\n%s;", p.Kind.Kind, p.Table, strings.Join(p.Statements, ";\n"))
 		return "planned", nil
