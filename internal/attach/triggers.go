@@ -325,13 +325,7 @@ func texts(references []schema.DefinitionReference) []string {
 // referring returns the columns of references, each once.
 func referring(references []schema.DefinitionReference) (columns []string) {
 	for _, r := range references {
-		columns = append(columns, r.Columns...)
-		if r.Region != "" {
-			columns = append(columns, r.Region)
-		}
-		if r.When != nil {
-			columns = append(columns, r.When.Column)
-		}
+		columns = append(columns, r.AllColumns()...)
 	}
 	slices.Sort(columns)
 	return slices.Compact(columns)

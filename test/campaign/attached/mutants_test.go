@@ -74,7 +74,7 @@ var mutants = []mutant{
 	{"one-character-of-a-key", "schema/row.go", "	if t == \"character\" {", "	if t == \"\" {", "TestPartitionedTablesReferAndAreReferredTo_I1_I3_I34"},
 	{"statements-of-other-kinds-refer", "internal/attach/strict.go", "	if r.When != nil { // null", "	if r.When != nil && false { // null", "TestAColumnNamesSeveralKinds_I1_I3_I34"},
 	{"rows-of-other-kinds-refer", "schema/shadow/internal/rows/rows.go", "	if r.When == nil {", "	if r.When == nil || true {", "TestAColumnNamesSeveralKinds_I1_I3_I34"},
-	{"only-the-kind-changes", "internal/attach/triggers.go", "		if r.When != nil {\n			columns", "		if r.When != nil && false {\n			columns", "TestAColumnNamesSeveralKinds_I1_I3_I34"},
+	{"only-the-kind-changes", "internal/attach/triggers.go", "columns = append(columns, r.AllColumns()...)", "columns = append(columns, r.Columns...)", "TestAColumnNamesSeveralKinds_I1_I3_I34"},
 	{"a-merge-moves-in-silence", "internal/attach/triggers.go", "	if d.Partitioned {\n		triggers", "	if d.Partitioned && false {\n		triggers", "TestARowThatAMergeMovesRefers_I1_I3_I34"},
 	{"a-partition-comes-back-in-silence", "migrations/deployment/00001_baseline.sql", "AND NOT i.inhrelid || ':' || i.xmin = ANY (d.partitions)", "AND false", "TestAPartitionThatComesBackIsRead_I34"},
 	{"used-rights-are-asked-for-as-unused", "schema/shadow/internal/rights/asked.go", "asked[i].Block && w.Unused:", "asked[i].Block:", "TestAUsedRightIsNotReleased_I3_I8"},
