@@ -217,7 +217,10 @@ func TestAViewHasWholeTransactions(t *testing.T) {
 	write(0)
 	var torn, seen atomic.Int64
 	var newest atomic.Value
-	background(t, controller.New(c, devices).Owns(jobs).Workers(2), controller.Func(func(_ context.Context, _ controller.Request, v *controller.View) (controller.Result, error) {
+	background(t, controller.New(c, devices).Owns(jobs).Workers(2), controller.Func(func(_ context.Context, req controller.Request, v *controller.View) (controller.Result, error) {
+		if !strings.HasSuffix(req.Name.Name, "0") {
+			return controller.Result{}, nil // one run of ten looks at everything
+		}
 		values := map[string]bool{}
 		for _, k := range []controller.Kind{devices, jobs} {
 			all, err := v.List(k)
@@ -255,7 +258,7 @@ func TestProcessesShareARealDeployment(t *testing.T) {
 	var ran [3]atomic.Int64
 	process := func(i int) (end func()) { // so many shards that each process gets some: they are spread by hash
 		control := controller.New(c, devices).Workers(4).
-			Share(controller.Sharing{Writer: c, Kind: leases, Prefix: "leases/devices-", Shards: 16, Duration: 10 * time.Second})
+			Share(controller.Sharing{Writer: c, Kind: leases, Prefix: "leases/devices-", Shards: 16, Duration: 30 * time.Second})
 		return background(t, control, controller.Func(func(ctx context.Context, req controller.Request, v *controller.View) (controller.Result, error) {
 			ran[i].Add(1)
 			term, _ := controller.TermOf(ctx)

@@ -297,13 +297,13 @@ func (f *fixture) switchVersion(deployment, version string) {
 }
 
 // as connects to a deployment with a given certificate.
-func (f *fixture) as(certs, deployment string) *grpc.ClientConn {
+func (f *fixture) as(certs, deployment string, options ...grpc.DialOption) *grpc.ClientConn {
 	f.t.Helper()
 	id, err := schema.ParseDeploymentID(deployment)
 	require.NoError(f.t, err)
 	credentials, err := identity.Load(identity.InDir(certs))
 	require.NoError(f.t, err)
-	conn, err := grpc.NewClient(f.Deployments[id].Address, credentials.DialOptions(identity.Deployment(id))...)
+	conn, err := grpc.NewClient(f.Deployments[id].Address, append(credentials.DialOptions(identity.Deployment(id)), options...)...)
 	require.NoError(f.t, err)
 	f.t.Cleanup(func() { _ = conn.Close() })
 	return conn

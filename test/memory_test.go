@@ -195,6 +195,14 @@ func TestOneIdentityTakesLittleMemory_I20_I21(t *testing.T) {
 					&resourcev1.WatchResourcesRequest{Kind: "Other", Filter: fmt.Sprintf(`name != "others/none%d"`, i)})
 			}
 		},
+		"150 unread watches whose windows take one large resource": func(ctx context.Context) {
+			windows := []grpc.DialOption{grpc.WithInitialWindowSize(3 << 19), grpc.WithInitialConnWindowSize(1 << 30)}
+			wide := []*grpc.ClientConn{f.as(certs, deployment, windows...), f.as(certs, deployment, windows...)}
+			for i := range 150 {
+				unread(ctx, t, wide[i%len(wide)], resourcev1.ResourceService_WatchResources_FullMethodName,
+					&resourcev1.WatchResourcesRequest{Kind: "Other", Filter: fmt.Sprintf(`name != "others/wide%d"`, i)})
+			}
+		},
 		"150 compressed requests, beside 100 unread resources": func(ctx context.Context) {
 			for i := range 100 { // the requests wait for their memory
 				unread(ctx, t, conns[i%len(conns)], resourcev1.ResourceService_GetResource_FullMethodName, &resourcev1.GetResourceRequest{Name: "others/large1"})

@@ -47,7 +47,7 @@ func loggedSnapshot[T any](ctx context.Context, l *Log, f Feed[T], within delive
 		err := inMemory(ctx, func(m *budget.Hold) (err error) {
 			args := append([]any{at.Text, size.next(), p.last}, f.Args...)
 			p, err = charged(ctx, func(most int64) (page[T], error) { return query(ctx, l, f, st.epoch, size.next(), most, args) })
-			defer p.memory.Release()
+			defer p.forget()
 			return handOver(m, p, err, &size, within)
 		})
 		if err != nil {
@@ -73,7 +73,7 @@ func keyedSnapshot[T any](ctx context.Context, l *Log, f Feed[T], within deliver
 			if err != nil {
 				return err
 			}
-			defer p.memory.Release()
+			defer p.forget()
 			to, err := l.reached(ctx, at, p.present)
 			if err != nil {
 				return err

@@ -240,7 +240,7 @@ func (t *tail[T]) deliver(ctx context.Context, at Position, k *look[T], deliver 
 			if err != nil {
 				return err
 			}
-			defer p.memory.Release()
+			defer p.forget()
 			m.Set(min(p.bytes, maxPageBytes))
 			size.saw(p.full, len(p.items))
 			if n += len(p.items); n == 0 {

@@ -40,6 +40,13 @@ type page[T any] struct {
 	present state
 }
 
+// forget drops the rows of a page that is delivered, and releases their memory: the reader waits for the memory of the next page with nothing but its
+// place.
+func (p *page[T]) forget() {
+	p.memory.Release()
+	p.items, p.memory = nil, nil
+}
+
 // Key is the key of a row of a snapshot by key.
 type Key struct {
 	Kind int32

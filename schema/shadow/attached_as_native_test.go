@@ -30,7 +30,7 @@ type keyedCase struct {
 	differs string
 }
 
-const tableOfDifferences = "../../docs/adoption.md"
+const tableOfDifferences = "../../docs/attached-tables.md"
 
 var keyeds = []keyed{
 	{

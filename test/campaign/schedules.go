@@ -88,7 +88,7 @@ func (s *stage) remove(name string) error {
 }
 
 // definiteWithin is the time in which an operation without faults has a definite outcome, and a step its effect.
-const definiteWithin = 10 * time.Second
+const definiteWithin = 50 * time.Second
 
 // puts writes a resource, which has to be accepted.
 func (s *stage) puts(name string, refs map[string][]string) *resourcev1.Resource {

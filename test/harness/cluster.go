@@ -1,6 +1,7 @@
 package harness
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -60,7 +61,7 @@ func NewMigratedCluster(t testing.TB) *Cluster {
 		_, err := migrations.Up(t.Context(), c.DSN("a"), migrations.Deployment)
 		require.NoError(t, err)
 		c.Stop()
-		migrated.parent, err = os.MkdirTemp("/tmp", "db-controller-cluster-")
+		migrated.parent, err = os.MkdirTemp(clusterFolder(), "db-controller-cluster-")
 		require.NoError(t, err)
 		require.NoError(t, os.Chmod(migrated.parent, 0o755)) //nolint:gosec // the server's user enters it
 		dir := filepath.Join(migrated.parent, "server")
@@ -116,10 +117,13 @@ func newCluster(t testing.TB) *Cluster {
 	return &Cluster{t: t, dir: filepath.Join(clusterParent(t), "server")}
 }
 
+// clusterFolder is in memory where there is room: a server is a thousand files.
+func clusterFolder() string { return cmp.Or(launcher.MemoryFolder(), "/tmp") }
+
 // clusterParent is a folder that the server's user can enter.
 func clusterParent(t testing.TB) string {
 	t.Helper()
-	parent, err := os.MkdirTemp("/tmp", "db-controller-cluster-")
+	parent, err := os.MkdirTemp(clusterFolder(), "db-controller-cluster-")
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(parent) })
 	require.NoError(t, os.Chmod(parent, 0o755)) //nolint:gosec // as said

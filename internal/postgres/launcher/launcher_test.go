@@ -259,7 +259,7 @@ func TestPostgresRefusesContradictions(t *testing.T) {
 }
 
 func TestPostgresInMemory(t *testing.T) {
-	memory := memoryFolder()
+	memory := MemoryFolder()
 	if memory == "" {
 		t.Skip("no folder in memory here")
 	}

@@ -9,9 +9,9 @@ const (
 	memoryRoom = 2 << 30
 )
 
-// memoryFolder is a folder in memory with enough room for a server, and empty
+// MemoryFolder is a folder in memory with enough room for a server, and empty
 // when there is none.
-func memoryFolder() string {
+func MemoryFolder() string {
 	var stat syscall.Statfs_t
 	//nolint:unconvert // the type of stat.Type differs from one processor to the other
 	if err := syscall.Statfs(sharedMemory, &stat); err != nil || int64(stat.Type) != tmpfsMagic {

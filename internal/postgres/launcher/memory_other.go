@@ -4,8 +4,8 @@ package launcher
 
 import "syscall"
 
-// memoryFolder is empty: there is no such folder that everybody may use.
-func memoryFolder() string { return "" }
+// MemoryFolder is empty: there is no such folder that everybody may use.
+func MemoryFolder() string { return "" }
 
 // boundToUs starts a process like inOwnSession does. The janitor ends it when we
 // end without having stopped it: no kernel but Linux does that.

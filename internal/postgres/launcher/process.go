@@ -65,7 +65,7 @@ func openFolder(dir string, inMemory bool, owner *serverAccount) (*serverFolder,
 
 // temporaryParent is where the temporary folder goes.
 func temporaryParent(inMemory bool, owner *serverAccount) string {
-	if memory := memoryFolder(); inMemory && memory != "" {
+	if memory := MemoryFolder(); inMemory && memory != "" {
 		return memory
 	}
 	parent := os.TempDir()
