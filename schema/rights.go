@@ -103,7 +103,9 @@ type Rights struct {
 	Deny bool
 	// CascadeNeedsDelete: a delete needs the right to delete all that it takes along.
 	CascadeNeedsDelete bool
-	Grants             []AccessGrant
+	// MaxRemovals is how many resources a delete of a person removes at most, unless its request has a number; 0 for any number.
+	MaxRemovals int64
+	Grants      []AccessGrant
 	// Operators are the operators with what each may do; none: each operator may do everything.
 	Operators []Operator
 	// Declaration is greater for a later declaration; 0 before the registry has set it.
@@ -111,12 +113,20 @@ type Rights struct {
 	Pos         Pos
 }
 
-// With returns the grants of two declarations together; one of them is enough to deny by default, and to need delete for a cascade.
+// With returns the grants of two declarations together; one of them is enough to deny by default, to need delete for a cascade, and to limit removals: the lower limit
+// counts.
 func (r *Rights) With(other *Rights) *Rights {
 	if r == nil || other == nil {
 		return cmp.Or(r, other)
 	}
-	return &Rights{Deny: r.Deny || other.Deny, CascadeNeedsDelete: r.CascadeNeedsDelete || other.CascadeNeedsDelete, Grants: slices.Concat(r.Grants, other.Grants), Operators: slices.Concat(r.Operators, other.Operators), Pos: r.Pos}
+	most := max(r.MaxRemovals, other.MaxRemovals)
+	if r.MaxRemovals > 0 && other.MaxRemovals > 0 {
+		most = min(r.MaxRemovals, other.MaxRemovals)
+	}
+	return &Rights{
+		Deny: r.Deny || other.Deny, CascadeNeedsDelete: r.CascadeNeedsDelete || other.CascadeNeedsDelete, MaxRemovals: most,
+		Grants: slices.Concat(r.Grants, other.Grants), Operators: slices.Concat(r.Operators, other.Operators), Pos: r.Pos,
+	}
 }
 
 // After returns rights as a declaration at a time, which is later than the one before; nil for nil.
@@ -133,9 +143,10 @@ func (r *Rights) After(before *Rights, now time.Time) *Rights {
 
 // Same reports whether two declarations say the same.
 func (r *Rights) Same(other *Rights) bool {
-	return r != nil && other != nil && r.Deny == other.Deny && r.CascadeNeedsDelete == other.CascadeNeedsDelete && slices.EqualFunc(r.Grants, other.Grants, func(a, b AccessGrant) bool {
-		return slices.Equal(a.Verbs, b.Verbs) && a.Identity == b.Identity && a.Group == b.Group && a.Kind == b.Kind && a.Name == b.Name
-	}) && slices.EqualFunc(r.Operators, other.Operators, func(a, b Operator) bool {
+	return r != nil && other != nil && r.Deny == other.Deny && r.CascadeNeedsDelete == other.CascadeNeedsDelete && r.MaxRemovals == other.MaxRemovals &&
+		slices.EqualFunc(r.Grants, other.Grants, func(a, b AccessGrant) bool {
+			return slices.Equal(a.Verbs, b.Verbs) && a.Identity == b.Identity && a.Group == b.Group && a.Kind == b.Kind && a.Name == b.Name
+		}) && slices.EqualFunc(r.Operators, other.Operators, func(a, b Operator) bool {
 		return a.Identity == b.Identity && slices.Equal(a.Verbs, b.Verbs) && slices.Equal(a.Deployments, b.Deployments)
 	})
 }

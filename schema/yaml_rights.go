@@ -20,6 +20,11 @@ func (d *yamlReader) rights(n *yaml.Node, path string) {
 			}
 		},
 		"cascade_needs_delete": func(n *yaml.Node, path string) { d.decode(n, path, "true or false", &into.CascadeNeedsDelete) },
+		"max_removals": func(n *yaml.Node, path string) {
+			if d.decode(n, path, "a number", &into.MaxRemovals); into.MaxRemovals < 0 {
+				d.ps.add(d.pos(n, path), "write a number of resources, or leave it out for any number", "max_removals: %d", into.MaxRemovals)
+			}
+		},
 		"operators": func(n *yaml.Node, path string) {
 			d.list(n, path, func(n *yaml.Node, path string) { into.Operators = append(into.Operators, d.operator(n, path)) })
 		},

@@ -46,6 +46,9 @@ func (f *File) document() *yaml.Node {
 			rights.Content[1].Value = "deny"
 		}
 		rights.flag("cascade_needs_delete", f.Rights.CascadeNeedsDelete)
+		if f.Rights.MaxRemovals > 0 {
+			rights.value("max_removals", f.Rights.MaxRemovals)
+		}
 		rights.nodes("grants", yamlEach(f.Rights.Grants, func(g AccessGrant) yamlMap {
 			one := yamlMapping()
 			one.Style = yaml.FlowStyle

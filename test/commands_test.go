@@ -54,6 +54,7 @@ var ofInstallation = []badInput{
 	{"patch //a.example.com/us-west2/targets/t --unset x[0]", refused, "x"},
 	{"delete //a.example.com/us-west2/targets/none", refused, "targets/none: not found"},
 	{"delete //a.example.com/us-west2/targets/t", refused, "it is referred to by //b.example.com/eastus2/holders/h (block)"},
+	{"delete //a.example.com/us-west2/targets/t --max-removals -2", wrongUsage, "--max-removals -2: want a number of resources"},
 	{"plan //a.example.com/us-west2/targets/none", refused, "targets/none: not found"},
 	{"plan x", wrongUsage, "want //service/region/name"},
 	{"explain //a.example.com/us-west2/targets/none", refused, "targets/none: not found"},

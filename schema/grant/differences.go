@@ -1,6 +1,7 @@
 package grant
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
@@ -22,6 +23,9 @@ func Differences(before, after *schema.Environment) []string {
 		lines = append(lines, "everybody loses the right to delete what takes resources along that the caller may not delete")
 	case was && !is:
 		lines = append(lines, "everybody gains the right to delete what takes resources along that the caller may not delete")
+	}
+	if was, is := old.MaxRemovals, now.MaxRemovals; was != is {
+		lines = append(lines, fmt.Sprintf("a delete removes %s, was %s, unless its request has a number", atMost(is), atMost(was)))
 	}
 	lines = append(lines, lost(now, old, after.Rights, "gains")...)
 	lines = append(lines, lost(old, now, before.Rights, "loses")...)
@@ -61,6 +65,13 @@ func operators(old, now *Rights) (lines []string) {
 	missing(now.operators, old.operators, " has now ")
 	missing(old.operators, now.operators, " has no longer ")
 	return lines
+}
+
+func atMost(removals int64) string {
+	if removals == 0 {
+		return "any number of resources"
+	}
+	return fmt.Sprintf("at most %d resources", removals)
 }
 
 func needsDelete(env *schema.Environment) bool {

@@ -44,6 +44,10 @@ func TestDifferencesNameWhoGainsAndWhoLoses(t *testing.T) {
 			[]string{"everybody loses the right to delete what takes resources along that the caller may not delete"},
 		},
 		{
+			"the size of a delete", "rights: {default: deny}", "rights: {default: deny, max_removals: 1000}",
+			[]string{"a delete removes at most 1000 resources, was any number of resources, unless its request has a number"},
+		},
+		{
 			"operate needs a grant always", "rights: {default: allow}", "rights: {default: allow, grants: [{identity: '*', verbs: [operate, delete], kind: 'iam.example.com/*', name: projects/x}]}",
 			[]string{"everybody gains operate on iam.example.com/* at and below projects/x"},
 		},

@@ -23,6 +23,9 @@ func (s Subject) operator() bool { return strings.HasPrefix(s.Identity, "operato
 type Rights struct {
 	deny     bool
 	cascades bool // schema.Rights.CascadeNeedsDelete
+	// MaxRemovals is schema.Rights.MaxRemovals.
+	MaxRemovals int64
+
 	kinds    *schema.Kinds
 	versions map[schema.DeploymentID]string
 	// The rules by grantee: an identity, "group " and a group, or schema.Every.
@@ -58,6 +61,7 @@ func Compile(env *schema.Environment) *Rights {
 		return out
 	}
 	out.deny, out.cascades, out.operators = env.Rights.Deny, env.Rights.CascadeNeedsDelete, env.Rights.Operators
+	out.MaxRemovals = env.Rights.MaxRemovals
 	for _, g := range env.Rights.Grants {
 		if rule, ok := out.rule(g); ok {
 			out.rules[grantee(g)] = append(out.rules[grantee(g)], rule)

@@ -90,7 +90,7 @@ func TestDefiniteRefusals(t *testing.T) {
 	}
 	for _, err := range []error{
 		refused(peer.TargetMissing), refused(peer.TargetMissing, peer.TargetDeleting), &peer.BlockedError{}, &peer.ProtectedError{},
-		&peer.InvalidError{Err: errors.New("x")}, peer.ErrNotFound, fmt.Errorf("put: %w", peer.ErrConflict), peer.ErrDenied,
+		&peer.InvalidError{Err: errors.New("x")}, peer.ErrNotFound, fmt.Errorf("put: %w", peer.ErrConflict), peer.ErrDenied, peer.ErrTooManyRemovals,
 	} {
 		require.True(t, peer.Definite(err), "%T %v", err, err)
 	}

@@ -20,6 +20,8 @@ type Person struct {
 	DeleteKind func(ctx context.Context, at schema.DeploymentID, kind string) (bool, error)
 	// CascadeNeedsDelete: a delete needs the right to delete all that it takes along.
 	CascadeNeedsDelete bool
+	// MaxRemovals is how many resources a delete removes at most when its request has no number; 0 for any number.
+	MaxRemovals int64
 }
 
 type personKey struct{}

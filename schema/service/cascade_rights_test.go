@@ -2,15 +2,18 @@ package service_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
+	"github.com/db-controller/db-controller/schema/service/outcome"
 	"github.com/db-controller/db-controller/test/harness"
 	"github.com/db-controller/db-controller/test/wait"
 )
@@ -95,4 +98,80 @@ func TestACascadeNeedsDeleteByEachWay(t *testing.T) {
 	require.NoError(t, err, "which takes nothing along")
 	_, err = eve.BatchDeleteResources(ctx, &resourcev1.BatchDeleteResourcesRequest{Requests: []*resourcev1.DeleteResourceRequest{{Name: "targets/eve-none", AllowMissing: true}, {Name: "targets/eve-m"}}})
 	require.NoError(t, err)
+}
+
+// A delete whose plan removes more resources than its request allows, or the rights where the request has no number, changes nothing.
+func TestADeleteRemovesNoMoreThanItsLimit(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
+	defer cancel()
+	issuer := harness.NewIssuer(t)
+	g := newGuarded(t, issuer)
+	limited := strings.Replace(writers, "default: deny", "default: deny\n  max_removals: 3", 1)
+	g.declare(writers)
+	root := g.as(issuer.File("root", "db", time.Hour))
+	methods := map[string]func(most int64, names ...string) error{
+		"delete": func(most int64, names ...string) error {
+			_, err := root.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{Name: names[0], MaxRemovals: most})
+			return err
+		},
+		"batch": func(most int64, names ...string) error {
+			req := &resourcev1.BatchDeleteResourcesRequest{MaxRemovals: most}
+			for _, name := range names {
+				req.Requests = append(req.Requests, &resourcev1.DeleteResourceRequest{Name: name, AllowMissing: true})
+			}
+			_, err := root.BatchDeleteResources(ctx, req)
+			return err
+		},
+	}
+	refused := func(err error, text string) {
+		t.Helper()
+		require.Equal(t, codes.FailedPrecondition, status.Code(err), "%v", err)
+		require.Equal(t, "TOO_MANY_REMOVALS", outcome.ReasonOf(err))
+		require.ErrorContains(t, err, text)
+	}
+	for method, remove := range methods {
+		made := func(name string) (parent string) {
+			t.Helper()
+			g.declare(writers)
+			name = "root-" + method + name
+			_, err := root.PutResource(ctx, target(name))
+			require.NoError(t, err)
+			for i := range 3 {
+				_, err := root.PutResource(ctx, target(fmt.Sprint(name, i), "targets/"+name))
+				require.NoError(t, err)
+			}
+			g.declare(limited)
+			return "targets/" + name
+		}
+		parent := made("p")
+		refused(remove(3, parent), "the delete removes 4 resources, 3 are allowed: look at them with plan")
+		refused(remove(0, parent), "the delete removes 4 resources, 3 are allowed: look at them with plan")
+		require.Equal(t, codes.InvalidArgument, status.Code(remove(-2, parent)))
+		_, err := root.GetResource(ctx, &resourcev1.GetResourceRequest{Name: parent + "1"})
+		require.NoError(t, err, "nothing is removed")
+		require.NoError(t, remove(4, parent), "the number of the request counts")
+		require.NoError(t, remove(-1, made("q")), "any number")
+	}
+	parent, id := "targets/root-r", uuid.NewString()
+	for _, r := range []*resourcev1.PutResourceRequest{target("root-r"), target("root-s", parent)} {
+		_, err := root.PutResource(ctx, r)
+		require.NoError(t, err)
+	}
+	again := func(most int64) error {
+		_, err := root.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{Name: parent, RequestId: id, MaxRemovals: most})
+		return err
+	}
+	refused(again(1), "removes 2 resources, 1 are allowed")
+	_, err := root.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{Name: "targets/root-s"})
+	require.NoError(t, err)
+	refused(again(1), "removes 2 resources, 1 are allowed") // a late copy of a request that was refused has no effect (I29)
+	require.Equal(t, "REQUEST_REUSED", outcome.ReasonOf(again(5)))
+	for _, name := range []string{"root-a", "root-b"} {
+		_, err := root.PutResource(ctx, target(name))
+		require.NoError(t, err)
+	}
+	refused(methods["batch"](1, "targets/root-a", "targets/root-none", "targets/root-b"), "removes 2 resources, 1 are allowed")
+	require.NoError(t, methods["batch"](2, "targets/root-a", "targets/root-none", "targets/root-b"), "one that is not there does not count")
+	_, err = root.BatchDeleteResources(ctx, &resourcev1.BatchDeleteResourcesRequest{Requests: []*resourcev1.DeleteResourceRequest{{Name: "targets/x", MaxRemovals: 1}}})
+	require.Equal(t, codes.InvalidArgument, status.Code(err))
 }

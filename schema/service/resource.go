@@ -337,7 +337,7 @@ func (r *resources) DeleteResource(ctx context.Context, req *resourcev1.DeleteRe
 }
 
 func (r *resources) delete(ctx context.Context, req *resourcev1.DeleteResourceRequest) (*resourcev1.DeleteResourceResponse, error) {
-	all, unasked, err := r.deleteAll(ctx, []*resourcev1.DeleteResourceRequest{req}, req.GetRequestId())
+	all, unasked, err := r.deleteAll(ctx, []*resourcev1.DeleteResourceRequest{req}, req.GetRequestId(), req.GetMaxRemovals())
 	if err != nil {
 		return nil, err
 	}
@@ -358,8 +358,11 @@ func (r *resources) batchDelete(ctx context.Context, req *resourcev1.BatchDelete
 		if one.GetRequestId() != "" {
 			return nil, outcome.Invalid(fmt.Sprintf("requests[%d].request_id", i), errors.New("the batch has one, its requests have none"))
 		}
+		if one.GetMaxRemovals() != 0 {
+			return nil, outcome.Invalid(fmt.Sprintf("requests[%d].max_removals", i), errors.New("the batch has one, its requests have none"))
+		}
 	}
-	all, unasked, err := r.deleteAll(ctx, req.GetRequests(), req.GetRequestId())
+	all, unasked, err := r.deleteAll(ctx, req.GetRequests(), req.GetRequestId(), req.GetMaxRemovals())
 	if err != nil {
 		return nil, err
 	}
@@ -368,13 +371,17 @@ func (r *resources) batchDelete(ctx context.Context, req *resourcev1.BatchDelete
 	return out, nil
 }
 
-func (r *resources) deleteAll(ctx context.Context, reqs []*resourcev1.DeleteResourceRequest, requestID string) (out []*resourcev1.DeleteResourceResponse, unasked []peer.Unasked, err error) {
+func (r *resources) deleteAll(ctx context.Context, reqs []*resourcev1.DeleteResourceRequest, requestID string, most int64) (out []*resourcev1.DeleteResourceResponse, unasked []peer.Unasked, err error) {
+	if most < -1 {
+		return nil, nil, outcome.Invalid("max_removals", fmt.Errorf("%d: want a number of resources, 0 for the number in the rights, or -1 for any number", most))
+	}
 	all := make([]shadow.DeleteRequest, len(reqs))
 	for i, req := range reqs {
 		if all[i], err = r.deleteRequest(ctx, req, requestID); err != nil {
 			return nil, nil, err
 		}
 	}
+	all[0].MaxRemovals = most
 	ctx, cancel := beforeDeadline(ctx)
 	defer cancel()
 	if err := r.mayTakeAlong(ctx, all); err != nil {

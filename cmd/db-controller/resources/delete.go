@@ -24,6 +24,7 @@ import (
 type deletion struct {
 	timeout, wait  time.Duration
 	dryRun         bool
+	maxRemovals    int64
 	ignoreNotFound bool
 	file           string
 	progress       string // auto, plain or none
@@ -86,6 +87,7 @@ with --dry-run first.`
 	cmd.Flags().DurationVar(&d.wait, "wait", 0, "how long to wait until each resource is removed")
 	progressFlag(cmd, &d.progress)
 	cmd.Flags().BoolVar(&d.dryRun, "dry-run", false, "only show the effect, as plan does")
+	cmd.Flags().Int64Var(&d.maxRemovals, "max-removals", 0, "refuse a delete that removes more resources, for each deployment of the NAMEs; -1 for any number (default: the number in the rights)")
 	cmd.Flags().BoolVar(&d.ignoreNotFound, "ignore-not-found", false, "succeed for resources that do not exist")
 	cmd.Flags().StringVarP(&d.file, "file", "f", "", "file with resources, as for put; - for standard input")
 	cmd.ValidArgsFunction = cli.CompleteNames(cli.Many)
@@ -99,6 +101,9 @@ func (d *deletion) names(cmd *cobra.Command, args []string) ([]string, error) {
 	}
 	if d.wait < 0 {
 		return nil, cli.Usage("--wait %s: want more than 0s", d.wait)
+	}
+	if d.maxRemovals < -1 {
+		return nil, cli.Usage("--max-removals %d: want a number of resources, 0 for the number in the rights, or -1 for any number", d.maxRemovals)
 	}
 	if !slices.Contains(progressModes, d.progress) {
 		return nil, cli.Usage("--progress %s: want auto, plain or none", d.progress)
@@ -320,10 +325,10 @@ func (d *deletion) send(ctx context.Context, resources resourcev1.ResourceServic
 		defer cancel()
 	}
 	if len(names) == 1 {
-		answer, err := resources.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{Name: names[0].Name, AllowMissing: missing})
+		answer, err := resources.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{Name: names[0].Name, AllowMissing: missing, MaxRemovals: d.maxRemovals})
 		return []*resourcev1.DeleteResourceResponse{answer}, answer.GetUnasked(), err
 	}
-	req := &resourcev1.BatchDeleteResourcesRequest{}
+	req := &resourcev1.BatchDeleteResourcesRequest{MaxRemovals: d.maxRemovals}
 	for _, name := range names {
 		req.Requests = append(req.Requests, &resourcev1.DeleteResourceRequest{Name: name.Name, AllowMissing: missing})
 	}

@@ -159,6 +159,7 @@ func (a *Access) enter(ctx context.Context, who identity.Caller, method string, 
 			return a.deletesKind(ctx, who, at, kind)
 		},
 		CascadeNeedsDelete: a.current().CascadeNeedsDelete(subject(who)),
+		MaxRemovals:        a.current().MaxRemovals,
 	})
 	return context.WithValue(ctx, readableKey{}, func(names []schema.FullName) []bool { return a.readable(ctx, who, names) }), d, nil
 }

@@ -49,6 +49,7 @@ var outcomes = []struct {
 	{peer.ErrConflict, "MOVED"},
 	{peer.ErrDeleting, "DELETING"},
 	{peer.ErrNotDeleting, "NOT_DELETING"},
+	{peer.ErrTooManyRemovals, "TOO_MANY_REMOVALS"},
 	{peer.ErrAborted, "ABORTED"},
 	{peer.ErrQuota, string(peer.QuotaExceeded)},
 	{peer.ErrDecommissioned, "DECOMMISSIONED"},

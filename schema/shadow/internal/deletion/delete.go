@@ -36,6 +36,8 @@ type DeleteRequest struct {
 	Revision peer.Revision // 0: any
 	// AllowMissing: it is no error that there is no such resource.
 	AllowMissing bool
+	// MaxRemovals is how many resources the delete removes at most, with those that it names; 0: as many as the rights of the person say; -1: any number.
+	MaxRemovals int64
 	// Actor is the caller's identity, such as user/alice. It is stored with the removal of every member.
 	Actor string
 	// RequestID, unless zero, is the caller's id of the request. The same id and request get the same answer.
@@ -61,7 +63,7 @@ var byNames = cascade.Select(`SELECT s.id FROM ` + namedSQL)
 // Config.Times.DeleteTimeout), as for a lock; meanwhile the resource takes no new references, so that a busy one can be
 // deleted. A look-ahead over other deployments finds blockers of the cascade there. With a request id, the outcome is
 // stored as by SaveRequested. When it fails with one of these errors, nothing has changed: *BlockedError, which names
-// the blockers; *ProtectedError (block_deletion); *UnavailableError, when a blocker's deployment does not answer;
+// the blockers; *ProtectedError (block_deletion); ErrTooManyRemovals; *UnavailableError, when a blocker's deployment does not answer;
 // ErrNotFound; ErrConflict.
 func (s *Deleter) Delete(ctx context.Context, req DeleteRequest) (peer.DeleteResult, error) {
 	results, err := s.DeleteAll(ctx, []DeleteRequest{req})
@@ -72,7 +74,7 @@ func (s *Deleter) Delete(ctx context.Context, req DeleteRequest) (peer.DeleteRes
 }
 
 // DeleteAll is Delete of one or several resources in one transaction: all of them, or none. What refers to one of them and is deleted with another one
-// does not block. The request id, the actor and the call are those of the first request. The results have the order of the requests; the first one has
+// does not block. The request id, the limit of removals, the actor and the call are those of the first request. The results have the order of the requests; the first one has
 // the deployments that could not be asked. The resource of a result has no body when there are several.
 func (s *Deleter) DeleteAll(ctx context.Context, reqs []DeleteRequest) ([]peer.DeleteResult, error) {
 	d := &deletion{}
@@ -83,11 +85,12 @@ func (s *Deleter) DeleteAll(ctx context.Context, reqs []DeleteRequest) ([]peer.D
 		Delete       string
 		UID          uuid.UUID
 		Revision     peer.Revision
-		AllowMissing bool `json:",omitempty"`
+		AllowMissing bool  `json:",omitempty"`
+		MaxRemovals  int64 `json:",omitempty"`
 	}
 	all := make([]wish, len(reqs))
 	for i, r := range reqs {
-		all[i] = wish{r.Name, r.UID, r.Revision, r.AllowMissing}
+		all[i] = wish{r.Name, r.UID, r.Revision, r.AllowMissing, r.MaxRemovals}
 	}
 	var content any = all
 	if len(all) == 1 {
@@ -135,6 +138,9 @@ func (s *Deleter) delete(ctx context.Context, d *deletion, reqs []DeleteRequest)
 	ctx, cancel := peer.WithDefaultTimeout(ctx, s.Cfg.Times.DeleteTimeout)
 	defer cancel()
 	if err := s.want(ctx, d, reqs); err != nil {
+		return nil, err
+	}
+	if err := s.limit(ctx, reqs); err != nil {
 		return nil, err
 	}
 	first, keys := reqs[0], make([]rows.Key, len(reqs))

@@ -173,6 +173,8 @@ type Rights struct {
 	Declaration int64 `protobuf:"varint,3,opt,name=declaration,proto3" json:"declaration,omitempty"`
 	// A delete needs the right to delete all that it takes along.
 	CascadeNeedsDelete bool `protobuf:"varint,4,opt,name=cascade_needs_delete,json=cascadeNeedsDelete,proto3" json:"cascade_needs_delete,omitempty"`
+	// How many resources a delete of a person removes at most, unless its request has a number (DeleteResourceRequest.max_removals); 0 for any number.
+	MaxRemovals int64 `protobuf:"varint,6,opt,name=max_removals,json=maxRemovals,proto3" json:"max_removals,omitempty"`
 	// The operators with what each may do. Without any, each operator may do everything; with some, the others may do nothing.
 	Operators     []*Operator `protobuf:"bytes,5,rep,name=operators,proto3" json:"operators,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -235,6 +237,13 @@ func (x *Rights) GetCascadeNeedsDelete() bool {
 		return x.CascadeNeedsDelete
 	}
 	return false
+}
+
+func (x *Rights) GetMaxRemovals() int64 {
+	if x != nil {
+		return x.MaxRemovals
+	}
+	return 0
 }
 
 func (x *Rights) GetOperators() []*Operator {
@@ -1882,12 +1891,13 @@ const file_dbcontroller_registry_v1_registry_proto_rawDesc = "" +
 	"generation\x18\x05 \x01(\x03R\n" +
 	"generation\x12\x1a\n" +
 	"\bdisabled\x18\x06 \x01(\bR\bdisabled\x12\x1a\n" +
-	"\bdatabase\x18\a \x01(\tR\bdatabase\"\xeb\x01\n" +
+	"\bdatabase\x18\a \x01(\tR\bdatabase\"\x8e\x02\n" +
 	"\x06Rights\x12\x12\n" +
 	"\x04deny\x18\x01 \x01(\bR\x04deny\x127\n" +
 	"\x06grants\x18\x02 \x03(\v2\x1f.dbcontroller.registry.v1.GrantR\x06grants\x12 \n" +
 	"\vdeclaration\x18\x03 \x01(\x03R\vdeclaration\x120\n" +
-	"\x14cascade_needs_delete\x18\x04 \x01(\bR\x12cascadeNeedsDelete\x12@\n" +
+	"\x14cascade_needs_delete\x18\x04 \x01(\bR\x12cascadeNeedsDelete\x12!\n" +
+	"\fmax_removals\x18\x06 \x01(\x03R\vmaxRemovals\x12@\n" +
 	"\toperators\x18\x05 \x03(\v2\".dbcontroller.registry.v1.OperatorR\toperators\"^\n" +
 	"\bOperator\x12\x1a\n" +
 	"\bidentity\x18\x01 \x01(\tR\bidentity\x12\x14\n" +
