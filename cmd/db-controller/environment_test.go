@@ -3,7 +3,9 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"encoding/xml"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -68,7 +70,12 @@ func (r *readable) ListRevisions(_ context.Context, req *registryv1.ListRevision
 
 func newReadable(t *testing.T) (*readable, []string) {
 	t.Helper()
-	f, err := schema.ParseFile("f", strings.NewReader(registered))
+	return readableOf(t, registered)
+}
+
+func readableOf(t *testing.T, text string) (*readable, []string) {
+	t.Helper()
+	f, err := schema.ParseFile("f", strings.NewReader(text))
 	require.NoError(t, err)
 	env := wire.EnvironmentProto(&schema.Environment{Regions: f.Regions, Services: f.Services, Deployments: f.Deployments, Rights: f.Rights})
 	env.Deployments[0].Address, env.Deployments[0].Generation = "10.0.0.7:5432", 3
@@ -287,4 +294,85 @@ func (r *receipts) ListRemovals(_ context.Context, req *adminv1.ListRemovalsRequ
 
 func (r *receipts) ListDeletions(context.Context, *adminv1.ListDeletionsRequest) (*adminv1.ListDeletionsResponse, error) {
 	return &adminv1.ListDeletionsResponse{Deletions: []*adminv1.Deletion{{Id: r.deletion, Unset: 3}}}, nil
+}
+
+// TestMain keeps a playground on this machine away from the tests: its context is the default of commands.
+func TestMain(m *testing.M) {
+	home, err := os.MkdirTemp("", "db-controller-home-")
+	if err == nil {
+		err = os.Setenv("HOME", home)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	code := m.Run()
+	_ = os.RemoveAll(home)
+	os.Exit(code)
+}
+
+const related = `
+service: iam.example.com
+version: v1
+kinds: [{kind: Project, patterns: ["projects/{project}"]}]
+---
+service: dev.example.com
+version: v1
+imports: [iam.example.com@v1]
+kinds:
+  - kind: Device
+    patterns: ["projects/{project}/devices/{device}"]
+    references:
+      - {path: project, targets: [iam.example.com/Project], behaviour: CASCADE_DELETE}
+      - {path: next, targets: [Device], behaviour: UNSET}
+      - {path: rack, targets: [Rack], behaviour: BLOCK}
+  - kind: Rack
+    patterns: ["racks/{rack}"]
+    references: [{path: first, targets: [Device], behaviour: UNSET}, {path: last, targets: [Device], behaviour: UNSET}]
+---
+service: dev.example.com
+version: v2
+kinds: [{kind: Gadget, patterns: ["gadgets/{gadget}"]}]
+---
+regions: [eu, us]
+deployments: [{deployment: iam.example.com/eu, version: v1}, {deployment: dev.example.com/us, version: v1}]
+`
+
+// Kinds and references are listed with the names that commands take, and drawn. A kind may refer to itself, and kinds to one another.
+func TestKindsAndReferencesAreListedAndDrawn(t *testing.T) {
+	t.Parallel()
+	_, at := readableOf(t, related)
+	call := func(args ...string) string {
+		t.Helper()
+		got := command(t, append(at, args...)...)
+		require.Zero(t, got.code, got.errOut)
+		return got.out
+	}
+	require.Equal(t, "REGION  DEPLOYMENTS\neu      iam.example.com/eu\nus      dev.example.com/us\n", call("get", "regions"))
+	require.Contains(t, call("get", "deployments"), "dev.example.com/us")
+	require.Contains(t, call("get", "kinds", "dev.example.com"), "dev.example.com/Device  v1       us       projects/{project}/devices/{device}")
+	require.NotContains(t, call("get", "kinds", "dev.example.com@v1"), "Gadget")
+	var references []struct {
+		Holder, Field, Behaviour string
+		Targets, RunsIn          []string
+	}
+	require.NoError(t, json.Unmarshal([]byte(call("get", "references", "-o", "json")), &references))
+	require.Len(t, references, 5)
+	require.Equal(t, "dev.example.com/Device", references[0].Holder)
+	require.Equal(t, []string{"iam.example.com/Project"}, references[0].Targets)
+	require.Equal(t, []string{"us"}, references[0].RunsIn)
+
+	dot := call("graph")
+	require.Contains(t, dot, `"dev.example.com/Device" -> "iam.example.com/Project" [label="project\nCASCADE_DELETE"`)
+	require.Contains(t, dot, `"dev.example.com/Rack" -> "dev.example.com/Device" [label="first, last\nUNSET"`)
+	require.NotContains(t, dot, "Gadget", "this version runs nowhere")
+	require.Contains(t, call("graph", "dev.example.com@v2"), "Gadget")
+	svg := call("graph", "-o", "svg")
+	for _, text := range []string{">Device<", ">next UNSET<", ">first, last UNSET<", ">rack BLOCK<"} {
+		require.Contains(t, svg, text)
+	}
+	read := xml.NewDecoder(strings.NewReader(svg))
+	for err := error(nil); err != io.EOF; _, err = read.Token() {
+		require.NoError(t, err)
+	}
 }

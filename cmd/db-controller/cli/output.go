@@ -26,13 +26,30 @@ func OutputFlag(cmd *cobra.Command) {
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(outputs, cobra.ShellCompDirectiveNoFileComp)) // the flag exists
 }
 
+// formatsKey is the annotation of an output flag with formats of its own.
+const formatsKey = "formats"
+
+// OutputIn replaces the formats of a command by others; the first one is the default.
+func OutputIn(cmd *cobra.Command, formats ...string) {
+	flag := cmd.Flags().Lookup("output")
+	flag.DefValue, flag.Usage, flag.Annotations = formats[0], strings.Join(formats, " or "), map[string][]string{formatsKey: formats}
+	_ = flag.Value.Set(formats[0]) // a string
+}
+
 // CheckOutput is called before a command does anything.
 func CheckOutput(cmd *cobra.Command) error {
 	flag := cmd.Flags().Lookup("output")
-	if flag == nil || slices.Contains(outputs, flag.Value.String()) {
+	if flag == nil {
 		return nil
 	}
-	return Usage("--output %s: want table, json or yaml", flag.Value)
+	formats := outputs
+	if own := flag.Annotations[formatsKey]; len(own) > 0 {
+		formats = own
+	}
+	if slices.Contains(formats, flag.Value.String()) {
+		return nil
+	}
+	return Usage("--output %s: want %s", flag.Value, flag.Usage)
 }
 
 // Printer prints the result of a command: lines for people while it runs, or one document for programs at its end. Notes and

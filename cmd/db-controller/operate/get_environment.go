@@ -41,22 +41,41 @@ func NewGetServices() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			var known []string
-			for _, d := range env.Services {
-				known = append(known, d.Service, d.ServiceVersion.String())
+			found, err := selectServices(env, args)
+			if err != nil {
+				return err
 			}
-			for _, arg := range args {
-				if !slices.Contains(known, arg) {
-					return cli.WithCode(cli.Refused, cli.Usage("not registered: %s%s", arg, cli.DidYouMean(arg, known)))
-				}
-			}
-			found := slices.DeleteFunc(slices.Clone(env.Services), func(d *schema.Descriptor) bool {
-				return len(args) > 0 && !slices.Contains(args, d.Service) && !slices.Contains(args, d.ServiceVersion.String())
-			})
 			out := cli.PrinterOf(cmd)
 			printServices(out, found, env)
 			return writeBack(out, &schema.File{Services: found}, cli.Messages(wire.EnvironmentProto(&schema.Environment{Services: found}).GetServices()))
 		})
+}
+
+// selectServices returns the descriptors of services, or versions of services; all of them by default.
+func selectServices(env *schema.Environment, args []string) ([]*schema.Descriptor, error) {
+	var known []string
+	for _, d := range env.Services {
+		known = append(known, d.Service, d.ServiceVersion.String())
+	}
+	for _, arg := range args {
+		if !slices.Contains(known, arg) {
+			return nil, cli.WithCode(cli.Refused, cli.Usage("not registered: %s%s", arg, cli.DidYouMean(arg, known)))
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(env.Services), func(d *schema.Descriptor) bool {
+		return len(args) > 0 && !slices.Contains(args, d.Service) && !slices.Contains(args, d.ServiceVersion.String())
+	}), nil
+}
+
+// regionsOf returns the regions in which a version of a service runs.
+func regionsOf(env *schema.Environment, v schema.ServiceVersion) []string {
+	regions := []string{}
+	for _, at := range env.Deployments {
+		if at.Service == v.Service && at.Version == v.Version {
+			regions = append(regions, at.Region)
+		}
+	}
+	return regions
 }
 
 // NewGetRights returns the command get rights.
@@ -126,13 +145,7 @@ func printServices(out cli.Printer, services []*schema.Descriptor, env *schema.E
 		for k := range d.Kinds {
 			kinds[k] = d.Kinds[k].Name
 		}
-		var runs []string
-		for _, at := range env.Deployments {
-			if at.Service == d.Service && at.Version == d.Version {
-				runs = append(runs, at.Region)
-			}
-		}
-		rows[i] = []any{d.ServiceVersion, strings.Join(kinds, ","), strings.Join(runs, ",")}
+		rows[i] = []any{d.ServiceVersion, strings.Join(kinds, ","), strings.Join(regionsOf(env, d.ServiceVersion), ",")}
 	}
 	out.Table("SERVICE KINDS RUNS_IN", rows)
 }
@@ -146,6 +159,12 @@ func printGrants(out cli.Printer, rights *schema.Rights) {
 		out.Line("default: deny")
 	} else {
 		out.Line("default: allow")
+	}
+	if rights.CascadeNeedsDelete {
+		out.Line("cascade_needs_delete: true")
+	}
+	if rights.MaxRemovals > 0 {
+		out.Line("max_removals: %d", rights.MaxRemovals)
 	}
 	rows := make([][]any, len(rights.Grants))
 	for i, g := range rights.Grants {
