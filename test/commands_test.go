@@ -117,6 +117,8 @@ var ofInstallation = []badInput{
 	{"get kinds a.example.con", refused, "not registered: a.example.con: did you mean a.example.com?"},
 	{"get references a.example.con", refused, "not registered: a.example.con: did you mean a.example.com?"},
 	{"graph a.example.con", refused, "not registered: a.example.con: did you mean a.example.com?"},
+	{"doctor a.example.com/us-west9", refused, "unknown deployment a.example.com/us-west9: did you mean a.example.com/us-west2?"},
+	{"doctor a.example.com/us-west2 --certificates-within 0s", wrongUsage, "--certificates-within 0s: want more than 0s"},
 	{"graph -o json", wrongUsage, "--output json: want dot or svg"},
 	{"get rights x", wrongUsage, "unknown command"},
 	{"history --limit 0", wrongUsage, "--limit 0: want at least 1"},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"encoding/xml"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -372,7 +373,7 @@ func TestKindsAndReferencesAreListedAndDrawn(t *testing.T) {
 		require.Contains(t, svg, text)
 	}
 	read := xml.NewDecoder(strings.NewReader(svg))
-	for err := error(nil); err != io.EOF; _, err = read.Token() {
+	for err := error(nil); !errors.Is(err, io.EOF); _, err = read.Token() {
 		require.NoError(t, err)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 func requireBlocked(t *testing.T, err error, by ...string) {
@@ -48,6 +49,38 @@ func TestDeleteIsRefusedBesideALiveBlockerAndNamesIt_I3(t *testing.T) {
 	b.MustPut(holder, nil)
 	require.True(t, b.MustDelete(target).Removed, "a dropped reference does not block, though its release is not delivered yet")
 	b.Settle()
+	b.Audit()
+}
+
+// A delete with a limit counts what goes with it in other deployments too, and is refused before anything changes; when a deployment cannot be asked, the number is unknown.
+func TestALimitOfRemovalsCountsAllDeployments(t *testing.T) {
+	t.Parallel()
+	b := newPair(t, nil)
+	b.MustPut(target, nil)
+	for i := range 3 {
+		b.MustPut(fmt.Sprint(holder, i), body{"cascade": target})
+	}
+	b.Settle()
+	remove := func(most int64) error {
+		ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
+		defer cancel()
+		full, err := schema.ParseFullName(target)
+		require.NoError(t, err)
+		_, err = b.Stores[full.Deployment].Delete(ctx, shadow.DeleteRequest{Name: full.Name, MaxRemovals: most})
+		return err
+	}
+	err := remove(3)
+	require.ErrorIs(t, err, peer.ErrTooManyRemovals)
+	require.ErrorContains(t, err, "the delete removes 4 resources, 3 are allowed")
+	require.Equal(t, peer.Active, b.Get(target).State)
+	b.SetDown(bEast, true)
+	var away *peer.UnavailableError
+	require.ErrorAs(t, remove(4), &away)
+	require.Equal(t, peer.Active, b.Get(target).State)
+	b.SetDown(bEast, false)
+	require.NoError(t, remove(4))
+	b.Settle()
+	require.Nil(t, b.Get(fmt.Sprint(holder, 0)))
 	b.Audit()
 }
 

@@ -132,7 +132,7 @@ func (g *kindGraph) dot(out io.Writer) error {
 		b.WriteString("  }\n")
 	}
 	for _, e := range g.edges {
-		fmt.Fprintf(&b, "  %s -> %s [label=%s, color=%q, fontcolor=%q];\n", strconv.Quote(e.from), strconv.Quote(e.to), strconv.Quote(strings.Join(e.fields, ", ")+"\n"+e.behaviour), e.colour(), e.colour())
+		fmt.Fprintf(&b, "  %s -> %s [label=%s, color=%q, fontcolor=%q];\n", strconv.Quote(e.from), strconv.Quote(e.to), strconv.Quote(strings.Join(e.fields, ", ")+"\n"+e.behaviour), e.colour(), e.colour()) //nolint:misspell // the words of Graphviz
 	}
 	b.WriteString("}\n")
 	_, err := io.WriteString(out, b.String())

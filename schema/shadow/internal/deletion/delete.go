@@ -140,9 +140,7 @@ func (s *Deleter) delete(ctx context.Context, d *deletion, reqs []DeleteRequest)
 	if err := s.want(ctx, d, reqs); err != nil {
 		return nil, err
 	}
-	if err := s.limit(ctx, reqs); err != nil {
-		return nil, err
-	}
+	d.limit = limit(cmp.Or(reqs[0].MaxRemovals, peer.PersonFrom(ctx).MaxRemovals, anyNumber))
 	first, keys := reqs[0], make([]rows.Key, len(reqs))
 	for i, w := range d.wanted {
 		keys[i] = rows.Key{Kind: w.kindID, Name: w.Name}
@@ -190,6 +188,7 @@ type deletion struct {
 	store   *Deleter
 	wanted  []*wanted        // one, or several, of which all or none are deleted
 	request *request.Request // nil without a request id
+	limit   limit
 	// inTx runs a try in one transaction: the store's own, or one of an application.
 	inTx func(ctx context.Context, touches feed.Topics, fn func(pgx.Tx) error) error
 	// last sends the last statements of a try: with the commit, where that is the store's.
@@ -288,8 +287,32 @@ func (d *deletion) lookAhead(ctx context.Context, found *obstacle) (err error) {
 	if d.ahead, err = d.store.lookAhead(ctx, d.name(), found); err != nil {
 		return d.whyNot(d.ofSeveral(err))
 	}
-	d.undecided = d.ahead.undecided
-	return nil
+	if d.undecided = d.ahead.undecided; len(d.undecided) > 0 || d.ahead.moved {
+		return nil // it is repeated
+	}
+	if d.limit != anyNumber && len(d.ahead.unasked) > 0 {
+		return &peer.UnavailableError{Unasked: d.ahead.unasked, Err: errors.New("the resources that the delete removes there cannot be counted, and max_removals limits their number")}
+	}
+	return d.limit.allows(d.ahead.removed, d.ahead.more)
+}
+
+// limit is how many resources a delete removes at most. Those that join the deletion in other deployments after the look-ahead do not count: the limit is for mistakes,
+// and locks nothing.
+type limit int64
+
+// anyNumber is no limit.
+const anyNumber = -1
+
+// allows refuses a delete that removes too many resources. more: there may be more than their number, and unknown is not absent.
+func (l limit) allows(removed int, more bool) error {
+	if l == anyNumber || int64(removed) <= int64(l) && !more {
+		return nil
+	}
+	orMore := ""
+	if more {
+		orMore = " or more"
+	}
+	return fmt.Errorf("the delete removes %d resources%s, %d are allowed: %w", removed, orMore, l, peer.ErrTooManyRemovals)
 }
 
 // ofSeveral says in a refusal that the resource is one of several.
@@ -510,8 +533,12 @@ func (d *deletion) decide(ctx context.Context, tx pgx.Tx, roots []*plan.Member, 
 		return decided, nil, protected
 	}
 	enough, err := s.lookAheadComplete(ctx, tx, decided, d.ahead)
-	if err == nil && !enough {
+	switch {
+	case err != nil:
+	case !enough:
 		found, err = s.beforeLookAhead(ctx, tx, decided, member)
+	default:
+		err = d.limit.allows(len(decided.Closure.Members), false)
 	}
 	return decided, found, err
 }

@@ -37,6 +37,9 @@ type lookAhead struct {
 	keys    db.KeyColumns
 	blocks  map[plan.Edge]bool
 	unasked []peer.Unasked
+	// removed is the number of members that the walk found; more: there may be more.
+	removed int
+	more    bool
 	// undecided are blockades here whose attempts may still commit; moved reports that others were settled.
 	undecided []blockade
 	moved     bool
@@ -134,7 +137,7 @@ func (s *Deleter) lookAhead(ctx context.Context, name string, from *obstacle) (*
 	if err := s.recall(ctx, w, l, proxies, rights); err != nil || l.moved {
 		return l, err
 	}
-	l.unasked = w.Unasked
+	l.unasked, l.removed, l.more = w.Unasked, w.Size(), w.Truncated
 	if len(l.undecided) == 0 { // otherwise the look-ahead is repeated, and logs then
 		for _, u := range w.Unasked {
 			s.Log.Warn("cannot ask a deployment for the part of a deletion there",

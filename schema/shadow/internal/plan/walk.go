@@ -203,7 +203,7 @@ func (w *Walk) Run(parent context.Context) error {
 	answers := make(chan answer, maxAsking)
 	asking := map[schema.DeploymentID]bool{}
 	for {
-		full := w.size() >= peer.PlanLimit
+		full := w.Size() >= peer.PlanLimit
 		if full && !w.detailed {
 			break
 		}
@@ -219,7 +219,7 @@ func (w *Walk) Run(parent context.Context) error {
 			w.takeAnswer(a)
 		}
 	}
-	w.Truncated = w.Truncated || w.size() >= peer.PlanLimit
+	w.Truncated = w.Truncated || w.Size() >= peer.PlanLimit
 	cancel()
 	for range asking {
 		a := <-answers
@@ -233,8 +233,8 @@ func (w *Walk) Run(parent context.Context) error {
 	return parent.Err()
 }
 
-// size is the number of members.
-func (w *Walk) size() int {
+// Size is the number of members. With Truncated there may be more.
+func (w *Walk) Size() int {
 	n := len(w.members)
 	for _, c := range w.counted {
 		n += c.number
@@ -290,7 +290,7 @@ func (w *Walk) question(d schema.DeploymentID) peer.PlanQuestion {
 	for _, o := range w.owners[d] {
 		targets[o] = true
 	}
-	q := peer.PlanQuestion{Limit: max(1, peer.PlanLimit-w.size()), Detailed: w.detailed, Compact: !w.detailed, CountLeaves: !w.detailed && !w.NameLeaves}
+	q := peer.PlanQuestion{Limit: max(1, peer.PlanLimit-w.Size()), Detailed: w.detailed, Compact: !w.detailed, CountLeaves: !w.detailed && !w.NameLeaves}
 	for t := range targets {
 		q.Targets = append(q.Targets, t)
 	}

@@ -240,7 +240,7 @@ func TestAWalkFollowsADeletionOverDeployments(t *testing.T) {
 			walk := c.world.walks(t, false, true)
 			require.Equal(t, c.goes, c.world.goes(walk))
 			counting := c.world.walks(t, false, false)
-			require.Equal(t, len(c.goes), counting.size(), "one that is found twice counts once")
+			require.Equal(t, len(c.goes), counting.Size(), "one that is found twice counts once")
 			for _, walk := range []*Walk{walk, counting} {
 				require.Empty(t, walk.Unasked)
 				require.False(t, walk.Truncated)

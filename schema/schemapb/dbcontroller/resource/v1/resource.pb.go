@@ -1754,8 +1754,8 @@ type DeleteResourceRequest struct {
 	RequestId string `protobuf:"bytes,4,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// There may be no such resource: then it is removed, by no deletion (AIP-135).
 	AllowMissing bool `protobuf:"varint,5,opt,name=allow_missing,json=allowMissing,proto3" json:"allow_missing,omitempty"`
-	// The delete is refused (TOO_MANY_REMOVALS) when its plan removes more resources than this number, with the named one; 0 for the number in the
-	// rights, -1 for any number. Resources that join the deletion after the plan do not count.
+	// The delete is refused (TOO_MANY_REMOVALS) when it removes more resources than this number, with the named one; 0 for the number in the rights, -1 for
+	// any number. At most 9,999: a look-ahead counts no more. Resources that join the deletion in other deployments after the look-ahead do not count.
 	MaxRemovals   int64 `protobuf:"varint,6,opt,name=max_removals,json=maxRemovals,proto3" json:"max_removals,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

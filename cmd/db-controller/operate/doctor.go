@@ -1,0 +1,291 @@
+package operate
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
+
+	"github.com/db-controller/db-controller/client"
+	"github.com/db-controller/db-controller/cmd/db-controller/cli"
+	"github.com/db-controller/db-controller/schema"
+	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
+	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
+)
+
+// Severities of findings: something does not work, or will not, or is not as a careful operator has it.
+const (
+	severe = "ERROR"
+	minor  = "WARNING"
+)
+
+// finding is a problem with its remedy.
+type finding struct {
+	Severity string `json:"severity"`
+	// Where is a deployment, or "registry", or "environment".
+	Where   string `json:"where"`
+	Problem string `json:"problem"`
+	Remedy  string `json:"remedy"`
+}
+
+// NewDoctor returns the command doctor.
+func NewDoctor() *cobra.Command {
+	var within time.Duration
+	var errorsOnly bool
+	cmd := cli.NewDeploymentCommand("doctor [DEPLOYMENT]...", "Look for problems of the registry and of deployments, of all by default: each with its remedy", `  db-controller doctor
+  db-controller doctor iam.example.com/us-west2 -o json`, nil,
+		func(cmd *cobra.Command, c *client.Client, args []string) error {
+			d := &doctor{now: time.Now(), within: within}
+			asked, err := d.look(cmd.Context(), c, args)
+			if err != nil {
+				return err
+			}
+			if errorsOnly {
+				d.found = slices.DeleteFunc(d.found, func(f finding) bool { return f.Severity != severe })
+			}
+			return d.report(cli.PrinterOf(cmd), asked)
+		})
+	cmd.Args = func(_ *cobra.Command, args []string) error {
+		for _, arg := range args {
+			if _, err := schema.ParseDeploymentID(arg); err != nil {
+				return err
+			}
+		}
+		if within <= 0 {
+			return cli.Usage("--certificates-within %s: want more than 0s", within)
+		}
+		return nil
+	}
+	cmd.Long = `Look for problems of the registry and of deployments, of all by default: each with its remedy.
+
+It looks at the answers of the processes, their readiness, certificates and clocks, pauses, recoveries, failures, old work, watches that are behind, references without
+targets, attached rows, single processes, versions, and the default of the rights. It changes nothing. It does not see disks, replication and backups of PostgreSQL. With a
+finding the exit code is 3.`
+	cmd.Flags().DurationVar(&within, "certificates-within", 14*24*time.Hour, "report certificates that end within this time")
+	cmd.Flags().BoolVar(&errorsOnly, "errors-only", false, "leave warnings out, also of the exit code")
+	cmd.ValidArgsFunction = cli.CompleteDeployments(cli.Many)
+	return cmd
+}
+
+// doctor collects findings.
+type doctor struct {
+	now    time.Time
+	within time.Duration
+	found  []finding
+}
+
+func (d *doctor) add(severity, where, remedy, problem string, args ...any) {
+	d.found = append(d.found, finding{severity, where, fmt.Sprintf(problem, args...), remedy})
+}
+
+// examined is the answer of a deployment.
+type examined struct {
+	status *adminv1.StatusResponse
+	ends   time.Time // of its certificates; zero without one
+	err    error
+}
+
+// look asks the registry and the deployments, and returns how many were asked.
+func (d *doctor) look(ctx context.Context, c *client.Client, only []string) (asked int, err error) {
+	var at peer.Peer
+	answer, err := c.Registry().GetEnvironment(ctx, &registryv1.GetEnvironmentRequest{}, grpc.Peer(&at))
+	switch {
+	case errors.Is(err, client.ErrNoRegistry):
+	case err != nil:
+		d.add(severe, "registry", "start the registry, or look at its log; deployments go on with the environment that they know", "it does not answer: %s", cli.Plain(err))
+	default:
+		d.certificate("registry", endOf(at))
+		if answer.GetIncomplete() {
+			d.add(severe, "registry", "apply the files that describe all deployments again", "it was restored or failed over: deployments may be missing in it, and nothing is deleted where they may refer to")
+		}
+	}
+	env, err := c.Environment(ctx)
+	if err != nil {
+		return 0, cli.Plain(err)
+	}
+	var of []schema.Deployment
+	for _, name := range only {
+		i := slices.IndexFunc(env.Deployments, func(one schema.Deployment) bool { return one.String() == name })
+		if i < 0 {
+			known := make([]string, len(env.Deployments))
+			for n := range env.Deployments {
+				known[n] = env.Deployments[n].String()
+			}
+			return 0, cli.WithCode(cli.Refused, fmt.Errorf("unknown deployment %s%s", name, cli.DidYouMean(name, known)))
+		}
+		of = append(of, env.Deployments[i])
+	}
+	if len(only) == 0 {
+		of = env.Deployments
+		d.environment(env)
+	}
+	all := make([]examined, len(of))
+	var g errgroup.Group
+	g.SetLimit(statusesAtOnce)
+	for i, one := range of {
+		if !one.NeverRan() && !one.Disabled {
+			g.Go(func() error { all[i] = examine(ctx, c, one.DeploymentID); return nil })
+		}
+	}
+	_ = g.Wait() // the errors are in all
+	for i, one := range of {
+		d.deployment(one, all[i])
+	}
+	return len(of), nil
+}
+
+func examine(ctx context.Context, c *client.Client, id schema.DeploymentID) (e examined) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	admin, err := c.Admin(ctx, id)
+	if err != nil {
+		return examined{err: err}
+	}
+	var at peer.Peer
+	e.status, e.err = admin.Status(ctx, &adminv1.StatusRequest{}, grpc.Peer(&at))
+	e.ends = endOf(at)
+	return e
+}
+
+// endOf returns the first end of the certificates that a server has shown; zero without any.
+func endOf(at peer.Peer) (ends time.Time) {
+	info, _ := at.AuthInfo.(credentials.TLSInfo)
+	for _, cert := range info.State.PeerCertificates {
+		if ends.IsZero() || cert.NotAfter.Before(ends) {
+			ends = cert.NotAfter
+		}
+	}
+	return ends
+}
+
+func (d *doctor) certificate(where string, ends time.Time) {
+	if left := ends.Sub(d.now); !ends.IsZero() && left < d.within {
+		d.add(minor, where, "issue a new certificate and replace the files; the process reads them again by itself", "its certificate ends on %s, in %s", cli.At(ends), inDays(left))
+	}
+}
+
+func inDays(left time.Duration) string {
+	if left < 48*time.Hour {
+		return left.Round(time.Minute).String()
+	}
+	return fmt.Sprintf("%d days", int(left.Hours()/24))
+}
+
+func (d *doctor) environment(env *schema.Environment) {
+	if len(env.Deployments) == 0 {
+		d.add(minor, "environment", "describe deployments, and apply the files", "it has no deployments")
+	}
+	if env.Rights == nil || !env.Rights.Deny {
+		d.add(minor, "environment", "declare rights with default: deny (docs/security.md), and preview them with apply --dry-run", "everybody with a certificate may read, write and delete everything: the default of the rights is allow")
+	}
+}
+
+func (d *doctor) deployment(of schema.Deployment, e examined) {
+	where, s := of.String(), e.status
+	switch {
+	case of.Disabled:
+		d.add(minor, where, "enable it by apply, or decommission it; deletions that it may refer to wait", "it is disabled")
+		return
+	case of.NeverRan():
+		d.add(minor, where, "start its process (serve), or remove it (db-controller remove)", "it is described and has never run")
+		return
+	case e.err != nil:
+		d.add(severe, where, "start its process, or look at its log; deletions that it may refer to wait. For one that does not come back: db-controller decommission", "it does not answer: %s", cli.Plain(e.err))
+		return
+	}
+	d.certificate(where, e.ends)
+	for _, n := range s.GetNotReady() {
+		d.add(severe, where, "see the reason, and docs/operations.md", "not ready: %s: %s", n.GetCheck(), n.GetReason())
+	}
+	if s.GetVersion() != of.Version {
+		d.add(severe, where, "wait for the switch, or look at its log", "it runs %s, and %s is set", s.GetVersion(), of.Version)
+	}
+	d.processes(where, s)
+	d.deletions(where, s)
+	d.work(where, s)
+}
+
+func (d *doctor) processes(where string, s *adminv1.StatusResponse) {
+	alive := 0
+	for _, p := range s.GetProcesses() {
+		if _, expired := leaseOf(p); !expired {
+			alive++
+		}
+	}
+	if alive == 1 {
+		d.add(minor, where, "run a second process of the deployment: it takes over within the lease", "it has one process")
+	}
+	database, process := s.GetDatabaseTime().AsTime(), s.GetProcessTime().AsTime()
+	if off := database.Sub(d.now); s.GetDatabaseTime() != nil && off.Abs() > clocksDiffer {
+		d.add(minor, where, "run a time service on all machines", "the clock of its database is %s that of this machine", aheadOrBehind(off))
+	}
+	if off := database.Sub(process); s.GetProcessTime() != nil && off.Abs() > clocksDiffer {
+		d.add(minor, where, "run a time service on all machines", "the clock of its database is %s that of its process", aheadOrBehind(off))
+	}
+	for _, w := range s.GetWatches() {
+		if heard := w.GetHeardTime().AsTime(); w.GetPrimed() && d.now.Sub(heard) > silentAfter {
+			d.add(severe, where, "look at the network between both deployments", "the watch %s of %s has been silent for %s", w.GetName(), w.GetDeployment(), cli.Ago(heard))
+		}
+	}
+}
+
+func (d *doctor) deletions(where string, s *adminv1.StatusResponse) {
+	e := s.GetEpoch()
+	if e.GetAwaitingRegistry() {
+		d.add(severe, where, "make the registry answer; if it was restored too, apply the files that describe all deployments", "nothing is deleted until the registry returns the deployments that may refer to resources here")
+	}
+	if waiting := e.GetUnconfirmed(); len(waiting) > 0 {
+		d.add(severe, where, "start these deployments; for one that stays down: db-controller waive, or decommission", "nothing is deleted until these deployments have compared their references: %s", strings.Join(waiting, ", "))
+	}
+	for _, p := range s.GetPauses() {
+		d.add(minor, where, "db-controller resume "+where, "paused: %s", pauseText(where, p))
+	}
+	if n := s.GetDanglingReferences(); n > 0 {
+		d.add(severe, where, "db-controller verify "+where+" lists them; verify --repair --dangling=act lets them act", "%s lost the target with commits of another database", cli.Plural(n, "reference"))
+	}
+	if rows := s.GetAttachedRows(); rows.GetIncomplete() > 0 {
+		d.add(minor, where, "db-controller attach --status lists them", "%s of attached tables name targets that do not exist", cli.Plural(rows.GetIncomplete(), "value"))
+	}
+}
+
+// oldWork is the age of work that waits for something. Each piece of work is tried again within seconds.
+const oldWork = 5 * time.Minute
+
+func (d *doctor) work(where string, s *adminv1.StatusResponse) {
+	for _, f := range s.GetFailures() {
+		d.add(severe, where, "mend the cause; it is tried again by itself, or at once by db-controller retry", "%s for %s fails: %s", f.GetHandler(), f.GetDeployment(), f.GetError())
+	}
+	for _, o := range s.GetOutstanding() {
+		if age := d.now.Sub(o.GetOldestTime().AsTime()); age > oldWork {
+			d.add(minor, where, "db-controller stuck shows the reasons", "%s of %s for %s: the oldest waits for %s", cli.Plural(o.GetCount(), "piece"), o.GetGroup(), cmp.Or(o.GetDeployment(), where), cli.Ago(o.GetOldestTime().AsTime()))
+		}
+	}
+	for _, k := range s.GetKept() {
+		d.add(minor, where, "delete them, or describe the kind and its patterns in the next version", "%s of kind %s, such as %s, fit no kind of the version", cli.Plural(k.GetResources(), "resource"), k.GetKind(), k.GetSample())
+	}
+}
+
+func (d *doctor) report(out cli.Printer, asked int) error {
+	slices.SortStableFunc(d.found, func(a, b finding) int { return cmp.Compare(a.Severity, b.Severity) })
+	for _, f := range d.found {
+		out.Line("%-7s  %s: %s\n         %s", f.Severity, f.Where, f.Problem, f.Remedy)
+	}
+	summary := fmt.Sprintf("%s in %s and the registry", cli.Plural(len(d.found), "finding"), cli.Plural(asked, "deployment"))
+	if err := out.Document(append([]finding{}, d.found...)); err != nil {
+		return err
+	}
+	if len(d.found) > 0 {
+		return cli.WithCode(cli.Findings, errors.New(summary))
+	}
+	out.Line("no %s", strings.TrimPrefix(summary, "0 "))
+	return nil
+}
