@@ -48,9 +48,9 @@ concurrent=^\($(awk '
 	name != "" && /go func|errgroup|\.Go\(|SecondProcess|synctest/ { print name; name = "" }' schema/shadow/*_test.go | paste -sd '|')\)\$
 
 {
-	run race "$(echo $racing)" -race -p 2 "$@"
+	CGO_ENABLED=1 run race "$(echo $racing)" -race -p 2 "$@"
 	race=$?
-	run concurrent ./schema/shadow -race -run "$concurrent" "$@"
+	CGO_ENABLED=1 run concurrent ./schema/shadow -race -run "$concurrent" "$@"
 	exit $((race + $?))
 } &
 racers=$!
