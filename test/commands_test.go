@@ -43,6 +43,8 @@ var ofInstallation = []badInput{
 	{"list a.example.com/us-west2 --kind Targetz", refused, `unknown kind "Targetz": kinds of a.example.com@v1 are Target`},
 	{"list a.example.com/us-west2 --filter x=", refused, "is no filter"},
 	{"watch a.example.com/nowhere", refused, unknown},
+	{"watch a.example.com/us-west2 --from nonsense", refused, "token"},
+	{"list a.example.com/us-west2 -o names", wrongUsage, "want table, json, yaml or name"},
 	{"watch a.example.com/us-west2 --kind Targetz", refused, `unknown kind "Targetz"`},
 	{"put //a.example.com/us-west2/targetz/t", refused, noKind},
 	{"put //a.example.com/us-west2/targets/t --set nonsense", wrongUsage, "want PATH=VALUE"},

@@ -405,6 +405,8 @@ func TestListSaysThatThereAreMore(t *testing.T) {
 	require.Zero(t, got.code, got.errOut)
 	require.Equal(t, 3, strings.Count(got.out, "\n"), got.out)
 	require.Contains(t, got.errOut, "--limit 20")
+	got = command(t, append(at, "list", "iam.example.com/us-west2", "-o", "name")...)
+	require.Equal(t, ran{0, strings.Repeat(acmeName+"\n", 3), ""}, got)
 	got = command(t, append(at, "list", "iam.example.com/us-west2", "--limit", "0")...)
 	require.Equal(t, cli.WrongUsage, got.code)
 	require.Contains(t, got.errOut, "--limit 0: want at least 1")

@@ -297,7 +297,8 @@ func TestAWatchPrintsEachEvent(t *testing.T) {
 	req := <-w.asked
 	require.Equal(t, []string{"Project", "a = 1"}, []string{req.GetKind(), req.GetFilter()})
 
-	got = command(t, append(at, "watch", "iam.example.com/us-west2", "-o", "json")...)
+	got = command(t, append(at, "watch", "iam.example.com/us-west2", "-o", "json", "--from", "t7")...)
+	require.Equal(t, "t7", (<-w.asked).GetResumeToken())
 	documents := strings.Split(strings.TrimSpace(got.out), "\n")
 	require.Len(t, documents, 4)
 	for _, document := range documents {

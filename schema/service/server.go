@@ -207,7 +207,7 @@ func register(to grpc.ServiceRegistrar, cfg Config) {
 	schemav1.RegisterSchemaServiceServer(to, newSchemas(cfg))
 }
 
-// Limits of one caller. docs/security.md has the table of all limits.
+// Limits of one caller. docs/access.md has the table of all limits.
 const (
 	// maxConnections is the number of connections of one identity, maxCalls the number of its calls in progress on all
 	// connections together, watches included.

@@ -32,7 +32,7 @@ const formatsKey = "formats"
 // OutputIn replaces the formats of a command by others; the first one is the default.
 func OutputIn(cmd *cobra.Command, formats ...string) {
 	flag := cmd.Flags().Lookup("output")
-	flag.DefValue, flag.Usage, flag.Annotations = formats[0], strings.Join(formats, " or "), map[string][]string{formatsKey: formats}
+	flag.DefValue, flag.Usage, flag.Annotations = formats[0], strings.Join(formats[:len(formats)-1], ", ")+" or "+formats[len(formats)-1], map[string][]string{formatsKey: formats}
 	_ = flag.Value.Set(formats[0]) // a string
 }
 

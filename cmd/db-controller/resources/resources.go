@@ -3,6 +3,7 @@ package resources
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 
@@ -60,7 +61,8 @@ func NewList() *cobra.Command {
 	var query client.Query
 	var limit int
 	cmd := cli.NewDeploymentCommand("list DEPLOYMENT", "List the resources of a deployment", `  db-controller list devices.example.com/eastus2 --kind Device
-  db-controller list devices.example.com/eastus2 --filter 'labels.team = "a" AND body.size > 5' --order 'body.size desc'`, cli.OfDeployment,
+  db-controller list devices.example.com/eastus2 --filter 'labels.team = "a" AND body.size > 5' --order 'body.size desc'
+  db-controller list devices.example.com/eastus2 --kind Device -o name | xargs -n 1 db-controller explain`, cli.OfDeployment,
 		func(cmd *cobra.Command, c *client.Client, args []string) error {
 			id, err := schema.ParseDeploymentID(args[0])
 			if err != nil {
@@ -90,14 +92,16 @@ func NewList() *cobra.Command {
 	cmd.Flags().StringVar(&query.Filter, "filter", "", "only resources that match a filter (AIP-160)")
 	cmd.Flags().StringVar(&query.OrderBy, "order", "", "fields to sort by, such as 'create_time desc, body.size'")
 	cmd.Flags().IntVar(&limit, "limit", 100, "maximum number of resources")
+	cli.OutputIn(cmd, "table", "json", "yaml", nameFormat)
 	cli.CompleteDeploymentAndKind(cmd)
 	return cmd
 }
 
 // NewWatch returns the command watch.
 func NewWatch() *cobra.Command {
-	var kind, filter string
-	cmd := cli.NewDeploymentCommand("watch DEPLOYMENT", "Show the resources of a deployment and every change after that", "  db-controller watch devices.example.com/eastus2", cli.OfDeployment,
+	var kind, filter, from string
+	cmd := cli.NewDeploymentCommand("watch DEPLOYMENT", "Show the resources of a deployment and every change after that", `  db-controller watch devices.example.com/eastus2
+  db-controller watch devices.example.com/eastus2 -o json --from "$TOKEN"     # resumeToken of an earlier event`, cli.OfDeployment,
 		func(cmd *cobra.Command, c *client.Client, args []string) error {
 			id, err := schema.ParseDeploymentID(args[0])
 			if err != nil {
@@ -107,7 +111,7 @@ func NewWatch() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			stream, err := resources.WatchResources(cmd.Context(), &resourcev1.WatchResourcesRequest{Kind: kind, Filter: filter})
+			stream, err := resources.WatchResources(cmd.Context(), &resourcev1.WatchResourcesRequest{Kind: kind, Filter: filter, ResumeToken: from})
 			if err != nil {
 				return cli.Plain(err)
 			}
@@ -126,6 +130,7 @@ func NewWatch() *cobra.Command {
 		})
 	cmd.Flags().StringVar(&kind, "kind", "", "only this kind")
 	cmd.Flags().StringVar(&filter, "filter", "", "only resources that match a filter (AIP-160)")
+	cmd.Flags().StringVar(&from, "from", "", "go on after the event with this resumeToken, without a snapshot")
 	cli.CompleteDeploymentAndKind(cmd)
 	return cmd
 }
@@ -160,9 +165,20 @@ func fullName(r *resourcev1.Resource) string {
 	return "//" + r.GetDeployment() + "/" + r.GetName()
 }
 
+// nameFormat is the output of full names alone, one in each line.
+const nameFormat = "name"
+
 // show prints resources: one as an object, several, or possibly several, as an array.
 func show(cmd *cobra.Command, found []*resourcev1.Resource, several bool) error {
 	r := cli.PrinterOf(cmd)
+	if r.Format == nameFormat {
+		for _, f := range found {
+			if _, err := fmt.Fprintln(r.Out, fullName(f)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
 	if !r.People() {
 		if !several && len(found) == 1 {
 			return r.Document(found[0])
