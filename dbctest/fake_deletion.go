@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 	"github.com/db-controller/db-controller/schema/service/outcome"
 )
@@ -34,7 +35,7 @@ func (f *Fake) gone(r *resourcev1.Resource) change {
 }
 
 func (d *door) DeleteResource(_ context.Context, req *resourcev1.DeleteResourceRequest) (*resourcev1.DeleteResourceResponse, error) {
-	answers, err := d.deleteAll([]*resourcev1.DeleteResourceRequest{req}, req.GetRequestId())
+	answers, err := d.deleteAll([]*resourcev1.DeleteResourceRequest{req}, req.GetRequestId(), req.GetMaxRemovals())
 	if err != nil {
 		return nil, err
 	}
@@ -42,12 +43,12 @@ func (d *door) DeleteResource(_ context.Context, req *resourcev1.DeleteResourceR
 }
 
 func (d *door) BatchDeleteResources(_ context.Context, req *resourcev1.BatchDeleteResourcesRequest) (*resourcev1.BatchDeleteResourcesResponse, error) {
-	answers, err := d.deleteAll(req.GetRequests(), req.GetRequestId())
+	answers, err := d.deleteAll(req.GetRequests(), req.GetRequestId(), req.GetMaxRemovals())
 	return &resourcev1.BatchDeleteResourcesResponse{Responses: answers}, err
 }
 
 // deleteAll deletes all of some resources, or none. The same request id has the same answer.
-func (d *door) deleteAll(reqs []*resourcev1.DeleteResourceRequest, id string) (answers []*resourcev1.DeleteResourceResponse, err error) {
+func (d *door) deleteAll(reqs []*resourcev1.DeleteResourceRequest, id string, most int64) (answers []*resourcev1.DeleteResourceResponse, err error) {
 	f := d.fake
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -79,6 +80,9 @@ func (d *door) deleteAll(reqs []*resourcev1.DeleteResourceRequest, id string) (a
 			changes = append(changes, *c)
 		}
 		answers = append(answers, &resourcev1.DeleteResourceResponse{Removed: !left})
+	}
+	if most > 0 && int64(len(changes)) > most {
+		return nil, outcome.Status(zap.NewNop(), fmt.Errorf("the delete removes %d resources, %d are allowed: %w", len(changes), most, peer.ErrTooManyRemovals))
 	}
 	f.commit(at, changes...)
 	if id != "" {

@@ -113,6 +113,9 @@ type Rights struct {
 	Pos         Pos
 }
 
+// MaxRemovals is the greatest limit of removals: a look-ahead counts no more.
+const MaxRemovals = 9999
+
 // With returns the grants of two declarations together; one of them is enough to deny by default, to need delete for a cascade, and to limit removals: the lower limit
 // counts.
 func (r *Rights) With(other *Rights) *Rights {

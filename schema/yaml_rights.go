@@ -1,6 +1,10 @@
 package schema
 
-import "go.yaml.in/yaml/v3"
+import (
+	"fmt"
+
+	"go.yaml.in/yaml/v3"
+)
 
 // rights reads the rights of a file. Grants of several documents are joined.
 func (d *yamlReader) rights(n *yaml.Node, path string) {
@@ -21,8 +25,8 @@ func (d *yamlReader) rights(n *yaml.Node, path string) {
 		},
 		"cascade_needs_delete": func(n *yaml.Node, path string) { d.decode(n, path, "true or false", &into.CascadeNeedsDelete) },
 		"max_removals": func(n *yaml.Node, path string) {
-			if d.decode(n, path, "a number", &into.MaxRemovals); into.MaxRemovals < 0 {
-				d.ps.add(d.pos(n, path), "write a number of resources, or leave it out for any number", "max_removals: %d", into.MaxRemovals)
+			if d.decode(n, path, "a number", &into.MaxRemovals); into.MaxRemovals < 0 || into.MaxRemovals > MaxRemovals {
+				d.ps.add(d.pos(n, path), fmt.Sprintf("write a number of resources, at most %d, or leave it out for any number", MaxRemovals), "max_removals: %d", into.MaxRemovals)
 			}
 		},
 		"operators": func(n *yaml.Node, path string) {

@@ -59,7 +59,7 @@ func TestDoctorNamesProblemsAndRemedies(t *testing.T) {
 	_, found, out = call(&adminv1.StatusResponse{
 		Version: "v0", Processes: alive[:1], DatabaseTime: ago(time.Minute), ProcessTime: ago(0),
 		NotReady:           []*adminv1.StatusResponse_NotReady{{Check: "database", Reason: "it is read-only"}},
-		Watches:            []*adminv1.StatusResponse_Watch{{Name: "deletions", Deployment: "b.example.com/eu", Primed: true, HeardTime: ago(time.Minute)}},
+		Watches:            []*adminv1.StatusResponse_Watch{{Name: "deletions", Deployment: "b.example.com/eu", Primed: true, HeardTime: ago(time.Minute)}, {Name: "deletions", Deployment: "c.example.com/eu", Lost: 7}, {Name: "deletions", Deployment: "d.example.com/eu"}},
 		Epoch:              &adminv1.StatusResponse_Epoch{AwaitingRegistry: true, Unconfirmed: []string{"b.example.com/eu"}},
 		Pauses:             []*adminv1.Pause{{Of: id}},
 		DanglingReferences: 2,
@@ -71,7 +71,7 @@ func TestDoctorNamesProblemsAndRemedies(t *testing.T) {
 	for problem, want := range map[string]string{
 		"its certificate ends on": "WARNING", "not ready: database: it is read-only": "ERROR", "it runs v0, and v1 is set": "ERROR", "it has one process": "WARNING",
 		"the clock of its database is 1": "WARNING", "the watch deletions of b.example.com/eu has been silent": "ERROR",
-		"nothing is deleted until the registry": "ERROR", "nothing is deleted until these deployments have compared their references: b.example.com/eu": "ERROR", "paused: deletions": "WARNING",
+		"the watch deletions of c.example.com/eu is lost": "ERROR", "nothing is deleted until the registry": "ERROR", "nothing is deleted until these deployments have compared their references: b.example.com/eu": "ERROR", "paused: deletions": "WARNING",
 		"2 references lost the target": "ERROR", "1 value of attached tables": "WARNING", "owned pending for b.example.com/eu fails: refused": "ERROR",
 		"3 pieces of confirm for b.example.com/eu: the oldest waits for 1h": "WARNING", "1 resource of kind Old, such as olds/1": "WARNING",
 	} {
@@ -83,7 +83,9 @@ func TestDoctorNamesProblemsAndRemedies(t *testing.T) {
 		}
 		require.NotEmpty(t, got, "%s: %s", problem, out)
 	}
-	require.NotContains(t, out, "release")
+	require.NotContains(t, out, "of 1 release")
+	require.NotContains(t, out, "d.example.com", "its watch has just begun")
+	require.Contains(t, out, "db-controller resume "+id+" --reason TEXT")
 	require.Less(t, strings.LastIndex(out, "ERROR"), strings.Index(out, "WARNING"), "errors are first")
 
 	code, found, out = call(&adminv1.StatusResponse{Version: version, Processes: alive[:1]}, id, "--errors-only")

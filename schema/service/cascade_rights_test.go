@@ -147,6 +147,7 @@ func TestADeleteRemovesNoMoreThanItsLimit(t *testing.T) {
 		refused(remove(3, parent), "the delete removes 4 resources, 3 are allowed: look at them with plan")
 		refused(remove(0, parent), "the delete removes 4 resources, 3 are allowed: look at them with plan")
 		require.Equal(t, codes.InvalidArgument, status.Code(remove(-2, parent)))
+		require.Equal(t, codes.InvalidArgument, status.Code(remove(10_000, parent)), "more than a look-ahead counts")
 		_, err := root.GetResource(ctx, &resourcev1.GetResourceRequest{Name: parent + "1"})
 		require.NoError(t, err, "nothing is removed")
 		require.NoError(t, remove(4, parent), "the number of the request counts")

@@ -372,8 +372,8 @@ func (r *resources) batchDelete(ctx context.Context, req *resourcev1.BatchDelete
 }
 
 func (r *resources) deleteAll(ctx context.Context, reqs []*resourcev1.DeleteResourceRequest, requestID string, most int64) (out []*resourcev1.DeleteResourceResponse, unasked []peer.Unasked, err error) {
-	if most < -1 {
-		return nil, nil, outcome.Invalid("max_removals", fmt.Errorf("%d: want a number of resources, 0 for the number in the rights, or -1 for any number", most))
+	if most < -1 || most > schema.MaxRemovals {
+		return nil, nil, outcome.Invalid("max_removals", fmt.Errorf("%d: want a number of resources, at most %d, 0 for the number in the rights, or -1 for any number", most, schema.MaxRemovals))
 	}
 	all := make([]shadow.DeleteRequest, len(reqs))
 	for i, req := range reqs {

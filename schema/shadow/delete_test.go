@@ -75,7 +75,9 @@ func TestALimitOfRemovalsCountsAllDeployments(t *testing.T) {
 	require.Equal(t, peer.Active, b.Get(target).State)
 	b.SetDown(bEast, true)
 	var away *peer.UnavailableError
-	require.ErrorAs(t, remove(4), &away)
+	err = remove(4)
+	require.ErrorAs(t, err, &away)
+	require.ErrorContains(t, err, "max_removals limits their number")
 	require.Equal(t, peer.Active, b.Get(target).State)
 	b.SetDown(bEast, false)
 	require.NoError(t, remove(4))

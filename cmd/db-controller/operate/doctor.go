@@ -12,8 +12,10 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
 
 	"github.com/db-controller/db-controller/client"
 	"github.com/db-controller/db-controller/cmd/db-controller/cli"
@@ -91,15 +93,20 @@ func (d *doctor) add(severity, where, remedy, problem string, args ...any) {
 type examined struct {
 	status *adminv1.StatusResponse
 	ends   time.Time // of its certificates; zero without one
+	at     time.Time // when it came
 	err    error
 }
 
 // look asks the registry and the deployments, and returns how many were asked.
 func (d *doctor) look(ctx context.Context, c *client.Client, only []string) (asked int, err error) {
 	var at peer.Peer
-	answer, err := c.Registry().GetEnvironment(ctx, &registryv1.GetEnvironmentRequest{}, grpc.Peer(&at))
+	asking, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	answer, err := c.Registry().GetEnvironment(asking, &registryv1.GetEnvironmentRequest{}, grpc.Peer(&at))
 	switch {
 	case errors.Is(err, client.ErrNoRegistry):
+	case refusesCaller(err):
+		return 0, cli.Plain(err)
 	case err != nil:
 		d.add(severe, "registry", "start the registry, or look at its log; deployments go on with the environment that they know", "it does not answer: %s", cli.Plain(err))
 	default:
@@ -109,6 +116,9 @@ func (d *doctor) look(ctx context.Context, c *client.Client, only []string) (ask
 		}
 	}
 	env, err := c.Environment(ctx)
+	if err != nil && len(d.found) > 0 {
+		return 0, nil // the finding about the registry has the reason
+	}
 	if err != nil {
 		return 0, cli.Plain(err)
 	}
@@ -138,13 +148,24 @@ func (d *doctor) look(ctx context.Context, c *client.Client, only []string) (ask
 	}
 	_ = g.Wait() // the errors are in all
 	for i, one := range of {
+		if refusesCaller(all[i].err) {
+			return 0, cli.PlainOf(schema.FullName{Deployment: one.DeploymentID}, all[i].err)
+		}
 		d.deployment(one, all[i])
 	}
 	return len(of), nil
 }
 
+// answerTimeout is how long a process may take for its answer.
+const answerTimeout = 10 * time.Second
+
+// refusesCaller reports whether an answer is about the caller, and not about the process.
+func refusesCaller(err error) bool {
+	return slices.Contains([]codes.Code{codes.Unauthenticated, codes.PermissionDenied, codes.ResourceExhausted}, status.Code(err))
+}
+
 func examine(ctx context.Context, c *client.Client, id schema.DeploymentID) (e examined) {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	admin, err := c.Admin(ctx, id)
 	if err != nil {
@@ -152,7 +173,7 @@ func examine(ctx context.Context, c *client.Client, id schema.DeploymentID) (e e
 	}
 	var at peer.Peer
 	e.status, e.err = admin.Status(ctx, &adminv1.StatusRequest{}, grpc.Peer(&at))
-	e.ends = endOf(at)
+	e.ends, e.at = endOf(at), time.Now()
 	return e
 }
 
@@ -209,15 +230,17 @@ func (d *doctor) deployment(of schema.Deployment, e examined) {
 	if s.GetVersion() != of.Version {
 		d.add(severe, where, "wait for the switch, or look at its log", "it runs %s, and %s is set", s.GetVersion(), of.Version)
 	}
-	d.processes(where, s)
+	d.processes(where, s, e.at)
 	d.deletions(where, s)
 	d.work(where, s)
 }
 
-func (d *doctor) processes(where string, s *adminv1.StatusResponse) {
+func (d *doctor) processes(where string, s *adminv1.StatusResponse, at time.Time) {
 	alive := 0
 	for _, p := range s.GetProcesses() {
-		if _, expired := leaseOf(p); !expired {
+		if _, expired := leaseOf(p); expired {
+			d.add(severe, where, "start the process again, or look at its log; another process takes its shards over", "%s", processLine(p))
+		} else {
 			alive++
 		}
 	}
@@ -225,14 +248,17 @@ func (d *doctor) processes(where string, s *adminv1.StatusResponse) {
 		d.add(minor, where, "run a second process of the deployment: it takes over within the lease", "it has one process")
 	}
 	database, process := s.GetDatabaseTime().AsTime(), s.GetProcessTime().AsTime()
-	if off := database.Sub(d.now); s.GetDatabaseTime() != nil && off.Abs() > clocksDiffer {
+	if off := database.Sub(at); s.GetDatabaseTime() != nil && off.Abs() > clocksDiffer {
 		d.add(minor, where, "run a time service on all machines", "the clock of its database is %s that of this machine", aheadOrBehind(off))
 	}
 	if off := database.Sub(process); s.GetProcessTime() != nil && off.Abs() > clocksDiffer {
 		d.add(minor, where, "run a time service on all machines", "the clock of its database is %s that of its process", aheadOrBehind(off))
 	}
 	for _, w := range s.GetWatches() {
-		if heard := w.GetHeardTime().AsTime(); w.GetPrimed() && d.now.Sub(heard) > silentAfter {
+		switch heard := w.GetHeardTime().AsTime(); {
+		case !w.GetPrimed() && w.GetLost() > 0:
+			d.add(severe, where, "look at "+w.GetDeployment()+", and at the network between both deployments", "the watch %s of %s is lost, and has no snapshot yet", w.GetName(), w.GetDeployment())
+		case w.GetPrimed() && at.Sub(heard) > silentAfter:
 			d.add(severe, where, "look at the network between both deployments", "the watch %s of %s has been silent for %s", w.GetName(), w.GetDeployment(), cli.Ago(heard))
 		}
 	}
@@ -247,7 +273,14 @@ func (d *doctor) deletions(where string, s *adminv1.StatusResponse) {
 		d.add(severe, where, "start these deployments; for one that stays down: db-controller waive, or decommission", "nothing is deleted until these deployments have compared their references: %s", strings.Join(waiting, ", "))
 	}
 	for _, p := range s.GetPauses() {
-		d.add(minor, where, "db-controller resume "+where, "paused: %s", pauseText(where, p))
+		command := "db-controller resume " + where
+		if p.GetHandler() != "" {
+			command += " --handler " + schema.Handler(p.GetHandler()).Text()
+		}
+		if p.GetOf() != where {
+			command += " --of " + p.GetOf()
+		}
+		d.add(minor, where, command+" --reason TEXT", "paused: %s", pauseText(where, p))
 	}
 	if n := s.GetDanglingReferences(); n > 0 {
 		d.add(severe, where, "db-controller verify "+where+" lists them; verify --repair --dangling=act lets them act", "%s lost the target with commits of another database", cli.Plural(n, "reference"))

@@ -87,7 +87,7 @@ with --dry-run first.`
 	cmd.Flags().DurationVar(&d.wait, "wait", 0, "how long to wait until each resource is removed")
 	progressFlag(cmd, &d.progress)
 	cmd.Flags().BoolVar(&d.dryRun, "dry-run", false, "only show the effect, as plan does")
-	cmd.Flags().Int64Var(&d.maxRemovals, "max-removals", 0, "refuse a delete that removes more resources, for each deployment of the NAMEs; -1 for any number (default: the number in the rights)")
+	cmd.Flags().Int64Var(&d.maxRemovals, "max-removals", 0, "refuse a delete that removes more resources, at most 9,999, for each request of at most 1,000 NAMEs of one deployment; -1 for any number; --dry-run does not apply it (default: the number in the rights)")
 	cmd.Flags().BoolVar(&d.ignoreNotFound, "ignore-not-found", false, "succeed for resources that do not exist")
 	cmd.Flags().StringVarP(&d.file, "file", "f", "", "file with resources, as for put; - for standard input")
 	cmd.ValidArgsFunction = cli.CompleteNames(cli.Many)

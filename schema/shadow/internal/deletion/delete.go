@@ -284,16 +284,17 @@ func (d *deletion) giveWay(ctx context.Context, found *obstacle) error {
 }
 
 func (d *deletion) lookAhead(ctx context.Context, found *obstacle) (err error) {
-	if d.ahead, err = d.store.lookAhead(ctx, d.name(), found); err != nil {
+	if d.ahead, err = d.store.lookAhead(ctx, d.name(), found, d.limit != anyNumber); err != nil {
 		return d.whyNot(d.ofSeveral(err))
 	}
 	if d.undecided = d.ahead.undecided; len(d.undecided) > 0 || d.ahead.moved {
 		return nil // it is repeated
 	}
-	if d.limit != anyNumber && len(d.ahead.unasked) > 0 {
-		return &peer.UnavailableError{Unasked: d.ahead.unasked, Err: errors.New("the resources that the delete removes there cannot be counted, and max_removals limits their number")}
+	err = d.limit.allows(d.ahead.removed, d.ahead.more)
+	if err == nil && d.limit != anyNumber && len(d.ahead.unasked) > 0 {
+		err = fmt.Errorf("the resources that the delete removes cannot be counted, and max_removals limits their number: %w", &peer.UnavailableError{Unasked: d.ahead.unasked})
 	}
-	return d.limit.allows(d.ahead.removed, d.ahead.more)
+	return err
 }
 
 // limit is how many resources a delete removes at most. Those that join the deletion in other deployments after the look-ahead do not count: the limit is for mistakes,
@@ -533,9 +534,11 @@ func (d *deletion) decide(ctx context.Context, tx pgx.Tx, roots []*plan.Member, 
 		return decided, nil, protected
 	}
 	enough, err := s.lookAheadComplete(ctx, tx, decided, d.ahead)
+	// The members here are those that the look-ahead has counted with the others.
+	grown := d.limit != anyNumber && d.ahead != nil && len(decided.Closure.Members) > d.ahead.members
 	switch {
 	case err != nil:
-	case !enough:
+	case !enough || grown:
 		found, err = s.beforeLookAhead(ctx, tx, decided, member)
 	default:
 		err = d.limit.allows(len(decided.Closure.Members), false)

@@ -37,7 +37,8 @@ type lookAhead struct {
 	keys    db.KeyColumns
 	blocks  map[plan.Edge]bool
 	unasked []peer.Unasked
-	// removed is the number of members that the walk found; more: there may be more.
+	// members is the number of members here, and removed that of all members that the walk found, which is exact if the look-ahead was; more: there may be more.
+	members int
 	removed int
 	more    bool
 	// undecided are blockades here whose attempts may still commit; moved reports that others were settled.
@@ -98,14 +99,14 @@ func (l *lookAhead) excuse(b blockade) {
 }
 
 // lookAhead walks over the deployments that a deletion reaches, starting from its members here, and resolves the
-// blockades here that are not excused. It fails with *BlockedError, *ProtectedError or *UnavailableError when the delete
+// blockades here that are not excused. An exact one counts each member once; others may count the resources of a deployment that concern nobody else. It fails with *BlockedError, *ProtectedError or *UnavailableError when the delete
 // is refused.
-func (s *Deleter) lookAhead(ctx context.Context, name string, from *obstacle) (*lookAhead, error) {
-	l := &lookAhead{blocks: map[plan.Edge]bool{}}
+func (s *Deleter) lookAhead(ctx context.Context, name string, from *obstacle, exact bool) (*lookAhead, error) {
+	l := &lookAhead{blocks: map[plan.Edge]bool{}, members: len(from.members)}
 	own, proxies := divide(from.blockades)
 	tooMany := from.tooMany()
 	w := plan.NewWalk(s.Self, s.Peers, false)
-	w.MindAll, w.NameLeaves = tooMany, len(from.blockades)+len(from.blocks) > 0
+	w.MindAll, w.NameLeaves = tooMany, exact || len(from.blockades)+len(from.blocks) > 0
 	w.Begin(from.members)
 	for _, t := range from.later {
 		w.Follow(s.Self, t)
