@@ -40,8 +40,8 @@ type page[T any] struct {
 	present state
 }
 
-// forget drops the rows of a page that is delivered, and releases their memory: the reader waits for the memory of the next page with nothing but its
-// place.
+// forget drops the rows of a page that is delivered, and releases their memory: the reader may wait for the memory of the next page, and holds
+// nothing meanwhile.
 func (p *page[T]) forget() {
 	p.memory.Release()
 	p.items, p.memory = nil, nil

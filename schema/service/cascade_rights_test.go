@@ -100,7 +100,7 @@ func TestACascadeNeedsDeleteByEachWay(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// A delete whose plan removes more resources than its request allows, or the rights where the request has no number, changes nothing.
+// A delete that removes more resources than its request allows, or than the rights allow where the request has no number, changes nothing.
 func TestADeleteRemovesNoMoreThanItsLimit(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
 	defer cancel()

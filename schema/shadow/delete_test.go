@@ -52,7 +52,7 @@ func TestDeleteIsRefusedBesideALiveBlockerAndNamesIt_I3(t *testing.T) {
 	b.Audit()
 }
 
-// A delete with a limit counts what goes with it in other deployments too, and is refused before anything changes; when a deployment cannot be asked, the number is unknown.
+// A delete with a limit counts the resources of all deployments, and is refused before anything changes. When a deployment cannot be asked, the number is unknown.
 func TestALimitOfRemovalsCountsAllDeployments(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)

@@ -24,7 +24,7 @@ import (
 	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
 )
 
-// Severities of findings: something does not work, or will not, or is not as a careful operator has it.
+// Severities of findings: a fault, and a state or a setting that a careful operator changes.
 const (
 	severe = "ERROR"
 	minor  = "WARNING"
@@ -93,7 +93,7 @@ func (d *doctor) add(severity, where, remedy, problem string, args ...any) {
 type examined struct {
 	status *adminv1.StatusResponse
 	ends   time.Time // of its certificates; zero without one
-	at     time.Time // when it came
+	at     time.Time // the arrival of the answer
 	err    error
 }
 

@@ -11,7 +11,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// describedDeployment, describedRegion, describedKind and describedReference are what programs get. Names are full, as commands take them.
+// describedDeployment, describedRegion, describedKind and describedReference are the documents for programs. Names are full, as commands take them.
 type (
 	describedDeployment struct {
 		Deployment string `json:"deployment"`

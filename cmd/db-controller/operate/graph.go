@@ -65,7 +65,7 @@ type kindEdge struct {
 	fields    []string
 }
 
-// graphOf returns the graph of descriptors. It has the targets of other services too.
+// graphOf returns the graph of descriptors, with the kinds of other services that they refer to.
 func graphOf(services []*schema.Descriptor) *kindGraph {
 	g := &kindGraph{}
 	for _, d := range services {

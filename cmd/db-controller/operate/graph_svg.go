@@ -16,8 +16,8 @@ const (
 	passHeight  = 16 // of an arrow that passes a column
 	rowGap      = 26
 	margin      = 24
-	boxLetter   = 7.4 // the width of a letter in a box, and of one beside an arrow
-	edgeLetter  = 5.8
+	boxLetter   = 7.4 // the width of a letter in a box
+	edgeLetter  = 5.8 // the width of a letter beside an arrow
 )
 
 // place is a rectangle in a column: of a kind, or of an arrow that passes the column on its way to a kind further to the left.

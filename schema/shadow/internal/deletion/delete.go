@@ -288,7 +288,7 @@ func (d *deletion) lookAhead(ctx context.Context, found *obstacle) (err error) {
 		return d.whyNot(d.ofSeveral(err))
 	}
 	if d.undecided = d.ahead.undecided; len(d.undecided) > 0 || d.ahead.moved {
-		return nil // it is repeated
+		return nil // the look-ahead is repeated
 	}
 	err = d.limit.allows(d.ahead.removed, d.ahead.more)
 	if err == nil && d.limit != anyNumber && len(d.ahead.unasked) > 0 {
@@ -297,8 +297,8 @@ func (d *deletion) lookAhead(ctx context.Context, found *obstacle) (err error) {
 	return err
 }
 
-// limit is how many resources a delete removes at most. Those that join the deletion in other deployments after the look-ahead do not count: the limit is for mistakes,
-// and locks nothing.
+// limit is how many resources a delete removes at most. Resources that join the deletion in other deployments after the look-ahead do not count: the limit protects
+// from mistakes, and locks nothing.
 type limit int64
 
 // anyNumber is no limit.
@@ -534,7 +534,7 @@ func (d *deletion) decide(ctx context.Context, tx pgx.Tx, roots []*plan.Member, 
 		return decided, nil, protected
 	}
 	enough, err := s.lookAheadComplete(ctx, tx, decided, d.ahead)
-	// The members here are those that the look-ahead has counted with the others.
+	// The look-ahead has counted fewer members here, and the others with them.
 	grown := d.limit != anyNumber && d.ahead != nil && len(decided.Closure.Members) > d.ahead.members
 	switch {
 	case err != nil:

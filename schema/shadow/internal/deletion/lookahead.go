@@ -37,7 +37,8 @@ type lookAhead struct {
 	keys    db.KeyColumns
 	blocks  map[plan.Edge]bool
 	unasked []peer.Unasked
-	// members is the number of members here, and removed that of all members that the walk found, which is exact if the look-ahead was; more: there may be more.
+	// members is the number of members here, and removed the number of all members that the walk found; more: there may be more. An exact look-ahead
+	// counts each member once.
 	members int
 	removed int
 	more    bool
@@ -99,8 +100,8 @@ func (l *lookAhead) excuse(b blockade) {
 }
 
 // lookAhead walks over the deployments that a deletion reaches, starting from its members here, and resolves the
-// blockades here that are not excused. An exact one counts each member once; others may count the resources of a deployment that concern nobody else. It fails with *BlockedError, *ProtectedError or *UnavailableError when the delete
-// is refused.
+// blockades here that are not excused. An exact look-ahead asks for the uid of each member; another one takes the number of
+// leaves. It fails with *BlockedError, *ProtectedError or *UnavailableError when the delete is refused.
 func (s *Deleter) lookAhead(ctx context.Context, name string, from *obstacle, exact bool) (*lookAhead, error) {
 	l := &lookAhead{blocks: map[plan.Edge]bool{}, members: len(from.members)}
 	own, proxies := divide(from.blockades)
