@@ -186,14 +186,27 @@ func TestACloseIsOfTheEpochOfItsQuestion_I31(t *testing.T) {
 		require.NoError(t, err)
 		_, err = paused.Exec(ctx, `SELECT FROM dbcontroller.foreign_target FOR KEY SHARE`)
 		require.NoError(t, err)
-		closed := make(chan bool, 1)
+		closed, changed := make(chan bool, 1), make(chan struct{})
 		go func() {
-			answer, err := b.Stores[b.ID(bEast)].Recall(ctx, b.ID(aWest), []peer.Recall{ask(uid)})
-			closed <- err == nil && answer.Answers[0].Closed
+			for { // a recall waits for a lock for some hundred milliseconds, and may end before the epoch does
+				answer, err := b.Stores[b.ID(bEast)].Recall(ctx, b.ID(aWest), []peer.Recall{ask(uid)})
+				done := err == nil && answer.Answers[0].Closed
+				select {
+				case <-changed:
+					closed <- done
+					return
+				default:
+				}
+				if done {
+					closed <- true
+					return
+				}
+			}
 		}()
 		waitsForLock(t, pool)
 		_, err = pool.Exec(ctx, `UPDATE dbcontroller.meta SET epoch = gen_random_uuid()`)
 		require.NoError(t, err)
+		close(changed)
 		require.NoError(t, paused.Rollback(ctx))
 		require.False(t, <-closed)
 	}

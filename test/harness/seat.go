@@ -21,7 +21,7 @@ const (
 	restConnections = 4
 	// mostSeats bounds the seats without a test: the server has a limit of connections.
 	mostSeats = 20
-	// stopLimit bounds the wait for statements that a test has left running, leaveLimit that for sessions that are about to end, and
+	// stopLimit bounds the wait for statements and transactions that a test has left, leaveLimit that for sessions that are about to end, and
 	// resetLimit a reset.
 	stopLimit, leaveLimit, resetLimit = 5 * time.Second, time.Second, 30 * time.Second
 )
@@ -155,10 +155,19 @@ func (s *Server) dropSeats() error {
 // used counts the connections that the pools have given out so far.
 func (s *seat) used() int64 { return s.test.Stat().AcquireCount() + s.serving.Stat().AcquireCount() }
 
-// discard closes the pools, which waits for what runs on them, and drops the database.
+// discard closes the pools and drops the database. A test that failed may have left a transaction open, whose connection is never given back:
+// Close would wait for it without end.
 func (s *seat) discard() error {
-	s.test.Close()
-	s.serving.Close()
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		s.test.Close()
+		s.serving.Close()
+	}()
+	select {
+	case <-closed:
+	case <-time.After(stopLimit):
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), wait.Limit)
 	defer cancel()
 	return s.drop(ctx)

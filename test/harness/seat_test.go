@@ -246,3 +246,21 @@ kinds: [{ kind: Target, patterns: ["targets/{target}"] }]
 		require.NotEqual(t, boxes[0].identity, later.identity)
 	}
 }
+
+// A test that fails with an open transaction does not keep the others from ending.
+func TestASeatWithAnOpenTransactionIsDiscarded(t *testing.T) {
+	t.Parallel()
+	s := ownSeats(t)
+	used := s.newSeat(t)
+	open, err := used.test.Begin(t.Context())
+	require.NoError(t, err)
+	defer func() { _ = open.Rollback(context.Background()) }() // its session is gone
+	discarded := make(chan error, 1)
+	go func() { discarded <- s.giveBack(used, true) }()
+	select {
+	case err := <-discarded:
+		require.NoError(t, err)
+	case <-time.After(wait.Limit):
+		t.Fatal("it waits for the connection of the transaction")
+	}
+}
