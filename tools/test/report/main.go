@@ -83,10 +83,23 @@ func (r *report) add(e event) {
 	case "pass", "fail", "skip":
 		if e.Test == "" {
 			r.packages[short(e.Package)] += e.Elapsed
+			if e.Action == "fail" {
+				r.endOpen(short(e.Package))
+			}
 			return
 		}
 		r.tests[name] = append(r.tests[name], run{e.Action, r.open[name]})
 		delete(r.open, name)
+	}
+}
+
+// endOpen counts the tests of a package that ended with its process as failed: they have no event of their own.
+func (r *report) endOpen(packageName string) {
+	for name, output := range r.open {
+		if test, ours := strings.CutPrefix(name, packageName+" "); ours && test != "" {
+			r.tests[name] = append(r.tests[name], run{"fail", output})
+			delete(r.open, name)
+		}
 	}
 }
 
