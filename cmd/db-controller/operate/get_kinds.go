@@ -44,15 +44,22 @@ type (
 	}
 )
 
+// newEnvironmentCommand returns a command that shows a part of the registered environment.
+func newEnvironmentCommand(use, short, example string, args cobra.PositionalArgs, show func(out cli.Printer, env *schema.Environment, args []string) error) *cobra.Command {
+	return cli.NewDeploymentCommand(use, short, example, args, func(cmd *cobra.Command, c *client.Client, args []string) error {
+		env, err := currentEnvironment(cmd, c)
+		if err != nil {
+			return err
+		}
+		return show(cli.PrinterOf(cmd), env, args)
+	})
+}
+
 // NewGetDeployments returns the command get deployments.
 func NewGetDeployments() *cobra.Command {
-	return cli.NewDeploymentCommand("deployments", "Show the deployments, with the versions that they run", "  db-controller get deployments", cobra.NoArgs,
-		func(cmd *cobra.Command, c *client.Client, _ []string) error {
-			env, err := currentEnvironment(cmd, c)
-			if err != nil {
-				return err
-			}
-			out, all := cli.PrinterOf(cmd), make([]describedDeployment, len(env.Deployments))
+	return newEnvironmentCommand("deployments", "Show the deployments, with the versions that they run", "  db-controller get deployments", cobra.NoArgs,
+		func(out cli.Printer, env *schema.Environment, _ []string) error {
+			all := make([]describedDeployment, len(env.Deployments))
 			for i, d := range env.Deployments {
 				all[i] = describedDeployment{d.DeploymentID.String(), d.Version, d.Address, d.Disabled}
 			}
@@ -63,12 +70,8 @@ func NewGetDeployments() *cobra.Command {
 
 // NewGetRegions returns the command get regions.
 func NewGetRegions() *cobra.Command {
-	return cli.NewDeploymentCommand("regions", "Show the regions, with their deployments", "  db-controller get regions", cobra.NoArgs,
-		func(cmd *cobra.Command, c *client.Client, _ []string) error {
-			env, err := currentEnvironment(cmd, c)
-			if err != nil {
-				return err
-			}
+	return newEnvironmentCommand("regions", "Show the regions, with their deployments", "  db-controller get regions", cobra.NoArgs,
+		func(out cli.Printer, env *schema.Environment, _ []string) error {
 			all, rows := make([]describedRegion, len(env.Regions)), make([][]any, len(env.Regions))
 			for i, region := range env.Regions {
 				all[i] = describedRegion{region, []string{}}
@@ -79,7 +82,6 @@ func NewGetRegions() *cobra.Command {
 				}
 				rows[i] = []any{region, strings.Join(all[i].Deployments, ",")}
 			}
-			out := cli.PrinterOf(cmd)
 			out.Table("REGION DEPLOYMENTS", rows)
 			return out.Document(all)
 		})
@@ -87,12 +89,8 @@ func NewGetRegions() *cobra.Command {
 
 // NewGetKinds returns the command get kinds.
 func NewGetKinds() *cobra.Command {
-	return cli.NewDeploymentCommand("kinds [SERVICE|SERVICE@VERSION]...", "Show the kinds of services, of all by default", "  db-controller get kinds iam.example.com", cobra.ArbitraryArgs,
-		func(cmd *cobra.Command, c *client.Client, args []string) error {
-			env, err := currentEnvironment(cmd, c)
-			if err != nil {
-				return err
-			}
+	return newEnvironmentCommand("kinds [SERVICE|SERVICE@VERSION]...", "Show the kinds of services, of all by default", "  db-controller get kinds iam.example.com", cobra.ArbitraryArgs,
+		func(out cli.Printer, env *schema.Environment, args []string) error {
 			services, err := selectServices(env, args)
 			if err != nil {
 				return err
@@ -112,7 +110,6 @@ func NewGetKinds() *cobra.Command {
 					rows = append(rows, []any{one.Kind, one.Version, strings.Join(one.RunsIn, ","), strings.Join(one.Patterns, ","), one.Table})
 				}
 			}
-			out := cli.PrinterOf(cmd)
 			out.Table("KIND VERSION RUNS_IN PATTERNS TABLE", rows)
 			return out.Document(all)
 		})
@@ -120,17 +117,13 @@ func NewGetKinds() *cobra.Command {
 
 // NewGetReferences returns the command get references.
 func NewGetReferences() *cobra.Command {
-	return cli.NewDeploymentCommand("references [SERVICE|SERVICE@VERSION]...", "Show which kinds refer to which, of all services by default", "  db-controller get references devices.example.com", cobra.ArbitraryArgs,
-		func(cmd *cobra.Command, c *client.Client, args []string) error {
-			env, err := currentEnvironment(cmd, c)
-			if err != nil {
-				return err
-			}
+	return newEnvironmentCommand("references [SERVICE|SERVICE@VERSION]...", "Show which kinds refer to which, of all services by default", "  db-controller get references devices.example.com", cobra.ArbitraryArgs,
+		func(out cli.Printer, env *schema.Environment, args []string) error {
 			services, err := selectServices(env, args)
 			if err != nil {
 				return err
 			}
-			out, all := cli.PrinterOf(cmd), []describedReference{}
+			all := []describedReference{}
 			for _, d := range services {
 				all = append(all, referencesOf(d, regionsOf(env, d.ServiceVersion))...)
 			}
