@@ -61,7 +61,8 @@ CREATE TABLE dbcontroller.deployment (
     owned           boolean NOT NULL DEFAULT false, -- its resources have had owners here
     database_id     uuid,                           -- meta.database_id there, as it was met; null: not met yet
     epoch           uuid,                           -- meta.epoch there, as it was told; null: not told any
-    uncompared      boolean NOT NULL DEFAULT false, -- its database began a new epoch, and this one has not compared since
+    uncompared      boolean NOT NULL DEFAULT false, -- its database began a new epoch, and has not compared its references to resources here since
+    uncompared_kinds integer[],                     -- of resources here to which its database refers in that epoch; null: not known, any
     unconfirmed     boolean NOT NULL DEFAULT false, -- it may refer to resources here, and has not compared since the epoch here began
     counted_in      uuid,                           -- the last epoch of this database whose recovery has counted it
     position_due    boolean NOT NULL DEFAULT false, -- it has not shown since the start of the server how far it has seen this database

@@ -20,6 +20,12 @@ type ComparedEpochs struct {
 	There uuid.UUID // of the database with their targets; zero before it has announced one
 }
 
+// TargetKinds are the kinds of a deployment's resources that another one refers to. Zero: they are not known, and may be any.
+type TargetKinds struct {
+	Known bool
+	Names []string
+}
+
 // EpochAfter returns the id of a new epoch: its time is that of the clock, or later than those of known epochs if the clock has gone back.
 // Known ones that others refuse do not count.
 func EpochAfter(now time.Time, known ...*uuid.UUID) uuid.UUID {

@@ -168,13 +168,15 @@ func (s *schemaStore) UpgradeOwners(_ context.Context, from schema.DeploymentID,
 	return s.upgradeOwners(from, version, generation, renamed)
 }
 
-func (s *schemaStore) EpochToAnnounce(context.Context) (uuid.UUID, error) { return s.epoch, nil }
+func (s *schemaStore) ReferredKinds(context.Context, schema.DeploymentID) (uuid.UUID, peer.TargetKinds, error) {
+	return s.epoch, peer.TargetKinds{Known: true, Names: []string{"Target"}}, nil
+}
 
 func (s *schemaStore) PeerEpoch(context.Context, schema.DeploymentID) (uuid.UUID, error) {
 	return s.peerEpoch, s.unread
 }
 
-func (s *schemaStore) RecordPeerEpoch(_ context.Context, from schema.DeploymentID, epoch uuid.UUID) (uuid.UUID, error) {
+func (s *schemaStore) RecordPeerEpoch(_ context.Context, from schema.DeploymentID, epoch uuid.UUID, _ peer.TargetKinds) (uuid.UUID, error) {
 	return s.told(from, epoch)
 }
 
@@ -207,7 +209,9 @@ func newSchemaService(store *schemaStore) *schemas {
 	return &schemas{
 		self: self, establisher: store, blockades: store, references: store, deletions: store, owners: store,
 		upgrades: store, epochs: store, plans: store, shadows: store,
-		epochOf:   func(context.Context, schema.DeploymentID) (uuid.UUID, error) { return store.says, nil },
+		epochOf: func(context.Context, schema.DeploymentID) (uuid.UUID, peer.TargetKinds, error) {
+			return store.says, peer.TargetKinds{}, nil
+		},
 		mayRefer:  func(schema.DeploymentID, bool) (bool, error) { return true, nil },
 		disabled:  func(schema.DeploymentID) error { return nil },
 		delegates: delegatesUnless(nil, nil),

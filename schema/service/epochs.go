@@ -23,16 +23,16 @@ const maxAhead = 2 * time.Hour
 // epochStore keeps the epochs of other deployments' databases. RecordPeerEpoch returns the greatest epoch recorded of the
 // caller.
 type epochStore interface {
-	// EpochToAnnounce is the epoch of this deployment's database.
-	EpochToAnnounce(ctx context.Context) (uuid.UUID, error)
+	// ReferredKinds is the epoch of this deployment's database, with the kinds of another deployment that it refers to.
+	ReferredKinds(ctx context.Context, of schema.DeploymentID) (uuid.UUID, peer.TargetKinds, error)
 	// PeerEpoch is the greatest epoch recorded of a deployment; zero: none is.
 	PeerEpoch(ctx context.Context, of schema.DeploymentID) (uuid.UUID, error)
-	RecordPeerEpoch(ctx context.Context, from schema.DeploymentID, epoch uuid.UUID) (known uuid.UUID, err error)
+	RecordPeerEpoch(ctx context.Context, from schema.DeploymentID, epoch uuid.UUID, refersTo peer.TargetKinds) (known uuid.UUID, err error)
 	MarkReferencesConfirmed(ctx context.Context, by schema.DeploymentID, epoch, selfEpoch uuid.UUID) error
 }
 
-// epochAsker asks a deployment, by its registered address, for the epoch of its database.
-type epochAsker func(ctx context.Context, of schema.DeploymentID) (uuid.UUID, error)
+// epochAsker asks a deployment, by its registered address, for the epoch of its database, and for the kinds here that it refers to.
+type epochAsker func(ctx context.Context, of schema.DeploymentID) (uuid.UUID, peer.TargetKinds, error)
 
 func epochOf(raw []byte) (uuid.UUID, error) {
 	epoch, err := wire.UID(raw)
@@ -66,40 +66,45 @@ func (s *schemas) announceEpoch(ctx context.Context, req *schemav1.AnnounceEpoch
 	if err != nil {
 		return nil, err
 	}
+	var refersTo peer.TargetKinds
 	if bytes.Compare(epoch[:], known[:]) > 0 {
-		if err := s.agrees(ctx, from, epoch); err != nil {
+		if refersTo, err = s.agrees(ctx, from, epoch); err != nil {
 			return nil, err
 		}
 	}
-	if known, err = s.epochs.RecordPeerEpoch(ctx, from, epoch); err != nil {
+	if known, err = s.epochs.RecordPeerEpoch(ctx, from, epoch, refersTo); err != nil {
 		return nil, err
 	}
 	return &schemav1.AnnounceEpochResponse{Epoch: known[:]}, nil
 }
 
-// agrees fails unless a deployment, asked by its registered address, says that it is in an epoch. The certificate of a caller is not enough: an epoch keeps deletions
+// agrees fails unless a deployment, asked by its registered address, says that it is in an epoch. It returns the kinds here that it refers to. The certificate of a caller is not enough: an epoch keeps deletions
 // waiting for its deployment, and one that is made up would keep them waiting for ever. One question about a deployment is asked at a time.
-func (s *schemas) agrees(ctx context.Context, from schema.DeploymentID, epoch uuid.UUID) error {
+func (s *schemas) agrees(ctx context.Context, from schema.DeploymentID, epoch uuid.UUID) (refersTo peer.TargetKinds, err error) {
 	if _, asked := s.asking.LoadOrStore(from, true); asked {
-		return &peer.UnavailableError{Deployments: []schema.DeploymentID{from}, Err: errors.New("it is being asked for its epoch: announce it again")}
+		return refersTo, &peer.UnavailableError{Deployments: []schema.DeploymentID{from}, Err: errors.New("it is being asked for its epoch: announce it again")}
 	}
 	defer s.asking.Delete(from)
-	said, err := s.epochOf(ctx, from)
+	said, refersTo, err := s.epochOf(ctx, from)
 	switch {
 	case err != nil:
-		return &peer.UnavailableError{Deployments: []schema.DeploymentID{from}, Err: fmt.Errorf("its epoch counts when it says the same at its registered address: %w", err)}
+		return refersTo, &peer.UnavailableError{Deployments: []schema.DeploymentID{from}, Err: fmt.Errorf("its epoch counts when it says the same at its registered address: %w", err)}
 	case said != epoch:
-		return &peer.UnavailableError{Deployments: []schema.DeploymentID{from}, Err: fmt.Errorf("it says at its registered address that its epoch is %s, and not %s", said, epoch)}
+		return refersTo, &peer.UnavailableError{Deployments: []schema.DeploymentID{from}, Err: fmt.Errorf("it says at its registered address that its epoch is %s, and not %s", said, epoch)}
 	}
-	return nil
+	return refersTo, nil
 }
 
 func (s *schemas) GetEpoch(ctx context.Context, _ *schemav1.GetEpochRequest) (*schemav1.GetEpochResponse, error) {
-	epoch, err := s.epochs.EpochToAnnounce(ctx)
+	by, err := caller(ctx)
 	if err != nil {
 		return nil, outcome.Status(s.log, err)
 	}
-	return &schemav1.GetEpochResponse{Epoch: epoch[:]}, nil
+	epoch, refersTo, err := s.epochs.ReferredKinds(ctx, by)
+	if err != nil {
+		return nil, outcome.Status(s.log, err)
+	}
+	return &schemav1.GetEpochResponse{Epoch: epoch[:], RefersTo: wire.TargetKinds(refersTo)}, nil
 }
 
 func (s *schemas) ConfirmEpoch(ctx context.Context, req *schemav1.ConfirmEpochRequest) (*schemav1.ConfirmEpochResponse, error) {

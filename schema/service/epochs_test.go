@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
 )
 
@@ -31,10 +32,10 @@ func TestAnEpochCountsWhenItsDeploymentSaysIt_I13_I15(t *testing.T) {
 	}
 	says, away := known, error(nil)
 	asked := 0
-	s.epochOf = func(_ context.Context, of schema.DeploymentID) (uuid.UUID, error) {
+	s.epochOf = func(_ context.Context, of schema.DeploymentID) (uuid.UUID, peer.TargetKinds, error) {
 		require.Equal(t, other, of)
 		asked++
-		return says, away
+		return says, peer.TargetKinds{}, away
 	}
 	err := announce(announced)
 	require.Equal(t, codes.Unavailable, status.Code(err))
@@ -53,10 +54,10 @@ func TestAnEpochCountsWhenItsDeploymentSaysIt_I13_I15(t *testing.T) {
 	// One question about a deployment at a time: whoever announces without end does not make this deployment ask without end.
 	later := newAttempt(t)
 	begun, end := make(chan struct{}), make(chan struct{})
-	s.epochOf = func(context.Context, schema.DeploymentID) (uuid.UUID, error) {
+	s.epochOf = func(context.Context, schema.DeploymentID) (uuid.UUID, peer.TargetKinds, error) {
 		close(begun)
 		<-end
-		return later, nil
+		return later, peer.TargetKinds{}, nil
 	}
 	first := make(chan error, 1)
 	go func() { first <- announce(later) }()

@@ -68,7 +68,7 @@ func TestTheReplacedDatabaseAcknowledgesNothing_I1_I13(t *testing.T) {
 	b.Settle()
 	former := b.Stores[b.ID(bEast)].PresentEpoch()
 	store := b.Stores[b.ID(aWest)]
-	_, err := store.RecordPeerEpoch(t.Context(), b.ID(bEast), former)
+	_, err := store.RecordPeerEpoch(t.Context(), b.ID(bEast), former, peer.TargetKinds{})
 	require.NoError(t, err)
 	b.Settle()
 	b.Replace(bEast)
@@ -102,7 +102,7 @@ func TestEpochsOfAReplacedDatabaseAreForgotten_I13(t *testing.T) {
 				b.MustPut(holder2, body{"block": target})
 				b.Settle()
 			}
-			_, err = store.RecordPeerEpoch(t.Context(), b.ID(bEast), later)
+			_, err = store.RecordPeerEpoch(t.Context(), b.ID(bEast), later, peer.TargetKinds{})
 			require.NoError(t, err)
 			b.Replace(bEast)
 			if atStake {
@@ -231,7 +231,7 @@ func TestOwneesAreNotedAgainInANewEpoch_I17(t *testing.T) {
 	b := newBox(t, graceless)
 	b.MustPut(holder, nil)
 	store := b.Stores[b.ID(bEast)]
-	_, err := store.RecordPeerEpoch(t.Context(), b.ID(aEast), b.Stores[b.ID(aEast)].PresentEpoch())
+	_, err := store.RecordPeerEpoch(t.Context(), b.ID(aEast), b.Stores[b.ID(aEast)].PresentEpoch(), peer.TargetKinds{})
 	require.NoError(t, err)
 	takeOver := b.Copy(bEast)
 	mustOwn(t, b, ownee, nil, owner(t, holder, "Holder"))

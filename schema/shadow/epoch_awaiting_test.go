@@ -87,7 +87,7 @@ func TestThePresentEpochIsNotOutdone(t *testing.T) {
 	second := b.SecondProcess(bEast, shadow.Config{})
 	b.Renew(bEast)
 	present := b.Stores[b.ID(bEast)].PresentEpoch()
-	known, err := b.Stores[b.ID(aWest)].RecordPeerEpoch(t.Context(), b.ID(bEast), present)
+	known, err := b.Stores[b.ID(aWest)].RecordPeerEpoch(t.Context(), b.ID(bEast), present, peer.TargetKinds{})
 	require.NoError(t, err)
 	require.NoError(t, second.OutdoEpoch(t.Context(), b.ID(aWest), known))
 	awaiting, err := second.NoticeEpoch(t.Context())

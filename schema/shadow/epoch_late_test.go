@@ -44,7 +44,7 @@ func TestADecommissionedDeploymentsEpochIsNotWaitedFor_I13(t *testing.T) {
 	b.MustPut(target, nil)
 	decommission(t, b, aWest, bEast, schema.Unset)
 	b.Settle()
-	_, err := b.Stores[b.ID(aWest)].RecordPeerEpoch(t.Context(), b.ID(bEast), uuid.Must(uuid.NewV7()))
+	_, err := b.Stores[b.ID(aWest)].RecordPeerEpoch(t.Context(), b.ID(bEast), uuid.Must(uuid.NewV7()), peer.TargetKinds{})
 	require.ErrorIs(t, err, peer.ErrDecommissioned)
 	b.MustDelete(target)
 	b.Gone(target)

@@ -122,7 +122,7 @@ func TestMessagesOfAnOldEpochCountForNothing_I5_I8(t *testing.T) {
 	b.Audit()
 	_, err = b.Delete(target)
 	require.ErrorAs(t, err, new(*peer.BlockedError))
-	known, err := a.RecordPeerEpoch(ctx, b.ID(bEast), old)
+	known, err := a.RecordPeerEpoch(ctx, b.ID(bEast), old, peer.TargetKinds{})
 	require.NoError(t, err)
 	require.Equal(t, b.Stores[b.ID(bEast)].PresentEpoch(), known, "a late announcement of an earlier epoch changes nothing")
 }
@@ -198,7 +198,7 @@ func TestAnEpochOutdoesALaterOneThatWasLost(t *testing.T) {
 	for i, ms := 5, time.Now().Add(time.Hour).UnixMilli(); i >= 0; i, ms = i-1, ms>>8 {
 		future[i] = byte(ms)
 	}
-	_, err := b.Stores[b.ID(bEast)].RecordPeerEpoch(t.Context(), b.ID(aWest), future)
+	_, err := b.Stores[b.ID(bEast)].RecordPeerEpoch(t.Context(), b.ID(aWest), future, peer.TargetKinds{})
 	require.NoError(t, err)
 	b.Settle() // it is told of the later one
 	b.Recover(aWest)

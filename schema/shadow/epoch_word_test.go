@@ -74,7 +74,7 @@ func TestAComparisonInAnEarlierEpochConfirmsNothing_I2_I3(t *testing.T) {
 	var told [2]uuid.UUID
 	for i := range told {
 		told[i] = uuid.Must(uuid.NewV7())
-		_, err := store.RecordPeerEpoch(t.Context(), by, told[i])
+		_, err := store.RecordPeerEpoch(t.Context(), by, told[i], peer.TargetKinds{})
 		require.NoError(t, err)
 	}
 	require.NoError(t, store.MarkReferencesConfirmed(t.Context(), by, store.PresentEpoch(), told[0]))
@@ -101,7 +101,7 @@ func TestNobodyConfirmsBeforeItWasTold_I1(t *testing.T) {
 		"here": func() { b.Renew(aWest) },
 		"there": func() {
 			var err error
-			there, err = store.RecordPeerEpoch(t.Context(), by, uuid.Must(uuid.NewV7()))
+			there, err = store.RecordPeerEpoch(t.Context(), by, uuid.Must(uuid.NewV7()), peer.TargetKinds{})
 			require.NoError(t, err)
 		},
 	} {
@@ -124,7 +124,7 @@ func TestWhoIsPointedToIsNotedAgainInANewEpoch_I13(t *testing.T) {
 	b := newBox(t, nil)
 	b.MustPut(target, nil)
 	store := b.Stores[b.ID(bEast)]
-	_, err := store.RecordPeerEpoch(t.Context(), b.ID(aWest), b.Stores[b.ID(aWest)].PresentEpoch())
+	_, err := store.RecordPeerEpoch(t.Context(), b.ID(aWest), b.Stores[b.ID(aWest)].PresentEpoch(), peer.TargetKinds{})
 	require.NoError(t, err)
 	takeOver := b.Copy(bEast)
 	b.MustPut(holder, body{"unset": target})

@@ -118,7 +118,7 @@ func TestAnEpochHaltsOnlyThoseItConcerns_I13_I20(t *testing.T) {
 	b.MustPut(holder, nil) // the database may lose this removal
 	b.Settle()
 	for _, d := range []string{aWest, aEast, bWest} {
-		_, err := b.Stores[b.ID(d)].RecordPeerEpoch(t.Context(), b.ID(bEast), uuid.Must(uuid.NewV7()))
+		_, err := b.Stores[b.ID(d)].RecordPeerEpoch(t.Context(), b.ID(bEast), uuid.Must(uuid.NewV7()), peer.TargetKinds{})
 		require.NoError(t, err)
 	}
 	b.SetDown(bEast, true)

@@ -80,7 +80,7 @@ func TestRefusedReleasesTakeNothingOfTheQuota_I15(t *testing.T) {
 	b := newPair(t, func(c *shadow.Config) { c.Limits.Quotas.Tentative = 100 })
 	ctx, store, by := t.Context(), b.Stores[b.ID(aWest)], b.ID(bEast)
 	old, present := uuid.Must(uuid.NewV7()), uuid.Must(uuid.NewV7())
-	_, err := store.RecordPeerEpoch(ctx, by, present)
+	_, err := store.RecordPeerEpoch(ctx, by, present, peer.TargetKinds{})
 	require.NoError(t, err)
 	attempts := make([]peer.AttemptID, 80)
 	for i := range attempts {

@@ -73,7 +73,7 @@ func TestADatabaseThatWasMetBeforeAnotherOneIsNotBelieved_I2_I15(t *testing.T) {
 	back := b.Replace(bEast)
 	empty := b.Stores[b.ID(bEast)].Database()
 	require.NoError(t, b.Stores[b.ID(aWest)].CheckDatabase(t.Context(), b.ID(bEast), empty))
-	_, err := b.Stores[b.ID(aWest)].RecordPeerEpoch(t.Context(), b.ID(bEast), b.Stores[b.ID(bEast)].PresentEpoch()) // later than that of the right one
+	_, err := b.Stores[b.ID(aWest)].RecordPeerEpoch(t.Context(), b.ID(bEast), b.Stores[b.ID(bEast)].PresentEpoch(), peer.TargetKinds{}) // later than that of the right one
 	require.NoError(t, err)
 	restore := b.Backup(aWest)
 	back()
@@ -106,17 +106,17 @@ func TestARepeatedAnnouncementConfirmsNothing_I2_I3(t *testing.T) {
 	b.Settle()
 	earlier, epoch := uuid.Must(uuid.NewV7()), uuid.Must(uuid.NewV7())
 	for _, announced := range []uuid.UUID{epoch, epoch, earlier} {
-		known, err := b.Stores[b.ID(aWest)].RecordPeerEpoch(t.Context(), b.ID(bEast), announced)
+		known, err := b.Stores[b.ID(aWest)].RecordPeerEpoch(t.Context(), b.ID(bEast), announced, peer.TargetKinds{})
 		require.NoError(t, err)
 		require.Equal(t, epoch, known)
 		require.Equal(t, []schema.DeploymentID{b.ID(bEast)}, unconfirmed(t, b, aWest))
 	}
 	// A deployment whose epoch is known, and whose database is not met yet.
 	store, other := b.Stores[b.ID(aWest)], b.ID(bWest)
-	_, err := store.RecordPeerEpoch(t.Context(), other, epoch)
+	_, err := store.RecordPeerEpoch(t.Context(), other, epoch, peer.TargetKinds{})
 	require.NoError(t, err)
 	require.NoError(t, store.CheckDatabase(t.Context(), other, b.Stores[other].Database()))
-	known, err := store.RecordPeerEpoch(t.Context(), other, earlier)
+	known, err := store.RecordPeerEpoch(t.Context(), other, earlier, peer.TargetKinds{})
 	require.NoError(t, err)
 	require.Equal(t, epoch, known)
 }
@@ -212,7 +212,7 @@ func TestAnAnnouncementWaitsForMessagesUnderWay_I8(t *testing.T) {
 	<-g.reached
 	recorded := make(chan error, 1)
 	go func() {
-		_, err := b.Stores[b.ID(aWest)].RecordPeerEpoch(context.Background(), b.ID(bEast), uuid.Must(uuid.NewV7()))
+		_, err := b.Stores[b.ID(aWest)].RecordPeerEpoch(context.Background(), b.ID(bEast), uuid.Must(uuid.NewV7()), peer.TargetKinds{})
 		recorded <- err
 	}()
 	stopped(t, b, aWest, 1)
@@ -257,7 +257,7 @@ func TestTheEpochOfAnAcceptedDatabaseCounts_I13(t *testing.T) {
 	b.Settle()
 	future, err := uuid.Parse("0fffffff-ffff-7000-8000-000000000000")
 	require.NoError(t, err)
-	_, err = b.Stores[b.ID(aWest)].RecordPeerEpoch(t.Context(), b.ID(bEast), future)
+	_, err = b.Stores[b.ID(aWest)].RecordPeerEpoch(t.Context(), b.ID(bEast), future, peer.TargetKinds{})
 	require.NoError(t, err)
 	b.Replace(bEast)
 	accept(t, b, aWest, bEast)

@@ -30,7 +30,7 @@ func TestAStrangerStopsNoDelete_I13_I20(t *testing.T) {
 		for _, token := range []string{"", "invented", tokenOf(t, b, aWest, b.ID(bEast))} {
 			require.ErrorIs(t, store.CheckKept(t.Context(), stranger, token), peer.ErrStranger)
 		}
-		_, err := store.RecordPeerEpoch(t.Context(), stranger, uuid.Must(uuid.NewV7()))
+		_, err := store.RecordPeerEpoch(t.Context(), stranger, uuid.Must(uuid.NewV7()), peer.TargetKinds{})
 		require.ErrorAs(t, err, new(*peer.UnavailableError), "the registry may list it later")
 		require.ErrorContains(t, err, "is not in the environment that this deployment last received from the registry, and has nothing here")
 		require.Empty(t, unconfirmed(t, b, aWest))
@@ -66,7 +66,7 @@ func TestAnUnlistedRegionOfAnImportingServiceStopsNoDelete_I13_I15(t *testing.T)
 	store, unlisted := b.Stores[b.ID(aWest)], schema.DeploymentID{Service: "b.example.com", Region: "mars"}
 	require.ErrorIs(t, store.CheckDatabase(t.Context(), unlisted, uuid.New()), peer.ErrStranger)
 	require.ErrorIs(t, store.CheckKept(t.Context(), unlisted, ""), peer.ErrStranger)
-	_, err := store.RecordPeerEpoch(t.Context(), unlisted, uuid.Must(uuid.NewV7()))
+	_, err := store.RecordPeerEpoch(t.Context(), unlisted, uuid.Must(uuid.NewV7()), peer.TargetKinds{})
 	require.ErrorIs(t, err, peer.ErrStranger)
 	b.MustDelete(target)
 	env := b.Environment()
@@ -148,7 +148,7 @@ func TestTheWaitForALostHolderCanBeWaived_I13(t *testing.T) {
 	for _, gone := range []schema.DeploymentID{b.ID(bEast), {Service: "evil.example.com", Region: "mars"}} {
 		require.NoError(t, store.Decommission(t.Context(), shadow.Decommissioned{Deployment: gone, Blocking: schema.Unset, Reason: "stolen", By: "operator/eve"}))
 		require.NoError(t, store.CheckCaller(t.Context(), gone), "it is refused as decommissioned")
-		_, err := store.RecordPeerEpoch(t.Context(), gone, uuid.Must(uuid.NewV7()))
+		_, err := store.RecordPeerEpoch(t.Context(), gone, uuid.Must(uuid.NewV7()), peer.TargetKinds{})
 		require.ErrorIs(t, err, peer.ErrDecommissioned)
 	}
 }
@@ -164,7 +164,7 @@ func TestWhoHasReferencesIsNoStranger_I2_I15(t *testing.T) {
 	env.Services = nil
 	store := b.Stores[b.ID(aWest)]
 	require.NoError(t, store.Recover(t.Context(), env))
-	_, err := store.RecordPeerEpoch(t.Context(), b.ID(bEast), uuid.Must(uuid.NewV7()))
+	_, err := store.RecordPeerEpoch(t.Context(), b.ID(bEast), uuid.Must(uuid.NewV7()), peer.TargetKinds{})
 	require.NoError(t, err)
 	require.Equal(t, []schema.DeploymentID{b.ID(bEast)}, unconfirmed(t, b, aWest))
 	require.NoError(t, store.WaiveComparison(t.Context(), b.ID(bEast), "lost", "operator/eve"), "an operator can lift it")
@@ -202,7 +202,7 @@ func TestBeforeTheFirstEnvironmentNobodyIsAStranger_I2_I15(t *testing.T) {
 			}
 		}
 	}()
-	_, err := store.RecordPeerEpoch(t.Context(), schema.DeploymentID{Service: "unheard.example.com", Region: "mars"}, uuid.Must(uuid.NewV7()))
+	_, err := store.RecordPeerEpoch(t.Context(), schema.DeploymentID{Service: "unheard.example.com", Region: "mars"}, uuid.Must(uuid.NewV7()), peer.TargetKinds{})
 	require.NoError(t, err)
 	cancel()
 	require.NoError(t, <-ended)

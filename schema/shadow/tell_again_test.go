@@ -28,7 +28,7 @@ WITH s AS (
 INSERT INTO dbcontroller.holder_entry (target_id, deployment_id) SELECT s.id, e.deployment_id FROM s, dbcontroller.holder_entry e`, n)
 	store := b.Stores[b.ID(aWest)]
 	epoch := uuid.Must(uuid.NewV7())
-	_, err := store.RecordPeerEpoch(t.Context(), b.ID(bEast), epoch)
+	_, err := store.RecordPeerEpoch(t.Context(), b.ID(bEast), epoch, peer.TargetKinds{})
 	require.NoError(t, err)
 	require.Zero(t, b.Count(aWest, "notice"), "the transaction is small")
 	require.ErrorAs(t, store.MarkReferencesConfirmed(t.Context(), b.ID(bEast), store.PresentEpoch(), epoch), new(*peer.UnavailableError))

@@ -7,6 +7,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
 )
@@ -46,7 +47,7 @@ func TestStepsOfARecoveryHoldTheVersionLock_I1_I5_I8(t *testing.T) {
 	b.Settle()
 	store := b.Stores[b.ID(aWest)]
 	awaits(t, b, aWest, shared, func(ctx context.Context) error {
-		_, err := store.RecordPeerEpoch(ctx, b.ID(bWest), uuid.Must(uuid.NewV7()))
+		_, err := store.RecordPeerEpoch(ctx, b.ID(bWest), uuid.Must(uuid.NewV7()), peer.TargetKinds{})
 		return err
 	})
 	awaits(t, b, aWest, shared, func(ctx context.Context) error {

@@ -69,3 +69,16 @@ func EstablishOutcome(m *schemav1.EstablishReferencesResponse_Outcome) (out peer
 	}
 	return out
 }
+
+// TargetKinds returns the message of the kinds that a deployment refers to; nil: they are not known.
+func TargetKinds(k peer.TargetKinds) *schemav1.TargetKinds {
+	if !k.Known {
+		return nil
+	}
+	return &schemav1.TargetKinds{Kinds: k.Names}
+}
+
+// KnownTargetKinds is the inverse of TargetKinds.
+func KnownTargetKinds(m *schemav1.TargetKinds) peer.TargetKinds {
+	return peer.TargetKinds{Known: m != nil, Names: m.GetKinds()}
+}

@@ -66,6 +66,21 @@ var shown = []tested{
 		"schema/shadow/internal/target/gathered.go",
 		[]string{"		default:\n			errs[i] = gather.ErrAlone\n", "		case errs[i] != nil:\n			errs[i] = gather.ErrAlone\n"},
 	}},
+	{"schema/shadow", "TestAnEpochHoldsUpTheKindsThatItsDatabaseRefersTo_I2_I13", mutant{
+		"kinds-of-own-entries-wait", "I2", "In a new epoch of a holder's database, deletions wait that are of a kind with an entry or a blockade of that deployment, and not those to whose kind it says that it refers.",
+		"schema/shadow/internal/gate/epoch.go",
+		[]string{"THEN $3 ELSE", "THEN ARRAY(SELECT kind_id FROM dbcontroller.shadow s WHERE $3::int[] IS NOT NULL AND EXISTS (SELECT FROM dbcontroller.holder_entry e WHERE e.target_id = s.id AND e.deployment_id = $1)) ELSE"},
+	}},
+	{"schema/shadow", "TestTheKindsOfTheLastEpochCount_I2_I13", mutant{
+		"kinds-of-the-first-epoch-stay", "I2", "The kinds of an epoch that was not compared stay when a later epoch is told.",
+		"schema/shadow/internal/gate/epoch.go",
+		[]string{"CASE WHEN d.epoch IS NULL OR d.epoch < $2 THEN $3", "CASE WHEN NOT d.uncompared AND (d.epoch IS NULL OR d.epoch < $2) THEN $3"},
+	}},
+	{"schema/shadow", "TestTheKindsThatADatabaseRefersTo", mutant{
+		"kinds-of-tables-are-left-out", "I2", "The kinds that a deployment refers to are those of its rights, and not those of the columns of its attached tables.",
+		"schema/shadow/internal/gate/referred_kinds.go",
+		[]string{"    WHERE r -> 'target' -> 'kind' ->> 'Service' = $1\n", "    WHERE r -> 'target' -> 'kind' ->> 'Service' = $1 AND false\n"},
+	}},
 	{"schema/shadow", "TestAConfirmThatLacksBlockadesEstablishesAgain_I2_I8", mutant{
 		"confirms-are-counted-together", "I2, I8", "Whether blockades are lost is decided for all attempts of a confirm, not for each.",
 		"schema/shadow/internal/target/blockade.go",

@@ -1,6 +1,7 @@
 package harness
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -152,7 +153,22 @@ func (p *boxPeers) AnnounceEpoch(ctx context.Context, at schema.DeploymentID, ep
 	if err != nil {
 		return uuid.Nil, err
 	}
-	return store.RecordPeerEpoch(ctx, p.self, epoch)
+	known, err := store.PeerEpoch(ctx, p.self)
+	if err != nil {
+		return uuid.Nil, err
+	}
+	var refersTo peer.TargetKinds
+	if bytes.Compare(epoch[:], known[:]) > 0 { // it calls back
+		said, kinds, err := p.box.Stores[p.self].ReferredKinds(ctx, at)
+		if err != nil {
+			return uuid.Nil, err
+		}
+		if said != epoch {
+			return uuid.Nil, &peer.UnavailableError{Deployments: []schema.DeploymentID{p.self}, Err: peer.ErrRecovering}
+		}
+		refersTo = kinds
+	}
+	return store.RecordPeerEpoch(ctx, p.self, epoch, refersTo)
 }
 
 func (p *boxPeers) ConfirmEpoch(ctx context.Context, at schema.DeploymentID, epoch, selfEpoch uuid.UUID) error {

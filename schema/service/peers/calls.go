@@ -63,19 +63,20 @@ func (p *Peers) AnnounceEpoch(ctx context.Context, at schema.DeploymentID, epoch
 	return wire.UID(answer.GetEpoch())
 }
 
-// Epoch returns the epoch of a deployment's database.
-func (p *Peers) Epoch(ctx context.Context, of schema.DeploymentID) (uuid.UUID, error) {
+// Epoch returns the epoch of a deployment's database, and the kinds of this deployment that it refers to.
+func (p *Peers) Epoch(ctx context.Context, of schema.DeploymentID) (epoch uuid.UUID, refersTo peer.TargetKinds, err error) {
 	client, err := p.Client(of)
 	if err != nil {
-		return uuid.Nil, err
+		return epoch, refersTo, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
 	defer cancel()
 	answer, err := client.GetEpoch(ctx, &schemav1.GetEpochRequest{})
 	if err != nil {
-		return uuid.Nil, outcome.FromStatus(err)
+		return epoch, refersTo, outcome.FromStatus(err)
 	}
-	return wire.UID(answer.GetEpoch())
+	epoch, err = wire.UID(answer.GetEpoch())
+	return epoch, wire.KnownTargetKinds(answer.GetRefersTo()), err
 }
 
 // ConfirmEpoch notifies a deployment that all references to it have been compared: in the epoch that it has announced,

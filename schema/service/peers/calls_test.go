@@ -202,8 +202,12 @@ func TestEpochsAreAnnouncedAndConfirmed(t *testing.T) {
 	a.epoch = nil
 	_, err = p.AnnounceEpoch(t.Context(), self, uid(8))
 	require.Error(t, err, "an answer without an epoch is no epoch")
-	_, err = p.Epoch(t.Context(), self)
+	_, _, err = p.Epoch(t.Context(), self)
 	require.Error(t, err, "an answer without an epoch is no epoch")
+	a.epoch = bytesOf(uid(9))
+	_, refersTo, err := p.Epoch(t.Context(), self)
+	require.NoError(t, err)
+	require.False(t, refersTo.Known, "an answer without kinds, as of an earlier program, may refer to any")
 	remaining, err := p.UpgradeOwners(t.Context(), self, &peer.Upgrade{Version: "v2", Generation: 3, Renamed: map[string]string{"Old": "New"}})
 	require.NoError(t, err)
 	require.EqualValues(t, 7, remaining)
@@ -248,7 +252,7 @@ func TestAFailedCallHasNoAnswer_I15(t *testing.T) {
 		},
 		"CheckOwners":   func() error { _, err := p.CheckOwners(t.Context(), self, nil); return err },
 		"AnnounceEpoch": func() error { _, err := p.AnnounceEpoch(t.Context(), self, uid(1)); return err },
-		"Epoch":         func() error { _, err := p.Epoch(t.Context(), self); return err },
+		"Epoch":         func() error { _, _, err := p.Epoch(t.Context(), self); return err },
 		"ConfirmEpoch":  func() error { return p.ConfirmEpoch(t.Context(), self, uid(1), uid(2)) },
 		"UpgradeOwners": func() error { _, err := p.UpgradeOwners(t.Context(), self, &peer.Upgrade{}); return err },
 	} {

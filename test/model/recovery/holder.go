@@ -12,22 +12,35 @@ type HolderMistakes struct {
 	// Of the holder's deployment.
 	DeniesBeforeItsEpochIsKnown, CommitsOfLostEpochs, NothingIsCompared, UndecidedIsGone bool
 	// Of the target's deployment.
-	AnnouncerIsNotAwaited, OldVerdictsCount, OldReleasesCount, OldConfirmationsCount bool
+	AnnouncerIsNotAwaited, OldVerdictsCount, OldReleasesCount, OldConfirmationsCount, OwnKindsAreHeld, KindsOfTheFirstEpochStay bool
 }
 
-// holderDatabase is the database of the holder's deployment. A reference is that of the attempt that has established it.
+// kinds are the kinds of targets, with one target each.
+const kinds = 2
+
+// holderDatabase is the database of the holder's deployment. It has at most one reference to each target, which is the attempt that has
+// established it.
 type holderDatabase struct {
 	epoch     int
-	reference int // 0: none
+	reference [kinds]int // 0: none
 	decided   map[int]bool
 	announced bool // the target's deployment has answered that it knows the epoch
 	compared  bool // and that the comparison in it has ended
-	dangling  bool
+	dangling  [kinds]bool
 }
 
-func (d holderDatabase) clone() holderDatabase {
-	d.decided = maps.Clone(d.decided)
-	return d
+func (d *holderDatabase) clone() holderDatabase {
+	c := *d
+	c.decided = maps.Clone(d.decided)
+	return c
+}
+
+// referred are the kinds to whose targets the database has references.
+func (d *holderDatabase) referred() (out [kinds]bool) {
+	for k, a := range d.reference {
+		out[k] = a != 0
+	}
+	return out
 }
 
 type holderMessage struct {
@@ -35,18 +48,20 @@ type holderMessage struct {
 	epoch   int // of the database from which it was read
 }
 
-// HolderWorld models the other restore: that of a holder's database, in which the reference may stand by an earlier attempt, or be lost. The
-// registry knows both deployments. Messages are lost, repeated and late.
+// HolderWorld models the other restore: that of a holder's database, in which references may stand by earlier attempts, or be lost. The
+// registry knows both deployments. Messages are lost, repeated and late. While the holder's deployment has not compared, targets are kept whose kind it
+// refers to in the epoch that it has announced, and no others.
 type HolderWorld struct {
 	HolderMistakes
 	r            *rand.Rand
 	here, backup holderDatabase
 	began        map[int]int // attempts under way, with the epoch in which they began
+	of           map[int]int // the target of each attempt
 	// wanted: the last acknowledged write refers to the target.
-	wanted bool
+	wanted [kinds]bool
 
-	// The target's deployment.
-	deleted, waits bool
+	// The targets' deployment.
+	deleted, waits [kinds]bool
 	knows          int // the epoch of the holder's database
 	blockades      map[int]bool
 	closed         map[int]bool
@@ -57,10 +72,10 @@ type HolderWorld struct {
 	broken []string
 }
 
-// NewHolder makes a world in which the target exists, and the holder does not refer to it.
+// NewHolder makes a world in which the targets exist, and the holder refers to none.
 func NewHolder(seed uint64, m HolderMistakes) *HolderWorld {
 	w := &HolderWorld{
-		HolderMistakes: m, r: rand.New(rand.NewPCG(seed, 2)), began: map[int]int{}, blockades: map[int]bool{}, closed: map[int]bool{}, count: map[string]int{},
+		HolderMistakes: m, r: rand.New(rand.NewPCG(seed, 2)), began: map[int]int{}, of: map[int]int{}, blockades: map[int]bool{}, closed: map[int]bool{}, count: map[string]int{},
 	}
 	w.here = holderDatabase{epoch: w.number(), decided: map[int]bool{}, announced: true, compared: true}
 	w.knows, w.backup = w.here.epoch, w.here.clone()
@@ -86,13 +101,15 @@ func (w *HolderWorld) Deliver(i int, again bool) {
 	m.arrives(m.epoch)
 }
 
-// Begin begins a write that refers to the target: it establishes the reference.
-func (w *HolderWorld) Begin() {
-	if w.here.reference != 0 || w.deleted {
+// Begin begins a write that refers to a target: it establishes the reference.
+func (w *HolderWorld) Begin() { w.begin(w.r.IntN(kinds)) }
+
+func (w *HolderWorld) begin(k int) {
+	if w.here.reference[k] != 0 || w.deleted[k] {
 		return
 	}
 	n := w.number()
-	w.began[n], w.blockades[n] = w.here.epoch, true
+	w.began[n], w.of[n], w.blockades[n] = w.here.epoch, k, true
 }
 
 // attempt is one of those under way.
@@ -110,24 +127,26 @@ func (w *HolderWorld) Commit() {
 	if !ok {
 		return
 	}
-	epoch := w.began[n]
+	epoch, k := w.began[n], w.of[n]
 	delete(w.began, n)
-	if w.here.reference != 0 || w.here.decided[n] || epoch != w.here.epoch && !w.CommitsOfLostEpochs {
+	if w.here.reference[k] != 0 || w.here.decided[n] || epoch != w.here.epoch && !w.CommitsOfLostEpochs {
 		return // another write has stored the reference, or the attempt is over: its blockade is asked about later
 	}
-	w.here.reference, w.here.decided[n], w.here.dangling, w.wanted = n, true, false, true
-	if w.count["committed"]++; w.deleted {
+	w.here.reference[k], w.here.decided[n], w.here.dangling[k], w.wanted[k] = n, true, false, true
+	if w.count["committed"]++; w.deleted[k] {
 		w.report("I1: a reference is committed after its target was deleted")
 	}
 }
 
-// Drop drops the reference by an acknowledged write.
-func (w *HolderWorld) Drop() {
-	if w.here.reference == 0 {
+// Drop drops a reference by an acknowledged write.
+func (w *HolderWorld) Drop() { w.drop(w.r.IntN(kinds)) }
+
+func (w *HolderWorld) drop(k int) {
+	if w.here.reference[k] == 0 {
 		return
 	}
-	w.release(w.here.reference)
-	w.here.reference, w.wanted = 0, false
+	w.release(w.here.reference[k])
+	w.here.reference[k], w.wanted[k] = 0, false
 }
 
 func (w *HolderWorld) release(attempt int) {
@@ -151,7 +170,7 @@ func (w *HolderWorld) Ask(attempt int) {
 	if !w.here.decided[attempt] && !w.UndecidedIsGone {
 		w.here.decided[attempt] = true // ABORTED: the blockade has expired
 	}
-	if w.here.reference == attempt {
+	if w.here.reference[w.of[attempt]] == attempt {
 		return // held
 	}
 	w.send(func(epoch int) {
@@ -161,59 +180,104 @@ func (w *HolderWorld) Ask(attempt int) {
 	})
 }
 
-// Delete deletes the target, unless something blocks it or may block it.
+// Delete deletes a target, unless something blocks it or may block it.
 func (w *HolderWorld) Delete() {
-	if w.deleted || w.waits || len(w.blockades) > 0 {
+	k := w.r.IntN(kinds)
+	if w.deleted[k] || w.waits[k] || w.blockaded(k) {
 		return
 	}
-	w.deleted = true
-	if w.count["deleted"]++; w.wanted && w.here.reference != 0 && !w.here.dangling {
-		w.report("I2: the target is deleted beside a reference by attempt %d", w.here.reference)
+	w.deleted[k] = true
+	if w.waits[1-k] {
+		w.count["deleted beside a kind that waits"]++
 	}
+	if w.count["deleted"]++; w.wanted[k] && w.here.reference[k] != 0 && !w.here.dangling[k] {
+		w.report("I2: a target is deleted beside a reference by attempt %d", w.here.reference[k])
+	}
+}
+
+func (w *HolderWorld) blockaded(k int) bool {
+	for a := range w.blockades {
+		if w.of[a] == k {
+			return true
+		}
+	}
+	return false
 }
 
 // Restore puts the backup in the place of the holder's database, in a new epoch.
 func (w *HolderWorld) Restore() {
 	w.here = w.backup.clone()
 	w.here.epoch, w.here.announced, w.here.compared = w.number(), false, false
-	w.wanted = w.wanted && w.here.reference != 0 // a reference that is lost keeps no target
+	for k, a := range w.here.reference {
+		w.wanted[k] = w.wanted[k] && a != 0 // a reference that is lost keeps no target
+	}
 	w.count["restored"]++
 }
 
-// Announce tells the epoch. The answer may be lost: then it is told again.
+// Announce tells the epoch. Who is told of a later one calls back, and is answered with the epoch and the kinds that the database refers to. The call, its
+// answer, and the answer to the announcement may be lost: then it is told again.
 func (w *HolderWorld) Announce() {
 	epoch := w.here.epoch
 	w.send(func(int) {
-		if epoch > w.knows {
-			w.knows, w.waits = epoch, !w.AnnouncerIsNotAwaited
-		}
-		if epoch == w.knows && w.knows == w.here.epoch && w.r.IntN(3) > 0 {
-			w.here.announced = true
+		switch {
+		case epoch <= w.knows:
+			w.answer(epoch)
+		case epoch == w.here.epoch:
+			held := w.here.referred()
+			w.send(func(int) { w.learn(epoch, held) })
 		}
 	})
 }
 
-// Compare compares the reference with the target's deployment, in the epoch that was announced, and establishes it again under a new attempt.
+// learn records an epoch, and the kinds to which its database refers.
+func (w *HolderWorld) learn(epoch int, held [kinds]bool) {
+	if epoch > w.knows {
+		if w.OwnKindsAreHeld {
+			for k := range held {
+				held[k] = w.blockaded(k)
+			}
+		}
+		w.knows = epoch
+		switch waiting := w.waits != [kinds]bool{}; {
+		case w.AnnouncerIsNotAwaited, waiting && w.KindsOfTheFirstEpochStay:
+		default:
+			w.waits = held
+		}
+	}
+	w.answer(epoch)
+}
+
+func (w *HolderWorld) answer(epoch int) {
+	if epoch == w.knows && w.knows == w.here.epoch && w.r.IntN(3) > 0 {
+		w.here.announced = true
+	}
+}
+
+// Compare compares the references with the targets' deployment, in the epoch that was announced, and establishes them again under new attempts.
 func (w *HolderWorld) Compare() {
 	if !w.here.announced || w.here.compared {
 		return
 	}
-	if a := w.here.reference; a != 0 && !w.here.dangling && !w.blockades[a] && !w.NothingIsCompared {
-		if w.deleted {
-			w.here.dangling = true
-		} else {
+	for k, a := range w.here.reference {
+		switch {
+		case a == 0 || w.here.dangling[k] || w.blockades[a] || w.NothingIsCompared:
+		case w.deleted[k]:
+			w.here.dangling[k] = true
+		default:
 			n := w.number()
-			w.blockades[n], w.here.reference, w.here.decided[n] = true, n, true
+			w.of[n], w.blockades[n], w.here.reference[k], w.here.decided[n] = k, true, n, true
 		}
 	}
 	epoch := w.here.epoch
 	w.send(func(int) {
 		if epoch == w.knows || w.OldConfirmationsCount {
-			w.waits = false
+			w.waits = [kinds]bool{}
 		}
 		if epoch == w.knows && w.knows == w.here.epoch && !w.here.compared { // from now on its references keep their targets
 			w.here.compared = true
-			w.wanted = w.here.reference != 0 && !w.here.dangling
+			for k, a := range w.here.reference {
+				w.wanted[k] = a != 0 && !w.here.dangling[k]
+			}
 		}
 	})
 }
@@ -232,20 +296,22 @@ func (w *HolderWorld) Rest() {
 		}
 		w.deliverAll()
 	}
-	if w.waits {
-		w.report("I13: the target's deployment waits at rest")
+	if w.waits != [kinds]bool{} {
+		w.report("I13: the targets' deployment waits at rest")
 	}
-	live := w.here.reference != 0 && !w.here.dangling
-	if live && w.deleted {
-		w.report("I1: the reference points to nothing, and is not reported")
-	}
-	for a := range w.blockades {
-		if a != w.here.reference {
-			w.report("I8: a blockade of attempt %d is left", a)
+	for k, a := range w.here.reference {
+		live := a != 0 && !w.here.dangling[k]
+		if live && w.deleted[k] {
+			w.report("I1: a reference points to nothing, and is not reported")
+		}
+		if live && !w.blockades[a] {
+			w.report("I8: a reference has no blockade")
 		}
 	}
-	if live && !w.blockades[w.here.reference] {
-		w.report("I8: the reference has no blockade")
+	for a := range w.blockades {
+		if a != w.here.reference[w.of[a]] {
+			w.report("I8: a blockade of attempt %d is left", a)
+		}
 	}
 }
 

@@ -14,11 +14,11 @@ func referring(seed uint64, m HolderMistakes) *HolderWorld {
 	if seed%4 == 0 {
 		return w
 	}
-	w.Begin()
+	w.begin(0)
 	w.Commit()
 	w.backup = w.here.clone()
-	first := w.here.reference
-	w.Drop()
+	first := w.here.reference[0]
+	w.drop(0)
 	if w.r.IntN(2) == 0 {
 		w.Ask(first)
 	} else {
@@ -26,7 +26,7 @@ func referring(seed uint64, m HolderMistakes) *HolderWorld {
 	}
 	switch seed % 4 {
 	case 1:
-		w.Begin()
+		w.begin(0)
 		w.Commit()
 	case 2:
 		w.Restore()
@@ -36,6 +36,20 @@ func referring(seed uint64, m HolderMistakes) *HolderWorld {
 		}
 		w.Compare()
 		w.Deliver(0, true)
+	case 3: // restored twice, and to a database that refers to another kind before the first restore is compared
+		w.Restore()
+		for !w.here.announced {
+			w.Announce()
+			w.deliverAll()
+		}
+		w.begin(1)
+		w.Commit()
+		w.backup = w.here.clone()
+		w.drop(1)
+		w.deliverAll()
+		w.begin(1)
+		w.Commit()
+		w.Restore()
 	}
 	return w
 }
@@ -85,6 +99,7 @@ func TestRestoresOfHolders_I2_I5_I8_I13(t *testing.T) {
 	for _, what := range []string{"committed", "deleted", "restored"} {
 		require.Greater(t, count[what], schedules)
 	}
+	require.Greater(t, count["deleted beside a kind that waits"], schedules/10)
 }
 
 func TestTheModelOfRestoredHoldersFindsMistakes_I2_I5(t *testing.T) {

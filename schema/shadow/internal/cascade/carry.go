@@ -113,8 +113,8 @@ func (s *Actor) CarryOutAnd(ctx context.Context, tx pgx.Tx, d Decision, also *pg
 	if err := s.Unset(ctx, tx, v.Unset, names); err != nil {
 		return err
 	}
-	if len(v.Mark)+len(v.Remove) > 0 {
-		if err := d.recovered.Check(ctx); err != nil {
+	if kinds := kindsOf(c, v); len(kinds) > 0 {
+		if err := d.recovered.Check(ctx, kinds); err != nil {
 			return err
 		}
 	}
@@ -141,6 +141,19 @@ func (s *Actor) CarryOutAnd(ctx context.Context, tx pgx.Tx, d Decision, also *pg
 		return fmt.Errorf("delete resources: %w", err)
 	}
 	return nil
+}
+
+// kindsOf returns the kinds of the members that a decision marks or removes, each once.
+func kindsOf(c *plan.Closure, v plan.Verdict) []int32 {
+	kinds := []int32{}
+	for _, ids := range [][]int64{v.Mark, v.Remove} {
+		for _, id := range ids {
+			if kind := c.Members[id].Kind; !slices.Contains(kinds, kind) {
+				kinds = append(kinds, kind)
+			}
+		}
+	}
+	return kinds
 }
 
 // statements returns the statements that mark and remove members, and the feeds that they write to beside that of changes.

@@ -46,7 +46,7 @@ func (s *Actor) finaliseOnce(ctx context.Context, seqs []int64) (removed int, mo
 			return err
 		}
 		if len(looked.Deleting) > 0 {
-			if err := recovered.Check(ctx); err != nil {
+			if err := recovered.Check(ctx, looked.Kinds); err != nil {
 				return err
 			}
 		}

@@ -19,6 +19,8 @@ import (
 const namedSQL = `SELECT id FROM dbcontroller.shadow WHERE kind_id = $1 AND name = $2`
 
 const (
+	kindsSQL = `SELECT ARRAY(SELECT DISTINCT kind_id FROM dbcontroller.shadow WHERE id = ANY ($1))`
+
 	// One row for each delete, so that none ends the closing of another.
 	closeTargetsSQL = `
 INSERT INTO dbcontroller.closing (target_id, delete_id, until) SELECT id, $2, now() + $3 FROM unnest($1::bigint[]) AS id`
@@ -49,7 +51,13 @@ func (c *Closing) Close(ctx context.Context, targets []int64) error {
 		return nil
 	}
 	// Not during recovery: nothing can be deleted then, and lost references have to be established again.
-	err := c.gate.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error { return c.gate.CheckRecovered(ctx, tx) })
+	err := c.gate.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
+		var kinds []int32
+		if err := tx.QueryRow(ctx, kindsSQL, more).Scan(&kinds); err != nil {
+			return err
+		}
+		return c.gate.CheckRecovered(ctx, tx, kinds)
+	})
 	if err != nil {
 		return err
 	}

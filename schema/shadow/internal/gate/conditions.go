@@ -90,7 +90,12 @@ const (
 	// Decommissioned deployments are not waited for.
 	AwaitedSQL = `(d.unconfirmed OR d.uncompared OR ` + PositionDueSQL + `) AND NOT EXISTS (SELECT FROM dbcontroller.decommissioned x WHERE x.deployment_id = d.id)`
 
-	selectUnconfirmedSQL = `SELECT service, region, d.unconfirmed OR d.uncompared FROM dbcontroller.deployment d WHERE ` + AwaitedSQL + ` ORDER BY 1, 2`
+	// Of resources of the kinds $1; null: of any kind.
+	selectAwaitedSQL = `
+SELECT m.awaiting, COALESCE(d.service, ''), COALESCE(d.region, ''), COALESCE(d.unconfirmed OR d.uncompared, false)
+FROM dbcontroller.meta m LEFT JOIN dbcontroller.deployment d ON ` + AwaitedSQL + `
+    AND (d.unconfirmed OR ` + PositionDueSQL + ` OR d.uncompared_kinds IS NULL OR $1::int[] IS NULL OR d.uncompared_kinds && $1)
+WHERE m.awaiting OR d.id IS NOT NULL ORDER BY 2, 3`
 
 	recoveredSQL = `
 SELECT ` + PresentSQL + `, NOT m.awaiting AND NOT EXISTS (SELECT FROM dbcontroller.deployment d WHERE ` + AwaitedSQL + `),
@@ -98,15 +103,16 @@ SELECT ` + PresentSQL + `, NOT m.awaiting AND NOT EXISTS (SELECT FROM dbcontroll
 FROM dbcontroller.meta m`
 )
 
-// CheckRecovered fails with *UnavailableError while blockades and entries here may be lost, and while an operator has paused
-// deletions. A transaction that marks or removes resources calls it after it has locked them: establishing again waits for these locks, and is confirmed later.
-func (s *Gate) CheckRecovered(ctx context.Context, tx pgx.Tx) error {
+// CheckRecovered fails with *UnavailableError while blockades and entries of resources of some kinds may be lost here, and while an operator has
+// paused deletions; kinds may be nil: of any kind. A transaction that marks or removes resources calls it after it has locked them: establishing again
+// waits for these locks, and is confirmed later.
+func (s *Gate) CheckRecovered(ctx context.Context, tx pgx.Tx, kinds []int32) error {
 	b := &pgx.Batch{}
 	r := s.QueueRecovered(tx, b)
 	if err := tx.SendBatch(ctx, b).Close(); err != nil {
 		return err
 	}
-	return r.Check(ctx)
+	return r.Check(ctx, kinds)
 }
 
 // Recovered is the answer to QueueRecovered.
@@ -134,7 +140,7 @@ func (s *Gate) QueueRecovered(tx pgx.Tx, b *pgx.Batch) *Recovered {
 }
 
 // Check returns the error of CheckRecovered.
-func (r *Recovered) Check(ctx context.Context) error {
+func (r *Recovered) Check(ctx context.Context, kinds []int32) error {
 	s, tx := r.store, r.present.tx
 	if r.paused {
 		return &peer.UnavailableError{Deployments: []schema.DeploymentID{s.Self}, Err: peer.ErrPaused}
@@ -146,16 +152,20 @@ func (r *Recovered) Check(ctx context.Context) error {
 	if !noticed {
 		s.SignalEpochChanged()
 	}
-	rows, err := tx.Query(ctx, selectUnconfirmedSQL)
+	rows, err := tx.Query(ctx, selectAwaitedSQL, kinds)
 	if err != nil {
 		return err
 	}
-	var compares bool
+	var awaiting, compares bool
 	var next schema.DeploymentID
 	var comparing, waiting []schema.DeploymentID
-	_, err = pgx.ForEachRow(rows, []any{&next.Service, &next.Region, &compares}, func() error {
-		if waiting = append(waiting, next); compares {
+	_, err = pgx.ForEachRow(rows, []any{&awaiting, &next.Service, &next.Region, &compares}, func() error {
+		switch {
+		case next == schema.DeploymentID{}: // whom this deployment waits for is not known yet
+		case compares:
 			comparing = append(comparing, next)
+		default:
+			waiting = append(waiting, next)
 		}
 		return nil
 	})
@@ -166,8 +176,10 @@ func (r *Recovered) Check(ctx context.Context) error {
 		return &peer.UnavailableError{Deployments: comparing, Err: peer.ErrRecovering}
 	case len(waiting) > 0:
 		return &peer.UnavailableError{Deployments: waiting, Err: peer.ErrStarted}
+	case awaiting || !noticed:
+		return s.recovering()
 	}
-	return s.recovering()
+	return nil // those that are waited for refer to no resource of the kinds
 }
 
 // AwaitsList records why a recovery does not know the deployments that may refer to resources here yet; nil: it does.

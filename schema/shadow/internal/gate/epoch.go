@@ -365,13 +365,15 @@ const (
 SELECT d.epoch IS NULL OR d.epoch <= $2, ` + PresentSQL + `
 FROM dbcontroller.deployment d, dbcontroller.meta m WHERE d.id = $1 FOR SHARE OF d`
 
-	// Deletes wait only for a deployment that has ever referred to resources here: only that one can have lost a reference.
+	// Deletes wait only for a deployment that has ever referred to resources here: only in its database can a reference be that was dropped. They wait if
+	// they are of a kind to which it refers in that epoch ($3): what it did not refer to when the epoch began, it establishes here first.
 	learnEpochSQL = `
 WITH before AS (
     SELECT epoch FROM dbcontroller.deployment WHERE id = $1
 )
 UPDATE dbcontroller.deployment d
-SET epoch = GREATEST(d.epoch, $2), uncompared = d.uncompared OR d.referred AND (d.epoch IS NULL OR d.epoch < $2)
+SET epoch = GREATEST(d.epoch, $2), uncompared = d.uncompared OR d.referred AND (d.epoch IS NULL OR d.epoch < $2),
+    uncompared_kinds = CASE WHEN d.epoch IS NULL OR d.epoch < $2 THEN $3 ELSE d.uncompared_kinds END
 FROM before WHERE d.id = $1 RETURNING before.epoch IS DISTINCT FROM d.epoch, d.epoch`
 )
 
@@ -399,14 +401,18 @@ func (s *Gate) PeerEpoch(ctx context.Context, of schema.DeploymentID) (epoch uui
 	return epoch, nil
 }
 
-// RecordPeerEpoch records that another deployment's database has begun a new epoch. From its commit on, blockades established there before and
-// messages of earlier epochs count for nothing; writes that may rely on them hold the version lock shared until they commit. The greater epoch
-// counts, in any order of arrival; it is returned.
-func (s *Gate) RecordPeerEpoch(ctx context.Context, from schema.DeploymentID, epoch uuid.UUID) (known uuid.UUID, err error) {
+// RecordPeerEpoch records that another deployment's database has begun a new epoch, in which it refers to some kinds of resources here. From its commit
+// on, blockades established there before and messages of earlier epochs count for nothing; writes that may rely on them hold the version lock shared
+// until they commit. The greater epoch counts, in any order of arrival; it is returned.
+func (s *Gate) RecordPeerEpoch(ctx context.Context, from schema.DeploymentID, epoch uuid.UUID, refersTo peer.TargetKinds) (known uuid.UUID, err error) {
 	if err := s.CheckCaller(ctx, from); err != nil {
 		return known, err
 	}
 	id, err := s.Names.Deployment(ctx, from)
+	if err != nil {
+		return known, err
+	}
+	kinds, err := s.waitingKinds(ctx, refersTo)
 	if err != nil {
 		return known, err
 	}
@@ -421,7 +427,7 @@ func (s *Gate) RecordPeerEpoch(ctx context.Context, from schema.DeploymentID, ep
 		if decommissioned { // nothing may wait for a deployment whose calls are refused
 			return peer.ErrDecommissioned
 		}
-		if err := tx.QueryRow(ctx, learnEpochSQL, id, epoch).Scan(&moved, &known); err != nil || !moved {
+		if err := tx.QueryRow(ctx, learnEpochSQL, id, epoch, kinds).Scan(&moved, &known); err != nil || !moved {
 			return err
 		}
 		_, err := tx.Exec(ctx, peerEpochWorkSQL, id, schema.RingSize)

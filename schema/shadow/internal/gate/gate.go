@@ -35,6 +35,8 @@ type Gate struct {
 	list atomic.Pointer[peer.ListError]
 	// outdone are the deployments (schema.DeploymentID) that knew a later epoch of this database, since an epoch began for another reason.
 	outdone sync.Map
+	// referred are the kinds (peer.TargetKinds) of other deployments to which the database refers in an epoch (referredIn).
+	referred sync.Map
 	// environment is the one of the last Recover of this process.
 	environment atomic.Pointer[schema.Environment]
 	// latest returns the newest environment that the process has; nil until Follow.

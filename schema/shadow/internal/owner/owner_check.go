@@ -253,7 +253,7 @@ func (c *ownerCheck) referring(ctx context.Context, tx pgx.Tx, required required
 
 // doubt makes missing owners unknown while commits may be lost (I15).
 func (c *ownerCheck) doubt(ctx context.Context, tx pgx.Tx) error {
-	err := c.store.gate.CheckRecovered(ctx, tx)
+	err := c.store.gate.CheckRecovered(ctx, tx, nil)
 	if !errors.Is(err, peer.ErrRecovering) {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -93,7 +94,7 @@ var (
 	// waiting, and no work to look again would follow. It does not conflict with new references to an ACTIVE one.
 	awaitMarksSQL = `SELECT id FROM dbcontroller.shadow WHERE id = ANY (ARRAY (` + lookedAt + `)) ORDER BY id FOR KEY SHARE`
 
-	lockDeletingSQL = db.Codes(`SELECT id FROM dbcontroller.shadow WHERE id = ANY (ARRAY (` + lookedAt + `)) AND state = {deleting} ORDER BY id FOR UPDATE`)
+	lockDeletingSQL = db.Codes(`SELECT id, kind_id FROM dbcontroller.shadow WHERE id = ANY (ARRAY (` + lookedAt + `)) AND state = {deleting} ORDER BY id FOR UPDATE`)
 
 	// All holders are ACTIVE: a holder in DELETING has dropped its references.
 	nothingLeftSQL = db.Codes(`
@@ -116,20 +117,30 @@ WITH hiding AS (
 )
 
 // Looked are the resources that pieces of work look at again: those in DELETING, which are locked, and those of them that nothing holds.
-type Looked struct{ Deleting, Free []int64 }
+type Looked struct {
+	Deleting, Free []int64
+	Kinds          []int32 // of those in DELETING, each once
+}
 
 // QueueLook locks and checks in a batch of statements: each has a newer snapshot than the one before.
 func QueueLook(b *pgx.Batch, seqs []int64) *Looked {
 	l := &Looked{}
 	b.Queue(awaitMarksSQL, seqs)
-	ids := func(into *[]int64) func(rows pgx.Rows) error {
-		return func(rows pgx.Rows) (err error) {
-			*into, err = pgx.CollectRows(rows, pgx.RowTo[int64])
-			return err
-		}
-	}
-	b.Queue(lockDeletingSQL, seqs).Query(ids(&l.Deleting))
-	b.Queue(nothingLeftSQL, seqs).Query(ids(&l.Free))
+	b.Queue(lockDeletingSQL, seqs).Query(func(rows pgx.Rows) error {
+		var id int64
+		var kind int32
+		_, err := pgx.ForEachRow(rows, []any{&id, &kind}, func() error {
+			if l.Deleting = append(l.Deleting, id); !slices.Contains(l.Kinds, kind) {
+				l.Kinds = append(l.Kinds, kind)
+			}
+			return nil
+		})
+		return err
+	})
+	b.Queue(nothingLeftSQL, seqs).Query(func(rows pgx.Rows) (err error) {
+		l.Free, err = pgx.CollectRows(rows, pgx.RowTo[int64])
+		return err
+	})
 	return l
 }
 

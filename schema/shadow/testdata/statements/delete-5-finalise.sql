@@ -2,7 +2,7 @@
 begin isolation level read committed;
 SELECT set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true);
 SELECT id FROM dbcontroller.shadow WHERE id = ANY (ARRAY (SELECT target_id FROM dbcontroller.work WHERE seq = ANY ($1) AND action = 3)) ORDER BY id FOR KEY SHARE;
-SELECT id FROM dbcontroller.shadow WHERE id = ANY (ARRAY (SELECT target_id FROM dbcontroller.work WHERE seq = ANY ($1) AND action = 3)) AND state = 2 ORDER BY id FOR UPDATE;
+SELECT id, kind_id FROM dbcontroller.shadow WHERE id = ANY (ARRAY (SELECT target_id FROM dbcontroller.work WHERE seq = ANY ($1) AND action = 3)) AND state = 2 ORDER BY id FOR UPDATE;
 SELECT t.id FROM dbcontroller.shadow t
 WHERE t.id = ANY (ARRAY (SELECT target_id FROM dbcontroller.work WHERE seq = ANY ($1) AND action = 3)) AND t.state = 2 AND NOT t.block_deletion AND t.finalizers IS NULL
     AND NOT EXISTS (SELECT FROM dbcontroller.blockade WHERE target_id = t.id)

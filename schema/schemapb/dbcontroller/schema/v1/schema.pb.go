@@ -258,7 +258,7 @@ func (x CheckReferencesResponse_Verdict) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use CheckReferencesResponse_Verdict.Descriptor instead.
 func (CheckReferencesResponse_Verdict) EnumDescriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{37, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{38, 0}
 }
 
 type WorkItem_Action int32
@@ -337,7 +337,7 @@ func (x WorkItem_Action) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use WorkItem_Action.Descriptor instead.
 func (WorkItem_Action) EnumDescriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{46, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{47, 0}
 }
 
 // A resource of the called or of the calling deployment.
@@ -2313,7 +2313,9 @@ func (*GetEpochRequest) Descriptor() ([]byte, []int) {
 type GetEpochResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// 16 bytes, a UUIDv7.
-	Epoch         []byte `protobuf:"bytes,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Epoch []byte `protobuf:"bytes,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// What the database refers to in that epoch; absent: it is not known.
+	RefersTo      *TargetKinds `protobuf:"bytes,2,opt,name=refers_to,json=refersTo,proto3" json:"refers_to,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2355,6 +2357,60 @@ func (x *GetEpochResponse) GetEpoch() []byte {
 	return nil
 }
 
+func (x *GetEpochResponse) GetRefersTo() *TargetKinds {
+	if x != nil {
+		return x.RefersTo
+	}
+	return nil
+}
+
+// TargetKinds are the kinds of the caller's resources that resources of the called deployment refer to, or that they have as owners.
+// Deletions of resources of other kinds need not wait until the two deployments have compared their references.
+type TargetKinds struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Kinds of the caller's service, by their oldest known names.
+	Kinds         []string `protobuf:"bytes,1,rep,name=kinds,proto3" json:"kinds,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TargetKinds) Reset() {
+	*x = TargetKinds{}
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TargetKinds) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TargetKinds) ProtoMessage() {}
+
+func (x *TargetKinds) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TargetKinds.ProtoReflect.Descriptor instead.
+func (*TargetKinds) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *TargetKinds) GetKinds() []string {
+	if x != nil {
+		return x.Kinds
+	}
+	return nil
+}
+
 type ConfirmEpochRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The epoch of the called deployment's database, as it was announced; empty if none was.
@@ -2367,7 +2423,7 @@ type ConfirmEpochRequest struct {
 
 func (x *ConfirmEpochRequest) Reset() {
 	*x = ConfirmEpochRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[34]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2379,7 +2435,7 @@ func (x *ConfirmEpochRequest) String() string {
 func (*ConfirmEpochRequest) ProtoMessage() {}
 
 func (x *ConfirmEpochRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[34]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2392,7 +2448,7 @@ func (x *ConfirmEpochRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmEpochRequest.ProtoReflect.Descriptor instead.
 func (*ConfirmEpochRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{34}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ConfirmEpochRequest) GetEpoch() []byte {
@@ -2417,7 +2473,7 @@ type ConfirmEpochResponse struct {
 
 func (x *ConfirmEpochResponse) Reset() {
 	*x = ConfirmEpochResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[35]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2429,7 +2485,7 @@ func (x *ConfirmEpochResponse) String() string {
 func (*ConfirmEpochResponse) ProtoMessage() {}
 
 func (x *ConfirmEpochResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[35]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2442,7 +2498,7 @@ func (x *ConfirmEpochResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmEpochResponse.ProtoReflect.Descriptor instead.
 func (*ConfirmEpochResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{35}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{36}
 }
 
 type CheckReferencesRequest struct {
@@ -2454,7 +2510,7 @@ type CheckReferencesRequest struct {
 
 func (x *CheckReferencesRequest) Reset() {
 	*x = CheckReferencesRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[36]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2466,7 +2522,7 @@ func (x *CheckReferencesRequest) String() string {
 func (*CheckReferencesRequest) ProtoMessage() {}
 
 func (x *CheckReferencesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[36]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2479,7 +2535,7 @@ func (x *CheckReferencesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckReferencesRequest.ProtoReflect.Descriptor instead.
 func (*CheckReferencesRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{36}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *CheckReferencesRequest) GetReferences() []*CheckReferencesRequest_Reference {
@@ -2499,7 +2555,7 @@ type CheckReferencesResponse struct {
 
 func (x *CheckReferencesResponse) Reset() {
 	*x = CheckReferencesResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[37]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2511,7 +2567,7 @@ func (x *CheckReferencesResponse) String() string {
 func (*CheckReferencesResponse) ProtoMessage() {}
 
 func (x *CheckReferencesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[37]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2524,7 +2580,7 @@ func (x *CheckReferencesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckReferencesResponse.ProtoReflect.Descriptor instead.
 func (*CheckReferencesResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{37}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *CheckReferencesResponse) GetVerdicts() []CheckReferencesResponse_Verdict {
@@ -2547,7 +2603,7 @@ type ListResourceShadowsRequest struct {
 
 func (x *ListResourceShadowsRequest) Reset() {
 	*x = ListResourceShadowsRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[38]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2559,7 +2615,7 @@ func (x *ListResourceShadowsRequest) String() string {
 func (*ListResourceShadowsRequest) ProtoMessage() {}
 
 func (x *ListResourceShadowsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[38]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2572,7 +2628,7 @@ func (x *ListResourceShadowsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListResourceShadowsRequest.ProtoReflect.Descriptor instead.
 func (*ListResourceShadowsRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{38}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ListResourceShadowsRequest) GetPageSize() int32 {
@@ -2606,7 +2662,7 @@ type ListResourceShadowsResponse struct {
 
 func (x *ListResourceShadowsResponse) Reset() {
 	*x = ListResourceShadowsResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[39]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2618,7 +2674,7 @@ func (x *ListResourceShadowsResponse) String() string {
 func (*ListResourceShadowsResponse) ProtoMessage() {}
 
 func (x *ListResourceShadowsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[39]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2631,7 +2687,7 @@ func (x *ListResourceShadowsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListResourceShadowsResponse.ProtoReflect.Descriptor instead.
 func (*ListResourceShadowsResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{39}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ListResourceShadowsResponse) GetShadows() []*ResourceShadow {
@@ -2665,7 +2721,7 @@ type ResourceShadow struct {
 
 func (x *ResourceShadow) Reset() {
 	*x = ResourceShadow{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[40]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2677,7 +2733,7 @@ func (x *ResourceShadow) String() string {
 func (*ResourceShadow) ProtoMessage() {}
 
 func (x *ResourceShadow) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[40]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2690,7 +2746,7 @@ func (x *ResourceShadow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResourceShadow.ProtoReflect.Descriptor instead.
 func (*ResourceShadow) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{40}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ResourceShadow) GetResource() *ResourceRef {
@@ -2746,7 +2802,7 @@ type ListBlockadesRequest struct {
 
 func (x *ListBlockadesRequest) Reset() {
 	*x = ListBlockadesRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[41]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2758,7 +2814,7 @@ func (x *ListBlockadesRequest) String() string {
 func (*ListBlockadesRequest) ProtoMessage() {}
 
 func (x *ListBlockadesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[41]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2771,7 +2827,7 @@ func (x *ListBlockadesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListBlockadesRequest.ProtoReflect.Descriptor instead.
 func (*ListBlockadesRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{41}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ListBlockadesRequest) GetPageSize() int32 {
@@ -2798,7 +2854,7 @@ type ListBlockadesResponse struct {
 
 func (x *ListBlockadesResponse) Reset() {
 	*x = ListBlockadesResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[42]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2810,7 +2866,7 @@ func (x *ListBlockadesResponse) String() string {
 func (*ListBlockadesResponse) ProtoMessage() {}
 
 func (x *ListBlockadesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[42]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2823,7 +2879,7 @@ func (x *ListBlockadesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListBlockadesResponse.ProtoReflect.Descriptor instead.
 func (*ListBlockadesResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{42}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ListBlockadesResponse) GetBlockades() []*Blockade {
@@ -2856,7 +2912,7 @@ type Blockade struct {
 
 func (x *Blockade) Reset() {
 	*x = Blockade{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[43]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2868,7 +2924,7 @@ func (x *Blockade) String() string {
 func (*Blockade) ProtoMessage() {}
 
 func (x *Blockade) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[43]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2881,7 +2937,7 @@ func (x *Blockade) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Blockade.ProtoReflect.Descriptor instead.
 func (*Blockade) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{43}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Blockade) GetTarget() *ResourceRef {
@@ -2930,7 +2986,7 @@ type WatchResourceShadowsRequest struct {
 
 func (x *WatchResourceShadowsRequest) Reset() {
 	*x = WatchResourceShadowsRequest{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[44]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2942,7 +2998,7 @@ func (x *WatchResourceShadowsRequest) String() string {
 func (*WatchResourceShadowsRequest) ProtoMessage() {}
 
 func (x *WatchResourceShadowsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[44]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2955,7 +3011,7 @@ func (x *WatchResourceShadowsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResourceShadowsRequest.ProtoReflect.Descriptor instead.
 func (*WatchResourceShadowsRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{44}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *WatchResourceShadowsRequest) GetResumeToken() string {
@@ -2987,7 +3043,7 @@ type WatchResourceShadowsResponse struct {
 
 func (x *WatchResourceShadowsResponse) Reset() {
 	*x = WatchResourceShadowsResponse{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[45]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2999,7 +3055,7 @@ func (x *WatchResourceShadowsResponse) String() string {
 func (*WatchResourceShadowsResponse) ProtoMessage() {}
 
 func (x *WatchResourceShadowsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[45]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3012,7 +3068,7 @@ func (x *WatchResourceShadowsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResourceShadowsResponse.ProtoReflect.Descriptor instead.
 func (*WatchResourceShadowsResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{45}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *WatchResourceShadowsResponse) GetEvent() isWatchResourceShadowsResponse_Event {
@@ -3100,7 +3156,7 @@ type WorkItem struct {
 
 func (x *WorkItem) Reset() {
 	*x = WorkItem{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[46]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3112,7 +3168,7 @@ func (x *WorkItem) String() string {
 func (*WorkItem) ProtoMessage() {}
 
 func (x *WorkItem) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[46]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3125,7 +3181,7 @@ func (x *WorkItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkItem.ProtoReflect.Descriptor instead.
 func (*WorkItem) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{46}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *WorkItem) GetId() int64 {
@@ -3175,7 +3231,7 @@ type EstablishReferencesRequest_Attempt struct {
 
 func (x *EstablishReferencesRequest_Attempt) Reset() {
 	*x = EstablishReferencesRequest_Attempt{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[47]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3187,7 +3243,7 @@ func (x *EstablishReferencesRequest_Attempt) String() string {
 func (*EstablishReferencesRequest_Attempt) ProtoMessage() {}
 
 func (x *EstablishReferencesRequest_Attempt) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[47]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3259,7 +3315,7 @@ type EstablishReferencesRequest_Person struct {
 
 func (x *EstablishReferencesRequest_Person) Reset() {
 	*x = EstablishReferencesRequest_Person{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[48]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3271,7 +3327,7 @@ func (x *EstablishReferencesRequest_Person) String() string {
 func (*EstablishReferencesRequest_Person) ProtoMessage() {}
 
 func (x *EstablishReferencesRequest_Person) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[48]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3323,7 +3379,7 @@ type EstablishReferencesRequest_Reference struct {
 
 func (x *EstablishReferencesRequest_Reference) Reset() {
 	*x = EstablishReferencesRequest_Reference{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[49]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3335,7 +3391,7 @@ func (x *EstablishReferencesRequest_Reference) String() string {
 func (*EstablishReferencesRequest_Reference) ProtoMessage() {}
 
 func (x *EstablishReferencesRequest_Reference) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[49]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3400,7 +3456,7 @@ type EstablishReferencesResponse_Outcome struct {
 
 func (x *EstablishReferencesResponse_Outcome) Reset() {
 	*x = EstablishReferencesResponse_Outcome{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[50]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3412,7 +3468,7 @@ func (x *EstablishReferencesResponse_Outcome) String() string {
 func (*EstablishReferencesResponse_Outcome) ProtoMessage() {}
 
 func (x *EstablishReferencesResponse_Outcome) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[50]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3498,7 +3554,7 @@ type EstablishReferencesResponse_Established struct {
 
 func (x *EstablishReferencesResponse_Established) Reset() {
 	*x = EstablishReferencesResponse_Established{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[51]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3510,7 +3566,7 @@ func (x *EstablishReferencesResponse_Established) String() string {
 func (*EstablishReferencesResponse_Established) ProtoMessage() {}
 
 func (x *EstablishReferencesResponse_Established) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[51]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3551,7 +3607,7 @@ type EstablishReferencesResponse_Target struct {
 
 func (x *EstablishReferencesResponse_Target) Reset() {
 	*x = EstablishReferencesResponse_Target{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[52]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3563,7 +3619,7 @@ func (x *EstablishReferencesResponse_Target) String() string {
 func (*EstablishReferencesResponse_Target) ProtoMessage() {}
 
 func (x *EstablishReferencesResponse_Target) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[52]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3605,7 +3661,7 @@ type EstablishReferencesResponse_Failure struct {
 
 func (x *EstablishReferencesResponse_Failure) Reset() {
 	*x = EstablishReferencesResponse_Failure{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[53]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3617,7 +3673,7 @@ func (x *EstablishReferencesResponse_Failure) String() string {
 func (*EstablishReferencesResponse_Failure) ProtoMessage() {}
 
 func (x *EstablishReferencesResponse_Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[53]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3668,7 +3724,7 @@ type ReferencesRefused_Refusal struct {
 
 func (x *ReferencesRefused_Refusal) Reset() {
 	*x = ReferencesRefused_Refusal{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[54]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3680,7 +3736,7 @@ func (x *ReferencesRefused_Refusal) String() string {
 func (*ReferencesRefused_Refusal) ProtoMessage() {}
 
 func (x *ReferencesRefused_Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[54]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3735,7 +3791,7 @@ type ResolveBlockadesRequest_Question struct {
 
 func (x *ResolveBlockadesRequest_Question) Reset() {
 	*x = ResolveBlockadesRequest_Question{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[55]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3747,7 +3803,7 @@ func (x *ResolveBlockadesRequest_Question) String() string {
 func (*ResolveBlockadesRequest_Question) ProtoMessage() {}
 
 func (x *ResolveBlockadesRequest_Question) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[55]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3790,7 +3846,7 @@ type RecallDelegationsRequest_Question struct {
 
 func (x *RecallDelegationsRequest_Question) Reset() {
 	*x = RecallDelegationsRequest_Question{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[56]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3802,7 +3858,7 @@ func (x *RecallDelegationsRequest_Question) String() string {
 func (*RecallDelegationsRequest_Question) ProtoMessage() {}
 
 func (x *RecallDelegationsRequest_Question) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[56]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3855,7 +3911,7 @@ type RecallDelegationsResponse_Answer struct {
 
 func (x *RecallDelegationsResponse_Answer) Reset() {
 	*x = RecallDelegationsResponse_Answer{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[57]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3867,7 +3923,7 @@ func (x *RecallDelegationsResponse_Answer) String() string {
 func (*RecallDelegationsResponse_Answer) ProtoMessage() {}
 
 func (x *RecallDelegationsResponse_Answer) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[57]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3922,7 +3978,7 @@ type RecallDelegationsResponse_Holder struct {
 
 func (x *RecallDelegationsResponse_Holder) Reset() {
 	*x = RecallDelegationsResponse_Holder{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[58]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3934,7 +3990,7 @@ func (x *RecallDelegationsResponse_Holder) String() string {
 func (*RecallDelegationsResponse_Holder) ProtoMessage() {}
 
 func (x *RecallDelegationsResponse_Holder) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[58]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3986,7 +4042,7 @@ type WatchImportedServiceDeletionsResponse_Deletions struct {
 
 func (x *WatchImportedServiceDeletionsResponse_Deletions) Reset() {
 	*x = WatchImportedServiceDeletionsResponse_Deletions{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[59]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3998,7 +4054,7 @@ func (x *WatchImportedServiceDeletionsResponse_Deletions) String() string {
 func (*WatchImportedServiceDeletionsResponse_Deletions) ProtoMessage() {}
 
 func (x *WatchImportedServiceDeletionsResponse_Deletions) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[59]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4053,7 +4109,7 @@ type PlanDeletionRequest_Target struct {
 
 func (x *PlanDeletionRequest_Target) Reset() {
 	*x = PlanDeletionRequest_Target{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[60]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4065,7 +4121,7 @@ func (x *PlanDeletionRequest_Target) String() string {
 func (*PlanDeletionRequest_Target) ProtoMessage() {}
 
 func (x *PlanDeletionRequest_Target) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[60]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4106,7 +4162,7 @@ type PlanDeletionResponse_Leaves struct {
 
 func (x *PlanDeletionResponse_Leaves) Reset() {
 	*x = PlanDeletionResponse_Leaves{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[61]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4118,7 +4174,7 @@ func (x *PlanDeletionResponse_Leaves) String() string {
 func (*PlanDeletionResponse_Leaves) ProtoMessage() {}
 
 func (x *PlanDeletionResponse_Leaves) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[61]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4159,7 +4215,7 @@ type PlanDeletionResponse_Count struct {
 
 func (x *PlanDeletionResponse_Count) Reset() {
 	*x = PlanDeletionResponse_Count{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[62]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4171,7 +4227,7 @@ func (x *PlanDeletionResponse_Count) String() string {
 func (*PlanDeletionResponse_Count) ProtoMessage() {}
 
 func (x *PlanDeletionResponse_Count) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[62]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4228,7 +4284,7 @@ type PlanDeletionResponse_Member struct {
 
 func (x *PlanDeletionResponse_Member) Reset() {
 	*x = PlanDeletionResponse_Member{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[63]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4240,7 +4296,7 @@ func (x *PlanDeletionResponse_Member) String() string {
 func (*PlanDeletionResponse_Member) ProtoMessage() {}
 
 func (x *PlanDeletionResponse_Member) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[63]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4318,7 +4374,7 @@ type PlanDeletionResponse_Via struct {
 
 func (x *PlanDeletionResponse_Via) Reset() {
 	*x = PlanDeletionResponse_Via{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[64]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4330,7 +4386,7 @@ func (x *PlanDeletionResponse_Via) String() string {
 func (*PlanDeletionResponse_Via) ProtoMessage() {}
 
 func (x *PlanDeletionResponse_Via) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[64]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4378,7 +4434,7 @@ type PlanDeletionResponse_Target struct {
 
 func (x *PlanDeletionResponse_Target) Reset() {
 	*x = PlanDeletionResponse_Target{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[65]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4390,7 +4446,7 @@ func (x *PlanDeletionResponse_Target) String() string {
 func (*PlanDeletionResponse_Target) ProtoMessage() {}
 
 func (x *PlanDeletionResponse_Target) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[65]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4430,7 +4486,7 @@ type PlanDeletionResponse_Unset struct {
 
 func (x *PlanDeletionResponse_Unset) Reset() {
 	*x = PlanDeletionResponse_Unset{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[66]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4442,7 +4498,7 @@ func (x *PlanDeletionResponse_Unset) String() string {
 func (*PlanDeletionResponse_Unset) ProtoMessage() {}
 
 func (x *PlanDeletionResponse_Unset) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[66]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4490,7 +4546,7 @@ type PlanDeletionResponse_Blocker struct {
 
 func (x *PlanDeletionResponse_Blocker) Reset() {
 	*x = PlanDeletionResponse_Blocker{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[67]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4502,7 +4558,7 @@ func (x *PlanDeletionResponse_Blocker) String() string {
 func (*PlanDeletionResponse_Blocker) ProtoMessage() {}
 
 func (x *PlanDeletionResponse_Blocker) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[67]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4573,7 +4629,7 @@ type TraceCascadesResponse_Trace struct {
 
 func (x *TraceCascadesResponse_Trace) Reset() {
 	*x = TraceCascadesResponse_Trace{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[68]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4585,7 +4641,7 @@ func (x *TraceCascadesResponse_Trace) String() string {
 func (*TraceCascadesResponse_Trace) ProtoMessage() {}
 
 func (x *TraceCascadesResponse_Trace) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[68]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4634,7 +4690,7 @@ type CheckOwnersRequest_Question struct {
 
 func (x *CheckOwnersRequest_Question) Reset() {
 	*x = CheckOwnersRequest_Question{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[69]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4646,7 +4702,7 @@ func (x *CheckOwnersRequest_Question) String() string {
 func (*CheckOwnersRequest_Question) ProtoMessage() {}
 
 func (x *CheckOwnersRequest_Question) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[69]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4690,7 +4746,7 @@ type CheckOwnersResponse_Answer struct {
 
 func (x *CheckOwnersResponse_Answer) Reset() {
 	*x = CheckOwnersResponse_Answer{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[70]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4702,7 +4758,7 @@ func (x *CheckOwnersResponse_Answer) String() string {
 func (*CheckOwnersResponse_Answer) ProtoMessage() {}
 
 func (x *CheckOwnersResponse_Answer) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[70]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4756,7 +4812,7 @@ type DropOwnersRequest_LetGo struct {
 
 func (x *DropOwnersRequest_LetGo) Reset() {
 	*x = DropOwnersRequest_LetGo{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[71]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4768,7 +4824,7 @@ func (x *DropOwnersRequest_LetGo) String() string {
 func (*DropOwnersRequest_LetGo) ProtoMessage() {}
 
 func (x *DropOwnersRequest_LetGo) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[71]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4808,7 +4864,7 @@ type UpgradeOwnerReferencesRequest_Renamed struct {
 
 func (x *UpgradeOwnerReferencesRequest_Renamed) Reset() {
 	*x = UpgradeOwnerReferencesRequest_Renamed{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[72]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4820,7 +4876,7 @@ func (x *UpgradeOwnerReferencesRequest_Renamed) String() string {
 func (*UpgradeOwnerReferencesRequest_Renamed) ProtoMessage() {}
 
 func (x *UpgradeOwnerReferencesRequest_Renamed) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[72]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4860,7 +4916,7 @@ type CheckReferencesRequest_Reference struct {
 
 func (x *CheckReferencesRequest_Reference) Reset() {
 	*x = CheckReferencesRequest_Reference{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[73]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4872,7 +4928,7 @@ func (x *CheckReferencesRequest_Reference) String() string {
 func (*CheckReferencesRequest_Reference) ProtoMessage() {}
 
 func (x *CheckReferencesRequest_Reference) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[73]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4885,7 +4941,7 @@ func (x *CheckReferencesRequest_Reference) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckReferencesRequest_Reference.ProtoReflect.Descriptor instead.
 func (*CheckReferencesRequest_Reference) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{36, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{37, 0}
 }
 
 func (x *CheckReferencesRequest_Reference) GetKey() *BlockadeKey {
@@ -4917,7 +4973,7 @@ type ResourceShadow_Reference struct {
 
 func (x *ResourceShadow_Reference) Reset() {
 	*x = ResourceShadow_Reference{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[74]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4929,7 +4985,7 @@ func (x *ResourceShadow_Reference) String() string {
 func (*ResourceShadow_Reference) ProtoMessage() {}
 
 func (x *ResourceShadow_Reference) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[74]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4942,7 +4998,7 @@ func (x *ResourceShadow_Reference) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResourceShadow_Reference.ProtoReflect.Descriptor instead.
 func (*ResourceShadow_Reference) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{40, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{41, 0}
 }
 
 func (x *ResourceShadow_Reference) GetPath() string {
@@ -4989,7 +5045,7 @@ type WatchResourceShadowsResponse_Work struct {
 
 func (x *WatchResourceShadowsResponse_Work) Reset() {
 	*x = WatchResourceShadowsResponse_Work{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[75]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5001,7 +5057,7 @@ func (x *WatchResourceShadowsResponse_Work) String() string {
 func (*WatchResourceShadowsResponse_Work) ProtoMessage() {}
 
 func (x *WatchResourceShadowsResponse_Work) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[75]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5014,7 +5070,7 @@ func (x *WatchResourceShadowsResponse_Work) ProtoReflect() protoreflect.Message 
 
 // Deprecated: Use WatchResourceShadowsResponse_Work.ProtoReflect.Descriptor instead.
 func (*WatchResourceShadowsResponse_Work) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{45, 0}
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{46, 0}
 }
 
 func (x *WatchResourceShadowsResponse_Work) GetItems() []*WorkItem {
@@ -5302,9 +5358,12 @@ const file_dbcontroller_schema_v1_schema_proto_rawDesc = "" +
 	"\x05epoch\x18\x01 \x01(\fR\x05epoch\"-\n" +
 	"\x15AnnounceEpochResponse\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\fR\x05epoch\"\x11\n" +
-	"\x0fGetEpochRequest\"(\n" +
+	"\x0fGetEpochRequest\"j\n" +
 	"\x10GetEpochResponse\x12\x14\n" +
-	"\x05epoch\x18\x01 \x01(\fR\x05epoch\"H\n" +
+	"\x05epoch\x18\x01 \x01(\fR\x05epoch\x12@\n" +
+	"\trefers_to\x18\x02 \x01(\v2#.dbcontroller.schema.v1.TargetKindsR\brefersTo\"#\n" +
+	"\vTargetKinds\x12\x14\n" +
+	"\x05kinds\x18\x01 \x03(\tR\x05kinds\"H\n" +
 	"\x13ConfirmEpochRequest\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\fR\x05epoch\x12\x1b\n" +
 	"\town_epoch\x18\x02 \x01(\fR\bownEpoch\"\x16\n" +
@@ -5431,7 +5490,7 @@ func file_dbcontroller_schema_v1_schema_proto_rawDescGZIP() []byte {
 }
 
 var file_dbcontroller_schema_v1_schema_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_dbcontroller_schema_v1_schema_proto_msgTypes = make([]protoimpl.MessageInfo, 76)
+var file_dbcontroller_schema_v1_schema_proto_msgTypes = make([]protoimpl.MessageInfo, 77)
 var file_dbcontroller_schema_v1_schema_proto_goTypes = []any{
 	(ResolveBlockadesResponse_Verdict)(0),                   // 0: dbcontroller.schema.v1.ResolveBlockadesResponse.Verdict
 	(RecallDelegationsRequest_Mode)(0),                      // 1: dbcontroller.schema.v1.RecallDelegationsRequest.Mode
@@ -5472,177 +5531,179 @@ var file_dbcontroller_schema_v1_schema_proto_goTypes = []any{
 	(*AnnounceEpochResponse)(nil),                           // 36: dbcontroller.schema.v1.AnnounceEpochResponse
 	(*GetEpochRequest)(nil),                                 // 37: dbcontroller.schema.v1.GetEpochRequest
 	(*GetEpochResponse)(nil),                                // 38: dbcontroller.schema.v1.GetEpochResponse
-	(*ConfirmEpochRequest)(nil),                             // 39: dbcontroller.schema.v1.ConfirmEpochRequest
-	(*ConfirmEpochResponse)(nil),                            // 40: dbcontroller.schema.v1.ConfirmEpochResponse
-	(*CheckReferencesRequest)(nil),                          // 41: dbcontroller.schema.v1.CheckReferencesRequest
-	(*CheckReferencesResponse)(nil),                         // 42: dbcontroller.schema.v1.CheckReferencesResponse
-	(*ListResourceShadowsRequest)(nil),                      // 43: dbcontroller.schema.v1.ListResourceShadowsRequest
-	(*ListResourceShadowsResponse)(nil),                     // 44: dbcontroller.schema.v1.ListResourceShadowsResponse
-	(*ResourceShadow)(nil),                                  // 45: dbcontroller.schema.v1.ResourceShadow
-	(*ListBlockadesRequest)(nil),                            // 46: dbcontroller.schema.v1.ListBlockadesRequest
-	(*ListBlockadesResponse)(nil),                           // 47: dbcontroller.schema.v1.ListBlockadesResponse
-	(*Blockade)(nil),                                        // 48: dbcontroller.schema.v1.Blockade
-	(*WatchResourceShadowsRequest)(nil),                     // 49: dbcontroller.schema.v1.WatchResourceShadowsRequest
-	(*WatchResourceShadowsResponse)(nil),                    // 50: dbcontroller.schema.v1.WatchResourceShadowsResponse
-	(*WorkItem)(nil),                                        // 51: dbcontroller.schema.v1.WorkItem
-	(*EstablishReferencesRequest_Attempt)(nil),              // 52: dbcontroller.schema.v1.EstablishReferencesRequest.Attempt
-	(*EstablishReferencesRequest_Person)(nil),               // 53: dbcontroller.schema.v1.EstablishReferencesRequest.Person
-	(*EstablishReferencesRequest_Reference)(nil),            // 54: dbcontroller.schema.v1.EstablishReferencesRequest.Reference
-	(*EstablishReferencesResponse_Outcome)(nil),             // 55: dbcontroller.schema.v1.EstablishReferencesResponse.Outcome
-	(*EstablishReferencesResponse_Established)(nil),         // 56: dbcontroller.schema.v1.EstablishReferencesResponse.Established
-	(*EstablishReferencesResponse_Target)(nil),              // 57: dbcontroller.schema.v1.EstablishReferencesResponse.Target
-	(*EstablishReferencesResponse_Failure)(nil),             // 58: dbcontroller.schema.v1.EstablishReferencesResponse.Failure
-	(*ReferencesRefused_Refusal)(nil),                       // 59: dbcontroller.schema.v1.ReferencesRefused.Refusal
-	(*ResolveBlockadesRequest_Question)(nil),                // 60: dbcontroller.schema.v1.ResolveBlockadesRequest.Question
-	(*RecallDelegationsRequest_Question)(nil),               // 61: dbcontroller.schema.v1.RecallDelegationsRequest.Question
-	(*RecallDelegationsResponse_Answer)(nil),                // 62: dbcontroller.schema.v1.RecallDelegationsResponse.Answer
-	(*RecallDelegationsResponse_Holder)(nil),                // 63: dbcontroller.schema.v1.RecallDelegationsResponse.Holder
-	(*WatchImportedServiceDeletionsResponse_Deletions)(nil), // 64: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions
-	(*PlanDeletionRequest_Target)(nil),                      // 65: dbcontroller.schema.v1.PlanDeletionRequest.Target
-	(*PlanDeletionResponse_Leaves)(nil),                     // 66: dbcontroller.schema.v1.PlanDeletionResponse.Leaves
-	(*PlanDeletionResponse_Count)(nil),                      // 67: dbcontroller.schema.v1.PlanDeletionResponse.Count
-	(*PlanDeletionResponse_Member)(nil),                     // 68: dbcontroller.schema.v1.PlanDeletionResponse.Member
-	(*PlanDeletionResponse_Via)(nil),                        // 69: dbcontroller.schema.v1.PlanDeletionResponse.Via
-	(*PlanDeletionResponse_Target)(nil),                     // 70: dbcontroller.schema.v1.PlanDeletionResponse.Target
-	(*PlanDeletionResponse_Unset)(nil),                      // 71: dbcontroller.schema.v1.PlanDeletionResponse.Unset
-	(*PlanDeletionResponse_Blocker)(nil),                    // 72: dbcontroller.schema.v1.PlanDeletionResponse.Blocker
-	(*TraceCascadesResponse_Trace)(nil),                     // 73: dbcontroller.schema.v1.TraceCascadesResponse.Trace
-	(*CheckOwnersRequest_Question)(nil),                     // 74: dbcontroller.schema.v1.CheckOwnersRequest.Question
-	(*CheckOwnersResponse_Answer)(nil),                      // 75: dbcontroller.schema.v1.CheckOwnersResponse.Answer
-	(*DropOwnersRequest_LetGo)(nil),                         // 76: dbcontroller.schema.v1.DropOwnersRequest.LetGo
-	(*UpgradeOwnerReferencesRequest_Renamed)(nil),           // 77: dbcontroller.schema.v1.UpgradeOwnerReferencesRequest.Renamed
-	(*CheckReferencesRequest_Reference)(nil),                // 78: dbcontroller.schema.v1.CheckReferencesRequest.Reference
-	(*ResourceShadow_Reference)(nil),                        // 79: dbcontroller.schema.v1.ResourceShadow.Reference
-	(*WatchResourceShadowsResponse_Work)(nil),               // 80: dbcontroller.schema.v1.WatchResourceShadowsResponse.Work
-	(*timestamppb.Timestamp)(nil),                           // 81: google.protobuf.Timestamp
-	(Behaviour)(0),                                          // 82: dbcontroller.schema.v1.Behaviour
-	(*durationpb.Duration)(nil),                             // 83: google.protobuf.Duration
-	(*emptypb.Empty)(nil),                                   // 84: google.protobuf.Empty
-	(*anypb.Any)(nil),                                       // 85: google.protobuf.Any
+	(*TargetKinds)(nil),                                     // 39: dbcontroller.schema.v1.TargetKinds
+	(*ConfirmEpochRequest)(nil),                             // 40: dbcontroller.schema.v1.ConfirmEpochRequest
+	(*ConfirmEpochResponse)(nil),                            // 41: dbcontroller.schema.v1.ConfirmEpochResponse
+	(*CheckReferencesRequest)(nil),                          // 42: dbcontroller.schema.v1.CheckReferencesRequest
+	(*CheckReferencesResponse)(nil),                         // 43: dbcontroller.schema.v1.CheckReferencesResponse
+	(*ListResourceShadowsRequest)(nil),                      // 44: dbcontroller.schema.v1.ListResourceShadowsRequest
+	(*ListResourceShadowsResponse)(nil),                     // 45: dbcontroller.schema.v1.ListResourceShadowsResponse
+	(*ResourceShadow)(nil),                                  // 46: dbcontroller.schema.v1.ResourceShadow
+	(*ListBlockadesRequest)(nil),                            // 47: dbcontroller.schema.v1.ListBlockadesRequest
+	(*ListBlockadesResponse)(nil),                           // 48: dbcontroller.schema.v1.ListBlockadesResponse
+	(*Blockade)(nil),                                        // 49: dbcontroller.schema.v1.Blockade
+	(*WatchResourceShadowsRequest)(nil),                     // 50: dbcontroller.schema.v1.WatchResourceShadowsRequest
+	(*WatchResourceShadowsResponse)(nil),                    // 51: dbcontroller.schema.v1.WatchResourceShadowsResponse
+	(*WorkItem)(nil),                                        // 52: dbcontroller.schema.v1.WorkItem
+	(*EstablishReferencesRequest_Attempt)(nil),              // 53: dbcontroller.schema.v1.EstablishReferencesRequest.Attempt
+	(*EstablishReferencesRequest_Person)(nil),               // 54: dbcontroller.schema.v1.EstablishReferencesRequest.Person
+	(*EstablishReferencesRequest_Reference)(nil),            // 55: dbcontroller.schema.v1.EstablishReferencesRequest.Reference
+	(*EstablishReferencesResponse_Outcome)(nil),             // 56: dbcontroller.schema.v1.EstablishReferencesResponse.Outcome
+	(*EstablishReferencesResponse_Established)(nil),         // 57: dbcontroller.schema.v1.EstablishReferencesResponse.Established
+	(*EstablishReferencesResponse_Target)(nil),              // 58: dbcontroller.schema.v1.EstablishReferencesResponse.Target
+	(*EstablishReferencesResponse_Failure)(nil),             // 59: dbcontroller.schema.v1.EstablishReferencesResponse.Failure
+	(*ReferencesRefused_Refusal)(nil),                       // 60: dbcontroller.schema.v1.ReferencesRefused.Refusal
+	(*ResolveBlockadesRequest_Question)(nil),                // 61: dbcontroller.schema.v1.ResolveBlockadesRequest.Question
+	(*RecallDelegationsRequest_Question)(nil),               // 62: dbcontroller.schema.v1.RecallDelegationsRequest.Question
+	(*RecallDelegationsResponse_Answer)(nil),                // 63: dbcontroller.schema.v1.RecallDelegationsResponse.Answer
+	(*RecallDelegationsResponse_Holder)(nil),                // 64: dbcontroller.schema.v1.RecallDelegationsResponse.Holder
+	(*WatchImportedServiceDeletionsResponse_Deletions)(nil), // 65: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions
+	(*PlanDeletionRequest_Target)(nil),                      // 66: dbcontroller.schema.v1.PlanDeletionRequest.Target
+	(*PlanDeletionResponse_Leaves)(nil),                     // 67: dbcontroller.schema.v1.PlanDeletionResponse.Leaves
+	(*PlanDeletionResponse_Count)(nil),                      // 68: dbcontroller.schema.v1.PlanDeletionResponse.Count
+	(*PlanDeletionResponse_Member)(nil),                     // 69: dbcontroller.schema.v1.PlanDeletionResponse.Member
+	(*PlanDeletionResponse_Via)(nil),                        // 70: dbcontroller.schema.v1.PlanDeletionResponse.Via
+	(*PlanDeletionResponse_Target)(nil),                     // 71: dbcontroller.schema.v1.PlanDeletionResponse.Target
+	(*PlanDeletionResponse_Unset)(nil),                      // 72: dbcontroller.schema.v1.PlanDeletionResponse.Unset
+	(*PlanDeletionResponse_Blocker)(nil),                    // 73: dbcontroller.schema.v1.PlanDeletionResponse.Blocker
+	(*TraceCascadesResponse_Trace)(nil),                     // 74: dbcontroller.schema.v1.TraceCascadesResponse.Trace
+	(*CheckOwnersRequest_Question)(nil),                     // 75: dbcontroller.schema.v1.CheckOwnersRequest.Question
+	(*CheckOwnersResponse_Answer)(nil),                      // 76: dbcontroller.schema.v1.CheckOwnersResponse.Answer
+	(*DropOwnersRequest_LetGo)(nil),                         // 77: dbcontroller.schema.v1.DropOwnersRequest.LetGo
+	(*UpgradeOwnerReferencesRequest_Renamed)(nil),           // 78: dbcontroller.schema.v1.UpgradeOwnerReferencesRequest.Renamed
+	(*CheckReferencesRequest_Reference)(nil),                // 79: dbcontroller.schema.v1.CheckReferencesRequest.Reference
+	(*ResourceShadow_Reference)(nil),                        // 80: dbcontroller.schema.v1.ResourceShadow.Reference
+	(*WatchResourceShadowsResponse_Work)(nil),               // 81: dbcontroller.schema.v1.WatchResourceShadowsResponse.Work
+	(*timestamppb.Timestamp)(nil),                           // 82: google.protobuf.Timestamp
+	(Behaviour)(0),                                          // 83: dbcontroller.schema.v1.Behaviour
+	(*durationpb.Duration)(nil),                             // 84: google.protobuf.Duration
+	(*emptypb.Empty)(nil),                                   // 85: google.protobuf.Empty
+	(*anypb.Any)(nil),                                       // 86: google.protobuf.Any
 }
 var file_dbcontroller_schema_v1_schema_proto_depIdxs = []int32{
-	52, // 0: dbcontroller.schema.v1.EstablishReferencesRequest.attempts:type_name -> dbcontroller.schema.v1.EstablishReferencesRequest.Attempt
-	55, // 1: dbcontroller.schema.v1.EstablishReferencesResponse.outcomes:type_name -> dbcontroller.schema.v1.EstablishReferencesResponse.Outcome
-	59, // 2: dbcontroller.schema.v1.ReferencesRefused.refusals:type_name -> dbcontroller.schema.v1.ReferencesRefused.Refusal
-	60, // 3: dbcontroller.schema.v1.ResolveBlockadesRequest.questions:type_name -> dbcontroller.schema.v1.ResolveBlockadesRequest.Question
+	53, // 0: dbcontroller.schema.v1.EstablishReferencesRequest.attempts:type_name -> dbcontroller.schema.v1.EstablishReferencesRequest.Attempt
+	56, // 1: dbcontroller.schema.v1.EstablishReferencesResponse.outcomes:type_name -> dbcontroller.schema.v1.EstablishReferencesResponse.Outcome
+	60, // 2: dbcontroller.schema.v1.ReferencesRefused.refusals:type_name -> dbcontroller.schema.v1.ReferencesRefused.Refusal
+	61, // 3: dbcontroller.schema.v1.ResolveBlockadesRequest.questions:type_name -> dbcontroller.schema.v1.ResolveBlockadesRequest.Question
 	0,  // 4: dbcontroller.schema.v1.ResolveBlockadesResponse.verdicts:type_name -> dbcontroller.schema.v1.ResolveBlockadesResponse.Verdict
-	61, // 5: dbcontroller.schema.v1.RecallDelegationsRequest.questions:type_name -> dbcontroller.schema.v1.RecallDelegationsRequest.Question
-	62, // 6: dbcontroller.schema.v1.RecallDelegationsResponse.answers:type_name -> dbcontroller.schema.v1.RecallDelegationsResponse.Answer
+	62, // 5: dbcontroller.schema.v1.RecallDelegationsRequest.questions:type_name -> dbcontroller.schema.v1.RecallDelegationsRequest.Question
+	63, // 6: dbcontroller.schema.v1.RecallDelegationsResponse.answers:type_name -> dbcontroller.schema.v1.RecallDelegationsResponse.Answer
 	6,  // 7: dbcontroller.schema.v1.ReleaseBlockadesRequest.keys:type_name -> dbcontroller.schema.v1.BlockadeKey
-	64, // 8: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.upsert:type_name -> dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions
-	64, // 9: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.delete:type_name -> dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions
+	65, // 8: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.upsert:type_name -> dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions
+	65, // 9: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.delete:type_name -> dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions
 	21, // 10: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.end_of_snapshot:type_name -> dbcontroller.schema.v1.EndOfSnapshot
 	22, // 11: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.bookmark:type_name -> dbcontroller.schema.v1.Bookmark
-	81, // 12: dbcontroller.schema.v1.Cause.time:type_name -> google.protobuf.Timestamp
-	65, // 13: dbcontroller.schema.v1.PlanDeletionRequest.targets:type_name -> dbcontroller.schema.v1.PlanDeletionRequest.Target
-	68, // 14: dbcontroller.schema.v1.PlanDeletionResponse.members:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Member
-	72, // 15: dbcontroller.schema.v1.PlanDeletionResponse.blockers:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Blocker
-	71, // 16: dbcontroller.schema.v1.PlanDeletionResponse.unsets:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Unset
-	67, // 17: dbcontroller.schema.v1.PlanDeletionResponse.counts:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Count
-	66, // 18: dbcontroller.schema.v1.PlanDeletionResponse.leaves:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Leaves
-	73, // 19: dbcontroller.schema.v1.TraceCascadesResponse.traces:type_name -> dbcontroller.schema.v1.TraceCascadesResponse.Trace
-	74, // 20: dbcontroller.schema.v1.CheckOwnersRequest.questions:type_name -> dbcontroller.schema.v1.CheckOwnersRequest.Question
-	75, // 21: dbcontroller.schema.v1.CheckOwnersResponse.answers:type_name -> dbcontroller.schema.v1.CheckOwnersResponse.Answer
+	82, // 12: dbcontroller.schema.v1.Cause.time:type_name -> google.protobuf.Timestamp
+	66, // 13: dbcontroller.schema.v1.PlanDeletionRequest.targets:type_name -> dbcontroller.schema.v1.PlanDeletionRequest.Target
+	69, // 14: dbcontroller.schema.v1.PlanDeletionResponse.members:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Member
+	73, // 15: dbcontroller.schema.v1.PlanDeletionResponse.blockers:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Blocker
+	72, // 16: dbcontroller.schema.v1.PlanDeletionResponse.unsets:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Unset
+	68, // 17: dbcontroller.schema.v1.PlanDeletionResponse.counts:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Count
+	67, // 18: dbcontroller.schema.v1.PlanDeletionResponse.leaves:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Leaves
+	74, // 19: dbcontroller.schema.v1.TraceCascadesResponse.traces:type_name -> dbcontroller.schema.v1.TraceCascadesResponse.Trace
+	75, // 20: dbcontroller.schema.v1.CheckOwnersRequest.questions:type_name -> dbcontroller.schema.v1.CheckOwnersRequest.Question
+	76, // 21: dbcontroller.schema.v1.CheckOwnersResponse.answers:type_name -> dbcontroller.schema.v1.CheckOwnersResponse.Answer
 	20, // 22: dbcontroller.schema.v1.CheckOwnersResponse.causes:type_name -> dbcontroller.schema.v1.Cause
-	76, // 23: dbcontroller.schema.v1.DropOwnersRequest.let_go:type_name -> dbcontroller.schema.v1.DropOwnersRequest.LetGo
+	77, // 23: dbcontroller.schema.v1.DropOwnersRequest.let_go:type_name -> dbcontroller.schema.v1.DropOwnersRequest.LetGo
 	20, // 24: dbcontroller.schema.v1.DropOwnersRequest.causes:type_name -> dbcontroller.schema.v1.Cause
-	77, // 25: dbcontroller.schema.v1.UpgradeOwnerReferencesRequest.renamed:type_name -> dbcontroller.schema.v1.UpgradeOwnerReferencesRequest.Renamed
-	78, // 26: dbcontroller.schema.v1.CheckReferencesRequest.references:type_name -> dbcontroller.schema.v1.CheckReferencesRequest.Reference
-	3,  // 27: dbcontroller.schema.v1.CheckReferencesResponse.verdicts:type_name -> dbcontroller.schema.v1.CheckReferencesResponse.Verdict
-	45, // 28: dbcontroller.schema.v1.ListResourceShadowsResponse.shadows:type_name -> dbcontroller.schema.v1.ResourceShadow
-	5,  // 29: dbcontroller.schema.v1.ResourceShadow.resource:type_name -> dbcontroller.schema.v1.ResourceRef
-	79, // 30: dbcontroller.schema.v1.ResourceShadow.references:type_name -> dbcontroller.schema.v1.ResourceShadow.Reference
-	48, // 31: dbcontroller.schema.v1.ListBlockadesResponse.blockades:type_name -> dbcontroller.schema.v1.Blockade
-	5,  // 32: dbcontroller.schema.v1.Blockade.target:type_name -> dbcontroller.schema.v1.ResourceRef
-	6,  // 33: dbcontroller.schema.v1.Blockade.key:type_name -> dbcontroller.schema.v1.BlockadeKey
-	82, // 34: dbcontroller.schema.v1.Blockade.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
-	81, // 35: dbcontroller.schema.v1.Blockade.expire_time:type_name -> google.protobuf.Timestamp
-	80, // 36: dbcontroller.schema.v1.WatchResourceShadowsResponse.upsert:type_name -> dbcontroller.schema.v1.WatchResourceShadowsResponse.Work
-	80, // 37: dbcontroller.schema.v1.WatchResourceShadowsResponse.delete:type_name -> dbcontroller.schema.v1.WatchResourceShadowsResponse.Work
-	21, // 38: dbcontroller.schema.v1.WatchResourceShadowsResponse.end_of_snapshot:type_name -> dbcontroller.schema.v1.EndOfSnapshot
-	22, // 39: dbcontroller.schema.v1.WatchResourceShadowsResponse.bookmark:type_name -> dbcontroller.schema.v1.Bookmark
-	4,  // 40: dbcontroller.schema.v1.WorkItem.action:type_name -> dbcontroller.schema.v1.WorkItem.Action
-	81, // 41: dbcontroller.schema.v1.WorkItem.create_time:type_name -> google.protobuf.Timestamp
-	54, // 42: dbcontroller.schema.v1.EstablishReferencesRequest.Attempt.references:type_name -> dbcontroller.schema.v1.EstablishReferencesRequest.Reference
-	53, // 43: dbcontroller.schema.v1.EstablishReferencesRequest.Attempt.person:type_name -> dbcontroller.schema.v1.EstablishReferencesRequest.Person
-	83, // 44: dbcontroller.schema.v1.EstablishReferencesRequest.Attempt.timeout:type_name -> google.protobuf.Duration
-	5,  // 45: dbcontroller.schema.v1.EstablishReferencesRequest.Reference.holder:type_name -> dbcontroller.schema.v1.ResourceRef
-	5,  // 46: dbcontroller.schema.v1.EstablishReferencesRequest.Reference.target:type_name -> dbcontroller.schema.v1.ResourceRef
-	82, // 47: dbcontroller.schema.v1.EstablishReferencesRequest.Reference.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
-	56, // 48: dbcontroller.schema.v1.EstablishReferencesResponse.Outcome.established:type_name -> dbcontroller.schema.v1.EstablishReferencesResponse.Established
-	58, // 49: dbcontroller.schema.v1.EstablishReferencesResponse.Outcome.failure:type_name -> dbcontroller.schema.v1.EstablishReferencesResponse.Failure
-	84, // 50: dbcontroller.schema.v1.EstablishReferencesResponse.Outcome.left_out:type_name -> google.protobuf.Empty
-	57, // 51: dbcontroller.schema.v1.EstablishReferencesResponse.Established.targets:type_name -> dbcontroller.schema.v1.EstablishReferencesResponse.Target
-	85, // 52: dbcontroller.schema.v1.EstablishReferencesResponse.Failure.details:type_name -> google.protobuf.Any
-	6,  // 53: dbcontroller.schema.v1.ResolveBlockadesRequest.Question.key:type_name -> dbcontroller.schema.v1.BlockadeKey
-	6,  // 54: dbcontroller.schema.v1.RecallDelegationsRequest.Question.key:type_name -> dbcontroller.schema.v1.BlockadeKey
-	1,  // 55: dbcontroller.schema.v1.RecallDelegationsRequest.Question.mode:type_name -> dbcontroller.schema.v1.RecallDelegationsRequest.Mode
-	0,  // 56: dbcontroller.schema.v1.RecallDelegationsResponse.Answer.verdict:type_name -> dbcontroller.schema.v1.ResolveBlockadesResponse.Verdict
-	63, // 57: dbcontroller.schema.v1.RecallDelegationsResponse.Answer.holders:type_name -> dbcontroller.schema.v1.RecallDelegationsResponse.Holder
-	5,  // 58: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions.resources:type_name -> dbcontroller.schema.v1.ResourceRef
-	20, // 59: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions.causes:type_name -> dbcontroller.schema.v1.Cause
-	69, // 60: dbcontroller.schema.v1.PlanDeletionResponse.Leaves.via:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Via
-	82, // 61: dbcontroller.schema.v1.PlanDeletionResponse.Count.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
-	5,  // 62: dbcontroller.schema.v1.PlanDeletionResponse.Member.resource:type_name -> dbcontroller.schema.v1.ResourceRef
-	69, // 63: dbcontroller.schema.v1.PlanDeletionResponse.Member.via:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Via
-	69, // 64: dbcontroller.schema.v1.PlanDeletionResponse.Member.more_vias:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Via
-	70, // 65: dbcontroller.schema.v1.PlanDeletionResponse.Via.target:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Target
-	82, // 66: dbcontroller.schema.v1.PlanDeletionResponse.Via.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
-	5,  // 67: dbcontroller.schema.v1.PlanDeletionResponse.Unset.holder:type_name -> dbcontroller.schema.v1.ResourceRef
-	69, // 68: dbcontroller.schema.v1.PlanDeletionResponse.Unset.via:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Via
-	5,  // 69: dbcontroller.schema.v1.PlanDeletionResponse.Blocker.holder:type_name -> dbcontroller.schema.v1.ResourceRef
-	5,  // 70: dbcontroller.schema.v1.PlanDeletionResponse.Blocker.target:type_name -> dbcontroller.schema.v1.ResourceRef
-	70, // 71: dbcontroller.schema.v1.TraceCascadesResponse.Trace.targets:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Target
-	70, // 72: dbcontroller.schema.v1.TraceCascadesResponse.Trace.owners:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Target
-	5,  // 73: dbcontroller.schema.v1.CheckOwnersRequest.Question.owner:type_name -> dbcontroller.schema.v1.ResourceRef
-	2,  // 74: dbcontroller.schema.v1.CheckOwnersResponse.Answer.verdict:type_name -> dbcontroller.schema.v1.CheckOwnersResponse.Verdict
-	6,  // 75: dbcontroller.schema.v1.CheckReferencesRequest.Reference.key:type_name -> dbcontroller.schema.v1.BlockadeKey
-	82, // 76: dbcontroller.schema.v1.CheckReferencesRequest.Reference.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
-	82, // 77: dbcontroller.schema.v1.ResourceShadow.Reference.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
-	51, // 78: dbcontroller.schema.v1.WatchResourceShadowsResponse.Work.items:type_name -> dbcontroller.schema.v1.WorkItem
-	7,  // 79: dbcontroller.schema.v1.SchemaService.EstablishReferences:input_type -> dbcontroller.schema.v1.EstablishReferencesRequest
-	10, // 80: dbcontroller.schema.v1.SchemaService.ConfirmBlockades:input_type -> dbcontroller.schema.v1.ConfirmBlockadesRequest
-	12, // 81: dbcontroller.schema.v1.SchemaService.ResolveBlockades:input_type -> dbcontroller.schema.v1.ResolveBlockadesRequest
-	14, // 82: dbcontroller.schema.v1.SchemaService.RecallDelegations:input_type -> dbcontroller.schema.v1.RecallDelegationsRequest
-	16, // 83: dbcontroller.schema.v1.SchemaService.ReleaseBlockades:input_type -> dbcontroller.schema.v1.ReleaseBlockadesRequest
-	18, // 84: dbcontroller.schema.v1.SchemaService.WatchImportedServiceDeletions:input_type -> dbcontroller.schema.v1.WatchImportedServiceDeletionsRequest
-	23, // 85: dbcontroller.schema.v1.SchemaService.AcknowledgeDeletions:input_type -> dbcontroller.schema.v1.AcknowledgeDeletionsRequest
-	25, // 86: dbcontroller.schema.v1.SchemaService.PlanDeletion:input_type -> dbcontroller.schema.v1.PlanDeletionRequest
-	27, // 87: dbcontroller.schema.v1.SchemaService.TraceCascades:input_type -> dbcontroller.schema.v1.TraceCascadesRequest
-	29, // 88: dbcontroller.schema.v1.SchemaService.CheckOwners:input_type -> dbcontroller.schema.v1.CheckOwnersRequest
-	31, // 89: dbcontroller.schema.v1.SchemaService.DropOwners:input_type -> dbcontroller.schema.v1.DropOwnersRequest
-	33, // 90: dbcontroller.schema.v1.SchemaService.UpgradeOwnerReferences:input_type -> dbcontroller.schema.v1.UpgradeOwnerReferencesRequest
-	35, // 91: dbcontroller.schema.v1.SchemaService.AnnounceEpoch:input_type -> dbcontroller.schema.v1.AnnounceEpochRequest
-	37, // 92: dbcontroller.schema.v1.SchemaService.GetEpoch:input_type -> dbcontroller.schema.v1.GetEpochRequest
-	39, // 93: dbcontroller.schema.v1.SchemaService.ConfirmEpoch:input_type -> dbcontroller.schema.v1.ConfirmEpochRequest
-	41, // 94: dbcontroller.schema.v1.SchemaService.CheckReferences:input_type -> dbcontroller.schema.v1.CheckReferencesRequest
-	43, // 95: dbcontroller.schema.v1.SchemaService.ListResourceShadows:input_type -> dbcontroller.schema.v1.ListResourceShadowsRequest
-	46, // 96: dbcontroller.schema.v1.SchemaService.ListBlockades:input_type -> dbcontroller.schema.v1.ListBlockadesRequest
-	49, // 97: dbcontroller.schema.v1.SchemaService.WatchResourceShadows:input_type -> dbcontroller.schema.v1.WatchResourceShadowsRequest
-	8,  // 98: dbcontroller.schema.v1.SchemaService.EstablishReferences:output_type -> dbcontroller.schema.v1.EstablishReferencesResponse
-	11, // 99: dbcontroller.schema.v1.SchemaService.ConfirmBlockades:output_type -> dbcontroller.schema.v1.ConfirmBlockadesResponse
-	13, // 100: dbcontroller.schema.v1.SchemaService.ResolveBlockades:output_type -> dbcontroller.schema.v1.ResolveBlockadesResponse
-	15, // 101: dbcontroller.schema.v1.SchemaService.RecallDelegations:output_type -> dbcontroller.schema.v1.RecallDelegationsResponse
-	17, // 102: dbcontroller.schema.v1.SchemaService.ReleaseBlockades:output_type -> dbcontroller.schema.v1.ReleaseBlockadesResponse
-	19, // 103: dbcontroller.schema.v1.SchemaService.WatchImportedServiceDeletions:output_type -> dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse
-	24, // 104: dbcontroller.schema.v1.SchemaService.AcknowledgeDeletions:output_type -> dbcontroller.schema.v1.AcknowledgeDeletionsResponse
-	26, // 105: dbcontroller.schema.v1.SchemaService.PlanDeletion:output_type -> dbcontroller.schema.v1.PlanDeletionResponse
-	28, // 106: dbcontroller.schema.v1.SchemaService.TraceCascades:output_type -> dbcontroller.schema.v1.TraceCascadesResponse
-	30, // 107: dbcontroller.schema.v1.SchemaService.CheckOwners:output_type -> dbcontroller.schema.v1.CheckOwnersResponse
-	32, // 108: dbcontroller.schema.v1.SchemaService.DropOwners:output_type -> dbcontroller.schema.v1.DropOwnersResponse
-	34, // 109: dbcontroller.schema.v1.SchemaService.UpgradeOwnerReferences:output_type -> dbcontroller.schema.v1.UpgradeOwnerReferencesResponse
-	36, // 110: dbcontroller.schema.v1.SchemaService.AnnounceEpoch:output_type -> dbcontroller.schema.v1.AnnounceEpochResponse
-	38, // 111: dbcontroller.schema.v1.SchemaService.GetEpoch:output_type -> dbcontroller.schema.v1.GetEpochResponse
-	40, // 112: dbcontroller.schema.v1.SchemaService.ConfirmEpoch:output_type -> dbcontroller.schema.v1.ConfirmEpochResponse
-	42, // 113: dbcontroller.schema.v1.SchemaService.CheckReferences:output_type -> dbcontroller.schema.v1.CheckReferencesResponse
-	44, // 114: dbcontroller.schema.v1.SchemaService.ListResourceShadows:output_type -> dbcontroller.schema.v1.ListResourceShadowsResponse
-	47, // 115: dbcontroller.schema.v1.SchemaService.ListBlockades:output_type -> dbcontroller.schema.v1.ListBlockadesResponse
-	50, // 116: dbcontroller.schema.v1.SchemaService.WatchResourceShadows:output_type -> dbcontroller.schema.v1.WatchResourceShadowsResponse
-	98, // [98:117] is the sub-list for method output_type
-	79, // [79:98] is the sub-list for method input_type
-	79, // [79:79] is the sub-list for extension type_name
-	79, // [79:79] is the sub-list for extension extendee
-	0,  // [0:79] is the sub-list for field type_name
+	78, // 25: dbcontroller.schema.v1.UpgradeOwnerReferencesRequest.renamed:type_name -> dbcontroller.schema.v1.UpgradeOwnerReferencesRequest.Renamed
+	39, // 26: dbcontroller.schema.v1.GetEpochResponse.refers_to:type_name -> dbcontroller.schema.v1.TargetKinds
+	79, // 27: dbcontroller.schema.v1.CheckReferencesRequest.references:type_name -> dbcontroller.schema.v1.CheckReferencesRequest.Reference
+	3,  // 28: dbcontroller.schema.v1.CheckReferencesResponse.verdicts:type_name -> dbcontroller.schema.v1.CheckReferencesResponse.Verdict
+	46, // 29: dbcontroller.schema.v1.ListResourceShadowsResponse.shadows:type_name -> dbcontroller.schema.v1.ResourceShadow
+	5,  // 30: dbcontroller.schema.v1.ResourceShadow.resource:type_name -> dbcontroller.schema.v1.ResourceRef
+	80, // 31: dbcontroller.schema.v1.ResourceShadow.references:type_name -> dbcontroller.schema.v1.ResourceShadow.Reference
+	49, // 32: dbcontroller.schema.v1.ListBlockadesResponse.blockades:type_name -> dbcontroller.schema.v1.Blockade
+	5,  // 33: dbcontroller.schema.v1.Blockade.target:type_name -> dbcontroller.schema.v1.ResourceRef
+	6,  // 34: dbcontroller.schema.v1.Blockade.key:type_name -> dbcontroller.schema.v1.BlockadeKey
+	83, // 35: dbcontroller.schema.v1.Blockade.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	82, // 36: dbcontroller.schema.v1.Blockade.expire_time:type_name -> google.protobuf.Timestamp
+	81, // 37: dbcontroller.schema.v1.WatchResourceShadowsResponse.upsert:type_name -> dbcontroller.schema.v1.WatchResourceShadowsResponse.Work
+	81, // 38: dbcontroller.schema.v1.WatchResourceShadowsResponse.delete:type_name -> dbcontroller.schema.v1.WatchResourceShadowsResponse.Work
+	21, // 39: dbcontroller.schema.v1.WatchResourceShadowsResponse.end_of_snapshot:type_name -> dbcontroller.schema.v1.EndOfSnapshot
+	22, // 40: dbcontroller.schema.v1.WatchResourceShadowsResponse.bookmark:type_name -> dbcontroller.schema.v1.Bookmark
+	4,  // 41: dbcontroller.schema.v1.WorkItem.action:type_name -> dbcontroller.schema.v1.WorkItem.Action
+	82, // 42: dbcontroller.schema.v1.WorkItem.create_time:type_name -> google.protobuf.Timestamp
+	55, // 43: dbcontroller.schema.v1.EstablishReferencesRequest.Attempt.references:type_name -> dbcontroller.schema.v1.EstablishReferencesRequest.Reference
+	54, // 44: dbcontroller.schema.v1.EstablishReferencesRequest.Attempt.person:type_name -> dbcontroller.schema.v1.EstablishReferencesRequest.Person
+	84, // 45: dbcontroller.schema.v1.EstablishReferencesRequest.Attempt.timeout:type_name -> google.protobuf.Duration
+	5,  // 46: dbcontroller.schema.v1.EstablishReferencesRequest.Reference.holder:type_name -> dbcontroller.schema.v1.ResourceRef
+	5,  // 47: dbcontroller.schema.v1.EstablishReferencesRequest.Reference.target:type_name -> dbcontroller.schema.v1.ResourceRef
+	83, // 48: dbcontroller.schema.v1.EstablishReferencesRequest.Reference.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	57, // 49: dbcontroller.schema.v1.EstablishReferencesResponse.Outcome.established:type_name -> dbcontroller.schema.v1.EstablishReferencesResponse.Established
+	59, // 50: dbcontroller.schema.v1.EstablishReferencesResponse.Outcome.failure:type_name -> dbcontroller.schema.v1.EstablishReferencesResponse.Failure
+	85, // 51: dbcontroller.schema.v1.EstablishReferencesResponse.Outcome.left_out:type_name -> google.protobuf.Empty
+	58, // 52: dbcontroller.schema.v1.EstablishReferencesResponse.Established.targets:type_name -> dbcontroller.schema.v1.EstablishReferencesResponse.Target
+	86, // 53: dbcontroller.schema.v1.EstablishReferencesResponse.Failure.details:type_name -> google.protobuf.Any
+	6,  // 54: dbcontroller.schema.v1.ResolveBlockadesRequest.Question.key:type_name -> dbcontroller.schema.v1.BlockadeKey
+	6,  // 55: dbcontroller.schema.v1.RecallDelegationsRequest.Question.key:type_name -> dbcontroller.schema.v1.BlockadeKey
+	1,  // 56: dbcontroller.schema.v1.RecallDelegationsRequest.Question.mode:type_name -> dbcontroller.schema.v1.RecallDelegationsRequest.Mode
+	0,  // 57: dbcontroller.schema.v1.RecallDelegationsResponse.Answer.verdict:type_name -> dbcontroller.schema.v1.ResolveBlockadesResponse.Verdict
+	64, // 58: dbcontroller.schema.v1.RecallDelegationsResponse.Answer.holders:type_name -> dbcontroller.schema.v1.RecallDelegationsResponse.Holder
+	5,  // 59: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions.resources:type_name -> dbcontroller.schema.v1.ResourceRef
+	20, // 60: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions.causes:type_name -> dbcontroller.schema.v1.Cause
+	70, // 61: dbcontroller.schema.v1.PlanDeletionResponse.Leaves.via:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Via
+	83, // 62: dbcontroller.schema.v1.PlanDeletionResponse.Count.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	5,  // 63: dbcontroller.schema.v1.PlanDeletionResponse.Member.resource:type_name -> dbcontroller.schema.v1.ResourceRef
+	70, // 64: dbcontroller.schema.v1.PlanDeletionResponse.Member.via:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Via
+	70, // 65: dbcontroller.schema.v1.PlanDeletionResponse.Member.more_vias:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Via
+	71, // 66: dbcontroller.schema.v1.PlanDeletionResponse.Via.target:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Target
+	83, // 67: dbcontroller.schema.v1.PlanDeletionResponse.Via.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	5,  // 68: dbcontroller.schema.v1.PlanDeletionResponse.Unset.holder:type_name -> dbcontroller.schema.v1.ResourceRef
+	70, // 69: dbcontroller.schema.v1.PlanDeletionResponse.Unset.via:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Via
+	5,  // 70: dbcontroller.schema.v1.PlanDeletionResponse.Blocker.holder:type_name -> dbcontroller.schema.v1.ResourceRef
+	5,  // 71: dbcontroller.schema.v1.PlanDeletionResponse.Blocker.target:type_name -> dbcontroller.schema.v1.ResourceRef
+	71, // 72: dbcontroller.schema.v1.TraceCascadesResponse.Trace.targets:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Target
+	71, // 73: dbcontroller.schema.v1.TraceCascadesResponse.Trace.owners:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Target
+	5,  // 74: dbcontroller.schema.v1.CheckOwnersRequest.Question.owner:type_name -> dbcontroller.schema.v1.ResourceRef
+	2,  // 75: dbcontroller.schema.v1.CheckOwnersResponse.Answer.verdict:type_name -> dbcontroller.schema.v1.CheckOwnersResponse.Verdict
+	6,  // 76: dbcontroller.schema.v1.CheckReferencesRequest.Reference.key:type_name -> dbcontroller.schema.v1.BlockadeKey
+	83, // 77: dbcontroller.schema.v1.CheckReferencesRequest.Reference.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	83, // 78: dbcontroller.schema.v1.ResourceShadow.Reference.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	52, // 79: dbcontroller.schema.v1.WatchResourceShadowsResponse.Work.items:type_name -> dbcontroller.schema.v1.WorkItem
+	7,  // 80: dbcontroller.schema.v1.SchemaService.EstablishReferences:input_type -> dbcontroller.schema.v1.EstablishReferencesRequest
+	10, // 81: dbcontroller.schema.v1.SchemaService.ConfirmBlockades:input_type -> dbcontroller.schema.v1.ConfirmBlockadesRequest
+	12, // 82: dbcontroller.schema.v1.SchemaService.ResolveBlockades:input_type -> dbcontroller.schema.v1.ResolveBlockadesRequest
+	14, // 83: dbcontroller.schema.v1.SchemaService.RecallDelegations:input_type -> dbcontroller.schema.v1.RecallDelegationsRequest
+	16, // 84: dbcontroller.schema.v1.SchemaService.ReleaseBlockades:input_type -> dbcontroller.schema.v1.ReleaseBlockadesRequest
+	18, // 85: dbcontroller.schema.v1.SchemaService.WatchImportedServiceDeletions:input_type -> dbcontroller.schema.v1.WatchImportedServiceDeletionsRequest
+	23, // 86: dbcontroller.schema.v1.SchemaService.AcknowledgeDeletions:input_type -> dbcontroller.schema.v1.AcknowledgeDeletionsRequest
+	25, // 87: dbcontroller.schema.v1.SchemaService.PlanDeletion:input_type -> dbcontroller.schema.v1.PlanDeletionRequest
+	27, // 88: dbcontroller.schema.v1.SchemaService.TraceCascades:input_type -> dbcontroller.schema.v1.TraceCascadesRequest
+	29, // 89: dbcontroller.schema.v1.SchemaService.CheckOwners:input_type -> dbcontroller.schema.v1.CheckOwnersRequest
+	31, // 90: dbcontroller.schema.v1.SchemaService.DropOwners:input_type -> dbcontroller.schema.v1.DropOwnersRequest
+	33, // 91: dbcontroller.schema.v1.SchemaService.UpgradeOwnerReferences:input_type -> dbcontroller.schema.v1.UpgradeOwnerReferencesRequest
+	35, // 92: dbcontroller.schema.v1.SchemaService.AnnounceEpoch:input_type -> dbcontroller.schema.v1.AnnounceEpochRequest
+	37, // 93: dbcontroller.schema.v1.SchemaService.GetEpoch:input_type -> dbcontroller.schema.v1.GetEpochRequest
+	40, // 94: dbcontroller.schema.v1.SchemaService.ConfirmEpoch:input_type -> dbcontroller.schema.v1.ConfirmEpochRequest
+	42, // 95: dbcontroller.schema.v1.SchemaService.CheckReferences:input_type -> dbcontroller.schema.v1.CheckReferencesRequest
+	44, // 96: dbcontroller.schema.v1.SchemaService.ListResourceShadows:input_type -> dbcontroller.schema.v1.ListResourceShadowsRequest
+	47, // 97: dbcontroller.schema.v1.SchemaService.ListBlockades:input_type -> dbcontroller.schema.v1.ListBlockadesRequest
+	50, // 98: dbcontroller.schema.v1.SchemaService.WatchResourceShadows:input_type -> dbcontroller.schema.v1.WatchResourceShadowsRequest
+	8,  // 99: dbcontroller.schema.v1.SchemaService.EstablishReferences:output_type -> dbcontroller.schema.v1.EstablishReferencesResponse
+	11, // 100: dbcontroller.schema.v1.SchemaService.ConfirmBlockades:output_type -> dbcontroller.schema.v1.ConfirmBlockadesResponse
+	13, // 101: dbcontroller.schema.v1.SchemaService.ResolveBlockades:output_type -> dbcontroller.schema.v1.ResolveBlockadesResponse
+	15, // 102: dbcontroller.schema.v1.SchemaService.RecallDelegations:output_type -> dbcontroller.schema.v1.RecallDelegationsResponse
+	17, // 103: dbcontroller.schema.v1.SchemaService.ReleaseBlockades:output_type -> dbcontroller.schema.v1.ReleaseBlockadesResponse
+	19, // 104: dbcontroller.schema.v1.SchemaService.WatchImportedServiceDeletions:output_type -> dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse
+	24, // 105: dbcontroller.schema.v1.SchemaService.AcknowledgeDeletions:output_type -> dbcontroller.schema.v1.AcknowledgeDeletionsResponse
+	26, // 106: dbcontroller.schema.v1.SchemaService.PlanDeletion:output_type -> dbcontroller.schema.v1.PlanDeletionResponse
+	28, // 107: dbcontroller.schema.v1.SchemaService.TraceCascades:output_type -> dbcontroller.schema.v1.TraceCascadesResponse
+	30, // 108: dbcontroller.schema.v1.SchemaService.CheckOwners:output_type -> dbcontroller.schema.v1.CheckOwnersResponse
+	32, // 109: dbcontroller.schema.v1.SchemaService.DropOwners:output_type -> dbcontroller.schema.v1.DropOwnersResponse
+	34, // 110: dbcontroller.schema.v1.SchemaService.UpgradeOwnerReferences:output_type -> dbcontroller.schema.v1.UpgradeOwnerReferencesResponse
+	36, // 111: dbcontroller.schema.v1.SchemaService.AnnounceEpoch:output_type -> dbcontroller.schema.v1.AnnounceEpochResponse
+	38, // 112: dbcontroller.schema.v1.SchemaService.GetEpoch:output_type -> dbcontroller.schema.v1.GetEpochResponse
+	41, // 113: dbcontroller.schema.v1.SchemaService.ConfirmEpoch:output_type -> dbcontroller.schema.v1.ConfirmEpochResponse
+	43, // 114: dbcontroller.schema.v1.SchemaService.CheckReferences:output_type -> dbcontroller.schema.v1.CheckReferencesResponse
+	45, // 115: dbcontroller.schema.v1.SchemaService.ListResourceShadows:output_type -> dbcontroller.schema.v1.ListResourceShadowsResponse
+	48, // 116: dbcontroller.schema.v1.SchemaService.ListBlockades:output_type -> dbcontroller.schema.v1.ListBlockadesResponse
+	51, // 117: dbcontroller.schema.v1.SchemaService.WatchResourceShadows:output_type -> dbcontroller.schema.v1.WatchResourceShadowsResponse
+	99, // [99:118] is the sub-list for method output_type
+	80, // [80:99] is the sub-list for method input_type
+	80, // [80:80] is the sub-list for extension type_name
+	80, // [80:80] is the sub-list for extension extendee
+	0,  // [0:80] is the sub-list for field type_name
 }
 
 func init() { file_dbcontroller_schema_v1_schema_proto_init() }
@@ -5657,13 +5718,13 @@ func file_dbcontroller_schema_v1_schema_proto_init() {
 		(*WatchImportedServiceDeletionsResponse_EndOfSnapshot)(nil),
 		(*WatchImportedServiceDeletionsResponse_Bookmark)(nil),
 	}
-	file_dbcontroller_schema_v1_schema_proto_msgTypes[45].OneofWrappers = []any{
+	file_dbcontroller_schema_v1_schema_proto_msgTypes[46].OneofWrappers = []any{
 		(*WatchResourceShadowsResponse_Upsert)(nil),
 		(*WatchResourceShadowsResponse_Delete)(nil),
 		(*WatchResourceShadowsResponse_EndOfSnapshot)(nil),
 		(*WatchResourceShadowsResponse_Bookmark)(nil),
 	}
-	file_dbcontroller_schema_v1_schema_proto_msgTypes[50].OneofWrappers = []any{
+	file_dbcontroller_schema_v1_schema_proto_msgTypes[51].OneofWrappers = []any{
 		(*EstablishReferencesResponse_Outcome_Established)(nil),
 		(*EstablishReferencesResponse_Outcome_Failure)(nil),
 		(*EstablishReferencesResponse_Outcome_LeftOut)(nil),
@@ -5674,7 +5735,7 @@ func file_dbcontroller_schema_v1_schema_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dbcontroller_schema_v1_schema_proto_rawDesc), len(file_dbcontroller_schema_v1_schema_proto_rawDesc)),
 			NumEnums:      5,
-			NumMessages:   76,
+			NumMessages:   77,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

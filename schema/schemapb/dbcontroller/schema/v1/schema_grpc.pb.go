@@ -80,7 +80,7 @@ type SchemaServiceClient interface {
 	// deployment asks the caller by its registered address (GetEpoch), and believes that answer: with a stolen certificate alone, a
 	// made-up epoch would stop its deletions. It fails with UNAVAILABLE until the two agree.
 	AnnounceEpoch(ctx context.Context, in *AnnounceEpochRequest, opts ...grpc.CallOption) (*AnnounceEpochResponse, error)
-	// GetEpoch returns the epoch of the database that the called deployment announces.
+	// GetEpoch returns the epoch of the database that the called deployment announces, and the kinds of the caller that it refers to.
 	GetEpoch(ctx context.Context, in *GetEpochRequest, opts ...grpc.CallOption) (*GetEpochResponse, error)
 	// ConfirmEpoch reports that the caller has compared all its references to resources here, since this deployment announced
 	// an epoch or the caller's own one began, and has established the lost ones again.
@@ -350,7 +350,7 @@ type SchemaServiceServer interface {
 	// deployment asks the caller by its registered address (GetEpoch), and believes that answer: with a stolen certificate alone, a
 	// made-up epoch would stop its deletions. It fails with UNAVAILABLE until the two agree.
 	AnnounceEpoch(context.Context, *AnnounceEpochRequest) (*AnnounceEpochResponse, error)
-	// GetEpoch returns the epoch of the database that the called deployment announces.
+	// GetEpoch returns the epoch of the database that the called deployment announces, and the kinds of the caller that it refers to.
 	GetEpoch(context.Context, *GetEpochRequest) (*GetEpochResponse, error)
 	// ConfirmEpoch reports that the caller has compared all its references to resources here, since this deployment announced
 	// an epoch or the caller's own one began, and has established the lost ones again.

@@ -1,4 +1,4 @@
-package feed_test
+package shadow_test
 
 import (
 	"strings"

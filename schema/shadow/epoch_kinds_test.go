@@ -1,0 +1,152 @@
+package shadow_test
+
+import (
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/test/harness"
+)
+
+const kindsOfTargets = `
+service: a.example.com
+version: v1
+kinds:
+  - kind: Target
+    patterns: ["targets/{target}"]
+  - kind: Other
+    patterns: ["others/{other}"]
+    finalizers: [{ name: badge, holder: user/badges }]
+  - kind: Owner
+    patterns: ["owners/{owner}"]
+---
+service: b.example.com
+version: v1
+imports: [a.example.com@v1]
+kinds:
+  - kind: Holder
+    patterns: ["holders/{holder}"]
+    references: [{ path: block, targets: [a.example.com/Target, a.example.com/Other], behaviour: BLOCK }]
+`
+
+const other = "//" + aWest + "/others/o"
+
+// waitsFor requires that a deletion is refused because of one deployment.
+func waitsFor(t *testing.T, err error, deployment schema.DeploymentID) {
+	t.Helper()
+	var unavailable *peer.UnavailableError
+	require.ErrorAs(t, err, &unavailable)
+	require.Equal(t, []schema.DeploymentID{deployment}, unavailable.Deployments)
+}
+
+// A restored holder's database refers to kinds again to which it has not referred before. Their targets wait until it has compared; those of other kinds
+// are deleted, in both steps.
+func TestAnEpochHoldsUpTheKindsThatItsDatabaseRefersTo_I2_I13(t *testing.T) {
+	t.Parallel()
+	b := harness.NewBox(t, kindsOfTargets, nil, aWest, bEast)
+	b.MustPut(target, nil)
+	uid := b.MustPut(other, nil).UID
+	b.MustPut(holder, body{"block": target})
+	b.MustPut(holder2, body{"block": other})
+	b.MustPut(holder2, body{})
+	b.Settle()
+	restore := b.Backup(bEast)
+	b.MustPut(holder, body{}) // lost
+	b.Settle()
+	require.Zero(t, b.Count(aWest, "holder_entry"), "nothing here shows that the kind is referred to")
+	require.False(t, b.MustDelete(other).Removed, "it has a finalizer")
+	restore()
+	b.Recover(bEast)
+	_, err := b.Do(b.ID(bEast), schema.AnnounceEpoch)
+	require.NoError(t, err)
+
+	_, err = b.Delete(target)
+	waitsFor(t, err, b.ID(bEast))
+	clean(t, b, other, uid, "badge")
+	b.SetDown(bEast, true)
+	b.Settle()
+	b.Gone(other)
+	b.MustPut(other, nil)
+	b.MustDelete(other)
+	b.SetDown(bEast, false)
+	b.Settle()
+	_, err = b.Delete(target)
+	require.ErrorAs(t, err, new(*peer.BlockedError))
+	b.Audit()
+}
+
+// An epoch that comes before the comparison in the one before holds up what its own database refers to. Kinds that are not known hold up all.
+func TestTheKindsOfTheLastEpochCount_I2_I13(t *testing.T) {
+	t.Parallel()
+	b := harness.NewBox(t, kindsOfTargets, nil, aWest, bEast)
+	b.MustPut(target, nil)
+	b.MustPut(holder, body{"block": target})
+	b.MustPut(holder, body{})
+	b.Settle()
+	west := b.Stores[b.ID(aWest)]
+	record := func(refersTo peer.TargetKinds) {
+		_, err := west.RecordPeerEpoch(t.Context(), b.ID(bEast), uuid.Must(uuid.NewV7()), refersTo)
+		require.NoError(t, err)
+	}
+	refused := func(name string) bool {
+		_, err := west.PlanDelete(t.Context(), name)
+		require.NoError(t, err)
+		_, err = b.Delete("//" + aWest + "/" + name)
+		if err == nil {
+			b.MustPut("//"+aWest+"/"+name, nil)
+			return false
+		}
+		waitsFor(t, err, b.ID(bEast))
+		return true
+	}
+	for _, epoch := range []struct {
+		refersTo           peer.TargetKinds
+		targetWaits, other bool
+	}{
+		{peer.TargetKinds{Known: true, Names: []string{"Owner"}}, false, true},
+		{peer.TargetKinds{Known: true, Names: []string{"Owner", "Target"}}, true, true},
+		{peer.TargetKinds{Known: true}, false, false},
+		{peer.TargetKinds{Known: true, Names: []string{"Unheard"}}, true, true},
+		{peer.TargetKinds{}, true, true},
+	} {
+		record(epoch.refersTo)
+		require.Equal(t, epoch.targetWaits, refused("targets/t"), epoch.refersTo)
+		b.MustPut("//"+aWest+"/owners/o", nil)
+		require.Equal(t, epoch.other, refused("owners/o"), epoch.refersTo)
+	}
+}
+
+// The kinds are those of references, owners, and columns of attached tables, whose rows may refer without a right. They are of the epoch that is announced.
+func TestTheKindsThatADatabaseRefersTo(t *testing.T) {
+	t.Parallel()
+	b := harness.NewBox(t, kindsOfTargets, nil, aWest, bEast)
+	east := b.Stores[b.ID(bEast)]
+	referred := func() peer.TargetKinds {
+		epoch, kinds, err := east.ReferredKinds(t.Context(), b.ID(aWest))
+		require.NoError(t, err)
+		require.Equal(t, east.PresentEpoch(), epoch)
+		return kinds
+	}
+	b.MustPut(target, nil)
+	b.MustPut(holder, body{"block": target})
+	b.MustPut(holder2, nil)
+	b.MustPut("//"+aWest+"/owners/o", nil)
+	_, err := b.PutOwned(holder2, nil, owner(t, "//"+aWest+"/owners/o", "Owner"))
+	require.NoError(t, err)
+	require.Equal(t, peer.TargetKinds{Known: true, Names: []string{"Owner", "Target"}}, referred())
+	require.Equal(t, peer.TargetKinds{Known: true, Names: []string{}}, func() peer.TargetKinds {
+		_, kinds, err := b.Stores[b.ID(aWest)].ReferredKinds(t.Context(), b.ID(aWest))
+		require.NoError(t, err)
+		return kinds
+	}())
+
+	// A table that has no row with a right yet.
+	a := newAttached(t)
+	a.attach()
+	_, kinds, err := a.Stores[a.ID(shop)].ReferredKinds(t.Context(), a.ID(crm))
+	require.NoError(t, err)
+	require.Contains(t, kinds.Names, "Customer")
+}

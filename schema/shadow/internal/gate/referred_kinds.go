@@ -1,0 +1,83 @@
+package gate
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/google/uuid"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
+)
+
+// Of the deployment $1/$2: the kinds of the targets of references and rights, of owners, and of the columns of attached tables, whose rows refer to
+// targets without a right as well. The epoch is null when the server is not the one on which it began.
+const referredKindsSQL = `
+SELECT ` + EpochNowSQL + `, ARRAY(
+    SELECT k.kind FROM dbcontroller.kind k JOIN (
+        SELECT kind_id FROM dbcontroller.foreign_target WHERE deployment_id = (SELECT id FROM dbcontroller.deployment WHERE service = $1 AND region = $2)
+        UNION
+        SELECT kind_id FROM dbcontroller.owner_reference WHERE deployment_id = (SELECT id FROM dbcontroller.deployment WHERE service = $1 AND region = $2)
+    ) AS referred ON referred.kind_id = k.id WHERE k.service = $1
+    UNION
+    SELECT r -> 'target' -> 'kind' ->> 'Kind'
+    FROM dbcontroller.attachment a, jsonb_array_elements(COALESCE(a.definition -> 'references', '[]') || a.former) AS r
+    WHERE r -> 'target' -> 'kind' ->> 'Service' = $1
+)
+FROM dbcontroller.meta m`
+
+// referredIn is the key of Gate.referred.
+type referredIn struct {
+	epoch uuid.UUID
+	of    schema.DeploymentID
+}
+
+// ReferredKinds returns the kinds of another deployment that the database refers to in its present epoch, with that epoch. It fails with
+// *UnavailableError as EpochToAnnounce does. They are read once an epoch for a deployment: what is referred to later is established there.
+func (s *Gate) ReferredKinds(ctx context.Context, of schema.DeploymentID) (uuid.UUID, peer.TargetKinds, error) {
+	epoch, err := s.EpochToAnnounce(ctx)
+	if err != nil {
+		return uuid.Nil, peer.TargetKinds{}, err
+	}
+	if kinds, ok := s.referred.Load(referredIn{epoch, of}); ok {
+		return epoch, kinds.(peer.TargetKinds), nil
+	}
+	kinds := peer.TargetKinds{Known: true}
+	var present *uuid.UUID
+	if err := s.Pool.QueryRow(ctx, referredKindsSQL, of.Service, of.Region).Scan(&present, &kinds.Names); err != nil {
+		return uuid.Nil, peer.TargetKinds{}, fmt.Errorf("read the kinds of %s that resources here refer to: %w", of, err)
+	}
+	if present == nil || *present != epoch {
+		return uuid.Nil, peer.TargetKinds{}, s.RecoveringSelf()
+	}
+	s.referred.Store(referredIn{epoch, of}, kinds)
+	return epoch, kinds, nil
+}
+
+// waitingKinds returns the ids of the kinds whose deletions wait for a deployment that refers to some kinds in a new epoch; nil: all wait. A name
+// that is not of a kind of the version that runs, by any of its names, may be of any kind.
+func (s *Gate) waitingKinds(ctx context.Context, referred peer.TargetKinds) ([]int32, error) {
+	v := s.Version.Load()
+	if !referred.Known || v == nil {
+		return nil, nil
+	}
+	roots := map[schema.KindID]bool{}
+	for _, name := range v.Model.KindNames() {
+		roots[v.Model.Root(schema.KindID{Service: s.Self.Service, Kind: name})] = true
+	}
+	waiting := []int32{}
+	for _, name := range referred.Names {
+		root := v.Model.Root(schema.KindID{Service: s.Self.Service, Kind: name})
+		if !roots[root] {
+			return nil, nil
+		}
+		id, err := s.Names.Kind(ctx, root)
+		if err != nil {
+			return nil, err
+		}
+		waiting = append(waiting, id)
+	}
+	slices.Sort(waiting)
+	return slices.Compact(waiting), nil
+}
