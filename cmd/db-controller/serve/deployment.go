@@ -332,7 +332,10 @@ func (d *deployment) run(ctx context.Context) error {
 	d.endpoints.start(ctx, g, d.server.Server, d.outage, checks)
 	g.Go(func() error { return d.serveGateway(ctx) })
 	g.Go(func() error {
-		return d.waiting.checks(ctx, checks, d.registry.Problem, func() { d.monitoring.started.Store(true) })
+		return d.waiting.checks(ctx, checks, d.registry.Problem, func() {
+			d.monitoring.started.Store(true)
+			d.tellExposures(postgres.InControl(ctx))
+		})
 	})
 	g.Go(func() error { return d.outage.Follow(postgres.InControl(ctx), takesWrites(d.pool)) })
 	d.log.Info("serving", zap.Stringer("grpc", d.endpoints.listener.Addr()), zap.String("advertised", d.cfg.advertise))

@@ -1,0 +1,99 @@
+package serve
+
+import (
+	"context"
+	"fmt"
+	"net"
+
+	"go.uber.org/zap"
+
+	"github.com/db-controller/db-controller/cmd/db-controller/cli"
+	"github.com/db-controller/db-controller/schema"
+)
+
+// exposure is one way into a process, or to its data.
+type exposure struct {
+	way, to string
+	open    bool // more than a careful operator would allow; the text names the remedy
+}
+
+// exposures lists the ways into the process of a deployment by its configuration, in the order of its listeners. It opens none.
+func (c *deploymentConfig) exposures() []exposure {
+	people := "users and operators with a certificate"
+	if c.server.tokens != "" {
+		people += ", or a token of " + c.server.tokens
+	}
+	out := []exposure{{way: "gRPC on " + c.server.listen, to: "deployments of the environment; " + people}}
+	if c.server.reflection {
+		out = append(out, exposure{way: "gRPC reflection", to: "users and operators"})
+	}
+	if c.httpAPI != "" {
+		out = append(out, exposure{way: "HTTPS API on " + c.httpAPI, to: "users with a token of " + c.server.tokens})
+	}
+	if c.console {
+		what, which := "shows", "this deployment"
+		if c.consoleActions {
+			what = "shows and changes"
+		}
+		if c.consoleAll {
+			which = "all deployments"
+		}
+		out = append(out, exposure{way: "console on " + c.httpAPI, to: fmt.Sprintf("users with a token, by their rights; it %s %s", what, which)})
+	}
+	if c.server.http != "" {
+		out = append(out, exposure{way: "HTTP on " + c.server.http, to: reachedBy(c.server.http) + ", without authentication: health and metrics"})
+	}
+	if c.server.pprof != "" {
+		out = append(out, exposure{way: "profiles on " + c.server.pprof, to: "everybody on this machine"})
+	}
+	if c.server.audit.sink == "" {
+		out = append(out, exposure{way: "audit", to: "deletes, operations and denials are in this log; reads and writes are not recorded (--audit-log)"})
+	}
+	return out
+}
+
+// reachedBy says who reaches an address.
+func reachedBy(address string) string {
+	host, _, _ := net.SplitHostPort(address)
+	if ip := net.ParseIP(host); host == "localhost" || ip != nil && ip.IsLoopback() {
+		return "everybody on this machine"
+	}
+	return "everybody who reaches the address"
+}
+
+// exposureOf is what the rights of an environment open.
+func exposureOf(rights *schema.Rights) exposure {
+	switch {
+	case rights == nil || !rights.Deny:
+		return exposure{way: "rights", open: true, to: "every user may read, write and delete every resource: declare rights with default: deny, and preview them with apply --dry-run"}
+	case len(rights.Operators) == 0:
+		return exposure{way: "rights", to: fmt.Sprintf("users by %s; every operator may do everything", cli.Plural(len(rights.Grants), "grant"))}
+	}
+	return exposure{way: "rights", to: fmt.Sprintf("users by %s; %s by their verbs", cli.Plural(len(rights.Grants), "grant"), cli.Plural(len(rights.Operators), "operator"))}
+}
+
+const loginSQL = `SELECT current_user, rolsuper FROM pg_roles WHERE rolname = current_user`
+
+// tellExposures logs who may do what when the process becomes ready: one line for each way in.
+func (d *deployment) tellExposures(ctx context.Context) {
+	all := d.cfg.exposures()
+	if env := d.peers.Environment(); env != nil {
+		all = append(all, exposureOf(env.Rights))
+	}
+	var role string
+	var superuser bool
+	if err := d.pool.QueryRow(ctx, loginSQL).Scan(&role, &superuser); err == nil {
+		login := exposure{way: "database", to: "this process logs in as " + role, open: superuser}
+		if superuser {
+			login.to += ", a superuser: run migrate up --roles, and log in as a user with the roles _api and _controller"
+		}
+		all = append(all, login)
+	}
+	for _, e := range all {
+		log := d.log.Info
+		if e.open {
+			log = d.log.Warn
+		}
+		log("open to", zap.String("way", e.way), zap.String("to", e.to))
+	}
+}
