@@ -378,7 +378,7 @@ func TestResourcesAreShownAsTableJSONAndYAML(t *testing.T) {
 	require.Zero(t, got.code, got.errOut)
 	var object map[string]any
 	require.NoError(t, json.Unmarshal([]byte(got.out), &object))
-	require.Equal(t, "projects/acme", object["name"])
+	require.Equal(t, []any{acmeName, "ACTIVE"}, []any{object["name"], object["state"]})
 	got = command(t, append(at, "get", acmeName, "-o", "yaml")...)
 	require.Zero(t, got.code, got.errOut)
 	require.NoError(t, yaml.Unmarshal([]byte(got.out), &object))

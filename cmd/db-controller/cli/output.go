@@ -14,7 +14,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
-	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -135,12 +134,7 @@ func (r Printer) Write(v any, indent string) error {
 // toJSON returns the JSON of a message, of a slice of messages as an array, or of another value.
 func toJSON(v any) (json.RawMessage, error) {
 	if m, ok := v.(proto.Message); ok {
-		raw, err := protojson.Marshal(m)
-		var text bytes.Buffer
-		if err == nil {
-			err = json.Compact(&text, raw)
-		}
-		return text.Bytes(), err
+		return messageJSON(m)
 	}
 	var text bytes.Buffer
 	encoder := json.NewEncoder(&text)

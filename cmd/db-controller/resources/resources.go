@@ -144,9 +144,9 @@ func printEvent(r cli.Printer, msg *resourcev1.WatchResourcesResponse) error {
 	switch e := msg.GetEvent().(type) {
 	case *resourcev1.WatchResourcesResponse_Upsert:
 		body, _ := protojson.Marshal(e.Upsert.GetBody())
-		r.Line("%s  %-8s  %s %s", now, stateWord(e.Upsert), fullName(e.Upsert), body)
+		r.Line("%s  %-8s  %s %s", now, stateWord(e.Upsert), cli.FullName(e.Upsert), body)
 	case *resourcev1.WatchResourcesResponse_Delete:
-		r.Line("%s  %-8s  %s", now, "GONE", fullName(e.Delete))
+		r.Line("%s  %-8s  %s", now, "GONE", cli.FullName(e.Delete))
 	case *resourcev1.WatchResourcesResponse_EndOfSnapshot_:
 		r.Line("%s  -- end of the snapshot, changes follow --", now)
 	}
@@ -157,14 +157,6 @@ func stateWord(r *resourcev1.Resource) string {
 	return strings.TrimPrefix(r.GetState().String(), "STATE_")
 }
 
-// fullName is the name that every command takes.
-func fullName(r *resourcev1.Resource) string {
-	if r.GetDeployment() == "" {
-		return r.GetName()
-	}
-	return "//" + r.GetDeployment() + "/" + r.GetName()
-}
-
 // nameFormat is the output of full names alone, one in each line.
 const nameFormat = "name"
 
@@ -173,7 +165,7 @@ func show(cmd *cobra.Command, found []*resourcev1.Resource, several bool) error 
 	r := cli.PrinterOf(cmd)
 	if r.Format == nameFormat {
 		for _, f := range found {
-			if _, err := fmt.Fprintln(r.Out, fullName(f)); err != nil {
+			if _, err := fmt.Fprintln(r.Out, cli.FullName(f)); err != nil {
 				return err
 			}
 		}
@@ -195,7 +187,7 @@ func show(cmd *cobra.Command, found []*resourcev1.Resource, several bool) error 
 		if f.GetUid() != "" {
 			revision, age = f.GetRevision(), cli.Ago(f.GetCreateTime().AsTime())
 		}
-		rows = append(rows, []any{fullName(f), f.GetKind(), stateWord(f), revision, age})
+		rows = append(rows, []any{cli.FullName(f), f.GetKind(), stateWord(f), revision, age})
 		for _, condition := range f.GetConditions() {
 			rows = append(rows, []any{"  " + condition.GetType() + " " + condition.GetMessage(), "", "", "", ""})
 		}
