@@ -250,7 +250,7 @@ func configurationPage(t *testing.T) string {
 	var walk func(c *cobra.Command)
 	walk = func(c *cobra.Command) {
 		add := func(f *pflag.Flag) {
-			if f.Hidden || f.Name == "help" || f.Name == "version" {
+			if f.Hidden || cli.IsHelp(f.Name) || f.Name == "version" {
 				return
 			}
 			_, usage := pflag.UnquoteUsage(f)

@@ -12,6 +12,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/cmd/db-controller/cli"
 )
 
 var writeReference = flag.Bool("write", false, "write the reference of the commands")
@@ -70,7 +72,7 @@ func describe(out *bytes.Buffer, c *cobra.Command) {
 	}
 	rows := 0
 	c.NonInheritedFlags().VisitAll(func(f *pflag.Flag) {
-		if f.Hidden || f.Name == "help" {
+		if f.Hidden || cli.IsHelp(f.Name) {
 			return
 		}
 		if rows == 0 {

@@ -222,6 +222,7 @@ func FlagsBelow(cmd *cobra.Command) []string {
 	}
 	walk(cmd)
 	delete(names, "help")
+	delete(names, helpAll)
 	delete(names, "version")
 	return slices.Sorted(maps.Keys(names))
 }

@@ -91,7 +91,7 @@ func printSettings(out Printer, of *cobra.Command) error {
 		header += " RELOAD"
 	}
 	of.Flags().VisitAll(func(f *pflag.Flag) {
-		if f.Name == "help" {
+		if IsHelp(f.Name) {
 			return
 		}
 		c := configured{Flag: f.Name, Value: shown(f), Origin: originOf(f)}
@@ -148,7 +148,7 @@ func configurationSchema(root *cobra.Command) object {
 
 func addSettings(c *cobra.Command, to object) {
 	add := func(f *pflag.Flag) {
-		if f.Name != "help" && f.Name != "version" {
+		if !IsHelp(f.Name) && f.Name != "version" {
 			to[f.Name] = settingSchema(f)
 		}
 	}

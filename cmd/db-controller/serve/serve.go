@@ -251,5 +251,8 @@ func NewServe() *cobra.Command {
 		},
 	}
 	cfg.flags(cmd.Flags())
+	cli.Seldom(cmd, "audit-interval", "audit-log-classes", "audit-log-required", "audit-rate", "authorizer", "authorizer-identity", "block-right-from", "call-memory",
+		"connections", "console-actions", "console-all", "delegations", "lease", "max-blocking", "max-tentative", "max-unused-rights", "max-written", "missing-grace",
+		"name", "nodes", "owner-grace", "postgres-plaintext", "pprof", "reflection", "removals-kept", "start-timeout", "stop-timeout", "tentative-ttl")
 	return cmd
 }
