@@ -20,16 +20,16 @@ type (
 		EpochChanged() <-chan struct{}
 		OutdoEpoch(ctx context.Context, by schema.DeploymentID, known uuid.UUID) error
 	}
-	// peerEpochs are those of the databases of other deployments.
+	// peerEpochs are those of the databases of other deployments, and what one of them asks about that here.
 	peerEpochs interface {
 		PeerEpoch(ctx context.Context, of schema.DeploymentID) (uuid.UUID, error)
+		ReferredKinds(ctx context.Context, of schema.DeploymentID) (uuid.UUID, peer.TargetKinds, error)
 		RecordPeerEpoch(ctx context.Context, from schema.DeploymentID, epoch uuid.UUID, refersTo peer.TargetKinds) (known uuid.UUID, err error)
 	}
 	// recovery after a failover or a restore.
 	recovery interface {
 		Recover(ctx context.Context, env *schema.Environment) error
 		EpochToAnnounce(ctx context.Context) (uuid.UUID, error)
-		ReferredKinds(ctx context.Context, of schema.DeploymentID) (uuid.UUID, peer.TargetKinds, error)
 		MarkAnnounced(ctx context.Context, to schema.DeploymentID, epoch uuid.UUID) error
 		MarkReferencesConfirmed(ctx context.Context, by schema.DeploymentID, epoch, selfEpoch uuid.UUID) error
 		ForgetServer(ctx context.Context) error

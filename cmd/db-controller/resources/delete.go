@@ -29,6 +29,7 @@ type deletion struct {
 	file           string
 	progress       string // auto, plain or none
 	selected       filtered
+	releasing      releasing
 }
 
 // deleted is the result of a delete for programs.
@@ -50,7 +51,8 @@ func NewDelete() *cobra.Command {
 	cmd := cli.NewDeploymentCommand("delete NAME... | delete -f FILE | delete DEPLOYMENT --filter FILTER", "Delete resources with everything that cascades", `  db-controller delete //iam.example.com/us-west2/projects/acme --wait 10s
   db-controller delete //iam.example.com/us-west2/projects/acme --timeout 30s
   db-controller delete -f resources.yaml --ignore-not-found
-  db-controller delete devices.example.com/eastus2 --kind Device --filter 'labels.env = "test"' --dry-run`, nil,
+  db-controller delete devices.example.com/eastus2 --kind Device --filter 'labels.env = "test"' --dry-run
+  db-controller delete //iam.example.com/us-west2/serviceAccounts/old --detach --dry-run`, nil,
 		func(cmd *cobra.Command, c *client.Client, args []string) error {
 			names, err := d.names(cmd, args)
 			if err == nil && d.selected.given() {
@@ -61,6 +63,11 @@ func NewDelete() *cobra.Command {
 			}
 			if len(names) == 0 {
 				cmd.PrintErrln("no resource is selected: nothing is deleted")
+			}
+			if d.releasing.given() {
+				if err := d.releasing.release(cmd, c, names, d.dryRun); err != nil {
+					return err
+				}
 			}
 			if d.dryRun {
 				return printPlans(cmd, c, names)
@@ -81,8 +88,13 @@ func NewDelete() *cobra.Command {
 Several resources of one deployment, at most 1,000, are deleted together: all of them, or none, in one transaction. What refers to one of them and is deleted with
 another one does not block. Each deployment has a request of its own: a refused one does not stop the others, and is sent again when another one was
 accepted, which may have deleted its blockers. The resources of a file are deleted likewise, and so are those of a deployment that --kind and --filter select, at most 1,000; look at them
-with --dry-run first.`
+with --dry-run first.
+
+--detach first removes what blocks the delete, in all deployments: it unsets these references, or deletes their holders (--detach=delete). --orphan first removes
+the references and owners by which other resources would be deleted along. Both take your rights to these holders, list what they change, and change it only with
+--yes, one holder after the other: what is changed stays so if the delete is refused after all.`
 	d.selected.flags(cmd)
+	d.releasing.flags(cmd)
 	cmd.Flags().DurationVar(&d.timeout, "timeout", 0, "how long to wait for the answers of deployments and for undecided references (default: the limit of the deployment, 5s)")
 	cmd.Flags().DurationVar(&d.wait, "wait", 0, "how long to wait until each resource is removed")
 	progressFlag(cmd, &d.progress)
@@ -104,6 +116,9 @@ func (d *deletion) names(cmd *cobra.Command, args []string) ([]string, error) {
 	}
 	if d.maxRemovals < -1 {
 		return nil, cli.Usage("--max-removals %d: want a number of resources, 0 for the number in the rights, or -1 for any number", d.maxRemovals)
+	}
+	if err := d.releasing.check(); err != nil {
+		return nil, err
 	}
 	if !slices.Contains(progressModes, d.progress) {
 		return nil, cli.Usage("--progress %s: want auto, plain or none", d.progress)

@@ -1,0 +1,234 @@
+package resources
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/fieldmaskpb"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/db-controller/db-controller/client"
+	"github.com/db-controller/db-controller/cmd/db-controller/cli"
+	"github.com/db-controller/db-controller/cmd/db-controller/direct"
+	"github.com/db-controller/db-controller/schema"
+	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
+)
+
+// releasing is what a delete does to the resources that refer to its resources, before it deletes these.
+type releasing struct {
+	detach string // unset or delete: the resources that block; empty: neither
+	orphan bool   // what would be deleted along stays, and refers to the resources no more
+	yes    bool
+}
+
+func (r *releasing) flags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringVar(&r.detach, "detach", "", "first remove what blocks: `unset` the references (the default without a value), or delete their holders; needs --yes")
+	f.Lookup("detach").NoOptDefVal = detachUnset
+	f.BoolVar(&r.orphan, "orphan", false, "first remove the references and owners by which other resources would be deleted along, so that these stay; needs --yes")
+	f.BoolVar(&r.yes, "yes", false, "change the resources that --detach and --orphan list")
+	_ = cmd.RegisterFlagCompletionFunc("detach", cobra.FixedCompletions([]string{detachUnset, detachDelete}, cobra.ShellCompDirectiveNoFileComp)) // the flag exists
+}
+
+const (
+	detachUnset  = "unset"
+	detachDelete = "delete"
+
+	ownerPath = "@owner" // of a referrer that is owned
+)
+
+func (r *releasing) given() bool { return r.detach != "" || r.orphan }
+
+func (r *releasing) check() error {
+	switch {
+	case r.detach != "" && r.detach != detachUnset && r.detach != detachDelete:
+		return cli.Usage("--detach=%s: want unset or delete", r.detach)
+	case r.yes && !r.given():
+		return cli.Usage("--yes is for --detach and --orphan: a delete without them asks nothing")
+	}
+	return nil
+}
+
+// tie is a reference, or an owner, that is removed before a delete.
+type tie struct {
+	Holder string `json:"holder"`
+	Path   string `json:"path"`
+	Target string `json:"target"`
+	// Action is unset or delete.
+	Action string `json:"action"`
+}
+
+func (t tie) String() string {
+	if t.Action == detachDelete {
+		return t.Holder + " is deleted"
+	}
+	if t.Path == ownerPath {
+		return fmt.Sprintf("%s is no longer owned by %s", t.Holder, t.Target)
+	}
+	return fmt.Sprintf("%s: %s no longer names %s", t.Holder, t.Path, t.Target)
+}
+
+// releaseRounds is how often what is tied is looked for again: others write meanwhile.
+const releaseRounds = 10
+
+// release removes what ties others to the resources, or only lists it (--dry-run, or without --yes). It is no transaction: what it has changed stays
+// changed when the delete is refused afterwards.
+func (r *releasing) release(cmd *cobra.Command, c *client.Client, names []string, dryRun bool) error {
+	ctx, tell := cmd.Context(), cmd.PrintErrln // programs read the document of the delete
+	if out := cli.PrinterOf(cmd); out.People() {
+		tell = func(line ...any) { out.Line("%s", line...) }
+	}
+	done := map[tie]bool{}
+	for range releaseRounds {
+		ties, err := r.ties(ctx, c, names)
+		if err != nil {
+			return err
+		}
+		ties = slices.DeleteFunc(ties, func(t tie) bool { return done[t] })
+		if len(ties) == 0 {
+			return nil
+		}
+		if dryRun || !r.yes {
+			tell("Before the delete:")
+			for _, t := range ties {
+				tell("  " + t.String())
+			}
+			if dryRun {
+				return nil
+			}
+			return cli.Usage("nothing is changed or deleted: %s listed; add --yes to go on", changes(len(ties)))
+		}
+		progress, last := false, error(nil)
+		for _, t := range ties {
+			err := t.remove(ctx, c)
+			if code := status.Code(err); code == codes.Aborted || code == codes.FailedPrecondition && t.Action == detachDelete {
+				last = err // another writer was first, or another holder has to go before it
+				continue
+			}
+			if err != nil && status.Code(err) != codes.NotFound {
+				return fmt.Errorf("%s is not carried out, and nothing is deleted: %w", t, cli.Plain(err))
+			}
+			done[t], progress = true, true
+			tell(t.String())
+		}
+		if !progress {
+			return cli.WithCode(cli.Refused, fmt.Errorf("nothing is deleted: %s not possible, such as: %s: %w", changes(len(ties)), ties[len(ties)-1], cli.Plain(last)))
+		}
+	}
+	return cli.WithCode(cli.Unavailable, errors.New("others refer to the resources again and again: nothing is deleted; try again"))
+}
+
+func changes(n int) string {
+	if n == 1 {
+		return "1 change is"
+	}
+	return fmt.Sprintf("%d changes are", n)
+}
+
+// ties returns what is to be removed: at most the blockers of one plan of each deployment, and all that would be deleted along.
+func (r *releasing) ties(ctx context.Context, c *client.Client, names []string) (all []tie, err error) {
+	if r.orphan {
+		for _, name := range names {
+			if all, err = orphans(ctx, c, all, name, names); err != nil {
+				return nil, err
+			}
+		}
+		if len(all) > 0 {
+			return all, nil // the plan is another one after them
+		}
+	}
+	if r.detach == "" {
+		return nil, nil
+	}
+	open, err := selections(names)
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range open {
+		plan, err := planOf(ctx, c, s.names)
+		if err != nil {
+			return nil, err
+		}
+		if hidden := plan.GetHiddenBlockers(); hidden > 0 {
+			return nil, cli.WithCode(cli.Refused, fmt.Errorf("%d blockers are of resources that you may not read: ask somebody who may", hidden))
+		}
+		for _, b := range plan.GetBlockers() {
+			switch {
+			case slices.Contains(names, b.GetHolder()):
+			case b.GetUndecided() || b.GetUnanswered():
+				return nil, cli.WithCode(cli.Unavailable, fmt.Errorf("it is not known whether %s refers to %s: try again", b.GetHolder(), b.GetTarget()))
+			default:
+				all = append(all, tie{Holder: b.GetHolder(), Path: b.GetPath(), Target: b.GetTarget(), Action: r.detach})
+			}
+		}
+	}
+	return all, nil
+}
+
+// orphans adds the resources that would be deleted along with a resource, unless they are deleted by name.
+func orphans(ctx context.Context, c *client.Client, all []tie, name string, names []string) ([]tie, error) {
+	for referrer, err := range c.Referrers(ctx, name) {
+		if err != nil {
+			return nil, cli.Plain(err)
+		}
+		if slices.Contains(names, referrer.GetHolder()) || referrer.GetPath() != ownerPath && !schema.Behaviour(referrer.GetBehaviour()).Cascades() {
+			continue
+		}
+		if referrer.GetPath() == schema.ParentPath {
+			return nil, cli.WithCode(cli.Refused, fmt.Errorf("%s is below %s and cannot stay without it: name it too, or delete it before", referrer.GetHolder(), name))
+		}
+		all = append(all, tie{Holder: referrer.GetHolder(), Path: referrer.GetPath(), Target: name, Action: detachUnset})
+	}
+	return all, nil
+}
+
+// remove removes a tie. Errors are those of calls, or say that the holder's body does not have the reference.
+func (t tie) remove(ctx context.Context, c *client.Client) error {
+	name, resources, err := direct.Named(ctx, c, t.Holder)
+	if err != nil {
+		return err
+	}
+	if t.Action == detachDelete {
+		_, err = resources.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{Name: name.Name, AllowMissing: true})
+		return err
+	}
+	holder, err := resources.GetResource(ctx, &resourcev1.GetResourceRequest{Name: name.Name})
+	if err != nil {
+		return err
+	}
+	same := func(value string) bool { return fullName(name.Deployment, value) == t.Target }
+	update := &resourcev1.UpdateResourceRequest{Resource: &resourcev1.Resource{Name: name.Name, Uid: holder.GetUid(), Revision: holder.GetRevision()}}
+	if t.Path == ownerPath {
+		update.Resource.OwnerReferences = slices.DeleteFunc(holder.GetOwnerReferences(), func(o *resourcev1.OwnerReference) bool { return same(o.GetName()) })
+		update.UpdateMask = &fieldmaskpb.FieldMask{Paths: []string{"owner_references"}}
+	} else {
+		path, err := schema.ParsePath(t.Path)
+		if err != nil {
+			return fmt.Errorf("%s cannot be unset in its body: use --detach=delete, or change it with its owner", t.Path)
+		}
+		body := holder.GetBody().AsMap()
+		if path.Unset(body, same) == 0 {
+			return status.Errorf(codes.Aborted, "%s of its body does not name the resource: it has changed meanwhile, or it is a row of a table, which SQL changes (or --detach=delete)", t.Path)
+		}
+		if update.Resource.Body, err = structpb.NewStruct(body); err != nil {
+			return err
+		}
+		update.UpdateMask = &fieldmaskpb.FieldMask{Paths: []string{"body"}}
+	}
+	_, err = resources.UpdateResource(ctx, update)
+	return err
+}
+
+// fullName returns the full name that a value of a body of a deployment stands for.
+func fullName(in schema.DeploymentID, value string) string {
+	if strings.HasPrefix(value, "//") {
+		return value
+	}
+	return "//" + in.String() + "/" + value
+}
