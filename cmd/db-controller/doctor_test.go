@@ -67,11 +67,16 @@ func TestDoctorNamesProblemsAndRemedies(t *testing.T) {
 		Failures:           []*adminv1.Failure{{Handler: "owned pending", Deployment: "b.example.com/eu", Error: "refused"}},
 		Outstanding:        []*adminv1.StatusResponse_Outstanding{{Group: "confirm", Deployment: "b.example.com/eu", Count: 3, OldestTime: ago(time.Hour)}, {Group: "release", Count: 1, OldestTime: ago(time.Second)}},
 		Kept:               []*adminv1.StatusResponse_Kept{{Kind: "Old", Resources: 1, Sample: "olds/1"}},
+		Postgresql: &adminv1.StatusResponse_PostgreSQL{
+			Connections: 90, MaxConnections: 100, Archives: true, ArchivingFails: true, OldestTransactionTime: ago(2 * time.Hour), OldestPreparedTime: ago(time.Hour),
+		},
 	}, id, "--certificates-within", "1000000h")
 	for problem, want := range map[string]string{
+		"fsync = off": "ERROR", "full_page_writes = off": "ERROR", "90 of 100 connections": "ERROR", "archiving of its PostgreSQL log fails": "ERROR",
+		"a transaction of its database is open for 2h": "WARNING", "a transaction of its database is prepared for 1h": "WARNING",
 		"its certificate ends on": "WARNING", "not ready: database: it is read-only": "ERROR", "it runs v0, and v1 is set": "ERROR", "it has one process": "WARNING",
 		"the clock of its database is 1": "WARNING", "the watch deletions of b.example.com/eu has been silent": "ERROR",
-		"the watch deletions of c.example.com/eu is lost": "ERROR", "nothing is deleted until the registry": "ERROR", "nothing is deleted until these deployments have compared their references: b.example.com/eu": "ERROR", "paused: deletions": "WARNING",
+		"the watch deletions of c.example.com/eu is lost": "ERROR", "nothing is deleted until the registry": "ERROR", "deletions wait until these deployments have compared their references: b.example.com/eu": "ERROR", "paused: deletions": "WARNING",
 		"2 references lost the target": "ERROR", "1 value of attached tables": "WARNING", "owned pending for b.example.com/eu fails: refused": "ERROR",
 		"3 pieces of confirm for b.example.com/eu: the oldest waits for 1h": "WARNING", "1 resource of kind Old, such as olds/1": "WARNING",
 	} {

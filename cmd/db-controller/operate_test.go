@@ -124,7 +124,7 @@ func TestTheStatusNamesEachFact(t *testing.T) {
 		`^NOTHING IS DELETED: an operator has paused deletions \(db-controller resume\)$`, `^deletions of devices.example.com/eastus2 are paused here \(db-controller resume --of\)$`,
 		`^owned-pending for devices.example.com/eastus2 is paused \(db-controller resume --handler\)$`, `^owned-deleting is paused \(db-controller resume --handler\)$`,
 		`^the database was failed over or restored 1 time, last noticed 1h0m0s ago$`, `^NOTHING IS DELETED until the registry returns`,
-		`^NOTHING IS DELETED until these deployments have confirmed their references: x.example.com/r \(for one that stays down`,
+		`^DELETIONS WAIT until these deployments have confirmed their references: x.example.com/r \(for one that stays down`,
 		`^5 references without a target`, `^delegations: may refer to 1 resource of iam.example.com/eu without asking$`, `^kept: 4 resources of kind Old, such as olds/o,`,
 		`^deletion of //iam.example.com/us-west2/projects/p, for .*: here 4 of 9 resources removed$`, `^deriving references of Key again: 3 of 7 done, 1 set aside$`,
 		`^confirm +devices.example.com/eastus2 +12 +1m`,

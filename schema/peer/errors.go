@@ -230,7 +230,7 @@ var ErrUndescribed = errors.New("in the environment that this deployment last re
 
 // ErrRecovering is the reason why nothing is deleted during a recovery.
 var ErrRecovering = errors.New("the database was restored or failed over, and may have lost blockades: " +
-	"nothing is deleted here until these deployments have confirmed their references")
+	"deletions wait until these deployments have confirmed their references")
 
 // ErrStarted is the reason why nothing is deleted for some seconds after a start of the database's server. It is an ErrRecovering.
 var ErrStarted error = startedError{}

@@ -31,6 +31,7 @@ type adminStore struct {
 	steered        []string
 	words          []shadow.OperatorDecision
 	strangers      []shadow.DatabaseMismatch
+	server         shadow.ServerStatus
 	epoch          shadow.EpochStatus
 
 	explain      func(name string) (*shadow.Explanation, error)
@@ -80,6 +81,8 @@ func (s *adminStore) Epoch(context.Context) (shadow.EpochStatus, error) {
 }
 
 func (s *adminStore) DatabaseMismatches() []shadow.DatabaseMismatch { return s.strangers }
+
+func (s *adminStore) Server(context.Context) (shadow.ServerStatus, error) { return s.server, nil }
 
 func (s *adminStore) Explain(_ context.Context, name string) (*shadow.Explanation, error) {
 	return s.explain(name)

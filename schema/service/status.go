@@ -35,11 +35,12 @@ type operatorStatus interface {
 	OperatorDecisions(ctx context.Context) ([]shadow.OperatorDecision, error)
 }
 
-// databaseStatus is the identity and the epoch of the deployment's database, and the deployments that use another
+// databaseStatus is the identity, the epoch and the server of the deployment's database, and the deployments that use another
 // database than the known one.
 type databaseStatus interface {
 	Database() uuid.UUID
 	Epoch(ctx context.Context) (shadow.EpochStatus, error)
+	Server(ctx context.Context) (shadow.ServerStatus, error)
 	DatabaseMismatches() []shadow.DatabaseMismatch
 }
 
@@ -128,6 +129,16 @@ func (a *admin) addDatabase(ctx context.Context, out *adminv1.StatusResponse) er
 	out.DanglingReferences = epoch.Dangling
 	out.DatabaseTime, out.ProcessTime = timestamppb.New(epoch.Now), timestamppb.Now()
 	out.Database = a.databases.Database().String()
+	server, err := a.databases.Server(ctx)
+	if err != nil {
+		return err
+	}
+	out.Postgresql = &adminv1.StatusResponse_PostgreSQL{
+		Version: server.Version, SizeBytes: server.Size, Fsync: server.Fsync, FullPageWrites: server.FullPageWrites,
+		Connections: int32(server.Connections), MaxConnections: int32(server.Most), Standbys: int32(server.Standbys), // below max_connections
+		Archives: server.Archives, ArchivingFails: server.ArchiveFails,
+		ArchivedTime: optionalTime(server.Archived), OldestTransactionTime: optionalTime(server.OldestTransaction), OldestPreparedTime: optionalTime(server.OldestPrepared),
+	}
 	return nil
 }
 

@@ -50,6 +50,7 @@ type (
 	WatchRequest     = read.WatchRequest
 	Condition        = read.Condition
 	Explanation      = inspect.Explanation
+	ServerStatus     = inspect.ServerStatus
 	ExplainedReason  = inspect.ExplainedReason
 	ResourceView     = inspect.ResourceView
 	ReferenceView    = inspect.ReferenceView

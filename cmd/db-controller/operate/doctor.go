@@ -70,8 +70,8 @@ func NewDoctor() *cobra.Command {
 	cmd.Long = `Look for problems of the registry and of deployments, of all by default: each with its remedy.
 
 It looks at the answers of the processes, their readiness, certificates and clocks, pauses, recoveries, failures, old work, watches that are behind, references without
-targets, attached rows, single processes, versions, and the default of the rights. It changes nothing. It does not see disks, replication and backups of PostgreSQL. With a
-finding the exit code is 3.`
+targets, attached rows, single processes, versions, the default of the rights, and of PostgreSQL at settings, connections, standbys, the archive of the log, and old transactions,
+as far as the role of the process may see them. It changes nothing. It does not see disks, and not whether a backup can be restored. With a finding the exit code is 3.`
 	cmd.Flags().DurationVar(&within, "certificates-within", 14*24*time.Hour, "report certificates that end within this time")
 	cmd.Flags().BoolVar(&errorsOnly, "errors-only", false, "leave warnings out, also of the exit code")
 	cmd.ValidArgsFunction = cli.CompleteDeployments(cli.Many)
@@ -231,6 +231,9 @@ func (d *doctor) deployment(of schema.Deployment, e examined) {
 		d.add(severe, where, "wait for the switch, or look at its log", "it runs %s, and %s is set", s.GetVersion(), of.Version)
 	}
 	d.processes(where, s, e.at)
+	if s.GetPostgresql() != nil {
+		d.server(where, s.GetPostgresql())
+	}
 	d.deletions(where, s)
 	d.work(where, s)
 }
@@ -264,13 +267,49 @@ func (d *doctor) processes(where string, s *adminv1.StatusResponse, at time.Time
 	}
 }
 
+const (
+	// longTransaction is the age from which on a transaction keeps VACUUM, and rights that end, waiting for long.
+	longTransaction = time.Hour
+	// longPrepared is the age of a prepared transaction that its coordinator has probably forgotten.
+	longPrepared = 10 * time.Minute
+	// longUnarchived is the time without an archived file of the log after which archiving has probably stopped: archive_timeout is minutes.
+	longUnarchived = 24 * time.Hour
+)
+
+// server looks at the PostgreSQL server of a deployment's database.
+func (d *doctor) server(where string, s *adminv1.StatusResponse_PostgreSQL) {
+	if !s.GetFsync() {
+		d.add(severe, where, "set fsync = on: the controller's promises rest on it", "PostgreSQL runs with fsync = off: a crash of its machine can destroy the database")
+	}
+	if !s.GetFullPageWrites() {
+		d.add(severe, where, "set full_page_writes = on", "PostgreSQL runs with full_page_writes = off: a crash of its machine can destroy the database")
+	}
+	if used, most := s.GetConnections(), s.GetMaxConnections(); 10*used >= 9*most {
+		d.add(severe, where, "raise max_connections, or lower --connections and the pools of applications", "%d of %d connections of its PostgreSQL server are in use", used, most)
+	}
+	switch archived := s.GetArchivedTime(); {
+	case s.GetArchivingFails():
+		d.add(severe, where, "look at the log of PostgreSQL, and at the disk of the archive: the log is kept until it is archived, and fills the server's disk", "archiving of its PostgreSQL log fails")
+	case s.GetArchives() && archived != nil && d.now.Sub(archived.AsTime()) > longUnarchived:
+		d.add(minor, where, "look at archive_timeout, and at the backups", "the last file of its PostgreSQL log was archived %s ago", cli.Ago(archived.AsTime()))
+	case !s.GetArchives() && s.GetStandbys() == 0:
+		d.add(minor, where, "set up a standby, or an archive of the log (pgBackRest, Barman): a restore loses what is younger than the last backup", "its PostgreSQL server has no connected standby and no archive of its log")
+	}
+	if at := s.GetOldestTransactionTime(); at != nil && d.now.Sub(at.AsTime()) > longTransaction {
+		d.add(minor, where, "end it, or set idle_in_transaction_session_timeout: VACUUM, and rights that end, wait for it", "a transaction of its database is open for %s", cli.Ago(at.AsTime()))
+	}
+	if at := s.GetOldestPreparedTime(); at != nil && d.now.Sub(at.AsTime()) > longPrepared {
+		d.add(minor, where, "COMMIT PREPARED or ROLLBACK PREPARED it, as its coordinator would (pg_prepared_xacts): VACUUM, and rights that end, wait for it", "a transaction of its database is prepared for %s", cli.Ago(at.AsTime()))
+	}
+}
+
 func (d *doctor) deletions(where string, s *adminv1.StatusResponse) {
 	e := s.GetEpoch()
 	if e.GetAwaitingRegistry() {
 		d.add(severe, where, "make the registry answer; if it was restored too, apply the files that describe all deployments", "nothing is deleted until the registry returns the deployments that may refer to resources here")
 	}
 	if waiting := e.GetUnconfirmed(); len(waiting) > 0 {
-		d.add(severe, where, "start these deployments; for one that stays down: db-controller waive, or decommission", "nothing is deleted until these deployments have compared their references: %s", strings.Join(waiting, ", "))
+		d.add(severe, where, "start these deployments; for one that stays down: db-controller waive, or decommission", "deletions wait until these deployments have compared their references: %s", strings.Join(waiting, ", "))
 	}
 	for _, p := range s.GetPauses() {
 		command := "db-controller resume " + where

@@ -324,7 +324,7 @@ func epochLines(s *adminv1.StatusResponse) []string {
 		lines = append(lines, "NOTHING IS DELETED until the registry returns the deployments that may refer to resources here: if its database was restored or failed over as well, apply the files that describe all deployments again")
 	}
 	if len(e.GetUnconfirmed()) > 0 {
-		lines = append(lines, "NOTHING IS DELETED until these deployments have confirmed their references: "+strings.Join(e.GetUnconfirmed(), ", ")+
+		lines = append(lines, "DELETIONS WAIT until these deployments have confirmed their references: "+strings.Join(e.GetUnconfirmed(), ", ")+
 			" (for one that stays down: db-controller waive, or decommission)")
 	}
 	if n := s.GetDanglingReferences(); n > 0 {

@@ -1567,8 +1567,10 @@ type StatusResponse struct {
 	// The checks of /readyz that fail at the process that was asked. Absent: it is ready.
 	NotReady []*StatusResponse_NotReady `protobuf:"bytes,20,rep,name=not_ready,json=notReady,proto3" json:"not_ready,omitempty"`
 	// The clocks of the database, and of the process that was asked.
-	DatabaseTime  *timestamppb.Timestamp `protobuf:"bytes,22,opt,name=database_time,json=databaseTime,proto3" json:"database_time,omitempty"`
-	ProcessTime   *timestamppb.Timestamp `protobuf:"bytes,23,opt,name=process_time,json=processTime,proto3" json:"process_time,omitempty"`
+	DatabaseTime *timestamppb.Timestamp `protobuf:"bytes,22,opt,name=database_time,json=databaseTime,proto3" json:"database_time,omitempty"`
+	ProcessTime  *timestamppb.Timestamp `protobuf:"bytes,23,opt,name=process_time,json=processTime,proto3" json:"process_time,omitempty"`
+	// The PostgreSQL server of the deployment's database, as far as the role of the process may see it.
+	Postgresql    *StatusResponse_PostgreSQL `protobuf:"bytes,24,opt,name=postgresql,proto3" json:"postgresql,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1760,6 +1762,13 @@ func (x *StatusResponse) GetDatabaseTime() *timestamppb.Timestamp {
 func (x *StatusResponse) GetProcessTime() *timestamppb.Timestamp {
 	if x != nil {
 		return x.ProcessTime
+	}
+	return nil
+}
+
+func (x *StatusResponse) GetPostgresql() *StatusResponse_PostgreSQL {
+	if x != nil {
+		return x.Postgresql
 	}
 	return nil
 }
@@ -2813,6 +2822,146 @@ func (x *ListStuckResponse_Work) GetReason() string {
 	return ""
 }
 
+type StatusResponse_PostgreSQL struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Such as 15.4.
+	Version string `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
+	// Of the database.
+	SizeBytes int64 `protobuf:"varint,2,opt,name=size_bytes,json=sizeBytes,proto3" json:"size_bytes,omitempty"`
+	// Settings without which a crash of the machine can destroy the database.
+	Fsync          bool `protobuf:"varint,3,opt,name=fsync,proto3" json:"fsync,omitempty"`
+	FullPageWrites bool `protobuf:"varint,4,opt,name=full_page_writes,json=fullPageWrites,proto3" json:"full_page_writes,omitempty"`
+	// Of all databases of the server, and how many it accepts.
+	Connections    int32 `protobuf:"varint,5,opt,name=connections,proto3" json:"connections,omitempty"`
+	MaxConnections int32 `protobuf:"varint,6,opt,name=max_connections,json=maxConnections,proto3" json:"max_connections,omitempty"`
+	// Connected standbys, and receivers of the log for backups.
+	Standbys int32 `protobuf:"varint,7,opt,name=standbys,proto3" json:"standbys,omitempty"`
+	// The server archives its log; whether the last try failed, and the time of the last success.
+	Archives       bool                   `protobuf:"varint,8,opt,name=archives,proto3" json:"archives,omitempty"`
+	ArchivingFails bool                   `protobuf:"varint,9,opt,name=archiving_fails,json=archivingFails,proto3" json:"archiving_fails,omitempty"`
+	ArchivedTime   *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=archived_time,json=archivedTime,proto3" json:"archived_time,omitempty"`
+	// The starts of the oldest open and of the oldest prepared transaction of the database. Absent: there is none. Open ones of other logins are seen by a
+	// role with pg_read_all_stats alone.
+	OldestTransactionTime *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=oldest_transaction_time,json=oldestTransactionTime,proto3" json:"oldest_transaction_time,omitempty"`
+	OldestPreparedTime    *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=oldest_prepared_time,json=oldestPreparedTime,proto3" json:"oldest_prepared_time,omitempty"`
+	unknownFields         protoimpl.UnknownFields
+	sizeCache             protoimpl.SizeCache
+}
+
+func (x *StatusResponse_PostgreSQL) Reset() {
+	*x = StatusResponse_PostgreSQL{}
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StatusResponse_PostgreSQL) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StatusResponse_PostgreSQL) ProtoMessage() {}
+
+func (x *StatusResponse_PostgreSQL) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StatusResponse_PostgreSQL.ProtoReflect.Descriptor instead.
+func (*StatusResponse_PostgreSQL) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21, 0}
+}
+
+func (x *StatusResponse_PostgreSQL) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *StatusResponse_PostgreSQL) GetSizeBytes() int64 {
+	if x != nil {
+		return x.SizeBytes
+	}
+	return 0
+}
+
+func (x *StatusResponse_PostgreSQL) GetFsync() bool {
+	if x != nil {
+		return x.Fsync
+	}
+	return false
+}
+
+func (x *StatusResponse_PostgreSQL) GetFullPageWrites() bool {
+	if x != nil {
+		return x.FullPageWrites
+	}
+	return false
+}
+
+func (x *StatusResponse_PostgreSQL) GetConnections() int32 {
+	if x != nil {
+		return x.Connections
+	}
+	return 0
+}
+
+func (x *StatusResponse_PostgreSQL) GetMaxConnections() int32 {
+	if x != nil {
+		return x.MaxConnections
+	}
+	return 0
+}
+
+func (x *StatusResponse_PostgreSQL) GetStandbys() int32 {
+	if x != nil {
+		return x.Standbys
+	}
+	return 0
+}
+
+func (x *StatusResponse_PostgreSQL) GetArchives() bool {
+	if x != nil {
+		return x.Archives
+	}
+	return false
+}
+
+func (x *StatusResponse_PostgreSQL) GetArchivingFails() bool {
+	if x != nil {
+		return x.ArchivingFails
+	}
+	return false
+}
+
+func (x *StatusResponse_PostgreSQL) GetArchivedTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ArchivedTime
+	}
+	return nil
+}
+
+func (x *StatusResponse_PostgreSQL) GetOldestTransactionTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.OldestTransactionTime
+	}
+	return nil
+}
+
+func (x *StatusResponse_PostgreSQL) GetOldestPreparedTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.OldestPreparedTime
+	}
+	return nil
+}
+
 type StatusResponse_NotReady struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The name of the check, as in /readyz and as the label reason of the metric dbcontroller_ready.
@@ -2824,7 +2973,7 @@ type StatusResponse_NotReady struct {
 
 func (x *StatusResponse_NotReady) Reset() {
 	*x = StatusResponse_NotReady{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[37]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2836,7 +2985,7 @@ func (x *StatusResponse_NotReady) String() string {
 func (*StatusResponse_NotReady) ProtoMessage() {}
 
 func (x *StatusResponse_NotReady) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[37]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2849,7 +2998,7 @@ func (x *StatusResponse_NotReady) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_NotReady.ProtoReflect.Descriptor instead.
 func (*StatusResponse_NotReady) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21, 0}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21, 1}
 }
 
 func (x *StatusResponse_NotReady) GetCheck() string {
@@ -2878,7 +3027,7 @@ type StatusResponse_AttachedRows struct {
 
 func (x *StatusResponse_AttachedRows) Reset() {
 	*x = StatusResponse_AttachedRows{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[38]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2890,7 +3039,7 @@ func (x *StatusResponse_AttachedRows) String() string {
 func (*StatusResponse_AttachedRows) ProtoMessage() {}
 
 func (x *StatusResponse_AttachedRows) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[38]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2903,7 +3052,7 @@ func (x *StatusResponse_AttachedRows) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_AttachedRows.ProtoReflect.Descriptor instead.
 func (*StatusResponse_AttachedRows) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21, 1}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21, 2}
 }
 
 func (x *StatusResponse_AttachedRows) GetWaiting() int64 {
@@ -2938,7 +3087,7 @@ type StatusResponse_Watch struct {
 
 func (x *StatusResponse_Watch) Reset() {
 	*x = StatusResponse_Watch{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[39]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2950,7 +3099,7 @@ func (x *StatusResponse_Watch) String() string {
 func (*StatusResponse_Watch) ProtoMessage() {}
 
 func (x *StatusResponse_Watch) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[39]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2963,7 +3112,7 @@ func (x *StatusResponse_Watch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_Watch.ProtoReflect.Descriptor instead.
 func (*StatusResponse_Watch) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21, 2}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21, 3}
 }
 
 func (x *StatusResponse_Watch) GetName() string {
@@ -3013,7 +3162,7 @@ type StatusResponse_Delegations struct {
 
 func (x *StatusResponse_Delegations) Reset() {
 	*x = StatusResponse_Delegations{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[40]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3025,7 +3174,7 @@ func (x *StatusResponse_Delegations) String() string {
 func (*StatusResponse_Delegations) ProtoMessage() {}
 
 func (x *StatusResponse_Delegations) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[40]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3038,7 +3187,7 @@ func (x *StatusResponse_Delegations) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_Delegations.ProtoReflect.Descriptor instead.
 func (*StatusResponse_Delegations) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21, 3}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21, 4}
 }
 
 func (x *StatusResponse_Delegations) GetDeployment() string {
@@ -3067,7 +3216,7 @@ type StatusResponse_Kept struct {
 
 func (x *StatusResponse_Kept) Reset() {
 	*x = StatusResponse_Kept{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[41]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3079,7 +3228,7 @@ func (x *StatusResponse_Kept) String() string {
 func (*StatusResponse_Kept) ProtoMessage() {}
 
 func (x *StatusResponse_Kept) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[41]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3092,7 +3241,7 @@ func (x *StatusResponse_Kept) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_Kept.ProtoReflect.Descriptor instead.
 func (*StatusResponse_Kept) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21, 4}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21, 5}
 }
 
 func (x *StatusResponse_Kept) GetKind() string {
@@ -3134,7 +3283,7 @@ type StatusResponse_Epoch struct {
 
 func (x *StatusResponse_Epoch) Reset() {
 	*x = StatusResponse_Epoch{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[42]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3146,7 +3295,7 @@ func (x *StatusResponse_Epoch) String() string {
 func (*StatusResponse_Epoch) ProtoMessage() {}
 
 func (x *StatusResponse_Epoch) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[42]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3159,7 +3308,7 @@ func (x *StatusResponse_Epoch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_Epoch.ProtoReflect.Descriptor instead.
 func (*StatusResponse_Epoch) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21, 5}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21, 6}
 }
 
 func (x *StatusResponse_Epoch) GetOrdinal() int64 {
@@ -3211,7 +3360,7 @@ type StatusResponse_Process struct {
 
 func (x *StatusResponse_Process) Reset() {
 	*x = StatusResponse_Process{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[43]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3223,7 +3372,7 @@ func (x *StatusResponse_Process) String() string {
 func (*StatusResponse_Process) ProtoMessage() {}
 
 func (x *StatusResponse_Process) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[43]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3236,7 +3385,7 @@ func (x *StatusResponse_Process) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_Process.ProtoReflect.Descriptor instead.
 func (*StatusResponse_Process) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21, 6}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21, 7}
 }
 
 func (x *StatusResponse_Process) GetName() string {
@@ -3280,7 +3429,7 @@ type StatusResponse_Outstanding struct {
 
 func (x *StatusResponse_Outstanding) Reset() {
 	*x = StatusResponse_Outstanding{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[44]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3292,7 +3441,7 @@ func (x *StatusResponse_Outstanding) String() string {
 func (*StatusResponse_Outstanding) ProtoMessage() {}
 
 func (x *StatusResponse_Outstanding) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[44]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3305,7 +3454,7 @@ func (x *StatusResponse_Outstanding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_Outstanding.ProtoReflect.Descriptor instead.
 func (*StatusResponse_Outstanding) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21, 7}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21, 8}
 }
 
 func (x *StatusResponse_Outstanding) GetGroup() string {
@@ -3349,7 +3498,7 @@ type StatusResponse_Derivation struct {
 
 func (x *StatusResponse_Derivation) Reset() {
 	*x = StatusResponse_Derivation{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[45]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3361,7 +3510,7 @@ func (x *StatusResponse_Derivation) String() string {
 func (*StatusResponse_Derivation) ProtoMessage() {}
 
 func (x *StatusResponse_Derivation) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[45]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3374,7 +3523,7 @@ func (x *StatusResponse_Derivation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_Derivation.ProtoReflect.Descriptor instead.
 func (*StatusResponse_Derivation) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21, 8}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21, 9}
 }
 
 func (x *StatusResponse_Derivation) GetKind() string {
@@ -3428,7 +3577,7 @@ type VerifyResponse_Difference struct {
 
 func (x *VerifyResponse_Difference) Reset() {
 	*x = VerifyResponse_Difference{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[46]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3440,7 +3589,7 @@ func (x *VerifyResponse_Difference) String() string {
 func (*VerifyResponse_Difference) ProtoMessage() {}
 
 func (x *VerifyResponse_Difference) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[46]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3546,7 +3695,7 @@ type VerifyResponse_Progress struct {
 
 func (x *VerifyResponse_Progress) Reset() {
 	*x = VerifyResponse_Progress{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[47]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3558,7 +3707,7 @@ func (x *VerifyResponse_Progress) String() string {
 func (*VerifyResponse_Progress) ProtoMessage() {}
 
 func (x *VerifyResponse_Progress) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[47]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3656,7 +3805,7 @@ type DecommissionResponse_Plan struct {
 
 func (x *DecommissionResponse_Plan) Reset() {
 	*x = DecommissionResponse_Plan{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[48]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3668,7 +3817,7 @@ func (x *DecommissionResponse_Plan) String() string {
 func (*DecommissionResponse_Plan) ProtoMessage() {}
 
 func (x *DecommissionResponse_Plan) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[48]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3734,7 +3883,7 @@ type ExplainResponse_Reason struct {
 
 func (x *ExplainResponse_Reason) Reset() {
 	*x = ExplainResponse_Reason{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[49]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3746,7 +3895,7 @@ func (x *ExplainResponse_Reason) String() string {
 func (*ExplainResponse_Reason) ProtoMessage() {}
 
 func (x *ExplainResponse_Reason) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[49]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3928,7 +4077,7 @@ const file_dbcontroller_admin_v1_admin_proto_rawDesc = "" +
 	"\frequest_time\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\vrequestTime\x12\x17\n" +
 	"\atold_by\x18\x0e \x01(\tR\x06toldBy\x12\x1a\n" +
 	"\bdeletion\x18\x0f \x01(\tR\bdeletion\"\x0f\n" +
-	"\rStatusRequest\"\x96\x13\n" +
+	"\rStatusRequest\"\xff\x17\n" +
 	"\x0eStatusResponse\x12\x1e\n" +
 	"\n" +
 	"deployment\x18\x01 \x01(\tR\n" +
@@ -3957,7 +4106,26 @@ const file_dbcontroller_admin_v1_admin_proto_rawDesc = "" +
 	"\x0fdeletions_total\x18\x15 \x01(\x03R\x0edeletionsTotal\x12K\n" +
 	"\tnot_ready\x18\x14 \x03(\v2..dbcontroller.admin.v1.StatusResponse.NotReadyR\bnotReady\x12?\n" +
 	"\rdatabase_time\x18\x16 \x01(\v2\x1a.google.protobuf.TimestampR\fdatabaseTime\x12=\n" +
-	"\fprocess_time\x18\x17 \x01(\v2\x1a.google.protobuf.TimestampR\vprocessTime\x1a8\n" +
+	"\fprocess_time\x18\x17 \x01(\v2\x1a.google.protobuf.TimestampR\vprocessTime\x12P\n" +
+	"\n" +
+	"postgresql\x18\x18 \x01(\v20.dbcontroller.admin.v1.StatusResponse.PostgreSQLR\n" +
+	"postgresql\x1a\x94\x04\n" +
+	"\n" +
+	"PostgreSQL\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\tR\aversion\x12\x1d\n" +
+	"\n" +
+	"size_bytes\x18\x02 \x01(\x03R\tsizeBytes\x12\x14\n" +
+	"\x05fsync\x18\x03 \x01(\bR\x05fsync\x12(\n" +
+	"\x10full_page_writes\x18\x04 \x01(\bR\x0efullPageWrites\x12 \n" +
+	"\vconnections\x18\x05 \x01(\x05R\vconnections\x12'\n" +
+	"\x0fmax_connections\x18\x06 \x01(\x05R\x0emaxConnections\x12\x1a\n" +
+	"\bstandbys\x18\a \x01(\x05R\bstandbys\x12\x1a\n" +
+	"\barchives\x18\b \x01(\bR\barchives\x12'\n" +
+	"\x0farchiving_fails\x18\t \x01(\bR\x0earchivingFails\x12?\n" +
+	"\rarchived_time\x18\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\farchivedTime\x12R\n" +
+	"\x17oldest_transaction_time\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\x15oldestTransactionTime\x12L\n" +
+	"\x14oldest_prepared_time\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\x12oldestPreparedTime\x1a8\n" +
 	"\bNotReady\x12\x14\n" +
 	"\x05check\x18\x01 \x01(\tR\x05check\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x1aH\n" +
@@ -4155,7 +4323,7 @@ func file_dbcontroller_admin_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_dbcontroller_admin_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_dbcontroller_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 50)
+var file_dbcontroller_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 51)
 var file_dbcontroller_admin_v1_admin_proto_goTypes = []any{
 	(VerifyRequest_Dangling)(0),         // 0: dbcontroller.admin.v1.VerifyRequest.Dangling
 	(*ListStuckRequest)(nil),            // 1: dbcontroller.admin.v1.ListStuckRequest
@@ -4195,107 +4363,112 @@ var file_dbcontroller_admin_v1_admin_proto_goTypes = []any{
 	(*ExplainResponse)(nil),             // 35: dbcontroller.admin.v1.ExplainResponse
 	(*ListStuckResponse_Resource)(nil),  // 36: dbcontroller.admin.v1.ListStuckResponse.Resource
 	(*ListStuckResponse_Work)(nil),      // 37: dbcontroller.admin.v1.ListStuckResponse.Work
-	(*StatusResponse_NotReady)(nil),     // 38: dbcontroller.admin.v1.StatusResponse.NotReady
-	(*StatusResponse_AttachedRows)(nil), // 39: dbcontroller.admin.v1.StatusResponse.AttachedRows
-	(*StatusResponse_Watch)(nil),        // 40: dbcontroller.admin.v1.StatusResponse.Watch
-	(*StatusResponse_Delegations)(nil),  // 41: dbcontroller.admin.v1.StatusResponse.Delegations
-	(*StatusResponse_Kept)(nil),         // 42: dbcontroller.admin.v1.StatusResponse.Kept
-	(*StatusResponse_Epoch)(nil),        // 43: dbcontroller.admin.v1.StatusResponse.Epoch
-	(*StatusResponse_Process)(nil),      // 44: dbcontroller.admin.v1.StatusResponse.Process
-	(*StatusResponse_Outstanding)(nil),  // 45: dbcontroller.admin.v1.StatusResponse.Outstanding
-	(*StatusResponse_Derivation)(nil),   // 46: dbcontroller.admin.v1.StatusResponse.Derivation
-	(*VerifyResponse_Difference)(nil),   // 47: dbcontroller.admin.v1.VerifyResponse.Difference
-	(*VerifyResponse_Progress)(nil),     // 48: dbcontroller.admin.v1.VerifyResponse.Progress
-	(*DecommissionResponse_Plan)(nil),   // 49: dbcontroller.admin.v1.DecommissionResponse.Plan
-	(*ExplainResponse_Reason)(nil),      // 50: dbcontroller.admin.v1.ExplainResponse.Reason
-	(*durationpb.Duration)(nil),         // 51: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil),       // 52: google.protobuf.Timestamp
+	(*StatusResponse_PostgreSQL)(nil),   // 38: dbcontroller.admin.v1.StatusResponse.PostgreSQL
+	(*StatusResponse_NotReady)(nil),     // 39: dbcontroller.admin.v1.StatusResponse.NotReady
+	(*StatusResponse_AttachedRows)(nil), // 40: dbcontroller.admin.v1.StatusResponse.AttachedRows
+	(*StatusResponse_Watch)(nil),        // 41: dbcontroller.admin.v1.StatusResponse.Watch
+	(*StatusResponse_Delegations)(nil),  // 42: dbcontroller.admin.v1.StatusResponse.Delegations
+	(*StatusResponse_Kept)(nil),         // 43: dbcontroller.admin.v1.StatusResponse.Kept
+	(*StatusResponse_Epoch)(nil),        // 44: dbcontroller.admin.v1.StatusResponse.Epoch
+	(*StatusResponse_Process)(nil),      // 45: dbcontroller.admin.v1.StatusResponse.Process
+	(*StatusResponse_Outstanding)(nil),  // 46: dbcontroller.admin.v1.StatusResponse.Outstanding
+	(*StatusResponse_Derivation)(nil),   // 47: dbcontroller.admin.v1.StatusResponse.Derivation
+	(*VerifyResponse_Difference)(nil),   // 48: dbcontroller.admin.v1.VerifyResponse.Difference
+	(*VerifyResponse_Progress)(nil),     // 49: dbcontroller.admin.v1.VerifyResponse.Progress
+	(*DecommissionResponse_Plan)(nil),   // 50: dbcontroller.admin.v1.DecommissionResponse.Plan
+	(*ExplainResponse_Reason)(nil),      // 51: dbcontroller.admin.v1.ExplainResponse.Reason
+	(*durationpb.Duration)(nil),         // 52: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil),       // 53: google.protobuf.Timestamp
 }
 var file_dbcontroller_admin_v1_admin_proto_depIdxs = []int32{
-	51, // 0: dbcontroller.admin.v1.ListStuckRequest.longer:type_name -> google.protobuf.Duration
+	52, // 0: dbcontroller.admin.v1.ListStuckRequest.longer:type_name -> google.protobuf.Duration
 	36, // 1: dbcontroller.admin.v1.ListStuckResponse.resources:type_name -> dbcontroller.admin.v1.ListStuckResponse.Resource
 	37, // 2: dbcontroller.admin.v1.ListStuckResponse.work:type_name -> dbcontroller.admin.v1.ListStuckResponse.Work
 	7,  // 3: dbcontroller.admin.v1.ListStuckResponse.pauses:type_name -> dbcontroller.admin.v1.Pause
-	52, // 4: dbcontroller.admin.v1.Pause.time:type_name -> google.protobuf.Timestamp
+	53, // 4: dbcontroller.admin.v1.Pause.time:type_name -> google.protobuf.Timestamp
 	12, // 5: dbcontroller.admin.v1.ListReleasableResponse.releasable:type_name -> dbcontroller.admin.v1.Releasable
-	52, // 6: dbcontroller.admin.v1.Releasable.since:type_name -> google.protobuf.Timestamp
+	53, // 6: dbcontroller.admin.v1.Releasable.since:type_name -> google.protobuf.Timestamp
 	17, // 7: dbcontroller.admin.v1.ListDeletionsResponse.deletions:type_name -> dbcontroller.admin.v1.Deletion
-	52, // 8: dbcontroller.admin.v1.Deletion.start_time:type_name -> google.protobuf.Timestamp
-	52, // 9: dbcontroller.admin.v1.Deletion.update_time:type_name -> google.protobuf.Timestamp
-	51, // 10: dbcontroller.admin.v1.Deletion.left:type_name -> google.protobuf.Duration
+	53, // 8: dbcontroller.admin.v1.Deletion.start_time:type_name -> google.protobuf.Timestamp
+	53, // 9: dbcontroller.admin.v1.Deletion.update_time:type_name -> google.protobuf.Timestamp
+	52, // 10: dbcontroller.admin.v1.Deletion.left:type_name -> google.protobuf.Duration
 	20, // 11: dbcontroller.admin.v1.ListRemovalsResponse.removals:type_name -> dbcontroller.admin.v1.Removal
-	52, // 12: dbcontroller.admin.v1.Removal.decide_time:type_name -> google.protobuf.Timestamp
-	52, // 13: dbcontroller.admin.v1.Removal.request_time:type_name -> google.protobuf.Timestamp
-	45, // 14: dbcontroller.admin.v1.StatusResponse.outstanding:type_name -> dbcontroller.admin.v1.StatusResponse.Outstanding
-	46, // 15: dbcontroller.admin.v1.StatusResponse.derivations:type_name -> dbcontroller.admin.v1.StatusResponse.Derivation
+	53, // 12: dbcontroller.admin.v1.Removal.decide_time:type_name -> google.protobuf.Timestamp
+	53, // 13: dbcontroller.admin.v1.Removal.request_time:type_name -> google.protobuf.Timestamp
+	46, // 14: dbcontroller.admin.v1.StatusResponse.outstanding:type_name -> dbcontroller.admin.v1.StatusResponse.Outstanding
+	47, // 15: dbcontroller.admin.v1.StatusResponse.derivations:type_name -> dbcontroller.admin.v1.StatusResponse.Derivation
 	33, // 16: dbcontroller.admin.v1.StatusResponse.failures:type_name -> dbcontroller.admin.v1.Failure
 	23, // 17: dbcontroller.admin.v1.StatusResponse.decommissioned:type_name -> dbcontroller.admin.v1.Decommissioned
-	44, // 18: dbcontroller.admin.v1.StatusResponse.processes:type_name -> dbcontroller.admin.v1.StatusResponse.Process
-	43, // 19: dbcontroller.admin.v1.StatusResponse.epoch:type_name -> dbcontroller.admin.v1.StatusResponse.Epoch
+	45, // 18: dbcontroller.admin.v1.StatusResponse.processes:type_name -> dbcontroller.admin.v1.StatusResponse.Process
+	44, // 19: dbcontroller.admin.v1.StatusResponse.epoch:type_name -> dbcontroller.admin.v1.StatusResponse.Epoch
 	24, // 20: dbcontroller.admin.v1.StatusResponse.words:type_name -> dbcontroller.admin.v1.Word
-	42, // 21: dbcontroller.admin.v1.StatusResponse.kept:type_name -> dbcontroller.admin.v1.StatusResponse.Kept
-	41, // 22: dbcontroller.admin.v1.StatusResponse.delegations:type_name -> dbcontroller.admin.v1.StatusResponse.Delegations
+	43, // 21: dbcontroller.admin.v1.StatusResponse.kept:type_name -> dbcontroller.admin.v1.StatusResponse.Kept
+	42, // 22: dbcontroller.admin.v1.StatusResponse.delegations:type_name -> dbcontroller.admin.v1.StatusResponse.Delegations
 	17, // 23: dbcontroller.admin.v1.StatusResponse.deletions:type_name -> dbcontroller.admin.v1.Deletion
-	40, // 24: dbcontroller.admin.v1.StatusResponse.watches:type_name -> dbcontroller.admin.v1.StatusResponse.Watch
+	41, // 24: dbcontroller.admin.v1.StatusResponse.watches:type_name -> dbcontroller.admin.v1.StatusResponse.Watch
 	7,  // 25: dbcontroller.admin.v1.StatusResponse.pauses:type_name -> dbcontroller.admin.v1.Pause
-	39, // 26: dbcontroller.admin.v1.StatusResponse.attached_rows:type_name -> dbcontroller.admin.v1.StatusResponse.AttachedRows
-	38, // 27: dbcontroller.admin.v1.StatusResponse.not_ready:type_name -> dbcontroller.admin.v1.StatusResponse.NotReady
-	52, // 28: dbcontroller.admin.v1.StatusResponse.database_time:type_name -> google.protobuf.Timestamp
-	52, // 29: dbcontroller.admin.v1.StatusResponse.process_time:type_name -> google.protobuf.Timestamp
-	52, // 30: dbcontroller.admin.v1.Decommissioned.said_time:type_name -> google.protobuf.Timestamp
-	52, // 31: dbcontroller.admin.v1.Word.said_time:type_name -> google.protobuf.Timestamp
-	0,  // 32: dbcontroller.admin.v1.VerifyRequest.dangling:type_name -> dbcontroller.admin.v1.VerifyRequest.Dangling
-	47, // 33: dbcontroller.admin.v1.VerifyResponse.difference:type_name -> dbcontroller.admin.v1.VerifyResponse.Difference
-	48, // 34: dbcontroller.admin.v1.VerifyResponse.progress:type_name -> dbcontroller.admin.v1.VerifyResponse.Progress
-	23, // 35: dbcontroller.admin.v1.DecommissionResponse.decommissioned:type_name -> dbcontroller.admin.v1.Decommissioned
-	49, // 36: dbcontroller.admin.v1.DecommissionResponse.plan:type_name -> dbcontroller.admin.v1.DecommissionResponse.Plan
-	52, // 37: dbcontroller.admin.v1.Failure.time:type_name -> google.protobuf.Timestamp
-	52, // 38: dbcontroller.admin.v1.Failure.next_time:type_name -> google.protobuf.Timestamp
-	52, // 39: dbcontroller.admin.v1.ExplainResponse.update_time:type_name -> google.protobuf.Timestamp
-	50, // 40: dbcontroller.admin.v1.ExplainResponse.reasons:type_name -> dbcontroller.admin.v1.ExplainResponse.Reason
-	17, // 41: dbcontroller.admin.v1.ExplainResponse.deletion:type_name -> dbcontroller.admin.v1.Deletion
-	52, // 42: dbcontroller.admin.v1.ListStuckResponse.Resource.since:type_name -> google.protobuf.Timestamp
-	52, // 43: dbcontroller.admin.v1.ListStuckResponse.Work.since:type_name -> google.protobuf.Timestamp
-	52, // 44: dbcontroller.admin.v1.ListStuckResponse.Work.next_time:type_name -> google.protobuf.Timestamp
-	52, // 45: dbcontroller.admin.v1.StatusResponse.Watch.heard_time:type_name -> google.protobuf.Timestamp
-	52, // 46: dbcontroller.admin.v1.StatusResponse.Epoch.since:type_name -> google.protobuf.Timestamp
-	52, // 47: dbcontroller.admin.v1.StatusResponse.Process.join_time:type_name -> google.protobuf.Timestamp
-	52, // 48: dbcontroller.admin.v1.StatusResponse.Process.expire_time:type_name -> google.protobuf.Timestamp
-	52, // 49: dbcontroller.admin.v1.StatusResponse.Outstanding.oldest_time:type_name -> google.protobuf.Timestamp
-	52, // 50: dbcontroller.admin.v1.ExplainResponse.Reason.since:type_name -> google.protobuf.Timestamp
-	21, // 51: dbcontroller.admin.v1.AdminService.Status:input_type -> dbcontroller.admin.v1.StatusRequest
-	34, // 52: dbcontroller.admin.v1.AdminService.Explain:input_type -> dbcontroller.admin.v1.ExplainRequest
-	31, // 53: dbcontroller.admin.v1.AdminService.Decommission:input_type -> dbcontroller.admin.v1.DecommissionRequest
-	25, // 54: dbcontroller.admin.v1.AdminService.AcceptDatabase:input_type -> dbcontroller.admin.v1.AcceptDatabaseRequest
-	27, // 55: dbcontroller.admin.v1.AdminService.WaiveComparison:input_type -> dbcontroller.admin.v1.WaiveComparisonRequest
-	29, // 56: dbcontroller.admin.v1.AdminService.Verify:input_type -> dbcontroller.admin.v1.VerifyRequest
-	18, // 57: dbcontroller.admin.v1.AdminService.ListRemovals:input_type -> dbcontroller.admin.v1.ListRemovalsRequest
-	1,  // 58: dbcontroller.admin.v1.AdminService.ListStuck:input_type -> dbcontroller.admin.v1.ListStuckRequest
-	3,  // 59: dbcontroller.admin.v1.AdminService.Pause:input_type -> dbcontroller.admin.v1.PauseRequest
-	5,  // 60: dbcontroller.admin.v1.AdminService.Resume:input_type -> dbcontroller.admin.v1.ResumeRequest
-	8,  // 61: dbcontroller.admin.v1.AdminService.Retry:input_type -> dbcontroller.admin.v1.RetryRequest
-	10, // 62: dbcontroller.admin.v1.AdminService.ListReleasable:input_type -> dbcontroller.admin.v1.ListReleasableRequest
-	13, // 63: dbcontroller.admin.v1.AdminService.ForceRelease:input_type -> dbcontroller.admin.v1.ForceReleaseRequest
-	15, // 64: dbcontroller.admin.v1.AdminService.ListDeletions:input_type -> dbcontroller.admin.v1.ListDeletionsRequest
-	22, // 65: dbcontroller.admin.v1.AdminService.Status:output_type -> dbcontroller.admin.v1.StatusResponse
-	35, // 66: dbcontroller.admin.v1.AdminService.Explain:output_type -> dbcontroller.admin.v1.ExplainResponse
-	32, // 67: dbcontroller.admin.v1.AdminService.Decommission:output_type -> dbcontroller.admin.v1.DecommissionResponse
-	26, // 68: dbcontroller.admin.v1.AdminService.AcceptDatabase:output_type -> dbcontroller.admin.v1.AcceptDatabaseResponse
-	28, // 69: dbcontroller.admin.v1.AdminService.WaiveComparison:output_type -> dbcontroller.admin.v1.WaiveComparisonResponse
-	30, // 70: dbcontroller.admin.v1.AdminService.Verify:output_type -> dbcontroller.admin.v1.VerifyResponse
-	19, // 71: dbcontroller.admin.v1.AdminService.ListRemovals:output_type -> dbcontroller.admin.v1.ListRemovalsResponse
-	2,  // 72: dbcontroller.admin.v1.AdminService.ListStuck:output_type -> dbcontroller.admin.v1.ListStuckResponse
-	4,  // 73: dbcontroller.admin.v1.AdminService.Pause:output_type -> dbcontroller.admin.v1.PauseResponse
-	6,  // 74: dbcontroller.admin.v1.AdminService.Resume:output_type -> dbcontroller.admin.v1.ResumeResponse
-	9,  // 75: dbcontroller.admin.v1.AdminService.Retry:output_type -> dbcontroller.admin.v1.RetryResponse
-	11, // 76: dbcontroller.admin.v1.AdminService.ListReleasable:output_type -> dbcontroller.admin.v1.ListReleasableResponse
-	14, // 77: dbcontroller.admin.v1.AdminService.ForceRelease:output_type -> dbcontroller.admin.v1.ForceReleaseResponse
-	16, // 78: dbcontroller.admin.v1.AdminService.ListDeletions:output_type -> dbcontroller.admin.v1.ListDeletionsResponse
-	65, // [65:79] is the sub-list for method output_type
-	51, // [51:65] is the sub-list for method input_type
-	51, // [51:51] is the sub-list for extension type_name
-	51, // [51:51] is the sub-list for extension extendee
-	0,  // [0:51] is the sub-list for field type_name
+	40, // 26: dbcontroller.admin.v1.StatusResponse.attached_rows:type_name -> dbcontroller.admin.v1.StatusResponse.AttachedRows
+	39, // 27: dbcontroller.admin.v1.StatusResponse.not_ready:type_name -> dbcontroller.admin.v1.StatusResponse.NotReady
+	53, // 28: dbcontroller.admin.v1.StatusResponse.database_time:type_name -> google.protobuf.Timestamp
+	53, // 29: dbcontroller.admin.v1.StatusResponse.process_time:type_name -> google.protobuf.Timestamp
+	38, // 30: dbcontroller.admin.v1.StatusResponse.postgresql:type_name -> dbcontroller.admin.v1.StatusResponse.PostgreSQL
+	53, // 31: dbcontroller.admin.v1.Decommissioned.said_time:type_name -> google.protobuf.Timestamp
+	53, // 32: dbcontroller.admin.v1.Word.said_time:type_name -> google.protobuf.Timestamp
+	0,  // 33: dbcontroller.admin.v1.VerifyRequest.dangling:type_name -> dbcontroller.admin.v1.VerifyRequest.Dangling
+	48, // 34: dbcontroller.admin.v1.VerifyResponse.difference:type_name -> dbcontroller.admin.v1.VerifyResponse.Difference
+	49, // 35: dbcontroller.admin.v1.VerifyResponse.progress:type_name -> dbcontroller.admin.v1.VerifyResponse.Progress
+	23, // 36: dbcontroller.admin.v1.DecommissionResponse.decommissioned:type_name -> dbcontroller.admin.v1.Decommissioned
+	50, // 37: dbcontroller.admin.v1.DecommissionResponse.plan:type_name -> dbcontroller.admin.v1.DecommissionResponse.Plan
+	53, // 38: dbcontroller.admin.v1.Failure.time:type_name -> google.protobuf.Timestamp
+	53, // 39: dbcontroller.admin.v1.Failure.next_time:type_name -> google.protobuf.Timestamp
+	53, // 40: dbcontroller.admin.v1.ExplainResponse.update_time:type_name -> google.protobuf.Timestamp
+	51, // 41: dbcontroller.admin.v1.ExplainResponse.reasons:type_name -> dbcontroller.admin.v1.ExplainResponse.Reason
+	17, // 42: dbcontroller.admin.v1.ExplainResponse.deletion:type_name -> dbcontroller.admin.v1.Deletion
+	53, // 43: dbcontroller.admin.v1.ListStuckResponse.Resource.since:type_name -> google.protobuf.Timestamp
+	53, // 44: dbcontroller.admin.v1.ListStuckResponse.Work.since:type_name -> google.protobuf.Timestamp
+	53, // 45: dbcontroller.admin.v1.ListStuckResponse.Work.next_time:type_name -> google.protobuf.Timestamp
+	53, // 46: dbcontroller.admin.v1.StatusResponse.PostgreSQL.archived_time:type_name -> google.protobuf.Timestamp
+	53, // 47: dbcontroller.admin.v1.StatusResponse.PostgreSQL.oldest_transaction_time:type_name -> google.protobuf.Timestamp
+	53, // 48: dbcontroller.admin.v1.StatusResponse.PostgreSQL.oldest_prepared_time:type_name -> google.protobuf.Timestamp
+	53, // 49: dbcontroller.admin.v1.StatusResponse.Watch.heard_time:type_name -> google.protobuf.Timestamp
+	53, // 50: dbcontroller.admin.v1.StatusResponse.Epoch.since:type_name -> google.protobuf.Timestamp
+	53, // 51: dbcontroller.admin.v1.StatusResponse.Process.join_time:type_name -> google.protobuf.Timestamp
+	53, // 52: dbcontroller.admin.v1.StatusResponse.Process.expire_time:type_name -> google.protobuf.Timestamp
+	53, // 53: dbcontroller.admin.v1.StatusResponse.Outstanding.oldest_time:type_name -> google.protobuf.Timestamp
+	53, // 54: dbcontroller.admin.v1.ExplainResponse.Reason.since:type_name -> google.protobuf.Timestamp
+	21, // 55: dbcontroller.admin.v1.AdminService.Status:input_type -> dbcontroller.admin.v1.StatusRequest
+	34, // 56: dbcontroller.admin.v1.AdminService.Explain:input_type -> dbcontroller.admin.v1.ExplainRequest
+	31, // 57: dbcontroller.admin.v1.AdminService.Decommission:input_type -> dbcontroller.admin.v1.DecommissionRequest
+	25, // 58: dbcontroller.admin.v1.AdminService.AcceptDatabase:input_type -> dbcontroller.admin.v1.AcceptDatabaseRequest
+	27, // 59: dbcontroller.admin.v1.AdminService.WaiveComparison:input_type -> dbcontroller.admin.v1.WaiveComparisonRequest
+	29, // 60: dbcontroller.admin.v1.AdminService.Verify:input_type -> dbcontroller.admin.v1.VerifyRequest
+	18, // 61: dbcontroller.admin.v1.AdminService.ListRemovals:input_type -> dbcontroller.admin.v1.ListRemovalsRequest
+	1,  // 62: dbcontroller.admin.v1.AdminService.ListStuck:input_type -> dbcontroller.admin.v1.ListStuckRequest
+	3,  // 63: dbcontroller.admin.v1.AdminService.Pause:input_type -> dbcontroller.admin.v1.PauseRequest
+	5,  // 64: dbcontroller.admin.v1.AdminService.Resume:input_type -> dbcontroller.admin.v1.ResumeRequest
+	8,  // 65: dbcontroller.admin.v1.AdminService.Retry:input_type -> dbcontroller.admin.v1.RetryRequest
+	10, // 66: dbcontroller.admin.v1.AdminService.ListReleasable:input_type -> dbcontroller.admin.v1.ListReleasableRequest
+	13, // 67: dbcontroller.admin.v1.AdminService.ForceRelease:input_type -> dbcontroller.admin.v1.ForceReleaseRequest
+	15, // 68: dbcontroller.admin.v1.AdminService.ListDeletions:input_type -> dbcontroller.admin.v1.ListDeletionsRequest
+	22, // 69: dbcontroller.admin.v1.AdminService.Status:output_type -> dbcontroller.admin.v1.StatusResponse
+	35, // 70: dbcontroller.admin.v1.AdminService.Explain:output_type -> dbcontroller.admin.v1.ExplainResponse
+	32, // 71: dbcontroller.admin.v1.AdminService.Decommission:output_type -> dbcontroller.admin.v1.DecommissionResponse
+	26, // 72: dbcontroller.admin.v1.AdminService.AcceptDatabase:output_type -> dbcontroller.admin.v1.AcceptDatabaseResponse
+	28, // 73: dbcontroller.admin.v1.AdminService.WaiveComparison:output_type -> dbcontroller.admin.v1.WaiveComparisonResponse
+	30, // 74: dbcontroller.admin.v1.AdminService.Verify:output_type -> dbcontroller.admin.v1.VerifyResponse
+	19, // 75: dbcontroller.admin.v1.AdminService.ListRemovals:output_type -> dbcontroller.admin.v1.ListRemovalsResponse
+	2,  // 76: dbcontroller.admin.v1.AdminService.ListStuck:output_type -> dbcontroller.admin.v1.ListStuckResponse
+	4,  // 77: dbcontroller.admin.v1.AdminService.Pause:output_type -> dbcontroller.admin.v1.PauseResponse
+	6,  // 78: dbcontroller.admin.v1.AdminService.Resume:output_type -> dbcontroller.admin.v1.ResumeResponse
+	9,  // 79: dbcontroller.admin.v1.AdminService.Retry:output_type -> dbcontroller.admin.v1.RetryResponse
+	11, // 80: dbcontroller.admin.v1.AdminService.ListReleasable:output_type -> dbcontroller.admin.v1.ListReleasableResponse
+	14, // 81: dbcontroller.admin.v1.AdminService.ForceRelease:output_type -> dbcontroller.admin.v1.ForceReleaseResponse
+	16, // 82: dbcontroller.admin.v1.AdminService.ListDeletions:output_type -> dbcontroller.admin.v1.ListDeletionsResponse
+	69, // [69:83] is the sub-list for method output_type
+	55, // [55:69] is the sub-list for method input_type
+	55, // [55:55] is the sub-list for extension type_name
+	55, // [55:55] is the sub-list for extension extendee
+	0,  // [0:55] is the sub-list for field type_name
 }
 
 func init() { file_dbcontroller_admin_v1_admin_proto_init() }
@@ -4313,7 +4486,7 @@ func file_dbcontroller_admin_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dbcontroller_admin_v1_admin_proto_rawDesc), len(file_dbcontroller_admin_v1_admin_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   50,
+			NumMessages:   51,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
