@@ -228,9 +228,26 @@ func StrangerError(who schema.DeploymentID) error { return fmt.Errorf("%s %w", w
 // ErrUndescribed is the reason why a name is refused that no described version of its service allows. The registry may know a newer one.
 var ErrUndescribed = errors.New("in the environment that this deployment last received from the registry: correct it, or apply the description of the version")
 
-// ErrRecovering is the reason why nothing is deleted during a recovery.
+// ErrRecovering is the reason why nothing is deleted during a recovery of this deployment.
 var ErrRecovering = errors.New("the database was restored or failed over, and may have lost blockades: " +
 	"deletions wait until these deployments have confirmed their references")
+
+// ErrKindsRecovering is the reason why resources of some kinds are not deleted: deployments whose resources refer to these kinds have begun new epochs. It
+// is an ErrRecovering.
+var ErrKindsRecovering error = kindsRecoveringError{}
+
+type kindsRecoveringError struct{}
+
+func (kindsRecoveringError) Error() string {
+	return "the database of these deployments was restored or failed over: resources of the kinds that they refer to are not deleted here until they have compared their references"
+}
+
+func (kindsRecoveringError) Is(target error) bool { return target == ErrRecovering }
+
+// HaltsAll reports whether every deletion of a deployment fails with the error at the moment, and not only those of some resources.
+func HaltsAll(err error) bool {
+	return (errors.Is(err, ErrRecovering) || errors.Is(err, ErrPaused)) && !errors.Is(err, ErrKindsRecovering)
+}
 
 // ErrStarted is the reason why nothing is deleted for some seconds after a start of the database's server. It is an ErrRecovering.
 var ErrStarted error = startedError{}

@@ -1,11 +1,13 @@
 package shadow_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"github.com/db-controller/db-controller/handlers"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/test/harness"
@@ -31,6 +33,62 @@ kinds:
     patterns: ["holders/{holder}"]
     references: [{ path: block, targets: [a.example.com/Target, a.example.com/Other], behaviour: BLOCK }]
 `
+
+// The same with work of both kinds in one batch: what waits keeps no other piece back, and explain names what waits alone.
+func TestAKindThatWaitsKeepsNoOtherBack_I13_I20(t *testing.T) {
+	t.Parallel()
+	b := harness.NewBox(t, strings.Replace(kindsOfTargets, `["targets/{target}"]`, "[\"targets/{target}\"]\n    finalizers: [{ name: badge, holder: user/badges }]", 1), nil, aWest, bEast)
+	uids := map[string]uuid.UUID{target: b.MustPut(target, nil).UID, other: b.MustPut(other, nil).UID}
+	b.MustPut(holder, body{"block": target})
+	b.Settle()
+	restore := b.Backup(bEast)
+	b.MustPut(holder, body{}) // lost
+	b.Settle()
+	for _, name := range []string{target, other} {
+		require.False(t, b.MustDelete(name).Removed)
+	}
+	restore()
+	b.Recover(bEast)
+	_, err := b.Do(b.ID(bEast), schema.AnnounceEpoch)
+	require.NoError(t, err)
+	b.SetDown(bEast, true)
+	for name, uid := range uids {
+		clean(t, b, name, uid, "badge")
+	}
+	west := b.Stores[b.ID(aWest)]
+	halted := func(name string) (out []string) {
+		e, err := west.Explain(t.Context(), name)
+		require.NoError(t, err)
+		for _, r := range e.Reasons {
+			if r.Type == "HALTED" {
+				out = append(out, r.Message)
+			}
+		}
+		return out
+	}
+	require.Len(t, halted("targets/t"), 1)
+	require.Contains(t, halted("targets/t")[0], bEast)
+	require.Empty(t, halted("others/o"))
+
+	var seqs []int64
+	for _, w := range b.Work(b.ID(aWest)) {
+		if w.Action == schema.Finalise {
+			seqs = append(seqs, w.Seq)
+		}
+	}
+	require.Len(t, seqs, 2)
+	_, err = (&handlers.Finalise{Store: west}).Handle(t.Context(), schema.DeploymentID{}, seqs)
+	var part *schema.PartError
+	require.ErrorAs(t, err, &part)
+	require.Len(t, part.Failed, 1)
+	require.ErrorIs(t, part.Cause, peer.ErrKindsRecovering)
+	b.Gone(other)
+	require.NotNil(t, b.Get(target))
+	b.SetDown(bEast, false)
+	b.Settle()
+	b.Gone(target)
+	b.Audit()
+}
 
 const other = "//" + aWest + "/others/o"
 

@@ -76,6 +76,11 @@ var shown = []tested{
 		"schema/shadow/internal/gate/epoch.go",
 		[]string{"CASE WHEN d.epoch IS NULL OR d.epoch < $2 THEN $3", "CASE WHEN NOT d.uncompared AND (d.epoch IS NULL OR d.epoch < $2) THEN $3"},
 	}},
+	{"schema/shadow", "TestAKindThatWaitsKeepsNoOtherBack_I13_I20", mutant{
+		"kind-that-waits-holds-its-batch", "I13, I20", "Work about a kind that waits for a comparison fails the whole batch, also the work about other kinds.",
+		"handlers/bisect.go",
+		[]string{" && !errors.Is(err, peer.ErrKindsRecovering)", ""},
+	}},
 	{"schema/shadow", "TestTheKindsThatADatabaseRefersTo", mutant{
 		"kinds-of-tables-are-left-out", "I2", "The kinds that a deployment refers to are those of its rights, and not those of the columns of its attached tables.",
 		"schema/shadow/internal/gate/referred_kinds.go",

@@ -19,7 +19,7 @@ var (
 	objectsDesc     = prometheus.NewDesc("dbcontroller_watch_snapshot_objects", "Objects in the last snapshot of a watch; no series before the first.", []string{"watch", "deployment"}, nil)
 	primingDesc     = prometheus.NewDesc("dbcontroller_watch_snapshot_seconds", "Duration of the last snapshot of a watch; no series before the first.", []string{"watch", "deployment"}, nil)
 	epochDesc       = prometheus.NewDesc("dbcontroller_epoch", "Number of epochs of the database; more than one after a failover or a restore.", nil, nil)
-	unconfirmedDesc = prometheus.NewDesc("dbcontroller_unconfirmed_deployments", "Deployments that have not confirmed their references in the current epoch; nothing is deleted until they have.", nil, nil)
+	unconfirmedDesc = prometheus.NewDesc("dbcontroller_unconfirmed_deployments", "Deployments that have not compared their references since this database, or theirs, failed over; deletions of what they may refer to wait for them.", nil, nil)
 	danglingDesc    = prometheus.NewDesc("dbcontroller_dangling_references", "References whose targets do not exist any more; a person decides.", nil, nil)
 	delegationsDesc = prometheus.NewDesc("dbcontroller_delegations", "Resources of another deployment to which this one may refer without asking, by right.", []string{"deployment", "right"}, nil)
 	attachedDesc    = prometheus.NewDesc("dbcontroller_attached_rows", "Of attached tables: values whose right is asked for, with the deleted rows (waiting), and values whose target does not exist (incomplete).", []string{"state"}, nil)

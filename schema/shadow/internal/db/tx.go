@@ -377,7 +377,7 @@ func LacksValue(err error, table, column string) bool {
 
 // failsWholeBatch reports whether every part of a batch would fail with the error, so that halving the batch is useless.
 func failsWholeBatch(err error) bool {
-	return errors.Is(err, peer.ErrRecovering) || errors.Is(err, peer.ErrPaused) || errors.Is(err, peer.ErrStaleEpoch) || errors.Is(err, schema.ErrFenced) || postgres.Unavailable(err)
+	return peer.HaltsAll(err) || errors.Is(err, peer.ErrStaleEpoch) || errors.Is(err, schema.ErrFenced) || postgres.Unavailable(err)
 }
 
 // tokenAhead ends an epoch of which another deployment, or a client, has a token that the database has not reached: it is a copy of

@@ -295,5 +295,5 @@ func seqsOf(notes []note) []int64 {
 
 // wholesale reports whether an error is not of single rows.
 func wholesale(ctx context.Context, err error) bool {
-	return ctx.Err() != nil || errors.Is(err, peer.ErrRecovering) || errors.Is(err, peer.ErrPaused) || errors.Is(err, peer.ErrStaleEpoch) || errors.Is(err, schema.ErrFenced) || postgres.Unavailable(err)
+	return ctx.Err() != nil || peer.HaltsAll(err) || errors.Is(err, peer.ErrStaleEpoch) || errors.Is(err, schema.ErrFenced) || postgres.Unavailable(err)
 }

@@ -90,11 +90,15 @@ const (
 	// Decommissioned deployments are not waited for.
 	AwaitedSQL = `(d.unconfirmed OR d.uncompared OR ` + PositionDueSQL + `) AND NOT EXISTS (SELECT FROM dbcontroller.decommissioned x WHERE x.deployment_id = d.id)`
 
-	// Of resources of the kinds $1; null: of any kind.
+	// A deployment d is awaited by deletions of every kind.
+	allKindsSQL = `(d.unconfirmed OR ` + PositionDueSQL + ` OR d.uncompared_kinds IS NULL)`
+
+	// AwaitedOfSQL is AwaitedSQL for deletions of resources of the kinds $1; null: of any kind.
+	AwaitedOfSQL = AwaitedSQL + ` AND (` + allKindsSQL + ` OR $1::int[] IS NULL OR d.uncompared_kinds && $1)`
+
 	selectAwaitedSQL = `
-SELECT m.awaiting, COALESCE(d.service, ''), COALESCE(d.region, ''), COALESCE(d.unconfirmed OR d.uncompared, false)
-FROM dbcontroller.meta m LEFT JOIN dbcontroller.deployment d ON ` + AwaitedSQL + `
-    AND (d.unconfirmed OR ` + PositionDueSQL + ` OR d.uncompared_kinds IS NULL OR $1::int[] IS NULL OR d.uncompared_kinds && $1)
+SELECT m.awaiting, COALESCE(d.service, ''), COALESCE(d.region, ''), COALESCE(d.unconfirmed OR d.uncompared, false), COALESCE(` + allKindsSQL + `, false)
+FROM dbcontroller.meta m LEFT JOIN dbcontroller.deployment d ON ` + AwaitedOfSQL + `
 WHERE m.awaiting OR d.id IS NOT NULL ORDER BY 2, 3`
 
 	recoveredSQL = `
@@ -156,12 +160,14 @@ func (r *Recovered) Check(ctx context.Context, kinds []int32) error {
 	if err != nil {
 		return err
 	}
-	var awaiting, compares bool
+	var awaiting, compares, all bool
 	var next schema.DeploymentID
-	var comparing, waiting []schema.DeploymentID
-	_, err = pgx.ForEachRow(rows, []any{&awaiting, &next.Service, &next.Region, &compares}, func() error {
+	var comparing, ofKinds, waiting []schema.DeploymentID
+	_, err = pgx.ForEachRow(rows, []any{&awaiting, &next.Service, &next.Region, &compares, &all}, func() error {
 		switch {
 		case next == schema.DeploymentID{}: // whom this deployment waits for is not known yet
+		case !all:
+			ofKinds = append(ofKinds, next)
 		case compares:
 			comparing = append(comparing, next)
 		default:
@@ -178,6 +184,8 @@ func (r *Recovered) Check(ctx context.Context, kinds []int32) error {
 		return &peer.UnavailableError{Deployments: waiting, Err: peer.ErrStarted}
 	case awaiting || !noticed:
 		return s.recovering()
+	case len(ofKinds) > 0:
+		return &peer.UnavailableError{Deployments: ofKinds, Err: peer.ErrKindsRecovering}
 	}
 	return nil // those that are waited for refer to no resource of the kinds
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"golang.org/x/sync/singleflight"
 
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
@@ -37,6 +38,7 @@ type Gate struct {
 	outdone sync.Map
 	// referred are the kinds (peer.TargetKinds) of other deployments to which the database refers in an epoch (referredIn).
 	referred sync.Map
+	reading  singleflight.Group // of referred
 	// environment is the one of the last Recover of this process.
 	environment atomic.Pointer[schema.Environment]
 	// latest returns the newest environment that the process has; nil until Follow.

@@ -43,16 +43,30 @@ func (s *Gate) ReferredKinds(ctx context.Context, of schema.DeploymentID) (uuid.
 	if kinds, ok := s.referred.Load(referredIn{epoch, of}); ok {
 		return epoch, kinds.(peer.TargetKinds), nil
 	}
+	// All rows are read, which may take longer than a caller waits: it goes on, once for all callers, and the next one finds the answer.
+	read := s.reading.DoChan(epoch.String()+of.String(), func() (any, error) {
+		return s.readReferredKinds(context.WithoutCancel(ctx), epoch, of)
+	})
+	select {
+	case <-ctx.Done():
+		return uuid.Nil, peer.TargetKinds{}, ctx.Err()
+	case done := <-read:
+		kinds, _ := done.Val.(peer.TargetKinds)
+		return epoch, kinds, done.Err
+	}
+}
+
+func (s *Gate) readReferredKinds(ctx context.Context, epoch uuid.UUID, of schema.DeploymentID) (peer.TargetKinds, error) {
 	kinds := peer.TargetKinds{Known: true}
 	var present *uuid.UUID
 	if err := s.Pool.QueryRow(ctx, referredKindsSQL, of.Service, of.Region).Scan(&present, &kinds.Names); err != nil {
-		return uuid.Nil, peer.TargetKinds{}, fmt.Errorf("read the kinds of %s that resources here refer to: %w", of, err)
+		return peer.TargetKinds{}, fmt.Errorf("read the kinds of %s that resources here refer to: %w", of, err)
 	}
 	if present == nil || *present != epoch {
-		return uuid.Nil, peer.TargetKinds{}, s.RecoveringSelf()
+		return peer.TargetKinds{}, s.RecoveringSelf()
 	}
 	s.referred.Store(referredIn{epoch, of}, kinds)
-	return epoch, kinds, nil
+	return kinds, nil
 }
 
 // waitingKinds returns the ids of the kinds whose deletions wait for a deployment that refers to some kinds in a new epoch; nil: all wait. A name

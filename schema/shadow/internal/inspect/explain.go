@@ -116,7 +116,7 @@ func (s *Inspector) explain(ctx context.Context, name string) (*Explanation, err
 		})
 	}
 	for _, part := range []func(context.Context, int64) error{
-		func(ctx context.Context, _ int64) error { return e.halted(ctx, s) },
+		func(ctx context.Context, id int64) error { return e.halted(ctx, s, id) },
 		func(ctx context.Context, id int64) error { return e.tentative(ctx, s, id) },
 		func(ctx context.Context, id int64) error { return e.rights(ctx, s, id) },
 		func(ctx context.Context, id int64) error { return e.dangling(ctx, s, id) },
@@ -130,8 +130,12 @@ func (s *Inspector) explain(ctx context.Context, name string) (*Explanation, err
 	return e, nil
 }
 
-// halted adds the reason why nothing is marked or removed here: a comparison after a failover, or an operator's pause.
-func (e *Explanation) halted(ctx context.Context, s *Inspector) error {
+// Deployments that deletions of resources of the kinds $1 wait for.
+const explainAwaitedSQL = `
+SELECT ARRAY(SELECT service || '/' || region FROM dbcontroller.deployment d WHERE ` + gate.AwaitedOfSQL + ` ORDER BY 1)`
+
+// halted adds the reason why the resource is not marked or removed: a comparison after a failover, or an operator's pause.
+func (e *Explanation) halted(ctx context.Context, s *Inspector, id int64) error {
 	add := func(waits []schema.DeploymentID, why error) {
 		halts := &peer.UnavailableError{Deployments: waits, Err: why}
 		e.Reasons = append(e.Reasons, ExplainedReason{Type: "HALTED", Message: halts.Error()})
@@ -149,9 +153,33 @@ func (e *Explanation) halted(ctx context.Context, s *Inspector) error {
 	case err != nil:
 		return err
 	case len(epoch.Unconfirmed) > 0:
-		add(epoch.Unconfirmed, peer.ErrRecovering)
+		return e.awaited(ctx, s, id, add)
 	case epoch.Awaiting:
 		add([]schema.DeploymentID{s.Self}, peer.ErrRecovering)
+	}
+	return nil
+}
+
+// awaited adds the deployments that the resource waits for because of its kind.
+func (e *Explanation) awaited(ctx context.Context, s *Inspector, id int64, add func([]schema.DeploymentID, error)) error {
+	var kinds []int32
+	if err := s.Pool.QueryRow(ctx, `SELECT ARRAY(SELECT kind_id FROM dbcontroller.shadow WHERE id = $1)`, id).Scan(&kinds); err != nil {
+		return err
+	}
+	var names []string
+	if err := s.Pool.QueryRow(ctx, explainAwaitedSQL, kinds).Scan(&names); err != nil {
+		return err
+	}
+	var waits []schema.DeploymentID
+	for _, name := range names {
+		of, err := schema.ParseDeploymentID(name)
+		if err != nil {
+			return err
+		}
+		waits = append(waits, of)
+	}
+	if len(waits) > 0 {
+		add(waits, peer.ErrRecovering)
 	}
 	return nil
 }

@@ -192,8 +192,8 @@ SELECT s.id, $1 FROM dbcontroller.shadow s WHERE s.id = ANY ($2) AND (
 )`
 )
 
-// tellAgain inserts notices for the deletions on which a deployment may have lost its work, page by page. Nothing is removed meanwhile,
-// since the deployment is waited for, and it is not confirmed before (MarkReferencesConfirmed).
+// tellAgain inserts notices for the deletions on which a deployment may have lost its work, page by page. Nothing to which it refers is
+// removed meanwhile, since the deployment is waited for, and it is not confirmed before (MarkReferencesConfirmed).
 func (s *Verifier) tellAgain(ctx context.Context, of schema.DeploymentID, seq int64, cursor string) error {
 	id, err := s.Names.Deployment(ctx, of)
 	if err != nil {
