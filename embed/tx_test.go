@@ -17,6 +17,7 @@ import (
 	"github.com/db-controller/db-controller/embed"
 	"github.com/db-controller/db-controller/internal/attach"
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 const strictServices = `
@@ -85,7 +86,8 @@ func code(err error) string {
 func TestTransactionsOfStrictTablesAreRepeated(t *testing.T) {
 	t.Parallel()
 	in, shop, crm := newStrictWorld(t)
-	ctx := context.Background()
+	ctx, cancel := context.WithTimeout(context.Background(), wait.Limit)
+	defer cancel()
 	runs := 0
 	order := func(customer, approver any) error {
 		return embed.Tx(ctx, shop, pgx.TxOptions{IsoLevel: pgx.RepeatableRead}, func(tx pgx.Tx) error {

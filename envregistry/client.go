@@ -58,9 +58,9 @@ type Client struct {
 	seen atomic.Pointer[seen]
 	// listed: the environment that counts lists this deployment, or may. Of the goroutine of Run.
 	listed bool
-	// rights are the last declared ones, and rightsLost whether the registry has none any more. Only Run uses them.
+	// rights are the last declared ones, which only Run uses, and rightsLost whether the registry has none any more.
 	rights     *schema.Rights
-	rightsLost bool
+	rightsLost atomic.Bool
 	// another is the reason why the registry knows another database of this deployment; nil while it does not.
 	another atomic.Pointer[anotherDatabase]
 	// heard is the time of the last message of the registry; nil before the first. Stored by Run.
@@ -279,16 +279,19 @@ func (c *Client) lists(env *schema.Environment) bool {
 	return true
 }
 
+// RightsLost reports whether the registry lacks the last declared rights, which stay in use here.
+func (c *Client) RightsLost() bool { return c.rightsLost.Load() }
+
 // keepRights gives an environment without rights, or with an earlier declaration, the last declared ones. A registry in which rights
 // were declared has that declaration or a later one from then on, at least an empty one, unless its database has lost commits or is
 // another one: that must not open anything.
 func (c *Client) keepRights(env *schema.Environment) {
 	if c.rights == nil || env.Rights != nil && env.Rights.Declaration >= c.rights.Declaration {
-		c.rights, c.rightsLost = env.Rights, false
+		c.rights = env.Rights
+		c.rightsLost.Store(false)
 		return
 	}
-	if !c.rightsLost {
-		c.rightsLost = true
+	if !c.rightsLost.Swap(true) {
 		c.cfg.Logger.Warn("the registry no longer has the last declared rights; they stay in use: apply them again", zap.Bool("has_earlier", env.Rights != nil))
 	}
 	env.Rights = c.rights

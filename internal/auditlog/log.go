@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -47,6 +48,8 @@ type Log struct {
 	moved   chan struct{} // guarded by mu; closed when taken moves
 	dropped int           // guarded by mu; events without a number, since the last line
 
+	failing atomic.Bool // the sink did not take the last lines
+
 	stop context.CancelFunc
 	done chan struct{}
 }
@@ -62,6 +65,9 @@ func Open(cfg Config) (*Log, error) {
 	go l.run(ctx)
 	return l, l.Record(context.Background(), Event{Outcome: Began})
 }
+
+// Failing reports whether the sink did not take the last lines; they are kept, and tried again. A nil Log never fails.
+func (l *Log) Failing() bool { return l != nil && l.failing.Load() }
 
 // Has reports whether a class is recorded.
 func (l *Log) Has(c Class) bool { return l != nil && slices.Contains(l.cfg.Classes, c) }
@@ -143,7 +149,7 @@ func (l *Log) append(e Event) error {
 // run hands lines to the sink. One that fails is tried again until the log is closed: no line is left out.
 func (l *Log) run(ctx context.Context) {
 	defer close(l.done)
-	failed, pause := false, retry.Backoff{First: 100 * time.Millisecond, Max: time.Second}
+	pause := retry.Backoff{First: 100 * time.Millisecond, Max: time.Second}
 	for {
 		select {
 		case <-ctx.Done():
@@ -152,18 +158,16 @@ func (l *Log) run(ctx context.Context) {
 		case <-l.wake:
 		}
 		for err := l.flush(); err != nil; err = l.flush() {
-			if !failed {
+			if !l.failing.Swap(true) {
 				l.cfg.Logger.Error("the audit log cannot be written", zap.Error(err))
 			}
-			failed = true
 			if pause.Wait(ctx) != nil {
 				break
 			}
 		}
 		pause.Reset()
-		if failed && ctx.Err() == nil {
+		if ctx.Err() == nil && l.failing.Swap(false) {
 			l.cfg.Logger.Info("the audit log is written again")
-			failed = false
 		}
 	}
 }

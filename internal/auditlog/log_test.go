@@ -171,6 +171,8 @@ func TestASinkThatFails(t *testing.T) {
 					require.NoError(t, l.Record(t.Context(), Event{Class: Deletes, Outcome: Allowed}))
 				}
 			}
+			synctest.Wait()
+			require.True(t, l.Failing())
 			sink.fail(nil)
 			if required {
 				require.NoError(t, l.Record(t.Context(), Event{Class: Writes, Outcome: Allowed}))
@@ -178,6 +180,9 @@ func TestASinkThatFails(t *testing.T) {
 				synctest.Wait()
 				require.NoError(t, l.Record(t.Context(), Event{Class: Writes, Outcome: Allowed}))
 			}
+			time.Sleep(10 * time.Second) // its pauses are shorter
+			synctest.Wait()
+			require.False(t, l.Failing())
 			require.NoError(t, l.Close())
 			var c Chain
 			require.NoError(t, c.Verify(bytes.NewReader(bytes.Join(sink.lines, nil))))
@@ -190,6 +195,7 @@ func TestANilLogRecordsNothing(t *testing.T) {
 	t.Parallel()
 	var l *Log
 	require.False(t, l.Has(Deletes))
+	require.False(t, l.Failing())
 	require.NoError(t, l.Record(context.Background(), Event{Class: Deletes}))
 	require.NoError(t, l.Close())
 }

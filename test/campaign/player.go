@@ -305,8 +305,13 @@ func (p *Player) Delete(ctx context.Context, name string) {
 	if len(blockers) > 0 && quiet && len(answer.GetUnaskedDeployments()) == 0 && would != nil {
 		p.wrong("delete %s was accepted, every deployment was asked, and %v block it", name, blockers)
 	}
-	if unasked := answer.GetUnaskedDeployments(); p.w.calm && len(unasked) > 0 {
-		p.wrong("delete %s: without a fault, %v could not be asked", name, unasked)
+	for _, u := range answer.GetUnasked() {
+		switch {
+		case u.GetReason() == resourcev1.UnaskedDeployment_REASON_TIMED_OUT: // the machine is busy
+			p.c.add("a deployment did not answer a look-ahead in time", 1)
+		case p.w.calm:
+			p.wrong("delete %s: without a fault, %s could not be asked: %s", name, u.GetDeployment(), u.GetMessage())
+		}
 	}
 	p.count(rows, name)
 }

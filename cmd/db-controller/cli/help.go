@@ -39,7 +39,7 @@ type allHelp struct {
 	all   bool
 }
 
-func (h *allHelp) String() string { return "" }
+func (h *allHelp) String() string { return "false" }
 func (h *allHelp) Type() string   { return "bool" }
 
 func (h *allHelp) Set(string) error {

@@ -150,7 +150,7 @@ func (r *reload) compare(next *pflag.FlagSet) (changed map[string]string, restar
 		was, is := r.running[f.Name], f.Value.String()
 		_, secret := f.Annotations[secretKey]
 		switch {
-		case was == is || secret && withoutPassword(was) == withoutPassword(is): // new connections read the file of a password
+		case IsHelp(f.Name), was == is || secret && withoutPassword(was) == withoutPassword(is): // new connections read the file of a password
 		case ReloadOf(f) == OnSignal:
 			changed[f.Name], r.running[f.Name] = was+" → "+is, is
 		default:

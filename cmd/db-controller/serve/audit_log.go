@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
 	"go.uber.org/zap"
 
@@ -55,4 +56,11 @@ func (c *auditLogConfig) open(ctx context.Context, source string, log *zap.Logge
 		return nil, fmt.Errorf("--audit-log: %w", err)
 	}
 	return auditlog.Open(auditlog.Config{Source: source, Sink: sink, Classes: classes, Required: c.required, Logger: log}) //nolint:contextcheck // it ends when it is closed
+}
+
+// auditLogFailing is whether the audit log of the process cannot be written.
+func auditLogFailing(log *auditlog.Log) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "dbcontroller_audit_log_failing", Help: "Whether the sink of --audit-log does not take lines: they are kept in memory and tried again.",
+	}, func() float64 { return truth(log.Failing()) })
 }

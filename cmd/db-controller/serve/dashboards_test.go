@@ -28,7 +28,7 @@ func exported() map[string]bool {
 	newDeletes(registry)
 	newDeletionEnded(registry)
 	newMeasuredPeers(registry, nil)
-	registry.MustRegister(poolCollector{}, registryCollector{}, readiness{}, certificateExpiry(nil),
+	registry.MustRegister(poolCollector{}, registryCollector{}, readiness{}, auditLogFailing(nil), certificateExpiry(nil),
 		grpcprom.NewServerMetrics(grpcprom.WithServerHandlingTimeHistogram()))
 	descriptions := make(chan *prometheus.Desc)
 	go func() {
@@ -75,9 +75,16 @@ func alertExpressions(t *testing.T) (out []string) {
 		}
 	}
 	require.NoError(t, yaml.Unmarshal(raw, &alerts))
+	runbooks, err := os.ReadFile("../../../docs/runbooks.md")
+	require.NoError(t, err)
+	require.Equal(t, len(alerts.Groups[0].Rules), strings.Count(string(runbooks), "\n## "))
+	played, err := os.ReadFile("testdata/alerts_test.yaml")
+	require.NoError(t, err)
 	for _, rule := range alerts.Groups[0].Rules {
 		require.NotEmpty(t, rule.Annotations["summary"], rule.Alert)
-		require.NotEmpty(t, rule.Annotations["runbook"], rule.Alert)
+		require.Equal(t, "docs/runbooks.md#"+strings.ToLower(rule.Alert), rule.Annotations["runbook"], "the page has a section for each alert")
+		require.Contains(t, string(runbooks), "\n## "+rule.Alert+"\n")
+		require.Contains(t, string(played), `alertname="`+rule.Alert+`"`, "a test makes it fire")
 		out = append(out, rule.Expr)
 	}
 	return out

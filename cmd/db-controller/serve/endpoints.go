@@ -154,7 +154,7 @@ func newEndpoints(ctx context.Context, source string, cfg serverConfig, credenti
 	}
 	metrics := monitoring.metrics
 	calls := grpcprom.NewServerMetrics(grpcprom.WithServerHandlingTimeHistogram(grpcprom.WithHistogramBuckets(prometheus.ExponentialBuckets(0.001, 4, 9))))
-	metrics.MustRegister(certificateExpiry(credentials), calls)
+	metrics.MustRegister(certificateExpiry(credentials), calls, auditLogFailing(audit))
 	e := &endpoints{
 		cfg: cfg, log: log, credentials: credentials, tokens: tokens, listener: listener, monitoring: monitoring, metrics: metrics, calls: calls,
 		refused: newRefused(metrics), health: health.NewServer(), audit: audit,

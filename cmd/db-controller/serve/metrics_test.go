@@ -111,23 +111,25 @@ type registryDouble struct {
 	registered error
 	last       time.Time
 	followed   bool
+	rightsLost bool
 }
 
 func (r registryDouble) Registered() error        { return r.registered }
 func (r registryDouble) Heard() (time.Time, bool) { return r.last, r.followed }
+func (r registryDouble) RightsLost() bool         { return r.rightsLost }
 
 func TestTheRegistryHasMetrics(t *testing.T) {
 	for name, c := range map[string]struct {
 		client registryDouble
 		want   int
 	}{
-		"at the start": {registryDouble{registered: errors.New("not yet")}, 2},
-		"followed":     {registryDouble{last: time.Now(), followed: true}, 3},
+		"at the start": {registryDouble{registered: errors.New("not yet")}, 3},
+		"followed":     {registryDouble{last: time.Now(), followed: true, rightsLost: true}, 4},
 	} {
 		ch := make(chan prometheus.Metric, 4)
 		registryCollector{c.client}.Collect(ch)
 		assert.Len(t, ch, c.want, name)
-		for range 2 { // registered, connected
+		for range 3 { // registered, connected, rights lost
 			var out dto.Metric
 			assert.NoError(t, (<-ch).Write(&out))
 			assert.Equal(t, truth(c.client.followed), out.GetGauge().GetValue(), name)
