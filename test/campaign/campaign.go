@@ -43,7 +43,7 @@ func Play(t testing.TB, plan Plan, c *Coverage) {
 	}
 	w := NewWorld(t, plan.Binary, plan.Seed%2 == 1)
 	w.calm = plan.Calm
-	ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
+	ctx, cancel := context.WithTimeout(t.Context(), playLimit)
 	defer cancel()
 	p := NewPlayer(t, w, c, r, l, each)
 	var watchers []*Watcher
@@ -112,6 +112,9 @@ func Play(t testing.TB, plan Plan, c *Coverage) {
 	}
 	t.Logf("seed %d played in %s", plan.Seed, time.Since(began).Round(100*time.Millisecond))
 }
+
+// playLimit ends a play that hangs: it is hundreds of waits, one after the other.
+const playLimit = 8 * wait.Limit
 
 // ready waits until every process is ready, and no delayed message is in flight: a message that arrives after everything has
 // settled would rightly create a tentative blockade.

@@ -53,7 +53,7 @@ func (s *site) beforeStatement(ctx context.Context, n int) (goOn func()) {
 
 func failover(t *testing.T, seed uint64) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
+	ctx, cancel := context.WithTimeout(t.Context(), playLimit)
 	defer cancel()
 	c := NewCoverage()
 	w := NewWorld(t, os.Getenv("DBCONTROLLER_CAMPAIGN_BINARY"), true)

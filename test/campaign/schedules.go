@@ -47,7 +47,7 @@ func worldOfSchedules(t testing.TB, binary string) *World {
 // perform plays a schedule, and fails the test when something is not as it has to be.
 func (w *World) perform(t testing.TB, s schedule) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
+	ctx, cancel := context.WithTimeout(t.Context(), playLimit)
 	defer cancel()
 	st := &stage{Player: &Player{t: t, w: w, c: NewCoverage()}, ctx: ctx, name: s.name, target: "//a.example.com/west/nodes/" + s.name}
 	s.play(st)

@@ -2,7 +2,6 @@ package resources
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -74,8 +73,8 @@ func (t tie) String() string {
 	return fmt.Sprintf("%s: %s no longer names %s", t.Holder, t.Path, t.Target)
 }
 
-// releaseRounds is how often what is tied is looked for again: others write meanwhile.
-const releaseRounds = 10
+// releaseTries is how often changes are tried while other writers are first.
+const releaseTries = 10
 
 // release removes what ties others to the resources, or only lists it (--dry-run, or without --yes). It is no transaction: what it has changed stays
 // changed when the delete is refused afterwards.
@@ -85,7 +84,7 @@ func (r *releasing) release(cmd *cobra.Command, c *client.Client, names []string
 		tell = func(line ...any) { out.Line("%s", line...) }
 	}
 	done := map[tie]bool{}
-	for range releaseRounds {
+	for tries := 0; ; {
 		ties, err := r.ties(ctx, c, names)
 		if err != nil {
 			return err
@@ -117,11 +116,12 @@ func (r *releasing) release(cmd *cobra.Command, c *client.Client, names []string
 			done[t], progress = true, true
 			tell(t.String())
 		}
-		if !progress {
+		if progress {
+			tries = 0
+		} else if tries++; tries == releaseTries || status.Code(last) != codes.Aborted {
 			return cli.WithCode(cli.Refused, fmt.Errorf("nothing is deleted: %s not possible, such as: %s: %w", changes(len(ties)), ties[len(ties)-1], cli.Plain(last)))
 		}
 	}
-	return cli.WithCode(cli.Unavailable, errors.New("others refer to the resources again and again: nothing is deleted; try again"))
 }
 
 func changes(n int) string {
