@@ -28,9 +28,10 @@ func messageJSON(m proto.Message) ([]byte, error) {
 }
 
 // FullName is the name of a resource that every command takes.
-func FullName(r *resourcev1.Resource) string { return fullNameIn(r.GetDeployment(), r.GetName()) }
+func FullName(r *resourcev1.Resource) string { return FullNameIn(r.GetDeployment(), r.GetName()) }
 
-func fullNameIn(deployment, name string) string {
+// FullNameIn returns the full name of a resource that a deployment (service/region) names, relative or full.
+func FullNameIn(deployment, name string) string {
 	if deployment == "" || strings.HasPrefix(name, "//") {
 		return name
 	}
@@ -44,7 +45,7 @@ func withFullNames(m proto.Message) proto.Message {
 		named := proto.CloneOf(m)
 		named.Name = FullName(m)
 		for _, o := range named.GetOwnerReferences() {
-			o.Name = fullNameIn(m.GetDeployment(), o.GetName())
+			o.Name = FullNameIn(m.GetDeployment(), o.GetName())
 		}
 		return named
 	case *resourcev1.WatchResourcesResponse:

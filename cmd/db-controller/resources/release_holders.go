@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc/codes"
@@ -76,8 +75,8 @@ func (t tie) String() string {
 // releaseTries is how often changes are tried while other writers are first.
 const releaseTries = 10
 
-// release removes what ties others to the resources, or only lists it (--dry-run, or without --yes). It is no transaction: what it has changed stays
-// changed when the delete is refused afterwards.
+// release removes the references and owners that tie other resources to the named ones, or only lists them (--dry-run, or without --yes). It is no
+// transaction: changed holders stay changed when the delete is refused afterwards.
 func (r *releasing) release(cmd *cobra.Command, c *client.Client, names []string, dryRun bool) error {
 	ctx, tell := cmd.Context(), cmd.PrintErrln // programs read the document of the delete
 	if out := cli.PrinterOf(cmd); out.People() {
@@ -131,7 +130,7 @@ func changes(n int) string {
 	return fmt.Sprintf("%d changes are", n)
 }
 
-// ties returns what is to be removed: at most the blockers of one plan of each deployment, and all that would be deleted along.
+// ties returns the ties to remove: the blockers on the first page of each deployment's plan, and all references and owners that would take resources along.
 func (r *releasing) ties(ctx context.Context, c *client.Client, names []string) (all []tie, err error) {
 	if r.orphan {
 		for _, name := range names {
@@ -202,7 +201,7 @@ func (t tie) remove(ctx context.Context, c *client.Client) error {
 	if err != nil {
 		return err
 	}
-	same := func(value string) bool { return fullName(name.Deployment, value) == t.Target }
+	same := func(value string) bool { return cli.FullNameIn(name.Deployment.String(), value) == t.Target }
 	update := &resourcev1.UpdateResourceRequest{Resource: &resourcev1.Resource{Name: name.Name, Uid: holder.GetUid(), Revision: holder.GetRevision()}}
 	if t.Path == ownerPath {
 		update.Resource.OwnerReferences = slices.DeleteFunc(holder.GetOwnerReferences(), func(o *resourcev1.OwnerReference) bool { return same(o.GetName()) })
@@ -223,12 +222,4 @@ func (t tie) remove(ctx context.Context, c *client.Client) error {
 	}
 	_, err = resources.UpdateResource(ctx, update)
 	return err
-}
-
-// fullName returns the full name that a value of a body of a deployment stands for.
-func fullName(in schema.DeploymentID, value string) string {
-	if strings.HasPrefix(value, "//") {
-		return value
-	}
-	return "//" + in.String() + "/" + value
 }

@@ -74,7 +74,7 @@ func exposureOf(rights *schema.Rights) exposure {
 
 const loginSQL = `SELECT current_user, rolsuper FROM pg_roles WHERE rolname = current_user`
 
-// tellExposures logs who may do what when the process becomes ready: one line for each way in.
+// tellExposures logs the ways into the process when it becomes ready: a line for each, with the identities that it is open to.
 func (d *deployment) tellExposures(ctx context.Context) {
 	all := d.cfg.exposures()
 	if env := d.peers.Environment(); env != nil {

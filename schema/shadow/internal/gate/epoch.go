@@ -366,7 +366,7 @@ SELECT d.epoch IS NULL OR d.epoch <= $2, ` + PresentSQL + `
 FROM dbcontroller.deployment d, dbcontroller.meta m WHERE d.id = $1 FOR SHARE OF d`
 
 	// Deletes wait only for a deployment that has ever referred to resources here: only in its database can a reference be that was dropped. They wait if
-	// they are of a kind to which it refers in that epoch ($3): what it did not refer to when the epoch began, it establishes here first.
+	// they are of a kind to which it refers in that epoch ($3): a reference that its database did not have when the epoch began is established here first.
 	learnEpochSQL = `
 WITH before AS (
     SELECT epoch FROM dbcontroller.deployment WHERE id = $1

@@ -34,7 +34,7 @@ type referredIn struct {
 }
 
 // ReferredKinds returns the kinds of another deployment that the database refers to in its present epoch, with that epoch. It fails with
-// *UnavailableError as EpochToAnnounce does. They are read once an epoch for a deployment: what is referred to later is established there.
+// *UnavailableError as EpochToAnnounce does. They are read once an epoch for a deployment: later references are established there.
 func (s *Gate) ReferredKinds(ctx context.Context, of schema.DeploymentID) (uuid.UUID, peer.TargetKinds, error) {
 	epoch, err := s.EpochToAnnounce(ctx)
 	if err != nil {
