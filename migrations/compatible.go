@@ -135,16 +135,6 @@ func compatible(ctx context.Context, q Querier, set Set) error {
 	return nil
 }
 
-// CompatibleAt is compatible for a database by its connection string.
-func CompatibleAt(ctx context.Context, dsn string, set Set) error {
-	conn, err := pgx.Connect(ctx, dsn)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
-	return compatible(ctx, conn, set)
-}
-
 func readMark(ctx context.Context, q Querier, set Set) (oldest int64, marked bool, err error) {
 	var mark string
 	if err := q.QueryRow(ctx, `SELECT COALESCE(obj_description($1::regclass, 'pg_class'), '')`, set.versions()).Scan(&mark); err != nil {
@@ -162,7 +152,7 @@ func mark(ctx context.Context, dsn string, set Set, upTo int64, lower bool) erro
 	if err != nil {
 		return err
 	}
-	conn, err := pgx.Connect(ctx, dsn)
+	conn, err := connect(ctx, dsn)
 	if err != nil {
 		return err
 	}
@@ -220,7 +210,7 @@ func migratable(ctx context.Context, q Querier, set Set) error {
 
 // ofThisSet is migratable for a database by its connection string.
 func ofThisSet(ctx context.Context, dsn string, set Set) error {
-	conn, err := pgx.Connect(ctx, dsn)
+	conn, err := connect(ctx, dsn)
 	if err != nil {
 		return err
 	}
@@ -228,18 +218,22 @@ func ofThisSet(ctx context.Context, dsn string, set Set) error {
 	return migratable(ctx, conn, set)
 }
 
-// complete reports whether a database has every migration of its set. It fails for a database of the other set.
+// complete reports whether a database has every migration of its set. It fails for a database of the other set, and for one that a newer program
+// migrated unless it works with this one.
 func complete(ctx context.Context, dsn string, set Set) (bool, error) {
 	all, err := sources(set)
 	if err != nil {
 		return false, err
 	}
-	conn, err := pgx.Connect(ctx, dsn)
+	conn, err := connect(ctx, dsn)
 	if err != nil {
 		return false, err
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
 	if err := migratable(ctx, conn, set); err != nil {
+		return false, err
+	}
+	if err := compatible(ctx, conn, set); err != nil {
 		return false, err
 	}
 	newest, err := appliedOf(ctx, conn, set)
@@ -263,7 +257,7 @@ func Missing(ctx context.Context, dsn string, set Set) ([]string, error) {
 	if err := ofThisSet(ctx, dsn, set); err != nil {
 		return nil, fmt.Errorf("migrate %s up: %w", set, err)
 	}
-	conn, err := pgx.Connect(ctx, dsn)
+	conn, err := connect(ctx, dsn)
 	if err != nil {
 		return nil, err
 	}

@@ -57,7 +57,7 @@ func TakeBack(ctx context.Context, dsn string, set Set, reason string) (string, 
 	if err := ofThisSet(ctx, dsn, set); err != nil {
 		return "", fmt.Errorf("take back a migration: %w", err)
 	}
-	conn, err := pgx.Connect(ctx, dsn)
+	conn, err := connect(ctx, dsn)
 	if err != nil {
 		return "", fmt.Errorf("take back a migration: %w", err)
 	}
@@ -128,7 +128,7 @@ func unused(ctx context.Context, conn *pgx.Conn, set Set) error {
 
 // ListUndone returns the migrations that were taken back, the oldest first.
 func ListUndone(ctx context.Context, dsn string, set Set) ([]Undone, error) {
-	conn, err := pgx.Connect(ctx, dsn)
+	conn, err := connect(ctx, dsn)
 	if err != nil {
 		return nil, fmt.Errorf("migrate %s status: %w", set, err)
 	}

@@ -43,8 +43,29 @@ type Status struct {
 	Applied bool
 }
 
-// Up applies all missing migrations, and returns their names. Processes that start at the same time take turns by an
-// advisory lock; where no migration is missing, Up waits for nobody.
+// errNotADSN replaces errors of the parser, which contain the password.
+var errNotADSN = errors.New("not a PostgreSQL connection string")
+
+// connectTimeout bounds the way to a server: an address that does not answer is reported before the caller gives up.
+const connectTimeout = 5 * time.Second
+
+// connect opens a connection; the caller closes it.
+func connect(ctx context.Context, dsn string) (*pgx.Conn, error) {
+	cfg, err := pgx.ParseConfig(dsn)
+	if err != nil {
+		return nil, errNotADSN
+	}
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	conn, err := pgx.ConnectConfig(ctx, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("connect to PostgreSQL: %w", err)
+	}
+	return conn, nil
+}
+
+// Up applies all missing migrations, and returns their names. It fails for a database that a newer program migrated unless it works with this one.
+// Processes that start at the same time take turns by an advisory lock; where no migration is missing, Up waits for nobody.
 func Up(ctx context.Context, dsn string, set Set) ([]string, error) {
 	var applied []string
 	if all, err := complete(ctx, dsn, set); err != nil || all {
@@ -138,7 +159,7 @@ func Down(ctx context.Context, dsn string, set Set) (string, error) {
 
 // List returns all migrations of a set, and which of them the database has. It changes nothing.
 func List(ctx context.Context, dsn string, set Set) ([]Status, error) {
-	conn, err := pgx.Connect(ctx, dsn)
+	conn, err := connect(ctx, dsn)
 	if err != nil {
 		return nil, fmt.Errorf("migrate %s status: %w", set, err)
 	}
@@ -187,7 +208,7 @@ func appliedIn(ctx context.Context, conn *pgx.Conn, set Set) (map[int64]bool, er
 // Current fails unless the database has every migration of the set, newer ones only if they are known to be compatible, and unless its user has
 // the rights of a serving process. It changes nothing. The error has the remedy.
 func Current(ctx context.Context, dsn string, set Set) error {
-	conn, err := pgx.Connect(ctx, dsn)
+	conn, err := connect(ctx, dsn)
 	if err != nil {
 		return err
 	}

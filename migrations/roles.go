@@ -32,7 +32,7 @@ func Roles(ctx context.Context, dsn string, set Set, prefix string) error {
 	}
 	cfg, err := pgx.ParseConfig(dsn)
 	if err != nil {
-		return errors.New("not a PostgreSQL connection string") // the error itself can have the password
+		return errNotADSN
 	}
 	cfg.RuntimeParams["dbcontroller.role_prefix"] = prefix
 	conn, err := pgx.ConnectConfig(ctx, cfg)
@@ -68,7 +68,7 @@ WHERE n.nspname = $1 AND o.rolname LIKE '%\_owner' AND EXISTS (SELECT FROM pg_ro
 // RolePrefix returns the prefix of the roles that a database has; empty if it has none. Roles of another prefix would take its tables over,
 // without the rights of the users that the former ones were granted to.
 func RolePrefix(ctx context.Context, dsn string, set Set) (prefix string, err error) {
-	conn, err := pgx.Connect(ctx, dsn)
+	conn, err := connect(ctx, dsn)
 	if err != nil {
 		return "", fmt.Errorf("roles of %s: %w", set, err)
 	}

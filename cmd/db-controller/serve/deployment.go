@@ -138,9 +138,11 @@ func (d *deployment) connect(ctx context.Context) error {
 
 // connect waits for a database, migrates it or checks its schema, and opens a pool.
 func connect(ctx context.Context, waiting *startWait, cfg databaseConfig, set migrations.Set, name string) (pool *pgxpool.Pool, err error) {
-	err = waiting.database(ctx, cfg.dsn, func() error {
+	err = waiting.database(ctx, func() error {
+		began := time.Now()
 		err := ready(ctx, cfg.dsn, set, cfg.migrate, waiting.log)
 		if err == nil {
+			waiting.began = waiting.began.Add(time.Since(began)) // the timeout excludes migrations
 			pool, err = cfg.pool(ctx, name, waiting.log)
 		}
 		return err
@@ -173,7 +175,7 @@ func (d *deployment) openStore(ctx context.Context) error {
 	limits := d.cfg.store
 	ended := newDeletionEnded(d.endpoints.metrics)
 	measured := newMeasuredPeers(d.endpoints.metrics, d.peers)
-	return d.waiting.database(ctx, d.cfg.database.dsn, func() (err error) {
+	return d.waiting.database(ctx, func() (err error) {
 		d.store, err = shadow.Open(ctx, shadow.Config{
 			Pool: d.pool, Deployment: d.cfg.id, Peers: peer.PeersOf(measured), Logger: d.log,
 			Times:       shadow.Times{TentativeTTL: limits.tentativeTTL, OwnerGrace: limits.ownerGrace, MissingGrace: limits.missingGrace},
@@ -190,7 +192,7 @@ func (d *deployment) openStore(ctx context.Context) error {
 
 // loadEnvironment takes the environment that was kept, before anything is served: its rights are in force from the first request on.
 func (d *deployment) loadEnvironment(ctx context.Context) error {
-	return d.waiting.database(ctx, d.cfg.database.dsn, func() error {
+	return d.waiting.database(ctx, func() error {
 		env, err := keeper{d.store}.LoadEnvironment(ctx)
 		if err != nil {
 			return fmt.Errorf("the kept environment, whose rights are needed before anything is served: %w", err)

@@ -208,9 +208,6 @@ func ready(ctx context.Context, dsn string, set migrations.Set, migrate bool, lo
 	if !migrate {
 		return migrations.Current(ctx, dsn, set)
 	}
-	if err := migrations.CompatibleAt(ctx, dsn, set); err != nil {
-		return err
-	}
 	applied, err := migrations.Up(ctx, dsn, set)
 	if len(applied) > 0 {
 		log.Info("migrated", zap.Strings("applied", applied))

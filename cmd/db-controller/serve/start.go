@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/spf13/pflag"
 	"go.uber.org/zap"
 
@@ -77,36 +76,17 @@ func about(reasons []string) string {
 }
 
 // database calls use, which works with the database, and repeats it while the database is unavailable.
-func (w *startWait) database(ctx context.Context, dsn string, use func() error) error {
+func (w *startWait) database(ctx context.Context, use func() error) error {
 	for w.waits("postgres"); ; {
-		err := reach(ctx, dsn)
-		if err == nil {
-			w.waits("")
-			began := time.Now()
-			err = use()
-			w.began = w.began.Add(time.Since(began)) // the timeout excludes migrations
-		}
+		err := use()
 		if err == nil || !postgres.Unavailable(err) || postgres.Refused(err) {
+			w.waits("")
 			return err
 		}
 		if stop := w.pause(ctx, 500*time.Millisecond, "postgres: "+err.Error()); stop != nil {
 			return stop
 		}
 	}
-}
-
-// reach connects once.
-func reach(ctx context.Context, dsn string) error {
-	if _, err := pgx.ParseConfig(dsn); err != nil {
-		return errors.New("--postgres: not a PostgreSQL connection string") // the parser's error contains the password
-	}
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	conn, err := pgx.Connect(ctx, dsn)
-	if err != nil {
-		return fmt.Errorf("connect to PostgreSQL: %w", err)
-	}
-	return conn.Close(ctx)
 }
 
 // checks waits until all checks pass for the first time, and calls passed then. problem returns a further reason, or nothing.
