@@ -47,9 +47,9 @@ def chart(kind, lines):
         if text == "[*]":  # the begin and the end of states are not one node
             text = "state%d" % len(nodes)
             nodes[text] = ("", "shape=point width=0.15", stack[-1])
-        name, shape, label = re.fullmatch(r'(\w+)(\[\(|\[|)(?:"(\d+)")?[\])]*', text).groups()
+        name, shape, label = re.fullmatch(r'(\w+)(\[\(|\[|\{|)(?:"(\d+)")?[\])}]*', text).groups()
         if label or (name not in nodes and name not in groups):
-            nodes[name] = (texts[int(label)] if label else name, "shape=cylinder" if shape == "[(" else "", stack[-1])
+            nodes[name] = (texts[int(label)] if label else name, {"[(": "shape=cylinder", "{": "shape=hexagon"}.get(shape, ""), stack[-1])
         return name
 
     for line in lines:
@@ -66,6 +66,9 @@ def chart(kind, lines):
             label = ""
             if "state" in kind and ": " in line:
                 line, label = line.split(": ", 1)
+            if label and " " not in line:  # the description of a state
+                nodes[line] = (label, "", "")
+                continue
             # A -- "text" --> B and A -. text .-> B are A -->|text| B
             line = re.sub(r'(<?)--\s*"(\d+)"\s*(-->|---)', lambda m: m[1] + m[3] + "|" + m[2] + "|", line)
             line = re.sub(r'-\.\s*"?([\w ]+?)"?\s*\.->', lambda m: "-.->|%s|" % m[1], line)
@@ -105,6 +108,8 @@ def sequence(lines):
             name, label = re.fullmatch(r"participant (\w+) as (.*)", line).groups()
             columns[name] = label
             last = name
+        elif line == "end" or line.split()[0] in ("alt", "else", "loop", "opt"):
+            events.append((line.split()[0], [], line))
         elif line.startswith("Note over"):
             name, text = re.fullmatch(r"Note over (\w+(?:, ?\w+)?): (.*)", line).groups()
             events.append(("note", re.split(", ?", name), text))
@@ -113,13 +118,26 @@ def sequence(lines):
             events.append((arrow, [a, b], text))
     gap = 330 if len(columns) == 2 else 250
     at = {name: gap // 2 + gap * i for i, name in enumerate(columns)}
-    out, y = [], 60
+    out, y, frames = [], 60, []
 
     def text(x, top, said, anchor="middle"):
         for i, line in enumerate(said):
             out.append('<text x="%d" y="%d" text-anchor="%s" font-size="12">%s</text>' % (x, top + 15 * i, anchor, html.escape(line)))
 
     for kind, ends, said in events:
+        if kind == "end":
+            begin = frames.pop()
+            out.append('<rect class="frame" x="%d" y="%d" width="%d" height="%d"/>' % (4 + 6 * len(frames), begin, gap * len(columns) - 8 - 12 * len(frames), y - begin))
+            y += 16
+            continue
+        if not ends:  # a frame begins, or is divided
+            if kind == "else":
+                out.append('<path class="frame" stroke-dasharray="5 4" d="M4 %d H%d"/>' % (y, gap * len(columns) - 4))
+            else:
+                frames.append(y)
+            text(12 + 6 * len(frames), y + 15, [said], "start")
+            y += 28
+            continue
         x, end = at[ends[0]], at[ends[-1]]
         said = wrapped(said, gap // 8)
         high = 15 * len(said)
