@@ -25,8 +25,13 @@ class Built(html.parser.HTMLParser):
 
 def on_post_build(config):
     """mkdocs checks no anchors, and a theme may load fonts and scripts from other hosts."""
-    names = [os.path.join(d, n) for d, _, found in os.walk(config["site_dir"]) for n in found if n.endswith(".html") and n != "404.html"]
-    pages = {path: Built(path) for path in names}
+    names = [os.path.join(d, n) for d, _, found in os.walk(config["site_dir"]) for n in found]
+    for path in names:
+        if path.endswith(".css"):
+            with open(path, encoding="utf-8") as file:
+                for address in re.findall(r"(?:@import|url\()\s*[\"']?((?:https?:)?//[^\"')\s]+)", file.read()):
+                    log.warning("%s loads %s", path, address)
+    pages = {path: Built(path) for path in names if path.endswith(".html") and not path.endswith("404.html")}
     for path, page in pages.items():
         for address in page.loaded:
             if re.match(r"(\w+:)?//", address):
