@@ -2,7 +2,7 @@
 // transaction is one step, and a test chooses the next step, so that thousands of schedules are played in a second, and a
 // schedule that breaks an invariant is shortened as far as possible.
 //
-// It models docs/protocol.md and not the implementation: the other tests show that the two agree.
+// It models the pages of docs/protocol.md and not the implementation: the other tests show that the two agree.
 package model
 
 import (

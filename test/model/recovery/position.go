@@ -158,7 +158,7 @@ func (w *World) RestoreCopy(running bool) {
 }
 
 // excusesCopy reports whether nobody can know that the database is an older copy: the process has seen no greater number, and no position that the
-// copy has not reached was told since. A position that no deployment received in time remains unknown, as docs/protocol.md says.
+// copy has not reached was told since. A position that no deployment received in time remains unknown, as docs/protocol/recovery.md says.
 func (w *World) excusesCopy() bool {
 	if !w.lost || w.told || w.process > w.a.mark {
 		return w.blind

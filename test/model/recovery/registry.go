@@ -38,7 +38,7 @@ func (w *World) list(d int, l listing) {
 	}
 }
 
-// Come lets an operator describe a deployment, which registers. The open watches deliver it to all: the limit that docs/protocol.md names, that no
+// Come lets an operator describe a deployment, which registers. The open watches deliver it to all: the limit that docs/protocol/identities.md names, that no
 // deployment which remembers it speaks, is not played.
 func (w *World) Come(d int) {
 	w.came[d] = true

@@ -3,7 +3,7 @@
 // noticed that nobody has announced. One target, which two deployments refer to by BLOCK references, stands for all. HolderWorld models the restores
 // of a holder's deployment by itself.
 //
-// It models docs/protocol.md and not the implementation: the other tests show that the two agree.
+// It models docs/protocol/recovery.md and docs/protocol/identities.md, and not the implementation: the other tests show that the two agree.
 package recovery
 
 import (
