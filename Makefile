@@ -9,7 +9,7 @@ BIN := bin/db-controller
 COMMIT ?= $(shell git rev-parse HEAD 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help build fips demo adoption-proof test test-loaded test-postgresql test-short campaign mutants bench fuzz scan-schemas generate lint verify vulnerabilities sbom hostile browser packages upgrade postgresql python orms clean
+.PHONY: help build fips demo adoption-proof test test-loaded test-postgresql test-short campaign mutants bench fuzz scan-schemas generate lint verify vulnerabilities sbom hostile browser docs packages upgrade postgresql python orms clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -112,6 +112,12 @@ browser: ## every page of the console in a real browser; pictures in bin/picture
 	deploy/install-chromium.sh
 	mkdir -p bin/pictures
 	$(GO) test -count=1 ./internal/console -artifacts -outputdir $(CURDIR)/bin/pictures
+
+docs: ## build the documentation site into bin/docs, which loads nothing from other hosts
+	deploy/install-mkdocs.sh
+	rm -rf bin/docs bin/docs-src && mkdir -p bin/docs-src
+	ln -s $(CURDIR)/docs $(addprefix $(CURDIR)/,$(wildcard *.md)) $(CURDIR)/tools/docs/site.css bin/docs-src
+	PYTHONDONTWRITEBYTECODE=1 mkdocs build --strict
 
 hostile: postgresql build ## the attacks that docs/attacks.md names; minutes
 	DBCONTROLLER_TEST_HOSTILE=1 $(GO) test -count=1 -timeout 40m -run "^($$(grep -oE '`(Test|Fuzz)[A-Za-z0-9_]+`' docs/attacks.md | tr -d '`' | sort -u | paste -sd '|' -))$$" ./...

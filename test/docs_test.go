@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
 )
 
 var (
@@ -82,4 +83,41 @@ func TestTheProtocolWritesTheGrammarOfNames(t *testing.T) {
 	protocol, err := os.ReadFile("../docs/protocol.md")
 	require.NoError(t, err)
 	require.Contains(t, string(protocol), "    "+strings.ReplaceAll(string(inSQL[1]), "''", "'")+"\n")
+}
+
+// Each page under docs is in the navigation of the documentation site, once, and each entry of the navigation exists.
+func TestTheNavigationHasEveryPage(t *testing.T) {
+	text, err := os.ReadFile("../mkdocs.yml")
+	require.NoError(t, err)
+	var site struct {
+		Nav any `yaml:"nav"`
+	}
+	require.NoError(t, yaml.Unmarshal(text, &site))
+	entries := map[string]int{}
+	var walk func(any)
+	walk = func(node any) {
+		switch node := node.(type) {
+		case string:
+			entries[node]++
+		case []any:
+			for _, n := range node {
+				walk(n)
+			}
+		case map[string]any:
+			for _, n := range node {
+				walk(n)
+			}
+		}
+	}
+	walk(site.Nav)
+	require.NoError(t, filepath.WalkDir("../docs", func(path string, d fs.DirEntry, err error) error {
+		if page := filepath.ToSlash(strings.TrimPrefix(path, "../")); err == nil && strings.HasSuffix(page, ".md") {
+			require.NotZero(t, entries[page], "the navigation in mkdocs.yml lacks %s", page)
+		}
+		return err
+	}))
+	for page, times := range entries {
+		require.FileExists(t, "../"+page, "an entry of the navigation in mkdocs.yml")
+		require.Equal(t, 1, times, "%s stands in the navigation several times", page)
+	}
 }

@@ -226,7 +226,7 @@ func metricsPage(t *testing.T) string {
 	slices.SortFunc(all, func(a, b metric) int { return cmp.Compare(a.name, b.name) })
 	out := &bytes.Buffer{}
 	out.WriteString("# Metrics\n\nMade from the program by `make generate`. `/metrics` of `serve` and `registry` with `--http` has them, beside those of Go, of the process and of gRPC\n" +
-		"(`grpc_server_…`). [Operations](operations.md#health-and-metrics) has the alerts.\n\n| metric | kind | labels | |\n| --- | --- | --- | --- |\n")
+		"(`grpc_server_…`). [Health](health.md) explains them and the alerts.\n\n| metric | kind | labels | |\n| --- | --- | --- | --- |\n")
 	for _, m := range all {
 		require.NotEmpty(t, m.help, m.name)
 		fmt.Fprintf(out, "| `%s` | %s | %s | %s |\n", m.name, m.kind, m.labels, cell(m.help))

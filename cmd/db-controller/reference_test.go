@@ -37,7 +37,7 @@ func reference(t *testing.T) []byte {
 	t.Helper()
 	root := newRoot()
 	var out bytes.Buffer
-	fmt.Fprintf(&out, "# Commands\n\nMade from the program by `make generate`; `db-controller help COMMAND` shows the same. [Operations](operations.md) has the exit codes, the file of settings,\nand which command answers which question.\n\n")
+	fmt.Fprintf(&out, "# Commands\n\nMade from the program by `make generate`; `db-controller help COMMAND` shows the same. [Operations](operations.md) has the exit codes and the file of settings,\n[troubleshooting](troubleshooting.md) the command for each symptom.\n\n")
 	groups := map[string][]*cobra.Command{}
 	for _, c := range root.Commands() {
 		if !c.Hidden && c.Name() != "help" && c.Name() != "completion" {

@@ -225,7 +225,7 @@ func (d *doctor) deployment(of schema.Deployment, e examined) {
 	}
 	d.certificate(where, e.ends)
 	for _, n := range s.GetNotReady() {
-		d.add(severe, where, "see the reason, and docs/operations.md", "not ready: %s: %s", n.GetCheck(), n.GetReason())
+		d.add(severe, where, "see the reason, and docs/runbooks.md", "not ready: %s: %s", n.GetCheck(), n.GetReason())
 	}
 	if s.GetVersion() != of.Version {
 		d.add(severe, where, "wait for the switch, or look at its log", "it runs %s, and %s is set", s.GetVersion(), of.Version)
