@@ -138,7 +138,8 @@ WITH usable AS (
 ), needed AS (
     SELECT DISTINCT i.relation, i.col, i.privilege, c.oid
     FROM unnest(@relations::text[], @columns::text[], @privileges::text[]) AS i (relation, col, privilege)
-    LEFT JOIN (pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace AND n.nspname = @schema) ON n.nspname || '.' || c.relname = i.relation
+    LEFT JOIN pg_catalog.pg_class c ON c.relname = split_part(i.relation, '.', 2)
+        AND c.relnamespace = (SELECT oid FROM pg_catalog.pg_namespace WHERE nspname = @schema) AND split_part(i.relation, '.', 1) = @schema
 )
 SELECT format('USAGE on schema %s', @schema::text) FROM usable WHERE NOT yes
 UNION ALL

@@ -56,8 +56,7 @@ concurrent=^\($(awk '
 racers=$!
 CGO_ENABLED=0 run store ./schema/shadow -skip "$concurrent" "$@" &
 storers=$!
-# Most of them wait for processes.
-CGO_ENABLED=0 run plain "$(echo $longest $others)" -p 2 -parallel 4 "$@"
+CGO_ENABLED=0 run plain "$(echo $longest $others)" -p 2 "$@"
 plain=$?
 wait "$racers"
 race=$?

@@ -151,7 +151,9 @@ func putHolders(t *testing.T, b *harness.Box, prefix string, n int, content body
 	for i := range n {
 		writes = append(writes, peer.Write{Name: fmt.Sprintf("holders/%s%d", prefix, i), Body: content})
 	}
-	_, err := b.Stores[b.ID(bEast)].Save(t.Context(), writes)
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Limit) // the time of a call is for fewer
+	defer cancel()
+	_, err := b.Stores[b.ID(bEast)].Save(ctx, writes)
 	require.NoError(t, err)
 }
 

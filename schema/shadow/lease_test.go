@@ -108,7 +108,11 @@ func TestATransactionThatPausesTooLongIsEnded_I18(t *testing.T) {
 	<-reached
 	expire(t, b, old.Member)
 	next := renew(t, second, uuid.Nil)
-	require.Empty(t, next.Shards, "the transaction may still commit")
+	var lives bool // still, after the renewal
+	require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_locks WHERE database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND relation = 'dbcontroller.meta'::regclass AND mode = 'RowExclusiveLock')`).Scan(&lives))
+	if lives {
+		require.Empty(t, next.Shards, "the transaction may still commit")
+	}
 	require.Eventually(t, func() bool {
 		next = renew(t, second, next.Member)
 		return len(next.Shards) == schema.RingSize

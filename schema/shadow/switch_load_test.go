@@ -3,6 +3,7 @@ package shadow_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -94,9 +95,13 @@ func TestSwitchesUnderLoad_I26(t *testing.T) {
 		return err
 	})
 	v := []*schema.Model{modelOf(t, versions, "b.example.com", "v1"), modelOf(t, versions, "b.example.com", "v2")}
-	n := 0
+	n, written := 0, int64(0)
 	every(4, 100*time.Millisecond, func() error {
-		n++
+		now := counts[0].Load()
+		if n > 0 && now == written {
+			return errors.New("no write has succeeded since the last switch") // each switch aborts the writes in flight: on a busy machine all
+		}
+		n, written = n+1, now
 		return store.Switch(ctx, v[n%2])
 	})
 	for i, id := range []schema.DeploymentID{b.ID(aWest), b.ID(bEast)} {

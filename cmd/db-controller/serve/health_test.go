@@ -341,8 +341,10 @@ func TestAStartDoesNotWaitForARefusal(t *testing.T) {
 		require.Equal(t, want, postgres.Refused(fmt.Errorf("connect: %w", &pgconn.PgError{Code: code})), code)
 	}
 	require.False(t, postgres.Refused(errors.New("connection refused")))
-	err := newStartWait(time.Minute, zap.NewNop()).database(t.Context(), "postgres://user:secret@host:port/x", func() error { return nil })
-	require.EqualError(t, err, "--postgres: not a PostgreSQL connection string")
+	err := newStartWait(time.Minute, zap.NewNop()).database(t.Context(), func() error {
+		return ready(t.Context(), "postgres://user:secret@host:port/x", migrations.Deployment, false, zap.NewNop())
+	})
+	require.EqualError(t, err, "not a PostgreSQL connection string")
 }
 
 func TestTheGatewayNeedsTokensAndAnAddress(t *testing.T) {
