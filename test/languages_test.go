@@ -55,8 +55,99 @@ func TestTheExampleForOtherLanguages(t *testing.T) {
 
 	p := harness.NewProcesses(t, project)
 	for _, d := range p.Deployments {
-		said := (&harness.Python{Modules: filepath.Join(dir, "modules")}).Run(t, block("python"), d.Address, p.ClientCerts(), "projects/acme")
+		said := (&harness.Python{Modules: filepath.Join(dir, "modules") + ":" + pythonClient(t)}).Run(t, block("python"), d.Address, p.ClientCerts(), "projects/acme")
 		require.Equal(t, "stored projects/acme in iam.example.com/us-west2 with the title Acme\nrefused: NOT_FOUND\ndeleted projects/acme\n", said)
+	}
+}
+
+// pythonClient is the folder of the client for Python.
+func pythonClient(t *testing.T) string { return filepath.Join(harness.Root(t), "docs", "examples") }
+
+const accounts = `
+service: iam.example.com
+version: v1
+kinds:
+  - {kind: Project, patterns: ["projects/{project}"]}
+  - {kind: Account, patterns: ["accounts/{account}"], references: [{path: project, targets: [Project], behaviour: BLOCK}]}
+---
+regions: [us-west2]
+deployments: [{deployment: iam.example.com/us-west2, version: v1}]
+`
+
+// The program prints "writing" when the process may be killed.
+const usesPythonClient = `
+import sys, threading
+from dbcontroller_client import AlreadyExists, Blocked, Client, Error, Invalid, NotFound, Reset, of, pb
+
+address, certs = sys.argv[1:]
+client = Client(address, certs, within=300)
+known, begun, complete, last = {}, [], threading.Event(), threading.Event()
+
+def follow():
+    for event, resource, token in client.watch("Account"):
+        if event == "begin":
+            begun.append(dict(known))
+        elif event == "end":
+            complete.set()
+        elif event == "delete":
+            known.pop(resource.name, None)
+        else:
+            known[resource.name] = resource.revision
+        if resource and resource.name == "accounts/last":
+            last.set()
+            return
+
+threading.Thread(target=follow, daemon=True).start()
+complete.wait()
+client.put("projects/p", {"title": "P"}, labels={"team": "a"})
+for n in range(40):
+    client.put(f"accounts/a{n}", {"project": "projects/p"})
+    if n == 5:
+        print("writing", flush=True)
+for wrong, name in ((NotFound, "accounts/none"), (Invalid, "no name")):
+    try:
+        client.get(name)
+    except wrong as error:
+        print(error.code.name, error.reason)
+try:
+    client.delete("projects/p")
+except Blocked as error:
+    print("blocked", error.reason, error.metadata["total"], "accounts/a0" in str(error))
+try:
+    client.call(client.stub.CreateResource, pb.CreateResourceRequest(resource=pb.Resource(name="projects/p")))
+except AlreadyExists as error:
+    print(error.reason)
+try:
+    client.put("projects/p", {}, revision=7)
+except Error as error:
+    print(type(error).__name__, error.reason)
+try:
+    next(client.list("Account", 'body.project = '))
+except Invalid as error:
+    print(error.reason)
+for n in range(1, 40):
+    client.delete(f"accounts/a{n}")
+client.put("accounts/last", {})
+last.wait()
+print(sorted(known) == sorted(a.name for a in client.list("Account")), len(known), "begun", len(begun))
+`
+
+// A client that shares no code with ours writes while the process of its deployment is killed: each write takes effect once, the watch goes on from its
+// token, and refusals have their classes.
+func TestThePythonClientGoesOnOverARestart_I29(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("starts processes")
+	}
+	python := harness.NewPython(t)
+	python.Modules += ":" + pythonClient(t)
+	p := harness.NewProcesses(t, accounts)
+	for _, d := range p.Deployments {
+		said := python.RunUntil(t, "writing\n", func() {
+			require.NoError(t, d.Kill())
+			require.NoError(t, d.Start())
+		}, usesPythonClient, d.Address, p.ClientCerts())
+		require.Equal(t, "writing\nNOT_FOUND NOT_FOUND\nINVALID_ARGUMENT INVALID\nblocked BLOCKED 40 True\nALREADY_EXISTS\nRefused MOVED\nINVALID\nTrue 2 begun 1\n", said)
 	}
 }
 

@@ -67,11 +67,28 @@ func NeedsPython(t testing.TB) {
 // Run runs a program with arguments and returns its output. It fails the test when the program fails.
 func (p *Python) Run(t testing.TB, program string, args ...string) string {
 	t.Helper()
+	return p.RunUntil(t, "", func() {}, program, args...)
+}
+
+// RunUntil is Run that calls then when the program has printed a text, before it returns.
+func (p *Python) RunUntil(t testing.TB, text string, then func(), program string, args ...string) string {
+	t.Helper()
 	cmd := exec.CommandContext(t.Context(), python, append([]string{"-c", program}, args...)...)
 	cmd.Env = append(os.Environ(), "PYTHONPATH="+p.Modules, "PYTHONDONTWRITEBYTECODE=1")
 	var failed strings.Builder
 	cmd.Stderr = &failed
-	out, err := cmd.Output()
-	require.NoError(t, err, "%s\n%s", out, failed.String())
-	return string(out)
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	printed, buffer := "", make([]byte, 4096)
+	for called := false; err == nil; {
+		var n int
+		n, err = out.Read(buffer)
+		if printed += string(buffer[:n]); !called && strings.Contains(printed, text) {
+			called = true
+			then()
+		}
+	}
+	require.NoError(t, cmd.Wait(), "%s\n%s", printed, failed.String())
+	return printed
 }
