@@ -12,6 +12,7 @@ import (
 
 	"github.com/db-controller/db-controller/cmd/db-controller/cli"
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
+	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
 	"github.com/db-controller/db-controller/test/stub"
 )
 
@@ -23,6 +24,25 @@ type patient struct {
 
 func (p patient) Status(context.Context, *adminv1.StatusRequest) (*adminv1.StatusResponse, error) {
 	return p.status, nil
+}
+
+// movedRegistry is a registry whose database is on another server, and which a deployment has not followed since.
+type movedRegistry struct {
+	registryv1.UnimplementedRegistryServiceServer
+}
+
+func (movedRegistry) GetEnvironment(context.Context, *registryv1.GetEnvironmentRequest) (*registryv1.GetEnvironmentResponse, error) {
+	return &registryv1.GetEnvironmentResponse{
+		Environment: &registryv1.Environment{Regions: []*registryv1.Region{{Name: "eu"}}}, Incomplete: true, Unheard: []string{"b.example.com/eu", "c.example.com/eu"},
+	}, nil
+}
+
+func TestDoctorNamesDeploymentsThatARegistryHasNotHeardOf(t *testing.T) {
+	t.Parallel()
+	said := command(t, "--context", stub.New(t, stub.Services{Registry: movedRegistry{}}).Context, "doctor")
+	require.Equal(t, cli.Findings, said.code)
+	require.Contains(t, said.out, "have not followed it since: b.example.com/eu, c.example.com/eu")
+	require.Contains(t, said.out, "start these deployments, or disable those that stay down")
 }
 
 func TestDoctorNamesProblemsAndRemedies(t *testing.T) {

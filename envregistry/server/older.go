@@ -138,7 +138,9 @@ WHERE d.service = $1 AND d.region = $2 AND d.heard_in <> m.history`
 	// Deployments that have run and are not disabled. An empty history, before the first server that begins one, has been heard of.
 	unheardSQL = `
 SELECT r.service || '/' || r.region FROM dbcontroller_registry.deployment r, dbcontroller_registry.meta m
-WHERE ` + runsSQL + ` AND r.heard_in <> m.history ORDER BY 1`
+WHERE ` + unheardOfSQL + ` ORDER BY 1`
+
+	unheardOfSQL = runsSQL + ` AND r.heard_in <> m.history`
 )
 
 // hear notes that a deployment has reported its revision since the present part of the history began.

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -56,6 +57,8 @@ type Server struct {
 	pace  *pace
 	audit *auditlog.Log // nil: none
 	log   *zap.Logger
+	// followers is the number of watches that are served.
+	followers atomic.Int64
 }
 
 // New makes a server over a migrated database. The audit log, which may be nil, records changes.

@@ -84,12 +84,12 @@ SELECT m.revision, false, new.service, new.region, new.version, new.address, new
 	// The list of deployments is complete when there is at least one, all that run have reported the revision that they have seen since the
 	// database came to its server (unheardSQL), and none of them has seen more than the database has; where none runs, or the database is known to
 	// have lost commits, when an operator has applied each of them since.
-	incompleteSQL = `
-SELECT NOT EXISTS (SELECT FROM dbcontroller_registry.deployment) OR EXISTS (
+	incompleteSQL = `SELECT ` + incompleteOfSQL + ` FROM dbcontroller_registry.meta m`
+
+	incompleteOfSQL = `(NOT EXISTS (SELECT FROM dbcontroller_registry.deployment) OR EXISTS (
     SELECT FROM dbcontroller_registry.deployment d WHERE d.applied_in IS NULL
         OR d.applied_in <> ` + feed.ServerSQL + ` AND NOT EXISTS (SELECT FROM dbcontroller_registry.deployment r WHERE ` + runsSQL + `)
-) OR m.server IS DISTINCT FROM ` + feed.ServerSQL + `
-FROM dbcontroller_registry.meta m`
+) OR m.server IS DISTINCT FROM ` + feed.ServerSQL + `)`
 
 	// runsSQL is the condition that a deployment r has run and is not disabled.
 	runsSQL = `r.address <> '' AND NOT r.disabled`

@@ -149,6 +149,8 @@ func (s *store) noticeServer(ctx context.Context) error {
 // WatchEnvironment sends the whole environment, the end of the snapshot, and then every change; with a token, the changes since. At
 // the end of the snapshot, and at each bookmark, the events before it are a whole environment.
 func (s *Server) WatchEnvironment(req *registryv1.WatchEnvironmentRequest, stream grpc.ServerStreamingServer[registryv1.WatchEnvironmentResponse]) error {
+	s.followers.Add(1)
+	defer s.followers.Add(-1)
 	at, err := s.stream(stream.Context(), seen{req.GetSeenRevision(), req.GetSeenHistory()})
 	if err != nil {
 		return s.fail(err)

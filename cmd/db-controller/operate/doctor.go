@@ -111,7 +111,10 @@ func (d *doctor) look(ctx context.Context, c *client.Client, only []string) (ask
 		d.add(severe, "registry", "start the registry, or look at its log; deployments go on with the environment that they know", "it does not answer: %s", cli.Plain(err))
 	default:
 		d.certificate("registry", endOf(at))
-		if answer.GetIncomplete() {
+		switch unheard := answer.GetUnheard(); {
+		case len(unheard) > 0:
+			d.add(severe, "registry", "start these deployments, or disable those that stay down", "its database is on another server than before, and these deployments have not followed it since: %s: nothing is deleted where a deployment that it lacks may refer to", strings.Join(unheard, ", "))
+		case answer.GetIncomplete():
 			d.add(severe, "registry", "apply the files that describe all deployments again", "it was restored or failed over: deployments may be missing in it, and nothing is deleted where they may refer to")
 		}
 	}

@@ -28,7 +28,7 @@ func exported() map[string]bool {
 	newDeletes(registry)
 	newDeletionEnded(registry)
 	newMeasuredPeers(registry, nil)
-	registry.MustRegister(poolCollector{}, registryCollector{}, readiness{}, auditLogFailing(nil), certificateExpiry(nil),
+	registry.MustRegister(poolCollector{}, registryCollector{}, environmentCollector{}, readiness{}, auditLogFailing(nil), certificateExpiry(nil),
 		grpcprom.NewServerMetrics(grpcprom.WithServerHandlingTimeHistogram()))
 	descriptions := make(chan *prometheus.Desc)
 	go func() {

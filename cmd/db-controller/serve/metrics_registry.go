@@ -1,9 +1,13 @@
 package serve
 
 import (
+	"context"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
+	registryserver "github.com/db-controller/db-controller/envregistry/server"
 )
 
 // followed is the client of the registry, as the metrics see it.
@@ -38,6 +42,46 @@ func (c registryCollector) Collect(ch chan<- prometheus.Metric) {
 	if !last.IsZero() {
 		ch <- prometheus.MustNewConstMetric(heardDesc, prometheus.GaugeValue, float64(last.Unix()))
 	}
+}
+
+// environmentCollector reads the environment of a registry. There are no series of it while the database is away.
+type environmentCollector struct {
+	server *registryserver.Server
+	log    *zap.Logger
+}
+
+var (
+	revisionDesc     = prometheus.NewDesc("dbcontroller_registry_revision", "Revision of the environment, of a registry's process.", nil, nil)
+	completeDesc     = prometheus.NewDesc("dbcontroller_registry_complete", "Whether the registry's list of deployments counts as complete; 0 behind a failover, until all have told the revision that they know, or are applied again.", nil, nil)
+	registrationDesc = prometheus.NewDesc("dbcontroller_registry_deployments", "Deployments of the environment, by state: registered, awaited (no process of it has registered yet), disabled.", []string{"state"}, nil)
+	followersDesc    = prometheus.NewDesc("dbcontroller_registry_followers", "Watches of the environment that a registry's process serves: one for each process of a deployment.", nil, nil)
+)
+
+// Describe is prometheus.Collector.
+func (c environmentCollector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{revisionDesc, completeDesc, registrationDesc, followersDesc} {
+		ch <- d
+	}
+}
+
+// Collect is prometheus.Collector.
+func (c environmentCollector) Collect(ch chan<- prometheus.Metric) {
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	gauge(followersDesc, float64(c.server.Followers()))
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	state, err := c.server.State(ctx)
+	if err != nil {
+		c.log.Debug("the metrics of the environment could not be read", zap.Error(err))
+		return
+	}
+	gauge(revisionDesc, float64(state.Revision))
+	gauge(completeDesc, truth(state.Complete))
+	gauge(registrationDesc, float64(state.Registered), "registered")
+	gauge(registrationDesc, float64(state.Awaited), "awaited")
+	gauge(registrationDesc, float64(state.Disabled), "disabled")
 }
 
 func truth(b bool) float64 {
