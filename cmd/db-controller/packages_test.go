@@ -78,6 +78,16 @@ func TestSystemdAcceptsTheUnits(t *testing.T) {
 	}
 }
 
+// The static program trusts authorities that only the image can have: of PostgreSQL servers, issuers of tokens and receivers of OTLP.
+func TestTheImageHasAuthorities(t *testing.T) {
+	t.Parallel()
+	raw, err := os.ReadFile("../../deploy/container/Containerfile")
+	require.NoError(t, err)
+	_, image, found := strings.Cut(string(raw), "\nFROM scratch\n")
+	require.True(t, found)
+	require.Contains(t, image, "COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/\n")
+}
+
 // rendered is a part of an object of Kubernetes.
 type rendered struct {
 	Kind     string
