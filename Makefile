@@ -5,6 +5,7 @@ BUF := $(GO) tool -modfile=tools/go.mod buf
 LINT := $(GO) tool -modfile=tools/lint/go.mod golangci-lint
 VULN := $(GO) tool -modfile=tools/vuln/go.mod govulncheck
 HELM := $(GO) tool -modfile=tools/helm/go.mod helm
+NFPM := $(GO) tool -modfile=tools/nfpm/go.mod nfpm
 BIN := bin/db-controller
 COMMIT ?= $(shell git rev-parse HEAD 2>/dev/null)
 
@@ -105,7 +106,7 @@ sbom: build ## write bin/sbom.json, the bill of materials of the binary (Cyclone
 
 CHART := deploy/helm/db-controller
 RENDER = $(HELM) template --kube-version 1.30 --namespace db-controller
-packages: ## check the Helm chart, and render its examples; compiles Helm, minutes
+packages: build ## check the Helm chart, render its examples, and make bin/packages (deb and rpm); compiles Helm and nfpm, minutes
 	for values in deploy/helm/example.yaml deploy/helm/two-clusters/us-west2.yaml deploy/helm/two-clusters/eastus2.yaml; do \
 	  $(HELM) lint --strict $(CHART) -f $$values || exit 1; \
 	done
@@ -116,6 +117,10 @@ packages: ## check the Helm chart, and render its examples; compiles Helm, minut
 	done
 	cd tools/helm && $(GO) run ./check $(CURDIR)/bin/monitoring.rendered.yaml $(CURDIR)/deploy/helm/*.rendered.yaml $(CURDIR)/deploy/helm/two-clusters/*.rendered.yaml
 	$(GO) test -count=1 -run TestTheChartIsRendered ./cmd/db-controller -write
+	$(GO) test -count=1 -run TestTheFilesOfPackagesExist ./cmd/db-controller -files $(CURDIR)/bin/packages/files
+	for format in deb rpm; do \
+	  VERSION=$$(sed -n 's/^const Version = "\(.*\)"$$/\1/p' cmd/db-controller/cli/version.go) ARCH=$$($(GO) env GOARCH) $(NFPM) package -f deploy/packages/nfpm.yaml -p $$format -t bin/packages || exit 1; \
+	done
 	$(GO) test -count=1 -run 'Chart|Clusters|Compose|Units|Image' ./cmd/db-controller
 
 browser: ## every page of the console in a real browser; pictures in bin/pictures
