@@ -5,6 +5,7 @@ BUF := $(GO) tool -modfile=tools/go.mod buf
 LINT := $(GO) tool -modfile=tools/lint/go.mod golangci-lint
 VULN := $(GO) tool -modfile=tools/vuln/go.mod govulncheck
 HELM := $(GO) tool -modfile=tools/helm/go.mod helm
+NFPM := $(GO) tool -modfile=tools/nfpm/go.mod nfpm
 BIN := bin/db-controller
 COMMIT ?= $(shell git rev-parse HEAD 2>/dev/null)
 
@@ -103,10 +104,24 @@ vulnerabilities: ## known vulnerabilities in called code, by the database GOVULN
 sbom: build ## write bin/sbom.json, the bill of materials of the binary (CycloneDX)
 	cd tools && $(GO) run ./sbom ../$(BIN) > ../bin/sbom.json
 
-packages: ## check the Helm chart, and render its example; compiles Helm, minutes
-	$(HELM) lint --strict deploy/helm/db-controller -f deploy/helm/example.yaml
-	$(HELM) template eu deploy/helm/db-controller -f deploy/helm/example.yaml --namespace db-controller --kube-version 1.30 > deploy/helm/example.rendered.yaml
-	$(GO) test -count=1 -run 'Chart|Compose|Units' ./cmd/db-controller
+CHART := deploy/helm/db-controller
+RENDER = $(HELM) template --kube-version 1.30 --namespace db-controller
+packages: build ## check the Helm chart, render its examples, and make bin/packages (deb and rpm); compiles Helm and nfpm, minutes
+	for values in deploy/helm/example.yaml deploy/helm/two-clusters/us-west2.yaml deploy/helm/two-clusters/eastus2.yaml; do \
+	  $(HELM) lint --strict $(CHART) -f $$values || exit 1; \
+	done
+	$(RENDER) eu $(CHART) -f deploy/helm/example.yaml > deploy/helm/example.rendered.yaml
+	$(RENDER) eu $(CHART) -f deploy/helm/example.yaml --set prometheusRule.enabled=true --show-only templates/monitoring.yaml > bin/monitoring.rendered.yaml
+	for region in us-west2 eastus2; do \
+	  $(RENDER) db-controller $(CHART) -f deploy/helm/two-clusters/$$region.yaml > deploy/helm/two-clusters/$$region.rendered.yaml || exit 1; \
+	done
+	cd tools/helm && $(GO) run ./check $(CURDIR)/bin/monitoring.rendered.yaml $(CURDIR)/deploy/helm/*.rendered.yaml $(CURDIR)/deploy/helm/two-clusters/*.rendered.yaml
+	$(GO) test -count=1 -run TestTheChartIsRendered ./cmd/db-controller -write
+	$(GO) test -count=1 -run TestTheFilesOfPackagesExist ./cmd/db-controller -files $(CURDIR)/bin/packages/files
+	for format in deb rpm; do \
+	  VERSION=$$(sed -n 's/^const Version = "\(.*\)"$$/\1/p' cmd/db-controller/cli/version.go) ARCH=$$($(GO) env GOARCH) $(NFPM) package -f deploy/packages/nfpm.yaml -p $$format -t bin/packages || exit 1; \
+	done
+	$(GO) test -count=1 -run 'Chart|Clusters|Compose|Units|Image' ./cmd/db-controller
 
 browser: ## every page of the console in a real browser; pictures in bin/pictures
 	deploy/install-chromium.sh

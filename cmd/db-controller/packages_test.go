@@ -1,8 +1,6 @@
 package main
 
 import (
-	"errors"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -78,64 +76,12 @@ func TestSystemdAcceptsTheUnits(t *testing.T) {
 	}
 }
 
-// rendered is a part of an object of Kubernetes.
-type rendered struct {
-	Kind     string
-	Metadata struct{ Name string }
-	Data     map[string]string // of a ConfigMap
-	Spec     struct {
-		Template struct {
-			Spec struct {
-				SecurityContext struct {
-					RunAsNonRoot bool `yaml:"runAsNonRoot"`
-				} `yaml:"securityContext"`
-				Containers []struct {
-					Args            []string
-					SecurityContext struct {
-						ReadOnly    bool `yaml:"readOnlyRootFilesystem"`
-						MayEscalate bool `yaml:"allowPrivilegeEscalation"`
-					} `yaml:"securityContext"`
-				}
-			}
-		}
-	}
-}
-
-// The chart, rendered with its example, starts commands that exist, with settings that they accept. make packages renders it.
-func TestTheChartStartsCommandsThatExist(t *testing.T) {
+// The static program trusts authorities that only the image can have: of PostgreSQL servers, issuers of tokens and receivers of OTLP.
+func TestTheImageHasAuthorities(t *testing.T) {
 	t.Parallel()
-	file, err := os.Open("../../deploy/helm/example.rendered.yaml")
+	raw, err := os.ReadFile("../../deploy/container/Containerfile")
 	require.NoError(t, err)
-	defer func() { _ = file.Close() }()
-	configs, started := map[string]string{}, map[string][]string{}
-	for objects := yaml.NewDecoder(file); ; {
-		var o rendered
-		if err := objects.Decode(&o); errors.Is(err, io.EOF) {
-			break
-		} else {
-			require.NoError(t, err)
-		}
-		switch o.Kind {
-		case "ConfigMap":
-			configs[o.Metadata.Name] = o.Data["db-controller.yaml"]
-		case "Deployment":
-			require.True(t, o.Spec.Template.Spec.SecurityContext.RunAsNonRoot)
-			c := o.Spec.Template.Spec.Containers[0]
-			require.True(t, c.SecurityContext.ReadOnly)
-			require.False(t, c.SecurityContext.MayEscalate)
-			started[o.Metadata.Name] = c.Args
-		}
-	}
-	require.Len(t, started, 3)
-	for name, args := range started {
-		require.Equal(t, "--config=/etc/db-controller/db-controller.yaml", args[1])
-		// The file of the secret exists only in a pod.
-		config := filepath.Join(t.TempDir(), "db-controller.yaml")
-		dsn := filepath.Join(filepath.Dir(config), "postgres")
-		require.NoError(t, os.WriteFile(dsn, []byte("postgres://localhost/x"), 0o600))
-		require.NoError(t, os.WriteFile(config, []byte(strings.ReplaceAll(configs[name], "/run/postgres/postgres", dsn)), 0o600))
-		got := command(t, "config", "print", args[0], "--config", config)
-		require.Zero(t, got.code, "%s: %s", name, got.errOut)
-		require.Contains(t, got.out, "/run/certificates")
-	}
+	_, image, found := strings.Cut(string(raw), "\nFROM scratch\n")
+	require.True(t, found)
+	require.Contains(t, image, "COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/\n")
 }
