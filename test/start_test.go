@@ -189,6 +189,12 @@ func TestAProcessIsObservedWhileItStarts(t *testing.T) {
 			return strings.Contains(metrics, "\ndbcontroller_started 1\n")
 		}, wait.Limit, poll)
 	}
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		_, metrics := get(a.registry, "/metrics")
+		for _, series := range []string{`deployments{state="registered"} 1`, `deployments{state="awaited"} 0`, "complete 1", "followers 1", "revision "} {
+			require.Contains(c, metrics, "\ndbcontroller_registry_"+series)
+		}
+	}, wait.Limit, poll)
 }
 
 // A start that waits too long ends with the reason; one with a wrong password ends at once.

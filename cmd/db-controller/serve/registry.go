@@ -129,7 +129,7 @@ func runRegistry(ctx context.Context, cfg registryConfig, changes *reloads[regis
 	if err != nil {
 		return err
 	}
-	endpoints.metrics.MustRegister(poolCollector{pool}, &cachedCollector{Collector: environmentCollector{environment, log}})
+	endpoints.metrics.MustRegister(&cachedCollector{Collector: environmentCollector{environment, log}})
 	changes.to(func(c registryConfig) { endpoints.reload(c.server) })
 	g, ctx := errgroup.WithContext(ctx)
 	endpoints.start(ctx, g, server, outage, []check{{name: "postgres", run: pool.Ping}, schemaCheck(pool, migrations.Registry)})
