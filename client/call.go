@@ -20,7 +20,8 @@ import (
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
 
-// tryTimeout bounds one try of a call, patience all tries of a call whose context has no deadline.
+// tryTimeout bounds the first try of a call; a try after one that ran out of time has twice as much, so that a large write ends. patience bounds all
+// tries of a call whose context has no deadline.
 const (
 	tryTimeout = 15 * time.Second
 	patience   = time.Minute
@@ -71,8 +72,9 @@ func (c *Client) throughDoors(ctx context.Context, doors doorsTo, home schema.De
 	}
 	pauses := retry.Backoff{First: 20 * time.Millisecond, Max: 2 * time.Second}
 	var last error
+	limit := tryTimeout
 	for n := 0; ; n++ {
-		err := c.once(ctx, doors, home, n, try)
+		err := c.once(ctx, limit, doors, home, n, try)
 		if errors.Is(err, ErrClosed) && last != nil {
 			return fmt.Errorf("%w: the outcome is unknown (request id %q); the last answer was: %w", err, id, last)
 		}
@@ -84,6 +86,9 @@ func (c *Client) throughDoors(ctx context.Context, doors doorsTo, home schema.De
 		}
 		if ctx.Err() != nil || pauses.Wait(ctx) != nil {
 			return unknownOutcome(ctx, last, id)
+		}
+		if status.Code(err) == codes.DeadlineExceeded {
+			limit *= 2
 		}
 		c.forgetEnvironment()
 	}
@@ -97,9 +102,9 @@ func isDefinite(err error) bool {
 	return errors.As(err, new(*UnregisteredError)) || errors.Is(err, ErrClosed)
 }
 
-// once makes the n-th try, through the door whose turn it is.
-func (c *Client) once(ctx context.Context, doorsOf doorsTo, home schema.DeploymentID, n int, try send) error {
-	ctx, cancel := context.WithTimeout(ctx, tryTimeout)
+// once makes the n-th try within a limit, through the door whose turn it is.
+func (c *Client) once(ctx context.Context, limit time.Duration, doorsOf doorsTo, home schema.DeploymentID, n int, try send) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	doors, err := doorsOf(ctx, home)
 	if err != nil {

@@ -4,7 +4,9 @@ import (
 	"context"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
@@ -91,6 +93,33 @@ func TestAWriteIsRepeatedWithItsRequestIDUntilTheAnswerIsDefinite(t *testing.T) 
 	require.Len(t, ids, 3)
 	require.NotEmpty(t, ids[0])
 	require.Equal(t, []string{ids[0], ids[0], ids[0]}, ids)
+}
+
+// slow needs more than twenty seconds for a write, by the deadline of the call.
+type slow struct {
+	resourcev1.UnimplementedResourceServiceServer
+
+	tries atomic.Int64
+}
+
+func (s *slow) PutResource(ctx context.Context, req *resourcev1.PutResourceRequest) (*resourcev1.Resource, error) {
+	s.tries.Add(1)
+	if deadline, _ := ctx.Deadline(); time.Until(deadline) < 20*time.Second {
+		return nil, status.Error(codes.DeadlineExceeded, "the deadline of the call has passed")
+	}
+	return req.GetResource(), nil
+}
+
+// A write that takes longer than the first try has more time in the next ones, and ends.
+func TestATryAfterOneThatRanOutOfTimeHasMore(t *testing.T) {
+	t.Parallel()
+	server := &slow{}
+	c := open(t, stub.New(t, stub.Services{Resources: server}))
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
+	defer cancel()
+	_, err := c.Put(ctx, &resourcev1.Resource{Name: acme})
+	require.NoError(t, err)
+	require.Greater(t, server.tries.Load(), int64(1))
 }
 
 func TestADefiniteRefusalIsNotRepeated(t *testing.T) {

@@ -211,6 +211,8 @@ func TestAViewHasWholeTransactions(t *testing.T) {
 				writes = append(writes, client.PutOf(&resourcev1.Resource{Name: name, Body: fields(map[string]any{"n": fmt.Sprint(n)})}))
 			}
 		}
+		ctx, cancel := context.WithTimeout(ctx, wait.Limit)
+		defer cancel()
 		_, err := c.Batch(ctx, here, writes...)
 		require.NoError(t, err)
 	}

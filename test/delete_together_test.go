@@ -57,6 +57,21 @@ func TestACommandDeletesSeveralResources_I13_I14(t *testing.T) {
 	for _, name := range []string{t1, t2, t3, h1, h2} {
 		require.False(t, f.find(name), name)
 	}
+	f.mustPut(t1, nil)
+	f.mustPut(h2, fields{"cascade": t1})
+	f.settled()
+	code, out = command("delete", t1, bEast+"holders/none")
+	require.Equal(t, refused, code, out)
+	require.Contains(t, out, t1+" ")
+	f.mustPut(t1, nil)
+	f.mustPut(h2, fields{"cascade": t1})
+	f.settled()
+	code, out = command("delete", t1, h2, "--wait", "1m")
+	require.Zero(t, code, "h2 has gone with t1, and is not looked for in vain: %s", out)
+	require.Regexp(t, h2+" deleted", out)
+	code, out = command("delete", t1, h2)
+	require.Equal(t, refused, code, "they do not exist: %s", out)
+
 	code, out = command("delete", t1, t2, h1, "--ignore-not-found")
 	require.Zero(t, code, out)
 	f.settled()

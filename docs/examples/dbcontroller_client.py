@@ -97,14 +97,16 @@ class Client:
             request.request_id = str(uuid.uuid4())
         if request.ByteSize() > LARGEST:
             raise Invalid(grpc.StatusCode.INVALID_ARGUMENT, f"the request has more than {LARGEST} bytes")
-        pause, end = 0.05, time.monotonic() + self.within
+        pause, limit, end = 0.05, 10, time.monotonic() + self.within
         while True:
             try:
-                return method(request, timeout=max(0.001, min(10, end - time.monotonic())))
+                return method(request, timeout=max(0.001, min(limit, end - time.monotonic())))
             except grpc.RpcError as failed:
                 error = of(failed)
             if isinstance(error, Refused) or time.monotonic() + pause > end:
                 raise error
+            if error.code == grpc.StatusCode.DEADLINE_EXCEEDED:
+                limit *= 2  # a large write may need more
             time.sleep(pause * random.uniform(0.5, 1))
             pause = min(2 * pause, 2)
 

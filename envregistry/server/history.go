@@ -12,6 +12,10 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/db-controller/db-controller/internal/identity"
+	"github.com/db-controller/db-controller/schema"
+	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
 )
 
 // The registry's history has parts. Each server that starts begins one, and so does each notice of an older copy or of another PostgreSQL server. Watches and answers
@@ -160,6 +164,10 @@ type streamed struct {
 	moved    bool   // there were events since the last token
 	told     seen   // by the caller, or with the last token
 	stamp    string // of told
+	// caller is the deployment that watches, if one does. listed is true when its entry has changed since the caller was heard: an entry that is
+	// made after the watch was opened does not say that the deployment has told what it knows.
+	caller schema.DeploymentID
+	listed bool
 }
 
 // stream checks the revision that the caller of a watch has seen. The part is read first: the caller is heard in this one, or in a later one.
@@ -169,13 +177,22 @@ func (s *Server) stream(ctx context.Context, told seen) (*streamed, error) {
 		return nil, err
 	}
 	told, err = s.check(ctx, told)
-	return &streamed{server: s, history: history, told: told}, err
+	w := &streamed{server: s, history: history, told: told}
+	if who, unknown := identity.FromContext(ctx); unknown == nil {
+		w.caller = who.Deployment
+	}
+	return w, err
 }
 
-func (w *streamed) take(revision int64) { w.revision, w.moved = max(w.revision, revision), true }
+func (w *streamed) take(change *registryv1.WatchEnvironmentResponse_Change) {
+	w.revision, w.moved = max(w.revision, change.GetRevision()), true
+	if d := change.GetDeployment(); d != nil && w.caller == (schema.DeploymentID{Service: d.GetService(), Region: d.GetRegion()}) {
+		w.listed = true
+	}
+}
 
 // settle reads the part of the history that is named at the next token: after the events were read, so that it is not an earlier one
-// than theirs. If another server has begun it, the caller's revision is compared with the database again.
+// than theirs. If another server has begun it, or the caller's entry has changed, the caller's revision is compared with the database again.
 func (w *streamed) settle(ctx context.Context) error {
 	history, err := w.server.store.recentHistory(ctx)
 	if err == nil && (w.moved || history != w.history) {
@@ -184,12 +201,12 @@ func (w *streamed) settle(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if history != w.history {
+	if history != w.history || w.listed {
 		if err := w.server.compare(ctx, w.told); err != nil {
 			return err
 		}
 	}
-	w.history, w.moved = history, false
+	w.history, w.moved, w.listed = history, false, false
 	if told := (seen{max(w.told.revision, w.revision), history}); told != w.told || w.stamp == "" {
 		w.told = told
 		w.stamp, err = w.server.store.stamp(ctx, told)

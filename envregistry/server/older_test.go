@@ -18,6 +18,7 @@ import (
 	"github.com/db-controller/db-controller/internal/postgres"
 	"github.com/db-controller/db-controller/schema"
 	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 const another = "regions: []\ndeployments: [{deployment: iam.example.com/eastus2, version: v2}]"
@@ -128,6 +129,30 @@ func TestATokenOfLostCommitsIsReset_I24(t *testing.T) {
 	_, err = stream.Recv()
 	require.Equal(t, codes.OutOfRange, status.Code(err), "%v", err)
 	require.True(t, incomplete(t, own, nil))
+}
+
+// A deployment whose watch is older than its entry has told at the beginning of the watch what it knows: the list is complete without another watch.
+func TestADeploymentThatIsListedAfterItsWatchBeganIsHeardOf_I15(t *testing.T) {
+	t.Parallel()
+	dsn := database(t)
+	pool, err := postgres.Connect(t.Context(), dsn, "test", 2)
+	require.NoError(t, err)
+	defer pool.Close()
+	require.NoError(t, server.New(pool, nil, zap.NewNop()).Begin(t.Context()))
+	operator, own := serve(t, dsn, identity.Identity{Role: identity.RoleOperator, Name: "o"}), serve(t, dsn, identity.Deployment(west))
+	stream, err := own.WatchEnvironment(t.Context(), &registryv1.WatchEnvironmentRequest{})
+	require.NoError(t, err)
+	_, err = stream.Recv() // the end of an empty snapshot
+	require.NoError(t, err)
+	go func() {
+		for err := error(nil); err == nil; {
+			_, err = stream.Recv()
+		}
+	}()
+	apply(t, operator, example)
+	_, err = own.RegisterDeployment(t.Context(), &registryv1.RegisterDeploymentRequest{Service: west.Service, Region: west.Region, Address: "a:1", Generation: 1})
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return !incomplete(t, operator, nil) }, wait.Limit, wait.Poll)
 }
 
 // A registry that runs on notices it by itself; one that has just started believes an operator.

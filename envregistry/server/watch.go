@@ -161,7 +161,7 @@ func (s *Server) WatchEnvironment(req *registryv1.WatchEnvironmentRequest, strea
 		Scan: scanChanged,
 	}, req.GetResumeToken(), func(e schema.Event[changed]) error {
 		for _, c := range e.Items {
-			at.take(c.change.GetRevision())
+			at.take(c.change)
 			if item, is := c.change.GetItem().(*registryv1.WatchEnvironmentResponse_Change_Rights); is {
 				if item.Rights, err = visible(stream.Context(), item.Rights); err != nil {
 					return err

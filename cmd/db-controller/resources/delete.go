@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/fieldmaskpb"
 
 	"github.com/db-controller/db-controller/client"
 	"github.com/db-controller/db-controller/cmd/db-controller/cli"
@@ -176,8 +177,24 @@ func (f *filtered) names(ctx context.Context, c *client.Client, deployment strin
 // selection are resources of one deployment, which are deleted together.
 type selection struct {
 	names []schema.FullName
+	// existed is true when all of them existed before the command deleted anything: one that is missing afterwards has gone along.
+	existed bool
 	// refused is the error of the last try that may be accepted later.
 	refused error
+}
+
+// exist reports whether all resources of a deployment are known to exist.
+func exist(ctx context.Context, c *client.Client, names []schema.FullName) bool {
+	resources, err := c.Resources(ctx, names[0].Deployment)
+	if err != nil {
+		return false
+	}
+	request := &resourcev1.BatchGetResourcesRequest{ReadMask: &fieldmaskpb.FieldMask{Paths: []string{"name"}}}
+	for _, name := range names {
+		request.Names = append(request.Names, name.Name)
+	}
+	_, err = resources.BatchGetResources(ctx, request)
+	return err == nil
 }
 
 // most is the number of resources that one request deletes.
@@ -216,6 +233,9 @@ func (d *deletion) all(cmd *cobra.Command, c *client.Client, names []string) err
 	results := deletions{}
 	for _, name := range names {
 		results[name] = &deleted{Name: name}
+	}
+	for _, s := range open[1:] { // the first one is deleted before the others
+		s.existed = exist(cmd.Context(), c, s.names)
 	}
 	var failed error
 	for accepted := true; accepted && len(open) > 0; {
@@ -262,7 +282,7 @@ func (d *deletion) together(cmd *cobra.Command, c *client.Client, s *selection, 
 		}
 		return err
 	}
-	missing := d.ignoreNotFound || s.refused != nil
+	missing := d.ignoreNotFound || s.refused != nil || s.existed
 	s.refused = nil
 	resources, err := c.Resources(cmd.Context(), s.names[0].Deployment)
 	if err != nil {
@@ -286,7 +306,11 @@ func (d *deletion) together(cmd *cobra.Command, c *client.Client, s *selection, 
 		switch answer := answers[i]; {
 		case missing && answer.GetRemoved() && answer.GetDeletion() == "":
 			result.State = "GONE"
-			cli.PrinterOf(cmd).Line("%s does not exist", name)
+			if s.existed {
+				cli.PrinterOf(cmd).Line("%s deleted with another one", name)
+			} else {
+				cli.PrinterOf(cmd).Line("%s does not exist", name)
+			}
 		case answer.GetRemoved():
 			result.State = "GONE"
 			cli.PrinterOf(cmd).Line("%s deleted", name)
