@@ -134,8 +134,8 @@ func (d *deletions) fresh() batch {
 	return b
 }
 
-// hasNew reports whether there is something for the next batch: steps, or deletions that were done while an acknowledgement
-// that excepted them was under way. The latter need no further event of the watch: an idle one has none.
+// hasNew reports whether the next batch has work: steps, or deletions that were done while an acknowledgement
+// that excepted them was under way. The latter need no further event of the watch: an idle watch has none.
 func (d *deletions) hasNew() bool { return len(d.steps) > 0 || d.unacknowledged() }
 
 // unacknowledged reports whether deletions that are done can be acknowledged with the position.

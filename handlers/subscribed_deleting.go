@@ -18,8 +18,8 @@ import (
 type SubscribedStore interface {
 	// PresentEpoch is the epoch of the database that this process has noticed last.
 	PresentEpoch() uuid.UUID
-	// ActFor returns the uids for which something failed or, with schema.ErrUnfinished, is not finished when patience ends;
-	// everything else is done.
+	// ActFor returns the uids of deletions that failed or, with schema.ErrUnfinished, are not finished when
+	// patience ends; all other deletions are done.
 	ActFor(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion, patience time.Duration) (map[uuid.UUID]error, error)
 	// Forget removes the stored targets of deletions, except those that references here still name.
 	Forget(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion) error

@@ -61,7 +61,7 @@ func TestTasksAreNamedAfterTheirGroup(t *testing.T) {
 	require.Equal(t, whole.Task(schema.ConfirmAgain), whole.Task(schema.VerifyBlockades))
 }
 
-// Confirms alone may wait: nobody waits for them.
+// Only confirms have a pace: no call waits for them.
 func TestOnlyConfirmsHaveAPace(t *testing.T) {
 	t.Parallel()
 	whole := table(t, actions())

@@ -142,7 +142,7 @@ func (i *innerManager) divide(ctx context.Context, held []uint32) {
 	}
 }
 
-// stop ends the nodes that which selects, all of them when it is nil, and waits for them.
+// stop ends the nodes that the function selects, all nodes when it is nil, and waits for them.
 func (i *innerManager) stop(which func(n int) bool) {
 	var ending []*runningNode
 	for n, running := range i.nodes {

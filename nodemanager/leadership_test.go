@@ -51,8 +51,8 @@ func TestTheLeadMovesToAProcessThatCanBeRegistered(t *testing.T) {
 	})
 }
 
-// If no process can be registered, the lead is left for a moment and rarely: the work of its shard goes on. With the registry back, nobody
-// leaves it.
+// If no process can be registered, the lead is left for a moment and rarely: the work of its shard goes on.
+// With the registry back, no process leaves it.
 func TestTheLeadIsRarelyLeftInVain_I20(t *testing.T) {
 	inTable(t, func(t *testing.T, w *world) {
 		first := w.begin(t)

@@ -9,7 +9,7 @@ import (
 	"github.com/tidwall/btree"
 )
 
-// Index finds objects by something else than their ids.
+// Index finds objects by keys other than their ids.
 type Index[T any] struct {
 	Name string
 	// Keys of an object: none, one, or many. Computed from the object alone, they change only with it.
