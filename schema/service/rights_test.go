@@ -205,8 +205,8 @@ func TestPeopleComeWithTokensAndHaveTheRightsOfTheirGroups(t *testing.T) {
 	require.Equal(t, []string{"targets/a-1"}, listed(ctx, t, ann, ""))
 }
 
-// A small change of a large resource stores all of it, and again as the outcome of its request: a person who repeats it is refused, and
-// nobody else.
+// A small change of a large resource stores all of it, and again as the outcome of its request: a person who
+// repeats it is refused, and no other person is.
 func TestAServerBoundsWhatAPersonWrites_I20(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)

@@ -109,7 +109,8 @@ func (a *Access) Authorize(ctx context.Context, who identity.Caller, verb schema
 	return allowed, nil
 }
 
-// deletes reports for each resource whether a caller may delete it. An authorization service knows those of this deployment alone.
+// deletes reports for each resource whether a caller may delete it. An authorization service knows only
+// resources of this deployment.
 func (a *Access) deletes(ctx context.Context, who identity.Caller, names []schema.FullName) ([]bool, error) {
 	var here []schema.FullName
 	for _, name := range names {

@@ -488,7 +488,7 @@ func (tokens) Verify(_ context.Context, token string) (identity.Caller, error) {
 
 func (t tokens) RequireForwarded() bool { return t.required }
 
-// refusal is what a handler of one attempt learns.
+// refusal is the error that the handler of one attempt reads.
 func refusal(t *testing.T, a *access.Access, by context.Context, attempt *schemav1.EstablishReferencesRequest_Attempt) (refused error) {
 	t.Helper()
 	req := &schemav1.EstablishReferencesRequest{Attempts: []*schemav1.EstablishReferencesRequest_Attempt{attempt}}
@@ -515,7 +515,7 @@ func TestTheRightToReferIsThatOfThePersonWhoWrites(t *testing.T) {
 		{nil, establish(ann, nil, "things/shared", "things/other"), false},
 		{nil, establish(ann, uid[:], "things/other"), false},
 		{nil, establish(bob, nil, "things/shared"), false},
-		{nil, establish(&schemav1.EstablishReferencesRequest_Person{Identity: "operator/olga"}, nil, "things/shared"), false}, // nobody speaks for operators
+		{nil, establish(&schemav1.EstablishReferencesRequest_Person{Identity: "operator/olga"}, nil, "things/shared"), false}, // no deployment speaks for operators
 		{nil, establish(nil, nil, "things/shared"), false},                                                                    // the deployment itself has no grant
 		{nil, establish(nil, uid[:], "things/other"), true},                                                                   // established before
 		{tokens{}, establish(proved, nil, "things/shared"), true},

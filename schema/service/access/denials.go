@@ -13,7 +13,8 @@ const (
 	pauseOfLines = 10 * time.Second
 )
 
-// denials bounds the lines of each identity in the audit: nobody hides those of others by causing many.
+// denials bounds the lines of each identity in the audit: no identity hides the lines of others by causing
+// many.
 type denials struct {
 	mu sync.Mutex
 	of map[identity.Identity]*denied // guarded by mu; of identities that have used a part of their burst

@@ -16,11 +16,11 @@ import (
 // Tokens verifies the tokens of people whom other deployments speak for.
 type Tokens interface {
 	identity.TokenVerifier
-	// RequireForwarded: nobody is believed without a token.
+	// RequireForwarded: no identity is believed without a token.
 	RequireForwarded() bool
 }
 
-// Person is somebody for whom another deployment speaks.
+// Person is a person for whom another deployment speaks.
 type Person struct {
 	Identity string // path
 	Groups   []string

@@ -127,7 +127,8 @@ func resourcesOf(out any) []*resourcev1.Resource {
 	return nil
 }
 
-// hideContents leaves of a resource that the caller may write, delete or operate on, and not read, what such a caller needs.
+// hideContents leaves of a resource that the caller may write, delete or operate on, but not read, the fields
+// that such a caller needs.
 func (a *Access) hideContents(hide *hider, r *resourcev1.Resource) {
 	if r == nil || hide.read {
 		return

@@ -16,8 +16,9 @@ import (
 	"github.com/db-controller/db-controller/schema/service/outcome"
 )
 
-// costly begin the names of the methods for people whose cost depends on the request, on a filter, an order, the number of names, or the size of a cascade, and
-// on what is stored. A method that is added has its bound by its name.
+// costly begin the names of the methods for people whose cost depends on the request (a filter, an order, the
+// number of names, the size of a cascade) and on the stored rows. A method that is added has its bound by its
+// name.
 var costly = []string{"List", "BatchGet", "Plan", "Status", "Explain", "GetEnvironment"}
 
 // maxCostly is the number of costly reads of one identity that run at the same time, maxCostlyWaiting the number of further ones that wait.

@@ -32,7 +32,8 @@ func writes(method string) bool {
 	return strings.HasPrefix(method, "/"+resourcev1.ResourceService_ServiceDesc.ServiceName+"/") && !reads[method]
 }
 
-// callRows is what a call counts beside its answer: its rows in indexes, or the outcome of a refusal.
+// callRows is the number of bytes that a call counts beside its answer: its rows in indexes, or the outcome
+// of a refusal.
 const callRows = 1 << 10
 
 // DefaultMaxWritten is the number of bytes that one person may write in an hour by a process.
@@ -88,7 +89,7 @@ func (w *Written) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo
 	return out, err
 }
 
-// add counts bytes, and returns those of this hour.
+// add counts bytes, and returns the bytes of this hour.
 func (w *Written) add(who identity.Identity, bytes int64) int64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()

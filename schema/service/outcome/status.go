@@ -144,7 +144,7 @@ func blockedReason(e *peer.BlockedError) string {
 	return "BLOCKED"
 }
 
-// invalidProto has the fields that the error names; otherwise the whole of what is invalid.
+// invalidProto returns the fields that the error names; otherwise the invalid resource as one field.
 func invalidProto(err error, invalid *peer.InvalidError) (out []*errdetails.BadRequest_FieldViolation) {
 	for _, v := range violation.Of(err) {
 		out = append(out, fieldViolation(v.Path, v.Problem))

@@ -28,7 +28,7 @@ type Positions interface {
 // keepInterval is the time between two statements that store the tokens of all watches.
 const keepInterval = 5 * time.Second
 
-// beginsRelations are the methods after which another deployment has something of this one.
+// beginsRelations are the methods after which another deployment has rows for this one.
 var beginsRelations = []string{
 	schemav1.SchemaService_EstablishReferences_FullMethodName,
 	schemav1.SchemaService_CheckOwners_FullMethodName,
@@ -98,7 +98,7 @@ type positions struct {
 	now   func() time.Time
 
 	mu   sync.Mutex
-	told map[*keptPosition]string // guarded by mu, like the fields below and those of each keptPosition
+	told map[*keptPosition]string // guarded by mu, like the fields below and the fields of each keptPosition
 	at   time.Time                // of the last statement for all
 }
 
@@ -131,9 +131,10 @@ func (p *Peers) keptPosition(ctx context.Context, of schema.DeploymentID) (*kept
 	return k, nil
 }
 
-// replace has a newer token stored: the first one of a stream at once, later ones every few seconds together with those of the other
-// watches. It fails when another stream has stored one that this stream has not sent: the next stream does. While the database
-// fails the stored token stays, and is older than it could be.
+// replace has a newer token stored: the first token of a stream at once, later ones every few seconds
+// together with the tokens of the other watches. It fails when another stream has stored a token that this
+// stream has not sent: the next stream sends it. While the database fails the stored token stays, and is
+// older than it could be.
 func (k *keptPosition) replace(ctx context.Context, token string) error {
 	if k.all == nil || token == "" {
 		return nil

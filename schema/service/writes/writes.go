@@ -64,7 +64,8 @@ func (r Request) Names() (names []string) {
 	return names
 }
 
-// Invalid returns an error with the fields of the request that it is about: those of the i-th write, or the field with all writes if i is -1.
+// Invalid returns an error with the fields of the request that it is about: fields of the i-th write, or the
+// field with all writes if i is -1.
 func (r Request) Invalid(i int, err error) error {
 	switch {
 	case i < 0 && r.place != nil:
