@@ -106,7 +106,7 @@ type Rights struct {
 	// MaxRemovals is how many resources a delete of a person removes at most, unless its request has a number; 0 for any number.
 	MaxRemovals int64
 	Grants      []AccessGrant
-	// Operators are the operators with what each may do; none: each operator may do everything.
+	// Operators are the operators with their limits; none: each operator may do everything.
 	Operators []Operator
 	// Declaration is greater for a later declaration; 0 before the registry has set it.
 	Declaration int64

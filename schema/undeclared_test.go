@@ -75,7 +75,8 @@ func TestALongBodyIsCheckedInLinearTime(t *testing.T) {
 	require.Less(t, processorTime(t)-began, 2*time.Second)
 }
 
-// processorTime returns the processor time of this process, which does not depend on what else the machine does.
+// processorTime returns the processor time of this process, which does not depend on other processes of the
+// machine.
 func processorTime(t *testing.T) time.Duration {
 	t.Helper()
 	var u syscall.Rusage

@@ -20,7 +20,8 @@ rights:
     - {identity: operator/eva, verbs: [read, operate], deployments: ["*/us-west2"]}
 `
 
-// Where operators are listed, each has what the list gives, what grants give to that identity, and no more, also where everything is allowed by default.
+// Where operators are listed, each has the rights of the list and of grants to that identity, and no more,
+// also where everything is allowed by default.
 func TestOperatorsHaveTheirLimits(t *testing.T) {
 	t.Parallel()
 	rights := grant.Compile(environment(t, limited))

@@ -26,8 +26,8 @@ type TargetKinds struct {
 	Names []string
 }
 
-// EpochAfter returns the id of a new epoch: its time is that of the clock, or later than those of known epochs if the clock has gone back.
-// Known ones that others refuse do not count.
+// EpochAfter returns the id of a new epoch: its time is the clock's, or later than the times of known epochs
+// if the clock has gone back. Known epochs so far ahead that other deployments refuse them do not count.
 func EpochAfter(now time.Time, known ...*uuid.UUID) uuid.UUID {
 	id, at := uuid.Must(uuid.NewV7()), now
 	for _, k := range known {

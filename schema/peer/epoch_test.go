@@ -10,7 +10,8 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 )
 
-// Whatever the clock does, an epoch is later than those that others know, except one that they refuse.
+// At any time of the clock, an epoch is later than the epochs that other deployments know, unless they refuse
+// one.
 func TestAnEpochIsLaterThanTheKnownOnes_I8(t *testing.T) {
 	t.Parallel()
 	now := time.Now().Truncate(time.Millisecond)

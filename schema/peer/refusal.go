@@ -51,9 +51,9 @@ const (
 	Final
 )
 
-// refusalReasons are all reasons with their standing and a predicate about the target. Only the state of the target itself,
-// decommissioning, and the rights of the writer, are Final: the version and the environment at the target's deployment may lag behind those of the holder's
-// deployment.
+// refusalReasons are all reasons with their standing and a predicate about the target. Only a target that is
+// missing or in DELETING, decommissioning, and missing rights of the writer are Final: the version and the
+// environment at the target's deployment may lag behind the holder's deployment.
 var refusalReasons = map[Reason]struct {
 	standing Standing
 	says     string

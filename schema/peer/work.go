@@ -79,7 +79,7 @@ type Disowned struct {
 	Owners []schema.Deletion
 	To     int32   // the ownees' deployment
 	IDs    []int64 // by owner
-	Seqs   []int64 // the pieces of work, also those of owners that are already removed
+	Seqs   []int64 // the pieces of work, also for owners that are already removed
 	Of     []int64 // by piece of work: the id of its owner, 0 when that is already removed
 }
 

@@ -82,7 +82,7 @@ func (e *ValueError) Error() string {
 	return fmt.Sprintf("field %s: %s", Join(e.root, e.path()), e.problem)
 }
 
-// path is that of the value, without the root.
+// path is the path of the value, without the root.
 func (e *ValueError) path() string {
 	var at strings.Builder
 	for i, segment := range slices.Backward(e.inner) {
