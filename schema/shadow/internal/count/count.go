@@ -1,4 +1,4 @@
-// Package count counts what a plan of a deletion leaves out.
+// Package count counts the references that a plan of a deletion leaves out.
 package count
 
 import (

@@ -35,7 +35,7 @@ type ReferrersRequest struct {
 	UID    uuid.UUID // needed when the target belongs to another deployment
 	Limit  int
 	Token  string // of the page before; the other fields are the same as in its request
-	// Within are the names that the caller may read. A page has those of Limit referrers that are within.
+	// Within are the names that the caller may read. A page has the readable ones of Limit referrers.
 	Within grant.Within
 }
 
@@ -49,7 +49,8 @@ type Referrers struct {
 }
 
 const (
-	// Also of a hidden target: the question is asked for what keeps it, and the row of an attached table is gone before its resource.
+	// Also of a hidden target: the question is which holders keep it, and the row of an attached table is
+	// gone before its resource.
 	selectReferredSQL = `SELECT id, uid FROM dbcontroller.shadow WHERE kind_id = $1 AND name = $2`
 
 	selectForeignSQL = `

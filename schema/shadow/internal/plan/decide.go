@@ -91,7 +91,7 @@ type Bonds struct {
 	Entered []int64
 	// Owns have ownee entries: other deployments have to drop them as owners.
 	Owns []int64
-	// Finalizers of kinds: somebody has to clean up before a resource of the kind is removed.
+	// Finalizers of kinds: their holders have to clean up before a resource of the kind is removed.
 	Finalizers map[int32][]string
 }
 

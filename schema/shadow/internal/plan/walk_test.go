@@ -123,7 +123,7 @@ func (w *world) Plan(_ context.Context, at schema.DeploymentID, q peer.PlanQuest
 	return p, nil
 }
 
-// countLeaves leaves the members of a plan to their number, where all of them concern nobody else.
+// countLeaves replaces the members of a plan by their number, where all of them concern no other deployment.
 func countLeaves(p *peer.Plan, q peer.PlanQuestion) {
 	concerns := func(m peer.PlanMember) bool {
 		return m.BlockDeletion || len(m.Entries)+len(m.Ownees) > 0 || m.Vias[0].Path == peer.OwnerPath

@@ -16,8 +16,8 @@ type Deletion struct {
 	ID   uuid.UUID
 	Root string // full name of the resource that was deleted first
 	Counts
-	// Expected is Found and the holders that were counted and not found yet: those of one resource are found page by page. What is
-	// deleted with them is not known before.
+	// Expected is Found and the holders that were counted and not found yet: the holders of one resource are
+	// found page by page. Resources that are deleted with them are not known before.
 	Expected int64
 	// ExpectedUnset likewise: Unset, and the references that will be.
 	ExpectedUnset int64
@@ -103,7 +103,7 @@ func (b *Book) read(ctx context.Context, sql string, args ...any) ([]Deletion, e
 	return out, nil
 }
 
-// Left sums up the running deletions: those of RunningDeletions.
+// Left sums up the running deletions, as RunningDeletions has them.
 type Left struct{ Running, Resources int64 }
 
 // DeletionsLeft sums up the running deletions here.

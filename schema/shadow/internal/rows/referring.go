@@ -26,7 +26,8 @@ type Target struct {
 	Kind schema.KindID
 }
 
-// laterSQL finds a later target of the same name as that of f: one that was removed and made again, or that a restore has brought back.
+// laterSQL finds a later target with the name of f: one that was removed and made again, or that a restore
+// has brought back.
 const laterSQL = `SELECT FROM dbcontroller.foreign_target g WHERE g.deployment_id = f.deployment_id AND g.name = f.name AND g.kind_id = f.kind_id AND g.latest > f.latest`
 
 const targetColumns = `
