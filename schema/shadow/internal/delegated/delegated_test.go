@@ -46,8 +46,8 @@ func TestWritesUnderRightsShareStatements(t *testing.T) {
 	require.Zero(t, b.Len())
 }
 
-// Each write needs its own rights: those of its neighbours in the transaction do not count for it, and neither does the other right to its
-// target.
+// Each write needs its own rights: the rights of its neighbours in the transaction do not count for it, and
+// neither does the other right to its target.
 func TestEachWriteNeedsItsOwnRights(t *testing.T) {
 	t.Parallel()
 	f := NewFinder(&db.DB{})
@@ -73,7 +73,7 @@ func TestEachWriteNeedsItsOwnRights(t *testing.T) {
 	}
 }
 
-// What is known is found by name, kind and right, until it turns out not to count.
+// A known right is found by name, kind and right, until it turns out not to count.
 func TestKnownRights(t *testing.T) {
 	t.Parallel()
 	var k known

@@ -39,8 +39,10 @@ func (f *Finder) Take(ctx context.Context, q db.Querier, sv *prepare.Saving) err
 	return nil
 }
 
-// delegable returns the new references to other deployments that may be written under a right. The others are asked about: those of a
-// kind that any version excludes, and those to which the person who writes may not refer by the grants known here. A derivation asks as well: the right to it is the deployment's.
+// delegable returns the new references to other deployments that may be written under a right. The other
+// references are asked about: references of a kind that any version excludes, and references to which the
+// writing person has no right by the grants known here. A derivation asks as well: the right to it is the
+// deployment's.
 func (f *Finder) delegable(ctx context.Context, sv *prepare.Saving) ([]*prepare.NewReference, error) {
 	if !f.Cfg.Delegations {
 		return nil, nil

@@ -45,7 +45,8 @@ WITH i AS (
 )
 SELECT kept.id, kept.uid, kept.turn, kept.kind_id, kept.name, kept.unused FROM i JOIN kept USING (uid) ORDER BY i.n`
 
-// One uid has the right, and nobody is about to end it, as in the trigger. A right that is about to end is asked for anew.
+// One uid has the right, and no process is about to end it, as in the trigger. A right that is about to end
+// is asked for anew.
 const selectHeldSQL = `
 SELECT i.n - 1 FROM unnest($1::int[], $2::int[], $3::text[], $4::boolean[]) WITH ORDINALITY AS i (deployment_id, kind_id, name, block, n)
 CROSS JOIN LATERAL (
@@ -115,8 +116,8 @@ func (s *Rights) AcquireAsked(ctx context.Context, at schema.DeploymentID, asked
 	return refused, errors.Join(err, attempt.AbandonAt(ctx, s.attempts, id, deployment))
 }
 
-// find returns the uids of targets. The tentative references that it establishes for that keep them there, and are never committed: nobody
-// could say yet which row of this database stands for such a target.
+// find returns the uids of targets. The tentative references that it establishes for that keep them there,
+// and are never committed: the row of this database that stands for such a target is not known yet.
 func (s *Rights) find(ctx context.Context, at schema.DeploymentID, id peer.AttemptID, asked []Asked) ([]uuid.UUID, error) {
 	v, err := s.Current()
 	if err != nil {
@@ -202,8 +203,8 @@ func (s *Rights) keep(ctx context.Context, deployment int32, asked []Asked, uids
 	return wishes, err
 }
 
-// Claim acquires the rights to all targets at a deployment that rows of tables name, and that this deployment has no right to any more: those of lost
-// epochs. A value whose right is refused is lacking.
+// Claim acquires the rights to all targets at a deployment that rows of tables name, and whose rights this
+// deployment has lost with their epochs. A value whose right is refused is lacking.
 func (s *Rights) Claim(ctx context.Context, at schema.DeploymentID) error {
 	if err := s.askAgain(ctx, at); err != nil {
 		return err

@@ -40,7 +40,7 @@ func (s *Rights) LookAtRights(ctx context.Context, seqs []int64) error {
 	return s.Finish(ctx, seqs)
 }
 
-// LookAt returns those of some rights to block that are not needed any more.
+// LookAt gives back the rights to block, among some, that are not needed any more.
 func (s *Rights) LookAt(ctx context.Context, ids []int64) error {
 	if err := s.rows.Refresh(ctx, s.Pool, false); err != nil {
 		return err

@@ -91,7 +91,7 @@ func retryPayload(of schema.DeploymentID) string {
 	return of.String()
 }
 
-// Pauses lists the pauses here, that of the whole deployment first.
+// Pauses lists the pauses here, the pause of the whole deployment first.
 func (s *Steering) Pauses(ctx context.Context) ([]Pause, error) {
 	rows, err := s.Pool.Query(ctx, pausesSQL, s.SelfID)
 	if err != nil {

@@ -268,7 +268,7 @@ func (s *Steering) entries(ctx context.Context, r resource, after []string, limi
 
 func placeOf(d schema.DeploymentID) []string { return []string{d.Service, d.Region} }
 
-// holderEntries are those of a resource that is not being deleted: there are no notices.
+// holderEntries lists the holder entries of a resource that is not being deleted: there are no notices.
 func (s *Steering) holderEntries(ctx context.Context, r resource, after []string, limit int) ([]Releasable, error) {
 	rows, err := s.Pool.Query(ctx, listHolderEntriesSQL, r.id, limit, place(after, 2))
 	if err != nil {

@@ -46,16 +46,17 @@ func New(g *gate.Gate, rs *rows.Rows, r *rights.Rights) *Granter {
 }
 
 const (
-	// idle is the pause between two looks while wishes are open, or while nobody would tell of a new one; unused that while no table with references is attached.
-	// Otherwise it is lackingEvery.
+	// idle is the pause between two looks while wishes are open, or while no process would tell of a new one;
+	// unused is the pause while no table with references is attached, or after a failure. Otherwise it is
+	// lackingEvery.
 	idle   = 25 * time.Millisecond
 	unused = 2 * time.Second
 	// again is the time after which an unanswered target is asked for again: the answer to the confirm may be on its way.
 	again = time.Second
 	// patience is the age at which a wish is answered with the last problem, although that may pass.
 	patience = 8 * time.Second
-	// batch is the maximum number of wishes of a look, and batchOfOne that for one deployment: those of a deployment that is away leave
-	// places for the others (I20).
+	// batch is the maximum number of wishes of a look, and batchOfOne the maximum for one deployment: wishes
+	// for a deployment that is away leave places for the others (I20).
 	batch      = 5000
 	batchOfOne = 500
 	// deploymentsOfLook is the maximum number of deployments of a look. Those that the environment does not list are answered at once.
