@@ -44,7 +44,7 @@ owned AS (
 ` + db.LookAgain("@self", `refs JOIN dbcontroller.shadow s ON s.id = refs.target_id WHERE refs.behaviour = {block} AND NOT s.id = ANY (@ids) RETURNING 1`) + `
 ), changed AS (`)
 
-	// Which feeds have new rows, beside that of changes: work, and notices.
+	// Whether the feeds of work and of notices have new rows; the feed of changes always has.
 	leftWorkSQL = `
 )
 SELECT EXISTS (SELECT FROM released) OR EXISTS (SELECT FROM rights) OR EXISTS (SELECT FROM looked)`
@@ -94,7 +94,8 @@ func (s *Actor) CarryOut(ctx context.Context, tx pgx.Tx, d Decision) error {
 	return s.CarryOutAnd(ctx, tx, d, &pgx.Batch{}, db.Stay)
 }
 
-// CarryOutAnd is CarryOut with further statements behind, which are sent together with those of the decision where they can be.
+// CarryOutAnd is CarryOut with further statements behind, which are sent together with the statements of the
+// decision where possible.
 func (s *Actor) CarryOutAnd(ctx context.Context, tx pgx.Tx, d Decision, also *pgx.Batch, send db.Sender) error {
 	gone := rowsOf(d)
 	if err := s.rows.Take(ctx, tx, gone, d.recovered.Behind); err != nil {
@@ -156,7 +157,8 @@ func kindsOf(c *plan.Closure, v plan.Verdict) []int32 {
 	return kinds
 }
 
-// statements returns the statements that mark and remove members, and the feeds that they write to beside that of changes.
+// statements returns the statements that mark and remove members, and the feeds beside the feed of changes
+// that they write to.
 func (s *Actor) statements(d Decision) (b *pgx.Batch, left *feed.Topics) {
 	c, v := d.Closure, d.Verdict
 	b, left = &pgx.Batch{}, new(feed.Topics)
@@ -320,8 +322,9 @@ func (s *Actor) withoutValues(ctx context.Context, tx pgx.Tx, v *db.Version, h u
 	return string(changed), err
 }
 
-// notedSQL are common table expressions of a statement that removes or marks the resources in going: they insert one cause for each
-// reason and one removal for each resource. Their arguments are those of reasons.parameters.
+// notedSQL are common table expressions of a statement that removes or marks the resources in going: they
+// insert one cause for each reason and one removal for each resource. Their arguments come from
+// reasons.parameters.
 const notedSQL = `
 causes AS (
     SELECT nextval('dbcontroller.cause_id') AS id, c.*
@@ -343,7 +346,8 @@ WITH going AS (
     WHERE NOT EXISTS (SELECT FROM dbcontroller.shadow s WHERE s.kind_id = @kind AND s.name = i.name AND NOT s.hidden)
 ), ` + notedSQL + ` SELECT 1`
 
-// QueueNoteRows records the removal of rows of an attached table that have no resource. The removal of the others is recorded with that of the resource.
+// QueueNoteRows records the removal of rows of an attached table that have no resource. The removal of a
+// row with a resource is recorded with the removal of the resource.
 func QueueNoteRows(b *pgx.Batch, kind, self int32, names []string, uids []uuid.UUID, why plan.Reason) {
 	r := &reasons{}
 	r.add(why)

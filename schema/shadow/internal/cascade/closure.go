@@ -112,7 +112,8 @@ func (s *Actor) DecideOn(ctx context.Context, tx pgx.Tx, roots []*plan.Member) (
 	return s.DecideBy(ctx, tx, roots, sight)
 }
 
-// DecideBy is DecideOn with what was seen behind the locks of the roots. Roots to which nothing here refers need no further statement.
+// DecideBy is DecideOn with the Sight from behind the locks of the roots. Roots without a holder here need no
+// further statement.
 func (s *Actor) DecideBy(ctx context.Context, tx pgx.Tx, roots []*plan.Member, seen *Sight) (d Decision, err error) {
 	if d.Closure, err = s.expand(ctx, tx, roots, seen); err != nil {
 		return d, err
@@ -130,8 +131,8 @@ func (s *Actor) DecideBy(ctx context.Context, tx pgx.Tx, roots []*plan.Member, s
 }
 
 // expand follows the references that act in the same transaction, level by level from locked roots, up to
-// Config.Limits.LocalCascade members and maxLevels levels. Holders beyond these limits act later. The caller sets the reason
-// of the roots; that of the other members is the member to which they refer.
+// Config.Limits.LocalCascade members and maxLevels levels. Holders beyond these limits act later. The caller
+// sets the reason of the roots; the reason of another member is the member to which it refers.
 func (s *Actor) expand(ctx context.Context, tx pgx.Tx, roots []*plan.Member, seen *Sight) (*plan.Closure, error) {
 	limit, self := s.Cfg.Limits.LocalCascade, s.SelfID
 	c := &plan.Closure{Members: make(map[int64]*plan.Member, len(roots))}
@@ -261,8 +262,9 @@ func take(ctx context.Context, tx pgx.Tx, c *plan.Closure, self int32, ids []int
 	return next, nil
 }
 
-// Sight is what a transaction sees of resources right behind the statement that locks them, in the same round trip: each statement has a
-// snapshot of its own, which is newer than the locks. It may cover more resources than were locked; those do not count.
+// Sight is what a transaction reads of resources right behind the statement that locks them, in the same
+// round trip: each statement has a snapshot of its own, which is newer than the locks. It may cover more
+// resources than were locked; those do not count.
 type Sight struct {
 	Recovered *gate.Recovered
 

@@ -58,12 +58,13 @@ SELECT s.id, s.uid, s.kind_id, s.name, s.state, s.shard, s.revision, s.block_del
 
 var byNames = cascade.Select(`SELECT s.id FROM ` + namedSQL)
 
-// Delete deletes a resource with everything that cascades. Before it is refused, the blockades in its way are resolved:
-// released ones, and those of aborted attempts, do not block. It waits for undecided attempts until the deadline (default
-// Config.Times.DeleteTimeout), as for a lock; meanwhile the resource takes no new references, so that a busy one can be
-// deleted. A look-ahead over other deployments finds blockers of the cascade there. With a request id, the outcome is
-// stored as by SaveRequested. When it fails with one of these errors, nothing has changed: *BlockedError, which names
-// the blockers; *ProtectedError (block_deletion); ErrTooManyRemovals; *UnavailableError, when a blocker's deployment does not answer;
+// Delete deletes a resource with everything that cascades. Before it is refused, the blockades in its way are
+// resolved: released blockades, and blockades of aborted attempts, do not block. It waits for undecided
+// attempts until the deadline (default Config.Times.DeleteTimeout), as for a lock; meanwhile the resource
+// takes no new references, so that a busy one can be deleted. A look-ahead over other deployments finds
+// blockers of the cascade there. With a request id, the outcome is stored as by SaveRequested. When it fails
+// with one of these errors, nothing has changed: *BlockedError, which names the blockers; *ProtectedError
+// (block_deletion); ErrTooManyRemovals; *UnavailableError, when a blocker's deployment does not answer;
 // ErrNotFound; ErrConflict.
 func (s *Deleter) Delete(ctx context.Context, req DeleteRequest) (peer.DeleteResult, error) {
 	results, err := s.DeleteAll(ctx, []DeleteRequest{req})
@@ -73,9 +74,10 @@ func (s *Deleter) Delete(ctx context.Context, req DeleteRequest) (peer.DeleteRes
 	return results[0], nil
 }
 
-// DeleteAll is Delete of one or several resources in one transaction: all of them, or none. What refers to one of them and is deleted with another one
-// does not block. The request id, the limit of removals, the actor and the call are those of the first request. The results have the order of the requests; the first one has
-// the deployments that could not be asked. The resource of a result has no body when there are several.
+// DeleteAll is Delete of one or several resources in one transaction: all of them, or none. A holder of one
+// of them that is deleted with another one does not block. The request id, the limit of removals, the actor
+// and the call come from the first request. The results have the order of the requests; the first one has the
+// deployments that could not be asked. The resource of a result has no body when there are several.
 func (s *Deleter) DeleteAll(ctx context.Context, reqs []DeleteRequest) ([]peer.DeleteResult, error) {
 	d := &deletion{}
 	if reqs[0].RequestID == uuid.Nil {
@@ -118,8 +120,9 @@ func outcomeOf(results []peer.DeleteResult) request.Outcome {
 	return request.Outcome{DeletedAll: results}
 }
 
-// DeleteWithin is Delete in one transaction with an application's own statements, after the look-ahead. The request has no id. It
-// fails with the errors of Delete, with those of the application's function, and with ErrTransaction.
+// DeleteWithin is Delete in one transaction with an application's own statements, after the look-ahead. The
+// request has no id. It fails with the errors of Delete, with the errors of the application's function, and
+// with ErrTransaction.
 func (s *Deleter) DeleteWithin(ctx context.Context, within *gate.Within, req DeleteRequest) (peer.DeleteResult, error) {
 	inTx := func(ctx context.Context, _ feed.Topics, fn func(pgx.Tx) error) error {
 		return s.gate.InTxWithin(ctx, within, db.AllFeeds, fn)

@@ -92,7 +92,7 @@ func (p *planning) takeRows(ctx context.Context, tx pgx.Tx, targets []rows.Targe
 	return next, nil
 }
 
-// rowTargets returns the targets of the question that rows here may name, also those of this deployment.
+// rowTargets returns the targets of the question that rows here may name, also targets of this deployment.
 func (p *planning) rowTargets(ctx context.Context, q db.Querier) ([]rows.Target, error) {
 	var deployments []int32
 	var uids []uuid.UUID

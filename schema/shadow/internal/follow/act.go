@@ -162,7 +162,7 @@ type acting struct {
 	// rights are the same targets by their rows of foreign_target, under which rows of tables refer to them. Of another deployment they are targets; of this one
 	// targets are shadows, to which references are stored.
 	rights map[int64]Target
-	// glimpse is what glance has read beside the targets; nil when nothing follows from it.
+	// glimpse has the holders that glance has read beside the targets; nil: they are read later.
 	glimpse *glimpse
 	// blocking is the behaviour of rows that block the targets: BLOCK, or the one that an operator has chosen.
 	blocking schema.Behaviour

@@ -26,7 +26,7 @@ type Dangling struct {
 	// Holders of the references, in order, no more than one transaction takes.
 	Holders []int64
 	Cause   *schema.Cause
-	// Own and There are the epochs of this database and of that of From, as they were known before From was asked.
+	// Own and There are the epochs of this database and of From's, as they were known before From was asked.
 	Own, There uuid.UUID
 }
 

@@ -33,9 +33,9 @@ INSERT INTO dbcontroller.work (action, shard, deployment_id, attempt, holder_uid
 SELECT {release}, (g.id % 64)::smallint, g.deployment_id, g.uid, g.uid, $2, g.uid FROM gone g
 WHERE NOT EXISTS (SELECT FROM dbcontroller.decommissioned x WHERE x.deployment_id = g.deployment_id)`)
 
-// Forget removes the targets of deletions at another deployment, except those that references here still name, after ActFor. Nobody waits for
-// it: tidying finds those that stay. So it comes behind the acknowledgement, and a watch that the act has woken does not wait until its
-// part of the log is on disk.
+// Forget removes the targets of deletions at another deployment, except those that references here still
+// name, after ActFor. No call waits for it: tidying finds the targets that stay. So it comes behind the
+// acknowledgement, and a watch that the act has woken does not wait until its part of the log is on disk.
 func (s *Follower) Forget(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion) error {
 	if from == s.Self && !s.rows.Refer() || len(deletions) == 0 {
 		return nil

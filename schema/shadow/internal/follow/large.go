@@ -87,7 +87,7 @@ func (a *acting) batches(ctx context.Context, target int64, holders []int64) (un
 	if a.meets(target) || len(holders) <= min(smallTarget, a.store.Cfg.Limits.Batch) {
 		return a.batch(ctx, targets, holders, false)
 	}
-	var g errgroup.Group // without a common context: the failure of one batch is not that of the other
+	var g errgroup.Group // without a common context: one batch goes on when the other one fails
 	var left [abreast][]int64
 	each := (len(holders) + abreast - 1) / abreast
 	for i, part := range slices.Collect(slices.Chunk(holders, each)) {

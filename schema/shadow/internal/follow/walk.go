@@ -35,7 +35,7 @@ type walk struct {
 	tally
 }
 
-// tally is what people see of a walk.
+// tally has the numbers of a walk for people.
 type tally struct {
 	began   time.Time
 	paused  time.Time                    // the end of the last run, or zero

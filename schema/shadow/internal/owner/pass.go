@@ -27,7 +27,7 @@ type passes struct {
 // mostPasses bounds the interrupted passes: one stays when its message is not repeated.
 const mostPasses = 1_000
 
-// take removes and returns the place of an interrupted pass, or that of the beginning.
+// take removes and returns the place of an interrupted pass, or of the beginning.
 func (p *passes) take(key passKey) int64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()

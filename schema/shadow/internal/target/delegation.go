@@ -70,7 +70,8 @@ UNION -- a right that was asked for without a reference
 SELECT f.id, f.uid, f.turn FROM dbcontroller.foreign_target f
 WHERE f.acting_attempt = ANY ($1) AND f.deployment_id = $2 AND NOT (` + db.RightCountsSQL + `) AND ` + db.AllDelegateSQL)
 
-// Targets with many blocking references from here: they cannot be deleted anyway, so that the right to block them costs nobody anything.
+// Targets with many blocking references from here: they cannot be deleted anyway, so that the right to block
+// them delays no delete.
 var selectWantedSQL = db.Codes(`
 SELECT DISTINCT f.id
 FROM dbcontroller.reference r JOIN dbcontroller.foreign_target f ON f.id = r.target_id

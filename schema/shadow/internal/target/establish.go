@@ -128,7 +128,7 @@ func (e *establishment) answer() *peer.Established {
 	return &peer.Established{UIDs: e.uids, Version: e.running.Version, Epoch: e.epoch}
 }
 
-// establishment is a call of Establish; the fields after ids are those of its present transaction.
+// establishment is a call of Establish; the fields after ids belong to its present transaction.
 type establishment struct {
 	until   time.Time // zero: at any time
 	epoch   uuid.UUID // of this deployment's database, in which ids were looked up
@@ -146,7 +146,7 @@ type establishment struct {
 	database               *uuid.UUID // of the holder's deployment, as it is known here
 	running                gate.Running
 
-	checkDatabase func(known *uuid.UUID) error // against that of the caller
+	checkDatabase func(known *uuid.UUID) error // against the caller's database
 }
 
 func (s *Keeper) establish(ctx context.Context, tx pgx.Tx, e *establishment, last db.Sender) error {

@@ -17,7 +17,8 @@ const (
 	fewWrites = 8
 	// cohortPace is how long writes wait for the cohort before theirs, so that a deployment that is far away delays them no longer.
 	cohortPace = 10 * time.Millisecond
-	// cohortLasts is how long a cohort counts as under way at most: a write that waits for a lock holds nobody up.
+	// cohortLasts is how long a cohort counts as under way at most: a write that waits for a lock delays no
+	// cohort.
 	cohortLasts = 50 * time.Millisecond
 	// cohortsBeside is more than cohortLasts has of cohortPace.
 	cohortsBeside = 10

@@ -168,7 +168,8 @@ var errNoneReady = errors.New("no write can be stored")
 
 const shortLockTimeoutSQL = `SELECT set_config('lock_timeout', $1, true)`
 
-// nameOnce adds the names of the written resources to those of the batch. It adds none when one of them is there.
+// nameOnce adds the names of the written resources to the names of the batch. It adds none when one of them
+// is there.
 func nameOnce(sv *prepare.Saving, named map[string]bool) bool {
 	for _, wr := range sv.Writes {
 		if named[wr.Name] {

@@ -28,7 +28,7 @@ FOR SHARE OF s`
 	LockOwnSQL = `
 SELECT id, revision, state, derivation FROM dbcontroller.shadow WHERE id = ANY ($1) ORDER BY id FOR NO KEY UPDATE`
 
-	// For several writes: the rows that nobody else has locked.
+	// For several writes: the rows that no other transaction has locked.
 	skipLocked = ` SKIP LOCKED`
 
 	selectExistingSQL = `

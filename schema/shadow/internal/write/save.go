@@ -56,7 +56,8 @@ func (s *Writer) save(ctx context.Context, req *request.Request, writes []peer.W
 	})
 }
 
-// settled repeats a write while its failures are temporary, or those of a process that is behind a switch of the version.
+// settled repeats a write while its failures are temporary, or come from a process that is behind a switch of
+// the version.
 func (s *Writer) settled(ctx context.Context, writes []peer.Write, once func(ctx context.Context, unread bool) ([]peer.Resource, error)) ([]peer.Resource, error) {
 	ctx, cancel := peer.WithDefaultTimeout(ctx, saveTimeout)
 	defer cancel()
@@ -162,9 +163,9 @@ func commit(ctx context.Context, s *Writer, sv *prepare.Saving, also func(pgx.Tx
 	return err
 }
 
-// SaveWithin is Save in one transaction with an application's own statements: the references to other deployments are established
-// before it begins, and decided with it. It fails with the errors of Save, with those of the application's function, and with
-// ErrTransaction.
+// SaveWithin is Save in one transaction with an application's own statements: the references to other
+// deployments are established before it begins, and decided with it. It fails with the errors of Save, with
+// the errors of the application's function, and with ErrTransaction.
 func (s *Writer) SaveWithin(ctx context.Context, within *gate.Within, writes []peer.Write) ([]peer.Resource, error) {
 	return s.settled(ctx, writes, func(ctx context.Context, unread bool) ([]peer.Resource, error) {
 		sv, err := s.preparer.Prepare(ctx, s.Pool, writes, unread)

@@ -244,7 +244,8 @@ func (c *referenceColumns) add(ref *prepare.NewReference) {
 	c.fields, c.behaviours = append(c.fields, ref.FieldID), append(c.behaviours, int16(ref.Behaviour))
 }
 
-// foreignColumns are those of references that were established at other deployments, and of the attempts under which they were.
+// foreignColumns are the columns of references that were established at other deployments, and of their
+// attempts.
 type foreignColumns struct {
 	referenceColumns
 	deployments, kinds []int32
