@@ -60,7 +60,8 @@ func (s *Admin) Decommission(ctx context.Context, d gate.Decommissioned) error {
 	return s.gate.LoadDecommissioned(ctx)
 }
 
-// DecommissionPlan is what decommissioning a deployment does here. Each count ends at DecommissionCounted.
+// DecommissionPlan is the effect of decommissioning a deployment here. Each count ends at
+// DecommissionCounted.
 type DecommissionPlan struct {
 	Deleted  int64 // resources here that refer to resources there and are deleted
 	Unset    int64 // references
@@ -84,7 +85,8 @@ SELECT (SELECT count(DISTINCT holder_id) FROM referring WHERE behaviour IN ({cas
     (SELECT count(*) FROM (SELECT DISTINCT ownee_id FROM dbcontroller.owner_reference WHERE deployment_id = (SELECT id FROM gone) LIMIT $4) AS o),
     (SELECT count(*) FROM (SELECT FROM dbcontroller.blockade WHERE deployment_id = (SELECT id FROM gone) LIMIT $4) AS b)`)
 
-// PlanDecommission counts what Decommission would do here, and changes nothing. A deployment that is not known here has no part.
+// PlanDecommission counts the effects of Decommission here, and changes nothing. A deployment that is not
+// known here has no part.
 func (s *Admin) PlanDecommission(ctx context.Context, of schema.DeploymentID, blocking schema.Behaviour) (p DecommissionPlan, err error) {
 	err = s.Pool.QueryRow(ctx, planDecommissionSQL, of.Service, of.Region, int16(blocking), DecommissionCounted).Scan(&p.Deleted, &p.Unset, &p.Dangling, &p.Owned, &p.Released)
 	if err != nil {

@@ -126,8 +126,8 @@ RETURNING service, region`
 
 const selectOwnerSQL = `SELECT service, region FROM dbcontroller.meta`
 
-// Open opens the database of a deployment, or makes an unused database that of the deployment. It fails when the database belongs to
-// another deployment.
+// Open opens the database of a deployment, or gives an unused database to the deployment. It fails when the
+// database belongs to another deployment.
 func Open(ctx context.Context, cfg Config) (*DB, error) {
 	cfg.setDefaults()
 	s := &DB{

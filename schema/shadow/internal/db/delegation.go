@@ -1,8 +1,9 @@
 package db
 
-// Conditions on a row f of foreign_target: this deployment may refer to the target without asking, by acting references, or by blocking
-// ones. A right counts in the epochs alone in which it was granted: that of this database when it asked, and that of the target's
-// database as it is known here. A deployment that has never announced an epoch is in the one that it answers with.
+// Conditions on a row f of foreign_target: this deployment may refer to the target without asking, by acting
+// references, or by blocking ones. A right counts only in the epochs in which it was granted: the epoch of
+// this database when it asked, and the epoch of the target's database as it is known here. A deployment that
+// has never announced an epoch is in the epoch of its answer.
 const (
 	RightCountsSQL = `f.acting_epoch IS NOT NULL
     AND f.acting_own = (SELECT epoch FROM dbcontroller.meta)
@@ -46,6 +47,6 @@ INSERT INTO dbcontroller.work (action, shard, deployment_id, target_id)
 SELECT DISTINCT {look_at_right}, (f.id % 64)::smallint, f.deployment_id, f.id FROM ` + from)
 }
 
-// KeptSQL is true of a row f of foreign_target whose rights were asked for a short time ago, so that nothing may refer to it yet. A time
-// further ahead than any is that of a clock which went back.
+// KeptSQL is true of a row f of foreign_target whose rights were asked for a short time ago, so that nothing
+// may refer to it yet. A time more than a minute ahead comes from a clock that went back.
 const KeptSQL = `(f.kept_until IS NOT NULL AND f.kept_until > now() AND f.kept_until < now() + interval '1 min')`

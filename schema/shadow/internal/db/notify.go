@@ -116,7 +116,7 @@ func (s *DB) listen(ctx context.Context, process string) error {
 	}
 }
 
-// Asked returns a channel that is closed when somebody asks for rights, or a right is given in this process.
+// Asked returns a channel that is closed when rights are asked for, or a right is given in this process.
 func (s *DB) Asked() <-chan struct{} { return s.watchers.Wait(WishFeed) }
 
 // WakeAsked closes the channels of Asked.

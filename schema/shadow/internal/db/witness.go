@@ -9,8 +9,9 @@ import (
 // transactions and places in the log belong to the whole server; the sequence belongs to the database.
 type Look struct{ Started, Mark int64 }
 
-// presentSQL selects from a row m of meta what Lost compares: the noticed start of the server, the value of the sequence at that time, and its
-// present value. pg_sequence_last_value is for roles that may take numbers, and cannot read the sequence.
+// presentSQL selects from a row m of meta the values that Lost compares: the noticed start of the server, the
+// value of the sequence at that time, and its present value. pg_sequence_last_value is for roles that may
+// take numbers, and cannot read the sequence.
 const presentSQL = `format('%s:%s:%s', COALESCE((extract(epoch FROM m.started_at) * 1000000)::bigint, 0), m.started_mark, COALESCE(pg_sequence_last_value('dbcontroller.mark'::regclass), 0))`
 
 // looked is the newest Look of a process.

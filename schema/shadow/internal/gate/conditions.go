@@ -257,8 +257,8 @@ func (s *Gate) CheckVersion(v *db.Version, stored Running) error {
 	return nil
 }
 
-// adopt takes over the generation of the database: another process has switched to another version and back. What was stored under that
-// version may be kept.
+// adopt takes over the generation of the database: another process has switched to another version and back.
+// Resources that were stored under that version may be kept.
 func (s *Gate) adopt(v *db.Version, generation int64) {
 	fresh := *v
 	fresh.Generation, fresh.Keeps = generation, true

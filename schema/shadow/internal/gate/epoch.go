@@ -63,9 +63,10 @@ SELECT setval(s, greatest(nextval(s), greatest_id) + 100000) FROM (VALUES
     (pg_get_serial_sequence('dbcontroller.field', 'id')::regclass, (SELECT max(id) FROM dbcontroller.field))
 ) AS numbered (s, greatest_id)`
 
-	// Ids of transactions belong to a server, and a dump takes rows to another one, which may have used fewer: then no position has their ids, and
-	// they are new to every watch. Rows that are kept until they are done become those of this transaction. Changes are kept for the tokens of
-	// the former epoch, which are void. The ids of transactions that run count as well: another one may have had the same before.
+	// Ids of transactions belong to a server, and a dump takes rows to another one, which may have used
+	// fewer: then no position has their ids, and they are new to every watch. Rows that are kept until they
+	// are done get the id of this transaction. Changes are kept for the tokens of the former epoch, which are
+	// void. The ids of running transactions count as well: another transaction may have had the same before.
 	ownIDsSQL = `
 WITH server AS (
     SELECT pg_snapshot_xmin(pg_current_snapshot()) AS oldest
@@ -226,9 +227,10 @@ func (s *Gate) laterThan(known uuid.UUID) (uuid.UUID, error) {
 	return peer.EpochAfter(s.Now(), &known), nil
 }
 
-// OutdoEpoch begins an epoch that is later than known, an epoch of this database that another deployment knows. The database has
-// lost known: it is an older copy, or the clock went back since. A deployment is believed once until an epoch begins for another
-// reason: it receives no later one than those of this deployment, and a hostile one could go on for ever.
+// OutdoEpoch begins an epoch that is later than known, an epoch of this database that another deployment
+// knows. The database has lost known: it is an older copy, or the clock went back since. A deployment is
+// believed once until an epoch begins for another reason: it learns no epoch later than this deployment's,
+// and a hostile one could go on for ever.
 func (s *Gate) OutdoEpoch(ctx context.Context, by schema.DeploymentID, known uuid.UUID) error {
 	ctx = postgres.InControl(ctx)
 	greater, err := s.laterThan(known)
@@ -439,7 +441,7 @@ func (s *Gate) RecordPeerEpoch(ctx context.Context, from schema.DeploymentID, ep
 	return known, nil
 }
 
-// $2 is the epoch of this database in which the deployment compared, $3 that of its own database.
+// $2 is the epoch of this database in which the deployment compared, $3 the epoch of its own database.
 const markConfirmedSQL = `
 UPDATE dbcontroller.deployment d SET unconfirmed = d.unconfirmed AND m.epoch <> $2, uncompared = d.uncompared AND d.epoch <> $3
 FROM dbcontroller.meta m WHERE d.id = $1 AND (d.unconfirmed OR d.uncompared)`
@@ -488,9 +490,10 @@ SELECT EXISTS (
 
 var errTelling = errors.New("its deletions under way have not all been sent again")
 
-// MarkReferencesConfirmed records that a deployment has compared its references to resources here, and established the lost ones
-// again. epoch is the epoch of this database in which it compared, selfEpoch that of its own. Until the deployment was told again of all
-// deletions it fails with *UnavailableError: afterwards their targets can be removed.
+// MarkReferencesConfirmed records that a deployment has compared its references to resources here, and
+// established the lost ones again. epoch is the epoch of this database in which it compared, selfEpoch the
+// epoch of its own database. Until the deployment was told again of all deletions it fails with
+// *UnavailableError: afterwards their targets can be removed.
 func (s *Gate) MarkReferencesConfirmed(ctx context.Context, by schema.DeploymentID, epoch, selfEpoch uuid.UUID) error {
 	here := s.PresentEpoch()
 	id, err := s.Names.Deployment(ctx, by)

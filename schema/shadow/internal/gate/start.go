@@ -21,7 +21,7 @@ const (
 UPDATE dbcontroller.meta SET started_at = pg_postmaster_start_time(), started_mark = (SELECT last_value FROM dbcontroller.mark),
     positions_until = CASE WHEN $1 THEN clock_timestamp() + interval '` + positionsWait + `' ELSE positions_until END`
 
-	// All that are known: the first reference of one may be among what a copy lacks.
+	// All known deployments: a copy may lack the first reference of one.
 	positionsDueSQL = `
 UPDATE dbcontroller.deployment d SET position_due = true
 WHERE id <> $1 AND NOT EXISTS (SELECT FROM dbcontroller.decommissioned WHERE deployment_id = d.id)`

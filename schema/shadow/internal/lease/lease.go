@@ -102,7 +102,8 @@ func (l *Leases) Renew(ctx context.Context, member uuid.UUID, lead bool) (g sche
 	return g, nil
 }
 
-// renewAlone renews the member with one round trip, which is all that most renewals need: nobody has expired, and no shard is free.
+// renewAlone renews the member with one round trip, which is all that most renewals need: no member has
+// expired, and no shard is free.
 func (l *Leases) renewAlone(ctx context.Context, member uuid.UUID) (sh shares, err error) {
 	b := &pgx.Batch{}
 	b.Queue(renewSQL, member, l.TTL).Exec(renewed)
@@ -110,7 +111,7 @@ func (l *Leases) renewAlone(ctx context.Context, member uuid.UUID) (sh shares, e
 	return sh, l.Store.Pool.SendBatch(ctx, b).Close()
 }
 
-// renewAndTake also evicts the expired members, and takes what the member lacks.
+// renewAndTake also evicts the expired members, and takes the shards that the member lacks.
 func (l *Leases) renewAndTake(ctx context.Context, member uuid.UUID, lead bool) (sh shares, err error) {
 	err = l.Store.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, renewSQL, member, l.TTL)
