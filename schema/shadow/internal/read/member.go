@@ -82,7 +82,7 @@ CROSS JOIN LATERAL (SELECT id, uid FROM dbcontroller.shadow WHERE id = r.holder_
 // CountLeavesSQL counts the holders here that go with some resources of other deployments ($1, $2), by up to
 // $3 references, and reports whether that may not be all: $3 references have fewer holders, a holder concerns
 // another deployment, a resource here goes with it ($4: this deployment) or blocks it, or the resources own a
-// resource here. Each holder is looked up by itself, whatever the statistics say.
+// resource here. Each holder is looked up by itself, with any statistics.
 var CountLeavesSQL = db.Codes(`
 WITH r AS MATERIALIZED (
     SELECT r.holder_id FROM ` + targets + ` CROSS JOIN LATERAL (` + firstReferences + `) AS r LIMIT $3
