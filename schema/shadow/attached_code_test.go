@@ -71,7 +71,8 @@ CREATE TRIGGER others BEFORE UPDATE OR DELETE ON orders FOR EACH STATEMENT EXECU
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 
-// What a trigger leaves behind in the session of the controller would run later with its rights: such a trigger keeps the row.
+// An object or a setting that a trigger leaves in the session of the controller would run later with its
+// rights: such a trigger keeps the row.
 func TestCodeOfOthersLeavesNothingInTheSession(t *testing.T) {
 	t.Parallel()
 	a := newAttached(t)

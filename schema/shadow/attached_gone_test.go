@@ -93,7 +93,7 @@ func TestARowIsDeletedByAColumn_I1_I34(t *testing.T) {
 	_ = a.refused(a.crm, `DELETE FROM customers WHERE id = 1`)
 	a.exec(a.crm, `DELETE FROM customers WHERE id = 10`)
 
-	// Keys of rows that others refer to do not change, whatever else does.
+	// Keys of rows that others refer to do not change, also not together with other columns.
 	a.exec(a.crm, `UPDATE customers SET deleted_at = now() WHERE id = 5`)
 	_ = a.refused(a.crm, `UPDATE customers SET id = id + 20, deleted_at = NULL WHERE id IN (1, 5)`)
 

@@ -64,7 +64,7 @@ func TestRowsOfStrictTablesArePlanned(t *testing.T) {
 	require.Equal(t, referring, a.referrersOf("customers/1", 1))
 }
 
-// The trace of a row to which something refers has the targets that take it along.
+// The trace of a strict table's row has the targets that take the row along.
 func TestARowOfAStrictTableIsTraced(t *testing.T) {
 	t.Parallel()
 	a := newStrict(t)

@@ -59,7 +59,8 @@ func TestAsyncStatementsNoteValuesWithoutARight_I34(t *testing.T) {
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 
-// An async statement waits for nobody: not for a right that is about to end, and not for another statement that notes the same value.
+// An async statement does not wait: not for a right that is about to end, and not for another statement that
+// notes the same value.
 func TestAsyncStatementsWaitForNobody_R11(t *testing.T) {
 	t.Parallel()
 	a := newAttached(t)
@@ -119,7 +120,7 @@ func TestADeletionLeavesRowsThatHaveMoved_I10(t *testing.T) {
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 
-// Rows count from their commit, whoever tidies, recalls, returns, or deletes.
+// Rows count from their commit for each tidying, recall, return, and delete.
 func TestRowsOfAStatementCountFromItsCommit_I1_I3_I31(t *testing.T) {
 	t.Parallel()
 	a := newStrict(t)

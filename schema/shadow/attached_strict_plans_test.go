@@ -48,8 +48,9 @@ FROM pg_stat_user_indexes WHERE relid = 'dbcontroller.foreign_target'::regclass`
 	require.Less(t, read()-before, 1500, "index entries and rows of 200 targets")
 }
 
-// computed returns the processor time of a session's process so far, which other programs on the machine do not change: only its ratio to that of the
-// same work says something. The test is skipped where the process cannot be seen.
+// computed returns the processor time of a session's process so far, which other programs on the machine do
+// not change: only its ratio to the time of the same work is compared. The test is skipped where the process
+// cannot be seen.
 func computed(t *testing.T, conn *pgx.Conn) time.Duration {
 	t.Helper()
 	return computedBy(t, conn.PgConn().PID())
@@ -106,7 +107,7 @@ func TestTriggersDoNotDependOnTheSession(t *testing.T) {
 	require.Less(t, a.cost(one, update), 6*large, "after statements about one row")
 }
 
-// A target that is passed several times is one target; a region that is left out is that of the deployment.
+// A target that is passed several times is one target; a region that is left out is the deployment's.
 func TestRightsAreTakenForEqualTargets(t *testing.T) {
 	t.Parallel()
 	a := newStrict(t)

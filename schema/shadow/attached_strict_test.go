@@ -351,7 +351,7 @@ func TestARightIsGrantedBesideTransactionsThatUseTheOther(t *testing.T) {
 		a.acquire([]string{first.uses + target})
 		other := a.connect(shop, `BEGIN`)
 		a.exec(other, first.sql)
-		a.acquire([]string{first.needs + target, "ACT " + customer(strconv.Itoa(6+i)), "BLOCK " + customer(strconv.Itoa(8+i))}) // nor those of others
+		a.acquire([]string{first.needs + target, "ACT " + customer(strconv.Itoa(6+i)), "BLOCK " + customer(strconv.Itoa(8+i))}) // nor other transactions' rights
 		a.exec(other, `INSERT INTO invoices (id, customer_id) VALUES ('both' || $1, $1::text::int)`, strconv.Itoa(4+i))
 		a.exec(other, `INSERT INTO orders (customer_id, note) VALUES ($1, 'both')`, 4+i)
 		a.exec(other, `COMMIT`)
@@ -362,7 +362,7 @@ func TestARightIsGrantedBesideTransactionsThatUseTheOther(t *testing.T) {
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 
-// What ends all rights of a deployment waits for the statements that use them.
+// A statement that ends all rights of a deployment waits for the statements that use them.
 func TestTheEndOfAllRightsWaitsForStrictWrites(t *testing.T) {
 	t.Parallel()
 	for what, end := range map[string]func(a *attached) error{

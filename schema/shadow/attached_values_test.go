@@ -127,7 +127,7 @@ func TestRowsOfAMissingTargetGoInParts(t *testing.T) {
 	require.Equal(t, []string{"0"}, a.rows(a.shop, `SELECT count(*)::text FROM invoices WHERE room IS NOT NULL`))
 }
 
-// Many rows that a table had before it was attached wait for the word of a person; those of later statements do not.
+// Many rows from before a table was attached wait for the word of a person; rows of later statements do not.
 func TestManyRowsOfBeforeWaitForAPerson(t *testing.T) {
 	t.Parallel()
 	a := newAttached(t)

@@ -23,8 +23,9 @@ func deleteTogether(t *testing.T, b *harness.Box, at string, requestID uuid.UUID
 	return b.Stores[b.ID(at)].DeleteAll(t.Context(), reqs)
 }
 
-// Several resources are deleted together or not at all. What blocks one of them, inside this database or from a deployment that the deletion reaches, and
-// goes with another one, does not block; what stays does. A plan says the same before.
+// Several resources are deleted together or not at all. A blocker of one of them, inside this database or
+// from a deployment that the deletion reaches, does not block if it goes with another one; a blocker that
+// stays does. A plan says the same before.
 func TestSeveralResourcesAreDeletedTogether_I13_I14(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)

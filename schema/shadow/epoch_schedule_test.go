@@ -302,7 +302,8 @@ func refusing(t *testing.T, reason peer.Reason) *harness.Box {
 	return b
 }
 
-// An operator ends the wait for a reference that nobody will allow again: its target can be deleted, and then it is dangling.
+// An operator ends the wait for a reference that will never be allowed again: its target can be deleted, and
+// then it is dangling.
 func TestTheWaitForARefusedReferenceCanBeWaived_I13(t *testing.T) {
 	t.Parallel()
 	b := refusing(t, peer.NotReferable)

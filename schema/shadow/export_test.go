@@ -31,7 +31,7 @@ var SelectWishesSQL = wishes.SelectSQL
 // OwnSQL selects the id of a transaction and the epoch, when its commit waits for the disk.
 const OwnSQL = db.OwnSQL
 
-// ReferredSQL selects those of some ids to which something here refers.
+// ReferredSQL selects the ids, among some, of resources with a holder here.
 var ReferredSQL = cascade.ByID.ReferredSQL
 
 // Mark is the greatest value of the sequence mark that this process has seen.

@@ -132,8 +132,8 @@ func rollBack(t *testing.T, pool *pgxpool.Pool, n int) (last uint64) {
 	return last
 }
 
-// A crash loses the transaction ids that were not on disk, also those of transactions that were rolled back: they are assigned
-// again. A position is sent only when all ids before it are on disk.
+// A crash loses the transaction ids that were not on disk, also of transactions that were rolled back: they
+// are assigned again. A position is sent only when all ids before it are on disk.
 func TestACrashDoesNotPutNewWritesBeforeOldTokens_I24(t *testing.T) {
 	t.Parallel()
 	server := newServer(t)

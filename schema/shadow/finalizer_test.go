@@ -111,8 +111,8 @@ func TestAResourceWaitsForItsFinalizers_I33(t *testing.T) {
 	b.Gone(target)
 }
 
-// The version that runs in the database decides which finalizers a resource gets with its mark: also for a process that has not heard of
-// a switch. A switch leaves those of resources in DELETING.
+// The version that runs in the database decides which finalizers a resource gets with its mark: also for a
+// process that has not heard of a switch. A switch leaves the finalizers of resources in DELETING.
 func TestFinalizersAreThoseOfTheRunningVersion_I26_I33(t *testing.T) {
 	t.Parallel()
 	const (

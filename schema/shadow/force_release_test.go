@@ -77,7 +77,7 @@ func TestEntriesOfAnActiveResourceAreListed(t *testing.T) {
 	require.Equal(t, 1, b.Count(aWest, "holder_entry"))
 }
 
-// The rows that tie a resource are listed page by page, each once, whatever their kinds.
+// The rows that tie a resource are listed page by page, each once, of all kinds.
 func TestReleasableRowsHavePages(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)

@@ -274,8 +274,8 @@ func TestGatheredDeletesLookAfterTheLock_I3(t *testing.T) {
 	b.Audit()
 }
 
-// The same request several times at once takes effect once. A delete that makes its transaction fail fails alone: its neighbours are carried out,
-// and an id that several deletes have is that of one of them.
+// The same request several times at once takes effect once. A delete that makes its transaction fail fails
+// alone: its neighbours are carried out, and of several deletes with one id one is carried out.
 func TestAFailedBatchKeepsItsOtherDeletes_I20_I29(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)

@@ -205,8 +205,8 @@ func (o *timedOut) TraceBatchQuery(_ context.Context, _ *pgx.Conn, d pgx.TraceBa
 
 func (o *timedOut) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}
 
-// A write that makes its transaction fail fails alone: its neighbours are stored (I20). A repeated request takes effect once, and an id that
-// several writes have is that of one of them (I29).
+// A write that makes its transaction fail fails alone: its neighbours are stored (I20). A repeated request
+// takes effect once, and of several writes with one id one is stored (I29).
 func TestAFailedBatchKeepsItsOtherWrites_I20_I29(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)

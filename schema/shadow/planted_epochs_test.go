@@ -73,7 +73,7 @@ func TestADatabaseThatWasMetBeforeAnotherOneIsNotBelieved_I2_I15(t *testing.T) {
 	back := b.Replace(bEast)
 	empty := b.Stores[b.ID(bEast)].Database()
 	require.NoError(t, b.Stores[b.ID(aWest)].CheckDatabase(t.Context(), b.ID(bEast), empty))
-	_, err := b.Stores[b.ID(aWest)].RecordPeerEpoch(t.Context(), b.ID(bEast), b.Stores[b.ID(bEast)].PresentEpoch(), peer.TargetKinds{}) // later than that of the right one
+	_, err := b.Stores[b.ID(aWest)].RecordPeerEpoch(t.Context(), b.ID(bEast), b.Stores[b.ID(bEast)].PresentEpoch(), peer.TargetKinds{}) // later than the right one's
 	require.NoError(t, err)
 	restore := b.Backup(aWest)
 	back()

@@ -200,7 +200,8 @@ func TestASwitchKeepsTheDerivationsOfOtherKinds_I26(t *testing.T) {
 	b.Audit()
 }
 
-// A switch that stops between its two transactions has noted nothing of the new version, whatever it changes: another process does not adopt it.
+// A switch that stops between its two transactions has noted nothing of the new version, with any change:
+// another process does not adopt it.
 func TestNothingOfAHalfSwitchedVersionIsAdopted_I26(t *testing.T) {
 	t.Parallel()
 	for version, what := range map[string]string{"v4": "other names", "v5": "a new kind", "v6": "a dropped kind"} {

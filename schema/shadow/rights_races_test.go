@@ -61,7 +61,8 @@ SELECT s.id, f.id, $1, (SELECT id FROM dbcontroller.field WHERE path = 'block'),
 	require.Equal(t, []int{1, 1}, []int{rights, proxies})
 }
 
-// Two batches of a large deletion end early, each in its middle: what the first one has not reached is not passed over.
+// Two batches of a large deletion end early, each in its middle: holders that the first one has not reached
+// are not passed over.
 func TestHoldersThatABatchDidNotReachAreNotPassed_I1(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, func(cfg *shadow.Config) { cfg.Limits.Batch = 10 })

@@ -140,5 +140,6 @@ func (s *Store) Leases(name string, ttl time.Duration) *Leases {
 	return &Leases{Store: s.db, Name: name, TTL: ttl}
 }
 
-// RunNotifications listens for other processes' commits, and notifies them of those of this process, until ctx ends.
+// RunNotifications listens for other processes' commits, and notifies them of this process's commits, until
+// ctx ends.
 func (s *Store) RunNotifications(ctx context.Context) error { return s.db.RunNotifications(ctx) }

@@ -171,8 +171,8 @@ func TestWhoHasReferencesIsNoStranger_I2_I15(t *testing.T) {
 	require.Empty(t, unconfirmed(t, b, aWest))
 }
 
-// A process that has not received an environment yet takes nobody for a stranger: it looks for one again, and recovers from none that
-// lacks its own deployment.
+// A process that has not received an environment yet takes no deployment for a stranger: it looks for one
+// again, and recovers from none that lacks its own deployment.
 func TestBeforeTheFirstEnvironmentNobodyIsAStranger_I2_I15(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)

@@ -12,8 +12,8 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// A switch that stops between its two transactions has not noted what is derived by the new version. If the deployment goes back, nothing is
-// derived anew: so no other process writes under the version before.
+// A switch that stops between its two transactions has not noted the derivations of the new version. If the
+// deployment goes back, nothing is derived anew: so no other process writes under the version before.
 func TestAHalfSwitchedVersionIsNotAdopted_I26(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, switched, nil, aWest, bEast)

@@ -221,7 +221,7 @@ func TestNothingThatIsLeftWaitsForAPulse_I13(t *testing.T) {
 	b.Switch(aWest, "v2")
 	a.after("a switch of the targets' service")
 	a.settle()
-	for i := range 4 { // the only resource with something to derive is set aside
+	for i := range 4 { // the only resource with references to derive is set aside
 		_, _ = b.Delete(fmt.Sprintf("//%s/holders/h%d", bWest, i))
 	}
 	a.settle()

@@ -75,7 +75,8 @@ func TestAnUnsuitableTransactionIsRefused(t *testing.T) {
 	}
 }
 
-// The statements of a write run with the store's settings; those of the application with the settings of its sessions.
+// The statements of a write run with the store's settings; the application's statements with the settings of
+// its sessions.
 func TestAWriteHasSettingsOfItsOwnInAnApplicationsTransaction(t *testing.T) {
 	t.Parallel()
 	b, ctx := newPair(t, nil), context.Background()
