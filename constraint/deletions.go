@@ -174,8 +174,9 @@ func (d *deletions) again(now time.Time) batch {
 	return b
 }
 
-// next takes about limit deletions from the front, and the newest position among them. A position in the middle is acknowledged
-// after the deletions before it; those behind it are done in the same run, and acknowledged with the next position.
+// next takes about limit deletions from the front, and the newest position among them. A position in the
+// middle is acknowledged after the deletions before it; deletions behind it are done in the same run, and
+// acknowledged with the next position.
 func (d *deletions) next(limit int) batch {
 	b, n := batch{stream: d.stream}, 0
 	if d.unacknowledged() {

@@ -40,9 +40,9 @@ type Resolver interface {
 	Resolve(ctx context.Context, holder schema.DeploymentID) error
 }
 
-// SubscribedDeleting acts upon deletions of another deployment, and acknowledges them when a position is given. It returns
-// the deletions that failed, which it does not acknowledge, and with schema.ErrUnfinished those with more holders than one
-// run handles: they are handled again, beside new ones.
+// SubscribedDeleting acts upon deletions of another deployment, and acknowledges them when a position is
+// given. It returns the deletions that failed, which it does not acknowledge, and with schema.ErrUnfinished
+// the deletions with more holders than one run handles: they are handled again, beside new ones.
 type SubscribedDeleting interface {
 	Handle(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion, position string, earlier []uuid.UUID, again bool) (map[uuid.UUID]error, error)
 }

@@ -114,7 +114,8 @@ func TestPiecesThatFailByThemselvesAreCollected_I20(t *testing.T) {
 	require.Equal(t, []int64{4}, waiting)
 }
 
-// Pieces of the action that failed as a whole are not among those that failed by themselves: the whole batch is handled again.
+// Pieces of an action that failed as a whole do not count as failed by themselves: the whole batch is handled
+// again.
 func TestAFailureOfAWholeActionIsNoneOfItsPieces(t *testing.T) {
 	t.Parallel()
 	a := actions()

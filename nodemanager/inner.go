@@ -30,7 +30,7 @@ type innerManager struct {
 	failing bool      // the last renewal failed
 	leads   bool
 	lead    leadership
-	nodes   []*runningNode // by number; nil for those without shards
+	nodes   []*runningNode // by number; nil for nodes without shards
 }
 
 // runningNode is a node that runs under the present member.

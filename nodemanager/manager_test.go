@@ -28,7 +28,7 @@ type world struct {
 	running    int
 	shards     map[uint32]int
 	workers    map[uint32][]uuid.UUID
-	subs       map[string][]string // node of a member → deployments; of those that run
+	subs       map[string][]string // node of a member → deployments; of running nodes
 	fail       error
 	away       error // guarded by mu; every read of the database fails with it
 	noNode     error // guarded by mu; no node can be made

@@ -81,8 +81,8 @@ func (c *Cache[T]) Lost() {
 	c.primed, c.view = false, nil
 }
 
-// Upsert stores objects, and returns the new ones, and those newer than the stored version. An object that an index refuses is not
-// stored, in no index; the others are, and the error names each refused one.
+// Upsert stores objects, and returns the new ones, and the ones newer than the stored version. An object that
+// an index refuses is not stored, in no index; the others are, and the error names each refused one.
 func (c *Cache[T]) Upsert(objects ...T) (changed []T, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
