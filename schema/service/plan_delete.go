@@ -73,17 +73,18 @@ const maxSamples = 3
 // denied are the resources of a group of a plan that the caller has no right to delete, and that go along.
 type denied struct {
 	count int
-	names []schema.FullName // of those that the plan visited
+	names []schema.FullName // of the resources that the plan visited
 }
 
-// deniedOf returns the denied resources of each group. Those that were counted, and not visited, are denied unless the caller may delete all of their kind.
+// deniedOf returns the denied resources of each group. Resources that were counted, and not visited, are
+// denied unless the caller may delete all of their kind.
 func deniedOf(ctx context.Context, plan *shadow.DeletePlan) ([]denied, error) {
 	out, person := make([]denied, len(plan.Groups)), peer.PersonFrom(ctx)
 	if person.Delete == nil {
 		return out, nil
 	}
 	for i, g := range plan.Groups {
-		if g.Unset || g.Parent < 0 { // the delete itself needs the right to those that it names
+		if g.Unset || g.Parent < 0 { // the delete itself needs the right to the resources that it names
 			continue
 		}
 		all, err := person.DeleteKind(ctx, g.Deployment, g.Kind)

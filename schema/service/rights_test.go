@@ -258,8 +258,8 @@ func listed(ctx context.Context, t *testing.T, c resourcev1.ResourceServiceClien
 	}
 }
 
-// Tokens of pages and watches, request ids, dry runs, filters and look-alike names of those who may see more give a restricted caller
-// nothing that it may not read.
+// Tokens of pages and watches, request ids, dry runs, filters and look-alike names of callers who may see
+// more give a restricted caller nothing that it may not read.
 func TestARestrictedCallerLearnsNothingFromOthers(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)

@@ -60,8 +60,8 @@ func (a *Access) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 	return a.redacted(ctx, who, info.FullMethod, out, err)
 }
 
-// Operate checks the right to operate on a resource of another deployment. It runs before requests are forwarded: those that need
-// this right are not, and a caller without the right is denied here as there.
+// Operate checks the right to operate on a resource of another deployment. It runs before requests are
+// forwarded: requests that need this right are not, and a caller without the right is denied here as there.
 func (a *Access) Operate(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	who, limited, err := a.limited(ctx)
 	if err != nil {

@@ -293,7 +293,8 @@ func (h *hider) status(err error) error {
 	return out.Err()
 }
 
-// violations removes those about resources that the caller may not read, and returns how many they were.
+// violations removes the violations about resources that the caller may not read, and returns how many they
+// were.
 func (h *hider) violations(of *errdetails.PreconditionFailure) (hidden int) {
 	var kept []*errdetails.PreconditionFailure_Violation
 	for _, v := range of.GetViolations() {

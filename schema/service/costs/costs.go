@@ -46,7 +46,7 @@ type Costs struct {
 
 // use counts the costly reads of one identity.
 type use struct {
-	calls  int           // guarded by Costs.mu; with those that wait
+	calls  int           // guarded by Costs.mu; running and waiting ones
 	places chan struct{} // one element for each call that runs, which the call itself puts in and takes out
 }
 

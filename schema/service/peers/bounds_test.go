@@ -38,7 +38,8 @@ func (rawAnswers) Marshal(v any) (mem.BufferSlice, error) {
 
 func (rawAnswers) Unmarshal(mem.BufferSlice, any) error { return nil }
 
-// answeringBytes returns a connection, with the bounds of those between deployments, to a server that answers every call with the same bytes.
+// answeringBytes returns a connection, with the bounds between deployments, to a server that answers every
+// call with the same bytes.
 func answeringBytes(t *testing.T, answer []byte, times int) *grpc.ClientConn {
 	t.Helper()
 	listener := bufconn.Listen(1 << 20)

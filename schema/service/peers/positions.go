@@ -17,8 +17,9 @@ import (
 	"github.com/db-controller/db-controller/schema/wire"
 )
 
-// Positions stores the newest token of the watch of deletions of each other deployment. KeepPositions replaces tokens that were
-// stored before, and reports false for those in whose place another one is stored.
+// Positions stores the newest token of the watch of deletions of each other deployment. KeepPositions
+// replaces tokens that were stored before, and reports false for a token in whose place another one is
+// stored.
 type Positions interface {
 	HasPosition(ctx context.Context, of schema.DeploymentID) (bool, error)
 	Position(ctx context.Context, of schema.DeploymentID) (token string, err error)

@@ -101,7 +101,8 @@ func deletionsOf(t *testing.T, p *Peers) error {
 	return p.WatchDeletions(t.Context(), other, func(schema.Event[schema.Deletion]) error { return nil })
 }
 
-// A watch tells the position that is stored, and replaces it by those that it is told; a refused one stays, and is told again.
+// A watch tells the stored position, and replaces it by the positions that it is told; a refused one stays,
+// and is told again.
 func TestAWatchTellsTheStoredPosition_I2(t *testing.T) {
 	t.Parallel()
 	server := &deletionsServer{tokens: []string{"one", "two"}, ahead: "lost"}

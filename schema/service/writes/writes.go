@@ -14,7 +14,8 @@ type Write = resourcev1.BatchWriteResourcesRequest_Write
 // Request is a request that writes.
 type Request struct {
 	All []*Write
-	// place is the path of the i-th write; nil: the request is the write itself. Field has all of them, or those after the first.
+	// place is the path of the i-th write; nil: the request is the write itself. Field has all of them, or
+	// the writes after the first.
 	place func(i int) string
 	Field string
 }
