@@ -67,7 +67,7 @@ type DecommissionPlan struct {
 	Unset    int64 // references
 	Dangling int64 // references
 	Owned    int64 // resources here with an owner there
-	Released int64 // references from there that no longer count
+	Released int64 // references from there that do not count any more
 }
 
 // DecommissionCounted is the greatest count of a DecommissionPlan: there may be more.
@@ -249,8 +249,9 @@ func (s *Admin) cleanUpTargets(ctx context.Context, deployment int32) error {
 	}
 }
 
-// cleanUpReferences acts upon all references to the deployment's resources, and ends the rights to refer to them, each under its lock: the order alone excludes
-// neither a transaction that has used a right, nor one with an older snapshot. Those that are used at the moment are ended by the next run.
+// cleanUpReferences acts upon all references to the deployment's resources, and ends the rights to refer to
+// them, each under its lock: the order alone excludes neither a transaction that has used a right, nor one
+// with an older snapshot. The next run ends the rights that are used at the moment.
 func (s *Admin) cleanUpReferences(ctx context.Context, deployment schema.DeploymentID, id int32, blocking schema.Behaviour, cause *schema.Cause) error {
 	var failed error
 	for after := int64(0); ; {

@@ -60,7 +60,7 @@ WITH going AS (
 
 	removeDanglingSQL = db.Codes(`DELETE FROM dbcontroller.reference WHERE target_id = ANY ($1) AND behaviour = {allow_dangling}`)
 
-	// Those of a batch. Their targets stay in DELETING, and get no new ones (I4).
+	// References of a batch. Their targets stay in DELETING, and get no new ones (I4).
 	removeSomeDanglingSQL = db.Codes(`
 DELETE FROM dbcontroller.reference WHERE (holder_id, field_id, target_id) IN (
     SELECT holder_id, field_id, target_id FROM dbcontroller.reference WHERE target_id = ANY ($1) AND behaviour = {allow_dangling} LIMIT $2
@@ -378,7 +378,8 @@ type reasonKey struct {
 	deletion uuid.UUID
 }
 
-// reasonsOf returns the reasons of ACTIVE members. Those of members in DELETING were recorded when they were marked.
+// reasonsOf returns the reasons of ACTIVE members. Reasons of members in DELETING were recorded when they
+// were marked.
 func reasonsOf(c *plan.Closure, ids []int64) *reasons {
 	r := &reasons{seen: map[reasonKey]int32{}}
 	for _, id := range ids {
@@ -457,8 +458,9 @@ const namedHereSQL = `
 SELECT e.target_id FROM dbcontroller.holder_entry e JOIN dbcontroller.shadow s ON s.id = e.target_id
 WHERE e.target_id = ANY ($1) AND e.deployment_id = $2 AND EXISTS (SELECT FROM dbcontroller.attachment a WHERE a.kind_id = s.kind_id)`
 
-// keepNamed lets the rows of marked members stay that rows of other tables here may name: those go first, since a native key between the tables, which holds in each
-// transaction or at its end, keeps a row that is named.
+// keepNamed lets the rows of marked members stay that rows of other tables here may name: the naming rows go
+// first, since a native key between the tables, which holds in each transaction or at its end, keeps a row
+// that is named.
 func (s *Actor) keepNamed(ctx context.Context, tx pgx.Tx, d *Decision) error {
 	var ids []int64
 	for _, id := range d.Verdict.Mark {
@@ -481,8 +483,9 @@ func (s *Actor) keepNamed(ctx context.Context, tx pgx.Tx, d *Decision) error {
 	return nil
 }
 
-// rowsOf returns the rows of attached tables that a decision deletes: of members that are removed, and of those that are marked and
-// not seen any more. The row of a member with a blocker, or with rows here that name it, stays until the member is removed.
+// rowsOf returns the rows of attached tables that a decision deletes: of members that are removed, and of
+// members that are marked and not seen any more. The row of a member with a blocker, or with rows here that
+// name it, stays until the member is removed.
 func rowsOf(d Decision) (keys []rows.Key) {
 	going := slices.DeleteFunc(slices.Concat(d.Verdict.Remove, d.Verdict.Mark), func(id int64) bool {
 		m := d.Closure.Members[id]

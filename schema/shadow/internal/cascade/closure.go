@@ -262,9 +262,9 @@ func take(ctx context.Context, tx pgx.Tx, c *plan.Closure, self int32, ids []int
 	return next, nil
 }
 
-// Sight has the rows that a transaction reads right behind the statement that locks them, in the same
-// round trip: each statement has a snapshot of its own, which is newer than the locks. It may cover more
-// resources than were locked; those do not count.
+// Sight has the rows that a transaction reads right behind the statement that locks them, in the same round
+// trip: each statement has a snapshot of its own, which is newer than the locks. It may cover more resources
+// than were locked; the others do not count.
 type Sight struct {
 	Recovered *gate.Recovered
 

@@ -15,7 +15,8 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/rows"
 )
 
-// finalRows returns the rows that still exist of resources that are about to be removed: those that had blockers when they were marked.
+// finalRows returns the rows that still exist of resources that are about to be removed: the resources had
+// blockers when they were marked.
 func (s *Actor) finalRows(ctx context.Context, tx pgx.Tx, ids []int64, behind bool) ([]rows.Key, error) {
 	if err := s.rows.Refresh(ctx, tx, behind); err != nil || len(s.rows.Tables()) == 0 || len(ids) == 0 {
 		return nil, err
@@ -29,7 +30,7 @@ SELECT s.kind_id, s.name FROM dbcontroller.shadow s WHERE s.id = ANY ($1) AND NO
 	return pgx.CollectRows(found, pgx.RowToStructByPos[rows.Key])
 }
 
-// hidingBodies returns the kinds that hide, without those with tables: their rows go with the resource.
+// hidingBodies returns the kinds that hide, without kinds with tables: their rows go with the resource.
 func (s *Actor) hidingBodies() []int32 {
 	return slices.DeleteFunc(slices.Clone(s.hiding()), func(kind int32) bool { return s.rows.Of(kind) != nil })
 }

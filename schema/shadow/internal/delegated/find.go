@@ -25,8 +25,9 @@ type Finder struct {
 // NewFinder returns a finder for one database.
 func NewFinder(d *db.DB) *Finder { return &Finder{DB: d} }
 
-// Take takes the new references that need no question out of those that are to be established: those to targets to which this
-// deployment has the right that covers their behaviour. The right is checked again under the lock of its row.
+// Take takes the new references that need no question out of the references that are to be established: this
+// deployment has the right to their targets that covers their behaviour. The right is checked again under the
+// lock of its row.
 func (f *Finder) Take(ctx context.Context, q db.Querier, sv *prepare.Saving) error {
 	refs, err := f.delegable(ctx, sv)
 	if err != nil {

@@ -36,7 +36,8 @@ type DeleteRequest struct {
 	Revision peer.Revision // 0: any
 	// AllowMissing: it is no error that there is no such resource.
 	AllowMissing bool
-	// MaxRemovals is how many resources the delete removes at most, with those that it names; 0: as many as the rights of the person say; -1: any number.
+	// MaxRemovals is how many resources the delete removes at most, named resources included; 0: as many as
+	// the rights of the person say; -1: any number.
 	MaxRemovals int64
 	// Actor is the caller's identity, such as user/alice. It is stored with the removal of every member.
 	Actor string

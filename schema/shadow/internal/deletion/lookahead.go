@@ -193,7 +193,8 @@ func (s *Deleter) obstacle(ctx context.Context, tx pgx.Tx, targets []int64, limi
 	return s.obstacleOf(ctx, tx, targets, *found)
 }
 
-// queueBlockades reads the blockades of targets in a batch of statements, except those that a look-ahead has excused.
+// queueBlockades reads the blockades of targets in a batch of statements, except blockades that a look-ahead
+// has excused.
 func (s *Deleter) queueBlockades(batch *pgx.Batch, targets []int64, limit int, ahead *lookAhead) *[]blockade {
 	var k db.KeyColumns
 	if ahead != nil {

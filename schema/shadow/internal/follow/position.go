@@ -62,8 +62,8 @@ func (s *Follower) Position(ctx context.Context, of schema.DeploymentID) (token 
 	return token, nil
 }
 
-// KeepPositions stores tokens of watches of deletions, with one statement. It reports false for those in whose place another token than
-// Was is stored.
+// KeepPositions stores tokens of watches of deletions, with one statement. It reports false for a token in
+// whose place another token than Was is stored.
 func (s *Follower) KeepPositions(ctx context.Context, positions []peer.Position) (kept []bool, err error) {
 	ids, was, tokens := make([]int32, len(positions)), make([]string, len(positions)), make([]string, len(positions))
 	for i, p := range positions {

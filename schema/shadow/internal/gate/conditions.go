@@ -187,7 +187,7 @@ func (r *Recovered) Check(ctx context.Context, kinds []int32) error {
 	case len(ofKinds) > 0:
 		return &peer.UnavailableError{Deployments: ofKinds, Err: peer.ErrKindsRecovering}
 	}
-	return nil // those that are waited for refer to no resource of the kinds
+	return nil // the awaited deployments refer to no resource of the kinds
 }
 
 // AwaitsList records why a recovery does not know the deployments that may refer to resources here yet; nil: it does.

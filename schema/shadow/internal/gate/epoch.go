@@ -282,9 +282,10 @@ const (
 	lockAwaitingSQL = `SELECT awaiting, ` + mayHaveLostSQL + ` FROM dbcontroller.meta m FOR UPDATE`
 	mayHaveLostSQL  = `EXISTS (SELECT FROM dbcontroller.epoch e WHERE e.id <> m.epoch)`
 
-	// The deployments that may refer to resources here: those in the registry's list whose service imports this one, or that have ever referred
-	// to resources here, under a version that is not described any more; and the deployments with rows here, which the registry may have lost.
-	// Their blockades here may be lost, so that each of them has to compare.
+	// The deployments that may refer to resources here: the deployments of the registry's list whose service
+	// imports this one, or that have ever referred to resources here, under a version that is not described
+	// any more; and the deployments with rows here, which the registry may have lost. Their blockades here
+	// may be lost, so that each of them has to compare.
 	unconfirmedSQL = `
 WITH who AS (
     SELECT id FROM dbcontroller.deployment d, dbcontroller.meta m WHERE id <> $2 AND d.counted_in IS DISTINCT FROM m.epoch
@@ -317,10 +318,10 @@ INSERT INTO dbcontroller.work (action, shard, deployment_id, cursor)
 SELECT a, id % $3::int, id, '' FROM counted, unnest(ARRAY [{announce_epoch}, {verify_blockades}]) AS a`)
 )
 
-// Recover starts the recovery of a new epoch with the deployments of an environment. The epoch is announced to all of
-// them; those that may refer to resources here are waited for: nothing is deleted here until they have confirmed their
-// references. A later call, in any epoch but the first, adds deployments that have appeared since (the registry may have
-// lost some as well) and changes nothing for the others.
+// Recover starts the recovery of a new epoch with the deployments of an environment. The epoch is announced
+// to all of them. The recovery waits for the deployments that may refer to resources here: nothing is deleted
+// here until they have confirmed their references. A later call, in any epoch but the first, adds deployments
+// that have appeared since (the registry may have lost some as well) and changes nothing for the others.
 func (s *Gate) Recover(ctx context.Context, env *schema.Environment) error {
 	var referring, all []int32
 	for _, d := range env.Deployments {

@@ -54,9 +54,9 @@ func (s *Gate) ShowPosition(ctx context.Context, of schema.DeploymentID) error {
 	return err
 }
 
-// PostgreSQL writes a sequence to its log 32 numbers ahead, so that a copy may continue with greater numbers than were taken before it was made.
-// Some more numbers are passed over whenever any were taken: those that a process has seen on disk are then greater than each number of a copy
-// of before.
+// PostgreSQL writes a sequence to its log 32 numbers ahead, so that a copy may continue with greater numbers
+// than were taken before it was made. Some more numbers are passed over whenever any were taken: numbers that
+// a process has seen on disk are then greater than each number of a copy of before.
 const (
 	markStep    = 64
 	stepMarkSQL = `

@@ -241,7 +241,7 @@ func (s *Inspector) rowsOf(ctx context.Context, page *Referrers, id int64, at *r
 	return left - len(holders), s.addReferrers(ctx, page, kinds, found, within)
 }
 
-// addReferrers adds those that the caller may read, with the present names of their kinds.
+// addReferrers adds the referrers that the caller may read, with the present names of their kinds.
 func (s *Inspector) addReferrers(ctx context.Context, page *Referrers, kinds []int32, found []Referrer, within grant.Within) error {
 	for i, r := range found {
 		kind, err := s.Names.KindOf(ctx, s.Pool, kinds[i])

@@ -198,8 +198,8 @@ type requiredOwners struct {
 	at     []int // by question
 }
 
-// judge sets the verdicts by the owners that were found. It returns the owners that exist, and apart from them those that have
-// to refer to their ownees, whose verdict is OwnerNotReferring so far.
+// judge sets the verdicts by the owners that were found. It returns the owners that exist, and apart from
+// them the owners that have to refer to their ownees, whose verdict is OwnerNotReferring so far.
 func (c *ownerCheck) judge(found []ownerFound) (owners []int64, required requiredOwners) {
 	for i, q := range c.questions {
 		if c.kinds[i] == 0 {

@@ -23,7 +23,8 @@ var (
 	third = schema.DeploymentID{Service: "c.example.com", Region: "north"}
 )
 
-// world has the resources of all deployments, each with those that its deletion removes or changes, by one reference each.
+// world has the resources of all deployments, each with the resources that its deletion removes or changes,
+// by one reference each.
 type world struct {
 	resources map[string]*resource
 	down      map[schema.DeploymentID]bool
@@ -429,7 +430,8 @@ func (c crowded) Trace(context.Context, schema.DeploymentID, []uuid.UUID) (map[u
 	return nil, errors.New("not asked")
 }
 
-// A plan counts the resources of every deployment, also of those that answer when it has reached its limit. A delete does not wait for them.
+// A plan counts the resources of every deployment, also of deployments that answer when it has reached its
+// limit. A delete does not wait for them.
 func TestAFullWalkCountsTheOtherDeployments(t *testing.T) {
 	t.Parallel()
 	for _, detailed := range []bool{true, false} {

@@ -66,14 +66,14 @@ func (b *Book) DeletionProgress(ctx context.Context, id uuid.UUID) ([]Deletion, 
 	return b.read(ctx, oneSQL, id)
 }
 
-// RunningDeletions returns deletions with resources in DELETING here, or with holders here that were counted and not found yet, those with
-// the newest changes first.
+// RunningDeletions returns deletions with resources in DELETING here, or with holders here that were counted
+// and not found yet, the newest changes first.
 func (b *Book) RunningDeletions(ctx context.Context, limit int) ([]Deletion, error) {
 	return b.read(ctx, runningSQL, limit)
 }
 
-// ListDeletions returns a page of the running deletions, those that began last first, and the token of the next page. It fails with
-// *peer.InvalidError.
+// ListDeletions returns a page of the running deletions, the newest deletion first, and the token of the next
+// page. It fails with *peer.InvalidError.
 func (b *Book) ListDeletions(ctx context.Context, token string, limit int) (out []Deletion, next string, err error) {
 	after, err := db.ParsePage(token)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 type Walk struct {
 	Deletion uuid.UUID
 	Cascades int64 // references that were counted and not passed yet, of holders that are removed
-	Unsets   int64 // and those that are unset
+	Unsets   int64 // and of references that are unset
 	Passed   int64
 	Began    time.Time
 }

@@ -66,8 +66,9 @@ const (
 `
 )
 
-// TargetsSQL selects Targets among some resources of other deployments ($1, $2). HoldersOfSQL selects the Holders that go with them, by up to $3
-// references: a holder with several comes several times. HoldersSQL selects those, up to $2, that go with targets by their ids ($1).
+// TargetsSQL selects Targets among some resources of other deployments ($1, $2). HoldersOfSQL selects the
+// Holders that go with them, by up to $3 references: a holder with several comes several times. HoldersSQL
+// selects the Holders, up to $2, that go with targets by their ids ($1).
 var (
 	HoldersSQL = db.Codes(`
 SELECT DISTINCT r.holder_id, h.uid

@@ -87,8 +87,9 @@ func (s *Rights) Held(ctx context.Context, asked []Asked) ([]bool, error) {
 	return held, nil
 }
 
-// AcquireAsked asks a deployment for rights to refer to targets that nothing here may refer to yet. It returns the reasons of those that it
-// refuses, by name; other errors are of all. A right to act is there when its confirm is answered. Rights are not returned for as long as they are kept.
+// AcquireAsked asks a deployment for rights to refer to targets that nothing here may refer to yet. It
+// returns the reasons of refused rights, by name; other errors are of all. A right to act is there when its
+// confirm is answered. Rights are not returned for as long as they are kept.
 func (s *Rights) AcquireAsked(ctx context.Context, at schema.DeploymentID, asked []Asked, kept time.Duration) (map[string]error, error) {
 	refused := map[string]error{}
 	id := s.preparer.NewAttempt()
@@ -147,7 +148,7 @@ func (s *Rights) find(ctx context.Context, at schema.DeploymentID, id peer.Attem
 	return answer.UIDs, nil
 }
 
-// acquireAll asks for the rights to block and for those to act, by an attempt each.
+// acquireAll asks for the rights to block and for the acting rights, by an attempt each.
 func (s *Rights) acquireAll(ctx context.Context, at schema.DeploymentID, deployment int32, asked []Asked, uids []uuid.UUID, kept time.Duration) error {
 	wishes, err := s.keep(ctx, deployment, asked, uids, kept)
 	if err != nil {

@@ -61,7 +61,7 @@ func (s *Rights) LookAt(ctx context.Context, ids []int64) error {
 			failed = errors.Join(failed, fmt.Errorf("return a right: %w", err))
 		}
 	}
-	// Those that are used are looked at when a reference is dropped, and by tidying.
+	// Used rights are looked at when a reference is dropped, and by tidying.
 	used := slices.DeleteFunc(slices.Clone(ids), func(id int64) bool {
 		return slices.ContainsFunc(free, func(f freeRight) bool { return f.ID == id })
 	})

@@ -70,7 +70,7 @@ func (s *Rows) resources(ctx context.Context, q db.Querier, found []Referrer) ([
 	return out, nil
 }
 
-// Place is a row among those that name a target, in the order of tables, references and keys.
+// Place is a row that names a target, in the order of tables, references and keys.
 type Place struct {
 	Kind      int32    `json:"k,omitempty"`
 	Reference int      `json:"n,omitempty"`

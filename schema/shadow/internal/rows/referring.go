@@ -40,7 +40,8 @@ const (
 	selectTargetsOfSQL = targetColumns + ` AND (f.uid, f.deployment_id) IN (SELECT u, d FROM unnest($1::uuid[], $2::int[]) AS i (u, d))`
 )
 
-// Targets returns the targets of some rows of foreign_target, those that rows of tables may name: of several with one name, the last one.
+// Targets returns the targets of some rows of foreign_target that rows of tables may name: of several with
+// one name, the last one.
 func (s *Rows) Targets(ctx context.Context, q db.Querier, ids []int64) ([]Target, error) {
 	return scanTargets(q.Query(ctx, selectTargetsSQL, ids))
 }

@@ -34,7 +34,8 @@ type Releasable struct {
 	at []string // its place in its list
 }
 
-// releasables is a list of rows of one kind, in an order of its own: those behind a place (empty: all), at most limit.
+// releasables is a list of rows of one kind, in an order of its own: the rows behind a place (empty: all), at
+// most limit.
 type releasables func(ctx context.Context, r resource, after []string, limit int) ([]Releasable, error)
 
 // releasableCursor is a page token: the resource, and the last row of the page before.

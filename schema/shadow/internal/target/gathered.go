@@ -30,8 +30,9 @@ const (
 	skipLocked      = ` SKIP LOCKED`
 )
 
-// establishSoon runs the transaction of an establishment: one of its own, or one that it shares with those that come at the same time. It
-// returns when the transaction has ended, which a quota relies on.
+// establishSoon runs the transaction of an establishment: one of its own, or one that it shares with
+// establishments that come at the same time. It returns when the transaction has ended, which a quota relies
+// on.
 func (s *Keeper) establishSoon(ctx context.Context, e *establishment) error {
 	alone := func() error {
 		return s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error { return s.establish(ctx, tx, e, db.CommitWith) })

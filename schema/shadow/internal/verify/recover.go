@@ -69,8 +69,8 @@ func (s *Verifier) ConfirmAgain(ctx context.Context, at schema.DeploymentID, seq
 	return compared, s.lookAtRights(ctx, at)
 }
 
-// claim ends the rights of lost epochs, and acquires those again that rows of tables need. It fails while a
-// transaction may still commit rows under a lost right.
+// claim ends the rights of lost epochs, and acquires again the rights that rows of tables need. It fails
+// while a transaction may still commit rows under a lost right.
 func (s *Verifier) claim(ctx context.Context, at schema.DeploymentID) error {
 	id, err := s.Names.Deployment(ctx, at)
 	if err != nil {
@@ -152,8 +152,9 @@ func (s *Verifier) lookAtRights(ctx context.Context, at schema.DeploymentID) err
 // blockadesBegin is the cursor of a pass that has delivered all deletions again and begins with the blockades.
 const blockadesBegin = "blockades"
 
-// VerifyBlockades delivers the deletions that concern a deployment to it again, and then compares its blockades here with its references,
-// and removes those without a reference. It is one piece of work, and resumes at its saved cursor.
+// VerifyBlockades delivers the deletions that concern a deployment to it again, and then compares its
+// blockades here with its references, and removes blockades without a reference. It is one piece of work, and
+// resumes at its saved cursor.
 func (s *Verifier) VerifyBlockades(ctx context.Context, of schema.DeploymentID, seq int64) error {
 	cursor, _, err := s.pass(ctx, schema.VerifyBlockades, seq)
 	if err != nil {

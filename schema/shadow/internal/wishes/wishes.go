@@ -1,5 +1,5 @@
-// Package wishes acquires the rights of attached tables: those that statements ask for before they write rows (dbcontroller.acquire), and those that rows have
-// and lack (dbcontroller.lacking).
+// Package wishes acquires the rights of attached tables: rights that statements ask for before they write
+// rows (dbcontroller.acquire), and rights that rows lack (dbcontroller.lacking).
 package wishes
 
 import (
@@ -59,7 +59,8 @@ const (
 	// for a deployment that is away leave places for the others (I20).
 	batch      = 5000
 	batchOfOne = 500
-	// deploymentsOfLook is the maximum number of deployments of a look. Those that the environment does not list are answered at once.
+	// deploymentsOfLook is the maximum number of deployments of a look. Wishes for a deployment that the
+	// environment does not list are answered at once.
 	deploymentsOfLook = 1000
 )
 
@@ -374,8 +375,8 @@ func (s *Granter) admit(ctx context.Context, at schema.DeploymentID, of []asking
 	}), nil
 }
 
-// due returns the wishes to ask for now, by deployment: those that are late, or were not asked for a moment ago. No call to these
-// deployments is under way; the caller ends each by done.
+// due returns the wishes to ask for now, by deployment: late ones, and ones that were not asked for within
+// again. No call to these deployments is under way; the caller ends each by done.
 func (s *Granter) due(all []asking) map[schema.DeploymentID][]asking {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -24,8 +24,9 @@ const (
 	cohortsBeside = 10
 )
 
-// cohorts lets many writes that refer to one deployment establish and commit together: those that come while others are at it are the next cohort.
-// Otherwise they spread over the steps of a write, so that each step has small batches, of which each costs several round trips.
+// cohorts lets many writes that refer to one deployment establish and commit together: writes that come while
+// others are at it are the next cohort. Otherwise they spread over the steps of a write, so that each step
+// has small batches, of which each costs several round trips.
 type cohorts struct {
 	underWay atomic.Int64 // writes, in a cohort or not
 	running  sync.WaitGroup
