@@ -124,7 +124,8 @@ CREATE CONSTRAINT TRIGGER others AFTER DELETE ON customers DEFERRABLE INITIALLY 
 	require.Equal(t, []string{"1"}, a.rows(a.crm, `SELECT id::text FROM customers`))
 }
 
-// attach grants the role as which rows are changed its rights, names those whose code will run, and detach takes the rights back.
+// attach grants the role as which rows are changed its rights, names the roles whose code will run, and
+// detach takes the rights back.
 func TestAttachGrantsTheRightsToChangeRows(t *testing.T) {
 	t.Parallel()
 	a := newAttached(t)

@@ -53,7 +53,8 @@ CREATE TABLE notes (id bigint PRIMARY KEY, order_id bigint); CREATE INDEX ON not
 	return a
 }
 
-// An application deletes rows by a column. It is their deletion, for those that refer to them and for the rights that they have used; the controller deletes rows in the same way.
+// An application deletes rows by a column. It is their deletion, for the rows that refer to them and for the
+// rights that they have used; the controller deletes rows in the same way.
 func TestARowIsDeletedByAColumn_I1_I34(t *testing.T) {
 	t.Parallel()
 	a := newGone(t)

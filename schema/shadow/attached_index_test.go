@@ -29,7 +29,8 @@ func (a *attached) planned(n string) []string {
 	return out
 }
 
-// referrersOf returns the kinds, names and paths of those in the shop that refer to a resource of the other deployment, page by page.
+// referrersOf returns the kinds, names and paths of the shop's resources that refer to a resource of the
+// other deployment, page by page.
 func (a *attached) referrersOf(name string, limit int) (out []string) {
 	a.t.Helper()
 	var uid uuid.UUID

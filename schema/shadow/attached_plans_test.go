@@ -48,8 +48,8 @@ SELECT relname, seq_tup_read FROM pg_stat_user_tables
 WHERE relname IN ('shadow', 'resource', 'reference', 'foreign_target', 'blockade', 'holder_entry', 'deleted_row', 'lacking', 'attempt', 'customers', 'orders', 'invoices')`
 )
 
-// Statements of the triggers, and those that look for rows and rights, find their rows by keys, however many rows there are. DBCONTROLLER_TEST_ROWS is
-// their number.
+// Statements of the triggers, and statements that look for rows and rights, find their rows by keys, for any
+// number of rows. DBCONTROLLER_TEST_ROWS is their number.
 func TestNothingReadsAWholeAttachedTable(t *testing.T) {
 	if testing.Short() {
 		t.Skip("fills tables")

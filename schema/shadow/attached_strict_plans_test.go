@@ -84,8 +84,8 @@ func (a *attached) cost(conn *pgx.Conn, statements ...string) time.Duration {
 	return used
 }
 
-// The triggers of attached tables do not depend on the settings of the application's session, nor on the statements before: PostgreSQL keeps
-// plans, and compiles those that look expensive.
+// The triggers of attached tables do not depend on the settings of the application's session, nor on the
+// statements before: PostgreSQL keeps plans, and compiles expensive ones.
 func TestTriggersDoNotDependOnTheSession(t *testing.T) {
 	t.Parallel()
 	a := newStrict(t)

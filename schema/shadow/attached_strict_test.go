@@ -249,7 +249,7 @@ func TestTheEndOfARightWaitsForStrictWrites(t *testing.T) {
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 
-// Rights of before a failover do not count; those that rows need are acquired again.
+// Rights of before a failover do not count; rights that rows need are acquired again.
 func TestStrictRowsSurviveAFailover(t *testing.T) {
 	t.Parallel()
 	a := newStrict(t)

@@ -57,7 +57,8 @@ func TestRowsThatCannotBeStoredAreClaimed_I1_I30(t *testing.T) {
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 
-// A deletion reaches rows that are not stored, removes or unsets them, and leaves those that name a later target of the same name.
+// A deletion reaches rows that are not stored, removes or unsets them, and leaves rows that name a later
+// target of the same name.
 func TestADeletionReachesRowsThatAreNotStored_I1_I4(t *testing.T) {
 	t.Parallel()
 	a := newStrict(t)

@@ -44,7 +44,8 @@ func (a *attached) attachAnew() {
 	}
 }
 
-// The rows that a table has when it is attached get the rights to their targets; those whose target does not exist are reported, unset or deleted as declared.
+// The rows that a table has when it is attached get the rights to their targets; rows whose target does not
+// exist are reported, unset or deleted as declared.
 func TestRowsOfBeforeAttachGetTheirRights_I34(t *testing.T) {
 	t.Parallel()
 	services := strings.Replace(attachedServices, "region: eu, behaviour: CASCADE_DELETE", strictCascade+", missing: delete", 1)

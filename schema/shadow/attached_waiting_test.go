@@ -181,8 +181,8 @@ SELECT COALESCE((SELECT rolname FROM pg_roles WHERE rolname = $1), ''),
 	require.Empty(t, role+server)
 }
 
-// A role that may not make the connection names the statements that a superuser has to run, and those for
-// applications until then; statements fail with RD001.
+// A role that may not make the connection names the statements that a superuser has to run, and the
+// statements for applications until then; statements fail with RD001.
 func TestAttachSaysWhyStatementsDoNotWait(t *testing.T) {
 	t.Parallel()
 	a := newStrict(t)

@@ -151,7 +151,7 @@ func TestADeleteOfManyMembersIsLinear(t *testing.T) {
 	require.Less(t, computed[6000], 18*computed[1000])
 }
 
-// A resource that is being deleted is no obstacle for those that are deleted together with it.
+// A resource that is being deleted is no obstacle for the resources that are deleted together with it.
 func TestOneOfSeveralIsBeingDeleted(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)

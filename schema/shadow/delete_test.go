@@ -360,7 +360,8 @@ func TestUnsetLosesNoConcurrentUpdate_I10(t *testing.T) {
 	b.Audit()
 }
 
-// I11: a holder that no longer refers to that uid is kept; I9: another resource of the same name is not touched.
+// I11: a holder that does not refer to that uid any more is kept; I9: another resource of the same name is
+// not touched.
 func TestACascadeTakesOnlyWhoStillRefersToThatUID_I11_I9(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)

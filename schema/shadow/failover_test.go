@@ -76,8 +76,9 @@ func newestXID(t *testing.T, store *shadow.Store, pool *pgxpool.Pool, prefix str
 	return xid
 }
 
-// A standby without the last commits is promoted and assigns their transaction ids to other transactions: an older token would
-// skip these silently. The token is reset, and an older position is no longer accepted in an acknowledgement.
+// A standby without the last commits is promoted and assigns their transaction ids to other transactions: an
+// older token would skip these silently. The token is reset, and an older position is not accepted in an
+// acknowledgement.
 func TestAPromotedStandbyResetsTokens_I24(t *testing.T) {
 	t.Parallel()
 	primary, standby := newStandby(t)

@@ -15,7 +15,7 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// cleanUps is a model of the finalizers of the targets: for each incarnation in DELETING those that are left.
+// cleanUps is a model of the finalizers of the targets: the remaining ones of each incarnation in DELETING.
 type cleanUps map[uuid.UUID][]string
 
 func (c cleanUps) copied() cleanUps {

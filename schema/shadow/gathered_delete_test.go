@@ -14,7 +14,8 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// occupyDelete starts a delete that waits for a row, so that those after it are gathered. release lets it go on.
+// occupyDelete starts a delete that waits for a row, so that the deletes after it are gathered. release lets
+// it go on.
 func occupyDelete(t *testing.T, b *harness.Box) (release func()) {
 	t.Helper()
 	b.MustPut("//"+aWest+"/targets/locked", nil)

@@ -280,7 +280,7 @@ func TestAWriteWhoseTransactionRunsAtItsDeadlineIsUnknown_I29(t *testing.T) {
 		stopped(t, b, aWest, waiting)
 		return answered
 	}
-	first := save(t.Context(), "targets/first", 1) // runs by itself: those that come afterwards share transactions
+	first := save(t.Context(), "targets/first", 1) // runs by itself: later writes share transactions
 	ctx, cancel := context.WithCancel(t.Context())
 	late := save(ctx, "targets/late", 2)
 	cancel()

@@ -170,7 +170,7 @@ func TestWhoAsksADeploymentThatIsSilentAnswersAllTheSame_I15(t *testing.T) {
 	t.Parallel()
 	b := newMany(t, 4, nil)
 	b.MustPut("//a.example.com/r3/nodes/blocker", body{"b": []any{nodeOf(2)}})
-	b.MustPut(nodeOf(3), nil) // no longer cascades
+	b.MustPut(nodeOf(3), nil) // does not cascade any more
 	b.Settle()
 	b.OnResolveIn = func(ctx context.Context, to schema.DeploymentID) error {
 		if to.Region == "r3" {

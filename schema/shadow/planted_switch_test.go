@@ -98,7 +98,7 @@ kinds:
     references: [{ path: added, targets: [a.example.com/Target], behaviour: UNSET }]
 `
 
-// A switch replaces the outstanding derivations of the switch before, also those that were set aside.
+// A switch replaces the outstanding derivations of the switch before, also derivations that were set aside.
 func TestASwitchReplacesTheDerivationsOfTheOneBefore_I26(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, switched, nil, aWest, bEast)

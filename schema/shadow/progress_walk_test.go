@@ -74,8 +74,8 @@ func TestTheHoldersOfOneResourceAreExpectedBeforeTheyAreFound(t *testing.T) {
 	b.Gone(target)
 }
 
-// The counts and the walks are stored together: while several people look, each expected resource is among those that were found or
-// among those that are left.
+// The counts and the walks are stored together: while several people look, each expected resource is among
+// the found or among the remaining ones.
 func TestWhatIsExpectedDoesNotShrinkWhileSomebodyLooks(t *testing.T) {
 	t.Parallel()
 	const cascades, batch = 1500, 20

@@ -64,8 +64,9 @@ func TestATableOfSomeHundredRowsIsReadByKeys(t *testing.T) {
 	require.Positive(t, locks, "the lock of the target")
 }
 
-// The statements of many rows are planned for them, in a session that has the plans of a write of one row, too: the nested loops of those
-// compare each row of a batch with each other. (A write of 30,000 resources, 500 in a batch, took four times as long.)
+// The statements of many rows are planned for them, in a session that has the plans of a write of one row,
+// too: the nested loops of such plans compare each row of a batch with each other. (A write of 30,000
+// resources, 500 in a batch, took four times as long.)
 func TestABatchIsNotReadByThePlansOfOneRow(t *testing.T) {
 	t.Parallel()
 	b, c := countedPair(t)

@@ -33,8 +33,8 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/write"
 )
 
-// Store is the constraint store of one deployment. It is safe for concurrent use. It has the methods of its rooms; of those
-// that serve other rooms as well, the methods in gate.go.
+// Store is the constraint store of one deployment. It is safe for concurrent use. It has the methods of its
+// rooms; of the rooms that serve other rooms as well, the methods in gate.go.
 type Store struct {
 	*reader
 	*inspector

@@ -53,8 +53,8 @@ version: v2
 kinds: [{ kind: Item, patterns: ["things/{thing}"] }, { kind: Extra, patterns: ["items/{item}"] }]
 `
 
-// A process that slept while another one switched the version and back knows that there may be kept resources: it creates none of the names
-// that those have.
+// A process that slept while another one switched the version and back knows that there may be kept
+// resources: it creates none of their names.
 func TestAProcessThatMissedASwitchAndBackKnowsWhatIsKept_I26(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, lent, nil, aWest)
