@@ -167,8 +167,8 @@ type CheckSteps = bodyschema.Steps
 // MaxCheckSteps is for all bodies of a request.
 const MaxCheckSteps = bodyschema.MaxSteps
 
-// CheckBody checks a body, as JSON, by the kind's rules: fields that are required, those that may not change from the stored body
-// (nil: none), and the kind's JSON Schema, which takes its steps from left.
+// CheckBody checks a body, as JSON, by the kind's rules: fields that are required, fields that may not change
+// from the stored body (nil: none), and the kind's JSON Schema, which takes its steps from left.
 func (k *KindModel) CheckBody(body []byte, stored map[string]any, left *CheckSteps) error {
 	if len(k.fields) == 0 && k.schema == nil {
 		return nil

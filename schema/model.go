@@ -18,7 +18,8 @@ type Model struct {
 	Digest  string
 	kinds   []*KindModel
 	renames *renames
-	// asked are the kinds of other services to which a resource of this service does not refer without asking, tabled those that are rows of tables.
+	// asked are the kinds of other services to which a resource of this service does not refer without
+	// asking, tabled the kinds whose resources are rows of tables.
 	asked, tabled map[KindID]bool
 }
 
@@ -141,8 +142,9 @@ func (m *Model) versionsOf(id KindID, descriptors []*Descriptor) (out []Kind) {
 	return out
 }
 
-// marked returns the kinds that any described version excludes from delegations, or does not let this service refer to, because which
-// version another deployment runs may have changed since this one heard of it; and those that are rows of tables.
+// marked returns the kinds that any described version excludes from delegations, or does not let this service
+// refer to, because another deployment may have switched its version since this one heard of it; and the
+// kinds whose resources are rows of tables.
 func (m *Model) marked(descriptors []*Descriptor) (asked, tabled map[KindID]bool) {
 	asked, tabled = map[KindID]bool{}, map[KindID]bool{}
 	for _, d := range descriptors {

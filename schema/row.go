@@ -337,7 +337,8 @@ func (d *Definition) Describes(k *KindModel) bool {
 	return d.Checksum() == declared.Checksum()
 }
 
-// Types returns the types of the columns of the key and of the references, without those that have regions and conditions.
+// Types returns the types of the columns of the key and of the references, without the columns of regions and
+// conditions.
 func (d *Definition) Types() map[string]string {
 	types := map[string]string{}
 	if d.Gone != nil {

@@ -30,7 +30,7 @@ type Rights struct {
 	versions map[schema.DeploymentID]string
 	// The rules by grantee: an identity, "group " and a group, or schema.Every.
 	rules map[string][]rule
-	// operators are those with limits; none: no operator has one.
+	// operators are the operators with limits; none: no operator has one.
 	operators []schema.Operator
 }
 

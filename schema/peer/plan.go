@@ -38,7 +38,8 @@ type PlanMember struct {
 	BlockDeletion bool
 	// Finalizers: it stays in DELETING until their holders have cleaned up.
 	Finalizers []string
-	// Entries are the deployments with acting references to it (holder entries), and Ownees those with resources that it owns.
+	// Entries are the deployments with acting references to it (holder entries), and Ownees the deployments
+	// with resources that it owns.
 	Entries, Ownees []schema.DeploymentID
 }
 

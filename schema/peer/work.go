@@ -41,7 +41,8 @@ type Confirm struct {
 	// Epoch of the database in which the attempts were read.
 	Epoch    uuid.UUID
 	Attempts []AttemptID
-	// References are, by attempt, those that were established under it; 0, or none at all: not known.
+	// References are, by attempt, the number of references that were established under it; 0, or none at all:
+	// not known.
 	References []int32
 	// Delegable: the holder's deployment may be granted delegations of the targets.
 	Delegable bool

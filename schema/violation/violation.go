@@ -25,7 +25,8 @@ type located struct {
 
 func (e *located) Unwrap() error { return e.error }
 
-// InFields returns an error with the fields that it is about, in place of those that it names; without fields the error itself. Its text stays.
+// InFields returns an error with the fields that it is about, in place of the fields that it names; without
+// fields the error itself. Its text stays.
 func InFields(err error, fields ...Field) error {
 	if len(fields) == 0 {
 		return err
