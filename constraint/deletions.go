@@ -279,7 +279,8 @@ func (f failure) again(seq int64, err error) failure {
 	return f
 }
 
-// problem returns why a deletion is not done yet, and when it is handled again: the one that is handled next. It is nil when none has failed.
+// problem returns why a deletion is not done yet, and when it is handled again: of the failed deletion that
+// is due first. It is nil when none has failed.
 func (d *deletions) problem() (due time.Time, problem error) {
 	for _, f := range d.failed {
 		if f.problem != nil && (problem == nil || f.due.Before(due)) {

@@ -53,7 +53,7 @@ type Observer interface {
 	HandlerRan(handler string, deployment schema.DeploymentID, run HandlerRun)
 	// WatchPrimed is called when a watch begins, when it reaches its end of snapshot, when its stream is lost, and when it has ended.
 	WatchPrimed(watch string, deployment schema.DeploymentID, p Primed)
-	// WatchHeard is called for everything that a watch delivers, bookmarks included.
+	// WatchHeard is called for each event that a watch delivers, bookmarks included.
 	WatchHeard(watch string, deployment schema.DeploymentID)
 }
 

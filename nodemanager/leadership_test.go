@@ -21,8 +21,9 @@ func leader(members ...*member) int {
 	return -1
 }
 
-// The process that leads ends, and one that is cut off from the registry takes the lead: others could not reach the deployment until the
-// registry is back. It leaves the lead to a process that can be registered, and all shards are worked on.
+// The process that leads ends, and a process that is cut off from the registry takes the lead: other
+// deployments could not reach the deployment until the registry is back. It leaves the lead to a process that
+// can be registered, and all shards are worked on.
 func TestTheLeadMovesToAProcessThatCanBeRegistered(t *testing.T) {
 	inTable(t, func(t *testing.T, w *world) {
 		first := w.begin(t)

@@ -73,7 +73,7 @@ func (n node) Run(ctx context.Context) error {
 	}
 	for _, s := range n.share.Shards {
 		n.w.shards[s]++
-		for _, other := range n.w.workers[s] { // one that was given up may still run, without effect
+		for _, other := range n.w.workers[s] { // a process that was given up may still run, without effect
 			if other == n.share.Member || n.w.leases.lives(other) && n.w.leases.lives(n.share.Member) {
 				n.w.log = append(n.w.log, fmt.Sprintf("shard %d is worked on twice", s))
 			}
@@ -302,7 +302,7 @@ func TestAVersionSwitchStopsAllNodesFirstAndWaitsForThem(t *testing.T) {
 // After a restore of the database the caches of the nodes are out of date, and the switch of the version may be lost.
 func TestANewEpochOfTheDatabaseStartsEverythingAnew_I26(t *testing.T) {
 	inManager(t, func(w *world, _ *nodemanager.Manager, envs chan *schema.Environment) {
-		w.renewed <- struct{}{} // before anything runs
+		w.renewed <- struct{}{} // before a node runs
 		synctest.Wait()
 		envs <- environment(t, "b.example.com/us-west2@v1")
 		synctest.Wait()

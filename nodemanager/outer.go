@@ -79,7 +79,7 @@ type Others struct {
 	Follows func(env *schema.Environment)
 }
 
-// Sharing is how the processes of a deployment share its work.
+// Sharing says by which rules the processes of a deployment share its work.
 type Sharing struct {
 	Leases Leases
 	// TTL is the time after which a process that does not renew loses its shards (default 5 s). A short one costs renewals, five

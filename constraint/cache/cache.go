@@ -49,7 +49,7 @@ func New[T any](cfg Config[T]) *Cache[T] {
 	return c
 }
 
-// separator of key and id in an index. No id or key has it; one that does is refused.
+// separator of key and id in an index. No id or key has it; an id or a key with it is refused.
 const separator = "\x00"
 
 // Begin begins a stream: objects that it does not send until End are gone then. Until End the cache is not primed.
@@ -114,7 +114,7 @@ func (c *Cache[T]) Upsert(objects ...T) (changed []T, err error) {
 	return changed, joined(refused)
 }
 
-// keys computes all keys of an object before anything changes.
+// keys computes all keys of an object before an index changes.
 func (c *Cache[T]) keys(id string, o T) ([][]string, error) {
 	if id == "" || strings.Contains(id, separator) {
 		return nil, fmt.Errorf("cache of %s: the id %q cannot be one", c.cfg.Kind, id)

@@ -34,7 +34,7 @@ func everyMethod(yield func(name string, m protoreflect.MethodDescriptor) bool) 
 	}
 }
 
-// has reports whether a message has, at any depth, one that satisfies a condition.
+// has reports whether a message has, at any depth, a message that satisfies a condition.
 func has(m protoreflect.MessageDescriptor, is func(protoreflect.MessageDescriptor) bool, seen map[protoreflect.FullName]bool) bool {
 	if seen[m.FullName()] {
 		return false

@@ -14,8 +14,8 @@ import (
 	"github.com/db-controller/db-controller/schema/service/outcome"
 )
 
-// stuckAfter is how long a resource or a piece of work waits before it counts as stuck, when the caller gives
-// no time.
+// stuckAfter is the time after which a waiting resource or piece of work counts as stuck, when the caller
+// gives none.
 const stuckAfter = time.Minute
 
 // waiting has the reasons of work that is outstanding although nothing failed, by group.

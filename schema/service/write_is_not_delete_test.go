@@ -25,7 +25,8 @@ rights:
     - { identity: user/eve, verbs: [read, write, delete, refer], name: targets/eve-* }
 `
 
-// Who may write a resource and not delete it gives it no owner, and no cascading target, which the writer can delete: by none of the methods that write.
+// A caller who may write a resource and not delete it gives it no owner, and no cascading target, which the
+// caller can delete: by none of the methods that write.
 func TestWriteIsNotDelete(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
 	defer cancel()

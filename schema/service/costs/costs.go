@@ -21,7 +21,8 @@ import (
 // name.
 var costly = []string{"List", "BatchGet", "Plan", "Status", "Explain", "GetEnvironment"}
 
-// maxCostly is the number of costly reads of one identity that run at the same time, maxCostlyWaiting the number of further ones that wait.
+// maxCostly is the number of costly reads of one identity that run at the same time, maxCostlyWaiting the
+// number of further reads that wait.
 const (
 	maxCostly        = 4
 	maxCostlyWaiting = 32

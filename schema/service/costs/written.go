@@ -17,7 +17,8 @@ import (
 	"github.com/db-controller/db-controller/schema/service/outcome"
 )
 
-// reads are the methods of the ResourceService that leave no row. All others count, at least with the outcome of a request with an id: one that is added counts unless it is listed here.
+// reads are the methods of the ResourceService that leave no row. All others count, at least with the outcome
+// of a request with an id: a new method counts unless it is listed here.
 var reads = map[string]bool{
 	resourcev1.ResourceService_GetResource_FullMethodName:               true,
 	resourcev1.ResourceService_BatchGetResources_FullMethodName:         true,

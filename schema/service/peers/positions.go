@@ -35,8 +35,8 @@ var beginsRelations = []string{
 	schemav1.SchemaService_CheckOwners_FullMethodName,
 }
 
-// beginWithAPosition stores a position of another deployment before that one has anything of this one: the position shows later that its
-// restored database, and a restored registry, have lost this deployment.
+// beginWithAPosition stores a position of another deployment before that deployment has rows for this one:
+// the position shows later that its restored database, and a restored registry, have lost this deployment.
 func (p *Peers) beginWithAPosition(of schema.DeploymentID) grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 		p.mu.Lock()

@@ -119,8 +119,8 @@ func TestAWatchTellsTheStoredPosition_I2(t *testing.T) {
 	require.Equal(t, []string{"", "one", "lost", "lost"}, server.told)
 }
 
-// A deployment has a stored position of another one before that one has anything of it: it reads the first token of a watch, and makes the
-// call afterwards. Without one nothing is sent.
+// A deployment has a stored position of another one before that one has rows for it: it reads the first token
+// of a watch, and makes the call afterwards. Without a token no call is sent.
 func TestAPositionIsStoredBeforeTheFirstReference_I2_I15(t *testing.T) {
 	t.Parallel()
 	server := &deletionsServer{ahead: "lost"}

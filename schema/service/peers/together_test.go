@@ -39,7 +39,7 @@ type target struct {
 	asked []*schemav1.EstablishReferencesRequest_Attempt
 }
 
-// answering is how long a call of several attempts takes.
+// answering is the time that a call of several attempts takes.
 const answering = time.Millisecond
 
 func (s *target) note(attempts []*schemav1.EstablishReferencesRequest_Attempt) {
