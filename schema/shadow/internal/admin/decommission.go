@@ -122,7 +122,7 @@ SELECT f.id, f.uid FROM dbcontroller.foreign_target f
 WHERE f.deployment_id = $1 AND f.id > $2 AND ($4 OR f.acting_epoch IS NOT NULL OR f.block_epoch IS NOT NULL OR EXISTS (SELECT FROM dbcontroller.reference r WHERE r.target_id = f.id AND r.behaviour < {allow_dangling}))
 ORDER BY f.id LIMIT $3`)
 
-	// As long as anything is left the piece of work is, too.
+	// The piece of work stays as long as there are rows of the deployment.
 	finishDecommissionSQL = db.Codes(`
 DELETE FROM dbcontroller.work w WHERE w.deployment_id = $1
     AND NOT EXISTS (SELECT FROM dbcontroller.blockade WHERE deployment_id = $1)

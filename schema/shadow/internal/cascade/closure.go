@@ -300,7 +300,8 @@ var ByID = Select(`SELECT unnest($1::bigint[])`)
 // finalizersSQL reads the finalizers of the version that runs in the database: this process may not have heard of it yet.
 const finalizersSQL = `SELECT id, finalizers FROM dbcontroller.kind WHERE finalizers IS NOT NULL`
 
-// QueueSight adds the statements of a Sight to a batch, behind the one that locks. Its fields are set when the batch has been sent.
+// QueueSight adds the statements of a Sight to a batch, behind the locking statement. Its fields are set when
+// the batch has been sent.
 func (s *Actor) QueueSight(tx pgx.Tx, b *pgx.Batch, of Selection, args ...any) *Sight {
 	seen := &Sight{referred: map[int64]bool{}}
 	b.Queue(of.ReferredSQL, args...).Query(func(rows pgx.Rows) error {

@@ -35,7 +35,7 @@ func (s *Actor) hidingBodies() []int32 {
 	return slices.DeleteFunc(slices.Clone(s.hiding()), func(kind int32) bool { return s.rows.Of(kind) != nil })
 }
 
-// Gone is a resource whose row was deleted by SQL, and the user who did.
+// Gone is a resource whose row was deleted by SQL, and the deleting user.
 type Gone struct {
 	ID    int64
 	Actor string
@@ -48,9 +48,9 @@ WITH hiding AS (
     RETURNING uid, revision, generation, kind_id, created_at, name
 )` + db.ChangeGone(`revision`, `hiding`))
 
-// RowsGone carries out the deletion of resources whose rows were deleted by SQL, with everything that cascades. Blockers that arrived
-// too late for the statement to be refused keep the resource in DELETING. It ends the given notes in the same
-// transaction.
+// RowsGone carries out the deletion of resources whose rows were deleted by SQL, with all cascades. Blockers
+// that arrived too late for the statement to be refused keep the resource in DELETING. It ends the given
+// notes in the same transaction.
 func (s *Actor) RowsGone(ctx context.Context, gone []Gone, notes []int64) error {
 	actors := map[int64]string{}
 	ids := make([]int64, len(gone))

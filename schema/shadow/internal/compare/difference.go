@@ -148,7 +148,7 @@ type Verified struct {
 // Rows returns the number of rows compared.
 func (v Verified) Rows() int64 { return v.References + v.Blockades + v.Owners + v.Bodies }
 
-// Page is how many rows are compared at a time.
+// Page is the number of rows that are compared at a time.
 const Page = 1000
 
 // Run is a verification under way.

@@ -17,12 +17,14 @@ const (
 // AllDelegateSQL is true while every process of the deployment runs with delegations: then the deployment takes rights.
 const AllDelegateSQL = `NOT EXISTS (SELECT FROM dbcontroller.member WHERE NOT delegates)`
 
-// How a right ends. First BeginEndingSQL is committed: writes look there and share the row no more, since PostgreSQL lets new sharers of a row pass
-// who waits for it alone. Then, in a transaction, LockRightsSQL waits for the writes that share it; the next statement sees their rows; DoneEndingSQL
-// is last. A write that has not committed within the timeout delays this end alone.
+// The end of a right. First BeginEndingSQL is committed: writes look there and do not share the row any more,
+// since PostgreSQL lets new sharers of a row pass a transaction that only waits for it. Then, in a
+// transaction, LockRightsSQL waits for the writes that share it; the next statement sees their rows;
+// DoneEndingSQL is last. A write that has not committed within the timeout delays this end alone.
 //
-// A write shares the row of its target FOR KEY SHARE. A right is granted by an update that leaves the key, under LockGrantsSQL, beside which rows are
-// shared: no open transaction, also not the one that asks, keeps others from a right. All that ends a right locks the row FOR UPDATE first.
+// A write shares the row of its target FOR KEY SHARE. A right is granted by an update that leaves the key,
+// under LockGrantsSQL, beside which rows are shared: no open transaction, also not the asking one, keeps
+// others from a right. All statements that end a right lock the row FOR UPDATE first.
 const (
 	BeginEndingSQL = `
 INSERT INTO dbcontroller.ending (target_id, until)

@@ -30,7 +30,7 @@ const retryChannel = "dbcontroller_retry"
 // NotifyRetrySQL sends it with the commit of the transaction.
 const NotifyRetrySQL = `SELECT pg_notify('` + retryChannel + `', $1)`
 
-// notifyDelay is how long commits are collected into one notification.
+// notifyDelay is the time for which commits are collected into one notification.
 const notifyDelay = 4 * time.Millisecond
 
 // RunNotifications sends and receives wake-ups between the processes of this deployment: a NOTIFY on a connection of its

@@ -22,7 +22,8 @@ import (
 const (
 	mostGathered = 200 // deletes in one transaction
 	mostWaiting  = 256 // of one caller
-	// pace is how long deletes wait for a transaction that is delayed, by a lock or by the database.
+	// pace is the time for which deletes wait for a transaction that is delayed, by a lock or by the
+	// database.
 	pace            = 20 * time.Millisecond
 	gatheredTimeout = 10 * time.Second
 )

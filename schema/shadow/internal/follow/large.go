@@ -76,8 +76,9 @@ func (a *acting) page(ctx context.Context, target int64, b schema.Behaviour, aft
 	return unreached[0] - 1, passed, true, nil
 }
 
-// abreast is how many batches of one large deletion run at a time: while one commits, or its process computes, the database works on the
-// other one. A fan-out of 100,000 takes two thirds of the time with it, on two processors; more were not tried.
+// abreast is the number of batches of one large deletion that run at a time: while one commits, or its
+// process computes, the database works on the other one. A fan-out of 100,000 takes two thirds of the time
+// with it, on two processors; more were not tried.
 const abreast = 2
 
 // batches is batch for different holders of one target, in order, in up to abreast batches at a time. The batches of holders that are targets

@@ -28,7 +28,8 @@ WITH i AS (
 SELECT deployment_id FROM moved UNION ALL SELECT deployment_id FROM added`
 )
 
-// checkedPosition is when a deployment was last seen to have a stored position, and in which epoch of this database.
+// checkedPosition is the last time at which a deployment had a stored position, and the epoch of this
+// database then.
 type checkedPosition struct {
 	at    time.Time
 	epoch uuid.UUID

@@ -80,10 +80,10 @@ WITH server AS (
 UPDATE dbcontroller.meta SET compacted = '0'`
 )
 
-// NoticeEpoch compares the server with the one on which the stored epoch began, and the last value of the sequence mark with the
-// greatest one that this process has seen. It begins a new epoch when the server is another one or its database an older copy,
-// unless another process has begun one. It reports whether recovery waits for the list of deployments that may refer to resources
-// here (Recover).
+// NoticeEpoch compares the server with the server on which the stored epoch began, and the last value of the
+// sequence mark with the greatest value that this process has seen. It begins a new epoch when the server is
+// another one or its database an older copy, unless another process has begun one. It reports whether
+// recovery waits for the list of deployments that may refer to resources here (Recover).
 func (s *Gate) NoticeEpoch(ctx context.Context) (awaiting bool, err error) {
 	ctx = postgres.InControl(ctx)
 	was := s.epoch.Load()
@@ -125,8 +125,8 @@ func (s *Gate) NoticeEpoch(ctx context.Context) (awaiting bool, err error) {
 	return observed.awaiting, nil
 }
 
-// sameDatabase fails when the pool reaches another database than the one that this process started with. The caller then
-// keeps its epoch, so that no transaction over the other database decides anything.
+// sameDatabase fails when the pool reaches another database than at the start of this process. The caller
+// then keeps its epoch, so that no transaction over the other database decides.
 func (s *Gate) sameDatabase(live uuid.UUID) error {
 	if !s.database.CompareAndSwap(nil, &live) && *s.database.Load() != live {
 		return fmt.Errorf("another database (%s) has replaced the database with which this process started (%s): connect it to the right one, or restore a backup of that", live, s.Database())

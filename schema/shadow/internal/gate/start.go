@@ -13,8 +13,9 @@ import (
 // token when it opens its watch again. Until then, or for positionsWait, nothing is decided after a start of the server.
 
 const (
-	// positionsWait is how long the positions of other deployments are waited for after a start of the server: they open their watches again within
-	// seconds, and one that is away must not stop deletes for longer.
+	// positionsWait is the time for which a start of the server waits for the positions of other deployments:
+	// they open their watches again within seconds, and a deployment that is away must not stop deletes for
+	// longer.
 	positionsWait = "15 s"
 
 	noticeStartSQL = `
@@ -32,8 +33,9 @@ WHERE id <> $1 AND NOT EXISTS (SELECT FROM dbcontroller.decommissioned WHERE dep
 	PositionDueSQL = `d.position_due AND (SELECT positions_until > clock_timestamp() FROM dbcontroller.meta)`
 )
 
-// noticeStart stores the start of the server. A process that has seen numbers of the sequence mark has compared them; one that has just started
-// has seen none, and waits for the positions of other deployments.
+// noticeStart stores the start of the server. A process that has seen numbers of the sequence mark has
+// compared them; a process that has just started has seen none, and waits for the positions of other
+// deployments.
 func (s *Gate) noticeStart(ctx context.Context, tx pgx.Tx, observed *observedEpoch) error {
 	if err := observed.scan(tx.QueryRow(ctx, lockEpochSQL)); err != nil || observed.noticed || s.hasEnded(observed) {
 		return err // another process was first, or the next look begins an epoch

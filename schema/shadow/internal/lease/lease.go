@@ -214,7 +214,7 @@ func (sh *shares) scan(row pgx.Row) error {
 	return err
 }
 
-// part is how many shards a member has when all have equally many.
+// part is the number of shards of a member when all have equally many.
 func (sh *shares) part() int { return (schema.RingSize + sh.members - 1) / sh.members }
 
 // lack is how many of the shards from first to last a member lacks.

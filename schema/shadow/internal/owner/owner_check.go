@@ -488,8 +488,9 @@ func (d *ownerDecisions) add(ctx context.Context, s *Owners, service string, r p
 	return nil
 }
 
-// current reports whether an owner reference is the one that was asked about. An answer does not apply to a reference that was
-// written again, or whose flags changed, after the question, nor when it is older than a switch that is already stored here.
+// current reports whether the question was about this owner reference. An answer does not apply to a
+// reference that was written again, or whose flags changed, after the question, nor when it is older than a
+// switch that is already stored here.
 func (d *ownerDecisions) current(r prepare.OwnerRow) bool {
 	a, ok := d.asked[r.Key()]
 	if ok && (!a.CreatedAt.Equal(r.CreatedAt) || a.Flags != r.Flags || r.Generation > d.generation) {

@@ -53,7 +53,7 @@ type Outsider struct {
 	Name string
 }
 
-// Closure is everything that a deletion reaches inside this database in one transaction.
+// Closure has all resources that a deletion reaches inside this database in one transaction.
 type Closure struct {
 	Members map[int64]*Member
 	Unsets  []Edge     // their holders are locked; some may turn out to be members
@@ -64,8 +64,8 @@ type Closure struct {
 	Dangling bool
 }
 
-// MaxBlockers is the number of local blockers that are read. A look-ahead may excuse each of them; one that is not excused
-// refuses the delete.
+// MaxBlockers is the number of local blockers that are read. A look-ahead may excuse each of them; a blocker
+// that is not excused refuses the delete.
 const MaxBlockers = peer.PlanLimit
 
 // Reason is why a deletion removes a member of its closure.

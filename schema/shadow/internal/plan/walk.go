@@ -16,7 +16,8 @@ import (
 // maxAsking is the number of deployments that are asked at the same time.
 const maxAsking = 32
 
-// maxPatience is how long a level waits for slow deployments. Their calls go on; the answers join a later level.
+// maxPatience is the time for which a level waits for slow deployments. Their calls go on; the answers join a
+// later level.
 const maxPatience = time.Second
 
 // walkPeers are the questions of a walk to a deployment: the effects of the deletion there, and the targets whose deletion would

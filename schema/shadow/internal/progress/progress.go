@@ -27,7 +27,7 @@ const flushInterval = 500 * time.Millisecond
 // stores them.
 const maxNotes = 10_000
 
-// retention is how long the progress of a deletion is kept after its last change.
+// retention is the time for which the progress of a deletion is kept after its last change.
 const retention = 7 * 24 * time.Hour
 
 // Counts of a deletion in one deployment.

@@ -24,10 +24,11 @@ type Asked struct {
 	Target schema.FullName
 	Kind   schema.KindID
 	Block  bool   // the right to block; else the one to act
-	By     string // who asks before anything here uses the right; empty: rows are there that need it
+	By     string // the asker, before a row here uses the right; empty: rows are there that need it
 }
 
-// ToUse is how long rights are kept that an application has asked for, before rows use them; rows that are there use theirs at once.
+// ToUse is the time for which rights that an application has asked for are kept, before rows use them; rows
+// that are there use theirs at once.
 const ToUse = 15 * time.Second
 
 // The row of a target is there before the question, because an answer must not make it: a deletion that comes between the two finds it.

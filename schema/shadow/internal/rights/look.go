@@ -50,7 +50,7 @@ func (s *Rights) LookAt(ctx context.Context, ids []int64) error {
 		return fmt.Errorf("look at rights: %w", err)
 	}
 	var failed error
-	for _, f := range free { // one that an open transaction shares keeps no other one back
+	for _, f := range free { // a right that an open transaction shares keeps no other one back
 		if err := s.alone(ctx, f.ID, func(tx pgx.Tx) error {
 			still, err := s.free(ctx, tx, []int64{f.ID})
 			if err != nil || !slices.Contains(still, f) {

@@ -1,8 +1,8 @@
 // Package rows reads, locks and changes the rows of attached tables, and gives a row that is referred to its shadow.
 //
-// A user's transaction locks its rows, and then, in a trigger, their shadows. The store locks a row before its shadow where it can
-// (references), and after it where it must (deletions): then with a lock timeout below deadlock_timeout, so that in a deadlock the
-// store's transaction is the one that fails and is tried again.
+// A user's transaction locks its rows, and then, in a trigger, their shadows. The store locks a row before
+// its shadow where it can (references), and after it where it must (deletions): then with a lock timeout
+// below deadlock_timeout, so that in a deadlock the store's transaction fails and is tried again.
 package rows
 
 import (

@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	// maxClockAhead is how far the clock of a holder's deployment may be ahead: an attempt dated later would outlive its
-	// tombstone.
+	// maxClockAhead is the time by which the clock of a holder's deployment may be ahead: an attempt dated
+	// later would outlive its tombstone.
 	maxClockAhead = 2 * time.Hour
 )
 
@@ -388,7 +388,7 @@ func (s *Keeper) establishIDs(ctx context.Context, holder schema.DeploymentID, r
 			reasons[i] = peer.UnknownKind
 		case kind.Table != nil && !s.attached(ctx, kind.ID): // whether the row exists is not known
 			reasons[i] = peer.UnknownKind
-		case kind.Unconstrained && ref.TargetUID == uuid.Nil: // one that was stored before is established again
+		case kind.Unconstrained && ref.TargetUID == uuid.Nil: // a reference that was stored before is established again
 			reasons[i] = peer.NotConstrained
 		case !referableBy(kind, holder.Service, s.Self.Service, ref.TargetUID != uuid.Nil):
 			reasons[i] = peer.NotReferable

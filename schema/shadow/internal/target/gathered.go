@@ -24,7 +24,8 @@ const (
 	mostWaiting = 1000
 	// batchesAtOnce: one batch executes statements while the other one is flushed.
 	batchesAtOnce = 2
-	// pace is how long attempts wait for a transaction that is delayed, by a lock or by the database.
+	// pace is the time for which attempts wait for a transaction that is delayed, by a lock or by the
+	// database.
 	pace            = 20 * time.Millisecond
 	gatheredTimeout = 10 * time.Second
 	skipLocked      = ` SKIP LOCKED`
@@ -131,8 +132,8 @@ func (s *Keeper) establishAll(establishments []*establishment) []error {
 	return errs
 }
 
-// admitGathered checks an establishment whose locks were not waited for: a missing target may be locked by another transaction. A target
-// in DELETING may be one that the holder blocks already, which is looked up alone.
+// admitGathered checks an establishment whose locks were not waited for: a missing target may be locked by
+// another transaction. The holder may already block a target in DELETING, which is looked up alone.
 func (s *Keeper) admitGathered(a *admission, e *establishment) error {
 	if err := s.checkEstablishment(a, e); err != nil {
 		return err

@@ -406,7 +406,7 @@ func (v *verifying) leaveRefused(refs []*referenceRow, refused *peer.RefusedErro
 	return left
 }
 
-// maxRefusals is how many refusals a verification remembers; it counts the others.
+// maxRefusals is the number of refusals that a verification remembers; it counts the others.
 const maxRefusals = 10
 
 func (v *verifying) noteRefusal(no peer.Refusal) {

@@ -250,8 +250,8 @@ func (s *Granter) lacking(ctx context.Context) (due, gone []lacked, err error) {
 // askedAtOnce is the maximum number of deployments that are asked at one time.
 const askedAtOnce = 8
 
-// askAll asks deployments for the rights of values, and returns the problems: one that does not answer delays few others. Values whose right is given have no
-// problem: the next look finds the right.
+// askAll asks deployments for the rights of values, and returns the problems: a deployment that does not
+// answer delays few others. Values whose right is given have no problem: the next look finds the right.
 func (s *Granter) askAll(ctx context.Context, asked map[schema.DeploymentID][]lacked) map[int64]error {
 	var g errgroup.Group
 	g.SetLimit(askedAtOnce)

@@ -84,8 +84,8 @@ SELECT w.target, w.asks, w.target || w.asked_at || COALESCE(w.answers, 0), now()
     ORDER BY asked_at, target LIMIT LEAST($2, $3 / (SELECT count(*) FROM first))
 ) AS w`
 
-	// A target may have been created after the question that is answered: who asked afterwards waits for the answer to the last question. A
-	// right is there for all.
+	// A target may have been created after the question that is answered: a later asker waits for the answer
+	// to the last question. A right is there for all.
 	answerSQL = `
 UPDATE dbcontroller.wish w SET answered = i.problem IS NULL OR w.asks = i.asks, answers = i.asks, problem = i.problem, missing = i.missing
 FROM unnest($1::text[], $2::bigint[], $3::text[], $4::boolean[]) AS i (target, asks, problem, missing) WHERE w.target = i.target AND NOT w.answered AND COALESCE(w.answers, 0) < i.asks`

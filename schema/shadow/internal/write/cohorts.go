@@ -15,10 +15,11 @@ import (
 const (
 	// fewWrites is the number of writes with references to other deployments that are in no cohort: one establishes while another commits.
 	fewWrites = 8
-	// cohortPace is how long writes wait for the cohort before theirs, so that a deployment that is far away delays them no longer.
+	// cohortPace is the time for which writes wait for the cohort before theirs, so that a deployment that is
+	// far away delays them only so long.
 	cohortPace = 10 * time.Millisecond
-	// cohortLasts is how long a cohort counts as under way at most: a write that waits for a lock delays no
-	// cohort.
+	// cohortLasts is the maximum time for which a cohort counts as under way: a write that waits for a lock
+	// delays no cohort.
 	cohortLasts = 50 * time.Millisecond
 	// cohortsBeside is more than cohortLasts has of cohortPace.
 	cohortsBeside = 10
