@@ -68,7 +68,7 @@ func TestAsyncStatementsWaitForNobody_R11(t *testing.T) {
 	a.attach()
 	a.exec(a.shop, `INSERT INTO invoices (id, customer_id) VALUES ('a', 1)`)
 	a.Settle()
-	locker := a.connect(shop, `BEGIN; SELECT FROM dbcontroller.foreign_target WHERE name = 'customers/1' FOR UPDATE`) // as one who ends the right
+	locker := a.connect(shop, `BEGIN; SELECT FROM dbcontroller.foreign_target WHERE name = 'customers/1' FOR UPDATE`) // as a process that ends the right
 	other := a.connect(shop, `BEGIN; INSERT INTO invoices (id, customer_id) VALUES ('b', 2)`)
 	a.exec(a.shop, `SET lock_timeout = '10s'; INSERT INTO invoices (id, customer_id) VALUES ('c', 1), ('d', 2)`)
 	require.Equal(t, []string{`customer_id ["1"]`, `customer_id ["2"]`}, a.noted())

@@ -190,7 +190,8 @@ func TestStrictReferencesToNothingAreRefused(t *testing.T) {
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 
-// A target that is created after a question was answered in vain, and before the answer is stored: who asks then gets the right.
+// A target is created after a question was answered in vain, and before the answer is stored: a later asker
+// gets the right.
 func TestAnAnswerIsForEarlierQuestionsAlone(t *testing.T) {
 	t.Parallel()
 	a := newStrict(t)
@@ -339,7 +340,8 @@ func TestAFailoverWaitsForStrictTransactions(t *testing.T) {
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 
-// No open transaction keeps a right away: neither one that uses the other right to the same target, nor the one that needs both.
+// No open transaction keeps a right away: neither a user of the other right to the same target, nor the
+// transaction that needs both.
 func TestARightIsGrantedBesideTransactionsThatUseTheOther(t *testing.T) {
 	t.Parallel()
 	a := newStrict(t)

@@ -59,7 +59,8 @@ func (a *attached) code(err error) string {
 	return pg.Code
 }
 
-// An application that does not know of rights writes plain SQL: a target that exists can be named, one that does not is 23503, as with a native key.
+// An application that does not know of rights writes plain SQL: an existing target can be named, a missing
+// one is 23503, as with a native key.
 func TestAStatementWaitsForItsRights_I30(t *testing.T) {
 	t.Parallel()
 	a := newWaiting(t)
@@ -97,7 +98,8 @@ func TestATransactionWaitsForBothRightsToOneTarget_I30(t *testing.T) {
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 
-// Above READ COMMITTED a transaction cannot see the right that it has waited for: it fails as one that is to be repeated, and then succeeds.
+// Above READ COMMITTED a transaction cannot see the right that it has waited for: it fails with a code that
+// asks for a repetition, and then succeeds.
 func TestASnapshotDoesNotSeeTheRightThatItWaitedFor(t *testing.T) {
 	t.Parallel()
 	a := newWaiting(t)

@@ -48,7 +48,7 @@ func TestClocksAnHourApart_I5_I7_I8(t *testing.T) { // alone: all tests share th
 		b.Settle()
 		require.Zero(t, b.Count(aWest, "tentative"))
 
-		// With a clock that differs: an attempt that is never decided, and one that is aborted.
+		// With a clock that differs: an attempt that is never decided, and an aborted one.
 		attempt := newAttempt()
 		ref := reference("block", schema.Block, newAttempt())
 		_, err = b.Stores[b.ID(aWest)].Establish(t.Context(), b.ID(bEast), attempt, []peer.EstablishReference{ref})

@@ -40,8 +40,8 @@ func (s *Store) Mark() int64 { return s.db.Rollback.Seen.Load() }
 // SetClock replaces the clock of the process.
 func (s *Store) SetClock(now func() time.Time) { s.db.Now = now }
 
-// Act calls ActFor and Forget for deletions with their uids alone, without a time limit: everything is done when it returns without an
-// error.
+// Act calls ActFor and Forget for deletions with their uids alone, without a time limit: all is done when it
+// returns without an error.
 func (s *Store) Act(ctx context.Context, from schema.DeploymentID, uids []uuid.UUID) (map[uuid.UUID]error, error) {
 	deletions := make([]schema.Deletion, len(uids))
 	for i, uid := range uids {

@@ -179,7 +179,7 @@ func TestACrashBehindAnOwnCommitLosesNothing_I24(t *testing.T) {
 		if token == "" {
 			f.until("the snapshot", func() bool { return f.ended })
 		}
-		if i%2 == 1 { // one that is read by the watch that stands open, one by a watch that resumes
+		if i%2 == 1 { // read by the watch that stands open, or by a watch that resumes
 			stop()
 			f.mu.Lock()
 			token = f.token

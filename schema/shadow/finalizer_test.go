@@ -50,8 +50,9 @@ func clean(t *testing.T, b *harness.Box, name string, uid uuid.UUID, finalizers 
 	}
 }
 
-// A resource in DELETING stays until each finalizer of its kind is removed, for every cause of the deletion; in everything else it is a resource in
-// DELETING: its holders cascade, it takes no references, and it blocks nothing.
+// A resource in DELETING stays until each finalizer of its kind is removed, for every cause of the deletion;
+// otherwise it is a resource in DELETING like any other: its holders cascade, it takes no references, and it
+// blocks nothing.
 func TestAResourceWaitsForItsFinalizers_I33(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, finalized, nil, aWest, bEast)

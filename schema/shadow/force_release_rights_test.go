@@ -214,7 +214,7 @@ func TestAnAnswerOfALostDatabaseReleasesNoEntry_I30_I31(t *testing.T) {
 }
 
 // The right to block ends as well: its deployment would never be told to return it, and the target would wait
-// for ever. An operator who insists cannot change that.
+// for ever. An operator's insistence cannot change that.
 func TestAReleasedEntryEndsTheRightToBlock_I13_I31(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, services, withBlockRights, aWest, aEast, bEast)

@@ -267,8 +267,8 @@ func TestAForcedReleaseOfAnOwneeEntry_I17(t *testing.T) {
 	b.Audit()
 }
 
-// A released owner reference is gone as after a user's update: the resource stays without owners. An equal one that is written later has
-// another key.
+// A released owner reference is gone as after a user's update: the resource stays without owners. An equal
+// reference that is written later has another key.
 func TestAForcedReleaseOfAnOwnerReference_I16(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -301,7 +301,7 @@ func TestAForcedReleaseOfAnOwnerReference_I16(t *testing.T) {
 	b.Audit()
 }
 
-// Keys are checked before anything is released.
+// Keys are checked before a row is released.
 func TestForcedReleasesAreRefusedWithoutAKeyOrAReason(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)

@@ -44,8 +44,8 @@ func occupy(t *testing.T, b *harness.Box) (release func()) {
 	return func() { letGo(); g.Wait() }
 }
 
-// Writes that run at the same time share a transaction, and each has its own outcome: one that is refused, waits for a lock, or
-// fails, does not fail or delay the others (I20).
+// Writes that run at the same time share a transaction, and each has its own outcome: a write that is
+// refused, waits for a lock, or fails, does not fail or delay the others (I20).
 func TestGatheredWritesHaveTheirOwnOutcomes_I20(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -295,8 +295,9 @@ func TestAWriteWhoseTransactionRunsAtItsDeadlineIsUnknown_I29(t *testing.T) {
 	b.Audit()
 }
 
-// Attempts that arrive in one call share a transaction, each by itself: one that is refused, closed, too late, or whose target is locked,
-// neither fails nor delays its neighbours, and the call may be repeated (I7, I8, I20).
+// Attempts that arrive in one call share a transaction, each by itself: an attempt that is refused, closed,
+// too late, or whose target is locked, neither fails nor delays its neighbours, and the call may be repeated
+// (I7, I8, I20).
 func TestAttemptsOfOneCallHaveTheirOwnOutcomes_I7_I8_I20(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)

@@ -165,7 +165,8 @@ func TestAWalkThatStopsAtItsLimitNamesWhoWasNotAsked(t *testing.T) {
 	require.False(t, plan.Groups[0].AtLeast)
 }
 
-// A deployment, asked for a plan, has to ask another one that does not answer: it answers in time all the same.
+// A deployment, asked for a plan, has to ask another deployment, which does not answer: it answers in time
+// all the same.
 func TestWhoAsksADeploymentThatIsSilentAnswersAllTheSame_I15(t *testing.T) {
 	t.Parallel()
 	b := newMany(t, 4, nil)

@@ -237,7 +237,7 @@ func TestADeploymentThatIsAwayIsNamedAndNotItsResources_I15(t *testing.T) {
 	b.Audit()
 }
 
-// A resource that an owner's deletion collects is excused like one that cascades, if it is really collected.
+// A resource that an owner's deletion collects is excused like a cascading one, if it is really collected.
 func TestABlockerThatLosesItsLastOwnerIsExcused(t *testing.T) {
 	t.Parallel()
 	b := newDeliveries(t, 0)

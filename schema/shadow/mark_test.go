@@ -273,7 +273,8 @@ func TestAStoredPositionOfThePresentShowsNothing(t *testing.T) {
 	require.False(t, awaiting)
 }
 
-// Of two streams with the deletions of one deployment, the one that has not told the other's position does not replace it.
+// Of two streams with the deletions of one deployment, the stream that has not told the other's position does
+// not replace it.
 func TestAPositionIsReplacedByWhoHasToldIt_I2(t *testing.T) {
 	t.Parallel()
 	_, store := movingPool(t, newServer(t), &atomic.Value{})

@@ -56,7 +56,8 @@ func TestADumpOfABusierServer_I1_I13_I23_I24(t *testing.T) {
 	b.Audit()
 }
 
-// A subscriber of logical replication has the rows, and no sequence has moved: everything goes on behind the rows.
+// A subscriber of logical replication has the rows, and no sequence has moved: all numbers go on behind the
+// rows.
 func TestAPromotedSubscriber_I1_I10(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)

@@ -33,7 +33,7 @@ func mustOwn(t *testing.T, b *harness.Box, name string, content body, owners ...
 
 func graceless(cfg *shadow.Config) { cfg.Times.OwnerGrace = time.Nanosecond }
 
-// The ownee is of a service that imports nothing, its owner of one that is in another region.
+// The ownee is of a service that imports nothing, its owner of a service in another region.
 const ownee, ownee2 = "//" + aEast + "/targets/owned", "//" + aEast + "/targets/owned2"
 
 func TestAnOwnerIsPinnedAndItsDeletionCollectsTheOwnee_I17(t *testing.T) {

@@ -64,8 +64,9 @@ func TestOneProcessBeginsAnEpoch_I8(t *testing.T) {
 	require.Len(t, present, 1)
 }
 
-// Before anything depended on it, the target's deployment has met an empty database, which was started by mistake, and then the right
-// one. It is restored to the time between: the empty one, started again, is not believed in that recovery.
+// Before a row depended on it, the target's deployment has met an empty database, which was started by
+// mistake, and then the right one. It is restored to the time between: the empty one, started again, is not
+// believed in that recovery.
 func TestADatabaseThatWasMetBeforeAnotherOneIsNotBelieved_I2_I15(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)

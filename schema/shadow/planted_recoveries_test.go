@@ -184,7 +184,8 @@ func TestWhoCallsBeforeARecoveryIsWaitedFor_I2_I13_I15(t *testing.T) {
 	require.Empty(t, unconfirmed(t, b, aWest))
 }
 
-// A deployment that calls is waited for, in each process, before anything that it says counts: also when it calls again.
+// A deployment that calls is waited for, in each process, before its messages count: also when it calls
+// again.
 func TestWhoCannotBeWaitedForYetIsNotHeard_I2_I15(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -319,7 +320,7 @@ func TestTwoProcessesMeetOneDatabase_I15(t *testing.T) {
 }
 
 // A database is met anew while a transaction that makes rows depend on the former one is not committed: the
-// former one is not replaced by the one that is met.
+// met database does not replace the former one.
 func TestADatabaseIsMetAfterWritesUnderWay_I15_I17(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, services, nil, aEast, bEast)

@@ -71,7 +71,8 @@ func TestHoldersThatABatchDidNotReachAreNotPassed_I1(t *testing.T) {
 		b.MustPut(holderNumber(n), body{"cascade": target})
 	}
 	b.Settle()
-	// A transaction of more than five fails, as one that met another one would; none of its holders does by itself.
+	// A transaction of more than five fails, as after meeting another transaction; none of its holders does
+	// by itself.
 	_, err := b.Pools[b.ID(bEast)].Exec(t.Context(), `
 CREATE FUNCTION few() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
     IF (SELECT count(*) FROM gone) > 5 THEN RAISE EXCEPTION 'too many' USING ERRCODE = '40P01'; END IF;

@@ -23,8 +23,9 @@ var (
 	named     = regexp.MustCompile(`@[a-z_]+`)
 )
 
-// The statements of a write and of an establish find rows by their keys, also when they are planned while a table has some hundred rows. A hash
-// of such a table costs less than ten look-ups by the estimates, and more than the one that is made; and the plan stays when the table has grown.
+// The statements of a write and of an establish find rows by their keys, also when they are planned while a
+// table has some hundred rows. A hash of such a table costs less than ten look-ups by the estimates, and more
+// than the single look-up that is made; and the plan stays when the table has grown.
 func TestATableOfSomeHundredRowsIsReadByKeys(t *testing.T) {
 	t.Parallel()
 	b, c := countedPair(t)

@@ -153,7 +153,7 @@ func TestTheWaitForALostHolderCanBeWaived_I13(t *testing.T) {
 	}
 }
 
-// A deployment that the registry has lost with its service's descriptor is no stranger where it has anything.
+// A deployment that the registry has lost with its service's descriptor is no stranger where it has rows.
 func TestWhoHasReferencesIsNoStranger_I2_I15(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)

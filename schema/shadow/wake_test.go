@@ -100,7 +100,7 @@ func (a *awake) missing() (out []string) {
 	return out
 }
 
-// after fails unless everything that the steps so far have left is delivered without a pulse.
+// after fails unless all work that the steps so far have left is delivered without a pulse.
 func (a *awake) after(what string) {
 	a.t.Helper()
 	require.EventuallyWithT(a.t, func(c *assert.CollectT) {
@@ -108,7 +108,7 @@ func (a *awake) after(what string) {
 	}, wait.Limit, 2*time.Millisecond)
 }
 
-// settle does everything as Box.Settle does, and looks after each step.
+// settle takes the steps of Box.Settle, and looks after each of them.
 func (a *awake) settle() {
 	a.t.Helper()
 	for range 12 {
