@@ -139,7 +139,7 @@ func (f *fieldModel) problem(text string, args ...any) error {
 	return err
 }
 
-// withField returns a copy of a message with a value at a path. It shares everything beside the path.
+// withField returns a copy of a message with a value at a path. It shares the other fields.
 func withField(in map[string]any, path []string, value any) (map[string]any, error) {
 	out := maps.Clone(in)
 	if out == nil {

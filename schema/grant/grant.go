@@ -148,7 +148,8 @@ func (r *Rights) Ranges(who Subject, verb schema.Verb, at schema.DeploymentID, n
 	return JoinedRanges(out)
 }
 
-// Within returns the Ranges of each kind of a deployment, for lists and watches; nil when the subject has the right on everything.
+// Within returns the Ranges of each kind of a deployment, for lists and watches; nil when the subject has the
+// right on all names.
 func (r *Rights) Within(who Subject, verb schema.Verb, at schema.DeploymentID) Within {
 	if r.open(who, verb, at) {
 		return nil

@@ -37,7 +37,7 @@ func TestOperatorsHaveTheirLimits(t *testing.T) {
 		{"olga", "write", devices, "projects/acme", false},
 		{"olga", "write", devices, "projects/acme/devices/d", true}, // by the grant
 		{"olga", "operate", devices, "projects/acme", false},
-		{"olga", "delete", devices, "projects/acme", false}, // which everybody may
+		{"olga", "delete", devices, "projects/acme", false}, // which every user may
 		{"omar", "operate", iam, "projects/acme/accounts/a", true},
 		{"omar", "operate", devices, "projects/acme", false},
 		{"eva", "read", devices, "projects/acme", true},

@@ -7,7 +7,8 @@ import (
 )
 
 const (
-	// MaxEpochAhead is how far ahead of the clock here an epoch of another deployment may lie. One that is further ahead is refused.
+	// MaxEpochAhead is the time by which an epoch of another deployment may be ahead of the clock here. An
+	// epoch further ahead is refused.
 	MaxEpochAhead = 2 * time.Hour
 
 	// betweenEpochs is the time between two epochs if the clock has gone back.

@@ -37,7 +37,7 @@ const (
 	TargetSlow           Reason = "NO_ANSWER_IN_TIME"
 )
 
-// Standing is how long a refusal is valid.
+// Standing is the time for which a refusal is valid.
 type Standing int
 
 // In the order of precedence: the lowest standing decides about a write with several refusals.

@@ -14,7 +14,7 @@ import (
 	"github.com/db-controller/db-controller/schema/wire"
 )
 
-// Any descriptor: one that passes Check has a model, and passes again after a round trip.
+// Any descriptor: a descriptor that passes Check has a model, and passes again after a round trip.
 func FuzzDescriptors(f *testing.F) {
 	for _, d := range []*schemav1.ServiceDescriptor{
 		{},

@@ -96,7 +96,7 @@ func TestNoFieldIsLostOnTheWire(t *testing.T) {
 	require.Equal(t, env, back)
 }
 
-// An environment without declared rights has none, rather than ones that allow nothing.
+// An environment without declared rights has none, rather than rights that allow nothing.
 func TestMissingPartsStayMissing(t *testing.T) {
 	t.Parallel()
 	back := wire.Environment(wire.EnvironmentProto(&schema.Environment{Deployments: []schema.Deployment{{}}}))
