@@ -73,7 +73,7 @@ type DecommissionPlan struct {
 // DecommissionCounted is the greatest count of a DecommissionPlan: there may be more.
 const DecommissionCounted = 100_000
 
-// Counts read no more rows than they can tell. Holders are counted once, however many references they have.
+// Counts read no more rows than they can tell. A holder is counted once for any number of references.
 var planDecommissionSQL = db.Codes(`
 WITH gone AS MATERIALIZED (SELECT id FROM dbcontroller.deployment WHERE service = $1 AND region = $2), referring AS MATERIALIZED (
     SELECT r.holder_id, CASE WHEN r.behaviour = {block} THEN $3 ELSE r.behaviour END AS behaviour

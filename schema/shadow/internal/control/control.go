@@ -46,7 +46,7 @@ type locked struct {
 	finalizers []string
 }
 
-// part is how a change is part of a transaction.
+// part has the statements that run with a change in its transaction.
 type part struct {
 	within *gate.Within          // with an application's statements after it; nil: with none
 	first  func(tx pgx.Tx) error // runs before the resource is locked; may be nil

@@ -38,7 +38,7 @@ type Config struct {
 	DeletionEnded func(took time.Duration)
 }
 
-// Times are how long undecided things may stay undecided.
+// Times bound undecided attempts, missing owners and targets, and calls about ownees.
 type Times struct {
 	// TentativeTTL is the expiry of a tentative blockade: afterwards the target's deployment asks the holder's about it (default
 	// 15 s). A short one aborts slow writes; with a long one, a crashed writer delays deletes.
@@ -52,7 +52,8 @@ type Times struct {
 	// MissingGrace is the time for which the target of rows of attached tables may be missing before they are
 	// unset or deleted, where that is declared: two databases are two commits. 0 stands for the default.
 	MissingGrace time.Duration
-	// OwneeCall is about how long a call about many ownees works before it returns with more to do (default 2 s).
+	// OwneeCall is the approximate time for which a call about many ownees works before it returns with more
+	// to do (default 2 s).
 	OwneeCall time.Duration
 }
 

@@ -25,9 +25,10 @@ import (
 // FewRows is the number of rows up to which planning a statement for its values costs more than running it.
 const FewRows = 32
 
-// QueuePlans says how the following statements are planned, in a transaction that concerns about so many rows. Few rows are found by their
-// keys: a hash or a merge of a table that had some hundred rows when the statement was planned reads all its rows, each time and also when it
-// has grown. For many rows, the nested loops of such a plan compare each row with each other. Transactions of the caller's keep their plans.
+// QueuePlans sets the plans of the following statements, in a transaction that concerns about so many rows.
+// Few rows are found by their keys: a hash or a merge of a table that had some hundred rows when the
+// statement was planned reads all its rows, each time and also when it has grown. For many rows, the nested
+// loops of such a plan compare each row with each other. Transactions of the caller's keep their plans.
 func QueuePlans(tx pgx.Tx, b *pgx.Batch, rows int) {
 	m, _ := own(tx)
 	if m == nil {

@@ -29,8 +29,9 @@ func (l *looked) witness() string {
 	return fmt.Sprintf("%d:%d", at.Started, at.Mark)
 }
 
-// lost reports whether a database lacks numbers that another look has seen on disk. A look of an earlier start of the server saw no more than
-// the first one of the present start, however many numbers an older copy has taken since.
+// lost reports whether a database lacks numbers that another look has seen on disk. A look of an earlier
+// start of the server saw no more than the first one of the present start, for any numbers that an older copy
+// has taken since.
 func lost(witness, present string) bool {
 	var told Look
 	var started, first, last int64

@@ -20,7 +20,8 @@ func reference(target int64, behaviour schema.Behaviour) *prepare.NewReference {
 	return ref
 }
 
-// However many writes share a transaction, their rights take a statement for the locks and one for each kind of right, and their references one; each row is locked once.
+// For any number of writes in a transaction, their rights take a statement for the locks and one for each
+// kind of right, and their references one; each row is locked once.
 func TestWritesUnderRightsShareStatements(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{1, 200} {

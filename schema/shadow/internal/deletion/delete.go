@@ -448,7 +448,8 @@ func (t *trial) earlier(ctx context.Context, tx pgx.Tx, roots []*plan.Member, of
 	return tx.SendBatch(ctx, b).Close()
 }
 
-// marks are the resources that a delete leaves in DELETING, by their places among the roots, and how they are read back.
+// marks are the resources that a delete leaves in DELETING, by their places among the roots, and the function
+// that reads them back.
 type marks struct {
 	of   []int
 	read []func() *peer.Resource

@@ -12,8 +12,9 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// actLarge pages through all holders of one target until patience ends, from where the last run stopped. The first large
-// target of a run is paged at least once. Failed holders, however many, are retried only after all others (I20).
+// actLarge pages through all holders of one target until patience ends, from where the last run stopped. The
+// first large target of a run is paged at least once. Failed holders, in any number, are retried only after
+// all others (I20).
 func (a *acting) actLarge(ctx context.Context, id int64, patience time.Duration, first bool) error {
 	began, uid := time.Now(), a.targets[id].UID
 	w := a.store.walks.take(id, a.key(uid))
@@ -45,8 +46,8 @@ func (a *acting) actLarge(ctx context.Context, id int64, patience time.Duration,
 	return nil
 }
 
-// page handles the holders behind one, in as many batches as may run at a time. It returns the last holder that it has passed, of how many
-// references the holders were handled, and whether there may be more.
+// page handles the holders behind one, in as many batches as may run at a time. It returns the last holder
+// that it has passed, the number of references of the handled holders, and whether there may be more.
 func (a *acting) page(ctx context.Context, target int64, b schema.Behaviour, after int64) (last int64, passed int, more bool, err error) {
 	size := a.store.Cfg.Limits.Batch
 	if !a.meets(target) {

@@ -57,8 +57,8 @@ const countAheadSQL = `SELECT count(*) FROM dbcontroller.reference WHERE target_
 // countTimeoutSQL bounds a count whose rows are not in memory: it is only for people.
 const countTimeoutSQL = `SET LOCAL statement_timeout = '3s'`
 
-// advance moves a walk behind a page, and tells how far it has come. Its references are counted once, behind a page that is not the last one:
-// most walks are short.
+// advance moves a walk behind a page, and notes its progress. Its references are counted once, behind a page
+// that is not the last one: most walks are short.
 func (a *acting) advance(ctx context.Context, id int64, w *walk, passed int, last int64, more bool) {
 	w.passed += int64(passed)
 	w.ahead[w.behaviour] = max(0, w.ahead[w.behaviour]-int64(passed))

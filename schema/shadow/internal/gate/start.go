@@ -50,7 +50,8 @@ func (s *Gate) noticeStart(ctx context.Context, tx pgx.Tx, observed *observedEpo
 	return tx.SendBatch(ctx, b).Close()
 }
 
-// ShowPosition records that a deployment has shown how far it has seen this database, and that the database has not lost it.
+// ShowPosition records that a deployment has shown its position in this database, and that the database has
+// not lost it.
 func (s *Gate) ShowPosition(ctx context.Context, of schema.DeploymentID) error {
 	_, err := s.Pool.Exec(ctx, showPositionSQL, of.Service, of.Region)
 	return err

@@ -182,7 +182,7 @@ func (s *Inspector) referringDeployments(ctx context.Context, id int64) ([]schem
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[schema.DeploymentID])
 }
 
-// holdersOf adds the holders after a row, and returns how many rows are still wanted.
+// holdersOf adds the holders after a row, and returns the number of rows that are still wanted.
 func (s *Inspector) holdersOf(ctx context.Context, page *Referrers, id int64, at *referrersCursor, left int, within grant.Within) (int, error) {
 	rows, err := s.Pool.Query(ctx, selectReferrersSQL, id, at.Behaviour, at.Holder, at.Field, left)
 	if err != nil {

@@ -217,7 +217,7 @@ func (sh *shares) scan(row pgx.Row) error {
 // part is the number of shards of a member when all have equally many.
 func (sh *shares) part() int { return (schema.RingSize + sh.members - 1) / sh.members }
 
-// lack is how many of the shards from first to last a member lacks.
+// lack is the number of shards from first to last that a member lacks.
 type lack struct{ count, first, last int }
 
 // lacks is the rest of the member's part; lead: the shard that leads counts too, also beyond its part.

@@ -17,8 +17,9 @@ type passKey struct {
 	message    string
 }
 
-// passes keeps in memory the ownee after which an interrupted pass goes on with the next call. So ownees that fail, however many, delay no
-// others (I20): they are tried again by the next pass. Losing a pass costs only one from the beginning.
+// passes keeps in memory the ownee after which an interrupted pass goes on with the next call. So ownees that
+// fail, in any number, delay no others (I20): they are tried again by the next pass. Losing a pass costs only
+// one from the beginning.
 type passes struct {
 	mu    sync.Mutex
 	after map[passKey]int64 // guarded by mu

@@ -68,7 +68,7 @@ type Closure struct {
 // that is not excused refuses the delete.
 const MaxBlockers = peer.PlanLimit
 
-// Reason is why a deletion removes a member of its closure.
+// Reason is the reason for which a deletion removes a member of its closure.
 type Reason struct {
 	How   peer.How
 	Cause *schema.Cause

@@ -44,8 +44,8 @@ func (s *Keeper) Acknowledge(ctx context.Context, holder schema.DeploymentID, ep
 // position when the position sees the transaction that wrote it. It fails with ErrPosition when the token is
 // not a position of this database's present epoch for this deployment, and with ErrStaleEpoch.
 //
-// It works in transactions of Config.Limits.Batch notices, and returns whether more are left when patience ends. Each
-// transaction lasts, however the call ends: repeated calls terminate for any number of notices.
+// It works in transactions of Config.Limits.Batch notices, and returns whether more are left when patience
+// ends. Each transaction lasts, for any end of the call: repeated calls terminate for any number of notices.
 func (s *Keeper) AcknowledgeFor(ctx context.Context, holder schema.DeploymentID, epoch uuid.UUID, token string, except []uuid.UUID, patience time.Duration) (more bool, err error) {
 	selfEpoch := s.gate.PresentEpoch()
 	deployment, err := s.Names.Deployment(ctx, holder)

@@ -417,7 +417,8 @@ func (s *Granter) mayAct(ctx context.Context, r rows.Reference) (may bool, err e
 	return may, nil
 }
 
-// actOn deletes, or unsets, a batch of the rows with a value whose target does not exist, and records the removals. It returns how many.
+// actOn deletes, or unsets, a batch of the rows with a value whose target does not exist, and records the
+// removals. It returns their number.
 func (s *Granter) actOn(ctx context.Context, l lacked) (n int, err error) {
 	err = s.InTx(ctx, db.ChangeFeed, func(tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, lockMissingSQL, l.seq)
