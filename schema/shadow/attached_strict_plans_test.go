@@ -21,8 +21,8 @@ INSERT INTO dbcontroller.foreign_target (uid, deployment_id, kind_id, name, acti
 SELECT gen_random_uuid(), f.deployment_id, f.kind_id, 'customers/' || g, f.acting_epoch, f.acting_own
 FROM (SELECT * FROM dbcontroller.foreign_target WHERE acting_epoch IS NOT NULL LIMIT 1) f, generate_series(1000, 999 + $1::bigint) g`
 
-// A statement on a strict table finds the rights to its targets by their names, however many others there are. DBCONTROLLER_TEST_ROWS is
-// their number.
+// A statement on a strict table finds the rights to its targets by their names, among any number of others.
+// DBCONTROLLER_TEST_ROWS is their number.
 func TestStrictStatementsFindRightsByName(t *testing.T) {
 	t.Parallel()
 	n, err := strconv.Atoi(os.Getenv("DBCONTROLLER_TEST_ROWS"))

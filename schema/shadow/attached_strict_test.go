@@ -465,7 +465,8 @@ ALTER TABLE invoices ADD cart int REFERENCES carts ON DELETE CASCADE ON UPDATE C
 	a.exec(a.crm, `DELETE FROM customers WHERE id = 2`)
 	_ = a.refused(a.crm, `DELETE FROM customers WHERE id = 1`)
 
-	// A prepared transaction holds the right until it is decided, however long that takes, and its rows count from its commit.
+	// A prepared transaction holds the right until it is decided, for any time, and its rows count from its
+	// commit.
 	a.acquire([]string{"ACT " + customer("6")})
 	a.exec(a.shop, `BEGIN; INSERT INTO orders (customer_id, note) VALUES (6, 'prepared'); PREPARE TRANSACTION 'strict'`)
 	a.exec(a.crm, `DELETE FROM customers WHERE id = 6`)

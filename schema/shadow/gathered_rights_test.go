@@ -48,7 +48,8 @@ func putTogether(b *harness.Box, bodies map[string]body) map[string]error {
 
 func targetNumber(n int) string { return fmt.Sprintf("//%s/targets/t%d", aWest, n) }
 
-// storedAs returns how the references of a holder were written: under a right or by asking, by field.
+// storedAs returns, by field, whether a reference of a holder was written under a right; otherwise it was
+// asked for.
 func storedAs(t *testing.T, b *harness.Box, name string) (delegated map[string]bool) {
 	t.Helper()
 	delegated = map[string]bool{}

@@ -150,7 +150,8 @@ func TestGatheredWritesOfOneResourceLoseNothing_I10(t *testing.T) {
 	b.Audit()
 }
 
-// A write waits for a row that another transaction has locked until the caller's deadline, however often the session's lock_timeout ends a statement.
+// A write waits for a row that another transaction has locked until the caller's deadline, also when the
+// session's lock_timeout ends several statements.
 func TestAWriteWaitsForALockUntilItsDeadline(t *testing.T) {
 	t.Parallel()
 	timeouts := &timedOut{}

@@ -96,7 +96,7 @@ func TestTheStepsOfABatchAreLinear(t *testing.T) {
 	require.Positive(t, p.seen)
 }
 
-// Values without a right are looked up one by one by the index, however many a reference has.
+// Values without a right are looked up one by one by the index, for any number of them.
 func TestValuesWithoutARightAreLinear(t *testing.T) {
 	t.Parallel()
 	const n = 20_000

@@ -43,8 +43,8 @@ func TestOneClockEndsNoGracePeriod_I16(t *testing.T) {
 	b.Audit()
 }
 
-// The cause of a deletion is kept until it ends, however long a deployment is away: other deployments are
-// told the same at any time.
+// The cause of a deletion is kept until it ends, for any absence of a deployment: other deployments are told
+// the same at any time.
 func TestTheCauseOfADeletionIsKeptUntilItEnds_I17(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)

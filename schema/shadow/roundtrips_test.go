@@ -103,7 +103,7 @@ func (c *trips) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryD
 
 func (c *trips) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}
 
-// with returns how many statements with a text were sent since the last reset.
+// with returns the number of statements with a text that were sent since the last reset.
 func (c *trips) with(text string) (n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

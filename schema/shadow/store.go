@@ -132,7 +132,7 @@ func (s *Store) Tune(t Tuning) { s.db.Tuning.Store(t.Complete()) }
 // Model that writes are validated with; nil before the first Switch.
 func (s *Store) Model() *schema.Model { return s.db.Model() }
 
-// Members returns the live processes of this deployment, and how many shards each has.
+// Members returns the live processes of this deployment, and the number of shards of each.
 func (s *Store) Members(ctx context.Context) ([]peer.Member, error) { return lease.Members(ctx, s.db) }
 
 // Leases returns the leases of a process by this name; Leases describes the time to live.

@@ -86,8 +86,8 @@ func TestAVersionDescribedAgainIsDerivedAgain_I26(t *testing.T) {
 	b.Audit()
 }
 
-// After another process has switched the version, a process asks for no blockades that it could not commit, however often a write is
-// retried.
+// After another process has switched the version, a process asks for no blockades that it could not commit,
+// for any retries of a write.
 func TestASupersededProcessEstablishesNothing_I26(t *testing.T) {
 	t.Parallel()
 	b, ctx := newVersions(t, nil), context.Background()
