@@ -62,7 +62,8 @@ type HandlerRun struct {
 	Items int
 	Took  time.Duration
 	Err   error
-	// Failed is why one of the deletions that failed by themselves is not done yet, in this run or an earlier one.
+	// Failed is the error of a deletion that failed by itself, in this run or an earlier one, and is not done
+	// yet.
 	Failed error
 	// Next is the time of the next try of failed work, which may be made earlier; zero: nothing failed, or it
 	// is not known.

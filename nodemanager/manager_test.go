@@ -38,11 +38,11 @@ type world struct {
 	// database is the model that the deployment's database runs, kept the environment that is in it; guarded by mu.
 	database *schema.Model
 	kept     *schema.Environment
-	followed int // guarded by mu; how often the kept one was taken
+	followed int // guarded by mu; the number of times that the kept one was taken
 	// pointedTo are the referenced deployments of the store; guarded by mu once the manager runs.
 	pointedTo []schema.DeploymentID
-	read      int // guarded by mu; how often they were read
-	refreshed int // guarded by mu; how often the store got a model of newer descriptors
+	read      int // guarded by mu; the number of times that they were read
+	refreshed int // guarded by mu; the number of times that the store got a model of newer descriptors
 }
 
 func (w *world) say(format string, args ...any) {

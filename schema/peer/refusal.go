@@ -13,7 +13,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// Reason is why a reference was refused.
+// Reason is the reason of a refused reference.
 type Reason string
 
 // refusalReasons has the meaning of each reason.
@@ -80,7 +80,8 @@ var refusalReasons = map[Reason]struct {
 // Reasons returns all reasons, sorted.
 func Reasons() []Reason { return slices.Sorted(maps.Keys(refusalReasons)) }
 
-// Standing returns how long a refusal for the reason is valid; Later for a reason of a newer version, which is unknown here.
+// Standing returns the time for which a refusal for the reason is valid; Later for a reason of a newer
+// version, which is unknown here.
 func (r Reason) Standing() Standing { return refusalReasons[r].standing }
 
 // Says returns the predicate of an English sentence whose subject is the reference's target; empty for an unknown reason.

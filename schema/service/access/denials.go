@@ -27,7 +27,8 @@ type denied struct {
 	leftOut int // since its last line
 }
 
-// log reports whether an event has a line, and how many of the identity had none since its last line.
+// log reports whether an event has a line, and the number of events of the identity without one since its
+// last line.
 func (d *denials) log(who identity.Identity, now time.Time) (leftOut int, log bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

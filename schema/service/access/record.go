@@ -105,7 +105,7 @@ func (a *Access) denied(ctx context.Context, who identity.Caller, method string,
 	}
 }
 
-// leftOut records how many events of a caller have no line.
+// leftOut records the number of events of a caller that have no line.
 func (a *Access) leftOut(who identity.Caller, n int) {
 	if n > 0 {
 		a.cfg.AuditLog.Note(auditlog.Event{Outcome: auditlog.LeftOut, Identity: who.Identity.String(), Count: n})

@@ -293,8 +293,7 @@ func (h *hider) status(err error) error {
 	return out.Err()
 }
 
-// violations removes the violations about resources that the caller may not read, and returns how many they
-// were.
+// violations removes the violations about resources that the caller may not read, and returns their number.
 func (h *hider) violations(of *errdetails.PreconditionFailure) (hidden int) {
 	var kept []*errdetails.PreconditionFailure_Violation
 	for _, v := range of.GetViolations() {

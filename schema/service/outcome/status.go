@@ -271,7 +271,7 @@ func ReasonOf(err error) string {
 	return ""
 }
 
-// notNamed returns how many items of a list are not in the details of an error.
+// notNamed returns the number of items of a list that are not in the details of an error.
 func notNamed(err error) int {
 	for _, detail := range status.Convert(err).Details() {
 		if info, ok := detail.(*errdetails.ErrorInfo); ok && info.GetDomain() == domain {
