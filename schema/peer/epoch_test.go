@@ -10,8 +10,8 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 )
 
-// At any time of the clock, an epoch is later than the epochs that other deployments know, unless they refuse
-// one.
+// An epoch is later than the epochs that other deployments know, also when the clock goes back. An epoch
+// that they refuse does not count.
 func TestAnEpochIsLaterThanTheKnownOnes_I8(t *testing.T) {
 	t.Parallel()
 	now := time.Now().Truncate(time.Millisecond)
