@@ -134,8 +134,8 @@ func (d *deletions) fresh() batch {
 	return b
 }
 
-// hasNew reports whether there is something for the next batch: steps, or deletions that were done while an acknowledgement
-// that excepted them was under way. The latter need no further event of the watch: an idle one has none.
+// hasNew reports whether the next batch has work: steps, or deletions that were done while an acknowledgement
+// that excepted them was under way. The latter need no further event of the watch: an idle watch has none.
 func (d *deletions) hasNew() bool { return len(d.steps) > 0 || d.unacknowledged() }
 
 // unacknowledged reports whether deletions that are done can be acknowledged with the position.
@@ -174,8 +174,9 @@ func (d *deletions) again(now time.Time) batch {
 	return b
 }
 
-// next takes about limit deletions from the front, and the newest position among them. A position in the middle is acknowledged
-// after the deletions before it; those behind it are done in the same run, and acknowledged with the next position.
+// next takes about limit deletions from the front, and the newest position among them. A position in the
+// middle is acknowledged after the deletions before it; deletions behind it are done in the same run, and
+// acknowledged with the next position.
 func (d *deletions) next(limit int) batch {
 	b, n := batch{stream: d.stream}, 0
 	if d.unacknowledged() {
@@ -278,7 +279,8 @@ func (f failure) again(seq int64, err error) failure {
 	return f
 }
 
-// problem returns why a deletion is not done yet, and when it is handled again: the one that is handled next. It is nil when none has failed.
+// problem returns why a deletion is not done yet, and when it is handled again: of the failed deletion that
+// is due first. It is nil when none has failed.
 func (d *deletions) problem() (due time.Time, problem error) {
 	for _, f := range d.failed {
 		if f.problem != nil && (problem == nil || f.due.Before(due)) {

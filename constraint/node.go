@@ -24,11 +24,12 @@ type Owned interface {
 	// Task names the task of an action: the work of one task and one deployment is handled one batch at a time, beside all
 	// other tasks. It is empty for an action that this version does not know; its work is left to a newer version.
 	Task(action schema.Action) string
-	// Pace is the time from the beginning of one batch of a task to that of the next one, at least: work that comes meanwhile shares
-	// the next batch. A full batch begins at once. It is zero for work that somebody waits for.
+	// Pace is the least time between the beginnings of two batches of a task: work that comes meanwhile
+	// shares the next batch. A full batch begins at once. It is zero for work that a caller or another
+	// deployment waits for.
 	Pace(task string) time.Duration
-	// Handle does work of one task for one deployment. It returns the pieces that wait for something that has not come
-	// yet. Pieces that fail by themselves are a schema.PartError; any other error is of the whole batch.
+	// Handle does work of one task for one deployment. It returns the pieces that cannot be done yet. Pieces
+	// that fail by themselves are a schema.PartError; any other error is of the whole batch.
 	Handle(ctx context.Context, deployment schema.DeploymentID, work []schema.Work) (waiting []int64, err error)
 }
 
@@ -39,9 +40,9 @@ type Resolver interface {
 	Resolve(ctx context.Context, holder schema.DeploymentID) error
 }
 
-// SubscribedDeleting acts upon deletions of another deployment, and acknowledges them when a position is given. It returns
-// the deletions that failed, which it does not acknowledge, and with schema.ErrUnfinished those with more holders than one
-// run handles: they are handled again, beside new ones.
+// SubscribedDeleting acts upon deletions of another deployment, and acknowledges them when a position is
+// given. It returns the deletions that failed, which it does not acknowledge, and with schema.ErrUnfinished
+// the deletions with more holders than one run handles: they are handled again, beside new ones.
 type SubscribedDeleting interface {
 	Handle(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion, position string, earlier []uuid.UUID, again bool) (map[uuid.UUID]error, error)
 }
@@ -52,7 +53,7 @@ type Observer interface {
 	HandlerRan(handler string, deployment schema.DeploymentID, run HandlerRun)
 	// WatchPrimed is called when a watch begins, when it reaches its end of snapshot, when its stream is lost, and when it has ended.
 	WatchPrimed(watch string, deployment schema.DeploymentID, p Primed)
-	// WatchHeard is called for everything that a watch delivers, bookmarks included.
+	// WatchHeard is called for each event that a watch delivers, bookmarks included.
 	WatchHeard(watch string, deployment schema.DeploymentID)
 }
 
@@ -61,9 +62,11 @@ type HandlerRun struct {
 	Items int
 	Took  time.Duration
 	Err   error
-	// Failed is why one of the deletions that failed by themselves is not done yet, in this run or an earlier one.
+	// Failed is the error of a deletion that failed by itself, in this run or an earlier one, and is not done
+	// yet.
 	Failed error
-	// Next is the time of the next try of what failed, which may be made earlier; zero: nothing failed, or it is not known.
+	// Next is the time of the next try of failed work, which may be made earlier; zero: nothing failed, or it
+	// is not known.
 	Next time.Time
 }
 
@@ -93,8 +96,8 @@ type Config struct {
 	Logger        *zap.Logger
 	// Sweeps makes this node look for expired blockades; one node of a deployment does.
 	Sweeps bool
-	// Retries returns a channel of deployments until ctx ends: the back-offs of their work end, and those of all for the zero one. May
-	// be nil.
+	// Retries returns a channel until ctx ends: a deployment that it delivers ends the back-offs of the work
+	// for that deployment, the zero deployment ends all back-offs. May be nil.
 	Retries func(ctx context.Context) <-chan schema.DeploymentID
 	// SweepInterval is the time between two looks (default 1 s). A longer one makes expired blockades block longer.
 	SweepInterval time.Duration
@@ -188,7 +191,8 @@ func (l *loop) run(ctx context.Context) {
 	}
 }
 
-// converge stops the watches of removed subscriptions and waits for them, keeps those of equal ones, and starts the new ones.
+// converge stops the watches of removed subscriptions and waits for them, keeps the watches of equal
+// subscriptions, and starts the watches of new ones.
 func (l *loop) converge(ctx context.Context, set []schema.Subscription) {
 	wanted := map[schema.DeploymentID]schema.Subscription{}
 	for _, s := range set {

@@ -163,7 +163,7 @@ func TestALostWatchIsOpenedAgainAndItsSnapshotReplacesWhatWasKnown(t *testing.T)
 		time.Sleep(time.Second)
 		synctest.Wait()
 		require.Empty(t, r.take(), "not before the new end of snapshot")
-		s.work <- work(schema.Confirm, near, 3, 4) // 2 was done by somebody else meanwhile
+		s.work <- work(schema.Confirm, near, 3, 4) // 2 was done by another process meanwhile
 		s.work <- endOfWork()
 		synctest.Wait()
 		got := r.take()
@@ -350,7 +350,8 @@ func TestPiecesThatFailWaitByThemselves_I20(t *testing.T) {
 	})
 }
 
-// Work that waits for something (an owner that may still come) waits by itself, longer each time, and delays nothing.
+// Work that waits (for an owner that may still come) waits by itself, longer each time, and delays no other
+// work.
 func TestWorkThatWaitsDelaysNoOther_I20(t *testing.T) {
 	inNode(t, func(s *streams, r *recorder) {
 		r.waiting = map[int64]bool{1: true, 2: true}
@@ -611,7 +612,8 @@ func TestADeletionThatFailsWaitsByItself_I20(t *testing.T) {
 	})
 }
 
-// A deployment that floods with deletions delays neither those of another one nor outstanding work.
+// A deployment that floods with deletions delays neither the deletions of another deployment nor outstanding
+// work.
 func TestAFloodingDeploymentDelaysNoOther_I20(t *testing.T) {
 	inNode(t, func(s *streams, r *recorder) {
 		release := make(chan struct{})

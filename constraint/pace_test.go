@@ -73,7 +73,7 @@ func TestAFullBatchWaitsForNoPace(t *testing.T) {
 	})
 }
 
-// A failure makes the task wait for its back-off, and the end of a back-off (somebody asks for it) does not end the pace.
+// A failure makes the task wait for its back-off, and a request that ends the back-off does not end the pace.
 func TestABatchThatFailedKeepsThePace(t *testing.T) {
 	inPacedNode(t, func(s *streams, r *recorder) {
 		r.handle = func(context.Context, string) error { return errors.New("away") }

@@ -105,8 +105,8 @@ func TestABackOffBeginsAnewAfterASuccess(t *testing.T) {
 	require.Less(t, tk.backoff.Next(), 10*time.Millisecond)
 }
 
-// A deletion is handled again, arrives again meanwhile, and fails; the result of the earlier run, which comes last, does not put it in the
-// place of the newer one, which nobody would handle then.
+// A deletion is handled again, arrives again meanwhile, and fails. The result of the earlier run, which comes
+// last, does not replace the newer failure: otherwise the newer deletion would never be handled.
 func TestAnEarlierFailureReplacesNoLaterOne_I13(t *testing.T) {
 	d := newDeletions(schema.Subscription{})
 	said(t, d, event{started: true}, deleted("x"), end("p1"))

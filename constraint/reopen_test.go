@@ -108,7 +108,8 @@ func TestADeletionThatANewSnapshotLacksIsNotTriedAgain(t *testing.T) {
 	})
 }
 
-// A silent stream is closed and opened again: its server sends something every few seconds. The other streams go on.
+// A silent stream is closed and opened again: its server sends an event every few seconds. The other streams
+// go on.
 func TestASilentWatchIsOpenedAgain(t *testing.T) {
 	inNode(t, func(s *streams, r *recorder) {
 		s.work <- endOfWork()

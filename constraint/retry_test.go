@@ -16,8 +16,8 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// While the watch of a deployment is lost no handler begins for its deletions: those that the next snapshot lacks were done by another
-// process.
+// While the watch of a deployment is lost no handler begins for its deletions: another process has done the
+// deletions that the next snapshot lacks.
 func TestALostWatchHoldsBackItsDeployment(t *testing.T) {
 	inNode(t, func(s *streams, r *recorder) {
 		r.failed = map[uuid.UUID]error{uidOf("bad"): errors.New("poison")}

@@ -64,7 +64,8 @@ func (l *loop) start(ctx context.Context) time.Duration {
 	return soonest
 }
 
-// wantDeletions marks the tasks of deletions that have something to do, and returns the time until more have.
+// wantDeletions marks the tasks of deletions that have work, and returns the time until the next one has, at
+// most an hour.
 func (l *loop) wantDeletions(now time.Time) time.Duration {
 	soonest := time.Hour
 	for id, d := range l.deletions {

@@ -92,7 +92,7 @@ func TestDeletionsAreActedUponAndThenAcknowledgedOnEverySchedule(t *testing.T) {
 				require.NoError(t, f.take(event{lost: true}))
 				require.NoError(t, f.take(event{started: true}))
 				sent, snapshot, told = 0, len(remote.all), -1
-			case n < 6: // the watch says something
+			case n < 6: // the watch delivers an event
 				switch {
 				case sent < snapshot || f.Primed() && sent < len(remote.all) && r.IntN(2) == 0:
 					to := sent + 1 + r.IntN(max(snapshot, len(remote.all))-sent)

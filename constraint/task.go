@@ -9,7 +9,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// Tasks beside those of outstanding work, which Owned names. The names are labels of metrics.
+// Tasks beside the tasks of outstanding work, which Owned names. The names are labels of metrics.
 const (
 	resolving  = "owned_pending_resolve"
 	sweeping   = "owned_pending_sweep"
@@ -27,7 +27,7 @@ type taskKey struct {
 type task struct {
 	// queue is unused by resolving, sweeping, subscribed and continuing. Keys that wait do so each by itself.
 	queue   queue.Queue[int64]
-	wanted  bool // of the tasks without a queue: there is something to do
+	wanted  bool // of the tasks without a queue: there is work
 	running bool
 	backoff retry.Backoff
 	notYet  time.Time // a batch failed: the next one begins after this

@@ -41,7 +41,7 @@ func (r *watchRun) stop() {
 	<-r.done
 }
 
-// stream is one stream of a watch, which calls heard for everything that it receives.
+// stream is one stream of a watch, which calls heard for each event that it receives.
 type stream func(ctx context.Context, run *watchRun, heard func()) error
 
 func (l *loop) watchOwn(ctx context.Context) *watchRun {

@@ -15,7 +15,7 @@ import (
 type AnnounceEpochStore interface {
 	// EpochToAnnounce fails until the recovery of the present epoch has begun.
 	EpochToAnnounce(ctx context.Context) (uuid.UUID, error)
-	// OutdoEpoch begins an epoch that is later than one that another deployment knows.
+	// OutdoEpoch begins an epoch that is later than an epoch that another deployment knows.
 	OutdoEpoch(ctx context.Context, by schema.DeploymentID, known uuid.UUID) error
 	// MarkAnnounced replaces the work by the comparison that follows. It fails when the epoch is not the present one any more.
 	MarkAnnounced(ctx context.Context, to schema.DeploymentID, epoch uuid.UUID) error

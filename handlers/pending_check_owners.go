@@ -19,8 +19,9 @@ type CheckOwnersPeers interface {
 	CheckOwners(ctx context.Context, at schema.DeploymentID, questions []peer.OwnerQuestion) (*peer.OwnerAnswers, error)
 }
 
-// CheckOwners asks another deployment whether owners exist there, and settles its answers (I16, I17): an owner that exists
-// is pinned, one that is absent is dropped. An ownee that fails by itself keeps no other one back (I20).
+// CheckOwners asks another deployment whether owners exist there, and settles its answers (I16, I17): an
+// owner that exists is pinned, an absent owner is dropped. An ownee that fails by itself keeps no other one
+// back (I20).
 type CheckOwners struct {
 	Store CheckOwnersStore
 	Peers CheckOwnersPeers

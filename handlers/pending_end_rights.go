@@ -25,8 +25,9 @@ type RecallPeers interface {
 	Recall(ctx context.Context, at schema.DeploymentID, asked []peer.Recall) (*peer.Recalled, error)
 }
 
-// EndRights asks a deployment to end its rights to resources here. The question is repeated until it is answered: one that is late or comes twice
-// ends rights that are asked for again. A database that fails over on either side has none of them in its new epoch.
+// EndRights asks a deployment to end its rights to resources here. The question is repeated until it is
+// answered: a late or repeated question ends rights that are asked for again. A database that fails over on
+// either side has none of them in its new epoch.
 type EndRights struct {
 	Store GivenStore
 	Peers RecallPeers

@@ -125,7 +125,7 @@ func TestAnEpochIsNotAnnouncedBeforeItsRecovery(t *testing.T) {
 	require.Equal(t, steps{"epoch"}, r.steps)
 }
 
-// The comparison is confirmed for the epochs in which it began: not for that of a failover in between.
+// The comparison is confirmed for the epochs in which it began: not for the epoch of a failover in between.
 func TestReferencesAreComparedBeforeTheyAreConfirmed_I1(t *testing.T) {
 	t.Parallel()
 	r := &recovery{confirm: func(told, self uuid.UUID) error {

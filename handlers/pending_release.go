@@ -11,7 +11,8 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 )
 
-// ReleasePeers removes blockades at another deployment: those of dropped references, by key, and those of aborted attempts.
+// ReleasePeers removes blockades at another deployment: of dropped references by key, of aborted attempts by
+// attempt.
 type ReleasePeers interface {
 	Release(ctx context.Context, target schema.DeploymentID, epoch uuid.UUID, keys []peer.BlockadeKey, attempts []peer.AttemptID) error
 }

@@ -18,7 +18,7 @@ type ResolveStore interface {
 	ExpiredHolders(ctx context.Context) ([]schema.DeploymentID, error)
 	// Expired returns up to limit questions about expired blockades of one holders' deployment, the oldest first.
 	Expired(ctx context.Context, holder schema.DeploymentID, limit int) ([]peer.Question, error)
-	// Settle confirms held blockades, and removes those whose references are gone; undecided ones stay.
+	// Settle confirms held blockades, and removes blockades whose references are gone; undecided ones stay.
 	Settle(ctx context.Context, holder schema.DeploymentID, questions []peer.Question, answers *peer.Answers) error
 }
 

@@ -18,10 +18,10 @@ import (
 type SubscribedStore interface {
 	// PresentEpoch is the epoch of the database that this process has noticed last.
 	PresentEpoch() uuid.UUID
-	// ActFor returns the uids for which something failed or, with schema.ErrUnfinished, is not finished when patience ends;
-	// everything else is done.
+	// ActFor returns the uids of deletions that failed or, with schema.ErrUnfinished, are not finished when
+	// patience ends; all other deletions are done.
 	ActFor(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion, patience time.Duration) (map[uuid.UUID]error, error)
-	// Forget removes the stored targets of deletions, except those that references here still name.
+	// Forget removes the stored targets of deletions, except targets that references here still name.
 	Forget(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion) error
 }
 
@@ -36,16 +36,17 @@ type SubscribedDeleting struct {
 	Peers Acknowledger
 }
 
-// The time that one run takes for deletions with many holders: new deletions wait behind each other, those that are
-// handled again wait behind none.
+// The time that one run takes for deletions with many holders: new deletions wait behind each other,
+// deletions that are handled again wait behind none.
 const (
 	patienceNew   = 25 * time.Millisecond
 	patienceAgain = 2 * time.Second
 )
 
-// Handle acts upon deletions of a deployment and, when a position is given, acknowledges everything up to it, except deletions that fail now or have
-// failed earlier. Then it forgets the targets. A crash in between repeats the batch, without effect. It returns the deletions that fail now, and with schema.ErrUnfinished those
-// that have more holders than one run handles.
+// Handle acts upon deletions of a deployment and, when a position is given, acknowledges all deletions up to
+// it, except deletions that fail now or have failed earlier. Then it forgets the targets. A crash in between
+// repeats the batch, without effect. It returns the deletions that fail now, and with schema.ErrUnfinished
+// the deletions with more holders than one run handles.
 func (h *SubscribedDeleting) Handle(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion, position string, earlier []uuid.UUID, again bool) (map[uuid.UUID]error, error) {
 	ctx, end := trace.Continue(ctx, "act upon deletions", parents(deletions))
 	failed, err := h.handle(ctx, from, deletions, position, earlier, again)

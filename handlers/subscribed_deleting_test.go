@@ -120,7 +120,7 @@ func TestAPositionIsAcknowledgedWithoutNewDeletions(t *testing.T) {
 	require.Equal(t, steps{"act us-west2 0", "acknowledge us-west2 p2 true", "forget us-west2 0"}, s.steps)
 }
 
-// New deletions wait behind one another; those that are handled again have a run of their own.
+// New deletions wait behind one another; deletions that are handled again have a run of their own.
 func TestALargeDeletionTakesLongerOnlyWhenItIsHandledAgain_I20(t *testing.T) {
 	t.Parallel()
 	s := &subscribed{}

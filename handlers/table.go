@@ -11,9 +11,9 @@ import (
 
 // Handler does the outstanding work of one action.
 type Handler interface {
-	// Handle does pieces of work that concern one other deployment, or this one. It returns the pieces that wait for
-	// something that has not come yet. Pieces that fail by themselves are a schema.PartError; any other error is of
-	// the whole batch, which is handled again.
+	// Handle does pieces of work that concern one other deployment, or this one. It returns the pieces that
+	// cannot be done yet. Pieces that fail by themselves are a schema.PartError; any other error is of the
+	// whole batch, which is handled again.
 	Handle(ctx context.Context, deployment schema.DeploymentID, seqs []int64) (waiting []int64, err error)
 }
 
@@ -31,8 +31,9 @@ type Table struct{ rows []row }
 
 const (
 	confirming = "owned_pending_confirm"
-	// confirmPace bounds the cost of confirms: under load, those of many writes share a call and its transactions. A delete of a target asks about
-	// references that are not confirmed yet; nobody else waits for a confirm.
+	// confirmPace bounds the cost of confirms: under load, the confirms of many writes share a call and its
+	// transactions. A delete of a target asks about references that are not confirmed yet; no other call
+	// waits for a confirm.
 	confirmPace = 100 * time.Millisecond
 )
 

@@ -61,7 +61,7 @@ func TestTasksAreNamedAfterTheirGroup(t *testing.T) {
 	require.Equal(t, whole.Task(schema.ConfirmAgain), whole.Task(schema.VerifyBlockades))
 }
 
-// Confirms alone may wait: nobody waits for them.
+// Only confirms have a pace: no call waits for them.
 func TestOnlyConfirmsHaveAPace(t *testing.T) {
 	t.Parallel()
 	whole := table(t, actions())
@@ -114,7 +114,8 @@ func TestPiecesThatFailByThemselvesAreCollected_I20(t *testing.T) {
 	require.Equal(t, []int64{4}, waiting)
 }
 
-// Pieces of the action that failed as a whole are not among those that failed by themselves: the whole batch is handled again.
+// Pieces of an action that failed as a whole do not count as failed by themselves: the whole batch is handled
+// again.
 func TestAFailureOfAWholeActionIsNoneOfItsPieces(t *testing.T) {
 	t.Parallel()
 	a := actions()

@@ -119,7 +119,7 @@ func TestANodeThatEndedHoldsNothingUp(t *testing.T) {
 	})
 }
 
-// A process that cannot release its shards when it ends keeps nobody waiting: its lease expires.
+// A process that cannot release its shards when it ends blocks no other process for good: its lease expires.
 type unreleasable struct{ *process }
 
 func (unreleasable) Release(context.Context, uuid.UUID, []uint32) error { return errAway }

@@ -30,7 +30,7 @@ type innerManager struct {
 	failing bool      // the last renewal failed
 	leads   bool
 	lead    leadership
-	nodes   []*runningNode // by number; nil for those without shards
+	nodes   []*runningNode // by number; nil for nodes without shards
 }
 
 // runningNode is a node that runs under the present member.
@@ -142,7 +142,7 @@ func (i *innerManager) divide(ctx context.Context, held []uint32) {
 	}
 }
 
-// stop ends the nodes that which selects, all of them when it is nil, and waits for them.
+// stop ends the nodes that the function selects, all nodes when it is nil, and waits for them.
 func (i *innerManager) stop(which func(n int) bool) {
 	var ending []*runningNode
 	for n, running := range i.nodes {

@@ -25,7 +25,7 @@ const (
 // aside is the time for which the lead is left to others, each of which renews five times in a TTL.
 func (l *leadership) aside() time.Duration { return l.ttl * 3 / 5 }
 
-// takes reports whether this process takes the lead if nobody has it.
+// takes reports whether this process takes the lead when no process has it.
 func (l *leadership) takes(now time.Time) bool {
 	return l.can() || l.steppedDown.IsZero() || now.Sub(l.steppedDown) >= l.aside()
 }

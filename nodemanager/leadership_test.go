@@ -21,8 +21,9 @@ func leader(members ...*member) int {
 	return -1
 }
 
-// The process that leads ends, and one that is cut off from the registry takes the lead: others could not reach the deployment until the
-// registry is back. It leaves the lead to a process that can be registered, and all shards are worked on.
+// The process that leads ends, and a process that is cut off from the registry takes the lead: other
+// deployments could not reach the deployment until the registry is back. It leaves the lead to a process that
+// can be registered, and all shards are worked on.
 func TestTheLeadMovesToAProcessThatCanBeRegistered(t *testing.T) {
 	inTable(t, func(t *testing.T, w *world) {
 		first := w.begin(t)
@@ -51,8 +52,8 @@ func TestTheLeadMovesToAProcessThatCanBeRegistered(t *testing.T) {
 	})
 }
 
-// If no process can be registered, the lead is left for a moment and rarely: the work of its shard goes on. With the registry back, nobody
-// leaves it.
+// If no process can be registered, the lead is left for a moment and rarely: the work of its shard goes on.
+// With the registry back, no process leaves it.
 func TestTheLeadIsRarelyLeftInVain_I20(t *testing.T) {
 	inTable(t, func(t *testing.T, w *world) {
 		first := w.begin(t)

@@ -42,7 +42,7 @@ func (t *table) process() *process { return &process{table: t} }
 type process struct {
 	*table
 	away  bool // guarded by mu
-	moved int  // guarded by mu; how many shards it has taken
+	moved int  // guarded by mu; the number of shards that it has taken
 }
 
 var errAway = errors.New("the database is away")
@@ -355,8 +355,8 @@ func (d *delayed) Renew(ctx context.Context, member uuid.UUID, lead bool) (schem
 	return g, err
 }
 
-// The lease of a process counts from before the renewal that was answered last: its nodes end when other processes may take its shards,
-// however late that answer came.
+// The lease of a process counts from before the renewal that was answered last: its nodes end when other
+// processes may take its shards, also when that answer came late.
 func TestALeaseCountsFromBeforeItsRenewal_I18(t *testing.T) {
 	inTable(t, func(t *testing.T, w *world) {
 		d := &delayed{process: w.leases.process()}

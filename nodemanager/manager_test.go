@@ -28,7 +28,7 @@ type world struct {
 	running    int
 	shards     map[uint32]int
 	workers    map[uint32][]uuid.UUID
-	subs       map[string][]string // node of a member → deployments; of those that run
+	subs       map[string][]string // node of a member → deployments; of running nodes
 	fail       error
 	away       error // guarded by mu; every read of the database fails with it
 	noNode     error // guarded by mu; no node can be made
@@ -38,11 +38,11 @@ type world struct {
 	// database is the model that the deployment's database runs, kept the environment that is in it; guarded by mu.
 	database *schema.Model
 	kept     *schema.Environment
-	followed int // guarded by mu; how often the kept one was taken
+	followed int // guarded by mu; the number of times that the kept one was taken
 	// pointedTo are the referenced deployments of the store; guarded by mu once the manager runs.
 	pointedTo []schema.DeploymentID
-	read      int // guarded by mu; how often they were read
-	refreshed int // guarded by mu; how often the store got a model of newer descriptors
+	read      int // guarded by mu; the number of times that they were read
+	refreshed int // guarded by mu; the number of times that the store got a model of newer descriptors
 }
 
 func (w *world) say(format string, args ...any) {
@@ -73,7 +73,7 @@ func (n node) Run(ctx context.Context) error {
 	}
 	for _, s := range n.share.Shards {
 		n.w.shards[s]++
-		for _, other := range n.w.workers[s] { // one that was given up may still run, without effect
+		for _, other := range n.w.workers[s] { // a process that was given up may still run, without effect
 			if other == n.share.Member || n.w.leases.lives(other) && n.w.leases.lives(n.share.Member) {
 				n.w.log = append(n.w.log, fmt.Sprintf("shard %d is worked on twice", s))
 			}
@@ -302,7 +302,7 @@ func TestAVersionSwitchStopsAllNodesFirstAndWaitsForThem(t *testing.T) {
 // After a restore of the database the caches of the nodes are out of date, and the switch of the version may be lost.
 func TestANewEpochOfTheDatabaseStartsEverythingAnew_I26(t *testing.T) {
 	inManager(t, func(w *world, _ *nodemanager.Manager, envs chan *schema.Environment) {
-		w.renewed <- struct{}{} // before anything runs
+		w.renewed <- struct{}{} // before a node runs
 		synctest.Wait()
 		envs <- environment(t, "b.example.com/us-west2@v1")
 		synctest.Wait()

@@ -67,9 +67,9 @@ type Store struct {
 
 // Others are the other processes of the deployment, which may switch the version.
 type Others struct {
-	// Look reports whether the version in the deployment's database is that of a model, and names the deployments of Store.PointedTo; may be
-	// nil. When runs is false, another process has switched the version: this one releases its shards, is not ready, and goes on when it knows
-	// that version.
+	// Look reports whether the deployment's database has the version of a model, and names the deployments of
+	// Store.PointedTo; may be nil. When runs is false, another process has switched the version: this process
+	// releases its shards, is not ready, and goes on when it knows that version.
 	Look func(ctx context.Context, model *schema.Model) (runs bool, pointedTo []schema.DeploymentID, err error)
 	// Superseded makes the manager call Look at once; without it it does each second. May be nil; never closed.
 	Superseded <-chan struct{}
@@ -79,7 +79,7 @@ type Others struct {
 	Follows func(env *schema.Environment)
 }
 
-// Sharing is how the processes of a deployment share its work.
+// Sharing says by which rules the processes of a deployment share its work.
 type Sharing struct {
 	Leases Leases
 	// TTL is the time after which a process that does not renew loses its shards (default 5 s). A short one costs renewals, five
@@ -276,7 +276,7 @@ func (m *Manager) subscriptions(env *schema.Environment, model *schema.Model, po
 
 func (m *Manager) startInner(ctx context.Context, model *schema.Model) *inner {
 	ctx, cancel := context.WithCancel(ctx)
-	// Unbuffered: sent by Run, received by the inner manager's loop until cancel, closed by nobody.
+	// Unbuffered: sent by Run, received by the inner manager's loop until cancel, never closed.
 	i := &inner{model: model, subscriptions: make(chan []schema.Subscription), cancel: cancel, done: make(chan struct{})}
 	go func() {
 		defer close(i.done)

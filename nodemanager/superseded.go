@@ -27,9 +27,9 @@ func (f *following) inStep(ctx context.Context) bool {
 	return false
 }
 
-// catchUp reports whether this process knows the version to run after another process has switched it: that of the database, as
-// the newest environment describes it, the own one or the one that another process has kept; or a version that the
-// registry has named since.
+// catchUp reports whether this process knows the version to run after another process has switched it: the
+// version of the database, as its own environment or the kept one describes it; or a version that the
+// registry has named since; or, when the database was restored from an older backup, its own.
 func (f *following) catchUp(ctx context.Context) bool {
 	m := f.manager
 	kept, err := m.cfg.Others.Kept(ctx)

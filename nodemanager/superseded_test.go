@@ -12,7 +12,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// switched lets another process switch the version to that of an environment, which it may keep in the database.
+// switched lets another process switch to the version of an environment, which it may keep in the database.
 func (w *world) switched(t *testing.T, env *schema.Environment, keeps bool) {
 	t.Helper()
 	model, err := env.Model(self)

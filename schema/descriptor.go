@@ -137,7 +137,8 @@ type Reference struct {
 	None []string
 	// When limits the reference to rows with a value in another column, which says which kind the columns name. Zero: to none.
 	When RowCondition
-	// Unset are those of the columns that UNSET sets, to NULL or to their DEFAULT; empty: all of them.
+	// Unset are the columns that UNSET sets, to NULL or to their DEFAULT; empty: all columns of the
+	// reference.
 	Unset          []string
 	UnsetToDefault bool
 	// MatchFull: a row has a value in all of the columns, or in none.

@@ -26,7 +26,8 @@ func (d Deployment) NeverRan() bool {
 	return d.Address == "" && d.Generation == 0 && d.Database == uuid.Nil
 }
 
-// Environment is the content of the registry at one moment. Nobody changes an Environment that was handed out.
+// Environment is the content of the registry at one moment. An Environment that was handed out is never
+// changed.
 type Environment struct {
 	Revision int64
 	// History is the part of the registry's history in which Revision was read; empty if the registry names none.
@@ -116,7 +117,7 @@ func (e *Environment) With(other *Environment) *Environment {
 	return &out
 }
 
-// Over returns the union of two environments, in which descriptors and deployments of given replace those of e.
+// Over returns the union of two environments; given replaces descriptors and deployments of e.
 func (e *Environment) Over(given *Environment) *Environment {
 	out := &Environment{
 		Revision: e.Revision, History: e.History, Regions: e.Regions, Services: slices.Clone(given.Services), Deployments: slices.Clone(given.Deployments),

@@ -139,7 +139,7 @@ func (f *fieldModel) problem(text string, args ...any) error {
 	return err
 }
 
-// withField returns a copy of a message with a value at a path. It shares everything beside the path.
+// withField returns a copy of a message with a value at a path. It shares the other fields.
 func withField(in map[string]any, path []string, value any) (map[string]any, error) {
 	out := maps.Clone(in)
 	if out == nil {
@@ -167,8 +167,8 @@ type CheckSteps = bodyschema.Steps
 // MaxCheckSteps is for all bodies of a request.
 const MaxCheckSteps = bodyschema.MaxSteps
 
-// CheckBody checks a body, as JSON, by the kind's rules: fields that are required, those that may not change from the stored body
-// (nil: none), and the kind's JSON Schema, which takes its steps from left.
+// CheckBody checks a body, as JSON, by the kind's rules: fields that are required, fields that may not change
+// from the stored body (nil: none), and the kind's JSON Schema, which takes its steps from left.
 func (k *KindModel) CheckBody(body []byte, stored map[string]any, left *CheckSteps) error {
 	if len(k.fields) == 0 && k.schema == nil {
 		return nil

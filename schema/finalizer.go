@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Finalizer is the part that somebody takes in each deletion of a resource of a kind: the holder cleans up, and removes the finalizer from
-// the resource in DELETING.
+// Finalizer is one step of each deletion of a resource of a kind: the holder cleans up, and removes the
+// finalizer from the resource in DELETING.
 type Finalizer struct {
 	Name string
 	// Holder is the identity that may remove it: user/calendar, or an application of the service in a transaction of its own,

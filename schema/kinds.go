@@ -32,8 +32,8 @@ func NewKinds(descriptors []*Descriptor) *Kinds {
 // Root returns the oldest name of a kind, which is the same for all its names.
 func (k *Kinds) Root(id KindID) KindID { return k.renames.rootOf(id) }
 
-// Of returns the oldest names of the kinds whose patterns match a relative name: those of the version, and when it has none those
-// of the other versions, under which resources may be stored.
+// Of returns the oldest names of the kinds whose patterns match a relative name: kinds of the version or,
+// when none matches, kinds of the other versions, under which resources may be stored.
 func (k *Kinds) Of(service, version, name string) []KindID {
 	var running, other []KindID
 	for _, kind := range k.services[service] {

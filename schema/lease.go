@@ -20,5 +20,6 @@ type Grant struct {
 	Surplus []uint32
 }
 
-// LeadShard is the shard of the process that leads the deployment: its address is the one that the registry has.
+// LeadShard is the shard of the process that leads the deployment: the registry has the address of that
+// process.
 const LeadShard = 0

@@ -18,7 +18,8 @@ type Model struct {
 	Digest  string
 	kinds   []*KindModel
 	renames *renames
-	// asked are the kinds of other services to which a resource of this service does not refer without asking, tabled those that are rows of tables.
+	// asked are the kinds of other services to which a resource of this service does not refer without
+	// asking, tabled the kinds whose resources are rows of tables.
 	asked, tabled map[KindID]bool
 }
 
@@ -28,10 +29,11 @@ type KindModel struct {
 	// Hides and Unconstrained are the descriptor's hide_while_deleting and constraints_disabled. A kind with a table hides: its row
 	// is deleted when nothing blocks the resource any more.
 	Hides, Unconstrained bool
-	// ReferableBy are the other services whose resources may refer to the kind; none means all that import it.
-	// EverReferableBy are those of all described versions together: a reference that was allowed once stays allowed.
+	// ReferableBy are the other services whose resources may refer to the kind; none means all that import
+	// it. EverReferableBy is the union over all described versions: a reference that was allowed once stays
+	// allowed.
 	ReferableBy, EverReferableBy []string
-	// DelegationNone is that of any described version.
+	// DelegationNone: any described version has it.
 	DelegationNone bool
 
 	// Table has the rows that are the kind's resources; nil for a kind whose resources have bodies.
@@ -140,8 +142,9 @@ func (m *Model) versionsOf(id KindID, descriptors []*Descriptor) (out []Kind) {
 	return out
 }
 
-// marked returns the kinds that any described version excludes from delegations, or does not let this service refer to, because which
-// version another deployment runs may have changed since this one heard of it; and those that are rows of tables.
+// marked returns the kinds that any described version excludes from delegations, or does not let this service
+// refer to, because another deployment may have switched its version since this one heard of it; and the
+// kinds whose resources are rows of tables.
 func (m *Model) marked(descriptors []*Descriptor) (asked, tabled map[KindID]bool) {
 	asked, tabled = map[KindID]bool{}, map[KindID]bool{}
 	for _, d := range descriptors {
@@ -385,7 +388,7 @@ func (r referenceModel) parentOf(self DeploymentID, name string, body map[string
 	return Found{}, false, nil
 }
 
-// CheckRegion refuses a name that contains another region than that of its deployment.
+// CheckRegion refuses a name that contains a region other than its deployment's.
 func (k *KindModel) CheckRegion(self DeploymentID, name string) error {
 	for _, p := range k.patterns {
 		if !p.Match(name) {
@@ -398,8 +401,9 @@ func (k *KindModel) CheckRegion(self DeploymentID, name string) error {
 	return nil
 }
 
-// Names reports whether a value in a field of one of the model's kinds names the target, of whatever kind: the version may give its names to
-// another one. Of a field or a value that the version does not have any more, the names alone are compared: the stored reference counts.
+// Names reports whether a value in a field of one of the model's kinds names the target, of any kind: the
+// version may give its names to another kind. When the version lacks the field or the value, the names alone
+// are compared: the stored reference counts.
 func (m *Model) Names(self DeploymentID, kind, path, value string, target FullName) bool {
 	if k, err := m.Kind(kind); err == nil {
 		for _, r := range k.references {

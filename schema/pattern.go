@@ -88,7 +88,7 @@ func (p Pattern) regionAt() int {
 	return -1
 }
 
-// regionOf returns the region in a name that fits the pattern or lies below one that does; "" without one.
+// regionOf returns the region in a name that fits the pattern or lies below such a name; "" without one.
 func (p Pattern) regionOf(name string) string {
 	if i := p.regionAt(); i >= 0 {
 		return strings.Split(name, "/")[i]

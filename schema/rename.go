@@ -35,7 +35,7 @@ func newRenames(descriptors []*Descriptor) *renames {
 	return r
 }
 
-// use makes the names of a version those of the model.
+// use makes the kind names of a version the current ones.
 func (r *renames) use(d *Descriptor) {
 	for _, k := range d.Kinds {
 		id := KindID{d.Service, k.Name}

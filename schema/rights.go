@@ -96,17 +96,18 @@ func (o Operator) check(ps *Problems) {
 	}
 }
 
-// Rights are the rights by resource that an environment declares. The zero value, and nil, allow everything that the roles
-// allow.
+// Rights are the rights by resource that an environment declares. The zero value, and nil, allow all calls
+// that the roles allow.
 type Rights struct {
 	// Deny: calls that no grant allows are denied. Without it grants only add the right to operate.
 	Deny bool
 	// CascadeNeedsDelete: a delete needs the right to delete all that it takes along.
 	CascadeNeedsDelete bool
-	// MaxRemovals is how many resources a delete of a person removes at most, unless its request has a number; 0 for any number.
+	// MaxRemovals is the maximum number of resources that a delete of a person removes, unless its request
+	// has a number; 0 for any number.
 	MaxRemovals int64
 	Grants      []AccessGrant
-	// Operators are the operators with what each may do; none: each operator may do everything.
+	// Operators are the operators with their limits; none: each operator may make every call.
 	Operators []Operator
 	// Declaration is greater for a later declaration; 0 before the registry has set it.
 	Declaration int64

@@ -58,7 +58,7 @@ func TestAGrantOfAnUnknownKindIsFound(t *testing.T) {
 	require.EqualError(t, f.Rights.CheckKinds(f.Services), "f.yaml:8: rights.grants[0]: a.example.com has no kind B in any version; its kinds are A")
 }
 
-// The limits of operators name operators, verbs and deployments, and leave somebody who can change them.
+// The limits of operators name operators, verbs and deployments, and leave an operator that can change them.
 func TestTheLimitsOfOperatorsAreChecked(t *testing.T) {
 	t.Parallel()
 	const ada = "{identity: operator/ada, verbs: [operate, grant]}"

@@ -213,10 +213,10 @@ type DefinitionReference struct {
 type RowTarget struct {
 	Kind       KindID `json:"kind"`                 // by its oldest name
 	Collection string `json:"collection,omitempty"` // begins the names of the targets; without it the column holds the name
-	Region     string `json:"region,omitempty"`     // of the targets, where no column has it; without both, that of the deployment
+	Region     string `json:"region,omitempty"`     // of the targets, where no column has it; without both, the deployment's region
 }
 
-// Blocks reports whether rows need the right to block; else they need the one to act.
+// Blocks reports whether rows need the right to block; else they need the acting right.
 func (r *DefinitionReference) Blocks() bool { return r.Behaviour == Block }
 
 // Definition returns the definition of the attachment of a kind with a table, whose columns have these types.
@@ -327,7 +327,7 @@ func (r *DefinitionReference) AllColumns() []string {
 	return columns
 }
 
-// Describes reports whether the definition is that of the kind as its version declares it.
+// Describes reports whether the definition equals the definition of the kind as its version declares it.
 func (d *Definition) Describes(k *KindModel) bool {
 	if k.Table == nil || len(d.Key) != len(k.Table.Key) {
 		return false
@@ -337,7 +337,8 @@ func (d *Definition) Describes(k *KindModel) bool {
 	return d.Checksum() == declared.Checksum()
 }
 
-// Types returns the types of the columns of the key and of the references, without those that have regions and conditions.
+// Types returns the types of the columns of the key and of the references, without the columns of regions and
+// conditions.
 func (d *Definition) Types() map[string]string {
 	types := map[string]string{}
 	if d.Gone != nil {
@@ -389,8 +390,9 @@ func (d *Definition) RowKey(name string) ([]string, bool) {
 	return parts, ok
 }
 
-// KeyTypes are the types that a key can have: each value has one text in all sessions, and equal values have equal texts. The names are those of format_type.
-// A numeric has no digits behind the point; times are of UTC, in the ISO form.
+// KeyTypes are the types that a key can have: each value has one text in all sessions, and equal values have
+// equal texts. The names come from format_type. A numeric has no digits behind the point; times are of UTC,
+// in the ISO form.
 var KeyTypes = []string{
 	"smallint", "integer", "bigint", "numeric", "uuid", "text", "character varying", "character", "date", "timestamp without time zone", "timestamp with time zone",
 }
@@ -450,7 +452,7 @@ func fitsTime(kind, text string) bool {
 	return err == nil && clock.Format(timeForms[kind]) == m[4]
 }
 
-// fits reports whether a text is that of a value of the column.
+// fits reports whether a text is the text of a value of the column.
 func (c KeyColumn) fits(text string) bool {
 	if bits := map[string]int{"smallint": 16, "integer": 32, "bigint": 64}[c.Type]; bits > 0 {
 		n, err := strconv.ParseInt(text, 10, bits)

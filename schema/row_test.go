@@ -170,7 +170,7 @@ func TestColumnsHaveAFieldOfTheirOwn(t *testing.T) {
 	}
 }
 
-// An attachment is that of the version as long as nothing that its triggers contain has changed.
+// An attachment describes its kind until the version changes a fact that its triggers contain.
 func TestAnAttachmentIsComparedWithItsKind(t *testing.T) {
 	t.Parallel()
 	order := kindOf(t, parsed(t, shopTables, accounts), "Order")

@@ -97,11 +97,11 @@ const (
 	MissingDelete Missing = "delete"
 )
 
-// TargetRegion is the region of the targets of a table's reference: that of the holder when it is zero.
+// TargetRegion is the region of the targets of a table's reference: the holder's region when it is zero.
 type TargetRegion struct {
 	Fixed  string // a region
 	Column string // a column of the holder's table with the region
-	Same   bool   // that of the holder, and a file declares it: attach asks for the region when the targets' service runs in several
+	Same   bool   // the holder's region is declared; undeclared, attach asks if the targets' service has several
 }
 
 // checkTable checks the declarations of a kind about its table.

@@ -50,7 +50,7 @@ func TestFullNamesInFieldsWithoutAReferenceAreFound(t *testing.T) {
 	for body, want := range map[string]string{ // the right field with another shape
 		`{"owner": {"project": [` + project + `]}}`:         "field owner.project[0]: " + project + " is the name of a resource, and Device has no reference there; owner.project has one name",
 		`{"owner": {"project": {"name": ` + project + `}}}`: "field owner.project.name: " + project + " is the name of a resource, and Device has no reference there; owner.project has one name",
-		`{"x": "` + long + `"}`:                             long, // whole: a name that is cut is one that its writer may not read
+		`{"x": "` + long + `"}`:                             long, // whole: the writer may not read a part of a name
 	} {
 		var v map[string]any
 		require.NoError(t, json.Unmarshal([]byte(body), &v))
@@ -75,7 +75,8 @@ func TestALongBodyIsCheckedInLinearTime(t *testing.T) {
 	require.Less(t, processorTime(t)-began, 2*time.Second)
 }
 
-// processorTime returns the processor time of this process, which does not depend on what else the machine does.
+// processorTime returns the processor time of this process, which does not depend on other processes of the
+// machine.
 func processorTime(t *testing.T) time.Duration {
 	t.Helper()
 	var u syscall.Rusage

@@ -11,7 +11,7 @@ import (
 	"github.com/db-controller/db-controller/schema/violation"
 )
 
-// Errors of bodies name the fields that they are about, however they are wrapped.
+// Errors of bodies name the fields that they are about, in any wrapping.
 func TestErrorsOfABodyNameItsFields(t *testing.T) {
 	t.Parallel()
 	file, err := schema.ParseFile("d.yaml", strings.NewReader(`

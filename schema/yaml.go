@@ -49,7 +49,7 @@ type yamlReader struct {
 	file string
 	ps   Problems
 	out  *File
-	// visited counts nodes, those behind aliases each time.
+	// visited counts nodes, nodes behind aliases each time.
 	visited int
 	full    bool // there are too many, which was reported
 }

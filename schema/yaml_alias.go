@@ -34,7 +34,7 @@ func (d *yamlReader) more(n *yaml.Node) bool {
 	return false
 }
 
-// fields returns the fields of a mapping: its own, then those of its merge keys (<<) that it lacks.
+// fields returns the fields of a mapping: its own, then the fields of its merge keys (<<) that it lacks.
 func (d *yamlReader) fields(n *yaml.Node, path string) []yamlField {
 	return d.merge(nil, resolved(n), path, nil)
 }

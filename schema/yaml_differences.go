@@ -57,7 +57,7 @@ func yamlValues(n *yaml.Node) (out []yamlValue) {
 	return out
 }
 
-// yamlName is what names an element of a list: its first value.
+// yamlName returns the text that names an element of a list: its first value.
 func yamlName(n *yaml.Node) string {
 	if len(n.Content) < 2 {
 		return ""

@@ -182,7 +182,7 @@ func (r *Reference) node() yamlMap {
 	return n
 }
 
-// yamlMap is a mapping to which keys with values are added; those without a value are left out.
+// yamlMap is a mapping to which keys with values are added; keys without a value are left out.
 type yamlMap struct{ *yaml.Node }
 
 func yamlMapping() yamlMap { return yamlMap{&yaml.Node{Kind: yaml.MappingNode}} }

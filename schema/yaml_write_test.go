@@ -61,7 +61,7 @@ rights:
     - {identity: operator/olga, verbs: [read], deployments: ["*/eu", iam.example.com/*]}
 `
 
-// What is written is read as it was: no key is lost. The values of a file are compared without their places.
+// A written file is read as it was: no key is lost. The values of a file are compared without their places.
 func TestAFileIsWrittenAsItIsRead(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{everything, devices, "rights: {default: allow}\n", "regions: [a]\n", ""} {

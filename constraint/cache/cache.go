@@ -9,7 +9,7 @@ import (
 	"github.com/tidwall/btree"
 )
 
-// Index finds objects by something else than their ids.
+// Index finds objects by keys other than their ids.
 type Index[T any] struct {
 	Name string
 	// Keys of an object: none, one, or many. Computed from the object alone, they change only with it.
@@ -49,7 +49,7 @@ func New[T any](cfg Config[T]) *Cache[T] {
 	return c
 }
 
-// separator of key and id in an index. No id or key has it; one that does is refused.
+// separator of key and id in an index. No id or key has it; an id or a key with it is refused.
 const separator = "\x00"
 
 // Begin begins a stream: objects that it does not send until End are gone then. Until End the cache is not primed.
@@ -81,8 +81,8 @@ func (c *Cache[T]) Lost() {
 	c.primed, c.view = false, nil
 }
 
-// Upsert stores objects, and returns the new ones, and those newer than the stored version. An object that an index refuses is not
-// stored, in no index; the others are, and the error names each refused one.
+// Upsert stores objects, and returns the new ones, and the ones newer than the stored version. An object that
+// an index refuses is not stored, in no index; the others are, and the error names each refused one.
 func (c *Cache[T]) Upsert(objects ...T) (changed []T, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -114,7 +114,7 @@ func (c *Cache[T]) Upsert(objects ...T) (changed []T, err error) {
 	return changed, joined(refused)
 }
 
-// keys computes all keys of an object before anything changes.
+// keys computes all keys of an object before an index changes.
 func (c *Cache[T]) keys(id string, o T) ([][]string, error) {
 	if id == "" || strings.Contains(id, separator) {
 		return nil, fmt.Errorf("cache of %s: the id %q cannot be one", c.cfg.Kind, id)

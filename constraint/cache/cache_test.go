@@ -17,7 +17,7 @@ import (
 	"github.com/db-controller/db-controller/constraint/cache"
 )
 
-// device is an object with something of each kind of index.
+// device is an object with keys for each kind of index.
 type device struct {
 	name    string
 	version int64

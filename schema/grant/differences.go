@@ -169,8 +169,9 @@ func HolderOf(g schema.AccessGrant) Holder {
 	return Holder{Who: named(grantee(g)), Verbs: strings.Join(verbs, ", "), On: on(g)}
 }
 
-// Holders returns who has a right on a resource by a grant, and the operators whose limits leave it to them; operators without limits have every right, and are
-// left out. Open: everybody has it without a grant.
+// Holders returns the subjects that have a right on a resource by a grant, and the operators whose limits
+// leave it to them; operators without limits have every right, and are left out. Open: each caller has it
+// without a grant.
 func Holders(env *schema.Environment, verb schema.Verb, name schema.FullName) (holders []Holder, open bool) {
 	rights := Compile(env)
 	if env.Rights == nil {

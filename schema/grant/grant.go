@@ -19,7 +19,7 @@ type Subject struct {
 // operator reports whether the subject has an operator's certificate. Operators have all rights that their limits leave them: grants cannot lock them out.
 func (s Subject) operator() bool { return strings.HasPrefix(s.Identity, "operator/") }
 
-// Rights are the compiled rights of one environment. Nobody changes them.
+// Rights are the compiled rights of one environment. They are never changed.
 type Rights struct {
 	deny     bool
 	cascades bool // schema.Rights.CascadeNeedsDelete
@@ -30,7 +30,7 @@ type Rights struct {
 	versions map[schema.DeploymentID]string
 	// The rules by grantee: an identity, "group " and a group, or schema.Every.
 	rules map[string][]rule
-	// operators are those with limits; none: no operator has one.
+	// operators are the operators with limits; none: no operator has one.
 	operators []schema.Operator
 }
 
@@ -94,8 +94,8 @@ func (r *Rights) kindOf(text string) (schema.KindID, bool) {
 	return r.kinds.Root(id), err == nil
 }
 
-// Operator reports whether an operator may do something at a deployment by the own limits. Limits need no certificate of another kind: an operator that is not
-// listed, where some are, may do nothing by being one.
+// Operator reports whether the limits of an operator allow a verb at a deployment. Limits need no other kind
+// of certificate: where operators are listed, an operator that is not listed has no right by being one.
 func (r *Rights) Operator(who Subject, verb schema.Verb, at schema.DeploymentID) bool {
 	return who.operator() && (len(r.operators) == 0 || slices.ContainsFunc(r.operators, func(o schema.Operator) bool {
 		return o.Identity == who.Identity && slices.Contains(o.Verbs, verb) && o.On(at)
@@ -132,8 +132,8 @@ func (r *Rights) CascadeNeedsDelete(who Subject) bool {
 	return r.cascades && (!who.operator() || r.Limited())
 }
 
-// Ranges returns the names of a kind in a deployment on which Authorize gives a subject a right: disjoint ranges in order. An empty kind is that of names that
-// fit no kind.
+// Ranges returns the names of a kind in a deployment on which Authorize gives a subject a right: disjoint
+// ranges in order. An empty kind stands for the names that fit no kind.
 func (r *Rights) Ranges(who Subject, verb schema.Verb, at schema.DeploymentID, name string) []NameRange {
 	kind := schema.KindID{Service: at.Service, Kind: name}
 	if r.open(who, verb, at) {
@@ -148,7 +148,8 @@ func (r *Rights) Ranges(who Subject, verb schema.Verb, at schema.DeploymentID, n
 	return JoinedRanges(out)
 }
 
-// Within returns the Ranges of each kind of a deployment, for lists and watches; nil when the subject has the right on everything.
+// Within returns the Ranges of each kind of a deployment, for lists and watches; nil when the subject has the
+// right on all names.
 func (r *Rights) Within(who Subject, verb schema.Verb, at schema.DeploymentID) Within {
 	if r.open(who, verb, at) {
 		return nil
@@ -164,7 +165,7 @@ func (r *Rights) rulesOf(who Subject) func(func(rule) bool) {
 	return func(yield func(rule) bool) {
 		grantees := []string{schema.Every, who.Identity}
 		if who.operator() && r.Limited() {
-			grantees = grantees[1:] // everybody is every user: an operator has what the list says
+			grantees = grantees[1:] // Every means every user: an operator has the rights of the list
 		}
 		for _, g := range who.Groups {
 			grantees = append(grantees, "group "+g)

@@ -96,7 +96,7 @@ func TestAuthorize(t *testing.T) {
 	}
 }
 
-// The rights of a kind are not those of a kind of the same pattern in another service.
+// The rights of a kind do not count for a kind of the same pattern in another service.
 func TestAGrantIsOfOneService(t *testing.T) {
 	t.Parallel()
 	rights := grant.Compile(environment(t, declared))

@@ -73,8 +73,8 @@ func CommonRanges(a, b []NameRange) []NameRange {
 	return out
 }
 
-// Within are the names that a list or a watch is limited to, by the name of their kind: disjoint ranges in order. The ranges of
-// Every are those of kinds that have none of their own. Nil is no limit.
+// Within are the names that a list or a watch is limited to, by the name of their kind: disjoint ranges in
+// order. The ranges of Every are for kinds that have no ranges of their own. Nil is no limit.
 type Within map[string][]NameRange
 
 // Of returns the names of a kind.

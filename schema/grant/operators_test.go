@@ -20,7 +20,8 @@ rights:
     - {identity: operator/eva, verbs: [read, operate], deployments: ["*/us-west2"]}
 `
 
-// Where operators are listed, each has what the list gives, what grants give to that identity, and no more, also where everything is allowed by default.
+// Where operators are listed, each has the rights of the list and of grants to that identity, and no more,
+// also where everything is allowed by default.
 func TestOperatorsHaveTheirLimits(t *testing.T) {
 	t.Parallel()
 	rights := grant.Compile(environment(t, limited))
@@ -36,7 +37,7 @@ func TestOperatorsHaveTheirLimits(t *testing.T) {
 		{"olga", "write", devices, "projects/acme", false},
 		{"olga", "write", devices, "projects/acme/devices/d", true}, // by the grant
 		{"olga", "operate", devices, "projects/acme", false},
-		{"olga", "delete", devices, "projects/acme", false}, // which everybody may
+		{"olga", "delete", devices, "projects/acme", false}, // which every user may
 		{"omar", "operate", iam, "projects/acme/accounts/a", true},
 		{"omar", "operate", devices, "projects/acme", false},
 		{"eva", "read", devices, "projects/acme", true},

@@ -136,7 +136,8 @@ func (g *kindGraph) rings(edges []kindEdge) (out [][]kindEdge) {
 	return out
 }
 
-// overVersions returns the rings of edges that close only where a service runs another version than the one that is imported, as it may.
+// overVersions returns the rings of edges that close only where a service runs another version than the
+// imported one, as it may.
 func (g *kindGraph) overVersions(edges []kindEdge) (out [][]kindEdge) {
 	within := map[string]bool{}
 	for _, n := range g.nodes {

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// MaxAttemptAge is how old an attempt may be to establish anything; closedAttemptRetention is well beyond it, so that
-// an attempt is refused by its age before its tombstone is removed.
+// MaxAttemptAge is the age up to which an attempt may establish references; ClosedAttemptRetention is well
+// beyond it, so that an attempt is refused by its age before its tombstone is removed.
 const (
 	MaxAttemptAge          = 12 * time.Hour
 	ClosedAttemptRetention = 25 * time.Hour

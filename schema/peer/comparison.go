@@ -7,8 +7,8 @@ import (
 // Known is the state of a reference in its target's deployment.
 type Known int
 
-// KnownNot decides nothing: a newer version answered with a value that this one lacks. The values up to KnownAbsent are those of
-// CheckReferencesResponse.
+// KnownNot decides nothing: a newer version answered with a value that this one lacks. The values up to
+// KnownAbsent equal the values of CheckReferencesResponse.
 const (
 	KnownNot Known = iota
 	KnownHeld

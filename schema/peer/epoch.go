@@ -7,7 +7,8 @@ import (
 )
 
 const (
-	// MaxEpochAhead is how far ahead of the clock here an epoch of another deployment may lie. One that is further ahead is refused.
+	// MaxEpochAhead is the time by which an epoch of another deployment may be ahead of the clock here. An
+	// epoch further ahead is refused.
 	MaxEpochAhead = 2 * time.Hour
 
 	// betweenEpochs is the time between two epochs if the clock has gone back.
@@ -26,8 +27,8 @@ type TargetKinds struct {
 	Names []string
 }
 
-// EpochAfter returns the id of a new epoch: its time is that of the clock, or later than those of known epochs if the clock has gone back.
-// Known ones that others refuse do not count.
+// EpochAfter returns the id of a new epoch: its time is the clock's, or later than the times of known epochs
+// if the clock has gone back. Known epochs so far ahead that other deployments refuse them do not count.
 func EpochAfter(now time.Time, known ...*uuid.UUID) uuid.UUID {
 	id, at := uuid.Must(uuid.NewV7()), now
 	for _, k := range known {

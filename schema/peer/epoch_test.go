@@ -10,7 +10,8 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 )
 
-// Whatever the clock does, an epoch is later than those that others know, except one that they refuse.
+// An epoch is later than the epochs that other deployments know, also when the clock goes back. An epoch
+// that they refuse does not count.
 func TestAnEpochIsLaterThanTheKnownOnes_I8(t *testing.T) {
 	t.Parallel()
 	now := time.Now().Truncate(time.Millisecond)

@@ -20,7 +20,7 @@ var (
 	ErrConflict = errors.New("uid or revision does not match")
 	// ErrDeleting reports that the resource is in DELETING, and takes no writes.
 	ErrDeleting = errors.New("is being deleted")
-	// ErrNotDeleting reports that nobody has deleted the resource.
+	// ErrNotDeleting reports that the resource is not in DELETING.
 	ErrNotDeleting = errors.New("is not being deleted")
 	// ErrTooManyRemovals reports that a delete removes more resources than its limit.
 	ErrTooManyRemovals = errors.New("look at them with plan, and name a greater max_removals, or -1 for any number")
@@ -244,7 +244,8 @@ func (kindsRecoveringError) Error() string {
 
 func (kindsRecoveringError) Is(target error) bool { return target == ErrRecovering }
 
-// HaltsAll reports whether every deletion of a deployment fails with the error at the moment, and not only those of some resources.
+// HaltsAll reports whether the error stops every deletion of a deployment at the moment, not only deletions
+// of some resources.
 func HaltsAll(err error) bool {
 	return (errors.Is(err, ErrRecovering) || errors.Is(err, ErrPaused)) && !errors.Is(err, ErrKindsRecovering)
 }

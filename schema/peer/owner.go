@@ -58,7 +58,8 @@ type Upgrade struct {
 // OwnersToCheck are the questions to one owners' deployment that result from some pieces of work.
 type OwnersToCheck struct {
 	Questions []OwnerQuestion
-	// Settle applies the answers, one for each question, in their order. It returns the pieces of work that wait: for an
-	// owner whose uid has just become known, for one that is missing and may still come, and for an unknown answer.
+	// Settle applies the answers, one for each question, in their order. It returns the pieces of work that
+	// wait: for an owner whose uid has just become known, for a missing owner that may still come, and for an
+	// unknown answer.
 	Settle func(ctx context.Context, answers *OwnerAnswers) (waiting []int64, err error)
 }

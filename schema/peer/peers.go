@@ -31,7 +31,7 @@ func PeersOf(all interface {
 type Establisher interface {
 	// Establish establishes all references under the attempt, or none and returns *RefusedError.
 	Establish(ctx context.Context, target schema.DeploymentID, attempt AttemptID, refs []EstablishReference) (*Established, error)
-	// WouldEstablish is Establish without storing anything.
+	// WouldEstablish is Establish without storing rows.
 	WouldEstablish(ctx context.Context, target schema.DeploymentID, attempt AttemptID, refs []EstablishReference) (*Established, error)
 }
 

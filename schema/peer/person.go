@@ -9,7 +9,7 @@ import (
 // Permission reports for each of some resources whether a person has a right on it.
 type Permission func(ctx context.Context, names []schema.FullName) ([]bool, error)
 
-// Person has the rights of the person who writes. A permission that is nil allows everything.
+// Person has the rights of the writing person. A permission that is nil allows all names.
 type Person struct {
 	// Refer is the right to refer. About resources of other deployments it knows the grants of the environment alone: a reference that these allow may still be denied
 	// by its deployment.
@@ -20,18 +20,20 @@ type Person struct {
 	DeleteKind func(ctx context.Context, at schema.DeploymentID, kind string) (bool, error)
 	// CascadeNeedsDelete: a delete needs the right to delete all that it takes along.
 	CascadeNeedsDelete bool
-	// MaxRemovals is how many resources a delete removes at most when its request has no number; 0 for any number.
+	// MaxRemovals is the maximum number of resources that a delete removes when its request has no number; 0
+	// for any number.
 	MaxRemovals int64
 }
 
 type personKey struct{}
 
-// WithPerson stores in ctx the rights of the person who writes. Writes without it, such as derivations after a version switch, are allowed everything here.
+// WithPerson stores in ctx the rights of the writing person. Writes without it, such as derivations after a
+// version switch, have all rights here.
 func WithPerson(ctx context.Context, p Person) context.Context {
 	return context.WithValue(ctx, personKey{}, p)
 }
 
-// PersonFrom returns the value of WithPerson, or one who is allowed everything.
+// PersonFrom returns the value of WithPerson, or a person with all rights.
 func PersonFrom(ctx context.Context) Person {
 	p, _ := ctx.Value(personKey{}).(Person)
 	return p

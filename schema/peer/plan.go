@@ -38,11 +38,13 @@ type PlanMember struct {
 	BlockDeletion bool
 	// Finalizers: it stays in DELETING until their holders have cleaned up.
 	Finalizers []string
-	// Entries are the deployments with acting references to it (holder entries), and Ownees those with resources that it owns.
+	// Entries are the deployments with acting references to it (holder entries), and Ownees the deployments
+	// with resources that it owns.
 	Entries, Ownees []schema.DeploymentID
 }
 
-// Leaf reports whether nobody else has to be asked about a member of a compact plan, and nothing refuses its deletion.
+// Leaf reports whether a member of a compact plan concerns no other deployment, and nothing refuses its
+// deletion.
 func (m PlanMember) Leaf() bool { return m.Name == "" }
 
 // PlanUnset is a holder from which the deletion removes a value.
@@ -95,11 +97,11 @@ type Plan struct {
 	Unsets   []PlanUnset
 	// Truncated: there are more members than the limit; MoreUnsets: there are more unsets.
 	Truncated, MoreUnsets bool
-	// Counts are the numbers of direct references to the targets and members, and Holders that of the different holders of those that
-	// cascade, if something was left out of a detailed answer.
+	// Counts are the numbers of direct references to the targets and members, and Holders the number of
+	// different holders of cascading references, if a detailed answer leaves members or unsets out.
 	Counts  []PlanCount
 	Holders int
-	// Uncounted: something was left out, and could not be counted in time.
+	// Uncounted: members or unsets were left out, and could not be counted in time.
 	Uncounted bool
 }
 
@@ -115,7 +117,8 @@ func (v Via) IsZero() bool { return v.Target.UID == uuid.Nil }
 
 // Trace lists the resources whose deletion would remove one resource.
 type Trace struct {
-	// Cascades are the targets of its cascading references, and those of these targets, transitively in the same database.
+	// Cascades are the targets of its cascading references, and the targets of their cascading references,
+	// transitively in the same database.
 	Cascades []PlanTarget
 	// Owners are the owners of the resource and of the local Cascades. The deletion of one owner is not enough: an ownee is
 	// deleted with the last one, which a trace does not decide.

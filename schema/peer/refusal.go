@@ -13,7 +13,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// Reason is why a reference was refused.
+// Reason is the reason of a refused reference.
 type Reason string
 
 // refusalReasons has the meaning of each reason.
@@ -37,7 +37,7 @@ const (
 	TargetSlow           Reason = "NO_ANSWER_IN_TIME"
 )
 
-// Standing is how long a refusal is valid.
+// Standing is the time for which a refusal is valid.
 type Standing int
 
 // In the order of precedence: the lowest standing decides about a write with several refusals.
@@ -51,9 +51,9 @@ const (
 	Final
 )
 
-// refusalReasons are all reasons with their standing and a predicate about the target. Only the state of the target itself,
-// decommissioning, and the rights of the writer, are Final: the version and the environment at the target's deployment may lag behind those of the holder's
-// deployment.
+// refusalReasons are all reasons with their standing and a predicate about the target. Only a target that is
+// missing or in DELETING, decommissioning, and missing rights of the writer are Final: the version and the
+// environment at the target's deployment may lag behind the holder's deployment.
 var refusalReasons = map[Reason]struct {
 	standing Standing
 	says     string
@@ -80,7 +80,8 @@ var refusalReasons = map[Reason]struct {
 // Reasons returns all reasons, sorted.
 func Reasons() []Reason { return slices.Sorted(maps.Keys(refusalReasons)) }
 
-// Standing returns how long a refusal for the reason is valid; Later for a reason of a newer version, which is unknown here.
+// Standing returns the time for which a refusal for the reason is valid; Later for a reason of a newer
+// version, which is unknown here.
 func (r Reason) Standing() Standing { return refusalReasons[r].standing }
 
 // Says returns the predicate of an English sentence whose subject is the reference's target; empty for an unknown reason.

@@ -6,11 +6,12 @@ import "github.com/google/uuid"
 // the right to block a resource; no field can have this path. The holder uid of such a blockade is the target's.
 const RightPath = "@delegation"
 
-// OfRight reports whether the blockade is that of a proxy.
+// OfRight reports whether the blockade belongs to a proxy.
 func (k BlockadeKey) OfRight() bool { return k.Path == RightPath }
 
-// EntryPath takes the place of a field path in the key of a holder entry, whose uids are those of the target; no field can have this path. A release with such a key says that the sender
-// has dropped its last acting reference to the target; it is a hint, after which the target's deployment asks.
+// EntryPath takes the place of a field path in the key of a holder entry, whose uids are the target's; no
+// field can have this path. A release with such a key says that the sender has dropped its last acting
+// reference to the target; it is a hint, after which the target's deployment asks.
 const EntryPath = "@entry"
 
 // RecallMode is the effect of a recall on a right.

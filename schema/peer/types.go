@@ -40,7 +40,7 @@ type Resource struct {
 	Owners     []OwnerReference `json:",omitempty"`
 	// BlockDeletion refuses deletes that would remove the resource.
 	BlockDeletion bool `json:",omitempty"`
-	// Finalizers are those of a resource in DELETING that are left.
+	// Finalizers are the finalizers that a resource in DELETING still has.
 	Finalizers []string `json:",omitempty"`
 	// Status is the report of a controller, a JSON object; nil for nothing. StatusGeneration increases with its changes.
 	Status           []byte `json:",omitempty"`

@@ -27,7 +27,7 @@ const (
 type Unasked struct {
 	Deployment schema.DeploymentID
 	Why        Why
-	// After is how long the walk waited for the answer; 0 when no time was left to ask.
+	// After is the time that the walk waited for the answer; 0 when no time was left to ask.
 	After time.Duration
 	// Detail is the text of the call's error.
 	Detail string

@@ -150,7 +150,7 @@ func TestABlockerIsInTheDeploymentOfItsHolder(t *testing.T) {
 	require.False(t, peer.BlockadeKey{Path: "account"}.OfRight())
 }
 
-// A write without a person, such as a derivation after a version switch, may refer to everything.
+// A write without a person, such as a derivation after a version switch, may refer to all resources.
 func TestARightToReferIsOfItsWrite(t *testing.T) {
 	t.Parallel()
 	require.Nil(t, peer.PersonFrom(t.Context()).Refer)

@@ -41,7 +41,8 @@ type Confirm struct {
 	// Epoch of the database in which the attempts were read.
 	Epoch    uuid.UUID
 	Attempts []AttemptID
-	// References are, by attempt, those that were established under it; 0, or none at all: not known.
+	// References are, by attempt, the number of references that were established under it; 0, or none at all:
+	// not known.
 	References []int32
 	// Delegable: the holder's deployment may be granted delegations of the targets.
 	Delegable bool
@@ -79,7 +80,7 @@ type Disowned struct {
 	Owners []schema.Deletion
 	To     int32   // the ownees' deployment
 	IDs    []int64 // by owner
-	Seqs   []int64 // the pieces of work, also those of owners that are already removed
+	Seqs   []int64 // the pieces of work, also for owners that are already removed
 	Of     []int64 // by piece of work: the id of its owner, 0 when that is already removed
 }
 

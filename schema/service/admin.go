@@ -147,7 +147,8 @@ func (a *admin) explain(ctx context.Context, req *adminv1.ExplainRequest) (*admi
 	return out, err
 }
 
-// pausedReasons are the pauses that keep a resource waiting: those as a whole, and those for the deployments of its work.
+// pausedReasons are the pauses that keep a resource waiting: pauses of the whole deployment, and pauses for
+// the deployments of its work.
 func (a *admin) pausedReasons(ctx context.Context, e *shadow.Explanation) (out []*adminv1.ExplainResponse_Reason, err error) {
 	if e.State != peer.Deleting && !e.Pending {
 		return nil, nil

@@ -457,7 +457,7 @@ func TestRemovalsAreListedWithTheirRoot(t *testing.T) {
 	require.Equal(t, codes.Aborted, status.Code(err))
 }
 
-// The decision about dangling references has the operator who calls.
+// The decision about dangling references has the calling operator.
 func TestDanglingReferencesAreActedUponByAnOperator(t *testing.T) {
 	t.Parallel()
 	var asked *shadow.Decision

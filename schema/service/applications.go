@@ -28,8 +28,8 @@ type applicationRelay struct {
 	log    *zap.Logger
 }
 
-// Other deployments count the calls of applications as those of this one, which needs most of its maxCalls there itself: for confirms,
-// watches, and its people. A further call waits.
+// Other deployments count the calls of applications as calls of this deployment, which needs most of its
+// maxCalls there itself: for confirms, watches, and its people. A further call waits.
 const (
 	maxRelayed      = 50  // of one application
 	maxRelayedOfAll = 100 // of all applications together

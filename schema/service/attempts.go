@@ -41,7 +41,8 @@ func (s *schemas) EstablishReferences(ctx context.Context, req *schemav1.Establi
 	return out, nil
 }
 
-// establish returns the outcome of each attempt. Those that are refused at once are not established with the others.
+// establish returns the outcome of each attempt. Attempts that are refused at once are not established with
+// the others.
 func (s *schemas) establish(ctx context.Context, holder schema.DeploymentID, asked []*schemav1.EstablishReferencesRequest_Attempt) []peer.EstablishOutcome {
 	arrived := time.Now()
 	out := make([]peer.EstablishOutcome, len(asked))

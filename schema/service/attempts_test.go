@@ -23,8 +23,8 @@ import (
 	"github.com/db-controller/db-controller/schema/wire"
 )
 
-// Each attempt of a call has its own answer, or its own error with its own request id: also one that is wrong in itself, which the store
-// does not see.
+// Each attempt of a call has its own answer, or its own error with its own request id: also an attempt that
+// is wrong in itself, which the store does not see.
 func TestEachAttemptOfACallHasItsOwnOutcome_I20(t *testing.T) {
 	t.Parallel()
 	good, refused, locked, broken, noUUID := newAttempt(t), newAttempt(t), newAttempt(t), newAttempt(t), uuid.New()

@@ -18,7 +18,8 @@ import (
 	"github.com/db-controller/db-controller/test/wait"
 )
 
-// A plan counts what the deletion takes along and the caller may not delete; where the rights say so, the delete is denied, by each method that deletes.
+// A plan counts the resources that the deletion takes along and the caller may not delete; where the rights
+// say so, each deleting method denies the delete.
 func TestACascadeNeedsDeleteWhereTheRightsSaySo(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
 	defer cancel()
@@ -73,8 +74,8 @@ func TestACascadeNeedsDeleteWhereTheRightsSaySo(t *testing.T) {
 	require.NoError(t, err, "who may delete all of it")
 }
 
-// Where a cascade needs delete, a resource that is not there does not excuse the others of a batch, and nobody lets a resource go with another one if that takes along
-// what the writer may not delete.
+// Where a cascade needs delete, a missing resource does not excuse the others of a batch, and no writer makes
+// a resource go with another one if it takes resources along that the writer may not delete.
 func TestACascadeNeedsDeleteByEachWay(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
 	defer cancel()

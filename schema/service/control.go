@@ -92,7 +92,7 @@ func finalizerHolder(s *shadow.Store) func(ctx context.Context, name, finalizer 
 		if kind, err := m.KindOf(name); err == nil {
 			return kind.FinalizerHolder(finalizer), nil
 		}
-		return "", nil // a kind that the version lacks names nobody
+		return "", nil // a kind that the version lacks has no holder
 	}
 }
 

@@ -16,7 +16,7 @@ type decommissions interface {
 	IsDecommissioned(id schema.DeploymentID) bool
 }
 
-// decommissionCheck refuses every call of decommissioned deployments, however valid their certificates are.
+// decommissionCheck refuses every call of decommissioned deployments, also with valid certificates.
 type decommissionCheck struct {
 	decommissions decommissions
 }

@@ -14,13 +14,13 @@ import (
 	"github.com/db-controller/db-controller/schema/wire"
 )
 
-// strict believes nobody without a token.
+// strict believes no identity without a token.
 type strict struct{ identity.TokenVerifier }
 
 func (strict) RequireForwarded() bool { return true }
 
-// A deployment whose authorization service, or whose tokens, decide who may refer to its resources gives nobody the right to refer to them without
-// asking.
+// A deployment whose authorization service, or whose tokens, decide who may refer to its resources gives no
+// deployment the right to refer to them without asking.
 func TestWhoDecidesByWhatOthersDoNotKnowDelegatesNothing(t *testing.T) {
 	t.Parallel()
 	store := &schemaStore{confirm: func(schema.DeploymentID, uuid.UUID, []peer.AttemptID) ([]peer.AttemptID, error) { return nil, nil }}

@@ -61,7 +61,7 @@ func deletionsProto(items []schema.Deletion) *schemav1.WatchImportedServiceDelet
 	return out
 }
 
-// acknowledgeTime is how long one call acknowledges before it returns with more set.
+// acknowledgeTime is the time after which one call that acknowledges returns with more set.
 const acknowledgeTime = 2 * time.Second
 
 func (s *schemas) AcknowledgeDeletions(ctx context.Context, req *schemav1.AcknowledgeDeletionsRequest) (*schemav1.AcknowledgeDeletionsResponse, error) {

@@ -12,8 +12,8 @@ import (
 	"github.com/db-controller/db-controller/schema/service/peers"
 )
 
-// A disabled deployment can be enabled again: its references, new ones and those that it establishes again after a failover,
-// are unavailable and not refused for good.
+// A disabled deployment can be enabled again: its references, new ones and references that it establishes
+// again after a failover, are unavailable and not refused for good.
 func TestADisabledDeploymentIsNotRefusedForGood_I2_I15(t *testing.T) {
 	target, holder := schema.DeploymentID{Service: "iam.example.com", Region: "us-west2"}, schema.DeploymentID{Service: "devices.example.com", Region: "eastus2"}
 	p := peers.New(target, nil)

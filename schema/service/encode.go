@@ -39,7 +39,7 @@ func withBodies(ctx context.Context, self schema.DeploymentID, in []peer.Resourc
 	return out, nil
 }
 
-// encodedCopies is how often an encoded body is in memory: by itself, and in the answer.
+// encodedCopies is the number of copies of an encoded body in memory: by itself, and in the answer.
 const encodedCopies = 2
 
 func withBody(self schema.DeploymentID, in *peer.Resource, mask *fieldmaskpb.FieldMask, encoded bool) (*resourcev1.Resource, error) {

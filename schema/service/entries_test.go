@@ -34,7 +34,7 @@ func everyMethod(yield func(name string, m protoreflect.MethodDescriptor) bool) 
 	}
 }
 
-// has reports whether a message has, at any depth, one that satisfies a condition.
+// has reports whether a message has, at any depth, a message that satisfies a condition.
 func has(m protoreflect.MessageDescriptor, is func(protoreflect.MessageDescriptor) bool, seen map[protoreflect.FullName]bool) bool {
 	if seen[m.FullName()] {
 		return false
@@ -48,8 +48,8 @@ func has(m protoreflect.MessageDescriptor, is func(protoreflect.MessageDescripto
 	return is(m)
 }
 
-// Every method, and so every new one, is bounded where its messages demand it: answers with stored bodies, answers with lists for people, and
-// calls in the name of somebody else.
+// Every method, and so every new one, is bounded where its messages demand it: answers with stored bodies,
+// answers with lists for people, and calls in the name of another identity.
 func TestEveryMethodHasItsBounds_I20(t *testing.T) {
 	t.Parallel()
 	written := []string{ // their answers repeat the request's entries

@@ -16,8 +16,9 @@ import (
 	"github.com/db-controller/db-controller/schema/wire"
 )
 
-// maxAhead is how far in the future the time of another deployment's epoch may lie. The next epoch of that deployment
-// has to be greater, and has the time of its clock: an epoch from the far future could hardly be replaced.
+// maxAhead is the time by which another deployment's epoch may lie in the future. The next epoch of that
+// deployment has to be greater, and has the time of its clock: an epoch from the far future could hardly be
+// replaced.
 const maxAhead = 2 * time.Hour
 
 // epochStore keeps the epochs of other deployments' databases. RecordPeerEpoch returns the greatest epoch recorded of the
@@ -78,8 +79,10 @@ func (s *schemas) announceEpoch(ctx context.Context, req *schemav1.AnnounceEpoch
 	return &schemav1.AnnounceEpochResponse{Epoch: known[:]}, nil
 }
 
-// agrees fails unless a deployment, asked by its registered address, says that it is in an epoch. It returns the kinds here that it refers to. The certificate of a caller is not enough: an epoch keeps deletions
-// waiting for its deployment, and one that is made up would keep them waiting for ever. One question about a deployment is asked at a time.
+// agrees fails unless a deployment, asked by its registered address, says that it is in an epoch. It returns
+// the kinds here that it refers to. The certificate of a caller is not enough: an epoch keeps deletions
+// waiting for its deployment, and a made-up epoch would keep them waiting for ever. One question about a
+// deployment is asked at a time.
 func (s *schemas) agrees(ctx context.Context, from schema.DeploymentID, epoch uuid.UUID) (refersTo peer.TargetKinds, err error) {
 	if _, asked := s.asking.LoadOrStore(from, true); asked {
 		return refersTo, &peer.UnavailableError{Deployments: []schema.DeploymentID{from}, Err: errors.New("it is being asked for its epoch: announce it again")}

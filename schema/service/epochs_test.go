@@ -51,7 +51,8 @@ func TestAnEpochCountsWhenItsDeploymentSaysIt_I13_I15(t *testing.T) {
 	require.NoError(t, announce(known))
 	require.Equal(t, 3, asked, "an earlier one changes nothing")
 
-	// One question about a deployment at a time: whoever announces without end does not make this deployment ask without end.
+	// One question about a deployment at a time: endless announcements do not make this deployment ask
+	// without end.
 	later := newAttempt(t)
 	begun, end := make(chan struct{}), make(chan struct{})
 	s.epochOf = func(context.Context, schema.DeploymentID) (uuid.UUID, peer.TargetKinds, error) {

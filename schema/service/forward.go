@@ -88,9 +88,9 @@ func (f *forwarder) actForStream(srv any, ss grpc.ServerStream, info *grpc.Strea
 	return handler(srv, &ownStream{ServerStream: ss, ctx: ctx})
 }
 
-// actFor replaces the identity of a forwarding deployment by the one that it forwards for. Only deployments of the same
-// service may forward, only for users, and only the forwarded methods: a deployment that an attacker controls cannot act
-// as an operator of another region.
+// actFor replaces the identity of a forwarding deployment by the identity for which it forwards. Only
+// deployments of the same service may forward, only for users, and only the forwarded methods: a deployment
+// that an attacker controls cannot act as an operator of another region.
 func (f *forwarder) actFor(ctx context.Context, method string) (context.Context, error) {
 	values := metadata.ValueFromIncomingContext(ctx, onBehalfOf)
 	if len(values) == 0 {

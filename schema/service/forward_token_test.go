@@ -13,7 +13,7 @@ import (
 	"github.com/db-controller/db-controller/internal/identity"
 )
 
-// issued knows one token: that of ann, who is in a group.
+// issued knows one token: ann's, who is in a group.
 type issued struct{ required bool }
 
 func (issued) Verify(_ context.Context, token string) (identity.Caller, error) {

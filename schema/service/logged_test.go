@@ -105,8 +105,9 @@ func called(t *testing.T, conn grpc.ClientConnInterface, id uuid.UUID, method st
 	}
 }
 
-// Whatever a process logs during a request, of a deployment or of the registry, has the id of that request: with nothing in the request, with
-// values, and over a database that fails. Nothing else runs in these processes.
+// Each log line of a process during a request, to a deployment or to the registry, has the id of that
+// request: with an empty request, with values, and over a database that fails. Nothing else runs in these
+// processes.
 func TestEveryLineOfARequestHasItsID(t *testing.T) {
 	core, said := observer.New(zap.DebugLevel)
 	log := zap.New(core)

@@ -73,17 +73,18 @@ const maxSamples = 3
 // denied are the resources of a group of a plan that the caller has no right to delete, and that go along.
 type denied struct {
 	count int
-	names []schema.FullName // of those that the plan visited
+	names []schema.FullName // of the resources that the plan visited
 }
 
-// deniedOf returns the denied resources of each group. Those that were counted, and not visited, are denied unless the caller may delete all of their kind.
+// deniedOf returns the denied resources of each group. Resources that were counted, and not visited, are
+// denied unless the caller may delete all of their kind.
 func deniedOf(ctx context.Context, plan *shadow.DeletePlan) ([]denied, error) {
 	out, person := make([]denied, len(plan.Groups)), peer.PersonFrom(ctx)
 	if person.Delete == nil {
 		return out, nil
 	}
 	for i, g := range plan.Groups {
-		if g.Unset || g.Parent < 0 { // the delete itself needs the right to those that it names
+		if g.Unset || g.Parent < 0 { // the delete itself needs the right to the resources that it names
 			continue
 		}
 		all, err := person.DeleteKind(ctx, g.Deployment, g.Kind)
@@ -111,8 +112,10 @@ func deniedOf(ctx context.Context, plan *shadow.DeletePlan) ([]denied, error) {
 	return out, nil
 }
 
-// ofWriter returns a context in which the right to delete the holder of a new cascading reference, or of a new owner, covers what the holder takes along, where the
-// rights say cascade_needs_delete: who may delete the target could else take along what refers to the holder, without a right to it.
+// ofWriter returns a context in which the right to delete the holder of a new cascading reference, or of a
+// new owner, covers all resources that the holder takes along, where the rights say cascade_needs_delete: a
+// caller who may delete the target could else take along resources that refer to the holder, without a right
+// to them.
 func (r *resources) ofWriter(ctx context.Context) context.Context {
 	person := peer.PersonFrom(ctx)
 	if !person.CascadeNeedsDelete {
@@ -170,7 +173,8 @@ func (r *resources) mayTakeAlong(ctx context.Context, requests []shadow.DeleteRe
 	return mayTake(ctx, plan)
 }
 
-// mayTake refuses a plan that takes resources along which the caller may not delete, or may: those that it does not visit.
+// mayTake refuses a plan that takes resources along which the caller may not delete, or that visits only
+// some of the resources.
 func mayTake(ctx context.Context, plan *shadow.DeletePlan) error {
 	if len(plan.Unasked) > 0 {
 		return &peer.UnavailableError{Unasked: plan.Unasked, Err: errors.New("the rights of the caller to what the delete takes along there cannot be checked")}
@@ -189,7 +193,7 @@ func mayTake(ctx context.Context, plan *shadow.DeletePlan) error {
 	return &cascadeDeniedError{all}
 }
 
-// cascadeDeniedError denies a delete because of what it takes along.
+// cascadeDeniedError denies a delete because of the resources that it takes along.
 type cascadeDeniedError struct{ denied }
 
 func (e *cascadeDeniedError) Error() string {

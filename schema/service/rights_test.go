@@ -38,7 +38,8 @@ rights:
     - { group: team-a, verbs: [refer], name: targets/shared }
 `
 
-// Each method that users may call has an entry in the table of rights: one that is missing would be denied to everybody.
+// Each method that users may call has an entry in the table of rights: a missing method would be denied to
+// all callers.
 func TestEveryMethodOfUsersHasItsRight(t *testing.T) {
 	for method, roles := range service.Policy {
 		if strings.HasPrefix(method, "/grpc.") {
@@ -157,7 +158,7 @@ func TestPeopleComeWithTokensAndHaveTheRightsOfTheirGroups(t *testing.T) {
 	_, err = ann.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{Name: "targets/b-1"})
 	require.Equal(t, codes.PermissionDenied, status.Code(err))
 
-	// New references need the right to refer; one that is held already does not.
+	// New references need the right to refer; a held reference does not.
 	_, err = ann.PutResource(ctx, target("a-1", "targets/shared"))
 	require.NoError(t, err)
 	for _, name := range []string{"targets/secret", "targets/missing"} {
@@ -205,8 +206,8 @@ func TestPeopleComeWithTokensAndHaveTheRightsOfTheirGroups(t *testing.T) {
 	require.Equal(t, []string{"targets/a-1"}, listed(ctx, t, ann, ""))
 }
 
-// A small change of a large resource stores all of it, and again as the outcome of its request: a person who repeats it is refused, and
-// nobody else.
+// A small change of a large resource stores all of it, and again as the outcome of its request: a person who
+// repeats it is refused, and no other person is.
 func TestAServerBoundsWhatAPersonWrites_I20(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
@@ -258,8 +259,8 @@ func listed(ctx context.Context, t *testing.T, c resourcev1.ResourceServiceClien
 	}
 }
 
-// Tokens of pages and watches, request ids, dry runs, filters and look-alike names of those who may see more give a restricted caller
-// nothing that it may not read.
+// Tokens of pages and watches, request ids, dry runs, filters and look-alike names of callers who may see
+// more give a restricted caller nothing that it may not read.
 func TestARestrictedCallerLearnsNothingFromOthers(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)

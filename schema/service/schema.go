@@ -65,7 +65,8 @@ func newSchemas(cfg Config) *schemas {
 	}
 }
 
-// delegatesUnless is schemas.delegates: others know neither an authorization service nor the proof of the person who writes.
+// delegatesUnless is schemas.delegates: other deployments know neither an authorization service nor the proof
+// of the writing person.
 func delegatesUnless(authorizer access.Authorizer, tokens access.Tokens) func() bool {
 	return func() bool { return authorizer == nil && (tokens == nil || !tokens.RequireForwarded()) }
 }
@@ -137,8 +138,9 @@ func establishReferences(in []*schemav1.EstablishReferencesRequest_Reference) ([
 	return refs, nil
 }
 
-// checkHolder refuses references of a deployment whose version does not import this service. A disabled deployment, and
-// one that the registry's environment lacks, get errors that pass: their references may be valid later.
+// checkHolder refuses references of a deployment whose version does not import this service. A disabled
+// deployment, and a deployment that the registry's environment lacks, get errors that pass: their references
+// may be valid later.
 func (s *schemas) checkHolder(holder schema.DeploymentID, refs []peer.EstablishReference) error {
 	if err := s.disabled(holder); err != nil {
 		return &peer.UnavailableError{Deployments: []schema.DeploymentID{holder}, Err: err}

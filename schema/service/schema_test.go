@@ -297,7 +297,7 @@ func TestADeploymentThatDoesNotImportTheServiceIsRefusedEachReference(t *testing
 	}, refused.Refusals)
 }
 
-// While the registry's environment lacks the caller, nobody can say whether it may refer.
+// While the registry's environment lacks the caller, it is unknown whether the caller may refer.
 func TestAnUnknownDeploymentIsNotRefusedForGood_I15(t *testing.T) {
 	t.Parallel()
 	s := newSchemaService(&schemaStore{})

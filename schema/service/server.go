@@ -129,7 +129,7 @@ type Config struct {
 	Memory int64
 	// MaxWritten is the number of bytes that one person may write in an hour; 0: costs.DefaultMaxWritten.
 	MaxWritten int64
-	// Tokens verifies the tokens of people; nil: everybody needs a certificate.
+	// Tokens verifies the tokens of people; nil: every person needs a certificate.
 	Tokens access.Tokens
 	// Authorizer is the authorization service that is asked beside the grants of the environment; nil for none.
 	Authorizer access.Authorizer
@@ -215,17 +215,18 @@ const (
 	maxCalls       = 250
 	// maxForwarding is the number of calls that a deployment forwards, for all persons together.
 	maxForwarding = 1000
-	// maxForwarded is how many of the calls of a deployment may be forwarded for the same person.
+	// maxForwarded is the number of calls of a deployment that may be forwarded for the same person.
 	maxForwarded = 100
-	// streamWorkers is the number of goroutines that calls share: the stack of one that has run a call is large enough for the next one.
-	// Further calls have goroutines of their own.
+	// streamWorkers is the number of goroutines that calls share: a stack that has run a call is large enough
+	// for the next one. Further calls have goroutines of their own.
 	streamWorkers = 32
 	// maxHeaderBytes bounds the headers of a call.
 	maxHeaderBytes = 16 << 10
 	// handshakeTimeout bounds the time until the certificate of a new connection is verified.
 	handshakeTimeout = 10 * time.Second
-	// connectionAge is how long a connection accepts calls: certificates are verified only when it begins. connectionGrace
-	// is the time that calls in progress still have; watches go on with their tokens on another connection.
+	// connectionAge is the time for which a connection accepts calls: certificates are verified only when it
+	// begins. connectionGrace is the time that calls in progress still have; watches go on with their tokens
+	// on another connection.
 	connectionAge   = time.Hour
 	connectionGrace = 5 * time.Minute
 	// callTimeout is the deadline of a call without one, or with a later one. Watches and verify have none.
@@ -236,7 +237,7 @@ const (
 type Guard struct {
 	Credentials *identity.Credentials
 	Policy      identity.Policy
-	// Tokens verifies the tokens of people, who then need no certificate; nil: everybody needs one.
+	// Tokens verifies the tokens of people, who then need no certificate; nil: every person needs one.
 	Tokens identity.TokenVerifier
 	// Refused is called for each connection and call that is refused because the caller has too many; may be nil.
 	Refused func(what string, who identity.Identity)

@@ -14,7 +14,8 @@ import (
 	"github.com/db-controller/db-controller/schema/service/outcome"
 )
 
-// stuckAfter is how long something waits before it counts as stuck, when the caller does not say.
+// stuckAfter is the time after which a waiting resource or piece of work counts as stuck, when the caller
+// gives none.
 const stuckAfter = time.Minute
 
 // waiting has the reasons of work that is outstanding although nothing failed, by group.
@@ -77,7 +78,8 @@ func (a *admin) addStuckWork(ctx context.Context, longer time.Duration, out *adm
 	return nil
 }
 
-// failureOf returns the last failure of work for a deployment: of the group, whose name begins its error, before that of another one.
+// failureOf returns the last failure of work for a deployment: of the group, whose name begins its error, or
+// else of another group.
 func failureOf(failures []Failure, group, deployment string) (out Failure) {
 	for _, f := range failures {
 		if f.Deployment.String() == deployment && (out.Error == "" || strings.HasPrefix(f.Error, strings.ReplaceAll(group, "_", " "))) {

@@ -42,7 +42,7 @@ func (a *admin) Verify(req *adminv1.VerifyRequest, stream grpc.ServerStreamingSe
 	return stream.Send(verifiedProto(done, true))
 }
 
-// danglingDecision returns the decision of a request, with the operator who calls; nil for none.
+// danglingDecision returns the decision of a request, with the calling operator; nil for none.
 func danglingDecision(ctx context.Context, req *adminv1.VerifyRequest) (*shadow.Decision, error) {
 	switch req.GetDangling() {
 	case adminv1.VerifyRequest_DANGLING_UNSPECIFIED:

@@ -25,7 +25,8 @@ rights:
     - { identity: user/eve, verbs: [read, write, delete, refer], name: targets/eve-* }
 `
 
-// Who may write a resource and not delete it gives it no owner, and no cascading target, which the writer can delete: by none of the methods that write.
+// A caller who may write a resource and not delete it gives it no owner, and no cascading target, which the
+// caller can delete: by none of the methods that write.
 func TestWriteIsNotDelete(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
 	defer cancel()
@@ -80,7 +81,7 @@ func TestWriteIsNotDelete(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, stored.GetRevision(), now.GetRevision())
 
-	// Other changes, what it has already, and resources that the writer creates.
+	// Other changes, references that it has already, and resources that the writer creates are allowed.
 	labelled := owned("note", "keeper").GetResource()
 	labelled.OwnerReferences[0].UnsetOnDelete, labelled.Labels = true, map[string]string{"by": "eve"}
 	for _, in := range []*resourcev1.Resource{labelled, target("eve-3", "targets/eve-1").GetResource(), owned("eve-4", "eve-1").GetResource(), target("note").GetResource()} {

@@ -41,7 +41,8 @@ func (r *resources) writes(in writes.Request) (out []peer.Write, err error) {
 	return out, nil
 }
 
-// errNoBody refuses a write that replaces everything and has no body: most likely nobody means to empty the resource.
+// errNoBody refuses a write that replaces everything and has no body: an empty resource is most likely not
+// intended.
 var errNoBody = errors.New("the body is missing, and the write would replace the whole resource: give the whole body, an empty one for none; to keep fields, update with a mask; to create only, send a create")
 
 func (r *resources) write(in *resourcev1.BatchWriteResourcesRequest_Write) (w peer.Write, err error) {

@@ -72,8 +72,9 @@ func TestBatchesThatCanMeetRunOneAfterTheOther(t *testing.T) {
 	b.Audit()
 }
 
-// What two batches have in common may show only behind their first locks: each has a holder in the other one's cascade. They wait for each other,
-// and then run one after the other: no holder counts as locked by somebody else.
+// A holder in common may show only behind the first locks of two batches: each has a holder in the other
+// one's cascade. They wait for each other, and then run one after the other: no holder counts as locked by
+// another transaction.
 func TestBatchesThatHaveMetRunOneAfterTheOther(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)

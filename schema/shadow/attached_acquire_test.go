@@ -15,8 +15,8 @@ import (
 	"github.com/db-controller/db-controller/test/wait"
 )
 
-// A question that nobody answered, because no process was there, is a new one when it is asked again: it is neither forgotten with the age of the
-// first one nor answered as too late.
+// A question without an answer, because no process was there, is a new one when it is asked again: it is
+// neither forgotten with the age of the first one nor answered as too late.
 func TestAQuestionThatIsAskedAgainBeginsAnew(t *testing.T) {
 	t.Parallel()
 	a := newStrict(t)
@@ -89,7 +89,7 @@ func TestRightsAreAcquiredByACall(t *testing.T) {
 	}
 	require.NoError(t, err)
 
-	// Nobody answers.
+	// No process answers.
 	stop()
 	require.NoError(t, <-answering)
 	short, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)

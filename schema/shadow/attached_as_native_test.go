@@ -182,7 +182,8 @@ func inOne(t *testing.T, conn *pgx.Conn, sql string) error {
 	return err
 }
 
-// step runs a statement as an application whose statements wait for rights, until everything that follows from it is done.
+// step runs a statement as an application whose statements wait for rights, until all its consequences are
+// done.
 func (a *attached) step(step string) string {
 	a.t.Helper()
 	conn := map[string]*pgx.Conn{"t": a.crm, "h": a.shop}[step[:1]]
@@ -190,7 +191,7 @@ func (a *attached) step(step string) string {
 	for asked := ""; codeOf(err) == "RD001"; { // of a MERGE, each kind of change asks
 		var pg *pgconn.PgError
 		_ = errors.As(err, &pg)
-		if pg.Detail == asked { // who waits is told that there is no such resource
+		if pg.Detail == asked { // the waiting statement is told that there is no such resource
 			return "23503"
 		}
 		asked = pg.Detail

@@ -48,8 +48,9 @@ func (b *bulk) run(sql string) (time.Duration, *pgconn.PgError) {
 	return computed(b.t, b.conn) - before, pg
 }
 
-// Statements about 100,000 rows, strict and async, also those that are refused, take a bounded multiple of the processor time of the same ones without
-// triggers, and no more memory. DBCONTROLLER_TEST_ROWS is their number.
+// Statements about 100,000 rows, strict and async, also refused ones, take a bounded multiple of the
+// processor time of the same ones without triggers, and no more memory. DBCONTROLLER_TEST_ROWS is their
+// number.
 func TestStatementsAboutVeryManyRows(t *testing.T) {
 	if testing.Short() {
 		t.Skip("fills tables")

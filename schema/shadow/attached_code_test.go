@@ -71,7 +71,8 @@ CREATE TRIGGER others BEFORE UPDATE OR DELETE ON orders FOR EACH STATEMENT EXECU
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 
-// What a trigger leaves behind in the session of the controller would run later with its rights: such a trigger keeps the row.
+// An object or a setting that a trigger leaves in the session of the controller would run later with its
+// rights: such a trigger keeps the row.
 func TestCodeOfOthersLeavesNothingInTheSession(t *testing.T) {
 	t.Parallel()
 	a := newAttached(t)
@@ -123,7 +124,8 @@ CREATE CONSTRAINT TRIGGER others AFTER DELETE ON customers DEFERRABLE INITIALLY 
 	require.Equal(t, []string{"1"}, a.rows(a.crm, `SELECT id::text FROM customers`))
 }
 
-// attach grants the role as which rows are changed its rights, names those whose code will run, and detach takes the rights back.
+// attach grants the role as which rows are changed its rights, names the roles whose code will run, and
+// detach takes the rights back.
 func TestAttachGrantsTheRightsToChangeRows(t *testing.T) {
 	t.Parallel()
 	a := newAttached(t)

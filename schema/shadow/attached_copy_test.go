@@ -14,8 +14,8 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// The statements that are printed for a copy of the database free its tables from the triggers, with no process beside it; also those of a table that the
-// copy lacks, and a second time.
+// The statements that are printed for a copy of the database free its tables from the triggers, with no
+// process beside it; also a table that the copy lacks, and a second time.
 func TestACopyIsDetachedWithoutAProcess(t *testing.T) {
 	t.Parallel()
 	a := newStrict(t)

@@ -58,7 +58,7 @@ func TestStrictTablesBesideADecommissioning_I15_I31(t *testing.T) {
 	_ = a.lacks(`INSERT INTO orders (customer_id, note) VALUES (1, 'new')`)
 }
 
-// Rows that are not stored, or cannot be, are acted upon as well: those that block, as the operator says.
+// Rows that are not stored, or cannot be, are acted upon as well: blocking rows, as the operator says.
 func TestADecommissioningReachesRowsThatAreNotStored_I15(t *testing.T) {
 	t.Parallel()
 	a := newStrict(t)

@@ -53,7 +53,8 @@ CREATE TABLE notes (id bigint PRIMARY KEY, order_id bigint); CREATE INDEX ON not
 	return a
 }
 
-// An application deletes rows by a column. It is their deletion, for those that refer to them and for the rights that they have used; the controller deletes rows in the same way.
+// An application deletes rows by a column. It is their deletion, for the rows that refer to them and for the
+// rights that they have used; the controller deletes rows in the same way.
 func TestARowIsDeletedByAColumn_I1_I34(t *testing.T) {
 	t.Parallel()
 	a := newGone(t)
@@ -93,7 +94,7 @@ func TestARowIsDeletedByAColumn_I1_I34(t *testing.T) {
 	_ = a.refused(a.crm, `DELETE FROM customers WHERE id = 1`)
 	a.exec(a.crm, `DELETE FROM customers WHERE id = 10`)
 
-	// Keys of rows that others refer to do not change, whatever else does.
+	// Keys of rows that others refer to do not change, also not together with other columns.
 	a.exec(a.crm, `UPDATE customers SET deleted_at = now() WHERE id = 5`)
 	_ = a.refused(a.crm, `UPDATE customers SET id = id + 20, deleted_at = NULL WHERE id IN (1, 5)`)
 

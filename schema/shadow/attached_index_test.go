@@ -29,7 +29,8 @@ func (a *attached) planned(n string) []string {
 	return out
 }
 
-// referrersOf returns the kinds, names and paths of those in the shop that refer to a resource of the other deployment, page by page.
+// referrersOf returns the kinds, names and paths of the shop's resources that refer to a resource of the
+// other deployment, page by page.
 func (a *attached) referrersOf(name string, limit int) (out []string) {
 	a.t.Helper()
 	var uid uuid.UUID
@@ -64,7 +65,7 @@ func TestRowsOfStrictTablesArePlanned(t *testing.T) {
 	require.Equal(t, referring, a.referrersOf("customers/1", 1))
 }
 
-// The trace of a row to which something refers has the targets that take it along.
+// The trace of a strict table's row has the targets that take the row along.
 func TestARowOfAStrictTableIsTraced(t *testing.T) {
 	t.Parallel()
 	a := newStrict(t)

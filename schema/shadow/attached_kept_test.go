@@ -10,8 +10,9 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
-// A native key, also one that is checked at the commit, and a trigger of the application keep a row of an attached table: a delete of that row or of its target
-// by the API is refused and names them. Nothing has changed, and the delete is accepted when the key and the trigger are gone.
+// A native key, also a key that is checked at the commit, and a trigger of the application keep a row of an
+// attached table: a delete of that row or of its target by the API is refused and names them. Nothing has
+// changed, and the delete is accepted when the key and the trigger are gone.
 func TestADeleteNamesTheConstraintThatKeepsARow(t *testing.T) {
 	t.Parallel()
 	a := newAttached(t)

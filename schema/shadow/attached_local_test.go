@@ -32,7 +32,7 @@ kinds:
       - {columns: [plan], targets: [Plan], enforce: async, behaviour: UNSET}
 `
 
-// Rows refer to resources of their own deployment as to those of others: it gives itself the right.
+// Rows refer to resources of their own deployment as to resources of others: it gives itself the right.
 func TestRowsReferToTheirOwnDeployment(t *testing.T) {
 	t.Parallel()
 	for _, enforce := range []string{"async", "strict"} {

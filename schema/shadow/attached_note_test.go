@@ -59,7 +59,8 @@ func TestAsyncStatementsNoteValuesWithoutARight_I34(t *testing.T) {
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 
-// An async statement waits for nobody: not for a right that is about to end, and not for another statement that notes the same value.
+// An async statement does not wait: not for a right that is about to end, and not for another statement that
+// notes the same value.
 func TestAsyncStatementsWaitForNobody_R11(t *testing.T) {
 	t.Parallel()
 	a := newAttached(t)
@@ -67,7 +68,7 @@ func TestAsyncStatementsWaitForNobody_R11(t *testing.T) {
 	a.attach()
 	a.exec(a.shop, `INSERT INTO invoices (id, customer_id) VALUES ('a', 1)`)
 	a.Settle()
-	locker := a.connect(shop, `BEGIN; SELECT FROM dbcontroller.foreign_target WHERE name = 'customers/1' FOR UPDATE`) // as one who ends the right
+	locker := a.connect(shop, `BEGIN; SELECT FROM dbcontroller.foreign_target WHERE name = 'customers/1' FOR UPDATE`) // as a process that ends the right
 	other := a.connect(shop, `BEGIN; INSERT INTO invoices (id, customer_id) VALUES ('b', 2)`)
 	a.exec(a.shop, `SET lock_timeout = '10s'; INSERT INTO invoices (id, customer_id) VALUES ('c', 1), ('d', 2)`)
 	require.Equal(t, []string{`customer_id ["1"]`, `customer_id ["2"]`}, a.noted())
@@ -119,7 +120,7 @@ func TestADeletionLeavesRowsThatHaveMoved_I10(t *testing.T) {
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 
-// Rows count from their commit, whoever tidies, recalls, returns, or deletes.
+// Rows count from their commit for each tidying, recall, return, and delete.
 func TestRowsOfAStatementCountFromItsCommit_I1_I3_I31(t *testing.T) {
 	t.Parallel()
 	a := newStrict(t)

@@ -113,7 +113,7 @@ func TestTriggersTakeOddTablesAndSessions(t *testing.T) {
 	a.returned()
 	a.exec(a.crm, `DELETE FROM "My Seats"`)
 	a.Settle()
-	a.Expire(crm) // a right that was asked for twice, on a slow machine, has an attempt that nobody decides
+	a.Expire(crm) // a right that was asked for twice, on a slow machine, has an attempt that is never decided
 	a.Settle()
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }

@@ -22,7 +22,8 @@ WITH free AS MATERIALIZED (SELECT id FROM dbcontroller.foreign_target FOR UPDATE
 SELECT name FROM dbcontroller.foreign_target WHERE id NOT IN (SELECT id FROM free) ORDER BY 1`)
 }
 
-// A statement about one row shares the right to its one target, whichever of the references names it, and nothing else. The row counts from its commit.
+// A statement about one row shares the right to its one target, by any of the references that name it, and
+// nothing else. The row counts from its commit.
 func TestAStatementSharesTheRightsThatItNeeds(t *testing.T) {
 	t.Parallel()
 	a := newStrict(t)

@@ -261,7 +261,7 @@ INSERT INTO orders (id, at, event_at) VALUES (1, '2026-01-01', '2026-01-01'), (2
 	require.ErrorContains(t, err, "cannot alter type of a column used by a view", "its values would have several texts")
 }
 
-// A row has one name, whatever the settings of a session are, and no other text names it.
+// A row has one name, with any settings of a session, and no other text names it.
 func TestNamesOfTimesAndNumbers(t *testing.T) {
 	t.Parallel()
 	for typed, texts := range map[string]map[string]bool{

@@ -48,8 +48,8 @@ SELECT relname, seq_tup_read FROM pg_stat_user_tables
 WHERE relname IN ('shadow', 'resource', 'reference', 'foreign_target', 'blockade', 'holder_entry', 'deleted_row', 'lacking', 'attempt', 'customers', 'orders', 'invoices')`
 )
 
-// Statements of the triggers, and those that look for rows and rights, find their rows by keys, however many rows there are. DBCONTROLLER_TEST_ROWS is
-// their number.
+// Statements of the triggers, and statements that look for rows and rights, find their rows by keys, for any
+// number of rows. DBCONTROLLER_TEST_ROWS is their number.
 func TestNothingReadsAWholeAttachedTable(t *testing.T) {
 	if testing.Short() {
 		t.Skip("fills tables")
@@ -77,7 +77,7 @@ func TestNothingReadsAWholeAttachedTable(t *testing.T) {
 	a.exec(a.crm, `DELETE FROM customers WHERE id IN (1, 2, 3)`)
 	a.exec(a.shop, `INSERT INTO orders (customer_id, note) VALUES (12, 'few'); UPDATE orders SET customer_id = 13 WHERE customer_id = 12`)
 	a.exec(a.shop, `DELETE FROM orders WHERE customer_id = 4; UPDATE invoices SET customer_id = 5 WHERE id = 'i'; DELETE FROM invoices WHERE id = 'many1'`)
-	for _, id := range []string{crm, shop} { // not Settle, which counts everything itself
+	for _, id := range []string{crm, shop} { // not Settle, which counts all rows itself
 		started := a.SecondProcess(id, shadow.Config{Delegations: true}) // it looks for pauses that are too long at once
 		for range 4 {
 			for _, store := range []*shadow.Store{started, a.Stores[a.ID(id)]} {

@@ -12,8 +12,9 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// The targets' database is replaced by an earlier copy. Rows whose targets it has are joined to them again, under new uids; rows whose
-// targets are lost are reported, also where missing targets are unset: nobody deleted them.
+// The targets' database is replaced by an earlier copy. Rows whose targets it has are joined to them again,
+// under new uids; rows whose targets are lost are reported, also where missing targets are unset: the targets
+// were not deleted.
 func TestRowsOfLostTargets_I1_I8(t *testing.T) {
 	t.Parallel()
 	a := newAttached(t)
@@ -199,7 +200,7 @@ func TestAKeyIsUsedAgainWhenItsDeletionIsAcknowledged_I1(t *testing.T) {
 			a.attach()
 			a.exec(a.shop, `INSERT INTO orders (customer_id, note) VALUES (1, 'old'), (2, 'two')`)
 			a.Settle()
-			a.exec(a.crm, `DELETE FROM customers WHERE id = 3; INSERT INTO customers VALUES (3)`) // nobody refers to it
+			a.exec(a.crm, `DELETE FROM customers WHERE id = 3; INSERT INTO customers VALUES (3)`) // no row refers to it
 			a.SetDown(shop, true)
 			a.exec(a.crm, `SET dbcontroller.reuse_wait = '20ms'; DELETE FROM customers WHERE id = 1`)
 			for _, carriedOut := range []bool{false, true} {

@@ -21,8 +21,8 @@ INSERT INTO dbcontroller.foreign_target (uid, deployment_id, kind_id, name, acti
 SELECT gen_random_uuid(), f.deployment_id, f.kind_id, 'customers/' || g, f.acting_epoch, f.acting_own
 FROM (SELECT * FROM dbcontroller.foreign_target WHERE acting_epoch IS NOT NULL LIMIT 1) f, generate_series(1000, 999 + $1::bigint) g`
 
-// A statement on a strict table finds the rights to its targets by their names, however many others there are. DBCONTROLLER_TEST_ROWS is
-// their number.
+// A statement on a strict table finds the rights to its targets by their names, among any number of others.
+// DBCONTROLLER_TEST_ROWS is their number.
 func TestStrictStatementsFindRightsByName(t *testing.T) {
 	t.Parallel()
 	n, err := strconv.Atoi(os.Getenv("DBCONTROLLER_TEST_ROWS"))
@@ -48,8 +48,9 @@ FROM pg_stat_user_indexes WHERE relid = 'dbcontroller.foreign_target'::regclass`
 	require.Less(t, read()-before, 1500, "index entries and rows of 200 targets")
 }
 
-// computed returns the processor time of a session's process so far, which other programs on the machine do not change: only its ratio to that of the
-// same work says something. The test is skipped where the process cannot be seen.
+// computed returns the processor time of a session's process so far, which other programs on the machine do
+// not change: only its ratio to the time of the same work is compared. The test is skipped where the process
+// cannot be seen.
 func computed(t *testing.T, conn *pgx.Conn) time.Duration {
 	t.Helper()
 	return computedBy(t, conn.PgConn().PID())
@@ -83,8 +84,8 @@ func (a *attached) cost(conn *pgx.Conn, statements ...string) time.Duration {
 	return used
 }
 
-// The triggers of attached tables do not depend on the settings of the application's session, nor on the statements before: PostgreSQL keeps
-// plans, and compiles those that look expensive.
+// The triggers of attached tables do not depend on the settings of the application's session, nor on the
+// statements before: PostgreSQL keeps plans, and compiles expensive ones.
 func TestTriggersDoNotDependOnTheSession(t *testing.T) {
 	t.Parallel()
 	a := newStrict(t)
@@ -106,7 +107,7 @@ func TestTriggersDoNotDependOnTheSession(t *testing.T) {
 	require.Less(t, a.cost(one, update), 6*large, "after statements about one row")
 }
 
-// A target that is passed several times is one target; a region that is left out is that of the deployment.
+// A target that is passed several times is one target; a region that is left out is the deployment's.
 func TestRightsAreTakenForEqualTargets(t *testing.T) {
 	t.Parallel()
 	a := newStrict(t)

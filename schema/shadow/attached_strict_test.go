@@ -190,7 +190,8 @@ func TestStrictReferencesToNothingAreRefused(t *testing.T) {
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 
-// A target that is created after a question was answered in vain, and before the answer is stored: who asks then gets the right.
+// A target is created after a question was answered in vain, and before the answer is stored: a later asker
+// gets the right.
 func TestAnAnswerIsForEarlierQuestionsAlone(t *testing.T) {
 	t.Parallel()
 	a := newStrict(t)
@@ -249,7 +250,7 @@ func TestTheEndOfARightWaitsForStrictWrites(t *testing.T) {
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 
-// Rights of before a failover do not count; those that rows need are acquired again.
+// Rights of before a failover do not count; rights that rows need are acquired again.
 func TestStrictRowsSurviveAFailover(t *testing.T) {
 	t.Parallel()
 	a := newStrict(t)
@@ -339,7 +340,8 @@ func TestAFailoverWaitsForStrictTransactions(t *testing.T) {
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 
-// No open transaction keeps a right away: neither one that uses the other right to the same target, nor the one that needs both.
+// No open transaction keeps a right away: neither a user of the other right to the same target, nor the
+// transaction that needs both.
 func TestARightIsGrantedBesideTransactionsThatUseTheOther(t *testing.T) {
 	t.Parallel()
 	a := newStrict(t)
@@ -351,7 +353,7 @@ func TestARightIsGrantedBesideTransactionsThatUseTheOther(t *testing.T) {
 		a.acquire([]string{first.uses + target})
 		other := a.connect(shop, `BEGIN`)
 		a.exec(other, first.sql)
-		a.acquire([]string{first.needs + target, "ACT " + customer(strconv.Itoa(6+i)), "BLOCK " + customer(strconv.Itoa(8+i))}) // nor those of others
+		a.acquire([]string{first.needs + target, "ACT " + customer(strconv.Itoa(6+i)), "BLOCK " + customer(strconv.Itoa(8+i))}) // nor other transactions' rights
 		a.exec(other, `INSERT INTO invoices (id, customer_id) VALUES ('both' || $1, $1::text::int)`, strconv.Itoa(4+i))
 		a.exec(other, `INSERT INTO orders (customer_id, note) VALUES ($1, 'both')`, 4+i)
 		a.exec(other, `COMMIT`)
@@ -362,7 +364,7 @@ func TestARightIsGrantedBesideTransactionsThatUseTheOther(t *testing.T) {
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 
-// What ends all rights of a deployment waits for the statements that use them.
+// A statement that ends all rights of a deployment waits for the statements that use them.
 func TestTheEndOfAllRightsWaitsForStrictWrites(t *testing.T) {
 	t.Parallel()
 	for what, end := range map[string]func(a *attached) error{
@@ -463,7 +465,8 @@ ALTER TABLE invoices ADD cart int REFERENCES carts ON DELETE CASCADE ON UPDATE C
 	a.exec(a.crm, `DELETE FROM customers WHERE id = 2`)
 	_ = a.refused(a.crm, `DELETE FROM customers WHERE id = 1`)
 
-	// A prepared transaction holds the right until it is decided, however long that takes, and its rows count from its commit.
+	// A prepared transaction holds the right until it is decided, for any time, and its rows count from its
+	// commit.
 	a.acquire([]string{"ACT " + customer("6")})
 	a.exec(a.shop, `BEGIN; INSERT INTO orders (customer_id, note) VALUES (6, 'prepared'); PREPARE TRANSACTION 'strict'`)
 	a.exec(a.crm, `DELETE FROM customers WHERE id = 6`)

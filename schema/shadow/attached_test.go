@@ -262,7 +262,7 @@ func TestARowBehindADeletionIsAnotherResource_I1(t *testing.T) {
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 
-// tidies runs the tidying of a deployment once, and what follows from it.
+// tidies runs the tidying of a deployment once, and the work that follows from it.
 func (a *attached) tidies(deployment string) {
 	a.t.Helper()
 	_, err := a.Stores[a.ID(deployment)].Tidy(context.Background())
@@ -291,7 +291,7 @@ func TestAttachedRowsAndBodiesReferToOneAnother(t *testing.T) {
 	_, err = a.Delete("//" + crm + "/customers/2")
 	require.ErrorContains(t, err, "letters/l")
 	a.MustDelete("//" + crm + "/customers/1")
-	a.MustDelete("//" + crm + "/customers/3") // nobody refers to it
+	a.MustDelete("//" + crm + "/customers/3") // no row refers to it
 	a.Settle()
 	require.Nil(t, a.Get("//"+crm+"/notes/n"))
 	require.Equal(t, []string{"2"}, a.rows(a.shop, `SELECT customer_id::text FROM orders`))
@@ -443,7 +443,8 @@ WHEN MATCHED THEN UPDATE SET customer_id = n.customer WHEN NOT MATCHED THEN INSE
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 
-// Above READ COMMITTED a DELETE fails when something was established after its snapshot, which it cannot see; repeated, it decides rightly.
+// Above READ COMMITTED a DELETE fails when a reference was established after its snapshot, which it cannot
+// see; repeated, it decides rightly.
 func TestASnapshotThatIsTooOldFails_I3(t *testing.T) {
 	t.Parallel()
 	a := newAttached(t)
@@ -459,7 +460,7 @@ func TestASnapshotThatIsTooOldFails_I3(t *testing.T) {
 		} {
 			tx, err := a.crm.BeginTx(ctx, pgx.TxOptions{IsoLevel: level})
 			require.NoError(t, err)
-			_, err = tx.Exec(ctx, `DELETE FROM customers WHERE id = 3`) // nobody refers to it
+			_, err = tx.Exec(ctx, `DELETE FROM customers WHERE id = 3`) // no row refers to it
 			require.NoError(t, err)
 			a.exec(a.shop, meanwhile)
 			a.Settle()
@@ -480,7 +481,7 @@ func TestASnapshotThatIsTooOldFails_I3(t *testing.T) {
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 
-// After detach the rows hold nothing, and nobody's delete waits for them.
+// After detach the rows hold nothing, and no delete waits for them.
 func TestDetachGivesUpReferences(t *testing.T) {
 	t.Parallel()
 	a := newAttached(t)

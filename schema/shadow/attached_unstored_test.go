@@ -36,7 +36,8 @@ func TestARowThatCannotBeStoredBlocks_I3(t *testing.T) {
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 
-// After a failover of the target's database the rights of such rows are claimed before anything is deleted there, and the comparison ends.
+// After a failover of the target's database the rights of such rows are claimed before a target is deleted
+// there, and the comparison ends.
 func TestRowsThatCannotBeStoredAreClaimed_I1_I30(t *testing.T) {
 	t.Parallel()
 	a := newStrict(t)
@@ -57,7 +58,8 @@ func TestRowsThatCannotBeStoredAreClaimed_I1_I30(t *testing.T) {
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 
-// A deletion reaches rows that are not stored, removes or unsets them, and leaves those that name a later target of the same name.
+// A deletion reaches rows that are not stored, removes or unsets them, and leaves rows that name a later
+// target of the same name.
 func TestADeletionReachesRowsThatAreNotStored_I1_I4(t *testing.T) {
 	t.Parallel()
 	a := newStrict(t)

@@ -44,7 +44,8 @@ func (a *attached) attachAnew() {
 	}
 }
 
-// The rows that a table has when it is attached get the rights to their targets; those whose target does not exist are reported, unset or deleted as declared.
+// The rows that a table has when it is attached get the rights to their targets; rows whose target does not
+// exist are reported, unset or deleted as declared.
 func TestRowsOfBeforeAttachGetTheirRights_I34(t *testing.T) {
 	t.Parallel()
 	services := strings.Replace(attachedServices, "region: eu, behaviour: CASCADE_DELETE", strictCascade+", missing: delete", 1)
@@ -127,7 +128,7 @@ func TestRowsOfAMissingTargetGoInParts(t *testing.T) {
 	require.Equal(t, []string{"0"}, a.rows(a.shop, `SELECT count(*)::text FROM invoices WHERE room IS NOT NULL`))
 }
 
-// Many rows that a table had before it was attached wait for the word of a person; those of later statements do not.
+// Many rows from before a table was attached wait for the word of a person; rows of later statements do not.
 func TestManyRowsOfBeforeWaitForAPerson(t *testing.T) {
 	t.Parallel()
 	a := newAttached(t)

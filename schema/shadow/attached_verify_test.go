@@ -58,7 +58,7 @@ DELETE FROM invoices WHERE id = 'i1'; UPDATE invoices SET customer_id = 4 WHERE 
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 
-// A verification finds triggers that are not those that attach made.
+// A verification finds triggers that attach has not made.
 func TestVerifyFindsTriggersThatWereChanged(t *testing.T) {
 	t.Parallel()
 	a := newAttached(t)

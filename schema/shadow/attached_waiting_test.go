@@ -59,7 +59,8 @@ func (a *attached) code(err error) string {
 	return pg.Code
 }
 
-// An application that does not know of rights writes plain SQL: a target that exists can be named, one that does not is 23503, as with a native key.
+// An application that does not know of rights writes plain SQL: an existing target can be named, a missing
+// one is 23503, as with a native key.
 func TestAStatementWaitsForItsRights_I30(t *testing.T) {
 	t.Parallel()
 	a := newWaiting(t)
@@ -67,7 +68,7 @@ func TestAStatementWaitsForItsRights_I30(t *testing.T) {
 	require.NoError(t, a.waits(a.shop, `INSERT INTO orders (customer_id, approver_id, approver_region, note) SELECT g, g + 1, 'eu', 'x' FROM generate_series(1, 8) g`))
 	require.NoError(t, a.waits(a.shop, `UPDATE invoices SET customer_id = 9`))
 	_ = a.refused(a.crm, `DELETE FROM customers WHERE id = 9`)
-	a.exec(a.shop, `INSERT INTO invoices (id, customer_id) VALUES ('known', 9)`) // nobody is asked
+	a.exec(a.shop, `INSERT INTO invoices (id, customer_id) VALUES ('known', 9)`) // no question is asked
 
 	err := a.waits(a.shop, `INSERT INTO invoices (id, customer_id) SELECT 'm' || g, g FROM generate_series(5, 11) g`)
 	require.Equal(t, "23503", a.code(err), "%v", err)
@@ -97,7 +98,8 @@ func TestATransactionWaitsForBothRightsToOneTarget_I30(t *testing.T) {
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 
-// Above READ COMMITTED a transaction cannot see the right that it has waited for: it fails as one that is to be repeated, and then succeeds.
+// Above READ COMMITTED a transaction cannot see the right that it has waited for: it fails with a code that
+// asks for a repetition, and then succeeds.
 func TestASnapshotDoesNotSeeTheRightThatItWaitedFor(t *testing.T) {
 	t.Parallel()
 	a := newWaiting(t)
@@ -113,8 +115,9 @@ func TestASnapshotDoesNotSeeTheRightThatItWaitedFor(t *testing.T) {
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 
-// A statement ends in time, with a code that says why: while the region of the target is dark, while nobody answers, in a copy, and when the role
-// has no connection left. It can be cancelled, and an application can refuse to wait.
+// A statement ends in time, with a code for the reason: while the region of the target is dark, while no
+// process answers, in a copy, and when the role has no connection left. It can be cancelled, and an
+// application can refuse to wait.
 func TestAStatementDoesNotWaitForEver(t *testing.T) {
 	t.Parallel()
 	a := newWaiting(t)
@@ -180,7 +183,8 @@ SELECT COALESCE((SELECT rolname FROM pg_roles WHERE rolname = $1), ''),
 	require.Empty(t, role+server)
 }
 
-// A role that may not make the connection says what a superuser has to run, and what applications do until then; statements fail with RD001.
+// A role that may not make the connection names the statements that a superuser has to run, and the
+// statements for applications until then; statements fail with RD001.
 func TestAttachSaysWhyStatementsDoNotWait(t *testing.T) {
 	t.Parallel()
 	a := newStrict(t)

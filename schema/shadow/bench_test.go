@@ -62,9 +62,9 @@ func BenchmarkWatch(b *testing.B) {
 	}
 }
 
-// The cost of counting a deletion: 1,000 resources that are marked, each with a holder elsewhere that is deleted along. Counts of resources that are
-// removed at once cost no statement; those of marked ones cost one in each transaction that removes them, and each process stores its counts twice a
-// second.
+// The cost of counting a deletion: 1,000 resources that are marked, each with a holder elsewhere that is
+// deleted along. Counts of resources that are removed at once cost no statement; counts of marked ones cost
+// one in each transaction that removes them, and each process stores its counts twice a second.
 func BenchmarkProgressOfACascade(b *testing.B) {
 	const size = 1000
 	const finalised = `

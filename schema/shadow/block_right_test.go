@@ -251,7 +251,7 @@ func TestACascadeWaitsForARight_I2_I13(t *testing.T) {
 	b.MustPut(target, body{"next": root})
 	b.Settle()
 	idleRight(t, b)
-	b.MustDelete(root) // nobody blocks it now; the cascade has not arrived
+	b.MustDelete(root) // no holder blocks it now; the cascade has not arrived
 	unasked(t, b, holderNumber(2), body{"block": target})
 	b.Settle()
 	rights, proxies := blockRights(t, b, bEast)
@@ -370,7 +370,8 @@ func TestExcludedKindsGiveNoRightToBlock_I30(t *testing.T) {
 	require.True(t, refused.Only(peer.NotReferable), "%v", err)
 }
 
-// Rows of attached tables are deleted by statements whose triggers cannot recall a right, so nobody asks for one because of many references.
+// Rows of attached tables are deleted by statements whose triggers cannot recall a right, so no right is
+// asked for because of many references.
 func TestRowsAreNotBlockedByRightsOfNumbers_I30(t *testing.T) {
 	t.Parallel()
 	a := &attached{Box: harness.NewBox(t, attachedServices, func(cfg *shadow.Config) { cfg.Delegations, cfg.Limits.BlockRightFrom = true, 2 }, crm, shop), t: t}

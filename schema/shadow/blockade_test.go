@@ -164,7 +164,7 @@ func TestAPeerTouchesOnlyItsOwnBlockades(t *testing.T) {
 	b.Audit()
 }
 
-// The crash table of docs/protocol.md, row by row: the state that each crash leaves, and how it is repaired.
+// The crash table of docs/protocol.md, row by row: the state that each crash leaves, and its repair.
 func TestCrashTable(t *testing.T) {
 	t.Parallel()
 	errCrash := errors.New("crash")

@@ -73,7 +73,7 @@ func TestADeleteNamesEveryBlockerAndWhatItRefersTo_I13(t *testing.T) {
 	require.Equal(t, 4, refused.Total)
 }
 
-// No member is in another deployment, so that the look-ahead asks nobody; the list is the same.
+// No member is in another deployment, so that the look-ahead asks no deployment; the list is the same.
 func TestLocalAndForeignBlockersAreCountedTogether(t *testing.T) {
 	t.Parallel()
 	const us, eu = "a.example.com/us", "a.example.com/eu"

@@ -30,7 +30,7 @@ var uuidNow func() time.Time
 
 // The clocks of two deployments differ by an hour, in either direction: blockades expire by the target's clock alone, and the
 // date in an attempt's id, which is the holder's, is believed.
-func TestClocksAnHourApart_I5_I7_I8(t *testing.T) { // alone: the clock is that of all tests
+func TestClocksAnHourApart_I5_I7_I8(t *testing.T) { // alone: all tests share the clock
 	honest := uuidNow
 	defer func() { uuidNow = honest }()
 	for _, apart := range []time.Duration{time.Hour, -time.Hour} {
@@ -48,7 +48,7 @@ func TestClocksAnHourApart_I5_I7_I8(t *testing.T) { // alone: the clock is that 
 		b.Settle()
 		require.Zero(t, b.Count(aWest, "tentative"))
 
-		// With a clock that differs: an attempt that is never decided, and one that is aborted.
+		// With a clock that differs: an attempt that is never decided, and an aborted one.
 		attempt := newAttempt()
 		ref := reference("block", schema.Block, newAttempt())
 		_, err = b.Stores[b.ID(aWest)].Establish(t.Context(), b.ID(bEast), attempt, []peer.EstablishReference{ref})

@@ -184,7 +184,7 @@ func TestAClockThatGoesBackKeepsNoValueWaiting_I28(t *testing.T) {
 	a.exec(a.crm, `INSERT INTO customers VALUES (1, 'c')`)
 	exec(t, a.Box, shop, `UPDATE dbcontroller.lacking SET due = due + interval '1 hour'`)
 	process := a.SecondProcess(shop, shadow.Config{Delegations: true})
-	_, err := process.DeleteRows(t.Context()) // which reads what tables there are
+	_, err := process.DeleteRows(t.Context()) // which reads the attached tables
 	require.NoError(t, err)
 	_, err = process.AcquireForRows(t.Context())
 	require.NoError(t, err)

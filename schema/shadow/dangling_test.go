@@ -118,8 +118,9 @@ func TestOneDecisionActsUponThousandsOfDanglingReferences_I1_I19(t *testing.T) {
 	b.Audit()
 }
 
-// actingBeside makes the decision in a process that stops between the answer that targets are gone and the transaction that acts, and
-// runs meanwhile then. It returns how many references were acted upon, and why the others were not.
+// actingBeside makes the decision in a process that stops between the answer that targets are gone and the
+// transaction that acts, and runs meanwhile then. It returns the number of references that were acted upon,
+// and the errors of the others.
 func actingBeside(t *testing.T, b *harness.Box, meanwhile func()) (acted int64, why []string) {
 	t.Helper()
 	g := newGate("SELECT id, uid, kind_id, name FROM dbcontroller.foreign_target")

@@ -97,8 +97,8 @@ func TestRightsEndWhenADeploymentIsDecommissioned_I15_I31(t *testing.T) {
 	})
 }
 
-// The database of a target's deployment is lost for good: rights that it granted count for nothing in the one that replaces it, which
-// has never announced an epoch.
+// The database of a target's deployment is lost for good: rights that it granted count for nothing in its
+// replacement, which has never announced an epoch.
 func TestRightsOfALostDatabaseCountForNothing_I30(t *testing.T) {
 	t.Parallel()
 	b := delegating(t)
@@ -210,7 +210,8 @@ func TestKindsAreExcludedFromDelegations(t *testing.T) {
 	}
 }
 
-// The deployment of the target decides who may refer to it, unless the grants that are known here allow it.
+// The deployment of the target decides about the right to refer to it, unless the grants that are known here
+// allow it.
 func TestWhoHasNoRightToReferAsks(t *testing.T) {
 	t.Parallel()
 	b := delegating(t)

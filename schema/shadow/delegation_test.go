@@ -69,7 +69,7 @@ func TestACloseWaitsForAPausedWriter_I31(t *testing.T) {
 	b.MustPut(holderNumber(1), nil)
 	b.Settle()
 	ctx, pool := context.Background(), b.Pools[b.ID(bEast)]
-	// The locks of such a writer, which has done everything but its commit.
+	// The locks of such a writer before its commit.
 	paused, err := pool.Begin(ctx)
 	require.NoError(t, err)
 	defer func() { _ = paused.Rollback(ctx) }()

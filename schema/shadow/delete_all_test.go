@@ -23,8 +23,9 @@ func deleteTogether(t *testing.T, b *harness.Box, at string, requestID uuid.UUID
 	return b.Stores[b.ID(at)].DeleteAll(t.Context(), reqs)
 }
 
-// Several resources are deleted together or not at all. What blocks one of them, inside this database or from a deployment that the deletion reaches, and
-// goes with another one, does not block; what stays does. A plan says the same before.
+// Several resources are deleted together or not at all. A blocker of one of them, inside this database or
+// from a deployment that the deletion reaches, does not block if it goes with another one; a blocker that
+// stays does. A plan says the same before.
 func TestSeveralResourcesAreDeletedTogether_I13_I14(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -150,7 +151,7 @@ func TestADeleteOfManyMembersIsLinear(t *testing.T) {
 	require.Less(t, computed[6000], 18*computed[1000])
 }
 
-// A resource that is being deleted is no obstacle for those that are deleted together with it.
+// A resource that is being deleted is no obstacle for the resources that are deleted together with it.
 func TestOneOfSeveralIsBeingDeleted(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)

@@ -52,7 +52,8 @@ func TestDeleteIsRefusedBesideALiveBlockerAndNamesIt_I3(t *testing.T) {
 	b.Audit()
 }
 
-// A delete with a limit counts the resources of all deployments, and is refused before anything changes. When a deployment cannot be asked, the number is unknown.
+// A delete with a limit counts the resources of all deployments, and is refused before a row changes. When a
+// deployment cannot be asked, the number is unknown.
 func TestALimitOfRemovalsCountsAllDeployments(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -294,7 +295,7 @@ CREATE TRIGGER bounded AFTER DELETE ON dbcontroller.reference REFERENCING OLD TA
 		for n := range doomed {
 			require.False(t, b.MustDelete(targetName(fmt.Sprint("d", n))).Removed)
 		}
-		// The one that stays is looked at, too, and has more of them than a batch.
+		// The resource that stays is looked at, too, and has more of them than a batch.
 		_, err = here.Exec(t.Context(), `
 INSERT INTO dbcontroller.work (action, shard, deployment_id, target_id)
 SELECT $1, s.shard, d.id, s.id FROM dbcontroller.shadow s, dbcontroller.deployment d WHERE d.service || '/' || d.region = $2`, schema.Finalise, aWest)
@@ -360,7 +361,8 @@ func TestUnsetLosesNoConcurrentUpdate_I10(t *testing.T) {
 	b.Audit()
 }
 
-// I11: a holder that no longer refers to that uid is kept; I9: another resource of the same name is not touched.
+// I11: a holder that does not refer to that uid any more is kept; I9: another resource of the same name is
+// not touched.
 func TestACascadeTakesOnlyWhoStillRefersToThatUID_I11_I9(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)

@@ -46,7 +46,8 @@ func TestADeploymentThatIsDescribedAgainIsWaitedFor_I2_I15(t *testing.T) {
 	b.Audit()
 }
 
-// No description of the holder's service imports that of the target any more, but its deployment has referred to resources there.
+// No description of the holder's service imports the target's service any more, but its deployment has
+// referred to resources there.
 func TestWhoHasReferredIsWaitedForWithoutADescription_I2_I15(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)

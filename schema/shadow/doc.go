@@ -22,15 +22,15 @@
 //	internal/rights    rights to block resources of other deployments without asking: rights.go acquires, recall.go answers, look.go returns
 //	internal/wishes    the rights that applications ask for before they write rows, and that rows lack
 //	internal/progress  the counts of each deletion here
-//	internal/cascade   a deletion in one database: closure.go reads and locks its members, carry.go carries out what
-//	                   is decided on them; owner_change.go for lost owners
+//	internal/cascade   a deletion in one database: closure.go reads and locks its members, carry.go carries out the
+//	                   decision on them; owner_change.go for lost owners
 //	internal/follow    acts on the holders here for deletions in other deployments, in batches (act.go)
 //	internal/deletedrows   carries out the deletion of rows of attached tables that are resources
 //	internal/owner     owners of resources: questions (owner_check.go), deletions (owner_drop.go), version switches (owner_upgrade.go)
 //	internal/ownerlist comparison of the lists of owners, which are stored with bodies, with owner references
-//	internal/control   what is stored beside bodies: statuses, finalizers that are done, and block_deletion
+//	internal/control   columns beside bodies: statuses, finalizers that are done, and block_deletion
 //	internal/steer     decisions of operators: pauses, retries, forced releases
-//	internal/count     the counts of what a plan leaves out
+//	internal/count     the counts of references that a plan leaves out
 //	internal/closing   targets of a delete that take no new references meanwhile
 //	internal/deletion  a user's delete: delete.go tries it in one transaction, gathered.go several in one, lookahead.go finds the refusing blockers, plan.go answers one, trace.go upwards
 //	internal/compare   finds differences inside one database: bodies, owner lists, rows of attached tables

@@ -12,8 +12,9 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
-// Two deployments fail over at once, and the recovery of the holder's waits for the registry. A comparison that it begins meanwhile is of before
-// its announcement, so that a release of the lost epoch can still undo what was compared: the comparison confirms nothing.
+// Two deployments fail over at once, and the recovery of the holder's waits for the registry. A comparison
+// that it begins meanwhile is older than its announcement, so that a release of the lost epoch can still undo
+// the compared references: the comparison confirms nothing.
 func TestAComparisonBeforeARecoveryConfirmsNothing_I3(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -52,8 +53,9 @@ func TestAComparisonBeforeARecoveryConfirmsNothing_I3(t *testing.T) {
 	b.Audit()
 }
 
-// A backup has work of an earlier recovery. It announces nothing before the recovery of the new epoch has begun, which makes that work anew: whoever
-// is told compares once, and is waited for from the beginning of the recovery on.
+// A backup has work of an earlier recovery. It announces nothing before the recovery of the new epoch has
+// begun, which makes that work anew: a deployment that is told compares once, and is waited for from the
+// beginning of the recovery on.
 func TestAnEpochIsAnnouncedWhenItsRecoveryHasBegun_I13(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -97,8 +99,8 @@ func TestThePresentEpochIsNotOutdone(t *testing.T) {
 	require.NoError(t, second.OutdoEpoch(t.Context(), b.ID(aWest), uuid.Must(uuid.NewV7())), "the deployment has not been believed yet")
 }
 
-// A process that has not noticed the present epoch takes the work to compare in it. It could confirm the epoch before alone, and nobody would
-// compare again: the work stays.
+// A process that has not noticed the present epoch takes the work to compare in it. It could confirm the
+// epoch before alone, and no process would compare again: the work stays.
 func TestAProcessThatHasNotNoticedComparesNothing_I13(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)

@@ -34,7 +34,8 @@ kinds:
     references: [{ path: block, targets: [a.example.com/Target, a.example.com/Other], behaviour: BLOCK }]
 `
 
-// The same with work of both kinds in one batch: what waits keeps no other piece back, and explain names what waits alone.
+// The same with work of both kinds in one batch: waiting pieces keep no other piece back, and explain names
+// only the waiting resource as halted.
 func TestAKindThatWaitsKeepsNoOtherBack_I13_I20(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, strings.Replace(kindsOfTargets, `["targets/{target}"]`, "[\"targets/{target}\"]\n    finalizers: [{ name: badge, holder: user/badges }]", 1), nil, aWest, bEast)
@@ -100,8 +101,8 @@ func waitsFor(t *testing.T, err error, deployment schema.DeploymentID) {
 	require.Equal(t, []schema.DeploymentID{deployment}, unavailable.Deployments)
 }
 
-// A restored holder's database refers to kinds again to which it has not referred before. Their targets wait until it has compared; those of other kinds
-// are deleted, in both steps.
+// A restored holder's database refers to kinds again to which it has not referred before. Their targets wait
+// until it has compared; targets of other kinds are deleted, in both steps.
 func TestAnEpochHoldsUpTheKindsThatItsDatabaseRefersTo_I2_I13(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, kindsOfTargets, nil, aWest, bEast)
@@ -136,7 +137,8 @@ func TestAnEpochHoldsUpTheKindsThatItsDatabaseRefersTo_I2_I13(t *testing.T) {
 	b.Audit()
 }
 
-// An epoch that comes before the comparison in the one before holds up what its own database refers to. Kinds that are not known hold up all.
+// An epoch that comes before the comparison of the former epoch holds up the kinds to which its own database
+// refers. Kinds that are not known hold up all.
 func TestTheKindsOfTheLastEpochCount_I2_I13(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, kindsOfTargets, nil, aWest, bEast)
@@ -177,7 +179,8 @@ func TestTheKindsOfTheLastEpochCount_I2_I13(t *testing.T) {
 	}
 }
 
-// The kinds are those of references, owners, and columns of attached tables, whose rows may refer without a right. They are of the epoch that is announced.
+// The kinds are the kinds of references, of owners, and of columns of attached tables, whose rows may refer
+// without a right. They are of the epoch that is announced.
 func TestTheKindsThatADatabaseRefersTo(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, kindsOfTargets, nil, aWest, bEast)

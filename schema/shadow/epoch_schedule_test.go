@@ -168,7 +168,8 @@ func TestAnOldEpochDoesNotCountAgainAfterTheTargetsOwnFailover_I5_I8(t *testing.
 	require.ErrorAs(t, err, new(*peer.BlockedError))
 }
 
-// A deployment and a field path were first stored in the lost commits: the process caches numbers of rows that no longer exist.
+// A deployment and a field path were first stored in the lost commits: the process caches numbers of rows
+// that do not exist.
 func TestNamesThatWereLostAreLookedUpAgain_I1_I3(t *testing.T) {
 	t.Parallel()
 	for name, before := range map[string]body{"deployment": nil, "path": {"unset": target2}} {
@@ -302,7 +303,8 @@ func refusing(t *testing.T, reason peer.Reason) *harness.Box {
 	return b
 }
 
-// An operator ends the wait for a reference that nobody will allow again: its target can be deleted, and then it is dangling.
+// An operator ends the wait for a reference that will never be allowed again: its target can be deleted, and
+// then it is dangling.
 func TestTheWaitForARefusedReferenceCanBeWaived_I13(t *testing.T) {
 	t.Parallel()
 	b := refusing(t, peer.NotReferable)

@@ -31,7 +31,7 @@ var SelectWishesSQL = wishes.SelectSQL
 // OwnSQL selects the id of a transaction and the epoch, when its commit waits for the disk.
 const OwnSQL = db.OwnSQL
 
-// ReferredSQL selects those of some ids to which something here refers.
+// ReferredSQL selects the ids, among some, of resources with a holder here.
 var ReferredSQL = cascade.ByID.ReferredSQL
 
 // Mark is the greatest value of the sequence mark that this process has seen.
@@ -40,8 +40,8 @@ func (s *Store) Mark() int64 { return s.db.Rollback.Seen.Load() }
 // SetClock replaces the clock of the process.
 func (s *Store) SetClock(now func() time.Time) { s.db.Now = now }
 
-// Act calls ActFor and Forget for deletions with their uids alone, without a time limit: everything is done when it returns without an
-// error.
+// Act calls ActFor and Forget for deletions with their uids alone, without a time limit: all is done when it
+// returns without an error.
 func (s *Store) Act(ctx context.Context, from schema.DeploymentID, uids []uuid.UUID) (map[uuid.UUID]error, error) {
 	deletions := make([]schema.Deletion, len(uids))
 	for i, uid := range uids {

@@ -76,8 +76,9 @@ func newestXID(t *testing.T, store *shadow.Store, pool *pgxpool.Pool, prefix str
 	return xid
 }
 
-// A standby without the last commits is promoted and assigns their transaction ids to other transactions: an older token would
-// skip these silently. The token is reset, and an older position is no longer accepted in an acknowledgement.
+// A standby without the last commits is promoted and assigns their transaction ids to other transactions: an
+// older token would skip these silently. The token is reset, and an older position is not accepted in an
+// acknowledgement.
 func TestAPromotedStandbyResetsTokens_I24(t *testing.T) {
 	t.Parallel()
 	primary, standby := newStandby(t)
@@ -132,8 +133,8 @@ func rollBack(t *testing.T, pool *pgxpool.Pool, n int) (last uint64) {
 	return last
 }
 
-// A crash loses the transaction ids that were not on disk, also those of transactions that were rolled back: they are assigned
-// again. A position is sent only when all ids before it are on disk.
+// A crash loses the transaction ids that were not on disk, also of transactions that were rolled back: they
+// are assigned again. A position is sent only when all ids before it are on disk.
 func TestACrashDoesNotPutNewWritesBeforeOldTokens_I24(t *testing.T) {
 	t.Parallel()
 	server := newServer(t)
@@ -178,7 +179,7 @@ func TestACrashBehindAnOwnCommitLosesNothing_I24(t *testing.T) {
 		if token == "" {
 			f.until("the snapshot", func() bool { return f.ended })
 		}
-		if i%2 == 1 { // one that is read by the watch that stands open, one by a watch that resumes
+		if i%2 == 1 { // read by the watch that stands open, or by a watch that resumes
 			stop()
 			f.mu.Lock()
 			token = f.token

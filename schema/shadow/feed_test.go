@@ -166,7 +166,7 @@ func TestAWatchResumesAfterItsTokenWithoutASnapshot(t *testing.T) {
 	require.False(t, g.ended)
 }
 
-// A snapshot that begins after the answer to a write has it, whatever an idle watch beside it has read.
+// A snapshot that begins after the answer to a write has it, at any position of an idle watch beside it.
 func TestASnapshotHasEveryWriteThatWasAnswered_I23(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)

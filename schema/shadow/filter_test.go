@@ -24,7 +24,7 @@ func TestAFilterIsNoSQL(t *testing.T) {
 	store, ctx := b.Stores[b.ID(aWest)], t.Context()
 	b.MustPut(target, nil)
 	for _, filter := range []string{
-		`IS/**/NULL/**/OR/**/true/**/OR/**/x.name/**/LIKE(name, "no such name")`,        // everything
+		`IS/**/NULL/**/OR/**/true/**/OR/**/x.name/**/LIKE(name, "no such name")`,        // all resources
 		`IS/**/NOT/**/NULL/**/AND/**/current_user/**/NOT/**/LIKE(name, "no such user")`, // would query the server
 		`~(name, "t$")`, // regular expressions, which can run for a long time
 		`foo(name, "x")`, `;DROP(name, "x")`,

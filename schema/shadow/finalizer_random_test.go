@@ -15,7 +15,7 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// cleanUps is a model of the finalizers of the targets: for each incarnation in DELETING those that are left.
+// cleanUps is a model of the finalizers of the targets: the remaining ones of each incarnation in DELETING.
 type cleanUps map[uuid.UUID][]string
 
 func (c cleanUps) copied() cleanUps {
@@ -62,7 +62,7 @@ func playFinalizers(t *testing.T, rnd *rand.Rand, restores bool) {
 				b.MustDelete(full)
 				left[r.UID] = []string{"badge", "calendar"}
 			}
-		case 2, 3: // for any incarnation, also one that is gone or of another name
+		case 2, 3: // for any incarnation, also a gone one or one of another name
 			uids := slices.SortedFunc(maps.Keys(seen), func(x, y uuid.UUID) int { return slices.Compare(x[:], y[:]) })
 			if len(uids) == 0 {
 				continue

@@ -50,8 +50,9 @@ func clean(t *testing.T, b *harness.Box, name string, uid uuid.UUID, finalizers 
 	}
 }
 
-// A resource in DELETING stays until each finalizer of its kind is removed, for every cause of the deletion; in everything else it is a resource in
-// DELETING: its holders cascade, it takes no references, and it blocks nothing.
+// A resource in DELETING stays until each finalizer of its kind is removed, for every cause of the deletion;
+// otherwise it is a resource in DELETING like any other: its holders cascade, it takes no references, and it
+// blocks nothing.
 func TestAResourceWaitsForItsFinalizers_I33(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, finalized, nil, aWest, bEast)
@@ -111,8 +112,8 @@ func TestAResourceWaitsForItsFinalizers_I33(t *testing.T) {
 	b.Gone(target)
 }
 
-// The version that runs in the database decides which finalizers a resource gets with its mark: also for a process that has not heard of
-// a switch. A switch leaves those of resources in DELETING.
+// The version that runs in the database decides which finalizers a resource gets with its mark: also for a
+// process that has not heard of a switch. A switch leaves the finalizers of resources in DELETING.
 func TestFinalizersAreThoseOfTheRunningVersion_I26_I33(t *testing.T) {
 	t.Parallel()
 	const (

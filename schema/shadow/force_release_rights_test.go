@@ -213,8 +213,8 @@ func TestAnAnswerOfALostDatabaseReleasesNoEntry_I30_I31(t *testing.T) {
 	}
 }
 
-// The right to block ends as well: nobody would tell its deployment to return it, and the target would wait for ever. An operator who insists cannot
-// change that.
+// The right to block ends as well: its deployment would never be told to return it, and the target would wait
+// for ever. An operator's insistence cannot change that.
 func TestAReleasedEntryEndsTheRightToBlock_I13_I31(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, services, withBlockRights, aWest, aEast, bEast)
@@ -247,8 +247,8 @@ func TestAReleasedEntryEndsTheRightToBlock_I13_I31(t *testing.T) {
 	b.Audit()
 }
 
-// An operator takes back the rights to a resource: its deployment is asked until it says that they have ended, and asks for each reference from then on.
-// What it wrote under them stays, and counts.
+// An operator takes back the rights to a resource: its deployment is asked until it says that they have
+// ended, and asks for each reference from then on. References written under them stay, and count.
 func TestRightsAreTakenBack_I3_I30_I31(t *testing.T) {
 	t.Parallel()
 	b := blocking(t)

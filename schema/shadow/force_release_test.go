@@ -77,7 +77,7 @@ func TestEntriesOfAnActiveResourceAreListed(t *testing.T) {
 	require.Equal(t, 1, b.Count(aWest, "holder_entry"))
 }
 
-// The rows that tie a resource are listed page by page, each once, whatever their kinds.
+// The rows that tie a resource are listed page by page, each once, of all kinds.
 func TestReleasableRowsHavePages(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -267,8 +267,8 @@ func TestAForcedReleaseOfAnOwneeEntry_I17(t *testing.T) {
 	b.Audit()
 }
 
-// A released owner reference is gone as after a user's update: the resource stays without owners. An equal one that is written later has
-// another key.
+// A released owner reference is gone as after a user's update: the resource stays without owners. An equal
+// reference that is written later has another key.
 func TestAForcedReleaseOfAnOwnerReference_I16(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -301,7 +301,7 @@ func TestAForcedReleaseOfAnOwnerReference_I16(t *testing.T) {
 	b.Audit()
 }
 
-// Keys are checked before anything is released.
+// Keys are checked before a row is released.
 func TestForcedReleasesAreRefusedWithoutAKeyOrAReason(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)

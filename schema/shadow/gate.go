@@ -20,7 +20,8 @@ type (
 		EpochChanged() <-chan struct{}
 		OutdoEpoch(ctx context.Context, by schema.DeploymentID, known uuid.UUID) error
 	}
-	// peerEpochs are those of the databases of other deployments, and what one of them asks about that here.
+	// peerEpochs are the epochs of other deployments' databases, and their questions about the epoch of this
+	// one.
 	peerEpochs interface {
 		PeerEpoch(ctx context.Context, of schema.DeploymentID) (uuid.UUID, error)
 		ReferredKinds(ctx context.Context, of schema.DeploymentID) (uuid.UUID, peer.TargetKinds, error)
@@ -34,7 +35,7 @@ type (
 		MarkReferencesConfirmed(ctx context.Context, by schema.DeploymentID, epoch, selfEpoch uuid.UUID) error
 		ForgetServer(ctx context.Context) error
 	}
-	// databases are the identities of this one and of those of other deployments.
+	// databases are the identities of this deployment's database and of other deployments' databases.
 	databases interface {
 		Database() uuid.UUID
 		CheckCaller(ctx context.Context, who schema.DeploymentID) error

@@ -14,7 +14,8 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// occupyDelete starts a delete that waits for a row, so that those after it are gathered. release lets it go on.
+// occupyDelete starts a delete that waits for a row, so that the deletes after it are gathered. release lets
+// it go on.
 func occupyDelete(t *testing.T, b *harness.Box) (release func()) {
 	t.Helper()
 	b.MustPut("//"+aWest+"/targets/locked", nil)
@@ -274,8 +275,8 @@ func TestGatheredDeletesLookAfterTheLock_I3(t *testing.T) {
 	b.Audit()
 }
 
-// The same request several times at once takes effect once. A delete that makes its transaction fail fails alone: its neighbours are carried out,
-// and an id that several deletes have is that of one of them.
+// The same request several times at once takes effect once. A delete that makes its transaction fail fails
+// alone: its neighbours are carried out, and of several deletes with one id one is carried out.
 func TestAFailedBatchKeepsItsOtherDeletes_I20_I29(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)

@@ -48,7 +48,8 @@ func putTogether(b *harness.Box, bodies map[string]body) map[string]error {
 
 func targetNumber(n int) string { return fmt.Sprintf("//%s/targets/t%d", aWest, n) }
 
-// storedAs returns how the references of a holder were written: under a right or by asking, by field.
+// storedAs returns, by field, whether a reference of a holder was written under a right; otherwise it was
+// asked for.
 func storedAs(t *testing.T, b *harness.Box, name string) (delegated map[string]bool) {
 	t.Helper()
 	delegated = map[string]bool{}
@@ -89,7 +90,7 @@ func TestGatheredWritesUnderRights_I20_I30(t *testing.T) {
 	}
 	exec(`UPDATE dbcontroller.foreign_target SET acting_epoch = NULL, turn = nextval('dbcontroller.object_id') WHERE name = 'targets/t1'`)
 	exec(`INSERT INTO dbcontroller.ending (target_id, until) SELECT id, now() + interval '30 s' FROM dbcontroller.foreign_target WHERE name = 'targets/t2'`)
-	b.MustDelete(targetNumber(3)) // and nobody has heard of it
+	b.MustDelete(targetNumber(3)) // and no process has heard of it
 	unlock := sync.OnceFunc(hold(t, b, bEast, `SELECT FROM dbcontroller.foreign_target WHERE name = 'targets/t4' FOR UPDATE`))
 	defer unlock()
 	release := occupyHolders(t, b)
@@ -143,8 +144,8 @@ WHERE r.delegated AND s.name ~ '^holders/(acting|block)[0-9]'`).Scan(&writes, &t
 	b.Audit()
 }
 
-// A right that is recalled while a batch has locked its row ends before or after the batch, and never between its check and its commit:
-// what was written under it is found, or was written by asking (I3, I31).
+// A right that is recalled while a batch has locked its row ends before or after the batch, and never between
+// its check and its commit: a reference written under it is found, or was written by asking (I3, I31).
 func TestARecallBesideABatch_I3_I31(t *testing.T) {
 	t.Parallel()
 	b := blocking(t)
@@ -209,8 +210,8 @@ SELECT gen_random_uuid(), deployment_id, kind_id, name, acting_epoch, acting_own
 	b.Audit()
 }
 
-// In an older copy of the holder's database, which takes the place of the present one, the number of a known target may be that of another
-// target. A write under a right refers to the target that it names.
+// In an older copy of the holder's database, which takes the place of the present one, the number of a known
+// target may belong to another target. A write under a right refers to the target that it names.
 func TestAKnownNumberIsThatOfItsUID_I2_I15(t *testing.T) {
 	t.Parallel()
 	b := delegating(t)

@@ -44,8 +44,8 @@ func occupy(t *testing.T, b *harness.Box) (release func()) {
 	return func() { letGo(); g.Wait() }
 }
 
-// Writes that run at the same time share a transaction, and each has its own outcome: one that is refused, waits for a lock, or
-// fails, does not fail or delay the others (I20).
+// Writes that run at the same time share a transaction, and each has its own outcome: a write that is
+// refused, waits for a lock, or fails, does not fail or delay the others (I20).
 func TestGatheredWritesHaveTheirOwnOutcomes_I20(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -150,7 +150,8 @@ func TestGatheredWritesOfOneResourceLoseNothing_I10(t *testing.T) {
 	b.Audit()
 }
 
-// A write waits for a row that another transaction has locked until the caller's deadline, however often the session's lock_timeout ends a statement.
+// A write waits for a row that another transaction has locked until the caller's deadline, also when the
+// session's lock_timeout ends several statements.
 func TestAWriteWaitsForALockUntilItsDeadline(t *testing.T) {
 	t.Parallel()
 	timeouts := &timedOut{}
@@ -205,8 +206,8 @@ func (o *timedOut) TraceBatchQuery(_ context.Context, _ *pgx.Conn, d pgx.TraceBa
 
 func (o *timedOut) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}
 
-// A write that makes its transaction fail fails alone: its neighbours are stored (I20). A repeated request takes effect once, and an id that
-// several writes have is that of one of them (I29).
+// A write that makes its transaction fail fails alone: its neighbours are stored (I20). A repeated request
+// takes effect once, and of several writes with one id one is stored (I29).
 func TestAFailedBatchKeepsItsOtherWrites_I20_I29(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -280,7 +281,7 @@ func TestAWriteWhoseTransactionRunsAtItsDeadlineIsUnknown_I29(t *testing.T) {
 		stopped(t, b, aWest, waiting)
 		return answered
 	}
-	first := save(t.Context(), "targets/first", 1) // runs by itself: those that come afterwards share transactions
+	first := save(t.Context(), "targets/first", 1) // runs by itself: later writes share transactions
 	ctx, cancel := context.WithCancel(t.Context())
 	late := save(ctx, "targets/late", 2)
 	cancel()
@@ -295,8 +296,9 @@ func TestAWriteWhoseTransactionRunsAtItsDeadlineIsUnknown_I29(t *testing.T) {
 	b.Audit()
 }
 
-// Attempts that arrive in one call share a transaction, each by itself: one that is refused, closed, too late, or whose target is locked,
-// neither fails nor delays its neighbours, and the call may be repeated (I7, I8, I20).
+// Attempts that arrive in one call share a transaction, each by itself: an attempt that is refused, closed,
+// too late, or whose target is locked, neither fails nor delays its neighbours, and the call may be repeated
+// (I7, I8, I20).
 func TestAttemptsOfOneCallHaveTheirOwnOutcomes_I7_I8_I20(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)

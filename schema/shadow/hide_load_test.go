@@ -125,7 +125,7 @@ func TestWhatIsHiddenStaysHiddenUnderLoad(t *testing.T) {
 	b.Audit()
 }
 
-// hiddenWatcher counts how often each incarnation ended.
+// hiddenWatcher counts the ends of each incarnation.
 type hiddenWatcher struct {
 	primed chan struct{}
 	mu     sync.Mutex

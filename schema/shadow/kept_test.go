@@ -112,8 +112,8 @@ func TestWhatAVersionHasNoPlaceForIsKept_I13_I26(t *testing.T) {
 	b.Audit()
 }
 
-// The next version gives the names of a kind to another one. What is stored under such a name is read and deleted by it, and nothing of
-// the other kind takes its place before it is gone.
+// The next version gives the names of a kind to another one. A resource that is stored under such a name is
+// read and deleted by it, and no resource of the other kind takes its place before it is gone.
 func TestANameThatIsKeptIsNotUsedByAnotherKind_I26(t *testing.T) {
 	t.Parallel()
 	const services = `

@@ -98,8 +98,8 @@ func hangs(t *testing.T, pool *pgxpool.Pool) (waits bool) {
 	return waits
 }
 
-// The holder's commit is sent and hangs: the target's deployment waits for its decision, however long ago the blockade expired,
-// and the blockade stays.
+// The holder's commit is sent and hangs: the target's deployment waits for its decision for any time after
+// the expiry of the blockade, and the blockade stays.
 func TestACommitThatHangsIsWaitedFor_I3_I5(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)

@@ -249,7 +249,7 @@ func TestProcessesComeAndGo_I18(t *testing.T) {
 	require.Equal(t, schema.RingSize, total)
 }
 
-// A process that was given up releases shards late: those that another process has taken since stay there.
+// A process that was given up releases shards late: shards that another process has taken since stay there.
 func TestALateReleaseTakesNoShardsOfOthers_I18(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)

@@ -78,8 +78,8 @@ func TestNobodyIsWaitedForInTheFirstEpoch(t *testing.T) {
 	b.MustDelete(target)
 }
 
-// A temporary refusal, such as that of a disabled deployment, is no result of a comparison: the epoch is not confirmed before the
-// reference is established again.
+// A temporary refusal, such as by a disabled deployment, is no result of a comparison: the epoch is not
+// confirmed before the reference is established again.
 func TestARefusalThatPassesConfirmsNothing_I2_I15(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)

@@ -74,7 +74,7 @@ func TestTheStepsOfABatchAreLinear(t *testing.T) {
 			return body{"block": own, "cascade": own, "near": body{"cascade": fmt.Sprint("holders/own", i)}}
 		})
 		b.Settle()
-		// One write, among all these, reads what concerns it.
+		// One write, among all these, reads the rows that concern it.
 		p.limit(n / 2)
 		for _, content := range []body{{"block": west + "targets/guard", "unset": west + "targets/own0"}, {"block": west + "targets/own1"}} {
 			b.MustPut(east+"holders/one", content)
@@ -96,7 +96,7 @@ func TestTheStepsOfABatchAreLinear(t *testing.T) {
 	require.Positive(t, p.seen)
 }
 
-// Values without a right are looked up one by one by the index, however many a reference has.
+// Values without a right are looked up one by one by the index, for any number of them.
 func TestValuesWithoutARightAreLinear(t *testing.T) {
 	t.Parallel()
 	const n = 20_000
@@ -152,8 +152,8 @@ func TestABatchAtOneTargetIsLinear(t *testing.T) {
 	require.Positive(t, p.seen)
 }
 
-// An answer to the questions of a target's deployment reads the asked references alone, by whatever statistics: autovacuum may have analysed each table
-// at another moment.
+// An answer to the questions of a target's deployment reads the asked references alone, by any statistics:
+// autovacuum may have analysed each table at another moment.
 func TestAnAnswerReadsTheAskedReferencesByAnyStatistics(t *testing.T) {
 	t.Parallel()
 	const n = 300

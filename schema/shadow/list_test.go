@@ -163,7 +163,7 @@ func TestMaskedUpdatesReplaceOnlyWhatTheyName(t *testing.T) {
 	b.Audit()
 }
 
-// Validate runs all checks of a save, those of other deployments included, and stores nothing anywhere.
+// Validate runs all checks of a save, checks at other deployments included, and stores nothing anywhere.
 func TestValidateChecksEverythingAndStoresNothing(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)

@@ -165,12 +165,13 @@ func TestAWalkThatStopsAtItsLimitNamesWhoWasNotAsked(t *testing.T) {
 	require.False(t, plan.Groups[0].AtLeast)
 }
 
-// A deployment, asked for a plan, has to ask another one that does not answer: it answers in time all the same.
+// A deployment, asked for a plan, has to ask another deployment, which does not answer: it answers in time
+// all the same.
 func TestWhoAsksADeploymentThatIsSilentAnswersAllTheSame_I15(t *testing.T) {
 	t.Parallel()
 	b := newMany(t, 4, nil)
 	b.MustPut("//a.example.com/r3/nodes/blocker", body{"b": []any{nodeOf(2)}})
-	b.MustPut(nodeOf(3), nil) // no longer cascades
+	b.MustPut(nodeOf(3), nil) // does not cascade any more
 	b.Settle()
 	b.OnResolveIn = func(ctx context.Context, to schema.DeploymentID) error {
 		if to.Region == "r3" {

@@ -119,7 +119,8 @@ func TestLocalBlockersThatGoByWayOfAnotherRegionAreExcused_I14(t *testing.T) {
 	b.Audit()
 }
 
-// Deployments first answer with the number of members that concern nobody else. The holder of a blocker elsewhere can be one of them.
+// Deployments first answer with the number of members that concern no other deployment. The holder of a
+// blocker elsewhere can be one of them.
 func TestABlockerThatWasOnlyCountedIsExcused_I14(t *testing.T) {
 	t.Parallel()
 	const root, member, holder, outside = "//a.example.com/us/nodes/t", "//a.example.com/eu/nodes/m", "//a.example.com/as/nodes/h", "//a.example.com/as/nodes/o"
@@ -139,7 +140,7 @@ func TestABlockerThatWasOnlyCountedIsExcused_I14(t *testing.T) {
 	b.Audit()
 }
 
-// What is bounded by a number of references is not taken for all holders: one can have several.
+// A bounded number of references is not taken for a number of holders: one holder can have several.
 func TestHoldersAreCountedAndNotTheirReferences(t *testing.T) {
 	t.Parallel()
 	const root = "//a.example.com/us/nodes/t"
@@ -161,7 +162,8 @@ func TestHoldersAreCountedAndNotTheirReferences(t *testing.T) {
 	}
 }
 
-// A member that somebody blocks, here or elsewhere, that is protected, or with which something goes that is, is not only counted.
+// A member that is blocked, here or elsewhere, that is protected, or with which a blocked one goes, is not
+// only counted.
 func TestWhatConcernsSomebodyIsNotOnlyCounted_I3(t *testing.T) {
 	t.Parallel()
 	const root, member, further, outside = "nodes/t", "nodes/m", "nodes/f", "nodes/o"
@@ -235,7 +237,7 @@ func TestADeploymentThatIsAwayIsNamedAndNotItsResources_I15(t *testing.T) {
 	b.Audit()
 }
 
-// A resource that an owner's deletion collects is excused like one that cascades, if it is really collected.
+// A resource that an owner's deletion collects is excused like a cascading one, if it is really collected.
 func TestABlockerThatLosesItsLastOwnerIsExcused(t *testing.T) {
 	t.Parallel()
 	b := newDeliveries(t, 0)

@@ -66,7 +66,8 @@ const (
 	holder2 = "//" + bEast + "/holders/h2"
 )
 
-// newBox has four deployments: tests of the deployments that get questions and notices, and of those that do not, need them all.
+// newBox has four deployments: tests of the deployments that get questions and notices, and of the
+// deployments that do not, need them all.
 func newBox(t testing.TB, configure harness.BoxConfig) *harness.Box {
 	t.Helper()
 	return harness.NewBox(t, services, configure, aWest, aEast, bWest, bEast)

@@ -92,8 +92,8 @@ func (s *swapped) establish(name string) {
 	require.NoError(s.t, err)
 }
 
-// An older copy of the server's files replaces the server: it lacks commits of the process. Each transaction that removes or decides
-// something detects that, also when it is retried, and the next NoticeEpoch begins a new epoch.
+// An older copy of the server's files replaces the server: it lacks commits of the process. Each transaction
+// that removes or decides detects that, also when it is retried, and the next NoticeEpoch begins a new epoch.
 func TestAnOlderCopyOfTheServersFilesDecidesNothing_I3(t *testing.T) {
 	t.Parallel()
 	s := newSwapped(t)
@@ -148,8 +148,9 @@ func resumed(t *testing.T, store *shadow.Store, token string) error {
 	return store.WatchDeletions(ctx, peerOfA, token, func(schema.Event[schema.Deletion]) error { return nil })
 }
 
-// A process starts over a restored copy of the server's files, and nobody says so (--restored): nothing distinguishes the copy, and
-// the process has seen no greater number. The token of another deployment does, and its acknowledgement as well.
+// A process starts over a restored copy of the server's files, without --restored: nothing distinguishes the
+// copy, and the process has seen no greater number. The token of another deployment does, and its
+// acknowledgement as well.
 func TestATokenThatIsAheadRevealsARestoredCopy_I2_I3(t *testing.T) {
 	t.Parallel()
 	for name, tell := range map[string]func(*testing.T, *shadow.Store, string) error{
@@ -232,8 +233,8 @@ func TestATokenOfALaterEpochRevealsARestoredCopy_I2_I3(t *testing.T) {
 	notices(first, false)
 }
 
-// Another deployment that knows a later epoch reveals a copy of before it. It is believed once: a hostile one could name a later one each
-// time, and one so far ahead that nobody accepts it.
+// Another deployment that knows a later epoch reveals a copy of before it. It is believed once: a hostile one
+// could name a later epoch each time, up to one so far ahead that every deployment refuses it.
 func TestADeploymentThatKnowsALaterEpochIsBelievedOnce_I2_I13(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -257,7 +258,8 @@ func TestADeploymentThatKnowsALaterEpochIsBelievedOnce_I2_I13(t *testing.T) {
 	require.NoError(t, store.OutdoEpoch(ctx, by, uuid.Must(uuid.NewV7())))
 }
 
-// A stored position that the database has reached, or that it cannot read, ends no epoch: nobody can make one up.
+// A stored position that the database has reached, or that it cannot read, ends no epoch: no position can be
+// made up.
 func TestAStoredPositionOfThePresentShowsNothing(t *testing.T) {
 	t.Parallel()
 	_, store := movingPool(t, newServer(t), &atomic.Value{})
@@ -271,7 +273,8 @@ func TestAStoredPositionOfThePresentShowsNothing(t *testing.T) {
 	require.False(t, awaiting)
 }
 
-// Of two streams with the deletions of one deployment, the one that has not told the other's position does not replace it.
+// Of two streams with the deletions of one deployment, the stream that has not told the other's position does
+// not replace it.
 func TestAPositionIsReplacedByWhoHasToldIt_I2(t *testing.T) {
 	t.Parallel()
 	_, store := movingPool(t, newServer(t), &atomic.Value{})

@@ -54,8 +54,8 @@ kinds: [{ kind: Holder, patterns: ["holders/{holder}"] }]
 	}
 }
 
-// Requests of people and messages of other deployments can name any regions, services and kinds: what the environment does not list gets
-// no number, which would stay for good, in memory and in the database.
+// Requests of people and messages of other deployments can name any regions, services and kinds: a name that
+// the environment does not list gets no number, which would stay for good, in memory and in the database.
 func TestMadeUpNamesAreNotStored_I20(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)

@@ -205,8 +205,8 @@ func seeds(t *testing.T) uint64 {
 	return n
 }
 
-// Inside one database the decisions are those of native keys with NO ACTION DEFERRABLE INITIALLY DEFERRED, with cycles, diamonds
-// and self references.
+// Inside one database the decisions equal the decisions of native keys with NO ACTION DEFERRABLE INITIALLY
+// DEFERRED, with cycles, diamonds and self references.
 func TestOneDatabaseDecidesAsNativeKeysDo_I1_I3_I14(t *testing.T) {
 	t.Parallel()
 	for seed := range seeds(t) {

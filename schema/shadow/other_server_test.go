@@ -19,8 +19,8 @@ UPDATE dbcontroller.work SET xid = (xid::text::bigint + 1000000)::text::xid8;
 UPDATE dbcontroller.change SET xid = (xid::text::bigint + 1000000)::text::xid8;
 UPDATE dbcontroller.meta SET compacted = (SELECT min(xid) FROM dbcontroller.change)`
 
-// A dump of a server that has used more transactions than the one where it is restored: what waits goes on, a watch receives its snapshot and
-// later changes alone, and its token is good.
+// A dump of a server that has used more transactions than the one where it is restored: waiting work goes on,
+// a watch receives its snapshot and later changes alone, and its token is good.
 func TestADumpOfABusierServer_I1_I13_I23_I24(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -56,7 +56,8 @@ func TestADumpOfABusierServer_I1_I13_I23_I24(t *testing.T) {
 	b.Audit()
 }
 
-// A subscriber of logical replication has the rows, and no sequence has moved: everything goes on behind the rows.
+// A subscriber of logical replication has the rows, and no sequence has moved: all numbers go on behind the
+// rows.
 func TestAPromotedSubscriber_I1_I10(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -103,7 +104,7 @@ func restartSequences(t *testing.T, pool *pgxpool.Pool) {
 	}
 }
 
-// requireSequencesBehindRows looks at every identity column, also that of a table that is new.
+// requireSequencesBehindRows looks at every identity column, also of new tables.
 func requireSequencesBehindRows(t *testing.T, pool *pgxpool.Pool) {
 	t.Helper()
 	ctx := context.Background()

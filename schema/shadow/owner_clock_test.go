@@ -10,8 +10,8 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
-// The grace period of an owner that is not there yet, and of one that does not refer to its ownee yet, is over when it is so by two clocks:
-// that of the ownee's database has jumped.
+// The grace period of an owner that is not there yet, or does not refer to its ownee yet, is over when it is
+// so by two clocks: the clock of the ownee's database has jumped.
 func TestOneClockEndsNoGracePeriod_I16(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -43,7 +43,8 @@ func TestOneClockEndsNoGracePeriod_I16(t *testing.T) {
 	b.Audit()
 }
 
-// The cause of a deletion is kept until it ends, however long a deployment is away: what other deployments are told does not depend on when.
+// The cause of a deletion is kept until it ends, for any absence of a deployment: other deployments are told
+// the same at any time.
 func TestTheCauseOfADeletionIsKeptUntilItEnds_I17(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)

@@ -33,7 +33,7 @@ func mustOwn(t *testing.T, b *harness.Box, name string, content body, owners ...
 
 func graceless(cfg *shadow.Config) { cfg.Times.OwnerGrace = time.Nanosecond }
 
-// The ownee is of a service that imports nothing, its owner of one that is in another region.
+// The ownee is of a service that imports nothing, its owner of a service in another region.
 const ownee, ownee2 = "//" + aEast + "/targets/owned", "//" + aEast + "/targets/owned2"
 
 func TestAnOwnerIsPinnedAndItsDeletionCollectsTheOwnee_I17(t *testing.T) {
@@ -127,8 +127,8 @@ func TestAnOwnerThatIsMissingMayComeUntilTheGraceIsOver(t *testing.T) {
 	require.NotNil(t, b.Get(ownee))
 }
 
-// A uid, name and kind that do not belong to one resource are refused. Where the owner's deployment is away, the owner is as missing as one without a
-// uid: nobody knows it to be gone.
+// A uid, name and kind that do not belong to one resource are refused. Where the owner's deployment is away,
+// the owner is as missing as one without a uid: it is not known to be gone.
 func TestAnOwnerWithAWrongUIDRemovesNobodyUnnoticed_I17(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, func(cfg *shadow.Config) { cfg.Times.OwnerGrace = time.Hour })

@@ -11,8 +11,8 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
-// While an operator has paused deletions, nothing is marked or removed: not by users, not for others, not at last. References are
-// written all the same, and everything goes on afterwards.
+// While an operator has paused deletions, no resource is marked or removed: not by users, not for others, not
+// at last. References are written all the same, and the deletions go on afterwards.
 func TestPausedDeletionsGoOnWhenTheyAreResumed(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -53,7 +53,7 @@ func TestPausedDeletionsGoOnWhenTheyAreResumed(t *testing.T) {
 	pause(east, b.ID(aWest), false)
 	pause(east, b.ID(aWest), false) // changes nothing
 
-	pause(east, b.ID(bEast), true) // everything there
+	pause(east, b.ID(bEast), true) // all deletions there
 	_, err = b.Act(b.ID(bEast), b.ID(aWest))
 	require.ErrorIs(t, err, peer.ErrPaused)
 	pause(east, b.ID(bEast), false)

@@ -82,7 +82,8 @@ func TestAPlanCountsAnUnsetOnce(t *testing.T) {
 	}
 }
 
-// A compact plan has the members of the plan, for the same reasons, and names those about which others have to be asked.
+// A compact plan has the members of the plan, for the same reasons, and names the members about which other
+// deployments have to be asked.
 func TestACompactPlanHasTheSameMembers(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, graphServices, nil, "a.example.com/us", "a.example.com/eu", "a.example.com/as")

@@ -64,8 +64,9 @@ func TestOneProcessBeginsAnEpoch_I8(t *testing.T) {
 	require.Len(t, present, 1)
 }
 
-// Before anything depended on it, the target's deployment has met an empty database, which was started by mistake, and then the right
-// one. It is restored to the time between: the empty one, started again, is not believed in that recovery.
+// Before a row depended on it, the target's deployment has met an empty database, which was started by
+// mistake, and then the right one. It is restored to the time between: the empty one, started again, is not
+// believed in that recovery.
 func TestADatabaseThatWasMetBeforeAnotherOneIsNotBelieved_I2_I15(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -73,7 +74,7 @@ func TestADatabaseThatWasMetBeforeAnotherOneIsNotBelieved_I2_I15(t *testing.T) {
 	back := b.Replace(bEast)
 	empty := b.Stores[b.ID(bEast)].Database()
 	require.NoError(t, b.Stores[b.ID(aWest)].CheckDatabase(t.Context(), b.ID(bEast), empty))
-	_, err := b.Stores[b.ID(aWest)].RecordPeerEpoch(t.Context(), b.ID(bEast), b.Stores[b.ID(bEast)].PresentEpoch(), peer.TargetKinds{}) // later than that of the right one
+	_, err := b.Stores[b.ID(aWest)].RecordPeerEpoch(t.Context(), b.ID(bEast), b.Stores[b.ID(bEast)].PresentEpoch(), peer.TargetKinds{}) // later than the right one's
 	require.NoError(t, err)
 	restore := b.Backup(aWest)
 	back()

@@ -184,7 +184,8 @@ func TestWhoCallsBeforeARecoveryIsWaitedFor_I2_I13_I15(t *testing.T) {
 	require.Empty(t, unconfirmed(t, b, aWest))
 }
 
-// A deployment that calls is waited for, in each process, before anything that it says counts: also when it calls again.
+// A deployment that calls is waited for, in each process, before its messages count: also when it calls
+// again.
 func TestWhoCannotBeWaitedForYetIsNotHeard_I2_I15(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -236,7 +237,8 @@ func TestALaterEnvironmentIsTriedAgain_I2_I15(t *testing.T) {
 	require.NoError(t, <-ended)
 }
 
-// What a deployment reports about a later epoch counts when it is reported again, after the database could not be asked.
+// The report of a deployment about a later epoch counts when it is repeated, after the database could not be
+// asked.
 func TestAReportOfALaterEpochThatFailedCounts_I2_I13(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -247,7 +249,7 @@ func TestAReportOfALaterEpochThatFailedCounts_I2_I13(t *testing.T) {
 	require.NoError(t, store.OutdoEpoch(t.Context(), b.ID(bEast), known))
 }
 
-// What is noted once an epoch is noted when it failed the first time.
+// A note that is written once an epoch is written when it failed the first time.
 func TestANoteThatFailedIsWrittenAgain_I13_I15(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -286,7 +288,8 @@ func TestANoteThatFailedIsWrittenAgain_I13_I15(t *testing.T) {
 	require.Equal(t, 1, countRows(t, b.Pools[b.ID(aWest)], `SELECT count(*) FROM dbcontroller.deployment WHERE referred`))
 }
 
-// Two processes meet two databases of one deployment at once, on which something depends: one of the databases counts.
+// Two processes meet two databases of one deployment at once, on which rows depend: one of the databases
+// counts.
 func TestTwoProcessesMeetOneDatabase_I15(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -316,7 +319,8 @@ func TestTwoProcessesMeetOneDatabase_I15(t *testing.T) {
 	require.Equal(t, 1, refused)
 }
 
-// A database is met anew while a transaction that puts something at stake is not committed: it is not replaced by the one that is met.
+// A database is met anew while a transaction that makes rows depend on the former one is not committed: the
+// met database does not replace the former one.
 func TestADatabaseIsMetAfterWritesUnderWay_I15_I17(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, services, nil, aEast, bEast)

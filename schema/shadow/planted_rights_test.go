@@ -37,7 +37,7 @@ func TestADeploymentWithARightIsToldAgain_I1_I30(t *testing.T) {
 	b.MustPut(root, nil)
 	b.MustPut(target, body{"next": root})
 	b.Settle()
-	b.MustDelete(root) // nobody blocks it now; the cascade has not arrived
+	b.MustDelete(root) // no holder blocks it now; the cascade has not arrived
 	for n := range 2 {
 		b.MustPut(holderNumber(n), body{"block": target})
 	}
@@ -70,7 +70,8 @@ func TestADeploymentWithARightIsToldAgain_I1_I30(t *testing.T) {
 	b.Audit()
 }
 
-// Between the two looks of a recall its database begins another epoch: the numbers of rows may be those of others, so it ends nothing.
+// Between the two looks of a recall its database begins another epoch: the numbers of rows may belong to
+// other rows, so it ends nothing.
 func TestARecallInAnEpochThatHasEndedEndsNothing_I8_I30(t *testing.T) {
 	t.Parallel()
 	b := blocking(t)

@@ -98,7 +98,7 @@ kinds:
     references: [{ path: added, targets: [a.example.com/Target], behaviour: UNSET }]
 `
 
-// A switch replaces the outstanding derivations of the switch before, also those that were set aside.
+// A switch replaces the outstanding derivations of the switch before, also derivations that were set aside.
 func TestASwitchReplacesTheDerivationsOfTheOneBefore_I26(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, switched, nil, aWest, bEast)
@@ -200,7 +200,8 @@ func TestASwitchKeepsTheDerivationsOfOtherKinds_I26(t *testing.T) {
 	b.Audit()
 }
 
-// A switch that stops between its two transactions has noted nothing of the new version, whatever it changes: another process does not adopt it.
+// A switch that stops between its two transactions has noted nothing of the new version, with any change:
+// another process does not adopt it.
 func TestNothingOfAHalfSwitchedVersionIsAdopted_I26(t *testing.T) {
 	t.Parallel()
 	for version, what := range map[string]string{"v4": "other names", "v5": "a new kind", "v6": "a dropped kind"} {

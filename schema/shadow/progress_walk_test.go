@@ -74,8 +74,8 @@ func TestTheHoldersOfOneResourceAreExpectedBeforeTheyAreFound(t *testing.T) {
 	b.Gone(target)
 }
 
-// The counts and the walks are stored together: while several people look, each expected resource is among those that were found or
-// among those that are left.
+// The counts and the walks are stored together: while several people look, each expected resource is among
+// the found or among the remaining ones.
 func TestWhatIsExpectedDoesNotShrinkWhileSomebodyLooks(t *testing.T) {
 	t.Parallel()
 	const cascades, batch = 1500, 20
@@ -124,7 +124,8 @@ func TestWhatIsExpectedDoesNotShrinkWhileSomebodyLooks(t *testing.T) {
 	require.EqualValues(t, cascades, progressOf(t, b.Stores[here], result.Deletion).Removed)
 }
 
-// A process that is killed leaves the row of its walk. What is left then may be too little for another walk, which would replace the row: it ends by its age.
+// A process that is killed leaves the row of its walk. The rest of the holders may then be too few for
+// another walk, which would replace the row: it ends by its age.
 func TestAWalkThatNobodyContinuesIsNotWaitedFor(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)

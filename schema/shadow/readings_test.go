@@ -12,7 +12,8 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 )
 
-// Writes read the version that runs before they establish references elsewhere. Those that come while a reading is delayed share the next one.
+// Writes read the version that runs before they establish references elsewhere. Writes that come while a
+// reading is delayed share the next one.
 func TestWritesShareTheReadingOfTheVersion(t *testing.T) {
 	t.Parallel()
 	const writes = 40

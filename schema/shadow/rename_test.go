@@ -222,7 +222,7 @@ func regionFirst(t *testing.T) *harness.Box {
 	return b
 }
 
-// v1 -> v2 -> v1 where the new name was already stored: the switch back derives everything again.
+// v1 -> v2 -> v1 where the new name was already stored: the switch back derives all resources again.
 func TestARenamedKindIsDerivedOnTheWayBack_I26(t *testing.T) {
 	t.Parallel()
 	b := regionFirst(t)

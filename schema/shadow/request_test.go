@@ -258,8 +258,8 @@ func TestARepeatedWriteLeavesOneRelease_I5_I21(t *testing.T) {
 	b.Audit()
 }
 
-// A repeated write that one deployment accepts, and another one does not answer, leaves one release at the first one, which ends its
-// newest attempts at once, also those that are added while it is under way.
+// A repeated write that one deployment accepts, and another one does not answer, leaves one release at the
+// first one, which ends its newest attempts at once, also attempts that are added while it is under way.
 func TestARepeatedWriteLeavesOneReleaseWhereItWasEstablished_I5_I21(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, services, nil, aWest, aEast, bEast)

@@ -33,7 +33,8 @@ func TestABackupThatIsRestoredTwiceRepeatsNoRevision_I10(t *testing.T) {
 	require.ErrorIs(t, err, peer.ErrConflict)
 }
 
-// The owners' deployment has switched its version several times in what the second restore loses: its answers count all the same.
+// The owners' deployment has switched its version several times after the second backup: its answers count
+// all the same.
 func TestOwnersOfADatabaseThatIsRestoredTwice_I17_I28(t *testing.T) {
 	t.Parallel()
 	b := newVersions(t, nil)

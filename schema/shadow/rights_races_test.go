@@ -61,7 +61,8 @@ SELECT s.id, f.id, $1, (SELECT id FROM dbcontroller.field WHERE path = 'block'),
 	require.Equal(t, []int{1, 1}, []int{rights, proxies})
 }
 
-// Two batches of a large deletion end early, each in its middle: what the first one has not reached is not passed over.
+// Two batches of a large deletion end early, each in its middle: holders that the first one has not reached
+// are not passed over.
 func TestHoldersThatABatchDidNotReachAreNotPassed_I1(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, func(cfg *shadow.Config) { cfg.Limits.Batch = 10 })
@@ -70,7 +71,8 @@ func TestHoldersThatABatchDidNotReachAreNotPassed_I1(t *testing.T) {
 		b.MustPut(holderNumber(n), body{"cascade": target})
 	}
 	b.Settle()
-	// A transaction of more than five fails, as one that met another one would; none of its holders does by itself.
+	// A transaction of more than five fails, as after meeting another transaction; none of its holders does
+	// by itself.
 	_, err := b.Pools[b.ID(bEast)].Exec(t.Context(), `
 CREATE FUNCTION few() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
     IF (SELECT count(*) FROM gone) > 5 THEN RAISE EXCEPTION 'too many' USING ERRCODE = '40P01'; END IF;

@@ -24,8 +24,8 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// trips counts what the processes of a test send to their databases: round trips, which are what a single request waits for, and
-// statements.
+// trips counts the statements that the processes of a test send to their databases, and their round trips,
+// for which a single request waits.
 type trips struct {
 	mu            sync.Mutex
 	sent          [][]string // guarded by mu
@@ -103,7 +103,7 @@ func (c *trips) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryD
 
 func (c *trips) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}
 
-// with returns how many statements with a text were sent since the last reset.
+// with returns the number of statements with a text that were sent since the last reset.
 func (c *trips) with(text string) (n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -131,8 +131,8 @@ func countedPair(t *testing.T) (*harness.Box, *trips) {
 	return b, c
 }
 
-// Each step of a delete with a holder elsewhere takes few round trips: a caller waits for all of those of the delete and of the plan, and
-// the holder is gone after those of the act.
+// Each step of a delete with a holder elsewhere takes few round trips: a caller waits for all round trips of
+// the delete and of the plan, and the holder is gone after the round trips of the act.
 func TestASingleDeleteTakesFewRoundTrips(t *testing.T) {
 	t.Parallel()
 	b, c := countedPair(t)
@@ -213,7 +213,8 @@ func TestADeleteThatNothingRefersToTakesTwoRoundTrips(t *testing.T) {
 	require.LessOrEqual(t, rounds, 2)
 }
 
-// A commit wakes the watches of what it has written: a deletion that leaves neither work nor notices costs their readers no statement.
+// A commit wakes the watches of the feeds that it has written: a deletion that leaves neither work nor
+// notices costs their readers no statement.
 func TestADeleteWakesOnlyTheWatchesThatHaveSomethingToRead(t *testing.T) {
 	t.Parallel()
 	b, c := countedPair(t)
@@ -240,8 +241,9 @@ func TestADeleteWakesOnlyTheWatchesThatHaveSomethingToRead(t *testing.T) {
 	watches.settle()
 }
 
-// A process that has just seen its version in a transaction does not read it again before it establishes references. What it saw decides
-// nothing: after a switch by another process, the write fails or is prepared anew in the transaction that would commit.
+// A process that has just seen its version in a transaction does not read it again before it establishes
+// references. The seen version decides nothing: after a switch by another process, the write fails or is
+// prepared anew in the transaction that would commit.
 func TestAReferenceElsewhereIsWrittenInFewRoundTrips(t *testing.T) {
 	t.Parallel()
 	b, c := countedPair(t)
@@ -265,7 +267,8 @@ func TestAReferenceElsewhereIsWrittenInFewRoundTrips(t *testing.T) {
 	require.LessOrEqual(t, least, 4, "two establish, two write")
 }
 
-// A process renews its lease each second: with one round trip, while nobody has expired and its part of the shards is complete.
+// A process renews its lease each second: with one round trip, while no member has expired and its part of
+// the shards is complete.
 func TestARenewalTakesOneRoundTrip(t *testing.T) {
 	t.Parallel()
 	b, c := countedPair(t)

@@ -316,7 +316,7 @@ func TestAMemberWaitsForABlockerThatIsRemovedLater_I2(t *testing.T) {
 	release := hold(t, b, aWest, `SELECT FROM dbcontroller.shadow WHERE name = 'targets/other' FOR UPDATE`)
 	saved := make(chan error)
 	go func() {
-		_, err := b.Put(name("z"), body{"list": []any{"targets/a", "targets/other"}}) // no longer cascades with b
+		_, err := b.Put(name("z"), body{"list": []any{"targets/a", "targets/other"}}) // does not cascade with b any more
 		saved <- err
 	}()
 	stopped(t, b, aWest, 1) // it was compared with the stored resource, and is about to be written
@@ -346,7 +346,7 @@ func TestABlockerThatComesAfterTheLookAheadIsNotExcused_I3(t *testing.T) {
 	b.Settle()
 	b.AfterPlan = func() {
 		b.AfterPlan = nil
-		b.MustPut(holder, body{"block": target}) // no longer cascades
+		b.MustPut(holder, body{"block": target}) // does not cascade any more
 		_, err := b.Do(b.ID(bEast), schema.Confirm)
 		require.NoError(t, err)
 	}

@@ -23,8 +23,9 @@ var (
 	named     = regexp.MustCompile(`@[a-z_]+`)
 )
 
-// The statements of a write and of an establish find rows by their keys, also when they are planned while a table has some hundred rows. A hash
-// of such a table costs less than ten look-ups by the estimates, and more than the one that is made; and the plan stays when the table has grown.
+// The statements of a write and of an establish find rows by their keys, also when they are planned while a
+// table has some hundred rows. A hash of such a table costs less than ten look-ups by the estimates, and more
+// than the single look-up that is made; and the plan stays when the table has grown.
 func TestATableOfSomeHundredRowsIsReadByKeys(t *testing.T) {
 	t.Parallel()
 	b, c := countedPair(t)
@@ -64,8 +65,9 @@ func TestATableOfSomeHundredRowsIsReadByKeys(t *testing.T) {
 	require.Positive(t, locks, "the lock of the target")
 }
 
-// The statements of many rows are planned for them, in a session that has the plans of a write of one row, too: the nested loops of those
-// compare each row of a batch with each other. (A write of 30,000 resources, 500 in a batch, took four times as long.)
+// The statements of many rows are planned for them, in a session that has the plans of a write of one row,
+// too: the nested loops of such plans compare each row of a batch with each other. (A write of 30,000
+// resources, 500 in a batch, took four times as long.)
 func TestABatchIsNotReadByThePlansOfOneRow(t *testing.T) {
 	t.Parallel()
 	b, c := countedPair(t)

@@ -38,7 +38,7 @@ func useTransactions(t *testing.T, server *harness.Cluster, n int) {
 // seen lets a process read from disk the numbers of its own commits.
 func seen(t *testing.T, store *shadow.Store) {
 	t.Helper()
-	for range 2 { // the second look finds what the first one has passed over
+	for range 2 { // the second look finds the numbers that the first one has passed over
 		_, err := store.NoticeEpoch(t.Context())
 		require.NoError(t, err)
 	}
@@ -91,8 +91,8 @@ func TestACopyBesideABusyDatabaseDecidesNothing_I2_I3(t *testing.T) {
 	}
 }
 
-// A server that starts again is no copy: the deletes wait until the position of each other deployment is shown, or for some seconds. A process that
-// has run on has compared its own numbers, and waits for nobody.
+// A server that starts again is no copy: the deletes wait until the position of each other deployment is
+// shown, or for some seconds. A process that has run on has compared its own numbers, and does not wait.
 func TestAStartWaitsForPositions_I13(t *testing.T) {
 	t.Parallel()
 	s := newSwapped(t, known(t))

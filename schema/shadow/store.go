@@ -33,8 +33,8 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/write"
 )
 
-// Store is the constraint store of one deployment. It is safe for concurrent use. It has the methods of its rooms; of those
-// that serve other rooms as well, the methods in gate.go.
+// Store is the constraint store of one deployment. It is safe for concurrent use. It has the methods of its
+// rooms; of the rooms that serve other rooms as well, the methods in gate.go.
 type Store struct {
 	*reader
 	*inspector
@@ -132,7 +132,7 @@ func (s *Store) Tune(t Tuning) { s.db.Tuning.Store(t.Complete()) }
 // Model that writes are validated with; nil before the first Switch.
 func (s *Store) Model() *schema.Model { return s.db.Model() }
 
-// Members returns the live processes of this deployment, and how many shards each has.
+// Members returns the live processes of this deployment, and the number of shards of each.
 func (s *Store) Members(ctx context.Context) ([]peer.Member, error) { return lease.Members(ctx, s.db) }
 
 // Leases returns the leases of a process by this name; Leases describes the time to live.
@@ -140,5 +140,6 @@ func (s *Store) Leases(name string, ttl time.Duration) *Leases {
 	return &Leases{Store: s.db, Name: name, TTL: ttl}
 }
 
-// RunNotifications listens for other processes' commits, and notifies them of those of this process, until ctx ends.
+// RunNotifications listens for other processes' commits, and notifies them of this process's commits, until
+// ctx ends.
 func (s *Store) RunNotifications(ctx context.Context) error { return s.db.RunNotifications(ctx) }

@@ -153,7 +153,7 @@ func TestTheWaitForALostHolderCanBeWaived_I13(t *testing.T) {
 	}
 }
 
-// A deployment that the registry has lost with its service's descriptor is no stranger where it has anything.
+// A deployment that the registry has lost with its service's descriptor is no stranger where it has rows.
 func TestWhoHasReferencesIsNoStranger_I2_I15(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -171,8 +171,8 @@ func TestWhoHasReferencesIsNoStranger_I2_I15(t *testing.T) {
 	require.Empty(t, unconfirmed(t, b, aWest))
 }
 
-// A process that has not received an environment yet takes nobody for a stranger: it looks for one again, and recovers from none that
-// lacks its own deployment.
+// A process that has not received an environment yet takes no deployment for a stranger: it looks for one
+// again, and recovers from none that lacks its own deployment.
 func TestBeforeTheFirstEnvironmentNobodyIsAStranger_I2_I15(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)

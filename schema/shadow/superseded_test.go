@@ -86,8 +86,8 @@ func TestAVersionDescribedAgainIsDerivedAgain_I26(t *testing.T) {
 	b.Audit()
 }
 
-// After another process has switched the version, a process asks for no blockades that it could not commit, however often a write is
-// retried.
+// After another process has switched the version, a process asks for no blockades that it could not commit,
+// for any retries of a write.
 func TestASupersededProcessEstablishesNothing_I26(t *testing.T) {
 	t.Parallel()
 	b, ctx := newVersions(t, nil), context.Background()
@@ -110,7 +110,7 @@ func TestASupersededProcessEstablishesNothing_I26(t *testing.T) {
 	require.Zero(t, b.Count(aWest, "tentative"))
 }
 
-// Nor does such a process establish anything for others: it could take a name for the wrong kind.
+// Nor does such a process establish references for others: it could take a name for the wrong kind.
 func TestASupersededProcessAcceptsNoBlockade_I26(t *testing.T) {
 	t.Parallel()
 	b, ctx := newVersions(t, nil), context.Background()

@@ -12,8 +12,8 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// A switch that stops between its two transactions has not noted what is derived by the new version. If the deployment goes back, nothing is
-// derived anew: so no other process writes under the version before.
+// A switch that stops between its two transactions has not noted the derivations of the new version. If the
+// deployment goes back, nothing is derived anew: so no other process writes under the version before.
 func TestAHalfSwitchedVersionIsNotAdopted_I26(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, switched, nil, aWest, bEast)
@@ -53,8 +53,8 @@ version: v2
 kinds: [{ kind: Item, patterns: ["things/{thing}"] }, { kind: Extra, patterns: ["items/{item}"] }]
 `
 
-// A process that slept while another one switched the version and back knows that there may be kept resources: it creates none of the names
-// that those have.
+// A process that slept while another one switched the version and back knows that there may be kept
+// resources: it creates none of their names.
 func TestAProcessThatMissedASwitchAndBackKnowsWhatIsKept_I26(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, lent, nil, aWest)

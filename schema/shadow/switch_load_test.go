@@ -24,7 +24,7 @@ import (
 	"github.com/db-controller/db-controller/test/wait"
 )
 
-// Users, handlers and switches at once; at rest the stored references are those of the bodies.
+// Users, handlers and switches at once; at rest the stored references equal the references in the bodies.
 func TestSwitchesUnderLoad_I26(t *testing.T) {
 	t.Parallel()
 	b := newVersions(t, func(cfg *shadow.Config) {

@@ -371,8 +371,8 @@ func TestAWriteOfTheOldVersionIsRetried(t *testing.T) {
 	b.Audit()
 }
 
-// A process whose switch was interrupted after its commit, or that lags behind another process's, establishes nothing that it could not
-// commit, however often it retries the derivation.
+// A process whose switch was interrupted after its commit, or that lags behind another process's, establishes
+// nothing that it could not commit, for any retries of the derivation.
 func TestALaggingProcessDerivesNothing_I26(t *testing.T) {
 	t.Parallel()
 	b := newVersions(t, nil)

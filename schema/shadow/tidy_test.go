@@ -218,7 +218,7 @@ func TestTidyGoesOnBehindForeignTargetsInUse_I28(t *testing.T) {
 	require.Equal(t, 5000, b.Count(aWest, "foreign_target"))
 }
 
-// A database refuses to forget removals that early: everything else is tidied.
+// A database refuses to forget removals that early: all other rows are tidied.
 func TestRemovalsThatAreKeptKeepNothingElse_I28(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, func(cfg *shadow.Config) { cfg.Retention.Removals = time.Hour })

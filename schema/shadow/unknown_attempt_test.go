@@ -56,7 +56,8 @@ func TestAConfirmThatLacksBlockadesEstablishesAgain_I2_I8(t *testing.T) {
 	}
 }
 
-// A reference that acts is dropped before the confirm, and leaves its blockade for a while, which does not stand for one that is lost.
+// An acting reference is dropped before the confirm, and leaves its blockade for a while, which does not
+// stand for a lost one.
 func TestABlockadeOfADroppedReferenceHidesNoLostOne_I8(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)

@@ -163,7 +163,8 @@ GRANT ALL ON customers TO dbcontroller_box_serving`)
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 
-// The names of a kind become those of another one: a process that has not heard of that says of nothing that it is gone.
+// The names of a kind become names of another one: a process that has not heard of that says of no resource
+// that it is gone.
 func TestAProcessBehindASwitchKnowsNothingToBeGone_I15_I26(t *testing.T) {
 	t.Parallel()
 	b, ctx := harness.NewBox(t, movedNames, nil, aWest), context.Background()

@@ -37,7 +37,8 @@ kinds:
       - { path: soft, targets: [a.example.com/Other], behaviour: UNSET }
 `
 
-// The names of the target's kind are those of another kind now, also in the holder's version: the value goes with the stored reference.
+// The names of the target's kind are names of another kind now, also in the holder's version: the value goes
+// with the stored reference.
 func TestAValueWhoseNameIsOfAnotherKindIsUnset_I1_I26(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, movedNames, nil, aWest, bEast)

@@ -13,8 +13,8 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
-// A reference in a body that is not stored protects nothing, and comparing two databases does not show it; a stored one that is in no
-// body protects a target without a holder.
+// A reference in a body that is not stored protects nothing, and comparing two databases does not show it; a
+// stored reference that is in no body protects a target without a holder.
 func TestVerifyReadsBodies_I1_I8(t *testing.T) {
 	t.Parallel()
 	b, ctx := newPair(t, nil), context.Background()
@@ -148,8 +148,9 @@ func TestLargeBodiesAreReadAFewAtATime_I21(t *testing.T) {
 	require.GreaterOrEqual(t, pages, resources/4)
 }
 
-// The list of owners is stored with the body. An owner of the list that is not stored as one keeps nothing, and its deletion collects
-// nothing; a stored one that is not in the list would be followed all the same.
+// The list of owners is stored with the body. An owner of the list without an owner reference keeps nothing,
+// and its deletion collects nothing; an owner reference that is not in the list would be followed all the
+// same.
 func TestVerifyReadsListsOfOwners_I16_I17(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, graceless)

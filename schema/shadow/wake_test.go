@@ -100,7 +100,7 @@ func (a *awake) missing() (out []string) {
 	return out
 }
 
-// after fails unless everything that the steps so far have left is delivered without a pulse.
+// after fails unless all work that the steps so far have left is delivered without a pulse.
 func (a *awake) after(what string) {
 	a.t.Helper()
 	require.EventuallyWithT(a.t, func(c *assert.CollectT) {
@@ -108,7 +108,7 @@ func (a *awake) after(what string) {
 	}, wait.Limit, 2*time.Millisecond)
 }
 
-// settle does everything as Box.Settle does, and looks after each step.
+// settle takes the steps of Box.Settle, and looks after each of them.
 func (a *awake) settle() {
 	a.t.Helper()
 	for range 12 {
@@ -221,7 +221,7 @@ func TestNothingThatIsLeftWaitsForAPulse_I13(t *testing.T) {
 	b.Switch(aWest, "v2")
 	a.after("a switch of the targets' service")
 	a.settle()
-	for i := range 4 { // the only resource with something to derive is set aside
+	for i := range 4 { // the only resource with references to derive is set aside
 		_, _ = b.Delete(fmt.Sprintf("//%s/holders/h%d", bWest, i))
 	}
 	a.settle()

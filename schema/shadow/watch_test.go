@@ -25,8 +25,8 @@ import (
 	"github.com/db-controller/db-controller/test/wait"
 )
 
-// Two transactions that overlap exactly, and one that takes its numbers first and commits last, with the database's
-// housekeeping and many commits in between: each comes once, whole, when it commits.
+// Two transactions that overlap exactly, and a transaction that takes its numbers first and commits last,
+// with the database's housekeeping and many commits in between: each comes once, whole, when it commits.
 func TestOverlappingTransactionsAreDeliveredOnceEach_I23(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -221,8 +221,8 @@ func decoded(t *testing.T, b *harness.Box, slot string) (transactions [][]change
 	return transactions
 }
 
-// The events of watches equal the commits in the database's log: everything, each once, each resource in the order of its commits, and
-// no transaction on both sides of a token.
+// The events of watches equal the commits in the database's log: all changes, each once, each resource in the
+// order of its commits, and no transaction on both sides of a token.
 func TestWatchesGetExactlyWhatWasCommitted_I23(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)

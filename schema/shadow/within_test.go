@@ -55,7 +55,8 @@ func pooled(t *testing.T, dsn string, settings map[string]string) *pgxpool.Pool 
 	return pool
 }
 
-// The properties of the application's transaction that a write relies on are checked before anything is read, and the error has the remedy.
+// The properties of the application's transaction that a write relies on are checked before rows are read,
+// and the error has the remedy.
 func TestAnUnsuitableTransactionIsRefused(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -75,7 +76,8 @@ func TestAnUnsuitableTransactionIsRefused(t *testing.T) {
 	}
 }
 
-// The statements of a write run with the store's settings; those of the application with the settings of its sessions.
+// The statements of a write run with the store's settings; the application's statements with the settings of
+// its sessions.
 func TestAWriteHasSettingsOfItsOwnInAnApplicationsTransaction(t *testing.T) {
 	t.Parallel()
 	b, ctx := newPair(t, nil), context.Background()

@@ -25,7 +25,8 @@ type located struct {
 
 func (e *located) Unwrap() error { return e.error }
 
-// InFields returns an error with the fields that it is about, in place of those that it names; without fields the error itself. Its text stays.
+// InFields returns an error with the fields that it is about, in place of the fields that it names; without
+// fields the error itself. Its text stays.
 func InFields(err error, fields ...Field) error {
 	if len(fields) == 0 {
 		return err
@@ -82,7 +83,7 @@ func (e *ValueError) Error() string {
 	return fmt.Sprintf("field %s: %s", Join(e.root, e.path()), e.problem)
 }
 
-// path is that of the value, without the root.
+// path is the path of the value, without the root.
 func (e *ValueError) path() string {
 	var at strings.Builder
 	for i, segment := range slices.Backward(e.inner) {

@@ -51,7 +51,7 @@ func EstablishOutcomeProto(o peer.EstablishOutcome) *schemav1.EstablishReference
 	return &schemav1.EstablishReferencesResponse_Outcome{Outcome: &schemav1.EstablishReferencesResponse_Outcome_Established{Established: EstablishedProto(o.Established)}}
 }
 
-// errNoOutcome is that of a newer version.
+// errNoOutcome reports an outcome of a newer version.
 var errNoOutcome = errors.New("the answer has no known outcome")
 
 // EstablishOutcome reads the outcome of an attempt. A failure is an error with a status.

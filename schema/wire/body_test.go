@@ -12,7 +12,7 @@ import (
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
 
-// FuzzBodies: an encoded body is the same as one that is decoded and encoded again.
+// FuzzBodies: an encoded body stays the same when it is decoded and encoded again.
 func FuzzBodies(f *testing.F) {
 	for _, body := range []string{
 		`{}`, `{"a": null, "b": [1, -0.5e3, true, false, "x\"\u00e9\\"], "c": {"d": {}, "e": [[], [{}]]}}`, `{"": {"": ""}}`,

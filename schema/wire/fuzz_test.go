@@ -14,7 +14,7 @@ import (
 	"github.com/db-controller/db-controller/schema/wire"
 )
 
-// Any descriptor: one that passes Check has a model, and passes again after a round trip.
+// Any descriptor: a descriptor that passes Check has a model, and passes again after a round trip.
 func FuzzDescriptors(f *testing.F) {
 	for _, d := range []*schemav1.ServiceDescriptor{
 		{},
@@ -52,7 +52,7 @@ func FuzzCauses(f *testing.F) {
 		c := &schemav1.Cause{Id: id, Root: root, RootUid: uid, Actor: actor, RequestId: request}
 		raw, err := proto.Marshal(c)
 		if err != nil {
-			return // not UTF-8, which nobody can send
+			return // not UTF-8, which no peer can send
 		}
 		require.NoError(t, proto.Unmarshal(raw, c))
 		c.Time = &timestamppb.Timestamp{Seconds: at}

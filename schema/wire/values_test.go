@@ -24,7 +24,7 @@ import (
 	"github.com/db-controller/db-controller/schema/wire"
 )
 
-// filler sets every field of a value to something that is not zero and occurs once, but positions.
+// filler sets every field of a value, except positions, to a value that is not zero and occurs once.
 type filler struct{ n int }
 
 func (f *filler) fill(v reflect.Value) {
@@ -96,7 +96,7 @@ func TestNoFieldIsLostOnTheWire(t *testing.T) {
 	require.Equal(t, env, back)
 }
 
-// An environment without declared rights has none, rather than ones that allow nothing.
+// An environment without declared rights has none, rather than rights that allow nothing.
 func TestMissingPartsStayMissing(t *testing.T) {
 	t.Parallel()
 	back := wire.Environment(wire.EnvironmentProto(&schema.Environment{Deployments: []schema.Deployment{{}}}))
@@ -330,7 +330,7 @@ func TestAMaskPicksFieldsOfABody(t *testing.T) {
 	require.Nil(t, wire.PickedOf([]string{"labels", "name", "bodyguard"}), "the mask names no field of the body")
 }
 
-// A key can be that of a holder entry; no reference can have its path.
+// A key can be the key of a holder entry; no reference can have its path.
 func TestTheKeyOfAnEntryIsNoPathOfAReference(t *testing.T) {
 	t.Parallel()
 	uid := uuid.New()

@@ -84,8 +84,8 @@ func subject(c identity.Caller) grant.Subject {
 	return grant.Subject{Identity: c.Identity.String(), Groups: c.Groups}
 }
 
-// Authorize reports for each resource whether a caller has a right on it, whether or not the resource exists. Everything about
-// rights at a server is decided here and in Within, which is the same for all names of a kind.
+// Authorize reports for each resource whether a caller has a right on it, whether or not the resource exists.
+// All rights at a server are decided here and in Within, which is the same for all names of a kind.
 func (a *Access) Authorize(ctx context.Context, who identity.Caller, verb schema.Verb, names []schema.FullName) ([]bool, error) {
 	rights, allowed := a.current(), make([]bool, len(names))
 	var ask []schema.FullName
@@ -109,7 +109,8 @@ func (a *Access) Authorize(ctx context.Context, who identity.Caller, verb schema
 	return allowed, nil
 }
 
-// deletes reports for each resource whether a caller may delete it. An authorization service knows those of this deployment alone.
+// deletes reports for each resource whether a caller may delete it. An authorization service knows only
+// resources of this deployment.
 func (a *Access) deletes(ctx context.Context, who identity.Caller, names []schema.FullName) ([]bool, error) {
 	var here []schema.FullName
 	for _, name := range names {

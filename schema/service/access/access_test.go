@@ -171,9 +171,9 @@ func TestEachRequestNeedsItsRight(t *testing.T) {
 	require.Equal(t, codes.Unauthenticated, status.Code(err), "a caller without identity")
 }
 
-// A process that has not adopted the running version does not know who holds a finalizer: it allows and denies nothing by its own version.
-// Many denials of one identity have the first ones in the audit, then one in ten seconds, and hide none of others; the next line of the identity says how many
-// were left out.
+// A process that has not adopted the running version does not know the holder of a finalizer: it allows and
+// denies nothing by its own version. Many denials of one identity have the first ones in the audit, then one
+// in ten seconds, and hide no denials of others; the next line of the identity says how many were left out.
 func TestDenialsOfOneIdentityHideNoOthers(t *testing.T) {
 	t.Parallel()
 	core, logged := observer.New(zap.InfoLevel)
@@ -311,7 +311,8 @@ func TestTheStateOfADeploymentTellsNothingOfHiddenResources(t *testing.T) {
 	}
 }
 
-// Who may write, delete or operate on a resource, and not read it, gets no contents by the answer of any method: name, uid, revision and state.
+// A caller who may write, delete or operate on a resource, and not read it, gets no contents by the answer of
+// any method: name, uid, revision and state.
 func TestWithoutTheRightToReadAnswersHaveNoContents(t *testing.T) {
 	t.Parallel()
 	a, _ := newAccess(t, declared+"    - { identity: user/eve, verbs: [write, delete, operate], name: things/secret }\n")
@@ -488,7 +489,7 @@ func (tokens) Verify(_ context.Context, token string) (identity.Caller, error) {
 
 func (t tokens) RequireForwarded() bool { return t.required }
 
-// refusal is what a handler of one attempt learns.
+// refusal is the error that the handler of one attempt reads.
 func refusal(t *testing.T, a *access.Access, by context.Context, attempt *schemav1.EstablishReferencesRequest_Attempt) (refused error) {
 	t.Helper()
 	req := &schemav1.EstablishReferencesRequest{Attempts: []*schemav1.EstablishReferencesRequest_Attempt{attempt}}
@@ -515,7 +516,7 @@ func TestTheRightToReferIsThatOfThePersonWhoWrites(t *testing.T) {
 		{nil, establish(ann, nil, "things/shared", "things/other"), false},
 		{nil, establish(ann, uid[:], "things/other"), false},
 		{nil, establish(bob, nil, "things/shared"), false},
-		{nil, establish(&schemav1.EstablishReferencesRequest_Person{Identity: "operator/olga"}, nil, "things/shared"), false}, // nobody speaks for operators
+		{nil, establish(&schemav1.EstablishReferencesRequest_Person{Identity: "operator/olga"}, nil, "things/shared"), false}, // no deployment speaks for operators
 		{nil, establish(nil, nil, "things/shared"), false},                                                                    // the deployment itself has no grant
 		{nil, establish(nil, uid[:], "things/other"), true},                                                                   // established before
 		{tokens{}, establish(proved, nil, "things/shared"), true},
@@ -540,8 +541,8 @@ func TestTheRightToReferIsThatOfThePersonWhoWrites(t *testing.T) {
 	require.Equal(t, peer.ReferDenied, refused.Refusals[0].Reason)
 }
 
-// Of several attempts in a call, each needs the right of the person who writes it. An authorization service decides about each attempt in
-// its time, so such attempts do not share calls.
+// Of several attempts in a call, each needs the right of its writer. An authorization service decides about
+// each attempt in its time, so such attempts do not share calls.
 func TestTheRightToReferIsThatOfEachAttempt(t *testing.T) {
 	t.Parallel()
 	peers := identity.NewContext(t.Context(), identity.Deployment(other))

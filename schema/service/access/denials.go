@@ -13,7 +13,8 @@ const (
 	pauseOfLines = 10 * time.Second
 )
 
-// denials bounds the lines of each identity in the audit: nobody hides those of others by causing many.
+// denials bounds the lines of each identity in the audit: no identity hides the lines of others by causing
+// many.
 type denials struct {
 	mu sync.Mutex
 	of map[identity.Identity]*denied // guarded by mu; of identities that have used a part of their burst
@@ -26,7 +27,8 @@ type denied struct {
 	leftOut int // since its last line
 }
 
-// log reports whether an event has a line, and how many of the identity had none since its last line.
+// log reports whether an event has a line, and the number of events of the identity without one since its
+// last line.
 func (d *denials) log(who identity.Identity, now time.Time) (leftOut int, log bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -60,8 +60,8 @@ func (a *Access) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 	return a.redacted(ctx, who, info.FullMethod, out, err)
 }
 
-// Operate checks the right to operate on a resource of another deployment. It runs before requests are forwarded: those that need
-// this right are not, and a caller without the right is denied here as there.
+// Operate checks the right to operate on a resource of another deployment. It runs before requests are
+// forwarded: requests that need this right are not, and a caller without the right is denied here as there.
 func (a *Access) Operate(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	who, limited, err := a.limited(ctx)
 	if err != nil {
@@ -77,7 +77,8 @@ func (a *Access) Operate(ctx context.Context, req any, info *grpc.UnaryServerInf
 	return handler(ctx, req)
 }
 
-// Forward demands of an operator with limits what a request needs at the deployment to which it is forwarded, where the caller is the user of the same name.
+// Forward demands of an operator with limits the right that a request needs at the deployment to which it is
+// forwarded, where the caller is the user of the same name.
 func (a *Access) Forward(ctx context.Context, who identity.Caller, method string, req any, to schema.DeploymentID) error {
 	rights := a.current()
 	if !rights.Limited() || !Covers(method) && method != resourcev1.ResourceService_WatchResources_FullMethodName {
@@ -105,7 +106,7 @@ func (a *Access) Forward(ctx context.Context, who identity.Caller, method string
 	return a.beyond(ctx, who, method, d.verb, to)
 }
 
-// beyond is the error of an operator whose limits do not allow something at a deployment.
+// beyond is the error of an operator whose limits do not allow a verb at a deployment.
 func (a *Access) beyond(ctx context.Context, who identity.Caller, method string, verb schema.Verb, at schema.DeploymentID) error {
 	a.denied(ctx, who, method, demand{verb: verb, names: []schema.FullName{{Deployment: at}}})
 	return status.Errorf(codes.PermissionDenied, "%s may not %s at %s: ask an operator who may grant for it", who.Identity, verb, at)
@@ -164,7 +165,8 @@ func (a *Access) enter(ctx context.Context, who identity.Caller, method string, 
 	return context.WithValue(ctx, readableKey{}, func(names []schema.FullName) []bool { return a.readable(ctx, who, names) }), d, nil
 }
 
-// operates demands of an operator with limits what a method that is left to operators needs here: read for lists and comparisons, operate for others.
+// operates demands of an operator with limits the verb that a method for operators needs here: read for lists
+// and comparisons, operate for others.
 func (a *Access) operates(ctx context.Context, who identity.Caller, method string, req any) error {
 	verb := schema.Operate
 	verify, is := req.(*adminv1.VerifyRequest)
@@ -248,7 +250,7 @@ var (
 // as addresses do, and a process has hundreds of watches.
 const outsidePace = 30 * time.Second
 
-// followed is what a watch began with.
+// followed is the state in which a watch began.
 type followed struct {
 	granted grant.Within    // by the grants alone
 	within  grant.Within    // with the answer of the authorization service

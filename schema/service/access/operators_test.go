@@ -31,8 +31,8 @@ const limitedOperators = `
     - { identity: operator/omar, verbs: [read, operate], deployments: ["b.example.com/*"] }
 `
 
-// An operator who may only read may call each method that only reads, and no other one; one of another service may call none. The methods are those of the
-// services, so that a new one is in the test.
+// An operator who may only read may call each reading method, and no other; an operator of another service
+// may call none. The methods come from the services, so that the test covers a new one.
 func TestOperatorsHaveTheirLimitsForEachMethod(t *testing.T) {
 	t.Parallel()
 	a, _ := newAccess(t, declared+limitedOperators)

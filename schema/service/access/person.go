@@ -16,11 +16,11 @@ import (
 // Tokens verifies the tokens of people whom other deployments speak for.
 type Tokens interface {
 	identity.TokenVerifier
-	// RequireForwarded: nobody is believed without a token.
+	// RequireForwarded: no identity is believed without a token.
 	RequireForwarded() bool
 }
 
-// Person is somebody for whom another deployment speaks.
+// Person is a person for whom another deployment speaks.
 type Person struct {
 	Identity string // path
 	Groups   []string
@@ -50,8 +50,9 @@ func Believe(ctx context.Context, tokens Tokens, by schema.DeploymentID, p Perso
 	return identity.Caller{Identity: who, Groups: identity.Groups(p.Groups), Proof: "the word of " + by.String()}, nil
 }
 
-// refers is the right to refer of a person who writes here. To resources elsewhere an operator refers with the rights of the user of the
-// same name, as when their deployment is asked. The authorization service of this deployment decides about resources here alone.
+// refers is the right to refer of a person whose write arrives here. To resources elsewhere an operator
+// refers with the rights of the user of the same name, as when their deployment is asked. The authorization
+// service of this deployment decides about resources here alone.
 func (a *Access) refers(ctx context.Context, who identity.Caller, names []schema.FullName) ([]bool, error) {
 	allowed := make([]bool, len(names))
 	var here []schema.FullName
@@ -82,8 +83,8 @@ func (a *Access) refers(ctx context.Context, who identity.Caller, names []schema
 	return allowed, nil
 }
 
-// mayRefer checks the right to refer to the targets of another deployment's references: of the person who writes them. Without a
-// person it is the deployment's own right, but for references that were established before.
+// mayRefer checks the right to refer to the targets of another deployment's references: of their writer.
+// Without a person it is the deployment's own right, but for references that were established before.
 func (a *Access) mayRefer(ctx context.Context, by identity.Caller, req *schemav1.EstablishReferencesRequest_Attempt) error {
 	who := by
 	if p := req.GetPerson(); p != nil {

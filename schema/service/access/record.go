@@ -18,7 +18,7 @@ import (
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
 )
 
-// classOf returns the class of a call. What operators list, and a plan, are reads.
+// classOf returns the class of a call. Lists and plans, also of operators, are reads.
 func classOf(method string, verb schema.Verb) auditlog.Class {
 	switch name := path.Base(method); {
 	case method == resourcev1.ResourceService_AcquireDelegations_FullMethodName, verb == schema.Refer:
@@ -54,7 +54,7 @@ func eventsOf(ctx context.Context, who identity.Caller, method string, d demand)
 	return out
 }
 
-// record writes what the audit log has of a call before it is carried out, if its class is recorded.
+// record writes the events of a call to the audit log before it is carried out, if the log has its class.
 func (a *Access) record(ctx context.Context, who identity.Caller, method string, d demand) error {
 	if !a.cfg.AuditLog.Has(classOf(method, d.verb)) || !strings.HasPrefix(method, "/dbcontroller.") {
 		return nil
@@ -105,7 +105,7 @@ func (a *Access) denied(ctx context.Context, who identity.Caller, method string,
 	}
 }
 
-// leftOut records how many events of a caller have no line.
+// leftOut records the number of events of a caller that have no line.
 func (a *Access) leftOut(who identity.Caller, n int) {
 	if n > 0 {
 		a.cfg.AuditLog.Note(auditlog.Event{Outcome: auditlog.LeftOut, Identity: who.Identity.String(), Count: n})

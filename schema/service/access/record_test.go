@@ -131,7 +131,8 @@ func TestCallsAreRecordedByTheirClass(t *testing.T) {
 	require.Equal(t, []string{"//a.example.com/us-west2/things/secret"}, events[0].Names)
 }
 
-// Names that do not exist have ten lines, and then a count; those of others have theirs.
+// An identity that reads missing names has ten lines, and then a count; other identities have lines of their
+// own.
 func TestMissesOfOneIdentityAreBounded(t *testing.T) {
 	t.Parallel()
 	a, sink := recorded(t, auditlog.Reads)

@@ -127,7 +127,8 @@ func resourcesOf(out any) []*resourcev1.Resource {
 	return nil
 }
 
-// hideContents leaves of a resource that the caller may write, delete or operate on, and not read, what such a caller needs.
+// hideContents leaves of a resource that the caller may write, delete or operate on, but not read, the fields
+// that such a caller needs.
 func (a *Access) hideContents(hide *hider, r *resourcev1.Resource) {
 	if r == nil || hide.read {
 		return
@@ -292,7 +293,7 @@ func (h *hider) status(err error) error {
 	return out.Err()
 }
 
-// violations removes those about resources that the caller may not read, and returns how many they were.
+// violations removes the violations about resources that the caller may not read, and returns their number.
 func (h *hider) violations(of *errdetails.PreconditionFailure) (hidden int) {
 	var kept []*errdetails.PreconditionFailure_Violation
 	for _, v := range of.GetViolations() {

@@ -16,11 +16,13 @@ import (
 	"github.com/db-controller/db-controller/schema/service/outcome"
 )
 
-// costly begin the names of the methods for people whose cost depends on the request, on a filter, an order, the number of names, or the size of a cascade, and
-// on what is stored. A method that is added has its bound by its name.
+// costly begin the names of the methods for people whose cost depends on the request (a filter, an order, the
+// number of names, the size of a cascade) and on the stored rows. A method that is added has its bound by its
+// name.
 var costly = []string{"List", "BatchGet", "Plan", "Status", "Explain", "GetEnvironment"}
 
-// maxCostly is the number of costly reads of one identity that run at the same time, maxCostlyWaiting the number of further ones that wait.
+// maxCostly is the number of costly reads of one identity that run at the same time, maxCostlyWaiting the
+// number of further reads that wait.
 const (
 	maxCostly        = 4
 	maxCostlyWaiting = 32
@@ -45,7 +47,7 @@ type Costs struct {
 
 // use counts the costly reads of one identity.
 type use struct {
-	calls  int           // guarded by Costs.mu; with those that wait
+	calls  int           // guarded by Costs.mu; running and waiting ones
 	places chan struct{} // one element for each call that runs, which the call itself puts in and takes out
 }
 

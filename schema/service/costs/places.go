@@ -15,7 +15,7 @@ type Places struct {
 	all  chan struct{}
 
 	mu sync.Mutex
-	of map[identity.Identity]chan struct{} // guarded by mu; of those that have called
+	of map[identity.Identity]chan struct{} // guarded by mu; of identities that have called
 }
 
 // NewPlaces returns places for each identity, and for all.

@@ -17,7 +17,8 @@ import (
 	"github.com/db-controller/db-controller/schema/service/outcome"
 )
 
-// reads are the methods of the ResourceService that leave no row. All others count, at least with the outcome of a request with an id: one that is added counts unless it is listed here.
+// reads are the methods of the ResourceService that leave no row. All others count, at least with the outcome
+// of a request with an id: a new method counts unless it is listed here.
 var reads = map[string]bool{
 	resourcev1.ResourceService_GetResource_FullMethodName:               true,
 	resourcev1.ResourceService_BatchGetResources_FullMethodName:         true,
@@ -32,7 +33,8 @@ func writes(method string) bool {
 	return strings.HasPrefix(method, "/"+resourcev1.ResourceService_ServiceDesc.ServiceName+"/") && !reads[method]
 }
 
-// callRows is what a call counts beside its answer: its rows in indexes, or the outcome of a refusal.
+// callRows is the number of bytes that a call counts beside its answer: its rows in indexes, or the outcome
+// of a refusal.
 const callRows = 1 << 10
 
 // DefaultMaxWritten is the number of bytes that one person may write in an hour by a process.
@@ -88,7 +90,7 @@ func (w *Written) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo
 	return out, err
 }
 
-// add counts bytes, and returns those of this hour.
+// add counts bytes, and returns the bytes of this hour.
 func (w *Written) add(who identity.Identity, bytes int64) int64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -44,7 +44,7 @@ func TestTheBytesThatAPersonWritesAreBounded_I20(t *testing.T) {
 		require.Equal(t, codes.ResourceExhausted, call(identity.RoleUser, "eve", resourcev1.ResourceService_DeleteResource_FullMethodName, nil, large))
 		require.Equal(t, 2, told)
 		reads := []string{"GetResource", "BatchGetResources", "ListResources", "ListReferrers", "PlanDeletion", "MutateAndValidateResource", "AcquireDelegations"}
-		for _, m := range resourcev1.ResourceService_ServiceDesc.Methods { // one that is new writes, until it is known not to
+		for _, m := range resourcev1.ResourceService_ServiceDesc.Methods { // a new method writes, until it is known not to
 			want := codes.ResourceExhausted
 			if slices.Contains(reads, m.MethodName) {
 				want = codes.OK

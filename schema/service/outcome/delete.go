@@ -7,13 +7,13 @@ type DeleteResult string
 
 // The results of a delete.
 const (
-	DeleteRemoved   DeleteResult = "removed"   // everything was removed at once
+	DeleteRemoved   DeleteResult = "removed"   // all members were removed at once
 	DeleteGoesOn    DeleteResult = "deleting"  // accepted; other deployments have a part in it
 	DeleteBlocked   DeleteResult = "blocked"   // references block it
 	DeleteProtected DeleteResult = "protected" // block_deletion is set
 	DeleteUndecided DeleteResult = "undecided" // a write was not decided in time
-	// DeleteUnavailable is a delete that waits for others: deployments that do not answer, or have not compared after a failover, or the
-	// operator who has paused deletions.
+	// DeleteUnavailable is a delete that waits: for deployments that do not answer, or have not compared
+	// after a failover, or for the operator who has paused deletions.
 	DeleteUnavailable DeleteResult = "unavailable"
 	DeleteFailed      DeleteResult = "failed"
 )

@@ -73,7 +73,7 @@ func shortText(s string) string {
 	return s
 }
 
-// encodedLen returns how many bytes a character takes in the header of a gRPC status.
+// encodedLen returns the number of bytes of a character in the header of a gRPC status.
 func encodedLen(r rune) int {
 	if r >= ' ' && r <= '~' && r != '%' {
 		return 1

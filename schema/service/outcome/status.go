@@ -144,7 +144,7 @@ func blockedReason(e *peer.BlockedError) string {
 	return "BLOCKED"
 }
 
-// invalidProto has the fields that the error names; otherwise the whole of what is invalid.
+// invalidProto returns the fields that the error names; otherwise the invalid resource as one field.
 func invalidProto(err error, invalid *peer.InvalidError) (out []*errdetails.BadRequest_FieldViolation) {
 	for _, v := range violation.Of(err) {
 		out = append(out, fieldViolation(v.Path, v.Problem))
@@ -271,7 +271,7 @@ func ReasonOf(err error) string {
 	return ""
 }
 
-// notNamed returns how many items of a list are not in the details of an error.
+// notNamed returns the number of items of a list that are not in the details of an error.
 func notNamed(err error) int {
 	for _, detail := range status.Convert(err).Details() {
 		if info, ok := detail.(*errdetails.ErrorInfo); ok && info.GetDomain() == domain {

@@ -11,9 +11,10 @@ import (
 	"github.com/db-controller/db-controller/internal/identity"
 )
 
-// Answers of other deployments are bounded, as requests of callers are: an answer of 16 MiB can take seventy times its size when it is decoded. Nearly
-// all answers are small. A larger one, such as that of a plan of thousands of resources, is asked for again when one of a few places of its
-// deployment is free. Calls between deployments can be repeated.
+// Answers of other deployments are bounded, as requests of callers are: an answer of 16 MiB can take seventy
+// times its size when it is decoded. Nearly all answers are small. A larger answer, such as a plan of
+// thousands of resources, is asked for again when one of a few places of its deployment is free. Calls
+// between deployments can be repeated.
 const (
 	smallAnswer, smallAnswerDecoded = 512 << 10, 2 << 20
 	largestAnswerDecoded            = 64 << 20
@@ -43,7 +44,8 @@ func boundAnswers() grpc.UnaryClientInterceptor {
 	}
 }
 
-// receivedTooMuch reports whether gRPC has refused an answer by its size, here. The text is that of google.golang.org/grpc.
+// receivedTooMuch reports whether gRPC has refused an answer by its size, here. The text comes from
+// google.golang.org/grpc.
 func receivedTooMuch(err error) bool {
 	return status.Code(err) == codes.ResourceExhausted && strings.Contains(err.Error(), "received message larger than max")
 }

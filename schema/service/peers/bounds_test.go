@@ -38,7 +38,8 @@ func (rawAnswers) Marshal(v any) (mem.BufferSlice, error) {
 
 func (rawAnswers) Unmarshal(mem.BufferSlice, any) error { return nil }
 
-// answeringBytes returns a connection, with the bounds of those between deployments, to a server that answers every call with the same bytes.
+// answeringBytes returns a connection, with the bounds between deployments, to a server that answers every
+// call with the same bytes.
 func answeringBytes(t *testing.T, answer []byte, times int) *grpc.ClientConn {
 	t.Helper()
 	listener := bufconn.Listen(1 << 20)
@@ -73,7 +74,8 @@ func allocated(f func()) int {
 	return int(after.TotalAlloc-before.TotalAlloc) >> 20
 }
 
-// An answer, or an event of a watch, of another deployment takes little memory here, whatever it sends: 15 MiB of empty messages would take a gigabyte.
+// An answer or a watch event of another deployment, with any content, takes little memory here: 15 MiB of
+// empty messages would take a gigabyte.
 func TestAnAnswerOfAnotherDeploymentTakesLittleMemory_I20(t *testing.T) { //nolint:paralleltest // it counts the memory of the process
 	tag := func(field byte, megabytes int) []byte { return bytes.Repeat([]byte{field<<3 | 2, 0}, megabytes<<19) }
 	for field := byte(1); field < 8; field++ {
@@ -150,7 +152,7 @@ func TestAPlanOfLeavesIsASmallAnswer(t *testing.T) {
 	require.False(t, codec.TooLarge)
 }
 
-// What an answer brings into the database or into memory for long has the form that it has here.
+// A part of an answer that stays in the database or in memory has the form that it has here.
 func TestAnswersHaveTheFormOfRequests(t *testing.T) {
 	t.Parallel()
 	_, err := readOwnerAnswers(&schemav1.CheckOwnersResponse{Version: "v" + strings.Repeat("1", 1<<20)})

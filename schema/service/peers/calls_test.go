@@ -104,7 +104,7 @@ func asking(a *scripted) *Peers {
 
 var key = peer.BlockadeKey{Attempt: uid(1), HolderUID: uid(2), Path: "account", TargetUID: uid(3)}
 
-// A verdict of a newer version is unknown: it neither confirms nor removes anything.
+// A verdict of a newer version is unknown: it neither confirms nor removes a blockade.
 func TestVerdictsOfANewerVersionDecideNothing_I15(t *testing.T) {
 	t.Parallel()
 	a := &scripted{

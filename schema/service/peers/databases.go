@@ -34,7 +34,7 @@ type KnownDatabases interface {
 	Logger() *zap.Logger
 }
 
-// BetweenDeployments reports whether a method is one of those that deployments call on one another.
+// BetweenDeployments reports whether deployments call a method on one another.
 func BetweenDeployments(method string) bool {
 	return strings.HasPrefix(method, "/"+schemav1.SchemaService_ServiceDesc.ServiceName+"/")
 }

@@ -27,7 +27,8 @@ import (
 )
 
 const (
-	// pace is how long an attempt waits for the answer of the call before it, so that a deployment that is far away delays it no longer.
+	// pace is the time for which an attempt waits for the answer of the call before it, so that a deployment
+	// that is far away delays it only so long.
 	pace = 3 * time.Millisecond
 	// callsBeside is the number of calls with several attempts that a deployment has not answered.
 	callsBeside = 32
@@ -35,7 +36,8 @@ const (
 	mostWaiting = 1000
 	// largestTogether is the size of the references of an attempt that shares its call: a call has MaxAttempts of them.
 	largestTogether = maxEstablishBytes / wire.MaxAttempts
-	// oneByOneFor is how long a deployment is asked one by one after it has refused a call with several attempts.
+	// oneByOneFor is the time for which a deployment is asked one by one after it has refused a call with
+	// several attempts.
 	oneByOneFor = time.Minute
 )
 

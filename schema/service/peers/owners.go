@@ -85,7 +85,7 @@ func (p *Peers) checkManyOwners(ctx context.Context, at schema.DeploymentID, que
 	if err != nil {
 		return nil, err
 	}
-	if len(out.Answers) != wire.MaxMessages { // the answers of the next part would be those of other questions
+	if len(out.Answers) != wire.MaxMessages { // the answers of the next part would belong to other questions
 		return nil, fmt.Errorf("%s sent %d answers to %d questions", at, len(out.Answers), wire.MaxMessages)
 	}
 	rest, err := p.checkOwners(ctx, at, questions[wire.MaxMessages:], validateOnly)

@@ -1,5 +1,5 @@
-// Package peers has the calls of a deployment to the services of other deployments: the connections, and one method for each
-// call, which implement the interfaces of package schema/peer and those of handlers.
+// Package peers has the calls of a deployment to the services of other deployments: the connections, and one
+// method for each call, which implement the interfaces of packages schema/peer and handlers.
 package peers
 
 import (
@@ -105,7 +105,7 @@ func (p *Peers) Changed() <-chan struct{} {
 	return p.newer
 }
 
-// Environment returns the newest environment, which nobody changes.
+// Environment returns the newest environment, which is never changed.
 func (p *Peers) Environment() *schema.Environment {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -154,7 +154,7 @@ func (p *Peers) SetSelf(shared, copied grpc.ClientConnInterface) {
 	p.own = ownServices{shared, copied}
 }
 
-// SetKnown sets the known databases, with which those of other deployments are compared from then on.
+// SetKnown sets the known databases, with which the databases of other deployments are compared from then on.
 func (p *Peers) SetKnown(known KnownDatabases) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -191,8 +191,8 @@ func (p *Peers) Forwarding(id schema.DeploymentID) (grpc.ClientConnInterface, er
 // forwardWindow bounds the bytes of a forwarded watch that have arrived and are not passed on yet. (For an answer that has begun there is room.)
 const forwardWindow = 64 << 10
 
-// peerWindow is that of a call of this deployment's own: 1 MiB in each round trip. With a window of fixed size gRPC does not measure the
-// round trip, with a ping for each bookmark of each idle watch.
+// peerWindow is the window of a call of this deployment's own: 1 MiB in each round trip. With a window of
+// fixed size gRPC does not measure the round trip, with a ping for each bookmark of each idle watch.
 const peerWindow = 1 << 20
 
 func (p *Peers) conn(key connectionKey) (grpc.ClientConnInterface, error) {

@@ -54,7 +54,8 @@ func TestOnlyWhoImportsAServiceMayReferToIt(t *testing.T) {
 	require.Error(t, err, "unknown is not no")
 }
 
-// A call that was not sent cannot have established anything. A call that was sent, and not answered, may have.
+// A call that was not sent cannot have established a reference. A call that was sent, and not answered, may
+// have.
 func TestACallThatWasNotSentDiffersFromOneWithoutAnAnswer(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

@@ -17,8 +17,9 @@ import (
 	"github.com/db-controller/db-controller/schema/wire"
 )
 
-// Positions stores the newest token of the watch of deletions of each other deployment. KeepPositions replaces tokens that were
-// stored before, and reports false for those in whose place another one is stored.
+// Positions stores the newest token of the watch of deletions of each other deployment. KeepPositions
+// replaces tokens that were stored before, and reports false for a token in whose place another one is
+// stored.
 type Positions interface {
 	HasPosition(ctx context.Context, of schema.DeploymentID) (bool, error)
 	Position(ctx context.Context, of schema.DeploymentID) (token string, err error)
@@ -28,14 +29,14 @@ type Positions interface {
 // keepInterval is the time between two statements that store the tokens of all watches.
 const keepInterval = 5 * time.Second
 
-// beginsRelations are the methods after which another deployment has something of this one.
+// beginsRelations are the methods after which another deployment has rows for this one.
 var beginsRelations = []string{
 	schemav1.SchemaService_EstablishReferences_FullMethodName,
 	schemav1.SchemaService_CheckOwners_FullMethodName,
 }
 
-// beginWithAPosition stores a position of another deployment before that one has anything of this one: the position shows later that its
-// restored database, and a restored registry, have lost this deployment.
+// beginWithAPosition stores a position of another deployment before that deployment has rows for this one:
+// the position shows later that its restored database, and a restored registry, have lost this deployment.
 func (p *Peers) beginWithAPosition(of schema.DeploymentID) grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 		p.mu.Lock()
@@ -98,7 +99,7 @@ type positions struct {
 	now   func() time.Time
 
 	mu   sync.Mutex
-	told map[*keptPosition]string // guarded by mu, like the fields below and those of each keptPosition
+	told map[*keptPosition]string // guarded by mu, like the fields below and the fields of each keptPosition
 	at   time.Time                // of the last statement for all
 }
 
@@ -131,9 +132,10 @@ func (p *Peers) keptPosition(ctx context.Context, of schema.DeploymentID) (*kept
 	return k, nil
 }
 
-// replace has a newer token stored: the first one of a stream at once, later ones every few seconds together with those of the other
-// watches. It fails when another stream has stored one that this stream has not sent: the next stream does. While the database
-// fails the stored token stays, and is older than it could be.
+// replace has a newer token stored: the first token of a stream at once, later ones every few seconds
+// together with the tokens of the other watches. It fails when another stream has stored a token that this
+// stream has not sent: the next stream sends it. While the database fails the stored token stays, and is
+// older than it could be.
 func (k *keptPosition) replace(ctx context.Context, token string) error {
 	if k.all == nil || token == "" {
 		return nil

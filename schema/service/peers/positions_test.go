@@ -101,7 +101,8 @@ func deletionsOf(t *testing.T, p *Peers) error {
 	return p.WatchDeletions(t.Context(), other, func(schema.Event[schema.Deletion]) error { return nil })
 }
 
-// A watch tells the position that is stored, and replaces it by those that it is told; a refused one stays, and is told again.
+// A watch tells the stored position, and replaces it by the positions that it is told; a refused one stays,
+// and is told again.
 func TestAWatchTellsTheStoredPosition_I2(t *testing.T) {
 	t.Parallel()
 	server := &deletionsServer{tokens: []string{"one", "two"}, ahead: "lost"}
@@ -118,8 +119,8 @@ func TestAWatchTellsTheStoredPosition_I2(t *testing.T) {
 	require.Equal(t, []string{"", "one", "lost", "lost"}, server.told)
 }
 
-// A deployment has a stored position of another one before that one has anything of it: it reads the first token of a watch, and makes the
-// call afterwards. Without one nothing is sent.
+// A deployment has a stored position of another one before that one has rows for it: it reads the first token
+// of a watch, and makes the call afterwards. Without a token no call is sent.
 func TestAPositionIsStoredBeforeTheFirstReference_I2_I15(t *testing.T) {
 	t.Parallel()
 	server := &deletionsServer{ahead: "lost"}

@@ -27,7 +27,7 @@ import (
 	"github.com/db-controller/db-controller/schema/wire"
 )
 
-// target is the deployment of targets: a target's name says its answer, and its uid is that of the attempt.
+// target is the deployment of targets: a target's name says its answer, and its uid is the id of the attempt.
 type target struct {
 	schemav1.UnimplementedSchemaServiceServer
 	hold     chan struct{} // each call of one attempt waits for it
@@ -39,7 +39,7 @@ type target struct {
 	asked []*schemav1.EstablishReferencesRequest_Attempt
 }
 
-// answering is how long a call of several attempts takes.
+// answering is the time that a call of several attempts takes.
 const answering = time.Millisecond
 
 func (s *target) note(attempts []*schemav1.EstablishReferencesRequest_Attempt) {
@@ -134,7 +134,8 @@ func occupied(t *testing.T, s *target, establish func(ctx context.Context, holde
 	return func() { close(s.hold); g.Wait() }
 }
 
-// An answer with fewer outcomes than attempts is that of no attempt: whose outcome is missing is unknown.
+// An answer with fewer outcomes than attempts counts for none of them: it does not say whose outcome is
+// missing.
 func TestAnAnswerWithoutAnOutcomeIsThatOfNoAttempt_I20(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -219,7 +220,8 @@ func TestADeploymentThatTakesNoSharedCallsIsAskedOneByOne(t *testing.T) {
 	})
 }
 
-// The error of a call is that of each of its attempts: after one that was sent, each may have been established.
+// The error of a call is the error of each of its attempts: after a call that was sent, each may have been
+// established.
 func TestAFailedCallLeavesEachOfItsAttemptsUnknown_I8(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

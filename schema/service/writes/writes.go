@@ -14,7 +14,8 @@ type Write = resourcev1.BatchWriteResourcesRequest_Write
 // Request is a request that writes.
 type Request struct {
 	All []*Write
-	// place is the path of the i-th write; nil: the request is the write itself. Field has all of them, or those after the first.
+	// place is the path of the i-th write; nil: the request is the write itself. Field has all of them, or
+	// the writes after the first.
 	place func(i int) string
 	Field string
 }
@@ -64,7 +65,8 @@ func (r Request) Names() (names []string) {
 	return names
 }
 
-// Invalid returns an error with the fields of the request that it is about: those of the i-th write, or the field with all writes if i is -1.
+// Invalid returns an error with the fields of the request that it is about: fields of the i-th write, or the
+// field with all writes if i is -1.
 func (r Request) Invalid(i int, err error) error {
 	switch {
 	case i < 0 && r.place != nil:

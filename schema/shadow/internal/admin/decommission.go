@@ -60,19 +60,20 @@ func (s *Admin) Decommission(ctx context.Context, d gate.Decommissioned) error {
 	return s.gate.LoadDecommissioned(ctx)
 }
 
-// DecommissionPlan is what decommissioning a deployment does here. Each count ends at DecommissionCounted.
+// DecommissionPlan is the effect of decommissioning a deployment here. Each count ends at
+// DecommissionCounted.
 type DecommissionPlan struct {
 	Deleted  int64 // resources here that refer to resources there and are deleted
 	Unset    int64 // references
 	Dangling int64 // references
 	Owned    int64 // resources here with an owner there
-	Released int64 // references from there that no longer count
+	Released int64 // references from there that do not count any more
 }
 
 // DecommissionCounted is the greatest count of a DecommissionPlan: there may be more.
 const DecommissionCounted = 100_000
 
-// Counts read no more rows than they can tell. Holders are counted once, however many references they have.
+// Counts read no more rows than they can tell. A holder is counted once for any number of references.
 var planDecommissionSQL = db.Codes(`
 WITH gone AS MATERIALIZED (SELECT id FROM dbcontroller.deployment WHERE service = $1 AND region = $2), referring AS MATERIALIZED (
     SELECT r.holder_id, CASE WHEN r.behaviour = {block} THEN $3 ELSE r.behaviour END AS behaviour
@@ -84,7 +85,8 @@ SELECT (SELECT count(DISTINCT holder_id) FROM referring WHERE behaviour IN ({cas
     (SELECT count(*) FROM (SELECT DISTINCT ownee_id FROM dbcontroller.owner_reference WHERE deployment_id = (SELECT id FROM gone) LIMIT $4) AS o),
     (SELECT count(*) FROM (SELECT FROM dbcontroller.blockade WHERE deployment_id = (SELECT id FROM gone) LIMIT $4) AS b)`)
 
-// PlanDecommission counts what Decommission would do here, and changes nothing. A deployment that is not known here has no part.
+// PlanDecommission counts the effects of Decommission here, and changes nothing. A deployment that is not
+// known here has no part.
 func (s *Admin) PlanDecommission(ctx context.Context, of schema.DeploymentID, blocking schema.Behaviour) (p DecommissionPlan, err error) {
 	err = s.Pool.QueryRow(ctx, planDecommissionSQL, of.Service, of.Region, int16(blocking), DecommissionCounted).Scan(&p.Deleted, &p.Unset, &p.Dangling, &p.Owned, &p.Released)
 	if err != nil {
@@ -120,7 +122,7 @@ SELECT f.id, f.uid FROM dbcontroller.foreign_target f
 WHERE f.deployment_id = $1 AND f.id > $2 AND ($4 OR f.acting_epoch IS NOT NULL OR f.block_epoch IS NOT NULL OR EXISTS (SELECT FROM dbcontroller.reference r WHERE r.target_id = f.id AND r.behaviour < {allow_dangling}))
 ORDER BY f.id LIMIT $3`)
 
-	// As long as anything is left the piece of work is, too.
+	// The piece of work stays as long as there are rows of the deployment.
 	finishDecommissionSQL = db.Codes(`
 DELETE FROM dbcontroller.work w WHERE w.deployment_id = $1
     AND NOT EXISTS (SELECT FROM dbcontroller.blockade WHERE deployment_id = $1)
@@ -247,8 +249,9 @@ func (s *Admin) cleanUpTargets(ctx context.Context, deployment int32) error {
 	}
 }
 
-// cleanUpReferences acts upon all references to the deployment's resources, and ends the rights to refer to them, each under its lock: the order alone excludes
-// neither a transaction that has used a right, nor one with an older snapshot. Those that are used at the moment are ended by the next run.
+// cleanUpReferences acts upon all references to the deployment's resources, and ends the rights to refer to
+// them, each under its lock: the order alone excludes neither a transaction that has used a right, nor one
+// with an older snapshot. The next run ends the rights that are used at the moment.
 func (s *Admin) cleanUpReferences(ctx context.Context, deployment schema.DeploymentID, id int32, blocking schema.Behaviour, cause *schema.Cause) error {
 	var failed error
 	for after := int64(0); ; {

@@ -56,10 +56,11 @@ type EpochConfig struct {
 	Renewed chan<- struct{}
 }
 
-// FollowEpochs detects that the database was restored or failed over: at once when a transaction meets it, else within a
-// second. In a new epoch it recovers from the deployments that may refer to resources here: those of the registry's
-// environment and those of the stored one, since either may lack some. A deployment that a later environment adds may
-// have existed before, unknown to the registry, and is recovered from as well. It returns nil when ctx ends.
+// FollowEpochs detects that the database was restored or failed over: at once when a transaction meets it,
+// else within a second. In a new epoch it recovers from the deployments that may refer to resources here: the
+// deployments of the registry's environment and of the stored one, since either may lack some. A deployment
+// that a later environment adds may have existed before, unknown to the registry, and is recovered from as
+// well. It returns nil when ctx ends.
 func (s *Admin) FollowEpochs(ctx context.Context, cfg EpochConfig) error {
 	s.gate.Follow(cfg.Latest)
 	f := epochFollower{EpochConfig: cfg, store: s, last: s.gate.PresentEpoch()}
@@ -108,7 +109,7 @@ func (f *epochFollower) step(ctx context.Context) error {
 	f.store.gate.AwaitsList(nil)
 	env := f.Latest()
 	if _, listed := env.Deployment(f.store.Deployment()); !listed || env == f.seen {
-		return nil // before the first environment nobody is known to be a stranger
+		return nil // before the first environment no deployment is known to be a stranger
 	}
 	if err := f.store.gate.Recover(ctx, env); err != nil {
 		return err

@@ -21,8 +21,9 @@ const (
 	analyzeLimit = 10 * time.Second
 )
 
-// RunStatistics renews the planner's statistics of tables that have grown to a multiple of what these say, until ctx ends: autovacuum looks at a
-// database once a minute, and a batch that is planned for nearly empty tables compares each of its rows with each other. It returns nil.
+// RunStatistics renews the planner's statistics of tables that have grown to a multiple of their recorded
+// size, until ctx ends: autovacuum looks at a database once a minute, and a batch that is planned for nearly
+// empty tables compares each of its rows with each other. It returns nil.
 func (s *Admin) RunStatistics(ctx context.Context) error {
 	var seen int64 // rows written before the last look that followed many
 	failed := false

@@ -23,8 +23,8 @@ WITH before AS (
 UPDATE dbcontroller.meta SET version = $1, digest = $2, generation = generation + moves::int
 FROM before RETURNING generation, moves`
 
-	// The last columns: there may be kept resources, and the second transaction of the switch, which notes what is derived by the version, has
-	// committed.
+	// The last columns: kept resources may exist, and the second transaction of the switch, which notes the
+	// derivations of the version, has committed.
 	adoptSQL = `
 WITH i AS (
     SELECT kind_id, fingerprint, ARRAY(SELECT shape FROM unnest($3::int[], $4::text[]) AS s (kind_id, shape) WHERE s.kind_id = i.kind_id ORDER BY shape) AS shapes
@@ -167,9 +167,10 @@ func (s *Admin) finalizersOf(ctx context.Context, model *schema.Model) (kinds []
 	return kinds, finalizers, nil
 }
 
-// Adopt makes the model, of the version that another process has switched the deployment to, validate the writes of this process. It
-// fails with *UnavailableError when the database has another version, or its switch is not complete: what were written before would not be
-// derived anew if the switch is never completed, because the deployment goes back to the version before.
+// Adopt makes the model, of the version that another process has switched the deployment to, validate the
+// writes of this process. It fails with *UnavailableError when the database has another version, or its
+// switch is not complete: resources that this process writes would not be derived anew if the switch is never
+// completed, because the deployment goes back to the version before.
 func (s *Admin) Adopt(ctx context.Context, model *schema.Model) error {
 	v := &db.Version{Model: model}
 	var stored gate.Running
@@ -200,7 +201,7 @@ func (s *Admin) Adopt(ctx context.Context, model *schema.Model) error {
 	return nil
 }
 
-// runs fails when the database has another version than that of a model.
+// runs fails when the database has another version than the model's.
 func (s *Admin) runs(stored gate.Running, model *schema.Model) error {
 	if model.Says(stored.Version, stored.Digest) {
 		return nil

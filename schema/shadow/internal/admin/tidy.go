@@ -13,8 +13,9 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/target"
 )
 
-// abortedRetention is how long ABORTED decisions are kept: longer than MaxAttemptAge, beyond which lock refuses an attempt. Safety does
-// not depend on clocks: an attempt that began before a forgotten decision cannot commit (queueDecision).
+// abortedRetention is the time for which ABORTED decisions are kept: longer than MaxAttemptAge, beyond which
+// lock refuses an attempt. Safety does not depend on clocks: an attempt that began before a forgotten
+// decision cannot commit (queueDecision).
 const abortedRetention = 25 * time.Hour
 
 const (

@@ -7,7 +7,7 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
 )
 
-// Attempts are those of one deployment.
+// Attempts are the attempts of one deployment.
 type Attempts struct {
 	*db.DB
 	gate *gate.Gate

@@ -83,10 +83,10 @@ FROM dbcontroller.meta m`)
 
 var errUnannounced = errors.New("it has not announced the epoch of its restored database yet")
 
-// announced fails with *UnavailableError while another deployment has not been told the epoch of this database, or has not shown after a start of its
-// server how far it has seen the database. The database may have lost
-// attempts, and have earlier ones again: "gone" would be true of the asked attempt, and false of the reference. A deployment that knows the epoch
-// deletes nothing until the references are compared.
+// announced fails with *UnavailableError while another deployment has not been told the epoch of this
+// database, or has not shown its position after a start of the server. The database may have lost attempts,
+// and have earlier ones again: "gone" would be true of the asked attempt, and false of the reference. A
+// deployment that knows the epoch deletes nothing until the references are compared.
 func (a *Attempts) announced(ctx context.Context, tx pgx.Tx, to int32) error {
 	var not, due bool
 	err := tx.QueryRow(ctx, unannouncedSQL, to).Scan(&not, &due)

@@ -33,8 +33,8 @@ func NoteTargets(ctx context.Context, a *Attempts, sv *prepare.Saving) error {
 	return a.gate.NoteReferenced(ctx, ids)
 }
 
-// Look reads what other processes and restores change, with one round trip: whether the version stored in the database is that of the model,
-// and the deployments of ReferencedDeployments.
+// Look reads the facts that other processes and restores change, with one round trip: whether the database
+// has the version of the model, and the deployments of ReferencedDeployments.
 func (a *Attempts) Look(ctx context.Context, model *schema.Model) (runs bool, referenced []schema.DeploymentID, err error) {
 	b := &pgx.Batch{}
 	b.Queue(gate.SelectRunningSQL).Query(func(rows pgx.Rows) error {

@@ -44,7 +44,7 @@ owned AS (
 ` + db.LookAgain("@self", `refs JOIN dbcontroller.shadow s ON s.id = refs.target_id WHERE refs.behaviour = {block} AND NOT s.id = ANY (@ids) RETURNING 1`) + `
 ), changed AS (`)
 
-	// Which feeds have new rows, beside that of changes: work, and notices.
+	// Whether the feeds of work and of notices have new rows; the feed of changes always has.
 	leftWorkSQL = `
 )
 SELECT EXISTS (SELECT FROM released) OR EXISTS (SELECT FROM rights) OR EXISTS (SELECT FROM looked)`
@@ -60,7 +60,7 @@ WITH going AS (
 
 	removeDanglingSQL = db.Codes(`DELETE FROM dbcontroller.reference WHERE target_id = ANY ($1) AND behaviour = {allow_dangling}`)
 
-	// Those of a batch. Their targets stay in DELETING, and get no new ones (I4).
+	// References of a batch. Their targets stay in DELETING, and get no new ones (I4).
 	removeSomeDanglingSQL = db.Codes(`
 DELETE FROM dbcontroller.reference WHERE (holder_id, field_id, target_id) IN (
     SELECT holder_id, field_id, target_id FROM dbcontroller.reference WHERE target_id = ANY ($1) AND behaviour = {allow_dangling} LIMIT $2
@@ -94,7 +94,8 @@ func (s *Actor) CarryOut(ctx context.Context, tx pgx.Tx, d Decision) error {
 	return s.CarryOutAnd(ctx, tx, d, &pgx.Batch{}, db.Stay)
 }
 
-// CarryOutAnd is CarryOut with further statements behind, which are sent together with those of the decision where they can be.
+// CarryOutAnd is CarryOut with further statements behind, which are sent together with the statements of the
+// decision where possible.
 func (s *Actor) CarryOutAnd(ctx context.Context, tx pgx.Tx, d Decision, also *pgx.Batch, send db.Sender) error {
 	gone := rowsOf(d)
 	if err := s.rows.Take(ctx, tx, gone, d.recovered.Behind); err != nil {
@@ -156,7 +157,8 @@ func kindsOf(c *plan.Closure, v plan.Verdict) []int32 {
 	return kinds
 }
 
-// statements returns the statements that mark and remove members, and the feeds that they write to beside that of changes.
+// statements returns the statements that mark and remove members, and the feeds beside the feed of changes
+// that they write to.
 func (s *Actor) statements(d Decision) (b *pgx.Batch, left *feed.Topics) {
 	c, v := d.Closure, d.Verdict
 	b, left = &pgx.Batch{}, new(feed.Topics)
@@ -320,8 +322,9 @@ func (s *Actor) withoutValues(ctx context.Context, tx pgx.Tx, v *db.Version, h u
 	return string(changed), err
 }
 
-// notedSQL are common table expressions of a statement that removes or marks the resources in going: they insert one cause for each
-// reason and one removal for each resource. Their arguments are those of reasons.parameters.
+// notedSQL are common table expressions of a statement that removes or marks the resources in going: they
+// insert one cause for each reason and one removal for each resource. Their arguments come from
+// reasons.parameters.
 const notedSQL = `
 causes AS (
     SELECT nextval('dbcontroller.cause_id') AS id, c.*
@@ -343,7 +346,8 @@ WITH going AS (
     WHERE NOT EXISTS (SELECT FROM dbcontroller.shadow s WHERE s.kind_id = @kind AND s.name = i.name AND NOT s.hidden)
 ), ` + notedSQL + ` SELECT 1`
 
-// QueueNoteRows records the removal of rows of an attached table that have no resource. The removal of the others is recorded with that of the resource.
+// QueueNoteRows records the removal of rows of an attached table that have no resource. The removal of a
+// row with a resource is recorded with the removal of the resource.
 func QueueNoteRows(b *pgx.Batch, kind, self int32, names []string, uids []uuid.UUID, why plan.Reason) {
 	r := &reasons{}
 	r.add(why)
@@ -374,7 +378,8 @@ type reasonKey struct {
 	deletion uuid.UUID
 }
 
-// reasonsOf returns the reasons of ACTIVE members. Those of members in DELETING were recorded when they were marked.
+// reasonsOf returns the reasons of ACTIVE members. Reasons of members in DELETING were recorded when they
+// were marked.
 func reasonsOf(c *plan.Closure, ids []int64) *reasons {
 	r := &reasons{seen: map[reasonKey]int32{}}
 	for _, id := range ids {
@@ -453,8 +458,9 @@ const namedHereSQL = `
 SELECT e.target_id FROM dbcontroller.holder_entry e JOIN dbcontroller.shadow s ON s.id = e.target_id
 WHERE e.target_id = ANY ($1) AND e.deployment_id = $2 AND EXISTS (SELECT FROM dbcontroller.attachment a WHERE a.kind_id = s.kind_id)`
 
-// keepNamed lets the rows of marked members stay that rows of other tables here may name: those go first, since a native key between the tables, which holds in each
-// transaction or at its end, keeps a row that is named.
+// keepNamed lets the rows of marked members stay that rows of other tables here may name: the naming rows go
+// first, since a native key between the tables, which holds in each transaction or at its end, keeps a row
+// that is named.
 func (s *Actor) keepNamed(ctx context.Context, tx pgx.Tx, d *Decision) error {
 	var ids []int64
 	for _, id := range d.Verdict.Mark {
@@ -477,8 +483,9 @@ func (s *Actor) keepNamed(ctx context.Context, tx pgx.Tx, d *Decision) error {
 	return nil
 }
 
-// rowsOf returns the rows of attached tables that a decision deletes: of members that are removed, and of those that are marked and
-// not seen any more. The row of a member with a blocker, or with rows here that name it, stays until the member is removed.
+// rowsOf returns the rows of attached tables that a decision deletes: of members that are removed, and of
+// members that are marked and not seen any more. The row of a member with a blocker, or with rows here that
+// name it, stays until the member is removed.
 func rowsOf(d Decision) (keys []rows.Key) {
 	going := slices.DeleteFunc(slices.Concat(d.Verdict.Remove, d.Verdict.Mark), func(id int64) bool {
 		m := d.Closure.Members[id]

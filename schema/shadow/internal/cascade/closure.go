@@ -112,7 +112,8 @@ func (s *Actor) DecideOn(ctx context.Context, tx pgx.Tx, roots []*plan.Member) (
 	return s.DecideBy(ctx, tx, roots, sight)
 }
 
-// DecideBy is DecideOn with what was seen behind the locks of the roots. Roots to which nothing here refers need no further statement.
+// DecideBy is DecideOn with the Sight from behind the locks of the roots. Roots without a holder here need no
+// further statement.
 func (s *Actor) DecideBy(ctx context.Context, tx pgx.Tx, roots []*plan.Member, seen *Sight) (d Decision, err error) {
 	if d.Closure, err = s.expand(ctx, tx, roots, seen); err != nil {
 		return d, err
@@ -130,8 +131,8 @@ func (s *Actor) DecideBy(ctx context.Context, tx pgx.Tx, roots []*plan.Member, s
 }
 
 // expand follows the references that act in the same transaction, level by level from locked roots, up to
-// Config.Limits.LocalCascade members and maxLevels levels. Holders beyond these limits act later. The caller sets the reason
-// of the roots; that of the other members is the member to which they refer.
+// Config.Limits.LocalCascade members and maxLevels levels. Holders beyond these limits act later. The caller
+// sets the reason of the roots; the reason of another member is the member to which it refers.
 func (s *Actor) expand(ctx context.Context, tx pgx.Tx, roots []*plan.Member, seen *Sight) (*plan.Closure, error) {
 	limit, self := s.Cfg.Limits.LocalCascade, s.SelfID
 	c := &plan.Closure{Members: make(map[int64]*plan.Member, len(roots))}
@@ -261,8 +262,9 @@ func take(ctx context.Context, tx pgx.Tx, c *plan.Closure, self int32, ids []int
 	return next, nil
 }
 
-// Sight is what a transaction sees of resources right behind the statement that locks them, in the same round trip: each statement has a
-// snapshot of its own, which is newer than the locks. It may cover more resources than were locked; those do not count.
+// Sight has the rows that a transaction reads right behind the statement that locks them, in the same round
+// trip: each statement has a snapshot of its own, which is newer than the locks. It may cover more resources
+// than were locked; the others do not count.
 type Sight struct {
 	Recovered *gate.Recovered
 
@@ -298,7 +300,8 @@ var ByID = Select(`SELECT unnest($1::bigint[])`)
 // finalizersSQL reads the finalizers of the version that runs in the database: this process may not have heard of it yet.
 const finalizersSQL = `SELECT id, finalizers FROM dbcontroller.kind WHERE finalizers IS NOT NULL`
 
-// QueueSight adds the statements of a Sight to a batch, behind the one that locks. Its fields are set when the batch has been sent.
+// QueueSight adds the statements of a Sight to a batch, behind the locking statement. Its fields are set when
+// the batch has been sent.
 func (s *Actor) QueueSight(tx pgx.Tx, b *pgx.Batch, of Selection, args ...any) *Sight {
 	seen := &Sight{referred: map[int64]bool{}}
 	b.Queue(of.ReferredSQL, args...).Query(func(rows pgx.Rows) error {

@@ -19,9 +19,10 @@ SELECT count(*) FROM (
         AND r.target_id = ANY (ARRAY (SELECT target_id FROM dbcontroller.work WHERE seq = ANY ($1) AND action = {finalise})) LIMIT $2
 ) AS d`)
 
-// Finalise checks the resources of some pieces of work, removes those in DELETING that wait for nothing, and returns
-// their number. The work is removed in the same transaction: each change for which a resource waits adds new work. Of references with
-// ALLOW_DANGLING to them, transactions before that one remove all but the last batch.
+// Finalise checks the resources of some pieces of work, removes resources in DELETING that wait for nothing,
+// and returns their number. The work is removed in the same transaction: each change for which a resource
+// waits adds new work. Of references with ALLOW_DANGLING to them, transactions before that one remove all but
+// the last batch.
 func (s *Actor) Finalise(ctx context.Context, seqs []int64) (removed int, err error) {
 	for more := true; more; {
 		if removed, more, err = s.finaliseOnce(ctx, seqs); err != nil {

@@ -64,9 +64,10 @@ WITH i AS (
     UPDATE dbcontroller.resource r SET owners = i.owners::jsonb FROM i WHERE r.id = i.id RETURNING r.id, r.labels, r.body, r.owners, r.status, r.status_generation
 )` + db.ChangeTo(`{active}`, `s JOIN r USING (id)`))
 
-// ChangeOwners locks ownees, reads their owner references, and drops and pins them as the change decides. Ownees that keep
-// an owner are updated. An ownee without owners is deleted with its cascades, unless every owner that it lost had
-// unset_on_delete; one that a holder elsewhere blocks is marked DELETING and waits as BLOCKED.
+// ChangeOwners locks ownees, reads their owner references, and drops and pins them as the change decides.
+// Ownees that keep an owner are updated. An ownee without owners is deleted with its cascades, unless every
+// owner that it lost had unset_on_delete; an ownee that a holder elsewhere blocks is marked DELETING and
+// waits as BLOCKED.
 func (s *Actor) ChangeOwners(ctx context.Context, tx pgx.Tx, ownees []int64, change OwnerChange) error {
 	if len(ownees) == 0 {
 		return nil
@@ -159,8 +160,8 @@ func (s *Actor) editOwners(all []prepare.OwnerRow, change OwnerChange, before ma
 			if r.UID != p.UID || r.KindID != p.KindID {
 				e.drop = append(e.drop, r)
 			}
-			// DropOwners finds rows by uid: one that arrived before the uid was stored did not find this row. So an owner
-			// counts as checked only when the question already named its uid.
+			// DropOwners finds rows by uid: a DropOwners that arrived before the uid was stored did not find
+			// this row. So an owner counts as checked only when the question already named its uid.
 			r.Checked = r.Checked || r.UID == p.UID
 			r.UID, r.KindID = p.UID, p.KindID
 			e.pinned = append(e.pinned, r)

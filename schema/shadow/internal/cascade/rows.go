@@ -15,7 +15,8 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/rows"
 )
 
-// finalRows returns the rows that still exist of resources that are about to be removed: those that had blockers when they were marked.
+// finalRows returns the rows that still exist of resources that are about to be removed: the resources had
+// blockers when they were marked.
 func (s *Actor) finalRows(ctx context.Context, tx pgx.Tx, ids []int64, behind bool) ([]rows.Key, error) {
 	if err := s.rows.Refresh(ctx, tx, behind); err != nil || len(s.rows.Tables()) == 0 || len(ids) == 0 {
 		return nil, err
@@ -29,12 +30,12 @@ SELECT s.kind_id, s.name FROM dbcontroller.shadow s WHERE s.id = ANY ($1) AND NO
 	return pgx.CollectRows(found, pgx.RowToStructByPos[rows.Key])
 }
 
-// hidingBodies returns the kinds that hide, without those with tables: their rows go with the resource.
+// hidingBodies returns the kinds that hide, without kinds with tables: their rows go with the resource.
 func (s *Actor) hidingBodies() []int32 {
 	return slices.DeleteFunc(slices.Clone(s.hiding()), func(kind int32) bool { return s.rows.Of(kind) != nil })
 }
 
-// Gone is a resource whose row was deleted by SQL, and the user who did.
+// Gone is a resource whose row was deleted by SQL, and the deleting user.
 type Gone struct {
 	ID    int64
 	Actor string
@@ -47,9 +48,9 @@ WITH hiding AS (
     RETURNING uid, revision, generation, kind_id, created_at, name
 )` + db.ChangeGone(`revision`, `hiding`))
 
-// RowsGone carries out the deletion of resources whose rows were deleted by SQL, with everything that cascades. Blockers that arrived
-// too late for the statement to be refused keep the resource in DELETING. It ends the given notes in the same
-// transaction.
+// RowsGone carries out the deletion of resources whose rows were deleted by SQL, with all cascades. Blockers
+// that arrived too late for the statement to be refused keep the resource in DELETING. It ends the given
+// notes in the same transaction.
 func (s *Actor) RowsGone(ctx context.Context, gone []Gone, notes []int64) error {
 	actors := map[int64]string{}
 	ids := make([]int64, len(gone))

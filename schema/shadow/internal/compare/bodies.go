@@ -217,7 +217,7 @@ func (v *comparing) bodyDifferences(ctx context.Context, tx pgx.Tx, model *schem
 		k := key{f.Path, f.Target}
 		b, ok := stored[k]
 		delete(stored, k)
-		if ok && b != f.Behaviour || !ok && f.Behaviour != schema.AllowDangling { // one that may dangle is not stored when its target does not exist
+		if ok && b != f.Behaviour || !ok && f.Behaviour != schema.AllowDangling { // an ALLOW_DANGLING reference is not stored when its target does not exist
 			differs(ReferenceNotStored, k, f.Behaviour)
 		}
 	}

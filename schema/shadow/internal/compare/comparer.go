@@ -1,5 +1,6 @@
-// Package compare finds differences inside one database: between bodies and their stored references and owners, and between the rows
-// of attached tables, their resources and their rights. It has the values of all verifications, also of those with other deployments.
+// Package compare finds differences inside one database: between bodies and their stored references and
+// owners, and between the rows of attached tables, their resources and their rights. It has the values of all
+// verifications, also of verifications with other deployments.
 package compare
 
 import (

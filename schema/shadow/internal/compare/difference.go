@@ -49,14 +49,14 @@ type Difference struct {
 	Repaired bool
 	// ActedUpon: the reference was unset, or its holder deleted, by the decision of Verification.Dangling.
 	ActedUpon bool
-	// Err is why it was not acted upon in spite of the decision.
+	// Err is the error that kept it from being acted upon in spite of the decision.
 	Err error
 }
 
 // Dangles reports whether the target is gone, or will be, without acting upon the reference.
 func (d Difference) Dangles() bool { return d.Kind == TargetGone || d.Kind == TargetGoing }
 
-// Cause describes, for operators, how the difference can have come about.
+// Cause describes, for operators, the possible cause of the difference.
 func (d Difference) Cause() string {
 	switch d.Kind {
 	case TargetGone:
@@ -87,7 +87,7 @@ func (d Difference) Cause() string {
 	return ""
 }
 
-// Remedy describes, for operators, how to resolve the difference.
+// Remedy describes, for operators, the way to resolve the difference.
 func (d Difference) Remedy() string {
 	switch {
 	case d.ActedUpon && d.Behaviour.Cascades():
@@ -148,7 +148,7 @@ type Verified struct {
 // Rows returns the number of rows compared.
 func (v Verified) Rows() int64 { return v.References + v.Blockades + v.Owners + v.Bodies }
 
-// Page is how many rows are compared at a time.
+// Page is the number of rows that are compared at a time.
 const Page = 1000
 
 // Run is a verification under way.

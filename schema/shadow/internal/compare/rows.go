@@ -69,8 +69,8 @@ func (v *comparing) tables(ctx context.Context) error {
 	return nil
 }
 
-// values finds the values of a reference without a right that nobody asks for: of rows that no trigger saw. Each is looked at twice. With Repair they
-// are asked for.
+// values finds the values of a reference that have no right and are not noted as lacking: of rows that no
+// trigger saw. Each is looked at twice. With Repair they are noted, so that their right is asked for.
 func (v *comparing) values(ctx context.Context, r rows.Reference) error {
 	return v.store.rows.WalkValues(ctx, r, func(page []rows.Value) error {
 		v.Out.Bodies += int64(len(page))

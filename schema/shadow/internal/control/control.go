@@ -46,7 +46,7 @@ type locked struct {
 	finalizers []string
 }
 
-// part is how a change is part of a transaction.
+// part has the statements that run with a change in its transaction.
 type part struct {
 	within *gate.Within          // with an application's statements after it; nil: with none
 	first  func(tx pgx.Tx) error // runs before the resource is locked; may be nil
@@ -100,9 +100,10 @@ WITH s AS (
 ` + db.LookAgain(`$3`, `s WHERE s.finalizers IS NULL`) + `
 )` + db.ChangeTo(`state`, `s JOIN dbcontroller.resource r USING (id)`))
 
-// RemoveFinalizer removes a finalizer of a resource in DELETING and returns the resource, which is removed soon if nothing else holds
-// it. A finalizer that the resource in DELETING does not have was removed before. It fails with ErrNotFound, and with ErrNotDeleting for
-// a resource that nobody has deleted: its clean-up would not be the last one.
+// RemoveFinalizer removes a finalizer of a resource in DELETING and returns the resource, which is removed
+// soon if nothing else holds it. A finalizer that the resource in DELETING does not have was removed before.
+// It fails with ErrNotFound, and with ErrNotDeleting for a resource that is not in DELETING: its clean-up
+// would not be the last one.
 func (s *Controls) RemoveFinalizer(ctx context.Context, name string, uid uuid.UUID, finalizer string) (*peer.Resource, error) {
 	return s.change(ctx, part{}, name, uid, func(tx pgx.Tx, l locked) error { return s.remove(ctx, tx, l, name, finalizer) })
 }
@@ -164,9 +165,10 @@ WITH s AS (
     RETURNING id, labels, body, owners, status, status_generation
 )` + db.ChangeTo(`state`, `s JOIN r USING (id)`))
 
-// UpdateStatus replaces the status of a resource by a JSON object, or removes it if status is nil, and returns the resource. The
-// generation of the body stays as it is, that of the status increases; a status that is equal to the stored one changes nothing, so that a
-// repeated call has no effect. With a generation it fails with ErrConflict unless the stored status has that one. It fails with
+// UpdateStatus replaces the status of a resource by a JSON object, or removes it if status is nil, and
+// returns the resource. The generation of the body stays as it is, the generation of the status increases; a
+// status that is equal to the stored one changes nothing, so that a repeated call has no effect. With a
+// generation it fails with ErrConflict unless the stored status has that generation. It fails with
 // ErrNotFound, and *InvalidError.
 func (s *Controls) UpdateStatus(ctx context.Context, name string, uid uuid.UUID, status []byte, generation *int64) (*peer.Resource, error) {
 	return s.UpdateStatusWithin(ctx, nil, name, uid, status, generation)

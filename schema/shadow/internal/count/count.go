@@ -1,4 +1,4 @@
-// Package count counts what a plan of a deletion leaves out.
+// Package count counts the references that a plan of a deletion leaves out.
 package count
 
 import (
@@ -36,8 +36,9 @@ WHERE r.target_id = ANY ($1) AND r.behaviour IN ({unset}, {async_unset}) AND NOT
 ) GROUP BY r.field_id, r.behaviour`)
 )
 
-// References counts the references beyond the limit of a plan: those to targets, which are members of it and the named ones of its question. With
-// unsets it counts those that are unset as well. holders is the number of the holders that cascade.
+// References counts the references beyond the limit of a plan: references to targets, which are members of it
+// and the named ones of its question. With unsets it also counts references that are unset. holders is the
+// number of the holders that cascade.
 func References(ctx context.Context, s *db.DB, members, named []int64, unsets bool) (counts []peer.PlanCount, holders int, err error) {
 	targets := slices.Concat(members, named)
 	if err = by(ctx, s, &counts, countReferencesSQL, targets, named); err != nil {

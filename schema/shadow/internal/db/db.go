@@ -38,20 +38,22 @@ type Config struct {
 	DeletionEnded func(took time.Duration)
 }
 
-// Times are how long undecided things may stay undecided.
+// Times bound undecided attempts, missing owners and targets, and calls about ownees.
 type Times struct {
 	// TentativeTTL is the expiry of a tentative blockade: afterwards the target's deployment asks the holder's about it (default
 	// 15 s). A short one aborts slow writes; with a long one, a crashed writer delays deletes.
 	TentativeTTL time.Duration
-	// DeleteTimeout is how long a delete waits for undecided blockades when its caller gives no deadline (default 5 s).
+	// DeleteTimeout is the time for which a delete waits for undecided blockades when its caller gives no
+	// deadline (default 5 s).
 	DeleteTimeout time.Duration
-	// OwnerGrace is how long an owner that was named without a uid may be missing, or an owner may lack its required reference,
-	// before the owner reference is dropped (default 5 min).
+	// OwnerGrace is the time for which an owner that was named without a uid may be missing, or an owner may
+	// lack its required reference, before the owner reference is dropped (default 5 min).
 	OwnerGrace time.Duration
-	// MissingGrace is how long the target of rows of attached tables may be missing before they are unset or deleted, where that is declared: two databases
-	// are two commits. 0 stands for the default.
+	// MissingGrace is the time for which the target of rows of attached tables may be missing before they are
+	// unset or deleted, where that is declared: two databases are two commits. 0 stands for the default.
 	MissingGrace time.Duration
-	// OwneeCall is about how long a call about many ownees works before it returns with more to do (default 2 s).
+	// OwneeCall is the approximate time for which a call about many ownees works before it returns with more
+	// to do (default 2 s).
 	OwneeCall time.Duration
 }
 
@@ -75,12 +77,12 @@ type Watches struct {
 	// PollInterval is the maximum delay of a watch after a commit of another process without notifications (default 500 ms); ten
 	// times this when notifications arrive and one is lost.
 	PollInterval time.Duration
-	// SlowTimeout is how long the reader of a watch may take for pending events before the watch ends with ErrSlow (default
-	// 1 min).
+	// SlowTimeout is the time that the reader of a watch may take for pending events before the watch ends
+	// with ErrSlow (default 1 min).
 	SlowTimeout time.Duration
 }
 
-// Retention is how long records of the past are kept.
+// Retention has the times for which records of the past are kept.
 type Retention struct {
 	// Changes are rows for watches that resume (default 24 h).
 	Changes time.Duration
@@ -126,8 +128,8 @@ RETURNING service, region`
 
 const selectOwnerSQL = `SELECT service, region FROM dbcontroller.meta`
 
-// Open opens the database of a deployment, or makes an unused database that of the deployment. It fails when the database belongs to
-// another deployment.
+// Open opens the database of a deployment, or gives an unused database to the deployment. It fails when the
+// database belongs to another deployment.
 func Open(ctx context.Context, cfg Config) (*DB, error) {
 	cfg.setDefaults()
 	s := &DB{

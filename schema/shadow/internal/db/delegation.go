@@ -1,8 +1,9 @@
 package db
 
-// Conditions on a row f of foreign_target: this deployment may refer to the target without asking, by acting references, or by blocking
-// ones. A right counts in the epochs alone in which it was granted: that of this database when it asked, and that of the target's
-// database as it is known here. A deployment that has never announced an epoch is in the one that it answers with.
+// Conditions on a row f of foreign_target: this deployment may refer to the target without asking, by acting
+// references, or by blocking ones. A right counts only in the epochs in which it was granted: the epoch of
+// this database when it asked, and the epoch of the target's database as it is known here. A deployment that
+// has never announced an epoch is in the epoch of its answer.
 const (
 	RightCountsSQL = `f.acting_epoch IS NOT NULL
     AND f.acting_own = (SELECT epoch FROM dbcontroller.meta)
@@ -16,12 +17,14 @@ const (
 // AllDelegateSQL is true while every process of the deployment runs with delegations: then the deployment takes rights.
 const AllDelegateSQL = `NOT EXISTS (SELECT FROM dbcontroller.member WHERE NOT delegates)`
 
-// How a right ends. First BeginEndingSQL is committed: writes look there and share the row no more, since PostgreSQL lets new sharers of a row pass
-// who waits for it alone. Then, in a transaction, LockRightsSQL waits for the writes that share it; the next statement sees their rows; DoneEndingSQL
-// is last. A write that has not committed within the timeout delays this end alone.
+// The end of a right. First BeginEndingSQL is committed: writes look there and do not share the row any more,
+// since PostgreSQL lets new sharers of a row pass a transaction that only waits for it. Then, in a
+// transaction, LockRightsSQL waits for the writes that share it; the next statement sees their rows;
+// DoneEndingSQL is last. A write that has not committed within the timeout delays this end alone.
 //
-// A write shares the row of its target FOR KEY SHARE. A right is granted by an update that leaves the key, under LockGrantsSQL, beside which rows are
-// shared: no open transaction, also not the one that asks, keeps others from a right. All that ends a right locks the row FOR UPDATE first.
+// A write shares the row of its target FOR KEY SHARE. A right is granted by an update that leaves the key,
+// under LockGrantsSQL, beside which rows are shared: no open transaction, also not the asking one, keeps
+// others from a right. All statements that end a right lock the row FOR UPDATE first.
 const (
 	BeginEndingSQL = `
 INSERT INTO dbcontroller.ending (target_id, until)
@@ -46,6 +49,6 @@ INSERT INTO dbcontroller.work (action, shard, deployment_id, target_id)
 SELECT DISTINCT {look_at_right}, (f.id % 64)::smallint, f.deployment_id, f.id FROM ` + from)
 }
 
-// KeptSQL is true of a row f of foreign_target whose rights were asked for a short time ago, so that nothing may refer to it yet. A time
-// further ahead than any is that of a clock which went back.
+// KeptSQL is true of a row f of foreign_target whose rights were asked for a short time ago, so that nothing
+// may refer to it yet. A time more than a minute ahead comes from a clock that went back.
 const KeptSQL = `(f.kept_until IS NOT NULL AND f.kept_until > now() AND f.kept_until < now() + interval '1 min')`

@@ -16,21 +16,22 @@ const (
 	NoFeed   feed.Topics = 0
 	AllFeeds feed.Topics = ChangeFeed | WorkFeed | NoticeFeed
 
-	// WishFeed is no feed of a table: somebody has asked for rights, or one was given.
+	// WishFeed is no feed of a table: an application has asked for rights, or a right was given.
 	WishFeed feed.Topics = 1 << 3
 
-	// ConfirmFeed is the part of WorkFeed that nobody waits for, confirms: under load its watches hear of several commits together.
+	// ConfirmFeed is the part of WorkFeed for which no call waits, confirms: under load its watches hear of
+	// several commits together.
 	ConfirmFeed feed.Topics = 1 << 7
 )
 
-// confirmPace is the least time between two wake-ups by commits with confirms. Each costs all readers of WorkFeed some statements, which
-// for a few clients are as many as those of a write.
+// confirmPace is the least time between two wake-ups by commits with confirms. Each costs all readers of
+// WorkFeed some statements, for a few clients as many as a write.
 const confirmPace = 100 * time.Millisecond
 
 const stateSQL = feed.StateBegin + presentSQL + feed.StateFrom + `dbcontroller.meta` + feed.StateEnd
 
-// guestStateSQL is stateSQL with a key of this process for the tokens of its watches: the role of an application cannot read that of the
-// deployment.
+// guestStateSQL is stateSQL with a key of this process for the tokens of its watches: the role of an
+// application cannot read the deployment's key.
 func guestStateSQL() string {
 	key := make([]byte, 32)
 	_, _ = rand.Read(key) // which never fails

@@ -15,7 +15,8 @@ func (s *DB) Halving(ctx context.Context, ids []int64, h retry.Halves[int64]) (l
 	return h.Do(ids)
 }
 
-// ChangeEach runs a transaction that changes the owners of resources. Its error joins those of the resources that failed.
+// ChangeEach runs a transaction that changes the owners of resources. Its error joins the errors of the
+// resources that failed.
 func (s *DB) ChangeEach(ctx context.Context, ownees []int64, run func(part []int64) error) error {
 	var failed error
 	_, err := s.Halving(ctx, ownees, retry.Halves[int64]{Run: run, Failed: func(id int64, err error) error {

@@ -28,7 +28,7 @@ type names struct {
 	deployments bimap[schema.DeploymentID] // guarded by mu
 	kinds       bimap[schema.KindID]       // guarded by mu
 	fields      bimap[string]              // guarded by mu
-	generation  int64                      // guarded by mu; how often all was forgotten
+	generation  int64                      // guarded by mu; the number of times that all was forgotten
 }
 
 type bimap[T comparable] struct {

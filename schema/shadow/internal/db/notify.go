@@ -30,7 +30,7 @@ const retryChannel = "dbcontroller_retry"
 // NotifyRetrySQL sends it with the commit of the transaction.
 const NotifyRetrySQL = `SELECT pg_notify('` + retryChannel + `', $1)`
 
-// notifyDelay is how long commits are collected into one notification.
+// notifyDelay is the time for which commits are collected into one notification.
 const notifyDelay = 4 * time.Millisecond
 
 // RunNotifications sends and receives wake-ups between the processes of this deployment: a NOTIFY on a connection of its
@@ -116,7 +116,7 @@ func (s *DB) listen(ctx context.Context, process string) error {
 	}
 }
 
-// Asked returns a channel that is closed when somebody asks for rights, or a right is given in this process.
+// Asked returns a channel that is closed when rights are asked for, or a right is given in this process.
 func (s *DB) Asked() <-chan struct{} { return s.watchers.Wait(WishFeed) }
 
 // WakeAsked closes the channels of Asked.

@@ -25,9 +25,10 @@ import (
 // FewRows is the number of rows up to which planning a statement for its values costs more than running it.
 const FewRows = 32
 
-// QueuePlans says how the following statements are planned, in a transaction that concerns about so many rows. Few rows are found by their
-// keys: a hash or a merge of a table that had some hundred rows when the statement was planned reads all its rows, each time and also when it
-// has grown. For many rows, the nested loops of such a plan compare each row with each other. Transactions of the caller's keep their plans.
+// QueuePlans sets the plans of the following statements, in a transaction that concerns about so many rows.
+// Few rows are found by their keys: a hash or a merge of a table that had some hundred rows when the
+// statement was planned reads all its rows, each time and also when it has grown. For many rows, the nested
+// loops of such a plan compare each row with each other. Transactions of the caller's keep their plans.
 func QueuePlans(tx pgx.Tx, b *pgx.Batch, rows int) {
 	m, _ := own(tx)
 	if m == nil {
@@ -49,9 +50,10 @@ const GenericPlansSQL = `SELECT set_config('plan_cache_mode', 'force_generic_pla
 // numbers of rows that the transaction writes are reported with its end, for RunStatistics: an idle session reports them after ten seconds.
 const OwnPlansSQL = `SELECT set_config('plan_cache_mode', 'force_custom_plan', true), set_config('enable_hashjoin', 'on', true), set_config('enable_mergejoin', 'off', true), pg_stat_force_next_flush()`
 
-// OneOf is the condition that a column has a value of an array, beside a condition that an index serves. No index serves this one, such as that of
-// targets, of which one can have very many rows. The array is hashed: the plan of '= ANY' for any values compares each row with each element. (IS
-// TRUE keeps the planner from making a join of it.)
+// OneOf is the condition that a column has a value of an array, beside a condition that an index serves. It
+// keeps this condition from an index, such as the index of targets, of which one can have very many rows. The
+// array is hashed: the plan of '= ANY' for any values compares each row with each element. (IS TRUE keeps the
+// planner from making a join of it.)
 func OneOf(column, array string) string {
 	return "(" + column + " IN (SELECT unnest(" + array + "))) IS TRUE"
 }
@@ -65,7 +67,7 @@ func OfMany(sql string, targets int) string {
 	return strings.Replace(sql, "target_id = ANY ($2)", OneOf("target_id", "$2::bigint[]"), 1)
 }
 
-// own returns a transaction of InTx; nil for that of another pool, or of the caller.
+// own returns a transaction of InTx; nil for a transaction of another pool, or of the caller.
 func own(tx pgx.Tx) (*Marked, *postgres.Tx) {
 	if m, ok := tx.(*Marked); ok {
 		if inner, ok := m.Tx.(*postgres.Tx); ok {
@@ -186,9 +188,9 @@ func (m *Marked) beforeCommit(ctx context.Context) error {
 	return m.before(ctx, m)
 }
 
-// Redoable lets a transaction of InTx commit without waiting for the disk. A crash of PostgreSQL may forget it, with everything that
-// commits after it and is not on disk either: it must then be done again, and nobody may have been told of it for good. Its number from
-// the sequence mark may be taken again, so it does not count.
+// Redoable lets a transaction of InTx commit without waiting for the disk. A crash of PostgreSQL may forget
+// it, with all later commits that are not on disk either: it must then be done again, and no caller may rely
+// on it for good. Its number from the sequence mark may be taken again, so it does not count.
 func Redoable(tx pgx.Tx, b *pgx.Batch) {
 	if m, _ := own(tx); m != nil {
 		m.redoable = true
@@ -200,8 +202,9 @@ func Redoable(tx pgx.Tx, b *pgx.Batch) {
 const OwnSQL = `
 SELECT pg_current_xact_id_if_assigned()::text, (` + feed.EpochSQL + `)::text FROM dbcontroller.meta m WHERE current_setting('synchronous_commit') <> 'off'`
 
-// QueueOwn reads the id of a transaction of InTx behind its writes, so that the watches which its commit wakes need not wait until the log is on disk: the
-// commit has waited. It is worth a statement where somebody waits for these watches.
+// QueueOwn reads the id of a transaction of InTx behind its writes, so that the watches which its commit
+// wakes need not wait until the log is on disk: the commit has waited. It is worth a statement where a caller
+// waits for these watches.
 func QueueOwn(tx pgx.Tx, b *pgx.Batch) {
 	m, _ := own(tx)
 	if m == nil {
@@ -301,13 +304,14 @@ func holds(row pgx.Row) error {
 	return err
 }
 
-// rollbackDetector detects that the database was replaced by an older copy of itself. Every transaction that removes or decides
-// something takes a number from the sequence mark, which nothing else uses: it is greater than each number that this process has
-// committed with or has read from disk. An older copy returns a smaller number, even if its server has the same system identifier
-// and timeline; from then on nothing is decided until a new epoch has begun.
+// rollbackDetector detects that the database was replaced by an older copy of itself. Every transaction that
+// removes or decides takes a number from the sequence mark, which nothing else uses: it is greater than each
+// number that this process has committed with or has read from disk. An older copy returns a smaller number,
+// even if its server has the same system identifier and timeline; from then on nothing is decided until a new
+// epoch has begun.
 type rollbackDetector struct {
 	looked
-	// seen only grows. Only numbers of committed transactions are included: a crash may lose the others.
+	// Seen only grows. Only numbers of committed transactions are included: a crash may lose the others.
 	Seen atomic.Int64
 	// EndedEpoch is the epoch in which a smaller number was taken. It counts as ended from then on, also when later transactions
 	// take greater numbers: retries advance the copy's sequence.

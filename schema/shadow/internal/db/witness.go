@@ -9,8 +9,9 @@ import (
 // transactions and places in the log belong to the whole server; the sequence belongs to the database.
 type Look struct{ Started, Mark int64 }
 
-// presentSQL selects from a row m of meta what Lost compares: the noticed start of the server, the value of the sequence at that time, and its
-// present value. pg_sequence_last_value is for roles that may take numbers, and cannot read the sequence.
+// presentSQL selects from a row m of meta the values that Lost compares: the noticed start of the server, the
+// value of the sequence at that time, and its present value. pg_sequence_last_value is for roles that may
+// take numbers, and cannot read the sequence.
 const presentSQL = `format('%s:%s:%s', COALESCE((extract(epoch FROM m.started_at) * 1000000)::bigint, 0), m.started_mark, COALESCE(pg_sequence_last_value('dbcontroller.mark'::regclass), 0))`
 
 // looked is the newest Look of a process.
@@ -28,8 +29,9 @@ func (l *looked) witness() string {
 	return fmt.Sprintf("%d:%d", at.Started, at.Mark)
 }
 
-// lost reports whether a database lacks numbers that another look has seen on disk. A look of an earlier start of the server saw no more than
-// the first one of the present start, however many numbers an older copy has taken since.
+// lost reports whether a database lacks numbers that another look has seen on disk. A look of an earlier
+// start of the server saw no more than the first one of the present start, for any numbers that an older copy
+// has taken since.
 func lost(witness, present string) bool {
 	var told Look
 	var started, first, last int64

@@ -20,7 +20,8 @@ func reference(target int64, behaviour schema.Behaviour) *prepare.NewReference {
 	return ref
 }
 
-// However many writes share a transaction, their rights take a statement for the locks and one for each kind of right, and their references one; each row is locked once.
+// For any number of writes in a transaction, their rights take a statement for the locks and one for each
+// kind of right, and their references one; each row is locked once.
 func TestWritesUnderRightsShareStatements(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{1, 200} {
@@ -46,8 +47,8 @@ func TestWritesUnderRightsShareStatements(t *testing.T) {
 	require.Zero(t, b.Len())
 }
 
-// Each write needs its own rights: those of its neighbours in the transaction do not count for it, and neither does the other right to its
-// target.
+// Each write needs its own rights: the rights of its neighbours in the transaction do not count for it, and
+// neither does the other right to its target.
 func TestEachWriteNeedsItsOwnRights(t *testing.T) {
 	t.Parallel()
 	f := NewFinder(&db.DB{})
@@ -73,7 +74,7 @@ func TestEachWriteNeedsItsOwnRights(t *testing.T) {
 	}
 }
 
-// What is known is found by name, kind and right, until it turns out not to count.
+// A known right is found by name, kind and right, until it turns out not to count.
 func TestKnownRights(t *testing.T) {
 	t.Parallel()
 	var k known

@@ -25,8 +25,9 @@ type Finder struct {
 // NewFinder returns a finder for one database.
 func NewFinder(d *db.DB) *Finder { return &Finder{DB: d} }
 
-// Take takes the new references that need no question out of those that are to be established: those to targets to which this
-// deployment has the right that covers their behaviour. The right is checked again under the lock of its row.
+// Take takes the new references that need no question out of the references that are to be established: this
+// deployment has the right to their targets that covers their behaviour. The right is checked again under the
+// lock of its row.
 func (f *Finder) Take(ctx context.Context, q db.Querier, sv *prepare.Saving) error {
 	refs, err := f.delegable(ctx, sv)
 	if err != nil {
@@ -39,8 +40,10 @@ func (f *Finder) Take(ctx context.Context, q db.Querier, sv *prepare.Saving) err
 	return nil
 }
 
-// delegable returns the new references to other deployments that may be written under a right. The others are asked about: those of a
-// kind that any version excludes, and those to which the person who writes may not refer by the grants known here. A derivation asks as well: the right to it is the deployment's.
+// delegable returns the new references to other deployments that may be written under a right. The other
+// references are asked about: references of a kind that any version excludes, and references to which the
+// writing person has no right by the grants known here. A derivation asks as well: the right to it is the
+// deployment's.
 func (f *Finder) delegable(ctx context.Context, sv *prepare.Saving) ([]*prepare.NewReference, error) {
 	if !f.Cfg.Delegations {
 		return nil, nil

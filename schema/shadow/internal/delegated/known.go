@@ -10,8 +10,9 @@ import (
 // mostKnown bounds the memory of known: about 3 MB.
 const mostKnown = 10_000
 
-// known remembers where rights to names were found, so that most writes read nothing before their transaction. It decides nothing: the
-// transaction checks under the lock of the row what a reading would have found.
+// known remembers where rights to names were found, so that most writes read nothing before their
+// transaction. It decides nothing: the transaction checks under the lock of the row all that a reading would
+// have found.
 type known struct {
 	mu     sync.Mutex
 	rights map[named]prepare.DelegatedTarget // guarded by mu

@@ -15,8 +15,9 @@ import (
 
 var errRightEnded = errors.New("a delegation has ended")
 
-// right is one of the two rights to a target: that to block it, or that to refer to it by acting references. Targets are compared by uid: in an
-// older copy of the database, a number that this process remembers may be that of another target.
+// right is one of the two rights to a target: to block it, or to refer to it by acting references. Targets
+// are compared by uid: in an older copy of the database, a number that this process remembers may belong to
+// another target.
 type right struct {
 	target uuid.UUID
 	blocks bool

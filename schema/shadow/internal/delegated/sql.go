@@ -22,8 +22,8 @@ SELECT f.n - 1, f.id, f.uid FROM f WHERE ` + db.NotEndingSQL
 	// A transaction that ends a right waits for these locks. It would wait for ever if new ones were taken beside it.
 	lockRightsSQL = `SELECT id FROM dbcontroller.foreign_target f WHERE id = ANY ($1) AND ` + db.NotEndingSQL + ` ORDER BY id FOR KEY SHARE`
 
-	// After the locks, in a statement of its own: a right that ended before the lock is not seen. The name still has one right alone, and
-	// the number is still that of the uid.
+	// After the locks, in a statement of its own: a right that ended before the lock is not seen. The name
+	// still has one right alone, and the number still belongs to the uid.
 	selectActingSQL   = countingSQL + ` AND ` + db.RightCountsSQL + `)`
 	selectBlockingSQL = countingSQL + ` AND ` + db.BlockRightCountsSQL + `)`
 	countingSQL       = `
@@ -32,8 +32,8 @@ WHERE ARRAY[t.id] = ARRAY(
     SELECT f.id FROM dbcontroller.foreign_target f WHERE f.deployment_id = t.deployment_id AND f.kind_id = t.kind_id AND f.name = t.name
     AND (f.id = t.id OR ` + db.NotEndingSQL + `)`
 
-	// The rows of the targets are locked. The attempt identifies the reference, as that of any other; nothing was established under it, and
-	// no decision on it is stored.
+	// The rows of the targets are locked. The attempt identifies the reference, as of any other reference;
+	// nothing was established under it, and no decision on it is stored.
 	insertReferencesSQL = `
 INSERT INTO dbcontroller.reference (holder_id, target_id, field_id, behaviour, attempt, delegated)
 SELECT i.*, true FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::smallint[], $5::uuid[]) AS i (holder_id, target_id, field_id, behaviour, attempt)`

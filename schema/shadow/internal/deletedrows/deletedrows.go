@@ -1,5 +1,6 @@
-// Package deletedrows carries out the deletion of rows of attached tables that are resources. Triggers note which rows were deleted by SQL
-// (dbcontroller.deleted_row), after they have refused the deletion of those that others block.
+// Package deletedrows carries out the deletion of rows of attached tables that are resources. Triggers note
+// which rows were deleted by SQL (dbcontroller.deleted_row), after they have refused the deletion of rows
+// that others block.
 //
 // A note is removed in the transaction that carries the deletion out, so that a crash, a repetition or a second process costs a look and nothing
 // else.
@@ -139,8 +140,8 @@ INSERT INTO dbcontroller.deleted_row (kind_id, name) SELECT s.kind_id, s.name FR
 	deleteNotesSQL = `DELETE FROM dbcontroller.deleted_row WHERE seq = ANY ($1)`
 )
 
-// due returns notes about tables whose attachment is the one that the present version declares. Those of others wait until attach is
-// called again.
+// due returns notes about tables whose attachment is the one that the present version declares. Notes about
+// other tables wait until attach is called again.
 func (s *Deleter) due(ctx context.Context) ([]note, error) {
 	v, err := s.Current()
 	if err != nil {

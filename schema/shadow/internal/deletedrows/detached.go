@@ -29,8 +29,8 @@ WITH gone AS (
 // freePage is the number of shadows that one transaction looks at.
 const freePage = 10_000
 
-// removeAttachment removes the shadows of a detached table that nobody needs, page by page, and then the attachment: any number of them ends. Its rights are
-// returned by those who look at rights that nothing uses.
+// removeAttachment removes the unused shadows of a detached table, page by page, and then the attachment: any
+// number of them ends. Its rights are returned by the tidying of unused rights.
 func (s *Deleter) removeAttachment(ctx context.Context, kind int32) error {
 	for after := ""; ; {
 		var last *string

@@ -36,7 +36,8 @@ type DeleteRequest struct {
 	Revision peer.Revision // 0: any
 	// AllowMissing: it is no error that there is no such resource.
 	AllowMissing bool
-	// MaxRemovals is how many resources the delete removes at most, with those that it names; 0: as many as the rights of the person say; -1: any number.
+	// MaxRemovals is the maximum number of resources that the delete removes, named resources included; 0: as
+	// many as the rights of the person say; -1: any number.
 	MaxRemovals int64
 	// Actor is the caller's identity, such as user/alice. It is stored with the removal of every member.
 	Actor string
@@ -58,12 +59,13 @@ SELECT s.id, s.uid, s.kind_id, s.name, s.state, s.shard, s.revision, s.block_del
 
 var byNames = cascade.Select(`SELECT s.id FROM ` + namedSQL)
 
-// Delete deletes a resource with everything that cascades. Before it is refused, the blockades in its way are resolved:
-// released ones, and those of aborted attempts, do not block. It waits for undecided attempts until the deadline (default
-// Config.Times.DeleteTimeout), as for a lock; meanwhile the resource takes no new references, so that a busy one can be
-// deleted. A look-ahead over other deployments finds blockers of the cascade there. With a request id, the outcome is
-// stored as by SaveRequested. When it fails with one of these errors, nothing has changed: *BlockedError, which names
-// the blockers; *ProtectedError (block_deletion); ErrTooManyRemovals; *UnavailableError, when a blocker's deployment does not answer;
+// Delete deletes a resource with all cascades. Before it is refused, the blockades in its way are resolved:
+// released blockades, and blockades of aborted attempts, do not block. It waits for undecided attempts until
+// the deadline (default Config.Times.DeleteTimeout), as for a lock; meanwhile the resource takes no new
+// references, so that a busy one can be deleted. A look-ahead over other deployments finds blockers of the
+// cascade there. With a request id, the outcome is stored as by SaveRequested. When it fails with one of
+// these errors, nothing has changed: *BlockedError, which names the blockers; *ProtectedError
+// (block_deletion); ErrTooManyRemovals; *UnavailableError, when a blocker's deployment does not answer;
 // ErrNotFound; ErrConflict.
 func (s *Deleter) Delete(ctx context.Context, req DeleteRequest) (peer.DeleteResult, error) {
 	results, err := s.DeleteAll(ctx, []DeleteRequest{req})
@@ -73,9 +75,10 @@ func (s *Deleter) Delete(ctx context.Context, req DeleteRequest) (peer.DeleteRes
 	return results[0], nil
 }
 
-// DeleteAll is Delete of one or several resources in one transaction: all of them, or none. What refers to one of them and is deleted with another one
-// does not block. The request id, the limit of removals, the actor and the call are those of the first request. The results have the order of the requests; the first one has
-// the deployments that could not be asked. The resource of a result has no body when there are several.
+// DeleteAll is Delete of one or several resources in one transaction: all of them, or none. A holder of one
+// of them that is deleted with another one does not block. The request id, the limit of removals, the actor
+// and the call come from the first request. The results have the order of the requests; the first one has the
+// deployments that could not be asked. The resource of a result has no body when there are several.
 func (s *Deleter) DeleteAll(ctx context.Context, reqs []DeleteRequest) ([]peer.DeleteResult, error) {
 	d := &deletion{}
 	if reqs[0].RequestID == uuid.Nil {
@@ -118,8 +121,9 @@ func outcomeOf(results []peer.DeleteResult) request.Outcome {
 	return request.Outcome{DeletedAll: results}
 }
 
-// DeleteWithin is Delete in one transaction with an application's own statements, after the look-ahead. The request has no id. It
-// fails with the errors of Delete, with those of the application's function, and with ErrTransaction.
+// DeleteWithin is Delete in one transaction with an application's own statements, after the look-ahead. The
+// request has no id. It fails with the errors of Delete, with the errors of the application's function, and
+// with ErrTransaction.
 func (s *Deleter) DeleteWithin(ctx context.Context, within *gate.Within, req DeleteRequest) (peer.DeleteResult, error) {
 	inTx := func(ctx context.Context, _ feed.Topics, fn func(pgx.Tx) error) error {
 		return s.gate.InTxWithin(ctx, within, db.AllFeeds, fn)
@@ -297,8 +301,8 @@ func (d *deletion) lookAhead(ctx context.Context, found *obstacle) (err error) {
 	return err
 }
 
-// limit is how many resources a delete removes at most. Resources that join the deletion in other deployments after the look-ahead do not count: the limit protects
-// from mistakes, and locks nothing.
+// limit is the maximum number of resources that a delete removes. Resources that join the deletion in other
+// deployments after the look-ahead do not count: the limit protects from mistakes, and locks nothing.
 type limit int64
 
 // anyNumber is no limit.
@@ -325,7 +329,7 @@ func (d *deletion) ofSeveral(err error) error {
 	return err
 }
 
-// whyNot replaces an error that followed from waiting by one that names the undecided blockers.
+// whyNot replaces an error that followed from waiting by an error with the undecided blockers.
 func (d *deletion) whyNot(err error) error {
 	if len(d.undecided) > 0 && peer.GaveUp(err) {
 		return d.store.undecided(d.name(), d.undecided)
@@ -444,7 +448,8 @@ func (t *trial) earlier(ctx context.Context, tx pgx.Tx, roots []*plan.Member, of
 	return tx.SendBatch(ctx, b).Close()
 }
 
-// marks are the resources that a delete leaves in DELETING, by their places among the roots, and how they are read back.
+// marks are the resources that a delete leaves in DELETING, by their places among the roots, and the function
+// that reads them back.
 type marks struct {
 	of   []int
 	read []func() *peer.Resource
@@ -550,8 +555,9 @@ func (d *deletion) causeOf(root *plan.Member) *schema.Cause {
 	return d.wanted[slices.IndexFunc(d.wanted, func(w *wanted) bool { return w.kindID == root.Kind && w.Name == root.Name })].cause
 }
 
-// lock locks the roots, which it returns in the order of the request, nil for one that is missing and may be, and reads a single one for a look-ahead unless that was made. It fails when one
-// does not fit its request.
+// lock locks the roots, which it returns in the order of the request, nil for a missing one that may be
+// missing, and reads a single one for a look-ahead unless that was made. It fails when one does not fit its
+// request.
 func (d *deletion) lock(ctx context.Context, tx pgx.Tx) (roots []*plan.Member, seen *cascade.Sight, member *[]read.Member, err error) {
 	kinds, names := d.keys()
 	b, revisions := &pgx.Batch{}, make([]peer.Revision, len(names))

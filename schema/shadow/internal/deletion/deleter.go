@@ -37,7 +37,7 @@ func New(g *gate.Gate, t *target.Keeper, w *write.Writer, c *cascade.Actor, f *f
 	return s
 }
 
-// Trace is that of the follower.
+// Trace is the follower's Trace.
 func (s *Deleter) Trace(ctx context.Context, uids []uuid.UUID) (map[uuid.UUID]peer.Trace, error) {
 	return s.follow.Trace(ctx, uids)
 }

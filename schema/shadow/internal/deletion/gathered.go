@@ -22,7 +22,8 @@ import (
 const (
 	mostGathered = 200 // deletes in one transaction
 	mostWaiting  = 256 // of one caller
-	// pace is how long deletes wait for a transaction that is delayed, by a lock or by the database.
+	// pace is the time for which deletes wait for a transaction that is delayed, by a lock or by the
+	// database.
 	pace            = 20 * time.Millisecond
 	gatheredTimeout = 10 * time.Second
 )
@@ -30,7 +31,7 @@ const (
 // Close returns when no transaction runs in the background. Nothing may delete any more.
 func (s *Deleter) Close() { s.tries.Wait() }
 
-// together runs the try in a transaction that it shares with those that come at the same time, or alone.
+// together runs the try in a transaction that it shares with tries that come at the same time, or alone.
 func (t *trial) together(ctx context.Context) error {
 	d, alone := t.of, func() error { return t.alone(ctx) }
 	if d.within || len(d.wanted) > 1 || db.IsFenced(ctx) || d.store.rows.Of(d.wanted[0].kindID) != nil {
@@ -79,7 +80,8 @@ type decided struct {
 	seen  *cascade.Sight
 }
 
-// decideAll locks and reads the roots of tries, and decides about each by itself. It sets the outcomes of those that are not carried out.
+// decideAll locks and reads the roots of tries, and decides about each by itself. It sets the outcomes of
+// tries that are not carried out.
 func (s *Deleter) decideAll(ctx context.Context, tx pgx.Tx, tries []*trial, errs []error) (*decided, error) {
 	index, kinds, names := map[rows.Key]int{}, make([]int32, len(tries)), make([]string, len(tries))
 	for i, t := range tries {

@@ -49,7 +49,7 @@ type lookAhead struct {
 
 // obstacle is the reason for a look-ahead: the members here and their present blockers here. Only these can be excused.
 type obstacle struct {
-	// targets are those of the blockades.
+	// targets are the targets of the blockades.
 	targets   []int64
 	blockades []blockade
 	members   []peer.PlanMember
@@ -193,7 +193,8 @@ func (s *Deleter) obstacle(ctx context.Context, tx pgx.Tx, targets []int64, limi
 	return s.obstacleOf(ctx, tx, targets, *found)
 }
 
-// queueBlockades reads the blockades of targets in a batch of statements, except those that a look-ahead has excused.
+// queueBlockades reads the blockades of targets in a batch of statements, except blockades that a look-ahead
+// has excused.
 func (s *Deleter) queueBlockades(batch *pgx.Batch, targets []int64, limit int, ahead *lookAhead) *[]blockade {
 	var k db.KeyColumns
 	if ahead != nil {
@@ -331,8 +332,9 @@ func (b blockade) reference() peer.Holder {
 	return peer.Holder{Name: b.holder, Path: b.question.Key.Path, Target: b.target}
 }
 
-// askAll resolves blockades at all holders' deployments concurrently, and recalls the rights among them. Each call has half of the
-// remaining time. Blockades of decommissioned deployments are waited for: nobody is asked.
+// askAll resolves blockades at all holders' deployments concurrently, and recalls the rights among them. Each
+// call has half of the remaining time. Blockades of decommissioned deployments are waited for, without a
+// question.
 func (s *Deleter) askAll(ctx context.Context, blockades []blockade, mode peer.RecallMode) *asked {
 	type asking struct {
 		deployment schema.DeploymentID
@@ -416,7 +418,7 @@ func questionsOf(blockades []blockade) []peer.Question {
 	return questions
 }
 
-// divide divides blockades into those of references, and those of proxies.
+// divide divides blockades into blockades of references and blockades of proxies.
 func divide(blockades []blockade) (own, proxies []blockade) {
 	for _, b := range blockades {
 		if b.ofRight() {

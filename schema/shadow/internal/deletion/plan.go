@@ -69,9 +69,9 @@ type blockerRow struct {
 	Target    string
 }
 
-// Plan returns the effects here of a deletion of targets. The only rows it changes are blockades: as a delete would, it asks about
-// those in the way and removes released ones. Undecided blockades are left out unless the question is Detailed, since they may be
-// released before the cascade arrives.
+// Plan returns the effects here of a deletion of targets. The only rows it changes are blockades: as a delete
+// would, it asks about the blockades in the way and removes released ones. Undecided blockades are left out
+// unless the question is Detailed, since they may be released before the cascade arrives.
 func (s *Deleter) Plan(ctx context.Context, q peer.PlanQuestion) (*peer.Plan, error) {
 	p := &planning{store: s, question: q}
 	if err := p.leaveOutUnknown(ctx); err != nil {
@@ -342,7 +342,7 @@ func (p *planning) queueMembers(b *pgx.Batch, ids []int64) *[]read.Member {
 	return read.Queued[read.Member](b, read.MembersSQL, ids)
 }
 
-// addMembers adds those that queueMembers has found, and in a compact plan all others as leaves.
+// addMembers adds the members that queueMembers has found, and in a compact plan all others as leaves.
 func (p *planning) addMembers(ctx context.Context, q db.Querier, ids []int64, found []read.Member, vias map[int64][]peer.Via) error {
 	if p.question.Compact {
 		concerned := map[int64]bool{}

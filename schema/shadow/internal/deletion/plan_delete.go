@@ -62,8 +62,8 @@ func (s *Deleter) PlanDelete(ctx context.Context, names ...string) (*plan.Delete
 
 const selectPlanRootsSQL = `SELECT s.id, s.kind_id, s.name, s.state FROM ` + namedSQL + ` WHERE NOT s.hidden`
 
-// planRoots returns the ids of the resources. It fails with ErrNotFound for the first one that does not exist, and with ErrDeleting if none is ACTIVE: those
-// in DELETING have no part in the delete.
+// planRoots returns the ids of the resources. It fails with ErrNotFound for the first one that does not
+// exist, and with ErrDeleting if none is ACTIVE: resources in DELETING have no part in the delete.
 func (d *deletion) planRoots(ctx context.Context, tx pgx.Tx) (ids []int64, err error) {
 	kinds, names := d.keys()
 	rows, err := tx.Query(ctx, selectPlanRootsSQL, kinds, names)

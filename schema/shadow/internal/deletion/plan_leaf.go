@@ -14,8 +14,10 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/read"
 )
 
-// readLeaf is read for the commonest question: targets of other deployments whose holders here have no holders here themselves. One round trip counts
-// holders that concern nobody else. (Rows of tables are none that it counts.) A second one reads what follows from others, and whether they are all; false: they are not, or too many to try.
+// readLeaf is read for the commonest question: targets of other deployments whose holders here have no
+// holders here themselves. One round trip counts holders that concern no other deployment. (It does not count
+// rows of tables: where these refer, it is not tried.) A second one reads the members of other holders, and
+// whether they are all; false: they are not, or too many to try.
 func (p *planning) readLeaf(ctx context.Context, options pgx.TxOptions) (complete bool, err error) {
 	s, q := p.store, p.question
 	if q.Detailed || len(q.Targets) > db.FewRows || s.rows.Refer() {

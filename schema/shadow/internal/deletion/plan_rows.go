@@ -37,8 +37,8 @@ func (r *planRows) take(h rows.Holder, kind string, via peer.Via) {
 
 func (r *planRows) truncate(most int) { r.members = r.members[:min(len(r.members), most)] }
 
-// rowHolders finds the rows of tables that act upon the deletion of targets of the question, by the indexes of the tables. It returns the ids of those
-// that have a resource.
+// rowHolders finds the rows of tables that act upon the deletion of targets of the question, by the indexes
+// of the tables. It returns the ids of rows that have a resource.
 func (p *planning) rowHolders(ctx context.Context, tx pgx.Tx) (next []int64, err error) {
 	s := p.store
 	if !s.rows.Refer() {
@@ -92,7 +92,7 @@ func (p *planning) takeRows(ctx context.Context, tx pgx.Tx, targets []rows.Targe
 	return next, nil
 }
 
-// rowTargets returns the targets of the question that rows here may name, also those of this deployment.
+// rowTargets returns the targets of the question that rows here may name, also targets of this deployment.
 func (p *planning) rowTargets(ctx context.Context, q db.Querier) ([]rows.Target, error) {
 	var deployments []int32
 	var uids []uuid.UUID

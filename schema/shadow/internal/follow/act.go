@@ -162,9 +162,9 @@ type acting struct {
 	// rights are the same targets by their rows of foreign_target, under which rows of tables refer to them. Of another deployment they are targets; of this one
 	// targets are shadows, to which references are stored.
 	rights map[int64]Target
-	// glimpse is what glance has read beside the targets; nil when nothing follows from it.
+	// glimpse has the holders that glance has read beside the targets; nil: they are read later.
 	glimpse *glimpse
-	// blocking is the behaviour of rows that block the targets: BLOCK, or the one that an operator has chosen.
+	// blocking is the behaviour of rows that block the targets: BLOCK, or an operator's choice.
 	blocking schema.Behaviour
 	// actingOn selects the references of holders that act.
 	actingOn string
@@ -341,9 +341,9 @@ func (a *acting) recordFailed(ctx context.Context, q db.Querier, targets, holder
 	return err
 }
 
-// act handles holders of targets in one transaction: it locks them, reads again which references they still have, and
-// unsets or cascades them with everything that cascades inside this database. Members with blockers are marked, not
-// removed, and wait (BLOCKED). It returns the references that acted.
+// act handles holders of targets in one transaction: it locks them, reads again which references they still
+// have, and unsets or cascades them with all cascades inside this database. Members with blockers are marked,
+// not removed, and wait (BLOCKED). It returns the references that acted.
 func (a *acting) act(ctx context.Context, tx pgx.Tx, targets, holders []int64, lockSQL string) ([]plan.Edge, error) {
 	s := a.store
 	if a.dangling != nil {

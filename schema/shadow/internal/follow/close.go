@@ -43,7 +43,7 @@ func (a *acting) closeTargets(ctx context.Context, ids []int64) ([]int64, error)
 	return slices.DeleteFunc(slices.Clone(ids), func(id int64) bool { return a.failed[a.targets[id].UID] != nil }), nil
 }
 
-// close ends rights, by their rows, and returns those that it has ended.
+// close ends the rights of rows, and returns the rows that have none left.
 func (a *acting) close(ctx context.Context, ids []int64) ([]int64, error) {
 	s := a.store
 	if len(ids) == 0 {

@@ -26,14 +26,16 @@ type Dangling struct {
 	// Holders of the references, in order, no more than one transaction takes.
 	Holders []int64
 	Cause   *schema.Cause
-	// Own and There are the epochs of this database and of that of From, as they were known before From was asked.
+	// Own and There are the epochs of this database and of From's, as they were known before From was asked.
 	Own, There uuid.UUID
 }
 
-// ActOnDangling unsets and cascades the holders of dangling references. Under the holders' locks it reads again which of these
-// references are dangling still: one that was established again, or refers elsewhere, is left alone. It is idempotent, and returns
-// the references that it has acted upon, and the errors of holders that could not be handled, by id. It fails with ErrStaleEpoch when one of the two databases has failed over
-// or was restored since From was asked, because then the targets may exist again, or when From was decommissioned.
+// ActOnDangling unsets and cascades the holders of dangling references. Under the holders' locks it reads
+// again which of these references still dangle: a reference that was established again, or refers elsewhere,
+// is left alone. It is idempotent, and returns the references that it has acted upon, and the errors of
+// holders that could not be handled, by id. It fails with ErrStaleEpoch when one of the two databases has
+// failed over or was restored since From was asked, because then the targets may exist again, or when From
+// was decommissioned.
 func (s *Follower) ActOnDangling(ctx context.Context, d Dangling) (acted []plan.Edge, failed map[int64]error, err error) {
 	if _, err := s.Current(); err != nil {
 		return nil, nil, err

@@ -33,9 +33,9 @@ INSERT INTO dbcontroller.work (action, shard, deployment_id, attempt, holder_uid
 SELECT {release}, (g.id % 64)::smallint, g.deployment_id, g.uid, g.uid, $2, g.uid FROM gone g
 WHERE NOT EXISTS (SELECT FROM dbcontroller.decommissioned x WHERE x.deployment_id = g.deployment_id)`)
 
-// Forget removes the targets of deletions at another deployment, except those that references here still name, after ActFor. Nobody waits for
-// it: tidying finds those that stay. So it comes behind the acknowledgement, and a watch that the act has woken does not wait until its
-// part of the log is on disk.
+// Forget removes the targets of deletions at another deployment, except targets that references here still
+// name, after ActFor. No call waits for it: tidying finds the targets that stay. So it comes behind the
+// acknowledgement, and a watch that the act has woken does not wait until its part of the log is on disk.
 func (s *Follower) Forget(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion) error {
 	if from == s.Self && !s.rows.Refer() || len(deletions) == 0 {
 		return nil
@@ -51,7 +51,8 @@ func (s *Follower) Forget(ctx context.Context, from schema.DeploymentID, deletio
 	return s.forget(ctx, len(uids), targetsByUID, id, uids)
 }
 
-// ForgetUnreferred removes foreign targets, except those that references name, and tells their deployments so: they may have holder entries of this one.
+// ForgetUnreferred removes foreign targets, except targets that references name, and tells their deployments
+// so: they may have holder entries of this one.
 func (s *Follower) ForgetUnreferred(ctx context.Context, ids []int64) error {
 	if len(ids) == 0 {
 		return nil
@@ -86,7 +87,7 @@ func (s *Follower) forget(ctx context.Context, n int, which string, args ...any)
 	err := s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
 		b := &pgx.Batch{}
 		if !s.rows.Refer() {
-			db.Redoable(tx, b) // tidying finds those that are there again
+			db.Redoable(tx, b) // tidying finds the targets that are there again
 			db.QueuePlans(tx, b, n)
 			b.Queue(lockForeignTargets+which+inOrder, args...)
 			b.Queue(removeForeignTargets+which, args...)
@@ -105,7 +106,7 @@ func (s *Follower) forget(ctx context.Context, n int, which string, args ...any)
 	return nil
 }
 
-// lockUnnamed locks foreign targets, and returns those that no row of a table names.
+// lockUnnamed locks foreign targets, and returns the targets that no row of a table names.
 func (s *Follower) lockUnnamed(ctx context.Context, tx pgx.Tx, which string, args ...any) ([]int64, error) {
 	locked, err := tx.Query(ctx, lockForeignTargets+which+inOrder, args...)
 	if err != nil {

@@ -26,14 +26,15 @@ SELECT f.id, r.holder_id FROM dbcontroller.foreign_target f CROSS JOIN LATERAL (
 // held is a holder of a deleted resource.
 type held struct{ Target, Holder int64 }
 
-// glimpse is what follows for deletions of another deployment when no right to their targets has to be ended: then nothing is written
-// under a right, and the holders can be read at once.
+// glimpse has the holders of deleted resources of another deployment when no right to them has to be ended:
+// then nothing is written under a right, and the holders can be read at once.
 type glimpse struct {
 	holders []held
 }
 
-// glance reads the targets of deletions and, for those of another deployment, a glimpse, in one round trip: each statement has a newer
-// snapshot than the one before. It fails when the deletions are paused.
+// glance reads the targets of deletions and, for another deployment's deletions while delegations are off, a
+// glimpse, in one round trip: each statement has a newer snapshot than the one before. It fails when the
+// deletions are paused.
 func (a *acting) glance(ctx context.Context, uids []uuid.UUID) (err error) {
 	s := a.store
 	if a.fromID, err = s.Names.Deployment(ctx, a.from); err != nil {
@@ -69,7 +70,8 @@ func (a *acting) glance(ctx context.Context, uids []uuid.UUID) (err error) {
 	return nil
 }
 
-// firstHolders reads some holders of each of some targets. The first time they are those of the glimpse, if it is of these targets.
+// firstHolders reads some holders of each of some targets. The first time it returns the holders of the
+// glimpse, if it is of these targets.
 func (a *acting) firstHolders(ctx context.Context, ids []int64) (found []held, err error) {
 	if g := a.glimpse; g != nil && len(ids) == len(a.targets) {
 		a.glimpse = nil

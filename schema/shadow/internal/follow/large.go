@@ -12,8 +12,9 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// actLarge pages through all holders of one target until patience ends, from where the last run stopped. The first large
-// target of a run is paged at least once. Failed holders, however many, are retried only after all others (I20).
+// actLarge pages through all holders of one target until patience ends, from where the last run stopped. The
+// first large target of a run is paged at least once. Failed holders, in any number, are retried only after
+// all others (I20).
 func (a *acting) actLarge(ctx context.Context, id int64, patience time.Duration, first bool) error {
 	began, uid := time.Now(), a.targets[id].UID
 	w := a.store.walks.take(id, a.key(uid))
@@ -45,8 +46,8 @@ func (a *acting) actLarge(ctx context.Context, id int64, patience time.Duration,
 	return nil
 }
 
-// page handles the holders behind one, in as many batches as may run at a time. It returns the last holder that it has passed, of how many
-// references the holders were handled, and whether there may be more.
+// page handles the holders behind one, in as many batches as may run at a time. It returns the last holder
+// that it has passed, the number of references of the handled holders, and whether there may be more.
 func (a *acting) page(ctx context.Context, target int64, b schema.Behaviour, after int64) (last int64, passed int, more bool, err error) {
 	size := a.store.Cfg.Limits.Batch
 	if !a.meets(target) {
@@ -76,8 +77,9 @@ func (a *acting) page(ctx context.Context, target int64, b schema.Behaviour, aft
 	return unreached[0] - 1, passed, true, nil
 }
 
-// abreast is how many batches of one large deletion run at a time: while one commits, or its process computes, the database works on the
-// other one. A fan-out of 100,000 takes two thirds of the time with it, on two processors; more were not tried.
+// abreast is the number of batches of one large deletion that run at a time: while one commits, or its
+// process computes, the database works on the other one. A fan-out of 100,000 takes two thirds of the time
+// with it, on two processors; more were not tried.
 const abreast = 2
 
 // batches is batch for different holders of one target, in order, in up to abreast batches at a time. The batches of holders that are targets
@@ -87,7 +89,7 @@ func (a *acting) batches(ctx context.Context, target int64, holders []int64) (un
 	if a.meets(target) || len(holders) <= min(smallTarget, a.store.Cfg.Limits.Batch) {
 		return a.batch(ctx, targets, holders, false)
 	}
-	var g errgroup.Group // without a common context: the failure of one batch is not that of the other
+	var g errgroup.Group // without a common context: one batch goes on when the other one fails
 	var left [abreast][]int64
 	each := (len(holders) + abreast - 1) / abreast
 	for i, part := range slices.Collect(slices.Chunk(holders, each)) {

@@ -28,7 +28,8 @@ WITH i AS (
 SELECT deployment_id FROM moved UNION ALL SELECT deployment_id FROM added`
 )
 
-// checkedPosition is when a deployment was last seen to have a stored position, and in which epoch of this database.
+// checkedPosition is the last time at which a deployment had a stored position, and the epoch of this
+// database then.
 type checkedPosition struct {
 	at    time.Time
 	epoch uuid.UUID
@@ -62,8 +63,8 @@ func (s *Follower) Position(ctx context.Context, of schema.DeploymentID) (token 
 	return token, nil
 }
 
-// KeepPositions stores tokens of watches of deletions, with one statement. It reports false for those in whose place another token than
-// Was is stored.
+// KeepPositions stores tokens of watches of deletions, with one statement. It reports false for a token in
+// whose place another token than Was is stored.
 func (s *Follower) KeepPositions(ctx context.Context, positions []peer.Position) (kept []bool, err error) {
 	ids, was, tokens := make([]int32, len(positions)), make([]string, len(positions)), make([]string, len(positions))
 	for i, p := range positions {

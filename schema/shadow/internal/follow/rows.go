@@ -65,7 +65,7 @@ func (a *acting) actOnRows(ctx context.Context) error {
 // RowsRefer reports whether rows of tables here may refer.
 func (s *Follower) RowsRefer() bool { return s.rows.Refer() }
 
-// referring returns the rows that act: those that block do as well when an operator says so.
+// referring returns the rows that act: blocking rows do as well when an operator says so.
 func (a *acting) referring(ctx context.Context, q db.Querier, targets []rows.Target, limit int) ([]rows.Holder, error) {
 	found, err := a.store.rows.Holders(ctx, q, false, targets, limit)
 	if err != nil || a.blocking == schema.Block {
@@ -83,7 +83,7 @@ type place struct {
 	reference int
 }
 
-// placed are the rows of a place: those without a resource by their keys, and the resources of the others.
+// placed are the rows of a place: rows without a resource by their keys, and the resources of the others.
 type placed struct {
 	found int // with the others
 	unset bool
@@ -91,7 +91,8 @@ type placed struct {
 	ids   []int64
 }
 
-// places sorts rows by their places. Rows whose resources are in DELETING are done: they go when these are removed. Those of a reference that may dangle stay.
+// places sorts rows by their places. Rows whose resources are in DELETING are done: they go when these are
+// removed. Rows of a reference that may dangle stay.
 func (a *acting) places(found []rows.Holder) map[place]*placed {
 	out, seen := map[place]*placed{}, map[place]int{}
 	for _, r := range found {
@@ -119,7 +120,8 @@ func (a *acting) places(found []rows.Holder) map[place]*placed {
 	return out
 }
 
-// actOnPlace deletes or unsets the rows of a place, and cascades to the resources of those that have one, as they are now.
+// actOnPlace deletes or unsets the rows of a place, and cascades to the rows' resources, if any, as they are
+// now.
 func (a *acting) actOnPlace(ctx context.Context, target rows.Target, p place, there *placed) (changed int, err error) {
 	s, of := a.store, a.rights[target.ID]
 	if len(there.ids) > 0 {

@@ -35,7 +35,7 @@ type walk struct {
 	tally
 }
 
-// tally is what people see of a walk.
+// tally has the numbers of a walk for people.
 type tally struct {
 	began   time.Time
 	paused  time.Time                    // the end of the last run, or zero
@@ -57,8 +57,8 @@ const countAheadSQL = `SELECT count(*) FROM dbcontroller.reference WHERE target_
 // countTimeoutSQL bounds a count whose rows are not in memory: it is only for people.
 const countTimeoutSQL = `SET LOCAL statement_timeout = '3s'`
 
-// advance moves a walk behind a page, and tells how far it has come. Its references are counted once, behind a page that is not the last one:
-// most walks are short.
+// advance moves a walk behind a page, and notes its progress. Its references are counted once, behind a page
+// that is not the last one: most walks are short.
 func (a *acting) advance(ctx context.Context, id int64, w *walk, passed int, last int64, more bool) {
 	w.passed += int64(passed)
 	w.ahead[w.behaviour] = max(0, w.ahead[w.behaviour]-int64(passed))

@@ -24,7 +24,7 @@ func (s *Gate) Judged(ctx context.Context, q db.Querier, v *db.Version, err erro
 	return cmp.Or(s.CheckRuns(ctx, q, v), err)
 }
 
-// KindOfName is that of the database, with the error of Judged.
+// KindOfName is DB.KindOfName, with the error of Judged.
 func (s *Gate) KindOfName(ctx context.Context, name string) (int32, error) {
 	return UnlessBehind(ctx, s, s.Pool, func() (int32, error) { return s.DB.KindOfName(ctx, name) })
 }

@@ -37,7 +37,8 @@ func (n *CommitView) Scan(row pgx.Row) error {
 // InEpoch reports whether an attempt that began in an epoch can still commit.
 func (n *CommitView) InEpoch(epoch uuid.UUID) bool { return !n.ended && n.Present.Is(epoch) }
 
-// TooLate reports whether an attempt is too old to commit. That bounds how long its decision and its tombstones have to be kept.
+// TooLate reports whether an attempt is too old to commit. That bounds the time for which its decision and
+// its tombstones have to be kept.
 func (n *CommitView) TooLate(attempt peer.AttemptID) bool {
 	return n.At.Sub(peer.AttemptTime(attempt)) > peer.MaxAttemptAge
 }

@@ -187,7 +187,7 @@ func (r *Recovered) Check(ctx context.Context, kinds []int32) error {
 	case len(ofKinds) > 0:
 		return &peer.UnavailableError{Deployments: ofKinds, Err: peer.ErrKindsRecovering}
 	}
-	return nil // those that are waited for refer to no resource of the kinds
+	return nil // the awaited deployments refer to no resource of the kinds
 }
 
 // AwaitsList records why a recovery does not know the deployments that may refer to resources here yet; nil: it does.
@@ -257,8 +257,8 @@ func (s *Gate) CheckVersion(v *db.Version, stored Running) error {
 	return nil
 }
 
-// adopt takes over the generation of the database: another process has switched to another version and back. What was stored under that
-// version may be kept.
+// adopt takes over the generation of the database: another process has switched to another version and back.
+// Resources that were stored under that version may be kept.
 func (s *Gate) adopt(v *db.Version, generation int64) {
 	fresh := *v
 	fresh.Generation, fresh.Keeps = generation, true

@@ -62,7 +62,7 @@ func (s *Gate) CheckDatabase(ctx context.Context, with schema.DeploymentID, data
 	}
 	if err == nil && (met.known == nil || *met.known != database && !met.related) {
 		err = s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
-			// Transactions that put something at stake hold the lock shared.
+			// Transactions that make this database depend on the other one hold the lock shared.
 			if _, err := tx.Exec(ctx, LockVersionSQL, VersionLock); err != nil {
 				return err
 			}

@@ -12,8 +12,9 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 )
 
-// Decommissioned is an operator's decision that a deployment never comes back. Only an operator decommissions: an
-// unreachable deployment, or one that the registry does not list, is not decommissioned.
+// Decommissioned is an operator's decision that a deployment never comes back. Only an operator
+// decommissions: an unreachable deployment, or a deployment that the registry does not list, is not
+// decommissioned.
 type Decommissioned struct {
 	Deployment schema.DeploymentID
 	// Blocking is the behaviour of BLOCK references to its resources: schema.Unset or schema.CascadeDelete. References

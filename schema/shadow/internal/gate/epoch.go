@@ -63,9 +63,10 @@ SELECT setval(s, greatest(nextval(s), greatest_id) + 100000) FROM (VALUES
     (pg_get_serial_sequence('dbcontroller.field', 'id')::regclass, (SELECT max(id) FROM dbcontroller.field))
 ) AS numbered (s, greatest_id)`
 
-	// Ids of transactions belong to a server, and a dump takes rows to another one, which may have used fewer: then no position has their ids, and
-	// they are new to every watch. Rows that are kept until they are done become those of this transaction. Changes are kept for the tokens of
-	// the former epoch, which are void. The ids of transactions that run count as well: another one may have had the same before.
+	// Ids of transactions belong to a server, and a dump takes rows to another one, which may have used
+	// fewer: then no position has their ids, and they are new to every watch. Rows that are kept until they
+	// are done get the id of this transaction. Changes are kept for the tokens of the former epoch, which are
+	// void. The ids of running transactions count as well: another transaction may have had the same before.
 	ownIDsSQL = `
 WITH server AS (
     SELECT pg_snapshot_xmin(pg_current_snapshot()) AS oldest
@@ -79,10 +80,10 @@ WITH server AS (
 UPDATE dbcontroller.meta SET compacted = '0'`
 )
 
-// NoticeEpoch compares the server with the one on which the stored epoch began, and the last value of the sequence mark with the
-// greatest one that this process has seen. It begins a new epoch when the server is another one or its database an older copy,
-// unless another process has begun one. It reports whether recovery waits for the list of deployments that may refer to resources
-// here (Recover).
+// NoticeEpoch compares the server with the server on which the stored epoch began, and the last value of the
+// sequence mark with the greatest value that this process has seen. It begins a new epoch when the server is
+// another one or its database an older copy, unless another process has begun one. It reports whether
+// recovery waits for the list of deployments that may refer to resources here (Recover).
 func (s *Gate) NoticeEpoch(ctx context.Context) (awaiting bool, err error) {
 	ctx = postgres.InControl(ctx)
 	was := s.epoch.Load()
@@ -124,8 +125,8 @@ func (s *Gate) NoticeEpoch(ctx context.Context) (awaiting bool, err error) {
 	return observed.awaiting, nil
 }
 
-// sameDatabase fails when the pool reaches another database than the one that this process started with. The caller then
-// keeps its epoch, so that no transaction over the other database decides anything.
+// sameDatabase fails when the pool reaches another database than at the start of this process. The caller
+// then keeps its epoch, so that no transaction over the other database decides.
 func (s *Gate) sameDatabase(live uuid.UUID) error {
 	if !s.database.CompareAndSwap(nil, &live) && *s.database.Load() != live {
 		return fmt.Errorf("another database (%s) has replaced the database with which this process started (%s): connect it to the right one, or restore a backup of that", live, s.Database())
@@ -226,9 +227,10 @@ func (s *Gate) laterThan(known uuid.UUID) (uuid.UUID, error) {
 	return peer.EpochAfter(s.Now(), &known), nil
 }
 
-// OutdoEpoch begins an epoch that is later than known, an epoch of this database that another deployment knows. The database has
-// lost known: it is an older copy, or the clock went back since. A deployment is believed once until an epoch begins for another
-// reason: it receives no later one than those of this deployment, and a hostile one could go on for ever.
+// OutdoEpoch begins an epoch that is later than known, an epoch of this database that another deployment
+// knows. The database has lost known: it is an older copy, or the clock went back since. A deployment is
+// believed once until an epoch begins for another reason: it learns no epoch later than this deployment's,
+// and a hostile one could go on for ever.
 func (s *Gate) OutdoEpoch(ctx context.Context, by schema.DeploymentID, known uuid.UUID) error {
 	ctx = postgres.InControl(ctx)
 	greater, err := s.laterThan(known)
@@ -280,9 +282,10 @@ const (
 	lockAwaitingSQL = `SELECT awaiting, ` + mayHaveLostSQL + ` FROM dbcontroller.meta m FOR UPDATE`
 	mayHaveLostSQL  = `EXISTS (SELECT FROM dbcontroller.epoch e WHERE e.id <> m.epoch)`
 
-	// The deployments that may refer to resources here: those in the registry's list whose service imports this one, or that have ever referred
-	// to resources here, under a version that is not described any more; and the deployments with rows here, which the registry may have lost.
-	// Their blockades here may be lost, so that each of them has to compare.
+	// The deployments that may refer to resources here: the deployments of the registry's list whose service
+	// imports this one, or that have ever referred to resources here, under a version that is not described
+	// any more; and the deployments with rows here, which the registry may have lost. Their blockades here
+	// may be lost, so that each of them has to compare.
 	unconfirmedSQL = `
 WITH who AS (
     SELECT id FROM dbcontroller.deployment d, dbcontroller.meta m WHERE id <> $2 AND d.counted_in IS DISTINCT FROM m.epoch
@@ -315,10 +318,10 @@ INSERT INTO dbcontroller.work (action, shard, deployment_id, cursor)
 SELECT a, id % $3::int, id, '' FROM counted, unnest(ARRAY [{announce_epoch}, {verify_blockades}]) AS a`)
 )
 
-// Recover starts the recovery of a new epoch with the deployments of an environment. The epoch is announced to all of
-// them; those that may refer to resources here are waited for: nothing is deleted here until they have confirmed their
-// references. A later call, in any epoch but the first, adds deployments that have appeared since (the registry may have
-// lost some as well) and changes nothing for the others.
+// Recover starts the recovery of a new epoch with the deployments of an environment. The epoch is announced
+// to all of them. The recovery waits for the deployments that may refer to resources here: nothing is deleted
+// here until they have confirmed their references. A later call, in any epoch but the first, adds deployments
+// that have appeared since (the registry may have lost some as well) and changes nothing for the others.
 func (s *Gate) Recover(ctx context.Context, env *schema.Environment) error {
 	var referring, all []int32
 	for _, d := range env.Deployments {
@@ -439,7 +442,7 @@ func (s *Gate) RecordPeerEpoch(ctx context.Context, from schema.DeploymentID, ep
 	return known, nil
 }
 
-// $2 is the epoch of this database in which the deployment compared, $3 that of its own database.
+// $2 is the epoch of this database in which the deployment compared, $3 the epoch of its own database.
 const markConfirmedSQL = `
 UPDATE dbcontroller.deployment d SET unconfirmed = d.unconfirmed AND m.epoch <> $2, uncompared = d.uncompared AND d.epoch <> $3
 FROM dbcontroller.meta m WHERE d.id = $1 AND (d.unconfirmed OR d.uncompared)`
@@ -488,9 +491,10 @@ SELECT EXISTS (
 
 var errTelling = errors.New("its deletions under way have not all been sent again")
 
-// MarkReferencesConfirmed records that a deployment has compared its references to resources here, and established the lost ones
-// again. epoch is the epoch of this database in which it compared, selfEpoch that of its own. Until the deployment was told again of all
-// deletions it fails with *UnavailableError: afterwards their targets can be removed.
+// MarkReferencesConfirmed records that a deployment has compared its references to resources here, and
+// established the lost ones again. epoch is the epoch of this database in which it compared, selfEpoch the
+// epoch of its own database. Until the deployment was told again of all deletions it fails with
+// *UnavailableError: afterwards their targets can be removed.
 func (s *Gate) MarkReferencesConfirmed(ctx context.Context, by schema.DeploymentID, epoch, selfEpoch uuid.UUID) error {
 	here := s.PresentEpoch()
 	id, err := s.Names.Deployment(ctx, by)

@@ -25,9 +25,10 @@ type Gate struct {
 	epochChanged chan struct{}
 	// superseded receives when another process has switched the version; see Superseded.
 	superseded chan struct{}
-	// database is the identity of this deployment's database, set by the first NoticeEpoch. checkedDatabases are those of the other
-	// deployments (uuid.UUID by schema.DeploymentID) that were compared recently, mismatches those that differed, and flagged a
-	// cache of the flags known to be stored.
+	// database is the identity of this deployment's database, set by the first NoticeEpoch. checkedDatabases
+	// are the identities of the other deployments' databases (uuid.UUID by schema.DeploymentID) that were
+	// compared recently, mismatches the ones that differed, and flagged a cache of the flags known to be
+	// stored.
 	database                              atomic.Pointer[uuid.UUID]
 	checkedDatabases, mismatches, flagged sync.Map
 	// strangers are the strangers (schema.DeploymentID) that this process has logged.

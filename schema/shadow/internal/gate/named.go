@@ -10,8 +10,9 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 )
 
-// Names get numbers for good, and each process has all of them in memory. A request can make up any number of regions, services and
-// kinds, so only those get one that the environment lists, or that had one before: of a deployment or kind that was removed since.
+// Names get numbers for good, and each process has all of them in memory. A request can make up any number of
+// regions, services and kinds. So a name gets a number only if the environment lists it, or if it had one
+// before: of a deployment or kind that was removed since.
 
 var errNotListed = errors.New("it is not in the environment that this deployment last received from the registry: correct the name, or apply its description")
 

@@ -15,7 +15,8 @@ import (
 // deletions do not wait for it, and no row is stored for it. A restored database and a restored registry can both have lost a deployment with
 // references to resources here; it opens its watch of deletions with a position that this database has issued to it, which no stranger has.
 
-// listed reports whether a deployment is in the last environment. Before the first one nobody is known to be a stranger.
+// listed reports whether a deployment is in the last environment. Before the first one no deployment is known
+// to be a stranger.
 func (s *Gate) listed(who schema.DeploymentID) bool {
 	newest, recovered := s.newest(), s.environment.Load()
 	return newest == nil || lists(newest, who) || recovered != nil && lists(recovered, who)

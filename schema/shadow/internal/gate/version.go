@@ -38,7 +38,8 @@ func ReadRunning(ctx context.Context, q db.Querier) (Running, error) {
 	return stored, nil
 }
 
-// Runs reports whether the version stored in the database is that of the model. If not, another process has switched the version.
+// Runs reports whether the database has the version of the model. If not, another process has switched the
+// version.
 func (s *Gate) Runs(ctx context.Context, model *schema.Model) (bool, error) {
 	stored, err := ReadRunning(ctx, s.Pool)
 	return err == nil && model.Says(stored.Version, stored.Digest), err

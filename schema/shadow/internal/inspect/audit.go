@@ -24,7 +24,8 @@ type ResourceView struct {
 	State      peer.State
 	Revision   peer.Revision
 	References []ReferenceView
-	// Holders are the deployments with acting references to it, Ownees those with resources that it owns.
+	// Holders are the deployments with acting references to it, Ownees the deployments with resources that it
+	// owns.
 	Holders, Ownees []schema.DeploymentID
 }
 

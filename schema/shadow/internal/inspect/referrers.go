@@ -35,7 +35,7 @@ type ReferrersRequest struct {
 	UID    uuid.UUID // needed when the target belongs to another deployment
 	Limit  int
 	Token  string // of the page before; the other fields are the same as in its request
-	// Within are the names that the caller may read. A page has those of Limit referrers that are within.
+	// Within are the names that the caller may read. A page has the readable ones of Limit referrers.
 	Within grant.Within
 }
 
@@ -49,7 +49,8 @@ type Referrers struct {
 }
 
 const (
-	// Also of a hidden target: the question is asked for what keeps it, and the row of an attached table is gone before its resource.
+	// Also of a hidden target: the question is which holders keep it, and the row of an attached table is
+	// gone before its resource.
 	selectReferredSQL = `SELECT id, uid FROM dbcontroller.shadow WHERE kind_id = $1 AND name = $2`
 
 	selectForeignSQL = `
@@ -181,7 +182,7 @@ func (s *Inspector) referringDeployments(ctx context.Context, id int64) ([]schem
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[schema.DeploymentID])
 }
 
-// holdersOf adds the holders after a row, and returns how many rows are still wanted.
+// holdersOf adds the holders after a row, and returns the number of rows that are still wanted.
 func (s *Inspector) holdersOf(ctx context.Context, page *Referrers, id int64, at *referrersCursor, left int, within grant.Within) (int, error) {
 	rows, err := s.Pool.Query(ctx, selectReferrersSQL, id, at.Behaviour, at.Holder, at.Field, left)
 	if err != nil {
@@ -240,7 +241,7 @@ func (s *Inspector) rowsOf(ctx context.Context, page *Referrers, id int64, at *r
 	return left - len(holders), s.addReferrers(ctx, page, kinds, found, within)
 }
 
-// addReferrers adds those that the caller may read, with the present names of their kinds.
+// addReferrers adds the referrers that the caller may read, with the present names of their kinds.
 func (s *Inspector) addReferrers(ctx context.Context, page *Referrers, kinds []int32, found []Referrer, within grant.Within) error {
 	for i, r := range found {
 		kind, err := s.Names.KindOf(ctx, s.Pool, kinds[i])

@@ -47,7 +47,8 @@ FROM dbcontroller.cause x JOIN dbcontroller.removal r ON r.decided_at = x.noted_
 WHERE x.deletion_id = @deletion AND ` + removalPageSQL
 )
 
-// RemovalQuery selects removals here: those of the resources with a name, with a non-zero uid that of this resource; or those of a deletion.
+// RemovalQuery selects removals here: of the resources with a name, with a non-zero uid of this resource
+// alone; or of a deletion.
 type RemovalQuery struct {
 	Name     string
 	UID      uuid.UUID

@@ -12,7 +12,7 @@ type ServerStatus struct {
 	Size    int64  // of the database, in bytes
 	// Fsync and FullPageWrites are settings without which a crash of the machine can destroy the database.
 	Fsync, FullPageWrites bool
-	Connections, Most     int // of all databases, without those that are reserved for superusers
+	Connections, Most     int // of all databases, without the ones reserved for superusers
 	Standbys              int // connected, also receivers of the log for backups
 	// Archives: the server archives its log. Archived is the time of the last success, zero before; ArchiveFails reports that the last try failed.
 	Archives, ArchiveFails bool

@@ -102,7 +102,8 @@ func (l *Leases) Renew(ctx context.Context, member uuid.UUID, lead bool) (g sche
 	return g, nil
 }
 
-// renewAlone renews the member with one round trip, which is all that most renewals need: nobody has expired, and no shard is free.
+// renewAlone renews the member with one round trip, which is all that most renewals need: no member has
+// expired, and no shard is free.
 func (l *Leases) renewAlone(ctx context.Context, member uuid.UUID) (sh shares, err error) {
 	b := &pgx.Batch{}
 	b.Queue(renewSQL, member, l.TTL).Exec(renewed)
@@ -110,7 +111,7 @@ func (l *Leases) renewAlone(ctx context.Context, member uuid.UUID) (sh shares, e
 	return sh, l.Store.Pool.SendBatch(ctx, b).Close()
 }
 
-// renewAndTake also evicts the expired members, and takes what the member lacks.
+// renewAndTake also evicts the expired members, and takes the shards that the member lacks.
 func (l *Leases) renewAndTake(ctx context.Context, member uuid.UUID, lead bool) (sh shares, err error) {
 	err = l.Store.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, renewSQL, member, l.TTL)
@@ -213,10 +214,10 @@ func (sh *shares) scan(row pgx.Row) error {
 	return err
 }
 
-// part is how many shards a member has when all have equally many.
+// part is the number of shards of a member when all have equally many.
 func (sh *shares) part() int { return (schema.RingSize + sh.members - 1) / sh.members }
 
-// lack is how many shards a member lacks, of those from first to last.
+// lack is the number of shards from first to last that a member lacks.
 type lack struct{ count, first, last int }
 
 // lacks is the rest of the member's part; lead: the shard that leads counts too, also beyond its part.

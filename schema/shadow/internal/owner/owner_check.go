@@ -198,8 +198,8 @@ type requiredOwners struct {
 	at     []int // by question
 }
 
-// judge sets the verdicts by the owners that were found. It returns the owners that exist, and apart from them those that have
-// to refer to their ownees, whose verdict is OwnerNotReferring so far.
+// judge sets the verdicts by the owners that were found. It returns the owners that exist, and apart from
+// them the owners that have to refer to their ownees, whose verdict is OwnerNotReferring so far.
 func (c *ownerCheck) judge(found []ownerFound) (owners []int64, required requiredOwners) {
 	for i, q := range c.questions {
 		if c.kinds[i] == 0 {
@@ -404,10 +404,11 @@ func (s *Owners) OwnersToCheck(ctx context.Context, at schema.DeploymentID, seqs
 	return c, nil
 }
 
-// settleOwners applies the answers of an owners' deployment to the owner references that are unchanged since the question: an
-// owner that exists is pinned; one that is absent, or lacks a required reference, is dropped, and an ownee that has lost its last
-// owner is deleted (I17). It returns the pieces of work that are not done: those of ownees with an owner whose uid was just
-// stored, that is missing within its grace period, or that is unknown.
+// settleOwners applies the answers of an owners' deployment to the owner references that are unchanged since
+// the question: an owner that exists is pinned; an owner that is absent, or lacks a required reference, is
+// dropped, and an ownee that has lost its last owner is deleted (I17). It returns the pieces of work that are
+// not done: an owner of the ownee has a uid that was just stored, is missing or lacks the reference within
+// its grace period, is unknown, or was changed since the question.
 func (s *Owners) settleOwners(ctx context.Context, c *askedOwners, answers *peer.OwnerAnswers) (left []int64, err error) {
 	if len(answers.Answers) != len(c.rows) {
 		return nil, fmt.Errorf("the owners' deployment sent %d answers to %d questions", len(answers.Answers), len(c.rows))
@@ -466,8 +467,8 @@ func (d *ownerDecisions) add(ctx context.Context, s *Owners, service string, r p
 			d.open[r.OwneeID] = true // the next question names its uid
 		}
 	case peer.OwnerAbsent:
-		// A uid that was never seen there, and of whose removal nothing is recorded, may be a mistake, or that of an owner in another place: the
-		// owner is no more known to be gone than one without a uid.
+		// A uid that was never seen there, and of whose removal nothing is recorded, may be a mistake, or the
+		// uid of an owner in another place: the owner is no more known to be gone than one without a uid.
 		if never := r.UID == uuid.Nil || !r.Checked && a.Cause == nil; never && !r.Over {
 			d.open[r.OwneeID] = true
 			return nil
@@ -487,8 +488,9 @@ func (d *ownerDecisions) add(ctx context.Context, s *Owners, service string, r p
 	return nil
 }
 
-// current reports whether an owner reference is the one that was asked about. An answer does not apply to a reference that was
-// written again, or whose flags changed, after the question, nor when it is older than a switch that is already stored here.
+// current reports whether the question was about this owner reference. An answer does not apply to a
+// reference that was written again, or whose flags changed, after the question, nor when it is older than a
+// switch that is already stored here.
 func (d *ownerDecisions) current(r prepare.OwnerRow) bool {
 	a, ok := d.asked[r.Key()]
 	if ok && (!a.CreatedAt.Equal(r.CreatedAt) || a.Flags != r.Flags || r.Generation > d.generation) {

@@ -17,8 +17,9 @@ type passKey struct {
 	message    string
 }
 
-// passes keeps in memory the ownee after which an interrupted pass goes on with the next call. So ownees that fail, however many, delay no
-// others (I20): they are tried again by the next pass. Losing a pass costs only one from the beginning.
+// passes keeps in memory the ownee after which an interrupted pass goes on with the next call. So ownees that
+// fail, in any number, delay no others (I20): they are tried again by the next pass. Losing a pass costs only
+// one from the beginning.
 type passes struct {
 	mu    sync.Mutex
 	after map[passKey]int64 // guarded by mu
@@ -27,7 +28,7 @@ type passes struct {
 // mostPasses bounds the interrupted passes: one stays when its message is not repeated.
 const mostPasses = 1_000
 
-// take removes and returns the place of an interrupted pass, or that of the beginning.
+// take removes and returns the place of an interrupted pass, or of the beginning.
 func (p *passes) take(key passKey) int64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -19,10 +19,11 @@ import (
 const storedSQL = `
 SELECT ownee_id, deployment_id, kind_id, name, uid, flags FROM dbcontroller.owner_reference WHERE ownee_id = ANY ($1)`
 
-// Difference is that between the list of a resource and its owner references.
+// Difference is the difference between the list of a resource and its owner references.
 type Difference struct {
 	Row *prepare.ShadowRow
-	// NotStored are the owners of the list without an owner reference, NotListed those of owner references that are not in it.
+	// NotStored are the owners of the list without an owner reference, NotListed the owners of owner
+	// references that are not in it.
 	NotStored []peer.OwnerReference
 	NotListed []schema.FullName
 	drop      []prepare.OwnerRow

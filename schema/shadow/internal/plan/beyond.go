@@ -4,7 +4,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// beyond are the counts of a deployment whose answers left something out.
+// beyond are the counts of a deployment whose answers left members or unsets out.
 type beyond struct {
 	counts  map[countKey]int
 	holders int // different ones that cascade

@@ -53,7 +53,7 @@ type Outsider struct {
 	Name string
 }
 
-// Closure is everything that a deletion reaches inside this database in one transaction.
+// Closure has all resources that a deletion reaches inside this database in one transaction.
 type Closure struct {
 	Members map[int64]*Member
 	Unsets  []Edge     // their holders are locked; some may turn out to be members
@@ -64,11 +64,11 @@ type Closure struct {
 	Dangling bool
 }
 
-// MaxBlockers is the number of local blockers that are read. A look-ahead may excuse each of them; one that is not excused
-// refuses the delete.
+// MaxBlockers is the number of local blockers that are read. A look-ahead may excuse each of them; a blocker
+// that is not excused refuses the delete.
 const MaxBlockers = peer.PlanLimit
 
-// Reason is why a deletion removes a member of its closure.
+// Reason is the reason for which a deletion removes a member of its closure.
 type Reason struct {
 	How   peer.How
 	Cause *schema.Cause
@@ -91,7 +91,7 @@ type Bonds struct {
 	Entered []int64
 	// Owns have ownee entries: other deployments have to drop them as owners.
 	Owns []int64
-	// Finalizers of kinds: somebody has to clean up before a resource of the kind is removed.
+	// Finalizers of kinds: their holders have to clean up before a resource of the kind is removed.
 	Finalizers map[int32][]string
 }
 

@@ -22,7 +22,7 @@ type Group struct {
 	Unset      bool
 	Count      int
 	AtLeast    bool     // there may be more
-	Names      []string // relative names of those that the plan visited
+	Names      []string // relative names of the resources that the plan visited
 	Finalizers []string // they stay in DELETING until the holders of these have cleaned up
 }
 

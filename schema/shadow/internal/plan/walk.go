@@ -16,7 +16,8 @@ import (
 // maxAsking is the number of deployments that are asked at the same time.
 const maxAsking = 32
 
-// maxPatience is how long a level waits for slow deployments. Their calls go on; the answers join a later level.
+// maxPatience is the time for which a level waits for slow deployments. Their calls go on; the answers join a
+// later level.
 const maxPatience = time.Second
 
 // walkPeers are the questions of a walk to a deployment: the effects of the deletion there, and the targets whose deletion would
@@ -43,10 +44,10 @@ type Walk struct {
 	beyond    map[schema.DeploymentID]*beyond
 	Unasked   []peer.Unasked
 	Truncated bool
-	// Uncounted: a deployment could not count what its answer leaves out.
+	// Uncounted: a deployment could not count the members and unsets that its answer leaves out.
 	Uncounted bool
-	// NameLeaves: each member is named. Otherwise deployments may count those that concern nobody else: they matter only when something
-	// blocks the deletion, and may go along with it.
+	// NameLeaves: each member is named. Otherwise deployments may count members that concern no other
+	// deployment: they matter only when a blocker of the deletion may go along with it.
 	NameLeaves bool
 	counted    map[schema.DeploymentID]*leaves
 	// excused are holders that the deletion removes although the walk did not reach them; for the holders in Unknown that could

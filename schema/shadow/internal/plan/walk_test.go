@@ -23,7 +23,8 @@ var (
 	third = schema.DeploymentID{Service: "c.example.com", Region: "north"}
 )
 
-// world has the resources of all deployments, each with those that its deletion removes or changes, by one reference each.
+// world has the resources of all deployments, each with the resources that its deletion removes or changes,
+// by one reference each.
 type world struct {
 	resources map[string]*resource
 	down      map[schema.DeploymentID]bool
@@ -123,7 +124,7 @@ func (w *world) Plan(_ context.Context, at schema.DeploymentID, q peer.PlanQuest
 	return p, nil
 }
 
-// countLeaves leaves the members of a plan to their number, where all of them concern nobody else.
+// countLeaves replaces the members of a plan by their number, where all of them concern no other deployment.
 func countLeaves(p *peer.Plan, q peer.PlanQuestion) {
 	concerns := func(m peer.PlanMember) bool {
 		return m.BlockDeletion || len(m.Entries)+len(m.Ownees) > 0 || m.Vias[0].Path == peer.OwnerPath
@@ -429,7 +430,8 @@ func (c crowded) Trace(context.Context, schema.DeploymentID, []uuid.UUID) (map[u
 	return nil, errors.New("not asked")
 }
 
-// A plan counts the resources of every deployment, also of those that answer when it has reached its limit. A delete does not wait for them.
+// A plan counts the resources of every deployment, also of deployments that answer when it has reached its
+// limit. A delete does not wait for them.
 func TestAFullWalkCountsTheOtherDeployments(t *testing.T) {
 	t.Parallel()
 	for _, detailed := range []bool{true, false} {

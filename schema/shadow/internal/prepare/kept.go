@@ -18,8 +18,9 @@ JOIN dbcontroller.shadow s ON s.kind_id = k.id AND s.name = i.name
 WHERE NOT EXISTS (SELECT FROM dbcontroller.shadow o WHERE o.kind_id = i.kind_id AND o.name = i.name)
 ORDER BY i.name LIMIT 1`
 
-// free fails with peer.ErrExists when a write would create a resource under a name of which one of another kind is kept: users address
-// resources by names alone, and could neither read nor delete that one any more.
+// free fails with peer.ErrExists when a write would create a resource under a name under which a resource of
+// another kind is kept: users address resources by names alone, and could neither read nor delete the kept
+// one any more.
 func (p *Preparer) free(ctx context.Context, q db.Querier, sv *Saving) error {
 	if !sv.Version.Keeps {
 		return nil

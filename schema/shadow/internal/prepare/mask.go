@@ -33,8 +33,9 @@ func CheckMask(paths []string) error {
 	return nil
 }
 
-// merge applies an update mask: fields in the mask are taken from the request, all others from the stored resource.
-// A field that is in the mask and not in the request is removed (AIP-134). The mask "*" replaces everything.
+// merge applies an update mask: fields in the mask are taken from the request, all others from the stored
+// resource. A field that is in the mask and not in the request is removed (AIP-134). The mask "*" replaces
+// all fields.
 func (wr *Writing) merge() error {
 	if slices.Contains(wr.Mask, "*") {
 		return nil

@@ -38,7 +38,8 @@ func updating(stored map[string]any, w peer.Write) *Writing {
 	return &Writing{Write: w, Before: &ShadowRow{Body: stored, Labels: map[string]string{"kept": "1", "gone": "2"}, Owners: []peer.OwnerReference{{Kind: "Stored"}}}}
 }
 
-// A field of the mask becomes that of the request, or goes with it; every other field, and the stored resource, stay as they are.
+// A field of the mask becomes the request's, or goes with it; every other field, and the stored resource,
+// stay as they are.
 func TestAMaskChangesItsFieldsAlone(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

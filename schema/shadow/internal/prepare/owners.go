@@ -17,7 +17,7 @@ import (
 	"github.com/db-controller/db-controller/schema/violation"
 )
 
-// MaxOwners is how many owners a resource may have.
+// MaxOwners is the maximum number of owners of a resource.
 const MaxOwners = 100
 
 // OwnerRow is a row of dbcontroller.owner_reference.

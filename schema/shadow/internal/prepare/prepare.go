@@ -182,10 +182,11 @@ func (p *Preparer) Prepare(ctx context.Context, q db.Querier, writes []peer.Writ
 // ownersPath is the path of an owner in a refusal.
 const ownersPath = "owner_references"
 
-// permitted refuses new references to resources here, and new owners anywhere, to which the person who writes has no right to refer. Other
-// deployments decide about references to theirs. They do not learn who names an owner: the grants known here decide about that. It also refuses
-// references and owners whose deletion takes a stored resource along that the person may not delete: a right to write would be one to delete. Who creates a resource
-// decides what it goes with.
+// permitted refuses new references to resources here, and new owners anywhere, to which the writing person
+// has no right to refer. Other deployments decide about references to their resources. They do not learn who
+// names an owner: the grants known here decide about that. It also refuses references and owners whose
+// deletion takes a stored resource along that the person may not delete: a right to write would be one to
+// delete. The creator of a resource decides with which ones it goes.
 func (p *Preparer) permitted(ctx context.Context, sv *Saving) error {
 	var refers, takes []peer.Refusal
 	var targets, holders []schema.FullName
@@ -475,8 +476,8 @@ func (p *Preparer) Compare(ctx context.Context, q db.Querier, sv *Saving, wr *Wr
 	return sv.Establish(p.Self, wr)
 }
 
-// Establish adds the new references of a write to other deployments to those of the whole transaction. When there are too many, it
-// adds none.
+// Establish adds the new references of a write to other deployments to the references of the whole
+// transaction. When there are too many, it adds none.
 func (sv *Saving) Establish(self schema.DeploymentID, wr *Writing) error {
 	foreign := map[schema.DeploymentID][]*NewReference{}
 	for _, ref := range wr.Add {

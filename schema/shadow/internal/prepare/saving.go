@@ -34,7 +34,7 @@ type Saving struct {
 	// New references to other deployments that are written without asking: no attempt is decided for them.
 	Delegated []*NewReference
 	Within    *gate.Within // nil: the transaction is the store's own
-	// LocalRows are the local targets, and Absent those of them that are rows of attached tables and do not exist.
+	// LocalRows are the local targets, and Absent the missing rows of attached tables among them.
 	LocalRows, Absent []rows.Key
 }
 
@@ -80,7 +80,7 @@ type Writing struct {
 	LabelsText *string
 	OwnersText *string    // JSON
 	Before     *ShadowRow // nil: the resource does not exist
-	// Of the shadow; that of a new one is set when it is written.
+	// Of the shadow; a new shadow's is set when it is written.
 	ID          int64
 	NewRevision int64 // set when it is written
 	ShadowUID   uuid.UUID
@@ -90,7 +90,8 @@ type Writing struct {
 	AddOwners, DropOwners []OwnerRow
 	// Takes are the new references and owners whose deletion takes the resource along, with path and target.
 	Takes []peer.Refusal
-	// NewOwners are the owners that the resource did not have, and PinnedOwners those of them that the write names with a uid.
+	// NewOwners are the owners that the resource did not have, and PinnedOwners the new owners that the write
+	// names with a uid.
 	NewOwners    []schema.FullName
 	PinnedOwners []PinnedOwner
 }

@@ -27,7 +27,7 @@ const flushInterval = 500 * time.Millisecond
 // stores them.
 const maxNotes = 10_000
 
-// retention is how long the progress of a deletion is kept after its last change.
+// retention is the time for which the progress of a deletion is kept after its last change.
 const retention = 7 * 24 * time.Hour
 
 // Counts of a deletion in one deployment.
@@ -44,7 +44,7 @@ type Book struct {
 	storing chan struct{} // one place, for one store at a time: an earlier state of a walk may not follow a later one
 	mu      sync.Mutex
 	notes   map[uuid.UUID]*note // guarded by mu
-	walks   map[uuid.UUID]Walk  // guarded by mu; those that have changed, by the uids of their targets
+	walks   map[uuid.UUID]Walk  // guarded by mu; the changed ones, by the uids of their targets
 }
 
 // Recorder adds the changes of transactions to a book.
@@ -150,8 +150,9 @@ func (t *tally) queueFinalised(b *pgx.Batch, free []int64) {
 	})
 }
 
-// QueueFinalised adds resources in DELETING that are about to be removed to the counts of their deletions, when the transaction is
-// committed. It reads them in a batch of statements, before those that remove them.
+// QueueFinalised adds resources in DELETING that are about to be removed to the counts of their deletions,
+// when the transaction is committed. It reads them in a batch of statements, before the statements that
+// remove them.
 func (r *Recorder) QueueFinalised(tx pgx.Tx, b *pgx.Batch, free []int64) {
 	if len(free) == 0 {
 		return

@@ -16,8 +16,8 @@ type Deletion struct {
 	ID   uuid.UUID
 	Root string // full name of the resource that was deleted first
 	Counts
-	// Expected is Found and the holders that were counted and not found yet: those of one resource are found page by page. What is
-	// deleted with them is not known before.
+	// Expected is Found and the holders that were counted and not found yet: the holders of one resource are
+	// found page by page. Resources that are deleted with them are not known before.
 	Expected int64
 	// ExpectedUnset likewise: Unset, and the references that will be.
 	ExpectedUnset int64
@@ -66,14 +66,14 @@ func (b *Book) DeletionProgress(ctx context.Context, id uuid.UUID) ([]Deletion, 
 	return b.read(ctx, oneSQL, id)
 }
 
-// RunningDeletions returns deletions with resources in DELETING here, or with holders here that were counted and not found yet, those with
-// the newest changes first.
+// RunningDeletions returns deletions with resources in DELETING here, or with holders here that were counted
+// and not found yet, the newest changes first.
 func (b *Book) RunningDeletions(ctx context.Context, limit int) ([]Deletion, error) {
 	return b.read(ctx, runningSQL, limit)
 }
 
-// ListDeletions returns a page of the running deletions, those that began last first, and the token of the next page. It fails with
-// *peer.InvalidError.
+// ListDeletions returns a page of the running deletions, the newest deletion first, and the token of the next
+// page. It fails with *peer.InvalidError.
 func (b *Book) ListDeletions(ctx context.Context, token string, limit int) (out []Deletion, next string, err error) {
 	after, err := db.ParsePage(token)
 	if err != nil {
@@ -103,7 +103,7 @@ func (b *Book) read(ctx context.Context, sql string, args ...any) ([]Deletion, e
 	return out, nil
 }
 
-// Left sums up the running deletions: those of RunningDeletions.
+// Left sums up the running deletions, as RunningDeletions has them.
 type Left struct{ Running, Resources int64 }
 
 // DeletionsLeft sums up the running deletions here.

@@ -14,15 +14,15 @@ import (
 type Walk struct {
 	Deletion uuid.UUID
 	Cascades int64 // references that were counted and not passed yet, of holders that are removed
-	Unsets   int64 // and those that are unset
+	Unsets   int64 // and of references that are unset
 	Passed   int64
 	Began    time.Time
 }
 
 func (w Walk) ended() bool { return w.Cascades+w.Unsets == 0 }
 
-// Walked tells how far a walk over the holders of target has come. A walk that begins anew, in this process or another one, takes the place of
-// the earlier one, so that holders count once.
+// Walked notes the progress of a walk over the holders of target. A walk that begins anew, in this process
+// or another one, takes the place of the earlier one, so that holders count once.
 func (r *Recorder) Walked(cause *schema.Cause, target uuid.UUID, w Walk) {
 	w.Deletion = cause.ID
 	r.book.take(map[uuid.UUID]*note{cause.ID: {root: cause.Root}}) // a walk is read by way of the row of its deletion

@@ -29,7 +29,7 @@ const (
 	beginSinceSQL = feed.SinceBegin + `dbcontroller.meta` + feed.SinceJoin
 )
 
-// chunk is the number of items that one watch holds in memory; bodyChunk that of items with bodies.
+// chunk is the number of items that one watch holds in memory; bodyChunk the number of items with bodies.
 const (
 	chunk     = 500
 	bodyChunk = 100
@@ -209,7 +209,8 @@ func WatchResourcesAs[T any](ctx context.Context, s *Reader, req WatchRequest, a
 			return unlisted("kind", req.Kind, "follow its changes by logical replication of the table")
 		}
 	}
-	// The same conditions, with their parameters behind those of each statement: of the filter, then of the names.
+	// The same conditions, with their parameters behind the parameters of each statement: of the filter, then
+	// of the names.
 	var matches [3]*condition
 	var within [3]string
 	for i, first := range []int{5, 8, 9} {
@@ -238,8 +239,8 @@ func WatchResourcesAs[T any](ctx context.Context, s *Reader, req WatchRequest, a
 	}, req.Token, deliver))
 }
 
-// readable returns the condition of the names that a watch is limited to; its parameters follow those of the filter. The names may be of kinds
-// that only another version has: the watch outlives a switch of the version.
+// readable returns the condition of the names that a watch is limited to; its parameters follow the filter's.
+// The names may be of kinds that only another version has: the watch outlives a switch of the version.
 func (s *Reader) readable(ctx context.Context, v *db.Version, names grant.Within, filter *condition) (string, error) {
 	if names == nil {
 		return "", nil

@@ -160,7 +160,7 @@ func (l *listing) collect(rows pgx.Rows, scan func(pgx.CollectableRow) (scannedR
 // maxPageBytes is the size of the rows at which a page ends early: several pages of one caller are in memory at a time.
 const maxPageBytes = 1 << 20
 
-// malformed returns *InvalidError for values that PostgreSQL cannot convert, such as those of a forged token.
+// malformed returns *InvalidError for values that PostgreSQL cannot convert, such as in a forged token.
 func malformed(err error) error {
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) && strings.HasPrefix(pg.Code, "22") {
@@ -169,8 +169,8 @@ func malformed(err error) error {
 	return fmt.Errorf("list: %w", err)
 }
 
-// byName lists kind after kind, and of each kind range after range of its names, in the order of the index on names; rows of tables in that of
-// their key.
+// byName lists kind after kind, and of each kind range after range of its names, in the order of the index on
+// names; rows of tables in the order of their key.
 func (l *listing) byName(ctx context.Context, from *cursor) error {
 	where, err := l.store.compile(l.req.Filter, 6)
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/rows"
 )
 
-// tableSQL is the table x of listedSQL for rows of an attached table, whose names and references are arrays ($2, $3), with the resources of the
-// rows to which something refers. The other rows have no uid, revision and times.
+// tableSQL is the table x of listedSQL for rows of an attached table, whose names and references are arrays
+// ($2, $3), with the resources of the rows that have one. The other rows have no uid, revision and times.
 var tableSQL = db.Codes(`
 FROM (
     SELECT COALESCE(s.uid, '00000000-0000-0000-0000-000000000000') AS uid, k.id AS kind_id, k.kind, i.n, i.name, COALESCE(s.state, {active}) AS state,

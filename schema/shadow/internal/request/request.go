@@ -134,8 +134,8 @@ func recorded(ctx context.Context, d *db.DB, req *Request) (o Outcome, known boo
 	return o, true, o.err()
 }
 
-// refusalOutcome converts a definite refusal for storage. known is false for one that no write or delete has: stored without its
-// reason, it would be read as a success.
+// refusalOutcome converts a definite refusal for storage. known is false for a refusal that no write or
+// delete has: stored without its reason, it would be read as a success.
 func refusalOutcome(err error) (o Outcome, known bool) {
 	var invalid *peer.InvalidError
 	var refused *peer.RefusedError

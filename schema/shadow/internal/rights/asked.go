@@ -24,10 +24,11 @@ type Asked struct {
 	Target schema.FullName
 	Kind   schema.KindID
 	Block  bool   // the right to block; else the one to act
-	By     string // who asks before anything here uses the right; empty: rows are there that need it
+	By     string // the asker, before a row here uses the right; empty: rows are there that need it
 }
 
-// ToUse is how long rights are kept that an application has asked for, before rows use them; rows that are there use theirs at once.
+// ToUse is the time for which rights that an application has asked for are kept, before rows use them; rows
+// that are there use theirs at once.
 const ToUse = 15 * time.Second
 
 // The row of a target is there before the question, because an answer must not make it: a deletion that comes between the two finds it.
@@ -45,7 +46,8 @@ WITH i AS (
 )
 SELECT kept.id, kept.uid, kept.turn, kept.kind_id, kept.name, kept.unused FROM i JOIN kept USING (uid) ORDER BY i.n`
 
-// One uid has the right, and nobody is about to end it, as in the trigger. A right that is about to end is asked for anew.
+// One uid has the right, and no process is about to end it, as in the trigger. A right that is about to end
+// is asked for anew.
 const selectHeldSQL = `
 SELECT i.n - 1 FROM unnest($1::int[], $2::int[], $3::text[], $4::boolean[]) WITH ORDINALITY AS i (deployment_id, kind_id, name, block, n)
 CROSS JOIN LATERAL (
@@ -86,8 +88,9 @@ func (s *Rights) Held(ctx context.Context, asked []Asked) ([]bool, error) {
 	return held, nil
 }
 
-// AcquireAsked asks a deployment for rights to refer to targets that nothing here may refer to yet. It returns the reasons of those that it
-// refuses, by name; other errors are of all. A right to act is there when its confirm is answered. Rights are not returned for as long as they are kept.
+// AcquireAsked asks a deployment for rights to refer to targets that nothing here may refer to yet. It
+// returns the reasons of refused rights, by name; other errors are of all. A right to act is there when its
+// confirm is answered. Rights are not returned for as long as they are kept.
 func (s *Rights) AcquireAsked(ctx context.Context, at schema.DeploymentID, asked []Asked, kept time.Duration) (map[string]error, error) {
 	refused := map[string]error{}
 	id := s.preparer.NewAttempt()
@@ -115,8 +118,8 @@ func (s *Rights) AcquireAsked(ctx context.Context, at schema.DeploymentID, asked
 	return refused, errors.Join(err, attempt.AbandonAt(ctx, s.attempts, id, deployment))
 }
 
-// find returns the uids of targets. The tentative references that it establishes for that keep them there, and are never committed: nobody
-// could say yet which row of this database stands for such a target.
+// find returns the uids of targets. The tentative references that it establishes for that keep them there,
+// and are never committed: the row of this database that stands for such a target is not known yet.
 func (s *Rights) find(ctx context.Context, at schema.DeploymentID, id peer.AttemptID, asked []Asked) ([]uuid.UUID, error) {
 	v, err := s.Current()
 	if err != nil {
@@ -146,7 +149,7 @@ func (s *Rights) find(ctx context.Context, at schema.DeploymentID, id peer.Attem
 	return answer.UIDs, nil
 }
 
-// acquireAll asks for the rights to block and for those to act, by an attempt each.
+// acquireAll asks for the rights to block and for the acting rights, by an attempt each.
 func (s *Rights) acquireAll(ctx context.Context, at schema.DeploymentID, deployment int32, asked []Asked, uids []uuid.UUID, kept time.Duration) error {
 	wishes, err := s.keep(ctx, deployment, asked, uids, kept)
 	if err != nil {
@@ -202,8 +205,8 @@ func (s *Rights) keep(ctx context.Context, deployment int32, asked []Asked, uids
 	return wishes, err
 }
 
-// Claim acquires the rights to all targets at a deployment that rows of tables name, and that this deployment has no right to any more: those of lost
-// epochs. A value whose right is refused is lacking.
+// Claim acquires the rights to all targets at a deployment that rows of tables name, and whose rights this
+// deployment has lost with their epochs. A value whose right is refused is lacking.
 func (s *Rights) Claim(ctx context.Context, at schema.DeploymentID) error {
 	if err := s.askAgain(ctx, at); err != nil {
 		return err

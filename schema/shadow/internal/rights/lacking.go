@@ -16,7 +16,7 @@ func AskedOf(r rows.Reference, v rows.Value) Asked {
 	return Asked{Target: v.Target.FullName, Kind: v.Target.Kind, Block: r.Declared().Blocks()}
 }
 
-// WithoutRight returns those of some values whose right is not there.
+// WithoutRight returns the values whose right is not there.
 func (s *Rights) WithoutRight(ctx context.Context, r rows.Reference, values []rows.Value) (lacking []rows.Value, err error) {
 	var asked []Asked
 	var named []rows.Value
@@ -56,7 +56,7 @@ SELECT i.n - 1 FROM unnest($3::text[]) WITH ORDINALITY AS i (t, n)
 WHERE EXISTS (SELECT FROM dbcontroller.lacking l WHERE l.kind_id = $1 AND l.path = $2 AND md5(l.texts) = md5(` + textsSQL + `) OFFSET 0)`
 )
 
-// Unknown returns those of some values that have no right, and are not noted as lacking.
+// Unknown returns the values that have no right, and are not noted as lacking.
 func (s *Rights) Unknown(ctx context.Context, r rows.Reference, values []rows.Value) ([]rows.Value, error) {
 	lacking, err := s.WithoutRight(ctx, r, values)
 	if err != nil || len(lacking) == 0 {

@@ -40,7 +40,7 @@ func (s *Rights) LookAtRights(ctx context.Context, seqs []int64) error {
 	return s.Finish(ctx, seqs)
 }
 
-// LookAt returns those of some rights to block that are not needed any more.
+// LookAt gives back the rights to block, among some, that are not needed any more.
 func (s *Rights) LookAt(ctx context.Context, ids []int64) error {
 	if err := s.rows.Refresh(ctx, s.Pool, false); err != nil {
 		return err
@@ -50,7 +50,7 @@ func (s *Rights) LookAt(ctx context.Context, ids []int64) error {
 		return fmt.Errorf("look at rights: %w", err)
 	}
 	var failed error
-	for _, f := range free { // one that an open transaction shares keeps no other one back
+	for _, f := range free { // a right that an open transaction shares keeps no other one back
 		if err := s.alone(ctx, f.ID, func(tx pgx.Tx) error {
 			still, err := s.free(ctx, tx, []int64{f.ID})
 			if err != nil || !slices.Contains(still, f) {
@@ -61,7 +61,7 @@ func (s *Rights) LookAt(ctx context.Context, ids []int64) error {
 			failed = errors.Join(failed, fmt.Errorf("return a right: %w", err))
 		}
 	}
-	// Those that are used are looked at when a reference is dropped, and by tidying.
+	// Used rights are looked at when a reference is dropped, and by tidying.
 	used := slices.DeleteFunc(slices.Clone(ids), func(id int64) bool {
 		return slices.ContainsFunc(free, func(f freeRight) bool { return f.ID == id })
 	})

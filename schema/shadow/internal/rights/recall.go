@@ -30,7 +30,7 @@ UPDATE dbcontroller.foreign_target f SET block_epoch = NULL, block_own = NULL, t
 	removeProxySQL = `
 UPDATE dbcontroller.foreign_target f SET block_attempt = NULL, block_epoch = NULL, block_own = NULL, turn = nextval('dbcontroller.object_id') WHERE id = $1`
 
-	// Another proxy may have taken the place of the one that was looked at before the lock.
+	// Another proxy may have taken the place of the proxy that was looked at before the lock.
 	isProxySQL = `SELECT EXISTS (SELECT FROM dbcontroller.foreign_target WHERE id = $1 AND block_attempt = $2)`
 )
 

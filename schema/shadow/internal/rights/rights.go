@@ -59,7 +59,7 @@ WHERE ` + db.AllDelegateSQL + ` AND (NOT $3 OR f.block_epoch IS NULL OR f.id IN 
 	askActingRightSQL = `UPDATE dbcontroller.foreign_target SET acting_attempt = $2 WHERE id = ANY ($1)`
 )
 
-// The proxy's blockade of an attempt is released as that of any other reference.
+// The proxy's blockade of an attempt is released as any other blockade.
 var (
 	releaseProxySQL = db.Codes(`
 INSERT INTO dbcontroller.work (action, shard, deployment_id, attempt, holder_uid, field_id, target_uid)
@@ -194,8 +194,9 @@ type granting struct {
 	began       int64
 }
 
-// take stores the rights that an attempt has established, those to rows of foreign_target whose turn is that of the question. It waits for no statement that
-// shares such a row, unless that shares a lost right: then the right is not taken.
+// take stores the rights that an attempt has established to rows of foreign_target that still have the turn
+// of the question. It waits for no statement that shares such a row, unless that shares a lost right: then
+// the right is not taken.
 func (s *Rights) take(ctx context.Context, g *granting) error {
 	field, err := s.Names.Field(ctx, peer.RightPath)
 	if err != nil {

@@ -53,9 +53,10 @@ func (t *Table) gone(ctx context.Context, tx pgx.Tx, names []string) error {
 	return err
 }
 
-// change runs a statement that deletes or changes rows, and returns the keys of these rows. Triggers run the code of the application and of others: in
-// transactions of the store with the rights of a role that has no others than those on attached tables, in a user's transaction with those of the user. The
-// statement has the keys as $1, an array for each column, and the values as $2.
+// change runs a statement that deletes or changes rows, and returns the keys of these rows. Triggers run the
+// code of the application and of others: in transactions of the store with the rights of a role that only has
+// rights on attached tables, in a user's transaction with the user's rights. The statement has the keys as
+// $1, an array for each column, and the values as $2.
 func change(ctx context.Context, tx pgx.Tx, sql string, keys [][]string, values []string) ([][]string, error) {
 	if _, err := tx.Exec(ctx, lockTimeoutSQL); err != nil {
 		return nil, err

@@ -70,7 +70,7 @@ func (s *Rows) resources(ctx context.Context, q db.Querier, found []Referrer) ([
 	return out, nil
 }
 
-// Place is a row among those that name a target, in the order of tables, references and keys.
+// Place is a row that names a target, in the order of tables, references and keys.
 type Place struct {
 	Kind      int32    `json:"k,omitempty"`
 	Reference int      `json:"n,omitempty"`
@@ -148,7 +148,8 @@ SELECT i.n - 1, f.uid FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDIN
 JOIN dbcontroller.deployment d ON d.service = i.service AND d.region = i.region
 CROSS JOIN LATERAL (SELECT f.uid FROM dbcontroller.foreign_target f WHERE f.deployment_id = d.id AND f.name = i.name ORDER BY f.latest DESC LIMIT 1) AS f`
 
-// Cascading returns the targets whose deletion takes rows along, by the names of the rows: those of their references.
+// Cascading returns the targets whose deletion takes rows along, by the names of the rows: the targets of
+// their references.
 func (s *Rows) Cascading(ctx context.Context, q db.Querier, kindID int32, names []string) (map[string][]peer.PlanTarget, error) {
 	t := s.Of(kindID)
 	if t == nil || len(t.referring) == 0 {

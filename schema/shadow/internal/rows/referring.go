@@ -16,7 +16,8 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 )
 
-// A row of an attached table refers because it is there: nothing is stored of it, and the index of the referring columns answers who names a target.
+// A row of an attached table refers because it is there: nothing is stored of it, and the index of the
+// referring columns finds the rows that name a target.
 
 // Target is a resource, of this or another deployment, of a kind by its oldest name.
 type Target struct {
@@ -26,7 +27,8 @@ type Target struct {
 	Kind schema.KindID
 }
 
-// laterSQL finds a later target of the same name as that of f: one that was removed and made again, or that a restore has brought back.
+// laterSQL finds a later target with the name of f: a target that was removed and made again, or that a
+// restore has brought back.
 const laterSQL = `SELECT FROM dbcontroller.foreign_target g WHERE g.deployment_id = f.deployment_id AND g.name = f.name AND g.kind_id = f.kind_id AND g.latest > f.latest`
 
 const targetColumns = `
@@ -39,7 +41,8 @@ const (
 	selectTargetsOfSQL = targetColumns + ` AND (f.uid, f.deployment_id) IN (SELECT u, d FROM unnest($1::uuid[], $2::int[]) AS i (u, d))`
 )
 
-// Targets returns the targets of some rows of foreign_target, those that rows of tables may name: of several with one name, the last one.
+// Targets returns the targets of some rows of foreign_target that rows of tables may name: of several with
+// one name, the last one.
 func (s *Rows) Targets(ctx context.Context, q db.Querier, ids []int64) ([]Target, error) {
 	return scanTargets(q.Query(ctx, selectTargetsSQL, ids))
 }
@@ -293,7 +296,7 @@ func (t *Table) referrer(reference, target int, key []string) Referrer {
 // mostOfName is the number of characters of a key that is shown when it can be no name.
 const mostOfName = 80
 
-// NameOf returns the name of the row with a key, also of one that can be no name.
+// NameOf returns the name of the row with a key, also of a key that can be no name.
 func (t *Table) NameOf(key []string) string {
 	name, err := t.Definition.RowName(key)
 	if err == nil {

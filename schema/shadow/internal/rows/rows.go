@@ -1,8 +1,8 @@
 // Package rows reads, locks and changes the rows of attached tables, and gives a row that is referred to its shadow.
 //
-// A user's transaction locks its rows, and then, in a trigger, their shadows. The store locks a row before its shadow where it can
-// (references), and after it where it must (deletions): then with a lock timeout below deadlock_timeout, so that in a deadlock the
-// store's transaction is the one that fails and is tried again.
+// A user's transaction locks its rows, and then, in a trigger, their shadows. The store locks a row before
+// its shadow where it can (references), and after it where it must (deletions): then with a lock timeout
+// below deadlock_timeout, so that in a deadlock the store's transaction fails and is tried again.
 package rows
 
 import (
@@ -47,9 +47,10 @@ func (s *Rows) LoadDetached(ctx context.Context) (detached []int32, err error) {
 	return s.load(ctx, s.Pool)
 }
 
-// Refresh reads which tables are attached before rows decide, or are deleted or changed: a process that has just started, or has not
-// noticed an attach or a detach of the last moments, would leave rows behind, or delete rows that are nobody's business any more.
-// behind: the database runs another version than this process, so that it may have tables although this version has none.
+// Refresh reads which tables are attached before rows decide, or are deleted or changed: a process that has
+// just started, or has not noticed an attach or a detach of the last moments, would leave rows behind, or
+// delete rows of a detached table. behind: the database runs another version than this process, so that it
+// may have tables although this version has none.
 func (s *Rows) Refresh(ctx context.Context, q db.Querier, behind bool) error {
 	if v := s.Version.Load(); !behind && (v == nil || !v.Tables) && len(s.Tables()) == 0 {
 		return nil
@@ -349,7 +350,8 @@ WITH locked AS (
 )
 UPDATE dbcontroller.shadow s SET updated_at = s.updated_at FROM locked WHERE s.id = locked.id`
 
-// EnsureNamed gives rows of attached tables shadows, in a transaction of its own: most rows have none, because nobody refers to them.
+// EnsureNamed gives rows of attached tables shadows, in a transaction of its own: most rows have none,
+// because no reference names them.
 func (s *Rows) EnsureNamed(ctx context.Context, keys ...Key) error {
 	if !s.Any(keys) {
 		return nil

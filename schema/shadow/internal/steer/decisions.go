@@ -42,10 +42,11 @@ func (s *Steering) OperatorDecisions(ctx context.Context) ([]OperatorDecision, e
 
 const comparisonWaived = "COMPARISON_WAIVED"
 
-// WaiveComparison is an operator's decision that deletions here no longer wait for a deployment that has to compare its references
-// after a failover, here or there. Targets of its references that this database has lost may then be deleted; if it compares after
-// all, such references are marked dangling. It is idempotent, and without effect for a deployment that is not waited for. The
-// decision is recorded with its reason and its author (by).
+// WaiveComparison is an operator's decision that deletions here do not wait any more for a deployment that
+// has to compare its references after a failover, here or there. Targets of its references that this database
+// has lost may then be deleted; if it compares after all, such references are marked dangling. It is
+// idempotent, and without effect for a deployment that is not waited for. The decision is recorded with its
+// reason and its author (by).
 func (s *Steering) WaiveComparison(ctx context.Context, of schema.DeploymentID, reason, by string) error {
 	id, err := s.Names.Deployment(ctx, of)
 	if err != nil {

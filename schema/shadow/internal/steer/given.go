@@ -19,7 +19,8 @@ SELECT {end_rights}, s.shard, $2, s.uid FROM dbcontroller.shadow s WHERE s.uid =
 
 	askedSQL = `SELECT FROM dbcontroller.work w WHERE w.action = {end_rights} AND w.target_uid = $1`
 
-	// The acting right is not stored here: a deployment with an entry may have it. That to block has a proxy, whose holder uid is that of its target.
+	// The acting right is not stored here: a deployment with an entry may have it. The right to block has a
+	// proxy, whose holder uid is its target's uid.
 	listGivenSQL = db.Codes(`
 SELECT d.service, d.region, EXISTS (` + askedSQL + ` AND w.deployment_id = d.id) FROM dbcontroller.deployment d
 WHERE d.id <> $3 AND (d.service, d.region) > (($5::text[])[1], ($5::text[])[2]) AND (d.id IN (SELECT deployment_id FROM dbcontroller.holder_entry WHERE target_id = $2)

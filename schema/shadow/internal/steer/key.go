@@ -28,7 +28,7 @@ const (
 type key struct {
 	what string
 	uid  uuid.UUID // of the resource here
-	// The holder's or owner's deployment, or that of the entry.
+	// The deployment of the holder, the owner, or the entry.
 	deployment schema.DeploymentID
 
 	holder, attempt uuid.UUID // of a blockade

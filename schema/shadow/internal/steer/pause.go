@@ -91,7 +91,7 @@ func retryPayload(of schema.DeploymentID) string {
 	return of.String()
 }
 
-// Pauses lists the pauses here, that of the whole deployment first.
+// Pauses lists the pauses here, the pause of the whole deployment first.
 func (s *Steering) Pauses(ctx context.Context) ([]Pause, error) {
 	rows, err := s.Pool.Query(ctx, pausesSQL, s.SelfID)
 	if err != nil {
@@ -103,8 +103,8 @@ func (s *Steering) Pauses(ctx context.Context) ([]Pause, error) {
 	})
 }
 
-// handlerPausesKept is how long a process goes by the paused handlers that it has read: a pause takes effect within this time. A
-// resume ends it.
+// handlerPausesKept is the time for which a process goes by the paused handlers that it has read: a pause
+// takes effect within this time. A resume ends it.
 const handlerPausesKept = time.Second
 
 // handlerPauses are the paused handlers that this process has read.

@@ -34,7 +34,8 @@ type Releasable struct {
 	at []string // its place in its list
 }
 
-// releasables is a list of rows of one kind, in an order of its own: those behind a place (empty: all), at most limit.
+// releasables is a list of rows of one kind, in an order of its own: the rows behind a place (empty: all), at
+// most limit.
 type releasables func(ctx context.Context, r resource, after []string, limit int) ([]Releasable, error)
 
 // releasableCursor is a page token: the resource, and the last row of the page before.
@@ -268,7 +269,7 @@ func (s *Steering) entries(ctx context.Context, r resource, after []string, limi
 
 func placeOf(d schema.DeploymentID) []string { return []string{d.Service, d.Region} }
 
-// holderEntries are those of a resource that is not being deleted: there are no notices.
+// holderEntries lists the holder entries of a resource that is not being deleted: there are no notices.
 func (s *Steering) holderEntries(ctx context.Context, r resource, after []string, limit int) ([]Releasable, error) {
 	rows, err := s.Pool.Query(ctx, listHolderEntriesSQL, r.id, limit, place(after, 2))
 	if err != nil {

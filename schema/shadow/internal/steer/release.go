@@ -64,9 +64,10 @@ WITH gone AS (
 // Each is removed in a transaction of its own, which records the decision. It returns the keys whose rows were there. A row that is written
 // later has another key, so a repetition, also a late one, changes nothing.
 //
-// A late message finds the same state as after a release by the other deployment: a confirm is answered with an unknown attempt, and its deployment
-// compares its references, and establishes again those that exist while their target does; an establish of the attempt is refused; an acknowledgement
-// has no notice to remove.
+// A late message finds the same state as after a release by the other deployment: a confirm is answered with
+// an unknown attempt, and its deployment compares its references, and establishes again the existing ones
+// while their target exists; an establish of the attempt is refused; an acknowledgement has no notice to
+// remove.
 //
 // Rights are taken back by work that asks their deployment until it says that they have ended.
 //

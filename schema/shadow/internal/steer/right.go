@@ -31,10 +31,12 @@ SELECT EXISTS (
 	errNoResponse = errors.New("its answer is of another question")
 )
 
-// close asks the deployment of a holder entry to end its rights to the resource: the acting right rests on the entry, and nobody would tell it to
-// return the right to block. The resource is in DELETING before it asks: nothing is granted from then on, and the answer to an earlier confirm
-// does not fit the row there any more. So no reference is written under a right after the answer. The returned check fails the transaction that removes the entry when the answer came from a lost
-// database, or this database has failed over since.
+// close asks the deployment of a holder entry to end its rights to the resource: the acting right rests on
+// the entry, and no message would tell the deployment to return the right to block. The resource is in
+// DELETING before it asks: nothing is granted from then on, and the answer to an earlier confirm does not fit
+// the row there any more. So no reference is written under a right after the answer. The returned check fails
+// the transaction that removes the entry when the answer came from a lost database, or this database has
+// failed over since.
 func (s *Steering) close(ctx context.Context, k key, deployment int32) (still func(context.Context, pgx.Tx) error, err error) {
 	selfEpoch := s.gate.PresentEpoch()
 	var awaited bool

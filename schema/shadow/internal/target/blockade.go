@@ -80,11 +80,11 @@ func (s *Keeper) withLockedTargets(ctx context.Context, lock string, args []any,
 	return err
 }
 
-// Confirm records that attempts of a holder's deployment have committed, in the given epoch of its database: BLOCK
-// blockades become confirmed; one holder entry replaces the blockades of acting references. It returns the attempts
-// without a tentative blockade, which were confirmed or released before, and those with fewer than they have references, of which
-// this database has lost some: nothing is created for them. A holder's deployment that is delegable is granted delegations of the
-// targets. It fails with ErrStaleEpoch.
+// Confirm records that attempts of a holder's deployment have committed, in the given epoch of its database:
+// BLOCK blockades become confirmed; one holder entry replaces the blockades of acting references. It returns
+// the attempts without a tentative blockade, which were confirmed or released before, and the attempts with
+// fewer than they have references, of which this database has lost some: nothing is created for them. A
+// holder's deployment that is delegable is granted delegations of the targets. It fails with ErrStaleEpoch.
 func (s *Keeper) Confirm(ctx context.Context, holder schema.DeploymentID, c peer.Confirm) (*peer.Confirmed, error) {
 	selfEpoch := s.gate.PresentEpoch()
 	deployment, err := s.Names.Deployment(ctx, holder)

@@ -70,7 +70,8 @@ UNION -- a right that was asked for without a reference
 SELECT f.id, f.uid, f.turn FROM dbcontroller.foreign_target f
 WHERE f.acting_attempt = ANY ($1) AND f.deployment_id = $2 AND NOT (` + db.RightCountsSQL + `) AND ` + db.AllDelegateSQL)
 
-// Targets with many blocking references from here: they cannot be deleted anyway, so that the right to block them costs nobody anything.
+// Targets with many blocking references from here: they cannot be deleted anyway, so that the right to block
+// them delays no delete.
 var selectWantedSQL = db.Codes(`
 SELECT DISTINCT f.id
 FROM dbcontroller.reference r JOIN dbcontroller.foreign_target f ON f.id = r.target_id
@@ -120,9 +121,9 @@ WHERE f.id = i.id AND f.turn = i.turn AND ` + db.AllDelegateSQL + `
     AND (f.acting_epoch IS NULL OR f.id IN (SELECT a.id FROM dbcontroller.foreign_target a WHERE a.id = ANY (@ids) AND a.acting_epoch IS NOT NULL FOR UPDATE SKIP LOCKED))`
 )
 
-// takeDelegations ends the work of confirms and takes the rights that were granted, in one transaction: of those rows that have
-// the turn from before the question. The epoch of this database is the one in which the question was read, not the present one:
-// if they differ, the right counts for nothing.
+// takeDelegations ends the work of confirms and takes the granted rights, in one transaction, for the rows
+// that have the turn from before the question. The epoch of this database is the one in which the question
+// was read, not the present one: if they differ, the right counts for nothing.
 func (s *Keeper) takeDelegations(ctx context.Context, m *peer.Messages) error {
 	var ids, turns []int64
 	for _, d := range m.Delegable {

@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	// maxClockAhead is how far the clock of a holder's deployment may be ahead: an attempt dated later would outlive its
-	// tombstone.
+	// maxClockAhead is the time by which the clock of a holder's deployment may be ahead: an attempt dated
+	// later would outlive its tombstone.
 	maxClockAhead = 2 * time.Hour
 )
 
@@ -128,7 +128,7 @@ func (e *establishment) answer() *peer.Established {
 	return &peer.Established{UIDs: e.uids, Version: e.running.Version, Epoch: e.epoch}
 }
 
-// establishment is a call of Establish; the fields after ids are those of its present transaction.
+// establishment is a call of Establish; the fields after ids belong to its present transaction.
 type establishment struct {
 	until   time.Time // zero: at any time
 	epoch   uuid.UUID // of this deployment's database, in which ids were looked up
@@ -146,7 +146,7 @@ type establishment struct {
 	database               *uuid.UUID // of the holder's deployment, as it is known here
 	running                gate.Running
 
-	checkDatabase func(known *uuid.UUID) error // against that of the caller
+	checkDatabase func(known *uuid.UUID) error // against the caller's database
 }
 
 func (s *Keeper) establish(ctx context.Context, tx pgx.Tx, e *establishment, last db.Sender) error {
@@ -388,7 +388,7 @@ func (s *Keeper) establishIDs(ctx context.Context, holder schema.DeploymentID, r
 			reasons[i] = peer.UnknownKind
 		case kind.Table != nil && !s.attached(ctx, kind.ID): // whether the row exists is not known
 			reasons[i] = peer.UnknownKind
-		case kind.Unconstrained && ref.TargetUID == uuid.Nil: // one that was stored before is established again
+		case kind.Unconstrained && ref.TargetUID == uuid.Nil: // a reference that was stored before is established again
 			reasons[i] = peer.NotConstrained
 		case !referableBy(kind, holder.Service, s.Self.Service, ref.TargetUID != uuid.Nil):
 			reasons[i] = peer.NotReferable

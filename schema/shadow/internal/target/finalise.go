@@ -39,13 +39,13 @@ func (s *Keeper) Acknowledge(ctx context.Context, holder schema.DeploymentID, ep
 	return err
 }
 
-// AcknowledgeFor removes the notices on which a holder's deployment has acted, in the given epoch of its database: those
-// up to a position of its watch, except those of some uids. A notice is up to a position when the position sees the
-// transaction that wrote it. It fails with ErrPosition when the token is not a position of this database's present epoch
-// for this deployment, and with ErrStaleEpoch.
+// AcknowledgeFor removes the notices on which a holder's deployment has acted, in the given epoch of its
+// database: the notices up to a position of its watch, except the notices of some uids. A notice is up to a
+// position when the position sees the transaction that wrote it. It fails with ErrPosition when the token is
+// not a position of this database's present epoch for this deployment, and with ErrStaleEpoch.
 //
-// It works in transactions of Config.Limits.Batch notices, and returns whether more are left when patience ends. Each
-// transaction lasts, however the call ends: repeated calls terminate for any number of notices.
+// It works in transactions of Config.Limits.Batch notices, and returns whether more are left when patience
+// ends. Each transaction lasts, for any end of the call: repeated calls terminate for any number of notices.
 func (s *Keeper) AcknowledgeFor(ctx context.Context, holder schema.DeploymentID, epoch uuid.UUID, token string, except []uuid.UUID, patience time.Duration) (more bool, err error) {
 	selfEpoch := s.gate.PresentEpoch()
 	deployment, err := s.Names.Deployment(ctx, holder)
@@ -116,10 +116,11 @@ WITH hiding AS (
 )` + db.ChangeGone(`revision`, `hiding`))
 )
 
-// Looked are the resources that pieces of work look at again: those in DELETING, which are locked, and those of them that nothing holds.
+// Looked are the resources that pieces of work look at again: Deleting are in DELETING, and locked; Free are
+// the ones of them that nothing holds.
 type Looked struct {
 	Deleting, Free []int64
-	Kinds          []int32 // of those in DELETING, each once
+	Kinds          []int32 // of Deleting, each once
 }
 
 // QueueLook locks and checks in a batch of statements: each has a newer snapshot than the one before.

@@ -24,14 +24,16 @@ const (
 	mostWaiting = 1000
 	// batchesAtOnce: one batch executes statements while the other one is flushed.
 	batchesAtOnce = 2
-	// pace is how long attempts wait for a transaction that is delayed, by a lock or by the database.
+	// pace is the time for which attempts wait for a transaction that is delayed, by a lock or by the
+	// database.
 	pace            = 20 * time.Millisecond
 	gatheredTimeout = 10 * time.Second
 	skipLocked      = ` SKIP LOCKED`
 )
 
-// establishSoon runs the transaction of an establishment: one of its own, or one that it shares with those that come at the same time. It
-// returns when the transaction has ended, which a quota relies on.
+// establishSoon runs the transaction of an establishment: one of its own, or one that it shares with
+// establishments that come at the same time. It returns when the transaction has ended, which a quota relies
+// on.
 func (s *Keeper) establishSoon(ctx context.Context, e *establishment) error {
 	alone := func() error {
 		return s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error { return s.establish(ctx, tx, e, db.CommitWith) })
@@ -130,8 +132,8 @@ func (s *Keeper) establishAll(establishments []*establishment) []error {
 	return errs
 }
 
-// admitGathered checks an establishment whose locks were not waited for: a missing target may be locked by another transaction. A target
-// in DELETING may be one that the holder blocks already, which is looked up alone.
+// admitGathered checks an establishment whose locks were not waited for: a missing target may be locked by
+// another transaction. The holder may already block a target in DELETING, which is looked up alone.
 func (s *Keeper) admitGathered(a *admission, e *establishment) error {
 	if err := s.checkEstablishment(a, e); err != nil {
 		return err

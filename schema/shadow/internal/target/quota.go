@@ -22,9 +22,10 @@ FROM dbcontroller.blockade GROUP BY deployment_id`)
 // countAtMost bounds the time spent counting to 1/countAtMost: between two counts of which the first took t, countAtMost*t passes.
 const countAtMost = 20
 
-// usage is the number of blockades of each holder's deployment, an upper bound for the blockades that this process establishes: the last
-// count plus everything established since; releases are subtracted only by the next count. Before it refuses, it counts again,
-// except for a deployment that was refused by a recent count.
+// usage is the number of blockades of each holder's deployment, an upper bound for the blockades that this
+// process establishes: the last count plus all blockades established since; releases are subtracted only by
+// the next count. Before it refuses, it counts again, except for a deployment that was refused by a recent
+// count.
 type usage struct {
 	limits func() peer.Quotas
 

@@ -39,7 +39,7 @@ func (noRows) Err() error                    { return nil }
 func (noRows) CommandTag() pgconn.CommandTag { return pgconn.CommandTag{} }
 func (noRows) Scan(...any) error             { return nil }
 
-// Each blockade is settled at once: a quota refuses only for stored blockades, however long a count takes.
+// Each blockade is settled at once: a quota refuses only for stored blockades, also when a count takes long.
 func TestAQuotaRefusesForStoredBlockadesOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := &slowCount{takes: 500 * time.Millisecond}

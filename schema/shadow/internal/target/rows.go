@@ -17,7 +17,8 @@ func (s *Keeper) attached(ctx context.Context, kind schema.KindID) bool {
 	return err == nil && s.rows.Of(id) != nil
 }
 
-// rowKeys returns the targets of an establishment. Those with a uid have a shadow, or had one: a new one would not be the same.
+// rowKeys returns the targets of an establishment. Targets with a uid have a shadow, or had one: a new one
+// would not be the same.
 func (ids *establishIDs) rowKeys() []rows.Key {
 	keys := make([]rows.Key, len(ids.targetNames))
 	for i := range keys {

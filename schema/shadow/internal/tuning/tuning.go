@@ -18,7 +18,7 @@ type Tuning struct {
 	Quotas       peer.Quotas   // of db.Limits
 }
 
-// Defaults that operators see as those of their settings.
+// Defaults of settings that operators see.
 const (
 	DefaultTentativeTTL   = 15 * time.Second
 	DefaultOwnerGrace     = 5 * time.Minute

@@ -29,10 +29,11 @@ WHERE w.seq = $1 AND w.action = $2`
 // ownersBegin is the cursor of a pass that has compared all references and begins with the owners.
 const ownersBegin = "{}"
 
-// ConfirmAgain compares all references to a deployment's resources, and all owner references to them, with the deployment's
-// records, and establishes lost references again. It is one piece of work, and resumes at its saved cursor. It returns the epochs in
-// which it compared, and which the caller confirms now: the last one that the deployment has announced, a zero one when it has announced
-// none, and that of this database. It fails at its end when references were refused for reasons that can pass.
+// ConfirmAgain compares all references to a deployment's resources, and all owner references to them, with
+// the deployment's records, and establishes lost references again. It is one piece of work, and resumes at
+// its saved cursor. It returns the epochs in which it compared, and which the caller confirms now: the last
+// epoch that the deployment has announced, a zero one when it has announced none, and the epoch of this
+// database. It fails at its end when references were refused for reasons that can pass.
 func (s *Verifier) ConfirmAgain(ctx context.Context, at schema.DeploymentID, seq int64) (compared peer.ComparedEpochs, err error) {
 	cursor, compared, err := s.pass(ctx, schema.ConfirmAgain, seq)
 	if err != nil {
@@ -68,8 +69,8 @@ func (s *Verifier) ConfirmAgain(ctx context.Context, at schema.DeploymentID, seq
 	return compared, s.lookAtRights(ctx, at)
 }
 
-// claim ends the rights of lost epochs, and acquires those again that rows of tables need. It fails while a
-// transaction may still commit rows under a lost right.
+// claim ends the rights of lost epochs, and acquires again the rights that rows of tables need. It fails
+// while a transaction may still commit rows under a lost right.
 func (s *Verifier) claim(ctx context.Context, at schema.DeploymentID) error {
 	id, err := s.Names.Deployment(ctx, at)
 	if err != nil {
@@ -84,8 +85,8 @@ func (s *Verifier) claim(ctx context.Context, at schema.DeploymentID) error {
 	return nil
 }
 
-// Rights of lost epochs never count again, and statements on attached tables are the only ones that may still write under them: those of a
-// transaction that took them before the epoch was known, or whose snapshot is of before.
+// Rights of lost epochs never count again, and only statements on attached tables may still write under them:
+// statements of a transaction that took them before the epoch was known, or whose snapshot is older.
 var (
 	selectLostSQL = `
 SELECT f.id FROM dbcontroller.foreign_target f
@@ -151,8 +152,9 @@ func (s *Verifier) lookAtRights(ctx context.Context, at schema.DeploymentID) err
 // blockadesBegin is the cursor of a pass that has delivered all deletions again and begins with the blockades.
 const blockadesBegin = "blockades"
 
-// VerifyBlockades delivers the deletions that concern a deployment to it again, and then compares its blockades here with its references,
-// and removes those without a reference. It is one piece of work, and resumes at its saved cursor.
+// VerifyBlockades delivers the deletions that concern a deployment to it again, and then compares its
+// blockades here with its references, and removes blockades without a reference. It is one piece of work, and
+// resumes at its saved cursor.
 func (s *Verifier) VerifyBlockades(ctx context.Context, of schema.DeploymentID, seq int64) error {
 	cursor, _, err := s.pass(ctx, schema.VerifyBlockades, seq)
 	if err != nil {

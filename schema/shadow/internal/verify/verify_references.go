@@ -18,8 +18,8 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/write"
 )
 
-// Pages are in the order of holders, since a single target can have most of the references, which would mislead the planner.
-// Local references are included, to find those without a target.
+// Pages are in the order of holders, since a single target can have most of the references, which would
+// mislead the planner. Local references are included, to find references without a target.
 const (
 	referencesPageSQL = `
 SELECT r.target_id, r.behaviour, r.holder_id, r.field_id, r.attempt, r.dangling, h.uid, h.kind_id, h.name, f.deployment_id, f.uid, f.kind_id, f.name, t.id IS NOT NULL,
@@ -151,10 +151,10 @@ func (v *verifying) references(ctx context.Context, cursor string, save func(str
 	}
 }
 
-// RepairAttempts compares the stored references of attempts with the records of their targets' deployment, and establishes again
-// those that it has lost. The caller passes attempts whose confirm found nothing there: mostly the confirm was repeated or the
-// reference dropped, but it can be the first sign that the targets' database has lost blockades. It fails with an
-// UnavailableError or a transport error when the deployment cannot be asked.
+// RepairAttempts compares the stored references of attempts with the records of their targets' deployment,
+// and establishes lost ones again. The caller passes attempts whose confirm found nothing there: mostly the
+// confirm was repeated or the reference dropped, but it can be the first sign that the targets' database has
+// lost blockades. It fails with an UnavailableError or a transport error when the deployment cannot be asked.
 func (s *Verifier) RepairAttempts(ctx context.Context, at schema.DeploymentID, attempts []peer.AttemptID) error {
 	if len(attempts) == 0 {
 		return nil
@@ -406,7 +406,7 @@ func (v *verifying) leaveRefused(refs []*referenceRow, refused *peer.RefusedErro
 	return left
 }
 
-// maxRefusals is how many refusals a verification remembers; it counts the others.
+// maxRefusals is the number of refusals that a verification remembers; it counts the others.
 const maxRefusals = 10
 
 func (v *verifying) noteRefusal(no peer.Refusal) {

@@ -17,7 +17,7 @@ import (
 	"github.com/db-controller/db-controller/schema/violation"
 )
 
-// waits is how long a call waits for the rights that it asks for.
+// waits is the time for which a call waits for the rights that it asks for.
 const waits = 10 * time.Second
 
 const (

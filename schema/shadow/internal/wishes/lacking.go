@@ -53,8 +53,9 @@ ORDER BY due.kind_id, due.path, due.texts, l.seq`
 
 	deleteLackingSQL = `DELETE FROM dbcontroller.lacking WHERE seq = ANY ($1)`
 
-	// The grace begins when a target is found missing, and anew when a later row has named it. A target that something here has referred to existed, and a restore has
-	// lost it. It returns the values whose rows are to be acted upon now.
+	// The grace begins when a target is found missing, and anew when a later row has named it. A target with
+	// a row of foreign_target existed, and a restore has lost it. The statement returns the values whose rows
+	// are to be acted upon now.
 	lackedSQL = `
 UPDATE dbcontroller.lacking l SET problem = i.problem, missing = i.missing, rows = i.rows, tries = tries + 1, since = i.since,
     lost = i.missing AND EXISTS (
@@ -199,7 +200,7 @@ func (s *Granter) endFormer(ctx context.Context) error {
 	return nil
 }
 
-// lacking returns the values that are due, and those of references that are declared no more.
+// lacking returns the values that are due, and the values of references that are declared no more.
 func (s *Granter) lacking(ctx context.Context) (due, gone []lacked, err error) {
 	found, err := s.Pool.Query(ctx, selectLackingSQL, lackingBatch)
 	if err != nil {
@@ -249,8 +250,8 @@ func (s *Granter) lacking(ctx context.Context) (due, gone []lacked, err error) {
 // askedAtOnce is the maximum number of deployments that are asked at one time.
 const askedAtOnce = 8
 
-// askAll asks deployments for the rights of values, and returns the problems: one that does not answer delays few others. Values whose right is given have no
-// problem: the next look finds the right.
+// askAll asks deployments for the rights of values, and returns the problems: a deployment that does not
+// answer delays few others. Values whose right is given have no problem: the next look finds the right.
 func (s *Granter) askAll(ctx context.Context, asked map[schema.DeploymentID][]lacked) map[int64]error {
 	var g errgroup.Group
 	g.SetLimit(askedAtOnce)
@@ -416,7 +417,8 @@ func (s *Granter) mayAct(ctx context.Context, r rows.Reference) (may bool, err e
 	return may, nil
 }
 
-// actOn deletes, or unsets, a batch of the rows with a value whose target does not exist, and records the removals. It returns how many.
+// actOn deletes, or unsets, a batch of the rows with a value whose target does not exist, and records the
+// removals. It returns their number.
 func (s *Granter) actOn(ctx context.Context, l lacked) (n int, err error) {
 	err = s.InTx(ctx, db.ChangeFeed, func(tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, lockMissingSQL, l.seq)

@@ -1,5 +1,5 @@
-// Package wishes acquires the rights of attached tables: those that statements ask for before they write rows (dbcontroller.acquire), and those that rows have
-// and lack (dbcontroller.lacking).
+// Package wishes acquires the rights of attached tables: rights that statements ask for before they write
+// rows (dbcontroller.acquire), and rights that rows lack (dbcontroller.lacking).
 package wishes
 
 import (
@@ -46,19 +46,21 @@ func New(g *gate.Gate, rs *rows.Rows, r *rights.Rights) *Granter {
 }
 
 const (
-	// idle is the pause between two looks while wishes are open, or while nobody would tell of a new one; unused that while no table with references is attached.
-	// Otherwise it is lackingEvery.
+	// idle is the pause between two looks while wishes are open, or while no process would tell of a new one;
+	// unused is the pause while no table with references is attached, or after a failure. Otherwise it is
+	// lackingEvery.
 	idle   = 25 * time.Millisecond
 	unused = 2 * time.Second
 	// again is the time after which an unanswered target is asked for again: the answer to the confirm may be on its way.
 	again = time.Second
 	// patience is the age at which a wish is answered with the last problem, although that may pass.
 	patience = 8 * time.Second
-	// batch is the maximum number of wishes of a look, and batchOfOne that for one deployment: those of a deployment that is away leave
-	// places for the others (I20).
+	// batch is the maximum number of wishes of a look, and batchOfOne the maximum for one deployment: wishes
+	// for a deployment that is away leave places for the others (I20).
 	batch      = 5000
 	batchOfOne = 500
-	// deploymentsOfLook is the maximum number of deployments of a look. Those that the environment does not list are answered at once.
+	// deploymentsOfLook is the maximum number of deployments of a look. Wishes for a deployment that the
+	// environment does not list are answered at once.
 	deploymentsOfLook = 1000
 )
 
@@ -82,8 +84,8 @@ SELECT w.target, w.asks, w.target || w.asked_at || COALESCE(w.answers, 0), now()
     ORDER BY asked_at, target LIMIT LEAST($2, $3 / (SELECT count(*) FROM first))
 ) AS w`
 
-	// A target may have been created after the question that is answered: who asked afterwards waits for the answer to the last question. A
-	// right is there for all.
+	// A target may have been created after the question that is answered: a later asker waits for the answer
+	// to the last question. A right is there for all.
 	answerSQL = `
 UPDATE dbcontroller.wish w SET answered = i.problem IS NULL OR w.asks = i.asks, answers = i.asks, problem = i.problem, missing = i.missing
 FROM unnest($1::text[], $2::bigint[], $3::text[], $4::boolean[]) AS i (target, asks, problem, missing) WHERE w.target = i.target AND NOT w.answered AND COALESCE(w.answers, 0) < i.asks`
@@ -373,8 +375,8 @@ func (s *Granter) admit(ctx context.Context, at schema.DeploymentID, of []asking
 	}), nil
 }
 
-// due returns the wishes to ask for now, by deployment: those that are late, or were not asked for a moment ago. No call to these
-// deployments is under way; the caller ends each by done.
+// due returns the wishes to ask for now, by deployment: late ones, and ones that were not asked for within
+// again. No call to these deployments is under way; the caller ends each by done.
 func (s *Granter) due(all []asking) map[schema.DeploymentID][]asking {
 	s.mu.Lock()
 	defer s.mu.Unlock()

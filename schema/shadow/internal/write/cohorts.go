@@ -15,16 +15,19 @@ import (
 const (
 	// fewWrites is the number of writes with references to other deployments that are in no cohort: one establishes while another commits.
 	fewWrites = 8
-	// cohortPace is how long writes wait for the cohort before theirs, so that a deployment that is far away delays them no longer.
+	// cohortPace is the time for which writes wait for the cohort before theirs, so that a deployment that is
+	// far away delays them only so long.
 	cohortPace = 10 * time.Millisecond
-	// cohortLasts is how long a cohort counts as under way at most: a write that waits for a lock holds nobody up.
+	// cohortLasts is the maximum time for which a cohort counts as under way: a write that waits for a lock
+	// delays no cohort.
 	cohortLasts = 50 * time.Millisecond
 	// cohortsBeside is more than cohortLasts has of cohortPace.
 	cohortsBeside = 10
 )
 
-// cohorts lets many writes that refer to one deployment establish and commit together: those that come while others are at it are the next cohort.
-// Otherwise they spread over the steps of a write, so that each step has small batches, of which each costs several round trips.
+// cohorts lets many writes that refer to one deployment establish and commit together: writes that come while
+// others are at it are the next cohort. Otherwise they spread over the steps of a write, so that each step
+// has small batches, of which each costs several round trips.
 type cohorts struct {
 	underWay atomic.Int64 // writes, in a cohort or not
 	running  sync.WaitGroup

@@ -60,7 +60,8 @@ func (w *writers) beganAt(name string) time.Duration {
 	return -1
 }
 
-// The first writes wait for nobody. Of those beyond them, one is a cohort, and those that come meanwhile are the next one.
+// The first writes do not wait. Of the writes beyond them, one is a cohort, and the writes that come
+// meanwhile are the next one.
 func TestWritesThatComeTogetherEstablishTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWriters()

@@ -19,7 +19,7 @@ import (
 const (
 	// batchesAtOnce: one batch executes statements while the other one is flushed.
 	batchesAtOnce = 2
-	// pace is how long writes wait for a transaction that is delayed, by a lock or by the database.
+	// pace is the time for which writes wait for a transaction that is delayed, by a lock or by the database.
 	pace = 20 * time.Millisecond
 	// mostGathered is the number of writes in one transaction.
 	mostGathered = 200
@@ -29,13 +29,15 @@ const (
 	largestGathered = 20
 	// largestGatheredBody is the size of the bodies of such a write: it bounds the memory of a transaction of mostGathered.
 	largestGatheredBody = 64 << 10
-	// gatheredLockTimeout is how long a transaction of several writes waits for a lock, in milliseconds: for names and request ids that
-	// another process inserts, and for a switch of the version. Afterwards its writes wait one by one.
+	// gatheredLockTimeout is the time for which a transaction of several writes waits for a lock, in
+	// milliseconds: for names and request ids that another process inserts, and for a switch of the version.
+	// Afterwards its writes wait one by one.
 	gatheredLockTimeout = "200"
 	gatheredTimeout     = 10 * time.Second
 )
 
-// transact runs the transaction of a saving: one of its own, or one that it shares with the savings that are ready at the same time.
+// transact runs the transaction of a saving: one of its own, or one that it shares with savings that are
+// ready at the same time.
 func (s *Writer) transact(ctx context.Context, sv *prepare.Saving, also func(pgx.Tx) error) error {
 	if sv.Within != nil {
 		return s.gate.InTxWithin(ctx, sv.Within, sv.Touches(), func(tx pgx.Tx) error {
@@ -168,7 +170,8 @@ var errNoneReady = errors.New("no write can be stored")
 
 const shortLockTimeoutSQL = `SELECT set_config('lock_timeout', $1, true)`
 
-// nameOnce adds the names of the written resources to those of the batch. It adds none when one of them is there.
+// nameOnce adds the names of the written resources to the names of the batch. It adds none when one of them
+// is there.
 func nameOnce(sv *prepare.Saving, named map[string]bool) bool {
 	for _, wr := range sv.Writes {
 		if named[wr.Name] {

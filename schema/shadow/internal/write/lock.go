@@ -28,7 +28,7 @@ FOR SHARE OF s`
 	LockOwnSQL = `
 SELECT id, revision, state, derivation FROM dbcontroller.shadow WHERE id = ANY ($1) ORDER BY id FOR NO KEY UPDATE`
 
-	// For several writes: the rows that nobody else has locked.
+	// For several writes: the rows that no other transaction has locked.
 	skipLocked = ` SKIP LOCKED`
 
 	selectExistingSQL = `
@@ -180,7 +180,8 @@ func (l *locked) queueWritten(b *pgx.Batch, savings []*prepare.Saving, suffix st
 	})
 }
 
-// checkView checks that the epochs and the version are those in which the write was prepared, and that its attempt may still commit.
+// checkView checks that the write was prepared in these epochs and this version, and that its attempt may
+// still commit.
 func (s *Writer) checkView(sv *prepare.Saving, view *gate.CommitView) error {
 	if !view.InEpoch(sv.Epoch) { // ids that were looked up before may be of lost rows
 		s.gate.SignalEpochChanged()

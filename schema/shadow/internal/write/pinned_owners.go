@@ -24,8 +24,9 @@ type pinned struct {
 	owner prepare.PinnedOwner
 }
 
-// checkPinned refuses owners whose uid, name and kind do not belong to one resource: a resource that was saved with the uid of a former owner and is put back
-// would be removed with that one. A deployment that does not answer refuses none; its owners are checked later, as those of all writes are.
+// checkPinned refuses owners whose uid, name and kind do not belong to one resource: a resource that was
+// saved with the uid of a former owner and is put back would be removed with that owner. A deployment that
+// does not answer refuses none; its owners are checked later, as the owners of all writes are.
 func (s *Writer) checkPinned(ctx context.Context, sv *prepare.Saving) error {
 	at := map[schema.DeploymentID][]pinned{}
 	for _, wr := range sv.Writes {

@@ -25,11 +25,12 @@ import (
 // saveTimeout bounds a write whose caller gives no deadline.
 const saveTimeout = 10 * time.Second
 
-// Save creates or updates resources, all or nothing (I6), and returns them in the order of writes. References to other deployments
-// are established there first, under one attempt id; then one transaction decides the attempt and writes everything. The resources
-// may refer to one another in any order. Temporary failures (a target that a delete is closing, a concurrent write, a lock of another transaction) are retried
-// until the deadline of ctx, 10 s by default. It fails with *InvalidError, *RefusedError, ErrNotFound, ErrExists, ErrConflict,
-// ErrDeleting, ErrAborted, or ErrUnknown when the answer to the commit was lost.
+// Save creates or updates resources, all or nothing (I6), and returns them in the order of writes. References
+// to other deployments are established there first, under one attempt id; then one transaction decides the
+// attempt and writes all rows. The resources may refer to one another in any order. Temporary failures (a
+// target that a delete is closing, a concurrent write, a lock of another transaction) are retried until the
+// deadline of ctx, 10 s by default. It fails with *InvalidError, *RefusedError, ErrNotFound, ErrExists,
+// ErrConflict, ErrDeleting, ErrAborted, or ErrUnknown when the answer to the commit was lost.
 func (s *Writer) Save(ctx context.Context, writes []peer.Write) ([]peer.Resource, error) {
 	return s.save(ctx, nil, writes)
 }
@@ -56,7 +57,8 @@ func (s *Writer) save(ctx context.Context, req *request.Request, writes []peer.W
 	})
 }
 
-// settled repeats a write while its failures are temporary, or those of a process that is behind a switch of the version.
+// settled repeats a write while its failures are temporary, or come from a process that is behind a switch of
+// the version.
 func (s *Writer) settled(ctx context.Context, writes []peer.Write, once func(ctx context.Context, unread bool) ([]peer.Resource, error)) ([]peer.Resource, error) {
 	ctx, cancel := peer.WithDefaultTimeout(ctx, saveTimeout)
 	defer cancel()
@@ -110,8 +112,8 @@ func (s *Writer) saveOnce(ctx context.Context, req *request.Request, writes []pe
 	return Commit(ctx, s, sv, nil)
 }
 
-// Commit establishes the new references to other deployments, and then decides the attempt in the transaction that writes
-// everything. also, when it is not nil, runs in the same transaction.
+// Commit establishes the new references to other deployments, and then decides the attempt in the transaction
+// that writes all rows. also, when it is not nil, runs in the same transaction.
 func Commit(ctx context.Context, s *Writer, sv *prepare.Saving, also func(pgx.Tx) error) ([]peer.Resource, error) {
 	if err := s.rights.Take(ctx, s.Pool, sv); err != nil {
 		return nil, err
@@ -162,9 +164,9 @@ func commit(ctx context.Context, s *Writer, sv *prepare.Saving, also func(pgx.Tx
 	return err
 }
 
-// SaveWithin is Save in one transaction with an application's own statements: the references to other deployments are established
-// before it begins, and decided with it. It fails with the errors of Save, with those of the application's function, and with
-// ErrTransaction.
+// SaveWithin is Save in one transaction with an application's own statements: the references to other
+// deployments are established before it begins, and decided with it. It fails with the errors of Save, with
+// the errors of the application's function, and with ErrTransaction.
 func (s *Writer) SaveWithin(ctx context.Context, within *gate.Within, writes []peer.Write) ([]peer.Resource, error) {
 	return s.settled(ctx, writes, func(ctx context.Context, unread bool) ([]peer.Resource, error) {
 		sv, err := s.preparer.Prepare(ctx, s.Pool, writes, unread)

@@ -118,8 +118,8 @@ WITH gone AS (
     WHERE e.deployment_id = COALESCE(f.deployment_id, $4::int) AND COALESCE(f.uid, t.uid) IS NOT NULL
 )` + db.LookAgain(`$4`, `gone JOIN dbcontroller.shadow s ON s.id = gone.target_id WHERE gone.behaviour = {block}`))
 
-	// The number of established references is stored: one that is dropped before the confirm leaves a blockade for a while, which
-	// would stand for a lost one.
+	// The number of established references is stored: a reference that is dropped before the confirm leaves a
+	// blockade for a while, which would stand for a lost one.
 	ConfirmWorkSQL = db.Codes(`
 INSERT INTO dbcontroller.work (action, shard, deployment_id, attempt, established)
 SELECT {confirm}, i.shard, i.deployment_id, i.attempt, i.established
@@ -244,7 +244,8 @@ func (c *referenceColumns) add(ref *prepare.NewReference) {
 	c.fields, c.behaviours = append(c.fields, ref.FieldID), append(c.behaviours, int16(ref.Behaviour))
 }
 
-// foreignColumns are those of references that were established at other deployments, and of the attempts under which they were.
+// foreignColumns are the columns of references that were established at other deployments, and of their
+// attempts.
 type foreignColumns struct {
 	referenceColumns
 	deployments, kinds []int32

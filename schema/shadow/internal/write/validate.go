@@ -29,10 +29,10 @@ func (s *Writer) Validate(ctx context.Context, w peer.Write) (*peer.Resource, er
 	return &would[0], nil
 }
 
-// ValidateBatch returns the resources that Save would store, or fails as it would; nothing is stored. The revisions and times are
-// those of the resources that exist, and new resources have no uid. Other deployments check their targets without writing blockades:
-// a later write may still fail. token is a page token of an earlier *RefusedError that did not list all refusals: the error then lists
-// those after it.
+// ValidateBatch returns the resources that Save would store, or fails as it would; nothing is stored. An
+// existing resource keeps its revision and times, and a new resource has no uid. Other deployments check
+// their targets without writing blockades: a later write may still fail. token is a page token of an earlier
+// *RefusedError that did not list all refusals: the error then lists the next ones.
 func (s *Writer) ValidateBatch(ctx context.Context, writes []peer.Write, token string) ([]peer.Resource, error) {
 	would, err := s.settled(ctx, writes, func(ctx context.Context, unread bool) ([]peer.Resource, error) {
 		return s.validateOnce(ctx, writes, unread)

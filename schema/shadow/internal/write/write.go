@@ -107,8 +107,9 @@ type ran struct {
 	at      time.Time
 }
 
-// trusted is how long what a transaction has seen stands for a reading. It decides nothing: the transaction that commits reads again. It
-// bounds how long a process that missed a switch asks other deployments in vain.
+// trusted is the time for which the version and the epoch that a transaction has seen stand for a reading.
+// They decide nothing: the transaction that commits reads again. It bounds the time in which a process that
+// missed a switch asks other deployments in vain.
 const trusted = 100 * time.Millisecond
 
 // sawRunning notes that the version and the epoch of a write are the current ones.

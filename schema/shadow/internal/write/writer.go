@@ -26,7 +26,7 @@ type Writer struct {
 	// delegatedWrites counts the references written under rights.
 	delegatedWrites atomic.Int64
 
-	// ran is what a transaction has seen last: that a version and an epoch are the current ones.
+	// ran has the version and the epoch that a transaction has seen last as the current ones.
 	ran atomic.Pointer[ran]
 
 	cohorts  cohorts
