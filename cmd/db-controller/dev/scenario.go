@@ -241,7 +241,7 @@ func (s *scenario) gone(ctx context.Context, names []string) error {
 	return nil
 }
 
-// uidOf returns the uid of the resource to wait for: that of the last put of the name, else the current one.
+// uidOf returns the uid of the resource to wait for: from the last put of the name, else the current uid.
 func (s *scenario) uidOf(ctx context.Context, full string) string {
 	if uid := s.uids[full]; uid != "" {
 		return uid

@@ -132,7 +132,7 @@ func retryThere(ctx context.Context, c *client.Client, other string, req *adminv
 	return err
 }
 
-// unasked is the error of a command that could not ask all deployments. What the others do is not undone by it.
+// unasked is the error of a command that could not ask all deployments. The work of the others goes on.
 func unasked(done []retried) error {
 	failed, code := 0, cli.Refused
 	for _, r := range done {
