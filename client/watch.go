@@ -43,7 +43,7 @@ type Event struct {
 
 // WatchQuery selects resources. Its zero value selects all of a deployment, from a snapshot on.
 type WatchQuery struct {
-	// Kind and Filter are those of Query.
+	// Kind and Filter are as in Query.
 	Kind, Filter string
 	// Token of an earlier event, and Known, the relative names of the resources of that moment with their versions, resume an earlier
 	// watch. The token alone is enough until the deployment cannot resume it: then the watch fails with ErrReset.

@@ -294,7 +294,7 @@ func (s *sharer) acquire(ctx context.Context, i int) error {
 	return nil
 }
 
-// adopt takes a shard that this membership has made, if it is still there: nobody else removes it.
+// adopt takes a shard that this membership has made, if it is still there: no other membership removes it.
 func (s *sharer) adopt(ctx context.Context, i int, uid string) error {
 	t := Term{Lease: s.full(s.shardName(i)), UID: uid}
 	if _, err := s.Writer.Update(ctx, t.guard(), guardMask); err != nil {

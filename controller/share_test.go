@@ -240,7 +240,7 @@ func TestAProcessThatCannotRenewIsReplaced(t *testing.T) {
 	})
 }
 
-// A lease that somebody else removes, or that is restored from an older state, ends the term.
+// A lease that is removed from outside, or restored from an older state, ends the term.
 func TestATermEndsWithItsLease(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := newCrew(t)

@@ -369,7 +369,7 @@ func masked(stored, wanted *resourcev1.Resource, mask []string) (*resourcev1.Res
 	return out, nil
 }
 
-// replace makes the value at a path that of another object; a value that it lacks is removed.
+// replace sets the value at a path to the value in another object, and removes it if that object lacks it.
 func replace(in, by *structpb.Struct, path []string) {
 	value := by.GetFields()[path[0]]
 	if len(path) > 1 {

@@ -275,7 +275,7 @@ func TestAnInvalidFieldIsNamedByItsPath(t *testing.T) {
 			require.Equal(t, []string{of.path}, pathsOf(of.err), "%s: %v", name, of.err)
 		}
 		again := client.WithRequestID(ctx, uuid.New())
-		for range 2 { // the second answer is that which was recorded
+		for range 2 { // the second answer is the recorded one
 			_, err := c.Put(again, bright)
 			require.Equal(t, []string{"resource.body.watts"}, pathsOf(err))
 			var e *client.Error

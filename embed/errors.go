@@ -18,7 +18,7 @@ var (
 	ErrConflict = errors.New("conflict")
 	// ErrDeleting: the resource is being deleted.
 	ErrDeleting = errors.New("deleting")
-	// ErrNotDeleting: nobody has deleted the resource, so its clean-up would not be the last one.
+	// ErrNotDeleting: the resource is not deleted, so its clean-up would not be the last one.
 	ErrNotDeleting = errors.New("not deleting")
 	// ErrDenied: the running version names another holder of the finalizer.
 	ErrDenied = errors.New("denied")
@@ -118,7 +118,8 @@ type classified struct {
 
 func (c *classified) Unwrap() []error { return append([]error{c.error}, c.classes...) }
 
-// errorOf converts an error of the store. Others, such as those of the caller's function, and nil, stay as they are.
+// errorOf converts an error of the store. It leaves nil and other errors, such as an error of the caller's
+// function, as they are.
 func errorOf(err error) error {
 	var (
 		refused     *peer.RefusedError

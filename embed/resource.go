@@ -43,7 +43,7 @@ type Write struct {
 type Owner struct {
 	Name schema.FullName
 	Kind string
-	// UID of the owner. In a Write the zero value is that of the present owner of this name.
+	// UID of the owner. In a Write the zero value stands for the uid of the present owner of this name.
 	UID uuid.UUID
 	// Controller marks the managing owner for readers.
 	Controller bool
