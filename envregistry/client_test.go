@@ -420,7 +420,8 @@ func TestASlowReaderGetsTheNewestEnvironment(t *testing.T) {
 	})
 }
 
-// A silent watch is closed and opened again: the server sends something every few seconds, so its connection is half open.
+// A silent watch is closed and opened again: the server sends a message every few seconds, so its connection
+// is half open.
 func TestASilentWatchIsOpenedAgain(t *testing.T) {
 	inClient(t, func(t *testing.T, r *registry, _ *keeper, _ <-chan *schema.Environment) {
 		r.say <- end("1")

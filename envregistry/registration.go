@@ -99,7 +99,8 @@ func (r *registration) registered() error {
 	return nil
 }
 
-// due reports whether a registration is needed, and its generation: the one after that of the entry.
+// due reports whether a registration is needed, and its generation: the next one for a new address, else the
+// entry's.
 func (r *registration) due() (generation int64, due bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

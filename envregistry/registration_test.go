@@ -143,7 +143,7 @@ func TestAFailedRegistrationIsTriedAgain(t *testing.T) {
 	})
 }
 
-// The generation is the one after that of the registry's entry, independent of clocks.
+// A registration has the generation after the registry's entry, independent of clocks.
 func TestAGenerationIsANumberOfTheRegistryAndNoTime(t *testing.T) {
 	for _, has := range []int64{0, 3} {
 		leading(t, "there:1", has, func(t *testing.T, b *book, client *envregistry.Client) {

@@ -179,8 +179,8 @@ func (s Set) otherSet() Set {
 	return Deployment
 }
 
-// earlierSQL finds a table of a program before version 0.1.0: that of applied migrations had another name, and the baseline had a table of pins, or none of
-// deleted rows.
+// earlierSQL finds a table of a program before version 0.1.0: its tables of applied migrations had other
+// names, and its baseline had a table of pins, or attachments without a table of deleted rows.
 const earlierSQL = `
 SELECT EXISTS (SELECT FROM pg_catalog.pg_class WHERE relname IN ('dbcontroller_migration_deployment', 'dbcontroller_migration_registry')
     OR relnamespace = pg_catalog.to_regnamespace('dbcontroller')

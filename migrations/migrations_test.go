@@ -74,7 +74,8 @@ func TestACompleteDatabaseIsNotWaitedFor(t *testing.T) {
 	}
 }
 
-// The tables of applied migrations and of those that were taken back are in a schema of their own, whatever search_path says.
+// The tables of applied migrations, and of migrations that were taken back, are in a schema of their own,
+// with any search_path.
 func TestTheTableOfMigrationsIsInItsOwnSchema(t *testing.T) {
 	t.Parallel()
 	for _, set := range []migrations.Set{migrations.Deployment, migrations.Registry} {

@@ -71,7 +71,8 @@ func beginHistory(ctx context.Context, tx pgx.Tx) error {
 
 const partBytes = 16
 
-// newPart makes the id of a part: random bytes, and their authentication, so that nobody can invent one.
+// newPart makes the id of a part: random bytes, and their authentication code, so that no caller can invent
+// an id.
 func newPart(key []byte) string {
 	id := make([]byte, partBytes)
 	_, _ = rand.Read(id) // never fails

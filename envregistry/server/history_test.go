@@ -231,8 +231,9 @@ func TestADeploymentIsKnownByItsDatabase_I15(t *testing.T) {
 	require.Equal(t, codes.NotFound, status.Code(err))
 }
 
-// A switch-over of the registry's database that loses nothing needs nobody: each deployment tells the revision that it has seen. One that has lost
-// commits needs an operator, and so does one in whose list nobody runs.
+// A switch-over of the registry's database that loses no commit needs no operator: each deployment tells the
+// revision that it has seen. A switch-over that has lost commits needs an operator, and so does one with no
+// running deployment in its list.
 func TestASwitchOverOfTheRegistryNeedsNobody_I13_I15(t *testing.T) {
 	t.Parallel()
 	const promoted = `UPDATE dbcontroller_registry.meta SET server = 'before', timeline = '00000000'`
