@@ -48,7 +48,8 @@ func takeOf(r schema.DefinitionReference, targets string) string {
 		call("t.region", "t.names"), targets)
 }
 
-// ownRegion is the region of the targets of a reference without a column for it; null: that of this deployment.
+// ownRegion is the region of the targets of a reference without a column for it; NULL: this deployment's
+// region.
 func ownRegion(r schema.DefinitionReference) string {
 	if r.Target.Region == "" {
 		return "NULL::text"
@@ -97,8 +98,9 @@ func lookAll(d *schema.Definition, word string) (out string) {
 	return out
 }
 
-// oneAdded returns the statements of an INSERT of one row that names one target: they leave the function when the right is there. Else the others decide.
-// reused is the condition that keys may be used again too early, and then what looks for that.
+// oneAdded returns the statements of an INSERT of one row that names one target: they leave the function when
+// the right is there. Else the others decide. reused is the condition under which keys may be used again too
+// early, and then the statement that looks for such keys.
 func oneAdded(d *schema.Definition, reused, then string) string {
 	only := onlyTarget(d.References, false)
 	return fmt.Sprintf(`SELECT EXISTS (SELECT FROM added OFFSET 1), %s, %s INTO own.several, own.reused, %s FROM (SELECT %s AS name%s FROM added AS r) AS a LIMIT 1;
@@ -197,7 +199,7 @@ func takeOne(references []schema.DefinitionReference) string {
         END IF;`
 }
 
-// An async reference waits for nobody, and takes no right above READ COMMITTED.
+// An async reference waits for no lock, and takes no right above READ COMMITTED.
 func takeTarget(r schema.DefinitionReference) string {
 	right, wait, committed := "acting", "", ""
 	if !r.Strict {

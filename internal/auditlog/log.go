@@ -194,7 +194,7 @@ func (l *Log) flush() error {
 	}
 }
 
-// Close writes what is left, and closes the sink. A sink that does not answer is left.
+// Close writes the lines that are left, and closes the sink. It gives up a sink that does not answer in time.
 func (l *Log) Close() error {
 	if l == nil {
 		return nil

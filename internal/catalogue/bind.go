@@ -52,7 +52,7 @@ func (r *Reference) Within() bool {
 type Advice struct {
 	Text string
 	SQL  string
-	// Finding: something should be done about it.
+	// Finding: the advice asks for action.
 	Finding bool
 }
 
@@ -191,7 +191,8 @@ func (b *binder) target(out *Reference, r *schema.Reference, name string) {
 	}
 }
 
-// sameRegion reports whether a database is that of the targets: a database without a region is that of all.
+// sameRegion reports whether target can have the targets of holder's rows: a database without a region has
+// the rows of all regions.
 func sameRegion(holder, target *Database, fixed string) bool {
 	want := fixed
 	if want == "" {

@@ -395,7 +395,7 @@ func (g *guesser) isLookup(column string, key *Column, t *Table) bool {
 	return len(full) == len(w)+1 && slices.Equal(full[:len(w)], w) && slices.Contains(lookups, full[len(full)-1])
 }
 
-// namedBefore scores the words of a column's name before those of a key's name.
+// namedBefore scores the words of a column's name before the words of a key's name.
 func (g *guesser) namedBefore(column, key, word string, forms []form) (score int, why string) {
 	base := slices.Clone(before(g.words(column), g.words(key)))
 	if len(base) == 0 {
@@ -430,7 +430,8 @@ func named(base []string, word string, forms []form) (score int, why string) {
 	return score, why
 }
 
-// prefixes returns the words that begin the names of many tables of a database, as that of an application does.
+// prefixes returns the words that begin the names of many tables of a database, such as an application's
+// name.
 func (d *Database) prefixes() map[string]bool {
 	counts, out := map[string]int{}, map[string]bool{}
 	for _, t := range d.Tables {

@@ -36,7 +36,7 @@ type hasty struct {
 
 func (h *hasty) SetWriteDeadline(until time.Time) error { h.until = until; return nil }
 
-// Nobody keeps a connection by reading nothing, with or without a token.
+// A client that reads nothing does not keep its connection, with or without a token.
 func TestAnAnswerThatIsNotReadEnds_I20(t *testing.T) {
 	t.Parallel()
 	pages := NewSessions(SessionsConfig{Verify: func(context.Context, string) (string, error) { return "", errors.New("no token") }})

@@ -53,7 +53,8 @@ func (s State) changed(from State) bool {
 		(s.SilentSince == nil) != (from.SilentSince == nil)
 }
 
-// after returns the state with the time of its silence, which goes on from the look before, if somebody has looked without a break.
+// after returns the state with the time of its silence, which goes on from the look before, if there was no
+// break between the looks.
 func (s State) after(before State, looked bool) State {
 	if s.Status != nil {
 		return s

@@ -8,7 +8,7 @@ import (
 // own is the newest transaction of this process that is on disk, as far as it has told.
 type own struct {
 	mu    sync.Mutex
-	epoch string // guarded by mu; that of the database in the transaction
+	epoch string // guarded by mu; the database's epoch in the transaction
 	xid   string // guarded by mu
 	next  string // guarded by mu; the id after it
 }

@@ -45,11 +45,12 @@ func parsePosition(text string) (Position, error) {
 	return p, nil
 }
 
-// ServerSQL is the identity of the server, for the state row m. It changes with a restored or copied database (which has another
-// oid), another server and a promoted standby; a process that finds another identity than the stored one begins a new epoch. Two
-// standbys of one primary that are promoted one after the other have the same identity, so that transaction ids and positions
-// belong to an epoch, and never to a server. The timeline is that of the log that is written at present: the control file has the
-// timeline of a promotion only after the next checkpoint.
+// ServerSQL is the identity of the server, for the state row m. It changes with a restored or copied database
+// (which has another oid), another server and a promoted standby; a process that finds another identity than
+// the stored one begins a new epoch. Two standbys of one primary that are promoted one after the other have
+// the same identity, so that transaction ids and positions belong to an epoch, and never to a server. The
+// timeline comes from the log that is written at present: the control file has the timeline of a promotion
+// only after the next checkpoint.
 //
 // EpochSQL is the present epoch, or null when the server is not the one on which it began. Timeline and oid are cheap
 // enough to be asked for in every read (the control file takes a quarter of a millisecond to read).
@@ -84,7 +85,7 @@ type state struct {
 	epoch     string // empty until a new epoch has begun
 	key       []byte
 	compacted string
-	present   string // what Config.Lost compares
+	present   string // the text that Config.Lost compares
 }
 
 // Querier is a pool or a transaction.

@@ -150,7 +150,7 @@ func send[T any](ctx context.Context, l *Log, f Feed[T], b *pgx.Batch, limit int
 		}
 	}()
 	answers := l.cfg.Pool.SendBatch(ctx, b)
-	defer func() { _ = answers.Close() }() // errors are those of the rows
+	defer func() { _ = answers.Close() }() // the rows return its errors
 	for range b.Len() - 1 {
 		if _, err := answers.Exec(); err != nil {
 			return p, err
