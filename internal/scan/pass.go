@@ -19,7 +19,8 @@ const (
 	// longest is the length in bytes of the longest value that is looked up; indexes hold none that is much longer.
 	longest = 8192
 	samples = 5
-	// counts bounds the values that are counted one by one, over all references of a table, and over those of all tables that were read before.
+	// counts bounds the values that are counted one by one over all references of a table, and the values
+	// that are kept over all references of the tables read before.
 	counts = 1 << 17
 )
 

@@ -52,7 +52,8 @@ func (k *keySet) remote() bool {
 	return strings.HasPrefix(k.from, "https://") || strings.HasPrefix(k.from, "http://")
 }
 
-// allowedAlgorithms are those of all issuers: the verifier of an issuer compares the token's with its own before.
+// allowedAlgorithms has the algorithms of all issuers: an issuer's verifier compares the token's algorithm
+// with its own before.
 var allowedAlgorithms = func() (out []jose.SignatureAlgorithm) {
 	for _, a := range asymmetric {
 		out = append(out, jose.SignatureAlgorithm(a))
