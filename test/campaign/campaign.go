@@ -86,7 +86,7 @@ func Play(t testing.TB, plan Plan, c *Coverage) {
 		})
 		p.Rest(ctx)
 		w.calm = true
-		for range 4 { // at rest every decision has to be that of native keys
+		for range 4 { // at rest every decision has to equal the decision of native keys
 			p.Step(ctx)
 		}
 		p.recall(ctx)

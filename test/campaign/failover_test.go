@@ -28,9 +28,9 @@ func TestACampaignWithAFailoverThatLosesCommits_I1_I8(t *testing.T) {
 	}
 }
 
-// beforeStatement returns while the process of a site waits before its n-th statement from now on, of a transaction or between two: what the statements
-// before have seen is of a database that may be another one when the process goes on. It goes on without its connection when the returned
-// function is called.
+// beforeStatement returns while the process of a site waits before its n-th statement from now on, in a
+// transaction or between two. The statements before have seen a database that may be replaced when the
+// process goes on. It goes on without its connection when the returned function is called.
 func (s *site) beforeStatement(ctx context.Context, n int) (goOn func()) {
 	var left atomic.Int64
 	left.Store(int64(n))
@@ -121,7 +121,7 @@ func failover(t *testing.T, seed uint64) {
 	require.GreaterOrEqual(t, acted, most)
 	t.Logf("%d dangling references, all reported; %d acted upon", len(dangling), acted)
 	p.Rest(ctx)
-	for range 40 { // every decision is again that of native keys
+	for range 40 { // every decision equals the decision of native keys again
 		p.Step(ctx)
 	}
 	p.Rest(ctx)

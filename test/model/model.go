@@ -42,7 +42,7 @@ type Resource struct {
 	Name     string
 	Deleting bool
 	Refs     map[string]Reference // by path
-	// Finalizer: somebody has to clean up before the resource is removed. It is set with the mark.
+	// Finalizer: its holder has to clean up before the resource is removed. It is set with the mark.
 	Finalizer bool
 }
 
@@ -371,7 +371,7 @@ func (w *World) finalise(at int) {
 	}
 }
 
-// needsCleaning reports whether somebody has to clean up after a resource of this name.
+// needsCleaning reports whether a resource of this name has a finalizer.
 func (w *World) needsCleaning(name string) bool { return w.Finalizers && name == "y" }
 
 // Clean lets the holder of the finalizer clean up after the resources that it sees in DELETING, and report that. It may lose its report

@@ -24,8 +24,8 @@ func (w *World) putTogether(wanted map[int]UID) {
 	})
 }
 
-// batch writes what it can under rights, and returns the other members. It locks all rows, once each, before it checks any right, and waits
-// for none of them.
+// batch writes the members that have rights, and returns the others. It locks all rows, once each, before it
+// checks any right, and waits for none of them.
 func (t *task) batch(wanted map[int]UID) (left []member) {
 	w := t.w
 	var in []member

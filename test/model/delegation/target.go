@@ -48,7 +48,7 @@ func (a *targets) doubt() {
 	}
 }
 
-// doubts reports whether X has yet to be asked about something that stands here.
+// doubts reports whether X has yet to be asked about a blockade here.
 func (a *targets) doubts() bool {
 	for k := range a.blockades {
 		if a.doubted[k] {

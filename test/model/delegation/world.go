@@ -61,7 +61,7 @@ type World struct {
 	tasks    []*task
 	locks    map[string]*lock // of X's database
 	next     int
-	calm     bool // everything is mended: nothing is lost, and nobody gives up
+	calm     bool // everything is mended: nothing is lost, and no user or operator gives up
 	failures int  // failovers until now
 	traced   bool
 	trace    []string
