@@ -136,8 +136,8 @@ func TestAProcessThatCannotRegisterLeavesTheLead_I13(t *testing.T) {
 	require.Equal(t, codes.FailedPrecondition, status.Code(patiently(t.Context(), func() error { return f.delete(aWest + "targets/t") })))
 }
 
-// One that can learn from nowhere what is run now gives its shards up, is not ready and gives the reason, and establishes no reference that it could
-// not commit. When it reaches the registry again, it goes on.
+// A process that cannot learn of a switch gives its shards up, is not ready and gives the reason, and
+// establishes no reference that it could not commit. When it reaches the registry again, it goes on.
 func TestAProcessThatCannotLearnOfASwitchGivesItsShardsUp_I15_I26(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "--lease", "2s")
@@ -151,7 +151,8 @@ func TestAProcessThatCannotLearnOfASwitchGivesItsShardsUp_I15_I26(t *testing.T) 
 	require.Positive(t, f.established(aWest+"x/y"))
 	before := f.environment(bWest, nil)
 	registry.Move("")
-	// It misses the moment in which the environment of the switch is kept; then that of before is there again.
+	// It misses the moment in which the environment of the switch is kept; then the environment before the
+	// switch is there again.
 	require.NoError(t, second.Signal(syscall.SIGSTOP))
 	f.switchVersion(deployment, "v2")
 	f.shared(deployment, 1)

@@ -107,8 +107,9 @@ func TestOwnersGoWhileControllersAreDown_I15_I17(t *testing.T) {
 	f.settled()
 }
 
-// A disabled deployment answers nobody: its resources are unknown, not absent; so are those of a deployment that was removed from the
-// environment. Owners in a deployment that was never in it are refused for now.
+// A disabled deployment answers no caller: its resources are unknown, not absent, as are the resources of a
+// deployment that was removed from the environment. Owners in a deployment that was never in it are refused
+// for now.
 func TestOwnersInADisabledDeployment_I15_I27(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "--owner-grace", "1s")

@@ -261,8 +261,9 @@ func (f *fixture) positionsBeyond(of, dsn string) {
 	}
 }
 
-// A deployment starts over an older copy of its server's files, nobody says so, and the processes of all others have restarted as
-// well: the positions that they have stored reveal it, and the lost blocker is known again before anything is deleted.
+// A deployment starts over an older copy of its server's files, no operator announces it, and the processes
+// of all others have restarted as well: the positions that they have stored reveal it, and the lost blocker
+// is known again before anything is deleted.
 func TestARestoredCopyIsNoticedByRestartedDeployments_I1_I2(t *testing.T) {
 	t.Parallel()
 	const of = "a.example.com/us-west2"

@@ -149,7 +149,7 @@ func TestRequestsAreForwardedToTheOwningRegionOnce(t *testing.T) {
 	_, err = a.SetBlockDeletion(ctx, &resourcev1.SetBlockDeletionRequest{Name: there, BlockDeletion: true})
 	require.Equal(t, codes.PermissionDenied, status.Code(err))
 	require.ErrorContains(t, err, "user/ann")
-	// Only a deployment of the same service may forward requests, and only those of people.
+	// Only a deployment of the same service may forward requests, and only requests of people.
 	speak := func(conn *grpc.ClientConn, as string) error {
 		_, err := resourcev1.NewResourceServiceClient(conn).SetBlockDeletion(metadata.AppendToOutgoingContext(ctx, "dbcontroller-on-behalf-of", as),
 			&resourcev1.SetBlockDeletionRequest{Name: "targets/t", BlockDeletion: true})

@@ -57,7 +57,7 @@ type sourceWalk struct {
 
 	read   map[string]bool
 	path   []string // the files, in the order in which they are entered
-	hidden []string // what hides the only function there is
+	hidden []string // the fields and interfaces that hide a single function
 }
 
 type sourceFunction struct {
@@ -74,7 +74,7 @@ type compiledPackage struct {
 func newSourceWalk(t *testing.T, dir string) *sourceWalk {
 	t.Helper()
 	list := exec.CommandContext(t.Context(), "go", "list", "-trimpath", "-export", "-deps", "-json=ImportPath,Dir,Export,GoFiles", "./"+dir+"/...")
-	list.Dir, list.Env = "..", append(os.Environ(), "CGO_ENABLED=0") // as the program is built: what is compiled is shared
+	list.Dir, list.Env = "..", append(os.Environ(), "CGO_ENABLED=0") // as make build does: the build cache is shared
 	out, err := list.Output()
 	require.NoError(t, err)
 	exports := map[string]string{}

@@ -135,7 +135,7 @@ func (s server) start(ctx context.Context, cases []string) (pg *launcher.Server,
 	return pg, false, err
 }
 
-// deploymentsOf returns n deployments of the services: those of the cases first.
+// deploymentsOf returns n deployments of the services: the deployments that the cases use come first.
 func deploymentsOf(services []schema.Deployment, n int) (regions []string, deployments []schema.Deployment) {
 	byService := map[string]schema.Deployment{}
 	for _, d := range services {

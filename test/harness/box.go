@@ -471,8 +471,9 @@ func (b *Box) captureDue(deployment schema.DeploymentID) {
 	b.Capture(deployment)
 }
 
-// Capture carries out the deletions of rows of attached tables, and acquires the rights of the values without one, until no more are due, or until a recovery begins. What fails
-// because a machine is busy, by a time limit, is tried again.
+// Capture carries out the deletions of rows of attached tables, and acquires the rights of the values without
+// one, until no more are due, or until a recovery begins. A call that fails by a time limit, because the
+// machine is busy, is repeated.
 func (b *Box) Capture(deployment schema.DeploymentID) {
 	b.t.Helper()
 	late := 10

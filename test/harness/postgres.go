@@ -121,7 +121,7 @@ func Main(m *testing.M) int {
 	return code
 }
 
-// choice is what the environment variables say.
+// choice has the choices of the environment variables.
 type choice struct {
 	dsn string // of an existing server
 	ci  bool   // this is a build machine

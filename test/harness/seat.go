@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// seatConnections bounds the connections of a store, and those of a test, to one database.
+	// seatConnections bounds the connections of a store to one database, and the connections of a test.
 	seatConnections = 12
 	// restConnections is how many connections of each pool a seat without a test keeps.
 	restConnections = 4
@@ -37,12 +37,12 @@ type seat struct {
 	spoiled       bool  // its pools or its database are no longer those that it was made with
 }
 
-// seats are those without a test.
+// seats has the seats without a test.
 type seats struct {
 	mu     sync.Mutex
 	free   []*seat
 	once   sync.Once
-	blank  *blank // what a new seat contains
+	blank  *blank // the content of a new seat
 	failed error
 }
 
@@ -77,7 +77,7 @@ func (s *Server) freeSeat(t testing.TB) *seat {
 		if found.used() == found.acquired {
 			return found
 		}
-		if err := found.discard(); err != nil { // something that an earlier test has left running used it
+		if err := found.discard(); err != nil { // work that an earlier test has left running used it
 			t.Fatal(err)
 		}
 	}
@@ -225,7 +225,8 @@ func resetSessions(ctx context.Context, pool *pgxpool.Pool) (kept []int32, err e
 	return kept, err
 }
 
-// alone waits until a database has no other sessions than those of its seat. A worker of autovacuum, which has no user, may come at any time.
+// alone waits until a database has no other sessions than its seat's. A worker of autovacuum, which has no
+// user, may come at any time.
 func alone(ctx context.Context, pool *pgxpool.Pool, sessions []int32) error {
 	leave, cancel := context.WithTimeout(ctx, leaveLimit)
 	defer cancel()
