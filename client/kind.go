@@ -27,7 +27,7 @@ type Object[T any] struct {
 	Revision int64
 	// Generation increases with every change of the body.
 	Generation int64
-	// Deleting: the resource is being deleted. Finalizers are those that are left then.
+	// Deleting: the resource is being deleted. Finalizers are the finalizers that are left then.
 	Deleting   bool
 	Finalizers []string
 	Labels     map[string]string

@@ -317,7 +317,8 @@ func (p *prepared) changes() bool {
 			&resourcev1.Resource{Labels: p.wanted.GetLabels(), OwnerReferences: p.wanted.GetOwnerReferences()})
 }
 
-// result is the resource as it will be stored; its revision comes with the transaction. A new one that is not stored has no uid.
+// result is the resource as it will be stored; its revision comes with the transaction. A new resource that
+// is not stored has no uid.
 func (p *prepared) result(stored bool) *resourcev1.Resource {
 	if !p.changes() {
 		return p.stored

@@ -140,7 +140,7 @@ func TestAControllerRunsOverAFake(t *testing.T) {
 // deed is one random call, the same for the Fake and for the installation.
 type deed func(ctx context.Context, c *client.Client) (*resourcev1.Resource, error)
 
-// only returns the preconditions of a random call: mostly those that the stored resource meets.
+// only returns the preconditions of a random call: mostly preconditions that the stored resource meets.
 func only(ctx context.Context, c *client.Client, name string, kind int) client.Version {
 	r, err := c.Get(ctx, name)
 	switch {

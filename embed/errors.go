@@ -65,7 +65,7 @@ type Refusal struct {
 
 // BlockedError has the resources because of which a delete was refused. Nothing is deleted.
 type BlockedError struct {
-	Holders []Holder // the first ones that refer to a resource which would be deleted
+	Holders []Holder // the first holders that refer to a resource which would be deleted
 	Total   int      // the number of all that were found
 	// Protected are resources that would be deleted, and are protected by block_deletion.
 	Protected []schema.FullName
@@ -85,7 +85,7 @@ type Holder struct {
 // InvalidError has the fault of a write.
 type InvalidError struct {
 	Name   string  // of the resource
-	Fields []Field // those that are invalid; none when the whole write is
+	Fields []Field // the invalid fields; none when the whole write is invalid
 
 	err error
 }

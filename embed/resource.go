@@ -58,7 +58,7 @@ type Resource struct {
 	UID  uuid.UUID
 	// Revision increases with every change, Generation with every change of the body.
 	Revision, Generation int64
-	// Deleting: the resource is being deleted. Finalizers are those that are left then.
+	// Deleting: the resource is being deleted. Finalizers are the finalizers that are left then.
 	Deleting   bool
 	Finalizers []string
 	Labels     map[string]string

@@ -85,7 +85,8 @@ func (r *registration) failing() bool {
 	return r.problem != ""
 }
 
-// registered returns the reason while others cannot learn where to reach this process, or the one that leads.
+// registered returns the reason while others cannot learn the address of this process, or of the leading
+// process.
 func (r *registration) registered() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -188,8 +188,8 @@ func TestReadyMeansThatThisAddressIsRegistered(t *testing.T) {
 	})
 }
 
-// The registry answers the watch of a process and refuses its registrations: it would not be reached as the one that leads, until it
-// is registered, or another process is.
+// The registry answers the watch of a process and refuses its registrations: as the leader it could not be
+// reached until it, or another process, is registered.
 func TestAProcessWhoseRegistrationsFailLeavesTheLead(t *testing.T) {
 	leading(t, "there:1", 3, func(t *testing.T, b *book, client *envregistry.Client) {
 		b.refusing(func(req *registryv1.RegisterDeploymentRequest) error {

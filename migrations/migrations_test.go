@@ -54,7 +54,8 @@ func TestProcessesThatStartTogetherMigrateOnce(t *testing.T) {
 	}
 }
 
-// A process that starts on a database with all migrations does not wait for one that holds the lock of the migrations.
+// A process that starts on a database with all migrations does not wait for a process that holds the lock of
+// the migrations.
 func TestACompleteDatabaseIsNotWaitedFor(t *testing.T) {
 	t.Parallel()
 	for _, set := range []migrations.Set{migrations.Deployment, migrations.Registry} {

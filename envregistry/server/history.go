@@ -86,7 +86,8 @@ func partMAC(key, id []byte) []byte {
 	return h.Sum(nil)[:partBytes]
 }
 
-// isPart reports whether a registry with the key has made the id: this database, or one that was copied from the same.
+// isPart reports whether a registry with the key has made the id: this database, or another copy of the same
+// database.
 func isPart(key []byte, history string) bool {
 	raw, err := hex.DecodeString(history)
 	return err == nil && len(raw) == 2*partBytes && hmac.Equal(raw[partBytes:], partMAC(key, raw[:partBytes]))

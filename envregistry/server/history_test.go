@@ -147,8 +147,9 @@ func TestWhatWasSeenOfThePresentHistoryRevealsNothing(t *testing.T) {
 	require.False(t, p.get(p.west, &registryv1.Environment{Revision: 1, History: "?"}).GetIncomplete(), "malformed")
 }
 
-// The database may have been replaced while no server ran: before the registry vouches for its list, each deployment in the list tells the position
-// that it has seen. Disabled deployments, and those that never ran, are not waited for.
+// The database may have been replaced while no server ran: before the registry vouches for its list, each
+// deployment in the list tells the position that it has seen. Disabled deployments, and deployments that
+// never ran, are not waited for.
 func TestARegistryThatHasStartedHearsItsDeploymentsFirst_I2_I15(t *testing.T) {
 	t.Parallel()
 	p := newParts(t)

@@ -128,7 +128,7 @@ func (w *written) Write(lines [][]byte) (int, error) {
 	return len(lines), nil
 }
 
-// A change is asked for, and then changed, denied or failed; one that changes nothing is allowed.
+// A change is asked for, and then changed, denied or failed; a call that changes nothing is allowed.
 func TestTheAuditLogOfTheRegistryHasEachOutcome(t *testing.T) {
 	t.Parallel()
 	dsn := database(t)

@@ -130,7 +130,8 @@ func TestATokenOfLostCommitsIsReset_I24(t *testing.T) {
 	require.True(t, incomplete(t, own, nil))
 }
 
-// A registry that runs on notices it by itself; one that has just started believes an operator.
+// A registry that goes on notices an older copy by itself; a registry that has just started believes an
+// operator.
 func TestARegistryNoticesAnOlderCopyItself(t *testing.T) {
 	t.Parallel()
 	c := newCopied(t)

@@ -230,7 +230,8 @@ func FlagsBelow(cmd *cobra.Command) []string {
 
 func allFlags(root *cobra.Command) []string { return FlagsBelow(root) }
 
-// SecretFlag adds a flag with a value that may contain a secret, and one that names a file with the value; it returns where this name is.
+// SecretFlag adds a flag with a value that may contain a secret, and a flag that names a file with the value;
+// it returns a pointer to the file's name.
 func SecretFlag(f *pflag.FlagSet, to *string, name, usage string) (file *string) {
 	f.StringVar(to, name, "", usage)
 	setAnnotation(f.Lookup(name), secretKey, "")

@@ -95,7 +95,8 @@ func (t pauseTexts) print(out cli.Printer, at schema.DeploymentID, p pausing) {
 	}
 }
 
-// newPauseCommand returns pause or resume. note describes a call that changes nothing, by the pauses before it and the one that is named.
+// newPauseCommand returns pause or resume. note describes a call that changes nothing, by the pauses before
+// it and the named pause.
 func newPauseCommand(name, short string, texts pauseTexts, call func(context.Context, *client.Client, adminv1.AdminServiceClient, pausing) error, note func(pauses []*adminv1.Pause, named *adminv1.Pause) string) *cobra.Command {
 	var p pausing
 	cmd := cli.NewDeploymentCommand(name+" DEPLOYMENT [--handler HANDLER] [--of OTHER] --reason TEXT", short, `  db-controller `+name+` iam.example.com/us-west2 --reason "ticket 4711"

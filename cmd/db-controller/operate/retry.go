@@ -89,8 +89,8 @@ func retryAt(arg string, req *adminv1.RetryRequest) (at schema.DeploymentID, err
 	return at, nil
 }
 
-// retry calls a deployment, and then those for which the resource waits there: they may be the ones that pause. A failure of one of them is
-// in its entry.
+// retry calls a deployment, and then the deployments for which the resource waits there: the pause between
+// tries may be theirs. A failure of one of them is in its entry.
 func retry(ctx context.Context, c *client.Client, at schema.DeploymentID, req *adminv1.RetryRequest) ([]retried, error) {
 	admin, err := c.Admin(ctx, at)
 	if err != nil {
