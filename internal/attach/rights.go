@@ -123,8 +123,8 @@ func revoke(ctx context.Context, tx pgx.Tx, table schema.TableName) error {
 	return lockOf(table.String(), err)
 }
 
-// othersSQL finds the roles beside the owner of a table whose code can run when its rows are deleted: those that may create triggers on it, or tables that refer to it, and
-// owners of such tables.
+// othersSQL finds the roles beside the owner of a table whose code can run when its rows are deleted: roles
+// that may create triggers on it, or tables that refer to it, and owners of such tables.
 const othersSQL = `
 WITH c AS (
     SELECT c.oid, c.relowner, c.relacl FROM pg_catalog.pg_class c
@@ -142,7 +142,7 @@ SELECT DISTINCT x.text FROM (
     FROM c JOIN pg_catalog.pg_constraint k ON k.confrelid = c.oid AND k.contype = 'f' JOIN pg_catalog.pg_class h ON h.oid = k.conrelid WHERE h.relowner <> c.relowner
 ) AS x ORDER BY 1`
 
-// checkOthers names those whose code runs when the controller deletes rows of a table.
+// checkOthers names the roles whose code runs when the controller deletes rows of a table.
 func checkOthers(ctx context.Context, tx pgx.Tx, table schema.TableName) ([]Finding, error) {
 	found, err := tx.Query(ctx, othersSQL, table.SQL())
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// take returns the statements that lock the rights to the distinct targets of the strict references of the rows added, or fail; of
-// an UPDATE, to those that a row did not name before.
+// take returns the statements that lock the rights to the distinct targets of the strict references of the
+// rows added, or fail; for an UPDATE, to the targets that a row did not name before.
 func take(d *schema.Definition, update bool) string {
 	var targets, taken []string
 	for _, r := range strictOf(d) {
@@ -67,8 +67,8 @@ func strictOf(d *schema.Definition) (out []schema.DefinitionReference) {
 	return out
 }
 
-// dropped returns the statements that leave a look at each right to block that rows may not need any more: those to the targets of the rows removed; of
-// an UPDATE, to those that a row does not name any more.
+// dropped returns the statements that leave a look at each right to block that rows may not need any more:
+// the rights to the targets of the rows removed; for an UPDATE, to the targets that a row does not name now.
 func dropped(d *schema.Definition, update bool) (out string) {
 	for _, r := range d.References {
 		if !r.Blocks() {
@@ -252,8 +252,9 @@ func whenHolds(r schema.DefinitionReference) string {
 	return "r." + quote(r.When.Column) + `::text COLLATE "C" = ` + literal(r.When.Value)
 }
 
-// refer returns the statements that lock the rights to the distinct targets of the async references of the rows added, and note the values without one; of an
-// UPDATE, to those that a row did not name before.
+// refer returns the statements that lock the rights to the distinct targets of the async references of the
+// rows added, and note the values without a right; for an UPDATE, to the targets that a row did not name
+// before.
 func refer(kindID int32, d *schema.Definition, update bool) string {
 	var out strings.Builder
 	for _, r := range d.References {

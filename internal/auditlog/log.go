@@ -114,7 +114,8 @@ func (l *Log) Note(e Event) {
 	}
 }
 
-// add numbers an event. Without Config.Required, one that has no room is counted, and the next line says how many there were.
+// add numbers an event. Without Config.Required, an event that has no room is counted, and the next line has
+// the number of such events.
 func (l *Log) add(e Event) (seq uint64, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -25,7 +25,7 @@ type Reference struct {
 	Behaviour schema.Behaviour
 	// Targets are the keys to which a value may refer; one of them must have it.
 	Targets []Target
-	// Unscanned is the reason for which the reference cannot be scanned, "" for one that can.
+	// Unscanned is the reason for which the reference cannot be scanned, "" if it can.
 	Unscanned string
 	// Why is the reason of a guess.
 	Why    string

@@ -63,7 +63,7 @@ const maxUnmatched = 50
 // idWords are the words of keys in the names of columns that are references in all likelihood.
 var idWords = []string{"id", "uuid", "guid", "uid", "fk", "ref"}
 
-// form is a name under which columns may refer to a table, with the score of one that does.
+// form is a name under which columns may refer to a table, with the score of a column that does.
 type form struct {
 	words []string
 	score int
@@ -139,7 +139,7 @@ func (g *guesser) noteUnmatched() {
 	g.note("named as references are, and no table fits: %s%s; declare those that are references", strings.Join(names[:min(len(names), maxUnmatched)], ", "), more)
 }
 
-// add adds a table to those that are compared.
+// add adds a table to the tables that columns are compared with.
 func (g *guesser) add(p place, prefixes map[string]bool) {
 	i := len(g.tables)
 	g.tables = append(g.tables, p)
@@ -197,7 +197,8 @@ func (g *guesser) note(format string, args ...any) {
 	g.out.Notes = append(g.out.Notes, fmt.Sprintf(format, args...))
 }
 
-// singles guesses the references of single columns: of those that are the primary key alone, or of all others.
+// singles guesses the references of single columns: of the columns that are the whole primary key, or of all
+// others.
 func (g *guesser) singles(holder place, keys bool) {
 	for i := range holder.table.Columns {
 		c := &holder.table.Columns[i]

@@ -47,7 +47,8 @@ func TestAnAnswerThatIsNotReadEnds_I20(t *testing.T) {
 	}
 }
 
-// The page is for everybody; its data are read with the person's token, while that is valid, and never for another site.
+// The page is served to every caller; its data are read with the person's token, while that is valid, and
+// never for another site.
 func TestAConsoleOfSessionsAsksWithTheTokenOfWhoLooks(t *testing.T) {
 	t.Parallel()
 	valid, streams, entered := map[string]bool{"ann": true, "bob": true}, 0, 0

@@ -28,7 +28,7 @@ type State struct {
 	Deployment string `json:"deployment"`
 	Service    string `json:"service"`
 	Region     string `json:"region"`
-	// Version is the one that the environment wants.
+	// Version is the version that the environment wants.
 	Version string `json:"version,omitempty"`
 	// Disabled: an operator has disabled it in the registry.
 	Disabled bool `json:"disabled,omitempty"`

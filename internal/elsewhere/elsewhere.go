@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	// asked bounds the deployments that are asked, atOnce those that are asked at the same time, and patience
-	// the time that all of them have.
+	// asked bounds the deployments that are asked, atOnce the deployments that are asked at the same time,
+	// and patience the time for all of them.
 	asked    = 20
 	atOnce   = 10
 	patience = 3 * time.Second

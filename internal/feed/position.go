@@ -13,11 +13,11 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// A Position in a feed is a PostgreSQL snapshot, not a number: all transactions committed before the snapshot lie before the
-// position, in any order of their rows' numbers. The rows between two positions are those that the newer snapshot sees and the
-// older one did not; among these, the sequence numbers are in the order in which rows of one resource were written. A transaction
-// that took its number early and commits late is not missed, as it would be by a cursor over the sequence, and one that stays
-// open delays no other.
+// A Position in a feed is a PostgreSQL snapshot, not a number: all transactions committed before the snapshot
+// lie before the position, in any order of their rows' numbers. The rows between two positions are visible to
+// the newer snapshot and not to the older one; among these, the sequence numbers are in the order in which
+// rows of one resource were written. A transaction that took its number early and commits late is not missed,
+// as it would be by a cursor over the sequence, and a transaction that stays open delays no other.
 type Position struct {
 	// Text of pg_snapshot: xmin:xmax:xip,xip,...
 	Text string
@@ -153,7 +153,8 @@ func (l *Log) CheckAhead(ctx context.Context, token, filter string) error {
 	return nil
 }
 
-// Issued reports whether a token is one of this database, for a filter: of any epoch, also of one that the database has lost.
+// Issued reports whether this database has issued a token for a filter: in any epoch, also in an epoch that
+// the database has lost.
 func (l *Log) Issued(ctx context.Context, token, filter string) (bool, error) {
 	st, err := l.state(ctx, l.cfg.Pool)
 	if err != nil {
@@ -191,7 +192,7 @@ func (otherEpochError) Error() string {
 
 func (otherEpochError) Unwrap() error { return ErrReset }
 
-// open reads a token back, and reports one that is ahead of the database.
+// open reads a token back, and reports a token that is ahead of the database.
 func (l *Log) open(ctx context.Context, st state, token, filter string) (Position, error) {
 	p, err := l.read(st, token, filter)
 	if errors.Is(err, errAhead) && l.cfg.Ahead != nil {

@@ -58,7 +58,7 @@ type Queue[R any] struct {
 	ended sync.WaitGroup // has a count for each of batches
 }
 
-// caller is one that has waiting requests.
+// caller is a caller with waiting requests.
 type caller[R any] struct {
 	who      any
 	requests []*request[R]
@@ -94,7 +94,7 @@ func (q *Queue[R]) Do(ctx context.Context, who any, r R, alone func() error) err
 	return alone()
 }
 
-// enter adds a request to the waiting ones, or returns the number of one that runs alone.
+// enter adds a request to the waiting ones, or returns the number of a request that runs alone.
 func (q *Queue[R]) enter(who any, r R, company int) (req *request[R], alone int, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

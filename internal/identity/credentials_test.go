@@ -50,8 +50,8 @@ func copyFile(t *testing.T, from, to string) {
 	require.NoError(t, os.WriteFile(to, raw, 0o600))
 }
 
-// Certificates, keys and authorities are exchanged while everything runs: first both authorities are believed, then
-// everybody has a new certificate, then the old authority goes.
+// Certificates, keys and authorities are exchanged while everything runs: first both authorities are
+// believed, then every process has a new certificate, then the old authority goes.
 func TestAuthoritiesAreExchangedWithoutARestart(t *testing.T) {
 	old, successor := authority(t), authority(t)
 	server, client := identity.Deployment(west), identity.Identity{Role: identity.RoleOperator, Name: "eve"}

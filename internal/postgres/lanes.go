@@ -110,7 +110,7 @@ type use struct {
 	key      any
 	bounded  bool
 	running  int // statements
-	underWay int // with those that wait
+	underWay int // including the waiting ones
 	waiting  map[*lane][]*ticket
 }
 

@@ -24,7 +24,7 @@ const (
 	counts = 1 << 17
 )
 
-// reference is one that is being scanned.
+// reference is a reference that is being scanned.
 type reference struct {
 	*catalogue.Reference
 	out     *report.Reference

@@ -190,7 +190,8 @@ func (i *Issuer) prefix() string {
 	return *i.Prefix
 }
 
-// groups returns the groups of a user of the issuer. Those of another issuer have another prefix: a grant to a group is one to the groups of one issuer.
+// groups returns the groups of a user of the issuer. The groups of another issuer have another prefix, so
+// that a grant to a group holds for one issuer.
 func (i *Issuer) groups(names []string) []string {
 	prefix := i.prefix()
 	if i.GroupsPrefix != nil {

@@ -27,7 +27,7 @@ const (
 	keysAge = 5 * time.Minute
 )
 
-// keysClient follows redirects to https alone: everybody on the way could replace the keys.
+// keysClient follows redirects to https only: without TLS any machine on the way could replace the keys.
 var keysClient = &http.Client{CheckRedirect: func(to *http.Request, via []*http.Request) error {
 	if to.URL.Scheme != "https" || len(via) > maxRedirects {
 		return errors.New("want a redirect to https, and not many")

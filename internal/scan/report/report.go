@@ -22,7 +22,7 @@ type Report struct {
 	Notes []string `json:"notes"`
 }
 
-// Database is one that was read.
+// Database is a database that was read.
 type Database struct {
 	Label   string `json:"label"`
 	Service string `json:"service"`
