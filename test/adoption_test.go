@@ -176,7 +176,8 @@ func (d *application) eventually(wrong func() string) {
 	}
 }
 
-// stored waits until all values have their rights; missing is the number of those whose target does not exist.
+// stored waits until all values have their rights; missing is the number of values whose target does not
+// exist.
 func (d *application) stored(missing int) {
 	d.t.Helper()
 	const sql = `

@@ -61,7 +61,8 @@ func (f *fixture) established(at string) float64 {
 	return f.metric(at, `grpc_server_handled_total{grpc_code="OK",grpc_method="EstablishReferences",grpc_service="dbcontroller.schema.v1.SchemaService",grpc_type="unary"}`)
 }
 
-// environment is the one that is kept in a deployment's database; given one, it is put there.
+// environment returns the environment in a deployment's database, after it has put the given one there, if
+// any.
 func (f *fixture) environment(deployment string, put []byte) (kept []byte) {
 	f.t.Helper()
 	conn, err := pgx.Connect(f.t.Context(), f.Deployments[f.id(deployment+"x/y")].DSN)
@@ -79,7 +80,8 @@ func (f *fixture) environment(deployment string, put []byte) (kept []byte) {
 // environment that the other one keeps in their database.
 func TestAProcessThatIsCutOffFromTheRegistryFollowsASwitch_I26(t *testing.T) {
 	t.Parallel()
-	// On a busy machine the first process must not lose its lease: the one that is cut off would lead, and could not register.
+	// On a busy machine the first process must not lose its lease: else the process that is cut off would
+	// lead, and could not register.
 	f := newFixture(t, "--lease", "20s")
 	const deployment = "b.example.com/us-west2"
 	registry := harness.NewProxy(t, f.RegistryAddress)

@@ -50,7 +50,8 @@ func TestOwnersAcrossServices_I16_I17(t *testing.T) {
 	f.mustDelete(bEast + "holders/two")
 	f.gone(ownee, bEast+"holders/two")
 
-	// An owner that never exists, after its grace period; one that drops a required reference; one with unset_on_delete.
+	// An owner that never exists, after its grace period; an owner that drops a required reference; an owner
+	// with unset_on_delete.
 	f.mustPut(ownee, nil, ownedBy("Holder", bWest+"holders/nobody"))
 	f.gone(ownee)
 	f.mustPut(bWest+"holders/one", nil)

@@ -78,7 +78,7 @@ func newSourceWalk(t *testing.T, dir string) *sourceWalk {
 	out, err := list.Output()
 	require.NoError(t, err)
 	exports := map[string]string{}
-	var packages []compiledPackage // each after those that it imports
+	var packages []compiledPackage // each after its imports
 	for d := json.NewDecoder(strings.NewReader(string(out))); ; {
 		var p compiledPackage
 		if err := d.Decode(&p); errors.Is(err, io.EOF) {
@@ -266,7 +266,7 @@ func (w *sourceWalk) followMethod(of *types.Named, name string) {
 	}
 }
 
-// visits returns the number of different files, and how often the walk returns to one that it has left.
+// visits returns the number of different files, and how often the walk returns to a file that it has left.
 func (w *sourceWalk) visits() (files, returns int) {
 	seen := slices.Compact(slices.Sorted(slices.Values(w.path)))
 	return len(seen), len(w.path) - len(seen)

@@ -38,7 +38,7 @@ type Config struct {
 	// Playground runs, and Client is a client of it.
 	Playground *playground.Playground
 	Client     *client.Client
-	// Services are those that the playground serves.
+	// Services are the services of the playground.
 	Services []*schema.Descriptor
 	// BaselineDSN creates an empty database on the same server.
 	BaselineDSN func(ctx context.Context) (string, error)

@@ -120,7 +120,7 @@ type server struct {
 	deployments int
 }
 
-// start starts the server, or takes the one that is there. counts says that it can count statements; a server without
+// start starts a server, or takes a running one. counts says that it can count statements; a server without
 // the module for it does not start, so it is tried without.
 func (s server) start(ctx context.Context, cases []string) (pg *launcher.Server, counts bool, err error) {
 	settings := dev.OwnServer(s.deployments)

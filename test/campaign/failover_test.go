@@ -15,9 +15,10 @@ import (
 	"github.com/db-controller/db-controller/test/wait"
 )
 
-// During random operations a standby without the last commits is promoted. Acknowledged operations of the lost commits are void;
-// but once all deployments have compared, verify reports every dangling reference. After a person has resolved those that block, and one
-// decision acts upon the others, the state is that in which native keys have deleted the lost targets.
+// During random operations a standby without the last commits is promoted. Acknowledged operations of the
+// lost commits are void; but once all deployments have compared, verify reports every dangling reference.
+// After a person has resolved the blocking references, and one decision acts upon the others, the state
+// equals the state in which native keys have deleted the lost targets.
 func TestACampaignWithAFailoverThatLosesCommits_I1_I8(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts seven processes")

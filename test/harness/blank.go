@@ -93,7 +93,7 @@ func readBlank(ctx context.Context, pool *pgxpool.Pool) (*blank, error) {
 	return b, nil
 }
 
-// readTables reads the rows of the tables, and returns the queries for those that have changed.
+// readTables reads the rows of the tables, and returns the queries for the changed tables.
 func (b *blank) readTables(ctx context.Context, tx pgx.Tx) (changed []string, err error) {
 	var (
 		names []string

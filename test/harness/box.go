@@ -367,7 +367,7 @@ func (b *Box) act(holder, from schema.DeploymentID) (done int, failed map[uuid.U
 		SubscribedDeleting: &handlers.SubscribedDeleting{Store: b.Stores[holder], Peers: &boxPeers{box: b, self: holder}}, Pauses: b.Stores[holder],
 	}
 	failed, err = h.Handle(context.Background(), from, deletions, position, nil, true)
-	done = len(deletions) // less those that failed
+	done = len(deletions) // less the failed ones
 	for _, cause := range failed {
 		if !errors.Is(cause, schema.ErrUnfinished) {
 			done--
@@ -458,7 +458,8 @@ func (b *Box) Settle() {
 	}
 }
 
-// captureDue is Capture, which also tries again rows that could not be stored at the first try, such as those whose target's deployment was late.
+// captureDue is Capture, which also tries again rows that could not be stored at the first try, such as rows
+// whose target's deployment was late.
 func (b *Box) captureDue(deployment schema.DeploymentID) {
 	b.t.Helper()
 	for _, sql := range []string{

@@ -34,7 +34,7 @@ type seat struct {
 	drop          func(context.Context) error
 	test, serving *pgxpool.Pool
 	acquired      int64 // connections that both pools had given out when the last test ended
-	spoiled       bool  // its pools or its database are no longer those that it was made with
+	spoiled       bool  // its pools or its database have been replaced or changed
 }
 
 // seats has the seats without a test.
@@ -61,7 +61,8 @@ func (s *Server) takeSeat(t testing.TB) *seat {
 	return taken
 }
 
-// freeSeat returns a seat of an earlier test; nil when none is like new. The last one that was given back is the warmest.
+// freeSeat returns a seat of an earlier test; nil when none is like new. The seat that was given back last is
+// the warmest.
 func (s *Server) freeSeat(t testing.TB) *seat {
 	t.Helper()
 	for {
@@ -211,7 +212,8 @@ func quiet(ctx context.Context, pool *pgxpool.Pool) error {
 const resetSessionSQL = `
 RESET SESSION AUTHORIZATION; RESET ROLE; RESET ALL; UNLISTEN *; CLOSE ALL; DISCARD TEMPORARY; DISCARD SEQUENCES; SELECT pg_advisory_unlock_all()`
 
-// resetSessions resets the sessions of a pool, and returns their process ids. It ends those that a seat without a test does not keep.
+// resetSessions resets the sessions of a pool, and returns their process ids. It ends the sessions that a
+// seat without a test does not keep.
 func resetSessions(ctx context.Context, pool *pgxpool.Pool) (kept []int32, err error) {
 	for i, conn := range pool.AcquireAllIdle(ctx) {
 		if i >= restConnections {

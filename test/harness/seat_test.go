@@ -62,8 +62,8 @@ func TestASeatIsLikeNewAfterATestThatTouchedEveryTable(t *testing.T) {
 	}
 }
 
-// contents describes everything that a reset restores: rows, sequences, statistics of all tables, and the sizes of those that have more than the few
-// pages which a reset leaves.
+// contents describes everything that a reset restores: rows, sequences, statistics of all tables, and the
+// sizes of the tables that have more than the few pages which a reset leaves.
 func contents(t *testing.T, pool *pgxpool.Pool) map[string]string {
 	t.Helper()
 	out := map[string]string{}

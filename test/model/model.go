@@ -449,7 +449,8 @@ func (w *World) Act(at, from int) {
 	w.finalise(at) // deletions stay, and are acted upon again, until the watch delivers newer ones
 }
 
-// isLocked reports whether an application has locked a resource, or one that cascades with it inside its deployment.
+// isLocked reports whether an application has locked a resource, or a resource that cascades with it inside
+// its deployment.
 func (w *World) isLocked(at int, uid UID) bool {
 	if len(w.locked) == 0 {
 		return false

@@ -15,7 +15,8 @@ type member struct {
 	turn      Turn // for the bystander alone
 }
 
-// putTogether lets holders refer to targets in one transaction, each by itself: one that cannot be written under a right goes alone.
+// putTogether lets holders refer to targets in one transaction, each by itself: a holder that cannot be
+// written under a right goes alone.
 func (w *World) putTogether(wanted map[int]UID) {
 	w.start("put together", func(t *task) {
 		for _, m := range t.batch(wanted) {

@@ -482,8 +482,9 @@ func (t *task) hear(theirs Epoch) {
 	})
 }
 
-// resolved is the verdict on a blockade: an undecided attempt can never commit afterwards. A delete's question about the proxy recalls the right to block:
-// it ends when nothing that was written under it is left, and then the verdict is gone. The sweep ends no right: one that is unused stays undecided.
+// resolved is the verdict on a blockade: an undecided attempt can never commit afterwards. A delete's
+// question about the proxy recalls the right to block: it ends when nothing that was written under it is
+// left, and then the verdict is gone. The sweep ends no right: an unused right stays undecided.
 func (t *task) resolved(m message) {
 	w := t.w
 	own := w.x.epoch

@@ -229,7 +229,8 @@ func (a *targets) delegated(uid UID) bool {
 	return false
 }
 
-// blocked returns the blockades of a target. Those of the proxy are asked about, like tentative ones: a question recalls the right.
+// blocked returns the blockades of a target. The proxy's blockades are asked about, like tentative ones: a
+// question recalls the right.
 func (a *targets) blocked(uid UID) (confirmed, tentative []key) {
 	for k, b := range a.blockades {
 		switch {

@@ -18,7 +18,7 @@ type watch struct {
 // watching has the positions of a holder's deployment from its watches, of two processes.
 type watching struct {
 	stored position // durable
-	newest position // the newest one that it has ever received, stored or not
+	newest position // the newest position that it has ever received, stored or not
 	of     [2]watch
 }
 
@@ -145,7 +145,7 @@ func (w *World) RestartWatches(d int) {
 }
 
 // RestoreCopy puts an older copy of the database's files in its place. No operator announces it, and the
-// server's identity does not show it. A process that goes on has seen the numbers that are missing; one that
+// server's identity does not show it. A process that goes on has seen the missing numbers; a process that
 // starts has not.
 func (w *World) RestoreCopy(running bool) {
 	w.a = w.backup.clone()
@@ -174,7 +174,8 @@ func (w *World) excusesCopy() bool {
 	return true
 }
 
-// beginEpoch begins a new epoch of the database that is in place. Its numbers skip those that may be lost.
+// beginEpoch begins a new epoch of the database that is in place. Its numbers skip the numbers that may be
+// lost.
 func (w *World) beginEpoch() {
 	if !w.lost {
 		w.report("needless: an epoch begins, and no commit is lost")

@@ -363,7 +363,8 @@ func (w *World) Deliver(i int, again bool) {
 	}
 }
 
-// Accept lets an operator accept the database of a deployment in the place of one that was met before: it has to compare.
+// Accept lets an operator accept the database of a deployment in place of the database that was met before:
+// the new one has to compare.
 func (w *World) Accept(d int) {
 	if met, known := w.a.met[d]; known && met != w.databases[d] {
 		w.a.met[d], w.a.unconfirmed[d] = w.databases[d], true

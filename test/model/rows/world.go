@@ -3,10 +3,12 @@
 // deletion that is closed and acted upon. Calls are lost, repeated and late, processes die between two steps, and either database is replaced by
 // an earlier copy of itself.
 //
-// Rules that schedules have taught, besides those that one expects: the close of a deletion ends the questions that are open, because an answer may name
-// the deleted target; an answer that a target is missing counts for nothing beside a right that a later question has brought; a missing value holds in
-// the epoch of T that said so, and is asked again in the next one; "acted upon" lasts until the same target, which a restore has brought back, gives a
-// right again, and is stored also where no right stands for the target. T asks about rights that it has given, so that one which H has lost does not stay.
+// Rules that schedules have taught, besides the expected ones: the close of a deletion ends the questions
+// that are open, because an answer may name the deleted target; an answer that a target is missing counts for
+// nothing beside a right that a later question has brought; a missing value holds in the epoch of T that said
+// so, and is asked again in the next one; "acted upon" lasts until the same target, which a restore has
+// brought back, gives a right again, and is stored also where no right stands for the target. T asks about
+// rights that it has given, so that a right which H has lost does not stay.
 //
 // H is the database of the rows, T the database of the target. There is one name, whose target comes and
 // goes. A row with an even number blocks; one with an odd number goes with its target.

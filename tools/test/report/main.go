@@ -1,6 +1,7 @@
-// Command report prints, from files of go test -json, the time of each package, the tests that were skipped, each with its reason, the tests that
-// failed and passed when they were run again, and, last, those that failed, each with the outputs of all its runs. It writes the flaky ones also to
-// flaky.txt beside the first file.
+// Command report prints, from files of go test -json, the time of each package, the tests that were skipped,
+// each with its reason, the tests that failed and passed when they were run again, and, last, the failed
+// tests, each with the outputs of all its runs. It writes the flaky ones also to flaky.txt beside the first
+// file.
 package main
 
 import (
