@@ -236,7 +236,8 @@ func pathsOf(err error) (paths []string) {
 	return paths
 }
 
-// The path of an invalid field is that in the request, of each form of a write, in an installation and in a Fake.
+// The path of an invalid field is its path in the request, for each form of a write, in an installation and
+// in a Fake.
 func TestAnInvalidFieldIsNamedByItsPath(t *testing.T) {
 	t.Parallel()
 	installation, fake := dbctest.New(t, dbctest.Config{Services: desks}), dbctest.NewFake(t, desks)

@@ -232,7 +232,7 @@ func TestTheIDIsPassedToOtherDeployments(t *testing.T) {
 	require.Equal(t, zap.Skip(), requestid.Field(context.Background()))
 }
 
-// Servers without a log answer as those with one.
+// Servers without a log answer as servers with a log.
 func TestALogIsNotNeeded(t *testing.T) {
 	_, err := requestid.Unary(nil)(t.Context(), nil, &grpc.UnaryServerInfo{}, func(context.Context, any) (any, error) { return nil, errors.New("a fault") })
 	require.Error(t, err)

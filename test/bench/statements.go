@@ -112,7 +112,7 @@ func (r *run) workSince(ctx context.Context, before work, counted bool) (work, e
 // hottest is how many statements of a database writePlans shows.
 const hottest = 10
 
-// planSettings are those under which the stores plan the statements of small transactions.
+// planSettings are the settings under which the stores plan the statements of small transactions.
 const planSettings = `SET enable_seqscan = off; SET jit = off; SET plan_cache_mode = force_generic_plan; SET enable_hashjoin = off; SET enable_mergejoin = off`
 
 // writePlans writes the statements that took the most time in both deployments since the counts were reset, with their generic plans.
