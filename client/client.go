@@ -87,7 +87,7 @@ func DefaultFile() string {
 // Client calls the deployments of an installation. It is safe for concurrent use.
 type Client struct {
 	credentials *identity.Credentials
-	dial        []grpc.DialOption // beside those of the credentials
+	dial        []grpc.DialOption // beside the credentials' options
 	registry    *grpc.ClientConn  // nil: there is none (Over)
 	region      string            // the preferred door; may be empty
 	// cache is the path of a file with the last environment, for times without the registry; empty: none.
@@ -111,8 +111,9 @@ type connection struct {
 // environmentAge is how long an environment counts when a deployment does not answer.
 const environmentAge = 2 * time.Second
 
-// Open reads a File in YAML and returns a client. It writes the last environment to path + ".environment", for times without the registry.
-// It fails when the file, or the certificate that it names, cannot be read; it calls nobody.
+// Open reads a File in YAML and returns a client. It writes the last environment to path + ".environment",
+// for times without the registry. It fails when the file, or the certificate that it names, cannot be read;
+// it makes no call.
 func Open(path string, options ...Option) (*Client, error) {
 	raw, err := os.ReadFile(path)
 	if err != nil {
@@ -146,8 +147,8 @@ func (f File) load() (*identity.Credentials, []grpc.DialOption, error) {
 	return credentials, []grpc.DialOption{grpc.WithPerRPCCredentials(identity.TokenFile(f.TokenFile))}, err
 }
 
-// New returns a client. cache is the path of a file for the last environment, which counts while the registry does not answer; empty: none.
-// It fails when the certificate cannot be read; it calls nobody.
+// New returns a client. cache is the path of a file for the last environment, which counts while the registry
+// does not answer; empty: none. It fails when the certificate cannot be read; it makes no call.
 func New(f File, cache string) (*Client, error) {
 	credentials, dial, err := f.load()
 	if err != nil {
@@ -184,9 +185,10 @@ func (c *Client) Close() {
 	_ = c.registry.Close()
 }
 
-// Environment returns the services with their versions, the regions, and the deployments with their addresses. It is the answer of the
-// registry to an earlier call, and is read again when a deployment does not answer; when the registry does not answer, it is the last one,
-// from the cache file. Nobody may change it.
+// Environment returns the services with their versions, the regions, and the deployments with their
+// addresses. It is the answer of the registry to an earlier call, and is read again when a deployment does
+// not answer; when the registry does not answer, it is the last one, from the cache file. The caller must not
+// change it.
 func (c *Client) Environment(ctx context.Context) (*schema.Environment, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -241,7 +243,7 @@ func (c *Client) readEnvironment(ctx context.Context) (*registryv1.Environment, 
 	if wrong := proto.Unmarshal(raw, cached); wrong != nil {
 		return nil, fmt.Errorf("%s: %w", c.cache, wrong)
 	}
-	if len(cached.GetDeployments()) == 0 { // nobody has written it yet: it says nothing
+	if len(cached.GetDeployments()) == 0 { // an empty file is no environment
 		return nil, errorOf(err, schema.DeploymentID{})
 	}
 	return cached, nil

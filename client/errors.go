@@ -74,7 +74,7 @@ type Refusal struct {
 	Reason string          // such as TARGET_MISSING; docs/guarantees.md lists them
 }
 
-// Holder is a resource that refers to one that a delete would remove.
+// Holder is a resource that refers to a resource which a delete would remove.
 type Holder struct {
 	Name schema.FullName
 	Text string // to which resource it refers, and in which field

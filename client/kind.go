@@ -27,7 +27,7 @@ type Object[T any] struct {
 	Revision int64
 	// Generation increases with every change of the body.
 	Generation int64
-	// Deleting: the resource is being deleted. Finalizers are those that are left then.
+	// Deleting: the resource is being deleted. Finalizers are the finalizers that are left then.
 	Deleting   bool
 	Finalizers []string
 	Labels     map[string]string
@@ -41,7 +41,8 @@ type Object[T any] struct {
 	StatusGeneration int64
 }
 
-// Kind reads and writes the resources of one kind in all regions of a service. encoding/json converts bodies. Its methods fail as those of Client do.
+// Kind reads and writes the resources of one kind in all regions of a service. encoding/json converts bodies.
+// Its methods fail as Client's methods do.
 type Kind[T any] struct {
 	client        *Client
 	service, kind string
@@ -149,8 +150,8 @@ func (k Kind[T]) Update(ctx context.Context, o Object[T], mask ...string) (Objec
 	})
 }
 
-// UpdateStatus replaces the status of a resource by a value, which encoding/json converts to an object; nil removes it. It fails with
-// ErrConflict if o has a uid, and the stored status is another one than that of o.
+// UpdateStatus replaces the status of a resource by a value, which encoding/json converts to an object; nil
+// removes it. It fails with ErrConflict if o has a uid, and the stored status is not the one that o has.
 func (k Kind[T]) UpdateStatus(ctx context.Context, o Object[T], status any) (Object[T], error) {
 	var only StatusVersion
 	if o.UID != "" {

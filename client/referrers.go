@@ -12,9 +12,9 @@ import (
 // Referrer is a resource that refers to another one in a field, or that the other one owns (its path is @owner then).
 type Referrer = resourcev1.ListReferrersResponse_Referrer
 
-// Referrers iterates over the resources of all deployments that refer to a resource, or that it owns: first those of its own
-// deployment, by behaviour. Those that the caller may not read are left out. A deployment that does not answer ends the iteration with an error:
-// its referrers are unknown.
+// Referrers iterates over the resources of all deployments that refer to a resource, or that it owns: first
+// the referrers in its own deployment, by behaviour. Referrers that the caller may not read are left out. A
+// deployment that does not answer ends the iteration with an error: its referrers are unknown.
 func (c *Client) Referrers(ctx context.Context, name string) iter.Seq2[*Referrer, error] {
 	return func(yield func(*Referrer, error) bool) {
 		full, err := schema.ParseFullName(name)

@@ -45,7 +45,8 @@ func (r *referring) ListReferrers(_ context.Context, req *resourcev1.ListReferre
 	return out, nil
 }
 
-// The referrers of all deployments come page by page: first those of the own one, which knows the others and the uid.
+// The referrers of all deployments come page by page: first from the target's deployment, which knows the
+// other deployments and the uid.
 func TestReferrersOfAllDeploymentsAreIterated(t *testing.T) {
 	t.Parallel()
 	const service = "iam.example.com"

@@ -117,8 +117,9 @@ func (c *Client) Delete(ctx context.Context, name string, only Version) (*resour
 	return answer, err
 }
 
-// DeleteAll deletes several resources of one deployment by their full names: all of them, or none. What refers to one of them and is deleted with
-// another one does not block. It fails as Delete does; the answers have the order of the names.
+// DeleteAll deletes several resources of one deployment by their full names: all of them, or none. A resource
+// that refers to one of them and is deleted with another one does not block. It fails as Delete does; the
+// answers have the order of the names.
 func (c *Client) DeleteAll(ctx context.Context, names ...string) (answers []*resourcev1.DeleteResourceResponse, err error) {
 	if len(names) == 0 {
 		return nil, nil

@@ -43,7 +43,7 @@ type Event struct {
 
 // WatchQuery selects resources. Its zero value selects all of a deployment, from a snapshot on.
 type WatchQuery struct {
-	// Kind and Filter are those of Query.
+	// Kind and Filter are as in Query.
 	Kind, Filter string
 	// Token of an earlier event, and Known, the relative names of the resources of that moment with their versions, resume an earlier
 	// watch. The token alone is enough until the deployment cannot resume it: then the watch fails with ErrReset.
@@ -56,10 +56,11 @@ type WatchQuery struct {
 	Interrupted func(err error)
 }
 
-// Watch delivers the resources of a deployment, then Synced, then every change in order. It goes on after lost connections, in
-// any region of the service. When the deployment cannot resume it, after a failover for example, it reads a new snapshot and
-// delivers the difference to the delivered state: changed resources, and a Deleted for each one that is missing. It keeps the
-// name and the version of each resource for that. It ends with ctx, without an error, or with a definite error.
+// Watch delivers the resources of a deployment, then Synced, then every change in order. It goes on after
+// lost connections, in any region of the service. When the deployment cannot resume it, after a failover for
+// example, it reads a new snapshot and delivers the difference to the delivered state: changed resources, and
+// a Deleted for each missing resource. It keeps the name and the version of each resource for that. It ends
+// with ctx, without an error, or with a definite error.
 func (c *Client) Watch(ctx context.Context, id schema.DeploymentID, q WatchQuery) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		w := &watcher{client: c, id: id, query: q, known: map[string]Version{}, yield: yield, whole: q.Token == "" || q.Known != nil}

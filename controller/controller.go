@@ -36,7 +36,7 @@ type Request struct{ Name schema.FullName }
 // RequestFor returns the request for a resource.
 func RequestFor(r *Resource) Request { return Request{nameOf(r)} }
 
-// Result of a successful run; its zero value: the resource is reconciled again when something has changed.
+// Result of a successful run; its zero value: the resource is reconciled again after a change only.
 type Result struct {
 	// RequeueAfter is the time after which the resource is reconciled again at the latest; 0: none.
 	RequeueAfter time.Duration
@@ -64,7 +64,8 @@ type Mapper func(ctx context.Context, r *Resource, v *View) ([]Request, error)
 // Filter reports whether a change matters. before is nil for a new resource, after for a removed one.
 type Filter func(before, after *Resource) bool
 
-// GenerationChanged is a Filter for changes of the body: others, such as those of labels, owners and state, do not matter.
+// GenerationChanged is a Filter for changes of the body. Other changes, such as of labels, owners and state,
+// do not pass.
 func GenerationChanged(before, after *Resource) bool {
 	return before == nil || after == nil || before.GetUid() != after.GetUid() || before.GetGeneration() != after.GetGeneration()
 }
@@ -82,7 +83,8 @@ type Source interface {
 	Watch(ctx context.Context, id schema.DeploymentID, q client.WatchQuery) iter.Seq2[client.Event, error]
 }
 
-// Observer receives what metrics need. Its methods are called by one goroutine at a time, and must not block.
+// Observer receives the data for metrics. Its methods are called by one goroutine at a time, and must not
+// block.
 type Observer interface {
 	// Ran is called after each run: of "reconcile" (also of a clean-up), "map" or "initialise"; err is nil after a success.
 	Ran(what string, took time.Duration, err error)
@@ -157,12 +159,14 @@ func (c *Controller) Watches(kind Kind, m Mapper, filters ...Filter) *Controller
 	return c
 }
 
-// Owns reconciles the owners of a resource of another kind, whenever it changes: those of the controlled kind.
+// Owns watches another kind: whenever one of its resources changes, the owners of the controlled kind are
+// reconciled.
 func (c *Controller) Owns(kind Kind, filters ...Filter) *Controller {
 	return c.Watches(kind, nil, filters...)
 }
 
-// Index finds resources by keys in View.By: those of the controlled kind, or of the watched kinds that are named.
+// Index adds an index for View.By: it has the resources of the controlled kind, or of the watched kinds that
+// are named.
 func (c *Controller) Index(name string, keys Keys, kinds ...Kind) *Controller {
 	if len(kinds) == 0 {
 		kinds = []Kind{c.kind}

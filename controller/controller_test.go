@@ -155,7 +155,7 @@ func TestWithoutShareEachProcessHasAllResources(t *testing.T) {
 	})
 }
 
-// Run returns after its last run, also one that ignores the end of its context; nothing begins meanwhile.
+// Run returns after its last run, also when that run ignores the end of its context; no run begins meanwhile.
 func TestRunEndsAfterItsLastRun(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		m, r, hold := newMemory(here), &recorder{}, make(chan struct{})

@@ -1,5 +1,5 @@
-// Package controller runs reconcilers: functions that bring the world in line with one resource, and are called again whenever it, or
-// something that it depends on, has changed.
+// Package controller runs reconcilers: functions that bring the world in line with one resource, and are
+// called again whenever the resource, or a resource that it depends on, has changed.
 //
 //	devices := controller.Kind{Deployment: deployment, Name: "Device"}
 //	err := controller.New(c, devices).

@@ -26,7 +26,8 @@ regions: [eu]
 deployments: [{ deployment: iam.example.com/eu, version: v1 }]
 `
 
-// A program that keeps a bucket for each project: one that somebody deletes comes back, and one whose project is deleted goes with it.
+// A program that keeps a bucket for each project: a bucket that a user deletes comes back, and a bucket whose
+// project is deleted goes with it.
 func Example() {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()

@@ -64,7 +64,8 @@ func (fs finalizers) cleanUp(ctx context.Context, r *Resource, v *View) error {
 	return nil
 }
 
-// checkFinalizers fails unless the kind has the finalizers: without one, resources would be removed and nobody would clean up.
+// checkFinalizers fails unless the kind has the finalizers: without one, resources would be removed without a
+// clean-up.
 func (c *Controller) checkFinalizers(k *kinds) error {
 	if len(c.finalizers) == 0 {
 		return nil

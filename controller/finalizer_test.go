@@ -87,7 +87,7 @@ func TestAFinalizerIsRemovedAfterTheCleanUp_I33(t *testing.T) {
 	require.Equal(t, map[string]int{"devices/d": 1, "devices/another's": 1}, ran)
 }
 
-// Without the finalizer in the descriptor resources would be removed, and nobody would clean up.
+// Without the finalizer in the descriptor resources would be removed without a clean-up.
 func TestAFinalizerThatTheKindLacksIsRefused(t *testing.T) {
 	t.Parallel()
 	d := &doors{}
@@ -99,8 +99,9 @@ func TestAFinalizerThatTheKindLacksIsRefused(t *testing.T) {
 	}
 }
 
-// badges deletes a badge while nobody closes doors, and while the deployment crashes: it stays until a controller, with the identity
-// that the kind names, has closed its door. The status of it is written apart from its body.
+// badges deletes a badge while no controller closes doors, and while the deployment crashes: the badge stays
+// until a controller, with the identity that the kind names, has closed its door. Its status is written apart
+// from its body.
 func badges(t *testing.T, in *dbctest.Installation) (end, isGone func()) {
 	t.Helper()
 	ctx, badge, kind := t.Context(), full(projects, "badges/b"), controller.Kind{Deployment: iam, Name: "Badge"}

@@ -20,7 +20,7 @@ type batch struct {
 	synced  bool // all resources were delivered
 }
 
-// change is a resource that was stored, or one that was removed.
+// change is a stored resource, or a removed one.
 type change struct {
 	stored  *object // nil: removed
 	removed string  // relative name

@@ -108,7 +108,7 @@ func (k *kinds) present(kind Kind) (string, error) {
 	return "", fmt.Errorf("%w kind %s: the kinds of %s are %s", ErrUnknown, kind, kind.Deployment, strings.Join(model.KindNames(), ", "))
 }
 
-// finalizers returns those of a kind that has this name now.
+// finalizers returns the finalizers of a kind, which has this name now.
 func (k *kinds) finalizers(kind Kind, name string) ([]string, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -22,8 +22,8 @@ type Writer interface {
 //
 //   - { kind: Lease, patterns: ["leases/{lease}"] }
 //
-// in a deployment that all processes reach. No resource is reconciled by two processes at a time, as long as runs end with their contexts; see
-// Term.Guard for those that do not.
+// in a deployment that all processes reach. No resource is reconciled by two processes at a time, as long as
+// runs end with their contexts; see Term.Guard for runs that do not.
 type Sharing struct {
 	// Writer may create, update and delete the leases.
 	Writer Writer

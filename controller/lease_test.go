@@ -156,7 +156,8 @@ func TestAMembershipThatIsNotRenewedEndsBeforeItsDuration(t *testing.T) {
 	}
 }
 
-// A process whose membership somebody has removed notices it with the next renewal, and not at the end of the membership.
+// A process whose membership was removed notices that with the next renewal, and not at the end of the
+// membership.
 func TestARemovedMembershipEndsWithTheNextRenewal(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		m := newMemory(here)

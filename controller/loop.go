@@ -51,7 +51,7 @@ type loop struct {
 	tenures   map[int]*tenure
 	returning []handing
 	workers   sync.WaitGroup // all goroutines
-	runners   sync.WaitGroup // those of keys
+	runners   sync.WaitGroup // the goroutines that run keys
 }
 
 func newLoop(c *Controller, r Reconciler, k *kinds, fail context.CancelCauseFunc) *loop {

@@ -98,7 +98,8 @@ func (m *memory) write(all ...*resourcev1.Resource) {
 	m.commit(all...)
 }
 
-// commit is write for a caller that has locked mu, and has read under the same lock what the write depends on.
+// commit is write for a caller that has locked mu, and has read under the same lock the resources that the
+// write depends on.
 func (m *memory) commit(all ...*resourcev1.Resource) {
 	var events []*resourcev1.WatchResourcesResponse
 	for _, r := range all {

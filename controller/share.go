@@ -27,7 +27,7 @@ type sharer struct {
 	*Sharing
 	loop   *loop
 	leases map[string]*lease // that were seen
-	held   map[int]*tenure   // also those that are given up, until their leases are removed
+	held   map[int]*tenure   // including shards that are given up, until their leases are removed
 
 	name    string             // of the membership
 	member  string             // its uid; empty: there is none
@@ -266,8 +266,8 @@ func (s *sharer) settle(ctx context.Context, i int, to string) error {
 	return s.acquire(ctx, i)
 }
 
-// lasts reports whether the lease of a shard is still the one that this process has made: an operator may remove it, or the deployment
-// be restored to an older state. One that is not seen yet counts.
+// lasts reports whether the lease of a shard is still the lease that this process has made: an operator may
+// remove it, or the deployment be restored to an older state. A lease that is not seen yet counts.
 func (t *tenure) lasts(seen *lease) bool {
 	same := seen != nil && seen.uid() == t.term.UID
 	t.seen = t.seen || same
@@ -294,7 +294,7 @@ func (s *sharer) acquire(ctx context.Context, i int) error {
 	return nil
 }
 
-// adopt takes a shard that this membership has made, if it is still there: nobody else removes it.
+// adopt takes a shard that this membership has made, if it is still there: no other membership removes it.
 func (s *sharer) adopt(ctx context.Context, i int, uid string) error {
 	t := Term{Lease: s.full(s.shardName(i)), UID: uid}
 	if _, err := s.Writer.Update(ctx, t.guard(), guardMask); err != nil {

@@ -179,7 +179,8 @@ func TestProcessesThatJoinAndLeaveShareTheResources(t *testing.T) {
 	})
 }
 
-// A process that joins or leaves waits for the runs of the others, also for those that do not end with their context.
+// A process that joins or leaves waits for the runs of the others, also for runs that do not end with their
+// context.
 func TestAShardIsHandedOverWhenItsRunsHaveEnded(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := newCrew(t)
@@ -240,7 +241,7 @@ func TestAProcessThatCannotRenewIsReplaced(t *testing.T) {
 	})
 }
 
-// A lease that somebody else removes, or that is restored from an older state, ends the term.
+// A lease that is removed from outside, or restored from an older state, ends the term.
 func TestATermEndsWithItsLease(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := newCrew(t)

@@ -269,7 +269,7 @@ func TestChangesThatDoNotMatterCauseNoRun(t *testing.T) {
 		require.Len(t, r.take(), 1)
 		m.write(device("a", nil))
 		require.Len(t, r.take(), 1)
-		m.cut(true) // and nobody sees that it is removed in between
+		m.cut(true) // and no watch sees the removal in between
 		m.write(gone("devices/a"), device("a", nil))
 		pass(time.Second)
 		require.Len(t, r.take(), 1, "another incarnation has the same generation")

@@ -24,9 +24,9 @@ import (
 type Config struct {
 	// Services has YAML documents, as db-controller apply takes them: services with their kinds, regions, deployments, and rights.
 	Services string
-	// Postgres is the connection string of a server, as a user who may create databases and roles. Default: that of the environment
-	// variable DBCONTROLLER_TEST_DSN; without it a server that the tests of this process share is started from the binaries, or the
-	// container engine, of this machine.
+	// Postgres is the connection string of a server, as a user who may create databases and roles. Default:
+	// the environment variable DBCONTROLLER_TEST_DSN; without it, a server that the tests of this process
+	// share is started from the binaries, or the container engine, of this machine.
 	Postgres string
 	// Args are further flags of each deployment's process (db-controller serve), such as --tentative-ttl=1s.
 	Args []string

@@ -56,7 +56,7 @@ type answer struct {
 	err     error
 }
 
-// NewFake returns deployments without resources. The documents are those of Config.Services.
+// NewFake returns deployments without resources. services has YAML documents, as Config.Services has.
 func NewFake(t testing.TB, services string) *Fake {
 	t.Helper()
 	file, err := schema.ParseFile("services", strings.NewReader(services))

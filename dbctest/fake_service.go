@@ -317,7 +317,8 @@ func (p *prepared) changes() bool {
 			&resourcev1.Resource{Labels: p.wanted.GetLabels(), OwnerReferences: p.wanted.GetOwnerReferences()})
 }
 
-// result is the resource as it will be stored; its revision comes with the transaction. A new one that is not stored has no uid.
+// result is the resource as it will be stored; its revision comes with the transaction. A new resource that
+// is not stored has no uid.
 func (p *prepared) result(stored bool) *resourcev1.Resource {
 	if !p.changes() {
 		return p.stored
@@ -369,7 +370,7 @@ func masked(stored, wanted *resourcev1.Resource, mask []string) (*resourcev1.Res
 	return out, nil
 }
 
-// replace makes the value at a path that of another object; a value that it lacks is removed.
+// replace sets the value at a path to the value in another object, and removes it if that object lacks it.
 func replace(in, by *structpb.Struct, path []string) {
 	value := by.GetFields()[path[0]]
 	if len(path) > 1 {

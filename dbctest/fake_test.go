@@ -140,7 +140,7 @@ func TestAControllerRunsOverAFake(t *testing.T) {
 // deed is one random call, the same for the Fake and for the installation.
 type deed func(ctx context.Context, c *client.Client) (*resourcev1.Resource, error)
 
-// only returns the preconditions of a random call: mostly those that the stored resource meets.
+// only returns the preconditions of a random call: mostly preconditions that the stored resource meets.
 func only(ctx context.Context, c *client.Client, name string, kind int) client.Version {
 	r, err := c.Get(ctx, name)
 	switch {
@@ -236,7 +236,8 @@ func pathsOf(err error) (paths []string) {
 	return paths
 }
 
-// The path of an invalid field is that in the request, of each form of a write, in an installation and in a Fake.
+// The path of an invalid field is its path in the request, for each form of a write, in an installation and
+// in a Fake.
 func TestAnInvalidFieldIsNamedByItsPath(t *testing.T) {
 	t.Parallel()
 	installation, fake := dbctest.New(t, dbctest.Config{Services: desks}), dbctest.NewFake(t, desks)
@@ -275,7 +276,7 @@ func TestAnInvalidFieldIsNamedByItsPath(t *testing.T) {
 			require.Equal(t, []string{of.path}, pathsOf(of.err), "%s: %v", name, of.err)
 		}
 		again := client.WithRequestID(ctx, uuid.New())
-		for range 2 { // the second answer is that which was recorded
+		for range 2 { // the second answer is the recorded one
 			_, err := c.Put(again, bright)
 			require.Equal(t, []string{"resource.body.watts"}, pathsOf(err))
 			var e *client.Error

@@ -48,8 +48,8 @@ const expireSQL = `
 WITH members AS (UPDATE dbcontroller.member SET expires_at = clock_timestamp())
 UPDATE dbcontroller.blockade SET expires_at = clock_timestamp() WHERE expires_at IS NOT NULL`
 
-// Expire makes the time limits at a deployment pass now: those of undecided references, and of the leases of processes that do not renew
-// them.
+// Expire makes the time limits at a deployment pass now: of undecided references, and of the leases of
+// processes that do not renew them.
 func (in *Installation) Expire(deployment string) {
 	in.t.Helper()
 	if err := execute(in.t.Context(), in.deployment(deployment).dsn, expireSQL); err != nil {
@@ -57,7 +57,8 @@ func (in *Installation) Expire(deployment string) {
 	}
 }
 
-// advanceSQL makes everything that the database has stored older. Logs that watches read are left alone: their order is not that of times.
+// advanceSQL makes everything that the database has stored older. Logs that watches read are left alone:
+// times do not order them.
 const advanceSQL = `
 WITH t AS (SELECT make_interval(secs => $1) AS d)
 , a AS (UPDATE dbcontroller.blockade SET expires_at = expires_at - d FROM t WHERE expires_at IS NOT NULL)
@@ -77,9 +78,11 @@ WITH t AS (SELECT make_interval(secs => $1) AS d)
 , o AS (UPDATE dbcontroller.deletion_walk SET started_at = started_at - d, updated_at = updated_at - d FROM t)
 UPDATE dbcontroller.shadow SET created_at = created_at - d, updated_at = updated_at - d FROM t`
 
-// Advance lets time pass at a deployment: its database takes everything that it has stored for older by d, so that limits, graces, waits and ages
-// that it compares with its clock (now()) move on: those of undecided references, leases, absent owners, stuck deletions, and the times in resources.
-// The clocks of the processes do not move: pauses between tries and timeouts of calls take as long as they do, and the answers to request ids are kept.
+// Advance lets time pass at a deployment: its database takes everything that it has stored for older by d, so
+// that limits, graces, waits and ages that it compares with its clock (now()) move on: of undecided
+// references, leases, absent owners and stuck deletions, and the times in resources. The clocks of the
+// processes do not move: pauses between tries and timeouts of calls take as long as they do, and the answers
+// to request ids are kept.
 func (in *Installation) Advance(deployment string, d time.Duration) {
 	in.t.Helper()
 	conn, err := pgx.Connect(in.t.Context(), in.deployment(deployment).dsn)

@@ -94,7 +94,7 @@ func forward(to, from net.Conn) {
 	_, _ = to.Close(), from.Close()
 }
 
-// freeAddress returns an address at which nobody listens.
+// freeAddress returns an address at which no process listens.
 func freeAddress() (string, error) {
 	listener, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", "127.0.0.1:0")
 	if err != nil {

@@ -43,7 +43,7 @@ const (
 	deploymentTemplate template = "deployment"
 )
 
-var servers sync.Map // *server by DSN; "" is the one that this process starts
+var servers sync.Map // *server by DSN; "" is the server that this process starts
 
 // serverOf returns a server with its templates.
 func serverOf(ctx context.Context, dsn string) (*server, error) {

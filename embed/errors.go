@@ -18,7 +18,7 @@ var (
 	ErrConflict = errors.New("conflict")
 	// ErrDeleting: the resource is being deleted.
 	ErrDeleting = errors.New("deleting")
-	// ErrNotDeleting: nobody has deleted the resource, so its clean-up would not be the last one.
+	// ErrNotDeleting: the resource is not deleted, so its clean-up would not be the last one.
 	ErrNotDeleting = errors.New("not deleting")
 	// ErrDenied: the running version names another holder of the finalizer.
 	ErrDenied = errors.New("denied")
@@ -65,7 +65,7 @@ type Refusal struct {
 
 // BlockedError has the resources because of which a delete was refused. Nothing is deleted.
 type BlockedError struct {
-	Holders []Holder // the first ones that refer to a resource which would be deleted
+	Holders []Holder // the first holders that refer to a resource which would be deleted
 	Total   int      // the number of all that were found
 	// Protected are resources that would be deleted, and are protected by block_deletion.
 	Protected []schema.FullName
@@ -85,7 +85,7 @@ type Holder struct {
 // InvalidError has the fault of a write.
 type InvalidError struct {
 	Name   string  // of the resource
-	Fields []Field // those that are invalid; none when the whole write is
+	Fields []Field // the invalid fields; none when the whole write is invalid
 
 	err error
 }
@@ -118,7 +118,8 @@ type classified struct {
 
 func (c *classified) Unwrap() []error { return append([]error{c.error}, c.classes...) }
 
-// errorOf converts an error of the store. Others, such as those of the caller's function, and nil, stay as they are.
+// errorOf converts an error of the store. It leaves nil and other errors, such as an error of the caller's
+// function, as they are.
 func errorOf(err error) error {
 	var (
 		refused     *peer.RefusedError

@@ -78,7 +78,7 @@ func (w *world) withoutPreparedStatements(t *testing.T) {
 	}
 }
 
-// Credentials that a hook adds, and settings that a hook changes, are those of the application's pool.
+// withHooks runs an application over a pool whose hooks add credentials and change settings.
 func (w *world) withHooks(t *testing.T) {
 	asked := 0
 	pool := w.poolOf(t, func(c *pgxpool.Config) {

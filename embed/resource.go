@@ -43,7 +43,7 @@ type Write struct {
 type Owner struct {
 	Name schema.FullName
 	Kind string
-	// UID of the owner. In a Write the zero value is that of the present owner of this name.
+	// UID of the owner. In a Write the zero value stands for the uid of the present owner of this name.
 	UID uuid.UUID
 	// Controller marks the managing owner for readers.
 	Controller bool
@@ -58,7 +58,7 @@ type Resource struct {
 	UID  uuid.UUID
 	// Revision increases with every change, Generation with every change of the body.
 	Revision, Generation int64
-	// Deleting: the resource is being deleted. Finalizers are those that are left then.
+	// Deleting: the resource is being deleted. Finalizers are the finalizers that are left then.
 	Deleting   bool
 	Finalizers []string
 	Labels     map[string]string

@@ -19,8 +19,9 @@ type Others interface {
 	Watch(ctx context.Context, id schema.DeploymentID, q client.WatchQuery) iter.Seq2[client.Event, error]
 }
 
-// Source delivers the resources of the application's deployment to controllers in this process (controller.New), from the database, without
-// the deployment's process: over a channel that shares messages, which nobody may change. A View of a controller returns copies.
+// Source delivers the resources of the application's deployment to controllers in this process
+// (controller.New), from the database, without the deployment's process: over a channel that shares messages,
+// which no receiver may change. A View of a controller returns copies.
 type Source struct {
 	app     *Application
 	others  Others

@@ -155,8 +155,8 @@ func TestAControllerOfAnApplicationRemovesItsFinalizers_I33(t *testing.T) {
 	require.ErrorContains(t, err, iam.String())
 }
 
-// During a switch the stored environment may name another version than the database runs: a source has that of the database, by which its feed is
-// read.
+// During a switch the stored environment may name another version than the database runs: a source has the
+// database's version, by which its feed is read.
 func TestASourceHasTheVersionOfTheDatabase(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

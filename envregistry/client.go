@@ -90,7 +90,7 @@ func New(cfg Config) (*Client, error) {
 	return c, nil
 }
 
-// Lead notes whether this process leads its deployment: the registry has the address of the one that does.
+// Lead notes whether this process leads its deployment: the registry has the address of the leading process.
 func (c *Client) Lead(leads bool) { c.registration.lead(leads) }
 
 // Leads reports whether this process leads its deployment.
@@ -126,8 +126,8 @@ type anotherDatabase struct {
 	since time.Time
 }
 
-// AnotherDatabase returns why the other deployments do not believe this process, whose database is not the one that the registry knows, and
-// since when; empty when it is.
+// AnotherDatabase returns why the other deployments do not believe this process, whose database differs from
+// the database that the registry knows, and since when; empty when they are the same.
 func (c *Client) AnotherDatabase() (why string, since time.Time) {
 	if a := c.another.Load(); a != nil {
 		return a.why, a.since
@@ -260,9 +260,10 @@ func (c *Client) take(ctx context.Context, b *builder, msg *registryv1.WatchEnvi
 	}
 }
 
-// lists reports whether an environment may replace the one that counts. One without this deployment does not replace one with it:
-// the registry has lost its database, or an operator has removed a deployment that still runs. Without the former environment no
-// process could start again, and none would know the addresses of others.
+// lists reports whether an environment may replace the present one. An environment without this deployment
+// does not replace an environment with it: the registry has lost its database, or an operator has removed a
+// deployment that still runs. Without the former environment no process could start again, and none would
+// know the addresses of others.
 func (c *Client) lists(env *schema.Environment) bool {
 	_, listed := env.Deployment(c.cfg.Deployment)
 	if !listed && c.listed {

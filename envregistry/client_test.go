@@ -265,8 +265,8 @@ func TestAnEnvironmentThatCouldNotBeKeptIsKeptLater(t *testing.T) {
 	})
 }
 
-// An environment without the deployment does not replace one with it, neither for the process that runs nor for the next start: a
-// registry that has lost its database would stop everybody.
+// An environment without the deployment does not replace one with it, neither for the process that runs nor
+// for the next start: a registry that has lost its database would stop every deployment.
 func TestAnEnvironmentWithoutTheDeploymentIsNotTaken_I27(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, k := &registry{say: make(chan *registryv1.WatchEnvironmentResponse)}, &keeper{}
@@ -314,7 +314,8 @@ func TestAnEnvironmentWithoutTheDeploymentIsNotTaken_I27(t *testing.T) {
 	})
 }
 
-// The same at a start, with the environment that was kept; and with one that cannot be read, which may list the deployment.
+// The same at a start, with the kept environment; and with an unreadable environment, which may list the
+// deployment.
 func TestAStartBesideAnEmptyRegistryKeepsTheEnvironment_I27(t *testing.T) {
 	for name, keeper := range map[string]envregistry.Keeper{
 		"kept":       kept{&schema.Environment{Deployments: []schema.Deployment{{DeploymentID: self, Version: "v1", Address: "here:1", Generation: 2}}}},
@@ -420,7 +421,8 @@ func TestASlowReaderGetsTheNewestEnvironment(t *testing.T) {
 	})
 }
 
-// A silent watch is closed and opened again: the server sends something every few seconds, so its connection is half open.
+// A silent watch is closed and opened again: the server sends a message every few seconds, so its connection
+// is half open.
 func TestASilentWatchIsOpenedAgain(t *testing.T) {
 	inClient(t, func(t *testing.T, r *registry, _ *keeper, _ <-chan *schema.Environment) {
 		r.say <- end("1")

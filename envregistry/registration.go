@@ -85,7 +85,8 @@ func (r *registration) failing() bool {
 	return r.problem != ""
 }
 
-// registered returns the reason while others cannot learn where to reach this process, or the one that leads.
+// registered returns the reason while others cannot learn the address of this process, or of the leading
+// process.
 func (r *registration) registered() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -99,7 +100,8 @@ func (r *registration) registered() error {
 	return nil
 }
 
-// due reports whether a registration is needed, and its generation: the one after that of the entry.
+// due reports whether a registration is needed, and its generation: the next one for a new address, else the
+// entry's.
 func (r *registration) due() (generation int64, due bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -143,7 +143,7 @@ func TestAFailedRegistrationIsTriedAgain(t *testing.T) {
 	})
 }
 
-// The generation is the one after that of the registry's entry, independent of clocks.
+// A registration has the generation after the registry's entry, independent of clocks.
 func TestAGenerationIsANumberOfTheRegistryAndNoTime(t *testing.T) {
 	for _, has := range []int64{0, 3} {
 		leading(t, "there:1", has, func(t *testing.T, b *book, client *envregistry.Client) {
@@ -188,8 +188,8 @@ func TestReadyMeansThatThisAddressIsRegistered(t *testing.T) {
 	})
 }
 
-// The registry answers the watch of a process and refuses its registrations: it would not be reached as the one that leads, until it
-// is registered, or another process is.
+// The registry answers the watch of a process and refuses its registrations: as the leader it could not be
+// reached until it, or another process, is registered.
 func TestAProcessWhoseRegistrationsFailLeavesTheLead(t *testing.T) {
 	leading(t, "there:1", 3, func(t *testing.T, b *book, client *envregistry.Client) {
 		b.refusing(func(req *registryv1.RegisterDeploymentRequest) error {

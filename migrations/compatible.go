@@ -179,15 +179,16 @@ func (s Set) otherSet() Set {
 	return Deployment
 }
 
-// earlierSQL finds a table of a program before version 0.1.0: that of applied migrations had another name, and the baseline had a table of pins, or none of
-// deleted rows.
+// earlierSQL finds a table of a program before version 0.1.0: its tables of applied migrations had other
+// names, and its baseline had a table of pins, or attachments without a table of deleted rows.
 const earlierSQL = `
 SELECT EXISTS (SELECT FROM pg_catalog.pg_class WHERE relname IN ('dbcontroller_migration_deployment', 'dbcontroller_migration_registry')
     OR relnamespace = pg_catalog.to_regnamespace('dbcontroller')
         AND (relname = 'pin' OR relname = 'attachment' AND pg_catalog.to_regclass('dbcontroller.deleted_row') IS NULL))`
 
-// ofSet fails for a database that has migrations of the other set, because a deployment and the registry have a database each, and for one that was made
-// before version 0.1.0. remedy is a further way out of the first.
+// ofSet fails for a database that has migrations of the other set, because a deployment and the registry have
+// a database each, and for a database that was made before version 0.1.0. remedy is a further way out of the
+// first failure.
 func ofSet(ctx context.Context, q Querier, set Set, remedy string) error {
 	var earlier bool
 	if err := q.QueryRow(ctx, earlierSQL).Scan(&earlier); err != nil {
@@ -218,8 +219,8 @@ func ofThisSet(ctx context.Context, dsn string, set Set) error {
 	return migratable(ctx, conn, set)
 }
 
-// complete reports whether a database has every migration of its set. It fails for a database of the other set, and for one that a newer program
-// migrated unless it works with this one.
+// complete reports whether a database has every migration of its set. It fails for a database of the other
+// set, and for a database that a newer program migrated, unless it works with this program.
 func complete(ctx context.Context, dsn string, set Set) (bool, error) {
 	all, err := sources(set)
 	if err != nil {

@@ -64,8 +64,9 @@ func connect(ctx context.Context, dsn string) (*pgx.Conn, error) {
 	return conn, nil
 }
 
-// Up applies all missing migrations, and returns their names. It fails for a database that a newer program migrated unless it works with this one.
-// Processes that start at the same time take turns by an advisory lock; where no migration is missing, Up waits for nobody.
+// Up applies all missing migrations, and returns their names. It fails for a database that a newer program
+// migrated unless it works with this one. Processes that start at the same time take turns by an advisory
+// lock; where no migration is missing, Up does not wait.
 func Up(ctx context.Context, dsn string, set Set) ([]string, error) {
 	var applied []string
 	if all, err := complete(ctx, dsn, set); err != nil || all {

@@ -54,7 +54,8 @@ func TestProcessesThatStartTogetherMigrateOnce(t *testing.T) {
 	}
 }
 
-// A process that starts on a database with all migrations does not wait for one that holds the lock of the migrations.
+// A process that starts on a database with all migrations does not wait for a process that holds the lock of
+// the migrations.
 func TestACompleteDatabaseIsNotWaitedFor(t *testing.T) {
 	t.Parallel()
 	for _, set := range []migrations.Set{migrations.Deployment, migrations.Registry} {
@@ -74,7 +75,8 @@ func TestACompleteDatabaseIsNotWaitedFor(t *testing.T) {
 	}
 }
 
-// The tables of applied migrations and of those that were taken back are in a schema of their own, whatever search_path says.
+// The tables of applied migrations, and of migrations that were taken back, are in a schema of their own,
+// with any search_path.
 func TestTheTableOfMigrationsIsInItsOwnSchema(t *testing.T) {
 	t.Parallel()
 	for _, set := range []migrations.Set{migrations.Deployment, migrations.Registry} {

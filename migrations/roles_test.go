@@ -341,7 +341,7 @@ func TestRolesWaitForNoTransaction(t *testing.T) {
 	}
 }
 
-// The process asks for rights for those who call it, under their names.
+// The process asks for rights for its callers, under their names.
 func TestTheRoleOfTheProcessAsksForOthers(t *testing.T) {
 	dsn := rolesDatabase(t, migrations.Deployment)
 	conn := as(t, dsn, "dbcontroller_test_api")

@@ -143,7 +143,7 @@ func (d *application) customer(holders ...string) string {
 	return fmt.Sprint(flow[int](d, append([]string{"customer_with"}, holders...)...))
 }
 
-// refused deletes a customer whom somebody needs.
+// refused deletes a customer that a row of the shop needs, which is refused.
 func (d *application) refused(id string) {
 	d.t.Helper()
 	got := flow[any](d, "delete_customer", id)
@@ -176,7 +176,8 @@ func (d *application) eventually(wrong func() string) {
 	}
 }
 
-// stored waits until all values have their rights; missing is the number of those whose target does not exist.
+// stored waits until all values have their rights; missing is the number of values whose target does not
+// exist.
 func (d *application) stored(missing int) {
 	d.t.Helper()
 	const sql = `
@@ -304,7 +305,8 @@ func TestADjangoApplicationIsAdoptedUnchanged(t *testing.T) {
 	require.Equal(t, "deleted", flow[any](d, "delete_customer", dark))
 }
 
-// The same application with strict references, as unchanged: a reference counts from its commit, and what names nothing is an IntegrityError.
+// The same application with strict references, as unchanged: a reference counts from its commit, and a
+// reference to a missing target is an IntegrityError.
 func TestADjangoApplicationIsStrictUnchanged(t *testing.T) {
 	d := newDjango(t, strings.ReplaceAll(djangoServices, "targets: [crm.example.com/Customer], ", "targets: [crm.example.com/Customer], enforce: strict, "), "--delegations")
 	day := d.day()

@@ -250,7 +250,7 @@ kinds:
 	require.Eventually(t, func() bool { return one(t, dsn, `SELECT count(*)::text FROM public.lines`) == "0" }, wait.Limit, wait.Poll)
 }
 
-// attach names the rights that are lacking: its own, and those of the role of serve.
+// attach names the rights that are lacking: its own rights, and the rights of the role of serve.
 func TestAttachNamesTheRightsThatAreLacking(t *testing.T) {
 	t.Parallel()
 	box := harness.NewBox(t, attachedTables, nil, "shop.example.com/eu")

@@ -168,8 +168,8 @@ var alone = []badInput{
 	{"get //a.example.com/r/targets/t --context {dir}/none", wrongUsage, "does not exist"},
 }
 
-// Every command answers a typo, a second call and a call too early as a person can use: with the right exit code, the name or the value that is wrong, and
-// no fault of the program. What is refused has made nothing.
+// Every command answers a typo, a second call and a call too early as a person can use: with the right exit
+// code, the name or the value that is wrong, and no fault of the program. A refused command has made nothing.
 func TestEveryCommandAnswersBadInput(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

@@ -19,7 +19,8 @@ import (
 	"github.com/db-controller/db-controller/test/wait"
 )
 
-// The crash points, and the deployment whose process is killed there: that of the targets, or that of the holders.
+// The crash points, and the deployment whose process is killed there: the targets' deployment, or the
+// holders'.
 var crashPoints = map[string]string{
 	"crash-save-established":    bEast,
 	"crash-save-committed":      bEast,
@@ -78,7 +79,7 @@ func TestACrashBetweenTwoSteps_I1_I3_I6_I8_I19(t *testing.T) {
 			return err
 		})
 		if point == "crash-disown-told" {
-			f.settled() // the owner knows its ownee: of others it has nobody to tell
+			f.settled() // the owner knows its ownee, so that it has an ownee to tell
 		}
 		f.insist(func() error { _, err := f.put(bEast+"holders/block-"+name, nil); return err })
 		f.insist(func() error {

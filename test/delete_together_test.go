@@ -7,8 +7,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Several resources, of one deployment and of several, are planned and deleted by one command. What refuses one of them and is named as well is deleted
-// first. In one deployment nothing is deleted unless all are; the resources of another one do not depend on that.
+// Several resources, of one deployment and of several, are planned and deleted by one command. A named
+// resource that blocks another named one is deleted first. In one deployment nothing is deleted unless all
+// are; the resources of another one do not depend on that.
 func TestACommandDeletesSeveralResources_I13_I14(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

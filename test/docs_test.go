@@ -74,7 +74,8 @@ func TestDocumentsNameFilesThatExist(t *testing.T) {
 	}
 }
 
-// The grammar of names in the protocol is that of the database; TestGoAndPostgreSQLAcceptTheSameNames compares that with Go.
+// The protocol has the database's grammar of names; TestGoAndPostgreSQLAcceptTheSameNames compares it with
+// Go's.
 func TestTheProtocolWritesTheGrammarOfNames(t *testing.T) {
 	sql, err := os.ReadFile("../migrations/deployment/00001_baseline.sql")
 	require.NoError(t, err)

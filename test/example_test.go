@@ -18,7 +18,7 @@ func TestTheExampleApplication(t *testing.T) {
 	}
 	run := exec.CommandContext(t.Context(), "go", "test", "-vet=off", "-count=1", "./...")
 	run.Dir = exampleDir
-	run.Env = append(os.Environ(), "GOPROXY=off", "GOFLAGS=-trimpath", "GOWORK=off", "CGO_ENABLED=0", // as the program is built: what is compiled is shared
+	run.Env = append(os.Environ(), "GOPROXY=off", "GOFLAGS=-trimpath", "GOWORK=off", "CGO_ENABLED=0", // as make build does: the build cache is shared
 		"DBCONTROLLER_TEST_DSN="+harness.Postgres(t).DSN("postgres"))
 	out, err := run.CombinedOutput()
 	require.NoError(t, err, "%s", out)

@@ -122,7 +122,8 @@ func newFixture(t *testing.T, args ...string) *fixture {
 	return f
 }
 
-// acquainted waits until the deployments follow one another: one that is ready may not have the addresses of those that registered after it.
+// acquainted waits until the deployments follow one another: a ready deployment may not have the addresses of
+// deployments that registered after it.
 func (f *fixture) acquainted() {
 	f.t.Helper()
 	require.EventuallyWithT(f.t, func(c *assert.CollectT) {

@@ -168,7 +168,7 @@ type fleetResource struct {
 	kind    *fleetKind
 	name    schema.FullName
 	project int
-	number  int // among those of its kind
+	number  int // among the resources of its kind
 	body    map[string]any
 }
 
@@ -433,8 +433,8 @@ func (f *fleet) references(r *fleetResource, body map[string]any) []schema.Found
 	return found
 }
 
-// closure returns the resources that have to be deleted with a resource, and checks the example: they are exactly those of the project,
-// and include all blockers.
+// closure returns the resources that have to be deleted with a resource, and checks the example: they are
+// exactly the project's resources, and include all blockers.
 func (f *fleet) closure(victim *fleetResource) map[schema.FullName]bool {
 	type holder struct {
 		*fleetResource

@@ -69,8 +69,8 @@ func (f *fixture) answerHugely(deployment schema.DeploymentID) (answers, watches
 	return answers, watches
 }
 
-// A deployment whose answers and events are 15 MiB of tiny values each takes little memory of a process that asks it in many deletes at a time, and
-// nobody else is refused.
+// A deployment whose answers and events are 15 MiB of tiny values each takes little memory of a process that
+// asks it in many deletes at a time, and no other caller is refused.
 func TestHugeAnswersOfADeploymentStopNobody_I20(t *testing.T) { //nolint:paralleltest // it compares memory
 	if testing.Short() {
 		t.Skip("starts processes")

@@ -31,7 +31,7 @@ func (rawCodec) Marshal(v any) ([]byte, error)      { return v.([]byte), nil }
 func (rawCodec) Unmarshal(data []byte, v any) error { *v.(*[]byte) = bytes.Clone(data); return nil }
 func (rawCodec) Name() string                       { return "proto" }
 
-// maxRequest is the size of the requests below, which is almost that of the largest one.
+// maxRequest is the size of the requests below, which is almost the largest allowed size.
 const maxRequest = 4<<20 - 4096
 
 // hostileRequests returns requests of a message of the greatest size: each field of it, and of the messages in it, as long as it can be,

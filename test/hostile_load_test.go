@@ -65,7 +65,7 @@ func TestNoUserTakesAllConnections_I20(t *testing.T) {
 					case refused <- struct{}{}:
 					default:
 					}
-					<-time.After(50 * time.Millisecond) // one who repeats at once only takes processor time
+					<-time.After(50 * time.Millisecond) // repeating at once only takes processor time
 				}
 			}
 		})

@@ -143,7 +143,8 @@ func TestAHostileClientIsSlow_I20(t *testing.T) {
 			t.Cleanup(func() { _ = conn.Close() })
 			silent = append(silent, conn)
 		}
-		// A request that arrives slowly, byte by byte: it takes one of this caller's concurrent calls, and nobody else's.
+		// A request that arrives slowly, byte by byte: it takes one of this caller's concurrent calls, and
+		// none of another caller.
 		conn := f.dialTLS(certs, deployment)
 		_, err := io.WriteString(conn, http2.ClientPreface)
 		require.NoError(t, err)
@@ -330,7 +331,7 @@ func TestAUserDoesNotCutRegionsOff_I20(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// make hostile takes the names of its tests from a document: it has those of the attacks.
+// make hostile takes the names of its tests from a document: the document has the tests of the attacks.
 func TestTheAttacksOfTheDocumentArePlayed(t *testing.T) {
 	t.Parallel()
 	makefile, err := os.ReadFile("../Makefile")

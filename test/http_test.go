@@ -202,7 +202,8 @@ func TestTheExampleForCurl(t *testing.T) {
 	require.Equal(t, "v1", got[7]["version"])
 }
 
-// The console of a deployment is a page for everybody, and shows the resources that the person's token may read.
+// The console of a deployment is a page for every caller, and shows the resources that the person's token may
+// read.
 func (a *httpAPI) consoleShowsThisDeployment() {
 	a.t.Helper()
 	ask := func(method, path, token string, cookies ...*http.Cookie) (*http.Response, string) {

@@ -151,8 +151,8 @@ func TestThePythonClientGoesOnOverARestart_I29(t *testing.T) {
 	}
 }
 
-// Certificates of servers have the requested names and addresses, by default those of this machine; certificates of people have none, since
-// a client that compares only these would take them for servers.
+// Certificates of servers have the requested names and addresses, by default this machine's; certificates of
+// people have none, since a client that compares only these would take them for servers.
 func TestCertificatesHaveHostNames(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -25,7 +25,7 @@ var ofNoRequest = map[string][]string{
 	"schema/shadow/internal/wishes":      {"RunWishes", "look", "ask", "settleBeside"},
 }
 
-// Each line that a request can cause names the request, also the rare ones that no test causes.
+// Each line that a request can cause names the request, also a rare line that no test causes.
 func TestLinesOfRequestsNameTheRequest(t *testing.T) {
 	t.Parallel()
 	lines, none := 0, map[string]bool{}

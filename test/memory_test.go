@@ -32,8 +32,9 @@ func (f *fixture) liveHeap(deployment string) float64 {
 // collections are as many forced garbage collections as a heap is measured after. Two busy processors may need a second for one.
 const collections = 12
 
-// most starts an attack, and returns the greatest live heap after it. What is allocated during a collection counts as live until the next one, and
-// a collection takes as long as the machine is busy: of two successive ones the smaller is nearer to the truth.
+// most starts an attack, and returns the greatest live heap after it. Objects that are allocated during a
+// collection count as live until the next one, and a collection takes as long as the machine is busy: of two
+// successive ones the smaller is nearer to the truth.
 func (f *fixture) most(deployment string, attack func()) (most float64) {
 	f.t.Helper()
 	attack()
@@ -160,8 +161,8 @@ func (h *halves) send(ctx context.Context, t *testing.T, id uint32, bytes int) {
 // maxGrown is the memory that one identity takes at most.
 const maxGrown = 64e6
 
-// Answers that nobody reads, requests whose end never comes, and watches of large resources that nobody reads, on several connections of
-// one identity: it takes a bounded part of the memory, and others go on.
+// Unread answers, requests whose end never comes, and unread watches of large resources, on several
+// connections of one identity: the identity takes a bounded part of the memory, and others go on.
 func TestOneIdentityTakesLittleMemory_I20_I21(t *testing.T) {
 	t.Parallel()
 	const deployment = "a.example.com/us-west2"

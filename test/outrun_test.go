@@ -61,7 +61,8 @@ func (f *fixture) established(at string) float64 {
 	return f.metric(at, `grpc_server_handled_total{grpc_code="OK",grpc_method="EstablishReferences",grpc_service="dbcontroller.schema.v1.SchemaService",grpc_type="unary"}`)
 }
 
-// environment is the one that is kept in a deployment's database; given one, it is put there.
+// environment returns the environment in a deployment's database, after it has put the given one there, if
+// any.
 func (f *fixture) environment(deployment string, put []byte) (kept []byte) {
 	f.t.Helper()
 	conn, err := pgx.Connect(f.t.Context(), f.Deployments[f.id(deployment+"x/y")].DSN)
@@ -79,7 +80,8 @@ func (f *fixture) environment(deployment string, put []byte) (kept []byte) {
 // environment that the other one keeps in their database.
 func TestAProcessThatIsCutOffFromTheRegistryFollowsASwitch_I26(t *testing.T) {
 	t.Parallel()
-	// On a busy machine the first process must not lose its lease: the one that is cut off would lead, and could not register.
+	// On a busy machine the first process must not lose its lease: else the process that is cut off would
+	// lead, and could not register.
 	f := newFixture(t, "--lease", "20s")
 	const deployment = "b.example.com/us-west2"
 	registry := harness.NewProxy(t, f.RegistryAddress)
@@ -136,8 +138,8 @@ func TestAProcessThatCannotRegisterLeavesTheLead_I13(t *testing.T) {
 	require.Equal(t, codes.FailedPrecondition, status.Code(patiently(t.Context(), func() error { return f.delete(aWest + "targets/t") })))
 }
 
-// One that can learn from nowhere what is run now gives its shards up, is not ready and gives the reason, and establishes no reference that it could
-// not commit. When it reaches the registry again, it goes on.
+// A process that cannot learn of a switch gives its shards up, is not ready and gives the reason, and
+// establishes no reference that it could not commit. When it reaches the registry again, it goes on.
 func TestAProcessThatCannotLearnOfASwitchGivesItsShardsUp_I15_I26(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "--lease", "2s")
@@ -151,7 +153,8 @@ func TestAProcessThatCannotLearnOfASwitchGivesItsShardsUp_I15_I26(t *testing.T) 
 	require.Positive(t, f.established(aWest+"x/y"))
 	before := f.environment(bWest, nil)
 	registry.Move("")
-	// It misses the moment in which the environment of the switch is kept; then that of before is there again.
+	// It misses the moment in which the environment of the switch is kept; then the environment before the
+	// switch is there again.
 	require.NoError(t, second.Signal(syscall.SIGSTOP))
 	f.switchVersion(deployment, "v2")
 	f.shared(deployment, 1)

@@ -50,7 +50,8 @@ func TestOwnersAcrossServices_I16_I17(t *testing.T) {
 	f.mustDelete(bEast + "holders/two")
 	f.gone(ownee, bEast+"holders/two")
 
-	// An owner that never exists, after its grace period; one that drops a required reference; one with unset_on_delete.
+	// An owner that never exists, after its grace period; an owner that drops a required reference; an owner
+	// with unset_on_delete.
 	f.mustPut(ownee, nil, ownedBy("Holder", bWest+"holders/nobody"))
 	f.gone(ownee)
 	f.mustPut(bWest+"holders/one", nil)
@@ -107,8 +108,9 @@ func TestOwnersGoWhileControllersAreDown_I15_I17(t *testing.T) {
 	f.settled()
 }
 
-// A disabled deployment answers nobody: its resources are unknown, not absent; so are those of a deployment that was removed from the
-// environment. Owners in a deployment that was never in it are refused for now.
+// A disabled deployment answers no caller: its resources are unknown, not absent, as are the resources of a
+// deployment that was removed from the environment. Owners in a deployment that was never in it are refused
+// for now.
 func TestOwnersInADisabledDeployment_I15_I27(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "--owner-grace", "1s")

@@ -91,7 +91,8 @@ pool_mode = transaction
 	return dsn
 }
 
-// A pooler that is not set up is told from an outage: the process ends at once, with exit code 4 and what to do, for each mistake.
+// A pooler that is not set up is told from an outage: the process ends at once, with exit code 4 and the
+// remedy, for each mistake.
 func TestAPoolerThatIsNotSetUpIsNoOutage(t *testing.T) {
 	t.Parallel()
 	server := harness.NewCluster(t)

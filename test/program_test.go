@@ -43,7 +43,8 @@ func TestDemo(t *testing.T) {
 	require.True(t, strings.HasSuffix(out, "demo: ok\n"), out)
 }
 
-// A playground drops the databases of an earlier one on the same server; those of a running one it leaves alone.
+// A playground drops the databases of an earlier one on the same server; it leaves the databases of a running
+// one alone.
 func TestTwoPlaygroundsDoNotShareAServer(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {

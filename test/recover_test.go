@@ -44,8 +44,9 @@ func movable(t *testing.T, of string, args ...string) (*fixture, *harness.Cluste
 	return &fixture{t: t, Processes: p}, server, proxy
 }
 
-// A standby without the last commits takes over while everything runs. The deployment detects it: a target whose blockade was lost is
-// never deleted, one whose holder was lost does not stay blocked, and status and metrics report it.
+// A standby without the last commits takes over while everything runs. The deployment detects it: a target
+// whose blockade was lost is never deleted, a target whose holder was lost does not stay blocked, and status
+// and metrics report it.
 func TestAFailoverThatLosesCommits_I1_I2_I8(t *testing.T) {
 	t.Parallel()
 	const of = "a.example.com/us-west2"
@@ -76,7 +77,7 @@ func TestAFailoverThatLosesCommits_I1_I2_I8(t *testing.T) {
 	standby.StartPromoted()
 	proxy.Move(standby.Address())
 
-	// At every moment: unavailable, and then blocked by the one whose blockade was lost.
+	// At every moment: unavailable, and then blocked by the holder whose blockade was lost.
 	f.eventually("the lost blocker is known again", func() bool {
 		err := f.delete(aWest + "targets/kept")
 		require.Error(t, err, "it is referred to")
@@ -261,8 +262,9 @@ func (f *fixture) positionsBeyond(of, dsn string) {
 	}
 }
 
-// A deployment starts over an older copy of its server's files, nobody says so, and the processes of all others have restarted as
-// well: the positions that they have stored reveal it, and the lost blocker is known again before anything is deleted.
+// A deployment starts over an older copy of its server's files, no operator announces it, and the processes
+// of all others have restarted as well: the positions that they have stored reveal it, and the lost blocker
+// is known again before anything is deleted.
 func TestARestoredCopyIsNoticedByRestartedDeployments_I1_I2(t *testing.T) {
 	t.Parallel()
 	const of = "a.example.com/us-west2"

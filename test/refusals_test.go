@@ -95,7 +95,8 @@ with grpc.secure_channel(address, grpc.ssl_channel_credentials(read("ca.crt"), r
 print(json.dumps(out))
 `
 
-// A client in another language receives refusals of any size, not a broken stream, and can ask for those that the error does not list.
+// A client in another language receives refusals of any size, not a broken stream, and can ask for the
+// refusals that the error does not list.
 func TestStockClientsGetLongRefusals(t *testing.T) {
 	t.Parallel()
 	python := harness.NewPython(t)

@@ -12,7 +12,8 @@ import (
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
 
-// What blocks a delete, or would go along with it, is changed first, in all deployments, and only with --yes. Others stay as they are.
+// The resources that block a delete, or would be deleted along, are changed first, in all deployments, and
+// only with --yes. Other resources stay as they are.
 func TestADeleteReleasesTheHoldersFirst_I13_I14(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -70,7 +71,7 @@ rights:
 	require.Contains(t, out, west+" is deleted")
 	f.gone(stays, here, west)
 
-	// What would be deleted along stays, unless it cannot be without the resource.
+	// Resources that would be deleted along stay, unless they cannot exist without the resource.
 	f.mustPut(goal, nil)
 	f.mustPut(east, fields{"cascade": goal, "unset": fields{"list": []any{goal}}})
 	f.mustPut(west, nil, &resourcev1.OwnerReference{Name: goal, Kind: "Target"})

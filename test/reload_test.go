@@ -10,7 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// After SIGHUP a deployment has the quota of its file, without a restart; the log says what has changed, and what needs a restart.
+// After SIGHUP a deployment has the quota of its file, without a restart; the log names the settings that
+// have changed, and the settings that need a restart.
 func TestAQuotaIsReloaded(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "serve.yaml")
 	write := func(text string) { require.NoError(t, os.WriteFile(file, []byte(text), 0o600)) }

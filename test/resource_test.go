@@ -149,7 +149,7 @@ func TestRequestsAreForwardedToTheOwningRegionOnce(t *testing.T) {
 	_, err = a.SetBlockDeletion(ctx, &resourcev1.SetBlockDeletionRequest{Name: there, BlockDeletion: true})
 	require.Equal(t, codes.PermissionDenied, status.Code(err))
 	require.ErrorContains(t, err, "user/ann")
-	// Only a deployment of the same service may forward requests, and only those of people.
+	// Only a deployment of the same service may forward requests, and only requests of people.
 	speak := func(conn *grpc.ClientConn, as string) error {
 		_, err := resourcev1.NewResourceServiceClient(conn).SetBlockDeletion(metadata.AppendToOutgoingContext(ctx, "dbcontroller-on-behalf-of", as),
 			&resourcev1.SetBlockDeletionRequest{Name: "targets/t", BlockDeletion: true})
@@ -166,7 +166,8 @@ func TestRequestsAreForwardedToTheOwningRegionOnce(t *testing.T) {
 	_, err = resourcev1.NewResourceServiceClient(sibling).GetResource(metadata.AppendToOutgoingContext(ctx, "dbcontroller-on-behalf-of", "/user/ann"),
 		&resourcev1.GetResourceRequest{Name: aWest + "targets/here"})
 	require.Equal(t, codes.Internal, status.Code(err), "forwarded once already: %v", err)
-	// Even in methods for everybody a deployment cannot claim to forward for an operator, nor in methods that are not forwarded for a user.
+	// Even in methods that every caller may use a deployment cannot claim to forward for an operator, nor in
+	// methods that are not forwarded for a user.
 	_, err = resourcev1.NewResourceServiceClient(sibling).GetResource(metadata.AppendToOutgoingContext(ctx, "dbcontroller-on-behalf-of", "/operator/eve"),
 		&resourcev1.GetResourceRequest{Name: "targets/t"})
 	require.Equal(t, codes.PermissionDenied, status.Code(err))

@@ -18,7 +18,7 @@ import (
 // mostMethods bounds an interface: its user implements it in a test.
 const mostMethods = 5
 
-// An interface is what its user needs of another package.
+// An interface has only the methods that its user needs of another package.
 func TestInterfacesAreSmall(t *testing.T) {
 	t.Parallel()
 	positions, found := token.NewFileSet(), 0

@@ -69,9 +69,10 @@ func (f *fixture) follow(deployment, to, kept string) (token string, err error) 
 	return token, err
 }
 
-// A certificate of a deployment that the registry does not know stops no delete: of a service that nobody knows, and of a service
-// that imports the called one, also after a restore, and with the position of another deployment. One that the registry has lost, and that shows
-// its own position, is waited for until an operator lifts that; and each can be decommissioned.
+// A certificate of a deployment that the registry does not know stops no delete: of an unknown service, and
+// of a service that imports the called one, also after a restore, and with the position of another
+// deployment. One that the registry has lost, and that shows its own position, is waited for until an
+// operator lifts that; and each can be decommissioned.
 func TestAnUnknownCertificateStopsNoDelete_I13_I15(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -82,7 +83,7 @@ func TestAnUnknownCertificateStopsNoDelete_I13_I15(t *testing.T) {
 	for _, name := range []string{"one", "two", "three", "four"} {
 		f.mustPut(aWest+"targets/"+name, nil)
 	}
-	// Before the first environment nobody is known to be a stranger.
+	// Before the first environment no caller is known to be a stranger.
 	f.eventually("a stranger is refused", func() bool { return status.Code(f.announce(evil, of)) == codes.Unavailable })
 	for range 3 {
 		require.Equal(t, codes.Unavailable, status.Code(f.announce(evil, of)))

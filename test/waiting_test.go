@@ -15,8 +15,9 @@ import (
 // machine.
 const prompt = 1500 * time.Millisecond
 
-// promptly runs a step that takes a moment unless it waits for a timer: play returns its time, and that of the step before, which takes longer the busier
-// the machine is. A step that waits for a bookmark, a tick or a back-off is late in each try.
+// promptly runs a step that takes a moment unless it waits for a timer: play returns its time, and the time
+// of the step before, which takes longer the busier the machine is. A step that waits for a bookmark, a tick
+// or a back-off is late in each try.
 func (f *fixture) promptly(what string, play func(try int) (step, before time.Duration)) {
 	f.t.Helper()
 	var took []time.Duration

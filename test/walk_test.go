@@ -57,7 +57,7 @@ type sourceWalk struct {
 
 	read   map[string]bool
 	path   []string // the files, in the order in which they are entered
-	hidden []string // what hides the only function there is
+	hidden []string // the fields and interfaces that hide a single function
 }
 
 type sourceFunction struct {
@@ -74,11 +74,11 @@ type compiledPackage struct {
 func newSourceWalk(t *testing.T, dir string) *sourceWalk {
 	t.Helper()
 	list := exec.CommandContext(t.Context(), "go", "list", "-trimpath", "-export", "-deps", "-json=ImportPath,Dir,Export,GoFiles", "./"+dir+"/...")
-	list.Dir, list.Env = "..", append(os.Environ(), "CGO_ENABLED=0") // as the program is built: what is compiled is shared
+	list.Dir, list.Env = "..", append(os.Environ(), "CGO_ENABLED=0") // as make build does: the build cache is shared
 	out, err := list.Output()
 	require.NoError(t, err)
 	exports := map[string]string{}
-	var packages []compiledPackage // each after those that it imports
+	var packages []compiledPackage // each after its imports
 	for d := json.NewDecoder(strings.NewReader(string(out))); ; {
 		var p compiledPackage
 		if err := d.Decode(&p); errors.Is(err, io.EOF) {
@@ -266,7 +266,7 @@ func (w *sourceWalk) followMethod(of *types.Named, name string) {
 	}
 }
 
-// visits returns the number of different files, and how often the walk returns to one that it has left.
+// visits returns the number of different files, and how often the walk returns to a file that it has left.
 func (w *sourceWalk) visits() (files, returns int) {
 	seen := slices.Compact(slices.Sorted(slices.Values(w.path)))
 	return len(seen), len(w.path) - len(seen)

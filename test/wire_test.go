@@ -16,7 +16,8 @@ import (
 
 var writeWire = flags.Bool("write", false, "add what is new to the list of what is on the wire")
 
-// wireFile lists what programs of earlier versions, in any language, send and read: names, numbers and types.
+// wireFile lists the names, numbers and types that programs of earlier versions, in any language, send and
+// read.
 var wireFile = filepath.Join("testdata", "wire.txt")
 
 // onTheWire returns a line for each method, field and value of an enum.

@@ -303,7 +303,7 @@ func TestTheChartMountsTheWorkloadAPI(t *testing.T) {
 	require.Fail(t, "no volume of CSI is mounted")
 }
 
-// The alerts in the chart are those for every installation, without a copy; make packages renders them.
+// The chart has the alerts of every installation, without a copy; make packages renders them.
 func TestTheChartHasTheAlerts(t *testing.T) {
 	t.Parallel()
 	of, err := os.Readlink(chartFolder + "/alerts.yaml")

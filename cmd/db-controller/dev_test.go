@@ -24,7 +24,7 @@ func TestDevSaysWhatServicesWithoutDeploymentsLack(t *testing.T) {
 	require.Equal(t, cli.WrongUsage, command(t, "dev", "--regions", "us-west2", "--dir", t.TempDir()).code)
 }
 
-// A playground replaces neither the configuration of another installation nor that of a running playground.
+// A playground replaces no configuration of another installation, or of a running playground.
 func TestDevTakesNoFolderThatIsInUse(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

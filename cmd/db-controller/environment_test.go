@@ -84,7 +84,8 @@ func readableOf(t *testing.T, text string) (*readable, []string) {
 	return r, []string{"--context", stub.New(t, stub.Services{Registry: r}).Context}
 }
 
-// What was applied is read back, and applied again as it was. The address that a process has registered is not in it.
+// An applied environment is read back, and applied again as it was. It does not have the addresses that
+// processes registered.
 func TestTheEnvironmentIsReadBack(t *testing.T) {
 	t.Parallel()
 	r, at := newReadable(t)
@@ -184,7 +185,8 @@ func TestAnAuditLogIsVerified(t *testing.T) {
 	require.NotZero(t, command(t, "audit-log", "verify", path+".none").code)
 }
 
-// What a filter selects is planned and deleted together; resources in DELETING are left out, and a selection that is too large is refused.
+// The resources that a filter selects are planned and deleted together. Resources in DELETING are left out,
+// and a selection that is too large is refused.
 func TestADeleteSelectsByAFilter(t *testing.T) {
 	t.Parallel()
 	f := &filtering{asked: make(chan *resourcev1.ListResourcesRequest, 10), deleted: make(chan []string, 10), n: 3}
@@ -249,7 +251,8 @@ func (f *filtering) PlanDeletion(_ context.Context, req *resourcev1.PlanDeletion
 	return &resourcev1.PlanDeletionResponse{Accepted: true}, nil
 }
 
-// A receipt has what a deletion removed in each deployment, and how much it has unset; a deployment that does not answer is named, and an error.
+// A receipt lists the resources that a deletion removed in each deployment, and the number of references that
+// it unset. A deployment that does not answer is named, and is an error.
 func TestAReceiptHasAllThatADeletionRemoved(t *testing.T) {
 	t.Parallel()
 	const id, root = "01a226b2-9991-7465-a0a7-6dce752cb2da", "//iam.example.com/us-west2/projects/acme"

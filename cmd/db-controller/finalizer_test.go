@@ -22,7 +22,7 @@ func (waiting) GetResource(_ context.Context, req *resourcev1.GetResourceRequest
 	}, nil
 }
 
-// The server takes a finalizer that the resource does not have for one that was removed before.
+// The server takes a finalizer that the resource does not have for an already removed one.
 func (w waiting) RemoveFinalizer(ctx context.Context, req *resourcev1.RemoveFinalizerRequest) (*resourcev1.Resource, error) {
 	r, err := w.GetResource(ctx, &resourcev1.GetResourceRequest{Name: req.GetName()})
 	if req.GetFinalizer() == "calendar" {

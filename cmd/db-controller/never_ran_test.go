@@ -40,8 +40,8 @@ func (listing) DecommissionDeployment(_ context.Context, req *registryv1.Decommi
 	return &registryv1.DecommissionDeploymentResponse{}, nil
 }
 
-// A deployment that was described and has never run makes neither command fail, and one that the registry does not list can be
-// decommissioned.
+// A deployment that was described and has never run makes neither command fail, and a deployment that the
+// registry does not list can be decommissioned.
 func TestADescribedDeploymentThatNeverRanFailsNoCommand(t *testing.T) {
 	t.Parallel()
 	at := []string{"--context", stub.New(t, stub.Services{Admin: decommissioning{}, Registry: listing{}, Described: "eastus2"}).Context}

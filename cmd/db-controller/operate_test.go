@@ -203,7 +203,7 @@ func TestStuckShowsResourcesAndWorkWithTheirReasons(t *testing.T) {
 	got = command(t, append(at, "stuck", "iam.example.com/us-west2", "--longer", "1m")...)
 	require.Regexp(t, `(?m) +acknowledge +1 piece for iam.example.com/us-west2 +1h\S* +there subscribed-deleting fails: projects/p: a key refuses it; again in (1h0m0s|59m\d+s)$`, got.out)
 	require.Contains(t, command(t, append(at, "stuck", "iam.example.com/us-west2", "-o", "json")...).out, "a key refuses it")
-	o.status.Failures[0].Handler = "subscribed_deleting_again" // the task of what failed once
+	o.status.Failures[0].Handler = "subscribed_deleting_again" // the task that tries failed work again
 	require.Regexp(t, `there subscribed-deleting fails: projects/p: a key refuses it; again in (1h0m0s|59m\d+s)\n`, command(t, append(at, "stuck", "iam.example.com/us-west2", "--longer", "1m")...).out)
 	o.status.Failures[0].Deployment = "elsewhere.example.com/r"
 	got = command(t, append(at, "stuck", "iam.example.com/us-west2", "--longer", "1m")...)

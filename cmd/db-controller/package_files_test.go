@@ -63,7 +63,7 @@ func filesOfPackages(t *testing.T) (folder string) {
 	return folder
 }
 
-// packaging is a configuration of nfpm, or a part of that of goreleaser.
+// packaging is a configuration of nfpm, or a part of a configuration of goreleaser.
 type packaging struct {
 	Description, Homepage, License, Maintainer, Section string
 	Contents                                            []map[string]any

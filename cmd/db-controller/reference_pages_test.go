@@ -54,7 +54,8 @@ type protoPage struct {
 	pkg     string
 	within  []string // kinds and names of the blocks
 	comment []string
-	// parts are the sections, by the full name of the message: nested messages come after the one that they are nested in.
+	// parts are the sections, by the full name of the message: nested messages come after the message around
+	// them.
 	parts map[string]*bytes.Buffer
 	order []string
 }

@@ -517,7 +517,7 @@ func TestAServerThatWaitsForItsDatabaseEndsWithItsContext(t *testing.T) {
 	require.Contains(t, errOut.String(), `"msg":"waiting to be ready"`)
 }
 
-// A registry with the certificate of somebody else would serve, and nobody would believe it.
+// A registry with the certificate of another identity would serve, but no client would believe it.
 func TestTheRegistryRefusesTheCertificateOfAnother(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -47,8 +47,8 @@ func TestWrongArgumentsOfScanAreRefused(t *testing.T) {
 	}
 }
 
-// validate compares declared tables with a database that db-controller has not touched: what attach would refuse is a problem with the line of the kind, and its
-// advice a note.
+// validate compares declared tables with a database that db-controller has not touched: each reason why
+// attach would refuse is a problem with the line of the kind, and its advice is a note.
 func TestValidateComparesTablesWithADatabase(t *testing.T) {
 	t.Parallel()
 	dsn := harness.Postgres(t).NewDatabase(t, "template0")

@@ -306,7 +306,7 @@ func TestAWatchPrintsEachEvent(t *testing.T) {
 	}
 }
 
-// Kinds are those of the services of the named deployments.
+// Kinds are completed from the services of the named deployments.
 func TestKindsAreCompleted(t *testing.T) {
 	t.Parallel()
 	parse := func(text string) *schema.Descriptor {

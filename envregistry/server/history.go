@@ -75,7 +75,8 @@ func beginHistory(ctx context.Context, tx pgx.Tx) error {
 
 const partBytes = 16
 
-// newPart makes the id of a part: random bytes, and their authentication, so that nobody can invent one.
+// newPart makes the id of a part: random bytes, and their authentication code, so that no caller can invent
+// an id.
 func newPart(key []byte) string {
 	id := make([]byte, partBytes)
 	_, _ = rand.Read(id) // never fails
@@ -89,7 +90,8 @@ func partMAC(key, id []byte) []byte {
 	return h.Sum(nil)[:partBytes]
 }
 
-// isPart reports whether a registry with the key has made the id: this database, or one that was copied from the same.
+// isPart reports whether a registry with the key has made the id: this database, or another copy of the same
+// database.
 func isPart(key []byte, history string) bool {
 	raw, err := hex.DecodeString(history)
 	return err == nil && len(raw) == 2*partBytes && hmac.Equal(raw[partBytes:], partMAC(key, raw[:partBytes]))

@@ -147,8 +147,9 @@ func TestWhatWasSeenOfThePresentHistoryRevealsNothing(t *testing.T) {
 	require.False(t, p.get(p.west, &registryv1.Environment{Revision: 1, History: "?"}).GetIncomplete(), "malformed")
 }
 
-// The database may have been replaced while no server ran: before the registry vouches for its list, each deployment in the list tells the position
-// that it has seen. Disabled deployments, and those that never ran, are not waited for.
+// The database may have been replaced while no server ran: before the registry vouches for its list, each
+// deployment in the list tells the position that it has seen. Disabled deployments, and deployments that
+// never ran, are not waited for.
 func TestARegistryThatHasStartedHearsItsDeploymentsFirst_I2_I15(t *testing.T) {
 	t.Parallel()
 	p := newParts(t)
@@ -231,8 +232,9 @@ func TestADeploymentIsKnownByItsDatabase_I15(t *testing.T) {
 	require.Equal(t, codes.NotFound, status.Code(err))
 }
 
-// A switch-over of the registry's database that loses nothing needs nobody: each deployment tells the revision that it has seen. One that has lost
-// commits needs an operator, and so does one in whose list nobody runs.
+// A switch-over of the registry's database that loses no commit needs no operator: each deployment tells the
+// revision that it has seen. A switch-over that has lost commits needs an operator, and so does one with no
+// running deployment in its list.
 func TestASwitchOverOfTheRegistryNeedsNobody_I13_I15(t *testing.T) {
 	t.Parallel()
 	const promoted = `UPDATE dbcontroller_registry.meta SET server = 'before', timeline = '00000000'`

@@ -35,8 +35,9 @@ deployments:
   - {deployment: devices.example.com/eastus2, version: v1}
 `
 
-// The last description of an import stays as long as both services have deployments that ran: resources that were stored under it may still refer
-// there, and a restored database of the imported service would wait for nobody.
+// The last description of an import stays as long as both services have deployments that ran: resources that
+// were stored under it may still refer there, and a restored database of the imported service would wait for
+// no deployment.
 func TestTheLastDescriptionOfAnImportStays_I2_I15(t *testing.T) {
 	t.Parallel()
 	dsn := database(t)

@@ -20,7 +20,8 @@ import (
 	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
 )
 
-// An operator changes what the limits allow: the deployments of a region, of a service, the rights; by no method more.
+// An operator changes only the parts of the environment that its limits allow, by every method: the
+// deployments of a region, of a service, the rights.
 func TestOperatorsChangeWhatTheirLimitsAllow(t *testing.T) {
 	t.Parallel()
 	dsn := database(t)
@@ -127,7 +128,7 @@ func (w *written) Write(lines [][]byte) (int, error) {
 	return len(lines), nil
 }
 
-// A change is asked for, and then changed, denied or failed; one that changes nothing is allowed.
+// A change is asked for, and then changed, denied or failed; a call that changes nothing is allowed.
 func TestTheAuditLogOfTheRegistryHasEachOutcome(t *testing.T) {
 	t.Parallel()
 	dsn := database(t)

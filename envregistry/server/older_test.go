@@ -155,7 +155,8 @@ func TestADeploymentThatIsListedAfterItsWatchBeganIsHeardOf_I15(t *testing.T) {
 	require.Eventually(t, func() bool { return !incomplete(t, operator, nil) }, wait.Limit, wait.Poll)
 }
 
-// A registry that runs on notices it by itself; one that has just started believes an operator.
+// A registry that goes on notices an older copy by itself; a registry that has just started believes an
+// operator.
 func TestARegistryNoticesAnOlderCopyItself(t *testing.T) {
 	t.Parallel()
 	c := newCopied(t)

@@ -16,7 +16,8 @@ import (
 	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
 )
 
-// A deployment that registers other addresses without end leaves few rows, and keeps nobody from the registry.
+// A deployment that registers other addresses without end leaves few rows, and keeps no other caller from the
+// registry.
 func TestADeploymentThatRegistersWithoutEndStopsNobody_I20(t *testing.T) {
 	t.Parallel()
 	dsn := database(t)

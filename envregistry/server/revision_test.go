@@ -17,8 +17,8 @@ import (
 	"github.com/db-controller/db-controller/schema/wire"
 )
 
-// Each method that changes the environment by an operator's word leaves a record: actor, proof, time and difference. The list of such methods
-// is that of the policy, so that a new one needs a line here.
+// Each method by which an operator changes the environment leaves a record: actor, proof, time and
+// difference. The policy has the list of such methods, so that a new one needs a line here.
 func TestEachChangeIsOnRecord(t *testing.T) {
 	t.Parallel()
 	olga := identity.Identity{Role: identity.RoleOperator, Name: "olga"}
@@ -101,7 +101,8 @@ func TestEachChangeIsOnRecord(t *testing.T) {
 	require.Len(t, same.GetRevisions(), 6, "what changes nothing leaves no record")
 }
 
-// A dry run says what would change, who gains and who loses, and changes nothing.
+// A dry run returns the changes, and the rights that each identity and group would gain or lose, and changes
+// nothing.
 func TestADryRunOfApplyChangesNothing(t *testing.T) {
 	t.Parallel()
 	c := serve(t, database(t), identity.Identity{Role: identity.RoleOperator, Name: "o"})

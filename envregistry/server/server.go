@@ -220,7 +220,8 @@ func databaseOf(s string) (uuid.UUID, error) {
 	return id, nil
 }
 
-// AcceptDatabase stores that another database has replaced that of a deployment for good. A repeated call changes nothing.
+// AcceptDatabase stores that another database has replaced a deployment's database for good. A repeated call
+// changes nothing.
 func (s *Server) AcceptDatabase(ctx context.Context, req *registryv1.AcceptDatabaseRequest) (*registryv1.Deployment, error) {
 	id := schema.DeploymentID{Service: req.GetService(), Region: req.GetRegion()}
 	database, err := databaseOf(req.GetDatabase())

@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// State is what the metrics of a registry tell of its environment.
+// State is the state of the environment for the registry's metrics.
 type State struct {
 	Revision int64
 	// Complete is false while the list of deployments may lack some, as after a failover that has lost commits: deletions wait for those

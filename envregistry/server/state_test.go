@@ -14,7 +14,7 @@ import (
 	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
 )
 
-// The state has the counts of deployments, and says what GetEnvironment says of their list.
+// The state has the counts of deployments, and agrees with GetEnvironment on the completeness of their list.
 func TestTheStateHasCountsAndCompleteness(t *testing.T) {
 	t.Parallel()
 	dsn, ctx := database(t), context.Background()
@@ -54,7 +54,7 @@ func TestTheStateHasCountsAndCompleteness(t *testing.T) {
 	conn, err := pgx.Connect(ctx, dsn)
 	require.NoError(t, err)
 	defer func() { _ = conn.Close(ctx) }()
-	_, err = conn.Exec(ctx, `UPDATE dbcontroller_registry.meta SET history = 'another'`) // the registered one has not told what it knows
+	_, err = conn.Exec(ctx, `UPDATE dbcontroller_registry.meta SET history = 'another'`) // west is not heard of in it
 	require.NoError(t, err)
 	require.False(t, state().Complete)
 	agrees()

@@ -122,7 +122,7 @@ func (a *App) Run(ctx context.Context) error {
 func (a *App) reconcile(ctx context.Context, req controller.Request, v *controller.View) (controller.Result, error) {
 	id := strings.TrimPrefix(req.Name.Name, "bookings/")
 	r, ok := v.Get(req.Name)
-	if !ok { // somebody has deleted it without the application
+	if !ok { // it was deleted without the application
 		return controller.Result{}, a.forget(ctx, id)
 	}
 	b, err := client.Decode[Booking](r)

@@ -51,8 +51,9 @@ func Target(d schema.Deployment) (string, error) {
 // networkBits are the bits of an IPv6 address that one customer of a provider does not choose: the others are of one machine, or one home.
 const networkBits = 64
 
-// Network returns what a connection without a certificate counts as: its IPv4 address, or the network of its IPv6 address, since one
-// machine has any number of addresses in it. It is the zero address for a connection without one.
+// Network returns the network by which a connection without a certificate is counted: its IPv4 address, or
+// the network of its IPv6 address, since one machine has any number of addresses in it. It is the zero
+// address for a connection without one.
 func Network(of net.Addr) netip.Addr {
 	at, _ := netip.ParseAddrPort(of.String())
 	ip := at.Addr().Unmap().WithZone("")

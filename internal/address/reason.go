@@ -21,11 +21,13 @@ func Reason(text string) (string, bool) {
 	return Alert(inner), true
 }
 
-// unanswered is what gRPC says of a server that accepts a connection and is silent; certificates have no part in it.
+// unanswered is gRPC's error for a server that accepts a connection and is silent; certificates have no part
+// in it.
 const unanswered = "authentication handshake failed: context deadline exceeded"
 
-// Alert returns the text of an error of TLS with words for what the other end has sent: Go says "remote error: tls: bad certificate", and
-// with TLS 1.3 that reaches a client as an "error reading server preface".
+// Alert returns the text of an error of TLS, with clear words for an alert from the other end: Go says
+// "remote error: tls: bad certificate", and with TLS 1.3 that reaches a client as an "error reading server
+// preface".
 func Alert(text string) string {
 	_, alert, sent := strings.Cut(text, "remote error: tls: ")
 	switch {

@@ -23,7 +23,7 @@ func TestAReasonHasNoWordsOfGRPC(t *testing.T) {
 	require.Equal(t, `projects/p: not found, says "x"`, got)
 }
 
-// What the other end says about a certificate is in words that a reader of the log, or of an error, can act upon.
+// An alert about a certificate is put into words that a reader of the log, or of an error, can act upon.
 func TestARefusedCertificateIsSaid(t *testing.T) {
 	got, _ := address.Reason(`connection error: desc = "error reading server preface: remote error: tls: expired certificate"`)
 	require.Equal(t, "the other end refused the certificate of this one (expired certificate): it is expired, revoked, not yet valid, or of an authority that the ca.crt there lacks", got)

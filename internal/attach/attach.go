@@ -519,7 +519,7 @@ func ReadAgain(ctx context.Context, conn *pgx.Conn, p *Plan) error {
 // attachments is the table of all attachments.
 const attachments = "dbcontroller.attachment"
 
-// lockOf names what another transaction has locked, if that is the error.
+// lockOf names the object that another transaction has locked, if that is the error.
 func lockOf(what string, err error) error {
 	if locked(err) {
 		return fmt.Errorf("%s is locked by another transaction: %w", what, err)

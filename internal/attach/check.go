@@ -214,7 +214,8 @@ func indexed(r *schema.Reference) []string {
 	return append([]string{r.When.Column}, r.Columns...)
 }
 
-// native advises about native keys: one that acts beside the reference, or one that would be better because both tables are in one database.
+// native advises about native keys: a key that acts beside the reference, or a key that would be better
+// because both tables are in one database.
 func (c *checker) native(r *schema.Reference, name string) {
 	beside := false
 	for _, n := range c.table.Natives {

@@ -137,7 +137,8 @@ kinds:
 	require.Contains(t, advised(), "order_id: the native key lines_order_id_fkey holds these columns as well; it acts beside this reference ")
 }
 
-// A function's text ends where it should, whatever the columns are called: it is made by a role that may do more than the owner of the table.
+// No column name ends a function's text early: the role that makes the function may do more than the owner of
+// the table.
 func TestNoColumnNameEndsTheTextOfAFunction(t *testing.T) {
 	t.Parallel()
 	for _, column := range []string{`a$attached$;ALTER ROLE mallory SUPERUSER;--`, `$attached`, `$attached_0_$attached`, `x"$attached$ y`} {

@@ -17,8 +17,8 @@ type Compared struct {
 	Findings []Finding
 }
 
-// Compare compares the tables of a model's kinds with a database, which need not be that of a deployment yet. It reads the catalogue alone, in
-// a read-only transaction, and needs no right on the tables.
+// Compare compares the tables of a model's kinds with a database, which need not belong to a deployment yet.
+// It reads the catalogue alone, in a read-only transaction, and needs no right on the tables.
 func Compare(ctx context.Context, conn *pgx.Conn, model *schema.Model) (out []Compared, err error) {
 	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 		db := &catalogue.Database{}

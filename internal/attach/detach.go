@@ -21,8 +21,9 @@ type Attached struct {
 	Ready bool `json:"ready"`
 	// Walked: the values that were there when it was attached have been read.
 	Walked bool `json:"walked"`
-	// Waiting is the number of deleted rows, and of values without a right, that are not settled yet; Missing that of values whose target does not exist, and
-	// Failed that of those of Waiting that were tried. Problem is the reason of one of Missing, and Failure that of one of Failed.
+	// Waiting counts the deleted rows, and the values without a right, that are not settled yet. Missing
+	// counts the values whose target does not exist, and Failed the waiting ones whose last try failed.
+	// Problem is the reason of one of Missing, and Failure the reason of one of Failed.
 	Waiting int64   `json:"waiting"`
 	Missing int64   `json:"missing"`
 	Failed  int64   `json:"failed"`

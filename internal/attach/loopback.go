@@ -27,7 +27,7 @@ type loopback struct {
 	host, port, user, password string
 }
 
-// place is what the statements of a loopback are about.
+// place has the database, the asking role and the addresses of the server for the statements of a loopback.
 type place struct {
 	database, role, owner, port string
 	hosts                       []string
@@ -94,7 +94,7 @@ func asks(ctx context.Context, conn *pgx.Conn) error {
 	return err
 }
 
-// cannot says why statements do not wait, and what an application does then.
+// cannot returns the reason why statements do not wait, and the remedy in an application.
 func cannot(err error, sql string) []Finding {
 	text := err.Error()
 	var pg *pgconn.PgError
@@ -221,7 +221,7 @@ func (p *place) connect(ctx context.Context, conn *pgx.Conn, w loopback) error {
 
 const strictLeftSQL = `SELECT EXISTS (SELECT FROM dbcontroller.attachment WHERE strict AND ready)`
 
-// StopWaiting removes what Waiting has made, when no strict table is attached any more.
+// StopWaiting removes the objects that Waiting has made, unless a strict table is still attached.
 func StopWaiting(ctx context.Context, conn *pgx.Conn) error {
 	var left, exists, extended bool
 	var p place

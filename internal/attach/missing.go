@@ -21,7 +21,7 @@ type Missing struct {
 	Waits bool `json:"waits"`
 }
 
-// String says what becomes of the rows.
+// String describes the effect on the rows.
 func (m Missing) String() string {
 	text := fmt.Sprintf("%s: %d rows name %d targets that do not exist", m.Path, m.Rows, m.Values)
 	verb := map[schema.Missing]string{schema.MissingUnset: "unset", schema.MissingDelete: "deleted"}[m.Effect]
@@ -34,7 +34,7 @@ func (m Missing) String() string {
 	return text + ": they are " + verb + " after serve --missing-grace, unless their targets come"
 }
 
-// The conditions are those of the process that acts.
+// missingSQL has the conditions of the process that acts on missing targets.
 const missingSQL = `
 SELECT l.path, count(*), sum(l.rows)::bigint,
     NOT a.confirmed AND COALESCE(sum(l.rows) FILTER (WHERE l.before AND NOT l.lost), 0) > greatest(10, (SELECT c.reltuples / 100 FROM pg_catalog.pg_class c WHERE c.oid = dbcontroller.attached_relation($1)))

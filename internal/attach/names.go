@@ -88,8 +88,8 @@ func followed(ctx context.Context, tx pgx.Tx, kindID int32) (n names, attached b
 	return n, true, nil
 }
 
-// namesOf returns the present names of the table of a kind. A table, or a column, that has the declared name is the one that is declared; else it is the
-// attached one, which has another name now.
+// namesOf returns the present names of the table of a kind. It takes the table, or column, with the declared
+// name; if there is none, the attached one, which has another name now.
 func namesOf(ctx context.Context, tx pgx.Tx, db *catalogue.Database, kind schema.KindID, declared schema.TableName) (names, error) {
 	none := names{table: declared}
 	var kindID int32

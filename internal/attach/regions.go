@@ -14,8 +14,8 @@ import (
 	"github.com/db-controller/db-controller/schema/wire"
 )
 
-// checkRegions finds references to a service that runs in several regions without a declared region: by default their targets are in the region of the rows, and those of another
-// region do not exist.
+// checkRegions finds references to a service that runs in several regions without a declared region: by
+// default their targets are in the region of the rows, and targets in another region do not exist for them.
 func checkRegions(ctx context.Context, tx pgx.Tx, model *schema.Model, k *schema.Kind) ([]Finding, error) {
 	c := &checker{kind: k}
 	var env *schema.Environment

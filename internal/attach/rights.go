@@ -16,7 +16,7 @@ const ownerSQL = `
 SELECT pg_catalog.quote_ident(o.rolname), o.rolsuper, pg_catalog.quote_ident(current_user)
 FROM pg_catalog.pg_namespace n JOIN pg_catalog.pg_roles o ON o.oid = n.nspowner WHERE n.nspname = 'dbcontroller'`
 
-// strange explains why a role cannot read the tables of the controller. The error is that of PostgreSQL.
+// strange explains why a role cannot read the tables of the controller. err is PostgreSQL's error.
 func strange(ctx context.Context, conn *pgx.Conn, err error) error {
 	var owner, role string
 	var super bool
@@ -29,9 +29,10 @@ func strange(ctx context.Context, conn *pgx.Conn, err error) error {
 	return fmt.Errorf("%w: attach needs a role that owns the tables and is a member of %[2]s, the owner of schema dbcontroller: GRANT %[2]s TO %[3]s", err, owner, role)
 }
 
-// lackingSQL finds the roles that cannot read, lock and delete the rows of a table, and change these columns of them, and have to: the one that owns
-// dbcontroller.change_rows, as which rows are changed, and those of running processes of the deployment that are no members of it. A right to update one column is enough for the
-// locks. The owner comes first.
+// lackingSQL finds the roles that have to read, lock and delete the rows of a table, and change these
+// columns, but lack a right: the owner of dbcontroller.change_rows, as which rows are changed, and the roles
+// of the deployment's running processes that are no members of the owner. A right to update one column is
+// enough for the locks. The owner comes first.
 const lackingSQL = `
 WITH r AS (
     SELECT p.proowner AS id, true AS owns FROM pg_catalog.pg_proc p WHERE p.oid = pg_catalog.to_regproc('dbcontroller.change_rows')
@@ -55,8 +56,8 @@ type lackingRole struct {
 	grants []string
 }
 
-// changes are the columns that the controller may change: those of the references, which UNSET sets to NULL. Without references, the first
-// column of the key is for the locks.
+// changes returns the columns that the controller may change: the columns of the references, which UNSET sets
+// to NULL. Without references it returns the first column of the key, for the locks.
 func changes(key []string, references [][]string) []string {
 	columns := slices.Concat(references...)
 	if len(columns) == 0 {
@@ -95,7 +96,7 @@ func findLacking(ctx context.Context, tx pgx.Tx, table schema.TableName, columns
 	return out, nil
 }
 
-// finding tells what the role lacks.
+// finding describes the rights that the role lacks.
 func (l lackingRole) finding() Finding {
 	text := l.role + ", the role of a process of the deployment, cannot read, update and delete the rows"
 	if l.owns {
@@ -122,8 +123,8 @@ func revoke(ctx context.Context, tx pgx.Tx, table schema.TableName) error {
 	return lockOf(table.String(), err)
 }
 
-// othersSQL finds the roles beside the owner of a table whose code can run when its rows are deleted: those that may create triggers on it, or tables that refer to it, and
-// owners of such tables.
+// othersSQL finds the roles beside the owner of a table whose code can run when its rows are deleted: roles
+// that may create triggers on it, or tables that refer to it, and owners of such tables.
 const othersSQL = `
 WITH c AS (
     SELECT c.oid, c.relowner, c.relacl FROM pg_catalog.pg_class c
@@ -141,7 +142,7 @@ SELECT DISTINCT x.text FROM (
     FROM c JOIN pg_catalog.pg_constraint k ON k.confrelid = c.oid AND k.contype = 'f' JOIN pg_catalog.pg_class h ON h.oid = k.conrelid WHERE h.relowner <> c.relowner
 ) AS x ORDER BY 1`
 
-// checkOthers names those whose code runs when the controller deletes rows of a table.
+// checkOthers names the roles whose code runs when the controller deletes rows of a table.
 func checkOthers(ctx context.Context, tx pgx.Tx, table schema.TableName) ([]Finding, error) {
 	found, err := tx.Query(ctx, othersSQL, table.SQL())
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// take returns the statements that lock the rights to the distinct targets of the strict references of the rows added, or fail; of
-// an UPDATE, to those that a row did not name before.
+// take returns the statements that lock the rights to the distinct targets of the strict references of the
+// rows added, or fail; for an UPDATE, to the targets that a row did not name before.
 func take(d *schema.Definition, update bool) string {
 	var targets, taken []string
 	for _, r := range strictOf(d) {
@@ -48,7 +48,8 @@ func takeOf(r schema.DefinitionReference, targets string) string {
 		call("t.region", "t.names"), targets)
 }
 
-// ownRegion is the region of the targets of a reference without a column for it; null: that of this deployment.
+// ownRegion is the region of the targets of a reference without a column for it; NULL: this deployment's
+// region.
 func ownRegion(r schema.DefinitionReference) string {
 	if r.Target.Region == "" {
 		return "NULL::text"
@@ -66,8 +67,8 @@ func strictOf(d *schema.Definition) (out []schema.DefinitionReference) {
 	return out
 }
 
-// dropped returns the statements that leave a look at each right to block that rows may not need any more: those to the targets of the rows removed; of
-// an UPDATE, to those that a row does not name any more.
+// dropped returns the statements that leave a look at each right to block that rows may not need any more:
+// the rights to the targets of the rows removed; for an UPDATE, to the targets that a row does not name now.
 func dropped(d *schema.Definition, update bool) (out string) {
 	for _, r := range d.References {
 		if !r.Blocks() {
@@ -97,8 +98,9 @@ func lookAll(d *schema.Definition, word string) (out string) {
 	return out
 }
 
-// oneAdded returns the statements of an INSERT of one row that names one target: they leave the function when the right is there. Else the others decide.
-// reused is the condition that keys may be used again too early, and then what looks for that.
+// oneAdded returns the statements of an INSERT of one row that names one target: they leave the function when
+// the right is there. Else the others decide. reused is the condition under which keys may be used again too
+// early, and then the statement that looks for such keys.
 func oneAdded(d *schema.Definition, reused, then string) string {
 	only := onlyTarget(d.References, false)
 	return fmt.Sprintf(`SELECT EXISTS (SELECT FROM added OFFSET 1), %s, %s INTO own.several, own.reused, %s FROM (SELECT %s AS name%s FROM added AS r) AS a LIMIT 1;
@@ -197,7 +199,7 @@ func takeOne(references []schema.DefinitionReference) string {
         END IF;`
 }
 
-// An async reference waits for nobody, and takes no right above READ COMMITTED.
+// An async reference waits for no lock, and takes no right above READ COMMITTED.
 func takeTarget(r schema.DefinitionReference) string {
 	right, wait, committed := "acting", "", ""
 	if !r.Strict {
@@ -250,8 +252,9 @@ func whenHolds(r schema.DefinitionReference) string {
 	return "r." + quote(r.When.Column) + `::text COLLATE "C" = ` + literal(r.When.Value)
 }
 
-// refer returns the statements that lock the rights to the distinct targets of the async references of the rows added, and note the values without one; of an
-// UPDATE, to those that a row did not name before.
+// refer returns the statements that lock the rights to the distinct targets of the async references of the
+// rows added, and note the values without a right; for an UPDATE, to the targets that a row did not name
+// before.
 func refer(kindID int32, d *schema.Definition, update bool) string {
 	var out strings.Builder
 	for _, r := range d.References {

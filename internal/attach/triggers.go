@@ -184,8 +184,10 @@ func timed(d *schema.Definition) bool {
 	return slices.ContainsFunc(d.References, func(r schema.DefinitionReference) bool { return slices.ContainsFunc(r.Types, schema.Timed) })
 }
 
-// settings are those of the function, as the catalogue has them. Each one costs two microseconds a statement, so a function has those alone on which its
-// plans and texts depend: an UPDATE joins, a strict INSERT looks for rights, the others pass the rows on. The functions that they call have settings of their own.
+// settings returns the settings of the trigger's function, in the form of the catalogue. Each one costs two
+// microseconds a statement, so a function has only the settings on which its plans and texts depend: an
+// UPDATE joins, a strict INSERT looks for rights, the others pass the rows on. The functions that they call
+// have settings of their own.
 func (t trigger) settings() []string {
 	plans := t.planSettings()
 	if t.timed { // as the sessions of the controller
@@ -259,8 +261,9 @@ func (t trigger) create(kindID int32, d *schema.Definition, table schema.TableNa
 // clippedName is longer than any name of a resource, and short enough for an index: a longer key is noted, and reported.
 const clippedName = schema.MaxNameBytes + 1
 
-// rowName returns the expression for the name of the row r, as schema.Definition.RowName has it. Its collation does not depend on those of
-// the columns: names of different collations cannot be compared, and nondeterministic ones take different names for equal.
+// rowName returns the expression for the name of the row r, as schema.Definition.RowName has it. Its
+// collation does not depend on the collations of the columns: names of different collations cannot be
+// compared, and nondeterministic ones take different names for equal.
 func rowName(d *schema.Definition) string {
 	parts := make([]string, len(d.Key))
 	plain := true

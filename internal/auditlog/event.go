@@ -1,6 +1,7 @@
-// Package auditlog writes a record of calls: who made them, with which proof, on what, and whether they were allowed. Each event is a line of JSON with a
-// number and the hash of the line before: a line that is changed, removed or inserted later is found by Verify. What is cut off at the end is found by
-// comparing the last hash with a copy elsewhere, such as a second sink.
+// Package auditlog writes a record of calls: the caller and its proof, the resources, and whether the call
+// was allowed. Each event is a line of JSON with a number and the hash of the line before: a line that is
+// changed, removed or inserted later is found by Verify. A cut at the end is found by comparing the last hash
+// with a copy elsewhere, such as a second sink.
 package auditlog
 
 import (
@@ -47,7 +48,7 @@ func joined(classes []Class) string {
 	return strings.Join(names, ", ")
 }
 
-// Outcome is what became of a call.
+// Outcome is the result of a call, as far as it is known at the time of the event.
 type Outcome string
 
 // The outcomes. Allowed is written before the call is carried out; Failed follows when it returned an error. An allowed call without a later event took effect,

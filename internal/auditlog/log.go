@@ -114,7 +114,8 @@ func (l *Log) Note(e Event) {
 	}
 }
 
-// add numbers an event. Without Config.Required, one that has no room is counted, and the next line says how many there were.
+// add numbers an event. Without Config.Required, an event that has no room is counted, and the next line has
+// the number of such events.
 func (l *Log) add(e Event) (seq uint64, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -194,7 +195,7 @@ func (l *Log) flush() error {
 	}
 }
 
-// Close writes what is left, and closes the sink. A sink that does not answer is left.
+// Close writes the lines that are left, and closes the sink. It gives up a sink that does not answer in time.
 func (l *Log) Close() error {
 	if l == nil {
 		return nil

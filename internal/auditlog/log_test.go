@@ -254,7 +254,8 @@ func TestARotationBeforeAStartIsReported(t *testing.T) {
 	require.Equal(t, 1, c.Begun)
 }
 
-// No event makes a line that a sink cannot take, or that keeps a file from being opened again; what is left out is counted.
+// No event makes a line that a sink cannot take, or that keeps a file from being opened again; the parts that
+// are left out are counted.
 func TestALineHasABound(t *testing.T) {
 	t.Parallel()
 	server, err := net.ListenPacket("udp", "127.0.0.1:0")
@@ -293,7 +294,7 @@ func (p *parts) Write(lines [][]byte) (int, error) {
 	return 1, nil
 }
 
-// What a sink has taken it is not given again.
+// A sink does not get a line twice that it has taken.
 func TestALineIsSentOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -111,7 +111,7 @@ func (f *file) Write(lines [][]byte) (int, error) {
 		}
 	}
 	text := bytes.Join(lines, nil)
-	_, err := f.open.WriteAt(text, f.size) // over what was written in part before
+	_, err := f.open.WriteAt(text, f.size) // over lines that were written in part before
 	if err == nil {
 		err = f.open.Sync()
 	}
@@ -122,7 +122,7 @@ func (f *file) Write(lines [][]byte) (int, error) {
 	return len(lines), nil
 }
 
-// moved reports whether the path is not that of the open file any more, or the file was emptied.
+// moved reports whether the path does not name the open file now, or the file was emptied.
 func (f *file) moved() bool {
 	at, err := os.Stat(f.path)
 	if err != nil {
@@ -135,7 +135,7 @@ func (f *file) moved() bool {
 func (f *file) close() {
 	if f.open != nil {
 		if is, err := f.open.Stat(); err == nil && is.Size() > f.size {
-			_ = f.open.Truncate(f.size) // what was written in part is written again, perhaps into another file
+			_ = f.open.Truncate(f.size) // lines written in part are written again, maybe elsewhere
 		}
 		_ = f.open.Close()
 		f.open = nil

@@ -19,13 +19,15 @@ func hashOf(text []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// Chain is what was verified so far. The zero value begins with any line; a first line of all has no previous one.
+// Chain is the part of a log that was verified so far. The zero value begins with any line; the first line of
+// a log has no previous one.
 type Chain struct {
 	Lines uint64
 	Seq   uint64 // of the last line
 	Hash  string // of the last line
 	First uint64 // Seq of the first line
-	// Begun is the number of lines that begin a log, after others: its file was new when the process started. What was cut off before is not known.
+	// Begun is the number of lines that begin a log, after others: its file was new when the process started.
+	// A cut before such a line is not noticed.
 	Begun int
 }
 

@@ -31,7 +31,7 @@ const (
 
 	// Bytes of a problem, and of each segment of its place.
 	problemBytes, segmentBytes = 256, 16
-	// maxProblemBytes bounds the memory of the problems of a body: those of a larger one are not listed.
+	// maxProblemBytes bounds the memory of the problems of a body: beyond it the error has no list of places.
 	maxProblemBytes = 8 << 20
 )
 

@@ -124,7 +124,8 @@ func TestOrdinaryBodiesAreCheckedInFull(t *testing.T) {
 	require.NoError(t, check(t, text, `{"s":"`+strings.Repeat("abcd", 200_000)+`"}`))
 }
 
-// A large body that does not fit is refused without the places, of which there may be very many; one that fits is not.
+// A large body that does not fit is refused without the places, of which there may be very many; a large body
+// that fits is accepted.
 func TestProblemsOfALargeBodyAreNotListed(t *testing.T) {
 	t.Parallel()
 	s := compile(t, `{"properties": {"n": {"items": {"type": "number"}}}}`)

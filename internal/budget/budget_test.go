@@ -28,7 +28,7 @@ func waits(t *testing.T, h *Hold) {
 	}
 }
 
-// A caller that has its share waits, and nobody else does.
+// A caller that has its share waits, and no other caller does.
 func TestOneCallerHasItsShareAtMost_I20(t *testing.T) {
 	b := New(DefaultTotal)
 	hostile, other := b.Open("hostile"), b.Open("other")

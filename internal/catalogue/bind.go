@@ -25,7 +25,7 @@ type Reference struct {
 	Behaviour schema.Behaviour
 	// Targets are the keys to which a value may refer; one of them must have it.
 	Targets []Target
-	// Unscanned is the reason for which the reference cannot be scanned, "" for one that can.
+	// Unscanned is the reason for which the reference cannot be scanned, "" if it can.
 	Unscanned string
 	// Why is the reason of a guess.
 	Why    string
@@ -52,7 +52,7 @@ func (r *Reference) Within() bool {
 type Advice struct {
 	Text string
 	SQL  string
-	// Finding: something should be done about it.
+	// Finding: the advice asks for action.
 	Finding bool
 }
 
@@ -191,7 +191,8 @@ func (b *binder) target(out *Reference, r *schema.Reference, name string) {
 	}
 }
 
-// sameRegion reports whether a database is that of the targets: a database without a region is that of all.
+// sameRegion reports whether target can have the targets of holder's rows: a database without a region has
+// the rows of all regions.
 func sameRegion(holder, target *Database, fixed string) bool {
 	want := fixed
 	if want == "" {

@@ -63,7 +63,7 @@ const maxUnmatched = 50
 // idWords are the words of keys in the names of columns that are references in all likelihood.
 var idWords = []string{"id", "uuid", "guid", "uid", "fk", "ref"}
 
-// form is a name under which columns may refer to a table, with the score of one that does.
+// form is a name under which columns may refer to a table, with the score of a column that does.
 type form struct {
 	words []string
 	score int
@@ -139,7 +139,7 @@ func (g *guesser) noteUnmatched() {
 	g.note("named as references are, and no table fits: %s%s; declare those that are references", strings.Join(names[:min(len(names), maxUnmatched)], ", "), more)
 }
 
-// add adds a table to those that are compared.
+// add adds a table to the tables that columns are compared with.
 func (g *guesser) add(p place, prefixes map[string]bool) {
 	i := len(g.tables)
 	g.tables = append(g.tables, p)
@@ -197,7 +197,8 @@ func (g *guesser) note(format string, args ...any) {
 	g.out.Notes = append(g.out.Notes, fmt.Sprintf(format, args...))
 }
 
-// singles guesses the references of single columns: of those that are the primary key alone, or of all others.
+// singles guesses the references of single columns: of the columns that are the whole primary key, or of all
+// others.
 func (g *guesser) singles(holder place, keys bool) {
 	for i := range holder.table.Columns {
 		c := &holder.table.Columns[i]
@@ -395,7 +396,7 @@ func (g *guesser) isLookup(column string, key *Column, t *Table) bool {
 	return len(full) == len(w)+1 && slices.Equal(full[:len(w)], w) && slices.Contains(lookups, full[len(full)-1])
 }
 
-// namedBefore scores the words of a column's name before those of a key's name.
+// namedBefore scores the words of a column's name before the words of a key's name.
 func (g *guesser) namedBefore(column, key, word string, forms []form) (score int, why string) {
 	base := slices.Clone(before(g.words(column), g.words(key)))
 	if len(base) == 0 {
@@ -430,7 +431,8 @@ func named(base []string, word string, forms []form) (score int, why string) {
 	return score, why
 }
 
-// prefixes returns the words that begin the names of many tables of a database, as that of an application does.
+// prefixes returns the words that begin the names of many tables of a database, such as an application's
+// name.
 func (d *Database) prefixes() map[string]bool {
 	counts, out := map[string]int{}, map[string]bool{}
 	for _, t := range d.Tables {

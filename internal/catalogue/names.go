@@ -87,7 +87,7 @@ func noun(identifier string) []string {
 // keyWords end the name of a column that refers: customer_id, or begin it: id_customer.
 var keyWords = []string{"id", "uuid", "guid", "key", "code", "no", "number", "ref", "fk", "uid", "oid"}
 
-// stem returns the words of a column's name without those of a key, and the word of the key; "" without one.
+// stem returns the words of a column's name without the word of a key, and that word; "" if there is none.
 func stem(column string) (of []string, key string) {
 	w := words(column)
 	switch {

@@ -14,7 +14,7 @@ const (
 // people are the nouns of tables with people, the likeliest first.
 var people = []string{"user", "account", "person", "employee", "member", "staff", "agent", "profile", "contact"}
 
-// personal are the roles of people: creator_id, owner_id. What ends in by is one as well: approved_by.
+// personal are the roles of people: creator_id, owner_id. A name that ends in by is one as well: approved_by.
 var personal = []string{
 	"creator", "owner", "author", "editor", "reviewer", "approver", "assignee", "assigner", "assigned", "manager", "supervisor", "reporter", "requester", "requestor", "sender", "recipient",
 	"receiver", "submitter", "uploader", "publisher", "moderator", "organiser", "inviter", "invitee", "follower", "followee", "mentor", "leader", "lead", "seller", "buyer", "operator", "actor",
@@ -29,7 +29,8 @@ var tree = []string{
 // treePhrases end the names of columns without the word of a key.
 var treePhrases = [][]string{{"reports", "to"}, {"replaced", "by"}, {"superseded", "by"}, {"duplicate", "of"}, {"copy", "of"}, {"reply", "to"}, {"in", "reply", "to"}, {"child", "of"}, {"part", "of"}, {"belongs", "to"}}
 
-// byRoleOf guesses the table of a column that is named after a role: the holder's own table, or that of people.
+// byRoleOf guesses the table of a column that is named after a role: the holder's own table, or a table of
+// people.
 func (g *guesser) byRoleOf(holder place, c *Column, base []string, word string) (candidate, bool) {
 	own := singlePrimary(holder.table)
 	alike := func(key *Column) bool {
@@ -107,7 +108,7 @@ func common(a, b []string) (n int) {
 	return n
 }
 
-// saysMore reports whether the name of a key is that of one table's key: hostid, account_no; and not id or code.
+// saysMore reports whether the name of a key also names its table: hostid, account_no; and not id or code.
 func (g *guesser) saysMore(key string) bool {
 	base, word := stem(key)
 	return word != "" && len(base) > 0 && !slices.Contains(keyWords, strings.ToLower(key))

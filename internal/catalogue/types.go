@@ -10,7 +10,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// Type is the type of a column; that of its base for a domain.
+// Type is the type of a column; for a domain, the type under it.
 type Type struct {
 	Schema, Name string // as in pg_type
 	Labels       []string

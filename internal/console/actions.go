@@ -37,8 +37,9 @@ func (h *Handler) AllowActions() *Handler {
 	return h
 }
 
-// act does an action. A page of another site cannot ask for it: browsers send the cookie of this site to this site alone, name the site of
-// the page, and send JSON of another site only after a permission that nobody gives.
+// act does an action. A page of another site cannot ask for it: browsers send the cookie of this site to this
+// site alone, name the site of the page, and send JSON of another site only after a permission that this
+// server does not give.
 func (h *Handler) act(w http.ResponseWriter, r *http.Request) {
 	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
 		refuse(w, http.StatusUnsupportedMediaType, "want application/json")

@@ -288,7 +288,8 @@ func TestTheChartCanBeReadOnAPhone(t *testing.T) {
 	b.do(chromedp.EmulateViewport(1280, 900))
 }
 
-// What blocks a resource is a link to its page, where the reason names one; the page that is shown is marked for everybody.
+// The reason of a blocked resource links to the page of the blocker that it names; the navigation marks the
+// page that is shown, for screen readers too.
 func TestBlockersAreLinks(t *testing.T) {
 	f := newFleet(3, 3)
 	f.block(west, 1)

@@ -7,7 +7,8 @@ import (
 	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
 )
 
-// registry is what Deployments of an operator have beside: the registry tells nobody else who changed it.
+// registry is implemented by the Deployments of an operator: the registry tells only operators who changed
+// it.
 type registry interface {
 	Registry() registryv1.RegistryServiceClient
 }

@@ -90,7 +90,7 @@ func TestEventsAreEverythingAndThenChanges(t *testing.T) {
 	require.NotEmpty(t, *next().Problem)
 }
 
-// Deployments are asked once for all who look, and by nobody when nobody looks.
+// Deployments are asked once for all viewers, and not at all without viewers.
 func TestNobodyIsAskedWhileNobodyLooks(t *testing.T) {
 	t.Parallel()
 	f := newFleet(2, 2)
@@ -110,8 +110,9 @@ func TestNobodyIsAskedWhileNobodyLooks(t *testing.T) {
 	h.poller.running.Wait()
 }
 
-// The console knows since when a deployment has not answered: for certain when it answered before, else since the first look at least. A time
-// without viewers ends what is known. All answers of the first look have arrived when a change says so.
+// The console knows since when a deployment has not answered: for certain when it answered before, else since
+// the first look at least. A time without viewers ends this knowledge. A change tells when all answers of the
+// first look have arrived.
 func TestTheConsoleKnowsSinceWhenADeploymentIsSilent(t *testing.T) {
 	t.Parallel()
 	f := newFleet(1, 2)
@@ -174,7 +175,7 @@ func TestASlowBrowserGetsTheNewestStates(t *testing.T) {
 	for _, failure := range []string{"one", "two", "three"} {
 		p.put(t.Context(), State{Deployment: "x", Error: failure})
 	}
-	ofX := func() (out []string) { // beside those of the deployment that is polled
+	ofX := func() (out []string) { // beside the states of the deployment that is polled
 		for _, s := range p.take(v).Deployments {
 			if s.Deployment == "x" {
 				out = append(out, s.Error)
@@ -252,7 +253,8 @@ func TestLookupsShowWhatTheyGet(t *testing.T) {
 	}
 }
 
-// What a deletion waits for fails elsewhere: the pages of stuck resources and of one resource show it as the command line does.
+// A deletion waits for work that fails elsewhere: the pages of stuck resources and of one resource show the
+// failure as the command line does.
 func TestLookupsShowWhatFailsElsewhere(t *testing.T) {
 	t.Parallel()
 	f := newFleet(2, 2)

@@ -8,9 +8,10 @@ import (
 	"strings"
 )
 
-// Keyed guards a console on a loopback address against everybody else on the machine, and against other pages in the same browser. A request with the
-// key (?key=) gets a cookie; every other request needs it. The name in the request must be the listener's own, so that no other name that resolves to
-// a loopback address is served.
+// Keyed guards a console on a loopback address against the other users of the machine, and against other
+// pages in the same browser. A request with the key (?key=) gets a cookie; every other request needs it. The
+// name in the request must be the listener's own, so that no other name that resolves to a loopback address
+// is served.
 type Keyed struct {
 	next   http.Handler
 	key    string

@@ -67,7 +67,7 @@ func (h *Handler) everywhere(ctx context.Context, ask func(context.Context, sche
 	return out, nil
 }
 
-// others asks the deployments that something waits for.
+// others asks the other deployments for which a resource or work waits.
 func (h *Handler) others() elsewhere.Deployments {
 	return elsewhere.Deployments{Admin: h.of.Admin, Plain: plain}
 }

@@ -18,7 +18,7 @@ const (
 	askAtOnce = 32
 )
 
-// Poller asks all deployments while somebody looks, once for all who look.
+// Poller asks all deployments while there are viewers, once for all of them.
 type Poller struct {
 	of       Deployments
 	interval time.Duration
@@ -26,10 +26,10 @@ type Poller struct {
 	mu      sync.Mutex
 	states  map[string]State     // by deployment
 	whole   bool                 // every deployment of the environment has been asked since began
-	began   time.Time            // when somebody began to look, after nobody did
+	began   time.Time            // when the first viewer came
 	problem string               // why the environment cannot be read; empty when it can
-	viewers map[*viewer]struct{} // who looks
-	stop    context.CancelFunc   // ends the looks; nil while nobody looks
+	viewers map[*viewer]struct{} // one for each browser
+	stop    context.CancelFunc   // ends the looks; nil without viewers
 	running sync.WaitGroup       // of the looks
 }
 
@@ -84,7 +84,7 @@ func (p *Poller) Watch(ctx context.Context, send func(Change) error) error {
 func (p *Poller) join() *viewer {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.stop == nil { // nobody has looked for a while: the states are old
+	if p.stop == nil { // there were no viewers: the states are old
 		p.whole, p.began = false, time.Now()
 		for name, s := range p.states {
 			s.SilentSince, s.Answered = nil, false
@@ -174,7 +174,7 @@ func (p *Poller) wholly(ctx context.Context) {
 	}
 }
 
-// put stores a state, unless the looks have ended: an error would be that of the end.
+// put stores a state, unless the looks have ended: the end itself causes errors.
 func (p *Poller) put(ctx context.Context, s State) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

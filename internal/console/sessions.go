@@ -23,9 +23,10 @@ const (
 	streamTime = 5 * time.Minute
 )
 
-// Sessions serve the console to people who prove who they are by a token. The page itself has no secrets, and is served to everybody; its data are
-// read with the token of the person, whose rights decide. The token is in a cookie that scripts and other sites do not get; it is verified with every
-// request, and nothing of a session is stored here between requests.
+// Sessions serve the console to people who prove who they are by a token. The page itself has no secrets, and
+// is served to every caller; its data are read with the token of the person, whose rights decide. The token
+// is in a cookie that scripts and other sites do not get; it is verified with every request, and nothing of a
+// session is stored here between requests.
 type Sessions struct {
 	cfg  SessionsConfig
 	page http.Handler // files alone

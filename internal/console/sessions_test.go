@@ -36,7 +36,7 @@ type hasty struct {
 
 func (h *hasty) SetWriteDeadline(until time.Time) error { h.until = until; return nil }
 
-// Nobody keeps a connection by reading nothing, with or without a token.
+// A client that reads nothing does not keep its connection, with or without a token.
 func TestAnAnswerThatIsNotReadEnds_I20(t *testing.T) {
 	t.Parallel()
 	pages := NewSessions(SessionsConfig{Verify: func(context.Context, string) (string, error) { return "", errors.New("no token") }})
@@ -47,7 +47,8 @@ func TestAnAnswerThatIsNotReadEnds_I20(t *testing.T) {
 	}
 }
 
-// The page is for everybody; its data are read with the person's token, while that is valid, and never for another site.
+// The page is served to every caller; its data are read with the person's token, while that is valid, and
+// never for another site.
 func TestAConsoleOfSessionsAsksWithTheTokenOfWhoLooks(t *testing.T) {
 	t.Parallel()
 	valid, streams, entered := map[string]bool{"ann": true, "bob": true}, 0, 0

@@ -28,7 +28,7 @@ type State struct {
 	Deployment string `json:"deployment"`
 	Service    string `json:"service"`
 	Region     string `json:"region"`
-	// Version is the one that the environment wants.
+	// Version is the version that the environment wants.
 	Version string `json:"version,omitempty"`
 	// Disabled: an operator has disabled it in the registry.
 	Disabled bool `json:"disabled,omitempty"`
@@ -53,7 +53,8 @@ func (s State) changed(from State) bool {
 		(s.SilentSince == nil) != (from.SilentSince == nil)
 }
 
-// after returns the state with the time of its silence, which goes on from the look before, if somebody has looked without a break.
+// after returns the state with the time of its silence, which goes on from the look before, if there was no
+// break between the looks.
 func (s State) after(before State, looked bool) State {
 	if s.Status != nil {
 		return s

@@ -17,7 +17,8 @@ import (
 )
 
 const (
-	// asked is how many of the deployments that something waits for are asked, atOnce of them at the same time, and patience how long.
+	// asked bounds the deployments that are asked, atOnce the deployments that are asked at the same time,
+	// and patience the time for all of them.
 	asked    = 20
 	atOnce   = 10
 	patience = 3 * time.Second
@@ -44,7 +45,8 @@ func (d Deployments) status(ctx context.Context, deployment string) (*adminv1.St
 	return admin.Status(ctx, &adminv1.StatusRequest{})
 }
 
-// Explain adds to an explanation what keeps the other deployments that the resource waits for from acting: pauses, failures, and silence.
+// Explain adds to an explanation the pauses, failures and silence of the other deployments for which the
+// resource waits.
 func (d Deployments) Explain(ctx context.Context, own schema.DeploymentID, e *adminv1.ExplainResponse) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -94,7 +96,8 @@ func (d Deployments) keptBy(ctx context.Context, other, own string) (reasons []*
 	return reasons
 }
 
-// Stuck adds to the deletions that wait for other deployments what fails there; answers are those of ListStuck, by deployment.
+// Stuck adds to the deletions that wait for other deployments the failures there; answers has the answers of
+// ListStuck, by deployment.
 func (d Deployments) Stuck(ctx context.Context, answers map[string]*adminv1.ListStuckResponse) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -141,7 +144,7 @@ func failingFor(answer *adminv1.StatusResponse, other string) (found []*adminv1.
 	return found
 }
 
-// handlerOf is the handler in a failure: what failed once is tried by a task of its own, which has a name of its own.
+// handlerOf returns the handler in a failure: failed work is tried again by a task with a name of its own.
 func handlerOf(f *adminv1.Failure) string { return strings.TrimSuffix(f.GetHandler(), "_again") }
 
 func handlerText(f *adminv1.Failure) string { return strings.ReplaceAll(handlerOf(f), "_", "-") }

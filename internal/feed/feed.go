@@ -25,7 +25,7 @@ var (
 // Config of a Log. All fields but the times and Heard are needed.
 type Config struct {
 	Pool postgres.Pool
-	// StateSQL is StateBegin, the text of what Lost compares, StateFrom, the table of one row, and StateEnd.
+	// StateSQL is StateBegin, the text that Lost compares, StateFrom, the table of one row, and StateEnd.
 	StateSQL string
 	// WrittenSQL is WrittenBegin, for which of the topics AnyNew holds, as a number, WrittenFrom, the table of one row, and
 	// StateEnd. It takes xmax and xip.
@@ -43,9 +43,10 @@ type Config struct {
 	// Ahead is called with the present epoch when a token of it is ahead of the database: an older copy has taken its place. May
 	// be nil.
 	Ahead func(ctx context.Context, epoch string)
-	// Witness returns what this process knows to be on disk, for tokens, and Lost reports whether a database has lost what a token of its present
-	// epoch has from Witness; present is from StateSQL. Both may be nil: then positions alone reveal an older copy, and other databases of its
-	// server move them as well.
+	// Witness returns, for tokens, a text about the commits that this process knows to be on disk. Lost
+	// reports whether a database has lost such a commit: witness is from a token of its present epoch,
+	// present from StateSQL. Both may be nil: then positions alone reveal an older copy, and other databases
+	// of its server move them as well.
 	Witness func() string
 	Lost    func(witness, present string) bool
 }
@@ -97,8 +98,8 @@ type Feed[T any] struct {
 	Keyed bool
 	// Written: the columns of items of FirstSQL and NextSQL, and of SnapshotSQL unless Keyed, begin with the text of xid. Scan does not see it.
 	Written bool
-	// All statements are SinceBegin, the table of one row, SinceJoin, and a SELECT of the items. Their parameters have fixed
-	// numbers, except those of More, which come last.
+	// All statements are SinceBegin, the table of one row, SinceJoin, and a SELECT of the items. Their
+	// parameters have fixed numbers, except the parameters of More, which come last.
 	//
 	// SnapshotSQL takes, when Keyed, a limit, Args, and the Kind and Name of the key after which it begins; its rows begin with
 	// their key. Otherwise it takes the text of a position, a limit, the sequence number after which it begins, and Args: its

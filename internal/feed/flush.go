@@ -59,8 +59,8 @@ type flushes struct {
 	ended   time.Time   // guarded by mu; when the last round ended
 }
 
-// flushRound is one look at the log, or one flush of it, later than the reads of all that wait for it: what an earlier one found may
-// have been another server.
+// flushRound is one look at the log, or one flush of it, after the reads of all watches that wait for it: an
+// earlier round may have asked another server.
 type flushRound struct {
 	until   uint64        // guarded by mu of flushes; the farthest place that one of its watches waits for
 	commits bool          // guarded by mu of flushes: one of its watches has waited for the others' commits already
@@ -71,7 +71,8 @@ type flushRound struct {
 	err     error
 }
 
-// join returns the next round, which flushes the log itself when commits is set, or nobody has waited for a while.
+// join returns the next round, which flushes the log itself when commits is set, or no watch has waited for a
+// while.
 func (f *flushes) join(pool postgres.Pool, until uint64, commits bool) *flushRound {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -91,7 +92,8 @@ func (f *flushes) join(pool postgres.Pool, until uint64, commits bool) *flushRou
 	return r
 }
 
-// run runs rounds while somebody waits for one. Those who come while the first one after a pause flushes the log are likely to be served by it.
+// run runs rounds while watches wait for one. Watches that come while the first round after a pause flushes
+// the log are likely to be served by that flush, so the second round looks at once.
 func (f *flushes) run(pool postgres.Pool, rested bool) {
 	for n := 1; ; n++ {
 		f.mu.Lock()

@@ -93,7 +93,7 @@ func TestWatchesWaitForTheDiskTogether(t *testing.T) {
 	})
 }
 
-// What an earlier look has found says nothing about a later read, which may be one of another server.
+// The result of an earlier look does not hold for a later read, which may come from another server.
 func TestEachWaitForTheDiskLooksAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -108,8 +108,8 @@ func TestEachWaitForTheDiskLooksAgain(t *testing.T) {
 	})
 }
 
-// At rest nobody else flushes the log: the first watch does at once, and those that come meanwhile look how far that went. Under load all wait
-// for the commits of others first.
+// At rest no other transaction flushes the log: the first watch flushes it at once, and the watches that come
+// meanwhile look how far that flush went. Under load all watches wait for the commits of others first.
 func TestAtRestTheLogIsFlushedAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

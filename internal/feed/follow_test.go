@@ -472,7 +472,7 @@ func TestAnOpenWatchEndsWithItsEpoch_I24(t *testing.T) {
 	}
 }
 
-// A reader that takes nothing ends, and delays nobody.
+// A reader that takes nothing ends, and delays no other reader.
 func TestASlowReaderEndsAlone_I20(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -589,7 +589,8 @@ func TestBookmarksComeTogether(t *testing.T) {
 	})
 }
 
-// The token of a watch at rest is that of the last pulse: it reveals an older copy that the token of its last event would not.
+// A watch at rest has the token of the last pulse: it reveals an older copy that the token of its last event
+// would not.
 func TestTheTokenOfAWatchAtRestIsYoung_I24(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -8,7 +8,7 @@ import (
 // own is the newest transaction of this process that is on disk, as far as it has told.
 type own struct {
 	mu    sync.Mutex
-	epoch string // guarded by mu; that of the database in the transaction
+	epoch string // guarded by mu; the database's epoch in the transaction
 	xid   string // guarded by mu
 	next  string // guarded by mu; the id after it
 }
@@ -29,10 +29,11 @@ func (l *Log) Committed(epoch, xid string) {
 	o.epoch, o.xid, o.next = epoch, xid, next
 }
 
-// isOwn reports whether the position of a page, and its rows, are on disk since a transaction of this process is: no transaction that has ended has
-// a newer id, so that a crash gives no id before the position out again; and the rows are all of that transaction. (Those of an earlier id
-// may have been committed later, and without waiting for the disk.) A page that is not the whole of its window says nothing of the other rows. An older copy
-// of the database has not come to the same id.
+// isOwn reports whether the position of a page, and its rows, are on disk since a transaction of this process
+// is: no transaction that has ended has a newer id, so that a crash gives no id before the position out
+// again; and the rows are all of that transaction. (The rows of an earlier id may have been committed later,
+// and without waiting for the disk.) A page that is not the whole of its window says nothing of the other
+// rows. An older copy of the database has not come to the same id.
 func (p *page[T]) isOwn(o *own, at Position) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Pace calls a function at once after a pause, and else no more often than once in an interval: several calls of Ring are one then. It is
-// for rows that nobody waits for. The last Ring is always followed by a call.
+// Pace calls a function at once after a pause, and else no more often than once in an interval: several calls
+// of Ring are one then. It is for rows that no caller waits for. The last Ring is always followed by a call.
 type Pace struct {
 	every time.Duration
 	do    func()

@@ -76,7 +76,7 @@ func (ps *pages[T]) remove(kept *atomic.Int64, k *keptPage[T]) {
 	}
 }
 
-// forget removes all pages but those of the newest look.
+// forget removes the pages of all looks but the newest.
 func (ps *pages[T]) forget(kept *atomic.Int64, newest string) {
 	for _, k := range slices.Clone(ps.kept) {
 		if k.until != newest {

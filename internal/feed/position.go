@@ -13,11 +13,11 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// A Position in a feed is a PostgreSQL snapshot, not a number: all transactions committed before the snapshot lie before the
-// position, in any order of their rows' numbers. The rows between two positions are those that the newer snapshot sees and the
-// older one did not; among these, the sequence numbers are in the order in which rows of one resource were written. A transaction
-// that took its number early and commits late is not missed, as it would be by a cursor over the sequence, and one that stays
-// open delays no other.
+// A Position in a feed is a PostgreSQL snapshot, not a number: all transactions committed before the snapshot
+// lie before the position, in any order of their rows' numbers. The rows between two positions are visible to
+// the newer snapshot and not to the older one; among these, the sequence numbers are in the order in which
+// rows of one resource were written. A transaction that took its number early and commits late is not missed,
+// as it would be by a cursor over the sequence, and a transaction that stays open delays no other.
 type Position struct {
 	// Text of pg_snapshot: xmin:xmax:xip,xip,...
 	Text string
@@ -45,11 +45,12 @@ func parsePosition(text string) (Position, error) {
 	return p, nil
 }
 
-// ServerSQL is the identity of the server, for the state row m. It changes with a restored or copied database (which has another
-// oid), another server and a promoted standby; a process that finds another identity than the stored one begins a new epoch. Two
-// standbys of one primary that are promoted one after the other have the same identity, so that transaction ids and positions
-// belong to an epoch, and never to a server. The timeline is that of the log that is written at present: the control file has the
-// timeline of a promotion only after the next checkpoint.
+// ServerSQL is the identity of the server, for the state row m. It changes with a restored or copied database
+// (which has another oid), another server and a promoted standby; a process that finds another identity than
+// the stored one begins a new epoch. Two standbys of one primary that are promoted one after the other have
+// the same identity, so that transaction ids and positions belong to an epoch, and never to a server. The
+// timeline comes from the log that is written at present: the control file has the timeline of a promotion
+// only after the next checkpoint.
 //
 // EpochSQL is the present epoch, or null when the server is not the one on which it began. Timeline and oid are cheap
 // enough to be asked for in every read (the control file takes a quarter of a millisecond to read).
@@ -84,7 +85,7 @@ type state struct {
 	epoch     string // empty until a new epoch has begun
 	key       []byte
 	compacted string
-	present   string // what Config.Lost compares
+	present   string // the text that Config.Lost compares
 }
 
 // Querier is a pool or a transaction.
@@ -152,7 +153,8 @@ func (l *Log) CheckAhead(ctx context.Context, token, filter string) error {
 	return nil
 }
 
-// Issued reports whether a token is one of this database, for a filter: of any epoch, also of one that the database has lost.
+// Issued reports whether this database has issued a token for a filter: in any epoch, also in an epoch that
+// the database has lost.
 func (l *Log) Issued(ctx context.Context, token, filter string) (bool, error) {
 	st, err := l.state(ctx, l.cfg.Pool)
 	if err != nil {
@@ -190,7 +192,7 @@ func (otherEpochError) Error() string {
 
 func (otherEpochError) Unwrap() error { return ErrReset }
 
-// open reads a token back, and reports one that is ahead of the database.
+// open reads a token back, and reports a token that is ahead of the database.
 func (l *Log) open(ctx context.Context, st state, token, filter string) (Position, error) {
 	p, err := l.read(st, token, filter)
 	if errors.Is(err, errAhead) && l.cfg.Ahead != nil {

@@ -36,8 +36,9 @@ func (l *Log) begin(ctx context.Context) (st state, at Position, err error) {
 	return st, at, l.flush(ctx, st)
 }
 
-// loggedSnapshot delivers the rows of a table that is nothing but its log, by sequence number. The position is taken first: a row that is
-// written after it is left out, because it comes after the snapshot; a row that is removed meanwhile is done, and nobody needs it.
+// loggedSnapshot delivers the rows of a table that is nothing but its log, by sequence number. The position
+// is taken first: a row that is written after it is left out, because it comes after the snapshot; a row that
+// is removed meanwhile is done, and no watch needs it.
 func loggedSnapshot[T any](ctx context.Context, l *Log, f Feed[T], within deliverer[T]) (st state, at Position, err error) {
 	if st, at, err = l.begin(ctx); err != nil {
 		return st, at, err

@@ -24,8 +24,9 @@ const (
 	lookTimeout = time.Minute
 )
 
-// tail is the end of one feed, read once for all watches that have come so far. (The idea is that of etcd's synced and
-// unsynced watchers.) A watch that is behind reads by itself, up to where the tail is, and has caught up then.
+// tail is the end of one feed, read once for all watches that have come so far. (The idea comes from etcd's
+// synced and unsynced watchers.) A watch that is behind reads by itself, up to where the tail is, and has
+// caught up then.
 type tail[T any] struct {
 	log   *Log
 	feed  Feed[T]

@@ -14,7 +14,7 @@ import (
 // maxPageBytes is the size of the rows of a page, beyond its first row: a watch has a page in memory.
 const maxPageBytes = 256 << 10
 
-// rowCopies is how often a row is in memory: in its item, and in the encoded one that watches share.
+// rowCopies is how often a row is in memory: in its item, and in the encoded item that watches share.
 const rowCopies = 2
 
 // anySize is for rows of any size.
@@ -150,7 +150,7 @@ func send[T any](ctx context.Context, l *Log, f Feed[T], b *pgx.Batch, limit int
 		}
 	}()
 	answers := l.cfg.Pool.SendBatch(ctx, b)
-	defer func() { _ = answers.Close() }() // errors are those of the rows
+	defer func() { _ = answers.Close() }() // the rows return its errors
 	for range b.Len() - 1 {
 		if _, err := answers.Exec(); err != nil {
 			return p, err

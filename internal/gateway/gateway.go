@@ -1,6 +1,6 @@
-// Package gateway serves the API of a deployment as HTTP/JSON, for programs without gRPC. It has no rights of its own: each request is
-// a gRPC call with the caller's own token, on a connection without a certificate, so that limits, policy and rights are those of gRPC.
-// The routes are in schema/schemapb/http.yaml.
+// Package gateway serves the API of a deployment as HTTP/JSON, for programs without gRPC. It has no rights of
+// its own: each request is a gRPC call with the caller's own token, on a connection without a certificate, so
+// that it has the limits, the policy and the rights of gRPC. The routes are in schema/schemapb/http.yaml.
 package gateway
 
 import (
@@ -30,8 +30,9 @@ var openapi []byte
 const (
 	// MaxBodyBytes bounds the body of a request.
 	MaxBodyBytes = 1 << 20
-	// maxCalls and maxStreams are the calls and the watches of one caller that are under way, maxWaiting the further ones that wait; the
-	// others bound those of all callers together. An answer is held as a message and as JSON until its caller has read it.
+	// maxCalls and maxStreams are the calls and the watches of one caller that are under way, maxWaiting the
+	// further ones that wait; the others bound the calls and watches of all callers together. An answer is
+	// held as a message and as JSON until its caller has read it.
 	maxCalls, maxStreams       = 2, 8
 	maxWaiting                 = 32
 	maxAllCalls, maxAllStreams = 32, 256
@@ -81,7 +82,7 @@ func noRoute(ctx context.Context, mux *runtime.ServeMux, out runtime.Marshaler, 
 	runtime.DefaultHTTPErrorHandler(ctx, mux, out, w, r, err)
 }
 
-// incoming passes the headers that mean something to the gRPC server. The token is passed by the runtime.
+// incoming passes the headers that the gRPC server reads. The runtime passes the token.
 func incoming(header string) (string, bool) {
 	switch header = strings.ToLower(header); header {
 	case "x-request-id", "traceparent", "tracestate":

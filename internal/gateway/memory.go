@@ -23,7 +23,7 @@ import (
 const (
 	// maxValues is the number of values of a request: the gRPC server refuses more.
 	maxValues = 88_000
-	// maxAnswerBytes is the memory of a decoded answer: that of the largest resource.
+	// maxAnswerBytes is the memory of a decoded answer, which has the largest resource.
 	maxAnswerBytes = 32 << 20
 	// answerCopies is how often the text of an answer is in memory: as it was received, and as JSON in a buffer that has grown.
 	answerCopies = 4

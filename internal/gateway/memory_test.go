@@ -88,7 +88,7 @@ func serveEncoded(t *testing.T, resource *resourcev1.Resource) string {
 	require.NoError(t, err)
 	go func() { _ = s.Serve(l) }()
 	t.Cleanup(s.Stop)
-	// The windows of serve: those that gRPC chooses by itself grow to many megabytes of answers that nobody has read.
+	// The windows of serve: gRPC's own choice of windows grows to many megabytes of unread answers.
 	conn, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(16<<20)),
 		grpc.WithStaticStreamWindowSize(identity.WindowBytes), grpc.WithStaticConnWindowSize(16*identity.WindowBytes))
 	require.NoError(t, err)
@@ -96,7 +96,7 @@ func serveEncoded(t *testing.T, resource *resourcev1.Resource) string {
 	server := httptest.NewUnstartedServer(handler(t, conn))
 	server.Config.ConnState = func(c net.Conn, state http.ConnState) {
 		if state == http.StateNew {
-			assert.NoError(t, c.(*net.TCPConn).SetWriteBuffer(64<<10)) // the kernel takes little of an answer that nobody reads
+			assert.NoError(t, c.(*net.TCPConn).SetWriteBuffer(64<<10)) // few unread bytes fit
 		}
 	}
 	server.Start()
@@ -112,7 +112,8 @@ func request(t *testing.T, ctx context.Context, method, url, body string) (*http
 	return http.DefaultClient.Do(r)
 }
 
-// settledHeap is the memory in use once nobody allocates any more: objects that are allocated during a collection survive it, garbage or not.
+// settledHeap returns the memory in use once allocations have ended: objects that are allocated during a
+// collection survive it, garbage or not.
 func settledHeap(t *testing.T) int64 {
 	t.Helper()
 	var before, after runtime.MemStats

@@ -64,7 +64,7 @@ func TestACallerTakesItsOwnSlots(t *testing.T) {
 	require.Empty(t, s.streams)
 }
 
-// All callers together have a bound; a call of one that gives up takes no place of the others.
+// All callers together have a bound; a call of a caller that gives up takes no place of the others.
 func TestAllCallersTogetherHaveABound(t *testing.T) {
 	t.Parallel()
 	s := newSlots()

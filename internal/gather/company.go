@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// linger is how long a batch that could run waits for requests that are on their way with those that have come.
+// linger is how long a batch that could run waits for requests that are on their way with the requests that
+// have come.
 const linger = time.Millisecond
 
 type companyKey struct{}

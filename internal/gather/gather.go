@@ -16,7 +16,8 @@ var ErrAlone = errors.New("the request was left out of its batch")
 // ErrLeft is the error of a caller that did not wait for the end of its batch: the request may take effect.
 var ErrLeft = errors.New("the request is under way")
 
-// ErrWaiting is the error of a caller that did not wait until a batch took its request: it has no effect. It wraps that of the context.
+// ErrWaiting is the error of a caller that did not wait until a batch took its request: it has no effect. The
+// returned error wraps the context's error as well.
 var ErrWaiting = errors.New("the request was waiting")
 
 // ErrTooMany is the error of a caller with too many waiting requests.
@@ -31,10 +32,10 @@ type Config[R any] struct {
 	// Beside is the number of batches that run at once (default 1). A second one begins when it is large, and as large as the running one: it
 	// executes statements while the other one is flushed. Smaller batches beside one another would cost more than they gain.
 	Beside int
-	// Pace, if not 0, is how long requests wait for the running ones at most: then a further batch begins beside them. So requests that wait
-	// for a lock, or for an answer from far away, delay nobody.
+	// Pace, if not 0, is how long requests wait for the running ones at most: then a further batch begins
+	// beside them. So requests that wait for a lock, or for an answer from far away, delay no other request.
 	Pace time.Duration
-	// Waiting is the number of requests of one caller that wait. Those of the caller nil are not bounded.
+	// Waiting bounds the waiting requests of one caller. The requests of the caller nil are not bounded.
 	Waiting int
 }
 
@@ -57,7 +58,7 @@ type Queue[R any] struct {
 	ended sync.WaitGroup // has a count for each of batches
 }
 
-// caller is one that has waiting requests.
+// caller is a caller with waiting requests.
 type caller[R any] struct {
 	who      any
 	requests []*request[R]
@@ -93,7 +94,7 @@ func (q *Queue[R]) Do(ctx context.Context, who any, r R, alone func() error) err
 	return alone()
 }
 
-// enter adds a request to the waiting ones, or returns the number of one that runs alone.
+// enter adds a request to the waiting ones, or returns the number of a request that runs alone.
 func (q *Queue[R]) enter(who any, r R, company int) (req *request[R], alone int, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -167,7 +168,7 @@ func (q *Queue[R]) wait(ctx context.Context, who any, req *request[R]) error {
 	return fmt.Errorf("%w: %w", ErrWaiting, ctx.Err())
 }
 
-// leave ends the request that ran alone, unless nobody waits for it any more.
+// leave ends the request that ran alone, unless no request waits for it now.
 func (q *Queue[R]) leave(alone int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -31,7 +31,8 @@ func newQueue(cfg gather.Config[string]) (*gather.Queue[string], *batches) {
 	return gather.New(cfg), b
 }
 
-// occupied returns a queue in which a request runs by itself until end, so that those that arrive meanwhile are a batch.
+// occupied returns a queue in which a request runs by itself until end, so that the requests that arrive
+// meanwhile are a batch.
 func occupied(t *testing.T, cfg gather.Config[string]) (q *gather.Queue[string], b *batches, end func()) {
 	q, b = newQueue(cfg)
 	var g sync.WaitGroup
@@ -45,7 +46,8 @@ var errNever = errors.New("it ran alone")
 
 func never() error { return errNever }
 
-// One request runs at once and by itself; those that arrive meanwhile are a batch, and those that arrive during it are the next one.
+// One request runs at once and by itself; the requests that arrive meanwhile are a batch, and the requests
+// that arrive during the batch are the next one.
 func TestWhatComesDuringABatchIsTheNextOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q, b, end := occupied(t, gather.Config[string]{Most: 10})
@@ -131,7 +133,7 @@ func TestCallersTakeTurns(t *testing.T) {
 	})
 }
 
-// Each request has its own outcome; one that is left out runs alone.
+// Each request has its own outcome; a request that is left out runs alone.
 func TestEachRequestHasItsOwnOutcome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q, b, end := occupied(t, gather.Config[string]{Most: 10})
@@ -154,7 +156,8 @@ func TestEachRequestHasItsOwnOutcome(t *testing.T) {
 	})
 }
 
-// A request that waits ends with its context, without effect; one that a batch has taken may take effect.
+// A request that waits ends with its context, without effect; a request that a batch has taken may take
+// effect.
 func TestARequestEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q, b, end := occupied(t, gather.Config[string]{Most: 10})

@@ -77,7 +77,8 @@ func NewCallerContext(ctx context.Context, c Caller) context.Context {
 	return context.WithValue(ctx, contextKey{}, c)
 }
 
-// FromContext returns the identity of the caller: that of an in-process call or of a token, or that of the connection's certificate.
+// FromContext returns the identity of the caller: from an in-process call, a token, or the connection's
+// certificate.
 func FromContext(ctx context.Context) (Identity, error) {
 	c, err := CallerFromContext(ctx)
 	return c.Identity, err

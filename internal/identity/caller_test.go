@@ -129,7 +129,8 @@ func (v *verifier) Verify(_ context.Context, token string) (Caller, error) {
 	return Caller{Identity: Identity{Role: RoleUser, Name: "ann"}, Proof: "token", Token: token}, nil
 }
 
-// A token replaces the identity of a person's connection, never that of a deployment; a wrong one is no anonymous call.
+// A token replaces the identity of a person's connection, never a deployment's identity. A call with a wrong
+// token is refused, and not anonymous.
 func TestTokensAreVerified(t *testing.T) {
 	t.Parallel()
 	user := within(Info{Identity: Identity{Role: RoleUser, Name: "bob"}, NotAfter: time.Now().Add(time.Hour)})
@@ -276,7 +277,8 @@ func TestForwardedCallsAreCountedForThePersonAndTheForwarder_I20(t *testing.T) {
 	})
 }
 
-// Random calls of few identities: nobody is above its limit, nobody is refused below it, and all counts return to nothing.
+// Random calls of few identities: no identity is above its limit, or refused below it, and all counts return
+// to zero.
 func TestCallsAreLimitedForEachIdentity_I20(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {

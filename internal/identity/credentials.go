@@ -326,8 +326,8 @@ func anonymousInfo(raw net.Conn) Info {
 	return Info{Identity: Identity{Role: roleAnonymous, Name: address.Network(raw.RemoteAddr()).String()}, NotAfter: time.Now().AddDate(100, 0, 0)}
 }
 
-// Server is for listeners: everybody must show a certificate of the same trust domain. The limiter bounds how
-// many connections each identity has; nil for no bound.
+// Server is for listeners: every client must show a certificate of the same trust domain. The limiter bounds
+// how many connections each identity has; nil for no bound.
 func (c *Credentials) Server(limiter *Limiter) credentials.TransportCredentials {
 	return c.server(limiter, tls.RequireAndVerifyClientCert)
 }

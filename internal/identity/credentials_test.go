@@ -50,8 +50,8 @@ func copyFile(t *testing.T, from, to string) {
 	require.NoError(t, os.WriteFile(to, raw, 0o600))
 }
 
-// Certificates, keys and authorities are exchanged while everything runs: first both authorities are believed, then
-// everybody has a new certificate, then the old authority goes.
+// Certificates, keys and authorities are exchanged while everything runs: first both authorities are
+// believed, then every process has a new certificate, then the old authority goes.
 func TestAuthoritiesAreExchangedWithoutARestart(t *testing.T) {
 	old, successor := authority(t), authority(t)
 	server, client := identity.Deployment(west), identity.Identity{Role: identity.RoleOperator, Name: "eve"}
@@ -189,8 +189,9 @@ func TestCertificatesThatAreNotBelieved(t *testing.T) {
 	})
 }
 
-// A client of another authority learns little by design; the log of the server has the reason, each once a minute for each address: many
-// callers can have one address, and the wrong certificate of one of them is not hidden by that of another.
+// A client of another authority learns little by design; the log of the server has the reason, each once a
+// minute for each address: many callers can have one address, and one caller's wrong certificate does not
+// hide another's.
 func TestRefusedHandshakesAreInTheLog(t *testing.T) {
 	a, other, server := authority(t), authority(t), identity.Deployment(west)
 	mine := issue(t, a, server)
@@ -249,7 +250,7 @@ func (l unprovenListener) Accept() (net.Conn, error) {
 	return unproven{conn, l.proved}, err
 }
 
-// The listener learns which connections have proved an identity: those of a wrong authority have not.
+// The listener learns which connections have proved an identity: a connection without a certificate has not.
 func TestAListenerLearnsOfProvedConnections(t *testing.T) {
 	a, server := authority(t), identity.Deployment(west)
 	l, err := net.Listen("tcp", "127.0.0.1:0")

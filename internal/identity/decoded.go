@@ -14,7 +14,7 @@ import (
 const (
 	// maxDecodedBytes bounds the memory of a decoded request: a message of 4 MiB can have a million values, of 100 bytes each.
 	maxDecodedBytes = 8 << 20
-	// maxLevels is that of package proto.
+	// maxLevels is the recursion limit of package proto.
 	maxLevels = 10_000
 
 	messageBytes = 64  // of a small message

@@ -12,7 +12,8 @@ const (
 	smallFrame = 256
 	// maxSmallFrames is the number of small frames of one request; its last frame does not count.
 	maxSmallFrames = 1000
-	// fewFrames are those of an ordinary request. Requests with so few are forgotten when there are more than maxSmallRequests.
+	// fewFrames is the number of small frames of an ordinary request. Requests with no more are forgotten
+	// when there are more than maxSmallRequests.
 	fewFrames        = 8
 	maxSmallRequests = 2000
 )

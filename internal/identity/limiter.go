@@ -67,7 +67,7 @@ func (l *Limiter) change(who Identity, connections, calls int) bool {
 	switch {
 	case who.Role == roleForwarder:
 		most = cmp.Or(l.limits.Forwarding, most)
-	case who.Name != "" && !who.Deployment.IsZero(): // somebody, by way of a deployment
+	case who.Name != "" && !who.Deployment.IsZero(): // an identity whose call a deployment forwards
 		most = l.limits.Forwarded
 	}
 	l.mu.Lock()

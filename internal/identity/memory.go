@@ -204,7 +204,7 @@ func (c *call) sent(h *budget.Hold) {
 	}
 }
 
-// drop forgets the messages of a closed connection: nobody reports their end.
+// drop forgets the messages of a closed connection: gRPC does not report their end.
 func (c *call) drop() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -370,7 +370,7 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	}
 	if out.hold == nil {
 		out.call.mu.Lock()
-		out.call.handled() // its memory is that of the answer now
+		out.call.handled() // the memory belongs to the answer now
 		out.call.mu.Unlock()
 		out.hold = out.call.account.Take(budget.Working, int64(cap(raw)))
 	}
@@ -426,8 +426,8 @@ func (in *incoming) decode(ctx context.Context, v any, most int64, weigh func(re
 	return nil
 }
 
-// Weighed registers services whose requests are decoded when the memory for the call is free. weigh returns the bytes that a call of a
-// method takes, by those of its decoded request.
+// Weighed registers services whose requests are decoded when the memory for the call is free. weigh returns
+// the bytes that a call of a method takes, from the bytes of its decoded request.
 func Weighed(to grpc.ServiceRegistrar, weigh func(method string, request int64) int64) grpc.ServiceRegistrar {
 	return weighed{to, weigh}
 }

@@ -14,7 +14,8 @@ import (
 // Policy lists the roles that may call each method, by the method's full name. A method without an entry is denied.
 type Policy map[string][]Role
 
-// Anybody is every identity with a certificate but that of an application, which may call a few methods alone.
+// Anybody has the roles of all identities with a certificate, except applications, which may call a few
+// methods only.
 var Anybody = []Role{RoleDeployment, RoleUser, RoleOperator, RoleRegistry}
 
 // Covers returns an error when the server has a method without an entry.

@@ -14,8 +14,8 @@ import (
 	"github.com/db-controller/db-controller/internal/address"
 )
 
-// refusals logs the handshakes that servers refuse: each reason of an address once a minute, because one address can be that of a whole
-// network; of so few reasons and addresses that a flood of them does not fill the log.
+// refusals logs the handshakes that servers refuse: each reason of an address once a minute, because a whole
+// network can share one address; and so few reasons and addresses that a flood does not fill the log.
 type refusals struct {
 	log atomic.Pointer[zap.Logger] // nil until Follow runs
 
@@ -41,7 +41,7 @@ func (r *refusals) handshake(raw net.Conn, reason error) {
 	if err != nil {
 		return
 	}
-	text := address.Alert(reason.Error()) // of what the other end has sent
+	text := address.Alert(reason.Error()) // of the alert that the other end has sent
 	text = text[:min(len(text), refusalMostText)]
 	if r.first(from, text) {
 		log.Warn("a connection was refused", zap.String("from", from), zap.String("reason", text))

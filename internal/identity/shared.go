@@ -8,7 +8,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Shared is a message that several streams send: it is encoded once for all of them, when the first one sends it. Nobody changes it.
+// Shared is a message that several streams send: it is encoded once for all of them, when the first one sends
+// it. It must not change.
 type Shared[M proto.Message] struct {
 	Message M
 
@@ -69,7 +70,8 @@ func (b Batch) With(own proto.Message) any {
 	return &joined{own: own, encoded: func() ([]byte, error) { return b.raw, nil }}
 }
 
-// joined is a message in two parts: the encodings of two messages, one behind the other, are that of both merged.
+// joined is a message in two parts: the encodings of two messages, one behind the other, are the encoding of
+// both merged.
 type joined struct {
 	own, whole proto.Message // whole is nil for a batch, which only streams that encode send
 	encoded    func() ([]byte, error)

@@ -96,7 +96,7 @@ func (c *Channel) pass(m any) any {
 	return m
 }
 
-// receive makes the fields of a message those of the one that was passed, which has no other owner, or is shared.
+// receive gives a message the fields of the passed message, which has no other owner, or is shared.
 func receive(into, passed any) error {
 	to, ok := into.(proto.Message)
 	from, is := passed.(proto.Message)

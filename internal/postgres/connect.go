@@ -62,7 +62,8 @@ func Connect(ctx context.Context, dsn, name string, connections int32) (*pgxpool
 	return ConnectBeside(ctx, cfg, name, connections)
 }
 
-// ConnectBeside is Connect with the address and the credentials of another pool: its hooks of connections are kept, those of sessions not.
+// ConnectBeside is Connect with the address and the credentials of another pool: it keeps the hooks of
+// connections, but not the hooks of sessions.
 func ConnectBeside(ctx context.Context, of *pgxpool.Config, name string, connections int32) (*pgxpool.Pool, error) {
 	cfg := of.Copy()
 	cfg.AfterConnect, cfg.PrepareConn, cfg.AfterRelease, cfg.BeforeClose = uuidsByBytes, nil, nil, nil
@@ -93,7 +94,7 @@ func ConnectBeside(ctx context.Context, of *pgxpool.Config, name string, connect
 	return pool, nil
 }
 
-// Beside returns the configuration of a connection beside those of a pool, with its present password.
+// Beside returns the configuration of a connection beside a pool's connections, with the present password.
 func Beside(ctx context.Context, of *pgxpool.Config) (*pgx.ConnConfig, error) {
 	cfg := of.ConnConfig.Copy()
 	if of.BeforeConnect == nil {

@@ -100,8 +100,9 @@ func (e *PoolerError) Error() string {
 }
 func (e *PoolerError) Unwrap() error { return e.Err }
 
-// ofPooler names the remedy of an error that only a pooler gives; others are returned as they are. The codes are those of PgBouncer: 08P01 for a startup parameter
-// that it does not know, and in transaction mode 26000 and 42P05 for prepared statements of another session.
+// ofPooler names the remedy of an error that only a pooler gives, and returns other errors as they are. The
+// codes are PgBouncer's: 08P01 for a startup parameter that it does not know, and in transaction mode 26000
+// and 42P05 for prepared statements of another session.
 func ofPooler(err error) error {
 	var pg *pgconn.PgError
 	switch {

@@ -33,7 +33,7 @@ type Transactions interface {
 	BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error)
 }
 
-// Connections are those of the pool.
+// Connections are the pool's methods that are not about statements.
 type Connections interface {
 	Ping(ctx context.Context) error
 	Config() *pgxpool.Config
@@ -110,7 +110,7 @@ type use struct {
 	key      any
 	bounded  bool
 	running  int // statements
-	underWay int // with those that wait
+	underWay int // including the waiting ones
 	waiting  map[*lane][]*ticket
 }
 
@@ -202,7 +202,8 @@ func (l *Lanes) grant(at *lane) {
 	}
 }
 
-// next removes the ticket whose turn it is, and puts its caller behind the others; nil when nobody may have a connection.
+// next removes the ticket whose turn it is, and puts its caller behind the others; nil when no caller may
+// have a connection.
 func (l *Lanes) next(at *lane) *ticket {
 	i := slices.IndexFunc(at.waiting, func(u *use) bool { return !u.bounded || u.running < l.most })
 	if i < 0 {

@@ -15,7 +15,7 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// trips counts the round trips of a connection: how often it is written to after something was read.
+// trips counts the round trips of a connection: the first write, and each write that follows a read.
 type trips struct {
 	net.Conn
 	mu    sync.Mutex

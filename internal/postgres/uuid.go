@@ -23,7 +23,7 @@ func registerUUIDs(m *pgtype.Map) {
 	m.TryWrapEncodePlanFuncs = append([]pgtype.TryWrapEncodePlanFunc{wrapUUIDs}, m.TryWrapEncodePlanFuncs...)
 }
 
-// uuidCodec is that of pgx, and knows uuid.UUID.
+// uuidCodec is pgx's codec, and knows uuid.UUID as well.
 type uuidCodec struct{ pgtype.UUIDCodec }
 
 func (c uuidCodec) PlanEncode(m *pgtype.Map, oid uint32, format int16, value any) pgtype.EncodePlan {

@@ -72,7 +72,7 @@ func answered(ctx context.Context, log *zap.Logger, method string, err error) {
 	}
 }
 
-// caller returns what the connection proves about the caller, or its address.
+// caller returns the identity that the connection proves, or its address.
 func caller(ctx context.Context) string {
 	from, ok := peer.FromContext(ctx)
 	if !ok {
@@ -91,8 +91,8 @@ type stream struct {
 
 func (s *stream) Context() context.Context { return s.ctx }
 
-// idOf returns the id that a write has in its message, or else that of the header, or else a new one. Other texts than UUIDs do not
-// count: they would be copied into logs and records.
+// idOf returns the id in the message of a write, or else in the header, or else a new id. Texts that are not
+// UUIDs do not count: they would be copied into logs and records.
 func idOf(ctx context.Context, req any) uuid.UUID {
 	given := metadata.ValueFromIncomingContext(ctx, Header)
 	if r, ok := req.(interface{ GetRequestId() string }); ok && r.GetRequestId() != "" {

@@ -41,7 +41,8 @@ func observed() (*zap.Logger, *observer.ObservedLogs) {
 	return zap.New(core), logs
 }
 
-// served plays one call and returns the id that the handler has seen, that of the answer's header, and the error of the call.
+// served plays one call and returns the id that the handler has seen, the id in the answer's header, and the
+// error of the call.
 func served(t *testing.T, log *zap.Logger, header string, req any, result error) (seen, answered uuid.UUID, err error) {
 	t.Helper()
 	ctx := context.Background()
@@ -57,7 +58,8 @@ func served(t *testing.T, log *zap.Logger, header string, req any, result error)
 	return seen, uuid.MustParse(c.header.Get(requestid.Header)[0]), err
 }
 
-// The id of a message wins over that of the header; anything but a UUID is replaced, since ids are copied into logs and records.
+// The id in a message wins over the id in the header; anything but a UUID is replaced, since ids are copied
+// into logs and records.
 func TestACallHasTheIDOfItsMessageOrItsHeader(t *testing.T) {
 	t.Parallel()
 	inMessage, inHeader := uuid.New(), uuid.New()
@@ -193,7 +195,7 @@ func TestAStreamHasAnIDToo(t *testing.T) {
 	require.Len(t, logs.All(), 1)
 }
 
-// For debugging the log has a line for each call: who asked for what, and the answer.
+// For debugging the log has a line for each call: the method, the caller and the code.
 func TestEachCallIsALineForDebugging(t *testing.T) {
 	t.Parallel()
 	core, logs := observer.New(zap.DebugLevel)
@@ -230,7 +232,7 @@ func TestTheIDIsPassedToOtherDeployments(t *testing.T) {
 	require.Equal(t, zap.Skip(), requestid.Field(context.Background()))
 }
 
-// Servers without a log answer as those with one.
+// Servers without a log answer as servers with a log.
 func TestALogIsNotNeeded(t *testing.T) {
 	_, err := requestid.Unary(nil)(t.Context(), nil, &grpc.UnaryServerInfo{}, func(context.Context, any) (any, error) { return nil, errors.New("a fault") })
 	require.Error(t, err)

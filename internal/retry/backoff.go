@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// Backoff has the pauses between tries: they double up to a maximum, with jitter, so that processes that failed together do
-// not come back together. (The shape is that of exponential back-off in gRPC's connection back-off protocol.) The zero
-// Backoff is ready to use. It belongs to one goroutine.
+// Backoff has the pauses between tries: they double up to a maximum, with jitter, so that processes that
+// failed together do not come back together. (The shape is the exponential back-off of gRPC's connection
+// back-off protocol.) The zero Backoff is ready to use. It belongs to one goroutine.
 type Backoff struct {
 	// First is the first pause (default 50 ms), Max the longest one (default 10 s).
 	First, Max time.Duration

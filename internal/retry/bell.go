@@ -32,7 +32,8 @@ func (b *Bell[K]) Listen(ctx context.Context) <-chan K {
 	return heard
 }
 
-// Ring sends a key to the listeners, and waits for none of them: one that is too busy for single keys gets the zero key.
+// Ring sends a key to the listeners, and waits for none of them: a listener that is too busy for single keys
+// gets the zero key.
 func (b *Bell[K]) Ring(k K) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Silence is how long a stream may deliver nothing: its server sends something every five seconds. After that the
-// connection is half open, or the server hangs.
+// Silence is how long a stream may deliver nothing: its server sends a message every five seconds. After that
+// the connection is half open, or the server hangs.
 const Silence = 30 * time.Second
 
 // Stable is how long a stream has to last for the back-off to begin anew after it.

@@ -46,7 +46,8 @@ func open(ctx context.Context, d Database, limits Limits) (*database, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", d.Label, errNotADSN) // the parser's error contains the password
 	}
-	// Poolers know no names of prepared statements, and refuse startup parameters: settings are those of a transaction.
+	// Poolers know no names of prepared statements, and refuse startup parameters: settings are set for a
+	// transaction.
 	cfg.DefaultQueryExecMode = pgx.QueryExecModeExec
 	cfg.RuntimeParams["application_name"] = "db-controller scan"
 	if cfg.ConnectTimeout == 0 {

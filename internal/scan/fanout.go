@@ -120,7 +120,8 @@ func (f *fanOut) keep(n int) {
 	f.counts = kept
 }
 
-// leaders are the values with the largest counts, those of watched values without their possible error.
+// leaders returns the values with the largest counts; the counts of watched values are without their possible
+// error.
 func (f *fanOut) leaders() []watched {
 	if f.leads != nil {
 		return f.leads

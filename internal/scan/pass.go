@@ -19,11 +19,12 @@ const (
 	// longest is the length in bytes of the longest value that is looked up; indexes hold none that is much longer.
 	longest = 8192
 	samples = 5
-	// counts bounds the values that are counted one by one, over all references of a table, and over those of all tables that were read before.
+	// counts bounds the values that are counted one by one over all references of a table, and the values
+	// that are kept over all references of the tables read before.
 	counts = 1 << 17
 )
 
-// reference is one that is being scanned.
+// reference is a reference that is being scanned.
 type reference struct {
 	*catalogue.Reference
 	out     *report.Reference

@@ -45,7 +45,8 @@ var undeclared = []string{
 	"lease6[hwaddr_source] -> lease_hwaddr_source", "lease6_stat[lease_type] -> lease6_types",
 }
 
-// The native keys of real schemas are dropped, and guessed: at least 90 % of them are found, and 95 % of what is guessed is one, or another reference.
+// The native keys of real schemas are dropped, and guessed: at least 90 % of them are found, and 95 % of the
+// guesses are native keys, or other references.
 func TestTheKeysOfRealSchemasAreGuessed(t *testing.T) {
 	folder := os.Getenv("DBCONTROLLER_SCAN_SCHEMAS")
 	if folder == "" {

@@ -129,7 +129,7 @@ func (s *scanner) disproved() map[catalogue.FieldID]bool {
 // unlikely reports whether a reference is a guess, and most of its values are no keys of the target.
 func (r *reference) unlikely() bool { return r.Why != "" && r.out.Orphans.Rows*2 > r.out.Rows }
 
-// declaration is the guess as a file, without what the values have disproved.
+// declaration returns the guess as a file, without the references that the values have disproved.
 func declaration(guess *catalogue.Guess, disproved map[catalogue.FieldID]bool) ([]byte, error) {
 	for _, d := range guess.Descriptors {
 		for i := range d.Kinds {

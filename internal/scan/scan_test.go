@@ -80,7 +80,8 @@ func TestRowsOfOtherKindsAreNoOrphans(t *testing.T) {
 	require.EqualValues(t, 1, r.Orphans.Rows)
 }
 
-// Random data of every type of keys: the numbers are those of one query over both tables in one database.
+// Random data of every type of keys: the numbers equal the results of one query over both tables in one
+// database.
 func TestOrphansAreCountedExactly(t *testing.T) {
 	t.Parallel()
 	server := harness.Postgres(t)

@@ -12,7 +12,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// unknown is what the decoder says of a key, in terms of Go.
+// unknown matches the decoder's error about an unknown key, in terms of Go.
 var unknown = regexp.MustCompile(`^(line \d+: )field (.*) not found in type (.*)$`)
 
 // Decode reads the first document of a text into a struct. An unknown key is an error with the known ones.

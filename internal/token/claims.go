@@ -45,7 +45,8 @@ func date(claims map[string]any, name string) (time.Time, error) {
 	return time.Unix(int64(seconds), 0), nil
 }
 
-// checkDates checks the claims exp, iat and nbf beyond what OpenID Connect asks for: a token that is valid for years is a password that nobody can change.
+// checkDates checks the claims exp, iat and nbf more strictly than OpenID Connect asks for: a token that is
+// valid for years is a password that cannot be changed.
 func (i *issuer) checkDates(claims map[string]any) error {
 	now := time.Now()
 	expires, err := date(claims, "exp")

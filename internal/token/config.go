@@ -61,13 +61,13 @@ type Issuer struct {
 type Key struct {
 	// SHA256 is the SHA-256 hash of the key, in hexadecimal digits. The key has at least 128 random bits.
 	SHA256   string    `yaml:"sha256"`
-	Salt     string    `yaml:"salt"`     // before the key, in what is hashed; equal keys have other hashes in other files
+	Salt     string    `yaml:"salt"`     // before the key in the hashed text: equal keys have different hashes
 	Identity string    `yaml:"identity"` // user/NAME
 	Groups   []string  `yaml:"groups"`
 	Expires  time.Time `yaml:"expires"` // zero: never
 }
 
-// asymmetric are the algorithms that can be allowed: with a public key nobody can sign.
+// asymmetric are the algorithms that can be allowed: a public key cannot sign.
 var asymmetric = []string{
 	string(jose.RS256), string(jose.RS384), string(jose.RS512), string(jose.PS256), string(jose.PS384), string(jose.PS512),
 	string(jose.ES256), string(jose.ES384), string(jose.ES512), string(jose.EdDSA),
@@ -190,7 +190,8 @@ func (i *Issuer) prefix() string {
 	return *i.Prefix
 }
 
-// groups returns the groups of a user of the issuer. Those of another issuer have another prefix: a grant to a group is one to the groups of one issuer.
+// groups returns the groups of a user of the issuer. The groups of another issuer have another prefix, so
+// that a grant to a group holds for one issuer.
 func (i *Issuer) groups(names []string) []string {
 	prefix := i.prefix()
 	if i.GroupsPrefix != nil {

@@ -27,7 +27,7 @@ const (
 	keysAge = 5 * time.Minute
 )
 
-// keysClient follows redirects to https alone: everybody on the way could replace the keys.
+// keysClient follows redirects to https only: without TLS any machine on the way could replace the keys.
 var keysClient = &http.Client{CheckRedirect: func(to *http.Request, via []*http.Request) error {
 	if to.URL.Scheme != "https" || len(via) > maxRedirects {
 		return errors.New("want a redirect to https, and not many")
@@ -52,7 +52,8 @@ func (k *keySet) remote() bool {
 	return strings.HasPrefix(k.from, "https://") || strings.HasPrefix(k.from, "http://")
 }
 
-// allowedAlgorithms are those of all issuers: the verifier of an issuer compares the token's with its own before.
+// allowedAlgorithms has the algorithms of all issuers: an issuer's verifier compares the token's algorithm
+// with its own before.
 var allowedAlgorithms = func() (out []jose.SignatureAlgorithm) {
 	for _, a := range asymmetric {
 		out = append(out, jose.SignatureAlgorithm(a))

@@ -215,7 +215,7 @@ func (d Denied) check(claims map[string]any) error {
 	return nil
 }
 
-// issuerOf returns the claim iss of a token that nobody has verified yet.
+// issuerOf returns the claim iss of a token that is not verified yet.
 func issuerOf(token string) string {
 	payload, err := base64.RawURLEncoding.DecodeString(strings.Split(token, ".")[1])
 	var claims struct {

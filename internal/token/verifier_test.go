@@ -123,8 +123,9 @@ func TestSignedTokens(t *testing.T) {
 	}
 }
 
-// A token does not bring its own key, nor a place where its key is; extensions that nobody here knows, numbers that are no times, and names that look
-// like others are refused. Of a claim that is there twice one counts for everything.
+// A token does not bring its own key, nor a place where its key is; unknown extensions, numbers that are no
+// times, and names that look like others are refused. Of a claim that is there twice one counts for
+// everything.
 func TestTokensWithTricks(t *testing.T) {
 	t.Parallel()
 	good, evil := rsaSigner(t, "1"), rsaSigner(t, "1")
@@ -375,7 +376,7 @@ func TestGroupsOfIssuersDiffer(t *testing.T) {
 	require.ErrorContains(t, err, "issuers[1]: its users would be those of the first issuer: declare prefix")
 }
 
-// A token, or a user, is denied before the token expires; whoever waits for that is told.
+// A token, or a user, is denied before the token expires; a call that waits for that is told.
 func TestTokensAreWithdrawn(t *testing.T) {
 	t.Parallel()
 	good := rsaSigner(t, "1")

@@ -55,8 +55,8 @@ func Statements() pgx.QueryTracer {
 	return statements{otelpgx.NewTracer(otelpgx.WithDisableConnectionDetailsInAttributes())}
 }
 
-// statements leaves out statements that belong to no span: those of leases, watches and other work of the process would each be a
-// trace of its own.
+// statements leaves out statements that belong to no span: each statement of leases, watches and other work
+// of the process would be a trace of its own.
 type statements struct{ *otelpgx.Tracer }
 
 func (s statements) TraceQueryStart(ctx context.Context, conn *pgx.Conn, data pgx.TraceQueryStartData) context.Context {

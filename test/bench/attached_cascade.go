@@ -46,8 +46,9 @@ const (
 
 var attachedCascades = []int{1_000, 100_000}
 
-// attachedCascade measures rows of one database that go with a row of another: from the DELETE in plain SQL until the last of them is gone.
-// The baselines are those of the fan-out: "equal" ones with the same bookkeeping, and a native key of the same tables, both in one database.
+// attachedCascade measures rows of one database that go with a row of another: from the DELETE in plain SQL
+// until the last of them is gone. It has the baselines of the fan-out: "equal" ones with the same
+// bookkeeping, and a native key of the same tables, both in one database.
 func (r *run) attachedCascade(ctx context.Context) error {
 	if _, err := r.baseline.Exec(ctx, nativeOrdersSQL); err != nil {
 		return err

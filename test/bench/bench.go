@@ -31,14 +31,14 @@ type Config struct {
 	Cases []string
 	N     []int
 	Runs  int // at least 3
-	// Clients of the cases write and delegated; none: those of each case.
+	// Clients of the cases write and delegated; none: each case has its own.
 	Clients []int
 	// Minutes is how long soak runs.
 	Minutes int
 	// Playground runs, and Client is a client of it.
 	Playground *playground.Playground
 	Client     *client.Client
-	// Services are those that the playground serves.
+	// Services are the services of the playground.
 	Services []*schema.Descriptor
 	// BaselineDSN creates an empty database on the same server.
 	BaselineDSN func(ctx context.Context) (string, error)
@@ -46,7 +46,7 @@ type Config struct {
 	Databases func(ctx context.Context, n int) ([]string, error)
 	// CountsStatements says that the server was started with CountingSettings.
 	CountsStatements bool
-	// Plans receives the plans of the statements that take the most time in growth. Nil: nobody wants them.
+	// Plans receives the plans of the statements that take the most time in growth. Nil: none are written.
 	Plans    io.Writer
 	Progress func(format string, args ...any)
 }
@@ -84,7 +84,7 @@ var (
 	holders = schema.DeploymentID{Service: "devices.example.com", Region: "eastus2"}
 )
 
-// Regions are those of the cases.
+// Regions are the regions of the deployments that the cases use.
 var Regions = []string{targets.Region, holders.Region}
 
 // Uses says whether the cases need a deployment.

@@ -37,7 +37,8 @@ func (r *run) costs(ctx context.Context) error {
 	return nil
 }
 
-// operation is one that costCalls calls are made of, with a number each. A watched one has a watch of all resources beside it.
+// operation is an operation that is called costCalls times, with a number each. A watch of all resources runs
+// beside a watched operation.
 type operation struct {
 	name    string
 	call    func(ctx context.Context, i int) error

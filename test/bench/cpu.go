@@ -41,7 +41,8 @@ func statOf(path string) (fields []string, pid int) {
 	return fields, pid
 }
 
-// cpuNow reads the times; server is the first process of PostgreSQL, which knows those of its processes that have ended.
+// cpuNow reads the times; server is the first process of PostgreSQL, which has the times of its ended
+// processes.
 func cpuNow(server int) (t cpuTimes) {
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
 	for _, path := range stats {

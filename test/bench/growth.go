@@ -144,7 +144,7 @@ func (r *run) grow(ctx context.Context, of string, from, n int) error {
 	})
 }
 
-// vacuum does what PostgreSQL would do about the new rows by itself while operations are measured.
+// vacuum does the work that autovacuum would do about the new rows while operations are measured.
 func vacuum(ctx context.Context, conn *pgx.Conn) error {
 	_, err := conn.Exec(ctx, `VACUUM (ANALYZE)`)
 	return err

@@ -14,7 +14,7 @@ const (
 	reportTime = 10 * time.Second
 )
 
-// activitySQL counts the transactions and the written rows of this database, those of the question among them.
+// activitySQL counts the transactions and the written rows of this database, including the question itself.
 const activitySQL = `
 SELECT xact_commit + xact_rollback, tup_inserted + tup_updated + tup_deleted FROM pg_stat_database WHERE datname = current_database()`
 
@@ -66,7 +66,8 @@ func pause(ctx context.Context, d time.Duration) error {
 
 type activity struct{ transactions, rows float64 }
 
-// activity is that of all deployments' databases. Sessions report theirs within reportTime, so the result lags.
+// activity adds up the activity of all deployments' databases. Sessions report it within reportTime, so the
+// result lags.
 func (r *run) activity(ctx context.Context) (sum activity, err error) {
 	for _, d := range r.Playground.Deployments {
 		err := onConnection(ctx, d.DSN, func(conn *pgx.Conn) error {

@@ -120,7 +120,7 @@ type server struct {
 	deployments int
 }
 
-// start starts the server, or takes the one that is there. counts says that it can count statements; a server without
+// start starts a server, or takes a running one. counts says that it can count statements; a server without
 // the module for it does not start, so it is tried without.
 func (s server) start(ctx context.Context, cases []string) (pg *launcher.Server, counts bool, err error) {
 	settings := dev.OwnServer(s.deployments)
@@ -135,7 +135,7 @@ func (s server) start(ctx context.Context, cases []string) (pg *launcher.Server,
 	return pg, false, err
 }
 
-// deploymentsOf returns n deployments of the services: those of the cases first.
+// deploymentsOf returns n deployments of the services: the deployments that the cases use come first.
 func deploymentsOf(services []schema.Deployment, n int) (regions []string, deployments []schema.Deployment) {
 	byService := map[string]schema.Deployment{}
 	for _, d := range services {

@@ -9,7 +9,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// The deployments that the cases use are among them, whatever their number.
+// The deployments that the cases use are in any number of deployments.
 func TestBenchRunsInAnyNumberOfDeployments(t *testing.T) {
 	t.Parallel()
 	files, err := dev.Services()

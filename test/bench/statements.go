@@ -11,7 +11,8 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// CountingSettings are those of a server that can count its statements. Run switches the counting off outside the cases that need it.
+// CountingSettings are the settings of a server that can count its statements. Run switches the counting off
+// outside the cases that need it.
 var CountingSettings = map[string]string{"shared_preload_libraries": "pg_stat_statements", "pg_stat_statements.track_utility": "off"}
 
 // Counts says whether one of the cases counts statements.
@@ -46,7 +47,8 @@ SELECT query, calls, total_exec_time + total_plan_time FROM pg_stat_statements
 WHERE dbid = (SELECT oid FROM pg_database WHERE datname = current_database()) ORDER BY 3 DESC LIMIT $1`
 )
 
-// counting switches the counting of statements on, and returns what switches it off. counted is false where the server cannot count.
+// counting switches the counting of statements on, and returns the function that switches it off. counted is
+// false where the server cannot count.
 func (r *run) counting(ctx context.Context) (counted bool, off func(), err error) {
 	if !r.CountsStatements {
 		return false, func() {}, nil
@@ -59,7 +61,8 @@ func (r *run) counting(ctx context.Context) (counted bool, off func(), err error
 	return true, func() { _ = r.count(context.WithoutCancel(ctx), "none", "off") }, r.count(ctx, "top", "on")
 }
 
-// count sets which statements are counted, and whether statements get ids, which alone costs the planner something.
+// count sets which statements are counted, and whether statements get ids, which already cost time in the
+// planner.
 func (r *run) count(ctx context.Context, which, ids string) error {
 	for _, sql := range []string{
 		"ALTER SYSTEM SET pg_stat_statements.track = " + which, "ALTER SYSTEM SET compute_query_id = " + ids, "SELECT pg_reload_conf()",
@@ -71,14 +74,15 @@ func (r *run) count(ctx context.Context, which, ids string) error {
 	return nil
 }
 
-// work is what the whole server did, and until which position of the log.
+// work has the counts of the server's work up to a position of the log.
 type work struct {
 	transactions, bytes       float64
 	statements, rows, entries float64 // where the server counts them
 	position                  string
 }
 
-// workNow returns what the server has written so far, and forgets the counts of statements.
+// workNow returns the transactions and bytes that the server has written so far, and resets the counts of
+// statements.
 func (r *run) workNow(ctx context.Context, counted bool) (w work, err error) {
 	if counted {
 		if _, err := r.baseline.Exec(ctx, `SELECT pg_stat_statements_reset()`); err != nil {
@@ -108,7 +112,7 @@ func (r *run) workSince(ctx context.Context, before work, counted bool) (work, e
 // hottest is how many statements of a database writePlans shows.
 const hottest = 10
 
-// planSettings are those under which the stores plan the statements of small transactions.
+// planSettings are the settings under which the stores plan the statements of small transactions.
 const planSettings = `SET enable_seqscan = off; SET jit = off; SET plan_cache_mode = force_generic_plan; SET enable_hashjoin = off; SET enable_mergejoin = off`
 
 // writePlans writes the statements that took the most time in both deployments since the counts were reset, with their generic plans.
@@ -127,7 +131,8 @@ func (r *run) writePlans(ctx context.Context, n int) error {
 	return nil
 }
 
-// writePlansOf writes those of one database. The extension is made there for the moment.
+// writePlansOf writes the statements of one database, with their plans. It creates the extension there in a
+// transaction that is rolled back.
 func writePlansOf(ctx context.Context, conn *pgx.Conn, out io.Writer) error {
 	tx, err := conn.Begin(ctx)
 	if err != nil {

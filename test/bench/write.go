@@ -94,7 +94,7 @@ func (r *run) write(ctx context.Context) error {
 	return r.shapes(ctx, chosen...)
 }
 
-// shapes measures shapes with their numbers of clients, or with those that were asked for.
+// shapes measures shapes with their numbers of clients, or with the numbers that were asked for.
 func (r *run) shapes(ctx context.Context, shapes ...writeShape) error {
 	for _, shape := range shapes {
 		if len(r.Clients) > 0 {

@@ -187,9 +187,9 @@ func (p *Player) underARight(holder, target string, c Content) bool {
 // dark is how long a deployment hears of no other one.
 const dark = time.Second
 
-// referInTheDark cuts the deployment of a target off from all others, and lets holders elsewhere refer to the target by acting references:
-// under a right they need nobody (I32). Now and then the target is deleted meanwhile: holders whose deployment has not heard of
-// that go with it all the same (I31).
+// referInTheDark cuts the deployment of a target off from all others, and lets holders elsewhere refer to the
+// target by acting references: under a right they need no other deployment (I32). Now and then the target is
+// deleted meanwhile: holders whose deployment has not heard of that go with it all the same (I31).
 func (p *Player) referInTheDark(ctx context.Context) {
 	p.t.Helper()
 	target, holders := p.lit("u1")

@@ -86,7 +86,7 @@ func Play(t testing.TB, plan Plan, c *Coverage) {
 		})
 		p.Rest(ctx)
 		w.calm = true
-		for range 4 { // at rest every decision has to be that of native keys
+		for range 4 { // at rest every decision has to equal the decision of native keys
 			p.Step(ctx)
 		}
 		p.recall(ctx)
@@ -157,8 +157,8 @@ func (p *Player) verify(ctx context.Context) (all []*adminv1.VerifyResponse_Diff
 	return all
 }
 
-// insistVerified repeats verify until it could ask everybody: broken connections are opened again within seconds. It returns the findings and repairs
-// of the first one as well.
+// insistVerified repeats verify until it could ask every deployment: broken connections are opened again
+// within seconds. It returns the findings and repairs of the first one as well.
 func (p *Player) insistVerified(ctx context.Context, id schema.DeploymentID, req *adminv1.VerifyRequest) (all []*adminv1.VerifyResponse_Difference) {
 	p.t.Helper()
 	began := time.Now()

@@ -17,7 +17,7 @@ import (
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
 
-// finalizer is that of chains and leaves; cleanerIdentity holds it.
+// finalizer is the finalizer of chains and leaves; cleanerIdentity holds it.
 const finalizer = "tidy"
 
 var cleanerIdentity = identity.Identity{Role: identity.RoleUser, Name: "cleaner"}

@@ -15,9 +15,10 @@ import (
 	"github.com/db-controller/db-controller/test/wait"
 )
 
-// During random operations a standby without the last commits is promoted. Acknowledged operations of the lost commits are void;
-// but once all deployments have compared, verify reports every dangling reference. After a person has resolved those that block, and one
-// decision acts upon the others, the state is that in which native keys have deleted the lost targets.
+// During random operations a standby without the last commits is promoted. Acknowledged operations of the
+// lost commits are void; but once all deployments have compared, verify reports every dangling reference.
+// After a person has resolved the blocking references, and one decision acts upon the others, the state
+// equals the state in which native keys have deleted the lost targets.
 func TestACampaignWithAFailoverThatLosesCommits_I1_I8(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts seven processes")
@@ -28,9 +29,9 @@ func TestACampaignWithAFailoverThatLosesCommits_I1_I8(t *testing.T) {
 	}
 }
 
-// beforeStatement returns while the process of a site waits before its n-th statement from now on, of a transaction or between two: what the statements
-// before have seen is of a database that may be another one when the process goes on. It goes on without its connection when the returned
-// function is called.
+// beforeStatement returns while the process of a site waits before its n-th statement from now on, in a
+// transaction or between two. The statements before have seen a database that may be replaced when the
+// process goes on. It goes on without its connection when the returned function is called.
 func (s *site) beforeStatement(ctx context.Context, n int) (goOn func()) {
 	var left atomic.Int64
 	left.Store(int64(n))
@@ -121,7 +122,7 @@ func failover(t *testing.T, seed uint64) {
 	require.GreaterOrEqual(t, acted, most)
 	t.Logf("%d dangling references, all reported; %d acted upon", len(dangling), acted)
 	p.Rest(ctx)
-	for range 40 { // every decision is again that of native keys
+	for range 40 { // every decision equals the decision of native keys again
 		p.Step(ctx)
 	}
 	p.Rest(ctx)

@@ -80,7 +80,7 @@ type kind struct {
 type language struct {
 	kinds  []kind
 	owners bool
-	// exact: nothing is ever blocked, so that the state has to equal that of native keys exactly.
+	// exact: nothing is ever blocked, so that the state has to equal the state under native keys exactly.
 	exact bool
 }
 

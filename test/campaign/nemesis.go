@@ -403,11 +403,12 @@ func (n *Nemesis) lockRows(s *site) func() {
 	return func() { _ = tx.Rollback(ctx) }
 }
 
-// one of so many statements has something before it.
+// rarely is the number of statements of which one has a fault before it.
 const rarely = 40
 
-// between does something just before a statement, of any transaction or between two: the session ends, the process stands still, rows are locked for a while
-// or have a new version. What a statement has seen is no longer so when the next one runs.
+// between causes a fault just before a statement, in any transaction or between two: the session ends, the
+// process stands still, rows are locked for a while or have a new version. So the state that a statement has
+// seen may have changed when the next one runs.
 func (n *Nemesis) between(s *site) func() {
 	var mu sync.Mutex
 	r := n.random() // guarded by mu

@@ -172,7 +172,8 @@ func (o *Oracle) in(keep bool, fn func(pgx.Tx) error) error {
 	return err
 }
 
-// missing returns the targets that no longer exist, by field. Dangling values are checked when they are written again.
+// missing returns the targets that do not exist now, by field. Dangling values are checked when they are
+// written again.
 func (o *Oracle) missing(name string, c Content) map[string][]string {
 	out := map[string][]string{}
 	for f, values := range c.Refs {

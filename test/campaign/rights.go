@@ -170,7 +170,7 @@ func (s *stage) rightAfterAClose() {
 	arrives := s.falls()
 	s.puts(s.holder(0), s.blocks())
 	s.settled()
-	asked := s.stops(s.target, 2, establishes) // the first one is that of the second holder
+	asked := s.stops(s.target, 2, establishes) // the first question comes from the second holder
 	s.puts(s.holder(1), s.blocks())
 	asked.awaits(s, "the question for the right")
 	arrives()
@@ -239,8 +239,9 @@ func (s *stage) entryReleasedWithoutAnAnswer() {
 	s.letGo(0, 1)
 }
 
-// rightsTakenBack: an operator takes back the rights of a deployment that does not answer. It is asked until it does. What it wrote under them stays, and
-// blocks (I3); nothing more is written under them (I31).
+// rightsTakenBack: an operator takes back the rights of a deployment that does not answer. It is asked until
+// it does. The references that it wrote under them stay, and block (I3); no more are written under them
+// (I31).
 func (s *stage) rightsTakenBack() {
 	s.acquires()
 	s.holdsUnderTheRight(2, s.blocks())

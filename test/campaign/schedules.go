@@ -44,7 +44,7 @@ func worldOfSchedules(t testing.TB, binary string) *World {
 	return w
 }
 
-// perform plays a schedule, and fails the test when something is not as it has to be.
+// perform plays a schedule, and fails the test when the audit at its end does.
 func (w *World) perform(t testing.TB, s schedule) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), playLimit)

@@ -8,8 +8,9 @@ type tested struct {
 	mutant
 }
 
-// shown are the tested mistakes. The first ones are in what concurrent requests share: transactions, calls, cohorts. They take requests that come in the
-// same milliseconds, or a transaction that fails because of one of them.
+// shown are the tested mistakes. The first ones are in the parts that concurrent requests share:
+// transactions, calls, cohorts. They take requests that come in the same milliseconds, or a transaction that
+// fails because of one of them.
 var shown = []tested{
 	{"schema/shadow", "TestAFailedBatchKeepsItsOtherWrites_I20_I29", mutant{
 		"failed-batch-fails-all", "I20", "A transaction of several writes that fails because of one of them fails all.",

@@ -31,7 +31,7 @@ const (
 
 	// label marks our containers.
 	label = "db-controller.test"
-	// leftoverAge is the age at which a container is that of a test process that was killed.
+	// leftoverAge is the age at which a container is taken for one that a killed test process has left.
 	leftoverAge = time.Hour
 
 	// dataMount is in memory. It is no volume of either image.

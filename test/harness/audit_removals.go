@@ -25,7 +25,8 @@ WHERE s.state = 2 AND NOT EXISTS (
 	auditLiveSQL = `
 SELECT s.name FROM dbcontroller.shadow s JOIN dbcontroller.removal r USING (name, uid) WHERE s.state = 1`
 
-	// The links of cascades; those of a decommissioned deployment end without one. One removal for each distinct link is enough.
+	// The links of cascades; a chain that a Decommission has caused ends without a removal. One removal for
+	// each distinct link is enough.
 	auditLinksSQL = `
 SELECT min(r.name), d.service || '/' || d.region, x.via_name, x.via_uid, x.root
 FROM dbcontroller.removal r JOIN dbcontroller.cause x ON x.id = r.cause_id

@@ -12,8 +12,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// blank is what a new clone of a template contains. The clones of a template have the same numbers of objects and of transactions, so
-// what is read from one is true for all.
+// blank is the content of a new clone of a template. The clones of a template have the same numbers of
+// objects and of transactions, so the content of one clone is true for all.
 type blank struct {
 	readSQL   string // reads the state of the catalogues, and the names of the tables that have changed
 	state     string
@@ -93,7 +93,7 @@ func readBlank(ctx context.Context, pool *pgxpool.Pool) (*blank, error) {
 	return b, nil
 }
 
-// readTables reads the rows of the tables, and returns the queries for those that have changed.
+// readTables reads the rows of the tables, and returns the queries for the changed tables.
 func (b *blank) readTables(ctx context.Context, tx pgx.Tx) (changed []string, err error) {
 	var (
 		names []string
@@ -118,7 +118,7 @@ func (b *blank) readTables(ctx context.Context, tx pgx.Tx) (changed []string, er
 	return changed, nil
 }
 
-// smallSQL returns those of some tables that have at most 64 kB and were never analysed.
+// smallSQL selects, from the tables in $1, the tables that have at most 64 kB and were never analysed.
 const smallSQL = `SELECT oid::regclass::text FROM pg_class WHERE oid = ANY ($1::text[]::regclass[]) AND pg_relation_size(oid) <= 65536 AND reltuples = -1`
 
 // empty removes the rows of tables. The few rows of a small table are deleted, and leave a page or some: TRUNCATE takes ten times as long, since it makes

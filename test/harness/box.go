@@ -367,7 +367,7 @@ func (b *Box) act(holder, from schema.DeploymentID) (done int, failed map[uuid.U
 		SubscribedDeleting: &handlers.SubscribedDeleting{Store: b.Stores[holder], Peers: &boxPeers{box: b, self: holder}}, Pauses: b.Stores[holder],
 	}
 	failed, err = h.Handle(context.Background(), from, deletions, position, nil, true)
-	done = len(deletions) // less those that failed
+	done = len(deletions) // less the failed ones
 	for _, cause := range failed {
 		if !errors.Is(cause, schema.ErrUnfinished) {
 			done--
@@ -458,7 +458,8 @@ func (b *Box) Settle() {
 	}
 }
 
-// captureDue is Capture, which also tries again rows that could not be stored at the first try, such as those whose target's deployment was late.
+// captureDue is Capture, which also tries again rows that could not be stored at the first try, such as rows
+// whose target's deployment was late.
 func (b *Box) captureDue(deployment schema.DeploymentID) {
 	b.t.Helper()
 	for _, sql := range []string{
@@ -471,8 +472,9 @@ func (b *Box) captureDue(deployment schema.DeploymentID) {
 	b.Capture(deployment)
 }
 
-// Capture carries out the deletions of rows of attached tables, and acquires the rights of the values without one, until no more are due, or until a recovery begins. What fails
-// because a machine is busy, by a time limit, is tried again.
+// Capture carries out the deletions of rows of attached tables, and acquires the rights of the values without
+// one, until no more are due, or until a recovery begins. A call that fails by a time limit, because the
+// machine is busy, is repeated.
 func (b *Box) Capture(deployment schema.DeploymentID) {
 	b.t.Helper()
 	late := 10

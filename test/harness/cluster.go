@@ -212,8 +212,8 @@ func (c *Cluster) CreateDatabase(name string) {
 	require.NoError(c.t, c.server.CreateDatabase(c.t.Context(), name))
 }
 
-// Copy copies the folder of a server that does not run, or that writes nothing meanwhile: then the copy is what a snapshot of its volume has, and
-// recovers when it starts.
+// Copy copies the folder of a server that does not run, or that writes nothing meanwhile: then the copy
+// equals a snapshot of its volume, and recovers when it starts.
 func (c *Cluster) Copy() *Cluster {
 	c.t.Helper()
 	out := newCluster(c.t)

@@ -8,9 +8,9 @@
 //	template := server.Template(t, "registry", migrate)
 //	dsn := server.NewDatabase(t, template)
 //
-// It is the server that DBCONTROLLER_TEST_DSN names, of a user that may create databases; else one that package launcher starts: from the
-// PostgreSQL programs on this machine, or in a container. Without a server the tests are skipped; they fail when the variable is set, and on a
-// build machine (CI=true).
+// It is the server that DBCONTROLLER_TEST_DSN names, with a user that may create databases; else package
+// launcher starts it: from the PostgreSQL programs on this machine, or in a container. Without a server the
+// tests are skipped; they fail when the variable is set, and on a build machine (CI=true).
 package harness
 
 import (
@@ -121,7 +121,7 @@ func Main(m *testing.M) int {
 	return code
 }
 
-// choice is what the environment variables say.
+// choice has the choices of the environment variables.
 type choice struct {
 	dsn string // of an existing server
 	ci  bool   // this is a build machine

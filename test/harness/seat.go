@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// seatConnections bounds the connections of a store, and those of a test, to one database.
+	// seatConnections bounds the connections of a store to one database, and the connections of a test.
 	seatConnections = 12
 	// restConnections is how many connections of each pool a seat without a test keeps.
 	restConnections = 4
@@ -34,15 +34,15 @@ type seat struct {
 	drop          func(context.Context) error
 	test, serving *pgxpool.Pool
 	acquired      int64 // connections that both pools had given out when the last test ended
-	spoiled       bool  // its pools or its database are no longer those that it was made with
+	spoiled       bool  // its pools or its database have been replaced or changed
 }
 
-// seats are those without a test.
+// seats has the seats without a test.
 type seats struct {
 	mu     sync.Mutex
 	free   []*seat
 	once   sync.Once
-	blank  *blank // what a new seat contains
+	blank  *blank // the content of a new seat
 	failed error
 }
 
@@ -61,7 +61,8 @@ func (s *Server) takeSeat(t testing.TB) *seat {
 	return taken
 }
 
-// freeSeat returns a seat of an earlier test; nil when none is like new. The last one that was given back is the warmest.
+// freeSeat returns a seat of an earlier test; nil when none is like new. The seat that was given back last is
+// the warmest.
 func (s *Server) freeSeat(t testing.TB) *seat {
 	t.Helper()
 	for {
@@ -77,7 +78,7 @@ func (s *Server) freeSeat(t testing.TB) *seat {
 		if found.used() == found.acquired {
 			return found
 		}
-		if err := found.discard(); err != nil { // something that an earlier test has left running used it
+		if err := found.discard(); err != nil { // work that an earlier test has left running used it
 			t.Fatal(err)
 		}
 	}
@@ -211,7 +212,8 @@ func quiet(ctx context.Context, pool *pgxpool.Pool) error {
 const resetSessionSQL = `
 RESET SESSION AUTHORIZATION; RESET ROLE; RESET ALL; UNLISTEN *; CLOSE ALL; DISCARD TEMPORARY; DISCARD SEQUENCES; SELECT pg_advisory_unlock_all()`
 
-// resetSessions resets the sessions of a pool, and returns their process ids. It ends those that a seat without a test does not keep.
+// resetSessions resets the sessions of a pool, and returns their process ids. It ends the sessions that a
+// seat without a test does not keep.
 func resetSessions(ctx context.Context, pool *pgxpool.Pool) (kept []int32, err error) {
 	for i, conn := range pool.AcquireAllIdle(ctx) {
 		if i >= restConnections {
@@ -225,7 +227,8 @@ func resetSessions(ctx context.Context, pool *pgxpool.Pool) (kept []int32, err e
 	return kept, err
 }
 
-// alone waits until a database has no other sessions than those of its seat. A worker of autovacuum, which has no user, may come at any time.
+// alone waits until a database has no other sessions than its seat's. A worker of autovacuum, which has no
+// user, may come at any time.
 func alone(ctx context.Context, pool *pgxpool.Pool, sessions []int32) error {
 	leave, cancel := context.WithTimeout(ctx, leaveLimit)
 	defer cancel()

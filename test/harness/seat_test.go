@@ -62,8 +62,8 @@ func TestASeatIsLikeNewAfterATestThatTouchedEveryTable(t *testing.T) {
 	}
 }
 
-// contents describes everything that a reset restores: rows, sequences, statistics of all tables, and the sizes of those that have more than the few
-// pages which a reset leaves.
+// contents describes everything that a reset restores: rows, sequences, statistics of all tables, and the
+// sizes of the tables that have more than the few pages which a reset leaves.
 func contents(t *testing.T, pool *pgxpool.Pool) map[string]string {
 	t.Helper()
 	out := map[string]string{}
@@ -121,7 +121,7 @@ FROM pg_attribute JOIN pg_type y ON y.oid = atttypid WHERE attrelid = $1::regcla
 	return len(tables)
 }
 
-// keepInSession leaves in one session of a pool what a session can keep.
+// keepInSession leaves in one session of a pool every kind of state that a session can keep.
 func keepInSession(t *testing.T, pool *pgxpool.Pool) {
 	t.Helper()
 	_, err := pool.Exec(t.Context(), `
@@ -145,7 +145,7 @@ UNION ALL SELECT 'mine ' || current_setting('shadow.mine', true) WHERE current_s
 	return out
 }
 
-// A seat is thrown away when its catalogues, its settings or its sessions are not those of a new one.
+// A seat is thrown away when its catalogues, its settings or its sessions differ from a new seat's.
 func TestASeatThatIsNotLikeNewIsThrownAway(t *testing.T) {
 	t.Parallel()
 	s := ownSeats(t)
@@ -182,7 +182,7 @@ func TestASeatThatIsNotLikeNewIsThrownAway(t *testing.T) {
 	}
 }
 
-// A seat whose test has left something running is thrown away.
+// A seat whose test has left connections or transactions is thrown away.
 func TestASeatInUseIsThrownAway(t *testing.T) {
 	t.Parallel()
 	s := ownSeats(t)

@@ -8,7 +8,8 @@ const (
 	gssEncRequest = 80877104
 )
 
-// statements finds the statements in what a client sends to PostgreSQL, without TLS. What is no such stream has none.
+// statements finds the statements in the bytes that a client sends to PostgreSQL, without TLS. Any other
+// stream has none.
 type statements struct {
 	started bool
 	broken  bool

@@ -125,8 +125,9 @@ func (w *World) checkClosure() {
 	}
 }
 
-// outstanding returns what the controllers have to end, whatever applications do: messages that are owed, tentative blockades, references that act
-// upon a deletion, and resources in DELETING that no reference of a resource blocks.
+// outstanding returns the work that the controllers have to end without help from applications: messages that
+// are owed, tentative blockades, references that act upon a deletion, and resources in DELETING that no
+// reference of a resource blocks.
 func (w *World) outstanding() map[string]bool {
 	work, blocked := map[string]bool{}, map[UID]bool{}
 	for at, d := range w.deployments {

@@ -69,8 +69,9 @@ func playFinalizers(t *rapid.T, m Mistakes) []string {
 	return w.CheckAtRest()
 }
 
-// A resource with a finalizer is removed after somebody has cleaned up after that incarnation, and not before; otherwise the protocol is
-// the same: it takes no references, its holders cascade, it blocks nothing, and at rest it is gone.
+// A resource with a finalizer is removed after its holder has cleaned up after that incarnation, and not
+// before; otherwise the protocol is the same: it takes no references, its holders cascade, it blocks nothing,
+// and at rest it is gone.
 func TestFinalizersOnEverySchedule_I33(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

@@ -121,7 +121,8 @@ func (w *World) repair(m message) {
 	w.send(ask)
 }
 
-// renew ends a repair: of the lost references those that still exist get its attempt, whatever else an application has written to their holder.
+// renew ends a repair: the lost references that still exist get its attempt, also when an application has
+// changed their holder since.
 func (w *World) renew(wr *write) {
 	d := w.deployments[wr.at]
 	if _, decided := d.decided[wr.attempt]; decided || len(wr.waiting) > 0 || wr.refused || w.locked[wr.holder] {

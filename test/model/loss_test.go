@@ -71,8 +71,9 @@ func playLosses(t *rapid.T, m Mistakes) []string {
 	return w.CheckAtRest()
 }
 
-// A confirm has the number of references that its attempt established; where fewer blockades are left, all of them or some, the references are compared
-// and those that are lost are established again: at rest each reference has its blockade or entry.
+// A confirm has the number of references that its attempt established; where fewer blockades are left, all of
+// them or some, the references are compared and the lost ones are established again: at rest each reference
+// has its blockade or entry.
 func TestAConfirmNoticesWhatIsLost_I8(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

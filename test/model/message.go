@@ -40,11 +40,11 @@ type message struct {
 	targets   map[string]UID // of established: by path; nil when it was refused
 	keys      []Key
 	verdicts  []verdict
-	deletions map[UID]bool // of acknowledge: those that are excepted
+	deletions map[UID]bool // of acknowledge: the excepted deletions
 	position  int
 	owed      string // of done, check and checked
 	unknown   bool   // of done: there were fewer tentative blockades than references
-	// references: of confirm, those that were established under the attempt.
+	// references: of confirm, the number of references that were established under the attempt.
 	references int
 	parts      []message // of together: an establish each; of outcomes: an established each, or the establish that was left out
 	leftOut    int       // of together: the part that is left out; none when it is negative

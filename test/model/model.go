@@ -42,7 +42,7 @@ type Resource struct {
 	Name     string
 	Deleting bool
 	Refs     map[string]Reference // by path
-	// Finalizer: somebody has to clean up before the resource is removed. It is set with the mark.
+	// Finalizer: its holder has to clean up before the resource is removed. It is set with the mark.
 	Finalizer bool
 }
 
@@ -371,7 +371,7 @@ func (w *World) finalise(at int) {
 	}
 }
 
-// needsCleaning reports whether somebody has to clean up after a resource of this name.
+// needsCleaning reports whether a resource of this name has a finalizer.
 func (w *World) needsCleaning(name string) bool { return w.Finalizers && name == "y" }
 
 // Clean lets the holder of the finalizer clean up after the resources that it sees in DELETING, and report that. It may lose its report
@@ -449,7 +449,8 @@ func (w *World) Act(at, from int) {
 	w.finalise(at) // deletions stay, and are acted upon again, until the watch delivers newer ones
 }
 
-// isLocked reports whether an application has locked a resource, or one that cascades with it inside its deployment.
+// isLocked reports whether an application has locked a resource, or a resource that cascades with it inside
+// its deployment.
 func (w *World) isLocked(at int, uid UID) bool {
 	if len(w.locked) == 0 {
 		return false

@@ -21,7 +21,7 @@ func busy(seed int, m Mistakes) []string {
 	write := func() {
 		at, name := r.IntN(sites), r.IntN(len(names))
 		refs, targets := map[string]Reference{}, map[string]string{}
-		if at > 0 { // most resources of one deployment refer to those of the other, and so do those that take their places
+		if at > 0 { // most resources of one deployment refer to the other's, and so do their successors
 			refs["a"], targets["a"] = Reference{Behaviour: []Behaviour{Cascade, Cascade, Unset}[name%3]}, names[name/3]
 		}
 		if r.IntN(3) == 0 {

@@ -9,8 +9,9 @@ import (
 	"time"
 )
 
-// lived plays the model with time: deployments send, ask, act and expire by their own clocks, users have deadlines, and the
-// network takes from a millisecond to a minute, loses, repeats, and is cut for a while. Time is that of the synctest bubble.
+// lived plays the model with time: deployments send, ask, act and expire by their own clocks, users have
+// deadlines, and the network takes from a millisecond to a minute, loses, repeats, and is cut for a while.
+// The synctest bubble has its time.
 func lived(t *testing.T, seed uint64, m Mistakes) (broken []string) {
 	const sites, tentative = 3, 15 * time.Second
 	synctest.Test(t, func(*testing.T) {

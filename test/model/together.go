@@ -5,8 +5,8 @@ import "slices"
 // Establishes reports whether a message in flight establishes an attempt.
 func (w *World) Establishes(i int) bool { return w.bag[i].kind == establish }
 
-// Gather joins an establish in flight with others from and to the same deployment in one call. The receiver leaves out the given part, as one whose
-// target is locked.
+// Gather joins an establish in flight with others from and to the same deployment in one call. The receiver
+// leaves out the given part, as it does when the target is locked.
 func (w *World) Gather(first, most, leftOut int) {
 	m := message{kind: together, from: w.bag[first].from, to: w.bag[first].to, leftOut: leftOut}
 	w.bag = slices.DeleteFunc(w.bag, func(part message) bool {

@@ -1,4 +1,5 @@
-// Package rounds has the length of random schedules, races and large numbers in tests: that of make campaign, or that of every run.
+// Package rounds has the length of random schedules, races and large numbers in tests: the length of make
+// campaign, or of every run.
 package rounds
 
 import (
@@ -9,7 +10,7 @@ import (
 // Long reports whether the tests play as many rounds as in make campaign (DBCONTROLLER_TEST_LONG).
 func Long() bool { return os.Getenv("DBCONTROLLER_TEST_LONG") != "" }
 
-// Of returns the value of a long run, or that of every run.
+// Of returns the value for a long run, or the value for every run.
 func Of[N any](long, every N) N {
 	if Long() {
 		return long

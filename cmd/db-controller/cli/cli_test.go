@@ -9,7 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A misspelt name is answered with the nearest known one, and one that resembles none with nothing.
+// A misspelt name is answered with the nearest known one, and a name that resembles no known name without a
+// suggestion.
 func TestMisspeltNamesHaveAProposal(t *testing.T) {
 	t.Parallel()
 	known := []string{"registry", "reflection", "listen"}

@@ -128,7 +128,8 @@ func fileSettings(cmd *cobra.Command) (map[string]setting, error) {
 	return found, nil
 }
 
-// sectionSettings adds the settings of a section, if it is that of the command. The keys of every section are checked.
+// sectionSettings adds the settings of the section of cmd or of its parent. It checks the keys of every
+// section.
 func sectionSettings(cmd *cobra.Command, path, name string, section map[string]any, found map[string]setting) error {
 	owner, _, err := cmd.Root().Find(strings.Fields(name))
 	if err != nil || owner == cmd.Root() {
@@ -153,7 +154,7 @@ func knownKey(path, section, key string, known []string, of *cobra.Command) (str
 		return name, nil
 	}
 	text := fmt.Sprintf("configuration %s: %sunknown key %q", path, section, key)
-	for _, flags := range [][]string{FlagsBelow(of), known} { // those of the command are more likely
+	for _, flags := range [][]string{FlagsBelow(of), known} { // the command's own are likelier
 		if near := DidYouMean(name, flags); near != "" {
 			return "", errors.New(text + near)
 		}
@@ -229,7 +230,8 @@ func FlagsBelow(cmd *cobra.Command) []string {
 
 func allFlags(root *cobra.Command) []string { return FlagsBelow(root) }
 
-// SecretFlag adds a flag with a value that may contain a secret, and one that names a file with the value; it returns where this name is.
+// SecretFlag adds a flag with a value that may contain a secret, and a flag that names a file with the value;
+// it returns a pointer to the file's name.
 func SecretFlag(f *pflag.FlagSet, to *string, name, usage string) (file *string) {
 	f.StringVar(to, name, "", usage)
 	setAnnotation(f.Lookup(name), secretKey, "")
@@ -277,7 +279,7 @@ func shown(f *pflag.Flag) string {
 // Given returns the values of the flags of a command that are set, for people: without passwords.
 func Given(cmd *cobra.Command) map[string]string {
 	given := map[string]string{}
-	cmd.Flags().VisitAll(func(f *pflag.Flag) { // Visit knows only those of the command line
+	cmd.Flags().VisitAll(func(f *pflag.Flag) { // Visit has only the flags of the command line
 		if f.Changed {
 			given[f.Name] = shown(f)
 		}

@@ -21,7 +21,7 @@ func ProgressOf(d *adminv1.Deletion) Progress {
 	}
 }
 
-// Plus adds what another deployment does at the same time.
+// Plus adds the progress of another deployment at the same time.
 func (p Progress) Plus(o Progress) Progress {
 	return Progress{
 		Removed: p.Removed + o.Removed, Expected: p.Expected + o.Expected, Unset: p.Unset + o.Unset, ExpectedUnset: p.ExpectedUnset + o.ExpectedUnset,

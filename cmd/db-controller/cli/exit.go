@@ -22,7 +22,7 @@ import (
 const (
 	Failed      = 1 // none of the following: a fault, a file that cannot be read, a result that says no
 	WrongUsage  = 2 // the command line, the environment or the configuration is wrong; nothing was done
-	Findings    = 3 // validate --strict, scan --strict and doctor: there is something to do
+	Findings    = 3 // validate --strict, scan --strict and doctor: there are findings
 	Refused     = 4 // a definite answer: the same request is refused again
 	Unavailable = 5 // no definite answer: the same command may succeed later
 )

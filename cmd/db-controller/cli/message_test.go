@@ -13,7 +13,7 @@ import (
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
 )
 
-// What is printed can be given to commands again: full names, and the words of descriptors.
+// Commands take the words that they print: full names, and the words of descriptors.
 func TestMessagesArePrintedInTheWordsThatCommandsTake(t *testing.T) {
 	t.Parallel()
 	body, err := structpb.NewStruct(map[string]any{"state": "STATE_ACTIVE", "n": 1})

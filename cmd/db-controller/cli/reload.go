@@ -51,7 +51,8 @@ func ReloadOf(f *pflag.Flag) string {
 	return onRestart
 }
 
-// Again adds the flags of a command, bound to a configuration of their own, and returns what checks and what applies this configuration.
+// Again adds the flags of a command, bound to a configuration of their own, and returns two functions: one
+// checks this configuration, the other applies it.
 type Again func(f *pflag.FlagSet) (check func() error, apply func())
 
 // reload reads the settings of a process again.
@@ -63,9 +64,9 @@ type reload struct {
 	running map[string]string // the values of the flags that the process works with
 }
 
-// FollowReloads reads the settings of a process again after each SIGHUP, until ctx ends: from the configuration file, since those of the
-// command line and of the environment cannot change. Settings that cannot be reloaded, or are wrong, stay as they are; all of them do when one
-// is wrong. The log has one line about it.
+// FollowReloads reads the settings of a process again after each SIGHUP, until ctx ends: from the
+// configuration file, since the command line and the environment cannot change. A setting that cannot be
+// reloaded stays as it is; when one setting is wrong, all stay. The log has one line about each signal.
 func FollowReloads(ctx context.Context, cmd *cobra.Command, level zap.AtomicLevel, log *zap.Logger, again Again) {
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)

@@ -27,8 +27,8 @@ func withoutPassword(dsn string) string {
 	return passwordField.ReplaceAllString(dsn, "${1}xxxxx")
 }
 
-// secrets are what people paste into reasons, and other systems write into errors: passwords, tokens and private keys. Rather too much is
-// hidden than too little.
+// secrets match the passwords, tokens and private keys that people paste into reasons, and that other systems
+// write into errors. They hide too much rather than too little.
 var secrets = []struct {
 	found *regexp.Regexp
 	stays string

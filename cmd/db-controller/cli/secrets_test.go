@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Whatever has the words "hid" or "den" is a secret. What surrounds it stays, so that a text can still be read.
+// Each text with "hid" or "den" is a secret. The text around it stays readable.
 func TestTextsHaveNoSecrets(t *testing.T) {
 	t.Parallel()
 	for text, stays := range map[string]string{

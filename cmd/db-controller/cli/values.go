@@ -37,7 +37,7 @@ func flagNames(cmd *cobra.Command) (names []string) {
 	return names
 }
 
-// wanted says what a flag takes, instead of why a parser of the standard library refuses a text.
+// wanted names the values that a flag takes, instead of the reason of the parser in the standard library.
 func wanted(f *pflag.Flag, err error) error {
 	if errors.Is(err, strconv.ErrRange) {
 		return errors.New("the number is too large")

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Version is that of the next release, or of this one; CHANGELOG.md and the Helm chart have the same.
+// Version is the version of this release, or of the next one; CHANGELOG.md and the Helm chart have the same.
 const Version = "0.1.0"
 
 // commit is set by `make build`, from `git rev-parse`.

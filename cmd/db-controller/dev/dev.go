@@ -195,7 +195,8 @@ func Start(ctx context.Context, pg *launcher.Server, binary, dir string, files *
 	if err != nil {
 		return nil, nil, err
 	}
-	// An earlier playground's databases are dropped below, not those of a running one.
+	// The code below drops the databases of an earlier playground, but must not drop those that a running one
+	// uses.
 	if err := pg.Claim(ctx); errors.Is(err, launcher.ErrClaimed) {
 		return nil, nil, fmt.Errorf("another playground runs on %s: stop it, or use another server with --postgres", pg.Source())
 	} else if err != nil {
@@ -276,7 +277,7 @@ func takeFolder(dir string) (release func(), err error) {
 // Services returns the services and deployments of the built-in example.
 func Services() (*schema.File, error) { return devServices(defaultServices, nil, nil) }
 
-// devServices reads the services of files, or those of an example.
+// devServices reads services from files, or from an example.
 func devServices(example string, paths, regions []string) (*schema.File, error) {
 	if len(regions) > 0 && len(paths) == 0 {
 		return nil, cli.Usage("--regions is for the services of --services: the built-in ones have deployments")

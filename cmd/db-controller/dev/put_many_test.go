@@ -33,7 +33,7 @@ func (b *batches) BatchWriteResources(_ context.Context, req *resourcev1.BatchWr
 	return &resourcev1.BatchWriteResourcesResponse{}, nil
 }
 
-// All resources are put, in batches; one whose answer is lost is repeated.
+// All resources are put, in batches; a batch whose answer is lost is repeated.
 func TestPutManyWritesBatches(t *testing.T) {
 	t.Parallel()
 	served := &batches{}

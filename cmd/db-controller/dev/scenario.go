@@ -29,8 +29,8 @@ import (
 	"github.com/db-controller/db-controller/schema/wire"
 )
 
-// patience bounds each wait of a scenario, to end one that hangs. Slowness is no failure: each step shows its time, and a busy machine takes many times
-// as long as an idle one.
+// patience bounds each wait of a scenario, to end a wait that hangs. Slowness is no failure: each step shows
+// its time, and a busy machine takes many times as long as an idle one.
 const patience = playground.Patience
 
 // step is one step of a scenario: one action, and the fields that belong to it.
@@ -241,7 +241,7 @@ func (s *scenario) gone(ctx context.Context, names []string) error {
 	return nil
 }
 
-// uidOf returns the uid of the resource to wait for: that of the last put of the name, else the current one.
+// uidOf returns the uid of the resource to wait for: from the last put of the name, else the current uid.
 func (s *scenario) uidOf(ctx context.Context, full string) string {
 	if uid := s.uids[full]; uid != "" {
 		return uid

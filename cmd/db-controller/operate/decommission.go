@@ -65,7 +65,8 @@ answer: run it again when they do.`,
 	return cmd
 }
 
-// planDecommission shows what decommissioning would do in each deployment, and fails: it cannot be undone.
+// planDecommission shows the effects of decommissioning in each deployment, and fails: the command needs
+// --yes, since it cannot be undone.
 func planDecommission(cmd *cobra.Command, id schema.DeploymentID, order *adminv1.DecommissionRequest, unlisted bool) error {
 	confirm := cli.Usage("%s cannot come back afterwards: add --yes to continue (--help describes the effects)", id)
 	c, err := cli.OpenClient(cmd)
@@ -111,7 +112,7 @@ func planDecommission(cmd *cobra.Command, id schema.DeploymentID, order *adminv1
 	return confirm
 }
 
-// plannedPart is what decommissioning would do in one deployment, or why that is not known.
+// plannedPart has the effects of decommissioning in one deployment, or the reason why they are not known.
 type plannedPart struct {
 	Deployment string          `json:"deployment"`
 	Plan       json.RawMessage `json:"plan,omitempty"`

@@ -332,7 +332,8 @@ func (d *doctor) deletions(where string, s *adminv1.StatusResponse) {
 	}
 }
 
-// oldWork is the age of work that waits for something. Each piece of work is tried again within seconds.
+// oldWork is the age from which outstanding work is a finding. Each piece of work is tried again within
+// seconds.
 const oldWork = 5 * time.Minute
 
 func (d *doctor) work(where string, s *adminv1.StatusResponse) {

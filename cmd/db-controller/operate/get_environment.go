@@ -92,7 +92,8 @@ func NewGetRights() *cobra.Command {
 		})
 }
 
-// currentEnvironment reads the environment from the registry, and not from the client's cache: what an operator compares has to be the present state.
+// currentEnvironment reads the environment from the registry, and not from the client's cache: an operator
+// has to compare with the present state.
 func currentEnvironment(cmd *cobra.Command, c *client.Client) (*schema.Environment, error) {
 	answer, err := c.Registry().GetEnvironment(cmd.Context(), &registryv1.GetEnvironmentRequest{})
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 // pausing names the handlers and deployments that pause and resume change.
 type pausing struct{ of, handler, reason string }
 
-// among returns the pause that p names of those of a deployment, or nil.
+// among returns the pause of a deployment that p names, or nil.
 func (p pausing) among(pauses []*adminv1.Pause, at schema.DeploymentID) *adminv1.Pause {
 	for _, k := range pauses {
 		if k.GetOf() == cmp.Or(p.of, at.String()) && k.GetHandler() == p.handler {
@@ -95,7 +95,8 @@ func (t pauseTexts) print(out cli.Printer, at schema.DeploymentID, p pausing) {
 	}
 }
 
-// newPauseCommand returns pause or resume. note describes a call that changes nothing, by the pauses before it and the one that is named.
+// newPauseCommand returns pause or resume. note describes a call that changes nothing, by the pauses before
+// it and the named pause.
 func newPauseCommand(name, short string, texts pauseTexts, call func(context.Context, *client.Client, adminv1.AdminServiceClient, pausing) error, note func(pauses []*adminv1.Pause, named *adminv1.Pause) string) *cobra.Command {
 	var p pausing
 	cmd := cli.NewDeploymentCommand(name+" DEPLOYMENT [--handler HANDLER] [--of OTHER] --reason TEXT", short, `  db-controller `+name+` iam.example.com/us-west2 --reason "ticket 4711"
@@ -127,7 +128,7 @@ func newPauseCommand(name, short string, texts pauseTexts, call func(context.Con
 			}
 			named := p.among(before.GetPauses(), at)
 			unchanged := note(before.GetPauses(), named)
-			if unchanged == "" || named != nil { // else it would say that something works again which was not paused
+			if unchanged == "" || named != nil { // else it would report the end of no pause
 				texts.print(out, at, p)
 			}
 			if unchanged != "" {

@@ -89,8 +89,8 @@ func retryAt(arg string, req *adminv1.RetryRequest) (at schema.DeploymentID, err
 	return at, nil
 }
 
-// retry calls a deployment, and then those for which the resource waits there: they may be the ones that pause. A failure of one of them is
-// in its entry.
+// retry calls a deployment, and then the deployments for which the resource waits there: the pause between
+// tries may be theirs. A failure of one of them is in its entry.
 func retry(ctx context.Context, c *client.Client, at schema.DeploymentID, req *adminv1.RetryRequest) ([]retried, error) {
 	admin, err := c.Admin(ctx, at)
 	if err != nil {
@@ -132,7 +132,7 @@ func retryThere(ctx context.Context, c *client.Client, other string, req *adminv
 	return err
 }
 
-// unasked is the error of a command that could not ask all deployments. What the others do is not undone by it.
+// unasked is the error of a command that could not ask all deployments. The work of the others goes on.
 func unasked(done []retried) error {
 	failed, code := 0, cli.Refused
 	for _, r := range done {

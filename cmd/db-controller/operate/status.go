@@ -226,7 +226,7 @@ func wait(rows int64) string {
 // databaseFailure is the handler of the failures about the databases of others.
 const databaseFailure = "database"
 
-// silentAfter is how long a watch may be silent, which sends something every 5 s.
+// silentAfter bounds the silence of a watch, which sends a message every 5 s.
 const silentAfter = 15 * time.Second
 
 // printWatches shows the deployments that this one is interested in, and watches that are behind.
@@ -278,7 +278,8 @@ func readyLines(s *adminv1.StatusResponse) (lines []string) {
 // clocksDiffer is the least difference of two clocks that matters: times of one machine are shown as ages by the clock of another one.
 const clocksDiffer = 2 * time.Second
 
-// clockLines name clocks that differ from that of this machine, which ages are counted by, and from one another.
+// clockLines names the clocks that differ: the database's from this machine's, by which ages are counted, and
+// the database's from its process's.
 func clockLines(s *adminv1.StatusResponse) (lines []string) {
 	if s.GetDatabaseTime() == nil || s.GetProcessTime() == nil {
 		return nil

@@ -106,7 +106,8 @@ func stuckIn(ctx context.Context, c *client.Client, at []schema.Deployment, long
 	return found
 }
 
-// listStuck reads pages until there are as many resources as the limit. The answer keeps the token of the page behind the last one that was read.
+// listStuck reads pages until there are as many resources as the limit. The answer keeps the token of the
+// page after the last page read.
 func listStuck(ctx context.Context, admin adminv1.AdminServiceClient, longer time.Duration, limit int) (all *adminv1.ListStuckResponse, err error) {
 	for all = (*adminv1.ListStuckResponse)(nil); all == nil || all.GetNextPageToken() != "" && len(all.GetResources()) < limit; {
 		page, err := admin.ListStuck(ctx, &adminv1.ListStuckRequest{

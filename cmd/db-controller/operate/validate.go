@@ -20,7 +20,8 @@ var descriptorSchema []byte
 type TablesOf interface {
 	// Add adds its flags to the command.
 	Add(cmd *cobra.Command)
-	// Compare returns what attach would refuse, as problems, and its advice; nothing when no database was named.
+	// Compare returns the reasons why attach would refuse, as problems, and its advice; both are empty when
+	// no database was named.
 	Compare(ctx context.Context, files *schema.File) (schema.Problems, []lint.Finding, error)
 }
 

@@ -150,7 +150,8 @@ func (v *verified) which(ctx context.Context, c *client.Client, names []string) 
 	return of, nil
 }
 
-// named parses names of deployments, and refuses those that the environment does not list before any is compared.
+// named parses names of deployments. It refuses names that the environment does not list before any
+// deployment is compared.
 func named(ctx context.Context, c *client.Client, names []string) (of []schema.DeploymentID, err error) {
 	for _, name := range names {
 		id, err := schema.ParseDeploymentID(name)

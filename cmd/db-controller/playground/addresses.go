@@ -12,7 +12,8 @@ import (
 // addressesFile keeps the addresses of a folder's processes, so that a playground that starts there again has them again.
 const addressesFile = "addresses.json"
 
-// addresses returns two free addresses for each name, those of the last start in this folder if they are free.
+// addresses returns two free addresses for each name: the addresses of the last start in this folder, if they
+// are free.
 func (p *Playground) addresses(names []string) (map[string][2]string, error) {
 	path := filepath.Join(p.cfg.Dir, addressesFile)
 	kept, found := map[string][2]string{}, map[string][2]string{}

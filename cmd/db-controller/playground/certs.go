@@ -22,7 +22,7 @@ import (
 	"github.com/db-controller/db-controller/internal/identity"
 )
 
-// trustDomain is that of a playground's certificates.
+// trustDomain is the SPIFFE trust domain of a playground's certificates.
 const trustDomain = "playground.db-controller.dev"
 
 // Authority makes certificates of one trust domain, for development and tests.
@@ -147,8 +147,8 @@ var (
 	LocalAddresses = []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback}
 )
 
-// Serves reports whether an identity is that of a server. Certificates of other identities have no host name: with one, a client
-// that verifies host names only would accept their bearer as a server.
+// Serves reports whether an identity belongs to a server. Certificates of other identities have no host name:
+// with one, a client that verifies host names only would accept their bearer as a server.
 func Serves(id identity.Identity) bool {
 	return id.Role == identity.RoleDeployment || id.Role == identity.RoleRegistry
 }

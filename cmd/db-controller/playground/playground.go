@@ -30,22 +30,23 @@ type Config struct {
 	Binary string
 	// Database creates an empty database with a name, and returns its DSN.
 	Database func(ctx context.Context, name string) (dsn string, err error)
-	// Serving returns the DSN for the process of a deployment, from that of Database (default: the same).
+	// Serving turns the DSN from Database into the DSN for the deployment's process (default: the same).
 	Serving func(dsn string) string
 	// Registries is how many servers the registry has (default 1).
 	Registries int
-	// DSNs are those of deployments that have a database already.
+	// DSNs has the DSN of each deployment that has a database already.
 	DSNs map[schema.DeploymentID]string
 	// Deployments to run. The argument apply of Start has to register them.
 	Deployments []schema.DeploymentID
-	// HostNames and Addresses in the certificates of the processes (default: those of this machine), for clients that verify
-	// host names.
+	// HostNames and Addresses are in the certificates of the processes (default: this machine's), for clients
+	// that verify host names.
 	HostNames []string
 	Addresses []net.IP
-	// Args are further flags of each deployment's serve, DatabaseArgs those of every command that connects to a database.
+	// Args are further flags of each deployment's serve, DatabaseArgs further flags of each command that
+	// connects to a database.
 	Args         []string
 	DatabaseArgs []string
-	// Tell is told, every ten seconds, which process is not ready yet and why (default: nobody is).
+	// Tell, if set, is called every ten seconds with the processes that are not ready yet, and the reasons.
 	Tell func(text string)
 }
 
@@ -60,7 +61,7 @@ type Playground struct {
 	// Registries are all servers of the registry, Registry is the first of them.
 	Registries  []*Process
 	Deployments map[schema.DeploymentID]*Deployment
-	// RegistryDSN is that of the registry's database.
+	// RegistryDSN is the DSN of the registry's database.
 	RegistryDSN string
 	// RegistryAddress is host:port of the registry's gRPC server, or of several, separated by commas.
 	RegistryAddress string

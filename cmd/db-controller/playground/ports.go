@@ -15,8 +15,9 @@ const (
 	blocks    = 120
 )
 
-// taken is what FreeAddresses takes ports from. A process listens on the first port of its blocks as long as it runs, so that no
-// other playground takes the port of a server that is stopped for a moment.
+// taken has the blocks of ports that FreeAddresses uses. A process listens on the first port of each of its
+// blocks as long as it runs, so that no other playground takes the port of a server that is stopped for a
+// moment.
 var taken struct {
 	sync.Mutex
 	guards []net.Listener // guarded by Mutex

@@ -273,8 +273,9 @@ func (d *deletion) report(cmd *cobra.Command, names []string, results deletions,
 	return errors.Join(out.Document(all), failed)
 }
 
-// together deletes the resources of one deployment, and reports whether it was accepted. A selection that was refused is sent again when another one was
-// accepted, which may have deleted what blocks it, and also resources of the selection itself.
+// together deletes the resources of one deployment, and reports whether the delete was accepted. A refused
+// selection is sent again after another one was accepted, which may have deleted its blockers, and also
+// resources of the selection itself.
 func (d *deletion) together(cmd *cobra.Command, c *client.Client, s *selection, results deletions) (accepted bool, err error) {
 	fail := func(err error) error {
 		for _, name := range s.names {

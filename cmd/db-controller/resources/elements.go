@@ -47,8 +47,9 @@ func parseElement(text string) (element, error) {
 // conflicts is how often a patch is tried while others change the resource.
 const conflicts = 10
 
-// withoutElements updates a resource, and removes elements of its lists. These are read before, and the update holds for the revision that was read:
-// when another one came in between, it is tried again. All elements are those of the revision that was read.
+// withoutElements updates a resource, and removes elements of its lists. It reads the lists first, and the
+// update holds for the revision that was read: when another update came in between, it reads and updates
+// again. The elements are removed from the revision that was read.
 func withoutElements(ctx context.Context, c resourcev1.ResourceServiceClient, update *resourcev1.UpdateResourceRequest, elements []element) (*resourcev1.Resource, error) {
 	if len(elements) == 0 {
 		return c.UpdateResource(ctx, update)

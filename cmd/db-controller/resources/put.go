@@ -123,7 +123,8 @@ func (p *putting) one(cmd *cobra.Command, c *client.Client, args []string) error
 	return show(cmd, []*resourcev1.Resource{r}, false)
 }
 
-// put creates or replaces a resource. Without a whole body it only creates: fields that nobody has named must not be dropped.
+// put creates or replaces a resource. Without a whole body it only creates: a replacement would drop the
+// fields that the caller did not name.
 func put(ctx context.Context, c resourcev1.ResourceServiceClient, r *resourcev1.Resource, creates bool) (*resourcev1.Resource, error) {
 	if creates {
 		return c.CreateResource(ctx, &resourcev1.CreateResourceRequest{Resource: r})

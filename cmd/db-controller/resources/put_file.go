@@ -42,7 +42,8 @@ func (p *putting) all(cmd *cobra.Command, c *client.Client) error {
 	return show(cmd, written, true)
 }
 
-// prepare refuses a resource that cannot be written as the file has it, and leaves out what only a former resource had.
+// prepare refuses a resource that cannot be written as the file has it. With --create it drops the uids and
+// the revision of the former resource.
 func (p *putting) prepare(g givenResource) error {
 	if g.GetState() == resourcev1.Resource_STATE_DELETING {
 		return fmt.Errorf("%s is in DELETING in the file, which cannot be put: remove its state to write it as an active resource", g)
@@ -56,7 +57,7 @@ func (p *putting) prepare(g givenResource) error {
 	return nil
 }
 
-// remedy says what to do about the refusal of resources of a file.
+// remedy returns the remedy when resources of a file are refused.
 func (p *putting) remedy(err error) string {
 	switch code := status.Code(err); {
 	case code == codes.AlreadyExists && p.create:
@@ -105,8 +106,8 @@ func (p *putting) run(cmd *cobra.Command, c *client.Client, run []givenResource)
 	return found, nil
 }
 
-// restoreRest stores what a file has of a resource and a put does not write: the protection, and a status where there is none. A status that the
-// resource has is that of its controllers.
+// restoreRest stores the fields of a file's resource that a put does not write: the protection, and a status
+// if the resource has none. A status that the resource has belongs to its controllers.
 func restoreRest(cmd *cobra.Command, resources resourcev1.ResourceServiceClient, given givenResource, r *resourcev1.Resource) (*resourcev1.Resource, error) {
 	ctx := cmd.Context()
 	if given.GetBlockDeletion() && !r.GetBlockDeletion() {

@@ -18,7 +18,7 @@ import (
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
 )
 
-// receipt is what one deletion has removed in all deployments.
+// receipt lists the resources that one deletion has removed in all deployments.
 type receipt struct {
 	Deletion string       `json:"deletion"`
 	At       []*receiptAt `json:"deployments"` // that it reached, or that did not answer
@@ -35,7 +35,7 @@ type receiptAt struct {
 	found []*adminv1.Removal
 }
 
-// printReceipt asks every deployment of the environment what a deletion has removed there.
+// printReceipt asks every deployment of the environment for the resources that a deletion has removed there.
 func printReceipt(cmd *cobra.Command, c *client.Client, deletion string) error {
 	env, err := c.Environment(cmd.Context())
 	if err != nil {

@@ -18,10 +18,10 @@ import (
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
 
-// releasing is what a delete does to the resources that refer to its resources, before it deletes these.
+// releasing has the changes that a delete makes to the holders of its resources before it deletes these.
 type releasing struct {
 	detach string // unset or delete: the resources that block; empty: neither
-	orphan bool   // what would be deleted along stays, and refers to the resources no more
+	orphan bool   // resources that the delete would cascade to stay, without their references
 	yes    bool
 }
 
@@ -187,7 +187,7 @@ func orphans(ctx context.Context, c *client.Client, all []tie, name string, name
 	return all, nil
 }
 
-// remove removes a tie. Errors are those of calls, or say that the holder's body does not have the reference.
+// remove removes a tie. It fails as its calls do, or because the holder's body does not have the reference.
 func (t tie) remove(ctx context.Context, c *client.Client) error {
 	name, resources, err := direct.Named(ctx, c, t.Holder)
 	if err != nil {

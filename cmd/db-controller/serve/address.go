@@ -11,12 +11,13 @@ import (
 const (
 	// maxOfAddress is the number of connections that one address has to a listener whose callers are not known by their connections.
 	maxOfAddress = 200
-	// maxUnproven is the number of connections of one address to the gRPC listener that have not proved an identity yet. Many callers may
-	// come by way of one address, such as that of a proxy.
+	// maxUnproven is the number of connections of one address to the gRPC listener that have not proved an
+	// identity yet. Many callers may share one address, such as a proxy's.
 	maxUnproven = 1000
 )
 
-// byAddress bounds the connections of each address: those of one address leave places for others. A further connection is closed at once.
+// byAddress bounds the connections of each address, so that one address leaves places for others. A further
+// connection is closed at once.
 type byAddress struct {
 	net.Listener
 	most int

@@ -60,7 +60,8 @@ type deployment struct {
 	manager        *nodemanager.Manager
 	auditing       *auditing
 
-	// environments carries the newest environment from the peers to the node manager. One place; closed by nobody.
+	// environments carries the newest environment from the peers to the node manager. One place; never
+	// closed.
 	environments chan *schema.Environment
 	// renewed says that the database has a new epoch. One place; sent by the store, received by the node manager.
 	renewed chan struct{}
@@ -364,8 +365,8 @@ func (d *deployment) notReady() (out []service.NotReady) {
 	return out
 }
 
-// failures are those of the handlers, and that of the registry. It is called by the services, which serve after the registry's
-// client exists.
+// failures returns the failures of the handlers and of the registry. The services call it; they serve after
+// the registry's client exists.
 func (d *deployment) failures() []service.Failure {
 	out := d.metrics.failures.list()
 	if since, unlisted := d.registry.Unlisted(); unlisted {

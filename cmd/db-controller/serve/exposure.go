@@ -61,7 +61,7 @@ func reachedBy(address string) string {
 	return "everybody who reaches the address"
 }
 
-// exposureOf is what the rights of an environment open.
+// exposureOf describes the access that the rights of an environment open.
 func exposureOf(rights *schema.Rights) exposure {
 	switch {
 	case rights == nil || !rights.Deny:

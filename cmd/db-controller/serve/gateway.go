@@ -53,7 +53,7 @@ func (d *deployment) serveGateway(ctx context.Context) error {
 		return nil
 	}
 	conns := make([]grpc.ClientConnInterface, gatewayConnections)
-	// Windows of a fixed size: those that grow by themselves keep up to 16 MB of a watch that its caller does not read.
+	// Windows of a fixed size: growing windows keep up to 16 MB of a watch that its caller does not read.
 	options := append(d.credentials.DialOptionsForTokens(identity.Deployment(d.cfg.id)),
 		grpc.WithStaticStreamWindowSize(identity.WindowBytes), grpc.WithStaticConnWindowSize(16*identity.WindowBytes))
 	for i := range conns {

@@ -49,7 +49,7 @@ func certificateCheck(c *identity.Credentials) check {
 	}}
 }
 
-// readiness are the verdicts of the checks as metrics. Their names are those of /readyz.
+// readiness has the verdicts of the checks as metrics, by the names that /readyz uses.
 type readiness struct{ checks *checkup }
 
 var readyDesc = prometheus.NewDesc("dbcontroller_ready", "Whether a check of /readyz passes, by its name; the process is ready when all do.", []string{"reason"}, nil)

@@ -83,8 +83,8 @@ func TestAHealthCheckEndsByItself(t *testing.T) {
 	})
 }
 
-// Whoever asks for health without end reads the database no more often than everybody else together, and a caller that goes away changes
-// no answer of others.
+// Any number of callers that ask for health without end cause ten reads of the database a second together,
+// and a caller that goes away changes no answer of others.
 func TestHealthReadsTheDatabaseTenTimesASecond_I20(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -306,7 +306,7 @@ func TestAStartWaitsForItsChecks(t *testing.T) {
 	}
 }
 
-// The log has a line when what a process waits for changes, not for each try.
+// The log has a line when the names of the reasons change, not for each try.
 func TestAStartLogsWhatItWaitsForWhenThatChanges(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

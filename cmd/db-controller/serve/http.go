@@ -25,7 +25,7 @@ type check struct {
 type verdict struct {
 	name string
 	err  error  // nil: it has passed
-	note string // of one that has passed
+	note string // of a check that has passed
 }
 
 func (c check) verdict(ctx context.Context) verdict {
@@ -66,7 +66,8 @@ func (c check) in(change func(context.Context) context.Context) check {
 }
 
 const (
-	// checkAge bounds the age of a result of the checks: they read the database at most once in that time, however often anybody asks.
+	// checkAge bounds the age of a result of the checks: they read the database at most once in that time,
+	// with any number of requests.
 	checkAge = 100 * time.Millisecond
 	// checkTimeout bounds a run of the checks.
 	checkTimeout = 2 * time.Second

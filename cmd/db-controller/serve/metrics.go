@@ -23,7 +23,7 @@ import (
 // no labels.
 type metrics struct {
 	store   *shadow.Store
-	process string // the name of this one among those of the deployment
+	process string // the name of this process; unique in the deployment
 	// audits reports whether this process audits the deployment, and the pause between two audits; 0 for none.
 	audits func() (here bool, pause time.Duration)
 

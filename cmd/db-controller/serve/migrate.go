@@ -92,7 +92,8 @@ func (m *migrated) newUp() *cobra.Command {
 	return cmd
 }
 
-// roles brings the roles up to date, or says that those of the database lack rights that new migrations need.
+// roles brings the roles up to date, or notes that the database's roles have no rights to the objects of new
+// migrations.
 func (m *migrated) roles(cmd *cobra.Command, out cli.Printer, wanted bool, prefix string, changed bool) error {
 	present, err := migrations.RolePrefix(cmd.Context(), m.dsn, m.migrations())
 	if err != nil {

@@ -21,7 +21,7 @@ func (r *reloads[C]) pass(settings C) {
 	}
 }
 
-// to has settings applied, also those that were read again before.
+// to registers apply for settings that are read again, and calls it with the last ones read before.
 func (r *reloads[C]) to(apply func(C)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

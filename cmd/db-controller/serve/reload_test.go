@@ -12,7 +12,8 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 )
 
-// Settings that are read again before the parts of a process exist are those that they start with.
+// The parts of a process start with the settings that were read last, also when the settings were read before
+// the parts existed.
 func TestSettingsThatAreReadEarlyAreApplied(t *testing.T) {
 	t.Parallel()
 	var r reloads[int]

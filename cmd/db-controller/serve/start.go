@@ -17,13 +17,14 @@ import (
 // errInterrupted says that the context ended while a process waited to become ready.
 var errInterrupted = errors.New("interrupted during the start")
 
-// startWait bounds the waiting at the start of a process. It logs what the process waits for when that changes; after the
-// timeout the start fails with the reasons, so that a supervisor can see them and start the process again.
+// startWait bounds the waiting at the start of a process. It logs the names of the reasons when they change;
+// after the timeout the start fails with the reasons, so that a supervisor can see them and start the process
+// again.
 type startWait struct {
 	timeout time.Duration // --start-timeout
 	began   time.Time
 	quiet   time.Time // no log line before: a start may take its usual time
-	logged  string    // what the last log line was about
+	logged  string    // the names of the reasons in the last log line
 	log     *zap.Logger
 	present atomic.Value // a string: the server or the registration that the start waits for now, for /readyz
 }
@@ -65,7 +66,7 @@ func (w *startWait) pause(ctx context.Context, pause time.Duration, reasons ...s
 	}
 }
 
-// about returns what the reasons are about: their texts differ at each try, by ports and request ids.
+// about returns the names of the reasons: their texts differ at each try, by ports and request ids.
 func about(reasons []string) string {
 	var names []string
 	for _, r := range reasons {

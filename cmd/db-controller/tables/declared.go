@@ -15,7 +15,7 @@ import (
 	"github.com/db-controller/db-controller/schema/lint"
 )
 
-// Declared compares declared tables with those of databases, for validate.
+// Declared compares declared tables with the tables of databases, for validate.
 type Declared struct{ scanFlags }
 
 // Add adds --dsn.

@@ -23,10 +23,10 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// memoryLimit is that of the heap, at which garbage is collected at any price.
+// memoryLimit is the Go runtime's soft limit in bytes: near it garbage is collected at any price.
 const memoryLimit = 48 << 20
 
-// guessedDomain completes the name of a database to that of a service.
+// guessedDomain completes the name of a database to the name of a service.
 const guessedDomain = ".example.com"
 
 type scanFlags struct {
@@ -179,7 +179,8 @@ func declaredService(declared []*schema.Descriptor, service, name string) string
 	return service
 }
 
-// unlike refuses a second database for one service and region, and a database beside those of regions.
+// unlike refuses a second database for one service and region, and a database without a region beside
+// databases with one.
 func unlike(have []scan.Database, d scan.Database) error {
 	for _, other := range have {
 		if other.Service == d.Service && (other.Region == d.Region || other.Region == "" || d.Region == "") {

@@ -19,7 +19,7 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 )
 
-// A receiver gets each line as a record; one that refuses them keeps the calls from being carried out.
+// A receiver gets each line as a record; a receiver that refuses them keeps the calls from being carried out.
 func TestLinesAreSentAndAnswered(t *testing.T) {
 	got := make(chan []byte, 10)
 	var refuses atomic.Bool

@@ -106,8 +106,8 @@ func (s *Source) OnX509ContextWatchError(err error) {
 	s.err = err
 }
 
-// encode returns the certificate of the identity, its key and the authorities of its trust domain. Authorities of other trust domains are
-// not taken: a certificate of theirs is of nobody here.
+// encode returns the certificate of the identity, its key and the authorities of its trust domain.
+// Authorities of other trust domains are not taken: their certificates prove no identity here.
 func (s *Source) encode(sent *workloadapi.X509Context) (text [4]string, err error) {
 	var others []string
 	for _, svid := range sent.SVIDs {

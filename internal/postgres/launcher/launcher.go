@@ -25,8 +25,8 @@ const (
 	// readyLimit bounds the wait for the first connection. It has to cover the
 	// recovery after a crash of a server with a kept folder.
 	readyLimit = 60 * time.Second
-	// portAttempts bounds how often another port is tried: somebody else may
-	// take the free port between the choice and the start of the server.
+	// portAttempts bounds how often another port is tried: another process may take the free port between the
+	// choice and the start of the server.
 	portAttempts = 5
 
 	// maxIdle is how many connections to the maintenance database are kept.
@@ -50,9 +50,8 @@ type Config struct {
 	// Logger receives which server was taken, and its unexpected end.
 	// Default: no log.
 	Logger *zap.Logger
-	// Settings are postgresql.conf settings for a server that is started, by
-	// name, in the notation of that file without quotes. They win over the
-	// defaults, which are those of PostgreSQL apart from defaultSettings.
+	// Settings are postgresql.conf settings for a server that is started, by name, in the notation of that
+	// file without quotes. They win over defaultSettings, which win over PostgreSQL's defaults.
 	Settings map[string]string
 }
 
@@ -232,9 +231,8 @@ func (p *Server) DSN(database string) string {
 	return withDatabase(p.dsn, database)
 }
 
-// Stop shuts the server down, in which clients lose their connections, and
-// removes its temporary folder. A server that was given keeps running. Only the
-// first call does something, and all of them return its error.
+// Stop shuts the server down, in which clients lose their connections, and removes its temporary folder. A
+// server that was given keeps running. Only the first call has an effect, and all calls return its error.
 func (p *Server) Stop() error {
 	p.stop.Do(func() {
 		p.closeConnections()
@@ -260,7 +258,7 @@ func (p *Server) CreateDatabase(ctx context.Context, name string) error {
 	return nil
 }
 
-// CloneDatabase creates a database with all content of the template. Nobody may be connected to the template.
+// CloneDatabase creates a database with all content of the template. The template must have no connections.
 func (p *Server) CloneDatabase(ctx context.Context, name, template string) error {
 	if err := p.exec(ctx, "CREATE DATABASE "+quoteIdentifier(name)+" TEMPLATE "+quoteIdentifier(template)+" STRATEGY file_copy"); err != nil {
 		return fmt.Errorf("clone database %s from %s: %w", name, template, err)

@@ -4,7 +4,7 @@ package launcher
 
 import "syscall"
 
-// MemoryFolder is empty: there is no such folder that everybody may use.
+// MemoryFolder is empty: there is no such folder that every user may use.
 func MemoryFolder() string { return "" }
 
 // boundToUs starts a process like inOwnSession does. The janitor ends it when we

@@ -22,7 +22,7 @@ type Report struct {
 	Notes []string `json:"notes"`
 }
 
-// Database is one that was read.
+// Database is a database that was read.
 type Database struct {
 	Label   string `json:"label"`
 	Service string `json:"service"`
@@ -61,14 +61,14 @@ type Reference struct {
 	Within  bool     `json:"within_one_database"`
 	State   State    `json:"state"`
 	Reason  string   `json:"reason,omitempty"` // of a state that is not complete
-	Rows    int64    `json:"rows"`             // that refer to something
+	Rows    int64    `json:"rows"`             // that have a value in the reference
 	Unread  int64    `json:"rows_not_checked,omitempty"`
 	Orphans Orphans  `json:"orphans"`
 	FanOut  FanOut   `json:"fan_out"`
 	Advice  []Advice `json:"advice"`
 }
 
-// Orphans are rows that refer to something that does not exist.
+// Orphans are rows that refer to a target that does not exist.
 type Orphans struct {
 	Rows    int64    `json:"rows"`
 	Targets Number   `json:"missing_targets"`
@@ -155,7 +155,8 @@ func (r *Report) Orphaned() (n int64) {
 	return n
 }
 
-// Findings returns the number of references with something to do: orphans, advice that asks for it, rows that were not read.
+// Findings returns the number of references that ask for action: by orphans, by advice, by rows that were not
+// read.
 func (r *Report) Findings() (n int) {
 	for _, ref := range r.References {
 		if ref.Finding() {
@@ -165,7 +166,7 @@ func (r *Report) Findings() (n int) {
 	return n
 }
 
-// Finding reports whether something is to be done about the reference.
+// Finding reports whether the reference asks for action.
 func (r *Reference) Finding() bool {
 	for _, a := range r.Advice {
 		if a.Finding {

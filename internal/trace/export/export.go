@@ -25,8 +25,9 @@ import (
 // stopTimeout bounds the sending of the last spans.
 const stopTimeout = 2 * time.Second
 
-// Begin turns tracing on if the environment says so: OTEL_TRACES_EXPORTER is otlp, or an endpoint is set. The variables of the exporter,
-// the sampler, the batches and the resource are those of the OpenTelemetry SDK. stop sends the last spans.
+// Begin turns tracing on if the environment says so: OTEL_TRACES_EXPORTER is otlp, or an endpoint is set. The
+// OpenTelemetry SDK reads the variables of the exporter, the sampler, the batches and the resource. stop
+// sends the last spans.
 func Begin(ctx context.Context, version, instance string, log func(error)) (stop func(), err error) {
 	wanted, err := wanted()
 	if err != nil || !wanted {

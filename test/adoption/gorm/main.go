@@ -87,7 +87,7 @@ func newCustomer() customer {
 	return c
 }
 
-// day is what people do in a day; it ends as it began, but for its result.
+// day plays a working day of the application. It leaves the tables as it found them, and returns its results.
 func day([]string) any {
 	var out []any
 	ann, bob := newCustomer(), newCustomer()

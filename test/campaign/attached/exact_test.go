@@ -107,7 +107,7 @@ func (p *exact) play(before bool) {
 	}
 	acted, would := p.o.play(tx, false)
 	if before && (acted || p.strict && would != nil) {
-		return // nobody looks at missing targets yet
+		return // no process looks at missing targets yet
 	}
 	err := p.insist(tx.at, func() error { return p.beside(tx, before) })
 	p.note("%v: %v (native: %v)", tx, err, would)

@@ -109,7 +109,7 @@ func of(table string) (all []reference) {
 	return all
 }
 
-// columns are those that are compared, as text; the first is the key.
+// columns are the compared columns, as text; the first is the key.
 var columns = map[string][]string{
 	"orders": {"id", "customer_id", "approver_id", "approver_region", "note"}, "lines": {"id", "order_id", "customer_id"},
 	"invoices": {"id", "customer_id", "room", "seat"}, "parcels": {"id", "order_id", "customer_id"},

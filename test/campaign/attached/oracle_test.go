@@ -120,7 +120,8 @@ END $$;
 CREATE TRIGGER keep BEFORE INSERT OR UPDATE ON %[1]s FOR EACH ROW EXECUTE FUNCTION keep_%[1]s();`, table, acts.String(), computes.String())
 }
 
-// targetTrigger joins rows to a target that appears, at the end of the transaction: nobody sees one that is inserted and deleted in one transaction.
+// targetTrigger joins rows to a target that appears, at the end of the transaction: no other transaction sees
+// a target that is inserted and deleted in one transaction.
 func targetTrigger(target string) string {
 	var sql strings.Builder
 	for _, r := range references {

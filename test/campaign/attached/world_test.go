@@ -182,7 +182,7 @@ func (w *world) settle() {
 		w.SetDown(d, false)
 	}
 	w.Settle()
-	for _, d := range deployments { // nobody waits for the time in which a right may be used
+	for _, d := range deployments { // end the time for which unused rights are kept
 		w.exec(d, `UPDATE dbcontroller.foreign_target SET kept_until = NULL`)
 		_, err := w.Stores[w.ID(d)].Tidy(context.Background())
 		require.NoError(w.t, err)

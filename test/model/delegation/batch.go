@@ -15,7 +15,8 @@ type member struct {
 	turn      Turn // for the bystander alone
 }
 
-// putTogether lets holders refer to targets in one transaction, each by itself: one that cannot be written under a right goes alone.
+// putTogether lets holders refer to targets in one transaction, each by itself: a holder that cannot be
+// written under a right goes alone.
 func (w *World) putTogether(wanted map[int]UID) {
 	w.start("put together", func(t *task) {
 		for _, m := range t.batch(wanted) {
@@ -24,8 +25,8 @@ func (w *World) putTogether(wanted map[int]UID) {
 	})
 }
 
-// batch writes what it can under rights, and returns the other members. It locks all rows, once each, before it checks any right, and waits
-// for none of them.
+// batch writes the members that have rights, and returns the others. It locks all rows, once each, before it
+// checks any right, and waits for none of them.
 func (t *task) batch(wanted map[int]UID) (left []member) {
 	w := t.w
 	var in []member

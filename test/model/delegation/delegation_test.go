@@ -14,7 +14,7 @@ import (
 
 var schedules = flag.Int("schedules", 2_000, "schedules to play")
 
-// play plays one random schedule, and once more with a trace when it breaks something.
+// play plays one random schedule, and once more with a trace when it breaks an invariant.
 func play(seed uint64, m Mistakes) *World {
 	if w := once(seed, m, false); len(w.broken) == 0 {
 		return w
@@ -307,7 +307,8 @@ func releasedUnconfirmed(m Mistakes) *World {
 	return w
 }
 
-// entryLeaves is a schedule in which X answers that it does not use an entry, and something happens before A has the answer.
+// entryLeaves is a schedule in which X answers that it does not use an entry, and before changes the world
+// until A has the answer.
 func entryLeaves(m Mistakes, backed bool, before func(w *World, work func())) *World {
 	w := New(1, m)
 	w.calm = true

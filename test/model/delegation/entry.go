@@ -33,7 +33,7 @@ func (w *World) lookAtEntry(uid UID) {
 	})
 }
 
-// acts reports whether something refers to a target that an entry is for.
+// acts reports whether an acting reference to the target of an entry exists.
 func (w *World) acts(uid UID) bool {
 	for _, r := range w.x.references {
 		if r.uid == uid && r.behaviour == Acting && !r.dangling {

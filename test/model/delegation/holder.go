@@ -16,9 +16,10 @@ type reference struct {
 // right counts only while both epochs are the present ones.
 type right struct{ theirs, own Epoch }
 
-// target is X's row of a target of A. attempt is that of the proxy's blockade; 0: there is none. The blockade outlives the right until nothing that
-// was written under it is left. unused: the right was asked for before anything was written under it, and X has seen no such reference yet. The blockade stays tentative
-// until then.
+// target is X's row of a target of A. attempt is the attempt of the proxy's blockade; 0: there is none. The
+// blockade outlives the right until no reference that was written under it is left. unused: the right was
+// asked for before any reference was written under it, and X has seen no such reference yet. The blockade
+// stays tentative until then.
 type target struct {
 	turn    Turn
 	rights  [2]right
@@ -147,7 +148,7 @@ func (t *task) exact(holder int, uid UID, before reference, version int, epoch E
 	if uid != 0 {
 		answer := t.ask(message{kind: "establish", uid: uid, holder: holder, attempt: attempt, behaviour: b, own: epoch})
 		if answer == nil || answer.verdict != "" {
-			return answer != nil // what may be there is resolved
+			return answer != nil // a blockade that may be there is resolved
 		}
 		theirs = answer.theirs
 	}
@@ -268,7 +269,7 @@ func (t *task) acquire(k work) {
 	before, own, attempt, unused := w.x.targets[k.uid], w.x.epoch, w.number(), k.holder == 1
 	a := t.ask(message{kind: "establish", uid: k.uid, holder: proxy, attempt: attempt, behaviour: Block, own: own})
 	if a == nil {
-		return // what may be there is resolved
+		return // a blockade that may be there is resolved
 	}
 	t.pause()
 	t.share("version")
@@ -481,8 +482,9 @@ func (t *task) hear(theirs Epoch) {
 	})
 }
 
-// resolved is the verdict on a blockade: an undecided attempt can never commit afterwards. A delete's question about the proxy recalls the right to block:
-// it ends when nothing that was written under it is left, and then the verdict is gone. The sweep ends no right: one that is unused stays undecided.
+// resolved is the verdict on a blockade: an undecided attempt can never commit afterwards. A delete's
+// question about the proxy recalls the right to block: it ends when nothing that was written under it is
+// left, and then the verdict is gone. The sweep ends no right: an unused right stays undecided.
 func (t *task) resolved(m message) {
 	w := t.w
 	own := w.x.epoch

@@ -24,7 +24,7 @@ func (w *World) releaseEntry(uid UID) {
 			return
 		}
 		if insists {
-			if w.a.delegated(uid) { // nobody would tell X to return its proxy
+			if w.a.delegated(uid) { // no message would tell X to return its proxy
 				return
 			}
 			w.insist(uid)
@@ -84,7 +84,7 @@ func (w *World) dangles(holder int, r reference) bool {
 	return r.uid != 0 && (w.forsaken[holder] == r || w.insisted[r.uid] && r.behaviour == Acting)
 }
 
-// closeFor closes a target for A, and answers when it is closed. What refers to it stays.
+// closeFor closes a target for A, and answers when it is closed. References to it stay.
 func (t *task) closeFor(m message) {
 	w, own, checks := t.w, t.w.x.epoch, []work{{kind: check, uid: m.uid}}
 	if w.ClosedIsNotChecked {

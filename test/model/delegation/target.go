@@ -48,7 +48,7 @@ func (a *targets) doubt() {
 	}
 }
 
-// doubts reports whether X has yet to be asked about something that stands here.
+// doubts reports whether X has yet to be asked about a blockade here.
 func (a *targets) doubts() bool {
 	for k := range a.blockades {
 		if a.doubted[k] {
@@ -229,7 +229,8 @@ func (a *targets) delegated(uid UID) bool {
 	return false
 }
 
-// blocked returns the blockades of a target. Those of the proxy are asked about, like tentative ones: a question recalls the right.
+// blocked returns the blockades of a target. The proxy's blockades are asked about, like tentative ones: a
+// question recalls the right.
 func (a *targets) blocked(uid UID) (confirmed, tentative []key) {
 	for k, b := range a.blockades {
 		switch {

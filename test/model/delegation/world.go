@@ -61,7 +61,7 @@ type World struct {
 	tasks    []*task
 	locks    map[string]*lock // of X's database
 	next     int
-	calm     bool // everything is mended: nothing is lost, and nobody gives up
+	calm     bool // everything is mended: nothing is lost, and no user or operator gives up
 	failures int  // failovers until now
 	traced   bool
 	trace    []string
@@ -167,7 +167,8 @@ func (w *World) lockOf(name string) *lock {
 	return w.locks[name]
 }
 
-// share takes a lock beside others that share it. It passes those that wait for it alone, as PostgreSQL does.
+// share takes a lock beside others that share it. It passes tasks that wait for an exclusive lock, as
+// PostgreSQL does.
 func (t *task) share(name string) {
 	l := t.w.lockOf(name)
 	for t.inTx = true; l.exclusive != nil && l.exclusive != t; {

@@ -48,9 +48,10 @@ type holderMessage struct {
 	epoch   int // of the database from which it was read
 }
 
-// HolderWorld models the other restore: that of a holder's database, in which references may stand by earlier attempts, or be lost. The
-// registry knows both deployments. Messages are lost, repeated and late. While the holder's deployment has not compared, targets are kept whose kind it
-// refers to in the epoch that it has announced, and no others.
+// HolderWorld models the restore of a holder's database, in which references may stand by earlier attempts,
+// or be lost. The registry knows both deployments. Messages are lost, repeated and late. While the holder's
+// deployment has not compared, targets are kept whose kind it refers to in the epoch that it has announced,
+// and no others.
 type HolderWorld struct {
 	HolderMistakes
 	r            *rand.Rand
@@ -180,7 +181,7 @@ func (w *HolderWorld) Ask(attempt int) {
 	})
 }
 
-// Delete deletes a target, unless something blocks it or may block it.
+// Delete deletes a target, unless a reference blocks it or may block it.
 func (w *HolderWorld) Delete() {
 	k := w.r.IntN(kinds)
 	if w.deleted[k] || w.waits[k] || w.blockaded(k) {

@@ -4,7 +4,7 @@ package recovery
 // deletions tell it, and the other deployments keep the newest one.
 type position struct{ epoch, mark int }
 
-// bookmark is a message of a watch. It says where the database is; with a mistake it says something else.
+// bookmark is a message of a watch. It says the position of the database; with a mistake it says another one.
 type bookmark struct{ says, is position }
 
 // watch is a stream with the deletions.
@@ -18,7 +18,7 @@ type watch struct {
 // watching has the positions of a holder's deployment from its watches, of two processes.
 type watching struct {
 	stored position // durable
-	newest position // the newest one that it has ever received, stored or not
+	newest position // the newest position that it has ever received, stored or not
 	of     [2]watch
 }
 
@@ -29,8 +29,9 @@ func (d *database) isAhead(p position) bool {
 	return p.epoch > d.epoch || p.epoch == d.epoch && p.mark > d.mark
 }
 
-// commits begins a transaction of the target's database that decides something or stores a message, and waits for the disk. It returns
-// false when the process finds that it has seen a greater number: the transaction has no effect, and a new epoch begins.
+// commits begins a transaction of the target's database that stores a decision or a message, and waits for
+// the disk. It returns false when the process finds that it has seen a greater number: the transaction has no
+// effect, and a new epoch begins.
 func (w *World) commits() bool {
 	if w.a.mark++; w.a.mark <= w.process && !w.OwnMarkIsNotCompared {
 		w.beginEpoch()
@@ -76,7 +77,7 @@ func (w *World) Watch(d, i int) {
 		w.beginEpoch()
 	}
 	if w.known != nil && !w.a.awaiting {
-		w.heardOf[d] = true // whatever the target's deployment makes of it
+		w.heardOf[d] = true // also when the target's deployment ignores it
 	}
 	if !w.Admit(d, w.databases[d], h.stored, d) {
 		return
@@ -143,8 +144,9 @@ func (w *World) RestartWatches(d int) {
 	}
 }
 
-// RestoreCopy puts an older copy of the database's files in its place. Nobody says so, and the server's identity does not show it. A
-// process that goes on has seen the numbers that are missing; one that starts has not.
+// RestoreCopy puts an older copy of the database's files in its place. No operator announces it, and the
+// server's identity does not show it. A process that goes on has seen the missing numbers; a process that
+// starts has not.
 func (w *World) RestoreCopy(running bool) {
 	w.a = w.backup.clone()
 	w.lost, w.told = true, false
@@ -157,8 +159,9 @@ func (w *World) RestoreCopy(running bool) {
 	w.count["copied"]++
 }
 
-// excusesCopy reports whether nobody can know that the database is an older copy: the process has seen no greater number, and no position that the
-// copy has not reached was told since. A position that no deployment received in time remains unknown, as docs/protocol/recovery.md says.
+// excusesCopy reports whether no process can know that the database is an older copy: the process has seen no
+// greater number, and no position that the copy has not reached was told since. A position that no deployment
+// received in time remains unknown, as docs/protocol/recovery.md says.
 func (w *World) excusesCopy() bool {
 	if !w.lost || w.told || w.process > w.a.mark {
 		return w.blind
@@ -171,7 +174,8 @@ func (w *World) excusesCopy() bool {
 	return true
 }
 
-// beginEpoch begins a new epoch of the database that is in place. Its numbers skip those that may be lost.
+// beginEpoch begins a new epoch of the database that is in place. Its numbers skip the numbers that may be
+// lost.
 func (w *World) beginEpoch() {
 	if !w.lost {
 		w.report("needless: an epoch begins, and no commit is lost")

@@ -39,7 +39,7 @@ func begun(seed uint64, m Mistakes) *World {
 	return w
 }
 
-// change changes something else in the registry.
+// change enables or disables the target's deployment in the registry.
 func (w *World) change() {
 	l := w.registry.listed[target]
 	l.disabled = !l.disabled

@@ -77,7 +77,8 @@ func (w *World) ApplyAll() {
 	}
 }
 
-// ApplyListed lets an operator apply what the registry lists, and vouch for a list that may lack deployments.
+// ApplyListed lets an operator apply the list of the registry again, and vouch for a list that may lack
+// deployments.
 func (w *World) ApplyListed() {
 	for _, d := range sorted(w.registry.listed) {
 		l := w.registry.listed[d]

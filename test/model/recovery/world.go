@@ -1,7 +1,8 @@
-// Package recovery models the recovery of a deployment whose database was restored, with a registry whose database may have been
-// restored as well: whom the registry names, whom the deployment waits for, and which databases it believes; and how an older copy is
-// noticed that nobody has announced. One target, which two deployments refer to by BLOCK references, stands for all. HolderWorld models the restores
-// of a holder's deployment by itself.
+// Package recovery models the recovery of a deployment whose database was restored, with a registry whose
+// database may have been restored as well: whom the registry names, whom the deployment waits for, and which
+// databases it believes; and how an unannounced older copy is noticed. One target, which two deployments
+// refer to by BLOCK references, stands for all. HolderWorld models the restores of a holder's deployment by
+// itself.
 //
 // It models docs/protocol/recovery.md and docs/protocol/identities.md, and not the implementation: the other tests show that the two agree.
 package recovery
@@ -53,7 +54,7 @@ type database struct {
 	unconfirmed map[int]bool // who has to compare
 	countedIn   map[int]int  // the epoch in which a deployment was told to compare
 	met         map[int]int  // the identities of the others' databases
-	related     map[int]bool // something depends on the database that was met
+	related     map[int]bool // a blockade or a due comparison is about the database that was met
 }
 
 func (d database) clone() database {
@@ -84,7 +85,7 @@ type World struct {
 	process                  int  // the greatest number that the target's process has seen
 	lost                     bool // the database has lost commits in this epoch
 	told                     bool // a position that it has lost was told since
-	blind                    bool // nobody can reveal that any more
+	blind                    bool // no position can reveal that now
 	databases                [deployments]int
 	seen                     [deployments]seen
 	came                     map[int]bool
@@ -164,7 +165,7 @@ func (w *World) Drop(d int) {
 	}
 }
 
-// Delete deletes the target, unless something blocks it or may block it.
+// Delete deletes the target, unless a reference blocks it or may block it.
 func (w *World) Delete() {
 	waits := w.a.awaiting && !w.DeletesWhileItAsks || len(w.a.unconfirmed) > 0
 	if w.a.deleted || waits || len(w.a.blockades) > 0 || !w.commits() {
@@ -271,8 +272,9 @@ func (w *World) meet(d, database int) bool {
 	return true
 }
 
-// Admit decides about a watch that a deployment opens with a stored position. One of the target's database shows that the database has lost a
-// deployment that it followed before: it is waited for. One that nobody issued, or issued to another deployment, shows nothing.
+// Admit decides about a watch that a deployment opens with a stored position. A position that the target's
+// database issued shows that the database has lost a deployment which followed it before: that deployment is
+// waited for. An invented position, or one that was issued to another deployment, shows nothing.
 func (w *World) Admit(d, database int, shown position, issuedTo int) bool {
 	proved := shown != (position{}) && issuedTo == d || w.InventedPositionsCount && issuedTo < 0 || w.PositionsOfOthersCount && issuedTo >= 0
 	switch {
@@ -291,7 +293,8 @@ func (w *World) Admit(d, database int, shown position, issuedTo int) bool {
 	return true
 }
 
-// Attack lets the stranger call, and open watches with what it has: nothing, an invented position, or one that was issued to another deployment.
+// Attack lets the stranger call, and open watches without a position, with an invented one, or with one that
+// was issued to another deployment.
 func (w *World) Attack() {
 	const invented = -1
 	w.call(stranger, empty)
@@ -360,7 +363,8 @@ func (w *World) Deliver(i int, again bool) {
 	}
 }
 
-// Accept lets an operator accept the database of a deployment in the place of one that was met before: it has to compare.
+// Accept lets an operator accept the database of a deployment in place of the database that was met before:
+// the new one has to compare.
 func (w *World) Accept(d int) {
 	if met, known := w.a.met[d]; known && met != w.databases[d] {
 		w.a.met[d], w.a.unconfirmed[d] = w.databases[d], true

@@ -58,7 +58,7 @@ func (t *task) drop(h int) {
 	}
 }
 
-// answer is that of a question for a right.
+// answer is the answer to a question for a right.
 type answer struct {
 	refused, missing bool
 	uid              uid
@@ -206,7 +206,7 @@ func (t *task) free(r *right) (free, known bool) {
 	return true, true
 }
 
-// look returns a right that no row uses, and ends those of lost epochs whose names are claimed.
+// look returns a right that no row uses, or ends a right of a lost epoch whose name is claimed.
 func (t *task) look() {
 	w := t.w
 	for _, r := range w.h.rights {

@@ -94,8 +94,8 @@ func (w *World) steps() []step {
 	}
 }
 
-// restore replaces one of the databases by an earlier copy, with which an epoch begins. All processes of both deployments die: those of the other one
-// would meet the new epoch at their next step.
+// restore replaces one of the databases by an earlier copy, with which an epoch begins. All processes of both
+// deployments die: the other one's processes would meet the new epoch at their next step.
 func (w *World) restore() {
 	w.kill()
 	w.late = nil
@@ -120,7 +120,7 @@ func (w *World) restoreT() {
 	w.seen["T is restored"]++
 }
 
-// rest lets everything end, and checks what holds then.
+// rest lets all work end, and checks the invariants of a world at rest.
 func (w *World) rest() {
 	w.finish()
 	for range 30 {

@@ -27,7 +27,7 @@ func (w *World) release(turn int) {
 	w.t.released[turn] = true
 }
 
-// confirm is told when H has compared in its epoch and that of T.
+// confirm is called when H has compared in its epoch and in T's epoch.
 func (w *World) confirm(hEpoch, tEpoch int) {
 	if tEpoch == w.t.epoch && hEpoch >= w.t.hKnown {
 		w.t.hKnown, w.t.confirms = hEpoch, true
@@ -94,7 +94,7 @@ func (t *task) remove() {
 	w.note("%d is deleted", u)
 }
 
-// finalise removes a target that waits for nobody.
+// finalise removes a target that does not wait for H.
 func (w *World) finalise() {
 	if w.t.deleting && !w.t.notice && w.t.confirms {
 		w.note("%d is gone", w.t.active)

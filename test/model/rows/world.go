@@ -3,13 +3,15 @@
 // deletion that is closed and acted upon. Calls are lost, repeated and late, processes die between two steps, and either database is replaced by
 // an earlier copy of itself.
 //
-// Rules that schedules have taught, besides those that one expects: the close of a deletion ends the questions that are open, because an answer may name
-// the deleted target; an answer that a target is missing counts for nothing beside a right that a later question has brought; a missing value holds in
-// the epoch of T that said so, and is asked again in the next one; "acted upon" lasts until the same target, which a restore has brought back, gives a
-// right again, and is stored also where no right stands for the target. T asks about rights that it has given, so that one which H has lost does not stay.
+// Rules that schedules have taught, besides the expected ones: the close of a deletion ends the questions
+// that are open, because an answer may name the deleted target; an answer that a target is missing counts for
+// nothing beside a right that a later question has brought; a missing value holds in the epoch of T that said
+// so, and is asked again in the next one; "acted upon" lasts until the same target, which a restore has
+// brought back, gives a right again, and is stored also where no right stands for the target. T asks about
+// rights that it has given, so that a right which H has lost does not stay.
 //
-// H is the database of the rows, T that of the target. There is one name, whose target comes and goes. A row with an even number blocks; one with
-// an odd number goes with its target.
+// H is the database of the rows, T the database of the target. There is one name, whose target comes and
+// goes. A row with an even number blocks; one with an odd number goes with its target.
 package rows
 
 import (
@@ -57,7 +59,7 @@ type wish struct {
 	block bool
 }
 
-// holders is what H has on its disk.
+// holders is the stored state of H.
 type holders struct {
 	rows      map[int]uid // by number; the uid of the right under which it was written, 0 while that is a wish
 	meant     map[int]uid // no database has it: the target that was there when the row was committed; 0: none
@@ -76,7 +78,7 @@ type grant struct {
 	block bool
 }
 
-// targets is what T has on its disk.
+// targets is the stored state of T.
 type targets struct {
 	active   uid
 	deleting bool
@@ -178,7 +180,7 @@ func (w *World) refer(block bool) bool {
 	return false
 }
 
-// covered checks I34: each row has a right, or something that brings one.
+// covered checks I34: each row has a right, or a wish or a missing value that brings one.
 func (w *World) covered() {
 	for h := range w.h.rows {
 		block := h%2 == 0

@@ -1,6 +1,7 @@
-// Command report prints, from files of go test -json, the time of each package, the tests that were skipped, each with its reason, the tests that
-// failed and passed when they were run again, and, last, those that failed, each with the outputs of all its runs. It writes the flaky ones also to
-// flaky.txt beside the first file.
+// Command report prints, from files of go test -json, the time of each package, the tests that were skipped,
+// each with its reason, the tests that failed and passed when they were run again, and, last, the failed
+// tests, each with the outputs of all its runs. It writes the flaky ones also to flaky.txt beside the first
+// file.
 package main
 
 import (
@@ -147,7 +148,7 @@ func (r *report) printSkipped() {
 	}
 }
 
-// reason is what a test logged when it was skipped.
+// reason returns the text that a test logged when it was skipped.
 func reason(output []string) string {
 	var out []string
 	for _, line := range output {
@@ -166,8 +167,8 @@ func isFlaky(runs []run) bool {
 
 func failed(runs []run) bool { return runs[len(runs)-1].result == "fail" }
 
-// maxOutput is how many lines of a test are printed, the last ones, without what its processes logged as JSON: a failure stands at the end. The files
-// have all lines.
+// maxOutput is the number of lines of a test that are printed: the last ones, without the JSON lines of its
+// processes, because a failure stands at the end. The files have all lines.
 const maxOutput = 60
 
 // outputs describes the tests whose runs are of one kind.
