@@ -234,8 +234,8 @@ func (d *deletion) all(cmd *cobra.Command, c *client.Client, names []string) err
 	for _, name := range names {
 		results[name] = &deleted{Name: name}
 	}
-	for _, s := range open[1:] { // the first one is deleted before the others
-		s.existed = exist(cmd.Context(), c, s.names)
+	for i, s := range open {
+		s.existed = i > 0 && exist(cmd.Context(), c, s.names) // the first one is deleted before the others
 	}
 	var failed error
 	for accepted := true; accepted && len(open) > 0; {
