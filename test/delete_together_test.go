@@ -64,6 +64,7 @@ func TestACommandDeletesSeveralResources_I13_I14(t *testing.T) {
 	code, out = command("delete", t1, bEast+"holders/none")
 	require.Equal(t, refused, code, out)
 	require.Contains(t, out, t1+" ")
+	f.settled()
 	f.mustPut(t1, nil)
 	f.mustPut(h2, fields{"cascade": t1})
 	f.settled()
