@@ -167,7 +167,7 @@ type streamed struct {
 	told     seen   // by the caller, or with the last token
 	stamp    string // of told
 	// caller is the deployment that watches, if one does. listed is true when its entry has changed since the caller was heard: an entry that is
-	// made after the watch was opened does not say that the deployment has told what it knows.
+	// made after the watch was opened does not say that the deployment has reported its revision.
 	caller schema.DeploymentID
 	listed bool
 }

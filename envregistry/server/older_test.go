@@ -131,7 +131,8 @@ func TestATokenOfLostCommitsIsReset_I24(t *testing.T) {
 	require.True(t, incomplete(t, own, nil))
 }
 
-// A deployment whose watch is older than its entry has told at the beginning of the watch what it knows: the list is complete without another watch.
+// A deployment whose watch is older than its entry has reported its revision at the beginning of the watch: the list is
+// complete without another watch.
 func TestADeploymentThatIsListedAfterItsWatchBeganIsHeardOf_I15(t *testing.T) {
 	t.Parallel()
 	dsn := database(t)

@@ -110,6 +110,7 @@ func TestATransactionThatPausesTooLongIsEnded_I18(t *testing.T) {
 	next := renew(t, second, uuid.Nil)
 	var lives bool // still, after the renewal
 	require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_locks WHERE database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND relation = 'dbcontroller.meta'::regclass AND mode = 'RowExclusiveLock')`).Scan(&lives))
+	t.Logf("the transaction lives: %t", lives)
 	if lives {
 		require.Empty(t, next.Shards, "the transaction may still commit")
 	}
