@@ -115,19 +115,26 @@ const environmentAge = 2 * time.Second
 // for times without the registry. It fails when the file, or the certificate that it names, cannot be read;
 // it makes no call.
 func Open(path string, options ...Option) (*Client, error) {
-	raw, err := os.ReadFile(path)
+	f, err := ReadFile(path)
 	if err != nil {
 		return nil, err
 	}
-	var f File
-	if err := strictyaml.Decode(raw, &f); err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	f = f.relativeTo(filepath.Dir(path))
 	for _, set := range options {
 		set(&f)
 	}
 	return New(f, path+".environment")
+}
+
+// ReadFile reads a File in YAML. Its relative paths are relative to the folder of the file.
+func ReadFile(path string) (f File, err error) {
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return f, err
+	}
+	if err := strictyaml.Decode(raw, &f); err != nil {
+		return f, fmt.Errorf("%s: %w", path, err)
+	}
+	return f.relativeTo(filepath.Dir(path)), nil
 }
 
 // Option changes the settings that Open has read from a File.

@@ -53,7 +53,7 @@ var forbiddenToAll = []string{
 	`SELECT lo_export(0, '/tmp/x')`,
 	`SELECT * FROM pg_authid`,
 	`SELECT pg_reload_conf()`,
-	`UPDATE dbcontroller.meta SET token_key = 'x'`,
+	`UPDATE dbcontroller.meta SET token_keys = '{x}'`,
 	`UPDATE dbcontroller.meta SET service = 'x'`,
 	`UPDATE dbcontroller.meta SET database_id = gen_random_uuid()`,
 	`DELETE FROM dbcontroller.meta`,
@@ -98,7 +98,7 @@ var forbidden = map[string][]string{
 	},
 	"application": {
 		`SELECT dbcontroller.acquire_as('{}', 'somebody else')`,
-		`SELECT token_key FROM dbcontroller.meta`,
+		`SELECT token_keys FROM dbcontroller.meta`,
 		`UPDATE dbcontroller.meta SET version = 'x'`,
 		`UPDATE dbcontroller.meta SET epoch = NULL`,
 		`UPDATE dbcontroller.meta SET awaiting = false`,
@@ -115,7 +115,7 @@ var forbidden = map[string][]string{
 		`SELECT dbcontroller.analyze_grown(1000, '')`,
 	},
 	"audit": {
-		`SELECT token_key FROM dbcontroller.meta`,
+		`SELECT token_keys FROM dbcontroller.meta`,
 		`SELECT * FROM dbcontroller.meta`,
 		`SELECT body FROM dbcontroller.resource`,
 		`SELECT labels FROM dbcontroller.resource`,
@@ -209,12 +209,12 @@ func TestRegistryRolesMayDoNothingElse(t *testing.T) {
 	dsn := rolesDatabase(t, migrations.Registry)
 	for role, statements := range map[string][]string{
 		"api": {
-			`DROP TABLE dbcontroller_registry.region`, `TRUNCATE dbcontroller_registry.change`, `UPDATE dbcontroller_registry.meta SET token_key = 'x'`,
+			`DROP TABLE dbcontroller_registry.region`, `TRUNCATE dbcontroller_registry.change`, `UPDATE dbcontroller_registry.meta SET token_keys = '{x}'`,
 			`DELETE FROM dbcontroller_registry.decommissioned`, `UPDATE dbcontroller_registry.change SET gone = true`, `CREATE TABLE dbcontroller_registry.x (id int)`,
 			`ALTER TABLE dbcontroller_registry.region ADD COLUMN x int`, `SET SESSION AUTHORIZATION dbcontroller_test_owner`,
 		},
 		"audit": {
-			`SELECT token_key FROM dbcontroller_registry.meta`, `INSERT INTO dbcontroller_registry.region (name) VALUES ('x')`,
+			`SELECT token_keys FROM dbcontroller_registry.meta`, `INSERT INTO dbcontroller_registry.region (name) VALUES ('x')`,
 			`UPDATE dbcontroller_registry.deployment SET disabled = true`, `DELETE FROM dbcontroller_registry.deployment`,
 		},
 	} {
@@ -298,7 +298,7 @@ func TestRolesRevokeFurtherGrants(t *testing.T) {
 	require.NoError(t, migrations.Roles(t.Context(), dsn, migrations.Deployment, "dbcontroller_test"))
 	for role, all := range map[string][]string{
 		"api":   {`CREATE TABLE dbcontroller.x (id int)`, `UPDATE dbcontroller_migrations.deployment SET is_applied = false`, `SET ROLE dbcontroller_test_owner`},
-		"audit": {`SELECT token_key FROM dbcontroller.meta`, `SELECT dbcontroller.forget_removals('8 days', 1)`},
+		"audit": {`SELECT token_keys FROM dbcontroller.meta`, `SELECT dbcontroller.forget_removals('8 days', 1)`},
 	} {
 		conn := as(t, dsn, "dbcontroller_test_"+role)
 		for _, sql := range all {

@@ -106,13 +106,18 @@ type Rights struct {
 	// MaxRemovals is the maximum number of resources that a delete of a person removes, unless its request
 	// has a number; 0 for any number.
 	MaxRemovals int64
-	Grants      []AccessGrant
+	// TwoOperators are the Decisions that one operator signs and another one sends.
+	TwoOperators []string
+	Grants       []AccessGrant
 	// Operators are the operators with their limits; none: each operator may make every call.
 	Operators []Operator
 	// Declaration is greater for a later declaration; 0 before the registry has set it.
 	Declaration int64
 	Pos         Pos
 }
+
+// Decisions of operators that the rights may require two operators for: the commands of these names.
+var Decisions = []string{"decommission", "force-release", "accept-database", "waive"}
 
 // MaxRemovals is the greatest limit of removals: a look-ahead counts no more.
 const MaxRemovals = 9999
@@ -129,7 +134,7 @@ func (r *Rights) With(other *Rights) *Rights {
 	}
 	return &Rights{
 		Deny: r.Deny || other.Deny, CascadeNeedsDelete: r.CascadeNeedsDelete || other.CascadeNeedsDelete, MaxRemovals: most,
-		Grants: slices.Concat(r.Grants, other.Grants), Operators: slices.Concat(r.Operators, other.Operators), Pos: r.Pos,
+		TwoOperators: slices.Concat(r.TwoOperators, other.TwoOperators), Grants: slices.Concat(r.Grants, other.Grants), Operators: slices.Concat(r.Operators, other.Operators), Pos: r.Pos,
 	}
 }
 
@@ -147,7 +152,7 @@ func (r *Rights) After(before *Rights, now time.Time) *Rights {
 
 // Same reports whether two declarations say the same.
 func (r *Rights) Same(other *Rights) bool {
-	return r != nil && other != nil && r.Deny == other.Deny && r.CascadeNeedsDelete == other.CascadeNeedsDelete && r.MaxRemovals == other.MaxRemovals &&
+	return r != nil && other != nil && r.Deny == other.Deny && r.CascadeNeedsDelete == other.CascadeNeedsDelete && r.MaxRemovals == other.MaxRemovals && slices.Equal(r.TwoOperators, other.TwoOperators) &&
 		slices.EqualFunc(r.Grants, other.Grants, func(a, b AccessGrant) bool {
 			return slices.Equal(a.Verbs, b.Verbs) && a.Identity == b.Identity && a.Group == b.Group && a.Kind == b.Kind && a.Name == b.Name
 		}) && slices.EqualFunc(r.Operators, other.Operators, func(a, b Operator) bool {
@@ -182,6 +187,11 @@ func (r *Rights) Check() error {
 	}
 	for _, o := range r.Operators {
 		o.check(&ps)
+	}
+	for _, d := range r.TwoOperators {
+		if !slices.Contains(Decisions, d) {
+			ps.add(r.Pos, "the decisions are "+strings.Join(Decisions, ", "), "two_operators: unknown decision %q", clip(d))
+		}
 	}
 	if len(r.Operators) > 0 && !slices.ContainsFunc(r.Operators, func(o Operator) bool {
 		return slices.Contains(o.Verbs, GrantRights) && slices.Contains(o.Verbs, Operate) && len(o.Deployments) == 0

@@ -12,9 +12,10 @@ import (
 func TestRightsAreCheckedWithLineAndRemedy(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		"default: perhaps":    `f.yaml:2: rights.default: default: "perhaps"; write deny, or allow`,
-		"max_removals: 10000": `f.yaml:2: rights.max_removals: max_removals: 10000; write a number of resources, at most 9999, or leave it out for any number`,
-		"defalt: deny":        `f.yaml:2: rights: unknown key "defalt"; the keys here are cascade_needs_delete, default, grants`,
+		"default: perhaps":        `f.yaml:2: rights.default: default: "perhaps"; write deny, or allow`,
+		"two_operators: [delete]": `f.yaml:2: rights: two_operators: unknown decision "delete"; the decisions are decommission, force-release, accept-database, waive`,
+		"max_removals: 10000":     `f.yaml:2: rights.max_removals: max_removals: 10000; write a number of resources, at most 9999, or leave it out for any number`,
+		"defalt: deny":            `f.yaml:2: rights: unknown key "defalt"; the keys here are cascade_needs_delete, default, grants`,
 		"grants: [{ identity: user/ann, verbs: [read], kinds: A }]":          `unknown key "kinds"; the keys here are group, identity, kind, name, verbs`,
 		"grants: [{ identity: user/ann }]":                                   `f.yaml:2: rights.grants[0]: key "verbs" is missing; add verbs: ...`,
 		"grants: [{ verbs: [read] }]":                                        "f.yaml:2: rights.grants[0]: want either an identity or a group; write identity: user/NAME, or group: NAME",

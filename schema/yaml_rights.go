@@ -29,6 +29,7 @@ func (d *yamlReader) rights(n *yaml.Node, path string) {
 				d.ps.add(d.pos(n, path), fmt.Sprintf("write a number of resources, at most %d, or leave it out for any number", MaxRemovals), "max_removals: %d", into.MaxRemovals)
 			}
 		},
+		"two_operators": func(n *yaml.Node, path string) { d.strings(n, path, &into.TwoOperators) },
 		"operators": func(n *yaml.Node, path string) {
 			d.list(n, path, func(n *yaml.Node, path string) { into.Operators = append(into.Operators, d.operator(n, path)) })
 		},

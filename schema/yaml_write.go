@@ -49,6 +49,7 @@ func (f *File) document() *yaml.Node {
 		if f.Rights.MaxRemovals > 0 {
 			rights.value("max_removals", f.Rights.MaxRemovals)
 		}
+		rights.texts("two_operators", f.Rights.TwoOperators)
 		rights.nodes("grants", yamlEach(f.Rights.Grants, func(g AccessGrant) yamlMap {
 			one := yamlMapping()
 			one.Style = yaml.FlowStyle

@@ -52,6 +52,7 @@ deployments:
 rights:
   default: deny
   cascade_needs_delete: true
+  two_operators: [waive]
   max_removals: 1000
   grants:
     - {identity: user/ann, verbs: [read, write], kind: devices.example.com/Device, name: projects/acme}

@@ -1,6 +1,7 @@
 package test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -15,7 +16,7 @@ import (
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
 )
 
-// A deployment burns down. Deletions wait for it until an operator decommissions it, and no longer; it never comes back.
+// A deployment burns down. Deletions wait for it until two operators decommission it, and no longer; it never comes back.
 func TestDecommission_I15(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "--owner-grace", "1s")
@@ -48,21 +49,32 @@ func TestDecommission_I15(t *testing.T) {
 	refused("--reason is missing", "decommission", gone, "--yes")
 	refused("deployment c.example.com/mars is not registered", "decommission", "c.example.com/mars", "--reason", "fire", "--yes")
 	// The command names a deployment that it cannot reach; repeating it reaches that one later.
+	rights, decision := filepath.Join(t.TempDir(), "rights.yaml"), filepath.Join(t.TempDir(), "decision")
+	require.NoError(t, os.WriteFile(rights, []byte("rights: {two_operators: [decommission, force-release]}\n"), 0o600))
+	out, err := run(t, "apply", rights, "--context", f.Context)
+	require.NoError(t, err, out)
+	refused("decommission needs two operators here: sign it with --propose FILE", "decommission", gone, "--reason", "fire, ticket 4711", "--yes")
+	second, err := f.Issue(identity.Identity{Role: identity.RoleOperator, Name: "second"})
+	require.NoError(t, err)
+	secondContext := filepath.Join(t.TempDir(), "second.yaml")
+	require.NoError(t, os.WriteFile(secondContext, fmt.Appendf(nil, "registry: %s\ncerts: %s\n", f.RegistryAddress, second), 0o600))
+	out, err = run(t, "decommission", gone, "--reason", "fire, ticket 4711", "--propose", decision, "--context", secondContext)
+	require.NoError(t, err, out)
 	late := f.Deployments[f.id(aEast+"targets/x")]
 	require.NoError(t, late.Kill())
-	out := refused("a.example.com/eastus2 did not answer, and still waits for b.example.com/us-west2", "decommission", gone, "--reason", "fire, ticket 4711", "--yes")
+	out = refused("a.example.com/eastus2 did not answer, and still waits for b.example.com/us-west2", "decommission", gone, "--approve", decision, "--yes")
 	require.Contains(t, out, "b.example.com/us-west2 is decommissioned in the registry")
 	f.gone(aWest + "targets/waits")
 	f.mustDelete(aWest + "targets/blocked")
 	require.NoError(t, late.Start())
 	f.ready("a.example.com/eastus2")
 	require.NotNil(t, f.get(aEast+"targets/owned"), "the deployment has not received the Decommission")
-	out, err = run(t, "decommission", gone, "--reason", "fire, ticket 4711", "--yes", "--context", f.Context)
+	out, err = run(t, "decommission", gone, "--approve", decision, "--yes", "--context", f.Context)
 	require.NoError(t, err, out)
 	f.gone(aEast + "targets/owned")
 	out, err = run(t, "status", "a.example.com/eastus2", "--context", f.Context)
 	require.NoError(t, err, out)
-	require.Contains(t, out, gone+" is decommissioned, by operator/")
+	require.Contains(t, out, gone+" is decommissioned, by operator/playground (certificate, signed by operator/second)")
 	require.Contains(t, out, "fire, ticket 4711")
 
 	// Other deployments refuse it with any certificate, and so does the registry; its name is not used again.

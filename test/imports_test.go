@@ -19,7 +19,7 @@ const module = "github.com/db-controller/db-controller"
 // allowed lists, for every package of the project, which packages of the project it may import. A path that ends in a slash
 // is a prefix; "" allows all. A package that is not listed fails the test.
 var allowed = map[string][]string{
-	"schema/service/access": {"internal/auditlog", "internal/identity", "internal/requestid", "schema", "schema/grant", "schema/peer", "schema/schemapb/", "schema/service/outcome"},
+	"schema/service/access": {"internal/approval", "internal/auditlog", "internal/identity", "internal/requestid", "schema", "schema/grant", "schema/peer", "schema/schemapb/", "schema/service/outcome"},
 	"schema/grant":          {"schema"},
 	"internal/strictyaml":   {},
 	"internal/token":        {"internal/identity", "internal/strictyaml", "schema"},
@@ -65,6 +65,7 @@ var allowed = map[string][]string{
 	"schema/shadow/internal/compare":            rooms("db", "gate", "read", "rows", "prepare", "ownerlist", "rights"),
 	"schema/shadow/internal/verify":             rooms("db", "gate", "inspect", "rows", "target", "prepare", "write", "follow", "compare", "rights"),
 	"schema/shadow/internal/admin":              rooms("db", "gate", "read", "target", "prepare", "write", "cascade", "follow", "compare", "verify", "rights"),
+	"internal/approval":                         {"internal/identity", "schema/schemapb/"},
 	"internal/auditlog":                         {"internal/retry", "schema/peer"},
 	"internal/auditlog/otlp":                    {"internal/auditlog"},
 	"schema/service":                            {"internal/auditlog", "internal/budget", "internal/identity", "internal/inprocess", "internal/postgres", "internal/requestid", "internal/trace", "schema", "schema/peer", "schema/schemapb/", "schema/service/access", "schema/service/costs", "schema/service/outcome", "schema/service/peers", "schema/service/readmask", "schema/service/writes", "schema/shadow", "schema/violation", "schema/wire"},
@@ -97,7 +98,7 @@ var allowed = map[string][]string{
 	"internal/scan":                             {"internal/catalogue", "internal/postgres", "internal/scan/report", "schema"},
 	"internal/scan/report":                      {},
 	"envregistry":                               {"internal/retry", "schema", "schema/schemapb/", "schema/wire"},
-	"envregistry/server":                        {"internal/address", "internal/auditlog", "internal/feed", "internal/identity", "internal/postgres", "internal/requestid", "schema", "schema/grant", "schema/schemapb/", "schema/wire"},
+	"envregistry/server":                        {"internal/address", "internal/approval", "internal/auditlog", "internal/feed", "internal/identity", "internal/postgres", "internal/requestid", "schema", "schema/grant", "schema/schemapb/", "schema/wire"},
 	"constraint":                                {"constraint/cache", "constraint/queue", "internal/retry", "schema"},
 	"constraint/queue":                          {"internal/retry"},
 	"controller":                                {"client", "constraint/cache", "constraint/queue", "internal/retry", "schema", "schema/schemapb/"},
@@ -111,7 +112,7 @@ var allowed = map[string][]string{
 	"cmd/db-controller/direct":                  {"client", "schema", "schema/schemapb/"},
 	"cmd/db-controller/cli":                     {"client", "cmd/db-controller/direct", "internal/postgres", "schema", "schema/schemapb/"},
 	"cmd/db-controller/dev":                     {"client", "cmd/db-controller/cli", "cmd/db-controller/direct", "cmd/db-controller/operate", "cmd/db-controller/playground", "cmd/db-controller/resources", "internal/postgres", "internal/postgres/launcher", "migrations", "schema", "schema/schemapb/", "schema/wire"},
-	"cmd/db-controller/operate":                 {"client", "cmd/db-controller/cli", "cmd/db-controller/direct", "cmd/db-controller/playground", "internal/auditlog", "internal/console", "internal/elsewhere", "internal/identity", "schema", "schema/grant", "schema/lint", "schema/schemapb/", "schema/wire"},
+	"cmd/db-controller/operate":                 {"client", "cmd/db-controller/cli", "cmd/db-controller/direct", "cmd/db-controller/playground", "internal/approval", "internal/auditlog", "internal/console", "internal/elsewhere", "internal/identity", "schema", "schema/grant", "schema/lint", "schema/schemapb/", "schema/wire"},
 	"cmd/db-controller/resources":               {"client", "cmd/db-controller/cli", "cmd/db-controller/direct", "internal/elsewhere", "schema", "schema/schemapb/"},
 	"cmd/db-controller/serve":                   {""},
 	"cmd/db-controller/tables":                  {"cmd/db-controller/cli", "cmd/db-controller/operate", "internal/atomicfile", "internal/attach", "internal/catalogue", "internal/postgres", "internal/scan", "internal/scan/report", "schema", "schema/lint", "schema/schemapb/", "schema/wire"},

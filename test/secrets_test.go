@@ -68,7 +68,7 @@ func TestOutputsContainNoSecrets(t *testing.T) {
 	conn, err := pgx.Connect(t.Context(), d.DSN)
 	require.NoError(t, err)
 	var key []byte
-	require.NoError(t, conn.QueryRow(t.Context(), `SELECT token_key FROM dbcontroller.meta`).Scan(&key))
+	require.NoError(t, conn.QueryRow(t.Context(), `SELECT token_keys[1] FROM dbcontroller.meta`).Scan(&key))
 	require.NoError(t, conn.Close(context.Background()))
 	secrets["the key of tokens"], secrets["the key of tokens, in base64"] = hex.EncodeToString(key), base64.StdEncoding.EncodeToString(key)
 	raw, err := os.ReadFile(filepath.Join(d.Certs, "tls.key"))

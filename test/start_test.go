@@ -349,6 +349,9 @@ func TestReadyNeedsTheSchemaAndTheRights(t *testing.T) {
 	code, out := exitCode(t, append(down, "--reason", "to see", "--yes")...)
 	require.Equal(t, 4, code)
 	require.Contains(t, out, "processes of this database are running")
+	out, err = run(t, append([]string{"migrate", "rotate-keys", "--postgres", d.DSN}, harness.DatabaseArgs(t)...)...)
+	require.NoError(t, err, out)
+	require.Equal(t, "resume tokens have a new key; the one before is accepted until the next rotation\n", out)
 	f.mustPut(aWest+"targets/t", nil)
 	f.mustDelete(aWest + "targets/t")
 

@@ -54,7 +54,7 @@ func write(t *testing.T, text string) string {
 
 func TestEveryCommandHasHelp(t *testing.T) {
 	t.Parallel()
-	names := [][]string{{}, {"certs", "revoke"}, {"migrate", "up"}, {"migrate", "down"}, {"migrate", "status"}}
+	names := [][]string{{}, {"certs", "revoke"}, {"migrate", "up"}, {"migrate", "down"}, {"migrate", "status"}, {"migrate", "rotate-keys"}}
 	for _, c := range newRoot().Commands() {
 		names = append(names, []string{c.Name()})
 	}
@@ -103,7 +103,7 @@ func TestWrongArgumentsAreRefused(t *testing.T) {
 		{[]string{"destroy", "x"}, `unknown command "destroy"`},
 		{[]string{"lst"}, `unknown command "lst" for "db-controller": did you mean list?`},
 		{[]string{"migrate", "upp"}, `unknown command "upp" for "db-controller migrate": did you mean up?`},
-		{[]string{"migrate", "sideways"}, `want down, status, up`},
+		{[]string{"migrate", "sideways"}, `want down, rotate-keys, status, up`},
 		{[]string{"put"}, "give the full name of a resource, or a file with resources by -f"},
 		{[]string{"put", "-f", "x", "--set", "a=1"}, "--set needs the full name of a resource"},
 		{[]string{"delete"}, "requires at least 1 arg(s)"},

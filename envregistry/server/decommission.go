@@ -29,6 +29,9 @@ func (s *Server) DecommissionDeployment(ctx context.Context, req *registryv1.Dec
 		return nil, status.Error(codes.InvalidArgument, "reason: want 1 to 1000 characters; it is stored with the decision")
 	}
 	by, err := s.author(ctx, "DecommissionDeployment", req.GetReason())
+	if err == nil {
+		err = s.approved(ctx, by, req)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -47,7 +50,7 @@ func (s *store) decommission(ctx context.Context, id schema.DeploymentID, unlist
 	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 		env, err := readEnvironment(ctx, tx, lockRevisionSQL)
 		if err == nil {
-			err = within(grant.Compile(env), by.who, schema.Operate, id)
+			err = by.decides(grant.Compile(env), id)
 		}
 		if err != nil {
 			return err
@@ -62,7 +65,7 @@ func (s *store) decommission(ctx context.Context, id schema.DeploymentID, unlist
 		b := &pgx.Batch{}
 		b.Queue(moveRevisionSQL)
 		b.Queue(removeDeploymentSQL, id.Service, id.Region)
-		b.Queue(decommissionSQL, id.Service, id.Region, by.reason, by.who.Identity.String())
+		b.Queue(decommissionSQL, id.Service, id.Region, by.reason, by.who.Audited())
 		revision, changes = env.Revision+1, []string{"deployment " + id.String() + ": decommissioned"}
 		by.queue(b, revision, changes)
 		return tx.SendBatch(ctx, b).Close()

@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -23,7 +24,7 @@ import (
 // changes it has received, lacks the parts that began after it was made, or has ended a part at an earlier revision.
 
 const (
-	presentHistorySQL = `SELECT token_key FROM dbcontroller_registry.meta`
+	tokenKeysSQL = `SELECT token_keys FROM dbcontroller_registry.meta`
 
 	beginHistorySQL = `
 WITH began AS (
@@ -65,12 +66,20 @@ func (s *Server) Begin(ctx context.Context) error {
 
 // beginHistory needs the lock of the revision.
 func beginHistory(ctx context.Context, tx pgx.Tx) error {
-	var key []byte
-	if err := tx.QueryRow(ctx, presentHistorySQL).Scan(&key); err != nil {
+	keys, err := tokenKeys(ctx, tx)
+	if err != nil {
 		return err
 	}
-	_, err := tx.Exec(ctx, beginHistorySQL, newPart(key))
+	_, err = tx.Exec(ctx, beginHistorySQL, newPart(keys[0]))
 	return err
+}
+
+// tokenKeys reads the keys each time: another database may have taken this one's place. The first one makes ids and stamps.
+func tokenKeys(ctx context.Context, q queryRower) (keys [][]byte, err error) {
+	if err := q.QueryRow(ctx, tokenKeysSQL).Scan(&keys); err != nil {
+		return nil, fmt.Errorf("read the keys of the history: %w", err)
+	}
+	return keys, nil
 }
 
 const partBytes = 16
@@ -90,11 +99,13 @@ func partMAC(key, id []byte) []byte {
 	return h.Sum(nil)[:partBytes]
 }
 
-// isPart reports whether a registry with the key has made the id: this database, or another copy of the same
+// isPart reports whether a registry with one of the keys has made the id: this database, or another copy of the same
 // database.
-func isPart(key []byte, history string) bool {
+func isPart(keys [][]byte, history string) bool {
 	raw, err := hex.DecodeString(history)
-	return err == nil && len(raw) == 2*partBytes && hmac.Equal(raw[partBytes:], partMAC(key, raw[:partBytes]))
+	return err == nil && len(raw) == 2*partBytes && slices.ContainsFunc(keys, func(key []byte) bool {
+		return hmac.Equal(raw[partBytes:], partMAC(key, raw[:partBytes]))
+	})
 }
 
 // stamp identifies the answer to a caller: the part of the history, the revision that was read in it, and their authentication.
@@ -109,14 +120,14 @@ func stampMAC(key []byte, payload string) []byte {
 	return h.Sum(nil)[:partBytes]
 }
 
-// stamped returns the content of a stamp that a registry with the key has sent; zero for anything else.
-func stamped(key []byte, text string) seen {
+// stamped returns the content of a stamp that a registry with one of the keys has sent; zero for anything else.
+func stamped(keys [][]byte, text string) seen {
 	i := strings.LastIndexByte(text, '.')
 	if i < 0 {
 		return seen{}
 	}
 	mac, err := hex.DecodeString(text[i+1:])
-	if err != nil || !hmac.Equal(mac, stampMAC(key, text[:i])) {
+	if err != nil || !slices.ContainsFunc(keys, func(key []byte) bool { return hmac.Equal(mac, stampMAC(key, text[:i])) }) {
 		return seen{}
 	}
 	history, number, _ := strings.Cut(text[:i], ".")
@@ -129,15 +140,15 @@ func stamped(key []byte, text string) seen {
 
 // isForked reports whether a part of the history went on in another copy of the database beyond this one, and that is not yet known.
 func isForked(ctx context.Context, q queryRower, what seen) (bool, error) {
-	var key []byte
-	if err := q.QueryRow(ctx, presentHistorySQL).Scan(&key); err != nil {
-		return false, fmt.Errorf("read the history: %w", err)
+	keys, err := tokenKeys(ctx, q)
+	if err != nil {
+		return false, err
 	}
-	if !isPart(key, what.history) {
+	if !isPart(keys, what.history) {
 		return false, nil // of another registry, or invented
 	}
 	var known, endedBefore bool
-	err := q.QueryRow(ctx, selectPartSQL, what.history, what.revision).Scan(&known, &endedBefore)
+	err = q.QueryRow(ctx, selectPartSQL, what.history, what.revision).Scan(&known, &endedBefore)
 	switch {
 	case err == pgx.ErrNoRows: //nolint:errorlint // of Scan itself
 		return true, nil
@@ -216,13 +227,12 @@ func (w *streamed) settle(ctx context.Context) error {
 	return err
 }
 
-// stamp reads the key each time: another database may have taken this one's place.
 func (s *store) stamp(ctx context.Context, told seen) (string, error) {
-	var key []byte
-	if err := s.pool.QueryRow(ctx, presentHistorySQL).Scan(&key); err != nil {
-		return "", fmt.Errorf("read the key of the history: %w", err)
+	keys, err := tokenKeys(ctx, s.pool)
+	if err != nil {
+		return "", err
 	}
-	return stamp(key, told), nil
+	return stamp(keys[0], told), nil
 }
 
 func (s *store) readHistory(ctx context.Context) (history string, err error) {

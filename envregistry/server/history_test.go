@@ -48,7 +48,7 @@ func newParts(t *testing.T) *parts {
 // begin is the start of a server.
 func (p *parts) begin() {
 	p.t.Helper()
-	require.NoError(p.t, server.New(p.pool, nil, zap.NewNop()).Begin(p.t.Context()))
+	require.NoError(p.t, server.New(p.pool, nil, nil, zap.NewNop()).Begin(p.t.Context()))
 }
 
 func (p *parts) register(c registryv1.RegistryServiceClient, id schema.DeploymentID, database uuid.UUID) *registryv1.Deployment {

@@ -4,10 +4,12 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/db-controller/db-controller/internal/approval"
 	"github.com/db-controller/db-controller/internal/identity"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/grant"
@@ -20,6 +22,9 @@ func (a *author) permitted(before, after *schema.Environment, vouches []schema.D
 		return nil
 	}
 	rights := grant.Compile(before)
+	if err := a.second(rights); err != nil {
+		return err
+	}
 	var wanted []schema.DeploymentID // without a region: in all of them; without a service: all of them
 	for _, d := range vouches {
 		wanted = append(wanted, d.DeploymentID)
@@ -44,12 +49,52 @@ func (a *author) permitted(before, after *schema.Environment, vouches []schema.D
 		}
 	}
 	for _, id := range wanted {
-		if err := within(rights, a.who, schema.Operate, id); err != nil {
+		if err := a.operates(rights, id); err != nil {
 			return err
 		}
 	}
 	if after.Rights != before.Rights {
 		return within(rights, a.who, schema.GrantRights, schema.DeploymentID{})
+	}
+	return nil
+}
+
+// operates returns an error unless the limits of the author, and of the operator who has signed the request, allow to operate at a deployment.
+func (a *author) operates(rights *grant.Rights, at schema.DeploymentID) error {
+	if (a.signedBy != identity.Identity{}) {
+		if err := within(rights, identity.Caller{Identity: a.signedBy}, schema.Operate, at); err != nil {
+			return err
+		}
+	}
+	return within(rights, a.who, schema.Operate, at)
+}
+
+// second returns an error for a decision that needs two operators and has one.
+func (a *author) second(rights *grant.Rights) error {
+	if (a.signedBy == identity.Identity{}) && slices.Contains(rights.TwoOperators, a.decision) {
+		return approval.Missing(a.decision)
+	}
+	return nil
+}
+
+// decides returns an error unless the author may decide about a deployment.
+func (a *author) decides(rights *grant.Rights, about schema.DeploymentID) error {
+	if err := a.second(rights); err != nil {
+		return err
+	}
+	return a.operates(rights, about)
+}
+
+// approved verifies the approval in the request of a decision. The transaction demands one where the rights require it.
+func (s *Server) approved(ctx context.Context, by *author, req approval.Request) (err error) {
+	by.decision = approval.Decision(req)
+	if by.signedBy, err = approval.Verify(s.authorities, approval.Registry, by.who.Identity, req, time.Now()); err != nil {
+		err = status.Errorf(codes.PermissionDenied, "approval: %v", err)
+		by.ended(ctx, err)
+		return err
+	}
+	if (by.signedBy != identity.Identity{}) {
+		by.who.Proof = approval.Proof(by.who.Proof, by.signedBy)
 	}
 	return nil
 }

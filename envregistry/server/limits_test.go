@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
@@ -13,7 +14,9 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/db-controller/db-controller/cmd/db-controller/playground"
 	"github.com/db-controller/db-controller/envregistry/server"
+	"github.com/db-controller/db-controller/internal/approval"
 	"github.com/db-controller/db-controller/internal/auditlog"
 	"github.com/db-controller/db-controller/internal/identity"
 	"github.com/db-controller/db-controller/internal/postgres"
@@ -141,7 +144,7 @@ func TestTheAuditLogOfTheRegistryHasEachOutcome(t *testing.T) {
 	sink := &written{}
 	log, err := auditlog.Open(auditlog.Config{Source: "registry", Sink: sink, Classes: auditlog.Classes, Required: true, Logger: zap.NewNop()})
 	require.NoError(t, err)
-	s := server.New(pool, log, zap.NewNop())
+	s := server.New(pool, log, nil, zap.NewNop())
 	for _, by := range []struct {
 		who      string
 		versions []string
@@ -160,4 +163,56 @@ func TestTheAuditLogOfTheRegistryHasEachOutcome(t *testing.T) {
 		got[e.Identity] = append(got[e.Identity], string(e.Outcome))
 	}
 	require.Equal(t, map[string][]string{"": {"began"}, "operator/ada": {"asked", "changed", "asked", "allowed", "asked", "failed"}, "operator/olga": {"asked", "denied"}}, got)
+}
+
+// A deployment is decommissioned, and a database accepted, for an operator when another one has signed the request; the history names both.
+func TestTheRegistryAsksForTwoOperators(t *testing.T) {
+	t.Parallel()
+	dsn := database(t)
+	apply(t, serve(t, dsn, identity.Identity{Role: identity.RoleOperator, Name: "ada"}), example+"\n---\nrights: {two_operators: [decommission, accept-database]}\n")
+	pool, err := postgres.Connect(t.Context(), dsn, "test", 4)
+	require.NoError(t, err)
+	defer pool.Close()
+	authority, err := playground.NewAuthority()
+	require.NoError(t, err)
+	load := func(id identity.Identity) *identity.Credentials {
+		dir := t.TempDir()
+		require.NoError(t, authority.Issue(dir, id))
+		c, err := identity.Load(identity.InDir(dir))
+		require.NoError(t, err)
+		return c
+	}
+	ada := load(identity.Identity{Role: identity.RoleOperator, Name: "ada"})
+	s := server.New(pool, nil, load(identity.Identity{Role: identity.RoleRegistry}), zap.NewNop())
+	omar := identity.NewCallerContext(t.Context(), identity.Caller{Identity: identity.Identity{Role: identity.RoleOperator, Name: "omar"}, Proof: identity.ByCertificate})
+	decommission := &registryv1.DecommissionDeploymentRequest{Service: west.Service, Region: "eastus2", Reason: "closed"}
+	accept := &registryv1.AcceptDatabaseRequest{Service: west.Service, Region: west.Region, Database: "b5a4fd9a-2e0c-4a58-9a3e-6a35b5f0a001"}
+	_, err = s.DecommissionDeployment(omar, decommission)
+	require.ErrorContains(t, err, "decommission needs two operators")
+	_, err = s.AcceptDatabase(omar, accept)
+	require.ErrorContains(t, err, "accept-database needs two operators")
+	require.Equal(t, codes.PermissionDenied, status.Code(err))
+	for _, at := range []string{approval.AllDeployments, west.String()} {
+		decommission.Approval, err = approval.Sign(ada, at, &registryv1.DecommissionDeploymentRequest{Service: west.Service, Region: "eastus2", Reason: "closed"}, time.Now())
+		require.NoError(t, err)
+		_, err = s.DecommissionDeployment(omar, decommission)
+		require.ErrorContains(t, err, "for another server", at)
+	}
+	decommission.Approval, err = approval.Sign(ada, approval.Registry, &registryv1.DecommissionDeploymentRequest{Service: west.Service, Region: "eastus2", Reason: "closed"}, time.Now())
+	require.NoError(t, err)
+	accept.Approval, err = approval.Sign(ada, approval.Registry, &registryv1.AcceptDatabaseRequest{Service: west.Service, Region: west.Region, Database: accept.GetDatabase()}, time.Now())
+	require.NoError(t, err)
+	for range 2 { // a repetition changes nothing
+		_, err = s.DecommissionDeployment(omar, decommission)
+		require.NoError(t, err)
+		_, err = s.AcceptDatabase(omar, accept)
+		require.NoError(t, err)
+	}
+	revisions, err := s.ListRevisions(omar, &registryv1.ListRevisionsRequest{PageSize: 2})
+	require.NoError(t, err)
+	require.Len(t, revisions.GetRevisions(), 2)
+	for _, r := range revisions.GetRevisions() {
+		require.Equal(t, "operator/omar", r.GetActor())
+		require.Equal(t, "certificate, signed by operator/ada", r.GetProof())
+	}
 }

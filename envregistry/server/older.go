@@ -43,11 +43,11 @@ func (s *Server) check(ctx context.Context, claimed seen) (told seen, err error)
 		return told, status.Errorf(codes.InvalidArgument, "seen_revision: want 0 to %d", int64(maxSeen))
 	}
 	if who, err := identity.FromContext(ctx); err == nil && (who.Role == identity.RoleDeployment || who.Role == identity.RoleOperator) {
-		var key []byte
-		if err := s.store.pool.QueryRow(ctx, presentHistorySQL).Scan(&key); err != nil {
-			return told, fmt.Errorf("read the key of the history: %w", err)
+		keys, err := tokenKeys(ctx, s.store.pool)
+		if err != nil {
+			return told, err
 		}
-		told = stamped(key, claimed.history)
+		told = stamped(keys, claimed.history)
 	}
 	return told, s.compare(ctx, told)
 }

@@ -139,7 +139,7 @@ func TestADeploymentThatIsListedAfterItsWatchBeganIsHeardOf_I15(t *testing.T) {
 	pool, err := postgres.Connect(t.Context(), dsn, "test", 2)
 	require.NoError(t, err)
 	defer pool.Close()
-	require.NoError(t, server.New(pool, nil, zap.NewNop()).Begin(t.Context()))
+	require.NoError(t, server.New(pool, nil, nil, zap.NewNop()).Begin(t.Context()))
 	operator, own := serve(t, dsn, identity.Identity{Role: identity.RoleOperator, Name: "o"}), serve(t, dsn, identity.Deployment(west))
 	stream, err := own.WatchEnvironment(t.Context(), &registryv1.WatchEnvironmentRequest{})
 	require.NoError(t, err)
@@ -171,7 +171,7 @@ func TestARegistryNoticesAnOlderCopyItself(t *testing.T) {
 	pool, err := postgres.Connect(t.Context(), d.dsn, "test", 2)
 	require.NoError(t, err)
 	defer pool.Close()
-	require.NoError(t, server.New(pool, nil, zap.NewNop()).Restored(t.Context()))
+	require.NoError(t, server.New(pool, nil, nil, zap.NewNop()).Restored(t.Context()))
 	require.True(t, incomplete(t, serve(t, d.dsn, identity.Identity{Role: identity.RoleUser, Name: "u"}), nil))
 }
 

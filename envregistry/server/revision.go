@@ -34,6 +34,8 @@ type author struct {
 	who            identity.Caller
 	request        uuid.UUID
 	method, reason string
+	decision       string            // one of schema.Decisions; empty for other changes
+	signedBy       identity.Identity // who has signed the request, when another operator did
 	audit          *auditlog.Log
 	log            *zap.Logger
 }

@@ -56,15 +56,18 @@ type Server struct {
 	store *store
 	pace  *pace
 	audit *auditlog.Log // nil: none
-	log   *zap.Logger
+	// authorities verify the signatures of operators; nil: none is accepted.
+	authorities *identity.Credentials
+	log         *zap.Logger
 	// followers is the number of watches that are served.
 	followers atomic.Int64
 }
 
-// New makes a server over a migrated database. The audit log, which may be nil, records changes.
-func New(pool *pgxpool.Pool, audit *auditlog.Log, log *zap.Logger) *Server {
+// New makes a server over a migrated database. The audit log, which may be nil, records changes. The authorities verify the signatures of operators; nil
+// accepts none.
+func New(pool *pgxpool.Pool, audit *auditlog.Log, authorities *identity.Credentials, log *zap.Logger) *Server {
 	log, _ = postgres.LogOutageOnce(log)
-	return &Server{store: newStore(pool), pace: newPace(), audit: audit, log: log}
+	return &Server{store: newStore(pool), pace: newPace(), audit: audit, authorities: authorities, log: log}
 }
 
 func (s *Server) fail(err error) error {
@@ -232,6 +235,9 @@ func (s *Server) AcceptDatabase(ctx context.Context, req *registryv1.AcceptDatab
 		return nil, err
 	}
 	by, err := s.author(ctx, "AcceptDatabase", "")
+	if err == nil {
+		err = s.approved(ctx, by, req)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -69,7 +69,7 @@ func connect(t *testing.T, dsn string, who identity.Identity) *grpc.ClientConn {
 		grpc.StreamInterceptor(func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, h grpc.StreamHandler) error {
 			return h(srv, identified{stream, who})
 		}))
-	registryv1.RegisterRegistryServiceServer(s, server.New(pool, nil, zap.NewNop()))
+	registryv1.RegisterRegistryServiceServer(s, server.New(pool, nil, nil, zap.NewNop()))
 	go func() { _ = s.Serve(listener) }()
 	t.Cleanup(s.Stop)
 	conn, err := grpc.NewClient("passthrough:registry", grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -172,7 +172,7 @@ func TestARegistryWithoutItsDatabaseIsUnavailable(t *testing.T) {
 	defer pool.Close()
 	core, said := observer.New(zap.InfoLevel)
 	log := zap.New(core)
-	c, ctx := server.New(pool, nil, log), identity.NewContext(t.Context(), identity.Deployment(west))
+	c, ctx := server.New(pool, nil, nil, log), identity.NewContext(t.Context(), identity.Deployment(west))
 	served := requestid.Unary(log) // logs the faults
 	conn, err := pgx.Connect(t.Context(), harness.Postgres(t).DSN(""))
 	require.NoError(t, err)

@@ -21,7 +21,7 @@ func TestTheStateHasCountsAndCompleteness(t *testing.T) {
 	pool, err := postgres.Connect(ctx, dsn, "test", 4)
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
-	s := server.New(pool, nil, zap.NewNop())
+	s := server.New(pool, nil, nil, zap.NewNop())
 	state := func() server.State {
 		st, err := s.State(ctx)
 		require.NoError(t, err)

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 	"google.golang.org/grpc/codes"
@@ -15,6 +16,7 @@ import (
 	"github.com/db-controller/db-controller/envregistry/server"
 	"github.com/db-controller/db-controller/internal/identity"
 	"github.com/db-controller/db-controller/internal/postgres"
+	"github.com/db-controller/db-controller/migrations"
 	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
 	"github.com/db-controller/db-controller/test/wait"
 )
@@ -123,13 +125,25 @@ func TestATokenOfTheEnvironmentThatCannotBeResumedIsReset_I24(t *testing.T) {
 	reset(c, token[:len(token)-2]+"AA", "it was not made by this database")
 	reset(serve(t, database(t), operator), token, "restored, copied or failed over")
 
+	for _, rotate := range []func(){func() {}, func() { // a token outlives one rotation of the keys
+		conn, err := pgx.Connect(t.Context(), dsn)
+		require.NoError(t, err)
+		require.NoError(t, migrations.RotateKeys(t.Context(), conn, migrations.Registry))
+		require.NoError(t, conn.Close(t.Context()))
+	}} {
+		rotate()
+		all, _, err := listen(t, c, token, ends("bookmark"))
+		require.NoError(t, err)
+		require.Equal(t, []string{"bookmark"}, all)
+	}
+
 	apply(t, c, example)
 	pool, err := postgres.Connect(t.Context(), dsn, "test", 2)
 	require.NoError(t, err)
 	defer pool.Close()
 	_, err = pool.Exec(t.Context(), `UPDATE dbcontroller_registry.change SET changed_at = now() - interval '25 hours'`)
 	require.NoError(t, err)
-	require.NoError(t, server.New(pool, nil, zap.NewNop()).Tidy(t.Context()))
+	require.NoError(t, server.New(pool, nil, nil, zap.NewNop()).Tidy(t.Context()))
 	reset(c, token, "older than the retention of changes")
 	// A transaction that was open all the time, in any database of the server, would make the next token older than the removed changes,
 	// which are not really a day old.
@@ -161,7 +175,7 @@ func TestTheRowsOfAnotherServer_I23_I24(t *testing.T) {
 	require.NoError(t, err)
 	defer pool.Close()
 	start := func() registryv1.RegistryServiceClient {
-		require.NoError(t, server.New(pool, nil, zap.NewNop()).Begin(t.Context()))
+		require.NoError(t, server.New(pool, nil, nil, zap.NewNop()).Begin(t.Context()))
 		return serve(t, dsn, operator)
 	}
 	apply(t, start(), example)

@@ -152,9 +152,7 @@ func (p *place) ways(ctx context.Context, conn *pgx.Conn, dsn string) ([]loopbac
 		user = cfg.User
 		out = append(out, loopback{host: cfg.Host, port: fmt.Sprint(cfg.Port), user: user, password: cfg.Password})
 	} else {
-		secret := make([]byte, 24)
-		_, _ = rand.Read(secret) // it never fails
-		password := base64.RawURLEncoding.EncodeToString(secret)
+		password := newPassword()
 		var exists bool
 		if err := conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = $1)`, user).Scan(&exists); err != nil {
 			return nil, err
@@ -217,6 +215,50 @@ func (p *place) connect(ctx context.Context, conn *pgx.Conn, w loopback) error {
 		}
 		return nil
 	})
+}
+
+const mappedUserSQL = `
+SELECT COALESCE((SELECT substr(o, 6) FROM unnest(m.umoptions) AS o WHERE o LIKE 'user=%'), '')
+FROM pg_catalog.pg_user_mappings m WHERE m.srvname = $1 AND m.usename = $2`
+
+// RotatePassword gives the role by which statements ask for rights a new password. It reports false when attach has made no such role. Statements that ask meanwhile
+// use the password before, or the new one: both change in one transaction.
+func RotatePassword(ctx context.Context, conn *pgx.Conn) (bool, error) {
+	var p place
+	if err := conn.QueryRow(ctx, placeSQL).Scan(&p.database, &p.role, &p.owner, &p.port, &p.hosts, &p.me); err != nil {
+		return false, fmt.Errorf("read how to connect to the database from its server: %w", err)
+	}
+	var user string
+	err := conn.QueryRow(ctx, mappedUserSQL, loopbackServer, p.owner).Scan(&user)
+	if errors.Is(err, pgx.ErrNoRows) || err == nil && user != "" && user != p.role {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("read the role by which statements ask for rights: %w", err)
+	}
+	password := newPassword()
+	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		for _, sql := range []string{
+			fmt.Sprintf("ALTER ROLE %s PASSWORD '%s'", schema.QuoteIdentifier(p.role), password),
+			fmt.Sprintf("ALTER USER MAPPING FOR %s SERVER %s OPTIONS (SET password '%s')", schema.QuoteIdentifier(p.owner), loopbackServer, password),
+		} {
+			if _, err := tx.Exec(ctx, sql); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return false, fmt.Errorf("change the password by which statements ask for rights: %w", err)
+	}
+	return true, nil
+}
+
+// newPassword returns a random password of letters, digits, - and _.
+func newPassword() string {
+	secret := make([]byte, 24)
+	_, _ = rand.Read(secret) // it never fails
+	return base64.RawURLEncoding.EncodeToString(secret)
 }
 
 const strictLeftSQL = `SELECT EXISTS (SELECT FROM dbcontroller.attachment WHERE strict AND ready)`

@@ -10,6 +10,6 @@
 //	epoch       uuid   -- the epoch that was begun last
 //	server      text   -- the identity of the server then (ServerSQL)
 //	timeline    text   -- and its timeline
-//	token_key   bytea  -- authenticates tokens
+//	token_keys  bytea[] -- authenticate tokens; the first one makes them
 //	compacted   xid8   -- the newest transaction whose rows may have been removed because of their age
 package feed

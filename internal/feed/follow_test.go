@@ -158,7 +158,7 @@ func (d *database) QueryRow(_ context.Context, sql string, args ...any) pgx.Row 
 		}
 		return &answer{values: [][]any{append(first, mask)}, at: 1}
 	}
-	return &answer{values: [][]any{append(first, []byte("key"), d.compacted, "")}, at: 1}
+	return &answer{values: [][]any{append(first, [][]byte{[]byte("key")}, d.compacted, "")}, at: 1}
 }
 
 func (d *database) Exec(context.Context, string, ...any) (pgconn.CommandTag, error) {
@@ -247,8 +247,8 @@ func (a *answer) Scan(dest ...any) error {
 			}
 		case *bool:
 			*to = v.(bool)
-		case *[]byte:
-			*to = v.([]byte)
+		case *[][]byte:
+			*to = v.([][]byte)
 		case *int16:
 			*to = v.(int16)
 		case *int64:

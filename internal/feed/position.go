@@ -6,6 +6,7 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"strings"
@@ -68,7 +69,7 @@ const (
 // Config.WrittenSQL.
 const (
 	StateBegin = `
-SELECT pg_current_snapshot()::text, ` + lsnSQL + `, COALESCE((` + EpochSQL + `)::text, ''), m.token_key, m.compacted::text, `
+SELECT pg_current_snapshot()::text, ` + lsnSQL + `, COALESCE((` + EpochSQL + `)::text, ''), m.token_keys, m.compacted::text, `
 	StateFrom = ` FROM `
 	StateEnd  = ` AS m`
 
@@ -82,8 +83,8 @@ type state struct {
 	at        string
 	lsn       string
 	flushed   bool
-	epoch     string // empty until a new epoch has begun
-	key       []byte
+	epoch     string   // empty until a new epoch has begun
+	keys      [][]byte // the first one makes tokens
 	compacted string
 	present   string // the text that Config.Lost compares
 }
@@ -98,7 +99,7 @@ func (l *Log) state(ctx context.Context, q Querier) (st state, err error) {
 }
 
 func readState(row pgx.Row) (st state, err error) {
-	if err = row.Scan(&st.at, &st.lsn, &st.flushed, &st.epoch, &st.key, &st.compacted, &st.present); err != nil {
+	if err = row.Scan(&st.at, &st.lsn, &st.flushed, &st.epoch, &st.keys, &st.compacted, &st.present); err != nil {
 		return st, fmt.Errorf("read the database's epoch: %w", err)
 	}
 	if st.epoch == "" {
@@ -111,14 +112,31 @@ const macBytes = 16
 
 // token writes a position down for a client, bound to the epoch and the filter, and authenticated.
 func (l *Log) token(st state, p Position, filter string) string {
-	payload := strings.Join([]string{"2", st.epoch, filter, p.Text, l.cfg.Witness()}, "|")
-	return base64.RawURLEncoding.EncodeToString(append(st.mac(payload), payload...))
+	key := st.keys[0]
+	payload := strings.Join([]string{"3", keyID(key), st.epoch, filter, p.Text, l.cfg.Witness()}, "|")
+	return base64.RawURLEncoding.EncodeToString(append(mac(key, payload), payload...))
 }
 
-func (st state) mac(payload string) []byte {
-	h := hmac.New(sha256.New, st.key)
+func mac(key []byte, payload string) []byte {
+	h := hmac.New(sha256.New, key)
 	_, _ = h.Write([]byte(payload))
 	return h.Sum(nil)[:macBytes]
+}
+
+// keyID names a key in the tokens that it authenticates.
+func keyID(key []byte) string {
+	sum := sha256.Sum256(key)
+	return hex.EncodeToString(sum[:4])
+}
+
+// authentic reports whether a key of the database has made a payload's code, and whether the database knows the key that the payload names.
+func (st state) authentic(code []byte, payload, id string) (authentic, known bool) {
+	for _, key := range st.keys {
+		if keyID(key) == id {
+			return hmac.Equal(code, mac(key, payload)), true
+		}
+	}
+	return false, false
 }
 
 // QueueOpen reads a token back in a batch of statements. The position is set when the batch has been sent. Every way in which the token
@@ -137,7 +155,8 @@ func (l *Log) QueueOpen(ctx context.Context, b *pgx.Batch, token, filter string)
 }
 
 // CheckAhead fails, with ErrReset, when a stored token shows that the database is an older copy: the token is ahead of the database, or
-// of a later epoch that the database has not begun. Any other token shows nothing.
+// of a later epoch that the database has not begun. It fails with ErrUnknownKey for a token of a key that is not here: it was invented, or the copy is older than
+// a rotation of the keys. Any other token shows nothing.
 func (l *Log) CheckAhead(ctx context.Context, token, filter string) error {
 	st, err := l.state(ctx, l.cfg.Pool)
 	if err != nil {
@@ -147,7 +166,7 @@ func (l *Log) CheckAhead(ctx context.Context, token, filter string) error {
 	switch _, err = l.open(ctx, st, token, filter); {
 	case errors.As(err, &other):
 		return l.checkLater(ctx, st, other, filter)
-	case errors.Is(err, errAhead) || !errors.Is(err, ErrReset):
+	case errors.Is(err, errAhead), errors.Is(err, ErrUnknownKey), !errors.Is(err, ErrReset):
 		return err
 	}
 	return nil
@@ -201,6 +220,9 @@ func (l *Log) open(ctx context.Context, st state, token, filter string) (Positio
 	return p, err
 }
 
+// ErrUnknownKey is an ErrReset: the token names a key that the database does not have.
+var ErrUnknownKey = fmt.Errorf("%w: it was not made by this database, or before its keys were rotated twice", ErrReset)
+
 // errAhead: a position is sent only when the log is on disk up to it, so that no crash leads back to before it. Only an older copy
 // of the database, whose server nothing distinguishes from the former one, has not reached it.
 var errAhead = fmt.Errorf("%w: it is ahead of the database, which an older copy has replaced", ErrReset)
@@ -211,23 +233,25 @@ func (l *Log) read(st state, token, filter string) (Position, error) {
 		return Position{}, fmt.Errorf("%w: malformed", ErrReset)
 	}
 	payload := string(raw[macBytes:])
-	if !hmac.Equal(raw[:macBytes], st.mac(payload)) {
-		return Position{}, fmt.Errorf("%w: it was not made by this database", ErrReset)
-	}
 	parts := strings.Split(payload, "|")
-	switch {
-	case len(parts) != 5 || parts[0] != "2":
+	if len(parts) < 2 || parts[0] != "3" {
 		return Position{}, fmt.Errorf("%w: of another format", ErrReset)
-	case parts[1] != st.epoch:
-		return Position{}, otherEpochError{parts[1], parts[2]}
-	case parts[2] != filter:
+	}
+	switch authentic, known := st.authentic(raw[:macBytes], payload, parts[1]); {
+	case !known:
+		return Position{}, ErrUnknownKey
+	case !authentic, len(parts) != 6:
+		return Position{}, fmt.Errorf("%w: it was not made by this database", ErrReset)
+	case parts[2] != st.epoch:
+		return Position{}, otherEpochError{parts[2], parts[3]}
+	case parts[3] != filter:
 		return Position{}, fmt.Errorf("%w: of another watch", ErrReset)
 	}
-	p, err := parsePosition(parts[3])
+	p, err := parsePosition(parts[4])
 	if err != nil {
 		return Position{}, fmt.Errorf("%w: %w", ErrReset, err)
 	}
-	if now, err := parsePosition(st.at); err != nil || p.ahead(now) || l.cfg.Lost(parts[4], st.present) {
+	if now, err := parsePosition(st.at); err != nil || p.ahead(now) || l.cfg.Lost(parts[5], st.present) {
 		return Position{}, cmp.Or(err, errAhead)
 	}
 	return p, nil

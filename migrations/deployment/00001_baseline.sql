@@ -25,8 +25,8 @@ CREATE TABLE dbcontroller.meta (
     region          text NOT NULL,
     -- The identity of the database, which failovers and restored backups keep.
     database_id     uuid NOT NULL DEFAULT gen_random_uuid(),
-    -- Authenticates resume tokens.
-    token_key       bytea NOT NULL DEFAULT decode(replace(gen_random_uuid()::text || gen_random_uuid()::text, '-', ''), 'hex'),
+    -- The first one makes resume tokens; each authenticates them: migrate rotate-keys keeps the one before.
+    token_keys      bytea[] NOT NULL DEFAULT ARRAY[decode(replace(gen_random_uuid()::text || gen_random_uuid()::text, '-', ''), 'hex')],
     -- The version that runs, the digest of its descriptor, and a number that moves when either is switched: a write validated before fails
     -- at its commit. A version can be described anew under its name while nothing runs it.
     version         text NOT NULL DEFAULT '',

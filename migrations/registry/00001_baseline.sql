@@ -7,8 +7,8 @@ CREATE TABLE dbcontroller_registry.meta (
     -- Moves with every change; its row is also the lock that puts changes in order.
     revision    bigint NOT NULL DEFAULT 0,
     database_id uuid NOT NULL DEFAULT gen_random_uuid(),
-    -- Authenticates the tokens of watches.
-    token_key   bytea NOT NULL DEFAULT decode(replace(gen_random_uuid()::text || gen_random_uuid()::text, '-', ''), 'hex'),
+    -- The first one makes the tokens of watches and the ids of parts of the history; each authenticates them: migrate rotate-keys keeps the one before.
+    token_keys  bytea[] NOT NULL DEFAULT ARRAY[decode(replace(gen_random_uuid()::text || gen_random_uuid()::text, '-', ''), 'hex')],
     -- Rows of change of transactions up to this one may have been removed.
     compacted   xid8 NOT NULL DEFAULT '0',
     -- An epoch begins when the server is another one than before: a standby was promoted, a backup restored. Tokens are of an epoch.

@@ -27,6 +27,14 @@ func Differences(before, after *schema.Environment) []string {
 	if was, is := old.MaxRemovals, now.MaxRemovals; was != is {
 		lines = append(lines, fmt.Sprintf("a delete removes %s, was %s, unless its request has a number", atMost(is), atMost(was)))
 	}
+	for _, decision := range schema.Decisions {
+		switch was, is := slices.Contains(old.TwoOperators, decision), slices.Contains(now.TwoOperators, decision); {
+		case !was && is:
+			lines = append(lines, decision+" needs two operators")
+		case was && !is:
+			lines = append(lines, decision+" needs one operator, no longer two")
+		}
+	}
 	lines = append(lines, lost(now, old, after.Rights, "gains")...)
 	lines = append(lines, lost(old, now, before.Rights, "loses")...)
 	lines = append(lines, operators(old, now)...)

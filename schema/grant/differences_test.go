@@ -44,6 +44,10 @@ func TestDifferencesNameWhoGainsAndWhoLoses(t *testing.T) {
 			[]string{"everybody loses the right to delete what takes resources along that the caller may not delete"},
 		},
 		{
+			"decisions of two operators", "rights: {two_operators: [waive]}", "rights: {two_operators: [decommission]}",
+			[]string{"decommission needs two operators", "waive needs one operator, no longer two"},
+		},
+		{
 			"the size of a delete", "rights: {default: deny}", "rights: {default: deny, max_removals: 1000}",
 			[]string{"a delete removes at most 1000 resources, was any number of resources, unless its request has a number"},
 		},

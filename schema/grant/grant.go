@@ -25,6 +25,8 @@ type Rights struct {
 	cascades bool // schema.Rights.CascadeNeedsDelete
 	// MaxRemovals is schema.Rights.MaxRemovals.
 	MaxRemovals int64
+	// TwoOperators is schema.Rights.TwoOperators.
+	TwoOperators []string
 
 	kinds    *schema.Kinds
 	versions map[schema.DeploymentID]string
@@ -61,7 +63,7 @@ func Compile(env *schema.Environment) *Rights {
 		return out
 	}
 	out.deny, out.cascades, out.operators = env.Rights.Deny, env.Rights.CascadeNeedsDelete, env.Rights.Operators
-	out.MaxRemovals = env.Rights.MaxRemovals
+	out.MaxRemovals, out.TwoOperators = env.Rights.MaxRemovals, env.Rights.TwoOperators
 	for _, g := range env.Rights.Grants {
 		if rule, ok := out.rule(g); ok {
 			out.rules[grantee(g)] = append(out.rules[grantee(g)], rule)

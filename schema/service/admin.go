@@ -256,11 +256,11 @@ func operatorAction(ctx context.Context, deployment string) (schema.DeploymentID
 	if err != nil {
 		return id, "", outcome.Invalid("deployment", err)
 	}
-	by, err := identity.FromContext(ctx)
+	by, err := identity.CallerFromContext(ctx)
 	if err != nil {
 		return id, "", status.Error(codes.Unauthenticated, err.Error())
 	}
-	return id, by.String(), nil
+	return id, by.Audited(), nil
 }
 
 func decommissionedProto(d shadow.Decommissioned) *adminv1.Decommissioned {

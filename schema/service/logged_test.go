@@ -117,7 +117,7 @@ func TestEveryLineOfARequestHasItsID(t *testing.T) {
 	registryPool := registryDatabase(t)
 	operator := identity.Identity{Role: identity.RoleOperator, Name: "eve"}
 	asRegistry := service.NewChannel(log, operator, nil, nil)
-	registryv1.RegisterRegistryServiceServer(asRegistry, registryserver.New(registryPool, nil, log))
+	registryv1.RegisterRegistryServiceServer(asRegistry, registryserver.New(registryPool, nil, nil, log))
 
 	servers := map[string]grpc.ClientConnInterface{}
 	for method, roles := range service.Policy {

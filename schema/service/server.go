@@ -187,7 +187,7 @@ func refusals(cfg Config) func(what string, who identity.Identity) {
 
 func newAccess(cfg Config) *access.Access {
 	return access.New(access.Config{
-		Deployment: cfg.Store.Deployment(), Environments: cfg.Peers, Outside: cfg.Authorizer, Tokens: cfg.Tokens, Logger: cfg.Logger, AuditLog: cfg.AuditLog,
+		Deployment: cfg.Store.Deployment(), Environments: cfg.Peers, Outside: cfg.Authorizer, Tokens: cfg.Tokens, Credentials: cfg.Credentials, Logger: cfg.Logger, AuditLog: cfg.AuditLog,
 		FinalizerHolder: finalizerHolder(cfg.Store),
 	})
 }

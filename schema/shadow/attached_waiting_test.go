@@ -171,12 +171,24 @@ func TestWhoAsksForRightsMayDoNothingElse(t *testing.T) {
 		require.Equal(t, "42501", a.code(err), sql)
 	}
 	a.exec(a.shop, `SELECT dbcontroller.ask('{}', 'x'); RESET ROLE`)
+	const passwordSQL = `SELECT rolpassword FROM pg_authid WHERE rolname = $1`
+	var before, after string
+	require.NoError(t, a.shop.QueryRow(ctx, passwordSQL, role).Scan(&before))
+	rotated, err := attach.RotatePassword(ctx, a.shop)
+	require.NoError(t, err)
+	require.True(t, rotated)
+	require.NoError(t, a.shop.QueryRow(ctx, passwordSQL, role).Scan(&after))
+	require.NotEqual(t, before, after)
+	require.NoError(t, attach.WhyNotWaiting(ctx, a.shop), "statements ask with the new password")
 	all, err := attach.All(ctx, a.shop)
 	require.NoError(t, err)
 	for _, table := range all {
 		require.NoError(t, attach.Detach(ctx, a.shop, table, func(err error) { t.Log(err) }))
 	}
 	require.NoError(t, attach.StopWaiting(ctx, a.shop))
+	rotated, err = attach.RotatePassword(ctx, a.shop)
+	require.NoError(t, err)
+	require.False(t, rotated, "there is no such role")
 	require.NoError(t, a.shop.QueryRow(ctx, `
 SELECT COALESCE((SELECT rolname FROM pg_roles WHERE rolname = $1), ''),
     COALESCE((SELECT srvname FROM pg_foreign_server), (SELECT extname FROM pg_extension WHERE extname = 'dblink'), (SELECT nspname FROM pg_namespace WHERE nspname LIKE '%loopback%'), '')`, role).Scan(&role, &server))

@@ -48,6 +48,17 @@ type Installation struct {
 	// RegistryAddress and Address are host:port of the two servers.
 	RegistryAddress, Address string
 	registry                 *grpc.Server
+	authority                *playground.Authority
+}
+
+// As returns the path of a client.yaml of another operator.
+func (i *Installation) As(t testing.TB, operator string) string {
+	t.Helper()
+	dir := t.TempDir()
+	require.NoError(t, i.authority.Issue(dir, identity.Identity{Role: identity.RoleOperator, Name: operator}))
+	path := filepath.Join(dir, "client.yaml")
+	require.NoError(t, os.WriteFile(path, []byte(fmt.Sprintf("registry: %s\ncerts: .\n", i.RegistryAddress)), 0o600))
+	return path
 }
 
 // StopRegistry stops the registry: connections to it are refused from then on.
@@ -59,7 +70,7 @@ func New(t testing.TB, s Services) *Installation {
 	dir := t.TempDir()
 	authority, err := playground.NewAuthority()
 	require.NoError(t, err)
-	i := &Installation{Context: filepath.Join(dir, "client.yaml"), Certs: filepath.Join(dir, "operator")}
+	i := &Installation{Context: filepath.Join(dir, "client.yaml"), Certs: filepath.Join(dir, "operator"), authority: authority}
 	require.NoError(t, authority.Issue(i.Certs, identity.Identity{Role: identity.RoleOperator, Name: "tester"}))
 	_, i.Address = serve(t, authority, identity.Deployment(Deployment), func(server *grpc.Server) {
 		if s.Resources != nil {

@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/db-controller/db-controller/cmd/db-controller/cli"
+	"github.com/db-controller/db-controller/internal/approval"
 	"github.com/db-controller/db-controller/schema"
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
 	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
@@ -15,6 +16,7 @@ import (
 func NewAcceptDatabase() *cobra.Command {
 	var reason string
 	var yes bool
+	var two twoOperators
 	cmd := &cobra.Command{
 		Use:   "accept-database DEPLOYMENT --reason TEXT --yes",
 		Short: "Declare that the current database of a deployment has replaced its former one for good",
@@ -34,13 +36,16 @@ This cannot be undone. The command lists the deployments that do not answer: run
 			if err != nil {
 				return cli.Usage("%w", err)
 			}
-			if reason == "" {
+			if err := two.check(cmd, "reason"); err != nil {
+				return err
+			}
+			if reason == "" && two.approve == "" {
 				return cli.Usage("--reason is missing: the reason is stored with the decision")
 			}
-			if !yes {
+			if !yes && two.propose == "" {
 				return cli.Usage("the former database of %s cannot be used again afterwards: add --yes to continue (--help describes the effects)", id)
 			}
-			return acceptDatabase(cmd, id, reason)
+			return acceptDatabase(cmd, id, reason, &two)
 		},
 	}
 	cli.ContextFlag(cmd)
@@ -48,10 +53,33 @@ This cannot be undone. The command lists the deployments that do not answer: run
 	cmd.ValidArgsFunction = cli.CompleteDeployments(1)
 	cmd.Flags().StringVar(&reason, "reason", "", "the reason, which every deployment stores")
 	cmd.Flags().BoolVar(&yes, "yes", false, "confirm: this cannot be undone")
+	two.flags(cmd)
 	return cmd
 }
 
-func acceptDatabase(cmd *cobra.Command, id schema.DeploymentID, reason string) error {
+// acceptance returns the requests to the deployments and to the registry that another operator has signed.
+func (o *twoOperators) acceptance(cmd *cobra.Command, current *adminv1.AcceptDatabaseRequest) (*adminv1.AcceptDatabaseRequest, *registryv1.AcceptDatabaseRequest, error) {
+	orders, err := o.read(cmd)
+	if err != nil {
+		return nil, nil, err
+	}
+	deployments, err := approved[*adminv1.AcceptDatabaseRequest](o, orders)
+	if err != nil {
+		return nil, nil, err
+	}
+	registry, err := approved[*registryv1.AcceptDatabaseRequest](o, orders)
+	switch signed := deployments[0]; {
+	case err != nil:
+		return nil, nil, err
+	case signed.GetDeployment() != current.GetDeployment():
+		return nil, nil, cli.Usage("--approve %s: it is about %s, not %s", o.approve, signed.GetDeployment(), current.GetDeployment())
+	case signed.GetDatabase() != current.GetDatabase():
+		return nil, nil, cli.WithCode(cli.Refused, fmt.Errorf("%s uses the database %s, and the database %s was signed: sign again", signed.GetDeployment(), current.GetDatabase(), signed.GetDatabase()))
+	}
+	return deployments[0], registry[0], nil
+}
+
+func acceptDatabase(cmd *cobra.Command, id schema.DeploymentID, reason string, two *twoOperators) error {
 	c, err := cli.OpenClient(cmd)
 	if err != nil {
 		return err
@@ -70,6 +98,15 @@ func acceptDatabase(cmd *cobra.Command, id schema.DeploymentID, reason string) e
 		return err
 	}
 	req := &adminv1.AcceptDatabaseRequest{Deployment: id.String(), Database: replaced.GetDatabase(), Epoch: replaced.GetEpoch().GetId(), Reason: reason}
+	toRegistry := &registryv1.AcceptDatabaseRequest{Service: id.Service, Region: id.Region, Database: req.GetDatabase()}
+	switch {
+	case two.propose != "":
+		return two.write(cmd, order{approval.AllDeployments, req}, order{approval.Registry, toRegistry})
+	case two.approve != "":
+		if req, toRegistry, err = two.acceptance(cmd, req); err != nil {
+			return err
+		}
+	}
 	out := cli.PrinterOf(cmd)
 	out.Line("%s uses the database %s", id, req.GetDatabase())
 	var told decisions
@@ -87,7 +124,7 @@ func acceptDatabase(cmd *cobra.Command, id schema.DeploymentID, reason string) e
 		}
 		told.done(out, d.DeploymentID, "ok; db-controller status "+d.String()+" shows when both have compared")
 	}
-	_, unstored := c.Registry().AcceptDatabase(cmd.Context(), &registryv1.AcceptDatabaseRequest{Service: id.Service, Region: id.Region, Database: req.GetDatabase()})
+	_, unstored := c.Registry().AcceptDatabase(cmd.Context(), toRegistry)
 	if err := told.result(out, id, "did not answer, and still ignores messages of "+id.String()); err != nil || unstored == nil {
 		return err
 	}

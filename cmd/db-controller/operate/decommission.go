@@ -14,6 +14,7 @@ import (
 
 	"github.com/db-controller/db-controller/client"
 	"github.com/db-controller/db-controller/cmd/db-controller/cli"
+	"github.com/db-controller/db-controller/internal/approval"
 	"github.com/db-controller/db-controller/schema"
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
 	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
@@ -23,6 +24,7 @@ import (
 func NewDecommission() *cobra.Command {
 	var reason, blocking string
 	var yes, unlisted bool
+	var two twoOperators
 	cmd := &cobra.Command{
 		Use:   "decommission DEPLOYMENT --reason TEXT --yes",
 		Short: "Remove a deployment permanently: the registry and every other deployment stop waiting for it",
@@ -42,17 +44,32 @@ answer: run it again when they do.`,
 			if err != nil {
 				return cli.Usage("%w", err)
 			}
-			if reason == "" {
+			if err := two.check(cmd, "reason", "blocking", "unlisted"); err != nil {
+				return err
+			}
+			if reason == "" && two.approve == "" {
 				return cli.Usage("--reason is missing: the reason is stored with the decision")
 			}
-			order := &adminv1.DecommissionRequest{Deployment: id.String(), Blocking: strings.ToUpper(blocking), Reason: reason, ValidateOnly: !yes}
-			if order.GetBlocking() != schema.Unset.String() && order.GetBlocking() != schema.CascadeDelete.String() {
-				return cli.Usage("--blocking %s: want UNSET or CASCADE_DELETE", order.GetBlocking())
+			decided := decommissioning{
+				id:          id,
+				deployments: &adminv1.DecommissionRequest{Deployment: id.String(), Blocking: strings.ToUpper(blocking), Reason: reason},
+				registry:    &registryv1.DecommissionDeploymentRequest{Service: id.Service, Region: id.Region, Reason: reason, Unlisted: unlisted},
+			}
+			if b := decided.deployments.GetBlocking(); b != schema.Unset.String() && b != schema.CascadeDelete.String() {
+				return cli.Usage("--blocking %s: want UNSET or CASCADE_DELETE", b)
+			}
+			switch {
+			case two.propose != "":
+				return two.write(cmd, order{approval.Registry, decided.registry}, order{approval.AllDeployments, decided.deployments})
+			case two.approve != "":
+				if err := decided.approved(cmd, &two); err != nil {
+					return err
+				}
 			}
 			if !yes {
-				return planDecommission(cmd, id, order, unlisted)
+				return decided.plan(cmd)
 			}
-			return decommission(cmd, id, order, unlisted)
+			return decided.run(cmd)
 		},
 	}
 	cli.ContextFlag(cmd)
@@ -62,12 +79,44 @@ answer: run it again when they do.`,
 	cmd.Flags().StringVar(&blocking, "blocking", schema.Unset.String(), "effect of blocking references to resources of this deployment: UNSET or CASCADE_DELETE")
 	cmd.Flags().BoolVar(&yes, "yes", false, "confirm: this cannot be undone")
 	cmd.Flags().BoolVar(&unlisted, "unlisted", false, "accept a deployment that the registry does not list; other deployments may still wait for it")
+	two.flags(cmd)
 	return cmd
 }
 
-// planDecommission shows the effects of decommissioning in each deployment, and fails: the command needs
+// decommissioning is the decision to decommission a deployment.
+type decommissioning struct {
+	id          schema.DeploymentID
+	deployments *adminv1.DecommissionRequest // for each other deployment
+	registry    *registryv1.DecommissionDeploymentRequest
+}
+
+// approved replaces the requests by those that another operator has signed.
+func (d *decommissioning) approved(cmd *cobra.Command, two *twoOperators) error {
+	orders, err := two.read(cmd)
+	if err != nil {
+		return err
+	}
+	deployments, err := approved[*adminv1.DecommissionRequest](two, orders)
+	if err != nil {
+		return err
+	}
+	registry, err := approved[*registryv1.DecommissionDeploymentRequest](two, orders)
+	if err != nil {
+		return err
+	}
+	d.deployments, d.registry = deployments[0], registry[0]
+	if signed := d.registry.GetService() + "/" + d.registry.GetRegion(); d.deployments.GetDeployment() != d.id.String() || signed != d.id.String() {
+		return cli.Usage("--approve %s: it is about %s, not %s", two.approve, d.deployments.GetDeployment(), d.id)
+	}
+	cli.PrinterOf(cmd).Line("blocking references: %s; reason: %s", d.deployments.GetBlocking(), d.deployments.GetReason())
+	return nil
+}
+
+// plan shows the effects of decommissioning in each deployment, and fails: the command needs
 // --yes, since it cannot be undone.
-func planDecommission(cmd *cobra.Command, id schema.DeploymentID, order *adminv1.DecommissionRequest, unlisted bool) error {
+func (d *decommissioning) plan(cmd *cobra.Command) error {
+	id, order := d.id, bare(d.deployments)
+	order.ValidateOnly = true
 	confirm := cli.Usage("%s cannot come back afterwards: add --yes to continue (--help describes the effects)", id)
 	c, err := cli.OpenClient(cmd)
 	if err != nil {
@@ -78,28 +127,28 @@ func planDecommission(cmd *cobra.Command, id schema.DeploymentID, order *adminv1
 	if err != nil {
 		return errors.Join(confirm, fmt.Errorf("what it would do is not known: %w", cli.Plain(err)))
 	}
-	if _, listed := env.Deployment(id); !listed && !unlisted {
+	if _, listed := env.Deployment(id); !listed && !d.registry.GetUnlisted() {
 		return notListed(cmd.Context(), c, id)
 	}
 	out := cli.PrinterOf(cmd)
 	rows, plans := [][]any{}, []plannedPart{}
-	for _, d := range env.Deployments {
-		if d.DeploymentID == id || d.NeverRan() {
+	for _, other := range env.Deployments {
+		if other.DeploymentID == id || other.NeverRan() {
 			continue
 		}
-		part := plannedPart{Deployment: d.String()}
-		admin, err := c.Admin(cmd.Context(), d.DeploymentID)
+		part := plannedPart{Deployment: other.String()}
+		admin, err := c.Admin(cmd.Context(), other.DeploymentID)
 		var answer *adminv1.DecommissionResponse
 		if err == nil {
 			answer, err = admin.Decommission(cmd.Context(), order)
 		}
 		if err != nil {
 			part.Error = cli.Plain(err).Error()
-			rows = append(rows, []any{d, "", "", "", "", "", "not known: " + part.Error})
+			rows = append(rows, []any{other, "", "", "", "", "", "not known: " + part.Error})
 		} else {
 			p := answer.GetPlan()
 			part.Plan = cli.Message(p)
-			rows = append(rows, []any{d, counted(p.GetDeleted()), counted(p.GetUnset()), counted(p.GetDangling()), counted(p.GetOwned()), counted(p.GetReleased()), ""})
+			rows = append(rows, []any{other, counted(p.GetDeleted()), counted(p.GetUnset()), counted(p.GetDangling()), counted(p.GetOwned()), counted(p.GetReleased()), ""})
 		}
 		plans = append(plans, part)
 	}
@@ -129,16 +178,16 @@ func counted(n int64) string {
 	return strconv.FormatInt(n, 10)
 }
 
-func decommission(cmd *cobra.Command, id schema.DeploymentID, order *adminv1.DecommissionRequest, unlisted bool) error {
+func (d *decommissioning) run(cmd *cobra.Command) error {
 	c, err := cli.OpenClient(cmd)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
 	// The registry first: the name cannot be registered again, and no deployment follows it any more.
-	_, err = c.Registry().DecommissionDeployment(cmd.Context(), &registryv1.DecommissionDeploymentRequest{Service: id.Service, Region: id.Region, Reason: order.GetReason(), Unlisted: unlisted})
+	_, err = c.Registry().DecommissionDeployment(cmd.Context(), d.registry)
 	if status.Code(err) == codes.NotFound {
-		return notListed(cmd.Context(), c, id)
+		return notListed(cmd.Context(), c, d.id)
 	}
 	if err != nil {
 		return cli.Plain(err)
@@ -148,24 +197,24 @@ func decommission(cmd *cobra.Command, id schema.DeploymentID, order *adminv1.Dec
 		return err
 	}
 	out := cli.PrinterOf(cmd)
-	out.Line("%s is decommissioned in the registry", id)
+	out.Line("%s is decommissioned in the registry", d.id)
 	var told decisions
-	for _, d := range env.Deployments {
-		if d.NeverRan() {
-			told.done(out, d.DeploymentID, "has never run: it has nothing to remove")
+	for _, other := range env.Deployments {
+		if other.NeverRan() {
+			told.done(out, other.DeploymentID, "has never run: it has nothing to remove")
 			continue
 		}
-		admin, err := c.Admin(cmd.Context(), d.DeploymentID)
+		admin, err := c.Admin(cmd.Context(), other.DeploymentID)
 		if err == nil {
-			_, err = admin.Decommission(cmd.Context(), order)
+			_, err = admin.Decommission(cmd.Context(), d.deployments)
 		}
 		if err != nil {
-			told.failed(out, d.DeploymentID, err)
+			told.failed(out, other.DeploymentID, err)
 			continue
 		}
-		told.done(out, d.DeploymentID, "ok; db-controller status "+d.String()+" shows when the work is done")
+		told.done(out, other.DeploymentID, "ok; db-controller status "+other.String()+" shows when the work is done")
 	}
-	return told.result(out, id, "did not answer, and still waits for "+id.String())
+	return told.result(out, d.id, "did not answer, and still waits for "+d.id.String())
 }
 
 // notListed names the deployments that are listed: a name may be misspelt.

@@ -25,6 +25,7 @@ type forceRelease struct {
 
 	unconfirmedOf string
 	unanswered    bool
+	two           twoOperators
 }
 
 // NewForceRelease returns the command force-release.
@@ -34,14 +35,17 @@ func NewForceRelease() *cobra.Command {
   db-controller force-release //iam.example.com/us-west2/projects/acme --key 'OWNEE_ENTRY|0198…' --reason "ticket 4711" --yes
   db-controller force-release iam.example.com/us-west2 --unconfirmed-of devices.example.com/eastus2 --reason "its region burnt down" --yes`, cobra.ExactArgs(1),
 		func(cmd *cobra.Command, c *client.Client, args []string) error {
+			if err := f.two.check(cmd, "key", "reason", "unanswered"); err != nil {
+				return err
+			}
 			if f.unconfirmedOf != "" {
-				return f.runUnconfirmed(cmd.Context(), cli.PrinterOf(cmd), c, args[0])
+				return f.runUnconfirmed(cmd, c, args[0])
 			}
 			name, err := schema.ParseFullName(args[0])
 			if err != nil {
 				return cli.Usage("%w", err)
 			}
-			return f.run(cmd.Context(), cli.PrinterOf(cmd), c, name)
+			return f.run(cmd, c, name)
 		})
 	cmd.Long = `Release wrong rows that keep a resource.
 
@@ -71,10 +75,16 @@ Processes of this deployment that run with --delegations give them again.`
 	cmd.Flags().StringVar(&f.unconfirmedOf, "unconfirmed-of", "", "service/region of a deployment that does not answer: all references that it has never confirmed")
 	cmd.Flags().BoolVar(&f.unanswered, "unanswered", false, "release the entry of holders also when their deployment does not end its right to refer")
 	cmd.Flags().BoolVar(&f.yes, "yes", false, "confirm: this cannot be undone")
+	f.two.flags(cmd)
 	return cmd
 }
 
-func (f *forceRelease) run(ctx context.Context, out cli.Printer, c *client.Client, name schema.FullName) error {
+func (f *forceRelease) run(cmd *cobra.Command, c *client.Client, name schema.FullName) error {
+	ctx, out := cmd.Context(), cli.PrinterOf(cmd)
+	requests, err := f.signed(cmd, name.Deployment)
+	if err != nil {
+		return err
+	}
 	admin, err := c.Admin(ctx, name.Deployment)
 	if err != nil {
 		return err
@@ -94,21 +104,84 @@ func (f *forceRelease) run(ctx context.Context, out cli.Printer, c *client.Clien
 	for _, r := range chosen {
 		out.Line("%s: %s", r.GetKey(), r.GetBreaks())
 	}
+	if requests != nil && len(chosen) < len(f.keys) {
+		out.Line("%d of the %d signed keys are of rows that %s does not have now", len(f.keys)-len(chosen), len(f.keys), name)
+	}
 	if len(chosen) == 0 && !slices.ContainsFunc(f.keys, func(k string) bool { return strings.Contains(k, "|") }) {
 		return cli.Usage("--key %s is no key: force-release %s without --key lists them", f.keys[0], name)
 	}
-	answer, err := admin.ForceRelease(ctx, &adminv1.ForceReleaseRequest{Keys: f.keys, Reason: f.reason, Unanswered: f.unanswered})
+	if requests == nil {
+		requests = f.requests(f.keys)
+	}
+	if f.two.propose != "" {
+		return f.two.write(cmd, ordersOf(name.Deployment, requests)...)
+	}
+	released, err := f.release(ctx, admin, requests)
 	if err != nil {
-		return cli.Plain(err)
+		return err
 	}
 	for _, key := range f.keys {
-		if slices.Contains(answer.GetReleased(), key) {
+		if slices.Contains(released, key) {
 			out.Line("released %s", key)
 		} else {
 			out.Line("nothing to release by %s: it is gone, or was replaced since", key)
 		}
 	}
-	return out.Document(map[string][]string{"released": answer.GetReleased()})
+	return out.Document(map[string][]string{"released": released})
+}
+
+// signed returns the requests to a deployment that another operator has signed, and takes their keys and reason; nil without --approve.
+func (f *forceRelease) signed(cmd *cobra.Command, at schema.DeploymentID) ([]*adminv1.ForceReleaseRequest, error) {
+	if f.two.approve == "" {
+		return nil, nil
+	}
+	orders, err := f.two.read(cmd)
+	if err != nil {
+		return nil, err
+	}
+	requests, err := approved[*adminv1.ForceReleaseRequest](&f.two, orders)
+	if err != nil {
+		return nil, err
+	}
+	if orders[0].server != at.String() {
+		return nil, cli.Usage("--approve %s: it is for %s, not %s", f.two.approve, orders[0].server, at)
+	}
+	for _, r := range requests {
+		f.keys, f.reason = append(f.keys, r.GetKeys()...), r.GetReason()
+	}
+	return requests, nil
+}
+
+// requests returns the requests to release the rows of keys.
+func (f *forceRelease) requests(keys []string) (all []*adminv1.ForceReleaseRequest) {
+	for part := range slices.Chunk(keys, keysOfCall) {
+		all = append(all, &adminv1.ForceReleaseRequest{Keys: part, Reason: f.reason, Unanswered: f.unanswered})
+	}
+	return all
+}
+
+func ordersOf(at schema.DeploymentID, requests []*adminv1.ForceReleaseRequest) []order {
+	orders := make([]order, len(requests))
+	for i, r := range requests {
+		orders[i] = order{at.String(), r}
+	}
+	return orders
+}
+
+// release sends the requests, and returns the keys whose rows were removed.
+func (f *forceRelease) release(ctx context.Context, admin adminv1.AdminServiceClient, requests []*adminv1.ForceReleaseRequest) (released []string, err error) {
+	released = []string{}
+	for i, r := range requests {
+		answer, err := admin.ForceRelease(ctx, r)
+		switch {
+		case err != nil && i > 0:
+			return nil, cli.Plain(fmt.Errorf("%d of %d rows are released: %w", len(released), len(f.keys), err))
+		case err != nil:
+			return nil, cli.Plain(err)
+		}
+		released = append(released, answer.GetReleased()...)
+	}
+	return released, nil
 }
 
 // listReleasable reads page after page, up to maxReleasable rows.
@@ -129,7 +202,8 @@ func listReleasable(ctx context.Context, admin adminv1.AdminServiceClient, req *
 const keysOfCall = 100
 
 // runUnconfirmed lists the references to a deployment that another one has never confirmed, and releases them.
-func (f *forceRelease) runUnconfirmed(ctx context.Context, out cli.Printer, c *client.Client, at string) error {
+func (f *forceRelease) runUnconfirmed(cmd *cobra.Command, c *client.Client, at string) error {
+	ctx, out := cmd.Context(), cli.PrinterOf(cmd)
 	here, err := schema.ParseDeploymentID(at)
 	switch {
 	case err != nil:
@@ -141,6 +215,10 @@ func (f *forceRelease) runUnconfirmed(ctx context.Context, out cli.Printer, c *c
 		return err
 	}
 	admin, err := c.Admin(ctx, here)
+	if err != nil {
+		return err
+	}
+	requests, err := f.signed(cmd, here)
 	if err != nil {
 		return err
 	}
@@ -163,17 +241,18 @@ func (f *forceRelease) runUnconfirmed(ctx context.Context, out cli.Printer, c *c
 	if err := f.confirmed(nil); err != nil {
 		return err
 	}
-	released := []string{}
-	for part := range slices.Chunk(listed, keysOfCall) {
-		keys := make([]string, len(part))
-		for i, r := range part {
-			keys[i] = r.GetKey()
+	if requests == nil {
+		for _, r := range listed {
+			f.keys = append(f.keys, r.GetKey())
 		}
-		answer, err := admin.ForceRelease(ctx, &adminv1.ForceReleaseRequest{Keys: keys, Reason: f.reason})
-		if err != nil {
-			return cli.Plain(fmt.Errorf("%d of %d references are released: %w", len(released), len(listed), err))
-		}
-		released = append(released, answer.GetReleased()...)
+		requests = f.requests(f.keys)
+	}
+	if f.two.propose != "" {
+		return f.two.write(cmd, ordersOf(here, requests)...)
+	}
+	released, err := f.release(ctx, admin, requests)
+	if err != nil {
+		return err
 	}
 	out.Line("released %d references of %s that it had never confirmed", len(released), f.unconfirmedOf)
 	return out.Document(map[string][]string{"released": released})
@@ -188,7 +267,7 @@ func (f *forceRelease) confirmed(chosen []*adminv1.Releasable) error {
 	switch {
 	case f.reason == "":
 		return cli.Usage("%s--reason is missing: the reason is stored with the decision", effects.String())
-	case !f.yes:
+	case !f.yes && f.two.propose == "":
 		return cli.Usage("%sthis cannot be undone: add --yes to continue", effects.String())
 	}
 	return nil

@@ -167,6 +167,9 @@ func printGrants(out cli.Printer, rights *schema.Rights) {
 	if rights.MaxRemovals > 0 {
 		out.Line("max_removals: %d", rights.MaxRemovals)
 	}
+	if len(rights.TwoOperators) > 0 {
+		out.Line("two_operators: %s", strings.Join(rights.TwoOperators, ", "))
+	}
 	rows := make([][]any, len(rights.Grants))
 	for i, g := range rights.Grants {
 		h := grant.HolderOf(g)

@@ -9,10 +9,12 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
 
 	"github.com/db-controller/db-controller/cmd/db-controller/cli"
+	"github.com/db-controller/db-controller/internal/attach"
 	"github.com/db-controller/db-controller/migrations"
 )
 
@@ -29,7 +31,7 @@ func NewMigrate() *cobra.Command {
 	cli.SecretFlag(cmd.PersistentFlags(), &db.dsn, "postgres", "DSN of the database")
 	cli.PlaintextFlag(cmd.PersistentFlags(), &db.plaintext)
 	cmd.PersistentFlags().StringVar(&db.set, "set", string(migrations.Deployment), "deployment or registry")
-	cmd.AddCommand(db.newUp(), db.newDown(), db.newStatus())
+	cmd.AddCommand(db.newUp(), db.newDown(), db.newStatus(), db.newRotateKeys())
 	return cmd
 }
 
@@ -169,6 +171,41 @@ func (m *migrated) newStatus() *cobra.Command {
 		undone, err := migrations.ListUndone(cmd.Context(), m.dsn, m.migrations())
 		return errors.Join(printMigrations(cli.PrinterOf(cmd), states, undone), err)
 	})
+}
+
+func (m *migrated) newRotateKeys() *cobra.Command {
+	cmd := m.command("rotate-keys", "Replace the keys that the database keeps", func(cmd *cobra.Command) error {
+		conn, err := pgx.Connect(cmd.Context(), m.dsn)
+		if err != nil {
+			return fmt.Errorf("connect to PostgreSQL: %w", err)
+		}
+		defer func() { _ = conn.Close(context.WithoutCancel(cmd.Context())) }()
+		if err := migrations.RotateKeys(cmd.Context(), conn, m.migrations()); err != nil {
+			return err
+		}
+		out := cli.PrinterOf(cmd)
+		out.Line("resume tokens have a new key; the one before is accepted until the next rotation")
+		rotated := false
+		if m.migrations() == migrations.Deployment {
+			if rotated, err = attach.RotatePassword(cmd.Context(), conn); err != nil {
+				return err
+			}
+		}
+		if rotated {
+			out.Line("the role by which statements on strict tables ask for rights has a new password")
+		}
+		return out.Document(map[string]bool{"token_key": true, "loopback_password": rotated})
+	})
+	cmd.Long = `rotate-keys replaces the keys that the database keeps, while processes serve it: no restart is needed, and no watch is interrupted.
+
+  - the key that authenticates resume tokens. Tokens of the key before stay valid until the next rotation: rotate again when all watches have been
+    open since, and all deployments have been heard.
+  - of a deployment, the password of the role that attach has made, by which statements on strict tables ask for rights. A role that --loopback-dsn names
+    keeps its password.
+
+A backup from before a rotation does not have the new key, so that positions which other deployments show do not reveal that it was restored: start with
+--restored after each restore, as always. It needs the owner of the schema, and for the password a user who may change that role.`
+	return cmd
 }
 
 func printMigrations(out cli.Printer, states []migrations.Status, undone []migrations.Undone) error {

@@ -116,7 +116,7 @@ func runRegistry(ctx context.Context, cfg registryConfig, changes *reloads[regis
 	}
 	defer endpoints.close()
 	endpoints.metrics.MustRegister(poolCollector{pool})
-	environment := registryserver.New(pool, endpoints.audit, log)
+	environment := registryserver.New(pool, endpoints.audit, credentials, log)
 	if cfg.restored {
 		if err := environment.Restored(ctx); err != nil {
 			return err

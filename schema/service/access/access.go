@@ -43,7 +43,9 @@ type Config struct {
 	Outside Authorizer
 	// Tokens verifies the tokens of people whom other deployments speak for; nil: their word is believed.
 	Tokens Tokens
-	Logger *zap.Logger
+	// Credentials have the authorities of the signatures of operators; nil: none is accepted.
+	Credentials *identity.Credentials
+	Logger      *zap.Logger
 	// AuditLog records calls; nil: none.
 	AuditLog *auditlog.Log
 	// FinalizerHolder returns the identity that may remove a finalizer of a resource here (its relative name); empty for none. It fails

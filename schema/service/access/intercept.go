@@ -43,6 +43,9 @@ func (a *Access) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 	if err != nil {
 		return nil, a.status(err)
 	}
+	if ctx, who, err = a.approved(ctx, who, info.FullMethod, req); err != nil {
+		return nil, err
+	}
 	if err := a.record(ctx, who, info.FullMethod, d); err != nil {
 		a.failed(ctx, who, info.FullMethod, d, codes.Unavailable)
 		return nil, a.status(err)

@@ -35,7 +35,7 @@ const stateSQL = feed.StateBegin + presentSQL + feed.StateFrom + `dbcontroller.m
 func guestStateSQL() string {
 	key := make([]byte, 32)
 	_, _ = rand.Read(key) // which never fails
-	return feed.StateBegin + presentSQL + feed.StateFrom + `(SELECT server, timeline, epoch, database_id, compacted, started_at, started_mark, decode('` + hex.EncodeToString(key) + `', 'hex') AS token_key
+	return feed.StateBegin + presentSQL + feed.StateFrom + `(SELECT server, timeline, epoch, database_id, compacted, started_at, started_mark, ARRAY[decode('` + hex.EncodeToString(key) + `', 'hex')] AS token_keys
     FROM dbcontroller.meta)` + feed.StateEnd
 }
 

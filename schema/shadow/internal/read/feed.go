@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"go.uber.org/zap"
 
 	"github.com/db-controller/db-controller/internal/feed"
 	"github.com/db-controller/db-controller/internal/postgres"
@@ -68,7 +69,11 @@ func Followed(g *gate.Gate, err error) error {
 // (ErrStranger), unless the token shows that the database has lost it.
 func (s *Reader) CheckKept(ctx context.Context, holder schema.DeploymentID, token string) error {
 	if token != "" {
-		if err := s.Feeds.CheckAhead(ctx, token, NoticesFilter(holder)); err != nil {
+		switch err := s.Feeds.CheckAhead(ctx, token, NoticesFilter(holder)); {
+		case errors.Is(err, feed.ErrUnknownKey): // anybody can invent one, so that nothing follows from it
+			s.Log.Warn("a deployment has shown a position of a key that this database does not have: if a backup from before a rotation of the keys was restored, restart with --restored",
+				zap.Stringer("deployment", holder))
+		case err != nil:
 			return Followed(s.gate, err)
 		}
 	}

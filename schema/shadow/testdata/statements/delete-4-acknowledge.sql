@@ -1,6 +1,6 @@
 -- round trip 1
 begin isolation level read committed;
-SELECT pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text, pg_current_wal_flush_lsn() >= pg_current_wal_insert_lsn(), COALESCE((CASE WHEN m.timeline = left(pg_walfile_name(pg_current_wal_lsn()), 8) AND split_part(m.server, '.', 2) = (SELECT oid FROM pg_database WHERE datname = current_database())::text THEN m.epoch END)::text, ''), m.token_key, m.compacted::text, format('%s:%s:%s', COALESCE((extract(epoch FROM m.started_at) * 1000000)::bigint, 0), m.started_mark, COALESCE(pg_sequence_last_value('dbcontroller.mark'::regclass), 0)) FROM dbcontroller.meta AS m;
+SELECT pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text, pg_current_wal_flush_lsn() >= pg_current_wal_insert_lsn(), COALESCE((CASE WHEN m.timeline = left(pg_walfile_name(pg_current_wal_lsn()), 8) AND split_part(m.server, '.', 2) = (SELECT oid FROM pg_database WHERE datname = current_database())::text THEN m.epoch END)::text, ''), m.token_keys, m.compacted::text, format('%s:%s:%s', COALESCE((extract(epoch FROM m.started_at) * 1000000)::bigint, 0), m.started_mark, COALESCE(pg_sequence_last_value('dbcontroller.mark'::regclass), 0)) FROM dbcontroller.meta AS m;
 SELECT d.epoch IS NULL OR d.epoch <= $2, nextval('dbcontroller.mark'), CASE WHEN m.timeline = left(pg_walfile_name(pg_current_wal_lsn()), 8) AND split_part(m.server, '.', 2) = (SELECT oid FROM pg_database WHERE datname = current_database())::text THEN m.epoch END
 FROM dbcontroller.deployment d, dbcontroller.meta m WHERE d.id = $1 FOR SHARE OF d;
 

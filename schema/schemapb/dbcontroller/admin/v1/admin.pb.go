@@ -840,7 +840,9 @@ type ForceReleaseRequest struct {
 	// 1 to 1,000 characters, stored with each decision.
 	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
 	// Release entries of holders also without the answer of their deployment, which may go on referring to the resource.
-	Unanswered    bool `protobuf:"varint,3,opt,name=unanswered,proto3" json:"unanswered,omitempty"`
+	Unanswered bool `protobuf:"varint,3,opt,name=unanswered,proto3" json:"unanswered,omitempty"`
+	// Where the rights ask for two operators: this request without an approval, as another operator has signed it (docs/access.md).
+	Approval      string `protobuf:"bytes,4,opt,name=approval,proto3" json:"approval,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -894,6 +896,13 @@ func (x *ForceReleaseRequest) GetUnanswered() bool {
 		return x.Unanswered
 	}
 	return false
+}
+
+func (x *ForceReleaseRequest) GetApproval() string {
+	if x != nil {
+		return x.Approval
+	}
+	return ""
 }
 
 type ForceReleaseResponse struct {
@@ -1951,7 +1960,9 @@ type AcceptDatabaseRequest struct {
 	Database string `protobuf:"bytes,2,opt,name=database,proto3" json:"database,omitempty"`
 	Epoch    string `protobuf:"bytes,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	// The reason, which is stored.
-	Reason        string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Where the rights ask for two operators: this request without an approval, as another operator has signed it (docs/access.md).
+	Approval      string `protobuf:"bytes,5,opt,name=approval,proto3" json:"approval,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2014,6 +2025,13 @@ func (x *AcceptDatabaseRequest) GetReason() string {
 	return ""
 }
 
+func (x *AcceptDatabaseRequest) GetApproval() string {
+	if x != nil {
+		return x.Approval
+	}
+	return ""
+}
+
 type AcceptDatabaseResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -2055,7 +2073,9 @@ type WaiveComparisonRequest struct {
 	// service/region
 	Deployment string `protobuf:"bytes,1,opt,name=deployment,proto3" json:"deployment,omitempty"`
 	// The reason, which is stored.
-	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Where the rights ask for two operators: this request without an approval, as another operator has signed it (docs/access.md).
+	Approval      string `protobuf:"bytes,3,opt,name=approval,proto3" json:"approval,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2100,6 +2120,13 @@ func (x *WaiveComparisonRequest) GetDeployment() string {
 func (x *WaiveComparisonRequest) GetReason() string {
 	if x != nil {
 		return x.Reason
+	}
+	return ""
+}
+
+func (x *WaiveComparisonRequest) GetApproval() string {
+	if x != nil {
+		return x.Approval
 	}
 	return ""
 }
@@ -2295,7 +2322,9 @@ type DecommissionRequest struct {
 	// The reason, which is stored.
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	// Count what would happen, and change nothing (AIP-163). It needs no reason.
-	ValidateOnly  bool `protobuf:"varint,4,opt,name=validate_only,json=validateOnly,proto3" json:"validate_only,omitempty"`
+	ValidateOnly bool `protobuf:"varint,4,opt,name=validate_only,json=validateOnly,proto3" json:"validate_only,omitempty"`
+	// Where the rights ask for two operators: this request without an approval, as another operator has signed it (docs/access.md).
+	Approval      string `protobuf:"bytes,5,opt,name=approval,proto3" json:"approval,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2356,6 +2385,13 @@ func (x *DecommissionRequest) GetValidateOnly() bool {
 		return x.ValidateOnly
 	}
 	return false
+}
+
+func (x *DecommissionRequest) GetApproval() string {
+	if x != nil {
+		return x.Approval
+	}
+	return ""
 }
 
 type DecommissionResponse struct {
@@ -4015,13 +4051,14 @@ const file_dbcontroller_admin_v1_admin_proto_rawDesc = "" +
 	"\x04path\x18\x05 \x01(\tR\x04path\x120\n" +
 	"\x05since\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x16\n" +
 	"\x06breaks\x18\a \x01(\tR\x06breaks\x12\x18\n" +
-	"\arefused\x18\b \x01(\tR\arefused\"a\n" +
+	"\arefused\x18\b \x01(\tR\arefused\"}\n" +
 	"\x13ForceReleaseRequest\x12\x12\n" +
 	"\x04keys\x18\x01 \x03(\tR\x04keys\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x1e\n" +
 	"\n" +
 	"unanswered\x18\x03 \x01(\bR\n" +
-	"unanswered\"2\n" +
+	"unanswered\x12\x1a\n" +
+	"\bapproval\x18\x04 \x01(\tR\bapproval\"2\n" +
 	"\x14ForceReleaseResponse\x12\x1a\n" +
 	"\breleased\x18\x01 \x03(\tR\breleased\"n\n" +
 	"\x14ListDeletionsRequest\x12\x1a\n" +
@@ -4195,20 +4232,22 @@ const file_dbcontroller_admin_v1_admin_proto_rawDesc = "" +
 	"\x04what\x18\x02 \x01(\tR\x04what\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x17\n" +
 	"\asaid_by\x18\x04 \x01(\tR\x06saidBy\x127\n" +
-	"\tsaid_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\bsaidTime\"\x81\x01\n" +
+	"\tsaid_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\bsaidTime\"\x9d\x01\n" +
 	"\x15AcceptDatabaseRequest\x12\x1e\n" +
 	"\n" +
 	"deployment\x18\x01 \x01(\tR\n" +
 	"deployment\x12\x1a\n" +
 	"\bdatabase\x18\x02 \x01(\tR\bdatabase\x12\x14\n" +
 	"\x05epoch\x18\x03 \x01(\tR\x05epoch\x12\x16\n" +
-	"\x06reason\x18\x04 \x01(\tR\x06reason\"\x18\n" +
-	"\x16AcceptDatabaseResponse\"P\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x1a\n" +
+	"\bapproval\x18\x05 \x01(\tR\bapproval\"\x18\n" +
+	"\x16AcceptDatabaseResponse\"l\n" +
 	"\x16WaiveComparisonRequest\x12\x1e\n" +
 	"\n" +
 	"deployment\x18\x01 \x01(\tR\n" +
 	"deployment\x12\x16\n" +
-	"\x06reason\x18\x02 \x01(\tR\x06reason\"\x19\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x1a\n" +
+	"\bapproval\x18\x03 \x01(\tR\bapproval\"\x19\n" +
 	"\x17WaiveComparisonResponse\"\xc2\x01\n" +
 	"\rVerifyRequest\x12\x16\n" +
 	"\x06repair\x18\x01 \x01(\bR\x06repair\x12I\n" +
@@ -4249,14 +4288,15 @@ const file_dbcontroller_admin_v1_admin_proto_rawDesc = "" +
 	"\x06bodies\x18\b \x01(\x03R\x06bodies\x12\x1d\n" +
 	"\n" +
 	"acted_upon\x18\t \x01(\x03R\tactedUponB\a\n" +
-	"\x05event\"\x8e\x01\n" +
+	"\x05event\"\xaa\x01\n" +
 	"\x13DecommissionRequest\x12\x1e\n" +
 	"\n" +
 	"deployment\x18\x01 \x01(\tR\n" +
 	"deployment\x12\x1a\n" +
 	"\bblocking\x18\x02 \x01(\tR\bblocking\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12#\n" +
-	"\rvalidate_only\x18\x04 \x01(\bR\fvalidateOnly\"\xb2\x02\n" +
+	"\rvalidate_only\x18\x04 \x01(\bR\fvalidateOnly\x12\x1a\n" +
+	"\bapproval\x18\x05 \x01(\tR\bapproval\"\xb2\x02\n" +
 	"\x14DecommissionResponse\x12M\n" +
 	"\x0edecommissioned\x18\x01 \x01(\v2%.dbcontroller.admin.v1.DecommissionedR\x0edecommissioned\x12D\n" +
 	"\x04plan\x18\x02 \x01(\v20.dbcontroller.admin.v1.DecommissionResponse.PlanR\x04plan\x1a\x84\x01\n" +

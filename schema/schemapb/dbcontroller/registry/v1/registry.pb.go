@@ -175,6 +175,8 @@ type Rights struct {
 	CascadeNeedsDelete bool `protobuf:"varint,4,opt,name=cascade_needs_delete,json=cascadeNeedsDelete,proto3" json:"cascade_needs_delete,omitempty"`
 	// How many resources a delete of a person removes at most, unless its request has a number (DeleteResourceRequest.max_removals); 0 for any number.
 	MaxRemovals int64 `protobuf:"varint,6,opt,name=max_removals,json=maxRemovals,proto3" json:"max_removals,omitempty"`
+	// The decisions that need two operators: decommission, force-release, accept-database, waive.
+	TwoOperators []string `protobuf:"bytes,7,rep,name=two_operators,json=twoOperators,proto3" json:"two_operators,omitempty"`
 	// The operators with what each may do. Without any, each operator may do everything; with some, the others may do nothing.
 	Operators     []*Operator `protobuf:"bytes,5,rep,name=operators,proto3" json:"operators,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -244,6 +246,13 @@ func (x *Rights) GetMaxRemovals() int64 {
 		return x.MaxRemovals
 	}
 	return 0
+}
+
+func (x *Rights) GetTwoOperators() []string {
+	if x != nil {
+		return x.TwoOperators
+	}
+	return nil
 }
 
 func (x *Rights) GetOperators() []*Operator {
@@ -1075,7 +1084,9 @@ type AcceptDatabaseRequest struct {
 	Service string                 `protobuf:"bytes,1,opt,name=service,proto3" json:"service,omitempty"`
 	Region  string                 `protobuf:"bytes,2,opt,name=region,proto3" json:"region,omitempty"`
 	// The identity (UUID) of the database that has replaced the former one for good.
-	Database      string `protobuf:"bytes,3,opt,name=database,proto3" json:"database,omitempty"`
+	Database string `protobuf:"bytes,3,opt,name=database,proto3" json:"database,omitempty"`
+	// Where the rights ask for two operators: this request without an approval, as another operator has signed it (docs/access.md).
+	Approval      string `protobuf:"bytes,4,opt,name=approval,proto3" json:"approval,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1131,6 +1142,13 @@ func (x *AcceptDatabaseRequest) GetDatabase() string {
 	return ""
 }
 
+func (x *AcceptDatabaseRequest) GetApproval() string {
+	if x != nil {
+		return x.Approval
+	}
+	return ""
+}
+
 type DecommissionDeploymentRequest struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Service string                 `protobuf:"bytes,1,opt,name=service,proto3" json:"service,omitempty"`
@@ -1138,7 +1156,9 @@ type DecommissionDeploymentRequest struct {
 	// The reason, which is stored.
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	// Decommission the deployment also when the registry does not list it: others may wait for it all the same.
-	Unlisted      bool `protobuf:"varint,4,opt,name=unlisted,proto3" json:"unlisted,omitempty"`
+	Unlisted bool `protobuf:"varint,4,opt,name=unlisted,proto3" json:"unlisted,omitempty"`
+	// Where the rights ask for two operators: this request without an approval, as another operator has signed it (docs/access.md).
+	Approval      string `protobuf:"bytes,5,opt,name=approval,proto3" json:"approval,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1199,6 +1219,13 @@ func (x *DecommissionDeploymentRequest) GetUnlisted() bool {
 		return x.Unlisted
 	}
 	return false
+}
+
+func (x *DecommissionDeploymentRequest) GetApproval() string {
+	if x != nil {
+		return x.Approval
+	}
+	return ""
 }
 
 type DecommissionDeploymentResponse struct {
@@ -1891,13 +1918,14 @@ const file_dbcontroller_registry_v1_registry_proto_rawDesc = "" +
 	"generation\x18\x05 \x01(\x03R\n" +
 	"generation\x12\x1a\n" +
 	"\bdisabled\x18\x06 \x01(\bR\bdisabled\x12\x1a\n" +
-	"\bdatabase\x18\a \x01(\tR\bdatabase\"\x8e\x02\n" +
+	"\bdatabase\x18\a \x01(\tR\bdatabase\"\xb3\x02\n" +
 	"\x06Rights\x12\x12\n" +
 	"\x04deny\x18\x01 \x01(\bR\x04deny\x127\n" +
 	"\x06grants\x18\x02 \x03(\v2\x1f.dbcontroller.registry.v1.GrantR\x06grants\x12 \n" +
 	"\vdeclaration\x18\x03 \x01(\x03R\vdeclaration\x120\n" +
 	"\x14cascade_needs_delete\x18\x04 \x01(\bR\x12cascadeNeedsDelete\x12!\n" +
-	"\fmax_removals\x18\x06 \x01(\x03R\vmaxRemovals\x12@\n" +
+	"\fmax_removals\x18\x06 \x01(\x03R\vmaxRemovals\x12#\n" +
+	"\rtwo_operators\x18\a \x03(\tR\ftwoOperators\x12@\n" +
 	"\toperators\x18\x05 \x03(\v2\".dbcontroller.registry.v1.OperatorR\toperators\"^\n" +
 	"\bOperator\x12\x1a\n" +
 	"\bidentity\x18\x01 \x01(\tR\bidentity\x12\x14\n" +
@@ -1958,16 +1986,18 @@ const file_dbcontroller_registry_v1_registry_proto_rawDesc = "" +
 	"\n" +
 	"generation\x18\x04 \x01(\x03R\n" +
 	"generation\x12\x1a\n" +
-	"\bdatabase\x18\x05 \x01(\tR\bdatabase\"e\n" +
+	"\bdatabase\x18\x05 \x01(\tR\bdatabase\"\x81\x01\n" +
 	"\x15AcceptDatabaseRequest\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\tR\aservice\x12\x16\n" +
 	"\x06region\x18\x02 \x01(\tR\x06region\x12\x1a\n" +
-	"\bdatabase\x18\x03 \x01(\tR\bdatabase\"\x85\x01\n" +
+	"\bdatabase\x18\x03 \x01(\tR\bdatabase\x12\x1a\n" +
+	"\bapproval\x18\x04 \x01(\tR\bapproval\"\xa1\x01\n" +
 	"\x1dDecommissionDeploymentRequest\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\tR\aservice\x12\x16\n" +
 	"\x06region\x18\x02 \x01(\tR\x06region\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x1a\n" +
-	"\bunlisted\x18\x04 \x01(\bR\bunlisted\" \n" +
+	"\bunlisted\x18\x04 \x01(\bR\bunlisted\x12\x1a\n" +
+	"\bapproval\x18\x05 \x01(\tR\bapproval\" \n" +
 	"\x1eDecommissionDeploymentResponse\"R\n" +
 	"\x14ListRevisionsRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
