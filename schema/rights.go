@@ -70,10 +70,56 @@ type Operator struct {
 
 // On reports whether the operator is one of a deployment.
 func (o Operator) On(id DeploymentID) bool {
-	return len(o.Deployments) == 0 || slices.ContainsFunc(o.Deployments, func(pattern string) bool {
-		service, region, _ := strings.Cut(pattern, "/")
-		return (service == Every || service == id.Service) && (region == Every || region == id.Region)
-	})
+	return len(o.Deployments) == 0 || slices.ContainsFunc(o.Deployments, func(pattern string) bool { return fitsDeployment(pattern, id) })
+}
+
+// fitsDeployment reports whether a deployment fits a pattern: service/region, with Every for either part.
+func fitsDeployment(pattern string, id DeploymentID) bool {
+	service, region, _ := strings.Cut(pattern, "/")
+	return (service == Every || service == id.Service) && (region == Every || region == id.Region)
+}
+
+func checkDeploymentPattern(ps *Problems, pos Pos, pattern string) {
+	service, region, ok := strings.Cut(pattern, "/")
+	if !ok || service != Every && CheckService(service) != nil || region != Every && CheckRegion(region) != nil {
+		ps.add(pos, "write service/region, service/*, */region", "deployment %q", clip(pattern))
+	}
+}
+
+// Quota bounds the references of deployments to resources of other ones.
+type Quota struct {
+	// Holders and Targets are service/region, with Every for either part. Each deployment of Targets counts by itself, and each of Holders.
+	Holders, Targets string
+	// Blocking is the maximum number of blocking references, Tentative of references under way; 0 for the setting of the target's processes alone.
+	Blocking, Tentative int64
+	Pos                 Pos
+}
+
+func (q Quota) check(ps *Problems) {
+	checkDeploymentPattern(ps, q.Pos, q.Holders)
+	checkDeploymentPattern(ps, q.Pos, q.Targets)
+	if q.Blocking < 0 || q.Tentative < 0 || q.Blocking == 0 && q.Tentative == 0 {
+		ps.add(q.Pos, "write blocking: N, tentative: N, or both", "a quota has numbers greater than 0")
+	}
+}
+
+// Quota returns the lowest numbers of the quotas for the references of a deployment to resources of another one; 0 for none.
+func (r *Rights) Quota(holder, target DeploymentID) (blocking, tentative int64) {
+	if r == nil {
+		return 0, 0
+	}
+	for _, q := range r.Quotas {
+		if !fitsDeployment(q.Holders, holder) || !fitsDeployment(q.Targets, target) {
+			continue
+		}
+		if q.Blocking > 0 && (blocking == 0 || q.Blocking < blocking) {
+			blocking = q.Blocking
+		}
+		if q.Tentative > 0 && (tentative == 0 || q.Tentative < tentative) {
+			tentative = q.Tentative
+		}
+	}
+	return blocking, tentative
 }
 
 func (o Operator) check(ps *Problems) {
@@ -89,10 +135,7 @@ func (o Operator) check(ps *Problems) {
 		}
 	}
 	for _, pattern := range o.Deployments {
-		service, region, ok := strings.Cut(pattern, "/")
-		if !ok || service != Every && CheckService(service) != nil || region != Every && CheckRegion(region) != nil {
-			ps.add(o.Pos, "write service/region, service/*, */region", "deployment %q", clip(pattern))
-		}
+		checkDeploymentPattern(ps, o.Pos, pattern)
 	}
 }
 
@@ -111,6 +154,8 @@ type Rights struct {
 	Grants       []AccessGrant
 	// Operators are the operators with their limits; none: each operator may make every call.
 	Operators []Operator
+	// Quotas of references; the lowest fitting one counts, beside the settings of the targets' processes.
+	Quotas []Quota
 	// Declaration is greater for a later declaration; 0 before the registry has set it.
 	Declaration int64
 	Pos         Pos
@@ -134,7 +179,7 @@ func (r *Rights) With(other *Rights) *Rights {
 	}
 	return &Rights{
 		Deny: r.Deny || other.Deny, CascadeNeedsDelete: r.CascadeNeedsDelete || other.CascadeNeedsDelete, MaxRemovals: most,
-		TwoOperators: slices.Concat(r.TwoOperators, other.TwoOperators), Grants: slices.Concat(r.Grants, other.Grants), Operators: slices.Concat(r.Operators, other.Operators), Pos: r.Pos,
+		TwoOperators: slices.Concat(r.TwoOperators, other.TwoOperators), Grants: slices.Concat(r.Grants, other.Grants), Operators: slices.Concat(r.Operators, other.Operators), Quotas: slices.Concat(r.Quotas, other.Quotas), Pos: r.Pos,
 	}
 }
 
@@ -157,6 +202,9 @@ func (r *Rights) Same(other *Rights) bool {
 			return slices.Equal(a.Verbs, b.Verbs) && a.Identity == b.Identity && a.Group == b.Group && a.Kind == b.Kind && a.Name == b.Name
 		}) && slices.EqualFunc(r.Operators, other.Operators, func(a, b Operator) bool {
 		return a.Identity == b.Identity && slices.Equal(a.Verbs, b.Verbs) && slices.Equal(a.Deployments, b.Deployments)
+	}) && slices.EqualFunc(r.Quotas, other.Quotas, func(a, b Quota) bool {
+		a.Pos, b.Pos = Pos{}, Pos{}
+		return a == b
 	})
 }
 
@@ -187,6 +235,9 @@ func (r *Rights) Check() error {
 	}
 	for _, o := range r.Operators {
 		o.check(&ps)
+	}
+	for _, q := range r.Quotas {
+		q.check(&ps)
 	}
 	for _, d := range r.TwoOperators {
 		if !slices.Contains(Decisions, d) {

@@ -12,10 +12,12 @@ import (
 func TestRightsAreCheckedWithLineAndRemedy(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		"default: perhaps":        `f.yaml:2: rights.default: default: "perhaps"; write deny, or allow`,
-		"two_operators: [delete]": `f.yaml:2: rights: two_operators: unknown decision "delete"; the decisions are decommission, force-release, accept-database, waive`,
-		"max_removals: 10000":     `f.yaml:2: rights.max_removals: max_removals: 10000; write a number of resources, at most 9999, or leave it out for any number`,
-		"defalt: deny":            `f.yaml:2: rights: unknown key "defalt"; the keys here are cascade_needs_delete, default, grants`,
+		"default: perhaps": `f.yaml:2: rights.default: default: "perhaps"; write deny, or allow`,
+		"quotas: [{holders: a, targets: '*/*', blocking: 1}]":                `f.yaml:2: rights.quotas[0]: deployment "a"; write service/region, service/*, */region`,
+		"quotas: [{holders: '*/*', targets: '*/*'}]":                         `f.yaml:2: rights.quotas[0]: a quota has numbers greater than 0; write blocking: N, tentative: N, or both`,
+		"two_operators: [delete]":                                            `f.yaml:2: rights: two_operators: unknown decision "delete"; the decisions are decommission, force-release, accept-database, waive`,
+		"max_removals: 10000":                                                `f.yaml:2: rights.max_removals: max_removals: 10000; write a number of resources, at most 9999, or leave it out for any number`,
+		"defalt: deny":                                                       `f.yaml:2: rights: unknown key "defalt"; the keys here are cascade_needs_delete, default, grants`,
 		"grants: [{ identity: user/ann, verbs: [read], kinds: A }]":          `unknown key "kinds"; the keys here are group, identity, kind, name, verbs`,
 		"grants: [{ identity: user/ann }]":                                   `f.yaml:2: rights.grants[0]: key "verbs" is missing; add verbs: ...`,
 		"grants: [{ verbs: [read] }]":                                        "f.yaml:2: rights.grants[0]: want either an identity or a group; write identity: user/NAME, or group: NAME",
@@ -89,4 +91,34 @@ func TestTheLimitsOfOperatorsAreChecked(t *testing.T) {
 	f, err := schema.ParseFile("f.yaml", strings.NewReader("rights: {grants: [{identity: user/ann, verbs: [grant]}]}"))
 	require.NoError(t, err)
 	require.ErrorContains(t, f.Rights.Check(), `unknown verb "grant"`, "no grant gives it")
+}
+
+// The lowest numbers of the quotas that fit both deployments count, each for itself.
+func TestTheLowestQuotaCounts(t *testing.T) {
+	t.Parallel()
+	f, err := schema.ParseFile("f", strings.NewReader(`
+rights:
+  quotas:
+    - {holders: "*/*", targets: iam.example.com/*, blocking: 100}
+    - {holders: devices.example.com/*, targets: "*/*", blocking: 10, tentative: 7}
+    - {holders: devices.example.com/eu, targets: iam.example.com/eu, tentative: 5, blocking: 50}
+`))
+	require.NoError(t, err)
+	of := func(service, region string) schema.DeploymentID {
+		return schema.DeploymentID{Service: service + ".example.com", Region: region}
+	}
+	for _, c := range []struct {
+		holder, target      schema.DeploymentID
+		blocking, tentative int64
+	}{
+		{of("devices", "eu"), of("iam", "eu"), 10, 5},
+		{of("devices", "us"), of("iam", "eu"), 10, 7},
+		{of("billing", "eu"), of("iam", "us"), 100, 0},
+		{of("billing", "eu"), of("billing", "us"), 0, 0},
+	} {
+		blocking, tentative := f.Rights.Quota(c.holder, c.target)
+		require.Equal(t, [2]int64{c.blocking, c.tentative}, [2]int64{blocking, tentative}, "%s to %s", c.holder, c.target)
+	}
+	blocking, tentative := (*schema.Rights)(nil).Quota(of("a", "b"), of("c", "d"))
+	require.Zero(t, blocking+tentative)
 }

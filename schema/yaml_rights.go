@@ -33,6 +33,9 @@ func (d *yamlReader) rights(n *yaml.Node, path string) {
 		"operators": func(n *yaml.Node, path string) {
 			d.list(n, path, func(n *yaml.Node, path string) { into.Operators = append(into.Operators, d.operator(n, path)) })
 		},
+		"quotas": func(n *yaml.Node, path string) {
+			d.list(n, path, func(n *yaml.Node, path string) { into.Quotas = append(into.Quotas, d.quota(n, path)) })
+		},
 		"grants": func(n *yaml.Node, path string) {
 			d.list(n, path, func(n *yaml.Node, path string) { into.Grants = append(into.Grants, d.grant(n, path)) })
 		},
@@ -56,6 +59,18 @@ func (d *yamlReader) grant(n *yaml.Node, path string) AccessGrant {
 	})
 	d.required(n, path, "verbs")
 	return g
+}
+
+func (d *yamlReader) quota(n *yaml.Node, path string) Quota {
+	q := Quota{Pos: d.pos(n, path)}
+	d.mapping(n, path, yamlFields{
+		"holders":   func(n *yaml.Node, path string) { d.scalar(n, path, &q.Holders) },
+		"targets":   func(n *yaml.Node, path string) { d.scalar(n, path, &q.Targets) },
+		"blocking":  func(n *yaml.Node, path string) { d.decode(n, path, "a number", &q.Blocking) },
+		"tentative": func(n *yaml.Node, path string) { d.decode(n, path, "a number", &q.Tentative) },
+	})
+	d.required(n, path, "holders", "targets")
+	return q
 }
 
 func (d *yamlReader) operator(n *yaml.Node, path string) Operator {

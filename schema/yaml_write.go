@@ -68,6 +68,19 @@ func (f *File) document() *yaml.Node {
 			one.texts("deployments", o.Deployments)
 			return one
 		}))
+		rights.nodes("quotas", yamlEach(f.Rights.Quotas, func(q Quota) yamlMap {
+			one := yamlMapping()
+			one.Style = yaml.FlowStyle
+			one.text("holders", q.Holders)
+			one.text("targets", q.Targets)
+			if q.Blocking > 0 {
+				one.value("blocking", q.Blocking)
+			}
+			if q.Tentative > 0 {
+				one.value("tentative", q.Tentative)
+			}
+			return one
+		}))
 		n.add("rights", rights.Node)
 	}
 	return n.Node

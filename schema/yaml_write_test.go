@@ -53,6 +53,7 @@ rights:
   default: deny
   cascade_needs_delete: true
   two_operators: [waive]
+  quotas: [{holders: a.example.com/eu, targets: "*/*", blocking: 5, tentative: 6}]
   max_removals: 1000
   grants:
     - {identity: user/ann, verbs: [read, write], kind: devices.example.com/Device, name: projects/acme}

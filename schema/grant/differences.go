@@ -38,6 +38,7 @@ func Differences(before, after *schema.Environment) []string {
 	lines = append(lines, lost(now, old, after.Rights, "gains")...)
 	lines = append(lines, lost(old, now, before.Rights, "loses")...)
 	lines = append(lines, operators(old, now)...)
+	lines = append(lines, quotas(before.Rights, after.Rights)...)
 	if len(lines) == 0 {
 		lines = append(lines, "nobody gains or loses a right")
 	}
@@ -72,6 +73,38 @@ func operators(old, now *Rights) (lines []string) {
 	}
 	missing(now.operators, old.operators, " has now ")
 	missing(old.operators, now.operators, " has no longer ")
+	return lines
+}
+
+// quotas returns a line for each quota that is added or removed.
+func quotas(before, after *schema.Rights) (lines []string) {
+	all := func(r *schema.Rights) (texts []string) {
+		if r == nil {
+			return nil
+		}
+		for _, q := range r.Quotas {
+			var numbers []string
+			if q.Blocking > 0 {
+				numbers = append(numbers, fmt.Sprintf("%d blocking references", q.Blocking))
+			}
+			if q.Tentative > 0 {
+				numbers = append(numbers, fmt.Sprintf("%d references under way", q.Tentative))
+			}
+			texts = append(texts, fmt.Sprintf("%s to resources of %s: at most %s", q.Holders, q.Targets, strings.Join(numbers, " and ")))
+		}
+		return texts
+	}
+	old, now := all(before), all(after)
+	for _, text := range now {
+		if !slices.Contains(old, text) {
+			lines = append(lines, "a new quota: "+text)
+		}
+	}
+	for _, text := range old {
+		if !slices.Contains(now, text) {
+			lines = append(lines, "no longer a quota: "+text)
+		}
+	}
 	return lines
 }
 

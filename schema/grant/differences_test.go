@@ -48,6 +48,10 @@ func TestDifferencesNameWhoGainsAndWhoLoses(t *testing.T) {
 			[]string{"decommission needs two operators", "waive needs one operator, no longer two"},
 		},
 		{
+			"quotas", "rights: {quotas: [{holders: '*/*', targets: a.example.com/*, blocking: 5}]}", "rights: {quotas: [{holders: '*/*', targets: a.example.com/*, blocking: 6, tentative: 7}]}",
+			[]string{"a new quota: */* to resources of a.example.com/*: at most 6 blocking references and 7 references under way", "no longer a quota: */* to resources of a.example.com/*: at most 5 blocking references"},
+		},
+		{
 			"the size of a delete", "rights: {default: deny}", "rights: {default: deny, max_removals: 1000}",
 			[]string{"a delete removes at most 1000 resources, was any number of resources, unless its request has a number"},
 		},

@@ -51,7 +51,12 @@ func TestTentativeBlockadesOfADeploymentAreBounded_I15(t *testing.T) {
 
 func TestBlockingReferencesOfADeploymentAreBounded(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, func(c *shadow.Config) { c.Limits.Quotas.Blocking = 5 })
+	b := newBox(t, func(c *shadow.Config) {
+		c.Limits.Quotas.Blocking = 6
+		c.Limits.QuotaOf = func(holder schema.DeploymentID) peer.Quotas { // of the environment: lower for one deployment
+			return peer.Quotas{Blocking: map[string]int64{bEast: 5, bWest: 7}[holder.String()]}
+		}
+	})
 	b.MustPut(target, nil)
 	for i := range 5 {
 		require.Eventually(t, func() bool {

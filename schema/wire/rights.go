@@ -30,6 +30,11 @@ func Rights(p *registryv1.Rights) *schema.Rights {
 		}
 		out.Operators = append(out.Operators, operator)
 	}
+	for i, q := range p.GetQuotas() {
+		out.Quotas = append(out.Quotas, schema.Quota{
+			Holders: q.GetHolders(), Targets: q.GetTargets(), Blocking: q.GetBlocking(), Tentative: q.GetTentative(), Pos: schema.Pos{Path: fmt.Sprintf("rights.quotas[%d]", i)},
+		})
+	}
 	return out
 }
 
@@ -52,6 +57,9 @@ func RightsProto(r *schema.Rights) *registryv1.Rights {
 			p.Verbs = append(p.Verbs, string(v))
 		}
 		out.Operators = append(out.Operators, p)
+	}
+	for _, q := range r.Quotas {
+		out.Quotas = append(out.Quotas, &registryv1.Quota{Holders: q.Holders, Targets: q.Targets, Blocking: q.Blocking, Tentative: q.Tentative})
 	}
 	return out
 }

@@ -1,6 +1,7 @@
 package operate
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
@@ -151,6 +152,17 @@ func printServices(out cli.Printer, services []*schema.Descriptor, env *schema.E
 	out.Table("SERVICE KINDS RUNS_IN", rows)
 }
 
+func quotaNumbers(q schema.Quota) string {
+	var numbers []string
+	if q.Blocking > 0 {
+		numbers = append(numbers, fmt.Sprintf("blocking %d", q.Blocking))
+	}
+	if q.Tentative > 0 {
+		numbers = append(numbers, fmt.Sprintf("tentative %d", q.Tentative))
+	}
+	return strings.Join(numbers, ", ")
+}
+
 func printGrants(out cli.Printer, rights *schema.Rights) {
 	if rights == nil {
 		out.Line("no rights are declared: everybody has the rights of the role")
@@ -169,6 +181,9 @@ func printGrants(out cli.Printer, rights *schema.Rights) {
 	}
 	if len(rights.TwoOperators) > 0 {
 		out.Line("two_operators: %s", strings.Join(rights.TwoOperators, ", "))
+	}
+	for _, q := range rights.Quotas {
+		out.Line("quota of %s for references to %s: %s", q.Holders, q.Targets, quotaNumbers(q))
 	}
 	rows := make([][]any, len(rights.Grants))
 	for i, g := range rights.Grants {

@@ -180,7 +180,7 @@ func (d *deployment) openStore(ctx context.Context) error {
 		d.store, err = shadow.Open(ctx, shadow.Config{
 			Pool: d.pool, Deployment: d.cfg.id, Peers: peer.PeersOf(measured), Logger: d.log,
 			Times:       shadow.Times{TentativeTTL: limits.tentativeTTL, OwnerGrace: limits.ownerGrace, MissingGrace: limits.missingGrace},
-			Limits:      shadow.Limits{Quotas: limits.quotas, BlockRightFrom: limits.blockRightFrom},
+			Limits:      shadow.Limits{Quotas: limits.quotas, QuotaOf: quotaOf(d.peers.Environment, d.cfg.id), BlockRightFrom: limits.blockRightFrom},
 			Retention:   shadow.Retention{Removals: limits.removalsKept},
 			Delegations: limits.delegations, DeletionEnded: ended,
 		})
@@ -189,6 +189,18 @@ func (d *deployment) openStore(ctx context.Context) error {
 		}
 		return err
 	})
+}
+
+// quotaOf returns the quotas of the newest environment for the holders of one deployment here.
+func quotaOf(environment func() *schema.Environment, self schema.DeploymentID) func(schema.DeploymentID) peer.Quotas {
+	return func(holder schema.DeploymentID) peer.Quotas {
+		env := environment()
+		if env == nil {
+			return peer.Quotas{}
+		}
+		blocking, tentative := env.Rights.Quota(holder, self)
+		return peer.Quotas{Blocking: blocking, Tentative: tentative}
+	}
 }
 
 // loadEnvironment takes the environment that was kept, before anything is served: its rights are in force from the first request on.

@@ -70,6 +70,8 @@ type Limits struct {
 	BlockRightFrom int
 	// Quotas of each holder deployment.
 	Quotas peer.Quotas
+	// QuotaOf returns lower numbers for one holder deployment; 0 in it, and nil, for none.
+	QuotaOf func(holder schema.DeploymentID) peer.Quotas
 }
 
 // Watches are the times of watches of this process.

@@ -109,7 +109,7 @@ func (s *Keeper) establishmentOf(ctx context.Context, holder schema.DeploymentID
 	if err != nil {
 		return nil, reservation{}, err
 	}
-	reserved, err := s.admit(ctx, deployment, refs) // before names of the holders are stored
+	reserved, err := s.admit(ctx, deployment, s.limits(holder), refs) // before names of the holders are stored
 	if err != nil {
 		return nil, reservation{}, err
 	}

@@ -4,7 +4,6 @@ package target
 
 import (
 	"github.com/db-controller/db-controller/internal/gather"
-	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
 	"github.com/db-controller/db-controller/schema/shadow/internal/rows"
@@ -22,7 +21,7 @@ type Keeper struct {
 
 // New joins the parts.
 func New(g *gate.Gate, rs *rows.Rows) *Keeper {
-	s := &Keeper{DB: g.DB, gate: g, rows: rs, usage: newUsage(func() peer.Quotas { return g.Tuning.Load().Quotas })}
+	s := &Keeper{DB: g.DB, gate: g, rows: rs, usage: newUsage()}
 	s.establishes = gather.New(gather.Config[*establishment]{Run: s.establishAll, Most: mostGathered, Beside: batchesAtOnce, Pace: pace, Waiting: mostWaiting})
 	return s
 }

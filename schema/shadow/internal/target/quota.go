@@ -27,8 +27,6 @@ const countAtMost = 20
 // the next count. Before it refuses, it counts again, except for a deployment that was refused by a recent
 // count.
 type usage struct {
-	limits func() peer.Quotas
-
 	counting   chan struct{} // semaphore of one: held while counting
 	closed     chan struct{} // closed by close, which ends counts in the background
 	background sync.WaitGroup
@@ -50,14 +48,14 @@ func (n used) plus(more used) used {
 	return used{n.tentative + more.tentative, n.blocking + more.blocking}
 }
 
-func newUsage(limits func() peer.Quotas) *usage {
-	return &usage{limits: limits, counting: make(chan struct{}, 1), closed: make(chan struct{}), used: map[int32]used{}, inFlight: map[int32]used{}, refused: map[int32]time.Time{}, named: map[int32]int{}}
+func newUsage() *usage {
+	return &usage{counting: make(chan struct{}, 1), closed: make(chan struct{}), used: map[int32]used{}, inFlight: map[int32]used{}, refused: map[int32]time.Time{}, named: map[int32]int{}}
 }
 
 // add reserves the blockades that a deployment is about to establish. It returns the exceeded limit as text, and then reserves
 // nothing. Counting millions of rows takes seconds: add waits for a count only before it refuses.
-func (u *usage) add(ctx context.Context, q db.Querier, deployment int32, more used) (detail string, err error) {
-	detail, due, hopeless := u.try(deployment, more)
+func (u *usage) add(ctx context.Context, q db.Querier, deployment int32, limits peer.Quotas, more used) (detail string, err error) {
+	detail, due, hopeless := u.try(deployment, limits, more)
 	if due {
 		u.background.Go(func() { u.countBehind(context.WithoutCancel(ctx), q) })
 	}
@@ -67,7 +65,7 @@ func (u *usage) add(ctx context.Context, q db.Querier, deployment int32, more us
 	if err := u.count(ctx, q); err != nil {
 		return "", err
 	}
-	if detail, _, _ = u.try(deployment, more); detail != "" {
+	if detail, _, _ = u.try(deployment, limits, more); detail != "" {
 		u.mu.Lock()
 		defer u.mu.Unlock()
 		u.refused[deployment] = time.Now()
@@ -100,15 +98,14 @@ func (u *usage) close() {
 
 // try is add without counting. It also reports whether a count is due, and whether a recent count has refused the deployment, so
 // that counting again is hopeless.
-func (u *usage) try(deployment int32, more used) (detail string, due, hopeless bool) {
+func (u *usage) try(deployment int32, limits peer.Quotas, more used) (detail string, due, hopeless bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	pause := max(time.Second, countAtMost*u.took)
 	held := u.used[deployment]
-	if detail = u.over(held, more); detail != "" {
+	if detail = over(limits, held, more); detail != "" {
 		return detail, false, time.Since(u.refused[deployment]) < pause
 	}
-	limits := u.limits()
 	near := held.tentative > limits.Tentative/2 || held.blocking > limits.Blocking/2
 	if due = u.began.IsZero() || near && time.Since(u.counted) > pause; due {
 		u.began, u.counted = time.Now(), time.Now() // other calls do not begin a count too
@@ -147,8 +144,7 @@ func (u *usage) done(deployment int32, added used) {
 	}
 }
 
-func (u *usage) over(held, more used) string {
-	limits := u.limits()
+func over(limits peer.Quotas, held, more used) string {
 	switch {
 	case held.tentative+more.tentative > limits.Tentative:
 		return fmt.Sprintf("at most %d tentative blockades are allowed", limits.Tentative)
@@ -211,15 +207,33 @@ func (u *usage) giveBack(deployment int32, added used) {
 // has ended, or giveBack if none does.
 type reservation struct{ done, giveBack func() }
 
+// limits returns the quota of a holder's deployment: the settings, or lower numbers of the environment.
+func (s *Keeper) limits(holder schema.DeploymentID) peer.Quotas {
+	limits := s.Tuning.Load().Quotas
+	if of := s.Cfg.Limits.QuotaOf; of != nil {
+		q := of(holder)
+		limits.Tentative, limits.Blocking = lower(limits.Tentative, q.Tentative), lower(limits.Blocking, q.Blocking)
+	}
+	return limits
+}
+
+// lower returns the lower one of a limit and another one; the other one is 0 for none.
+func lower(limit, other int64) int64 {
+	if other == 0 {
+		return limit
+	}
+	return min(limit, other)
+}
+
 // admit fails with a *RefusedError (QuotaExceeded) when the references exceed the quota of their holders' deployment.
-func (s *Keeper) admit(ctx context.Context, holder int32, refs []peer.EstablishReference) (r reservation, err error) {
+func (s *Keeper) admit(ctx context.Context, holder int32, limits peer.Quotas, refs []peer.EstablishReference) (r reservation, err error) {
 	more := used{tentative: int64(len(refs))}
 	for _, r := range refs {
 		if r.Behaviour == schema.Block {
 			more.blocking++
 		}
 	}
-	detail, err := s.usage.add(ctx, s.Pool, holder, more)
+	detail, err := s.usage.add(ctx, s.Pool, holder, limits, more)
 	if err != nil {
 		return r, err
 	}

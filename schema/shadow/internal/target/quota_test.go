@@ -15,9 +15,6 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 )
 
-func quotas(tentative int64) func() peer.Quotas {
-	return func() peer.Quotas { return peer.Quotas{Tentative: tentative, Blocking: 10_000_000} }
-}
 
 // slowCount is a count that takes a while and returns no rows.
 type slowCount struct {
@@ -43,10 +40,10 @@ func (noRows) Scan(...any) error             { return nil }
 func TestAQuotaRefusesForStoredBlockadesOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := &slowCount{takes: 500 * time.Millisecond}
-		u := newUsage(quotas(100_000))
+		u := newUsage()
 		for range 2000 {
 			more := used{tentative: 1000}
-			detail, err := u.add(t.Context(), q, 1, more)
+			detail, err := u.add(t.Context(), q, 1, peer.Quotas{Tentative: 100_000}, more)
 			require.NoError(t, err)
 			require.Empty(t, detail)
 			u.done(1, more)
@@ -61,12 +58,12 @@ func TestAQuotaRefusesForStoredBlockadesOnly(t *testing.T) {
 func TestAQuotaIsCountedOnceForAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := &slowCount{takes: 200 * time.Millisecond}
-		u := newUsage(quotas(10))
+		u := newUsage()
 		for range 3 {
 			var callers sync.WaitGroup
 			for range 50 {
 				callers.Go(func() {
-					detail, err := u.add(t.Context(), q, 1, used{tentative: 11})
+					detail, err := u.add(t.Context(), q, 1, peer.Quotas{Tentative: 10}, used{tentative: 11})
 					if err != nil || detail == "" {
 						t.Errorf("%q, %v", detail, err)
 					}
@@ -90,8 +87,8 @@ func (e endless) Query(ctx context.Context, _ string, _ ...any) (pgx.Rows, error
 func TestCloseEndsACountInTheBackground(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		u, q := newUsage(quotas(100_000)), endless{make(chan struct{})}
-		detail, err := u.add(t.Context(), q, 1, used{tentative: 1})
+		u, q := newUsage(), endless{make(chan struct{})}
+		detail, err := u.add(t.Context(), q, 1, peer.Quotas{Tentative: 100_000}, used{tentative: 1})
 		require.NoError(t, err)
 		require.Empty(t, detail)
 		<-q.began

@@ -178,7 +178,9 @@ type Rights struct {
 	// The decisions that need two operators: decommission, force-release, accept-database, waive.
 	TwoOperators []string `protobuf:"bytes,7,rep,name=two_operators,json=twoOperators,proto3" json:"two_operators,omitempty"`
 	// The operators with what each may do. Without any, each operator may do everything; with some, the others may do nothing.
-	Operators     []*Operator `protobuf:"bytes,5,rep,name=operators,proto3" json:"operators,omitempty"`
+	Operators []*Operator `protobuf:"bytes,5,rep,name=operators,proto3" json:"operators,omitempty"`
+	// The lowest numbers of the quotas that fit count, beside the settings of the targets' processes.
+	Quotas        []*Quota `protobuf:"bytes,8,rep,name=quotas,proto3" json:"quotas,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -262,6 +264,84 @@ func (x *Rights) GetOperators() []*Operator {
 	return nil
 }
 
+func (x *Rights) GetQuotas() []*Quota {
+	if x != nil {
+		return x.Quotas
+	}
+	return nil
+}
+
+// Quota bounds the references of deployments to resources of other deployments.
+type Quota struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Each service/region, with * for either part. Each pair of a holder's and a target's deployment is counted by itself.
+	Holders string `protobuf:"bytes,1,opt,name=holders,proto3" json:"holders,omitempty"`
+	Targets string `protobuf:"bytes,2,opt,name=targets,proto3" json:"targets,omitempty"`
+	// The maximum number of blocking references, and of references under way; 0 for none.
+	Blocking      int64 `protobuf:"varint,3,opt,name=blocking,proto3" json:"blocking,omitempty"`
+	Tentative     int64 `protobuf:"varint,4,opt,name=tentative,proto3" json:"tentative,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Quota) Reset() {
+	*x = Quota{}
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Quota) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Quota) ProtoMessage() {}
+
+func (x *Quota) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Quota.ProtoReflect.Descriptor instead.
+func (*Quota) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Quota) GetHolders() string {
+	if x != nil {
+		return x.Holders
+	}
+	return ""
+}
+
+func (x *Quota) GetTargets() string {
+	if x != nil {
+		return x.Targets
+	}
+	return ""
+}
+
+func (x *Quota) GetBlocking() int64 {
+	if x != nil {
+		return x.Blocking
+	}
+	return 0
+}
+
+func (x *Quota) GetTentative() int64 {
+	if x != nil {
+		return x.Tentative
+	}
+	return 0
+}
+
 // Operator limits an operator to verbs and deployments.
 type Operator struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -277,7 +357,7 @@ type Operator struct {
 
 func (x *Operator) Reset() {
 	*x = Operator{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[3]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -289,7 +369,7 @@ func (x *Operator) String() string {
 func (*Operator) ProtoMessage() {}
 
 func (x *Operator) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[3]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -302,7 +382,7 @@ func (x *Operator) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Operator.ProtoReflect.Descriptor instead.
 func (*Operator) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{3}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Operator) GetIdentity() string {
@@ -345,7 +425,7 @@ type Grant struct {
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[4]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -357,7 +437,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[4]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -370,7 +450,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{4}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Grant) GetIdentity() string {
@@ -423,7 +503,7 @@ type Environment struct {
 
 func (x *Environment) Reset() {
 	*x = Environment{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[5]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -435,7 +515,7 @@ func (x *Environment) String() string {
 func (*Environment) ProtoMessage() {}
 
 func (x *Environment) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[5]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -448,7 +528,7 @@ func (x *Environment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Environment.ProtoReflect.Descriptor instead.
 func (*Environment) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{5}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Environment) GetRegions() []*Region {
@@ -508,7 +588,7 @@ type UnusedPattern struct {
 
 func (x *UnusedPattern) Reset() {
 	*x = UnusedPattern{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[6]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -520,7 +600,7 @@ func (x *UnusedPattern) String() string {
 func (*UnusedPattern) ProtoMessage() {}
 
 func (x *UnusedPattern) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[6]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -533,7 +613,7 @@ func (x *UnusedPattern) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnusedPattern.ProtoReflect.Descriptor instead.
 func (*UnusedPattern) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{6}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *UnusedPattern) GetService() string {
@@ -581,7 +661,7 @@ type ApplyRequest struct {
 
 func (x *ApplyRequest) Reset() {
 	*x = ApplyRequest{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[7]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -593,7 +673,7 @@ func (x *ApplyRequest) String() string {
 func (*ApplyRequest) ProtoMessage() {}
 
 func (x *ApplyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[7]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -606,7 +686,7 @@ func (x *ApplyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyRequest.ProtoReflect.Descriptor instead.
 func (*ApplyRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{7}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ApplyRequest) GetRegions() []*Region {
@@ -661,7 +741,7 @@ type ApplyResponse struct {
 
 func (x *ApplyResponse) Reset() {
 	*x = ApplyResponse{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[8]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -673,7 +753,7 @@ func (x *ApplyResponse) String() string {
 func (*ApplyResponse) ProtoMessage() {}
 
 func (x *ApplyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[8]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -686,7 +766,7 @@ func (x *ApplyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyResponse.ProtoReflect.Descriptor instead.
 func (*ApplyResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{8}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ApplyResponse) GetChanges() []string {
@@ -709,7 +789,7 @@ type RemoveRequest struct {
 
 func (x *RemoveRequest) Reset() {
 	*x = RemoveRequest{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[9]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -721,7 +801,7 @@ func (x *RemoveRequest) String() string {
 func (*RemoveRequest) ProtoMessage() {}
 
 func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[9]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -734,7 +814,7 @@ func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveRequest.ProtoReflect.Descriptor instead.
 func (*RemoveRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{9}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *RemoveRequest) GetRegions() []string {
@@ -768,7 +848,7 @@ type RemoveResponse struct {
 
 func (x *RemoveResponse) Reset() {
 	*x = RemoveResponse{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[10]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -780,7 +860,7 @@ func (x *RemoveResponse) String() string {
 func (*RemoveResponse) ProtoMessage() {}
 
 func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[10]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -793,7 +873,7 @@ func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveResponse.ProtoReflect.Descriptor instead.
 func (*RemoveResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{10}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *RemoveResponse) GetChanges() []string {
@@ -817,7 +897,7 @@ type GetEnvironmentRequest struct {
 
 func (x *GetEnvironmentRequest) Reset() {
 	*x = GetEnvironmentRequest{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[11]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -829,7 +909,7 @@ func (x *GetEnvironmentRequest) String() string {
 func (*GetEnvironmentRequest) ProtoMessage() {}
 
 func (x *GetEnvironmentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[11]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -842,7 +922,7 @@ func (x *GetEnvironmentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetEnvironmentRequest.ProtoReflect.Descriptor instead.
 func (*GetEnvironmentRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{11}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *GetEnvironmentRequest) GetSeenRevision() int64 {
@@ -876,7 +956,7 @@ type GetEnvironmentResponse struct {
 
 func (x *GetEnvironmentResponse) Reset() {
 	*x = GetEnvironmentResponse{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[12]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -888,7 +968,7 @@ func (x *GetEnvironmentResponse) String() string {
 func (*GetEnvironmentResponse) ProtoMessage() {}
 
 func (x *GetEnvironmentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[12]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -901,7 +981,7 @@ func (x *GetEnvironmentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetEnvironmentResponse.ProtoReflect.Descriptor instead.
 func (*GetEnvironmentResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{12}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *GetEnvironmentResponse) GetEnvironment() *Environment {
@@ -945,7 +1025,7 @@ type SetDeploymentVersionRequest struct {
 
 func (x *SetDeploymentVersionRequest) Reset() {
 	*x = SetDeploymentVersionRequest{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[13]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -957,7 +1037,7 @@ func (x *SetDeploymentVersionRequest) String() string {
 func (*SetDeploymentVersionRequest) ProtoMessage() {}
 
 func (x *SetDeploymentVersionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[13]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -970,7 +1050,7 @@ func (x *SetDeploymentVersionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetDeploymentVersionRequest.ProtoReflect.Descriptor instead.
 func (*SetDeploymentVersionRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{13}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *SetDeploymentVersionRequest) GetService() string {
@@ -1016,7 +1096,7 @@ type RegisterDeploymentRequest struct {
 
 func (x *RegisterDeploymentRequest) Reset() {
 	*x = RegisterDeploymentRequest{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[14]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1028,7 +1108,7 @@ func (x *RegisterDeploymentRequest) String() string {
 func (*RegisterDeploymentRequest) ProtoMessage() {}
 
 func (x *RegisterDeploymentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[14]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1041,7 +1121,7 @@ func (x *RegisterDeploymentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterDeploymentRequest.ProtoReflect.Descriptor instead.
 func (*RegisterDeploymentRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{14}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *RegisterDeploymentRequest) GetService() string {
@@ -1093,7 +1173,7 @@ type AcceptDatabaseRequest struct {
 
 func (x *AcceptDatabaseRequest) Reset() {
 	*x = AcceptDatabaseRequest{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[15]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1105,7 +1185,7 @@ func (x *AcceptDatabaseRequest) String() string {
 func (*AcceptDatabaseRequest) ProtoMessage() {}
 
 func (x *AcceptDatabaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[15]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1118,7 +1198,7 @@ func (x *AcceptDatabaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcceptDatabaseRequest.ProtoReflect.Descriptor instead.
 func (*AcceptDatabaseRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{15}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *AcceptDatabaseRequest) GetService() string {
@@ -1165,7 +1245,7 @@ type DecommissionDeploymentRequest struct {
 
 func (x *DecommissionDeploymentRequest) Reset() {
 	*x = DecommissionDeploymentRequest{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[16]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1177,7 +1257,7 @@ func (x *DecommissionDeploymentRequest) String() string {
 func (*DecommissionDeploymentRequest) ProtoMessage() {}
 
 func (x *DecommissionDeploymentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[16]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1190,7 +1270,7 @@ func (x *DecommissionDeploymentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecommissionDeploymentRequest.ProtoReflect.Descriptor instead.
 func (*DecommissionDeploymentRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{16}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *DecommissionDeploymentRequest) GetService() string {
@@ -1236,7 +1316,7 @@ type DecommissionDeploymentResponse struct {
 
 func (x *DecommissionDeploymentResponse) Reset() {
 	*x = DecommissionDeploymentResponse{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[17]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1248,7 +1328,7 @@ func (x *DecommissionDeploymentResponse) String() string {
 func (*DecommissionDeploymentResponse) ProtoMessage() {}
 
 func (x *DecommissionDeploymentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[17]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1261,7 +1341,7 @@ func (x *DecommissionDeploymentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecommissionDeploymentResponse.ProtoReflect.Descriptor instead.
 func (*DecommissionDeploymentResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{17}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{18}
 }
 
 type ListRevisionsRequest struct {
@@ -1276,7 +1356,7 @@ type ListRevisionsRequest struct {
 
 func (x *ListRevisionsRequest) Reset() {
 	*x = ListRevisionsRequest{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[18]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1288,7 +1368,7 @@ func (x *ListRevisionsRequest) String() string {
 func (*ListRevisionsRequest) ProtoMessage() {}
 
 func (x *ListRevisionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[18]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1301,7 +1381,7 @@ func (x *ListRevisionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRevisionsRequest.ProtoReflect.Descriptor instead.
 func (*ListRevisionsRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{18}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ListRevisionsRequest) GetPageSize() int32 {
@@ -1329,7 +1409,7 @@ type ListRevisionsResponse struct {
 
 func (x *ListRevisionsResponse) Reset() {
 	*x = ListRevisionsResponse{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[19]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1341,7 +1421,7 @@ func (x *ListRevisionsResponse) String() string {
 func (*ListRevisionsResponse) ProtoMessage() {}
 
 func (x *ListRevisionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[19]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1354,7 +1434,7 @@ func (x *ListRevisionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRevisionsResponse.ProtoReflect.Descriptor instead.
 func (*ListRevisionsResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{19}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ListRevisionsResponse) GetRevisions() []*Revision {
@@ -1393,7 +1473,7 @@ type Revision struct {
 
 func (x *Revision) Reset() {
 	*x = Revision{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[20]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1405,7 +1485,7 @@ func (x *Revision) String() string {
 func (*Revision) ProtoMessage() {}
 
 func (x *Revision) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[20]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1418,7 +1498,7 @@ func (x *Revision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Revision.ProtoReflect.Descriptor instead.
 func (*Revision) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{20}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Revision) GetRevision() int64 {
@@ -1490,7 +1570,7 @@ type WatchEnvironmentRequest struct {
 
 func (x *WatchEnvironmentRequest) Reset() {
 	*x = WatchEnvironmentRequest{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[21]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1502,7 +1582,7 @@ func (x *WatchEnvironmentRequest) String() string {
 func (*WatchEnvironmentRequest) ProtoMessage() {}
 
 func (x *WatchEnvironmentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[21]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1515,7 +1595,7 @@ func (x *WatchEnvironmentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEnvironmentRequest.ProtoReflect.Descriptor instead.
 func (*WatchEnvironmentRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{21}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *WatchEnvironmentRequest) GetResumeToken() string {
@@ -1554,7 +1634,7 @@ type WatchEnvironmentResponse struct {
 
 func (x *WatchEnvironmentResponse) Reset() {
 	*x = WatchEnvironmentResponse{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[22]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1566,7 +1646,7 @@ func (x *WatchEnvironmentResponse) String() string {
 func (*WatchEnvironmentResponse) ProtoMessage() {}
 
 func (x *WatchEnvironmentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[22]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1579,7 +1659,7 @@ func (x *WatchEnvironmentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEnvironmentResponse.ProtoReflect.Descriptor instead.
 func (*WatchEnvironmentResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{22}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *WatchEnvironmentResponse) GetEvent() isWatchEnvironmentResponse_Event {
@@ -1671,7 +1751,7 @@ type WatchEnvironmentResponse_Change struct {
 
 func (x *WatchEnvironmentResponse_Change) Reset() {
 	*x = WatchEnvironmentResponse_Change{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[23]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1683,7 +1763,7 @@ func (x *WatchEnvironmentResponse_Change) String() string {
 func (*WatchEnvironmentResponse_Change) ProtoMessage() {}
 
 func (x *WatchEnvironmentResponse_Change) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[23]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1696,7 +1776,7 @@ func (x *WatchEnvironmentResponse_Change) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEnvironmentResponse_Change.ProtoReflect.Descriptor instead.
 func (*WatchEnvironmentResponse_Change) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{22, 0}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{23, 0}
 }
 
 func (x *WatchEnvironmentResponse_Change) GetItem() isWatchEnvironmentResponse_Change_Item {
@@ -1791,7 +1871,7 @@ type WatchEnvironmentResponse_EndOfSnapshot struct {
 
 func (x *WatchEnvironmentResponse_EndOfSnapshot) Reset() {
 	*x = WatchEnvironmentResponse_EndOfSnapshot{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[24]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1803,7 +1883,7 @@ func (x *WatchEnvironmentResponse_EndOfSnapshot) String() string {
 func (*WatchEnvironmentResponse_EndOfSnapshot) ProtoMessage() {}
 
 func (x *WatchEnvironmentResponse_EndOfSnapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[24]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1816,7 +1896,7 @@ func (x *WatchEnvironmentResponse_EndOfSnapshot) ProtoReflect() protoreflect.Mes
 
 // Deprecated: Use WatchEnvironmentResponse_EndOfSnapshot.ProtoReflect.Descriptor instead.
 func (*WatchEnvironmentResponse_EndOfSnapshot) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{22, 1}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{23, 1}
 }
 
 func (x *WatchEnvironmentResponse_EndOfSnapshot) GetRevision() int64 {
@@ -1852,7 +1932,7 @@ type WatchEnvironmentResponse_Bookmark struct {
 
 func (x *WatchEnvironmentResponse_Bookmark) Reset() {
 	*x = WatchEnvironmentResponse_Bookmark{}
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[25]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1864,7 +1944,7 @@ func (x *WatchEnvironmentResponse_Bookmark) String() string {
 func (*WatchEnvironmentResponse_Bookmark) ProtoMessage() {}
 
 func (x *WatchEnvironmentResponse_Bookmark) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[25]
+	mi := &file_dbcontroller_registry_v1_registry_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1877,7 +1957,7 @@ func (x *WatchEnvironmentResponse_Bookmark) ProtoReflect() protoreflect.Message 
 
 // Deprecated: Use WatchEnvironmentResponse_Bookmark.ProtoReflect.Descriptor instead.
 func (*WatchEnvironmentResponse_Bookmark) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{22, 2}
+	return file_dbcontroller_registry_v1_registry_proto_rawDescGZIP(), []int{23, 2}
 }
 
 func (x *WatchEnvironmentResponse_Bookmark) GetRevision() int64 {
@@ -1918,7 +1998,7 @@ const file_dbcontroller_registry_v1_registry_proto_rawDesc = "" +
 	"generation\x18\x05 \x01(\x03R\n" +
 	"generation\x12\x1a\n" +
 	"\bdisabled\x18\x06 \x01(\bR\bdisabled\x12\x1a\n" +
-	"\bdatabase\x18\a \x01(\tR\bdatabase\"\xb3\x02\n" +
+	"\bdatabase\x18\a \x01(\tR\bdatabase\"\xec\x02\n" +
 	"\x06Rights\x12\x12\n" +
 	"\x04deny\x18\x01 \x01(\bR\x04deny\x127\n" +
 	"\x06grants\x18\x02 \x03(\v2\x1f.dbcontroller.registry.v1.GrantR\x06grants\x12 \n" +
@@ -1926,7 +2006,13 @@ const file_dbcontroller_registry_v1_registry_proto_rawDesc = "" +
 	"\x14cascade_needs_delete\x18\x04 \x01(\bR\x12cascadeNeedsDelete\x12!\n" +
 	"\fmax_removals\x18\x06 \x01(\x03R\vmaxRemovals\x12#\n" +
 	"\rtwo_operators\x18\a \x03(\tR\ftwoOperators\x12@\n" +
-	"\toperators\x18\x05 \x03(\v2\".dbcontroller.registry.v1.OperatorR\toperators\"^\n" +
+	"\toperators\x18\x05 \x03(\v2\".dbcontroller.registry.v1.OperatorR\toperators\x127\n" +
+	"\x06quotas\x18\b \x03(\v2\x1f.dbcontroller.registry.v1.QuotaR\x06quotas\"u\n" +
+	"\x05Quota\x12\x18\n" +
+	"\aholders\x18\x01 \x01(\tR\aholders\x12\x18\n" +
+	"\atargets\x18\x02 \x01(\tR\atargets\x12\x1a\n" +
+	"\bblocking\x18\x03 \x01(\x03R\bblocking\x12\x1c\n" +
+	"\ttentative\x18\x04 \x01(\x03R\ttentative\"^\n" +
 	"\bOperator\x12\x1a\n" +
 	"\bidentity\x18\x01 \x01(\tR\bidentity\x12\x14\n" +
 	"\x05verbs\x18\x02 \x03(\tR\x05verbs\x12 \n" +
@@ -2066,84 +2152,86 @@ func file_dbcontroller_registry_v1_registry_proto_rawDescGZIP() []byte {
 	return file_dbcontroller_registry_v1_registry_proto_rawDescData
 }
 
-var file_dbcontroller_registry_v1_registry_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_dbcontroller_registry_v1_registry_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_dbcontroller_registry_v1_registry_proto_goTypes = []any{
 	(*Region)(nil),                                 // 0: dbcontroller.registry.v1.Region
 	(*Deployment)(nil),                             // 1: dbcontroller.registry.v1.Deployment
 	(*Rights)(nil),                                 // 2: dbcontroller.registry.v1.Rights
-	(*Operator)(nil),                               // 3: dbcontroller.registry.v1.Operator
-	(*Grant)(nil),                                  // 4: dbcontroller.registry.v1.Grant
-	(*Environment)(nil),                            // 5: dbcontroller.registry.v1.Environment
-	(*UnusedPattern)(nil),                          // 6: dbcontroller.registry.v1.UnusedPattern
-	(*ApplyRequest)(nil),                           // 7: dbcontroller.registry.v1.ApplyRequest
-	(*ApplyResponse)(nil),                          // 8: dbcontroller.registry.v1.ApplyResponse
-	(*RemoveRequest)(nil),                          // 9: dbcontroller.registry.v1.RemoveRequest
-	(*RemoveResponse)(nil),                         // 10: dbcontroller.registry.v1.RemoveResponse
-	(*GetEnvironmentRequest)(nil),                  // 11: dbcontroller.registry.v1.GetEnvironmentRequest
-	(*GetEnvironmentResponse)(nil),                 // 12: dbcontroller.registry.v1.GetEnvironmentResponse
-	(*SetDeploymentVersionRequest)(nil),            // 13: dbcontroller.registry.v1.SetDeploymentVersionRequest
-	(*RegisterDeploymentRequest)(nil),              // 14: dbcontroller.registry.v1.RegisterDeploymentRequest
-	(*AcceptDatabaseRequest)(nil),                  // 15: dbcontroller.registry.v1.AcceptDatabaseRequest
-	(*DecommissionDeploymentRequest)(nil),          // 16: dbcontroller.registry.v1.DecommissionDeploymentRequest
-	(*DecommissionDeploymentResponse)(nil),         // 17: dbcontroller.registry.v1.DecommissionDeploymentResponse
-	(*ListRevisionsRequest)(nil),                   // 18: dbcontroller.registry.v1.ListRevisionsRequest
-	(*ListRevisionsResponse)(nil),                  // 19: dbcontroller.registry.v1.ListRevisionsResponse
-	(*Revision)(nil),                               // 20: dbcontroller.registry.v1.Revision
-	(*WatchEnvironmentRequest)(nil),                // 21: dbcontroller.registry.v1.WatchEnvironmentRequest
-	(*WatchEnvironmentResponse)(nil),               // 22: dbcontroller.registry.v1.WatchEnvironmentResponse
-	(*WatchEnvironmentResponse_Change)(nil),        // 23: dbcontroller.registry.v1.WatchEnvironmentResponse.Change
-	(*WatchEnvironmentResponse_EndOfSnapshot)(nil), // 24: dbcontroller.registry.v1.WatchEnvironmentResponse.EndOfSnapshot
-	(*WatchEnvironmentResponse_Bookmark)(nil),      // 25: dbcontroller.registry.v1.WatchEnvironmentResponse.Bookmark
-	(*v1.ServiceDescriptor)(nil),                   // 26: dbcontroller.schema.v1.ServiceDescriptor
-	(*timestamppb.Timestamp)(nil),                  // 27: google.protobuf.Timestamp
+	(*Quota)(nil),                                  // 3: dbcontroller.registry.v1.Quota
+	(*Operator)(nil),                               // 4: dbcontroller.registry.v1.Operator
+	(*Grant)(nil),                                  // 5: dbcontroller.registry.v1.Grant
+	(*Environment)(nil),                            // 6: dbcontroller.registry.v1.Environment
+	(*UnusedPattern)(nil),                          // 7: dbcontroller.registry.v1.UnusedPattern
+	(*ApplyRequest)(nil),                           // 8: dbcontroller.registry.v1.ApplyRequest
+	(*ApplyResponse)(nil),                          // 9: dbcontroller.registry.v1.ApplyResponse
+	(*RemoveRequest)(nil),                          // 10: dbcontroller.registry.v1.RemoveRequest
+	(*RemoveResponse)(nil),                         // 11: dbcontroller.registry.v1.RemoveResponse
+	(*GetEnvironmentRequest)(nil),                  // 12: dbcontroller.registry.v1.GetEnvironmentRequest
+	(*GetEnvironmentResponse)(nil),                 // 13: dbcontroller.registry.v1.GetEnvironmentResponse
+	(*SetDeploymentVersionRequest)(nil),            // 14: dbcontroller.registry.v1.SetDeploymentVersionRequest
+	(*RegisterDeploymentRequest)(nil),              // 15: dbcontroller.registry.v1.RegisterDeploymentRequest
+	(*AcceptDatabaseRequest)(nil),                  // 16: dbcontroller.registry.v1.AcceptDatabaseRequest
+	(*DecommissionDeploymentRequest)(nil),          // 17: dbcontroller.registry.v1.DecommissionDeploymentRequest
+	(*DecommissionDeploymentResponse)(nil),         // 18: dbcontroller.registry.v1.DecommissionDeploymentResponse
+	(*ListRevisionsRequest)(nil),                   // 19: dbcontroller.registry.v1.ListRevisionsRequest
+	(*ListRevisionsResponse)(nil),                  // 20: dbcontroller.registry.v1.ListRevisionsResponse
+	(*Revision)(nil),                               // 21: dbcontroller.registry.v1.Revision
+	(*WatchEnvironmentRequest)(nil),                // 22: dbcontroller.registry.v1.WatchEnvironmentRequest
+	(*WatchEnvironmentResponse)(nil),               // 23: dbcontroller.registry.v1.WatchEnvironmentResponse
+	(*WatchEnvironmentResponse_Change)(nil),        // 24: dbcontroller.registry.v1.WatchEnvironmentResponse.Change
+	(*WatchEnvironmentResponse_EndOfSnapshot)(nil), // 25: dbcontroller.registry.v1.WatchEnvironmentResponse.EndOfSnapshot
+	(*WatchEnvironmentResponse_Bookmark)(nil),      // 26: dbcontroller.registry.v1.WatchEnvironmentResponse.Bookmark
+	(*v1.ServiceDescriptor)(nil),                   // 27: dbcontroller.schema.v1.ServiceDescriptor
+	(*timestamppb.Timestamp)(nil),                  // 28: google.protobuf.Timestamp
 }
 var file_dbcontroller_registry_v1_registry_proto_depIdxs = []int32{
-	4,  // 0: dbcontroller.registry.v1.Rights.grants:type_name -> dbcontroller.registry.v1.Grant
-	3,  // 1: dbcontroller.registry.v1.Rights.operators:type_name -> dbcontroller.registry.v1.Operator
-	0,  // 2: dbcontroller.registry.v1.Environment.regions:type_name -> dbcontroller.registry.v1.Region
-	26, // 3: dbcontroller.registry.v1.Environment.services:type_name -> dbcontroller.schema.v1.ServiceDescriptor
-	1,  // 4: dbcontroller.registry.v1.Environment.deployments:type_name -> dbcontroller.registry.v1.Deployment
-	2,  // 5: dbcontroller.registry.v1.Environment.rights:type_name -> dbcontroller.registry.v1.Rights
-	0,  // 6: dbcontroller.registry.v1.ApplyRequest.regions:type_name -> dbcontroller.registry.v1.Region
-	26, // 7: dbcontroller.registry.v1.ApplyRequest.services:type_name -> dbcontroller.schema.v1.ServiceDescriptor
-	1,  // 8: dbcontroller.registry.v1.ApplyRequest.deployments:type_name -> dbcontroller.registry.v1.Deployment
-	6,  // 9: dbcontroller.registry.v1.ApplyRequest.patterns_unused:type_name -> dbcontroller.registry.v1.UnusedPattern
-	2,  // 10: dbcontroller.registry.v1.ApplyRequest.rights:type_name -> dbcontroller.registry.v1.Rights
-	5,  // 11: dbcontroller.registry.v1.GetEnvironmentResponse.environment:type_name -> dbcontroller.registry.v1.Environment
-	6,  // 12: dbcontroller.registry.v1.SetDeploymentVersionRequest.patterns_unused:type_name -> dbcontroller.registry.v1.UnusedPattern
-	20, // 13: dbcontroller.registry.v1.ListRevisionsResponse.revisions:type_name -> dbcontroller.registry.v1.Revision
-	27, // 14: dbcontroller.registry.v1.Revision.time:type_name -> google.protobuf.Timestamp
-	23, // 15: dbcontroller.registry.v1.WatchEnvironmentResponse.upsert:type_name -> dbcontroller.registry.v1.WatchEnvironmentResponse.Change
-	23, // 16: dbcontroller.registry.v1.WatchEnvironmentResponse.delete:type_name -> dbcontroller.registry.v1.WatchEnvironmentResponse.Change
-	24, // 17: dbcontroller.registry.v1.WatchEnvironmentResponse.end_of_snapshot:type_name -> dbcontroller.registry.v1.WatchEnvironmentResponse.EndOfSnapshot
-	25, // 18: dbcontroller.registry.v1.WatchEnvironmentResponse.bookmark:type_name -> dbcontroller.registry.v1.WatchEnvironmentResponse.Bookmark
-	0,  // 19: dbcontroller.registry.v1.WatchEnvironmentResponse.Change.region:type_name -> dbcontroller.registry.v1.Region
-	26, // 20: dbcontroller.registry.v1.WatchEnvironmentResponse.Change.service:type_name -> dbcontroller.schema.v1.ServiceDescriptor
-	1,  // 21: dbcontroller.registry.v1.WatchEnvironmentResponse.Change.deployment:type_name -> dbcontroller.registry.v1.Deployment
-	2,  // 22: dbcontroller.registry.v1.WatchEnvironmentResponse.Change.rights:type_name -> dbcontroller.registry.v1.Rights
-	7,  // 23: dbcontroller.registry.v1.RegistryService.Apply:input_type -> dbcontroller.registry.v1.ApplyRequest
-	9,  // 24: dbcontroller.registry.v1.RegistryService.Remove:input_type -> dbcontroller.registry.v1.RemoveRequest
-	11, // 25: dbcontroller.registry.v1.RegistryService.GetEnvironment:input_type -> dbcontroller.registry.v1.GetEnvironmentRequest
-	13, // 26: dbcontroller.registry.v1.RegistryService.SetDeploymentVersion:input_type -> dbcontroller.registry.v1.SetDeploymentVersionRequest
-	14, // 27: dbcontroller.registry.v1.RegistryService.RegisterDeployment:input_type -> dbcontroller.registry.v1.RegisterDeploymentRequest
-	15, // 28: dbcontroller.registry.v1.RegistryService.AcceptDatabase:input_type -> dbcontroller.registry.v1.AcceptDatabaseRequest
-	16, // 29: dbcontroller.registry.v1.RegistryService.DecommissionDeployment:input_type -> dbcontroller.registry.v1.DecommissionDeploymentRequest
-	18, // 30: dbcontroller.registry.v1.RegistryService.ListRevisions:input_type -> dbcontroller.registry.v1.ListRevisionsRequest
-	21, // 31: dbcontroller.registry.v1.RegistryService.WatchEnvironment:input_type -> dbcontroller.registry.v1.WatchEnvironmentRequest
-	8,  // 32: dbcontroller.registry.v1.RegistryService.Apply:output_type -> dbcontroller.registry.v1.ApplyResponse
-	10, // 33: dbcontroller.registry.v1.RegistryService.Remove:output_type -> dbcontroller.registry.v1.RemoveResponse
-	12, // 34: dbcontroller.registry.v1.RegistryService.GetEnvironment:output_type -> dbcontroller.registry.v1.GetEnvironmentResponse
-	1,  // 35: dbcontroller.registry.v1.RegistryService.SetDeploymentVersion:output_type -> dbcontroller.registry.v1.Deployment
-	1,  // 36: dbcontroller.registry.v1.RegistryService.RegisterDeployment:output_type -> dbcontroller.registry.v1.Deployment
-	1,  // 37: dbcontroller.registry.v1.RegistryService.AcceptDatabase:output_type -> dbcontroller.registry.v1.Deployment
-	17, // 38: dbcontroller.registry.v1.RegistryService.DecommissionDeployment:output_type -> dbcontroller.registry.v1.DecommissionDeploymentResponse
-	19, // 39: dbcontroller.registry.v1.RegistryService.ListRevisions:output_type -> dbcontroller.registry.v1.ListRevisionsResponse
-	22, // 40: dbcontroller.registry.v1.RegistryService.WatchEnvironment:output_type -> dbcontroller.registry.v1.WatchEnvironmentResponse
-	32, // [32:41] is the sub-list for method output_type
-	23, // [23:32] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	5,  // 0: dbcontroller.registry.v1.Rights.grants:type_name -> dbcontroller.registry.v1.Grant
+	4,  // 1: dbcontroller.registry.v1.Rights.operators:type_name -> dbcontroller.registry.v1.Operator
+	3,  // 2: dbcontroller.registry.v1.Rights.quotas:type_name -> dbcontroller.registry.v1.Quota
+	0,  // 3: dbcontroller.registry.v1.Environment.regions:type_name -> dbcontroller.registry.v1.Region
+	27, // 4: dbcontroller.registry.v1.Environment.services:type_name -> dbcontroller.schema.v1.ServiceDescriptor
+	1,  // 5: dbcontroller.registry.v1.Environment.deployments:type_name -> dbcontroller.registry.v1.Deployment
+	2,  // 6: dbcontroller.registry.v1.Environment.rights:type_name -> dbcontroller.registry.v1.Rights
+	0,  // 7: dbcontroller.registry.v1.ApplyRequest.regions:type_name -> dbcontroller.registry.v1.Region
+	27, // 8: dbcontroller.registry.v1.ApplyRequest.services:type_name -> dbcontroller.schema.v1.ServiceDescriptor
+	1,  // 9: dbcontroller.registry.v1.ApplyRequest.deployments:type_name -> dbcontroller.registry.v1.Deployment
+	7,  // 10: dbcontroller.registry.v1.ApplyRequest.patterns_unused:type_name -> dbcontroller.registry.v1.UnusedPattern
+	2,  // 11: dbcontroller.registry.v1.ApplyRequest.rights:type_name -> dbcontroller.registry.v1.Rights
+	6,  // 12: dbcontroller.registry.v1.GetEnvironmentResponse.environment:type_name -> dbcontroller.registry.v1.Environment
+	7,  // 13: dbcontroller.registry.v1.SetDeploymentVersionRequest.patterns_unused:type_name -> dbcontroller.registry.v1.UnusedPattern
+	21, // 14: dbcontroller.registry.v1.ListRevisionsResponse.revisions:type_name -> dbcontroller.registry.v1.Revision
+	28, // 15: dbcontroller.registry.v1.Revision.time:type_name -> google.protobuf.Timestamp
+	24, // 16: dbcontroller.registry.v1.WatchEnvironmentResponse.upsert:type_name -> dbcontroller.registry.v1.WatchEnvironmentResponse.Change
+	24, // 17: dbcontroller.registry.v1.WatchEnvironmentResponse.delete:type_name -> dbcontroller.registry.v1.WatchEnvironmentResponse.Change
+	25, // 18: dbcontroller.registry.v1.WatchEnvironmentResponse.end_of_snapshot:type_name -> dbcontroller.registry.v1.WatchEnvironmentResponse.EndOfSnapshot
+	26, // 19: dbcontroller.registry.v1.WatchEnvironmentResponse.bookmark:type_name -> dbcontroller.registry.v1.WatchEnvironmentResponse.Bookmark
+	0,  // 20: dbcontroller.registry.v1.WatchEnvironmentResponse.Change.region:type_name -> dbcontroller.registry.v1.Region
+	27, // 21: dbcontroller.registry.v1.WatchEnvironmentResponse.Change.service:type_name -> dbcontroller.schema.v1.ServiceDescriptor
+	1,  // 22: dbcontroller.registry.v1.WatchEnvironmentResponse.Change.deployment:type_name -> dbcontroller.registry.v1.Deployment
+	2,  // 23: dbcontroller.registry.v1.WatchEnvironmentResponse.Change.rights:type_name -> dbcontroller.registry.v1.Rights
+	8,  // 24: dbcontroller.registry.v1.RegistryService.Apply:input_type -> dbcontroller.registry.v1.ApplyRequest
+	10, // 25: dbcontroller.registry.v1.RegistryService.Remove:input_type -> dbcontroller.registry.v1.RemoveRequest
+	12, // 26: dbcontroller.registry.v1.RegistryService.GetEnvironment:input_type -> dbcontroller.registry.v1.GetEnvironmentRequest
+	14, // 27: dbcontroller.registry.v1.RegistryService.SetDeploymentVersion:input_type -> dbcontroller.registry.v1.SetDeploymentVersionRequest
+	15, // 28: dbcontroller.registry.v1.RegistryService.RegisterDeployment:input_type -> dbcontroller.registry.v1.RegisterDeploymentRequest
+	16, // 29: dbcontroller.registry.v1.RegistryService.AcceptDatabase:input_type -> dbcontroller.registry.v1.AcceptDatabaseRequest
+	17, // 30: dbcontroller.registry.v1.RegistryService.DecommissionDeployment:input_type -> dbcontroller.registry.v1.DecommissionDeploymentRequest
+	19, // 31: dbcontroller.registry.v1.RegistryService.ListRevisions:input_type -> dbcontroller.registry.v1.ListRevisionsRequest
+	22, // 32: dbcontroller.registry.v1.RegistryService.WatchEnvironment:input_type -> dbcontroller.registry.v1.WatchEnvironmentRequest
+	9,  // 33: dbcontroller.registry.v1.RegistryService.Apply:output_type -> dbcontroller.registry.v1.ApplyResponse
+	11, // 34: dbcontroller.registry.v1.RegistryService.Remove:output_type -> dbcontroller.registry.v1.RemoveResponse
+	13, // 35: dbcontroller.registry.v1.RegistryService.GetEnvironment:output_type -> dbcontroller.registry.v1.GetEnvironmentResponse
+	1,  // 36: dbcontroller.registry.v1.RegistryService.SetDeploymentVersion:output_type -> dbcontroller.registry.v1.Deployment
+	1,  // 37: dbcontroller.registry.v1.RegistryService.RegisterDeployment:output_type -> dbcontroller.registry.v1.Deployment
+	1,  // 38: dbcontroller.registry.v1.RegistryService.AcceptDatabase:output_type -> dbcontroller.registry.v1.Deployment
+	18, // 39: dbcontroller.registry.v1.RegistryService.DecommissionDeployment:output_type -> dbcontroller.registry.v1.DecommissionDeploymentResponse
+	20, // 40: dbcontroller.registry.v1.RegistryService.ListRevisions:output_type -> dbcontroller.registry.v1.ListRevisionsResponse
+	23, // 41: dbcontroller.registry.v1.RegistryService.WatchEnvironment:output_type -> dbcontroller.registry.v1.WatchEnvironmentResponse
+	33, // [33:42] is the sub-list for method output_type
+	24, // [24:33] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
 func init() { file_dbcontroller_registry_v1_registry_proto_init() }
@@ -2151,13 +2239,13 @@ func file_dbcontroller_registry_v1_registry_proto_init() {
 	if File_dbcontroller_registry_v1_registry_proto != nil {
 		return
 	}
-	file_dbcontroller_registry_v1_registry_proto_msgTypes[22].OneofWrappers = []any{
+	file_dbcontroller_registry_v1_registry_proto_msgTypes[23].OneofWrappers = []any{
 		(*WatchEnvironmentResponse_Upsert)(nil),
 		(*WatchEnvironmentResponse_Delete)(nil),
 		(*WatchEnvironmentResponse_EndOfSnapshot_)(nil),
 		(*WatchEnvironmentResponse_Bookmark_)(nil),
 	}
-	file_dbcontroller_registry_v1_registry_proto_msgTypes[23].OneofWrappers = []any{
+	file_dbcontroller_registry_v1_registry_proto_msgTypes[24].OneofWrappers = []any{
 		(*WatchEnvironmentResponse_Change_Region)(nil),
 		(*WatchEnvironmentResponse_Change_Service)(nil),
 		(*WatchEnvironmentResponse_Change_Deployment)(nil),
@@ -2169,7 +2257,7 @@ func file_dbcontroller_registry_v1_registry_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dbcontroller_registry_v1_registry_proto_rawDesc), len(file_dbcontroller_registry_v1_registry_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   26,
+			NumMessages:   27,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
