@@ -423,9 +423,13 @@ CREATE TABLE dbcontroller.removal (
     kind_id    integer NOT NULL,
     cause_id   bigint NOT NULL,
     decided_at timestamptz NOT NULL DEFAULT now(),
+    -- The resource lived for less than an hour, by the time in its uid (UUID version 7): its record is kept for 7 days, so that a caller who creates and deletes
+    -- without an end fills less of the disk.
+    brief      boolean NOT NULL,
     CONSTRAINT removal_pkey PRIMARY KEY (name, uid)
 );
 CREATE INDEX removal_age ON dbcontroller.removal USING brin (decided_at); -- old removals are removed
+CREATE INDEX removal_brief ON dbcontroller.removal USING brin (decided_at) WHERE brief;
 
 -- What each deletion has found and done in this deployment: one row for each, kept for a few days.
 CREATE TABLE dbcontroller.deletion_progress (
@@ -548,6 +552,10 @@ CREATE FUNCTION dbcontroller.forget_removals(age interval, at_most integer) RETU
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     forgotten bigint;
+    briefly   bigint;
+    causes    bigint[]; -- of brief ones
+    since     timestamptz;
+    until     timestamptz;
 BEGIN
     -- As dates: intervals compare a month as 30 days.
     IF age IS NULL OR now() - age > now() - interval '7 days' THEN
@@ -564,7 +572,18 @@ BEGIN
             SELECT r.cause_id FROM dbcontroller.shadow s JOIN dbcontroller.removal r ON r.name = s.name AND r.uid = s.uid WHERE s.state = 2
         )) LIMIT at_most
     );
-    RETURN forgotten;
+    WITH gone AS (
+        DELETE FROM dbcontroller.removal WHERE (name, uid) IN (
+            SELECT r.name, r.uid FROM dbcontroller.removal r
+            WHERE r.brief AND r.decided_at < now() - interval '7 days' AND NOT EXISTS (SELECT FROM dbcontroller.shadow s WHERE s.uid = r.uid) LIMIT at_most
+        ) RETURNING cause_id, decided_at
+    )
+    SELECT count(*), array_agg(DISTINCT cause_id), min(decided_at), max(decided_at) INTO briefly, causes, since, until FROM gone;
+    -- A cause has the time of its removals: those that are left keep it.
+    DELETE FROM dbcontroller.cause WHERE id = ANY (causes) AND NOT id = ANY (ARRAY (
+        SELECT r.cause_id FROM dbcontroller.removal r WHERE r.decided_at BETWEEN since AND until AND r.cause_id = ANY (causes)
+    ));
+    RETURN greatest(forgotten, briefly);
 END $$;
 
 -- Runs ANALYZE for the first table, behind a name, that has three times the rows of its statistics, and at least so many; returns its name, NULL

@@ -2,10 +2,12 @@ package shadow_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
@@ -226,6 +228,39 @@ func TestRemovalsThatAreKeptKeepNothingElse_I28(t *testing.T) {
 	_, err := b.Stores[b.ID(aWest)].Tidy(t.Context())
 	require.ErrorContains(t, err, "removals are kept for at least 7 days")
 	require.Zero(t, countRows(t, b.Pools[b.ID(aWest)], `SELECT count(*) FROM dbcontroller.attempt`))
+}
+
+// The record of a resource that lived for less than an hour is kept for a week, others for as long as removals are kept. Its cause stays while another
+// record has it.
+func TestRecordsOfBriefResourcesAreKeptForAWeek_I28(t *testing.T) {
+	t.Parallel()
+	b := newPair(t, nil)
+	const week, day = 7 * 24 * time.Hour, 24 * time.Hour
+	now := time.Now()
+	for i, r := range []struct {
+		brief bool
+		gone  time.Duration
+		cause int64
+	}{{true, week + day, 1}, {true, week + time.Hour, 2}, {false, week + time.Hour, 2}, {false, week + day, 3}, {true, week - day, 4}} {
+		_, err := b.Pools[b.ID(aWest)].Exec(t.Context(), `
+WITH r AS (INSERT INTO dbcontroller.removal (name, uid, kind_id, cause_id, decided_at, brief) VALUES ($1, gen_random_uuid(), 1, $2, $3, $4))
+INSERT INTO dbcontroller.cause (id, how, deletion_id, actor, root, root_uid, at, noted_at) VALUES ($2, 1, gen_random_uuid(), 'user/ann', $1, gen_random_uuid(), $3, $3)
+ON CONFLICT (id) DO NOTHING`, fmt.Sprintf("targets/t%d", i), r.cause, now.Add(-r.gone), r.brief)
+		require.NoError(t, err)
+	}
+	b.MustPut(target, nil)
+	b.MustDelete(target)
+	b.Settle()
+	tidied(t, b, aWest)
+	left := func(sql string) (texts []string) {
+		rows, err := b.Pools[b.ID(aWest)].Query(t.Context(), sql)
+		require.NoError(t, err)
+		texts, err = pgx.CollectRows(rows, pgx.RowTo[string])
+		require.NoError(t, err)
+		return texts
+	}
+	require.Equal(t, []string{"targets/t true", "targets/t2 false", "targets/t3 false", "targets/t4 true"}, left(`SELECT name || ' ' || brief FROM dbcontroller.removal ORDER BY 1`))
+	require.Equal(t, []string{"2", "3", "4"}, left(`SELECT id::text FROM dbcontroller.cause WHERE at < now() - interval '1 day' ORDER BY id`))
 }
 
 // Each process learns of a deployment that was decommissioned at another one.

@@ -2,6 +2,7 @@ package cascade
 
 import (
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -335,8 +336,8 @@ causes AS (
     INSERT INTO dbcontroller.cause (id, how, via_deployment_id, via_uid, via_name, deletion_id, actor, root, root_uid, request_id, at, trace_parent)
     SELECT id, how, via_deployment_id, via_uid, via_name, deletion_id, actor, root, root_uid, request_id, at, trace_parent FROM causes
 ), noted AS (
-    INSERT INTO dbcontroller.removal (name, uid, kind_id, cause_id)
-    SELECT going.name, going.uid, going.kind_id, causes.id
+    INSERT INTO dbcontroller.removal (name, uid, kind_id, cause_id, brief)
+    SELECT going.name, going.uid, going.kind_id, causes.id, going.uid BETWEEN @brief_from AND @brief_until
     FROM going JOIN unnest(@noted::bigint[], @reasons::int[]) AS i (id, n) USING (id) JOIN causes USING (n)
 )`
 
@@ -358,6 +359,19 @@ func QueueNoteRows(b *pgx.Batch, kind, self int32, names []string, uids []uuid.U
 	named["kind"], named["uids"], named["names"] = kind, uids, names
 	delete(named, "self")
 	b.Queue(noteRowsSQL, named)
+}
+
+// brief is the life of a resource whose removal is recorded as brief.
+const brief = time.Hour
+
+// briefUIDs returns the bounds of the uids, of version 7 (RFC 9562), that were made less than brief ago. A random uid is hardly ever between them.
+func briefUIDs(now time.Time) (from, until uuid.UUID) {
+	for id, at := range map[*uuid.UUID]time.Time{&from: now.Add(-brief), &until: now.Add(time.Minute)} {
+		var ms [8]byte
+		binary.BigEndian.PutUint64(ms[:], uint64(at.UnixMilli())) //nolint:gosec // after 1970
+		copy(id[:6], ms[2:])
+	}
+	return from, until
 }
 
 // reasons are the parameters of notedSQL: the distinct reasons, and the number of its reason for each member.
@@ -415,8 +429,9 @@ func (r *reasons) add(why plan.Reason) {
 
 // parameters returns the arguments of a statement with notedSQL: the ids in going, this deployment, and the reasons.
 func (r *reasons) parameters(going []int64, self int32) db.Named {
+	from, until := briefUIDs(time.Now())
 	return db.Named{
-		"ids": going, "self": self, "noted": r.ids, "reasons": r.of,
+		"ids": going, "brief_from": from, "brief_until": until, "self": self, "noted": r.ids, "reasons": r.of,
 		"hows": r.hows, "via_deployments": r.viaDeps, "via_uids": r.viaUIDs, "via_names": r.vias,
 		"deletions": r.roots.ids, "actors": r.roots.actors, "roots": r.roots.names, "root_uids": r.roots.uids,
 		"requests": r.roots.requests, "times": r.roots.times, "traces": r.roots.traces,

@@ -15,7 +15,6 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 )
 
-
 // slowCount is a count that takes a while and returns no rows.
 type slowCount struct {
 	takes time.Duration

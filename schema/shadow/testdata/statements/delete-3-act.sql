@@ -42,8 +42,8 @@ causes AS (
     INSERT INTO dbcontroller.cause (id, how, via_deployment_id, via_uid, via_name, deletion_id, actor, root, root_uid, request_id, at, trace_parent)
     SELECT id, how, via_deployment_id, via_uid, via_name, deletion_id, actor, root, root_uid, request_id, at, trace_parent FROM causes
 ), noted AS (
-    INSERT INTO dbcontroller.removal (name, uid, kind_id, cause_id)
-    SELECT going.name, going.uid, going.kind_id, causes.id
+    INSERT INTO dbcontroller.removal (name, uid, kind_id, cause_id, brief)
+    SELECT going.name, going.uid, going.kind_id, causes.id, going.uid BETWEEN @brief_from AND @brief_until
     FROM going JOIN unnest(@noted::bigint[], @reasons::int[]) AS i (id, n) USING (id) JOIN causes USING (n)
 ), bodies AS (
     DELETE FROM dbcontroller.resource WHERE id = ANY (@ids)
