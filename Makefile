@@ -6,8 +6,8 @@ LINT := $(GO) tool -modfile=tools/lint/go.mod golangci-lint
 VULN := $(GO) tool -modfile=tools/vuln/go.mod govulncheck
 HELM := $(GO) tool -modfile=tools/helm/go.mod helm
 NFPM := $(GO) tool -modfile=tools/nfpm/go.mod nfpm
-GORELEASER := $(GO) tool -modfile=tools/goreleaser/go.mod goreleaser
-COSIGN := $(GO) tool -modfile=tools/cosign/go.mod cosign
+GORELEASER := CGO_ENABLED=0 $(GO) tool -modfile=tools/goreleaser/go.mod goreleaser
+COSIGN := CGO_ENABLED=0 $(GO) tool -modfile=tools/cosign/go.mod cosign
 VERSION_OF := sed -n 's/^const Version = "\(.*\)"$$/\1/p' cmd/db-controller/cli/version.go
 BIN := bin/db-controller
 COMMIT ?= $(shell git rev-parse HEAD 2>/dev/null)
