@@ -6,11 +6,14 @@ LINT := $(GO) tool -modfile=tools/lint/go.mod golangci-lint
 VULN := $(GO) tool -modfile=tools/vuln/go.mod govulncheck
 HELM := $(GO) tool -modfile=tools/helm/go.mod helm
 NFPM := $(GO) tool -modfile=tools/nfpm/go.mod nfpm
+GORELEASER := CGO_ENABLED=0 $(GO) tool -modfile=tools/goreleaser/go.mod goreleaser
+COSIGN := CGO_ENABLED=0 $(GO) tool -modfile=tools/cosign/go.mod cosign
+VERSION_OF := sed -n 's/^const Version = "\(.*\)"$$/\1/p' cmd/db-controller/cli/version.go
 BIN := bin/db-controller
 COMMIT ?= $(shell git rev-parse HEAD 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help build fips demo adoption-proof test test-loaded test-postgresql test-short campaign mutants bench fuzz scan-schemas generate lint verify vulnerabilities sbom hostile browser docs packages upgrade postgresql python orms clean
+.PHONY: help build fips demo adoption-proof test test-loaded test-postgresql test-short campaign mutants bench fuzz scan-schemas generate lint verify vulnerabilities sbom hostile browser docs packages upgrade release release-ready release-files postgresql python orms clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -119,7 +122,7 @@ packages: build ## check the Helm chart, render its examples, and make bin/packa
 	$(GO) test -count=1 -run TestTheChartIsRendered ./cmd/db-controller -write
 	$(GO) test -count=1 -run TestTheFilesOfPackagesExist ./cmd/db-controller -files $(CURDIR)/bin/packages/files
 	for format in deb rpm; do \
-	  VERSION=$$(sed -n 's/^const Version = "\(.*\)"$$/\1/p' cmd/db-controller/cli/version.go) ARCH=$$($(GO) env GOARCH) $(NFPM) package -f deploy/packages/nfpm.yaml -p $$format -t bin/packages || exit 1; \
+	  VERSION=$$($(VERSION_OF)) ARCH=$$($(GO) env GOARCH) $(NFPM) package -f deploy/packages/nfpm.yaml -p $$format -t bin/packages || exit 1; \
 	done
 	$(GO) test -count=1 -run 'Chart|Clusters|Compose|Units|Image' ./cmd/db-controller
 
@@ -142,6 +145,26 @@ upgrade: postgresql ## replace processes of the previous release (the file test/
 	rm -rf bin/previous && git worktree prune && git worktree add -f --detach bin/previous $$previous && \
 	(cd bin/previous && $(GO) build -buildvcs=false -o ../db-controller-previous ./cmd/db-controller) && git worktree remove --force bin/previous; \
 	DBCONTROLLER_TEST_PREVIOUS=$$PWD/bin/db-controller-previous $(GO) test -count=1 -run TestARollingUpgradeUnderLoad -v ./test
+
+# KEY is a file with a private key of cosign, or the URL of one in a service of keys.
+release: release-ready ## at a tag: verify, fuzz for ten minutes a target, upgrade, then release-files; KEY is the key that signs; hours
+	$(MAKE) verify
+	FUZZTIME=10m $(MAKE) fuzz
+	$(MAKE) upgrade
+	$(MAKE) release-ready
+	$(MAKE) release-files SNAPSHOT=
+
+release-ready: # says what a release lacks
+	@[ -z "$$(git status --porcelain)" ] || { echo "the tree has changes that are not in a commit: commit or remove them, then make the release"; exit 1; }
+	@git describe --tags --exact-match --match "v$$($(VERSION_OF))" HEAD >/dev/null 2>&1 || { echo "the commit lacks the tag of its version, v$$($(VERSION_OF)): set it, then make the release"; exit 1; }
+	@case "$(KEY)" in *://*) ;; *) [ -r "$(KEY)" ] ;; esac || { echo "there is no key to sign with: give KEY=FILE, or KEY=URL, of a private key of cosign"; exit 1; }
+
+SNAPSHOT ?= --snapshot
+release-files: ## the files of a release in dist, of any commit: archives, packages, bills of materials, checksums, provenance; signed, if there is a KEY; compiles goreleaser and cosign, half an hour
+	KEY="$(KEY)" $(GORELEASER) release --clean $(SNAPSHOT) --skip=publish$(if $(KEY),,$(comma)sign)
+	cd tools && $(GO) run ./provenance ../dist > ../dist/provenance.json
+	$(if $(KEY),$(COSIGN) attest-blob --yes --key="$(KEY)" --signing-config=tools/cosign/offline.json --statement dist/provenance.json --bundle dist/provenance.sigstore.json)
+comma := ,
 
 postgresql: # installs the server's programs where they are missing and it can
 	@sh deploy/install-postgresql.sh

@@ -2,6 +2,7 @@ package schema_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -113,6 +114,61 @@ func FuzzReferences(f *testing.F) {
 					t.Fatalf("%q refers to %q", body, r.Target)
 				}
 			}
+		}
+	})
+}
+
+// The words of descriptors, flags and messages: what is read is written as it was.
+func FuzzWords(f *testing.F) {
+	for _, seed := range []string{"iam.example.com/us-west2", "iam.example.com/Project", "iam.example.com@v1", "projects/{project}/devices/{device}", "a/{b}/c/{b}", "spec.members.*", "`a.b`.c", "BLOCK", "/", "@", "a/{}", "a//b"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		for what, parse := range map[string]func() (fmt.Stringer, error){
+			"deployment": func() (fmt.Stringer, error) { return schema.ParseDeploymentID(text) },
+			"kind":       func() (fmt.Stringer, error) { return schema.ParseKindID(text) },
+			"version":    func() (fmt.Stringer, error) { return schema.ParseServiceVersion(text) },
+			"pattern":    func() (fmt.Stringer, error) { return schema.ParsePattern(text) },
+			"path":       func() (fmt.Stringer, error) { return schema.ParsePath(text) },
+			"behaviour":  func() (fmt.Stringer, error) { return schema.ParseBehaviour(text) },
+		} {
+			read, err := parse()
+			if err == nil && read.String() != text {
+				t.Fatalf("the %s %q is written %q", what, text, read)
+			}
+			if err != nil && len(err.Error()) > 1000 {
+				t.Fatalf("the %s of %d bytes has an error of %d bytes", what, len(text), len(err.Error()))
+			}
+		}
+		if p, err := schema.ParsePattern(text); err == nil && (!p.Match(p.Shape()) || len(p.Segments)%2 != 0) {
+			t.Fatalf("%q does not match its own shape %q", p, p.Shape())
+		}
+		if h, err := schema.ParseHandler(text); err == nil {
+			if again, err := schema.ParseHandler(h.Text()); err != nil || again != h {
+				t.Fatalf("the handler %q is read as %q", h, again)
+			}
+		}
+	})
+}
+
+// The name of a table is one table: what is written is read as the same, and what is no name is refused.
+func FuzzTableNames(f *testing.F) {
+	for _, seed := range []string{"invoices", "public.invoices", `public."odd.name"`, `"a""b"."c"`, `"a"`, `".`, `"a"b`, "a.b.c", "a.", ".a", `""`, "x\x00"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		name, err := schema.ParseTableName(text)
+		if err != nil {
+			return
+		}
+		if name.Schema == "" || name.Name == "" {
+			t.Fatalf("%q is %#v", text, name)
+		}
+		if again, err := schema.ParseTableName(name.String()); err != nil || again != name {
+			t.Fatalf("%q is %#v, which is written %q, and read as %#v, %v", text, name, name, again, err)
+		}
+		if again, err := schema.ParseTableName(name.SQL()); err != nil || again != name {
+			t.Fatalf("%q is %#v, and in SQL %s, which is %#v, %v", text, name, name.SQL(), again, err)
 		}
 	})
 }

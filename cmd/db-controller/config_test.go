@@ -99,6 +99,8 @@ func TestMistakesInTheConfigurationAreRefused(t *testing.T) {
 		`unknown section "srve": did you mean serve?`:                          "srve: { nodes: 3 }\n",
 		`: nodes: want one value, not a list`:                                  "nodes: [1, 2]\n",
 		`.nodes: want a value, not fields`:                                     "serve: { nodes: { a: 1 } }\n",
+		`.name: want a value, not fields`:                                      "serve: { name: { 1: 1 } }\n",
+		`serve: unknown key "7": known are advertise`:                          "serve: { 7: 1 }\n",
 		`.nodes: "many": want a whole number`:                                  "serve: { nodes: many }\n",
 		`.lease: "5": want a duration with its unit, such as 30s or 5m`:        "serve: { lease: 5 }\n",
 		`.max-blocking: "99999999999999999999": the number is too large`:       "serve: { max-blocking: \"99999999999999999999\" }\n",

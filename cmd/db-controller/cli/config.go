@@ -9,12 +9,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/knadh/koanf/parsers/yaml"
-	"github.com/knadh/koanf/providers/env/v2"
-	"github.com/knadh/koanf/providers/file"
-	"github.com/knadh/koanf/v2"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"go.yaml.in/yaml/v3"
 )
 
 const (
@@ -79,7 +76,7 @@ func setFlag(f *pflag.Flag, value any) (err error) {
 	case isList:
 		err = errors.New("want one value, not a list")
 	default:
-		if _, nested := value.(map[string]any); nested {
+		if _, nested := fields(value); nested {
 			return errors.New("want a value, not fields")
 		}
 		text := fmt.Sprint(value)
@@ -103,14 +100,18 @@ func fileSettings(cmd *cobra.Command) (map[string]setting, error) {
 	if path == "" {
 		return map[string]setting{}, nil
 	}
-	k := koanf.New("/") // no key has a slash
-	if err := k.Load(file.Provider(path), yaml.Parser()); err != nil {
+	var content map[string]any
+	raw, err := os.ReadFile(path) //nolint:gosec // the operator names it
+	if err == nil {
+		err = yaml.Unmarshal(raw, &content)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("configuration %s: %w", path, err)
 	}
 	found := map[string]setting{}
-	for _, key := range slices.Sorted(maps.Keys(k.Raw())) {
-		value := k.Raw()[key]
-		section, isSection := value.(map[string]any)
+	for _, key := range slices.Sorted(maps.Keys(content)) {
+		value := content[key]
+		section, isSection := fields(value)
 		if !isSection {
 			name, err := knownKey(path, "", key, allFlags(cmd.Root()), cmd)
 			if err != nil {
@@ -126,6 +127,19 @@ func fileSettings(cmd *cobra.Command) (map[string]setting, error) {
 		}
 	}
 	return found, nil
+}
+
+// fields returns the fields of a value of YAML, if it has any. The type differs if a key is no text, such as a number.
+func fields(value any) (map[string]any, bool) {
+	if of, ok := value.(map[any]any); ok {
+		texts := make(map[string]any, len(of))
+		for key, v := range of {
+			texts[fmt.Sprint(key)] = v
+		}
+		return texts, true
+	}
+	of, ok := value.(map[string]any)
+	return of, ok
 }
 
 // sectionSettings adds the settings of the section of cmd or of its parent. It checks the keys of every
@@ -165,20 +179,20 @@ func knownKey(path, section, key string, known []string, of *cobra.Command) (str
 // environmentSettings reads the variables of flags. A variable that looks like a misspelt one is an error; others with the prefix are
 // left alone, because supervisors set some, such as Kubernetes for a service that is called dbcontroller.
 func environmentSettings(cmd *cobra.Command) (map[string]setting, error) {
-	k := koanf.New("/")
-	err := k.Load(env.Provider("/", env.Opt{Prefix: environmentPrefix, TransformFunc: func(key, value string) (string, any) {
-		return strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(key, environmentPrefix), "_", "-")), value
-	}}), nil)
-	if err != nil {
-		return nil, err
+	variables := map[string]string{}
+	for _, entry := range os.Environ() {
+		if variable, ours := strings.CutPrefix(entry, environmentPrefix); ours {
+			name, value, _ := strings.Cut(variable, "=")
+			variables[strings.ToLower(strings.ReplaceAll(name, "_", "-"))] = value
+		}
 	}
 	known := allFlags(cmd.Root())
 	found := map[string]setting{}
 	var wrong error
-	for _, name := range slices.Sorted(maps.Keys(k.Raw())) {
+	for _, name := range slices.Sorted(maps.Keys(variables)) {
 		variable := variableOf(name)
 		if slices.Contains(known, name) {
-			found[name] = setting{k.Raw()[name], "environment " + variable}
+			found[name] = setting{variables[name], "environment " + variable}
 			continue
 		}
 		if flag := withoutCommand(name, cmd.Root()); flag != "" {

@@ -43,6 +43,9 @@ func ParsePage(token string) (p Page, err error) {
 			p.At = time.UnixMicro(at)
 			p.ID, err = uuid.Parse(id)
 		}
+		if year := p.At.UTC().Year(); err == nil && (year < 1 || year > 9999) {
+			err = errors.New("no row is of that time, which PostgreSQL may not know")
+		}
 	}
 	if err != nil {
 		return Page{}, &peer.InvalidError{Resource: "page_token", Err: errors.New("want the next_page_token of an earlier answer")}
