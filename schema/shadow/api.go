@@ -12,25 +12,24 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/deletion"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
 	"github.com/db-controller/db-controller/schema/shadow/internal/inspect"
-	"github.com/db-controller/db-controller/schema/shadow/internal/lease"
+
 	"github.com/db-controller/db-controller/schema/shadow/internal/plan"
 	"github.com/db-controller/db-controller/schema/shadow/internal/prepare"
 	"github.com/db-controller/db-controller/schema/shadow/internal/progress"
 	"github.com/db-controller/db-controller/schema/shadow/internal/read"
 	"github.com/db-controller/db-controller/schema/shadow/internal/steer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/target"
-	"github.com/db-controller/db-controller/schema/shadow/internal/tuning"
 )
 
 // Defaults of Config, for the flags of serve.
 const (
-	DefaultTentativeTTL   = tuning.DefaultTentativeTTL
-	DefaultOwnerGrace     = tuning.DefaultOwnerGrace
-	DefaultMissingGrace   = tuning.DefaultMissingGrace
-	DefaultRemovalsKept   = tuning.DefaultRemovalsKept
-	DefaultTentativeQuota = tuning.DefaultTentativeQuota
-	DefaultBlockingQuota  = tuning.DefaultBlockingQuota
-	DefaultUnusedQuota    = tuning.DefaultUnusedQuota
+	DefaultTentativeTTL   = db.DefaultTentativeTTL
+	DefaultOwnerGrace     = db.DefaultOwnerGrace
+	DefaultMissingGrace   = db.DefaultMissingGrace
+	DefaultRemovalsKept   = db.DefaultRemovalsKept
+	DefaultTentativeQuota = db.DefaultTentativeQuota
+	DefaultBlockingQuota  = db.DefaultBlockingQuota
+	DefaultUnusedQuota    = db.DefaultUnusedQuota
 )
 
 // Parameters and results of the store's methods, beside the values of package peer.
@@ -40,8 +39,8 @@ type (
 	Limits    = db.Limits
 	Watches   = db.Watches
 	Retention = db.Retention
-	Tuning    = tuning.Tuning
-	Leases    = lease.Leases
+	Tuning    = db.Tuning
+	Leases    = gate.Leases
 	// Within is an application's part of a transaction that writes resources.
 	Within = gate.Within
 

@@ -6,16 +6,16 @@
 //	schema/peer        the values that deployments exchange, without a database
 //	internal/plan      decisions on a deletion, without a database: walk.go the graph over all deployments,
 //	                   decide.go the decisions inside one database, and on the blockers that the walk found
-//	internal/tuning    the settings that may change while the process works
-//	internal/db        the pool and its transactions, names and their numbers, feeds; SQL's codes and named arguments
-//	internal/gate      the conditions that a transaction checks before it writes: epoch, identity of the database, version
-//	internal/lease     the shards of a deployment divided among its processes
+//	internal/db        the pool and its transactions, names and their numbers, feeds; SQL's codes and named arguments;
+//	                   tuning.go the settings that may change while the process works
+//	internal/gate      the conditions that a transaction checks before it writes: epoch, identity of the database, version;
+//	                   lease.go divides the shards of a deployment among its processes
 //	internal/read      resources, lists (filter.go), watches (feed.go)
 //	internal/inspect   explanations, removals, referrers, audits, stuck deletions
 //	internal/rows      rows of attached tables: statements on them, their shadows, their locks
 //	internal/target    the side of the target: establish.go, blockade.go (confirm, release), quotas, acknowledgements
-//	internal/request   the recorded outcomes of requests with an id
-//	internal/prepare   a write as a value (saving.go), validated and compared with the stored resources
+//	internal/prepare   a write as a value (saving.go), validated and compared with the stored resources;
+//	                   request.go the recorded outcomes of requests with an id
 //	internal/attempt   establishes the references of a write elsewhere, aborts attempts, answers questions about them (blockade.go)
 //	internal/delegated references to other deployments that are written under rights: found (find.go), locked and checked (locks.go)
 //	internal/write     create and update: save.go, then one transaction: write.go, lock.go locks and checks, store.go writes

@@ -19,7 +19,7 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/follow"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
 	"github.com/db-controller/db-controller/schema/shadow/internal/inspect"
-	"github.com/db-controller/db-controller/schema/shadow/internal/lease"
+
 	"github.com/db-controller/db-controller/schema/shadow/internal/owner"
 	"github.com/db-controller/db-controller/schema/shadow/internal/prepare"
 	"github.com/db-controller/db-controller/schema/shadow/internal/progress"
@@ -133,7 +133,7 @@ func (s *Store) Tune(t Tuning) { s.db.Tuning.Store(t.Complete()) }
 func (s *Store) Model() *schema.Model { return s.db.Model() }
 
 // Members returns the live processes of this deployment, and the number of shards of each.
-func (s *Store) Members(ctx context.Context) ([]peer.Member, error) { return lease.Members(ctx, s.db) }
+func (s *Store) Members(ctx context.Context) ([]peer.Member, error) { return gate.Members(ctx, s.db) }
 
 // Leases returns the leases of a process by this name; Leases describes the time to live.
 func (s *Store) Leases(name string, ttl time.Duration) *Leases {

@@ -45,7 +45,7 @@ var shown = []tested{
 	{"schema/shadow", "TestGatheredWritesHaveTheirOwnOutcomes_I20", mutant{
 		"request-with-anothers-answer", "I29", "The request ids of a batch are recorded with the answer of its first write.",
 		"schema/shadow/internal/write/write.go",
-		[]string{"sv.Request.Queue(b, request.Outcome{Saved: sv.Saved})", "sv.Request.Queue(b, request.Outcome{Saved: savings[0].Saved})"},
+		[]string{"sv.Request.Queue(b, prepare.Outcome{Saved: sv.Saved})", "sv.Request.Queue(b, prepare.Outcome{Saved: savings[0].Saved})"},
 	}},
 	{"schema/shadow/internal/write", "TestADeadlineEndsTheWaitForACohort", mutant{
 		"cohort-has-one-deadline", "I20", "The deadline of the first write of a cohort ends its neighbours.",

@@ -24,8 +24,8 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
 	"github.com/db-controller/db-controller/schema/shadow/internal/plan"
+	"github.com/db-controller/db-controller/schema/shadow/internal/prepare"
 	"github.com/db-controller/db-controller/schema/shadow/internal/read"
-	"github.com/db-controller/db-controller/schema/shadow/internal/request"
 	"github.com/db-controller/db-controller/schema/shadow/internal/rows"
 )
 
@@ -99,7 +99,7 @@ func (s *Deleter) DeleteAll(ctx context.Context, reqs []DeleteRequest) ([]peer.D
 	if len(all) == 1 {
 		content = all[0]
 	}
-	o, err := request.Once(ctx, s.DB, reqs[0].RequestID, content, func(id *request.Request) (request.Outcome, error) {
+	o, err := prepare.Once(ctx, s.DB, reqs[0].RequestID, content, func(id *prepare.Request) (prepare.Outcome, error) {
 		d.request = id
 		results, err := s.delete(ctx, d, reqs)
 		return outcomeOf(results), err
@@ -114,11 +114,11 @@ func (s *Deleter) DeleteAll(ctx context.Context, reqs []DeleteRequest) ([]peer.D
 }
 
 // outcomeOf is stored with a request.
-func outcomeOf(results []peer.DeleteResult) request.Outcome {
+func outcomeOf(results []peer.DeleteResult) prepare.Outcome {
 	if len(results) == 1 {
-		return request.Outcome{Deleted: &results[0]}
+		return prepare.Outcome{Deleted: &results[0]}
 	}
-	return request.Outcome{DeletedAll: results}
+	return prepare.Outcome{DeletedAll: results}
 }
 
 // DeleteWithin is Delete in one transaction with an application's own statements, after the look-ahead. The
@@ -191,7 +191,7 @@ type wanted struct {
 type deletion struct {
 	store   *Deleter
 	wanted  []*wanted        // one, or several, of which all or none are deleted
-	request *request.Request // nil without a request id
+	request *prepare.Request // nil without a request id
 	limit   limit
 	// inTx runs a try in one transaction: the store's own, or one of an application.
 	inTx func(ctx context.Context, touches feed.Topics, fn func(pgx.Tx) error) error

@@ -12,7 +12,7 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
 	"github.com/db-controller/db-controller/schema/shadow/internal/read"
-	"github.com/db-controller/db-controller/schema/shadow/internal/request"
+
 	"github.com/db-controller/db-controller/schema/shadow/internal/rows"
 )
 
@@ -22,7 +22,7 @@ const MaxNewReferences = 10_000
 // Saving is a write under way.
 type Saving struct {
 	Version *db.Version
-	Request *request.Request // nil: without an id
+	Request *Request // nil: without an id
 	Writes  []*Writing
 	Unread  bool            // stored resources were not read: none is expected
 	Saved   []peer.Resource // set by the transaction

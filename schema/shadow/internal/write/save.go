@@ -19,7 +19,6 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
 	"github.com/db-controller/db-controller/schema/shadow/internal/prepare"
-	"github.com/db-controller/db-controller/schema/shadow/internal/request"
 )
 
 // saveTimeout bounds a write whose caller gives no deadline.
@@ -40,14 +39,14 @@ func (s *Writer) Save(ctx context.Context, writes []peer.Write) ([]peer.Resource
 // refusal is recorded, under the primary key that a commit of the same request inserts too, before it is returned. Other errors
 // are not recorded, and the request can be repeated.
 func (s *Writer) SaveRequested(ctx context.Context, id uuid.UUID, writes []peer.Write) ([]peer.Resource, error) {
-	o, err := request.Once(ctx, s.DB, id, writes, func(req *request.Request) (request.Outcome, error) {
+	o, err := prepare.Once(ctx, s.DB, id, writes, func(req *prepare.Request) (prepare.Outcome, error) {
 		saved, err := s.save(ctx, req, writes)
-		return request.Outcome{Saved: saved}, err
+		return prepare.Outcome{Saved: saved}, err
 	})
 	return o.Saved, err
 }
 
-func (s *Writer) save(ctx context.Context, req *request.Request, writes []peer.Write) ([]peer.Resource, error) {
+func (s *Writer) save(ctx context.Context, req *prepare.Request, writes []peer.Write) ([]peer.Resource, error) {
 	return s.settled(ctx, writes, func(ctx context.Context, unread bool) ([]peer.Resource, error) {
 		saved, err := s.saveOnce(ctx, req, writes, unread)
 		if postgres.LockTimedOut(err) {
@@ -100,7 +99,7 @@ func allCreate(writes []peer.Write) bool {
 }
 
 // saveOnce tries once. unread: stored resources are not read, and the transaction fails with ErrStale when one exists.
-func (s *Writer) saveOnce(ctx context.Context, req *request.Request, writes []peer.Write, unread bool) ([]peer.Resource, error) {
+func (s *Writer) saveOnce(ctx context.Context, req *prepare.Request, writes []peer.Write, unread bool) ([]peer.Resource, error) {
 	sv, err := s.preparer.Prepare(ctx, s.Pool, writes, unread)
 	if err != nil {
 		return nil, err

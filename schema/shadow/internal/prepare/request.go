@@ -1,5 +1,4 @@
-// Package request records the outcomes of requests with an id, so that a repeated request takes effect once.
-package request
+package prepare
 
 import (
 	"context"
@@ -16,7 +15,7 @@ import (
 	"github.com/db-controller/db-controller/schema/violation"
 )
 
-// Request identifies a write or a delete. A nil request has no id, and its outcome is not recorded.
+// Request identifies a write or a delete, whose outcome is recorded so that a repeated request takes effect once. A nil request has no id, and its outcome is not recorded.
 type Request struct {
 	id   uuid.UUID
 	hash []byte // of the content

@@ -1,4 +1,4 @@
-package request
+package prepare
 
 import (
 	"encoding/json"

@@ -1,5 +1,4 @@
-// Package lease divides the shards of a deployment among its processes.
-package lease
+package gate
 
 import (
 	"context"
@@ -16,7 +15,6 @@ import (
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
-	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
 )
 
 const (
@@ -177,7 +175,7 @@ func endRights(ctx context.Context, tx pgx.Tx) error {
 		return nil
 	}
 	b = &pgx.Batch{}
-	b.Queue(gate.LockVersionSQL, gate.VersionLock)
+	b.Queue(LockVersionSQL, VersionLock)
 	b.Queue(lockAllRightsSQL)
 	b.Queue(endAllRightsSQL)
 	return tx.SendBatch(ctx, b).Close()

@@ -1,5 +1,4 @@
-// Package tuning has the settings of a store that may change while its process works.
-package tuning
+package db
 
 import (
 	"cmp"
@@ -8,14 +7,14 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 )
 
-// Tuning are such settings. Every use reads the values that hold then, and no transaction needs the same value twice: processes of one
+// Tuning has the settings of a store that may change while its process works. Every use reads the values that hold then, and no transaction needs the same value twice: processes of one
 // deployment have different values while they are restarted with others.
 type Tuning struct {
-	TentativeTTL time.Duration // of db.Times
-	OwnerGrace   time.Duration // of db.Times
-	MissingGrace time.Duration // of db.Times
-	RemovalsKept time.Duration // db.Retention.Removals
-	Quotas       peer.Quotas   // of db.Limits
+	TentativeTTL time.Duration // of Times
+	OwnerGrace   time.Duration // of Times
+	MissingGrace time.Duration // of Times
+	RemovalsKept time.Duration // of Retention.Removals
+	Quotas       peer.Quotas   // of Limits
 }
 
 // Defaults of settings that operators see.
