@@ -7,11 +7,11 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/admin"
 	"github.com/db-controller/db-controller/schema/shadow/internal/compare"
-	"github.com/db-controller/db-controller/schema/shadow/internal/control"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/deletion"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
 	"github.com/db-controller/db-controller/schema/shadow/internal/inspect"
+	"github.com/db-controller/db-controller/schema/shadow/internal/write"
 
 	"github.com/db-controller/db-controller/schema/shadow/internal/plan"
 	"github.com/db-controller/db-controller/schema/shadow/internal/prepare"
@@ -97,7 +97,7 @@ type (
 const (
 	MaxBodyBytes   = prepare.MaxBodyBytes
 	MaxBodyDepth   = prepare.MaxBodyDepth
-	MaxStatusBytes = control.MaxStatusBytes
+	MaxStatusBytes = write.MaxStatusBytes
 )
 
 // Differences that Verify finds.

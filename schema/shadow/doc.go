@@ -17,8 +17,8 @@
 //	internal/prepare   a write as a value (saving.go), validated and compared with the stored resources;
 //	                   request.go the recorded outcomes of requests with an id
 //	internal/attempt   establishes the references of a write elsewhere, aborts attempts, answers questions about them (blockade.go)
-//	internal/delegated references to other deployments that are written under rights: found (find.go), locked and checked (locks.go)
-//	internal/write     create and update: save.go, then one transaction: write.go, lock.go locks and checks, store.go writes
+//	internal/write     create and update: save.go, then one transaction: write.go, lock.go locks and checks, store.go writes;
+//	                   rights.go references to other deployments under rights; columns.go, status.go, finalizer.go, protect.go what is beside bodies
 //	internal/rights    rights to block resources of other deployments without asking: rights.go acquires, recall.go answers, look.go returns
 //	internal/wishes    the rights that applications ask for before they write rows, and that rows lack
 //	internal/progress  the counts of each deletion here
@@ -28,7 +28,6 @@
 //	internal/deletedrows   carries out the deletion of rows of attached tables that are resources
 //	internal/owner     owners of resources: questions (owner_check.go), deletions (owner_drop.go), version switches (owner_upgrade.go)
 //	internal/ownerlist comparison of the lists of owners, which are stored with bodies, with owner references
-//	internal/control   columns beside bodies: statuses, finalizers that are done, and block_deletion
 //	internal/steer     decisions of operators: pauses, retries, forced releases
 //	internal/count     the counts of references that a plan leaves out
 //	internal/closing   targets of a delete that take no new references meanwhile

@@ -12,7 +12,7 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/attempt"
 	"github.com/db-controller/db-controller/schema/shadow/internal/cascade"
 	"github.com/db-controller/db-controller/schema/shadow/internal/compare"
-	"github.com/db-controller/db-controller/schema/shadow/internal/control"
+
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/deletedrows"
 	"github.com/db-controller/db-controller/schema/shadow/internal/deletion"
@@ -50,7 +50,6 @@ type Store struct {
 	*steering
 	*granter
 	*book
-	*controls
 	epochs
 	peerEpochs
 	recovery
@@ -79,7 +78,6 @@ type (
 	steering      = steer.Steering
 	granter       = wishes.Granter
 	book          = progress.Book
-	controls      = control.Controls
 )
 
 // Open takes the database for a deployment. It fails when the database belongs to another one.
@@ -107,7 +105,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	v := verify.New(g, i, t, w, f, compare.New(g, rs, rt), rt)
 	return &Store{
 		reader: r, inspector: i, keeper: t, attempts: a, writer: w, owners: owner.New(g, c), deleter: deletion.New(g, t, w, c, f, rs), verifier: v,
-		administrator: admin.New(g, p, w, c, f, v, rt), rowDeleter: deletedrows.New(rs, c), righter: rt, granter: wishes.New(g, rs, rt), steering: steer.New(g, c), book: b, controls: control.New(g), db: d,
+		administrator: admin.New(g, p, w, c, f, v, rt), rowDeleter: deletedrows.New(rs, c), righter: rt, granter: wishes.New(g, rs, rt), steering: steer.New(g, c), book: b, db: d,
 		epochs: g, peerEpochs: g, recovery: g, databases: g, others: g, versions: g, positions: f, following: f, finalising: c,
 	}, nil
 }

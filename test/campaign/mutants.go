@@ -229,7 +229,7 @@ var played = []mutant{
 	},
 	{
 		"one-right-includes-the-other", "I3, I8, I30", "The acting right to a target is taken for the right to block it.",
-		"schema/shadow/internal/delegated/sql.go",
+		"schema/shadow/internal/write/rights_sql.go",
 		[]string{
 			"    WHERE i.blocks AND ` + db.BlockRightCountsSQL", "    WHERE i.blocks AND ` + db.RightCountsSQL",
 			"countingSQL + ` AND ` + db.BlockRightCountsSQL", "countingSQL + ` AND ` + db.RightCountsSQL",

@@ -187,7 +187,7 @@ func nameOnce(sv *prepare.Saving, named map[string]bool) bool {
 // checkGathered is check for a saving whose locks were not waited for: a missing row may be locked by another transaction.
 func (s *Writer) checkGathered(ctx context.Context, l *locked, sv *prepare.Saving) error {
 	err := s.check(ctx, l, sv)
-	if err != nil && (l.lacks(sv) || l.rights.Lack(sv) || len(missingTargets(s.Self, sv)) > 0) {
+	if err != nil && (l.lacks(sv) || l.rights.lack(sv) || len(missingTargets(s.Self, sv)) > 0) {
 		return gather.ErrAlone
 	}
 	return err

@@ -114,7 +114,7 @@ func (s *Writer) saveOnce(ctx context.Context, req *prepare.Request, writes []pe
 // Commit establishes the new references to other deployments, and then decides the attempt in the transaction
 // that writes all rows. also, when it is not nil, runs in the same transaction.
 func Commit(ctx context.Context, s *Writer, sv *prepare.Saving, also func(pgx.Tx) error) ([]peer.Resource, error) {
-	if err := s.rights.Take(ctx, s.Pool, sv); err != nil {
+	if err := s.rights.take(ctx, s.Pool, sv); err != nil {
 		return nil, err
 	}
 	if len(sv.Foreign) == 1 && also == nil && sv.Within == nil {

@@ -1,4 +1,4 @@
-package delegated
+package write
 
 import (
 	"sync"
@@ -10,31 +10,31 @@ import (
 // mostKnown bounds the memory of known: about 3 MB.
 const mostKnown = 10_000
 
-// known remembers where rights to names were found, so that most writes read nothing before their
+// knownRights remembers where rights to names were found, so that most writes read nothing before their
 // transaction. It decides nothing: the transaction checks under the lock of the row all that a reading would
 // have found.
-type known struct {
+type knownRights struct {
 	mu     sync.Mutex
-	rights map[named]prepare.DelegatedTarget // guarded by mu
+	rights map[namedRight]prepare.DelegatedTarget // guarded by mu
 }
 
-// named is one of the two rights to a name.
-type named struct {
+// namedRight is one of the two rights to a name.
+type namedRight struct {
 	target schema.FullName
 	kind   int32
 	blocks bool
 }
 
-func nameOf(ref *prepare.NewReference) named {
-	return named{ref.Target, ref.KindID, ref.Behaviour == schema.Block}
+func nameOfRight(ref *prepare.NewReference) namedRight {
+	return namedRight{ref.Target, ref.KindID, ref.Behaviour == schema.Block}
 }
 
 // find sets the known rights of references, and returns the others.
-func (k *known) find(refs []*prepare.NewReference) (others []*prepare.NewReference) {
+func (k *knownRights) find(refs []*prepare.NewReference) (others []*prepare.NewReference) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, ref := range refs {
-		if right, ok := k.rights[nameOf(ref)]; ok {
+		if right, ok := k.rights[nameOfRight(ref)]; ok {
 			ref.Rights = []prepare.DelegatedTarget{right}
 		} else {
 			others = append(others, ref)
@@ -43,23 +43,23 @@ func (k *known) find(refs []*prepare.NewReference) (others []*prepare.NewReferen
 	return others
 }
 
-func (k *known) add(refs []*prepare.NewReference) {
+func (k *knownRights) add(refs []*prepare.NewReference) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.rights == nil || len(k.rights) > mostKnown {
-		k.rights = map[named]prepare.DelegatedTarget{}
+		k.rights = map[namedRight]prepare.DelegatedTarget{}
 	}
 	for _, ref := range refs {
 		if len(ref.Rights) == 1 {
-			k.rights[nameOf(ref)] = ref.Rights[0]
+			k.rights[nameOfRight(ref)] = ref.Rights[0]
 		}
 	}
 }
 
-func (k *known) forget(refs []*prepare.NewReference) {
+func (k *knownRights) forget(refs []*prepare.NewReference) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, ref := range refs {
-		delete(k.rights, nameOf(ref))
+		delete(k.rights, nameOfRight(ref))
 	}
 }

@@ -1,4 +1,4 @@
-package control
+package write
 
 import (
 	"context"
@@ -30,11 +30,11 @@ WITH s AS (
 // SetBlockDeletion sets or clears block_deletion of a resource and returns the resource. While it is set, a delete that would
 // remove the resource is refused, and an asynchronous cascade leaves it in DELETING. A non-zero uid has to match the resource's.
 // It fails with ErrNotFound.
-func (s *Controls) SetBlockDeletion(ctx context.Context, name string, uid uuid.UUID, block bool) (*peer.Resource, error) {
+func (s *Writer) SetBlockDeletion(ctx context.Context, name string, uid uuid.UUID, block bool) (*peer.Resource, error) {
 	return gate.UnlessBehind(ctx, s.gate, s.Pool, func() (*peer.Resource, error) { return s.protect(ctx, name, uid, block) })
 }
 
-func (s *Controls) protect(ctx context.Context, name string, uid uuid.UUID, block bool) (*peer.Resource, error) {
+func (s *Writer) protect(ctx context.Context, name string, uid uuid.UUID, block bool) (*peer.Resource, error) {
 	kindID, err := s.KindOfName(ctx, name)
 	if err != nil {
 		return nil, err

@@ -1,6 +1,4 @@
-// Package delegated writes references to other deployments under rights, without asking: it finds the rights to names, locks and checks
-// them in the transaction of the write, and stores the references.
-package delegated
+package write
 
 import (
 	"context"
@@ -16,19 +14,20 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/prepare"
 )
 
-// Finder finds rights.
-type Finder struct {
+// rightFinder finds the rights under which references to other deployments are written without asking. They are locked and checked in
+// the transaction of the write (rights_locks.go).
+type rightFinder struct {
 	*db.DB
-	known known
+	known knownRights
 }
 
-// NewFinder returns a finder for one database.
-func NewFinder(d *db.DB) *Finder { return &Finder{DB: d} }
+// newRightFinder returns a finder for one database.
+func newRightFinder(d *db.DB) *rightFinder { return &rightFinder{DB: d} }
 
-// Take takes the new references that need no question out of the references that are to be established: this
+// take takes the new references that need no question out of the references that are to be established: this
 // deployment has the right to their targets that covers their behaviour. The right is checked again under the
 // lock of its row.
-func (f *Finder) Take(ctx context.Context, q db.Querier, sv *prepare.Saving) error {
+func (f *rightFinder) take(ctx context.Context, q db.Querier, sv *prepare.Saving) error {
 	refs, err := f.delegable(ctx, sv)
 	if err != nil {
 		return err
@@ -36,7 +35,7 @@ func (f *Finder) Take(ctx context.Context, q db.Querier, sv *prepare.Saving) err
 	if err := f.look(ctx, q, f.known.find(refs)); err != nil {
 		return fmt.Errorf("read delegations: %w", err)
 	}
-	take(sv)
+	takeDelegated(sv)
 	return nil
 }
 
@@ -44,7 +43,7 @@ func (f *Finder) Take(ctx context.Context, q db.Querier, sv *prepare.Saving) err
 // references are asked about: references of a kind that any version excludes, and references to which the
 // writing person has no right by the grants known here. A derivation asks as well: the right to it is the
 // deployment's.
-func (f *Finder) delegable(ctx context.Context, sv *prepare.Saving) ([]*prepare.NewReference, error) {
+func (f *rightFinder) delegable(ctx context.Context, sv *prepare.Saving) ([]*prepare.NewReference, error) {
 	if !f.Cfg.Delegations {
 		return nil, nil
 	}
@@ -75,7 +74,7 @@ func (f *Finder) delegable(ctx context.Context, sv *prepare.Saving) ([]*prepare.
 }
 
 // look reads the rights of references.
-func (f *Finder) look(ctx context.Context, q db.Querier, refs []*prepare.NewReference) (err error) {
+func (f *rightFinder) look(ctx context.Context, q db.Querier, refs []*prepare.NewReference) (err error) {
 	if len(refs) == 0 {
 		return nil
 	}
@@ -103,8 +102,8 @@ func (f *Finder) look(ctx context.Context, q db.Querier, refs []*prepare.NewRefe
 	return err
 }
 
-// take moves the references with exactly one right.
-func take(sv *prepare.Saving) {
+// takeDelegated moves the references with exactly one right.
+func takeDelegated(sv *prepare.Saving) {
 	for d, refs := range sv.Foreign {
 		left := slices.DeleteFunc(slices.Clone(refs), func(ref *prepare.NewReference) bool {
 			if len(ref.Rights) != 1 {

@@ -1,4 +1,4 @@
-package delegated
+package write
 
 import (
 	"fmt"
@@ -29,21 +29,21 @@ func TestWritesUnderRightsShareStatements(t *testing.T) {
 		for range n {
 			savings = append(savings, &prepare.Saving{Delegated: []*prepare.NewReference{reference(1, schema.Unset), reference(1, schema.Block), reference(2, schema.CascadeDelete)}})
 		}
-		var l Locks
+		var l rightLocks
 		b := &pgx.Batch{}
-		l.Queue(b, savings, "")
+		l.queue(b, savings, "")
 		require.Equal(t, 3, b.Len())
 		require.Equal(t, []any{[]int64{1, 2, 1}}, b.QueuedQueries[0].Arguments)
 		require.Equal(t, []any{[]int64{1, 2}, []uuid.UUID{{15: 1}, {15: 2}}}, b.QueuedQueries[1].Arguments)
 		require.Equal(t, []any{[]int64{1}, []uuid.UUID{{15: 1}}}, b.QueuedQueries[2].Arguments)
 		b = &pgx.Batch{}
-		QueueInsert(b, savings)
+		queueDelegated(b, savings)
 		require.Equal(t, 1, b.Len())
 		require.Len(t, b.QueuedQueries[0].Arguments[0], 3*n)
 	}
 	b := &pgx.Batch{}
-	new(Locks).Queue(b, []*prepare.Saving{{}}, "")
-	QueueInsert(b, []*prepare.Saving{{}})
+	new(rightLocks).queue(b, []*prepare.Saving{{}}, "")
+	queueDelegated(b, []*prepare.Saving{{}})
 	require.Zero(t, b.Len())
 }
 
@@ -51,8 +51,8 @@ func TestWritesUnderRightsShareStatements(t *testing.T) {
 // neither does the other right to its target.
 func TestEachWriteNeedsItsOwnRights(t *testing.T) {
 	t.Parallel()
-	f := NewFinder(&db.DB{})
-	l := &Locks{rows: map[int64]bool{1: true, 2: true}, counts: map[right]bool{{uuid.UUID{15: 1}, false}: true}}
+	f := newRightFinder(&db.DB{})
+	l := &rightLocks{rows: map[int64]bool{1: true, 2: true}, counts: map[right]bool{{uuid.UUID{15: 1}, false}: true}}
 	for _, c := range []struct {
 		refs  []*prepare.NewReference
 		lacks bool
@@ -65,8 +65,8 @@ func TestEachWriteNeedsItsOwnRights(t *testing.T) {
 		{[]*prepare.NewReference{reference(1, schema.Unset), reference(3, schema.Unset)}, true, true},
 	} {
 		sv := &prepare.Saving{Delegated: c.refs}
-		require.Equal(t, c.lacks, l.Lack(sv))
-		if err := f.Check(l, sv); c.ends {
+		require.Equal(t, c.lacks, l.lack(sv))
+		if err := f.check(l, sv); c.ends {
 			require.ErrorIs(t, err, db.ErrStale)
 		} else {
 			require.NoError(t, err)
@@ -77,7 +77,7 @@ func TestEachWriteNeedsItsOwnRights(t *testing.T) {
 // A known right is found by name, kind and right, until it turns out not to count.
 func TestKnownRights(t *testing.T) {
 	t.Parallel()
-	var k known
+	var k knownRights
 	acting, block := reference(1, schema.Unset), reference(1, schema.Block)
 	acting.Rights, block.Rights = []prepare.DelegatedTarget{{ID: 1}}, []prepare.DelegatedTarget{{ID: 1}, {ID: 2}}
 	k.add([]*prepare.NewReference{acting, block})

@@ -1,4 +1,4 @@
-package delegated
+package write
 
 import (
 	"errors"
@@ -27,17 +27,17 @@ func rightOf(ref *prepare.NewReference) right {
 	return right{ref.UID, ref.Behaviour == schema.Block}
 }
 
-// Locks are the rights of the writes of one transaction.
-type Locks struct {
+// rightLocks are the rights of the writes of one transaction.
+type rightLocks struct {
 	rows   map[int64]bool // locked ones, by target
 	counts map[right]bool
 }
 
-// Queue locks the row of each target once, in the order of ids, and then reads which rights count. With the suffix SKIP LOCKED it waits
+// queue locks the row of each target once, in the order of ids, and then reads which rights count. With the suffix SKIP LOCKED it waits
 // for no row.
-func (l *Locks) Queue(b *pgx.Batch, savings []*prepare.Saving, suffix string) {
+func (l *rightLocks) queue(b *pgx.Batch, savings []*prepare.Saving, suffix string) {
 	l.rows, l.counts = map[int64]bool{}, map[right]bool{}
-	var acting, blocking wanted
+	var acting, blocking wantedRights
 	for _, sv := range savings {
 		for _, ref := range sv.Delegated {
 			if ref.Behaviour == schema.Block {
@@ -59,14 +59,14 @@ func (l *Locks) Queue(b *pgx.Batch, savings []*prepare.Saving, suffix string) {
 	}
 }
 
-// wanted are the targets of rights, once each.
-type wanted struct {
+// wantedRights are the targets of rights, once each.
+type wantedRights struct {
 	ids  []int64
 	uids []uuid.UUID
 	once map[uuid.UUID]bool
 }
 
-func (w *wanted) add(ref *prepare.NewReference) {
+func (w *wantedRights) add(ref *prepare.NewReference) {
 	if w.once[ref.UID] {
 		return
 	}
@@ -85,8 +85,8 @@ func each[T any](do func(T)) func(pgx.Rows) error {
 	}
 }
 
-// Lack reports whether a row that a saving needs was not locked: it is gone, about to end, or locked by another transaction.
-func (l *Locks) Lack(sv *prepare.Saving) bool {
+// lack reports whether a row that a saving needs was not locked: it is gone, about to end, or locked by another transaction.
+func (l *rightLocks) lack(sv *prepare.Saving) bool {
 	for _, ref := range sv.Delegated {
 		if !l.rows[ref.TargetID] {
 			return true
@@ -95,9 +95,9 @@ func (l *Locks) Lack(sv *prepare.Saving) bool {
 	return false
 }
 
-// Check fails with ErrStale when a right of a saving has ended or is about to end: the write is prepared again, and asks the target's
+// check fails with ErrStale when a right of a saving has ended or is about to end: the write is prepared again, and asks the target's
 // deployment.
-func (f *Finder) Check(l *Locks, sv *prepare.Saving) error {
+func (f *rightFinder) check(l *rightLocks, sv *prepare.Saving) error {
 	for _, ref := range sv.Delegated {
 		if !l.rows[ref.TargetID] || !l.counts[rightOf(ref)] {
 			f.known.forget(sv.Delegated)
@@ -107,8 +107,8 @@ func (f *Finder) Check(l *Locks, sv *prepare.Saving) error {
 	return nil
 }
 
-// QueueInsert stores the references.
-func QueueInsert(b *pgx.Batch, savings []*prepare.Saving) {
+// queueDelegated stores the references.
+func queueDelegated(b *pgx.Batch, savings []*prepare.Saving) {
 	var holders, targets []int64
 	var fields []int32
 	var behaviours []int16

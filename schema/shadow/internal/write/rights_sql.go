@@ -1,4 +1,4 @@
-package delegated
+package write
 
 import "github.com/db-controller/db-controller/schema/shadow/internal/db"
 
