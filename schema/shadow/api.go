@@ -6,11 +6,11 @@ import (
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/admin"
-	"github.com/db-controller/db-controller/schema/shadow/internal/compare"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/deletion"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
 	"github.com/db-controller/db-controller/schema/shadow/internal/inspect"
+	"github.com/db-controller/db-controller/schema/shadow/internal/verify"
 	"github.com/db-controller/db-controller/schema/shadow/internal/write"
 
 	"github.com/db-controller/db-controller/schema/shadow/internal/plan"
@@ -84,11 +84,11 @@ type (
 	AcceptedDatabase = gate.AcceptedDatabase
 	Decommissioned   = gate.Decommissioned
 	DecommissionPlan = admin.DecommissionPlan
-	Difference       = compare.Difference
-	DifferenceKind   = compare.DifferenceKind
-	Verification     = compare.Verification
-	Decision         = compare.Decision
-	Verified         = compare.Verified
+	Difference       = verify.Difference
+	DifferenceKind   = verify.DifferenceKind
+	Verification     = verify.Verification
+	Decision         = verify.Decision
+	Verified         = verify.Verified
 	Outstanding      = admin.Outstanding
 	Delegations      = target.Delegations
 )
@@ -102,8 +102,8 @@ const (
 
 // Differences that Verify finds.
 const (
-	TargetGone = compare.TargetGone
-	OwnerLetGo = compare.OwnerLetGo
+	TargetGone = verify.TargetGone
+	OwnerLetGo = verify.OwnerLetGo
 )
 
 // Errors of reads.

@@ -26,14 +26,14 @@
 //	                   decision on them; owner_change.go for lost owners
 //	internal/follow    acts on the holders here for deletions in other deployments, in batches (act.go)
 //	internal/deletedrows   carries out the deletion of rows of attached tables that are resources
-//	internal/owner     owners of resources: questions (owner_check.go), deletions (owner_drop.go), version switches (owner_upgrade.go)
-//	internal/ownerlist comparison of the lists of owners, which are stored with bodies, with owner references
+//	internal/owner     owners of resources: questions (owner_check.go), deletions (owner_drop.go), version switches (owner_upgrade.go);
+//	                   lists.go compares the lists of owners, which are stored with bodies, with owner references
 //	internal/steer     decisions of operators: pauses, retries, forced releases
 //	internal/count     the counts of references that a plan leaves out
 //	internal/closing   targets of a delete that take no new references meanwhile
 //	internal/deletion  a user's delete: delete.go tries it in one transaction, gathered.go several in one, lookahead.go finds the refusing blockers, plan.go answers one, trace.go upwards
-//	internal/compare   finds differences inside one database: bodies, owner lists, rows of attached tables
-//	internal/verify    compares references, blockades and owners with other deployments, and repairs them
+//	internal/verify    compares references, blockades and owners with other deployments, and inside one database bodies (bodies.go),
+//	                   lists of owners, rows of attached tables (rows.go); repairs the differences
 //	internal/admin     version switches (derive.go: references anew), decommissioned deployments, kept environments, tidying, and the loops that run them
 //
 // Locks. A write transaction runs at READ COMMITTED: it takes a lock in one statement and reads the protected rows in the next

@@ -11,7 +11,6 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/admin"
 	"github.com/db-controller/db-controller/schema/shadow/internal/attempt"
 	"github.com/db-controller/db-controller/schema/shadow/internal/cascade"
-	"github.com/db-controller/db-controller/schema/shadow/internal/compare"
 
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/deletedrows"
@@ -102,7 +101,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	c := cascade.New(g, rs, recorder)
 	i, f := inspect.New(g, r, rs), follow.New(g, rs, c, recorder)
 	rt := rights.New(g, rs, p, a)
-	v := verify.New(g, i, t, w, f, compare.New(g, rs, rt), rt)
+	v := verify.New(g, i, t, w, f, rt, rs)
 	return &Store{
 		reader: r, inspector: i, keeper: t, attempts: a, writer: w, owners: owner.New(g, c), deleter: deletion.New(g, t, w, c, f, rs), verifier: v,
 		administrator: admin.New(g, p, w, c, f, v, rt), rowDeleter: deletedrows.New(rs, c), righter: rt, granter: wishes.New(g, rs, rt), steering: steer.New(g, c), book: b, db: d,

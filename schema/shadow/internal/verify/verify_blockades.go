@@ -8,7 +8,7 @@ import (
 
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
-	"github.com/db-controller/db-controller/schema/shadow/internal/compare"
+
 	"github.com/db-controller/db-controller/schema/shadow/internal/inspect"
 )
 
@@ -16,22 +16,22 @@ import (
 // asked when they expire.
 func (v *verifying) blockades(ctx context.Context, cursor string, save func(string) error) error {
 	var of schema.DeploymentID
-	if len(v.How.With) == 1 {
-		of = v.How.With[0]
+	if len(v.how.With) == 1 {
+		of = v.how.With[0]
 	}
 	for {
-		page, next, err := v.store.inspect.ListBlockades(ctx, of, cursor, compare.Page)
+		page, next, err := v.store.inspect.ListBlockades(ctx, of, cursor, pageRows)
 		if err != nil {
 			return err
 		}
 		by := map[schema.DeploymentID][]inspect.BlockadeView{}
 		for _, b := range page {
-			if b.ExpiresAt.IsZero() && v.Concerns(b.Holder.Deployment) {
+			if b.ExpiresAt.IsZero() && v.concerns(b.Holder.Deployment) {
 				by[b.Holder.Deployment] = append(by[b.Holder.Deployment], b)
 			}
 		}
 		for holder, blockades := range by {
-			v.Out.Blockades += int64(len(blockades))
+			v.out.Blockades += int64(len(blockades))
 			if err := v.compareBlockades(ctx, holder, blockades); err != nil {
 				return err
 			}
@@ -42,7 +42,7 @@ func (v *verifying) blockades(ctx context.Context, cursor string, save func(stri
 		if err := save(cursor); err != nil {
 			return err
 		}
-		if err := v.How.Progress(ctx, v.Out); err != nil {
+		if err := v.how.Progress(ctx, v.out); err != nil {
 			return err
 		}
 	}
@@ -51,7 +51,7 @@ func (v *verifying) blockades(ctx context.Context, cursor string, save func(stri
 func (v *verifying) compareBlockades(ctx context.Context, holder schema.DeploymentID, blockades []inspect.BlockadeView) error {
 	ofNothing, err := v.ofNothing(ctx, holder, blockades)
 	if err == nil && len(ofNothing) > 0 { // a release may be under way
-		if err = v.Wait(ctx); err == nil {
+		if err = v.wait(ctx); err == nil {
 			ofNothing, err = v.ofNothing(ctx, holder, ofNothing)
 		}
 	}
@@ -61,7 +61,7 @@ func (v *verifying) compareBlockades(ctx context.Context, holder schema.Deployme
 	if len(ofNothing) == 0 {
 		return nil
 	}
-	if v.How.Repair {
+	if v.how.Repair {
 		// Expired makes the holder's deployment abort an undecided attempt: only then may the blockade be removed (I5).
 		questions := make([]peer.Question, len(ofNothing))
 		for i, b := range ofNothing {
@@ -76,8 +76,8 @@ func (v *verifying) compareBlockades(ctx context.Context, holder schema.Deployme
 		}
 	}
 	for _, b := range ofNothing {
-		d := compare.Difference{Kind: compare.BlockadeOfNone, Holder: b.Holder, Target: v.store.FullName(b.Name), Path: b.Key.Path, Behaviour: b.Behaviour, Repaired: v.How.Repair}
-		if err := v.Found(d); err != nil {
+		d := Difference{Kind: BlockadeOfNone, Holder: b.Holder, Target: v.store.FullName(b.Name), Path: b.Key.Path, Behaviour: b.Behaviour, Repaired: v.how.Repair}
+		if err := v.found(d); err != nil {
 			return err
 		}
 	}

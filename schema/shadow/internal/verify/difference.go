@@ -1,4 +1,4 @@
-package compare
+package verify
 
 import (
 	"context"
@@ -148,54 +148,54 @@ type Verified struct {
 // Rows returns the number of rows compared.
 func (v Verified) Rows() int64 { return v.References + v.Blockades + v.Owners + v.Bodies }
 
-// Page is the number of rows that are compared at a time.
-const Page = 1000
+// pageRows is the number of rows that are compared at a time.
+const pageRows = 1000
 
-// Run is a verification under way.
-type Run struct {
-	How Verification
-	Out Verified
+// run is a verification under way.
+type run struct {
+	how Verification
+	out Verified
 
 	gate *gate.Gate
 }
 
-// NewRun returns a run that has compared nothing yet.
-func NewRun(g *gate.Gate, how Verification) *Run {
+// newRun returns a run that has compared nothing yet.
+func newRun(g *gate.Gate, how Verification) *run {
 	if how.Settle <= 0 {
 		how.Settle = 2 * time.Second
 	}
 	if how.Progress == nil {
 		how.Progress = func(context.Context, Verified) error { return nil }
 	}
-	return &Run{How: how, Out: Verified{Unreachable: map[schema.DeploymentID]error{}}, gate: g}
+	return &run{how: how, out: Verified{Unreachable: map[schema.DeploymentID]error{}}, gate: g}
 }
 
-// Concerns reports whether references to a deployment are compared.
-func (r *Run) Concerns(d schema.DeploymentID) bool {
-	return (r.How.With == nil || slices.Contains(r.How.With, d)) && r.Out.Unreachable[d] == nil && !r.gate.IsDecommissioned(d)
+// concerns reports whether references to a deployment are compared.
+func (r *run) concerns(d schema.DeploymentID) bool {
+	return (r.how.With == nil || slices.Contains(r.how.With, d)) && r.out.Unreachable[d] == nil && !r.gate.IsDecommissioned(d)
 }
 
-// Found counts and reports a difference.
-func (r *Run) Found(d Difference) error {
-	r.Out.Differences++
+// found counts and reports a difference.
+func (r *run) found(d Difference) error {
+	r.out.Differences++
 	if d.Repaired {
-		r.Out.Repaired++
+		r.out.Repaired++
 	}
 	if d.ActedUpon {
-		r.Out.ActedUpon++
+		r.out.ActedUpon++
 	}
-	if r.How.Report == nil {
+	if r.how.Report == nil {
 		return nil
 	}
-	return r.How.Report(d)
+	return r.how.Report(d)
 }
 
-// Wait waits between the two looks at a difference.
-func (r *Run) Wait(ctx context.Context) error {
+// wait waits between the two looks at a difference.
+func (r *run) wait(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-time.After(r.How.Settle):
+	case <-time.After(r.how.Settle):
 		return nil
 	}
 }

@@ -1,6 +1,4 @@
-// Package ownerlist compares the lists of owners that users see, which are stored with the bodies, with the owner references that are
-// derived from them. Both are written together, so that one snapshot shows them equal.
-package ownerlist
+package owner
 
 import (
 	"context"
@@ -16,11 +14,11 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/write"
 )
 
-const storedSQL = `
+const storedOwnersSQL = `
 SELECT ownee_id, deployment_id, kind_id, name, uid, flags FROM dbcontroller.owner_reference WHERE ownee_id = ANY ($1)`
 
-// Difference is the difference between the list of a resource and its owner references.
-type Difference struct {
+// ListDifference is the difference between the list of a resource and its owner references.
+type ListDifference struct {
 	Row *prepare.ShadowRow
 	// NotStored are the owners of the list without an owner reference, NotListed the owners of owner
 	// references that are not in it.
@@ -45,14 +43,15 @@ func listedOf(d *db.DB, owner schema.FullName, kind string, uid uuid.UUID, flags
 	return k
 }
 
-// Compare compares the lists of resources with their owner references, in the transaction that has read the resources.
-func Compare(ctx context.Context, d *db.DB, tx pgx.Tx, resources []*prepare.ShadowRow) (out []*Difference, err error) {
-	all, err := stored(ctx, d, tx, resources)
+// CompareLists compares the lists of owners that users see, which are stored with the bodies, with the owner references that are derived
+// from them, in the transaction that has read the resources. Both are written together, so that one snapshot shows them equal.
+func CompareLists(ctx context.Context, d *db.DB, tx pgx.Tx, resources []*prepare.ShadowRow) (out []*ListDifference, err error) {
+	all, err := storedOwners(ctx, d, tx, resources)
 	if err != nil {
 		return nil, err
 	}
 	for _, row := range resources {
-		l, rows := &Difference{Row: row}, all[row.ID]
+		l, rows := &ListDifference{Row: row}, all[row.ID]
 		for _, o := range row.Owners {
 			k := listedOf(d, o.Owner, o.Kind, o.UID, o.Flags())
 			if _, ok := rows[k]; !ok {
@@ -70,13 +69,13 @@ func Compare(ctx context.Context, d *db.DB, tx pgx.Tx, resources []*prepare.Shad
 	return out, nil
 }
 
-// stored reads the owner references of resources, by ownee.
-func stored(ctx context.Context, d *db.DB, tx pgx.Tx, resources []*prepare.ShadowRow) (map[int64]map[listed]prepare.OwnerRow, error) {
+// storedOwners reads the owner references of resources, by ownee.
+func storedOwners(ctx context.Context, d *db.DB, tx pgx.Tx, resources []*prepare.ShadowRow) (map[int64]map[listed]prepare.OwnerRow, error) {
 	ids := make([]int64, len(resources))
 	for i, row := range resources {
 		ids[i] = row.ID
 	}
-	rows, err := tx.Query(ctx, storedSQL, ids)
+	rows, err := tx.Query(ctx, storedOwnersSQL, ids)
 	if err != nil {
 		return nil, err
 	}
@@ -104,9 +103,9 @@ func stored(ctx context.Context, d *db.DB, tx pgx.Tx, resources []*prepare.Shado
 	return out, nil
 }
 
-// Repair derives the owner references from the lists again, and returns the ids of the repaired resources: the resources that have not changed
+// RepairLists derives the owner references from the lists again, and returns the ids of the repaired resources: the resources that have not changed
 // since they were compared. The owners of added ones are checked as new ones are.
-func Repair(ctx context.Context, d *db.DB, lists []*Difference) (repaired map[int64]bool, err error) {
+func RepairLists(ctx context.Context, d *db.DB, lists []*ListDifference) (repaired map[int64]bool, err error) {
 	ids, add := make([]int64, len(lists)), make([][]prepare.OwnerRow, len(lists))
 	for i, l := range lists {
 		ids[i] = l.Row.ID

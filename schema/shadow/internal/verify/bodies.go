@@ -1,4 +1,4 @@
-package compare
+package verify
 
 import (
 	"cmp"
@@ -11,7 +11,7 @@ import (
 
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
-	"github.com/db-controller/db-controller/schema/shadow/internal/ownerlist"
+	"github.com/db-controller/db-controller/schema/shadow/internal/owner"
 	"github.com/db-controller/db-controller/schema/shadow/internal/prepare"
 	"github.com/db-controller/db-controller/schema/shadow/internal/read"
 )
@@ -42,8 +42,8 @@ ORDER BY s.id`)
 
 // bodies compares the references that the current version derives from bodies with the stored ones. With how.Bodies it reads that
 // many resources, starting where the last comparison of this process ended.
-func (v *comparing) bodies(ctx context.Context) error {
-	if v.How.Bodies <= 0 {
+func (v *verifying) bodies(ctx context.Context) error {
+	if v.how.Bodies <= 0 {
 		_, err := v.bodiesFrom(ctx, 0, 0)
 		return err
 	}
@@ -57,7 +57,7 @@ func (v *comparing) bodies(ctx context.Context) error {
 		from = rand.Int64N(last + 1)
 	}
 	last, err := v.bodiesFrom(ctx, from, 0)
-	if err == nil && from > 0 && v.Out.Bodies < int64(v.How.Bodies) {
+	if err == nil && from > 0 && v.out.Bodies < int64(v.how.Bodies) {
 		last, err = v.bodiesFrom(ctx, 0, from) // wrap around, up to the start
 	}
 	s.sampled.Store(last)
@@ -65,11 +65,11 @@ func (v *comparing) bodies(ctx context.Context) error {
 }
 
 // bodiesFrom compares the bodies with ids in (after, to], without an upper limit when to is 0. It returns the last id compared.
-func (v *comparing) bodiesFrom(ctx context.Context, after, to int64) (int64, error) {
+func (v *verifying) bodiesFrom(ctx context.Context, after, to int64) (int64, error) {
 	for size := bodiesPage; ; {
 		limit := size
-		if v.How.Bodies > 0 {
-			limit = min(limit, v.How.Bodies-int(v.Out.Bodies))
+		if v.how.Bodies > 0 {
+			limit = min(limit, v.how.Bodies-int(v.out.Bodies))
 		}
 		page, err := v.readBodies(ctx, after, to, limit)
 		if err != nil {
@@ -82,8 +82,8 @@ func (v *comparing) bodiesFrom(ctx context.Context, after, to int64) (int64, err
 		if len(page.rows) > 0 {
 			after = page.rows[len(page.rows)-1].ID
 		}
-		v.Out.Bodies += int64(len(page.rows))
-		if err := v.How.Progress(ctx, v.Out); err != nil || len(page.rows) < limit && !page.cut || int(v.Out.Bodies) == v.How.Bodies {
+		v.out.Bodies += int64(len(page.rows))
+		if err := v.how.Progress(ctx, v.out); err != nil || len(page.rows) < limit && !page.cut || int(v.out.Bodies) == v.how.Bodies {
 			return after, err
 		}
 	}
@@ -97,10 +97,10 @@ type bodyPage struct {
 	held      map[int64][]read.HeldReference
 	differing map[int64][]Difference
 	// ownerLists are the lists that differ from their rows.
-	ownerLists []*ownerlist.Difference
+	ownerLists []*owner.ListDifference
 }
 
-func (v *comparing) readBodies(ctx context.Context, after, to int64, limit int) (*bodyPage, error) {
+func (v *verifying) readBodies(ctx context.Context, after, to int64, limit int) (*bodyPage, error) {
 	s := v.store
 	current, err := s.Current()
 	if err != nil {
@@ -135,7 +135,7 @@ func (v *comparing) readBodies(ctx context.Context, after, to int64, limit int) 
 				page.differing[row.ID] = d
 			}
 		}
-		if page.ownerLists, err = ownerlist.Compare(ctx, s.DB, tx, page.rows); err != nil {
+		if page.ownerLists, err = owner.CompareLists(ctx, s.DB, tx, page.rows); err != nil {
 			return err
 		}
 		return page.leaveUnderived(ctx, tx)
@@ -172,7 +172,7 @@ func (p *bodyPage) leaveUnderived(ctx context.Context, tx pgx.Tx) error {
 
 // bodyDifferences compares one resource. A resource of a kind that the current version lacks has no differences: it keeps its
 // stored references until a version with the kind derives them.
-func (v *comparing) bodyDifferences(ctx context.Context, tx pgx.Tx, model *schema.Model, row *prepare.ShadowRow, held []read.HeldReference) ([]Difference, error) {
+func (v *verifying) bodyDifferences(ctx context.Context, tx pgx.Tx, model *schema.Model, row *prepare.ShadowRow, held []read.HeldReference) ([]Difference, error) {
 	s := v.store
 	id, err := s.Names.KindOf(ctx, tx, row.KindID)
 	if err != nil {
@@ -209,7 +209,7 @@ func (v *comparing) bodyDifferences(ctx context.Context, tx pgx.Tx, model *schem
 	}
 	var out []Difference
 	differs := func(kind DifferenceKind, k key, b schema.Behaviour) {
-		if v.Concerns(k.target.Deployment) {
+		if v.concerns(k.target.Deployment) {
 			out = append(out, Difference{Kind: kind, Holder: s.FullName(row.Name), Target: k.target, Path: k.path, Behaviour: b})
 		}
 	}
@@ -231,9 +231,9 @@ func (v *comparing) bodyDifferences(ctx context.Context, tx pgx.Tx, model *schem
 }
 
 // compareBodies reports differences. With Repair it queues the resources to be derived again, as a switch of the version does.
-func (v *comparing) compareBodies(ctx context.Context, page *bodyPage) error {
+func (v *verifying) compareBodies(ctx context.Context, page *bodyPage) error {
 	ids := page.ids()
-	if v.How.Repair && len(ids) > 0 {
+	if v.how.Repair && len(ids) > 0 {
 		const reason = "verify found that the references in the body differ from the stored ones"
 		if err := v.store.InTx(ctx, db.WorkFeed, func(tx pgx.Tx) error {
 			_, err := tx.Exec(ctx, deriveAnewSQL, ids, v.store.SelfID, reason)
@@ -247,8 +247,8 @@ func (v *comparing) compareBodies(ctx context.Context, page *bodyPage) error {
 	}
 	for _, id := range ids {
 		for _, d := range page.differing[id] {
-			d.Repaired = v.How.Repair && d.Kind != BodyUnreadable
-			if err := v.Found(d); err != nil {
+			d.Repaired = v.how.Repair && d.Kind != BodyUnreadable
+			if err := v.found(d); err != nil {
 				return err
 			}
 		}

@@ -1,4 +1,4 @@
-package compare
+package verify
 
 import (
 	"context"
@@ -43,7 +43,7 @@ ORDER BY 1`
 var activeRowsSQL = db.Codes(`SELECT s.name FROM dbcontroller.shadow s WHERE s.kind_id = $1 AND s.name = ANY ($2) AND s.state = {active}`)
 
 // tables compares attached tables with the stored resources, and finds the changes that no trigger saw.
-func (v *comparing) tables(ctx context.Context) error {
+func (v *verifying) tables(ctx context.Context) error {
 	if err := v.store.rows.Load(ctx); err != nil {
 		return err
 	}
@@ -71,37 +71,37 @@ func (v *comparing) tables(ctx context.Context) error {
 
 // values finds the values of a reference that have no right and are not noted as lacking: of rows that no
 // trigger saw. Each is looked at twice. With Repair they are noted, so that their right is asked for.
-func (v *comparing) values(ctx context.Context, r rows.Reference) error {
+func (v *verifying) values(ctx context.Context, r rows.Reference) error {
 	return v.store.rows.WalkValues(ctx, r, func(page []rows.Value) error {
-		v.Out.Bodies += int64(len(page))
+		v.out.Bodies += int64(len(page))
 		unknown, err := v.store.rights.Unknown(ctx, r, page)
 		if err == nil && len(unknown) > 0 {
-			if err = v.Wait(ctx); err == nil {
+			if err = v.wait(ctx); err == nil {
 				unknown, err = v.store.rights.Unknown(ctx, r, unknown)
 			}
 		}
 		if err != nil {
 			return err
 		}
-		if v.How.Repair {
+		if v.how.Repair {
 			if err := v.store.rights.Lack(ctx, r, unknown); err != nil {
 				return err
 			}
 		}
 		for _, u := range unknown {
 			d := Difference{
-				Kind: RowMissed, Holder: v.store.FullName(r.Table.Definition.Collection), Target: u.Target.FullName, Path: r.Path(), Behaviour: r.Declared().Behaviour, Repaired: v.How.Repair,
+				Kind: RowMissed, Holder: v.store.FullName(r.Table.Definition.Collection), Target: u.Target.FullName, Path: r.Path(), Behaviour: r.Declared().Behaviour, Repaired: v.how.Repair,
 			}
-			if err := v.Found(d); err != nil {
+			if err := v.found(d); err != nil {
 				return err
 			}
 		}
-		return v.How.Progress(ctx, v.Out)
+		return v.how.Progress(ctx, v.out)
 	})
 }
 
 // declared returns the kind whose table is attached as the version declares it; nil when none is.
-func (v *comparing) declared(t *rows.Table) *schema.KindModel {
+func (v *verifying) declared(t *rows.Table) *schema.KindModel {
 	current, err := v.store.Current()
 	if err != nil {
 		return nil
@@ -109,7 +109,7 @@ func (v *comparing) declared(t *rows.Table) *schema.KindModel {
 	return t.Declared(current.Model)
 }
 
-func (v *comparing) drift(ctx context.Context, t *rows.Table) error {
+func (v *verifying) drift(ctx context.Context, t *rows.Table) error {
 	found, err := v.store.Pool.Query(ctx, driftSQL, t.KindID)
 	if err != nil {
 		return fmt.Errorf("read triggers of %s: %w", t.Definition.Table, err)
@@ -120,7 +120,7 @@ func (v *comparing) drift(ctx context.Context, t *rows.Table) error {
 	}
 	for _, drift := range drifts {
 		table := v.store.FullName(t.Definition.Collection)
-		if err := v.Found(Difference{Kind: TriggerDrift, Holder: table, Target: table, Path: drift}); err != nil {
+		if err := v.found(Difference{Kind: TriggerDrift, Holder: table, Target: table, Path: drift}); err != nil {
 			return err
 		}
 	}
@@ -128,9 +128,9 @@ func (v *comparing) drift(ctx context.Context, t *rows.Table) error {
 }
 
 // resourcesOf finds the resources of a kind without a row, whose deletion no trigger saw. With Repair it is carried out.
-func (v *comparing) resourcesOf(ctx context.Context, t *rows.Table) error {
+func (v *verifying) resourcesOf(ctx context.Context, t *rows.Table) error {
 	for after := ""; ; {
-		found, err := v.store.Pool.Query(ctx, knownPageSQL, t.KindID, after, Page)
+		found, err := v.store.Pool.Query(ctx, knownPageSQL, t.KindID, after, pageRows)
 		if err != nil {
 			return fmt.Errorf("read resources of %s: %w", t.Definition.Table, err)
 		}
@@ -142,14 +142,14 @@ func (v *comparing) resourcesOf(ctx context.Context, t *rows.Table) error {
 			return nil
 		}
 		after = names[len(names)-1]
-		v.Out.Bodies += int64(len(names))
+		v.out.Bodies += int64(len(names))
 		gone, err := v.rowless(ctx, t, names)
 		if err == nil && len(gone) > 0 { // each is looked at twice
-			if err = v.Wait(ctx); err == nil {
+			if err = v.wait(ctx); err == nil {
 				gone, err = v.rowless(ctx, t, gone)
 			}
 		}
-		if err == nil && v.How.Repair && len(gone) > 0 {
+		if err == nil && v.how.Repair && len(gone) > 0 {
 			_, err = v.store.Pool.Exec(ctx, lookAtRowsSQL, t.KindID, gone)
 		}
 		if err != nil {
@@ -157,11 +157,11 @@ func (v *comparing) resourcesOf(ctx context.Context, t *rows.Table) error {
 		}
 		for _, name := range gone {
 			self := v.store.FullName(name)
-			if err := v.Found(Difference{Kind: RowMissed, Holder: self, Target: self, Path: "the row is gone", Repaired: v.How.Repair}); err != nil {
+			if err := v.found(Difference{Kind: RowMissed, Holder: self, Target: self, Path: "the row is gone", Repaired: v.how.Repair}); err != nil {
 				return err
 			}
 		}
-		if err := v.How.Progress(ctx, v.Out); err != nil {
+		if err := v.how.Progress(ctx, v.out); err != nil {
 			return err
 		}
 	}
@@ -169,7 +169,7 @@ func (v *comparing) resourcesOf(ctx context.Context, t *rows.Table) error {
 
 // rowless returns the names of active resources without a row and without a note. The resources are read first, then the rows, then the notes: a deletion in
 // between has a note.
-func (v *comparing) rowless(ctx context.Context, t *rows.Table, names []string) ([]string, error) {
+func (v *verifying) rowless(ctx context.Context, t *rows.Table, names []string) ([]string, error) {
 	found, err := v.store.Pool.Query(ctx, activeRowsSQL, t.KindID, names)
 	if err != nil {
 		return nil, fmt.Errorf("read resources of %s: %w", t.Definition.Table, err)
