@@ -9,7 +9,7 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/deletion"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
-	"github.com/db-controller/db-controller/schema/shadow/internal/inspect"
+	"github.com/db-controller/db-controller/schema/shadow/internal/operate"
 	"github.com/db-controller/db-controller/schema/shadow/internal/verify"
 	"github.com/db-controller/db-controller/schema/shadow/internal/write"
 
@@ -17,7 +17,7 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/prepare"
 	"github.com/db-controller/db-controller/schema/shadow/internal/progress"
 	"github.com/db-controller/db-controller/schema/shadow/internal/read"
-	"github.com/db-controller/db-controller/schema/shadow/internal/steer"
+
 	"github.com/db-controller/db-controller/schema/shadow/internal/target"
 )
 
@@ -48,25 +48,25 @@ type (
 	ListRequest      = read.ListRequest
 	WatchRequest     = read.WatchRequest
 	Condition        = read.Condition
-	Explanation      = inspect.Explanation
-	ServerStatus     = inspect.ServerStatus
-	ExplainedReason  = inspect.ExplainedReason
-	ResourceView     = inspect.ResourceView
-	ReferenceView    = inspect.ReferenceView
-	BlockadeView     = inspect.BlockadeView
-	Derivation       = inspect.Derivation
-	Removal          = inspect.Removal
-	RemovalQuery     = inspect.RemovalQuery
+	Explanation      = operate.Explanation
+	ServerStatus     = operate.ServerStatus
+	ExplainedReason  = operate.ExplainedReason
+	ResourceView     = operate.ResourceView
+	ReferenceView    = operate.ReferenceView
+	BlockadeView     = operate.BlockadeView
+	Derivation       = operate.Derivation
+	Removal          = operate.Removal
+	RemovalQuery     = operate.RemovalQuery
 	Kept             = read.Kept
-	Referrer         = inspect.Referrer
-	ReferrersRequest = inspect.ReferrersRequest
-	Referrers        = inspect.Referrers
-	Stuck            = inspect.Stuck
-	StuckPage        = inspect.StuckPage
+	Referrer         = operate.Referrer
+	ReferrersRequest = operate.ReferrersRequest
+	Referrers        = operate.Referrers
+	Stuck            = operate.Stuck
+	StuckPage        = operate.StuckPage
 	DeletionProgress = progress.Deletion
 	DeletionsLeft    = progress.Left
 
-	Releasable = steer.Releasable
+	Releasable = operate.Releasable
 
 	// Deletes.
 	DeleteRequest  = deletion.DeleteRequest
@@ -77,10 +77,10 @@ type (
 	// Operators.
 	AuditConfig      = admin.AuditConfig
 	EpochConfig      = admin.EpochConfig
-	EpochStatus      = inspect.EpochStatus
+	EpochStatus      = operate.EpochStatus
 	DatabaseMismatch = gate.DatabaseMismatch
-	OperatorDecision = steer.OperatorDecision
-	Pause            = steer.Pause
+	OperatorDecision = operate.OperatorDecision
+	Pause            = operate.Pause
 	AcceptedDatabase = gate.AcceptedDatabase
 	Decommissioned   = gate.Decommissioned
 	DecommissionPlan = admin.DecommissionPlan

@@ -11,7 +11,6 @@
 //	internal/gate      the conditions that a transaction checks before it writes: epoch, identity of the database, version;
 //	                   lease.go divides the shards of a deployment among its processes
 //	internal/read      resources, lists (filter.go), watches (feed.go)
-//	internal/inspect   explanations, removals, referrers, audits, stuck deletions
 //	internal/rows      rows of attached tables: statements on them, their shadows, their locks
 //	internal/target    the side of the target: establish.go, blockade.go (confirm, release), quotas, acknowledgements
 //	internal/prepare   a write as a value (saving.go), validated and compared with the stored resources;
@@ -26,9 +25,10 @@
 //	                   decision on them; owner_change.go for lost owners
 //	internal/follow    acts on the holders here for deletions in other deployments, in batches (act.go)
 //	internal/deletedrows   carries out the deletion of rows of attached tables that are resources
+//	internal/operate   decisions of operators: pauses, retries, recalls of rights, forced releases (release.go); their questions: explanations,
+//	                   removals, referrers, audits, stuck deletions
 //	internal/owner     owners of resources: questions (owner_check.go), deletions (owner_drop.go), version switches (owner_upgrade.go);
 //	                   lists.go compares the lists of owners, which are stored with bodies, with owner references
-//	internal/steer     decisions of operators: pauses, retries, forced releases
 //	internal/count     the counts of references that a plan leaves out
 //	internal/closing   targets of a delete that take no new references meanwhile
 //	internal/deletion  a user's delete: delete.go tries it in one transaction, gathered.go several in one, lookahead.go finds the refusing blockers, plan.go answers one, trace.go upwards

@@ -17,7 +17,7 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/deletion"
 	"github.com/db-controller/db-controller/schema/shadow/internal/follow"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
-	"github.com/db-controller/db-controller/schema/shadow/internal/inspect"
+	"github.com/db-controller/db-controller/schema/shadow/internal/operate"
 
 	"github.com/db-controller/db-controller/schema/shadow/internal/owner"
 	"github.com/db-controller/db-controller/schema/shadow/internal/prepare"
@@ -25,7 +25,7 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/read"
 	"github.com/db-controller/db-controller/schema/shadow/internal/rights"
 	"github.com/db-controller/db-controller/schema/shadow/internal/rows"
-	"github.com/db-controller/db-controller/schema/shadow/internal/steer"
+
 	"github.com/db-controller/db-controller/schema/shadow/internal/target"
 	"github.com/db-controller/db-controller/schema/shadow/internal/verify"
 	"github.com/db-controller/db-controller/schema/shadow/internal/wishes"
@@ -36,7 +36,7 @@ import (
 // rooms; of the rooms that serve other rooms as well, the methods in gate.go.
 type Store struct {
 	*reader
-	*inspector
+	*operations
 	*keeper
 	*attempts
 	*writer
@@ -46,7 +46,6 @@ type Store struct {
 	*administrator
 	*rowDeleter
 	*righter
-	*steering
 	*granter
 	*book
 	epochs
@@ -64,7 +63,7 @@ type Store struct {
 // Embedded under these names, the rooms are not fields that callers see.
 type (
 	reader        = read.Reader
-	inspector     = inspect.Inspector
+	operations    = operate.Operations
 	keeper        = target.Keeper
 	attempts      = attempt.Attempts
 	writer        = write.Writer
@@ -74,7 +73,6 @@ type (
 	administrator = admin.Admin
 	rowDeleter    = deletedrows.Deleter
 	righter       = rights.Rights
-	steering      = steer.Steering
 	granter       = wishes.Granter
 	book          = progress.Book
 )
@@ -99,12 +97,12 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	w := write.New(g, rs, p, a)
 	b, recorder := progress.New(d)
 	c := cascade.New(g, rs, recorder)
-	i, f := inspect.New(g, r, rs), follow.New(g, rs, c, recorder)
+	o, f := operate.New(g, r, rs, c), follow.New(g, rs, c, recorder)
 	rt := rights.New(g, rs, p, a)
-	v := verify.New(g, i, t, w, f, rt, rs)
+	v := verify.New(g, o, t, w, f, rt, rs)
 	return &Store{
-		reader: r, inspector: i, keeper: t, attempts: a, writer: w, owners: owner.New(g, c), deleter: deletion.New(g, t, w, c, f, rs), verifier: v,
-		administrator: admin.New(g, p, w, c, f, v, rt), rowDeleter: deletedrows.New(rs, c), righter: rt, granter: wishes.New(g, rs, rt), steering: steer.New(g, c), book: b, db: d,
+		reader: r, operations: o, keeper: t, attempts: a, writer: w, owners: owner.New(g, c), deleter: deletion.New(g, t, w, c, f, rs), verifier: v,
+		administrator: admin.New(g, p, w, c, f, v, rt), rowDeleter: deletedrows.New(rs, c), righter: rt, granter: wishes.New(g, rs, rt), book: b, db: d,
 		epochs: g, peerEpochs: g, recovery: g, databases: g, others: g, versions: g, positions: f, following: f, finalising: c,
 	}, nil
 }

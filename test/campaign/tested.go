@@ -137,12 +137,12 @@ var shown = []tested{
 	}},
 	{"schema/shadow", "TestARightEndsAfterAReleaseWithoutAnAnswer_I30_I31", mutant{
 		"unanswered-release-is-forgotten", "I30, I31", "The deployment of an entry that was released without its answer is not asked again to end its rights.",
-		"schema/shadow/internal/steer/right.go",
-		[]string{"		_, err := s.take(ctx, tx, k.uid, deployment)\n		return err\n", "		return nil\n"},
+		"schema/shadow/internal/operate/release_rights.go",
+		[]string{"		_, err := s.recall(ctx, tx, k.uid, deployment)\n		return err\n", "		return nil\n"},
 	}},
 	{"schema/shadow", "TestAnAnswerOfALostDatabaseReleasesNoEntry_I30_I31", mutant{
 		"released-by-a-lost-answer", "I30, I31", "An entry is released by the answer of a database that was lost meanwhile.",
-		"schema/shadow/internal/steer/right.go",
+		"schema/shadow/internal/operate/release_rights.go",
 		[]string{"		s.gate.CheckPeerEpoch(tx, b, deployment, recalled.Epoch, selfEpoch)\n", "		_ = selfEpoch\n"},
 	}},
 	{"schema/shadow", "TestABlockerThatWasOnlyCountedIsExcused_I14", mutant{

@@ -9,7 +9,7 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/follow"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
-	"github.com/db-controller/db-controller/schema/shadow/internal/inspect"
+	"github.com/db-controller/db-controller/schema/shadow/internal/operate"
 	"github.com/db-controller/db-controller/schema/shadow/internal/rights"
 	"github.com/db-controller/db-controller/schema/shadow/internal/rows"
 	"github.com/db-controller/db-controller/schema/shadow/internal/target"
@@ -20,7 +20,7 @@ import (
 type Verifier struct {
 	*db.DB
 	gate    *gate.Gate
-	inspect *inspect.Inspector
+	operate *operate.Operations
 	target  *target.Keeper
 	write   *write.Writer
 	follow  *follow.Follower
@@ -32,6 +32,6 @@ type Verifier struct {
 }
 
 // New joins the parts.
-func New(g *gate.Gate, i *inspect.Inspector, t *target.Keeper, w *write.Writer, f *follow.Follower, r *rights.Rights, rs *rows.Rows) *Verifier {
-	return &Verifier{DB: g.DB, gate: g, inspect: i, target: t, write: w, follow: f, rights: r, rows: rs}
+func New(g *gate.Gate, o *operate.Operations, t *target.Keeper, w *write.Writer, f *follow.Follower, r *rights.Rights, rs *rows.Rows) *Verifier {
+	return &Verifier{DB: g.DB, gate: g, operate: o, target: t, write: w, follow: f, rights: r, rows: rs}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 
-	"github.com/db-controller/db-controller/schema/shadow/internal/inspect"
+	"github.com/db-controller/db-controller/schema/shadow/internal/operate"
 )
 
 // blockades compares the confirmed blockades here with their holders' references. Tentative ones are left out: their holders are
@@ -20,11 +20,11 @@ func (v *verifying) blockades(ctx context.Context, cursor string, save func(stri
 		of = v.how.With[0]
 	}
 	for {
-		page, next, err := v.store.inspect.ListBlockades(ctx, of, cursor, pageRows)
+		page, next, err := v.store.operate.ListBlockades(ctx, of, cursor, pageRows)
 		if err != nil {
 			return err
 		}
-		by := map[schema.DeploymentID][]inspect.BlockadeView{}
+		by := map[schema.DeploymentID][]operate.BlockadeView{}
 		for _, b := range page {
 			if b.ExpiresAt.IsZero() && v.concerns(b.Holder.Deployment) {
 				by[b.Holder.Deployment] = append(by[b.Holder.Deployment], b)
@@ -48,7 +48,7 @@ func (v *verifying) blockades(ctx context.Context, cursor string, save func(stri
 	}
 }
 
-func (v *verifying) compareBlockades(ctx context.Context, holder schema.DeploymentID, blockades []inspect.BlockadeView) error {
+func (v *verifying) compareBlockades(ctx context.Context, holder schema.DeploymentID, blockades []operate.BlockadeView) error {
 	ofNothing, err := v.ofNothing(ctx, holder, blockades)
 	if err == nil && len(ofNothing) > 0 { // a release may be under way
 		if err = v.wait(ctx); err == nil {
@@ -91,7 +91,7 @@ JOIN dbcontroller.shadow s ON s.uid = i.target_uid
 JOIN dbcontroller.blockade b ON b.target_id = s.id AND b.holder_uid = i.holder_uid AND b.field_id = i.field_id AND b.attempt IS NOT DISTINCT FROM i.attempt`
 
 // ofNothing returns the blockades whose references do not exist, and which are still stored after the answer.
-func (v *verifying) ofNothing(ctx context.Context, holder schema.DeploymentID, blockades []inspect.BlockadeView) ([]inspect.BlockadeView, error) {
+func (v *verifying) ofNothing(ctx context.Context, holder schema.DeploymentID, blockades []operate.BlockadeView) ([]operate.BlockadeView, error) {
 	questions := make([]peer.Question, len(blockades))
 	for i, b := range blockades {
 		questions[i] = peer.Question{Key: b.Key}
@@ -103,7 +103,7 @@ func (v *verifying) ofNothing(ctx context.Context, holder schema.DeploymentID, b
 	if len(answers.Verdicts) != len(questions) {
 		return nil, fmt.Errorf("%d answers to %d questions", len(answers.Verdicts), len(questions))
 	}
-	var suspicious []inspect.BlockadeView
+	var suspicious []operate.BlockadeView
 	var keys []peer.BlockadeKey
 	for i, b := range blockades {
 		if answers.Verdicts[i] != peer.Held { // its attempt had committed: undecided means that the decision was lost or forgotten
@@ -122,7 +122,7 @@ func (v *verifying) ofNothing(ctx context.Context, holder schema.DeploymentID, b
 		return nil, err
 	}
 	there, err := pgx.CollectRows(rows, pgx.RowTo[int])
-	out := make([]inspect.BlockadeView, len(there))
+	out := make([]operate.BlockadeView, len(there))
 	for i, n := range there {
 		out[i] = suspicious[n]
 	}

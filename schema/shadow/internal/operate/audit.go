@@ -1,4 +1,4 @@
-package inspect
+package operate
 
 import (
 	"context"
@@ -72,7 +72,7 @@ ORDER BY b.target_id, b.holder_uid, b.field_id, b.attempt`
 )
 
 // ListShadows reads a page of shadows, of one kind or of all; the token is empty at the beginning and after the end.
-func (s *Inspector) ListShadows(ctx context.Context, kindName, token string, limit int) ([]ResourceView, string, error) {
+func (s *Operations) ListShadows(ctx context.Context, kindName, token string, limit int) ([]ResourceView, string, error) {
 	after, err := idToken(token)
 	if err != nil {
 		return nil, "", err
@@ -132,7 +132,7 @@ func (s *Inspector) ListShadows(ctx context.Context, kindName, token string, lim
 	return out, base64.RawURLEncoding.EncodeToString([]byte(strconv.FormatInt(found[len(found)-1].ID, 10))), nil
 }
 
-func (s *Inspector) views(ctx context.Context, held []read.HeldReference) ([]ReferenceView, error) {
+func (s *Operations) views(ctx context.Context, held []read.HeldReference) ([]ReferenceView, error) {
 	var out []ReferenceView
 	for _, h := range held {
 		path, err := s.Names.FieldOf(ctx, s.Pool, h.FieldID)
@@ -171,7 +171,7 @@ func idToken(token string) (int64, error) {
 }
 
 // ListBlockades reads a page of the blockades that holders of a deployment have here, or of all.
-func (s *Inspector) ListBlockades(ctx context.Context, of schema.DeploymentID, token string, limit int) ([]BlockadeView, string, error) {
+func (s *Operations) ListBlockades(ctx context.Context, of schema.DeploymentID, token string, limit int) ([]BlockadeView, string, error) {
 	after, err := blockadeToken(token)
 	if err != nil {
 		return nil, "", err

@@ -1,4 +1,4 @@
-package inspect
+package operate
 
 import (
 	"context"
@@ -37,7 +37,7 @@ type StuckPage struct {
 
 // Stuck returns a page of the resources that have been in DELETING for longer than a time, the oldest first, with the reasons. It fails with
 // *peer.InvalidError.
-func (s *Inspector) Stuck(ctx context.Context, longer time.Duration, token string, limit int) (page StuckPage, err error) {
+func (s *Operations) Stuck(ctx context.Context, longer time.Duration, token string, limit int) (page StuckPage, err error) {
 	after, err := db.ParsePage(token)
 	if err != nil {
 		return page, err
@@ -58,7 +58,7 @@ func (s *Inspector) Stuck(ctx context.Context, longer time.Duration, token strin
 	return page, nil
 }
 
-func (s *Inspector) stuck(ctx context.Context, longer time.Duration, after db.Page, limit int) ([]Stuck, error) {
+func (s *Operations) stuck(ctx context.Context, longer time.Duration, after db.Page, limit int) ([]Stuck, error) {
 	rows, err := s.Pool.Query(ctx, stuckSQL, longer, limit, after.After(), after.ID)
 	if err != nil {
 		return nil, fmt.Errorf("read the stuck resources and work: %w", err)

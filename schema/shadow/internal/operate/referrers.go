@@ -1,4 +1,4 @@
-package inspect
+package operate
 
 import (
 	"context"
@@ -26,8 +26,8 @@ type Referrer struct {
 	Behaviour schema.Behaviour
 }
 
-// OwnerPath takes the place of a field path for owned resources. No field can have this path.
-const OwnerPath = "@owner"
+// ownerPath takes the place of a field path for owned resources. No field can have this path.
+const ownerPath = "@owner"
 
 // ReferrersRequest asks for a page of the resources here that refer to a resource of any deployment.
 type ReferrersRequest struct {
@@ -96,11 +96,11 @@ func (c *referrersCursor) token() string {
 }
 
 // Referrers reads a page of the resources of this deployment that refer to a resource, or that it owns.
-func (s *Inspector) Referrers(ctx context.Context, req ReferrersRequest) (*Referrers, error) {
+func (s *Operations) Referrers(ctx context.Context, req ReferrersRequest) (*Referrers, error) {
 	return gate.UnlessBehind(ctx, s.gate, s.Pool, func() (*Referrers, error) { return s.referrers(ctx, req) })
 }
 
-func (s *Inspector) referrers(ctx context.Context, req ReferrersRequest) (*Referrers, error) {
+func (s *Operations) referrers(ctx context.Context, req ReferrersRequest) (*Referrers, error) {
 	id, uid, err := s.referred(ctx, req)
 	if err != nil {
 		return nil, err
@@ -152,7 +152,7 @@ func ownedAfter(at referrersCursor) int64 {
 }
 
 // referred returns the number and the uid of the target; the number is 0 when nothing here refers to a foreign one.
-func (s *Inspector) referred(ctx context.Context, req ReferrersRequest) (id int64, uid uuid.UUID, err error) {
+func (s *Operations) referred(ctx context.Context, req ReferrersRequest) (id int64, uid uuid.UUID, err error) {
 	if req.Target.Deployment != s.Self {
 		if req.UID == uuid.Nil {
 			return 0, uid, &peer.InvalidError{Resource: "target_uid", Err: fmt.Errorf("is missing: %s belongs to another deployment, whose answer contains the uid", req.Target)}
@@ -174,7 +174,7 @@ func (s *Inspector) referred(ctx context.Context, req ReferrersRequest) (id int6
 	return id, uid, err
 }
 
-func (s *Inspector) referringDeployments(ctx context.Context, id int64) ([]schema.DeploymentID, error) {
+func (s *Operations) referringDeployments(ctx context.Context, id int64) ([]schema.DeploymentID, error) {
 	rows, err := s.Pool.Query(ctx, selectReferringSQL, id, s.SelfID)
 	if err != nil {
 		return nil, fmt.Errorf("read the deployments of referrers: %w", err)
@@ -183,7 +183,7 @@ func (s *Inspector) referringDeployments(ctx context.Context, id int64) ([]schem
 }
 
 // holdersOf adds the holders after a row, and returns the number of rows that are still wanted.
-func (s *Inspector) holdersOf(ctx context.Context, page *Referrers, id int64, at *referrersCursor, left int, within grant.Within) (int, error) {
+func (s *Operations) holdersOf(ctx context.Context, page *Referrers, id int64, at *referrersCursor, left int, within grant.Within) (int, error) {
 	rows, err := s.Pool.Query(ctx, selectReferrersSQL, id, at.Behaviour, at.Holder, at.Field, left)
 	if err != nil {
 		return 0, fmt.Errorf("read referrers: %w", err)
@@ -203,7 +203,7 @@ func (s *Inspector) holdersOf(ctx context.Context, page *Referrers, id int64, at
 }
 
 // owneesOf is holdersOf for owned resources.
-func (s *Inspector) owneesOf(ctx context.Context, page *Referrers, owner schema.DeploymentID, at *referrersCursor, left int, within grant.Within) (int, error) {
+func (s *Operations) owneesOf(ctx context.Context, page *Referrers, owner schema.DeploymentID, at *referrersCursor, left int, within grant.Within) (int, error) {
 	rows, err := s.Pool.Query(ctx, selectOwneesSQL, owner.Service, owner.Region, at.Target, at.Holder, left)
 	if err != nil {
 		return 0, fmt.Errorf("read owned resources: %w", err)
@@ -213,7 +213,7 @@ func (s *Inspector) owneesOf(ctx context.Context, page *Referrers, owner schema.
 	var kindID int32
 	var name string
 	_, err = pgx.ForEachRow(rows, []any{&at.Holder, &kindID, &name}, func() error {
-		kinds, found = append(kinds, kindID), append(found, Referrer{Name: name, Path: OwnerPath})
+		kinds, found = append(kinds, kindID), append(found, Referrer{Name: name, Path: ownerPath})
 		return nil
 	})
 	if err != nil {
@@ -223,7 +223,7 @@ func (s *Inspector) owneesOf(ctx context.Context, page *Referrers, owner schema.
 }
 
 // rowsOf is holdersOf for rows of tables.
-func (s *Inspector) rowsOf(ctx context.Context, page *Referrers, id int64, at *referrersCursor, left int, within grant.Within) (int, error) {
+func (s *Operations) rowsOf(ctx context.Context, page *Referrers, id int64, at *referrersCursor, left int, within grant.Within) (int, error) {
 	targets, err := s.rows.Targets(ctx, s.Pool, []int64{id})
 	if err != nil || len(targets) == 0 {
 		return left, err
@@ -242,7 +242,7 @@ func (s *Inspector) rowsOf(ctx context.Context, page *Referrers, id int64, at *r
 }
 
 // addReferrers adds the referrers that the caller may read, with the present names of their kinds.
-func (s *Inspector) addReferrers(ctx context.Context, page *Referrers, kinds []int32, found []Referrer, within grant.Within) error {
+func (s *Operations) addReferrers(ctx context.Context, page *Referrers, kinds []int32, found []Referrer, within grant.Within) error {
 	for i, r := range found {
 		kind, err := s.Names.KindOf(ctx, s.Pool, kinds[i])
 		if err != nil {

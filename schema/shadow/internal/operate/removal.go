@@ -1,4 +1,4 @@
-package inspect
+package operate
 
 import (
 	"context"
@@ -56,7 +56,7 @@ type RemovalQuery struct {
 }
 
 // Removals returns a page of removals, newest first, and the token of the next one. It fails with *peer.InvalidError.
-func (s *Inspector) Removals(ctx context.Context, q RemovalQuery, token string, limit int) (out []Removal, next string, err error) {
+func (s *Operations) Removals(ctx context.Context, q RemovalQuery, token string, limit int) (out []Removal, next string, err error) {
 	after, err := db.ParsePage(token)
 	if err != nil {
 		return nil, "", err
@@ -68,7 +68,7 @@ func (s *Inspector) Removals(ctx context.Context, q RemovalQuery, token string, 
 	return out, next, err
 }
 
-func (s *Inspector) removals(ctx context.Context, q RemovalQuery, after db.Page, limit int) ([]Removal, error) {
+func (s *Operations) removals(ctx context.Context, q RemovalQuery, after db.Page, limit int) ([]Removal, error) {
 	sql, named := selectRemovalsSQL, db.Named{"name": q.Name, "any": q.UID == uuid.Nil, "uid": q.UID}
 	if q.Deletion != uuid.Nil {
 		sql, named = selectRemovalsOfDeletionSQL, db.Named{"deletion": q.Deletion}
@@ -103,7 +103,7 @@ type foundRemoval struct {
 	cause         read.CauseRow
 }
 
-func (s *Inspector) removal(ctx context.Context, f *foundRemoval) (r Removal, err error) {
+func (s *Operations) removal(ctx context.Context, f *foundRemoval) (r Removal, err error) {
 	kind, err := s.Names.KindOf(ctx, s.Pool, f.kind)
 	if err != nil {
 		return r, err

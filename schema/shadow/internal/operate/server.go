@@ -1,4 +1,4 @@
-package inspect
+package operate
 
 import (
 	"context"
@@ -34,7 +34,7 @@ SELECT split_part(current_setting('server_version'), ' ', 1), pg_database_size(c
 FROM pg_stat_archiver a`
 
 // Server returns the status of the PostgreSQL server.
-func (s *Inspector) Server(ctx context.Context) (st ServerStatus, err error) {
+func (s *Operations) Server(ctx context.Context) (st ServerStatus, err error) {
 	var archived, transaction, prepared *time.Time
 	err = s.Pool.QueryRow(ctx, serverStatusSQL).Scan(&st.Version, &st.Size, &st.Fsync, &st.FullPageWrites, &st.Connections, &st.Most, &st.Standbys,
 		&st.Archives, &st.ArchiveFails, &archived, &transaction, &prepared)

@@ -1,4 +1,4 @@
-package steer
+package operate
 
 import (
 	"context"
@@ -21,7 +21,7 @@ SELECT {end_rights}, s.shard, $2, s.uid FROM dbcontroller.shadow s WHERE s.uid =
 
 	// The acting right is not stored here: a deployment with an entry may have it. The right to block has a
 	// proxy, whose holder uid is its target's uid.
-	listGivenSQL = db.Codes(`
+	listGrantedSQL = db.Codes(`
 SELECT d.service, d.region, EXISTS (` + askedSQL + ` AND w.deployment_id = d.id) FROM dbcontroller.deployment d
 WHERE d.id <> $3 AND (d.service, d.region) > (($5::text[])[1], ($5::text[])[2]) AND (d.id IN (SELECT deployment_id FROM dbcontroller.holder_entry WHERE target_id = $2)
     OR d.id IN (SELECT deployment_id FROM dbcontroller.blockade WHERE target_id = $2 AND holder_uid = $1))
@@ -30,17 +30,17 @@ ORDER BY d.service, d.region LIMIT $4`)
 	selectToEndSQL = db.Codes(`SELECT seq, target_uid FROM dbcontroller.work WHERE seq = ANY ($1) AND action = {end_rights}`)
 )
 
-// given lists the deployments that may have rights to a resource that is not being deleted.
-func (s *Steering) given(ctx context.Context, r resource, after []string, limit int) ([]Releasable, error) {
-	rows, err := s.Pool.Query(ctx, listGivenSQL, r.uid, r.id, s.SelfID, limit, place(after, 2))
+// grantedRights lists the deployments that may have rights to a resource that is not being deleted.
+func (s *Operations) grantedRights(ctx context.Context, r resource, after []string, limit int) ([]Releasable, error) {
+	rows, err := s.Pool.Query(ctx, listGrantedSQL, r.uid, r.id, s.SelfID, limit, place(after, 2))
 	if err != nil {
 		return nil, err
 	}
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (Releasable, error) {
-		k := key{what: Rights, uid: r.uid}
+		k := key{what: rights, uid: r.uid}
 		var asked bool
 		err := row.Scan(&k.deployment.Service, &k.deployment.Region, &asked)
-		out := Releasable{Key: k.String(), What: Rights, Name: r.name, Other: k.deployment.String(), at: placeOf(k.deployment)}
+		out := Releasable{Key: k.String(), What: rights, Name: r.name, Other: k.deployment.String(), at: placeOf(k.deployment)}
 		if out.Breaks = breaks(k.deployment); asked {
 			out.Refused = "it was asked to end them, and has not answered yet: it is asked again until it does"
 		}
@@ -53,14 +53,14 @@ func breaks(of schema.DeploymentID) string {
 		"While processes here run with --delegations, and the kind does not say delegation: none, it is given them again"
 }
 
-// take asks a deployment to end its rights to a resource, until it says that it has. It reports whether that is new.
-func (s *Steering) take(ctx context.Context, tx pgx.Tx, resource uuid.UUID, of int32) (bool, error) {
+// recall asks a deployment to end its rights to a resource, until it says that it has. It reports whether that is new.
+func (s *Operations) recall(ctx context.Context, tx pgx.Tx, resource uuid.UUID, of int32) (bool, error) {
 	tag, err := tx.Exec(ctx, endRightsSQL, resource, of)
 	return err == nil && tag.RowsAffected() > 0, err
 }
 
 // RightsToEnd returns the resources of this deployment whose rights another one has to end, by piece of work.
-func (s *Steering) RightsToEnd(ctx context.Context, seqs []int64) (map[int64]uuid.UUID, error) {
+func (s *Operations) RightsToEnd(ctx context.Context, seqs []int64) (map[int64]uuid.UUID, error) {
 	rows, err := s.Pool.Query(ctx, selectToEndSQL, seqs)
 	if err != nil {
 		return nil, fmt.Errorf("read the rights to end: %w", err)
@@ -74,4 +74,4 @@ func (s *Steering) RightsToEnd(ctx context.Context, seqs []int64) (map[int64]uui
 
 // RightsEnded removes the pieces of work for rights that have ended. The answer may be of a database that was lost since: its rights do not count
 // in the next epoch.
-func (s *Steering) RightsEnded(ctx context.Context, seqs []int64) error { return s.Finish(ctx, seqs) }
+func (s *Operations) RightsEnded(ctx context.Context, seqs []int64) error { return s.Finish(ctx, seqs) }

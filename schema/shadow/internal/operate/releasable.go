@@ -1,4 +1,4 @@
-package steer
+package operate
 
 import (
 	"cmp"
@@ -124,11 +124,11 @@ type resource struct {
 	state peer.State
 }
 
-func (s *Steering) find(ctx context.Context, name string) (resource, error) {
+func (s *Operations) find(ctx context.Context, name string) (resource, error) {
 	return gate.UnlessBehind(ctx, s.gate, s.Pool, func() (resource, error) { return s.lookUp(ctx, name) })
 }
 
-func (s *Steering) lookUp(ctx context.Context, name string) (r resource, err error) {
+func (s *Operations) lookUp(ctx context.Context, name string) (r resource, err error) {
 	kind, err := s.KindOfName(ctx, name)
 	if err != nil {
 		return r, err
@@ -147,12 +147,12 @@ func (s *Steering) lookUp(ctx context.Context, name string) (r resource, err err
 // Releasable lists the ties of a resource to others: blockades; entries of deployments, for which a resource in DELETING waits, and which stay while it
 // is ACTIVE; owners of an ACTIVE one, and the rights that it has given. A page has at most limit rows, and the token of the next one; empty after
 // the last page. It fails with ErrNotFound, *InvalidError, and ErrAborted when the resource is being deleted since the page before.
-func (s *Steering) Releasable(ctx context.Context, name string, limit int, token string) (out []Releasable, next string, err error) {
+func (s *Operations) Releasable(ctx context.Context, name string, limit int, token string) (out []Releasable, next string, err error) {
 	r, err := s.find(ctx, name)
 	if err != nil {
 		return nil, "", err
 	}
-	lists := []releasables{s.blockades, s.idle(s.holderEntries), s.idle(s.owneeEntries), s.owners, s.given}
+	lists := []releasables{s.blockades, s.idle(s.holderEntries), s.idle(s.owneeEntries), s.owners, s.grantedRights}
 	if r.state == peer.Deleting {
 		lists = []releasables{s.blockades, s.entries, s.owneeEntries}
 	}
@@ -176,25 +176,25 @@ func (s *Steering) Releasable(ctx context.Context, name string, limit int, token
 	return out, "", nil
 }
 
-func (s *Steering) blockades(ctx context.Context, r resource, after []string, limit int) ([]Releasable, error) {
+func (s *Operations) blockades(ctx context.Context, r resource, after []string, limit int) ([]Releasable, error) {
 	return s.listBlockades(ctx, listBlockadesSQL, r.id, after, limit)
 }
 
 // listBlockades lists the blockades of a target, or of a deployment, by its number.
-func (s *Steering) listBlockades(ctx context.Context, sql string, of any, after []string, limit int) ([]Releasable, error) {
+func (s *Operations) listBlockades(ctx context.Context, sql string, of any, after []string, limit int) ([]Releasable, error) {
 	rows, err := s.Pool.Query(ctx, sql, of, s.Tuning.Load().TentativeTTL, limit, place(after, 4))
 	if err != nil {
 		return nil, err
 	}
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (Releasable, error) {
-		k := key{what: Blockade}
+		k := key{what: blockade}
 		var name, holder, target, field string
 		var tentative, expired bool
 		if err := row.Scan(&k.uid, &name, &k.deployment.Service, &k.deployment.Region, &holder, &k.holder, &k.attempt, &k.path, &tentative, &expired, &target, &field); err != nil {
 			return Releasable{}, err
 		}
 		out := Releasable{
-			Key: k.String(), What: Blockade, Name: name, Path: k.path, Since: peer.AttemptTime(k.attempt),
+			Key: k.String(), What: blockade, Name: name, Path: k.path, Since: peer.AttemptTime(k.attempt),
 			Other: schema.FullName{Deployment: k.deployment, Name: holder}.String(), at: []string{target, k.holder.String(), field, k.attempt.String()},
 		}
 		switch {
@@ -228,7 +228,7 @@ func refusal(k key, tentative, expired bool) string {
 
 // Unconfirmed lists the expired blockades here that a deployment has never confirmed: of writes of which it has not said whether they have committed, and of rights that
 // nothing there has been known to use. It is as Releasable otherwise, for a deployment that does not answer.
-func (s *Steering) Unconfirmed(ctx context.Context, of schema.DeploymentID, limit int, token string) (out []Releasable, next string, err error) {
+func (s *Operations) Unconfirmed(ctx context.Context, of schema.DeploymentID, limit int, token string) (out []Releasable, next string, err error) {
 	id, err := s.Names.Deployment(ctx, of)
 	if err != nil {
 		return nil, "", err
@@ -250,18 +250,18 @@ func (s *Steering) Unconfirmed(ctx context.Context, of schema.DeploymentID, limi
 	return out, next, nil
 }
 
-func (s *Steering) entries(ctx context.Context, r resource, after []string, limit int) ([]Releasable, error) {
+func (s *Operations) entries(ctx context.Context, r resource, after []string, limit int) ([]Releasable, error) {
 	rows, err := s.Pool.Query(ctx, listNoticesSQL, r.id, limit, place(after, 2))
 	if err != nil {
 		return nil, err
 	}
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (Releasable, error) {
-		k := key{what: HolderEntry, uid: r.uid}
+		k := key{what: holderEntry, uid: r.uid}
 		if err := row.Scan(&k.deployment.Service, &k.deployment.Region, &k.notice); err != nil {
 			return Releasable{}, err
 		}
 		return Releasable{
-			Key: k.String(), What: HolderEntry, Name: r.name, Other: k.deployment.String(), Refused: s.entryRefusal(k), at: placeOf(k.deployment),
+			Key: k.String(), What: holderEntry, Name: r.name, Other: k.deployment.String(), Refused: s.entryRefusal(k), at: placeOf(k.deployment),
 			Breaks: "this resource does not wait for " + k.deployment.String() + ", which writes no more references to it: those that are there are neither unset nor deleted along, and dangle; only verify reports them",
 		}, nil
 	})
@@ -270,25 +270,25 @@ func (s *Steering) entries(ctx context.Context, r resource, after []string, limi
 func placeOf(d schema.DeploymentID) []string { return []string{d.Service, d.Region} }
 
 // holderEntries lists the holder entries of a resource that is not being deleted: there are no notices.
-func (s *Steering) holderEntries(ctx context.Context, r resource, after []string, limit int) ([]Releasable, error) {
+func (s *Operations) holderEntries(ctx context.Context, r resource, after []string, limit int) ([]Releasable, error) {
 	rows, err := s.Pool.Query(ctx, listHolderEntriesSQL, r.id, limit, place(after, 2))
 	if err != nil {
 		return nil, err
 	}
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (Releasable, error) {
-		k := key{what: HolderEntry, uid: r.uid}
+		k := key{what: holderEntry, uid: r.uid}
 		err := row.Scan(&k.deployment.Service, &k.deployment.Region)
-		return Releasable{Key: k.String(), What: HolderEntry, Name: r.name, Other: k.deployment.String(), at: placeOf(k.deployment)}, err
+		return Releasable{Key: k.String(), What: holderEntry, Name: r.name, Other: k.deployment.String(), at: placeOf(k.deployment)}, err
 	})
 }
 
 // idle lists entries of a resource that is not being deleted.
-func (s *Steering) idle(list releasables) releasables {
+func (s *Operations) idle(list releasables) releasables {
 	return func(ctx context.Context, r resource, after []string, limit int) ([]Releasable, error) {
 		found, err := list(ctx, r, after, limit)
 		for i := range found {
 			found[i].Refused = "a deletion needs it to reach " + found[i].Other + ": while the resource is being deleted and waits for that deployment, it can be released"
-			if found[i].What == HolderEntry {
+			if found[i].What == holderEntry {
 				found[i].Refused += ". It goes within seconds after the last reference from there that would be unset or deleted along; until then the key of an attached row does not change"
 			}
 		}
@@ -297,43 +297,43 @@ func (s *Steering) idle(list releasables) releasables {
 }
 
 // entryRefusal returns the reason why an entry stays.
-func (s *Steering) entryRefusal(k key) string {
+func (s *Operations) entryRefusal(k key) string {
 	if k.deployment == s.Self {
 		return "its work is done here: it waits for nobody else"
 	}
 	return ""
 }
 
-func (s *Steering) owneeEntries(ctx context.Context, r resource, after []string, limit int) ([]Releasable, error) {
+func (s *Operations) owneeEntries(ctx context.Context, r resource, after []string, limit int) ([]Releasable, error) {
 	rows, err := s.Pool.Query(ctx, listOwneeEntriesSQL, r.id, limit, place(after, 2))
 	if err != nil {
 		return nil, err
 	}
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (Releasable, error) {
-		k := key{what: OwneeEntry, uid: r.uid}
+		k := key{what: owneeEntry, uid: r.uid}
 		if err := row.Scan(&k.deployment.Service, &k.deployment.Region); err != nil {
 			return Releasable{}, err
 		}
 		return Releasable{
-			Key: k.String(), What: OwneeEntry, Name: r.name, Other: k.deployment.String(), Refused: s.entryRefusal(k), at: placeOf(k.deployment),
+			Key: k.String(), What: owneeEntry, Name: r.name, Other: k.deployment.String(), Refused: s.entryRefusal(k), at: placeOf(k.deployment),
 			Breaks: "this resource does not wait for " + k.deployment.String() + ": its ownees there stay and name an owner that is gone, until verify --repair there",
 		}, nil
 	})
 }
 
-func (s *Steering) owners(ctx context.Context, r resource, after []string, limit int) ([]Releasable, error) {
+func (s *Operations) owners(ctx context.Context, r resource, after []string, limit int) ([]Releasable, error) {
 	rows, err := s.Pool.Query(ctx, listOwnersSQL, r.id, limit, place(after, 5))
 	if err != nil {
 		return nil, err
 	}
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (Releasable, error) {
-		k := key{what: OwnerReference, uid: r.uid}
+		k := key{what: ownerReference, uid: r.uid}
 		if err := row.Scan(&k.deployment.Service, &k.deployment.Region, &k.kind, &k.name, &k.owner, &k.since); err != nil {
 			return Releasable{}, err
 		}
 		owner := cmp.Or(k.kind, "owner") + " " + schema.FullName{Deployment: k.deployment, Name: k.name}.String()
 		return Releasable{
-			Key: k.String(), What: OwnerReference, Name: r.name, Other: schema.FullName{Deployment: k.deployment, Name: k.name}.String(), Since: k.since,
+			Key: k.String(), What: ownerReference, Name: r.name, Other: schema.FullName{Deployment: k.deployment, Name: k.name}.String(), Since: k.since,
 			at:     append(placeOf(k.deployment), k.kind, k.name, k.owner.String()),
 			Breaks: "this resource is not deleted with " + owner + "; without any owner it stays until somebody deletes it",
 		}, nil

@@ -1,4 +1,4 @@
-package steer
+package operate
 
 import (
 	"context"
@@ -37,7 +37,7 @@ SELECT EXISTS (
 // the row there any more. So no reference is written under a right after the answer. The returned check fails
 // the transaction that removes the entry when the answer came from a lost database, or this database has
 // failed over since.
-func (s *Steering) close(ctx context.Context, k key, deployment int32) (still func(context.Context, pgx.Tx) error, err error) {
+func (s *Operations) close(ctx context.Context, k key, deployment int32) (still func(context.Context, pgx.Tx) error, err error) {
 	selfEpoch := s.gate.PresentEpoch()
 	var awaited bool
 	if err := s.Pool.QueryRow(ctx, awaitedSQL, k.uid, deployment, k.notice).Scan(&awaited); err != nil {
@@ -66,12 +66,12 @@ func (s *Steering) close(ctx context.Context, k key, deployment int32) (still fu
 }
 
 // insist releases an entry without an answer. Its deployment may go on writing under the acting right, until it answers the question that is repeated.
-func (s *Steering) insist(k key, deployment int32) (within func(context.Context, pgx.Tx) error) {
+func (s *Operations) insist(k key, deployment int32) (within func(context.Context, pgx.Tx) error) {
 	return func(ctx context.Context, tx pgx.Tx) error {
 		if err := unblocked(ctx, tx, k); err != nil {
 			return err
 		}
-		_, err := s.take(ctx, tx, k.uid, deployment)
+		_, err := s.recall(ctx, tx, k.uid, deployment)
 		return err
 	}
 }

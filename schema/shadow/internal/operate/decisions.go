@@ -1,4 +1,4 @@
-package steer
+package operate
 
 import (
 	"context"
@@ -25,7 +25,7 @@ type OperatorDecision struct {
 }
 
 // OperatorDecisions returns the last 100 decisions, newest first.
-func (s *Steering) OperatorDecisions(ctx context.Context) ([]OperatorDecision, error) {
+func (s *Operations) OperatorDecisions(ctx context.Context) ([]OperatorDecision, error) {
 	rows, err := s.Pool.Query(ctx, selectOperatorDecisionsSQL)
 	if err != nil {
 		return nil, fmt.Errorf("read the operators' decisions: %w", err)
@@ -47,7 +47,7 @@ const comparisonWaived = "COMPARISON_WAIVED"
 // has lost may then be deleted; if it compares after all, such references are marked dangling. It is
 // idempotent, and without effect for a deployment that is not waited for. The decision is recorded with its
 // reason and its author (by).
-func (s *Steering) WaiveComparison(ctx context.Context, of schema.DeploymentID, reason, by string) error {
+func (s *Operations) WaiveComparison(ctx context.Context, of schema.DeploymentID, reason, by string) error {
 	id, err := s.Names.Deployment(ctx, of)
 	if err != nil {
 		return err

@@ -1,4 +1,4 @@
-package steer
+package operate
 
 import (
 	"context"
@@ -50,7 +50,7 @@ type Pause struct {
 // deletions of another deployment; with a handler, that this handler does nothing at all, or nothing for another deployment; or that
 // this goes on, at once in every process. Transactions that have checked the pause before end; a handler stops within
 // handlerPausesKept. It is idempotent; the decision is recorded with its reason and its author (by).
-func (s *Steering) Pause(ctx context.Context, of schema.DeploymentID, handler schema.Handler, paused bool, reason, by string) error {
+func (s *Operations) Pause(ctx context.Context, of schema.DeploymentID, handler schema.Handler, paused bool, reason, by string) error {
 	id, err := s.Names.Deployment(ctx, of)
 	if err != nil {
 		return err
@@ -92,7 +92,7 @@ func retryPayload(of schema.DeploymentID) string {
 }
 
 // Pauses lists the pauses here, the pause of the whole deployment first.
-func (s *Steering) Pauses(ctx context.Context) ([]Pause, error) {
+func (s *Operations) Pauses(ctx context.Context) ([]Pause, error) {
 	rows, err := s.Pool.Query(ctx, pausesSQL, s.SelfID)
 	if err != nil {
 		return nil, fmt.Errorf("read the pauses: %w", err)
@@ -122,7 +122,7 @@ func (p *handlerPauses) forget() {
 }
 
 // CheckHandler fails with *UnavailableError while a handler is paused, as a whole or for a deployment.
-func (s *Steering) CheckHandler(ctx context.Context, handler schema.Handler, of schema.DeploymentID) error {
+func (s *Operations) CheckHandler(ctx context.Context, handler schema.Handler, of schema.DeploymentID) error {
 	p := &s.handlerPauses
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -1,4 +1,4 @@
-package inspect
+package operate
 
 import (
 	"context"
@@ -72,11 +72,11 @@ WHERE w.action IN ({finalise}, {check_owners}, {drop_owners}, {derive}) AND w.ta
 ORDER BY w.seq LIMIT 50`)
 
 // Explain returns the reasons why a resource is pending or still in DELETING. It fails with ErrNotFound or *InvalidError.
-func (s *Inspector) Explain(ctx context.Context, name string) (*Explanation, error) {
+func (s *Operations) Explain(ctx context.Context, name string) (*Explanation, error) {
 	return gate.UnlessBehind(ctx, s.gate, s.Pool, func() (*Explanation, error) { return s.explain(ctx, name) })
 }
 
-func (s *Inspector) explain(ctx context.Context, name string) (*Explanation, error) {
+func (s *Operations) explain(ctx context.Context, name string) (*Explanation, error) {
 	kindID, err := s.KindOfName(ctx, name)
 	if err != nil {
 		return nil, err
@@ -135,7 +135,7 @@ const explainAwaitedSQL = `
 SELECT ARRAY(SELECT service || '/' || region FROM dbcontroller.deployment d WHERE ` + gate.AwaitedOfSQL + ` ORDER BY 1)`
 
 // halted adds the reason why the resource is not marked or removed: a comparison after a failover, or an operator's pause.
-func (e *Explanation) halted(ctx context.Context, s *Inspector, id int64) error {
+func (e *Explanation) halted(ctx context.Context, s *Operations, id int64) error {
 	add := func(waits []schema.DeploymentID, why error) {
 		halts := &peer.UnavailableError{Deployments: waits, Err: why}
 		e.Reasons = append(e.Reasons, ExplainedReason{Type: "HALTED", Message: halts.Error()})
@@ -161,7 +161,7 @@ func (e *Explanation) halted(ctx context.Context, s *Inspector, id int64) error 
 }
 
 // awaited adds the deployments that the resource waits for because of its kind.
-func (e *Explanation) awaited(ctx context.Context, s *Inspector, id int64, add func([]schema.DeploymentID, error)) error {
+func (e *Explanation) awaited(ctx context.Context, s *Operations, id int64, add func([]schema.DeploymentID, error)) error {
 	var kinds []int32
 	if err := s.Pool.QueryRow(ctx, `SELECT ARRAY(SELECT kind_id FROM dbcontroller.shadow WHERE id = $1)`, id).Scan(&kinds); err != nil {
 		return err
@@ -184,7 +184,7 @@ func (e *Explanation) awaited(ctx context.Context, s *Inspector, id int64, add f
 	return nil
 }
 
-func (e *Explanation) tentative(ctx context.Context, s *Inspector, id int64) error {
+func (e *Explanation) tentative(ctx context.Context, s *Operations, id int64) error {
 	rows, err := s.Pool.Query(ctx, explainTentativeSQL, id, s.Tuning.Load().TentativeTTL)
 	if err != nil {
 		return err
@@ -205,7 +205,7 @@ func (e *Explanation) tentative(ctx context.Context, s *Inspector, id int64) err
 }
 
 // rights adds the deployments that may block the resource without asking.
-func (e *Explanation) rights(ctx context.Context, s *Inspector, id int64) error {
+func (e *Explanation) rights(ctx context.Context, s *Operations, id int64) error {
 	rows, err := s.Pool.Query(ctx, explainRightsSQL, id)
 	if err != nil {
 		return err
@@ -224,7 +224,7 @@ FROM dbcontroller.reference r JOIN dbcontroller.field f ON f.id = r.field_id
 JOIN dbcontroller.foreign_target t ON t.id = r.target_id JOIN dbcontroller.deployment d ON d.id = t.deployment_id
 WHERE r.holder_id = $1 AND r.dangling ORDER BY 1, 2`
 
-func (e *Explanation) dangling(ctx context.Context, s *Inspector, id int64) error {
+func (e *Explanation) dangling(ctx context.Context, s *Operations, id int64) error {
 	rows, err := s.Pool.Query(ctx, explainDanglingSQL, id)
 	if err != nil {
 		return err
@@ -239,7 +239,7 @@ func (e *Explanation) dangling(ctx context.Context, s *Inspector, id int64) erro
 	return err
 }
 
-func (e *Explanation) owners(ctx context.Context, s *Inspector, id int64) error {
+func (e *Explanation) owners(ctx context.Context, s *Operations, id int64) error {
 	rows, err := s.Pool.Query(ctx, explainOwnersSQL, id, s.Tuning.Load().OwnerGrace)
 	if err != nil {
 		return err
@@ -280,7 +280,7 @@ var workMessages = map[schema.Action]string{
 	schema.Derive:                "its references could not be derived anew by %s after a switch of the version",
 }
 
-func (e *Explanation) work(ctx context.Context, s *Inspector, id int64) error {
+func (e *Explanation) work(ctx context.Context, s *Operations, id int64) error {
 	rows, err := s.Pool.Query(ctx, explainOwnedWorkSQL, id, e.UID)
 	if err != nil {
 		return err
@@ -317,7 +317,7 @@ FROM dbcontroller.work w JOIN dbcontroller.kind k ON k.id = w.kind_id
 WHERE w.action = {derive} GROUP BY w.kind_id, k.kind ORDER BY k.kind`)
 
 // Status returns the deployment's version, its switch generation, and the derivations in progress.
-func (s *Inspector) Status(ctx context.Context) (version string, generation int64, derivations []Derivation, err error) {
+func (s *Operations) Status(ctx context.Context) (version string, generation int64, derivations []Derivation, err error) {
 	if err := s.Pool.QueryRow(ctx, gate.SelectVersionSQL).Scan(&version, &generation); err != nil {
 		return "", 0, nil, fmt.Errorf("read the version: %w", err)
 	}

@@ -1,4 +1,4 @@
-package inspect
+package operate
 
 import (
 	"context"
@@ -34,7 +34,7 @@ SELECT e.id, e.noticed_at, (SELECT count(*) FROM dbcontroller.epoch), m.awaiting
 FROM dbcontroller.meta m JOIN dbcontroller.epoch e ON e.id = m.epoch ORDER BY e.seq DESC LIMIT 1`
 
 // Epoch returns the status of the present epoch.
-func (s *Inspector) Epoch(ctx context.Context) (e EpochStatus, err error) {
+func (s *Operations) Epoch(ctx context.Context) (e EpochStatus, err error) {
 	var names []string
 	if err := s.Pool.QueryRow(ctx, epochStatusSQL).Scan(&e.ID, &e.Since, &e.Ordinal, &e.Awaiting, &names, &e.Dangling, &e.Now); err != nil {
 		return e, fmt.Errorf("read the epoch: %w", err)

@@ -1,4 +1,4 @@
-package steer
+package operate
 
 import (
 	"context"
@@ -27,13 +27,13 @@ const (
 // Retry is an operator's decision (by) that the work for a deployment, or all work for the zero one, is tried at once by every process of this
 // deployment, with the work here for that deployment's deletions. A process that does not hear of it tries again when the pause is over. The decision
 // is recorded. It fails with *InvalidError.
-func (s *Steering) Retry(ctx context.Context, of schema.DeploymentID, reason, by string) error {
+func (s *Operations) Retry(ctx context.Context, of schema.DeploymentID, reason, by string) error {
 	return s.retry(ctx, []schema.DeploymentID{of}, "", reason, by)
 }
 
 // RetryResource is Retry for the work of a resource. It returns the deployments that the resource waits for: the cause may be there. It
 // fails with ErrNotFound and *InvalidError.
-func (s *Steering) RetryResource(ctx context.Context, name, reason, by string) ([]schema.DeploymentID, error) {
+func (s *Operations) RetryResource(ctx context.Context, name, reason, by string) ([]schema.DeploymentID, error) {
 	r, err := s.find(ctx, name)
 	if err != nil {
 		return nil, err
@@ -49,7 +49,7 @@ func (s *Steering) RetryResource(ctx context.Context, name, reason, by string) (
 	return waitsFor, s.retry(ctx, of, name+" "+r.uid.String()+": ", reason, by)
 }
 
-func (s *Steering) retry(ctx context.Context, of []schema.DeploymentID, about, reason, by string) error {
+func (s *Operations) retry(ctx context.Context, of []schema.DeploymentID, about, reason, by string) error {
 	if reason == "" || len(reason) > 1000 {
 		return &peer.InvalidError{Resource: "reason", Err: errors.New("want 1 to 1000 characters; the reason is stored with the decision")}
 	}
@@ -85,6 +85,6 @@ func (s *Steering) retry(ctx context.Context, of []schema.DeploymentID, about, r
 }
 
 // ListenRetries returns a channel of the deployments whose work is to be tried at once, until ctx ends; the zero one stands for all.
-func (s *Steering) ListenRetries(ctx context.Context) <-chan schema.DeploymentID {
+func (s *Operations) ListenRetries(ctx context.Context) <-chan schema.DeploymentID {
 	return s.Retries.Listen(ctx)
 }

@@ -1,4 +1,4 @@
-package steer
+package operate
 
 import (
 	"context"
@@ -15,8 +15,8 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/prepare"
 )
 
-// MostKeys bounds one call.
-const MostKeys = 100
+// mostKeys bounds one call.
+const mostKeys = 100
 
 const (
 	recordSQL = `INSERT INTO dbcontroller.word (deployment_id, what, reason, said_by) VALUES ($1, $2, $3, $4)`
@@ -73,9 +73,9 @@ WITH gone AS (
 //
 // The deployment of a holder entry first ends its rights to refer to the resource without asking. unanswered releases the entry also when it does not
 // say that it has, and leaves work that asks again until it does. It fails with *InvalidError, *UnavailableError, ErrAborted and ErrDecommissioned.
-func (s *Steering) ForceRelease(ctx context.Context, keys []string, unanswered bool, reason, by string) (released []string, err error) {
-	if len(keys) == 0 || len(keys) > MostKeys {
-		return nil, &peer.InvalidError{Resource: "keys", Err: fmt.Errorf("want 1 to %d keys", MostKeys)}
+func (s *Operations) ForceRelease(ctx context.Context, keys []string, unanswered bool, reason, by string) (released []string, err error) {
+	if len(keys) == 0 || len(keys) > mostKeys {
+		return nil, &peer.InvalidError{Resource: "keys", Err: fmt.Errorf("want 1 to %d keys", mostKeys)}
 	}
 	parsed := make([]key, len(keys))
 	for i, text := range keys {
@@ -96,7 +96,7 @@ func (s *Steering) ForceRelease(ctx context.Context, keys []string, unanswered b
 	return released, nil
 }
 
-func (s *Steering) release(ctx context.Context, k key, unanswered bool, reason, by string) (done bool, err error) {
+func (s *Operations) release(ctx context.Context, k key, unanswered bool, reason, by string) (done bool, err error) {
 	if reason == "" || len(reason) > 1000 {
 		return false, &peer.InvalidError{Resource: "reason", Err: errors.New("want 1 to 1000 characters; the reason is stored with the decision")}
 	}
@@ -108,7 +108,7 @@ func (s *Steering) release(ctx context.Context, k key, unanswered bool, reason, 
 		return false, err
 	}
 	closed, what := func(context.Context, pgx.Tx) error { return nil }, k.what+"_RELEASED"
-	if k.what == HolderEntry {
+	if k.what == holderEntry {
 		check, err := s.close(ctx, k, deployment)
 		switch {
 		case errors.Is(err, errNoEntry):
@@ -132,16 +132,16 @@ func (s *Steering) release(ctx context.Context, k key, unanswered bool, reason, 
 }
 
 // refused returns the reason why a row of this key is never released.
-func (s *Steering) refused(k key) string {
+func (s *Operations) refused(k key) string {
 	switch k.what {
-	case HolderEntry, OwneeEntry, Rights:
+	case holderEntry, owneeEntry, rights:
 		return s.entryRefusal(k)
 	}
 	return ""
 }
 
 // releaseIn locks the resource, then looks for the row and removes it.
-func (s *Steering) releaseIn(ctx context.Context, tx pgx.Tx, k key, deployment int32) (bool, error) {
+func (s *Operations) releaseIn(ctx context.Context, tx pgx.Tx, k key, deployment int32) (bool, error) {
 	var id int64
 	var state peer.State
 	err := tx.QueryRow(ctx, lockSQL, k.uid).Scan(&id, &state)
@@ -153,18 +153,18 @@ func (s *Steering) releaseIn(ctx context.Context, tx pgx.Tx, k key, deployment i
 	}
 	named := db.Named{"target": id, "deployment": deployment, "self": s.SelfID}
 	switch {
-	case k.what == Blockade:
+	case k.what == blockade:
 		return s.releaseBlockade(ctx, tx, k, named)
-	case k.what == OwnerReference && state == peer.Active:
+	case k.what == ownerReference && state == peer.Active:
 		return s.releaseOwner(ctx, tx, k, id, deployment)
-	case k.what == Rights && state == peer.Active: // a deletion ends them itself
-		return s.take(ctx, tx, k.uid, deployment)
+	case k.what == rights && state == peer.Active: // a deletion ends them itself
+		return s.recall(ctx, tx, k.uid, deployment)
 	case state != peer.Deleting: // an entry holds nothing back, and is needed by the deletion
 		return false, nil
-	case k.what == HolderEntry:
+	case k.what == holderEntry:
 		named["notice"] = k.notice
 		return both(ctx, tx, releaseNoticesSQL, named, releaseEntrySQL, id, deployment)
-	case k.what == OwneeEntry:
+	case k.what == owneeEntry:
 		return both(ctx, tx, releaseOwneesSQL, named, dropOwnersWorkSQL, id, deployment)
 	}
 	return false, nil
@@ -180,7 +180,7 @@ func both(ctx context.Context, tx pgx.Tx, first string, named db.Named, second s
 	return true, err
 }
 
-func (s *Steering) releaseBlockade(ctx context.Context, tx pgx.Tx, k key, named db.Named) (bool, error) {
+func (s *Operations) releaseBlockade(ctx context.Context, tx pgx.Tx, k key, named db.Named) (bool, error) {
 	named["holder"], named["attempt"], named["path"] = k.holder, k.attempt, k.path
 	var tentative, expired bool
 	err := tx.QueryRow(ctx, blockadeSQL, db.Named{
@@ -198,7 +198,7 @@ func (s *Steering) releaseBlockade(ctx context.Context, tx pgx.Tx, k key, named 
 		return false, &peer.InvalidError{Resource: "keys", Err: errors.New(why)}
 	}
 	if k.ofRight() { // its deployment may go on writing under the right until it has heard
-		if _, err := s.take(ctx, tx, k.uid, named["deployment"].(int32)); err != nil {
+		if _, err := s.recall(ctx, tx, k.uid, named["deployment"].(int32)); err != nil {
 			return false, err
 		}
 	}
@@ -209,7 +209,7 @@ func (s *Steering) releaseBlockade(ctx context.Context, tx pgx.Tx, k key, named 
 }
 
 // releaseOwner drops an owner reference as a user's update would: the resource stays, also without owners.
-func (s *Steering) releaseOwner(ctx context.Context, tx pgx.Tx, k key, id int64, deployment int32) (done bool, err error) {
+func (s *Operations) releaseOwner(ctx context.Context, tx pgx.Tx, k key, id int64, deployment int32) (done bool, err error) {
 	var kind int32
 	err = tx.QueryRow(ctx, `SELECT id FROM dbcontroller.kind WHERE service = $1 AND kind = $2`, k.deployment.Service, k.kind).Scan(&kind)
 	if errors.Is(err, pgx.ErrNoRows) {

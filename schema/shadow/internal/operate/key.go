@@ -1,4 +1,4 @@
-package steer
+package operate
 
 import (
 	"errors"
@@ -15,12 +15,12 @@ import (
 
 // The kinds of ties that can be released.
 const (
-	Blockade       = "BLOCKADE"
-	HolderEntry    = "HOLDER_ENTRY"
-	OwneeEntry     = "OWNEE_ENTRY"
-	OwnerReference = "OWNER_REFERENCE"
-	// Rights of another deployment to refer to a resource without asking, whether or not it has any.
-	Rights = "RIGHTS"
+	blockade       = "BLOCKADE"
+	holderEntry    = "HOLDER_ENTRY"
+	owneeEntry     = "OWNEE_ENTRY"
+	ownerReference = "OWNER_REFERENCE"
+	// rights of another deployment to refer to a resource without asking, whether or not it has any.
+	rights = "RIGHTS"
 )
 
 // key names one row for a release. An equal row that is written later has another attempt, a newer notice, or another time, so a key
@@ -47,17 +47,17 @@ const keySeparator = "|"
 func (k key) String() string {
 	parts := []string{k.what, k.uid.String(), k.deployment.String()}
 	switch k.what {
-	case Blockade:
+	case blockade:
 		parts = append(parts, k.holder.String(), k.attempt.String(), k.path)
-	case HolderEntry:
+	case holderEntry:
 		parts = append(parts, strconv.FormatInt(k.notice, 10))
-	case OwnerReference:
+	case ownerReference:
 		parts = append(parts, k.kind, k.owner.String(), strconv.FormatInt(k.since.UnixMicro(), 10), k.name)
 	}
 	return strings.Join(parts, keySeparator)
 }
 
-var keyParts = map[string]int{Blockade: 6, HolderEntry: 4, OwneeEntry: 3, OwnerReference: 7, Rights: 3}
+var keyParts = map[string]int{blockade: 6, holderEntry: 4, owneeEntry: 3, ownerReference: 7, rights: 3}
 
 func parseKey(text string) (k key, err error) {
 	parts := strings.Split(text, keySeparator)
@@ -69,13 +69,13 @@ func parseKey(text string) (k key, err error) {
 	k.uid, errs[0] = uuid.Parse(parts[1])
 	k.deployment, errs[1] = schema.ParseDeploymentID(parts[2])
 	switch k.what {
-	case Blockade:
+	case blockade:
 		k.holder, errs[2] = uuid.Parse(parts[3])
 		k.attempt, errs[3] = uuid.Parse(parts[4])
 		k.path = parts[5]
-	case HolderEntry:
+	case holderEntry:
 		k.notice, errs[2] = strconv.ParseInt(parts[3], 10, 64)
-	case OwnerReference:
+	case ownerReference:
 		var micros int64
 		k.owner, errs[2] = uuid.Parse(parts[4])
 		micros, errs[3] = strconv.ParseInt(parts[5], 10, 64)
