@@ -13,9 +13,9 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/verify"
 	"github.com/db-controller/db-controller/schema/shadow/internal/write"
 
+	"github.com/db-controller/db-controller/schema/shadow/internal/cascade"
 	"github.com/db-controller/db-controller/schema/shadow/internal/plan"
 	"github.com/db-controller/db-controller/schema/shadow/internal/prepare"
-	"github.com/db-controller/db-controller/schema/shadow/internal/progress"
 	"github.com/db-controller/db-controller/schema/shadow/internal/read"
 
 	"github.com/db-controller/db-controller/schema/shadow/internal/target"
@@ -63,8 +63,8 @@ type (
 	Referrers        = operate.Referrers
 	Stuck            = operate.Stuck
 	StuckPage        = operate.StuckPage
-	DeletionProgress = progress.Deletion
-	DeletionsLeft    = progress.Left
+	DeletionProgress = cascade.Deletion
+	DeletionsLeft    = cascade.Left
 
 	Releasable = operate.Releasable
 

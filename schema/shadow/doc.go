@@ -18,20 +18,18 @@
 //	internal/attempt   establishes the references of a write elsewhere, aborts attempts, answers questions about them (blockade.go)
 //	internal/write     create and update: save.go, then one transaction: write.go, lock.go locks and checks, store.go writes;
 //	                   rights.go references to other deployments under rights; columns.go, status.go, finalizer.go, protect.go what is beside bodies
-//	internal/rights    rights to block resources of other deployments without asking: rights.go acquires, recall.go answers, look.go returns
-//	internal/wishes    the rights that applications ask for before they write rows, and that rows lack
-//	internal/progress  the counts of each deletion here
+//	internal/rights    rights to block resources of other deployments without asking: rights.go acquires, recall.go answers, look.go returns;
+//	                   requests.go the rights that applications ask for before they write rows, lacking_rows.go the rights that rows lack
 //	internal/cascade   a deletion in one database: closure.go reads and locks its members, carry.go carries out the
-//	                   decision on them; owner_change.go for lost owners
+//	                   decision on them; owner_change.go for lost owners; progress.go counts what each deletion has done here
 //	internal/follow    acts on the holders here for deletions in other deployments, in batches (act.go)
 //	internal/deletedrows   carries out the deletion of rows of attached tables that are resources
 //	internal/operate   decisions of operators: pauses, retries, recalls of rights, forced releases (release.go); their questions: explanations,
 //	                   removals, referrers, audits, stuck deletions
 //	internal/owner     owners of resources: questions (owner_check.go), deletions (owner_drop.go), version switches (owner_upgrade.go);
 //	                   lists.go compares the lists of owners, which are stored with bodies, with owner references
-//	internal/count     the counts of references that a plan leaves out
-//	internal/closing   targets of a delete that take no new references meanwhile
-//	internal/deletion  a user's delete: delete.go tries it in one transaction, gathered.go several in one, lookahead.go finds the refusing blockers, plan.go answers one, trace.go upwards
+//	internal/deletion  a user's delete: delete.go tries it in one transaction, gathered.go several in one, lookahead.go finds the refusing blockers, plan.go answers one, trace.go upwards;
+//	                   closing.go keeps new references away from targets meanwhile
 //	internal/verify    compares references, blockades and owners with other deployments, and inside one database bodies (bodies.go),
 //	                   lists of owners, rows of attached tables (rows.go); repairs the differences
 //	internal/admin     version switches (derive.go: references anew), decommissioned deployments, kept environments, tidying, and the loops that run them

@@ -21,14 +21,14 @@ import (
 
 	"github.com/db-controller/db-controller/schema/shadow/internal/owner"
 	"github.com/db-controller/db-controller/schema/shadow/internal/prepare"
-	"github.com/db-controller/db-controller/schema/shadow/internal/progress"
+
 	"github.com/db-controller/db-controller/schema/shadow/internal/read"
 	"github.com/db-controller/db-controller/schema/shadow/internal/rights"
 	"github.com/db-controller/db-controller/schema/shadow/internal/rows"
 
 	"github.com/db-controller/db-controller/schema/shadow/internal/target"
 	"github.com/db-controller/db-controller/schema/shadow/internal/verify"
-	"github.com/db-controller/db-controller/schema/shadow/internal/wishes"
+
 	"github.com/db-controller/db-controller/schema/shadow/internal/write"
 )
 
@@ -73,8 +73,8 @@ type (
 	administrator = admin.Admin
 	rowDeleter    = deletedrows.Deleter
 	righter       = rights.Rights
-	granter       = wishes.Granter
-	book          = progress.Book
+	granter       = rights.Granter
+	book          = cascade.Book
 )
 
 // Open takes the database for a deployment. It fails when the database belongs to another one.
@@ -95,14 +95,14 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	t := target.New(g, rs)
 	p, a := prepare.New(g), attempt.New(g)
 	w := write.New(g, rs, p, a)
-	b, recorder := progress.New(d)
+	b, recorder := cascade.NewBook(d)
 	c := cascade.New(g, rs, recorder)
 	o, f := operate.New(g, r, rs, c), follow.New(g, rs, c, recorder)
 	rt := rights.New(g, rs, p, a)
 	v := verify.New(g, o, t, w, f, rt, rs)
 	return &Store{
 		reader: r, operations: o, keeper: t, attempts: a, writer: w, owners: owner.New(g, c), deleter: deletion.New(g, t, w, c, f, rs), verifier: v,
-		administrator: admin.New(g, p, w, c, f, v, rt), rowDeleter: deletedrows.New(rs, c), righter: rt, granter: wishes.New(g, rs, rt), book: b, db: d,
+		administrator: admin.New(g, p, w, c, f, v, rt), rowDeleter: deletedrows.New(rs, c), righter: rt, granter: rights.NewGranter(g, rs, rt), book: b, db: d,
 		epochs: g, peerEpochs: g, recovery: g, databases: g, others: g, versions: g, positions: f, following: f, finalising: c,
 	}, nil
 }

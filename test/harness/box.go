@@ -497,10 +497,10 @@ func (b *Box) Capture(deployment schema.DeploymentID) {
 	}
 }
 
-// GrantWishes grants the wishes of applications of a deployment.
-func (b *Box) GrantWishes(deployment string) {
+// AnswerRequests answers the requests of rights of the applications of a deployment.
+func (b *Box) AnswerRequests(deployment string) {
 	b.t.Helper()
-	require.NoError(b.t, b.Stores[b.ID(deployment)].GrantWishes(context.Background()))
+	require.NoError(b.t, b.Stores[b.ID(deployment)].AnswerRequests(context.Background()))
 }
 
 // Count counts rows of a table of the deployment's database.

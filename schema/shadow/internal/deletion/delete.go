@@ -20,7 +20,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/cascade"
-	"github.com/db-controller/db-controller/schema/shadow/internal/closing"
+
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
 	"github.com/db-controller/db-controller/schema/shadow/internal/plan"
@@ -84,16 +84,16 @@ func (s *Deleter) DeleteAll(ctx context.Context, reqs []DeleteRequest) ([]peer.D
 	if reqs[0].RequestID == uuid.Nil {
 		return s.delete(ctx, d, reqs)
 	}
-	type wish struct {
+	type requested struct {
 		Delete       string
 		UID          uuid.UUID
 		Revision     peer.Revision
 		AllowMissing bool  `json:",omitempty"`
 		MaxRemovals  int64 `json:",omitempty"`
 	}
-	all := make([]wish, len(reqs))
+	all := make([]requested, len(reqs))
 	for i, r := range reqs {
-		all[i] = wish{r.Name, r.UID, r.Revision, r.AllowMissing, r.MaxRemovals}
+		all[i] = requested{r.Name, r.UID, r.Revision, r.AllowMissing, r.MaxRemovals}
 	}
 	var content any = all
 	if len(all) == 1 {
@@ -156,9 +156,9 @@ func (s *Deleter) delete(ctx context.Context, d *deletion, reqs []DeleteRequest)
 	if err := s.rows.EnsureNamed(ctx, keys...); err != nil {
 		return nil, err
 	}
-	d.store, d.closed = s, closing.New(s.gate)
+	d.store, d.closed = s, newClosing(s.gate)
 	d.pauses = retry.Backoff{First: 2 * time.Millisecond, Max: 100 * time.Millisecond}
-	defer d.closed.End(ctx)
+	defer d.closed.end(ctx)
 	return d.run(ctx)
 }
 
@@ -198,7 +198,7 @@ type deletion struct {
 	// last sends the last statements of a try: with the commit, where that is the store's.
 	last   db.Sender
 	within bool // in the application's transaction
-	closed *closing.Closing
+	closed *closing
 	// ahead is the look-ahead for the next try; nil: look ahead first.
 	ahead *lookAhead
 	// undecided are the undecided blockades of the last look-ahead.
@@ -232,7 +232,7 @@ func (d *deletion) keys() (kinds []int32, names []string) {
 
 func (d *deletion) closeNamed(ctx context.Context) error {
 	for _, w := range d.wanted {
-		if err := d.closed.CloseNamed(ctx, w.kindID, w.Name); err != nil {
+		if err := d.closed.closeNamed(ctx, w.kindID, w.Name); err != nil {
 			return err
 		}
 	}
@@ -271,7 +271,7 @@ func (d *deletion) giveWay(ctx context.Context, found *obstacle) error {
 	}
 	// Once is chance; twice, new references come as fast as old ones are settled.
 	if d.obstacles++; d.obstacles > 1 || !moved {
-		if err := d.closed.Close(ctx, found.targets); err != nil && ctx.Err() == nil {
+		if err := d.closed.close(ctx, found.targets); err != nil && ctx.Err() == nil {
 			return err
 		}
 	}

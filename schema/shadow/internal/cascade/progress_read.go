@@ -1,4 +1,4 @@
-package progress
+package cascade
 
 import (
 	"context"
@@ -15,7 +15,7 @@ import (
 type Deletion struct {
 	ID   uuid.UUID
 	Root string // full name of the resource that was deleted first
-	Counts
+	DeletionCounts
 	// Expected is Found and the holders that were counted and not found yet: the holders of one resource are
 	// found page by page. Resources that are deleted with them are not known before.
 	Expected int64
@@ -27,7 +27,7 @@ type Deletion struct {
 }
 
 const (
-	columnsSQL = `
+	progressColumnsSQL = `
 SELECT p.id, p.root, p.found, p.removed, p.unset, p.found + w.cascades, p.unset + w.unsets,
     GREATEST(w.seconds, CASE WHEN p.removed BETWEEN 1 AND p.found THEN extract(epoch FROM now() - p.started_at) * (p.found - p.removed) / p.removed END, 0)::float8,
     p.started_at, p.updated_at
@@ -37,20 +37,20 @@ FROM dbcontroller.deletion_progress p CROSS JOIN LATERAL (
     FROM dbcontroller.deletion_walk w WHERE w.deletion = p.id AND w.updated_at > now() - ` + walkSilence + `
 ) AS w `
 
-	oneSQL = columnsSQL + `WHERE p.id = $1`
+	oneDeletionSQL = progressColumnsSQL + `WHERE p.id = $1`
 
 	// Each part by its own index.
-	runningSQL = columnsSQL + `WHERE p.id IN (
+	runningDeletionsSQL = progressColumnsSQL + `WHERE p.id IN (
     SELECT id FROM dbcontroller.deletion_progress WHERE removed < found
     UNION SELECT deletion FROM dbcontroller.deletion_walk WHERE updated_at > now() - ` + walkSilence + `
 ) ORDER BY p.updated_at DESC LIMIT $1`
 
-	pageSQL = columnsSQL + `WHERE p.id IN (
+	deletionsPageSQL = progressColumnsSQL + `WHERE p.id IN (
     SELECT id FROM dbcontroller.deletion_progress WHERE removed < found
     UNION SELECT deletion FROM dbcontroller.deletion_walk WHERE updated_at > now() - ` + walkSilence + `
 ) AND ($2::timestamptz IS NULL OR (p.started_at, p.id) < ($2, $3)) ORDER BY p.started_at DESC, p.id DESC LIMIT $1`
 
-	leftSQL = `
+	deletionsLeftSQL = `
 WITH marked AS (SELECT id, found - removed AS resources FROM dbcontroller.deletion_progress WHERE removed < found),
 walked AS (SELECT deletion, cascades FROM dbcontroller.deletion_walk WHERE updated_at > now() - ` + walkSilence + `)
 SELECT (SELECT count(*) FROM (SELECT id FROM marked UNION SELECT deletion FROM walked) AS u),
@@ -63,13 +63,13 @@ func (b *Book) DeletionProgress(ctx context.Context, id uuid.UUID) ([]Deletion, 
 	if err := b.Flush(ctx); err != nil {
 		return nil, err
 	}
-	return b.read(ctx, oneSQL, id)
+	return b.read(ctx, oneDeletionSQL, id)
 }
 
 // RunningDeletions returns deletions with resources in DELETING here, or with holders here that were counted
 // and not found yet, the newest changes first.
 func (b *Book) RunningDeletions(ctx context.Context, limit int) ([]Deletion, error) {
-	return b.read(ctx, runningSQL, limit)
+	return b.read(ctx, runningDeletionsSQL, limit)
 }
 
 // ListDeletions returns a page of the running deletions, the newest deletion first, and the token of the next
@@ -79,7 +79,7 @@ func (b *Book) ListDeletions(ctx context.Context, token string, limit int) (out 
 	if err != nil {
 		return nil, "", err
 	}
-	if out, err = b.read(ctx, pageSQL, limit, after.After(), after.ID); err == nil && len(out) == limit {
+	if out, err = b.read(ctx, deletionsPageSQL, limit, after.After(), after.ID); err == nil && len(out) == limit {
 		last := out[limit-1]
 		next = db.Page{At: last.StartedAt, ID: last.ID}.Token()
 	}
@@ -108,7 +108,7 @@ type Left struct{ Running, Resources int64 }
 
 // DeletionsLeft sums up the running deletions here.
 func (b *Book) DeletionsLeft(ctx context.Context) (left Left, err error) {
-	if err := b.Pool.QueryRow(ctx, leftSQL).Scan(&left.Running, &left.Resources); err != nil {
+	if err := b.Pool.QueryRow(ctx, deletionsLeftSQL).Scan(&left.Running, &left.Resources); err != nil {
 		return left, fmt.Errorf("sum up the progress of deletions: %w", err)
 	}
 	return left, nil

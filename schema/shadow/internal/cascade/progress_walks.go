@@ -1,4 +1,4 @@
-package progress
+package cascade
 
 import (
 	"time"
@@ -25,7 +25,7 @@ func (w Walk) ended() bool { return w.Cascades+w.Unsets == 0 }
 // or another one, takes the place of the earlier one, so that holders count once.
 func (r *Recorder) Walked(cause *schema.Cause, target uuid.UUID, w Walk) {
 	w.Deletion = cause.ID
-	r.book.take(map[uuid.UUID]*note{cause.ID: {root: cause.Root}}) // a walk is read by way of the row of its deletion
+	r.book.take(map[uuid.UUID]*deletionCounts{cause.ID: {root: cause.Root}}) // a walk is read by way of the row of its deletion
 	r.book.mu.Lock()
 	defer r.book.mu.Unlock()
 	if _, known := r.book.walks[target]; known || len(r.book.walks) < maxNotes {

@@ -1,6 +1,4 @@
-// Package wishes acquires the rights of attached tables: rights that statements ask for before they write
-// rows (dbcontroller.acquire), and rights that rows lack (dbcontroller.lacking).
-package wishes
+package rights
 
 import (
 	"cmp"
@@ -19,55 +17,56 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
-	"github.com/db-controller/db-controller/schema/shadow/internal/rights"
+
 	"github.com/db-controller/db-controller/schema/shadow/internal/rows"
 )
 
-// Granter answers wishes.
+// Granter acquires the rights of attached tables: rights that statements ask for before they write rows
+// (dbcontroller.acquire), and rights that rows lack (dbcontroller.lacking).
 type Granter struct {
 	*db.DB
 	gate   *gate.Gate
 	rows   *rows.Rows
-	rights *rights.Rights
+	rights *Rights
 
 	pauses *db.LatePauses // of values without a right
 
 	mu       sync.Mutex
-	asked    map[string]time.Time         // guarded by mu; when a wish was last followed
+	asked    map[string]time.Time         // guarded by mu; when a request was last followed
 	asking   map[schema.DeploymentID]bool // guarded by mu; deployments with a call under way
 	returned time.Time                    // guarded by mu; when unused rights were last looked for
 	settled  time.Time                    // guarded by mu; when values without a right were last looked for; settling: they are at the moment
 	settling bool
 }
 
-// New joins the parts.
-func New(g *gate.Gate, rs *rows.Rows, r *rights.Rights) *Granter {
+// NewGranter joins the parts.
+func NewGranter(g *gate.Gate, rs *rows.Rows, r *Rights) *Granter {
 	return &Granter{DB: rs.DB, gate: g, rows: rs, rights: r, pauses: db.NewLatePauses("lacking"), asked: map[string]time.Time{}, asking: map[schema.DeploymentID]bool{}}
 }
 
 const (
-	// idle is the pause between two looks while wishes are open, or while no process would tell of a new one;
+	// requestsIdle is the pause between two looks while requests are open, or while no process would tell of a new one;
 	// unused is the pause while no table with references is attached, or after a failure. Otherwise it is
 	// lackingEvery.
-	idle   = 25 * time.Millisecond
-	unused = 2 * time.Second
-	// again is the time after which an unanswered target is asked for again: the answer to the confirm may be on its way.
-	again = time.Second
-	// patience is the age at which a wish is answered with the last problem, although that may pass.
-	patience = 8 * time.Second
-	// batch is the maximum number of wishes of a look, and batchOfOne the maximum for one deployment: wishes
+	requestsIdle   = 25 * time.Millisecond
+	requestsUnused = 2 * time.Second
+	// askedAgainAfter is the time after which an unanswered target is asked for again: the answer to the confirm may be on its way.
+	askedAgainAfter = time.Second
+	// requestPatience is the age at which a request is answered with the last problem, although that may pass.
+	requestPatience = 8 * time.Second
+	// requestsBatch is the maximum number of requests of a look, and requestsOfOne the maximum for one deployment: requests
 	// for a deployment that is away leave places for the others (I20).
-	batch      = 5000
-	batchOfOne = 500
-	// deploymentsOfLook is the maximum number of deployments of a look. Wishes for a deployment that the
+	requestsBatch = 5000
+	requestsOfOne = 500
+	// deploymentsOfLook is the maximum number of deployments of a look. Requests for a deployment that the
 	// environment does not list are answered at once.
 	deploymentsOfLook = 1000
 )
 
 var (
-	// SelectSQL finds the open wishes. A step of its recursion finds the next deployment by the index, and each of them has the same share of a look: very many wishes for
+	// SelectRequestsSQL finds the open requests of rights. A step of its recursion finds the next deployment by the index, and each of them has the same share of a look: very many requests for
 	// one, or for very many, cost a look little.
-	SelectSQL = `
+	SelectRequestsSQL = `
 WITH RECURSIVE d AS (
     (SELECT split_part(target, '/', 3) AS service, split_part(target, '/', 4) AS region FROM dbcontroller.wish WHERE NOT answered ORDER BY 1, 2 LIMIT 1)
     UNION ALL
@@ -93,15 +92,15 @@ FROM unnest($1::text[], $2::bigint[], $3::text[], $4::boolean[]) AS i (target, a
 	tidySQL = `DELETE FROM dbcontroller.wish WHERE asked_at < now() - interval '5 min' OR asked_at > now() + interval '5 min'`
 
 	// Rights that were asked for: they are not used any more, or their use is not known yet.
-	returnSQL = db.LookAtRights(db.Codes(`dbcontroller.foreign_target f
+	returnUnusedSQL = db.LookAtRights(db.Codes(`dbcontroller.foreign_target f
 WHERE f.block_attempt IS NOT NULL AND f.kept_until IS NOT NULL AND NOT ` + db.KeptSQL + `
     AND (f.asked_by IS NOT NULL OR NOT EXISTS (SELECT FROM dbcontroller.reference r WHERE r.target_id = f.id AND r.behaviour = {block} AND NOT r.dangling))
     AND NOT EXISTS (SELECT FROM dbcontroller.work w WHERE w.action = {look_at_right} AND w.target_id = f.id)
 LIMIT 1000`))
 )
 
-// RunWishes answers wishes while leads returns true, until ctx ends. It returns nil.
-func (s *Granter) RunWishes(ctx context.Context, leads func() bool) error {
+// RunRequests answers requests while leads returns true, until ctx ends. It returns nil.
+func (s *Granter) RunRequests(ctx context.Context, leads func() bool) error {
 	var asks sync.WaitGroup
 	defer asks.Wait()
 	for failed := false; ; {
@@ -121,10 +120,10 @@ func (s *Granter) RunWishes(ctx context.Context, leads func() bool) error {
 			s.Log.Warn("rights that an application asks for could not be acquired, retrying", zap.Error(err))
 		}
 		failed = err != nil
-		pause := idle
+		pause := requestsIdle
 		switch {
 		case !refer || failed:
-			pause, asked = unused, nil
+			pause, asked = requestsUnused, nil
 		case !open && (!strict || s.NotificationsAlive()):
 			pause = lackingEvery
 		}
@@ -137,7 +136,7 @@ func (s *Granter) RunWishes(ctx context.Context, leads func() bool) error {
 	}
 }
 
-// settleBeside settles values without a right, beside the wishes of statements.
+// settleBeside settles values without a right, beside the requests of statements.
 func (s *Granter) settleBeside(ctx context.Context, asks *sync.WaitGroup) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -167,37 +166,37 @@ func (s *Granter) strict() bool {
 	return false
 }
 
-// asking is a wish under way.
+// asking is a request under way.
 type asking struct {
-	rights.Asked
+	Asked
 	question
-	once string // the wish, and when it was asked
+	once string // the request, and when it was asked
 	late bool   // it is answered now, with the obstacle if there is one
 }
 
-// question is a wish as it was asked last, by the number of that question.
+// question is a request as it was asked last, by the number of that question.
 type question struct {
 	text string
 	asks int64
 }
 
-// GrantWishes asks once for the rights of the wishes that are not answered, and answers those whose rights are there or refused.
-func (s *Granter) GrantWishes(ctx context.Context) error {
+// AnswerRequests asks once for the rights of the requests that are not answered, and answers those whose rights are there or refused.
+func (s *Granter) AnswerRequests(ctx context.Context) error {
 	var asks sync.WaitGroup
 	defer asks.Wait()
 	_, err := s.look(ctx, &asks)
 	return err
 }
 
-// look answers the wishes whose rights are there, and begins to ask for the others. A deployment is asked by one call at a time, and none
-// waits for the answer of another one. It reports whether wishes are open.
+// look answers the requests whose rights are there, and begins to ask for the others. A deployment is asked by one call at a time, and none
+// waits for the answer of another one. It reports whether requests are open.
 func (s *Granter) look(ctx context.Context, asks *sync.WaitGroup) (open bool, err error) {
 	if err := s.tidy(ctx); err != nil {
 		return false, err
 	}
-	rows, err := s.Pool.Query(ctx, SelectSQL, patience, batchOfOne, batch, deploymentsOfLook)
+	rows, err := s.Pool.Query(ctx, SelectRequestsSQL, requestPatience, requestsOfOne, requestsBatch, deploymentsOfLook)
 	if err != nil {
-		return false, fmt.Errorf("read wishes: %w", err)
+		return false, fmt.Errorf("read requests of rights: %w", err)
 	}
 	var all []asking
 	answers := map[question]error{}
@@ -215,7 +214,7 @@ func (s *Granter) look(ctx context.Context, asks *sync.WaitGroup) (open bool, er
 		return nil
 	})
 	if err != nil {
-		return false, fmt.Errorf("read wishes: %w", err)
+		return false, fmt.Errorf("read requests of rights: %w", err)
 	}
 	if all, err = s.named(ctx, all, answers); err != nil {
 		return false, err
@@ -234,15 +233,15 @@ func (s *Granter) look(ctx context.Context, asks *sync.WaitGroup) (open bool, er
 			defer s.WakeAsked() // the rights may be there, and others wait for their turn
 			defer s.done(at)
 			if err := s.answer(ctx, s.ask(ctx, at, of)); err != nil && ctx.Err() == nil {
-				s.Log.Warn("the answers to wishes could not be stored; their targets are asked for again", zap.Stringer("deployment", at), zap.Error(err))
+				s.Log.Warn("the answers to requests of rights could not be stored; their targets are asked for again", zap.Stringer("deployment", at), zap.Error(err))
 			}
 		})
 	}
 	return len(all) > 0, nil
 }
 
-// needs reads a wish, and finds the strict references that it is for.
-func (s *Granter) needs(text string) (out rights.Asked, err error) {
+// needs reads a request, and finds the strict references that it is for.
+func (s *Granter) needs(text string) (out Asked, err error) {
 	right, name, _ := strings.Cut(text, " ")
 	if out.Target, err = schema.ParseFullName(name); err != nil {
 		return out, errors.Join(errUnnamed, err)
@@ -269,7 +268,7 @@ func names(r schema.RowTarget, target schema.FullName) bool {
 	return r.Kind.Service == target.Deployment.Service && (r.Collection == "" || strings.HasPrefix(target.Name, r.Collection+"/"))
 }
 
-// named answers the wishes whose deployments are made up, and returns the others.
+// named answers the requests whose deployments are made up, and returns the others.
 func (s *Granter) named(ctx context.Context, all []asking, answers map[question]error) (left []asking, err error) {
 	checked := map[schema.DeploymentID]error{}
 	for _, a := range all {
@@ -290,12 +289,12 @@ func (s *Granter) named(ctx context.Context, all []asking, answers map[question]
 	return left, nil
 }
 
-// held answers the wishes whose rights are there, and returns the others.
+// held answers the requests whose rights are there, and returns the others.
 func (s *Granter) held(ctx context.Context, all []asking, answers map[question]error) (left []asking, err error) {
 	if len(all) == 0 {
 		return nil, nil
 	}
-	asked := make([]rights.Asked, len(all))
+	asked := make([]Asked, len(all))
 	for i, a := range all {
 		asked[i] = a.Asked
 	}
@@ -322,13 +321,13 @@ func (s *Granter) ask(ctx context.Context, at schema.DeploymentID, of []asking) 
 	if len(of) == 0 {
 		return answers
 	}
-	asked := make([]rights.Asked, len(of))
+	asked := make([]Asked, len(of))
 	for i, a := range of {
 		asked[i] = a.Asked
 	}
 	var refused map[string]error
 	if err == nil {
-		refused, err = s.rights.AcquireAsked(ctx, at, asked, rights.ToUse)
+		refused, err = s.rights.AcquireAsked(ctx, at, asked, ToUse)
 	}
 	for _, a := range of {
 		why := refused[a.Target.Name]
@@ -337,7 +336,7 @@ func (s *Granter) ask(ctx context.Context, at schema.DeploymentID, of []asking) 
 		case errors.As(why, &named) && named.All(peer.Stands(peer.Final)), a.late && why != nil:
 			answers[a.question] = why
 		case a.late:
-			answers[a.question] = fmt.Errorf("the right to refer to it was not given in %s: %w", patience, cmp.Or(errors.Join(err, why), errUnconfirmed))
+			answers[a.question] = fmt.Errorf("the right to refer to it was not given in %s: %w", requestPatience, cmp.Or(errors.Join(err, why), errUnconfirmed))
 		}
 	}
 	if err != nil {
@@ -346,7 +345,7 @@ func (s *Granter) ask(ctx context.Context, at schema.DeploymentID, of []asking) 
 	return answers
 }
 
-// admit answers the wishes of callers that have too many unused rights to block, and returns the others. A right to act refuses no deletion.
+// admit answers the requests of callers that have too many unused rights to block, and returns the others. A right to act refuses no deletion.
 func (s *Granter) admit(ctx context.Context, at schema.DeploymentID, of []asking, answers map[question]error) ([]asking, error) {
 	wanted := map[string]int{}
 	for _, a := range of {
@@ -370,23 +369,23 @@ func (s *Granter) admit(ctx context.Context, at schema.DeploymentID, of []asking
 			return false
 		}
 		answers[a.question] = fmt.Errorf("%s has %d rights to block resources of %s that no row uses, and more are not given to one role: "+
-			"write fewer rows with new targets in a transaction; rights that are not used are returned after %s. The number is the setting --max-unused-rights of serve", a.By, s.Tuning.Load().Quotas.Unused, at, rights.ToUse)
+			"write fewer rows with new targets in a transaction; rights that are not used are returned after %s. The number is the setting --max-unused-rights of serve", a.By, s.Tuning.Load().Quotas.Unused, at, ToUse)
 		return true
 	}), nil
 }
 
-// due returns the wishes to ask for now, by deployment: late ones, and ones that were not asked for within
+// due returns the requests to ask for now, by deployment: late ones, and ones that were not asked for within
 // again. No call to these deployments is under way; the caller ends each by done.
 func (s *Granter) due(all []asking) map[schema.DeploymentID][]asking {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.asked) > 2*batch {
+	if len(s.asked) > 2*requestsBatch {
 		clear(s.asked)
 	}
 	now, due := time.Now(), map[schema.DeploymentID][]asking{}
 	for _, a := range all {
 		at := a.Target.Deployment
-		if s.asking[at] || !a.late && now.Sub(s.asked[a.once]) < again {
+		if s.asking[at] || !a.late && now.Sub(s.asked[a.once]) < askedAgainAfter {
 			continue
 		}
 		s.asked[a.once] = now
@@ -428,15 +427,15 @@ func (s *Granter) answer(ctx context.Context, answers map[question]error) error 
 		targets, asks, problems, missing = append(targets, q.text), append(asks, q.asks), append(problems, problem), append(missing, absent)
 	}
 	if _, err := s.Pool.Exec(ctx, answerSQL, targets, asks, problems, missing); err != nil {
-		return fmt.Errorf("answer wishes: %w", err)
+		return fmt.Errorf("answer requests of rights: %w", err)
 	}
 	return nil
 }
 
-// tidy removes old wishes, and looks for rights that are not used, every two seconds.
+// tidy removes old requests of rights, and looks for rights that are not used, every two seconds.
 func (s *Granter) tidy(ctx context.Context) error {
 	s.mu.Lock()
-	due := time.Since(s.returned) > unused
+	due := time.Since(s.returned) > requestsUnused
 	if due {
 		s.returned = time.Now()
 	}
@@ -447,11 +446,11 @@ func (s *Granter) tidy(ctx context.Context) error {
 	err := s.InTx(ctx, db.WorkFeed, func(tx pgx.Tx) error {
 		b := &pgx.Batch{}
 		b.Queue(tidySQL)
-		b.Queue(returnSQL)
+		b.Queue(returnUnusedSQL)
 		return tx.SendBatch(ctx, b).Close()
 	})
 	if err != nil {
-		return fmt.Errorf("tidy wishes: %w", err)
+		return fmt.Errorf("tidy requests of rights: %w", err)
 	}
 	return nil
 }

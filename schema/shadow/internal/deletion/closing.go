@@ -1,5 +1,4 @@
-// Package closing closes the targets of a delete to new references, so that a busy resource can be deleted.
-package closing
+package deletion
 
 import (
 	"context"
@@ -16,10 +15,10 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/target"
 )
 
-const namedSQL = `SELECT id FROM dbcontroller.shadow WHERE kind_id = $1 AND name = $2`
+const closingNamedSQL = `SELECT id FROM dbcontroller.shadow WHERE kind_id = $1 AND name = $2`
 
 const (
-	kindsSQL = `SELECT ARRAY(SELECT DISTINCT kind_id FROM dbcontroller.shadow WHERE id = ANY ($1))`
+	closingKindsSQL = `SELECT ARRAY(SELECT DISTINCT kind_id FROM dbcontroller.shadow WHERE id = ANY ($1))`
 
 	// One row for each delete, so that none ends the closing of another.
 	closeTargetsSQL = `
@@ -28,19 +27,19 @@ INSERT INTO dbcontroller.closing (target_id, delete_id, until) SELECT id, $2, no
 	openTargetsSQL = `DELETE FROM dbcontroller.closing WHERE target_id = ANY ($1) AND delete_id = $2`
 )
 
-// Closing has the targets that one delete has closed.
-type Closing struct {
+// closing has the targets that one delete has closed to new references, so that a busy resource can be deleted.
+type closing struct {
 	gate    *gate.Gate
 	id      uuid.UUID
 	targets []int64
 }
 
-// New returns the closing of a delete, which has closed nothing yet.
-func New(g *gate.Gate) *Closing { return &Closing{gate: g, id: uuid.New()} }
+// newClosing returns the closing of a delete, which has closed nothing yet.
+func newClosing(g *gate.Gate) *closing { return &closing{gate: g, id: uuid.New()} }
 
-// Close closes targets to new references until one second after the deadline of ctx. A target that is closed already
+// close closes targets to new references until one second after the deadline of ctx. A target that is closed already
 // keeps its end.
-func (c *Closing) Close(ctx context.Context, targets []int64) error {
+func (c *closing) close(ctx context.Context, targets []int64) error {
 	var more []int64
 	for _, id := range targets {
 		if !slices.Contains(c.targets, id) {
@@ -53,7 +52,7 @@ func (c *Closing) Close(ctx context.Context, targets []int64) error {
 	// Not during recovery: nothing can be deleted then, and lost references have to be established again.
 	err := c.gate.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
 		var kinds []int32
-		if err := tx.QueryRow(ctx, kindsSQL, more).Scan(&kinds); err != nil {
+		if err := tx.QueryRow(ctx, closingKindsSQL, more).Scan(&kinds); err != nil {
 			return err
 		}
 		return c.gate.CheckRecovered(ctx, tx, kinds)
@@ -69,21 +68,21 @@ func (c *Closing) Close(ctx context.Context, targets []int64) error {
 	return nil
 }
 
-// CloseNamed closes the resource with a name, if there is one.
-func (c *Closing) CloseNamed(ctx context.Context, kindID int32, name string) error {
+// closeNamed closes the resource with a name, if there is one.
+func (c *closing) closeNamed(ctx context.Context, kindID int32, name string) error {
 	var id int64
-	err := c.gate.Pool.QueryRow(ctx, namedSQL, kindID, name).Scan(&id)
+	err := c.gate.Pool.QueryRow(ctx, closingNamedSQL, kindID, name).Scan(&id)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("close targets to new references: %w", err)
 	}
-	return c.Close(ctx, []int64{id})
+	return c.close(ctx, []int64{id})
 }
 
-// End opens the targets.
-func (c *Closing) End(ctx context.Context) {
+// end opens the targets.
+func (c *closing) end(ctx context.Context) {
 	if len(c.targets) == 0 {
 		return
 	}

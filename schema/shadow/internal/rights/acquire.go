@@ -1,4 +1,4 @@
-package wishes
+package rights
 
 import (
 	"context"
@@ -17,8 +17,8 @@ import (
 	"github.com/db-controller/db-controller/schema/violation"
 )
 
-// waits is the time for which a call waits for the rights that it asks for.
-const waits = 10 * time.Second
+// acquireWait is the time for which a call waits for the rights that it asks for.
+const acquireWait = 10 * time.Second
 
 const (
 	acquireSQL = `SELECT dbcontroller.acquire_as($1, $2)`
@@ -34,7 +34,7 @@ JOIN dbcontroller.wish w ON w.target = i.target AND (w.answered OR w.answers >= 
 )
 
 // AcquireDelegations asks for the rights that the lines of DETAIL of RD001 name, and waits for them, as dbcontroller.acquire and
-// dbcontroller.acquired do for SQL; no connection is used while it waits. The caller's share of all wishes is counted by its identity. It
+// dbcontroller.acquired do for SQL; no connection is used while it waits. The caller's share of all requests is counted by its identity. It
 // fails with a *peer.RefusedError for targets that do not exist, or that the caller may not refer to; with a *peer.InvalidError for names
 // that nothing here refers to; with postgres.ErrTooMany when too many rights were asked for; with a *peer.UnavailableError when a deployment
 // did not give one; and with context.DeadlineExceeded when that is not known after ten seconds.
@@ -43,7 +43,7 @@ func (s *Granter) AcquireDelegations(ctx context.Context, caller string, rights 
 	if err != nil || len(rights) == 0 {
 		return err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, waits, errLate)
+	ctx, cancel := context.WithTimeoutCause(ctx, acquireWait, errLate)
 	defer cancel()
 	if _, err := s.Pool.Exec(ctx, acquireSQL, rights, caller); err != nil {
 		var pg *pgconn.PgError
@@ -54,7 +54,7 @@ func (s *Granter) AcquireDelegations(ctx context.Context, caller string, rights 
 	}
 	err = s.await(ctx, rights, asked)
 	if err != nil && errors.Is(context.Cause(ctx), errLate) {
-		return fmt.Errorf("the rights were not acquired in %s: %w", waits, context.DeadlineExceeded)
+		return fmt.Errorf("the rights were not acquired in %s: %w", acquireWait, context.DeadlineExceeded)
 	}
 	return err
 }
@@ -96,7 +96,7 @@ func (s *Granter) checkAsked(ctx context.Context, lines []string) (map[string]sc
 func (s *Granter) await(ctx context.Context, lines []string, asked map[string]schema.FullName) error {
 	rows, err := s.Pool.Query(ctx, selectAskedSQL, lines)
 	if err != nil {
-		return fmt.Errorf("read wishes: %w", err)
+		return fmt.Errorf("read requests of rights: %w", err)
 	}
 	var targets []string
 	var asks []int64
@@ -107,9 +107,9 @@ func (s *Granter) await(ctx context.Context, lines []string, asked map[string]sc
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("read wishes: %w", err)
+		return fmt.Errorf("read requests of rights: %w", err)
 	}
-	for pauses := (retry.Backoff{First: idle, Max: 10 * idle}); ; {
+	for pauses := (retry.Backoff{First: requestsIdle, Max: 10 * requestsIdle}); ; {
 		answered, err := s.answered(ctx, targets, asks, asked)
 		if err != nil || answered == len(asked) {
 			return err
@@ -124,7 +124,7 @@ func (s *Granter) await(ctx context.Context, lines []string, asked map[string]sc
 func (s *Granter) answered(ctx context.Context, targets []string, asks []int64, asked map[string]schema.FullName) (n int, err error) {
 	rows, err := s.Pool.Query(ctx, selectAnswersSQL, targets, asks)
 	if err != nil {
-		return 0, fmt.Errorf("read the answers to wishes: %w", err)
+		return 0, fmt.Errorf("read the answers to requests of rights: %w", err)
 	}
 	missing := &peer.RefusedError{}
 	var away *peer.UnavailableError
@@ -142,7 +142,7 @@ func (s *Granter) answered(ctx context.Context, targets []string, asks []int64, 
 	})
 	switch {
 	case err != nil:
-		return 0, fmt.Errorf("read the answers to wishes: %w", err)
+		return 0, fmt.Errorf("read the answers to requests of rights: %w", err)
 	case n < len(asked):
 		return n, nil
 	case len(missing.Refusals) > 0:

@@ -1,7 +1,4 @@
-// Package progress counts the resources of each deletion in this deployment: found, removed, unset. Transactions only add to counters of
-// their process, after their commit; a process adds its counters to the table twice a second, in one statement for all deletions. So a
-// cascade waits for no row of its progress, and a process that is killed loses the counts of its last half second.
-package progress
+package cascade
 
 import (
 	"context"
@@ -27,24 +24,27 @@ const flushInterval = 500 * time.Millisecond
 // stores them.
 const maxNotes = 10_000
 
-// retention is the time for which the progress of a deletion is kept after its last change.
-const retention = 7 * 24 * time.Hour
+// progressKept is the time for which the progress of a deletion is kept after its last change.
+const progressKept = 7 * 24 * time.Hour
 
-// Counts of a deletion in one deployment.
-type Counts struct {
+// DeletionCounts of a deletion in one deployment.
+type DeletionCounts struct {
 	Found   int64 // resources that were marked, or removed at once
 	Removed int64
 	Unset   int64 // references
 }
 
-// Book has the counts of this process that are not in the table yet.
+// Book counts the resources of each deletion in this deployment: found, removed, unset. Transactions only add to counters of
+// their process, after their commit; a process adds its counters to the table twice a second, in one statement for all deletions. So a
+// cascade waits for no row of its progress, and a process that is killed loses the counts of its last half second. A Book has the
+// counts of this process that are not in the table yet.
 type Book struct {
 	*db.DB
 	stores  atomic.Bool
 	storing chan struct{} // one place, for one store at a time: an earlier state of a walk may not follow a later one
 	mu      sync.Mutex
-	notes   map[uuid.UUID]*note // guarded by mu
-	walks   map[uuid.UUID]Walk  // guarded by mu; the changed ones, by the uids of their targets
+	notes   map[uuid.UUID]*deletionCounts // guarded by mu
+	walks   map[uuid.UUID]Walk            // guarded by mu; the changed ones, by the uids of their targets
 }
 
 // Recorder adds the changes of transactions to a book.
@@ -53,56 +53,56 @@ type Recorder struct {
 	ended func(took time.Duration)
 }
 
-type note struct {
-	Counts
+type deletionCounts struct {
+	DeletionCounts
 	root string
 }
 
-// New returns an empty book, and the recorder with which cascades write to it.
-func New(d *db.DB) (*Book, *Recorder) {
+// NewBook returns an empty book, and the recorder with which cascades write to it.
+func NewBook(d *db.DB) (*Book, *Recorder) {
 	ended := d.Cfg.DeletionEnded
 	if ended == nil {
 		ended = func(time.Duration) {}
 	}
-	b := &Book{DB: d, storing: make(chan struct{}, 1), notes: map[uuid.UUID]*note{}, walks: map[uuid.UUID]Walk{}}
+	b := &Book{DB: d, storing: make(chan struct{}, 1), notes: map[uuid.UUID]*deletionCounts{}, walks: map[uuid.UUID]Walk{}}
 	return b, &Recorder{book: b, ended: ended}
 }
 
-// tally has the counts of a transaction by deletion, and the begins of the deletions whose root it removes.
-type tally struct {
-	notes map[uuid.UUID]*note
+// deletionTally has the counts of a transaction by deletion, and the begins of the deletions whose root it removes.
+type deletionTally struct {
+	notes map[uuid.UUID]*deletionCounts
 	began []time.Time
 }
 
-func (t *tally) add(cause *schema.Cause, c Counts) {
+func (t *deletionTally) add(cause *schema.Cause, c DeletionCounts) {
 	n := t.notes[cause.ID]
 	if n == nil {
-		n = &note{root: cause.Root}
+		n = &deletionCounts{root: cause.Root}
 		t.notes[cause.ID] = n
 	}
-	n.Counts = n.plus(c)
+	n.DeletionCounts = n.plus(c)
 }
 
-func (c Counts) plus(more Counts) Counts {
-	return Counts{Found: c.Found + more.Found, Removed: c.Removed + more.Removed, Unset: c.Unset + more.Unset}
+func (c DeletionCounts) plus(more DeletionCounts) DeletionCounts {
+	return DeletionCounts{Found: c.Found + more.Found, Removed: c.Removed + more.Removed, Unset: c.Unset + more.Unset}
 }
 
 // Decided adds the effects of a decision to the counts of its deletions when the transaction is committed.
 func (r *Recorder) Decided(ctx context.Context, tx pgx.Tx, c *plan.Closure, v plan.Verdict) error {
-	t := &tally{notes: map[uuid.UUID]*note{}}
+	t := &deletionTally{notes: map[uuid.UUID]*deletionCounts{}}
 	var marked []int64 // earlier, and removed now
 	for _, id := range v.Mark {
-		t.member(c.Members[id], Counts{Found: 1})
+		t.member(c.Members[id], DeletionCounts{Found: 1})
 	}
 	for _, id := range v.Remove {
 		if m := c.Members[id]; m.State == peer.Active {
-			t.member(m, Counts{Found: 1, Removed: 1})
+			t.member(m, DeletionCounts{Found: 1, Removed: 1})
 		} else {
 			marked = append(marked, id)
 		}
 	}
 	for _, e := range v.Unset {
-		t.member(c.Members[e.TargetID], Counts{Unset: 1})
+		t.member(c.Members[e.TargetID], DeletionCounts{Unset: 1})
 	}
 	if len(marked) > 0 {
 		b := &pgx.Batch{}
@@ -115,7 +115,7 @@ func (r *Recorder) Decided(ctx context.Context, tx pgx.Tx, c *plan.Closure, v pl
 	return nil
 }
 
-func (t *tally) member(m *plan.Member, c Counts) {
+func (t *deletionTally) member(m *plan.Member, c DeletionCounts) {
 	if m.State != peer.Active || m.Why.Cause == nil {
 		return // counted when it was marked
 	}
@@ -134,13 +134,13 @@ FROM (
 ) AS going JOIN dbcontroller.cause x ON x.id = going.cause_id`)
 
 // queueFinalised adds resources in DELETING that are about to be removed, when the batch is sent.
-func (t *tally) queueFinalised(b *pgx.Batch, free []int64) {
+func (t *deletionTally) queueFinalised(b *pgx.Batch, free []int64) {
 	b.Queue(finalisedSQL, free).Query(func(rows pgx.Rows) error {
 		var cause schema.Cause
 		var n int64
 		var began *time.Time
 		_, err := pgx.ForEachRow(rows, []any{&cause.ID, &cause.Root, &n, &began}, func() error {
-			t.add(&cause, Counts{Removed: n})
+			t.add(&cause, DeletionCounts{Removed: n})
 			if began != nil {
 				t.began = append(t.began, *began)
 			}
@@ -157,22 +157,22 @@ func (r *Recorder) QueueFinalised(tx pgx.Tx, b *pgx.Batch, free []int64) {
 	if len(free) == 0 {
 		return
 	}
-	t := &tally{notes: map[uuid.UUID]*note{}}
+	t := &deletionTally{notes: map[uuid.UUID]*deletionCounts{}}
 	t.queueFinalised(b, free)
 	r.record(tx, t)
 }
 
 // Unset adds a reference that is unset to the counts of a deletion when the transaction is committed.
-func (r *Recorder) Unset(tx pgx.Tx, cause *schema.Cause) { r.Add(tx, cause, Counts{Unset: 1}) }
+func (r *Recorder) Unset(tx pgx.Tx, cause *schema.Cause) { r.Add(tx, cause, DeletionCounts{Unset: 1}) }
 
 // Add adds to the counts of a deletion when the transaction is committed.
-func (r *Recorder) Add(tx pgx.Tx, cause *schema.Cause, c Counts) {
-	t := &tally{notes: map[uuid.UUID]*note{}}
+func (r *Recorder) Add(tx pgx.Tx, cause *schema.Cause, c DeletionCounts) {
+	t := &deletionTally{notes: map[uuid.UUID]*deletionCounts{}}
 	t.add(cause, c)
 	r.record(tx, t)
 }
 
-func (r *Recorder) record(tx pgx.Tx, t *tally) {
+func (r *Recorder) record(tx pgx.Tx, t *deletionTally) {
 	report := func() {
 		r.book.take(t.notes)
 		for _, began := range t.began {
@@ -183,7 +183,7 @@ func (r *Recorder) record(tx pgx.Tx, t *tally) {
 }
 
 // take adds counts that are not in the table yet.
-func (b *Book) take(notes map[uuid.UUID]*note) {
+func (b *Book) take(notes map[uuid.UUID]*deletionCounts) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for id, more := range notes {
@@ -192,10 +192,10 @@ func (b *Book) take(notes map[uuid.UUID]*note) {
 			continue
 		}
 		if n == nil {
-			n = &note{root: more.root}
+			n = &deletionCounts{root: more.root}
 			b.notes[id] = n
 		}
-		n.Counts = n.plus(more.Counts)
+		n.DeletionCounts = n.plus(more.DeletionCounts)
 	}
 }
 
@@ -216,7 +216,7 @@ func (b *Book) Flush(ctx context.Context) error {
 	}
 	b.mu.Lock()
 	notes, walks := b.notes, b.walks
-	b.notes, b.walks = map[uuid.UUID]*note{}, map[uuid.UUID]Walk{} // also empty maps: counts that are added later are no part of this store
+	b.notes, b.walks = map[uuid.UUID]*deletionCounts{}, map[uuid.UUID]Walk{} // also empty maps: counts that are added later are no part of this store
 	b.mu.Unlock()
 	batch := &pgx.Batch{}
 	queueNotes(batch, notes)
@@ -232,7 +232,7 @@ func (b *Book) Flush(ctx context.Context) error {
 	return nil
 }
 
-func queueNotes(b *pgx.Batch, notes map[uuid.UUID]*note) {
+func queueNotes(b *pgx.Batch, notes map[uuid.UUID]*deletionCounts) {
 	if len(notes) == 0 {
 		return
 	}
@@ -246,7 +246,7 @@ func queueNotes(b *pgx.Batch, notes map[uuid.UUID]*note) {
 	b.Queue(flushSQL, db.Named{"ids": ids, "roots": roots, "found": found, "removed": removed, "unset": unset})
 }
 
-const tidySQL = `
+const tidyProgressSQL = `
 DELETE FROM dbcontroller.deletion_progress WHERE id IN (
     SELECT id FROM dbcontroller.deletion_progress WHERE updated_at < now() - $1::interval ORDER BY updated_at LIMIT 5000
 )`
@@ -264,7 +264,7 @@ func (b *Book) RunProgress(ctx context.Context) error {
 		err := b.flushOnce(ctx)
 		if err == nil && time.Since(tidied) > time.Hour && ctx.Err() == nil {
 			tidied = time.Now()
-			_, err = b.Pool.Exec(ctx, tidySQL, retention)
+			_, err = b.Pool.Exec(ctx, tidyProgressSQL, progressKept)
 			if err == nil {
 				_, err = b.Pool.Exec(ctx, tidyWalksSQL)
 			}

@@ -1,4 +1,4 @@
-package wishes
+package rights
 
 import (
 	"cmp"
@@ -20,7 +20,7 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/cascade"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/plan"
-	"github.com/db-controller/db-controller/schema/shadow/internal/rights"
+
 	"github.com/db-controller/db-controller/schema/shadow/internal/rows"
 )
 
@@ -274,7 +274,7 @@ func (s *Granter) askAll(ctx context.Context, asked map[schema.DeploymentID][]la
 func (s *Granter) askFor(ctx context.Context, at schema.DeploymentID, of []lacked) map[int64]error {
 	problems := map[int64]error{}
 	away := s.gate.CheckNamed(ctx, at)
-	for part := range slices.Chunk(of, batchOfOne) {
+	for part := range slices.Chunk(of, requestsOfOne) {
 		var refused map[string]error
 		if away == nil {
 			refused, away = s.askOnce(ctx, at, part)
@@ -291,9 +291,9 @@ func (s *Granter) askFor(ctx context.Context, at schema.DeploymentID, of []lacke
 func (s *Granter) askOnce(ctx context.Context, at schema.DeploymentID, part []lacked) (map[string]error, error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
-	asked := make([]rights.Asked, len(part))
+	asked := make([]Asked, len(part))
 	for i, l := range part {
-		asked[i] = rights.AskedOf(l.reference, l.value)
+		asked[i] = AskedOf(l.reference, l.value)
 	}
 	return s.rights.AcquireAsked(ctx, at, asked, 0)
 }

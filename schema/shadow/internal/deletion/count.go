@@ -1,5 +1,4 @@
-// Package count counts the references that a plan of a deletion leaves out.
-package count
+package deletion
 
 import (
 	"context"
@@ -36,21 +35,21 @@ WHERE r.target_id = ANY ($1) AND r.behaviour IN ({unset}, {async_unset}) AND NOT
 ) GROUP BY r.field_id, r.behaviour`)
 )
 
-// References counts the references beyond the limit of a plan: references to targets, which are members of it
+// countReferences counts the references beyond the limit of a plan: references to targets, which are members of it
 // and the named ones of its question. With unsets it also counts references that are unset. holders is the
 // number of the holders that cascade.
-func References(ctx context.Context, s *db.DB, members, named []int64, unsets bool) (counts []peer.PlanCount, holders int, err error) {
+func countReferences(ctx context.Context, s *db.DB, members, named []int64, unsets bool) (counts []peer.PlanCount, holders int, err error) {
 	targets := slices.Concat(members, named)
-	if err = by(ctx, s, &counts, countReferencesSQL, targets, named); err != nil {
+	if err = countBy(ctx, s, &counts, countReferencesSQL, targets, named); err != nil {
 		return nil, 0, err
 	}
 	if err = s.Pool.QueryRow(ctx, countHoldersSQL, targets, named).Scan(&holders); err == nil && unsets {
-		err = by(ctx, s, &counts, countUnsetsSQL, targets, members)
+		err = countBy(ctx, s, &counts, countUnsetsSQL, targets, members)
 	}
 	return counts, holders, err
 }
 
-func by(ctx context.Context, s *db.DB, counts *[]peer.PlanCount, sql string, args ...any) error {
+func countBy(ctx context.Context, s *db.DB, counts *[]peer.PlanCount, sql string, args ...any) error {
 	rows, err := s.Pool.Query(ctx, sql, args...)
 	if err != nil {
 		return err
