@@ -41,8 +41,8 @@ type (
 	Retention = db.Retention
 	Tuning    = db.Tuning
 	Leases    = gate.Leases
-	// Within is an application's part of a transaction that writes resources.
-	Within = gate.Within
+	// UserTransaction is an application's part of a transaction that writes resources.
+	UserTransaction = gate.UserTransaction
 
 	// Reads.
 	ListRequest      = read.ListRequest
@@ -102,8 +102,8 @@ const (
 
 // Differences that Verify finds.
 const (
-	TargetGone = verify.TargetGone
-	OwnerLetGo = verify.OwnerLetGo
+	TargetGone    = verify.TargetGone
+	OwnerReleased = verify.OwnerReleased
 )
 
 // Errors of reads.

@@ -96,8 +96,8 @@ var shown = []tested{
 		"deletes-look-before-the-lock", "I1, I3", "Deletes that share a transaction look for blockades before they have the locks.",
 		"schema/shadow/internal/deletion/gathered.go",
 		[]string{
-			"	b.Queue(lockRootsSQL+` SKIP LOCKED`, kinds, names)", "	ready.seen = s.cascade.QueueSight(tx, b, byNames, kinds, names)\n	b.Queue(lockRootsSQL+` SKIP LOCKED`, kinds, names)",
-			"	})\n	ready.seen = s.cascade.QueueSight(tx, b, byNames, kinds, names)\n", "	})\n",
+			"	b.Queue(lockRootsSQL+` SKIP LOCKED`, kinds, names)", "	ready.seen = s.cascade.QueueLockedRows(tx, b, byNames, kinds, names)\n	b.Queue(lockRootsSQL+` SKIP LOCKED`, kinds, names)",
+			"	})\n	ready.seen = s.cascade.QueueLockedRows(tx, b, byNames, kinds, names)\n", "	})\n",
 		},
 	}},
 	{"schema/shadow", "TestTwoDeletesOfOneNameRemoveItOnce_I2_I20", mutant{

@@ -285,7 +285,7 @@ func ownedHandlers(store *shadow.Store, peers *peers.Peers) (*handlers.Table, er
 	return handlers.NewTable(handlers.Actions{
 		Confirm:               &handlers.Confirm{Store: store, Peers: peers, Rights: store},
 		Release:               &handlers.Release{Store: store, Peers: peers},
-		LetGo:                 &handlers.LetGo{Store: store, Peers: peers},
+		ReleaseOwner:          &handlers.ReleaseOwner{Store: store, Peers: peers},
 		CheckOwners:           &handlers.CheckOwners{Store: store, Peers: peers},
 		UpgradeOwners:         &handlers.UpgradeOwners{Store: store, Peers: peers},
 		Derive:                &handlers.Derive{Store: store},

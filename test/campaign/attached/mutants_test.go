@@ -62,7 +62,7 @@ var mutants = []mutant{
 	{"a-new-row-waits-with-an-old-resource", "schema/shadow/internal/rows/holders.go", "AND s.name = i.name AND NOT s.hidden OFFSET 0", "AND s.name = i.name OFFSET 0", "TestADeletionLeavesRowsThatStay_I1_I4"},
 	{"a-later-row-has-no-grace", "schema/shadow/internal/rights/lacking_rows.go", "CASE WHEN o.missing AND NOT u.later THEN", "CASE WHEN o.missing THEN", "TestRowsOfAMissingTargetGoAfterAGrace_I34"},
 	{"many-rows-of-before-go", "schema/shadow/internal/rights/lacking_rows.go", "if !l.before || may[l.reference] {", "if !l.before || !may[l.reference] {", "TestManyRowsOfBeforeWaitForAPerson"},
-	{"own-rows-are-forgotten", "schema/shadow/internal/follow/glance.go", "a.from == s.Self && s.rows.Refer()", "a.from == s.Self && !s.rows.Refer()", "TestRowsReferToTheirOwnDeployment"},
+	{"own-rows-are-forgotten", "schema/shadow/internal/follow/prefetch.go", "a.from == s.Self && s.rows.Refer()", "a.from == s.Self && !s.rows.Refer()", "TestRowsReferToTheirOwnDeployment"},
 	{"unused-rights-are-confirmed", "schema/shadow/internal/rights/rights.go", "if !g.unused {", "if !g.unused || true {", "TestARightIsConfirmedByItsUse_I3_I8"},
 	{"unused-rights-are-gone", "schema/shadow/internal/attempt/blockade.go", "r.verdicts[i] == peer.Undecided && !r.unused[i] && decided", "r.verdicts[i] == peer.Undecided && decided", "TestARightIsConfirmedByItsUse_I3_I8"},
 	{"a-released-right-goes-on", "schema/shadow/internal/operate/release.go", "if k.ofRight() {", "if k.ofRight() && k.what != blockade {", "TestRightsOfASilentDeploymentAreReleased_I3_I8_I31"},

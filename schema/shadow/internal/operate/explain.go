@@ -73,7 +73,7 @@ ORDER BY w.seq LIMIT 50`)
 
 // Explain returns the reasons why a resource is pending or still in DELETING. It fails with ErrNotFound or *InvalidError.
 func (s *Operations) Explain(ctx context.Context, name string) (*Explanation, error) {
-	return gate.UnlessBehind(ctx, s.gate, s.Pool, func() (*Explanation, error) { return s.explain(ctx, name) })
+	return gate.UnlessSkewed(ctx, s.gate, s.Pool, func() (*Explanation, error) { return s.explain(ctx, name) })
 }
 
 func (s *Operations) explain(ctx context.Context, name string) (*Explanation, error) {
@@ -275,7 +275,7 @@ var workMessages = map[schema.Action]string{
 	schema.Finalise:              "%s is about to check whether it can be removed",
 	schema.CheckOwners:           "%s has not confirmed all of its owners yet",
 	schema.DropOwners:            "%s has not dropped it as an owner yet",
-	schema.LetGo:                 "%s does not know yet that it dropped its references to resources that it owns",
+	schema.ReleaseOwner:          "%s does not know yet that it dropped its references to resources that it owns",
 	schema.CleanUpDecommissioned: "rows of %s are being removed: it was decommissioned",
 	schema.Derive:                "its references could not be derived anew by %s after a switch of the version",
 }

@@ -97,7 +97,7 @@ func (c *referrersCursor) token() string {
 
 // Referrers reads a page of the resources of this deployment that refer to a resource, or that it owns.
 func (s *Operations) Referrers(ctx context.Context, req ReferrersRequest) (*Referrers, error) {
-	return gate.UnlessBehind(ctx, s.gate, s.Pool, func() (*Referrers, error) { return s.referrers(ctx, req) })
+	return gate.UnlessSkewed(ctx, s.gate, s.Pool, func() (*Referrers, error) { return s.referrers(ctx, req) })
 }
 
 func (s *Operations) referrers(ctx context.Context, req ReferrersRequest) (*Referrers, error) {

@@ -125,7 +125,7 @@ type resource struct {
 }
 
 func (s *Operations) find(ctx context.Context, name string) (resource, error) {
-	return gate.UnlessBehind(ctx, s.gate, s.Pool, func() (resource, error) { return s.lookUp(ctx, name) })
+	return gate.UnlessSkewed(ctx, s.gate, s.Pool, func() (resource, error) { return s.lookUp(ctx, name) })
 }
 
 func (s *Operations) lookUp(ctx context.Context, name string) (r resource, err error) {

@@ -33,7 +33,7 @@ type Saving struct {
 	Foreign map[schema.DeploymentID][]*NewReference
 	// New references to other deployments that are written without asking: no attempt is decided for them.
 	Delegated []*NewReference
-	Within    *gate.Within // nil: the transaction is the store's own
+	Within    *gate.UserTransaction // nil: the transaction is the store's own
 	// LocalRows are the local targets, and Absent the missing rows of attached tables among them.
 	LocalRows, Absent []rows.Key
 }

@@ -21,7 +21,7 @@ const (
 	ReferenceLost   DifferenceKind = "REFERENCE_NOT_KNOWN"
 	BlockadeOfNone  DifferenceKind = "BLOCKADE_OF_NOTHING"
 	OwnerGone       DifferenceKind = "OWNER_GONE"
-	OwnerLetGo      DifferenceKind = "OWNER_NOT_REFERRING"
+	OwnerReleased   DifferenceKind = "OWNER_NOT_REFERRING"
 	OwneeNotNoted   DifferenceKind = "OWNEE_NOT_KNOWN"
 	NotAllowed      DifferenceKind = "REFERENCE_NOT_ALLOWED"
 	LocalTargetGone DifferenceKind = "LOCAL_TARGET_GONE"
@@ -71,7 +71,7 @@ func (d Difference) Cause() string {
 		return "no reference in " + d.Holder.Deployment.String() + " belongs to the blockade: one of the two databases lost commits"
 	case OwnerGone:
 		return "the owner is gone, and the message about its deletion did not arrive: one of the two databases lost commits"
-	case OwnerLetGo:
+	case OwnerReleased:
 		return "the owner does not refer to its ownee, which it is required to, and the message about that did not arrive: one of the two databases lost commits"
 	case OwneeNotNoted:
 		return d.Target.Deployment.String() + " has no record that the owner has ownees here: one of the two databases lost commits"

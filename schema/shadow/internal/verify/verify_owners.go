@@ -171,7 +171,7 @@ func (v *verifying) wronglyOwned(ctx context.Context, at schema.DeploymentID, ow
 		case a.Verdict == peer.OwnerAbsent && r.UID != uuid.Nil:
 			r.Differs = OwnerGone
 		case a.Verdict == peer.OwnerNotReferring:
-			r.Differs = OwnerLetGo
+			r.Differs = OwnerReleased
 		case a.Verdict == peer.OwnerExists && r.Generation < answers.Generation && v.how.Repair:
 			r.Differs = "" // the message about a switch is under way, or was lost: repaired, not reported
 		case a.Verdict == peer.OwnerUnknown && v.how.Repair:

@@ -14,12 +14,12 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/read"
 )
 
-// inTxWithin runs a transaction: its own, or one with an application's statements after the given ones.
-func (s *Writer) inTxWithin(ctx context.Context, within *gate.Within, fn func(pgx.Tx) error) error {
+// inUserTransaction runs a transaction: its own, or one with an application's statements after the given ones.
+func (s *Writer) inUserTransaction(ctx context.Context, within *gate.UserTransaction, fn func(pgx.Tx) error) error {
 	if within == nil {
 		return s.InTx(ctx, db.ChangeFeed|db.WorkFeed, fn)
 	}
-	return s.gate.InTxWithin(ctx, within, db.ChangeFeed|db.WorkFeed, fn)
+	return s.gate.InUserTransaction(ctx, within, db.ChangeFeed|db.WorkFeed, fn)
 }
 
 const lockResourceSQL = `
@@ -35,14 +35,14 @@ type lockedResource struct {
 
 // extraStatements has the statements that run with a change in its transaction.
 type extraStatements struct {
-	within *gate.Within          // with an application's statements after it; nil: with none
+	within *gate.UserTransaction // with an application's statements after it; nil: with none
 	first  func(tx pgx.Tx) error // runs before the resource is locked; may be nil
 }
 
 // changeColumns locks a resource, changes it, and returns it as it is then. A non-zero uid has to match the resource's. It fails with
 // ErrNotFound.
 func (s *Writer) changeColumns(ctx context.Context, p extraStatements, name string, uid uuid.UUID, change func(tx pgx.Tx, l lockedResource) error) (*peer.Resource, error) {
-	return gate.UnlessBehind(ctx, s.gate, s.Pool, func() (*peer.Resource, error) { return s.changeColumnsNow(ctx, p, name, uid, change) })
+	return gate.UnlessSkewed(ctx, s.gate, s.Pool, func() (*peer.Resource, error) { return s.changeColumnsNow(ctx, p, name, uid, change) })
 }
 
 func (s *Writer) changeColumnsNow(ctx context.Context, p extraStatements, name string, uid uuid.UUID, change func(tx pgx.Tx, l lockedResource) error) (*peer.Resource, error) {
@@ -51,7 +51,7 @@ func (s *Writer) changeColumnsNow(ctx context.Context, p extraStatements, name s
 		return nil, err
 	}
 	var out *peer.Resource
-	err = s.inTxWithin(ctx, p.within, func(tx pgx.Tx) error {
+	err = s.inUserTransaction(ctx, p.within, func(tx pgx.Tx) error {
 		if p.first != nil {
 			if err := p.first(tx); err != nil {
 				return err

@@ -40,7 +40,7 @@ const (
 // ready at the same time.
 func (s *Writer) transact(ctx context.Context, sv *prepare.Saving, also func(pgx.Tx) error) error {
 	if sv.Within != nil {
-		return s.gate.InTxWithin(ctx, sv.Within, sv.Touches(), func(tx pgx.Tx) error {
+		return s.gate.InUserTransaction(ctx, sv.Within, sv.Touches(), func(tx pgx.Tx) error {
 			return s.write(ctx, tx, sv, db.Stay)
 		})
 	}

@@ -31,7 +31,7 @@ WITH s AS (
 // remove the resource is refused, and an asynchronous cascade leaves it in DELETING. A non-zero uid has to match the resource's.
 // It fails with ErrNotFound.
 func (s *Writer) SetBlockDeletion(ctx context.Context, name string, uid uuid.UUID, block bool) (*peer.Resource, error) {
-	return gate.UnlessBehind(ctx, s.gate, s.Pool, func() (*peer.Resource, error) { return s.protect(ctx, name, uid, block) })
+	return gate.UnlessSkewed(ctx, s.gate, s.Pool, func() (*peer.Resource, error) { return s.protect(ctx, name, uid, block) })
 }
 
 func (s *Writer) protect(ctx context.Context, name string, uid uuid.UUID, block bool) (*peer.Resource, error) {

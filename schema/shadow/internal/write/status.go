@@ -42,7 +42,7 @@ func (s *Writer) UpdateStatus(ctx context.Context, name string, uid uuid.UUID, s
 }
 
 // UpdateStatusWithin is UpdateStatus in one transaction with an application's own statements; nil: with none.
-func (s *Writer) UpdateStatusWithin(ctx context.Context, within *gate.Within, name string, uid uuid.UUID, status []byte, generation *int64) (*peer.Resource, error) {
+func (s *Writer) UpdateStatusWithin(ctx context.Context, within *gate.UserTransaction, name string, uid uuid.UUID, status []byte, generation *int64) (*peer.Resource, error) {
 	var text *string
 	if status != nil {
 		t := string(status)

@@ -26,22 +26,22 @@ SELECT f.id, r.holder_id FROM dbcontroller.foreign_target f CROSS JOIN LATERAL (
 // held is a holder of a deleted resource.
 type held struct{ Target, Holder int64 }
 
-// glimpse has the holders of deleted resources of another deployment when no right to them has to be ended:
+// prefetched has the holders of deleted resources of another deployment when no right to them has to be ended:
 // then nothing is written under a right, and the holders can be read at once.
-type glimpse struct {
+type prefetched struct {
 	holders []held
 }
 
-// glance reads the targets of deletions and, for another deployment's deletions while delegations are off, a
-// glimpse, in one round trip: each statement has a newer snapshot than the one before. It fails when the
+// prefetch reads the targets of deletions and, for another deployment's deletions while delegations are off, a
+// prefetched list of holders, in one round trip: each statement has a newer snapshot than the one before. It fails when the
 // deletions are paused.
-func (a *acting) glance(ctx context.Context, uids []uuid.UUID) (err error) {
+func (a *acting) prefetch(ctx context.Context, uids []uuid.UUID) (err error) {
 	s := a.store
 	if a.fromID, err = s.Names.Deployment(ctx, a.from); err != nil {
 		return err
 	}
 	a.targets, a.rights = map[int64]Target{}, map[int64]Target{}
-	b, g, rights := &pgx.Batch{}, &glimpse{}, s.Cfg.Delegations
+	b, g, rights := &pgx.Batch{}, &prefetched{}, s.Cfg.Delegations
 	if len(uids) <= db.FewRows {
 		b.Queue(db.GenericPlansSQL)
 	}
@@ -64,17 +64,17 @@ func (a *acting) glance(ctx context.Context, uids []uuid.UUID) (err error) {
 	if a.from != s.Self {
 		a.rights = a.targets
 		if !rights {
-			a.glimpse = g
+			a.prefetched = g
 		}
 	}
 	return nil
 }
 
 // firstHolders reads some holders of each of some targets. The first time it returns the holders of the
-// glimpse, if it is of these targets.
+// prefetched list, if it is of these targets.
 func (a *acting) firstHolders(ctx context.Context, ids []int64) (found []held, err error) {
-	if g := a.glimpse; g != nil && len(ids) == len(a.targets) {
-		a.glimpse = nil
+	if g := a.prefetched; g != nil && len(ids) == len(a.targets) {
+		a.prefetched = nil
 		return g.holders, nil
 	}
 	rows, err := a.store.Pool.Query(ctx, firstHoldersSQL, ids, smallTarget+1, a.store.Cfg.Limits.Batch)

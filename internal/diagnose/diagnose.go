@@ -1,5 +1,5 @@
-// Package elsewhere finds out why the deployments that a resource waits for do not act: the reason is known only there.
-package elsewhere
+// Package diagnose finds out why the deployments that a resource waits for do not act: the reason is known only there.
+package diagnose
 
 import (
 	"context"

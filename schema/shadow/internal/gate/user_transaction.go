@@ -115,8 +115,8 @@ func unfit(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{peer.ErrTransaction}, args...)...)
 }
 
-// Within is an application's part of a transaction that writes resources.
-type Within struct {
+// UserTransaction is an application's part of a transaction that writes resources.
+type UserTransaction struct {
 	// Pool of the application, in the deployment's database. Its sessions keep their settings.
 	Pool db.Beginner
 	// Also runs after the store's statements, in the same transaction and with the settings of the session. It may run again, in
@@ -124,9 +124,9 @@ type Within struct {
 	Also func(pgx.Tx) error
 }
 
-// InTxWithin runs fn as InTx does, and the application's statements after it, in one transaction of the application's pool. It is READ COMMITTED: with
+// InUserTransaction runs fn as InTx does, and the application's statements after it, in one transaction of the application's pool. It is READ COMMITTED: with
 // one snapshot for the whole transaction, the checks after the locks would not see commits from before the locks were granted.
-func (s *Gate) InTxWithin(ctx context.Context, w *Within, touches feed.Topics, fn func(pgx.Tx) error) error {
+func (s *Gate) InUserTransaction(ctx context.Context, w *UserTransaction, touches feed.Topics, fn func(pgx.Tx) error) error {
 	err := s.InTxOf(ctx, w.Pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}, touches, func(tx pgx.Tx) error {
 		if err := s.withSettings(ctx, tx, fn); err != nil {
 			return err
@@ -140,7 +140,7 @@ func (s *Gate) InTxWithin(ctx context.Context, w *Within, touches feed.Topics, f
 }
 
 // also runs the application's statements, and checks that they are in the transaction of the store's.
-func (w *Within) also(ctx context.Context, tx pgx.Tx) error {
+func (w *UserTransaction) also(ctx context.Context, tx pgx.Tx) error {
 	var before, after string
 	var durable *string
 	if err := tx.QueryRow(ctx, numberSQL).Scan(&before, &durable); err != nil {

@@ -1,4 +1,4 @@
-package elsewhere_test
+package diagnose_test
 
 import (
 	"context"
@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/db-controller/db-controller/internal/elsewhere"
+	"github.com/db-controller/db-controller/internal/diagnose"
 	"github.com/db-controller/db-controller/schema"
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
 )
@@ -32,8 +32,8 @@ const (
 	other = "devices.example.com/eastus2"
 )
 
-func deployments(all map[string]answering) elsewhere.Deployments {
-	return elsewhere.Deployments{
+func deployments(all map[string]answering) diagnose.Deployments {
+	return diagnose.Deployments{
 		Admin: func(_ context.Context, id schema.DeploymentID) (adminv1.AdminServiceClient, error) {
 			a, known := all[id.String()]
 			if !known {

@@ -8,8 +8,8 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 )
 
-// UnlessBehind returns an answer by the version of this process, with the error of Judged.
-func UnlessBehind[T any](ctx context.Context, s *Gate, q db.Querier, answer func() (T, error)) (T, error) {
+// UnlessSkewed returns an answer by the version of this process, with the error of Judged.
+func UnlessSkewed[T any](ctx context.Context, s *Gate, q db.Querier, answer func() (T, error)) (T, error) {
 	v := s.Version.Load() // before the answer: the process may adopt the other version meanwhile
 	out, err := answer()
 	return out, s.Judged(ctx, q, v, err)
@@ -26,7 +26,7 @@ func (s *Gate) Judged(ctx context.Context, q db.Querier, v *db.Version, err erro
 
 // KindOfName is DB.KindOfName, with the error of Judged.
 func (s *Gate) KindOfName(ctx context.Context, name string) (int32, error) {
-	return UnlessBehind(ctx, s, s.Pool, func() (int32, error) { return s.DB.KindOfName(ctx, name) })
+	return UnlessSkewed(ctx, s, s.Pool, func() (int32, error) { return s.DB.KindOfName(ctx, name) })
 }
 
 // CheckRuns fails with ErrAborted when the database has another version than v.
