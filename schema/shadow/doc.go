@@ -10,20 +10,20 @@
 //	                   tuning.go the settings that may change while the process works
 //	internal/gate      the conditions that a transaction checks before it writes: epoch, identity of the database, version;
 //	                   lease.go divides the shards of a deployment among its processes
-//	internal/read      resources, lists (filter.go), watches (feed.go)
 //	internal/rows      rows of attached tables: statements on them, their shadows, their locks
+//	internal/read      resources, lists (filter.go), watches (feed.go)
 //	internal/target    the side of the target: establish.go, blockade.go (confirm, release), quotas, acknowledgements
 //	internal/prepare   a write as a value (saving.go), validated and compared with the stored resources;
 //	                   request.go the recorded outcomes of requests with an id
 //	internal/attempt   establishes the references of a write elsewhere, aborts attempts, answers questions about them (blockade.go)
 //	internal/write     create and update: save.go, then one transaction: write.go, lock.go locks and checks, store.go writes;
 //	                   rights.go references to other deployments under rights; columns.go, status.go, finalizer.go, protect.go what is beside bodies
-//	internal/rights    rights to block resources of other deployments without asking: rights.go acquires, recall.go answers, look.go returns;
-//	                   requests.go the rights that applications ask for before they write rows, lacking_rows.go the rights that rows lack
 //	internal/cascade   a deletion in one database: closure.go reads and locks its members, carry.go carries out the
 //	                   decision on them; owner_change.go for lost owners; progress.go counts what each deletion has done here
+//	internal/rights    rights to block resources of other deployments without asking: rights.go acquires, recall.go answers, look.go returns;
+//	                   requests.go the rights that applications ask for before they write rows, lacking_rows.go the rights that rows lack
 //	internal/follow    acts on the holders here for deletions in other deployments, in batches (act.go)
-//	internal/deletedrows   carries out the deletion of rows of attached tables that are resources
+//	internal/deletedrows carries out the deletion of rows of attached tables that are resources
 //	internal/operate   decisions of operators: pauses, retries, recalls of rights, forced releases (release.go); their questions: explanations,
 //	                   removals, referrers, audits, stuck deletions
 //	internal/owner     owners of resources: questions (owner_check.go), deletions (owner_drop.go), version switches (owner_upgrade.go);

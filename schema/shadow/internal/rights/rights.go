@@ -1,6 +1,6 @@
 // Package rights is the holder's side of rights to block resources of other deployments without asking: it acquires them, answers when
 // they are recalled, and returns unneeded rights. A right is the reference of a proxy, which is established, confirmed,
-// resolved and released as any other.
+// resolved and released as any other. Statements ask for rights before they write rows of attached tables (requests.go).
 package rights
 
 import (
