@@ -270,9 +270,9 @@ func (a *Application) errorOf(err error) error {
 	return errorOf(err)
 }
 
-func (a *Application) within(fn func(tx pgx.Tx) error) *shadow.Within {
+func (a *Application) within(fn func(tx pgx.Tx) error) *shadow.UserTransaction {
 	if fn == nil {
 		fn = func(pgx.Tx) error { return nil }
 	}
-	return &shadow.Within{Pool: a.cfg.Pool, Also: fn}
+	return &shadow.UserTransaction{Pool: a.cfg.Pool, Also: fn}
 }

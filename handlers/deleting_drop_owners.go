@@ -23,7 +23,7 @@ type DropOwnersStore interface {
 type OwnersPeers interface {
 	// DropOwners returns the owners with an ownee that could not be handled there, and whether the call has to be
 	// repeated: it ends after a while when there are many ownees.
-	DropOwners(ctx context.Context, at schema.DeploymentID, epoch uuid.UUID, deleted []schema.Deletion, letGo []peer.LetGo) (failed []uuid.UUID, more bool, err error)
+	DropOwners(ctx context.Context, at schema.DeploymentID, epoch uuid.UUID, deleted []schema.Deletion, releases []peer.OwnerRelease) (failed []uuid.UUID, more bool, err error)
 }
 
 // DropOwners has another deployment drop its owner references to deleted owners of this one, and delete the ownees that have

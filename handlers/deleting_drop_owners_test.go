@@ -39,8 +39,8 @@ func (d *dropping) MarkOwneesNotified(_ context.Context, told *peer.Disowned) er
 	return d.told
 }
 
-func (d *dropping) DropOwners(_ context.Context, _ schema.DeploymentID, of uuid.UUID, deleted []schema.Deletion, letGo []peer.LetGo) ([]uuid.UUID, bool, error) {
-	d.add("drop", len(deleted), len(letGo), of == epoch)
+func (d *dropping) DropOwners(_ context.Context, _ schema.DeploymentID, of uuid.UUID, deleted []schema.Deletion, releases []peer.OwnerRelease) ([]uuid.UUID, bool, error) {
+	d.add("drop", len(deleted), len(releases), of == epoch)
 	d.calls++
 	return d.answer(d.calls)
 }

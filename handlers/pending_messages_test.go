@@ -32,9 +32,9 @@ func (p *messagePeers) Release(_ context.Context, _ schema.DeploymentID, epoch u
 	return p.err
 }
 
-func (p *messagePeers) DropOwners(_ context.Context, _ schema.DeploymentID, epoch uuid.UUID, deleted []schema.Deletion, letGo []peer.LetGo) ([]uuid.UUID, bool, error) {
+func (p *messagePeers) DropOwners(_ context.Context, _ schema.DeploymentID, epoch uuid.UUID, deleted []schema.Deletion, releases []peer.OwnerRelease) ([]uuid.UUID, bool, error) {
 	p.epoch = epoch
-	p.add("let go", len(deleted), len(letGo))
+	p.add("let go", len(deleted), len(releases))
 	return nil, false, p.err
 }
 
@@ -55,14 +55,14 @@ func (x *messaging) handlers() map[string]handlers.Handler {
 	return map[string]handlers.Handler{
 		"confirm": &handlers.Confirm{Store: x.store, Peers: x.peers},
 		"release": &handlers.Release{Store: x.store, Peers: x.peers},
-		"let go":  &handlers.LetGo{Store: x.store, Peers: x.peers},
+		"let go":  &handlers.ReleaseOwner{Store: x.store, Peers: x.peers},
 	}
 }
 
 var owed = peer.Messages{
 	Confirm: []peer.AttemptID{uuid.New(), uuid.New()},
 	Release: []peer.BlockadeKey{{Path: "target"}}, Abandon: []peer.AttemptID{uuid.New()},
-	LetGo: []peer.LetGo{{Owner: uuid.New(), Ownee: uuid.New()}},
+	OwnerReleases: []peer.OwnerRelease{{Owner: uuid.New(), Ownee: uuid.New()}},
 }
 
 // The message comes before its work is removed: a crash in between sends it twice, which has no effect.

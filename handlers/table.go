@@ -20,8 +20,8 @@ type Handler interface {
 // Actions has the handler of each action. All are needed.
 type Actions struct {
 	// Owned pending.
-	Confirm, Release, LetGo, CheckOwners, UpgradeOwners, Derive, CleanUpDecommissioned Handler
-	AnnounceEpoch, ConfirmAgain, VerifyBlockades, LookAtRight, EndRights, LookAtEntry  Handler
+	Confirm, Release, ReleaseOwner, CheckOwners, UpgradeOwners, Derive, CleanUpDecommissioned Handler
+	AnnounceEpoch, ConfirmAgain, VerifyBlockades, LookAtRight, EndRights, LookAtEntry         Handler
 	// Owned deleting.
 	Finalise, DropOwners Handler
 }
@@ -50,7 +50,7 @@ func NewTable(a Actions) (*Table, error) {
 	t := &Table{rows: []row{
 		{schema.Confirm, confirming, a.Confirm},
 		{schema.Release, "owned_pending", a.Release},
-		{schema.LetGo, "owned_pending", a.LetGo},
+		{schema.ReleaseOwner, "owned_pending", a.ReleaseOwner},
 		{schema.CheckOwners, "owned_pending_owners", a.CheckOwners},
 		{schema.UpgradeOwners, "owned_pending_upgrade", a.UpgradeOwners},
 		{schema.Derive, "owned_pending_derive", a.Derive},

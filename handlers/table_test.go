@@ -24,7 +24,7 @@ func nothing([]int64) ([]int64, error) { return nil, nil }
 func actions() handlers.Actions {
 	h := handler(nothing)
 	return handlers.Actions{
-		Confirm: h, Release: h, LetGo: h, CheckOwners: h, UpgradeOwners: h, Derive: h, CleanUpDecommissioned: h,
+		Confirm: h, Release: h, ReleaseOwner: h, CheckOwners: h, UpgradeOwners: h, Derive: h, CleanUpDecommissioned: h,
 		AnnounceEpoch: h, ConfirmAgain: h, VerifyBlockades: h, LookAtRight: h, EndRights: h, LookAtEntry: h, Finalise: h, DropOwners: h,
 	}
 }
@@ -54,7 +54,7 @@ func TestTasksAreNamedAfterTheirGroup(t *testing.T) {
 	whole := table(t, actions())
 	require.Equal(t, "owned_pending_confirm", whole.Task(schema.Confirm))
 	require.Equal(t, "owned_pending", whole.Task(schema.Release))
-	require.Equal(t, "owned_pending", whole.Task(schema.LetGo))
+	require.Equal(t, "owned_pending", whole.Task(schema.ReleaseOwner))
 	require.Equal(t, "owned_pending_owners", whole.Task(schema.CheckOwners), "owners that may still come keep no message waiting")
 	require.Equal(t, "owned_deleting", whole.Task(schema.Finalise))
 	require.Equal(t, "owned_deleting_owners", whole.Task(schema.DropOwners))
@@ -104,8 +104,8 @@ func TestPiecesThatFailByThemselvesAreCollected_I20(t *testing.T) {
 	}
 	a := actions()
 	a.Confirm, a.Release = handler(poison), handler(poison)
-	a.LetGo = handler(func(seqs []int64) ([]int64, error) { return seqs, nil })
-	work := []schema.Work{{Seq: 1, Action: schema.Confirm}, {Seq: 2, Action: schema.Confirm}, {Seq: 3, Action: schema.Release}, {Seq: 4, Action: schema.LetGo}}
+	a.ReleaseOwner = handler(func(seqs []int64) ([]int64, error) { return seqs, nil })
+	work := []schema.Work{{Seq: 1, Action: schema.Confirm}, {Seq: 2, Action: schema.Confirm}, {Seq: 3, Action: schema.Release}, {Seq: 4, Action: schema.ReleaseOwner}}
 	waiting, err := table(t, a).Handle(t.Context(), there, work)
 	var part *schema.PartError
 	require.ErrorAs(t, err, &part)
@@ -121,8 +121,8 @@ func TestAFailureOfAWholeActionIsNoneOfItsPieces(t *testing.T) {
 	a := actions()
 	a.Confirm = handler(func(seqs []int64) ([]int64, error) { return nil, &schema.PartError{Failed: seqs, Cause: errPoison} })
 	a.Release = handler(func([]int64) ([]int64, error) { return nil, errDatabase })
-	a.LetGo = handler(func(seqs []int64) ([]int64, error) { return seqs, nil })
-	work := []schema.Work{{Seq: 1, Action: schema.Confirm}, {Seq: 2, Action: schema.Release}, {Seq: 3, Action: schema.LetGo}}
+	a.ReleaseOwner = handler(func(seqs []int64) ([]int64, error) { return seqs, nil })
+	work := []schema.Work{{Seq: 1, Action: schema.Confirm}, {Seq: 2, Action: schema.Release}, {Seq: 3, Action: schema.ReleaseOwner}}
 	waiting, err := table(t, a).Handle(t.Context(), there, work)
 	require.ErrorIs(t, err, errDatabase)
 	require.ErrorIs(t, err, errPoison)

@@ -21,7 +21,7 @@ type Event[T any] struct {
 // Action is a kind of outstanding work. The numbers are stored.
 type Action int16
 
-// Confirm, Release, LetGo, DropOwners and UpgradeOwners are messages to another deployment: attempts that committed,
+// Confirm, Release, ReleaseOwner, DropOwners and UpgradeOwners are messages to another deployment: attempts that committed,
 // references that were dropped, owners that let go of resources, owners that were deleted, the version of this deployment.
 // CheckOwners asks another deployment about the owners of a resource. Finalise checks whether a resource in DELETING can be
 // removed, Derive derives the references of stored bodies again, and CleanUpDecommissioned removes the references from and to a
@@ -32,7 +32,7 @@ const (
 	Finalise              Action = 3
 	CheckOwners           Action = 4
 	DropOwners            Action = 5
-	LetGo                 Action = 6
+	ReleaseOwner          Action = 6
 	UpgradeOwners         Action = 7
 	Derive                Action = 8
 	CleanUpDecommissioned Action = 9
@@ -52,7 +52,7 @@ const (
 
 var actionNames = map[Action]string{
 	Confirm: "confirm", Release: "release", Finalise: "finalise", CheckOwners: "check_owners", DropOwners: "drop_owners",
-	LetGo: "let_go", UpgradeOwners: "upgrade_owners", Derive: "derive", CleanUpDecommissioned: "clean_up_decommissioned",
+	ReleaseOwner: "let_go", UpgradeOwners: "upgrade_owners", Derive: "derive", CleanUpDecommissioned: "clean_up_decommissioned",
 	AnnounceEpoch: "announce_epoch", ConfirmAgain: "confirm_again", VerifyBlockades: "verify_blockades", LookAtRight: "look_at_right",
 	EndRights: "end_rights", LookAtEntry: "look_at_entry",
 }

@@ -19,10 +19,9 @@ var ofNoRequest = map[string][]string{
 	"schema/shadow/internal/admin":       {"CleanUpDecommissioned", "RunTidy", "FollowEpochs", "RunAudits", "runAudit", "RunStatistics", "analyzeGrown"},
 	"schema/shadow/internal/deletedrows": {"RunDeletedRows"},
 	"schema/shadow/internal/db":          {"RunNotifications"},
-	"schema/shadow/internal/progress":    {"RunProgress", "Close"},
-	"schema/shadow/internal/rights":      {"Acquire"},
+	"schema/shadow/internal/cascade":     {"RunProgress", "Close"},
+	"schema/shadow/internal/rights":      {"Acquire", "RunRequests", "look", "ask", "settleBeside"},
 	"schema/shadow/internal/verify":      {"RepairAttempts"},
-	"schema/shadow/internal/wishes":      {"RunWishes", "look", "ask", "settleBeside"},
 }
 
 // Each line that a request can cause names the request, also a rare line that no test causes.

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"github.com/db-controller/db-controller/internal/elsewhere"
+	"github.com/db-controller/db-controller/internal/diagnose"
 	"github.com/db-controller/db-controller/schema"
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
@@ -68,8 +68,8 @@ func (h *Handler) everywhere(ctx context.Context, ask func(context.Context, sche
 }
 
 // others asks the other deployments for which a resource or work waits.
-func (h *Handler) others() elsewhere.Deployments {
-	return elsewhere.Deployments{Admin: h.of.Admin, Plain: plain}
+func (h *Handler) others() diagnose.Deployments {
+	return diagnose.Deployments{Admin: h.of.Admin, Plain: plain}
 }
 
 // stuck answers with resources and work that have waited for longer than ?longer=1m, in every deployment.

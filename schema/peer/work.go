@@ -14,10 +14,10 @@ type Messages struct {
 	Epoch   uuid.UUID
 	Confirm []AttemptID
 	// References are, by attempt of Confirm, the references that are stored under it.
-	References []int32
-	Release    []BlockadeKey
-	Abandon    []AttemptID
-	LetGo      []LetGo
+	References    []int32
+	Release       []BlockadeKey
+	Abandon       []AttemptID
+	OwnerReleases []OwnerRelease
 	// Seqs are the pieces of work of these messages, which Delivered removes.
 	Seqs []int64
 	// Delegable are the targets of Confirm to which this deployment wants to be able to refer without asking; empty while it
@@ -67,8 +67,8 @@ const (
 	DerivedNot
 )
 
-// LetGo reports that an owner has dropped a reference to a resource that it owns.
-type LetGo struct {
+// OwnerRelease reports that an owner has dropped a reference to a resource that it owns.
+type OwnerRelease struct {
 	Owner uuid.UUID
 	Ownee uuid.UUID
 }

@@ -81,7 +81,7 @@ type schemaStore struct {
 	acknowledge            func(holder schema.DeploymentID, epoch uuid.UUID, token string, except []uuid.UUID, limit time.Duration) (bool, error)
 	checkOwners            func(ownee schema.DeploymentID, questions []peer.OwnerQuestion) (*peer.OwnerAnswers, error)
 	wouldCheck             func(ownee schema.DeploymentID, questions []peer.OwnerQuestion) (*peer.OwnerAnswers, error)
-	dropOwners             func(from schema.DeploymentID, epoch uuid.UUID, owners []schema.Deletion, letGo []peer.LetGo) ([]uuid.UUID, bool, error)
+	dropOwners             func(from schema.DeploymentID, epoch uuid.UUID, owners []schema.Deletion, releases []peer.OwnerRelease) ([]uuid.UUID, bool, error)
 	upgradeOwners          func(from schema.DeploymentID, version string, generation int64, renamed map[string]string) (int64, error)
 	epoch, peerEpoch, says uuid.UUID // of the deployment, as it is known of the caller, and as the caller says it when it is asked
 	unread                 error     // of peerEpoch
@@ -160,8 +160,8 @@ func (s *schemaStore) WouldCheckOwners(_ context.Context, ownee schema.Deploymen
 	return s.wouldCheck(ownee, questions)
 }
 
-func (s *schemaStore) DropOwners(_ context.Context, from schema.DeploymentID, epoch uuid.UUID, owners []schema.Deletion, letGo []peer.LetGo) ([]uuid.UUID, bool, error) {
-	return s.dropOwners(from, epoch, owners, letGo)
+func (s *schemaStore) DropOwners(_ context.Context, from schema.DeploymentID, epoch uuid.UUID, owners []schema.Deletion, releases []peer.OwnerRelease) ([]uuid.UUID, bool, error) {
+	return s.dropOwners(from, epoch, owners, releases)
 }
 
 func (s *schemaStore) UpgradeOwners(_ context.Context, from schema.DeploymentID, version string, generation int64, renamed map[string]string) (int64, error) {

@@ -198,8 +198,8 @@ func ofName(req any, i int, err error) error {
 	return violation.InFields(err, violation.Field{Path: field, Problem: named[0].Problem})
 }
 
-// elsewhere returns the deployment that a request has to be forwarded to; zero when it is for this one.
-func (f *forwarder) elsewhere(ctx context.Context, req any) (schema.DeploymentID, error) {
+// forwardTarget returns the deployment that a request has to be forwarded to; zero when it is for this one.
+func (f *forwarder) forwardTarget(ctx context.Context, req any) (schema.DeploymentID, error) {
 	names, region := addressed(req)
 	to, i, err := f.destination(names, region)
 	switch {
@@ -249,7 +249,7 @@ func (f *forwarder) destination(names []string, region string) (to schema.Deploy
 
 // Unary and Stream forward the requests for other regions. They run after the policy.
 func (f *forwarder) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-	to, err := f.elsewhere(ctx, req)
+	to, err := f.forwardTarget(ctx, req)
 	switch {
 	case err != nil:
 		return nil, outcome.Status(f.log, err)
@@ -339,7 +339,7 @@ func (f *forwarder) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamS
 	if err := stream.RecvMsg(req); err != nil {
 		return err
 	}
-	to, err := f.elsewhere(stream.Context(), req)
+	to, err := f.forwardTarget(stream.Context(), req)
 	switch {
 	case err != nil:
 		return outcome.Status(f.log, err)

@@ -64,27 +64,27 @@ func TestRequestsAreForwardedByTheirNamesAndRegions(t *testing.T) {
 		}
 	}
 	for _, req := range named(there) {
-		to, err := f.elsewhere(as(t, ann), req)
+		to, err := f.forwardTarget(as(t, ann), req)
 		require.NoError(t, err, "%T", req)
 		require.Equal(t, sibling, to, "%T", req)
 	}
 	for _, name := range []string{here, "devices/d", ""} {
 		for _, req := range named(name) {
-			to, err := f.elsewhere(as(t, ann), req)
+			to, err := f.forwardTarget(as(t, ann), req)
 			require.NoError(t, err, "%T", req)
 			require.True(t, to.IsZero(), "%T %s", req, name)
 		}
 	}
 	for region, want := range map[string]schema.DeploymentID{"": {}, self.Region: {}, sibling.Region: sibling} {
 		for _, req := range []proto.Message{&resourcev1.ListResourcesRequest{Region: region}, &resourcev1.WatchResourcesRequest{Region: region}} {
-			to, err := f.elsewhere(as(t, ann), req)
+			to, err := f.forwardTarget(as(t, ann), req)
 			require.NoError(t, err)
 			require.Equal(t, want, to, "%T %s", req, region)
 		}
 	}
 	// The handler itself gets the resources of a batch, one by one.
 	for _, req := range []proto.Message{&resourcev1.BatchGetResourcesRequest{Names: []string{there, here}}, &adminv1.StatusRequest{}, &schemav1.ConfirmBlockadesRequest{}} {
-		to, err := f.elsewhere(as(t, ann), req)
+		to, err := f.forwardTarget(as(t, ann), req)
 		require.NoError(t, err)
 		require.True(t, to.IsZero(), "%T", req)
 	}
@@ -103,7 +103,7 @@ func TestRequestsThatCannotBeForwardedAreRefused(t *testing.T) {
 			Writes: []*resourcev1.BatchWriteResourcesRequest_Write{put("//a.example.com/eastus2/devices/d"), put("devices/d")},
 		},
 	} {
-		_, err := f.elsewhere(as(t, ann), req)
+		_, err := f.forwardTarget(as(t, ann), req)
 		require.ErrorContains(t, err, says)
 		require.Equal(t, codes.InvalidArgument, status.Code(outcome.Status(zap.NewNop(), err)), says)
 	}
@@ -116,13 +116,13 @@ func TestRequestsThatCannotBeForwardedAreRefused(t *testing.T) {
 		"requests[0].name": &resourcev1.BatchDeleteResourcesRequest{Requests: []*resourcev1.DeleteResourceRequest{named("//b.example.com/us-west2/devices/d")}},
 		"requests[1].name": &resourcev1.BatchDeleteResourcesRequest{Requests: []*resourcev1.DeleteResourceRequest{named("devices/c"), named("//a")}},
 	} {
-		_, err := f.elsewhere(as(t, ann), req)
+		_, err := f.forwardTarget(as(t, ann), req)
 		require.Len(t, violation.Of(err), 1, "%T", req)
 		require.Equal(t, field, violation.Of(err)[0].Path, "%T", req)
 		require.NotContains(t, violation.Of(err)[0].Problem, "name: ")
 	}
 	before := &forwarder{self: self, peers: peers.New(self, nil), log: zap.NewNop()}
-	to, err := before.elsewhere(as(t, ann), &resourcev1.GetResourceRequest{Name: "//a.example.com/mars/devices/d"})
+	to, err := before.forwardTarget(as(t, ann), &resourcev1.GetResourceRequest{Name: "//a.example.com/mars/devices/d"})
 	require.NoError(t, err, "before the first environment every region may exist")
 	require.Equal(t, "mars", to.Region)
 }
@@ -132,9 +132,9 @@ func TestAForwardedRequestIsNotForwardedAgain(t *testing.T) {
 	t.Parallel()
 	f := newTestForwarder(t, sibling)
 	ctx := context.WithValue(as(t, ann), forwardedKey{}, identity.Deployment(sibling))
-	_, err := f.elsewhere(ctx, &resourcev1.GetResourceRequest{Name: "//a.example.com/eastus2/devices/d"})
+	_, err := f.forwardTarget(ctx, &resourcev1.GetResourceRequest{Name: "//a.example.com/eastus2/devices/d"})
 	require.ErrorContains(t, err, "a request for a.example.com/eastus2 was forwarded to a.example.com/us-west2")
-	to, err := f.elsewhere(ctx, &resourcev1.GetResourceRequest{Name: "devices/d"})
+	to, err := f.forwardTarget(ctx, &resourcev1.GetResourceRequest{Name: "devices/d"})
 	require.NoError(t, err)
 	require.True(t, to.IsZero())
 }

@@ -18,7 +18,7 @@ import (
 type ownerStore interface {
 	CheckOwners(ctx context.Context, ownee schema.DeploymentID, questions []peer.OwnerQuestion) (*peer.OwnerAnswers, error)
 	WouldCheckOwners(ctx context.Context, ownee schema.DeploymentID, questions []peer.OwnerQuestion) (*peer.OwnerAnswers, error)
-	DropOwners(ctx context.Context, from schema.DeploymentID, epoch uuid.UUID, owners []schema.Deletion, letGo []peer.LetGo) (failed []uuid.UUID, more bool, err error)
+	DropOwners(ctx context.Context, from schema.DeploymentID, epoch uuid.UUID, owners []schema.Deletion, releases []peer.OwnerRelease) (failed []uuid.UUID, more bool, err error)
 }
 
 // ownerUpgrader stores the version of an owners' deployment in the owner references to its resources.
@@ -101,7 +101,7 @@ func (s *schemas) dropOwners(ctx context.Context, req *schemav1.DropOwnersReques
 	if err != nil {
 		return nil, outcome.Invalid("deleted_uids", err)
 	}
-	letGo, err := readLetGo(req.GetLetGo())
+	releases, err := readOwnerReleases(req.GetLetGo())
 	if err != nil {
 		return nil, err
 	}
@@ -114,15 +114,15 @@ func (s *schemas) dropOwners(ctx context.Context, req *schemav1.DropOwnersReques
 	if err != nil {
 		return nil, err
 	}
-	failed, more, err := s.owners.DropOwners(ctx, owner, epoch, owners, letGo)
+	failed, more, err := s.owners.DropOwners(ctx, owner, epoch, owners, releases)
 	if err != nil {
 		return nil, err
 	}
 	return &schemav1.DropOwnersResponse{More: more, FailedUids: wire.Bytes(failed)}, nil
 }
 
-func readLetGo(in []*schemav1.DropOwnersRequest_LetGo) ([]peer.LetGo, error) {
-	out := make([]peer.LetGo, len(in))
+func readOwnerReleases(in []*schemav1.DropOwnersRequest_LetGo) ([]peer.OwnerRelease, error) {
+	out := make([]peer.OwnerRelease, len(in))
 	for i, p := range in {
 		var err error
 		if out[i].Owner, err = wire.UID(p.GetOwnerUid()); err == nil {

@@ -285,14 +285,14 @@ func TestDroppedOwnersSurviveTheWire(t *testing.T) {
 	t.Parallel()
 	cause := &schema.Cause{ID: uid(8), Root: "//a.example.com/us-west2/os/c", Actor: "user/ann", At: time.Unix(1_700_000_000, 0).UTC()}
 	deleted := []schema.Deletion{{UID: uid(1), Cause: cause}, {UID: uid(2)}, {UID: uid(3), Cause: cause}}
-	letGo := []peer.LetGo{{Owner: uid(4), Ownee: uid(5)}, {Owner: uid(4), Ownee: uid(6)}}
+	releases := []peer.OwnerRelease{{Owner: uid(4), Ownee: uid(5)}, {Owner: uid(4), Ownee: uid(6)}}
 	failing := error(nil)
 	p := connected(&schemaStore{
-		dropOwners: func(from schema.DeploymentID, epoch uuid.UUID, owners []schema.Deletion, got []peer.LetGo) ([]uuid.UUID, bool, error) {
+		dropOwners: func(from schema.DeploymentID, epoch uuid.UUID, owners []schema.Deletion, got []peer.OwnerRelease) ([]uuid.UUID, bool, error) {
 			require.Equal(t, other, from)
 			require.Equal(t, uid(9), epoch)
 			require.Equal(t, deleted, owners)
-			require.Equal(t, letGo, got)
+			require.Equal(t, releases, got)
 			return []uuid.UUID{uid(2)}, true, failing
 		},
 		upgradeOwners: func(from schema.DeploymentID, version string, generation int64, renamed map[string]string) (int64, error) {
@@ -303,7 +303,7 @@ func TestDroppedOwnersSurviveTheWire(t *testing.T) {
 			return 17, failing
 		},
 	})
-	failed, more, err := p.DropOwners(t.Context(), self, uid(9), deleted, letGo)
+	failed, more, err := p.DropOwners(t.Context(), self, uid(9), deleted, releases)
 	require.NoError(t, err)
 	require.True(t, more)
 	require.Equal(t, []uuid.UUID{uid(2)}, failed)
@@ -312,7 +312,7 @@ func TestDroppedOwnersSurviveTheWire(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, int64(17), remaining)
 	failing = peer.ErrAborted
-	_, _, err = p.DropOwners(t.Context(), self, uid(9), deleted, letGo)
+	_, _, err = p.DropOwners(t.Context(), self, uid(9), deleted, releases)
 	require.Error(t, err)
 	_, err = p.UpgradeOwners(t.Context(), self, upgrade)
 	require.Error(t, err)

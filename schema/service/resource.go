@@ -164,7 +164,7 @@ func (r *resources) batchGet(ctx context.Context, req *resourcev1.BatchGetResour
 
 // getAnywhere gets a resource of any region of the service.
 func (r *resources) getAnywhere(ctx context.Context, req *resourcev1.GetResourceRequest) (*resourcev1.Resource, error) {
-	to, err := r.forward.elsewhere(ctx, req)
+	to, err := r.forward.forwardTarget(ctx, req)
 	switch {
 	case err != nil:
 		return nil, err

@@ -142,7 +142,7 @@ func TestEveryMethodOfTheSchemaServiceReportsFailuresOfTheStore(t *testing.T) {
 			return false, failing
 		},
 		checkOwners: func(schema.DeploymentID, []peer.OwnerQuestion) (*peer.OwnerAnswers, error) { return nil, failing },
-		dropOwners: func(schema.DeploymentID, uuid.UUID, []schema.Deletion, []peer.LetGo) ([]uuid.UUID, bool, error) {
+		dropOwners: func(schema.DeploymentID, uuid.UUID, []schema.Deletion, []peer.OwnerRelease) ([]uuid.UUID, bool, error) {
 			return nil, false, failing
 		},
 		upgradeOwners: func(schema.DeploymentID, string, int64, map[string]string) (int64, error) { return 0, failing },

@@ -6,31 +6,30 @@ import (
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/admin"
-	"github.com/db-controller/db-controller/schema/shadow/internal/compare"
-	"github.com/db-controller/db-controller/schema/shadow/internal/control"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/deletion"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
-	"github.com/db-controller/db-controller/schema/shadow/internal/inspect"
-	"github.com/db-controller/db-controller/schema/shadow/internal/lease"
+	"github.com/db-controller/db-controller/schema/shadow/internal/operate"
+	"github.com/db-controller/db-controller/schema/shadow/internal/verify"
+	"github.com/db-controller/db-controller/schema/shadow/internal/write"
+
+	"github.com/db-controller/db-controller/schema/shadow/internal/cascade"
 	"github.com/db-controller/db-controller/schema/shadow/internal/plan"
 	"github.com/db-controller/db-controller/schema/shadow/internal/prepare"
-	"github.com/db-controller/db-controller/schema/shadow/internal/progress"
 	"github.com/db-controller/db-controller/schema/shadow/internal/read"
-	"github.com/db-controller/db-controller/schema/shadow/internal/steer"
+
 	"github.com/db-controller/db-controller/schema/shadow/internal/target"
-	"github.com/db-controller/db-controller/schema/shadow/internal/tuning"
 )
 
 // Defaults of Config, for the flags of serve.
 const (
-	DefaultTentativeTTL   = tuning.DefaultTentativeTTL
-	DefaultOwnerGrace     = tuning.DefaultOwnerGrace
-	DefaultMissingGrace   = tuning.DefaultMissingGrace
-	DefaultRemovalsKept   = tuning.DefaultRemovalsKept
-	DefaultTentativeQuota = tuning.DefaultTentativeQuota
-	DefaultBlockingQuota  = tuning.DefaultBlockingQuota
-	DefaultUnusedQuota    = tuning.DefaultUnusedQuota
+	DefaultTentativeTTL   = db.DefaultTentativeTTL
+	DefaultOwnerGrace     = db.DefaultOwnerGrace
+	DefaultMissingGrace   = db.DefaultMissingGrace
+	DefaultRemovalsKept   = db.DefaultRemovalsKept
+	DefaultTentativeQuota = db.DefaultTentativeQuota
+	DefaultBlockingQuota  = db.DefaultBlockingQuota
+	DefaultUnusedQuota    = db.DefaultUnusedQuota
 )
 
 // Parameters and results of the store's methods, beside the values of package peer.
@@ -40,34 +39,34 @@ type (
 	Limits    = db.Limits
 	Watches   = db.Watches
 	Retention = db.Retention
-	Tuning    = tuning.Tuning
-	Leases    = lease.Leases
-	// Within is an application's part of a transaction that writes resources.
-	Within = gate.Within
+	Tuning    = db.Tuning
+	Leases    = gate.Leases
+	// UserTransaction is an application's part of a transaction that writes resources.
+	UserTransaction = gate.UserTransaction
 
 	// Reads.
 	ListRequest      = read.ListRequest
 	WatchRequest     = read.WatchRequest
 	Condition        = read.Condition
-	Explanation      = inspect.Explanation
-	ServerStatus     = inspect.ServerStatus
-	ExplainedReason  = inspect.ExplainedReason
-	ResourceView     = inspect.ResourceView
-	ReferenceView    = inspect.ReferenceView
-	BlockadeView     = inspect.BlockadeView
-	Derivation       = inspect.Derivation
-	Removal          = inspect.Removal
-	RemovalQuery     = inspect.RemovalQuery
+	Explanation      = operate.Explanation
+	ServerStatus     = operate.ServerStatus
+	ExplainedReason  = operate.ExplainedReason
+	ResourceView     = operate.ResourceView
+	ReferenceView    = operate.ReferenceView
+	BlockadeView     = operate.BlockadeView
+	Derivation       = operate.Derivation
+	Removal          = operate.Removal
+	RemovalQuery     = operate.RemovalQuery
 	Kept             = read.Kept
-	Referrer         = inspect.Referrer
-	ReferrersRequest = inspect.ReferrersRequest
-	Referrers        = inspect.Referrers
-	Stuck            = inspect.Stuck
-	StuckPage        = inspect.StuckPage
-	DeletionProgress = progress.Deletion
-	DeletionsLeft    = progress.Left
+	Referrer         = operate.Referrer
+	ReferrersRequest = operate.ReferrersRequest
+	Referrers        = operate.Referrers
+	Stuck            = operate.Stuck
+	StuckPage        = operate.StuckPage
+	DeletionProgress = cascade.Deletion
+	DeletionsLeft    = cascade.Left
 
-	Releasable = steer.Releasable
+	Releasable = operate.Releasable
 
 	// Deletes.
 	DeleteRequest  = deletion.DeleteRequest
@@ -78,18 +77,18 @@ type (
 	// Operators.
 	AuditConfig      = admin.AuditConfig
 	EpochConfig      = admin.EpochConfig
-	EpochStatus      = inspect.EpochStatus
+	EpochStatus      = operate.EpochStatus
 	DatabaseMismatch = gate.DatabaseMismatch
-	OperatorDecision = steer.OperatorDecision
-	Pause            = steer.Pause
+	OperatorDecision = operate.OperatorDecision
+	Pause            = operate.Pause
 	AcceptedDatabase = gate.AcceptedDatabase
 	Decommissioned   = gate.Decommissioned
 	DecommissionPlan = admin.DecommissionPlan
-	Difference       = compare.Difference
-	DifferenceKind   = compare.DifferenceKind
-	Verification     = compare.Verification
-	Decision         = compare.Decision
-	Verified         = compare.Verified
+	Difference       = verify.Difference
+	DifferenceKind   = verify.DifferenceKind
+	Verification     = verify.Verification
+	Decision         = verify.Decision
+	Verified         = verify.Verified
 	Outstanding      = admin.Outstanding
 	Delegations      = target.Delegations
 )
@@ -98,13 +97,13 @@ type (
 const (
 	MaxBodyBytes   = prepare.MaxBodyBytes
 	MaxBodyDepth   = prepare.MaxBodyDepth
-	MaxStatusBytes = control.MaxStatusBytes
+	MaxStatusBytes = write.MaxStatusBytes
 )
 
 // Differences that Verify finds.
 const (
-	TargetGone = compare.TargetGone
-	OwnerLetGo = compare.OwnerLetGo
+	TargetGone    = verify.TargetGone
+	OwnerReleased = verify.OwnerReleased
 )
 
 // Errors of reads.

@@ -32,7 +32,7 @@ func TestAQuestionThatIsAskedAgainBeginsAnew(t *testing.T) {
 	a.exec(a.shop, `SELECT dbcontroller.acquire($1)`, right)
 	a.exec(a.shop, `UPDATE dbcontroller.wish SET asked_at = now() - interval '9 s' WHERE NOT answered`)
 	a.exec(a.shop, `SELECT dbcontroller.acquire($1)`, right)
-	a.GrantWishes(shop)
+	a.AnswerRequests(shop)
 	require.Equal(t, []string{"true"}, a.rows(a.shop, `SELECT answered::text FROM dbcontroller.wish WHERE target = '`+right[0]+`'`))
 }
 
@@ -43,7 +43,7 @@ func TestRightsAreAcquiredByACall(t *testing.T) {
 	store := a.Stores[a.ID(shop)]
 	ctx, stop := context.WithCancel(context.Background())
 	answering := make(chan error, 1)
-	go func() { answering <- store.RunWishes(ctx, func() bool { return true }) }()
+	go func() { answering <- store.RunRequests(ctx, func() bool { return true }) }()
 	call := func(ctx context.Context, rights ...string) error {
 		return store.AcquireDelegations(ctx, "user/ann", rights)
 	}
@@ -104,7 +104,7 @@ func TestAQuestionForARightToActRefusesNoDelete_I13(t *testing.T) {
 	for right, refuses := range map[string]bool{"ACT ": false, "BLOCK ": true} {
 		a := newStrict(t)
 		a.exec(a.shop, `SELECT dbcontroller.acquire($1)`, []string{right + customer("5")})
-		a.GrantWishes(shop)
+		a.AnswerRequests(shop)
 		a.SetDown(shop, true) // its releases stay
 		if refuses {
 			_ = a.refused(a.crm, `DELETE FROM customers WHERE id = 5`)

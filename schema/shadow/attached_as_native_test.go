@@ -197,7 +197,7 @@ func (a *attached) step(step string) string {
 		asked = pg.Detail
 		a.exec(a.shop, `SELECT dbcontroller.acquire($1)`, strings.Split(asked, "\n"))
 		for range 3 {
-			a.GrantWishes(shop)
+			a.AnswerRequests(shop)
 			a.Settle()
 		}
 		err = inOne(a.t, conn, step[2:])

@@ -62,7 +62,7 @@ func TestARowIsDeletedByAColumn_I1_I34(t *testing.T) {
 	a.Settle()
 	gone := a.lacks(`INSERT INTO orders (id, customer_id) VALUES (4, 10)`)
 	a.exec(a.shop, `SELECT dbcontroller.acquire($1)`, gone)
-	a.GrantWishes(shop)
+	a.AnswerRequests(shop)
 	a.Settle()
 	require.Equal(t, gone, a.lacks(`INSERT INTO orders (id, customer_id) VALUES (4, 10)`), "no right to a deleted row")
 	_ = a.refused(a.crm, `UPDATE customers SET deleted_at = now() WHERE id = 1`)

@@ -131,7 +131,7 @@ func TestRowsOfAStatementCountFromItsCommit_I1_I3_I31(t *testing.T) {
 	_, err = a.Stores[a.ID(shop)].Tidy(t.Context())
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { // it looks at the right
-		a.GrantWishes(shop)
+		a.AnswerRequests(shop)
 		_, err := a.Do(a.ID(shop), schema.LookAtRight)
 		require.NoError(t, err)
 		return a.rows(a.shop, `SELECT count(*)::text FROM dbcontroller.foreign_target WHERE kept_until IS NOT NULL AND block_attempt IS NOT NULL`)[0] == "0"

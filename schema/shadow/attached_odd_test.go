@@ -144,7 +144,7 @@ func TestKeysThatAreNoNames(t *testing.T) {
 	require.Len(t, lacking, 2)
 	for _, right := range lacking {
 		a.exec(a.shop, `SELECT dbcontroller.acquire($1)`, []string{right})
-		a.GrantWishes(shop)
+		a.AnswerRequests(shop)
 		require.Contains(t, a.refused(a.shop, `SELECT dbcontroller.acquired(ARRAY['`+right+`'], interval '0')`).Message, "does not exist")
 	}
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))

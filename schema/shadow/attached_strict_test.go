@@ -51,7 +51,7 @@ func (a *attached) acquire(targets []string) {
 	for end := time.Now().Add(wait.Limit); time.Now().Before(end); {
 		a.exec(a.shop, `SELECT dbcontroller.acquire($1)`, targets)
 		for range 3 {
-			a.GrantWishes(shop)
+			a.AnswerRequests(shop)
 			a.Settle()
 		}
 		_, err = a.shop.Exec(context.Background(), `SELECT dbcontroller.acquired($1, interval '0')`, targets)
@@ -126,7 +126,7 @@ func (a *attached) returned() {
 	a.Settle()
 }
 
-// The wishes for a silent deployment, as many as a look takes, delay none for another one.
+// The requests of rights for a silent deployment, as many as a look takes, delay none for another one.
 func TestWishesForASilentDeploymentDelayNoOthers_I20(t *testing.T) {
 	t.Parallel()
 	a := newStrict(t)
@@ -140,7 +140,7 @@ func TestWishesForASilentDeploymentDelayNoOthers_I20(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
-	running.Go(func() { _ = a.Stores[a.ID(shop)].RunWishes(ctx, func() bool { return true }) })
+	running.Go(func() { _ = a.Stores[a.ID(shop)].RunRequests(ctx, func() bool { return true }) })
 	defer running.Wait()
 	defer cancel()
 	defer close(silent)
@@ -163,7 +163,7 @@ func TestStrictReferencesToNothingAreRefused(t *testing.T) {
 	ctx := context.Background()
 	missing := a.lacks(`INSERT INTO orders (customer_id) VALUES (77)`)
 	a.exec(a.shop, `SELECT dbcontroller.acquire($1)`, missing)
-	a.GrantWishes(shop)
+	a.AnswerRequests(shop)
 	_, err := a.shop.Exec(ctx, `SELECT dbcontroller.acquired($1, interval '0')`, missing)
 	var pg *pgconn.PgError
 	require.True(t, errors.As(err, &pg), "%v", err)
@@ -173,7 +173,7 @@ func TestStrictReferencesToNothingAreRefused(t *testing.T) {
 
 	a.SetDown(crm, true)
 	a.exec(a.shop, `SELECT dbcontroller.acquire($1)`, []string{"BLOCK " + customer("5")})
-	a.GrantWishes(shop)
+	a.AnswerRequests(shop)
 	_, err = a.shop.Exec(ctx, `SELECT dbcontroller.acquired($1, interval '0')`, []string{"BLOCK " + customer("5")})
 	require.True(t, errors.As(err, &pg), "%v", err)
 	require.Equal(t, "RD002", pg.Code, pg.Message)
@@ -206,7 +206,7 @@ func TestAnAnswerIsForEarlierQuestionsAlone(t *testing.T) {
 		require.Error(t, err)
 		return err
 	}
-	a.GrantWishes(shop)
+	a.AnswerRequests(shop)
 	_, err := a.shop.Exec(ctx, `SELECT dbcontroller.acquired($1, interval '0')`, late)
 	var pg *pgconn.PgError
 	require.True(t, errors.As(err, &pg), "%v", err)
@@ -392,7 +392,7 @@ func TestTheEndOfAllRightsWaitsForStrictWrites(t *testing.T) {
 	}
 }
 
-// A wish is not answered with a right that is about to end: the statement would be refused again at once.
+// A request is not answered with a right that is about to end: the statement would be refused again at once.
 func TestARightThatEndsIsAcquiredAnew(t *testing.T) {
 	t.Parallel()
 	a := newStrict(t)
@@ -486,7 +486,7 @@ ALTER TABLE invoices ADD cart int REFERENCES carts ON DELETE CASCADE ON UPDATE C
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 
-// Wishes are bounded, and an error about very many targets names the remedy.
+// Requests of rights are bounded, and an error about very many targets names the remedy.
 func TestWishesAreBounded(t *testing.T) {
 	t.Parallel()
 	a := newStrict(t)
@@ -504,7 +504,7 @@ func TestWishesAreBounded(t *testing.T) {
 	require.True(t, errors.As(err, &pg), "%v", err)
 	require.Equal(t, "RD002", pg.Code, pg.Message)
 	a.exec(a.shop, `UPDATE dbcontroller.wish SET asked_at = now() - interval '6 min'`)
-	a.GrantWishes(shop)
+	a.AnswerRequests(shop)
 	a.acquire([]string{"BLOCK " + customer("1")})
 
 	_, err = a.shop.Exec(ctx, `SELECT dbcontroller.acquire(ARRAY[repeat('a', 200000)])`)
@@ -518,7 +518,7 @@ func TestWishesAreBounded(t *testing.T) {
 	require.Equal(t, "RD002", pg.Code, "one role leaves places for others")
 }
 
-// A table full of wishes, for one deployment or for very many that are made up, costs a look little, and leaves no names behind.
+// A table full of requests, for one deployment or for very many that are made up, costs a look little, and leaves no names behind.
 func TestVeryManyWishesCostALookLittle_I20_I21(t *testing.T) {
 	t.Parallel()
 	a := newStrict(t)
@@ -526,8 +526,8 @@ func TestVeryManyWishesCostALookLittle_I20_I21(t *testing.T) {
 	require.NoError(t, store.Recover(ctx, a.Environment()))
 	a.exec(a.shop, `INSERT INTO dbcontroller.wish (target, asked_by) SELECT 'BLOCK //crm.example.com/mars-' || g || '/customers/1', 'app' FROM generate_series(1, 2000) g`)
 	before := numbered(t, a.Box, shop)
-	a.GrantWishes(shop)
-	a.GrantWishes(shop)
+	a.AnswerRequests(shop)
+	a.AnswerRequests(shop)
 	require.Equal(t, before, numbered(t, a.Box, shop))
 	var problem string
 	require.NoError(t, a.shop.QueryRow(ctx, `SELECT problem FROM dbcontroller.wish WHERE target LIKE '%mars-1999/%'`).Scan(&problem))
@@ -536,7 +536,7 @@ func TestVeryManyWishesCostALookLittle_I20_I21(t *testing.T) {
 	a.exec(a.shop, `INSERT INTO dbcontroller.wish (target, asked_by) SELECT 'BLOCK //crm.example.com/mars/customers/' || g, 'app' FROM generate_series(1, 50000) g`)
 	read := func() (blocks int) {
 		var plan []byte
-		require.NoError(t, a.Pools[a.ID(shop)].QueryRow(ctx, `EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) `+shadow.SelectWishesSQL, "8s", 500, 5000, 1000).Scan(&plan))
+		require.NoError(t, a.Pools[a.ID(shop)].QueryRow(ctx, `EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) `+shadow.SelectRequestsSQL, "8s", 500, 5000, 1000).Scan(&plan))
 		var parsed []struct {
 			Plan struct {
 				Hit  int `json:"Shared Hit Blocks"`

@@ -252,7 +252,7 @@ func TestARowBehindADeletionIsAnotherResource_I1(t *testing.T) {
 	a.exec(a.crm, `DELETE FROM customers WHERE id = 4`)
 	a.exec(a.crm, `INSERT INTO customers VALUES (4)`)
 	a.exec(a.shop, `SELECT dbcontroller.acquire($1)`, []string{"BLOCK " + customer("4")})
-	a.GrantWishes(shop)
+	a.AnswerRequests(shop)
 	_ = a.lacks(`INSERT INTO invoices (id, customer_id) VALUES ('i', 4)`)
 	a.Settle()
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))

@@ -31,7 +31,7 @@ func TestRightsThatNoRowUsesAreFew_I20(t *testing.T) {
 	refused := func(right []string) {
 		t.Helper()
 		a.exec(a.shop, `SELECT dbcontroller.acquire($1)`, right)
-		a.GrantWishes(shop)
+		a.AnswerRequests(shop)
 		_, err := a.shop.Exec(ctx, `SELECT dbcontroller.acquired($1, interval '0')`, right)
 		var pg *pgconn.PgError
 		require.True(t, errors.As(err, &pg), "%v", err)
@@ -53,7 +53,7 @@ func TestRightsThatNoRowUsesAreFew_I20(t *testing.T) {
 	// Another caller has a number of its own; rows that use rights make room.
 	_, err := a.Pools[a.ID(shop)].Exec(ctx, `SELECT dbcontroller.acquire_as($1, 'users/ann')`, rightsTo(5, 5))
 	require.NoError(t, err)
-	a.GrantWishes(shop)
+	a.AnswerRequests(shop)
 	a.Settle()
 	require.Equal(t, 4, a.Count(crm, "tentative"))
 	a.exec(a.shop, `INSERT INTO invoices (id, customer_id) VALUES ('i', 1), ('j', 2)`)
@@ -203,7 +203,7 @@ func TestAnUnconfirmedRightToActIsUndecided(t *testing.T) {
 	t.Parallel()
 	a := newStrict(t)
 	a.exec(a.shop, `SELECT dbcontroller.acquire($1)`, []string{"ACT " + customer("1")})
-	a.GrantWishes(shop)
+	a.AnswerRequests(shop)
 	a.Expire(crm)
 	require.NoError(t, a.Resolve(a.ID(crm)))
 	a.Settle()

@@ -255,7 +255,7 @@ func TestABehaviourThatChangesHoldsAllTheWay_I1_I3_I34(t *testing.T) {
 			a.attach()
 			a.exec(a.shop, `SELECT dbcontroller.acquire('{BLOCK `+customer("2")+`}')`)
 			for range 3 {
-				a.GrantWishes(shop)
+				a.AnswerRequests(shop)
 				a.Settle()
 			}
 			a.exec(a.shop, `INSERT INTO orders (customer_id, note) VALUES (2, 'two')`)

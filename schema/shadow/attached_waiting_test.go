@@ -45,7 +45,7 @@ func (a *attached) waits(conn *pgx.Conn, sql string) error {
 		case err := <-done:
 			return err
 		case <-time.After(time.Millisecond):
-			a.GrantWishes(shop)
+			a.AnswerRequests(shop)
 			a.Settle()
 		}
 	}

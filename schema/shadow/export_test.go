@@ -11,7 +11,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/shadow/internal/cascade"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
-	"github.com/db-controller/db-controller/schema/shadow/internal/wishes"
+	"github.com/db-controller/db-controller/schema/shadow/internal/rights"
 )
 
 // InTx runs fn in a transaction as handlers run theirs, for tests of its fencing.
@@ -25,8 +25,8 @@ func (s *Store) Wake() { s.db.Wake() }
 // Hears reports whether the notifications of other processes' commits arrive.
 func (s *Store) Hears() bool { return s.db.NotificationsAlive() }
 
-// SelectWishesSQL is the statement of each look for wishes.
-var SelectWishesSQL = wishes.SelectSQL
+// SelectRequestsSQL is the statement of each look for requests of rights.
+var SelectRequestsSQL = rights.SelectRequestsSQL
 
 // OwnSQL selects the id of a transaction and the epoch, when its commit waits for the disk.
 const OwnSQL = db.OwnSQL

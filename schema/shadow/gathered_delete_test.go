@@ -19,14 +19,14 @@ import (
 func occupyDelete(t *testing.T, b *harness.Box) (release func()) {
 	t.Helper()
 	b.MustPut("//"+aWest+"/targets/locked", nil)
-	letGo := hold(t, b, aWest, `SELECT FROM dbcontroller.shadow WHERE name = 'targets/locked' FOR UPDATE`)
+	unlock := hold(t, b, aWest, `SELECT FROM dbcontroller.shadow WHERE name = 'targets/locked' FOR UPDATE`)
 	var g sync.WaitGroup
 	g.Go(func() {
 		_, err := b.Stores[b.ID(aWest)].Delete(t.Context(), shadow.DeleteRequest{Name: "targets/locked"})
 		require.NoError(t, err)
 	})
 	stopped(t, b, aWest, 1)
-	return func() { letGo(); g.Wait() }
+	return func() { unlock(); g.Wait() }
 }
 
 // deleteAll deletes resources at once, and returns the outcomes by name.
@@ -98,7 +98,7 @@ func TestGatheredDeletesHaveTheirOwnOutcomes_I20_I29(t *testing.T) {
 	b.MustPut(at("holds"), body{"peer": at("referred")})
 	b.Settle()
 	release := occupyDelete(t, b)
-	letGo := hold(t, b, aWest, `SELECT FROM dbcontroller.shadow WHERE name = 'targets/waits' FOR UPDATE`)
+	unlock := hold(t, b, aWest, `SELECT FROM dbcontroller.shadow WHERE name = 'targets/waits' FOR UPDATE`)
 	late := make(chan error, 1)
 	go func() {
 		_, err := store.Delete(context.Background(), shadow.DeleteRequest{Name: "targets/waits"})
@@ -121,7 +121,7 @@ func TestGatheredDeletesHaveTheirOwnOutcomes_I20_I29(t *testing.T) {
 	}
 	results, errs := deleteAll(t.Context(), store, requests)
 	require.Empty(t, late, "it waits for its lock")
-	letGo()
+	unlock()
 	require.NoError(t, <-late)
 	release()
 

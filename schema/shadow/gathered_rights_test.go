@@ -20,13 +20,13 @@ func occupyHolders(t *testing.T, b *harness.Box) (release func()) {
 	for i := range 4 {
 		b.MustPut(locked(i), nil)
 	}
-	letGo := sync.OnceFunc(hold(t, b, bEast, `SELECT FROM dbcontroller.shadow WHERE name LIKE 'holders/locked%' FOR UPDATE`))
+	unlock := sync.OnceFunc(hold(t, b, bEast, `SELECT FROM dbcontroller.shadow WHERE name LIKE 'holders/locked%' FOR UPDATE`))
 	var g sync.WaitGroup
 	for i := range 4 {
 		g.Go(func() { b.MustPut(locked(i), body{"n": 1.0}) })
 	}
 	stopped(t, b, bEast, 4)
-	return func() { letGo(); g.Wait() }
+	return func() { unlock(); g.Wait() }
 }
 
 // putTogether puts holders concurrently, and returns their errors when all have ended.
@@ -157,8 +157,8 @@ func TestARecallBesideABatch_I3_I31(t *testing.T) {
 	require.NoError(t, err)
 	_, err = tx.Exec(context.Background(), `LOCK TABLE dbcontroller.reference IN SHARE MODE`) // stops the batch between its check and its commit
 	require.NoError(t, err)
-	letGo := sync.OnceFunc(func() { require.NoError(t, tx.Rollback(context.Background())) })
-	defer letGo()
+	unlock := sync.OnceFunc(func() { require.NoError(t, tx.Rollback(context.Background())) })
+	defer unlock()
 	bodies := map[string]body{}
 	for i := range 6 {
 		bodies[fmt.Sprint("beside", i)] = body{"block": target}
@@ -170,7 +170,7 @@ func TestARecallBesideABatch_I3_I31(t *testing.T) {
 	deleted := make(chan error, 1)
 	go func() { _, err := b.Delete(target); deleted <- err }() // recalls the right
 	stopped(t, b, bEast, 6)                                    // the recall waits for the row of the right
-	letGo()
+	unlock()
 	g.Wait()
 	release()
 	if err := <-deleted; err == nil { // the right ended first: the others asked, and were refused

@@ -33,7 +33,7 @@ type outcome struct {
 func occupy(t *testing.T, b *harness.Box) (release func()) {
 	t.Helper()
 	b.MustPut("//"+aWest+"/targets/locked", nil)
-	letGo := hold(t, b, aWest, `SELECT FROM dbcontroller.shadow WHERE name = 'targets/locked' FOR UPDATE`)
+	unlock := hold(t, b, aWest, `SELECT FROM dbcontroller.shadow WHERE name = 'targets/locked' FOR UPDATE`)
 	var g sync.WaitGroup
 	for i := range 4 {
 		g.Go(func() {
@@ -41,7 +41,7 @@ func occupy(t *testing.T, b *harness.Box) (release func()) {
 		})
 	}
 	stopped(t, b, aWest, 4)
-	return func() { letGo(); g.Wait() }
+	return func() { unlock(); g.Wait() }
 }
 
 // Writes that run at the same time share a transaction, and each has its own outcome: a write that is
@@ -305,8 +305,8 @@ func TestAttemptsOfOneCallHaveTheirOwnOutcomes_I7_I8_I20(t *testing.T) {
 	ctx, store, from := t.Context(), b.Stores[b.ID(aWest)], b.ID(bEast)
 	uid := b.MustPut(target, nil).UID
 	b.MustPut(target2, nil)
-	letGo := sync.OnceFunc(hold(t, b, aWest, `SELECT FROM dbcontroller.shadow WHERE name = 'targets/t2' FOR UPDATE`))
-	defer letGo()
+	unlock := sync.OnceFunc(hold(t, b, aWest, `SELECT FROM dbcontroller.shadow WHERE name = 'targets/t2' FOR UPDATE`))
+	defer unlock()
 	attempt := func(change func(*peer.EstablishReference)) peer.EstablishAttempt {
 		ref := reference("block", schema.Block, uuid.New())
 		if change != nil {
@@ -328,8 +328,8 @@ func TestAttemptsOfOneCallHaveTheirOwnOutcomes_I7_I8_I20(t *testing.T) {
 	asked := []peer.EstablishAttempt{closed, good, missing, locked, replaced, kind, late, large, other}
 	for range 2 { // and repeated
 		out := store.EstablishTogether(ctx, from, asked)
-		letGone := []error{out[2].Err, out[3].Err, out[7].Err} // a missing target may be a locked one
-		for _, err := range letGone {
+		refusedOnes := []error{out[2].Err, out[3].Err, out[7].Err} // a missing target may be a locked one
+		for _, err := range refusedOnes {
 			require.ErrorIs(t, err, peer.ErrLeftOut)
 		}
 		require.Equal(t, peer.AttemptClosed, refusals(t, out[0].Err)[0].Reason)
@@ -346,7 +346,7 @@ func TestAttemptsOfOneCallHaveTheirOwnOutcomes_I7_I8_I20(t *testing.T) {
 		require.ElementsMatch(t, []peer.AttemptID{good.Attempt, other.Attempt}, established)
 		require.Equal(t, 1, transactions)
 	}
-	letGo()
+	unlock()
 	_, err := store.Establish(ctx, from, locked.Attempt, locked.Refs)
 	require.NoError(t, err)
 	require.Empty(t, store.EstablishTogether(ctx, from, nil))

@@ -190,7 +190,7 @@ func TestAnOwnerThatHasLetGoIsAskedAgainAfterARestore_I17(t *testing.T) {
 	exec(t, b, aEast, `UPDATE dbcontroller.meta SET awaiting = false`)
 	exec(t, b, aEast, `DELETE FROM dbcontroller.epoch e USING dbcontroller.meta m WHERE e.id <> m.epoch`)
 	found := verified(t, b, aEast, true)
-	require.Contains(t, kindsOf(found), shadow.OwnerLetGo)
+	require.Contains(t, kindsOf(found), shadow.OwnerReleased)
 }
 
 func kindsOf(found []shadow.Difference) (kinds []shadow.DifferenceKind) {

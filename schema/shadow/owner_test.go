@@ -403,7 +403,7 @@ func TestOwnerMessagesAreIdempotentAndCommute_I7(t *testing.T) {
 	}
 	require.Equal(t, "v7", b.Get(ownee).Owners[0].Version)
 	// A let-go that comes when the owner does not have to refer at all.
-	_, _, err := at.DropOwners(ctx, from, uuid.Nil, nil, []peer.LetGo{{Owner: o.UID, Ownee: b.Get(ownee).UID}})
+	_, _, err := at.DropOwners(ctx, from, uuid.Nil, nil, []peer.OwnerRelease{{Owner: o.UID, Ownee: b.Get(ownee).UID}})
 	require.NoError(t, err)
 	b.Settle()
 	require.NotNil(t, b.Get(ownee))

@@ -64,7 +64,7 @@ func TestTheHoldersOfOneResourceAreExpectedBeforeTheyAreFound(t *testing.T) {
 	b.Settle()
 	so := progressOf(t, b.Stores[here], result.Deletion)
 	require.Equal(t, shadow.DeletionProgress{
-		ID: so.ID, Root: target, Counts: so.Counts, Expected: cascades, ExpectedUnset: unsets, StartedAt: so.StartedAt, UpdatedAt: so.UpdatedAt,
+		ID: so.ID, Root: target, DeletionCounts: so.DeletionCounts, Expected: cascades, ExpectedUnset: unsets, StartedAt: so.StartedAt, UpdatedAt: so.UpdatedAt,
 	}, so, "nothing is left, in no time")
 	require.EqualValues(t, cascades, so.Removed)
 	require.EqualValues(t, unsets, so.Unset)

@@ -85,7 +85,7 @@ func TestAReleaseOfAnAttemptLeavesWhatItDidNotLock(t *testing.T) {
 	b.Settle()
 	b.MustDelete(target)
 	ctx, store, from := context.Background(), b.Stores[b.ID(bEast)], b.ID(bWest)
-	letGoOther := hold(t, b, bEast, `SELECT FROM dbcontroller.shadow WHERE uid = $1 FOR UPDATE`, other.UID)
+	unlockOther := hold(t, b, bEast, `SELECT FROM dbcontroller.shadow WHERE uid = $1 FOR UPDATE`, other.UID)
 	attempt := newAttempt()
 	released := make(chan error)
 	go func() {
@@ -96,13 +96,13 @@ func TestAReleaseOfAnAttemptLeavesWhatItDidNotLock(t *testing.T) {
 	ref.TargetKind, ref.TargetName = "Holder", "holders/h"
 	_, err := store.Establish(ctx, from, attempt, []peer.EstablishReference{ref})
 	require.NoError(t, err)
-	letGoReferences := hold(t, b, bEast, lockReferencesSQL, "holders/h")
+	unlockReferences := hold(t, b, bEast, lockReferencesSQL, "holders/h")
 	acted := make(chan error)
 	go func() { _, err := b.Act(b.ID(bEast), b.ID(aWest)); acted <- err }()
 	stopped(t, b, bEast, 2) // it has seen the blockade, and will mark its target
-	letGoOther()
+	unlockOther()
 	require.NoError(t, <-released)
-	letGoReferences()
+	unlockReferences()
 	require.NoError(t, <-acted)
 	b.Expire(bEast)
 	b.Settle()

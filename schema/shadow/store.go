@@ -11,25 +11,24 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/admin"
 	"github.com/db-controller/db-controller/schema/shadow/internal/attempt"
 	"github.com/db-controller/db-controller/schema/shadow/internal/cascade"
-	"github.com/db-controller/db-controller/schema/shadow/internal/compare"
-	"github.com/db-controller/db-controller/schema/shadow/internal/control"
+
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/deletedrows"
 	"github.com/db-controller/db-controller/schema/shadow/internal/deletion"
 	"github.com/db-controller/db-controller/schema/shadow/internal/follow"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
-	"github.com/db-controller/db-controller/schema/shadow/internal/inspect"
-	"github.com/db-controller/db-controller/schema/shadow/internal/lease"
+	"github.com/db-controller/db-controller/schema/shadow/internal/operate"
+
 	"github.com/db-controller/db-controller/schema/shadow/internal/owner"
 	"github.com/db-controller/db-controller/schema/shadow/internal/prepare"
-	"github.com/db-controller/db-controller/schema/shadow/internal/progress"
+
 	"github.com/db-controller/db-controller/schema/shadow/internal/read"
 	"github.com/db-controller/db-controller/schema/shadow/internal/rights"
 	"github.com/db-controller/db-controller/schema/shadow/internal/rows"
-	"github.com/db-controller/db-controller/schema/shadow/internal/steer"
+
 	"github.com/db-controller/db-controller/schema/shadow/internal/target"
 	"github.com/db-controller/db-controller/schema/shadow/internal/verify"
-	"github.com/db-controller/db-controller/schema/shadow/internal/wishes"
+
 	"github.com/db-controller/db-controller/schema/shadow/internal/write"
 )
 
@@ -37,7 +36,7 @@ import (
 // rooms; of the rooms that serve other rooms as well, the methods in gate.go.
 type Store struct {
 	*reader
-	*inspector
+	*operations
 	*keeper
 	*attempts
 	*writer
@@ -47,10 +46,8 @@ type Store struct {
 	*administrator
 	*rowDeleter
 	*righter
-	*steering
 	*granter
 	*book
-	*controls
 	epochs
 	peerEpochs
 	recovery
@@ -66,7 +63,7 @@ type Store struct {
 // Embedded under these names, the rooms are not fields that callers see.
 type (
 	reader        = read.Reader
-	inspector     = inspect.Inspector
+	operations    = operate.Operations
 	keeper        = target.Keeper
 	attempts      = attempt.Attempts
 	writer        = write.Writer
@@ -76,10 +73,8 @@ type (
 	administrator = admin.Admin
 	rowDeleter    = deletedrows.Deleter
 	righter       = rights.Rights
-	steering      = steer.Steering
-	granter       = wishes.Granter
-	book          = progress.Book
-	controls      = control.Controls
+	granter       = rights.Granter
+	book          = cascade.Book
 )
 
 // Open takes the database for a deployment. It fails when the database belongs to another one.
@@ -100,14 +95,14 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	t := target.New(g, rs)
 	p, a := prepare.New(g), attempt.New(g)
 	w := write.New(g, rs, p, a)
-	b, recorder := progress.New(d)
+	b, recorder := cascade.NewBook(d)
 	c := cascade.New(g, rs, recorder)
-	i, f := inspect.New(g, r, rs), follow.New(g, rs, c, recorder)
+	o, f := operate.New(g, r, rs, c), follow.New(g, rs, c, recorder)
 	rt := rights.New(g, rs, p, a)
-	v := verify.New(g, i, t, w, f, compare.New(g, rs, rt), rt)
+	v := verify.New(g, o, t, w, f, rt, rs)
 	return &Store{
-		reader: r, inspector: i, keeper: t, attempts: a, writer: w, owners: owner.New(g, c), deleter: deletion.New(g, t, w, c, f, rs), verifier: v,
-		administrator: admin.New(g, p, w, c, f, v, rt), rowDeleter: deletedrows.New(rs, c), righter: rt, granter: wishes.New(g, rs, rt), steering: steer.New(g, c), book: b, controls: control.New(g), db: d,
+		reader: r, operations: o, keeper: t, attempts: a, writer: w, owners: owner.New(g, c), deleter: deletion.New(g, t, w, c, f, rs), verifier: v,
+		administrator: admin.New(g, p, w, c, f, v, rt), rowDeleter: deletedrows.New(rs, c), righter: rt, granter: rights.NewGranter(g, rs, rt), book: b, db: d,
 		epochs: g, peerEpochs: g, recovery: g, databases: g, others: g, versions: g, positions: f, following: f, finalising: c,
 	}, nil
 }
@@ -133,7 +128,7 @@ func (s *Store) Tune(t Tuning) { s.db.Tuning.Store(t.Complete()) }
 func (s *Store) Model() *schema.Model { return s.db.Model() }
 
 // Members returns the live processes of this deployment, and the number of shards of each.
-func (s *Store) Members(ctx context.Context) ([]peer.Member, error) { return lease.Members(ctx, s.db) }
+func (s *Store) Members(ctx context.Context) ([]peer.Member, error) { return gate.Members(ctx, s.db) }
 
 // Leases returns the leases of a process by this name; Leases describes the time to live.
 func (s *Store) Leases(name string, ttl time.Duration) *Leases {

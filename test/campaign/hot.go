@@ -25,7 +25,7 @@ type verb int
 const (
 	create verb = iota
 	refer
-	letGo
+	dropReferences
 	remove
 )
 
@@ -105,7 +105,7 @@ func (s hotState) after(c hotCall) (hotState, bool) {
 			return s, false
 		}
 		s.holders |= 1 << c.holder
-	case letGo:
+	case dropReferences:
 		s.late |= s.holders & (1 << c.holder)
 		s.holders &^= 1 << c.holder
 	case remove:
@@ -141,7 +141,7 @@ func Hot(ctx context.Context, t testing.TB, w *World, c *Coverage, r *rand.Rand,
 				case n < 6:
 					call.verb = refer
 				case n < 8:
-					call.verb = letGo
+					call.verb = dropReferences
 				default:
 					call.verb = remove
 				}
@@ -191,7 +191,7 @@ func hotDo(ctx context.Context, w *World, c hotCall, holder schema.DeploymentID)
 		err = put(home, fmt.Sprintf("nodes/hot%d", c.target), nil)
 	case refer:
 		err = put(holder, fmt.Sprintf("nodes/holder%d", c.holder), map[string]any{"b1": target})
-	case letGo:
+	case dropReferences:
 		err = put(holder, fmt.Sprintf("nodes/holder%d", c.holder), nil)
 	case remove:
 		_, err = w.resources(ctx, home).DeleteResource(ctx, &resourcev1.DeleteResourceRequest{Name: target})

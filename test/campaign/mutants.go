@@ -88,8 +88,8 @@ var played = []mutant{
 		"check-with-the-lock", "I1, I3", "A delete looks for blockades before it has the lock.",
 		"schema/shadow/internal/deletion/delete.go",
 		[]string{
-			"	b.Queue(shortWaitSQL)\n	b.Queue(lockRootsSQL", "	b.Queue(shortWaitSQL)\n	seen = d.store.cascade.QueueSight(tx, b, byNames, kinds, names)\n	b.Queue(lockRootsSQL",
-			"	seen = d.store.cascade.QueueSight(tx, b, byNames, kinds, names)\n	if err := tx.SendBatch", "	if err := tx.SendBatch",
+			"	b.Queue(shortWaitSQL)\n	b.Queue(lockRootsSQL", "	b.Queue(shortWaitSQL)\n	seen = d.store.cascade.QueueLockedRows(tx, b, byNames, kinds, names)\n	b.Queue(lockRootsSQL",
+			"	seen = d.store.cascade.QueueLockedRows(tx, b, byNames, kinds, names)\n	if err := tx.SendBatch", "	if err := tx.SendBatch",
 		},
 	},
 	{
@@ -229,7 +229,7 @@ var played = []mutant{
 	},
 	{
 		"one-right-includes-the-other", "I3, I8, I30", "The acting right to a target is taken for the right to block it.",
-		"schema/shadow/internal/delegated/sql.go",
+		"schema/shadow/internal/write/rights_sql.go",
 		[]string{
 			"    WHERE i.blocks AND ` + db.BlockRightCountsSQL", "    WHERE i.blocks AND ` + db.RightCountsSQL",
 			"countingSQL + ` AND ` + db.BlockRightCountsSQL", "countingSQL + ` AND ` + db.RightCountsSQL",

@@ -45,7 +45,7 @@ func (s *stage) holdsUnderTheRight(n int, refs map[string][]string) {
 	mend := s.suffer(s.target, "EstablishReferences")
 	s.puts(s.holder(n), refs)
 	mend()
-	s.letGo(0, 1)
+	s.dropReferences(0, 1)
 }
 
 // heldUnderARight: a delete recalls the right, which is held by a reference that has no blockade (I3).
@@ -53,14 +53,14 @@ func (s *stage) heldUnderARight() {
 	s.acquires()
 	s.holdsUnderTheRight(2, s.blocks())
 	s.cannotDelete(s.target, codes.FailedPrecondition, s.holder(2)+" blocks it under a right (I3)")
-	s.letGo(2)
+	s.dropReferences(2)
 	s.deletes(s.target)
 }
 
 // freeOfARight: a delete recalls a right under which nothing stands. It is accepted, and nothing is written under the right afterwards (I31).
 func (s *stage) freeOfARight() {
 	s.acquires()
-	s.letGo(0, 1)
+	s.dropReferences(0, 1)
 	s.deletes(s.target)
 	s.cannotPut(s.holder(2), s.blocks(), "its target was removed (I1, I31)")
 }
@@ -74,7 +74,7 @@ func (s *stage) recallUnanswered() {
 	s.cannotDelete(s.target, codes.Unavailable, "the deployment of "+s.holder(2)+", which blocks it, was not asked (I3, I15)")
 	mend()
 	s.cannotDelete(s.target, codes.FailedPrecondition, s.holder(2)+" blocks it under a right (I3)")
-	s.letGo(2)
+	s.dropReferences(2)
 	s.deletes(s.target)
 }
 
@@ -94,7 +94,7 @@ SELECT EXISTS (
 // recallDuringAWrite: a recall waits for a write under the right that has not committed, and finds its reference (I3, I31).
 func (s *stage) recallDuringAWrite() {
 	s.acquires()
-	s.letGo(0, 1)
+	s.dropReferences(0, 1)
 	s.puts(s.holder(2), nil)
 	pid, unlock := s.locks(s.holder(2))
 	defer unlock()
@@ -108,7 +108,7 @@ func (s *stage) recallDuringAWrite() {
 		s.wrong("put %s was refused before the delete was decided: %v", s.holder(2), err)
 	}
 	s.answered(<-deleted, codes.FailedPrecondition, s.target, s.holder(2)+" blocks it under a right (I3)")
-	s.letGo(2)
+	s.dropReferences(2)
 	s.deletes(s.target)
 }
 
@@ -126,7 +126,7 @@ func (s *stage) holdersGoAlong() {
 	s.puts(s.holder(3), s.blocks())
 	recalled.release()
 	s.answered(<-deleted, codes.FailedPrecondition, s.target, s.holder(3)+" blocks it, and does not go along (I3)")
-	s.letGo(3)
+	s.dropReferences(3)
 	s.deletes(s.target)
 }
 
@@ -160,7 +160,7 @@ func (s *stage) cascadeReachesARight() {
 		s.wrong("%s is gone, and %s blocks it (I2)", s.target, s.holder(2))
 	}
 	s.cannotPut(s.holder(3), s.blocks(), "its target is DELETING, which all deployments have acknowledged (I4)")
-	s.letGo(2)
+	s.dropReferences(2)
 	s.awaits("the removal of "+s.target+", which nothing blocks any more (I13, I28)", func() bool { return s.state(s.target) == resourcev1.Resource_STATE_UNSPECIFIED })
 }
 
@@ -177,7 +177,7 @@ func (s *stage) rightAfterAClose() {
 	asked.release()
 	s.settled()
 	s.cannotPut(s.holder(2), s.blocks(), "its target is DELETING, which all deployments have acknowledged (I4, I31)")
-	s.letGo(0, 1)
+	s.dropReferences(0, 1)
 }
 
 const hasActingRightSQL = `SELECT EXISTS (SELECT FROM dbcontroller.foreign_target WHERE uid = $1 AND acting_epoch IS NOT NULL)`
@@ -222,7 +222,7 @@ func (s *stage) entryReleased() {
 	s.releases("HOLDER_ENTRY", false)
 	s.awaitsRemoval()
 	s.cannotPut(s.holder(2), cascades, "its target was removed, and the entry of its deployment released (I30, I31)")
-	s.letGo(0, 1)
+	s.dropReferences(0, 1)
 }
 
 // entryReleasedWithoutAnAnswer: the same, while that deployment does not answer. Its right ends as soon as it does, although the target is gone (I31).
@@ -236,7 +236,7 @@ func (s *stage) entryReleasedWithoutAnAnswer() {
 	mend()
 	s.settled()
 	s.cannotPut(s.holder(2), cascades, "its target was removed, and its deployment has ended the right (I30, I31)")
-	s.letGo(0, 1)
+	s.dropReferences(0, 1)
 }
 
 // rightsTakenBack: an operator takes back the rights of a deployment that does not answer. It is asked until
@@ -257,6 +257,6 @@ func (s *stage) rightsTakenBack() {
 		s.wrong("the right was taken back, and nothing is owed, and it has not ended (I31)")
 	}
 	s.cannotDelete(s.target, codes.FailedPrecondition, s.holder(2)+" blocks it under the former right (I3)")
-	s.letGo(2)
+	s.dropReferences(2)
 	s.deletes(s.target)
 }

@@ -140,8 +140,8 @@ func (s *stage) answered(err error, want codes.Code, name, why string) {
 	}
 }
 
-// letGo drops the references of holders.
-func (s *stage) letGo(holders ...int) {
+// dropReferences drops the references of holders.
+func (s *stage) dropReferences(holders ...int) {
 	s.t.Helper()
 	for _, n := range holders {
 		s.puts(s.holder(n), nil)

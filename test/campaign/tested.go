@@ -45,7 +45,7 @@ var shown = []tested{
 	{"schema/shadow", "TestGatheredWritesHaveTheirOwnOutcomes_I20", mutant{
 		"request-with-anothers-answer", "I29", "The request ids of a batch are recorded with the answer of its first write.",
 		"schema/shadow/internal/write/write.go",
-		[]string{"sv.Request.Queue(b, request.Outcome{Saved: sv.Saved})", "sv.Request.Queue(b, request.Outcome{Saved: savings[0].Saved})"},
+		[]string{"sv.Request.Queue(b, prepare.Outcome{Saved: sv.Saved})", "sv.Request.Queue(b, prepare.Outcome{Saved: savings[0].Saved})"},
 	}},
 	{"schema/shadow/internal/write", "TestADeadlineEndsTheWaitForACohort", mutant{
 		"cohort-has-one-deadline", "I20", "The deadline of the first write of a cohort ends its neighbours.",
@@ -96,8 +96,8 @@ var shown = []tested{
 		"deletes-look-before-the-lock", "I1, I3", "Deletes that share a transaction look for blockades before they have the locks.",
 		"schema/shadow/internal/deletion/gathered.go",
 		[]string{
-			"	b.Queue(lockRootsSQL+` SKIP LOCKED`, kinds, names)", "	ready.seen = s.cascade.QueueSight(tx, b, byNames, kinds, names)\n	b.Queue(lockRootsSQL+` SKIP LOCKED`, kinds, names)",
-			"	})\n	ready.seen = s.cascade.QueueSight(tx, b, byNames, kinds, names)\n", "	})\n",
+			"	b.Queue(lockRootsSQL+` SKIP LOCKED`, kinds, names)", "	ready.seen = s.cascade.QueueLockedRows(tx, b, byNames, kinds, names)\n	b.Queue(lockRootsSQL+` SKIP LOCKED`, kinds, names)",
+			"	})\n	ready.seen = s.cascade.QueueLockedRows(tx, b, byNames, kinds, names)\n", "	})\n",
 		},
 	}},
 	{"schema/shadow", "TestTwoDeletesOfOneNameRemoveItOnce_I2_I20", mutant{
@@ -137,12 +137,12 @@ var shown = []tested{
 	}},
 	{"schema/shadow", "TestARightEndsAfterAReleaseWithoutAnAnswer_I30_I31", mutant{
 		"unanswered-release-is-forgotten", "I30, I31", "The deployment of an entry that was released without its answer is not asked again to end its rights.",
-		"schema/shadow/internal/steer/right.go",
-		[]string{"		_, err := s.take(ctx, tx, k.uid, deployment)\n		return err\n", "		return nil\n"},
+		"schema/shadow/internal/operate/release_rights.go",
+		[]string{"		_, err := s.recall(ctx, tx, k.uid, deployment)\n		return err\n", "		return nil\n"},
 	}},
 	{"schema/shadow", "TestAnAnswerOfALostDatabaseReleasesNoEntry_I30_I31", mutant{
 		"released-by-a-lost-answer", "I30, I31", "An entry is released by the answer of a database that was lost meanwhile.",
-		"schema/shadow/internal/steer/right.go",
+		"schema/shadow/internal/operate/release_rights.go",
 		[]string{"		s.gate.CheckPeerEpoch(tx, b, deployment, recalled.Epoch, selfEpoch)\n", "		_ = selfEpoch\n"},
 	}},
 	{"schema/shadow", "TestABlockerThatWasOnlyCountedIsExcused_I14", mutant{

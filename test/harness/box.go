@@ -277,7 +277,7 @@ func (b *Box) Handlers(deployment schema.DeploymentID, store *shadow.Store) hand
 	b.t.Helper()
 	peers := &boxPeers{box: b, self: deployment}
 	table, err := handlers.NewTable(handlers.Actions{
-		Confirm: &handlers.Confirm{Store: store, Peers: peers, Rights: store}, Release: &handlers.Release{Store: store, Peers: peers}, LetGo: &handlers.LetGo{Store: store, Peers: peers},
+		Confirm: &handlers.Confirm{Store: store, Peers: peers, Rights: store}, Release: &handlers.Release{Store: store, Peers: peers}, ReleaseOwner: &handlers.ReleaseOwner{Store: store, Peers: peers},
 		CheckOwners: &handlers.CheckOwners{Store: store, Peers: peers}, UpgradeOwners: &handlers.UpgradeOwners{Store: store, Peers: peers},
 		Derive: &handlers.Derive{Store: store}, CleanUpDecommissioned: &handlers.CleanUpDecommissioned{Store: store},
 		AnnounceEpoch: &handlers.AnnounceEpoch{Store: store, Peers: peers}, ConfirmAgain: &handlers.ConfirmAgain{Store: store, Peers: peers},
@@ -497,10 +497,10 @@ func (b *Box) Capture(deployment schema.DeploymentID) {
 	}
 }
 
-// GrantWishes grants the wishes of applications of a deployment.
-func (b *Box) GrantWishes(deployment string) {
+// AnswerRequests answers the requests of rights of the applications of a deployment.
+func (b *Box) AnswerRequests(deployment string) {
 	b.t.Helper()
-	require.NoError(b.t, b.Stores[b.ID(deployment)].GrantWishes(context.Background()))
+	require.NoError(b.t, b.Stores[b.ID(deployment)].AnswerRequests(context.Background()))
 }
 
 // Count counts rows of a table of the deployment's database.

@@ -179,12 +179,12 @@ func (p *boxPeers) ConfirmEpoch(ctx context.Context, at schema.DeploymentID, epo
 	return store.MarkReferencesConfirmed(ctx, p.self, epoch, selfEpoch)
 }
 
-func (p *boxPeers) DropOwners(ctx context.Context, at schema.DeploymentID, epoch uuid.UUID, deleted []schema.Deletion, letGo []peer.LetGo) ([]uuid.UUID, bool, error) {
+func (p *boxPeers) DropOwners(ctx context.Context, at schema.DeploymentID, epoch uuid.UUID, deleted []schema.Deletion, releases []peer.OwnerRelease) ([]uuid.UUID, bool, error) {
 	store, err := p.reach(ctx, at)
 	if err != nil {
 		return nil, false, err
 	}
-	return store.DropOwners(ctx, p.self, epoch, deleted, letGo)
+	return store.DropOwners(ctx, p.self, epoch, deleted, releases)
 }
 
 func (p *boxPeers) UpgradeOwners(ctx context.Context, at schema.DeploymentID, u *peer.Upgrade) (int64, error) {

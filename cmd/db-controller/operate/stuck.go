@@ -14,7 +14,7 @@ import (
 
 	"github.com/db-controller/db-controller/client"
 	"github.com/db-controller/db-controller/cmd/db-controller/cli"
-	"github.com/db-controller/db-controller/internal/elsewhere"
+	"github.com/db-controller/db-controller/internal/diagnose"
 	"github.com/db-controller/db-controller/schema"
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
 )
@@ -97,7 +97,7 @@ func stuckIn(ctx context.Context, c *client.Client, at []schema.Deployment, long
 	for _, f := range found {
 		answers[f.Deployment] = f.answer
 	}
-	elsewhere.Deployments{Admin: c.Admin}.Stuck(ctx, answers)
+	diagnose.Deployments{Admin: c.Admin}.Stuck(ctx, answers)
 	for i, f := range found {
 		if f.answer != nil {
 			found[i].Stuck = cli.Message(f.answer)

@@ -10,7 +10,7 @@ import (
 	"github.com/db-controller/db-controller/client"
 	"github.com/db-controller/db-controller/cmd/db-controller/cli"
 	"github.com/db-controller/db-controller/cmd/db-controller/direct"
-	"github.com/db-controller/db-controller/internal/elsewhere"
+	"github.com/db-controller/db-controller/internal/diagnose"
 	"github.com/db-controller/db-controller/schema"
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
@@ -32,7 +32,7 @@ func NewExplain() *cobra.Command {
 			if err != nil {
 				return cli.PlainOf(name, err)
 			}
-			elsewhere.Deployments{Admin: c.Admin, Plain: func(err error) string { return cli.Plain(err).Error() }}.Explain(cmd.Context(), name.Deployment, e)
+			diagnose.Deployments{Admin: c.Admin, Plain: func(err error) string { return cli.Plain(err).Error() }}.Explain(cmd.Context(), name.Deployment, e)
 			out := cli.PrinterOf(cmd)
 			printExplanation(out, e)
 			return out.Document(e)

@@ -297,7 +297,7 @@ func ownedHandlers(store *shadow.Store, peers *peers.Peers) (*handlers.Table, er
 	return handlers.NewTable(handlers.Actions{
 		Confirm:               &handlers.Confirm{Store: store, Peers: peers, Rights: store},
 		Release:               &handlers.Release{Store: store, Peers: peers},
-		LetGo:                 &handlers.LetGo{Store: store, Peers: peers},
+		ReleaseOwner:          &handlers.ReleaseOwner{Store: store, Peers: peers},
 		CheckOwners:           &handlers.CheckOwners{Store: store, Peers: peers},
 		UpgradeOwners:         &handlers.UpgradeOwners{Store: store, Peers: peers},
 		Derive:                &handlers.Derive{Store: store},
@@ -340,7 +340,7 @@ func (d *deployment) run(ctx context.Context) error {
 	d.metrics.register(d.endpoints.metrics)
 	g, ctx := errgroup.WithContext(ctx)
 	for _, part := range []func(context.Context) error{
-		d.registry.Run, d.followEnvironments, d.manager.Run, d.store.RunNotifications, d.store.RunTidy, d.store.RunStatistics, d.followEpochs, d.audit, d.deleteRows, d.grantWishes, d.store.RunProgress, d.reconnect,
+		d.registry.Run, d.followEnvironments, d.manager.Run, d.store.RunNotifications, d.store.RunTidy, d.store.RunStatistics, d.followEpochs, d.audit, d.deleteRows, d.answerRequests, d.store.RunProgress, d.reconnect,
 	} {
 		g.Go(func() error { return part(ctx) })
 	}
@@ -410,8 +410,8 @@ func (d *deployment) deleteRows(ctx context.Context) error {
 	return d.store.RunDeletedRows(ctx, d.registry.Leads)
 }
 
-func (d *deployment) grantWishes(ctx context.Context) error {
-	return d.store.RunWishes(ctx, d.registry.Leads)
+func (d *deployment) answerRequests(ctx context.Context) error {
+	return d.store.RunRequests(ctx, d.registry.Leads)
 }
 
 // reconnect ends the back-offs of connections to other deployments when an operator has their work tried at once.

@@ -100,7 +100,7 @@ func (p *Peers) checkManyOwners(ctx context.Context, at schema.DeploymentID, que
 }
 
 // DropOwners notifies a deployment that owners of its resources were deleted here, or let go of its resources.
-func (p *Peers) DropOwners(ctx context.Context, at schema.DeploymentID, epoch uuid.UUID, deleted []schema.Deletion, letGo []peer.LetGo) (failed []uuid.UUID, more bool, err error) {
+func (p *Peers) DropOwners(ctx context.Context, at schema.DeploymentID, epoch uuid.UUID, deleted []schema.Deletion, releases []peer.OwnerRelease) (failed []uuid.UUID, more bool, err error) {
 	client, err := p.Client(at)
 	if err != nil {
 		return nil, false, err
@@ -110,8 +110,8 @@ func (p *Peers) DropOwners(ctx context.Context, at schema.DeploymentID, epoch uu
 		req.DeletedUids = append(req.DeletedUids, deleted[i].UID[:])
 	}
 	req.Causes, req.CauseOf = wire.CausesProto(deleted)
-	for i := range letGo {
-		req.LetGo = append(req.LetGo, &schemav1.DropOwnersRequest_LetGo{OwnerUid: letGo[i].Owner[:], OwneeUid: letGo[i].Ownee[:]})
+	for i := range releases {
+		req.LetGo = append(req.LetGo, &schemav1.DropOwnersRequest_LetGo{OwnerUid: releases[i].Owner[:], OwneeUid: releases[i].Ownee[:]})
 	}
 	ctx, cancel := context.WithTimeout(ctx, longPeerTimeout)
 	defer cancel()

@@ -138,9 +138,9 @@ func (w *world) acquire(at string, rights []string) (err error) {
 	for try := range 8 {
 		_, err = w.apps[at].Exec(ctx, `SELECT dbcontroller.acquire($1)`, rights)
 		require.NoError(w.t, err)
-		w.GrantWishes(at)
+		w.AnswerRequests(at)
 		_, _ = w.Do(w.ID(at), schema.Confirm)
-		w.GrantWishes(at)
+		w.AnswerRequests(at)
 		if _, err = w.apps[at].Exec(ctx, `SELECT dbcontroller.acquired($1, interval '0')`, rights); refusal(err) != "RD002" {
 			return err
 		}

@@ -11,7 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/db-controller/db-controller/schema"
-	"github.com/db-controller/db-controller/schema/shadow/internal/compare"
+	"github.com/db-controller/db-controller/schema/shadow/internal/verify"
 )
 
 const (
@@ -149,7 +149,7 @@ type AuditConfig struct {
 	// Leads reports whether this process does the work of which one process of the deployment is enough.
 	Leads func() bool
 	// Audited is called with the result of each complete audit.
-	Audited func(compare.Verified, map[compare.DifferenceKind]int)
+	Audited func(verify.Verified, map[verify.DifferenceKind]int)
 }
 
 // auditBodies is the number of bodies from which one audit derives references: reading all bodies each time would cost more
@@ -193,17 +193,17 @@ func (c AuditConfig) wait(ctx context.Context) bool {
 	}
 }
 
-func (s *Admin) runAudit(ctx context.Context, rate int) (compare.Verified, map[compare.DifferenceKind]int, error) {
-	began, found := time.Now(), map[compare.DifferenceKind]int{}
-	done, err := s.verify.Verify(ctx, compare.Verification{
+func (s *Admin) runAudit(ctx context.Context, rate int) (verify.Verified, map[verify.DifferenceKind]int, error) {
+	began, found := time.Now(), map[verify.DifferenceKind]int{}
+	done, err := s.verify.Verify(ctx, verify.Verification{
 		Bodies: auditBodies,
-		Report: func(d compare.Difference) error {
+		Report: func(d verify.Difference) error {
 			found[d.Kind]++
 			s.Log.Warn("an audit found a difference", zap.String("kind", string(d.Kind)), zap.Stringer("holder", d.Holder),
 				zap.Stringer("target", d.Target), zap.String("path", d.Path), zap.String("cause", d.Cause()), zap.String("remedy", d.Remedy()))
 			return nil
 		},
-		Progress: func(ctx context.Context, so compare.Verified) error {
+		Progress: func(ctx context.Context, so verify.Verified) error {
 			due := began.Add(time.Duration(so.Rows()) * time.Second / time.Duration(rate))
 			select {
 			case <-ctx.Done():

@@ -5,7 +5,7 @@ package cascade
 import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
-	"github.com/db-controller/db-controller/schema/shadow/internal/progress"
+
 	"github.com/db-controller/db-controller/schema/shadow/internal/rows"
 )
 
@@ -14,10 +14,10 @@ type Actor struct {
 	*db.DB
 	gate     *gate.Gate
 	rows     *rows.Rows
-	progress *progress.Recorder
+	progress *Recorder
 }
 
 // New joins the parts.
-func New(g *gate.Gate, rs *rows.Rows, p *progress.Recorder) *Actor {
+func New(g *gate.Gate, rs *rows.Rows, p *Recorder) *Actor {
 	return &Actor{DB: g.DB, gate: g, rows: rs, progress: p}
 }

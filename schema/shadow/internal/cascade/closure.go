@@ -105,22 +105,22 @@ type Decision struct {
 // DecideOn expands the locked roots to their closure, locks it, and decides on it.
 func (s *Actor) DecideOn(ctx context.Context, tx pgx.Tx, roots []*plan.Member) (d Decision, err error) {
 	b := &pgx.Batch{}
-	sight := s.QueueSight(tx, b, ByID, IDsOf(roots))
+	locked := s.QueueLockedRows(tx, b, ByID, IDsOf(roots))
 	if err := tx.SendBatch(ctx, b).Close(); err != nil {
 		return d, fmt.Errorf("look at locked resources: %w", err)
 	}
-	return s.DecideBy(ctx, tx, roots, sight)
+	return s.DecideBy(ctx, tx, roots, locked)
 }
 
-// DecideBy is DecideOn with the Sight from behind the locks of the roots. Roots without a holder here need no
+// DecideBy is DecideOn with the LockedRows from behind the locks of the roots. Roots without a holder here need no
 // further statement.
-func (s *Actor) DecideBy(ctx context.Context, tx pgx.Tx, roots []*plan.Member, seen *Sight) (d Decision, err error) {
+func (s *Actor) DecideBy(ctx context.Context, tx pgx.Tx, roots []*plan.Member, seen *LockedRows) (d Decision, err error) {
 	if d.Closure, err = s.expand(ctx, tx, roots, seen); err != nil {
 		return d, err
 	}
 	if len(d.Closure.Members) > len(roots) { // locked since
 		b := &pgx.Batch{}
-		seen = s.QueueSight(tx, b, ByID, slices.Sorted(maps.Keys(d.Closure.Members)))
+		seen = s.QueueLockedRows(tx, b, ByID, slices.Sorted(maps.Keys(d.Closure.Members)))
 		if err := tx.SendBatch(ctx, b).Close(); err != nil {
 			return d, fmt.Errorf("look at locked resources: %w", err)
 		}
@@ -133,7 +133,7 @@ func (s *Actor) DecideBy(ctx context.Context, tx pgx.Tx, roots []*plan.Member, s
 // expand follows the references that act in the same transaction, level by level from locked roots, up to
 // Config.Limits.LocalCascade members and maxLevels levels. Holders beyond these limits act later. The caller
 // sets the reason of the roots; the reason of another member is the member to which it refers.
-func (s *Actor) expand(ctx context.Context, tx pgx.Tx, roots []*plan.Member, seen *Sight) (*plan.Closure, error) {
+func (s *Actor) expand(ctx context.Context, tx pgx.Tx, roots []*plan.Member, seen *LockedRows) (*plan.Closure, error) {
 	limit, self := s.Cfg.Limits.LocalCascade, s.SelfID
 	c := &plan.Closure{Members: make(map[int64]*plan.Member, len(roots))}
 	for _, m := range roots {
@@ -262,17 +262,17 @@ func take(ctx context.Context, tx pgx.Tx, c *plan.Closure, self int32, ids []int
 	return next, nil
 }
 
-// Sight has the rows that a transaction reads right behind the statement that locks them, in the same round
+// LockedRows has the rows that a transaction reads right behind the statement that locks them, in the same round
 // trip: each statement has a snapshot of its own, which is newer than the locks. It may cover more resources
 // than were locked; the others do not count.
-type Sight struct {
+type LockedRows struct {
 	Recovered *gate.Recovered
 
 	referred map[int64]bool
 	bonds    plan.Bonds
 }
 
-// Selection is a subquery of ids, with the statements of a Sight of them.
+// Selection is a subquery of ids, with the statements of LockedRows of them.
 type Selection struct{ ReferredSQL, bondsSQL string }
 
 // Select returns the statements for a subquery of ids.
@@ -300,10 +300,10 @@ var ByID = Select(`SELECT unnest($1::bigint[])`)
 // finalizersSQL reads the finalizers of the version that runs in the database: this process may not have heard of it yet.
 const finalizersSQL = `SELECT id, finalizers FROM dbcontroller.kind WHERE finalizers IS NOT NULL`
 
-// QueueSight adds the statements of a Sight to a batch, behind the locking statement. Its fields are set when
+// QueueLockedRows adds the statements of LockedRows to a batch, behind the locking statement. Its fields are set when
 // the batch has been sent.
-func (s *Actor) QueueSight(tx pgx.Tx, b *pgx.Batch, of Selection, args ...any) *Sight {
-	seen := &Sight{referred: map[int64]bool{}}
+func (s *Actor) QueueLockedRows(tx pgx.Tx, b *pgx.Batch, of Selection, args ...any) *LockedRows {
+	seen := &LockedRows{referred: map[int64]bool{}}
 	b.Queue(of.ReferredSQL, args...).Query(func(rows pgx.Rows) error {
 		var id int64
 		_, err := pgx.ForEachRow(rows, []any{&id}, func() error { seen.referred[id] = true; return nil })
@@ -317,13 +317,13 @@ func (s *Actor) QueueSight(tx pgx.Tx, b *pgx.Batch, of Selection, args ...any) *
 }
 
 // Leaf reports whether no reference here has a locked resource as its target: nothing cascades with it inside this database.
-func (s *Sight) Leaf(m *plan.Member) bool { return !s.referred[m.ID] }
+func (s *LockedRows) Leaf(m *plan.Member) bool { return !s.referred[m.ID] }
 
 // Blockaded reports whether another deployment has a blockade of a locked resource.
-func (s *Sight) Blockaded(m *plan.Member) bool { return slices.Contains(s.bonds.Blockaded, m.ID) }
+func (s *LockedRows) Blockaded(m *plan.Member) bool { return slices.Contains(s.bonds.Blockaded, m.ID) }
 
 // anyReferred reports whether a reference here has one of some resources as its target.
-func (s *Sight) anyReferred(members []*plan.Member) bool {
+func (s *LockedRows) anyReferred(members []*plan.Member) bool {
 	for _, m := range members {
 		if s.referred[m.ID] {
 			return true
@@ -333,7 +333,7 @@ func (s *Sight) anyReferred(members []*plan.Member) bool {
 }
 
 // of returns the bonds of the members of a closure.
-func (s *Sight) of(c *plan.Closure) plan.Bonds {
+func (s *LockedRows) of(c *plan.Closure) plan.Bonds {
 	members := func(ids []int64) (out []int64) {
 		for _, id := range ids {
 			if c.Members[id] != nil {

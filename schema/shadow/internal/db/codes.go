@@ -17,7 +17,7 @@ var sqlCodes = map[string]int{
 	"async_unset": int(schema.AsyncUnset), "async_cascade_delete": int(schema.AsyncCascadeDelete), "allow_dangling": int(schema.AllowDangling),
 	// dbcontroller.work.action
 	"confirm": int(schema.Confirm), "release": int(schema.Release), "finalise": int(schema.Finalise),
-	"check_owners": int(schema.CheckOwners), "drop_owners": int(schema.DropOwners), "let_go": int(schema.LetGo),
+	"check_owners": int(schema.CheckOwners), "drop_owners": int(schema.DropOwners), "let_go": int(schema.ReleaseOwner),
 	"upgrade_owners": int(schema.UpgradeOwners), "derive": int(schema.Derive), "clean_up_decommissioned": int(schema.CleanUpDecommissioned),
 	"announce_epoch": int(schema.AnnounceEpoch), "confirm_again": int(schema.ConfirmAgain), "verify_blockades": int(schema.VerifyBlockades),
 	"look_at_right": int(schema.LookAtRight), "end_rights": int(schema.EndRights), "look_at_entry": int(schema.LookAtEntry),

@@ -1,5 +1,5 @@
 // Package db is the base of all rooms of the store: the pool and its transactions, the numbers of names, the feeds that watches
-// read, leases, and the version that writes are validated with.
+// read, the settings, and the version that writes are validated with.
 package db
 
 import (
@@ -15,7 +15,6 @@ import (
 	"github.com/db-controller/db-controller/internal/retry"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
-	"github.com/db-controller/db-controller/schema/shadow/internal/tuning"
 )
 
 // Config of a Store. Zero means the default.
@@ -115,7 +114,7 @@ type DB struct {
 	Now func() time.Time // the clock of this process; tests move it
 
 	// Tuning are the settings that may change; all of them are set.
-	Tuning atomic.Pointer[tuning.Tuning]
+	Tuning atomic.Pointer[Tuning]
 
 	watchers   *feed.Broadcast           // wakes the watches of this process
 	committed  *feed.Broadcast           // commits of this process, for RunNotifications to send
@@ -138,7 +137,7 @@ func Open(ctx context.Context, cfg Config) (*DB, error) {
 		Pool: cfg.Pool, Self: cfg.Deployment, Peers: cfg.Peers, Log: cfg.Logger, Names: newNames(cfg.Pool), Cfg: cfg,
 		Now: time.Now, watchers: feed.NewBroadcast(), committed: feed.NewBroadcast(),
 	}
-	s.Tuning.Store(tuning.Tuning{TentativeTTL: cfg.Times.TentativeTTL, OwnerGrace: cfg.Times.OwnerGrace, MissingGrace: cfg.Times.MissingGrace, RemovalsKept: cfg.Retention.Removals, Quotas: cfg.Limits.Quotas}.Complete())
+	s.Tuning.Store(Tuning{TentativeTTL: cfg.Times.TentativeTTL, OwnerGrace: cfg.Times.OwnerGrace, MissingGrace: cfg.Times.MissingGrace, RemovalsKept: cfg.Retention.Removals, Quotas: cfg.Limits.Quotas}.Complete())
 	s.confirms = feed.NewPace(confirmPace, func() { s.Touched(WorkFeed) })
 	state := stateSQL
 	if cfg.Guest {

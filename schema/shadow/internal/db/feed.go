@@ -16,8 +16,8 @@ const (
 	NoFeed   feed.Topics = 0
 	AllFeeds feed.Topics = ChangeFeed | WorkFeed | NoticeFeed
 
-	// WishFeed is no feed of a table: an application has asked for rights, or a right was given.
-	WishFeed feed.Topics = 1 << 3
+	// RightsFeed is no feed of a table: an application has asked for rights, or a right was given.
+	RightsFeed feed.Topics = 1 << 3
 
 	// ConfirmFeed is the part of WorkFeed for which no call waits, confirms: under load its watches hear of
 	// several commits together.

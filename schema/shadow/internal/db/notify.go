@@ -111,16 +111,16 @@ func (s *DB) listen(ctx context.Context, process string) error {
 			now := time.Now()
 			s.notifiedAt.Store(&now)
 		case err == nil:
-			s.watchers.Wake(feed.Topics(touched) & (AllFeeds | WishFeed))
+			s.watchers.Wake(feed.Topics(touched) & (AllFeeds | RightsFeed))
 		}
 	}
 }
 
 // Asked returns a channel that is closed when rights are asked for, or a right is given in this process.
-func (s *DB) Asked() <-chan struct{} { return s.watchers.Wait(WishFeed) }
+func (s *DB) Asked() <-chan struct{} { return s.watchers.Wait(RightsFeed) }
 
 // WakeAsked closes the channels of Asked.
-func (s *DB) WakeAsked() { s.watchers.Wake(WishFeed) }
+func (s *DB) WakeAsked() { s.watchers.Wake(RightsFeed) }
 
 // ringRetry makes the loops of this process try work at once. A message in another form, of a newer program, stands for all work.
 func (s *DB) ringRetry(payload string) {

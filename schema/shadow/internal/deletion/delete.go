@@ -20,12 +20,12 @@ import (
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/cascade"
-	"github.com/db-controller/db-controller/schema/shadow/internal/closing"
+
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
 	"github.com/db-controller/db-controller/schema/shadow/internal/plan"
+	"github.com/db-controller/db-controller/schema/shadow/internal/prepare"
 	"github.com/db-controller/db-controller/schema/shadow/internal/read"
-	"github.com/db-controller/db-controller/schema/shadow/internal/request"
 	"github.com/db-controller/db-controller/schema/shadow/internal/rows"
 )
 
@@ -84,22 +84,22 @@ func (s *Deleter) DeleteAll(ctx context.Context, reqs []DeleteRequest) ([]peer.D
 	if reqs[0].RequestID == uuid.Nil {
 		return s.delete(ctx, d, reqs)
 	}
-	type wish struct {
+	type requested struct {
 		Delete       string
 		UID          uuid.UUID
 		Revision     peer.Revision
 		AllowMissing bool  `json:",omitempty"`
 		MaxRemovals  int64 `json:",omitempty"`
 	}
-	all := make([]wish, len(reqs))
+	all := make([]requested, len(reqs))
 	for i, r := range reqs {
-		all[i] = wish{r.Name, r.UID, r.Revision, r.AllowMissing, r.MaxRemovals}
+		all[i] = requested{r.Name, r.UID, r.Revision, r.AllowMissing, r.MaxRemovals}
 	}
 	var content any = all
 	if len(all) == 1 {
 		content = all[0]
 	}
-	o, err := request.Once(ctx, s.DB, reqs[0].RequestID, content, func(id *request.Request) (request.Outcome, error) {
+	o, err := prepare.Once(ctx, s.DB, reqs[0].RequestID, content, func(id *prepare.Request) (prepare.Outcome, error) {
 		d.request = id
 		results, err := s.delete(ctx, d, reqs)
 		return outcomeOf(results), err
@@ -114,19 +114,19 @@ func (s *Deleter) DeleteAll(ctx context.Context, reqs []DeleteRequest) ([]peer.D
 }
 
 // outcomeOf is stored with a request.
-func outcomeOf(results []peer.DeleteResult) request.Outcome {
+func outcomeOf(results []peer.DeleteResult) prepare.Outcome {
 	if len(results) == 1 {
-		return request.Outcome{Deleted: &results[0]}
+		return prepare.Outcome{Deleted: &results[0]}
 	}
-	return request.Outcome{DeletedAll: results}
+	return prepare.Outcome{DeletedAll: results}
 }
 
 // DeleteWithin is Delete in one transaction with an application's own statements, after the look-ahead. The
 // request has no id. It fails with the errors of Delete, with the errors of the application's function, and
 // with ErrTransaction.
-func (s *Deleter) DeleteWithin(ctx context.Context, within *gate.Within, req DeleteRequest) (peer.DeleteResult, error) {
+func (s *Deleter) DeleteWithin(ctx context.Context, within *gate.UserTransaction, req DeleteRequest) (peer.DeleteResult, error) {
 	inTx := func(ctx context.Context, _ feed.Topics, fn func(pgx.Tx) error) error {
-		return s.gate.InTxWithin(ctx, within, db.AllFeeds, fn)
+		return s.gate.InUserTransaction(ctx, within, db.AllFeeds, fn)
 	}
 	results, err := s.delete(ctx, &deletion{inTx: inTx, last: db.Stay, within: true}, []DeleteRequest{req})
 	if err != nil {
@@ -156,9 +156,9 @@ func (s *Deleter) delete(ctx context.Context, d *deletion, reqs []DeleteRequest)
 	if err := s.rows.EnsureNamed(ctx, keys...); err != nil {
 		return nil, err
 	}
-	d.store, d.closed = s, closing.New(s.gate)
+	d.store, d.closed = s, newClosing(s.gate)
 	d.pauses = retry.Backoff{First: 2 * time.Millisecond, Max: 100 * time.Millisecond}
-	defer d.closed.End(ctx)
+	defer d.closed.end(ctx)
 	return d.run(ctx)
 }
 
@@ -191,14 +191,14 @@ type wanted struct {
 type deletion struct {
 	store   *Deleter
 	wanted  []*wanted        // one, or several, of which all or none are deleted
-	request *request.Request // nil without a request id
+	request *prepare.Request // nil without a request id
 	limit   limit
 	// inTx runs a try in one transaction: the store's own, or one of an application.
 	inTx func(ctx context.Context, touches feed.Topics, fn func(pgx.Tx) error) error
 	// last sends the last statements of a try: with the commit, where that is the store's.
 	last   db.Sender
 	within bool // in the application's transaction
-	closed *closing.Closing
+	closed *closing
 	// ahead is the look-ahead for the next try; nil: look ahead first.
 	ahead *lookAhead
 	// undecided are the undecided blockades of the last look-ahead.
@@ -232,7 +232,7 @@ func (d *deletion) keys() (kinds []int32, names []string) {
 
 func (d *deletion) closeNamed(ctx context.Context) error {
 	for _, w := range d.wanted {
-		if err := d.closed.CloseNamed(ctx, w.kindID, w.Name); err != nil {
+		if err := d.closed.closeNamed(ctx, w.kindID, w.Name); err != nil {
 			return err
 		}
 	}
@@ -248,9 +248,9 @@ func (d *deletion) run(ctx context.Context) ([]peer.DeleteResult, error) {
 		case err == nil && t.found == nil:
 			return t.results, nil
 		case err == nil:
-			err = d.giveWay(ctx, t.found)
+			err = d.resolveObstacle(ctx, t.found)
 		default:
-			err = d.whyNot(err)
+			err = d.explainTimeout(err)
 		}
 		if err != nil {
 			return nil, err
@@ -258,9 +258,9 @@ func (d *deletion) run(ctx context.Context) ([]peer.DeleteResult, error) {
 	}
 }
 
-// giveWay resolves the obstacle of a try: it looks ahead, waits for undecided attempts, and closes the targets when new
+// resolveObstacle resolves the obstacle of a try: it looks ahead, waits for undecided attempts, and closes the targets when new
 // references arrive as fast as old ones are settled.
-func (d *deletion) giveWay(ctx context.Context, found *obstacle) error {
+func (d *deletion) resolveObstacle(ctx context.Context, found *obstacle) error {
 	late := d.ahead != nil // the obstacle arrived after the look-ahead
 	if err := d.lookAhead(ctx, found); err != nil {
 		return err
@@ -271,7 +271,7 @@ func (d *deletion) giveWay(ctx context.Context, found *obstacle) error {
 	}
 	// Once is chance; twice, new references come as fast as old ones are settled.
 	if d.obstacles++; d.obstacles > 1 || !moved {
-		if err := d.closed.Close(ctx, found.targets); err != nil && ctx.Err() == nil {
+		if err := d.closed.close(ctx, found.targets); err != nil && ctx.Err() == nil {
 			return err
 		}
 	}
@@ -289,7 +289,7 @@ func (d *deletion) giveWay(ctx context.Context, found *obstacle) error {
 
 func (d *deletion) lookAhead(ctx context.Context, found *obstacle) (err error) {
 	if d.ahead, err = d.store.lookAhead(ctx, d.name(), found, d.limit != anyNumber); err != nil {
-		return d.whyNot(d.ofSeveral(err))
+		return d.explainTimeout(d.ofSeveral(err))
 	}
 	if d.undecided = d.ahead.undecided; len(d.undecided) > 0 || d.ahead.moved {
 		return nil // the look-ahead is repeated
@@ -329,8 +329,8 @@ func (d *deletion) ofSeveral(err error) error {
 	return err
 }
 
-// whyNot replaces an error that followed from waiting by an error with the undecided blockers.
-func (d *deletion) whyNot(err error) error {
+// explainTimeout replaces an error that followed from waiting by an error with the undecided blockers.
+func (d *deletion) explainTimeout(err error) error {
 	if len(d.undecided) > 0 && peer.GaveUp(err) {
 		return d.store.undecided(d.name(), d.undecided)
 	}
@@ -349,8 +349,8 @@ func (s *Deleter) undecided(name string, by []blockade) error {
 // errObstacle rolls a try back.
 var errObstacle = errors.New("obstacle")
 
-// trial is one try of a delete: the results, or the obstacle in its way.
-type trial struct {
+// try is one try of a delete: the results, or the obstacle in its way.
+type try struct {
 	of      *deletion
 	results []peer.DeleteResult // of each resource
 	found   *obstacle
@@ -358,8 +358,8 @@ type trial struct {
 
 // try is the whole delete in one transaction: first the lock, then the checks, then the mark. It changes nothing when it
 // finds an obstacle. Tries that come at the same time share transactions.
-func (d *deletion) try(ctx context.Context) (*trial, error) {
-	t := &trial{of: d}
+func (d *deletion) try(ctx context.Context) (*try, error) {
+	t := &try{of: d}
 	if err := t.together(ctx); err != nil {
 		return nil, err
 	}
@@ -371,7 +371,7 @@ func (d *deletion) try(ctx context.Context) (*trial, error) {
 }
 
 // alone runs a try in a transaction of its own.
-func (t *trial) alone(ctx context.Context) error {
+func (t *try) alone(ctx context.Context) error {
 	err := t.of.inTx(ctx, db.ChangeFeed, func(tx pgx.Tx) (err error) {
 		t.begin() // forget an earlier try
 		if t.found, err = t.carryOut(ctx, tx); err == nil && t.found != nil {
@@ -385,7 +385,7 @@ func (t *trial) alone(ctx context.Context) error {
 	return err
 }
 
-func (t *trial) begin() {
+func (t *try) begin() {
 	t.results, t.found = make([]peer.DeleteResult, len(t.of.wanted)), nil
 	if t.of.ahead != nil {
 		t.results[0].Unasked = t.of.ahead.unasked
@@ -394,7 +394,7 @@ func (t *trial) begin() {
 
 // carryOut reads and locks the roots, and removes or marks them with the other members; or returns the obstacle that has to be resolved first. A root in
 // DELETING is no part of it: its deletion goes on.
-func (t *trial) carryOut(ctx context.Context, tx pgx.Tx) (found *obstacle, err error) {
+func (t *try) carryOut(ctx context.Context, tx pgx.Tx) (found *obstacle, err error) {
 	d := t.of
 	roots, seen, member, err := d.lock(ctx, tx)
 	if err != nil {
@@ -437,7 +437,7 @@ func (t *trial) carryOut(ctx context.Context, tx pgx.Tx) (found *obstacle, err e
 }
 
 // earlier sets the deletions of roots that are in DELETING.
-func (t *trial) earlier(ctx context.Context, tx pgx.Tx, roots []*plan.Member, of []int) error {
+func (t *try) earlier(ctx context.Context, tx pgx.Tx, roots []*plan.Member, of []int) error {
 	if len(of) == 0 {
 		return nil
 	}
@@ -492,7 +492,7 @@ func (d *deletion) queueMarks(ctx context.Context, tx pgx.Tx, b *pgx.Batch, root
 
 // finish carries a delete out, reads the resources that it leaves in DELETING, and stores the outcome of the request, with the last statements of the
 // transaction.
-func (t *trial) finish(ctx context.Context, tx pgx.Tx, roots []*plan.Member, m *marks, carryOut func(also *pgx.Batch, last db.Sender) error) error {
+func (t *try) finish(ctx context.Context, tx pgx.Tx, roots []*plan.Member, m *marks, carryOut func(also *pgx.Batch, last db.Sender) error) error {
 	d, b := t.of, &pgx.Batch{}
 	if err := d.queueMarks(ctx, tx, b, roots, m); err != nil {
 		return err
@@ -513,7 +513,7 @@ func (t *trial) finish(ctx context.Context, tx pgx.Tx, roots []*plan.Member, m *
 }
 
 // take sets the results of resources in DELETING. One that its kind hides from now on is removed for its caller.
-func (t *trial) take(roots []*plan.Member, m *marks) {
+func (t *try) take(roots []*plan.Member, m *marks) {
 	for n, i := range m.of {
 		t.results[i].Resource = m.read[n]()
 		t.results[i].Removed = t.results[i].Resource == nil && roots[i].State == peer.Active
@@ -521,7 +521,7 @@ func (t *trial) take(roots []*plan.Member, m *marks) {
 }
 
 // decide decides about the locked roots with their other members. It returns the obstacle that has to be resolved before the decision is carried out.
-func (d *deletion) decide(ctx context.Context, tx pgx.Tx, roots []*plan.Member, seen *cascade.Sight, member *[]read.Member) (decided cascade.Decision, found *obstacle, err error) {
+func (d *deletion) decide(ctx context.Context, tx pgx.Tx, roots []*plan.Member, seen *cascade.LockedRows, member *[]read.Member) (decided cascade.Decision, found *obstacle, err error) {
 	s := d.store
 	for _, root := range roots {
 		cause := d.causeOf(root)
@@ -558,7 +558,7 @@ func (d *deletion) causeOf(root *plan.Member) *schema.Cause {
 // lock locks the roots, which it returns in the order of the request, nil for a missing one that may be
 // missing, and reads a single one for a look-ahead unless that was made. It fails when one does not fit its
 // request.
-func (d *deletion) lock(ctx context.Context, tx pgx.Tx) (roots []*plan.Member, seen *cascade.Sight, member *[]read.Member, err error) {
+func (d *deletion) lock(ctx context.Context, tx pgx.Tx) (roots []*plan.Member, seen *cascade.LockedRows, member *[]read.Member, err error) {
 	kinds, names := d.keys()
 	b, revisions := &pgx.Batch{}, make([]peer.Revision, len(names))
 	roots = make([]*plan.Member, len(names))
@@ -578,7 +578,7 @@ func (d *deletion) lock(ctx context.Context, tx pgx.Tx) (roots []*plan.Member, s
 	if d.ahead == nil && len(names) == 1 {
 		member = read.Queued[read.Member](b, read.NamedMembersSQL, kinds, names)
 	}
-	seen = d.store.cascade.QueueSight(tx, b, byNames, kinds, names)
+	seen = d.store.cascade.QueueLockedRows(tx, b, byNames, kinds, names)
 	if err := tx.SendBatch(ctx, b).Close(); err != nil {
 		return nil, nil, nil, fmt.Errorf("%s: %w", d.name(), err)
 	}

@@ -27,13 +27,13 @@ type Deleter struct {
 	cascade *cascade.Actor
 	follow  *follow.Follower
 	rows    *rows.Rows
-	tries   *gather.Queue[*trial]
+	tries   *gather.Queue[*try]
 }
 
 // New joins the parts.
 func New(g *gate.Gate, t *target.Keeper, w *write.Writer, c *cascade.Actor, f *follow.Follower, rs *rows.Rows) *Deleter {
 	s := &Deleter{DB: g.DB, gate: g, target: t, write: w, cascade: c, follow: f, rows: rs}
-	s.tries = gather.New(gather.Config[*trial]{Run: s.tryAll, Most: mostGathered, Beside: 2, Pace: pace, Waiting: mostWaiting})
+	s.tries = gather.New(gather.Config[*try]{Run: s.tryAll, Most: mostGathered, Beside: 2, Pace: pace, Waiting: mostWaiting})
 	return s
 }
 

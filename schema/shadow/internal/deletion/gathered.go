@@ -32,7 +32,7 @@ const (
 func (s *Deleter) Close() { s.tries.Wait() }
 
 // together runs the try in a transaction that it shares with tries that come at the same time, or alone.
-func (t *trial) together(ctx context.Context) error {
+func (t *try) together(ctx context.Context) error {
 	d, alone := t.of, func() error { return t.alone(ctx) }
 	if d.within || len(d.wanted) > 1 || db.IsFenced(ctx) || d.store.rows.Of(d.wanted[0].kindID) != nil {
 		return alone()
@@ -53,7 +53,7 @@ func (t *trial) together(ctx context.Context) error {
 
 // tryAll runs one transaction for several tries, and returns their outcomes. It waits for no row, and leaves out tries that need more than the
 // commonest statements: of resources that are locked, missing, marked, blocked, referred to inside this database, or not as their requests want them. All run alone when it fails.
-func (s *Deleter) tryAll(tries []*trial) []error {
+func (s *Deleter) tryAll(tries []*try) []error {
 	ctx, cancel := context.WithTimeout(postgres.WithCaller(context.Background(), postgres.Caller{Lane: postgres.Writes}), gatheredTimeout)
 	defer cancel()
 	errs := make([]error, len(tries))
@@ -76,13 +76,13 @@ func (s *Deleter) tryAll(tries []*trial) []error {
 // decided are the tries of a transaction that are carried out, by the ids of their resources, with the references and blockades of these.
 type decided struct {
 	roots []*plan.Member
-	tries []*trial
-	seen  *cascade.Sight
+	tries []*try
+	seen  *cascade.LockedRows
 }
 
 // decideAll locks and reads the roots of tries, and decides about each by itself. It sets the outcomes of
 // tries that are not carried out.
-func (s *Deleter) decideAll(ctx context.Context, tx pgx.Tx, tries []*trial, errs []error) (*decided, error) {
+func (s *Deleter) decideAll(ctx context.Context, tx pgx.Tx, tries []*try, errs []error) (*decided, error) {
 	index, kinds, names := map[rows.Key]int{}, make([]int32, len(tries)), make([]string, len(tries))
 	for i, t := range tries {
 		t.begin() // forget an earlier try
@@ -109,7 +109,7 @@ func (s *Deleter) decideAll(ctx context.Context, tx pgx.Tx, tries []*trial, errs
 		}
 		return found.Err()
 	})
-	ready.seen = s.cascade.QueueSight(tx, b, byNames, kinds, names)
+	ready.seen = s.cascade.QueueLockedRows(tx, b, byNames, kinds, names)
 	members := read.Queued[read.Member](b, read.NamedMembersSQL, kinds, names)
 	if err := tx.SendBatch(ctx, b).Close(); err != nil {
 		return nil, err

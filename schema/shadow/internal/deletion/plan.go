@@ -13,7 +13,7 @@ import (
 	"github.com/db-controller/db-controller/internal/requestid"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
-	"github.com/db-controller/db-controller/schema/shadow/internal/count"
+
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/read"
 )
@@ -425,7 +425,7 @@ func (p *planning) count(ctx context.Context) {
 	for _, id := range p.ids {
 		delete(named, id)
 	}
-	counts, holders, err := count.References(ctx, p.store.DB, append([]int64{}, p.ids...), append([]int64{}, slices.Collect(maps.Keys(named))...), p.plan.MoreUnsets)
+	counts, holders, err := countReferences(ctx, p.store.DB, append([]int64{}, p.ids...), append([]int64{}, slices.Collect(maps.Keys(named))...), p.plan.MoreUnsets)
 	if err == nil && p.store.rows.Refer() {
 		counts, holders, err = p.countRows(ctx, counts, holders)
 	}

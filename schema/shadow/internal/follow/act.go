@@ -95,7 +95,7 @@ func (s *Follower) actFor(ctx context.Context, from schema.DeploymentID, deletio
 	for i, d := range deletions {
 		uids[i], a.deletions[d.UID] = d.UID, d
 	}
-	if err := a.glance(ctx, uids); err != nil {
+	if err := a.prefetch(ctx, uids); err != nil {
 		return nil, err
 	}
 	var fresh, many []int64
@@ -162,8 +162,8 @@ type acting struct {
 	// rights are the same targets by their rows of foreign_target, under which rows of tables refer to them. Of another deployment they are targets; of this one
 	// targets are shadows, to which references are stored.
 	rights map[int64]Target
-	// glimpse has the holders that glance has read beside the targets; nil: they are read later.
-	glimpse *glimpse
+	// prefetched has the holders that prefetch has read beside the targets; nil: they are read later.
+	prefetched *prefetched
 	// blocking is the behaviour of rows that block the targets: BLOCK, or an operator's choice.
 	blocking schema.Behaviour
 	// actingOn selects the references of holders that act.
@@ -361,7 +361,7 @@ func (a *acting) act(ctx context.Context, tx pgx.Tx, targets, holders []int64, l
 		edges, err = pgx.CollectRows(rows, cascade.ScanEdge)
 		return err
 	})
-	seen := s.cascade.QueueSight(tx, b, cascade.ByID, holders)
+	seen := s.cascade.QueueLockedRows(tx, b, cascade.ByID, holders)
 	if err := tx.SendBatch(ctx, b).Close(); err != nil {
 		return nil, fmt.Errorf("lock holders, and read their references: %w", err)
 	}

@@ -31,7 +31,7 @@ SELECT EXISTS (SELECT FROM dbcontroller.foreign_target WHERE id = ANY ($1) AND (
 // written under a right, by any process, and the references under it are committed: holders are looked for afterwards. It returns
 // the targets that are closed; the others are recorded as failed.
 func (a *acting) closeTargets(ctx context.Context, ids []int64) ([]int64, error) {
-	if len(ids) == 0 || a.glimpse != nil {
+	if len(ids) == 0 || a.prefetched != nil {
 		return ids, nil
 	}
 	if a.from != a.store.Self {

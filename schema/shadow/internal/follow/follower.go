@@ -8,7 +8,7 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/cascade"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
-	"github.com/db-controller/db-controller/schema/shadow/internal/progress"
+
 	"github.com/db-controller/db-controller/schema/shadow/internal/rows"
 )
 
@@ -18,7 +18,7 @@ type Follower struct {
 	gate     *gate.Gate
 	rows     *rows.Rows
 	cascade  *cascade.Actor
-	progress *progress.Recorder
+	progress *cascade.Recorder
 	// walks over the holders of targets that were interrupted.
 	walks walks
 	// positioned are the deployments (checkedPosition by schema.DeploymentID) that have a stored position.
@@ -26,6 +26,6 @@ type Follower struct {
 }
 
 // New joins the parts.
-func New(g *gate.Gate, rs *rows.Rows, c *cascade.Actor, p *progress.Recorder) *Follower {
+func New(g *gate.Gate, rs *rows.Rows, c *cascade.Actor, p *cascade.Recorder) *Follower {
 	return &Follower{DB: g.DB, gate: g, rows: rs, cascade: c, progress: p}
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/cascade"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/plan"
-	"github.com/db-controller/db-controller/schema/shadow/internal/progress"
+
 	"github.com/db-controller/db-controller/schema/shadow/internal/rows"
 )
 
@@ -193,10 +193,10 @@ func (a *acting) tryRows(ctx context.Context, target rows.Target, t *rows.Table,
 			return err
 		}
 		if unset {
-			s.progress.Add(tx, a.cause(of), progress.Counts{Unset: int64(n)})
+			s.progress.Add(tx, a.cause(of), cascade.DeletionCounts{Unset: int64(n)})
 			return nil
 		}
-		s.progress.Add(tx, a.cause(of), progress.Counts{Found: int64(n), Removed: int64(n)})
+		s.progress.Add(tx, a.cause(of), cascade.DeletionCounts{Found: int64(n), Removed: int64(n)})
 		names, uids := make([]string, n), make([]uuid.UUID, n)
 		for i, key := range changed {
 			names[i], uids[i] = t.NameOf(key), uuid.Must(uuid.NewV7())

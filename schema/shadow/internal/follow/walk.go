@@ -11,8 +11,8 @@ import (
 
 	"github.com/db-controller/db-controller/internal/requestid"
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/shadow/internal/cascade"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
-	"github.com/db-controller/db-controller/schema/shadow/internal/progress"
 )
 
 // actingBehaviours is the order in which a walk pages through a target's holders.
@@ -46,7 +46,7 @@ type tally struct {
 
 // resume begins a tally, or continues it. Behind a long pause it is begun anew: another process may have continued the walk meanwhile.
 func (t *tally) resume(now time.Time) {
-	if t.began.IsZero() || !t.paused.IsZero() && now.Sub(t.paused) > progress.WalkSilence {
+	if t.began.IsZero() || !t.paused.IsZero() && now.Sub(t.paused) > cascade.WalkSilence {
 		*t = tally{began: now}
 	}
 }
@@ -96,7 +96,7 @@ func (a *acting) count(ctx context.Context, id int64, w *walk) error {
 }
 
 func (a *acting) tellOf(id int64, w *walk) {
-	so := progress.Walk{Passed: w.passed, Began: w.began}
+	so := cascade.Walk{Passed: w.passed, Began: w.began}
 	for i, n := range w.ahead {
 		if actingBehaviours[i].Cascades() {
 			so.Cascades += n

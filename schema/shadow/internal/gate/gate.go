@@ -1,5 +1,6 @@
 // Package gate checks the conditions of a write transaction: the epoch and the identity of the database, the version of the
-// service, and the recorded epochs and databases of other deployments.
+// service, and the recorded epochs and databases of other deployments. It divides the shards of a deployment among its processes, whose leases
+// write transactions check.
 package gate
 
 import (

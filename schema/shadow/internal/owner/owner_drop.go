@@ -34,16 +34,16 @@ JOIN dbcontroller.owner_reference o ON o.ownee_id = s.id AND o.deployment_id = $
 WHERE o.flags & $4 <> 0`)
 
 // DropOwners applies the deletion of owners in another deployment to their ownees here: it drops the owner references and deletes
-// each ownee that has lost its last owner. Owners in letGo are checked again. It returns the owners of which an ownee could not be
+// each ownee that has lost its last owner. Owners in releases are checked again. It returns the owners of which an ownee could not be
 // handled; all others are done; more is true when the call reached its time limit and has to be repeated. It is idempotent. A
 // message of an ended epoch fails with ErrStaleEpoch.
-func (s *Owners) DropOwners(ctx context.Context, from schema.DeploymentID, epoch uuid.UUID, owners []schema.Deletion, letGo []peer.LetGo) (failed []uuid.UUID, more bool, err error) {
+func (s *Owners) DropOwners(ctx context.Context, from schema.DeploymentID, epoch uuid.UUID, owners []schema.Deletion, releases []peer.OwnerRelease) (failed []uuid.UUID, more bool, err error) {
 	selfEpoch := s.gate.PresentEpoch()
 	deployment, err := s.Names.Deployment(ctx, from)
 	if err != nil {
 		return nil, false, err
 	}
-	if err := s.checkAgain(ctx, deployment, letGo); err != nil || len(owners) == 0 {
+	if err := s.checkAgain(ctx, deployment, releases); err != nil || len(owners) == 0 {
 		return nil, false, err
 	}
 	if _, err := s.Current(); err != nil {
@@ -59,12 +59,12 @@ func (s *Owners) DropOwners(ctx context.Context, from schema.DeploymentID, epoch
 }
 
 // checkAgain creates work that checks owners again which let go of their ownees.
-func (s *Owners) checkAgain(ctx context.Context, deployment int32, letGo []peer.LetGo) error {
-	if len(letGo) == 0 {
+func (s *Owners) checkAgain(ctx context.Context, deployment int32, releases []peer.OwnerRelease) error {
+	if len(releases) == 0 {
 		return nil
 	}
 	var by, ownees []uuid.UUID
-	for _, l := range letGo {
+	for _, l := range releases {
 		by, ownees = append(by, l.Owner), append(ownees, l.Ownee)
 	}
 	err := s.InTx(ctx, db.WorkFeed, func(tx pgx.Tx) error {

@@ -12,7 +12,7 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
 	"github.com/db-controller/db-controller/schema/shadow/internal/read"
-	"github.com/db-controller/db-controller/schema/shadow/internal/request"
+
 	"github.com/db-controller/db-controller/schema/shadow/internal/rows"
 )
 
@@ -22,7 +22,7 @@ const MaxNewReferences = 10_000
 // Saving is a write under way.
 type Saving struct {
 	Version *db.Version
-	Request *request.Request // nil: without an id
+	Request *Request // nil: without an id
 	Writes  []*Writing
 	Unread  bool            // stored resources were not read: none is expected
 	Saved   []peer.Resource // set by the transaction
@@ -33,7 +33,7 @@ type Saving struct {
 	Foreign map[schema.DeploymentID][]*NewReference
 	// New references to other deployments that are written without asking: no attempt is decided for them.
 	Delegated []*NewReference
-	Within    *gate.Within // nil: the transaction is the store's own
+	Within    *gate.UserTransaction // nil: the transaction is the store's own
 	// LocalRows are the local targets, and Absent the missing rows of attached tables among them.
 	LocalRows, Absent []rows.Key
 }

@@ -72,7 +72,7 @@ func scanResource(row pgx.CollectableRow) (r scannedResource, err error) {
 
 // Get reads one resource. It fails with ErrNotFound, *InvalidError, or ErrAborted when this process is behind a switch of the version.
 func (s *Reader) Get(ctx context.Context, name string) (*peer.Resource, error) {
-	return gate.UnlessBehind(ctx, s.gate, s.Pool, func() (*peer.Resource, error) {
+	return gate.UnlessSkewed(ctx, s.gate, s.Pool, func() (*peer.Resource, error) {
 		kindID, err := s.KindOfName(ctx, name)
 		if err != nil {
 			return nil, err

@@ -151,12 +151,12 @@ func (s *Rights) find(ctx context.Context, at schema.DeploymentID, id peer.Attem
 
 // acquireAll asks for the rights to block and for the acting rights, by an attempt each.
 func (s *Rights) acquireAll(ctx context.Context, at schema.DeploymentID, deployment int32, asked []Asked, uids []uuid.UUID, kept time.Duration) error {
-	wishes, err := s.keep(ctx, deployment, asked, uids, kept)
+	requests, err := s.keep(ctx, deployment, asked, uids, kept)
 	if err != nil {
 		return fmt.Errorf("keep targets: %w", err)
 	}
-	blocking, unused, acting := map[int64]wish{}, map[int64]wish{}, map[int64]wish{}
-	for i, w := range wishes {
+	blocking, unused, acting := map[int64]rightRequest{}, map[int64]rightRequest{}, map[int64]rightRequest{}
+	for i, w := range requests {
 		switch {
 		case asked[i].Block && w.Unused:
 			unused[w.ID] = w
@@ -178,7 +178,7 @@ func (s *Rights) acquireAll(ctx context.Context, at schema.DeploymentID, deploym
 	return err
 }
 
-func (s *Rights) keep(ctx context.Context, deployment int32, asked []Asked, uids []uuid.UUID, kept time.Duration) (wishes []wish, err error) {
+func (s *Rights) keep(ctx context.Context, deployment int32, asked []Asked, uids []uuid.UUID, kept time.Duration) (requests []rightRequest, err error) {
 	kinds, names, by, blocking := make([]int32, len(asked)), make([]string, len(asked)), make([]string, len(asked)), []uuid.UUID{}
 	for i, a := range asked {
 		if kinds[i], err = s.Names.Kind(ctx, a.Kind); err != nil {
@@ -196,13 +196,13 @@ func (s *Rights) keep(ctx context.Context, deployment int32, asked []Asked, uids
 		if err != nil {
 			return err
 		}
-		wishes, err = pgx.CollectRows(rows, pgx.RowToStructByPos[wish])
+		requests, err = pgx.CollectRows(rows, pgx.RowToStructByPos[rightRequest])
 		return err
 	})
-	if err == nil && len(wishes) != len(asked) {
-		err = fmt.Errorf("%d rows for %d targets", len(wishes), len(asked))
+	if err == nil && len(requests) != len(asked) {
+		err = fmt.Errorf("%d rows for %d targets", len(requests), len(asked))
 	}
-	return wishes, err
+	return requests, err
 }
 
 // Claim acquires the rights to all targets at a deployment that rows of tables name, and whose rights this

@@ -1,6 +1,6 @@
 // Package rights is the holder's side of rights to block resources of other deployments without asking: it acquires them, answers when
 // they are recalled, and returns unneeded rights. A right is the reference of a proxy, which is established, confirmed,
-// resolved and released as any other.
+// resolved and released as any other. Statements ask for rights before they write rows of attached tables (requests.go).
 package rights
 
 import (
@@ -72,8 +72,8 @@ SELECT {release}, (f.id % 64)::smallint, f.deployment_id, f.block_attempt, f.uid
 WHERE f.id = ANY ($1) AND f.block_attempt IS NOT NULL`)
 )
 
-// wish is a target that this deployment wants the right to block.
-type wish struct {
+// rightRequest is a target that this deployment wants the right to block.
+type rightRequest struct {
 	ID   int64
 	UID  uuid.UUID
 	Turn int64
@@ -93,11 +93,11 @@ func (s *Rights) Acquire(ctx context.Context, at schema.DeploymentID, ids []int6
 	if err != nil {
 		return fmt.Errorf("read targets: %w", err)
 	}
-	wishes, err := pgx.CollectRows(rows, pgx.RowToStructByPos[wish])
+	requests, err := pgx.CollectRows(rows, pgx.RowToStructByPos[rightRequest])
 	if err != nil {
 		return fmt.Errorf("read targets: %w", err)
 	}
-	for _, w := range wishes {
+	for _, w := range requests {
 		if err := s.acquireByNumber(ctx, at, w); err != nil {
 			s.putOff(w.ID)
 			s.Log.Debug("the right to block a resource is not given, asking for each reference", zap.Stringer("deployment", at), zap.String("name", w.Name), zap.Error(err))
@@ -108,7 +108,7 @@ func (s *Rights) Acquire(ctx context.Context, at schema.DeploymentID, ids []int6
 
 // acquireByNumber asks for the right to block a target that many references block, unless it is a row of a table: the statement that deletes
 // it could not recall the right. Rights that rows need are returned as soon as no row needs them.
-func (s *Rights) acquireByNumber(ctx context.Context, at schema.DeploymentID, w wish) error {
+func (s *Rights) acquireByNumber(ctx context.Context, at schema.DeploymentID, w rightRequest) error {
 	v, err := s.Current()
 	if err != nil {
 		return err
@@ -117,7 +117,7 @@ func (s *Rights) acquireByNumber(ctx context.Context, at schema.DeploymentID, w 
 	if err != nil || v.Model.Tabled(kind) {
 		return errors.Join(err, errNotTaken)
 	}
-	return s.acquire(ctx, at, []wish{w}, schema.Block, false)
+	return s.acquire(ctx, at, []rightRequest{w}, schema.Block, false)
 }
 
 // due returns the targets that were not refused lately.
@@ -148,13 +148,13 @@ var errNotTaken = errors.New("the answer came too late")
 // attempt. The right to act is there when the attempt is confirmed: its reference becomes an entry. The rights that can be taken are taken; the
 // blockades of the others are released. unused: no row and no body here uses the rights to block yet. Their blockades stay tentative until one does, and the deployment of the
 // targets asks about them.
-func (s *Rights) acquire(ctx context.Context, at schema.DeploymentID, wishes []wish, behaviour schema.Behaviour, unused bool) error {
+func (s *Rights) acquire(ctx context.Context, at schema.DeploymentID, requests []rightRequest, behaviour schema.Behaviour, unused bool) error {
 	v, err := s.Current()
 	if err != nil {
 		return err
 	}
-	refs := make([]peer.EstablishReference, len(wishes))
-	for i, w := range wishes {
+	refs := make([]peer.EstablishReference, len(requests))
+	for i, w := range requests {
 		kind, err := s.Names.KindOf(ctx, s.Pool, w.Kind)
 		if err != nil || !v.Model.Delegable(kind) {
 			return errors.Join(err, errNotTaken)
@@ -169,7 +169,7 @@ func (s *Rights) acquire(ctx context.Context, at schema.DeploymentID, wishes []w
 		return err
 	}
 	g := granting{
-		wishes: wishes, behaviour: behaviour, unused: unused, deployment: deployment,
+		requests: requests, behaviour: behaviour, unused: unused, deployment: deployment,
 		began: s.Rollback.Seen.Load(), own: s.gate.PresentEpoch(), attempt: s.preparer.NewAttempt(),
 	}
 	answer, err := s.Peers.Establish(ctx, at, g.attempt, refs)
@@ -185,7 +185,7 @@ func (s *Rights) acquire(ctx context.Context, at schema.DeploymentID, wishes []w
 
 // granting is an attempt for rights.
 type granting struct {
-	wishes      []wish
+	requests    []rightRequest
 	behaviour   schema.Behaviour
 	unused      bool
 	deployment  int32
@@ -202,8 +202,8 @@ func (s *Rights) take(ctx context.Context, g *granting) error {
 	if err != nil {
 		return err
 	}
-	ids, turns := make([]int64, len(g.wishes)), make([]int64, len(g.wishes))
-	for i, w := range g.wishes {
+	ids, turns := make([]int64, len(g.requests)), make([]int64, len(g.requests))
+	for i, w := range g.requests {
 		ids[i], turns[i] = w.ID, w.Turn
 	}
 	err = s.InTx(ctx, db.WorkFeed, func(tx pgx.Tx) error {

@@ -256,8 +256,8 @@ func (s *Rows) Any(keys []Key) bool {
 	return slices.ContainsFunc(keys, func(k Key) bool { return tables[k.Kind] != nil })
 }
 
-// ErrBehind is the error of a deletion of a row that was deleted before: it waits until that deletion is carried out.
-var ErrBehind = fmt.Errorf("%w: a row of an attached table was deleted, and its deletion is not carried out yet", peer.ErrAborted)
+// ErrDeletionPending is the error of a deletion of a row that was deleted before: it waits until that deletion is carried out.
+var ErrDeletionPending = fmt.Errorf("%w: a row of an attached table was deleted, and its deletion is not carried out yet", peer.ErrAborted)
 
 const lockTimeoutSQL = `SET LOCAL lock_timeout = '300ms'`
 
@@ -412,7 +412,7 @@ SELECT DISTINCT i.kind_id, i.name FROM unnest($1::int[], $2::text[]) AS i (kind_
 CROSS JOIN LATERAL (SELECT FROM dbcontroller.deleted_row d WHERE d.kind_id = i.kind_id AND d.name = i.name AND d.gone IS NOT NULL LIMIT 1) AS d`
 
 // After TRUNCATE, any row of the table.
-const selectBehindSQL = selectGoingSQL + `
+const selectPendingDeletionsSQL = selectGoingSQL + `
 UNION
 SELECT i.kind_id, i.name FROM unnest($1::int[], $2::text[]) AS i (kind_id, name) WHERE i.kind_id IN (SELECT kind_id FROM dbcontroller.deleted_row WHERE name IS NULL)`
 
@@ -458,9 +458,9 @@ func (s *Rows) Take(ctx context.Context, tx pgx.Tx, keys []Key, behind bool) err
 	if err != nil {
 		return err
 	}
-	behindOf, err := s.deleted(ctx, tx, selectBehindSQL, keys)
+	behindOf, err := s.deleted(ctx, tx, selectPendingDeletionsSQL, keys)
 	if err == nil && len(behindOf) > 0 {
-		err = fmt.Errorf("%s: %w", behindOf[0].Name, ErrBehind)
+		err = fmt.Errorf("%s: %w", behindOf[0].Name, ErrDeletionPending)
 	}
 	return err
 }

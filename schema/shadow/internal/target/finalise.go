@@ -184,8 +184,8 @@ func (s *Keeper) Messages(ctx context.Context, to schema.DeploymentID, seqs []in
 		switch {
 		case r.Action == schema.Confirm:
 			m.Confirm, m.References = append(m.Confirm, *r.Attempt), append(m.References, r.Known)
-		case r.Action == schema.LetGo:
-			m.LetGo = append(m.LetGo, peer.LetGo{Owner: *r.HolderUID, Ownee: *r.TargetUID})
+		case r.Action == schema.ReleaseOwner:
+			m.OwnerReleases = append(m.OwnerReleases, peer.OwnerRelease{Owner: *r.HolderUID, Ownee: *r.TargetUID})
 		case r.HolderUID == nil:
 			m.Abandon = append(append(m.Abandon, *r.Attempt), r.Earlier...)
 		default:

@@ -57,7 +57,7 @@ func newUsage() *usage {
 func (u *usage) add(ctx context.Context, q db.Querier, deployment int32, limits peer.Quotas, more used) (detail string, err error) {
 	detail, due, hopeless := u.try(deployment, limits, more)
 	if due {
-		u.background.Go(func() { u.countBehind(context.WithoutCancel(ctx), q) })
+		u.background.Go(func() { u.countInBackground(context.WithoutCancel(ctx), q) })
 	}
 	if detail == "" || hopeless {
 		return detail, nil
@@ -73,8 +73,8 @@ func (u *usage) add(ctx context.Context, q db.Querier, deployment int32, limits 
 	return detail, nil
 }
 
-// countBehind counts while the caller goes on, until close.
-func (u *usage) countBehind(ctx context.Context, q db.Querier) {
+// countInBackground counts while the caller goes on, until close.
+func (u *usage) countInBackground(ctx context.Context, q db.Querier) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	done := make(chan struct{})

@@ -24,7 +24,7 @@ type epochPair struct{ own, there uuid.UUID }
 
 // epochs are read before a deployment is asked, when references may be acted upon by its answers.
 func (v *verifying) epochs(ctx context.Context, at schema.DeploymentID) (e epochPair, err error) {
-	if v.How.Dangling == nil {
+	if v.how.Dangling == nil {
 		return e, nil
 	}
 	id, err := v.store.Names.Deployment(ctx, at)
@@ -45,7 +45,7 @@ var (
 // blocks is left: its holder is a person's to decide about.
 func (v *verifying) actUpon(ctx context.Context, at schema.DeploymentID, refs []*referenceRow, asked epochPair) error {
 	refs = slices.DeleteFunc(slices.Clone(refs), func(r *referenceRow) bool { return !r.gone() || !r.behaviour.Acts() })
-	if v.How.Dangling == nil || len(refs) == 0 {
+	if v.how.Dangling == nil || len(refs) == 0 {
 		return nil
 	}
 	cause, err := v.causeAt(ctx, at)
@@ -91,7 +91,7 @@ func (v *verifying) causeAt(ctx context.Context, at schema.DeploymentID) (*schem
 	if err != nil {
 		return nil, err
 	}
-	d := v.How.Dangling
+	d := v.how.Dangling
 	if err := v.store.gate.RecordDanglingActed(ctx, id, d.Reason, d.By); err != nil {
 		return nil, err
 	}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
-	"github.com/db-controller/db-controller/schema/shadow/internal/compare"
+
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
 )
@@ -264,7 +264,7 @@ func (s *Verifier) Recovered(ctx context.Context, seq int64) error {
 
 // recovering returns a verification that repairs at once: repairing a difference that a message under way settles anyway has no effect.
 func (s *Verifier) recovering(with schema.DeploymentID) *verifying {
-	return s.verifying(compare.Verification{With: []schema.DeploymentID{with}, Repair: true, Settle: time.Millisecond})
+	return s.verifying(Verification{With: []schema.DeploymentID{with}, Repair: true, Settle: time.Millisecond})
 }
 
 // pass reads a pass, and the epochs that it is of. Passes from before the recovery of an epoch began are of none that others know, and the

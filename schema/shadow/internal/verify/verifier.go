@@ -1,14 +1,17 @@
-// Package verify compares references with bodies and with other deployments, for operators, in the background, and after a
-// failover or a restore, and repairs the differences.
+// Package verify compares references with other deployments, and inside one database bodies, lists of owners, rows of attached tables
+// and rights with what is stored about them: for operators, in the background, and after a failover or a restore. It repairs the
+// differences.
 package verify
 
 import (
-	"github.com/db-controller/db-controller/schema/shadow/internal/compare"
+	"sync/atomic"
+
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/follow"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
-	"github.com/db-controller/db-controller/schema/shadow/internal/inspect"
+	"github.com/db-controller/db-controller/schema/shadow/internal/operate"
 	"github.com/db-controller/db-controller/schema/shadow/internal/rights"
+	"github.com/db-controller/db-controller/schema/shadow/internal/rows"
 	"github.com/db-controller/db-controller/schema/shadow/internal/target"
 	"github.com/db-controller/db-controller/schema/shadow/internal/write"
 )
@@ -17,15 +20,18 @@ import (
 type Verifier struct {
 	*db.DB
 	gate    *gate.Gate
-	inspect *inspect.Inspector
+	operate *operate.Operations
 	target  *target.Keeper
 	write   *write.Writer
 	follow  *follow.Follower
-	compare *compare.Comparer
 	rights  *rights.Rights
+	rows    *rows.Rows
+
+	// sampled is the last resource whose body an audit compared.
+	sampled atomic.Int64
 }
 
 // New joins the parts.
-func New(g *gate.Gate, i *inspect.Inspector, t *target.Keeper, w *write.Writer, f *follow.Follower, c *compare.Comparer, r *rights.Rights) *Verifier {
-	return &Verifier{DB: g.DB, gate: g, inspect: i, target: t, write: w, follow: f, compare: c, rights: r}
+func New(g *gate.Gate, o *operate.Operations, t *target.Keeper, w *write.Writer, f *follow.Follower, r *rights.Rights, rs *rows.Rows) *Verifier {
+	return &Verifier{DB: g.DB, gate: g, operate: o, target: t, write: w, follow: f, rights: r, rows: rs}
 }

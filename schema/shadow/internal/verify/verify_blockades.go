@@ -8,30 +8,30 @@ import (
 
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
-	"github.com/db-controller/db-controller/schema/shadow/internal/compare"
-	"github.com/db-controller/db-controller/schema/shadow/internal/inspect"
+
+	"github.com/db-controller/db-controller/schema/shadow/internal/operate"
 )
 
 // blockades compares the confirmed blockades here with their holders' references. Tentative ones are left out: their holders are
 // asked when they expire.
 func (v *verifying) blockades(ctx context.Context, cursor string, save func(string) error) error {
 	var of schema.DeploymentID
-	if len(v.How.With) == 1 {
-		of = v.How.With[0]
+	if len(v.how.With) == 1 {
+		of = v.how.With[0]
 	}
 	for {
-		page, next, err := v.store.inspect.ListBlockades(ctx, of, cursor, compare.Page)
+		page, next, err := v.store.operate.ListBlockades(ctx, of, cursor, pageRows)
 		if err != nil {
 			return err
 		}
-		by := map[schema.DeploymentID][]inspect.BlockadeView{}
+		by := map[schema.DeploymentID][]operate.BlockadeView{}
 		for _, b := range page {
-			if b.ExpiresAt.IsZero() && v.Concerns(b.Holder.Deployment) {
+			if b.ExpiresAt.IsZero() && v.concerns(b.Holder.Deployment) {
 				by[b.Holder.Deployment] = append(by[b.Holder.Deployment], b)
 			}
 		}
 		for holder, blockades := range by {
-			v.Out.Blockades += int64(len(blockades))
+			v.out.Blockades += int64(len(blockades))
 			if err := v.compareBlockades(ctx, holder, blockades); err != nil {
 				return err
 			}
@@ -42,16 +42,16 @@ func (v *verifying) blockades(ctx context.Context, cursor string, save func(stri
 		if err := save(cursor); err != nil {
 			return err
 		}
-		if err := v.How.Progress(ctx, v.Out); err != nil {
+		if err := v.how.Progress(ctx, v.out); err != nil {
 			return err
 		}
 	}
 }
 
-func (v *verifying) compareBlockades(ctx context.Context, holder schema.DeploymentID, blockades []inspect.BlockadeView) error {
+func (v *verifying) compareBlockades(ctx context.Context, holder schema.DeploymentID, blockades []operate.BlockadeView) error {
 	ofNothing, err := v.ofNothing(ctx, holder, blockades)
 	if err == nil && len(ofNothing) > 0 { // a release may be under way
-		if err = v.Wait(ctx); err == nil {
+		if err = v.wait(ctx); err == nil {
 			ofNothing, err = v.ofNothing(ctx, holder, ofNothing)
 		}
 	}
@@ -61,7 +61,7 @@ func (v *verifying) compareBlockades(ctx context.Context, holder schema.Deployme
 	if len(ofNothing) == 0 {
 		return nil
 	}
-	if v.How.Repair {
+	if v.how.Repair {
 		// Expired makes the holder's deployment abort an undecided attempt: only then may the blockade be removed (I5).
 		questions := make([]peer.Question, len(ofNothing))
 		for i, b := range ofNothing {
@@ -76,8 +76,8 @@ func (v *verifying) compareBlockades(ctx context.Context, holder schema.Deployme
 		}
 	}
 	for _, b := range ofNothing {
-		d := compare.Difference{Kind: compare.BlockadeOfNone, Holder: b.Holder, Target: v.store.FullName(b.Name), Path: b.Key.Path, Behaviour: b.Behaviour, Repaired: v.How.Repair}
-		if err := v.Found(d); err != nil {
+		d := Difference{Kind: BlockadeOfNone, Holder: b.Holder, Target: v.store.FullName(b.Name), Path: b.Key.Path, Behaviour: b.Behaviour, Repaired: v.how.Repair}
+		if err := v.found(d); err != nil {
 			return err
 		}
 	}
@@ -91,7 +91,7 @@ JOIN dbcontroller.shadow s ON s.uid = i.target_uid
 JOIN dbcontroller.blockade b ON b.target_id = s.id AND b.holder_uid = i.holder_uid AND b.field_id = i.field_id AND b.attempt IS NOT DISTINCT FROM i.attempt`
 
 // ofNothing returns the blockades whose references do not exist, and which are still stored after the answer.
-func (v *verifying) ofNothing(ctx context.Context, holder schema.DeploymentID, blockades []inspect.BlockadeView) ([]inspect.BlockadeView, error) {
+func (v *verifying) ofNothing(ctx context.Context, holder schema.DeploymentID, blockades []operate.BlockadeView) ([]operate.BlockadeView, error) {
 	questions := make([]peer.Question, len(blockades))
 	for i, b := range blockades {
 		questions[i] = peer.Question{Key: b.Key}
@@ -103,7 +103,7 @@ func (v *verifying) ofNothing(ctx context.Context, holder schema.DeploymentID, b
 	if len(answers.Verdicts) != len(questions) {
 		return nil, fmt.Errorf("%d answers to %d questions", len(answers.Verdicts), len(questions))
 	}
-	var suspicious []inspect.BlockadeView
+	var suspicious []operate.BlockadeView
 	var keys []peer.BlockadeKey
 	for i, b := range blockades {
 		if answers.Verdicts[i] != peer.Held { // its attempt had committed: undecided means that the decision was lost or forgotten
@@ -122,7 +122,7 @@ func (v *verifying) ofNothing(ctx context.Context, holder schema.DeploymentID, b
 		return nil, err
 	}
 	there, err := pgx.CollectRows(rows, pgx.RowTo[int])
-	out := make([]inspect.BlockadeView, len(there))
+	out := make([]operate.BlockadeView, len(there))
 	for i, n := range there {
 		out[i] = suspicious[n]
 	}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
-	"github.com/db-controller/db-controller/schema/shadow/internal/compare"
+
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 )
 
@@ -47,7 +47,7 @@ type ownedRow struct {
 	OwneeUID   uuid.UUID
 	OwneeName  string
 	At         schema.DeploymentID
-	Differs    compare.DifferenceKind
+	Differs    DifferenceKind
 }
 
 func scanOwnedRow(row pgx.CollectableRow) (*ownedRow, error) {
@@ -65,7 +65,7 @@ func (v *verifying) owners(ctx context.Context, cursor string, save func(string)
 	}
 	for {
 		rows, err := v.store.Pool.Query(ctx, ownersPageSQL, db.Named{
-			"ownee": last.Ownee, "deployment": last.Deployment, "kind": last.Kind, "name": last.Name, "uid": last.UID, "at_most": compare.Page,
+			"ownee": last.Ownee, "deployment": last.Deployment, "kind": last.Kind, "name": last.Name, "uid": last.UID, "at_most": pageRows,
 		})
 		if err != nil {
 			return err
@@ -79,12 +79,12 @@ func (v *verifying) owners(ctx context.Context, cursor string, save func(string)
 			if r.At, err = v.store.Names.DeploymentOf(ctx, v.store.Pool, r.Deployment); err != nil {
 				return err
 			}
-			if v.Concerns(r.At) {
+			if v.concerns(r.At) {
 				by[r.At] = append(by[r.At], r)
 			}
 		}
 		for at, owned := range by {
-			v.Out.Owners += int64(len(owned))
+			v.out.Owners += int64(len(owned))
 			if err := v.compareOwners(ctx, at, owned); err != nil {
 				return err
 			}
@@ -97,7 +97,7 @@ func (v *verifying) owners(ctx context.Context, cursor string, save func(string)
 		if err := save(string(raw)); err != nil {
 			return err
 		}
-		if err := v.How.Progress(ctx, v.Out); err != nil {
+		if err := v.how.Progress(ctx, v.out); err != nil {
 			return err
 		}
 	}
@@ -106,14 +106,14 @@ func (v *verifying) owners(ctx context.Context, cursor string, save func(string)
 func (v *verifying) compareOwners(ctx context.Context, at schema.DeploymentID, owned []*ownedRow) error {
 	differing, err := v.wronglyOwned(ctx, at, owned)
 	if err == nil && len(differing) > 0 { // a DropOwners may be under way
-		if err = v.Wait(ctx); err == nil {
+		if err = v.wait(ctx); err == nil {
 			differing, err = v.wronglyOwned(ctx, at, differing)
 		}
 	}
 	if err != nil {
 		return v.unreachable(ctx, at, err)
 	}
-	if v.How.Repair && len(differing) > 0 {
+	if v.how.Repair && len(differing) > 0 {
 		// The usual owner check repairs both sides: the question writes the ownee entry, the answer settles the reference.
 		var ownees []int64
 		for _, r := range differing {
@@ -131,10 +131,10 @@ func (v *verifying) compareOwners(ctx context.Context, at schema.DeploymentID, o
 		if r.Differs == "" {
 			continue
 		}
-		d := compare.Difference{
-			Kind: r.Differs, Holder: v.store.FullName(r.OwneeName), Target: schema.FullName{Deployment: at, Name: r.Name}, Path: "@owner", Repaired: v.How.Repair,
+		d := Difference{
+			Kind: r.Differs, Holder: v.store.FullName(r.OwneeName), Target: schema.FullName{Deployment: at, Name: r.Name}, Path: "@owner", Repaired: v.how.Repair,
 		}
-		if err := v.Found(d); err != nil {
+		if err := v.found(d); err != nil {
 			return err
 		}
 	}
@@ -167,14 +167,14 @@ func (v *verifying) wronglyOwned(ctx context.Context, at schema.DeploymentID, ow
 		r := owned[i]
 		switch {
 		case a.Verdict == peer.OwnerExists && !a.Noted:
-			r.Differs = compare.OwneeNotNoted
+			r.Differs = OwneeNotNoted
 		case a.Verdict == peer.OwnerAbsent && r.UID != uuid.Nil:
-			r.Differs = compare.OwnerGone
+			r.Differs = OwnerGone
 		case a.Verdict == peer.OwnerNotReferring:
-			r.Differs = compare.OwnerLetGo
-		case a.Verdict == peer.OwnerExists && r.Generation < answers.Generation && v.How.Repair:
+			r.Differs = OwnerReleased
+		case a.Verdict == peer.OwnerExists && r.Generation < answers.Generation && v.how.Repair:
 			r.Differs = "" // the message about a switch is under way, or was lost: repaired, not reported
-		case a.Verdict == peer.OwnerUnknown && v.How.Repair:
+		case a.Verdict == peer.OwnerUnknown && v.how.Repair:
 			r.Differs = "" // repeated until the answer is definite; not reported
 		default:
 			continue

@@ -12,7 +12,7 @@ import (
 
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
-	"github.com/db-controller/db-controller/schema/shadow/internal/compare"
+
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
 	"github.com/db-controller/db-controller/schema/shadow/internal/write"
@@ -129,7 +129,7 @@ func (v *verifying) references(ctx context.Context, cursor string, save func(str
 		}
 	}
 	for {
-		rows, err := v.store.Pool.Query(ctx, referencesPageSQL, holder, field, target, compare.Page)
+		rows, err := v.store.Pool.Query(ctx, referencesPageSQL, holder, field, target, pageRows)
 		if err != nil {
 			return err
 		}
@@ -145,7 +145,7 @@ func (v *verifying) references(ctx context.Context, cursor string, save func(str
 		if err := save(last.cursor()); err != nil {
 			return err
 		}
-		if err := v.How.Progress(ctx, v.Out); err != nil {
+		if err := v.how.Progress(ctx, v.out); err != nil {
 			return err
 		}
 	}
@@ -171,14 +171,14 @@ func (s *Verifier) RepairAttempts(ctx context.Context, at schema.DeploymentID, a
 	if err != nil {
 		return err
 	}
-	v := s.verifying(compare.Verification{Repair: true, With: []schema.DeploymentID{at}})
-	for page := range slices.Chunk(all, compare.Page) {
+	v := s.verifying(Verification{Repair: true, With: []schema.DeploymentID{at}})
+	for page := range slices.Chunk(all, pageRows) {
 		if err := v.comparePage(ctx, page); err != nil {
 			return err
 		}
 	}
-	if v.Out.Repaired > 0 {
-		s.Log.Warn("references were established again: the database of their targets had lost them", zap.Stringer("deployment", at), zap.Int64("references", v.Out.Repaired))
+	if v.out.Repaired > 0 {
+		s.Log.Warn("references were established again: the database of their targets had lost them", zap.Stringer("deployment", at), zap.Int64("references", v.out.Repaired))
 	}
 	return v.waits()
 }
@@ -202,12 +202,12 @@ func (v *verifying) comparePage(ctx context.Context, page []*referenceRow) error
 		switch {
 		case r.behaviour == schema.AllowDangling:
 		case r.deployment == nil && !r.local:
-			d := compare.Difference{Kind: compare.LocalTargetGone, Holder: v.store.FullName(r.holderName), Target: v.store.FullName("?"), Path: r.path, Behaviour: r.behaviour}
-			if err := v.Found(d); err != nil {
+			d := Difference{Kind: LocalTargetGone, Holder: v.store.FullName(r.holderName), Target: v.store.FullName("?"), Path: r.path, Behaviour: r.behaviour}
+			if err := v.found(d); err != nil {
 				return err
 			}
 		case r.deployment == nil:
-			v.Out.References++
+			v.out.References++
 		default:
 			if r.at, err = v.store.Names.DeploymentOf(ctx, v.store.Pool, *r.deployment); err != nil {
 				return err
@@ -216,10 +216,10 @@ func (v *verifying) comparePage(ctx context.Context, page []*referenceRow) error
 		}
 	}
 	for at, refs := range by {
-		if !v.Concerns(at) {
+		if !v.concerns(at) {
 			continue
 		}
-		v.Out.References += int64(len(refs))
+		v.out.References += int64(len(refs))
 		if err := v.compareAt(ctx, at, refs); err != nil {
 			return err
 		}
@@ -244,11 +244,11 @@ func (v *verifying) compareAt(ctx context.Context, at schema.DeploymentID, refs 
 		return err
 	}
 	for _, r := range differing {
-		d := compare.Difference{
+		d := Difference{
 			Kind: differenceOf[r.known], Holder: v.store.FullName(r.holderName), Target: schema.FullName{Deployment: at, Name: *r.targetName},
-			Path: r.path, Behaviour: r.behaviour, Repaired: v.How.Repair && r.known == peer.KnownMissing || r.actedUpon, ActedUpon: r.actedUpon, Err: r.notActed,
+			Path: r.path, Behaviour: r.behaviour, Repaired: v.how.Repair && r.known == peer.KnownMissing || r.actedUpon, ActedUpon: r.actedUpon, Err: r.notActed,
 		}
-		if err := v.Found(d); err != nil {
+		if err := v.found(d); err != nil {
 			return err
 		}
 	}
@@ -275,14 +275,14 @@ func (v *verifying) differing(ctx context.Context, at schema.DeploymentID, refs 
 		if r.known = known[i]; r.known == peer.KnownHeld && r.dangling {
 			back = append(back, r)
 		}
-		if r.known == peer.KnownNot && v.How.Repair {
+		if r.known == peer.KnownNot && v.how.Repair {
 			return nil, fmt.Errorf("%s runs another version, and answered with an unknown state of a reference of %s; upgrade this process", at, r.holderName) // unknown is not held
 		}
 		if r.known != peer.KnownHeld && r.known != peer.KnownNot {
 			suspicious = append(suspicious, r)
 		}
 	}
-	if v.How.Repair {
+	if v.how.Repair {
 		if err := v.markDangling(ctx, back, false); err != nil { // the target exists again: its database was restored
 			return nil, err
 		}
@@ -314,7 +314,7 @@ func referenceColumns(refs []*referenceRow) (holders, targets []int64, fields []
 // repairReferences establishes lost references again, and marks references whose targets are gone as dangling, until they are acted upon
 // or a user updates or deletes their holders.
 func (v *verifying) repairReferences(ctx context.Context, at schema.DeploymentID, refs []*referenceRow) error {
-	if !v.How.Repair || len(refs) == 0 {
+	if !v.how.Repair || len(refs) == 0 {
 		return nil
 	}
 	if err := v.reestablish(ctx, at, refs); err != nil {
@@ -323,7 +323,7 @@ func (v *verifying) repairReferences(ctx context.Context, at schema.DeploymentID
 	return v.markDangling(ctx, slices.DeleteFunc(slices.Clone(refs), func(r *referenceRow) bool { return !r.gone() }), true)
 }
 
-var differenceOf = map[peer.Known]compare.DifferenceKind{peer.KnownMissing: compare.ReferenceLost, peer.KnownDeleting: compare.TargetGoing, peer.KnownAbsent: compare.TargetGone, peer.KnownRefused: compare.NotAllowed}
+var differenceOf = map[peer.Known]DifferenceKind{peer.KnownMissing: ReferenceLost, peer.KnownDeleting: TargetGoing, peer.KnownAbsent: TargetGone, peer.KnownRefused: NotAllowed}
 
 // markDangling sets or clears the dangling mark of references: their targets were deleted without acting upon them.
 func (v *verifying) markDangling(ctx context.Context, refs []*referenceRow, dangling bool) error {

@@ -40,7 +40,7 @@ const (
 // ready at the same time.
 func (s *Writer) transact(ctx context.Context, sv *prepare.Saving, also func(pgx.Tx) error) error {
 	if sv.Within != nil {
-		return s.gate.InTxWithin(ctx, sv.Within, sv.Touches(), func(tx pgx.Tx) error {
+		return s.gate.InUserTransaction(ctx, sv.Within, sv.Touches(), func(tx pgx.Tx) error {
 			return s.write(ctx, tx, sv, db.Stay)
 		})
 	}
@@ -187,7 +187,7 @@ func nameOnce(sv *prepare.Saving, named map[string]bool) bool {
 // checkGathered is check for a saving whose locks were not waited for: a missing row may be locked by another transaction.
 func (s *Writer) checkGathered(ctx context.Context, l *locked, sv *prepare.Saving) error {
 	err := s.check(ctx, l, sv)
-	if err != nil && (l.lacks(sv) || l.rights.Lack(sv) || len(missingTargets(s.Self, sv)) > 0) {
+	if err != nil && (l.lacks(sv) || l.rights.lack(sv) || len(missingTargets(s.Self, sv)) > 0) {
 		return gather.ErrAlone
 	}
 	return err

@@ -11,7 +11,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
-	"github.com/db-controller/db-controller/schema/shadow/internal/delegated"
+
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
 	"github.com/db-controller/db-controller/schema/shadow/internal/prepare"
 	"github.com/db-controller/db-controller/schema/shadow/internal/target"
@@ -46,7 +46,7 @@ type locked struct {
 	refused   map[*prepare.Saving][]peer.Refusal // because of local targets
 	existing  map[localTarget]bool               // resources that were not read before
 	selfRows  map[int64]prepare.ShadowRow        // by id
-	rights    delegated.Locks
+	rights    rightLocks
 	revisions []int64 // by write
 	ids       []int64 // for new resources
 }
@@ -86,7 +86,7 @@ func (s *Writer) lockAll(ctx context.Context, tx pgx.Tx, savings []*prepare.Savi
 	db.QueuePlans(tx, b, rows)
 	b.Queue(gate.ShareVersionSQL, gate.VersionLock)
 	b.Queue(gate.SelectNowSQL, established, epochs).QueryRow(l.view.Scan)
-	l.rights.Queue(b, savings, suffix)
+	l.rights.queue(b, savings, suffix)
 	l.queueTargets(b, s.Self, savings, suffix)
 	l.queueUnread(b, savings)
 	l.queueWritten(b, savings, suffix)
@@ -109,7 +109,7 @@ func (s *Writer) check(ctx context.Context, l *locked, sv *prepare.Saving) error
 	if err := l.unchanged(sv); err != nil {
 		return err
 	}
-	if err := s.rights.Check(&l.rights, sv); err != nil {
+	if err := s.rights.check(&l.rights, sv); err != nil {
 		return err
 	}
 	adoptBatchTargets(sv)

@@ -19,7 +19,6 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
 	"github.com/db-controller/db-controller/schema/shadow/internal/prepare"
-	"github.com/db-controller/db-controller/schema/shadow/internal/request"
 )
 
 // saveTimeout bounds a write whose caller gives no deadline.
@@ -40,14 +39,14 @@ func (s *Writer) Save(ctx context.Context, writes []peer.Write) ([]peer.Resource
 // refusal is recorded, under the primary key that a commit of the same request inserts too, before it is returned. Other errors
 // are not recorded, and the request can be repeated.
 func (s *Writer) SaveRequested(ctx context.Context, id uuid.UUID, writes []peer.Write) ([]peer.Resource, error) {
-	o, err := request.Once(ctx, s.DB, id, writes, func(req *request.Request) (request.Outcome, error) {
+	o, err := prepare.Once(ctx, s.DB, id, writes, func(req *prepare.Request) (prepare.Outcome, error) {
 		saved, err := s.save(ctx, req, writes)
-		return request.Outcome{Saved: saved}, err
+		return prepare.Outcome{Saved: saved}, err
 	})
 	return o.Saved, err
 }
 
-func (s *Writer) save(ctx context.Context, req *request.Request, writes []peer.Write) ([]peer.Resource, error) {
+func (s *Writer) save(ctx context.Context, req *prepare.Request, writes []peer.Write) ([]peer.Resource, error) {
 	return s.settled(ctx, writes, func(ctx context.Context, unread bool) ([]peer.Resource, error) {
 		saved, err := s.saveOnce(ctx, req, writes, unread)
 		if postgres.LockTimedOut(err) {
@@ -100,7 +99,7 @@ func allCreate(writes []peer.Write) bool {
 }
 
 // saveOnce tries once. unread: stored resources are not read, and the transaction fails with ErrStale when one exists.
-func (s *Writer) saveOnce(ctx context.Context, req *request.Request, writes []peer.Write, unread bool) ([]peer.Resource, error) {
+func (s *Writer) saveOnce(ctx context.Context, req *prepare.Request, writes []peer.Write, unread bool) ([]peer.Resource, error) {
 	sv, err := s.preparer.Prepare(ctx, s.Pool, writes, unread)
 	if err != nil {
 		return nil, err
@@ -115,7 +114,7 @@ func (s *Writer) saveOnce(ctx context.Context, req *request.Request, writes []pe
 // Commit establishes the new references to other deployments, and then decides the attempt in the transaction
 // that writes all rows. also, when it is not nil, runs in the same transaction.
 func Commit(ctx context.Context, s *Writer, sv *prepare.Saving, also func(pgx.Tx) error) ([]peer.Resource, error) {
-	if err := s.rights.Take(ctx, s.Pool, sv); err != nil {
+	if err := s.rights.take(ctx, s.Pool, sv); err != nil {
 		return nil, err
 	}
 	if len(sv.Foreign) == 1 && also == nil && sv.Within == nil {
@@ -167,7 +166,7 @@ func commit(ctx context.Context, s *Writer, sv *prepare.Saving, also func(pgx.Tx
 // SaveWithin is Save in one transaction with an application's own statements: the references to other
 // deployments are established before it begins, and decided with it. It fails with the errors of Save, with
 // the errors of the application's function, and with ErrTransaction.
-func (s *Writer) SaveWithin(ctx context.Context, within *gate.Within, writes []peer.Write) ([]peer.Resource, error) {
+func (s *Writer) SaveWithin(ctx context.Context, within *gate.UserTransaction, writes []peer.Write) ([]peer.Resource, error) {
 	return s.settled(ctx, writes, func(ctx context.Context, unread bool) ([]peer.Resource, error) {
 		sv, err := s.preparer.Prepare(ctx, s.Pool, writes, unread)
 		if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
-	"github.com/db-controller/db-controller/schema/shadow/internal/delegated"
+
 	"github.com/db-controller/db-controller/schema/shadow/internal/prepare"
 )
 
@@ -198,7 +198,7 @@ func (s *Writer) queueReferences(ctx context.Context, b *pgx.Batch, savings []*p
 	var local referenceColumns
 	foreign := foreignColumns{began: math.MaxInt64}
 	var late []int64
-	delegated.QueueInsert(b, savings)
+	queueDelegated(b, savings)
 	for _, sv := range savings {
 		deployments, err := foreign.decide(ctx, s, sv)
 		if err != nil {

@@ -56,7 +56,7 @@ func (s *Writer) validateOnce(ctx context.Context, writes []peer.Write, unread b
 	if err := s.checkPinned(ctx, sv); err != nil {
 		return nil, err
 	}
-	if err := s.rights.Take(ctx, s.Pool, sv); err != nil {
+	if err := s.rights.take(ctx, s.Pool, sv); err != nil {
 		return nil, err
 	}
 	if len(sv.Foreign) > 0 {

@@ -15,7 +15,6 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
 	"github.com/db-controller/db-controller/schema/shadow/internal/prepare"
-	"github.com/db-controller/db-controller/schema/shadow/internal/request"
 )
 
 // write runs the statements of a save in its transaction, in two round trips: locks and checks, then writes, which last sends. It
@@ -45,7 +44,7 @@ func (s *Writer) store(ctx context.Context, tx pgx.Tx, l *locked, last db.Sender
 	}
 	for _, sv := range savings {
 		sv.Saved = allSaved(sv, l.view.At)
-		sv.Request.Queue(b, request.Outcome{Saved: sv.Saved})
+		sv.Request.Queue(b, prepare.Outcome{Saved: sv.Saved})
 	}
 	if err := last(ctx, tx, b); err != nil {
 		return storeError(err)

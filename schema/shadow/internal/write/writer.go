@@ -1,5 +1,5 @@
 // Package write creates and updates resources: their references are established at other deployments first, then one
-// transaction writes all.
+// transaction writes all. It also writes what is stored beside bodies: finalizers that are done, statuses, and block_deletion.
 package write
 
 import (
@@ -9,7 +9,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/shadow/internal/attempt"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
-	"github.com/db-controller/db-controller/schema/shadow/internal/delegated"
+
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
 	"github.com/db-controller/db-controller/schema/shadow/internal/prepare"
 	"github.com/db-controller/db-controller/schema/shadow/internal/rows"
@@ -22,7 +22,7 @@ type Writer struct {
 	rows     *rows.Rows
 	preparer *prepare.Preparer
 	attempts *attempt.Attempts
-	rights   *delegated.Finder
+	rights   *rightFinder
 	// delegatedWrites counts the references written under rights.
 	delegatedWrites atomic.Int64
 
@@ -36,7 +36,7 @@ type Writer struct {
 
 // New joins the parts.
 func New(g *gate.Gate, rs *rows.Rows, p *prepare.Preparer, a *attempt.Attempts) *Writer {
-	s := &Writer{DB: g.DB, gate: g, rows: rs, preparer: p, attempts: a, rights: delegated.NewFinder(g.DB), cohorts: cohorts{at: map[schema.DeploymentID]*gather.Queue[*member]{}}}
+	s := &Writer{DB: g.DB, gate: g, rows: rs, preparer: p, attempts: a, rights: newRightFinder(g.DB), cohorts: cohorts{at: map[schema.DeploymentID]*gather.Queue[*member]{}}}
 	s.commits = gather.New(gather.Config[*prepare.Saving]{Run: s.transactAll, Most: mostGathered, Beside: batchesAtOnce, Pace: pace, Waiting: mostWaiting})
 	s.readings = gather.New(gather.Config[*prepare.Saving]{Run: s.stillRunTogether, Most: mostGathered, Beside: batchesAtOnce, Pace: pace, Waiting: mostWaiting})
 	return s

@@ -1,0 +1,121 @@
+package operate
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+	"github.com/db-controller/db-controller/schema/shadow/internal/read"
+)
+
+// Removal records why a resource was or is being deleted.
+type Removal struct {
+	Kind      string
+	Name      string
+	UID       uuid.UUID
+	How       peer.How
+	DecidedAt time.Time
+	// Via is the deleted target or owner; its deployment has the next link of the chain. Zero for the root.
+	Via    schema.FullName
+	ViaUID uuid.UUID     // zero also for an owner whose uid was never known
+	Cause  *schema.Cause // nil when its retention has ended
+	// Gone: the resource is removed; otherwise it is in DELETING.
+	Gone bool
+}
+
+const (
+	removalColumnsSQL = `
+SELECT r.kind_id, r.name, r.uid, x.how, r.decided_at, x.via_deployment_id, x.via_uid, x.via_name, s.id IS NULL, ` + read.CauseColumnsSQL
+
+	removalPageSQL = `(@after::timestamptz IS NULL OR (r.decided_at, r.uid) < (@after, @after_uid))
+ORDER BY r.decided_at DESC, r.uid DESC LIMIT @at_most`
+
+	selectRemovalsSQL = removalColumnsSQL + `
+FROM dbcontroller.removal r
+LEFT JOIN dbcontroller.cause x ON x.id = r.cause_id LEFT JOIN dbcontroller.shadow s ON s.uid = r.uid
+WHERE r.name = @name AND (@any OR r.uid = @uid) AND ` + removalPageSQL
+
+	// A cause and its removals are written by one statement, at one time: the index of the removals is by time.
+	selectRemovalsOfDeletionSQL = removalColumnsSQL + `
+FROM dbcontroller.cause x JOIN dbcontroller.removal r ON r.decided_at = x.noted_at AND r.cause_id = x.id LEFT JOIN dbcontroller.shadow s ON s.uid = r.uid
+WHERE x.deletion_id = @deletion AND ` + removalPageSQL
+)
+
+// RemovalQuery selects removals here: of the resources with a name, with a non-zero uid of this resource
+// alone; or of a deletion.
+type RemovalQuery struct {
+	Name     string
+	UID      uuid.UUID
+	Deletion uuid.UUID
+}
+
+// Removals returns a page of removals, newest first, and the token of the next one. It fails with *peer.InvalidError.
+func (s *Operations) Removals(ctx context.Context, q RemovalQuery, token string, limit int) (out []Removal, next string, err error) {
+	after, err := db.ParsePage(token)
+	if err != nil {
+		return nil, "", err
+	}
+	if out, err = s.removals(ctx, q, after, limit); err == nil && len(out) == limit {
+		last := out[limit-1]
+		next = db.Page{At: last.DecidedAt, ID: last.UID}.Token()
+	}
+	return out, next, err
+}
+
+func (s *Operations) removals(ctx context.Context, q RemovalQuery, after db.Page, limit int) ([]Removal, error) {
+	sql, named := selectRemovalsSQL, db.Named{"name": q.Name, "any": q.UID == uuid.Nil, "uid": q.UID}
+	if q.Deletion != uuid.Nil {
+		sql, named = selectRemovalsOfDeletionSQL, db.Named{"deletion": q.Deletion}
+	}
+	named["after"], named["after_uid"], named["at_most"] = after.After(), after.ID, limit
+	rows, err := s.Pool.Query(ctx, sql, named)
+	if err != nil {
+		return nil, fmt.Errorf("read removals: %w", err)
+	}
+	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (f foundRemoval, err error) {
+		return f, row.Scan(append([]any{&f.kind, &f.Name, &f.UID, &f.how, &f.DecidedAt, &f.viaDeployment, &f.viaUID, &f.viaName, &f.Gone}, f.cause.Dest()...)...)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read removals: %w", err)
+	}
+	out := make([]Removal, len(all))
+	for i := range all {
+		if out[i], err = s.removal(ctx, &all[i]); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+type foundRemoval struct {
+	Removal
+	kind          int32
+	how           *peer.How
+	viaDeployment *int32
+	viaUID        *uuid.UUID
+	viaName       *string
+	cause         read.CauseRow
+}
+
+func (s *Operations) removal(ctx context.Context, f *foundRemoval) (r Removal, err error) {
+	kind, err := s.Names.KindOf(ctx, s.Pool, f.kind)
+	if err != nil {
+		return r, err
+	}
+	r = f.Removal
+	r.Kind, r.Cause = s.KindNow(kind.Kind), f.cause.Cause()
+	if f.how != nil {
+		r.How = *f.how
+	}
+	if f.viaDeployment != nil {
+		r.ViaUID, r.Via.Name = *f.viaUID, *f.viaName
+		r.Via.Deployment, err = s.Names.DeploymentOf(ctx, s.Pool, *f.viaDeployment)
+	}
+	return r, err
+}
