@@ -81,7 +81,7 @@ type acknowledging struct {
 }
 
 func (a *acknowledging) Acknowledge(ctx context.Context, _ schema.DeploymentID, _ uuid.UUID, position string, except []uuid.UUID) error {
-	err := a.store.Acknowledge(ctx, a.self, uuid.Nil, position, except)
+	err := a.store.Targets.Acknowledge(ctx, a.self, uuid.Nil, position, except)
 	a.once.Do(func() { close(a.first) })
 	return err
 }
@@ -110,7 +110,7 @@ func primed(t *testing.T, order func(half, rest, end schema.Event[schema.Deletio
 	subscriptions, r := make(chan []schema.Subscription), &recorder{}
 	node, err := constraint.New(constraint.Config{
 		Name: "0", Deployment: b, Subscriptions: subscriptions, Watches: s, Observer: r, Logger: zap.NewNop(),
-		Owned: ownedHandler{r}, Resolver: resolveHandler{r}, Subscribed: &handlers.SubscribedDeleting{Store: box.Stores[b], Peers: ack},
+		Owned: ownedHandler{r}, Resolver: resolveHandler{r}, Subscribed: &handlers.SubscribedDeleting{Store: box.Stores[b].Follow, Epoch: box.Stores[b].Gate, Peers: ack},
 	})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -161,7 +161,7 @@ type stored struct {
 }
 
 func (w *stored) WatchDeletions(ctx context.Context, _ schema.DeploymentID, deliver func(schema.Event[schema.Deletion]) error) error {
-	return w.store.WatchDeletions(ctx, w.self, "", func(e schema.Event[schema.Deletion]) error {
+	return w.store.Read.WatchDeletions(ctx, w.self, "", func(e schema.Event[schema.Deletion]) error {
 		if len(e.Items) > 0 {
 			e.Token = "" // the token comes with the next bookmark, and the acknowledgement waits for it
 		}
@@ -186,7 +186,7 @@ func TestADeletionThatComesAgainIsActedUponAgain_I4(t *testing.T) {
 	node, err := constraint.New(constraint.Config{
 		Name: "0", Deployment: b, Subscriptions: subscriptions, Watches: &stored{&staged{}, box.Stores[east], b}, Observer: r, Logger: zap.NewNop(),
 		Owned: ownedHandler{r}, Resolver: resolveHandler{r},
-		Subscribed: &handlers.SubscribedDeleting{Store: box.Stores[b], Peers: &acknowledging{store: box.Stores[east], self: b, first: make(chan struct{})}},
+		Subscribed: &handlers.SubscribedDeleting{Store: box.Stores[b].Follow, Epoch: box.Stores[b].Gate, Peers: &acknowledging{store: box.Stores[east], self: b, first: make(chan struct{})}},
 	})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())

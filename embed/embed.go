@@ -155,8 +155,8 @@ func (a *Application) keepFollowing(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-ticker.C:
-		case <-a.store.Superseded():
-		case <-a.store.EpochChanged():
+		case <-a.store.Gate.Superseded():
+		case <-a.store.Gate.EpochChanged():
 		}
 		text := ""
 		if err := a.follow(ctx); err != nil && ctx.Err() == nil {
@@ -171,14 +171,14 @@ func (a *Application) keepFollowing(ctx context.Context) error {
 
 // follow adopts the epoch, the addresses and the version that are stored in the database.
 func (a *Application) follow(ctx context.Context) error {
-	if _, err := a.store.NoticeEpoch(ctx); err != nil {
+	if _, err := a.store.Gate.NoticeEpoch(ctx); err != nil {
 		return err
 	}
-	kept, err := a.store.KeptEnvironment(ctx)
+	kept, err := a.store.Admin.KeptEnvironment(ctx)
 	if err != nil {
 		return err
 	}
-	version, err := a.store.RunningVersion(ctx)
+	version, err := a.store.Gate.RunningVersion(ctx)
 	if err != nil || version == a.version && bytes.Equal(kept, a.kept) {
 		return err
 	}
@@ -203,10 +203,10 @@ func (a *Application) adopt(ctx context.Context, kept []byte, version string) er
 		return fmt.Errorf("version %s of %s: %w", version, a.cfg.Deployment, err)
 	}
 	if present := a.store.Model(); present != nil && present.Digest == model.Digest {
-		a.store.Refresh(model)
+		a.store.Admin.Refresh(model)
 		return nil
 	}
-	return a.store.Adopt(ctx, model)
+	return a.store.Admin.Adopt(ctx, model)
 }
 
 // environment decodes the environment that the deployment's processes keep.
@@ -233,7 +233,7 @@ func (a *Application) Save(ctx context.Context, writes []Write, fn func(tx pgx.T
 	if err != nil {
 		return nil, err
 	}
-	saved, err := a.store.SaveWithin(ctx, a.within(fn), all)
+	saved, err := a.store.Write.SaveWithin(ctx, a.within(fn), all)
 	if err != nil {
 		return nil, a.errorOf(err)
 	}
@@ -256,7 +256,7 @@ func (a *Application) DeleteIn(ctx context.Context, del Delete, fn func(tx pgx.T
 	if err != nil {
 		return Deleted{}, err
 	}
-	deleted, err := a.store.DeleteWithin(ctx, a.within(fn), shadow.DeleteRequest{
+	deleted, err := a.store.Deletions.DeleteWithin(ctx, a.within(fn), shadow.DeleteRequest{
 		Name: name, UID: del.UID, Revision: peer.Revision(del.Revision), Actor: a.credentials.Identity.String(),
 	})
 	return deletedOf(deleted), a.errorOf(err)

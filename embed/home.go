@@ -35,8 +35,8 @@ func (a *Application) relayTo(to schema.DeploymentID) grpc.UnaryClientIntercepto
 		switch {
 		case unreadable != nil:
 			return unreadable
-		case sent && database != a.store.Database():
-			return fmt.Errorf("%w: the process of %s uses the database %s, and the application's pool the database %s", peer.ErrTransaction, a.cfg.Deployment, database, a.store.Database())
+		case sent && database != a.store.Gate.Database():
+			return fmt.Errorf("%w: the process of %s uses the database %s, and the application's pool the database %s", peer.ErrTransaction, a.cfg.Deployment, database, a.store.Gate.Database())
 		}
 		return err
 	}

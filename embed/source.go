@@ -35,7 +35,7 @@ func (a *Application) Source(others Others) *Source {
 
 // Refresh returns the environment that the deployment's processes keep, in which the deployment has the version that it runs.
 func (s *Source) Refresh(ctx context.Context) (*schema.Environment, error) {
-	kept, err := s.app.store.KeptEnvironment(ctx)
+	kept, err := s.app.store.Admin.KeptEnvironment(ctx)
 	if err != nil {
 		return nil, s.app.errorOf(err)
 	}
@@ -43,7 +43,7 @@ func (s *Source) Refresh(ctx context.Context) (*schema.Environment, error) {
 	if err != nil {
 		return nil, err
 	}
-	running, err := s.app.store.RunningVersion(ctx)
+	running, err := s.app.store.Gate.RunningVersion(ctx)
 	if err != nil {
 		return nil, s.app.errorOf(err)
 	}

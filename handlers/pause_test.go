@@ -59,7 +59,7 @@ func TestAPausedHandlerDoesNothingAndTheOthersGoOn(t *testing.T) {
 			r := &resolving{}
 			require.Equal(t, c.resolve, paused(handlers.PausableResolve{Handler: &handlers.Resolve{Store: r, Peers: r}, Pauses: c.paused}.Resolve(t.Context(), there)))
 			s := &subscribed{}
-			_, err := handlers.PausableSubscribedDeleting{SubscribedDeleting: &handlers.SubscribedDeleting{Store: s, Peers: s}, Pauses: c.paused}.
+			_, err := handlers.PausableSubscribedDeleting{SubscribedDeleting: &handlers.SubscribedDeleting{Store: s, Epoch: s, Peers: s}, Pauses: c.paused}.
 				Handle(t.Context(), there, []schema.Deletion{{UID: uuid.New()}}, "p1", nil, false)
 			require.Equal(t, c.act, paused(err))
 			require.Equal(t, !c.act, len(s.steps) > 0, "what is paused is neither acted upon nor acknowledged")

@@ -17,9 +17,8 @@ type MessageStore interface {
 	Delivered(ctx context.Context, m *peer.Messages) error
 }
 
-// ConfirmStore has the committed attempts whose targets are in another deployment.
-type ConfirmStore interface {
-	MessageStore
+// AttemptRepairer repairs attempts whose blockades are lost.
+type AttemptRepairer interface {
 	// RepairAttempts compares the references of attempts with the blockades in the other deployment, and establishes
 	// again the references that are lost there.
 	RepairAttempts(ctx context.Context, at schema.DeploymentID, attempts []peer.AttemptID) error
@@ -33,8 +32,9 @@ type ConfirmPeers interface {
 
 // Confirm notifies the targets' deployment of committed attempts. Messages of one reference may arrive in any order (I7).
 type Confirm struct {
-	Store ConfirmStore
-	Peers ConfirmPeers
+	Store  MessageStore
+	Repair AttemptRepairer
+	Peers  ConfirmPeers
 	// Rights asks for rights to block; nil: none is wanted.
 	Rights RightAcquirer
 }
@@ -56,7 +56,7 @@ func (h *Confirm) Handle(ctx context.Context, to schema.DeploymentID, seqs []int
 			return nil, fmt.Errorf("confirm at %s: %w", to, err)
 		}
 		crash.At("crash-confirm-told")
-		if err := h.Store.RepairAttempts(ctx, to, confirmed.Unknown); err != nil {
+		if err := h.Repair.RepairAttempts(ctx, to, confirmed.Unknown); err != nil {
 			return nil, fmt.Errorf("repair the attempts that are unknown at %s: %w", to, err)
 		}
 		m.Confirmed = confirmed

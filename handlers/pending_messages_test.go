@@ -53,7 +53,7 @@ func newMessaging(m peer.Messages) *messaging {
 
 func (x *messaging) handlers() map[string]handlers.Handler {
 	return map[string]handlers.Handler{
-		"confirm": &handlers.Confirm{Store: x.store, Peers: x.peers},
+		"confirm": &handlers.Confirm{Store: x.store, Repair: x.store, Peers: x.peers},
 		"release": &handlers.Release{Store: x.store, Peers: x.peers},
 		"let go":  &handlers.ReleaseOwner{Store: x.store, Peers: x.peers},
 	}

@@ -16,13 +16,16 @@ import (
 
 // SubscribedStore acts upon the deletions of another deployment in this deployment's database.
 type SubscribedStore interface {
-	// PresentEpoch is the epoch of the database that this process has noticed last.
-	PresentEpoch() uuid.UUID
 	// ActFor returns the uids of deletions that failed or, with schema.ErrUnfinished, are not finished when
 	// patience ends; all other deletions are done.
 	ActFor(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion, patience time.Duration) (map[uuid.UUID]error, error)
 	// Forget removes the stored targets of deletions, except targets that references here still name.
 	Forget(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion) error
+}
+
+// PresentEpoch has the epoch of the database that this process has noticed last.
+type PresentEpoch interface {
+	PresentEpoch() uuid.UUID
 }
 
 // Acknowledger notifies a deployment that its deletions up to a position are acted upon here, except some.
@@ -33,6 +36,7 @@ type Acknowledger interface {
 // SubscribedDeleting cascades and unsets for the deletions of an interested deployment, and acknowledges them.
 type SubscribedDeleting struct {
 	Store SubscribedStore
+	Epoch PresentEpoch
 	Peers Acknowledger
 }
 
@@ -65,7 +69,7 @@ func parents(of []schema.Deletion) (out []string) {
 }
 
 func (h *SubscribedDeleting) handle(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion, position string, earlier []uuid.UUID, again bool) (map[uuid.UUID]error, error) {
-	epoch := h.Store.PresentEpoch() // before acting: effects that a failover loses are not acknowledged
+	epoch := h.Epoch.PresentEpoch() // before acting: effects that a failover loses are not acknowledged
 	patience := patienceNew
 	if again {
 		patience = patienceAgain

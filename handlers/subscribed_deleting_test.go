@@ -47,7 +47,7 @@ func (s *subscribed) Forget(_ context.Context, from schema.DeploymentID, deletio
 func (s *subscribed) handle(t *testing.T, position string, earlier ...uuid.UUID) (map[uuid.UUID]error, error) {
 	t.Helper()
 	s.epoch = epoch
-	return (&handlers.SubscribedDeleting{Store: s, Peers: s}).Handle(t.Context(), there, []schema.Deletion{{UID: badUID}, {UID: goodUID}}, position, earlier, false)
+	return (&handlers.SubscribedDeleting{Store: s, Epoch: s, Peers: s}).Handle(t.Context(), there, []schema.Deletion{{UID: badUID}, {UID: goodUID}}, position, earlier, false)
 }
 
 var badUID, goodUID, earlierUID = uuid.New(), uuid.New(), uuid.New()
@@ -115,7 +115,7 @@ func TestATargetThatIsNotForgottenFailsTheBatch(t *testing.T) {
 func TestAPositionIsAcknowledgedWithoutNewDeletions(t *testing.T) {
 	t.Parallel()
 	s := &subscribed{epoch: epoch}
-	_, err := (&handlers.SubscribedDeleting{Store: s, Peers: s}).Handle(t.Context(), there, nil, "p2", nil, false)
+	_, err := (&handlers.SubscribedDeleting{Store: s, Epoch: s, Peers: s}).Handle(t.Context(), there, nil, "p2", nil, false)
 	require.NoError(t, err)
 	require.Equal(t, steps{"act us-west2 0", "acknowledge us-west2 p2 true", "forget us-west2 0"}, s.steps)
 }
@@ -124,7 +124,7 @@ func TestAPositionIsAcknowledgedWithoutNewDeletions(t *testing.T) {
 func TestALargeDeletionTakesLongerOnlyWhenItIsHandledAgain_I20(t *testing.T) {
 	t.Parallel()
 	s := &subscribed{}
-	h := &handlers.SubscribedDeleting{Store: s, Peers: s}
+	h := &handlers.SubscribedDeleting{Store: s, Epoch: s, Peers: s}
 	_, err := h.Handle(t.Context(), there, nil, "", nil, false)
 	require.NoError(t, err)
 	first := s.patience

@@ -46,25 +46,33 @@ type Watch struct {
 	Lost       int64
 }
 
-// operatorActions stores the decisions of operators about other deployments.
-type operatorActions interface {
+// administrator decommissions other deployments, and counts the outstanding work.
+type administrator interface {
 	Decommission(ctx context.Context, d shadow.Decommissioned) error
 	PlanDecommission(ctx context.Context, of schema.DeploymentID, blocking schema.Behaviour) (shadow.DecommissionPlan, error)
-	AcceptDatabase(ctx context.Context, d shadow.AcceptedDatabase) error
-	WaiveComparison(ctx context.Context, of schema.DeploymentID, reason, by string) error
+	Outstanding(ctx context.Context) ([]shadow.Outstanding, error)
 }
 
-// pauser pauses deletions, and finds resources and work that wait for long.
-type pauser interface {
+// operatorDecisions pauses deletions and waives comparisons, and finds what waits for a decision.
+type operatorDecisions interface {
 	Pause(ctx context.Context, of schema.DeploymentID, handler schema.Handler, paused bool, reason, by string) error
 	Pauses(ctx context.Context) ([]shadow.Pause, error)
 	Stuck(ctx context.Context, longer time.Duration, token string, limit int) (shadow.StuckPage, error)
+	WaiveComparison(ctx context.Context, of schema.DeploymentID, reason, by string) error
+	OperatorDecisions(ctx context.Context) ([]shadow.OperatorDecision, error)
 }
 
-// inspector explains resources and removals, and compares this deployment with the others.
+// inspector explains resources and removals. It has the version that the deployment runs, and the epoch and the server of its database.
 type inspector interface {
 	Explain(ctx context.Context, name string) (*shadow.Explanation, error)
 	Removals(ctx context.Context, q shadow.RemovalQuery, token string, limit int) (found []shadow.Removal, next string, err error)
+	Status(ctx context.Context) (version string, generation int64, derivations []shadow.Derivation, err error)
+	Epoch(ctx context.Context) (shadow.EpochStatus, error)
+	Server(ctx context.Context) (shadow.ServerStatus, error)
+}
+
+// referenceVerifier compares this deployment with the others.
+type referenceVerifier interface {
 	Verify(ctx context.Context, how shadow.Verification) (shadow.Verified, error)
 }
 
@@ -79,20 +87,24 @@ type progressReader interface {
 // admin is the AdminService of one deployment.
 type admin struct {
 	adminv1.UnimplementedAdminServiceServer
-	self      schema.DeploymentID
-	work      workStatus
-	processes processStatus
-	operators operatorStatus
-	databases databaseStatus
-	actions   operatorActions
-	inspector inspector
-	progress  progressReader
-	pauser    pauser
-	steering  steering
-	notReady  func() []NotReady
-	failures  func() []Failure
-	watches   func() []Watch
-	log       *zap.Logger
+	self schema.DeploymentID
+
+	administrator administrator
+	databases     databases
+	decisions     operatorDecisions
+	delegations   delegationCounter
+	inspector     inspector
+	kept          keptReader
+	processes     processStatus
+	progress      progressReader
+	releaser      releaser
+	rows          rowCounter
+	verifier      referenceVerifier
+
+	notReady func() []NotReady
+	failures func() []Failure
+	watches  func() []Watch
+	log      *zap.Logger
 }
 
 func newAdmin(cfg Config) *admin {
@@ -110,7 +122,8 @@ func newAdmin(cfg Config) *admin {
 	}
 	store := cfg.Store
 	return &admin{
-		self: store.Deployment(), work: store, processes: store, operators: store, databases: store, actions: store, inspector: store, progress: store, pauser: store, steering: store,
+		self: store.Deployment(), administrator: store.Admin, databases: store.Gate, decisions: store.Operate, delegations: store.Targets,
+		inspector: store.Operate, kept: store.Read, processes: store, progress: store.Progress, releaser: store.Operate, rows: store.DeletedRows, verifier: store.Verify,
 		notReady: notReady, failures: failures, watches: watches, log: cfg.Logger,
 	}
 }
@@ -153,7 +166,7 @@ func (a *admin) pausedReasons(ctx context.Context, e *shadow.Explanation) (out [
 	if e.State != peer.Deleting && !e.Pending {
 		return nil, nil
 	}
-	pauses, err := a.pauser.Pauses(ctx)
+	pauses, err := a.decisions.Pauses(ctx)
 	for _, p := range pauses {
 		work := func(r shadow.ExplainedReason) bool { return r.Deployment == p.Of }
 		if p.Of != a.self && !slices.ContainsFunc(e.Reasons, work) {
@@ -202,13 +215,13 @@ func (a *admin) decommission(ctx context.Context, req *adminv1.DecommissionReque
 		return nil, outcome.Invalid("blocking", err)
 	}
 	if req.GetValidateOnly() {
-		p, err := a.actions.PlanDecommission(ctx, id, blocking)
+		p, err := a.administrator.PlanDecommission(ctx, id, blocking)
 		return &adminv1.DecommissionResponse{Plan: &adminv1.DecommissionResponse_Plan{Deleted: p.Deleted, Unset: p.Unset, Dangling: p.Dangling, Owned: p.Owned, Released: p.Released}}, err
 	}
-	if err := a.actions.Decommission(ctx, shadow.Decommissioned{Deployment: id, Blocking: blocking, Reason: req.GetReason(), By: by}); err != nil {
+	if err := a.administrator.Decommission(ctx, shadow.Decommissioned{Deployment: id, Blocking: blocking, Reason: req.GetReason(), By: by}); err != nil {
 		return nil, err
 	}
-	all, err := a.operators.Decommissioned(ctx)
+	all, err := a.databases.Decommissioned(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -239,13 +252,13 @@ func (a *admin) acceptDatabase(ctx context.Context, req *adminv1.AcceptDatabaseR
 	if _, err := epochOf(epoch[:]); err != nil {
 		return err
 	}
-	return a.actions.AcceptDatabase(ctx, shadow.AcceptedDatabase{Deployment: id, Database: database, Epoch: epoch, Reason: req.GetReason(), By: by})
+	return a.databases.AcceptDatabase(ctx, shadow.AcceptedDatabase{Deployment: id, Database: database, Epoch: epoch, Reason: req.GetReason(), By: by})
 }
 
 func (a *admin) WaiveComparison(ctx context.Context, req *adminv1.WaiveComparisonRequest) (*adminv1.WaiveComparisonResponse, error) {
 	id, by, err := operatorAction(ctx, req.GetDeployment())
 	if err == nil {
-		err = a.actions.WaiveComparison(ctx, id, req.GetReason(), by)
+		err = a.decisions.WaiveComparison(ctx, id, req.GetReason(), by)
 	}
 	return &adminv1.WaiveComparisonResponse{}, outcome.Status(a.log, err)
 }

@@ -177,7 +177,7 @@ func (s *adminStore) DeletionsLeft(context.Context) (shadow.DeletionsLeft, error
 
 func newAdminService(store *adminStore, failures ...Failure) *admin {
 	return &admin{
-		self: self, work: store, processes: store, operators: store, databases: store, actions: store, inspector: store, progress: store, pauser: store, steering: store,
+		self: self, administrator: store, databases: store, decisions: store, delegations: store, inspector: store, kept: store, processes: store, progress: store, releaser: store, rows: store, verifier: store,
 		watches: func() []Watch {
 			return []Watch{{Name: "deletions", Deployment: other.String(), Primed: true, Heard: time.Unix(9, 0), Lost: 4}}
 		},

@@ -3,6 +3,7 @@ package service
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -18,12 +19,18 @@ import (
 type blockadeStore interface {
 	Confirm(ctx context.Context, holder schema.DeploymentID, c peer.Confirm) (*peer.Confirmed, error)
 	Release(ctx context.Context, holder schema.DeploymentID, epoch uuid.UUID, keys []peer.BlockadeKey, attempts []peer.AttemptID) error
-	Answer(ctx context.Context, target schema.DeploymentID, questions []peer.Question) (*peer.Answers, error)
+	AcknowledgeFor(ctx context.Context, holder schema.DeploymentID, epoch uuid.UUID, token string, except []uuid.UUID, patience time.Duration) (more bool, err error)
+}
+
+// rightRecaller answers recalls of rights of this deployment.
+type rightRecaller interface {
 	Recall(ctx context.Context, from schema.DeploymentID, asked []peer.Recall) (*peer.Recalled, error)
 }
 
-// referenceChecker returns, in order, the stored state of references of a holder's deployment.
-type referenceChecker interface {
+// attemptStore answers questions about attempts of this deployment. CheckReferences returns, in order, the stored state of references of a
+// holder's deployment.
+type attemptStore interface {
+	Answer(ctx context.Context, target schema.DeploymentID, questions []peer.Question) (*peer.Answers, error)
 	CheckReferences(ctx context.Context, holder schema.DeploymentID, refs []peer.CheckedReference) ([]peer.Known, error)
 }
 
@@ -81,7 +88,7 @@ func (s *schemas) resolve(ctx context.Context, req *schemav1.ResolveBlockadesReq
 		}
 		questions[i] = peer.Question{Key: key, Expired: q.GetExpired()}
 	}
-	answers, err := s.blockades.Answer(ctx, target, questions)
+	answers, err := s.attempts.Answer(ctx, target, questions)
 	if err != nil {
 		return nil, err
 	}
@@ -113,7 +120,7 @@ func (s *schemas) recall(ctx context.Context, req *schemav1.RecallDelegationsReq
 		}
 		asked[i] = peer.Recall{Question: peer.Question{Key: key, Expired: q.GetExpired()}, Mode: wire.RecallMode(q.GetMode())}
 	}
-	recalled, err := s.blockades.Recall(ctx, target, asked)
+	recalled, err := s.rights.Recall(ctx, target, asked)
 	if err != nil {
 		return nil, err
 	}
@@ -178,7 +185,7 @@ func (s *schemas) checkReferences(ctx context.Context, req *schemav1.CheckRefere
 			return nil, outcome.Invalid("references", err)
 		}
 	}
-	known, err := s.references.CheckReferences(ctx, holder, refs)
+	known, err := s.attempts.CheckReferences(ctx, holder, refs)
 	if err != nil {
 		return nil, err
 	}

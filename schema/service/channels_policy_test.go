@@ -77,7 +77,7 @@ func TestTheChannelsOfADeploymentShareAndCopy(t *testing.T) {
 	watches := []func() *resourcev1.Resource{watch(c.Shared), watch(c.Shared), watch(c.Copied), watch(c.Copied)}
 	shared := 0
 	for n := range 20 { // a watch that falls behind the others reads for itself
-		_, err := store.Save(t.Context(), []peer.Write{{Name: "targets/t", Body: map[string]any{"n": n}}})
+		_, err := store.Write.Save(t.Context(), []peer.Write{{Name: "targets/t", Body: map[string]any{"n": n}}})
 		require.NoError(t, err)
 		var got []*resourcev1.Resource
 		for _, next := range watches {
@@ -154,7 +154,7 @@ func TestEveryMethodIsOnEveryChannelByThePolicy(t *testing.T) {
 // The policy applies to watches on the channel with rights too.
 func TestAWatchOnTheChannelWithRights(t *testing.T) {
 	c, store := channels(t)
-	_, err := store.Save(t.Context(), []peer.Write{{Name: "targets/t"}})
+	_, err := store.Write.Save(t.Context(), []peer.Write{{Name: "targets/t"}})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -169,7 +169,7 @@ func TestAWatchOnTheChannelWithRights(t *testing.T) {
 // for it.
 func TestAPositionFollowsItsItems(t *testing.T) {
 	c, store := channels(t)
-	_, err := store.Save(t.Context(), []peer.Write{
+	_, err := store.Write.Save(t.Context(), []peer.Write{
 		{Name: "targets/t"}, {Name: "targets/h", Body: map[string]any{"soon": "//" + store.Deployment().String() + "/targets/t"}},
 	})
 	require.NoError(t, err)
@@ -178,7 +178,7 @@ func TestAPositionFollowsItsItems(t *testing.T) {
 	event, err := stream.Recv()
 	require.NoError(t, err)
 	require.NotNil(t, event.GetEndOfSnapshot())
-	_, err = store.Delete(t.Context(), shadow.DeleteRequest{Name: "targets/t"})
+	_, err = store.Deletions.Delete(t.Context(), shadow.DeleteRequest{Name: "targets/t"})
 	require.NoError(t, err)
 	event, err = stream.Recv()
 	require.NoError(t, err)

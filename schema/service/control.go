@@ -84,7 +84,7 @@ func finalizerHolder(s *shadow.Store) func(ctx context.Context, name, finalizer 
 		if m == nil {
 			return "", fmt.Errorf("%w: no version runs yet", peer.ErrAborted)
 		}
-		if same, err := s.Runs(ctx, m); err != nil {
+		if same, err := s.Gate.Runs(ctx, m); err != nil {
 			return "", err
 		} else if !same {
 			return "", fmt.Errorf("%w: the deployment switched its version", peer.ErrAborted)

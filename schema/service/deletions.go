@@ -5,7 +5,6 @@ import (
 	"math"
 	"time"
 
-	"github.com/google/uuid"
 	"google.golang.org/grpc"
 
 	"github.com/db-controller/db-controller/schema"
@@ -15,21 +14,21 @@ import (
 )
 
 // deletionStore delivers the deletions here that a deployment has to act upon, and takes its acknowledgements.
-type deletionStore interface {
+type feedStore interface {
 	CheckKept(ctx context.Context, holder schema.DeploymentID, token string) error
 	WatchDeletions(ctx context.Context, holder schema.DeploymentID, token string, deliver func(schema.Event[schema.Deletion]) error) error
-	AcknowledgeFor(ctx context.Context, holder schema.DeploymentID, epoch uuid.UUID, token string, except []uuid.UUID, patience time.Duration) (more bool, err error)
+	WatchWork(ctx context.Context, shards []int16, token string, deliver func(schema.Event[schema.Work]) error) error
 }
 
 func (s *schemas) WatchImportedServiceDeletions(req *schemav1.WatchImportedServiceDeletionsRequest, stream grpc.ServerStreamingServer[schemav1.WatchImportedServiceDeletionsResponse]) error {
 	holder, err := caller(stream.Context())
 	if err == nil {
-		err = s.deletions.CheckKept(stream.Context(), holder, req.GetKeptToken())
+		err = s.feeds.CheckKept(stream.Context(), holder, req.GetKeptToken())
 	}
 	if err != nil {
 		return outcome.Status(s.log, err)
 	}
-	return outcome.Status(s.log, s.deletions.WatchDeletions(stream.Context(), holder, req.GetResumeToken(), func(e schema.Event[schema.Deletion]) error {
+	return outcome.Status(s.log, s.feeds.WatchDeletions(stream.Context(), holder, req.GetResumeToken(), func(e schema.Event[schema.Deletion]) error {
 		return sendDeletions(e, stream.Send)
 	}))
 }
@@ -89,5 +88,5 @@ func (s *schemas) acknowledge(ctx context.Context, req *schemav1.AcknowledgeDele
 	if !req.GetInParts() { // an earlier version, which does not call again
 		limit = math.MaxInt64
 	}
-	return s.deletions.AcknowledgeFor(ctx, holder, epoch, req.GetPosition(), except, limit)
+	return s.blockades.AcknowledgeFor(ctx, holder, epoch, req.GetPosition(), except, limit)
 }

@@ -207,7 +207,7 @@ func (s *schemaStore) WatchWork(_ context.Context, shards []int16, token string,
 // newSchemaService returns a SchemaService of self over a double of the store, to which every deployment may refer.
 func newSchemaService(store *schemaStore) *schemas {
 	return &schemas{
-		self: self, establisher: store, blockades: store, references: store, deletions: store, owners: store,
+		self: self, establisher: store, blockades: store, attempts: store, rights: store, feeds: store, owners: store,
 		upgrades: store, epochs: store, plans: store, shadows: store,
 		epochOf: func(context.Context, schema.DeploymentID) (uuid.UUID, peer.TargetKinds, error) {
 			return store.says, peer.TargetKinds{}, nil
@@ -281,7 +281,7 @@ func newResourceService(store *resourceStore) *resources {
 	peers := peers.New(self, nil)
 	peers.Update(&schema.Environment{Deployments: []schema.Deployment{{DeploymentID: self}, {DeploymentID: sibling}, {DeploymentID: other}}})
 	return &resources{
-		self: self, model: func() *schema.Model { return nil }, reader: store, writer: store, deleter: store,
+		self: self, model: func() *schema.Model { return nil }, reader: store, writer: store, deleter: store, blocker: store,
 		forward: &forwarder{self: self, peers: peers, log: zap.NewNop()}, log: zap.NewNop(),
 	}
 }

@@ -49,10 +49,14 @@ type resourceWriter interface {
 	ValidateBatch(ctx context.Context, writes []peer.Write, token string) ([]peer.Resource, error)
 }
 
-// resourceDeleter deletes resources, plans a deletion, and protects resources from being deleted.
+// resourceDeleter deletes resources, and plans a deletion.
 type resourceDeleter interface {
 	DeleteAll(ctx context.Context, reqs []shadow.DeleteRequest) ([]peer.DeleteResult, error)
 	PlanDelete(ctx context.Context, names ...string) (*shadow.DeletePlan, error)
+}
+
+// deletionBlocker protects resources from being deleted.
+type deletionBlocker interface {
 	SetBlockDeletion(ctx context.Context, name string, uid uuid.UUID, block bool) (*peer.Resource, error)
 }
 
@@ -78,6 +82,7 @@ type resources struct {
 	reader    resourceReader
 	writer    resourceWriter
 	deleter   resourceDeleter
+	blocker   deletionBlocker
 	controls  resourceControls
 	acquirer  rightAcquirer
 	watched   watchedResources
@@ -92,7 +97,7 @@ type resources struct {
 func newResources(cfg Config) *resources {
 	store := cfg.Store
 	return &resources{
-		self: store.Deployment(), model: store.Model, reader: store, writer: store, deleter: store, controls: store, acquirer: store, referrers: store,
+		self: store.Deployment(), model: store.Model, reader: store.Read, writer: store.Write, deleter: store.Deletions, blocker: store.Write, controls: store.Write, acquirer: store.RightRequests, referrers: store.Operate,
 		watched: func(ctx context.Context, req *resourcev1.WatchResourcesRequest, as func(peer.Resource) (sharedEvent, error), deliver func(schema.Event[sharedEvent]) error) error {
 			return shadow.WatchResourcesAs(ctx, store, shadow.WatchRequest{
 				Kind: req.GetKind(), Filter: req.GetFilter(), Token: req.GetResumeToken(), Within: access.Names(ctx), Form: identity.Received(ctx),
@@ -303,7 +308,7 @@ func (r *resources) setBlockDeletion(ctx context.Context, req *resourcev1.SetBlo
 	if err != nil {
 		return nil, err
 	}
-	found, err := r.deleter.SetBlockDeletion(ctx, name, uid, req.GetBlockDeletion())
+	found, err := r.blocker.SetBlockDeletion(ctx, name, uid, req.GetBlockDeletion())
 	if err != nil {
 		return nil, err
 	}

@@ -36,8 +36,9 @@ type schemas struct {
 	self        schema.DeploymentID
 	establisher establisher
 	blockades   blockadeStore
-	references  referenceChecker
-	deletions   deletionStore
+	attempts    attemptStore
+	rights      rightRecaller
+	feeds       feedStore
 	owners      ownerStore
 	upgrades    ownerUpgrader
 	epochs      epochStore
@@ -58,8 +59,8 @@ type schemas struct {
 func newSchemas(cfg Config) *schemas {
 	store := cfg.Store
 	return &schemas{
-		self: store.Deployment(), establisher: store, blockades: store, references: store, deletions: store, owners: store,
-		upgrades: store, epochs: store, epochOf: cfg.Peers.Epoch, plans: store, shadows: store,
+		self: store.Deployment(), establisher: store.Targets, blockades: store.Targets, attempts: store.Attempts, rights: store.Rights, feeds: store.Read,
+		owners: store.Owners, upgrades: store.Owners, epochs: store.Gate, epochOf: cfg.Peers.Epoch, plans: store.Deletions, shadows: store.Operate,
 		mayRefer: cfg.Peers.MayRefer, disabled: cfg.Peers.Disabled, log: cfg.Logger,
 		delegates: delegatesUnless(cfg.Authorizer, cfg.Tokens),
 	}

@@ -157,8 +157,8 @@ type Server struct {
 func NewServer(cfg Config) (*Server, error) {
 	cfg.Logger, _ = postgres.LogOutageOnce(cfg.Logger)
 	forward := newForwarder(cfg)
-	decommissioned := decommissionCheck{cfg.Store} // before actFor: it is about the deployment that forwards
-	databases := databaseCheck{cfg.Store.Deployment(), cfg.Store}
+	decommissioned := decommissionCheck{cfg.Store.Gate} // before actFor: it is about the deployment that forwards
+	databases := databaseCheck{cfg.Store.Deployment(), cfg.Store.Gate}
 	rights := newAccess(cfg)
 	lanes, written := callers{refusals(cfg)}, costs.NewWritten(cfg.MaxWritten, cfg.Refused)
 	unary := append(slices.Clone(cfg.Unary), decommissioned.Unary, forward.actForUnary, lanes.Unary, costs.New(cfg.Refused).Unary)
@@ -172,8 +172,8 @@ func NewServer(cfg Config) (*Server, error) {
 		reflection.Register(server)
 	}
 	channels := newChannels(cfg)
-	cfg.Peers.SetKnown(cfg.Store)
-	cfg.Peers.SetPositions(cfg.Store)
+	cfg.Peers.SetKnown(cfg.Store.Gate, cfg.Store.Targets)
+	cfg.Peers.SetPositions(cfg.Store.Follow)
 	return &Server{Server: server, Channels: channels, Written: written}, policy.Covers(server)
 }
 

@@ -22,7 +22,6 @@ import (
 type shadowStore interface {
 	ListShadows(ctx context.Context, kindName, token string, limit int) ([]shadow.ResourceView, string, error)
 	ListBlockades(ctx context.Context, of schema.DeploymentID, token string, limit int) ([]shadow.BlockadeView, string, error)
-	WatchWork(ctx context.Context, shards []int16, token string, deliver func(schema.Event[schema.Work]) error) error
 }
 
 // requireSelf refuses every caller except the deployment itself.
@@ -50,7 +49,7 @@ func (s *schemas) WatchResourceShadows(req *schemav1.WatchResourceShadowsRequest
 	if err != nil {
 		return outcome.Status(s.log, err)
 	}
-	return outcome.Status(s.log, s.shadows.WatchWork(stream.Context(), shards, req.GetResumeToken(), func(e schema.Event[schema.Work]) error {
+	return outcome.Status(s.log, s.feeds.WatchWork(stream.Context(), shards, req.GetResumeToken(), func(e schema.Event[schema.Work]) error {
 		return sendWork(e, stream.Send)
 	}))
 }

@@ -14,13 +14,18 @@ import (
 	"github.com/db-controller/db-controller/schema/wire"
 )
 
-// workStatus is the version that a deployment runs, its outstanding work, and the resources that only an earlier version
-// has a kind or a pattern for.
-type workStatus interface {
-	Status(ctx context.Context) (version string, generation int64, derivations []shadow.Derivation, err error)
-	Outstanding(ctx context.Context) ([]shadow.Outstanding, error)
+// keptReader counts the resources that only an earlier version has a kind or a pattern for.
+type keptReader interface {
 	Kept(ctx context.Context) ([]shadow.Kept, error)
+}
+
+// delegationCounter counts the rights of other deployments.
+type delegationCounter interface {
 	Delegations(ctx context.Context) ([]shadow.Delegations, error)
+}
+
+// rowCounter counts the deleted rows of attached tables that wait.
+type rowCounter interface {
 	Waiting(ctx context.Context) (waiting, incomplete int64, err error)
 }
 
@@ -29,19 +34,13 @@ type processStatus interface {
 	Members(ctx context.Context) ([]peer.Member, error)
 }
 
-// operatorStatus lists the decisions of operators about other deployments.
-type operatorStatus interface {
-	Decommissioned(ctx context.Context) ([]shadow.Decommissioned, error)
-	OperatorDecisions(ctx context.Context) ([]shadow.OperatorDecision, error)
-}
-
-// databaseStatus is the identity, the epoch and the server of the deployment's database, and the deployments that use another
-// database than the known one.
-type databaseStatus interface {
+// databases has the identity of the deployment's database, the deployments that use another database than the known one, and the
+// decommissioned deployments.
+type databases interface {
 	Database() uuid.UUID
-	Epoch(ctx context.Context) (shadow.EpochStatus, error)
-	Server(ctx context.Context) (shadow.ServerStatus, error)
 	DatabaseMismatches() []shadow.DatabaseMismatch
+	AcceptDatabase(ctx context.Context, d shadow.AcceptedDatabase) error
+	Decommissioned(ctx context.Context) ([]shadow.Decommissioned, error)
 }
 
 // Status is put together from several transactions, so its parts can be of slightly different moments.
@@ -63,11 +62,11 @@ func (a *admin) Status(ctx context.Context, _ *adminv1.StatusRequest) (*adminv1.
 }
 
 func (a *admin) addWork(ctx context.Context, out *adminv1.StatusResponse) error {
-	version, generation, derivations, err := a.work.Status(ctx)
+	version, generation, derivations, err := a.inspector.Status(ctx)
 	if err != nil {
 		return err
 	}
-	outstanding, err := a.work.Outstanding(ctx)
+	outstanding, err := a.administrator.Outstanding(ctx)
 	if err != nil {
 		return err
 	}
@@ -85,7 +84,7 @@ func (a *admin) addWork(ctx context.Context, out *adminv1.StatusResponse) error 
 }
 
 func (a *admin) addKept(ctx context.Context, out *adminv1.StatusResponse) error {
-	kept, err := a.work.Kept(ctx)
+	kept, err := a.kept.Kept(ctx)
 	for _, k := range kept {
 		out.Kept = append(out.Kept, &adminv1.StatusResponse_Kept{Kind: k.Kind, Resources: k.Resources, Sample: k.Sample})
 	}
@@ -93,7 +92,7 @@ func (a *admin) addKept(ctx context.Context, out *adminv1.StatusResponse) error 
 }
 
 func (a *admin) addDelegations(ctx context.Context, out *adminv1.StatusResponse) error {
-	all, err := a.work.Delegations(ctx)
+	all, err := a.delegations.Delegations(ctx)
 	for _, d := range all {
 		out.Delegations = append(out.Delegations, &adminv1.StatusResponse_Delegations{Deployment: d.Deployment.String(), ActingHeld: d.ActingHeld})
 	}
@@ -101,7 +100,7 @@ func (a *admin) addDelegations(ctx context.Context, out *adminv1.StatusResponse)
 }
 
 func (a *admin) addAttached(ctx context.Context, out *adminv1.StatusResponse) error {
-	waiting, incomplete, err := a.work.Waiting(ctx)
+	waiting, incomplete, err := a.rows.Waiting(ctx)
 	if waiting+incomplete > 0 {
 		out.AttachedRows = &adminv1.StatusResponse_AttachedRows{Waiting: waiting, Incomplete: incomplete}
 	}
@@ -119,7 +118,7 @@ func (a *admin) addProcesses(ctx context.Context, out *adminv1.StatusResponse) e
 }
 
 func (a *admin) addDatabase(ctx context.Context, out *adminv1.StatusResponse) error {
-	epoch, err := a.databases.Epoch(ctx)
+	epoch, err := a.inspector.Epoch(ctx)
 	if err != nil {
 		return err
 	}
@@ -129,7 +128,7 @@ func (a *admin) addDatabase(ctx context.Context, out *adminv1.StatusResponse) er
 	out.DanglingReferences = epoch.Dangling
 	out.DatabaseTime, out.ProcessTime = timestamppb.New(epoch.Now), timestamppb.Now()
 	out.Database = a.databases.Database().String()
-	server, err := a.databases.Server(ctx)
+	server, err := a.inspector.Server(ctx)
 	if err != nil {
 		return err
 	}
@@ -143,14 +142,14 @@ func (a *admin) addDatabase(ctx context.Context, out *adminv1.StatusResponse) er
 }
 
 func (a *admin) addOperatorActions(ctx context.Context, out *adminv1.StatusResponse) error {
-	decommissioned, err := a.operators.Decommissioned(ctx)
+	decommissioned, err := a.databases.Decommissioned(ctx)
 	if err != nil {
 		return err
 	}
 	for _, d := range decommissioned {
 		out.Decommissioned = append(out.Decommissioned, decommissionedProto(d))
 	}
-	words, err := a.operators.OperatorDecisions(ctx)
+	words, err := a.decisions.OperatorDecisions(ctx)
 	for _, w := range words {
 		out.Words = append(out.Words, &adminv1.Word{Deployment: w.Deployment.String(), What: w.What, Reason: w.Reason, SaidBy: w.By, SaidTime: timestamppb.New(w.At)})
 	}

@@ -33,7 +33,7 @@ func (a *admin) ListStuck(ctx context.Context, req *adminv1.ListStuckRequest) (*
 
 func (a *admin) listStuck(ctx context.Context, req *adminv1.ListStuckRequest) (*adminv1.ListStuckResponse, error) {
 	longer := cmp.Or(req.GetLonger().AsDuration(), stuckAfter)
-	page, err := a.pauser.Stuck(ctx, longer, req.GetPageToken(), pageSize(req.GetPageSize()))
+	page, err := a.decisions.Stuck(ctx, longer, req.GetPageToken(), pageSize(req.GetPageSize()))
 	if err != nil {
 		return nil, err
 	}
@@ -57,7 +57,7 @@ func (a *admin) listStuck(ctx context.Context, req *adminv1.ListStuckRequest) (*
 }
 
 func (a *admin) addStuckWork(ctx context.Context, longer time.Duration, out *adminv1.ListStuckResponse) error {
-	outstanding, err := a.work.Outstanding(ctx)
+	outstanding, err := a.administrator.Outstanding(ctx)
 	if err != nil {
 		return err
 	}
@@ -123,11 +123,11 @@ func (a *admin) pause(ctx context.Context, req pauseRequest, paused bool) error 
 			return &peer.InvalidError{Resource: "handler", Err: err}
 		}
 	}
-	return a.pauser.Pause(ctx, id, handler, paused, req.GetReason(), by)
+	return a.decisions.Pause(ctx, id, handler, paused, req.GetReason(), by)
 }
 
 func (a *admin) pauses(ctx context.Context) ([]*adminv1.Pause, error) {
-	pauses, err := a.pauser.Pauses(ctx)
+	pauses, err := a.decisions.Pauses(ctx)
 	var out []*adminv1.Pause
 	for _, p := range pauses {
 		out = append(out, &adminv1.Pause{Of: p.Of.String(), Handler: string(p.Handler), Reason: p.Reason, Actor: p.By, Time: timestamppb.New(p.At)})

@@ -25,7 +25,7 @@ func (a *admin) Verify(req *adminv1.VerifyRequest, stream grpc.ServerStreamingSe
 	if err != nil {
 		return err
 	}
-	done, err := a.inspector.Verify(stream.Context(), shadow.Verification{
+	done, err := a.verifier.Verify(stream.Context(), shadow.Verification{
 		Repair: req.GetRepair(), Dangling: decision,
 		Report: func(d shadow.Difference) error { return stream.Send(differenceProto(d)) },
 		Progress: func(_ context.Context, so shadow.Verified) error {

@@ -17,8 +17,8 @@ import (
 func accept(t *testing.T, b *harness.Box, at, of string) {
 	t.Helper()
 	replaced := b.Stores[b.ID(of)]
-	require.NoError(t, b.Stores[b.ID(at)].AcceptDatabase(t.Context(), shadow.AcceptedDatabase{
-		Deployment: b.ID(of), Database: replaced.Database(), Epoch: replaced.PresentEpoch(), Reason: "lost with its disk", By: "operator/eve",
+	require.NoError(t, b.Stores[b.ID(at)].Gate.AcceptDatabase(t.Context(), shadow.AcceptedDatabase{
+		Deployment: b.ID(of), Database: replaced.Gate.Database(), Epoch: replaced.Gate.PresentEpoch(), Reason: "lost with its disk", By: "operator/eve",
 	}))
 }
 
@@ -41,10 +41,10 @@ func TestAnAcceptedDatabaseIsWaitedFor_I2_I3(t *testing.T) {
 	b.Settle()
 	restore()
 	store := b.Stores[b.ID(aWest)]
-	_, err := store.NoticeEpoch(t.Context())
+	_, err := store.Gate.NoticeEpoch(t.Context())
 	require.NoError(t, err)
 	b.SetDown(bEast, true)
-	require.NoError(t, store.Recover(t.Context(), without(b, bEast)))
+	require.NoError(t, store.Gate.Recover(t.Context(), without(b, bEast)))
 	b.Settle()
 	require.Empty(t, unconfirmed(t, b, aWest))
 	accept(t, b, aWest, bEast)
@@ -66,9 +66,9 @@ func TestTheReplacedDatabaseAcknowledgesNothing_I1_I13(t *testing.T) {
 	b.MustPut(target, nil)
 	b.MustPut(holder2, body{"unset": target})
 	b.Settle()
-	former := b.Stores[b.ID(bEast)].PresentEpoch()
+	former := b.Stores[b.ID(bEast)].Gate.PresentEpoch()
 	store := b.Stores[b.ID(aWest)]
-	_, err := store.RecordPeerEpoch(t.Context(), b.ID(bEast), former, peer.TargetKinds{})
+	_, err := store.Gate.RecordPeerEpoch(t.Context(), b.ID(bEast), former, peer.TargetKinds{})
 	require.NoError(t, err)
 	b.Settle()
 	b.Replace(bEast)
@@ -77,8 +77,8 @@ func TestTheReplacedDatabaseAcknowledgesNothing_I1_I13(t *testing.T) {
 	b.Settle()
 	b.MustDelete(target)
 	_, position := b.Seen(b.ID(bEast), b.ID(aWest))
-	require.ErrorIs(t, store.Acknowledge(t.Context(), b.ID(bEast), former, position, nil), peer.ErrStaleEpoch)
-	_, err = store.Confirm(t.Context(), b.ID(bEast), peer.Confirm{Epoch: former})
+	require.ErrorIs(t, store.Targets.Acknowledge(t.Context(), b.ID(bEast), former, position, nil), peer.ErrStaleEpoch)
+	_, err = store.Targets.Confirm(t.Context(), b.ID(bEast), peer.Confirm{Epoch: former})
 	require.ErrorIs(t, err, peer.ErrStaleEpoch)
 	b.Settle()
 	b.Gone(target, holder)
@@ -97,12 +97,12 @@ func TestEpochsOfAReplacedDatabaseAreForgotten_I13(t *testing.T) {
 			later, err := uuid.Parse("0fffffff-ffff-7000-8000-000000000000")
 			require.NoError(t, err)
 			store := b.Stores[b.ID(aWest)]
-			require.NoError(t, store.CheckDatabase(t.Context(), b.ID(bEast), b.Stores[b.ID(bEast)].Database()))
+			require.NoError(t, store.Gate.CheckDatabase(t.Context(), b.ID(bEast), b.Stores[b.ID(bEast)].Gate.Database()))
 			if atStake {
 				b.MustPut(holder2, body{"block": target})
 				b.Settle()
 			}
-			_, err = store.RecordPeerEpoch(t.Context(), b.ID(bEast), later, peer.TargetKinds{})
+			_, err = store.Gate.RecordPeerEpoch(t.Context(), b.ID(bEast), later, peer.TargetKinds{})
 			require.NoError(t, err)
 			b.Replace(bEast)
 			if atStake {
@@ -124,15 +124,15 @@ func decidesNothing(t *testing.T, b *harness.Box, slow *shadow.Store) {
 	from, ref := b.ID(bEast), reference("block", schema.Block, uuid.New())
 	for name, call := range map[string]func() error{
 		"CheckReferences": func() error {
-			_, err := slow.CheckReferences(t.Context(), from, []peer.CheckedReference{{Key: peer.BlockadeKey{Attempt: newAttempt(), HolderUID: ref.HolderUID, Path: "block", TargetUID: uuid.New()}}})
+			_, err := slow.Attempts.CheckReferences(t.Context(), from, []peer.CheckedReference{{Key: peer.BlockadeKey{Attempt: newAttempt(), HolderUID: ref.HolderUID, Path: "block", TargetUID: uuid.New()}}})
 			return err
 		},
 		"CheckOwners": func() error {
-			_, err := slow.CheckOwners(t.Context(), from, []peer.OwnerQuestion{{Kind: "Target", Name: "targets/t"}})
+			_, err := slow.Owners.CheckOwners(t.Context(), from, []peer.OwnerQuestion{{Kind: "Target", Name: "targets/t"}})
 			return err
 		},
 		"Establish": func() error {
-			_, err := slow.Establish(t.Context(), from, newAttempt(), []peer.EstablishReference{ref})
+			_, err := slow.Targets.Establish(t.Context(), from, newAttempt(), []peer.EstablishReference{ref})
 			return err
 		},
 		"SaveWithin": func() error { return within(t.Context(), slow, b.Pools[b.ID(aWest)], peer.Write{Name: "targets/new"}) },
@@ -158,19 +158,19 @@ func TestANumberOfBeforeConfirmsForNobodyElse_I2_I3(t *testing.T) {
 	}
 	was := number(bEast)
 	takeOver()
-	require.NoError(t, slow.CheckDatabase(t.Context(), b.ID(bWest), b.Stores[b.ID(bWest)].Database()))
+	require.NoError(t, slow.Gate.CheckDatabase(t.Context(), b.ID(bWest), b.Stores[b.ID(bWest)].Gate.Database()))
 	require.Equal(t, was, number(bWest), "the schedule")
 	quick := b.SecondProcess(aWest, shadow.Config{})
-	_, err := quick.NoticeEpoch(t.Context())
+	_, err := quick.Gate.NoticeEpoch(t.Context())
 	require.NoError(t, err)
-	require.NoError(t, quick.Recover(t.Context(), b.Environment()))
+	require.NoError(t, quick.Gate.Recover(t.Context(), b.Environment()))
 	b.Stores[b.ID(aWest)] = quick
 	_, err = b.Do(b.ID(aWest), schema.VerifyBlockades) // which tells again of deletions: a confirmation is refused before it
 	require.NoError(t, err)
-	require.Error(t, slow.MarkReferencesConfirmed(t.Context(), b.ID(bEast), quick.PresentEpoch(), b.Stores[b.ID(bEast)].PresentEpoch()))
+	require.Error(t, slow.Gate.MarkReferencesConfirmed(t.Context(), b.ID(bEast), quick.Gate.PresentEpoch(), b.Stores[b.ID(bEast)].Gate.PresentEpoch()))
 	require.Contains(t, unconfirmed(t, b, aWest), b.ID(bWest))
 	decidesNothing(t, b, slow)
-	_, err = quick.Delete(t.Context(), shadow.DeleteRequest{Name: "targets/t"})
+	_, err = quick.Deletions.Delete(t.Context(), shadow.DeleteRequest{Name: "targets/t"})
 	require.ErrorAs(t, err, new(*peer.UnavailableError))
 	b.Settle()
 	require.Empty(t, unconfirmed(t, b, aWest))
@@ -202,15 +202,15 @@ func TestADecommissionedDeploymentIsNotToldOfEpochs_I13(t *testing.T) {
 	}
 	restore()
 	store := b.Stores[b.ID(aWest)]
-	_, err := store.NoticeEpoch(t.Context())
+	_, err := store.Gate.NoticeEpoch(t.Context())
 	require.NoError(t, err)
-	require.NoError(t, store.Recover(t.Context(), without(b, bEast)))
+	require.NoError(t, store.Gate.Recover(t.Context(), without(b, bEast)))
 	untold()
-	require.NoError(t, store.CheckDatabase(t.Context(), b.ID(bEast), b.Stores[b.ID(bEast)].Database()))
+	require.NoError(t, store.Gate.CheckDatabase(t.Context(), b.ID(bEast), b.Stores[b.ID(bEast)].Gate.Database()))
 	untold()
-	require.NoError(t, store.Recover(t.Context(), b.Environment()))
+	require.NoError(t, store.Gate.Recover(t.Context(), b.Environment()))
 	untold()
-	require.NoError(t, store.OutdoEpoch(t.Context(), b.ID(bWest), uuid.Must(uuid.NewV7())))
+	require.NoError(t, store.Gate.OutdoEpoch(t.Context(), b.ID(bWest), uuid.Must(uuid.NewV7())))
 	untold()
 	b.Recover(aWest)
 	untold()
@@ -231,7 +231,7 @@ func TestOwneesAreNotedAgainInANewEpoch_I17(t *testing.T) {
 	b := newBox(t, graceless)
 	b.MustPut(holder, nil)
 	store := b.Stores[b.ID(bEast)]
-	_, err := store.RecordPeerEpoch(t.Context(), b.ID(aEast), b.Stores[b.ID(aEast)].PresentEpoch(), peer.TargetKinds{})
+	_, err := store.Gate.RecordPeerEpoch(t.Context(), b.ID(aEast), b.Stores[b.ID(aEast)].Gate.PresentEpoch(), peer.TargetKinds{})
 	require.NoError(t, err)
 	takeOver := b.Copy(bEast)
 	mustOwn(t, b, ownee, nil, owner(t, holder, "Holder"))
@@ -240,7 +240,7 @@ func TestOwneesAreNotedAgainInANewEpoch_I17(t *testing.T) {
 	b.Recover(bEast)
 	b.Settle()
 	back := b.Replace(aEast)
-	require.ErrorAs(t, store.CheckDatabase(t.Context(), b.ID(aEast), b.Stores[b.ID(aEast)].Database()), new(*peer.DatabaseError))
+	require.ErrorAs(t, store.Gate.CheckDatabase(t.Context(), b.ID(aEast), b.Stores[b.ID(aEast)].Gate.Database()), new(*peer.DatabaseError))
 	b.MustDelete(holder)
 	b.Settle()
 	back()

@@ -89,7 +89,7 @@ func TestBatchesThatHaveMetRunOneAfterTheOther(t *testing.T) {
 	b.Settle()
 	b.MustDelete(target)
 	deletions, _ := b.Seen(b.ID(bEast), b.ID(aWest))
-	failed, err := b.Stores[b.ID(bEast)].ActFor(t.Context(), b.ID(aWest), deletions, time.Minute)
+	failed, err := b.Stores[b.ID(bEast)].Follow.ActFor(t.Context(), b.ID(aWest), deletions, time.Minute)
 	require.NoError(t, err)
 	require.Empty(t, failed)
 	require.Zero(t, b.Count(bEast, "reference"))

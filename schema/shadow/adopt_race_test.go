@@ -72,6 +72,6 @@ func TestASwitchDuringAnAdoptionIsNoticed_I26(t *testing.T) {
 	other, err := shadow.Open(t.Context(), shadow.Config{Pool: pool, Deployment: id, Peers: b.Peers(bEast)})
 	require.NoError(t, err)
 	v1 := modelOf(t, alike, "b.example.com", "v1")
-	require.ErrorAs(t, other.Adopt(t.Context(), v1), new(*peer.UnavailableError), "the database runs v2")
-	require.NoError(t, other.Adopt(t.Context(), modelOf(t, alike, "b.example.com", "v2")))
+	require.ErrorAs(t, other.Admin.Adopt(t.Context(), v1), new(*peer.UnavailableError), "the database runs v2")
+	require.NoError(t, other.Admin.Adopt(t.Context(), modelOf(t, alike, "b.example.com", "v2")))
 }

@@ -83,7 +83,7 @@ func TestABlockerOfAnOwneeIsSeenAndWaitedFor(t *testing.T) {
 	b.Settle()
 	b.MustPut(holder, body{"block": ownee})
 	b.Settle()
-	plan, err := b.Stores[b.ID(aWest)].PlanDelete(t.Context(), "targets/t")
+	plan, err := b.Stores[b.ID(aWest)].Deletions.PlanDelete(t.Context(), "targets/t")
 	require.NoError(t, err)
 	require.NoError(t, plan.Refusal)
 	require.Len(t, plan.Blockers, 1)
@@ -108,7 +108,7 @@ func TestAPutWithoutOwnersDropsThem(t *testing.T) {
 	mustOwn(t, b, ownee2, nil, owner(t, target, "Target"))
 	b.Settle()
 	b.MustPut(ownee, body{"n": 1.0})
-	_, err := b.Stores[b.ID(aEast)].Save(t.Context(), []peer.Write{{
+	_, err := b.Stores[b.ID(aEast)].Write.Save(t.Context(), []peer.Write{{
 		Mode: peer.Update, Name: "targets/owned2", Body: body{"n": 1.0}, Mask: []string{"body"},
 	}})
 	require.NoError(t, err)

@@ -43,9 +43,9 @@ func TestRightsAreAcquiredByACall(t *testing.T) {
 	store := a.Stores[a.ID(shop)]
 	ctx, stop := context.WithCancel(context.Background())
 	answering := make(chan error, 1)
-	go func() { answering <- store.RunRequests(ctx, func() bool { return true }) }()
+	go func() { answering <- store.RightRequests.RunRequests(ctx, func() bool { return true }) }()
 	call := func(ctx context.Context, rights ...string) error {
-		return store.AcquireDelegations(ctx, "user/ann", rights)
+		return store.RightRequests.AcquireDelegations(ctx, "user/ann", rights)
 	}
 
 	require.NoError(t, call(ctx))
@@ -80,10 +80,10 @@ func TestRightsAreAcquiredByACall(t *testing.T) {
 	// Shares are counted by the whole identity.
 	long := "user/" + strings.Repeat("x", 80)
 	a.exec(a.shop, `INSERT INTO dbcontroller.wish (target, answered, asked_by) SELECT 'BLOCK ' || g, true, $1 FROM generate_series(1, 60000) g`, long)
-	require.ErrorIs(t, store.AcquireDelegations(ctx, long, []string{"BLOCK " + customer("5")}), postgres.ErrTooMany)
+	require.ErrorIs(t, store.RightRequests.AcquireDelegations(ctx, long, []string{"BLOCK " + customer("5")}), postgres.ErrTooMany)
 	var err error
 	for end := time.Now().Add(wait.Limit); time.Now().Before(end); { // a busy machine answers later than a call waits
-		if err = store.AcquireDelegations(ctx, long+"y", []string{"BLOCK " + customer("5")}); !errors.Is(err, context.DeadlineExceeded) {
+		if err = store.RightRequests.AcquireDelegations(ctx, long+"y", []string{"BLOCK " + customer("5")}); !errors.Is(err, context.DeadlineExceeded) {
 			break
 		}
 	}

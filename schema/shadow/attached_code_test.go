@@ -170,7 +170,7 @@ func TestAttachAsksForTheRegionOfTargets(t *testing.T) {
 		}
 		raw, err := proto.Marshal(env)
 		require.NoError(t, err)
-		require.NoError(t, a.Stores[a.ID(shop)].KeepEnvironment(t.Context(), raw))
+		require.NoError(t, a.Stores[a.ID(shop)].Admin.KeepEnvironment(t.Context(), raw))
 		plans, err := attach.Prepare(t.Context(), a.shop, a.Stores[a.ID(shop)].Model(), true)
 		require.NoError(t, err)
 		for _, p := range plans {

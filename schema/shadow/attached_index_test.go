@@ -18,7 +18,7 @@ import (
 // planned returns the groups of a plan of a customer's deletion, as texts.
 func (a *attached) planned(n string) []string {
 	a.t.Helper()
-	plan, err := a.Stores[a.ID(crm)].PlanDelete(a.t.Context(), "customers/"+n)
+	plan, err := a.Stores[a.ID(crm)].Deletions.PlanDelete(a.t.Context(), "customers/"+n)
 	require.NoError(a.t, err)
 	require.NoError(a.t, plan.Refusal)
 	require.True(a.t, plan.Complete())
@@ -37,7 +37,7 @@ func (a *attached) referrersOf(name string, limit int) (out []string) {
 	require.NoError(a.t, a.crm.QueryRow(a.t.Context(), `SELECT uid FROM dbcontroller.shadow WHERE name = $1`, name).Scan(&uid))
 	req := shadow.ReferrersRequest{Target: schema.FullName{Deployment: a.ID(crm), Name: name}, UID: uid, Limit: limit}
 	for {
-		page, err := a.Stores[a.ID(shop)].Referrers(a.t.Context(), req)
+		page, err := a.Stores[a.ID(shop)].Operate.Referrers(a.t.Context(), req)
 		require.NoError(a.t, err)
 		require.LessOrEqual(a.t, len(page.List), limit)
 		for _, r := range page.List {
@@ -75,7 +75,7 @@ func TestARowOfAStrictTableIsTraced(t *testing.T) {
 INSERT INTO dbcontroller.shadow (uid, kind_id, state, shard, revision, generation, name)
 SELECT gen_random_uuid(), a.kind_id, 1, 1, 1, 1, 'orders/' || o.id FROM orders o, dbcontroller.attachment a WHERE a.kind = 'Order' RETURNING uid`).Scan(&uid))
 	require.NoError(t, a.shop.QueryRow(t.Context(), `SELECT uid FROM dbcontroller.foreign_target WHERE name = 'customers/1'`).Scan(&customer))
-	traces, err := a.Stores[a.ID(shop)].Trace(t.Context(), []uuid.UUID{uid})
+	traces, err := a.Stores[a.ID(shop)].Deletions.Trace(t.Context(), []uuid.UUID{uid})
 	require.NoError(t, err)
 	require.Equal(t, []peer.PlanTarget{{Deployment: a.ID(crm), UID: customer}}, traces[uid].Cascades, "the approver's deletion does not")
 }
@@ -97,20 +97,20 @@ func TestRowsOfStrictTablesAreRead(t *testing.T) {
 	t.Parallel()
 	a := newStrict(t)
 	ctx, store := t.Context(), a.Stores[a.ID(shop)]
-	_, err := store.Get(ctx, "invoices/i1")
+	_, err := store.Read.Get(ctx, "invoices/i1")
 	require.ErrorIs(t, err, peer.ErrNotFound)
 	a.write(`INSERT INTO invoices SELECT 'i' || g, 1 + g % 2, CASE WHEN g = 3 THEN 'a,b' END, CASE WHEN g = 3 THEN 1 END FROM generate_series(1, 700) g`)
-	got, err := store.Get(ctx, "invoices/i3")
+	got, err := store.Read.Get(ctx, "invoices/i3")
 	require.NoError(t, err)
 	require.Equal(t, peer.Active, got.State)
 	require.JSONEq(t, `{"customer_id": "`+customer("2")+`", "room__seat": "//`+crm+`/seats/a%5C,b,1"}`, string(got.Body))
-	explained, err := store.Explain(ctx, "invoices/i3")
+	explained, err := store.Operate.Explain(ctx, "invoices/i3")
 	require.NoError(t, err)
 	require.Empty(t, explained.Reasons)
 
 	list := func(req shadow.ListRequest) (names []string) {
 		for {
-			page, next, err := store.List(ctx, req)
+			page, next, err := store.Read.List(ctx, req)
 			require.NoError(t, err)
 			require.LessOrEqual(t, len(page), req.Limit)
 			for _, r := range page {
@@ -131,9 +131,9 @@ func TestRowsOfStrictTablesAreRead(t *testing.T) {
 	require.Len(t, list(shadow.ListRequest{Kind: "Invoice", Limit: 10, Within: grant.Within{"Invoice": {{From: "invoices/i70", Below: "invoices/i71"}}}}), 2)
 
 	for _, err := range []error{
-		store.WatchResources(ctx, "Invoice", "", "", nil),
+		store.Read.WatchResources(ctx, "Invoice", "", "", nil),
 		func() error {
-			_, _, err := store.List(ctx, shadow.ListRequest{Kind: "Invoice", Limit: 1, OrderBy: "name"})
+			_, _, err := store.Read.List(ctx, shadow.ListRequest{Kind: "Invoice", Limit: 1, OrderBy: "name"})
 			return err
 		}(),
 	} {

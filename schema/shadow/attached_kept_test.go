@@ -37,7 +37,7 @@ CREATE TRIGGER stays BEFORE DELETE ON customers FOR EACH ROW WHEN (OLD.id = 4) E
 	}
 	id := uuid.Must(uuid.NewV7())
 	for range 2 { // the refusal is definite, and kept with the request
-		_, err := a.Stores[a.ID(crm)].Delete(t.Context(), shadow.DeleteRequest{Name: "customers/1", RequestID: id})
+		_, err := a.Stores[a.ID(crm)].Deletions.Delete(t.Context(), shadow.DeleteRequest{Name: "customers/1", RequestID: id})
 		require.ErrorContains(t, err, "a row of public.customers cannot be deleted or changed: the constraint notes_customer keeps it: ")
 	}
 	a.exec(a.crm, `DELETE FROM notes; DELETE FROM later; DROP TRIGGER contract ON customers; DROP TRIGGER stays ON customers; CREATE RULE stays AS ON DELETE TO customers WHERE OLD.id = 4 DO INSTEAD NOTHING`)

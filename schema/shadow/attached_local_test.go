@@ -70,7 +70,7 @@ INSERT INTO customers SELECT generate_series(1, 4);
 			require.Contains(t, refused.Detail, "//"+shop+" (rows written under its right)")
 			_, err := a.Delete("//" + shop + "/customers/2")
 			require.ErrorContains(t, err, "visits/1 (host_id)")
-			_, err = a.Stores[a.ID(shop)].Delete(t.Context(), shadow.DeleteRequest{Name: "customers/3"}) // with its visit, and the plan, which two visits have
+			_, err = a.Stores[a.ID(shop)].Deletions.Delete(t.Context(), shadow.DeleteRequest{Name: "customers/3"}) // with its visit, and the plan, which two visits have
 			require.NoError(t, err)
 			a.Settle()
 			require.Equal(t, []string{"1", "3"}, a.rows(a.shop, `SELECT id::text FROM visits WHERE plan IS NULL ORDER BY 1`))

@@ -93,7 +93,7 @@ func TestALaterNoteKeepsRowsOfAMissingTarget(t *testing.T) {
 		a.exec(late, `INSERT INTO invoices (id, room, seat) VALUES ('late', 'r', 1)`)
 		return nil
 	}
-	_, err := a.Stores[a.ID(shop)].AcquireForRows(t.Context())
+	_, err := a.Stores[a.ID(shop)].RightRequests.AcquireForRows(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, []string{"late", "old"}, a.rows(a.shop, `SELECT id FROM invoices WHERE room IS NOT NULL ORDER BY 1`))
 	a.Settle()
@@ -128,7 +128,7 @@ func TestRowsOfAStatementCountFromItsCommit_I1_I3_I31(t *testing.T) {
 	a.exec(a.shop, `UPDATE dbcontroller.foreign_target SET kept_until = now()`)
 	_, err := a.Delete(customer("1"))
 	require.ErrorContains(t, err, "invoices/")
-	_, err = a.Stores[a.ID(shop)].Tidy(t.Context())
+	_, err = a.Stores[a.ID(shop)].Admin.Tidy(t.Context())
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { // it looks at the right
 		a.AnswerRequests(shop)

@@ -81,9 +81,9 @@ func TestNothingReadsAWholeAttachedTable(t *testing.T) {
 		started := a.SecondProcess(id, shadow.Config{Delegations: true}) // it looks for pauses that are too long at once
 		for range 4 {
 			for _, store := range []*shadow.Store{started, a.Stores[a.ID(id)]} {
-				_, err := store.DeleteRows(ctx)
+				_, err := store.DeletedRows.DeleteRows(ctx)
 				require.NoError(t, err)
-				_, err = store.AcquireForRows(ctx)
+				_, err = store.RightRequests.AcquireForRows(ctx)
 				require.NoError(t, err)
 			}
 		}

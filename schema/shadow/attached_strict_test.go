@@ -121,7 +121,7 @@ func (a *attached) returned() {
 	a.t.Helper()
 	a.exec(a.shop, `UPDATE dbcontroller.foreign_target SET kept_until = now()`)
 	a.Settle()
-	_, err := a.Stores[a.ID(shop)].Tidy(context.Background())
+	_, err := a.Stores[a.ID(shop)].Admin.Tidy(context.Background())
 	require.NoError(a.t, err)
 	a.Settle()
 }
@@ -140,7 +140,7 @@ func TestWishesForASilentDeploymentDelayNoOthers_I20(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
-	running.Go(func() { _ = a.Stores[a.ID(shop)].RunRequests(ctx, func() bool { return true }) })
+	running.Go(func() { _ = a.Stores[a.ID(shop)].RightRequests.RunRequests(ctx, func() bool { return true }) })
 	defer running.Wait()
 	defer cancel()
 	defer close(silent)
@@ -200,7 +200,7 @@ func TestAnAnswerIsForEarlierQuestionsAlone(t *testing.T) {
 	a.exec(a.shop, `SELECT dbcontroller.acquire($1)`, late)
 	a.OnEstablish = func(to schema.DeploymentID, attempt peer.AttemptID, refs []peer.EstablishReference) error {
 		a.OnEstablish = nil
-		_, err := a.Stores[to].Establish(ctx, a.ID(shop), attempt, refs)
+		_, err := a.Stores[to].Targets.Establish(ctx, a.ID(shop), attempt, refs)
 		a.exec(a.crm, `INSERT INTO customers VALUES (77, 'late')`)
 		a.exec(a.shop, `SELECT dbcontroller.acquire($1)`, late)
 		require.Error(t, err)
@@ -369,7 +369,7 @@ func TestTheEndOfAllRightsWaitsForStrictWrites(t *testing.T) {
 	t.Parallel()
 	for what, end := range map[string]func(a *attached) error{
 		"decommissioned there": func(a *attached) error {
-			return a.Stores[a.ID(shop)].DecommissionedBy(context.Background(), a.ID(crm))
+			return a.Stores[a.ID(shop)].Targets.DecommissionedBy(context.Background(), a.ID(crm))
 		},
 		"a process without delegations joins": func(a *attached) error { return joins(a.Box, shop, shadow.Config{}) },
 	} {
@@ -523,7 +523,7 @@ func TestVeryManyWishesCostALookLittle_I20_I21(t *testing.T) {
 	t.Parallel()
 	a := newStrict(t)
 	store, ctx := a.Stores[a.ID(shop)], context.Background()
-	require.NoError(t, store.Recover(ctx, a.Environment()))
+	require.NoError(t, store.Gate.Recover(ctx, a.Environment()))
 	a.exec(a.shop, `INSERT INTO dbcontroller.wish (target, asked_by) SELECT 'BLOCK //crm.example.com/mars-' || g || '/customers/1', 'app' FROM generate_series(1, 2000) g`)
 	before := numbered(t, a.Box, shop)
 	a.AnswerRequests(shop)

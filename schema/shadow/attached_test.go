@@ -265,7 +265,7 @@ func TestARowBehindADeletionIsAnotherResource_I1(t *testing.T) {
 // tidies runs the tidying of a deployment once, and the work that follows from it.
 func (a *attached) tidies(deployment string) {
 	a.t.Helper()
-	_, err := a.Stores[a.ID(deployment)].Tidy(context.Background())
+	_, err := a.Stores[a.ID(deployment)].Admin.Tidy(context.Background())
 	require.NoError(a.t, err)
 	a.Settle()
 }

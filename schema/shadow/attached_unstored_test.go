@@ -77,7 +77,7 @@ func TestADeletionReachesRowsThatAreNotStored_I1_I4(t *testing.T) {
 	a.exec(a.shop, `UPDATE dbcontroller.foreign_target SET id = -id, latest = -latest WHERE name = 'customers/3' AND acting_epoch IS NULL`) // an earlier one
 	var uid uuid.UUID
 	require.NoError(t, a.shop.QueryRow(t.Context(), `SELECT uid FROM dbcontroller.foreign_target WHERE name = 'customers/3' AND id < 0`).Scan(&uid))
-	failed, err := a.Stores[a.ID(shop)].ActFor(t.Context(), a.ID(crm), []schema.Deletion{{Seq: 1, Kind: "Customer", Name: "customers/3", UID: uid}}, time.Minute)
+	failed, err := a.Stores[a.ID(shop)].Follow.ActFor(t.Context(), a.ID(crm), []schema.Deletion{{Seq: 1, Kind: "Customer", Name: "customers/3", UID: uid}}, time.Minute)
 	require.NoError(t, err)
 	require.Empty(t, failed)
 	require.Equal(t, []string{"three"}, a.rows(a.shop, `SELECT note FROM orders`), "it names the later one")

@@ -116,7 +116,7 @@ func TestRightsOfASilentDeploymentAreReleased_I3_I8_I31(t *testing.T) {
 
 	var keys []string
 	for token := ""; ; {
-		page, next, err := west.Unconfirmed(ctx, a.ID(shop), 2, token)
+		page, next, err := west.Operate.Unconfirmed(ctx, a.ID(shop), 2, token)
 		require.NoError(t, err)
 		for _, r := range page {
 			require.Empty(t, r.Refused)
@@ -128,9 +128,9 @@ func TestRightsOfASilentDeploymentAreReleased_I3_I8_I31(t *testing.T) {
 		}
 	}
 	require.Len(t, keys, 3)
-	_, _, err = west.Unconfirmed(ctx, a.ID(shop), 2, "x")
+	_, _, err = west.Operate.Unconfirmed(ctx, a.ID(shop), 2, "x")
 	require.ErrorAs(t, err, new(*peer.InvalidError))
-	released, err := west.ForceRelease(ctx, keys, false, "ticket 1", "operator/eve")
+	released, err := west.Operate.ForceRelease(ctx, keys, false, "ticket 1", "operator/eve")
 	require.NoError(t, err)
 	require.Equal(t, keys, released)
 	require.Equal(t, 3, endings(a.Box, crm))
@@ -151,12 +151,12 @@ func TestRightsOfASilentDeploymentAreReleased_I3_I8_I31(t *testing.T) {
 	require.Equal(t, []string{"//" + crm + "/customers/3 true"}, a.rows(a.shop, `SELECT target || ' ' || missing FROM dbcontroller.lacking`), "it is reported")
 
 	// The releases change nothing when they are repeated.
-	released, err = west.ForceRelease(ctx, keys, false, "ticket 1", "operator/eve")
+	released, err = west.Operate.ForceRelease(ctx, keys, false, "ticket 1", "operator/eve")
 	require.NoError(t, err)
 	require.Empty(t, released)
 	confirmed := releasable(t, west, "customers/1", "BLOCKADE")
 	require.Contains(t, confirmed.Refused, "has references under it")
-	_, err = west.ForceRelease(ctx, []string{confirmed.Key}, false, "ticket 1", "operator/eve")
+	_, err = west.Operate.ForceRelease(ctx, []string{confirmed.Key}, false, "ticket 1", "operator/eve")
 	require.ErrorAs(t, err, new(*peer.InvalidError))
 	a.exec(a.shop, `DELETE FROM invoices WHERE id = 'late'`)
 	a.again()
@@ -171,7 +171,7 @@ func TestAUsedRightIsNotReleased_I3_I8(t *testing.T) {
 		t.Helper()
 		a.Expire(crm)
 		require.NoError(t, a.Resolve(a.ID(crm)))
-		page, _, err := a.Stores[a.ID(crm)].Unconfirmed(t.Context(), a.ID(shop), 10, "")
+		page, _, err := a.Stores[a.ID(crm)].Operate.Unconfirmed(t.Context(), a.ID(shop), 10, "")
 		require.NoError(t, err)
 		return page
 	}
@@ -188,11 +188,11 @@ func TestAUsedRightIsNotReleased_I3_I8(t *testing.T) {
 	a.acquire(rightsTo(1, 3))
 	require.Zero(t, a.Count(crm, "tentative")-1, "that of the new one")
 	a.SetDown(shop, true)
-	page, _, err := a.Stores[a.ID(crm)].Unconfirmed(t.Context(), a.ID(shop), 10, "")
+	page, _, err := a.Stores[a.ID(crm)].Operate.Unconfirmed(t.Context(), a.ID(shop), 10, "")
 	require.NoError(t, err)
 	require.Empty(t, page, "it has not expired yet")
 	a.Expire(crm)
-	page, _, err = a.Stores[a.ID(crm)].Unconfirmed(t.Context(), a.ID(shop), 10, "")
+	page, _, err = a.Stores[a.ID(crm)].Operate.Unconfirmed(t.Context(), a.ID(shop), 10, "")
 	require.NoError(t, err)
 	require.Len(t, page, 1)
 	require.Equal(t, "customers/3", page[0].Name)

@@ -60,7 +60,7 @@ INSERT INTO invoices (id, customer_id, room, seat) VALUES ('i', 2, NULL, NULL), 
 	require.Equal(t, []string{"another", "none", "one"}, a.rows(a.shop, `SELECT note FROM orders ORDER BY 1`))
 	require.Equal(t, []string{"i 2 ", "j 88 ", "k 2 "}, a.rows(a.shop, `SELECT id || ' ' || customer_id || ' ' || COALESCE(room, '') FROM invoices ORDER BY 1`))
 	require.Equal(t, []string{`customer_id ["88"] missing`}, a.noted())
-	waiting, missing, err := a.Stores[a.ID(shop)].Waiting(t.Context())
+	waiting, missing, err := a.Stores[a.ID(shop)].DeletedRows.Waiting(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, []int64{0, 1}, []int64{waiting, missing})
 	require.Equal(t, []string{"true"}, a.rows(a.shop, `SELECT walked::text FROM dbcontroller.attachment WHERE kind = 'Invoice'`))
@@ -120,7 +120,7 @@ func TestRowsOfAMissingTargetGoInParts(t *testing.T) {
 	a := newAttached(t)
 	a.attach()
 	a.exec(a.shop, `INSERT INTO invoices (id, room, seat) SELECT g, 'none', 1 FROM generate_series(1, 1500) g`)
-	_, err := a.Stores[a.ID(shop)].AcquireForRows(t.Context())
+	_, err := a.Stores[a.ID(shop)].RightRequests.AcquireForRows(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, []string{"500"}, a.rows(a.shop, `SELECT count(*)::text FROM invoices WHERE room IS NOT NULL`))
 	require.Equal(t, []string{"true"}, a.rows(a.shop, `SELECT (due < now() + interval '2 s')::text FROM dbcontroller.lacking`))
@@ -210,8 +210,8 @@ func TestABehaviourThatChangesHoldsAllTheWay_I1_I3_I34(t *testing.T) {
 		require.Zero(t, a.Count(crm, "deleting"))
 		a.write(`INSERT INTO orders (customer_id, note) VALUES (3, 'three')`)
 		a.attachAnew()
-		a.exec(a.crm, `DELETE FROM customers WHERE id = 3`)    // and not walked yet
-		_, err := a.Stores[a.ID(shop)].DeleteRows(t.Context()) // which notices the attachment
+		a.exec(a.crm, `DELETE FROM customers WHERE id = 3`)                // and not walked yet
+		_, err := a.Stores[a.ID(shop)].DeletedRows.DeleteRows(t.Context()) // which notices the attachment
 		require.NoError(t, err)
 		a.Settle()
 		require.Equal(t, []string{"two"}, a.rows(a.shop, `SELECT note FROM orders`))
@@ -233,7 +233,7 @@ func TestABehaviourThatChangesHoldsAllTheWay_I1_I3_I34(t *testing.T) {
 		require.Equal(t, []string{`customer_id ["2"]`}, a.noted())
 		a.SetDown(crm, false)
 		a.exec(a.shop, `UPDATE dbcontroller.foreign_target SET kept_until = NULL`)
-		_, err := a.Stores[a.ID(shop)].Tidy(t.Context())
+		_, err := a.Stores[a.ID(shop)].Admin.Tidy(t.Context())
 		require.NoError(t, err)
 		_ = a.refused(a.crm, `DELETE FROM customers WHERE id = 2`)
 		for range 3 {
@@ -263,7 +263,7 @@ func TestABehaviourThatChangesHoldsAllTheWay_I1_I3_I34(t *testing.T) {
 			refused := func(when string) {
 				t.Helper()
 				a.exec(a.shop, `UPDATE dbcontroller.foreign_target SET kept_until = NULL`)
-				_, err := a.Stores[a.ID(shop)].Tidy(t.Context())
+				_, err := a.Stores[a.ID(shop)].Admin.Tidy(t.Context())
 				require.NoError(t, err)
 				_, err = a.crm.Exec(t.Context(), `DELETE FROM customers WHERE id = 2`)
 				require.ErrorContains(t, err, "23503", when)
@@ -286,7 +286,7 @@ func TestABehaviourThatChangesHoldsAllTheWay_I1_I3_I34(t *testing.T) {
 			refused("at rest")
 			a.Capture(a.ID(shop))
 			a.Settle()
-			_, err := a.Stores[a.ID(shop)].DeleteRows(t.Context())
+			_, err := a.Stores[a.ID(shop)].DeletedRows.DeleteRows(t.Context())
 			require.NoError(t, err)
 			require.Equal(t, []string{"true []"}, a.rows(a.shop, `SELECT walked || ' ' || former FROM dbcontroller.attachment WHERE kind = 'Order'`))
 			refused("at rest without the former ones")
@@ -354,9 +354,9 @@ func TestAnUnreadableTableKeepsNoOtherBack(t *testing.T) {
 	a.Capture(a.ID(crm))
 	store := a.Stores[a.ID(shop)]
 	for range 4 {
-		_, err := store.DeleteRows(ctx)
+		_, err := store.DeletedRows.DeleteRows(ctx)
 		require.NoError(t, err)
-		_, err = store.AcquireForRows(ctx)
+		_, err = store.RightRequests.AcquireForRows(ctx)
 		require.ErrorContains(t, err, "orders")
 		a.exec(a.shop, `UPDATE dbcontroller.lacking SET due = now()`)
 	}

@@ -15,7 +15,7 @@ import (
 // verify returns the differences that a verification finds at a deployment: kind, holder, path.
 func (a *attached) verify(deployment string, repair bool) (found []string) {
 	a.t.Helper()
-	_, err := a.Stores[a.ID(deployment)].Verify(context.Background(), shadow.Verification{
+	_, err := a.Stores[a.ID(deployment)].Verify.Verify(context.Background(), shadow.Verification{
 		Repair: repair, Settle: time.Millisecond,
 		Report: func(d shadow.Difference) error {
 			require.NotEmpty(a.t, d.Cause())

@@ -76,12 +76,12 @@ func TestTheReferencesOfOneAttemptAreFoundByTheirKeys(t *testing.T) {
 	for _, k := range keys {
 		questions, refs = append(questions, peer.Question{Key: k}), append(refs, peer.CheckedReference{Key: k, Behaviour: schema.Block})
 	}
-	answers, err := b.Stores[b.ID(bEast)].Answer(t.Context(), b.ID(aWest), questions)
+	answers, err := b.Stores[b.ID(bEast)].Attempts.Answer(t.Context(), b.ID(aWest), questions)
 	require.NoError(t, err)
 	require.Equal(t, slices.Repeat([]peer.Verdict{peer.Held}, writes), answers.Verdicts)
-	_, err = b.Stores[b.ID(aWest)].CheckReferences(t.Context(), b.ID(bEast), refs)
+	_, err = b.Stores[b.ID(aWest)].Attempts.CheckReferences(t.Context(), b.ID(bEast), refs)
 	require.NoError(t, err)
-	require.NoError(t, b.Stores[b.ID(aWest)].Release(t.Context(), b.ID(bEast), uuid.Nil, keys, nil))
+	require.NoError(t, b.Stores[b.ID(aWest)].Targets.Release(t.Context(), b.ID(bEast), uuid.Nil, keys, nil))
 
 	require.Len(t, asked.sent, 3, "answer, check, release")
 	for sql, args := range asked.sent {

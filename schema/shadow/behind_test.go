@@ -35,36 +35,36 @@ func TestAProcessBehindASwitchRefusesNothingForGood_I15_I26(t *testing.T) {
 	for _, name := range []string{"targets/t", "others/missing"} {
 		update := []peer.Write{{Name: name, Body: body{"n": 1.0}, Mode: peer.Update}}
 		for what, call := range map[string]func() error{
-			"get":          func() error { _, err := behind.Get(ctx, name); return err },
-			"explain":      func() error { _, err := behind.Explain(ctx, name); return err },
-			"plan":         func() error { _, err := behind.PlanDelete(ctx, name); return err },
-			"delete":       func() error { _, err := behind.Delete(ctx, shadow.DeleteRequest{Name: name}); return err },
-			"protect":      func() error { _, err := behind.SetBlockDeletion(ctx, name, uuid.Nil, true); return err },
-			"status":       func() error { _, err := behind.UpdateStatus(ctx, name, uuid.Nil, []byte(`{}`), nil); return err },
-			"releasable":   func() error { _, _, err := behind.Releasable(ctx, name, 1, ""); return err },
-			"update":       func() error { _, err := behind.Save(short(), update); return err },
-			"requested":    func() error { _, err := behind.SaveRequested(short(), uuid.New(), update); return err },
-			"would update": func() error { _, err := behind.ValidateBatch(short(), update, ""); return err },
+			"get":          func() error { _, err := behind.Read.Get(ctx, name); return err },
+			"explain":      func() error { _, err := behind.Operate.Explain(ctx, name); return err },
+			"plan":         func() error { _, err := behind.Deletions.PlanDelete(ctx, name); return err },
+			"delete":       func() error { _, err := behind.Deletions.Delete(ctx, shadow.DeleteRequest{Name: name}); return err },
+			"protect":      func() error { _, err := behind.Write.SetBlockDeletion(ctx, name, uuid.Nil, true); return err },
+			"status":       func() error { _, err := behind.Write.UpdateStatus(ctx, name, uuid.Nil, []byte(`{}`), nil); return err },
+			"releasable":   func() error { _, _, err := behind.Operate.Releasable(ctx, name, 1, ""); return err },
+			"update":       func() error { _, err := behind.Write.Save(short(), update); return err },
+			"requested":    func() error { _, err := behind.Write.SaveRequested(short(), uuid.New(), update); return err },
+			"would update": func() error { _, err := behind.Write.ValidateBatch(short(), update, ""); return err },
 			"in a transaction": func() error {
 				return within(short(), behind, b.Pools[id], update...)
 			},
 			"referrers": func() error {
-				_, err := behind.Referrers(ctx, shadow.ReferrersRequest{Target: schema.FullName{Deployment: id, Name: name}, Limit: 1})
+				_, err := behind.Operate.Referrers(ctx, shadow.ReferrersRequest{Target: schema.FullName{Deployment: id, Name: name}, Limit: 1})
 				return err
 			},
 		} {
 			require.ErrorIs(t, call(), peer.ErrAborted, "%s %s", what, name)
 		}
 	}
-	_, err := behind.Save(short(), []peer.Write{{Name: "others/o", Body: body{"n": 1.0}, Mode: peer.Update}})
+	_, err := behind.Write.Save(short(), []peer.Write{{Name: "others/o", Body: body{"n": 1.0}, Mode: peer.Update}})
 	require.ErrorIs(t, err, peer.ErrAborted)
 	for _, kind := range []string{"Other", ""} {
-		_, _, err := behind.List(ctx, shadow.ListRequest{Kind: kind, Limit: 10})
+		_, _, err := behind.Read.List(ctx, shadow.ListRequest{Kind: kind, Limit: 10})
 		require.ErrorIs(t, err, peer.ErrAborted, "list %q", kind)
 	}
-	require.ErrorIs(t, behind.WatchResources(short(), "Other", "", "", func(schema.Event[peer.Resource]) error { return nil }), peer.ErrAborted)
+	require.ErrorIs(t, behind.Read.WatchResources(short(), "Other", "", "", func(schema.Event[peer.Resource]) error { return nil }), peer.ErrAborted)
 	select {
-	case <-behind.Superseded():
+	case <-behind.Gate.Superseded():
 	default:
 		t.Error("the node manager is not notified")
 	}
@@ -72,17 +72,17 @@ func TestAProcessBehindASwitchRefusesNothingForGood_I15_I26(t *testing.T) {
 	// A write goes on as soon as the process has adopted the version; then refusals are definite again.
 	written := make(chan error, 1)
 	go func() {
-		_, err := behind.Save(ctx, []peer.Write{{Name: "others/o", Body: body{"n": 2.0}, Mode: peer.Update}})
+		_, err := behind.Write.Save(ctx, []peer.Write{{Name: "others/o", Body: body{"n": 2.0}, Mode: peer.Update}})
 		written <- err
 	}()
 	<-time.After(wait.Poll) // the write waits, mostly
-	require.NoError(t, behind.Adopt(ctx, b.Stores[id].Model()))
+	require.NoError(t, behind.Admin.Adopt(ctx, b.Stores[id].Model()))
 	require.NoError(t, <-written)
-	_, err = behind.Get(ctx, "targets/missing")
+	_, err = behind.Read.Get(ctx, "targets/missing")
 	require.ErrorIs(t, err, peer.ErrNotFound)
-	_, err = behind.Get(ctx, "none/n")
+	_, err = behind.Read.Get(ctx, "none/n")
 	require.ErrorAs(t, err, new(*peer.InvalidError))
-	found, _, err := behind.List(ctx, shadow.ListRequest{Limit: 10})
+	found, _, err := behind.Read.List(ctx, shadow.ListRequest{Limit: 10})
 	require.NoError(t, err)
 	require.Len(t, found, 2)
 }

@@ -31,7 +31,7 @@ func BenchmarkWatch(b *testing.B) {
 				arrived.Add(1)
 				readers.Go(func() {
 					got := 0
-					_ = store.WatchResources(ctx, "Target", "", "", func(e schema.Event[peer.Resource]) error {
+					_ = store.Read.WatchResources(ctx, "Target", "", "", func(e schema.Event[peer.Resource]) error {
 						if e.EndOfSnapshot {
 							primed.Done()
 						}
@@ -50,7 +50,7 @@ func BenchmarkWatch(b *testing.B) {
 				for j := range writes {
 					writes[j].Name = fmt.Sprintf("targets/t%d-%d", i, j)
 				}
-				_, err := store.Save(ctx, writes)
+				_, err := store.Write.Save(ctx, writes)
 				require.NoError(b, err)
 			}
 			arrived.Wait()
@@ -83,9 +83,9 @@ FROM (
 			members = append(members, peer.Write{Name: fmt.Sprint("targets/m", i), Body: body{"next": target}})
 			holding = append(holding, peer.Write{Name: fmt.Sprint("holders/h", i), Body: body{"cascade": fmt.Sprint("//", aWest, "/targets/m", i)}})
 		}
-		_, err := box.Stores[west].Save(b.Context(), members)
+		_, err := box.Stores[west].Write.Save(b.Context(), members)
 		require.NoError(b, err)
-		_, err = box.Stores[east].Save(b.Context(), holding)
+		_, err = box.Stores[east].Write.Save(b.Context(), holding)
 		require.NoError(b, err)
 		box.Settle()
 
@@ -102,8 +102,8 @@ FROM (
 		require.Len(b, marked, size)
 		timed(&counts, func() error { _, err := box.Pools[west].Exec(b.Context(), finalised, marked); return err })
 		timed(&whole, func() error { _, err := box.Do(west, schema.Finalise); return err })
-		timed(&counts, func() error { return box.Stores[west].Flush(b.Context()) })
-		timed(&counts, func() error { return box.Stores[east].Flush(b.Context()) })
+		timed(&counts, func() error { return box.Stores[west].Progress.Flush(b.Context()) })
+		timed(&counts, func() error { return box.Stores[east].Progress.Flush(b.Context()) })
 		box.Settle()
 		shares = append(shares, 100*float64(counts)/float64(whole))
 	}

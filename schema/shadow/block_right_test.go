@@ -58,7 +58,7 @@ func idleRight(t *testing.T, b *harness.Box) {
 	b.Settle()
 	var id int64
 	require.NoError(t, b.Pools[b.ID(bEast)].QueryRow(t.Context(), `SELECT id FROM dbcontroller.foreign_target`).Scan(&id))
-	require.NoError(t, b.Stores[b.ID(bEast)].Acquire(t.Context(), b.ID(aWest), []int64{id}))
+	require.NoError(t, b.Stores[b.ID(bEast)].Rights.Acquire(t.Context(), b.ID(aWest), []int64{id}))
 	b.Settle()
 	rights, _ := blockRights(t, b, bEast)
 	require.Equal(t, 1, rights)
@@ -171,7 +171,7 @@ func TestARecallEndsNoOtherProxy_I8_I13(t *testing.T) {
 	require.NoError(t, err)
 	done := make(chan *peer.Recalled, 1)
 	go func() {
-		answer, err := holders.Recall(ctx, b.ID(aWest), []peer.Recall{{Question: peer.Question{Key: key}, Mode: peer.RecallIfFree}})
+		answer, err := holders.Rights.Recall(ctx, b.ID(aWest), []peer.Recall{{Question: peer.Question{Key: key}, Mode: peer.RecallIfFree}})
 		if err != nil {
 			answer = &peer.Recalled{}
 		}
@@ -258,10 +258,10 @@ func TestACascadeWaitsForARight_I2_I13(t *testing.T) {
 	require.Zero(t, rights)
 	require.Equal(t, 1, proxies, "a holder has not let go")
 	require.Equal(t, peer.Deleting, b.Get(target).State)
-	conditions, err := b.Stores[b.ID(aWest)].Conditions(t.Context(), "targets/t")
+	conditions, err := b.Stores[b.ID(aWest)].Read.Conditions(t.Context(), "targets/t")
 	require.NoError(t, err)
 	require.Equal(t, "by references of "+bEast+" under its right to block", conditions[0].Message)
-	explained, err := b.Stores[b.ID(aWest)].Explain(t.Context(), "targets/t")
+	explained, err := b.Stores[b.ID(aWest)].Operate.Explain(t.Context(), "targets/t")
 	require.NoError(t, err)
 	require.True(t, slices.ContainsFunc(explained.Reasons, func(r shadow.ExplainedReason) bool {
 		return r.Type == "DELEGATED" && strings.HasPrefix(r.Message, bEast+" may block it without asking")
@@ -346,7 +346,7 @@ func TestALateBlockRightIsNotTaken_I30_I31(t *testing.T) {
 		_, err := pool.Exec(ctx, `UPDATE dbcontroller.foreign_target SET turn = nextval('dbcontroller.object_id')`)
 		require.NoError(t, err)
 	}
-	require.NoError(t, store.Acquire(ctx, b.ID(aWest), []int64{id}))
+	require.NoError(t, store.Rights.Acquire(ctx, b.ID(aWest), []int64{id}))
 	b.AfterEstablish = nil
 	rights, proxies := blockRights(t, b, bEast)
 	require.Zero(t, rights+proxies)
@@ -362,7 +362,7 @@ func TestExcludedKindsGiveNoRightToBlock_I30(t *testing.T) {
 	b := harness.NewBox(t, undelegated, func(cfg *shadow.Config) { cfg.Delegations = true }, aWest, bEast)
 	full := "//" + aWest + "/targets/t"
 	uid := b.MustPut(full, nil).UID
-	_, err := b.Stores[b.ID(aWest)].Establish(t.Context(), b.ID(bEast), uuid.Must(uuid.NewV7()), []peer.EstablishReference{{
+	_, err := b.Stores[b.ID(aWest)].Targets.Establish(t.Context(), b.ID(bEast), uuid.Must(uuid.NewV7()), []peer.EstablishReference{{
 		HolderUID: uid, HolderKind: "Target", HolderName: "targets/t", Path: peer.RightPath, TargetKind: "Target", TargetName: "targets/t", TargetUID: uid, Behaviour: schema.Block,
 	}})
 	var refused *peer.RefusedError
@@ -396,7 +396,7 @@ func TestUnusedBlockRightsAreReturned(t *testing.T) {
 		b.MustPut(holderNumber(n), nil)
 	}
 	b.Settle()
-	_, err := b.Stores[b.ID(bEast)].Tidy(t.Context())
+	_, err := b.Stores[b.ID(bEast)].Admin.Tidy(t.Context())
 	require.NoError(t, err)
 	b.Settle()
 	require.Zero(t, b.Count(aWest, "blockade"))
@@ -430,7 +430,7 @@ func TestVersionsAreSwitchedWithBlockRights_I26_I30(t *testing.T) {
 	b.Switch(bEast, "v2")
 	b.Settle()
 	b.Audit()
-	_, err := b.Stores[b.ID(bEast)].Tidy(t.Context())
+	_, err := b.Stores[b.ID(bEast)].Admin.Tidy(t.Context())
 	require.NoError(t, err)
 	b.Settle()
 	require.Zero(t, b.Count(aWest, "blockade"))
@@ -463,7 +463,7 @@ func TestBlockRightsEndWhenADeploymentIsDecommissioned_I15_I31(t *testing.T) {
 		decommission(t, b, aWest, bEast, schema.Unset)
 		b.Settle()
 		require.Zero(t, b.Count(aWest, "blockade"))
-		require.NoError(t, b.Stores[b.ID(bEast)].DecommissionedBy(t.Context(), b.ID(aWest)))
+		require.NoError(t, b.Stores[b.ID(bEast)].Targets.DecommissionedBy(t.Context(), b.ID(aWest)))
 		rights, _ := blockRights(t, b, bEast)
 		require.Zero(t, rights)
 		b.MustDelete(target)
@@ -480,7 +480,7 @@ func TestManyHoldersUnderARight_I3_I21(t *testing.T) {
 	for i := range writes {
 		writes[i] = peer.Write{Name: fmt.Sprintf("holders/m%d", i), Body: body{"block": target}}
 	}
-	_, err := b.Stores[b.ID(bEast)].Save(t.Context(), writes)
+	_, err := b.Stores[b.ID(bEast)].Write.Save(t.Context(), writes)
 	require.NoError(t, err)
 	_, err = b.Delete(target)
 	var blocked *peer.BlockedError
@@ -517,7 +517,7 @@ func TestRecallsOfAHostileDeployment_I15_I31(t *testing.T) {
 	before := decided()
 	for _, mode := range []peer.RecallMode{peer.RecallLooks, peer.RecallIfFree, peer.RecallEnds} {
 		key := peer.BlockadeKey{Attempt: attempt, HolderUID: uid, Path: peer.RightPath, TargetUID: uid}
-		out, err := store.Recall(t.Context(), hostile, []peer.Recall{{Question: peer.Question{Key: key, Expired: true}, Mode: mode}})
+		out, err := store.Rights.Recall(t.Context(), hostile, []peer.Recall{{Question: peer.Question{Key: key, Expired: true}, Mode: mode}})
 		require.NoError(t, err)
 		require.Empty(t, out.Answers[0].Holders, "names of holders are for the target's deployment")
 	}
@@ -532,7 +532,7 @@ func TestRecallsOfAHostileDeployment_I15_I31(t *testing.T) {
 	}
 	var refused bool
 	for range 20 {
-		_, err := store.Recall(t.Context(), hostile, made(50))
+		_, err := store.Rights.Recall(t.Context(), hostile, made(50))
 		refused = refused || errors.Is(err, peer.ErrQuota)
 	}
 	require.True(t, refused)

@@ -32,7 +32,7 @@ func TestEstablishRefusesWhatCannotBeReferredTo(t *testing.T) {
 	uid := b.MustPut(target, nil).UID
 	ctx, store := context.Background(), b.Stores[b.ID(aWest)]
 	establish := func(attempt peer.AttemptID, refs ...peer.EstablishReference) error {
-		_, err := store.Establish(ctx, b.ID(bEast), attempt, refs)
+		_, err := store.Targets.Establish(ctx, b.ID(bEast), attempt, refs)
 		return err
 	}
 	good := reference("block", schema.Block, uuid.New())
@@ -92,7 +92,7 @@ func TestMessagesOfOneAttemptCommute_I7(t *testing.T) {
 					path := map[schema.Behaviour]string{schema.Block: "block", schema.Unset: "unset"}[behaviour]
 					key := peer.BlockadeKey{Attempt: attempt, HolderUID: holderUID, Path: path, TargetUID: targetUID}
 					establish := func() {
-						_, err := store.Establish(ctx, from, attempt, []peer.EstablishReference{reference(path, behaviour, holderUID)})
+						_, err := store.Targets.Establish(ctx, from, attempt, []peer.EstablishReference{reference(path, behaviour, holderUID)})
 						var refused *peer.RefusedError
 						if err != nil && (!errors.As(err, &refused) || !refused.Only(peer.AttemptClosed)) {
 							t.Fatal(err)
@@ -101,12 +101,12 @@ func TestMessagesOfOneAttemptCommute_I7(t *testing.T) {
 					messages := []func(){
 						establish,
 						func() {
-							_, err := store.Confirm(ctx, from, peer.Confirm{Attempts: []peer.AttemptID{attempt}})
+							_, err := store.Targets.Confirm(ctx, from, peer.Confirm{Attempts: []peer.AttemptID{attempt}})
 							require.NoError(t, err)
 						},
 					}
 					if !held {
-						messages = append(messages, func() { require.NoError(t, store.Release(ctx, from, uuid.Nil, []peer.BlockadeKey{key}, nil)) })
+						messages = append(messages, func() { require.NoError(t, store.Targets.Release(ctx, from, uuid.Nil, []peer.BlockadeKey{key}, nil)) })
 					}
 					establish() // the first establish comes first in every order: the holder commits only after its answer
 					for _, i := range append(random.Perm(len(messages)), random.Perm(len(messages))...) {
@@ -118,10 +118,10 @@ func TestMessagesOfOneAttemptCommute_I7(t *testing.T) {
 					}
 					// The background's resolve asks only about tentative blockades that have expired.
 					b.Expire(aWest)
-					questions, err := store.Expired(ctx, from, 10)
+					questions, err := store.Targets.Expired(ctx, from, 10)
 					require.NoError(t, err)
 					for _, q := range questions {
-						require.NoError(t, store.Settle(ctx, from, []peer.Question{q}, &peer.Answers{Verdicts: []peer.Verdict{verdict}}))
+						require.NoError(t, store.Targets.Settle(ctx, from, []peer.Question{q}, &peer.Answers{Verdicts: []peer.Verdict{verdict}}))
 					}
 					switch {
 					case held && behaviour == schema.Block:
@@ -141,7 +141,7 @@ func TestAConfirmOfAnUnknownAttemptIsReportedAndInventsNothing(t *testing.T) {
 	b := newPair(t, nil)
 	b.MustPut(target, nil)
 	attempt := newAttempt()
-	confirmed, err := b.Stores[b.ID(aWest)].Confirm(context.Background(), b.ID(bEast), peer.Confirm{Attempts: []peer.AttemptID{attempt}, Delegable: true})
+	confirmed, err := b.Stores[b.ID(aWest)].Targets.Confirm(context.Background(), b.ID(bEast), peer.Confirm{Attempts: []peer.AttemptID{attempt}, Delegable: true})
 	require.NoError(t, err)
 	require.Equal(t, []peer.AttemptID{attempt}, confirmed.Unknown)
 	require.Zero(t, b.Count(aWest, "blockade"))
@@ -158,8 +158,8 @@ func TestAPeerTouchesOnlyItsOwnBlockades(t *testing.T) {
 	var attempt uuid.UUID
 	require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(ctx, `SELECT attempt FROM dbcontroller.blockade`).Scan(&attempt))
 	key := peer.BlockadeKey{Attempt: attempt, HolderUID: h.UID, Path: "block", TargetUID: targetUID}
-	require.NoError(t, store.Release(ctx, b.ID(bWest), uuid.Nil, []peer.BlockadeKey{key}, []peer.AttemptID{attempt}))
-	require.NoError(t, store.Settle(ctx, b.ID(bWest), []peer.Question{{Key: key}}, &peer.Answers{Verdicts: []peer.Verdict{peer.GoneVerdict}}))
+	require.NoError(t, store.Targets.Release(ctx, b.ID(bWest), uuid.Nil, []peer.BlockadeKey{key}, []peer.AttemptID{attempt}))
+	require.NoError(t, store.Targets.Settle(ctx, b.ID(bWest), []peer.Question{{Key: key}}, &peer.Answers{Verdicts: []peer.Verdict{peer.GoneVerdict}}))
 	require.Equal(t, 1, b.Count(aWest, "blockade"))
 	b.Audit()
 }
@@ -185,7 +185,7 @@ func TestCrashTable(t *testing.T) {
 			cfg.Times.DeleteTimeout, cfg.Times.TentativeTTL = 5*time.Second, time.Minute
 		})
 		b.MustPut(target, nil)
-		_, err := b.Stores[b.ID(aWest)].Establish(context.Background(), b.ID(bEast), newAttempt(), []peer.EstablishReference{reference("block", schema.Block, uuid.New())})
+		_, err := b.Stores[b.ID(aWest)].Targets.Establish(context.Background(), b.ID(bEast), newAttempt(), []peer.EstablishReference{reference("block", schema.Block, uuid.New())})
 		require.NoError(t, err)
 		// Not expired: the holder may still commit, so a delete is refused as undecided.
 		_, err = b.Delete(target)
@@ -294,7 +294,7 @@ func TestCrashTable(t *testing.T) {
 		require.NoError(t, err)
 		work := b.Work(b.ID(aWest))
 		require.Len(t, work, 2)
-		removed, err := b.Stores[b.ID(aWest)].Finalise(context.Background(), []int64{work[0].Seq})
+		removed, err := b.Stores[b.ID(aWest)].Cascade.Finalise(context.Background(), []int64{work[0].Seq})
 		require.NoError(t, err)
 		require.Equal(t, 1, removed)
 		b.Settle()
@@ -313,7 +313,7 @@ func TestTheAnswerOfACommitIsLostAndTheWriteStandsAllTheSame_I29(t *testing.T) {
 	require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(ctx, `SELECT attempt FROM dbcontroller.blockade`).Scan(&attempt))
 	// Expired by the target's clock, but committed: the resolver's insert of ABORTED comes second.
 	uid := b.Get(holder).UID
-	verdicts, err := b.Stores[b.ID(bEast)].Answer(ctx, b.ID(aWest), []peer.Question{
+	verdicts, err := b.Stores[b.ID(bEast)].Attempts.Answer(ctx, b.ID(aWest), []peer.Question{
 		{Key: peer.BlockadeKey{Attempt: attempt, HolderUID: uid, Path: "block", TargetUID: b.Get(target).UID}, Expired: true},
 		{Key: peer.BlockadeKey{Attempt: attempt, HolderUID: uid, Path: "unset", TargetUID: b.Get(target).UID}},
 		{Key: peer.BlockadeKey{Attempt: newAttempt(), HolderUID: uid, Path: "block", TargetUID: b.Get(target).UID}},
@@ -334,6 +334,6 @@ func TestAnAttemptOfTheFutureIsRefused_I7(t *testing.T) {
 	for i := range 6 {
 		attempt[i] = byte(ms >> (8 * (5 - i)))
 	}
-	_, err := b.Stores[b.ID(aWest)].Establish(t.Context(), b.ID(bEast), attempt, []peer.EstablishReference{reference("block", schema.Block, uuid.New())})
+	_, err := b.Stores[b.ID(aWest)].Targets.Establish(t.Context(), b.ID(bEast), attempt, []peer.EstablishReference{reference("block", schema.Block, uuid.New())})
 	require.ErrorContains(t, err, "clock is hours ahead")
 }

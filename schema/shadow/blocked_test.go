@@ -14,7 +14,7 @@ import (
 // refusals of the same delete, by the plan and by the delete itself.
 func refusedTwice(t *testing.T, b *harness.Box, deployment, name string) (plan *shadow.DeletePlan, planned, refused *peer.BlockedError) {
 	t.Helper()
-	plan, err := b.Stores[b.ID(deployment)].PlanDelete(t.Context(), name)
+	plan, err := b.Stores[b.ID(deployment)].Deletions.PlanDelete(t.Context(), name)
 	require.NoError(t, err)
 	require.ErrorAs(t, plan.Refusal, &planned)
 	_, err = b.Delete("//" + deployment + "/" + name)
@@ -118,7 +118,7 @@ func TestAPlanSaysOfWhatReferredForLongWhatItIs(t *testing.T) {
 	b := newDeliveries(t, 3)
 	b.Settle()
 	b.SetDown("b.example.com/us", true)
-	plan, err := b.Stores[b.ID("a.example.com/us")].PlanDelete(t.Context(), "projects/p")
+	plan, err := b.Stores[b.ID("a.example.com/us")].Deletions.PlanDelete(t.Context(), "projects/p")
 	require.NoError(t, err)
 	require.Len(t, plan.Blockers, 3)
 	for _, p := range plan.Blockers {

@@ -25,7 +25,7 @@ func TestBookmarksOfAnIdleWatchMoveOn_I2_I23(t *testing.T) {
 	tokens := make(chan string, 100)
 	ended := make(chan error, 1)
 	go func() {
-		ended <- here.WatchDeletions(ctx, b.ID(bEast), "", func(e schema.Event[schema.Deletion]) error {
+		ended <- here.Read.WatchDeletions(ctx, b.ID(bEast), "", func(e schema.Event[schema.Deletion]) error {
 			tokens <- e.Token
 			return nil
 		})

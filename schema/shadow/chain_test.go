@@ -31,14 +31,14 @@ func TestADeepChainIsDeletedInPieces_I21(t *testing.T) {
 				}
 			}
 			for batch := range slices.Chunk(writes, 400) {
-				_, err := b.Stores[b.ID(aWest)].Save(t.Context(), batch)
+				_, err := b.Stores[b.ID(aWest)].Write.Save(t.Context(), batch)
 				require.NoError(t, err)
 			}
 			store, proxy := throughProxy(t, b, aWest, nil)
 			proxy.SetLine(line)
 			ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
 			defer cancel()
-			result, err := store.Delete(ctx, shadow.DeleteRequest{Name: "targets/c0"})
+			result, err := store.Deletions.Delete(ctx, shadow.DeleteRequest{Name: "targets/c0"})
 			require.NoError(t, err)
 			require.True(t, result.Removed, "no other deployment is involved")
 			left := b.Count(aWest, "shadow")

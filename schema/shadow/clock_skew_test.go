@@ -51,10 +51,10 @@ func TestClocksAnHourApart_I5_I7_I8(t *testing.T) { // alone: all tests share th
 		// With a clock that differs: an attempt that is never decided, and an aborted one.
 		attempt := newAttempt()
 		ref := reference("block", schema.Block, newAttempt())
-		_, err = b.Stores[b.ID(aWest)].Establish(t.Context(), b.ID(bEast), attempt, []peer.EstablishReference{ref})
+		_, err = b.Stores[b.ID(aWest)].Targets.Establish(t.Context(), b.ID(bEast), attempt, []peer.EstablishReference{ref})
 		require.NoError(t, err)
-		require.NoError(t, b.Stores[b.ID(aWest)].Release(t.Context(), b.ID(bEast), b.Stores[b.ID(bEast)].PresentEpoch(), nil, []peer.AttemptID{attempt}))
-		_, err = b.Stores[b.ID(aWest)].Establish(t.Context(), b.ID(bEast), attempt, []peer.EstablishReference{ref})
+		require.NoError(t, b.Stores[b.ID(aWest)].Targets.Release(t.Context(), b.ID(bEast), b.Stores[b.ID(bEast)].Gate.PresentEpoch(), nil, []peer.AttemptID{attempt}))
+		_, err = b.Stores[b.ID(aWest)].Targets.Establish(t.Context(), b.ID(bEast), attempt, []peer.EstablishReference{ref})
 		require.Error(t, err, "it was released")
 		b.MustPut(holder, body{"block": target2})
 		b.Settle()
@@ -81,7 +81,7 @@ func TestMutualSavesWithTheFewestConnections_I22(t *testing.T) {
 		own, other := sides[g%2], sides[(g+1)%2]
 		wg.Go(func() {
 			for i := range 8 {
-				_, err := b.Stores[b.ID("a.example.com/"+own)].Save(ctx, []peer.Write{{
+				_, err := b.Stores[b.ID("a.example.com/"+own)].Write.Save(ctx, []peer.Write{{
 					Name: fmt.Sprintf("nodes/n%d-%d", g, i), Body: body{"b": []any{"//a.example.com/" + other + "/nodes/target"}},
 				}})
 				if err != nil {
@@ -153,7 +153,7 @@ func putHolders(t *testing.T, b *harness.Box, prefix string, n int, content body
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), wait.Limit) // the time of a call is for fewer
 	defer cancel()
-	_, err := b.Stores[b.ID(bEast)].Save(ctx, writes)
+	_, err := b.Stores[b.ID(bEast)].Write.Save(ctx, writes)
 	require.NoError(t, err)
 }
 
@@ -210,7 +210,7 @@ func TestManyFailingHoldersDelayNoOther_I20(t *testing.T) {
 			var failed map[uuid.UUID]error
 			for runs := 1; len(failed) == 0 || errors.Is(failed[deletions[0].UID], schema.ErrUnfinished); runs++ {
 				require.LessOrEqual(t, runs, 280, "each run handles at least one of 240")
-				failed, err = b.Stores[b.ID(bEast)].ActFor(t.Context(), b.ID(from), deletions, 50*time.Millisecond)
+				failed, err = b.Stores[b.ID(bEast)].Follow.ActFor(t.Context(), b.ID(from), deletions, 50*time.Millisecond)
 				require.NoError(t, err)
 				require.Len(t, failed, 1)
 			}
@@ -219,7 +219,7 @@ func TestManyFailingHoldersDelayNoOther_I20(t *testing.T) {
 			require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM dbcontroller.shadow s JOIN dbcontroller.reference r ON r.holder_id = s.id
 				WHERE s.name LIKE 'holders/good%' AND s.state = 1`).Scan(&left))
 			require.Zero(t, left, "holders that do not fail")
-			failed, err = b.Stores[b.ID(bEast)].ActFor(t.Context(), b.ID(from), deletions, time.Minute)
+			failed, err = b.Stores[b.ID(bEast)].Follow.ActFor(t.Context(), b.ID(from), deletions, time.Minute)
 			require.NoError(t, err, "it ends")
 			require.Len(t, failed, 1)
 		})
@@ -252,14 +252,14 @@ func TestADeletionThatIsToldAgainIsWalkedFromTheBeginning_I4(t *testing.T) {
 	b.MustDelete(target)
 	deletions, _ := b.Seen(b.ID(bEast), b.ID(aWest))
 	for b.Count(bEast, "reference") > bad+good-10 { // until the walk has passed all that fail
-		failed, err := b.Stores[b.ID(bEast)].ActFor(t.Context(), b.ID(aWest), deletions, 20*time.Millisecond)
+		failed, err := b.Stores[b.ID(bEast)].Follow.ActFor(t.Context(), b.ID(aWest), deletions, 20*time.Millisecond)
 		require.NoError(t, err)
 		require.ErrorIs(t, failed[deletions[0].UID], schema.ErrUnfinished)
 	}
 	_, err = pool.Exec(t.Context(), `DROP FUNCTION public.fails CASCADE`)
 	require.NoError(t, err)
 	deletions[0].Seq++
-	failed, err := b.Stores[b.ID(bEast)].ActFor(t.Context(), b.ID(aWest), deletions, time.Minute)
+	failed, err := b.Stores[b.ID(bEast)].Follow.ActFor(t.Context(), b.ID(aWest), deletions, time.Minute)
 	require.NoError(t, err)
 	require.Empty(t, failed)
 	require.Zero(t, b.Count(bEast, "reference"))
@@ -281,7 +281,7 @@ func TestLockedHoldersDelayNoOther_I20(t *testing.T) {
 	require.NoError(t, err)
 	b.MustDelete(target)
 	deletions, _ := b.Seen(b.ID(bEast), b.ID(aWest))
-	failed, err := b.Stores[b.ID(bEast)].ActFor(t.Context(), b.ID(aWest), deletions, wait.Limit)
+	failed, err := b.Stores[b.ID(bEast)].Follow.ActFor(t.Context(), b.ID(aWest), deletions, wait.Limit)
 	require.NoError(t, err)
 	require.ErrorContains(t, failed[deletions[0].UID], "holds the lock")
 	require.ErrorContains(t, failed[deletions[0].UID], "111 holders could not be handled", "each counts once, however often it was tried")
@@ -311,7 +311,7 @@ func TestAReadOnlyDatabaseIsNoHoldersFault_I20(t *testing.T) {
 	require.NoError(t, err)
 	var failed map[uuid.UUID]error
 	require.Eventually(t, func() bool { // until the pool has replaced its broken connections
-		failed, err = b.Stores[b.ID(bEast)].ActFor(t.Context(), b.ID(aWest), deletions, time.Minute)
+		failed, err = b.Stores[b.ID(bEast)].Follow.ActFor(t.Context(), b.ID(aWest), deletions, time.Minute)
 		return err == nil || strings.Contains(err.Error(), "read-only")
 	}, wait.Limit, 10*time.Millisecond)
 	require.ErrorContains(t, err, "read-only transaction")
@@ -343,7 +343,7 @@ func TestABatchThatRanOutOfTimeSkipsNobody_I1_I20(t *testing.T) {
 		deletions = slices.DeleteFunc(deletions, func(d schema.Deletion) bool { return !slices.Contains(pair, d.UID) })
 		require.Len(t, deletions, 2)
 		for unfinished := true; unfinished; {
-			failed, err := store.ActFor(t.Context(), b.ID(aWest), deletions, time.Millisecond)
+			failed, err := store.Follow.ActFor(t.Context(), b.ID(aWest), deletions, time.Millisecond)
 			require.NoError(t, err)
 			unfinished = failed[pair[0]] != nil
 		}

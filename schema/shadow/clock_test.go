@@ -34,7 +34,7 @@ func abandoned(t *testing.T, b *harness.Box, tries *int) func() {
 		require.Zero(t, b.Count(aWest, "blockade"))
 		require.Equal(t, 1, b.Count(bEast, "aborted"))
 		exec(t, b, bEast, `UPDATE dbcontroller.attempt SET decided_at = decided_at - interval '26 hours'`)
-		_, err := b.Stores[b.ID(bEast)].Tidy(context.Background())
+		_, err := b.Stores[b.ID(bEast)].Admin.Tidy(context.Background())
 		require.NoError(t, err)
 		require.Zero(t, b.Count(bEast, "aborted"))
 	}
@@ -87,11 +87,11 @@ func TestAnOldAttemptCannotCommit_I5(t *testing.T) {
 	store.SetClock(func() time.Time { return time.Now().Add(-peer.MaxAttemptAge - time.Minute) })
 	soon, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	_, err := store.Save(soon, []peer.Write{{Name: "targets/t"}})
+	_, err := store.Write.Save(soon, []peer.Write{{Name: "targets/t"}})
 	require.ErrorIs(t, err, peer.ErrAborted)
 	require.Nil(t, b.Get(target))
 	store.SetClock(time.Now)
-	_, err = store.Save(t.Context(), []peer.Write{{Name: "targets/t"}})
+	_, err = store.Write.Save(t.Context(), []peer.Write{{Name: "targets/t"}})
 	require.NoError(t, err)
 }
 
@@ -101,11 +101,11 @@ func TestOneClockForgetsNothing_I5_I29(t *testing.T) {
 	b := newPair(t, nil)
 	b.MustPut(target, nil)
 	store := b.Stores[b.ID(aWest)]
-	_, err := store.Answer(t.Context(), b.ID(bEast), []peer.Question{{Key: peer.BlockadeKey{Attempt: newAttempt(), Path: "block"}, Expired: true}})
+	_, err := store.Attempts.Answer(t.Context(), b.ID(bEast), []peer.Question{{Key: peer.BlockadeKey{Attempt: newAttempt(), Path: "block"}, Expired: true}})
 	require.NoError(t, err)
-	require.NoError(t, store.Release(t.Context(), b.ID(bEast), uuid.Max, nil, []peer.AttemptID{newAttempt()}))
+	require.NoError(t, store.Targets.Release(t.Context(), b.ID(bEast), uuid.Max, nil, []peer.AttemptID{newAttempt()}))
 	id := uuid.New()
-	_, err = store.SaveRequested(t.Context(), id, []peer.Write{{Name: "targets/t", Body: body{}}})
+	_, err = store.Write.SaveRequested(t.Context(), id, []peer.Write{{Name: "targets/t", Body: body{}}})
 	require.NoError(t, err)
 	exec(t, b, aWest, `INSERT INTO dbcontroller.attempt SELECT (jsonb_populate_record(a, jsonb_build_object('id', gen_random_uuid(), 'committed', true))).* FROM dbcontroller.attempt a`)
 	left := func() (n int) {
@@ -118,11 +118,11 @@ func TestOneClockForgetsNothing_I5_I29(t *testing.T) {
 	exec(t, b, aWest, `UPDATE dbcontroller.closed_attempt SET closed_at = closed_at - interval '26 hours'`)
 	exec(t, b, aWest, `UPDATE dbcontroller.request SET created_at = created_at - interval '26 hours'`)
 	store.SetClock(func() time.Time { return time.Now().Add(-26 * time.Hour) })
-	_, err = store.Tidy(t.Context())
+	_, err = store.Admin.Tidy(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, 4, left())
 	store.SetClock(time.Now)
-	_, err = store.Tidy(t.Context())
+	_, err = store.Admin.Tidy(t.Context())
 	require.NoError(t, err)
 	require.Zero(t, left())
 }
@@ -138,7 +138,7 @@ func TestAClockThatGoesBackKeepsNoDeleteWaiting_I28(t *testing.T) {
 	ref := reference("block", schema.Block, uuid.New())
 	for _, name := range []string{"targets/t", "targets/t2"} {
 		ref.TargetName = name
-		_, err := b.Stores[b.ID(aWest)].Establish(t.Context(), b.ID(bEast), newAttempt(), []peer.EstablishReference{ref})
+		_, err := b.Stores[b.ID(aWest)].Targets.Establish(t.Context(), b.ID(bEast), newAttempt(), []peer.EstablishReference{ref})
 		require.NoError(t, err)
 	}
 	exec(t, b, aWest, `INSERT INTO dbcontroller.closing SELECT id, gen_random_uuid(), now() + interval '6 s' FROM dbcontroller.shadow`)
@@ -150,7 +150,7 @@ func TestAClockThatGoesBackKeepsNoDeleteWaiting_I28(t *testing.T) {
 	require.Zero(t, b.Count(aWest, "blockade"))
 	b.MustPut(holder, body{"block": target2}) // the row of closing does not count
 	b.MustPut("//"+aWest+"/targets/local", body{"peer": target2})
-	_, err = b.Stores[b.ID(aWest)].Tidy(t.Context())
+	_, err = b.Stores[b.ID(aWest)].Admin.Tidy(t.Context())
 	require.NoError(t, err)
 	var closing int
 	require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(t.Context(), `SELECT count(*) FROM dbcontroller.closing`).Scan(&closing))
@@ -184,9 +184,9 @@ func TestAClockThatGoesBackKeepsNoValueWaiting_I28(t *testing.T) {
 	a.exec(a.crm, `INSERT INTO customers VALUES (1, 'c')`)
 	exec(t, a.Box, shop, `UPDATE dbcontroller.lacking SET due = due + interval '1 hour'`)
 	process := a.SecondProcess(shop, shadow.Config{Delegations: true})
-	_, err := process.DeleteRows(t.Context()) // which reads the attached tables
+	_, err := process.DeletedRows.DeleteRows(t.Context()) // which reads the attached tables
 	require.NoError(t, err)
-	_, err = process.AcquireForRows(t.Context())
+	_, err = process.RightRequests.AcquireForRows(t.Context())
 	require.NoError(t, err)
 	a.Settle() // the answer to the confirm
 	require.Empty(t, a.noted())

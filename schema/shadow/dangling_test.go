@@ -15,7 +15,7 @@ import (
 // acting verifies a deployment with the decision that dangling references act. Each difference is passed to report.
 func acting(t *testing.T, b *harness.Box, deployment string, report func(shadow.Difference) error) (shadow.Verified, error) {
 	t.Helper()
-	return b.Stores[b.ID(deployment)].Verify(t.Context(), shadow.Verification{
+	return b.Stores[b.ID(deployment)].Verify.Verify(t.Context(), shadow.Verification{
 		Repair: true, Settle: 1, Report: report, Dangling: &shadow.Decision{Reason: "the standby lagged", By: "operator/ann"},
 	})
 }
@@ -33,7 +33,7 @@ func putAll(t *testing.T, b *harness.Box, n int, name, field string, to func(int
 	}
 	for len(writes) > 0 {
 		page := writes[:min(len(writes), 1000)]
-		_, err := b.Stores[b.ID(bEast)].Save(t.Context(), page)
+		_, err := b.Stores[b.ID(bEast)].Write.Save(t.Context(), page)
 		require.NoError(t, err)
 		writes = writes[len(page):]
 	}
@@ -94,12 +94,12 @@ func TestOneDecisionActsUponThousandsOfDanglingReferences_I1_I19(t *testing.T) {
 	require.Contains(t, string(b.Get(inEast("other")).Body), "block", "its target exists")
 	require.Equal(t, 1+1+1+unsets+blocks, b.Count(bEast, "shadow"), "other, keeper, c1 and those that were unset or left")
 
-	words, err := b.Stores[b.ID(bEast)].OperatorDecisions(t.Context())
+	words, err := b.Stores[b.ID(bEast)].Operate.OperatorDecisions(t.Context())
 	require.NoError(t, err)
 	require.Len(t, words, 2, "one for each run")
 	require.Equal(t, "DANGLING_ACTED the standby lagged operator/ann", words[0].What+" "+words[0].Reason+" "+words[0].By)
 	require.Equal(t, b.ID(aWest), words[0].Deployment)
-	removed, _, err := b.Stores[b.ID(bEast)].Removals(t.Context(), shadow.RemovalQuery{Name: "holders/child"}, "", 1)
+	removed, _, err := b.Stores[b.ID(bEast)].Operate.Removals(t.Context(), shadow.RemovalQuery{Name: "holders/child"}, "", 1)
 	require.NoError(t, err)
 	require.Equal(t, "//"+aWest, removed[0].Cause.Root)
 	require.Equal(t, "operator/ann", removed[0].Cause.Actor)
@@ -108,7 +108,7 @@ func TestOneDecisionActsUponThousandsOfDanglingReferences_I1_I19(t *testing.T) {
 		{Repair: true, Dangling: &shadow.Decision{By: "operator/ann"}},
 		{Dangling: &shadow.Decision{Reason: "lost", By: "operator/ann"}},
 	} {
-		_, err := b.Stores[b.ID(bEast)].Verify(t.Context(), how)
+		_, err := b.Stores[b.ID(bEast)].Verify.Verify(t.Context(), how)
 		require.ErrorAs(t, err, new(*peer.InvalidError), "a repair, with a reason")
 	}
 	again, err := acting(t, b, bEast, nil)
@@ -128,7 +128,7 @@ func actingBeside(t *testing.T, b *harness.Box, meanwhile func()) (acted int64, 
 	g.arm(0)
 	done := make(chan error)
 	go func() {
-		out, err := store.Verify(t.Context(), shadow.Verification{
+		out, err := store.Verify.Verify(t.Context(), shadow.Verification{
 			Repair: true, Settle: 1, Dangling: &shadow.Decision{Reason: "the standby lagged", By: "operator/ann"},
 			Report: func(d shadow.Difference) error {
 				if d.Err != nil {

@@ -36,7 +36,7 @@ func TestAnEmptyDatabaseDoesNotAnswerForItsHolders_I2_I15(t *testing.T) {
 	require.Error(t, err)
 	b.MustDelete(target2) // waits for the holder's removal
 	settleThrough(b)
-	_, err = b.Stores[b.ID(aWest)].Verify(t.Context(), shadow.Verification{Repair: true, Settle: 1})
+	_, err = b.Stores[b.ID(aWest)].Verify.Verify(t.Context(), shadow.Verification{Repair: true, Settle: 1})
 	require.NoError(t, err)
 	require.NotNil(t, b.Get(target2), "its deletion was not acted upon")
 	back()
@@ -94,7 +94,7 @@ func TestAnEmptyDatabaseDoesNotAnswerForItsTargets_I1_I13_I15_I16(t *testing.T) 
 	require.True(t, refused.Only(peer.TargetUnreadable), "%v", err)
 	b.MustPut(going, nil)
 	settleThrough(b)
-	_, err = b.Stores[b.ID(bEast)].Verify(t.Context(), shadow.Verification{Repair: true, Settle: 1})
+	_, err = b.Stores[b.ID(bEast)].Verify.Verify(t.Context(), shadow.Verification{Repair: true, Settle: 1})
 	require.NoError(t, err)
 	require.Zero(t, b.Count(bEast, "dangling"))
 	require.NotNil(t, b.Get(ownee))
@@ -165,10 +165,10 @@ func TestADatabaseThatWasReplacedForGood_I13(t *testing.T) {
 	_, err = b.Delete(target)
 	require.Error(t, err)
 	word := shadow.AcceptedDatabase{
-		Deployment: b.ID(bEast), Database: b.Stores[b.ID(bEast)].Database(), Epoch: b.Stores[b.ID(bEast)].PresentEpoch(), Reason: "lost with its disk", By: "operator/eve",
+		Deployment: b.ID(bEast), Database: b.Stores[b.ID(bEast)].Gate.Database(), Epoch: b.Stores[b.ID(bEast)].Gate.PresentEpoch(), Reason: "lost with its disk", By: "operator/eve",
 	}
 	for _, d := range []string{aWest, aEast, bWest} {
-		require.NoError(t, b.Stores[b.ID(d)].AcceptDatabase(t.Context(), word))
+		require.NoError(t, b.Stores[b.ID(d)].Gate.AcceptDatabase(t.Context(), word))
 	}
 	b.Settle()
 	require.Empty(t, unconfirmed(t, b, aWest))
@@ -176,7 +176,7 @@ func TestADatabaseThatWasReplacedForGood_I13(t *testing.T) {
 	b.MustPut(holder2, nil)
 	b.Settle()
 	b.MustDelete(target) // the blocking reference is lost
-	words, err := b.Stores[b.ID(aWest)].OperatorDecisions(t.Context())
+	words, err := b.Stores[b.ID(aWest)].Operate.OperatorDecisions(t.Context())
 	require.NoError(t, err)
 	require.Len(t, words, 1)
 	require.Equal(t, "operator/eve", words[0].By)
@@ -192,9 +192,9 @@ func TestAnotherDatabaseUnderAProcessIsNoticed_I15(t *testing.T) {
 	b.Settle()
 	_, err := b.Pools[b.ID(bEast)].Exec(t.Context(), `UPDATE dbcontroller.meta SET database_id = gen_random_uuid(), server = 'another', timeline = 'another'`)
 	require.NoError(t, err)
-	_, err = b.Stores[b.ID(bEast)].NoticeEpoch(t.Context())
+	_, err = b.Stores[b.ID(bEast)].Gate.NoticeEpoch(t.Context())
 	require.ErrorContains(t, err, "another database")
-	_, err = b.Stores[b.ID(bEast)].Answer(context.Background(), b.ID(aWest), nil)
+	_, err = b.Stores[b.ID(bEast)].Attempts.Answer(context.Background(), b.ID(aWest), nil)
 	require.Error(t, err)
 }
 
@@ -210,10 +210,10 @@ func TestARestoredDatabaseMeetsNoEmptyOneFirst_I2_I15(t *testing.T) {
 	restore()
 	require.Zero(t, countRows(t, b.Pools[b.ID(aWest)], `SELECT count(*) FROM dbcontroller.deployment WHERE service = 'b.example.com' AND database_id IS NOT NULL`))
 	back := b.Replace(bEast)
-	awaiting, err := b.Stores[b.ID(aWest)].NoticeEpoch(t.Context())
+	awaiting, err := b.Stores[b.ID(aWest)].Gate.NoticeEpoch(t.Context())
 	require.NoError(t, err)
 	require.True(t, awaiting)
-	err = b.Stores[b.ID(aWest)].CheckDatabase(t.Context(), b.ID(bEast), b.Stores[b.ID(bEast)].Database())
+	err = b.Stores[b.ID(aWest)].Gate.CheckDatabase(t.Context(), b.ID(bEast), b.Stores[b.ID(bEast)].Gate.Database())
 	require.ErrorIs(t, err, peer.ErrRecovering, "the registry has not been asked")
 	b.Recover(aWest)
 	b.Settle()
@@ -222,7 +222,7 @@ func TestARestoredDatabaseMeetsNoEmptyOneFirst_I2_I15(t *testing.T) {
 	require.ErrorAs(t, err, new(*peer.UnavailableError))
 	registered, _ := b.Environment().Deployment(b.ID(bEast))
 	exec(t, b, aWest, `UPDATE dbcontroller.meta SET awaiting = true`) // restored again
-	err = b.Stores[b.ID(aWest)].CheckDatabase(t.Context(), b.ID(bEast), registered.Database)
+	err = b.Stores[b.ID(aWest)].Gate.CheckDatabase(t.Context(), b.ID(bEast), registered.Database)
 	require.ErrorIs(t, err, peer.ErrRecovering, "what the registry said counts for an earlier epoch")
 	exec(t, b, aWest, `UPDATE dbcontroller.meta SET awaiting = false`)
 	back()

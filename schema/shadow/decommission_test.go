@@ -18,7 +18,7 @@ import (
 
 func decommission(t *testing.T, b *harness.Box, at, gone string, blocking schema.Behaviour) {
 	t.Helper()
-	err := b.Stores[b.ID(at)].Decommission(t.Context(), shadow.Decommissioned{Deployment: b.ID(gone), Blocking: blocking, Reason: "burnt down", By: "operator/ann"})
+	err := b.Stores[b.ID(at)].Admin.Decommission(t.Context(), shadow.Decommissioned{Deployment: b.ID(gone), Blocking: blocking, Reason: "burnt down", By: "operator/ann"})
 	require.NoError(t, err)
 }
 
@@ -35,7 +35,7 @@ func TestWhatADecommissionedDeploymentHeldIsLetGo_I15(t *testing.T) {
 	mustOwn(t, b, "//"+bEast+"/holders/owned", nil, owner(t, t3, "Target"))
 	b.Settle()
 	b.MustPut("//"+bEast+"/holders/h4", body{"unset": t4}) // not confirmed
-	_, err := b.Stores[b.ID(aWest)].Establish(t.Context(), b.ID(bEast), newAttempt(), []peer.EstablishReference{{
+	_, err := b.Stores[b.ID(aWest)].Targets.Establish(t.Context(), b.ID(bEast), newAttempt(), []peer.EstablishReference{{
 		HolderUID: uuid.New(), HolderKind: "Holder", HolderName: "holders/h5", Path: "block", TargetKind: "Target", TargetName: "targets/t5", Behaviour: schema.Block,
 	}})
 	require.NoError(t, err)
@@ -66,7 +66,7 @@ func TestWhatADecommissionedDeploymentHeldIsLetGo_I15(t *testing.T) {
 	for _, name := range []string{target, t4, t5} {
 		require.True(t, b.MustDelete(name).Removed, name)
 	}
-	said, err := b.Stores[b.ID(aWest)].Decommissioned(t.Context())
+	said, err := b.Stores[b.ID(aWest)].Gate.Decommissioned(t.Context())
 	require.NoError(t, err)
 	require.Len(t, said, 1)
 	require.Equal(t, schema.Unset, said[0].Blocking)
@@ -106,10 +106,10 @@ func TestReferencesToADecommissionedDeploymentAct_I1(t *testing.T) {
 			plan := map[schema.Behaviour]shadow.DecommissionPlan{ // blocks has two references to west, of which list unsets
 				schema.Unset: {Deleted: 1, Unset: 2, Dangling: 1, Owned: 4}, schema.CascadeDelete: {Deleted: 2, Unset: 1, Dangling: 1, Owned: 4},
 			}[blocking]
-			planned, err := b.Stores[b.ID(bEast)].PlanDecommission(t.Context(), b.ID(aWest), blocking)
+			planned, err := b.Stores[b.ID(bEast)].Admin.PlanDecommission(t.Context(), b.ID(aWest), blocking)
 			require.NoError(t, err)
 			require.Equal(t, plan, planned)
-			planned, err = b.Stores[b.ID(aWest)].PlanDecommission(t.Context(), b.ID(bEast), blocking)
+			planned, err = b.Stores[b.ID(aWest)].Admin.PlanDecommission(t.Context(), b.ID(bEast), blocking)
 			require.NoError(t, err)
 			require.Equal(t, shadow.DecommissionPlan{Released: int64(b.Count(aWest, "blockade"))}, planned)
 			require.NotZero(t, planned.Released)
@@ -131,7 +131,7 @@ func TestReferencesToADecommissionedDeploymentAct_I1(t *testing.T) {
 			b.Settle()
 			b.Gone(in("cascades"))
 			require.Zero(t, b.Count(bEast, "work"))
-			pointed, err := b.Stores[b.ID(bEast)].ReferencedDeployments(t.Context())
+			pointed, err := b.Stores[b.ID(bEast)].Attempts.ReferencedDeployments(t.Context())
 			require.NoError(t, err)
 			require.NotContains(t, pointed, b.ID(aWest))
 		})
@@ -149,9 +149,9 @@ func TestADecommissionedDeploymentIsRefused(t *testing.T) {
 	b.Settle()
 	// Also in a process that has not read the decommissioning yet.
 	for _, store := range []*shadow.Store{b.Stores[b.ID(aWest)], b.SecondProcess(aWest, shadow.Config{})} {
-		_, err := store.Establish(t.Context(), b.ID(bEast), attempt, []peer.EstablishReference{reference("block", schema.Block, uuid.New())})
+		_, err := store.Targets.Establish(t.Context(), b.ID(bEast), attempt, []peer.EstablishReference{reference("block", schema.Block, uuid.New())})
 		require.ErrorContains(t, err, "decommissioned")
-		_, err = store.CheckOwners(t.Context(), b.ID(bEast), []peer.OwnerQuestion{{Kind: "Target", Name: "targets/t"}})
+		_, err = store.Owners.CheckOwners(t.Context(), b.ID(bEast), []peer.OwnerQuestion{{Kind: "Target", Name: "targets/t"}})
 		require.ErrorIs(t, err, peer.ErrDecommissioned)
 	}
 	_, err := b.Put(holder, body{"block": target})
@@ -159,8 +159,8 @@ func TestADecommissionedDeploymentIsRefused(t *testing.T) {
 	_, err = b.PutOwned(holder, nil, owner(t, target, "Target"))
 	require.ErrorContains(t, err, "decommissioned")
 	require.Zero(t, b.Count(bEast, "work"))
-	require.Error(t, b.Stores[b.ID(aWest)].Decommission(t.Context(), shadow.Decommissioned{Deployment: b.ID(aWest), Blocking: schema.Unset, Reason: "x"}), "itself")
-	require.Error(t, b.Stores[b.ID(aWest)].CleanUpDecommissioned(t.Context(), b.ID(aEast)), "that one is not decommissioned")
+	require.Error(t, b.Stores[b.ID(aWest)].Admin.Decommission(t.Context(), shadow.Decommissioned{Deployment: b.ID(aWest), Blocking: schema.Unset, Reason: "x"}), "itself")
+	require.Error(t, b.Stores[b.ID(aWest)].Admin.CleanUpDecommissioned(t.Context(), b.ID(aEast)), "that one is not decommissioned")
 }
 
 // A concurrent write either commits before the decommissioning, and is worked off, or after it, and is refused: no row that
@@ -179,13 +179,13 @@ func TestTheWordMeetsWritesThatAreUnderWay(t *testing.T) {
 		var err error
 		wg.Go(func() {
 			<-start
-			_, err = store.Establish(t.Context(), gone, newAttempt(), []peer.EstablishReference{reference("block", schema.Block, uuid.New())})
+			_, err = store.Targets.Establish(t.Context(), gone, newAttempt(), []peer.EstablishReference{reference("block", schema.Block, uuid.New())})
 		})
 		wg.Go(func() {
 			<-start
-			said := store.Decommission(t.Context(), shadow.Decommissioned{Deployment: gone, Blocking: schema.Unset, Reason: "race"})
+			said := store.Admin.Decommission(t.Context(), shadow.Decommissioned{Deployment: gone, Blocking: schema.Unset, Reason: "race"})
 			if said == nil {
-				said = store.CleanUpDecommissioned(t.Context(), gone)
+				said = store.Admin.CleanUpDecommissioned(t.Context(), gone)
 			}
 			require.NoError(t, said)
 		})
@@ -223,7 +223,7 @@ func TestWorkingOffIsResumed_I19(t *testing.T) {
 	g.arm(0)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- first.CleanUpDecommissioned(ctx, b.ID(aWest)) }()
+	go func() { done <- first.Admin.CleanUpDecommissioned(ctx, b.ID(aWest)) }()
 	select {
 	case <-g.reached:
 	case err := <-done:
@@ -232,7 +232,7 @@ func TestWorkingOffIsResumed_I19(t *testing.T) {
 	cancel()
 	close(g.open)
 	require.Error(t, <-done)
-	said, err := b.Stores[b.ID(bEast)].Decommissioned(t.Context())
+	said, err := b.Stores[b.ID(bEast)].Gate.Decommissioned(t.Context())
 	require.NoError(t, err)
 	require.True(t, said[0].Working)
 	b.Settle()

@@ -16,9 +16,9 @@ import (
 // unasked puts a holder, and requires that no other deployment was asked for it.
 func unasked(t *testing.T, b *harness.Box, name string, of body) {
 	t.Helper()
-	before := b.Stores[b.ID(bEast)].DelegatedWrites()
+	before := b.Stores[b.ID(bEast)].Write.DelegatedWrites()
 	b.MustPut(name, of)
-	require.Greater(t, b.Stores[b.ID(bEast)].DelegatedWrites(), before, name)
+	require.Greater(t, b.Stores[b.ID(bEast)].Write.DelegatedWrites(), before, name)
 	for _, w := range b.Work(b.ID(bEast)) {
 		require.NotEqual(t, schema.Confirm, w.Action, name)
 	}
@@ -88,9 +88,9 @@ func TestRightsEndWhenADeploymentIsDecommissioned_I15_I31(t *testing.T) {
 		unasked(t, b, holderNumber(1), body{"unset": target})
 		decommission(t, b, aWest, bEast, schema.Unset)
 		ctx, store := t.Context(), b.Stores[b.ID(bEast)]
-		require.NoError(t, store.DecommissionedBy(ctx, b.ID(aEast)), "another one, of which it has none")
+		require.NoError(t, store.Targets.DecommissionedBy(ctx, b.ID(aEast)), "another one, of which it has none")
 		require.Equal(t, 1, rights(t, b, bEast))
-		require.NoError(t, store.DecommissionedBy(ctx, b.ID(aWest)))
+		require.NoError(t, store.Targets.DecommissionedBy(ctx, b.ID(aWest)))
 		require.Zero(t, rights(t, b, bEast))
 		_, err := b.Put(holderNumber(2), body{"unset": target})
 		require.Error(t, err, "it asks, and is refused")
@@ -113,13 +113,13 @@ func TestRightsOfALostDatabaseCountForNothing_I30(t *testing.T) {
 	require.Error(t, err)
 	settleThrough(b)
 	require.Equal(t, 2, b.Count(bEast, "dangling"), "a person decides")
-	delegations, err := b.Stores[b.ID(bEast)].Delegations(t.Context())
+	delegations, err := b.Stores[b.ID(bEast)].Targets.Delegations(t.Context())
 	require.NoError(t, err)
 	require.Empty(t, delegations)
 	b.MustPut(holderNumber(3), body{"unset": target2})
 	b.Settle()
 	unasked(t, b, holderNumber(4), body{"unset": target2})
-	delegations, err = b.Stores[b.ID(bEast)].Delegations(t.Context())
+	delegations, err = b.Stores[b.ID(bEast)].Targets.Delegations(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, []shadow.Delegations{{Deployment: b.ID(aWest), ActingHeld: 1}}, delegations)
 }
@@ -151,7 +151,7 @@ func TestUnusedRightsAreTidiedUp(t *testing.T) {
 	b.MustPut(holderNumber(0), nil)
 	b.Settle()
 	require.Equal(t, 1, rights(t, b, bEast))
-	_, err := b.Stores[b.ID(bEast)].Tidy(t.Context())
+	_, err := b.Stores[b.ID(bEast)].Admin.Tidy(t.Context())
 	require.NoError(t, err)
 	require.Zero(t, b.Count(bEast, "foreign_target"))
 	b.MustPut(holderNumber(1), body{"cascade": target})
@@ -224,7 +224,7 @@ func TestWhoHasNoRightToReferAsks(t *testing.T) {
 			require.Equal(t, target, names[0].String())
 			return []bool{allowed}, nil
 		}})
-		_, err := store.Save(ctx, []peer.Write{{Name: fmt.Sprintf("holders/d%d", n), Body: body{"unset": target}}})
+		_, err := store.Write.Save(ctx, []peer.Write{{Name: fmt.Sprintf("holders/d%d", n), Body: body{"unset": target}}})
 		require.NoError(t, err)
 	}
 	put(1, true)
@@ -249,7 +249,7 @@ func TestAnApplicationsTransactionRefersUnderARight_I22_I30(t *testing.T) {
 	}
 	require.ErrorContains(t, in("block"), "its deployment is unavailable", "it needs the other right")
 	require.NoError(t, in("cascade"))
-	_, err := store.Validate(t.Context(), peer.Write{Name: "holders/dry", Body: body{"unset": target}})
+	_, err := store.Write.Validate(t.Context(), peer.Write{Name: "holders/dry", Body: body{"unset": target}})
 	require.NoError(t, err, "a dry run answers as the write does")
 	b.SetDown(aWest, false)
 	b.MustDelete(target)

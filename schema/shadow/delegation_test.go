@@ -102,18 +102,18 @@ func TestALateGrantIsNotTaken_I30_I31(t *testing.T) {
 	for _, w := range b.Work(b.ID(bEast)) {
 		seqs = append(seqs, w.Seq)
 	}
-	m, err := store.Messages(ctx, b.ID(aWest), seqs)
+	m, err := store.Targets.Messages(ctx, b.ID(aWest), seqs)
 	require.NoError(t, err)
 	require.Len(t, m.Delegable, 1)
-	m.Confirmed, err = b.Stores[b.ID(aWest)].Confirm(ctx, b.ID(bEast), peer.Confirm{Epoch: m.Epoch, Attempts: m.Confirm, References: m.References, Delegable: true})
+	m.Confirmed, err = b.Stores[b.ID(aWest)].Targets.Confirm(ctx, b.ID(bEast), peer.Confirm{Epoch: m.Epoch, Attempts: m.Confirm, References: m.References, Delegable: true})
 	require.NoError(t, err)
 	require.Equal(t, []uuid.UUID{uid}, m.Confirmed.Delegated)
 	b.MustDelete(target)
 	b.Settle()
 	b.Gone(target)
-	require.NoError(t, store.Delivered(ctx, m))
+	require.NoError(t, store.Targets.Delivered(ctx, m))
 	require.Zero(t, rights(t, b, bEast))
-	again, err := b.Stores[b.ID(aWest)].Confirm(ctx, b.ID(bEast), peer.Confirm{Epoch: m.Epoch, Attempts: m.Confirm, References: m.References, Delegable: true})
+	again, err := b.Stores[b.ID(aWest)].Targets.Confirm(ctx, b.ID(bEast), peer.Confirm{Epoch: m.Epoch, Attempts: m.Confirm, References: m.References, Delegable: true})
 	require.NoError(t, err)
 	require.Empty(t, again.Delegated, "an unknown attempt grants nothing")
 	b.Audit()
@@ -144,7 +144,7 @@ func TestRightsEndWithTheEpoch_I30(t *testing.T) {
 			b.Settle()
 			b.Audit()
 			if failing == aWest { // the reference under the lost right was established again, and its confirm granted another one
-				require.Equal(t, b.Stores[b.ID(aWest)].PresentEpoch(), epochOfRight(t, b, bEast))
+				require.Equal(t, b.Stores[b.ID(aWest)].Gate.PresentEpoch(), epochOfRight(t, b, bEast))
 			} else {
 				b.MustPut(holderNumber(2), body{"unset": target})
 				require.NotEmpty(t, b.Work(b.ID(bEast)), "it was asked for, and is confirmed")

@@ -20,7 +20,7 @@ func deleteTogether(t *testing.T, b *harness.Box, at string, requestID uuid.UUID
 	for _, name := range names {
 		reqs = append(reqs, shadow.DeleteRequest{Name: name, RequestID: requestID})
 	}
-	return b.Stores[b.ID(at)].DeleteAll(t.Context(), reqs)
+	return b.Stores[b.ID(at)].Deletions.DeleteAll(t.Context(), reqs)
 }
 
 // Several resources are deleted together or not at all. A blocker of one of them, inside this database or
@@ -42,7 +42,7 @@ func TestSeveralResourcesAreDeletedTogether_I13_I14(t *testing.T) {
 	b.MustPut(in("stays"), body{"block": west("v")})
 	b.Settle()
 	plan := func(at string, names ...string) *shadow.DeletePlan {
-		p, err := b.Stores[b.ID(at)].PlanDelete(t.Context(), names...)
+		p, err := b.Stores[b.ID(at)].Deletions.PlanDelete(t.Context(), names...)
 		require.NoError(t, err)
 		return p
 	}
@@ -97,12 +97,12 @@ func TestSeveralResourcesOfWhichOneIsMissingOrHidden_I13(t *testing.T) {
 	b := newPair(t, nil)
 	b.MustPut(target, nil)
 	reqs := []shadow.DeleteRequest{{Name: "targets/none", AllowMissing: true}, {Name: "targets/t", AllowMissing: true}}
-	results, err := b.Stores[b.ID(aWest)].DeleteAll(t.Context(), reqs)
+	results, err := b.Stores[b.ID(aWest)].Deletions.DeleteAll(t.Context(), reqs)
 	require.NoError(t, err)
 	require.True(t, results[0].Removed && results[1].Removed)
 	require.Equal(t, uuid.Nil, results[0].Deletion, "by no deletion")
 	require.NotEqual(t, uuid.Nil, results[1].Deletion)
-	results, err = b.Stores[b.ID(aWest)].DeleteAll(t.Context(), reqs)
+	results, err = b.Stores[b.ID(aWest)].Deletions.DeleteAll(t.Context(), reqs)
 	require.NoError(t, err)
 	require.True(t, results[0].Removed && results[1].Removed, "none is left")
 	b.Audit()
@@ -136,7 +136,7 @@ func TestADeleteOfManyMembersIsLinear(t *testing.T) {
 				of["peer"] = fmt.Sprintf("targets/c%d", i-1)
 			}
 			if writes = append(writes, peer.Write{Name: fmt.Sprintf("targets/c%d", i), Body: of}); len(writes) == 500 {
-				_, err := b.Stores[b.ID(aWest)].Save(t.Context(), writes)
+				_, err := b.Stores[b.ID(aWest)].Write.Save(t.Context(), writes)
 				require.NoError(t, err)
 				writes = nil
 			}

@@ -67,7 +67,7 @@ func TestALimitOfRemovalsCountsAllDeployments(t *testing.T) {
 		defer cancel()
 		full, err := schema.ParseFullName(target)
 		require.NoError(t, err)
-		_, err = b.Stores[full.Deployment].Delete(ctx, shadow.DeleteRequest{Name: full.Name, MaxRemovals: most})
+		_, err = b.Stores[full.Deployment].Deletions.Delete(ctx, shadow.DeleteRequest{Name: full.Name, MaxRemovals: most})
 		return err
 	}
 	err := remove(3)
@@ -95,7 +95,7 @@ func TestDeleteNamesAtMostAHundredHoldersAndTheirTotal(t *testing.T) {
 	for i := range 130 {
 		writes = append(writes, peer.Write{Name: fmt.Sprintf("holders/h%d", i), Body: body{"block": target}})
 	}
-	_, err := b.Stores[b.ID(bEast)].Save(context.Background(), writes)
+	_, err := b.Stores[b.ID(bEast)].Write.Save(context.Background(), writes)
 	require.NoError(t, err)
 	b.Settle()
 	_, err = b.Delete(target)
@@ -114,16 +114,16 @@ func TestDeleteByUIDAndRevision(t *testing.T) {
 	b.Settle()
 	r := b.Get(target)
 	ctx, store := context.Background(), b.Stores[b.ID(aWest)]
-	_, err := store.Delete(ctx, shadow.DeleteRequest{Name: "targets/t", UID: uuid.New()})
+	_, err := store.Deletions.Delete(ctx, shadow.DeleteRequest{Name: "targets/t", UID: uuid.New()})
 	require.ErrorIs(t, err, peer.ErrNotFound)
-	_, err = store.Delete(ctx, shadow.DeleteRequest{Name: "targets/t", Revision: r.Revision + 1})
+	_, err = store.Deletions.Delete(ctx, shadow.DeleteRequest{Name: "targets/t", Revision: r.Revision + 1})
 	require.ErrorIs(t, err, peer.ErrConflict)
-	_, err = store.Delete(ctx, shadow.DeleteRequest{Name: "targets/none"})
+	_, err = store.Deletions.Delete(ctx, shadow.DeleteRequest{Name: "targets/none"})
 	require.ErrorIs(t, err, peer.ErrNotFound)
 	b.Settle()
 	require.NotNil(t, b.Get(holder), "a refused delete has no effect")
 	require.Equal(t, peer.Active, b.Get(target).State)
-	res, err := store.Delete(ctx, shadow.DeleteRequest{Name: "targets/t", UID: r.UID, Revision: r.Revision})
+	res, err := store.Deletions.Delete(ctx, shadow.DeleteRequest{Name: "targets/t", UID: r.UID, Revision: r.Revision})
 	require.NoError(t, err)
 	require.False(t, res.Removed, "its holder goes first")
 	b.Settle()
@@ -139,10 +139,10 @@ func TestASecondDeleteAnswersWithTheRunningOne(t *testing.T) {
 	first, second := b.MustDelete(target), b.MustDelete(target)
 	require.False(t, first.Removed)
 	require.Equal(t, first, second)
-	conditions, err := b.Stores[b.ID(aWest)].Conditions(context.Background(), "targets/t")
+	conditions, err := b.Stores[b.ID(aWest)].Read.Conditions(context.Background(), "targets/t")
 	require.NoError(t, err)
 	require.Equal(t, []shadow.Condition{{Type: "WAITING", Message: "for b.example.com/eastus2 to cascade or unset"}}, conditions)
-	explained, err := b.Stores[b.ID(aWest)].Explain(context.Background(), "targets/t")
+	explained, err := b.Stores[b.ID(aWest)].Operate.Explain(context.Background(), "targets/t")
 	require.NoError(t, err)
 	require.Equal(t, []schema.DeploymentID{b.ID(bEast)}, explained.WaitsFor)
 }
@@ -154,7 +154,7 @@ func TestAWaitingDeleteKeepsNewReferencesAway(t *testing.T) {
 	b.MustPut(target, nil)
 	ctx, store := context.Background(), b.Stores[b.ID(aWest)]
 	ref := reference("block", schema.Block, uuid.New())
-	_, err := store.Establish(ctx, b.ID(bEast), newAttempt(), []peer.EstablishReference{ref})
+	_, err := store.Targets.Establish(ctx, b.ID(bEast), newAttempt(), []peer.EstablishReference{ref})
 	require.NoError(t, err)
 	asked := make(chan struct{}, 1000)
 	b.OnResolve = func(schema.DeploymentID) error { asked <- struct{}{}; return nil }
@@ -162,7 +162,7 @@ func TestAWaitingDeleteKeepsNewReferencesAway(t *testing.T) {
 	go func() { _, err := b.Delete(target); done <- err }()
 	<-asked
 	<-asked // the second time, the target is closed
-	_, err = store.Establish(ctx, b.ID(bEast), newAttempt(), []peer.EstablishReference{ref})
+	_, err = store.Targets.Establish(ctx, b.ID(bEast), newAttempt(), []peer.EstablishReference{ref})
 	require.Equal(t, peer.TargetClosing, refusals(t, err)[0].Reason)
 	err = within(ctx, store, b.Pools[b.ID(aWest)], peer.Write{Name: "targets/x", Body: body{"peer": "targets/t"}})
 	require.Equal(t, peer.TargetClosing, refusals(t, err)[0].Reason)
@@ -177,7 +177,7 @@ func TestADeleteThatGaveUpOpensItsTargetAgain(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, func(c *shadow.Config) { c.Times.DeleteTimeout = 100 * time.Millisecond })
 	b.MustPut(target, nil)
-	_, err := b.Stores[b.ID(aWest)].Establish(context.Background(), b.ID(bEast), newAttempt(), []peer.EstablishReference{reference("block", schema.Block, uuid.New())})
+	_, err := b.Stores[b.ID(aWest)].Targets.Establish(context.Background(), b.ID(bEast), newAttempt(), []peer.EstablishReference{reference("block", schema.Block, uuid.New())})
 	require.NoError(t, err)
 	_, err = b.Delete(target)
 	require.Error(t, err)
@@ -223,7 +223,7 @@ func TestCyclesAndSelfReferencesEnd_I14(t *testing.T) {
 	b := newPair(t, nil)
 	store, ctx := b.Stores[b.ID(bEast)], context.Background()
 	near := func(b body) body { return body{"near": b} }
-	_, err := store.Save(ctx, []peer.Write{
+	_, err := store.Write.Save(ctx, []peer.Write{
 		{Name: "holders/x", Body: near(body{"cascade": "holders/y", "block": "holders/z"})},
 		{Name: "holders/y", Body: near(body{"cascade": "holders/z", "block": "holders/x"})},
 		{Name: "holders/z", Body: near(body{"cascade": "holders/x", "block": "holders/z"})},
@@ -259,7 +259,7 @@ func TestWhatIsTooManyForOneTransactionGoesLater_I21(t *testing.T) {
 		writes = append(writes, peer.Write{Name: fmt.Sprintf("holders/c%d", i), Body: body{"near": body{"cascade": "holders/root"}}},
 			peer.Write{Name: fmt.Sprintf("holders/u%d", i), Body: body{"near": body{"unset": "holders/root"}}})
 	}
-	_, err := store.Save(ctx, writes)
+	_, err := store.Write.Save(ctx, writes)
 	require.NoError(t, err)
 	require.False(t, b.MustDelete("//"+bEast+"/holders/root").Removed)
 	require.Equal(t, 101, b.Count(bEast, "shadow"))
@@ -345,7 +345,7 @@ func TestUnsetLosesNoConcurrentUpdate_I10(t *testing.T) {
 					return
 				}
 				fields["n"] = 1.0
-				_, err := b.Stores[b.ID(bEast)].Save(ctx, []peer.Write{{Name: h, Revision: r.Revision, Body: fields}})
+				_, err := b.Stores[b.ID(bEast)].Write.Save(ctx, []peer.Write{{Name: h, Revision: r.Revision, Body: fields}})
 				if err == nil {
 					done <- nil
 					return
@@ -399,7 +399,7 @@ func TestACascadedHolderThatOthersBlockWaitsAndSaysSo_I13(t *testing.T) {
 	b.Settle()
 	b.Gone(target)
 	require.Equal(t, peer.Deleting, b.Get(holder).State, "stays readable")
-	conditions, err := b.Stores[b.ID(bEast)].Conditions(context.Background(), "holders/h")
+	conditions, err := b.Stores[b.ID(bEast)].Read.Conditions(context.Background(), "holders/h")
 	require.NoError(t, err)
 	require.Equal(t, []shadow.Condition{{Type: "BLOCKED", Message: "by " + local + " (near.block)"}}, conditions)
 	_, err = b.Put("//"+bEast+"/holders/late", body{"near": body{"block": "holders/h"}})
@@ -488,7 +488,7 @@ func TestAConfirmDuringADeletionIsWaitedFor_I4(t *testing.T) {
 	_, early := b.Seen(b.ID(bEast), b.ID(aEast))
 	_, err = b.Do(b.ID(bEast), schema.Confirm)
 	require.NoError(t, err)
-	require.NoError(t, b.Stores[b.ID(aEast)].Acknowledge(context.Background(), b.ID(bEast), uuid.Nil, early, nil))
+	require.NoError(t, b.Stores[b.ID(aEast)].Targets.Acknowledge(context.Background(), b.ID(bEast), uuid.Nil, early, nil))
 	_, err = b.Do(b.ID(aEast), schema.Finalise)
 	require.NoError(t, err)
 	require.NotNil(t, b.Get(middle), "the early position does not count")
@@ -509,9 +509,9 @@ func TestAnAcknowledgementNeedsAPositionOfThisDatabaseForThisCaller(t *testing.T
 	_, other := b.Seen(b.ID(bEast), b.ID(aEast))
 	_, forWest := b.Seen(b.ID(bWest), b.ID(aWest))
 	for _, forged := range []string{"", "x", other, forWest, position[:len(position)-4] + "AAAA"} {
-		require.ErrorIs(t, store.Acknowledge(ctx, b.ID(bEast), uuid.Nil, forged, nil), peer.ErrPosition)
+		require.ErrorIs(t, store.Targets.Acknowledge(ctx, b.ID(bEast), uuid.Nil, forged, nil), peer.ErrPosition)
 	}
-	require.NoError(t, store.Acknowledge(ctx, b.ID(bEast), uuid.Nil, position, []uuid.UUID{b.Get(target).UID}))
+	require.NoError(t, store.Targets.Acknowledge(ctx, b.ID(bEast), uuid.Nil, position, []uuid.UUID{b.Get(target).UID}))
 	require.Equal(t, 1, b.Count(aWest, "notice"), "excepted")
 	b.Settle()
 	b.Gone(target)
@@ -533,10 +533,10 @@ func TestTheAgeOfWhatIsNotAcknowledgedGrows(t *testing.T) {
 	_, err := b.Pools[b.ID(aWest)].Exec(ctx, `UPDATE dbcontroller.shadow SET updated_at = updated_at - interval '1 hour' WHERE uid = $1`, b.Get(target+"1").UID)
 	require.NoError(t, err)
 	for _, block := range []bool{true, false} { // protection while it is being deleted is no new beginning
-		_, err = store.SetBlockDeletion(ctx, "targets/t1", uuid.Nil, block)
+		_, err = store.Write.SetBlockDeletion(ctx, "targets/t1", uuid.Nil, block)
 		require.NoError(t, err)
 	}
-	outstanding, err := store.Outstanding(ctx)
+	outstanding, err := store.Admin.Outstanding(ctx)
 	require.NoError(t, err)
 	found := slices.IndexFunc(outstanding, func(o shadow.Outstanding) bool { return o.Group == "acknowledge" })
 	require.GreaterOrEqual(t, found, 0)
@@ -562,23 +562,23 @@ func TestAnyNumberOfNoticesIsAcknowledgedPageByPage_I13_I21(t *testing.T) {
 	}
 	deletions, position := b.Seen(b.ID(bEast), b.ID(aWest))
 	require.Len(t, deletions, n)
-	failed, err := b.Stores[b.ID(bEast)].ActFor(ctx, b.ID(aWest), deletions, time.Minute)
+	failed, err := b.Stores[b.ID(bEast)].Follow.ActFor(ctx, b.ID(aWest), deletions, time.Minute)
 	require.NoError(t, err)
 	require.Empty(t, failed)
 	except := []uuid.UUID{b.Get(target + "7").UID}
 	for left := n - 10; left > 0; left -= 10 {
-		more, err := store.AcknowledgeFor(ctx, b.ID(bEast), uuid.Nil, position, except, 0)
+		more, err := store.Targets.AcknowledgeFor(ctx, b.ID(bEast), uuid.Nil, position, except, 0)
 		require.NoError(t, err)
 		require.True(t, more)
 		require.Equal(t, left, b.Count(aWest, "notice"), "a call that ends early has done a page")
 	}
-	require.NoError(t, store.Acknowledge(ctx, b.ID(bEast), uuid.Nil, position, except))
+	require.NoError(t, store.Targets.Acknowledge(ctx, b.ID(bEast), uuid.Nil, position, except))
 	require.Equal(t, 1, b.Count(aWest, "notice"), "excepted")
 	var largest, looks int
 	require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(ctx, `
 SELECT max(n), sum(n) FROM (SELECT count(*) AS n FROM dbcontroller.work WHERE action = 3 GROUP BY xid) AS page`).Scan(&largest, &looks))
 	require.Equal(t, []int{10, n - 1}, []int{largest, looks}, "transactions are bounded, and each target is looked at")
-	require.NoError(t, store.Acknowledge(ctx, b.ID(bEast), uuid.Nil, position, except), "again, without effect")
+	require.NoError(t, store.Targets.Acknowledge(ctx, b.ID(bEast), uuid.Nil, position, except), "again, without effect")
 	b.Settle()
 	b.Audit()
 	for i := range n {
@@ -598,7 +598,7 @@ func TestAFailingHolderDelaysNoOther_I20(t *testing.T) {
 	for i := range 20 {
 		writes = append(writes, peer.Write{Name: fmt.Sprintf("holders/good%d", i), Body: body{"unset": target, "list": []any{target2}}})
 	}
-	_, err := b.Stores[b.ID(bEast)].Save(ctx, writes)
+	_, err := b.Stores[b.ID(bEast)].Write.Save(ctx, writes)
 	require.NoError(t, err)
 	b.Settle()
 	_, err = b.Pools[b.ID(bEast)].Exec(ctx, `UPDATE dbcontroller.resource SET body = '[]' WHERE id = (SELECT id FROM dbcontroller.shadow WHERE uid = $1)`, bad.UID)
@@ -710,7 +710,7 @@ func TestALargeDeletionKeepsNoOtherWaiting_I20_I21(t *testing.T) {
 		for n := range holders {
 			writes = append(writes, peer.Write{Name: fmt.Sprintf("holders/t%d-%d", i, n), Body: body{[]string{"cascade", "unset"}[n%2]: name}})
 		}
-		_, err := b.Stores[b.ID(bEast)].Save(t.Context(), writes)
+		_, err := b.Stores[b.ID(bEast)].Write.Save(t.Context(), writes)
 		require.NoError(t, err)
 	}
 	b.Settle()
@@ -719,13 +719,13 @@ func TestALargeDeletionKeepsNoOtherWaiting_I20_I21(t *testing.T) {
 	}
 	store := b.Stores[b.ID(bEast)]
 	deletions, _ := b.Seen(b.ID(bEast), b.ID(aWest))
-	failed, err := store.ActFor(t.Context(), b.ID(aWest), deletions, 0)
+	failed, err := store.Follow.ActFor(t.Context(), b.ID(aWest), deletions, 0)
 	require.NoError(t, err)
 	require.Equal(t, map[uuid.UUID]error{uids[0]: schema.ErrUnfinished, uids[3]: schema.ErrUnfinished}, failed)
 	left := b.Count(bEast, "reference")
 	require.Less(t, left, 2*large, "each large deletion has progressed")
 	require.Greater(t, left, large)
-	failed, err = store.ActFor(t.Context(), b.ID(aWest), deletions, time.Minute)
+	failed, err = store.Follow.ActFor(t.Context(), b.ID(aWest), deletions, time.Minute)
 	require.NoError(t, err)
 	require.Empty(t, failed)
 	require.Zero(t, b.Count(bEast, "reference"))

@@ -1,7 +1,8 @@
 // Package shadow is the constraint store: resource shadows in one deployment's PostgreSQL, their references, and the
 // blockades that holders in other deployments have on them. The store and its rooms are the only packages with SQL for shadows.
 //
-// This package is the door: Open joins the rooms, and a Store has their methods. A room imports only rooms above it in this list.
+// This package is the door: Open joins the rooms, and a Store has them as fields (store.Write.Save). A room imports only rooms above it in
+// this list.
 //
 //	schema/peer        the values that deployments exchange, without a database
 //	internal/plan      decisions on a deletion, without a database: walk.go the graph over all deployments,

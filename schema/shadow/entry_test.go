@@ -18,7 +18,7 @@ func unreferred(t *testing.T, b *harness.Box) peer.EntryLooks {
 	b.Settle()
 	b.MustPut(holderNumber(0), body{})
 	b.Settle()
-	_, err := b.Stores[b.ID(bEast)].Tidy(t.Context())
+	_, err := b.Stores[b.ID(bEast)].Admin.Tidy(t.Context())
 	require.NoError(t, err)
 	_, err = b.Do(b.ID(bEast), schema.Release)
 	require.NoError(t, err)
@@ -29,7 +29,7 @@ func unreferred(t *testing.T, b *harness.Box) peer.EntryLooks {
 		seqs = append(seqs, w.Seq)
 	}
 	require.Len(t, seqs, 1)
-	looks, err := b.Stores[b.ID(aWest)].EntriesToLookAt(t.Context(), b.ID(bEast), seqs)
+	looks, err := b.Stores[b.ID(aWest)].Targets.EntriesToLookAt(t.Context(), b.ID(bEast), seqs)
 	require.NoError(t, err)
 	require.Len(t, looks.Entries, 1)
 	return looks
@@ -38,10 +38,10 @@ func unreferred(t *testing.T, b *harness.Box) peer.EntryLooks {
 // unused asks the holders' deployment, and ends the look.
 func unused(t *testing.T, b *harness.Box, looks peer.EntryLooks) (ended bool, err error) {
 	t.Helper()
-	recalled, err := b.Stores[b.ID(bEast)].Recall(t.Context(), b.ID(aWest), []peer.Recall{peer.IfUnused(looks.Entries[0].Target)})
+	recalled, err := b.Stores[b.ID(bEast)].Rights.Recall(t.Context(), b.ID(aWest), []peer.Recall{peer.IfUnused(looks.Entries[0].Target)})
 	require.NoError(t, err)
 	ended = recalled.Answers[0].Closed
-	return ended, b.Stores[b.ID(aWest)].EntriesLookedAt(t.Context(), b.ID(bEast), looks, recalled.Epoch, []bool{ended})
+	return ended, b.Stores[b.ID(aWest)].Targets.EntriesLookedAt(t.Context(), b.ID(bEast), looks, recalled.Epoch, []bool{ended})
 }
 
 // A holder entry goes with the last acting reference, and another one comes with the next.
@@ -68,13 +68,13 @@ func TestAnEntryThatIsConfirmedAgainStays_I4(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
 	looks := unreferred(t, b)
-	recalled, err := b.Stores[b.ID(bEast)].Recall(t.Context(), b.ID(aWest), []peer.Recall{peer.IfUnused(looks.Entries[0].Target)})
+	recalled, err := b.Stores[b.ID(bEast)].Rights.Recall(t.Context(), b.ID(aWest), []peer.Recall{peer.IfUnused(looks.Entries[0].Target)})
 	require.NoError(t, err)
 	require.True(t, recalled.Answers[0].Closed)
 	b.MustPut(holderNumber(1), body{"cascade": target})
 	_, err = b.Do(b.ID(bEast), schema.Confirm)
 	require.NoError(t, err)
-	require.NoError(t, b.Stores[b.ID(aWest)].EntriesLookedAt(t.Context(), b.ID(bEast), looks, recalled.Epoch, []bool{true}))
+	require.NoError(t, b.Stores[b.ID(aWest)].Targets.EntriesLookedAt(t.Context(), b.ID(bEast), looks, recalled.Epoch, []bool{true}))
 	require.Equal(t, 1, b.Count(aWest, "holder_entry"))
 	b.MustDelete(target)
 	b.Settle()
@@ -109,7 +109,7 @@ func TestAnUnusedRightEndsWithItsEntry_I30_I31(t *testing.T) {
 	b.Settle()
 	uid := b.Get(target).UID
 	ask := func() bool {
-		recalled, err := b.Stores[b.ID(bEast)].Recall(t.Context(), b.ID(aWest), []peer.Recall{peer.IfUnused(uid)})
+		recalled, err := b.Stores[b.ID(bEast)].Rights.Recall(t.Context(), b.ID(aWest), []peer.Recall{peer.IfUnused(uid)})
 		require.NoError(t, err)
 		return recalled.Answers[0].Closed
 	}
@@ -127,12 +127,12 @@ func TestAnEntryOfAnotherEpochStays_I4(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
 	looks := unreferred(t, b)
-	recalled, err := b.Stores[b.ID(bEast)].Recall(t.Context(), b.ID(aWest), []peer.Recall{peer.IfUnused(looks.Entries[0].Target)})
+	recalled, err := b.Stores[b.ID(bEast)].Rights.Recall(t.Context(), b.ID(aWest), []peer.Recall{peer.IfUnused(looks.Entries[0].Target)})
 	require.NoError(t, err)
 	b.Renew(bEast)
 	_, err = b.Do(b.ID(bEast), schema.AnnounceEpoch)
 	require.NoError(t, err)
-	err = b.Stores[b.ID(aWest)].EntriesLookedAt(t.Context(), b.ID(bEast), looks, recalled.Epoch, []bool{true})
+	err = b.Stores[b.ID(aWest)].Targets.EntriesLookedAt(t.Context(), b.ID(bEast), looks, recalled.Epoch, []bool{true})
 	require.ErrorIs(t, err, peer.ErrStaleEpoch)
 	require.Equal(t, 1, b.Count(aWest, "holder_entry"))
 }

@@ -23,17 +23,17 @@ func TestAComparisonBeforeARecoveryConfirmsNothing_I3(t *testing.T) {
 	b.Settle()
 	key := keyOf(t, b, h, b.Get(target).UID)
 	here, there := b.Stores[b.ID(bEast)], b.Stores[b.ID(aWest)]
-	lost := here.PresentEpoch()
-	require.NoError(t, here.Recover(t.Context(), b.Environment())) // as a process does with its first environment
+	lost := here.Gate.PresentEpoch()
+	require.NoError(t, here.Gate.Recover(t.Context(), b.Environment())) // as a process does with its first environment
 	exec(t, b, bEast, `UPDATE dbcontroller.meta SET server = 'another'`)
-	awaiting, err := here.NoticeEpoch(t.Context())
+	awaiting, err := here.Gate.NoticeEpoch(t.Context())
 	require.NoError(t, err)
 	require.True(t, awaiting)
 	b.Renew(aWest)
 	announced(t, b, aWest)
 	meanwhile := sync.OnceFunc(func() {
-		require.NoError(t, there.Release(t.Context(), b.ID(bEast), lost, []peer.BlockadeKey{key}, nil))
-		require.NoError(t, here.Recover(t.Context(), b.Environment()))
+		require.NoError(t, there.Targets.Release(t.Context(), b.ID(bEast), lost, []peer.BlockadeKey{key}, nil))
+		require.NoError(t, here.Gate.Recover(t.Context(), b.Environment()))
 		announced(t, b, bEast)
 		_, err := b.Do(b.ID(aWest), schema.VerifyBlockades) // it tells again of deletions
 		require.NoError(t, err)
@@ -67,13 +67,13 @@ func TestAnEpochIsAnnouncedWhenItsRecoveryHasBegun_I13(t *testing.T) {
 	b.Settle()
 	restore()
 	store := b.Stores[b.ID(aWest)]
-	awaiting, err := store.NoticeEpoch(t.Context())
+	awaiting, err := store.Gate.NoticeEpoch(t.Context())
 	require.NoError(t, err)
 	require.True(t, awaiting)
 	_, _ = b.Do(b.ID(aWest), schema.AnnounceEpoch)
 	_, _ = b.Do(b.ID(aWest), schema.VerifyBlockades)
 	_, _ = b.Do(b.ID(bEast), schema.ConfirmAgain)
-	require.NoError(t, store.Recover(t.Context(), b.Environment()))
+	require.NoError(t, store.Gate.Recover(t.Context(), b.Environment()))
 	b.Settle()
 	require.Empty(t, unconfirmed(t, b, aWest))
 	_, err = b.Delete(target)
@@ -88,15 +88,15 @@ func TestThePresentEpochIsNotOutdone(t *testing.T) {
 	b := newPair(t, nil)
 	second := b.SecondProcess(bEast, shadow.Config{})
 	b.Renew(bEast)
-	present := b.Stores[b.ID(bEast)].PresentEpoch()
-	known, err := b.Stores[b.ID(aWest)].RecordPeerEpoch(t.Context(), b.ID(bEast), present, peer.TargetKinds{})
+	present := b.Stores[b.ID(bEast)].Gate.PresentEpoch()
+	known, err := b.Stores[b.ID(aWest)].Gate.RecordPeerEpoch(t.Context(), b.ID(bEast), present, peer.TargetKinds{})
 	require.NoError(t, err)
-	require.NoError(t, second.OutdoEpoch(t.Context(), b.ID(aWest), known))
-	awaiting, err := second.NoticeEpoch(t.Context())
+	require.NoError(t, second.Gate.OutdoEpoch(t.Context(), b.ID(aWest), known))
+	awaiting, err := second.Gate.NoticeEpoch(t.Context())
 	require.NoError(t, err)
 	require.False(t, awaiting)
-	require.Equal(t, present, second.PresentEpoch())
-	require.NoError(t, second.OutdoEpoch(t.Context(), b.ID(aWest), uuid.Must(uuid.NewV7())), "the deployment has not been believed yet")
+	require.Equal(t, present, second.Gate.PresentEpoch())
+	require.NoError(t, second.Gate.OutdoEpoch(t.Context(), b.ID(aWest), uuid.Must(uuid.NewV7())), "the deployment has not been believed yet")
 }
 
 // A process that has not noticed the present epoch takes the work to compare in it. It could confirm the

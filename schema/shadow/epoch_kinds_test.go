@@ -58,7 +58,7 @@ func TestAKindThatWaitsKeepsNoOtherBack_I13_I20(t *testing.T) {
 	}
 	west := b.Stores[b.ID(aWest)]
 	halted := func(name string) (out []string) {
-		e, err := west.Explain(t.Context(), name)
+		e, err := west.Operate.Explain(t.Context(), name)
 		require.NoError(t, err)
 		for _, r := range e.Reasons {
 			if r.Type == "HALTED" {
@@ -78,7 +78,7 @@ func TestAKindThatWaitsKeepsNoOtherBack_I13_I20(t *testing.T) {
 		}
 	}
 	require.Len(t, seqs, 2)
-	_, err = (&handlers.Finalise{Store: west}).Handle(t.Context(), schema.DeploymentID{}, seqs)
+	_, err = (&handlers.Finalise{Store: west.Cascade}).Handle(t.Context(), schema.DeploymentID{}, seqs)
 	var part *schema.PartError
 	require.ErrorAs(t, err, &part)
 	require.Len(t, part.Failed, 1)
@@ -148,11 +148,11 @@ func TestTheKindsOfTheLastEpochCount_I2_I13(t *testing.T) {
 	b.Settle()
 	west := b.Stores[b.ID(aWest)]
 	record := func(refersTo peer.TargetKinds) {
-		_, err := west.RecordPeerEpoch(t.Context(), b.ID(bEast), uuid.Must(uuid.NewV7()), refersTo)
+		_, err := west.Gate.RecordPeerEpoch(t.Context(), b.ID(bEast), uuid.Must(uuid.NewV7()), refersTo)
 		require.NoError(t, err)
 	}
 	refused := func(name string) bool {
-		_, err := west.PlanDelete(t.Context(), name)
+		_, err := west.Deletions.PlanDelete(t.Context(), name)
 		require.NoError(t, err)
 		_, err = b.Delete("//" + aWest + "/" + name)
 		if err == nil {
@@ -186,9 +186,9 @@ func TestTheKindsThatADatabaseRefersTo(t *testing.T) {
 	b := harness.NewBox(t, kindsOfTargets, nil, aWest, bEast)
 	east := b.Stores[b.ID(bEast)]
 	referred := func() peer.TargetKinds {
-		epoch, kinds, err := east.ReferredKinds(t.Context(), b.ID(aWest))
+		epoch, kinds, err := east.Gate.ReferredKinds(t.Context(), b.ID(aWest))
 		require.NoError(t, err)
-		require.Equal(t, east.PresentEpoch(), epoch)
+		require.Equal(t, east.Gate.PresentEpoch(), epoch)
 		return kinds
 	}
 	b.MustPut(target, nil)
@@ -199,7 +199,7 @@ func TestTheKindsThatADatabaseRefersTo(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, peer.TargetKinds{Known: true, Names: []string{"Owner", "Target"}}, referred())
 	require.Equal(t, peer.TargetKinds{Known: true, Names: []string{}}, func() peer.TargetKinds {
-		_, kinds, err := b.Stores[b.ID(aWest)].ReferredKinds(t.Context(), b.ID(aWest))
+		_, kinds, err := b.Stores[b.ID(aWest)].Gate.ReferredKinds(t.Context(), b.ID(aWest))
 		require.NoError(t, err)
 		return kinds
 	}())
@@ -207,7 +207,7 @@ func TestTheKindsThatADatabaseRefersTo(t *testing.T) {
 	// A table that has no row with a right yet.
 	a := newAttached(t)
 	a.attach()
-	_, kinds, err := a.Stores[a.ID(shop)].ReferredKinds(t.Context(), a.ID(crm))
+	_, kinds, err := a.Stores[a.ID(shop)].Gate.ReferredKinds(t.Context(), a.ID(crm))
 	require.NoError(t, err)
 	require.Contains(t, kinds.Names, "Customer")
 }

@@ -33,7 +33,7 @@ func recovering(b *harness.Box, at, with string, actions ...schema.Action) (out 
 
 func unconfirmed(t *testing.T, b *harness.Box, deployment string) []schema.DeploymentID {
 	t.Helper()
-	e, err := b.Stores[b.ID(deployment)].Epoch(t.Context())
+	e, err := b.Stores[b.ID(deployment)].Operate.Epoch(t.Context())
 	require.NoError(t, err)
 	return e.Unconfirmed
 }
@@ -109,7 +109,7 @@ func TestAProcessThatHasNotNoticedAnnouncesNothing(t *testing.T) {
 	_, err := b.Handlers(b.ID(bEast), second).Handle(t.Context(), b.ID(aWest), work)
 	require.Error(t, err)
 	require.Len(t, recovering(b, bEast, aWest, schema.AnnounceEpoch), 1)
-	_, err = second.NoticeEpoch(t.Context())
+	_, err = second.Gate.NoticeEpoch(t.Context())
 	require.NoError(t, err)
 	_, err = b.Handlers(b.ID(bEast), second).Handle(t.Context(), b.ID(aWest), work)
 	require.NoError(t, err)
@@ -154,14 +154,14 @@ func TestAnOldEpochDoesNotCountAgainAfterTheTargetsOwnFailover_I5_I8(t *testing.
 	require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(ctx, `SELECT attempt FROM dbcontroller.blockade`).Scan(&attempt))
 	key := peer.BlockadeKey{Attempt: attempt, HolderUID: h.UID, Path: "block", TargetUID: b.Get(target).UID}
 	restore := b.Backup(bEast)
-	old := b.Stores[b.ID(bEast)].PresentEpoch()
+	old := b.Stores[b.ID(bEast)].Gate.PresentEpoch()
 	b.MustPut(holder, body{}) // its release is not delivered yet
 	restore()
 	b.Recover(bEast)
 	b.Settle()
 	b.Renew(aWest)
 	b.Settle()
-	require.ErrorIs(t, b.Stores[b.ID(aWest)].Release(ctx, b.ID(bEast), old, []peer.BlockadeKey{key}, nil), peer.ErrStaleEpoch)
+	require.ErrorIs(t, b.Stores[b.ID(aWest)].Targets.Release(ctx, b.ID(bEast), old, []peer.BlockadeKey{key}, nil), peer.ErrStaleEpoch)
 	b.Settle()
 	b.Audit()
 	_, err := b.Delete(target)
@@ -190,7 +190,7 @@ func TestNamesThatWereLostAreLookedUpAgain_I1_I3(t *testing.T) {
 			b.Settle()
 			_, err := b.Delete(target)
 			require.ErrorAs(t, err, new(*peer.BlockedError))
-			_, err = b.SecondProcess(aWest, shadow.Config{}).Delete(t.Context(), shadow.DeleteRequest{Name: "targets/t"})
+			_, err = b.SecondProcess(aWest, shadow.Config{}).Deletions.Delete(t.Context(), shadow.DeleteRequest{Name: "targets/t"})
 			require.ErrorAs(t, err, new(*peer.BlockedError))
 			b.Audit()
 		})
@@ -227,9 +227,9 @@ func TestASwitchThatWasLostIsMadeAgain_I26(t *testing.T) {
 	store := b.Stores[b.ID(aWest)]
 	short, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	_, err = store.Save(short, []peer.Write{{Name: "targets/t"}})
+	_, err = store.Write.Save(short, []peer.Write{{Name: "targets/t"}})
 	require.Error(t, err)
-	require.NoError(t, store.Switch(t.Context(), store.Model())) // as the node manager does with a new epoch
+	require.NoError(t, store.Admin.Switch(t.Context(), store.Model())) // as the node manager does with a new epoch
 	b.MustPut(target, nil)
 }
 
@@ -308,7 +308,7 @@ func refusing(t *testing.T, reason peer.Reason) *harness.Box {
 func TestTheWaitForARefusedReferenceCanBeWaived_I13(t *testing.T) {
 	t.Parallel()
 	b := refusing(t, peer.NotReferable)
-	require.NoError(t, b.Stores[b.ID(aWest)].WaiveComparison(t.Context(), b.ID(bEast), "the kind was closed", "eve"))
+	require.NoError(t, b.Stores[b.ID(aWest)].Operate.WaiveComparison(t.Context(), b.ID(bEast), "the kind was closed", "eve"))
 	b.MustDelete(target)
 	b.OnEstablish = nil
 	b.Settle()
@@ -351,7 +351,7 @@ func TestADeploymentThatIsGoneIsNotWaitedForAfterAFailover_I15(t *testing.T) {
 	b.Settle()
 	require.Equal(t, []schema.DeploymentID{b.ID(bEast)}, unconfirmed(t, b, aWest))
 	store := b.Stores[b.ID(aWest)]
-	require.NoError(t, store.Decommission(t.Context(), shadow.Decommissioned{Deployment: b.ID(bEast), Blocking: schema.Unset, Reason: "fire", By: "eve"}))
+	require.NoError(t, store.Admin.Decommission(t.Context(), shadow.Decommissioned{Deployment: b.ID(bEast), Blocking: schema.Unset, Reason: "fire", By: "eve"}))
 	require.Empty(t, unconfirmed(t, b, aWest))
 	b.Renew(aWest)
 	b.Settle()
@@ -368,8 +368,8 @@ func TestADecommissionBesideARecovery_I15(t *testing.T) {
 	b.MustPut(holder, body{"block": target})
 	b.Settle()
 	store, pool := b.Stores[b.ID(aWest)], b.Pools[b.ID(aWest)]
-	require.NoError(t, store.ForgetServer(t.Context()))
-	_, err := store.NoticeEpoch(t.Context())
+	require.NoError(t, store.Gate.ForgetServer(t.Context()))
+	_, err := store.Gate.NoticeEpoch(t.Context())
 	require.NoError(t, err)
 	tx, err := pool.Begin(t.Context())
 	require.NoError(t, err)
@@ -383,7 +383,7 @@ func TestADecommissionBesideARecovery_I15(t *testing.T) {
 		require.NoError(t, err)
 	}
 	recovered := make(chan error, 1)
-	go func() { recovered <- store.Recover(t.Context(), b.Environment()) }()
+	go func() { recovered <- store.Gate.Recover(t.Context(), b.Environment()) }()
 	require.Eventually(t, func() bool { // Recover waits for the lock, or has returned
 		var waits bool
 		err := pool.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted
@@ -401,22 +401,22 @@ func TestADeploymentThatNeverRanIsNotWaitedForAfterAFailover(t *testing.T) {
 	b := newBox(t, nil)
 	b.MustPut(target, nil)
 	store := b.Stores[b.ID(aWest)]
-	require.NoError(t, store.ForgetServer(t.Context()))
-	_, err := store.NoticeEpoch(t.Context())
+	require.NoError(t, store.Gate.ForgetServer(t.Context()))
+	_, err := store.Gate.NoticeEpoch(t.Context())
 	require.NoError(t, err)
 	env := b.Environment()
 	asia := schema.DeploymentID{Service: "b.example.com", Region: "asia1"}
 	env.Deployments = append(env.Deployments, schema.Deployment{DeploymentID: asia, Version: "v1"})
 	ran := &schema.Environment{Deployments: []schema.Deployment{{DeploymentID: asia, Version: "v1", Address: "x:1", Generation: 1}}}
-	require.NoError(t, store.Recover(t.Context(), env))
+	require.NoError(t, store.Gate.Recover(t.Context(), env))
 	require.NotContains(t, unconfirmed(t, b, aWest), asia)
 	b.Settle()
 	b.MustDelete(target)
 	// A deployment that has run is waited for, even if the registry has lost its address.
-	require.NoError(t, store.ForgetServer(t.Context()))
-	_, err = store.NoticeEpoch(t.Context())
+	require.NoError(t, store.Gate.ForgetServer(t.Context()))
+	_, err = store.Gate.NoticeEpoch(t.Context())
 	require.NoError(t, err)
-	require.NoError(t, store.Recover(t.Context(), env.With(ran)))
+	require.NoError(t, store.Gate.Recover(t.Context(), env.With(ran)))
 	require.Contains(t, unconfirmed(t, b, aWest), asia)
 }
 

@@ -105,26 +105,26 @@ func TestMessagesOfAnOldEpochCountForNothing_I5_I8(t *testing.T) {
 	require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(ctx, `SELECT attempt FROM dbcontroller.blockade`).Scan(&attempt))
 	key := peer.BlockadeKey{Attempt: attempt, HolderUID: h.UID, Path: "block", TargetUID: b.Get(target).UID}
 	restore := b.Backup(bEast)
-	old := b.Stores[b.ID(bEast)].PresentEpoch()
+	old := b.Stores[b.ID(bEast)].Gate.PresentEpoch()
 	b.MustPut(holder, body{}) // its release is not delivered yet
 	restore()
 	b.Recover(bEast)
 	b.Settle()
 	a := b.Stores[b.ID(aWest)]
-	require.ErrorIs(t, a.Release(ctx, b.ID(bEast), old, []peer.BlockadeKey{key}, nil), peer.ErrStaleEpoch)
-	_, err := a.Confirm(ctx, b.ID(bEast), peer.Confirm{Epoch: old, Attempts: []peer.AttemptID{attempt}})
+	require.ErrorIs(t, a.Targets.Release(ctx, b.ID(bEast), old, []peer.BlockadeKey{key}, nil), peer.ErrStaleEpoch)
+	_, err := a.Targets.Confirm(ctx, b.ID(bEast), peer.Confirm{Epoch: old, Attempts: []peer.AttemptID{attempt}})
 	require.ErrorIs(t, err, peer.ErrStaleEpoch)
-	err = a.Settle(ctx, b.ID(bEast), []peer.Question{{Key: key}}, &peer.Answers{Verdicts: []peer.Verdict{peer.GoneVerdict}, Epoch: old})
+	err = a.Targets.Settle(ctx, b.ID(bEast), []peer.Question{{Key: key}}, &peer.Answers{Verdicts: []peer.Verdict{peer.GoneVerdict}, Epoch: old})
 	require.ErrorIs(t, err, peer.ErrStaleEpoch)
 	_, position := b.Seen(b.ID(bEast), b.ID(aWest))
-	require.ErrorIs(t, a.Acknowledge(ctx, b.ID(bEast), old, position, nil), peer.ErrStaleEpoch)
+	require.ErrorIs(t, a.Targets.Acknowledge(ctx, b.ID(bEast), old, position, nil), peer.ErrStaleEpoch)
 	b.Settle()
 	b.Audit()
 	_, err = b.Delete(target)
 	require.ErrorAs(t, err, new(*peer.BlockedError))
-	known, err := a.RecordPeerEpoch(ctx, b.ID(bEast), old, peer.TargetKinds{})
+	known, err := a.Gate.RecordPeerEpoch(ctx, b.ID(bEast), old, peer.TargetKinds{})
 	require.NoError(t, err)
-	require.Equal(t, b.Stores[b.ID(bEast)].PresentEpoch(), known, "a late announcement of an earlier epoch changes nothing")
+	require.Equal(t, b.Stores[b.ID(bEast)].Gate.PresentEpoch(), known, "a late announcement of an earlier epoch changes nothing")
 }
 
 // An attempt does not commit if one of its databases, the holder's or the target's, was restored after the establish.
@@ -158,7 +158,7 @@ func TestAttemptsOfAnOldEpochCannotCommit_I5(t *testing.T) {
 				tries++
 				return nil
 			}
-			_, err := second.Save(t.Context(), []peer.Write{{Name: "holders/h", Body: body{"block": target}}})
+			_, err := second.Write.Save(t.Context(), []peer.Write{{Name: "holders/h", Body: body{"block": target}}})
 			require.NotZero(t, tries)
 			if err != nil { // the second process keeps its epoch until it notices the new one
 				if !errors.Is(err, context.DeadlineExceeded) { // its deadline passed while it tried again
@@ -198,16 +198,16 @@ func TestAnEpochOutdoesALaterOneThatWasLost(t *testing.T) {
 	for i, ms := 5, time.Now().Add(time.Hour).UnixMilli(); i >= 0; i, ms = i-1, ms>>8 {
 		future[i] = byte(ms)
 	}
-	_, err := b.Stores[b.ID(bEast)].RecordPeerEpoch(t.Context(), b.ID(aWest), future, peer.TargetKinds{})
+	_, err := b.Stores[b.ID(bEast)].Gate.RecordPeerEpoch(t.Context(), b.ID(aWest), future, peer.TargetKinds{})
 	require.NoError(t, err)
 	b.Settle() // it is told of the later one
 	b.Recover(aWest)
 	b.Settle()
-	epoch, err := b.Stores[b.ID(aWest)].Epoch(t.Context())
+	epoch, err := b.Stores[b.ID(aWest)].Operate.Epoch(t.Context())
 	require.NoError(t, err)
 	require.Empty(t, epoch.Unconfirmed)
 	require.Greater(t, epoch.ID.String(), future.String())
-	require.NoError(t, b.Stores[b.ID(aWest)].Recover(t.Context(), b.Environment()))
+	require.NoError(t, b.Stores[b.ID(aWest)].Gate.Recover(t.Context(), b.Environment()))
 	require.Empty(t, unconfirmed(t, b, aWest), "nobody compares again")
 	b.MustPut(target, nil)
 	b.MustPut(holder, body{"block": target})
@@ -217,7 +217,7 @@ func TestAnEpochOutdoesALaterOneThatWasLost(t *testing.T) {
 
 func verified(t *testing.T, b *harness.Box, deployment string, repair bool) (found []shadow.Difference) {
 	t.Helper()
-	done, err := b.Stores[b.ID(deployment)].Verify(t.Context(), shadow.Verification{Repair: repair, Settle: 1, Report: func(d shadow.Difference) error {
+	done, err := b.Stores[b.ID(deployment)].Verify.Verify(t.Context(), shadow.Verification{Repair: repair, Settle: 1, Report: func(d shadow.Difference) error {
 		found = append(found, d)
 		return nil
 	}})
@@ -286,7 +286,7 @@ func TestRestoredBackupsComeToRest_I1_I8_I15_I17(t *testing.T) {
 				require.Equal(t, shadow.TargetGone, f.Kind, "seed %d: %+v", seed, f)
 				dangling++
 			}
-			epoch, err := b.Stores[b.ID(d)].Epoch(t.Context())
+			epoch, err := b.Stores[b.ID(d)].Operate.Epoch(t.Context())
 			require.NoError(t, err)
 			require.Empty(t, epoch.Unconfirmed)
 		}

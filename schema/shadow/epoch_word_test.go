@@ -37,9 +37,9 @@ func TestWhoIsKnownByWhatIsLeftIsWaitedFor_I2_I3_I15(t *testing.T) {
 			b.Settle()
 			restore()
 			store := b.Stores[b.ID(aWest)]
-			_, err := store.NoticeEpoch(t.Context())
+			_, err := store.Gate.NoticeEpoch(t.Context())
 			require.NoError(t, err)
-			require.NoError(t, store.Recover(t.Context(), without(b, bEast)))
+			require.NoError(t, store.Gate.Recover(t.Context(), without(b, bEast)))
 			require.Contains(t, unconfirmed(t, b, aWest), b.ID(bEast))
 			_, err = b.Delete(target2)
 			require.ErrorAs(t, err, new(*peer.UnavailableError))
@@ -63,27 +63,27 @@ func TestAComparisonInAnEarlierEpochConfirmsNothing_I2_I3(t *testing.T) {
 	b.MustPut(holder, body{"block": target})
 	b.Settle()
 	store, by := b.Stores[b.ID(aWest)], b.ID(bEast)
-	selfEpoch := b.Stores[by].PresentEpoch()
+	selfEpoch := b.Stores[by].Gate.PresentEpoch()
 	b.Renew(aWest)
-	earlier := store.PresentEpoch()
+	earlier := store.Gate.PresentEpoch()
 	b.Renew(aWest)
-	require.NoError(t, store.MarkReferencesConfirmed(t.Context(), by, earlier, selfEpoch))
+	require.NoError(t, store.Gate.MarkReferencesConfirmed(t.Context(), by, earlier, selfEpoch))
 	require.Contains(t, unconfirmed(t, b, aWest), by, "the target's database began another epoch since")
 	b.Settle()
 	require.Empty(t, unconfirmed(t, b, aWest))
 	var told [2]uuid.UUID
 	for i := range told {
 		told[i] = uuid.Must(uuid.NewV7())
-		_, err := store.RecordPeerEpoch(t.Context(), by, told[i], peer.TargetKinds{})
+		_, err := store.Gate.RecordPeerEpoch(t.Context(), by, told[i], peer.TargetKinds{})
 		require.NoError(t, err)
 	}
-	require.NoError(t, store.MarkReferencesConfirmed(t.Context(), by, store.PresentEpoch(), told[0]))
+	require.NoError(t, store.Gate.MarkReferencesConfirmed(t.Context(), by, store.Gate.PresentEpoch(), told[0]))
 	require.Equal(t, []schema.DeploymentID{by}, unconfirmed(t, b, aWest), "the holder's database began another epoch since")
 	_, err := b.Delete(target2)
 	require.ErrorAs(t, err, new(*peer.UnavailableError))
 	_, err = b.Do(b.ID(aWest), schema.VerifyBlockades) // it tells again of deletions
 	require.NoError(t, err)
-	require.NoError(t, store.MarkReferencesConfirmed(t.Context(), by, store.PresentEpoch(), told[1]))
+	require.NoError(t, store.Gate.MarkReferencesConfirmed(t.Context(), by, store.Gate.PresentEpoch(), told[1]))
 	require.Empty(t, unconfirmed(t, b, aWest))
 }
 
@@ -95,13 +95,15 @@ func TestNobodyConfirmsBeforeItWasTold_I1(t *testing.T) {
 	b.MustPut(holder, body{"block": target})
 	b.Settle()
 	store, by := b.Stores[b.ID(aWest)], b.ID(bEast)
-	there := b.Stores[by].PresentEpoch()
-	confirm := func() error { return store.MarkReferencesConfirmed(t.Context(), by, store.PresentEpoch(), there) }
+	there := b.Stores[by].Gate.PresentEpoch()
+	confirm := func() error {
+		return store.Gate.MarkReferencesConfirmed(t.Context(), by, store.Gate.PresentEpoch(), there)
+	}
 	for name, failsOver := range map[string]func(){
 		"here": func() { b.Renew(aWest) },
 		"there": func() {
 			var err error
-			there, err = store.RecordPeerEpoch(t.Context(), by, uuid.Must(uuid.NewV7()), peer.TargetKinds{})
+			there, err = store.Gate.RecordPeerEpoch(t.Context(), by, uuid.Must(uuid.NewV7()), peer.TargetKinds{})
 			require.NoError(t, err)
 		},
 	} {
@@ -124,14 +126,14 @@ func TestWhoIsPointedToIsNotedAgainInANewEpoch_I13(t *testing.T) {
 	b := newBox(t, nil)
 	b.MustPut(target, nil)
 	store := b.Stores[b.ID(bEast)]
-	_, err := store.RecordPeerEpoch(t.Context(), b.ID(aWest), b.Stores[b.ID(aWest)].PresentEpoch(), peer.TargetKinds{})
+	_, err := store.Gate.RecordPeerEpoch(t.Context(), b.ID(aWest), b.Stores[b.ID(aWest)].Gate.PresentEpoch(), peer.TargetKinds{})
 	require.NoError(t, err)
 	takeOver := b.Copy(bEast)
 	b.MustPut(holder, body{"unset": target})
 	takeOver()
 	b.Recover(bEast)
 	b.MustPut(holder, body{"unset": target})
-	pointedTo, err := store.ReferencedDeployments(t.Context())
+	pointedTo, err := store.Attempts.ReferencedDeployments(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, []schema.DeploymentID{b.ID(aWest)}, pointedTo, "otherwise its deletions would not be watched")
 	b.Settle()

@@ -14,7 +14,7 @@ func TestExplainSaysThatDeletionIsBlocked(t *testing.T) {
 	store := b.Stores[b.ID(aWest)]
 	for _, blocks := range []bool{true, false} {
 		protect(t, b, target, blocks)
-		e, err := store.Explain(t.Context(), "targets/t")
+		e, err := store.Operate.Explain(t.Context(), "targets/t")
 		require.NoError(t, err)
 		if !blocks {
 			require.Empty(t, e.Reasons)
@@ -37,7 +37,7 @@ func TestExplainSaysThatDeletionsAreHalted_I13(t *testing.T) {
 	b.Settle()
 	b.MustDelete(target)
 	halted := func() (told []string) {
-		e, err := store.Explain(t.Context(), "targets/t")
+		e, err := store.Operate.Explain(t.Context(), "targets/t")
 		require.NoError(t, err)
 		for _, r := range e.Reasons {
 			if r.Type == "HALTED" {
@@ -47,10 +47,10 @@ func TestExplainSaysThatDeletionsAreHalted_I13(t *testing.T) {
 		return told
 	}
 	require.Empty(t, halted())
-	require.NoError(t, store.Pause(t.Context(), id, "", true, "a test", "operator/o"))
+	require.NoError(t, store.Operate.Pause(t.Context(), id, "", true, "a test", "operator/o"))
 	require.Len(t, halted(), 1)
 	require.Contains(t, halted()[0], "an operator has paused deletions until db-controller resume")
-	require.NoError(t, store.Pause(t.Context(), id, "", false, "a test", "operator/o"))
+	require.NoError(t, store.Operate.Pause(t.Context(), id, "", false, "a test", "operator/o"))
 	require.Empty(t, halted())
 	exec(t, b, aWest, `UPDATE dbcontroller.deployment SET unconfirmed = true WHERE service || '/' || region = $1`, bEast)
 	require.Len(t, halted(), 1)
@@ -73,7 +73,7 @@ func TestExplainNamesTheFieldOfABlocker_I13(t *testing.T) {
 	b.MustPut(holder, body{"block": middle}) // after the look-ahead, before the cascade
 	b.MustPut(peer, body{"peer": middle})
 	b.Settle()
-	e, err := b.Stores[b.ID(aEast)].Explain(t.Context(), "targets/m")
+	e, err := b.Stores[b.ID(aEast)].Operate.Explain(t.Context(), "targets/m")
 	require.NoError(t, err)
 	var told []string
 	for _, r := range e.Reasons {

@@ -47,9 +47,9 @@ func (s *Store) Act(ctx context.Context, from schema.DeploymentID, uids []uuid.U
 	for i, uid := range uids {
 		deletions[i].UID = uid
 	}
-	failed, err := s.ActFor(ctx, from, deletions, math.MaxInt64)
+	failed, err := s.Follow.ActFor(ctx, from, deletions, math.MaxInt64)
 	if err != nil {
 		return nil, err
 	}
-	return failed, s.Forget(ctx, from, deletions)
+	return failed, s.Follow.Forget(ctx, from, deletions)
 }

@@ -61,7 +61,7 @@ func openOver(t *testing.T, pool *pgxpool.Pool) *shadow.Store {
 	require.NoError(t, err)
 	model, err := schema.NewModel(file.Services[0].ServiceVersion, file.Services)
 	require.NoError(t, err)
-	require.NoError(t, store.Switch(t.Context(), model))
+	require.NoError(t, store.Admin.Switch(t.Context(), model))
 	return store
 }
 
@@ -69,7 +69,7 @@ func openOver(t *testing.T, pool *pgxpool.Pool) *shadow.Store {
 func newestXID(t *testing.T, store *shadow.Store, pool *pgxpool.Pool, prefix string, n int) (xid string) {
 	t.Helper()
 	for i := range n {
-		_, err := store.Save(t.Context(), []peer.Write{{Name: fmt.Sprintf("targets/%s%d", prefix, i)}})
+		_, err := store.Write.Save(t.Context(), []peer.Write{{Name: fmt.Sprintf("targets/%s%d", prefix, i)}})
 		require.NoError(t, err)
 	}
 	require.NoError(t, pool.QueryRow(t.Context(), `SELECT xid::text FROM dbcontroller.change ORDER BY seq DESC LIMIT 1`).Scan(&xid))
@@ -93,12 +93,12 @@ func TestAPromotedStandbyResetsTokens_I24(t *testing.T) {
 	remote := schema.DeploymentID{Service: "b.example.com", Region: "us-west2"}
 	var position string
 	watching, cancel := context.WithCancel(t.Context())
-	_ = store.WatchDeletions(watching, remote, "", func(e schema.Event[schema.Deletion]) error {
+	_ = store.Read.WatchDeletions(watching, remote, "", func(e schema.Event[schema.Deletion]) error {
 		position = e.Token
 		cancel()
 		return nil
 	})
-	require.NoError(t, store.Acknowledge(t.Context(), remote, uuid.Nil, position, nil))
+	require.NoError(t, store.Targets.Acknowledge(t.Context(), remote, uuid.Nil, position, nil))
 	var before string
 	require.NoError(t, pool.QueryRow(t.Context(), `SELECT pg_current_snapshot()::text`).Scan(&before))
 	pool.Close()
@@ -112,11 +112,11 @@ func TestAPromotedStandbyResetsTokens_I24(t *testing.T) {
 	require.NoError(t, pool.QueryRow(t.Context(), `SELECT pg_visible_in_snapshot($1::text::xid8, $2::text::pg_snapshot)`, again, before).Scan(&seen))
 	require.True(t, seen, "the ids are assigned again: by the ids alone, the new writes would lie before the token")
 	for _, token := range []string{early.token, late.token} {
-		err := store.WatchResources(t.Context(), "", "", token, func(schema.Event[peer.Resource]) error { return pgx.ErrNoRows })
+		err := store.Read.WatchResources(t.Context(), "", "", token, func(schema.Event[peer.Resource]) error { return pgx.ErrNoRows })
 		require.ErrorIs(t, err, peer.ErrReset)
 		require.ErrorContains(t, err, "failed over")
 	}
-	require.ErrorIs(t, store.Acknowledge(t.Context(), remote, uuid.Nil, position, []uuid.UUID{}), peer.ErrPosition)
+	require.ErrorIs(t, store.Targets.Acknowledge(t.Context(), remote, uuid.Nil, position, []uuid.UUID{}), peer.ErrPosition)
 	f, _ := follow(t, store, "")
 	f.until("the new snapshot", func() bool { return f.ended && len(f.state) == 6 })
 }
@@ -189,7 +189,7 @@ func TestACrashBehindAnOwnCommitLosesNothing_I24(t *testing.T) {
 		f.mu.Lock()
 		before := f.token
 		f.mu.Unlock()
-		_, err = store.Delete(t.Context(), shadow.DeleteRequest{Name: fmt.Sprintf("targets/kept%d", i)})
+		_, err = store.Deletions.Delete(t.Context(), shadow.DeleteRequest{Name: fmt.Sprintf("targets/kept%d", i)})
 		require.NoError(t, err)
 		f.until("the removal", func() bool { return f.token != before })
 		stop() // otherwise the watch meets the crash, and ends
@@ -241,7 +241,7 @@ func TestAWatchEndsWhenAnotherServerTakesOver_I24(t *testing.T) {
 	var mu sync.Mutex
 	var got []string
 	go func() {
-		ended <- store.WatchResources(t.Context(), "", "", "", func(e schema.Event[peer.Resource]) error {
+		ended <- store.Read.WatchResources(t.Context(), "", "", "", func(e schema.Event[peer.Resource]) error {
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
@@ -263,9 +263,9 @@ func TestAWatchEndsWhenAnotherServerTakesOver_I24(t *testing.T) {
 	standby.StartPromoted()
 	address.Store(standby.Address())
 	pool.Reset() // as a pool does with connections that were idle for long
-	_, err := store.Save(t.Context(), []peer.Write{{Name: "targets/early"}})
+	_, err := store.Write.Save(t.Context(), []peer.Write{{Name: "targets/early"}})
 	require.ErrorIs(t, err, peer.ErrAborted, "no write before the new epoch")
-	awaiting, err := store.NoticeEpoch(t.Context())
+	awaiting, err := store.Gate.NoticeEpoch(t.Context())
 	require.NoError(t, err)
 	require.True(t, awaiting)
 	newestXID(t, store, pool, "other", 3)
@@ -292,7 +292,7 @@ func TestTwoStandbysPromotedOneAfterTheOther_I23_I24(t *testing.T) {
 	stop()
 	var position string
 	watching, cancel := context.WithCancel(t.Context())
-	_ = store.WatchDeletions(watching, holder, "", func(e schema.Event[schema.Deletion]) error {
+	_ = store.Read.WatchDeletions(watching, holder, "", func(e schema.Event[schema.Deletion]) error {
 		position = e.Token
 		cancel()
 		return nil
@@ -305,12 +305,12 @@ func TestTwoStandbysPromotedOneAfterTheOther_I23_I24(t *testing.T) {
 	store, pool = openOn(t, second)
 	t.Cleanup(pool.Close)
 	newestXID(t, store, pool, "other", 40)
-	err := store.WatchResources(t.Context(), "", "", f.token, func(e schema.Event[peer.Resource]) error {
+	err := store.Read.WatchResources(t.Context(), "", "", f.token, func(e schema.Event[peer.Resource]) error {
 		t.Logf("resumed with %d changes of 40", len(e.Items))
 		return pgx.ErrNoRows
 	})
 	require.ErrorIs(t, err, peer.ErrReset)
-	require.ErrorIs(t, store.Acknowledge(t.Context(), holder, uuid.Nil, position, nil), peer.ErrPosition)
+	require.ErrorIs(t, store.Targets.Acknowledge(t.Context(), holder, uuid.Nil, position, nil), peer.ErrPosition)
 }
 
 // An idle watch at the first of two promoted standbys does not continue at the second.
@@ -325,7 +325,7 @@ func TestAWatchEndsWhenAnotherStandbyTakesOver_I24(t *testing.T) {
 	ended, resting := make(chan error, 1), make(chan struct{})
 	rests := sync.OnceFunc(func() { close(resting) })
 	go func() {
-		ended <- store.WatchResources(t.Context(), "", "", "", func(e schema.Event[peer.Resource]) error {
+		ended <- store.Read.WatchResources(t.Context(), "", "", "", func(e schema.Event[peer.Resource]) error {
 			if len(e.Items) == 0 && !e.EndOfSnapshot { // a bookmark: no read of the feed is in progress
 				rests()
 			}
@@ -338,7 +338,7 @@ func TestAWatchEndsWhenAnotherStandbyTakesOver_I24(t *testing.T) {
 	address.Store(second.Address())
 	pool.Reset()
 	_, other := movingPool(t, second, &address) // a process that has noticed the new epoch
-	_, err := other.Save(t.Context(), []peer.Write{{Name: "targets/other"}})
+	_, err := other.Write.Save(t.Context(), []peer.Write{{Name: "targets/other"}})
 	require.NoError(t, err)
 	store.Wake()
 	require.ErrorIs(t, <-ended, peer.ErrReset)

@@ -23,7 +23,7 @@ func TestASnapshotOfSeveralPagesEndsAtOneCut_I23(t *testing.T) {
 	b := newPair(t, nil)
 	ctx, store := t.Context(), b.Stores[b.ID(aWest)]
 	pair := func(n int) error {
-		_, err := store.Save(ctx, []peer.Write{{Name: "targets/a", Body: body{"n": n}}, {Name: "targets/z", Body: body{"n": n}}})
+		_, err := store.Write.Save(ctx, []peer.Write{{Name: "targets/a", Body: body{"n": n}}, {Name: "targets/z", Body: body{"n": n}}})
 		return err
 	}
 	require.NoError(t, pair(0))
@@ -32,7 +32,7 @@ func TestASnapshotOfSeveralPagesEndsAtOneCut_I23(t *testing.T) {
 		for j := range 100 {
 			writes = append(writes, peer.Write{Name: fmt.Sprintf("targets/t%d", i*100+j), Body: body{"n": 0}})
 		}
-		require.NoError(t, second(store.Save(ctx, writes)))
+		require.NoError(t, second(store.Write.Save(ctx, writes)))
 	}
 	stop := make(chan struct{})
 	var writers sync.WaitGroup
@@ -51,11 +51,11 @@ func TestASnapshotOfSeveralPagesEndsAtOneCut_I23(t *testing.T) {
 				case w == 0:
 					err = pair(n)
 				case random.IntN(3) == 0:
-					if _, err = store.Delete(ctx, shadow.DeleteRequest{Name: name}); errors.Is(err, peer.ErrNotFound) {
+					if _, err = store.Deletions.Delete(ctx, shadow.DeleteRequest{Name: name}); errors.Is(err, peer.ErrNotFound) {
 						err = nil
 					}
 				default:
-					err = second(store.Save(ctx, []peer.Write{{Name: name, Body: body{"n": n}}}))
+					err = second(store.Write.Save(ctx, []peer.Write{{Name: name, Body: body{"n": n}}}))
 				}
 				if err != nil {
 					t.Error(err)
@@ -77,7 +77,7 @@ func TestASnapshotOfSeveralPagesEndsAtOneCut_I23(t *testing.T) {
 	writers.Wait()
 	want, found := map[string]string{}, 0
 	for token := ""; ; {
-		page, next, err := store.List(ctx, shadow.ListRequest{Kind: "Target", Limit: 200, Token: token})
+		page, next, err := store.Read.List(ctx, shadow.ListRequest{Kind: "Target", Limit: 200, Token: token})
 		require.NoError(t, err)
 		for _, r := range page {
 			want[r.Name], found = string(r.Body), found+1
@@ -115,14 +115,14 @@ func TestUnreadWatchesKeepNobodyWaiting_I20(t *testing.T) {
 	var g sync.WaitGroup
 	for range 40 {
 		g.Go(func() {
-			_ = store.WatchDeletions(watching, b.ID(bEast), "", func(schema.Event[schema.Deletion]) error {
+			_ = store.Read.WatchDeletions(watching, b.ID(bEast), "", func(schema.Event[schema.Deletion]) error {
 				reading <- struct{}{}
 				<-unread
 				return nil
 			})
 		})
 		g.Go(func() {
-			_ = store.WatchResources(watching, "", "", "", func(schema.Event[peer.Resource]) error {
+			_ = store.Read.WatchResources(watching, "", "", "", func(schema.Event[peer.Resource]) error {
 				reading <- struct{}{}
 				<-unread
 				return nil
@@ -132,7 +132,7 @@ func TestUnreadWatchesKeepNobodyWaiting_I20(t *testing.T) {
 	for range 80 {
 		<-reading
 	}
-	require.NoError(t, second(store.Save(ctx, []peer.Write{{Name: "targets/other", Body: body{}}})))
+	require.NoError(t, second(store.Write.Save(ctx, []peer.Write{{Name: "targets/other", Body: body{}}})))
 	cancel()
 	close(unread)
 	g.Wait()

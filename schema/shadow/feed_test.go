@@ -47,7 +47,7 @@ func followUntil(t *testing.T, store *shadow.Store, token string, ends func(erro
 	go func() {
 		defer close(done)
 		for from := token; ; {
-			err := store.WatchResources(ctx, "", "", from, f.take)
+			err := store.Read.WatchResources(ctx, "", "", from, f.take)
 			f.mu.Lock()
 			from = cmp.Or(f.token, from)
 			f.mu.Unlock()
@@ -197,7 +197,7 @@ func TestATokenThatCannotBeResumedIsReset_I24(t *testing.T) {
 	require.NoError(t, err)
 	raw[len(raw)-2]++
 	watch := func(store *shadow.Store, kind, token string) error {
-		return store.WatchResources(ctx, kind, "", token, func(schema.Event[peer.Resource]) error { return errors.New("delivered") })
+		return store.Read.WatchResources(ctx, kind, "", token, func(schema.Event[peer.Resource]) error { return errors.New("delivered") })
 	}
 	require.ErrorIs(t, watch(store, "", "nonsense"), peer.ErrReset, "malformed")
 	require.ErrorIs(t, watch(store, "", base64.RawURLEncoding.EncodeToString(raw)), peer.ErrReset, "forged")
@@ -208,7 +208,7 @@ func TestATokenThatCannotBeResumedIsReset_I24(t *testing.T) {
 	b.MustDelete(target)
 	_, err = b.Pools[b.ID(aWest)].Exec(ctx, `UPDATE dbcontroller.change SET changed_at = now() - interval '25 hours'`)
 	require.NoError(t, err)
-	more, err := store.Tidy(ctx)
+	more, err := store.Admin.Tidy(ctx)
 	require.NoError(t, err)
 	require.False(t, more)
 	require.Zero(t, b.Count(aWest, "change"))
@@ -227,13 +227,13 @@ func TestWatchesUnderRandomWritersEndUpEqual_I23(t *testing.T) {
 			for i := range 150 {
 				name := fmt.Sprintf("targets/t%d", random.IntN(12))
 				if random.IntN(3) == 0 {
-					_, err := store.Delete(ctx, shadow.DeleteRequest{Name: name})
+					_, err := store.Deletions.Delete(ctx, shadow.DeleteRequest{Name: name})
 					if err != nil && !errors.Is(err, peer.ErrNotFound) {
 						t.Error(err)
 					}
 					continue
 				}
-				if _, err := store.Save(ctx, []peer.Write{{Name: name, Body: body{"w": float64(w), "i": float64(i)}}}); err != nil {
+				if _, err := store.Write.Save(ctx, []peer.Write{{Name: name, Body: body{"w": float64(w), "i": float64(i)}}}); err != nil {
 					t.Error(err)
 				}
 			}
@@ -275,7 +275,7 @@ func TestALargeTransactionIsNotSplitByAToken(t *testing.T) {
 	defer cancel()
 	ready := make(chan struct{})
 	go func() {
-		_ = store.WatchResources(watching, "", "", "", func(e schema.Event[peer.Resource]) error {
+		_ = store.Read.WatchResources(watching, "", "", "", func(e schema.Event[peer.Resource]) error {
 			mu.Lock()
 			defer mu.Unlock()
 			if e.EndOfSnapshot {
@@ -298,7 +298,7 @@ func TestALargeTransactionIsNotSplitByAToken(t *testing.T) {
 	for i := range 1700 {
 		writes = append(writes, peer.Write{Name: fmt.Sprintf("targets/t%d", i)})
 	}
-	_, err := store.Save(ctx, writes)
+	_, err := store.Write.Save(ctx, writes)
 	require.NoError(t, err)
 	select {
 	case <-done:
@@ -330,7 +330,7 @@ func TestOtherProcessesAreWokenByNotifications(t *testing.T) {
 	f, _ := follow(t, there, "")
 	f.until("the end of the snapshot", func() bool { return f.ended })
 	for i := range 30 {
-		_, err := here.Save(ctx, []peer.Write{{Name: fmt.Sprintf("targets/t%d", i)}})
+		_, err := here.Write.Save(ctx, []peer.Write{{Name: fmt.Sprintf("targets/t%d", i)}})
 		require.NoError(t, err)
 		f.until("the other process's write", func() bool { return len(f.state) == i+1 })
 	}

@@ -29,7 +29,7 @@ func TestAFilterIsNoSQL(t *testing.T) {
 		`~(name, "t$")`, // regular expressions, which can run for a long time
 		`foo(name, "x")`, `;DROP(name, "x")`,
 	} {
-		found, _, err := store.List(ctx, shadow.ListRequest{Filter: filter, Limit: 10})
+		found, _, err := store.Read.List(ctx, shadow.ListRequest{Filter: filter, Limit: 10})
 		require.Empty(t, found, filter)
 		require.ErrorAs(t, err, new(*peer.InvalidError), filter)
 	}
@@ -45,11 +45,11 @@ func TestNULsAndMadeUpTokensAreInvalid(t *testing.T) {
 		require.ErrorAs(t, err, new(*peer.InvalidError), what)
 	}
 	for _, filter := range []string{"name = \"a\x00\"", "body.\"a\x00\" = 1", "labels:\"\x00\""} {
-		_, _, err := store.List(ctx, shadow.ListRequest{Filter: filter, Limit: 1})
+		_, _, err := store.Read.List(ctx, shadow.ListRequest{Filter: filter, Limit: 1})
 		bad("filter", err)
 	}
 	token := func(req shadow.ListRequest, change func(map[string]any)) string {
-		_, next, err := store.List(ctx, req)
+		_, next, err := store.Read.List(ctx, req)
 		require.NoError(t, err)
 		raw, err := base64.RawURLEncoding.DecodeString(next)
 		require.NoError(t, err)
@@ -64,17 +64,17 @@ func TestNULsAndMadeUpTokensAreInvalid(t *testing.T) {
 	for _, v := range []string{`1e400000`, `"\u0000"`, `"\ud800"`} {
 		req.Token = ""
 		req.Token = token(req, func(c map[string]any) { c["v"].([]any)[0] = json.RawMessage(v) })
-		_, _, err := store.List(ctx, req)
+		_, _, err := store.Read.List(ctx, req)
 		bad("token "+v, err)
 	}
 	req = shadow.ListRequest{Limit: 1}
 	req.Token = token(req, func(c map[string]any) { c["n"] = "a\x00" })
-	_, _, err := store.List(ctx, req)
+	_, _, err := store.Read.List(ctx, req)
 	bad("token name", err)
 	w := peer.Write{Name: "targets/x", Labels: map[string]string{"a": "\x00"}}
-	_, err = store.Save(ctx, []peer.Write{w})
+	_, err = store.Write.Save(ctx, []peer.Write{w})
 	bad("label", err)
-	_, err = store.Validate(ctx, w)
+	_, err = store.Write.Validate(ctx, w)
 	bad("label, validated", err)
 }
 
@@ -97,11 +97,11 @@ func TestAFilterMeansTheSameInAListAndInAWatch(t *testing.T) {
 	t.Cleanup(pool.Close)
 	store, err := shadow.Open(ctx, shadow.Config{Pool: pool, Deployment: b.ID(aWest)})
 	require.NoError(t, err)
-	require.NoError(t, store.Switch(ctx, b.Stores[b.ID(aWest)].Model()))
+	require.NoError(t, store.Admin.Switch(ctx, b.Stores[b.ID(aWest)].Model()))
 	filter := `name > "targets/a"` // compared by bytes: B is before a
 	done := errors.New("done")
 	var seen []string
-	err = store.WatchResources(ctx, "Target", filter, "", func(e schema.Event[peer.Resource]) error {
+	err = store.Read.WatchResources(ctx, "Target", filter, "", func(e schema.Event[peer.Resource]) error {
 		for _, r := range e.Items {
 			if r.State == peer.Active {
 				seen = append(seen, r.Name)
@@ -112,14 +112,14 @@ func TestAFilterMeansTheSameInAListAndInAWatch(t *testing.T) {
 		}
 		if e.EndOfSnapshot {
 			for _, name := range []string{"targets/B", "targets/z"} {
-				_, err := store.Save(ctx, []peer.Write{{Name: name}})
+				_, err := store.Write.Save(ctx, []peer.Write{{Name: name}})
 				require.NoError(t, err)
 			}
 		}
 		return nil
 	})
 	require.ErrorIs(t, err, done)
-	found, _, err := store.List(ctx, shadow.ListRequest{Kind: "Target", Filter: filter, Limit: 10})
+	found, _, err := store.Read.List(ctx, shadow.ListRequest{Kind: "Target", Filter: filter, Limit: 10})
 	require.NoError(t, err)
 	var listed []string
 	for _, r := range found {
@@ -133,7 +133,7 @@ func TestNotEqualWithAStarIsTheContraryOfEqual(t *testing.T) {
 	b.MustPut(target, nil) // lacks the field of the filter
 	store := b.Stores[b.ID(aWest)]
 	for _, f := range []string{`body.tag != "red"`, `body.tag != "re*"`} {
-		found, _, err := store.List(t.Context(), shadow.ListRequest{Filter: f, Limit: 10})
+		found, _, err := store.Read.List(t.Context(), shadow.ListRequest{Filter: f, Limit: 10})
 		require.NoError(t, err)
 		require.Len(t, found, 1, f)
 	}

@@ -68,7 +68,7 @@ func playFinalizers(t *testing.T, rnd *rand.Rand, restores bool) {
 				continue
 			}
 			uid, finalizer := uids[rnd.IntN(len(uids))], []string{"badge", "calendar", "other"}[rnd.IntN(3)]
-			if _, err := west.RemoveFinalizer(ctx, seen[uid], uid, finalizer); err == nil {
+			if _, err := west.Write.RemoveFinalizer(ctx, seen[uid], uid, finalizer); err == nil {
 				left[uid] = slices.DeleteFunc(left[uid], func(f string) bool { return f == finalizer })
 			}
 		case 4:

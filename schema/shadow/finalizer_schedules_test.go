@@ -42,18 +42,18 @@ CREATE TRIGGER stop BEFORE INSERT ON dbcontroller.derivation EXECUTE FUNCTION re
 	require.NoError(t, err)
 	v2, err := schema.NewModel(schema.ServiceVersion{Service: id.Service, Version: "v2"}, b.Environment().Services)
 	require.NoError(t, err)
-	require.ErrorContains(t, b.Stores[id].Switch(ctx, v2), "stopped")
-	deleted, err := other.Delete(ctx, shadow.DeleteRequest{Name: "targets/t"})
+	require.ErrorContains(t, b.Stores[id].Admin.Switch(ctx, v2), "stopped")
+	deleted, err := other.Deletions.Delete(ctx, shadow.DeleteRequest{Name: "targets/t"})
 	require.NoError(t, err)
 	require.False(t, deleted.Removed)
-	require.ErrorAs(t, other.Adopt(ctx, v2), new(*peer.UnavailableError), "it is not complete")
+	require.ErrorAs(t, other.Admin.Adopt(ctx, v2), new(*peer.UnavailableError), "it is not complete")
 	_, err = b.Pools[id].Exec(ctx, `DROP TRIGGER stop ON dbcontroller.derivation`)
 	require.NoError(t, err)
 	b.Switch(aWest, "v2")
-	require.NoError(t, other.Adopt(ctx, v2))
-	_, err = other.Save(ctx, []peer.Write{{Name: "fresh/f"}})
+	require.NoError(t, other.Admin.Adopt(ctx, v2))
+	_, err = other.Write.Save(ctx, []peer.Write{{Name: "fresh/f"}})
 	require.NoError(t, err)
-	deleted, err = other.Delete(ctx, shadow.DeleteRequest{Name: "fresh/f"})
+	deleted, err = other.Deletions.Delete(ctx, shadow.DeleteRequest{Name: "fresh/f"})
 	require.NoError(t, err)
 	require.False(t, deleted.Removed)
 }
@@ -82,7 +82,7 @@ func TestAStatusBesideAWriteOfTheBody(t *testing.T) {
 	store := b.Stores[b.ID(bEast)]
 	b.AfterEstablish = func() {
 		b.AfterEstablish = nil
-		_, err := store.UpdateStatus(ctx, "holders/h", made.UID, []byte(`{"phase": "new"}`), nil)
+		_, err := store.Write.UpdateStatus(ctx, "holders/h", made.UID, []byte(`{"phase": "new"}`), nil)
 		require.NoError(t, err)
 	}
 	put := b.MustPut(holder, body{"block": target, "x": 2})
@@ -114,7 +114,7 @@ func TestFinalizersBesideDecisionsOfOperators_I33(t *testing.T) {
 	_, err = b.Do(b.ID(aWest), schema.Finalise)
 	require.NoError(t, err)
 	require.Equal(t, peer.Deleting, b.Get(target).State)
-	_, err = west.RemoveFinalizer(ctx, "targets/t", uid, "badge")
+	_, err = west.Write.RemoveFinalizer(ctx, "targets/t", uid, "badge")
 	require.NoError(t, err)
 	protect(t, b, target, false)
 	_, err = b.Do(b.ID(aWest), schema.Finalise)

@@ -45,7 +45,7 @@ func clean(t *testing.T, b *harness.Box, name string, uid uuid.UUID, finalizers 
 	full, err := schema.ParseFullName(name)
 	require.NoError(t, err)
 	for _, f := range finalizers {
-		_, err := b.Stores[full.Deployment].RemoveFinalizer(context.Background(), full.Name, uid, f)
+		_, err := b.Stores[full.Deployment].Write.RemoveFinalizer(context.Background(), full.Name, uid, f)
 		require.NoError(t, err)
 	}
 }
@@ -62,10 +62,10 @@ func TestAResourceWaitsForItsFinalizers_I33(t *testing.T) {
 	uid := b.MustPut(target, body{"block": other}).UID
 	holderUID := b.MustPut(holder, body{"cascade": target}).UID
 	b.Settle()
-	_, err := west.RemoveFinalizer(context.Background(), "targets/t", uid, "calendar")
+	_, err := west.Write.RemoveFinalizer(context.Background(), "targets/t", uid, "calendar")
 	require.ErrorIs(t, err, peer.ErrNotDeleting, "nobody has deleted it: a clean-up now would not be the last one")
 
-	plan, err := west.PlanDelete(context.Background(), "targets/t")
+	plan, err := west.Deletions.PlanDelete(context.Background(), "targets/t")
 	require.NoError(t, err)
 	require.Equal(t, []string{"badge", "calendar"}, plan.Groups[0].Finalizers)
 	require.Equal(t, []string{"badge"}, plan.Groups[1].Finalizers)
@@ -74,10 +74,10 @@ func TestAResourceWaitsForItsFinalizers_I33(t *testing.T) {
 	left := b.Get(target)
 	require.Equal(t, []any{peer.Deleting, []string{"badge", "calendar"}, uid}, []any{left.State, left.Finalizers, left.UID}, "readable, although its kind hides")
 	require.Equal(t, []string{"badge"}, b.Get(holder).Finalizers, "the cascade has marked it, and it waits as well")
-	conditions, err := west.Conditions(context.Background(), "targets/t")
+	conditions, err := west.Read.Conditions(context.Background(), "targets/t")
 	require.NoError(t, err)
 	require.Equal(t, "for user/badges to clean up (finalizer badge)", conditions[0].Message)
-	stuck, err := west.Stuck(context.Background(), 0, "", 10)
+	stuck, err := west.Operate.Stuck(context.Background(), 0, "", 10)
 	require.NoError(t, err)
 	require.Len(t, stuck.Resources[0].Conditions, 2)
 	_, err = b.Put("//"+aWest+"/plains/p", body{"block": target})
@@ -88,7 +88,7 @@ func TestAResourceWaitsForItsFinalizers_I33(t *testing.T) {
 	b.Gone(other) // the target in DELETING had dropped its reference, and blocked nothing
 
 	clean(t, b, target, uid, "calendar", "calendar", "nobody's") // repeated
-	_, err = west.RemoveFinalizer(context.Background(), "targets/t", holderUID, "badge")
+	_, err = west.Write.RemoveFinalizer(context.Background(), "targets/t", holderUID, "badge")
 	require.ErrorIs(t, err, peer.ErrNotFound, "another uid")
 	b.Settle()
 	require.Equal(t, []string{"badge"}, b.Get(target).Finalizers)
@@ -104,7 +104,7 @@ func TestAResourceWaitsForItsFinalizers_I33(t *testing.T) {
 	// The next incarnation of the name has finalizers of its own, which a late call does not remove.
 	again := b.MustPut(target, nil).UID
 	require.False(t, b.MustDelete(target).Removed)
-	_, err = west.RemoveFinalizer(context.Background(), "targets/t", uid, "badge")
+	_, err = west.Write.RemoveFinalizer(context.Background(), "targets/t", uid, "badge")
 	require.ErrorIs(t, err, peer.ErrNotFound)
 	require.Len(t, b.Get(target).Finalizers, 2)
 	clean(t, b, target, again, "badge", "calendar")
@@ -127,18 +127,18 @@ func TestFinalizersAreThoseOfTheRunningVersion_I26_I33(t *testing.T) {
 	require.True(t, b.MustDelete("//"+aWest+"/targets/early").Removed)
 	asleep := b.SecondProcess(aWest, shadow.Config{})
 	b.Switch(aWest, "v2")
-	deleted, err := asleep.Delete(ctx, shadow.DeleteRequest{Name: "targets/t"})
+	deleted, err := asleep.Deletions.Delete(ctx, shadow.DeleteRequest{Name: "targets/t"})
 	require.NoError(t, err)
 	require.False(t, deleted.Removed)
 	b.Switch(aWest, "v1")
 	b.Settle()
 	require.Equal(t, []string{"badge"}, b.Get(target).Finalizers)
-	conditions, err := store.Conditions(ctx, "targets/t")
+	conditions, err := store.Read.Conditions(ctx, "targets/t")
 	require.NoError(t, err)
 	require.Contains(t, conditions[0].Message, "for an operator to remove finalizer badge")
 	b.MustPut("//"+aWest+"/targets/late", nil)
 	require.True(t, b.MustDelete("//"+aWest+"/targets/late").Removed)
-	_, err = asleep.RemoveFinalizer(ctx, "targets/t", uid, "badge")
+	_, err = asleep.Write.RemoveFinalizer(ctx, "targets/t", uid, "badge")
 	require.NoError(t, err)
 	require.Len(t, b.Work(b.ID(aWest)), 1, "the look is committed with the removal: whichever process lives on removes the resource")
 	b.Settle()

@@ -46,7 +46,7 @@ func TestARecoveryWaitsForACompleteRegistry_I2_I15(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() {
-		ended <- store.FollowEpochs(ctx, shadow.EpochConfig{
+		ended <- store.Admin.FollowEpochs(ctx, shadow.EpochConfig{
 			Ask: func(context.Context) (*schema.Environment, error) {
 				said := registry.Load()
 				said.asked.Add(1)
@@ -70,7 +70,7 @@ func TestARecoveryWaitsForACompleteRegistry_I2_I15(t *testing.T) {
 	} {
 		registry.Store(said)
 		require.Eventually(t, func() bool { return said.asked.Load() >= 2 }, wait.Limit, 10*time.Millisecond, name)
-		epoch, err := store.Epoch(t.Context())
+		epoch, err := store.Operate.Epoch(t.Context())
 		require.NoError(t, err)
 		require.True(t, epoch.Awaiting, name)
 		_, err = b.Delete(target)
@@ -80,7 +80,7 @@ func TestARecoveryWaitsForACompleteRegistry_I2_I15(t *testing.T) {
 	}
 	require.Len(t, renewed, 1, "nodes begin anew in the new epoch, whatever it waits for")
 	registry.Store(&answer{env: without(b, bEast, bWest)})
-	require.Eventually(t, func() bool { e, err := store.Epoch(t.Context()); return err == nil && !e.Awaiting }, wait.Limit, 10*time.Millisecond)
+	require.Eventually(t, func() bool { e, err := store.Operate.Epoch(t.Context()); return err == nil && !e.Awaiting }, wait.Limit, 10*time.Millisecond)
 	require.Contains(t, unconfirmed(t, b, aWest), b.ID(bEast))
 	require.NotContains(t, unconfirmed(t, b, aWest), b.ID(bWest))
 	latest.Store(b.Environment())

@@ -18,7 +18,7 @@ func releaseEntry(t *testing.T, b *harness.Box, unanswered bool) (key string, re
 	t.Helper()
 	west := b.Stores[b.ID(aWest)]
 	key = releasable(t, west, "targets/t", "HOLDER_ENTRY").Key
-	released, err = west.ForceRelease(t.Context(), []string{key}, unanswered, "ticket 1", "operator/eve")
+	released, err = west.Operate.ForceRelease(t.Context(), []string{key}, unanswered, "ticket 1", "operator/eve")
 	return key, released, err
 }
 
@@ -39,7 +39,7 @@ func TestAReleasedEntryEndsItsRight_I30_I31(t *testing.T) {
 		b.MustDelete(target)
 		b.MustPut(holderNumber(1), body{"cascade": target}) // under the right: it has not heard of the deletion
 		key := releasable(t, west, "targets/t", "HOLDER_ENTRY").Key
-		released, err := west.ForceRelease(t.Context(), []string{key}, false, "ticket 1", "operator/eve")
+		released, err := west.Operate.ForceRelease(t.Context(), []string{key}, false, "ticket 1", "operator/eve")
 		require.NoError(t, err)
 		require.Equal(t, []string{key}, released)
 		require.Zero(t, rights(t, b, bEast))
@@ -65,16 +65,16 @@ func TestAGrantAfterAReleasedEntryIsNotTaken_I30_I31(t *testing.T) {
 	for _, w := range b.Work(b.ID(bEast)) {
 		seqs = append(seqs, w.Seq)
 	}
-	m, err := store.Messages(ctx, b.ID(aWest), seqs)
+	m, err := store.Targets.Messages(ctx, b.ID(aWest), seqs)
 	require.NoError(t, err)
-	m.Confirmed, err = b.Stores[b.ID(aWest)].Confirm(ctx, b.ID(bEast), peer.Confirm{Epoch: m.Epoch, Attempts: m.Confirm, References: m.References, Delegable: true})
+	m.Confirmed, err = b.Stores[b.ID(aWest)].Targets.Confirm(ctx, b.ID(bEast), peer.Confirm{Epoch: m.Epoch, Attempts: m.Confirm, References: m.References, Delegable: true})
 	require.NoError(t, err)
 	require.Len(t, m.Confirmed.Delegated, 1)
 	b.MustDelete(target)
 	_, released, err := releaseEntry(t, b, false)
 	require.NoError(t, err)
 	require.Len(t, released, 1)
-	require.NoError(t, store.Delivered(ctx, m))
+	require.NoError(t, store.Targets.Delivered(ctx, m))
 	require.Zero(t, rights(t, b, bEast))
 	_, err = b.Put(holderNumber(1), body{"unset": target})
 	require.Error(t, err)
@@ -122,7 +122,7 @@ func TestAnEntryIsNotReleasedBesideARight_I30_I31(t *testing.T) {
 	_, released, err := releaseEntry(t, b, true)
 	require.NoError(t, err)
 	require.Len(t, released, 1)
-	decisions, err := west.OperatorDecisions(ctx)
+	decisions, err := west.Operate.OperatorDecisions(ctx)
 	require.NoError(t, err)
 	require.Equal(t, "HOLDER_ENTRY_RELEASED_UNANSWERED", decisions[0].What)
 }
@@ -194,7 +194,7 @@ func TestAnAnswerOfALostDatabaseReleasesNoEntry_I30_I31(t *testing.T) {
 			}
 			answered := make(chan answer, 1)
 			go func() {
-				released, err := west.ForceRelease(t.Context(), []string{key}, false, "ticket 1", "operator/eve")
+				released, err := west.Operate.ForceRelease(t.Context(), []string{key}, false, "ticket 1", "operator/eve")
 				answered <- answer{released, err}
 			}()
 			<-g.reached // it has its answer
@@ -264,7 +264,7 @@ func TestRightsAreTakenBack_I3_I30_I31(t *testing.T) {
 	require.False(t, forceRelease(t, west, key), "it has been asked")
 	require.Contains(t, list().Refused, "has not answered yet")
 	require.Equal(t, 1, endings(b, aWest))
-	decisions, err := west.OperatorDecisions(t.Context())
+	decisions, err := west.Operate.OperatorDecisions(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, "RIGHTS_RELEASED", decisions[0].What)
 	_, err = b.Do(b.ID(aWest), schema.EndRights)

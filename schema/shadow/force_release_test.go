@@ -18,7 +18,7 @@ import (
 // releasable returns the one row of a kind that can be released of a resource.
 func releasable(t *testing.T, at *shadow.Store, name, what string) shadow.Releasable {
 	t.Helper()
-	all, _, err := at.Releasable(t.Context(), name, 10, "")
+	all, _, err := at.Operate.Releasable(t.Context(), name, 10, "")
 	require.NoError(t, err)
 	var found []shadow.Releasable
 	for _, r := range all {
@@ -34,11 +34,11 @@ func releasable(t *testing.T, at *shadow.Store, name, what string) shadow.Releas
 // forceRelease releases a key, and reports whether its row was there.
 func forceRelease(t *testing.T, at *shadow.Store, key string) bool {
 	t.Helper()
-	before, err := at.OperatorDecisions(t.Context())
+	before, err := at.Operate.OperatorDecisions(t.Context())
 	require.NoError(t, err)
-	released, err := at.ForceRelease(t.Context(), []string{key}, false, "ticket 1", "operator/eve")
+	released, err := at.Operate.ForceRelease(t.Context(), []string{key}, false, "ticket 1", "operator/eve")
 	require.NoError(t, err)
-	after, err := at.OperatorDecisions(t.Context())
+	after, err := at.Operate.OperatorDecisions(t.Context())
 	require.NoError(t, err)
 	require.Len(t, after, len(before)+len(released), "what is released is recorded, and a repetition is not")
 	if len(released) == 0 {
@@ -66,7 +66,7 @@ func TestEntriesOfAnActiveResourceAreListed(t *testing.T) {
 	b.MustPut(target, nil)
 	b.MustPut(holder, body{"cascade": target})
 	b.Settle()
-	all, _, err := west.Releasable(t.Context(), "targets/t", 10, "")
+	all, _, err := west.Operate.Releasable(t.Context(), "targets/t", 10, "")
 	require.NoError(t, err)
 	require.Len(t, all, 2)
 	require.Equal(t, "RIGHTS", all[1].What)
@@ -87,14 +87,14 @@ func TestReleasableRowsHavePages(t *testing.T) {
 		b.MustPut(holderNumber(n), body{"block": target, "cascade": target})
 	}
 	b.Settle()
-	whole, next, err := west.Releasable(t.Context(), "targets/t", 10, "")
+	whole, next, err := west.Operate.Releasable(t.Context(), "targets/t", 10, "")
 	require.NoError(t, err)
 	require.Empty(t, next)
 	require.Len(t, whole, 7, "5 blockades, 1 entry, its rights")
 	for size := 1; size <= 7; size++ {
 		var keys []string
 		for token := ""; ; {
-			page, next, err := west.Releasable(t.Context(), "targets/t", size, token)
+			page, next, err := west.Operate.Releasable(t.Context(), "targets/t", size, token)
 			require.NoError(t, err)
 			require.LessOrEqual(t, len(page), size)
 			for _, r := range page {
@@ -109,19 +109,19 @@ func TestReleasableRowsHavePages(t *testing.T) {
 		}
 		require.Len(t, keys, len(whole))
 	}
-	_, next, err = west.Releasable(t.Context(), "targets/t", 2, "")
+	_, next, err = west.Operate.Releasable(t.Context(), "targets/t", 2, "")
 	require.NoError(t, err)
 	b.MustPut(target2, nil)
 	forged := base64.RawURLEncoding.EncodeToString([]byte(`{"u":"` + b.Get(target).UID.String() + `","s":1,"a":["x","y","z"]}`))
 	for _, bad := range []string{"x", next[:len(next)-2], forged} {
-		_, _, err = west.Releasable(t.Context(), "targets/t", 2, bad)
+		_, _, err = west.Operate.Releasable(t.Context(), "targets/t", 2, bad)
 		require.ErrorAs(t, err, new(*peer.InvalidError), bad)
 	}
-	_, _, err = west.Releasable(t.Context(), "targets/t2", 2, next)
+	_, _, err = west.Operate.Releasable(t.Context(), "targets/t2", 2, next)
 	require.ErrorAs(t, err, new(*peer.InvalidError), "it is of another resource")
 	_, err = b.Pools[b.ID(aWest)].Exec(t.Context(), `UPDATE dbcontroller.shadow SET state = 2 WHERE name = 'targets/t'`)
 	require.NoError(t, err)
-	_, _, err = west.Releasable(t.Context(), "targets/t", 2, next)
+	_, _, err = west.Operate.Releasable(t.Context(), "targets/t", 2, next)
 	require.ErrorIs(t, err, peer.ErrAborted)
 }
 
@@ -137,7 +137,7 @@ func TestAForcedReleaseOfABlockade_I3_I7(t *testing.T) {
 	young := releasable(t, west, "targets/t", "BLOCKADE")
 	require.Equal(t, holder, young.Other)
 	require.NotEmpty(t, young.Refused, "its write may be under way")
-	_, err := west.ForceRelease(t.Context(), []string{young.Key}, false, "ticket 1", "operator/eve")
+	_, err := west.Operate.ForceRelease(t.Context(), []string{young.Key}, false, "ticket 1", "operator/eve")
 	require.ErrorIs(t, err, peer.ErrAborted)
 	b.Expire(aWest)
 	require.True(t, forceRelease(t, west, releasable(t, west, "targets/t", "BLOCKADE").Key))
@@ -158,7 +158,7 @@ SELECT target_id, holder_uid, `+strings.Replace(other, "attempt", "gen_random_uu
 	require.Equal(t, 1, b.Count(aWest, "blockade"))
 	_, err = b.Pools[b.ID(aWest)].Exec(t.Context(), `DELETE FROM dbcontroller.blockade`)
 	require.NoError(t, err)
-	_, err = west.Establish(t.Context(), b.ID(bEast), late.Attempt, []peer.EstablishReference{reference("block", 1, h.UID)})
+	_, err = west.Targets.Establish(t.Context(), b.ID(bEast), late.Attempt, []peer.EstablishReference{reference("block", 1, h.UID)})
 	require.Error(t, err, "a late establish")
 	confirmLate(t, b, late.Attempt)
 	b.Settle()
@@ -192,7 +192,7 @@ func TestAForcedReleaseOfAHolderEntry_I4(t *testing.T) {
 	seen := releasable(t, west, "targets/t", "HOLDER_ENTRY")
 	require.Equal(t, bEast, seen.Other)
 	own := strings.Replace(seen.Key, bEast, aWest, 1)
-	_, err := west.ForceRelease(t.Context(), []string{own}, false, "ticket 1", "operator/eve")
+	_, err := west.Operate.ForceRelease(t.Context(), []string{own}, false, "ticket 1", "operator/eve")
 	require.ErrorContains(t, err, "its work is done here")
 	require.True(t, forceRelease(t, west, seen.Key))
 	require.Zero(t, b.Count(aWest, "holder_entry"))
@@ -205,17 +205,17 @@ func TestAForcedReleaseOfAHolderEntry_I4(t *testing.T) {
 	require.Equal(t, 1, b.Count(aWest, "holder_entry"))
 	require.False(t, forceRelease(t, west, seen.Key))
 	require.Equal(t, 1, b.Count(aWest, "notice"))
-	require.NoError(t, west.Acknowledge(t.Context(), east, b.Stores[east].PresentEpoch(), position, nil))
+	require.NoError(t, west.Targets.Acknowledge(t.Context(), east, b.Stores[east].Gate.PresentEpoch(), position, nil))
 	require.Equal(t, 1, b.Count(aWest, "notice"), "of a later position")
 
 	require.True(t, forceRelease(t, west, releasable(t, west, "targets/t", "HOLDER_ENTRY").Key))
 	_, err = b.Do(b.ID(aWest), schema.Finalise)
 	require.NoError(t, err)
 	b.Gone(target)
-	require.NoError(t, west.Acknowledge(t.Context(), east, b.Stores[east].PresentEpoch(), position, nil))
+	require.NoError(t, west.Targets.Acknowledge(t.Context(), east, b.Stores[east].Gate.PresentEpoch(), position, nil))
 	require.NotNil(t, b.Get(holder), "nobody told its deployment")
 	found := map[string]int{}
-	_, err = b.Stores[east].Verify(t.Context(), shadow.Verification{Report: func(d shadow.Difference) error {
+	_, err = b.Stores[east].Verify.Verify(t.Context(), shadow.Verification{Report: func(d shadow.Difference) error {
 		found[d.Holder.String()]++
 		return nil
 	}})
@@ -234,10 +234,10 @@ func TestAForcedReleaseOfAnOwneeEntry_I17(t *testing.T) {
 	_, err = b.PutOwned(holder, nil, peer.OwnerReference{Owner: full, Kind: "Target"})
 	require.NoError(t, err)
 	b.Settle()
-	waits, err := west.RetryResource(t.Context(), "targets/t", "ticket 0", "operator/eve")
+	waits, err := west.Operate.RetryResource(t.Context(), "targets/t", "ticket 0", "operator/eve")
 	require.NoError(t, err)
 	require.Empty(t, waits)
-	decisions, err := west.OperatorDecisions(t.Context())
+	decisions, err := west.Operate.OperatorDecisions(t.Context())
 	require.NoError(t, err)
 	require.Contains(t, decisions[0].Reason, "targets/t "+owner.UID.String()+": ticket 0")
 	b.SetDown(bEast, true)
@@ -245,7 +245,7 @@ func TestAForcedReleaseOfAnOwneeEntry_I17(t *testing.T) {
 	b.MustDelete(target)
 	b.Settle()
 	require.Equal(t, 1, b.Count(aWest, "deleting"))
-	waits, err = west.RetryResource(t.Context(), "targets/t", "ticket 1", "operator/eve")
+	waits, err = west.Operate.RetryResource(t.Context(), "targets/t", "ticket 1", "operator/eve")
 	require.NoError(t, err)
 	require.Equal(t, []schema.DeploymentID{b.ID(bEast)}, waits)
 
@@ -260,7 +260,7 @@ func TestAForcedReleaseOfAnOwneeEntry_I17(t *testing.T) {
 	b.SetDown(bEast, false)
 	b.Settle()
 	require.NotNil(t, b.Get(holder))
-	_, err = east.Verify(t.Context(), shadow.Verification{Repair: true, Report: func(shadow.Difference) error { return nil }})
+	_, err = east.Verify.Verify(t.Context(), shadow.Verification{Repair: true, Report: func(shadow.Difference) error { return nil }})
 	require.NoError(t, err)
 	b.Settle()
 	b.Gone(holder)
@@ -315,13 +315,13 @@ func TestForcedReleasesAreRefusedWithoutAKeyOrAReason(t *testing.T) {
 		{"BLOCKADE|" + uid + "|" + bEast},
 		{"OWNEE_ENTRY|" + uid + "|nowhere"},
 	} {
-		_, err := west.ForceRelease(t.Context(), keys, false, "ticket 1", "operator/eve")
+		_, err := west.Operate.ForceRelease(t.Context(), keys, false, "ticket 1", "operator/eve")
 		require.ErrorAs(t, err, new(*peer.InvalidError), "%q", keys)
 	}
-	_, err := west.ForceRelease(t.Context(), []string{good}, false, "", "operator/eve")
+	_, err := west.Operate.ForceRelease(t.Context(), []string{good}, false, "", "operator/eve")
 	require.ErrorContains(t, err, "reason")
-	require.ErrorContains(t, west.Retry(t.Context(), schema.DeploymentID{}, "", "operator/eve"), "reason")
-	_, _, err = west.Releasable(t.Context(), "targets/none", 10, "")
+	require.ErrorContains(t, west.Operate.Retry(t.Context(), schema.DeploymentID{}, "", "operator/eve"), "reason")
+	_, _, err = west.Operate.Releasable(t.Context(), "targets/none", 10, "")
 	require.ErrorIs(t, err, peer.ErrNotFound)
 }
 
@@ -335,18 +335,18 @@ func TestARetryReachesOtherProcesses(t *testing.T) {
 	done := make(chan struct{})
 	go func() { defer close(done); _ = other.RunNotifications(ctx) }()
 	defer func() { cancel(); <-done }()
-	here, there := west.ListenRetries(ctx), other.ListenRetries(ctx)
-	require.NoError(t, west.Retry(ctx, b.ID(bEast), "ticket 1", "operator/eve"))
+	here, there := west.Operate.ListenRetries(ctx), other.Operate.ListenRetries(ctx)
+	require.NoError(t, west.Operate.Retry(ctx, b.ID(bEast), "ticket 1", "operator/eve"))
 	require.Equal(t, b.ID(bEast), <-here)
 	for heard := false; !heard; { // until it listens
-		require.NoError(t, west.Retry(ctx, schema.DeploymentID{}, "ticket 2", "operator/eve"))
+		require.NoError(t, west.Operate.Retry(ctx, schema.DeploymentID{}, "ticket 2", "operator/eve"))
 		select {
 		case of := <-there:
 			heard = of.IsZero()
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
-	decisions, err := west.OperatorDecisions(ctx)
+	decisions, err := west.Operate.OperatorDecisions(ctx)
 	require.NoError(t, err)
 	require.Equal(t, "WORK_RETRIED", decisions[0].What)
 	require.Equal(t, "ticket 2", decisions[0].Reason)

@@ -19,7 +19,7 @@ import (
 func FuzzLists(f *testing.F) {
 	b := harness.NewBox(f, services, nil, aWest)
 	store := b.Stores[b.ID(aWest)]
-	_, err := store.Save(context.Background(), []peer.Write{{Name: "targets/t", Labels: map[string]string{"a": "b"}, Body: body{"x": 1, "y": body{"z": "w"}}}})
+	_, err := store.Write.Save(context.Background(), []peer.Write{{Name: "targets/t", Labels: map[string]string{"a": "b"}, Body: body{"x": 1, "y": body{"z": "w"}}}})
 	require.NoError(f, err)
 	for _, seed := range [][3]string{
 		{`labels.a = "b"`, "name", ""},
@@ -34,7 +34,7 @@ func FuzzLists(f *testing.F) {
 		f.Add(seed[0], seed[1], seed[2])
 	}
 	f.Fuzz(func(t *testing.T, filter, order, token string) {
-		_, _, err := store.List(t.Context(), shadow.ListRequest{Filter: filter, OrderBy: order, Token: token, Limit: 10})
+		_, _, err := store.Read.List(t.Context(), shadow.ListRequest{Filter: filter, OrderBy: order, Token: token, Limit: 10})
 		if err != nil && !errors.As(err, new(*peer.InvalidError)) {
 			t.Fatalf("filter %q, order %q, token %q: %v", filter, order, token, err)
 		}
@@ -56,7 +56,7 @@ func FuzzBlockades(f *testing.F) {
 		}
 		ctx := t.Context()
 		name := "targets/" + uuid.NewString()
-		saved, err := target.Save(ctx, []peer.Write{{Name: name}})
+		saved, err := target.Write.Save(ctx, []peer.Write{{Name: name}})
 		require.NoError(t, err)
 		attempt, uid := uuid.Must(uuid.NewV7()), uuid.New()
 		key := peer.BlockadeKey{Attempt: attempt, HolderUID: uid, Path: "block", TargetUID: saved[0].UID}
@@ -66,21 +66,21 @@ func FuzzBlockades(f *testing.F) {
 			if m >= 'A' && m <= 'Z' { // from another deployment, with the right key
 				by, m = other, m-'A'+'a'
 			}
-			epoch := b.Stores[by].PresentEpoch()
+			epoch := b.Stores[by].Gate.PresentEpoch()
 			fromHolder := by == holder
 			switch m {
 			case 'e':
-				_, err := target.Establish(ctx, holder, attempt, []peer.EstablishReference{{
+				_, err := target.Targets.Establish(ctx, holder, attempt, []peer.EstablishReference{{
 					HolderUID: uid, HolderKind: "Holder", HolderName: "holders/h", Path: "block", TargetKind: "Target", TargetName: name, Behaviour: schema.Block,
 				}})
 				require.Equal(t, over, err != nil, "%q: %v", messages, err)
 			case 'c':
-				_, _ = target.Confirm(ctx, by, peer.Confirm{Epoch: epoch, Attempts: []peer.AttemptID{attempt}, Delegable: true})
+				_, _ = target.Targets.Confirm(ctx, by, peer.Confirm{Epoch: epoch, Attempts: []peer.AttemptID{attempt}, Delegable: true})
 			case 'r':
-				require.NoError(t, target.Release(ctx, by, epoch, []peer.BlockadeKey{key}, nil))
+				require.NoError(t, target.Targets.Release(ctx, by, epoch, []peer.BlockadeKey{key}, nil))
 				over = over || fromHolder
 			case 'a':
-				require.NoError(t, target.Release(ctx, by, epoch, nil, []peer.AttemptID{attempt}))
+				require.NoError(t, target.Targets.Release(ctx, by, epoch, nil, []peer.AttemptID{attempt}))
 				over = over || fromHolder
 			case 'x':
 				_ = b.Resolve(at)
@@ -94,7 +94,7 @@ func FuzzBlockades(f *testing.F) {
 			require.Zero(t, count(`SELECT count(*) FROM dbcontroller.blockade`), "%q", messages)
 		}
 		// The holder's deployment has no such attempt: after any messages, the resolve reports "gone".
-		_, err = target.Delete(ctx, shadow.DeleteRequest{Name: name})
+		_, err = target.Deletions.Delete(ctx, shadow.DeleteRequest{Name: name})
 		require.NoError(t, err, "%q", messages)
 		require.Zero(t, count(`SELECT count(*) FROM dbcontroller.blockade`), "%q", messages)
 	})

@@ -22,7 +22,7 @@ func occupyDelete(t *testing.T, b *harness.Box) (release func()) {
 	unlock := hold(t, b, aWest, `SELECT FROM dbcontroller.shadow WHERE name = 'targets/locked' FOR UPDATE`)
 	var g sync.WaitGroup
 	g.Go(func() {
-		_, err := b.Stores[b.ID(aWest)].Delete(t.Context(), shadow.DeleteRequest{Name: "targets/locked"})
+		_, err := b.Stores[b.ID(aWest)].Deletions.Delete(t.Context(), shadow.DeleteRequest{Name: "targets/locked"})
 		require.NoError(t, err)
 	})
 	stopped(t, b, aWest, 1)
@@ -36,7 +36,7 @@ func deleteAll(ctx context.Context, store *shadow.Store, requests map[string]sha
 	var g sync.WaitGroup
 	for what, req := range requests {
 		g.Go(func() {
-			result, err := store.Delete(ctx, req)
+			result, err := store.Deletions.Delete(ctx, req)
 			mu.Lock()
 			defer mu.Unlock()
 			results[what], errs[what] = result, err
@@ -101,7 +101,7 @@ func TestGatheredDeletesHaveTheirOwnOutcomes_I20_I29(t *testing.T) {
 	unlock := hold(t, b, aWest, `SELECT FROM dbcontroller.shadow WHERE name = 'targets/waits' FOR UPDATE`)
 	late := make(chan error, 1)
 	go func() {
-		_, err := store.Delete(context.Background(), shadow.DeleteRequest{Name: "targets/waits"})
+		_, err := store.Deletions.Delete(context.Background(), shadow.DeleteRequest{Name: "targets/waits"})
 		late <- err
 	}()
 
@@ -145,7 +145,7 @@ func TestGatheredDeletesHaveTheirOwnOutcomes_I20_I29(t *testing.T) {
 		require.Equal(t, peer.Deleting, results[far].Resource.State)
 	}
 	for what, id := range map[string]uuid.UUID{"asked": request, "far": farRequest} {
-		again, err := store.Delete(t.Context(), shadow.DeleteRequest{Name: "targets/" + what, RequestID: id})
+		again, err := store.Deletions.Delete(t.Context(), shadow.DeleteRequest{Name: "targets/" + what, RequestID: id})
 		require.NoError(t, err)
 		require.Equal(t, results[what].Deletion, again.Deletion, what)
 	}
@@ -200,7 +200,7 @@ func TestGatheredDeletesThatMarkHaveTheirOwnOutcomes_I20_I29(t *testing.T) {
 	}
 	b.Settle()
 	for name, req := range requests {
-		again, err := store.Delete(t.Context(), req)
+		again, err := store.Deletions.Delete(t.Context(), req)
 		require.NoError(t, err, "%s is gone, and the answer is stored", name)
 		require.Equal(t, results[name].Deletion, again.Deletion, name)
 	}
@@ -220,7 +220,7 @@ func TestTwoDeletesOfOneNameRemoveItOnce_I2_I20(t *testing.T) {
 	var g sync.WaitGroup
 	for i := range errs {
 		g.Go(func() {
-			results[i], errs[i] = b.Stores[b.ID(aWest)].Delete(t.Context(), shadow.DeleteRequest{Name: fmt.Sprintf("targets/n%d", i/2)})
+			results[i], errs[i] = b.Stores[b.ID(aWest)].Deletions.Delete(t.Context(), shadow.DeleteRequest{Name: fmt.Sprintf("targets/n%d", i/2)})
 		})
 	}
 	g.Wait()
@@ -294,18 +294,18 @@ func TestAFailedBatchKeepsItsOtherDeletes_I20_I29(t *testing.T) {
 	shared, errs := uuid.New(), make([]error, 6)
 	for i := range errs {
 		g.Go(func() {
-			_, errs[i] = store.Delete(t.Context(), shadow.DeleteRequest{Name: fmt.Sprintf("targets/shared%d", i), RequestID: shared})
+			_, errs[i] = store.Deletions.Delete(t.Context(), shadow.DeleteRequest{Name: fmt.Sprintf("targets/shared%d", i), RequestID: shared})
 		})
 	}
 	ids := make([]uuid.UUID, 6)
 	for i := range ids {
 		g.Go(func() {
-			result, err := store.Delete(t.Context(), shadow.DeleteRequest{Name: "targets/t", RequestID: request})
+			result, err := store.Deletions.Delete(t.Context(), shadow.DeleteRequest{Name: "targets/t", RequestID: request})
 			require.NoError(t, err)
 			ids[i] = result.Deletion
 		})
 		g.Go(func() {
-			_, err := store.Delete(t.Context(), shadow.DeleteRequest{Name: fmt.Sprintf("targets/other%d", i)})
+			_, err := store.Deletions.Delete(t.Context(), shadow.DeleteRequest{Name: fmt.Sprintf("targets/other%d", i)})
 			require.NoError(t, err)
 		})
 	}
@@ -337,7 +337,7 @@ func TestADeleteThatWaitsForATransactionEndsWithItsDeadline(t *testing.T) {
 	defer release()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err := b.Stores[b.ID(aWest)].Delete(ctx, shadow.DeleteRequest{Name: "targets/t"})
+	_, err := b.Stores[b.ID(aWest)].Deletions.Delete(ctx, shadow.DeleteRequest{Name: "targets/t"})
 	require.ErrorIs(t, err, context.Canceled)
 	require.NotErrorIs(t, err, peer.ErrUnknown)
 	require.NotNil(t, b.Get(target))

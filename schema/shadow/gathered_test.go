@@ -79,9 +79,9 @@ func TestGatheredWritesHaveTheirOwnOutcomes_I20(t *testing.T) {
 		wait.Go(func() {
 			var o outcome
 			if id, asked := requests[what]; asked {
-				o.saved, o.err = store.SaveRequested(t.Context(), id, []peer.Write{w})
+				o.saved, o.err = store.Write.SaveRequested(t.Context(), id, []peer.Write{w})
 			} else {
-				o.saved, o.err = store.Save(t.Context(), []peer.Write{w})
+				o.saved, o.err = store.Write.Save(t.Context(), []peer.Write{w})
 			}
 			mu.Lock()
 			defer mu.Unlock()
@@ -109,7 +109,7 @@ func TestGatheredWritesHaveTheirOwnOutcomes_I20(t *testing.T) {
 		require.JSONEq(t, string(o.saved[0].Body), string(stored.Body), what)
 	}
 	for what, id := range requests {
-		again, err := store.SaveRequested(t.Context(), id, []peer.Write{writes[what]})
+		again, err := store.Write.SaveRequested(t.Context(), id, []peer.Write{writes[what]})
 		require.NoError(t, err)
 		require.Equal(t, results[what].saved[0].UID, again[0].UID, what)
 		require.Equal(t, results[what].saved[0].Revision, again[0].Revision, what)
@@ -134,7 +134,7 @@ func TestGatheredWritesOfOneResourceLoseNothing_I10(t *testing.T) {
 	defer cancel()
 	for i := range 8 {
 		g.Go(func() {
-			_, err := store.Save(ctx, []peer.Write{{
+			_, err := store.Write.Save(ctx, []peer.Write{{
 				Name: "targets/t", Mode: peer.Update, Mask: []string{fmt.Sprintf("body.n%d", i)}, Body: body{fmt.Sprintf("n%d", i): 1.0},
 			}})
 			require.NoError(t, err)
@@ -170,7 +170,7 @@ func TestAWriteWaitsForALockUntilItsDeadline(t *testing.T) {
 	go func() {
 		ctx, cancel := context.WithTimeout(context.Background(), wait.Limit)
 		defer cancel()
-		_, err := b.Stores[b.ID(aWest)].Save(ctx, []peer.Write{{Name: "targets/t", Body: body{"n": 1.0}}})
+		_, err := b.Stores[b.ID(aWest)].Write.Save(ctx, []peer.Write{{Name: "targets/t", Body: body{"n": 1.0}}})
 		stored <- err
 	}()
 	require.Eventually(t, func() bool { return timeouts.n.Load() > 3 }, wait.Limit, time.Millisecond)
@@ -218,17 +218,17 @@ func TestAFailedBatchKeepsItsOtherWrites_I20_I29(t *testing.T) {
 	uids, errs := make([]uuid.UUID, 6), make([]error, 6)
 	for i := range uids {
 		g.Go(func() { // the same request, several times at once
-			saved, err := store.SaveRequested(t.Context(), request, []peer.Write{{Name: "targets/same"}})
+			saved, err := store.Write.SaveRequested(t.Context(), request, []peer.Write{{Name: "targets/same"}})
 			if err == nil {
 				uids[i] = saved[0].UID
 			}
 			require.NoError(t, err)
 		})
 		g.Go(func() {
-			_, errs[i] = store.SaveRequested(t.Context(), shared, []peer.Write{{Name: fmt.Sprintf("targets/shared%d", i)}})
+			_, errs[i] = store.Write.SaveRequested(t.Context(), shared, []peer.Write{{Name: fmt.Sprintf("targets/shared%d", i)}})
 		})
 		g.Go(func() {
-			_, err := store.Save(t.Context(), []peer.Write{{Name: fmt.Sprintf("targets/other%d", i)}})
+			_, err := store.Write.Save(t.Context(), []peer.Write{{Name: fmt.Sprintf("targets/other%d", i)}})
 			require.NoError(t, err)
 		})
 	}
@@ -260,7 +260,7 @@ func TestAWriteThatWaitsForATransactionEndsWithItsDeadline(t *testing.T) {
 	cancel()
 	release := occupy(t, b)
 	defer release()
-	_, err := store.Save(ctx, []peer.Write{{Name: "targets/late"}})
+	_, err := store.Write.Save(ctx, []peer.Write{{Name: "targets/late"}})
 	require.ErrorIs(t, err, context.Canceled)
 	require.NotErrorIs(t, err, peer.ErrUnknown)
 }
@@ -277,7 +277,7 @@ func TestAWriteWhoseTransactionRunsAtItsDeadlineIsUnknown_I29(t *testing.T) {
 	require.NoError(t, err)
 	save := func(ctx context.Context, name string, waiting int) (answered chan error) {
 		answered = make(chan error, 1)
-		go func() { _, err := store.Save(ctx, []peer.Write{{Name: name}}); answered <- err }()
+		go func() { _, err := store.Write.Save(ctx, []peer.Write{{Name: name}}); answered <- err }()
 		stopped(t, b, aWest, waiting)
 		return answered
 	}
@@ -322,12 +322,12 @@ func TestAttemptsOfOneCallHaveTheirOwnOutcomes_I7_I8_I20(t *testing.T) {
 	for range peer.MaxTogether {
 		large.Refs = append(large.Refs, reference("block", schema.Block, uuid.New()))
 	}
-	require.NoError(t, store.Release(ctx, from, uuid.Nil, nil, []peer.AttemptID{closed.Attempt}))
+	require.NoError(t, store.Targets.Release(ctx, from, uuid.Nil, nil, []peer.AttemptID{closed.Attempt}))
 	other.Until = time.Now().Add(time.Minute)
 
 	asked := []peer.EstablishAttempt{closed, good, missing, locked, replaced, kind, late, large, other}
 	for range 2 { // and repeated
-		out := store.EstablishTogether(ctx, from, asked)
+		out := store.Targets.EstablishTogether(ctx, from, asked)
 		refusedOnes := []error{out[2].Err, out[3].Err, out[7].Err} // a missing target may be a locked one
 		for _, err := range refusedOnes {
 			require.ErrorIs(t, err, peer.ErrLeftOut)
@@ -347,9 +347,9 @@ func TestAttemptsOfOneCallHaveTheirOwnOutcomes_I7_I8_I20(t *testing.T) {
 		require.Equal(t, 1, transactions)
 	}
 	unlock()
-	_, err := store.Establish(ctx, from, locked.Attempt, locked.Refs)
+	_, err := store.Targets.Establish(ctx, from, locked.Attempt, locked.Refs)
 	require.NoError(t, err)
-	require.Empty(t, store.EstablishTogether(ctx, from, nil))
+	require.Empty(t, store.Targets.EstablishTogether(ctx, from, nil))
 }
 
 // An attempt whose values PostgreSQL refuses makes the transaction fail that it shares: none of the attempts counts as established, and each can
@@ -368,12 +368,12 @@ func TestAFailedBatchKeepsItsOtherAttempts_I8_I20(t *testing.T) {
 		require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(ctx, `SELECT array_agg(attempt) FROM dbcontroller.blockade`).Scan(&attempts))
 		return attempts
 	}
-	for _, o := range store.EstablishTogether(ctx, from, asked) {
+	for _, o := range store.Targets.EstablishTogether(ctx, from, asked) {
 		require.ErrorIs(t, o.Err, peer.ErrLeftOut)
 	}
 	require.Empty(t, established())
 	for i, a := range asked {
-		_, err := store.Establish(ctx, from, a.Attempt, a.Refs)
+		_, err := store.Targets.Establish(ctx, from, a.Attempt, a.Refs)
 		require.Equal(t, i == 1, err != nil, "%d: %v", i, err)
 	}
 	require.ElementsMatch(t, []peer.AttemptID{asked[0].Attempt, asked[2].Attempt}, established())

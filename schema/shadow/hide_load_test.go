@@ -53,14 +53,14 @@ func TestWhatIsHiddenStaysHiddenUnderLoad(t *testing.T) {
 
 	w := &hiddenWatcher{gone: map[uuid.UUID]int{}, primed: make(chan struct{})}
 	var readers, deleters, settler sync.WaitGroup
-	readers.Go(func() { _ = store.WatchResources(ctx, "Target", "", "", w.event) })
+	readers.Go(func() { _ = store.Read.WatchResources(ctx, "Target", "", "", w.event) })
 	<-w.primed
 	for k := range 3 {
 		readers.Go(func() {
 			away := map[int]bool{}
 			for r := rand.New(rand.NewPCG(1, uint64(k))); ctx.Err() == nil; <-time.After(time.Millisecond) { // the deleters go on meanwhile
 				i := r.IntN(n)
-				got, err := store.Get(ctx, fmt.Sprintf("targets/t%d", i))
+				got, err := store.Read.Get(ctx, fmt.Sprintf("targets/t%d", i))
 				switch {
 				case errors.Is(err, peer.ErrNotFound):
 					away[i] = true
@@ -81,10 +81,10 @@ func TestWhatIsHiddenStaysHiddenUnderLoad(t *testing.T) {
 				case 1:
 					_, _ = b.Put(holderName(i), nil)
 				case 2:
-					_, _ = store.SetBlockDeletion(ctx, fmt.Sprintf("targets/t%d", i), uuid.Nil, r.IntN(3) == 0)
+					_, _ = store.Write.SetBlockDeletion(ctx, fmt.Sprintf("targets/t%d", i), uuid.Nil, r.IntN(3) == 0)
 				default:
 					short, done := context.WithTimeout(ctx, 300*time.Millisecond)
-					_, _ = store.Delete(short, shadow.DeleteRequest{Name: fmt.Sprintf("targets/t%d", i)})
+					_, _ = store.Deletions.Delete(short, shadow.DeleteRequest{Name: fmt.Sprintf("targets/t%d", i)})
 					done()
 				}
 			}
@@ -106,7 +106,7 @@ func TestWhatIsHiddenStaysHiddenUnderLoad(t *testing.T) {
 	settler.Wait()
 
 	for i := range n {
-		_, _ = store.SetBlockDeletion(ctx, fmt.Sprintf("targets/t%d", i), uuid.Nil, false)
+		_, _ = store.Write.SetBlockDeletion(ctx, fmt.Sprintf("targets/t%d", i), uuid.Nil, false)
 		_, _ = b.Put(holderName(i), nil)
 	}
 	b.Settle()

@@ -62,35 +62,35 @@ func TestWhatAVersionHasNoPlaceForIsKept_I13_I26(t *testing.T) {
 	b.MustPut(full(old), body{"block": targetName("old")})
 	b.MustPut(full(gone), body{"block": targetName("gone")})
 	b.Settle()
-	kept, err := store.Kept(ctx)
+	kept, err := store.Read.Kept(ctx)
 	require.NoError(t, err)
 	require.Empty(t, kept)
 
 	b.Switch(bEast, "v2")
 	b.Settle()
-	kept, err = store.Kept(ctx)
+	kept, err = store.Read.Kept(ctx)
 	require.NoError(t, err)
 	require.Equal(t, []shadow.Kept{{Kind: "Gone", Resources: 1, Sample: gone}, {Kind: "Holder", Resources: 1, Sample: old}}, kept)
-	page, _, err := store.List(ctx, shadow.ListRequest{Limit: 10})
+	page, _, err := store.Read.List(ctx, shadow.ListRequest{Limit: 10})
 	require.NoError(t, err)
 	var listed []string
 	for _, r := range page {
 		listed = append(listed, r.Kind+" "+r.Name)
 	}
 	require.Equal(t, []string{"Holder " + fine, "Holder " + old, "Gone " + gone}, listed)
-	page, _, err = store.List(ctx, shadow.ListRequest{Limit: 10, Kind: "Gone"})
+	page, _, err = store.Read.List(ctx, shadow.ListRequest{Limit: 10, Kind: "Gone"})
 	require.NoError(t, err)
 	require.Len(t, page, 1)
-	_, _, err = store.List(ctx, shadow.ListRequest{Limit: 10, Kind: "Never"})
+	_, _, err = store.Read.List(ctx, shadow.ListRequest{Limit: 10, Kind: "Never"})
 	require.ErrorContains(t, err, "unknown kind")
 	for name, target := range map[string]string{old: targetName("old"), gone: targetName("gone")} {
 		require.Equal(t, peer.Active, b.Get(full(name)).State)
 		_, err := b.Put(full(name), nil)
 		require.ErrorAs(t, err, new(*peer.InvalidError))
 		require.ErrorContains(t, err, "can be read and deleted")
-		_, err = store.Explain(ctx, name)
+		_, err = store.Operate.Explain(ctx, name)
 		require.NoError(t, err)
-		plan, err := store.PlanDelete(ctx, name)
+		plan, err := store.Deletions.PlanDelete(ctx, name)
 		require.NoError(t, err)
 		require.Nil(t, plan.Refusal)
 		_, err = b.Delete(target)
@@ -101,12 +101,12 @@ func TestWhatAVersionHasNoPlaceForIsKept_I13_I26(t *testing.T) {
 		b.MustDelete(target)
 	}
 	b.Settle()
-	kept, err = store.Kept(ctx)
+	kept, err = store.Read.Kept(ctx)
 	require.NoError(t, err)
 	require.Empty(t, kept)
-	_, err = store.Get(ctx, "never/n")
+	_, err = store.Read.Get(ctx, "never/n")
 	require.ErrorContains(t, err, "fits no kind")
-	_, err = store.Delete(ctx, shadow.DeleteRequest{Name: old})
+	_, err = store.Deletions.Delete(ctx, shadow.DeleteRequest{Name: old})
 	require.ErrorIs(t, err, peer.ErrNotFound)
 	require.EqualError(t, err, old+": not found")
 	b.Audit()
@@ -132,7 +132,7 @@ kinds: [{ kind: Device, patterns: ["devices/{device}"] }, { kind: Sample, patter
 	stored := b.MustPut("//"+aWest+"/"+name, body{"x": 1})
 	b.Switch(aWest, "v2")
 	for _, mode := range []peer.Mode{peer.Create, peer.Update, peer.Put} {
-		_, err := store.Save(ctx, []peer.Write{{Name: "labs/l/devices/e"}, {Name: name, Mode: mode}})
+		_, err := store.Write.Save(ctx, []peer.Write{{Name: "labs/l/devices/e"}, {Name: name, Mode: mode}})
 		require.ErrorIs(t, err, peer.ErrExists)
 		require.ErrorContains(t, err, "an earlier version stored it as Device, which can be read and deleted")
 	}
@@ -158,7 +158,7 @@ func TestWhatIsKeptComesBack_I26(t *testing.T) {
 	b.Settle()
 	b.Switch(bEast, "v3")
 	b.Settle()
-	kept, err := b.Stores[b.ID(bEast)].Kept(ctx)
+	kept, err := b.Stores[b.ID(bEast)].Read.Kept(ctx)
 	require.NoError(t, err)
 	require.Empty(t, kept)
 	require.Equal(t, uid, b.MustPut("//"+bEast+"/gones/g", body{"x": 1}).UID)
@@ -174,7 +174,7 @@ func TestWhatRefersToWhatIsKeptIsEstablishedAgain_I8_I15(t *testing.T) {
 	r := b.MustPut("//"+bEast+"/gones/g", nil)
 	b.Switch(bEast, "v2")
 	ask := func(ref peer.EstablishReference) error {
-		_, err := b.Stores[b.ID(bEast)].Establish(ctx, b.ID(bWest), newAttempt(), []peer.EstablishReference{ref})
+		_, err := b.Stores[b.ID(bEast)].Targets.Establish(ctx, b.ID(bWest), newAttempt(), []peer.EstablishReference{ref})
 		return err
 	}
 	ref := peer.EstablishReference{
@@ -195,9 +195,9 @@ func TestAProcessThatAdoptsAVersionListsWhatIsKept_I26(t *testing.T) {
 	second := b.SecondProcess(bEast, shadow.Config{})
 	b.MustPut("//"+bEast+"/gones/g", nil)
 	b.Switch(bEast, "v2")
-	require.NoError(t, second.Adopt(t.Context(), b.Stores[b.ID(bEast)].Model()))
+	require.NoError(t, second.Admin.Adopt(t.Context(), b.Stores[b.ID(bEast)].Model()))
 	for _, kind := range []string{"", "Gone"} {
-		page, _, err := second.List(t.Context(), shadow.ListRequest{Limit: 10, Kind: kind})
+		page, _, err := second.Read.List(t.Context(), shadow.ListRequest{Limit: 10, Kind: kind})
 		require.NoError(t, err)
 		require.Len(t, page, 1)
 		require.Equal(t, "gones/g", page[0].Name)

@@ -38,10 +38,10 @@ func TestAReleaseThatArrivesLastTakesNothing_I7_I8_I9(t *testing.T) {
 	var late []peer.BlockadeKey
 	release := func(left int) {
 		for range 2 {
-			require.NoError(t, store.Release(ctx, from, b.Stores[from].PresentEpoch(), late, nil))
+			require.NoError(t, store.Targets.Release(ctx, from, b.Stores[from].Gate.PresentEpoch(), late, nil))
 		}
 		for _, key := range late {
-			_, err := store.Establish(ctx, from, key.Attempt, []peer.EstablishReference{reference(key.Path, 1, key.HolderUID)})
+			_, err := store.Targets.Establish(ctx, from, key.Attempt, []peer.EstablishReference{reference(key.Path, 1, key.HolderUID)})
 			require.Error(t, err, "a late establish of a released attempt")
 		}
 		b.Settle()
@@ -110,13 +110,13 @@ func TestACommitThatHangsIsWaitedFor_I3_I5(t *testing.T) {
 	go func() {
 		ctx, cancel := context.WithTimeout(context.Background(), wait.Limit)
 		defer cancel()
-		_, err := b.Stores[b.ID(bEast)].Save(ctx, []peer.Write{{Name: "holders/h", Body: body{"block": target}}})
+		_, err := b.Stores[b.ID(bEast)].Write.Save(ctx, []peer.Write{{Name: "holders/h", Body: body{"block": target}}})
 		saved <- err
 	}()
 	require.Eventually(t, func() bool { return hangs(t, b.Pools[b.ID(bEast)]) }, wait.Limit, 5*time.Millisecond)
 	impatient, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	_, err := b.Stores[b.ID(aWest)].Delete(impatient, shadow.DeleteRequest{Name: "targets/t"})
+	_, err := b.Stores[b.ID(aWest)].Deletions.Delete(impatient, shadow.DeleteRequest{Name: "targets/t"})
 	require.Error(t, err, "an undecided reference counts as live")
 	b.Expire(aWest)
 	resolved := make(chan error, 1)
@@ -192,7 +192,7 @@ func commitUnanswered(t *testing.T, forgotten bool) {
 		tries++
 		line.SetLine(harness.CommitsUnanswered)
 	}
-	saved, err := store.Save(t.Context(), []peer.Write{{Name: "holders/h", Body: body{"block": target}}})
+	saved, err := store.Write.Save(t.Context(), []peer.Write{{Name: "holders/h", Body: body{"block": target}}})
 	require.NoError(t, err)
 	require.Equal(t, 1, tries, "no second attempt")
 	require.Equal(t, int32(1), lost.Load())
@@ -221,6 +221,6 @@ func throughProxy(t *testing.T, b *harness.Box, deployment string, configure fun
 	t.Cleanup(pool.Close)
 	store, err := shadow.Open(t.Context(), shadow.Config{Pool: pool, Deployment: id, Peers: b.Peers(deployment)})
 	require.NoError(t, err)
-	require.NoError(t, store.Switch(t.Context(), b.Stores[id].Model()))
+	require.NoError(t, store.Admin.Switch(t.Context(), b.Stores[id].Model()))
 	return store, line
 }

@@ -67,7 +67,7 @@ func TestAMemberThatWasGivenUpChangesNothing_I18(t *testing.T) {
 	require.Len(t, next.Shards, schema.RingSize)
 	_, err = first.Renew(t.Context(), old.Member, true)
 	require.ErrorIs(t, err, schema.ErrFenced)
-	_, err = b.Stores[b.ID(aWest)].Finalise(fenced, []int64{1})
+	_, err = b.Stores[b.ID(aWest)].Cascade.Finalise(fenced, []int64{1})
 	require.ErrorIs(t, err, schema.ErrFenced)
 	east := b.Stores[b.ID(bEast)].Leases("east", ttl)
 	paused := renew(t, east, uuid.Nil)

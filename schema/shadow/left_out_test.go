@@ -27,7 +27,7 @@ func TestAHolderThatTheRegistryHasLostIsWaitedFor_I2_I3_I15(t *testing.T) {
 	for name, appears := range map[string]func(*testing.T, *harness.Box){
 		"in the environment": func(t *testing.T, b *harness.Box) {
 			t.Helper()
-			require.NoError(t, b.Stores[b.ID(aWest)].Recover(t.Context(), b.Environment()))
+			require.NoError(t, b.Stores[b.ID(aWest)].Gate.Recover(t.Context(), b.Environment()))
 			require.Equal(t, []schema.DeploymentID{b.ID(bEast)}, unconfirmed(t, b, aWest))
 			_, err := b.Delete(target)
 			require.ErrorAs(t, err, new(*peer.UnavailableError))
@@ -47,10 +47,10 @@ func TestAHolderThatTheRegistryHasLostIsWaitedFor_I2_I3_I15(t *testing.T) {
 			b.Settle()
 			restore()
 			store := b.Stores[b.ID(aWest)]
-			_, err := store.NoticeEpoch(t.Context())
+			_, err := store.Gate.NoticeEpoch(t.Context())
 			require.NoError(t, err)
 			b.SetDown(bEast, true)
-			require.NoError(t, store.Recover(t.Context(), without(b, bEast)))
+			require.NoError(t, store.Gate.Recover(t.Context(), without(b, bEast)))
 			b.Settle()
 			require.Empty(t, unconfirmed(t, b, aWest))
 			appears(t, b)
@@ -59,7 +59,7 @@ func TestAHolderThatTheRegistryHasLostIsWaitedFor_I2_I3_I15(t *testing.T) {
 			require.Empty(t, unconfirmed(t, b, aWest))
 			_, err = b.Delete(target)
 			require.ErrorAs(t, err, new(*peer.BlockedError))
-			require.NoError(t, store.Recover(t.Context(), b.Environment()), "a confirmed deployment is not asked again")
+			require.NoError(t, store.Gate.Recover(t.Context(), b.Environment()), "a confirmed deployment is not asked again")
 			require.Empty(t, unconfirmed(t, b, aWest))
 			require.Zero(t, b.Count(aWest, "work"), "nor told again")
 			b.Audit()
@@ -73,7 +73,7 @@ func TestNobodyIsWaitedForInTheFirstEpoch(t *testing.T) {
 	b := newBox(t, nil)
 	b.MustPut(target, nil)
 	b.SetDown(bEast, true)
-	require.NoError(t, b.Stores[b.ID(aWest)].Recover(t.Context(), b.Environment()))
+	require.NoError(t, b.Stores[b.ID(aWest)].Gate.Recover(t.Context(), b.Environment()))
 	require.Empty(t, unconfirmed(t, b, aWest))
 	b.MustDelete(target)
 }
@@ -118,7 +118,7 @@ func TestAnEpochHaltsOnlyThoseItConcerns_I13_I20(t *testing.T) {
 	b.MustPut(holder, nil) // the database may lose this removal
 	b.Settle()
 	for _, d := range []string{aWest, aEast, bWest} {
-		_, err := b.Stores[b.ID(d)].RecordPeerEpoch(t.Context(), b.ID(bEast), uuid.Must(uuid.NewV7()), peer.TargetKinds{})
+		_, err := b.Stores[b.ID(d)].Gate.RecordPeerEpoch(t.Context(), b.ID(bEast), uuid.Must(uuid.NewV7()), peer.TargetKinds{})
 		require.NoError(t, err)
 	}
 	b.SetDown(bEast, true)
@@ -128,13 +128,13 @@ func TestAnEpochHaltsOnlyThoseItConcerns_I13_I20(t *testing.T) {
 	require.ErrorAs(t, err, new(*peer.UnavailableError), "it has referred to that deployment")
 	store := b.Stores[b.ID(aWest)]
 	require.Equal(t, []schema.DeploymentID{b.ID(bEast)}, unconfirmed(t, b, aWest))
-	require.Error(t, store.WaiveComparison(t.Context(), b.ID(bEast), "", "operator/eve"))
+	require.Error(t, store.Operate.WaiveComparison(t.Context(), b.ID(bEast), "", "operator/eve"))
 	for range 2 {
-		require.NoError(t, store.WaiveComparison(t.Context(), b.ID(bEast), "lost in a fire; it held nothing", "operator/eve"))
+		require.NoError(t, store.Operate.WaiveComparison(t.Context(), b.ID(bEast), "lost in a fire; it held nothing", "operator/eve"))
 	}
 	require.Empty(t, unconfirmed(t, b, aWest))
 	b.MustDelete(target)
-	words, err := store.OperatorDecisions(t.Context())
+	words, err := store.Operate.OperatorDecisions(t.Context())
 	require.NoError(t, err)
 	require.Len(t, words, 1)
 	require.Equal(t, "COMPARISON_WAIVED", words[0].What)
@@ -154,11 +154,11 @@ func TestWhoIsToldOfItsEntriesStaysInterested_I13(t *testing.T) {
 	restore()
 	b.Recover(bEast)
 	require.Equal(t, []schema.DeploymentID{b.ID(bWest)}, unconfirmed(t, b, bEast), "nobody else may refer to its resources")
-	pointedTo, err := b.Stores[b.ID(bEast)].ReferencedDeployments(t.Context())
+	pointedTo, err := b.Stores[b.ID(bEast)].Attempts.ReferencedDeployments(t.Context())
 	require.NoError(t, err)
 	require.Empty(t, pointedTo)
 	b.Settle()
-	pointedTo, err = b.Stores[b.ID(bEast)].ReferencedDeployments(t.Context())
+	pointedTo, err = b.Stores[b.ID(bEast)].Attempts.ReferencedDeployments(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, []schema.DeploymentID{b.ID(aWest)}, pointedTo)
 }

@@ -45,7 +45,7 @@ func TestTheStepsOfABatchAreLinear(t *testing.T) {
 			for i := range writes {
 				writes[i] = peer.Write{Name: fmt.Sprint(prefix, i), Body: content(i), Owners: owners}
 			}
-			_, err := b.Stores[b.ID(deployment)].Save(t.Context(), writes)
+			_, err := b.Stores[b.ID(deployment)].Write.Save(t.Context(), writes)
 			require.NoError(t, err)
 			for _, pool := range b.Pools {
 				_, err := pool.Exec(t.Context(), `ANALYZE`)
@@ -138,7 +138,7 @@ func TestABatchAtOneTargetIsLinear(t *testing.T) {
 			}
 			writes[j] = peer.Write{Name: fmt.Sprintf("holders/h%d-%d", i, j), Body: body{"unset": at}}
 		}
-		_, err := b.Stores[b.ID(bEast)].Save(t.Context(), writes)
+		_, err := b.Stores[b.ID(bEast)].Write.Save(t.Context(), writes)
 		require.NoError(t, err)
 	}
 	b.Settle()
@@ -178,7 +178,7 @@ func TestAnAnswerReadsTheAskedReferencesByAnyStatistics(t *testing.T) {
 		for j := range writes {
 			writes[j] = peer.Write{Name: fmt.Sprintf("holders/h%d-%d", i, j), Body: body{"block": target}}
 		}
-		_, err := b.Stores[b.ID(bEast)].Save(t.Context(), writes)
+		_, err := b.Stores[b.ID(bEast)].Write.Save(t.Context(), writes)
 		require.NoError(t, err)
 		_, err = b.Pools[b.ID(bEast)].Exec(t.Context(), sql)
 		require.NoError(t, err, sql)

@@ -28,13 +28,13 @@ func TestListsFilterOrderAndPage(t *testing.T) {
 		writes = append(writes, peer.Write{Name: fmt.Sprintf("targets/n%02d", i), Labels: labels, Body: content})
 	}
 	writes = append(writes, peer.Write{Name: "targets/n00/children/c"})
-	_, err := store.Save(ctx, writes)
+	_, err := store.Write.Save(ctx, writes)
 	require.NoError(t, err)
 
 	all := func(req shadow.ListRequest) (names []string) {
 		t.Helper()
 		for {
-			found, next, err := store.List(ctx, req)
+			found, next, err := store.Read.List(ctx, req)
 			require.NoError(t, err, req.Filter)
 			require.LessOrEqual(t, len(found), req.Limit)
 			for _, r := range found {
@@ -76,13 +76,13 @@ func TestListsFilterOrderAndPage(t *testing.T) {
 		"unknown kind":                     {Limit: 1, Kind: "Robot"},
 		"at most 4096 are allowed":         {Limit: 1, Filter: strings.Repeat("x", 5000)},
 	} {
-		_, _, err := store.List(ctx, req)
+		_, _, err := store.Read.List(ctx, req)
 		require.ErrorAs(t, err, new(*peer.InvalidError), says)
 		require.ErrorContains(t, err, says)
 	}
-	_, next, err := store.List(ctx, shadow.ListRequest{Kind: "Target", Limit: 2})
+	_, next, err := store.Read.List(ctx, shadow.ListRequest{Kind: "Target", Limit: 2})
 	require.NoError(t, err)
-	_, _, err = store.List(ctx, shadow.ListRequest{Kind: "Target", Limit: 2, Token: next, Filter: `body.on = true`})
+	_, _, err = store.Read.List(ctx, shadow.ListRequest{Kind: "Target", Limit: 2, Token: next, Filter: `body.on = true`})
 	require.ErrorContains(t, err, "of a list of another kind, filter or order")
 }
 
@@ -94,7 +94,7 @@ func TestAWatchWithAFilterTellsWhatComesAndGoes(t *testing.T) {
 	done := errors.New("done")
 	var seen []string
 	primed := false
-	err := b.Stores[b.ID(aWest)].WatchResources(context.Background(), "Target", `body.on = true`, "", func(e schema.Event[peer.Resource]) error {
+	err := b.Stores[b.ID(aWest)].Read.WatchResources(context.Background(), "Target", `body.on = true`, "", func(e schema.Event[peer.Resource]) error {
 		for _, r := range e.Items {
 			what := "has "
 			if r.State == peer.Gone {
@@ -125,14 +125,14 @@ func TestMaskedUpdatesReplaceOnlyWhatTheyName(t *testing.T) {
 	store, ctx := b.Stores[b.ID(bEast)], context.Background()
 	b.MustPut(target, nil)
 	b.MustPut(target2, nil)
-	_, err := store.Save(ctx, []peer.Write{{
+	_, err := store.Write.Save(ctx, []peer.Write{{
 		Name: "holders/h", Labels: map[string]string{"a": "1", "b": "2"}, Owners: []peer.OwnerReference{owner(t, target, "Target")},
 		Body: body{"block": target, "unset": target, "deep": body{"x": 1, "y": 2}, "keep": "me", "big": 12345678901234567},
 	}})
 	require.NoError(t, err)
 	update := func(w peer.Write) error {
 		w.Name, w.Mode = "holders/h", peer.Update
-		_, err := store.Save(ctx, []peer.Write{w})
+		_, err := store.Write.Save(ctx, []peer.Write{w})
 		return err
 	}
 	require.NoError(t, update(peer.Write{Mask: []string{"body.unset", "body.deep.y", "labels.b", "body.deep.z"}, Body: body{"deep": body{"y": 3}, "keep": "not this"}}))
@@ -156,7 +156,7 @@ func TestMaskedUpdatesReplaceOnlyWhatTheyName(t *testing.T) {
 		require.ErrorContains(t, update(peer.Write{Mask: []string{mask}, Body: body{"only": body{"x": 1}}}), says)
 	}
 	require.ErrorIs(t, func() error {
-		_, err := store.Save(ctx, []peer.Write{{Name: "holders/nobody", Mode: peer.Update, Mask: []string{"labels"}}})
+		_, err := store.Write.Save(ctx, []peer.Write{{Name: "holders/nobody", Mode: peer.Update, Mask: []string{"labels"}}})
 		return err
 	}(), peer.ErrNotFound)
 	b.Settle()
@@ -169,21 +169,21 @@ func TestValidateChecksEverythingAndStoresNothing(t *testing.T) {
 	b := newPair(t, nil)
 	store, ctx := b.Stores[b.ID(bEast)], context.Background()
 	b.MustPut(target, nil)
-	would, err := store.Validate(ctx, peer.Write{Name: "holders/h", Body: body{"block": target}})
+	would, err := store.Write.Validate(ctx, peer.Write{Name: "holders/h", Body: body{"block": target}})
 	require.NoError(t, err)
 	require.Equal(t, "Holder", would.Kind)
 	var refused *peer.RefusedError
 	for _, content := range []body{{"block": "//" + aWest + "/targets/none"}, {"near": body{"block": "holders/none"}}} {
-		_, err = store.Validate(ctx, peer.Write{Name: "holders/h", Body: content})
+		_, err = store.Write.Validate(ctx, peer.Write{Name: "holders/h", Body: content})
 		require.ErrorAs(t, err, &refused)
 		require.Equal(t, peer.TargetMissing, refused.Refusals[0].Reason)
 	}
 	b.SetDown(aWest, true)
-	_, err = store.Validate(ctx, peer.Write{Name: "holders/h", Body: body{"block": target}})
+	_, err = store.Write.Validate(ctx, peer.Write{Name: "holders/h", Body: body{"block": target}})
 	require.ErrorAs(t, err, &refused)
 	require.Equal(t, peer.TargetUnreadable, refused.Refusals[0].Reason)
 	b.SetDown(aWest, false)
-	_, err = store.Validate(ctx, peer.Write{Mode: peer.Update, Name: "holders/h"})
+	_, err = store.Write.Validate(ctx, peer.Write{Mode: peer.Update, Name: "holders/h"})
 	require.ErrorIs(t, err, peer.ErrNotFound)
 	require.Nil(t, b.Get(holder))
 	for _, table := range []string{"blockade", "work"} {

@@ -37,7 +37,7 @@ func TestAConfirmBesideAMarkThatIsUnderWayIsTold_I4(t *testing.T) {
 	g.arm(0)
 	acted := make(chan error, 1)
 	go func() {
-		failed, err := (&handlers.SubscribedDeleting{Store: process, Peers: peers}).Handle(context.Background(), b.ID(aWest), deletions, "", nil, true)
+		failed, err := (&handlers.SubscribedDeleting{Store: process.Follow, Epoch: process.Gate, Peers: peers}).Handle(context.Background(), b.ID(aWest), deletions, "", nil, true)
 		for _, e := range failed {
 			err = e
 		}
@@ -49,7 +49,7 @@ func TestAConfirmBesideAMarkThatIsUnderWayIsTold_I4(t *testing.T) {
 		require.FailNow(t, "no mark", "%v", err)
 	}
 	require.NoError(t, beside(t, b.Pools[b.ID(bWest)], func() error {
-		confirmed, err := b.Stores[b.ID(bWest)].Confirm(context.Background(), b.ID(bEast), peer.Confirm{Epoch: b.Stores[b.ID(bEast)].PresentEpoch(), Attempts: []peer.AttemptID{attempt}})
+		confirmed, err := b.Stores[b.ID(bWest)].Targets.Confirm(context.Background(), b.ID(bEast), peer.Confirm{Epoch: b.Stores[b.ID(bEast)].Gate.PresentEpoch(), Attempts: []peer.AttemptID{attempt}})
 		if err == nil && len(confirmed.Unknown) > 0 {
 			t.Errorf("the attempt of %s is not known", h.Name)
 		}
@@ -75,13 +75,13 @@ func TestADecommissionBesideAnEstablish_I15(t *testing.T) {
 	g.arm(0)
 	established := make(chan error, 1)
 	go func() {
-		_, err := process.Establish(context.Background(), b.ID(bEast), newAttempt(), []peer.EstablishReference{ref})
+		_, err := process.Targets.Establish(context.Background(), b.ID(bEast), newAttempt(), []peer.EstablishReference{ref})
 		established <- err
 	}()
 	<-g.reached
 	b.SetDown(bEast, true)
 	require.NoError(t, beside(t, b.Pools[b.ID(aWest)], func() error {
-		err := b.Stores[b.ID(aWest)].Decommission(context.Background(), shadow.Decommissioned{Deployment: b.ID(bEast), Blocking: schema.Unset, Reason: "fire", By: "eve"})
+		err := b.Stores[b.ID(aWest)].Admin.Decommission(context.Background(), shadow.Decommissioned{Deployment: b.ID(bEast), Blocking: schema.Unset, Reason: "fire", By: "eve"})
 		if len(established) == 0 && !waiting(t, b.Pools[b.ID(aWest)]) {
 			b.Settle() // working off starts before the establish commits
 		}
@@ -103,14 +103,14 @@ func TestAVerdictOfAnOldEpochSettlesNothing_I5_I8(t *testing.T) {
 	h := b.MustPut(holder, body{"block": target})
 	key := keyOf(t, b, h, b.Get(target).UID) // its confirm is not delivered yet
 	question := []peer.Question{{Key: key}}
-	answers, err := b.Stores[b.ID(bEast)].Answer(t.Context(), b.ID(aWest), question)
+	answers, err := b.Stores[b.ID(bEast)].Attempts.Answer(t.Context(), b.ID(aWest), question)
 	require.NoError(t, err)
 	require.Equal(t, []peer.Verdict{peer.Held}, answers.Verdicts)
 	restore() // the reference is lost
 	b.Recover(bEast)
 	announced(t, b, bEast)
 	late := b.SecondProcess(aWest, shadow.Config{})
-	require.ErrorIs(t, b.Stores[b.ID(aWest)].Settle(t.Context(), b.ID(bEast), question, answers), peer.ErrStaleEpoch)
+	require.ErrorIs(t, b.Stores[b.ID(aWest)].Targets.Settle(t.Context(), b.ID(bEast), question, answers), peer.ErrStaleEpoch)
 	require.Equal(t, 1, b.Count(aWest, "tentative"))
 	b.Expire(aWest)
 	b.Settle()
@@ -121,11 +121,11 @@ func TestAVerdictOfAnOldEpochSettlesNothing_I5_I8(t *testing.T) {
 	b.Renew(aWest)
 	b.Renew(bEast)
 	b.Settle()
-	_, err = lateHolder.Answer(t.Context(), b.ID(aWest), question)
+	_, err = lateHolder.Attempts.Answer(t.Context(), b.ID(aWest), question)
 	require.ErrorAs(t, err, new(*peer.UnavailableError))
 	for _, verdict := range []peer.Verdict{peer.Held, peer.GoneVerdict} {
-		of := &peer.Answers{Verdicts: []peer.Verdict{verdict}, Epoch: b.Stores[b.ID(bEast)].PresentEpoch()}
-		require.ErrorAs(t, late.Settle(t.Context(), b.ID(bEast), question, of), new(*peer.UnavailableError), "it caches numbers of the lost history")
+		of := &peer.Answers{Verdicts: []peer.Verdict{verdict}, Epoch: b.Stores[b.ID(bEast)].Gate.PresentEpoch()}
+		require.ErrorAs(t, late.Targets.Settle(t.Context(), b.ID(bEast), question, of), new(*peer.UnavailableError), "it caches numbers of the lost history")
 	}
 }
 
@@ -138,7 +138,7 @@ func TestAConfirmTakesNoBlockadeOfATargetThatItHasNotLocked_I4_I7(t *testing.T) 
 	b.MustPut(target2, nil)
 	attempt, uid := newAttempt(), uuid.New()
 	establish := func(store *shadow.Store, name, path string) {
-		_, err := store.Establish(t.Context(), b.ID(bEast), attempt, []peer.EstablishReference{{
+		_, err := store.Targets.Establish(t.Context(), b.ID(bEast), attempt, []peer.EstablishReference{{
 			HolderUID: uid, HolderKind: "Holder", HolderName: "holders/h", Path: path, TargetKind: "Target", TargetName: name, Behaviour: schema.Unset,
 		}})
 		require.NoError(t, err)
@@ -149,7 +149,7 @@ func TestAConfirmTakesNoBlockadeOfATargetThatItHasNotLocked_I4_I7(t *testing.T) 
 	g.arm(0)
 	confirmed := make(chan error, 1)
 	go func() {
-		_, err := process.Confirm(context.Background(), b.ID(bEast), peer.Confirm{Epoch: b.Stores[b.ID(bEast)].PresentEpoch(), Attempts: []peer.AttemptID{attempt}})
+		_, err := process.Targets.Confirm(context.Background(), b.ID(bEast), peer.Confirm{Epoch: b.Stores[b.ID(bEast)].Gate.PresentEpoch(), Attempts: []peer.AttemptID{attempt}})
 		confirmed <- err
 	}()
 	<-g.reached
@@ -173,7 +173,7 @@ func TestAReleaseWaitsForAnEstablishOfItsAttempt_I5_I7(t *testing.T) {
 	g.arm(0)
 	established := make(chan error, 1)
 	go func() {
-		_, err := process.Establish(context.Background(), b.ID(bEast), attempt, []peer.EstablishReference{{
+		_, err := process.Targets.Establish(context.Background(), b.ID(bEast), attempt, []peer.EstablishReference{{
 			HolderUID: holderUID, HolderKind: "Holder", HolderName: "holders/h", Path: "block", TargetKind: "Target", TargetName: "targets/t", Behaviour: schema.Block,
 		}})
 		established <- err
@@ -185,7 +185,7 @@ func TestAReleaseWaitsForAnEstablishOfItsAttempt_I5_I7(t *testing.T) {
 	}
 	key := peer.BlockadeKey{Attempt: attempt, HolderUID: holderUID, Path: "block", TargetUID: uid}
 	require.NoError(t, beside(t, b.Pools[b.ID(aWest)], func() error {
-		return b.Stores[b.ID(aWest)].Release(context.Background(), b.ID(bEast), b.Stores[b.ID(bEast)].PresentEpoch(), []peer.BlockadeKey{key}, nil)
+		return b.Stores[b.ID(aWest)].Targets.Release(context.Background(), b.ID(bEast), b.Stores[b.ID(bEast)].Gate.PresentEpoch(), []peer.BlockadeKey{key}, nil)
 	}, func() { close(g.open) }))
 	require.NoError(t, <-established)
 	require.Zero(t, b.Count(aWest, "blockade"))

@@ -105,11 +105,11 @@ func TestASlowDeploymentIsWaitedForAndDelaysNoOther_I20(t *testing.T) {
 	_, err := b.Delete(rootOfMany)
 	requireBlocked(t, err, blocker)
 	slow()
-	late, err := b.Stores[b.ID("a.example.com/r0")].PlanDelete(t.Context(), "nodes/root")
+	late, err := b.Stores[b.ID("a.example.com/r0")].Deletions.PlanDelete(t.Context(), "nodes/root")
 	require.NoError(t, err)
 	require.Empty(t, late.Unasked)
 	b.OnPlan = nil
-	plan, err := b.Stores[b.ID("a.example.com/r0")].PlanDelete(t.Context(), "nodes/root")
+	plan, err := b.Stores[b.ID("a.example.com/r0")].Deletions.PlanDelete(t.Context(), "nodes/root")
 	require.NoError(t, err)
 	require.Equal(t, plan, late, "the plan does not depend on the order of answers")
 }
@@ -153,7 +153,7 @@ func TestAWalkThatStopsAtItsLimitNamesWhoWasNotAsked(t *testing.T) {
 	putMany(t, b, "a.example.com/r1", "nodes/m", peer.PlanLimit, body{"c": []any{rootOfMany}})
 	b.MustPut("//a.example.com/r2/nodes/below", body{"c": []any{nodeOf(1)}})
 	b.Settle()
-	plan, err := b.Stores[b.ID("a.example.com/r0")].PlanDelete(t.Context(), "nodes/root")
+	plan, err := b.Stores[b.ID("a.example.com/r0")].Deletions.PlanDelete(t.Context(), "nodes/root")
 	require.NoError(t, err)
 	require.True(t, plan.Truncated)
 	for _, u := range plan.Unasked {
@@ -184,7 +184,7 @@ func TestWhoAsksADeploymentThatIsSilentAnswersAllTheSame_I15(t *testing.T) {
 	requireBlocked(t, err, "//a.example.com/r3/nodes/blocker") // the confirmed blockade counts
 	require.ErrorContains(t, err, "a.example.com/r2/nodes/n, which would be deleted with it")
 	require.ErrorContains(t, err, "could not be asked whether their holders still refer: a.example.com/r3", "and not r2, which is healthy")
-	plan, err := b.Stores[b.ID("a.example.com/r0")].PlanDelete(t.Context(), "nodes/root")
+	plan, err := b.Stores[b.ID("a.example.com/r0")].Deletions.PlanDelete(t.Context(), "nodes/root")
 	require.NoError(t, err)
 	require.Empty(t, plan.Unasked)
 	require.True(t, plan.Blockers[0].Unanswered)
@@ -196,7 +196,7 @@ func TestADeleteThatRunsOutOfTimeSaysWhatItKnew_I29(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, func(cfg *shadow.Config) { cfg.Times.DeleteTimeout = 5 * time.Second }) // the first question ends within a part of it
 	b.MustPut(target, nil)
-	_, err := b.Stores[b.ID(aWest)].Establish(t.Context(), b.ID(bEast), newAttempt(), []peer.EstablishReference{reference("block", schema.Block, uuid.New())})
+	_, err := b.Stores[b.ID(aWest)].Targets.Establish(t.Context(), b.ID(bEast), newAttempt(), []peer.EstablishReference{reference("block", schema.Block, uuid.New())})
 	require.NoError(t, err)
 	asked := false
 	b.OnResolveIn = func(ctx context.Context, _ schema.DeploymentID) error {

@@ -35,7 +35,7 @@ func TestBlockDeletionOfWhatGoesLaterRefuses(t *testing.T) {
 	b.MustPut(job, body{"soon": target})
 	b.Settle()
 	protect(t, b, job, true)
-	plan, err := b.Stores[b.ID(aWest)].PlanDelete(t.Context(), "targets/t")
+	plan, err := b.Stores[b.ID(aWest)].Deletions.PlanDelete(t.Context(), "targets/t")
 	require.NoError(t, err)
 	require.ErrorAs(t, plan.Refusal, new(*peer.ProtectedError))
 	_, err = b.Delete(target)
@@ -51,7 +51,7 @@ func TestABlockerOfWhatGoesLaterRefuses(t *testing.T) {
 	b.MustPut(job, body{"soon": target})
 	b.MustPut(other, body{"needs": job})
 	b.Settle()
-	plan, err := b.Stores[b.ID(aWest)].PlanDelete(t.Context(), "targets/t")
+	plan, err := b.Stores[b.ID(aWest)].Deletions.PlanDelete(t.Context(), "targets/t")
 	require.NoError(t, err)
 	require.ErrorAs(t, plan.Refusal, new(*peer.BlockedError))
 	_, err = b.Delete(target)
@@ -71,7 +71,7 @@ func TestACollectedResourceThatAlsoCascadesRefuses(t *testing.T) {
 	b.Settle()
 	refused := map[bool]int{}
 	for range 40 {
-		plan, err := b.Stores[b.ID("a.example.com/us")].PlanDelete(t.Context(), "nodes/r")
+		plan, err := b.Stores[b.ID("a.example.com/us")].Deletions.PlanDelete(t.Context(), "nodes/r")
 		require.NoError(t, err)
 		refused[plan.Refusal != nil]++
 	}
@@ -127,7 +127,7 @@ func TestAPlanShowsWhatIsNotConfirmedYet(t *testing.T) {
 	b.MustPut(west, body{"cascade": target})
 	b.MustPut(blocker, body{"near": body{"block": west}})
 	for range 2 { // the first settles the tentative blockades
-		plan, err := b.Stores[b.ID(aWest)].PlanDelete(t.Context(), "targets/t")
+		plan, err := b.Stores[b.ID(aWest)].Deletions.PlanDelete(t.Context(), "targets/t")
 		require.NoError(t, err)
 		require.ErrorAs(t, plan.Refusal, new(*peer.BlockedError))
 	}
@@ -209,12 +209,12 @@ func TestPlanAndATentativeBlockadeThatCannotBeAsked(t *testing.T) {
 	b := newJudged(t)
 	b.MustPut("//a.example.com/us/projects/q", nil)
 	store := b.Stores[b.ID("a.example.com/us")]
-	_, err := store.Establish(t.Context(), b.ID("b.example.com/us"), newAttempt(), []peer.EstablishReference{{
+	_, err := store.Targets.Establish(t.Context(), b.ID("b.example.com/us"), newAttempt(), []peer.EstablishReference{{
 		HolderUID: uuid.New(), HolderKind: "Holder", HolderName: "holders/h", Path: "blocks", TargetKind: "Project", TargetName: "projects/q", Behaviour: schema.Block,
 	}})
 	require.NoError(t, err)
 	b.SetDown("b.example.com/us", true)
-	plan, err := store.PlanDelete(t.Context(), "projects/q")
+	plan, err := store.Deletions.PlanDelete(t.Context(), "projects/q")
 	require.NoError(t, err)
 	_, err = b.Delete("//a.example.com/us/projects/q")
 	require.Equal(t, plan.Refusal == nil, err == nil)

@@ -80,7 +80,7 @@ func putMany(t *testing.T, b *harness.Box, deployment, prefix string, n int, con
 		for i := first; i < min(n, first+1000); i++ {
 			writes = append(writes, peer.Write{Name: fmt.Sprint(prefix, i), Body: content})
 		}
-		_, err := b.Stores[b.ID(deployment)].Save(context.Background(), writes)
+		_, err := b.Stores[b.ID(deployment)].Write.Save(context.Background(), writes)
 		require.NoError(t, err)
 	}
 }
@@ -152,7 +152,7 @@ func TestHoldersAreCountedAndNotTheirReferences(t *testing.T) {
 	b.Settle()
 	for limit := 1; limit <= 10; limit++ {
 		for _, names := range []bool{true, false} {
-			plan, err := b.Stores[b.ID("a.example.com/eu")].Plan(t.Context(), peer.PlanQuestion{
+			plan, err := b.Stores[b.ID("a.example.com/eu")].Deletions.Plan(t.Context(), peer.PlanQuestion{
 				Targets: []peer.PlanTarget{{Deployment: b.ID("a.example.com/us"), UID: b.Get(root).UID}}, Limit: limit, Compact: true, CountLeaves: !names,
 			})
 			require.NoError(t, err)
@@ -226,7 +226,7 @@ func TestADeploymentThatIsAwayIsNamedAndNotItsResources_I15(t *testing.T) {
 	require.ErrorAs(t, err, &unavailable)
 	require.Equal(t, "b.example.com/us", unavailable.Deployments[0].String())
 	require.Equal(t, peer.Active, b.Get(project).State)
-	plan, err := b.Stores[b.ID("a.example.com/us")].PlanDelete(context.Background(), "projects/p")
+	plan, err := b.Stores[b.ID("a.example.com/us")].Deletions.PlanDelete(context.Background(), "projects/p")
 	require.NoError(t, err)
 	require.ErrorAs(t, plan.Refusal, &unavailable)
 	require.True(t, plan.Blockers[0].Undecided)
@@ -266,7 +266,7 @@ func TestAPlanCountsWhatItLeavesOut(t *testing.T) {
 	b.MustPut("//"+bEast+"/holders/below", body{"near": map[string]any{"cascade": "//" + bEast + "/holders/c0"}})
 	b.Settle()
 	q := peer.PlanQuestion{Targets: []peer.PlanTarget{{Deployment: b.ID(aWest), UID: uid}}, Limit: 5, Detailed: true}
-	plan, err := b.Stores[b.ID(bEast)].Plan(t.Context(), q)
+	plan, err := b.Stores[b.ID(bEast)].Deletions.Plan(t.Context(), q)
 	require.NoError(t, err)
 	require.True(t, plan.Truncated && plan.MoreUnsets)
 	require.Len(t, plan.Members, 5)
@@ -276,7 +276,7 @@ func TestAPlanCountsWhatItLeavesOut(t *testing.T) {
 	}, plan.Counts, "holders that are deleted lose no value")
 	require.Equal(t, 9, plan.Holders)
 	q.Limit = 9
-	plan, err = b.Stores[b.ID(bEast)].Plan(t.Context(), q)
+	plan, err = b.Stores[b.ID(bEast)].Deletions.Plan(t.Context(), q)
 	require.NoError(t, err)
 	require.False(t, plan.Truncated || plan.MoreUnsets)
 	require.Empty(t, plan.Counts)

@@ -31,14 +31,14 @@ func TestMadeUpAttemptsLeaveFewRows_I15(t *testing.T) {
 		for i := range attempts {
 			attempts[i] = uuid.Must(uuid.NewV7())
 		}
-		return store.Release(ctx, by, uuid.Nil, nil, attempts)
+		return store.Targets.Release(ctx, by, uuid.Nil, nil, attempts)
 	}
 	ask := func(by schema.DeploymentID, n int) error {
 		questions := make([]peer.Question, n)
 		for i := range questions {
 			questions[i] = peer.Question{Expired: true, Key: peer.BlockadeKey{Attempt: uuid.Must(uuid.NewV7()), HolderUID: uuid.New(), Path: "block", TargetUID: uuid.New()}}
 		}
-		_, err := store.Answer(ctx, by, questions)
+		_, err := store.Attempts.Answer(ctx, by, questions)
 		return err
 	}
 	for left := 60 * pages; left > 0; left -= 10_000 {
@@ -59,12 +59,12 @@ func TestMadeUpAttemptsLeaveFewRows_I15(t *testing.T) {
 	require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(ctx, `SELECT pg_size_pretty(pg_total_relation_size('dbcontroller.closed_attempt') + pg_total_relation_size('dbcontroller.attempt'))`).Scan(&disk))
 	t.Logf("%d rows of one deployment take %s", closed+decided, disk)
 	known := uuid.Must(uuid.NewV7())
-	_, err := store.Establish(ctx, hostile, known, []peer.EstablishReference{{
+	_, err := store.Targets.Establish(ctx, hostile, known, []peer.EstablishReference{{
 		HolderUID: uuid.New(), HolderKind: "Holder", HolderName: "holders/h", Path: "cascade", TargetKind: "Target", TargetName: "targets/t", Behaviour: schema.CascadeDelete,
 	}})
 	require.NoError(t, err)
-	require.NoError(t, store.Release(ctx, hostile, uuid.Nil, nil, []peer.AttemptID{known}), "it had a blockade here")
-	require.NoError(t, store.Release(ctx, hostile, uuid.Nil, nil, []peer.AttemptID{known}), "again")
+	require.NoError(t, store.Targets.Release(ctx, hostile, uuid.Nil, nil, []peer.AttemptID{known}), "it had a blockade here")
+	require.NoError(t, store.Targets.Release(ctx, hostile, uuid.Nil, nil, []peer.AttemptID{known}), "again")
 	require.NoError(t, release(other, 50))
 	require.NoError(t, ask(other, 50))
 	moved = moved.Add(30 * time.Minute)
@@ -80,14 +80,14 @@ func TestRefusedReleasesTakeNothingOfTheQuota_I15(t *testing.T) {
 	b := newPair(t, func(c *shadow.Config) { c.Limits.Quotas.Tentative = 100 })
 	ctx, store, by := t.Context(), b.Stores[b.ID(aWest)], b.ID(bEast)
 	old, present := uuid.Must(uuid.NewV7()), uuid.Must(uuid.NewV7())
-	_, err := store.RecordPeerEpoch(ctx, by, present, peer.TargetKinds{})
+	_, err := store.Gate.RecordPeerEpoch(ctx, by, present, peer.TargetKinds{})
 	require.NoError(t, err)
 	attempts := make([]peer.AttemptID, 80)
 	for i := range attempts {
 		attempts[i] = uuid.Must(uuid.NewV7())
 	}
 	for range 3 {
-		require.ErrorIs(t, store.Release(ctx, by, old, nil, attempts), peer.ErrStaleEpoch)
+		require.ErrorIs(t, store.Targets.Release(ctx, by, old, nil, attempts), peer.ErrStaleEpoch)
 	}
-	require.NoError(t, store.Release(ctx, by, present, nil, attempts))
+	require.NoError(t, store.Targets.Release(ctx, by, present, nil, attempts))
 }

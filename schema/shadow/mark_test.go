@@ -88,7 +88,7 @@ func (s *swapped) establish(name string) {
 	s.t.Helper()
 	ref := reference("block", schema.Block, uuid.New())
 	ref.TargetName = name
-	_, err := s.store.Establish(s.t.Context(), peerOfA, newAttempt(), []peer.EstablishReference{ref})
+	_, err := s.store.Targets.Establish(s.t.Context(), peerOfA, newAttempt(), []peer.EstablishReference{ref})
 	require.NoError(s.t, err)
 }
 
@@ -98,33 +98,33 @@ func TestAnOlderCopyOfTheServersFilesDecidesNothing_I3(t *testing.T) {
 	t.Parallel()
 	s := newSwapped(t)
 	s.establish("targets/t0")
-	before := s.store.PresentEpoch()
+	before := s.store.Gate.PresentEpoch()
 	s.swap()
 	var unavailable *peer.UnavailableError
 	for range 10 {
-		_, err := s.store.Delete(s.t.Context(), shadow.DeleteRequest{Name: "targets/t0"})
+		_, err := s.store.Deletions.Delete(s.t.Context(), shadow.DeleteRequest{Name: "targets/t0"})
 		require.ErrorAs(t, err, &unavailable)
 	}
-	_, err := s.store.Confirm(t.Context(), peerOfA, peer.Confirm{Epoch: uuid.Must(uuid.NewV7()), Attempts: []peer.AttemptID{newAttempt()}})
+	_, err := s.store.Targets.Confirm(t.Context(), peerOfA, peer.Confirm{Epoch: uuid.Must(uuid.NewV7()), Attempts: []peer.AttemptID{newAttempt()}})
 	require.ErrorAs(t, err, &unavailable)
-	_, err = s.store.Answer(t.Context(), peerOfA, []peer.Question{{Key: peer.BlockadeKey{Attempt: newAttempt()}, Expired: true}})
+	_, err = s.store.Attempts.Answer(t.Context(), peerOfA, []peer.Question{{Key: peer.BlockadeKey{Attempt: newAttempt()}, Expired: true}})
 	require.ErrorAs(t, err, &unavailable)
-	_, err = s.store.Save(t.Context(), []peer.Write{{Name: "targets/new"}})
+	_, err = s.store.Write.Save(t.Context(), []peer.Write{{Name: "targets/new"}})
 	require.ErrorIs(t, err, peer.ErrAborted)
 	select {
-	case <-s.store.EpochChanged():
+	case <-s.store.Gate.EpochChanged():
 	default:
 		require.Fail(t, "no signal to call NoticeEpoch")
 	}
-	awaiting, err := s.store.NoticeEpoch(t.Context())
+	awaiting, err := s.store.Gate.NoticeEpoch(t.Context())
 	require.NoError(t, err)
 	require.True(t, awaiting, "a new epoch")
-	require.NotEqual(t, before, s.store.PresentEpoch())
-	epoch := s.store.PresentEpoch()
-	_, err = s.store.NoticeEpoch(t.Context())
+	require.NotEqual(t, before, s.store.Gate.PresentEpoch())
+	epoch := s.store.Gate.PresentEpoch()
+	_, err = s.store.Gate.NoticeEpoch(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, epoch, s.store.PresentEpoch(), "one is enough")
-	_, err = s.store.Save(t.Context(), []peer.Write{{Name: "targets/new"}})
+	require.Equal(t, epoch, s.store.Gate.PresentEpoch(), "one is enough")
+	_, err = s.store.Write.Save(t.Context(), []peer.Write{{Name: "targets/new"}})
 	require.NoError(t, err)
 }
 
@@ -132,7 +132,7 @@ func TestAnOlderCopyOfTheServersFilesDecidesNothing_I3(t *testing.T) {
 func deletionsToken(t *testing.T, store *shadow.Store) (token string) {
 	t.Helper()
 	end := errors.New("end")
-	err := store.WatchDeletions(t.Context(), peerOfA, "", func(e schema.Event[schema.Deletion]) error {
+	err := store.Read.WatchDeletions(t.Context(), peerOfA, "", func(e schema.Event[schema.Deletion]) error {
 		token = e.Token
 		return end
 	})
@@ -145,7 +145,7 @@ func resumed(t *testing.T, store *shadow.Store, token string) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	return store.WatchDeletions(ctx, peerOfA, token, func(schema.Event[schema.Deletion]) error { return nil })
+	return store.Read.WatchDeletions(ctx, peerOfA, token, func(schema.Event[schema.Deletion]) error { return nil })
 }
 
 // A process starts over a restored copy of the server's files, without --restored: nothing distinguishes the
@@ -157,11 +157,11 @@ func TestATokenThatIsAheadRevealsARestoredCopy_I2_I3(t *testing.T) {
 		"a watch": resumed,
 		"a stored position of a deployment whose processes have all restarted": func(t *testing.T, store *shadow.Store, token string) error {
 			t.Helper()
-			return store.CheckKept(t.Context(), peerOfA, token)
+			return store.Read.CheckKept(t.Context(), peerOfA, token)
 		},
 		"an acknowledgement": func(t *testing.T, store *shadow.Store, token string) error {
 			t.Helper()
-			_, err := store.AcknowledgeFor(t.Context(), peerOfA, uuid.Must(uuid.NewV7()), token, nil, time.Second)
+			_, err := store.Targets.AcknowledgeFor(t.Context(), peerOfA, uuid.Must(uuid.NewV7()), token, nil, time.Second)
 			return err
 		},
 	} {
@@ -174,23 +174,23 @@ func TestATokenThatIsAheadRevealsARestoredCopy_I2_I3(t *testing.T) {
 			token := deletionsToken(t, s.store)
 			s.swap()
 			_, store := movingPool(t, s.copy, s.address)
-			awaiting, err := store.NoticeEpoch(t.Context())
+			awaiting, err := store.Gate.NoticeEpoch(t.Context())
 			require.NoError(t, err)
 			require.False(t, awaiting, "the process cannot know")
-			before := store.PresentEpoch()
+			before := store.Gate.PresentEpoch()
 			require.ErrorIs(t, tell(t, store, token), schema.ErrReset)
-			_, err = store.Delete(t.Context(), shadow.DeleteRequest{Name: "targets/t0"})
+			_, err = store.Deletions.Delete(t.Context(), shadow.DeleteRequest{Name: "targets/t0"})
 			require.ErrorAs(t, err, new(*peer.UnavailableError), "nothing is decided from then on")
-			awaiting, err = store.NoticeEpoch(t.Context())
+			awaiting, err = store.Gate.NoticeEpoch(t.Context())
 			require.NoError(t, err)
 			require.True(t, awaiting)
-			require.NotEqual(t, before, store.PresentEpoch())
-			epoch := store.PresentEpoch()
+			require.NotEqual(t, before, store.Gate.PresentEpoch())
+			epoch := store.Gate.PresentEpoch()
 			require.ErrorIs(t, resumed(t, store, token), schema.ErrReset, "of the former epoch")
-			require.NoError(t, store.CheckKept(t.Context(), peerOfA, token), "of the former epoch")
-			_, err = store.NoticeEpoch(t.Context())
+			require.NoError(t, store.Read.CheckKept(t.Context(), peerOfA, token), "of the former epoch")
+			_, err = store.Gate.NoticeEpoch(t.Context())
 			require.NoError(t, err)
-			require.Equal(t, epoch, store.PresentEpoch(), "one is enough")
+			require.Equal(t, epoch, store.Gate.PresentEpoch(), "one is enough")
 		})
 	}
 }
@@ -201,8 +201,8 @@ func TestATokenOfALaterEpochRevealsARestoredCopy_I2_I3(t *testing.T) {
 	t.Parallel()
 	s, ctx := newSwapped(t), t.Context()
 	first := deletionsToken(t, s.store)
-	require.NoError(t, s.store.ForgetServer(ctx))
-	awaiting, err := s.store.NoticeEpoch(ctx)
+	require.NoError(t, s.store.Gate.ForgetServer(ctx))
+	awaiting, err := s.store.Gate.NoticeEpoch(ctx)
 	require.NoError(t, err)
 	require.True(t, awaiting)
 	token := deletionsToken(t, s.store)
@@ -210,17 +210,17 @@ func TestATokenOfALaterEpochRevealsARestoredCopy_I2_I3(t *testing.T) {
 	pool, store := movingPool(t, s.copy, s.address)
 	notices := func(kept string, reveals bool) {
 		t.Helper()
-		before := store.PresentEpoch()
-		if err := store.CheckKept(ctx, peerOfA, kept); reveals {
+		before := store.Gate.PresentEpoch()
+		if err := store.Read.CheckKept(ctx, peerOfA, kept); reveals {
 			require.ErrorIs(t, err, schema.ErrReset)
-			_, err = store.Delete(ctx, shadow.DeleteRequest{Name: "targets/t0"})
+			_, err = store.Deletions.Delete(ctx, shadow.DeleteRequest{Name: "targets/t0"})
 			require.ErrorAs(t, err, new(*peer.UnavailableError), "nothing is decided from then on")
 		} else {
 			require.NoError(t, err)
 		}
-		_, err := store.NoticeEpoch(ctx)
+		_, err := store.Gate.NoticeEpoch(ctx)
 		require.NoError(t, err)
-		require.Equal(t, reveals, before != store.PresentEpoch())
+		require.Equal(t, reveals, before != store.Gate.PresentEpoch())
 	}
 	notices(token[:len(token)-1]+"A", false)
 	notices(token, true)
@@ -228,7 +228,7 @@ func TestATokenOfALaterEpochRevealsARestoredCopy_I2_I3(t *testing.T) {
 	notices(first, false)
 	_, err = pool.Exec(ctx, `UPDATE dbcontroller.meta SET epoch = '00000000-0000-7000-8000-000000000000'`)
 	require.NoError(t, err)
-	_, err = store.NoticeEpoch(ctx)
+	_, err = store.Gate.NoticeEpoch(ctx)
 	require.NoError(t, err)
 	notices(first, false)
 }
@@ -241,21 +241,21 @@ func TestADeploymentThatKnowsALaterEpochIsBelievedOnce_I2_I13(t *testing.T) {
 	store, ctx, by := b.Stores[b.ID(aWest)], t.Context(), b.ID(bEast)
 	lost := uuid.Must(uuid.NewV7())
 	for _, made := range []uuid.UUID{uuid.Max, uuid.MustParse("fffffff0-0000-7000-8000-000000000000"), uuid.New()} {
-		require.ErrorContains(t, store.OutdoEpoch(ctx, by, made), "is not an epoch of the database")
+		require.ErrorContains(t, store.Gate.OutdoEpoch(ctx, by, made), "is not an epoch of the database")
 	}
-	require.NoError(t, store.OutdoEpoch(ctx, by, lost))
-	awaiting, err := store.NoticeEpoch(ctx)
+	require.NoError(t, store.Gate.OutdoEpoch(ctx, by, lost))
+	awaiting, err := store.Gate.NoticeEpoch(ctx)
 	require.NoError(t, err)
 	require.True(t, awaiting)
-	began := store.PresentEpoch()
+	began := store.Gate.PresentEpoch()
 	require.Positive(t, bytes.Compare(began[:], lost[:]))
-	require.NoError(t, store.OutdoEpoch(ctx, b.ID(bWest), lost), "another epoch has begun since")
-	require.ErrorContains(t, store.OutdoEpoch(ctx, by, uuid.Must(uuid.NewV7())), "for the second time")
-	_, err = store.NoticeEpoch(ctx)
+	require.NoError(t, store.Gate.OutdoEpoch(ctx, b.ID(bWest), lost), "another epoch has begun since")
+	require.ErrorContains(t, store.Gate.OutdoEpoch(ctx, by, uuid.Must(uuid.NewV7())), "for the second time")
+	_, err = store.Gate.NoticeEpoch(ctx)
 	require.NoError(t, err)
-	require.Equal(t, began, store.PresentEpoch())
+	require.Equal(t, began, store.Gate.PresentEpoch())
 	b.Renew(aWest)
-	require.NoError(t, store.OutdoEpoch(ctx, by, uuid.Must(uuid.NewV7())))
+	require.NoError(t, store.Gate.OutdoEpoch(ctx, by, uuid.Must(uuid.NewV7())))
 }
 
 // A stored position that the database has reached, or that it cannot read, ends no epoch: no position can be
@@ -265,10 +265,10 @@ func TestAStoredPositionOfThePresentShowsNothing(t *testing.T) {
 	_, store := movingPool(t, newServer(t), &atomic.Value{})
 	token := deletionsToken(t, store)
 	for _, kept := range []string{token, token[:len(token)-1], "made up"} {
-		require.NoError(t, store.CheckKept(t.Context(), peerOfA, kept))
+		require.NoError(t, store.Read.CheckKept(t.Context(), peerOfA, kept))
 	}
-	require.NoError(t, store.CheckKept(t.Context(), schema.DeploymentID{Service: "b.example.com", Region: "eastus2"}, token), "of another deployment")
-	awaiting, err := store.NoticeEpoch(t.Context())
+	require.NoError(t, store.Read.CheckKept(t.Context(), schema.DeploymentID{Service: "b.example.com", Region: "eastus2"}, token), "of another deployment")
+	awaiting, err := store.Gate.NoticeEpoch(t.Context())
 	require.NoError(t, err)
 	require.False(t, awaiting)
 }
@@ -280,13 +280,13 @@ func TestAPositionIsReplacedByWhoHasToldIt_I2(t *testing.T) {
 	_, store := movingPool(t, newServer(t), &atomic.Value{})
 	keep := func(was, token string) bool {
 		// Another deployment of the statement has no part in it.
-		kept, err := store.KeepPositions(t.Context(), []peer.Position{{Of: store.Deployment(), Was: "x"}, {Of: peerOfA, Was: was, Token: token}})
+		kept, err := store.Follow.KeepPositions(t.Context(), []peer.Position{{Of: store.Deployment(), Was: "x"}, {Of: peerOfA, Was: was, Token: token}})
 		require.NoError(t, err)
 		require.False(t, kept[0])
 		return kept[1]
 	}
 	position := func() string {
-		token, err := store.Position(t.Context(), peerOfA)
+		token, err := store.Follow.Position(t.Context(), peerOfA)
 		require.NoError(t, err)
 		return token
 	}
@@ -304,14 +304,14 @@ func TestNoticeEpochDetectsAnOlderCopy(t *testing.T) {
 	t.Parallel()
 	s := newSwapped(t)
 	_, other := movingPool(t, s.primary, s.address)
-	_, err := other.Save(t.Context(), []peer.Write{{Name: "targets/others"}})
+	_, err := other.Write.Save(t.Context(), []peer.Write{{Name: "targets/others"}})
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { // the values seen are on disk
-		_, err := s.store.NoticeEpoch(t.Context())
+		_, err := s.store.Gate.NoticeEpoch(t.Context())
 		return err == nil && s.store.Mark() == other.Mark()
 	}, wait.Limit, 10*time.Millisecond)
 	s.swap()
-	awaiting, err := s.store.NoticeEpoch(t.Context())
+	awaiting, err := s.store.Gate.NoticeEpoch(t.Context())
 	require.NoError(t, err)
 	require.True(t, awaiting)
 }
@@ -325,12 +325,12 @@ func TestACrashBeginsNoEpoch(t *testing.T) {
 	for i := range 40 { // more than a sequence writes ahead to the log
 		newestXID(t, store, pool, "t", 1+i%2)
 	}
-	epoch := store.PresentEpoch()
+	epoch := store.Gate.PresentEpoch()
 	end := opened(t, store, pool, peer.Write{Name: "targets/never"})
 	token := deletionsToken(t, store)
 	_, err := pool.Exec(t.Context(), `SELECT nextval('dbcontroller.mark') FROM generate_series(1, 100)`)
 	require.NoError(t, err)
-	_, err = store.NoticeEpoch(t.Context()) // sees numbers that the crash loses
+	_, err = store.Gate.NoticeEpoch(t.Context()) // sees numbers that the crash loses
 	require.NoError(t, err)
 	server.Crash()
 	_ = end(errors.New("the server is gone"))
@@ -338,10 +338,10 @@ func TestACrashBeginsNoEpoch(t *testing.T) {
 	address.Store(server.Address())
 	pool.Reset()
 	require.ErrorIs(t, resumed(t, store, token), context.DeadlineExceeded, "what was told is not lost")
-	awaiting, err := store.NoticeEpoch(t.Context())
+	awaiting, err := store.Gate.NoticeEpoch(t.Context())
 	require.NoError(t, err)
 	require.False(t, awaiting)
-	require.Equal(t, epoch, store.PresentEpoch())
-	_, err = store.Save(t.Context(), []peer.Write{{Name: "targets/t9"}})
+	require.Equal(t, epoch, store.Gate.PresentEpoch())
+	_, err = store.Write.Save(t.Context(), []peer.Write{{Name: "targets/t9"}})
 	require.NoError(t, err)
 }

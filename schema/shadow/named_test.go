@@ -38,7 +38,7 @@ service: b.example.com
 version: v1
 kinds: [{ kind: Holder, patterns: ["holders/{holder}"] }]
 `, nil, aWest, bEast)
-	require.NoError(t, b.Stores[b.ID(bEast)].Recover(t.Context(), b.Environment()))
+	require.NoError(t, b.Stores[b.ID(bEast)].Gate.Recover(t.Context(), b.Environment()))
 	for name, kinds := range map[string][]string{"targets/t": {"Other"}, "things/t": {"Other"}, "others/o": {"Target", "Thing"}, "nothings/n": {"Target", "Other"}} {
 		for _, kind := range kinds {
 			_, err := b.PutOwned(holder, nil, owner(t, "//"+aWest+"/"+name, kind))
@@ -60,7 +60,7 @@ func TestMadeUpNamesAreNotStored_I20(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
 	store := b.Stores[b.ID(bEast)]
-	require.NoError(t, store.Recover(t.Context(), b.Environment()))
+	require.NoError(t, store.Gate.Recover(t.Context(), b.Environment()))
 	b.MustPut(target, nil)
 	b.MustPut(holder, body{"block": target})
 	_, err := b.PutOwned(holder, nil, owner(t, target, "Target"))
@@ -87,12 +87,12 @@ func TestMadeUpNamesAreNotStored_I20(t *testing.T) {
 		gone = append(gone, peer.PlanTarget{Deployment: schema.DeploymentID{Service: "a.example.com", Region: fmt.Sprintf("mars-%d", i)}, UID: uuid.New()})
 		renamed[fmt.Sprintf("Old%d", i)] = fmt.Sprintf("New%d", i)
 	}
-	plan, err := store.Plan(t.Context(), peer.PlanQuestion{Targets: gone, Limit: 5})
+	plan, err := store.Deletions.Plan(t.Context(), peer.PlanQuestion{Targets: gone, Limit: 5})
 	require.NoError(t, err)
 	require.Empty(t, plan.Members)
-	_, err = store.UpgradeOwners(t.Context(), b.ID(aWest), "v9", 9, renamed)
+	_, err = store.Owners.UpgradeOwners(t.Context(), b.ID(aWest), "v9", 9, renamed)
 	require.NoError(t, err)
-	_, err = store.UpgradeOwners(t.Context(), b.ID(aWest), "v10", 10, map[string]string{"Target": "New1"})
+	_, err = store.Owners.UpgradeOwners(t.Context(), b.ID(aWest), "v10", 10, map[string]string{"Target": "New1"})
 	require.ErrorAs(t, err, &away, "a kind that no version has")
 	require.Equal(t, before, numbered(t, b, bEast))
 

@@ -117,22 +117,22 @@ func TestNamesAreQuotedInSQLFiltersPagesAndPaths_I1(t *testing.T) {
 		// In double quotes only the stars of a name have to be escaped.
 		for _, field := range []string{`name = "%s"`, `NOT name != "%s"`} {
 			filter := fmt.Sprintf(field, strings.ReplaceAll("targets/"+id, "*", `\\*`))
-			found, _, err := store.List(ctx, shadow.ListRequest{Kind: "Target", Filter: filter, Limit: 100})
+			found, _, err := store.Read.List(ctx, shadow.ListRequest{Kind: "Target", Filter: filter, Limit: 100})
 			require.NoError(t, err, filter)
 			require.Len(t, found, 1, filter)
 			require.Equal(t, "targets/"+id, found[0].Name)
 		}
-		holders, _, err := b.Stores[b.ID(bEast)].List(ctx, shadow.ListRequest{Filter: fmt.Sprintf(`body.block = "%s"`, strings.ReplaceAll(full, "*", `\\*`)), Limit: 100})
+		holders, _, err := b.Stores[b.ID(bEast)].Read.List(ctx, shadow.ListRequest{Filter: fmt.Sprintf(`body.block = "%s"`, strings.ReplaceAll(full, "*", `\\*`)), Limit: 100})
 		require.NoError(t, err)
 		require.Len(t, holders, 1, id)
 	}
 	// An unescaped star matches any text, and pages are in the order of bytes.
-	found, _, err := store.List(ctx, shadow.ListRequest{Kind: "Target", Filter: `name = "targets/a*"`, Limit: 100})
+	found, _, err := store.Read.List(ctx, shadow.ListRequest{Kind: "Target", Filter: `name = "targets/a*"`, Limit: 100})
 	require.NoError(t, err)
 	require.Len(t, found, 10)
 	var listed []string
 	for token := ""; ; {
-		page, next, err := store.List(ctx, shadow.ListRequest{Kind: "Target", Limit: 3, Token: token})
+		page, next, err := store.Read.List(ctx, shadow.ListRequest{Kind: "Target", Limit: 3, Token: token})
 		require.NoError(t, err)
 		for _, r := range page {
 			listed = append(listed, strings.TrimPrefix(r.Name, "targets/"))
@@ -184,7 +184,7 @@ func TestAVersionsNamesAreStoredTogether(t *testing.T) {
 		processes = append(processes, store)
 	}
 	statements.Store(0)
-	require.NoError(t, processes[0].Switch(t.Context(), model))
+	require.NoError(t, processes[0].Admin.Switch(t.Context(), model))
 	require.LessOrEqual(t, statements.Load(), int64(20), "60 kinds and 60 fields")
 	var stored int
 	require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM dbcontroller.kind WHERE service = 'a.example.com'`).Scan(&stored))
@@ -196,7 +196,7 @@ func TestAVersionsNamesAreStoredTogether(t *testing.T) {
 	require.NoError(t, err)
 	var g errgroup.Group
 	for _, store := range processes[1:] {
-		g.Go(func() error { return store.Switch(t.Context(), model) })
+		g.Go(func() error { return store.Admin.Switch(t.Context(), model) })
 	}
 	require.NoError(t, g.Wait())
 	require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM dbcontroller.kind`).Scan(&stored))

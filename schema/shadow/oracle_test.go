@@ -128,7 +128,7 @@ func stateOf(t *testing.T, b *harness.Box) map[string]map[string]string {
 	t.Helper()
 	out := map[string]map[string]string{}
 	for id, store := range b.Stores {
-		found, next, err := store.List(context.Background(), shadow.ListRequest{Limit: 1000})
+		found, next, err := store.Read.List(context.Background(), shadow.ListRequest{Limit: 1000})
 		require.NoError(t, err)
 		require.Empty(t, next)
 		for _, r := range found {

@@ -85,7 +85,7 @@ func TestAPromotedSubscriber_I1_I10(t *testing.T) {
 	}
 	second := b.MustPut(target, body{"label": "second"})
 	require.Greater(t, second.Revision, first.Revision)
-	_, err := b.Stores[b.ID(aWest)].Save(t.Context(), []peer.Write{{Name: "targets/t", Mode: peer.Update, UID: first.UID, Revision: first.Revision}})
+	_, err := b.Stores[b.ID(aWest)].Write.Save(t.Context(), []peer.Write{{Name: "targets/t", Mode: peer.Update, UID: first.UID, Revision: first.Revision}})
 	require.ErrorIs(t, err, peer.ErrConflict)
 	b.Audit()
 }

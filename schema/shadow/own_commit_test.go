@@ -43,7 +43,7 @@ func TestATransactionKnowsWhetherItsRowsAreOnDisk_I23(t *testing.T) {
 			var xid string
 			require.NoError(t, tx.QueryRow(t.Context(), "SELECT max(xid)::text FROM dbcontroller.work").Scan(&xid))
 			if tells {
-				require.Equal(t, []string{xid, store.PresentEpoch().String()}, own())
+				require.Equal(t, []string{xid, store.Gate.PresentEpoch().String()}, own())
 			} else {
 				require.Empty(t, own())
 			}

@@ -62,7 +62,7 @@ func TestTheCauseOfADeletionIsKeptUntilItEnds_I17(t *testing.T) {
 		exec(t, b, bEast, `UPDATE dbcontroller.cause SET noted_at = noted_at - interval '98 days'`)
 		for more := true; more; {
 			var err error
-			more, err = store.Tidy(context.Background())
+			more, err = store.Admin.Tidy(context.Background())
 			require.NoError(t, err)
 		}
 	}

@@ -78,9 +78,9 @@ func goes(t *testing.T, b *harness.Box, ownee, gone, how string, again []peer.Ow
 			}
 		}
 		require.Len(t, uid, 1)
-		removals, _, err := b.Stores[at].Removals(t.Context(), shadow.RemovalQuery{Name: full.Name, UID: uid[0].UID}, "", 1)
+		removals, _, err := b.Stores[at].Operate.Removals(t.Context(), shadow.RemovalQuery{Name: full.Name, UID: uid[0].UID}, "", 1)
 		require.NoError(t, err)
-		_, _, err = store.DropOwners(t.Context(), at, b.Stores[at].PresentEpoch(), []schema.Deletion{{UID: uid[0].UID, Cause: removals[0].Cause}}, nil)
+		_, _, err = store.Owners.DropOwners(t.Context(), at, b.Stores[at].Gate.PresentEpoch(), []schema.Deletion{{UID: uid[0].UID, Cause: removals[0].Cause}}, nil)
 		require.NoError(t, err)
 		return
 	}
@@ -92,7 +92,7 @@ func goes(t *testing.T, b *harness.Box, ownee, gone, how string, again []peer.Ow
 		}
 	}
 	require.NotEmpty(t, seqs)
-	check, err := store.OwnersToCheck(t.Context(), at, seqs)
+	check, err := store.Owners.OwnersToCheck(t.Context(), at, seqs)
 	require.NoError(t, err)
 	answers, err := b.Peers(aWest).WouldCheckOwners(t.Context(), at, check.Questions)
 	require.NoError(t, err)

@@ -59,7 +59,7 @@ func boxOfOwnees(t *testing.T) *harness.Box {
 		for n := range 40 {
 			writes = append(writes, peer.Write{Name: fmt.Sprintf("holders/%s%d", name, n), Owners: []peer.OwnerReference{owner(t, targetName("t"), "Target")}})
 		}
-		_, err := b.Stores[b.ID(bEast)].Save(t.Context(), writes)
+		_, err := b.Stores[b.ID(bEast)].Write.Save(t.Context(), writes)
 		require.NoError(t, err)
 	}
 	b.Settle()

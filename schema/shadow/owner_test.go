@@ -50,7 +50,7 @@ func TestAnOwnerIsPinnedAndItsDeletionCollectsTheOwnee_I17(t *testing.T) {
 
 	deleted := b.MustDelete(holder)
 	require.False(t, deleted.Removed, "the owner goes after its ownees' deployment has acted")
-	conditions, err := b.Stores[b.ID(bEast)].Conditions(context.Background(), "holders/h")
+	conditions, err := b.Stores[b.ID(bEast)].Read.Conditions(context.Background(), "holders/h")
 	require.NoError(t, err)
 	require.Equal(t, []shadow.Condition{{Type: "WAITING", Message: "for " + aEast + " to drop it as an owner"}}, conditions)
 	require.NotNil(t, b.Get(ownee), "nothing happens before the drop is delivered")
@@ -102,7 +102,7 @@ func TestAnOwnerThatCannotBeAskedCollectsNothing_I15(t *testing.T) {
 	mustOwn(t, b, "//"+aEast+"/targets/kindless", nil, owner(t, holder, "Robot"))
 	b.Settle()
 	require.NotNil(t, b.Get("//"+aEast+"/targets/kindless"), "its version does not know the kind: unknown")
-	e, err := b.Stores[b.ID(aEast)].Explain(context.Background(), "targets/kindless")
+	e, err := b.Stores[b.ID(aEast)].Operate.Explain(context.Background(), "targets/kindless")
 	require.NoError(t, err)
 	require.True(t, e.Pending)
 	require.Equal(t, "OWNER", e.Reasons[0].Type)
@@ -197,7 +197,7 @@ func TestAnOwnerThatIsCreatedAgainIsAnotherOne_I9(t *testing.T) {
 	other := mustOwn(t, b, ownee, nil, owner(t, holder, "Holder"))
 	b.Settle()
 	// A late message about the first owner does not affect the second one's ownee.
-	_, more, err := b.Stores[b.ID(aEast)].DropOwners(context.Background(), b.ID(bEast), b.Stores[b.ID(bEast)].PresentEpoch(), []schema.Deletion{{UID: first.UID}}, nil)
+	_, more, err := b.Stores[b.ID(aEast)].Owners.DropOwners(context.Background(), b.ID(bEast), b.Stores[b.ID(bEast)].Gate.PresentEpoch(), []schema.Deletion{{UID: first.UID}}, nil)
 	require.NoError(t, err)
 	require.False(t, more)
 	require.Equal(t, other.UID, b.Get(ownee).UID)
@@ -345,7 +345,7 @@ func TestACollectedResourceCascadesAndMayBeBlocked(t *testing.T) {
 	b.Settle()
 	b.Gone(target, holder, ownee+"/children/c")
 	require.Equal(t, peer.Deleting, b.Get(ownee).State, "it waits, and explains for which deployment")
-	conditions, err := b.Stores[b.ID(aEast)].Conditions(context.Background(), "targets/owned")
+	conditions, err := b.Stores[b.ID(aEast)].Read.Conditions(context.Background(), "targets/owned")
 	require.NoError(t, err)
 	require.Equal(t, []shadow.Condition{{Type: "BLOCKED", Message: "by " + holder2 + " (block)"}}, conditions)
 	b.MustPut(holder2, nil)
@@ -395,30 +395,30 @@ func TestOwnerMessagesAreIdempotentAndCommute_I7(t *testing.T) {
 	mustOwn(t, b, ownee, nil, owner(t, holder, "Holder"))
 	b.Settle()
 	for range 2 { // an upgrade of a later switch, then one of an earlier one, each twice
-		n, err := at.UpgradeOwners(ctx, from, "v7", 70, nil)
+		n, err := at.Owners.UpgradeOwners(ctx, from, "v7", 70, nil)
 		require.NoError(t, err)
 		require.Zero(t, n)
-		_, err = at.UpgradeOwners(ctx, from, "v6", 60, nil)
+		_, err = at.Owners.UpgradeOwners(ctx, from, "v6", 60, nil)
 		require.NoError(t, err)
 	}
 	require.Equal(t, "v7", b.Get(ownee).Owners[0].Version)
 	// A let-go that comes when the owner does not have to refer at all.
-	_, _, err := at.DropOwners(ctx, from, uuid.Nil, nil, []peer.OwnerRelease{{Owner: o.UID, Ownee: b.Get(ownee).UID}})
+	_, _, err := at.Owners.DropOwners(ctx, from, uuid.Nil, nil, []peer.OwnerRelease{{Owner: o.UID, Ownee: b.Get(ownee).UID}})
 	require.NoError(t, err)
 	b.Settle()
 	require.NotNil(t, b.Get(ownee))
 	// A drop from another deployment than the owner's has no effect.
-	_, _, err = at.DropOwners(ctx, b.ID(bWest), b.Stores[b.ID(bWest)].PresentEpoch(), []schema.Deletion{{UID: o.UID}}, nil)
+	_, _, err = at.Owners.DropOwners(ctx, b.ID(bWest), b.Stores[b.ID(bWest)].Gate.PresentEpoch(), []schema.Deletion{{UID: o.UID}}, nil)
 	require.NoError(t, err)
 	require.Len(t, b.Get(ownee).Owners, 1)
 	for range 2 {
-		_, more, err := at.DropOwners(ctx, from, b.Stores[from].PresentEpoch(), []schema.Deletion{{UID: o.UID}}, nil)
+		_, more, err := at.Owners.DropOwners(ctx, from, b.Stores[from].Gate.PresentEpoch(), []schema.Deletion{{UID: o.UID}}, nil)
 		require.NoError(t, err)
 		require.False(t, more)
 		b.Gone(ownee)
 	}
 	for range 3 { // checks leave one entry
-		_, err := b.Stores[from].CheckOwners(ctx, b.ID(aEast), []peer.OwnerQuestion{{Kind: "Holder", Name: "holders/h"}, {Kind: "Holder", Name: "holders/h", UID: o.UID}})
+		_, err := b.Stores[from].Owners.CheckOwners(ctx, b.ID(aEast), []peer.OwnerQuestion{{Kind: "Holder", Name: "holders/h"}, {Kind: "Holder", Name: "holders/h", UID: o.UID}})
 		require.NoError(t, err)
 	}
 	require.Equal(t, 1, b.Count(bEast, "ownee_entry"))
@@ -432,7 +432,7 @@ func TestAnAnswerOfBeforeASwitchDoesNotBringTheOldVersionBack(t *testing.T) {
 	mustOwn(t, b, ownee, nil, owner(t, holder, "Holder"))
 	b.AfterCheckOwners = func() {
 		b.AfterCheckOwners = nil
-		_, err := b.Stores[b.ID(aEast)].UpgradeOwners(context.Background(), b.ID(bEast), "v9", 9, nil)
+		_, err := b.Stores[b.ID(aEast)].Owners.UpgradeOwners(context.Background(), b.ID(bEast), "v9", 9, nil)
 		require.NoError(t, err)
 	}
 	n, err := b.Do(b.ID(aEast), schema.CheckOwners)
@@ -450,7 +450,7 @@ func TestAnOwnerOfThousands_I21(t *testing.T) {
 	for i := range 300 {
 		writes = append(writes, peer.Write{Name: fmt.Sprintf("targets/n%d", i), Owners: []peer.OwnerReference{owner(t, holder, "Holder")}})
 	}
-	_, err := b.Stores[b.ID(aEast)].Save(context.Background(), writes)
+	_, err := b.Stores[b.ID(aEast)].Write.Save(context.Background(), writes)
 	require.NoError(t, err)
 	b.Settle()
 	b.MustDelete(holder)

@@ -43,7 +43,7 @@ func TestEqualQuestionsGiveEqualPlans(t *testing.T) {
 			answersInAnyOrder(b)
 			var first *shadow.DeletePlan
 			for range 8 {
-				plan, err := b.Stores[root.Deployment].PlanDelete(t.Context(), root.Name)
+				plan, err := b.Stores[root.Deployment].Deletions.PlanDelete(t.Context(), root.Name)
 				require.NoError(t, err)
 				require.Empty(t, plan.Unasked)
 				if first == nil {
@@ -70,7 +70,7 @@ func TestAPlanCountsAnUnsetOnce(t *testing.T) {
 	b.Settle()
 	answersInAnyOrder(b)
 	for range 20 {
-		plan, err := b.Stores[b.ID("a.example.com/us")].PlanDelete(t.Context(), "nodes/r")
+		plan, err := b.Stores[b.ID("a.example.com/us")].Deletions.PlanDelete(t.Context(), "nodes/r")
 		require.NoError(t, err)
 		unset := 0
 		for _, g := range plan.Groups {
@@ -97,11 +97,11 @@ func TestACompactPlanHasTheSameMembers(t *testing.T) {
 			root := peer.PlanTarget{Deployment: target.Deployment, UID: b.Get(n.name).UID}
 			for _, limit := range []int{1, peer.PlanLimit} {
 				for id, s := range b.Stores {
-					full, err := s.Plan(t.Context(), peer.PlanQuestion{Targets: []peer.PlanTarget{root}, Limit: limit})
+					full, err := s.Deletions.Plan(t.Context(), peer.PlanQuestion{Targets: []peer.PlanTarget{root}, Limit: limit})
 					require.NoError(t, err)
-					compact, err := s.Plan(t.Context(), peer.PlanQuestion{Targets: []peer.PlanTarget{root}, Limit: limit, Compact: true})
+					compact, err := s.Deletions.Plan(t.Context(), peer.PlanQuestion{Targets: []peer.PlanTarget{root}, Limit: limit, Compact: true})
 					require.NoError(t, err)
-					count, err := s.Plan(t.Context(), peer.PlanQuestion{Targets: []peer.PlanTarget{root}, Limit: limit, Compact: true, CountLeaves: true})
+					count, err := s.Deletions.Plan(t.Context(), peer.PlanQuestion{Targets: []peer.PlanTarget{root}, Limit: limit, Compact: true, CountLeaves: true})
 					require.NoError(t, err)
 					if count.Leaves > 0 {
 						counted++

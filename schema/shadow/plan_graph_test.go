@@ -168,9 +168,9 @@ func planAndDelete(t *testing.T, b *harness.Box, ns []graphNode, gone map[int]bo
 	root, err := schema.ParseFullName(ns[0].name)
 	require.NoError(t, err)
 	store := b.Stores[root.Deployment]
-	plan, err := store.PlanDelete(t.Context(), root.Name)
+	plan, err := store.Deletions.PlanDelete(t.Context(), root.Name)
 	require.NoError(t, err)
-	_, deleteErr := store.Delete(t.Context(), shadow.DeleteRequest{Name: root.Name})
+	_, deleteErr := store.Deletions.Delete(t.Context(), shadow.DeleteRequest{Name: root.Name})
 	b.Settle()
 	switch {
 	case (plan.Refusal == nil) != (deleteErr == nil) || (why == "") != (deleteErr == nil):
@@ -209,7 +209,7 @@ func takeDown(t *testing.T, b *harness.Box, ns []graphNode) {
 		func(name string) error {
 			full, err := schema.ParseFullName(name)
 			require.NoError(t, err)
-			_, err = b.Stores[full.Deployment].SetBlockDeletion(t.Context(), full.Name, uuid.Nil, false)
+			_, err = b.Stores[full.Deployment].Write.SetBlockDeletion(t.Context(), full.Name, uuid.Nil, false)
 			return err
 		},
 		func(name string) error { _, err := b.Put(name, nil); return err },

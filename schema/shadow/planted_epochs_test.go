@@ -25,14 +25,14 @@ func TestAnAcceptedDatabaseIsComparedByAllProcesses_I15(t *testing.T) {
 	b.MustPut(holder, body{"unset": target})
 	b.Settle()
 	second := b.SecondProcess(aWest, shadow.Config{})
-	former := b.Stores[b.ID(bEast)].Database()
-	require.NoError(t, second.CheckDatabase(t.Context(), b.ID(bEast), former))
+	former := b.Stores[b.ID(bEast)].Gate.Database()
+	require.NoError(t, second.Gate.CheckDatabase(t.Context(), b.ID(bEast), former))
 	b.Replace(bEast)
 	accept(t, b, aWest, bEast)
-	_, err := second.NoticeEpoch(t.Context())
+	_, err := second.Gate.NoticeEpoch(t.Context())
 	require.NoError(t, err)
-	require.ErrorAs(t, second.CheckDatabase(t.Context(), b.ID(bEast), former), new(*peer.DatabaseError))
-	require.NoError(t, second.CheckDatabase(t.Context(), b.ID(bEast), b.Stores[b.ID(bEast)].Database()))
+	require.ErrorAs(t, second.Gate.CheckDatabase(t.Context(), b.ID(bEast), former), new(*peer.DatabaseError))
+	require.NoError(t, second.Gate.CheckDatabase(t.Context(), b.ID(bEast), b.Stores[b.ID(bEast)].Gate.Database()))
 }
 
 // Several processes notice a failover at once: one of them begins the epoch, and all are in it.
@@ -49,7 +49,7 @@ func TestOneProcessBeginsAnEpoch_I8(t *testing.T) {
 	require.NoError(t, err)
 	var g errgroup.Group
 	for _, s := range stores {
-		g.Go(func() error { _, err := s.NoticeEpoch(t.Context()); return err })
+		g.Go(func() error { _, err := s.Gate.NoticeEpoch(t.Context()); return err })
 	}
 	stopped(t, b, aWest, len(stores)) // all have seen that the epoch has ended
 	require.NoError(t, tx.Commit(t.Context()))
@@ -59,7 +59,7 @@ func TestOneProcessBeginsAnEpoch_I8(t *testing.T) {
 	require.Equal(t, 2, epochs)
 	present := map[uuid.UUID]bool{}
 	for _, s := range stores {
-		present[s.PresentEpoch()] = true
+		present[s.Gate.PresentEpoch()] = true
 	}
 	require.Len(t, present, 1)
 }
@@ -72,13 +72,13 @@ func TestADatabaseThatWasMetBeforeAnotherOneIsNotBelieved_I2_I15(t *testing.T) {
 	b := newBox(t, nil)
 	b.MustPut(target, nil)
 	back := b.Replace(bEast)
-	empty := b.Stores[b.ID(bEast)].Database()
-	require.NoError(t, b.Stores[b.ID(aWest)].CheckDatabase(t.Context(), b.ID(bEast), empty))
-	_, err := b.Stores[b.ID(aWest)].RecordPeerEpoch(t.Context(), b.ID(bEast), b.Stores[b.ID(bEast)].PresentEpoch(), peer.TargetKinds{}) // later than the right one's
+	empty := b.Stores[b.ID(bEast)].Gate.Database()
+	require.NoError(t, b.Stores[b.ID(aWest)].Gate.CheckDatabase(t.Context(), b.ID(bEast), empty))
+	_, err := b.Stores[b.ID(aWest)].Gate.RecordPeerEpoch(t.Context(), b.ID(bEast), b.Stores[b.ID(bEast)].Gate.PresentEpoch(), peer.TargetKinds{}) // later than the right one's
 	require.NoError(t, err)
 	restore := b.Backup(aWest)
 	back()
-	right := b.Stores[b.ID(bEast)].Database()
+	right := b.Stores[b.ID(bEast)].Gate.Database()
 	b.MustPut(holder, body{"block": target})
 	b.Settle()
 	restore()
@@ -88,7 +88,7 @@ func TestADatabaseThatWasMetBeforeAnotherOneIsNotBelieved_I2_I15(t *testing.T) {
 	store := b.Stores[b.ID(aWest)]
 	require.Equal(t, []schema.DeploymentID{b.ID(bEast)}, unconfirmed(t, b, aWest))
 	var other *peer.DatabaseError
-	require.ErrorAs(t, store.CheckDatabase(t.Context(), b.ID(bEast), empty), &other)
+	require.ErrorAs(t, store.Gate.CheckDatabase(t.Context(), b.ID(bEast), empty), &other)
 	require.Equal(t, right, other.Known)
 	b.SetDown(bEast, false)
 	b.Settle()
@@ -107,17 +107,17 @@ func TestARepeatedAnnouncementConfirmsNothing_I2_I3(t *testing.T) {
 	b.Settle()
 	earlier, epoch := uuid.Must(uuid.NewV7()), uuid.Must(uuid.NewV7())
 	for _, announced := range []uuid.UUID{epoch, epoch, earlier} {
-		known, err := b.Stores[b.ID(aWest)].RecordPeerEpoch(t.Context(), b.ID(bEast), announced, peer.TargetKinds{})
+		known, err := b.Stores[b.ID(aWest)].Gate.RecordPeerEpoch(t.Context(), b.ID(bEast), announced, peer.TargetKinds{})
 		require.NoError(t, err)
 		require.Equal(t, epoch, known)
 		require.Equal(t, []schema.DeploymentID{b.ID(bEast)}, unconfirmed(t, b, aWest))
 	}
 	// A deployment whose epoch is known, and whose database is not met yet.
 	store, other := b.Stores[b.ID(aWest)], b.ID(bWest)
-	_, err := store.RecordPeerEpoch(t.Context(), other, epoch, peer.TargetKinds{})
+	_, err := store.Gate.RecordPeerEpoch(t.Context(), other, epoch, peer.TargetKinds{})
 	require.NoError(t, err)
-	require.NoError(t, store.CheckDatabase(t.Context(), other, b.Stores[other].Database()))
-	known, err := store.RecordPeerEpoch(t.Context(), other, earlier, peer.TargetKinds{})
+	require.NoError(t, store.Gate.CheckDatabase(t.Context(), other, b.Stores[other].Gate.Database()))
+	known, err := store.Gate.RecordPeerEpoch(t.Context(), other, earlier, peer.TargetKinds{})
 	require.NoError(t, err)
 	require.Equal(t, epoch, known)
 }
@@ -131,9 +131,9 @@ func TestWhoWasWaitedForIsWaitedForAgain_I2_I3(t *testing.T) {
 		"opens its watch by itself": func(t *testing.T, b *harness.Box) {
 			t.Helper()
 			store := b.Stores[b.ID(aWest)]
-			_, err := store.NoticeEpoch(t.Context())
+			_, err := store.Gate.NoticeEpoch(t.Context())
 			require.NoError(t, err)
-			require.NoError(t, store.Recover(t.Context(), without(b, bEast)))
+			require.NoError(t, store.Gate.Recover(t.Context(), without(b, bEast)))
 			require.NoError(t, b.OpenWatch(b.ID(bEast), b.ID(aWest)))
 		},
 	} {
@@ -184,9 +184,9 @@ func TestATargetsDeploymentThatTheRegistryHasLostIsToldOfAnEpoch_I8(t *testing.T
 	b.Settle()
 	restore()
 	store := b.Stores[b.ID(bEast)]
-	_, err := store.NoticeEpoch(t.Context())
+	_, err := store.Gate.NoticeEpoch(t.Context())
 	require.NoError(t, err)
-	require.NoError(t, store.Recover(t.Context(), without(b, aWest)))
+	require.NoError(t, store.Gate.Recover(t.Context(), without(b, aWest)))
 	b.Settle()
 	require.Zero(t, b.Count(aWest, "blockade"))
 	b.Audit()
@@ -206,14 +206,14 @@ func TestAnAnnouncementWaitsForMessagesUnderWay_I8(t *testing.T) {
 	open := sync.OnceFunc(func() { close(g.open) })
 	t.Cleanup(open)
 	g.arm(0)
-	released, before := make(chan error, 1), b.Stores[b.ID(bEast)].PresentEpoch()
+	released, before := make(chan error, 1), b.Stores[b.ID(bEast)].Gate.PresentEpoch()
 	go func() {
-		released <- process.Release(context.Background(), b.ID(bEast), before, []peer.BlockadeKey{key}, nil)
+		released <- process.Targets.Release(context.Background(), b.ID(bEast), before, []peer.BlockadeKey{key}, nil)
 	}()
 	<-g.reached
 	recorded := make(chan error, 1)
 	go func() {
-		_, err := b.Stores[b.ID(aWest)].RecordPeerEpoch(context.Background(), b.ID(bEast), uuid.Must(uuid.NewV7()), peer.TargetKinds{})
+		_, err := b.Stores[b.ID(aWest)].Gate.RecordPeerEpoch(context.Background(), b.ID(bEast), uuid.Must(uuid.NewV7()), peer.TargetKinds{})
 		recorded <- err
 	}()
 	stopped(t, b, aWest, 1)
@@ -231,7 +231,7 @@ func TestASwitchAfterALostOneIsAnotherOne_I26(t *testing.T) {
 	b.Switch(bEast, "v2")
 	exec(t, b, bEast, `UPDATE dbcontroller.meta SET generation = generation - 1, version = 'v1'`)
 	b.Renew(bEast)
-	require.NoError(t, second.Switch(t.Context(), modelOf(t, versions, "b.example.com", "v3")))
+	require.NoError(t, second.Admin.Switch(t.Context(), modelOf(t, versions, "b.example.com", "v3")))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	require.ErrorIs(t, within(ctx, store, b.Pools[b.ID(bEast)], peer.Write{Name: "holders/h"}), peer.ErrAborted, "validated by v2")
@@ -243,10 +243,10 @@ func TestALostDecommissioningDoesNotCount(t *testing.T) {
 	b := newBox(t, nil)
 	decommission(t, b, aWest, bEast, schema.Unset)
 	store := b.Stores[b.ID(aWest)]
-	require.True(t, store.IsDecommissioned(b.ID(bEast)))
+	require.True(t, store.Gate.IsDecommissioned(b.ID(bEast)))
 	exec(t, b, aWest, `DELETE FROM dbcontroller.decommissioned`)
 	b.Renew(aWest)
-	require.False(t, store.IsDecommissioned(b.ID(bEast)))
+	require.False(t, store.Gate.IsDecommissioned(b.ID(bEast)))
 }
 
 // The clock of a replaced database was ahead: the epoch of the accepted one counts all the same.
@@ -258,7 +258,7 @@ func TestTheEpochOfAnAcceptedDatabaseCounts_I13(t *testing.T) {
 	b.Settle()
 	future, err := uuid.Parse("0fffffff-ffff-7000-8000-000000000000")
 	require.NoError(t, err)
-	_, err = b.Stores[b.ID(aWest)].RecordPeerEpoch(t.Context(), b.ID(bEast), future, peer.TargetKinds{})
+	_, err = b.Stores[b.ID(aWest)].Gate.RecordPeerEpoch(t.Context(), b.ID(bEast), future, peer.TargetKinds{})
 	require.NoError(t, err)
 	b.Replace(bEast)
 	accept(t, b, aWest, bEast)

@@ -28,12 +28,12 @@ func TestOneProcessBeginsARecovery_I13(t *testing.T) {
 	first, second := gatedProcess(t, b, aWest, g, b.Stores[id].Model()), b.Stores[id]
 	exec(t, b, aWest, `UPDATE dbcontroller.meta SET server = 'another'`)
 	for _, s := range []*shadow.Store{first, second} {
-		_, err := s.NoticeEpoch(t.Context())
+		_, err := s.Gate.NoticeEpoch(t.Context())
 		require.NoError(t, err)
 	}
 	recovers := func(s *shadow.Store) <-chan error {
 		done := make(chan error, 1)
-		go func() { done <- s.Recover(context.Background(), b.Environment()) }()
+		go func() { done <- s.Gate.Recover(context.Background(), b.Environment()) }()
 		return done
 	}
 	g.arm(0)
@@ -77,9 +77,9 @@ func TestWhoIsKnownByANoticeIsWaitedFor_I2_I15(t *testing.T) {
 	b.Settle()
 	restore()
 	store := b.Stores[b.ID(aWest)]
-	_, err = store.NoticeEpoch(t.Context())
+	_, err = store.Gate.NoticeEpoch(t.Context())
 	require.NoError(t, err)
-	require.NoError(t, store.Recover(t.Context(), without(b, bEast)))
+	require.NoError(t, store.Gate.Recover(t.Context(), without(b, bEast)))
 	require.Equal(t, []schema.DeploymentID{b.ID(bEast)}, unconfirmed(t, b, aWest))
 	b.Settle()
 	_, err = b.Delete(target2)
@@ -107,7 +107,7 @@ func TestWhoIsToldOfItsNoticesStaysInterested_I13(t *testing.T) {
 	announced(t, b, bEast)
 	_, err = b.Do(b.ID(aWest), schema.VerifyBlockades)
 	require.NoError(t, err)
-	pointedTo, err := b.Stores[b.ID(bEast)].ReferencedDeployments(t.Context())
+	pointedTo, err := b.Stores[b.ID(bEast)].Attempts.ReferencedDeployments(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, []schema.DeploymentID{b.ID(aWest)}, pointedTo)
 	b.Settle()
@@ -168,16 +168,16 @@ func TestWhoCallsBeforeARecoveryIsWaitedFor_I2_I13_I15(t *testing.T) {
 	b.Settle()
 	store := b.Stores[b.ID(aWest)]
 	calls := func(ctx context.Context) error {
-		return store.CheckDatabase(ctx, b.ID(bEast), b.Stores[b.ID(bEast)].Database())
+		return store.Gate.CheckDatabase(ctx, b.ID(bEast), b.Stores[b.ID(bEast)].Gate.Database())
 	}
-	require.NoError(t, store.Recover(t.Context(), b.Environment())) // as a process does with its first environment
+	require.NoError(t, store.Gate.Recover(t.Context(), b.Environment())) // as a process does with its first environment
 	require.NoError(t, calls(t.Context()))
 	exec(t, b, aWest, `UPDATE dbcontroller.meta SET server = 'another'`)
-	awaiting, err := store.NoticeEpoch(t.Context())
+	awaiting, err := store.Gate.NoticeEpoch(t.Context())
 	require.NoError(t, err)
 	require.True(t, awaiting)
 	awaits(t, b, aWest, exclusively, calls)
-	require.NoError(t, store.Recover(t.Context(), without(b, bEast)))
+	require.NoError(t, store.Gate.Recover(t.Context(), without(b, bEast)))
 	require.Equal(t, []schema.DeploymentID{b.ID(bEast)}, unconfirmed(t, b, aWest))
 	require.Len(t, recovering(b, aWest, bEast, schema.AnnounceEpoch), 1)
 	b.Settle()
@@ -190,17 +190,17 @@ func TestWhoCannotBeWaitedForYetIsNotHeard_I2_I15(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
 	b.MustPut(target, nil)
-	store, other := b.Stores[b.ID(aWest)], b.Stores[b.ID(bEast)].Database()
-	require.NoError(t, store.CheckDatabase(t.Context(), b.ID(bEast), other))
+	store, other := b.Stores[b.ID(aWest)], b.Stores[b.ID(bEast)].Gate.Database()
+	require.NoError(t, store.Gate.CheckDatabase(t.Context(), b.ID(bEast), other))
 	b.Renew(aWest)
 	b.Settle()
 	exec(t, b, aWest, `UPDATE dbcontroller.deployment SET counted_in = NULL`) // it was unknown when the recovery began
 	process := b.SecondProcess(aWest, shadow.Config{})                        // without an environment
 	for range 2 {
-		require.ErrorIs(t, process.CheckDatabase(t.Context(), b.ID(bEast), other), peer.ErrRecovering)
+		require.ErrorIs(t, process.Gate.CheckDatabase(t.Context(), b.ID(bEast), other), peer.ErrRecovering)
 	}
-	require.NoError(t, process.Recover(t.Context(), b.Environment()))
-	require.NoError(t, process.CheckDatabase(t.Context(), b.ID(bEast), other))
+	require.NoError(t, process.Gate.Recover(t.Context(), b.Environment()))
+	require.NoError(t, process.Gate.CheckDatabase(t.Context(), b.ID(bEast), other))
 }
 
 // An environment that cannot be recovered from yet is tried again.
@@ -217,7 +217,7 @@ func TestALaterEnvironmentIsTriedAgain_I2_I15(t *testing.T) {
 	ended, env := make(chan error, 1), b.Environment()
 	looks := make(chan struct{}, 100)
 	go func() {
-		ended <- b.Stores[b.ID(aWest)].FollowEpochs(ctx, shadow.EpochConfig{
+		ended <- b.Stores[b.ID(aWest)].Admin.FollowEpochs(ctx, shadow.EpochConfig{
 			Latest: func() *schema.Environment {
 				select {
 				case looks <- struct{}{}:
@@ -245,8 +245,8 @@ func TestAReportOfALaterEpochThatFailedCounts_I2_I13(t *testing.T) {
 	store, known := b.Stores[b.ID(aWest)], uuid.Must(uuid.NewV7())
 	away, cancel := context.WithCancel(t.Context())
 	cancel()
-	require.ErrorIs(t, store.OutdoEpoch(away, b.ID(bEast), known), context.Canceled)
-	require.NoError(t, store.OutdoEpoch(t.Context(), b.ID(bEast), known))
+	require.ErrorIs(t, store.Gate.OutdoEpoch(away, b.ID(bEast), known), context.Canceled)
+	require.NoError(t, store.Gate.OutdoEpoch(t.Context(), b.ID(bEast), known))
 }
 
 // A note that is written once an epoch is written when it failed the first time.
@@ -270,18 +270,18 @@ func TestANoteThatFailedIsWrittenAgain_I13_I15(t *testing.T) {
 	}
 	there, here := b.Stores[b.ID(aWest)], b.Stores[b.ID(bEast)]
 	for deployment, other := range map[string]string{aWest: bEast, bEast: aWest} { // the numbers of the names, and the databases
-		require.NoError(t, b.Stores[b.ID(deployment)].CheckDatabase(t.Context(), b.ID(other), b.Stores[b.ID(other)].Database()))
+		require.NoError(t, b.Stores[b.ID(deployment)].Gate.CheckDatabase(t.Context(), b.ID(other), b.Stores[b.ID(other)].Gate.Database()))
 	}
 	fails(aWest, func(ctx context.Context) error {
-		_, err := there.Establish(ctx, b.ID(bEast), newAttempt(), []peer.EstablishReference{reference("block", schema.Block, uuid.New())})
+		_, err := there.Targets.Establish(ctx, b.ID(bEast), newAttempt(), []peer.EstablishReference{reference("block", schema.Block, uuid.New())})
 		return err
 	})
 	require.Zero(t, countRows(t, b.Pools[b.ID(bEast)], `SELECT count(*) FROM dbcontroller.deployment WHERE pointed_to`))
 	fails(bEast, func(ctx context.Context) error {
-		_, err := here.Answer(ctx, b.ID(aWest), nil)
+		_, err := here.Attempts.Answer(ctx, b.ID(aWest), nil)
 		return err
 	})
-	_, err := here.Answer(t.Context(), b.ID(aWest), nil)
+	_, err := here.Attempts.Answer(t.Context(), b.ID(aWest), nil)
 	require.NoError(t, err)
 	require.Equal(t, 1, countRows(t, b.Pools[b.ID(bEast)], `SELECT count(*) FROM dbcontroller.deployment WHERE pointed_to`))
 	b.MustPut(holder, body{"cascade": target})
@@ -305,7 +305,7 @@ func TestTwoProcessesMeetOneDatabase_I15(t *testing.T) {
 	require.NoError(t, err)
 	met := make(chan error, 2)
 	for _, s := range processes {
-		go func() { met <- s.CheckDatabase(context.Background(), b.ID(bEast), uuid.New()) }()
+		go func() { met <- s.Gate.CheckDatabase(context.Background(), b.ID(bEast), uuid.New()) }()
 	}
 	stopped(t, b, aWest, 2)
 	require.NoError(t, tx.Rollback(t.Context()))
@@ -325,11 +325,11 @@ func TestADatabaseIsMetAfterWritesUnderWay_I15_I17(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, services, nil, aEast, bEast)
 	store, ctx := b.Stores[b.ID(aEast)], t.Context()
-	require.NoError(t, store.CheckDatabase(ctx, b.ID(bEast), b.Stores[b.ID(bEast)].Database()))
+	require.NoError(t, store.Gate.CheckDatabase(ctx, b.ID(bEast), b.Stores[b.ID(bEast)].Gate.Database()))
 	process := b.SecondProcess(aEast, shadow.Config{})
 	end := opened(t, store, b.Pools[b.ID(aEast)], peer.Write{Name: "targets/owned", Owners: []peer.OwnerReference{owner(t, holder, "Holder")}})
 	met := make(chan error, 1)
-	go func() { met <- process.CheckDatabase(context.Background(), b.ID(bEast), uuid.New()) }()
+	go func() { met <- process.Gate.CheckDatabase(context.Background(), b.ID(bEast), uuid.New()) }()
 	stopped(t, b, aEast, 1)
 	require.NoError(t, end(nil))
 	require.ErrorAs(t, <-met, new(*peer.DatabaseError))
@@ -342,14 +342,14 @@ func TestAnAcceptedDatabaseIsComparedAtOnce_I2_I15(t *testing.T) {
 	b.MustPut(target, nil)
 	b.MustPut(holder, body{"unset": target})
 	b.Settle()
-	store, former := b.Stores[b.ID(bEast)], b.Stores[b.ID(aWest)].Database()
+	store, former := b.Stores[b.ID(bEast)], b.Stores[b.ID(aWest)].Gate.Database()
 	exec(t, b, bEast, `INSERT INTO dbcontroller.position (deployment_id, token) SELECT id, 'before' FROM dbcontroller.deployment WHERE service = 'a.example.com' AND region = 'us-west2'
 		ON CONFLICT (deployment_id) DO UPDATE SET token = 'before'`)
-	require.NoError(t, store.CheckDatabase(t.Context(), b.ID(aWest), former))
+	require.NoError(t, store.Gate.CheckDatabase(t.Context(), b.ID(aWest), former))
 	b.Replace(aWest)
 	accept(t, b, bEast, aWest)
-	require.ErrorAs(t, store.CheckDatabase(t.Context(), b.ID(aWest), former), new(*peer.DatabaseError))
-	token, err := store.Position(t.Context(), b.ID(aWest))
+	require.ErrorAs(t, store.Gate.CheckDatabase(t.Context(), b.ID(aWest), former), new(*peer.DatabaseError))
+	token, err := store.Follow.Position(t.Context(), b.ID(aWest))
 	require.NoError(t, err)
 	require.Empty(t, token)
 }

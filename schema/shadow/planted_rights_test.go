@@ -87,7 +87,7 @@ func TestARecallInAnEpochThatHasEndedEndsNothing_I8_I30(t *testing.T) {
 	recalled := make(chan error, 1)
 	go func() {
 		key := peer.BlockadeKey{Attempt: attempt, HolderUID: uid, Path: peer.RightPath, TargetUID: uid}
-		_, err := process.Recall(t.Context(), b.ID(aWest), []peer.Recall{{Question: peer.Question{Key: key}, Mode: peer.RecallIfFree}})
+		_, err := process.Rights.Recall(t.Context(), b.ID(aWest), []peer.Recall{{Question: peer.Question{Key: key}, Mode: peer.RecallIfFree}})
 		recalled <- err
 	}()
 	<-g.reached

@@ -36,7 +36,7 @@ func TestAPassOfWholePagesEnds_I26_I28(t *testing.T) {
 	for i := 1; i < 500; i++ {
 		writes = append(writes, peer.Write{Name: fmt.Sprintf("holders/h%03d", i)})
 	}
-	_, err := b.Stores[b.ID(bEast)].Save(t.Context(), writes)
+	_, err := b.Stores[b.ID(bEast)].Write.Save(t.Context(), writes)
 	require.NoError(t, err)
 	b.Switch(bEast, "v2")
 	b.Settle()
@@ -63,7 +63,7 @@ func TestADerivationThatWasOvertakenIsNotDone_I26(t *testing.T) {
 		b.AfterEstablish = nil
 		b.MustPut(holder, body{"added": targetName("t"), "n": 1})
 	}
-	derived, err := b.Stores[b.ID(bEast)].Derive(t.Context(), work[i].Seq)
+	derived, err := b.Stores[b.ID(bEast)].Admin.Derive(t.Context(), work[i].Seq)
 	require.NoError(t, err)
 	require.Equal(t, peer.DerivedNot, derived)
 	b.Settle()
@@ -126,9 +126,9 @@ func TestOnlyTheRunningVersionIsAdopted_I26(t *testing.T) {
 	b := newVersions(t, nil)
 	b.Switch(bEast, "v2")
 	store := b.Stores[b.ID(bEast)]
-	require.ErrorAs(t, store.Adopt(t.Context(), modelOf(t, versions, "b.example.com", "v1")), new(*peer.UnavailableError))
+	require.ErrorAs(t, store.Admin.Adopt(t.Context(), modelOf(t, versions, "b.example.com", "v1")), new(*peer.UnavailableError))
 	require.Equal(t, "v2", store.Model().Descriptor.Version)
-	require.NoError(t, store.Adopt(t.Context(), modelOf(t, versions, "b.example.com", "v2")))
+	require.NoError(t, store.Admin.Adopt(t.Context(), modelOf(t, versions, "b.example.com", "v2")))
 }
 
 const twoKinds = `
@@ -211,11 +211,11 @@ func TestNothingOfAHalfSwitchedVersionIsAdopted_I26(t *testing.T) {
 			other, model := b.SecondProcess(bEast, shadow.Config{}), modelOf(t, twoKinds, "b.example.com", version)
 			exec(t, b, bEast, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'stopped'; END $$`)
 			exec(t, b, bEast, `CREATE TRIGGER stop BEFORE INSERT OR UPDATE ON dbcontroller.derivation FOR EACH ROW EXECUTE FUNCTION refuse()`)
-			require.ErrorContains(t, b.Stores[b.ID(bEast)].Switch(t.Context(), model), "stopped")
-			require.ErrorContains(t, other.Adopt(t.Context(), model), "is not complete")
+			require.ErrorContains(t, b.Stores[b.ID(bEast)].Admin.Switch(t.Context(), model), "stopped")
+			require.ErrorContains(t, other.Admin.Adopt(t.Context(), model), "is not complete")
 			exec(t, b, bEast, `DROP TRIGGER stop ON dbcontroller.derivation`)
 			b.Switch(bEast, version)
-			require.NoError(t, other.Adopt(t.Context(), model))
+			require.NoError(t, other.Admin.Adopt(t.Context(), model))
 		})
 	}
 }

@@ -33,17 +33,17 @@ func TestTheHoldersOfOneResourceAreExpectedBeforeTheyAreFound(t *testing.T) {
 	}
 	for len(writes) > 0 {
 		n := min(len(writes), 100)
-		_, err := b.Stores[here].Save(t.Context(), writes[:n])
+		_, err := b.Stores[here].Write.Save(t.Context(), writes[:n])
 		require.NoError(t, err)
 		writes = writes[n:]
 	}
 	b.Settle()
-	result, err := b.Stores[from].Delete(t.Context(), shadow.DeleteRequest{Name: "targets/t"})
+	result, err := b.Stores[from].Deletions.Delete(t.Context(), shadow.DeleteRequest{Name: "targets/t"})
 	require.NoError(t, err)
 	deletions, _ := b.Seen(here, from)
 
 	for turn, store := range []*shadow.Store{b.Stores[here], b.SecondProcess(bEast, shadowConfig(pages))} {
-		failed, err := store.ActFor(t.Context(), from, deletions, 1)
+		failed, err := store.Follow.ActFor(t.Context(), from, deletions, 1)
 		require.NoError(t, err)
 		require.ErrorIs(t, failed[deletions[0].UID], schema.ErrUnfinished)
 		so := progressOf(t, store, result.Deletion)
@@ -53,10 +53,10 @@ func TestTheHoldersOfOneResourceAreExpectedBeforeTheyAreFound(t *testing.T) {
 		require.Equal(t, so.Found, so.Removed, "page by page")
 		require.Positive(t, so.Left)
 
-		running, err := store.RunningDeletions(t.Context(), 10)
+		running, err := store.Progress.RunningDeletions(t.Context(), 10)
 		require.NoError(t, err)
 		require.Len(t, running, 1, "between two pages as well")
-		left, err := store.DeletionsLeft(t.Context())
+		left, err := store.Progress.DeletionsLeft(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, shadow.DeletionsLeft{Running: 1, Resources: cascades - so.Removed}, left)
 	}
@@ -68,7 +68,7 @@ func TestTheHoldersOfOneResourceAreExpectedBeforeTheyAreFound(t *testing.T) {
 	}, so, "nothing is left, in no time")
 	require.EqualValues(t, cascades, so.Removed)
 	require.EqualValues(t, unsets, so.Unset)
-	left, err := b.Stores[here].DeletionsLeft(t.Context())
+	left, err := b.Stores[here].Progress.DeletionsLeft(t.Context())
 	require.NoError(t, err)
 	require.Zero(t, left)
 	b.Gone(target)
@@ -87,11 +87,11 @@ func TestWhatIsExpectedDoesNotShrinkWhileSomebodyLooks(t *testing.T) {
 		for j := range 100 {
 			writes = append(writes, peer.Write{Name: fmt.Sprintf("holders/c%d", i+j), Body: body{"cascade": target}})
 		}
-		_, err := b.Stores[here].Save(t.Context(), writes)
+		_, err := b.Stores[here].Write.Save(t.Context(), writes)
 		require.NoError(t, err)
 	}
 	b.Settle()
-	result, err := b.Stores[from].Delete(t.Context(), shadow.DeleteRequest{Name: "targets/t"})
+	result, err := b.Stores[from].Deletions.Delete(t.Context(), shadow.DeleteRequest{Name: "targets/t"})
 	require.NoError(t, err)
 
 	done := make(chan struct{})
@@ -99,7 +99,7 @@ func TestWhatIsExpectedDoesNotShrinkWhileSomebodyLooks(t *testing.T) {
 	for range 4 {
 		look.Go(func() error {
 			for counted := false; ; {
-				so, err := b.Stores[here].DeletionProgress(context.Background(), result.Deletion)
+				so, err := b.Stores[here].Progress.DeletionProgress(context.Background(), result.Deletion)
 				if err != nil {
 					return err
 				}
@@ -144,7 +144,7 @@ VALUES (gen_random_uuid(), $1, 7, 2, 1, now(), now() - $2::interval)`
 	_, err = pool.Exec(t.Context(), `UPDATE dbcontroller.deletion_walk SET updated_at = now() - interval '61 s'`)
 	require.NoError(t, err)
 	require.EqualValues(t, 1, progressOf(t, here, result.Deletion).Expected)
-	left, err := here.DeletionsLeft(t.Context())
+	left, err := here.Progress.DeletionsLeft(t.Context())
 	require.NoError(t, err)
 	require.Zero(t, left)
 }
@@ -156,8 +156,8 @@ func shadowConfig(configure func(*shadow.Config)) (cfg shadow.Config) {
 
 func progressOf(t *testing.T, s *shadow.Store, id uuid.UUID) shadow.DeletionProgress {
 	t.Helper()
-	require.NoError(t, s.Flush(context.Background()))
-	found, err := s.DeletionProgress(t.Context(), id)
+	require.NoError(t, s.Progress.Flush(context.Background()))
+	found, err := s.Progress.DeletionProgress(t.Context(), id)
 	require.NoError(t, err)
 	require.Len(t, found, 1)
 	return found[0]

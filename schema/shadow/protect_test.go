@@ -27,7 +27,7 @@ func protect(t *testing.T, b *harness.Box, name string, on bool) {
 	t.Helper()
 	full, err := schema.ParseFullName(name)
 	require.NoError(t, err)
-	r, err := b.Stores[full.Deployment].SetBlockDeletion(context.Background(), full.Name, uuid.Nil, on)
+	r, err := b.Stores[full.Deployment].Write.SetBlockDeletion(context.Background(), full.Name, uuid.Nil, on)
 	require.NoError(t, err)
 	require.Equal(t, on, r.BlockDeletion)
 }
@@ -45,7 +45,7 @@ func TestBlockDeletionRefusesAndDefers(t *testing.T) {
 		_, err := b.Delete(target)
 		require.ErrorAs(t, err, &protected)
 		require.Equal(t, name, protected.By[0].String())
-		plan, err := b.Stores[b.ID(aWest)].PlanDelete(context.Background(), "targets/t")
+		plan, err := b.Stores[b.ID(aWest)].Deletions.PlanDelete(context.Background(), "targets/t")
 		require.NoError(t, err)
 		require.ErrorAs(t, plan.Refusal, &protected)
 		protect(t, b, name, false)
@@ -57,7 +57,7 @@ func TestBlockDeletionRefusesAndDefers(t *testing.T) {
 	protect(t, b, holder, true) // after the delete was accepted: the cascade keeps the resource until block_deletion is cleared
 	b.Settle()
 	require.Equal(t, peer.Deleting, b.Get(holder).State)
-	conditions, err := b.Stores[b.ID(bEast)].Conditions(context.Background(), "holders/h")
+	conditions, err := b.Stores[b.ID(bEast)].Read.Conditions(context.Background(), "holders/h")
 	require.NoError(t, err)
 	require.Equal(t, "by block_deletion, which an operator has to clear", conditions[0].Message)
 	b.Gone(target, target+"/children/c")
@@ -67,7 +67,7 @@ func TestBlockDeletionRefusesAndDefers(t *testing.T) {
 	b.Settle()
 	b.Gone(holder)
 	b.Audit()
-	_, err = b.Stores[b.ID(bEast)].SetBlockDeletion(context.Background(), "holders/h", uuid.Nil, true)
+	_, err = b.Stores[b.ID(bEast)].Write.SetBlockDeletion(context.Background(), "holders/h", uuid.Nil, true)
 	require.ErrorIs(t, err, peer.ErrNotFound)
 }
 
@@ -106,7 +106,7 @@ func TestAHiddenResourceStaysHidden_I12(t *testing.T) {
 	var seen []peer.State
 	watch := func() []peer.State {
 		seen = nil
-		err := store.WatchResources(context.Background(), "Target", "", "", func(e schema.Event[peer.Resource]) error {
+		err := store.Read.WatchResources(context.Background(), "Target", "", "", func(e schema.Event[peer.Resource]) error {
 			for _, r := range e.Items {
 				seen = append(seen, r.State)
 			}
@@ -123,7 +123,7 @@ func TestAHiddenResourceStaysHidden_I12(t *testing.T) {
 	require.Equal(t, 1, b.Count(aWest, "deleting"), "the holder still has to act")
 	b.Gone(target)
 	require.Empty(t, watch())
-	found, _, err := store.List(context.Background(), shadow.ListRequest{Kind: "Target", Limit: 10})
+	found, _, err := store.Read.List(context.Background(), shadow.ListRequest{Kind: "Target", Limit: 10})
 	require.NoError(t, err)
 	require.Empty(t, found)
 	_, err = b.Delete(target)
@@ -157,7 +157,7 @@ func TestDisabledConstraintsAreIgnored(t *testing.T) {
 	b.MustPut(entry, body{"about": "nonsense"})
 	require.Zero(t, b.Count(aWest, "reference"))
 	require.True(t, b.MustDelete(target).Removed, "a log blocks nothing")
-	_, err := b.Stores[b.ID(aWest)].Establish(context.Background(), b.ID(bEast), newAttempt(), []peer.EstablishReference{{
+	_, err := b.Stores[b.ID(aWest)].Targets.Establish(context.Background(), b.ID(bEast), newAttempt(), []peer.EstablishReference{{
 		HolderUID: uuid.New(), HolderKind: "Holder", HolderName: "holders/h", Path: "block", TargetKind: "Log", TargetName: "logs/l", Behaviour: schema.Block,
 	}})
 	require.ErrorAs(t, err, new(*peer.RefusedError))
@@ -176,12 +176,12 @@ func TestNothingRefersToAKindWithoutConstraints(t *testing.T) {
 	b := harness.NewBox(t, hiding, nil, aWest, bEast)
 	ref := reference("block", schema.Block, uuid.New())
 	ref.TargetKind, ref.TargetName = "Log", "logs/l"
-	_, err := b.Stores[b.ID(aWest)].Establish(t.Context(), b.ID(bEast), newAttempt(), []peer.EstablishReference{ref})
+	_, err := b.Stores[b.ID(aWest)].Targets.Establish(t.Context(), b.ID(bEast), newAttempt(), []peer.EstablishReference{ref})
 	require.Equal(t, peer.NotConstrained, refusals(t, err)[0].Reason)
 	require.ErrorContains(t, err, "whose constraints are disabled")
 
 	// A stored reference, from before the constraints were disabled, is established again in a recovery.
 	ref.TargetUID = b.MustPut("//"+aWest+"/logs/l", nil).UID
-	_, err = b.Stores[b.ID(aWest)].Establish(t.Context(), b.ID(bEast), newAttempt(), []peer.EstablishReference{ref})
+	_, err = b.Stores[b.ID(aWest)].Targets.Establish(t.Context(), b.ID(bEast), newAttempt(), []peer.EstablishReference{ref})
 	require.NoError(t, err)
 }

@@ -56,7 +56,7 @@ func counted(t *testing.T, b *harness.Box, interval time.Duration) (*shadow.Stor
 	t.Cleanup(pool.Close)
 	store, err := shadow.Open(t.Context(), shadow.Config{Pool: pool, Deployment: b.ID(aWest), Watches: shadow.Watches{PollInterval: interval}})
 	require.NoError(t, err)
-	require.NoError(t, store.Switch(t.Context(), b.Stores[b.ID(aWest)].Model()))
+	require.NoError(t, store.Admin.Switch(t.Context(), b.Stores[b.ID(aWest)].Model()))
 	return store, l
 }
 
@@ -72,7 +72,7 @@ func TestOnePulseServesAllIdleWatches_I23(t *testing.T) {
 	for i := range 30 {
 		holder := schema.DeploymentID{Service: fmt.Sprintf("h%d.example.com", i), Region: "us-west2"}
 		watching.Go(func() {
-			_ = here.WatchDeletions(ctx, holder, "", func(schema.Event[schema.Deletion]) error { return nil })
+			_ = here.Read.WatchDeletions(ctx, holder, "", func(schema.Event[schema.Deletion]) error { return nil })
 		})
 	}
 	defer watching.Wait()
@@ -84,7 +84,7 @@ func TestOnePulseServesAllIdleWatches_I23(t *testing.T) {
 	end := opened(t, there, b.Pools[b.ID(aWest)], peer.Write{Name: "targets/late"})
 	l.await(t, 5)
 	for i := range 10 {
-		_, err := there.Save(t.Context(), []peer.Write{{Name: fmt.Sprintf("targets/t%d", i)}})
+		_, err := there.Write.Save(t.Context(), []peer.Write{{Name: fmt.Sprintf("targets/t%d", i)}})
 		require.NoError(t, err)
 		f.until("the other process's write", func() bool { return len(f.state) == i+1 })
 	}
@@ -101,7 +101,7 @@ func TestAnIdleWatchEndsWithItsEpoch_I24(t *testing.T) {
 	here, l := counted(t, b, 10*time.Millisecond)
 	ended := make(chan error, 1)
 	go func() {
-		ended <- here.WatchResources(t.Context(), "", "", "", func(schema.Event[peer.Resource]) error { return nil })
+		ended <- here.Read.WatchResources(t.Context(), "", "", "", func(schema.Event[peer.Resource]) error { return nil })
 	}()
 	l.await(t, 5)
 	l.rest(t)
@@ -130,7 +130,7 @@ func TestPulsesReplaceLostNotifications_I23(t *testing.T) {
 		began := time.Now()
 		l.await(t, 3)
 		require.GreaterOrEqual(t, time.Since(began), 300*time.Millisecond, "rarely")
-		_, err := there.Save(t.Context(), []peer.Write{{Name: fmt.Sprintf("targets/t%d", i)}})
+		_, err := there.Write.Save(t.Context(), []peer.Write{{Name: fmt.Sprintf("targets/t%d", i)}})
 		require.NoError(t, err)
 		f.until("a commit without a notification", func() bool { return len(f.state) == i+1 })
 		_, err = b.Pools[b.ID(aWest)].Exec(t.Context(), `

@@ -30,7 +30,7 @@ func TestTentativeBlockadesOfADeploymentAreBounded_I15(t *testing.T) {
 	b.MustPut(target, nil)
 	store, hostile, other := b.Stores[b.ID(aWest)], b.ID(bEast), b.ID(bWest)
 	establish := func(by schema.DeploymentID) error {
-		_, err := store.Establish(t.Context(), by, uuid.Must(uuid.NewV7()), []peer.EstablishReference{{
+		_, err := store.Targets.Establish(t.Context(), by, uuid.Must(uuid.NewV7()), []peer.EstablishReference{{
 			HolderUID: uuid.New(), HolderKind: "Holder", HolderName: "holders/h", Path: "cascade", TargetKind: "Target", TargetName: "targets/t", Behaviour: schema.CascadeDelete,
 		}})
 		return err
@@ -90,7 +90,7 @@ func TestAQuotaCountsEarlierBlockades(t *testing.T) {
 	b.Settle()
 	again := b.SecondProcess(aWest, shadow.Config{Limits: shadow.Limits{Quotas: peer.Quotas{Blocking: 5}}})
 	require.Eventually(t, func() bool { // refusals do not wait for the first count
-		_, err := again.Establish(t.Context(), b.ID(bEast), uuid.Must(uuid.NewV7()), []peer.EstablishReference{{
+		_, err := again.Targets.Establish(t.Context(), b.ID(bEast), uuid.Must(uuid.NewV7()), []peer.EstablishReference{{
 			HolderUID: uuid.New(), HolderKind: "Holder", HolderName: "holders/h", Path: "block", TargetKind: "Target", TargetName: "targets/t", Behaviour: schema.Block,
 		}})
 		return err != nil && strings.Contains(err.Error(), "at most 5 blocking references")
@@ -129,9 +129,9 @@ kinds:
 		ref := []peer.EstablishReference{{
 			HolderUID: uuid.New(), HolderKind: "Thing", HolderName: "things/x", Path: "block", TargetKind: "Target", TargetName: "targets/t", TargetUID: uid, Behaviour: schema.Block,
 		}}
-		_, err := b.Stores[b.ID(aWest)].Establish(t.Context(), c, uuid.Must(uuid.NewV7()), ref)
+		_, err := b.Stores[b.ID(aWest)].Targets.Establish(t.Context(), c, uuid.Must(uuid.NewV7()), ref)
 		refusedFor(t, err, peer.NotReferable)
-		_, err = b.Stores[b.ID(aWest)].WouldEstablish(t.Context(), c, uuid.Must(uuid.NewV7()), ref)
+		_, err = b.Stores[b.ID(aWest)].Targets.WouldEstablish(t.Context(), c, uuid.Must(uuid.NewV7()), ref)
 		refusedFor(t, err, peer.NotReferable)
 	}
 	// A descriptor with such a reference is refused when it is applied.
@@ -189,13 +189,13 @@ func TestAnAttemptIsClosedByItsOwnDeployment_I5_I7(t *testing.T) {
 	b.MustPut(target, nil)
 	store, attempt := b.Stores[b.ID(aWest)], uuid.Must(uuid.NewV7())
 	establish := func() error {
-		_, err := store.Establish(t.Context(), b.ID(bEast), attempt, []peer.EstablishReference{{
+		_, err := store.Targets.Establish(t.Context(), b.ID(bEast), attempt, []peer.EstablishReference{{
 			HolderUID: uuid.New(), HolderKind: "Holder", HolderName: "holders/h", Path: "block", TargetKind: "Target", TargetName: "targets/t", Behaviour: schema.Block,
 		}})
 		return err
 	}
 	release := func(by string) {
-		require.NoError(t, store.Release(t.Context(), b.ID(by), b.Stores[b.ID(by)].PresentEpoch(), nil, []peer.AttemptID{attempt}))
+		require.NoError(t, store.Targets.Release(t.Context(), b.ID(by), b.Stores[b.ID(by)].Gate.PresentEpoch(), nil, []peer.AttemptID{attempt}))
 	}
 	release(bWest)
 	require.NoError(t, establish())
@@ -223,9 +223,9 @@ func TestNamesOfAHostileDeploymentAreBounded(t *testing.T) {
 			HolderUID: uuid.New(), HolderKind: fmt.Sprintf("Kind%d", i), HolderName: "holders/h", Path: fmt.Sprintf("p%d", i), TargetKind: "Target", TargetName: "targets/t", Behaviour: schema.Block,
 		})
 	}
-	_, err := store.Establish(t.Context(), b.ID(bEast), uuid.Must(uuid.NewV7()), refs)
+	_, err := store.Targets.Establish(t.Context(), b.ID(bEast), uuid.Must(uuid.NewV7()), refs)
 	refusedFor(t, err, peer.QuotaExceeded)
-	_, err = store.WouldEstablish(t.Context(), b.ID(bEast), uuid.Must(uuid.NewV7()), refs)
+	_, err = store.Targets.WouldEstablish(t.Context(), b.ID(bEast), uuid.Must(uuid.NewV7()), refs)
 	refusedFor(t, err, peer.QuotaExceeded)
 	require.LessOrEqual(t, names(), before+1)
 	b.MustPut(holder, body{"block": target})

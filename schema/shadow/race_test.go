@@ -50,13 +50,13 @@ func establishAgainstDelete(t *testing.T, b *harness.Box, n int, remove func(nam
 	try := 0
 	for ; try < n || try < alignedTries && (established == 0 || deleted == 0); try++ {
 		name := fmt.Sprintf("targets/r%d", try)
-		_, err := store.Save(ctx, []peer.Write{{Name: name}})
+		_, err := store.Write.Save(ctx, []peer.Write{{Name: name}})
 		require.NoError(t, err)
 		ref := reference("block", schema.Block, uuid.New())
 		ref.TargetName = name
 		var accepted, removed bool
 		together(try, func() {
-			_, err := store.Establish(ctx, b.ID(bEast), newAttempt(), []peer.EstablishReference{ref})
+			_, err := store.Targets.Establish(ctx, b.ID(bEast), newAttempt(), []peer.EstablishReference{ref})
 			accepted = err == nil
 		}, func() { removed = remove(name) })
 		switch {
@@ -80,14 +80,14 @@ func TestRaceOfEstablishAgainstDelete_I3(t *testing.T) {
 	remove := func(name string, patience time.Duration) bool {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
-		_, err := store.Delete(ctx, shadow.DeleteRequest{Name: name})
+		_, err := store.Deletions.Delete(ctx, shadow.DeleteRequest{Name: name})
 		return err == nil
 	}
 	// A delete waits for an undecided reference as long as it may. It may take as long as it does on this machine without a race.
 	patience := 10 * time.Millisecond
 	for n := range 5 {
 		name := fmt.Sprintf("targets/alone%d", n)
-		_, err := store.Save(t.Context(), []peer.Write{{Name: name}})
+		_, err := store.Write.Save(t.Context(), []peer.Write{{Name: name}})
 		require.NoError(t, err)
 		start := time.Now()
 		require.True(t, remove(name, time.Minute))
@@ -158,7 +158,7 @@ func lateCommitAgainstResolve(t *testing.T, b *harness.Box, n int, answer func(k
 		saved := make(chan error)
 		name := fmt.Sprintf("holders/r%d", try)
 		go func() {
-			_, err := store.Save(ctx, []peer.Write{{Name: name, Body: body{"dangling": target}}})
+			_, err := store.Write.Save(ctx, []peer.Write{{Name: name, Body: body{"dangling": target}}})
 			saved <- err
 		}()
 		e := <-first
@@ -194,7 +194,7 @@ func TestRaceOfALateCommitAgainstResolve_I5(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
 	both, committed, gone := lateCommitAgainstResolve(t, b, tries(alignedTries), func(key peer.BlockadeKey) bool {
-		verdicts, err := b.Stores[b.ID(bEast)].Answer(context.Background(), b.ID(aWest), []peer.Question{{Key: key, Expired: true}})
+		verdicts, err := b.Stores[b.ID(bEast)].Attempts.Answer(context.Background(), b.ID(aWest), []peer.Question{{Key: key, Expired: true}})
 		require.NoError(t, err)
 		return verdicts.Verdicts[0] == peer.GoneVerdict
 	})

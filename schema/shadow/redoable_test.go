@@ -22,14 +22,14 @@ func TestAForgottenConfirmIsNoOlderCopy_I8_I31(t *testing.T) {
 		store, from := b.Stores[b.ID(aWest)], b.ID(bEast)
 		establish := func() (peer.AttemptID, error) {
 			attempt := newAttempt()
-			_, err := store.Establish(t.Context(), from, attempt, []peer.EstablishReference{reference("cascade", schema.CascadeDelete, uuid.New())})
+			_, err := store.Targets.Establish(t.Context(), from, attempt, []peer.EstablishReference{reference("cascade", schema.CascadeDelete, uuid.New())})
 			return attempt, err
 		}
 		attempt, err := establish()
 		require.NoError(t, err)
 		var mark int64
 		require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(t.Context(), `SELECT last_value FROM dbcontroller.mark`).Scan(&mark))
-		_, err = store.Confirm(t.Context(), from, peer.Confirm{Attempts: []peer.AttemptID{attempt}, Delegable: delegable})
+		_, err = store.Targets.Confirm(t.Context(), from, peer.Confirm{Attempts: []peer.AttemptID{attempt}, Delegable: delegable})
 		require.NoError(t, err)
 		exec(t, b, aWest, `SELECT setval('dbcontroller.mark', `+fmt.Sprint(mark)+`)`)
 		_, err = establish()

@@ -18,7 +18,7 @@ import (
 func referrersOf(t *testing.T, store *shadow.Store, req shadow.ReferrersRequest) (lines []string, first *shadow.Referrers) {
 	t.Helper()
 	for pages := 0; ; pages++ {
-		page, err := store.Referrers(context.Background(), req)
+		page, err := store.Operate.Referrers(context.Background(), req)
 		require.NoError(t, err)
 		if first == nil {
 			first = page
@@ -91,20 +91,20 @@ func TestReferrersOfNothing(t *testing.T) {
 	none, err := schema.ParseFullName("//" + aWest + "/targets/none")
 	require.NoError(t, err)
 
-	_, err = home.Referrers(ctx, shadow.ReferrersRequest{Target: none, Limit: 1})
+	_, err = home.Operate.Referrers(ctx, shadow.ReferrersRequest{Target: none, Limit: 1})
 	require.ErrorIs(t, err, peer.ErrNotFound)
-	_, err = home.Referrers(ctx, shadow.ReferrersRequest{Target: full, UID: uuid.New(), Limit: 1})
+	_, err = home.Operate.Referrers(ctx, shadow.ReferrersRequest{Target: full, UID: uuid.New(), Limit: 1})
 	require.ErrorIs(t, err, peer.ErrNotFound, "another incarnation")
-	_, err = b.Stores[b.ID(bEast)].Referrers(ctx, shadow.ReferrersRequest{Target: full, Limit: 1})
+	_, err = b.Stores[b.ID(bEast)].Operate.Referrers(ctx, shadow.ReferrersRequest{Target: full, Limit: 1})
 	require.ErrorContains(t, err, "target_uid: is missing")
-	page, err := home.Referrers(ctx, shadow.ReferrersRequest{Target: full, Limit: 1})
+	page, err := home.Operate.Referrers(ctx, shadow.ReferrersRequest{Target: full, Limit: 1})
 	require.NoError(t, err)
 	require.NotEmpty(t, page.Next)
 	for _, token := range []string{page.Next, "x"} {
-		_, err = home.Referrers(ctx, shadow.ReferrersRequest{Target: other, Limit: 1, Token: token})
+		_, err = home.Operate.Referrers(ctx, shadow.ReferrersRequest{Target: other, Limit: 1, Token: token})
 		require.ErrorContains(t, err, "page_token: ")
 	}
-	empty, err := b.Stores[b.ID(bEast)].Referrers(ctx, shadow.ReferrersRequest{Target: full, UID: uuid.New(), Limit: 1})
+	empty, err := b.Stores[b.ID(bEast)].Operate.Referrers(ctx, shadow.ReferrersRequest{Target: full, UID: uuid.New(), Limit: 1})
 	require.NoError(t, err)
 	require.Empty(t, empty.List)
 	require.Empty(t, empty.Next)

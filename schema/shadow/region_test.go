@@ -86,7 +86,7 @@ func TestTheRegionInANameIsTheResourcesRegion(t *testing.T) {
 	_, err := b.Put("//"+aWest+"/projects/p/regions/eastus2/sites/s", nil)
 	require.ErrorAs(t, err, new(*peer.InvalidError))
 	require.ErrorContains(t, err, "contains region eastus2, and this is "+aWest+": use the full name, //"+aEast+"/...")
-	_, err = b.Stores[b.ID(aWest)].Validate(t.Context(), peer.Write{Name: "projects/p/regions/mars/sites/s"})
+	_, err = b.Stores[b.ID(aWest)].Write.Validate(t.Context(), peer.Write{Name: "projects/p/regions/mars/sites/s"})
 	require.ErrorContains(t, err, "contains region mars")
 	b.MustPut("//"+aWest+"/projects/p/regions/us-west2/sites/s", nil)
 

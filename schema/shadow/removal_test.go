@@ -14,7 +14,7 @@ import (
 // removed returns the removal of the newest resource of a name.
 func removed(t *testing.T, store *shadow.Store, name string) shadow.Removal {
 	t.Helper()
-	found, _, err := store.Removals(t.Context(), shadow.RemovalQuery{Name: name}, "", 10)
+	found, _, err := store.Operate.Removals(t.Context(), shadow.RemovalQuery{Name: name}, "", 10)
 	require.NoError(t, err)
 	require.NotEmpty(t, found, name)
 	return found[0]
@@ -34,7 +34,7 @@ func TestEachRemovalRecordsActorRequestAndRoot(t *testing.T) {
 	b.Settle()
 
 	request := uuid.New()
-	_, err := b.Stores[b.ID(aWest)].Delete(t.Context(), shadow.DeleteRequest{Name: "targets/t", Actor: "user/alice", RequestID: request})
+	_, err := b.Stores[b.ID(aWest)].Deletions.Delete(t.Context(), shadow.DeleteRequest{Name: "targets/t", Actor: "user/alice", RequestID: request})
 	require.NoError(t, err)
 	going := removed(t, b.Stores[b.ID(aWest)], "targets/t")
 	require.False(t, going.Gone, "it waits for its holders, and is noted already")
@@ -79,7 +79,7 @@ func TestEachRemovalRecordsActorRequestAndRoot(t *testing.T) {
 	} {
 		var got []string
 		for token := ""; ; {
-			page, next, err := b.Stores[b.ID(at)].Removals(t.Context(), shadow.RemovalQuery{Deletion: cause.ID}, token, 2)
+			page, next, err := b.Stores[b.ID(at)].Operate.Removals(t.Context(), shadow.RemovalQuery{Deletion: cause.ID}, token, 2)
 			require.NoError(t, err)
 			for _, r := range page {
 				got = append(got, r.Name)
@@ -90,14 +90,14 @@ func TestEachRemovalRecordsActorRequestAndRoot(t *testing.T) {
 		}
 		require.ElementsMatch(t, names, got, at)
 	}
-	found, _, err := b.Stores[b.ID(bWest)].Removals(t.Context(), shadow.RemovalQuery{Name: "holders/unset", UID: unset.UID}, "", 10)
+	found, _, err := b.Stores[b.ID(bWest)].Operate.Removals(t.Context(), shadow.RemovalQuery{Name: "holders/unset", UID: unset.UID}, "", 10)
 	require.NoError(t, err)
 	require.Empty(t, found, "an unset holder is not removed")
 
 	// A name that is used again has one line for each resource.
 	b.MustPut(target, nil)
 	b.MustDelete(target)
-	found, _, err = b.Stores[b.ID(aWest)].Removals(t.Context(), shadow.RemovalQuery{Name: "targets/t"}, "", 10)
+	found, _, err = b.Stores[b.ID(aWest)].Operate.Removals(t.Context(), shadow.RemovalQuery{Name: "targets/t"}, "", 10)
 	require.NoError(t, err)
 	require.Len(t, found, 2)
 	require.Equal(t, root.UID, found[1].UID)
@@ -110,9 +110,9 @@ func TestARefusedDeleteRecordsNoRemoval(t *testing.T) {
 	b.MustPut(target, nil)
 	b.MustPut(holder, body{"block": target})
 	b.Settle()
-	_, err := b.Stores[b.ID(aWest)].Delete(t.Context(), shadow.DeleteRequest{Name: "targets/t"})
+	_, err := b.Stores[b.ID(aWest)].Deletions.Delete(t.Context(), shadow.DeleteRequest{Name: "targets/t"})
 	require.ErrorAs(t, err, new(*peer.BlockedError))
-	found, _, err := b.Stores[b.ID(aWest)].Removals(t.Context(), shadow.RemovalQuery{Name: "targets/t"}, "", 10)
+	found, _, err := b.Stores[b.ID(aWest)].Operate.Removals(t.Context(), shadow.RemovalQuery{Name: "targets/t"}, "", 10)
 	require.NoError(t, err)
 	require.Empty(t, found)
 }
@@ -134,7 +134,7 @@ func TestOldRemovalsAreForgotten(t *testing.T) {
 	}
 	for more := true; more; {
 		var err error
-		more, err = store.Tidy(t.Context())
+		more, err = store.Admin.Tidy(t.Context())
 		require.NoError(t, err)
 	}
 	require.Equal(t, 1, b.Count(aWest, "removal"))

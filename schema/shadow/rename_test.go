@@ -86,7 +86,7 @@ func gatedProcess(t *testing.T, b *harness.Box, deployment string, g *gate, mode
 	t.Cleanup(pool.Close)
 	store, err := shadow.Open(context.Background(), shadow.Config{Pool: pool, Deployment: b.ID(deployment), Peers: b.Peers(deployment)})
 	require.NoError(t, err)
-	require.NoError(t, store.Switch(context.Background(), model))
+	require.NoError(t, store.Admin.Switch(context.Background(), model))
 	return store
 }
 
@@ -161,10 +161,10 @@ func TestAChainOfRenames(t *testing.T) {
 	mustOwn(t, b, holder, nil, owner(t, targetName("t"), "Target"))
 	b.Settle()
 	// The third version is not described yet.
-	require.NoError(t, b.Stores[b.ID(aWest)].Switch(context.Background(), modelOf(t, chainOfTwo, "a.example.com", "v2")))
+	require.NoError(t, b.Stores[b.ID(aWest)].Admin.Switch(context.Background(), modelOf(t, chainOfTwo, "a.example.com", "v2")))
 	b.Settle() // the owner reference follows: b has stored Target and Goal
 	for range 3 {
-		err := b.Stores[b.ID(bEast)].Switch(context.Background(), modelOf(t, chain, "b.example.com", "v3"))
+		err := b.Stores[b.ID(bEast)].Admin.Switch(context.Background(), modelOf(t, chain, "b.example.com", "v3"))
 		require.NoError(t, err, "b can never switch to a version that imports the third name")
 	}
 }
@@ -176,9 +176,9 @@ func TestAChainOfRenamesOfTheServiceItself(t *testing.T) {
 	b.MustPut(targetName("t"), nil)
 	mustOwn(t, b, ownee, nil, owner(t, targetName("t"), "Target"))
 	b.Settle()
-	require.NoError(t, b.Stores[b.ID(aWest)].Switch(context.Background(), modelOf(t, chainOfTwo, "a.example.com", "v2")))
+	require.NoError(t, b.Stores[b.ID(aWest)].Admin.Switch(context.Background(), modelOf(t, chainOfTwo, "a.example.com", "v2")))
 	b.Settle() // the owner reference follows
-	require.NoError(t, b.Stores[b.ID(aEast)].Switch(context.Background(), modelOf(t, chain, "a.example.com", "v3")))
+	require.NoError(t, b.Stores[b.ID(aEast)].Admin.Switch(context.Background(), modelOf(t, chain, "a.example.com", "v3")))
 }
 
 const regions = `
@@ -243,7 +243,7 @@ func TestAFilterKnowsARenamedKindByEachName(t *testing.T) {
 	for _, version := range []string{"v1", "v2"} {
 		b.Switch(bEast, version)
 		for _, kind := range []string{"Holder", "Keeper"} {
-			found, _, err := b.Stores[b.ID(bEast)].List(t.Context(), shadow.ListRequest{Limit: 10, Filter: `kind = "` + kind + `"`})
+			found, _, err := b.Stores[b.ID(bEast)].Read.List(t.Context(), shadow.ListRequest{Limit: 10, Filter: `kind = "` + kind + `"`})
 			require.NoError(t, err)
 			require.Len(t, found, 2, "%s in %s", kind, version)
 		}
@@ -260,7 +260,7 @@ func TestAWatchContinuesOverARename_I23(t *testing.T) {
 	end := make(chan struct{})
 	var ended error
 	go func() {
-		ended = b.Stores[b.ID(bEast)].WatchResources(ctx, "Holder", "", "", func(e schema.Event[peer.Resource]) error {
+		ended = b.Stores[b.ID(bEast)].Read.WatchResources(ctx, "Holder", "", "", func(e schema.Event[peer.Resource]) error {
 			if e.EndOfSnapshot {
 				close(end)
 			}
@@ -290,7 +290,7 @@ func TestALaggingProcessDeniesNoOwner_I27(t *testing.T) {
 	lagging := b.SecondProcess(bEast, shadow.Config{})
 	b.Switch(bEast, "v2")
 	uid := b.Get("//" + bEast + "/holders/boss2").UID
-	_, err := lagging.CheckOwners(context.Background(), b.ID(bWest), []peer.OwnerQuestion{{Kind: "Keeper", Name: "holders/boss2", UID: uid}})
+	_, err := lagging.Owners.CheckOwners(context.Background(), b.ID(bWest), []peer.OwnerQuestion{{Kind: "Keeper", Name: "holders/boss2", UID: uid}})
 	require.ErrorIs(t, err, peer.ErrAborted, "unknown: a deployment that reads absent deletes the ownees")
 }
 
@@ -300,7 +300,7 @@ func TestALaggingProcessDeniesNoTarget(t *testing.T) {
 	b.MustPut("//"+bEast+"/holders/boss2", nil)
 	lagging := b.SecondProcess(bEast, shadow.Config{})
 	b.Switch(bEast, "v2")
-	_, err := lagging.Establish(context.Background(), b.ID(bWest), newAttempt(), []peer.EstablishReference{{
+	_, err := lagging.Targets.Establish(context.Background(), b.ID(bWest), newAttempt(), []peer.EstablishReference{{
 		HolderUID: uuid.Must(uuid.NewV7()), HolderKind: "Holder", HolderName: "holders/x", Path: "near", TargetKind: "Holder", TargetName: "holders/boss2", Behaviour: schema.Block,
 	}})
 	require.False(t, err != nil && peer.Definite(err), "it exists: %v", err)
@@ -317,7 +317,7 @@ func TestACheckDuringASwitchDeniesNoOwner_I27(t *testing.T) {
 	g.arm(0)
 	done := make(chan *peer.OwnerAnswers)
 	go func() {
-		a, _ := asked.CheckOwners(context.Background(), b.ID(bWest), []peer.OwnerQuestion{{Kind: "Holder", Name: "holders/boss2", UID: uid}})
+		a, _ := asked.Owners.CheckOwners(context.Background(), b.ID(bWest), []peer.OwnerQuestion{{Kind: "Holder", Name: "holders/boss2", UID: uid}})
 		done <- a
 	}()
 	<-g.reached
@@ -355,12 +355,12 @@ func TestAProcessThatMissedASwitchGoesOn_I22(t *testing.T) {
 	v1, v2 := modelOf(t, regions, "b.example.com", "v1"), modelOf(t, regions, "b.example.com", "v2")
 	first := b.Stores[b.ID(bEast)]
 	second := b.SecondProcess(bEast, shadow.Config{})
-	require.NoError(t, first.Switch(ctx, v2))
-	require.NoError(t, second.Switch(ctx, v2))
-	require.NoError(t, second.Switch(ctx, v1)) // it saw the environment in between
-	require.NoError(t, second.Switch(ctx, v2))
+	require.NoError(t, first.Admin.Switch(ctx, v2))
+	require.NoError(t, second.Admin.Switch(ctx, v2))
+	require.NoError(t, second.Admin.Switch(ctx, v1)) // it saw the environment in between
+	require.NoError(t, second.Admin.Switch(ctx, v2))
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
-	_, err := first.Save(ctx, []peer.Write{{Name: "holders/h"}})
+	_, err := first.Write.Save(ctx, []peer.Write{{Name: "holders/h"}})
 	require.NoError(t, err, "both processes and the database are at v2, and no further switch follows")
 }

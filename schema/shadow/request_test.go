@@ -53,12 +53,12 @@ func TestARequestIDKeepsOnlyDefiniteRefusals_I29(t *testing.T) {
 			}
 			ctx, cancel := context.WithCancel(t.Context())
 			giveUp = cancel
-			_, err := store.SaveRequested(ctx, id, write)
+			_, err := store.Write.SaveRequested(ctx, id, write)
 			cancel()
 			require.Len(t, refusals(t, err), len(refuse), reason)
 			require.Equal(t, definite[reason], peer.Definite(err), reason)
 			refuse = nil
-			_, again := store.SaveRequested(t.Context(), id, write)
+			_, again := store.Write.SaveRequested(t.Context(), id, write)
 			if definite[reason] {
 				require.Equal(t, err, again, reason)
 			} else {
@@ -79,9 +79,9 @@ func TestARefusalOfAnEarlierVersionIsNotKept_I29(t *testing.T) {
 	_, err := b.Pools[b.ID(bEast)].Exec(t.Context(), `UPDATE dbcontroller.meta SET version = 'v9'`)
 	require.NoError(t, err)
 	unknown := []peer.Write{{Name: "novelties/n"}}
-	_, err = store.SaveRequested(t.Context(), id, unknown)
+	_, err = store.Write.SaveRequested(t.Context(), id, unknown)
 	require.ErrorIs(t, err, peer.ErrAborted)
-	_, err = store.Delete(t.Context(), shadow.DeleteRequest{Name: "novelties/n", RequestID: id})
+	_, err = store.Deletions.Delete(t.Context(), shadow.DeleteRequest{Name: "novelties/n", RequestID: id})
 	require.ErrorIs(t, err, peer.ErrAborted)
 	require.Zero(t, b.Count(bEast, "request"))
 }
@@ -94,7 +94,7 @@ func TestARepeatedDeleteReturnsTheFirstAnswer_I29(t *testing.T) {
 	store, ctx := b.Stores[b.ID(aWest)], t.Context()
 	repeat := func(req shadow.DeleteRequest, first peer.DeleteResult, err error) {
 		t.Helper()
-		again, aerr := store.Delete(ctx, req)
+		again, aerr := store.Deletions.Delete(ctx, req)
 		require.Equal(t, err, aerr)
 		require.Equal(t, first.Removed, again.Removed)
 		require.Equal(t, first.Unasked, again.Unasked)
@@ -106,7 +106,7 @@ func TestARepeatedDeleteReturnsTheFirstAnswer_I29(t *testing.T) {
 		}
 	}
 	delete := func(req shadow.DeleteRequest) (peer.DeleteResult, error) {
-		result, err := store.Delete(ctx, req)
+		result, err := store.Deletions.Delete(ctx, req)
 		repeat(req, result, err)
 		return result, err
 	}
@@ -152,12 +152,12 @@ func TestARepeatedDeleteReturnsTheFirstAnswer_I29(t *testing.T) {
 	b.MustDelete(holder)
 	_, moved := delete(shadow.DeleteRequest{Name: "targets/t", Revision: r.Revision + 1, RequestID: uuid.New()})
 	require.ErrorIs(t, moved, peer.ErrConflict)
-	_, err = store.SetBlockDeletion(ctx, "targets/t", uuid.Nil, true)
+	_, err = store.Write.SetBlockDeletion(ctx, "targets/t", uuid.Nil, true)
 	require.NoError(t, err)
 	protected := shadow.DeleteRequest{Name: "targets/t", RequestID: uuid.New()}
 	_, perr := delete(protected)
 	require.ErrorAs(t, perr, new(*peer.ProtectedError))
-	_, err = store.SetBlockDeletion(ctx, "targets/t", uuid.Nil, false)
+	_, err = store.Write.SetBlockDeletion(ctx, "targets/t", uuid.Nil, false)
 	require.NoError(t, err)
 	b.Settle()
 	repeat(blocked, peer.DeleteResult{}, refused)
@@ -166,9 +166,9 @@ func TestARepeatedDeleteReturnsTheFirstAnswer_I29(t *testing.T) {
 
 	// The id stands for this one request.
 	blocked.UID = uuid.Nil
-	_, err = store.Delete(ctx, blocked)
+	_, err = store.Deletions.Delete(ctx, blocked)
 	require.ErrorIs(t, err, peer.ErrRequestReused)
-	_, err = store.SaveRequested(ctx, blocked.RequestID, []peer.Write{{Name: "targets/other"}})
+	_, err = store.Write.SaveRequested(ctx, blocked.RequestID, []peer.Write{{Name: "targets/other"}})
 	require.ErrorIs(t, err, peer.ErrRequestReused)
 	b.Settle()
 	b.Audit()
@@ -182,7 +182,7 @@ func TestConcurrentDeletesWithOneRequestIDHaveOneAnswer_I29(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
-			result, err := store.Delete(context.Background(), req)
+			result, err := store.Deletions.Delete(context.Background(), req)
 			if err != nil || !result.Removed {
 				t.Errorf("%v, %v", result, err)
 			}
@@ -199,18 +199,18 @@ func TestADeleteBesideAnUndecidedBlockadeIsNotDefinite_I29(t *testing.T) {
 	b := newPair(t, nil)
 	b.MustPut(target, nil)
 	store, holding := b.Stores[b.ID(aWest)], uuid.New()
-	_, err := store.Establish(t.Context(), b.ID(bEast), uuid.Must(uuid.NewV7()), []peer.EstablishReference{reference("block", 1, holding)})
+	_, err := store.Targets.Establish(t.Context(), b.ID(bEast), uuid.Must(uuid.NewV7()), []peer.EstablishReference{reference("block", 1, holding)})
 	require.NoError(t, err)
 	req := shadow.DeleteRequest{Name: "targets/t", RequestID: uuid.New()}
 	short, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
-	_, err = store.Delete(short, req)
+	_, err = store.Deletions.Delete(short, req)
 	var blocked *peer.BlockedError
 	require.ErrorAs(t, err, &blocked)
 	require.True(t, blocked.Undecided)
 	require.False(t, peer.Definite(err))
 	b.Expire(aWest)
-	result, err := store.Delete(t.Context(), req)
+	result, err := store.Deletions.Delete(t.Context(), req)
 	require.NoError(t, err)
 	require.True(t, result.Removed)
 	b.Audit()
@@ -225,7 +225,7 @@ func TestARepeatedWriteLeavesOneRelease_I5_I21(t *testing.T) {
 	repeat := func(id uuid.UUID, left int) {
 		t.Helper()
 		for range 20 {
-			_, err := b.Stores[b.ID(bEast)].SaveRequested(t.Context(), id, []peer.Write{{Name: "holders/h", Body: body{"block": target}}})
+			_, err := b.Stores[b.ID(bEast)].Write.SaveRequested(t.Context(), id, []peer.Write{{Name: "holders/h", Body: body{"block": target}}})
 			require.Error(t, err)
 			require.False(t, peer.Definite(err))
 		}
@@ -241,7 +241,7 @@ func TestARepeatedWriteLeavesOneRelease_I5_I21(t *testing.T) {
 	repeat(id, 1)
 	b.SetDown(aWest, false)
 	b.OnEstablish = func(_ schema.DeploymentID, attempt peer.AttemptID, refs []peer.EstablishReference) error {
-		_, err := b.Stores[b.ID(aWest)].Establish(t.Context(), b.ID(bEast), attempt, refs)
+		_, err := b.Stores[b.ID(aWest)].Targets.Establish(t.Context(), b.ID(bEast), attempt, refs)
 		require.NoError(t, err)
 		return context.DeadlineExceeded // the answer does not come in time
 	}
@@ -252,7 +252,7 @@ func TestARepeatedWriteLeavesOneRelease_I5_I21(t *testing.T) {
 	b.Expire(aWest)
 	b.Settle()
 	require.Zero(t, b.Count(aWest, "blockade"))
-	_, err := b.Stores[b.ID(bEast)].SaveRequested(t.Context(), id, []peer.Write{{Name: "holders/h", Body: body{"block": target}}})
+	_, err := b.Stores[b.ID(bEast)].Write.SaveRequested(t.Context(), id, []peer.Write{{Name: "holders/h", Body: body{"block": target}}})
 	require.NoError(t, err)
 	b.Settle()
 	b.Audit()
@@ -276,19 +276,19 @@ func TestARepeatedWriteLeavesOneReleaseWhereItWasEstablished_I5_I21(t *testing.T
 	repeat := func(n int) {
 		t.Helper()
 		for range n {
-			_, err := store.SaveRequested(t.Context(), id, []peer.Write{{Name: "holders/h", Body: body{"block": target, "cascade": other}}})
+			_, err := store.Write.SaveRequested(t.Context(), id, []peer.Write{{Name: "holders/h", Body: body{"block": target, "cascade": other}}})
 			require.False(t, peer.Definite(err))
 		}
 		require.Len(t, b.Work(b.ID(bEast)), 1, "one release")
 	}
 	repeat(3)
 	work := b.Work(b.ID(bEast))
-	m, err := store.Messages(t.Context(), b.ID(aEast), []int64{work[0].Seq})
+	m, err := store.Targets.Messages(t.Context(), b.ID(aEast), []int64{work[0].Seq})
 	require.NoError(t, err)
 	require.Len(t, m.Abandon, 3)
 	repeat(2) // before the message arrives
-	require.NoError(t, b.Stores[b.ID(aEast)].Release(t.Context(), b.ID(bEast), m.Epoch, nil, m.Abandon))
-	require.NoError(t, store.Delivered(t.Context(), m))
+	require.NoError(t, b.Stores[b.ID(aEast)].Targets.Release(t.Context(), b.ID(bEast), m.Epoch, nil, m.Abandon))
+	require.NoError(t, store.Targets.Delivered(t.Context(), m))
 	require.Equal(t, 2, b.Count(aEast, "tentative"))
 	require.Len(t, b.Work(b.ID(bEast)), 1, "the later attempts are released as well")
 	b.Settle()
@@ -296,7 +296,7 @@ func TestARepeatedWriteLeavesOneReleaseWhereItWasEstablished_I5_I21(t *testing.T
 
 	repeat(30) // the release is bounded, and the blockades of the oldest attempts expire
 	again := b.Work(b.ID(bEast))
-	m, err = store.Messages(t.Context(), b.ID(aEast), []int64{again[0].Seq})
+	m, err = store.Targets.Messages(t.Context(), b.ID(aEast), []int64{again[0].Seq})
 	require.NoError(t, err)
 	require.Len(t, m.Abandon, 10)
 	b.Settle()

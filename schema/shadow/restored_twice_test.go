@@ -29,7 +29,7 @@ func TestABackupThatIsRestoredTwiceRepeatsNoRevision_I10(t *testing.T) {
 	first := put(once, "first")
 	second := put(twice, "second")
 	require.Greater(t, second.Revision, first.Revision)
-	_, err := b.Stores[b.ID(aWest)].Save(t.Context(), []peer.Write{{Name: "targets/t", Body: body{"label": "third"}, Mode: peer.Update, UID: first.UID, Revision: first.Revision}})
+	_, err := b.Stores[b.ID(aWest)].Write.Save(t.Context(), []peer.Write{{Name: "targets/t", Body: body{"label": "third"}, Mode: peer.Update, UID: first.UID, Revision: first.Revision}})
 	require.ErrorIs(t, err, peer.ErrConflict)
 }
 
@@ -68,9 +68,9 @@ func TestAGenerationOfALostEpochIsOfNoOtherVersion_I26(t *testing.T) {
 	once, twice := b.Copy(bEast), b.Copy(bEast)
 	store := b.Stores[b.ID(bEast)]
 	notice := func(s *shadow.Store) {
-		_, err := s.NoticeEpoch(t.Context())
+		_, err := s.Gate.NoticeEpoch(t.Context())
 		require.NoError(t, err)
-		require.NoError(t, s.Recover(t.Context(), b.Environment()))
+		require.NoError(t, s.Gate.Recover(t.Context(), b.Environment()))
 	}
 	once()
 	notice(store)
@@ -81,10 +81,10 @@ func TestAGenerationOfALostEpochIsOfNoOtherVersion_I26(t *testing.T) {
 	notice(other)
 	model, err := schema.NewModel(schema.ServiceVersion{Service: "b.example.com", Version: "v2"}, b.Environment().Services)
 	require.NoError(t, err)
-	require.NoError(t, other.Switch(t.Context(), model))
+	require.NoError(t, other.Admin.Switch(t.Context(), model))
 	notice(store)
 	soon, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	_, err = store.Save(soon, []peer.Write{{Name: "holders/h", Body: body{"added": targetName("added")}}}) // of version v2 alone
+	_, err = store.Write.Save(soon, []peer.Write{{Name: "holders/h", Body: body{"added": targetName("added")}}}) // of version v2 alone
 	require.ErrorIs(t, err, peer.ErrAborted)
 }

@@ -50,7 +50,7 @@ SELECT s.id, f.id, $1, (SELECT id FROM dbcontroller.field WHERE path = 'block'),
 	go func() {
 		defer close(done)
 		for again := true; again; again = !committed.Load() { // the lock may not be had in time
-			_, _ = store.Tidy(ctx)
+			_, _ = store.Admin.Tidy(ctx)
 		}
 	}()
 	waitsForLock(t, pool)
@@ -84,7 +84,7 @@ CREATE TRIGGER few AFTER DELETE ON dbcontroller.shadow REFERENCING OLD TABLE AS 
 	deletions, _ := b.Seen(b.ID(bEast), b.ID(aWest))
 	require.Len(t, deletions, 1)
 	for failed := map[uuid.UUID]error{deletions[0].UID: nil}; len(failed) > 0; {
-		failed, err = b.Stores[b.ID(bEast)].ActFor(t.Context(), b.ID(aWest), deletions, 1)
+		failed, err = b.Stores[b.ID(bEast)].Follow.ActFor(t.Context(), b.ID(aWest), deletions, 1)
 		require.NoError(t, err)
 		for _, err := range failed {
 			require.ErrorIs(t, err, schema.ErrUnfinished)
@@ -100,9 +100,9 @@ func granted(t *testing.T, b *harness.Box) *peer.Messages {
 	for _, w := range b.Work(b.ID(bEast)) {
 		seqs = append(seqs, w.Seq)
 	}
-	m, err := b.Stores[b.ID(bEast)].Messages(t.Context(), b.ID(aWest), seqs)
+	m, err := b.Stores[b.ID(bEast)].Targets.Messages(t.Context(), b.ID(aWest), seqs)
 	require.NoError(t, err)
-	m.Confirmed, err = b.Stores[b.ID(aWest)].Confirm(t.Context(), b.ID(bEast), peer.Confirm{Epoch: m.Epoch, Attempts: m.Confirm, References: m.References, Delegable: true})
+	m.Confirmed, err = b.Stores[b.ID(aWest)].Targets.Confirm(t.Context(), b.ID(bEast), peer.Confirm{Epoch: m.Epoch, Attempts: m.Confirm, References: m.References, Delegable: true})
 	require.NoError(t, err)
 	require.Len(t, m.Confirmed.Delegated, 1)
 	return m
@@ -119,7 +119,7 @@ func TestACloseRefusesTheAnswerOnItsWay_I31(t *testing.T) {
 	m := granted(t, b)
 	b.MustDelete(target)
 	b.Settle()
-	require.NoError(t, b.Stores[b.ID(bEast)].Delivered(t.Context(), m))
+	require.NoError(t, b.Stores[b.ID(bEast)].Targets.Delivered(t.Context(), m))
 	require.Zero(t, rights(t, b, bEast))
 }
 
@@ -131,8 +131,8 @@ func TestARightThatWasAskedForInAnotherEpochDoesNotCount_I30(t *testing.T) {
 	b.MustPut(holderNumber(0), body{"unset": target})
 	m := granted(t, b)
 	b.Renew(bEast)
-	require.NoError(t, b.Stores[b.ID(bEast)].Delivered(t.Context(), m))
-	held, err := b.Stores[b.ID(bEast)].Delegations(t.Context())
+	require.NoError(t, b.Stores[b.ID(bEast)].Targets.Delivered(t.Context(), m))
+	held, err := b.Stores[b.ID(bEast)].Targets.Delegations(t.Context())
 	require.NoError(t, err)
 	require.Empty(t, held)
 }
@@ -164,7 +164,7 @@ func TestARightIsNotTakenBesideADecommissioningOrAProcessWithoutRights_I30_I31(t
 				}
 				return nil
 			}
-			_ = b.Stores[b.ID(bEast)].Acquire(t.Context(), b.ID(aWest), []int64{id})
+			_ = b.Stores[b.ID(bEast)].Rights.Acquire(t.Context(), b.ID(aWest), []int64{id})
 			require.True(t, asked)
 			rights, proxies := blockRights(t, b, bEast)
 			require.Zero(t, rights+proxies)
@@ -191,7 +191,7 @@ func TestACloseIsOfTheEpochOfItsQuestion_I31(t *testing.T) {
 		closed, changed := make(chan bool, 1), make(chan struct{})
 		go func() {
 			for { // a recall waits for a lock for some hundred milliseconds, and may end before the epoch does
-				answer, err := b.Stores[b.ID(bEast)].Recall(ctx, b.ID(aWest), []peer.Recall{ask(uid)})
+				answer, err := b.Stores[b.ID(bEast)].Rights.Recall(ctx, b.ID(aWest), []peer.Recall{ask(uid)})
 				done := err == nil && answer.Answers[0].Closed
 				select {
 				case <-changed:

@@ -93,7 +93,7 @@ func TestSaveModesUidsAndRevisions(t *testing.T) {
 	store, ctx := b.Stores[b.ID(aWest)], context.Background()
 	save := func(w peer.Write) error {
 		w.Name = "targets/t"
-		_, err := store.Save(ctx, []peer.Write{w})
+		_, err := store.Write.Save(ctx, []peer.Write{w})
 		return err
 	}
 	require.ErrorIs(t, save(peer.Write{Mode: peer.Update}), peer.ErrNotFound)
@@ -117,13 +117,13 @@ func TestResourcesOfOneBatchMayReferToOneAnotherInAnyOrder(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
 	store := b.Stores[b.ID(bEast)]
-	_, err := store.Save(context.Background(), []peer.Write{
+	_, err := store.Write.Save(context.Background(), []peer.Write{
 		{Name: "holders/x", Body: body{"near": body{"block": "holders/y"}}},
 		{Name: "holders/y", Body: body{"near": body{"cascade": "holders/x", "unset": "holders/y"}}},
 	})
 	require.NoError(t, err)
 	require.Equal(t, 3, b.Count(bEast, "reference"))
-	_, err = store.Save(context.Background(), []peer.Write{
+	_, err = store.Write.Save(context.Background(), []peer.Write{
 		{Name: "holders/p", Body: body{"near": body{"block": "holders/q"}}},
 		{Name: "holders/r", Body: body{"near": body{"block": "holders/none"}}},
 	})
@@ -141,7 +141,7 @@ func TestSaveWithinAnApplicationsTransaction(t *testing.T) {
 	_, err := pool.Exec(ctx, `CREATE TABLE public.mine (id text PRIMARY KEY)`)
 	require.NoError(t, err)
 	write := func(w peer.Write, commit bool) error {
-		_, err := store.SaveWithin(ctx, &shadow.UserTransaction{Pool: pool, Also: func(tx pgx.Tx) error {
+		_, err := store.Write.SaveWithin(ctx, &shadow.UserTransaction{Pool: pool, Also: func(tx pgx.Tx) error {
 			_, err := tx.Exec(ctx, `INSERT INTO public.mine VALUES ($1)`, w.Name)
 			if err == nil && !commit {
 				err = errors.New("changed my mind")
@@ -199,7 +199,7 @@ func TestConcurrentWritersOfOneResourceLoseNothing(t *testing.T) {
 						t.Error(err)
 						return
 					}
-					_, err := b.Stores[b.ID(aWest)].Save(context.Background(), []peer.Write{{Name: "targets/t", Revision: r.Revision, Body: body{"n": v.N + 1}}})
+					_, err := b.Stores[b.ID(aWest)].Write.Save(context.Background(), []peer.Write{{Name: "targets/t", Revision: r.Revision, Body: body{"n": v.N + 1}}})
 					if err == nil {
 						break
 					}
@@ -226,7 +226,7 @@ func TestAWriteValidatedBeforeASwitchIsRetried(t *testing.T) {
 			// Another process switches the version while the reference is being established.
 			_, err := b.Pools[b.ID(bEast)].Exec(ctx, `UPDATE dbcontroller.meta SET version = 'v2', generation = generation + 1`)
 			require.NoError(t, err)
-			require.NoError(t, store.Switch(ctx, store.Model()))
+			require.NoError(t, store.Admin.Switch(ctx, store.Model()))
 		}
 		return nil
 	}
@@ -252,30 +252,30 @@ func TestARequestIDGivesTheSameAnswer_I29(t *testing.T) {
 	create := []peer.Write{{Mode: peer.Create, Name: "holders/h", Body: body{"block": target}}}
 	refusedID, id := uuid.New(), uuid.New()
 
-	_, err := store.SaveRequested(ctx, refusedID, create)
+	_, err := store.Write.SaveRequested(ctx, refusedID, create)
 	require.Equal(t, peer.TargetMissing, refusals(t, err)[0].Reason)
 	b.MustPut(target, nil)
-	_, again := store.SaveRequested(ctx, refusedID, create)
+	_, again := store.Write.SaveRequested(ctx, refusedID, create)
 	require.Equal(t, err, again, "it was refused, though it would be accepted now")
 
 	b.SetDown(aWest, true)
-	_, err = store.SaveRequested(ctx, id, create)
+	_, err = store.Write.SaveRequested(ctx, id, create)
 	require.Equal(t, peer.TargetUnreadable, refusals(t, err)[0].Reason)
 	b.SetDown(aWest, false)
-	first, err := store.SaveRequested(ctx, id, create)
+	first, err := store.Write.SaveRequested(ctx, id, create)
 	require.NoError(t, err, "an undecided request can be repeated")
 	b.MustPut(holder, body{"note": "changed"})
-	second, err := store.SaveRequested(ctx, id, create)
+	second, err := store.Write.SaveRequested(ctx, id, create)
 	require.NoError(t, err)
 	require.Equal(t, first[0].UID, second[0].UID)
 	require.Equal(t, first[0].Revision, second[0].Revision)
 	require.JSONEq(t, `{"note": "changed"}`, string(b.Get(holder).Body), "it took effect once")
 
-	_, err = store.SaveRequested(ctx, id, []peer.Write{{Mode: peer.Create, Name: "holders/other"}})
+	_, err = store.Write.SaveRequested(ctx, id, []peer.Write{{Mode: peer.Create, Name: "holders/other"}})
 	require.ErrorIs(t, err, peer.ErrRequestReused)
 	exists := uuid.New()
 	for range 2 {
-		_, err = store.SaveRequested(ctx, exists, []peer.Write{{Mode: peer.Create, Name: "holders/h"}})
+		_, err = store.Write.SaveRequested(ctx, exists, []peer.Write{{Mode: peer.Create, Name: "holders/h"}})
 		require.ErrorIs(t, err, peer.ErrExists)
 	}
 	b.Settle()
@@ -291,7 +291,7 @@ func TestConcurrentWritesWithOneRequestIDTakeEffectOnce_I29(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range uids {
 		wg.Go(func() {
-			saved, err := store.SaveRequested(context.Background(), id, []peer.Write{{Name: "holders/h", Body: body{"block": target}}})
+			saved, err := store.Write.SaveRequested(context.Background(), id, []peer.Write{{Name: "holders/h", Body: body{"block": target}}})
 			if err != nil {
 				t.Error(err)
 				return

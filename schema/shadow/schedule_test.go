@@ -89,12 +89,12 @@ func TestAReleaseOfAnAttemptLeavesWhatItDidNotLock(t *testing.T) {
 	attempt := newAttempt()
 	released := make(chan error)
 	go func() {
-		released <- store.Release(ctx, from, uuid.Nil, []peer.BlockadeKey{{Attempt: newAttempt(), HolderUID: other.UID, Path: "near.block", TargetUID: other.UID}}, []peer.AttemptID{attempt})
+		released <- store.Targets.Release(ctx, from, uuid.Nil, []peer.BlockadeKey{{Attempt: newAttempt(), HolderUID: other.UID, Path: "near.block", TargetUID: other.UID}}, []peer.AttemptID{attempt})
 	}()
 	stopped(t, b, bEast, 1)
 	ref := reference("near.block", schema.Block, other.UID)
 	ref.TargetKind, ref.TargetName = "Holder", "holders/h"
-	_, err := store.Establish(ctx, from, attempt, []peer.EstablishReference{ref})
+	_, err := store.Targets.Establish(ctx, from, attempt, []peer.EstablishReference{ref})
 	require.NoError(t, err)
 	unlockReferences := hold(t, b, bEast, lockReferencesSQL, "holders/h")
 	acted := make(chan error)
@@ -200,7 +200,7 @@ func TestTheMinimumOfConnectionsIsEnough_I22(t *testing.T) {
 		wg.Go(func() {
 			for i := range 10 {
 				name := fmt.Sprintf("holders/n%d-%d", g, i)
-				if _, err := b.Stores[b.ID(bEast)].Save(ctx, []peer.Write{{Name: name, Body: body{"unset": target}}}); err != nil {
+				if _, err := b.Stores[b.ID(bEast)].Write.Save(ctx, []peer.Write{{Name: name, Body: body{"unset": target}}}); err != nil {
 					t.Error(err)
 				}
 			}
@@ -208,7 +208,7 @@ func TestTheMinimumOfConnectionsIsEnough_I22(t *testing.T) {
 		wg.Go(func() {
 			for i := range 10 {
 				unseen := schema.DeploymentID{Service: "c.example.com", Region: fmt.Sprintf("r%d-%d", g, i)}
-				err := b.Stores[b.ID(bEast)].WatchDeletions(ctx, unseen, "", func(schema.Event[schema.Deletion]) error { return errors.New("enough") })
+				err := b.Stores[b.ID(bEast)].Read.WatchDeletions(ctx, unseen, "", func(schema.Event[schema.Deletion]) error { return errors.New("enough") })
 				if ctx.Err() != nil {
 					t.Error(err)
 				}
@@ -229,7 +229,7 @@ func TestStalledReadersHoldNoConnections(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 10 {
 		wg.Go(func() {
-			_ = b.Stores[b.ID(aWest)].WatchResources(ctx, "", "", "", func(schema.Event[peer.Resource]) error {
+			_ = b.Stores[b.ID(aWest)].Read.WatchResources(ctx, "", "", "", func(schema.Event[peer.Resource]) error {
 				reading <- struct{}{}
 				<-block
 				return nil
@@ -256,7 +256,7 @@ func TestABusyTargetCanBeDeleted(t *testing.T) {
 	for g := range 8 {
 		wg.Go(func() {
 			for i := 0; ctx.Err() == nil; i++ {
-				_, err := b.Stores[b.ID(bEast)].Save(ctx, []peer.Write{{Name: fmt.Sprintf("holders/z%d-%d", g, i), Body: body{"unset": target}}})
+				_, err := b.Stores[b.ID(bEast)].Write.Save(ctx, []peer.Write{{Name: fmt.Sprintf("holders/z%d-%d", g, i), Body: body{"unset": target}}})
 				if i == 0 {
 					first <- struct{}{}
 				}
@@ -286,7 +286,7 @@ func TestForeignTargetsWithoutReferencesAreRemoved(t *testing.T) {
 	b.MustPut(holder, body{"block": target, "unset": target2})
 	b.MustPut(holder, body{"unset": target2})
 	b.Settle()
-	_, err := b.Stores[b.ID(bEast)].Tidy(context.Background())
+	_, err := b.Stores[b.ID(bEast)].Admin.Tidy(context.Background())
 	require.NoError(t, err)
 	require.Equal(t, 1, b.Count(bEast, "foreign_target"))
 	b.Audit()
@@ -398,7 +398,7 @@ func TestABlockerIsExcusedThough(t *testing.T) {
 		for i := range 1100 {
 			writes = append(writes, peer.Write{Name: fmt.Sprintf("holders/h%d", i), Body: both})
 		}
-		_, err := b.Stores[b.ID(bEast)].Save(context.Background(), writes)
+		_, err := b.Stores[b.ID(bEast)].Write.Save(context.Background(), writes)
 		require.NoError(t, err)
 		b.Settle()
 		b.MustDelete(target)
@@ -429,7 +429,7 @@ func TestAPausedReaderIsResetWhenItsChangesAreGone_I24(t *testing.T) {
 	ctx, store := context.Background(), b.Stores[b.ID(aWest)]
 	paused, goOn, ended := make(chan struct{}), make(chan struct{}), make(chan error)
 	go func() {
-		ended <- store.WatchResources(ctx, "", "", "", func(e schema.Event[peer.Resource]) error {
+		ended <- store.Read.WatchResources(ctx, "", "", "", func(e schema.Event[peer.Resource]) error {
 			if e.EndOfSnapshot {
 				close(paused)
 				<-goOn
@@ -441,7 +441,7 @@ func TestAPausedReaderIsResetWhenItsChangesAreGone_I24(t *testing.T) {
 	b.MustPut(target, nil)
 	_, err := b.Pools[b.ID(aWest)].Exec(ctx, `UPDATE dbcontroller.change SET changed_at = now() - interval '25 hours'`)
 	require.NoError(t, err)
-	_, err = store.Tidy(ctx)
+	_, err = store.Admin.Tidy(ctx)
 	require.NoError(t, err)
 	b.MustPut(target2, nil)
 	close(goOn)
@@ -462,7 +462,7 @@ func TestAKindUnknownToTheProcessBlocksNoWatch_I22(t *testing.T) {
 	primed, seen := make(chan struct{}, watches), make(chan struct{}, watches)
 	for range watches {
 		wg.Go(func() {
-			_ = store.WatchResources(ctx, "", "", "", func(e schema.Event[peer.Resource]) error {
+			_ = store.Read.WatchResources(ctx, "", "", "", func(e schema.Event[peer.Resource]) error {
 				if e.EndOfSnapshot {
 					primed <- struct{}{}
 				}
@@ -484,8 +484,8 @@ func TestAKindUnknownToTheProcessBlocksNoWatch_I22(t *testing.T) {
 	model, err := schema.NewModel(file.Services[0].ServiceVersion, file.Services)
 	require.NoError(t, err)
 	other := b.SecondProcess(aWest, shadow.Config{})
-	require.NoError(t, other.Switch(ctx, model))
-	_, err = other.Save(ctx, []peer.Write{{Name: "fresh/f"}})
+	require.NoError(t, other.Admin.Switch(ctx, model))
+	_, err = other.Write.Save(ctx, []peer.Write{{Name: "fresh/f"}})
 	require.NoError(t, err)
 	store.Wake()
 	for range watches {

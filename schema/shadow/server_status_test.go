@@ -11,7 +11,7 @@ func TestTheStateOfTheServerIsSeenByTheServingRole(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
 	pool := b.Pools[b.ID(aWest)]
-	before, err := b.Stores[b.ID(aWest)].Server(t.Context())
+	before, err := b.Stores[b.ID(aWest)].Operate.Server(t.Context())
 	require.NoError(t, err)
 	require.Regexp(t, `^\d+\.\d+$`, before.Version)
 	require.Greater(t, before.Size, int64(1<<20))
@@ -26,7 +26,7 @@ func TestTheStateOfTheServerIsSeenByTheServingRole(t *testing.T) {
 	_, err = conn.Exec(t.Context(), `BEGIN; SELECT pg_current_xact_id(); PREPARE TRANSACTION 'server_status'`)
 	require.NoError(t, err)
 	defer func() { _, _ = pool.Exec(t.Context(), `ROLLBACK PREPARED 'server_status'`) }()
-	after, err := b.Stores[b.ID(aWest)].Server(t.Context())
+	after, err := b.Stores[b.ID(aWest)].Operate.Server(t.Context())
 	require.NoError(t, err)
 	require.False(t, after.OldestPrepared.IsZero())
 }

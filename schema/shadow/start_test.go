@@ -17,9 +17,9 @@ import (
 // known makes a deployment known to a store, which it does not refer to yet.
 func known(t *testing.T) func(*shadow.Store) {
 	return func(store *shadow.Store) {
-		_, err := store.Establish(t.Context(), peerOfA, newAttempt(), nil)
+		_, err := store.Targets.Establish(t.Context(), peerOfA, newAttempt(), nil)
 		require.NoError(t, err)
-		require.NoError(t, store.CheckKept(t.Context(), peerOfA, ""))
+		require.NoError(t, store.Read.CheckKept(t.Context(), peerOfA, ""))
 	}
 }
 
@@ -39,7 +39,7 @@ func useTransactions(t *testing.T, server *harness.Cluster, n int) {
 func seen(t *testing.T, store *shadow.Store) {
 	t.Helper()
 	for range 2 { // the second look finds the numbers that the first one has passed over
-		_, err := store.NoticeEpoch(t.Context())
+		_, err := store.Gate.NoticeEpoch(t.Context())
 		require.NoError(t, err)
 	}
 }
@@ -68,23 +68,23 @@ func TestACopyBesideABusyDatabaseDecidesNothing_I2_I3(t *testing.T) {
 			s.swap()
 			useTransactions(t, s.copy, 5000)
 			_, store := movingPool(t, s.copy, s.address)
-			awaiting, err := store.NoticeEpoch(t.Context())
+			awaiting, err := store.Gate.NoticeEpoch(t.Context())
 			require.NoError(t, err)
 			require.False(t, awaiting, "the process cannot know")
 			refused := func() {
 				t.Helper()
-				_, err := store.Delete(t.Context(), shadow.DeleteRequest{Name: "targets/t0"})
+				_, err := store.Deletions.Delete(t.Context(), shadow.DeleteRequest{Name: "targets/t0"})
 				var unavailable *peer.UnavailableError
 				require.ErrorAs(t, err, &unavailable)
 				require.ErrorIs(t, err, peer.ErrRecovering)
 			}
 			refused()
-			_, err = store.Answer(t.Context(), peerOfA, []peer.Question{{Key: peer.BlockadeKey{Attempt: newAttempt()}, Expired: true}})
+			_, err = store.Attempts.Answer(t.Context(), peerOfA, []peer.Question{{Key: peer.BlockadeKey{Attempt: newAttempt()}, Expired: true}})
 			require.ErrorIs(t, err, peer.ErrRecovering, "a verdict of a copy may be wrong")
 			write(s, store)
-			require.ErrorIs(t, store.CheckKept(t.Context(), peerOfA, token), schema.ErrReset)
+			require.ErrorIs(t, store.Read.CheckKept(t.Context(), peerOfA, token), schema.ErrReset)
 			refused()
-			awaiting, err = store.NoticeEpoch(t.Context())
+			awaiting, err = store.Gate.NoticeEpoch(t.Context())
 			require.NoError(t, err)
 			require.True(t, awaiting)
 		})
@@ -105,7 +105,7 @@ func TestAStartWaitsForPositions_I13(t *testing.T) {
 		s.address.Store(s.primary.Address())
 	}
 	deletes := func(store *shadow.Store, name string) error {
-		_, err := store.Delete(t.Context(), shadow.DeleteRequest{Name: name})
+		_, err := store.Deletions.Delete(t.Context(), shadow.DeleteRequest{Name: name})
 		return err
 	}
 	restart()
@@ -120,13 +120,13 @@ func TestAStartWaitsForPositions_I13(t *testing.T) {
 	require.ErrorAs(t, err, &unavailable)
 	require.Equal(t, []schema.DeploymentID{peerOfA}, unavailable.Deployments)
 	require.ErrorContains(t, err, "has started again")
-	status, err := store.Epoch(t.Context())
+	status, err := store.Operate.Epoch(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, []schema.DeploymentID{peerOfA}, status.Unconfirmed)
-	require.NoError(t, store.CheckKept(t.Context(), peerOfA, token))
+	require.NoError(t, store.Read.CheckKept(t.Context(), peerOfA, token))
 	require.NoError(t, deletes(store, "targets/t1"))
 
-	_, err = store.Save(t.Context(), []peer.Write{{Name: "targets/t2"}})
+	_, err = store.Write.Save(t.Context(), []peer.Write{{Name: "targets/t2"}})
 	require.NoError(t, err)
 	restart()
 	pool, again := movingPool(t, s.primary, s.address)
@@ -136,7 +136,7 @@ func TestAStartWaitsForPositions_I13(t *testing.T) {
 	_, err = pool.Exec(t.Context(), `UPDATE dbcontroller.meta SET positions_until = clock_timestamp()`) // the seconds have passed
 	require.NoError(t, err)
 	require.NoError(t, deletes(store, "targets/t2"))
-	awaiting, err := store.NoticeEpoch(t.Context())
+	awaiting, err := store.Gate.NoticeEpoch(t.Context())
 	require.NoError(t, err)
 	require.False(t, awaiting)
 }

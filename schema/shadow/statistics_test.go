@@ -34,7 +34,7 @@ func TestTheStatisticsOfGrownTablesAreRenewed(t *testing.T) {
 	_, before := looked()
 	ctx, cancel := context.WithCancel(t.Context())
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return store.RunStatistics(ctx) })
+	g.Go(func() error { return store.Admin.RunStatistics(ctx) })
 	putHolders(t, b, "new", 2000, nil)
 	require.Eventually(t, func() bool {
 		rows, after := looked()

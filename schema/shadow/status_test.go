@@ -27,7 +27,7 @@ func TestAStatusIsApartFromTheBody(t *testing.T) {
 		if status != "" {
 			text = []byte(status)
 		}
-		return store.UpdateStatus(ctx, "holders/h", made.UID, text, generation)
+		return store.Write.UpdateStatus(ctx, "holders/h", made.UID, text, generation)
 	}
 	generations := func(r *peer.Resource, body, status int64, text string) {
 		t.Helper()
@@ -43,7 +43,7 @@ func TestAStatusIsApartFromTheBody(t *testing.T) {
 	require.Equal(t, first.Revision, again.Revision)
 	_, err = update(`{"phase": "other"}`, new(int64))
 	require.ErrorIs(t, err, peer.ErrConflict)
-	_, err = store.UpdateStatus(ctx, "holders/h", uuid.New(), nil, nil)
+	_, err = store.Write.UpdateStatus(ctx, "holders/h", uuid.New(), nil, nil)
 	require.ErrorIs(t, err, peer.ErrNotFound)
 	for _, bad := range []string{`{"x": "` + strings.Repeat("x", 64<<10) + `"}`, `{"x": "\u0000"}`} {
 		_, err = update(bad, nil)
@@ -52,14 +52,14 @@ func TestAStatusIsApartFromTheBody(t *testing.T) {
 	put := b.MustPut(holder, body{"cascade": target, "x": 2})
 	generations(&put, 2, 1, `{"phase": "new"}`)
 	generations(b.Get(holder), 2, 1, `{"phase": "new"}`)
-	found, _, err := store.List(ctx, shadow.ListRequest{Kind: "Holder", Limit: 10})
+	found, _, err := store.Read.List(ctx, shadow.ListRequest{Kind: "Holder", Limit: 10})
 	require.NoError(t, err)
 	generations(&found[0], 2, 1, `{"phase": "new"}`)
 
 	var token string
 	follow := func(n int) (seen []peer.Resource) {
 		enough := errors.New("enough")
-		err := store.WatchResources(ctx, "Holder", "", token, func(e schema.Event[peer.Resource]) error {
+		err := store.Read.WatchResources(ctx, "Holder", "", token, func(e schema.Event[peer.Resource]) error {
 			seen = append(seen, e.Items...)
 			if e.Token != "" {
 				token = e.Token

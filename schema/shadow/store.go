@@ -32,50 +32,42 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/write"
 )
 
-// Store is the constraint store of one deployment. It is safe for concurrent use. It has the methods of its
-// rooms; of the rooms that serve other rooms as well, the methods in gate.go.
+// Store is the constraint store of one deployment: its rooms. It is safe for concurrent use. The methods of rooms with a transaction as a
+// parameter are for other rooms.
 type Store struct {
-	*reader
-	*operations
-	*keeper
-	*attempts
-	*writer
-	*owners
-	*deleter
-	*verifier
-	*administrator
-	*rowDeleter
-	*righter
-	*granter
-	*book
-	epochs
-	peerEpochs
-	recovery
-	databases
-	others
-	versions
-	positions
-	following
-	finalising
+	// Read has resources, lists and watches.
+	Read *read.Reader
+	// Write creates and updates resources, and their statuses and finalizers.
+	Write *write.Writer
+	// Deletions has deletes and plans of them.
+	Deletions *deletion.Deleter
+	// Attempts answers questions about attempts, and aborts them.
+	Attempts *attempt.Attempts
+	// Targets is the side of targets: blockades, entries, quotas, acknowledgements.
+	Targets *target.Keeper
+	// Owners checks, drops and upgrades owners.
+	Owners *owner.Owners
+	// Rights acquires, recalls and returns rights to refer without asking; RightRequests answers applications that ask for rights.
+	Rights        *rights.Rights
+	RightRequests *rights.Granter
+	// Follow acts upon deletions in other deployments; Cascade removes resources that wait for nothing any more; DeletedRows carries out
+	// the deletion of rows of attached tables.
+	Follow      *follow.Follower
+	Cascade     *cascade.Actor
+	DeletedRows *deletedrows.Deleter
+	// Progress has the counts of deletions.
+	Progress *cascade.Book
+	// Gate has the epochs, databases and versions of this deployment and of others.
+	Gate *gate.Gate
+	// Verify compares references with other deployments, and repairs differences.
+	Verify *verify.Verifier
+	// Operate has the decisions and questions of operators.
+	Operate *operate.Operations
+	// Admin switches versions, decommissions deployments and tidies.
+	Admin *admin.Admin
+
 	db *db.DB
 }
-
-// Embedded under these names, the rooms are not fields that callers see.
-type (
-	reader        = read.Reader
-	operations    = operate.Operations
-	keeper        = target.Keeper
-	attempts      = attempt.Attempts
-	writer        = write.Writer
-	owners        = owner.Owners
-	deleter       = deletion.Deleter
-	verifier      = verify.Verifier
-	administrator = admin.Admin
-	rowDeleter    = deletedrows.Deleter
-	righter       = rights.Rights
-	granter       = rights.Granter
-	book          = cascade.Book
-)
 
 // Open takes the database for a deployment. It fails when the database belongs to another one.
 func Open(ctx context.Context, cfg Config) (*Store, error) {
@@ -101,18 +93,18 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	rt := rights.New(g, rs, p, a)
 	v := verify.New(g, o, t, w, f, rt, rs)
 	return &Store{
-		reader: r, operations: o, keeper: t, attempts: a, writer: w, owners: owner.New(g, c), deleter: deletion.New(g, t, w, c, f, rs), verifier: v,
-		administrator: admin.New(g, p, w, c, f, v, rt), rowDeleter: deletedrows.New(rs, c), righter: rt, granter: rights.NewGranter(g, rs, rt), book: b, db: d,
-		epochs: g, peerEpochs: g, recovery: g, databases: g, others: g, versions: g, positions: f, following: f, finalising: c,
+		Read: r, Write: w, Deletions: deletion.New(g, t, w, c, f, rs), Attempts: a, Targets: t, Owners: owner.New(g, c),
+		Rights: rt, RightRequests: rights.NewGranter(g, rs, rt), Follow: f, Cascade: c, DeletedRows: deletedrows.New(rs, c), Progress: b,
+		Gate: g, Verify: v, Operate: o, Admin: admin.New(g, p, w, c, f, v, rt), db: d,
 	}, nil
 }
 
 // Close ends the store's background work. Call it once, when no other method runs, and before the pool is closed.
 func (s *Store) Close() {
-	s.deleter.Close()
-	s.writer.Close()
-	s.keeper.Close()
-	s.book.Close()
+	s.Deletions.Close()
+	s.Write.Close()
+	s.Targets.Close()
+	s.Progress.Close()
 }
 
 // Logger for messages to operators.

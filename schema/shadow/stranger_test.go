@@ -24,13 +24,13 @@ func TestAStrangerStopsNoDelete_I13_I20(t *testing.T) {
 	stranger := schema.DeploymentID{Service: "evil.example.com", Region: "us-west2"}
 	attack := func() {
 		store := b.Stores[b.ID(aWest)]
-		require.NoError(t, store.Recover(t.Context(), b.Environment())) // as each process does at its start
-		require.ErrorIs(t, store.CheckCaller(t.Context(), stranger), peer.ErrStranger)
-		require.ErrorIs(t, store.CheckDatabase(t.Context(), stranger, uuid.New()), peer.ErrStranger)
+		require.NoError(t, store.Gate.Recover(t.Context(), b.Environment())) // as each process does at its start
+		require.ErrorIs(t, store.Gate.CheckCaller(t.Context(), stranger), peer.ErrStranger)
+		require.ErrorIs(t, store.Gate.CheckDatabase(t.Context(), stranger, uuid.New()), peer.ErrStranger)
 		for _, token := range []string{"", "invented", tokenOf(t, b, aWest, b.ID(bEast))} {
-			require.ErrorIs(t, store.CheckKept(t.Context(), stranger, token), peer.ErrStranger)
+			require.ErrorIs(t, store.Read.CheckKept(t.Context(), stranger, token), peer.ErrStranger)
 		}
-		_, err := store.RecordPeerEpoch(t.Context(), stranger, uuid.Must(uuid.NewV7()), peer.TargetKinds{})
+		_, err := store.Gate.RecordPeerEpoch(t.Context(), stranger, uuid.Must(uuid.NewV7()), peer.TargetKinds{})
 		require.ErrorAs(t, err, new(*peer.UnavailableError), "the registry may list it later")
 		require.ErrorContains(t, err, "is not in the environment that this deployment last received from the registry, and has nothing here")
 		require.Empty(t, unconfirmed(t, b, aWest))
@@ -64,14 +64,14 @@ func TestAnUnlistedRegionOfAnImportingServiceStopsNoDelete_I13_I15(t *testing.T)
 	b.Recover(aWest)
 	b.Settle()
 	store, unlisted := b.Stores[b.ID(aWest)], schema.DeploymentID{Service: "b.example.com", Region: "mars"}
-	require.ErrorIs(t, store.CheckDatabase(t.Context(), unlisted, uuid.New()), peer.ErrStranger)
-	require.ErrorIs(t, store.CheckKept(t.Context(), unlisted, ""), peer.ErrStranger)
-	_, err := store.RecordPeerEpoch(t.Context(), unlisted, uuid.Must(uuid.NewV7()), peer.TargetKinds{})
+	require.ErrorIs(t, store.Gate.CheckDatabase(t.Context(), unlisted, uuid.New()), peer.ErrStranger)
+	require.ErrorIs(t, store.Read.CheckKept(t.Context(), unlisted, ""), peer.ErrStranger)
+	_, err := store.Gate.RecordPeerEpoch(t.Context(), unlisted, uuid.Must(uuid.NewV7()), peer.TargetKinds{})
 	require.ErrorIs(t, err, peer.ErrStranger)
 	b.MustDelete(target)
 	env := b.Environment()
 	env.Deployments = append(env.Deployments, schema.Deployment{DeploymentID: unlisted, Version: "v1", Address: "box", Database: uuid.New()})
-	require.NoError(t, store.Recover(t.Context(), env))
+	require.NoError(t, store.Gate.Recover(t.Context(), env))
 	require.Equal(t, []schema.DeploymentID{unlisted}, unconfirmed(t, b, aWest))
 }
 
@@ -102,18 +102,18 @@ func TestAHolderThatEverybodyHasLostIsNoStranger_I2_I15(t *testing.T) {
 			restore()
 			store := b.Stores[b.ID(aWest)]
 			exec(t, b, aWest, `DELETE FROM dbcontroller.deployment WHERE service = 'b.example.com' AND region = 'eastus2'`)
-			_, err := store.NoticeEpoch(t.Context())
+			_, err := store.Gate.NoticeEpoch(t.Context())
 			require.NoError(t, err)
 			listed := without(b, bEast)
-			require.NoError(t, store.Recover(t.Context(), listed))
+			require.NoError(t, store.Gate.Recover(t.Context(), listed))
 			require.NotContains(t, unconfirmed(t, b, aWest), b.ID(bEast))
 			ctx := peer.WithCallerDatabase(t.Context(), uuid.New())
-			require.ErrorIs(t, store.CheckKept(ctx, b.ID(bEast), ""), peer.ErrStranger, "an empty database in its place has no position")
+			require.ErrorIs(t, store.Read.CheckKept(ctx, b.ID(bEast), ""), peer.ErrStranger, "an empty database in its place has no position")
 			require.NoError(t, b.OpenWatch(b.ID(bEast), b.ID(aWest)))
 			require.Contains(t, unconfirmed(t, b, aWest), b.ID(bEast))
 			_, err = b.Delete(target)
 			require.ErrorAs(t, err, new(*peer.UnavailableError))
-			require.Error(t, store.CheckDatabase(t.Context(), b.ID(bEast), uuid.New()), "the empty database comes later")
+			require.Error(t, store.Gate.CheckDatabase(t.Context(), b.ID(bEast), uuid.New()), "the empty database comes later")
 			b.Settle()
 			require.NotContains(t, unconfirmed(t, b, aWest), b.ID(bEast))
 			_, err = b.Delete(target)
@@ -133,22 +133,22 @@ func TestTheWaitForALostHolderCanBeWaived_I13(t *testing.T) {
 	token := tokenOf(t, b, aWest, b.ID(bEast))
 	b.Backup(aWest)()
 	store := b.Stores[b.ID(aWest)]
-	_, err := store.NoticeEpoch(t.Context())
+	_, err := store.Gate.NoticeEpoch(t.Context())
 	require.NoError(t, err)
 	exec(t, b, aWest, `DELETE FROM dbcontroller.deployment WHERE service = 'b.example.com' AND region = 'eastus2'`)
-	require.NoError(t, store.Recover(t.Context(), without(b, bEast)))
+	require.NoError(t, store.Gate.Recover(t.Context(), without(b, bEast)))
 	b.Settle()
-	require.NoError(t, store.CheckKept(t.Context(), b.ID(bEast), token))
+	require.NoError(t, store.Read.CheckKept(t.Context(), b.ID(bEast), token))
 	require.Equal(t, []schema.DeploymentID{b.ID(bEast)}, unconfirmed(t, b, aWest))
-	require.NoError(t, store.WaiveComparison(t.Context(), b.ID(bEast), "lost", "operator/eve"))
-	decisions, err := store.OperatorDecisions(t.Context())
+	require.NoError(t, store.Operate.WaiveComparison(t.Context(), b.ID(bEast), "lost", "operator/eve"))
+	decisions, err := store.Operate.OperatorDecisions(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, "operator/eve", decisions[0].By)
 	b.MustDelete(target)
 	for _, gone := range []schema.DeploymentID{b.ID(bEast), {Service: "evil.example.com", Region: "mars"}} {
-		require.NoError(t, store.Decommission(t.Context(), shadow.Decommissioned{Deployment: gone, Blocking: schema.Unset, Reason: "stolen", By: "operator/eve"}))
-		require.NoError(t, store.CheckCaller(t.Context(), gone), "it is refused as decommissioned")
-		_, err := store.RecordPeerEpoch(t.Context(), gone, uuid.Must(uuid.NewV7()), peer.TargetKinds{})
+		require.NoError(t, store.Admin.Decommission(t.Context(), shadow.Decommissioned{Deployment: gone, Blocking: schema.Unset, Reason: "stolen", By: "operator/eve"}))
+		require.NoError(t, store.Gate.CheckCaller(t.Context(), gone), "it is refused as decommissioned")
+		_, err := store.Gate.RecordPeerEpoch(t.Context(), gone, uuid.Must(uuid.NewV7()), peer.TargetKinds{})
 		require.ErrorIs(t, err, peer.ErrDecommissioned)
 	}
 }
@@ -163,11 +163,11 @@ func TestWhoHasReferencesIsNoStranger_I2_I15(t *testing.T) {
 	env := without(b, bEast, bWest)
 	env.Services = nil
 	store := b.Stores[b.ID(aWest)]
-	require.NoError(t, store.Recover(t.Context(), env))
-	_, err := store.RecordPeerEpoch(t.Context(), b.ID(bEast), uuid.Must(uuid.NewV7()), peer.TargetKinds{})
+	require.NoError(t, store.Gate.Recover(t.Context(), env))
+	_, err := store.Gate.RecordPeerEpoch(t.Context(), b.ID(bEast), uuid.Must(uuid.NewV7()), peer.TargetKinds{})
 	require.NoError(t, err)
 	require.Equal(t, []schema.DeploymentID{b.ID(bEast)}, unconfirmed(t, b, aWest))
-	require.NoError(t, store.WaiveComparison(t.Context(), b.ID(bEast), "lost", "operator/eve"), "an operator can lift it")
+	require.NoError(t, store.Operate.WaiveComparison(t.Context(), b.ID(bEast), "lost", "operator/eve"), "an operator can lift it")
 	require.Empty(t, unconfirmed(t, b, aWest))
 }
 
@@ -180,7 +180,7 @@ func TestBeforeTheFirstEnvironmentNobodyIsAStranger_I2_I15(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	looked, ended := make(chan struct{}), make(chan error)
 	go func() {
-		ended <- store.FollowEpochs(ctx, shadow.EpochConfig{
+		ended <- store.Admin.FollowEpochs(ctx, shadow.EpochConfig{
 			Latest: func() *schema.Environment {
 				select {
 				case looked <- struct{}{}:
@@ -202,7 +202,7 @@ func TestBeforeTheFirstEnvironmentNobodyIsAStranger_I2_I15(t *testing.T) {
 			}
 		}
 	}()
-	_, err := store.RecordPeerEpoch(t.Context(), schema.DeploymentID{Service: "unheard.example.com", Region: "mars"}, uuid.Must(uuid.NewV7()), peer.TargetKinds{})
+	_, err := store.Gate.RecordPeerEpoch(t.Context(), schema.DeploymentID{Service: "unheard.example.com", Region: "mars"}, uuid.Must(uuid.NewV7()), peer.TargetKinds{})
 	require.NoError(t, err)
 	cancel()
 	require.NoError(t, <-ended)
@@ -218,7 +218,7 @@ func TestBeforeTheFirstEnvironmentAStrangerStopsNoDelete_I13_I15(t *testing.T) {
 	b.Recover(aWest)
 	b.Settle()
 	started := b.SecondProcess(aWest, shadow.Config{})
-	err := started.CheckDatabase(t.Context(), schema.DeploymentID{Service: "evil.example.com", Region: "us-west2"}, uuid.New())
+	err := started.Gate.CheckDatabase(t.Context(), schema.DeploymentID{Service: "evil.example.com", Region: "us-west2"}, uuid.New())
 	require.ErrorAs(t, err, new(*peer.UnavailableError), "the registry may list it later")
 	require.Empty(t, unconfirmed(t, b, aWest))
 	b.MustDelete(target)

@@ -38,28 +38,28 @@ func TestAProcessComparesTheDigestOfAVersionNotItsName_I26(t *testing.T) {
 	anew := strings.Replace(versions, "      - { path: dropped,", "      - { path: added, targets: [a.example.com/Target], behaviour: BLOCK }\n      - { path: dropped,", 1)
 	require.NotEqual(t, versions, anew)
 	model := described(t, anew, schema.ServiceVersion{Service: "b.example.com", Version: "v1"})
-	require.NoError(t, b.Stores[b.ID(bEast)].Switch(ctx, model))
+	require.NoError(t, b.Stores[b.ID(bEast)].Admin.Switch(ctx, model))
 	b.Settle()
 	write := []peer.Write{{Name: "holders/h", Body: body{"added": targetName("t")}}}
-	_, err := asleep.SaveRequested(ctx, uuid.New(), []peer.Write{{Name: "holders/h", Body: body{"added": 1}, Mode: peer.Update}})
+	_, err := asleep.Write.SaveRequested(ctx, uuid.New(), []peer.Write{{Name: "holders/h", Body: body{"added": 1}, Mode: peer.Update}})
 	require.ErrorIs(t, err, peer.ErrAborted, "its refusals are not kept either")
 	short, cancel := context.WithTimeout(ctx, 300e6)
 	defer cancel()
-	_, err = asleep.Save(short, write)
+	_, err = asleep.Write.Save(short, write)
 	require.ErrorIs(t, err, peer.ErrAborted)
 	b.Gone(holder)
 	select {
-	case <-asleep.Superseded():
+	case <-asleep.Gate.Superseded():
 	default:
 		t.Error("the node manager is not notified")
 	}
-	runs, _, err := asleep.Look(ctx, asleep.Model())
+	runs, _, err := asleep.Attempts.Look(ctx, asleep.Model())
 	require.NoError(t, err)
 	require.False(t, runs)
-	asleep.Refresh(model) // keeps the descriptor that it switched to
+	asleep.Admin.Refresh(model) // keeps the descriptor that it switched to
 	require.NotEqual(t, model.Digest, asleep.Model().Digest)
-	require.NoError(t, asleep.Switch(ctx, model))
-	_, err = asleep.Save(ctx, write)
+	require.NoError(t, asleep.Admin.Switch(ctx, model))
+	_, err = asleep.Write.Save(ctx, write)
 	require.NoError(t, err)
 	b.Settle()
 	_, err = b.Delete(targetName("t"))
@@ -74,10 +74,10 @@ func TestAVersionDescribedAgainIsDerivedAgain_I26(t *testing.T) {
 	b.MustPut(targetName("t"), nil)
 	b.MustPut(holder, body{"added": targetName("t")})
 	anew := strings.Replace(versions, "      - { path: dropped,", "      - { path: added, targets: [a.example.com/Target], behaviour: BLOCK }\n      - { path: dropped,", 1)
-	_, before, _, err := b.Stores[b.ID(bEast)].Status(ctx)
+	_, before, _, err := b.Stores[b.ID(bEast)].Operate.Status(ctx)
 	require.NoError(t, err)
-	require.NoError(t, b.Stores[b.ID(bEast)].Switch(ctx, described(t, anew, schema.ServiceVersion{Service: "b.example.com", Version: "v1"})))
-	_, after, _, err := b.Stores[b.ID(bEast)].Status(ctx)
+	require.NoError(t, b.Stores[b.ID(bEast)].Admin.Switch(ctx, described(t, anew, schema.ServiceVersion{Service: "b.example.com", Version: "v1"})))
+	_, after, _, err := b.Stores[b.ID(bEast)].Operate.Status(ctx)
 	require.NoError(t, err)
 	require.Equal(t, before+1, after)
 	b.Settle()
@@ -99,7 +99,7 @@ func TestASupersededProcessEstablishesNothing_I26(t *testing.T) {
 	var err error
 	for limit := time.Second / 2; limit < wait.Limit; limit *= 2 { // enough for the first try, on a busy machine too
 		short, cancel := context.WithTimeout(ctx, limit)
-		_, err = asleep.Save(short, []peer.Write{{Name: "holders/h", Body: body{"block": targetName("t")}}})
+		_, err = asleep.Write.Save(short, []peer.Write{{Name: "holders/h", Body: body{"block": targetName("t")}}})
 		if cancel(); errors.Is(err, peer.ErrAborted) {
 			break
 		}
@@ -117,7 +117,7 @@ func TestASupersededProcessAcceptsNoBlockade_I26(t *testing.T) {
 	b.MustPut(targetName("t"), nil)
 	asleep := b.SecondProcess(aWest, shadow.Config{})
 	b.Switch(aWest, "v2")
-	_, err := asleep.Establish(ctx, b.ID(bEast), newAttempt(), []peer.EstablishReference{{
+	_, err := asleep.Targets.Establish(ctx, b.ID(bEast), newAttempt(), []peer.EstablishReference{{
 		HolderUID: uuid.New(), HolderKind: "Holder", HolderName: "holders/h", Path: "block", TargetKind: "Target", TargetName: "targets/t", Behaviour: schema.Block,
 	}})
 	require.ErrorIs(t, err, peer.ErrAborted)

@@ -127,7 +127,7 @@ func TestNothingElseRefersToWhatIsDeleting_I4(t *testing.T) {
 	b.Settle()
 	require.Equal(t, peer.Deleting, b.Get(targetName("mid")).State)
 	ask := func(uid uuid.UUID, path string, behaviour schema.Behaviour) error {
-		_, err := b.Stores[b.ID(aWest)].Establish(ctx, b.ID(bEast), newAttempt(), []peer.EstablishReference{{
+		_, err := b.Stores[b.ID(aWest)].Targets.Establish(ctx, b.ID(bEast), newAttempt(), []peer.EstablishReference{{
 			HolderUID: uid, HolderKind: "Holder", HolderName: "holders/h", Path: path, TargetKind: "Target", TargetName: "targets/mid", Behaviour: behaviour,
 		}})
 		return err

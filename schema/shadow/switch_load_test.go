@@ -78,20 +78,20 @@ func TestSwitchesUnderLoad_I26(t *testing.T) {
 	}
 	for range 2 {
 		every(0, 0, func() error {
-			_, err := store.Save(ctx, []peer.Write{{Name: fmt.Sprint("holders/h", rand.IntN(25)), Body: random()}})
+			_, err := store.Write.Save(ctx, []peer.Write{{Name: fmt.Sprint("holders/h", rand.IntN(25)), Body: random()}})
 			return err
 		})
 	}
 	every(1, 0, func() error {
-		_, err := b.Stores[b.ID(aWest)].Delete(ctx, shadow.DeleteRequest{Name: fmt.Sprint("targets/t", rand.IntN(6))})
+		_, err := b.Stores[b.ID(aWest)].Deletions.Delete(ctx, shadow.DeleteRequest{Name: fmt.Sprint("targets/t", rand.IntN(6))})
 		return err
 	})
 	every(2, 20*time.Millisecond, func() error {
-		_, err := b.Stores[b.ID(aWest)].Save(ctx, []peer.Write{{Name: fmt.Sprint("targets/t", rand.IntN(6))}})
+		_, err := b.Stores[b.ID(aWest)].Write.Save(ctx, []peer.Write{{Name: fmt.Sprint("targets/t", rand.IntN(6))}})
 		return err
 	})
 	every(3, 100*time.Millisecond, func() error {
-		_, err := store.Delete(ctx, shadow.DeleteRequest{Name: fmt.Sprint("holders/h", rand.IntN(25))})
+		_, err := store.Deletions.Delete(ctx, shadow.DeleteRequest{Name: fmt.Sprint("holders/h", rand.IntN(25))})
 		return err
 	})
 	v := []*schema.Model{modelOf(t, versions, "b.example.com", "v1"), modelOf(t, versions, "b.example.com", "v2")}
@@ -102,7 +102,7 @@ func TestSwitchesUnderLoad_I26(t *testing.T) {
 			return errors.New("no write has succeeded since the last switch") // each switch aborts the writes in flight: on a busy machine all
 		}
 		n, written = n+1, now
-		return store.Switch(ctx, v[n%2])
+		return store.Admin.Switch(ctx, v[n%2])
 	})
 	for i, id := range []schema.DeploymentID{b.ID(aWest), b.ID(bEast)} {
 		every(5+i, 0, func() error {
@@ -144,7 +144,7 @@ func TestSwitchesUnderLoad_I26(t *testing.T) {
 	}
 	require.NoError(t, rows.Err())
 	want := map[string]bool{}
-	all, _, err := store.List(context.Background(), shadow.ListRequest{Limit: 1000})
+	all, _, err := store.Read.List(context.Background(), shadow.ListRequest{Limit: 1000})
 	require.NoError(t, err)
 	for _, r := range all {
 		if r.State != peer.Active {
@@ -156,7 +156,7 @@ func TestSwitchesUnderLoad_I26(t *testing.T) {
 		require.NoError(t, json.Unmarshal(r.Body, &content))
 		found, err := kind.References(b.ID(bEast), r.Name, content)
 		require.NoError(t, err)
-		e, err := store.Explain(context.Background(), r.Name)
+		e, err := store.Operate.Explain(context.Background(), r.Name)
 		require.NoError(t, err)
 		reasons := ""
 		for _, reason := range e.Reasons {
@@ -191,7 +191,7 @@ func TestARunningVersionLearnsOfLaterRenames(t *testing.T) {
 	environments, store := make(chan *schema.Environment), b.Stores[b.ID(aWest)]
 	m, err := nodemanager.New(nodemanager.Config{
 		Deployment: b.ID(aWest), Environments: environments, Logger: zap.NewNop(),
-		Store:   nodemanager.Store{Switch: store.Switch, Refresh: store.Refresh, PointedTo: store.ReferencedDeployments},
+		Store:   nodemanager.Store{Switch: store.Admin.Switch, Refresh: store.Admin.Refresh, PointedTo: store.Attempts.ReferencedDeployments},
 		Sharing: nodemanager.Sharing{Nodes: 1, Leases: store.Leases("one", 5*time.Second)},
 		NewNode: func(s nodemanager.Share) (nodemanager.Runner, error) {
 			go func() {
@@ -246,7 +246,7 @@ func TestABusyResourceDoesNotStarveAPass_I22(t *testing.T) {
 	for range 20 {
 		for _, w := range b.Work(b.ID(bEast)) {
 			if w.Action == schema.Derive {
-				_, _ = b.Stores[b.ID(bEast)].Derive(ctx, w.Seq)
+				_, _ = b.Stores[b.ID(bEast)].Admin.Derive(ctx, w.Seq)
 			}
 		}
 	}
@@ -262,10 +262,10 @@ func TestAListGoesOnAfterARename(t *testing.T) {
 		b.MustPut(fmt.Sprintf("//%s/holders/h%d", bEast, i), nil)
 	}
 	store := b.Stores[b.ID(bEast)]
-	first, token, err := store.List(ctx, shadow.ListRequest{Limit: 2})
+	first, token, err := store.Read.List(ctx, shadow.ListRequest{Limit: 2})
 	require.NoError(t, err)
 	b.Switch(bEast, "v2")
-	rest, _, err := store.List(ctx, shadow.ListRequest{Limit: 100, Token: token})
+	rest, _, err := store.Read.List(ctx, shadow.ListRequest{Limit: 100, Token: token})
 	if err == nil { // an error would be as well
 		require.Len(t, append(first, rest...), 6, "the list says that it is complete")
 	}
@@ -284,7 +284,7 @@ func TestTwoProcessesSetAsideOnce(t *testing.T) {
 			for i := 1; i < n; i++ {
 				writes = append(writes, peer.Write{Name: fmt.Sprintf("holders/h%03d", i)})
 			}
-			_, err := b.Stores[b.ID(bEast)].Save(ctx, writes)
+			_, err := b.Stores[b.ID(bEast)].Write.Save(ctx, writes)
 			require.NoError(t, err)
 			b.Switch(bEast, "v2")
 			var pass int64
@@ -301,15 +301,15 @@ func TestTwoProcessesSetAsideOnce(t *testing.T) {
 					if n == 499 {
 						b.MustPut("//"+bEast+"/holders/h999", nil)
 					}
-					_, err := second.Derive(ctx, pass)
+					_, err := second.Admin.Derive(ctx, pass)
 					require.NoError(t, err)
 				}
 				return nil
 			}
-			_, err = b.Stores[b.ID(bEast)].Derive(ctx, pass)
+			_, err = b.Stores[b.ID(bEast)].Admin.Derive(ctx, pass)
 			require.NoError(t, err)
 			b.OnEstablish = nil
-			_, _, derivations, err := b.Stores[b.ID(bEast)].Status(ctx)
+			_, _, derivations, err := b.Stores[b.ID(bEast)].Operate.Status(ctx)
 			require.NoError(t, err)
 			require.EqualValues(t, 1, derivations[0].SetAside)
 			b.Settle()
@@ -370,7 +370,7 @@ func TestACrashBetweenTheTransactionsOfASwitch_I19(t *testing.T) {
 	g.arm(0)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)
-	go func() { done <- store.Switch(ctx, v2) }()
+	go func() { done <- store.Admin.Switch(ctx, v2) }()
 	<-g.reached
 	cancel()
 	close(g.open)
@@ -388,6 +388,6 @@ func TestListsKnowTheOtherName(t *testing.T) {
 	b := harness.NewBox(t, regions, nil, aWest, bWest, bEast)
 	b.MustPut(holder, nil)
 	b.Switch(bWest, "v2") // a caller there says Keeper, and asks for the other region
-	_, _, err := b.Stores[b.ID(bEast)].List(context.Background(), shadow.ListRequest{Kind: "Keeper", Limit: 10})
+	_, _, err := b.Stores[b.ID(bEast)].Read.List(context.Background(), shadow.ListRequest{Kind: "Keeper", Limit: 10})
 	require.NoError(t, err)
 }

@@ -17,7 +17,7 @@ import (
 func switching(t *testing.T, b *harness.Box, deployment string, model *schema.Model) <-chan error {
 	t.Helper()
 	done := make(chan error, 1)
-	go func() { done <- b.Stores[b.ID(deployment)].Switch(context.Background(), model) }()
+	go func() { done <- b.Stores[b.ID(deployment)].Admin.Switch(context.Background(), model) }()
 	require.Eventually(t, func() bool { return len(done) > 0 || waiting(t, b.Pools[b.ID(deployment)]) }, wait.Limit, 5*time.Millisecond)
 	return done
 }
@@ -49,7 +49,7 @@ func TestASwitchWaitsForACheckOfAnOwnerThatIsUnderWay_I26(t *testing.T) {
 	g.arm(0)
 	checked := make(chan error, 1)
 	go func() {
-		_, err := asked.CheckOwners(context.Background(), b.ID(bEast), []peer.OwnerQuestion{{Kind: "Target", Name: "targets/t", UID: owner.UID}})
+		_, err := asked.Owners.CheckOwners(context.Background(), b.ID(bEast), []peer.OwnerQuestion{{Kind: "Target", Name: "targets/t", UID: owner.UID}})
 		checked <- err
 	}()
 	<-g.reached // it has the lock of the version

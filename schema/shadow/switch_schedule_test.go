@@ -133,12 +133,12 @@ func TestTheSameNameInTwoRegionsIsDerived_I20(t *testing.T) {
 	b.Switch(bEast, "v2")
 	for _, w := range b.Work(b.ID(bEast)) {
 		if w.Action == schema.Derive {
-			_, err := b.Stores[b.ID(bEast)].Derive(context.Background(), w.Seq)
+			_, err := b.Stores[b.ID(bEast)].Admin.Derive(context.Background(), w.Seq)
 			require.NoError(t, err)
 		}
 	}
 	b.Settle()
-	_, _, derivations, err := b.Stores[b.ID(bEast)].Status(context.Background())
+	_, _, derivations, err := b.Stores[b.ID(bEast)].Operate.Status(context.Background())
 	require.NoError(t, err)
 	require.Equal(t, []shadow.Derivation{{Kind: "Holder", Done: 2, Total: 2, SetAside: 1}}, derivations)
 }
@@ -153,13 +153,13 @@ func TestAPageWithTooManyReferencesIsCut_I20(t *testing.T) {
 		targets = append(targets, peer.Write{Name: fmt.Sprintf("targets/t%d", i)})
 		more = append(more, fmt.Sprintf("//%s/targets/t%d", aWest, i))
 	}
-	_, err := b.Stores[b.ID(aWest)].Save(context.Background(), targets)
+	_, err := b.Stores[b.ID(aWest)].Write.Save(context.Background(), targets)
 	require.NoError(t, err)
 	for i := range 490 { // less than a page of resources
 		writes = append(writes, peer.Write{Name: fmt.Sprintf("holders/h%03d", i), Body: body{"more": more}})
 	}
 	writes = append(writes, peer.Write{Name: "others/o", Body: body{"block": more[0]}})
-	_, err = b.Stores[b.ID(bEast)].Save(context.Background(), writes)
+	_, err = b.Stores[b.ID(bEast)].Write.Save(context.Background(), writes)
 	require.NoError(t, err)
 	b.Switch(bEast, "v3")
 	_, err = b.Do(b.ID(bEast), schema.Derive)
@@ -179,7 +179,7 @@ func TestAnOwnerIsDroppedAfterItsKindWasRenamed_I26(t *testing.T) {
 	b.Settle()
 	restarted := b.SecondProcess(bEast, shadow.Config{})
 	b.Stores[b.ID(bEast)] = restarted
-	_, err := restarted.Save(context.Background(), []peer.Write{{Name: "holders/h", Body: body{"mine": true}}}) // no owners
+	_, err := restarted.Write.Save(context.Background(), []peer.Write{{Name: "holders/h", Body: body{"mine": true}}}) // no owners
 	require.NoError(t, err)
 	require.Empty(t, b.Get(holder).Owners)
 	b.MustDelete(targetName("t"))
@@ -243,14 +243,14 @@ func TestASwitchBetweenTheTransactionsOfAnother_I26(t *testing.T) {
 	one := gatedProcess(t, b, bEast, g, v1)
 	g.arm(0)
 	done := make(chan error)
-	go func() { done <- one.Switch(ctx, v2) }()
+	go func() { done <- one.Admin.Switch(ctx, v2) }()
 	<-g.reached // its first transaction is committed
 	two := b.Stores[b.ID(bEast)]
-	require.NoError(t, two.Switch(ctx, v1))
+	require.NoError(t, two.Admin.Switch(ctx, v1))
 	close(g.open)
 	require.NoError(t, <-done)
-	b.Settle()                              // by two, at v1
-	require.NoError(t, two.Switch(ctx, v2)) // it catches up
+	b.Settle()                                    // by two, at v1
+	require.NoError(t, two.Admin.Switch(ctx, v2)) // it catches up
 	b.Settle()
 	_, err := b.Delete(targetName("t"))
 	require.ErrorAs(t, err, new(*peer.BlockedError), "the switch lost the work to derive the kind")
@@ -270,19 +270,19 @@ func TestNamesReadBeforeASwitchDoNotComeBack_I26(t *testing.T) {
 	g.arm(0)
 	done := make(chan error)
 	go func() { // any request that brings a new name, such as of a deployment
-		_, err := store.Answer(ctx, schema.DeploymentID{Service: "c.example.com", Region: "eu"}, nil)
+		_, err := store.Attempts.Answer(ctx, schema.DeploymentID{Service: "c.example.com", Region: "eu"}, nil)
 		done <- err
 	}()
 	<-g.reached // it has read the kinds
-	require.NoError(t, store.Switch(ctx, v2))
+	require.NoError(t, store.Admin.Switch(ctx, v2))
 	close(g.open)
 	require.NoError(t, <-done)
-	r, err := store.Get(ctx, "holders/h")
+	r, err := store.Read.Get(ctx, "holders/h")
 	require.NoError(t, err)
 	require.Equal(t, "Keeper", r.Kind)
 	for _, w := range b.Work(b.ID(bEast)) {
 		if w.Action == schema.Derive {
-			derived, err := store.Derive(ctx, w.Seq)
+			derived, err := store.Admin.Derive(ctx, w.Seq)
 			require.False(t, err == nil && derived == peer.DerivedAll && b.Count(bEast, "reference") == 0, "reported as derived")
 		}
 	}

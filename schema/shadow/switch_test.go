@@ -102,7 +102,7 @@ func TestASwitchDerivesReferencesAgain_I26(t *testing.T) {
 	deletable := map[string]bool{"block": false, "unset": false, "turned": true, "dropped": false, "added": true}
 	check := func() {
 		for name, yes := range deletable {
-			plan, err := b.Stores[b.ID(aWest)].PlanDelete(context.Background(), "targets/"+name)
+			plan, err := b.Stores[b.ID(aWest)].Deletions.PlanDelete(context.Background(), "targets/"+name)
 			require.NoError(t, err)
 			require.Equal(t, yes, plan.Refusal == nil, "%s: %v", name, plan.Refusal)
 		}
@@ -168,16 +168,16 @@ func TestAResourceThatCannotBeDerivedIsSetAside_I20(t *testing.T) {
 	b.Switch(bEast, "v2")
 	b.SetDown(aWest, true)
 	b.Settle()
-	version, _, derivations, err := b.Stores[b.ID(bEast)].Status(context.Background())
+	version, _, derivations, err := b.Stores[b.ID(bEast)].Operate.Status(context.Background())
 	require.NoError(t, err)
 	require.Equal(t, "v2", version)
 	require.Equal(t, []shadow.Derivation{{Kind: "Keeper", Done: 10, Total: 10, SetAside: 10}}, derivations, "the targets' deployment is away")
 	b.SetDown(aWest, false)
 	b.Settle()
-	_, _, derivations, err = b.Stores[b.ID(bEast)].Status(context.Background())
+	_, _, derivations, err = b.Stores[b.ID(bEast)].Operate.Status(context.Background())
 	require.NoError(t, err)
 	require.Equal(t, []shadow.Derivation{{Kind: "Keeper", Done: 10, Total: 10, SetAside: 1}}, derivations)
-	e, err := b.Stores[b.ID(bEast)].Explain(context.Background(), "holders/h3")
+	e, err := b.Stores[b.ID(bEast)].Operate.Explain(context.Background(), "holders/h3")
 	require.NoError(t, err)
 	require.Len(t, e.Reasons, 1)
 	require.Contains(t, e.Reasons[0].Error, "added: "+targetName("missing")+" does not exist")
@@ -247,7 +247,7 @@ func TestADerivationIsResumable_I19(t *testing.T) {
 	for i := range 1200 {
 		writes = append(writes, peer.Write{Name: fmt.Sprintf("holders/n%04d", i), Body: body{"added": targetName("t"), "near": "holders/n0000"}})
 	}
-	_, err := b.Stores[b.ID(bEast)].Save(context.Background(), writes)
+	_, err := b.Stores[b.ID(bEast)].Write.Save(context.Background(), writes)
 	require.NoError(t, err)
 	b.Settle()
 	b.Switch(bEast, "v2")
@@ -257,11 +257,11 @@ func TestADerivationIsResumable_I19(t *testing.T) {
 			pass = w.Seq
 		}
 	}
-	derived, err := b.Stores[b.ID(bEast)].Derive(context.Background(), pass)
+	derived, err := b.Stores[b.ID(bEast)].Admin.Derive(context.Background(), pass)
 	require.NoError(t, err)
 	require.Equal(t, peer.DerivedSome, derived)
 	again := b.SecondProcess(bEast, shadow.Config{})
-	_, _, derivations, err := again.Status(context.Background())
+	_, _, derivations, err := again.Operate.Status(context.Background())
 	require.NoError(t, err)
 	require.Equal(t, []shadow.Derivation{{Kind: "Keeper", Done: 500, Total: 1200}}, derivations)
 	b.MustPut("//"+bEast+"/holders/n1100", body{"added": targetName("t"), "x": "by a user"})
@@ -297,7 +297,7 @@ func TestPeersOnDifferentVersionsAgreeOnIdentity(t *testing.T) {
 	require.Equal(t, "Target", b.Get(targetName("t")).Kind)
 
 	// A kind that only the newer version has: its deployment answers "unknown", which is not "absent".
-	_, err = b.Stores[b.ID(aWest)].Establish(context.Background(), b.ID(bEast), newAttempt(), []peer.EstablishReference{{
+	_, err = b.Stores[b.ID(aWest)].Targets.Establish(context.Background(), b.ID(bEast), newAttempt(), []peer.EstablishReference{{
 		HolderUID: b.Get(holder).UID, HolderKind: "Keeper", HolderName: "holders/h", Path: "block", TargetKind: "Extra", TargetName: "extras/x", Behaviour: schema.Block,
 	}})
 	var refused *peer.RefusedError
@@ -314,7 +314,7 @@ func TestADroppedImportLeavesNothingBehind(t *testing.T) {
 	b.Settle()
 	b.Switch(bEast, "v4")
 	b.Settle()
-	pointed, err := b.Stores[b.ID(bEast)].ReferencedDeployments(context.Background())
+	pointed, err := b.Stores[b.ID(bEast)].Attempts.ReferencedDeployments(context.Background())
 	require.NoError(t, err)
 	require.Contains(t, pointed, b.ID(aWest), "its entry there stands until the target goes")
 	require.Zero(t, b.Count(bEast, "reference"))
@@ -339,7 +339,7 @@ func TestASwitchUpgradesOwnerReferences(t *testing.T) {
 	b.Settle()
 	require.Equal(t, "v1", b.Get("//" + bEast + "/holders/o00").Owners[0].Version)
 	require.Equal(t, "v2", b.Get(targetName("u")).Owners[0].Version)
-	outstanding, err := b.Stores[b.ID(aWest)].Outstanding(context.Background())
+	outstanding, err := b.Stores[b.ID(aWest)].Admin.Outstanding(context.Background())
 	require.NoError(t, err)
 	require.Equal(t, "upgrade_owners", outstanding[0].Group)
 	require.Equal(t, bEast, outstanding[0].Deployment)

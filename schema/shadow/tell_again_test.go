@@ -28,10 +28,10 @@ WITH s AS (
 INSERT INTO dbcontroller.holder_entry (target_id, deployment_id) SELECT s.id, e.deployment_id FROM s, dbcontroller.holder_entry e`, n)
 	store := b.Stores[b.ID(aWest)]
 	epoch := uuid.Must(uuid.NewV7())
-	_, err := store.RecordPeerEpoch(t.Context(), b.ID(bEast), epoch, peer.TargetKinds{})
+	_, err := store.Gate.RecordPeerEpoch(t.Context(), b.ID(bEast), epoch, peer.TargetKinds{})
 	require.NoError(t, err)
 	require.Zero(t, b.Count(aWest, "notice"), "the transaction is small")
-	require.ErrorAs(t, store.MarkReferencesConfirmed(t.Context(), b.ID(bEast), store.PresentEpoch(), epoch), new(*peer.UnavailableError))
+	require.ErrorAs(t, store.Gate.MarkReferencesConfirmed(t.Context(), b.ID(bEast), store.Gate.PresentEpoch(), epoch), new(*peer.UnavailableError))
 	require.NotEmpty(t, unconfirmed(t, b, aWest))
 	b.SetDown(bEast, true)
 	_, err = b.Do(b.ID(aWest), schema.VerifyBlockades)
@@ -41,6 +41,6 @@ INSERT INTO dbcontroller.holder_entry (target_id, deployment_id) SELECT s.id, e.
 	_, err = b.Do(b.ID(aWest), schema.VerifyBlockades)
 	require.NoError(t, err)
 	require.Equal(t, n, b.Count(aWest, "notice"), "once")
-	require.NoError(t, store.MarkReferencesConfirmed(t.Context(), b.ID(bEast), store.PresentEpoch(), epoch))
+	require.NoError(t, store.Gate.MarkReferencesConfirmed(t.Context(), b.ID(bEast), store.Gate.PresentEpoch(), epoch))
 	require.Empty(t, unconfirmed(t, b, aWest))
 }

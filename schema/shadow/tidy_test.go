@@ -26,7 +26,7 @@ func countRows(t *testing.T, pool *pgxpool.Pool, sql string, args ...any) (n int
 
 func tidied(t *testing.T, b *harness.Box, deployment string) {
 	t.Helper()
-	more, err := b.Stores[b.ID(deployment)].Tidy(context.Background())
+	more, err := b.Stores[b.ID(deployment)].Admin.Tidy(context.Background())
 	require.NoError(t, err)
 	require.False(t, more)
 }
@@ -132,12 +132,12 @@ func TestAForeignTargetWithANewReferenceIsKept_I1(t *testing.T) {
 	b.AfterEstablish = func() { g.arm(0) }
 	saved := make(chan error, 1)
 	go func() {
-		_, err := process.Save(context.Background(), []peer.Write{{Name: "holders/h", Body: body{"block": target}}})
+		_, err := process.Write.Save(context.Background(), []peer.Write{{Name: "holders/h", Body: body{"block": target}}})
 		saved <- err
 	}()
 	<-g.reached
 	require.NoError(t, beside(t, b.Pools[b.ID(bEast)], func() error {
-		_, err := b.Stores[b.ID(bEast)].Tidy(context.Background())
+		_, err := b.Stores[b.ID(bEast)].Admin.Tidy(context.Background())
 		return err
 	}, func() { close(g.open) }))
 	require.NoError(t, <-saved)
@@ -198,7 +198,7 @@ func TestTidySaysThatThereMayBeMore_I28(t *testing.T) {
 		`INSERT INTO dbcontroller.foreign_target (uid, deployment_id, kind_id, name) SELECT gen_random_uuid(), ` + peer + `, 1, 'targets/' || n FROM generate_series(1, 5000) n`,
 	} {
 		exec(t, b, aWest, insert)
-		more, err := b.Stores[b.ID(aWest)].Tidy(t.Context())
+		more, err := b.Stores[b.ID(aWest)].Admin.Tidy(t.Context())
 		require.NoError(t, err)
 		require.True(t, more, insert)
 		tidied(t, b, aWest)
@@ -212,10 +212,10 @@ func TestTidyGoesOnBehindForeignTargetsInUse_I28(t *testing.T) {
 	exec(t, b, aWest, `INSERT INTO dbcontroller.foreign_target (uid, deployment_id, kind_id, name, block_attempt)
 		SELECT gen_random_uuid(), (SELECT id FROM dbcontroller.deployment WHERE service = 'a.example.com' AND region = 'us-west2'), 1, 'targets/' || n, CASE WHEN n <= 5000 THEN gen_random_uuid() END
 		FROM generate_series(1, 5001) n`)
-	more, err := b.Stores[b.ID(aWest)].Tidy(t.Context())
+	more, err := b.Stores[b.ID(aWest)].Admin.Tidy(t.Context())
 	require.NoError(t, err)
 	require.True(t, more)
-	_, err = b.Stores[b.ID(aWest)].Tidy(t.Context())
+	_, err = b.Stores[b.ID(aWest)].Admin.Tidy(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, 5000, b.Count(aWest, "foreign_target"))
 }
@@ -225,7 +225,7 @@ func TestRemovalsThatAreKeptKeepNothingElse_I28(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, func(cfg *shadow.Config) { cfg.Retention.Removals = time.Hour })
 	exec(t, b, aWest, `INSERT INTO dbcontroller.attempt (id, committed, decided_at) VALUES (gen_random_uuid(), false, now() - interval '26 hours')`)
-	_, err := b.Stores[b.ID(aWest)].Tidy(t.Context())
+	_, err := b.Stores[b.ID(aWest)].Admin.Tidy(t.Context())
 	require.ErrorContains(t, err, "removals are kept for at least 7 days")
 	require.Zero(t, countRows(t, b.Pools[b.ID(aWest)], `SELECT count(*) FROM dbcontroller.attempt`))
 }
@@ -269,8 +269,8 @@ func TestTidyLearnsWhoIsDecommissioned_I15(t *testing.T) {
 	b := newPair(t, nil)
 	other := b.SecondProcess(aWest, shadow.Config{})
 	decommission(t, b, aWest, bEast, schema.Unset)
-	require.False(t, other.IsDecommissioned(b.ID(bEast)))
-	_, err := other.Tidy(t.Context())
+	require.False(t, other.Gate.IsDecommissioned(b.ID(bEast)))
+	_, err := other.Admin.Tidy(t.Context())
 	require.NoError(t, err)
-	require.True(t, other.IsDecommissioned(b.ID(bEast)))
+	require.True(t, other.Gate.IsDecommissioned(b.ID(bEast)))
 }

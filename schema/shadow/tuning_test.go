@@ -21,7 +21,7 @@ func TestSettingsOfAStoreChange(t *testing.T) {
 	b.MustPut(target, nil)
 	store := b.Stores[b.ID(aWest)]
 	establish := func() error {
-		_, err := store.Establish(t.Context(), b.ID(bEast), uuid.Must(uuid.NewV7()), []peer.EstablishReference{{
+		_, err := store.Targets.Establish(t.Context(), b.ID(bEast), uuid.Must(uuid.NewV7()), []peer.EstablishReference{{
 			HolderUID: uuid.New(), HolderKind: "Holder", HolderName: "holders/h", Path: "cascade", TargetKind: "Target", TargetName: "targets/t",
 		}})
 		return err
@@ -38,7 +38,7 @@ func TestSettingsOfAStoreChange(t *testing.T) {
 
 func expired(t *testing.T, store *shadow.Store) []schema.DeploymentID {
 	t.Helper()
-	holders, err := store.ExpiredHolders(t.Context())
+	holders, err := store.Targets.ExpiredHolders(t.Context())
 	require.NoError(t, err)
 	return holders
 }
@@ -52,7 +52,7 @@ func TestTheNextAuditIsDueByThePresentPause(t *testing.T) {
 	pause := time.Duration(0)
 	done := make(chan error, 1)
 	go func() {
-		done <- b.Stores[b.ID(aWest)].RunAudits(ctx, shadow.AuditConfig{
+		done <- b.Stores[b.ID(aWest)].Admin.RunAudits(ctx, shadow.AuditConfig{
 			Pace: func() (time.Duration, int) {
 				select {
 				case pause = <-pauses:

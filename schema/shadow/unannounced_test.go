@@ -23,12 +23,12 @@ func TestARestoredHolderDeniesNothingBeforeItsEpochIsKnown_I2_I3(t *testing.T) {
 	b.Expire(aWest) // the confirm of the second attempt is lost with the database
 	restore()
 	store := b.Stores[b.ID(bEast)]
-	_, err := store.NoticeEpoch(t.Context())
+	_, err := store.Gate.NoticeEpoch(t.Context())
 	require.NoError(t, err)
 	for range 2 { // before and after its recovery begins
 		_, err = b.Delete(target)
 		require.ErrorAs(t, err, new(*peer.UnavailableError))
-		require.NoError(t, store.Recover(t.Context(), b.Environment()))
+		require.NoError(t, store.Gate.Recover(t.Context(), b.Environment()))
 	}
 	b.Settle()
 	_, err = b.Delete(target)

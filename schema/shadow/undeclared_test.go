@@ -28,12 +28,12 @@ func TestAReferenceInAnUndeclaredFieldIsRefused_I1(t *testing.T) {
 		create := []peer.Write{{Mode: peer.Create, Name: "holders/h", Body: typo}}
 		masked := []peer.Write{{Mode: peer.Update, Name: "holders/h2", Body: typo, Mask: []string{"body"}}}
 		doors := map[string]func([]peer.Write) error{
-			"save": func(w []peer.Write) error { _, err := store.Save(ctx, w); return err },
+			"save": func(w []peer.Write) error { _, err := store.Write.Save(ctx, w); return err },
 			"requested": func(w []peer.Write) error {
-				_, err := store.SaveRequested(ctx, uuid.Must(uuid.NewV7()), w)
+				_, err := store.Write.SaveRequested(ctx, uuid.Must(uuid.NewV7()), w)
 				return err
 			},
-			"validate": func(w []peer.Write) error { _, err := store.Validate(ctx, w[0]); return err },
+			"validate": func(w []peer.Write) error { _, err := store.Write.Validate(ctx, w[0]); return err },
 			"own transaction": func(w []peer.Write) error {
 				return within(ctx, store, b.Pools[b.ID(bEast)], w...)
 			},
@@ -89,7 +89,7 @@ kinds: [{ kind: Knot, previous_name: Node, patterns: ["nodes/{node}"], reference
 	require.NoError(t, err)
 	model, err := schema.NewModel(services.Services[0].ServiceVersion, services.Services)
 	require.NoError(t, err)
-	b.Stores[b.ID(aWest)].Refresh(model)
+	b.Stores[b.ID(aWest)].Admin.Refresh(model)
 	b.MustPut(down, body{"up": up, "title": "still more"})
 	_, err = b.Put(down, body{"up": down})
 	require.ErrorContains(t, err, "Knot has no reference there")

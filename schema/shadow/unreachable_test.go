@@ -17,7 +17,7 @@ import (
 // deletes deletes a target at aWest.
 func deletes(t *testing.T, b *harness.Box, request uuid.UUID) (peer.DeleteResult, error) {
 	t.Helper()
-	return b.Stores[b.ID(aWest)].Delete(t.Context(), shadow.DeleteRequest{Name: "targets/t", RequestID: request})
+	return b.Stores[b.ID(aWest)].Deletions.Delete(t.Context(), shadow.DeleteRequest{Name: "targets/t", RequestID: request})
 }
 
 // A request id changes no refusal beside a holder whose deployment cannot be reached: a confirmed blockade is a definite one, which is kept,
@@ -60,7 +60,9 @@ func TestARequestIDChangesNoRefusalBesideAnUnreachableHolder_I13_I29(t *testing.
 func TestARestoreToBeforeADecommissioning_I13_I15(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, func(cfg *shadow.Config) { cfg.Times.DeleteTimeout = 300 * time.Millisecond })
-	cleanUp := func() { require.NoError(t, b.Stores[b.ID(aWest)].CleanUpDecommissioned(t.Context(), b.ID(bEast))) }
+	cleanUp := func() {
+		require.NoError(t, b.Stores[b.ID(aWest)].Admin.CleanUpDecommissioned(t.Context(), b.ID(bEast)))
+	}
 	b.MustPut(target, nil)
 	b.MustPut(target2, nil)
 	b.MustPut(holder, body{"block": target})
@@ -98,13 +100,13 @@ func TestADeleteWaitsForTheEndOfADecommissioning_I13_I29(t *testing.T) {
 	store := b.Stores[b.ID(aWest)]
 	soon, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
-	_, err := store.Delete(soon, shadow.DeleteRequest{Name: "targets/t", RequestID: request})
+	_, err := store.Deletions.Delete(soon, shadow.DeleteRequest{Name: "targets/t", RequestID: request})
 	require.Error(t, err)
 	require.False(t, peer.Definite(err), "%v", err)
 	cleaned := make(chan error, 1)
 	go func() {
 		<-time.After(100 * time.Millisecond) // beside the delete, mostly
-		cleaned <- store.CleanUpDecommissioned(t.Context(), b.ID(bEast))
+		cleaned <- store.Admin.CleanUpDecommissioned(t.Context(), b.ID(bEast))
 	}()
 	result, err := deletes(t, b, request)
 	require.NoError(t, err)

@@ -58,25 +58,25 @@ func TestAProcessBehindASwitchUnsetsNothing_I1_I26(t *testing.T) {
 	b.Settle()
 	require.Equal(t, 2, b.Count(bWest, "reference"))
 
-	_, err := behind.Delete(ctx, shadow.DeleteRequest{Name: "targets/t"})
+	_, err := behind.Deletions.Delete(ctx, shadow.DeleteRequest{Name: "targets/t"})
 	require.ErrorIs(t, err, peer.ErrAborted)
 	require.Equal(t, peer.Active, b.Get(nearTarget).State)
 
 	b.MustDelete(target)
 	deletions, _ := b.Seen(id, b.ID(aWest))
 	require.Len(t, deletions, 1)
-	failed, err := behind.ActFor(ctx, b.ID(aWest), deletions, math.MaxInt64)
+	failed, err := behind.Follow.ActFor(ctx, b.ID(aWest), deletions, math.MaxInt64)
 	require.NoError(t, err)
 	require.ErrorIs(t, failed[deletions[0].UID], peer.ErrAborted)
 	require.Equal(t, 2, b.Count(bWest, "reference"))
 	select {
-	case <-behind.Superseded():
+	case <-behind.Gate.Superseded():
 	default:
 		t.Error("the node manager is not notified")
 	}
 
-	require.NoError(t, behind.Adopt(ctx, b.Stores[id].Model()))
-	_, err = behind.Delete(ctx, shadow.DeleteRequest{Name: "targets/t"})
+	require.NoError(t, behind.Admin.Adopt(ctx, b.Stores[id].Model()))
+	_, err = behind.Deletions.Delete(ctx, shadow.DeleteRequest{Name: "targets/t"})
 	require.NoError(t, err)
 	b.Settle()
 	b.Gone(target)
@@ -134,7 +134,7 @@ GRANT ALL ON customers TO dbcontroller_box_serving`)
 	a.exec(a.crm, `INSERT INTO customers VALUES (1, 'g')`)
 	a.Settle()
 	require.NotNil(t, a.Get(customer))
-	_, err = behind.Delete(ctx, shadow.DeleteRequest{Name: "groups/g"})
+	_, err = behind.Deletions.Delete(ctx, shadow.DeleteRequest{Name: "groups/g"})
 	require.NoError(t, err)
 	a.Settle()
 	a.Gone(group, customer)
@@ -153,7 +153,7 @@ GRANT ALL ON customers TO dbcontroller_box_serving`)
 	a.MustDelete(note)
 	for _, w := range a.Work(id) {
 		if w.Action == schema.Finalise {
-			_, err = another.Finalise(ctx, []int64{w.Seq})
+			_, err = another.Cascade.Finalise(ctx, []int64{w.Seq})
 			require.NoError(t, err)
 		}
 	}
@@ -172,13 +172,13 @@ func TestAProcessBehindASwitchKnowsNothingToBeGone_I15_I26(t *testing.T) {
 	b.Switch(aWest, "v2")
 	uid := b.MustPut(target, nil).UID
 	for _, request := range []uuid.UUID{uuid.Nil, uuid.New()} {
-		_, err := behind.Delete(ctx, shadow.DeleteRequest{Name: "targets/t", UID: uid, RequestID: request})
+		_, err := behind.Deletions.Delete(ctx, shadow.DeleteRequest{Name: "targets/t", UID: uid, RequestID: request})
 		require.ErrorIs(t, err, peer.ErrAborted)
 	}
-	require.NoError(t, behind.Adopt(ctx, b.Stores[b.ID(aWest)].Model()))
-	result, err := behind.Delete(ctx, shadow.DeleteRequest{Name: "targets/t", UID: uid})
+	require.NoError(t, behind.Admin.Adopt(ctx, b.Stores[b.ID(aWest)].Model()))
+	result, err := behind.Deletions.Delete(ctx, shadow.DeleteRequest{Name: "targets/t", UID: uid})
 	require.NoError(t, err)
 	require.True(t, result.Removed)
-	_, err = behind.Delete(ctx, shadow.DeleteRequest{Name: "targets/t", UID: uid})
+	_, err = behind.Deletions.Delete(ctx, shadow.DeleteRequest{Name: "targets/t", UID: uid})
 	require.ErrorIs(t, err, peer.ErrNotFound)
 }

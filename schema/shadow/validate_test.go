@@ -150,8 +150,8 @@ func TestValidateAnswersAsTheWriteWould(t *testing.T) {
 	b.MustPut("//"+bEast+"/holders/filler", body{"block": "//" + aFull + "/targets/t0"})
 	b.Settle()
 	store := b.Stores[b.ID(bEast)]
-	require.NoError(t, store.Decommission(t.Context(), shadow.Decommissioned{Deployment: b.ID(aGone), Blocking: schema.Unset, Reason: "burnt down", By: "operator/ann"}))
-	require.NoError(t, b.Stores[b.ID(aRefuses)].Decommission(t.Context(), shadow.Decommissioned{Deployment: b.ID(bEast), Blocking: schema.Unset, Reason: "burnt down", By: "operator/ann"}))
+	require.NoError(t, store.Admin.Decommission(t.Context(), shadow.Decommissioned{Deployment: b.ID(aGone), Blocking: schema.Unset, Reason: "burnt down", By: "operator/ann"}))
+	require.NoError(t, b.Stores[b.ID(aRefuses)].Admin.Decommission(t.Context(), shadow.Decommissioned{Deployment: b.ID(bEast), Blocking: schema.Unset, Reason: "burnt down", By: "operator/ann"}))
 	b.Settle()
 
 	seed := rand.Uint64()
@@ -162,9 +162,9 @@ func TestValidateAnswersAsTheWriteWould(t *testing.T) {
 		w.event(b)
 		writes := w.batch()
 		before := rowsOf(b)
-		would, wouldErr := store.ValidateBatch(t.Context(), writes, "")
+		would, wouldErr := store.Write.ValidateBatch(t.Context(), writes, "")
 		require.Equal(t, before, rowsOf(b), "%+v", writes)
-		saved, err := store.Save(t.Context(), writes)
+		saved, err := store.Write.Save(t.Context(), writes)
 		if err != nil || wouldErr != nil {
 			require.Equal(t, fmt.Sprint(err), fmt.Sprint(wouldErr), "%+v", writes)
 			refused[fmt.Sprintf("%T", err)]++
@@ -205,7 +205,7 @@ func (w *randomWrites) event(b *harness.Box) {
 	case 6:
 		b.Switch(bEast, pick(w.Rand, "v1", "v2")) // its derivations wait for the next Settle
 	case 7, 8:
-		_, _ = b.Stores[b.ID(bEast)].RemoveFinalizer(context.Background(), fmt.Sprintf("holders/h%d", w.IntN(5)), uuid.Nil, "calendar")
+		_, _ = b.Stores[b.ID(bEast)].Write.RemoveFinalizer(context.Background(), fmt.Sprintf("holders/h%d", w.IntN(5)), uuid.Nil, "calendar")
 	}
 }
 
@@ -225,7 +225,7 @@ func TestRulesOfAKindHoldForEachWrite(t *testing.T) {
 	b, ctx := harness.NewBox(t, ruledServices, nil, aWest, bEast), t.Context()
 	store := b.Stores[b.ID(bEast)]
 	given := body{"zone": "z1"}
-	saved, err := store.Save(ctx, []peer.Write{{Mode: peer.Create, Name: "holders/h", Body: given}})
+	saved, err := store.Write.Save(ctx, []peer.Write{{Mode: peer.Create, Name: "holders/h", Body: given}})
 	require.NoError(t, err)
 	require.JSONEq(t, `{"zone": "z1", "spec": {"size": 3}}`, string(saved[0].Body))
 	require.Equal(t, body{"zone": "z1"}, given, "the caller's body")
@@ -237,11 +237,11 @@ func TestRulesOfAKindHoldForEachWrite(t *testing.T) {
 		{Name: "holders/h2", Body: body{"spec": body{"size": "big"}}},
 		{Name: "holders/h2", Mode: peer.Create, Body: body{"spec": "text"}},
 	} {
-		_, err := store.Save(ctx, []peer.Write{w})
+		_, err := store.Write.Save(ctx, []peer.Write{w})
 		require.ErrorAs(t, err, new(*peer.InvalidError), "%+v", w)
 		require.ErrorAs(t, within(ctx, store, b.Pools[b.ID(bEast)], w), new(*peer.InvalidError), "%+v", w)
 	}
-	masked, err := store.Save(ctx, []peer.Write{{Name: "holders/h", Mode: peer.Update, Mask: []string{"body.spec"}}})
+	masked, err := store.Write.Save(ctx, []peer.Write{{Name: "holders/h", Mode: peer.Update, Mask: []string{"body.spec"}}})
 	require.NoError(t, err)
 	require.JSONEq(t, `{"zone": "z1", "spec": {"size": 3}}`, string(masked[0].Body), "a removed field has its default again")
 	require.Equal(t, saved[0].Generation, masked[0].Generation)

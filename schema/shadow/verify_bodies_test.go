@@ -98,7 +98,7 @@ func TestASupersededProcessVerifiesNoBodies_I26(t *testing.T) {
 	asleep := b.SecondProcess(bEast, shadow.Config{})
 	b.Switch(bEast, "v2")
 	b.Settle()
-	_, err := asleep.Verify(ctx, shadow.Verification{Settle: 1, Repair: true})
+	_, err := asleep.Verify.Verify(ctx, shadow.Verification{Settle: 1, Repair: true})
 	require.ErrorIs(t, err, peer.ErrAborted)
 	require.Zero(t, b.Count(bEast, "work"))
 }
@@ -112,13 +112,13 @@ func TestAnAuditReadsBodiesInTurn_I21(t *testing.T) {
 		writes = append(writes, peer.Write{Name: fmt.Sprintf("holders/h%03d", i), Body: body{"near": body{"block": "holders/h000"}}})
 	}
 	store := b.Stores[b.ID(bEast)]
-	_, err := store.Save(ctx, writes)
+	_, err := store.Write.Save(ctx, writes)
 	require.NoError(t, err)
 	_, err = b.Pools[b.ID(bEast)].Exec(ctx, `DELETE FROM dbcontroller.reference`)
 	require.NoError(t, err)
 	seen := map[schema.FullName]int{}
 	for range 5 {
-		done, err := store.Verify(ctx, shadow.Verification{Settle: 1, Bodies: 120, Report: func(d shadow.Difference) error { seen[d.Holder]++; return nil }})
+		done, err := store.Verify.Verify(ctx, shadow.Verification{Settle: 1, Bodies: 120, Report: func(d shadow.Difference) error { seen[d.Holder]++; return nil }})
 		require.NoError(t, err)
 		require.EqualValues(t, 120, done.Bodies)
 	}
@@ -127,7 +127,7 @@ func TestAnAuditReadsBodiesInTurn_I21(t *testing.T) {
 		require.LessOrEqual(t, n, 3, name)
 		require.GreaterOrEqual(t, n, 2, name)
 	}
-	small, err := store.Verify(ctx, shadow.Verification{Settle: 1, Bodies: 1000})
+	small, err := store.Verify.Verify(ctx, shadow.Verification{Settle: 1, Bodies: 1000})
 	require.NoError(t, err)
 	require.EqualValues(t, 250, small.Bodies, "none is read twice")
 }
@@ -142,7 +142,7 @@ func TestLargeBodiesAreReadAFewAtATime_I21(t *testing.T) {
 	}
 	store := b.Stores[b.ID(bEast)]
 	pages := 0
-	done, err := store.Verify(ctx, shadow.Verification{Settle: 1, Progress: func(context.Context, shadow.Verified) error { pages++; return nil }})
+	done, err := store.Verify.Verify(ctx, shadow.Verification{Settle: 1, Progress: func(context.Context, shadow.Verified) error { pages++; return nil }})
 	require.NoError(t, err)
 	require.EqualValues(t, resources, done.Bodies)
 	require.GreaterOrEqual(t, pages, resources/4)

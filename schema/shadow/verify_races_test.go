@@ -27,7 +27,7 @@ func lostBlockade(t *testing.T) *harness.Box {
 // repairs verifies a deployment with repairs, and returns the kinds of the differences.
 func repairs(t *testing.T, b *harness.Box, deployment string) (kinds []shadow.DifferenceKind, err error) {
 	t.Helper()
-	_, err = b.Stores[b.ID(deployment)].Verify(t.Context(), shadow.Verification{
+	_, err = b.Stores[b.ID(deployment)].Verify.Verify(t.Context(), shadow.Verification{
 		Repair: true, Settle: time.Millisecond, Report: func(d shadow.Difference) error { kinds = append(kinds, d.Kind); return nil },
 	})
 	return kinds, err
@@ -76,7 +76,7 @@ func TestARepairDoesNotGoOnWithUnknownAnswers_I8(t *testing.T) {
 			known[i] = peer.KnownNot
 		}
 	}
-	out, err := b.Stores[b.ID(bEast)].Verify(t.Context(), shadow.Verification{Repair: true, Settle: time.Millisecond})
+	out, err := b.Stores[b.ID(bEast)].Verify.Verify(t.Context(), shadow.Verification{Repair: true, Settle: time.Millisecond})
 	require.NoError(t, err)
 	require.ErrorContains(t, out.Unreachable[b.ID(aWest)], "runs another version")
 }

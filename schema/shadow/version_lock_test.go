@@ -47,19 +47,19 @@ func TestStepsOfARecoveryHoldTheVersionLock_I1_I5_I8(t *testing.T) {
 	b.Settle()
 	store := b.Stores[b.ID(aWest)]
 	awaits(t, b, aWest, shared, func(ctx context.Context) error {
-		_, err := store.RecordPeerEpoch(ctx, b.ID(bWest), uuid.Must(uuid.NewV7()), peer.TargetKinds{})
+		_, err := store.Gate.RecordPeerEpoch(ctx, b.ID(bWest), uuid.Must(uuid.NewV7()), peer.TargetKinds{})
 		return err
 	})
 	awaits(t, b, aWest, shared, func(ctx context.Context) error {
-		return store.AcceptDatabase(ctx, shadow.AcceptedDatabase{Deployment: b.ID(bWest), Database: uuid.New(), Epoch: uuid.Must(uuid.NewV7()), Reason: "burnt down", By: "eve"})
+		return store.Gate.AcceptDatabase(ctx, shadow.AcceptedDatabase{Deployment: b.ID(bWest), Database: uuid.New(), Epoch: uuid.Must(uuid.NewV7()), Reason: "burnt down", By: "eve"})
 	})
 	restore()
 	store = b.Stores[b.ID(aWest)]
-	_, err := store.NoticeEpoch(t.Context())
+	_, err := store.Gate.NoticeEpoch(t.Context())
 	require.NoError(t, err)
-	awaits(t, b, aWest, exclusively, func(ctx context.Context) error { return store.Recover(ctx, b.Environment()) })
+	awaits(t, b, aWest, exclusively, func(ctx context.Context) error { return store.Gate.Recover(ctx, b.Environment()) })
 	awaits(t, b, bEast, exclusively, func(ctx context.Context) error {
-		found, err := b.Stores[b.ID(bEast)].Verify(ctx, shadow.Verification{Repair: true, Settle: 1})
+		found, err := b.Stores[b.ID(bEast)].Verify.Verify(ctx, shadow.Verification{Repair: true, Settle: 1})
 		if err == nil {
 			require.EqualValues(t, 1, found.Repaired)
 		}
@@ -83,7 +83,7 @@ func TestASwitchWaitsForTheSecondTransactionOfAnother_I26(t *testing.T) {
 	there := switching(t, b, bEast, modelOf(t, versions, "b.example.com", "v2"))
 	stopped(t, b, bEast, 1)
 	back := make(chan error, 1)
-	go func() { back <- second.Switch(context.Background(), modelOf(t, versions, "b.example.com", "v1")) }()
+	go func() { back <- second.Admin.Switch(context.Background(), modelOf(t, versions, "b.example.com", "v1")) }()
 	stopped(t, b, bEast, 2)
 	var version string
 	require.NoError(t, pool.QueryRow(t.Context(), `SELECT version FROM dbcontroller.meta`).Scan(&version))

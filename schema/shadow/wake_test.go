@@ -52,7 +52,7 @@ func keepAwake(t *testing.T, b *harness.Box) *awake {
 			shards[i] = int16(i)
 		}
 		follow(func(ctx context.Context) error {
-			return store.WatchWork(ctx, shards, "", func(e schema.Event[schema.Work]) error {
+			return store.Read.WatchWork(ctx, shards, "", func(e schema.Event[schema.Work]) error {
 				for _, w := range e.Items {
 					a.take(id, 0, w.Seq)
 				}
@@ -61,7 +61,7 @@ func keepAwake(t *testing.T, b *harness.Box) *awake {
 		})
 		for holder := range b.Stores {
 			follow(func(ctx context.Context) error {
-				return store.WatchDeletions(ctx, holder, "", func(e schema.Event[schema.Deletion]) error {
+				return store.Read.WatchDeletions(ctx, holder, "", func(e schema.Event[schema.Deletion]) error {
 					for _, d := range e.Items {
 						a.take(id, 1, d.Seq)
 					}
@@ -239,11 +239,11 @@ func TestNothingThatIsLeftWaitsForAPulse_I13(t *testing.T) {
 		b.Renew(at)
 		a.after("a failover of " + at)
 		play(5)
-		_, err := b.Stores[b.ID(at)].Verify(t.Context(), shadow.Verification{Repair: true, Settle: 1})
+		_, err := b.Stores[b.ID(at)].Verify.Verify(t.Context(), shadow.Verification{Repair: true, Settle: 1})
 		require.NoError(t, err)
 		a.after("a repair")
 	}
-	require.NoError(t, b.Stores[b.ID(aWest)].Decommission(t.Context(), shadow.Decommissioned{Deployment: b.ID(bEast), Blocking: schema.Unset, Reason: "burnt down", By: "ann"}))
+	require.NoError(t, b.Stores[b.ID(aWest)].Admin.Decommission(t.Context(), shadow.Decommissioned{Deployment: b.ID(bEast), Blocking: schema.Unset, Reason: "burnt down", By: "ann"}))
 	a.after("a decommission")
 	a.settle()
 }

@@ -103,11 +103,11 @@ UPDATE dbcontroller.change SET changed_at = now() - interval '25 hours'
 WHERE seq IN (SELECT seq FROM dbcontroller.change ORDER BY seq LIMIT $1)`, c.compacted)
 		require.NoError(t, err)
 		require.EqualValues(t, c.compacted, tag.RowsAffected())
-		_, err = store.Tidy(ctx)
+		_, err = store.Admin.Tidy(ctx)
 		require.NoError(t, err)
 		require.Equal(t, 6-c.compacted, b.Count(aWest, "change"))
 		if c.reset {
-			err := store.WatchResources(ctx, "", "", f.token, func(schema.Event[peer.Resource]) error { return nil })
+			err := store.Read.WatchResources(ctx, "", "", f.token, func(schema.Event[peer.Resource]) error { return nil })
 			require.ErrorIs(t, err, peer.ErrReset, "compacted up to %d", c.compacted)
 			continue
 		}
@@ -144,7 +144,7 @@ func TestAReaderThatReadsNothingIsEnded(t *testing.T) {
 	ctx, store := context.Background(), b.Stores[b.ID(aWest)]
 	token, stuck := "", make(chan struct{})
 	defer close(stuck)
-	err := store.WatchResources(ctx, "", "", "", func(e schema.Event[peer.Resource]) error {
+	err := store.Read.WatchResources(ctx, "", "", "", func(e schema.Event[peer.Resource]) error {
 		if e.EndOfSnapshot {
 			token = e.Token
 			b.MustPut(target, nil)
@@ -165,7 +165,7 @@ func TestAnIdleWatchSendsBookmarks(t *testing.T) {
 	b := newPair(t, nil)
 	spoke := errors.New("spoke")
 	ended := false
-	err := b.Stores[b.ID(aWest)].WatchResources(context.Background(), "", "", "", func(e schema.Event[peer.Resource]) error {
+	err := b.Stores[b.ID(aWest)].Read.WatchResources(context.Background(), "", "", "", func(e schema.Event[peer.Resource]) error {
 		if e.EndOfSnapshot {
 			ended = true
 		} else if ended && e.Token != "" {
@@ -246,7 +246,7 @@ func TestWatchesGetExactlyWhatWasCommitted_I23(t *testing.T) {
 			token, primed := "", false
 			for watching.Err() == nil {
 				open = nil // the changes after the last token are delivered again
-				_ = store.WatchResources(watching, "", "", token, func(e schema.Event[peer.Resource]) error {
+				_ = store.Read.WatchResources(watching, "", "", token, func(e schema.Event[peer.Resource]) error {
 					for _, r := range e.Items {
 						open = append(open, changed{r.UID, int64(r.Revision), int(r.State)})
 					}
@@ -335,7 +335,7 @@ func writeAtRandom(t *testing.T, b *harness.Box, seed uint64) {
 		name := fmt.Sprintf("targets/t%d", r.IntN(15))
 		switch r.IntN(4) {
 		case 0:
-			if _, err := store.Delete(ctx, shadow.DeleteRequest{Name: name}); err != nil && !errors.Is(err, peer.ErrNotFound) {
+			if _, err := store.Deletions.Delete(ctx, shadow.DeleteRequest{Name: name}); err != nil && !errors.Is(err, peer.ErrNotFound) {
 				t.Error(err)
 			}
 		case 1:
@@ -344,14 +344,14 @@ func writeAtRandom(t *testing.T, b *harness.Box, seed uint64) {
 				writes = append(writes, peer.Write{Name: fmt.Sprintf("targets/own%d-%d-%d", seed, i, j)})
 			}
 			pause := r.Float64() / 50
-			if _, err := store.SaveWithin(ctx, &shadow.UserTransaction{Pool: pool, Also: func(tx pgx.Tx) error {
+			if _, err := store.Write.SaveWithin(ctx, &shadow.UserTransaction{Pool: pool, Also: func(tx pgx.Tx) error {
 				_, err := tx.Exec(ctx, `SELECT pg_sleep($1)`, pause)
 				return err
 			}}, writes); err != nil {
 				t.Error(err)
 			}
 		default:
-			if _, err := store.Save(ctx, []peer.Write{{Name: name, Body: body{"i": i}}}); err != nil {
+			if _, err := store.Write.Save(ctx, []peer.Write{{Name: name, Body: body{"i": i}}}); err != nil {
 				t.Error(err)
 			}
 		}
@@ -376,7 +376,7 @@ func TestWatchesAtTheEndReadItOnce(t *testing.T) {
 	t.Cleanup(pool.Close)
 	store, err := shadow.Open(t.Context(), shadow.Config{Pool: pool, Deployment: b.ID(aWest), Watches: shadow.Watches{PollInterval: time.Hour}})
 	require.NoError(t, err)
-	require.NoError(t, store.Switch(t.Context(), b.Stores[b.ID(aWest)].Model()))
+	require.NoError(t, store.Admin.Switch(t.Context(), b.Stores[b.ID(aWest)].Model()))
 	const watchers, writes = 60, 20
 	var followers []*follower
 	for range watchers {
@@ -389,12 +389,12 @@ func TestWatchesAtTheEndReadItOnce(t *testing.T) {
 		}
 	}
 	all(0)
-	_, err = store.Save(t.Context(), []peer.Write{{Name: "targets/first"}}) // brings all to one position
+	_, err = store.Write.Save(t.Context(), []peer.Write{{Name: "targets/first"}}) // brings all to one position
 	require.NoError(t, err)
 	all(1)
 	reads.Store(0)
 	for i := range writes {
-		_, err := store.Save(t.Context(), []peer.Write{{Name: fmt.Sprintf("targets/t%d", i)}})
+		_, err := store.Write.Save(t.Context(), []peer.Write{{Name: fmt.Sprintf("targets/t%d", i)}})
 		require.NoError(t, err)
 		all(i + 2)
 	}
@@ -406,7 +406,7 @@ func TestWatchesAtTheEndReadItOnce(t *testing.T) {
 	for i := range 1000 {
 		burst = append(burst, peer.Write{Name: fmt.Sprintf("targets/burst%d", i)})
 	}
-	_, err = store.Save(t.Context(), burst)
+	_, err = store.Write.Save(t.Context(), burst)
 	require.NoError(t, err)
 	all(1 + writes + len(burst))
 	require.Less(t, reads.Load(), int64(60), "ten pages, %d watches", watchers)
@@ -426,7 +426,7 @@ func TestAWatchThatIsBehindReadsEachChangeOnce(t *testing.T) {
 		for j := range size {
 			writes = append(writes, peer.Write{Name: fmt.Sprintf("targets/t%d-%d", i, j)})
 		}
-		_, err := writer.Save(t.Context(), writes)
+		_, err := writer.Write.Save(t.Context(), writes)
 		require.NoError(t, err)
 	}
 	// A session reports its reads to the statistics when it ends.
@@ -439,7 +439,7 @@ func TestAWatchThatIsBehindReadsEachChangeOnce(t *testing.T) {
 	require.NoError(t, err)
 	store, err := shadow.Open(t.Context(), shadow.Config{Pool: pool, Deployment: b.ID(aWest)})
 	require.NoError(t, err)
-	require.NoError(t, store.Switch(t.Context(), writer.Model()))
+	require.NoError(t, store.Admin.Switch(t.Context(), writer.Model()))
 	before := read()
 	f, stop = follow(t, store, f.token)
 	f.until("all writes", func() bool { return len(f.state) == transactions*size })
@@ -463,16 +463,16 @@ func TestAChangeBesideAWindowComesOnce_I23(t *testing.T) {
 		for j := range size / 3 {
 			writes = append(writes, peer.Write{Name: fmt.Sprintf("targets/t%d-%d", i, j)})
 		}
-		_, err := store.Save(t.Context(), writes)
+		_, err := store.Write.Save(t.Context(), writes)
 		require.NoError(t, err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	seen := map[string]int{}
 	late := 0
-	err := store.WatchResources(ctx, "", "", f.token, func(e schema.Event[peer.Resource]) error {
+	err := store.Read.WatchResources(ctx, "", "", f.token, func(e schema.Event[peer.Resource]) error {
 		write := func(name string) {
-			_, err := store.Save(ctx, []peer.Write{{Name: name}})
+			_, err := store.Write.Save(ctx, []peer.Write{{Name: name}})
 			require.NoError(t, err)
 		}
 		for _, r := range e.Items {

@@ -23,7 +23,7 @@ func TestAWritePastItsDeadlineReturnsTheLastFailure(t *testing.T) {
 	defer cancel()
 	answer := make(chan error, 1)
 	go func() {
-		_, err := store.Save(ctx, []peer.Write{{Name: "targets/early"}})
+		_, err := store.Write.Save(ctx, []peer.Write{{Name: "targets/early"}})
 		answer <- err
 	}()
 	select {

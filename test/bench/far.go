@@ -99,7 +99,7 @@ func openFar(ctx context.Context, databases func(context.Context, int) ([]string
 		id := schema.DeploymentID{Service: "far.example.com", Region: fmt.Sprintf("r%02d", i)}
 		store, err := shadow.Open(ctx, shadow.Config{Pool: pool, Deployment: id, Peers: peer.PeersOf(&farPeers{f, id})})
 		if err == nil {
-			err = store.Switch(ctx, model)
+			err = store.Admin.Switch(ctx, model)
 		}
 		if err != nil {
 			f.close()
@@ -120,7 +120,7 @@ func (f *farAway) measure(ctx context.Context, root string, delay time.Duration)
 		return schema.FullName{Deployment: d, Name: node}.String()
 	}
 	put := func(d schema.DeploymentID, node string, body map[string]any) error {
-		_, err := f.stores[d].Save(ctx, []peer.Write{{Name: node, Body: body}})
+		_, err := f.stores[d].Write.Save(ctx, []peer.Write{{Name: node, Body: body}})
 		return err
 	}
 	if err := put(f.ids[0], root, nil); err != nil {
@@ -141,7 +141,7 @@ func (f *farAway) measure(ctx context.Context, root string, delay time.Duration)
 	}
 	f.slow(delay)
 	began := time.Now()
-	result, err := f.stores[f.ids[0]].Delete(ctx, shadow.DeleteRequest{Name: root})
+	result, err := f.stores[f.ids[0]].Deletions.Delete(ctx, shadow.DeleteRequest{Name: root})
 	took := milliseconds(time.Since(began))
 	if err == nil && len(result.Unasked) > 0 {
 		err = fmt.Errorf("%d deployments were not asked: %w", len(result.Unasked), result.Unasked[0])
@@ -163,7 +163,7 @@ func (f *farAway) confirm(ctx context.Context) error {
 	f.mu.Unlock()
 	for between, ids := range attempts {
 		holder, target := between[0], between[1]
-		if _, err := f.stores[target].Confirm(ctx, holder, peer.Confirm{Epoch: f.stores[holder].PresentEpoch(), Attempts: ids}); err != nil {
+		if _, err := f.stores[target].Targets.Confirm(ctx, holder, peer.Confirm{Epoch: f.stores[holder].Gate.PresentEpoch(), Attempts: ids}); err != nil {
 			return err
 		}
 	}
@@ -201,7 +201,7 @@ func (p *farPeers) Establish(ctx context.Context, to schema.DeploymentID, attemp
 	between := [2]schema.DeploymentID{p.self, to}
 	p.attempts[between] = append(p.attempts[between], attempt)
 	p.mu.Unlock()
-	return store.Establish(ctx, p.self, attempt, refs)
+	return store.Targets.Establish(ctx, p.self, attempt, refs)
 }
 
 func (p *farPeers) Resolve(ctx context.Context, to schema.DeploymentID, questions []peer.Question) (*peer.Answers, error) {
@@ -209,7 +209,7 @@ func (p *farPeers) Resolve(ctx context.Context, to schema.DeploymentID, question
 	if err != nil {
 		return nil, err
 	}
-	return store.Answer(ctx, p.self, questions)
+	return store.Attempts.Answer(ctx, p.self, questions)
 }
 
 func (p *farPeers) Recall(ctx context.Context, to schema.DeploymentID, asked []peer.Recall) (*peer.Recalled, error) {
@@ -217,7 +217,7 @@ func (p *farPeers) Recall(ctx context.Context, to schema.DeploymentID, asked []p
 	if err != nil {
 		return nil, err
 	}
-	return store.Recall(ctx, p.self, asked)
+	return store.Rights.Recall(ctx, p.self, asked)
 }
 
 func (p *farPeers) Plan(ctx context.Context, to schema.DeploymentID, q peer.PlanQuestion) (*peer.Plan, error) {
@@ -225,7 +225,7 @@ func (p *farPeers) Plan(ctx context.Context, to schema.DeploymentID, q peer.Plan
 	if err != nil {
 		return nil, err
 	}
-	return store.Plan(ctx, q)
+	return store.Deletions.Plan(ctx, q)
 }
 
 func (p *farPeers) Trace(ctx context.Context, to schema.DeploymentID, uids []uuid.UUID) (map[uuid.UUID]peer.Trace, error) {
@@ -233,7 +233,7 @@ func (p *farPeers) Trace(ctx context.Context, to schema.DeploymentID, uids []uui
 	if err != nil {
 		return nil, err
 	}
-	return store.Trace(ctx, uids)
+	return store.Deletions.Trace(ctx, uids)
 }
 
 var errNotMeasured = errors.New("nothing that is measured asks for it")

@@ -53,11 +53,11 @@ func (b *Box) reopen(id schema.DeploymentID, dsn string) {
 	model := b.Stores[id].Model()
 	store, err := shadow.Open(context.Background(), cfg)
 	require.NoError(b.t, err)
-	require.NoError(b.t, store.Switch(context.Background(), model))
+	require.NoError(b.t, store.Admin.Switch(context.Background(), model))
 	b.Stores[id], b.configs[id] = store, cfg
-	if epoch, err := store.Epoch(context.Background()); err != nil || !epoch.Awaiting { // as a process does with its first environment
+	if epoch, err := store.Operate.Epoch(context.Background()); err != nil || !epoch.Awaiting { // as a process does with its first environment
 		require.NoError(b.t, err)
-		require.NoError(b.t, store.Recover(context.Background(), b.Environment()))
+		require.NoError(b.t, store.Gate.Recover(context.Background(), b.Environment()))
 	}
 }
 
@@ -80,10 +80,10 @@ func (b *Box) Environment() *schema.Environment {
 func (b *Box) Recover(deployment string) {
 	b.t.Helper()
 	store := b.Stores[b.ID(deployment)]
-	awaiting, err := store.NoticeEpoch(context.Background())
+	awaiting, err := store.Gate.NoticeEpoch(context.Background())
 	require.NoError(b.t, err)
 	require.True(b.t, awaiting, "a new epoch")
-	require.NoError(b.t, store.Recover(context.Background(), b.Environment()))
+	require.NoError(b.t, store.Gate.Recover(context.Background(), b.Environment()))
 }
 
 // Renew begins a new epoch of a deployment's database that has lost nothing.

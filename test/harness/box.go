@@ -78,7 +78,7 @@ func NewBox(t testing.TB, services string, configure BoxConfig, deployments ...s
 		}
 		b.configs[id] = cfg
 		b.Stores[id] = b.open(cfg, file.Services)
-		b.databases[id] = b.Stores[id].Database()
+		b.databases[id] = b.Stores[id].Gate.Database()
 	}
 	return b
 }
@@ -117,7 +117,7 @@ func (b *Box) SecondProcess(deployment string, cfg shadow.Config) *shadow.Store 
 	cfg.Pool, cfg.Deployment, cfg.Peers = b.configs[id].Pool, id, peer.PeersOf(&boxPeers{box: b, self: id})
 	store, err := shadow.Open(context.Background(), cfg)
 	require.NoError(b.t, err)
-	require.NoError(b.t, store.Switch(context.Background(), b.Stores[id].Model()))
+	require.NoError(b.t, store.Admin.Switch(context.Background(), b.Stores[id].Model()))
 	return store
 }
 
@@ -129,7 +129,7 @@ func (b *Box) open(cfg shadow.Config, services []*schema.Descriptor) *shadow.Sto
 		if d.Service == cfg.Deployment.Service {
 			model, err := schema.NewModel(d.ServiceVersion, services)
 			require.NoError(b.t, err)
-			require.NoError(b.t, store.Switch(context.Background(), model))
+			require.NoError(b.t, store.Admin.Switch(context.Background(), model))
 			break
 		}
 	}
@@ -142,7 +142,7 @@ func (b *Box) Switch(deployment, version string) {
 	id := b.ID(deployment)
 	model, err := schema.NewModel(schema.ServiceVersion{Service: id.Service, Version: version}, b.services)
 	require.NoError(b.t, err)
-	require.NoError(b.t, b.Stores[id].Switch(context.Background(), model))
+	require.NoError(b.t, b.Stores[id].Admin.Switch(context.Background(), model))
 }
 
 // ID parses service/region.
@@ -168,7 +168,7 @@ type Body = map[string]any
 func (b *Box) Put(name string, body Body) (peer.Resource, error) {
 	b.t.Helper()
 	full, store := b.full(name)
-	saved, err := store.Save(context.Background(), []peer.Write{{Name: full.Name, Body: body}})
+	saved, err := store.Write.Save(context.Background(), []peer.Write{{Name: full.Name, Body: body}})
 	if err != nil {
 		return peer.Resource{}, err
 	}
@@ -179,7 +179,7 @@ func (b *Box) Put(name string, body Body) (peer.Resource, error) {
 func (b *Box) PutOwned(name string, body Body, owners ...peer.OwnerReference) (peer.Resource, error) {
 	b.t.Helper()
 	full, store := b.full(name)
-	saved, err := store.Save(context.Background(), []peer.Write{{Name: full.Name, Body: body, Owners: owners}})
+	saved, err := store.Write.Save(context.Background(), []peer.Write{{Name: full.Name, Body: body, Owners: owners}})
 	if err != nil {
 		return peer.Resource{}, err
 	}
@@ -192,7 +192,7 @@ func (b *Box) MustPut(name string, body Body) peer.Resource {
 	ctx, cancel := context.WithTimeout(context.Background(), wait.Limit)
 	defer cancel()
 	full, store := b.full(name)
-	saved, err := store.Save(ctx, []peer.Write{{Name: full.Name, Body: body}})
+	saved, err := store.Write.Save(ctx, []peer.Write{{Name: full.Name, Body: body}})
 	require.NoError(b.t, err)
 	return saved[0]
 }
@@ -201,7 +201,7 @@ func (b *Box) MustPut(name string, body Body) peer.Resource {
 func (b *Box) Delete(name string) (peer.DeleteResult, error) {
 	b.t.Helper()
 	full, store := b.full(name)
-	return store.Delete(context.Background(), shadow.DeleteRequest{Name: full.Name})
+	return store.Deletions.Delete(context.Background(), shadow.DeleteRequest{Name: full.Name})
 }
 
 // MustDelete is Delete that fails the test on an error; its deadline suits a busy machine.
@@ -210,7 +210,7 @@ func (b *Box) MustDelete(name string) peer.DeleteResult {
 	ctx, cancel := context.WithTimeout(context.Background(), wait.Limit)
 	defer cancel()
 	full, store := b.full(name)
-	r, err := store.Delete(ctx, shadow.DeleteRequest{Name: full.Name})
+	r, err := store.Deletions.Delete(ctx, shadow.DeleteRequest{Name: full.Name})
 	require.NoError(b.t, err)
 	return r
 }
@@ -219,7 +219,7 @@ func (b *Box) MustDelete(name string) peer.DeleteResult {
 func (b *Box) Get(name string) *peer.Resource {
 	b.t.Helper()
 	full, store := b.full(name)
-	r, err := store.Get(context.Background(), full.Name)
+	r, err := store.Read.Get(context.Background(), full.Name)
 	if errors.Is(err, peer.ErrNotFound) {
 		return nil
 	}
@@ -261,7 +261,7 @@ func (b *Box) Work(deployment schema.DeploymentID) []schema.Work {
 	for i := range shards {
 		shards[i] = int16(i)
 	}
-	err := b.Stores[deployment].WatchWork(context.Background(), shards, "", func(e schema.Event[schema.Work]) error {
+	err := b.Stores[deployment].Read.WatchWork(context.Background(), shards, "", func(e schema.Event[schema.Work]) error {
 		all = append(all, e.Items...)
 		if e.EndOfSnapshot {
 			return errEnd
@@ -277,16 +277,16 @@ func (b *Box) Handlers(deployment schema.DeploymentID, store *shadow.Store) hand
 	b.t.Helper()
 	peers := &boxPeers{box: b, self: deployment}
 	table, err := handlers.NewTable(handlers.Actions{
-		Confirm: &handlers.Confirm{Store: store, Peers: peers, Rights: store}, Release: &handlers.Release{Store: store, Peers: peers}, ReleaseOwner: &handlers.ReleaseOwner{Store: store, Peers: peers},
-		CheckOwners: &handlers.CheckOwners{Store: store, Peers: peers}, UpgradeOwners: &handlers.UpgradeOwners{Store: store, Peers: peers},
-		Derive: &handlers.Derive{Store: store}, CleanUpDecommissioned: &handlers.CleanUpDecommissioned{Store: store},
-		AnnounceEpoch: &handlers.AnnounceEpoch{Store: store, Peers: peers}, ConfirmAgain: &handlers.ConfirmAgain{Store: store, Peers: peers},
-		VerifyBlockades: &handlers.VerifyBlockades{Store: store}, LookAtRight: &handlers.LookAtRight{Store: store}, EndRights: &handlers.EndRights{Store: store, Peers: peers},
-		LookAtEntry: &handlers.LookAtEntry{Store: store, Peers: peers},
-		Finalise:    &handlers.Finalise{Store: store}, DropOwners: &handlers.DropOwners{Store: store, Peers: peers},
+		Confirm: &handlers.Confirm{Store: store.Targets, Repair: store.Verify, Peers: peers, Rights: store.Rights}, Release: &handlers.Release{Store: store.Targets, Peers: peers}, ReleaseOwner: &handlers.ReleaseOwner{Store: store.Targets, Peers: peers},
+		CheckOwners: &handlers.CheckOwners{Store: store.Owners, Peers: peers}, UpgradeOwners: &handlers.UpgradeOwners{Store: store.Owners, Peers: peers},
+		Derive: &handlers.Derive{Store: store.Admin}, CleanUpDecommissioned: &handlers.CleanUpDecommissioned{Store: store.Admin},
+		AnnounceEpoch: &handlers.AnnounceEpoch{Store: store.Gate, Peers: peers}, ConfirmAgain: &handlers.ConfirmAgain{Store: store.Verify, Peers: peers},
+		VerifyBlockades: &handlers.VerifyBlockades{Store: store.Verify}, LookAtRight: &handlers.LookAtRight{Store: store.Rights}, EndRights: &handlers.EndRights{Store: store.Operate, Peers: peers},
+		LookAtEntry: &handlers.LookAtEntry{Store: store.Targets, Peers: peers},
+		Finalise:    &handlers.Finalise{Store: store.Cascade}, DropOwners: &handlers.DropOwners{Store: store.Owners, Peers: peers},
 	})
 	require.NoError(b.t, err)
-	return handlers.PausableTable{Table: table, Pauses: store}
+	return handlers.PausableTable{Table: table, Pauses: store.Operate}
 }
 
 // Do handles a deployment's outstanding work of an action once, and returns how many pieces were done.
@@ -317,7 +317,7 @@ func (b *Box) do(deployment schema.DeploymentID, action schema.Action, work []sc
 // Seen reads the deletions at a deployment that a holder's deployment has not acknowledged, with their position.
 func (b *Box) Seen(holder, from schema.DeploymentID) (deletions []schema.Deletion, position string) {
 	b.t.Helper()
-	err := b.Stores[from].WatchDeletions(context.Background(), holder, "", func(e schema.Event[schema.Deletion]) error {
+	err := b.Stores[from].Read.WatchDeletions(context.Background(), holder, "", func(e schema.Event[schema.Deletion]) error {
 		deletions = append(deletions, e.Items...)
 		if e.EndOfSnapshot {
 			position = e.Token
@@ -331,19 +331,19 @@ func (b *Box) Seen(holder, from schema.DeploymentID) (deletions []schema.Deletio
 
 // OpenWatch opens a holder's watch of the deletions at another deployment, with the stored position, as far as the checks at that one.
 func (b *Box) OpenWatch(holder, from schema.DeploymentID) error {
-	ctx := peer.WithCallerDatabase(context.Background(), b.Stores[holder].Database())
+	ctx := peer.WithCallerDatabase(context.Background(), b.Stores[holder].Gate.Database())
 	if holder == from {
 		return nil
 	}
-	err := b.Stores[from].CheckDatabase(ctx, holder, b.Stores[holder].Database())
+	err := b.Stores[from].Gate.CheckDatabase(ctx, holder, b.Stores[holder].Gate.Database())
 	if err != nil && !errors.Is(err, peer.ErrStranger) {
 		return err
 	}
-	token, err := b.Stores[holder].Position(ctx, from)
+	token, err := b.Stores[holder].Follow.Position(ctx, from)
 	if err != nil {
 		return err
 	}
-	return b.Stores[from].CheckKept(ctx, holder, token)
+	return b.Stores[from].Read.CheckKept(ctx, holder, token)
 }
 
 // Act makes a holder's deployment act upon the deletions at another one and acknowledge them. It returns how many were done.
@@ -364,7 +364,7 @@ func (b *Box) act(holder, from schema.DeploymentID) (done int, failed map[uuid.U
 		return 0, nil, nil
 	}
 	h := handlers.PausableSubscribedDeleting{
-		SubscribedDeleting: &handlers.SubscribedDeleting{Store: b.Stores[holder], Peers: &boxPeers{box: b, self: holder}}, Pauses: b.Stores[holder],
+		SubscribedDeleting: &handlers.SubscribedDeleting{Store: b.Stores[holder].Follow, Epoch: b.Stores[holder].Gate, Peers: &boxPeers{box: b, self: holder}}, Pauses: b.Stores[holder].Operate,
 	}
 	failed, err = h.Handle(context.Background(), from, deletions, position, nil, true)
 	done = len(deletions) // less the failed ones
@@ -378,7 +378,7 @@ func (b *Box) act(holder, from schema.DeploymentID) (done int, failed map[uuid.U
 
 // Resolve makes a deployment ask about its expired blockades.
 func (b *Box) Resolve(deployment schema.DeploymentID) error {
-	h := handlers.PausableResolve{Handler: &handlers.Resolve{Store: b.Stores[deployment], Peers: &boxPeers{box: b, self: deployment}}, Pauses: b.Stores[deployment]}
+	h := handlers.PausableResolve{Handler: &handlers.Resolve{Store: b.Stores[deployment].Targets, Peers: &boxPeers{box: b, self: deployment}}, Pauses: b.Stores[deployment].Operate}
 	expired, err := h.Expired(context.Background())
 	for _, holder := range expired {
 		err = errors.Join(err, h.Resolve(context.Background(), holder))
@@ -480,10 +480,10 @@ func (b *Box) Capture(deployment schema.DeploymentID) {
 	late := 10
 	for more := true; more; {
 		var err error
-		more, err = b.Stores[deployment].DeleteRows(context.Background())
+		more, err = b.Stores[deployment].DeletedRows.DeleteRows(context.Background())
 		if err == nil {
 			var lacking bool
-			lacking, err = b.Stores[deployment].AcquireForRows(context.Background())
+			lacking, err = b.Stores[deployment].RightRequests.AcquireForRows(context.Background())
 			more = more || lacking
 		}
 		if errors.Is(err, peer.ErrRecovering) { // rows wait until the recovery ends
@@ -500,7 +500,7 @@ func (b *Box) Capture(deployment schema.DeploymentID) {
 // AnswerRequests answers the requests of rights of the applications of a deployment.
 func (b *Box) AnswerRequests(deployment string) {
 	b.t.Helper()
-	require.NoError(b.t, b.Stores[b.ID(deployment)].AnswerRequests(context.Background()))
+	require.NoError(b.t, b.Stores[b.ID(deployment)].RightRequests.AnswerRequests(context.Background()))
 }
 
 // Count counts rows of a table of the deployment's database.

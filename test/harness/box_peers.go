@@ -26,27 +26,27 @@ func (p *boxPeers) reach(ctx context.Context, to schema.DeploymentID) (*shadow.S
 		return store, err
 	}
 	selfEpoch := p.box.Stores[p.self]
-	if err := store.CheckDatabase(ctx, p.self, selfEpoch.Database()); err != nil {
+	if err := store.Gate.CheckDatabase(ctx, p.self, selfEpoch.Gate.Database()); err != nil {
 		return nil, err
 	}
-	return store, selfEpoch.CheckDatabase(ctx, to, store.Database())
+	return store, selfEpoch.Gate.CheckDatabase(ctx, to, store.Gate.Database())
 }
 
 // begin stores a position of another deployment before that one has anything of this one, as connections between deployments do.
 func (p *boxPeers) begin(ctx context.Context, to schema.DeploymentID) error {
 	self := p.box.Stores[p.self]
-	if has, err := self.HasPosition(ctx, to); to == p.self || has || err != nil {
+	if has, err := self.Follow.HasPosition(ctx, to); to == p.self || has || err != nil {
 		return err
 	}
 	var position string
-	err := p.box.Stores[to].WatchDeletions(ctx, p.self, "", func(e schema.Event[schema.Deletion]) error {
+	err := p.box.Stores[to].Read.WatchDeletions(ctx, p.self, "", func(e schema.Event[schema.Deletion]) error {
 		if position = e.Token; position == "" {
 			return nil
 		}
 		return errEnd
 	})
 	if errors.Is(err, errEnd) {
-		_, err = self.KeepPositions(ctx, []peer.Position{{Of: to, Token: position}})
+		_, err = self.Follow.KeepPositions(ctx, []peer.Position{{Of: to, Token: position}})
 	}
 	return err
 }
@@ -67,7 +67,7 @@ func (p *boxPeers) Establish(ctx context.Context, to schema.DeploymentID, attemp
 	if err != nil {
 		return nil, err
 	}
-	done, err := store.Establish(ctx, p.self, attempt, refs)
+	done, err := store.Targets.Establish(ctx, p.self, attempt, refs)
 	if hook := p.box.AfterEstablish; hook != nil && err == nil {
 		hook()
 	}
@@ -89,7 +89,7 @@ func (p *boxPeers) Resolve(ctx context.Context, to schema.DeploymentID, question
 	if err != nil {
 		return nil, err
 	}
-	return store.Answer(ctx, p.self, questions)
+	return store.Attempts.Answer(ctx, p.self, questions)
 }
 
 func (p *boxPeers) Recall(ctx context.Context, to schema.DeploymentID, asked []peer.Recall) (*peer.Recalled, error) {
@@ -102,7 +102,7 @@ func (p *boxPeers) Recall(ctx context.Context, to schema.DeploymentID, asked []p
 	if err != nil {
 		return nil, err
 	}
-	return store.Recall(ctx, p.self, asked)
+	return store.Rights.Recall(ctx, p.self, asked)
 }
 
 func (p *boxPeers) WouldEstablish(ctx context.Context, to schema.DeploymentID, attempt peer.AttemptID, refs []peer.EstablishReference) (*peer.Established, error) {
@@ -110,7 +110,7 @@ func (p *boxPeers) WouldEstablish(ctx context.Context, to schema.DeploymentID, a
 	if err != nil {
 		return nil, err
 	}
-	return store.WouldEstablish(ctx, p.self, attempt, refs)
+	return store.Targets.WouldEstablish(ctx, p.self, attempt, refs)
 }
 
 func (p *boxPeers) CheckOwners(ctx context.Context, at schema.DeploymentID, questions []peer.OwnerQuestion) (*peer.OwnerAnswers, error) {
@@ -121,7 +121,7 @@ func (p *boxPeers) CheckOwners(ctx context.Context, at schema.DeploymentID, ques
 	if err != nil {
 		return nil, err
 	}
-	answers, err := store.CheckOwners(ctx, p.self, questions)
+	answers, err := store.Owners.CheckOwners(ctx, p.self, questions)
 	if hook := p.box.AfterCheckOwners; hook != nil && err == nil {
 		hook()
 	}
@@ -133,7 +133,7 @@ func (p *boxPeers) WouldCheckOwners(ctx context.Context, at schema.DeploymentID,
 	if err != nil {
 		return nil, err
 	}
-	return store.WouldCheckOwners(ctx, p.self, questions)
+	return store.Owners.WouldCheckOwners(ctx, p.self, questions)
 }
 
 func (p *boxPeers) CheckReferences(ctx context.Context, at schema.DeploymentID, refs []peer.CheckedReference) ([]peer.Known, error) {
@@ -141,7 +141,7 @@ func (p *boxPeers) CheckReferences(ctx context.Context, at schema.DeploymentID, 
 	if err != nil {
 		return nil, err
 	}
-	known, err := store.CheckReferences(ctx, p.self, refs)
+	known, err := store.Attempts.CheckReferences(ctx, p.self, refs)
 	if hook := p.box.AfterCheckReferences; hook != nil && err == nil {
 		hook(known)
 	}
@@ -153,13 +153,13 @@ func (p *boxPeers) AnnounceEpoch(ctx context.Context, at schema.DeploymentID, ep
 	if err != nil {
 		return uuid.Nil, err
 	}
-	known, err := store.PeerEpoch(ctx, p.self)
+	known, err := store.Gate.PeerEpoch(ctx, p.self)
 	if err != nil {
 		return uuid.Nil, err
 	}
 	var refersTo peer.TargetKinds
 	if bytes.Compare(epoch[:], known[:]) > 0 { // it calls back
-		said, kinds, err := p.box.Stores[p.self].ReferredKinds(ctx, at)
+		said, kinds, err := p.box.Stores[p.self].Gate.ReferredKinds(ctx, at)
 		if err != nil {
 			return uuid.Nil, err
 		}
@@ -168,7 +168,7 @@ func (p *boxPeers) AnnounceEpoch(ctx context.Context, at schema.DeploymentID, ep
 		}
 		refersTo = kinds
 	}
-	return store.RecordPeerEpoch(ctx, p.self, epoch, refersTo)
+	return store.Gate.RecordPeerEpoch(ctx, p.self, epoch, refersTo)
 }
 
 func (p *boxPeers) ConfirmEpoch(ctx context.Context, at schema.DeploymentID, epoch, selfEpoch uuid.UUID) error {
@@ -176,7 +176,7 @@ func (p *boxPeers) ConfirmEpoch(ctx context.Context, at schema.DeploymentID, epo
 	if err != nil {
 		return err
 	}
-	return store.MarkReferencesConfirmed(ctx, p.self, epoch, selfEpoch)
+	return store.Gate.MarkReferencesConfirmed(ctx, p.self, epoch, selfEpoch)
 }
 
 func (p *boxPeers) DropOwners(ctx context.Context, at schema.DeploymentID, epoch uuid.UUID, deleted []schema.Deletion, releases []peer.OwnerRelease) ([]uuid.UUID, bool, error) {
@@ -184,7 +184,7 @@ func (p *boxPeers) DropOwners(ctx context.Context, at schema.DeploymentID, epoch
 	if err != nil {
 		return nil, false, err
 	}
-	return store.DropOwners(ctx, p.self, epoch, deleted, releases)
+	return store.Owners.DropOwners(ctx, p.self, epoch, deleted, releases)
 }
 
 func (p *boxPeers) UpgradeOwners(ctx context.Context, at schema.DeploymentID, u *peer.Upgrade) (int64, error) {
@@ -192,7 +192,7 @@ func (p *boxPeers) UpgradeOwners(ctx context.Context, at schema.DeploymentID, u 
 	if err != nil {
 		return 0, err
 	}
-	return store.UpgradeOwners(ctx, p.self, u.Version, u.Generation, u.Renamed)
+	return store.Owners.UpgradeOwners(ctx, p.self, u.Version, u.Generation, u.Renamed)
 }
 
 func (p *boxPeers) Plan(ctx context.Context, at schema.DeploymentID, q peer.PlanQuestion) (*peer.Plan, error) {
@@ -205,7 +205,7 @@ func (p *boxPeers) Plan(ctx context.Context, at schema.DeploymentID, q peer.Plan
 	if err != nil {
 		return nil, err
 	}
-	plan, err := store.Plan(ctx, q)
+	plan, err := store.Deletions.Plan(ctx, q)
 	if hook := p.box.AfterPlan; hook != nil {
 		hook()
 	}
@@ -217,7 +217,7 @@ func (p *boxPeers) Trace(ctx context.Context, at schema.DeploymentID, uids []uui
 	if err != nil {
 		return nil, err
 	}
-	return store.Trace(ctx, uids)
+	return store.Deletions.Trace(ctx, uids)
 }
 
 func (p *boxPeers) Confirm(ctx context.Context, to schema.DeploymentID, c peer.Confirm) (*peer.Confirmed, error) {
@@ -225,7 +225,7 @@ func (p *boxPeers) Confirm(ctx context.Context, to schema.DeploymentID, c peer.C
 	if err != nil {
 		return nil, err
 	}
-	return store.Confirm(ctx, p.self, c)
+	return store.Targets.Confirm(ctx, p.self, c)
 }
 
 func (p *boxPeers) Release(ctx context.Context, to schema.DeploymentID, epoch uuid.UUID, keys []peer.BlockadeKey, attempts []peer.AttemptID) error {
@@ -233,7 +233,7 @@ func (p *boxPeers) Release(ctx context.Context, to schema.DeploymentID, epoch uu
 	if err != nil {
 		return err
 	}
-	return store.Release(ctx, p.self, epoch, keys, attempts)
+	return store.Targets.Release(ctx, p.self, epoch, keys, attempts)
 }
 
 func (p *boxPeers) Acknowledge(ctx context.Context, to schema.DeploymentID, epoch uuid.UUID, position string, except []uuid.UUID) error {
@@ -241,5 +241,5 @@ func (p *boxPeers) Acknowledge(ctx context.Context, to schema.DeploymentID, epoc
 	if err != nil {
 		return err
 	}
-	return store.Acknowledge(ctx, p.self, epoch, position, except)
+	return store.Targets.Acknowledge(ctx, p.self, epoch, position, except)
 }

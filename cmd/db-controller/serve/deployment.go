@@ -185,7 +185,7 @@ func (d *deployment) openStore(ctx context.Context) error {
 			Delegations: limits.delegations, DeletionEnded: ended,
 		})
 		if err == nil && limits.restored {
-			err = d.store.ForgetServer(ctx)
+			err = d.store.Gate.ForgetServer(ctx)
 		}
 		return err
 	})
@@ -258,7 +258,7 @@ func (d *deployment) buildRegistryClient(context.Context) (err error) {
 		return fmt.Errorf("--registry: %w", err)
 	}
 	d.registry, err = envregistry.New(envregistry.Config{
-		Deployment: d.cfg.id, Address: d.cfg.advertise, Database: d.store.Database(), Registry: d.registryConn, Keeper: keeper{d.store}, Logger: d.log,
+		Deployment: d.cfg.id, Address: d.cfg.advertise, Database: d.store.Gate.Database(), Registry: d.registryConn, Keeper: keeper{d.store}, Logger: d.log,
 	})
 	if err == nil {
 		d.endpoints.metrics.MustRegister(registryCollector{d.registry})
@@ -273,8 +273,8 @@ func (d *deployment) buildManager(context.Context) (err error) {
 	leases := d.store.Leases(d.cfg.share.name, d.cfg.share.lease)
 	d.manager, err = nodemanager.New(nodemanager.Config{
 		Deployment: d.cfg.id, Environments: d.environments, Logger: d.log,
-		Store:   nodemanager.Store{Switch: d.store.Switch, Refresh: d.store.Refresh, PointedTo: d.store.ReferencedDeployments, Renewed: d.renewed},
-		Others:  nodemanager.Others{Look: d.store.Look, Superseded: d.store.Superseded(), Kept: keeper{d.store}.LoadEnvironment, Follows: d.peers.Update},
+		Store:   nodemanager.Store{Switch: d.store.Admin.Switch, Refresh: d.store.Admin.Refresh, PointedTo: d.store.Attempts.ReferencedDeployments, Renewed: d.renewed},
+		Others:  nodemanager.Others{Look: d.store.Attempts.Look, Superseded: d.store.Gate.Superseded(), Kept: keeper{d.store}.LoadEnvironment, Follows: d.peers.Update},
 		Sharing: nodemanager.Sharing{Leases: leases, TTL: d.cfg.share.lease, Nodes: d.cfg.share.nodes, Leads: d.registry.Lead, CanLead: d.registry.CanLead},
 		NewNode: func(share nodemanager.Share) (nodemanager.Runner, error) { return d.newNode(leases, share) },
 	})
@@ -284,10 +284,10 @@ func (d *deployment) buildManager(context.Context) (err error) {
 func (d *deployment) newNode(leases *shadow.Leases, share nodemanager.Share) (nodemanager.Runner, error) {
 	node, err := constraint.New(constraint.Config{
 		Name: share.Name, Deployment: d.cfg.id, Shards: share.Shards, Subscriptions: share.Subscriptions,
-		Watches: d.peers, Observer: d.metrics, Logger: d.log, Sweeps: share.First, Retries: d.store.ListenRetries,
-		Owned:      handlers.PausableTable{Table: d.owned, Pauses: d.store},
-		Resolver:   handlers.PausableResolve{Handler: &handlers.Resolve{Store: d.store, Peers: d.peers}, Pauses: d.store},
-		Subscribed: handlers.PausableSubscribedDeleting{SubscribedDeleting: &handlers.SubscribedDeleting{Store: d.store, Peers: d.peers}, Pauses: d.store},
+		Watches: d.peers, Observer: d.metrics, Logger: d.log, Sweeps: share.First, Retries: d.store.Operate.ListenRetries,
+		Owned:      handlers.PausableTable{Table: d.owned, Pauses: d.store.Operate},
+		Resolver:   handlers.PausableResolve{Handler: &handlers.Resolve{Store: d.store.Targets, Peers: d.peers}, Pauses: d.store.Operate},
+		Subscribed: handlers.PausableSubscribedDeleting{SubscribedDeleting: &handlers.SubscribedDeleting{Store: d.store.Follow, Epoch: d.store.Gate, Peers: d.peers}, Pauses: d.store.Operate},
 	})
 	return fenced{node, leases, share.Member}, err
 }
@@ -295,20 +295,20 @@ func (d *deployment) newNode(leases *shadow.Leases, share nodemanager.Share) (no
 // ownedHandlers returns the handlers of the outstanding work of a deployment.
 func ownedHandlers(store *shadow.Store, peers *peers.Peers) (*handlers.Table, error) {
 	return handlers.NewTable(handlers.Actions{
-		Confirm:               &handlers.Confirm{Store: store, Peers: peers, Rights: store},
-		Release:               &handlers.Release{Store: store, Peers: peers},
-		ReleaseOwner:          &handlers.ReleaseOwner{Store: store, Peers: peers},
-		CheckOwners:           &handlers.CheckOwners{Store: store, Peers: peers},
-		UpgradeOwners:         &handlers.UpgradeOwners{Store: store, Peers: peers},
-		Derive:                &handlers.Derive{Store: store},
-		CleanUpDecommissioned: &handlers.CleanUpDecommissioned{Store: store},
-		AnnounceEpoch:         &handlers.AnnounceEpoch{Store: store, Peers: peers},
-		ConfirmAgain:          &handlers.ConfirmAgain{Store: store, Peers: peers},
-		VerifyBlockades:       &handlers.VerifyBlockades{Store: store}, LookAtRight: &handlers.LookAtRight{Store: store},
-		EndRights:   &handlers.EndRights{Store: store, Peers: peers},
-		LookAtEntry: &handlers.LookAtEntry{Store: store, Peers: peers},
-		Finalise:    &handlers.Finalise{Store: store},
-		DropOwners:  &handlers.DropOwners{Store: store, Peers: peers},
+		Confirm:               &handlers.Confirm{Store: store.Targets, Repair: store.Verify, Peers: peers, Rights: store.Rights},
+		Release:               &handlers.Release{Store: store.Targets, Peers: peers},
+		ReleaseOwner:          &handlers.ReleaseOwner{Store: store.Targets, Peers: peers},
+		CheckOwners:           &handlers.CheckOwners{Store: store.Owners, Peers: peers},
+		UpgradeOwners:         &handlers.UpgradeOwners{Store: store.Owners, Peers: peers},
+		Derive:                &handlers.Derive{Store: store.Admin},
+		CleanUpDecommissioned: &handlers.CleanUpDecommissioned{Store: store.Admin},
+		AnnounceEpoch:         &handlers.AnnounceEpoch{Store: store.Gate, Peers: peers},
+		ConfirmAgain:          &handlers.ConfirmAgain{Store: store.Verify, Peers: peers},
+		VerifyBlockades:       &handlers.VerifyBlockades{Store: store.Verify}, LookAtRight: &handlers.LookAtRight{Store: store.Rights},
+		EndRights:   &handlers.EndRights{Store: store.Operate, Peers: peers},
+		LookAtEntry: &handlers.LookAtEntry{Store: store.Targets, Peers: peers},
+		Finalise:    &handlers.Finalise{Store: store.Cascade},
+		DropOwners:  &handlers.DropOwners{Store: store.Owners, Peers: peers},
 	})
 }
 
@@ -340,7 +340,7 @@ func (d *deployment) run(ctx context.Context) error {
 	d.metrics.register(d.endpoints.metrics)
 	g, ctx := errgroup.WithContext(ctx)
 	for _, part := range []func(context.Context) error{
-		d.registry.Run, d.followEnvironments, d.manager.Run, d.store.RunNotifications, d.store.RunTidy, d.store.RunStatistics, d.followEpochs, d.audit, d.deleteRows, d.answerRequests, d.store.RunProgress, d.reconnect,
+		d.registry.Run, d.followEnvironments, d.manager.Run, d.store.RunNotifications, d.store.Admin.RunTidy, d.store.Admin.RunStatistics, d.followEpochs, d.audit, d.deleteRows, d.answerRequests, d.store.Progress.RunProgress, d.reconnect,
 	} {
 		g.Go(func() error { return part(ctx) })
 	}
@@ -395,28 +395,28 @@ func (d *deployment) followEnvironments(ctx context.Context) error {
 }
 
 func (d *deployment) followEpochs(ctx context.Context) error {
-	return d.store.FollowEpochs(ctx, shadow.EpochConfig{
+	return d.store.Admin.FollowEpochs(ctx, shadow.EpochConfig{
 		Ask: d.registry.Ask, Kept: keeper{d.store}.LoadEnvironment, Latest: d.peers.Environment, Renewed: d.renewed,
 	})
 }
 
 func (d *deployment) audit(ctx context.Context) error {
-	return d.store.RunAudits(ctx, shadow.AuditConfig{
+	return d.store.Admin.RunAudits(ctx, shadow.AuditConfig{
 		Pace: d.auditing.pace, Repaced: d.auditing.changed, Leads: d.registry.Leads, Audited: d.metrics.audited,
 	})
 }
 
 func (d *deployment) deleteRows(ctx context.Context) error {
-	return d.store.RunDeletedRows(ctx, d.registry.Leads)
+	return d.store.DeletedRows.RunDeletedRows(ctx, d.registry.Leads)
 }
 
 func (d *deployment) answerRequests(ctx context.Context) error {
-	return d.store.RunRequests(ctx, d.registry.Leads)
+	return d.store.RightRequests.RunRequests(ctx, d.registry.Leads)
 }
 
 // reconnect ends the back-offs of connections to other deployments when an operator has their work tried at once.
 func (d *deployment) reconnect(ctx context.Context) error {
-	for retries := d.store.ListenRetries(ctx); ; {
+	for retries := d.store.Operate.ListenRetries(ctx); ; {
 		select {
 		case <-ctx.Done():
 			return nil
@@ -458,7 +458,7 @@ func (d *deployment) close() {
 type keeper struct{ store *shadow.Store }
 
 func (k keeper) LoadEnvironment(ctx context.Context) (*schema.Environment, error) {
-	raw, err := k.store.KeptEnvironment(ctx)
+	raw, err := k.store.Admin.KeptEnvironment(ctx)
 	if err != nil || raw == nil {
 		return nil, err
 	}
@@ -474,5 +474,5 @@ func (k keeper) KeepEnvironment(ctx context.Context, env *schema.Environment) er
 	if err != nil {
 		return err
 	}
-	return k.store.KeepEnvironment(ctx, raw)
+	return k.store.Admin.KeepEnvironment(ctx, raw)
 }

@@ -50,26 +50,26 @@ type attachedRows struct{ waiting, incomplete int64 }
 
 // read reports whether the outstanding work could be read.
 func (r *readings) read(ctx context.Context, store *shadow.Store) bool {
-	outstanding, err := store.Outstanding(ctx)
+	outstanding, err := store.Admin.Outstanding(ctx)
 	if err == nil {
 		r.outstanding, r.at = outstanding, time.Now()
 	}
-	if e, err := store.Epoch(ctx); err == nil {
+	if e, err := store.Operate.Epoch(ctx); err == nil {
 		r.epoch = &e
 	}
 	if members, err := store.Members(ctx); err == nil {
 		r.members = members
 	}
-	if delegations, err := store.Delegations(ctx); err == nil {
+	if delegations, err := store.Targets.Delegations(ctx); err == nil {
 		r.delegations = delegations
 	}
-	if left, err := store.DeletionsLeft(ctx); err == nil {
+	if left, err := store.Progress.DeletionsLeft(ctx); err == nil {
 		r.deletions = &left
 	}
-	if waiting, incomplete, err := store.Waiting(ctx); err == nil {
+	if waiting, incomplete, err := store.DeletedRows.Waiting(ctx); err == nil {
 		r.attached = &attachedRows{waiting: waiting, incomplete: incomplete}
 	}
-	if pauses, err := store.Pauses(ctx); err == nil {
+	if pauses, err := store.Operate.Pauses(ctx); err == nil {
 		r.pauses = pauses
 	}
 	return err == nil
@@ -95,7 +95,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 		m.forgetAudit(m.last.members)
 	}
 	ch <- prometheus.MustNewConstMetric(upDesc, prometheus.GaugeValue, up)
-	ch <- prometheus.MustNewConstMetric(delegatedDesc, prometheus.CounterValue, float64(m.store.DelegatedWrites()))
+	ch <- prometheus.MustNewConstMetric(delegatedDesc, prometheus.CounterValue, float64(m.store.Write.DelegatedWrites()))
 	m.last.collect(ch)
 	m.collectTimes(ch)
 }

@@ -29,9 +29,13 @@ type KnownDatabases interface {
 	Database() uuid.UUID
 	CheckCaller(ctx context.Context, who schema.DeploymentID) error
 	CheckDatabase(ctx context.Context, with schema.DeploymentID, database uuid.UUID) error
+	Logger() *zap.Logger
+}
+
+// Decommissions ends what this deployment has at others.
+type Decommissions interface {
 	// DecommissionedBy is called when a deployment refuses this one because an operator has decommissioned it there.
 	DecommissionedBy(ctx context.Context, by schema.DeploymentID) error
-	Logger() *zap.Logger
 }
 
 // BetweenDeployments reports whether deployments call a method on one another.
@@ -105,7 +109,10 @@ func (p *Peers) hear(from schema.DeploymentID, method string, err error) error {
 	if known := p.knownFor(method); known != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), hearTimeout) // the call has ended
 		defer cancel()
-		if failed := known.DecommissionedBy(ctx, from); failed != nil {
+		p.mu.Lock()
+		decommissions := p.decommissions
+		p.mu.Unlock()
+		if failed := decommissions.DecommissionedBy(ctx, from); failed != nil {
 			known.Logger().Warn("delegations of a deployment that refuses this one have not ended", zap.Stringer("by", from), zap.Error(failed))
 		}
 	}

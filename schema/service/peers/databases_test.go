@@ -42,7 +42,7 @@ func TestAnswersOfOtherDatabasesAreRefused(t *testing.T) {
 			require.Equal(t, other, with)
 			return c.meet
 		}}
-		p.SetKnown(known)
+		p.SetKnown(known, known)
 		invoke := func(ctx context.Context, _ string, _, _ any, _ *grpc.ClientConn, opts ...grpc.CallOption) error {
 			md, _ := metadata.FromOutgoingContext(ctx)
 			require.Equal(t, []string{uid(9).String()}, md.Get(DatabaseKey), "the call names the database of the caller")
@@ -80,7 +80,7 @@ func TestDatabasesAreNamedBetweenDeploymentsOnly(t *testing.T) {
 		return got
 	}
 	require.Empty(t, sent(confirmMethod), "before there is a store")
-	p.SetKnown(&databaseDouble{database: uid(9)})
+	p.SetKnown(&databaseDouble{database: uid(9)}, &databaseDouble{})
 	require.Equal(t, []string{uid(9).String()}, sent(confirmMethod))
 	for _, method := range []string{getMethod, adminv1.AdminService_Status_FullMethodName, healthv1.Health_Check_FullMethodName} {
 		require.Empty(t, sent(method), method)
@@ -91,7 +91,7 @@ func TestDatabasesAreNamedBetweenDeploymentsOnly(t *testing.T) {
 func TestARefusalOfADecommissionedDeploymentIsHeard_I31(t *testing.T) {
 	t.Parallel()
 	p, known := New(self, nil), &databaseDouble{database: uid(9)}
-	p.SetKnown(known)
+	p.SetKnown(known, known)
 	for reason, heard := range map[string]int{"DECOMMISSIONED": 2, "DENIED": 0} {
 		known.refusedBy = nil
 		refused := outcome.Because(reason, errors.New("no"))

@@ -21,7 +21,7 @@ func TestErrorsOfCallsAndWatchesShowNoAddresses(t *testing.T) {
 	address := listener.Addr().String()
 	require.NoError(t, listener.Close())
 	p := New(self, nil)
-	p.SetKnown(&databaseDouble{database: uid(9)})
+	p.SetKnown(&databaseDouble{database: uid(9)}, &databaseDouble{})
 	conn, err := grpc.NewClient(address, append(p.interceptors(other), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })

@@ -21,13 +21,14 @@ type Peers struct {
 	self        schema.DeploymentID
 	credentials Credentials
 
-	mu    sync.Mutex
-	own   ownServices                   // guarded by mu; without channels until SetSelf
-	known KnownDatabases                // guarded by mu; nil until SetKnown
-	kept  *positions                    // guarded by mu; nil until SetPositions
-	env   *schema.Environment           // guarded by mu
-	newer chan struct{}                 // guarded by mu; closed by the next Update
-	conns map[connectionKey]*connection // guarded by mu
+	mu            sync.Mutex
+	own           ownServices                   // guarded by mu; without channels until SetSelf
+	known         KnownDatabases                // guarded by mu; nil until SetKnown, as decommissions
+	decommissions Decommissions                 // guarded by mu
+	kept          *positions                    // guarded by mu; nil until SetPositions
+	env           *schema.Environment           // guarded by mu
+	newer         chan struct{}                 // guarded by mu; closed by the next Update
+	conns         map[connectionKey]*connection // guarded by mu
 
 	togethers map[schema.DeploymentID]*together // guarded by mu
 }
@@ -154,11 +155,12 @@ func (p *Peers) SetSelf(shared, copied grpc.ClientConnInterface) {
 	p.own = ownServices{shared, copied}
 }
 
-// SetKnown sets the known databases, with which the databases of other deployments are compared from then on.
-func (p *Peers) SetKnown(known KnownDatabases) {
+// SetKnown sets the known databases, with which the databases of other deployments are compared from then on, and what is notified of
+// deployments that have decommissioned this one.
+func (p *Peers) SetKnown(known KnownDatabases, decommissions Decommissions) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.known = known
+	p.known, p.decommissions = known, decommissions
 }
 
 // Client returns a client of a deployment; of this one over its in-process channel.

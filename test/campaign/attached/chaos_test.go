@@ -177,9 +177,9 @@ func (c *chaos) persist(conn *pgx.Conn, tx transaction) error {
 		if _, err := conn.Exec(ctx, `SELECT dbcontroller.acquire($1)`, rights); err != nil {
 			return err
 		}
-		_ = c.Stores[c.ID(tx.at)].AnswerRequests(ctx)
+		_ = c.Stores[c.ID(tx.at)].RightRequests.AnswerRequests(ctx)
 		_, _ = c.Do(c.ID(tx.at), schema.Confirm)
-		_ = c.Stores[c.ID(tx.at)].AnswerRequests(ctx)
+		_ = c.Stores[c.ID(tx.at)].RightRequests.AnswerRequests(ctx)
 		if _, err := conn.Exec(ctx, `SELECT dbcontroller.acquired($1, interval '0')`, rights); err != nil && refusal(err) != "RD002" {
 			return err
 		}

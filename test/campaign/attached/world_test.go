@@ -156,8 +156,8 @@ func (w *world) step(r *rand.Rand) {
 	at, other := w.ID(deployments[r.IntN(3)]), w.ID(deployments[r.IntN(3)])
 	switch r.IntN(5) {
 	case 0, 1:
-		_, _ = w.Stores[at].DeleteRows(context.Background())
-		_, _ = w.Stores[at].AcquireForRows(context.Background())
+		_, _ = w.Stores[at].DeletedRows.DeleteRows(context.Background())
+		_, _ = w.Stores[at].RightRequests.AcquireForRows(context.Background())
 	case 2:
 		_, _ = w.Do(at, []schema.Action{schema.Confirm, schema.Release, schema.Finalise}[r.IntN(3)])
 	case 3:
@@ -184,7 +184,7 @@ func (w *world) settle() {
 	w.Settle()
 	for _, d := range deployments { // end the time for which unused rights are kept
 		w.exec(d, `UPDATE dbcontroller.foreign_target SET kept_until = NULL`)
-		_, err := w.Stores[w.ID(d)].Tidy(context.Background())
+		_, err := w.Stores[w.ID(d)].Admin.Tidy(context.Background())
 		require.NoError(w.t, err)
 	}
 	for range 3 { // a value whose target is being deleted is refused for that reason, and then because it is missing

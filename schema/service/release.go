@@ -12,8 +12,8 @@ import (
 	"github.com/db-controller/db-controller/schema/wire"
 )
 
-// steering has work tried at once, and releases rows that an operator knows to be wrong.
-type steering interface {
+// releaser has work tried at once, and releases rows that an operator knows to be wrong.
+type releaser interface {
 	Retry(ctx context.Context, of schema.DeploymentID, reason, by string) error
 	RetryResource(ctx context.Context, name, reason, by string) (waitsFor []schema.DeploymentID, err error)
 	Releasable(ctx context.Context, name string, limit int, token string) (page []shadow.Releasable, next string, err error)
@@ -32,15 +32,15 @@ func (a *admin) retry(ctx context.Context, req *adminv1.RetryRequest) (*adminv1.
 	case err != nil:
 		return nil, err
 	case req.GetName() == "" && req.GetOf() == "":
-		return &adminv1.RetryResponse{}, a.steering.Retry(ctx, schema.DeploymentID{}, req.GetReason(), by)
+		return &adminv1.RetryResponse{}, a.releaser.Retry(ctx, schema.DeploymentID{}, req.GetReason(), by)
 	case req.GetName() == "":
-		return &adminv1.RetryResponse{}, a.steering.Retry(ctx, of, req.GetReason(), by)
+		return &adminv1.RetryResponse{}, a.releaser.Retry(ctx, of, req.GetReason(), by)
 	}
 	name, err := ownName(a.self, req.GetName())
 	if err != nil {
 		return nil, err
 	}
-	waitsFor, err := a.steering.RetryResource(ctx, name, req.GetReason(), by)
+	waitsFor, err := a.releaser.RetryResource(ctx, name, req.GetReason(), by)
 	return &adminv1.RetryResponse{WaitsFor: wire.DeploymentNames(waitsFor)}, err
 }
 
@@ -71,7 +71,7 @@ func (a *admin) releasable(ctx context.Context, req *adminv1.ListReleasableReque
 		if err != nil {
 			return nil, "", err
 		}
-		return a.steering.Releasable(ctx, name, pageSize(req.GetPageSize()), req.GetPageToken())
+		return a.releaser.Releasable(ctx, name, pageSize(req.GetPageSize()), req.GetPageToken())
 	}
 	of, err := schema.ParseDeploymentID(req.GetUnconfirmedOf())
 	switch {
@@ -80,7 +80,7 @@ func (a *admin) releasable(ctx context.Context, req *adminv1.ListReleasableReque
 	case req.GetName() != "":
 		return nil, "", outcome.Invalid("name", errNameAndDeployment)
 	}
-	return a.steering.Unconfirmed(ctx, of, pageSize(req.GetPageSize()), req.GetPageToken())
+	return a.releaser.Unconfirmed(ctx, of, pageSize(req.GetPageSize()), req.GetPageToken())
 }
 
 var errNameAndDeployment = errors.New("want a name, or unconfirmed_of, and not both")
@@ -90,6 +90,6 @@ func (a *admin) ForceRelease(ctx context.Context, req *adminv1.ForceReleaseReque
 	if err != nil {
 		return nil, err
 	}
-	released, err := a.steering.ForceRelease(ctx, req.GetKeys(), req.GetUnanswered(), req.GetReason(), by)
+	released, err := a.releaser.ForceRelease(ctx, req.GetKeys(), req.GetUnanswered(), req.GetReason(), by)
 	return &adminv1.ForceReleaseResponse{Released: released}, outcome.Status(a.log, err)
 }
