@@ -11,9 +11,9 @@ import (
 func FuzzReleasableKeys(f *testing.F) {
 	const uid = "0198c0de-0000-7000-8000-000000000001"
 	for _, what := range []string{
-		Blockade + "|" + uid + "|a.example.com/eu|" + uid + "|" + uid + "|spec.account",
-		HolderEntry + "|" + uid + "|a.example.com/eu|7", OwneeEntry + "|" + uid + "|a.example.com/eu", Rights + "|" + uid + "|a.example.com/eu",
-		OwnerReference + "|" + uid + "|a.example.com/eu|Kind|" + uid + "|1700000000000000|as/a", "", "|||", "x|y|z",
+		blockade + "|" + uid + "|a.example.com/eu|" + uid + "|" + uid + "|spec.account",
+		holderEntry + "|" + uid + "|a.example.com/eu|7", owneeEntry + "|" + uid + "|a.example.com/eu", rights + "|" + uid + "|a.example.com/eu",
+		ownerReference + "|" + uid + "|a.example.com/eu|Kind|" + uid + "|1700000000000000|as/a", "", "|||", "x|y|z",
 	} {
 		f.Add(what)
 	}
