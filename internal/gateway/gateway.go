@@ -4,13 +4,16 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	_ "embed" // the OpenAPI document
 	"errors"
 	"hash/fnv"
 	"net/http"
+	"net/url"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
 	"google.golang.org/grpc"
@@ -112,7 +115,7 @@ func (h *Handler) ServeHTTP(to http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer leave()
-	if err := checkMask(r); err != nil {
+	if err := cmp.Or(checkText(r), checkMask(r)); err != nil {
 		h.refuse(w, r, err)
 		return
 	}
@@ -140,6 +143,15 @@ func (h *Handler) authenticate(r *http.Request) (who string, err error) {
 
 func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	runtime.DefaultHTTPErrorHandler(r.Context(), h.mux, &runtime.JSONPb{}, w, r, err)
+}
+
+// checkText refuses a path or a query of bytes that no message can have: the call would fail as a fault of this server.
+func checkText(r *http.Request) error {
+	query, _ := url.QueryUnescape(r.URL.RawQuery) // the runtime refuses what is no query
+	if !utf8.ValidString(r.URL.Path) || !utf8.ValidString(query) {
+		return status.Error(codes.InvalidArgument, "the path and the query of the request: want text in UTF-8")
+	}
+	return nil
 }
 
 // checkMask refuses a change without the names of its fields: without a mask it would replace everything, as PUT does.
