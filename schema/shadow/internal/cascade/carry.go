@@ -90,12 +90,12 @@ UNION ALL
 SELECT uid, revision, generation, kind_id, {gone}, created_at, name, NULL, NULL, NULL, false, NULL, NULL, NULL FROM going WHERE hidden` + leftWorkSQL + ` OR EXISTS (SELECT FROM disowned), EXISTS (SELECT FROM notices)`)
 )
 
-// CarryOut carries out a decision. The members are locked.
-func (s *Actor) CarryOut(ctx context.Context, tx pgx.Tx, d Decision) error {
+// carryOut carries out a decision. The members are locked.
+func (s *Actor) carryOut(ctx context.Context, tx pgx.Tx, d Decision) error {
 	return s.CarryOutAnd(ctx, tx, d, &pgx.Batch{}, db.Stay)
 }
 
-// CarryOutAnd is CarryOut with further statements behind, which are sent together with the statements of the
+// CarryOutAnd is carryOut with further statements behind, which are sent together with the statements of the
 // decision where possible.
 func (s *Actor) CarryOutAnd(ctx context.Context, tx pgx.Tx, d Decision, also *pgx.Batch, send db.Sender) error {
 	gone := rowsOf(d)
@@ -120,7 +120,7 @@ func (s *Actor) CarryOutAnd(ctx context.Context, tx pgx.Tx, d Decision, also *pg
 			return err
 		}
 	}
-	if err := s.progress.Decided(ctx, tx, c, v); err != nil {
+	if err := s.progress.decided(ctx, tx, c, v); err != nil {
 		return err
 	}
 	crash.At("crash-delete-uncommitted")

@@ -102,8 +102,8 @@ type Decision struct {
 	recovered *gate.Recovered
 }
 
-// DecideOn expands the locked roots to their closure, locks it, and decides on it.
-func (s *Actor) DecideOn(ctx context.Context, tx pgx.Tx, roots []*plan.Member) (d Decision, err error) {
+// decideOn expands the locked roots to their closure, locks it, and decides on it.
+func (s *Actor) decideOn(ctx context.Context, tx pgx.Tx, roots []*plan.Member) (d Decision, err error) {
 	b := &pgx.Batch{}
 	locked := s.QueueLockedRows(tx, b, ByID, IDsOf(roots))
 	if err := tx.SendBatch(ctx, b).Close(); err != nil {
@@ -112,7 +112,7 @@ func (s *Actor) DecideOn(ctx context.Context, tx pgx.Tx, roots []*plan.Member) (
 	return s.DecideBy(ctx, tx, roots, locked)
 }
 
-// DecideBy is DecideOn with the LockedRows from behind the locks of the roots. Roots without a holder here need no
+// DecideBy is decideOn with the LockedRows from behind the locks of the roots. Roots without a holder here need no
 // further statement.
 func (s *Actor) DecideBy(ctx context.Context, tx pgx.Tx, roots []*plan.Member, seen *LockedRows) (d Decision, err error) {
 	if d.Closure, err = s.expand(ctx, tx, roots, seen); err != nil {

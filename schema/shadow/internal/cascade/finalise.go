@@ -70,7 +70,7 @@ func (s *Actor) removeLooked(ctx context.Context, tx pgx.Tx, seqs []int64, looke
 		return err
 	}
 	b := &pgx.Batch{}
-	s.progress.QueueFinalised(tx, b, looked.Free)
+	s.progress.queueFinalised(tx, b, looked.Free)
 	if hiding := s.hidingBodies(); len(hiding) > 0 && len(looked.Deleting) > len(looked.Free) {
 		b.Queue(target.HideSQL, looked.Deleting, looked.Free, hiding)
 	}

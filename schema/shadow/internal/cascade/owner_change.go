@@ -106,11 +106,11 @@ func (s *Actor) ChangeOwners(ctx context.Context, tx pgx.Tx, ownees []int64, cha
 	if err := e.giveReasons(ctx, tx, collected); err != nil {
 		return err
 	}
-	d, err := s.DecideOn(ctx, tx, collected)
+	d, err := s.decideOn(ctx, tx, collected)
 	if err != nil {
 		return err
 	}
-	return s.CarryOut(ctx, tx, d)
+	return s.carryOut(ctx, tx, d)
 }
 
 // ownerEdit collects the effects of an ownerChange on the owner references of some ownees.

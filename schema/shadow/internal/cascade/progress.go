@@ -87,8 +87,8 @@ func (c DeletionCounts) plus(more DeletionCounts) DeletionCounts {
 	return DeletionCounts{Found: c.Found + more.Found, Removed: c.Removed + more.Removed, Unset: c.Unset + more.Unset}
 }
 
-// Decided adds the effects of a decision to the counts of its deletions when the transaction is committed.
-func (r *Recorder) Decided(ctx context.Context, tx pgx.Tx, c *plan.Closure, v plan.Verdict) error {
+// decided adds the effects of a decision to the counts of its deletions when the transaction is committed.
+func (r *Recorder) decided(ctx context.Context, tx pgx.Tx, c *plan.Closure, v plan.Verdict) error {
 	t := &deletionTally{notes: map[uuid.UUID]*deletionCounts{}}
 	var marked []int64 // earlier, and removed now
 	for _, id := range v.Mark {
@@ -150,10 +150,10 @@ func (t *deletionTally) queueFinalised(b *pgx.Batch, free []int64) {
 	})
 }
 
-// QueueFinalised adds resources in DELETING that are about to be removed to the counts of their deletions,
+// queueFinalised adds resources in DELETING that are about to be removed to the counts of their deletions,
 // when the transaction is committed. It reads them in a batch of statements, before the statements that
 // remove them.
-func (r *Recorder) QueueFinalised(tx pgx.Tx, b *pgx.Batch, free []int64) {
+func (r *Recorder) queueFinalised(tx pgx.Tx, b *pgx.Batch, free []int64) {
 	if len(free) == 0 {
 		return
 	}

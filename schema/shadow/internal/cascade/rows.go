@@ -71,11 +71,11 @@ func (s *Actor) RowsGone(ctx context.Context, gone []Gone, notes []int64) error 
 			roots = append(roots, m)
 		}
 		if len(roots) > 0 {
-			d, err := s.DecideOn(ctx, tx, roots)
+			d, err := s.decideOn(ctx, tx, roots)
 			if err != nil {
 				return err
 			}
-			if err := s.CarryOut(ctx, tx, d); err != nil {
+			if err := s.carryOut(ctx, tx, d); err != nil {
 				return err
 			}
 		}
@@ -118,11 +118,11 @@ func (s *Actor) RowsCascade(ctx context.Context, ids []int64, why plan.Reason, s
 		if len(roots) == 0 {
 			return nil
 		}
-		d, err := s.DecideOn(ctx, tx, roots)
+		d, err := s.decideOn(ctx, tx, roots)
 		if err != nil {
 			return err
 		}
-		return s.CarryOut(ctx, tx, d)
+		return s.carryOut(ctx, tx, d)
 	})
 }
 

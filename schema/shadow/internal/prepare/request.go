@@ -102,8 +102,8 @@ func Once(ctx context.Context, d *db.DB, id uuid.UUID, content any, run func(*Re
 	return o, err
 }
 
-// Record stores the outcome of a request in the transaction of its effects.
-func (r *Request) Record(ctx context.Context, tx pgx.Tx, o Outcome) error {
+// record stores the outcome of a request in the transaction of its effects.
+func (r *Request) record(ctx context.Context, tx pgx.Tx, o Outcome) error {
 	if r == nil {
 		return nil
 	}

@@ -85,6 +85,6 @@ func TestAnOutcomeWithoutARefusalIsNoError(t *testing.T) {
 func TestARequestWithoutAnIdIsNotRecorded(t *testing.T) {
 	t.Parallel()
 	var none *Request
-	require.NoError(t, none.Record(t.Context(), nil, Outcome{}))
+	require.NoError(t, none.record(t.Context(), nil, Outcome{}))
 	none.Queue(nil, Outcome{})
 }

@@ -27,9 +27,9 @@ type Asked struct {
 	By     string // the asker, before a row here uses the right; empty: rows are there that need it
 }
 
-// ToUse is the time for which rights that an application has asked for are kept, before rows use them; rows
+// toUse is the time for which rights that an application has asked for are kept, before rows use them; rows
 // that are there use theirs at once.
-const ToUse = 15 * time.Second
+const toUse = 15 * time.Second
 
 // The row of a target is there before the question, because an answer must not make it: a deletion that comes between the two finds it.
 // It is kept for a while, so that the application can use the rights that it has asked for.
@@ -60,8 +60,8 @@ CROSS JOIN LATERAL (
 ) AS f
 GROUP BY i.n HAVING count(*) = 1`
 
-// Held reports of each right whether this deployment has it.
-func (s *Rights) Held(ctx context.Context, asked []Asked) ([]bool, error) {
+// held reports of each right whether this deployment has it.
+func (s *Rights) held(ctx context.Context, asked []Asked) ([]bool, error) {
 	deployments, kinds, names, block := make([]int32, len(asked)), make([]int32, len(asked)), make([]string, len(asked)), make([]bool, len(asked))
 	for i, a := range asked {
 		var err error
@@ -88,10 +88,10 @@ func (s *Rights) Held(ctx context.Context, asked []Asked) ([]bool, error) {
 	return held, nil
 }
 
-// AcquireAsked asks a deployment for rights to refer to targets that nothing here may refer to yet. It
+// acquireAsked asks a deployment for rights to refer to targets that nothing here may refer to yet. It
 // returns the reasons of refused rights, by name; other errors are of all. A right to act is there when its
 // confirm is answered. Rights are not returned for as long as they are kept.
-func (s *Rights) AcquireAsked(ctx context.Context, at schema.DeploymentID, asked []Asked, kept time.Duration) (map[string]error, error) {
+func (s *Rights) acquireAsked(ctx context.Context, at schema.DeploymentID, asked []Asked, kept time.Duration) (map[string]error, error) {
 	refused := map[string]error{}
 	id := s.preparer.NewAttempt()
 	uids, err := s.find(ctx, at, id, asked)
@@ -212,15 +212,15 @@ func (s *Rights) Claim(ctx context.Context, at schema.DeploymentID) error {
 		return err
 	}
 	return s.rows.Walk(ctx, at, func(r rows.Reference, page []rows.Value) error {
-		lacking, err := s.WithoutRight(ctx, r, page)
+		lacking, err := s.withoutRight(ctx, r, page)
 		if err != nil || len(lacking) == 0 {
 			return err
 		}
 		asked := make([]Asked, len(lacking))
 		for i, v := range lacking {
-			asked[i] = AskedOf(r, v)
+			asked[i] = askedOf(r, v)
 		}
-		refused, err := s.AcquireAsked(ctx, at, asked, 0)
+		refused, err := s.acquireAsked(ctx, at, asked, 0)
 		left := slices.DeleteFunc(lacking, func(v rows.Value) bool { return refused[v.Target.Name] == nil })
 		return errors.Join(err, s.Lack(ctx, r, left))
 	})

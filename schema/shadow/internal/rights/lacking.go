@@ -11,18 +11,18 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/rows"
 )
 
-// AskedOf returns the right that rows with a value of a reference need.
-func AskedOf(r rows.Reference, v rows.Value) Asked {
+// askedOf returns the right that rows with a value of a reference need.
+func askedOf(r rows.Reference, v rows.Value) Asked {
 	return Asked{Target: v.Target.FullName, Kind: v.Target.Kind, Block: r.Declared().Blocks()}
 }
 
-// WithoutRight returns the values whose right is not there.
-func (s *Rights) WithoutRight(ctx context.Context, r rows.Reference, values []rows.Value) (lacking []rows.Value, err error) {
+// withoutRight returns the values whose right is not there.
+func (s *Rights) withoutRight(ctx context.Context, r rows.Reference, values []rows.Value) (lacking []rows.Value, err error) {
 	var asked []Asked
 	var named []rows.Value
 	for _, v := range values {
 		if v.Named {
-			asked, named = append(asked, AskedOf(r, v)), append(named, v)
+			asked, named = append(asked, askedOf(r, v)), append(named, v)
 		} else {
 			lacking = append(lacking, v)
 		}
@@ -30,7 +30,7 @@ func (s *Rights) WithoutRight(ctx context.Context, r rows.Reference, values []ro
 	if len(asked) == 0 {
 		return lacking, nil
 	}
-	held, err := s.Held(ctx, asked)
+	held, err := s.held(ctx, asked)
 	for i, v := range named {
 		if err == nil && !held[i] {
 			lacking = append(lacking, v)
@@ -58,7 +58,7 @@ WHERE EXISTS (SELECT FROM dbcontroller.lacking l WHERE l.kind_id = $1 AND l.path
 
 // Unknown returns the values that have no right, and are not noted as lacking.
 func (s *Rights) Unknown(ctx context.Context, r rows.Reference, values []rows.Value) ([]rows.Value, error) {
-	lacking, err := s.WithoutRight(ctx, r, values)
+	lacking, err := s.withoutRight(ctx, r, values)
 	if err != nil || len(lacking) == 0 {
 		return nil, err
 	}

@@ -99,7 +99,7 @@ func (s *Granter) walk(ctx context.Context) (walked bool, failed error) {
 func (s *Granter) walkTable(ctx context.Context, t *rows.Table) error {
 	for _, r := range t.References() {
 		err := s.rows.WalkValues(ctx, r, func(page []rows.Value) error {
-			lacking, err := s.rights.WithoutRight(ctx, r, page)
+			lacking, err := s.rights.withoutRight(ctx, r, page)
 			if err != nil {
 				return err
 			}
@@ -173,7 +173,7 @@ func (s *Granter) needed(ctx context.Context, r rows.Reference, of []lacked) ([]
 	if err != nil {
 		return nil, err
 	}
-	lacking, err := s.rights.WithoutRight(ctx, r, values)
+	lacking, err := s.rights.withoutRight(ctx, r, values)
 	if err != nil {
 		return nil, err
 	}
@@ -293,9 +293,9 @@ func (s *Granter) askOnce(ctx context.Context, at schema.DeploymentID, part []la
 	defer cancel()
 	asked := make([]Asked, len(part))
 	for i, l := range part {
-		asked[i] = AskedOf(l.reference, l.value)
+		asked[i] = askedOf(l.reference, l.value)
 	}
-	return s.rights.AcquireAsked(ctx, at, asked, 0)
+	return s.rights.acquireAsked(ctx, at, asked, 0)
 }
 
 func (s *Granter) forget(ctx context.Context, gone []lacked) error {

@@ -298,7 +298,7 @@ func (s *Granter) held(ctx context.Context, all []asking, answers map[question]e
 	for i, a := range all {
 		asked[i] = a.Asked
 	}
-	held, err := s.rights.Held(ctx, asked)
+	held, err := s.rights.held(ctx, asked)
 	if err != nil {
 		return nil, err
 	}
@@ -327,7 +327,7 @@ func (s *Granter) ask(ctx context.Context, at schema.DeploymentID, of []asking) 
 	}
 	var refused map[string]error
 	if err == nil {
-		refused, err = s.rights.AcquireAsked(ctx, at, asked, ToUse)
+		refused, err = s.rights.acquireAsked(ctx, at, asked, toUse)
 	}
 	for _, a := range of {
 		why := refused[a.Target.Name]
@@ -356,7 +356,7 @@ func (s *Granter) admit(ctx context.Context, at schema.DeploymentID, of []asking
 	if len(wanted) == 0 {
 		return of, nil
 	}
-	admitted, err := s.rights.Admit(ctx, at, wanted)
+	admitted, err := s.rights.admit(ctx, at, wanted)
 	if err != nil {
 		return of, err
 	}
@@ -369,7 +369,7 @@ func (s *Granter) admit(ctx context.Context, at schema.DeploymentID, of []asking
 			return false
 		}
 		answers[a.question] = fmt.Errorf("%s has %d rights to block resources of %s that no row uses, and more are not given to one role: "+
-			"write fewer rows with new targets in a transaction; rights that are not used are returned after %s. The number is the setting --max-unused-rights of serve", a.By, s.Tuning.Load().Quotas.Unused, at, ToUse)
+			"write fewer rows with new targets in a transaction; rights that are not used are returned after %s. The number is the setting --max-unused-rights of serve", a.By, s.Tuning.Load().Quotas.Unused, at, toUse)
 		return true
 	}), nil
 }

@@ -25,11 +25,11 @@ var selectReferredSQL = db.Codes(`
 SELECT f.id FROM dbcontroller.foreign_target f
 WHERE f.id = ANY ($1) AND EXISTS (SELECT FROM dbcontroller.reference r WHERE r.target_id = f.id AND r.behaviour = {block} AND NOT r.dangling)`)
 
-// Admit returns the number of rights to block targets at a deployment that each asker gets of the wanted
+// admit returns the number of rights to block targets at a deployment that each asker gets of the wanted
 // ones: a role, or a caller, may have a limited number that nothing here uses (Quotas.Unused). Otherwise a
 // role that may ask could hold back the deletions of any number of resources, when this deployment cannot be
 // reached any more to return the rights.
-func (s *Rights) Admit(ctx context.Context, at schema.DeploymentID, wanted map[string]int) (map[string]int, error) {
+func (s *Rights) admit(ctx context.Context, at schema.DeploymentID, wanted map[string]int) (map[string]int, error) {
 	deployment, err := s.Names.Deployment(ctx, at)
 	if err != nil {
 		return nil, err
