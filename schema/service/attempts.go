@@ -49,7 +49,10 @@ func (s *schemas) establish(ctx context.Context, holder schema.DeploymentID, ask
 	var attempts []peer.EstablishAttempt
 	var of []int
 	for i, a := range asked {
-		if out[i].Err = access.Refused(ctx, i); out[i].Err != nil {
+		if out[i].Err = access.Refused(ctx, i); out[i].Err == nil {
+			out[i].Err = s.counted(a)
+		}
+		if out[i].Err != nil {
 			continue
 		}
 		attempt, err := s.attempt(holder, a)
@@ -72,6 +75,14 @@ func (s *schemas) establish(ctx context.Context, holder schema.DeploymentID, ask
 		out[of[n]] = o
 	}
 	return out
+}
+
+// counted counts the references of an attempt among the writes of its person.
+func (s *schemas) counted(a *schemav1.EstablishReferencesRequest_Attempt) error {
+	if a.GetValidateOnly() {
+		return nil
+	}
+	return s.written.References(a.GetPerson().GetIdentity(), len(a.GetReferences()))
 }
 
 // establishAlone waits for locks, which no attempt of several does.

@@ -19,6 +19,7 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
 	"github.com/db-controller/db-controller/schema/service/access"
+	"github.com/db-controller/db-controller/schema/service/costs"
 	"github.com/db-controller/db-controller/schema/service/peers"
 	"github.com/db-controller/db-controller/schema/wire"
 )
@@ -109,4 +110,28 @@ func TestAnAttemptWithoutTheRightToReferIsLeftOutOfTheCall(t *testing.T) {
 	outcomes := out.(*schemav1.EstablishReferencesResponse).GetOutcomes()
 	require.Equal(t, codes.PermissionDenied, status.Code(wire.EstablishOutcome(outcomes[0]).Err))
 	require.NoError(t, wire.EstablishOutcome(outcomes[1]).Err)
+}
+
+// An attempt of a person who has written too much is refused, beside others, and is not established; a refused attempt counts nothing, nor does one that is only validated.
+func TestTheReferencesOfAPersonAreCounted_I20(t *testing.T) {
+	t.Parallel()
+	var established int
+	s := newSchemaService(&schemaStore{establishTogether: func(_ context.Context, _ schema.DeploymentID, attempts []peer.EstablishAttempt) []peer.EstablishOutcome {
+		established += len(attempts)
+		return make([]peer.EstablishOutcome, len(attempts))
+	}})
+	s.written = costs.NewWritten(1<<10, nil)
+	of := func(person string) *schemav1.EstablishReferencesRequest_Attempt {
+		a := establishRequest(newAttempt(t))
+		a.Person = &schemav1.EstablishReferencesRequest_Person{Identity: person}
+		return a
+	}
+	validated := of("user/ann")
+	validated.ValidateOnly = true
+	require.NoError(t, s.counted(validated))
+	out := s.establish(t.Context(), other, []*schemav1.EstablishReferencesRequest_Attempt{of("user/ann"), of("user/ann"), of("user/bob")})
+	require.NoError(t, out[0].Err)
+	require.Equal(t, "TOO_MUCH_WRITTEN", reasonOf(t, out[1].Err))
+	require.NoError(t, out[2].Err)
+	require.Equal(t, 2, established)
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
 	"github.com/db-controller/db-controller/schema/service/access"
+	"github.com/db-controller/db-controller/schema/service/costs"
 	"github.com/db-controller/db-controller/schema/service/outcome"
 	"github.com/db-controller/db-controller/schema/wire"
 )
@@ -53,6 +54,7 @@ type schemas struct {
 	// delegates reports whether other deployments may get delegations: not while rules that they do not know decide about references to resources
 	// here.
 	delegates func() bool
+	written   *costs.Written // nil: nothing is counted
 	log       *zap.Logger
 }
 
@@ -62,7 +64,7 @@ func newSchemas(cfg Config) *schemas {
 		self: store.Deployment(), establisher: store.Targets, blockades: store.Targets, attempts: store.Attempts, rights: store.Rights, feeds: store.Read,
 		owners: store.Owners, upgrades: store.Owners, epochs: store.Gate, epochOf: cfg.Peers.Epoch, plans: store.Deletions, shadows: store.Operate,
 		mayRefer: cfg.Peers.MayRefer, disabled: cfg.Peers.Disabled, log: cfg.Logger,
-		delegates: delegatesUnless(cfg.Authorizer, cfg.Tokens),
+		delegates: delegatesUnless(cfg.Authorizer, cfg.Tokens), written: cfg.written,
 	}
 }
 

@@ -129,6 +129,7 @@ type Config struct {
 	Memory int64
 	// MaxWritten is the number of bytes that one person may write in an hour; 0: costs.DefaultMaxWritten.
 	MaxWritten int64
+	written    *costs.Written // nil: nothing is counted
 	// Tokens verifies the tokens of people; nil: every person needs a certificate.
 	Tokens access.Tokens
 	// Authorizer is the authorization service that is asked beside the grants of the environment; nil for none.
@@ -161,6 +162,7 @@ func NewServer(cfg Config) (*Server, error) {
 	databases := databaseCheck{cfg.Store.Deployment(), cfg.Store.Gate}
 	rights := newAccess(cfg)
 	lanes, written := callers{refusals(cfg)}, costs.NewWritten(cfg.MaxWritten, cfg.Refused)
+	cfg.written = written
 	unary := append(slices.Clone(cfg.Unary), decommissioned.Unary, forward.actForUnary, lanes.Unary, costs.New(cfg.Refused).Unary)
 	stream := append(slices.Clone(cfg.Stream), decommissioned.Stream, forward.actForStream, lanes.Stream)
 	server := grpc.NewServer(append(ServerOptions(Guard{Credentials: cfg.Credentials, Policy: policy, Tokens: verifier(cfg.Tokens), Refused: cfg.Refused, Memory: cfg.Memory, Logger: cfg.Logger}, unary, stream),

@@ -241,7 +241,7 @@ func TestRecordsOfBriefResourcesAreKeptForAWeek_I28(t *testing.T) {
 		brief bool
 		gone  time.Duration
 		cause int64
-	}{{true, week + day, 1}, {true, week + time.Hour, 2}, {false, week + time.Hour, 2}, {false, week + day, 3}, {true, week - day, 4}} {
+	}{{true, week + day, 1e9 + 1}, {true, week + time.Hour, 1e9 + 2}, {false, week + time.Hour, 1e9 + 2}, {false, week + day, 1e9 + 3}, {true, week - day, 1e9 + 4}} {
 		_, err := b.Pools[b.ID(aWest)].Exec(t.Context(), `
 WITH r AS (INSERT INTO dbcontroller.removal (name, uid, kind_id, cause_id, decided_at, brief) VALUES ($1, gen_random_uuid(), 1, $2, $3, $4))
 INSERT INTO dbcontroller.cause (id, how, deletion_id, actor, root, root_uid, at, noted_at) VALUES ($2, 1, gen_random_uuid(), 'user/ann', $1, gen_random_uuid(), $3, $3)
@@ -260,7 +260,7 @@ ON CONFLICT (id) DO NOTHING`, fmt.Sprintf("targets/t%d", i), r.cause, now.Add(-r
 		return texts
 	}
 	require.Equal(t, []string{"targets/t true", "targets/t2 false", "targets/t3 false", "targets/t4 true"}, left(`SELECT name || ' ' || brief FROM dbcontroller.removal ORDER BY 1`))
-	require.Equal(t, []string{"2", "3", "4"}, left(`SELECT id::text FROM dbcontroller.cause WHERE at < now() - interval '1 day' ORDER BY id`))
+	require.Equal(t, []string{"2", "3", "4"}, left(`SELECT (id - 1000000000)::text FROM dbcontroller.cause WHERE at < now() - interval '1 day' ORDER BY id`))
 }
 
 // Each process learns of a deployment that was decommissioned at another one.

@@ -73,9 +73,8 @@ func (w *Written) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo
 	if r, ok := req.(interface{ GetValidateOnly() bool }); ok && r.GetValidateOnly() {
 		return handler(ctx, req)
 	}
-	if max := w.max.Load(); w.add(who, 0) >= max {
-		w.refused("written bytes", who)
-		return nil, outcome.Because("TOO_MUCH_WRITTEN", fmt.Errorf("%s has written %d MiB in an hour, and %w", who, max>>20, outcome.ErrTooMuchWritten))
+	if err := w.exceeded(who); err != nil {
+		return nil, err
 	}
 	out, err := handler(ctx, req)
 	written := int64(callRows)
@@ -88,6 +87,30 @@ func (w *Written) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo
 	}
 	w.add(who, written)
 	return out, err
+}
+
+// References counts the references that another deployment establishes here for a person's write: each is a row, with its entries in indexes, that is written, confirmed and
+// released. It fails, and counts nothing, when the person has written too much here. Nil counts nothing.
+func (w *Written) References(person string, n int) error {
+	who, err := identity.ParsePath("/" + person)
+	if w == nil || err != nil || who.Role != identity.RoleUser {
+		return nil //nolint:nilerr // a person that is none is refused elsewhere
+	}
+	if err := w.exceeded(who); err != nil {
+		return err
+	}
+	w.add(who, int64(n)*callRows)
+	return nil
+}
+
+// exceeded returns an error when a person has written as much as allowed in this hour.
+func (w *Written) exceeded(who identity.Identity) error {
+	max := w.max.Load()
+	if w.add(who, 0) < max {
+		return nil
+	}
+	w.refused("written bytes", who)
+	return outcome.Because("TOO_MUCH_WRITTEN", fmt.Errorf("%s has written %d MiB in an hour, and %w", who, max>>20, outcome.ErrTooMuchWritten))
 }
 
 // add counts bytes, and returns the bytes of this hour.

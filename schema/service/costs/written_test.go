@@ -66,3 +66,20 @@ func TestTheBytesThatAPersonWritesAreBounded_I20(t *testing.T) {
 		require.Equal(t, codes.ResourceExhausted, call(identity.RoleUser, "bob", put, &resourcev1.PutResourceRequest{}, large))
 	})
 }
+
+// The references that other deployments establish for a person count here: a person refers no further than a person writes. A person of another role, and the process itself, are not limited.
+func TestReferencesCountAmongTheWritesOfAPerson_I20(t *testing.T) {
+	t.Parallel()
+	w := NewWritten(1<<20, nil)
+	for range 2 {
+		require.NoError(t, w.References("user/ann", 512))
+	}
+	require.ErrorContains(t, w.References("user/ann", 1), "user/ann has written 1 MiB in an hour")
+	require.NoError(t, w.References("user/bob", 1))
+	for _, other := range []string{"", "operator/ada", "deployment/iam.example.com/eu", "x"} {
+		for range 3 {
+			require.NoError(t, w.References(other, 1024), other)
+		}
+	}
+	require.NoError(t, (*Written)(nil).References("user/ann", 1<<20))
+}
