@@ -67,7 +67,7 @@ BEGIN
 
     FOR granted IN SELECT * FROM (VALUES
         -- Serves requests of users and of other deployments.
-        ('api', 'SELECT', 'meta, dbcontroller.position'),
+        ('api', 'SELECT', 'meta'),
         ('api', 'SELECT, INSERT, UPDATE', 'deployment, dbcontroller.deletion_progress'),
         ('api', 'SELECT, INSERT', 'kind, dbcontroller.field, dbcontroller.decommissioned, dbcontroller.word'),
         ('api', 'SELECT, INSERT, UPDATE, DELETE', 'shadow, dbcontroller.resource, dbcontroller.foreign_target, dbcontroller.reference, dbcontroller.owner_reference, dbcontroller.blockade'),
