@@ -74,7 +74,6 @@ BEGIN
         ('api', 'SELECT, INSERT, UPDATE, DELETE', 'deletion_walk'),
         ('api', 'SELECT, INSERT, DELETE', 'closing, dbcontroller.holder_entry, dbcontroller.ownee_entry, dbcontroller.owner_lost, dbcontroller.notice, dbcontroller.work'),
         ('api', 'UPDATE (look)', 'holder_entry'),
-        ('api', 'UPDATE (due)', 'deleted_row, dbcontroller.lacking'), -- an operator's retry
         ('api', 'SELECT, INSERT', 'attempt, dbcontroller.closed_attempt, dbcontroller.request, dbcontroller.change, dbcontroller.removal, dbcontroller.cause'),
         ('api', 'SELECT', 'epoch, dbcontroller.member, dbcontroller.lease, dbcontroller.derivation, dbcontroller.ending, dbcontroller.attachment, dbcontroller.deleted_row, dbcontroller.lacking, dbcontroller.wish'),
         -- Acts upon deletions, keeps its place among the processes, follows versions and epochs, tidies up.
