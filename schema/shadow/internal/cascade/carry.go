@@ -364,9 +364,12 @@ func QueueNoteRows(b *pgx.Batch, kind, self int32, names []string, uids []uuid.U
 // brief is the life of a resource whose removal is recorded as brief.
 const brief = time.Hour
 
+// clockSkew is how far the clock of the process that made a uid may be ahead.
+const clockSkew = 24 * time.Hour
+
 // briefUIDs returns the bounds of the uids, of version 7 (RFC 9562), that were made less than brief ago. A random uid is hardly ever between them.
 func briefUIDs(now time.Time) (from, until uuid.UUID) {
-	for id, at := range map[*uuid.UUID]time.Time{&from: now.Add(-brief), &until: now.Add(time.Minute)} {
+	for id, at := range map[*uuid.UUID]time.Time{&from: now.Add(-brief), &until: now.Add(clockSkew)} {
 		var ms [8]byte
 		binary.BigEndian.PutUint64(ms[:], uint64(at.UnixMilli())) //nolint:gosec // after 1970
 		copy(id[:6], ms[2:])
