@@ -253,9 +253,9 @@ func (f *fixture) positionsBeyond(of, dsn string) {
 			raw, err := base64.RawURLEncoding.DecodeString(token)
 			require.NoError(f.t, err)
 			const mac = 16
-			parts := strings.Split(string(raw[mac:]), "|") // format, epoch, filter, position, witness
-			require.Len(f.t, parts, 5)
-			xmax, err := strconv.Atoi(strings.Split(parts[3], ":")[1])
+			parts := strings.Split(string(raw[mac:]), "|") // format, key, epoch, filter, position, witness
+			require.Len(f.t, parts, 6)
+			xmax, err := strconv.Atoi(strings.Split(parts[4], ":")[1])
 			require.NoError(f.t, err)
 			return xmax >= now
 		})

@@ -50,9 +50,9 @@ func placeOf(t *testing.T, token string) int {
 	raw, err := base64.RawURLEncoding.DecodeString(token)
 	require.NoError(t, err)
 	const mac = 16
-	parts := strings.Split(string(raw[mac:]), "|") // format, epoch, filter, position, witness
-	require.Len(t, parts, 5)
-	_, position, ok := strings.Cut(parts[3], ":")
+	parts := strings.Split(string(raw[mac:]), "|") // format, key, epoch, filter, position, witness
+	require.Len(t, parts, 6)
+	_, position, ok := strings.Cut(parts[4], ":")
 	require.True(t, ok)
 	xmax, _, _ := strings.Cut(position, ":")
 	n, err := strconv.Atoi(xmax)
