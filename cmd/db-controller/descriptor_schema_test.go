@@ -44,11 +44,11 @@ kinds:
 unknown: 1
 regions: []
 deployments: [{ deployment: a.example.com/b, unknown: 1 }]
-rights: { unknown: 1, grants: [{ unknown: 1 }], operators: [{ unknown: 1 }] }
+rights: { unknown: 1, grants: [{ unknown: 1 }], operators: [{ unknown: 1 }], quotas: [{ unknown: 1 }] }
 `), 0o600))
 	got := command(t, "validate", file)
 	known := regexp.MustCompile(`unknown key "unknown"; the keys here are (.*)`).FindAllStringSubmatch(got.out+got.errOut, -1)
-	require.Len(t, known, 13)
+	require.Len(t, known, 14)
 	var of []string
 	for _, k := range known {
 		of = append(of, k[1])

@@ -16,6 +16,7 @@ import (
 
 	"github.com/db-controller/db-controller/internal/feed"
 	"github.com/db-controller/db-controller/internal/postgres"
+	"github.com/db-controller/db-controller/internal/requestid"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/grant"
 	"github.com/db-controller/db-controller/schema/peer"
@@ -72,7 +73,7 @@ func (s *Reader) CheckKept(ctx context.Context, holder schema.DeploymentID, toke
 		switch err := s.Feeds.CheckAhead(ctx, token, NoticesFilter(holder)); {
 		case errors.Is(err, feed.ErrUnknownKey): // anybody can invent one, so that nothing follows from it
 			s.Log.Warn("a deployment has shown a position of a key that this database does not have: if a backup from before a rotation of the keys was restored, restart with --restored",
-				zap.Stringer("deployment", holder))
+				zap.Stringer("deployment", holder), requestid.Field(ctx))
 		case err != nil:
 			return Followed(s.gate, err)
 		}
