@@ -12,7 +12,7 @@ import (
 	"github.com/db-controller/db-controller/cmd/db-controller/cli"
 )
 
-// makeIn runs a target of the Makefile in a folder, and returns what it says.
+// makeIn runs a target of the Makefile in a folder, and returns its output.
 func makeIn(t *testing.T, dir string, args ...string) (string, error) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "make", args...) //nolint:gosec // of this test

@@ -30,7 +30,11 @@ func (a *approving) Status(context.Context, *adminv1.StatusRequest) (*adminv1.St
 }
 
 func (a *approving) ListReleasable(_ context.Context, req *adminv1.ListReleasableRequest) (*adminv1.ListReleasableResponse, error) {
-	return &adminv1.ListReleasableResponse{Releasable: []*adminv1.Releasable{{Key: "a|1", Breaks: "one"}, {Key: "a|2", Breaks: "two"}}}, nil
+	rows := []*adminv1.Releasable{{Key: "a|1", Breaks: "one"}, {Key: "a|2", Breaks: "two"}}
+	if req.GetName() == "projects/other" {
+		rows = rows[:1]
+	}
+	return &adminv1.ListReleasableResponse{Releasable: rows}, nil
 }
 
 func (a *approving) ForceRelease(_ context.Context, req *adminv1.ForceReleaseRequest) (*adminv1.ForceReleaseResponse, error) {
@@ -73,7 +77,7 @@ func (a approvingRegistry) AcceptDatabase(_ context.Context, req *registryv1.Acc
 	return &registryv1.Deployment{}, nil
 }
 
-// The first operator signs each decision, and nothing is sent; the second one sends what was signed, with the signature; nobody sends an own one, or adds to it.
+// The first operator signs each decision, and nothing is sent; the second one sends what was signed, with the signature; an operator sends no decision of its own, and adds no flag to a signed one.
 func TestADecisionIsSignedByOneOperatorAndSentByAnother(t *testing.T) {
 	t.Parallel()
 	const west, east = "iam.example.com/us-west2", "iam.example.com/eu-west1"
@@ -122,6 +126,11 @@ func TestADecisionIsSignedByOneOperatorAndSentByAnother(t *testing.T) {
 			require.Equal(t, cli.WrongUsage, got.code, "a decision that cannot be undone needs --yes")
 			require.Contains(t, got.errOut, "add --yes to continue")
 			require.Empty(t, d.got)
+			if name == "force-release" { // the operator sees before the release that the file has keys of other rows
+				got = command(t, "--context", omar, "force-release", "//"+west+"/projects/other", "--approve", file)
+				require.Equal(t, cli.WrongUsage, got.code)
+				require.Contains(t, got.out, "1 of the 2 signed keys are of rows that //"+west+"/projects/other does not have now")
+			}
 			require.NoError(t, os.WriteFile(file+".changed", append(read(t, file)[:40], "x\n"...), 0o600))
 			got = run(omar, "--approve", file+".changed", "--yes")
 			require.Equal(t, cli.Refused, got.code)

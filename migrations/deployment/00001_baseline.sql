@@ -429,7 +429,7 @@ CREATE TABLE dbcontroller.removal (
     CONSTRAINT removal_pkey PRIMARY KEY (name, uid)
 );
 CREATE INDEX removal_age ON dbcontroller.removal USING brin (decided_at); -- old removals are removed
-CREATE INDEX removal_brief ON dbcontroller.removal USING brin (decided_at) WHERE brief;
+CREATE INDEX removal_brief ON dbcontroller.removal (decided_at) WHERE brief; -- no brin: it would go on naming the blocks of forgotten ones
 
 -- What each deletion has found and done in this deployment: one row for each, kept for a few days.
 CREATE TABLE dbcontroller.deletion_progress (

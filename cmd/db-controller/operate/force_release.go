@@ -98,14 +98,14 @@ func (f *forceRelease) run(cmd *cobra.Command, c *client.Client, name schema.Ful
 		return out.Document(cli.Messages(listed))
 	}
 	chosen := slices.DeleteFunc(listed, func(r *adminv1.Releasable) bool { return !slices.Contains(f.keys, r.GetKey()) })
+	if requests != nil && len(chosen) < len(f.keys) {
+		out.Line("%d of the %d signed keys are of rows that %s does not have now", len(f.keys)-len(chosen), len(f.keys), name)
+	}
 	if err := f.confirmed(chosen); err != nil {
 		return err
 	}
 	for _, r := range chosen {
 		out.Line("%s: %s", r.GetKey(), r.GetBreaks())
-	}
-	if requests != nil && len(chosen) < len(f.keys) {
-		out.Line("%d of the %d signed keys are of rows that %s does not have now", len(f.keys)-len(chosen), len(f.keys), name)
 	}
 	if len(chosen) == 0 && !slices.ContainsFunc(f.keys, func(k string) bool { return strings.Contains(k, "|") }) {
 		return cli.Usage("--key %s is no key: force-release %s without --key lists them", f.keys[0], name)
