@@ -93,14 +93,22 @@ SELECT EXISTS (
 
 // recallDuringAWrite: a recall waits for a write under the right that has not committed, and finds its reference (I3, I31).
 func (s *stage) recallDuringAWrite() {
-	s.acquires()
-	s.dropReferences(0, 1)
-	s.puts(s.holder(2), nil)
-	pid, unlock := s.locks(s.holder(2))
-	defer unlock()
 	written, deleted := make(chan error, 1), make(chan error, 1)
-	go func() { _, err := s.write(s.holder(2), s.blocks()); written <- err }()
-	s.awaits("a write under the right waits", func() bool { return s.finds(s.holder(2), writerWaitsSQL, pid) })
+	var pid uint32
+	var unlock func()
+	for under := false; !under; { // a right that nothing uses may end before the write
+		s.acquires()
+		s.dropReferences(0, 1)
+		s.puts(s.holder(2), nil)
+		pid, unlock = s.locks(s.holder(2))
+		go func() { _, err := s.write(s.holder(2), s.blocks()); written <- err }()
+		s.awaits("a write waits", func() bool { return s.finds(s.holder(2), writerWaitsSQL, pid) })
+		if under = s.finds(s.holder(2), hasBlockRightSQL, s.uid); !under {
+			unlock()
+			<-written
+		}
+	}
+	defer unlock()
 	go func() { deleted <- s.remove(s.target) }()
 	s.awaits("a recall waits for the write", func() bool { return s.finds(s.holder(2), recallWaitsSQL, pid) })
 	unlock()
