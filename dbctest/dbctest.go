@@ -110,14 +110,14 @@ func (in *Installation) startRegistry(files *schema.File) error {
 		return err
 	}
 	certs := in.Certs("registry")
-	address, err := freeAddress()
+	address, err := playground.FreeAddresses(1)
 	if err != nil {
 		return err
 	}
-	in.registry = newProcess(serve.NewRegistry, "--postgres", dsn, "--postgres-plaintext", "--certs", certs, "--listen", address, "--migrate")
+	in.registry = newProcess(serve.NewRegistry, "--postgres", dsn, "--postgres-plaintext", "--certs", certs, "--listen", address[0], "--migrate")
 	in.t.Cleanup(in.registry.end)
 	in.registry.start()
-	in.registryAt = address
+	in.registryAt = address[0]
 	in.Client = in.As("operator/dbctest")
 	env := wire.EnvironmentProto(&schema.Environment{Regions: files.Regions, Services: files.Services, Deployments: files.Deployments, Rights: files.Rights})
 	return in.eventually(func(ctx context.Context) error {
@@ -139,18 +139,18 @@ func (in *Installation) describe(id schema.DeploymentID, args []string) error {
 	if err != nil {
 		return err
 	}
-	address, err := freeAddress()
+	address, err := playground.FreeAddresses(1)
 	if err != nil {
 		return err
 	}
-	if d.calls, err = newLine(address); err != nil {
+	if d.calls, err = newLine(address[0]); err != nil {
 		return err
 	}
 	in.t.Cleanup(d.calls.close)
 	in.t.Cleanup(d.store.close)
 	d.process = newProcess(serve.NewServe, append([]string{
 		"--deployment", id.String(), "--postgres", serving, "--postgres-plaintext", "--registry", in.registry.flag("--listen"),
-		"--certs", in.Certs("deployment/" + id.String()), "--listen", address, "--advertise", d.calls.address(),
+		"--certs", in.Certs("deployment/" + id.String()), "--listen", address[0], "--advertise", d.calls.address(),
 		"--connections", "8", "--stop-timeout", "100ms",
 	}, args...)...)
 	in.t.Cleanup(d.end)
@@ -162,13 +162,15 @@ func (in *Installation) describe(id schema.DeploymentID, args []string) error {
 // ready waits until each deployment runs its version, knows all others, and takes part in the work.
 func (in *Installation) ready() error {
 	return in.eventually(func(ctx context.Context) error {
-		if err := in.registered(ctx); err != nil { // before the client reads the environment, which it keeps
-			return err
-		}
 		for id, d := range in.deployments {
 			if err := d.problem(); err != nil {
 				return fmt.Errorf("%s: %w", id, err)
 			}
+		}
+		if err := in.registered(ctx); err != nil { // before the client reads the environment, which it keeps
+			return err
+		}
+		for id := range in.deployments {
 			status, err := in.status(ctx, id)
 			if err != nil {
 				return fmt.Errorf("%s: %w", id, err)
@@ -273,8 +275,8 @@ func (in *Installation) eventually(call func(ctx context.Context) error) error {
 		try, cancel := context.WithTimeout(ctx, 30*time.Second)
 		err := call(try)
 		cancel()
-		if err == nil {
-			return nil
+		if err == nil || errors.Is(err, errEnded) {
+			return err
 		}
 		select {
 		case <-ctx.Done():

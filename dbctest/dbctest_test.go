@@ -3,6 +3,8 @@ package dbctest_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"runtime"
 	"testing"
 	"time"
 
@@ -177,4 +179,29 @@ func TestTheClockOfADeploymentMoves(t *testing.T) {
 	require.Equal(t, 24*time.Hour, before.GetCreateTime().AsTime().Sub(after.GetCreateTime().AsTime()))
 	eventually := func() error { return put(ctx, in, "//"+desksEU.String()+"/desks/d2", map[string]any{"room": "b"}) }
 	require.Eventually(t, func() bool { return eventually() == nil }, wait.Limit, 10*time.Millisecond, "the process whose lease has passed takes part again")
+}
+
+// failing is a test that remembers why it has failed.
+type failing struct {
+	testing.TB
+	why string
+}
+
+func (f *failing) Fatalf(format string, args ...any) {
+	f.why = fmt.Sprintf(format, args...)
+	runtime.Goexit()
+}
+
+// A deployment that ends at its start fails the test at once, with its reason: no wait makes it better.
+func TestADeploymentThatCannotStartFailsAtOnce(t *testing.T) {
+	t.Parallel()
+	of := &failing{TB: t}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		dbctest.New(of, dbctest.Config{Services: services, Args: []string{"--tentative-ttl", "-1s"}})
+	}()
+	<-ended
+	require.Contains(t, of.why, "--tentative-ttl")
+	require.NotContains(t, of.why, context.DeadlineExceeded.Error())
 }

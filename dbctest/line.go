@@ -93,13 +93,3 @@ func forward(to, from net.Conn) {
 	_, _ = io.Copy(to, from)
 	_, _ = to.Close(), from.Close()
 }
-
-// freeAddress returns an address at which no process listens.
-func freeAddress() (string, error) {
-	listener, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = listener.Close() }()
-	return listener.Addr().String(), nil
-}

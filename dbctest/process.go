@@ -3,6 +3,7 @@ package dbctest
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -77,12 +78,15 @@ func (p *process) output() string {
 	return p.log.String()
 }
 
-// problem is the error with which the process has ended by itself.
+// errEnded: a process has ended by itself. No repetition helps.
+var errEnded = errors.New("it has ended")
+
+// problem is the error with which the process has ended by itself: it has errEnded.
 func (p *process) problem() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.err == nil || p.cancel == nil {
 		return nil
 	}
-	return fmt.Errorf("it has ended: %w\n%s", p.err, p.log.String())
+	return fmt.Errorf("%w: %w\n%s", errEnded, p.err, p.log.String())
 }
