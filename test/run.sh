@@ -36,9 +36,9 @@ run() { # name, packages, flags
 
 racing='./schema/service ./constraint ./controller ./schema/service/peers ./constraint/cache ./constraint/queue
 	./envregistry ./nodemanager ./handlers ./client ./internal/feed ./internal/gather ./internal/budget ./internal/retry ./internal/inprocess'
-longest='./test ./test/campaign ./dbctest ./embed ./test/campaign/attached ./internal/scan ./migrations'
+longest='./test/campaign ./dbctest ./embed ./test/campaign/attached ./internal/scan ./migrations'
 others=$(CGO_ENABLED=0 go list -f '{{if or .TestGoFiles .XTestGoFiles}}.{{slice .ImportPath (len .Module.Path)}}{{end}}' ./...) || exit 1
-for package in ./schema/shadow $racing $longest; do
+for package in ./schema/shadow ./test $racing $longest; do
 	others=$(printf '%s\n' "$others" | grep -vx "$package")
 done
 
@@ -56,11 +56,13 @@ concurrent=^\($(awk '
 racers=$!
 CGO_ENABLED=0 run store ./schema/shadow -skip "$concurrent" "$@" &
 storers=$!
+# Its tests wait for processes most of the time.
+CGO_ENABLED=0 run processes ./test -parallel 6 "$@" &
+processors=$!
 CGO_ENABLED=0 run plain "$(echo $longest $others)" -p 2 "$@"
-plain=$?
-wait "$racers"
-race=$?
-wait "$storers"
-store=$?
+failed=$?
+for group in "$racers" "$storers" "$processors"; do
+	wait "$group" || failed=1
+done
 "$out/report" "$out"/results-*.json
-[ $((plain + race + store)) = 0 ]
+exit "$failed"
