@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -33,11 +34,18 @@ func TestTheReferenceOfCommandsIsThatOfTheCode(t *testing.T) {
 	require.Equal(t, string(want), string(got), "it is out of date: run make generate")
 }
 
+// ofMost are the flags that most commands have: the page describes them once.
+var ofMost = []string{"context", "output", "token-file"}
+
+// processes are the commands whose flags docs/configuration.md describes.
+var processes = []string{"serve", "registry"}
+
 func reference(t *testing.T) []byte {
 	t.Helper()
 	root := newRoot()
 	var out bytes.Buffer
-	fmt.Fprintf(&out, "# Commands\n\nMade from the program by `make generate`; `db-controller help COMMAND` shows the same. [Operations](operations.md) has the exit codes and the file of settings,\n[troubleshooting](troubleshooting.md) the command for each symptom.\n\n")
+	out.WriteString("# Commands\n\nMade from the program by `make generate`; `db-controller help COMMAND` shows the same. [Operations](operations.md) has the exit codes, [configuration](configuration.md) the file of\n" +
+		"settings, [troubleshooting](troubleshooting.md) the command for each symptom.\n\n")
 	groups := map[string][]*cobra.Command{}
 	for _, c := range root.Commands() {
 		if !c.Hidden && c.Name() != "help" && c.Name() != "completion" {
@@ -51,9 +59,18 @@ func reference(t *testing.T) []byte {
 		}
 		out.WriteString("\n")
 	}
+	out.WriteString("Flags of every command:\n\n")
+	root.PersistentFlags().VisitAll(func(f *pflag.Flag) { item(&out, f) })
+	out.WriteString("\nFlags of most commands, named after *also*:\n\n")
+	explain, _, err := root.Find([]string{"explain"})
+	require.NoError(t, err)
+	for _, name := range ofMost {
+		item(&out, explain.Flags().Lookup(name))
+	}
+	out.WriteString("\n")
 	for _, g := range root.Groups() {
 		for _, c := range groups[g.ID] {
-			describe(&out, c)
+			describe(&out, c, explain.Flags())
 		}
 	}
 	home, err := os.UserHomeDir()
@@ -61,43 +78,65 @@ func reference(t *testing.T) []byte {
 	return []byte(strings.ReplaceAll(out.String(), filepath.Join(home, ".db-controller"), "~/.db-controller"))
 }
 
-func describe(out *bytes.Buffer, c *cobra.Command) {
-	fmt.Fprintf(out, "## %s\n\n    %s\n\n", strings.TrimPrefix(c.CommandPath(), "db-controller "), c.UseLine())
-	fmt.Fprintf(out, "%s.\n\n", c.Short)
-	if c.Long != "" {
+// item describes a flag.
+func item(out *bytes.Buffer, f *pflag.Flag) {
+	kind, usage := pflag.UnquoteUsage(f)
+	name := "--" + f.Name
+	if f.Shorthand != "" {
+		name = "-" + f.Shorthand + ", " + name
+	}
+	if kind != "" {
+		name += " " + kind
+	}
+	if f.DefValue != "" && f.DefValue != "false" && f.DefValue != "0" && f.DefValue != "0s" && f.DefValue != "[]" {
+		usage += " (" + f.DefValue + ")"
+	}
+	fmt.Fprintf(out, "* `%s`: %s\n", name, usage)
+}
+
+func describe(out *bytes.Buffer, c *cobra.Command, common *pflag.FlagSet) {
+	name := strings.TrimPrefix(c.CommandPath(), "db-controller ")
+	fmt.Fprintf(out, "## %s\n\n    %s\n\n", name, c.UseLine())
+	if c.Long == "" {
+		fmt.Fprintf(out, "%s.\n\n", c.Short)
+	} else {
+		if !strings.HasPrefix(c.Long, c.Short) {
+			fmt.Fprintf(out, "%s.\n\n", c.Short)
+		}
 		fmt.Fprintf(out, "```text\n%s\n```\n\n", c.Long)
 	}
 	if c.Example != "" {
 		fmt.Fprintf(out, "```\n%s\n```\n\n", c.Example)
 	}
-	rows := 0
-	c.NonInheritedFlags().VisitAll(func(f *pflag.Flag) {
-		if f.Hidden || cli.IsHelp(f.Name) {
-			return
+	if slices.Contains(processes, name) {
+		out.WriteString("[Configuration](configuration.md) has its flags.\n\n")
+	} else {
+		var own bytes.Buffer
+		var also []string
+		c.NonInheritedFlags().VisitAll(func(f *pflag.Flag) {
+			if f.Hidden || cli.IsHelp(f.Name) {
+				return
+			}
+			if slices.Contains(ofMost, f.Name) && f.Usage == common.Lookup(f.Name).Usage && f.DefValue == common.Lookup(f.Name).DefValue {
+				also = append(also, "`--"+f.Name+"`")
+				return
+			}
+			item(&own, f)
+		})
+		if len(also) > 0 {
+			if own.Len() > 0 {
+				fmt.Fprintf(&own, "* also %s\n", strings.Join(also, ", "))
+			} else {
+				fmt.Fprintf(&own, "Flags: also %s.\n", strings.Join(also, ", "))
+			}
 		}
-		if rows == 0 {
-			out.WriteString("| flag | meaning |\n| --- | --- |\n")
+		if own.Len() > 0 {
+			fmt.Fprintf(out, "%s\n", own.String())
 		}
-		rows++
-		kind, usage := pflag.UnquoteUsage(f)
-		name := "--" + f.Name
-		if f.Shorthand != "" {
-			name = "-" + f.Shorthand + ", " + name
-		}
-		if kind != "" {
-			name += " " + kind
-		}
-		if f.DefValue != "" && f.DefValue != "false" && f.DefValue != "0" && f.DefValue != "0s" && f.DefValue != "[]" {
-			usage += " (" + f.DefValue + ")"
-		}
-		fmt.Fprintf(out, "| `%s` | %s |\n", name, strings.ReplaceAll(usage, "|", "\\|"))
-	})
-	if rows > 0 {
-		out.WriteString("\n")
 	}
 	for _, sub := range c.Commands() {
 		if !sub.Hidden && sub.Name() != "help" {
-			describe(out, sub)
+			describe(out, sub, common)
 		}
 	}
 }
