@@ -61,13 +61,14 @@ func reference(t *testing.T) []byte {
 	}
 	out.WriteString("Flags of every command:\n\n")
 	root.PersistentFlags().VisitAll(func(f *pflag.Flag) { item(&out, f) })
-	out.WriteString("\nFlags of most commands, named after *also*:\n\n")
+	out.WriteString("\nFlags of most commands:\n\n")
 	explain, _, err := root.Find([]string{"explain"})
 	require.NoError(t, err)
 	for _, name := range ofMost {
 		item(&out, explain.Flags().Lookup(name))
 	}
-	out.WriteString("\n")
+	fmt.Fprintf(&out, "\nCommands without `--output`: %s; without `--context` and `--token-file`: %s.\n\n", without(root, "output"), without(root, "context"))
+	require.Equal(t, without(root, "context"), without(root, "token-file"))
 	for _, g := range root.Groups() {
 		for _, c := range groups[g.ID] {
 			describe(&out, c, explain.Flags())
@@ -76,6 +77,19 @@ func reference(t *testing.T) []byte {
 	home, err := os.UserHomeDir()
 	require.NoError(t, err)
 	return []byte(strings.ReplaceAll(out.String(), filepath.Join(home, ".db-controller"), "~/.db-controller"))
+}
+
+// without returns the commands that lack a flag.
+func without(root *cobra.Command, flag string) string {
+	var names []string
+	for _, c := range root.Commands() {
+		for _, c := range append(c.Commands(), c) {
+			if c.Runnable() && (!c.HasSubCommands() || strings.Contains(c.Use, " ")) && !c.Hidden && c.Flags().Lookup(flag) == nil && c.Parent().Name() != "completion" && c.Name() != "help" && c.Name() != "version" {
+				names = append(names, strings.TrimPrefix(c.CommandPath(), "db-controller "))
+			}
+		}
+	}
+	return strings.Join(names, ", ")
 }
 
 // item describes a flag.
@@ -96,13 +110,10 @@ func item(out *bytes.Buffer, f *pflag.Flag) {
 
 func describe(out *bytes.Buffer, c *cobra.Command, common *pflag.FlagSet) {
 	name := strings.TrimPrefix(c.CommandPath(), "db-controller ")
-	fmt.Fprintf(out, "## %s\n\n    %s\n\n", name, c.UseLine())
+	fmt.Fprintf(out, "## %s\n\n    %s\n\n", name, strings.TrimSuffix(c.UseLine(), " [flags]"))
 	if c.Long == "" {
 		fmt.Fprintf(out, "%s.\n\n", c.Short)
 	} else {
-		if !strings.HasPrefix(c.Long, c.Short) {
-			fmt.Fprintf(out, "%s.\n\n", c.Short)
-		}
 		fmt.Fprintf(out, "```text\n%s\n```\n\n", c.Long)
 	}
 	if c.Example != "" {
@@ -111,27 +122,14 @@ func describe(out *bytes.Buffer, c *cobra.Command, common *pflag.FlagSet) {
 	if slices.Contains(processes, name) {
 		out.WriteString("[Configuration](configuration.md) has its flags.\n\n")
 	} else {
-		var own bytes.Buffer
-		var also []string
+		before := out.Len()
 		c.NonInheritedFlags().VisitAll(func(f *pflag.Flag) {
-			if f.Hidden || cli.IsHelp(f.Name) {
-				return
+			if most := common.Lookup(f.Name); !f.Hidden && !cli.IsHelp(f.Name) && !(slices.Contains(ofMost, f.Name) && f.Usage == most.Usage && f.DefValue == most.DefValue) {
+				item(out, f)
 			}
-			if slices.Contains(ofMost, f.Name) && f.Usage == common.Lookup(f.Name).Usage && f.DefValue == common.Lookup(f.Name).DefValue {
-				also = append(also, "`--"+f.Name+"`")
-				return
-			}
-			item(&own, f)
 		})
-		if len(also) > 0 {
-			if own.Len() > 0 {
-				fmt.Fprintf(&own, "* also %s\n", strings.Join(also, ", "))
-			} else {
-				fmt.Fprintf(&own, "Flags: also %s.\n", strings.Join(also, ", "))
-			}
-		}
-		if own.Len() > 0 {
-			fmt.Fprintf(out, "%s\n", own.String())
+		if out.Len() > before {
+			out.WriteString("\n")
 		}
 	}
 	for _, sub := range c.Commands() {
