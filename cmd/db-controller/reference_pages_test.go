@@ -243,10 +243,13 @@ func metricsPage(t *testing.T) string {
 	slices.SortFunc(all, func(a, b metric) int { return cmp.Compare(a.name, b.name) })
 	out := &bytes.Buffer{}
 	out.WriteString("# Metrics\n\nMade from the program by `make generate`. `/metrics` of `serve` and `registry` with `--http` has them, beside those of Go, of the process and of gRPC\n" +
-		"(`grpc_server_…`). [Health](health.md) explains them and the alerts.\n\n| metric | kind | labels | |\n| --- | --- | --- | --- |\n")
+		"(`grpc_server_…`). [Health](health.md) explains them and the alerts.\n\n| metric | kind, labels | |\n| --- | --- | --- |\n")
 	for _, m := range all {
 		require.NotEmpty(t, m.help, m.name)
-		fmt.Fprintf(out, "| `%s` | %s | %s | %s |\n", m.name, m.kind, m.labels, cell(m.help))
+		if m.labels != "" {
+			m.kind += " by " + m.labels
+		}
+		fmt.Fprintf(out, "| `%s` | %s | %s |\n", m.name, m.kind, cell(m.help))
 	}
 	return out.String()
 }
