@@ -83,7 +83,7 @@ func reference(t *testing.T) []byte {
 func without(root *cobra.Command, flag string) string {
 	var names []string
 	for _, c := range root.Commands() {
-		for _, c := range append(c.Commands(), c) {
+		for _, c := range append(slices.Clone(c.Commands()), c) {
 			if c.Runnable() && (!c.HasSubCommands() || strings.Contains(c.Use, " ")) && !c.Hidden && c.Flags().Lookup(flag) == nil && c.Parent().Name() != "completion" && c.Name() != "help" && c.Name() != "version" {
 				names = append(names, strings.TrimPrefix(c.CommandPath(), "db-controller "))
 			}
@@ -124,7 +124,8 @@ func describe(out *bytes.Buffer, c *cobra.Command, common *pflag.FlagSet) {
 	} else {
 		before := out.Len()
 		c.NonInheritedFlags().VisitAll(func(f *pflag.Flag) {
-			if most := common.Lookup(f.Name); !f.Hidden && !cli.IsHelp(f.Name) && !(slices.Contains(ofMost, f.Name) && f.Usage == most.Usage && f.DefValue == most.DefValue) {
+			most := slices.Contains(ofMost, f.Name) && f.Usage == common.Lookup(f.Name).Usage && f.DefValue == common.Lookup(f.Name).DefValue
+			if !f.Hidden && !cli.IsHelp(f.Name) && !most {
 				item(out, f)
 			}
 		})
