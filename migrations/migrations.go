@@ -208,7 +208,7 @@ func appliedIn(ctx context.Context, conn *pgx.Conn, set Set) (map[int64]bool, er
 
 // Current fails unless the database has every migration of the set, newer ones only if they are known to be compatible, and unless its user has
 // the rights of a serving process. It changes nothing. The error has the remedy.
-func Current(ctx context.Context, dsn string, set Set) error {
+func Current(ctx context.Context, dsn string, set Set, of ...Role) error {
 	conn, err := connect(ctx, dsn)
 	if err != nil {
 		return err
@@ -229,7 +229,7 @@ func Current(ctx context.Context, dsn string, set Set) error {
 			return fmt.Errorf("%w: it lacks migration %s: run `db-controller migrate up --set %s`, or start with --migrate", ErrNotReady, s.Name, set)
 		}
 	}
-	return Ready(ctx, conn, set)
+	return Ready(ctx, conn, set, of...)
 }
 
 // Processes that start at the same time take turns: IF NOT EXISTS fails when another transaction makes it.

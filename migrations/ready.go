@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -20,16 +21,25 @@ type Querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// Ready fails unless the database has every migration of the set, and its user has the rights of a serving process. It
+// Role is the part of a serving process that a user of the database has the rights for.
+type Role string
+
+// The roles: of the calls, and of the process's own work.
+const (
+	API        Role = "api"
+	Controller Role = "controller"
+)
+
+// Ready fails unless the database has every migration of the set, and its user has the rights of the roles; without any, of all. It
 // changes nothing.
-func Ready(ctx context.Context, q Querier, set Set) error {
+func Ready(ctx context.Context, q Querier, set Set, of ...Role) error {
 	if err := hasNewest(ctx, q, set); err != nil {
 		return err
 	}
 	if err := compatible(ctx, q, set); err != nil {
 		return err
 	}
-	rights, beside, err := servingRights(set)
+	rights, beside, err := servingRights(set, of)
 	if err != nil {
 		return err
 	}
@@ -90,26 +100,37 @@ type right struct{ relation, column, privilege string }
 type rightsBeside struct{ functions, sequences []string }
 
 var (
-	sequencesLine = regexp.MustCompile(`'GRANT ([A-Z, ]+) ON ALL SEQUENCES IN SCHEMA \w+ TO [^\n]*'_(?:api|controller)'`)
-	executeLine   = regexp.MustCompile(`'GRANT EXECUTE ON FUNCTION \w+\.(\w+) TO %I', prefix \|\| '_(?:api|controller)'`)
+	sequencesLine = regexp.MustCompile(`'GRANT ([A-Z, ]+) ON ALL SEQUENCES IN SCHEMA \w+ TO ([^\n]*)`)
+	executeLine   = regexp.MustCompile(`'GRANT EXECUTE ON FUNCTION \w+\.(\w+) TO %I', prefix \|\| '_(api|controller)'`)
 
 	grantLine = regexp.MustCompile(`\('(api|controller)', '([^']+)', '([^']+)'\)`)
 	ofColumns = regexp.MustCompile(`^(\w+) \(([^)]+)\)$`)
 )
 
-// servingRights returns the rights of the roles of serving processes, as roles/*.sql grants them.
-func servingRights(set Set) (out []right, beside rightsBeside, err error) {
+// servingRights returns the rights of roles, as roles/*.sql grants them; without any, of all of serving processes.
+func servingRights(set Set, of []Role) (out []right, beside rightsBeside, err error) {
 	script, err := roles.ReadFile("roles/" + string(set) + ".sql")
 	if err != nil {
 		return nil, beside, err
 	}
+	if len(of) == 0 {
+		of = []Role{API, Controller}
+	}
 	for _, grant := range sequencesLine.FindAllStringSubmatch(string(script), -1) {
+		if !slices.ContainsFunc(of, func(r Role) bool { return strings.Contains(grant[2], "'_"+string(r)+"'") }) {
+			continue
+		}
 		beside.sequences = append(beside.sequences, strings.Split(grant[1], ", ")...)
 	}
 	for _, grant := range executeLine.FindAllStringSubmatch(string(script), -1) {
-		beside.functions = append(beside.functions, grant[1])
+		if slices.Contains(of, Role(grant[2])) {
+			beside.functions = append(beside.functions, grant[1])
+		}
 	}
 	for _, grant := range grantLine.FindAllStringSubmatch(string(script), -1) {
+		if !slices.Contains(of, Role(grant[1])) {
+			continue
+		}
 		privileges, columns := strings.Split(grant[2], ", "), []string{""}
 		if m := ofColumns.FindStringSubmatch(grant[2]); m != nil {
 			privileges, columns = m[1:2], strings.Split(m[2], ", ")

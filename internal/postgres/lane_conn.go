@@ -15,7 +15,7 @@ func (l *Lanes) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, e
 	if err != nil {
 		return nil, err
 	}
-	rows, err := l.Pool.Query(ctx, sql, args...)
+	rows, err := l.pool(ctx).Query(ctx, sql, args...)
 	if err != nil {
 		leave()
 		return rows, err
@@ -29,7 +29,7 @@ func (l *Lanes) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 	if err != nil {
 		return failedRow{err}
 	}
-	return laneRow{l.Pool.QueryRow(ctx, sql, args...), func(err error) { l.heard(err); leave() }}
+	return laneRow{l.pool(ctx).QueryRow(ctx, sql, args...), func(err error) { l.heard(err); leave() }}
 }
 
 // Exec runs a statement over a connection of the caller's lane.
@@ -39,7 +39,7 @@ func (l *Lanes) Exec(ctx context.Context, sql string, args ...any) (pgconn.Comma
 		return pgconn.CommandTag{}, err
 	}
 	defer leave()
-	return l.Pool.Exec(ctx, sql, args...)
+	return l.pool(ctx).Exec(ctx, sql, args...)
 }
 
 // answerValid is how long an answer of the database is as good as a ping.
@@ -71,7 +71,7 @@ func (l *Lanes) Ping(ctx context.Context) error {
 		return err
 	}
 	defer leave()
-	return l.Pool.Ping(ctx)
+	return l.pool(ctx).Ping(ctx)
 }
 
 // Begin is BeginTx without options.
@@ -83,7 +83,7 @@ func (l *Lanes) BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, err
 	if err != nil {
 		return nil, err
 	}
-	tx, err := l.Pool.BeginTx(ctx, options)
+	tx, err := l.pool(ctx).BeginTx(ctx, options)
 	if err != nil {
 		leave()
 		return nil, err
@@ -97,7 +97,7 @@ func (l *Lanes) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 	if err != nil {
 		return pgx.FailedBatchResults(b, err)
 	}
-	return &laneBatch{l.Pool.SendBatch(ctx, b), func(err error) { l.heard(err); leave() }}
+	return &laneBatch{l.pool(ctx).SendBatch(ctx, b), func(err error) { l.heard(err); leave() }}
 }
 
 // laneRows gives its connection back when pgxpool's rows do: when they are closed, read to their end, or cannot be scanned.

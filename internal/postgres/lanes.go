@@ -89,7 +89,9 @@ const maxUnderWay = 256
 // lane the callers are served in turn, and one caller has at most half of all connections, so that neither a lane nor a caller can
 // make another one wait for long. A transaction counts from its begin to its end.
 type Lanes struct {
-	*pgxpool.Pool
+	*pgxpool.Pool               // of the calls
+	own           *pgxpool.Pool // of the lanes Work and Control: the same one, or one of another role
+
 	most int // connections of one caller
 	// answered is when a row or a batch was last answered, in Unix nanoseconds; 0 behind a failure.
 	answered atomic.Int64
@@ -123,9 +125,13 @@ type ticket struct {
 }
 
 // NewLanes divides a pool. A pool of four connections has one lane for all calls of people.
-func NewLanes(pool *pgxpool.Pool) *Lanes {
-	free := int(pool.Config().MaxConns)
-	l := &Lanes{Pool: pool, most: max(1, free/2), uses: map[any]*use{}}
+func NewLanes(pool *pgxpool.Pool) *Lanes { return NewLanesOfRoles(pool, pool) }
+
+// NewLanesOfRoles divides as many connections as the pool of the calls has: statements for calls use that pool, those of the process the other one. Each pool
+// opens the connections that its lanes need at a time.
+func NewLanesOfRoles(calls, own *pgxpool.Pool) *Lanes {
+	free := int(calls.Config().MaxConns)
+	l := &Lanes{Pool: calls, own: own, most: max(1, free/2), uses: map[any]*use{}}
 	each := 1 + free/20
 	for i := range l.lanes {
 		if free < each { // the last ones
@@ -138,6 +144,39 @@ func NewLanes(pool *pgxpool.Pool) *Lanes {
 	l.shared = free
 	return l
 }
+
+// pool returns the pool of a caller's lane.
+func (l *Lanes) pool(ctx context.Context) *pgxpool.Pool {
+	if lane := CallerOf(ctx).Lane; lane == Work || lane == Control {
+		return l.own
+	}
+	return l.Pool
+}
+
+// Pools returns the different pools.
+func (l *Lanes) Pools() []*pgxpool.Pool {
+	if l.own == l.Pool {
+		return []*pgxpool.Pool{l.Pool}
+	}
+	return []*pgxpool.Pool{l.Pool, l.own}
+}
+
+// Reset closes the connections of all pools; those in use when they are given back.
+func (l *Lanes) Reset() {
+	for _, p := range l.Pools() {
+		p.Reset()
+	}
+}
+
+// Close closes all pools.
+func (l *Lanes) Close() {
+	for _, p := range l.Pools() {
+		p.Close()
+	}
+}
+
+// Config is of the pool of the process's own work.
+func (l *Lanes) Config() *pgxpool.Config { return l.own.Config() }
 
 // enter waits for a connection for the caller of ctx. leave gives it back; it may be called more than once.
 func (l *Lanes) enter(ctx context.Context) (leave func(), err error) {

@@ -51,7 +51,7 @@ func acquire(ctx context.Context, p Pool) (*pgxpool.Conn, func(), error) {
 		if leave, err = l.enter(ctx); err != nil {
 			return nil, nil, err
 		}
-		pool = l.Pool
+		pool = l.pool(ctx)
 	}
 	conn, err := pool.Acquire(ctx)
 	if err != nil {

@@ -67,7 +67,7 @@ BEGIN
 
     FOR granted IN SELECT * FROM (VALUES
         -- Serves requests of users and of other deployments.
-        ('api', 'SELECT', 'meta'),
+        ('api', 'SELECT', 'meta, dbcontroller.position'),
         ('api', 'SELECT, INSERT, UPDATE', 'deployment, dbcontroller.deletion_progress'),
         ('api', 'SELECT, INSERT', 'kind, dbcontroller.field, dbcontroller.decommissioned, dbcontroller.word'),
         ('api', 'SELECT, INSERT, UPDATE, DELETE', 'shadow, dbcontroller.resource, dbcontroller.foreign_target, dbcontroller.reference, dbcontroller.owner_reference, dbcontroller.blockade'),
@@ -75,7 +75,11 @@ BEGIN
         ('api', 'SELECT, INSERT, DELETE', 'closing, dbcontroller.holder_entry, dbcontroller.ownee_entry, dbcontroller.owner_lost, dbcontroller.notice, dbcontroller.work'),
         ('api', 'UPDATE (look)', 'holder_entry'),
         ('api', 'SELECT, INSERT', 'attempt, dbcontroller.closed_attempt, dbcontroller.request, dbcontroller.change, dbcontroller.removal, dbcontroller.cause'),
-        ('api', 'SELECT', 'epoch, dbcontroller.member, dbcontroller.lease, dbcontroller.derivation, dbcontroller.ending, dbcontroller.attachment, dbcontroller.deleted_row, dbcontroller.lacking, dbcontroller.wish'),
+        ('api', 'SELECT', 'epoch, dbcontroller.member, dbcontroller.lease, dbcontroller.derivation, dbcontroller.attachment, dbcontroller.deleted_row, dbcontroller.lacking, dbcontroller.wish'),
+        ('api', 'SELECT, INSERT, UPDATE, DELETE', 'ending'),
+        ('api', 'UPDATE (token)', 'position'),
+        ('api', 'UPDATE (due)', 'deleted_row'),
+        ('api', 'UPDATE (due)', 'lacking'),
         -- Acts upon deletions, keeps its place among the processes, follows versions and epochs, tidies up.
         ('controller', 'SELECT, INSERT', 'meta'),
         ('controller', 'UPDATE (singleton, version, generation, digest, compacted, environment, epoch, server, timeline, awaiting, forgotten, started_at, started_mark, positions_until)', 'meta'),

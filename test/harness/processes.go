@@ -120,7 +120,7 @@ func DescribeProcesses(t testing.TB, services string, cfg playground.Config) *Pr
 			return server.NewDatabase(t, template), nil
 		}
 	}
-	cfg.Serving, cfg.DatabaseArgs = AsServing, DatabaseArgs(t)
+	cfg.Serving, cfg.Controller, cfg.DatabaseArgs = AsAPI, AsController, DatabaseArgs(t)
 	for _, d := range files.Deployments {
 		cfg.Deployments = append(cfg.Deployments, d.DeploymentID)
 	}

@@ -47,6 +47,12 @@ func grantServing(ctx context.Context, dsn string) error {
 // AsServing returns a connection string whose sessions have only the rights that `serve` needs.
 func AsServing(dsn string) string { return asRole(dsn, ServingRole) }
 
+// AsAPI and AsController return connection strings whose sessions have only the rights that `serve` needs for calls, and for its own work.
+func AsAPI(dsn string) string { return asRole(dsn, RolePrefix+"_api") }
+
+// AsController is described at AsAPI.
+func AsController(dsn string) string { return asRole(dsn, RolePrefix+"_controller") }
+
 // AsApplication returns a connection string whose sessions have only the rights of an application.
 func AsApplication(dsn string) string { return asRole(dsn, ApplicationRole) }
 

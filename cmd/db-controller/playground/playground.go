@@ -32,6 +32,8 @@ type Config struct {
 	Database func(ctx context.Context, name string) (dsn string, err error)
 	// Serving turns the DSN from Database into the DSN for the deployment's process (default: the same).
 	Serving func(dsn string) string
+	// Controller is Serving for the process's own work (default: the same DSN for all).
+	Controller func(dsn string) string
 	// Registries is how many servers the registry has (default 1).
 	Registries int
 	// DSNs has the DSN of each deployment that has a database already.
@@ -200,6 +202,9 @@ func (p *Playground) describe(ctx context.Context, id schema.DeploymentID, d *De
 		"serve", "--deployment", id.String(), "--postgres", serving, "--registry", p.RegistryAddress, "--certs", d.Certs,
 		"--listen", d.Address, "--http", strings.TrimPrefix(d.HTTP, "http://"), "--migrate", "--start-timeout", Patience.String(),
 	}, append(slices.Clone(p.cfg.DatabaseArgs), p.cfg.Args...)...)
+	if p.cfg.Controller != nil && p.cfg.DSNs[id] == "" {
+		args = append(args, "--postgres-controller", p.cfg.Controller(d.DSN))
+	}
 	d.Process = NewProcess(id.String(), p.cfg.Binary, args, filepath.Join(p.cfg.Dir, fileName(id)+".log"), d.HTTP+"/readyz")
 	d.tell = p.cfg.Tell
 	return nil

@@ -130,21 +130,36 @@ func (d *deployment) loadCredentials(ctx context.Context) (err error) {
 }
 
 func (d *deployment) connect(ctx context.Context) error {
-	pool, err := connect(ctx, d.waiting, d.cfg.database, migrations.Deployment, "db-controller "+d.cfg.id.String())
-	if err == nil {
-		d.pool = postgres.NewLanes(pool)
+	name := "db-controller " + d.cfg.id.String()
+	if d.cfg.controller.dsn == "" {
+		pool, err := connect(ctx, d.waiting, d.cfg.database, migrations.Deployment, name)
+		if err == nil {
+			d.pool = postgres.NewLanes(pool)
+		}
+		return err
 	}
-	return err
+	pool, err := connect(ctx, d.waiting, d.cfg.database, migrations.Deployment, name, migrations.API)
+	if err != nil {
+		return err
+	}
+	d.pool = postgres.NewLanes(pool) // which is closed if the other one cannot be opened
+	return d.waiting.database(ctx, func() error {
+		own, err := d.cfg.controller.pool(ctx, name, d.cfg.database.connections, d.log)
+		if err == nil {
+			d.pool = postgres.NewLanesOfRoles(pool, own)
+		}
+		return err
+	})
 }
 
 // connect waits for a database, migrates it or checks its schema, and opens a pool.
-func connect(ctx context.Context, waiting *startWait, cfg databaseConfig, set migrations.Set, name string) (pool *pgxpool.Pool, err error) {
+func connect(ctx context.Context, waiting *startWait, cfg databaseConfig, set migrations.Set, name string, of ...migrations.Role) (pool *pgxpool.Pool, err error) {
 	err = waiting.database(ctx, func() error {
 		began := time.Now()
-		err := ready(ctx, cfg.dsn, set, cfg.migrate, waiting.log)
+		err := ready(ctx, cfg.dsn, set, cfg.migrate, waiting.log, of...)
 		if err == nil {
 			waiting.began = waiting.began.Add(time.Since(began)) // the timeout excludes migrations
-			pool, err = cfg.pool(ctx, name, waiting.log)
+			pool, err = cfg.pool(ctx, name, cfg.connections, waiting.log)
 		}
 		return err
 	})
@@ -235,7 +250,7 @@ func (d *deployment) connectAuthorizer(context.Context) error {
 func (d *deployment) buildServer(context.Context) (err error) {
 	d.metrics = newMetrics(d.store)
 	d.metrics.process = d.cfg.share.name
-	d.endpoints.metrics.MustRegister(poolCollector{d.pool.Pool})
+	d.endpoints.metrics.MustRegister(poolCollector{d.pool.Pools()})
 	cfg := service.Config{
 		Store: d.store, Peers: d.peers, Credentials: d.credentials, Health: d.endpoints.health,
 		Reflection: d.cfg.server.reflection, Logger: d.log, NotReady: d.notReady, Failures: d.failures, Watches: d.metrics.watchList, Refused: d.endpoints.refused, Deleted: newDeletes(d.endpoints.metrics),
@@ -321,12 +336,34 @@ type fenced struct {
 
 func (n fenced) Run(ctx context.Context) error { return n.Node.Run(n.leases.Fenced(ctx, n.member)) }
 
+// schemaCheck checks each login.
+func (d *deployment) schemaCheck() check {
+	if d.cfg.controller.dsn == "" {
+		return schemaCheck(d.pool, migrations.Deployment)
+	}
+	calls, own := schemaCheck(d.pool, migrations.Deployment, migrations.API).in(inReads), schemaCheck(d.pool, migrations.Deployment, migrations.Controller)
+	return check{name: own.name, run: func(ctx context.Context) error {
+		if err := calls.run(ctx); err != nil {
+			return err
+		}
+		if err := own.run(ctx); err != nil {
+			return fmt.Errorf("--postgres-controller: %w", err)
+		}
+		return nil
+	}}
+}
+
+// inReads returns a context for statements with the login of the calls.
+func inReads(ctx context.Context) context.Context {
+	return postgres.WithCaller(ctx, postgres.Caller{Lane: postgres.Reads})
+}
+
 // run blocks until ctx ends or a part fails, and returns when all parts have returned.
 func (d *deployment) run(ctx context.Context) error {
 	defer raiseHeapFloor()()
 	checks := []check{
 		{name: "postgres", run: d.pool.Answers},
-		schemaCheck(d.pool, migrations.Deployment),
+		d.schemaCheck(),
 		{name: "version", run: func(context.Context) error { return d.manager.Ready() }},
 		{name: "registered", run: func(context.Context) error { return d.registry.Registered() }, note: d.unlisted},
 	}

@@ -89,16 +89,15 @@ func (c *serverConfig) everywhere() bool {
 
 // databaseConfig is the database of a process, and how the process starts with it.
 type databaseConfig struct {
-	dsn          string
-	dsnFile      *string // the file that dsn was read from; empty: none
-	connections  int32   // in the pool
+	login
+	connections  int32 // in the pool
 	plaintext    bool
 	migrate      bool
 	startTimeout time.Duration // until the process is ready for the first time
 }
 
 func (c *databaseConfig) flags(f *pflag.FlagSet, whose, ready string) {
-	c.dsnFile = cli.SecretFlag(f, &c.dsn, "postgres", "DSN of "+whose+" database")
+	c.file = cli.SecretFlag(f, &c.dsn, "postgres", "DSN of "+whose+" database")
 	cli.PlaintextFlag(f, &c.plaintext)
 	f.BoolVar(&c.migrate, "migrate", false, "bring the database to the newest schema first")
 	startTimeoutFlag(f, &c.startTimeout, ready)

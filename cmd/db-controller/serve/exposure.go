@@ -74,20 +74,30 @@ func exposureOf(rights *schema.Rights) exposure {
 
 const loginSQL = `SELECT current_user, rolsuper FROM pg_roles WHERE rolname = current_user`
 
+// login returns the role of the connections of a context.
+func (d *deployment) login(ctx context.Context, of string) exposure {
+	var role string
+	var superuser bool
+	if err := d.pool.QueryRow(ctx, loginSQL).Scan(&role, &superuser); err != nil {
+		role = "a role that cannot be read now"
+	}
+	e := exposure{way: "database", to: "this process logs in" + of + " as " + role, open: superuser}
+	if superuser {
+		e.to += ", a superuser: run migrate up --roles, and log in as a user with the roles _api and _controller"
+	}
+	return e
+}
+
 // tellExposures logs the ways into the process when it becomes ready: a line for each, with the identities that it is open to.
 func (d *deployment) tellExposures(ctx context.Context) {
 	all := d.cfg.exposures()
 	if env := d.peers.Environment(); env != nil {
 		all = append(all, exposureOf(env.Rights))
 	}
-	var role string
-	var superuser bool
-	if err := d.pool.QueryRow(ctx, loginSQL).Scan(&role, &superuser); err == nil {
-		login := exposure{way: "database", to: "this process logs in as " + role, open: superuser}
-		if superuser {
-			login.to += ", a superuser: run migrate up --roles, and log in as a user with the roles _api and _controller"
-		}
-		all = append(all, login)
+	if d.cfg.controller.dsn == "" {
+		all = append(all, d.login(ctx, ""))
+	} else {
+		all = append(all, d.login(inReads(ctx), " for calls"), d.login(ctx, " for its own work"))
 	}
 	for _, e := range all {
 		log := d.log.Info

@@ -1,9 +1,12 @@
 package serve
 
 import (
-	"github.com/db-controller/db-controller/cmd/db-controller/cli"
+	"time"
+
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/db-controller/db-controller/cmd/db-controller/cli"
 )
 
 // newBuildInfo describes the binary in labels, as Prometheus does.
@@ -18,7 +21,7 @@ func newBuildInfo() prometheus.Collector {
 }
 
 // poolCollector reads the state of a pool of connections, which stays readable while the database is away.
-type poolCollector struct{ pool *pgxpool.Pool }
+type poolCollector struct{ pools []*pgxpool.Pool }
 
 var (
 	connectionsDesc = prometheus.NewDesc("dbcontroller_postgres_connections", "Connections of the pool, by state.", []string{"state"}, nil)
@@ -38,19 +41,27 @@ func (c poolCollector) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect is prometheus.Collector.
 func (c poolCollector) Collect(ch chan<- prometheus.Metric) {
-	s := c.pool.Stat()
+	var acquired, idle, constructing int32
+	var acquires, waits, givenUp int64
+	var waited time.Duration
+	for _, p := range c.pools {
+		s := p.Stat()
+		acquired, idle, constructing = acquired+s.AcquiredConns(), idle+s.IdleConns(), constructing+s.ConstructingConns()
+		acquires, waits, givenUp = acquires+s.AcquireCount(), waits+s.EmptyAcquireCount(), givenUp+s.CanceledAcquireCount()
+		waited += s.AcquireDuration()
+	}
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
 	counter := func(d *prometheus.Desc, v float64) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, v)
 	}
-	gauge(connectionsDesc, float64(s.AcquiredConns()), "acquired")
-	gauge(connectionsDesc, float64(s.IdleConns()), "idle")
-	gauge(connectionsDesc, float64(s.ConstructingConns()), "constructing")
-	gauge(mostDesc, float64(s.MaxConns()))
-	counter(acquiresDesc, float64(s.AcquireCount()))
-	counter(waitsDesc, float64(s.EmptyAcquireCount()))
-	counter(waitedDesc, s.AcquireDuration().Seconds())
-	counter(givenUpDesc, float64(s.CanceledAcquireCount()))
+	gauge(connectionsDesc, float64(acquired), "acquired")
+	gauge(connectionsDesc, float64(idle), "idle")
+	gauge(connectionsDesc, float64(constructing), "constructing")
+	gauge(mostDesc, float64(c.pools[0].Config().MaxConns)) // all pools together: see postgres.Lanes
+	counter(acquiresDesc, float64(acquires))
+	counter(waitsDesc, float64(waits))
+	counter(waitedDesc, waited.Seconds())
+	counter(givenUpDesc, float64(givenUp))
 }

@@ -237,13 +237,13 @@ func rolesText(set migrations.Set, prefix string) string {
 			"next, for a user that logs in: GRANT %[1]s_api TO <user>", prefix)
 	}
 	return fmt.Sprintf("roles %[1]s_owner (migrations), %[1]s_api and %[1]s_controller (serve), %[1]s_audit (reading)\n"+
-		"next, for a user that logs in: GRANT %[1]s_api, %[1]s_controller TO <user>", prefix)
+		"next, for a user that logs in: GRANT %[1]s_api, %[1]s_controller TO <user>; or for two users, of --postgres and of --postgres-controller: GRANT %[1]s_api TO <user>; GRANT %[1]s_controller TO <other>", prefix)
 }
 
 // ready migrates a database, or checks that it has the schema that this binary needs.
-func ready(ctx context.Context, dsn string, set migrations.Set, migrate bool, log *zap.Logger) error {
+func ready(ctx context.Context, dsn string, set migrations.Set, migrate bool, log *zap.Logger, of ...migrations.Role) error {
 	if !migrate {
-		return migrations.Current(ctx, dsn, set)
+		return migrations.Current(ctx, dsn, set, of...)
 	}
 	applied, err := migrations.Up(ctx, dsn, set)
 	if len(applied) > 0 {
@@ -256,7 +256,7 @@ func ready(ctx context.Context, dsn string, set migrations.Set, migrate bool, lo
 const schemaFor = 15 * time.Second
 
 // schemaCheck checks that the database has the schema that this binary needs, and that its user has the rights.
-func schemaCheck(q migrations.Querier, set migrations.Set) check {
+func schemaCheck(q migrations.Querier, set migrations.Set, of ...migrations.Role) check {
 	var seen atomic.Pointer[time.Time] // time of the last success
 	return check{name: "schema", run: func(ctx context.Context) error {
 		if at := seen.Load(); at != nil && time.Since(*at) < schemaFor {
@@ -264,7 +264,7 @@ func schemaCheck(q migrations.Querier, set migrations.Set) check {
 		}
 		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 		defer cancel()
-		err := migrations.Ready(ctx, q, set)
+		err := migrations.Ready(ctx, q, set, of...)
 		if now := time.Now(); err == nil {
 			seen.Store(&now)
 		}

@@ -39,14 +39,20 @@ func (p *passwordFile) beforeConnect(_ context.Context, to *pgx.ConnConfig) erro
 	return nil //nolint:nilerr // the last password may still be right
 }
 
-// pool opens the connections to the database of a process.
-func (c databaseConfig) pool(ctx context.Context, name string, log *zap.Logger) (*pgxpool.Pool, error) {
-	cfg, err := pgxpool.ParseConfig(c.dsn)
+// login is a way into the database.
+type login struct {
+	dsn  string
+	file *string // the file that dsn was read from; empty: none
+}
+
+// pool opens connections.
+func (l login) pool(ctx context.Context, name string, connections int32, log *zap.Logger) (*pgxpool.Pool, error) {
+	cfg, err := pgxpool.ParseConfig(l.dsn)
 	if err != nil {
 		return nil, postgres.ErrNotADSN
 	}
-	if *c.dsnFile != "" {
-		cfg.BeforeConnect = (&passwordFile{path: *c.dsnFile, log: log, last: cfg.ConnConfig.Password}).beforeConnect
+	if *l.file != "" {
+		cfg.BeforeConnect = (&passwordFile{path: *l.file, log: log, last: cfg.ConnConfig.Password}).beforeConnect
 	}
-	return postgres.ConnectBeside(ctx, cfg, name, c.connections)
+	return postgres.ConnectBeside(ctx, cfg, name, connections)
 }

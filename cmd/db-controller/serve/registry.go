@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"go.uber.org/zap"
@@ -115,7 +116,7 @@ func runRegistry(ctx context.Context, cfg registryConfig, changes *reloads[regis
 		return err
 	}
 	defer endpoints.close()
-	endpoints.metrics.MustRegister(poolCollector{pool})
+	endpoints.metrics.MustRegister(poolCollector{[]*pgxpool.Pool{pool}})
 	environment := registryserver.New(pool, endpoints.audit, credentials, log)
 	if cfg.restored {
 		if err := environment.Restored(ctx); err != nil {

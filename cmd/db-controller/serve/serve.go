@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"go.uber.org/zap"
@@ -17,6 +18,7 @@ import (
 	"github.com/db-controller/db-controller/envregistry"
 	"github.com/db-controller/db-controller/internal/address"
 	"github.com/db-controller/db-controller/internal/identity"
+	"github.com/db-controller/db-controller/internal/postgres"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/service/costs"
@@ -37,6 +39,7 @@ type deploymentConfig struct {
 	consoleAll               bool   // of console
 	server                   serverConfig
 	database                 databaseConfig
+	controller               login // for the work of the process; empty: the login of database
 	share                    shareConfig
 	store                    storeConfig
 	audit                    auditConfig
@@ -149,6 +152,8 @@ func (c *deploymentConfig) flags(f *pflag.FlagSet) {
 	f.BoolVar(&c.consoleAll, "console-all", false, "with --console: show all deployments of the environment; the tokens of people who look are sent to each of them")
 	c.server.flags(f)
 	c.database.flags(f, "the deployment's own", "the database answers, the deployment is registered and its version is known")
+	c.controller.file = cli.SecretFlag(f, &c.controller.dsn, "postgres-controller", "DSN of the same database by another role, for the work of the process: --postgres then needs the role NAME_api alone, and this one NAME_controller")
+	cli.Reloadable(f, cli.Followed, "postgres-controller-file")
 	f.Int32Var(&c.database.connections, "connections", 20, "connections to the database; at least 4")
 	c.share.flags(f)
 	c.store.flags(f)
@@ -169,7 +174,29 @@ func (c *deploymentConfig) check() error {
 	} else if c.server.everywhere() {
 		advertised = fmt.Errorf("--listen %s is no address at which other deployments reach this one: give --advertise host:port", c.server.listen)
 	}
-	return errors.Join(named, advertised, c.checkOthers(), c.checkHTTPAPI(), c.database.check(), c.server.check(), c.share.check(), c.audit.check(), c.store.check())
+	return errors.Join(named, advertised, c.checkOthers(), c.checkHTTPAPI(), c.database.check(), c.checkController(), c.server.check(), c.share.check(), c.audit.check(), c.store.check())
+}
+
+// checkController checks the second login: to the same database.
+func (c *deploymentConfig) checkController() error {
+	if c.controller.dsn == "" {
+		return nil
+	}
+	if err := cli.CheckDSN(c.controller.dsn, c.database.plaintext); err != nil {
+		return fmt.Errorf("--postgres-controller: %w", err)
+	}
+	calls, err := pgx.ParseConfig(c.database.dsn)
+	if err != nil {
+		return nil //nolint:nilerr // the check of --postgres names it
+	}
+	own, err := pgx.ParseConfig(c.controller.dsn)
+	if err != nil {
+		return fmt.Errorf("--postgres-controller: %w", postgres.ErrNotADSN)
+	}
+	if own.Host != calls.Host || own.Port != calls.Port || own.Database != calls.Database {
+		return fmt.Errorf("--postgres-controller is of another database than --postgres: %s:%d/%s, not %s:%d/%s", own.Host, own.Port, own.Database, calls.Host, calls.Port, calls.Database)
+	}
+	return nil
 }
 
 // checkOthers checks the addresses of the servers that the process calls.

@@ -50,6 +50,10 @@ func TestServeChecksItsConfiguration(t *testing.T) {
 		"a negative quota":             {func(c *deploymentConfig) { c.store.quotas.Blocking = -1 }, "--max-blocking -1"},
 		"no audits":                    {func(c *deploymentConfig) { c.audit.interval = 0 }, ""},
 		"audits of nothing":            {func(c *deploymentConfig) { c.audit.rate = 0 }, "--audit-interval 0 turns audits off"},
+		"a second login":               {func(c *deploymentConfig) { c.controller.dsn = "postgres://own@localhost/iam" }, ""},
+		"of another database":          {func(c *deploymentConfig) { c.controller.dsn = "postgres://own@localhost/devices" }, "--postgres-controller is of another database than --postgres: localhost:5432/devices"},
+		"no DSN":                       {func(c *deploymentConfig) { c.controller.dsn = "postgres://[" }, "--postgres-controller: "},
+		"a second login without TLS":   {func(c *deploymentConfig) { c.controller.dsn = "postgres://own@db.example.org/iam" }, "sslmode=verify-full"},
 		"audits backwards":             {func(c *deploymentConfig) { c.audit.interval = -time.Second }, "--audit-interval"},
 	} {
 		t.Run(name, func(t *testing.T) {
