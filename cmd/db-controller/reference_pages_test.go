@@ -16,7 +16,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
 
@@ -40,6 +39,9 @@ func TestTheReferencePagesAreThoseOfTheCode(t *testing.T) {
 
 // protoFiles are the described ones, in the order of the page.
 var protoFiles = []string{"resource/v1/resource.proto", "admin/v1/admin.proto", "registry/v1/registry.proto", "schema/v1/descriptor.proto", "authorization/v1/authorization.proto"}
+
+// methodsOnly are those whose messages stand in the file alone: operators call them by the commands.
+var methodsOnly = []string{"admin/v1/admin.proto", "registry/v1/registry.proto"}
 
 var (
 	protoBlock   = regexp.MustCompile(`^(service|message|enum|oneof) (\w+) \{(\})?$`)
@@ -77,6 +79,17 @@ func (p *protoPage) part() *bytes.Buffer {
 
 func cell(text string) string { return strings.ReplaceAll(text, "|", "\\|") }
 
+// plain returns a comment without what Markdown takes for a tag or for emphasis.
+func plain(text string) string { return strings.NewReplacer("<", "&lt;", "*", `\*`).Replace(text) }
+
+// item adds an entry to the list of the present part.
+func (p *protoPage) item(said, format string, args ...any) {
+	if fmt.Fprintf(p.part(), "* "+format, args...); said != "" {
+		fmt.Fprintf(p.part(), ": %s", plain(said))
+	}
+	p.part().WriteString("\n")
+}
+
 func (p *protoPage) line(t *testing.T, line string) {
 	t.Helper()
 	if text, ok := strings.CutPrefix(line, "//"); ok {
@@ -87,7 +100,7 @@ func (p *protoPage) line(t *testing.T, line string) {
 	if code, behind, ok := strings.Cut(line, "; //"); ok {
 		line, p.comment = code+";", append(p.comment, strings.TrimSpace(behind))
 	}
-	said := cell(strings.Join(p.comment, " "))
+	said := strings.Join(p.comment, " ")
 	p.comment = nil
 	switch m := []string(nil); {
 	case line == "" || strings.HasPrefix(line, "syntax ") || strings.HasPrefix(line, "import ") || strings.HasPrefix(line, "option ") || strings.HasPrefix(line, "reserved "):
@@ -102,11 +115,17 @@ func (p *protoPage) line(t *testing.T, line string) {
 	case line == "}":
 		p.within = p.within[:len(p.within)-1]
 	case matches(protoMethod, line, &m):
-		fmt.Fprintf(p.part(), "| `%s` | %s`%s` → %s`%s` | %s |\n", m[1], m[2], m[3], m[4], m[5], said)
+		require.Equal(t, m[1]+"Request", m[3], "the page says that each method has a request of its name")
+		answer := ""
+		if m[4] != "" || m[5] != m[1]+"Response" {
+			answer = " → `" + m[4] + m[5] + "`"
+		}
+		said = strings.TrimPrefix(said, m[1]+" ")
+		p.item(strings.ToUpper(said[:1])+said[1:], "`%s`%s", m[1], answer)
 	case matches(protoField, line, &m):
-		fmt.Fprintf(p.part(), "| `%s` | %s | %s |\n", m[2], m[1], said)
+		p.item(said, "`%s` `%s`", m[2], m[1])
 	case matches(protoValue, line, &m):
-		fmt.Fprintf(p.part(), "| `%s` | %s | %s |\n", m[1], m[2], said)
+		p.item(said, "`%s` = %s", m[1], m[2])
 	default:
 		t.Errorf("the page has no rule for this line: %s", line)
 	}
@@ -121,36 +140,33 @@ func (p *protoPage) begin(kind, said string) {
 	if kind == "oneof" {
 		return
 	}
-	out := p.part()
-	fmt.Fprintf(out, "### %s\n\n", p.order[len(p.order)-1])
+	p.part() // in its order
 	if said != "" {
-		fmt.Fprintf(out, "%s\n\n", said)
+		fmt.Fprintf(p.part(), "%s\n\n", plain(said))
 	}
-	out.WriteString(map[string]string{
-		"service": "| method | request → answer | |\n| --- | --- | --- |\n", "message": "| field | type | |\n| --- | --- | --- |\n", "enum": "| value | number | |\n| --- | --- | --- |\n",
-	}[kind])
 }
 
 func apiPage(t *testing.T) string {
 	t.Helper()
 	out := &bytes.Buffer{}
 	out.WriteString("# API\n\nMade from the .proto files by `make generate`. [From other languages](other-languages.md) shows how to call it, [HTTP and JSON](http.md) the same API\n" +
-		"for curl, [guarantees](guarantees.md#the-meaning-of-an-answer) the errors with their reasons. The messages between deployments (`dbcontroller.schema.v1.SchemaService`)\nare described by [the protocol](protocol.md).\n")
+		"for curl, [guarantees](guarantees.md#the-meaning-of-an-answer) the errors with their reasons.\n\nA method takes the message of its name with `Request`, and returns the one with `Response`, unless another one is named. Messages without fields are left out.\n" +
+		"The messages of `AdminService` and `RegistryService`, which the commands call, are described in their files. The messages between deployments\n(`dbcontroller.schema.v1.SchemaService`) are those of [the protocol](protocol.md).\n")
 	for _, name := range protoFiles {
-		text, err := os.ReadFile(filepath.Join("../../schema/schemapb/dbcontroller", name))
+		file := filepath.Join("../../schema/schemapb/dbcontroller", name)
+		text, err := os.ReadFile(file)
 		require.NoError(t, err)
 		p := &protoPage{parts: map[string]*bytes.Buffer{}}
 		for line := range strings.Lines(string(text)) {
 			p.line(t, strings.TrimSpace(line))
 		}
 		require.Empty(t, p.within, name)
-		fmt.Fprintf(out, "\n## %s\n", p.pkg)
+		fmt.Fprintf(out, "\n## %s\n\n[%s](%s)\n", p.pkg, filepath.Base(name), strings.TrimPrefix(filepath.ToSlash(file), "../"))
 		for _, part := range p.order {
-			if text := p.parts[part].String(); !strings.HasSuffix(text, "| --- | --- | --- |\n") {
-				fmt.Fprintf(out, "\n%s", text)
-			} else { // a message without fields
-				fmt.Fprintf(out, "\n### %s\n\nIt has no fields.\n", part)
+			if !strings.Contains(p.parts[part].String(), "* ") || slices.Contains(methodsOnly, name) && !strings.HasSuffix(part, "Service") {
+				continue
 			}
+			fmt.Fprintf(out, "\n### %s\n\n%s", part, p.parts[part])
 		}
 	}
 	return out.String()
@@ -227,10 +243,13 @@ func metricsPage(t *testing.T) string {
 	slices.SortFunc(all, func(a, b metric) int { return cmp.Compare(a.name, b.name) })
 	out := &bytes.Buffer{}
 	out.WriteString("# Metrics\n\nMade from the program by `make generate`. `/metrics` of `serve` and `registry` with `--http` has them, beside those of Go, of the process and of gRPC\n" +
-		"(`grpc_server_…`). [Health](health.md) explains them and the alerts.\n\n| metric | kind | labels | |\n| --- | --- | --- | --- |\n")
+		"(`grpc_server_…`). [Health](health.md) explains them and the alerts.\n\n| metric | kind, labels | |\n| --- | --- | --- |\n")
 	for _, m := range all {
 		require.NotEmpty(t, m.help, m.name)
-		fmt.Fprintf(out, "| `%s` | %s | %s | %s |\n", m.name, m.kind, m.labels, cell(m.help))
+		if m.labels != "" {
+			m.kind += " by " + m.labels
+		}
+		fmt.Fprintf(out, "| `%s` | %s | %s |\n", m.name, m.kind, cell(m.help))
 	}
 	return out.String()
 }
@@ -243,60 +262,55 @@ func literal(e ast.Expr) string {
 	return ""
 }
 
-// configurationPage lists the settings: each flag is a key of the file and a variable of the environment as well.
+// configurationPage lists the settings of the processes: each flag is a key of the file and a variable of the environment as well.
 func configurationPage(t *testing.T) string {
 	t.Helper()
+	root := newRoot()
 	type setting struct{ usage, initial, reload string }
 	commands := map[string]map[setting][]string{} // by flag: its meanings, and the commands that have each
-	var walk func(c *cobra.Command)
-	walk = func(c *cobra.Command) {
+	for _, name := range processes {
+		c, _, err := root.Find([]string{name})
+		require.NoError(t, err)
 		add := func(f *pflag.Flag) {
-			if f.Hidden || cli.IsHelp(f.Name) || f.Name == "version" {
+			if f.Hidden || cli.IsHelp(f.Name) {
 				return
 			}
-			_, usage := pflag.UnquoteUsage(f)
+			kind, usage := pflag.UnquoteUsage(f)
 			s := setting{usage, f.DefValue, cli.ReloadOf(f)}
-			if s.reload == "restart" { // or the command ends by itself
+			if s.reload == "restart" {
 				s.reload = ""
+			}
+			if s.initial == "[]" || kind == "" { // a switch, which is off
+				s.initial = strings.TrimPrefix(strings.TrimPrefix(s.initial, "[]"), "false")
 			}
 			if commands[f.Name] == nil {
 				commands[f.Name] = map[setting][]string{}
 			}
-			commands[f.Name][s] = append(commands[f.Name][s], strings.TrimPrefix(c.CommandPath(), "db-controller "))
+			commands[f.Name][s] = append(commands[f.Name][s], name)
 		}
-		if c.Runnable() && !c.Hidden && c.Name() != "help" && c.Parent() != nil {
-			c.NonInheritedFlags().VisitAll(add)
-		}
-		for _, sub := range c.Commands() {
-			walk(sub)
-		}
+		c.NonInheritedFlags().VisitAll(add)
+		root.PersistentFlags().VisitAll(add)
 	}
-	walk(newRoot())
-	home, err := os.UserHomeDir()
-	require.NoError(t, err)
 	out := &bytes.Buffer{}
-	out.WriteString("# Configuration\n\nMade from the program by `make generate`. A setting is a flag, a variable of the environment, or a key of the file of `--config`; the first of these that is\n" +
-		"given counts. In the file a key at the top is for every command that has such a flag; one below the name of a command is for this command alone.\n" +
-		"`config print` shows the values with their origins, `config schema` prints the JSON Schema of the file.\n\n" +
-		"*reload* is for processes: settings with `SIGHUP` are read again from the file after this signal, `followed` ones name files that are read again when they\n" +
-		"change; the others need a restart. `log-level` is one with `SIGHUP`. [Upgrade](upgrade.md#reload) has the rules.\n\n```yaml\nregistry: registry.example.com:7000\nserve:\n  deployment: iam.example.com/us-west2\n  tentative-ttl: 15s\n```\n\n" +
-		"| key | variable | commands | default | reload | |\n| --- | --- | --- | --- | --- | --- |\n")
+	out.WriteString("# Configuration\n\nMade from the program by `make generate`. A setting is a flag (`--log-level`), a variable of the environment (`DBCONTROLLER_LOG_LEVEL`), or a key of the file of `--config`\n" +
+		"(`log-level`); the first of these that is given counts. In the file a key at the top is for every command that has such a flag; one below the name of a command is for this command alone.\n" +
+		"`config print COMMAND` shows the values with their origins, `config schema` prints the JSON Schema of the file.\n\n" +
+		"```yaml\nregistry: registry.example.com:7000\nserve:\n  deployment: iam.example.com/us-west2\n  tentative-ttl: 15s\n```\n\n" +
+		"These are the settings of the processes, `serve` and `registry`; [commands](commands.md) has the flags of the other commands.\n\n" +
+		"*reload*: a setting with `SIGHUP` is read again from the file after this signal, `followed` ones name files that are read again when they change; the others need a restart.\n" +
+		"[Upgrade](upgrade.md#reload) has the rules.\n\n" +
+		"| key | of | default | reload | |\n| --- | --- | --- | --- | --- |\n")
 	for _, name := range slices.Sorted(maps.Keys(commands)) {
 		meanings := slices.SortedFunc(maps.Keys(commands[name]), func(a, b setting) int { return cmp.Compare(commands[name][a][0], commands[name][b][0]) })
 		for _, s := range meanings {
-			of := commands[name][s]
-			if slices.Sort(of); len(of) > 6 {
-				of = append(of[:5:5], fmt.Sprintf("and %d more", len(of)-5))
+			of := "both"
+			if len(commands[name][s]) == 1 {
+				of = commands[name][s][0]
 			}
-			initial := strings.ReplaceAll(s.initial, filepath.Join(home, ".db-controller"), "~/.db-controller")
-			if initial == "[]" {
-				initial = ""
+			if s.initial != "" {
+				s.initial = "`" + s.initial + "`"
 			}
-			if initial != "" {
-				initial = "`" + initial + "`"
-			}
-			fmt.Fprintf(out, "| `%s` | `DBCONTROLLER_%s` | %s | %s | %s | %s |\n", name, strings.ToUpper(strings.ReplaceAll(name, "-", "_")), strings.Join(of, ", "), cell(initial), s.reload,
-				cell(strings.ReplaceAll(s.usage, filepath.Join(home, ".db-controller"), "~/.db-controller")))
+			fmt.Fprintf(out, "| `%s` | %s | %s | %s | %s |\n", name, of, cell(s.initial), s.reload, cell(s.usage))
 		}
 	}
 	return out.String()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -33,11 +34,18 @@ func TestTheReferenceOfCommandsIsThatOfTheCode(t *testing.T) {
 	require.Equal(t, string(want), string(got), "it is out of date: run make generate")
 }
 
+// ofMost are the flags that most commands have: the page describes them once.
+var ofMost = []string{"context", "output", "token-file"}
+
+// processes are the commands whose flags docs/configuration.md describes.
+var processes = []string{"serve", "registry"}
+
 func reference(t *testing.T) []byte {
 	t.Helper()
 	root := newRoot()
 	var out bytes.Buffer
-	fmt.Fprintf(&out, "# Commands\n\nMade from the program by `make generate`; `db-controller help COMMAND` shows the same. [Operations](operations.md) has the exit codes and the file of settings,\n[troubleshooting](troubleshooting.md) the command for each symptom.\n\n")
+	out.WriteString("# Commands\n\nMade from the program by `make generate`; `db-controller help COMMAND` shows the same. [Operations](operations.md) has the exit codes, [configuration](configuration.md) the file of\n" +
+		"settings, [troubleshooting](troubleshooting.md) the command for each symptom.\n\n")
 	groups := map[string][]*cobra.Command{}
 	for _, c := range root.Commands() {
 		if !c.Hidden && c.Name() != "help" && c.Name() != "completion" {
@@ -51,9 +59,19 @@ func reference(t *testing.T) []byte {
 		}
 		out.WriteString("\n")
 	}
+	out.WriteString("Flags of every command:\n\n")
+	root.PersistentFlags().VisitAll(func(f *pflag.Flag) { item(&out, f) })
+	out.WriteString("\nFlags of most commands:\n\n")
+	explain, _, err := root.Find([]string{"explain"})
+	require.NoError(t, err)
+	for _, name := range ofMost {
+		item(&out, explain.Flags().Lookup(name))
+	}
+	fmt.Fprintf(&out, "\nCommands without `--output`: %s; without `--context` and `--token-file`: %s.\n\n", without(root, "output"), without(root, "context"))
+	require.Equal(t, without(root, "context"), without(root, "token-file"))
 	for _, g := range root.Groups() {
 		for _, c := range groups[g.ID] {
-			describe(&out, c)
+			describe(&out, c, explain.Flags())
 		}
 	}
 	home, err := os.UserHomeDir()
@@ -61,43 +79,63 @@ func reference(t *testing.T) []byte {
 	return []byte(strings.ReplaceAll(out.String(), filepath.Join(home, ".db-controller"), "~/.db-controller"))
 }
 
-func describe(out *bytes.Buffer, c *cobra.Command) {
-	fmt.Fprintf(out, "## %s\n\n    %s\n\n", strings.TrimPrefix(c.CommandPath(), "db-controller "), c.UseLine())
-	fmt.Fprintf(out, "%s.\n\n", c.Short)
-	if c.Long != "" {
+// without returns the commands that lack a flag.
+func without(root *cobra.Command, flag string) string {
+	var names []string
+	for _, c := range root.Commands() {
+		for _, c := range append(slices.Clone(c.Commands()), c) {
+			if c.Runnable() && (!c.HasSubCommands() || strings.Contains(c.Use, " ")) && !c.Hidden && c.Flags().Lookup(flag) == nil && c.Parent().Name() != "completion" && c.Name() != "help" && c.Name() != "version" {
+				names = append(names, strings.TrimPrefix(c.CommandPath(), "db-controller "))
+			}
+		}
+	}
+	return strings.Join(names, ", ")
+}
+
+// item describes a flag.
+func item(out *bytes.Buffer, f *pflag.Flag) {
+	kind, usage := pflag.UnquoteUsage(f)
+	name := "--" + f.Name
+	if f.Shorthand != "" {
+		name = "-" + f.Shorthand + ", " + name
+	}
+	if kind != "" {
+		name += " " + kind
+	}
+	if f.DefValue != "" && f.DefValue != "false" && f.DefValue != "0" && f.DefValue != "0s" && f.DefValue != "[]" {
+		usage += " (" + f.DefValue + ")"
+	}
+	fmt.Fprintf(out, "* `%s`: %s\n", name, usage)
+}
+
+func describe(out *bytes.Buffer, c *cobra.Command, common *pflag.FlagSet) {
+	name := strings.TrimPrefix(c.CommandPath(), "db-controller ")
+	fmt.Fprintf(out, "## %s\n\n    %s\n\n", name, strings.TrimSuffix(c.UseLine(), " [flags]"))
+	if c.Long == "" {
+		fmt.Fprintf(out, "%s.\n\n", c.Short)
+	} else {
 		fmt.Fprintf(out, "```text\n%s\n```\n\n", c.Long)
 	}
 	if c.Example != "" {
 		fmt.Fprintf(out, "```\n%s\n```\n\n", c.Example)
 	}
-	rows := 0
-	c.NonInheritedFlags().VisitAll(func(f *pflag.Flag) {
-		if f.Hidden || cli.IsHelp(f.Name) {
-			return
+	if slices.Contains(processes, name) {
+		out.WriteString("[Configuration](configuration.md) has its flags.\n\n")
+	} else {
+		before := out.Len()
+		c.NonInheritedFlags().VisitAll(func(f *pflag.Flag) {
+			most := slices.Contains(ofMost, f.Name) && f.Usage == common.Lookup(f.Name).Usage && f.DefValue == common.Lookup(f.Name).DefValue
+			if !f.Hidden && !cli.IsHelp(f.Name) && !most {
+				item(out, f)
+			}
+		})
+		if out.Len() > before {
+			out.WriteString("\n")
 		}
-		if rows == 0 {
-			out.WriteString("| flag | meaning |\n| --- | --- |\n")
-		}
-		rows++
-		kind, usage := pflag.UnquoteUsage(f)
-		name := "--" + f.Name
-		if f.Shorthand != "" {
-			name = "-" + f.Shorthand + ", " + name
-		}
-		if kind != "" {
-			name += " " + kind
-		}
-		if f.DefValue != "" && f.DefValue != "false" && f.DefValue != "0" && f.DefValue != "0s" && f.DefValue != "[]" {
-			usage += " (" + f.DefValue + ")"
-		}
-		fmt.Fprintf(out, "| `%s` | %s |\n", name, strings.ReplaceAll(usage, "|", "\\|"))
-	})
-	if rows > 0 {
-		out.WriteString("\n")
 	}
 	for _, sub := range c.Commands() {
 		if !sub.Hidden && sub.Name() != "help" {
-			describe(out, sub)
+			describe(out, sub, common)
 		}
 	}
 }

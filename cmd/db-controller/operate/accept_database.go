@@ -22,9 +22,8 @@ func NewAcceptDatabase() *cobra.Command {
 		Short: "Declare that the current database of a deployment has replaced its former one for good",
 		Long: `Declare to every other deployment that the current database of a deployment has replaced its former one for good.
 
-Until then the other deployments ignore messages that come from a new database: the deployment may have been started with an
-empty or a wrong database by mistake, and resources missing there may still exist. A restored backup and a failover need no
-declaration. After it, once both sides have compared their records, in all other deployments:
+Until then the others ignore messages of a new database, because the deployment may have been started with an empty or a wrong one by mistake. A restored backup
+and a failover need no declaration. After it, once both sides have compared their records, in all other deployments:
   - resources that were blocked by resources of the lost database can be deleted
   - references to resources of the lost database are marked as dangling: a person decides
   - resources whose only owners were in the lost database are deleted

@@ -30,7 +30,7 @@ func NewDecommission() *cobra.Command {
 		Short: "Remove a deployment permanently: the registry and every other deployment stop waiting for it",
 		Long: `Declare to the registry and to every other deployment that a deployment will never come back.
 
-Until then its resources count as existing, however long it does not answer. Afterwards, in all other deployments:
+Until then its resources count as existing. Afterwards, in all other deployments:
   - the targets of its references can be deleted: nothing waits for its blockades and acknowledgements
   - references to its resources are unset or cascade, as declared; blocking references act as --blocking says
   - its resources are removed from owner lists; a resource that loses its last owner is deleted

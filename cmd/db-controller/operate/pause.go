@@ -45,7 +45,7 @@ func NewPause() *cobra.Command {
 	cmd.Long = `Stop deletions or a handler in a deployment until resume.
 
 Nothing is marked or removed in the deployment: deletes are answered UNAVAILABLE, and deletions of other deployments that reach it
-wait. With --of, only the deletions of one other deployment wait. References are written, confirmed and released all the same.
+wait; with --of, only the deletions of one other deployment. References are written, confirmed and released all the same.
 
 With --handler, one handler stops in every process within a second, for all deployments or for the one of --of; its work waits in the
 database, and everything else goes on:
@@ -55,8 +55,7 @@ database, and everything else goes on:
   owned-deleting        the removal of resources in DELETING that wait for nothing any more, and of deleted owners
   subscribed-deleting   cascades and unsets for deletions in other deployments, which wait for this one
 
-Nothing is lost: everything goes on with resume, at once, also after restarts. A transaction that has begun may still end. The reason is
-stored; status, stuck and explain show each pause and the operator who began it.`
+Nothing is lost, also after restarts. A transaction that has begun may still end. status, stuck and explain show each pause and the operator who began it.`
 	return cmd
 }
 

@@ -25,8 +25,7 @@ type twoOperators struct {
 // helpTwoOperators is a part of the help of each such command.
 const helpTwoOperators = `
 
-Where the rights ask for two operators (two_operators), the first one signs the decision with --propose FILE, which changes nothing. Another operator sends the
-decision in this file within 24 hours with --approve FILE and --yes.`
+Where the rights ask for two operators (two_operators), one signs the decision with --propose FILE, and another one sends it within 24 hours with --approve FILE --yes.`
 
 func (o *twoOperators) flags(cmd *cobra.Command) {
 	cmd.Long += helpTwoOperators

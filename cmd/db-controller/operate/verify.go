@@ -33,17 +33,16 @@ func NewVerify() *cobra.Command {
 		Long: `Compare the references, blockades and owners of deployments with the records of the other deployments, and the references in
 bodies with the stored references. Without arguments it compares all deployments.
 
-There are no differences as long as no database loses commits. A failover to a standby that lagged behind, or a restored
-backup, can cause some. Each difference is read twice, so that messages in flight are not reported.
+Only a database that loses commits (a failover to a standby that lagged behind, a restored backup) causes differences. Each is read twice, so that messages in
+flight are not reported.
 
-With --repair, it repairs the differences whose repair is certain: a reference that the deployment of its target has lost is
+--repair repairs the differences whose repair is certain: a reference that the deployment of its target has lost is
 established again, blockades without a reference are removed, owners are checked again, references are derived from bodies
 again. When the target of a reference does not exist any more, a person decides about its holder.
 
 With --repair --dangling=act, an operator decides about all of these at once: they act as at a deletion of their targets, as
 their holders' descriptors say. Values are unset, and holders are deleted with everything that cascades from them; references
-that block are left. It prints the numbers first, and acts with --yes only. Each deployment stores the decision with --reason,
-and the records of removals name the operator. The effects cannot be undone. If it is interrupted, run it again.
+that block are left. It prints the numbers first, and acts with --yes only. The records of removals name the operator. The effects cannot be undone. If it is interrupted, run it again.
 
 The command fails when differences remain, or when a deployment did not answer.`,
 		Example: `  db-controller verify

@@ -86,10 +86,9 @@ func NewDelete() *cobra.Command {
 	}
 	cmd.Long = `Delete resources with everything that cascades.
 
-Several resources of one deployment, at most 1,000, are deleted together: all of them, or none, in one transaction. What refers to one of them and is deleted with
-another one does not block. Each deployment has a request of its own: a refused one does not stop the others, and is sent again when another one was
-accepted, which may have deleted its blockers. The resources of a file are deleted likewise, and so are those of a deployment that --kind and --filter select, at most 1,000; look at them
-with --dry-run first.
+Several resources of one deployment, at most 1,000 (names, those of a file, or what --kind and --filter select), are deleted together, in one transaction, or none is. What refers to one of them
+and is deleted with another one does not block. Each deployment has a request of its own: a refused one does not stop the others, and is sent again when another one was accepted,
+which may have deleted its blockers.
 
 --detach first removes what blocks the delete, in all deployments: it unsets these references, or deletes their holders (--detach=delete). --orphan first removes
 the references and owners by which other resources would be deleted along. Both take your rights to these holders, list what they change, and change it only with

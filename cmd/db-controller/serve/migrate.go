@@ -200,10 +200,9 @@ func (m *migrated) newRotateKeys() *cobra.Command {
 
   - the key that authenticates resume tokens. Tokens of the key before stay valid until the next rotation: rotate again when all watches have been
     open since, and all deployments have been heard.
-  - of a deployment, the password of the role that attach has made, by which statements on strict tables ask for rights. A role that --loopback-dsn names
-    keeps its password.
+  - of a deployment, the password of the role that attach has made, by which statements on strict tables ask for rights; not that of --loopback-dsn.
 
-A backup from before a rotation does not have the new key, so that positions which other deployments show do not reveal that it was restored: start with
+A backup from before a rotation lacks the new key, so that positions which other deployments show do not reveal that it was restored: start with
 --restored after each restore, as always. It needs the owner of the schema, and for the password a user who may change that role.`
 	return cmd
 }

@@ -50,7 +50,7 @@ FILE declares the tables and their references. Without one, references are guess
 --write writes the guess as a first FILE.
 
 NAME is a service, or service/region for one of several databases of a service; a name without a dot stands for
-NAME.example.com. DSN is a connection string of PostgreSQL; a password in it can be seen in the list of processes,
+NAME.example.com, or for the service of FILE whose first label it is. DSN is a connection string of PostgreSQL; a password in it can be seen in the list of processes,
 one in ~/.pgpass (or PGPASSFILE) cannot.
 
 A scan needs SELECT only and writes nothing to the databases. It has two connections to each, reads one table at a time,

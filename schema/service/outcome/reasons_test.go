@@ -18,16 +18,28 @@ func definite(c codes.Code) bool {
 	return slices.Contains([]codes.Code{codes.FailedPrecondition, codes.NotFound, codes.AlreadyExists, codes.InvalidArgument, codes.PermissionDenied, codes.OutOfRange}, c)
 }
 
-// reasonTable returns the table of docs/guarantees.md, definite reasons first.
+// ofReferences begins the meaning of a reason for which a reference is refused.
+const ofReferences = "a reference: its target "
+
+// reasonTable returns the table of docs/guarantees.md: definite reasons first, and in each part those of refused references last.
 func reasonTable() string {
 	var b strings.Builder
-	b.WriteString("| reason | code | definite | meaning |\n| --- | --- | --- | --- |\n")
+	b.WriteString("| reason | code | meaning |\n| --- | --- | --- |\n")
 	for _, yes := range []bool{true, false} {
+		part := map[bool]string{true: "definite", false: "not definite"}[yes]
+		var references strings.Builder
+		fmt.Fprintf(&b, "| ***%s*** | | |\n", part)
 		for _, a := range reasons {
-			if definite(a.code) == yes {
-				fmt.Fprintf(&b, "| `%s` | `%v` | %s | %s |\n", a.reason, code.Code(a.code), map[bool]string{true: "yes", false: "no"}[yes], a.means)
+			if definite(a.code) != yes {
+				continue
+			}
+			if rest, ok := strings.CutPrefix(a.means, ofReferences); ok {
+				fmt.Fprintf(&references, "| `%s` | `%v` | … %s |\n", a.reason, code.Code(a.code), rest)
+			} else {
+				fmt.Fprintf(&b, "| `%s` | `%v` | %s |\n", a.reason, code.Code(a.code), a.means)
 			}
 		}
+		fmt.Fprintf(&b, "| *%s, of a reference* | | *its target …* |\n%s", part, references.String())
 	}
 	return b.String()
 }
