@@ -177,7 +177,7 @@ func (r *resources) mayTakeAlong(ctx context.Context, requests []shadow.DeleteRe
 // some of the resources.
 func mayTake(ctx context.Context, plan *shadow.DeletePlan) error {
 	if len(plan.Unasked) > 0 {
-		return &peer.UnavailableError{Unasked: plan.Unasked, Err: errors.New("the rights of the caller to what the delete takes along there cannot be checked")}
+		return fmt.Errorf("the rights of the caller to the resources that the delete takes along cannot be checked: %w", &peer.UnavailableError{Unasked: plan.Unasked})
 	}
 	found, err := deniedOf(ctx, plan)
 	if err != nil {

@@ -60,6 +60,25 @@ func TestAResultIsPrintedForPeopleOrForPrograms(t *testing.T) {
 	require.Equal(t, WrongUsage, ExitCode(CheckOutput(cmd)))
 }
 
+// The environment sets a format for all commands: one that has other formats keeps its own.
+func TestACommandWithOtherFormatsKeepsItsOwn(t *testing.T) {
+	t.Setenv("DBCONTROLLER_OUTPUT", "json")
+	parsed := func(args ...string) *cobra.Command {
+		cmd := &cobra.Command{}
+		OutputFlag(cmd)
+		OutputIn(cmd, "dot", "svg")
+		require.NoError(t, cmd.ParseFlags(args))
+		require.NoError(t, Configure(cmd))
+		return cmd
+	}
+	cmd := parsed()
+	require.NoError(t, CheckOutput(cmd))
+	require.Equal(t, "dot", cmd.Flags().Lookup("output").Value.String())
+	require.Equal(t, WrongUsage, ExitCode(CheckOutput(parsed("--output", "json"))))
+	t.Setenv("DBCONTROLLER_OUTPUT", "xml")
+	require.Equal(t, WrongUsage, ExitCode(CheckOutput(parsed())))
+}
+
 // A typed name is complete when the deployment and the slash after it are.
 func TestATypedNameIsSplitAtItsDeployment(t *testing.T) {
 	t.Parallel()

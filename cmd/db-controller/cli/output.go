@@ -48,6 +48,11 @@ func CheckOutput(cmd *cobra.Command) error {
 	if slices.Contains(formats, flag.Value.String()) {
 		return nil
 	}
+	// A format that the environment or a file sets for all commands is none that this command has been given.
+	origin := originOf(flag)
+	if len(flag.Annotations[formatsKey]) > 0 && origin != "flag" && origin != "default" && slices.Contains(outputs, flag.Value.String()) {
+		return flag.Value.Set(flag.DefValue)
+	}
 	return Usage("--output %s: want %s", flag.Value, flag.Usage)
 }
 

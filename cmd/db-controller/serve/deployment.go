@@ -156,6 +156,9 @@ func (d *deployment) connect(ctx context.Context) error {
 func connect(ctx context.Context, waiting *startWait, cfg databaseConfig, set migrations.Set, name string, of ...migrations.Role) (pool *pgxpool.Pool, err error) {
 	err = waiting.database(ctx, func() error {
 		began := time.Now()
+		if cfg.migrate {
+			waiting.waits("postgres, or its migrations")
+		}
 		err := ready(ctx, cfg.dsn, set, cfg.migrate, waiting.log, of...)
 		if err == nil {
 			waiting.began = waiting.began.Add(time.Since(began)) // the timeout excludes migrations

@@ -1,6 +1,7 @@
 package deletion
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -55,6 +56,10 @@ func (s *Deleter) PlanDelete(ctx context.Context, names ...string) (*plan.Delete
 		found, err := plan.NewWalk(s.Self, s.Peers, true).Complete(ctx, d.name(), p.plan, asked.unasked)
 		if err == nil {
 			found.Refusal = d.ofSeveral(found.Refusal)
+		}
+		if err == nil && found.Refusal == nil {
+			most := limit(cmp.Or(peer.PersonFrom(ctx).MaxRemovals, anyNumber))
+			found.Refusal = most.allows(found.Removed(), found.Truncated)
 		}
 		return found, err
 	}

@@ -44,6 +44,16 @@ type DeletePlan struct {
 // Complete reports whether a plan without a refusal has asked every deployment, and has counted the references beyond its limit.
 func (p *DeletePlan) Complete() bool { return len(p.Unasked) == 0 && !p.Uncounted }
 
+// Removed is the number of resources that the delete removes; with Truncated there may be more.
+func (p *DeletePlan) Removed() (n int) {
+	for _, g := range p.Groups {
+		if !g.Unset {
+			n += g.Count
+		}
+	}
+	return n
+}
+
 // PlannedBlocker is a holder that blocks a resource of the deletion.
 type PlannedBlocker struct {
 	Holder peer.Holder

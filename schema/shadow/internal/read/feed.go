@@ -72,8 +72,10 @@ func (s *Reader) CheckKept(ctx context.Context, holder schema.DeploymentID, toke
 	if token != "" {
 		switch err := s.Feeds.CheckAhead(ctx, token, NoticesFilter(holder)); {
 		case errors.Is(err, feed.ErrUnknownKey): // anybody can invent one, so that nothing follows from it
-			s.Log.Warn("a deployment has shown a position of a key that this database does not have: if a backup from before a rotation of the keys was restored, restart with --restored",
-				zap.Stringer("deployment", holder), requestid.Field(ctx))
+			if _, told := s.unknownKeys.LoadOrStore(holder, true); !told {
+				s.Log.Warn("a deployment has shown a position of a key that this database does not have: if a backup from before a rotation of the keys was restored, restart with --restored",
+					zap.Stringer("deployment", holder), requestid.Field(ctx))
+			}
 		case err != nil:
 			return Followed(s.gate, err)
 		}

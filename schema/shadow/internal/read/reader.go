@@ -2,6 +2,8 @@
 package read
 
 import (
+	"sync"
+
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
 	"github.com/db-controller/db-controller/schema/shadow/internal/rows"
@@ -12,6 +14,8 @@ type Reader struct {
 	*db.DB
 	gate *gate.Gate
 	rows *rows.Rows
+	// unknownKeys are the deployments that have shown a position of an unknown key: the log says so once.
+	unknownKeys sync.Map // of schema.DeploymentID
 }
 
 // New joins the parts.
