@@ -15,7 +15,8 @@ CREATE TABLE dbcontroller_registry.meta (
     epoch       uuid, -- null before the first one
     server      text, -- as the server says
     timeline    text,
-    history     text NOT NULL DEFAULT '' -- the present part of the history; empty before the first
+    history     text NOT NULL DEFAULT '', -- the present part of the history; empty before the first
+    files       bytea -- the digest of the files that a server has applied by itself last
 );
 INSERT INTO dbcontroller_registry.meta DEFAULT VALUES;
 

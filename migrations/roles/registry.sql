@@ -40,7 +40,7 @@ BEGIN
 
     FOR granted IN SELECT * FROM (VALUES
         ('api', 'SELECT', 'meta'),
-        ('api', 'UPDATE (revision, compacted, epoch, server, timeline, history)', 'meta'),
+        ('api', 'UPDATE (revision, compacted, epoch, server, timeline, history, files)', 'meta'),
         ('api', 'SELECT, INSERT, UPDATE', 'history'),
         ('api', 'SELECT, INSERT, UPDATE, DELETE', 'region, dbcontroller_registry.service_version, dbcontroller_registry.deployment'),
         ('api', 'SELECT, INSERT, UPDATE', 'rights'),

@@ -282,7 +282,7 @@ func devServices(example string, paths, regions []string) (*schema.File, error) 
 		return nil, cli.Usage("--regions is for the services of --services: the built-in ones have deployments")
 	}
 	if len(paths) > 0 {
-		files, err := operate.ReadFiles(paths)
+		files, err := schema.ReadFiles(paths)
 		if err != nil {
 			return nil, err
 		}

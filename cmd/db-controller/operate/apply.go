@@ -3,9 +3,7 @@ package operate
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 
@@ -20,51 +18,15 @@ import (
 	"github.com/db-controller/db-controller/schema/wire"
 )
 
-// ReadFiles reads YAML files, and reports the problems of all of them together.
-func ReadFiles(paths []string) (*schema.File, error) {
-	all := &schema.File{}
-	var wrong schema.Problems
-	for _, path := range paths {
-		in, err := os.Open(path)
-		if err != nil {
-			return nil, err
-		}
-		f, err := schema.ParseFile(path, in)
-		_ = in.Close()
-		var problems schema.Problems
-		if err == nil {
-			err = f.Rights.Check() // with file and line, which the registry does not know
-		}
-		if errors.As(err, &problems) {
-			wrong = append(wrong, problems...)
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		if len(f.Services)+len(f.Regions)+len(f.Deployments) == 0 && f.Rights == nil {
-			return nil, fmt.Errorf("%s: there is no region, service, deployment or right in it", path)
-		}
-		all.Services = append(all.Services, f.Services...)
-		all.Regions = append(all.Regions, f.Regions...)
-		all.Deployments = append(all.Deployments, f.Deployments...)
-		all.Rights = all.Rights.With(f.Rights)
-	}
-	if len(wrong) > 0 {
-		return nil, wrong
-	}
-	return all, nil
-}
-
 // NewApply returns the command apply.
 func NewApply() *cobra.Command {
 	var dryRun bool
 	cmd := &cobra.Command{
-		Use:   "apply FILE...",
+		Use:   "apply FILE|FOLDER...",
 		Short: "Register regions, services, deployments and rights, all or nothing; print the changes",
 		Args:  cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			files, err := ReadFiles(args)
+			files, err := schema.ReadFiles(args)
 			if err != nil {
 				return err
 			}

@@ -100,7 +100,7 @@ func Valid(paths []string) (*schema.File, error) {
 }
 
 func validate(paths []string) (v validated, err error) {
-	v.files, err = ReadFiles(paths)
+	v.files, err = schema.ReadFiles(paths)
 	if err == nil {
 		err = schema.Check(v.files.Services)
 	}

@@ -31,6 +31,7 @@ type registryConfig struct {
 	server   serverConfig
 	database databaseConfig
 	restored bool // the operator says that the database is an older copy
+	apply    []string
 }
 
 // NewRegistry returns the command registry.
@@ -72,6 +73,7 @@ func (c *registryConfig) flags(f *pflag.FlagSet) {
 	c.database.connections = registryConnections
 	c.server.flags(f)
 	c.database.flags(f, "the registry's", "the database answers")
+	f.StringSliceVar(&c.apply, "apply", nil, "files, and folders of files *.yaml and *.yml, that this server applies at its start and when they change, as db-controller apply does; changes by operators stay until then")
 	f.BoolVar(&c.restored, "restored", false, "the database was restored from a copy of its server's files: its list of deployments does not count as complete until all are applied again (other restores, and failovers, are detected without this flag)")
 }
 
@@ -136,6 +138,9 @@ func runRegistry(ctx context.Context, cfg registryConfig, changes *reloads[regis
 	endpoints.start(ctx, g, server, outage, []check{{name: "postgres", run: pool.Ping}, schemaCheck(pool, migrations.Registry)})
 	g.Go(func() error { return outage.Follow(ctx, takesWrites(pool)) })
 	g.Go(func() error { return environment.RunTidy(ctx) })
+	if len(cfg.apply) > 0 {
+		g.Go(func() error { return environment.Files(cfg.apply).Follow(ctx) })
+	}
 	monitoring.started.Store(true)
 	log.Info("serving", zap.Stringer("grpc", endpoints.listener.Addr()))
 	return g.Wait()
