@@ -224,7 +224,7 @@ func newNode(t *testing.T, watches constraint.Watches, r *recorder) (*constraint
 	subscriptions := make(chan []schema.Subscription)
 	node, err := constraint.New(constraint.Config{
 		Name: "0", Deployment: self, Shards: []uint32{0}, Subscriptions: subscriptions, Watches: watches, Observer: r, Logger: zap.NewNop(), Sweeps: true,
-		Owned: ownedHandler{r}, Resolver: resolveHandler{r}, Subscribed: subscribedHandler{r}, Retries: r.bell.Listen,
+		Handlers: constraint.Handlers{Owned: ownedHandler{r}, Resolver: resolveHandler{r}, Subscribed: subscribedHandler{r}}, Retries: r.bell.Listen,
 	})
 	require.NoError(t, err)
 	return node, subscriptions

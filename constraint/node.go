@@ -80,7 +80,7 @@ type Primed struct {
 	Ended   bool
 }
 
-// Config of a Node. All fields but Sweeps and SweepInterval are needed.
+// Config of a Node. All fields but Sweeps and Retries are needed.
 type Config struct {
 	Name       string
 	Deployment schema.DeploymentID
@@ -89,9 +89,7 @@ type Config struct {
 	// Subscriptions receives the whole set whenever it changes. It is never closed; Run ends with its context.
 	Subscriptions <-chan []schema.Subscription
 	Watches       Watches
-	Owned         Owned
-	Resolver      Resolver
-	Subscribed    SubscribedDeleting
+	Handlers      Handlers
 	Observer      Observer
 	Logger        *zap.Logger
 	// Sweeps makes this node look for expired blockades; one node of a deployment does.
@@ -99,20 +97,25 @@ type Config struct {
 	// Retries returns a channel until ctx ends: a deployment that it delivers ends the back-offs of the work
 	// for that deployment, the zero deployment ends all back-offs. May be nil.
 	Retries func(ctx context.Context) <-chan schema.DeploymentID
-	// SweepInterval is the time between two looks (default 1 s). A longer one makes expired blockades block longer.
-	SweepInterval time.Duration
 }
+
+// Handlers do the work of a node. All are needed.
+type Handlers struct {
+	Owned      Owned
+	Resolver   Resolver
+	Subscribed SubscribedDeleting
+}
+
+// sweepInterval is the time between two looks for expired blockades. A longer one makes them block longer.
+const sweepInterval = time.Second
 
 // Node is a DbConstraint node.
 type Node struct{ cfg Config }
 
 // New makes a node.
 func New(cfg Config) (*Node, error) {
-	if cfg.Watches == nil || cfg.Owned == nil || cfg.Resolver == nil || cfg.Subscribed == nil || cfg.Observer == nil || cfg.Logger == nil {
+	if cfg.Watches == nil || cfg.Handlers.Owned == nil || cfg.Handlers.Resolver == nil || cfg.Handlers.Subscribed == nil || cfg.Observer == nil || cfg.Logger == nil {
 		return nil, errors.New("a node needs watches, handlers, an observer and a logger")
-	}
-	if cfg.SweepInterval <= 0 {
-		cfg.SweepInterval = time.Second
 	}
 	return &Node{cfg: cfg}, nil
 }
@@ -159,7 +162,7 @@ func (l *loop) run(ctx context.Context) {
 		l.cfg.Observer.WatchPrimed(l.shadowsWatch(), l.cfg.Deployment, Primed{Ended: true})
 	}()
 	defer l.converge(ctx, nil)
-	sweep := time.NewTicker(l.cfg.SweepInterval)
+	sweep := time.NewTicker(sweepInterval)
 	defer sweep.Stop()
 	sweeps := sweep.C
 	if !l.cfg.Sweeps {
@@ -241,7 +244,7 @@ func (l *loop) takeWork(e event) {
 		l.cfg.Logger.Error("the cache refused outstanding work", zap.Error(err))
 	}
 	for _, w := range fresh {
-		if name := l.cfg.Owned.Task(w.Action); name != "" {
+		if name := l.cfg.Handlers.Owned.Task(w.Action); name != "" {
 			l.task(taskKey{name, w.Deployment}).queue.Add(w.Seq)
 		}
 	}

@@ -110,7 +110,7 @@ func primed(t *testing.T, order func(half, rest, end schema.Event[schema.Deletio
 	subscriptions, r := make(chan []schema.Subscription), &recorder{}
 	node, err := constraint.New(constraint.Config{
 		Name: "0", Deployment: b, Subscriptions: subscriptions, Watches: s, Observer: r, Logger: zap.NewNop(),
-		Owned: ownedHandler{r}, Resolver: resolveHandler{r}, Subscribed: &handlers.SubscribedDeleting{Store: box.Stores[b].Follow, Epoch: box.Stores[b].Gate, Peers: ack},
+		Handlers: constraint.Handlers{Owned: ownedHandler{r}, Resolver: resolveHandler{r}, Subscribed: &handlers.SubscribedDeleting{Store: box.Stores[b].Follow, Epoch: box.Stores[b].Gate, Peers: ack}},
 	})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -185,8 +185,10 @@ func TestADeletionThatComesAgainIsActedUponAgain_I4(t *testing.T) {
 	subscriptions, r := make(chan []schema.Subscription), &recorder{}
 	node, err := constraint.New(constraint.Config{
 		Name: "0", Deployment: b, Subscriptions: subscriptions, Watches: &stored{&staged{}, box.Stores[east], b}, Observer: r, Logger: zap.NewNop(),
-		Owned: ownedHandler{r}, Resolver: resolveHandler{r},
-		Subscribed: &handlers.SubscribedDeleting{Store: box.Stores[b].Follow, Epoch: box.Stores[b].Gate, Peers: &acknowledging{store: box.Stores[east], self: b, first: make(chan struct{})}},
+		Handlers: constraint.Handlers{
+			Owned: ownedHandler{r}, Resolver: resolveHandler{r},
+			Subscribed: &handlers.SubscribedDeleting{Store: box.Stores[b].Follow, Epoch: box.Stores[b].Gate, Peers: &acknowledging{store: box.Stores[east], self: b, first: make(chan struct{})}},
+		},
 	})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -83,7 +83,7 @@ func TestOnlyASweepingNodeLooksForExpiredBlockades(t *testing.T) {
 		s, r := newStreams(), &recorder{expired: []schema.DeploymentID{near}}
 		node, err := constraint.New(constraint.Config{
 			Name: "1", Deployment: self, Subscriptions: make(chan []schema.Subscription), Watches: s, Observer: r, Logger: zap.NewNop(),
-			Owned: ownedHandler{r}, Resolver: resolveHandler{r}, Subscribed: subscribedHandler{r},
+			Handlers: constraint.Handlers{Owned: ownedHandler{r}, Resolver: resolveHandler{r}, Subscribed: subscribedHandler{r}},
 		})
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())

@@ -57,7 +57,7 @@ func (l *loop) start(ctx context.Context) time.Duration {
 		t.wanted = false
 		if next := l.batch(k, t); next != nil {
 			t.running = true
-			t.paced = now.Add(l.cfg.Owned.Pace(k.task))
+			t.paced = now.Add(l.cfg.Handlers.Owned.Pace(k.task))
 			l.startWorker(ctx, k, next)
 		}
 	}
@@ -89,11 +89,11 @@ func (l *loop) batch(k taskKey, t *task) job {
 	switch k.task {
 	case sweeping:
 		return func(ctx context.Context, r *result) (err error) {
-			r.holders, err = l.cfg.Resolver.Expired(ctx)
+			r.holders, err = l.cfg.Handlers.Resolver.Expired(ctx)
 			return err
 		}
 	case resolving:
-		return func(ctx context.Context, _ *result) error { return l.cfg.Resolver.Resolve(ctx, k.deployment) }
+		return func(ctx context.Context, _ *result) error { return l.cfg.Handlers.Resolver.Resolve(ctx, k.deployment) }
 	case subscribed, continuing:
 		return l.deletionsBatch(k)
 	default:
@@ -111,7 +111,7 @@ func (l *loop) workBatch(k taskKey, t *task) job {
 		for _, w := range work {
 			r.seqs = append(r.seqs, w.Seq)
 		}
-		r.waiting, err = l.cfg.Owned.Handle(ctx, k.deployment, work)
+		r.waiting, err = l.cfg.Handlers.Owned.Handle(ctx, k.deployment, work)
 		return err
 	}
 }
@@ -149,7 +149,7 @@ func (l *loop) deletionsBatch(k taskKey) job {
 	}
 	return func(ctx context.Context, r *result) (err error) {
 		r.run, r.batch, r.items = run, b, len(b.deletions)
-		r.failed, err = l.cfg.Subscribed.Handle(ctx, k.deployment, b.deletions, b.position, b.except, b.retry)
+		r.failed, err = l.cfg.Handlers.Subscribed.Handle(ctx, k.deployment, b.deletions, b.position, b.except, b.retry)
 		return err
 	}
 }

@@ -32,7 +32,7 @@ func TestADeploymentMovesToAnotherServer_I1_I13_I23(t *testing.T) {
 	proxy := harness.NewProxy(t, server.Address())
 	id, err := schema.ParseDeploymentID(of)
 	require.NoError(t, err)
-	f := &fixture{t: t, Processes: harness.NewProcessesWith(t, everything, playground.Config{DSNs: map[schema.DeploymentID]string{id: homeAt(proxy.Address())}})}
+	f := &fixture{t: t, Processes: harness.NewProcessesWith(t, everything, playground.Config{Databases: playground.Databases{DSNs: map[schema.DeploymentID]string{id: homeAt(proxy.Address())}}})}
 	execute(t, homeAt(server.Address()), `DO $$ BEGIN
 		FOR i IN 1..200000 LOOP
 			BEGIN

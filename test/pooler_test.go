@@ -130,7 +130,7 @@ func TestProcessesBehindAPooler_I18(t *testing.T) {
 	id, err := schema.ParseDeploymentID(deployment)
 	require.NoError(t, err)
 	f := &fixture{t: t, Processes: harness.NewProcessesWith(t, everything, playground.Config{
-		DSNs: map[schema.DeploymentID]string{id: pooled(t, server, "own")}, Args: []string{"--tentative-ttl", "1s", "--lease", "2s"},
+		Databases: playground.Databases{DSNs: map[schema.DeploymentID]string{id: pooled(t, server, "own")}}, Args: []string{"--tentative-ttl", "1s", "--lease", "2s"},
 	})}
 	second := f.another(deployment, "second")
 	f.shared(deployment, 2)

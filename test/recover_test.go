@@ -39,7 +39,7 @@ func movable(t *testing.T, of string, args ...string) (*fixture, *harness.Cluste
 	require.NoError(t, err)
 	dsn.Host = proxy.Address()
 	p := harness.NewProcessesWith(t, everything, playground.Config{
-		DSNs: map[schema.DeploymentID]string{id: dsn.String()}, Args: append([]string{"--tentative-ttl", "1s"}, args...),
+		Databases: playground.Databases{DSNs: map[schema.DeploymentID]string{id: dsn.String()}}, Args: append([]string{"--tentative-ttl", "1s"}, args...),
 	})
 	return &fixture{t: t, Processes: p}, server, proxy
 }
@@ -155,7 +155,7 @@ func TestActingUponDanglingReferencesIsContinuedAfterAKill_I1_I19(t *testing.T) 
 	require.NoError(t, err)
 	dsn.Host = proxy.Address()
 	f.Processes = harness.NewProcessesWith(t, services, playground.Config{
-		Binary: harness.CrashingBinary(t), DSNs: map[schema.DeploymentID]string{f.id(aWest + "x/y"): dsn.String()},
+		Binary: harness.CrashingBinary(t), Databases: playground.Databases{DSNs: map[schema.DeploymentID]string{f.id(aWest + "x/y"): dsn.String()}},
 	})
 	f.mustPut(aWest+"targets/kept", nil)
 	f.settled()

@@ -101,7 +101,7 @@ func TestAFullDisk_I8_I29(t *testing.T) {
 	dsn.Host = proxy.Address()
 	id := schema.DeploymentID{Service: "a.example.com", Region: "us-west2"}
 	f := &fixture{t: t, Processes: harness.NewProcessesWith(t, everything, playground.Config{
-		DSNs: map[schema.DeploymentID]string{id: dsn.String()}, Args: []string{"--tentative-ttl", "1s"},
+		Databases: playground.Databases{DSNs: map[schema.DeploymentID]string{id: dsn.String()}}, Args: []string{"--tentative-ttl", "1s"},
 	})}
 	for i := range 20 {
 		f.mustPut(fmt.Sprintf("%stargets/t%d", aWest, i), nil)

@@ -28,7 +28,7 @@ func TestARollingUpgradeUnderLoad(t *testing.T) {
 		t.Skip("needs the previous release: make upgrade")
 	}
 	f := &fixture{t: t, Processes: harness.NewProcessesWith(t, everything, playground.Config{
-		Binary: previous, Database: harness.MigratedBy(t, previous), Args: []string{"--tentative-ttl", "2s"},
+		Binary: previous, Databases: playground.Databases{New: harness.MigratedBy(t, previous)}, Args: []string{"--tentative-ttl", "2s"},
 	})}
 	stop := f.load()
 	steps := []*playground.Process{f.Registry}

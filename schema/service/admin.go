@@ -108,15 +108,15 @@ type admin struct {
 }
 
 func newAdmin(cfg Config) *admin {
-	notReady := cfg.NotReady
+	notReady := cfg.Process.NotReady
 	if notReady == nil {
 		notReady = func() []NotReady { return nil }
 	}
-	failures := cfg.Failures
+	failures := cfg.Process.Failures
 	if failures == nil {
 		failures = func() []Failure { return nil }
 	}
-	watches := cfg.Watches
+	watches := cfg.Process.Watches
 	if watches == nil {
 		watches = func() []Watch { return nil }
 	}

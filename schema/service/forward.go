@@ -65,7 +65,7 @@ type forwarder struct {
 }
 
 func newForwarder(cfg Config) *forwarder {
-	return &forwarder{self: cfg.Store.Deployment(), peers: cfg.Peers, tokens: cfg.Tokens, rights: newAccess(cfg), log: cfg.Logger}
+	return &forwarder{self: cfg.Store.Deployment(), peers: cfg.Peers, tokens: cfg.Callers.Tokens, rights: newAccess(cfg), log: cfg.Logger}
 }
 
 // forwardedKey is the context key of the deployment that forwarded a request.

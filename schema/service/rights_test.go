@@ -75,8 +75,8 @@ func newGuarded(t *testing.T, issuer *harness.Issuer, written ...int64) *guarded
 	require.NoError(t, err)
 	g := &guarded{t: t, self: self, peers: peers.New(self, credentials)}
 	g.declare(limited)
-	cfg := service.Config{Store: store, Peers: g.peers, Credentials: credentials, Health: health.NewServer(), Logger: zap.NewNop(), Tokens: tokens}
-	for _, cfg.MaxWritten = range written {
+	cfg := service.Config{Store: store, Peers: g.peers, Logger: zap.NewNop(), GRPC: service.GRPC{Credentials: credentials, Health: health.NewServer()}, Callers: service.Callers{Tokens: tokens}}
+	for _, cfg.Callers.MaxWritten = range written {
 	}
 	server, err := service.NewServer(cfg)
 	require.NoError(t, err)

@@ -64,7 +64,7 @@ func newSchemas(cfg Config) *schemas {
 		self: store.Deployment(), establisher: store.Targets, blockades: store.Targets, attempts: store.Attempts, rights: store.Rights, feeds: store.Read,
 		owners: store.Owners, upgrades: store.Owners, epochs: store.Gate, epochOf: cfg.Peers.Epoch, plans: store.Deletions, shadows: store.Operate,
 		mayRefer: cfg.Peers.MayRefer, disabled: cfg.Peers.Disabled, log: cfg.Logger,
-		delegates: delegatesUnless(cfg.Authorizer, cfg.Tokens), written: cfg.written,
+		delegates: delegatesUnless(cfg.Callers.Authorizer, cfg.Callers.Tokens), written: cfg.written,
 	}
 }
 

@@ -113,31 +113,46 @@ var policy = identity.Policy{
 
 // Config of the services of one deployment.
 type Config struct {
-	Store       *shadow.Store
-	Peers       *peers.Peers
+	Store   *shadow.Store
+	Peers   *peers.Peers
+	Logger  *zap.Logger
+	GRPC    GRPC
+	Callers Callers
+	Process Process
+	// Deleted is called with the result of each delete of a user; may be nil.
+	Deleted func(result outcome.DeleteResult, took time.Duration)
+	written *costs.Written // nil: nothing is counted
+}
+
+// GRPC has the parts of the gRPC server.
+type GRPC struct {
 	Credentials *identity.Credentials
 	Health      *health.Server
-	Logger      *zap.Logger
 	// Reflection serves gRPC reflection, for clients without the .proto files.
 	Reflection bool
 	// Unary and Stream are further interceptors, such as counters of calls.
 	Unary  []grpc.UnaryServerInterceptor
 	Stream []grpc.StreamServerInterceptor
-	// Refused is called for each connection and call that is refused because the caller has too many; may be nil.
-	Refused func(what string, who identity.Identity)
 	// Memory is of the requests and answers of all callers together, in bytes; 0: 512 MiB.
 	Memory int64
-	// MaxWritten is the number of bytes that one person may write in an hour; 0: costs.DefaultMaxWritten.
-	MaxWritten int64
-	written    *costs.Written // nil: nothing is counted
+}
+
+// Callers says who may call, and how much; the grants of the environment come with it.
+type Callers struct {
 	// Tokens verifies the tokens of people; nil: every person needs a certificate.
 	Tokens access.Tokens
 	// Authorizer is the authorization service that is asked beside the grants of the environment; nil for none.
 	Authorizer access.Authorizer
 	// AuditLog records calls; nil: none.
 	AuditLog *auditlog.Log
-	// Deleted is called with the result of each delete of a user; may be nil.
-	Deleted func(result outcome.DeleteResult, took time.Duration)
+	// MaxWritten is the number of bytes that one person may write in an hour; 0: costs.DefaultMaxWritten.
+	MaxWritten int64
+	// Refused is called for each connection and call that is refused because the caller has too many; may be nil.
+	Refused func(what string, who identity.Identity)
+}
+
+// Process has the state of the process, for Status.
+type Process struct {
 	// Watches returns the watches of the process; nil for none.
 	Watches func() []Watch
 	// NotReady returns the checks of readiness that fail at the process; nil: none does.
@@ -150,7 +165,7 @@ type Config struct {
 type Server struct {
 	*grpc.Server
 	Channels *Channels
-	Written  *costs.Written // of Config.MaxWritten
+	Written  *costs.Written // of Callers.MaxWritten
 }
 
 // NewServer registers all services, on the gRPC server and on the in-process channels, which Peers uses from then on. It
@@ -161,16 +176,16 @@ func NewServer(cfg Config) (*Server, error) {
 	decommissioned := decommissionCheck{cfg.Store.Gate} // before actFor: it is about the deployment that forwards
 	databases := databaseCheck{cfg.Store.Deployment(), cfg.Store.Gate}
 	rights := newAccess(cfg)
-	lanes, written := callers{refusals(cfg)}, costs.NewWritten(cfg.MaxWritten, cfg.Refused)
+	lanes, written := callers{refusals(cfg)}, costs.NewWritten(cfg.Callers.MaxWritten, cfg.Callers.Refused)
 	cfg.written = written
-	unary := append(slices.Clone(cfg.Unary), decommissioned.Unary, forward.actForUnary, lanes.Unary, costs.New(cfg.Refused).Unary)
-	stream := append(slices.Clone(cfg.Stream), decommissioned.Stream, forward.actForStream, lanes.Stream)
-	server := grpc.NewServer(append(ServerOptions(Guard{Credentials: cfg.Credentials, Policy: policy, Tokens: verifier(cfg.Tokens), Refused: cfg.Refused, Memory: cfg.Memory, Logger: cfg.Logger}, unary, stream),
+	unary := append(slices.Clone(cfg.GRPC.Unary), decommissioned.Unary, forward.actForUnary, lanes.Unary, costs.New(cfg.Callers.Refused).Unary)
+	stream := append(slices.Clone(cfg.GRPC.Stream), decommissioned.Stream, forward.actForStream, lanes.Stream)
+	server := grpc.NewServer(append(ServerOptions(Guard{Credentials: cfg.GRPC.Credentials, Policy: policy, Tokens: verifier(cfg.Callers.Tokens), Refused: cfg.Callers.Refused, Memory: cfg.GRPC.Memory, Logger: cfg.Logger}, unary, stream),
 		// These run after the policy.
 		grpc.ChainUnaryInterceptor(databases.Unary, applicationRelay{cfg.Store.Deployment(), cfg.Peers, costs.NewPlaces(maxRelayed, maxRelayedOfAll), cfg.Logger}.Unary, rights.Operate, forward.Unary, rights.Unary, written.Unary), grpc.ChainStreamInterceptor(databases.Stream, forward.Stream, rights.Stream))...)
 	register(Weighed(server), cfg)
-	healthv1.RegisterHealthServer(Weighed(server), cfg.Health)
-	if cfg.Reflection {
+	healthv1.RegisterHealthServer(Weighed(server), cfg.GRPC.Health)
+	if cfg.GRPC.Reflection {
 		reflection.Register(server)
 	}
 	channels := newChannels(cfg)
@@ -181,15 +196,15 @@ func NewServer(cfg Config) (*Server, error) {
 
 // refusals returns the configured function for refused calls, never nil.
 func refusals(cfg Config) func(what string, who identity.Identity) {
-	if cfg.Refused == nil {
+	if cfg.Callers.Refused == nil {
 		return func(string, identity.Identity) {}
 	}
-	return cfg.Refused
+	return cfg.Callers.Refused
 }
 
 func newAccess(cfg Config) *access.Access {
 	return access.New(access.Config{
-		Deployment: cfg.Store.Deployment(), Environments: cfg.Peers, Outside: cfg.Authorizer, Tokens: cfg.Tokens, Credentials: cfg.Credentials, Logger: cfg.Logger, AuditLog: cfg.AuditLog,
+		Deployment: cfg.Store.Deployment(), Environments: cfg.Peers, Outside: cfg.Callers.Authorizer, Tokens: cfg.Callers.Tokens, Credentials: cfg.GRPC.Credentials, Logger: cfg.Logger, AuditLog: cfg.Callers.AuditLog,
 		FinalizerHolder: finalizerHolder(cfg.Store),
 	})
 }

@@ -91,7 +91,7 @@ func NewWorld(t testing.TB, binary string, cluster bool, more ...string) *World 
 		t.Cleanup(s.admin.Close)
 		w.sites[id] = s
 	}
-	w.Processes = harness.DescribeProcesses(t, services, playground.Config{Binary: binary, DSNs: dsns, Args: append([]string{
+	w.Processes = harness.DescribeProcesses(t, services, playground.Config{Binary: binary, Databases: playground.Databases{DSNs: dsns}, Args: append([]string{
 		"--tentative-ttl", tentativeTTL.String(), "--owner-grace", "1s", "--lease", leaseTTL.String(), "--audit-interval", "3s", "--delegations", "--block-right-from", "2",
 	}, more...)})
 	w.issueCleaner() // the proxies have the certificates of all callers

@@ -111,16 +111,16 @@ func DescribeProcesses(t testing.TB, services string, cfg playground.Config) *Pr
 	if cfg.Dir = dir; cfg.Binary == "" {
 		cfg.Binary = Binary(t)
 	}
-	if cfg.Database == nil {
+	if cfg.Databases.New == nil {
 		template := deploymentTemplate(t, server)
-		cfg.Database = func(_ context.Context, name string) (string, error) {
+		cfg.Databases.New = func(_ context.Context, name string) (string, error) {
 			if name == "registry" {
 				return server.NewDatabase(t, ""), nil
 			}
 			return server.NewDatabase(t, template), nil
 		}
 	}
-	cfg.Serving, cfg.Controller, cfg.DatabaseArgs = AsAPI, AsController, DatabaseArgs(t)
+	cfg.Databases.Serving, cfg.Databases.Controller, cfg.Databases.Args = AsAPI, AsController, DatabaseArgs(t)
 	for _, d := range files.Deployments {
 		cfg.Deployments = append(cfg.Deployments, d.DeploymentID)
 	}

@@ -202,16 +202,16 @@ func Start(ctx context.Context, pg *launcher.Server, binary, dir string, files *
 		return nil, nil, err
 	}
 	p, err := playground.New(ctx, playground.Config{
-		DatabaseArgs: plaintext, HostNames: at.Names, Addresses: at.Addresses,
+		HostNames: at.Names, Addresses: at.Addresses,
 		Tell: func(text string) { _, _ = fmt.Fprintln(os.Stderr, text) },
 		Dir:  dir, Binary: binary, Deployments: ids, Args: append([]string{"--connections", strconv.Itoa(each), "--reflection"}, serve...),
-		Database: func(ctx context.Context, name string) (string, error) {
+		Databases: playground.Databases{Args: plaintext, New: func(ctx context.Context, name string) (string, error) {
 			name = "dbc_" + strings.ReplaceAll(name, "-", "_")
 			if err := pg.DropDatabase(ctx, name); err != nil { // from an earlier playground on the same server
 				return "", err
 			}
 			return pg.DSN(name), pg.CreateDatabase(ctx, name)
-		},
+		}},
 	})
 	if err != nil {
 		return nil, nil, err

@@ -27,29 +27,34 @@ type Config struct {
 	// Dir for certificates, logs and client.yaml; it must exist.
 	Dir string
 	// Binary is the db-controller program.
-	Binary string
-	// Database creates an empty database with a name, and returns its DSN.
-	Database func(ctx context.Context, name string) (dsn string, err error)
-	// Serving turns the DSN from Database into the DSN for the deployment's process (default: the same).
-	Serving func(dsn string) string
-	// Controller is Serving for the process's own work (default: the same DSN for all).
-	Controller func(dsn string) string
+	Binary    string
+	Databases Databases
 	// Registries is how many servers the registry has (default 1).
 	Registries int
-	// DSNs has the DSN of each deployment that has a database already.
-	DSNs map[schema.DeploymentID]string
 	// Deployments to run. The argument apply of Start has to register them.
 	Deployments []schema.DeploymentID
 	// HostNames and Addresses are in the certificates of the processes (default: this machine's), for clients
 	// that verify host names.
 	HostNames []string
 	Addresses []net.IP
-	// Args are further flags of each deployment's serve, DatabaseArgs further flags of each command that
-	// connects to a database.
-	Args         []string
-	DatabaseArgs []string
+	// Args are further flags of each deployment's serve.
+	Args []string
 	// Tell, if set, is called every ten seconds with the processes that are not ready yet, and the reasons.
 	Tell func(text string)
+}
+
+// Databases are those of the registry and of the deployments.
+type Databases struct {
+	// New creates an empty database with a name, and returns its DSN.
+	New func(ctx context.Context, name string) (dsn string, err error)
+	// Serving turns the DSN from New into the DSN for the deployment's process (default: the same).
+	Serving func(dsn string) string
+	// Controller is Serving for the process's own work (default: the same DSN for all).
+	Controller func(dsn string) string
+	// DSNs has the DSN of each deployment that has a database already.
+	DSNs map[schema.DeploymentID]string
+	// Args are further flags of each command that connects to a database.
+	Args []string
 }
 
 // Patience is how long each process may take to start: a slow machine, or one that does other things, is no failure.
@@ -99,7 +104,7 @@ func CheckFolder(dir string) error {
 
 // New makes certificates and databases, and describes the processes; nothing runs yet.
 func New(ctx context.Context, cfg Config) (*Playground, error) {
-	if cfg.Dir == "" || cfg.Binary == "" || cfg.Database == nil {
+	if cfg.Dir == "" || cfg.Binary == "" || cfg.Databases.New == nil {
 		return nil, errors.New("a playground needs a folder, a binary and databases")
 	}
 	authority, err := NewAuthority()
@@ -159,7 +164,7 @@ func registryName(i int) string {
 }
 
 func (p *Playground) describeRegistry(ctx context.Context, addresses map[string][2]string) error {
-	dsn, err := p.cfg.Database(ctx, "registry")
+	dsn, err := p.cfg.Databases.New(ctx, "registry")
 	if err != nil {
 		return fmt.Errorf("make the registry's database: %w", err)
 	}
@@ -175,7 +180,7 @@ func (p *Playground) describeRegistry(ctx context.Context, addresses map[string]
 		p.Registries = append(p.Registries, NewProcess(name, p.cfg.Binary, append([]string{
 			"registry", "--postgres", dsn, "--certs", p.RegistryCerts(),
 			"--listen", address, "--http", http, "--migrate", "--start-timeout", Patience.String(),
-		}, p.cfg.DatabaseArgs...), filepath.Join(p.cfg.Dir, name+".log"), "http://"+http+"/readyz"))
+		}, p.cfg.Databases.Args...), filepath.Join(p.cfg.Dir, name+".log"), "http://"+http+"/readyz"))
 	}
 	for _, r := range p.Registries {
 		r.tell = p.cfg.Tell
@@ -185,14 +190,14 @@ func (p *Playground) describeRegistry(ctx context.Context, addresses map[string]
 }
 
 func (p *Playground) describe(ctx context.Context, id schema.DeploymentID, d *Deployment) (err error) {
-	d.DSN = p.cfg.DSNs[id]
+	d.DSN = p.cfg.Databases.DSNs[id]
 	serving := d.DSN
 	if d.DSN == "" {
-		if d.DSN, err = p.cfg.Database(ctx, fileName(id)); err != nil {
+		if d.DSN, err = p.cfg.Databases.New(ctx, fileName(id)); err != nil {
 			return fmt.Errorf("make the database of %s: %w", id, err)
 		}
-		if serving = d.DSN; p.cfg.Serving != nil {
-			serving = p.cfg.Serving(d.DSN)
+		if serving = d.DSN; p.cfg.Databases.Serving != nil {
+			serving = p.cfg.Databases.Serving(d.DSN)
 		}
 	}
 	if err := p.authority.Issue(d.Certs, identity.Deployment(id), ReachedAt(p.cfg.HostNames, p.cfg.Addresses)); err != nil {
@@ -201,9 +206,9 @@ func (p *Playground) describe(ctx context.Context, id schema.DeploymentID, d *De
 	args := append([]string{
 		"serve", "--deployment", id.String(), "--postgres", serving, "--registry", p.RegistryAddress, "--certs", d.Certs,
 		"--listen", d.Address, "--http", strings.TrimPrefix(d.HTTP, "http://"), "--migrate", "--start-timeout", Patience.String(),
-	}, append(slices.Clone(p.cfg.DatabaseArgs), p.cfg.Args...)...)
-	if p.cfg.Controller != nil && p.cfg.DSNs[id] == "" {
-		args = append(args, "--postgres-controller", p.cfg.Controller(d.DSN))
+	}, append(slices.Clone(p.cfg.Databases.Args), p.cfg.Args...)...)
+	if p.cfg.Databases.Controller != nil && p.cfg.Databases.DSNs[id] == "" {
+		args = append(args, "--postgres-controller", p.cfg.Databases.Controller(d.DSN))
 	}
 	d.Process = NewProcess(id.String(), p.cfg.Binary, args, filepath.Join(p.cfg.Dir, fileName(id)+".log"), d.HTTP+"/readyz")
 	d.tell = p.cfg.Tell

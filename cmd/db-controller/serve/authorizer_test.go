@@ -51,7 +51,7 @@ func TestADeploymentAsksItsAuthorizationService(t *testing.T) {
 	go func() { _ = server.Serve(listener) }()
 	t.Cleanup(server.Stop)
 	ask := func(is string) ([]bool, error) {
-		d := &deployment{cfg: *configured(func(c *deploymentConfig) { c.authorizer, c.authorizerIs = listener.Addr().String(), is }), credentials: credentials(identity.Deployment(self))}
+		d := &deployment{cfg: *configured(func(c *deploymentConfig) { c.authorizer.address, c.authorizer.is = listener.Addr().String(), is }), credentials: credentials(identity.Deployment(self))}
 		require.NoError(t, d.connectAuthorizer(t.Context()))
 		defer func() { _ = d.authorizerConn.Close() }()
 		return access.Outside(d.authorizerConn).Authorize(t.Context(), grant.Subject{Identity: "user/ann"}, schema.Read, []schema.FullName{
@@ -63,6 +63,6 @@ func TestADeploymentAsksItsAuthorizationService(t *testing.T) {
 	require.Equal(t, []bool{true, false}, allowed)
 	_, err = ask("user/another")
 	require.ErrorContains(t, err, "user/authorizer", "somebody else answers at its address")
-	d := &deployment{cfg: *configured(func(c *deploymentConfig) { c.authorizer, c.authorizerIs = "localhost:1", "?" })}
+	d := &deployment{cfg: *configured(func(c *deploymentConfig) { c.authorizer.address, c.authorizer.is = "localhost:1", "?" })}
 	require.ErrorContains(t, d.connectAuthorizer(t.Context()), "--authorizer-identity")
 }

@@ -22,13 +22,13 @@ import (
 // --console-all says otherwise: a token is sent to no other, which could use it.
 func (d *deployment) consoleSessions(api *gateway.Handler, conns []grpc.ClientConnInterface, others *tokenConns) *console.Sessions {
 	return console.NewSessions(console.SessionsConfig{
-		Verify: d.verified, Enter: api.Enter, Actions: d.cfg.consoleActions,
+		Verify: d.verified, Enter: api.Enter, Actions: d.cfg.api.actions,
 		Of: func(token string) console.Deployments {
 			own := &ownConsole{
 				self: d.cfg.id, environment: d.peers.Environment, token: token, conn: conns[int(token[len(token)-1])%len(conns)],
 				bounded: func(conn grpc.ClientConnInterface) grpc.ClientConnInterface { return api.Bounded(conn, token) },
 			}
-			if d.cfg.consoleAll {
+			if d.cfg.api.all {
 				own.others = others
 			}
 			return own

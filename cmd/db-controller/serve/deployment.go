@@ -131,7 +131,7 @@ func (d *deployment) loadCredentials(ctx context.Context) (err error) {
 
 func (d *deployment) connect(ctx context.Context) error {
 	name := "db-controller " + d.cfg.id.String()
-	if d.cfg.controller.dsn == "" {
+	if d.cfg.database.controller.dsn == "" {
 		pool, err := connect(ctx, d.waiting, d.cfg.database, migrations.Deployment, name)
 		if err == nil {
 			d.pool = postgres.NewLanes(pool)
@@ -144,7 +144,7 @@ func (d *deployment) connect(ctx context.Context) error {
 	}
 	d.pool = postgres.NewLanes(pool) // which is closed if the other one cannot be opened
 	return d.waiting.database(ctx, func() error {
-		own, err := d.cfg.controller.pool(ctx, name, d.cfg.database.connections, d.log)
+		own, err := d.cfg.database.controller.pool(ctx, name, d.cfg.database.connections, d.log)
 		if err == nil {
 			d.pool = postgres.NewLanesOfRoles(pool, own)
 		}
@@ -178,8 +178,8 @@ func (d *deployment) listen(ctx context.Context) (err error) {
 		return err
 	}
 	address := d.endpoints.listener.Addr().String()
-	if d.cfg.advertise == "" {
-		d.cfg.advertise = address
+	if d.cfg.registration.advertise == "" {
+		d.cfg.registration.advertise = address
 	}
 	if d.cfg.share.name == "" {
 		host, _ := os.Hostname()
@@ -237,14 +237,14 @@ func (d *deployment) loadEnvironment(ctx context.Context) error {
 
 // connectAuthorizer connects to the authorization service, if there is one.
 func (d *deployment) connectAuthorizer(context.Context) error {
-	if d.cfg.authorizer == "" {
+	if d.cfg.authorizer.address == "" {
 		return nil
 	}
-	is, err := identity.ParsePath("/" + d.cfg.authorizerIs)
+	is, err := identity.ParsePath("/" + d.cfg.authorizer.is)
 	if err != nil {
 		return fmt.Errorf("--authorizer-identity: %w", err)
 	}
-	if d.authorizerConn, err = grpc.NewClient(d.cfg.authorizer, d.credentials.DialOptions(is)...); err != nil {
+	if d.authorizerConn, err = grpc.NewClient(d.cfg.authorizer.address, d.credentials.DialOptions(is)...); err != nil {
 		return fmt.Errorf("--authorizer: %w", err)
 	}
 	return nil
@@ -255,28 +255,31 @@ func (d *deployment) buildServer(context.Context) (err error) {
 	d.metrics.process = d.cfg.share.name
 	d.endpoints.metrics.MustRegister(poolCollector{d.pool.Pools()})
 	cfg := service.Config{
-		Store: d.store, Peers: d.peers, Credentials: d.credentials, Health: d.endpoints.health,
-		Reflection: d.cfg.server.reflection, Logger: d.log, NotReady: d.notReady, Failures: d.failures, Watches: d.metrics.watchList, Refused: d.endpoints.refused, Deleted: newDeletes(d.endpoints.metrics),
-		Unary: d.endpoints.unary(), Stream: d.endpoints.stream(), Memory: d.cfg.server.memory << 20,
-		MaxWritten: d.cfg.store.maxWritten << 20, AuditLog: d.endpoints.audit,
+		Store: d.store, Peers: d.peers, Logger: d.log, Deleted: newDeletes(d.endpoints.metrics),
+		GRPC: service.GRPC{
+			Credentials: d.credentials, Health: d.endpoints.health, Reflection: d.cfg.server.reflection,
+			Unary: d.endpoints.unary(), Stream: d.endpoints.stream(), Memory: d.cfg.server.memory << 20,
+		},
+		Callers: service.Callers{MaxWritten: d.cfg.store.maxWritten << 20, AuditLog: d.endpoints.audit, Refused: d.endpoints.refused},
+		Process: service.Process{NotReady: d.notReady, Failures: d.failures, Watches: d.metrics.watchList},
 	}
 	if d.endpoints.tokens != nil {
-		cfg.Tokens = d.endpoints.tokens
+		cfg.Callers.Tokens = d.endpoints.tokens
 	}
 	if d.authorizerConn != nil {
-		cfg.Authorizer = access.Outside(d.authorizerConn)
+		cfg.Callers.Authorizer = access.Outside(d.authorizerConn)
 	}
 	d.server, err = service.NewServer(cfg)
 	return err
 }
 
 func (d *deployment) buildRegistryClient(context.Context) (err error) {
-	d.registryConn, err = envregistry.Dial(d.cfg.registry, d.credentials.DialOptions(identity.Identity{Role: identity.RoleRegistry})...)
+	d.registryConn, err = envregistry.Dial(d.cfg.registration.registry, d.credentials.DialOptions(identity.Identity{Role: identity.RoleRegistry})...)
 	if err != nil {
 		return fmt.Errorf("--registry: %w", err)
 	}
 	d.registry, err = envregistry.New(envregistry.Config{
-		Deployment: d.cfg.id, Address: d.cfg.advertise, Database: d.store.Gate.Database(), Registry: d.registryConn, Keeper: keeper{d.store}, Logger: d.log,
+		Deployment: d.cfg.id, Address: d.cfg.registration.advertise, Database: d.store.Gate.Database(), Registry: d.registryConn, Keeper: keeper{d.store}, Logger: d.log,
 	})
 	if err == nil {
 		d.endpoints.metrics.MustRegister(registryCollector{d.registry})
@@ -303,9 +306,11 @@ func (d *deployment) newNode(leases *shadow.Leases, share nodemanager.Share) (no
 	node, err := constraint.New(constraint.Config{
 		Name: share.Name, Deployment: d.cfg.id, Shards: share.Shards, Subscriptions: share.Subscriptions,
 		Watches: d.peers, Observer: d.metrics, Logger: d.log, Sweeps: share.First, Retries: d.store.Operate.ListenRetries,
-		Owned:      handlers.PausableTable{Table: d.owned, Pauses: d.store.Operate},
-		Resolver:   handlers.PausableResolve{Handler: &handlers.Resolve{Store: d.store.Targets, Peers: d.peers}, Pauses: d.store.Operate},
-		Subscribed: handlers.PausableSubscribedDeleting{SubscribedDeleting: &handlers.SubscribedDeleting{Store: d.store.Follow, Epoch: d.store.Gate, Peers: d.peers}, Pauses: d.store.Operate},
+		Handlers: constraint.Handlers{
+			Owned:      handlers.PausableTable{Table: d.owned, Pauses: d.store.Operate},
+			Resolver:   handlers.PausableResolve{Handler: &handlers.Resolve{Store: d.store.Targets, Peers: d.peers}, Pauses: d.store.Operate},
+			Subscribed: handlers.PausableSubscribedDeleting{SubscribedDeleting: &handlers.SubscribedDeleting{Store: d.store.Follow, Epoch: d.store.Gate, Peers: d.peers}, Pauses: d.store.Operate},
+		},
 	})
 	return fenced{node, leases, share.Member}, err
 }
@@ -341,7 +346,7 @@ func (n fenced) Run(ctx context.Context) error { return n.Node.Run(n.leases.Fenc
 
 // schemaCheck checks each login.
 func (d *deployment) schemaCheck() check {
-	if d.cfg.controller.dsn == "" {
+	if d.cfg.database.controller.dsn == "" {
 		return schemaCheck(d.pool, migrations.Deployment)
 	}
 	calls, own := schemaCheck(d.pool, migrations.Deployment, migrations.API).in(inReads), schemaCheck(d.pool, migrations.Deployment, migrations.Controller)
@@ -393,7 +398,7 @@ func (d *deployment) run(ctx context.Context) error {
 		})
 	})
 	g.Go(func() error { return d.outage.Follow(postgres.InControl(ctx), takesWrites(d.pool)) })
-	d.log.Info("serving", zap.Stringer("grpc", d.endpoints.listener.Addr()), zap.String("advertised", d.cfg.advertise))
+	d.log.Info("serving", zap.Stringer("grpc", d.endpoints.listener.Addr()), zap.String("advertised", d.cfg.registration.advertise))
 	return g.Wait()
 }
 

@@ -90,6 +90,7 @@ func (c *serverConfig) everywhere() bool {
 // databaseConfig is the database of a process, and how the process starts with it.
 type databaseConfig struct {
 	login
+	controller   login // for the own work of serve; empty: the same login
 	connections  int32 // in the pool
 	plaintext    bool
 	migrate      bool

@@ -27,18 +27,18 @@ func (c *deploymentConfig) exposures() []exposure {
 	if c.server.reflection {
 		out = append(out, exposure{way: "gRPC reflection", to: "users and operators"})
 	}
-	if c.httpAPI != "" {
-		out = append(out, exposure{way: "HTTPS API on " + c.httpAPI, to: "users with a token of " + c.server.tokens})
+	if c.api.listen != "" {
+		out = append(out, exposure{way: "HTTPS API on " + c.api.listen, to: "users with a token of " + c.server.tokens})
 	}
-	if c.console {
+	if c.api.console {
 		what, which := "shows", "this deployment"
-		if c.consoleActions {
+		if c.api.actions {
 			what = "shows and changes"
 		}
-		if c.consoleAll {
+		if c.api.all {
 			which = "all deployments"
 		}
-		out = append(out, exposure{way: "console on " + c.httpAPI, to: fmt.Sprintf("users with a token, by their rights; it %s %s", what, which)})
+		out = append(out, exposure{way: "console on " + c.api.listen, to: fmt.Sprintf("users with a token, by their rights; it %s %s", what, which)})
 	}
 	if c.server.http != "" {
 		out = append(out, exposure{way: "HTTP on " + c.server.http, to: reachedBy(c.server.http) + ", without authentication: health and metrics"})
@@ -94,7 +94,7 @@ func (d *deployment) tellExposures(ctx context.Context) {
 	if env := d.peers.Environment(); env != nil {
 		all = append(all, exposureOf(env.Rights))
 	}
-	if d.cfg.controller.dsn == "" {
+	if d.cfg.database.controller.dsn == "" {
 		all = append(all, d.login(ctx, ""))
 	} else {
 		all = append(all, d.login(inReads(ctx), " for calls"), d.login(ctx, " for its own work"))

@@ -29,27 +29,27 @@ const (
 )
 
 func (c *deploymentConfig) checkHTTPAPI() error {
-	if !c.console && (c.consoleActions || c.consoleAll) {
+	if !c.api.console && (c.api.actions || c.api.all) {
 		return errors.New("--console-actions and --console-all change the console: give --console")
 	}
-	if c.httpAPI == "" && c.console {
+	if c.api.listen == "" && c.api.console {
 		return errors.New("--console: it is served with the API: give --http-api")
 	}
-	if c.httpAPI == "" {
+	if c.api.listen == "" {
 		return nil
 	}
-	if _, port, err := net.SplitHostPort(c.httpAPI); err != nil || port == "" {
-		return fmt.Errorf("--http-api %s: want host:port, or :port for every address of this machine", c.httpAPI)
+	if _, port, err := net.SplitHostPort(c.api.listen); err != nil || port == "" {
+		return fmt.Errorf("--http-api %s: want host:port, or :port for every address of this machine", c.api.listen)
 	}
 	if c.server.tokens == "" {
-		return fmt.Errorf("--http-api %s: its callers prove who they are by tokens: give --tokens", c.httpAPI)
+		return fmt.Errorf("--http-api %s: its callers prove who they are by tokens: give --tokens", c.api.listen)
 	}
 	return nil
 }
 
 // serveGateway serves the API as HTTPS and JSON until ctx ends.
 func (d *deployment) serveGateway(ctx context.Context) error {
-	if d.cfg.httpAPI == "" {
+	if d.cfg.api.listen == "" {
 		return nil
 	}
 	conns := make([]grpc.ClientConnInterface, gatewayConnections)
@@ -69,12 +69,12 @@ func (d *deployment) serveGateway(ctx context.Context) error {
 		return fmt.Errorf("--http-api: %w", err)
 	}
 	var routes http.Handler = handler
-	if d.cfg.console {
+	if d.cfg.api.console {
 		others := newTokenConns(d.credentials)
 		defer others.close()
 		routes = besideConsole(handler, d.consoleSessions(handler, conns, others))
 	}
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", d.cfg.httpAPI)
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", d.cfg.api.listen)
 	if err != nil {
 		return fmt.Errorf("--http-api: %w", err)
 	}

@@ -351,9 +351,9 @@ func TestTheGatewayNeedsTokensAndAnAddress(t *testing.T) {
 	t.Parallel()
 	c := &deploymentConfig{}
 	require.NoError(t, c.checkHTTPAPI())
-	c.httpAPI = "7443"
+	c.api.listen = "7443"
 	require.ErrorContains(t, c.checkHTTPAPI(), "--http-api 7443: want host:port")
-	c.httpAPI = ":7443"
+	c.api.listen = ":7443"
 	require.ErrorContains(t, c.checkHTTPAPI(), "give --tokens")
 	c.server.tokens = "tokens.yaml"
 	require.NoError(t, c.checkHTTPAPI())

@@ -27,22 +27,31 @@ import (
 
 // deploymentConfig is the configuration of a process of a deployment; every field is a flag of serve.
 type deploymentConfig struct {
-	deployment string // id as text
-	id         schema.DeploymentID
-	registry   string // host:port, several separated by commas
-	advertise  string // host:port; empty: the listener's address
-	// authorizer is host:port of an authorization service; empty for none. It proves to be authorizerIs.
-	authorizer, authorizerIs string
-	httpAPI                  string // host:port; empty: none
-	console                  bool   // beside httpAPI
-	consoleActions           bool   // of console
-	consoleAll               bool   // of console
-	server                   serverConfig
-	database                 databaseConfig
-	controller               login // for the work of the process; empty: the login of database
-	share                    shareConfig
-	store                    storeConfig
-	audit                    auditConfig
+	deployment   string // id as text
+	id           schema.DeploymentID
+	registration registrationConfig
+	authorizer   authorizerConfig
+	api          apiConfig
+	server       serverConfig
+	database     databaseConfig
+	share        shareConfig
+	store        storeConfig
+	audit        auditConfig
+}
+
+// registrationConfig says where the registry is, and what it tells the other deployments.
+type registrationConfig struct {
+	registry  string // host:port, several separated by commas
+	advertise string // host:port; empty: the listener's address
+}
+
+// authorizerConfig has the address of an authorization service, empty for none, and the identity that it proves.
+type authorizerConfig struct{ address, is string }
+
+// apiConfig is of the API as HTTPS and JSON, and of the console beside it.
+type apiConfig struct {
+	listen                string // host:port; empty: none
+	console, actions, all bool
 }
 
 // shareConfig is the part of the deployment's work that this process takes.
@@ -142,17 +151,17 @@ func (c *auditConfig) check() error {
 
 func (c *deploymentConfig) flags(f *pflag.FlagSet) {
 	f.StringVar(&c.deployment, "deployment", "", "service/region")
-	f.StringVar(&c.registry, "registry", "", "host:port of the registry; several servers are separated by commas")
-	f.StringVar(&c.advertise, "advertise", "", "host:port under which other deployments reach it (default: the address it listens at)")
-	f.StringVar(&c.authorizer, "authorizer", "", "host:port of an authorization service (dbcontroller.authorization.v1) that is asked beside the grants of the environment (default: none)")
-	f.StringVar(&c.authorizerIs, "authorizer-identity", "user/authorizer", "identity in the certificate of the authorization service")
-	f.StringVar(&c.httpAPI, "http-api", "", "host:port for the API as HTTPS and JSON, for people who come with --tokens (default: none)")
-	f.BoolVar(&c.console, "console", false, "serve the console with --http-api, at /console/, for people who sign in with a token; it shows this deployment, and only reads")
-	f.BoolVar(&c.consoleActions, "console-actions", false, "with --console: people may pause, resume and retry from the page, with their own rights")
-	f.BoolVar(&c.consoleAll, "console-all", false, "with --console: show all deployments of the environment; the tokens of people who look are sent to each of them")
+	f.StringVar(&c.registration.registry, "registry", "", "host:port of the registry; several servers are separated by commas")
+	f.StringVar(&c.registration.advertise, "advertise", "", "host:port under which other deployments reach it (default: the address it listens at)")
+	f.StringVar(&c.authorizer.address, "authorizer", "", "host:port of an authorization service (dbcontroller.authorization.v1) that is asked beside the grants of the environment (default: none)")
+	f.StringVar(&c.authorizer.is, "authorizer-identity", "user/authorizer", "identity in the certificate of the authorization service")
+	f.StringVar(&c.api.listen, "http-api", "", "host:port for the API as HTTPS and JSON, for people who come with --tokens (default: none)")
+	f.BoolVar(&c.api.console, "console", false, "serve the console with --http-api, at /console/, for people who sign in with a token; it shows this deployment, and only reads")
+	f.BoolVar(&c.api.actions, "console-actions", false, "with --console: people may pause, resume and retry from the page, with their own rights")
+	f.BoolVar(&c.api.all, "console-all", false, "with --console: show all deployments of the environment; the tokens of people who look are sent to each of them")
 	c.server.flags(f)
 	c.database.flags(f, "the deployment's own", "the database answers, the deployment is registered and its version is known")
-	c.controller.file = cli.SecretFlag(f, &c.controller.dsn, "postgres-controller", "DSN of the same database by another role, for the work of the process: --postgres then needs the role NAME_api alone, and this one NAME_controller")
+	c.database.controller.file = cli.SecretFlag(f, &c.database.controller.dsn, "postgres-controller", "DSN of the same database by another role, for the work of the process: --postgres then needs the role NAME_api alone, and this one NAME_controller")
 	cli.Reloadable(f, cli.Followed, "postgres-controller-file")
 	f.Int32Var(&c.database.connections, "connections", 20, "connections to the database; at least 4")
 	c.share.flags(f)
@@ -167,8 +176,8 @@ func (c *deploymentConfig) check() error {
 			named = fmt.Errorf("--deployment: %w", named)
 		}
 	}
-	if c.advertise != "" {
-		if err := address.Check(c.advertise); err != nil {
+	if c.registration.advertise != "" {
+		if err := address.Check(c.registration.advertise); err != nil {
 			advertised = fmt.Errorf("--advertise: %w", err)
 		}
 	} else if c.server.everywhere() {
@@ -179,17 +188,17 @@ func (c *deploymentConfig) check() error {
 
 // checkController checks the second login: to the same database.
 func (c *deploymentConfig) checkController() error {
-	if c.controller.dsn == "" {
+	if c.database.controller.dsn == "" {
 		return nil
 	}
-	if err := cli.CheckDSN(c.controller.dsn, c.database.plaintext); err != nil {
+	if err := cli.CheckDSN(c.database.controller.dsn, c.database.plaintext); err != nil {
 		return fmt.Errorf("--postgres-controller: %w", err)
 	}
 	calls, err := pgx.ParseConfig(c.database.dsn)
 	if err != nil {
 		return nil //nolint:nilerr // the check of --postgres names it
 	}
-	own, err := pgx.ParseConfig(c.controller.dsn)
+	own, err := pgx.ParseConfig(c.database.controller.dsn)
 	if err != nil {
 		return fmt.Errorf("--postgres-controller: %w", postgres.ErrNotADSN)
 	}
@@ -202,18 +211,18 @@ func (c *deploymentConfig) checkController() error {
 // checkOthers checks the addresses of the servers that the process calls.
 func (c *deploymentConfig) checkOthers() error {
 	var wrong error
-	if c.registry != "" {
-		if err := envregistry.CheckAddresses(c.registry); err != nil {
+	if c.registration.registry != "" {
+		if err := envregistry.CheckAddresses(c.registration.registry); err != nil {
 			wrong = fmt.Errorf("--registry: %w", err)
 		}
 	}
-	if c.authorizer == "" {
+	if c.authorizer.address == "" {
 		return wrong
 	}
-	if err := address.Check(c.authorizer); err != nil {
+	if err := address.Check(c.authorizer.address); err != nil {
 		wrong = errors.Join(wrong, fmt.Errorf("--authorizer: %w", err))
 	}
-	if _, err := identity.ParsePath("/" + c.authorizerIs); err != nil {
+	if _, err := identity.ParsePath("/" + c.authorizer.is); err != nil {
 		wrong = errors.Join(wrong, fmt.Errorf("--authorizer-identity: %w", err))
 	}
 	return wrong

@@ -30,9 +30,9 @@ func TestServeChecksItsConfiguration(t *testing.T) {
 		wrong  string
 	}{
 		"the defaults":                 {nil, ""},
-		"an address for others":        {func(c *deploymentConfig) { c.server.listen, c.advertise = ":7001", "iam:7001" }, ""},
+		"an address for others":        {func(c *deploymentConfig) { c.server.listen, c.registration.advertise = ":7001", "iam:7001" }, ""},
 		"no address for others":        {func(c *deploymentConfig) { c.server.listen = ":7001" }, "give --advertise host:port"},
-		"a wrong address for others":   {func(c *deploymentConfig) { c.advertise = "iam" }, "--advertise"},
+		"a wrong address for others":   {func(c *deploymentConfig) { c.registration.advertise = "iam" }, "--advertise"},
 		"a listener without a port":    {func(c *deploymentConfig) { c.server.listen = "localhost" }, "--listen localhost: want host:port"},
 		"HTTP without a port":          {func(c *deploymentConfig) { c.server.http = "localhost:" }, "--http localhost:: want host:port"},
 		"profiles for everybody":       {func(c *deploymentConfig) { c.server.pprof = ":6060" }, "--pprof"},
@@ -50,10 +50,10 @@ func TestServeChecksItsConfiguration(t *testing.T) {
 		"a negative quota":             {func(c *deploymentConfig) { c.store.quotas.Blocking = -1 }, "--max-blocking -1"},
 		"no audits":                    {func(c *deploymentConfig) { c.audit.interval = 0 }, ""},
 		"audits of nothing":            {func(c *deploymentConfig) { c.audit.rate = 0 }, "--audit-interval 0 turns audits off"},
-		"a second login":               {func(c *deploymentConfig) { c.controller.dsn = "postgres://own@localhost/iam" }, ""},
-		"of another database":          {func(c *deploymentConfig) { c.controller.dsn = "postgres://own@localhost/devices" }, "--postgres-controller is of another database than --postgres: localhost:5432/devices"},
-		"no DSN":                       {func(c *deploymentConfig) { c.controller.dsn = "postgres://[" }, "--postgres-controller: "},
-		"a second login without TLS":   {func(c *deploymentConfig) { c.controller.dsn = "postgres://own@db.example.org/iam" }, "sslmode=verify-full"},
+		"a second login":               {func(c *deploymentConfig) { c.database.controller.dsn = "postgres://own@localhost/iam" }, ""},
+		"of another database":          {func(c *deploymentConfig) { c.database.controller.dsn = "postgres://own@localhost/devices" }, "--postgres-controller is of another database than --postgres: localhost:5432/devices"},
+		"no DSN":                       {func(c *deploymentConfig) { c.database.controller.dsn = "postgres://[" }, "--postgres-controller: "},
+		"a second login without TLS":   {func(c *deploymentConfig) { c.database.controller.dsn = "postgres://own@db.example.org/iam" }, "sslmode=verify-full"},
 		"audits backwards":             {func(c *deploymentConfig) { c.audit.interval = -time.Second }, "--audit-interval"},
 	} {
 		t.Run(name, func(t *testing.T) {
