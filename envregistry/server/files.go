@@ -9,9 +9,11 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/google/uuid"
 	"go.uber.org/zap"
 
 	"github.com/db-controller/db-controller/internal/identity"
+	"github.com/db-controller/db-controller/internal/requestid"
 	"github.com/db-controller/db-controller/schema"
 )
 
@@ -105,7 +107,8 @@ func (f *Files) read() (digest [sha256.Size]byte, err error) {
 // applyFiles is Apply for the server itself. Who may write its files may do all that an operator may.
 func (s *Server) applyFiles(ctx context.Context, in *schema.File, digest []byte) error {
 	itself := identity.Caller{Identity: identity.Identity{Role: identity.RoleRegistry}, Proof: "files of the registry"}
-	by, err := s.author(identity.NewCallerContext(ctx, itself), "Apply", "")
+	ctx = requestid.WithID(identity.NewCallerContext(ctx, itself), uuid.Must(uuid.NewV7()))
+	by, err := s.author(ctx, "Apply", "")
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 
@@ -92,6 +93,7 @@ func TestARegistryAppliesItsFiles(t *testing.T) {
 	revisions, err := operator.ListRevisions(t.Context(), &registryv1.ListRevisionsRequest{})
 	require.NoError(t, err)
 	require.Equal(t, "registry", revisions.GetRevisions()[0].GetActor())
+	require.NotEqual(t, uuid.Nil.String(), revisions.GetRevisions()[0].GetRequestId())
 	require.Equal(t, "files of the registry", revisions.GetRevisions()[0].GetProof())
 
 	require.NoError(t, os.RemoveAll(f.path))
