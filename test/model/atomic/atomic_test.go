@@ -259,8 +259,7 @@ var aimed = map[string]func(w *World){
 		w.refer(0, 4, 1, Cascade)
 		w.Start(0, 1)
 		for range 2 { // the freeze of the root, a look at 4
-			w.Drive(w.newest())
-			w.deliverAll(anything)
+			w.drive(w.newest())
 		}
 		w.Drop(1, h, 0)
 	},
@@ -275,6 +274,27 @@ var aimed = map[string]func(w *World){
 		}
 		w.Decommission(2)
 		w.Learn(1, 2)
+	},
+	// A participant whose member has a holder of its own elsewhere is decommissioned before the decision.
+	"ParticipantsMayLeave": func(w *World) {
+		h := w.refer(1, 0, 1, Cascade)
+		w.refer(0, 0, h, Cascade)
+		w.Start(0, 1)
+		for p := w.processes[w.newest()]; len(p.open()) > 0; {
+			w.drive(p.id)
+		}
+		w.Decommission(1)
+		w.Learn(0, 1)
+	},
+	// The oldest deletion waits for the second one, which waits for the third one, which has crashed.
+	"WaitsWhileItHolds": func(w *World) {
+		h := w.refer(1, 0, 1, Cascade)
+		w.Start(0, 1)
+		w.Start(0, 1)
+		w.drive(w.newest())
+		w.Start(1, h)
+		w.drive(w.newest())
+		w.Crash(w.newest())
 	},
 	// The root goes before a participant asks that holds neither it nor its holders.
 	"RootRemovedIsDone": func(w *World) {
@@ -322,6 +342,11 @@ func (w *World) refer(at int, holder, to UID, b Behaviour) UID {
 	return holder
 }
 
+func (w *World) drive(id ID) {
+	w.Drive(id)
+	w.deliverAll(anything)
+}
+
 func anything(message) bool { return true }
 
 func (w *World) newest() ID {
@@ -334,6 +359,20 @@ func playAimed(script func(w *World), m Mistakes) *World {
 	script(w)
 	w.Rest()
 	return w
+}
+
+// A blocker that goes with another member does not refuse the deletion.
+func TestAFrozenBlockerIsExcused_A1(t *testing.T) {
+	t.Parallel()
+	w := playAimed(func(w *World) {
+		h := w.refer(1, 0, 1, Cascade)
+		w.refer(1, h, 4, Block)
+		w.refer(0, 4, 1, Cascade)
+		w.Start(0, 1)
+	}, Mistakes{})
+	require.Empty(t, w.broken)
+	require.Equal(t, "committed", w.outcome[w.newest()])
+	require.True(t, w.gone(w.newest()))
 }
 
 // Each mistake is found on some schedule, or the test above shows nothing.

@@ -94,7 +94,7 @@ func (w *World) lostDeployment(d int) {
 		if w.begun[id].at == d {
 			delete(w.processes, id)
 		}
-		if w.begun[id].at == d || w.reached[id][d] && !w.gone(id) {
+		if w.begun[id].at == d || w.outcome[id] == "committed" && w.reached[id][d] && !w.gone(id) {
 			w.void(id, "a decommissioned deployment")
 		}
 	}
@@ -112,8 +112,10 @@ func (w *World) committed(p *process) {
 				frozen[uid] = true
 			}
 		}
-		if w.reached[p.id][x] && w.unknown(p, x) {
-			w.void(p.id, "a restore that is not known")
+	}
+	for x := range w.reached[p.id] {
+		if w.unknown(p, x) {
+			w.void(p.id, "a fault that the coordinator does not know")
 		}
 	}
 	w.members[p.id] = map[UID]bool{}
@@ -139,9 +141,9 @@ func (w *World) committed(p *process) {
 	}
 }
 
-// unknown reports whether a deployment has lost commits, and the coordinator cannot know it.
+// unknown reports whether a deployment has lost commits, or is decommissioned, and the coordinator cannot know it.
 func (w *World) unknown(p *process, x int) bool {
-	return w.db[x].recovering && p.epochs[x] != w.db[x].epoch
+	return w.db[x].recovering && p.epochs[x] != w.db[x].epoch || w.decommissioned[x] && !w.db[p.at].left[x]
 }
 
 // wholeClosure is the closure over all deployments, but those whose restore is not known.

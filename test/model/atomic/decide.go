@@ -92,17 +92,22 @@ func (w *World) Ask(x int, uid UID) {
 		w.openRows(x, r.id)
 	}
 	if !w.NeverAsks {
-		w.ask(x, r)
+		w.ask(x, r, 0)
 	}
 }
 
-func (w *World) ask(x int, r row) {
-	w.send(message{kind: "ask", id: r.id, from: x, to: r.coordinator, epoch: r.epoch})
+// ask asks the coordinator of a row, possibly because another deletion waits for it.
+func (w *World) ask(x int, r row, waits ID) {
+	w.send(message{kind: "ask", id: r.id, from: x, to: r.coordinator, epoch: r.epoch, by: waits})
 }
 
 // answer answers a participant: the decision first, then what shows that there can be none.
 func (w *World) answer(m message) {
 	d := w.db[m.to]
+	if p := w.processes[m.id]; p != nil && p.met != 0 && m.by != 0 && m.by < m.id && !w.WaitsWhileItHolds { // M2
+		w.count("yielded what it holds")
+		w.abort(p, "an older one waits for it, and it waits itself")
+	}
 	r, decided := d.records[m.id]
 	verdict := "undecided"
 	switch _, rooted := d.resources[w.begun[m.id].root]; {

@@ -1,81 +1,83 @@
 // Package atomic models atomic deletions: all members of a deletion, over all deployments, or none. The coordinator C freezes
-// the members level by level, decides in one transaction of its own database, and the participants act afterwards.
+// the members level by level, decides in one transaction of its own database, and the participants act afterwards. Each message and each
+// transaction is a step; the mistakes that a transaction in two parts would make are planted.
 //
-// The invariants, while no database that the deletion D has reached is restored or decommissioned between the freeze and the mark:
+// Left out: owners and their pins, version switches, rows of attached tables, rights to block (a recall ends them before a look), the flag
+// block_deletion (like a local reference from outside), limits (what cannot be seen completely aborts), and copies that nobody notices. The
+// comparison of a restored database is one step: package recovery has it.
 //
-//	A1  D is committed: every member is removed, and none ends BLOCKED by a reference from outside.
+// The invariants:
+//
+//	A1  D is committed: every member is removed, and none ends BLOCKED by a reference from outside. It is void if a database that D has
+//	    asked is restored or decommissioned, and C cannot know it at the decision; if that comes between the decision and the mark; if a
+//	    comparison between freeze and mark brings back a reference to a member, from whatever database; or if an operator has opened rows.
 //	A2  D is refused or aborted: no resource is marked by D anywhere.
-//	A3  D has one outcome (also beside restores of participants).
+//	A3  D has one outcome, also beside restores of participants, and of C to after the decision.
 //	A4  At rest no frozen row is left, and every committed deletion is done.
-//	A5  A frozen row leaves with the mark or the removal of its resource, or when D is known to be aborted, or C decommissioned.
-//	A6  Of deletions that meet, the oldest one is kept from nothing by the others.
+//	A5  A frozen row leaves with the mark or the removal of its resource, or when D cannot commit any more, or C is decommissioned, or by an
+//	    operator's decision about a coordinator that does not come back.
+//	A6  Of deletions that meet, the oldest one is kept from nothing by the others, while their processes live.
 //
-// The rules that crashes, repetitions and late arrivals at each step teach:
+// The rules, with their reasons:
 //
 // Freezing
 //
-//   - F1. A Freeze ends, in its transaction, the rights of its own deployment to the targets, under the lock of the right's row,
-//     and looks for holders behind that lock (a close). The deployment of the target recalls only rights to block: an acting
-//     right has no recall, and a holder may write under it between the freeze of the target and the Freeze that arrives here.
-//     That holder is found, and is a member.
-//   - F2. The answer about frozen members has an order: the freeze is committed; then rights to block are ended; then every
-//     tentative blockade of any behaviour is resolved; then entries, proxies, ownee entries and blockers are read. A write that
-//     was established before the freeze, and is committed after it, has an acting reference that only the resolution shows: read
-//     earlier, its deployment is missing from the next level. While an attempt is undecided, the answer is "undecided".
-//   - F3. A repeated Freeze names all holders of its targets, not only those that it has inserted: the first answer may be lost,
+//   - F1. A Freeze ends, in its transaction, the rights of its own deployment to the target, under the lock of the right's row,
+//     and looks for holders behind that lock. An acting right has no recall: a holder may write under it between the freeze of the target
+//     and the Freeze that arrives here, and that holder is found, and is a member. A grant that was asked for before the close is not taken.
+//   - F2. The look at a frozen member has an order: the freeze is committed; then every tentative attempt of any behaviour is resolved; then
+//     entries and blockers are read. A write that was established before the freeze, and is committed after it, has an acting reference that
+//     only the resolution shows: read earlier, its deployment is missing from the next level. While an attempt is undecided, so is the look.
+//   - F3. A repeated Freeze names all holders of its target, not only those that it has inserted: the first answer may be lost,
 //     and a member may be reached by a second path. The coordinator follows each uid once.
-//   - F4. The epoch in an answer is read in the freeze transaction. The coordinator keeps the first epoch of each participant,
-//     and aborts when a later answer, or the newest epoch that it knows, is another one: a participant that is restored between
-//     two levels has lost the first, and its answer to the second has the new epoch.
+//   - F4. The coordinator keeps the first epoch of each participant, and aborts when a later answer, or the newest epoch that it knows, is
+//     another one: a participant that is restored between two levels has lost the first, and its answer to the second has the new epoch.
 //   - F5. The decision also compares the coordinator's own epoch with that of the freeze: its process may survive a failover.
-//   - F6. A Freeze is refused while a recovery waits (of this database, or for a deployment that refers to it): blockers may be
-//     missing. The decision aborts, and does not wait, when a recovery or a pause stops it (see R3).
-//   - F7. A Freeze of a decommissioned coordinator, or of one whose later epoch is known, is refused under the lock that the order
-//     (the epoch) takes: its rows would stay for ever. A participant that is decommissioned before the decision aborts it.
-//   - F8. What cannot be seen completely aborts: a limit of members, a list of blockers or of holders under a right that is cut.
+//   - F6. A Freeze and a look wait for a recovery of their database: entries and blockers may be missing. The decision aborts, and does not
+//     wait, when a recovery stops it: deployments that compare wait for nothing of an undecided deletion.
+//   - F7. A Freeze of a decommissioned coordinator is refused under the lock that the decommissioning takes: it may reach a third deployment
+//     late, and its rows would stay for ever. One of an older epoch than is known is refused as well, only to save a question: C would
+//     answer "aborted". A participant that is known to be decommissioned aborts D, also when it has answered everything: members behind it
+//     refer to nothing any more, and stay.
 //
 // What is frozen
 //
-//   - Z1. Writers are refused (ABORTED): references and owners of a frozen resource, its flag block_deletion, new references to it
-//     of any behaviour (an UNSET brings an entry, and with it an acting right), rights, proxies, entries of ownees, local
-//     references, derivations of a version switch. Each check is behind the lock of the row that the freeze takes.
-//   - Z2. Effects pass: the mark by another deletion, an unset by one. They take no member away and bring no blocker; if they
-//     waited, every deletion would wait for a silent coordinator.
+//   - Z1. Writers are refused (ABORTED): references of a frozen resource, new references to it of any behaviour, and rights. Each check is
+//     behind the lock of the row that the freeze takes. An UNSET alone would bring no member; the right that its confirm grants would.
+//     A confirm that is repeated after the Freeze has its target's entry, and grants nothing either.
+//   - Z2. Effects pass: the mark by another deletion, an unset by one. They take no member away that would stay, and bring no blocker.
 //   - Z3. A comparison of a recovery establishes stored references to a frozen resource again. Otherwise a recovery waits for the
-//     freeze, the mark that ends the freeze waits for the recovery, and neither ends.
-//   - Z4. An ownee with other owners is frozen without being a member (pinned), with the owners that go with D. When the last of
-//     them goes at a later level, the pin becomes a member, with its closure. Meanwhile the drop of an owner by another deletion is
-//     repeated later: it would make the ownee a member of D behind D's back. The other deletion's root waits; D waits for nothing.
-//   - Z5. An ownee whose owner is not checked yet has no entry, and is no member. It is collected later, as ever.
+//     freeze, the mark that ends the freeze waits for the recovery, and neither ends. A blocker from a database that D has never asked
+//     may come back so, after the look: A1 is void then.
+//   - Z4. A blocker is excused when its holder is frozen by D, as the decision sees it. One that refers to a member when it is read may drop
+//     that reference before its deployment is reached.
 //
 // Outcome
 //
 //   - O1. The coordinator looks for its decision first. Only without one does an older epoch of the freeze mean aborted: a copy
-//     may be restored to after the decision. A freeze of an epoch that this database has never begun reveals an older copy of it,
-//     and is not answered.
-//   - O2. Without a decision, and expired: insert (D, aborted), wait for a commit under way, commit, then answer. The insert has the
-//     guards of a mark (identity, number, pause of starts): an unnoticed copy denies nothing.
-//   - O3. "Committed" makes the participant mark its frozen members, in the transaction that drops their rows. The decision marks
-//     all frozen members at the coordinator, of any level. The removal of the root does not say that the cascade is over: a
-//     deployment acknowledges when its own holders are marked, and the members behind it are still active. Rows that are dropped
-//     when the root is gone let a blocker in before the cascade arrives. Rows that wait for the cascade stay for ever if a
-//     restore has cut the path. The ordinary cascade comes first or second; each mark has one effect.
+//     may be restored to after the decision.
+//   - O2. Without a decision, and expired: insert (D, aborted), and then answer. The insert and the decision compete for the primary key.
+//     Time alone opens nothing.
+//   - O3. "Committed" makes the participant mark all its frozen members, in the transaction that drops their rows. The removal of the root
+//     does not say that the cascade is over: a deployment acknowledges when its own holders are marked, and the members behind it are still
+//     active. The ordinary cascade comes first or second; each mark has one effect.
 //   - O4. A committed decision names its participants, and is kept until each of them has marked (or is decommissioned), however
-//     long it is silent. An aborted one is kept as decisions of attempts are: a deletion at or before the newest forgotten one
-//     cannot commit, and is answered "over", which drops rows and marks nothing.
-//   - O5. Open is believed from the coordinator of the row alone, and only says aborted, so it may come at any time.
+//     long it is silent. An aborted one may be forgotten: a deletion at or before the newest forgotten one cannot commit, and is
+//     answered "over", which drops rows and marks nothing.
+//   - O5. Open only says aborted, so it may come at any time. A row that comes after it is asked about when it has expired.
 //
 // Meeting
 //
 //   - M1. A participant that refuses a Freeze because of another deletion asks that one's coordinator at once, not at the end of
 //     `until`: lost openings would keep the older one out. An answer "aborted" or "committed" clears the way for the repetition.
-//   - M2. Only the younger one yields. A deletion that holds waits for attempts and answers, which end, and never for a younger
-//     holder beyond that one's deadline; so nobody waits in a ring. `until` is not before the coordinator's deadline.
+//   - M2. The younger one yields when it is refused because of an older one. It also yields when an older one is refused because of it (M1
+//     says which) while it waits for a third deletion: that one may be silent until its own deadline, which is later than the oldest one's.
+//     So the oldest one waits only for those that go on, or are silent themselves. `until` is not before the coordinator's deadline.
 //
 // Restores
 //
 //   - R1. A restore of the coordinator to before a committed decision loses it, as any commit: some members may be marked, the
 //     others are opened.
-//   - R2. A restored participant that has rows again asks, and marks again what was decided.
-//   - R3. A coordinator that recovers aborts its undecided deletions: deployments that compare wait for nothing of them.
+//   - R2. A restored participant that has rows again asks. It marks again what was decided, while the decision is kept; later it opens.
+//   - R3. A coordinator that recovers aborts its undecided deletions.
 package atomic

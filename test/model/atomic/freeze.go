@@ -60,7 +60,7 @@ func (w *World) Drive(id ID) {
 		return
 	}
 	for _, k := range p.work {
-		if w.db[p.at].left[k.to] { // F7
+		if w.db[p.at].left[k.to] && (!p.done[k] || !w.ParticipantsMayLeave) { // F7
 			w.abort(p, "a participant is decommissioned")
 			return
 		}
@@ -97,7 +97,7 @@ func (w *World) freeze(m message) {
 			answer.by = other.id
 			w.count("met")
 			if !w.AsksAtUntilOnly {
-				w.ask(m.to, other) // M1
+				w.ask(m.to, other, m.id) // M1
 			}
 			w.send(answer)
 			return

@@ -29,11 +29,11 @@ type Mistakes struct {
 	// Writers.
 	OwnReferencesChange, FrozenTakesUnset, WritersCheckBeforeLock, FrozenGrants, LateGrants, ComparisonsWait bool
 	// Decision.
-	DecidesWithoutCompeting, AnswersWithoutRecord, EpochsNotCompared, LaterEpochReplaces, OwnEpochNotCompared, ExcusesUnfrozen bool
+	DecidesWithoutCompeting, AnswersWithoutRecord, EpochsNotCompared, LaterEpochReplaces, ParticipantsMayLeave, OwnEpochNotCompared, ExcusesUnfrozen bool
 	// Outcome.
 	OpenedByTime, NeverAsks, EpochBeforeRecord, RootRemovedIsDone, ForgetsCommittedEarly, ForgottenCommits bool
 	// Meeting.
-	YoungerStays, AsksAtUntilOnly bool
+	YoungerStays, AsksAtUntilOnly, WaitsWhileItHolds bool
 }
 
 type reference struct {
@@ -114,7 +114,7 @@ type message struct {
 	found     []UID
 	entries   []int // the deployments with entries
 	blockers  []UID
-	by        ID // the other deletion because of which it is refused
+	by        ID // in an answer, because of which other deletion it is refused; in a question, which one waits
 	undecided bool
 	looked    bool // only for a mistake
 	verdict   string
