@@ -14,7 +14,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	_ = flag.Set("rapid.checks", "10000")
+	_ = flag.Set("rapid.checks", "5000")
 	os.Exit(m.Run())
 }
 
@@ -287,7 +287,7 @@ var aimed = map[string]func(w *World){
 		w.Learn(0, 1)
 	},
 	// The oldest deletion waits for the second one, which waits for the third one, which has crashed.
-	"WaitsWhileItHolds": func(w *World) {
+	"YoungerStays": func(w *World) {
 		h := w.refer(1, 0, 1, Cascade)
 		w.Start(0, 1)
 		w.Start(0, 1)
@@ -296,6 +296,8 @@ var aimed = map[string]func(w *World){
 		w.drive(w.newest())
 		w.Crash(w.newest())
 	},
+	"EpochsNotCompared":  losesAFreeze,
+	"LaterEpochReplaces": losesAFreeze,
 	// The root goes before a participant asks that holds neither it nor its holders.
 	"RootRemovedIsDone": func(w *World) {
 		h := w.refer(1, 0, 1, Cascade)
@@ -305,6 +307,21 @@ var aimed = map[string]func(w *World){
 		w.Finalise(0, 1)
 		w.Ask(2, g)
 		w.deliverAll(anything)
+	},
+	// The coordinator is restored to after its decision, which it forgets, and then a question arrives that was asked before.
+	"EpochBeforeForgotten": func(w *World) {
+		h := w.refer(1, 0, 1, Cascade)
+		w.Start(0, 1)
+		for w.processes[w.newest()] != nil {
+			w.Drive(w.newest())
+			w.deliverAll(func(m message) bool { return m.kind != "told" })
+		}
+		w.Expire(w.newest())
+		w.Ask(1, h)
+		w.deliverAll(func(m message) bool { return m.kind != "ask" })
+		w.Backup(0)
+		w.Restore(0)
+		w.Forget(0, w.newest())
 	},
 	// The coordinator is restored to after its decision, of which nobody has heard.
 	"EpochBeforeRecord": func(w *World) {
@@ -316,6 +333,18 @@ var aimed = map[string]func(w *World){
 		w.Ask(1, h)
 		w.deliverAll(anything)
 	},
+}
+
+// losesAFreeze restores a participant to before its freeze, and goes on.
+func losesAFreeze(w *World) {
+	h := w.refer(1, 0, 1, Cascade)
+	w.Backup(1)
+	w.Start(0, 1)
+	for p := w.processes[w.newest()]; !p.members[h]; {
+		w.drive(p.id)
+	}
+	w.Restore(1)
+	w.Compare(1)
 }
 
 // commits commits a deletion, and loses what it tells the participants.

@@ -104,10 +104,6 @@ func (w *World) ask(x int, r row, waits ID) {
 // answer answers a participant: the decision first, then what shows that there can be none.
 func (w *World) answer(m message) {
 	d := w.db[m.to]
-	if p := w.processes[m.id]; p != nil && p.met != 0 && m.by != 0 && m.by < m.id && !w.WaitsWhileItHolds { // M2
-		w.count("yielded what it holds")
-		w.abort(p, "an older one waits for it, and it waits itself")
-	}
 	r, decided := d.records[m.id]
 	verdict := "undecided"
 	switch _, rooted := d.resources[w.begun[m.id].root]; {
@@ -117,13 +113,18 @@ func (w *World) answer(m message) {
 		verdict = "over"
 	case decided && r.committed:
 		verdict = "committed"
-	case decided, m.epoch < d.epoch: // O1
+	case decided:
 		verdict = "aborted"
-	case m.id <= d.forgotten:
+	case m.id <= d.forgotten && !w.EpochBeforeForgotten: // O4
 		verdict = "over"
+	case m.epoch < d.epoch: // O1
+		verdict = "aborted"
 	case w.expired[m.id] && w.AnswersWithoutRecord:
 		verdict = "aborted"
-	case w.expired[m.id]: // O2
+	case w.expired[m.id], m.by != 0 && m.by < m.id && !w.YoungerStays: // O2, M2
+		if !w.expired[m.id] {
+			w.count("yielded")
+		}
 		d.records[m.id] = record{}
 		verdict = "aborted"
 	}
@@ -208,9 +209,9 @@ func (w *World) Tell(at int, id ID) {
 	}
 }
 
-// OpenByOperator opens the rows of a coordinator that does not come back, by decision of an operator.
+// OpenByOperator opens the rows of a coordinator by decision of an operator, who may be wrong that it does not come back.
 func (w *World) OpenByOperator(x int, uid UID) {
-	if r, ok := w.db[x].frozen[uid]; ok && w.processes[r.id] == nil {
+	if r, ok := w.db[x].frozen[uid]; ok {
 		w.void(r.id, byOperator)
 		w.openRows(x, r.id)
 	}

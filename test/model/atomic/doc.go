@@ -16,7 +16,7 @@
 //	A4  At rest no frozen row is left, and every committed deletion is done.
 //	A5  A frozen row leaves with the mark or the removal of its resource, or when D cannot commit any more, or C is decommissioned, or by an
 //	    operator's decision about a coordinator that does not come back.
-//	A6  Of deletions that meet, the oldest one is kept from nothing by the others, while their processes live.
+//	A6  Of deletions that meet, the oldest one is kept from nothing by the others.
 //
 // The rules, with their reasons:
 //
@@ -54,8 +54,8 @@
 //
 // Outcome
 //
-//   - O1. The coordinator looks for its decision first. Only without one does an older epoch of the freeze mean aborted: a copy
-//     may be restored to after the decision.
+//   - O1. The coordinator looks for its decision first, then for what it has forgotten. Only without either does an older epoch of the freeze
+//     mean aborted: a copy may be restored to after the decision, and may forget it.
 //   - O2. Without a decision, and expired: insert (D, aborted), and then answer. The insert and the decision compete for the primary key.
 //     Time alone opens nothing.
 //   - O3. "Committed" makes the participant mark all its frozen members, in the transaction that drops their rows. The removal of the root
@@ -70,9 +70,10 @@
 //
 //   - M1. A participant that refuses a Freeze because of another deletion asks that one's coordinator at once, not at the end of
 //     `until`: lost openings would keep the older one out. An answer "aborted" or "committed" clears the way for the repetition.
-//   - M2. The younger one yields when it is refused because of an older one. It also yields when an older one is refused because of it (M1
-//     says which) while it waits for a third deletion: that one may be silent until its own deadline, which is later than the oldest one's.
-//     So the oldest one waits only for those that go on, or are silent themselves. `until` is not before the coordinator's deadline.
+//   - M2. The question says which deletion was refused. The coordinator answers one for an older deletion as if the younger one had expired:
+//     it inserts (D, aborted), unless D is decided. The younger one that is refused waits. So nobody waits in a ring, and the oldest one
+//     waits for nobody: not for a younger one that waits itself for a third, silent one, whose deadline is later than the oldest one's, nor
+//     for one whose process has died.
 //
 // Restores
 //

@@ -70,6 +70,10 @@ func (w *World) Drive(id ID) {
 		w.decide(p)
 		return
 	}
+	if _, over := w.db[p.at].records[id]; over { // it need not go on
+		w.abort(p, "it is decided")
+		return
+	}
 	if !w.calm {
 		left = []work{left[w.pick(len(left))]}
 	}
@@ -190,10 +194,7 @@ func (w *World) answered(m message) {
 	switch {
 	case m.undecided:
 	case m.by != 0:
-		if p.met = m.by; m.by < m.id && !w.YoungerStays { // M2
-			w.count("yielded")
-			w.abort(p, "it yields")
-		}
+		p.met = m.by
 	case m.kind == "frozen":
 		p.met = 0
 		p.done[work{"freeze", m.from, m.uid}] = true

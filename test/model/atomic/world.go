@@ -31,9 +31,9 @@ type Mistakes struct {
 	// Decision.
 	DecidesWithoutCompeting, AnswersWithoutRecord, EpochsNotCompared, LaterEpochReplaces, ParticipantsMayLeave, OwnEpochNotCompared, ExcusesUnfrozen bool
 	// Outcome.
-	OpenedByTime, NeverAsks, EpochBeforeRecord, RootRemovedIsDone, ForgetsCommittedEarly, ForgottenCommits bool
+	OpenedByTime, NeverAsks, EpochBeforeRecord, EpochBeforeForgotten, RootRemovedIsDone, ForgetsCommittedEarly, ForgottenCommits bool
 	// Meeting.
-	YoungerStays, AsksAtUntilOnly, WaitsWhileItHolds bool
+	YoungerStays, AsksAtUntilOnly bool
 }
 
 type reference struct {
