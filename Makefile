@@ -36,7 +36,7 @@ adoption-proof: postgresql orms build ## applications in Django, SQLAlchemy and 
 COMPILE = GOGC=400 $(GO)
 
 test: postgresql python build ## every test; what has many goroutines with the race detector
-	CGO_ENABLED=0 $(COMPILE) vet -trimpath ./... # the tests need what it compiles
+	CGO_ENABLED=0 $(COMPILE) build -trimpath ./... # once, for all the groups of tests that start together
 	@sh test/run.sh
 
 test-postgresql: ## make test on another major version of PostgreSQL: VERSION=17 of the system's packages, or PGBIN, the folder of its programs

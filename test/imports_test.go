@@ -115,6 +115,7 @@ var allowed = map[string][]string{
 	"test/rounds":                               {},
 	"test/containers":                           {""},
 	"test/model":                                {},
+	"test/model/atomic":                         {},
 	"test/model/delegation":                     {},
 	"test/model/rows":                           {},
 	"test/model/recovery":                       {},

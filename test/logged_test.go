@@ -15,7 +15,7 @@ import (
 
 // ofNoRequest are the functions, by package, whose lines belong to the work of the process: no request calls them.
 var ofNoRequest = map[string][]string{
-	"envregistry/server":                 {"RunTidy"},
+	"envregistry/server":                 {"RunTidy", "Follow"},
 	"schema/shadow/internal/admin":       {"CleanUpDecommissioned", "RunTidy", "FollowEpochs", "RunAudits", "runAudit", "RunStatistics", "analyzeGrown"},
 	"schema/shadow/internal/deletedrows": {"RunDeletedRows"},
 	"schema/shadow/internal/db":          {"RunNotifications"},

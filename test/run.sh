@@ -1,5 +1,5 @@
 #!/bin/sh
-# run.sh runs every test, as make test does: the packages whose code runs in
+# run.sh runs every test, and go vet, as make test does: the packages whose code runs in
 # several goroutines with the race detector, the others without; the longest
 # first. Of the store, whose tests are the most by far, those that start
 # goroutines or a second process run with it. A test that fails is run once
@@ -59,8 +59,11 @@ storers=$!
 # Its tests wait for processes most of the time.
 CGO_ENABLED=0 run processes ./test -parallel 6 "$@" &
 processors=$!
+CGO_ENABLED=0 go vet -trimpath ./... &
+vet=$!
 CGO_ENABLED=0 run plain "$(echo $longest $others)" -p 2 "$@"
 failed=$?
+wait "$vet" || { failed=1; echo "go vet: see above" >&2; }
 for group in "$racers" "$storers" "$processors"; do
 	wait "$group" || failed=1
 done

@@ -16,7 +16,7 @@ func TestExposuresAreThoseOfTheConfiguration(t *testing.T) {
 		{way: "audit", to: "deletes, operations and denials are in this log; reads and writes are not recorded (--audit-log)"},
 	}, c.exposures())
 	c = &deploymentConfig{
-		api: apiConfig{listen: ":8443", console: true, actions: true, all: true},
+		api:    apiConfig{listen: ":8443", console: true, actions: true, all: true},
 		server: serverConfig{listen: ":7001", http: ":8080", pprof: "localhost:6060", tokens: "tokens.yaml", reflection: true, audit: auditLogConfig{sink: "audit.log"}},
 	}
 	require.Equal(t, []exposure{

@@ -1,0 +1,218 @@
+package atomic
+
+import "slices"
+
+// decide is the transaction of the coordinator's database that commits a deletion, or refuses it.
+func (w *World) decide(p *process) {
+	d := w.db[p.at]
+	if why := w.stops(p); why != "" {
+		w.abort(p, why)
+		return
+	}
+	for _, h := range sorted(p.blockers) {
+		if !p.members[h] {
+			w.count("refused")
+			w.abort(p, "blocked")
+			return
+		}
+	}
+	waits := sorted(p.epochs)
+	d.records[p.id] = record{committed: true, waits: slices.DeleteFunc(waits, func(x int) bool { return x == p.at })}
+	w.committed(p)
+	w.markAll(p.at, p.id) // O3
+	delete(w.processes, p.id)
+	for _, x := range d.records[p.id].waits {
+		w.send(message{kind: "told", id: p.id, from: p.at, to: x, verdict: "committed"})
+	}
+}
+
+// stops says why a deletion cannot commit.
+func (w *World) stops(p *process) string {
+	d := w.db[p.at]
+	_, over := d.records[p.id]
+	switch {
+	case over && !w.DecidesWithoutCompeting:
+		return "it is decided"
+	case p.id <= d.forgotten && !w.ForgottenCommits: // O4
+		return "it is over"
+	case p.epoch != d.epoch && !w.OwnEpochNotCompared: // F5
+		return "its database was restored"
+	case d.recovering: // F6
+		return "a recovery waits"
+	case !d.active(p.root):
+		return "its root is gone"
+	}
+	for _, x := range sorted(p.epochs) {
+		if p.epochs[x] != d.knows[x] && x != p.at && !w.EpochsNotCompared { // F4
+			return "a participant was restored"
+		}
+	}
+	return ""
+}
+
+// abort ends a process. It says so where it may have frozen resources.
+func (w *World) abort(p *process, why string) {
+	w.note("%d is aborted: %s", p.id, why)
+	d := w.db[p.at]
+	delete(w.processes, p.id)
+	if _, ok := d.records[p.id]; !ok && p.id > d.forgotten {
+		d.records[p.id] = record{}
+	}
+	if d.records[p.id].committed {
+		return
+	}
+	w.aborted(p.id)
+	var sent []int
+	for _, k := range p.work {
+		if k.kind == "freeze" && !slices.Contains(sent, k.to) {
+			sent = append(sent, k.to)
+			w.send(message{kind: "told", id: p.id, from: p.at, to: k.to, verdict: "aborted"})
+		}
+	}
+}
+
+// Expire lets the deadline of a deletion pass, and so the `until` of its rows.
+func (w *World) Expire(id ID) { w.expired[id] = true }
+
+// GiveUp ends a process at its deadline.
+func (w *World) GiveUp(id ID) {
+	if p := w.processes[id]; p != nil && w.expired[id] {
+		w.keptOut(p)
+		w.abort(p, "its deadline has passed")
+	}
+}
+
+// Ask asks the coordinator of a row that has expired.
+func (w *World) Ask(x int, uid UID) {
+	r, ok := w.db[x].frozen[uid]
+	if !ok || !w.expired[r.id] {
+		return
+	}
+	if w.OpenedByTime {
+		w.openRows(x, r.id)
+	}
+	if !w.NeverAsks {
+		w.ask(x, r, 0)
+	}
+}
+
+// ask asks the coordinator of a row, possibly because another deletion waits for it.
+func (w *World) ask(x int, r row, waits ID) {
+	w.send(message{kind: "ask", id: r.id, from: x, to: r.coordinator, epoch: r.epoch, by: waits})
+}
+
+// answer answers a participant: the decision first, then what shows that there can be none.
+func (w *World) answer(m message) {
+	d := w.db[m.to]
+	r, decided := d.records[m.id]
+	verdict := "undecided"
+	switch _, rooted := d.resources[w.begun[m.id].root]; {
+	case w.EpochBeforeRecord && m.epoch < d.epoch:
+		verdict = "aborted"
+	case decided && r.committed && w.RootRemovedIsDone && !rooted:
+		verdict = "over"
+	case decided && r.committed:
+		verdict = "committed"
+	case decided:
+		verdict = "aborted"
+	case m.id <= d.forgotten && !w.EpochBeforeForgotten: // O4
+		verdict = "over"
+	case m.epoch < d.epoch: // O1
+		verdict = "aborted"
+	case w.expired[m.id] && w.AnswersWithoutRecord:
+		verdict = "aborted"
+	case w.expired[m.id], m.by != 0 && m.by < m.id && !w.YoungerStays: // O2, M2
+		if !w.expired[m.id] {
+			w.count("yielded")
+		}
+		d.records[m.id] = record{}
+		verdict = "aborted"
+	}
+	if verdict == "aborted" {
+		w.aborted(m.id)
+	}
+	w.count("answered " + verdict)
+	w.send(message{kind: "told", id: m.id, from: m.to, to: m.from, verdict: verdict})
+}
+
+// told takes a decision to a participant.
+func (w *World) told(m message) {
+	switch m.verdict {
+	case "aborted", "over":
+		w.openRows(m.to, m.id)
+	case "committed":
+		if w.db[m.to].recovering {
+			return
+		}
+		w.markAll(m.to, m.id)
+		w.send(message{kind: "marked", id: m.id, from: m.to, to: m.from})
+	}
+}
+
+// markAll marks all frozen members of a committed deletion in one transaction, which drops their rows.
+func (w *World) markAll(x int, id ID) {
+	for _, uid := range sorted(w.db[x].frozen) {
+		if w.db[x].frozen[uid].id != id {
+			continue
+		}
+		w.count("marked")
+		w.mark(x, uid, id)
+	}
+}
+
+// openRows opens what a deletion has frozen.
+func (w *World) openRows(x int, id ID) {
+	for _, uid := range sorted(w.db[x].frozen) {
+		if w.db[x].frozen[uid].id == id {
+			w.note("%d is opened", uid)
+			delete(w.db[x].frozen, uid)
+			w.opened(id, uid)
+		}
+	}
+}
+
+// markedAt is told that a participant has marked.
+func (w *World) markedAt(m message) {
+	d := w.db[m.to]
+	if r, ok := d.records[m.id]; ok && r.committed {
+		d.records[m.id] = record{committed: true, waits: slices.DeleteFunc(slices.Clone(r.waits), func(x int) bool { return x == m.from })}
+	}
+}
+
+// waits lists the participants whose mark a committed deletion waits for.
+func (w *World) waits(at int, id ID) (all []int) {
+	for _, x := range w.db[at].records[id].waits {
+		if !w.db[at].left[x] {
+			all = append(all, x)
+		}
+	}
+	return all
+}
+
+// Forget forgets a decision that nobody needs.
+func (w *World) Forget(at int, id ID) {
+	d := w.db[at]
+	r, ok := d.records[id]
+	if !ok || r.committed && len(w.waits(at, id)) > 0 && !w.ForgetsCommittedEarly {
+		return
+	}
+	w.note("%d is forgotten", id)
+	w.count("forgotten")
+	delete(d.records, id)
+	d.forgotten = max(d.forgotten, id)
+}
+
+// Tell tells the participants of a committed deletion again.
+func (w *World) Tell(at int, id ID) {
+	for _, x := range w.waits(at, id) {
+		w.send(message{kind: "told", id: id, from: at, to: x, verdict: "committed"})
+	}
+}
+
+// OpenByOperator opens the rows of a coordinator by decision of an operator, who may be wrong that it does not come back.
+func (w *World) OpenByOperator(x int, uid UID) {
+	if r, ok := w.db[x].frozen[uid]; ok {
+		w.void(r.id, byOperator)
+		w.openRows(x, r.id)
+	}
+}

@@ -1,0 +1,224 @@
+package atomic
+
+import "slices"
+
+// work is a question of a coordinator: to freeze the holders of a target (or the root), or to look at a frozen member.
+type work struct {
+	kind string
+	to   int
+	uid  UID
+}
+
+// process coordinates a deletion, in memory.
+type process struct {
+	id        ID
+	at, epoch int
+	root      UID
+	work      []work
+	done      map[work]bool
+	members   map[UID]bool
+	epochs    map[int]int // the first of each participant
+	blockers  map[UID]bool
+	met       ID // the other deletion because of which it waits
+}
+
+// Start begins an atomic deletion.
+func (w *World) Start(at int, root UID) {
+	d := w.db[at]
+	if w.decommissioned[at] || d.recovering || !d.active(root) {
+		return
+	}
+	p := &process{id: ID(w.number()), at: at, epoch: d.epoch, root: root, done: map[work]bool{}, members: map[UID]bool{}, epochs: map[int]int{}, blockers: map[UID]bool{}}
+	p.owes(work{"freeze", at, root})
+	w.processes[p.id], w.begun[p.id] = p, begin{at, root}
+	w.note("%d begins: the root %d of %d", p.id, root, at)
+}
+
+func (p *process) owes(k work) {
+	if !slices.Contains(p.work, k) {
+		p.work = append(p.work, k)
+	}
+}
+
+func (p *process) open() (left []work) {
+	for _, k := range p.work {
+		if !p.done[k] {
+			left = append(left, k)
+		}
+	}
+	return left
+}
+
+// Drive sends an open question, possibly once more, or decides when none is open.
+func (w *World) Drive(id ID) {
+	p := w.processes[id]
+	if p == nil {
+		return
+	}
+	if p.epoch != w.db[p.at].epoch && !w.OwnEpochNotCompared { // R3
+		w.abort(p, "its database was restored")
+		return
+	}
+	for _, k := range p.work {
+		if w.db[p.at].left[k.to] && (!p.done[k] || !w.ParticipantsMayLeave) { // F7
+			w.abort(p, "a participant is decommissioned")
+			return
+		}
+	}
+	left := p.open()
+	if len(left) == 0 {
+		w.decide(p)
+		return
+	}
+	if _, over := w.db[p.at].records[id]; over { // it need not go on
+		w.abort(p, "it is decided")
+		return
+	}
+	if !w.calm {
+		left = []work{left[w.pick(len(left))]}
+	}
+	for _, k := range left {
+		w.send(message{kind: k.kind, id: id, from: p.at, to: k.to, epoch: p.epoch, uid: k.uid})
+	}
+}
+
+// freeze freezes the holders of a target, with all that cascades to them here, in one transaction.
+func (w *World) freeze(m message) {
+	d := w.db[m.to]
+	over := d.left[m.from] && !w.DecommissionedFreezes || d.knows[m.from] > m.epoch
+	if d.recovering && !w.FreezesBesideRecovery || over { // F6, F7
+		return
+	}
+	m.found = w.found(m)
+	if w.ChecksBeforeLock && !m.looked {
+		m.looked = true
+		w.send(m)
+		return
+	}
+	answer := message{kind: "frozen", id: m.id, from: m.to, to: m.from, epoch: d.epoch, uid: m.uid}
+	for _, uid := range m.found {
+		if other, ok := d.frozen[uid]; ok && other.id != m.id {
+			answer.by = other.id
+			w.count("met")
+			if !w.AsksAtUntilOnly {
+				w.ask(m.to, other, m.id) // M1
+			}
+			w.send(answer)
+			return
+		}
+	}
+	if w.home[m.uid] != m.to && !w.RightsNotEnded { // F1
+		delete(d.rights, m.uid)
+		d.closes[m.uid]++
+	}
+	for _, uid := range m.found {
+		if _, ok := d.frozen[uid]; !ok {
+			d.frozen[uid] = row{m.id, m.from, m.epoch, d.epoch, w.entriesOf(m.to, uid)}
+		} else if w.RepeatedNamesInserted {
+			continue
+		}
+		answer.found = append(answer.found, uid) // F3
+	}
+	w.reach(m.id, m.to)
+	w.count("frozen")
+	w.send(answer)
+}
+
+// found lists what a freeze is about.
+func (w *World) found(m message) (found []UID) {
+	d := w.db[m.to]
+	switch {
+	case m.looked:
+		return slices.DeleteFunc(m.found, func(uid UID) bool { return !d.active(uid) })
+	case w.home[m.uid] != m.to:
+		found = w.holders(m.to, m.uid, Cascade)
+	case d.active(m.uid):
+		found = []UID{m.uid}
+	}
+	return w.closure(m.to, found)
+}
+
+func (w *World) entriesOf(d int, uid UID) (from []int) {
+	for o := range w.db {
+		if w.db[d].entries[entry{uid, o}] {
+			from = append(from, o)
+		}
+	}
+	return from
+}
+
+// look is the answer about a frozen member: after the freeze, attempts are resolved, and then entries and blockers are read (F2).
+func (w *World) look(m message) {
+	d := w.db[m.to]
+	if d.recovering && !w.FreezesBesideRecovery {
+		return
+	}
+	answer := message{kind: "seen", id: m.id, from: m.to, to: m.from, epoch: d.epoch, uid: m.uid}
+	for _, k := range sorted(d.blockades) {
+		if b := d.blockades[k]; b.to == m.uid && b.tentative && !w.Settle(m.to, k) && !w.UndecidedIsRead {
+			answer.undecided = true
+		}
+	}
+	if d.active(m.uid) {
+		answer.entries = w.entriesOf(m.to, m.uid)
+		if r, ok := d.frozen[m.uid]; ok && w.EntriesBeforeResolution {
+			answer.entries = r.entries
+		}
+		answer.blockers = w.holders(m.to, m.uid, Block)
+		for _, k := range sorted(d.blockades) {
+			if b := d.blockades[k]; b.to == m.uid && !b.tentative {
+				answer.blockers = append(answer.blockers, b.holder)
+			}
+		}
+	}
+	w.send(answer)
+}
+
+// answered takes an answer to the coordinator.
+func (w *World) answered(m message) {
+	d := w.db[m.to]
+	p := w.processes[m.id]
+	if d.left[m.from] {
+		return
+	}
+	d.knows[m.from] = max(d.knows[m.from], m.epoch)
+	if p == nil {
+		return
+	}
+	if first, ok := p.epochs[m.from]; !ok || w.LaterEpochReplaces {
+		p.epochs[m.from] = m.epoch
+	} else if first != m.epoch && !w.EpochsNotCompared { // F4
+		w.abort(p, "a participant was restored")
+		return
+	}
+	switch {
+	case m.undecided:
+	case m.by != 0:
+		p.met = m.by
+	case m.kind == "frozen":
+		p.met = 0
+		p.done[work{"freeze", m.from, m.uid}] = true
+		if m.uid == p.root && m.from == p.at && len(m.found) == 0 && !w.RepeatedNamesInserted {
+			w.abort(p, "its root is gone")
+		}
+		for _, uid := range m.found {
+			p.members[uid] = true
+			p.owes(work{"look", m.from, uid})
+		}
+	default:
+		p.done[work{"look", m.from, m.uid}] = true
+		for _, from := range m.entries {
+			p.owes(work{"freeze", from, m.uid})
+		}
+		for _, h := range m.blockers {
+			if !w.ExcusesUnfrozen || !w.cascades(p, h) {
+				p.blockers[h] = true
+			}
+		}
+	}
+}
+
+// cascades reports whether a holder refers to a member now, as a look-ahead would say.
+func (w *World) cascades(p *process, h UID) bool {
+	return slices.ContainsFunc(w.db[w.home[h]].resources[h].refs, func(r reference) bool { return r.b == Cascade && p.members[r.to] })
+}
