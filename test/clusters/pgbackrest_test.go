@@ -17,14 +17,10 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// The database of the targets is restored to a full backup: by recovery to the backup's end, which is noticed, and as a copy of the files, of
-// which the process is told.
+// The database of the targets is restored to a full backup, by recovery to the backup's end, which is noticed.
 func TestClustersPgBackRest(t *testing.T) {
 	chosen(t)
-	for name, c := range map[string]struct{ how, flag string }{
-		"recovered": {how: "--type=immediate --target-action=promote"},
-		"copied":    {how: "--type=none", flag: "--restored"},
-	} {
+	for name, how := range map[string]string{"recovered": "--type=immediate --target-action=promote"} {
 		t.Run(name, func(t *testing.T) {
 			dir := folder(t)
 			bin, data := launcher.Binaries(t.Context()), filepath.Join(dir, "data")
@@ -37,7 +33,6 @@ log-path=%[1]s
 lock-path=%[1]s/lock
 spool-path=%[1]s/spool
 start-fast=y
-archive-copy=y
 [own]
 pg1-path=%[1]s/data
 pg1-socket-path=%[1]s
@@ -82,11 +77,8 @@ pg1-user=postgres
 			require.NoError(t, p.Stop())
 			require.NoError(t, server.Signal(syscall.SIGINT))
 			require.Eventually(t, server.Ended, wait.Limit, wait.Poll)
-			backrest(append([]string{"restore", "--delta"}, strings.Fields(c.how)...)...)
+			backrest(append([]string{"restore", "--delta"}, strings.Fields(how)...)...)
 			serve()
-			if c.flag != "" {
-				p.Add(c.flag)
-			}
 			require.NoError(t, p.Start())
 			require.NoError(t, p.WaitReady(t.Context()))
 			f.agreed("a.example.com/us-west2", 2)
