@@ -13,7 +13,7 @@ BIN := bin/db-controller
 COMMIT ?= $(shell git rev-parse HEAD 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help build fips demo adoption-proof test test-loaded test-postgresql test-short campaign mutants bench fuzz scan-schemas generate lint verify vulnerabilities sbom hostile browser docs packages upgrade release release-ready release-files postgresql python orms clean
+.PHONY: help build fips demo adoption-proof test test-loaded test-postgresql test-short campaign mutants bench fuzz scan-schemas generate lint verify vulnerabilities sbom hostile clusters browser docs packages upgrade release release-ready release-files postgresql python orms clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -139,6 +139,10 @@ docs: ## build the documentation site into bin/docs, which loads nothing from ot
 
 hostile: postgresql build ## the attacks that docs/attacks.md names; minutes
 	DBCONTROLLER_TEST_HOSTILE=1 $(GO) test -count=1 -timeout 40m -run "^($$(grep -oE '`(Test|Fuzz)[A-Za-z0-9_]+`' docs/attacks.md | tr -d '`' | sort -u | paste -sd '|' -))$$" ./...
+
+clusters: postgresql build ## beside Patroni with etcd, HAProxy, PgBouncer and pgBackRest: failovers under load, restores; minutes
+	sh deploy/install-clusters.sh
+	DBCONTROLLER_TEST_CLUSTERS=1 $(GO) test -count=1 -timeout 40m -run '^TestClusters' -v ./test/clusters
 
 upgrade: postgresql ## replace processes of the previous release (the file test/testdata/previous-release, or PREVIOUS) under load; a minute
 	@set -e; previous=$${PREVIOUS:-$$(grep -v '^#' test/testdata/previous-release)}; \

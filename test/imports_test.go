@@ -114,6 +114,7 @@ var allowed = map[string][]string{
 	"test/wait":                                 {},
 	"test/rounds":                               {},
 	"test/containers":                           {""},
+	"test/clusters":                             {""},
 	"test/model":                                {},
 	"test/model/atomic":                         {},
 	"test/model/delegation":                     {},

@@ -34,7 +34,8 @@ func Unavailable(err error) bool {
 		return true
 	case errors.As(err, &pg):
 		return hasPrefix(pg.Code, unavailable)
-	case errors.As(err, &network), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, net.ErrClosed):
+	case errors.As(err, &network), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, net.ErrClosed),
+		errors.Is(err, pgconn.ErrConnClosed): // by an end of the session in the middle of a pipeline
 		return true
 	}
 	return pgconn.SafeToRetry(err) // nothing was sent

@@ -38,6 +38,7 @@ func TestErrorsOfAnUnavailableDatabaseAreRecognised(t *testing.T) {
 		{&pgconn.PgError{Code: "58P01", Message: "could not open file"}, true},
 		{refused, true},
 		{io.ErrUnexpectedEOF, true},
+		{fmt.Errorf("failed to deallocate cached statement(s): %w", pgconn.ErrConnClosed), true},
 		{&net.OpError{Op: "read", Err: errors.New("connection reset by peer")}, true},
 		{&pgconn.PgError{Code: "57014", Message: "canceling statement due to statement timeout"}, false},
 		{&pgconn.PgError{Code: "42601", Message: "syntax error"}, false},
