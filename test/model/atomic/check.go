@@ -278,7 +278,7 @@ func (w *World) blocked(uid UID) bool {
 // Rest lets everything end, in rounds without a fault. Then the deadlines of what still runs pass, the oldest first.
 func (w *World) Rest() {
 	w.calm = true
-	for range 12 {
+	for n := 0; n < 50 && len(w.processes) > 0; n++ {
 		w.round()
 	}
 	for _, id := range sorted(w.begun) {
