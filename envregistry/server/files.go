@@ -99,7 +99,7 @@ func (f *Files) read() (digest [sha256.Size]byte, err error) {
 		if err != nil {
 			return digest, err
 		}
-		fmt.Fprintf(h, "%q %d\n%s", filepath.Base(path), len(content), content)
+		_, _ = fmt.Fprintf(h, "%q %d\n%s", filepath.Base(path), len(content), content)
 	}
 	return [sha256.Size]byte(h.Sum(nil)), nil
 }

@@ -9,9 +9,13 @@ import (
 func FuzzSchemas(f *testing.F) {
 	for _, seed := range [][2]string{
 		{`{"type":"object","required":["a"],"properties":{"a":{"type":"string","pattern":"^x+$","format":"date-time"}}}`, `{"a":"xx"}`},
-		{`{"$ref":"#/$defs/a","$defs":{"a":{"anyOf":[{"$ref":"#/$defs/a"},true]}}}`, `{}`}, {`{"$ref":"file:///etc/passwd"}`, `{}`},
-		{`{"$schema":"http://json-schema.org/draft-04/schema#","maximum":1,"exclusiveMaximum":true}`, `1`}, {`{"enum":[[1],{"a":2}],"uniqueItems":true}`, `[1,1.0]`},
-		{`{"patternProperties":{"(":{}}}`, `{"(":1}`}, {`{"$dynamicRef":"#x","$id":"a"}`, `null`}, {`{"items":{"multipleOf":0}}`, `[1e400]`},
+		{`{"$ref":"#/$defs/a","$defs":{"a":{"anyOf":[{"$ref":"#/$defs/a"},true]}}}`, `{}`},
+		{`{"$ref":"file:///etc/passwd"}`, `{}`},
+		{`{"$schema":"http://json-schema.org/draft-04/schema#","maximum":1,"exclusiveMaximum":true}`, `1`},
+		{`{"enum":[[1],{"a":2}],"uniqueItems":true}`, `[1,1.0]`},
+		{`{"patternProperties":{"(":{}}}`, `{"(":1}`},
+		{`{"$dynamicRef":"#x","$id":"a"}`, `null`},
+		{`{"items":{"multipleOf":0}}`, `[1e400]`},
 	} {
 		f.Add(seed[0], seed[1])
 	}

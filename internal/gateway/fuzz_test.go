@@ -19,10 +19,20 @@ func FuzzRequests(f *testing.F) {
 		f.Fatal(err)
 	}
 	for _, seed := range [][3]string{
-		{"GET", "/v1/resources/projects/acme", ""}, {"GET", "/v1/resources?filter=a%3Db&page_size=x", ""}, {"POST", "/v1/resources", `{"name":"projects/p","body":{"a":[1,null]}}`},
-		{"PATCH", "/v1/resources/projects/acme?update_mask=body.a", `{"body":`}, {"PATCH", "/v1/resources/projects/acme?update_mask=%00", `{"body":{}}`},
-		{"DELETE", "/v1/resources/projects/acme?revision=99999999999999999999", ""}, {"GET", "/", ""}, {"GET", "/\x86", ""}, {"GET", "/v1/resources/projects/\x86", ""}, {"GET", "/v1/resources?filter=\x86", ""}, {"GET", "/v1/resources?\x86=1&page_size=%86", ""},
-		{"POST", "/v1/resources", "{\"\x86\":1}"}, {"POST", "/v1/resources", "{\"name\":\"\x86\"}"}, {"PUT", "/v1/resources/projects/a:b", "[" + strings.Repeat("[", 100)},
+		{"GET", "/v1/resources/projects/acme", ""},
+		{"GET", "/v1/resources?filter=a%3Db&page_size=x", ""},
+		{"POST", "/v1/resources", `{"name":"projects/p","body":{"a":[1,null]}}`},
+		{"PATCH", "/v1/resources/projects/acme?update_mask=body.a", `{"body":`},
+		{"PATCH", "/v1/resources/projects/acme?update_mask=%00", `{"body":{}}`},
+		{"DELETE", "/v1/resources/projects/acme?revision=99999999999999999999", ""},
+		{"GET", "/", ""},
+		{"GET", "/\x86", ""},
+		{"GET", "/v1/resources/projects/\x86", ""},
+		{"GET", "/v1/resources?filter=\x86", ""},
+		{"GET", "/v1/resources?\x86=1&page_size=%86", ""},
+		{"POST", "/v1/resources", "{\"\x86\":1}"},
+		{"POST", "/v1/resources", "{\"name\":\"\x86\"}"},
+		{"PUT", "/v1/resources/projects/a:b", "[" + strings.Repeat("[", 100)},
 	} {
 		f.Add(seed[0], seed[1], seed[2])
 	}

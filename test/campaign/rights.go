@@ -105,7 +105,7 @@ func (s *stage) recallDuringAWrite() {
 		s.awaits("a write waits", func() bool { return s.finds(s.holder(2), writerWaitsSQL, pid) })
 		if under = s.finds(s.holder(2), hasBlockRightSQL, s.uid); !under {
 			unlock()
-			<-written
+			_ = <-written // it had no right to use
 		}
 	}
 	defer unlock()
