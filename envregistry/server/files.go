@@ -54,8 +54,8 @@ const (
 	storeFilesSQL  = `UPDATE dbcontroller_registry.meta SET files = $1`
 )
 
-// Look applies the files unless the registry's database has them: what an operator has changed since stays. It looks again when their contents change, and when
-// the database may be an older copy. Of two servers with different files the one whose files changed later has its way.
+// Look applies the files unless the registry's database has them: later changes by operators stay. It looks again when the contents of the files change, and
+// when the database may be an older copy. Of two servers with different files the one whose files changed later has its way.
 func (f *Files) Look(ctx context.Context) error {
 	digest, err := f.read()
 	if err != nil {

@@ -54,8 +54,8 @@ func version(t *testing.T, c registryv1.RegistryServiceClient) (of string, revis
 	return of, answer.GetEnvironment().GetRevision()
 }
 
-// A server applies its files at its start and when they change, also beside limits of operators. A restart does not undo what an operator has changed since, a file that
-// is wrong changes nothing, and the history says who it was.
+// A server applies its files at its start and when they change, also beside limits of operators. A restart keeps later changes by operators, a wrong file changes
+// nothing, and the history has the registry as the actor.
 func TestARegistryAppliesItsFiles(t *testing.T) {
 	t.Parallel()
 	f := newFolder(t, database(t))
@@ -77,7 +77,7 @@ func TestARegistryAppliesItsFiles(t *testing.T) {
 	require.NoError(t, first.Look(t.Context()))
 	require.NoError(t, f.server().Look(t.Context()), "it starts again")
 	of, now := version(t, operator)
-	require.Equal(t, "v2", of, "what an operator has changed stays")
+	require.Equal(t, "v2", of, "a later change by an operator stays")
 	require.Equal(t, revision, now)
 
 	f.write("rights.yaml", "rights: {operators: [{identity: operator/o, verbs: [read, operat]}]}")

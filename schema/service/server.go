@@ -137,7 +137,7 @@ type GRPC struct {
 	Memory int64
 }
 
-// Callers says who may call, and how much; the grants of the environment come with it.
+// Callers has the proofs and the limits of callers. Their rights are the grants of the environment.
 type Callers struct {
 	// Tokens verifies the tokens of people; nil: every person needs a certificate.
 	Tokens access.Tokens

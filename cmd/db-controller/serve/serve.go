@@ -39,7 +39,7 @@ type deploymentConfig struct {
 	audit        auditConfig
 }
 
-// registrationConfig says where the registry is, and what it tells the other deployments.
+// registrationConfig has the address of the registry, and the address of this process that the registry gives to other deployments.
 type registrationConfig struct {
 	registry  string // host:port, several separated by commas
 	advertise string // host:port; empty: the listener's address

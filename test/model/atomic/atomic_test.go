@@ -347,7 +347,7 @@ func losesAFreeze(w *World) {
 	w.Compare(1)
 }
 
-// commits commits a deletion, and loses what it tells the participants.
+// commits decides a deletion COMMITTED, and loses the messages of the decision to the participants.
 func (w *World) commits(at int, root UID) {
 	w.Start(at, root)
 	for id := w.newest(); w.processes[id] != nil; {

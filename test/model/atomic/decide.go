@@ -209,7 +209,7 @@ func (w *World) Tell(at int, id ID) {
 	}
 }
 
-// OpenByOperator opens the rows of a coordinator by decision of an operator, who may be wrong that it does not come back.
+// OpenByOperator opens the rows of a coordinator by decision of an operator; the coordinator may come back all the same.
 func (w *World) OpenByOperator(x int, uid UID) {
 	if r, ok := w.db[x].frozen[uid]; ok {
 		w.void(r.id, byOperator)

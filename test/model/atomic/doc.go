@@ -3,7 +3,7 @@
 // transaction is a step; the mistakes that a transaction in two parts would make are planted.
 //
 // Left out: owners and their pins, version switches, rows of attached tables, rights to block (a recall ends them before a look), the flag
-// block_deletion (like a local reference from outside), limits (what cannot be seen completely aborts), and copies that nobody notices. The
+// block_deletion (like a local reference from outside), limits (a walk that is not complete aborts), and copies that nobody notices. The
 // comparison of a restored database is one step: package recovery has it.
 //
 // The invariants:
@@ -54,7 +54,7 @@
 //
 // Outcome
 //
-//   - O1. The coordinator looks for its decision first, then for what it has forgotten. Only without either does an older epoch of the freeze
+//   - O1. The coordinator looks for its decision first, then for the newest forgotten decision. Only without either does an older epoch of the freeze
 //     mean aborted: a copy may be restored to after the decision, and may forget it.
 //   - O2. Without a decision, and expired: insert (D, aborted), and then answer. The insert and the decision compete for the primary key.
 //     Time alone opens nothing.

@@ -54,7 +54,7 @@ func (s *Gate) CheckCaller(ctx context.Context, who schema.DeploymentID) error {
 // Readmit makes recovery wait for a stranger that has shown a position which this database has issued to it: the database has lost it.
 // It returns false when the database has lost nothing; then the deployment has nothing here.
 func (s *Gate) Readmit(ctx context.Context, who schema.DeploymentID) (bool, error) {
-	ctx = postgres.InControl(ctx) // the recovery is the process's own work, whoever has shown that it is needed
+	ctx = postgres.InControl(ctx) // the recovery is work of the process, and needs its login
 	var mayHaveLost bool
 	if err := s.Pool.QueryRow(ctx, `SELECT `+mayHaveLostSQL+` FROM dbcontroller.meta m`).Scan(&mayHaveLost); err != nil || !mayHaveLost {
 		return false, err
