@@ -163,7 +163,7 @@ var shown = []tested{
 	{"schema/shadow", "TestABlockerAfterTheLookAhead_I35", mutant{
 		"frozen-takes-references", "I35", "A member of an atomic deletion takes new references from other deployments.",
 		"schema/shadow/internal/target/establish.go",
-		[]string{"	return a, refuseFrozen(ctx, tx, establishments, frozen)\n", "	return a, nil\n"},
+		[]string{`e.refused[i] == "" && ref.TargetUID == uuid.Nil`, `e.refused[i] != "" && ref.TargetUID == uuid.Nil`},
 	}},
 	{"schema/shadow", "TestFrozenResourcesDoNotChange_I35", mutant{
 		"frozen-changes", "I35", "A member of an atomic deletion is written before the decision.",
@@ -183,7 +183,7 @@ var shown = []tested{
 	{"schema/shadow", "TestMembersStayClosedUntilTheirMark_I35", mutant{
 		"committed-opens", "I35", "The members of a committed deletion are opened before the cascade has marked them.",
 		"schema/shadow/internal/attempt/blockade.go",
-		[]string{"		case committed && r.questions[i].Key.Path == peer.DeletionPath:\n			r.verdicts[i] = peer.Held\n", ""},
+		[]string{"case committed && r.questions[i].Key.Path == peer.DeletionPath:", "case committed && r.questions[i].Key.Path == peer.FrozenPath:"},
 	}},
 	{"schema/shadow", "TestARestoredParticipantAbortsTheDeletion_I35", mutant{
 		"epochs-of-participants-not-compared", "I35", "An atomic deletion commits although a participant has begun a new epoch.",
