@@ -411,3 +411,24 @@ func TestRightsEndBeforeTheFreeze_I35(t *testing.T) {
 	requireNothingFrozen(t, b, aWest, bEast)
 	b.Audit()
 }
+
+// Beside an ordinary delete: the root is frozen in one transaction, and the holders in another one, between two readings of the plan.
+func TestAnAtomicDeleteTakesFewRoundTrips(t *testing.T) {
+	t.Parallel()
+	b, c := countedPair(t)
+	var rounds [2]int
+	for atomic := range rounds {
+		b.MustPut(target, nil)
+		b.MustPut(holder, body{"cascade": target})
+		b.Settle()
+		full, err := schema.ParseFullName(target)
+		require.NoError(t, err)
+		c.reset(t, "before")
+		_, err = b.Stores[full.Deployment].Deletions.Delete(t.Context(), shadow.DeleteRequest{Name: full.Name, Atomic: atomic == 1})
+		require.NoError(t, err)
+		rounds[atomic], _ = c.reset(t, "delete")
+		b.Settle()
+		b.Gone(target, holder)
+	}
+	require.LessOrEqual(t, rounds[1], rounds[0]+22)
+}

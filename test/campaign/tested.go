@@ -173,7 +173,7 @@ var shown = []tested{
 	{"schema/shadow", "TestAtomicDeletionsBesideWriters_I35", mutant{
 		"freezes-without-looking-again", "I35", "A participant freezes what it has found before it had the locks: a resource that is no member any more stays frozen.",
 		"schema/shadow/internal/target/frozen.go",
-		[]string{"		if members != nil {\n", "		if members != nil && len(active) == 0 {\n"},
+		[]string{"		for _, id := range members {\n", "		for _, id := range ids {\n"},
 	}},
 	{"schema/shadow", "TestTheMembersOfAnAbandonedDeletionAreOpened_I35", mutant{
 		"frozen-opens-by-time", "I35", "A participant opens the members of an atomic deletion when its time has passed.",

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -57,7 +59,8 @@ func (d *deletion) freeze(ctx context.Context) error {
 	f := &frozen{peers: s.Peers, began: s.Rollback.Seen.Load(), epochs: map[schema.DeploymentID]uuid.UUID{}}
 	f.Freeze = peer.Freeze{Coordinator: s.Self, Epoch: s.gate.PresentEpoch(), Deletion: s.prepare.NewAttempt(), Root: d.wanted[0].Name, For: time.Until(deadline) + freezeSlack}
 	d.frozen = f
-	err = s.target.Freeze(ctx, &f.Freeze, ids, f.Epoch, nil)
+	roots := func(context.Context, pgx.Tx) ([]int64, error) { return ids, nil }
+	_, err = s.target.Freeze(ctx, target.Freezing{Freeze: &f.Freeze, Own: f.Epoch, Find: roots, Look: roots})
 	crash.At("crash-atomic-frozen")
 	return err
 }
@@ -103,6 +106,8 @@ func whole(w *plan.Walk, name string) error {
 	return nil
 }
 
+var errLost = errors.New("a deployment that the deletion reaches was restored, failed over, or was decommissioned meanwhile")
+
 // A participant that has begun a new epoch, or that was decommissioned, may have lost members that were frozen.
 const selectLostSQL = `
 SELECT EXISTS (
@@ -110,35 +115,27 @@ SELECT EXISTS (
     WHERE d.epoch > i.epoch OR EXISTS (SELECT FROM dbcontroller.decommissioned x WHERE x.deployment_id = d.id)
 )`
 
-var errLost = errors.New("a deployment that the deletion reaches was restored, failed over, or was decommissioned meanwhile")
-
 // queueDecision checks that all members are frozen and that no participant may have lost any, and then decides the deletion COMMITTED, with the marks.
 // Participants keep their members frozen until the cascade marks them.
 func (d *deletion) queueDecision(ctx context.Context, tx pgx.Tx, also *pgx.Batch, decided cascade.Decision) error {
 	s, f := d.store, d.frozen
-	if epoch, err := s.gate.EpochOf(ctx, tx); err != nil || epoch != f.Epoch { // the process may survive a failover
-		return errors.Join(err, s.gate.RecoveringSelf())
-	}
-	members := make([]int64, 0, len(decided.Closure.Members))
-	for id := range decided.Closure.Members {
-		members = append(members, id)
-	}
-	switch left, err := target.NotFrozenBy(ctx, tx, f.Deletion, members); {
-	case err != nil:
-		return err
-	case len(left) > 0:
-		return fmt.Errorf("%w: %d of its resources are not frozen any more", peer.ErrAborted, len(left))
-	}
 	at, epochs, err := f.participants(ctx, s.DB)
 	if err != nil {
 		return err
 	}
 	var lost bool
-	if err := tx.QueryRow(ctx, selectLostSQL, at, epochs).Scan(&lost); err != nil || lost {
-		if lost {
-			err = fmt.Errorf("%w: %w", peer.ErrAborted, errLost)
-		}
+	b := &pgx.Batch{}
+	s.gate.CheckPeerEpoch(tx, b, s.SelfID, f.Epoch, f.Epoch) // the process may survive a failover
+	left := target.QueueNotFrozen(b, f.Deletion, slices.Collect(maps.Keys(decided.Closure.Members)))
+	b.Queue(selectLostSQL, at, epochs).QueryRow(func(row pgx.Row) error { return row.Scan(&lost) })
+	if err := tx.SendBatch(ctx, b).Close(); err != nil {
 		return err
+	}
+	switch {
+	case *left > 0:
+		return fmt.Errorf("%w: %d of its resources are not frozen any more", peer.ErrAborted, *left)
+	case lost:
+		return fmt.Errorf("%w: %w", peer.ErrAborted, errLost)
 	}
 	shards, references := make([]int16, len(at)), make([]int32, len(at))
 	deletions := make([]peer.AttemptID, len(at))

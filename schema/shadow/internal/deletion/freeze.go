@@ -3,7 +3,6 @@ package deletion
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -16,40 +15,28 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/target"
 )
 
-// freeze is the plan of an atomic deletion: its members here are frozen before it is read the last time. Rights to the targets end first: a holder that was
-// written under one is found behind its end. A tentative attempt that refers to a member is resolved before the last reading: it may have committed.
+// freeze is the plan of an atomic deletion: its members here are frozen, and it is read behind their locks. Rights to the targets end first: a holder
+// that was written under one is found behind its end. While a tentative attempt refers to a member, the plan is read again: it may have committed.
 func (p *planning) freeze(ctx context.Context) (*peer.Plan, error) {
-	s, f := p.store, p.question.Freeze
-	epoch := s.gate.PresentEpoch()
+	s := p.store
 	if err := p.verifyTargets(ctx); err != nil {
 		return nil, err
 	}
 	if err := p.endRights(ctx); err != nil {
 		return nil, err
 	}
+	freezing := target.Freezing{Freeze: p.question.Freeze, Own: s.gate.PresentEpoch(), Find: p.find, Look: p.look}
 	waiting, cancel := peer.InPart(ctx, 2, 3)
 	defer cancel()
 	for pauses := (retry.Backoff{First: 2 * time.Millisecond, Max: 100 * time.Millisecond}); ; {
-		var open []int64
-		err := pgx.BeginTxFunc(ctx, s.Pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) (err error) {
-			if err = p.read(ctx, tx); err == nil { // one snapshot: what is frozen in it was frozen before the plan was read
-				open, err = target.NotFrozenBy(ctx, tx, f.Deletion, p.ids)
-			}
-			return err
-		})
-		switch {
-		case err != nil:
+		all, err := s.target.Freeze(ctx, freezing)
+		if err != nil {
 			return nil, fmt.Errorf("plan an atomic deletion: %w", err)
-		case len(p.rows.vias) > 0:
-			return nil, fmt.Errorf("rows of a table that are resources go along: %w", peer.ErrNotAtomic)
 		}
-		if p.plan.Epoch = epoch; p.plan.Truncated {
+		if p.plan.Epoch = freezing.Own; p.plan.Truncated {
 			return p.plan, nil
 		}
-		if len(open) > 0 {
-			if err := s.target.Freeze(ctx, f, open, epoch, func(tx pgx.Tx) ([]int64, error) { return p.again(ctx, tx) }); err != nil {
-				return nil, err
-			}
+		if !all {
 			continue
 		}
 		asked := s.askAll(ctx, p.obstacle.blockades, peer.RecallEnds)
@@ -60,6 +47,24 @@ func (p *planning) freeze(ctx context.Context) (*peer.Plan, error) {
 		p.plan.Truncated = asked.more || p.obstacle.tooMany() || len(p.plan.Blockers) >= peer.PlanLimit
 		return p.plan, ctx.Err()
 	}
+}
+
+// find returns the ids of the members here.
+func (p *planning) find(ctx context.Context, tx pgx.Tx) ([]int64, error) {
+	p.begin()
+	err := p.closure(ctx, tx)
+	return append([]int64{}, p.ids...), err
+}
+
+// look reads the plan, and returns the ids of its members.
+func (p *planning) look(ctx context.Context, tx pgx.Tx) ([]int64, error) {
+	if err := p.read(ctx, tx); err != nil {
+		return nil, err
+	}
+	if len(p.rows.vias) > 0 {
+		return nil, fmt.Errorf("rows of a table that are resources go along: %w", peer.ErrNotAtomic)
+	}
+	return append([]int64{}, p.ids...), nil
 }
 
 // verifyTargets asks the other deployments whether the deletion has frozen its targets there. A deployment that calls itself a coordinator freezes no more than the
@@ -92,14 +97,6 @@ func (p *planning) verifyTargets(ctx context.Context) error {
 		})
 	}
 	return asking.Wait()
-}
-
-// again returns the ids of the members here as they are now.
-func (p *planning) again(ctx context.Context, tx pgx.Tx) ([]int64, error) {
-	p.begin()
-	err := p.closure(ctx, tx)
-	slices.Sort(p.ids)
-	return p.ids, err
 }
 
 // endRights ends the rights of this deployment to the targets of the question.

@@ -115,8 +115,8 @@ func (s *Deleter) lookAhead(ctx context.Context, name string, from *obstacle, ex
 		w.MindAll, w.NameLeaves, w.Strict = tooMany, true, true
 	}
 	w.Begin(from.members)
-	if f != nil {
-		for _, m := range from.members { // also its own deployment freezes what is beyond the limit of a transaction
+	if f != nil && len(from.members)+len(from.later) > 1 {
+		for _, m := range from.members { // its own deployment freezes its members as others do; a root alone is frozen already
 			w.Follow(s.Self, peer.PlanTarget{Deployment: s.Self, UID: m.UID})
 		}
 	}
