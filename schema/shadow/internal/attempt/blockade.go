@@ -46,7 +46,7 @@ func (a *Attempts) Answer(ctx context.Context, target schema.DeploymentID, quest
 		return nil, err
 	}
 	// The caller has blockades of this deployment, so that this deployment has to watch its deletions.
-	if slices.ContainsFunc(questions, ofReference) {
+	if len(questions) == 0 || slices.ContainsFunc(questions, ofReference) {
 		if err := a.gate.NoteInterest(ctx, deployment); err != nil {
 			return nil, err
 		}
