@@ -53,7 +53,18 @@ func (p *planning) freeze(ctx context.Context) (*peer.Plan, error) {
 func (p *planning) find(ctx context.Context, tx pgx.Tx) ([]int64, error) {
 	p.begin()
 	err := p.closure(ctx, tx)
-	return append([]int64{}, p.ids...), err
+	return p.frozen(), err
+}
+
+// frozen returns the ids of the members here, and of the targets of the question that are resources here.
+func (p *planning) frozen() []int64 {
+	ids := []int64{}
+	for id, t := range p.targets {
+		if t.Deployment == p.store.Self {
+			ids = append(ids, id)
+		}
+	}
+	return ids
 }
 
 // look reads the plan, and returns the ids of its members.
@@ -64,7 +75,7 @@ func (p *planning) look(ctx context.Context, tx pgx.Tx) ([]int64, error) {
 	if len(p.rows.vias) > 0 {
 		return nil, fmt.Errorf("rows of a table that are resources go along: %w", peer.ErrNotAtomic)
 	}
-	return append([]int64{}, p.ids...), nil
+	return p.frozen(), nil
 }
 
 // verifyTargets asks the other deployments whether the deletion has frozen its targets there. A deployment that calls itself a coordinator freezes no more than the

@@ -69,13 +69,14 @@ func (s *Keeper) Freeze(ctx context.Context, f Freezing) (all bool, err error) {
 		if err != nil {
 			return err
 		}
-		var frozen []int64
+		frozen := []int64{}
+		all = true
 		for _, id := range members {
-			if active[id] {
+			stands, locked := active[id]
+			if all = all && locked; stands {
 				frozen = append(frozen, id)
 			}
 		}
-		all = len(frozen) == len(members)
 		b := &pgx.Batch{}
 		b.Queue(freezeSQL, frozen, f.Deletion, coordinator, min(f.For, maxFreeze), f.Root)
 		return db.CommitWith(ctx, tx, b)
