@@ -435,3 +435,17 @@ func TestAnAtomicDeleteTakesFewRoundTrips(t *testing.T) {
 	}
 	require.LessOrEqual(t, rounds[1], rounds[0]+22)
 }
+
+func TestRowsOfAttachedTablesTakeNoPart_I35(t *testing.T) {
+	t.Parallel()
+	a := newAttached(t)
+	a.exec(a.crm, `INSERT INTO customers VALUES (1, 'c')`)
+	a.exec(a.shop, `INSERT INTO orders (customer_id) VALUES (1)`)
+	a.attach()
+	_, err := deleteAtomically(t.Context(), a.Box, "//"+crm+"/customers/1")
+	require.ErrorIs(t, err, peer.ErrNotAtomic)
+	requireNothingFrozen(t, a.Box, crm, shop)
+	a.MustDelete("//" + crm + "/customers/1")
+	a.Settle()
+	require.Empty(t, a.rows(a.shop, `SELECT id::text FROM orders`))
+}

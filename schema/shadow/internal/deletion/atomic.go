@@ -15,6 +15,7 @@ import (
 
 	"github.com/db-controller/db-controller/internal/crash"
 	"github.com/db-controller/db-controller/internal/requestid"
+	"github.com/db-controller/db-controller/internal/retry"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/attempt"
@@ -31,6 +32,9 @@ import (
 
 // freezeSlack is the time after the deadline of a delete before a participant asks for the decision.
 const freezeSlack = 2 * time.Second
+
+// repeatedFreezes is the number of times that a question is repeated whose answer was lost: it would abort the whole deletion.
+const repeatedFreezes = 3
 
 // frozen is an atomic deletion that may have frozen members.
 type frozen struct {
@@ -72,6 +76,13 @@ func (f *frozen) Plan(ctx context.Context, at schema.DeploymentID, q peer.PlanQu
 	f.mu.Unlock()
 	q.Freeze = &f.Freeze
 	answer, err := f.peers.Plan(ctx, at, q)
+	pauses := retry.Backoff{First: 20 * time.Millisecond, Max: 100 * time.Millisecond}
+	for range repeatedFreezes {
+		if err == nil || pauses.Wait(ctx) != nil {
+			break
+		}
+		answer, err = f.peers.Plan(ctx, at, q)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -94,6 +105,8 @@ func (f *frozen) Trace(context.Context, schema.DeploymentID, []uuid.UUID) (map[u
 // whole refuses an atomic deletion whose look-ahead was not complete.
 func whole(w *plan.Walk, name string) error {
 	switch {
+	case w.NotAtomic != "":
+		return fmt.Errorf("%s: %s: %w", name, w.NotAtomic, peer.ErrNotAtomic)
 	case len(w.Unasked) > 0:
 		e := &peer.UnavailableError{Unasked: w.Unasked}
 		for _, u := range w.Unasked {

@@ -33,7 +33,7 @@ func (p *planning) freeze(ctx context.Context) (*peer.Plan, error) {
 		if err != nil {
 			return nil, fmt.Errorf("plan an atomic deletion: %w", err)
 		}
-		if p.plan.Epoch = freezing.Own; p.plan.Truncated {
+		if p.plan.Epoch = freezing.Own; p.plan.Truncated || p.plan.NotAtomic != "" {
 			return p.plan, nil
 		}
 		if !all {
@@ -73,7 +73,7 @@ func (p *planning) look(ctx context.Context, tx pgx.Tx) ([]int64, error) {
 		return nil, err
 	}
 	if len(p.rows.vias) > 0 {
-		return nil, fmt.Errorf("rows of a table that are resources go along: %w", peer.ErrNotAtomic)
+		p.plan.NotAtomic = "resources that are rows of an attached table go along"
 	}
 	return p.frozen(), nil
 }
