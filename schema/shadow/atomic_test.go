@@ -2,6 +2,8 @@ package shadow_test
 
 import (
 	"context"
+	"errors"
+	"sync"
 	"testing"
 	"time"
 
@@ -448,4 +450,29 @@ func TestRowsOfAttachedTablesTakeNoPart_I35(t *testing.T) {
 	a.MustDelete("//" + crm + "/customers/1")
 	a.Settle()
 	require.Empty(t, a.rows(a.shop, `SELECT id::text FROM orders`))
+}
+
+// A resource drops its reference between the try and the freeze: it is no member, and neither are its holders.
+func TestAResourceThatLeavesBeforeTheFreeze_I35(t *testing.T) {
+	t.Parallel()
+	b := newPair(t, nil)
+	b.MustPut(target, nil)
+	b.MustPut(target2, body{"next": target})
+	b.MustPut(holder, body{"cascade": target})
+	b.MustPut(holder2, body{"cascade": target2})
+	b.Settle()
+	var left error
+	var once sync.Once
+	b.OnPlan = func(context.Context, schema.DeploymentID) error {
+		once.Do(func() { left = putOnce(t, b, target2, nil) })
+		return nil
+	}
+	_, err := deleteAtomically(t.Context(), b, target)
+	b.OnPlan = nil
+	require.NoError(t, errors.Join(err, left))
+	b.Settle()
+	b.Gone(target, holder)
+	requireActive(t, b, target2, holder2)
+	requireNothingFrozen(t, b, aWest, bEast)
+	b.Audit()
 }

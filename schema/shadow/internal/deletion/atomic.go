@@ -69,6 +69,23 @@ func (d *deletion) freeze(ctx context.Context) error {
 	return err
 }
 
+// fromRoots is the obstacle of a look-ahead that begins with the roots, which are frozen. The other members in this database are frozen by a question to this
+// deployment: until then they may drop their references, and are no members any more.
+func (d *deletion) fromRoots(o *obstacle) *obstacle {
+	out := *o
+	out.members, out.later = nil, nil
+	for _, m := range o.members {
+		root := slices.ContainsFunc(d.wanted, func(w *wanted) bool { return w.cause.RootUID == m.UID })
+		if root {
+			out.members = append(out.members, m)
+		}
+		if root && len(o.members)+len(o.later) > 1 {
+			out.later = append(out.later, peer.PlanTarget{Deployment: d.store.Self, UID: m.UID})
+		}
+	}
+	return &out
+}
+
 // Plan asks a deployment to freeze its members. It is the peer of a look-ahead.
 func (f *frozen) Plan(ctx context.Context, at schema.DeploymentID, q peer.PlanQuestion) (*peer.Plan, error) {
 	f.mu.Lock()

@@ -53,18 +53,7 @@ func (p *planning) freeze(ctx context.Context) (*peer.Plan, error) {
 func (p *planning) find(ctx context.Context, tx pgx.Tx) ([]int64, error) {
 	p.begin()
 	err := p.closure(ctx, tx)
-	return p.frozen(), err
-}
-
-// frozen returns the ids of the members here, and of the targets of the question that are resources here.
-func (p *planning) frozen() []int64 {
-	ids := []int64{}
-	for id, t := range p.targets {
-		if t.Deployment == p.store.Self {
-			ids = append(ids, id)
-		}
-	}
-	return ids
+	return append([]int64{}, p.ids...), err
 }
 
 // look reads the plan, and returns the ids of its members.
@@ -75,7 +64,7 @@ func (p *planning) look(ctx context.Context, tx pgx.Tx) ([]int64, error) {
 	if len(p.rows.vias) > 0 {
 		p.plan.NotAtomic = "resources that are rows of an attached table go along"
 	}
-	return p.frozen(), nil
+	return append([]int64{}, p.ids...), nil
 }
 
 // verifyTargets asks the other deployments whether the deletion has frozen its targets there. A deployment that calls itself a coordinator freezes no more than the
