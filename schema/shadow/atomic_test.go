@@ -53,7 +53,7 @@ func requireNothingFrozen(t *testing.T, b *harness.Box, at ...string) {
 	for _, d := range at {
 		var left []string
 		require.NoError(t, b.Pools[b.ID(d)].QueryRow(context.Background(), `
-SELECT array_agg(format('%s (state %s, revision %s) by the deletion %s of %s, undecided until %s', s.name, s.state, s.revision, f.deletion, f.root, f.expires_at))
+SELECT array_agg(format('%s (state %s, revision %s) by the deletion %s of %s, committed %s, until %s', s.name, s.state, s.revision, f.deletion, f.root, f.committed, f.expires_at))
 FROM dbcontroller.frozen f LEFT JOIN dbcontroller.shadow s ON s.id = f.target_id`).Scan(&left))
 		require.Empty(t, left, d)
 	}
@@ -475,4 +475,29 @@ func TestAResourceThatLeavesBeforeTheFreeze_I35(t *testing.T) {
 	requireActive(t, b, target2, holder2)
 	requireNothingFrozen(t, b, aWest, bEast)
 	b.Audit()
+}
+
+// The database between has lost its member and the reference of it: no mark comes, and the resource behind it is opened. While the mark may come, it is not.
+func TestAMemberWhoseTargetWasLostIsOpened_I35(t *testing.T) {
+	t.Parallel()
+	b := newChain(t)
+	_, err := deleteAtomically(t.Context(), b, target)
+	require.NoError(t, err)
+	_, err = b.Do(b.ID(aWest), schema.Confirm)
+	require.NoError(t, err)
+	b.Expire(bEast)
+	require.NoError(t, b.Resolve(b.ID(bEast)))
+	require.Equal(t, 1, b.Count(bEast, "frozen"))
+	for _, sql := range []string{`DELETE FROM dbcontroller.frozen`, `DELETE FROM dbcontroller.reference`} {
+		_, err = b.Pools[b.ID(aEast)].Exec(t.Context(), sql)
+		require.NoError(t, err)
+	}
+	b.Settle()
+	b.Gone(target)
+	require.Equal(t, 1, b.Count(bEast, "frozen"))
+	b.Expire(bEast)
+	require.NoError(t, b.Resolve(b.ID(bEast)))
+	requireNothingFrozen(t, b, everywhere...)
+	requireActive(t, b, middle, holder)
+	require.NoError(t, putOnce(t, b, holder, body{"cascade": middle, "title": "open"}))
 }

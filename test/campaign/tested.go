@@ -220,6 +220,11 @@ var shown = []tested{
 		"schema/shadow/internal/deletion/atomic.go",
 		[]string{"	write.QueueDecision(also, f.began, f.Deletion)\n", "	_ = f.began\n"},
 	}},
+	{"schema/shadow", "TestAMemberWhoseTargetWasLostIsOpened_I35", mutant{
+		"lost-target-keeps-frozen", "I35", "A member of a committed deletion stays frozen after its target was lost.",
+		"schema/shadow/internal/target/frozen.go",
+		[]string{"		b.Queue(thawBehindSQL, f.others.deletions, f.others.targets, deployment)\n", "		b.Queue(keepFrozenSQL, f.others.deletions, f.others.targets, deployment)\n"},
+	}},
 	{"schema/shadow", "TestRightsEndBeforeTheFreeze_I35", mutant{
 		"rights-outlast-the-freeze", "I35", "A participant keeps its rights to the targets of an atomic deletion.",
 		"schema/shadow/internal/deletion/freeze.go",

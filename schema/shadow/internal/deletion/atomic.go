@@ -63,8 +63,15 @@ func (d *deletion) freeze(ctx context.Context) error {
 	f := &frozen{peers: s.Peers, began: s.Rollback.Seen.Load(), epochs: map[schema.DeploymentID]uuid.UUID{}}
 	f.Freeze = peer.Freeze{Coordinator: s.Self, Epoch: s.gate.PresentEpoch(), Deletion: s.prepare.NewAttempt(), Root: d.wanted[0].Name, For: time.Until(deadline) + freezeSlack}
 	d.frozen = f
-	roots := func(context.Context, pgx.Tx) ([]int64, error) { return ids, nil }
-	_, err = s.target.Freeze(ctx, target.Freezing{Freeze: &f.Freeze, Own: f.Epoch, Find: roots, Look: roots})
+	_, err = s.target.Freeze(ctx, target.Freezing{
+		Freeze: &f.Freeze, Own: f.Epoch, Find: func(context.Context, pgx.Tx) ([]int64, error) { return ids, nil },
+		Look: func(context.Context, pgx.Tx) (roots []target.Member, err error) {
+			for _, id := range ids {
+				roots = append(roots, target.Member{ID: id})
+			}
+			return roots, nil
+		},
+	})
 	crash.At("crash-atomic-frozen")
 	return err
 }
