@@ -501,3 +501,28 @@ func TestAMemberWhoseTargetWasLostIsOpened_I35(t *testing.T) {
 	requireActive(t, b, middle, holder)
 	require.NoError(t, putOnce(t, b, holder, body{"cascade": middle, "title": "open"}))
 }
+
+// A resource drops its reference after a participant has found it, and before it has the lock.
+func TestAResourceThatLeavesBeforeTheLock_I35(t *testing.T) {
+	t.Parallel()
+	b := newChain(t)
+	tx, err := b.Pools[b.ID(bEast)].Begin(t.Context())
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = tx.Rollback(context.Background()) })
+	for _, sql := range []string{`SELECT FROM dbcontroller.shadow FOR UPDATE`, `DELETE FROM dbcontroller.reference`} {
+		_, err = tx.Exec(t.Context(), sql)
+		require.NoError(t, err)
+	}
+	deleted := make(chan error)
+	go func() {
+		_, err := deleteAtomically(context.Background(), b, target)
+		deleted <- err
+	}()
+	stopped(t, b, bEast, 1)
+	require.NoError(t, tx.Commit(t.Context()))
+	require.NoError(t, <-deleted)
+	b.Settle()
+	b.Gone(target, middle)
+	requireActive(t, b, holder)
+	requireNothingFrozen(t, b, everywhere...)
+}

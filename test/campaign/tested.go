@@ -170,10 +170,10 @@ var shown = []tested{
 		"schema/shadow/internal/write/lock.go",
 		[]string{"		if l.frozen[wr.Before.ID] {\n", "		if false {\n"},
 	}},
-	{"schema/shadow", "TestAtomicDeletionsBesideWriters_I35", mutant{
+	{"schema/shadow", "TestAResourceThatLeavesBeforeTheLock_I35", mutant{
 		"freezes-without-looking-again", "I35", "A participant freezes what it has found before it had the locks: a resource that is no member any more stays frozen.",
 		"schema/shadow/internal/target/frozen.go",
-		[]string{"		for _, id := range members {\n", "		for _, id := range ids {\n"},
+		[]string{"		members, err := f.Look(ctx, tx)\n", "		members, err := f.Look(ctx, tx)\n		for _, id := range found {\n			members = append(members, Member{ID: id})\n		}\n"},
 	}},
 	{"schema/shadow", "TestTheMembersOfAnAbandonedDeletionAreOpened_I35", mutant{
 		"frozen-opens-by-time", "I35", "A participant opens the members of an atomic deletion when its time has passed.",
