@@ -125,21 +125,25 @@ CREATE TABLE dbcontroller.closing (
     CONSTRAINT closing_pkey PRIMARY KEY (target_id, delete_id)
 );
 
--- Members of atomic deletions, of any coordinator: their references and owners do not change, and nothing begins to refer to them. A row leaves with the mark
--- of its resource, or when the deletion is aborted. A new epoch of this database, or of the coordinator's, drops it.
-CREATE TABLE dbcontroller.frozen (
-    target_id     bigint NOT NULL,
-    deletion      uuid NOT NULL,    -- the attempt that the coordinator decides
+-- Atomic deletions that have frozen members here. A new epoch of this database, or of the coordinator's, drops them.
+CREATE TABLE dbcontroller.freeze (
+    deletion      uuid PRIMARY KEY, -- the attempt that the coordinator decides
     deployment_id integer NOT NULL, -- the coordinator
     committed     boolean NOT NULL DEFAULT false,
-    expires_at    timestamptz NOT NULL, -- from then on the coordinator is asked for its decision; of a committed deletion, the deployment of via whether a mark may come
-    via_deployment_id integer,      -- with via_uid, the target or owner for which it is a member; null: the deletion names it
-    via_uid       uuid,
-    root          text NOT NULL,    -- the name of the first resource that the deletion names
+    expires_at    timestamptz NOT NULL, -- from then on the coordinator is asked for its decision; of a committed deletion, others whether marks may come
+    root          text NOT NULL     -- the name of the first resource that the deletion names
+);
+
+-- The members: their references and owners do not change, and nothing begins to refer to them. A row leaves with the mark of its resource, or when the deletion
+-- is aborted. The deployment and the uid are of the target or owner for which it is a member; null: the deletion names it.
+CREATE TABLE dbcontroller.frozen (
+    target_id         bigint NOT NULL,
+    deletion          uuid NOT NULL,
+    via_deployment_id integer,
+    via_uid           uuid,
     CONSTRAINT frozen_pkey PRIMARY KEY (target_id, deletion)
 );
-CREATE INDEX frozen_deletion ON dbcontroller.frozen (deletion); -- confirm, release
-CREATE INDEX frozen_expiry ON dbcontroller.frozen (expires_at); -- the sweep
+CREATE INDEX frozen_deletion ON dbcontroller.frozen (deletion);
 
 -- What users store; resources of attached tables have no row here.
 CREATE TABLE dbcontroller.resource (

@@ -54,7 +54,7 @@ func requireNothingFrozen(t *testing.T, b *harness.Box, at ...string) {
 		var left []string
 		require.NoError(t, b.Pools[b.ID(d)].QueryRow(context.Background(), `
 SELECT array_agg(format('%s (state %s, revision %s) by the deletion %s of %s, committed %s, until %s', s.name, s.state, s.revision, f.deletion, f.root, f.committed, f.expires_at))
-FROM dbcontroller.frozen f LEFT JOIN dbcontroller.shadow s ON s.id = f.target_id`).Scan(&left))
+FROM dbcontroller.frozen m JOIN dbcontroller.freeze f USING (deletion) LEFT JOIN dbcontroller.shadow s ON s.id = m.target_id`).Scan(&left))
 		require.Empty(t, left, d)
 	}
 }
@@ -488,7 +488,7 @@ func TestAMemberWhoseTargetWasLostIsOpened_I35(t *testing.T) {
 	b.Expire(bEast)
 	require.NoError(t, b.Resolve(b.ID(bEast)))
 	require.Equal(t, 1, b.Count(bEast, "frozen"))
-	for _, sql := range []string{`DELETE FROM dbcontroller.frozen`, `DELETE FROM dbcontroller.reference`} {
+	for _, sql := range []string{`DELETE FROM dbcontroller.frozen`, `DELETE FROM dbcontroller.freeze`, `DELETE FROM dbcontroller.reference`} {
 		_, err = b.Pools[b.ID(aEast)].Exec(t.Context(), sql)
 		require.NoError(t, err)
 	}

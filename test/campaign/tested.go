@@ -223,7 +223,7 @@ var shown = []tested{
 	{"schema/shadow", "TestAMemberWhoseTargetWasLostIsOpened_I35", mutant{
 		"lost-target-keeps-frozen", "I35", "A member of a committed deletion stays frozen after its target was lost.",
 		"schema/shadow/internal/target/frozen.go",
-		[]string{"		b.Queue(thawBehindSQL, f.others.deletions, f.others.targets, deployment)\n", "		b.Queue(keepFrozenSQL, f.others.deletions, f.others.targets, deployment)\n"},
+		[]string{"		b.Queue(thawBehindSQL, f.others.deletions, f.others.targets, deployment)\n", ""},
 	}},
 	{"schema/shadow", "TestRightsEndBeforeTheFreeze_I35", mutant{
 		"rights-outlast-the-freeze", "I35", "A participant keeps its rights to the targets of an atomic deletion.",

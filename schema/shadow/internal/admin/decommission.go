@@ -106,8 +106,6 @@ SELECT DISTINCT id FROM (
     (SELECT target_id FROM dbcontroller.notice WHERE deployment_id = $1 AND target_id > $2 ORDER BY target_id LIMIT $3)
     UNION ALL
     (SELECT owner_id FROM dbcontroller.ownee_entry WHERE deployment_id = $1 AND owner_id > $2 ORDER BY owner_id LIMIT $3)
-    UNION ALL
-    (SELECT target_id FROM dbcontroller.frozen WHERE $1 IN (deployment_id, via_deployment_id) AND target_id > $2 ORDER BY target_id LIMIT $3)
 ) AS t ORDER BY id LIMIT $3`
 
 	// Establish, Confirm and deletes lock the shadow: their rows are committed before this statement, or refused.
@@ -131,7 +129,6 @@ DELETE FROM dbcontroller.work w WHERE w.deployment_id = $1
     AND NOT EXISTS (SELECT FROM dbcontroller.holder_entry WHERE deployment_id = $1)
     AND NOT EXISTS (SELECT FROM dbcontroller.notice WHERE deployment_id = $1)
     AND NOT EXISTS (SELECT FROM dbcontroller.ownee_entry WHERE deployment_id = $1)
-    AND NOT EXISTS (SELECT FROM dbcontroller.frozen WHERE $1 IN (deployment_id, via_deployment_id))
     AND NOT EXISTS (SELECT FROM dbcontroller.owner_reference WHERE deployment_id = $1)
     AND NOT EXISTS (SELECT FROM dbcontroller.foreign_target WHERE deployment_id = $1 AND (acting_epoch IS NOT NULL OR block_epoch IS NOT NULL))
     AND NOT EXISTS (
@@ -153,8 +150,6 @@ WITH blockades AS (
     DELETE FROM dbcontroller.notice WHERE deployment_id = $1 AND target_id = ANY ($2)
 ), ownees AS (
     DELETE FROM dbcontroller.ownee_entry WHERE deployment_id = $1 AND owner_id = ANY ($2)
-), thawed AS (
-    DELETE FROM dbcontroller.frozen WHERE $1 IN (deployment_id, via_deployment_id) AND target_id = ANY ($2)
 )` + db.LookAgain(`$3`, `dbcontroller.shadow s WHERE s.id = ANY ($2) AND s.state = {deleting}`))
 
 	blockadesLeftSQL = `SELECT EXISTS (SELECT FROM dbcontroller.blockade WHERE deployment_id = $1 AND target_id = ANY ($2))`
@@ -200,7 +195,7 @@ func (s *Admin) CleanUpDecommissioned(ctx context.Context, deployment schema.Dep
 	if err != nil {
 		return fmt.Errorf("clean up after %s: %w", deployment, err)
 	}
-	err = errors.Join(s.cleanUpTargets(ctx, id), s.cleanUpReferences(ctx, deployment, id, blocking, cause), s.cleanUpOwners(ctx, id, cause))
+	err = errors.Join(s.thaw(ctx, id), s.cleanUpTargets(ctx, id), s.cleanUpReferences(ctx, deployment, id, blocking, cause), s.cleanUpOwners(ctx, id, cause))
 	if err != nil {
 		return fmt.Errorf("clean up after %s: %w", deployment, err)
 	}
@@ -214,6 +209,18 @@ func (s *Admin) CleanUpDecommissioned(ctx context.Context, deployment schema.Dep
 		}
 		return err
 	})
+}
+
+// Of deletions that the deployment coordinates, and of members for which it has the target: no mark comes from there. Nothing is frozen for it any more.
+const thawDecommissionedSQL = `
+WITH freezes AS (
+    DELETE FROM dbcontroller.freeze WHERE deployment_id = $1 RETURNING deletion
+)
+DELETE FROM dbcontroller.frozen WHERE via_deployment_id = $1 OR deletion IN (SELECT deletion FROM freezes)`
+
+func (s *Admin) thaw(ctx context.Context, deployment int32) error {
+	_, err := s.Pool.Exec(ctx, thawDecommissionedSQL, deployment)
+	return err
 }
 
 // dropMessages removes the messages to a decommissioned deployment.

@@ -90,7 +90,8 @@ func (s *Admin) Switch(ctx context.Context, model *schema.Model) error {
 
 // The version lock keeps freezes away.
 const selectFrozenSQL = `
-SELECT d.service, d.region, f.root, count(*) FROM dbcontroller.frozen f JOIN dbcontroller.deployment d ON d.id = f.deployment_id
+SELECT d.service, d.region, f.root, count(*)
+FROM dbcontroller.frozen JOIN dbcontroller.freeze f USING (deletion) JOIN dbcontroller.deployment d ON d.id = f.deployment_id
 GROUP BY d.service, d.region, f.root ORDER BY count(*) DESC LIMIT 1`
 
 // refuseFrozen fails while atomic deletions have members here: references that the version derives anew could block one of them.

@@ -35,6 +35,10 @@ DELETE FROM dbcontroller.closing c WHERE (target_id, delete_id) IN (
     SELECT target_id, delete_id FROM dbcontroller.closing c WHERE c.until < now() - interval '1 min' OR c.until > ` + target.ClosesUntilSQL + ` LIMIT $1
 )`
 
+	// Committed deletions whose members were all marked.
+	tidyFreezesSQL = `
+DELETE FROM dbcontroller.freeze f WHERE f.committed AND f.expires_at < now() AND NOT EXISTS (SELECT FROM dbcontroller.frozen m WHERE m.deletion = f.deletion)`
+
 	// Left by a process that died between the two steps of ending a right; nothing heeds them any more.
 	tidyEndingSQL = `DELETE FROM dbcontroller.ending WHERE until < now() - interval '1 min' OR until > now() + interval '1 min'`
 
@@ -114,6 +118,9 @@ func (s *Admin) Tidy(ctx context.Context) (more bool, err error) {
 		return false, fmt.Errorf("compact changes: %w", err)
 	}
 	if _, err := s.Pool.Exec(ctx, tidyEndingSQL); err != nil {
+		return false, fmt.Errorf("tidy: %w", err)
+	}
+	if _, err := s.Pool.Exec(ctx, tidyFreezesSQL); err != nil {
 		return false, fmt.Errorf("tidy: %w", err)
 	}
 	if _, err := s.Pool.Exec(ctx, tidyDecommissionedSQL); err != nil {

@@ -45,6 +45,8 @@ SET epoch = $1, server = $2, timeline = $3, awaiting = $4, started_at = pg_postm
 	boundTimesSQL = `
 WITH closed AS (
     DELETE FROM dbcontroller.closing
+), freezes AS (
+    DELETE FROM dbcontroller.freeze
 ), thawed AS (
     DELETE FROM dbcontroller.frozen
 ), members AS (
@@ -382,7 +384,11 @@ SET epoch = GREATEST(d.epoch, $2), uncompared = d.uncompared OR d.referred AND (
 FROM before WHERE d.id = $1 RETURNING before.epoch IS DISTINCT FROM d.epoch, d.epoch`
 
 	// The database may have lost the decisions on its atomic deletions.
-	thawOfSQL = `DELETE FROM dbcontroller.frozen WHERE deployment_id = $1`
+	thawOfSQL = `
+WITH freezes AS (
+    DELETE FROM dbcontroller.freeze WHERE deployment_id = $1 RETURNING deletion
+)
+DELETE FROM dbcontroller.frozen WHERE deletion IN (SELECT deletion FROM freezes)`
 )
 
 // Compare the references to the deployment (confirm again), and its blockades here (verify blockades), which begins by telling it

@@ -52,7 +52,8 @@ WHERE b.target_id = $1 AND b.expires_at IS NOT NULL ORDER BY b.expires_at LIMIT 
 
 	explainFrozenSQL = `
 SELECT f.deletion, '//' || d.service || '/' || d.region || '/' || f.root, f.committed
-FROM dbcontroller.frozen f JOIN dbcontroller.deployment d ON d.id = f.deployment_id WHERE f.target_id = $1 ORDER BY f.deletion LIMIT 20`
+FROM dbcontroller.frozen m JOIN dbcontroller.freeze f USING (deletion) JOIN dbcontroller.deployment d ON d.id = f.deployment_id
+WHERE m.target_id = $1 ORDER BY f.deletion LIMIT 20`
 
 	explainPausedSQL = `SELECT EXISTS (SELECT FROM dbcontroller.deployment WHERE id = $1 AND paused)`
 

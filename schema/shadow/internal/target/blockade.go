@@ -147,7 +147,7 @@ ORDER BY id FOR NO KEY UPDATE`
 	countUnknownSQL = `
 SELECT count(*) FROM (SELECT DISTINCT unnest($1::uuid[]) AS attempt) AS i
 WHERE NOT EXISTS (SELECT FROM dbcontroller.blockade b WHERE b.attempt = i.attempt AND b.deployment_id = $2)
-    AND NOT EXISTS (SELECT FROM dbcontroller.frozen f WHERE f.deletion = i.attempt AND f.deployment_id = $2)
+    AND NOT EXISTS (SELECT FROM dbcontroller.freeze f WHERE f.deletion = i.attempt AND f.deployment_id = $2)
     AND NOT EXISTS (SELECT FROM dbcontroller.closed_attempt c WHERE c.attempt = i.attempt AND c.deployment_id = $2)`
 
 	closeAttemptsSQL = `
@@ -298,8 +298,9 @@ func (s *Keeper) Settle(ctx context.Context, holder schema.DeploymentID, questio
 const (
 	selectExpiredHoldersSQL = `
 SELECT DISTINCT deployment_id FROM dbcontroller.blockade b WHERE ` + db.ExpiredSQL + `$1::interval)
-UNION SELECT CASE WHEN f.committed THEN f.via_deployment_id ELSE f.deployment_id END FROM dbcontroller.frozen f
-WHERE ` + frozenExpiredSQL + ` AND NOT (f.committed AND f.via_deployment_id IS NULL)`
+UNION SELECT f.deployment_id FROM dbcontroller.freeze f WHERE ` + freezeExpiredSQL + ` AND NOT f.committed
+UNION SELECT m.via_deployment_id FROM dbcontroller.freeze f JOIN dbcontroller.frozen m USING (deletion)
+WHERE ` + freezeExpiredSQL + ` AND f.committed AND m.via_deployment_id IS NOT NULL`
 
 	selectExpiredSQL = `
 (SELECT b.attempt, b.holder_uid, b.field_id, s.uid
@@ -307,11 +308,10 @@ FROM dbcontroller.blockade b JOIN dbcontroller.shadow s ON s.id = b.target_id
 WHERE ` + db.ExpiredSQL + `$3::interval) AND b.deployment_id = $1
 ORDER BY b.expires_at LIMIT $2)
 UNION ALL
-(SELECT f.deletion, f.deletion, 0, f.deletion FROM dbcontroller.frozen f
-WHERE ` + frozenExpiredSQL + ` AND NOT f.committed AND f.deployment_id = $1 GROUP BY f.deletion LIMIT $2)
+(SELECT f.deletion, f.deletion, 0, f.deletion FROM dbcontroller.freeze f WHERE ` + freezeExpiredSQL + ` AND NOT f.committed AND f.deployment_id = $1 LIMIT $2)
 UNION ALL
-(SELECT f.deletion, f.via_uid, 0, f.via_uid FROM dbcontroller.frozen f
-WHERE ` + frozenExpiredSQL + ` AND f.committed AND f.via_deployment_id = $1 GROUP BY f.deletion, f.via_uid LIMIT $2)`
+(SELECT DISTINCT f.deletion, m.via_uid, 0, m.via_uid FROM dbcontroller.freeze f JOIN dbcontroller.frozen m USING (deletion)
+WHERE ` + freezeExpiredSQL + ` AND f.committed AND m.via_deployment_id = $1 LIMIT $2)`
 )
 
 // ExpiredHolders returns the deployments with expired tentative blockades here, by this database's clock.

@@ -3,6 +3,7 @@ package target
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -23,28 +24,33 @@ const (
 	freezeSQL = `
 WITH marked AS (
     UPDATE dbcontroller.shadow SET frozen = true WHERE id = ANY (@ids) AND NOT frozen
+), begun AS (
+    INSERT INTO dbcontroller.freeze (deletion, deployment_id, expires_at, root)
+    SELECT @deletion, @coordinator, now() + @for::interval, @root WHERE cardinality(@ids::bigint[]) > 0 ON CONFLICT DO NOTHING
 )
-INSERT INTO dbcontroller.frozen (target_id, deletion, deployment_id, expires_at, root, via_deployment_id, via_uid)
-SELECT i.id, @deletion, @coordinator, now() + @for::interval, @root, NULLIF(i.via_deployment_id, 0), i.via_uid
+INSERT INTO dbcontroller.frozen (target_id, deletion, via_deployment_id, via_uid)
+SELECT i.id, @deletion, NULLIF(i.via_deployment_id, 0), i.via_uid
 FROM unnest(@ids::bigint[], @via_deployments::int[], @via_uids::uuid[]) AS i (id, via_deployment_id, via_uid) ON CONFLICT DO NOTHING`
 
 	// The cascade comes soon.
 	confirmFrozenSQL = `
-UPDATE dbcontroller.frozen SET committed = true, expires_at = now() + interval '1 min'
+UPDATE dbcontroller.freeze SET committed = true, expires_at = now() + interval '1 min'
 WHERE deletion = ANY ($1) AND deployment_id = $2 AND NOT committed RETURNING deletion`
 
-	thawSQL = `DELETE FROM dbcontroller.frozen WHERE deletion = ANY ($1) AND deployment_id = $2 AND NOT committed`
+	thawSQL = `
+WITH aborted AS (
+    DELETE FROM dbcontroller.freeze WHERE deletion = ANY ($1) AND deployment_id = $2 AND NOT committed RETURNING deletion
+)
+DELETE FROM dbcontroller.frozen WHERE deletion IN (SELECT deletion FROM aborted)`
 
-	// Rows of committed deletions, by the targets for which their resources are members.
-	keepFrozenSQL = `
-UPDATE dbcontroller.frozen f SET expires_at = now() + interval '1 min' FROM unnest($1::uuid[], $2::uuid[]) AS i (deletion, via_uid)
-WHERE f.deletion = i.deletion AND f.via_uid = i.via_uid AND f.via_deployment_id = $3 AND f.committed`
+	// Of committed deletions, by the targets for which resources are members.
+	keepFrozenSQL = `UPDATE dbcontroller.freeze SET expires_at = now() + interval '1 min' WHERE deletion = ANY ($1) AND committed`
 	thawBehindSQL = `
-DELETE FROM dbcontroller.frozen f USING unnest($1::uuid[], $2::uuid[]) AS i (deletion, via_uid)
-WHERE f.deletion = i.deletion AND f.via_uid = i.via_uid AND f.via_deployment_id = $3 AND f.committed`
+DELETE FROM dbcontroller.frozen m USING unnest($1::uuid[], $2::uuid[]) AS i (deletion, via_uid), dbcontroller.freeze f
+WHERE m.deletion = i.deletion AND m.via_uid = i.via_uid AND m.via_deployment_id = $3 AND f.deletion = m.deletion AND f.committed`
 
 	// It has expired, or its expiry is impossibly late because the clock went back.
-	frozenExpiredSQL = `(f.expires_at <= now() OR f.expires_at > now() + interval '10 min')`
+	freezeExpiredSQL = `(f.expires_at <= now() OR f.expires_at > now() + interval '10 min')`
 )
 
 // maxFreeze is the longest time before a participant asks the coordinator.
@@ -175,8 +181,8 @@ func (s *Keeper) settleBehind(ctx context.Context, at schema.DeploymentID, epoch
 	err = s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
 		b := &pgx.Batch{}
 		s.gate.CheckPeerEpoch(tx, b, deployment, epoch, own)
-		b.Queue(keepFrozenSQL, f.held.deletions, f.held.targets, deployment)
 		b.Queue(thawBehindSQL, f.others.deletions, f.others.targets, deployment)
+		b.Queue(keepFrozenSQL, slices.Concat(f.held.deletions, f.others.deletions)) // some may be members for other targets
 		return tx.SendBatch(ctx, b).Close()
 	})
 	if err != nil {
