@@ -19,7 +19,6 @@ type process struct {
 	members   map[UID]bool
 	epochs    map[int]int // the first of each participant
 	blockers  map[UID]bool
-	met       ID // the other deletion because of which it waits
 }
 
 // Start begins an atomic deletion.
@@ -89,6 +88,9 @@ func (w *World) freeze(m message) {
 	if d.recovering && !w.FreezesBesideRecovery || over { // F6, F7
 		return
 	}
+	if !w.verified(m) { // F8
+		return
+	}
 	m.found = w.found(m)
 	if w.ChecksBeforeLock && !m.looked {
 		m.looked = true
@@ -96,24 +98,13 @@ func (w *World) freeze(m message) {
 		return
 	}
 	answer := message{kind: "frozen", id: m.id, from: m.to, to: m.from, epoch: d.epoch, uid: m.uid}
-	for _, uid := range m.found {
-		if other, ok := d.frozen[uid]; ok && other.id != m.id {
-			answer.by = other.id
-			w.count("met")
-			if !w.AsksAtUntilOnly {
-				w.ask(m.to, other, m.id) // M1
-			}
-			w.send(answer)
-			return
-		}
-	}
 	if w.home[m.uid] != m.to && !w.RightsNotEnded { // F1
 		delete(d.rights, m.uid)
 		d.closes[m.uid]++
 	}
 	for _, uid := range m.found {
-		if _, ok := d.frozen[uid]; !ok {
-			d.frozen[uid] = row{m.id, m.from, m.epoch, d.epoch, w.entriesOf(m.to, uid)}
+		if _, ok := d.rows[uid][m.id]; !ok || w.RepeatedIsTentative {
+			d.put(uid, m.id, row{coordinator: m.from, epoch: m.epoch, via: w.via(m, uid), own: d.epoch, entries: w.entriesOf(m.to, uid)})
 		} else if w.RepeatedNamesInserted {
 			continue
 		}
@@ -122,6 +113,12 @@ func (w *World) freeze(m message) {
 	w.reach(m.id, m.to)
 	w.count("frozen")
 	w.send(answer)
+}
+
+// verified asks the deployment of a target whether this deletion has frozen it there, if it is neither the coordinator's nor the own one.
+func (w *World) verified(m message) bool {
+	a := w.home[m.uid]
+	return a == m.from || a == m.to || !w.decommissioned[a] && !w.db[a].recovering && w.holds(a, m.id, m.uid)
 }
 
 // found lists what a freeze is about.
@@ -161,7 +158,7 @@ func (w *World) look(m message) {
 	}
 	if d.active(m.uid) {
 		answer.entries = w.entriesOf(m.to, m.uid)
-		if r, ok := d.frozen[m.uid]; ok && w.EntriesBeforeResolution {
+		if r, ok := d.rows[m.uid][m.id]; ok && w.EntriesBeforeResolution {
 			answer.entries = r.entries
 		}
 		answer.blockers = w.holders(m.to, m.uid, Block)
@@ -193,10 +190,7 @@ func (w *World) answered(m message) {
 	}
 	switch {
 	case m.undecided:
-	case m.by != 0:
-		p.met = m.by
 	case m.kind == "frozen":
-		p.met = 0
 		p.done[work{"freeze", m.from, m.uid}] = true
 		if m.uid == p.root && m.from == p.at && len(m.found) == 0 && !w.RepeatedNamesInserted {
 			w.abort(p, "its root is gone")

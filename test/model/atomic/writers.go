@@ -50,8 +50,7 @@ func (w *World) establish(wr *write) bool {
 
 // takes reports whether a target takes a new reference, behind its lock (Z1).
 func (w *World) takes(home int, ref reference) bool {
-	_, frozen := w.db[home].frozen[ref.to]
-	return w.db[home].active(ref.to) && (!frozen || w.FrozenTakesUnset && ref.b == Unset)
+	return w.db[home].active(ref.to) && (!w.db[home].frozen(ref.to) || w.FrozenTakesUnset && ref.b == Unset)
 }
 
 // free reports what the transaction of a write checks in its own database, behind the locks.
@@ -66,8 +65,7 @@ func (w *World) free(wr *write) bool {
 // changes reports whether the references of a holder may change.
 func (w *World) changes(at int, holder UID) bool {
 	d := w.db[at]
-	_, frozen := d.frozen[holder]
-	return d.active(holder) && (!frozen || w.OwnReferencesChange)
+	return d.active(holder) && (!d.frozen(holder) || w.OwnReferencesChange)
 }
 
 // Commit commits a write.
@@ -144,7 +142,7 @@ func (w *World) Settle(a, attempt int) bool {
 // grant gives the right to act.
 func (w *World) grant(a, x int, to UID, b Behaviour) {
 	d := w.db[a]
-	if _, frozen := d.frozen[to]; d.active(to) && (!frozen || w.FrozenGrants || w.FrozenTakesUnset && b == Unset) {
+	if d.active(to) && (!d.frozen(to) || w.FrozenGrants || w.FrozenTakesUnset && b == Unset) {
 		w.send(message{kind: "grant", from: a, to: x, uid: to, epoch: d.epoch, own: w.db[x].epoch, turn: w.db[x].closes[to]})
 	}
 }
@@ -189,7 +187,7 @@ func (w *World) mark(a int, uid UID, cause ID) {
 	}
 	w.beforeMark(a, uid, cause)
 	d.resources[uid] = resource{marked: true, cause: cause}
-	delete(d.frozen, uid)
+	w.dropRows(a, uid, cause)
 	w.cascade(a, uid, cause)
 }
 
@@ -251,6 +249,7 @@ func (w *World) Compare(d int) {
 	w.db[d].recovering = false
 	clear(w.db[d].rights)
 	for _, o := range w.there() {
+		w.openRowsOf(o, d) // R4
 		if o != d {
 			w.compare(d, o, d)
 			w.compare(d, d, o)
@@ -302,7 +301,7 @@ func (w *World) restoreReference(d, a, x int, h UID, r reference) {
 
 func (w *World) touchesFrozen(d int) bool {
 	for _, a := range w.there() {
-		for uid := range w.db[a].frozen {
+		for uid := range w.db[a].rows {
 			for b := range behaviours {
 				if len(w.holders(d, uid, b)) > 0 {
 					return true
@@ -342,9 +341,14 @@ func (w *World) Learn(x, gone int) {
 	for _, h := range sorted(d.resources) {
 		w.dropRefs(x, h, func(r reference) bool { return w.home[r.to] == gone })
 	}
-	for _, uid := range sorted(d.frozen) {
-		if r, ok := d.frozen[uid]; ok && r.coordinator == gone {
-			w.openRows(x, r.id)
+	w.openRowsOf(x, gone)
+}
+
+// openRowsOf opens all that a coordinator has frozen.
+func (w *World) openRowsOf(x, coordinator int) {
+	w.db[x].each(func(uid UID, id ID, r row) {
+		if r.coordinator == coordinator {
+			w.open(x, uid, id)
 		}
-	}
+	})
 }
