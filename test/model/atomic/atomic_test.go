@@ -169,7 +169,8 @@ func (w *World) steps() []step {
 		{1, running(w.Crash)},
 		{2, func() {
 			if id, ok := one(w, sorted(w.begun)); ok {
-				w.Expire(id)
+				w.Expire(id, w.pick(len(w.db)))
+				w.Expire(id, w.begun[id].at)
 			}
 		}},
 		{1, running(w.GiveUp)},
@@ -332,7 +333,7 @@ var aimed = map[string]func(w *World){
 		w.commits(0, 1)
 		w.Act(0, entry{1, 1})
 		w.Finalise(0, 1)
-		w.Ask(2, g, w.newest())
+		w.ask(2, g)
 		w.deliverAll(anything)
 	},
 	// The coordinator is restored to after its decision, which it forgets, and then a question arrives that was asked before.
@@ -343,8 +344,7 @@ var aimed = map[string]func(w *World){
 			w.Drive(w.newest())
 			w.deliverAll(func(m message) bool { return m.kind != "told" })
 		}
-		w.Expire(w.newest())
-		w.Ask(1, h, w.newest())
+		w.ask(1, h)
 		w.deliverAll(func(m message) bool { return m.kind != "ask" })
 		w.Backup(0)
 		w.Restore(0)
@@ -356,14 +356,14 @@ var aimed = map[string]func(w *World){
 		w.commits(0, 1)
 		w.Backup(0)
 		w.Restore(0)
-		w.Ask(1, h, w.newest())
+		w.ask(1, h)
 		w.deliverAll(anything)
 	},
 	// A question is under way until all participants have acknowledged the decision, and it is forgotten.
 	"OverOpensLasting": func(w *World) {
 		h := w.refer(1, 0, 1, Cascade)
 		w.commits(0, 1)
-		w.Ask(1, h, w.newest())
+		w.ask(1, h)
 		w.isForgotten(func(m message) bool { return m.kind != "ask" })
 	},
 	// A Freeze is repeated when its rows are lasting, and the decision is forgotten.
@@ -372,7 +372,38 @@ var aimed = map[string]func(w *World){
 		w.commits(0, 1)
 		w.send(message{kind: "freeze", id: w.newest(), from: 0, to: 1, epoch: 1, uid: 1})
 		w.isForgotten(func(m message) bool { return m.kind != "freeze" })
-		w.Ask(1, h, w.newest())
+		w.ask(1, h)
+		w.deliverAll(anything)
+	},
+	// The members 3 and 4 refer to one another, and nothing leads to them any more. 3 is opened, and a Freeze because of 4 comes late.
+	"ExpiredFreezes": func(w *World) {
+		w.refer(1, 2, 1, Cascade)
+		w.refer(2, 3, 2, Cascade)
+		w.refer(0, 4, 3, Cascade)
+		w.refer(2, 3, 4, Cascade)
+		w.commits(0, 1)
+		w.Tell(0, w.newest())
+		w.deliverAll(anything)
+		w.Decommission(1)
+		w.Learn(2, 1)
+		w.Expire(w.newest(), 2)
+		w.Follow(2, 3, w.newest())
+		w.send(message{kind: "freeze", id: w.newest(), from: 0, to: 2, epoch: 1, uid: 4})
+		w.deliverAll(anything)
+		w.ask(2, 3)
+		w.deliverAll(anything)
+		w.Forget(0, w.newest())
+	},
+	// The coordinator loses a decision, and hears itself tell it.
+	"RestoredRootStays": func(w *World) {
+		w.Start(0, 1)
+		for p := w.processes[w.newest()]; len(p.open()) > 0; {
+			w.drive(p.id)
+		}
+		w.Backup(0)
+		w.Drive(w.newest())
+		w.Restore(0)
+		w.Compare(0)
 		w.deliverAll(anything)
 	},
 }
@@ -397,7 +428,12 @@ func (w *World) commits(at int, root UID) {
 		w.deliverAll(func(m message) bool { return m.kind != "told" })
 	}
 	w.bag = nil
-	w.Expire(w.newest())
+}
+
+// ask lets a row expire, and asks about it.
+func (w *World) ask(x int, uid UID) {
+	w.Expire(w.newest(), x)
+	w.Ask(x, uid, w.newest())
 }
 
 // isForgotten lets all participants acknowledge the decision, which is forgotten then. Then the other messages arrive.

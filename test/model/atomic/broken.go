@@ -1,17 +1,17 @@
 package atomic
 
-// holds reports whether a deletion still is at a target: it has frozen it, or the target is marked or gone. It is the question of F8 and L3.
+// holds reports whether a deletion still is at a target: it has frozen it, or the target is marked or gone. It is the question of F8 and L4.
 func (w *World) holds(a int, id ID, to UID) bool {
 	d := w.db[a]
 	_, frozen := d.rows[to][id]
 	return frozen || !d.active(to) && !w.MarkedIsBroken
 }
 
-// Follow asks for the target because of which a lasting row is there, in its own database or elsewhere (L3).
+// Follow asks for the target because of which a lasting row is there, in its own database or elsewhere (L4).
 func (w *World) Follow(x int, uid UID, id ID) {
 	d := w.db[x]
 	r, ok := d.rows[uid][id]
-	if !ok || !r.lasting || r.via == 0 || !w.expired[id] || d.recovering || w.BrokenStays {
+	if !ok || !r.lasting || r.via == 0 || !w.expired[id][x] || d.recovering || w.BrokenStays {
 		return
 	}
 	switch a := w.home[r.via]; {

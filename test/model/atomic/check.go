@@ -281,7 +281,9 @@ func (w *World) Rest() {
 		w.round()
 	}
 	for _, id := range sorted(w.begun) {
-		w.Expire(id)
+		for x := range w.db {
+			w.Expire(id, x)
+		}
 		w.GiveUp(id)
 		w.round()
 	}

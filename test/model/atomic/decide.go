@@ -69,12 +69,17 @@ func (w *World) abort(p *process, why string) {
 	}
 }
 
-// Expire lets the deadline of a deletion pass, and so the `until` of its rows.
-func (w *World) Expire(id ID) { w.expired[id] = true }
+// Expire lets the deadline of a deletion pass, and so the `until` of its rows, by the clock of a deployment.
+func (w *World) Expire(id ID, x int) {
+	if w.expired[id] == nil {
+		w.expired[id] = map[int]bool{}
+	}
+	w.expired[id][x] = true
+}
 
 // GiveUp ends a process at its deadline.
 func (w *World) GiveUp(id ID) {
-	if p := w.processes[id]; p != nil && w.expired[id] {
+	if p := w.processes[id]; p != nil && w.expired[id][p.at] {
 		w.abort(p, "its deadline has passed")
 	}
 }
@@ -82,7 +87,7 @@ func (w *World) GiveUp(id ID) {
 // Ask asks the coordinator of a tentative row that has expired.
 func (w *World) Ask(x int, uid UID, id ID) {
 	r, ok := w.db[x].rows[uid][id]
-	if !ok || !w.expired[id] || r.lasting && !w.LastingAsks {
+	if !ok || !w.expired[id][x] || r.lasting && !w.LastingAsks {
 		return
 	}
 	if w.OpenedByTime {
@@ -111,9 +116,9 @@ func (w *World) answer(m message) {
 		verdict = "over"
 	case m.epoch < d.epoch: // O1
 		verdict = "aborted"
-	case w.expired[m.id] && w.AnswersWithoutRecord:
+	case w.expired[m.id][m.to] && w.AnswersWithoutRecord:
 		verdict = "aborted"
-	case w.expired[m.id]: // O2
+	case w.expired[m.id][m.to]: // O2
 		d.records[m.id] = record{}
 		verdict = "aborted"
 	}

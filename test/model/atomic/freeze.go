@@ -88,7 +88,7 @@ func (w *World) freeze(m message) {
 	if d.recovering && !w.FreezesBesideRecovery || over { // F6, F7
 		return
 	}
-	if !w.verified(m) { // F8
+	if !w.verified(m) || w.expired[m.id][m.to] && !w.ExpiredFreezes { // F8, F9
 		return
 	}
 	m.found = w.found(m)

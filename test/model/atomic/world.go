@@ -25,7 +25,7 @@ const (
 // Mistakes are planted one at a time.
 type Mistakes struct {
 	// Freezing.
-	RightsNotEnded, ChecksBeforeLock, EntriesBeforeResolution, RepeatedNamesInserted, UndecidedIsRead, DecommissionedFreezes, FreezesBesideRecovery, RepeatedIsTentative bool
+	RightsNotEnded, ChecksBeforeLock, EntriesBeforeResolution, RepeatedNamesInserted, UndecidedIsRead, DecommissionedFreezes, FreezesBesideRecovery, RepeatedIsTentative, ExpiredFreezes bool
 	// Writers.
 	OwnReferencesChange, FrozenTakesUnset, WritersCheckBeforeLock, FrozenGrants, LateGrants, ComparisonsWait bool
 	// Decision.
@@ -33,7 +33,7 @@ type Mistakes struct {
 	// Outcome.
 	OpenedByTime, NeverAsks, EpochBeforeRecord, EpochBeforeForgotten, RootRemovedIsDone, ForgetsCommittedEarly, ForgottenCommits, TellsOthersOnly bool
 	// Lasting rows.
-	CommittedOpens, ConfirmsBeforeItLasts, AbortedOpensAll, OverOpensLasting, LastingAsks, MarkDropsOwnRow, BrokenStays, MarkedIsBroken bool
+	CommittedOpens, ConfirmsBeforeItLasts, AbortedOpensAll, OverOpensLasting, LastingAsks, MarkDropsOwnRow, BrokenStays, MarkedIsBroken, RestoredRootStays bool
 }
 
 type reference struct {
@@ -126,7 +126,7 @@ type World struct {
 	bag            []message
 	processes      map[ID]*process
 	begun          map[ID]begin
-	expired        map[ID]bool
+	expired        map[ID]map[int]bool // by whose clock
 	n              int
 	calm           bool // nothing is lost any more
 	cycles         bool // references may form cycles
@@ -142,7 +142,7 @@ type begin struct {
 // New makes a world of deployments, the first of which has two resources, and the others one.
 func New(deployments int, pick func(n int) int, m Mistakes) *World {
 	w := &World{
-		Mistakes: m, pick: pick, decommissioned: map[int]bool{}, home: map[UID]int{}, processes: map[ID]*process{}, begun: map[ID]begin{}, expired: map[ID]bool{},
+		Mistakes: m, pick: pick, decommissioned: map[int]bool{}, home: map[UID]int{}, processes: map[ID]*process{}, begun: map[ID]begin{}, expired: map[ID]map[int]bool{},
 		bystander: newBystander(),
 	}
 	for d := range deployments {
