@@ -196,7 +196,8 @@ func (w *World) faults() []step {
 	}
 }
 
-// decided begins a schedule with a decision, of which some participants have heard: what comes then is about lasting rows.
+// decided begins a schedule with a decision, of which some participants have heard: what comes then is about
+// lasting rows.
 func (w *World) decided() {
 	w.start()
 	for n := 0; n < 50 && len(w.processes) > 0; n++ {
@@ -245,7 +246,8 @@ func play(pick func(n int) int, m Mistakes) *World {
 	return w
 }
 
-// Messages are lost, repeated and late, processes crash, databases are restored, deployments are decommissioned, deletions meet.
+// Messages are lost, repeated and late, processes crash, databases are restored, deployments are
+// decommissioned, deletions meet.
 func TestAtomicDeletionsOnEverySchedule_A1_A2_A3_A4_A5(t *testing.T) {
 	t.Parallel()
 	began, schedules, seen := time.Now(), 0, map[string]int{}
@@ -270,7 +272,8 @@ func TestAtomicDeletionsOnEverySchedule_A1_A2_A3_A4_A5(t *testing.T) {
 
 // aimed are schedules that chance finds too seldom. The deployments have the resources 1 and 4, 2, and 3.
 var aimed = map[string]func(w *World){
-	// A blocker goes with a member when the other member is looked at, and does not when its deployment is reached.
+	// A blocker goes with a member when the other member is looked at, and does not when its deployment is
+	// reached.
 	"ExcusesUnfrozen": func(w *World) {
 		h := w.refer(1, 0, 1, Cascade)
 		w.refer(1, h, 4, Block)
@@ -281,7 +284,8 @@ var aimed = map[string]func(w *World){
 		}
 		w.Drop(1, h, 0)
 	},
-	// A reference to unset is written after the look, and its confirm grants a right, under which a member is written.
+	// A reference to unset is written after the look, and its confirm grants a right, under which a member is
+	// written.
 	"FrozenTakesUnset": func(w *World) {
 		w.Start(0, 1)
 		for p := w.processes[w.newest()]; len(p.open()) > 0; {
@@ -336,7 +340,8 @@ var aimed = map[string]func(w *World){
 		w.ask(2, g)
 		w.deliverAll(anything)
 	},
-	// The coordinator is restored to after its decision, which it forgets, and then a question arrives that was asked before.
+	// The coordinator is restored to after its decision, which it forgets, and then a question arrives that
+	// was asked before.
 	"EpochBeforeForgotten": func(w *World) {
 		h := w.refer(1, 0, 1, Cascade)
 		w.Start(0, 1)
@@ -375,7 +380,8 @@ var aimed = map[string]func(w *World){
 		w.ask(1, h)
 		w.deliverAll(anything)
 	},
-	// The members 3 and 4 refer to one another, and nothing leads to them any more. 3 is opened, and a Freeze because of 4 comes late.
+	// The members 3 and 4 refer to one another, and nothing leads to them any more. 3 is opened, and a Freeze
+	// because of 4 comes late.
 	"ExpiredFreezes": func(w *World) {
 		w.refer(1, 2, 1, Cascade)
 		w.refer(2, 3, 2, Cascade)
@@ -393,6 +399,22 @@ var aimed = map[string]func(w *World){
 		w.ask(2, 3)
 		w.deliverAll(anything)
 		w.Forget(0, w.newest())
+	},
+	// As before, but 3 is restored to before its freeze and its mark, when what it referred to is removed.
+	"AnyEpochFreezes": func(w *World) {
+		w.refer(1, 2, 1, Cascade)
+		w.refer(2, 3, 2, Cascade)
+		w.refer(0, 4, 3, Cascade)
+		w.refer(2, 3, 4, Cascade)
+		w.Backup(2)
+		w.commits(0, 1)
+		w.Act(0, entry{1, 1})
+		w.Act(1, entry{2, 2})
+		w.Finalise(1, 2)
+		w.Restore(2)
+		w.Compare(2)
+		w.send(message{kind: "freeze", id: w.newest(), from: 0, to: 2, epoch: 1, uid: 4, own: 1})
+		w.deliverAll(anything)
 	},
 	// The coordinator loses a decision, and hears itself tell it.
 	"RestoredRootStays": func(w *World) {
@@ -436,7 +458,8 @@ func (w *World) ask(x int, uid UID) {
 	w.Ask(x, uid, w.newest())
 }
 
-// isForgotten lets all participants acknowledge the decision, which is forgotten then. Then the other messages arrive.
+// isForgotten lets all participants acknowledge the decision, which is forgotten then. Then the other
+// messages arrive.
 func (w *World) isForgotten(which func(m message) bool) {
 	w.Tell(0, w.newest())
 	w.deliverAll(which)

@@ -1,6 +1,7 @@
 package atomic
 
-// holds reports whether a deletion still is at a target: it has frozen it, or the target is marked or gone. It is the question of F8 and L4.
+// holds reports whether a deletion still is at a target: it has frozen it, or the target is marked or gone.
+// It is the question of F8 and L4.
 func (w *World) holds(a int, id ID, to UID) bool {
 	d := w.db[a]
 	_, frozen := d.rows[to][id]

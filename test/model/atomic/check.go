@@ -53,7 +53,8 @@ func (w *World) reach(id ID, x int) {
 	w.reached[id][x] = true
 }
 
-// restored notes which deletions a restore excuses: those that are committed and not done, and those whose decision is lost.
+// restored notes which deletions a restore excuses: those that are committed and not done, and those whose
+// decision is lost.
 func (w *World) restored(d int) {
 	w.count("restored")
 	for _, id := range sorted(w.begun) {
@@ -76,7 +77,8 @@ func (w *World) gone(id ID) bool {
 	return true
 }
 
-// broughtBack notes that the comparison of d has established a reference to a frozen or marked resource. It excuses no freeze that has not waited for it.
+// broughtBack notes that the comparison of d has established a reference to a frozen or marked resource. It
+// excuses no freeze that has not waited for it.
 func (w *World) broughtBack(d, a int, to UID) {
 	for _, id := range sorted(w.db[a].rows[to]) {
 		if d != a || w.db[a].rows[to][id].own != w.db[a].epoch {
@@ -102,7 +104,8 @@ func (w *World) lostDeployment(d int) {
 	}
 }
 
-// committed checks A1 at the decision: exactly the closure of the root is frozen, and nothing outside blocks it.
+// committed checks A1 at the decision: exactly the closure of the root is frozen, and nothing outside blocks
+// it.
 func (w *World) committed(p *process) {
 	w.count("committed")
 	w.note("%d is committed", p.id)
@@ -141,7 +144,8 @@ func (w *World) committed(p *process) {
 	}
 }
 
-// unknown reports whether a deployment has lost commits, or is decommissioned, and the coordinator cannot know it.
+// unknown reports whether a deployment has lost commits, or is decommissioned, and the coordinator cannot
+// know it.
 func (w *World) unknown(p *process, x int) bool {
 	return w.db[x].recovering && p.epochs[x] != w.db[x].epoch || w.decommissioned[x] && !w.db[p.at].left[x]
 }
@@ -274,7 +278,8 @@ func (w *World) blocked(uid UID) bool {
 	return slices.ContainsFunc(w.there(), func(x int) bool { return len(w.holders(x, uid, Block)) > 0 })
 }
 
-// Rest lets everything end, in rounds without a fault. Then the deadlines of what still runs pass, the oldest first.
+// Rest lets everything end, in rounds without a fault. Then the deadlines of what still runs pass, the oldest
+// first.
 func (w *World) Rest() {
 	w.calm = true
 	for n := 0; n < 50 && len(w.processes) > 0; n++ {

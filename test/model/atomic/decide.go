@@ -192,8 +192,12 @@ func (w *World) Tell(at int, id ID) {
 	}
 }
 
-// OpenByOperator opens the rows of a coordinator by decision of an operator; the coordinator may come back all the same.
+// OpenByOperator opens the rows of a coordinator by decision of an operator; the coordinator may come back
+// all the same.
 func (w *World) OpenByOperator(x int, id ID) {
+	if !w.expired[id][x] { // F9
+		return
+	}
 	w.void(id, byOperator)
 	for _, uid := range w.db[x].frozenBy(id) {
 		w.open(x, uid, id)

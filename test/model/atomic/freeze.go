@@ -2,7 +2,8 @@ package atomic
 
 import "slices"
 
-// work is a question of a coordinator: to freeze the holders of a target (or the root), or to look at a frozen member.
+// work is a question of a coordinator: to freeze the holders of a target (or the root), or to look at a
+// frozen member.
 type work struct {
 	kind string
 	to   int
@@ -77,7 +78,7 @@ func (w *World) Drive(id ID) {
 		left = []work{left[w.pick(len(left))]}
 	}
 	for _, k := range left {
-		w.send(message{kind: k.kind, id: id, from: p.at, to: k.to, epoch: p.epoch, uid: k.uid})
+		w.send(message{kind: k.kind, id: id, from: p.at, to: k.to, epoch: p.epoch, uid: k.uid, own: p.epochs[k.to]})
 	}
 }
 
@@ -89,6 +90,10 @@ func (w *World) freeze(m message) {
 		return
 	}
 	if !w.verified(m) || w.expired[m.id][m.to] && !w.ExpiredFreezes { // F8, F9
+		return
+	}
+	if m.own != 0 && m.own != d.epoch && !w.AnyEpochFreezes { // F4
+		w.send(message{kind: "refused", id: m.id, from: m.to, to: m.from, epoch: d.epoch})
 		return
 	}
 	m.found = w.found(m)
@@ -115,7 +120,8 @@ func (w *World) freeze(m message) {
 	w.send(answer)
 }
 
-// verified asks the deployment of a target whether this deletion has frozen it there, if it is neither the coordinator's nor the own one.
+// verified asks the deployment of a target whether this deletion has frozen it there, if it is neither the
+// coordinator's nor the own one.
 func (w *World) verified(m message) bool {
 	a := w.home[m.uid]
 	return a == m.from || a == m.to || !w.decommissioned[a] && !w.db[a].recovering && w.holds(a, m.id, m.uid)
@@ -144,7 +150,8 @@ func (w *World) entriesOf(d int, uid UID) (from []int) {
 	return from
 }
 
-// look is the answer about a frozen member: after the freeze, attempts are resolved, and then entries and blockers are read (F2).
+// look is the answer about a frozen member: after the freeze, attempts are resolved, and then entries and
+// blockers are read (F2).
 func (w *World) look(m message) {
 	d := w.db[m.to]
 	if d.recovering && !w.FreezesBesideRecovery {
@@ -189,7 +196,7 @@ func (w *World) answered(m message) {
 		return
 	}
 	switch {
-	case m.undecided:
+	case m.undecided, m.kind == "refused":
 	case m.kind == "frozen":
 		p.done[work{"freeze", m.from, m.uid}] = true
 		if m.uid == p.root && m.from == p.at && len(m.found) == 0 && !w.RepeatedNamesInserted {

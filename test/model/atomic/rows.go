@@ -75,7 +75,8 @@ func (w *World) dropRows(a int, uid UID, cause ID) {
 	}
 }
 
-// via is the target because of which a resource is frozen here: of the Freeze, or one that was found before it.
+// via is the target because of which a resource is frozen here: of the Freeze, or one that was found before
+// it.
 func (w *World) via(m message, uid UID) UID {
 	if w.home[m.uid] == m.to && m.uid == uid {
 		return 0

@@ -25,7 +25,7 @@ const (
 // Mistakes are planted one at a time.
 type Mistakes struct {
 	// Freezing.
-	RightsNotEnded, ChecksBeforeLock, EntriesBeforeResolution, RepeatedNamesInserted, UndecidedIsRead, DecommissionedFreezes, FreezesBesideRecovery, RepeatedIsTentative, ExpiredFreezes bool
+	RightsNotEnded, ChecksBeforeLock, EntriesBeforeResolution, RepeatedNamesInserted, UndecidedIsRead, DecommissionedFreezes, FreezesBesideRecovery, RepeatedIsTentative, ExpiredFreezes, AnyEpochFreezes bool
 	// Writers.
 	OwnReferencesChange, FrozenTakesUnset, WritersCheckBeforeLock, FrozenGrants, LateGrants, ComparisonsWait bool
 	// Decision.
@@ -112,7 +112,8 @@ type message struct {
 	undecided bool
 	looked    bool // only for a mistake
 	verdict   string
-	turn, own int // of a grant
+	turn      int // of a grant
+	own       int // the epoch of the receiver that the sender knows; 0: none
 }
 
 // World is all databases, messages and processes, and what a bystander knows.
@@ -223,7 +224,7 @@ func (w *World) Deliver(i int, again bool) {
 		w.freeze(m)
 	case "look":
 		w.look(m)
-	case "frozen", "seen":
+	case "frozen", "seen", "refused":
 		w.answered(m)
 	case "ask":
 		w.answer(m)

@@ -110,7 +110,8 @@ func (d *database) refers(holder UID, attempt int) bool {
 	return slices.ContainsFunc(d.resources[holder].refs, func(r reference) bool { return r.attempt == attempt })
 }
 
-// Settle asks the holder's deployment about an attempt, confirmed or not, and reports whether it is decided. One that is not committed may be
+// Settle asks the holder's deployment about an attempt, confirmed or not, and reports whether it is decided.
+// One that is not committed may be
 // denied. One to act becomes an entry, which grants the right.
 func (w *World) Settle(a, attempt int) bool {
 	d := w.db[a]
@@ -249,8 +250,8 @@ func (w *World) Compare(d int) {
 	w.db[d].recovering = false
 	clear(w.db[d].rights)
 	for _, o := range w.there() {
-		if o == d && !w.RestoredRootStays || o != d && w.chance(2) { // R4: elsewhere it saves time, and nothing rests on it
-			w.openRowsOf(o, d)
+		if o != d || !w.RestoredRootStays {
+			w.openRowsOf(o, d) // R4
 		}
 		if o != d {
 			w.compare(d, o, d)
@@ -322,7 +323,8 @@ func (w *World) Decommission(d int) {
 	w.lostDeployment(d)
 }
 
-// Learn lets a deployment learn of a decommissioning: what is about the other deployment goes, and the rows of its freezes.
+// Learn lets a deployment learn of a decommissioning: what is about the other deployment goes, and the rows
+// of its freezes.
 func (w *World) Learn(x, gone int) {
 	d := w.db[x]
 	if !w.decommissioned[gone] || w.decommissioned[x] || d.left[gone] {
