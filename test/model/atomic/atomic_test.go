@@ -291,17 +291,30 @@ var aimed = map[string]func(w *World){
 		for p := w.processes[w.newest()]; len(p.open()) > 0; {
 			w.drive(p.id)
 		}
-		w.Begin(1, 2, 1, Unset)
-		for len(w.writes) > 0 {
-			w.Commit(0)
-		}
-		for _, k := range sorted(w.db[0].blockades) {
-			w.Settle(0, k)
+		w.begins(1, 2, 1, Unset)
+		w.deliverAll(anything)
+		w.begins(1, 0, 1, Cascade)
+	},
+	// A right was asked for before a Freeze ended it, arrives after that, and a member is written under it.
+	"LateGrants": func(w *World) {
+		w.begins(1, 2, 1, Cascade)
+		w.Start(0, 1)
+		for p := w.processes[w.newest()]; len(p.open()) > 0; {
+			w.Drive(p.id)
+			w.deliverAll(func(m message) bool { return m.kind != "grant" })
 		}
 		w.deliverAll(anything)
-		w.Begin(1, 0, 1, Cascade)
-		for len(w.writes) > 0 {
-			w.Commit(0)
+		w.begins(1, 0, 1, Cascade)
+	},
+	// A participant has lost a blocker of its member, and has not compared.
+	"FreezesBesideRecovery": func(w *World) {
+		w.refer(0, 1, 2, Cascade)
+		w.Backup(0)
+		w.refer(2, 3, 1, Block)
+		w.Restore(0)
+		w.Start(1, 2)
+		for range 8 {
+			w.drive(w.newest())
 		}
 	},
 	// A freeze reaches a third deployment, which has learned that the coordinator's is decommissioned.
@@ -465,6 +478,17 @@ func (w *World) isForgotten(which func(m message) bool) {
 	w.deliverAll(which)
 	w.Forget(0, w.newest())
 	w.deliverAll(anything)
+}
+
+// begins begins a write, commits it if it may, and resolves attempts.
+func (w *World) begins(at int, holder, to UID, b Behaviour) {
+	w.Begin(at, holder, to, b)
+	for len(w.writes) > 0 {
+		w.Commit(0)
+	}
+	for _, k := range sorted(w.db[w.home[to]].blockades) {
+		w.Settle(w.home[to], k)
+	}
 }
 
 // refer writes a reference, and returns its holder. 0: a new one.
