@@ -193,6 +193,12 @@ func (w *World) faults() []step {
 				w.frozen(func(x int, _ UID, id ID) { w.OpenByOperator(x, id) })
 			}
 		}},
+		{1, func() {
+			a, uid := w.any()
+			if from := w.entriesOf(a, uid); len(from) > 0 && w.chance(2) {
+				w.Release(a, entry{uid, from[w.pick(len(from))]})
+			}
+		}},
 	}
 }
 
@@ -392,6 +398,12 @@ var aimed = map[string]func(w *World){
 		w.isForgotten(func(m message) bool { return m.kind != "freeze" })
 		w.ask(1, h)
 		w.deliverAll(anything)
+	},
+	// An operator releases the entry of a member's deployment, and the target is removed.
+	"GoneHolds": func(w *World) {
+		w.refer(1, 2, 1, Cascade)
+		w.commits(0, 1)
+		w.Release(0, entry{1, 1})
 	},
 	// The members 3 and 4 refer to one another, and nothing leads to them any more. 3 is opened, and a Freeze
 	// because of 4 comes late.

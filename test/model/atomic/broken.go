@@ -1,11 +1,11 @@
 package atomic
 
-// holds reports whether a deletion still is at a target: it has frozen it, or the target is marked or gone.
-// It is the question of F8 and L4.
+// holds reports whether a mark may still come from a target: a deletion has frozen it, or it is marked (L4).
 func (w *World) holds(a int, id ID, to UID) bool {
 	d := w.db[a]
 	_, frozen := d.rows[to][id]
-	return frozen || !d.active(to) && !w.MarkedIsBroken
+	r, exists := d.resources[to]
+	return frozen || r.marked && !w.MarkedIsBroken || !exists && w.GoneHolds
 }
 
 // Follow asks for the target because of which a lasting row is there, in its own database or elsewhere (L4).
@@ -16,7 +16,7 @@ func (w *World) Follow(x int, uid UID, id ID) {
 		return
 	}
 	switch a := w.home[r.via]; {
-	case !d.refersTo(uid, r.via), a == x && !w.holds(x, id, r.via):
+	case !d.refersTo(uid, r.via), d.left[a], a == x && !w.holds(x, id, r.via):
 		w.breaks(x, uid, id)
 	case a != x:
 		w.send(message{kind: "holds?", id: id, from: x, to: a, uid: r.via})

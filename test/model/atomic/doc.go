@@ -13,7 +13,8 @@
 //	A1  D is committed: every member is removed, and none ends BLOCKED by a reference from outside. It is void
 //	    if a database that D has asked (C's is one) is restored or decommissioned, and C cannot know it at the
 //	    decision; if that comes between the decision and the mark; if a comparison between freeze and mark
-//	    brings back a reference to a member, from whatever database; or if an operator has opened rows.
+//	    brings back a reference to a member, from whatever database; or if an operator has opened rows, or has
+//	    released an entry.
 //	A2  D is refused or aborted: no resource is marked by D anywhere.
 //	A3  D has one outcome, also beside restores of participants, and of C to after the decision.
 //	A4  At rest no frozen row is left, and every committed deletion is done.
@@ -102,13 +103,16 @@
 //     again.
 //   - L4. A row names the first target because of which it was inserted: the Freeze's, or the one in its own
 //     database that it was found by. When a lasting row has expired, its deployment looks from time to time
-//     whether the resource still refers to that target by a cascading reference, and D still holds it, which
-//     is the question of F8 again. A no to either opens the row. Without it a row stays for ever: its
-//     reference is dropped because the target's deployment is decommissioned, or is restored to before the
-//     target; the target is restored to before its mark, while what marked it is removed; the resource itself
-//     is restored so, with its lasting row; or an operator has opened the target, which leaves the deletion
-//     then. Each of these makes A1 void. The rows behind follow one by one: the targets that rows name form
-//     no ring (F4, F9). A marked target holds: its entry brings the mark.
+//     whether a mark may still come from that target: the resource refers to it by a cascading reference, its
+//     deployment is not decommissioned, and says, while it does not recover, that a row of D for it exists,
+//     tentative or lasting, or that it is marked. Otherwise the row is opened. A target that is gone is a no,
+//     unlike in F8: it was removed after the resource was marked, or never will mark it. Without this rule a
+//     row stays for ever, and keeps away the writer who would mend a reference that dangles: the target's
+//     deployment is decommissioned, or restored to before the target; the target is restored to before its
+//     mark, and what marked it is removed; the resource is restored so, with its lasting row; an operator has
+//     opened the target, which leaves the deletion then, or has released the entry of the resource's
+//     deployment. Each of these makes A1 void. The rows behind follow one by one: the targets that rows name
+//     form no ring (F4, F9).
 //
 // Restores
 //

@@ -124,7 +124,11 @@ func (w *World) freeze(m message) {
 // coordinator's nor the own one.
 func (w *World) verified(m message) bool {
 	a := w.home[m.uid]
-	return a == m.from || a == m.to || !w.decommissioned[a] && !w.db[a].recovering && w.holds(a, m.id, m.uid)
+	if a == m.from || a == m.to {
+		return true
+	}
+	_, exists := w.db[a].resources[m.uid]
+	return !w.decommissioned[a] && !w.db[a].recovering && (w.holds(a, m.id, m.uid) || !exists)
 }
 
 // found lists what a freeze is about.

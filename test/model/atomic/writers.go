@@ -214,6 +214,21 @@ func (w *World) Act(a int, n entry) {
 	delete(d.entries, n)
 }
 
+// Release removes an entry by decision of an operator: the references there are not acted upon, and dangle.
+func (w *World) Release(a int, n entry) {
+	d, x := w.db[a], w.db[n.from]
+	if !d.resources[n.to].marked || !d.entries[n] || d.recovering || x.recovering || w.decommissioned[n.from] {
+		return
+	}
+	w.note("the entry of %d for %d is released", n.from, n.to)
+	for id := range w.begun {
+		w.void(id, "a forced release")
+	}
+	delete(x.rights, n.to)
+	x.closes[n.to]++
+	delete(d.entries, n)
+}
+
 // Finalise removes a resource that waits for nothing.
 func (w *World) Finalise(a int, uid UID) {
 	d := w.db[a]
@@ -275,12 +290,12 @@ func (w *World) compare(d, a, x int) {
 		}
 	}
 	for _, h := range sorted(o.resources) {
-		w.dropRefs(x, h, func(r reference) bool {
+		w.dropRefs(x, h, func(r reference) bool { // it dangles, until somebody drops it
 			_, exists := t.resources[r.to]
-			return w.home[r.to] == a && !exists // it dangles
+			return w.home[r.to] == a && !exists && w.chance(2)
 		})
 		for _, r := range o.resources[h].refs {
-			if w.home[r.to] == a {
+			if _, exists := t.resources[r.to]; exists && w.home[r.to] == a {
 				w.restoreReference(d, a, x, h, r)
 			}
 		}
@@ -343,7 +358,7 @@ func (w *World) Learn(x, gone int) {
 		}
 	}
 	for _, h := range sorted(d.resources) {
-		w.dropRefs(x, h, func(r reference) bool { return w.home[r.to] == gone })
+		w.dropRefs(x, h, func(r reference) bool { return w.home[r.to] == gone && (r.b != Cascade || w.chance(2)) }) // or it dangles
 	}
 	w.openRowsOf(x, gone)
 }
