@@ -212,6 +212,13 @@ func (w *World) decided() {
 		}
 		w.deliverAll(func(m message) bool { return m.kind != "told" || w.chance(3) })
 	}
+	for _, id := range sorted(w.begun) {
+		for x := range w.db {
+			if w.chance(2) {
+				w.Expire(id, x)
+			}
+		}
+	}
 }
 
 // play plays one schedule, which has weights of its own for the kinds of steps, some of which it leaves out.
@@ -223,7 +230,7 @@ func play(pick func(n int) int, m Mistakes) *World {
 		w.round()
 	}
 	w.Backup(w.there()...)
-	if w.chance(4) {
+	if w.chance(3) {
 		w.decided()
 	}
 	steps, total := w.steps(), 0
@@ -253,7 +260,7 @@ func play(pick func(n int) int, m Mistakes) *World {
 }
 
 // Messages are lost, repeated and late, processes crash, databases are restored, deployments are
-// decommissioned, deletions meet.
+// decommissioned, deletions share members.
 func TestAtomicDeletionsOnEverySchedule_A1_A2_A3_A4_A5(t *testing.T) {
 	t.Parallel()
 	began, schedules, seen := time.Now(), 0, map[string]int{}

@@ -49,9 +49,9 @@
 //     of an undecided deletion.
 //   - F7. A Freeze of a decommissioned coordinator is refused under the lock that the decommissioning takes:
 //     it may reach a third deployment late, and its rows would stay for ever. One of an older epoch than is
-//     known is refused as well, only to save a question: C would answer "aborted". A participant that is
-//     known to be decommissioned aborts D, also when it has answered everything: members behind it refer to
-//     nothing any more, and stay.
+//     known is refused as well: C would answer "aborted", and a row that R4 has dropped does not come again.
+//     A participant that is known to be decommissioned aborts D, also when it has answered everything:
+//     members behind it refer to nothing any more, and stay.
 //   - F8. A Freeze because of a target of a third deployment, neither C's nor its own, is verified there: a
 //     row of D for the target exists, tentative or lasting, or the target is marked or gone. Otherwise, and
 //     while that deployment recovers or is silent, it is not answered, and D ends at its deadline at the
