@@ -412,6 +412,13 @@ var aimed = map[string]func(w *World){
 		w.commits(0, 1)
 		w.Release(0, entry{1, 1})
 	},
+	// As before, but the member also blocks the target, which is not removed then.
+	"ReleasedHolds": func(w *World) {
+		w.refer(1, 2, 1, Cascade)
+		w.refer(1, 2, 1, Block)
+		w.commits(0, 1)
+		w.Release(0, entry{1, 1})
+	},
 	// The members 3 and 4 refer to one another, and nothing leads to them any more. 3 is opened, and a Freeze
 	// because of 4 comes late.
 	"ExpiredFreezes": func(w *World) {

@@ -1,11 +1,14 @@
 package atomic
 
-// holds reports whether a mark may still come from a target: a deletion has frozen it, or it is marked (L4).
-func (w *World) holds(a int, id ID, to UID) bool {
+// holds reports whether a mark at x may still come from a target: a deletion has frozen it, or it is marked,
+// and x
+// has an entry there (L4).
+func (w *World) holds(a int, id ID, to UID, x int) bool {
 	d := w.db[a]
 	_, frozen := d.rows[to][id]
 	r, exists := d.resources[to]
-	return frozen || r.marked && !w.MarkedIsBroken || !exists && w.GoneHolds
+	acts := a == x || d.entries[entry{to, x}] || w.ReleasedHolds
+	return frozen || r.marked && acts && !w.MarkedIsBroken || !exists && w.GoneHolds
 }
 
 // Follow asks for the target because of which a lasting row is there, in its own database or elsewhere (L4).
@@ -16,7 +19,7 @@ func (w *World) Follow(x int, uid UID, id ID) {
 		return
 	}
 	switch a := w.home[r.via]; {
-	case !d.refersTo(uid, r.via), d.left[a], a == x && !w.holds(x, id, r.via):
+	case !d.refersTo(uid, r.via), d.left[a], a == x && !w.holds(x, id, r.via, x):
 		w.breaks(x, uid, id)
 	case a != x:
 		w.send(message{kind: "holds?", id: id, from: x, to: a, uid: r.via})
@@ -25,7 +28,7 @@ func (w *World) Follow(x int, uid UID, id ID) {
 
 // followed answers for a target. Its deployment does not answer while it recovers.
 func (w *World) followed(m message) {
-	if d := w.db[m.to]; !d.recovering && !w.holds(m.to, m.id, m.uid) {
+	if d := w.db[m.to]; !d.recovering && !w.holds(m.to, m.id, m.uid, m.from) {
 		w.send(message{kind: "holds not", id: m.id, from: m.to, to: m.from, uid: m.uid})
 	}
 }

@@ -105,14 +105,15 @@
 //     database that it was found by. When a lasting row has expired, its deployment looks from time to time
 //     whether a mark may still come from that target: the resource refers to it by a cascading reference, its
 //     deployment is not decommissioned, and says, while it does not recover, that a row of D for it exists,
-//     tentative or lasting, or that it is marked. Otherwise the row is opened. A target that is gone is a no,
-//     unlike in F8: it was removed after the resource was marked, or never will mark it. Without this rule a
-//     row stays for ever, and keeps away the writer who would mend a reference that dangles: the target's
-//     deployment is decommissioned, or restored to before the target; the target is restored to before its
-//     mark, and what marked it is removed; the resource is restored so, with its lasting row; an operator has
-//     opened the target, which leaves the deletion then, or has released the entry of the resource's
-//     deployment. Each of these makes A1 void. The rows behind follow one by one: the targets that rows name
-//     form no ring (F4, F9).
+//     tentative or lasting, or that it is marked, and still waits for this deployment: it has an entry.
+//     Otherwise the row is opened. A target that is gone, or marked without the entry, is a no, unlike in F8:
+//     the resource was marked before, or will not be marked by it; it may itself block the target, which is
+//     not gone before the row is. Without this rule a row stays for ever, and keeps away the writer who would
+//     mend a reference that dangles: the target's deployment is decommissioned, or restored to before the
+//     target; the target is restored to before its mark, and what marked it is removed; the resource is
+//     restored so, with its lasting row; an operator has opened the target, which leaves the deletion then,
+//     or has released the entry of the resource's deployment. Each of these makes A1 void. The rows behind
+//     follow one by one: the targets that rows name form no ring (F4, F9).
 //
 // Restores
 //

@@ -127,8 +127,8 @@ func (w *World) verified(m message) bool {
 	if a == m.from || a == m.to {
 		return true
 	}
-	_, exists := w.db[a].resources[m.uid]
-	return !w.decommissioned[a] && !w.db[a].recovering && (w.holds(a, m.id, m.uid) || !exists)
+	_, frozen := w.db[a].rows[m.uid][m.id]
+	return !w.decommissioned[a] && !w.db[a].recovering && (frozen || !w.db[a].active(m.uid))
 }
 
 // found lists what a freeze is about.
