@@ -53,7 +53,8 @@ func (w *World) reach(id ID, x int) {
 	w.reached[id][x] = true
 }
 
-// restored notes which deletions a restore excuses: those that are committed and not done, and those whose decision is lost.
+// restored notes which deletions a restore excuses: those that are committed and not done, and those whose
+// decision is lost.
 func (w *World) restored(d int) {
 	w.count("restored")
 	for _, id := range sorted(w.begun) {
@@ -76,11 +77,14 @@ func (w *World) gone(id ID) bool {
 	return true
 }
 
-// broughtBack notes that the comparison of d has established a reference to a frozen or marked resource. It excuses no freeze that has not waited for it.
+// broughtBack notes that the comparison of d has established a reference to a frozen or marked resource. It
+// excuses no freeze that has not waited for it.
 func (w *World) broughtBack(d, a int, to UID) {
-	if r, frozen := w.db[a].frozen[to]; frozen && (d != a || r.own != w.db[a].epoch) {
-		w.count("brought back")
-		w.void(r.id, "a comparison")
+	for _, id := range sorted(w.db[a].rows[to]) {
+		if d != a || w.db[a].rows[to][id].own != w.db[a].epoch {
+			w.count("brought back")
+			w.void(id, "a comparison")
+		}
 	}
 	for id := range w.members {
 		if w.members[id][to] {
@@ -100,17 +104,16 @@ func (w *World) lostDeployment(d int) {
 	}
 }
 
-// committed checks A1 at the decision: exactly the closure of the root is frozen, and nothing outside blocks it.
+// committed checks A1 at the decision: exactly the closure of the root is frozen, and nothing outside blocks
+// it.
 func (w *World) committed(p *process) {
 	w.count("committed")
 	w.note("%d is committed", p.id)
 	w.decides(p.id, "committed")
 	closure, frozen := w.wholeClosure(p), map[UID]bool{}
 	for _, x := range w.there() {
-		for uid, r := range w.db[x].frozen {
-			if r.id == p.id {
-				frozen[uid] = true
-			}
+		for _, uid := range w.db[x].frozenBy(p.id) {
+			frozen[uid] = true
 		}
 	}
 	for x := range w.reached[p.id] {
@@ -141,7 +144,8 @@ func (w *World) committed(p *process) {
 	}
 }
 
-// unknown reports whether a deployment has lost commits, or is decommissioned, and the coordinator cannot know it.
+// unknown reports whether a deployment has lost commits, or is decommissioned, and the coordinator cannot
+// know it.
 func (w *World) unknown(p *process, x int) bool {
 	return w.db[x].recovering && p.epochs[x] != w.db[x].epoch || w.decommissioned[x] && !w.db[p.at].left[x]
 }
@@ -163,9 +167,14 @@ func (w *World) wholeClosure(p *process) []UID {
 
 // cascadesToMarked reports whether a resource goes with another deletion.
 func (w *World) cascadesToMarked(uid UID) bool {
-	for _, r := range w.db[w.home[uid]].resources[uid].refs {
-		if r.b == Cascade && (!w.db[w.home[r.to]].active(r.to) || w.cascadesToMarked(r.to)) {
-			return true
+	for all, i := []UID{uid}, 0; i < len(all); i++ {
+		for _, r := range w.db[w.home[all[i]]].resources[all[i]].refs {
+			if r.b != Cascade || slices.Contains(all, r.to) {
+				continue
+			}
+			if all = append(all, r.to); !w.db[w.home[r.to]].active(r.to) {
+				return true
+			}
 		}
 	}
 	return false
@@ -184,8 +193,11 @@ func (w *World) checkBlockers(id ID, uid UID) {
 // beforeMark checks A1 and A2.
 func (w *World) beforeMark(a int, uid UID, cause ID) {
 	w.note("%d is marked by %d", uid, cause)
-	if r, ok := w.db[a].frozen[uid]; ok && r.id != cause {
+	if _, ok := w.db[a].rows[uid][cause]; !ok && w.db[a].frozen(uid) {
 		w.count("marked by another")
+	}
+	if len(w.db[a].rows[uid]) > 1 {
+		w.count("shared")
 	}
 	if cause == 0 || w.forsaken[cause] {
 		return
@@ -237,22 +249,13 @@ func (w *World) opened(id ID, uid UID) {
 	}
 }
 
-// keptOut checks A6 when a deletion ends at its deadline, at rest.
-func (w *World) keptOut(p *process) {
-	if w.calm && p.met > p.id {
-		w.report("A6: %d ends at its deadline, because of the younger %d", p.id, p.met)
-	}
-}
-
 // atRest checks A1, A4, and that nothing waits for nothing.
 func (w *World) atRest() {
 	for _, d := range w.there() {
 		if w.db[d].recovering {
 			w.report("A4: the recovery of %d does not end", d)
 		}
-		for _, uid := range sorted(w.db[d].frozen) {
-			w.report("A4: %d stays frozen by %d", uid, w.db[d].frozen[uid].id)
-		}
+		w.db[d].each(func(uid UID, id ID, r row) { w.report("A4: %d stays frozen by %d, lasting: %v", uid, id, r.lasting) })
 		for _, id := range sorted(w.db[d].records) {
 			if waits := w.waits(d, id); len(waits) > 0 {
 				w.report("A4: %d waits for %v", id, waits)
@@ -275,14 +278,17 @@ func (w *World) blocked(uid UID) bool {
 	return slices.ContainsFunc(w.there(), func(x int) bool { return len(w.holders(x, uid, Block)) > 0 })
 }
 
-// Rest lets everything end, in rounds without a fault. Then the deadlines of what still runs pass, the oldest first.
+// Rest lets everything end, in rounds without a fault. Then the deadlines of what still runs pass, the oldest
+// first.
 func (w *World) Rest() {
 	w.calm = true
 	for n := 0; n < 50 && len(w.processes) > 0; n++ {
 		w.round()
 	}
 	for _, id := range sorted(w.begun) {
-		w.Expire(id)
+		for x := range w.db {
+			w.Expire(id, x)
+		}
 		w.GiveUp(id)
 		w.round()
 	}
@@ -315,9 +321,10 @@ func (w *World) round() {
 
 // work does all that a deployment owes.
 func (w *World) work(d int) {
-	for _, uid := range sorted(w.db[d].frozen) {
-		w.Ask(d, uid)
-	}
+	w.db[d].each(func(uid UID, id ID, _ row) {
+		w.Ask(d, uid, id)
+		w.Follow(d, uid, id)
+	})
 	for _, id := range sorted(w.db[d].records) {
 		w.Tell(d, id)
 	}

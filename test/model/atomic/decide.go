@@ -16,14 +16,12 @@ func (w *World) decide(p *process) {
 			return
 		}
 	}
-	waits := sorted(p.epochs)
-	d.records[p.id] = record{committed: true, waits: slices.DeleteFunc(waits, func(x int) bool { return x == p.at })}
+	waits := sorted(p.epochs) // with its own deployment
+	d.records[p.id] = record{committed: true, waits: slices.DeleteFunc(waits, func(x int) bool { return x == p.at && w.TellsOthersOnly })}
 	w.committed(p)
-	w.markAll(p.at, p.id) // O3
+	w.mark(p.at, p.root, p.id)
 	delete(w.processes, p.id)
-	for _, x := range d.records[p.id].waits {
-		w.send(message{kind: "told", id: p.id, from: p.at, to: x, verdict: "committed"})
-	}
+	w.Tell(p.at, p.id)
 }
 
 // stops says why a deletion cannot commit.
@@ -71,34 +69,33 @@ func (w *World) abort(p *process, why string) {
 	}
 }
 
-// Expire lets the deadline of a deletion pass, and so the `until` of its rows.
-func (w *World) Expire(id ID) { w.expired[id] = true }
+// Expire lets the deadline of a deletion pass, and so the `until` of its rows, by the clock of a deployment.
+func (w *World) Expire(id ID, x int) {
+	if w.expired[id] == nil {
+		w.expired[id] = map[int]bool{}
+	}
+	w.expired[id][x] = true
+}
 
 // GiveUp ends a process at its deadline.
 func (w *World) GiveUp(id ID) {
-	if p := w.processes[id]; p != nil && w.expired[id] {
-		w.keptOut(p)
+	if p := w.processes[id]; p != nil && w.expired[id][p.at] {
 		w.abort(p, "its deadline has passed")
 	}
 }
 
-// Ask asks the coordinator of a row that has expired.
-func (w *World) Ask(x int, uid UID) {
-	r, ok := w.db[x].frozen[uid]
-	if !ok || !w.expired[r.id] {
+// Ask asks the coordinator of a tentative row that has expired.
+func (w *World) Ask(x int, uid UID, id ID) {
+	r, ok := w.db[x].rows[uid][id]
+	if !ok || !w.expired[id][x] || r.lasting && !w.LastingAsks {
 		return
 	}
 	if w.OpenedByTime {
-		w.openRows(x, r.id)
+		w.openRows(x, id)
 	}
 	if !w.NeverAsks {
-		w.ask(x, r, 0)
+		w.send(message{kind: "ask", id: id, from: x, to: r.coordinator, epoch: r.epoch})
 	}
-}
-
-// ask asks the coordinator of a row, possibly because another deletion waits for it.
-func (w *World) ask(x int, r row, waits ID) {
-	w.send(message{kind: "ask", id: r.id, from: x, to: r.coordinator, epoch: r.epoch, by: waits})
 }
 
 // answer answers a participant: the decision first, then what shows that there can be none.
@@ -119,12 +116,9 @@ func (w *World) answer(m message) {
 		verdict = "over"
 	case m.epoch < d.epoch: // O1
 		verdict = "aborted"
-	case w.expired[m.id] && w.AnswersWithoutRecord:
+	case w.expired[m.id][m.to] && w.AnswersWithoutRecord:
 		verdict = "aborted"
-	case w.expired[m.id], m.by != 0 && m.by < m.id && !w.YoungerStays: // O2, M2
-		if !w.expired[m.id] {
-			w.count("yielded")
-		}
+	case w.expired[m.id][m.to]: // O2
 		d.records[m.id] = record{}
 		verdict = "aborted"
 	}
@@ -144,42 +138,31 @@ func (w *World) told(m message) {
 		if w.db[m.to].recovering {
 			return
 		}
-		w.markAll(m.to, m.id)
-		w.send(message{kind: "marked", id: m.id, from: m.to, to: m.from})
-	}
-}
-
-// markAll marks all frozen members of a committed deletion in one transaction, which drops their rows.
-func (w *World) markAll(x int, id ID) {
-	for _, uid := range sorted(w.db[x].frozen) {
-		if w.db[x].frozen[uid].id != id {
-			continue
+		w.send(message{kind: "confirmed", id: m.id, from: m.to, to: m.from})
+		if !w.ConfirmsBeforeItLasts || w.chance(2) { // the process may crash between
+			w.last(m.to, m.id)
 		}
-		w.count("marked")
-		w.mark(x, uid, id)
 	}
 }
 
-// openRows opens what a deletion has frozen.
+// openRows drops the tentative rows of a deletion.
 func (w *World) openRows(x int, id ID) {
-	for _, uid := range sorted(w.db[x].frozen) {
-		if w.db[x].frozen[uid].id == id {
-			w.note("%d is opened", uid)
-			delete(w.db[x].frozen, uid)
-			w.opened(id, uid)
+	w.db[x].each(func(uid UID, by ID, r row) {
+		if by == id && (!r.lasting || w.LastingAsks || w.OverOpensLasting) || by != id && w.AbortedOpensAll {
+			w.open(x, uid, by)
 		}
-	}
+	})
 }
 
-// markedAt is told that a participant has marked.
-func (w *World) markedAt(m message) {
+// confirmed is told that the rows of a participant are lasting.
+func (w *World) confirmed(m message) {
 	d := w.db[m.to]
 	if r, ok := d.records[m.id]; ok && r.committed {
 		d.records[m.id] = record{committed: true, waits: slices.DeleteFunc(slices.Clone(r.waits), func(x int) bool { return x == m.from })}
 	}
 }
 
-// waits lists the participants whose mark a committed deletion waits for.
+// waits lists the participants whose acknowledgement a committed deletion waits for.
 func (w *World) waits(at int, id ID) (all []int) {
 	for _, x := range w.db[at].records[id].waits {
 		if !w.db[at].left[x] {
@@ -209,10 +192,14 @@ func (w *World) Tell(at int, id ID) {
 	}
 }
 
-// OpenByOperator opens the rows of a coordinator by decision of an operator; the coordinator may come back all the same.
-func (w *World) OpenByOperator(x int, uid UID) {
-	if r, ok := w.db[x].frozen[uid]; ok {
-		w.void(r.id, byOperator)
-		w.openRows(x, r.id)
+// OpenByOperator opens the rows of a coordinator by decision of an operator; the coordinator may come back
+// all the same.
+func (w *World) OpenByOperator(x int, id ID) {
+	if !w.expired[id][x] { // F9
+		return
+	}
+	w.void(id, byOperator)
+	for _, uid := range w.db[x].frozenBy(id) {
+		w.open(x, uid, id)
 	}
 }

@@ -2,7 +2,8 @@ package atomic
 
 import "slices"
 
-// work is a question of a coordinator: to freeze the holders of a target (or the root), or to look at a frozen member.
+// work is a question of a coordinator: to freeze the holders of a target (or the root), or to look at a
+// frozen member.
 type work struct {
 	kind string
 	to   int
@@ -19,7 +20,6 @@ type process struct {
 	members   map[UID]bool
 	epochs    map[int]int // the first of each participant
 	blockers  map[UID]bool
-	met       ID // the other deletion because of which it waits
 }
 
 // Start begins an atomic deletion.
@@ -78,7 +78,7 @@ func (w *World) Drive(id ID) {
 		left = []work{left[w.pick(len(left))]}
 	}
 	for _, k := range left {
-		w.send(message{kind: k.kind, id: id, from: p.at, to: k.to, epoch: p.epoch, uid: k.uid})
+		w.send(message{kind: k.kind, id: id, from: p.at, to: k.to, epoch: p.epoch, uid: k.uid, own: p.epochs[k.to]})
 	}
 }
 
@@ -89,6 +89,13 @@ func (w *World) freeze(m message) {
 	if d.recovering && !w.FreezesBesideRecovery || over { // F6, F7
 		return
 	}
+	if !w.verified(m) || w.expired[m.id][m.to] && !w.ExpiredFreezes { // F8, F9
+		return
+	}
+	if m.own != 0 && m.own != d.epoch && !w.AnyEpochFreezes { // F4
+		w.send(message{kind: "refused", id: m.id, from: m.to, to: m.from, epoch: d.epoch})
+		return
+	}
 	m.found = w.found(m)
 	if w.ChecksBeforeLock && !m.looked {
 		m.looked = true
@@ -96,24 +103,13 @@ func (w *World) freeze(m message) {
 		return
 	}
 	answer := message{kind: "frozen", id: m.id, from: m.to, to: m.from, epoch: d.epoch, uid: m.uid}
-	for _, uid := range m.found {
-		if other, ok := d.frozen[uid]; ok && other.id != m.id {
-			answer.by = other.id
-			w.count("met")
-			if !w.AsksAtUntilOnly {
-				w.ask(m.to, other, m.id) // M1
-			}
-			w.send(answer)
-			return
-		}
-	}
 	if w.home[m.uid] != m.to && !w.RightsNotEnded { // F1
 		delete(d.rights, m.uid)
 		d.closes[m.uid]++
 	}
 	for _, uid := range m.found {
-		if _, ok := d.frozen[uid]; !ok {
-			d.frozen[uid] = row{m.id, m.from, m.epoch, d.epoch, w.entriesOf(m.to, uid)}
+		if _, ok := d.rows[uid][m.id]; !ok || w.RepeatedIsTentative {
+			d.put(uid, m.id, row{coordinator: m.from, epoch: m.epoch, via: w.via(m, uid), own: d.epoch, entries: w.entriesOf(m.to, uid)})
 		} else if w.RepeatedNamesInserted {
 			continue
 		}
@@ -122,6 +118,17 @@ func (w *World) freeze(m message) {
 	w.reach(m.id, m.to)
 	w.count("frozen")
 	w.send(answer)
+}
+
+// verified asks the deployment of a target whether this deletion has frozen it there, if it is neither the
+// coordinator's nor the own one.
+func (w *World) verified(m message) bool {
+	a := w.home[m.uid]
+	if a == m.from || a == m.to {
+		return true
+	}
+	_, frozen := w.db[a].rows[m.uid][m.id]
+	return !w.decommissioned[a] && !w.db[a].recovering && (frozen || !w.db[a].active(m.uid))
 }
 
 // found lists what a freeze is about.
@@ -147,7 +154,8 @@ func (w *World) entriesOf(d int, uid UID) (from []int) {
 	return from
 }
 
-// look is the answer about a frozen member: after the freeze, attempts are resolved, and then entries and blockers are read (F2).
+// look is the answer about a frozen member: after the freeze, attempts are resolved, and then entries and
+// blockers are read (F2).
 func (w *World) look(m message) {
 	d := w.db[m.to]
 	if d.recovering && !w.FreezesBesideRecovery {
@@ -161,7 +169,7 @@ func (w *World) look(m message) {
 	}
 	if d.active(m.uid) {
 		answer.entries = w.entriesOf(m.to, m.uid)
-		if r, ok := d.frozen[m.uid]; ok && w.EntriesBeforeResolution {
+		if r, ok := d.rows[m.uid][m.id]; ok && w.EntriesBeforeResolution {
 			answer.entries = r.entries
 		}
 		answer.blockers = w.holders(m.to, m.uid, Block)
@@ -192,11 +200,8 @@ func (w *World) answered(m message) {
 		return
 	}
 	switch {
-	case m.undecided:
-	case m.by != 0:
-		p.met = m.by
+	case m.undecided, m.kind == "refused":
 	case m.kind == "frozen":
-		p.met = 0
 		p.done[work{"freeze", m.from, m.uid}] = true
 		if m.uid == p.root && m.from == p.at && len(m.found) == 0 && !w.RepeatedNamesInserted {
 			w.abort(p, "its root is gone")

@@ -25,15 +25,15 @@ const (
 // Mistakes are planted one at a time.
 type Mistakes struct {
 	// Freezing.
-	RightsNotEnded, ChecksBeforeLock, EntriesBeforeResolution, RepeatedNamesInserted, UndecidedIsRead, DecommissionedFreezes, FreezesBesideRecovery bool
+	RightsNotEnded, ChecksBeforeLock, EntriesBeforeResolution, RepeatedNamesInserted, UndecidedIsRead, DecommissionedFreezes, FreezesBesideRecovery, RepeatedIsTentative, ExpiredFreezes, AnyEpochFreezes bool
 	// Writers.
 	OwnReferencesChange, FrozenTakesUnset, WritersCheckBeforeLock, FrozenGrants, LateGrants, ComparisonsWait bool
 	// Decision.
 	DecidesWithoutCompeting, AnswersWithoutRecord, EpochsNotCompared, LaterEpochReplaces, ParticipantsMayLeave, OwnEpochNotCompared, ExcusesUnfrozen bool
 	// Outcome.
-	OpenedByTime, NeverAsks, EpochBeforeRecord, EpochBeforeForgotten, RootRemovedIsDone, ForgetsCommittedEarly, ForgottenCommits bool
-	// Meeting.
-	YoungerStays, AsksAtUntilOnly bool
+	OpenedByTime, NeverAsks, EpochBeforeRecord, EpochBeforeForgotten, RootRemovedIsDone, ForgetsCommittedEarly, ForgottenCommits, TellsOthersOnly bool
+	// Lasting rows.
+	CommittedOpens, ConfirmsBeforeItLasts, AbortedOpensAll, OverOpensLasting, LastingAsks, MarkDropsOwnRow, BrokenStays, MarkedIsBroken, GoneHolds, ReleasedHolds, RestoredRootStays bool
 }
 
 type reference struct {
@@ -47,14 +47,6 @@ type resource struct {
 	refs   []reference
 	marked bool
 	cause  ID // the atomic deletion that has marked it; 0: another one
-}
-
-// row says that a resource is frozen.
-type row struct {
-	id                 ID
-	coordinator, epoch int
-	own                int   // the epoch of this database
-	entries            []int // only for a mistake: what was read in the transaction of the freeze
 }
 
 // blockade is the row of an attempt at the target's deployment. An attempt to act becomes an entry.
@@ -74,15 +66,15 @@ type entry struct {
 // record is a decision.
 type record struct {
 	committed bool
-	waits     []int // participants that have not marked
+	waits     []int // participants that have not acknowledged it
 }
 
 type database struct {
 	epoch      int
 	recovering bool // it has lost commits, and was not compared
 	resources  map[UID]resource
-	frozen     map[UID]row
-	blockades  map[int]blockade // by attempt
+	rows       map[UID]map[ID]row // by resource and deletion: freezes are shared
+	blockades  map[int]blockade   // by attempt
 	entries    map[entry]bool
 	rights     map[UID]bool // to targets of others
 	closes     map[UID]int  // how often the right was ended
@@ -94,8 +86,11 @@ type database struct {
 
 func (d *database) copied() *database {
 	c := *d
-	c.resources, c.frozen, c.blockades, c.entries = maps.Clone(d.resources), maps.Clone(d.frozen), maps.Clone(d.blockades), maps.Clone(d.entries)
+	c.resources, c.rows, c.blockades, c.entries = maps.Clone(d.resources), map[UID]map[ID]row{}, maps.Clone(d.blockades), maps.Clone(d.entries)
 	c.rights, c.closes, c.records, c.knows, c.left = maps.Clone(d.rights), maps.Clone(d.closes), maps.Clone(d.records), maps.Clone(d.knows), maps.Clone(d.left)
+	for uid, rows := range d.rows {
+		c.rows[uid] = maps.Clone(rows)
+	}
 	return &c
 }
 
@@ -114,11 +109,11 @@ type message struct {
 	found     []UID
 	entries   []int // the deployments with entries
 	blockers  []UID
-	by        ID // in an answer, because of which other deletion it is refused; in a question, which one waits
 	undecided bool
 	looked    bool // only for a mistake
 	verdict   string
-	turn, own int // of a grant
+	turn      int // of a grant
+	own       int // the epoch of the receiver that the sender knows; 0: none
 }
 
 // World is all databases, messages and processes, and what a bystander knows.
@@ -132,9 +127,10 @@ type World struct {
 	bag            []message
 	processes      map[ID]*process
 	begun          map[ID]begin
-	expired        map[ID]bool
+	expired        map[ID]map[int]bool // by whose clock
 	n              int
 	calm           bool // nothing is lost any more
+	cycles         bool // references may form cycles
 	bystander
 }
 
@@ -147,12 +143,12 @@ type begin struct {
 // New makes a world of deployments, the first of which has two resources, and the others one.
 func New(deployments int, pick func(n int) int, m Mistakes) *World {
 	w := &World{
-		Mistakes: m, pick: pick, decommissioned: map[int]bool{}, home: map[UID]int{}, processes: map[ID]*process{}, begun: map[ID]begin{}, expired: map[ID]bool{},
+		Mistakes: m, pick: pick, decommissioned: map[int]bool{}, home: map[UID]int{}, processes: map[ID]*process{}, begun: map[ID]begin{}, expired: map[ID]map[int]bool{},
 		bystander: newBystander(),
 	}
 	for d := range deployments {
 		w.db = append(w.db, &database{
-			epoch: 1, resources: map[UID]resource{}, frozen: map[UID]row{}, blockades: map[int]blockade{}, entries: map[entry]bool{}, rights: map[UID]bool{},
+			epoch: 1, resources: map[UID]resource{}, rows: map[UID]map[ID]row{}, blockades: map[int]blockade{}, entries: map[entry]bool{}, rights: map[UID]bool{},
 			closes: map[UID]int{}, records: map[ID]record{}, knows: map[int]int{}, left: map[int]bool{},
 		})
 		w.create(d)
@@ -228,14 +224,18 @@ func (w *World) Deliver(i int, again bool) {
 		w.freeze(m)
 	case "look":
 		w.look(m)
-	case "frozen", "seen":
+	case "frozen", "seen", "refused":
 		w.answered(m)
 	case "ask":
 		w.answer(m)
 	case "told":
 		w.told(m)
-	case "marked":
-		w.markedAt(m)
+	case "confirmed":
+		w.confirmed(m)
+	case "holds?":
+		w.followed(m)
+	case "holds not":
+		w.unheld(m)
 	case "grant":
 		w.granted(m)
 	}

@@ -50,8 +50,7 @@ func (w *World) establish(wr *write) bool {
 
 // takes reports whether a target takes a new reference, behind its lock (Z1).
 func (w *World) takes(home int, ref reference) bool {
-	_, frozen := w.db[home].frozen[ref.to]
-	return w.db[home].active(ref.to) && (!frozen || w.FrozenTakesUnset && ref.b == Unset)
+	return w.db[home].active(ref.to) && (!w.db[home].frozen(ref.to) || w.FrozenTakesUnset && ref.b == Unset)
 }
 
 // free reports what the transaction of a write checks in its own database, behind the locks.
@@ -66,8 +65,7 @@ func (w *World) free(wr *write) bool {
 // changes reports whether the references of a holder may change.
 func (w *World) changes(at int, holder UID) bool {
 	d := w.db[at]
-	_, frozen := d.frozen[holder]
-	return d.active(holder) && (!frozen || w.OwnReferencesChange)
+	return d.active(holder) && (!d.frozen(holder) || w.OwnReferencesChange)
 }
 
 // Commit commits a write.
@@ -112,7 +110,8 @@ func (d *database) refers(holder UID, attempt int) bool {
 	return slices.ContainsFunc(d.resources[holder].refs, func(r reference) bool { return r.attempt == attempt })
 }
 
-// Settle asks the holder's deployment about an attempt, confirmed or not, and reports whether it is decided. One that is not committed may be
+// Settle asks the holder's deployment about an attempt, confirmed or not, and reports whether it is decided.
+// One that is not committed may be
 // denied. One to act becomes an entry, which grants the right.
 func (w *World) Settle(a, attempt int) bool {
 	d := w.db[a]
@@ -144,7 +143,7 @@ func (w *World) Settle(a, attempt int) bool {
 // grant gives the right to act.
 func (w *World) grant(a, x int, to UID, b Behaviour) {
 	d := w.db[a]
-	if _, frozen := d.frozen[to]; d.active(to) && (!frozen || w.FrozenGrants || w.FrozenTakesUnset && b == Unset) {
+	if d.active(to) && (!d.frozen(to) || w.FrozenGrants || w.FrozenTakesUnset && b == Unset) {
 		w.send(message{kind: "grant", from: a, to: x, uid: to, epoch: d.epoch, own: w.db[x].epoch, turn: w.db[x].closes[to]})
 	}
 }
@@ -189,7 +188,7 @@ func (w *World) mark(a int, uid UID, cause ID) {
 	}
 	w.beforeMark(a, uid, cause)
 	d.resources[uid] = resource{marked: true, cause: cause}
-	delete(d.frozen, uid)
+	w.dropRows(a, uid, cause)
 	w.cascade(a, uid, cause)
 }
 
@@ -212,6 +211,21 @@ func (w *World) Act(a int, n entry) {
 	delete(x.rights, n.to)
 	x.closes[n.to]++
 	w.cascade(n.from, n.to, r.cause)
+	delete(d.entries, n)
+}
+
+// Release removes an entry by decision of an operator: the references there are not acted upon, and dangle.
+func (w *World) Release(a int, n entry) {
+	d, x := w.db[a], w.db[n.from]
+	if !d.resources[n.to].marked || !d.entries[n] || d.recovering || x.recovering || w.decommissioned[n.from] {
+		return
+	}
+	w.note("the entry of %d for %d is released", n.from, n.to)
+	for id := range w.begun {
+		w.void(id, "a forced release")
+	}
+	delete(x.rights, n.to)
+	x.closes[n.to]++
 	delete(d.entries, n)
 }
 
@@ -251,6 +265,9 @@ func (w *World) Compare(d int) {
 	w.db[d].recovering = false
 	clear(w.db[d].rights)
 	for _, o := range w.there() {
+		if o != d || !w.RestoredRootStays {
+			w.openRowsOf(o, d) // R4
+		}
 		if o != d {
 			w.compare(d, o, d)
 			w.compare(d, d, o)
@@ -273,12 +290,12 @@ func (w *World) compare(d, a, x int) {
 		}
 	}
 	for _, h := range sorted(o.resources) {
-		w.dropRefs(x, h, func(r reference) bool {
+		w.dropRefs(x, h, func(r reference) bool { // it dangles, until somebody drops it
 			_, exists := t.resources[r.to]
-			return w.home[r.to] == a && !exists // it dangles
+			return w.home[r.to] == a && !exists && w.chance(2)
 		})
 		for _, r := range o.resources[h].refs {
-			if w.home[r.to] == a {
+			if _, exists := t.resources[r.to]; exists && w.home[r.to] == a {
 				w.restoreReference(d, a, x, h, r)
 			}
 		}
@@ -302,7 +319,7 @@ func (w *World) restoreReference(d, a, x int, h UID, r reference) {
 
 func (w *World) touchesFrozen(d int) bool {
 	for _, a := range w.there() {
-		for uid := range w.db[a].frozen {
+		for uid := range w.db[a].rows {
 			for b := range behaviours {
 				if len(w.holders(d, uid, b)) > 0 {
 					return true
@@ -321,7 +338,8 @@ func (w *World) Decommission(d int) {
 	w.lostDeployment(d)
 }
 
-// Learn lets a deployment learn of a decommissioning: what is about the other deployment goes, and the rows of its freezes.
+// Learn lets a deployment learn of a decommissioning: what is about the other deployment goes, and the rows
+// of its freezes.
 func (w *World) Learn(x, gone int) {
 	d := w.db[x]
 	if !w.decommissioned[gone] || w.decommissioned[x] || d.left[gone] {
@@ -340,11 +358,16 @@ func (w *World) Learn(x, gone int) {
 		}
 	}
 	for _, h := range sorted(d.resources) {
-		w.dropRefs(x, h, func(r reference) bool { return w.home[r.to] == gone })
+		w.dropRefs(x, h, func(r reference) bool { return w.home[r.to] == gone && (r.b != Cascade || w.chance(2)) }) // or it dangles
 	}
-	for _, uid := range sorted(d.frozen) {
-		if r, ok := d.frozen[uid]; ok && r.coordinator == gone {
-			w.openRows(x, r.id)
+	w.openRowsOf(x, gone)
+}
+
+// openRowsOf opens all that a coordinator has frozen.
+func (w *World) openRowsOf(x, coordinator int) {
+	w.db[x].each(func(uid UID, id ID, r row) {
+		if r.coordinator == coordinator {
+			w.open(x, uid, id)
 		}
-	}
+	})
 }
