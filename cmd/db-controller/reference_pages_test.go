@@ -40,8 +40,10 @@ func TestTheReferencePagesAreThoseOfTheCode(t *testing.T) {
 // protoFiles are the described ones, in the order of the page.
 var protoFiles = []string{"resource/v1/resource.proto", "admin/v1/admin.proto", "registry/v1/registry.proto", "schema/v1/descriptor.proto", "authorization/v1/authorization.proto"}
 
-// methodsOnly are those whose messages stand in the file alone: operators call them by the commands.
-var methodsOnly = []string{"admin/v1/admin.proto", "registry/v1/registry.proto"}
+// partly are those of which the page has some parts: operators call the rest by the commands.
+var partly = map[string][]string{
+	"admin/v1/admin.proto": {"AdminService"}, "registry/v1/registry.proto": {"RegistryService"}, "schema/v1/descriptor.proto": {"Behaviour"},
+}
 
 var (
 	protoBlock   = regexp.MustCompile(`^(service|message|enum|oneof) (\w+) \{(\})?$`)
@@ -150,8 +152,8 @@ func apiPage(t *testing.T) string {
 	t.Helper()
 	out := &bytes.Buffer{}
 	out.WriteString("# API\n\nMade from the .proto files by `make generate`. [From other languages](other-languages.md) shows how to call it, [HTTP and JSON](http.md) the same API\n" +
-		"for curl, [guarantees](guarantees.md#the-meaning-of-an-answer) the errors with their reasons.\n\nA method takes the message of its name with `Request`, and returns the one with `Response`, unless another one is named. Messages without fields are left out.\n" +
-		"The messages of `AdminService` and `RegistryService`, which the commands call, are described in their files. The messages between deployments\n(`dbcontroller.schema.v1.SchemaService`) are those of [the protocol](protocol.md).\n")
+		"for curl, [guarantees](guarantees.md#the-meaning-of-an-answer) the errors.\n\nA method takes the message of its name with `Request`, and returns the one with `Response`, unless another one is named. Messages without fields are left out.\n" +
+		"The messages of `AdminService` and `RegistryService`, which the commands call, and those of descriptors are described in their files. The messages between deployments\n(`dbcontroller.schema.v1.SchemaService`) are those of [the protocol](protocol.md).\n")
 	for _, name := range protoFiles {
 		file := filepath.Join("../../schema/schemapb/dbcontroller", name)
 		text, err := os.ReadFile(file)
@@ -163,7 +165,7 @@ func apiPage(t *testing.T) string {
 		require.Empty(t, p.within, name)
 		fmt.Fprintf(out, "\n## %s\n\n[%s](%s)\n", p.pkg, filepath.Base(name), strings.TrimPrefix(filepath.ToSlash(file), "../"))
 		for _, part := range p.order {
-			if !strings.Contains(p.parts[part].String(), "* ") || slices.Contains(methodsOnly, name) && !strings.HasSuffix(part, "Service") {
+			if !strings.Contains(p.parts[part].String(), "* ") || partly[name] != nil && !slices.Contains(partly[name], part) {
 				continue
 			}
 			fmt.Fprintf(out, "\n### %s\n\n%s", part, p.parts[part])

@@ -45,17 +45,16 @@ func NewPause() *cobra.Command {
 	cmd.Long = `Stop deletions or a handler in a deployment until resume.
 
 Nothing is marked or removed in the deployment: deletes are answered UNAVAILABLE, and deletions of other deployments that reach it
-wait; with --of, only the deletions of one other deployment. References are written, confirmed and released all the same.
+wait; with --of, only those of one other deployment. References are written, confirmed and released.
 
-With --handler, one handler stops in every process within a second, for all deployments or for the one of --of; its work waits in the
-database, and everything else goes on:
+With --handler, only this handler stops, in every process within a second; its work waits in the database:
 
   owned-pending         confirms, releases, resolves, checks of owners, derivations, comparisons after a failover. References whose writers
                         did not answer stay undecided: deletes of their targets wait
   owned-deleting        the removal of resources in DELETING that wait for nothing any more, and of deleted owners
   subscribed-deleting   cascades and unsets for deletions in other deployments, which wait for this one
 
-Nothing is lost, also after restarts. A transaction that has begun may still end. status, stuck and explain show each pause and the operator who began it.`
+A pause outlives restarts. A transaction that has begun may still end. status, stuck and explain show each pause and its operator.`
 	return cmd
 }
 

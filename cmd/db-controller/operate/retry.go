@@ -54,7 +54,7 @@ func NewRetry() *cobra.Command {
 
 Work that fails is tried again after pauses that grow to 10 seconds (rows of attached tables: to an hour after a mistake of a person).
 This command ends the pauses in all processes of a deployment: of all its work, of the work for one other deployment (--of), or of the
-work of one resource; then the deployments that the resource waits for try again as well. Work that fails again waits again.`
+work of one resource; then the deployments that the resource waits for try again as well.`
 	cmd.ValidArgsFunction = cli.CompleteDeployments(1)
 	cmd.Flags().StringVar(&of, "of", "", "service/region of another deployment: the work for it, and for its deletions")
 	cmd.Flags().StringVar(&reason, "reason", "", "the reason, which the deployment stores")
