@@ -145,8 +145,14 @@ func describe(out *bytes.Buffer, c *cobra.Command, common *pflag.FlagSet, severa
 	} else {
 		fmt.Fprintf(out, "```text\n%s\n```\n\n", c.Long)
 	}
-		if c.Example != "" && strings.TrimSpace(c.Example) != c.CommandPath() {
-		fmt.Fprintf(out, "```\n%s\n```\n\n", c.Example)
+			var examples []string
+	for line := range strings.SplitSeq(c.Example, "\n") {
+		if examples != nil || strings.Contains(line, " -") || strings.Contains(line, "'") { // a line with names alone repeats the usage
+			examples = append(examples, line)
+		}
+	}
+	if examples != nil {
+		fmt.Fprintf(out, "```\n%s\n```\n\n", strings.Join(examples, "\n"))
 	}
 	if slices.Contains(processes, name) {
 		out.WriteString("[Configuration](configuration.md) has its flags.\n\n")

@@ -50,7 +50,6 @@ type deleted struct {
 func NewDelete() *cobra.Command {
 	var d deletion
 	cmd := cli.NewDeploymentCommand("delete NAME... | delete -f FILE | delete DEPLOYMENT --filter FILTER", "Delete resources with everything that cascades", `  db-controller delete //iam.example.com/us-west2/projects/acme --wait 10s
-  db-controller delete //iam.example.com/us-west2/projects/acme --timeout 30s
   db-controller delete -f resources.yaml --ignore-not-found
   db-controller delete devices.example.com/eastus2 --kind Device --filter 'labels.env = "test"' --dry-run
   db-controller delete //iam.example.com/us-west2/serviceAccounts/old --detach --dry-run`, nil,
