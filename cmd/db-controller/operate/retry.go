@@ -28,8 +28,7 @@ type retried struct {
 // NewRetry returns the command retry.
 func NewRetry() *cobra.Command {
 	var of, reason string
-	cmd := cli.NewDeploymentCommand("retry DEPLOYMENT|RESOURCE [--of OTHER] --reason TEXT", "Repeat failed work at once, for operators", `  db-controller retry iam.example.com/us-west2 --reason "the network is back"
-  db-controller retry iam.example.com/us-west2 --of devices.example.com/eastus2 --reason "the network is back"
+	cmd := cli.NewDeploymentCommand("retry DEPLOYMENT|RESOURCE [--of OTHER] --reason TEXT", "Repeat failed work at once, for operators", `  db-controller retry iam.example.com/us-west2 --of devices.example.com/eastus2 --reason "the network is back"
   db-controller retry //iam.example.com/us-west2/projects/acme --reason "ticket 4711"`, cobra.ExactArgs(1),
 		func(cmd *cobra.Command, c *client.Client, args []string) error {
 			req := &adminv1.RetryRequest{Of: of, Reason: reason}
