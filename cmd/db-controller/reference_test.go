@@ -145,7 +145,7 @@ func describe(out *bytes.Buffer, c *cobra.Command, common *pflag.FlagSet, severa
 	} else {
 		fmt.Fprintf(out, "```text\n%s\n```\n\n", c.Long)
 	}
-			var examples []string
+	var examples []string
 	for line := range strings.SplitSeq(c.Example, "\n") {
 		if examples != nil || strings.Contains(line, " -") || strings.Contains(line, "'") { // a line with names alone repeats the usage
 			examples = append(examples, line)

@@ -69,7 +69,7 @@ func NewDoctor() *cobra.Command {
 	}
 	cmd.Long = `Look for problems of the registry and of deployments, of all by default: each with its remedy.
 
-It looks at the processes and their certificates and clocks, pauses, recoveries, failures, old work, watches that are behind, references without targets, attached rows,
+It looks at the processes and their certificates and clocks, pauses, recoveries, failures, old work, watches that are behind, references without targets, attached rows, single processes,
 versions, the default of the rights, and, as far as the role of the process may see them, at PostgreSQL's settings, connections, standbys, the archive of the log, and old
 transactions. It sees neither disks nor whether a backup can be restored. With a finding the exit code is 3.`
 	cmd.Flags().DurationVar(&within, "certificates-within", 14*24*time.Hour, "report certificates that end within this time")
