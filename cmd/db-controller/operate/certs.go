@@ -25,7 +25,7 @@ ca.crt for the flag --certs. An identity is
 
   deployment/SERVICE/REGION   a deployment, such as deployment/iam.example.com/us-west2
   application/SERVICE/NAME    a program that writes resources in its own transactions, in a deployment's database
-    operator/NAME, user/NAME    people, and programs that act for them
+  operator/NAME, user/NAME    people, and programs that act for them
   registry                    the environment registry
   host/NAME                   a server that is known by its host name or address, such as PostgreSQL
 
