@@ -41,7 +41,6 @@ func NewPut() *cobra.Command {
   db-controller put //iam.example.com/us-west2/projects/acme --set title=Acme --set quota.devices=5
   db-controller put //devices.example.com/eastus2/projects/acme/devices/d1 -f device.yaml
   db-controller put //devices.example.com/eastus2/fleets/f --owner Project=//iam.example.com/us-west2/projects/acme
-  
   db-controller put -f exported.yaml --create`, p.checkArguments,
 		func(cmd *cobra.Command, c *client.Client, args []string) error {
 			if len(args) == 0 {
