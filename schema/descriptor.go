@@ -104,6 +104,8 @@ type Kind struct {
 	ReferableBy []string
 	// DelegationNone: no other deployment is given the right to refer to resources of this kind without asking.
 	DelegationNone bool
+	// DeletesAtomically: a delete of its resources happens in all deployments or in none.
+	DeletesAtomically bool
 	// Fields are rules for fields of the bodies, and Schema is a JSON Schema that every written body has to fit; nil: none.
 	Fields []Field
 	Schema map[string]any

@@ -31,6 +31,9 @@ func checkFields(ps *Problems, k *Kind) {
 	if k.Table != (TableName{}) && (len(k.Fields) > 0 || k.Schema != nil) {
 		ps.add(k.Pos, "remove fields and schema, and constrain the columns of the table", "kind %s is a table: its resources have no bodies", k.Name)
 	}
+	if k.Table != (TableName{}) && k.DeletesAtomically {
+		ps.add(k.Pos, "remove deletion: atomic", "kind %s is a table: its rows take no part in atomic deletions", k.Name)
+	}
 	paths := map[string]bool{}
 	for i := range k.Fields {
 		f := &k.Fields[i]

@@ -35,6 +35,8 @@ type KindModel struct {
 	ReferableBy, EverReferableBy []string
 	// DelegationNone: any described version has it.
 	DelegationNone bool
+	// DeletesAtomically is the descriptor's deletion: atomic.
+	DeletesAtomically bool
 
 	// Table has the rows that are the kind's resources; nil for a kind whose resources have bodies.
 	Table *TableModel
@@ -191,7 +193,7 @@ func everPaths(versions []Kind) (paths []Path) {
 func (m *Model) compile(k *Kind, all map[ServiceVersion]*Descriptor) *KindModel {
 	km := &KindModel{
 		ID: KindID{Service: m.Descriptor.Service, Kind: k.Name}, previous: k.PreviousName, patterns: compilePatterns(k.Patterns),
-		Hides: k.HideWhileDeleting || k.Table != (TableName{}), Unconstrained: k.ConstraintsDisabled, ReferableBy: k.ReferableBy,
+		Hides: k.HideWhileDeleting || k.Table != (TableName{}), Unconstrained: k.ConstraintsDisabled, DeletesAtomically: k.DeletesAtomically, ReferableBy: k.ReferableBy,
 		fields: compileFields(k), finalizers: k.Finalizers,
 	}
 	if k.Schema != nil {

@@ -121,6 +121,13 @@ func (d *yamlReader) flags(k *Kind) yamlFields {
 				d.ps.add(d.pos(n, path), "write none, or all (the default)", "%q", of)
 			}
 		},
+		"deletion": func(n *yaml.Node, path string) {
+			var of string
+			d.scalar(n, path, &of)
+			if k.DeletesAtomically = of == "atomic"; of != "atomic" && of != "cascade" {
+				d.ps.add(d.pos(n, path), "write atomic, or cascade (the default)", "%q", of)
+			}
+		},
 	}
 }
 

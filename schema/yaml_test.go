@@ -37,9 +37,10 @@ func TestAServiceHasDefaultsForItsKinds(t *testing.T) {
 		}, got)
 	}
 	for bad, says := range map[string]string{
-		"defaults: { hide_while_deletin: true }\n": `f.yaml:3: defaults: unknown key "hide_while_deletin"; the keys here are constraints_disabled, delegation, hide_while_deleting, referable_by`,
+		"defaults: { hide_while_deletin: true }\n": `f.yaml:3: defaults: unknown key "hide_while_deletin"; the keys here are constraints_disabled, delegation, deletion, hide_while_deleting, referable_by`,
 		"defaults: { hide_while_deleting: 5 }\n":   `f.yaml:3: defaults.hide_while_deleting: want true or false, got "5"`,
 		"defaults: { delegation: some }\n":         `f.yaml:3: defaults.delegation: "some"; write none, or all (the default)`,
+		"defaults: { deletion: some }\n":           `f.yaml:3: defaults.deletion: "some"; write atomic, or cascade (the default)`,
 		"defaults: { patterns: [] }\n":             `unknown key "patterns"`,
 		"defaults: []\n":                           `f.yaml:3: defaults: want a mapping, got a list`,
 	} {

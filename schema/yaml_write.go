@@ -132,6 +132,9 @@ func (k *Kind) node(comment func(kind string, r *Reference) string) yamlMap {
 	if k.DelegationNone {
 		n.text("delegation", "none")
 	}
+	if k.DeletesAtomically {
+		n.text("deletion", "atomic")
+	}
 	n.nodes("parents", yamlEach(k.Parents, func(p Parent) yamlMap {
 		one := yamlMapping()
 		one.text("kind", p.Kind)

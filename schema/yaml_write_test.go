@@ -25,6 +25,7 @@ kinds:
     constraints_disabled: true
     referable_by: [a.example.com, "true"]
     delegation: none
+    deletion: atomic
     parents:
       - {kind: Project, behaviour: CASCADE_DELETE}
       - {kind: Other, behaviour: BLOCK, region: eu}

@@ -60,6 +60,7 @@ var ofInstallation = []badInput{
 	{"delete //a.example.com/us-west2/targets/t --detach=all", wrongUsage, "--detach=all: want unset or delete"},
 	{"delete //a.example.com/us-west2/targets/t --yes", wrongUsage, "--yes is for --detach and --orphan"},
 	{"delete //a.example.com/us-west2/targets/none --orphan", refused, "targets/none"},
+	{"delete //a.example.com/us-west2/targets/t //b.example.com/eastus2/holders/h --atomic", wrongUsage, "--atomic: want at most 1000 names of one deployment"},
 	{"delete //a.example.com/us-west2/targets/t --max-removals -2", wrongUsage, "--max-removals -2: want a number of resources"},
 	{"plan //a.example.com/us-west2/targets/none", refused, "targets/none: not found"},
 	{"plan x", wrongUsage, "want //service/region/name"},

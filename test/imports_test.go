@@ -50,7 +50,7 @@ var allowed = map[string][]string{
 	"schema/shadow/internal/deletedrows":        rooms("db", "rows", "cascade"),
 	"schema/shadow/internal/operate":            rooms("db", "gate", "rows", "read", "prepare", "cascade"),
 	"schema/shadow/internal/owner":              rooms("db", "gate", "read", "prepare", "write", "cascade"),
-	"schema/shadow/internal/deletion":           rooms("plan", "db", "gate", "rows", "read", "target", "prepare", "write", "cascade", "follow"),
+	"schema/shadow/internal/deletion":           rooms("plan", "db", "gate", "rows", "read", "target", "prepare", "attempt", "write", "cascade", "follow"),
 	"schema/shadow/internal/verify":             rooms("db", "gate", "rows", "read", "target", "prepare", "write", "rights", "follow", "operate", "owner"),
 	"schema/shadow/internal/admin":              rooms("db", "gate", "read", "target", "prepare", "write", "cascade", "rights", "follow", "verify"),
 	"internal/approval":                         {"internal/identity", "schema/schemapb/"},

@@ -103,6 +103,7 @@ CREATE TABLE dbcontroller.shadow (
     hidden         boolean NOT NULL DEFAULT false, -- DELETING, and seen as gone by readers, for good
     block_deletion boolean NOT NULL DEFAULT false, -- no delete takes it
     derivation     integer NOT NULL DEFAULT 0,     -- moves when the references are derived anew: a write that was compared with the earlier ones starts again
+    frozen         boolean NOT NULL DEFAULT false, -- dbcontroller.frozen has or had a row of it: look there, behind the lock of this row
     finalizers     text[],                         -- that still have to be cleared; null: none
     CONSTRAINT shadow_name UNIQUE (kind_id, name), -- at most one live uid a name; also the order of lists
     CONSTRAINT shadow_uid UNIQUE (uid),            -- peers speak of uids
@@ -123,6 +124,19 @@ CREATE TABLE dbcontroller.closing (
     until     timestamptz NOT NULL,
     CONSTRAINT closing_pkey PRIMARY KEY (target_id, delete_id)
 );
+
+-- Members of atomic deletions, of any coordinator: their references and owners do not change, and nothing begins to refer to them. A row leaves with the mark
+-- of its resource, or when the deletion is aborted. A new epoch of this database, or of the coordinator's, drops it.
+CREATE TABLE dbcontroller.frozen (
+    target_id     bigint NOT NULL,
+    deletion      uuid NOT NULL,    -- the attempt that the coordinator decides
+    deployment_id integer NOT NULL, -- the coordinator
+    expires_at    timestamptz,      -- the coordinator is asked from then on; null: the deletion is committed
+    root          text NOT NULL,    -- the name of the first resource that the deletion names
+    CONSTRAINT frozen_pkey PRIMARY KEY (target_id, deletion)
+);
+CREATE INDEX frozen_deletion ON dbcontroller.frozen (deletion); -- confirm, release
+CREATE INDEX frozen_undecided ON dbcontroller.frozen (expires_at) WHERE expires_at IS NOT NULL; -- the sweep
 
 -- What users store; resources of attached tables have no row here.
 CREATE TABLE dbcontroller.resource (

@@ -72,6 +72,7 @@ BEGIN
         ('api', 'SELECT, INSERT', 'kind, dbcontroller.field, dbcontroller.decommissioned, dbcontroller.word'),
         ('api', 'SELECT, INSERT, UPDATE, DELETE', 'shadow, dbcontroller.resource, dbcontroller.foreign_target, dbcontroller.reference, dbcontroller.owner_reference, dbcontroller.blockade'),
         ('api', 'SELECT, INSERT, UPDATE, DELETE', 'deletion_walk'),
+        ('api', 'SELECT, INSERT, UPDATE, DELETE', 'frozen'),
         ('api', 'SELECT, INSERT, DELETE', 'closing, dbcontroller.holder_entry, dbcontroller.ownee_entry, dbcontroller.owner_lost, dbcontroller.notice, dbcontroller.work'),
         ('api', 'UPDATE (look)', 'holder_entry'),
         ('api', 'SELECT, INSERT', 'attempt, dbcontroller.closed_attempt, dbcontroller.request, dbcontroller.change, dbcontroller.removal, dbcontroller.cause'),
@@ -94,6 +95,7 @@ BEGIN
         ('controller', 'SELECT, INSERT', 'removal, dbcontroller.cause, dbcontroller.epoch'),
         ('controller', 'UPDATE (id)', 'epoch'),
         ('controller', 'SELECT, DELETE', 'request, dbcontroller.closing'),
+        ('controller', 'SELECT, INSERT, UPDATE, DELETE', 'frozen'),
         ('controller', 'SELECT', 'decommissioned, dbcontroller.word'),
         ('controller', 'SELECT, INSERT, UPDATE, DELETE', 'member, dbcontroller.ending'),
         ('controller', 'SELECT, UPDATE', 'lease'),
@@ -107,12 +109,13 @@ BEGIN
         ('application', 'UPDATE (pointed_to)', 'deployment'),
         ('application', 'SELECT, INSERT, UPDATE, DELETE', 'shadow, dbcontroller.resource, dbcontroller.foreign_target, dbcontroller.reference, dbcontroller.owner_reference'),
         ('application', 'SELECT, UPDATE, DELETE', 'blockade'),
+        ('application', 'SELECT, INSERT, UPDATE, DELETE', 'frozen'),
         ('application', 'SELECT, INSERT, DELETE', 'closing, dbcontroller.holder_entry, dbcontroller.ownee_entry, dbcontroller.owner_lost, dbcontroller.notice, dbcontroller.work'),
         ('application', 'SELECT, INSERT', 'attempt, dbcontroller.closed_attempt, dbcontroller.change, dbcontroller.removal, dbcontroller.cause'),
         ('application', 'SELECT', 'epoch, dbcontroller.decommissioned, dbcontroller.derivation, dbcontroller.ending, dbcontroller.attachment, dbcontroller.deleted_row, dbcontroller.lacking, dbcontroller.mark'),
         -- Looks after it, without what users store and without what tokens are made with.
         ('audit', 'SELECT', 'deployment, dbcontroller.kind, dbcontroller.field, dbcontroller.shadow, dbcontroller.foreign_target, dbcontroller.reference, dbcontroller.owner_reference'),
-        ('audit', 'SELECT', 'blockade, dbcontroller.holder_entry, dbcontroller.ownee_entry, dbcontroller.owner_lost, dbcontroller.notice, dbcontroller.work, dbcontroller.attempt, dbcontroller.closed_attempt, dbcontroller.closing'),
+        ('audit', 'SELECT', 'blockade, dbcontroller.holder_entry, dbcontroller.ownee_entry, dbcontroller.owner_lost, dbcontroller.notice, dbcontroller.work, dbcontroller.attempt, dbcontroller.closed_attempt, dbcontroller.closing, dbcontroller.frozen'),
         ('audit', 'SELECT', 'removal, dbcontroller.cause, dbcontroller.decommissioned, dbcontroller.word, dbcontroller.epoch, dbcontroller.member, dbcontroller.lease, dbcontroller.derivation, dbcontroller.ending, dbcontroller.attachment, dbcontroller.deleted_row, dbcontroller.lacking, dbcontroller.wish, dbcontroller.deletion_progress, dbcontroller.deletion_walk'),
         ('audit', 'SELECT (service, region, database_id, version, generation, digest, compacted, epoch, server, timeline, awaiting, forgotten, started_at, started_mark, positions_until)', 'meta')
     ) AS g (role, rights, tables) LOOP

@@ -24,6 +24,8 @@ var (
 	ErrNotDeleting = errors.New("is not being deleted")
 	// ErrTooManyRemovals reports that a delete removes more resources than its limit.
 	ErrTooManyRemovals = errors.New("look at them with plan, and name a greater max_removals, or -1 for any number")
+	// ErrNotAtomic reports that a deletion cannot be atomic. Nothing was deleted.
+	ErrNotAtomic = errors.New("an atomic deletion reaches at most 10,000 resources, and none that is a row of an attached table: delete without atomic")
 	// ErrQuota reports that another deployment has sent too many unknown attempts; try again later.
 	ErrQuota = errors.New("too many unknown attempts: the quota of tentative references bounds their number in an hour, try again later")
 	// ErrAborted reports that the attempt was aborted, by a target's resolver, a version switch or a new epoch; try again.

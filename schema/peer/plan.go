@@ -1,6 +1,8 @@
 package peer
 
 import (
+	"time"
+
 	"github.com/google/uuid"
 
 	"github.com/db-controller/db-controller/schema"
@@ -86,6 +88,33 @@ type PlanQuestion struct {
 	Compact bool
 	// CountLeaves: the answer may have the number of members alone, when all are Leaf and nothing blocks them.
 	CountLeaves bool
+	// Freeze, unless nil, freezes the members.
+	Freeze *Freeze
+}
+
+// DeletionPath takes the place of a field path in a question about an atomic deletion; no field can have this path.
+const DeletionPath = "@deletion"
+
+// FrozenPath takes the place of a field path in a question of a participant of an atomic deletion: has it frozen the target there?
+const FrozenPath = "@frozen"
+
+// FrozenKey is the key in a question whether a deletion has frozen a resource.
+func FrozenKey(deletion AttemptID, target uuid.UUID) BlockadeKey {
+	return BlockadeKey{Attempt: deletion, HolderUID: target, Path: FrozenPath, TargetUID: target}
+}
+
+// Freeze is an atomic deletion in a question of its coordinator: writers of the members wait until it is decided.
+type Freeze struct {
+	Coordinator schema.DeploymentID
+	Epoch       uuid.UUID // of the coordinator's database
+	Deletion    AttemptID
+	Root        string        // the name of the first resource that the deletion names
+	For         time.Duration // then a participant asks for the decision
+}
+
+// DeletionKey is the key in a question about the decision on an atomic deletion.
+func DeletionKey(deletion AttemptID) BlockadeKey {
+	return BlockadeKey{Attempt: deletion, HolderUID: deletion, Path: DeletionPath, TargetUID: deletion}
 }
 
 // Plan lists the effects of a deletion of some targets in one deployment.
@@ -103,6 +132,8 @@ type Plan struct {
 	Holders int
 	// Uncounted: members or unsets were left out, and could not be counted in time.
 	Uncounted bool
+	// Epoch of the asked database, in the answer to a question with Freeze.
+	Epoch uuid.UUID
 }
 
 // PlanCount is the number of direct references by one path and behaviour.

@@ -167,7 +167,7 @@ func Definite(err error) bool {
 	return slices.ContainsFunc(definite, func(is error) bool { return errors.Is(err, is) })
 }
 
-var definite = []error{ErrNotFound, ErrExists, ErrConflict, ErrDeleting, ErrNotDeleting, ErrTooManyRemovals, ErrRequestReused, ErrDenied, ErrDecommissioned, ErrPosition, ErrReset}
+var definite = []error{ErrNotFound, ErrExists, ErrConflict, ErrDeleting, ErrNotDeleting, ErrTooManyRemovals, ErrNotAtomic, ErrRequestReused, ErrDenied, ErrDecommissioned, ErrPosition, ErrReset}
 
 // Add appends the refusals of another deployment.
 func (e *RefusedError) Add(by *RefusedError) {

@@ -42,6 +42,15 @@ func (s *schemas) planDeletion(ctx context.Context, req *schemav1.PlanDeletionRe
 			return nil, outcome.Invalid(fmt.Sprintf("targets[%d]", i), err)
 		}
 	}
+	if f := req.GetFreeze(); f != nil {
+		coordinator, err := caller(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if q.Freeze, err = wire.Freeze(coordinator, f); err != nil {
+			return nil, outcome.Invalid("freeze", err)
+		}
+	}
 	plan, err := s.plans.Plan(ctx, q)
 	if err != nil {
 		return nil, err

@@ -342,7 +342,7 @@ func (r *resources) DeleteResource(ctx context.Context, req *resourcev1.DeleteRe
 }
 
 func (r *resources) delete(ctx context.Context, req *resourcev1.DeleteResourceRequest) (*resourcev1.DeleteResourceResponse, error) {
-	all, unasked, err := r.deleteAll(ctx, []*resourcev1.DeleteResourceRequest{req}, req.GetRequestId(), req.GetMaxRemovals())
+	all, unasked, err := r.deleteAll(ctx, []*resourcev1.DeleteResourceRequest{req}, req.GetRequestId(), req.GetMaxRemovals(), req.GetAtomic())
 	if err != nil {
 		return nil, err
 	}
@@ -366,8 +366,11 @@ func (r *resources) batchDelete(ctx context.Context, req *resourcev1.BatchDelete
 		if one.GetMaxRemovals() != 0 {
 			return nil, outcome.Invalid(fmt.Sprintf("requests[%d].max_removals", i), errors.New("the batch has one, its requests have none"))
 		}
+		if one.GetAtomic() {
+			return nil, outcome.Invalid(fmt.Sprintf("requests[%d].atomic", i), errors.New("set it in the batch, its requests have none"))
+		}
 	}
-	all, unasked, err := r.deleteAll(ctx, req.GetRequests(), req.GetRequestId(), req.GetMaxRemovals())
+	all, unasked, err := r.deleteAll(ctx, req.GetRequests(), req.GetRequestId(), req.GetMaxRemovals(), req.GetAtomic())
 	if err != nil {
 		return nil, err
 	}
@@ -376,7 +379,7 @@ func (r *resources) batchDelete(ctx context.Context, req *resourcev1.BatchDelete
 	return out, nil
 }
 
-func (r *resources) deleteAll(ctx context.Context, reqs []*resourcev1.DeleteResourceRequest, requestID string, most int64) (out []*resourcev1.DeleteResourceResponse, unasked []peer.Unasked, err error) {
+func (r *resources) deleteAll(ctx context.Context, reqs []*resourcev1.DeleteResourceRequest, requestID string, most int64, atomic bool) (out []*resourcev1.DeleteResourceResponse, unasked []peer.Unasked, err error) {
 	if most < -1 || most > schema.MaxRemovals {
 		return nil, nil, outcome.Invalid("max_removals", fmt.Errorf("%d: want a number of resources, at most %d, 0 for the number in the rights, or -1 for any number", most, schema.MaxRemovals))
 	}
@@ -386,7 +389,7 @@ func (r *resources) deleteAll(ctx context.Context, reqs []*resourcev1.DeleteReso
 			return nil, nil, err
 		}
 	}
-	all[0].MaxRemovals = most
+	all[0].MaxRemovals, all[0].Atomic = most, atomic
 	ctx, cancel := beforeDeadline(ctx)
 	defer cancel()
 	if err := r.mayTakeAlong(ctx, all); err != nil {

@@ -13,7 +13,7 @@
 //	                   lease.go divides the shards of a deployment among its processes
 //	internal/rows      rows of attached tables: statements on them, their shadows, their locks
 //	internal/read      resources, lists (filter.go), watches (feed.go)
-//	internal/target    the side of the target: establish.go, blockade.go (confirm, release), quotas, acknowledgements
+//	internal/target    the side of the target: establish.go, blockade.go (confirm, release), frozen.go (members of atomic deletions), quotas, acknowledgements
 //	internal/prepare   a write as a value (saving.go), validated and compared with the stored resources;
 //	                   request.go the recorded outcomes of requests with an id
 //	internal/attempt   establishes the references of a write elsewhere, aborts attempts, answers questions about them (blockade.go)
@@ -30,6 +30,7 @@
 //	internal/owner     owners of resources: questions (owner_check.go), deletions (owner_drop.go), version switches (owner_upgrade.go);
 //	                   lists.go compares the lists of owners, which are stored with bodies, with owner references
 //	internal/deletion  a user's delete: delete.go tries it in one transaction, gathered.go several in one, lookahead.go finds the refusing blockers, plan.go answers one, trace.go upwards;
+//	                   atomic.go coordinates an atomic deletion, freeze.go takes part in one;
 //	                   closing.go keeps new references away from targets meanwhile
 //	internal/verify    compares references, blockades and owners with other deployments, and inside one database bodies (bodies.go),
 //	                   lists of owners, rows of attached tables (rows.go); repairs the differences

@@ -93,7 +93,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	rt := rights.New(g, rs, p, a)
 	v := verify.New(g, o, t, w, f, rt, rs)
 	return &Store{
-		Read: r, Write: w, Deletions: deletion.New(g, t, w, c, f, rs), Attempts: a, Targets: t, Owners: owner.New(g, c),
+		Read: r, Write: w, Deletions: deletion.New(g, t, p, a, c, f, rs), Attempts: a, Targets: t, Owners: owner.New(g, c),
 		Rights: rt, RightRequests: rights.NewGranter(g, rs, rt), Follow: f, Cascade: c, DeletedRows: deletedrows.New(rs, c), Progress: b,
 		Gate: g, Verify: v, Operate: o, Admin: admin.New(g, p, w, c, f, v, rt), db: d,
 	}, nil

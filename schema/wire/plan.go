@@ -1,6 +1,8 @@
 package wire
 
 import (
+	"github.com/google/uuid"
+
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
@@ -9,6 +11,9 @@ import (
 // PlanProto returns the message of a plan.
 func PlanProto(plan *peer.Plan) *schemav1.PlanDeletionResponse {
 	out := &schemav1.PlanDeletionResponse{Truncated: plan.Truncated, Uncounted: plan.Uncounted, MoreUnsets: plan.MoreUnsets, Holders: int64(plan.Holders), LeafCount: int64(plan.Leaves)}
+	if plan.Epoch != uuid.Nil {
+		out.Epoch = plan.Epoch[:]
+	}
 	for _, c := range plan.Counts {
 		out.Counts = append(out.Counts, &schemav1.PlanDeletionResponse_Count{Path: c.Path, Behaviour: schemav1.Behaviour(c.Behaviour), Count: int64(c.Count)})
 	}

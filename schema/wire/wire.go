@@ -73,7 +73,7 @@ func Descriptor(d *schemav1.ServiceDescriptor) *schema.Descriptor {
 		kind := schema.Kind{
 			Name: k.GetKind(), PreviousName: k.GetPreviousName(), Patterns: k.GetPatterns(),
 			HideWhileDeleting: k.GetHideWhileDeleting(), ConstraintsDisabled: k.GetConstraintsDisabled(), ReferableBy: k.GetReferableBy(),
-			DelegationNone: k.GetDelegationNone(), Key: k.GetKey(), Gone: k.GetGone(), Pos: schema.Pos{Path: path},
+			DelegationNone: k.GetDelegationNone(), DeletesAtomically: k.GetDeletesAtomically(), Key: k.GetKey(), Gone: k.GetGone(), Pos: schema.Pos{Path: path},
 		}
 		if s := k.GetSchema(); s != nil {
 			kind.Schema = s.AsMap()
@@ -123,7 +123,7 @@ func DescriptorProto(d *schema.Descriptor) *schemav1.ServiceDescriptor {
 		kind := &schemav1.KindDescriptor{
 			Kind: k.Name, PreviousName: k.PreviousName, Patterns: k.Patterns,
 			HideWhileDeleting: k.HideWhileDeleting, ConstraintsDisabled: k.ConstraintsDisabled, ReferableBy: k.ReferableBy,
-			DelegationNone: k.DelegationNone, Key: k.Key, Gone: k.Gone,
+			DelegationNone: k.DelegationNone, DeletesAtomically: k.DeletesAtomically, Key: k.Key, Gone: k.Gone,
 		}
 		if k.Table != (schema.TableName{}) {
 			kind.Table = k.Table.String()

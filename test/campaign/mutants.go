@@ -219,10 +219,8 @@ var played = []mutant{
 		"lost-commit-is-released", "I8, I29", "A write whose commit's answer was lost is taken for failed.",
 		"schema/shadow/internal/attempt/attempt.go",
 		[]string{
-			`Scan(&attempts[0], &committed); err != nil || committed {
-			return err`,
-			`Scan(&attempts[0], &committed); err != nil {
-			return err`,
+			"abort(ctx, tx, sv.Attempt); err != nil || committed {",
+			"abort(ctx, tx, sv.Attempt); err != nil {",
 			"sv.Attempt).Scan(&committed); err != nil || committed {",
 			"sv.Attempt).Scan(&committed); err != nil {",
 		},

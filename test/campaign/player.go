@@ -46,6 +46,7 @@ type Player struct {
 	// held ends the delay of a deployment's deletions.
 	held    func()
 	cleaner *Cleaner
+	deletes int
 }
 
 // NewPlayer returns a player of a language.
@@ -245,10 +246,19 @@ func kindOf(name string) string {
 	return map[string]string{"nodes": "Node", "leaves": "Leaf", "roots": "Root", "chains": "Chain", "blockers": "Blocker"}[collection]
 }
 
-// Delete deletes a resource, and repeats that until the outcome is definite.
+// Delete deletes a resource, and repeats that until the outcome is definite. Half of the deletes are atomic.
 func (p *Player) Delete(ctx context.Context, name string) {
 	p.t.Helper()
+	p.deletes++
+	p.delete(ctx, name, p.deletes%2 == 0)
+}
+
+func (p *Player) delete(ctx context.Context, name string, atomic bool) {
+	p.t.Helper()
 	quiet, would := p.o.quiet(), p.o.Would(name, nil)
+	if atomic { // also the blocker of an ownee refuses it
+		would = p.o.delete([]string{name}, false)
+	}
 	full, err := schema.ParseFullName(name)
 	require.NoError(p.t, err)
 	before := p.o.rows[name]
@@ -259,7 +269,7 @@ func (p *Player) Delete(ctx context.Context, name string) {
 	var answer *resourcev1.DeleteResourceResponse
 	first, missed, gone := true, false, false // it did not exist at the first try, or at a later one
 	call := func(ctx context.Context, r resourcev1.ResourceServiceClient) (err error) {
-		answer, err = r.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{Name: name, Uid: before.UID})
+		answer, err = r.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{Name: name, Uid: before.UID, Atomic: atomic})
 		if status.Code(err) == codes.NotFound {
 			gone, missed = true, first
 			return nil
@@ -282,7 +292,7 @@ func (p *Player) Delete(ctx context.Context, name string) {
 		p.wrong("%s existed again after its removal (I12)", name)
 	}
 	flight := maps.Clone(p.o.flight)
-	p.note("delete %s: %v", name, err)
+	p.note("delete %s (atomic: %t): %v", name, atomic, err)
 	p.judge("delete", name, quiet, would, err)
 	if err != nil || !p.o.there(name) {
 		return
@@ -301,6 +311,12 @@ func (p *Player) Delete(ctx context.Context, name string) {
 		if p.g.exact || b[1] == name && !flight[b[0]] && !gone {
 			p.wrong("delete %s was accepted, and %s blocks it", name, b[0])
 		}
+		if atomic && !flight[b[0]] && !flight[b[1]] && !gone {
+			p.wrong("the atomic delete of %s was accepted, and %s blocks its member %s (I35)", name, b[0], b[1])
+		}
+	}
+	if atomic {
+		p.c.add("atomic deletes accepted", 1)
 	}
 	if len(blockers) > 0 && quiet && len(answer.GetUnaskedDeployments()) == 0 && would != nil {
 		p.wrong("delete %s was accepted, every deployment was asked, and %v block it", name, blockers)

@@ -160,6 +160,71 @@ var shown = []tested{
 		"schema/shadow/internal/follow/act.go",
 		[]string{"		if referred[e.HolderID] {", "		if false {"},
 	}},
+	{"schema/shadow", "TestABlockerAfterTheLookAhead_I35", mutant{
+		"frozen-takes-references", "I35", "A member of an atomic deletion takes new references from other deployments.",
+		"schema/shadow/internal/target/establish.go",
+		[]string{`e.refused[i] == "" && ref.TargetUID == uuid.Nil`, `e.refused[i] != "" && ref.TargetUID == uuid.Nil`},
+	}},
+	{"schema/shadow", "TestFrozenResourcesDoNotChange_I35", mutant{
+		"frozen-changes", "I35", "A member of an atomic deletion is written before the decision.",
+		"schema/shadow/internal/write/lock.go",
+		[]string{"		if l.frozen[wr.Before.ID] {\n", "		if false {\n"},
+	}},
+	{"schema/shadow", "TestAtomicDeletionsBesideWriters_I35", mutant{
+		"freezes-without-looking-again", "I35", "A participant freezes what it has found before it had the locks: a resource that is no member any more stays frozen.",
+		"schema/shadow/internal/target/frozen.go",
+		[]string{"		for _, id := range members {\n", "		for _, id := range ids {\n"},
+	}},
+	{"schema/shadow", "TestTheMembersOfAnAbandonedDeletionAreOpened_I35", mutant{
+		"frozen-opens-by-time", "I35", "A participant opens the members of an atomic deletion when its time has passed.",
+		"handlers/pending_resolve.go",
+		[]string{"		if err != nil {\n			return fmt.Errorf(\"resolve at %s: %w\", holder, err)\n		}", "		if err != nil {\n			answers = &peer.Answers{Epoch: uuid.Max}\n			for range questions {\n				answers.Verdicts = append(answers.Verdicts, peer.GoneVerdict)\n			}\n		}"},
+	}},
+	{"schema/shadow", "TestMembersStayClosedUntilTheirMark_I35", mutant{
+		"committed-opens", "I35", "The members of a committed deletion are opened before the cascade has marked them.",
+		"schema/shadow/internal/attempt/blockade.go",
+		[]string{"case committed && r.questions[i].Key.Path == peer.DeletionPath:", "case committed && r.questions[i].Key.Path == peer.FrozenPath:"},
+	}},
+	{"schema/shadow", "TestARestoredParticipantAbortsTheDeletion_I35", mutant{
+		"epochs-of-participants-not-compared", "I35", "An atomic deletion commits although a participant has begun a new epoch.",
+		"schema/shadow/internal/deletion/atomic.go",
+		[]string{"    WHERE d.epoch > i.epoch OR EXISTS", "    WHERE EXISTS"},
+	}},
+	{"schema/shadow", "TestANewEpochDropsFreezes_I35", mutant{
+		"lost-decision-keeps-frozen", "I35", "Members stay frozen by a coordinator whose database has begun a new epoch.",
+		"schema/shadow/internal/gate/epoch.go",
+		[]string{"		b.Queue(thawOfSQL, id)\n", ""},
+	}},
+	{"schema/shadow", "TestARefusedAtomicDeletionChangesNothing_I35", mutant{
+		"refused-stays-frozen", "I35", "A refused atomic deletion releases nothing.",
+		"schema/shadow/internal/deletion/delete.go",
+		[]string{"	if err != nil && d.frozen != nil {\n", "	if err == nil && d.frozen != nil && results == nil {\n"},
+	}},
+	{"schema/shadow", "TestADarkDeploymentRefusesAnAtomicDeletion_I35", mutant{
+		"dark-participant-commits", "I35", "An atomic deletion commits although a deployment was not asked.",
+		"schema/shadow/internal/deletion/atomic.go",
+		[]string{"	case len(w.Unasked) > 0:\n", "	case len(w.Unasked) > 100:\n"},
+	}},
+	{"schema/shadow", "TestAFreezeIsVerifiedWithTheTargetsDeployment_I35", mutant{
+		"coordinator-is-believed", "I35", "A participant freezes the holders of any resource that a deployment names.",
+		"schema/shadow/internal/deletion/freeze.go",
+		[]string{"		if t.Deployment != f.Coordinator {\n", "		if t.Deployment != f.Coordinator && t.UID == f.Deletion {\n"},
+	}},
+	{"schema/shadow", "TestAVersionSwitchWaitsForFrozenResources_I35", mutant{
+		"switch-beside-frozen", "I35", "A version switch derives the references of members anew.",
+		"schema/shadow/internal/admin/switch.go",
+		[]string{"		if err := s.refuseFrozen(ctx, tx); err != nil {\n			return err\n		}\n", ""},
+	}},
+	{"schema/shadow", "TestAParticipantThatAsksFirstAborts_I35", mutant{
+		"decides-without-competing", "I35", "The decision of an atomic deletion does not compete with that of a participant that asks.",
+		"schema/shadow/internal/deletion/atomic.go",
+		[]string{"	write.QueueDecision(also, f.began, f.Deletion)\n", "	_ = f.began\n"},
+	}},
+	{"schema/shadow", "TestRightsEndBeforeTheFreeze_I35", mutant{
+		"rights-outlast-the-freeze", "I35", "A participant keeps its rights to the targets of an atomic deletion.",
+		"schema/shadow/internal/deletion/freeze.go",
+		[]string{"	if err := p.endRights(ctx); err != nil {\n		return nil, err\n	}\n", ""},
+	}},
 }
 
 // inTests returns the mistakes that tests catch.

@@ -52,7 +52,8 @@ UNION ALL SELECT 'holder_entry', count(*) FROM dbcontroller.holder_entry b WHERE
 UNION ALL SELECT 'owner_reference', count(*) FROM dbcontroller.owner_reference o WHERE NOT EXISTS (SELECT FROM dbcontroller.shadow s WHERE s.id = o.ownee_id AND s.state = 1)
 UNION ALL SELECT 'owner_lost', count(*) FROM dbcontroller.owner_lost o WHERE NOT EXISTS (SELECT FROM dbcontroller.shadow s WHERE s.id = o.ownee_id AND s.state = 1)
 UNION ALL SELECT 'ownee_entry', count(*) FROM dbcontroller.ownee_entry e WHERE NOT EXISTS (SELECT FROM dbcontroller.shadow s WHERE s.id = e.owner_id)
-UNION ALL SELECT 'notice', count(*) FROM dbcontroller.notice`
+UNION ALL SELECT 'notice', count(*) FROM dbcontroller.notice
+UNION ALL SELECT 'frozen', count(*) FROM dbcontroller.frozen`
 
 	// Finalizers belong to resources in DELETING that readers see; none is written as null.
 	auditFinalizersSQL = `

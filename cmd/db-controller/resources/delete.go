@@ -27,6 +27,7 @@ type deletion struct {
 	dryRun         bool
 	maxRemovals    int64
 	ignoreNotFound bool
+	atomic         bool
 	file           string
 	progress       string // auto, plain or none
 	selected       filtered
@@ -50,6 +51,7 @@ type deleted struct {
 func NewDelete() *cobra.Command {
 	var d deletion
 	cmd := cli.NewDeploymentCommand("delete NAME... | delete -f FILE | delete DEPLOYMENT --filter FILTER", "Delete resources with everything that cascades", `  db-controller delete //iam.example.com/us-west2/projects/acme --wait 10s
+  db-controller delete //iam.example.com/us-west2/projects/acme --atomic
   db-controller delete -f resources.yaml --ignore-not-found
   db-controller delete devices.example.com/eastus2 --kind Device --filter 'labels.env = "test"' --dry-run
   db-controller delete //iam.example.com/us-west2/serviceAccounts/old --detach --dry-run`, nil,
@@ -89,6 +91,9 @@ Several resources of one deployment, at most 1,000, are deleted together, in one
 deleted with another one does not block. Each deployment has a request of its own: a refused one does not stop the others, and is sent again when
 another one was accepted.
 
+--atomic deletes in all deployments or in none: all resources that the delete reaches are kept from changing before it is decided, so that no new reference can block a part of it. It is
+refused while a deployment that it reaches does not answer. Without it a reference that is written between the answer of the delete and the cascade can keep a part.
+
 --detach and --orphan act in all deployments with your rights, one holder after the other: what is changed stays so if the delete is refused
 after all. Without --yes they list what they would change.`
 	d.selected.flags(cmd)
@@ -98,6 +103,7 @@ after all. Without --yes they list what they would change.`
 	progressFlag(cmd, &d.progress)
 	cmd.Flags().BoolVar(&d.dryRun, "dry-run", false, "only show the effect, as plan does")
 	cmd.Flags().Int64Var(&d.maxRemovals, "max-removals", 0, "refuse a delete that removes more resources, at most 9,999, for each request of at most 1,000 NAMEs of one deployment; -1 for any number; --dry-run does not apply it (default: the number in the rights)")
+	cmd.Flags().BoolVar(&d.atomic, "atomic", false, "delete in all deployments or in none (NAMEs of one deployment)")
 	cmd.Flags().BoolVar(&d.ignoreNotFound, "ignore-not-found", false, "succeed for resources that do not exist")
 	cmd.Flags().StringVarP(&d.file, "file", "f", "", "file with resources, as for put; - for standard input")
 	cmd.ValidArgsFunction = cli.CompleteNames(cli.Many)
@@ -226,6 +232,9 @@ func (d *deletion) all(cmd *cobra.Command, c *client.Client, names []string) err
 	open, err := selections(names)
 	if err != nil {
 		return err
+	}
+	if d.atomic && len(open) > 1 {
+		return cli.Usage("--atomic: want at most %d names of one deployment", most)
 	}
 	results := deletions{}
 	for _, name := range names {
@@ -362,10 +371,10 @@ func (d *deletion) send(ctx context.Context, resources resourcev1.ResourceServic
 		defer cancel()
 	}
 	if len(names) == 1 {
-		answer, err := resources.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{Name: names[0].Name, AllowMissing: missing, MaxRemovals: d.maxRemovals})
+		answer, err := resources.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{Name: names[0].Name, AllowMissing: missing, MaxRemovals: d.maxRemovals, Atomic: d.atomic})
 		return []*resourcev1.DeleteResourceResponse{answer}, answer.GetUnasked(), err
 	}
-	req := &resourcev1.BatchDeleteResourcesRequest{MaxRemovals: d.maxRemovals}
+	req := &resourcev1.BatchDeleteResourcesRequest{MaxRemovals: d.maxRemovals, Atomic: d.atomic}
 	for _, name := range names {
 		req.Requests = append(req.Requests, &resourcev1.DeleteResourceRequest{Name: name.Name, AllowMissing: missing})
 	}

@@ -25,6 +25,7 @@ var reasons = withRefusals([]reason{
 	{"BLOCKED", codes.FailedPrecondition, "a delete: the resource, or a resource that the delete cascades to, is referred to; the details name the holders"},
 	{"BLOCK_DELETION", codes.FailedPrecondition, "a delete: `block_deletion` is set on the resource, or on a resource that the delete cascades to"},
 	{"TOO_MANY_REMOVALS", codes.FailedPrecondition, "a delete: it removes more resources than `max_removals` of the request, or of the rights; look at the plan, and send a greater number"},
+	{"NOT_ATOMIC", codes.FailedPrecondition, "an atomic delete: it reaches more than 10,000 resources, or one that is a row of an attached table; delete without `atomic`"},
 	{"ROW_KEPT", codes.FailedPrecondition, "a delete: a constraint or a trigger of the application keeps a row of an attached table; the text names it"},
 	{"DENIED", codes.PermissionDenied, "the caller has no right to do this with the resource, whether or not it exists; the text names the verb and the name"},
 	{"AUDIT_LOG_UNAVAILABLE", codes.Unavailable, "the audit log cannot be written, and calls need it here (`--audit-log-required`)"},

@@ -50,6 +50,7 @@ var outcomes = []struct {
 	{peer.ErrDeleting, "DELETING"},
 	{peer.ErrNotDeleting, "NOT_DELETING"},
 	{peer.ErrTooManyRemovals, "TOO_MANY_REMOVALS"},
+	{peer.ErrNotAtomic, "NOT_ATOMIC"},
 	{peer.ErrAborted, "ABORTED"},
 	{peer.ErrQuota, string(peer.QuotaExceeded)},
 	{peer.ErrDecommissioned, "DECOMMISSIONED"},

@@ -24,6 +24,9 @@ func (p *Peers) Plan(ctx context.Context, at schema.DeploymentID, q peer.PlanQue
 	for _, t := range q.Targets {
 		req.Targets = append(req.Targets, &schemav1.PlanDeletionRequest_Target{Deployment: t.Deployment.String(), Uid: t.UID[:]})
 	}
+	if q.Freeze != nil {
+		req.Freeze = wire.FreezeProto(q.Freeze)
+	}
 	ctx, cancel := context.WithTimeout(ctx, longPeerTimeout)
 	defer cancel()
 	answer, err := client.PlanDeletion(ctx, req)
@@ -31,6 +34,9 @@ func (p *Peers) Plan(ctx context.Context, at schema.DeploymentID, q peer.PlanQue
 		return nil, outcome.TextOf(err)
 	}
 	plan, err := readPlan(at, answer)
+	if err == nil && q.Freeze != nil && plan.Epoch == uuid.Nil {
+		return nil, fmt.Errorf("its plan has no epoch: it froze nothing")
+	}
 	if err == nil && (plan.Leaves < 0 || plan.Leaves > q.Limit) {
 		return nil, fmt.Errorf("its plan has %d members, of at most %d", plan.Leaves, q.Limit)
 	}
@@ -41,6 +47,11 @@ func readPlan(at schema.DeploymentID, answer *schemav1.PlanDeletionResponse) (_ 
 	plan := &peer.Plan{Truncated: answer.GetTruncated(), Uncounted: answer.GetUncounted(), MoreUnsets: answer.GetMoreUnsets(), Holders: int(answer.GetHolders()), Leaves: int(answer.GetLeafCount())}
 	for _, c := range answer.GetCounts() {
 		plan.Counts = append(plan.Counts, peer.PlanCount{Path: c.GetPath(), Behaviour: schema.Behaviour(c.GetBehaviour()), Count: int(c.GetCount())})
+	}
+	if raw := answer.GetEpoch(); len(raw) > 0 {
+		if plan.Epoch, err = wire.UID(raw); err != nil {
+			return nil, err
+		}
 	}
 	if plan.Members, err = readAll(answer.GetMembers(), readMember); err != nil {
 		return nil, err

@@ -169,16 +169,22 @@ func Abandon(ctx context.Context, a *Attempts, sv *prepare.Saving, at []schema.D
 		if err := tx.QueryRow(ctx, standsSQL, holders, sv.Attempt).Scan(&committed); err != nil || committed {
 			return err
 		}
-		attempts := []peer.AttemptID{sv.Attempt}
-		if _, err := tx.Exec(ctx, decideAbortedSQL, attempts); err != nil {
-			return err
-		}
-		// A statement of its own: its snapshot sees a commit for which the insert waited.
-		if err := tx.QueryRow(ctx, selectDecisionsSQL, attempts).Scan(&attempts[0], &committed); err != nil || committed {
+		if committed, err = abort(ctx, tx, sv.Attempt); err != nil || committed {
 			return err
 		}
 		return release(ctx, tx, sv, numbers)
 	})
+	return committed, err
+}
+
+// abort decides an attempt ABORTED, and reports whether it has committed.
+func abort(ctx context.Context, tx pgx.Tx, attempt peer.AttemptID) (committed bool, err error) {
+	attempts := []peer.AttemptID{attempt}
+	if _, err := tx.Exec(ctx, decideAbortedSQL, attempts); err != nil {
+		return false, err
+	}
+	// A statement of its own: its snapshot sees a commit for which the insert waited.
+	err = tx.QueryRow(ctx, selectDecisionsSQL, attempts).Scan(&attempts[0], &committed)
 	return committed, err
 }
 
@@ -203,18 +209,21 @@ func release(ctx context.Context, tx pgx.Tx, sv *prepare.Saving, deployments []i
 
 // AbandonAt decides an attempt ABORTED, unless it has committed, and adds the release of its blockades at a deployment as work.
 func AbandonAt(ctx context.Context, a *Attempts, attempt peer.AttemptID, established int32) error {
+	_, err := Abort(ctx, a, attempt, []int32{established})
+	return err
+}
+
+// Abort decides an attempt ABORTED, and adds the releases of its blockades, or of the resources that it has frozen, at deployments as work. It
+// returns true, and adds nothing, when the attempt has committed.
+func Abort(ctx context.Context, a *Attempts, attempt peer.AttemptID, at []int32) (committed bool, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
-	return a.InTx(ctx, db.WorkFeed, func(tx pgx.Tx) error {
-		attempts := []peer.AttemptID{attempt}
-		if _, err := tx.Exec(ctx, decideAbortedSQL, attempts); err != nil {
+	err = a.InTx(ctx, db.WorkFeed, func(tx pgx.Tx) error {
+		if committed, err = abort(ctx, tx, attempt); err != nil || committed {
 			return err
 		}
-		var stands bool
-		if err := tx.QueryRow(ctx, selectDecisionsSQL, attempts).Scan(&attempts[0], &stands); err != nil || stands {
-			return err
-		}
-		_, err := tx.Exec(ctx, releaseAttemptSQL, int16(attempt[15])%schema.RingSize, attempt, []int32{established})
+		_, err := tx.Exec(ctx, releaseAttemptSQL, int16(attempt[15])%schema.RingSize, attempt, at)
 		return err
 	})
+	return committed, err
 }

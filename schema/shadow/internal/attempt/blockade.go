@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -36,7 +37,7 @@ WHERE i.holder_uid = i.target_uid AND i.attempt IN (f.block_attempt, f.acting_at
 
 // Answer returns a verdict on each blockade that the deployment of its target asks about: held while the committed
 // reference exists, gone when the attempt is decided and the reference does not exist, undecided otherwise. An undecided
-// attempt whose blockade has expired by the target's clock is first decided ABORTED. A right to block that nothing here has used yet is undecided too: it is
+// attempt whose blockade has expired by the target's clock is first decided ABORTED. An atomic deletion is held when it is COMMITTED. A right to block that nothing here has used yet is undecided too: it is
 // held, or returned, soon.
 func (a *Attempts) Answer(ctx context.Context, target schema.DeploymentID, questions []peer.Question) (*peer.Answers, error) {
 	selfEpoch := a.gate.PresentEpoch()
@@ -45,8 +46,10 @@ func (a *Attempts) Answer(ctx context.Context, target schema.DeploymentID, quest
 		return nil, err
 	}
 	// The caller has blockades of this deployment, so that this deployment has to watch its deletions.
-	if err := a.gate.NoteInterest(ctx, deployment); err != nil {
-		return nil, err
+	if len(questions) == 0 || slices.ContainsFunc(questions, ofReference) {
+		if err := a.gate.NoteInterest(ctx, deployment); err != nil {
+			return nil, err
+		}
 	}
 	keys := make([]peer.BlockadeKey, len(questions))
 	for i, q := range questions {
@@ -74,6 +77,11 @@ func (a *Attempts) Answer(ctx context.Context, target schema.DeploymentID, quest
 		return nil, fmt.Errorf("resolve attempts: %w", err)
 	}
 	return &peer.Answers{Verdicts: r.verdicts, Epoch: r.epoch}, nil
+}
+
+// ofReference reports whether a question is about a blockade, and not about an atomic deletion.
+func ofReference(q peer.Question) bool {
+	return q.Key.Path != peer.DeletionPath && q.Key.Path != peer.FrozenPath
 }
 
 var unannouncedSQL = db.Codes(`
@@ -135,8 +143,16 @@ func (r *resolution) run(ctx context.Context, tx pgx.Tx) (err error) {
 	if err := r.findHeld(ctx, tx); err != nil {
 		return err
 	}
+	if err := r.findFrozen(ctx, tx); err != nil {
+		return err
+	}
 	for i := range r.verdicts {
-		if r.verdicts[i] == peer.Undecided && !r.unused[i] && decided[r.keys.Attempts[i]] {
+		committed, known := decided[r.keys.Attempts[i]]
+		switch {
+		case r.verdicts[i] != peer.Undecided || r.unused[i] || !known || r.questions[i].Key.Path == peer.FrozenPath:
+		case committed && r.questions[i].Key.Path == peer.DeletionPath:
+			r.verdicts[i] = peer.Held
+		default:
 			r.verdicts[i] = peer.GoneVerdict
 		}
 	}
@@ -161,6 +177,32 @@ func (r *resolution) findHeld(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
+// A resource that is marked or gone was a member, or its holders go for another reason.
+var selectFrozenSQL = db.Codes(`
+SELECT i.n - 1 FROM unnest($1::uuid[], $2::uuid[], $3::boolean[]) WITH ORDINALITY AS i (deletion, uid, asked, n)
+WHERE i.asked AND NOT EXISTS (
+    SELECT FROM dbcontroller.shadow s WHERE s.uid = i.uid AND s.state = {active}
+        AND NOT EXISTS (SELECT FROM dbcontroller.frozen f WHERE f.target_id = s.id AND f.deletion = i.deletion)
+)`)
+
+// findFrozen sets the verdicts on questions of participants of atomic deletions: held when the deletion has frozen the resource here.
+func (r *resolution) findFrozen(ctx context.Context, tx pgx.Tx) error {
+	asked := make([]bool, len(r.questions))
+	for i, q := range r.questions {
+		asked[i] = q.Key.Path == peer.FrozenPath
+	}
+	if !slices.Contains(asked, true) {
+		return nil
+	}
+	rows, err := tx.Query(ctx, selectFrozenSQL, r.keys.Attempts, r.keys.Targets, asked)
+	if err != nil {
+		return err
+	}
+	var n int
+	_, err = pgx.ForEachRow(rows, []any{&n}, func() error { r.verdicts[n] = peer.Held; return nil })
+	return err
+}
+
 // expired returns the undecided attempts whose blockades have expired by the target's clock.
 func (r *resolution) expired() (attempts []peer.AttemptID) {
 	for i, q := range r.questions {
@@ -180,21 +222,22 @@ func (r *resolution) takeUnknown(ctx context.Context, tx pgx.Tx) (taken int, err
 	}
 	unknown := map[peer.AttemptID]bool{}
 	for _, a := range expired {
-		if !decided[a] {
+		if _, known := decided[a]; !known {
 			unknown[a] = true
 		}
 	}
 	return len(unknown), r.unknown.Take(r.target, len(unknown))
 }
 
-func decisions(ctx context.Context, tx pgx.Tx, attempts []peer.AttemptID) (map[peer.AttemptID]bool, error) {
+// decisions returns, for each decided attempt, whether it is COMMITTED.
+func decisions(ctx context.Context, tx pgx.Tx, attempts []peer.AttemptID) (committed map[peer.AttemptID]bool, err error) {
 	rows, err := tx.Query(ctx, selectDecisionsSQL, attempts)
 	if err != nil {
 		return nil, err
 	}
-	decided := map[peer.AttemptID]bool{}
+	committed = map[peer.AttemptID]bool{}
 	var a peer.AttemptID
-	var committed bool
-	_, err = pgx.ForEachRow(rows, []any{&a, &committed}, func() error { decided[a] = true; return nil })
-	return decided, err
+	var c bool
+	_, err = pgx.ForEachRow(rows, []any{&a, &c}, func() error { committed[a] = c; return nil })
+	return committed, err
 }

@@ -59,6 +59,9 @@ WITH going AS (
     DELETE FROM dbcontroller.holder_entry WHERE target_id = ANY (@ids)
 ), ` + leaveReferencesSQL + db.ChangeGone(`nextval('dbcontroller.revision')`, `going WHERE NOT hidden`) + leftWorkSQL + `, false`)
 
+	// Of any deletion: a marked resource has no references, and gets none.
+	thawSQL = `DELETE FROM dbcontroller.frozen WHERE target_id = ANY ($1)`
+
 	removeDanglingSQL = db.Codes(`DELETE FROM dbcontroller.reference WHERE target_id = ANY ($1) AND behaviour = {allow_dangling}`)
 
 	// References of a batch. Their targets stay in DELETING, and get no new ones (I4).
@@ -175,7 +178,22 @@ func (s *Actor) statements(d Decision) (b *pgx.Batch, left *feed.Topics) {
 			b.Queue(removeDanglingSQL, v.Remove)
 		}
 	}
+	if frozen := frozenOf(d); len(frozen) > 0 {
+		b.Queue(thawSQL, frozen)
+	}
 	return b, left
+}
+
+// frozenOf returns the members that a decision marks or removes, and that may be frozen.
+func frozenOf(d Decision) (ids []int64) {
+	for _, of := range [][]int64{d.Verdict.Mark, d.Verdict.Remove} {
+		for _, id := range of {
+			if d.Closure.Members[id].Frozen {
+				ids = append(ids, id)
+			}
+		}
+	}
+	return ids
 }
 
 // queueGoing marks or removes resources, and adds the feeds of the work and the notices that they leave: most deletions leave none, and

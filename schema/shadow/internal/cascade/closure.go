@@ -16,7 +16,7 @@ import (
 
 const (
 	LockMembersSQL = `
-SELECT id, uid, kind_id, name, state, shard, block_deletion, hidden FROM dbcontroller.shadow WHERE id = ANY ($1) ORDER BY id FOR UPDATE`
+SELECT id, uid, kind_id, name, state, shard, block_deletion, hidden, frozen FROM dbcontroller.shadow WHERE id = ANY ($1) ORDER BY id FOR UPDATE`
 )
 
 var (
@@ -63,7 +63,7 @@ func ScanEdge(row pgx.CollectableRow) (e plan.Edge, err error) {
 
 func scanMember(row pgx.CollectableRow) (*plan.Member, error) {
 	m := &plan.Member{}
-	return m, row.Scan(&m.ID, &m.UID, &m.Kind, &m.Name, &m.State, &m.Shard, &m.Protected, &m.Hidden)
+	return m, row.Scan(&m.ID, &m.UID, &m.Kind, &m.Name, &m.State, &m.Shard, &m.Protected, &m.Hidden, &m.Frozen)
 }
 
 // IDsOf returns the ids of members, in their order.

@@ -36,6 +36,9 @@ type DeleteRequest struct {
 	Revision peer.Revision // 0: any
 	// AllowMissing: it is no error that there is no such resource.
 	AllowMissing bool
+	// Atomic: the deletion happens in all deployments or in none. It is refused while a deployment that it reaches does not answer. The first request of
+	// several decides.
+	Atomic bool
 	// MaxRemovals is the maximum number of resources that the delete removes, named resources included; 0: as
 	// many as the rights of the person say; -1: any number.
 	MaxRemovals int64
@@ -51,7 +54,7 @@ const (
 	namedSQL = `dbcontroller.shadow s JOIN unnest($1::int[], $2::text[]) AS i (kind_id, name) ON s.kind_id = i.kind_id AND s.name = i.name`
 
 	lockRootsSQL = `
-SELECT s.id, s.uid, s.kind_id, s.name, s.state, s.shard, s.revision, s.block_deletion, s.hidden FROM ` + namedSQL + ` ORDER BY s.id FOR UPDATE OF s`
+SELECT s.id, s.uid, s.kind_id, s.name, s.state, s.shard, s.revision, s.block_deletion, s.hidden, s.frozen FROM ` + namedSQL + ` ORDER BY s.id FOR UPDATE OF s`
 
 	// A delete that waits behind many shared locks gives up soon, and closes its target to new references.
 	shortWaitSQL = `SET LOCAL lock_timeout = '300ms'`
@@ -90,10 +93,11 @@ func (s *Deleter) DeleteAll(ctx context.Context, reqs []DeleteRequest) ([]peer.D
 		Revision     peer.Revision
 		AllowMissing bool  `json:",omitempty"`
 		MaxRemovals  int64 `json:",omitempty"`
+		Atomic       bool  `json:",omitempty"`
 	}
 	all := make([]requested, len(reqs))
 	for i, r := range reqs {
-		all[i] = requested{r.Name, r.UID, r.Revision, r.AllowMissing, r.MaxRemovals}
+		all[i] = requested{r.Name, r.UID, r.Revision, r.AllowMissing, r.MaxRemovals, r.Atomic}
 	}
 	var content any = all
 	if len(all) == 1 {
@@ -159,7 +163,11 @@ func (s *Deleter) delete(ctx context.Context, d *deletion, reqs []DeleteRequest)
 	d.store, d.closed = s, newClosing(s.gate)
 	d.pauses = retry.Backoff{First: 2 * time.Millisecond, Max: 100 * time.Millisecond}
 	defer d.closed.end(ctx)
-	return d.run(ctx)
+	results, err := d.run(ctx)
+	if err != nil && d.frozen != nil {
+		return d.abort(ctx, err)
+	}
+	return results, err
 }
 
 // want finds the kinds of the resources. Each is named once.
@@ -175,6 +183,12 @@ func (s *Deleter) want(ctx context.Context, d *deletion, reqs []DeleteRequest) e
 			return err
 		}
 		d.wanted = append(d.wanted, &wanted{DeleteRequest: req, kindID: kindID})
+		if kind, err := s.Version.Load().Model.KindOf(req.Name); err == nil && kind.DeletesAtomically {
+			d.atomic = true
+		}
+	}
+	if d.atomic = d.atomic || reqs[0].Atomic; d.atomic && d.within {
+		return &peer.InvalidError{Resource: reqs[0].Name, Err: errors.New("an atomic deletion cannot be a part of a transaction of an application: delete the resource outside of one")}
 	}
 	return nil
 }
@@ -199,6 +213,10 @@ type deletion struct {
 	last   db.Sender
 	within bool // in the application's transaction
 	closed *closing
+	// atomic: it happens in all deployments or in none; frozen is set as soon as another deployment is concerned.
+	atomic bool
+	frozen *frozen
+	trying *try
 	// ahead is the look-ahead for the next try; nil: look ahead first.
 	ahead *lookAhead
 	// undecided are the undecided blockades of the last look-ahead.
@@ -247,6 +265,8 @@ func (d *deletion) run(ctx context.Context) ([]peer.DeleteResult, error) {
 			err = d.closeNamed(ctx)
 		case err == nil && t.found == nil:
 			return t.results, nil
+		case err == nil && d.atomic && d.frozen == nil:
+			err = d.freeze(ctx)
 		case err == nil:
 			err = d.resolveObstacle(ctx, t.found)
 		default:
@@ -288,7 +308,7 @@ func (d *deletion) resolveObstacle(ctx context.Context, found *obstacle) error {
 }
 
 func (d *deletion) lookAhead(ctx context.Context, found *obstacle) (err error) {
-	if d.ahead, err = d.store.lookAhead(ctx, d.name(), found, d.limit != anyNumber); err != nil {
+	if d.ahead, err = d.store.lookAhead(ctx, d.name(), found, d.limit != anyNumber, d.frozen); err != nil {
 		return d.explainTimeout(d.ofSeveral(err))
 	}
 	if d.undecided = d.ahead.undecided; len(d.undecided) > 0 || d.ahead.moved {
@@ -360,6 +380,7 @@ type try struct {
 // finds an obstacle. Tries that come at the same time share transactions.
 func (d *deletion) try(ctx context.Context) (*try, error) {
 	t := &try{of: d}
+	d.trying = t
 	if err := t.together(ctx); err != nil {
 		return nil, err
 	}
@@ -432,6 +453,11 @@ func (t *try) carryOut(ctx context.Context, tx pgx.Tx) (found *obstacle, err err
 		}
 	}
 	return nil, t.finish(ctx, tx, roots, marks, func(also *pgx.Batch, last db.Sender) error {
+		if d.frozen != nil {
+			if err := d.queueDecision(ctx, tx, also, decided); err != nil {
+				return err
+			}
+		}
 		return d.store.cascade.CarryOutAnd(ctx, tx, decided, also, last)
 	})
 }
@@ -562,6 +588,9 @@ func (d *deletion) lock(ctx context.Context, tx pgx.Tx) (roots []*plan.Member, s
 	kinds, names := d.keys()
 	b, revisions := &pgx.Batch{}, make([]peer.Revision, len(names))
 	roots = make([]*plan.Member, len(names))
+	if d.frozen != nil { // a new epoch of a participant, or its decommissioning, waits for us, or is visible at the decision
+		b.Queue(gate.ShareVersionSQL, gate.VersionLock)
+	}
 	b.Queue(shortWaitSQL)
 	b.Queue(lockRootsSQL, kinds, names).Query(func(found pgx.Rows) error {
 		for found.Next() {
@@ -600,7 +629,7 @@ func (d *deletion) lock(ctx context.Context, tx pgx.Tx) (roots []*plan.Member, s
 }
 
 func scanRoot(row pgx.Row, root *plan.Member) (revision peer.Revision, err error) {
-	err = row.Scan(&root.ID, &root.UID, &root.Kind, &root.Name, &root.State, &root.Shard, &revision, &root.Protected, &root.Hidden)
+	err = row.Scan(&root.ID, &root.UID, &root.Kind, &root.Name, &root.State, &root.Shard, &revision, &root.Protected, &root.Hidden, &root.Frozen)
 	return revision, err
 }
 

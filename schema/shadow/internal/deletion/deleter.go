@@ -9,13 +9,14 @@ import (
 
 	"github.com/db-controller/db-controller/internal/gather"
 	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/shadow/internal/attempt"
 	"github.com/db-controller/db-controller/schema/shadow/internal/cascade"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/follow"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
+	"github.com/db-controller/db-controller/schema/shadow/internal/prepare"
 	"github.com/db-controller/db-controller/schema/shadow/internal/rows"
 	"github.com/db-controller/db-controller/schema/shadow/internal/target"
-	"github.com/db-controller/db-controller/schema/shadow/internal/write"
 )
 
 // Deleter deletes resources of one deployment.
@@ -23,16 +24,18 @@ type Deleter struct {
 	*db.DB
 	gate    *gate.Gate
 	target  *target.Keeper
-	write   *write.Writer
 	cascade *cascade.Actor
 	follow  *follow.Follower
 	rows    *rows.Rows
-	tries   *gather.Queue[*try]
+	// Of atomic deletions.
+	attempts *attempt.Attempts
+	prepare  *prepare.Preparer
+	tries    *gather.Queue[*try]
 }
 
 // New joins the parts.
-func New(g *gate.Gate, t *target.Keeper, w *write.Writer, c *cascade.Actor, f *follow.Follower, rs *rows.Rows) *Deleter {
-	s := &Deleter{DB: g.DB, gate: g, target: t, write: w, cascade: c, follow: f, rows: rs}
+func New(g *gate.Gate, t *target.Keeper, p *prepare.Preparer, a *attempt.Attempts, c *cascade.Actor, f *follow.Follower, rs *rows.Rows) *Deleter {
+	s := &Deleter{DB: g.DB, gate: g, target: t, prepare: p, attempts: a, cascade: c, follow: f, rows: rs}
 	s.tries = gather.New(gather.Config[*try]{Run: s.tryAll, Most: mostGathered, Beside: 2, Pace: pace, Waiting: mostWaiting})
 	return s
 }

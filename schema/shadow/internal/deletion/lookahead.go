@@ -1,6 +1,7 @@
 package deletion
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -101,14 +102,24 @@ func (l *lookAhead) excuse(b blockade) {
 
 // lookAhead walks over the deployments that a deletion reaches, starting from its members here, and resolves the
 // blockades here that are not excused. An exact look-ahead asks for the uid of each member; another one takes the number of
-// leaves. It fails with *BlockedError, *ProtectedError or *UnavailableError when the delete is refused.
-func (s *Deleter) lookAhead(ctx context.Context, name string, from *obstacle, exact bool) (*lookAhead, error) {
+// leaves. The look-ahead of an atomic deletion is exact, and freezes the members. It fails with *BlockedError, *ProtectedError or *UnavailableError when
+// the delete is refused, an atomic one with ErrNotAtomic.
+func (s *Deleter) lookAhead(ctx context.Context, name string, from *obstacle, exact bool, f *frozen) (*lookAhead, error) {
 	l := &lookAhead{blocks: map[plan.Edge]bool{}, members: len(from.members)}
 	own, proxies := divide(from.blockades)
 	tooMany := from.tooMany()
 	w := plan.NewWalk(s.Self, s.Peers, false)
 	w.MindAll, w.NameLeaves = tooMany, exact || len(from.blockades)+len(from.blocks) > 0
+	if f != nil {
+		w = plan.NewWalk(s.Self, f, false)
+		w.MindAll, w.NameLeaves, w.Strict = tooMany, true, true
+	}
 	w.Begin(from.members)
+	if f != nil && len(from.members)+len(from.later) > 1 {
+		for _, m := range from.members { // its own deployment freezes its members as others do; a root alone is frozen already
+			w.Follow(s.Self, peer.PlanTarget{Deployment: s.Self, UID: m.UID})
+		}
+	}
 	for _, t := range from.later {
 		w.Follow(s.Self, t)
 	}
@@ -140,6 +151,12 @@ func (s *Deleter) lookAhead(ctx context.Context, name string, from *obstacle, ex
 		return l, err
 	}
 	l.unasked, l.removed, l.more = w.Unasked, w.Size(), w.Truncated
+	if f != nil && len(l.undecided) == 0 {
+		if err := cmp.Or(w.Refusal(name), whole(w, name)); err != nil {
+			return nil, err
+		}
+		return l, nil
+	}
 	if len(l.undecided) == 0 { // otherwise the look-ahead is repeated, and logs then
 		for _, u := range w.Unasked {
 			s.Log.Warn("cannot ask a deployment for the part of a deletion there",

@@ -77,6 +77,9 @@ func (s *Deleter) Plan(ctx context.Context, q peer.PlanQuestion) (*peer.Plan, er
 	if err := p.leaveOutUnknown(ctx); err != nil {
 		return nil, err
 	}
+	if q.Freeze != nil {
+		return p.freeze(ctx)
+	}
 	options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
 	for again := true; ; again = false {
 		complete, err := p.readLeaf(ctx, options)

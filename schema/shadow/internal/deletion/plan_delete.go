@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/plan"
 )
 
@@ -69,9 +70,9 @@ const selectPlanRootsSQL = `SELECT s.id, s.kind_id, s.name, s.state FROM ` + nam
 
 // planRoots returns the ids of the resources. It fails with ErrNotFound for the first one that does not
 // exist, and with ErrDeleting if none is ACTIVE: resources in DELETING have no part in the delete.
-func (d *deletion) planRoots(ctx context.Context, tx pgx.Tx) (ids []int64, err error) {
+func (d *deletion) planRoots(ctx context.Context, q db.Querier) (ids []int64, err error) {
 	kinds, names := d.keys()
-	rows, err := tx.Query(ctx, selectPlanRootsSQL, kinds, names)
+	rows, err := q.Query(ctx, selectPlanRootsSQL, kinds, names)
 	if err != nil {
 		return nil, err
 	}

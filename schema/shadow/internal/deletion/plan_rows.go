@@ -130,6 +130,9 @@ func (p *planning) addRows() {
 		goes[t.UID] = true
 	}
 	for _, m := range p.rows.members {
+		if p.question.Freeze != nil { // it is not frozen: as a blocker it could stay
+			break
+		}
 		if goes[m.UID] = true; p.question.Compact {
 			m.Kind, m.Name = "", ""
 		}

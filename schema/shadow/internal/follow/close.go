@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/db-controller/db-controller/internal/crash"
@@ -95,4 +97,35 @@ func (s *Follower) endRights(ctx context.Context, ids []int64) error {
 		b.Queue(db.DoneEndingSQL, ids)
 		return tx.SendBatch(ctx, b).Close()
 	})
+}
+
+const selectRightsSQL = `SELECT id FROM dbcontroller.foreign_target WHERE uid = ANY ($1) AND deployment_id = $2`
+
+// EndRights ends the rights to refer to targets of a deployment without asking. From then on no reference to them is written under a right until
+// one is granted again, and the references under it are committed.
+func (s *Follower) EndRights(ctx context.Context, of schema.DeploymentID, uids []uuid.UUID) error {
+	deployment, known := s.Names.KnownDeployment(of)
+	if !known {
+		return nil
+	}
+	rows, err := s.Pool.Query(ctx, selectRightsSQL, uids, deployment)
+	if err != nil {
+		return fmt.Errorf("read delegations: %w", err)
+	}
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	if err != nil {
+		return fmt.Errorf("read delegations: %w", err)
+	}
+	if held, err := s.holdsRights(ctx, ids); err != nil || !held || len(ids) == 0 {
+		return err
+	}
+	for pauses := (retry.Backoff{First: 5 * time.Millisecond, Max: 100 * time.Millisecond}); ; {
+		if _, err := s.Pool.Exec(ctx, db.BeginEndingSQL, ids); err != nil {
+			return fmt.Errorf("begin to end delegations: %w", err)
+		}
+		err := s.endRights(ctx, ids)
+		if !db.HasCode(err, db.CodeLockNotAvailable) || pauses.Wait(ctx) != nil {
+			return err
+		}
+	}
 }

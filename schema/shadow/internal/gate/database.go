@@ -241,8 +241,10 @@ func (s *Gate) AcceptDatabase(ctx context.Context, d AcceptedDatabase) error {
 		if err != nil || tag.RowsAffected() == 0 {
 			return false, err
 		}
-		_, err = tx.Exec(ctx, peerEpochWorkSQL, id, schema.RingSize)
-		return true, err
+		b := &pgx.Batch{}
+		b.Queue(thawOfSQL, id)
+		b.Queue(peerEpochWorkSQL, id, schema.RingSize)
+		return true, tx.SendBatch(ctx, b).Close()
 	})
 	if err != nil {
 		return fmt.Errorf("accept the database of %s: %w", d.Deployment, err)

@@ -45,6 +45,8 @@ SET epoch = $1, server = $2, timeline = $3, awaiting = $4, started_at = pg_postm
 	boundTimesSQL = `
 WITH closed AS (
     DELETE FROM dbcontroller.closing
+), thawed AS (
+    DELETE FROM dbcontroller.frozen
 ), members AS (
     UPDATE dbcontroller.member SET expires_at = clock_timestamp() + interval '15 s' WHERE expires_at > clock_timestamp() + interval '15 s'
 )
@@ -378,6 +380,9 @@ UPDATE dbcontroller.deployment d
 SET epoch = GREATEST(d.epoch, $2), uncompared = d.uncompared OR d.referred AND (d.epoch IS NULL OR d.epoch < $2),
     uncompared_kinds = CASE WHEN d.epoch IS NULL OR d.epoch < $2 THEN $3 ELSE d.uncompared_kinds END
 FROM before WHERE d.id = $1 RETURNING before.epoch IS DISTINCT FROM d.epoch, d.epoch`
+
+	// The database may have lost the decisions on its atomic deletions.
+	thawOfSQL = `DELETE FROM dbcontroller.frozen WHERE deployment_id = $1`
 )
 
 // Compare the references to the deployment (confirm again), and its blockades here (verify blockades), which begins by telling it
@@ -433,8 +438,10 @@ func (s *Gate) RecordPeerEpoch(ctx context.Context, from schema.DeploymentID, ep
 		if err := tx.QueryRow(ctx, learnEpochSQL, id, epoch, kinds).Scan(&moved, &known); err != nil || !moved {
 			return err
 		}
-		_, err := tx.Exec(ctx, peerEpochWorkSQL, id, schema.RingSize)
-		return err
+		b := &pgx.Batch{}
+		b.Queue(thawOfSQL, id)
+		b.Queue(peerEpochWorkSQL, id, schema.RingSize)
+		return tx.SendBatch(ctx, b).Close()
 	})
 	if err != nil {
 		return known, fmt.Errorf("record the epoch of %s: %w", from, err)

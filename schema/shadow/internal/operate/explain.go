@@ -31,7 +31,7 @@ type Explanation struct {
 
 // ExplainedReason is one reason.
 type ExplainedReason struct {
-	// Type is BLOCKED, WAITING, PROTECTED, HALTED (all deletions here), TENTATIVE, DELEGATED, OWNER, or the name of outstanding work.
+	// Type is BLOCKED, WAITING, PROTECTED, FROZEN, HALTED (all deletions here), TENTATIVE, DELEGATED, OWNER, or the name of outstanding work.
 	Type    string
 	Message string
 	Since   time.Time // zero: unknown
@@ -49,6 +49,10 @@ SELECT id, uid, state, updated_at, block_deletion FROM dbcontroller.shadow WHERE
 SELECT '//' || d.service || '/' || d.region || '/' || b.holder_name, f.path, b.expires_at, ` + db.ExpiredSQL + `$2::interval), b.attempt
 FROM dbcontroller.blockade b JOIN dbcontroller.deployment d ON d.id = b.deployment_id JOIN dbcontroller.field f ON f.id = b.field_id
 WHERE b.target_id = $1 AND b.expires_at IS NOT NULL ORDER BY b.expires_at LIMIT 20`
+
+	explainFrozenSQL = `
+SELECT f.deletion, '//' || d.service || '/' || d.region || '/' || f.root, f.expires_at IS NULL
+FROM dbcontroller.frozen f JOIN dbcontroller.deployment d ON d.id = f.deployment_id WHERE f.target_id = $1 ORDER BY f.deletion LIMIT 20`
 
 	explainPausedSQL = `SELECT EXISTS (SELECT FROM dbcontroller.deployment WHERE id = $1 AND paused)`
 
@@ -118,6 +122,7 @@ func (s *Operations) explain(ctx context.Context, name string) (*Explanation, er
 	for _, part := range []func(context.Context, int64) error{
 		func(ctx context.Context, id int64) error { return e.halted(ctx, s, id) },
 		func(ctx context.Context, id int64) error { return e.tentative(ctx, s, id) },
+		func(ctx context.Context, id int64) error { return e.frozen(ctx, s, id) },
 		func(ctx context.Context, id int64) error { return e.rights(ctx, s, id) },
 		func(ctx context.Context, id int64) error { return e.dangling(ctx, s, id) },
 		func(ctx context.Context, id int64) error { return e.owners(ctx, s, id) },
@@ -128,6 +133,28 @@ func (s *Operations) explain(ctx context.Context, name string) (*Explanation, er
 		}
 	}
 	return e, nil
+}
+
+// frozen adds the atomic deletions that keep writers away from the resource.
+func (e *Explanation) frozen(ctx context.Context, s *Operations, id int64) error {
+	rows, err := s.Pool.Query(ctx, explainFrozenSQL, id)
+	if err != nil {
+		return err
+	}
+	var deletion uuid.UUID
+	var root string
+	var committed bool
+	_, err = pgx.ForEachRow(rows, []any{&deletion, &root, &committed}, func() error {
+		until := "is not decided yet"
+		if committed {
+			until = "is decided, and has not marked it yet"
+		}
+		e.Reasons = append(e.Reasons, ExplainedReason{
+			Type: "FROZEN", Message: fmt.Sprintf("it cannot change, since the atomic deletion of %s %s", root, until), Since: peer.AttemptTime(deletion),
+		})
+		return nil
+	})
+	return err
 }
 
 // Deployments that deletions of resources of the kinds $1 wait for.

@@ -121,7 +121,7 @@ func RepairLists(ctx context.Context, d *db.DB, lists []*ListDifference) (repair
 		}
 		locked := map[int64]peer.Revision{}
 		var r prepare.ShadowRow
-		_, err = pgx.ForEachRow(rows, []any{&r.ID, &r.Revision, &r.State, &r.Derivation}, func() error {
+		_, err = pgx.ForEachRow(rows, []any{&r.ID, &r.Revision, &r.State, &r.Derivation, &r.Frozen}, func() error {
 			if r.State == peer.Active {
 				locked[r.ID] = r.Revision
 			}

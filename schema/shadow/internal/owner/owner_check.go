@@ -22,7 +22,7 @@ import (
 const (
 	// Shared lock: a concurrent delete of the owner waits for us and then sees the new ownee entry.
 	lockOwnersSQL = `
-SELECT id, uid, kind_id, name, state FROM dbcontroller.shadow WHERE uid = ANY ($1) ORDER BY id FOR SHARE`
+SELECT id, uid, kind_id, name, state, frozen FROM dbcontroller.shadow WHERE uid = ANY ($1) ORDER BY id FOR SHARE`
 
 	ownersByNameSQL = `
 SELECT s.uid FROM unnest($1::int[], $2::text[]) AS i (kind_id, name)
@@ -140,6 +140,7 @@ type ownerFound struct {
 	kindID int32
 	name   string
 	state  peer.State
+	frozen bool
 }
 
 func (c *ownerCheck) run(ctx context.Context, tx pgx.Tx) error {
@@ -148,6 +149,9 @@ func (c *ownerCheck) run(ctx context.Context, tx pgx.Tx) error {
 	}
 	found, err := c.lock(ctx, tx)
 	if err != nil {
+		return err
+	}
+	if err := findFrozen(ctx, tx, found); err != nil {
 		return err
 	}
 	owners, required := c.judge(found)
@@ -214,6 +218,10 @@ func (c *ownerCheck) judge(found []ownerFound) (owners []int64, required require
 				a.Verdict = peer.OwnerUnknown // the owner exists, and the two sides disagree about its kind
 			}
 			if !f.is(q, c.kinds[i]) {
+				continue
+			}
+			if f.frozen { // by an atomic deletion: the answer is known when it is decided
+				a.Verdict = peer.OwnerUnknown
 				continue
 			}
 			a.Verdict, a.UID = peer.OwnerExists, f.uid
@@ -341,9 +349,24 @@ func (c *ownerCheck) lock(ctx context.Context, tx pgx.Tx) ([]ownerFound, error) 
 		return nil, err
 	}
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (f ownerFound, err error) {
-		err = row.Scan(&f.id, &f.uid, &f.kindID, &f.name, &f.state)
+		err = row.Scan(&f.id, &f.uid, &f.kindID, &f.name, &f.state, &f.frozen)
 		return f, err
 	})
+}
+
+// findFrozen leaves frozen set for the owners that are members of an atomic deletion.
+func findFrozen(ctx context.Context, tx pgx.Tx, owners []ownerFound) error {
+	var maybe []int64
+	for _, o := range owners {
+		if o.frozen && o.state == peer.Active {
+			maybe = append(maybe, o.id)
+		}
+	}
+	frozen, err := db.Frozen(ctx, tx, maybe)
+	for i := range owners {
+		owners[i].frozen = frozen[owners[i].id]
+	}
+	return err
 }
 
 var selectCheckSQL = db.Codes(`

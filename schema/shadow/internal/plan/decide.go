@@ -35,7 +35,9 @@ type Member struct {
 	Later bool
 	// Rowless: it was the row of an attached table, which is deleted already.
 	Rowless bool
-	Why     Reason
+	// Frozen: an atomic deletion may have frozen it, this one or another one.
+	Frozen bool
+	Why    Reason
 }
 
 // Edge is a local reference to a member.
@@ -290,7 +292,7 @@ func (w *Walk) holders() []peer.PlanTarget {
 // Refuses reports whether a blocker outside the deletion refuses it. A blocker of a member that is only collected refuses
 // nothing: that member waits for it.
 func (w *Walk) Refuses(b peer.PlanBlocker) bool {
-	if m := w.members[b.Target()]; m != nil && !m.certain {
+	if m := w.members[b.Target()]; m != nil && !m.certain && !w.Strict {
 		return false
 	}
 	return !w.Goes(b.HolderResource()) || w.MindAll && b.Holder.Target.Deployment == w.self
@@ -314,7 +316,7 @@ func (w *Walk) InOrder() []peer.PlanBlocker {
 func (w *Walk) Refusal(name string) error {
 	protected := &peer.ProtectedError{Name: name}
 	for _, m := range w.order {
-		if m.BlockDeletion && m.certain {
+		if m.BlockDeletion && (m.certain || w.Strict) {
 			protected.By = append(protected.By, schema.FullName{Deployment: m.at.Deployment, Name: m.Name})
 		}
 	}
@@ -325,7 +327,7 @@ func (w *Walk) Refusal(name string) error {
 	var unknown []peer.PlanBlocker
 	for _, b := range w.InOrder() {
 		// Undecided blockades in other deployments are decided before the cascade arrives there.
-		undecided := b.Undecided && (!b.Unreachable || b.Holder.Target.Deployment != w.self)
+		undecided := b.Undecided && !w.Strict && (!b.Unreachable || b.Holder.Target.Deployment != w.self)
 		switch {
 		case undecided || !w.Refuses(b):
 		case b.Undecided || w.Unknown[b.HolderResource()]:

@@ -54,7 +54,9 @@ type Walk struct {
 	// not be determined. Judge fills both. MindAll: no blocker of a member here is excused.
 	excused, Unknown map[peer.PlanTarget]bool
 	MindAll          bool
-	ask              map[schema.DeploymentID]map[peer.PlanTarget]bool
+	// Strict, of an atomic deletion: each blocker of a member refuses, also of one that may keep an owner, and none may be undecided.
+	Strict bool
+	ask    map[schema.DeploymentID]map[peer.PlanTarget]bool
 	// owners are by deployment the members that own resources there. Each question names all of them, since an ownee is
 	// deleted only when all its owners are.
 	owners map[schema.DeploymentID][]peer.PlanTarget

@@ -31,6 +31,7 @@ type ShadowRow struct {
 	Revision      peer.Revision
 	Generation    int64
 	Derivation    int32
+	Frozen        bool // it may be a member of an atomic deletion: db.Frozen
 	BlockDeletion bool
 	CreatedAt     time.Time
 	UpdatedAt     time.Time

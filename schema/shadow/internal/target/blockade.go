@@ -114,6 +114,7 @@ func (s *Keeper) Confirm(ctx context.Context, holder schema.DeploymentID, c peer
 		s.gate.CheckPeerEpoch(tx, b, deployment, c.Epoch, selfEpoch)
 		b.Queue(confirmBlockingSQL, c.Attempts, deployment, locked).Query(take)
 		b.Queue(confirmActingSQL, db.Named{"attempts": c.Attempts, "deployment": deployment, "self": s.SelfID, "targets": locked}).Query(take)
+		b.Queue(confirmFrozenSQL, c.Attempts, deployment).Query(take)
 		if out.Delegated = nil; delegable {
 			s.queueGrants(b, locked, deployment, kinds, &out.Delegated)
 		}
@@ -146,6 +147,7 @@ ORDER BY id FOR NO KEY UPDATE`
 	countUnknownSQL = `
 SELECT count(*) FROM (SELECT DISTINCT unnest($1::uuid[]) AS attempt) AS i
 WHERE NOT EXISTS (SELECT FROM dbcontroller.blockade b WHERE b.attempt = i.attempt AND b.deployment_id = $2)
+    AND NOT EXISTS (SELECT FROM dbcontroller.frozen f WHERE f.deletion = i.attempt AND f.deployment_id = $2)
     AND NOT EXISTS (SELECT FROM dbcontroller.closed_attempt c WHERE c.attempt = i.attempt AND c.deployment_id = $2)`
 
 	closeAttemptsSQL = `
@@ -207,6 +209,7 @@ func (s *Keeper) Release(ctx context.Context, holder schema.DeploymentID, epoch 
 			"attempts": k.Attempts, "holders": k.Holders, "fields": k.Fields, "targets": k.Targets, "deployment": deployment, "self": s.SelfID,
 		})
 		b.Queue(removeAttemptsSQL, db.Named{"attempts": attempts, "deployment": deployment, "targets": locked, "self": s.SelfID})
+		b.Queue(thawSQL, ended, deployment)
 		b.Queue(closeAttemptsSQL, ended, deployment)
 		err := tx.SendBatch(ctx, b).Close()
 		if err != nil {
@@ -256,6 +259,12 @@ func (s *Keeper) Settle(ctx context.Context, holder schema.DeploymentID, questio
 	if len(held) == 0 {
 		return nil
 	}
+	var committed []uuid.UUID
+	for _, k := range held {
+		if k.Path == peer.DeletionPath {
+			committed = append(committed, k.Attempt)
+		}
+	}
 	selfEpoch := s.gate.PresentEpoch()
 	deployment, err := s.Names.Deployment(ctx, holder)
 	if err != nil {
@@ -272,6 +281,7 @@ func (s *Keeper) Settle(ctx context.Context, holder schema.DeploymentID, questio
 		b.Queue(settleActingSQL, db.Named{
 			"attempts": k.Attempts, "holders": k.Holders, "fields": k.Fields, "targets": k.Targets, "deployment": deployment, "self": s.SelfID,
 		})
+		b.Queue(confirmFrozenSQL, committed, deployment)
 		return tx.SendBatch(ctx, b).Close()
 	})
 	if err != nil {
@@ -281,13 +291,17 @@ func (s *Keeper) Settle(ctx context.Context, holder schema.DeploymentID, questio
 }
 
 const (
-	selectExpiredHoldersSQL = `SELECT DISTINCT deployment_id FROM dbcontroller.blockade b WHERE ` + db.ExpiredSQL + `$1::interval)`
+	selectExpiredHoldersSQL = `
+SELECT DISTINCT deployment_id FROM dbcontroller.blockade b WHERE ` + db.ExpiredSQL + `$1::interval)
+UNION SELECT DISTINCT deployment_id FROM dbcontroller.frozen f WHERE ` + frozenExpiredSQL
 
 	selectExpiredSQL = `
-SELECT b.attempt, b.holder_uid, b.field_id, s.uid
+(SELECT b.attempt, b.holder_uid, b.field_id, s.uid
 FROM dbcontroller.blockade b JOIN dbcontroller.shadow s ON s.id = b.target_id
 WHERE ` + db.ExpiredSQL + `$3::interval) AND b.deployment_id = $1
-ORDER BY b.expires_at LIMIT $2`
+ORDER BY b.expires_at LIMIT $2)
+UNION ALL
+(SELECT f.deletion, f.deletion, 0, f.deletion FROM dbcontroller.frozen f WHERE ` + frozenExpiredSQL + ` AND f.deployment_id = $1 GROUP BY f.deletion LIMIT $2)`
 )
 
 // ExpiredHolders returns the deployments with expired tentative blockades here, by this database's clock.
@@ -333,6 +347,10 @@ func (s *Keeper) Expired(ctx context.Context, holder schema.DeploymentID, limit 
 	out := make([]peer.Question, len(found))
 	for i, x := range found {
 		out[i] = peer.Question{Key: x.q.Key, Expired: true}
+		if x.field == 0 {
+			out[i].Key = peer.DeletionKey(x.q.Key.Attempt)
+			continue
+		}
 		if out[i].Key.Path, err = s.Names.FieldOf(ctx, s.Pool, x.field); err != nil {
 			return nil, err
 		}

@@ -16,8 +16,8 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
 )
 
-// queueGrants adds to a batch, after the locks of confirmed targets, which of them are granted: a target that is ACTIVE and not
-// closing, with a holder entry that is not looked at. The entry makes the holder's deployment hear of a deletion; it ends the right before it acts.
+// queueGrants adds to a batch, after the locks of confirmed targets, which of them are granted: a target that is ACTIVE, not closing
+// and not frozen, with a holder entry that is not looked at. The entry makes the holder's deployment hear of a deletion; it ends the right before it acts.
 func (s *Keeper) queueGrants(b *pgx.Batch, locked []int64, holder int32, kinds []int32, granted *[]uuid.UUID) {
 	b.Queue(selectGrantedSQL, locked, holder, kinds).Query(func(rows pgx.Rows) (err error) {
 		*granted, err = pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
@@ -29,7 +29,8 @@ var selectGrantedSQL = db.Codes(`
 SELECT s.uid FROM dbcontroller.shadow s
 JOIN dbcontroller.holder_entry e ON e.target_id = s.id AND e.deployment_id = $2 AND e.look IS NULL
 WHERE s.id = ANY ($1) AND s.state = {active} AND s.kind_id = ANY ($3)
-    AND NOT EXISTS (SELECT FROM dbcontroller.closing c WHERE c.target_id = s.id AND ` + ClosesSQL + `)`)
+    AND NOT EXISTS (SELECT FROM dbcontroller.closing c WHERE c.target_id = s.id AND ` + ClosesSQL + `)
+    AND NOT (s.frozen AND EXISTS (SELECT FROM dbcontroller.frozen f WHERE f.target_id = s.id))`)
 
 // delegates reports whether a service gets delegations of resources of a kind.
 func (s *Keeper) delegates(kind *schema.KindModel, service string) bool {

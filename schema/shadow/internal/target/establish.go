@@ -26,7 +26,7 @@ const (
 const (
 	// The lock returns the newest version of each row, which stays valid until the commit: a delete takes FOR UPDATE first.
 	lockEstablishedSQL = `
-SELECT i.n, s.id, s.uid, s.state, EXISTS (SELECT FROM dbcontroller.closing c WHERE c.target_id = s.id AND ` + ClosesSQL + `)
+SELECT i.n, s.id, s.uid, s.state, s.frozen, EXISTS (SELECT FROM dbcontroller.closing c WHERE c.target_id = s.id AND ` + ClosesSQL + `)
 FROM unnest($1::int[], $2::text[]) WITH ORDINALITY AS i (kind_id, name, n)
 JOIN dbcontroller.shadow s ON s.kind_id = i.kind_id AND s.name = i.name
 ORDER BY s.id
@@ -223,9 +223,13 @@ func (s *Keeper) lockEstablished(ctx context.Context, tx pgx.Tx, establishments 
 	}
 	a := &admission{present: s.gate.Present(tx)}
 	b := &pgx.Batch{}
+	var frozen []int64 // according to their column
 	db.QueuePlans(tx, b, rows)
 	b.Queue(gate.ShareVersionSQL, gate.VersionLock) // a concurrent Decommission waits for us or is visible below
-	b.Queue(lockEstablishedSQL+suffix, kinds, names).Query(func(rows pgx.Rows) error { return takeTargets(rows, kinds, names, wanted) })
+	b.Queue(lockEstablishedSQL+suffix, kinds, names).Query(func(rows pgx.Rows) (err error) {
+		frozen, err = takeTargets(rows, kinds, names, wanted)
+		return err
+	})
 	b.Queue(selectAdmissionSQL).QueryRow(func(row pgx.Row) error {
 		return row.Scan(slices.Concat([]any{&a.now}, a.present.Columns(), a.running.Into())...)
 	})
@@ -247,7 +251,24 @@ func (s *Keeper) lockEstablished(ctx context.Context, tx pgx.Tx, establishments 
 	for _, e := range establishments {
 		e.running = a.running
 	}
-	return a, nil
+	return a, refuseFrozen(ctx, tx, establishments, frozen)
+}
+
+// refuseFrozen refuses new references to members of atomic deletions. A reference that is stored at its holder already is established again all the same, as
+// it is after a restore: otherwise the recovery waits for the deletion, and the mark of its members for the recovery.
+func refuseFrozen(ctx context.Context, tx pgx.Tx, establishments []*establishment, ids []int64) error {
+	frozen, err := db.Frozen(ctx, tx, ids)
+	if err != nil || len(frozen) == 0 {
+		return err
+	}
+	for _, e := range establishments {
+		for i, ref := range e.refs {
+			if frozen[e.targets[i]] && e.refused[i] == "" && ref.TargetUID == uuid.Nil {
+				e.refused[i] = peer.TargetClosing
+			}
+		}
+	}
+	return nil
 }
 
 type wantedTarget struct {
@@ -261,19 +282,23 @@ type establishedTarget struct {
 	n  int
 }
 
-func takeTargets(rows pgx.Rows, kinds []int32, names []string, wanted map[wantedTarget][]establishedTarget) error {
+// takeTargets sets the targets of references, and returns the targets that may be frozen.
+func takeTargets(rows pgx.Rows, kinds []int32, names []string, wanted map[wantedTarget][]establishedTarget) (maybeFrozen []int64, err error) {
 	var n, id int64
 	var uid uuid.UUID
 	var state peer.State
-	var closing bool
-	_, err := pgx.ForEachRow(rows, []any{&n, &id, &uid, &state, &closing}, func() error {
+	var frozen, closing bool
+	_, err = pgx.ForEachRow(rows, []any{&n, &id, &uid, &state, &frozen, &closing}, func() error {
+		if frozen {
+			maybeFrozen = append(maybeFrozen, id)
+		}
 		for _, w := range wanted[wantedTarget{kinds[n-1], names[n-1]}] {
 			w.by.targets[w.n], w.by.uids[w.n] = id, uid
 			w.by.refused[w.n] = refusalOf(w.by.refs[w.n], uid, state, closing)
 		}
 		return nil
 	})
-	return err
+	return maybeFrozen, err
 }
 
 // checkEstablishment checks the caller's database, and the epoch and the version in which the ids were looked up.

@@ -19,14 +19,14 @@ import (
 
 const (
 	lockTargetsSQL = `
-SELECT s.id, s.kind_id, s.name, s.state, EXISTS (SELECT FROM dbcontroller.closing c WHERE c.target_id = s.id AND ` + target.ClosesSQL + `)
+SELECT s.id, s.kind_id, s.name, s.state, s.frozen, EXISTS (SELECT FROM dbcontroller.closing c WHERE c.target_id = s.id AND ` + target.ClosesSQL + `)
 FROM dbcontroller.shadow s
 JOIN unnest($1::int[], $2::text[]) AS i (kind_id, name) ON s.kind_id = i.kind_id AND s.name = i.name
 ORDER BY s.id
 FOR SHARE OF s`
 
 	LockOwnSQL = `
-SELECT id, revision, state, derivation FROM dbcontroller.shadow WHERE id = ANY ($1) ORDER BY id FOR NO KEY UPDATE`
+SELECT id, revision, state, derivation, frozen FROM dbcontroller.shadow WHERE id = ANY ($1) ORDER BY id FOR NO KEY UPDATE`
 
 	// For several writes: the rows that no other transaction has locked.
 	skipLocked = ` SKIP LOCKED`
@@ -46,9 +46,12 @@ type locked struct {
 	refused   map[*prepare.Saving][]peer.Refusal // because of local targets
 	existing  map[localTarget]bool               // resources that were not read before
 	selfRows  map[int64]prepare.ShadowRow        // by id
+	frozen    map[int64]bool                     // local targets and written resources, by id
 	rights    rightLocks
 	revisions []int64 // by write
 	ids       []int64 // for new resources
+
+	maybeFrozen []int64
 }
 
 // lock locks the rows of one saving, waits for them, and checks it.
@@ -93,6 +96,9 @@ func (s *Writer) lockAll(ctx context.Context, tx pgx.Tx, savings []*prepare.Savi
 	if err := tx.SendBatch(ctx, b).Close(); err != nil {
 		return nil, fmt.Errorf("lock the written resources: %w", err)
 	}
+	if l.frozen, err = db.Frozen(ctx, tx, l.maybeFrozen); err != nil {
+		return nil, err
+	}
 	for _, sv := range savings {
 		l.takeNumbers(sv)
 	}
@@ -116,7 +122,7 @@ func (s *Writer) check(ctx context.Context, l *locked, sv *prepare.Saving) error
 	if err := s.refuseDecommissioned(ctx, sv, l.view.Decommissioned); err != nil {
 		return err
 	}
-	if refused := slices.Concat(l.refused[sv], missingTargets(s.Self, sv)); len(refused) > 0 {
+	if refused := slices.Concat(l.refused[sv], missingTargets(s.Self, sv), l.frozenTargets(s.Self, sv)); len(refused) > 0 {
 		return (&peer.RefusedError{Refusals: refused}).Sorted()
 	}
 	return nil
@@ -166,7 +172,12 @@ func (l *locked) queueWritten(b *pgx.Batch, savings []*prepare.Saving, suffix st
 	if len(before) > 0 {
 		b.Queue(LockOwnSQL+suffix, before).Query(func(rows pgx.Rows) error {
 			var r prepare.ShadowRow
-			_, err := pgx.ForEachRow(rows, []any{&r.ID, &r.Revision, &r.State, &r.Derivation}, func() error { l.selfRows[r.ID] = r; return nil })
+			_, err := pgx.ForEachRow(rows, []any{&r.ID, &r.Revision, &r.State, &r.Derivation, &r.Frozen}, func() error {
+				if l.selfRows[r.ID] = r; r.Frozen {
+					l.maybeFrozen = append(l.maybeFrozen, r.ID)
+				}
+				return nil
+			})
 			return err
 		})
 	}
@@ -220,6 +231,9 @@ func (l *locked) unchanged(sv *prepare.Saving) error {
 		}
 		if row, ok := l.selfRows[wr.Before.ID]; !ok || row.Revision != wr.Before.Revision || row.Derivation != wr.Before.Derivation || row.State != peer.Active {
 			return db.ErrStale
+		}
+		if l.frozen[wr.Before.ID] {
+			return db.RefuseFrozen(wr.Name)
 		}
 	}
 	return nil
@@ -299,8 +313,12 @@ func (l *locked) takeTargets(rows pgx.Rows, wanted map[localTarget][]wantedTarge
 		k       localTarget
 		state   peer.State
 		closing bool
+		frozen  bool
 	)
-	_, err := pgx.ForEachRow(rows, []any{&id, &k.kindID, &k.name, &state, &closing}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&id, &k.kindID, &k.name, &state, &frozen, &closing}, func() error {
+		if frozen {
+			l.maybeFrozen = append(l.maybeFrozen, id)
+		}
 		for _, w := range wanted[k] {
 			ref := w.ref
 			ref.TargetID = id
@@ -338,6 +356,21 @@ func adoptBatchTargets(sv *prepare.Saving) {
 			}
 		}
 	}
+}
+
+// frozenTargets refuses new references to members of atomic deletions.
+func (l *locked) frozenTargets(self schema.DeploymentID, sv *prepare.Saving) (refused []peer.Refusal) {
+	if len(l.frozen) == 0 {
+		return nil
+	}
+	for _, wr := range sv.Writes {
+		for _, ref := range wr.Add {
+			if ref.Target.Deployment == self && l.frozen[ref.TargetID] {
+				refused = append(refused, peer.Refusal{Holder: wr.Name, Path: ref.Path, Target: ref.Target, Reason: peer.TargetClosing})
+			}
+		}
+	}
+	return refused
 }
 
 func missingTargets(self schema.DeploymentID, sv *prepare.Saving) []peer.Refusal {

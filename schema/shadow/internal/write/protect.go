@@ -15,7 +15,7 @@ import (
 )
 
 const lockProtectedSQL = `
-SELECT id, uid, hidden FROM dbcontroller.shadow WHERE kind_id = $1 AND name = $2 FOR NO KEY UPDATE`
+SELECT id, uid, hidden, frozen FROM dbcontroller.shadow WHERE kind_id = $1 AND name = $2 FOR NO KEY UPDATE`
 
 var protectSQL = db.Codes(`
 WITH s AS (
@@ -29,7 +29,8 @@ WITH s AS (
 
 // SetBlockDeletion sets or clears block_deletion of a resource and returns the resource. While it is set, a delete that would
 // remove the resource is refused, and an asynchronous cascade leaves it in DELETING. A non-zero uid has to match the resource's.
-// It fails with ErrNotFound.
+// It fails with ErrNotFound, and with ErrAborted while an atomic deletion that reaches the resource is
+// undecided.
 func (s *Writer) SetBlockDeletion(ctx context.Context, name string, uid uuid.UUID, block bool) (*peer.Resource, error) {
 	return gate.UnlessSkewed(ctx, s.gate, s.Pool, func() (*peer.Resource, error) { return s.protect(ctx, name, uid, block) })
 }
@@ -43,8 +44,8 @@ func (s *Writer) protect(ctx context.Context, name string, uid uuid.UUID, block 
 	err = s.InTx(ctx, db.ChangeFeed|db.WorkFeed, func(tx pgx.Tx) error {
 		var id int64
 		var found uuid.UUID
-		var hidden bool
-		err := tx.QueryRow(ctx, lockProtectedSQL, kindID, name).Scan(&id, &found, &hidden)
+		var hidden, frozen bool
+		err := tx.QueryRow(ctx, lockProtectedSQL, kindID, name).Scan(&id, &found, &hidden, &frozen)
 		switch {
 		case errors.Is(err, pgx.ErrNoRows) || hidden:
 			return fmt.Errorf("%s: %w", name, peer.ErrNotFound)
@@ -52,6 +53,11 @@ func (s *Writer) protect(ctx context.Context, name string, uid uuid.UUID, block 
 			return fmt.Errorf("lock %s: %w", name, err)
 		case uid != uuid.Nil && uid != found:
 			return fmt.Errorf("%s: %w with uid %s", name, peer.ErrNotFound, uid)
+		}
+		if block && frozen {
+			if members, err := db.Frozen(ctx, tx, []int64{id}); err != nil || members[id] {
+				return errors.Join(err, db.RefuseFrozen(name))
+			}
 		}
 		if _, err := tx.Exec(ctx, protectSQL, id, block, s.SelfID); err != nil {
 			return fmt.Errorf("block the deletion of %s: %w", name, err)

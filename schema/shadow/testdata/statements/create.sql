@@ -2,7 +2,7 @@
 begin isolation level read committed;
 SELECT set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true);
 SELECT pg_advisory_xact_lock_shared($1);
-SELECT i.n, s.id, s.uid, s.state, EXISTS (SELECT FROM dbcontroller.closing c WHERE c.target_id = s.id AND c.until > now() AND c.until <= now() + interval '10 min')
+SELECT i.n, s.id, s.uid, s.state, s.frozen, EXISTS (SELECT FROM dbcontroller.closing c WHERE c.target_id = s.id AND c.until > now() AND c.until <= now() + interval '10 min')
 FROM unnest($1::int[], $2::text[]) WITH ORDINALITY AS i (kind_id, name, n)
 JOIN dbcontroller.shadow s ON s.kind_id = i.kind_id AND s.name = i.name
 ORDER BY s.id

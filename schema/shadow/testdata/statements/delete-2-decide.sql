@@ -1,7 +1,7 @@
 -- round trip 1
 begin isolation level read committed;
 SET LOCAL lock_timeout = '300ms';
-SELECT s.id, s.uid, s.kind_id, s.name, s.state, s.shard, s.revision, s.block_deletion, s.hidden FROM dbcontroller.shadow s JOIN unnest($1::int[], $2::text[]) AS i (kind_id, name) ON s.kind_id = i.kind_id AND s.name = i.name ORDER BY s.id FOR UPDATE OF s;
+SELECT s.id, s.uid, s.kind_id, s.name, s.state, s.shard, s.revision, s.block_deletion, s.hidden, s.frozen FROM dbcontroller.shadow s JOIN unnest($1::int[], $2::text[]) AS i (kind_id, name) ON s.kind_id = i.kind_id AND s.name = i.name ORDER BY s.id FOR UPDATE OF s;
 SELECT t FROM (SELECT s.id FROM dbcontroller.shadow s JOIN unnest($1::int[], $2::text[]) AS i (kind_id, name) ON s.kind_id = i.kind_id AND s.name = i.name) AS x (t)
 CROSS JOIN LATERAL (SELECT FROM dbcontroller.reference WHERE target_id BETWEEN t AND t ORDER BY target_id LIMIT 1) AS r;
 SELECT t, EXISTS (SELECT FROM dbcontroller.blockade WHERE target_id = t),

@@ -11,7 +11,7 @@ SELECT f.id, r.holder_id FROM dbcontroller.foreign_target f CROSS JOIN LATERAL (
 begin isolation level read committed;
 SET LOCAL lock_timeout = '1s';
 SELECT set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true);
-SELECT id, uid, kind_id, name, state, shard, block_deletion, hidden FROM dbcontroller.shadow WHERE id = ANY ($1) ORDER BY id FOR UPDATE;
+SELECT id, uid, kind_id, name, state, shard, block_deletion, hidden, frozen FROM dbcontroller.shadow WHERE id = ANY ($1) ORDER BY id FOR UPDATE;
 SELECT target_id, holder_id, field_id, behaviour FROM dbcontroller.reference
 WHERE holder_id = ANY ($1) AND target_id = ANY ($2) AND behaviour IN (2, 3, 4, 5);
 SELECT t FROM (SELECT unnest($1::bigint[])) AS x (t)

@@ -1756,7 +1756,10 @@ type DeleteResourceRequest struct {
 	AllowMissing bool `protobuf:"varint,5,opt,name=allow_missing,json=allowMissing,proto3" json:"allow_missing,omitempty"`
 	// The delete is refused (TOO_MANY_REMOVALS) when it removes more resources than this number, with the named one; 0 for the number in the rights, -1 for
 	// any number. At most 9,999: a look-ahead counts no more. Resources that join the deletion in other deployments after the look-ahead do not count.
-	MaxRemovals   int64 `protobuf:"varint,6,opt,name=max_removals,json=maxRemovals,proto3" json:"max_removals,omitempty"`
+	MaxRemovals int64 `protobuf:"varint,6,opt,name=max_removals,json=maxRemovals,proto3" json:"max_removals,omitempty"`
+	// The deletion happens in all deployments, or in none: all resources that it reaches are frozen before it is decided. It is refused while one of their
+	// deployments does not answer.
+	Atomic        bool `protobuf:"varint,7,opt,name=atomic,proto3" json:"atomic,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1833,14 +1836,23 @@ func (x *DeleteResourceRequest) GetMaxRemovals() int64 {
 	return 0
 }
 
+func (x *DeleteResourceRequest) GetAtomic() bool {
+	if x != nil {
+		return x.Atomic
+	}
+	return false
+}
+
 type BatchDeleteResourcesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// 1 to 1,000 resources of one deployment, each once. They have no request_id and no max_removals.
+	// 1 to 1,000 resources of one deployment, each once. They have no request_id, no max_removals and no atomic.
 	Requests []*DeleteResourceRequest `protobuf:"bytes,1,rep,name=requests,proto3" json:"requests,omitempty"`
 	// As in DeleteResourceRequest.
 	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// As in DeleteResourceRequest, for all together.
-	MaxRemovals   int64 `protobuf:"varint,3,opt,name=max_removals,json=maxRemovals,proto3" json:"max_removals,omitempty"`
+	MaxRemovals int64 `protobuf:"varint,3,opt,name=max_removals,json=maxRemovals,proto3" json:"max_removals,omitempty"`
+	// As in DeleteResourceRequest, for all together.
+	Atomic        bool `protobuf:"varint,4,opt,name=atomic,proto3" json:"atomic,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1894,6 +1906,13 @@ func (x *BatchDeleteResourcesRequest) GetMaxRemovals() int64 {
 		return x.MaxRemovals
 	}
 	return 0
+}
+
+func (x *BatchDeleteResourcesRequest) GetAtomic() bool {
+	if x != nil {
+		return x.Atomic
+	}
+	return false
 }
 
 type BatchDeleteResourcesResponse struct {
@@ -3067,7 +3086,7 @@ const file_dbcontroller_resource_v1_resource_proto_rawDesc = "" +
 	"\x19AcquireDelegationsRequest\x12\x16\n" +
 	"\x06rights\x18\x01 \x03(\tR\x06rights\x12\x16\n" +
 	"\x06region\x18\x02 \x01(\tR\x06region\"\x1c\n" +
-	"\x1aAcquireDelegationsResponse\"\xc0\x01\n" +
+	"\x1aAcquireDelegationsResponse\"\xd8\x01\n" +
 	"\x15DeleteResourceRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12\x1a\n" +
@@ -3075,12 +3094,14 @@ const file_dbcontroller_resource_v1_resource_proto_rawDesc = "" +
 	"\n" +
 	"request_id\x18\x04 \x01(\tR\trequestId\x12#\n" +
 	"\rallow_missing\x18\x05 \x01(\bR\fallowMissing\x12!\n" +
-	"\fmax_removals\x18\x06 \x01(\x03R\vmaxRemovals\"\xac\x01\n" +
+	"\fmax_removals\x18\x06 \x01(\x03R\vmaxRemovals\x12\x16\n" +
+	"\x06atomic\x18\a \x01(\bR\x06atomic\"\xc4\x01\n" +
 	"\x1bBatchDeleteResourcesRequest\x12K\n" +
 	"\brequests\x18\x01 \x03(\v2/.dbcontroller.resource.v1.DeleteResourceRequestR\brequests\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x02 \x01(\tR\trequestId\x12!\n" +
-	"\fmax_removals\x18\x03 \x01(\x03R\vmaxRemovals\"\xb5\x01\n" +
+	"\fmax_removals\x18\x03 \x01(\x03R\vmaxRemovals\x12\x16\n" +
+	"\x06atomic\x18\x04 \x01(\bR\x06atomic\"\xb5\x01\n" +
 	"\x1cBatchDeleteResourcesResponse\x12N\n" +
 	"\tresponses\x18\x01 \x03(\v20.dbcontroller.resource.v1.DeleteResourceResponseR\tresponses\x12E\n" +
 	"\aunasked\x18\x02 \x03(\v2+.dbcontroller.resource.v1.UnaskedDeploymentR\aunasked\"\x86\x02\n" +

@@ -255,9 +255,11 @@ type KindDescriptor struct {
 	// Have to be removed before a resource in DELETING is.
 	Finalizers []*FinalizerDescriptor `protobuf:"bytes,14,rep,name=finalizers,proto3" json:"finalizers,omitempty"`
 	// The column of the table that says that a row is deleted: a time, or true. Empty: rows are deleted by DELETE alone.
-	Gone          string `protobuf:"bytes,15,opt,name=gone,proto3" json:"gone,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Gone string `protobuf:"bytes,15,opt,name=gone,proto3" json:"gone,omitempty"`
+	// Deletes of resources of this kind are atomic.
+	DeletesAtomically bool `protobuf:"varint,16,opt,name=deletes_atomically,json=deletesAtomically,proto3" json:"deletes_atomically,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *KindDescriptor) Reset() {
@@ -393,6 +395,13 @@ func (x *KindDescriptor) GetGone() string {
 		return x.Gone
 	}
 	return ""
+}
+
+func (x *KindDescriptor) GetDeletesAtomically() bool {
+	if x != nil {
+		return x.DeletesAtomically
+	}
+	return false
 }
 
 // A finalizer of a kind: its holder has to clean up before a resource of the kind is removed.
@@ -776,7 +785,7 @@ const file_dbcontroller_schema_v1_descriptor_proto_rawDesc = "" +
 	"\x10patterns_dropped\x18\x05 \x01(\tR\x0fpatternsDropped\"D\n" +
 	"\x0eServiceVersion\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\tR\aservice\x12\x18\n" +
-	"\aversion\x18\x02 \x01(\tR\aversion\"\xa0\x05\n" +
+	"\aversion\x18\x02 \x01(\tR\aversion\"\xcf\x05\n" +
 	"\x0eKindDescriptor\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x1a\n" +
 	"\bpatterns\x18\x02 \x03(\tR\bpatterns\x12B\n" +
@@ -797,7 +806,8 @@ const file_dbcontroller_schema_v1_descriptor_proto_rawDesc = "" +
 	"\n" +
 	"finalizers\x18\x0e \x03(\v2+.dbcontroller.schema.v1.FinalizerDescriptorR\n" +
 	"finalizers\x12\x12\n" +
-	"\x04gone\x18\x0f \x01(\tR\x04gone\"A\n" +
+	"\x04gone\x18\x0f \x01(\tR\x04gone\x12-\n" +
+	"\x12deletes_atomically\x18\x10 \x01(\bR\x11deletesAtomically\"A\n" +
 	"\x13FinalizerDescriptor\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06holder\x18\x02 \x01(\tR\x06holder\"\x91\x01\n" +

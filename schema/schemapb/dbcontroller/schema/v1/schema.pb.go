@@ -1526,7 +1526,10 @@ type PlanDeletionRequest struct {
 	// Members that concern nobody else may be in leaves, unless detailed.
 	Compact bool `protobuf:"varint,4,opt,name=compact,proto3" json:"compact,omitempty"`
 	// When no member concerns anybody else, the response may have their number alone, unless detailed.
-	CountLeaves   bool `protobuf:"varint,5,opt,name=count_leaves,json=countLeaves,proto3" json:"count_leaves,omitempty"`
+	CountLeaves bool `protobuf:"varint,5,opt,name=count_leaves,json=countLeaves,proto3" json:"count_leaves,omitempty"`
+	// The caller's atomic deletion: the members are frozen before the response. A response without truncated has all of them, no attempt
+	// that refers to one of them is undecided, and none begins until the deletion is decided.
+	Freeze        *PlanDeletionRequest_Freeze `protobuf:"bytes,6,opt,name=freeze,proto3" json:"freeze,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1596,6 +1599,13 @@ func (x *PlanDeletionRequest) GetCountLeaves() bool {
 	return false
 }
 
+func (x *PlanDeletionRequest) GetFreeze() *PlanDeletionRequest_Freeze {
+	if x != nil {
+		return x.Freeze
+	}
+	return nil
+}
+
 type PlanDeletionResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Resources here that the deletion cascades to.
@@ -1619,7 +1629,9 @@ type PlanDeletionResponse struct {
 	// they own nothing, and no operator protects them.
 	LeafCount int64 `protobuf:"varint,9,opt,name=leaf_count,json=leafCount,proto3" json:"leaf_count,omitempty"`
 	// The references could not be counted in time: counts and holders are missing.
-	Uncounted     bool `protobuf:"varint,10,opt,name=uncounted,proto3" json:"uncounted,omitempty"`
+	Uncounted bool `protobuf:"varint,10,opt,name=uncounted,proto3" json:"uncounted,omitempty"`
+	// Of this database, in the response to a question with freeze.
+	Epoch         []byte `protobuf:"bytes,11,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1722,6 +1734,13 @@ func (x *PlanDeletionResponse) GetUncounted() bool {
 		return x.Uncounted
 	}
 	return false
+}
+
+func (x *PlanDeletionResponse) GetEpoch() []byte {
+	if x != nil {
+		return x.Epoch
+	}
+	return nil
 }
 
 type TraceCascadesRequest struct {
@@ -4151,6 +4170,78 @@ func (x *PlanDeletionRequest_Target) GetUid() []byte {
 	return nil
 }
 
+type PlanDeletionRequest_Freeze struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Of the database of the coordinator, which is the caller's deployment.
+	Epoch []byte `protobuf:"bytes,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// The id of the deletion: a UUID of version 7, which is decided as an attempt is.
+	Deletion []byte `protobuf:"bytes,2,opt,name=deletion,proto3" json:"deletion,omitempty"`
+	// The name of the first resource that the deletion names, for people.
+	Root string `protobuf:"bytes,3,opt,name=root,proto3" json:"root,omitempty"`
+	// The coordinator is asked for its decision after this time.
+	For           *durationpb.Duration `protobuf:"bytes,4,opt,name=for,proto3" json:"for,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanDeletionRequest_Freeze) Reset() {
+	*x = PlanDeletionRequest_Freeze{}
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[62]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanDeletionRequest_Freeze) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanDeletionRequest_Freeze) ProtoMessage() {}
+
+func (x *PlanDeletionRequest_Freeze) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[62]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanDeletionRequest_Freeze.ProtoReflect.Descriptor instead.
+func (*PlanDeletionRequest_Freeze) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_schema_v1_schema_proto_rawDescGZIP(), []int{20, 1}
+}
+
+func (x *PlanDeletionRequest_Freeze) GetEpoch() []byte {
+	if x != nil {
+		return x.Epoch
+	}
+	return nil
+}
+
+func (x *PlanDeletionRequest_Freeze) GetDeletion() []byte {
+	if x != nil {
+		return x.Deletion
+	}
+	return nil
+}
+
+func (x *PlanDeletionRequest_Freeze) GetRoot() string {
+	if x != nil {
+		return x.Root
+	}
+	return ""
+}
+
+func (x *PlanDeletionRequest_Freeze) GetFor() *durationpb.Duration {
+	if x != nil {
+		return x.For
+	}
+	return nil
+}
+
 type PlanDeletionResponse_Leaves struct {
 	state protoimpl.MessageState    `protogen:"open.v1"`
 	Via   *PlanDeletionResponse_Via `protobuf:"bytes,1,opt,name=via,proto3" json:"via,omitempty"`
@@ -4162,7 +4253,7 @@ type PlanDeletionResponse_Leaves struct {
 
 func (x *PlanDeletionResponse_Leaves) Reset() {
 	*x = PlanDeletionResponse_Leaves{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[62]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4174,7 +4265,7 @@ func (x *PlanDeletionResponse_Leaves) String() string {
 func (*PlanDeletionResponse_Leaves) ProtoMessage() {}
 
 func (x *PlanDeletionResponse_Leaves) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[62]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4215,7 +4306,7 @@ type PlanDeletionResponse_Count struct {
 
 func (x *PlanDeletionResponse_Count) Reset() {
 	*x = PlanDeletionResponse_Count{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[63]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4227,7 +4318,7 @@ func (x *PlanDeletionResponse_Count) String() string {
 func (*PlanDeletionResponse_Count) ProtoMessage() {}
 
 func (x *PlanDeletionResponse_Count) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[63]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4284,7 +4375,7 @@ type PlanDeletionResponse_Member struct {
 
 func (x *PlanDeletionResponse_Member) Reset() {
 	*x = PlanDeletionResponse_Member{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[64]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4296,7 +4387,7 @@ func (x *PlanDeletionResponse_Member) String() string {
 func (*PlanDeletionResponse_Member) ProtoMessage() {}
 
 func (x *PlanDeletionResponse_Member) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[64]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4374,7 +4465,7 @@ type PlanDeletionResponse_Via struct {
 
 func (x *PlanDeletionResponse_Via) Reset() {
 	*x = PlanDeletionResponse_Via{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[65]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4386,7 +4477,7 @@ func (x *PlanDeletionResponse_Via) String() string {
 func (*PlanDeletionResponse_Via) ProtoMessage() {}
 
 func (x *PlanDeletionResponse_Via) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[65]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4434,7 +4525,7 @@ type PlanDeletionResponse_Target struct {
 
 func (x *PlanDeletionResponse_Target) Reset() {
 	*x = PlanDeletionResponse_Target{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[66]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4446,7 +4537,7 @@ func (x *PlanDeletionResponse_Target) String() string {
 func (*PlanDeletionResponse_Target) ProtoMessage() {}
 
 func (x *PlanDeletionResponse_Target) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[66]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4486,7 +4577,7 @@ type PlanDeletionResponse_Unset struct {
 
 func (x *PlanDeletionResponse_Unset) Reset() {
 	*x = PlanDeletionResponse_Unset{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[67]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4498,7 +4589,7 @@ func (x *PlanDeletionResponse_Unset) String() string {
 func (*PlanDeletionResponse_Unset) ProtoMessage() {}
 
 func (x *PlanDeletionResponse_Unset) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[67]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4546,7 +4637,7 @@ type PlanDeletionResponse_Blocker struct {
 
 func (x *PlanDeletionResponse_Blocker) Reset() {
 	*x = PlanDeletionResponse_Blocker{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[68]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4558,7 +4649,7 @@ func (x *PlanDeletionResponse_Blocker) String() string {
 func (*PlanDeletionResponse_Blocker) ProtoMessage() {}
 
 func (x *PlanDeletionResponse_Blocker) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[68]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4629,7 +4720,7 @@ type TraceCascadesResponse_Trace struct {
 
 func (x *TraceCascadesResponse_Trace) Reset() {
 	*x = TraceCascadesResponse_Trace{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[69]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4641,7 +4732,7 @@ func (x *TraceCascadesResponse_Trace) String() string {
 func (*TraceCascadesResponse_Trace) ProtoMessage() {}
 
 func (x *TraceCascadesResponse_Trace) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[69]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4690,7 +4781,7 @@ type CheckOwnersRequest_Question struct {
 
 func (x *CheckOwnersRequest_Question) Reset() {
 	*x = CheckOwnersRequest_Question{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[70]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4702,7 +4793,7 @@ func (x *CheckOwnersRequest_Question) String() string {
 func (*CheckOwnersRequest_Question) ProtoMessage() {}
 
 func (x *CheckOwnersRequest_Question) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[70]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4746,7 +4837,7 @@ type CheckOwnersResponse_Answer struct {
 
 func (x *CheckOwnersResponse_Answer) Reset() {
 	*x = CheckOwnersResponse_Answer{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[71]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4758,7 +4849,7 @@ func (x *CheckOwnersResponse_Answer) String() string {
 func (*CheckOwnersResponse_Answer) ProtoMessage() {}
 
 func (x *CheckOwnersResponse_Answer) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[71]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4812,7 +4903,7 @@ type DropOwnersRequest_LetGo struct {
 
 func (x *DropOwnersRequest_LetGo) Reset() {
 	*x = DropOwnersRequest_LetGo{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[72]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4824,7 +4915,7 @@ func (x *DropOwnersRequest_LetGo) String() string {
 func (*DropOwnersRequest_LetGo) ProtoMessage() {}
 
 func (x *DropOwnersRequest_LetGo) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[72]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4864,7 +4955,7 @@ type UpgradeOwnerReferencesRequest_Renamed struct {
 
 func (x *UpgradeOwnerReferencesRequest_Renamed) Reset() {
 	*x = UpgradeOwnerReferencesRequest_Renamed{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[73]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4876,7 +4967,7 @@ func (x *UpgradeOwnerReferencesRequest_Renamed) String() string {
 func (*UpgradeOwnerReferencesRequest_Renamed) ProtoMessage() {}
 
 func (x *UpgradeOwnerReferencesRequest_Renamed) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[73]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4916,7 +5007,7 @@ type CheckReferencesRequest_Reference struct {
 
 func (x *CheckReferencesRequest_Reference) Reset() {
 	*x = CheckReferencesRequest_Reference{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[74]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4928,7 +5019,7 @@ func (x *CheckReferencesRequest_Reference) String() string {
 func (*CheckReferencesRequest_Reference) ProtoMessage() {}
 
 func (x *CheckReferencesRequest_Reference) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[74]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4973,7 +5064,7 @@ type ResourceShadow_Reference struct {
 
 func (x *ResourceShadow_Reference) Reset() {
 	*x = ResourceShadow_Reference{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[75]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4985,7 +5076,7 @@ func (x *ResourceShadow_Reference) String() string {
 func (*ResourceShadow_Reference) ProtoMessage() {}
 
 func (x *ResourceShadow_Reference) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[75]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5045,7 +5136,7 @@ type WatchResourceShadowsResponse_Work struct {
 
 func (x *WatchResourceShadowsResponse_Work) Reset() {
 	*x = WatchResourceShadowsResponse_Work{}
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[76]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5057,7 +5148,7 @@ func (x *WatchResourceShadowsResponse_Work) String() string {
 func (*WatchResourceShadowsResponse_Work) ProtoMessage() {}
 
 func (x *WatchResourceShadowsResponse_Work) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[76]
+	mi := &file_dbcontroller_schema_v1_schema_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5232,18 +5323,24 @@ const file_dbcontroller_schema_v1_schema_proto_rawDesc = "" +
 	"\x05epoch\x18\x03 \x01(\fR\x05epoch\x12\x19\n" +
 	"\bin_parts\x18\x04 \x01(\bR\ainParts\"2\n" +
 	"\x1cAcknowledgeDeletionsResponse\x12\x12\n" +
-	"\x04more\x18\x01 \x01(\bR\x04more\"\x8e\x02\n" +
+	"\x04more\x18\x01 \x01(\bR\x04more\"\xd7\x03\n" +
 	"\x13PlanDeletionRequest\x12L\n" +
 	"\atargets\x18\x01 \x03(\v22.dbcontroller.schema.v1.PlanDeletionRequest.TargetR\atargets\x12\x14\n" +
 	"\x05limit\x18\x02 \x01(\x05R\x05limit\x12\x1a\n" +
 	"\bdetailed\x18\x03 \x01(\bR\bdetailed\x12\x18\n" +
 	"\acompact\x18\x04 \x01(\bR\acompact\x12!\n" +
-	"\fcount_leaves\x18\x05 \x01(\bR\vcountLeaves\x1a:\n" +
+	"\fcount_leaves\x18\x05 \x01(\bR\vcountLeaves\x12J\n" +
+	"\x06freeze\x18\x06 \x01(\v22.dbcontroller.schema.v1.PlanDeletionRequest.FreezeR\x06freeze\x1a:\n" +
 	"\x06Target\x12\x1e\n" +
 	"\n" +
 	"deployment\x18\x01 \x01(\tR\n" +
 	"deployment\x12\x10\n" +
-	"\x03uid\x18\x02 \x01(\fR\x03uid\"\xe8\r\n" +
+	"\x03uid\x18\x02 \x01(\fR\x03uid\x1a{\n" +
+	"\x06Freeze\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\fR\x05epoch\x12\x1a\n" +
+	"\bdeletion\x18\x02 \x01(\fR\bdeletion\x12\x12\n" +
+	"\x04root\x18\x03 \x01(\tR\x04root\x12+\n" +
+	"\x03for\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x03for\"\xfe\r\n" +
 	"\x14PlanDeletionResponse\x12M\n" +
 	"\amembers\x18\x01 \x03(\v23.dbcontroller.schema.v1.PlanDeletionResponse.MemberR\amembers\x12P\n" +
 	"\bblockers\x18\x02 \x03(\v24.dbcontroller.schema.v1.PlanDeletionResponse.BlockerR\bblockers\x12\x1c\n" +
@@ -5257,7 +5354,8 @@ const file_dbcontroller_schema_v1_schema_proto_rawDesc = "" +
 	"\n" +
 	"leaf_count\x18\t \x01(\x03R\tleafCount\x12\x1c\n" +
 	"\tuncounted\x18\n" +
-	" \x01(\bR\tuncounted\x1a`\n" +
+	" \x01(\bR\tuncounted\x12\x14\n" +
+	"\x05epoch\x18\v \x01(\fR\x05epoch\x1a`\n" +
 	"\x06Leaves\x12B\n" +
 	"\x03via\x18\x01 \x01(\v20.dbcontroller.schema.v1.PlanDeletionResponse.ViaR\x03via\x12\x12\n" +
 	"\x04uids\x18\x02 \x01(\fR\x04uids\x1ar\n" +
@@ -5490,7 +5588,7 @@ func file_dbcontroller_schema_v1_schema_proto_rawDescGZIP() []byte {
 }
 
 var file_dbcontroller_schema_v1_schema_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_dbcontroller_schema_v1_schema_proto_msgTypes = make([]protoimpl.MessageInfo, 77)
+var file_dbcontroller_schema_v1_schema_proto_msgTypes = make([]protoimpl.MessageInfo, 78)
 var file_dbcontroller_schema_v1_schema_proto_goTypes = []any{
 	(ResolveBlockadesResponse_Verdict)(0),                   // 0: dbcontroller.schema.v1.ResolveBlockadesResponse.Verdict
 	(RecallDelegationsRequest_Mode)(0),                      // 1: dbcontroller.schema.v1.RecallDelegationsRequest.Mode
@@ -5559,151 +5657,154 @@ var file_dbcontroller_schema_v1_schema_proto_goTypes = []any{
 	(*RecallDelegationsResponse_Holder)(nil),                // 64: dbcontroller.schema.v1.RecallDelegationsResponse.Holder
 	(*WatchImportedServiceDeletionsResponse_Deletions)(nil), // 65: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions
 	(*PlanDeletionRequest_Target)(nil),                      // 66: dbcontroller.schema.v1.PlanDeletionRequest.Target
-	(*PlanDeletionResponse_Leaves)(nil),                     // 67: dbcontroller.schema.v1.PlanDeletionResponse.Leaves
-	(*PlanDeletionResponse_Count)(nil),                      // 68: dbcontroller.schema.v1.PlanDeletionResponse.Count
-	(*PlanDeletionResponse_Member)(nil),                     // 69: dbcontroller.schema.v1.PlanDeletionResponse.Member
-	(*PlanDeletionResponse_Via)(nil),                        // 70: dbcontroller.schema.v1.PlanDeletionResponse.Via
-	(*PlanDeletionResponse_Target)(nil),                     // 71: dbcontroller.schema.v1.PlanDeletionResponse.Target
-	(*PlanDeletionResponse_Unset)(nil),                      // 72: dbcontroller.schema.v1.PlanDeletionResponse.Unset
-	(*PlanDeletionResponse_Blocker)(nil),                    // 73: dbcontroller.schema.v1.PlanDeletionResponse.Blocker
-	(*TraceCascadesResponse_Trace)(nil),                     // 74: dbcontroller.schema.v1.TraceCascadesResponse.Trace
-	(*CheckOwnersRequest_Question)(nil),                     // 75: dbcontroller.schema.v1.CheckOwnersRequest.Question
-	(*CheckOwnersResponse_Answer)(nil),                      // 76: dbcontroller.schema.v1.CheckOwnersResponse.Answer
-	(*DropOwnersRequest_LetGo)(nil),                         // 77: dbcontroller.schema.v1.DropOwnersRequest.LetGo
-	(*UpgradeOwnerReferencesRequest_Renamed)(nil),           // 78: dbcontroller.schema.v1.UpgradeOwnerReferencesRequest.Renamed
-	(*CheckReferencesRequest_Reference)(nil),                // 79: dbcontroller.schema.v1.CheckReferencesRequest.Reference
-	(*ResourceShadow_Reference)(nil),                        // 80: dbcontroller.schema.v1.ResourceShadow.Reference
-	(*WatchResourceShadowsResponse_Work)(nil),               // 81: dbcontroller.schema.v1.WatchResourceShadowsResponse.Work
-	(*timestamppb.Timestamp)(nil),                           // 82: google.protobuf.Timestamp
-	(Behaviour)(0),                                          // 83: dbcontroller.schema.v1.Behaviour
-	(*durationpb.Duration)(nil),                             // 84: google.protobuf.Duration
-	(*emptypb.Empty)(nil),                                   // 85: google.protobuf.Empty
-	(*anypb.Any)(nil),                                       // 86: google.protobuf.Any
+	(*PlanDeletionRequest_Freeze)(nil),                      // 67: dbcontroller.schema.v1.PlanDeletionRequest.Freeze
+	(*PlanDeletionResponse_Leaves)(nil),                     // 68: dbcontroller.schema.v1.PlanDeletionResponse.Leaves
+	(*PlanDeletionResponse_Count)(nil),                      // 69: dbcontroller.schema.v1.PlanDeletionResponse.Count
+	(*PlanDeletionResponse_Member)(nil),                     // 70: dbcontroller.schema.v1.PlanDeletionResponse.Member
+	(*PlanDeletionResponse_Via)(nil),                        // 71: dbcontroller.schema.v1.PlanDeletionResponse.Via
+	(*PlanDeletionResponse_Target)(nil),                     // 72: dbcontroller.schema.v1.PlanDeletionResponse.Target
+	(*PlanDeletionResponse_Unset)(nil),                      // 73: dbcontroller.schema.v1.PlanDeletionResponse.Unset
+	(*PlanDeletionResponse_Blocker)(nil),                    // 74: dbcontroller.schema.v1.PlanDeletionResponse.Blocker
+	(*TraceCascadesResponse_Trace)(nil),                     // 75: dbcontroller.schema.v1.TraceCascadesResponse.Trace
+	(*CheckOwnersRequest_Question)(nil),                     // 76: dbcontroller.schema.v1.CheckOwnersRequest.Question
+	(*CheckOwnersResponse_Answer)(nil),                      // 77: dbcontroller.schema.v1.CheckOwnersResponse.Answer
+	(*DropOwnersRequest_LetGo)(nil),                         // 78: dbcontroller.schema.v1.DropOwnersRequest.LetGo
+	(*UpgradeOwnerReferencesRequest_Renamed)(nil),           // 79: dbcontroller.schema.v1.UpgradeOwnerReferencesRequest.Renamed
+	(*CheckReferencesRequest_Reference)(nil),                // 80: dbcontroller.schema.v1.CheckReferencesRequest.Reference
+	(*ResourceShadow_Reference)(nil),                        // 81: dbcontroller.schema.v1.ResourceShadow.Reference
+	(*WatchResourceShadowsResponse_Work)(nil),               // 82: dbcontroller.schema.v1.WatchResourceShadowsResponse.Work
+	(*timestamppb.Timestamp)(nil),                           // 83: google.protobuf.Timestamp
+	(Behaviour)(0),                                          // 84: dbcontroller.schema.v1.Behaviour
+	(*durationpb.Duration)(nil),                             // 85: google.protobuf.Duration
+	(*emptypb.Empty)(nil),                                   // 86: google.protobuf.Empty
+	(*anypb.Any)(nil),                                       // 87: google.protobuf.Any
 }
 var file_dbcontroller_schema_v1_schema_proto_depIdxs = []int32{
-	53, // 0: dbcontroller.schema.v1.EstablishReferencesRequest.attempts:type_name -> dbcontroller.schema.v1.EstablishReferencesRequest.Attempt
-	56, // 1: dbcontroller.schema.v1.EstablishReferencesResponse.outcomes:type_name -> dbcontroller.schema.v1.EstablishReferencesResponse.Outcome
-	60, // 2: dbcontroller.schema.v1.ReferencesRefused.refusals:type_name -> dbcontroller.schema.v1.ReferencesRefused.Refusal
-	61, // 3: dbcontroller.schema.v1.ResolveBlockadesRequest.questions:type_name -> dbcontroller.schema.v1.ResolveBlockadesRequest.Question
-	0,  // 4: dbcontroller.schema.v1.ResolveBlockadesResponse.verdicts:type_name -> dbcontroller.schema.v1.ResolveBlockadesResponse.Verdict
-	62, // 5: dbcontroller.schema.v1.RecallDelegationsRequest.questions:type_name -> dbcontroller.schema.v1.RecallDelegationsRequest.Question
-	63, // 6: dbcontroller.schema.v1.RecallDelegationsResponse.answers:type_name -> dbcontroller.schema.v1.RecallDelegationsResponse.Answer
-	6,  // 7: dbcontroller.schema.v1.ReleaseBlockadesRequest.keys:type_name -> dbcontroller.schema.v1.BlockadeKey
-	65, // 8: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.upsert:type_name -> dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions
-	65, // 9: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.delete:type_name -> dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions
-	21, // 10: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.end_of_snapshot:type_name -> dbcontroller.schema.v1.EndOfSnapshot
-	22, // 11: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.bookmark:type_name -> dbcontroller.schema.v1.Bookmark
-	82, // 12: dbcontroller.schema.v1.Cause.time:type_name -> google.protobuf.Timestamp
-	66, // 13: dbcontroller.schema.v1.PlanDeletionRequest.targets:type_name -> dbcontroller.schema.v1.PlanDeletionRequest.Target
-	69, // 14: dbcontroller.schema.v1.PlanDeletionResponse.members:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Member
-	73, // 15: dbcontroller.schema.v1.PlanDeletionResponse.blockers:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Blocker
-	72, // 16: dbcontroller.schema.v1.PlanDeletionResponse.unsets:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Unset
-	68, // 17: dbcontroller.schema.v1.PlanDeletionResponse.counts:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Count
-	67, // 18: dbcontroller.schema.v1.PlanDeletionResponse.leaves:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Leaves
-	74, // 19: dbcontroller.schema.v1.TraceCascadesResponse.traces:type_name -> dbcontroller.schema.v1.TraceCascadesResponse.Trace
-	75, // 20: dbcontroller.schema.v1.CheckOwnersRequest.questions:type_name -> dbcontroller.schema.v1.CheckOwnersRequest.Question
-	76, // 21: dbcontroller.schema.v1.CheckOwnersResponse.answers:type_name -> dbcontroller.schema.v1.CheckOwnersResponse.Answer
-	20, // 22: dbcontroller.schema.v1.CheckOwnersResponse.causes:type_name -> dbcontroller.schema.v1.Cause
-	77, // 23: dbcontroller.schema.v1.DropOwnersRequest.let_go:type_name -> dbcontroller.schema.v1.DropOwnersRequest.LetGo
-	20, // 24: dbcontroller.schema.v1.DropOwnersRequest.causes:type_name -> dbcontroller.schema.v1.Cause
-	78, // 25: dbcontroller.schema.v1.UpgradeOwnerReferencesRequest.renamed:type_name -> dbcontroller.schema.v1.UpgradeOwnerReferencesRequest.Renamed
-	39, // 26: dbcontroller.schema.v1.GetEpochResponse.refers_to:type_name -> dbcontroller.schema.v1.TargetKinds
-	79, // 27: dbcontroller.schema.v1.CheckReferencesRequest.references:type_name -> dbcontroller.schema.v1.CheckReferencesRequest.Reference
-	3,  // 28: dbcontroller.schema.v1.CheckReferencesResponse.verdicts:type_name -> dbcontroller.schema.v1.CheckReferencesResponse.Verdict
-	46, // 29: dbcontroller.schema.v1.ListResourceShadowsResponse.shadows:type_name -> dbcontroller.schema.v1.ResourceShadow
-	5,  // 30: dbcontroller.schema.v1.ResourceShadow.resource:type_name -> dbcontroller.schema.v1.ResourceRef
-	80, // 31: dbcontroller.schema.v1.ResourceShadow.references:type_name -> dbcontroller.schema.v1.ResourceShadow.Reference
-	49, // 32: dbcontroller.schema.v1.ListBlockadesResponse.blockades:type_name -> dbcontroller.schema.v1.Blockade
-	5,  // 33: dbcontroller.schema.v1.Blockade.target:type_name -> dbcontroller.schema.v1.ResourceRef
-	6,  // 34: dbcontroller.schema.v1.Blockade.key:type_name -> dbcontroller.schema.v1.BlockadeKey
-	83, // 35: dbcontroller.schema.v1.Blockade.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
-	82, // 36: dbcontroller.schema.v1.Blockade.expire_time:type_name -> google.protobuf.Timestamp
-	81, // 37: dbcontroller.schema.v1.WatchResourceShadowsResponse.upsert:type_name -> dbcontroller.schema.v1.WatchResourceShadowsResponse.Work
-	81, // 38: dbcontroller.schema.v1.WatchResourceShadowsResponse.delete:type_name -> dbcontroller.schema.v1.WatchResourceShadowsResponse.Work
-	21, // 39: dbcontroller.schema.v1.WatchResourceShadowsResponse.end_of_snapshot:type_name -> dbcontroller.schema.v1.EndOfSnapshot
-	22, // 40: dbcontroller.schema.v1.WatchResourceShadowsResponse.bookmark:type_name -> dbcontroller.schema.v1.Bookmark
-	4,  // 41: dbcontroller.schema.v1.WorkItem.action:type_name -> dbcontroller.schema.v1.WorkItem.Action
-	82, // 42: dbcontroller.schema.v1.WorkItem.create_time:type_name -> google.protobuf.Timestamp
-	55, // 43: dbcontroller.schema.v1.EstablishReferencesRequest.Attempt.references:type_name -> dbcontroller.schema.v1.EstablishReferencesRequest.Reference
-	54, // 44: dbcontroller.schema.v1.EstablishReferencesRequest.Attempt.person:type_name -> dbcontroller.schema.v1.EstablishReferencesRequest.Person
-	84, // 45: dbcontroller.schema.v1.EstablishReferencesRequest.Attempt.timeout:type_name -> google.protobuf.Duration
-	5,  // 46: dbcontroller.schema.v1.EstablishReferencesRequest.Reference.holder:type_name -> dbcontroller.schema.v1.ResourceRef
-	5,  // 47: dbcontroller.schema.v1.EstablishReferencesRequest.Reference.target:type_name -> dbcontroller.schema.v1.ResourceRef
-	83, // 48: dbcontroller.schema.v1.EstablishReferencesRequest.Reference.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
-	57, // 49: dbcontroller.schema.v1.EstablishReferencesResponse.Outcome.established:type_name -> dbcontroller.schema.v1.EstablishReferencesResponse.Established
-	59, // 50: dbcontroller.schema.v1.EstablishReferencesResponse.Outcome.failure:type_name -> dbcontroller.schema.v1.EstablishReferencesResponse.Failure
-	85, // 51: dbcontroller.schema.v1.EstablishReferencesResponse.Outcome.left_out:type_name -> google.protobuf.Empty
-	58, // 52: dbcontroller.schema.v1.EstablishReferencesResponse.Established.targets:type_name -> dbcontroller.schema.v1.EstablishReferencesResponse.Target
-	86, // 53: dbcontroller.schema.v1.EstablishReferencesResponse.Failure.details:type_name -> google.protobuf.Any
-	6,  // 54: dbcontroller.schema.v1.ResolveBlockadesRequest.Question.key:type_name -> dbcontroller.schema.v1.BlockadeKey
-	6,  // 55: dbcontroller.schema.v1.RecallDelegationsRequest.Question.key:type_name -> dbcontroller.schema.v1.BlockadeKey
-	1,  // 56: dbcontroller.schema.v1.RecallDelegationsRequest.Question.mode:type_name -> dbcontroller.schema.v1.RecallDelegationsRequest.Mode
-	0,  // 57: dbcontroller.schema.v1.RecallDelegationsResponse.Answer.verdict:type_name -> dbcontroller.schema.v1.ResolveBlockadesResponse.Verdict
-	64, // 58: dbcontroller.schema.v1.RecallDelegationsResponse.Answer.holders:type_name -> dbcontroller.schema.v1.RecallDelegationsResponse.Holder
-	5,  // 59: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions.resources:type_name -> dbcontroller.schema.v1.ResourceRef
-	20, // 60: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions.causes:type_name -> dbcontroller.schema.v1.Cause
-	70, // 61: dbcontroller.schema.v1.PlanDeletionResponse.Leaves.via:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Via
-	83, // 62: dbcontroller.schema.v1.PlanDeletionResponse.Count.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
-	5,  // 63: dbcontroller.schema.v1.PlanDeletionResponse.Member.resource:type_name -> dbcontroller.schema.v1.ResourceRef
-	70, // 64: dbcontroller.schema.v1.PlanDeletionResponse.Member.via:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Via
-	70, // 65: dbcontroller.schema.v1.PlanDeletionResponse.Member.more_vias:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Via
-	71, // 66: dbcontroller.schema.v1.PlanDeletionResponse.Via.target:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Target
-	83, // 67: dbcontroller.schema.v1.PlanDeletionResponse.Via.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
-	5,  // 68: dbcontroller.schema.v1.PlanDeletionResponse.Unset.holder:type_name -> dbcontroller.schema.v1.ResourceRef
-	70, // 69: dbcontroller.schema.v1.PlanDeletionResponse.Unset.via:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Via
-	5,  // 70: dbcontroller.schema.v1.PlanDeletionResponse.Blocker.holder:type_name -> dbcontroller.schema.v1.ResourceRef
-	5,  // 71: dbcontroller.schema.v1.PlanDeletionResponse.Blocker.target:type_name -> dbcontroller.schema.v1.ResourceRef
-	71, // 72: dbcontroller.schema.v1.TraceCascadesResponse.Trace.targets:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Target
-	71, // 73: dbcontroller.schema.v1.TraceCascadesResponse.Trace.owners:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Target
-	5,  // 74: dbcontroller.schema.v1.CheckOwnersRequest.Question.owner:type_name -> dbcontroller.schema.v1.ResourceRef
-	2,  // 75: dbcontroller.schema.v1.CheckOwnersResponse.Answer.verdict:type_name -> dbcontroller.schema.v1.CheckOwnersResponse.Verdict
-	6,  // 76: dbcontroller.schema.v1.CheckReferencesRequest.Reference.key:type_name -> dbcontroller.schema.v1.BlockadeKey
-	83, // 77: dbcontroller.schema.v1.CheckReferencesRequest.Reference.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
-	83, // 78: dbcontroller.schema.v1.ResourceShadow.Reference.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
-	52, // 79: dbcontroller.schema.v1.WatchResourceShadowsResponse.Work.items:type_name -> dbcontroller.schema.v1.WorkItem
-	7,  // 80: dbcontroller.schema.v1.SchemaService.EstablishReferences:input_type -> dbcontroller.schema.v1.EstablishReferencesRequest
-	10, // 81: dbcontroller.schema.v1.SchemaService.ConfirmBlockades:input_type -> dbcontroller.schema.v1.ConfirmBlockadesRequest
-	12, // 82: dbcontroller.schema.v1.SchemaService.ResolveBlockades:input_type -> dbcontroller.schema.v1.ResolveBlockadesRequest
-	14, // 83: dbcontroller.schema.v1.SchemaService.RecallDelegations:input_type -> dbcontroller.schema.v1.RecallDelegationsRequest
-	16, // 84: dbcontroller.schema.v1.SchemaService.ReleaseBlockades:input_type -> dbcontroller.schema.v1.ReleaseBlockadesRequest
-	18, // 85: dbcontroller.schema.v1.SchemaService.WatchImportedServiceDeletions:input_type -> dbcontroller.schema.v1.WatchImportedServiceDeletionsRequest
-	23, // 86: dbcontroller.schema.v1.SchemaService.AcknowledgeDeletions:input_type -> dbcontroller.schema.v1.AcknowledgeDeletionsRequest
-	25, // 87: dbcontroller.schema.v1.SchemaService.PlanDeletion:input_type -> dbcontroller.schema.v1.PlanDeletionRequest
-	27, // 88: dbcontroller.schema.v1.SchemaService.TraceCascades:input_type -> dbcontroller.schema.v1.TraceCascadesRequest
-	29, // 89: dbcontroller.schema.v1.SchemaService.CheckOwners:input_type -> dbcontroller.schema.v1.CheckOwnersRequest
-	31, // 90: dbcontroller.schema.v1.SchemaService.DropOwners:input_type -> dbcontroller.schema.v1.DropOwnersRequest
-	33, // 91: dbcontroller.schema.v1.SchemaService.UpgradeOwnerReferences:input_type -> dbcontroller.schema.v1.UpgradeOwnerReferencesRequest
-	35, // 92: dbcontroller.schema.v1.SchemaService.AnnounceEpoch:input_type -> dbcontroller.schema.v1.AnnounceEpochRequest
-	37, // 93: dbcontroller.schema.v1.SchemaService.GetEpoch:input_type -> dbcontroller.schema.v1.GetEpochRequest
-	40, // 94: dbcontroller.schema.v1.SchemaService.ConfirmEpoch:input_type -> dbcontroller.schema.v1.ConfirmEpochRequest
-	42, // 95: dbcontroller.schema.v1.SchemaService.CheckReferences:input_type -> dbcontroller.schema.v1.CheckReferencesRequest
-	44, // 96: dbcontroller.schema.v1.SchemaService.ListResourceShadows:input_type -> dbcontroller.schema.v1.ListResourceShadowsRequest
-	47, // 97: dbcontroller.schema.v1.SchemaService.ListBlockades:input_type -> dbcontroller.schema.v1.ListBlockadesRequest
-	50, // 98: dbcontroller.schema.v1.SchemaService.WatchResourceShadows:input_type -> dbcontroller.schema.v1.WatchResourceShadowsRequest
-	8,  // 99: dbcontroller.schema.v1.SchemaService.EstablishReferences:output_type -> dbcontroller.schema.v1.EstablishReferencesResponse
-	11, // 100: dbcontroller.schema.v1.SchemaService.ConfirmBlockades:output_type -> dbcontroller.schema.v1.ConfirmBlockadesResponse
-	13, // 101: dbcontroller.schema.v1.SchemaService.ResolveBlockades:output_type -> dbcontroller.schema.v1.ResolveBlockadesResponse
-	15, // 102: dbcontroller.schema.v1.SchemaService.RecallDelegations:output_type -> dbcontroller.schema.v1.RecallDelegationsResponse
-	17, // 103: dbcontroller.schema.v1.SchemaService.ReleaseBlockades:output_type -> dbcontroller.schema.v1.ReleaseBlockadesResponse
-	19, // 104: dbcontroller.schema.v1.SchemaService.WatchImportedServiceDeletions:output_type -> dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse
-	24, // 105: dbcontroller.schema.v1.SchemaService.AcknowledgeDeletions:output_type -> dbcontroller.schema.v1.AcknowledgeDeletionsResponse
-	26, // 106: dbcontroller.schema.v1.SchemaService.PlanDeletion:output_type -> dbcontroller.schema.v1.PlanDeletionResponse
-	28, // 107: dbcontroller.schema.v1.SchemaService.TraceCascades:output_type -> dbcontroller.schema.v1.TraceCascadesResponse
-	30, // 108: dbcontroller.schema.v1.SchemaService.CheckOwners:output_type -> dbcontroller.schema.v1.CheckOwnersResponse
-	32, // 109: dbcontroller.schema.v1.SchemaService.DropOwners:output_type -> dbcontroller.schema.v1.DropOwnersResponse
-	34, // 110: dbcontroller.schema.v1.SchemaService.UpgradeOwnerReferences:output_type -> dbcontroller.schema.v1.UpgradeOwnerReferencesResponse
-	36, // 111: dbcontroller.schema.v1.SchemaService.AnnounceEpoch:output_type -> dbcontroller.schema.v1.AnnounceEpochResponse
-	38, // 112: dbcontroller.schema.v1.SchemaService.GetEpoch:output_type -> dbcontroller.schema.v1.GetEpochResponse
-	41, // 113: dbcontroller.schema.v1.SchemaService.ConfirmEpoch:output_type -> dbcontroller.schema.v1.ConfirmEpochResponse
-	43, // 114: dbcontroller.schema.v1.SchemaService.CheckReferences:output_type -> dbcontroller.schema.v1.CheckReferencesResponse
-	45, // 115: dbcontroller.schema.v1.SchemaService.ListResourceShadows:output_type -> dbcontroller.schema.v1.ListResourceShadowsResponse
-	48, // 116: dbcontroller.schema.v1.SchemaService.ListBlockades:output_type -> dbcontroller.schema.v1.ListBlockadesResponse
-	51, // 117: dbcontroller.schema.v1.SchemaService.WatchResourceShadows:output_type -> dbcontroller.schema.v1.WatchResourceShadowsResponse
-	99, // [99:118] is the sub-list for method output_type
-	80, // [80:99] is the sub-list for method input_type
-	80, // [80:80] is the sub-list for extension type_name
-	80, // [80:80] is the sub-list for extension extendee
-	0,  // [0:80] is the sub-list for field type_name
+	53,  // 0: dbcontroller.schema.v1.EstablishReferencesRequest.attempts:type_name -> dbcontroller.schema.v1.EstablishReferencesRequest.Attempt
+	56,  // 1: dbcontroller.schema.v1.EstablishReferencesResponse.outcomes:type_name -> dbcontroller.schema.v1.EstablishReferencesResponse.Outcome
+	60,  // 2: dbcontroller.schema.v1.ReferencesRefused.refusals:type_name -> dbcontroller.schema.v1.ReferencesRefused.Refusal
+	61,  // 3: dbcontroller.schema.v1.ResolveBlockadesRequest.questions:type_name -> dbcontroller.schema.v1.ResolveBlockadesRequest.Question
+	0,   // 4: dbcontroller.schema.v1.ResolveBlockadesResponse.verdicts:type_name -> dbcontroller.schema.v1.ResolveBlockadesResponse.Verdict
+	62,  // 5: dbcontroller.schema.v1.RecallDelegationsRequest.questions:type_name -> dbcontroller.schema.v1.RecallDelegationsRequest.Question
+	63,  // 6: dbcontroller.schema.v1.RecallDelegationsResponse.answers:type_name -> dbcontroller.schema.v1.RecallDelegationsResponse.Answer
+	6,   // 7: dbcontroller.schema.v1.ReleaseBlockadesRequest.keys:type_name -> dbcontroller.schema.v1.BlockadeKey
+	65,  // 8: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.upsert:type_name -> dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions
+	65,  // 9: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.delete:type_name -> dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions
+	21,  // 10: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.end_of_snapshot:type_name -> dbcontroller.schema.v1.EndOfSnapshot
+	22,  // 11: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.bookmark:type_name -> dbcontroller.schema.v1.Bookmark
+	83,  // 12: dbcontroller.schema.v1.Cause.time:type_name -> google.protobuf.Timestamp
+	66,  // 13: dbcontroller.schema.v1.PlanDeletionRequest.targets:type_name -> dbcontroller.schema.v1.PlanDeletionRequest.Target
+	67,  // 14: dbcontroller.schema.v1.PlanDeletionRequest.freeze:type_name -> dbcontroller.schema.v1.PlanDeletionRequest.Freeze
+	70,  // 15: dbcontroller.schema.v1.PlanDeletionResponse.members:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Member
+	74,  // 16: dbcontroller.schema.v1.PlanDeletionResponse.blockers:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Blocker
+	73,  // 17: dbcontroller.schema.v1.PlanDeletionResponse.unsets:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Unset
+	69,  // 18: dbcontroller.schema.v1.PlanDeletionResponse.counts:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Count
+	68,  // 19: dbcontroller.schema.v1.PlanDeletionResponse.leaves:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Leaves
+	75,  // 20: dbcontroller.schema.v1.TraceCascadesResponse.traces:type_name -> dbcontroller.schema.v1.TraceCascadesResponse.Trace
+	76,  // 21: dbcontroller.schema.v1.CheckOwnersRequest.questions:type_name -> dbcontroller.schema.v1.CheckOwnersRequest.Question
+	77,  // 22: dbcontroller.schema.v1.CheckOwnersResponse.answers:type_name -> dbcontroller.schema.v1.CheckOwnersResponse.Answer
+	20,  // 23: dbcontroller.schema.v1.CheckOwnersResponse.causes:type_name -> dbcontroller.schema.v1.Cause
+	78,  // 24: dbcontroller.schema.v1.DropOwnersRequest.let_go:type_name -> dbcontroller.schema.v1.DropOwnersRequest.LetGo
+	20,  // 25: dbcontroller.schema.v1.DropOwnersRequest.causes:type_name -> dbcontroller.schema.v1.Cause
+	79,  // 26: dbcontroller.schema.v1.UpgradeOwnerReferencesRequest.renamed:type_name -> dbcontroller.schema.v1.UpgradeOwnerReferencesRequest.Renamed
+	39,  // 27: dbcontroller.schema.v1.GetEpochResponse.refers_to:type_name -> dbcontroller.schema.v1.TargetKinds
+	80,  // 28: dbcontroller.schema.v1.CheckReferencesRequest.references:type_name -> dbcontroller.schema.v1.CheckReferencesRequest.Reference
+	3,   // 29: dbcontroller.schema.v1.CheckReferencesResponse.verdicts:type_name -> dbcontroller.schema.v1.CheckReferencesResponse.Verdict
+	46,  // 30: dbcontroller.schema.v1.ListResourceShadowsResponse.shadows:type_name -> dbcontroller.schema.v1.ResourceShadow
+	5,   // 31: dbcontroller.schema.v1.ResourceShadow.resource:type_name -> dbcontroller.schema.v1.ResourceRef
+	81,  // 32: dbcontroller.schema.v1.ResourceShadow.references:type_name -> dbcontroller.schema.v1.ResourceShadow.Reference
+	49,  // 33: dbcontroller.schema.v1.ListBlockadesResponse.blockades:type_name -> dbcontroller.schema.v1.Blockade
+	5,   // 34: dbcontroller.schema.v1.Blockade.target:type_name -> dbcontroller.schema.v1.ResourceRef
+	6,   // 35: dbcontroller.schema.v1.Blockade.key:type_name -> dbcontroller.schema.v1.BlockadeKey
+	84,  // 36: dbcontroller.schema.v1.Blockade.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	83,  // 37: dbcontroller.schema.v1.Blockade.expire_time:type_name -> google.protobuf.Timestamp
+	82,  // 38: dbcontroller.schema.v1.WatchResourceShadowsResponse.upsert:type_name -> dbcontroller.schema.v1.WatchResourceShadowsResponse.Work
+	82,  // 39: dbcontroller.schema.v1.WatchResourceShadowsResponse.delete:type_name -> dbcontroller.schema.v1.WatchResourceShadowsResponse.Work
+	21,  // 40: dbcontroller.schema.v1.WatchResourceShadowsResponse.end_of_snapshot:type_name -> dbcontroller.schema.v1.EndOfSnapshot
+	22,  // 41: dbcontroller.schema.v1.WatchResourceShadowsResponse.bookmark:type_name -> dbcontroller.schema.v1.Bookmark
+	4,   // 42: dbcontroller.schema.v1.WorkItem.action:type_name -> dbcontroller.schema.v1.WorkItem.Action
+	83,  // 43: dbcontroller.schema.v1.WorkItem.create_time:type_name -> google.protobuf.Timestamp
+	55,  // 44: dbcontroller.schema.v1.EstablishReferencesRequest.Attempt.references:type_name -> dbcontroller.schema.v1.EstablishReferencesRequest.Reference
+	54,  // 45: dbcontroller.schema.v1.EstablishReferencesRequest.Attempt.person:type_name -> dbcontroller.schema.v1.EstablishReferencesRequest.Person
+	85,  // 46: dbcontroller.schema.v1.EstablishReferencesRequest.Attempt.timeout:type_name -> google.protobuf.Duration
+	5,   // 47: dbcontroller.schema.v1.EstablishReferencesRequest.Reference.holder:type_name -> dbcontroller.schema.v1.ResourceRef
+	5,   // 48: dbcontroller.schema.v1.EstablishReferencesRequest.Reference.target:type_name -> dbcontroller.schema.v1.ResourceRef
+	84,  // 49: dbcontroller.schema.v1.EstablishReferencesRequest.Reference.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	57,  // 50: dbcontroller.schema.v1.EstablishReferencesResponse.Outcome.established:type_name -> dbcontroller.schema.v1.EstablishReferencesResponse.Established
+	59,  // 51: dbcontroller.schema.v1.EstablishReferencesResponse.Outcome.failure:type_name -> dbcontroller.schema.v1.EstablishReferencesResponse.Failure
+	86,  // 52: dbcontroller.schema.v1.EstablishReferencesResponse.Outcome.left_out:type_name -> google.protobuf.Empty
+	58,  // 53: dbcontroller.schema.v1.EstablishReferencesResponse.Established.targets:type_name -> dbcontroller.schema.v1.EstablishReferencesResponse.Target
+	87,  // 54: dbcontroller.schema.v1.EstablishReferencesResponse.Failure.details:type_name -> google.protobuf.Any
+	6,   // 55: dbcontroller.schema.v1.ResolveBlockadesRequest.Question.key:type_name -> dbcontroller.schema.v1.BlockadeKey
+	6,   // 56: dbcontroller.schema.v1.RecallDelegationsRequest.Question.key:type_name -> dbcontroller.schema.v1.BlockadeKey
+	1,   // 57: dbcontroller.schema.v1.RecallDelegationsRequest.Question.mode:type_name -> dbcontroller.schema.v1.RecallDelegationsRequest.Mode
+	0,   // 58: dbcontroller.schema.v1.RecallDelegationsResponse.Answer.verdict:type_name -> dbcontroller.schema.v1.ResolveBlockadesResponse.Verdict
+	64,  // 59: dbcontroller.schema.v1.RecallDelegationsResponse.Answer.holders:type_name -> dbcontroller.schema.v1.RecallDelegationsResponse.Holder
+	5,   // 60: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions.resources:type_name -> dbcontroller.schema.v1.ResourceRef
+	20,  // 61: dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse.Deletions.causes:type_name -> dbcontroller.schema.v1.Cause
+	85,  // 62: dbcontroller.schema.v1.PlanDeletionRequest.Freeze.for:type_name -> google.protobuf.Duration
+	71,  // 63: dbcontroller.schema.v1.PlanDeletionResponse.Leaves.via:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Via
+	84,  // 64: dbcontroller.schema.v1.PlanDeletionResponse.Count.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	5,   // 65: dbcontroller.schema.v1.PlanDeletionResponse.Member.resource:type_name -> dbcontroller.schema.v1.ResourceRef
+	71,  // 66: dbcontroller.schema.v1.PlanDeletionResponse.Member.via:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Via
+	71,  // 67: dbcontroller.schema.v1.PlanDeletionResponse.Member.more_vias:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Via
+	72,  // 68: dbcontroller.schema.v1.PlanDeletionResponse.Via.target:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Target
+	84,  // 69: dbcontroller.schema.v1.PlanDeletionResponse.Via.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	5,   // 70: dbcontroller.schema.v1.PlanDeletionResponse.Unset.holder:type_name -> dbcontroller.schema.v1.ResourceRef
+	71,  // 71: dbcontroller.schema.v1.PlanDeletionResponse.Unset.via:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Via
+	5,   // 72: dbcontroller.schema.v1.PlanDeletionResponse.Blocker.holder:type_name -> dbcontroller.schema.v1.ResourceRef
+	5,   // 73: dbcontroller.schema.v1.PlanDeletionResponse.Blocker.target:type_name -> dbcontroller.schema.v1.ResourceRef
+	72,  // 74: dbcontroller.schema.v1.TraceCascadesResponse.Trace.targets:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Target
+	72,  // 75: dbcontroller.schema.v1.TraceCascadesResponse.Trace.owners:type_name -> dbcontroller.schema.v1.PlanDeletionResponse.Target
+	5,   // 76: dbcontroller.schema.v1.CheckOwnersRequest.Question.owner:type_name -> dbcontroller.schema.v1.ResourceRef
+	2,   // 77: dbcontroller.schema.v1.CheckOwnersResponse.Answer.verdict:type_name -> dbcontroller.schema.v1.CheckOwnersResponse.Verdict
+	6,   // 78: dbcontroller.schema.v1.CheckReferencesRequest.Reference.key:type_name -> dbcontroller.schema.v1.BlockadeKey
+	84,  // 79: dbcontroller.schema.v1.CheckReferencesRequest.Reference.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	84,  // 80: dbcontroller.schema.v1.ResourceShadow.Reference.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	52,  // 81: dbcontroller.schema.v1.WatchResourceShadowsResponse.Work.items:type_name -> dbcontroller.schema.v1.WorkItem
+	7,   // 82: dbcontroller.schema.v1.SchemaService.EstablishReferences:input_type -> dbcontroller.schema.v1.EstablishReferencesRequest
+	10,  // 83: dbcontroller.schema.v1.SchemaService.ConfirmBlockades:input_type -> dbcontroller.schema.v1.ConfirmBlockadesRequest
+	12,  // 84: dbcontroller.schema.v1.SchemaService.ResolveBlockades:input_type -> dbcontroller.schema.v1.ResolveBlockadesRequest
+	14,  // 85: dbcontroller.schema.v1.SchemaService.RecallDelegations:input_type -> dbcontroller.schema.v1.RecallDelegationsRequest
+	16,  // 86: dbcontroller.schema.v1.SchemaService.ReleaseBlockades:input_type -> dbcontroller.schema.v1.ReleaseBlockadesRequest
+	18,  // 87: dbcontroller.schema.v1.SchemaService.WatchImportedServiceDeletions:input_type -> dbcontroller.schema.v1.WatchImportedServiceDeletionsRequest
+	23,  // 88: dbcontroller.schema.v1.SchemaService.AcknowledgeDeletions:input_type -> dbcontroller.schema.v1.AcknowledgeDeletionsRequest
+	25,  // 89: dbcontroller.schema.v1.SchemaService.PlanDeletion:input_type -> dbcontroller.schema.v1.PlanDeletionRequest
+	27,  // 90: dbcontroller.schema.v1.SchemaService.TraceCascades:input_type -> dbcontroller.schema.v1.TraceCascadesRequest
+	29,  // 91: dbcontroller.schema.v1.SchemaService.CheckOwners:input_type -> dbcontroller.schema.v1.CheckOwnersRequest
+	31,  // 92: dbcontroller.schema.v1.SchemaService.DropOwners:input_type -> dbcontroller.schema.v1.DropOwnersRequest
+	33,  // 93: dbcontroller.schema.v1.SchemaService.UpgradeOwnerReferences:input_type -> dbcontroller.schema.v1.UpgradeOwnerReferencesRequest
+	35,  // 94: dbcontroller.schema.v1.SchemaService.AnnounceEpoch:input_type -> dbcontroller.schema.v1.AnnounceEpochRequest
+	37,  // 95: dbcontroller.schema.v1.SchemaService.GetEpoch:input_type -> dbcontroller.schema.v1.GetEpochRequest
+	40,  // 96: dbcontroller.schema.v1.SchemaService.ConfirmEpoch:input_type -> dbcontroller.schema.v1.ConfirmEpochRequest
+	42,  // 97: dbcontroller.schema.v1.SchemaService.CheckReferences:input_type -> dbcontroller.schema.v1.CheckReferencesRequest
+	44,  // 98: dbcontroller.schema.v1.SchemaService.ListResourceShadows:input_type -> dbcontroller.schema.v1.ListResourceShadowsRequest
+	47,  // 99: dbcontroller.schema.v1.SchemaService.ListBlockades:input_type -> dbcontroller.schema.v1.ListBlockadesRequest
+	50,  // 100: dbcontroller.schema.v1.SchemaService.WatchResourceShadows:input_type -> dbcontroller.schema.v1.WatchResourceShadowsRequest
+	8,   // 101: dbcontroller.schema.v1.SchemaService.EstablishReferences:output_type -> dbcontroller.schema.v1.EstablishReferencesResponse
+	11,  // 102: dbcontroller.schema.v1.SchemaService.ConfirmBlockades:output_type -> dbcontroller.schema.v1.ConfirmBlockadesResponse
+	13,  // 103: dbcontroller.schema.v1.SchemaService.ResolveBlockades:output_type -> dbcontroller.schema.v1.ResolveBlockadesResponse
+	15,  // 104: dbcontroller.schema.v1.SchemaService.RecallDelegations:output_type -> dbcontroller.schema.v1.RecallDelegationsResponse
+	17,  // 105: dbcontroller.schema.v1.SchemaService.ReleaseBlockades:output_type -> dbcontroller.schema.v1.ReleaseBlockadesResponse
+	19,  // 106: dbcontroller.schema.v1.SchemaService.WatchImportedServiceDeletions:output_type -> dbcontroller.schema.v1.WatchImportedServiceDeletionsResponse
+	24,  // 107: dbcontroller.schema.v1.SchemaService.AcknowledgeDeletions:output_type -> dbcontroller.schema.v1.AcknowledgeDeletionsResponse
+	26,  // 108: dbcontroller.schema.v1.SchemaService.PlanDeletion:output_type -> dbcontroller.schema.v1.PlanDeletionResponse
+	28,  // 109: dbcontroller.schema.v1.SchemaService.TraceCascades:output_type -> dbcontroller.schema.v1.TraceCascadesResponse
+	30,  // 110: dbcontroller.schema.v1.SchemaService.CheckOwners:output_type -> dbcontroller.schema.v1.CheckOwnersResponse
+	32,  // 111: dbcontroller.schema.v1.SchemaService.DropOwners:output_type -> dbcontroller.schema.v1.DropOwnersResponse
+	34,  // 112: dbcontroller.schema.v1.SchemaService.UpgradeOwnerReferences:output_type -> dbcontroller.schema.v1.UpgradeOwnerReferencesResponse
+	36,  // 113: dbcontroller.schema.v1.SchemaService.AnnounceEpoch:output_type -> dbcontroller.schema.v1.AnnounceEpochResponse
+	38,  // 114: dbcontroller.schema.v1.SchemaService.GetEpoch:output_type -> dbcontroller.schema.v1.GetEpochResponse
+	41,  // 115: dbcontroller.schema.v1.SchemaService.ConfirmEpoch:output_type -> dbcontroller.schema.v1.ConfirmEpochResponse
+	43,  // 116: dbcontroller.schema.v1.SchemaService.CheckReferences:output_type -> dbcontroller.schema.v1.CheckReferencesResponse
+	45,  // 117: dbcontroller.schema.v1.SchemaService.ListResourceShadows:output_type -> dbcontroller.schema.v1.ListResourceShadowsResponse
+	48,  // 118: dbcontroller.schema.v1.SchemaService.ListBlockades:output_type -> dbcontroller.schema.v1.ListBlockadesResponse
+	51,  // 119: dbcontroller.schema.v1.SchemaService.WatchResourceShadows:output_type -> dbcontroller.schema.v1.WatchResourceShadowsResponse
+	101, // [101:120] is the sub-list for method output_type
+	82,  // [82:101] is the sub-list for method input_type
+	82,  // [82:82] is the sub-list for extension type_name
+	82,  // [82:82] is the sub-list for extension extendee
+	0,   // [0:82] is the sub-list for field type_name
 }
 
 func init() { file_dbcontroller_schema_v1_schema_proto_init() }
@@ -5735,7 +5836,7 @@ func file_dbcontroller_schema_v1_schema_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dbcontroller_schema_v1_schema_proto_rawDesc), len(file_dbcontroller_schema_v1_schema_proto_rawDesc)),
 			NumEnums:      5,
-			NumMessages:   77,
+			NumMessages:   78,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

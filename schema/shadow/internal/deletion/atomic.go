@@ -1,0 +1,192 @@
+package deletion
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"go.uber.org/zap"
+
+	"github.com/db-controller/db-controller/internal/crash"
+	"github.com/db-controller/db-controller/internal/requestid"
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/shadow/internal/attempt"
+	"github.com/db-controller/db-controller/schema/shadow/internal/cascade"
+	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+	"github.com/db-controller/db-controller/schema/shadow/internal/plan"
+	"github.com/db-controller/db-controller/schema/shadow/internal/target"
+	"github.com/db-controller/db-controller/schema/shadow/internal/write"
+)
+
+// An atomic deletion freezes its members level by level: the look-ahead asks each deployment to keep writers away from its members, and answers for frozen
+// members do not change any more. The transaction that marks the root also decides the deletion, under the primary key of attempts; the ordinary cascade
+// carries it out. (test/model/atomic)
+
+// freezeSlack is the time after the deadline of a delete before a participant asks for the decision.
+const freezeSlack = 2 * time.Second
+
+// frozen is an atomic deletion that may have frozen members.
+type frozen struct {
+	peer.Freeze
+	peers peer.Planner
+	began int64 // a number of the sequence mark from before it began
+
+	mu sync.Mutex
+	// epochs are the first epochs of the databases of participants, zero until one has answered; guarded by mu.
+	epochs map[schema.DeploymentID]uuid.UUID
+}
+
+// freeze begins an atomic deletion with its roots.
+func (d *deletion) freeze(ctx context.Context) error {
+	s := d.store
+	for _, w := range d.wanted {
+		if s.rows.Of(w.kindID) != nil {
+			return fmt.Errorf("%s is a row of an attached table: %w", w.Name, peer.ErrNotAtomic)
+		}
+	}
+	ids, err := d.planRoots(ctx, s.Pool)
+	if err != nil {
+		return err
+	}
+	deadline, _ := ctx.Deadline()
+	f := &frozen{peers: s.Peers, began: s.Rollback.Seen.Load(), epochs: map[schema.DeploymentID]uuid.UUID{}}
+	f.Freeze = peer.Freeze{Coordinator: s.Self, Epoch: s.gate.PresentEpoch(), Deletion: s.prepare.NewAttempt(), Root: d.wanted[0].Name, For: time.Until(deadline) + freezeSlack}
+	d.frozen = f
+	roots := func(context.Context, pgx.Tx) ([]int64, error) { return ids, nil }
+	_, err = s.target.Freeze(ctx, target.Freezing{Freeze: &f.Freeze, Own: f.Epoch, Find: roots, Look: roots})
+	crash.At("crash-atomic-frozen")
+	return err
+}
+
+// Plan asks a deployment to freeze its members. It is the peer of a look-ahead.
+func (f *frozen) Plan(ctx context.Context, at schema.DeploymentID, q peer.PlanQuestion) (*peer.Plan, error) {
+	f.mu.Lock()
+	f.epochs[at] = f.epochs[at] // it may freeze, whatever it answers
+	f.mu.Unlock()
+	q.Freeze = &f.Freeze
+	answer, err := f.peers.Plan(ctx, at, q)
+	if err != nil {
+		return nil, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch first := f.epochs[at]; {
+	case first == uuid.Nil:
+		f.epochs[at] = answer.Epoch
+	case first != answer.Epoch: // it may have lost what it had frozen
+		return nil, fmt.Errorf("its database was restored or failed over during the deletion: %w", peer.ErrRecovering)
+	}
+	return answer, nil
+}
+
+// Trace is no part of an atomic deletion: a look-ahead that is not complete refuses it.
+func (f *frozen) Trace(context.Context, schema.DeploymentID, []uuid.UUID) (map[uuid.UUID]peer.Trace, error) {
+	return nil, peer.ErrNotAtomic
+}
+
+// whole refuses an atomic deletion whose look-ahead was not complete.
+func whole(w *plan.Walk, name string) error {
+	switch {
+	case len(w.Unasked) > 0:
+		e := &peer.UnavailableError{Unasked: w.Unasked}
+		for _, u := range w.Unasked {
+			e.Deployments = append(e.Deployments, u.Deployment)
+		}
+		return fmt.Errorf("%s cannot be deleted in all deployments or none for now: %w", name, e)
+	case w.Truncated:
+		return fmt.Errorf("%s reaches more than %d resources: %w", name, peer.PlanLimit, peer.ErrNotAtomic)
+	}
+	return nil
+}
+
+var errLost = errors.New("a deployment that the deletion reaches was restored, failed over, or was decommissioned meanwhile")
+
+// A participant that has begun a new epoch, or that was decommissioned, may have lost members that were frozen.
+const selectLostSQL = `
+SELECT EXISTS (
+    SELECT FROM unnest($1::int[], $2::uuid[]) AS i (id, epoch) JOIN dbcontroller.deployment d USING (id)
+    WHERE d.epoch > i.epoch OR EXISTS (SELECT FROM dbcontroller.decommissioned x WHERE x.deployment_id = d.id)
+)`
+
+// queueDecision checks that all members are frozen and that no participant may have lost any, and then decides the deletion COMMITTED, with the marks.
+// Participants keep their members frozen until the cascade marks them.
+func (d *deletion) queueDecision(ctx context.Context, tx pgx.Tx, also *pgx.Batch, decided cascade.Decision) error {
+	s, f := d.store, d.frozen
+	at, epochs, err := f.participants(ctx, s.DB)
+	if err != nil {
+		return err
+	}
+	var lost bool
+	b := &pgx.Batch{}
+	s.gate.CheckPeerEpoch(tx, b, s.SelfID, f.Epoch, f.Epoch) // the process may survive a failover
+	left := target.QueueNotFrozen(b, f.Deletion, slices.Collect(maps.Keys(decided.Closure.Members)))
+	b.Queue(selectLostSQL, at, epochs).QueryRow(func(row pgx.Row) error { return row.Scan(&lost) })
+	if err := tx.SendBatch(ctx, b).Close(); err != nil {
+		return err
+	}
+	switch {
+	case *left > 0:
+		return fmt.Errorf("%w: %d of its resources are not frozen any more", peer.ErrAborted, *left)
+	case lost:
+		return fmt.Errorf("%w: %w", peer.ErrAborted, errLost)
+	}
+	shards, references := make([]int16, len(at)), make([]int32, len(at))
+	deletions := make([]peer.AttemptID, len(at))
+	for i := range at {
+		shards[i], deletions[i] = int16(schema.Shard(d.wanted[0].Name)), f.Deletion
+	}
+	write.QueueDecision(also, f.began, f.Deletion)
+	also.Queue(write.ConfirmWorkSQL, shards, at, deletions, references)
+	target.QueueCommitted(also, f.Deletion, s.SelfID)
+	return nil
+}
+
+// participants returns the other deployments that may have frozen members, with their epochs.
+func (f *frozen) participants(ctx context.Context, d *db.DB) (at []int32, epochs []uuid.UUID, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for id, epoch := range f.epochs {
+		if id == d.Self {
+			continue
+		}
+		n, err := d.Names.Deployment(ctx, id)
+		if err != nil {
+			return nil, nil, err
+		}
+		at, epochs = append(at, n), append(epochs, epoch)
+	}
+	return at, epochs, nil
+}
+
+// abort decides the deletion ABORTED after an error, and opens its members again, unless it has committed and the answer was lost.
+func (d *deletion) abort(ctx context.Context, cause error) ([]peer.DeleteResult, error) {
+	s, f := d.store, d.frozen
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	at, _, err := f.participants(ctx, s.DB)
+	var committed bool
+	if err == nil {
+		committed, err = attempt.Abort(ctx, s.attempts, f.Deletion, at)
+	}
+	switch {
+	case err != nil:
+		s.Log.Warn("cannot record that an atomic deletion is aborted; its participants ask for the decision", zap.String("name", d.name()), zap.Stringer("deletion", f.Deletion), zap.Error(err), requestid.Field(ctx))
+		return nil, cause
+	case committed:
+		return d.trying.results, nil
+	}
+	if err := s.target.Release(ctx, s.Self, f.Epoch, nil, []peer.AttemptID{f.Deletion}); err != nil {
+		s.Log.Debug("the resources of an aborted deletion are opened when they expire", zap.Error(err), requestid.Field(ctx))
+	}
+	if errors.Is(cause, peer.ErrUnknown) || db.Violates(cause, "attempt_pkey") {
+		cause = fmt.Errorf("%w: a participant asked for the decision before it was made", peer.ErrAborted)
+	}
+	return nil, write.Undecided(ctx, s.DB, cause)
+}

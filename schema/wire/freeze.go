@@ -1,0 +1,37 @@
+package wire
+
+import (
+	"errors"
+	"fmt"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
+	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
+)
+
+// FreezeProto is the message of an atomic deletion in a question of its coordinator.
+func FreezeProto(f *peer.Freeze) *schemav1.PlanDeletionRequest_Freeze {
+	return &schemav1.PlanDeletionRequest_Freeze{Epoch: f.Epoch[:], Deletion: f.Deletion[:], Root: f.Root, For: durationpb.New(f.For)}
+}
+
+// Freeze reads the message of a coordinator.
+func Freeze(coordinator schema.DeploymentID, f *schemav1.PlanDeletionRequest_Freeze) (out *peer.Freeze, err error) {
+	out = &peer.Freeze{Coordinator: coordinator, Root: f.GetRoot(), For: f.GetFor().AsDuration()}
+	if out.Epoch, err = UID(f.GetEpoch()); err != nil {
+		return nil, fmt.Errorf("epoch: %w", err)
+	}
+	if out.Deletion, err = UID(f.GetDeletion()); err != nil {
+		return nil, fmt.Errorf("deletion: %w", err)
+	}
+	switch {
+	case out.Deletion.Version() != 7:
+		return nil, errors.New("deletion: want a UUID of version 7")
+	case out.Root == "" || len(out.Root) > schema.MaxNameBytes:
+		return nil, fmt.Errorf("root: want a name of at most %d bytes", schema.MaxNameBytes)
+	case out.For <= 0:
+		return nil, errors.New("for: want the time until the coordinator is asked")
+	}
+	return out, nil
+}
